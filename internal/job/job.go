@@ -1,0 +1,153 @@
+// Package job is the domain: what a job, its manifest, its VM and its result
+// are, which statuses follow which, and the errors callers can meet. It knows
+// nothing of SSH, Proxmox, MCP or storage, and imports the standard library only.
+package job
+
+import "time"
+
+// Job is everything known about one job. Times are UTC; a zero time means
+// "not yet".
+type Job struct {
+	ID       string   `json:"job_id"` // UUID, version 7: sorts by creation
+	Manifest Manifest `json:"manifest"`
+
+	Status   Status `json:"status"`
+	Phase    string `json:"phase,omitempty"`    // the phase under way, or the last one
+	Progress string `json:"progress,omitempty"` // one line for people: what is happening now
+
+	// Outcome is decided once, by whatever ends the job first, and becomes
+	// visible as Status when the output is complete. Nil until decided.
+	Outcome *Outcome `json:"outcome,omitempty"`
+
+	VM *VM `json:"vm,omitempty"` // set before the VM can exist (intent), kept after it is gone
+
+	CreatedAt     time.Time `json:"created_at"`
+	StartedAt     time.Time `json:"started_at,omitzero"`     // the task began to run
+	CompletedAt   time.Time `json:"completed_at,omitzero"`   // the status became terminal
+	LastHeartbeat time.Time `json:"last_heartbeat,omitzero"` // the runner's last sign of life
+
+	Stdout OutputInfo `json:"stdout"`
+	Stderr OutputInfo `json:"stderr"`
+}
+
+// Done reports whether nothing more will happen: the status is terminal and
+// the VM, if it was to go, is gone.
+func (j Job) Done() bool {
+	return j.Status.Terminal() && (j.VM == nil || j.VM.State == VMDestroyed || j.Manifest.Lifecycle == Persistent)
+}
+
+// Outcome is how a job ended.
+type Outcome struct {
+	Status   Status    `json:"status"` // success, failed or timeout
+	Reason   Reason    `json:"reason"`
+	ExitCode *int      `json:"exit_code,omitempty"` // nil when the task never ran to an end
+	Error    string    `json:"error,omitempty"`     // for people: what went wrong and what to do
+	At       time.Time `json:"at"`
+}
+
+// OutputInfo counts one output stream in bytes.
+type OutputInfo struct {
+	Held    int64 `json:"held"`    // bytes kept on disk, marker included
+	Total   int64 `json:"total"`   // bytes the task wrote
+	Dropped int64 `json:"dropped"` // bytes left out between head and tail
+}
+
+// Streams are the names of a task's two outputs.
+const (
+	Stdout = "stdout"
+	Stderr = "stderr"
+)
+
+// VMState is where a VM of ours stands.
+type VMState string
+
+// A VM is intended (a row exists before it can), then created, then destroyed.
+const (
+	VMIntended  VMState = "intended"
+	VMCreated   VMState = "created"
+	VMDestroyed VMState = "destroyed"
+)
+
+// VM is a virtual machine of ours. Job and Owner are the marker that proves it.
+type VM struct {
+	ID      int     `json:"id,omitempty"` // Proxmox VM ID; 0 until reserved
+	Name    string  `json:"name"`         // DNS label, unique to the job
+	Node    string  `json:"node,omitempty"`
+	IP      string  `json:"ip,omitempty"`
+	User    string  `json:"user,omitempty"`     // whom to log in as
+	HostKey string  `json:"host_key,omitempty"` // guest's SSH host key, "ssh-ed25519 AAAA..."; pinned
+	Job     string  `json:"job"`                // linus-job=<uuid> in the VM's description
+	Owner   string  `json:"owner"`              // linus-owner=<installation id>
+	State   VMState `json:"state"`
+}
+
+// Event is one thing that happened to a job, in order of Seq.
+type Event struct {
+	Seq   int64     `json:"seq"`
+	JobID string    `json:"job_id"`
+	At    time.Time `json:"at"`
+	Kind  string    `json:"kind"`            // see Event kinds
+	Phase string    `json:"phase,omitempty"` // for phase_started and phase_ended
+	Text  string    `json:"text,omitempty"`  // one line for people
+}
+
+// Event kinds.
+const (
+	EventStatus       = "status"        // Text is the new status
+	EventPhaseStarted = "phase_started" // Phase began
+	EventPhaseEnded   = "phase_ended"   // Phase ended; Text is empty or the error
+	EventProgress     = "progress"      // Text says what is happening
+	EventWarning      = "warning"       // something an operator should know
+	EventIgnored      = "ignored"       // a late or contradictory report, recorded and without effect
+	EventDecided      = "decided"       // the outcome; Text is its reason
+)
+
+// Result is what a job came to: answered for every terminal status.
+type Result struct {
+	JobID    string        `json:"job_id"`
+	Status   Status        `json:"status"`
+	Reason   Reason        `json:"reason"`
+	ExitCode *int          `json:"exit_code,omitempty"`
+	Error    string        `json:"error,omitempty"`
+	Stdout   []byte        `json:"stdout"` // bytes held, exact
+	Stderr   []byte        `json:"stderr"`
+	Info     [2]OutputInfo `json:"info"` // stdout's and stderr's counts
+	Duration time.Duration `json:"duration"` // from start to end of the task, 0 if it never started
+}
+
+// Report is what the job runner tells through a callback.
+type Report struct {
+	Kind     ReportKind
+	ExitCode int           // complete
+	TimedOut bool          // complete: the runner's own timeout ended the task
+	Error    string        // complete
+	Output   string        // complete, status: text a runner chose to send along
+	Progress string        // status
+	Duration time.Duration // complete
+}
+
+// ReportKind is the kind of a callback.
+type ReportKind string
+
+// The callbacks a runner makes.
+const (
+	ReportComplete  ReportKind = "complete"
+	ReportStatus    ReportKind = "status"
+	ReportHeartbeat ReportKind = "heartbeat"
+)
+
+// HostReport is what check_host found.
+type HostReport struct {
+	Host   string  `json:"host"`   // address linus dials
+	Node   string  `json:"node"`   // Proxmox node name
+	OK     bool    `json:"ok"`     // no check failed
+	Checks []Check `json:"checks"` // in the order they were made
+}
+
+// Check is one finding about the host.
+type Check struct {
+	Name   string `json:"name"`             // e.g. "storage"
+	Level  string `json:"level"`            // ok, warn or fail
+	Text   string `json:"text"`             // what was found
+	Remedy string `json:"remedy,omitempty"` // what to do, unless ok
+}

@@ -1,0 +1,52 @@
+package job
+
+import "slices"
+
+// Status is where a job stands. Terminal statuses never change.
+type Status string
+
+// The life of a job: pending -> provisioning -> running -> success | failed | timeout.
+const (
+	Pending      Status = "pending"
+	Provisioning Status = "provisioning"
+	Running      Status = "running"
+	Success      Status = "success"
+	Failed       Status = "failed"
+	Timeout      Status = "timeout"
+)
+
+// Statuses lists every status in the order a job passes them.
+var Statuses = []Status{Pending, Provisioning, Running, Success, Failed, Timeout}
+
+// transitions is the whole life of a job as data: from a status, the ones
+// that may follow. A job can fail at any time before its end (provisioning
+// failed, cancelled, lost); only a running one can succeed or time out.
+var transitions = map[Status][]Status{
+	Pending:      {Provisioning, Failed},
+	Provisioning: {Running, Failed},
+	Running:      {Success, Failed, Timeout},
+}
+
+// CanBecome reports whether a job may go from s to next.
+func (s Status) CanBecome(next Status) bool { return slices.Contains(transitions[s], next) }
+
+// Terminal reports whether s is an end: result complete, nothing follows.
+func (s Status) Terminal() bool { return s == Success || s == Failed || s == Timeout }
+
+// Valid reports whether s is a status at all.
+func (s Status) Valid() bool { return slices.Contains(Statuses, s) }
+
+// Reason is the machine's word for why a job ended as it did.
+type Reason string
+
+// The reasons a job can end for.
+const (
+	ReasonExitStatus      Reason = "exit_status"      // the task ended by itself; ExitCode says how
+	ReasonCancelled       Reason = "cancelled"        // a caller cancelled the job
+	ReasonKilled          Reason = "killed"           // a caller killed the task
+	ReasonTimeout         Reason = "timeout"          // the task ran past the manifest's timeout
+	ReasonProvisionFailed Reason = "provision_failed" // no VM could be made ready
+	ReasonStartFailed     Reason = "start_failed"     // the VM was ready, the task could not be started
+	ReasonLost            Reason = "lost"             // the VM or the task vanished without a result
+	ReasonInternal        Reason = "internal"         // a fault of ours
+)
