@@ -1,0 +1,188 @@
+package lab
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+)
+
+// Conf is a VM's config file in PVE's syntax: `key: value` lines, the
+// description as `#` lines on top, changes that wait for a restart in a
+// [PENDING] section. Values are as PVE stores them (sshkeys URL-encoded).
+type Conf struct {
+	values  map[string]string
+	pending map[string]string
+}
+
+// NewConf is an empty config.
+func NewConf() *Conf { return &Conf{values: map[string]string{}, pending: map[string]string{}} }
+
+// ParseConf reads a config file. Unknown lines are dropped, as PVE does.
+func ParseConf(text string) *Conf {
+	c := NewConf()
+	section, description, described := c.values, "", false
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\r\n")
+		switch {
+		case strings.HasPrefix(line, "["):
+			section = nil // snapshots are not ours to keep
+			if line == "[PENDING]" {
+				section = c.pending
+			}
+		case strings.HasPrefix(line, "#"):
+			description += decodeText(line[1:]) + "\n"
+			described = true
+		default:
+			key, value, ok := strings.Cut(line, ": ")
+			if ok && section != nil {
+				section[key] = strings.TrimSpace(value)
+			}
+		}
+	}
+	if described {
+		c.values["description"] = description
+	}
+	return c
+}
+
+// String is the config file's text.
+func (c *Conf) String() string {
+	var b strings.Builder
+	if description, ok := c.values["description"]; ok {
+		for line := range strings.Lines(description) {
+			b.WriteString("#" + encodeText(strings.TrimSuffix(line, "\n")) + "\n")
+		}
+	}
+	writeSection(&b, c.values)
+	if len(c.pending) > 0 {
+		b.WriteString("\n[PENDING]\n")
+		writeSection(&b, c.pending)
+	}
+	return b.String()
+}
+
+func writeSection(b *strings.Builder, section map[string]string) {
+	for _, key := range sortedKeys(section) {
+		if key != "description" {
+			fmt.Fprintf(b, "%s: %s\n", key, section[key])
+		}
+	}
+}
+
+// Get is the value that runs, or "".
+func (c *Conf) Get(key string) string { return c.values[key] }
+
+// Has tells whether a key is set.
+func (c *Conf) Has(key string) bool { _, ok := c.values[key]; return ok }
+
+// Set sets a value that counts at once.
+func (c *Conf) Set(key, value string) { c.values[key] = value }
+
+// Delete removes a key.
+func (c *Conf) Delete(key string) { delete(c.values, key) }
+
+// SetPending notes a change for the next start.
+func (c *Conf) SetPending(key, value string) { c.pending[key] = value }
+
+// DeletePending notes a removal for the next start.
+func (c *Conf) DeletePending(key string) {
+	delete(c.pending, key)
+	if c.Has(key) {
+		c.pending["delete"] = strings.Trim(c.pending["delete"]+","+key, ",")
+	}
+}
+
+// ApplyPending makes what waited count. It tells whether anything did.
+func (c *Conf) ApplyPending() bool {
+	changed := len(c.pending) > 0
+	for _, key := range strings.Split(c.pending["delete"], ",") {
+		delete(c.values, key)
+	}
+	delete(c.pending, "delete")
+	for key, value := range c.pending {
+		c.values[key] = value
+	}
+	c.pending = map[string]string{}
+	return changed
+}
+
+// Clone is a deep copy.
+func (c *Conf) Clone() *Conf { return ParseConf(c.String()) }
+
+// Keys are the keys set, sorted.
+func (c *Conf) Keys() []string { return sortedKeys(c.values) }
+
+// IsTemplate tells whether the VM is a template.
+func (c *Conf) IsTemplate() bool { return c.Get("template") == "1" }
+
+// Props splits a property string such as `virtio=BC:24:11:00:00:01,bridge=vmbr0`
+// or `local:9/vm-9-disk-0.raw,size=2G` into its parts. The first part without
+// a name is kept under "".
+func Props(value string) map[string]string {
+	props := map[string]string{}
+	for _, part := range strings.Split(value, ",") {
+		name, v, ok := strings.Cut(part, "=")
+		if !ok {
+			name, v = "", part
+		}
+		props[name] = v
+	}
+	return props
+}
+
+// SSHKeys are the public keys of the cloud-init settings, one per line.
+func (c *Conf) SSHKeys() string { return decodeText(c.Get("sshkeys")) }
+
+// MAC is the hardware address of net0, upper case, or "".
+func (c *Conf) MAC() string {
+	for _, model := range nicModels {
+		if mac := Props(c.Get("net0"))[model]; mac != "" {
+			return strings.ToUpper(mac)
+		}
+	}
+	return ""
+}
+
+var nicModels = []string{"virtio", "e1000", "e1000e", "rtl8139", "vmxnet3"}
+
+// encodeText is PVE::Tools::encode_text: control and high characters and ':'
+// as %XX.
+func encodeText(text string) string {
+	var b strings.Builder
+	for _, c := range []byte(text) {
+		if c >= 0x20 && c <= 0x7e && c != ':' {
+			b.WriteByte(c)
+			continue
+		}
+		fmt.Fprintf(&b, "%%%02X", c)
+	}
+	return b.String()
+}
+
+// decodeText undoes encodeText and any other %XX encoding; what is not one
+// stays as it is.
+func decodeText(text string) string {
+	var b strings.Builder
+	for i := 0; i < len(text); i++ {
+		if text[i] == '%' && i+2 < len(text) {
+			var c byte
+			if n, err := fmt.Sscanf(text[i+1:i+3], "%02x", &c); n == 1 && err == nil {
+				b.WriteByte(c)
+				i += 2
+				continue
+			}
+		}
+		b.WriteByte(text[i])
+	}
+	return b.String()
+}
+
+func sortedKeys(m map[string]string) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	sort.Strings(keys)
+	return slices.Clip(keys)
+}

@@ -1,0 +1,85 @@
+// Package lab is a stand-in Proxmox VE host: a state directory with PVE's own
+// config files, work-alikes of qm, pvesh, pvesm and pveversion over it, and
+// drivers that run its VMs. It is used by cmd/pvelab and by tests; it knows
+// nothing of jobs, and nothing of the product imports it outside tests.
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// The two kinds of VM a lab runs.
+const (
+	DriverProcess = "process" // a process in namespaces of its own: milliseconds, isolates nothing
+	DriverQemu    = "qemu"    // a real QEMU machine
+)
+
+// ErrShutdownTimeout is what Shutdown answers when the guest has not gone in
+// time; qm turns it into `VM quit/powerdown failed - got timeout`.
+var ErrShutdownTimeout = errors.New("guest did not shut down in time")
+
+// VMRef is one VM as a driver needs it: its number and the config that is to
+// run (pending changes already applied).
+type VMRef struct {
+	ID   int
+	Conf *Conf
+}
+
+// Driver runs VMs of one kind. All methods may be called from different
+// processes at once; callers of Start, Stop and Shutdown hold the VM's lock.
+type Driver interface {
+	// Up prepares what all VMs share (network namespace, bridge, DHCP; nothing
+	// for process). It may fill fields of s.Config, which the caller saves.
+	// Idempotent.
+	Up(ctx context.Context, s *State) error
+	// Down removes what Up made, also a half of it. Idempotent.
+	Down(ctx context.Context, s *State) error
+	// BuildImage returns the path of the disk image the template is made of and
+	// that can be imported: a Debian image (cached) or a marker file.
+	BuildImage(ctx context.Context, s *State) (path string, err error)
+	// Start returns when the machine's process runs and is recorded in RunDir.
+	Start(ctx context.Context, s *State, vm VMRef) error
+	// Stop pulls the plug and returns when the machine is gone. A VM that does
+	// not run is no error.
+	Stop(ctx context.Context, s *State, vm VMRef) error
+	// Shutdown asks the guest and waits until ctx ends; then ErrShutdownTimeout.
+	Shutdown(ctx context.Context, s *State, vm VMRef) error
+	// Pid is the machine's process, if it runs.
+	Pid(s *State, vm VMRef) (pid int, running bool)
+	// AgentSocket is the unix socket that speaks the QEMU guest agent protocol.
+	AgentSocket(s *State, vm VMRef) string
+
+	Disks
+}
+
+// Disks makes and changes the driver's disk images. format is raw or qcow2,
+// sizes are bytes as the guest sees them; dst does not exist yet and is
+// removed again on failure.
+type Disks interface {
+	// CreateDisk makes an empty disk.
+	CreateDisk(ctx context.Context, dst, format string, size int64) error
+	// ImportDisk copies an image of any format the driver reads into a new disk.
+	ImportDisk(ctx context.Context, src, dst, format string) error
+	// LinkDisk makes a disk that shows base's content and keeps only changes.
+	LinkDisk(ctx context.Context, base, dst string) error
+	// ResizeDisk grows a disk.
+	ResizeDisk(ctx context.Context, path string, size int64) error
+	// DiskSize is the size the guest sees.
+	DiskSize(ctx context.Context, path string) (int64, error)
+	// DeleteDisk removes a disk and everything kept beside it. A missing one is
+	// no error.
+	DeleteDisk(ctx context.Context, path string) error
+}
+
+// driver returns the driver the lab was set up with.
+func (s *State) driver() (Driver, error) {
+	switch s.Config.Driver {
+	case DriverProcess:
+		return newProcessDriver(), nil
+	case DriverQemu:
+		return newQemuDriver(), nil
+	}
+	return nil, fmt.Errorf("unknown lab driver %q: use %s or %s", s.Config.Driver, DriverProcess, DriverQemu)
+}

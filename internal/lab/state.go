@@ -1,0 +1,136 @@
+package lab
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// Config is lab.json: what a lab was set up with. It is written by up and read
+// by every other command.
+type Config struct {
+	Driver  string `json:"driver"`
+	Version string `json:"version"` // PVE version played: 9.2 or 8.2
+	Node    string `json:"node"`    // this node's name
+	Bridge  string `json:"bridge"`
+	Storage string `json:"storage"` // where the template lies and clones go
+	Binary  string `json:"binary"`  // absolute path of the pvelab binary
+
+	SSHHost   string `json:"ssh_host"`   // where the lab's sshd listens, set by up
+	SSHPort   int    `json:"ssh_port"`   // its port
+	GuestPort int    `json:"guest_port"` // port of the guests' SSH servers, 22 where it can be bound
+
+	Direct         bool   `json:"direct,omitempty"`          // qemu: route from outside to the guests
+	BlockCallbacks bool   `json:"block_callbacks,omitempty"` // qemu: guests cannot reach the outside
+	ImageVariant   string `json:"image_variant,omitempty"`   // qemu: "" tuned, "plain"
+	SlowMS         int    `json:"slow_ms,omitempty"`         // start-up time of each qm, pvesh and pvesm call
+}
+
+// State is a lab's state directory: everything its processes share.
+//
+//	lab.json faults.json        settings, faults on demand
+//	etc/pve/...                 VM configs, in PVE's layout and syntax
+//	storage/local/images/<id>/  volumes of the directory storage
+//	storage/local-lvm/          volumes of the thin pool, flat
+//	locks/                      flock files
+//	run/<id>/                   of a running VM: pid, agent socket
+//	log/<id>.log                its serial console
+//	bin/                        qm, pvesh, pvesm, pveversion
+//	ssh/                        the lab's sshd: keys, config, pid
+type State struct {
+	Dir    string // absolute
+	Config Config
+}
+
+// ErrNoLab says that a directory holds no lab.
+var ErrNoLab = errors.New("no lab here")
+
+// Open reads the lab in dir.
+func Open(dir string) (*State, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &State{Dir: abs}
+	raw, err := os.ReadFile(s.path("lab.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s (run `pvelab up --dir %s`)", ErrNoLab, abs, dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(raw, &s.Config); err != nil {
+		return nil, fmt.Errorf("read %s: %w", s.path("lab.json"), err)
+	}
+	return s, nil
+}
+
+// Save writes lab.json.
+func (s *State) Save() error {
+	raw, err := json.MarshalIndent(s.Config, "", "  ")
+	if err != nil {
+		return err
+	}
+	return writeFileAtomic(s.path("lab.json"), append(raw, '\n'), 0o644)
+}
+
+// Hash is a number drawn from the state directory's path. Names, addresses
+// and ports are derived from it, so that two labs run side by side.
+func (s *State) Hash() uint32 {
+	sum := sha256.Sum256([]byte(s.Dir))
+	return binary.BigEndian.Uint32(sum[:4])
+}
+
+// Name is the lab's short name: 8 hex digits of Hash.
+func (s *State) Name() string { return fmt.Sprintf("%08x", s.Hash()) }
+
+func (s *State) path(elem ...string) string {
+	return filepath.Join(append([]string{s.Dir}, elem...)...)
+}
+
+// RunDir holds a running VM's pid file and sockets. It exists while the VM
+// runs; its name is short because a unix socket path ends at 107 bytes.
+func (s *State) RunDir(id int) string { return s.path("run", strconv.Itoa(id)) }
+
+// LogPath is the VM's serial console log.
+func (s *State) LogPath(id int) string { return s.path("log", strconv.Itoa(id)+".log") }
+
+// BinDir holds the work-alikes, to be put first in the PATH of the lab's sshd.
+func (s *State) BinDir() string { return s.path("bin") }
+
+// SSHDir holds the lab's sshd: host key, client key pair, config, pid file.
+func (s *State) SSHDir() string { return s.path("ssh") }
+
+// ClientKeyPath is the private key that logs in to the lab's sshd.
+func (s *State) ClientKeyPath() string { return s.path("ssh", "id_ed25519") }
+
+// KnownHostsPath names the lab's sshd with its host key.
+func (s *State) KnownHostsPath() string { return s.path("ssh", "known_hosts") }
+
+// writeFileAtomic replaces a file in one step, so that readers see the old or
+// the new content and never a half.
+func writeFileAtomic(path string, data []byte, mode os.FileMode) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	if _, err := tmp.Write(data); err != nil {
+		tmp.Close()
+		return err
+	}
+	if err := tmp.Chmod(mode); err != nil {
+		tmp.Close()
+		return err
+	}
+	if err := tmp.Close(); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), path)
+}
