@@ -104,15 +104,16 @@ const (
 
 // Result is what a job came to: answered for every terminal status.
 type Result struct {
-	JobID    string        `json:"job_id"`
-	Status   Status        `json:"status"`
-	Reason   Reason        `json:"reason"`
-	ExitCode *int          `json:"exit_code,omitempty"`
-	Error    string        `json:"error,omitempty"`
-	Stdout   []byte        `json:"stdout"` // bytes held, exact
-	Stderr   []byte        `json:"stderr"`
-	Info     [2]OutputInfo `json:"info"` // stdout's and stderr's counts
-	Duration time.Duration `json:"duration"` // from start to end of the task, 0 if it never started
+	JobID      string        `json:"job_id"`
+	Status     Status        `json:"status"`
+	Reason     Reason        `json:"reason"`
+	ExitCode   *int          `json:"exit_code,omitempty"`
+	Error      string        `json:"error,omitempty"`
+	Stdout     []byte        `json:"stdout"` // bytes held, exact
+	Stderr     []byte        `json:"stderr"`
+	StdoutInfo OutputInfo    `json:"stdout_info"`
+	StderrInfo OutputInfo    `json:"stderr_info"`
+	Duration   time.Duration `json:"duration"` // from start to end of the task, 0 if it never started
 }
 
 // Report is what the job runner tells through a callback.

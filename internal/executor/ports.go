@@ -1,0 +1,120 @@
+// Package executor runs the life of a job: submit, provision, run, follow,
+// collect, destroy. It declares what it needs of a hypervisor (Provider), of the
+// inside of a VM (Guest) and of storage (Store), and knows none of them.
+package executor
+
+import (
+	"context"
+
+	"linus/internal/job"
+)
+
+// VMSpec is the VM a job asks for. Name, Job and Owner identify it for good.
+type VMSpec struct {
+	Name     string // DNS label
+	Job      string // linus-job=<uuid>
+	Owner    string // linus-owner=<uuid>
+	CPU      int    // cores
+	MemoryMB int
+	DiskGB   int
+	Template string // name or VM ID of the template to clone
+}
+
+// Progress is one step of a provider's work as it happens.
+type Progress struct {
+	Step  string // the step's name, e.g. "create_vm"; empty when only VMID is news
+	Text  string // one line for people
+	N, Of int    // step N of Of
+	VMID  int    // the VM ID, the moment it is ours; else 0
+}
+
+// Provider makes and removes VMs on a hypervisor. Every method may be called
+// again after it was interrupted. Errors are *job.HostError where the host is
+// to blame.
+type Provider interface {
+	// Check looks whether jobs can run at all.
+	Check(ctx context.Context) (job.HostReport, error)
+	// Create makes a VM that answers SSH and has finished its first boot. When
+	// it fails, or ctx ends, it has removed what it made, or tried to: Destroy
+	// afterwards is always right. progress is called from one goroutine.
+	Create(ctx context.Context, spec VMSpec, progress func(Progress)) (job.VM, error)
+	// Destroy removes the VM after proof that it is vm: ID, name, job and owner
+	// must all match what the host says. A VM that is gone is success.
+	Destroy(ctx context.Context, vm job.VM) error
+	// List finds every VM that carries this installation's owner marker.
+	List(ctx context.Context) ([]job.VM, error)
+	// CallbackHost is this machine's address as VMs of the host can reach it:
+	// the near end of the connection to the host. Never "localhost", unless
+	// the host itself is this machine's loopback.
+	CallbackHost(ctx context.Context) (string, error)
+}
+
+// Payload is all that a VM needs to run one job.
+type Payload struct {
+	JobID             string
+	Manifest          job.Manifest // with file contents
+	CallbackURL       string       // without a trailing slash; empty: no callbacks
+	Token             string       // the job's callback token
+	HeartbeatInterval int          // seconds
+	MaxOutput         int64        // bytes
+}
+
+// RunState is what the runner in the VM says of the task.
+type RunState struct {
+	Started     bool
+	Exited      bool
+	ExitCode    int
+	Reason      string // exit, timeout, stopped or lost
+	StdoutBytes int64
+	StderrBytes int64
+}
+
+// Guest works inside a VM over SSH. Every method may be called again.
+type Guest interface {
+	// Push uploads the job runner, the task, its files and settings.
+	Push(ctx context.Context, vm job.VM, p Payload) error
+	// Start starts the task detached and returns when it runs (or has run).
+	Start(ctx context.Context, vm job.VM) error
+	// Probe asks where the task stands.
+	Probe(ctx context.Context, vm job.VM) (RunState, error)
+	// ReadOutput answers at most limit bytes of stdout or stderr from offset;
+	// fewer only at the end.
+	ReadOutput(ctx context.Context, vm job.VM, stream string, offset, limit int64) ([]byte, error)
+	// Stop ends the task's whole process tree: TERM, then KILL.
+	Stop(ctx context.Context, vm job.VM) error
+	// Forget closes connections to the VM.
+	Forget(vm job.VM)
+}
+
+// Store keeps jobs. Everything acknowledged survives kill -9.
+type Store interface {
+	// Insert adds a new job with its whole manifest, file contents included.
+	// A key that is not empty and was used before answers the first job and false.
+	Insert(ctx context.Context, j job.Job, tokenHash, key string) (job.Job, bool, error)
+	// Job answers the job without its files' contents; job.ErrNotFound.
+	Job(ctx context.Context, id string) (job.Job, error)
+	// Manifest answers the whole manifest.
+	Manifest(ctx context.Context, id string) (job.Manifest, error)
+	// List answers a page of jobs, newest first.
+	List(ctx context.Context, f job.Filter) (job.Page, error)
+	// Unfinished answers every job that is not Done, oldest first.
+	Unfinished(ctx context.Context) ([]job.Job, error)
+	// Update changes one job in a transaction: change gets the job as it is,
+	// edits it and answers the events that tell of it. An error from change
+	// is returned as it is, and nothing is written. The manifest is not written.
+	Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error)
+	// Events answers the job's events with Seq > after, in order.
+	Events(ctx context.Context, id string, after int64) ([]job.Event, error)
+	// TokenHash and SetTokenHash keep the hex sha256 of the job's callback token.
+	TokenHash(ctx context.Context, id string) (string, error)
+	SetTokenHash(ctx context.Context, id, hash string) error
+	// AppendOutput appends data that begins at offset of the stream, as far as
+	// it is new and below the size limit, and answers how much of the stream
+	// has been seen: the offset to send next.
+	AppendOutput(ctx context.Context, id, stream string, offset int64, data []byte) (int64, error)
+	// SealOutput makes the stream final. When total is more than the limit it
+	// keeps the head, a marker with the count of dropped bytes, and tail.
+	SealOutput(ctx context.Context, id, stream string, total int64, tail []byte) (job.OutputInfo, error)
+	// Output answers at most limit bytes held of a stream, from offset.
+	Output(ctx context.Context, id, stream string, offset, limit int64) ([]byte, error)
+}

@@ -1,0 +1,84 @@
+package job
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Errors every face of the product answers alike.
+var (
+	ErrNotFound     = errors.New("Job not found")         //nolint:revive,staticcheck // the text is part of the contract
+	ErrCompleted    = errors.New("Job already completed") //nolint:revive,staticcheck // the text is part of the contract
+	ErrUnauthorized = errors.New("job not found")         // wrong token: answered like an unknown job
+)
+
+// NotCompleteError is the answer to a result asked for before the end.
+type NotCompleteError struct{ Status Status }
+
+func (e *NotCompleteError) Error() string { return "Job not complete. Status: " + string(e.Status) }
+
+// FieldError is one thing wrong with one field of what a caller gave.
+type FieldError struct {
+	Field   string // path, e.g. "manifest.resources.memory"
+	Problem string // what is wrong with the value
+	Remedy  string // what to do
+}
+
+func (e *FieldError) Error() string {
+	if e.Remedy == "" {
+		return e.Field + ": " + e.Problem
+	}
+	return e.Field + ": " + e.Problem + "; " + e.Remedy
+}
+
+// InvalidError gathers every FieldError found, so that one round trip mends all.
+type InvalidError struct{ Fields []*FieldError }
+
+func (e *InvalidError) Error() string {
+	lines := make([]string, len(e.Fields))
+	for i, f := range e.Fields {
+		lines[i] = f.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// field builds a FieldError with a formatted problem.
+func field(name, remedy, problem string, args ...any) *FieldError {
+	return &FieldError{Field: name, Problem: fmt.Sprintf(problem, args...), Remedy: remedy}
+}
+
+// HostError is what went wrong on the Proxmox host, in words an operator can
+// act on: what was tried, where, what Proxmox answered, and the remedy.
+type HostError struct {
+	Op     string    // what was tried, e.g. "create VM linus-job-1a2b3c4d"
+	Host   string    // where, e.g. "root@pve.example:22"
+	Class  HostClass // what kind of fault
+	Text   string    // what Proxmox or SSH answered
+	Remedy string    // what to do
+}
+
+func (e *HostError) Error() string {
+	s := e.Op + " on " + e.Host + ": " + e.Text
+	if e.Remedy != "" {
+		s += "; " + e.Remedy
+	}
+	return s
+}
+
+// HostClass sorts host faults by what a caller should do about them.
+type HostClass string
+
+// The classes. The first six are the host scripts' exit codes 1 to 6.
+const (
+	HostInvalid     HostClass = "invalid_parameter" // 1
+	HostDependency  HostClass = "missing_tool"      // 2
+	HostConfig      HostClass = "configuration"     // 3: node name, storage, bridge, template, OS, quorum
+	HostOffline     HostClass = "node_offline"      // 4
+	HostVM          HostClass = "vm_failed"         // 5: creation, configuration, start, refused destroy
+	HostTimeout     HostClass = "timeout"           // 6: no address, no SSH in time
+	HostUnreachable HostClass = "unreachable"       // SSH: refused, no route, timeout
+	HostAuth        HostClass = "auth"              // SSH: key or password refused
+	HostKeyChanged  HostClass = "host_key"          // SSH: unknown or changed host key
+	HostCancelled   HostClass = "cancelled"         // a signal ended the script, after its roll-back
+)

@@ -1,0 +1,67 @@
+package job
+
+import (
+	"fmt"
+	"time"
+)
+
+// Become moves the job to next, or says why the table forbids it.
+func (j *Job) Become(next Status) error {
+	if !j.Status.CanBecome(next) {
+		return fmt.Errorf("job %s cannot become %s: it is %s", j.ID, next, j.Status)
+	}
+	j.Status = next
+	return nil
+}
+
+// Decide records how the job ends and reports whether this call was the one
+// that did: whatever ends a job first wins, later outcomes change nothing.
+func (j *Job) Decide(o Outcome) bool {
+	if j.Outcome != nil || j.Status.Terminal() {
+		return false
+	}
+	j.Outcome = &o
+	return true
+}
+
+// Finish makes the decided outcome the job's status. The output must be
+// complete by now: whoever reads a terminal status may read it at once.
+func (j *Job) Finish(at time.Time) error {
+	if j.Outcome == nil {
+		return fmt.Errorf("job %s cannot finish: nothing has decided its outcome", j.ID)
+	}
+	if err := j.Become(j.Outcome.Status); err != nil {
+		return err
+	}
+	j.CompletedAt = at
+	return nil
+}
+
+// Summary is one job in a list.
+type Summary struct {
+	ID        string    `json:"job_id"`
+	Status    Status    `json:"status"`
+	Task      string    `json:"task"` // its first 100 characters
+	CreatedAt time.Time `json:"created_at"`
+}
+
+// Filter selects jobs, newest first.
+type Filter struct {
+	Status Status // empty: all
+	Limit  int    // 1 to 200; 0: 50
+	Cursor string // Next of the page before; empty: the first page
+}
+
+// Page is one page of a list.
+type Page struct {
+	Jobs []Summary `json:"jobs"`
+	Next string    `json:"next_cursor,omitempty"` // empty on the last page
+}
+
+// TaskHead is the task's first 100 characters, for lists.
+func TaskHead(task string) string {
+	if r := []rune(task); len(r) > 100 {
+		return string(r[:100])
+	}
+	return task
+}

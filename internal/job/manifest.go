@@ -1,0 +1,311 @@
+package job
+
+import (
+	"encoding/base64"
+	"fmt"
+	"math"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Limits of a manifest, as CONTRACT names them.
+const (
+	MaxTask    = 1 << 20  // bytes
+	MaxFiles   = 64 << 20 // bytes of all files together, decoded
+	MaxTimeout = 86400    // seconds
+	MaxCPU     = 32
+)
+
+// AgentType is what runs the task.
+type AgentType string
+
+// The agents.
+const (
+	AgentClaude AgentType = "claude" // the Claude CLI, the task as its prompt
+	AgentScript AgentType = "script" // the task is a bash script, or feeds agent.command
+	AgentCustom AgentType = "custom" // agent.command, the task on its stdin
+)
+
+// Lifecycle says what becomes of the VM when the job ends.
+type Lifecycle string
+
+// The lifecycles.
+const (
+	Ephemeral  Lifecycle = "ephemeral"
+	Persistent Lifecycle = "persistent"
+)
+
+// StatusMode says how much a running job tells.
+type StatusMode string
+
+// The status modes.
+const (
+	StatusSimple    StatusMode = "simple"
+	StatusDetailed  StatusMode = "detailed"
+	StatusStreaming StatusMode = "streaming"
+)
+
+// Manifest is what a client submits. Zero values mean "the default".
+type Manifest struct {
+	Task       string            `json:"task" jsonschema_description:"What to run, byte for byte, at most 1 MiB. For agentType script without agent.command: a bash script. For custom: the command's stdin. For claude: the prompt."`
+	AgentType  AgentType         `json:"agentType" jsonschema:"enum=claude,enum=script,enum=custom" jsonschema_description:"script runs the task in bash; custom runs agent.command with the task on stdin; claude runs the Claude CLI with the task as its prompt."`
+	Agent      Agent             `json:"agent,omitzero" jsonschema_description:"Options of the agent."`
+	Files      []File            `json:"files,omitempty" jsonschema_description:"Files to put into the VM before the task starts."`
+	Env        map[string]string `json:"env,omitempty" jsonschema_description:"Environment variables of the task. Values arrive byte for byte. Not for secrets."`
+	Secrets    []string          `json:"secrets,omitempty" jsonschema_description:"Names of secrets the server is configured with."`
+	Resources  Resources         `json:"resources,omitzero" jsonschema_description:"Size of the VM."`
+	Timeout    int               `json:"timeout,omitempty" jsonschema:"minimum=1,maximum=86400" jsonschema_description:"Seconds the task may run, 1 to 86400. Default 3600."`
+	Lifecycle  Lifecycle         `json:"lifecycle,omitempty" jsonschema:"enum=ephemeral,enum=persistent" jsonschema_description:"ephemeral (default): the VM is destroyed at the end. persistent: it stays."`
+	VMTemplate string            `json:"vmTemplate,omitempty" jsonschema_description:"Name or VM ID of the Proxmox template to clone. Default agent-template."`
+	StatusMode StatusMode        `json:"statusMode,omitempty" jsonschema:"enum=simple,enum=detailed,enum=streaming" jsonschema_description:"simple (default): output at the end. detailed: progress and output every few seconds. streaming: output as it is written."`
+}
+
+// Agent holds the agent's options.
+type Agent struct {
+	Command     string `json:"command,omitempty" jsonschema_description:"Shell command that runs the task (given on stdin, and as $LINUS_TASK_FILE). Required for custom."`
+	ClaudeModel string `json:"claudeModel,omitempty" jsonschema_description:"claude: passed as --model."`
+}
+
+// File is one file put into the VM.
+type File struct {
+	Path    string `json:"path" jsonschema_description:"Absolute path in the VM."`
+	Content string `json:"content" jsonschema_description:"Content, base64 (standard, padded)."`
+	Mode    string `json:"mode,omitempty" jsonschema_description:"Octal permissions, e.g. 0755. Default 0644."`
+}
+
+// Data decodes the content. Validate has made sure it can.
+func (f File) Data() ([]byte, error) { return base64.StdEncoding.DecodeString(f.Content) }
+
+// Resources sizes the VM.
+type Resources struct {
+	CPU    int    `json:"cpu,omitempty" jsonschema:"minimum=1,maximum=32" jsonschema_description:"Cores, 1 to 32. Default 2."`
+	Memory string `json:"memory,omitempty" jsonschema_description:"Memory, e.g. 2G or 512M; 512M to 512G. Default 2G."`
+	Disk   string `json:"disk,omitempty" jsonschema_description:"Disk, e.g. 10G; 5G to 10000G. Default 10G."`
+}
+
+// Defaults are filled into a manifest's empty fields.
+type Defaults struct {
+	VMTemplate string
+	Timeout    int // seconds
+	CPU        int
+	Memory     string
+	Disk       string
+}
+
+// WithDefaults returns m with every empty field that has a default filled in.
+func (m Manifest) WithDefaults(d Defaults) Manifest {
+	orDefault(&m.VMTemplate, d.VMTemplate)
+	orDefault(&m.Timeout, d.Timeout)
+	orDefault(&m.Resources.CPU, d.CPU)
+	orDefault(&m.Resources.Memory, d.Memory)
+	orDefault(&m.Resources.Disk, d.Disk)
+	orDefault(&m.Lifecycle, Ephemeral)
+	orDefault(&m.StatusMode, StatusSimple)
+	return m
+}
+
+func orDefault[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}
+
+var (
+	envName    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	sizeText   = regexp.MustCompile(`^[1-9][0-9]*[GMK]$`)
+	modeText   = regexp.MustCompile(`^0?[0-7]{3,4}$`)
+	modelText  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$`)
+	vmTemplate = regexp.MustCompile(`^([1-9][0-9]{2,8}|[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?)$`)
+)
+
+// reserved names belong to the runner; a job that set them would lie to it.
+var reserved = []string{"LINUS_JOB_ID", "LINUS_TASK_FILE", "LINUS_ROOT"}
+
+// Bounds of a VM's size in bytes.
+const (
+	kib       = int64(1) << 10
+	mib       = int64(1) << 20
+	gib       = int64(1) << 30
+	minMemory = 512 * mib
+	maxMemory = 512 * gib
+	minDisk   = 5 * gib
+	maxDisk   = 10000 * gib
+)
+
+// ParseSize reads sizes as manifests write them (`10G`, `512M`, `2048K`; powers
+// of 1024) and answers bytes.
+func ParseSize(s string) (int64, error) {
+	if !sizeText.MatchString(s) {
+		return 0, fmt.Errorf("%q is not a size: write a whole number and G, M or K, as in 2G", s)
+	}
+	n, err := strconv.ParseInt(s[:len(s)-1], 10, 64)
+	unit := map[byte]int64{'K': kib, 'M': mib, 'G': gib}[s[len(s)-1]]
+	if err != nil || n > math.MaxInt64/unit {
+		return 0, fmt.Errorf("%q is too large", s)
+	}
+	return n * unit, nil
+}
+
+// Validate reports everything wrong with m as an *InvalidError, each field by
+// its path below "manifest". Empty fields that have defaults are fine.
+func (m Manifest) Validate() error {
+	var bad []*FieldError
+	add := func(f *FieldError) {
+		if f != nil {
+			bad = append(bad, f)
+		}
+	}
+	switch {
+	case strings.TrimSpace(m.Task) == "":
+		add(field("manifest.task", "give the text to run", "is required and must not be blank"))
+	case len(m.Task) > MaxTask:
+		add(field("manifest.task", "put large content into files", "is %d bytes, the limit is %d", len(m.Task), MaxTask))
+	case !utf8.ValidString(m.Task) || strings.ContainsRune(m.Task, 0):
+		add(field("manifest.task", "put binary content into files", "has a NUL byte or is not valid UTF-8"))
+	}
+	add(oneOf("manifest.agentType", m.AgentType, true, AgentClaude, AgentScript, AgentCustom))
+	add(oneOf("manifest.lifecycle", m.Lifecycle, false, Ephemeral, Persistent))
+	add(oneOf("manifest.statusMode", m.StatusMode, false, StatusSimple, StatusDetailed, StatusStreaming))
+	bad = append(bad, m.Agent.validate(m.AgentType)...)
+	bad = append(bad, validateFiles(m.Files)...)
+	bad = append(bad, validateEnv(m.Env)...)
+	if len(m.Secrets) > 0 {
+		add(field("manifest.secrets", "remove it, or configure the secret on the server", "unknown secret %q", m.Secrets[0]))
+	}
+	bad = append(bad, m.Resources.validate()...)
+	if m.Timeout < 0 || m.Timeout > MaxTimeout {
+		add(field("manifest.timeout", "give seconds from 1 to 86400", "%d is out of range", m.Timeout))
+	}
+	if m.VMTemplate != "" && !vmTemplate.MatchString(m.VMTemplate) {
+		add(field("manifest.vmTemplate", "give a template's name (letters, digits, dots, dashes) or its VM ID", "%q is neither", m.VMTemplate))
+	}
+	if len(bad) > 0 {
+		return &InvalidError{Fields: bad}
+	}
+	return nil
+}
+
+func oneOf[T ~string](name string, v T, required bool, valid ...T) *FieldError {
+	words := make([]string, len(valid))
+	for i, w := range valid {
+		words[i] = string(w)
+	}
+	remedy := "use one of: " + strings.Join(words, ", ")
+	if v == "" && required {
+		return field(name, remedy, "is required")
+	}
+	if v != "" && !slices.Contains(valid, v) {
+		return field(name, remedy, "%q is unknown", string(v))
+	}
+	return nil
+}
+
+func (a Agent) validate(t AgentType) []*FieldError {
+	var bad []*FieldError
+	switch {
+	case t == AgentCustom && strings.TrimSpace(a.Command) == "":
+		bad = append(bad, field("manifest.agent.command", "give the shell command to run, the task is its stdin", "is required for agentType custom"))
+	case t == AgentClaude && a.Command != "":
+		bad = append(bad, field("manifest.agent.command", "remove it, or use agentType custom", "has no meaning for agentType claude"))
+	case len(a.Command) > MaxTask/8:
+		bad = append(bad, field("manifest.agent.command", "put long scripts into task or files", "is %d bytes, the limit is %d", len(a.Command), MaxTask/8))
+	case strings.ContainsRune(a.Command, 0) || !utf8.ValidString(a.Command):
+		bad = append(bad, field("manifest.agent.command", "write text", "has a NUL byte or is not valid UTF-8"))
+	}
+	if a.ClaudeModel != "" && t != "" && t != AgentClaude {
+		bad = append(bad, field("manifest.agent.claudeModel", "remove it", "has no meaning for agentType %s", t))
+	} else if a.ClaudeModel != "" && !modelText.MatchString(a.ClaudeModel) {
+		bad = append(bad, field("manifest.agent.claudeModel", "give a model name such as sonnet", "%q is not a model name", a.ClaudeModel))
+	}
+	return bad
+}
+
+func validateFiles(files []File) []*FieldError {
+	var bad []*FieldError
+	seen := map[string]bool{}
+	total := 0
+	for i, f := range files {
+		at := fmt.Sprintf("manifest.files[%d]", i)
+		switch {
+		case f.Path == "":
+			bad = append(bad, field(at+".path", "give an absolute path", "is required"))
+		case !path.IsAbs(f.Path) || strings.HasSuffix(f.Path, "/"):
+			bad = append(bad, field(at+".path", "give the absolute path of a file, as in /root/input.csv", "%q is not an absolute file path", f.Path))
+		case slices.Contains(strings.Split(f.Path, "/"), ".."):
+			bad = append(bad, field(at+".path", "write the path out", "%q contains \"..\"", f.Path))
+		case strings.ContainsAny(f.Path, "\n\r\x00") || !utf8.ValidString(f.Path):
+			bad = append(bad, field(at+".path", "use a plain path", "%q contains a newline or a control character", f.Path))
+		case len(f.Path) > 4096:
+			bad = append(bad, field(at+".path", "use a shorter path", "is %d bytes, the limit is 4096", len(f.Path)))
+		case seen[path.Clean(f.Path)]:
+			bad = append(bad, field(at+".path", "name each file once", "%q is a duplicate", f.Path))
+		}
+		seen[path.Clean(f.Path)] = true
+		data, err := f.Data()
+		if err != nil {
+			bad = append(bad, field(at+".content", "encode the content as standard base64", "is not base64: %v", err))
+		}
+		if total += len(data); total > MaxFiles {
+			bad = append(bad, field("manifest.files", "fetch large inputs from inside the job", "are more than %d bytes together", MaxFiles))
+			break
+		}
+		if f.Mode != "" && !modeText.MatchString(f.Mode) {
+			bad = append(bad, field(at+".mode", "give octal permissions, as in 0644", "%q is not a mode", f.Mode))
+		}
+	}
+	return bad
+}
+
+func validateEnv(env map[string]string) []*FieldError {
+	var bad []*FieldError
+	for _, name := range sortedKeys(env) {
+		at := "manifest.env." + name
+		switch {
+		case !envName.MatchString(name):
+			bad = append(bad, field("manifest.env", "use letters, digits and _, not starting with a digit", "%q is not a variable name", name))
+		case slices.Contains(reserved, name):
+			bad = append(bad, field(at, "choose another name", "is the job runner's own"))
+		case strings.ContainsRune(env[name], 0):
+			bad = append(bad, field(at, "use files for binary content", "has a NUL byte"))
+		case len(env[name]) > MaxTask/8-len(name)-2:
+			bad = append(bad, field(at, "use files for large content", "is %d bytes, the limit is 128 KiB", len(env[name])))
+		}
+	}
+	return bad
+}
+
+func (r Resources) validate() []*FieldError {
+	var bad []*FieldError
+	if r.CPU < 0 || r.CPU > MaxCPU {
+		bad = append(bad, field("manifest.resources.cpu", "give 1 to 32", "%d is out of range", r.CPU))
+	}
+	size := func(name, v string, lo, hi int64, rule string) {
+		if v == "" {
+			return
+		}
+		n, err := ParseSize(v)
+		switch {
+		case err != nil:
+			bad = append(bad, field(name, "give "+rule, "%v", err))
+		case n < lo || n > hi:
+			bad = append(bad, field(name, "give "+rule, "%q is out of range", v))
+		}
+	}
+	size("manifest.resources.memory", r.Memory, minMemory, maxMemory, "512M to 512G, as in 2G")
+	size("manifest.resources.disk", r.Disk, minDisk, maxDisk, "5G to 10000G, as in 20G")
+	return bad
+}
+
+func sortedKeys(m map[string]string) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
