@@ -1,0 +1,132 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2310,SC2312 # what is asked in conditions here returns its own failures
+# shellcheck disable=SC2154,SC2034 # settings, state and control are the runner's
+# What a job's guest tells the linus server, over HTTP, by curl. A part of the
+# job runner: it reads its settings and state, and waits by its pause. Functions
+# only; source it.
+
+# callback_post sends the body on stdin to /callback/<job>/<route>. Sets
+# callback_status to the HTTP status (000: no answer, none: no token here) and
+# callback_answer to the answer's text. True on 2xx. Takes 20 s at most. The
+# token reaches curl through a pipe, so that ps never shows it.
+callback_post() { # <route> <content_type>
+  local token='' answer
+  callback_status=none
+  callback_answer=
+  { IFS= read -r token <"${token_file}"; } 2>/dev/null || true
+  [[ -n ${token} ]] || return 1
+  answer=$(
+    curl -q --silent --globoff --noproxy '*' --connect-timeout 5 --max-time 20 \
+      --header @<(printf 'Authorization: Bearer %s\n' "${token}") \
+      --header "Content-Type: $2" --data-binary @- --write-out '\n%{http_code}' \
+      --url "${callback_url%/}/callback/${job_id}/$1"
+  ) || true
+  callback_status=${answer##*$'\n'}
+  callback_answer=${answer%$'\n'*}
+  [[ ${callback_status} == 2?? ]]
+}
+
+# callback_heartbeat says that the job's runner lives.
+callback_heartbeat() {
+  callback_post heartbeat application/json <<<"{\"job_id\":\"${job_id}\"}"
+}
+
+# callback_progress sends one line for people. <text> must need no JSON escape.
+callback_progress() { # <text>
+  callback_post status application/json <<<"{\"job_id\":\"${job_id}\",\"progress\":\"$1\"}"
+}
+
+# callback_output sends what <file> holds from where the server's copy ends:
+# at most <chunks> pieces of 256 KiB now, and no byte of the stream past
+# <limit>. <mark> is a file that remembers how much the server holds; its
+# answer {"length": N} is the truth about that, so that a piece lost or sent
+# twice mends itself. False when the server took nothing: wait before trying
+# again.
+callback_output() { # <stream> <file> <mark> <limit> <chunks>
+  local -r stream=$1 file=$2 mark=$3 limit=$4
+  local -i held=0 before size length chunks=$5
+  { read -r held <"${mark}"; } 2>/dev/null || true
+  size=$(stat -c %s -- "${file}") || return 1
+  ((size <= limit)) || size=${limit}
+  for (( ; held < size && chunks > 0; chunks -= 1)); do
+    before=${held}
+    length=$((size - held < 262144 ? size - held : 262144))
+    callback_post "output?stream=${stream}&offset=${held}" application/octet-stream < <(
+      dd if="${file}" iflag=skip_bytes,count_bytes skip="${held}" count="${length}" bs=65536 status=none
+    ) || return 1
+    held=$((held + length))
+    if [[ ${callback_answer} =~ \"length\"[[:space:]]*:[[:space:]]*([0-9]{1,15})([^0-9]|$) ]]; then
+      held=$((10#${BASH_REMATCH[1]}))
+    fi
+    printf '%d\n' "${held}" >"${mark}"
+    ((held > before)) || return 1
+  done
+}
+
+# callback_follow_task tells the server about the running task until it is killed or
+# the runner is gone. Beside the supervisor: a server that does not answer must
+# not hold up a timeout.
+callback_follow_task() { # <launched, uptime in 1/100 s>
+  local -r launched=$1
+  local -i beat_at=0 text_at=0 output_at=0 delay=500
+  [[ ${status_mode} != streaming ]] || delay=50
+  local -ri usual=${delay} tick=$((delay < 100 ? delay : 100))
+  exec {control}<> <(:)
+  while [[ -d /proc/$$ ]]; do
+    clock_read
+    if ((clock_now >= beat_at)); then
+      beat_at=$((clock_now + heartbeat_interval * 100))
+      callback_heartbeat
+    fi
+    if [[ ${status_mode} != simple ]] && ((clock_now >= text_at)); then
+      text_at=$((clock_now + 500))
+      callback_progress "running for $(((clock_now - launched) / 100)) s"
+    fi
+    if [[ ${status_mode} != simple ]] && ((clock_now >= output_at)); then
+      if callback_send_output 8; then delay=${usual}; else delay=$((delay < 1500 ? delay * 2 : 3000)); fi
+      output_at=$((clock_now + delay))
+    fi
+    pause "${tick}"
+  done
+}
+
+callback_send_output() { # <pieces per stream at most>
+  callback_output stdout "${state}/stdout" "${state}/sent.stdout" "${max_output_size}" "$1" \
+    && callback_output stderr "${state}/stderr" "${state}/sent.stderr" "${max_output_size}" "$1"
+}
+
+# callback_complete tells the server until it says that it is recorded, or has
+# refused for an hour: then it does not know the job any more. Settings and
+# token are read anew each time: the server may have put others there.
+callback_complete() {
+  local code reason duration text status=failed body last=''
+  local -i delay=1 refused_since=0
+  read -r code reason _ _ duration text <"${state}/exit_status"
+  [[ ${reason} != exit || ${code} != 0 ]] || status=success
+  body="{\"job_id\":\"${job_id}\",\"status\":\"${status}\",\"exit_code\":${code},\"output\":\"\",\"duration_seconds\":${duration}"
+  [[ ${reason} == exit ]] || body+=",\"reason\":\"${reason}\",\"error\":\"${text}\""
+  body+='}'
+  while :; do
+    load_settings || log_error "${home}/settings: ${settings_error}"
+    [[ ${status_mode} == simple ]] || callback_send_output 1000 || true
+    if callback_post complete application/json <<<"${body}"; then
+      publish completion "recorded ${callback_status}"
+      log_info "completion recorded"
+      return 0
+    fi
+    clock_read
+    [[ ${callback_status} == "${last}" ]] || log_warn "completion: HTTP ${callback_status}; trying again"
+    last=${callback_status}
+    if [[ ${callback_status} != none && ${callback_status} != 4?? ]]; then
+      refused_since=0
+    elif ((refused_since == 0)); then
+      refused_since=${clock_now}
+    elif ((clock_now - refused_since >= give_up_after * 100)); then
+      publish completion "given_up ${callback_status}"
+      log_error "completion given up: refused for ${give_up_after} s, last with HTTP ${callback_status}"
+      return 1
+    fi
+    pause "$((delay * (75 + RANDOM % 51)))"
+    delay=$((delay < 16 ? delay * 2 : 30))
+  done
+}

@@ -1,0 +1,126 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2310 # what is asked in conditions here returns its own failures
+# Processes named so that a recycled pid is never mistaken for them, and the
+# whole tree of a job's task. Reads /proc with builtins only: a fork costs much
+# more than a read on an emulated guest. Functions only; source it.
+
+# process_as_root runs a command as root: as it is, or by sudo, which must not
+# ask for a password.
+process_as_root() { # <command...>
+  if ((EUID == 0)); then "$@"; else sudo -n -- "$@"; fi
+}
+
+# process_stat reads one process. Sets process_state (one letter),
+# process_parent, process_session and process_start (clock ticks since boot).
+# False when there is no such process.
+process_stat() { # <pid>
+  local line
+  { IFS= read -r line <"/proc/$1/stat"; } 2>/dev/null || return 1
+  # The command's name is in brackets and may hold blanks and brackets itself.
+  line=${line##*) }
+  local IFS=' '
+  # shellcheck disable=SC2206 # numbers and one letter: splitting is the point
+  local -a fields=(${line})
+  process_state=${fields[0]}
+  process_parent=${fields[1]}
+  process_session=${fields[3]}
+  process_start=${fields[19]}
+}
+
+# process_alive tells whether the process that was <pid> when it started at
+# <start> still runs. A zombie does not.
+process_alive() { # <pid> <start>
+  [[ $1 == [1-9]* ]] || return 1
+  process_stat "$1" || return 1
+  [[ ${process_start} == "$2" && ${process_state} != Z ]]
+}
+
+# process_has_job tells whether a process was started with LINUS_JOB_ID=<job>.
+process_has_job() { # <pid> <job_id>
+  local -a entries
+  { mapfile -d '' -t entries <"/proc/$1/environ"; } 2>/dev/null || return 1
+  local IFS=$'\n'
+  [[ $'\n'"${entries[*]}"$'\n' == *$'\n'"LINUS_JOB_ID=$2"$'\n'* ]]
+}
+
+# process_find_tree fills process_tree with the pids of the job's task: all in
+# its cgroup (when it has one), all in its session, all that carry its job id,
+# and their descendants. Without a cgroup, a process that took a session of its
+# own, dropped its environment and lost its parent is not found.
+process_find_tree() { # <job_id> <session, or empty> <cgroup directory, or empty>
+  local -r job_id=$1 session=$2 cgroup=$3
+  local -A parents=()
+  local entry pid file grew
+  process_tree=()
+  if [[ -n ${cgroup} ]]; then
+    shopt -s globstar
+    for file in "${cgroup}"/**/cgroup.procs; do
+      while read -r pid; do
+        # 0 is a process of another pid namespace: only cgroup.kill reaches it.
+        [[ ${pid} == 0 ]] || process_tree["${pid}"]=1
+      done 2>/dev/null <"${file}"
+    done
+  fi
+  for entry in /proc/[0-9]*; do
+    pid=${entry#/proc/}
+    if ! process_stat "${pid}" || [[ ${process_state} == Z ]]; then
+      unset "process_tree[${pid}]"
+      continue
+    fi
+    parents["${pid}"]=${process_parent}
+    if [[ ${process_session} == "${session}" ]] || process_has_job "${pid}" "${job_id}"; then
+      process_tree["${pid}"]=1
+    fi
+  done
+  grew=yes
+  while [[ -n ${grew} ]]; do
+    grew=
+    for pid in "${!parents[@]}"; do
+      if [[ -z ${process_tree["${pid}"]:-} && -n ${process_tree["${parents["${pid}"]}"]:-} ]]; then
+        process_tree["${pid}"]=1
+        grew=yes
+      fi
+    done
+  done
+  # Never the one who asks: a task may run the runner's own commands.
+  unset "process_tree[$$]" "process_tree[${BASHPID}]"
+}
+
+# process_signal_tree sends a signal to what process_find_tree found. A task
+# may have become another user by sudo; then so do we.
+process_signal_tree() { # <signal>
+  local pid
+  for pid in "${!process_tree[@]}"; do
+    kill -s "$1" -- "${pid}" 2>/dev/null || [[ ! -e /proc/${pid} ]] \
+      || process_as_root kill -s "$1" -- "${pid}" 2>/dev/null || true
+  done
+}
+
+# process_end_tree ends the whole tree: TERM (unless <signal> is KILL), up to
+# 5 s to go, then KILL until nothing is left. False when something still lives
+# after 10 s of KILL, which only a process stuck in the kernel does.
+process_end_tree() { # <job_id> <session> <cgroup> <signal>
+  local -r cgroup=$3
+  local -i round
+  declare -gA process_tree=()
+  process_find_tree "$1" "$2" "${cgroup}"
+  ((${#process_tree[@]} > 0)) || return 0
+  if [[ $4 != KILL ]]; then
+    process_signal_tree TERM
+    for ((round = 0; round < 50; round += 1)); do
+      process_find_tree "$1" "$2" "${cgroup}"
+      ((${#process_tree[@]} > 0)) || return 0
+      sleep 0.1
+    done
+  fi
+  for ((round = 0; round < 100; round += 1)); do
+    if [[ -n ${cgroup} && -w ${cgroup}/cgroup.kill ]]; then
+      printf '1\n' >"${cgroup}/cgroup.kill" || true
+    fi
+    process_signal_tree KILL
+    process_find_tree "$1" "$2" "${cgroup}"
+    ((${#process_tree[@]} > 0)) || return 0
+    sleep 0.1
+  done
+  return 1
+}

@@ -1,0 +1,357 @@
+#!/usr/bin/env bats
+# shellcheck disable=SC2154,SC2016,SC2312,SC1003,SC1010 # set by the helper; tasks are quoted on purpose
+
+setup() {
+  load runner
+  runner_setup
+}
+
+teardown() { runner_teardown; }
+
+@test "the exit code is the task's: 0, 3, 126, 127, 137, 143" {
+  local want
+  for want in 'true 0' 'exit_3 3' 'notexec 126' 'missing 127' 'kill9 137' 'term 143'; do
+    rm -rf "${state}"
+    case ${want% *} in
+      true) task 'true' ;;
+      exit_3) task 'exit 3' ;;
+      notexec) task '/etc/passwd' ;;
+      missing) task 'no-such-command' ;;
+      kill9) task 'kill -KILL $$' ;;
+      term) task 'kill -TERM 0; sleep 5' ;;
+    esac
+    run_to_end
+    echo "${want}: ${code} ${reason}"
+    [[ ${code} == "${want#* }" && ${reason} == exit ]]
+  done
+}
+
+@test "start answers, and probe tells the whole story" {
+  task 'printf out; printf error >&2; sleep 0.3; exit 4'
+  run probe
+  [[ ${output} == *LINUS_JOB_STATE:absent* ]]
+  LINUS_NONCE=abc123 run start
+  [[ ${status} == 0 && ${output} == *LINUS_BEGIN:abc123*LINUS_JOB_START:started*LINUS_RESULT:SUCCESS*LINUS_END:abc123* ]]
+  run probe
+  [[ ${output} == *LINUS_JOB_STATE:running*LINUS_RUNNER_ALIVE:yes* ]]
+  until_true 20 exited
+  run probe
+  [[ ${output} == *LINUS_JOB_STATE:exited* && ${output} == *LINUS_EXIT_CODE:4* && ${output} == *LINUS_EXIT_REASON:exit* ]]
+  [[ ${output} == *LINUS_STDOUT_BYTES:3* && ${output} == *LINUS_STDERR_BYTES:5* && ${output} =~ LINUS_DURATION:[0-9]+\.[0-9]{2} ]]
+}
+
+@test "both streams are kept byte for byte: binary, invalid UTF-8, no last newline" {
+  head -c 300000 /dev/urandom >"${BATS_TEST_TMPDIR}/blob"
+  task "cat ${BATS_TEST_TMPDIR}/blob; printf 'a\\xff\\xfe\\x00z\\r' >&2"
+  run_to_end
+  [[ ${code} == 0 ]]
+  cmp "${BATS_TEST_TMPDIR}/blob" "${state}/stdout"
+  printf 'a\xff\xfe\x00z\r' | cmp - "${state}/stderr"
+}
+
+@test "20 MB of output are whole" {
+  task 'yes 0123456789abcdef | head -c 20000000'
+  run_to_end
+  [[ ${code} == 0 ]]
+  cmp <(yes 0123456789abcdef | head -c 20000000) "${state}/stdout"
+}
+
+@test "the task is run byte for byte: quotes, newlines, dollars" {
+  task $'printf \'%s|\' "a\'b" \'$(id)\' "x\ny" `printf q`\ncat <<\'E\'\n"$HOME" \\n\nE\nexit 5'
+  run_to_end
+  [[ ${code} == 5 ]]
+  printf '%s' $'a\'b|$(id)|x\ny|q|"$HOME" \\n\n' | cmp - "${state}/stdout"
+}
+
+@test "a command gets the task on stdin and its path" {
+  settings AGENT=command
+  task $'line 1\n$(id)\x01'
+  printf '%s' 'cat; cmp - "${LINUS_TASK_FILE}" </dev/null 2>/dev/null || printf "|%s" "${LINUS_JOB_ID}"' >"${home}/command"
+  run_to_end
+  [[ ${code} == 0 && $(<"${state}/stdout") == $'line 1\n$(id)\x01|'"${job_id}" ]]
+}
+
+@test "a command may begin with a dash; a script with a command uses it" {
+  printf '%s' '-no-such-thing' >"${home}/command"
+  task 'exit 9'
+  run_to_end
+  [[ ${code} == 127 ]]
+}
+
+@test "claude gets the task as one argument, or on stdin when no argument can be that" {
+  local bin=${BATS_TEST_TMPDIR}/bin
+  mkdir "${bin}"
+  printf '#!/bin/bash\nprintf "[%%s]" "$@"; cat' >"${bin}/claude"
+  chmod +x "${bin}/claude"
+  export PATH=${bin}:${PATH}
+  settings AGENT=claude CLAUDE_MODEL=opus
+  task $'say "hi"\n'
+  run_to_end
+  [[ $(<"${state}/stdout") == $'[--print][--model][opus][say "hi"\n]' ]]
+  rm -rf "${state}"
+  settings AGENT=claude
+  task "--version"
+  run_to_end
+  [[ $(<"${state}/stdout") == '[--print]--version' ]]
+  rm -rf "${state}"
+  head -c 131071 /dev/zero | tr '\0' x >"${home}/task"
+  run_to_end
+  [[ ${code} == 0 ]]
+  cmp <(printf '[--print]' && cat "${home}/task") "${state}/stdout"
+  rm -rf "${state}"
+  truncate -s 131070 "${home}/task" && head -c 131070 /dev/zero | tr '\0' x >"${home}/task"
+  run_to_end
+  [[ ${code} == 0 && $(wc -c <"${state}/stdout") == 131081 ]]
+}
+
+@test "env arrives byte for byte, names of bash's own too" {
+  local -a entries=($'A=line 1\nline 2' 'B="q" '\''s'\'' $(id) `x` \' $'C=\xff\xfe' 'D=' 'E=ü€=x' 'entry=1' 'state=2' 'home=3'
+    'code=4' 'UID=5' 'RANDOM=seed' 'SECONDS=s' 'IFS=x' 'BASHOPTS=' 'holder=6' 'pid=7' '_=8' 'agent=9' 'process_tree=10' "PATH=${BATS_TEST_TMPDIR}/bin:/usr/bin:/bin")
+  printf '%s\0' "${entries[@]}" >"${home}/env"
+  # A stand-in that is no shell: bash would set some of these anew.
+  mkdir "${BATS_TEST_TMPDIR}/bin"
+  printf '%s\n' '#!/usr/bin/perl' 'open F, "/proc/self/environ"; print <F>' >"${BATS_TEST_TMPDIR}/bin/claude"
+  chmod +x "${BATS_TEST_TMPDIR}/bin/claude"
+  settings AGENT=claude
+  task x
+  run_to_end
+  [[ ${code} == 0 ]]
+  local -A got=()
+  local entry
+  while IFS= read -r -d '' entry; do got["${entry%%=*}"]=${entry#*=}; done <"${state}/stdout"
+  for entry in "${entries[@]}"; do
+    echo "${entry} / ${got["${entry%%=*}"]-unset}"
+    [[ ${got["${entry%%=*}"]-unset} == "${entry#*=}" ]]
+  done
+  [[ ${got[LINUS_JOB_ID]} == "${job_id}" && -z ${got[LINUS_ROOT]:-} ]]
+}
+
+@test "a bad name in env is refused before anything runs" {
+  local bad
+  for bad in '1A=x' 'A B=x' '=x' 'A' 'LINUS_JOB_ID=x' $'A\n=x'; do
+    printf '%s\0' "${bad}" >"${home}/env"
+    task 'true'
+    run start
+    echo "${output}"
+    [[ ${status} == 1 && ${output} == *LINUS_RESULT:FAILURE*LINUS_ERROR:env:*LINUS_REMEDY:* ]]
+    [[ ! -e ${state}/launched ]]
+  done
+}
+
+@test "files are installed with mode, parents and odd names, and again" {
+  printf 'one\0\xff' >"${home}/files/0"
+  printf two >"${home}/files/1"
+  printf '%s\0' 0 0600 $'/srv/a b/\'$(id)".txt' 1 755 /srv/-x/ü >"${home}/files.index"
+  mkdir -p "${LINUS_ROOT}/srv/-x"
+  printf old >"${LINUS_ROOT}/srv/-x/ü"
+  task 'true'
+  run_to_end
+  cmp "${home}/files/0" "${LINUS_ROOT}/srv/a b/"\''$(id)".txt'
+  [[ $(stat -c %a "${LINUS_ROOT}/srv/a b/"\''$(id)".txt') == 600 ]]
+  [[ $(<"${LINUS_ROOT}/srv/-x/ü") == two && $(stat -c %a "${LINUS_ROOT}/srv/-x/ü") == 755 ]]
+}
+
+@test "a file's path that is relative, climbs, or names a directory is refused" {
+  local bad
+  printf x >"${home}/files/0"
+  mkdir -p "${LINUS_ROOT}/srv/dir"
+  for bad in relative /a/../b /srv/ $'/a\nb' /srv/dir; do
+    printf '%s\0' 0 0644 "${bad}" >"${home}/files.index"
+    task 'true'
+    run start
+    echo "${output}"
+    [[ ${status} == 1 && ${output} == *LINUS_RESULT:FAILURE* ]]
+  done
+}
+
+@test "settings that make no sense are refused, with their name" {
+  task 'true'
+  local bad
+  for bad in JOB_ID= 'JOB_ID=a;b' AGENT=perl AGENT=command TIMEOUT= TIMEOUT=0 TIMEOUT=1s STATUS_MODE=loud \
+    CALLBACK_URL=ftp://x 'CALLBACK_URL=http://x y' HEARTBEAT_INTERVAL=-1 MAX_OUTPUT_SIZE=10MB; do
+    settings "${bad}"
+    run start
+    echo "${bad}: ${output}"
+    [[ ${status} == 1 && ${output} == *LINUS_ERROR:*"${bad%%=*}"* ]]
+  done
+}
+
+@test "the timeout ends the whole tree and keeps what was printed" {
+  settings TIMEOUT=1
+  task 'printf before; setsid sleep 300 & (trap "" TERM; exec -a stubborn sleep 300) & env -i sleep 300 & sleep 300'
+  run_to_end
+  [[ ${reason} == timeout && ${code} == 143 && ${text} == "ran longer than 1 s" ]]
+  [[ $(<"${state}/stdout") == before ]]
+  no_process
+  ((${duration%.*} >= 1 && ${duration%.*} < 15))
+}
+
+@test "a task that ignores TERM is killed after 5 s" {
+  settings TIMEOUT=1
+  task 'trap "" TERM; echo on; while :; do sleep 1; done'
+  run_to_end
+  [[ ${reason} == timeout && ${code} == 137 ]]
+  no_process
+}
+
+@test "what the task leaves in the background ends with it" {
+  task 'setsid nohup sleep 300 >/dev/null 2>&1 & sleep 300 & printf done; exit 2'
+  run_to_end
+  [[ ${reason} == exit && ${code} == 2 && $(<"${state}/stdout") == done ]]
+  no_process
+}
+
+@test "stop ends the tree, twice is once" {
+  task 'printf on; setsid sleep 300 & sleep 300'
+  start
+  until_true 20 test -s "${state}/stdout"
+  run bash "${runner}" stop
+  [[ ${status} == 0 && ${output} == *LINUS_JOB_STATE:exited*LINUS_EXIT_REASON:stopped* ]]
+  no_process
+  run bash "${runner}" stop KILL
+  [[ ${status} == 0 && ${output} == *LINUS_EXIT_REASON:stopped* ]]
+}
+
+@test "stop KILL does not wait for the task" {
+  task 'trap "echo late" TERM; printf on; while :; do sleep 1; done'
+  start
+  until_true 20 test -s "${state}/stdout"
+  bash "${runner}" stop KILL
+  read_end
+  [[ ${reason} == stopped && ${code} == 137 && $(<"${state}/stdout") == on ]]
+}
+
+@test "stop before any start, and stop of an ended job, change nothing" {
+  run bash "${runner}" stop
+  [[ ${status} == 0 && ${output} == *LINUS_JOB_STATE:absent* && ! -e ${state} ]]
+  task 'exit 3'
+  run_to_end
+  run bash "${runner}" stop
+  [[ ${status} == 0 && ${output} == *LINUS_EXIT_CODE:3*LINUS_EXIT_REASON:exit* ]]
+}
+
+@test "start twice runs the task once" {
+  task "echo run >>${BATS_TEST_TMPDIR}/runs; sleep 0.5"
+  start
+  run start
+  [[ ${status} == 0 && ${output} == *LINUS_JOB_START:already_running* ]]
+  until_true 20 exited
+  run start
+  [[ ${status} == 0 && ${output} == *LINUS_JOB_START:already_* ]]
+  [[ $(wc -l <"${BATS_TEST_TMPDIR}/runs") == 1 ]]
+}
+
+@test "four starts at once run the task once" {
+  task "echo run >>${BATS_TEST_TMPDIR}/runs; sleep 0.2"
+  start &
+  start &
+  start &
+  start &
+  wait
+  until_true 20 exited
+  [[ $(wc -l <"${BATS_TEST_TMPDIR}/runs") == 1 ]]
+}
+
+kill_runner() {
+  local pid
+  read -r pid _ <"${state}/runner"
+  kill -KILL "${pid}"
+  until_true 5 test ! -d "/proc/${pid}"
+}
+
+@test "a killed runner's task goes on, and the next start takes it over" {
+  task 'printf a; sleep 2; printf b; exit 6'
+  start
+  until_true 20 test -s "${state}/stdout"
+  kill_runner
+  run probe
+  [[ ${output} == *LINUS_JOB_STATE:running* && ${output} == *LINUS_RUNNER_ALIVE:no* ]]
+  run start
+  [[ ${output} == *LINUS_JOB_START:resumed* ]]
+  until_true 20 exited
+  read_end
+  [[ ${code} == 6 && ${reason} == exit && $(<"${state}/stdout") == ab ]]
+}
+
+@test "a killed runner's successor keeps the timeout of the first" {
+  settings TIMEOUT=3
+  task 'printf a; sleep 300'
+  start
+  until_true 20 test -s "${state}/stdout"
+  kill_runner
+  sleep 2
+  start
+  until_true 20 exited
+  read_end
+  [[ ${reason} == timeout && ${duration%.*} -lt 8 ]]
+  no_process
+}
+
+@test "stop works when the runner was killed" {
+  task 'printf a; sleep 300'
+  start
+  until_true 20 test -s "${state}/stdout"
+  kill_runner
+  run bash "${runner}" stop
+  [[ ${status} == 0 && ${output} == *LINUS_EXIT_REASON:stopped* ]]
+  no_process
+}
+
+@test "a task whose parent was killed is lost, and its rest ended" {
+  task 'printf a; sleep 300'
+  start
+  until_true 20 test -s "${state}/stdout"
+  read -r holder _ <"${state}/task"
+  kill -KILL "${holder}"
+  until_true 20 exited
+  read_end
+  [[ ${code} == -1 && ${reason} == lost ]]
+  no_process
+}
+
+@test "a reboot in the middle is told as lost" {
+  task 'printf a; sleep 300'
+  start
+  until_true 20 test -s "${state}/stdout"
+  kill_runner
+  local boot rest
+  read -r boot rest <"${state}/launched"
+  printf '00000000-%s %s\n' "${boot#*-}" "${rest}" >"${state}/launched"
+  run start
+  [[ ${output} == *LINUS_JOB_START:resumed* ]]
+  until_true 20 exited
+  read_end
+  [[ ${code} == -1 && ${reason} == lost && ${text} == *rebooted* ]]
+  # The process tree of this test is not really gone; end it.
+  read -r _ _ session <"${state}/task"
+  kill -KILL -- "-${session}"
+}
+
+@test "the runner's start survives the end of the session that called it" {
+  task 'sleep 1; printf done'
+  setsid bash -c 'bash "$1" start; kill -HUP 0' _ "${runner}" || true
+  until_true 20 exited
+  read_end
+  [[ ${code} == 0 && $(<"${state}/stdout") == done ]]
+}
+
+@test "a task finds default signals, its home, and no descriptor of the runner" {
+  task 'grep SigIgn /proc/self/status; pwd; ls /proc/self/fd'
+  run_to_end
+  cat "${state}/stdout"
+  [[ $(<"${state}/stdout") == $'SigIgn:\t0000000000000000\n'"${HOME}"$'\n0\n1\n2\n3' ]]
+}
+
+@test "a task that fills the disk still has an end" {
+  ((EUID == 0)) || skip "needs root to mount a small disk"
+  mkdir -p "${state}"
+  mount -t tmpfs -o size=1m none "${state}" || skip "cannot mount here"
+  task 'head -c 5000000 /dev/zero; exit 7'
+  start
+  local ended=yes
+  until_true 20 exited || ended=''
+  [[ -z ${ended} ]] || read_end
+  until_true 10 bash -c '! fuser -s "$1" 2>/dev/null' _ "${state}" || true
+  umount -l "${state}"
+  [[ -n ${ended} && ${code} == 7 && ${reason} == exit ]]
+}

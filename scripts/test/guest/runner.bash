@@ -1,0 +1,85 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154,SC2034,SC2119,SC2120,SC2312 # bats sets its own, tests read ours
+# What the job runner's tests share: a guest under a prefix, filled as linus
+# fills it, and a callback server. Everything started is ended by its job id.
+
+runner_setup() {
+  runner=${BATS_TEST_DIRNAME}/../../guest/job-runner.sh
+  export LINUS_ROOT=${BATS_TEST_TMPDIR}/guest
+  home=${LINUS_ROOT}/opt/job-runner
+  state=${LINUS_ROOT}/var/lib/linus/job
+  server=${BATS_TEST_TMPDIR}/server
+  job_id=$(</proc/sys/kernel/random/uuid)
+  mkdir -p "${home}/files" "${LINUS_ROOT}/run/linus" "${server}"
+  printf 'the-secret-token' | tee "${server}/token" >"${LINUS_ROOT}/run/linus/token"
+  settings
+  server_pid=''
+}
+
+runner_teardown() {
+  local pid start
+  [[ -z ${server_pid} ]] || kill "${server_pid}" 2>/dev/null || true
+  if [[ -e ${state}/runner ]]; then
+    LINUS_NONCE='' bash "${runner}" stop KILL >/dev/null 2>&1 || true
+    read -r pid start _ <"${state}/runner"
+    # shellcheck source=../../lib/process.sh
+    source "${BATS_TEST_DIRNAME}/../../lib/process.sh"
+    ! process_alive "${pid}" "${start}" || kill -KILL "${pid}" 2>/dev/null || true
+  fi
+}
+
+settings() { # <KEY=VALUE...>: over the defaults
+  printf '%s\n' "JOB_ID=${job_id}" AGENT=script TIMEOUT=60 STATUS_MODE=simple HEARTBEAT_INTERVAL=1 \
+    MAX_OUTPUT_SIZE=10485760 "$@" >"${home}/settings"
+}
+
+task() { # <text>
+  printf '%s' "$1" >"${home}/task"
+}
+
+start() { bash "${runner}" start; }
+probe() { bash "${runner}" probe; }
+
+until_true() { # <seconds> <command...>
+  local -r deadline=$((SECONDS + $1))
+  shift
+  until "$@"; do
+    if ((SECONDS >= deadline)); then
+      echo "never true: $*" >&2
+      cat -- "${state}/runner.log" >&2 || true
+      return 1
+    fi
+    sleep 0.05
+  done
+}
+
+exited() { [[ -e ${state}/exit_status ]]; }
+completed() { [[ -e ${state}/completion ]]; }
+
+run_to_end() { # sets code reason duration text
+  start
+  until_true 40 exited
+  read_end
+}
+
+read_end() {
+  read -r code reason _ _ duration text <"${state}/exit_status"
+}
+
+# has_process tells whether any process carries the job's id.
+has_process() {
+  grep -lzxF -- "LINUS_JOB_ID=${job_id}" /proc/[0-9]*/environ 2>/dev/null | grep -q .
+}
+no_process() { ! has_process; }
+
+serve() { # [<port>]
+  rm -f "${server}/port"
+  perl "${BATS_TEST_DIRNAME}/callback-server.pl" "${server}" "$@" 3>&- >/dev/null 2>&1 &
+  server_pid=$!
+  until_true 10 test -e "${server}/port"
+  port=$(<"${server}/port")
+}
+
+requests() { # <route>: how many
+  grep -c "/callback/${job_id}/$1" "${server}/requests" 2>/dev/null || true
+}
