@@ -27,7 +27,8 @@ func DecodeManifest(data []byte) (Manifest, error) {
 
 // DecodeStrict reads JSON into v, a pointer to a struct, and refuses what
 // encoding/json lets pass: unknown keys, keys in the wrong case, duplicate
-// values, trailing data. name is the path to put before each field.
+// values, trailing data. name is the path to put before each field; it may be
+// empty.
 func DecodeStrict(name string, data []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
@@ -105,7 +106,7 @@ func checkShape(at string, v any, t reflect.Type) []*FieldError {
 		}
 		var bad []*FieldError
 		for k, e := range object {
-			bad = append(bad, checkShape(at+"."+k, e, t.Elem())...)
+			bad = append(bad, checkShape(below(at, k), e, t.Elem())...)
 		}
 		return bad
 	case reflect.String:
@@ -145,10 +146,11 @@ func checkObject(at string, object map[string]any, t reflect.Type) []*FieldError
 	for _, k := range keys {
 		ft, ok := types[k]
 		if !ok {
-			bad = append(bad, field(at+"."+k, fmt.Sprintf("did you mean %q?", nearest(k, known)), "is not a known key"))
+			near, _ := Nearest(k, known)
+			bad = append(bad, field(below(at, k), fmt.Sprintf("did you mean %q?", near), "is not a known key"))
 			continue
 		}
-		bad = append(bad, checkShape(at+"."+k, object[k], ft)...)
+		bad = append(bad, checkShape(below(at, k), object[k], ft)...)
 	}
 	return bad
 }
@@ -180,19 +182,28 @@ func jsonKind(v any) string {
 	}
 }
 
-// nearest finds the known key with the smallest edit distance, ignoring case.
-func nearest(key string, known []string) string {
-	best, bestDistance := "", 1<<30
-	for _, k := range known {
-		if d := distance(strings.ToLower(key), strings.ToLower(k)); d < bestDistance {
-			best, bestDistance = k, d
-		}
+// below is the path of key under at; the top may be nameless.
+func below(at, key string) string {
+	if at == "" {
+		return key
 	}
-	return best
+	return at + "." + key
 }
 
-// distance is the Levenshtein distance, by bytes; keys are short ASCII words.
-func distance(a, b string) int {
+// Nearest finds the known key with the smallest edit distance to key, ignoring
+// case, and that distance.
+func Nearest(key string, known []string) (best string, distance int) {
+	distance = 1 << 30
+	for _, k := range known {
+		if d := editDistance(strings.ToLower(key), strings.ToLower(k)); d < distance {
+			best, distance = k, d
+		}
+	}
+	return best, distance
+}
+
+// editDistance is the Levenshtein distance, by bytes; keys are short ASCII words.
+func editDistance(a, b string) int {
 	a = a[:min(len(a), 64)]
 	row := make([]int, len(b)+1)
 	for j := range row {
