@@ -33,7 +33,8 @@ type Job struct {
 // Done reports whether nothing more will happen: the status is terminal and
 // the VM, if it was to go, is gone.
 func (j Job) Done() bool {
-	return j.Status.Terminal() && (j.VM == nil || j.VM.State == VMDestroyed || j.Manifest.Lifecycle == Persistent)
+	kept := j.Manifest.Lifecycle == Persistent && j.VM != nil && j.VM.State == VMCreated
+	return j.Status.Terminal() && (j.VM == nil || j.VM.State == VMDestroyed || kept)
 }
 
 // Outcome is how a job ended.
@@ -50,6 +51,8 @@ type OutputInfo struct {
 	Held    int64 `json:"held"`    // bytes kept on disk, marker included
 	Total   int64 `json:"total"`   // bytes the task wrote
 	Dropped int64 `json:"dropped"` // bytes left out between head and tail
+	// Incomplete says that the VM was lost before the rest could be fetched.
+	Incomplete bool `json:"incomplete,omitempty"`
 }
 
 // Streams are the names of a task's two outputs.
@@ -120,7 +123,7 @@ type Result struct {
 type Report struct {
 	Kind     ReportKind
 	ExitCode int           // complete
-	TimedOut bool          // complete: the runner's own timeout ended the task
+	Reason   string        // complete: why the task ended: exit (or empty), timeout, stopped, lost
 	Error    string        // complete
 	Output   string        // complete, status: text a runner chose to send along
 	Progress string        // status

@@ -1,0 +1,345 @@
+package executor
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"linus/internal/job"
+)
+
+// Options of an Executor. Store, Provider, Guest, Owner and CallbackURL are
+// required; a zero in the rest means the default named with it.
+type Options struct {
+	Store    Store
+	Provider Provider
+	Guest    Guest
+	Log      *slog.Logger // slog.Default()
+
+	Owner       string                                // this installation's id, the VMs' linus-owner
+	CallbackURL func(context.Context) (string, error) // what VMs are told; "" for none
+
+	Defaults           job.Defaults
+	MaxJobs            int           // jobs that hold a VM at once; 4
+	MaxOutput          int64         // bytes kept of each stream; 10 MiB
+	HeartbeatThreshold time.Duration // silence after which a job is lost; 2 min
+	CleanupInterval    time.Duration // between two passes over what is left to clean up; 30 s
+	HeartbeatInterval  time.Duration // between two heartbeats of a runner; 10 s
+}
+
+// Executor runs jobs. Its methods may be called from any goroutine.
+type Executor struct {
+	Options
+	wake chan struct{} // something to do for the dispatcher
+	done chan struct{} // the dispatcher and all its jobs have ended
+
+	mu       sync.Mutex
+	waiting  []string        // pending jobs in order of submission
+	live     map[string]*run // jobs somebody is working on
+	leftover int             // unfinished jobs nobody is working on, as last seen
+	watchers map[string]chan struct{}
+	stop     context.CancelFunc
+}
+
+// run is one job being worked on.
+type run struct {
+	id      string
+	cancel  context.CancelCauseFunc
+	changed chan struct{} // a report arrived
+	adopted bool          // another process, or an earlier try, was here before
+}
+
+// New makes an Executor; nothing runs before Start.
+func New(o Options) *Executor {
+	o.Log = cmp.Or(o.Log, slog.Default())
+	o.MaxJobs = cmp.Or(o.MaxJobs, 4)
+	o.MaxOutput = cmp.Or(o.MaxOutput, 10<<20)
+	o.HeartbeatThreshold = cmp.Or(o.HeartbeatThreshold, 2*time.Minute)
+	o.HeartbeatInterval = cmp.Or(o.HeartbeatInterval, 10*time.Second)
+	o.CleanupInterval = cmp.Or(o.CleanupInterval, 30*time.Second)
+	return &Executor{
+		Options:  o,
+		wake:     make(chan struct{}, 1),
+		done:     make(chan struct{}),
+		live:     map[string]*run{},
+		watchers: map[string]chan struct{}{},
+	}
+}
+
+// Start adopts every unfinished job at the phase it was in and begins to work.
+// ctx's values are kept, its end is not: Close ends the work.
+func (e *Executor) Start(ctx context.Context) error {
+	unfinished, err := e.Store.Unfinished(ctx)
+	if err != nil {
+		return fmt.Errorf("find unfinished jobs: %w", err)
+	}
+	ctx, e.stop = context.WithCancel(context.WithoutCancel(ctx))
+	go e.dispatch(ctx, unfinished)
+	return nil
+}
+
+// Close stops following jobs and waits for that. Tasks in VMs go on; the next
+// Start adopts them.
+func (e *Executor) Close(ctx context.Context) error {
+	if e.stop == nil {
+		return nil
+	}
+	e.stop()
+	select {
+	case <-e.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("stop following jobs: %w", ctx.Err())
+	}
+}
+
+// Idle reports whether no job is unfinished.
+func (e *Executor) Idle() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.waiting) == 0 && len(e.live) == 0 && e.leftover == 0
+}
+
+// Submit checks the manifest, stores the job and answers at once. A key used
+// before answers the first job.
+func (e *Executor) Submit(ctx context.Context, m job.Manifest, key string) (job.Job, error) {
+	if err := m.Validate(); err != nil {
+		return job.Job{}, err
+	}
+	m = m.WithDefaults(e.Defaults)
+	if err := m.Validate(); err != nil {
+		return job.Job{}, fmt.Errorf("a configured default is wrong: %w", err)
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return job.Job{}, fmt.Errorf("make a job id: %w", err)
+	}
+	j := job.Job{ID: id.String(), Manifest: m, Status: job.Pending, CreatedAt: now()}
+	j, created, err := e.Store.Insert(ctx, j, "", key)
+	if err != nil {
+		return job.Job{}, fmt.Errorf("store the job: %w", err)
+	}
+	if created {
+		e.Log.Info("job submitted", "job_id", j.ID)
+		e.enqueue(j.ID)
+	}
+	return j, nil
+}
+
+// Job answers what is known of a job. While it waits, Progress says for what.
+func (e *Executor) Job(ctx context.Context, id string) (job.Job, error) {
+	j, err := e.Store.Job(ctx, id)
+	if err != nil {
+		return job.Job{}, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if place := slices.Index(e.waiting, id); place >= 0 && len(e.live) >= e.MaxJobs {
+		j.Progress = fmt.Sprintf("waiting: %d of %d slots in use, %d jobs ahead", e.MaxJobs, e.MaxJobs, place)
+	}
+	return j, nil
+}
+
+// List answers a page of jobs, newest first.
+func (e *Executor) List(ctx context.Context, f job.Filter) (job.Page, error) {
+	return e.Store.List(ctx, f)
+}
+
+// CheckHost looks whether the host can run jobs.
+func (e *Executor) CheckHost(ctx context.Context) (job.HostReport, error) {
+	return e.Provider.Check(ctx)
+}
+
+// Result answers what a job came to, or *job.NotCompleteError.
+func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
+	j, err := e.Store.Job(ctx, id)
+	if err != nil {
+		return job.Result{}, err
+	}
+	if !j.Status.Terminal() {
+		return job.Result{}, &job.NotCompleteError{Status: j.Status}
+	}
+	r := job.Result{
+		JobID: j.ID, Status: j.Status, Reason: j.Outcome.Reason, ExitCode: j.Outcome.ExitCode,
+		Error: j.Outcome.Error, StdoutInfo: j.Stdout, StderrInfo: j.Stderr,
+	}
+	if !j.StartedAt.IsZero() {
+		r.Duration = max(0, j.Outcome.At.Sub(j.StartedAt))
+	}
+	if r.Stdout, err = e.Store.Output(ctx, id, job.Stdout, 0, j.Stdout.Held); err != nil {
+		return job.Result{}, fmt.Errorf("read the job's stdout: %w", err)
+	}
+	if r.Stderr, err = e.Store.Output(ctx, id, job.Stderr, 0, j.Stderr.Held); err != nil {
+		return job.Result{}, fmt.Errorf("read the job's stderr: %w", err)
+	}
+	return r, nil
+}
+
+var errCancelled = errors.New("cancelled by user")
+
+// Cancel ends a job. It returns once that is decided; the task is stopped, its
+// output collected and its VM destroyed right after. Cancelling again is fine
+// until the end is reached, then it is job.ErrCompleted.
+func (e *Executor) Cancel(ctx context.Context, id string) error {
+	outcome := job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, Error: "Cancelled by user", At: now()}
+	_, err := e.update(ctx, id, func(j *job.Job) ([]job.Event, error) {
+		switch {
+		case j.Decide(outcome):
+			return []job.Event{decided(outcome)}, nil
+		case !j.Status.Terminal() && j.Outcome.Reason == job.ReasonCancelled:
+			return nil, nil
+		default:
+			return nil, job.ErrCompleted
+		}
+	})
+	if err != nil {
+		return err
+	}
+	e.Log.Info("job cancelled", "job_id", id)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if r := e.live[id]; r != nil {
+		r.cancel(errCancelled)
+	}
+	e.poke()
+	return nil
+}
+
+// Watch answers the events after the given sequence number as soon as there
+// are any or the job is done, else none when ctx ends.
+func (e *Executor) Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error) {
+	for {
+		changed := e.watch(id)
+		j, err := e.Job(ctx, id)
+		if err != nil {
+			return nil, job.Job{}, err
+		}
+		events, err := e.Store.Events(ctx, id, after)
+		if err != nil || len(events) > 0 || j.Done() {
+			return events, j, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, j, nil
+		}
+	}
+}
+
+// Report takes what a runner tells. An unknown job and a wrong token are both
+// job.ErrNotFound. Late, repeated and contradictory reports are accepted,
+// recorded and change nothing.
+func (e *Executor) Report(ctx context.Context, id, token string, r job.Report) error {
+	if err := e.authorize(ctx, id, token); err != nil {
+		return err
+	}
+	at := now()
+	var outcome job.Outcome
+	_, err := e.update(ctx, id, func(j *job.Job) ([]job.Event, error) {
+		if r.Kind != job.ReportComplete {
+			if j.Outcome == nil {
+				j.LastHeartbeat = at
+				j.Progress = cmp.Or(r.Progress, j.Progress)
+			}
+			return nil, nil
+		}
+		outcome = taskOutcome(j.Manifest, RunState{ExitCode: r.ExitCode, Reason: r.Reason}, r.Error)
+		if !j.Decide(outcome) {
+			return []job.Event{{Kind: job.EventIgnored, Text: fmt.Sprintf("complete with exit code %d: the job had ended", r.ExitCode)}}, nil
+		}
+		j.LastHeartbeat = at
+		events := []job.Event{decided(outcome)}
+		if j.Status == job.Provisioning { // quicker than our own note that it runs
+			events = append(become(j, job.Running), events...)
+		}
+		return events, nil
+	})
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if run := e.live[id]; run != nil {
+		signal(run.changed)
+	}
+	return nil
+}
+
+// AppendOutput takes output a runner sends and answers the offset to send next.
+func (e *Executor) AppendOutput(ctx context.Context, id, token, stream string, offset int64, data []byte) (int64, error) {
+	if err := e.authorize(ctx, id, token); err != nil {
+		return 0, err
+	}
+	return e.Store.AppendOutput(ctx, id, stream, offset, data)
+}
+
+func (e *Executor) authorize(ctx context.Context, id, token string) error {
+	want, err := e.Store.TokenHash(ctx, id)
+	if err != nil {
+		return err
+	}
+	if subtle.ConstantTimeCompare([]byte(want), []byte(tokenHash(token))) != 1 {
+		return job.ErrNotFound
+	}
+	return nil
+}
+
+func tokenHash(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
+}
+
+// update changes a job in the store and tells those who watch it.
+func (e *Executor) update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
+	j, err := e.Store.Update(ctx, id, change)
+	if err != nil {
+		return j, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if c := e.watchers[id]; c != nil {
+		close(c)
+		delete(e.watchers, id)
+	}
+	return j, nil
+}
+
+// watch answers a channel that is closed at the job's next change.
+func (e *Executor) watch(id string) <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.watchers[id] == nil {
+		e.watchers[id] = make(chan struct{})
+	}
+	return e.watchers[id]
+}
+
+func become(j *job.Job, next job.Status) []job.Event {
+	if err := j.Become(next); err != nil {
+		return nil
+	}
+	return []job.Event{{Kind: job.EventStatus, Text: string(next)}}
+}
+
+func decided(o job.Outcome) job.Event {
+	return job.Event{Kind: job.EventDecided, Text: string(o.Reason)}
+}
+
+func now() time.Time { return time.Now().UTC() }
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

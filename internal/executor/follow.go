@@ -1,0 +1,214 @@
+package executor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"linus/internal/job"
+)
+
+// Waits while following a task. Callbacks bring news at once; SSH is asked
+// when they are silent, sooner before the first one came.
+const (
+	firstProbe   = 3 * time.Second
+	probeEvery   = 5 * time.Second
+	timeoutGrace = 60 * time.Second // for the runner's own timeout to be reported
+	outputChunk  = 1 << 20
+
+	collectPatience = 3 * time.Minute // for the output of a VM that does not answer
+	collectLost     = 20 * time.Second
+)
+
+// follow returns when the job's outcome is decided: by the runner's report, by
+// what SSH tells when callbacks do not arrive, by the deadline, or because
+// nothing is heard of the task any more.
+func (e *Executor) follow(ctx context.Context, r *run) error {
+	lastSign := time.Now()
+	wait := time.NewTimer(firstProbe)
+	defer wait.Stop()
+	for {
+		j, err := e.Store.Job(ctx, r.id)
+		if err != nil || j.Outcome != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-r.changed:
+			lastSign = time.Now()
+			wait.Reset(2*e.HeartbeatInterval + probeEvery)
+			continue
+		case <-wait.C:
+			wait.Reset(probeEvery)
+		}
+		state, err := e.Guest.Probe(ctx, *j.VM)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil && state.Exited:
+			return e.decide(ctx, r, taskOutcome(j.Manifest, state, ""))
+		case err == nil && !state.Started:
+			return e.decide(ctx, r, lostOutcome("the VM answers, but the job is gone from it: was it reset?"))
+		case err == nil:
+			lastSign = time.Now()
+		case time.Since(lastSign) > e.HeartbeatThreshold:
+			return e.decide(ctx, r, lostOutcome(fmt.Sprintf("no heartbeat and no answer over SSH for %s: %v", e.HeartbeatThreshold, err)))
+		}
+		if limit := time.Duration(j.Manifest.Timeout)*time.Second + timeoutGrace; time.Since(j.StartedAt) > limit {
+			return e.decide(ctx, r, taskOutcome(j.Manifest, RunState{Reason: "timeout"}, ""))
+		}
+	}
+}
+
+// taskOutcome turns what the runner says into how the job ended.
+func taskOutcome(m job.Manifest, s RunState, text string) job.Outcome {
+	code := s.ExitCode
+	o := job.Outcome{Status: job.Failed, Reason: job.ReasonExitStatus, ExitCode: &code, Error: text, At: now()}
+	switch {
+	case s.Reason == "timeout":
+		o.Status, o.Reason, o.ExitCode = job.Timeout, job.ReasonTimeout, nil
+		o.Error = cmp.Or(text, fmt.Sprintf("timed out after %d s; raise manifest.timeout if the task needs longer", m.Timeout))
+	case s.Reason == "stopped":
+		o.Reason, o.Error = job.ReasonKilled, cmp.Or(text, "killed")
+	case s.Reason == "lost":
+		return lostOutcome(cmp.Or(text, "the VM restarted while the task ran"))
+	case code == 0:
+		o.Status = job.Success
+	default:
+		o.Error = cmp.Or(text, fmt.Sprintf("exit status %d", code))
+	}
+	return o
+}
+
+func lostOutcome(text string) job.Outcome {
+	return job.Outcome{Status: job.Failed, Reason: job.ReasonLost, Error: text, At: now()}
+}
+
+// collect makes the output complete and then the status terminal. A task that
+// still runs (cancelled, timed out) is stopped first. A VM that no longer
+// answers is given several tries; then what is held is the output, and said to
+// be incomplete.
+func (e *Executor) collect(ctx context.Context, r *run) error {
+	j, err := e.Store.Job(ctx, r.id)
+	if err != nil || j.Status.Terminal() {
+		return err
+	}
+	if j.Outcome == nil {
+		return errors.New("nothing has decided the outcome")
+	}
+	var out [2]job.OutputInfo
+	if !j.StartedAt.IsZero() && j.VM.State == job.VMCreated {
+		if out, err = e.collectOutput(ctx, j); err != nil {
+			return err
+		}
+	}
+	_, err = e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
+		j.Stdout, j.Stderr, j.Progress = out[0], out[1], ""
+		if err := j.Finish(now()); err != nil {
+			return nil, err
+		}
+		return []job.Event{{Kind: job.EventStatus, Text: string(j.Status)}}, nil
+	})
+	return err
+}
+
+// collectOutput fetches what is missing of both streams and seals them.
+func (e *Executor) collectOutput(ctx context.Context, j job.Job) (out [2]job.OutputInfo, err error) {
+	patience := collectPatience
+	if j.Outcome.Reason == job.ReasonLost {
+		patience = collectLost
+	}
+	fetchCtx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var state RunState
+	fetchErr := retry(fetchCtx, func() error {
+		if j.Outcome.Reason != job.ReasonExitStatus {
+			if err := e.Guest.Stop(fetchCtx, *j.VM); err != nil {
+				return err
+			}
+		}
+		var err error
+		state, err = e.Guest.Probe(fetchCtx, *j.VM)
+		return err
+	})
+	for i, stream := range []string{job.Stdout, job.Stderr} {
+		total := [2]int64{state.StdoutBytes, state.StderrBytes}[i]
+		var tail []byte
+		if fetchErr == nil {
+			fetchErr = retry(fetchCtx, func() (err error) {
+				tail, err = e.fetch(fetchCtx, j, stream, total)
+				return err
+			})
+		}
+		if ctx.Err() != nil {
+			return out, ctx.Err()
+		}
+		if fetchErr != nil {
+			e.Log.Warn("output incomplete", "job_id", j.ID, "err", fetchErr)
+			if total, err = e.Store.AppendOutput(ctx, j.ID, stream, 0, nil); err != nil {
+				return out, err
+			}
+		}
+		if out[i], err = e.Store.SealOutput(ctx, j.ID, stream, total, tail); err != nil {
+			return out, err
+		}
+		out[i].Incomplete = fetchErr != nil
+	}
+	return out, nil
+}
+
+// fetch brings the store's copy of a stream up to total bytes, or, for a
+// stream beyond the limit, up to the head, and answers the tail.
+func (e *Executor) fetch(ctx context.Context, j job.Job, stream string, total int64) ([]byte, error) {
+	head := total
+	if total > e.MaxOutput {
+		head = e.MaxOutput / 2
+	}
+	offset, err := e.Store.AppendOutput(ctx, j.ID, stream, 0, nil)
+	for err == nil && offset < head {
+		var data []byte
+		if data, err = e.Guest.ReadOutput(ctx, *j.VM, stream, offset, min(outputChunk, head-offset)); err != nil {
+			return nil, err
+		}
+		if len(data) == 0 {
+			return nil, fmt.Errorf("%s ends at %d of %d bytes", stream, offset, total)
+		}
+		offset, err = e.Store.AppendOutput(ctx, j.ID, stream, offset, data)
+	}
+	if err != nil || total <= e.MaxOutput {
+		return nil, err
+	}
+	var tail []byte
+	for int64(len(tail)) < e.MaxOutput/2 {
+		at := total - e.MaxOutput/2 + int64(len(tail))
+		data, err := e.Guest.ReadOutput(ctx, *j.VM, stream, at, min(outputChunk, total-at))
+		if err != nil {
+			return nil, err
+		}
+		if len(data) == 0 {
+			return nil, fmt.Errorf("%s ends at %d of %d bytes", stream, at, total)
+		}
+		tail = append(tail, data...)
+	}
+	return tail, nil
+}
+
+// retry calls f with growing pauses until it succeeds or ctx ends.
+func retry(ctx context.Context, f func() error) error {
+	pause := 500 * time.Millisecond
+	for {
+		err := f()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, 10*time.Second)
+	}
+}

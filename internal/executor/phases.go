@@ -1,0 +1,293 @@
+package executor
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"linus/internal/job"
+)
+
+// phase is one stretch of a job's life. Each can be run again after it was cut
+// off at any instant, by this process or another.
+type phase struct {
+	name   string
+	run    func(*Executor, context.Context, *run) error
+	reason job.Reason // why the job failed when this phase does
+}
+
+// The life of a job. The working phases stop at the first failure, at a cancel
+// or when the outcome is decided; the ending phases always follow.
+var (
+	working = []phase{
+		{"provision", (*Executor).provision, job.ReasonProvisionFailed}, // a VM that answers SSH
+		{"push", (*Executor).push, job.ReasonStartFailed},               // runner, task and files into it
+		{"start", (*Executor).start, job.ReasonStartFailed},             // the task, detached
+		{"run", (*Executor).follow, job.ReasonLost},                     // until something ends it
+	}
+	ending = []phase{
+		{"collect", (*Executor).collect, job.ReasonInternal}, // the whole output; then the status is terminal
+		{"destroy", (*Executor).destroy, job.ReasonInternal}, // the VM
+	}
+)
+
+// work takes a job from where it stands to its end and reports whether it got
+// there. ctx ends with the engine; jobCtx also when the job is cancelled.
+func (e *Executor) work(ctx, jobCtx context.Context, r *run) (done bool) {
+	log := e.Log.With("job_id", r.id)
+	j, err := e.Store.Job(ctx, r.id)
+	if err == nil && j.Outcome == nil {
+		err = e.workTask(jobCtx, r)
+	}
+	if ctx.Err() != nil {
+		return false // the engine stops; the next one goes on here
+	}
+	if err != nil {
+		log.Warn("job ends early", "err", err)
+	}
+	for _, p := range ending {
+		if err := e.runPhase(ctx, r, p); err != nil {
+			if ctx.Err() == nil {
+				log.Error("phase failed", "phase", p.name, "err", err)
+			}
+			return false
+		}
+	}
+	log.Info("job done")
+	return true
+}
+
+// workTask runs the working phases. When one fails, that decides the job,
+// unless something else did before.
+func (e *Executor) workTask(ctx context.Context, r *run) error {
+	for _, p := range working {
+		err := e.runPhase(ctx, r, p)
+		if err == nil {
+			continue
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx) // a cancel is decided already, a stopping engine decides nothing
+		}
+		return errors.Join(err, e.decide(ctx, r, job.Outcome{Status: job.Failed, Reason: p.reason, Error: err.Error(), At: now()}))
+	}
+	return nil
+}
+
+// decide ends the job with o unless it was decided before.
+func (e *Executor) decide(ctx context.Context, r *run, o job.Outcome) error {
+	_, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
+		if !j.Decide(o) {
+			return nil, nil
+		}
+		return []job.Event{decided(o)}, nil
+	})
+	return err
+}
+
+// runPhase runs one phase and records when it began and ended.
+func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
+	_, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
+		j.Phase, j.Progress = p.name, ""
+		return []job.Event{{Kind: job.EventPhaseStarted, Phase: p.name}}, nil
+	})
+	if err != nil {
+		return err
+	}
+	e.Log.Info("phase started", "job_id", r.id, "phase", p.name)
+	began := time.Now()
+	err = p.run(e, ctx, r)
+	ended := job.Event{Kind: job.EventPhaseEnded, Phase: p.name}
+	if err != nil {
+		ended.Text = err.Error()
+	}
+	_, noteErr := e.update(context.WithoutCancel(ctx), r.id, func(*job.Job) ([]job.Event, error) {
+		return []job.Event{ended}, nil
+	})
+	e.Log.Info("phase ended", "job_id", r.id, "phase", p.name, "duration_ms", time.Since(began).Milliseconds(), "err", err)
+	return errors.Join(err, noteErr)
+}
+
+// provision makes the job's VM. The row says that a VM is intended before one
+// can exist, and its ID the moment that is ours.
+func (e *Executor) provision(ctx context.Context, r *run) error {
+	j, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
+		if j.VM == nil {
+			j.VM = &job.VM{Name: vmName(j.ID), Job: j.ID, Owner: e.Owner, State: job.VMIntended}
+		}
+		return become(j, job.Provisioning), nil
+	})
+	if err != nil || j.VM.State == job.VMCreated {
+		return err
+	}
+	if r.adopted {
+		if err := e.removeVM(ctx, j); err != nil {
+			return fmt.Errorf("remove what an interrupted try left: %w", err)
+		}
+	}
+	spec, err := vmSpec(j)
+	if err != nil {
+		return err
+	}
+	vm, err := e.Provider.Create(ctx, spec, func(p Progress) { e.progress(ctx, r, p) })
+	if err != nil {
+		return err
+	}
+	vm.State = job.VMCreated
+	_, err = e.update(context.WithoutCancel(ctx), r.id, func(j *job.Job) ([]job.Event, error) {
+		j.VM = &vm
+		return nil, nil
+	})
+	return err
+}
+
+// progress records a provider's step and the VM ID as soon as there is one.
+func (e *Executor) progress(ctx context.Context, r *run, p Progress) {
+	_, err := e.update(context.WithoutCancel(ctx), r.id, func(j *job.Job) ([]job.Event, error) {
+		if p.VMID != 0 {
+			j.VM.ID = p.VMID
+		}
+		if p.Step == "" {
+			return nil, nil
+		}
+		j.Progress = fmt.Sprintf("%d/%d %s", p.N, p.Of, p.Text)
+		return []job.Event{{Kind: job.EventProgress, Phase: p.Step, Text: p.Text}}, nil
+	})
+	if err != nil {
+		e.Log.Error("record progress failed", "job_id", r.id, "err", err)
+	}
+}
+
+// vmName is the job's VM's name: a DNS label. The end of the ID is its random part.
+func vmName(id string) string { return "linus-job-" + id[len(id)-12:] }
+
+func vmSpec(j job.Job) (VMSpec, error) {
+	memory, err := job.ParseSize(j.Manifest.Resources.Memory)
+	if err != nil {
+		return VMSpec{}, err
+	}
+	disk, err := job.ParseSize(j.Manifest.Resources.Disk)
+	if err != nil {
+		return VMSpec{}, err
+	}
+	const mib, gib = 1 << 20, 1 << 30
+	return VMSpec{
+		Name: j.VM.Name, Job: j.VM.Job, Owner: j.VM.Owner,
+		CPU:      j.Manifest.Resources.CPU,
+		MemoryMB: int((memory + mib - 1) / mib),
+		DiskGB:   int((disk + gib - 1) / gib),
+		Template: j.Manifest.VMTemplate,
+	}, nil
+}
+
+// push puts runner, task and files into the VM, with a fresh callback token.
+func (e *Executor) push(ctx context.Context, r *run) error {
+	j, err := e.Store.Job(ctx, r.id)
+	if err != nil || !j.StartedAt.IsZero() {
+		return err
+	}
+	if r.adopted {
+		if state, err := e.Guest.Probe(ctx, *j.VM); err == nil && state.Started {
+			return nil // its runner holds the token it was given
+		}
+	}
+	manifest, err := e.Store.Manifest(ctx, r.id)
+	if err != nil {
+		return err
+	}
+	url, err := e.CallbackURL(ctx)
+	if err != nil {
+		return fmt.Errorf("find the address VMs can call back: %w", err)
+	}
+	secret := make([]byte, 32)
+	if _, err := rand.Read(secret); err != nil {
+		return fmt.Errorf("make a callback token: %w", err)
+	}
+	token := hex.EncodeToString(secret)
+	if err := e.Store.SetTokenHash(ctx, r.id, tokenHash(token)); err != nil {
+		return err
+	}
+	return e.Guest.Push(ctx, *j.VM, Payload{
+		JobID: r.id, Manifest: manifest, CallbackURL: url, Token: token,
+		HeartbeatInterval: int(e.HeartbeatInterval / time.Second), MaxOutput: e.MaxOutput,
+	})
+}
+
+// start starts the task. StartedAt is written before: from then on there may
+// be output to collect. A job that was cancelled meanwhile never becomes
+// running; its ending stops what may have begun.
+func (e *Executor) start(ctx context.Context, r *run) error {
+	j, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
+		if j.StartedAt.IsZero() {
+			j.StartedAt = now()
+		}
+		return nil, nil
+	})
+	if err != nil || j.Status == job.Running {
+		return err
+	}
+	if err := e.Guest.Start(ctx, *j.VM); err != nil {
+		return err
+	}
+	_, err = e.update(context.WithoutCancel(ctx), r.id, func(j *job.Job) ([]job.Event, error) {
+		if j.Outcome != nil {
+			return nil, nil
+		}
+		return become(j, job.Running), nil
+	})
+	return err
+}
+
+// destroy removes the job's VM, unless it is to outlive the job.
+func (e *Executor) destroy(ctx context.Context, r *run) error {
+	j, err := e.Store.Job(ctx, r.id)
+	if err != nil || j.VM == nil || j.VM.State == job.VMDestroyed {
+		return err
+	}
+	e.Guest.Forget(*j.VM)
+	if j.Manifest.Lifecycle == job.Persistent && j.VM.State == job.VMCreated {
+		return nil
+	}
+	if err := e.removeVM(ctx, j); err != nil {
+		_, noteErr := e.update(ctx, r.id, func(*job.Job) ([]job.Event, error) {
+			return []job.Event{{Kind: job.EventWarning, Text: "VM not destroyed, will be tried again: " + err.Error()}}, nil
+		})
+		return errors.Join(err, noteErr)
+	}
+	_, err = e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
+		j.VM.State = job.VMDestroyed
+		return nil, nil
+	})
+	return err
+}
+
+// removeVM destroys the job's VM. Where its ID was never learned, the marker
+// finds it. Where the host refuses because that ID is another's by now, and
+// nothing on it carries the job's marker, the VM is gone.
+func (e *Executor) removeVM(ctx context.Context, j job.Job) error {
+	var refused *job.HostError
+	if j.VM.ID != 0 {
+		err := e.Provider.Destroy(ctx, *j.VM)
+		if !errors.As(err, &refused) || refused.Class != job.HostVM {
+			return err
+		}
+	}
+	vms, err := e.Provider.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, vm := range vms {
+		if vm.Job != j.ID {
+			continue
+		}
+		if refused != nil && vm.ID == j.VM.ID {
+			return refused
+		}
+		if err := e.Provider.Destroy(ctx, vm); err != nil {
+			return err
+		}
+	}
+	return nil
+}
