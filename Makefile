@@ -1,0 +1,55 @@
+# linus: run jobs in ephemeral Proxmox VE virtual machines.
+SHELL       := bash
+.SHELLFLAGS := -Eeuo pipefail -c
+.DEFAULT_GOAL := help
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+GOFLAGS_BUILD := -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
+SHELL_FILES = $(shell git ls-files 'scripts/*.sh' 'internal/lab/image/*.sh' .ci/run)
+BATS_FILES  = $(shell git ls-files 'scripts/test/*.bats')
+DRIVER ?= qemu
+
+.PHONY: help build demo test go-test bats lint fmt golden bench clean deps
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## static binaries bin/linus and bin/pvelab
+	@mkdir -p bin
+	CGO_ENABLED=0 go build $(GOFLAGS_BUILD) -o bin/ ./cmd/linus ./cmd/pvelab
+
+demo: ## run jobs in real VMs of a stand-in Proxmox host (DRIVER=process: without QEMU)
+	@bash scripts/dev/demo.sh $(DRIVER)
+
+deps:
+	@bash scripts/dev/install-deps.sh test
+
+test: deps build ## everything: vet, Go tests with -race, bats, shell checks, real VMs
+	go vet ./...
+	$(MAKE) --no-print-directory bats
+	$(MAKE) --no-print-directory go-test
+
+go-test: ## Go tests with -race, the lab's real VMs included
+	go test -race -timeout 18m -p 2 ./...
+
+bats: ## tests of the shell scripts, shellcheck and shfmt
+	shellcheck $(SHELL_FILES) $(BATS_FILES)
+	shfmt -i 2 -ci -bn -d $(SHELL_FILES) $(BATS_FILES)
+	bats --recursive scripts/test
+
+lint: ## golangci-lint (installed with go install when missing)
+	@command -v golangci-lint >/dev/null || go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+	PATH="$$(go env GOPATH)/bin:$$PATH" golangci-lint run ./...
+
+fmt: ## format Go and shell files
+	gofmt -w $(shell git ls-files '*.go')
+	shfmt -i 2 -ci -bn -w $(SHELL_FILES) $(BATS_FILES)
+
+golden: ## rewrite snapshots and generated tables
+	go test ./internal/mcptool ./internal/config ./cmd/linus -update
+
+bench: ## benchmarks
+	go test -run '^$$' -bench . -benchmem ./...
+
+clean: ## remove what was built
+	rm -rf bin .cache
