@@ -1,0 +1,148 @@
+# shellcheck shell=bash
+# Cloud images: which there are, and how one comes onto the host whole.
+
+# The table of operating systems. image_user is whom the image's cloud-init
+# makes by default.
+image_lookup() { # <os>; image_os (empty: unknown), image_url, image_sums, image_user, image_known
+  image_known="ubuntu (24.04), debian-12, debian-13, almalinux-9, rocky-9"
+  case $1 in
+    ubuntu | ubuntu-24.04)
+      image_os=ubuntu-24.04 image_user=ubuntu
+      image_url=https://cloud-images.ubuntu.com/releases/24.04/release/ubuntu-24.04-server-cloudimg-amd64.img
+      image_sums=SHA256SUMS
+      ;;
+    debian | debian-12)
+      image_os=debian-12 image_user=debian
+      image_url=https://cloud.debian.org/images/cloud/bookworm/latest/debian-12-genericcloud-amd64.qcow2
+      image_sums=SHA512SUMS
+      ;;
+    debian-13)
+      image_os=debian-13 image_user=debian
+      image_url=https://cloud.debian.org/images/cloud/trixie/latest/debian-13-genericcloud-amd64.qcow2
+      image_sums=SHA512SUMS
+      ;;
+    almalinux | almalinux-9)
+      image_os=almalinux-9 image_user=almalinux
+      image_url=https://repo.almalinux.org/almalinux/9/cloud/x86_64/images/AlmaLinux-9-GenericCloud-latest.x86_64.qcow2
+      image_sums=CHECKSUM
+      ;;
+    rocky | rocky-9)
+      image_os=rocky-9 image_user=rocky
+      image_url=https://dl.rockylinux.org/pub/rocky/9/images/x86_64/Rocky-9-GenericCloud-Base.latest.x86_64.qcow2
+      image_sums=CHECKSUM
+      ;;
+    *) image_os='' image_user='' image_url='' image_sums='' ;;
+  esac
+}
+
+# Brings the image into the directory, or checks the one that is there: a file
+# already there is never trusted. One run downloads, others wait for its lock
+# and then find the file. It gets its final name only when its sum is right.
+image_obtain() { # <directory> <sha256, or empty: the vendor's>; image_file
+  local -r base=$1/${image_os}
+  local suffix
+  image_sum=$2
+  mkdir -p -- "$1"
+  exec 8>>"${base}.lock"
+  run_read 3600 flock 8
+  if ((run_rc != 0)); then
+    result_fail vm "waited an hour for another run to download ${image_url}" "see who holds it: fuser ${base}.lock"
+  fi
+  image_part=${base}.part
+  if [[ -z ${image_sum} ]]; then
+    image_read_vendor_sum
+  fi
+  for suffix in qcow2 raw; do
+    image_file=${base}.${suffix}
+    if [[ -f ${image_file} ]]; then
+      image_check "${image_file}"
+      if [[ ${image_good} == yes ]]; then
+        log_info "image ${image_file} is there and its checksum is right"
+        image_release
+        return 0
+      fi
+      log_warn "image ${image_file} is not what ${image_url} should be: fetching it again"
+    fi
+  done
+  image_fetch "${image_url}" "${image_part}"
+  image_check "${image_part}"
+  if [[ ${image_good} != yes ]]; then
+    rm -f -- "${image_part}"
+    result_fail vm "the checksum of ${image_url} is ${image_found}, not ${image_sum}" \
+      'try again; if it stays so, the download is broken or tampered with'
+  fi
+  image_name_by_content "${base}"
+  mv -f -- "${image_part}" "${image_file}"
+  image_release
+}
+
+image_release() { # the lock, and with it the right to the .part file
+  image_part=''
+  exec 8>&-
+}
+
+# Proxmox takes the format from the name where it cannot look inside.
+image_name_by_content() { # <path without suffix>; image_file
+  local magic
+  magic=$(od -An -tx1 -N4 -- "${image_part}")
+  if [[ ${magic//[[:space:]]/} == 514649fb ]]; then
+    image_file=$1.qcow2
+  else
+    image_file=$1.raw
+  fi
+}
+
+image_fetch() { # <url> <file>
+  local -a fetch
+  if [[ $1 == file://* ]]; then
+    fetch=(cp -- "${1#file://}" "$2")
+  elif command -v curl >/dev/null; then
+    fetch=(curl -fsSL --retry 3 --connect-timeout 20 --speed-limit 1024 --speed-time 60 -o "$2" -- "$1")
+  else
+    fetch=(wget -q --tries=3 --timeout=60 -O "$2" -- "$1")
+  fi
+  log_info "fetch $1"
+  run_read 3600 "${fetch[@]}"
+  if ((run_rc != 0)); then
+    rm -f -- "$2"
+    result_fail vm "could not fetch $1 on ${HOSTNAME} (exit ${run_rc}): ${run_said}" \
+      'check that the host reaches it (proxy, DNS), or set VM_IMAGE_URL and VM_IMAGE_SHA256'
+  fi
+}
+
+# Vendors write their sums as "<sum>  <file>" or "SHA256 (<file>) = <sum>".
+image_read_vendor_sum() { # image_sum
+  local -r name=${image_url##*/} sums=${image_url%/*}/${image_sums}
+  local line
+  image_fetch "${sums}" "${image_part}"
+  while IFS= read -r line; do
+    if [[ ${line} =~ ^([0-9a-f]{64}|[0-9a-f]{128})\ [\ *](.+)$ && ${BASH_REMATCH[2]} == "${name}" ]]; then
+      image_sum=${BASH_REMATCH[1]}
+    elif [[ ${line} =~ ^SHA(256|512)\ \((.+)\)\ =\ ([0-9a-f]+)$ && ${BASH_REMATCH[2]} == "${name}" ]]; then
+      image_sum=${BASH_REMATCH[3]}
+    fi
+  done <"${image_part}"
+  rm -f -- "${image_part}"
+  if [[ -z ${image_sum} ]]; then
+    result_fail vm "${sums} has no checksum for ${name}" 'set VM_IMAGE_URL and VM_IMAGE_SHA256'
+  fi
+}
+
+image_check() { # <file>; image_good: yes or no; image_found: its sum
+  local tool=sha256sum
+  if ((${#image_sum} == 128)); then
+    tool=sha512sum
+  fi
+  image_good=no
+  run_read 600 "${tool}" -- "$1"
+  image_found=${run_out%% *}
+  if ((run_rc == 0)) && [[ ${image_found} == "${image_sum}" ]]; then
+    image_good=yes
+  fi
+}
+
+image_clean() { # for the EXIT trap
+  if [[ -n ${image_part:-} ]]; then
+    rm -f -- "${image_part}"
+  fi
+}

@@ -1,0 +1,48 @@
+# shellcheck shell=bash
+# Reading Proxmox's JSON with the perl every Proxmox host has; nothing is
+# installed on the host, and jq is not part of Proxmox.
+
+# Flattens an array of objects (or one object) to one line per object, its
+# fields parted by the unit separator \x1f (not white space, so that empty
+# fields stay). Missing fields are empty; control characters become blanks.
+json_rows() { # <tag of a finished run> <field...>; json_lines, json_rc
+  json_perl "$1" '
+    my $rows = ref $doc eq "ARRAY" ? $doc : [$doc];
+    for my $row (grep { ref eq "HASH" } @$rows) {
+      print join("\x1f", map { text($row->{$_}) } @ARGV), "\n";
+    }' "${@:2}"
+}
+
+# The addresses of the interface with this hardware address, one per line, as
+# the guest agent tells them; never link-local ones.
+json_addresses() { # <tag> <mac>; json_lines: "ipv4 ADDR" or "ipv6 ADDR"
+  json_perl "$1" '
+    $doc = $doc->{result} if ref $doc eq "HASH";
+    for my $nic (grep { ref eq "HASH" } ref $doc eq "ARRAY" ? @$doc : ()) {
+      next unless lc($nic->{"hardware-address"} // "") eq lc $ARGV[0];
+      for my $ip (@{ $nic->{"ip-addresses"} // [] }) {
+        my $addr = text($ip->{"ip-address"});
+        next if $addr =~ /^(169\.254\.|fe[89ab][0-9a-f]:)/i or $addr !~ /^[0-9a-f.:]+$/i;
+        print text($ip->{"ip-address-type"}), " $addr\n";
+      }
+    }' "$2"
+}
+
+json_perl() { # <tag> <program> <argument...>; json_lines, json_rc (0: it was JSON)
+  local -r tag=$1 program=$2
+  shift 2
+  json_rc=0
+  json_lines=()
+  # shellcheck disable=SC2016 # perl's variables, not the shell's
+  perl -MJSON::PP -e '
+    use strict; use warnings;
+    sub text { my $v = shift // ""; $v = $v ? 1 : 0 if JSON::PP::is_bool($v); $v =~ s/[[:cntrl:]]/ /g; return $v }
+    my $file = shift @ARGV;
+    open my $in, "<", $file or die "$file: $!\n";
+    my $doc = JSON::PP->new->utf8->allow_nonref->decode(do { local $/; <$in> });
+    binmode STDOUT, ":utf8";
+    '"${program}" -- "${run_dir}/${tag}.out" "$@" >"${run_dir}/rows" 2>"${run_dir}/rows.err" || json_rc=$?
+  if ((json_rc == 0)); then
+    mapfile -t json_lines <"${run_dir}/rows"
+  fi
+}

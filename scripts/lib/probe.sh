@@ -1,0 +1,166 @@
+# shellcheck shell=bash
+# What a Proxmox host must have, each looked at once and judged in one place:
+# check-host reports the judgements, create-vm stops at the first that is not ok.
+#
+# A probe sets probe_kind (empty: ok, else a kind of result_fail), probe_text
+# (what was found) and probe_remedy. The node is in probe_node once probe_cluster
+# has run; the other reads start together, for each start of Proxmox's tools
+# takes most of a second.
+
+probe_ok() { # <text>
+  probe_kind=''
+  probe_text=$1
+  probe_remedy=''
+}
+
+probe_bad() { # <kind> <text> <remedy>
+  probe_kind=$1
+  probe_text=$2
+  probe_remedy=$3
+}
+
+# Quorum, and the node: the one asked for, or this host's own. qm works only on
+# the node it runs on, so another node, though online, will not do.
+probe_cluster() { # <wanted node, or empty>
+  local -r wanted=$1
+  local line type name online is_local quorate own='' known='' wanted_online='' quorum=1
+  probe_node=${wanted}
+  run_read 60 pvesh get /cluster/status --output-format json
+  json_rows read type name online local quorate
+  if ((run_rc != 0 || json_rc != 0)); then
+    probe_bad config "could not read the cluster's status on ${HOSTNAME}: ${run_said}" \
+      'run this on a Proxmox VE host, as root; look at: systemctl status pve-cluster'
+    return 0
+  fi
+  for line in "${json_lines[@]}"; do
+    IFS=$'\x1f' read -r type name online is_local quorate <<<"${line}"
+    if [[ ${type} == cluster ]]; then
+      quorum=${quorate:-1}
+    elif [[ ${type} == node ]]; then
+      known+="${known:+, }${name}"
+      if [[ ${is_local} == 1 ]]; then
+        own=${name}
+      fi
+      if [[ ${name} == "${wanted}" ]]; then
+        wanted_online=${online:-0}
+      fi
+    fi
+  done
+  probe_node=${wanted:-${own}}
+  if [[ ${quorum} != 1 ]]; then
+    probe_bad config "the cluster has no quorum (asked on ${HOSTNAME})" \
+      'bring the other nodes back: until then Proxmox refuses every change; look at: pvecm status'
+  elif [[ -z ${own} ]]; then
+    probe_bad config "Proxmox on ${HOSTNAME} does not say which node it is" 'look at: pvesh get /cluster/status'
+  elif [[ ${probe_node} == "${own}" ]]; then
+    probe_ok "node '${own}' is online"
+  elif [[ -z ${wanted_online} ]]; then
+    probe_bad config "node '${wanted}' does not exist (known: ${known})" 'set PROXMOX_NODE to one of these'
+  elif [[ ${wanted_online} != 1 ]]; then
+    probe_bad offline "node '${wanted}' is offline" 'start the node, or set PROXMOX_NODE to one that is online'
+  else
+    probe_bad config "node '${wanted}' is not this host, which is '${own}'" "connect to '${wanted}' itself, or leave PROXMOX_NODE empty"
+  fi
+}
+
+probe_start() { # <storage>: starts the reads the probes below take up
+  run_start storage 60 pvesh get "/nodes/${probe_node}/storage/$1/status" --output-format json
+  run_start network 60 pvesh get "/nodes/${probe_node}/network" --output-format json
+  run_start vms 60 pvesh get "/nodes/${probe_node}/qemu" --output-format json
+}
+
+probe_storage() { # <storage>
+  local active enabled content avail type
+  run_wait storage
+  if ((run_rc != 0)); then
+    if [[ ${run_said} == *"does not exist"* || ${run_said} == *"No such storage"* ]]; then
+      probe_bad config "storage '$1' does not exist on node '${probe_node}'" 'set PROXMOX_STORAGE to one of: pvesm status --content images'
+    else
+      probe_bad config "could not read storage '$1' on node '${probe_node}': ${run_said}" 'look at: pvesm status'
+    fi
+    return 0
+  fi
+  json_rows storage active enabled content avail type
+  IFS=$'\x1f' read -r active enabled content avail type <<<"${json_lines[0]:-}"
+  if [[ ${active} != 1 || ${enabled:-1} != 1 ]]; then
+    probe_bad config "storage '$1' on node '${probe_node}' is not active" 'look at: pvesm status; then bring it up, or set PROXMOX_STORAGE to another'
+  elif [[ ",${content// /}," != *,images,* ]]; then
+    probe_bad config "storage '$1' on node '${probe_node}' does not take VM disks (content: ${content})" \
+      "allow the content 'images' (Datacenter, Storage), or set PROXMOX_STORAGE to another"
+  else
+    probe_ok "storage '$1' (${type:-unknown type}) is active, $((${avail:-0} / 1073741824)) GiB free"
+  fi
+}
+
+# Proxmox's list has the bridges of /etc/network/interfaces; bridges made by the
+# software-defined network exist on the host only.
+probe_bridge() { # <bridge>
+  local line iface type bridges=''
+  run_wait network
+  json_rows network iface type
+  for line in "${json_lines[@]}"; do
+    IFS=$'\x1f' read -r iface type <<<"${line}"
+    if [[ ${type} == *[Bb]ridge* ]]; then
+      bridges+="${bridges:+, }${iface}"
+      if [[ ${iface} == "$1" ]]; then
+        probe_ok "bridge '$1' exists"
+        return 0
+      fi
+    fi
+  done
+  if [[ -d /sys/class/net/$1/bridge ]]; then
+    probe_ok "bridge '$1' exists on the host"
+  elif ((run_rc != 0 || json_rc != 0)); then
+    probe_bad config "could not read the network of node '${probe_node}': ${run_said}" 'look at: pvesh get /nodes/localhost/network'
+  else
+    probe_bad config "bridge '$1' does not exist on node '${probe_node}' (bridges: ${bridges:-none})" 'set PROXMOX_BRIDGE to one of these'
+  fi
+}
+
+# Templates lie on a node; a clone is made on the template's node.
+# probe_template_id is set when it is found and fit, vm_config is its config.
+probe_template() { # <name or ID>
+  local line vmid name template found=''
+  probe_template_id=''
+  run_wait vms
+  json_rows vms vmid name template
+  if ((run_rc != 0 || json_rc != 0)); then
+    probe_bad config "could not list the VMs of node '${probe_node}': ${run_said}" 'look at: qm list'
+    return 0
+  fi
+  for line in "${json_lines[@]}"; do
+    IFS=$'\x1f' read -r vmid name template <<<"${line}"
+    if [[ ${vmid} == "$1" ]] || [[ ${name} == "$1" && ${template} == 1 ]]; then
+      found+="${found:+ }${vmid}"
+    fi
+  done
+  if [[ -z ${found} ]]; then
+    probe_bad config "template '$1' does not exist on node '${probe_node}'" \
+      'make it there, or set VM_TEMPLATE to the name or ID of a template of this node (qm list)'
+    return 0
+  elif [[ ${found} == *' '* ]]; then
+    probe_bad config "template '$1' stands for several VMs on node '${probe_node}': ${found}" 'set VM_TEMPLATE to the ID of one'
+    return 0
+  fi
+  vm_read "${found}"
+  vm_find_boot_disk
+  if [[ ${vm_state} != present ]]; then
+    probe_bad config "could not read the config of template '$1' (VM ${found}): ${run_said}" "look at: qm config ${found}"
+  elif [[ ${vm_config[template]:-0} != 1 ]]; then
+    probe_bad config "VM ${found} ('$1') on node '${probe_node}' is not a template" "turn it into one (qm template ${found}), or name another"
+  elif [[ -z ${vm_boot_disk} ]]; then
+    probe_bad config "template '$1' (VM ${found}) has no disk to boot from" "look at: qm config ${found}"
+  elif [[ " ${vm_config[*]} " != *cloudinit* ]]; then
+    probe_bad config "template '$1' (VM ${found}) has no cloud-init drive" "add one: qm set ${found} --scsi1 STORAGE:cloudinit"
+  else
+    probe_template_id=${found}
+    probe_ok "template '$1' is VM ${found}"
+  fi
+}
+
+probe_require() { # stops the script when the probe before was not ok
+  if [[ -n ${probe_kind} ]]; then
+    result_fail "${probe_kind}" "${probe_text}" "${probe_remedy}"
+  fi
+  log_info "${probe_text}"
+}

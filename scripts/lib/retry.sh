@@ -1,0 +1,32 @@
+# shellcheck shell=bash
+# Changing something on Proxmox, believing only what can be read back.
+#
+# Exit codes of qm lie in both directions: a failed resize exits 0, and an
+# answer lost to a lock's time-out may stand for work that was done. So after
+# every change a function of the caller looks whether it landed (it sets
+# retry_landed to yes or no). Only the texts of Proxmox's lock time-outs are
+# worth another try.
+
+retry_change() { # <function that sets retry_landed> <seconds> <command...>
+  local -r landed=$1 seconds=$2
+  shift 2
+  local -r lock_texts="got timeout|got lock request timeout|got no worker upid|locked command timed out|VM is locked|can't lock file"
+  local -r tries=6
+  local attempt pause said rc
+  for ((attempt = 1; attempt <= tries; attempt += 1)); do
+    run_change "${seconds}" "$@"
+    said=${run_said}
+    rc=${run_rc}
+    retry_landed=no
+    "${landed}"
+    run_said=${said}
+    run_rc=${rc}
+    if [[ ${retry_landed} == yes || ! ${said} =~ ${lock_texts} || ${attempt} -eq ${tries} ]]; then
+      return 0
+    fi
+    # Everyone who lost the lock waits a different time, longer each round.
+    pause=$((RANDOM % (1000 * attempt) + 500))
+    log_info "Proxmox was busy: try ${attempt} of ${tries}, again in ${pause} ms"
+    sleep "$((pause / 1000)).$(printf '%03d' "$((pause % 1000))")"
+  done
+}

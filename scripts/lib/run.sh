@@ -1,0 +1,93 @@
+# shellcheck shell=bash
+# Running other programs: bounded in time, their words kept, signals handled.
+#
+# Every program runs under timeout(1), which puts it into a process group of
+# its own. A Ctrl-C or a hang-up meant for this script therefore never cuts a
+# qm in the middle (which would leave a lock and half a VM behind).
+#
+# Answers land in globals, not on stdout: a $( ) around a qm would die of the
+# signal while its qm ran on.
+#   run_rc   exit status (124: out of time)
+#   run_out  stdout, trailing newlines off
+#   run_said one line of what it said, stderr first: for people and for matching
+
+run_init() {
+  run_dir=$(mktemp -d "${TMPDIR:-/tmp}/linus.XXXXXXXX")
+  declare -gA run_pids=()
+  run_rc=0
+  run_out=''
+  run_said=''
+}
+
+run_load() { # <tag>
+  local err
+  run_out=$(<"${run_dir}/$1.out")
+  err=$(<"${run_dir}/$1.err")
+  run_said=${err}
+  if [[ -n ${run_out} ]]; then
+    run_said+="${err:+ }${run_out}"
+  fi
+  run_said=${run_said//[[:cntrl:]]/ }
+  run_said=${run_said:0:800}
+  if ((run_rc == 124)); then
+    run_said="no answer in time. ${run_said}"
+  fi
+}
+
+# A command that changes something runs in the foreground: a signal waits until
+# it has ended, so roll-back never works against a command still running.
+# Descriptor 9 is a lock of ours (vm.sh) that no child may inherit.
+run_change() { # <seconds> <command...>
+  local -r seconds=$1
+  shift
+  log_info "run: ${*@Q}"
+  run_rc=0
+  timeout -k 30 "${seconds}" "$@" >"${run_dir}/change.out" 2>"${run_dir}/change.err" 9>&- || run_rc=$?
+  run_load change
+  if ((run_rc != 0)); then
+    log_warn "exit ${run_rc}: ${run_said}"
+  fi
+}
+
+# Commands that only read run in the background: several at once where asked
+# for (each start of Proxmox's tools takes most of a second), and a signal ends
+# the wait at once.
+run_start() { # <tag> <seconds> <command...>
+  local -r tag=$1 seconds=$2
+  shift 2
+  timeout -k 5 "${seconds}" "$@" >"${run_dir}/${tag}.out" 2>"${run_dir}/${tag}.err" 9>&- &
+  run_pids[${tag}]=$!
+}
+
+run_wait() { # <tag>
+  run_rc=0
+  if [[ -n ${run_pids[$1]:-} ]]; then
+    wait "${run_pids[$1]}" || run_rc=$?
+    unset "run_pids[$1]"
+    printf '%s' "${run_rc}" >"${run_dir}/$1.rc"
+  else
+    run_rc=$(<"${run_dir}/$1.rc")
+  fi
+  run_load "$1"
+}
+
+run_read() { # <seconds> <command...>
+  run_start read "$@"
+  run_wait read
+}
+
+# For the EXIT trap: ends the reads still under way.
+run_abandon() {
+  local pid
+  for pid in "${run_pids[@]}"; do
+    kill -TERM "${pid}" 2>/dev/null || :
+    wait "${pid}" 2>/dev/null || :
+  done
+  run_pids=()
+}
+
+run_clean() {
+  if [[ -n ${run_dir:-} ]]; then
+    rm -rf -- "${run_dir}"
+  fi
+}

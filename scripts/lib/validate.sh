@@ -1,0 +1,52 @@
+# shellcheck shell=bash
+# Checks of inputs. Each ends the script with the input's name, the value as it
+# was given and the rule; none changes anything.
+
+validate_pattern() { # <name> <value> <regex> <rule>
+  if [[ ! $2 =~ ^($3)$ || $2 == *[[:cntrl:]]* ]]; then
+    result_fail invalid "$1=${2@Q} is not valid" "$1 must be $4"
+  fi
+}
+
+validate_number() { # <name> <value> <min> <max> [<unit>]
+  if [[ ! $2 =~ ^(0|[1-9][0-9]{0,9})$ ]] || (($2 < $3 || $2 > $4)); then
+    result_fail invalid "$1=${2@Q} is not valid" "$1 must be a whole number from $3 to $4${5:+ ($5)}"
+  fi
+}
+
+validate_uuid() { # <name> <value>
+  validate_pattern "$1" "$2" '[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}' 'a UUID in lower case'
+}
+
+validate_name() { # <name> <value>: a VM's name
+  validate_pattern "$1" "$2" '[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?' \
+    'a DNS label: 1 to 63 of a-z 0-9 and -, neither first nor last a -'
+}
+
+validate_ipv4() { # <name> <value>
+  local -r octet='(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])'
+  validate_pattern "$1" "$2" "(${octet}\.){3}${octet}" 'an IPv4 address such as 192.168.1.20'
+}
+
+validate_ip_config() { # <name> <value>: dhcp, or an address with its prefix
+  if [[ $2 != dhcp ]]; then
+    validate_pattern "$1" "$2" '[0-9.]+/([1-9]|[12][0-9]|3[0-2])' \
+      'dhcp, or an IPv4 address with its prefix such as 192.168.1.20/24'
+    validate_ipv4 "$1" "${2%/*}"
+  fi
+}
+
+validate_ssh_key() { # <name> <value>: one public key
+  validate_pattern "$1" "$2" '(ssh-(ed25519|rsa)|ecdsa-sha2-nistp(256|384|521)|sk-(ssh-ed25519|ecdsa-sha2-nistp256)@openssh\.com) [A-Za-z0-9+/]+={0,3}( .*)?' \
+    "one line, the text of a public key file ('ssh-ed25519 AAAA... comment')"
+}
+
+validate_tools() { # <tool...>
+  local tool
+  for tool in "$@"; do
+    if ! command -v "${tool}" >/dev/null; then
+      result_fail dependency "'${tool}' is not on this machine (${HOSTNAME})" \
+        'run this on a Proxmox VE host, as root, with its usual PATH'
+    fi
+  done
+}

@@ -1,0 +1,234 @@
+# shellcheck shell=bash
+# One VM on this node: its config, whose it is, its end.
+#
+# A VM is ours when its description carries linus-job=<uuid> and
+# linus-owner=<installation id>. Which VM is meant stands in the caller's
+# globals vm_job, vm_owner and vm_name. A clone takes a description but no tags,
+# so until its tags are set it also carries linus-state=cloning.
+
+vm_marker() { # vm_description: what goes into the description
+  vm_description="linus-job=${vm_job} linus-owner=${vm_owner}"
+}
+
+# Reads the config. vm_state: present, absent or unknown (Proxmox did not say);
+# vm_config: its keys and values; vm_words: the description's words.
+vm_read() { # <vmid>
+  run_read 60 qm config "$1"
+  vm_state=unknown
+  declare -gA vm_config=()
+  vm_words=' '
+  if ((run_rc != 0)); then
+    if [[ ${run_said} == *"does not exist"* ]]; then
+      vm_state=absent
+    fi
+    return 0
+  fi
+  vm_state=present
+  local line
+  while IFS= read -r line; do
+    if [[ ${line} =~ ^([A-Za-z0-9_-]+):\ (.*)$ ]]; then
+      vm_config[${BASH_REMATCH[1]}]=${BASH_REMATCH[2]}
+    fi
+  done <<<"${run_out}"
+  vm_decode "${vm_config[description]:-}"
+  vm_words=" ${vm_decoded//[[:space:]]/ } "
+}
+
+vm_decode() { # <percent-encoded text>; vm_decoded
+  local text=${1//\\/\\\\}
+  printf -v vm_decoded '%b' "${text//%/\\x}"
+}
+
+# Whether the config just read is that of the VM meant. vm_doubt: empty when
+# proven, else what speaks against it.
+vm_prove() {
+  vm_doubt=''
+  if [[ ${vm_state} != present ]]; then
+    vm_doubt="its config could not be read"
+  elif [[ ${vm_words} != *" linus-job=${vm_job} "* ]]; then
+    vm_doubt="its description does not carry linus-job=${vm_job}"
+  elif [[ ${vm_words} != *" linus-owner=${vm_owner} "* ]]; then
+    vm_doubt="its description does not carry linus-owner=${vm_owner}"
+  elif [[ ${vm_config[name]:-} != "${vm_name}" ]]; then
+    vm_doubt="its name is '${vm_config[name]:-}', not '${vm_name}'"
+  elif [[ ${vm_config[template]:-0} != 0 ]]; then
+    vm_doubt="it is a template"
+  elif [[ ${vm_words} != *" linus-state=cloning "* && ";${vm_config[tags]:-};" != *[\;,\ ]linus[\;,\ ]* ]]; then
+    vm_doubt="it does not carry the tag 'linus'"
+  fi
+}
+
+vm_read_status() { # <vmid>; vm_status: running, stopped, ... or unknown
+  run_read 60 qm status "$1"
+  vm_status=unknown
+  if ((run_rc == 0)) && [[ ${run_out} =~ ^status:\ ([a-z-]+) ]]; then
+    vm_status=${BASH_REMATCH[1]}
+  fi
+}
+
+# The size of a drive as its config line tells it, in KiB; 0 when it does not.
+vm_disk_kib() { # <drive's value>; vm_kib
+  vm_kib=0
+  if [[ $1 =~ (^|,)size=([0-9]+)([KMGT]?) ]]; then
+    vm_kib=${BASH_REMATCH[2]}
+    case ${BASH_REMATCH[3]} in
+      K) ;;
+      M) ((vm_kib *= 1024)) ;;
+      G) ((vm_kib *= 1024 * 1024)) ;;
+      T) ((vm_kib *= 1024 * 1024 * 1024)) ;;
+      *) ((vm_kib /= 1024)) ;;
+    esac
+  fi
+}
+
+# The drive the VM boots from: the first of its boot order that is a disk.
+vm_find_boot_disk() { # vm_boot_disk: such as scsi0
+  local drive
+  vm_boot_disk=''
+  local order=${vm_config[boot]:-}
+  order=${order#order=}
+  for drive in ${order//;/ } "${vm_config[bootdisk]:-scsi0}" scsi0 virtio0 sata0 ide0; do
+    if [[ ${drive} =~ ^(scsi|virtio|sata|ide)[0-9]+$ && -n ${vm_config[${drive}]:-} &&
+      ${vm_config[${drive}]} != *media=cdrom* && ${vm_config[${drive}]} != *cloudinit* ]]; then
+      vm_boot_disk=${drive}
+      return 0
+    fi
+  done
+}
+
+# One at a time may stop and destroy a VM: between proof and destroy nobody of
+# ours gets in. The lock file goes with the lock, so none is left behind; who
+# waited on a file that went takes the lock on its successor.
+vm_lock() { # <vmid>
+  vm_lock_file=${LINUS_LOCK_DIR:-/run/lock}/linus-vm-$1.lock
+  local -r deadline=$((SECONDS + 120))
+  vm_locked=no
+  while ((SECONDS < deadline)); do
+    if ! { exec 9>>"${vm_lock_file}"; } 2>/dev/null; then
+      return 0
+    fi
+    if flock -w 10 9 && [[ ${vm_lock_file} -ef /proc/self/fd/9 ]]; then
+      vm_locked=yes
+      return 0
+    fi
+    exec 9>&-
+  done
+}
+
+vm_unlock() {
+  rm -f -- "${vm_lock_file}"
+  exec 9>&-
+}
+
+# Stops and destroys the VM meant, if its config proves it is ours.
+# vm_outcome: destroyed, absent (there is no such VM), refused (not ours,
+# untouched) or failed; vm_reason says why; vm_leftovers lists volumes that
+# stayed on the storage. Never ends the script: roll-back calls it too.
+vm_destroy() { # <vmid> <node>
+  vm_outcome=failed
+  vm_reason=''
+  vm_leftovers=''
+  vm_lock "$1"
+  if [[ ${vm_locked} != yes ]]; then
+    vm_reason="could not take the lock ${vm_lock_file}: another run holds it, or it cannot be written"
+    return 0
+  fi
+  vm_destroy_locked "$1" "$2"
+  vm_unlock
+}
+
+vm_destroy_locked() { # <vmid> <node>
+  vm_check_before_destroy "$1"
+  if [[ -n ${vm_doubt} ]]; then
+    return 0
+  fi
+  local -r id=$1
+  vm_storages=$(vm_list_storages)
+
+  is_stopped() {
+    vm_read_status "${id}"
+    if [[ ${vm_status} == stopped ]]; then
+      retry_landed=yes
+    fi
+  }
+  retry_change is_stopped 120 qm stop "${id}"
+  if [[ ${retry_landed} != yes ]]; then
+    vm_reason="qm stop ${id} did not stop it (status ${vm_status}): ${run_said}"
+    return 0
+  fi
+
+  vm_check_before_destroy "${id}"
+  if [[ -n ${vm_doubt} ]]; then
+    return 0
+  fi
+  is_gone() {
+    vm_read "${id}"
+    if [[ ${vm_state} == absent ]]; then
+      retry_landed=yes
+    fi
+  }
+  local -ra destroy=(qm destroy "${id}" --purge 1 --destroy-unreferenced-disks 1)
+  retry_change is_gone 300 "${destroy[@]}"
+  if [[ ${retry_landed} != yes && ${run_said} == *"VM is locked"* ]]; then
+    vm_break_lock "${id}" "$2"
+    retry_change is_gone 300 "${destroy[@]}"
+  fi
+  if [[ ${retry_landed} != yes ]]; then
+    vm_reason="qm destroy ${id} did not remove it: ${run_said}"
+    return 0
+  fi
+  vm_outcome=destroyed
+  vm_find_leftovers "${id}"
+}
+
+# The proof, from a config read this moment; sets the outcome where it fails.
+vm_check_before_destroy() { # <vmid>
+  vm_read "$1"
+  vm_prove
+  if [[ ${vm_state} == absent ]]; then
+    vm_outcome=absent
+  elif [[ ${vm_state} == unknown ]]; then
+    vm_outcome=failed
+    vm_reason="qm config $1 failed: ${run_said}"
+  elif [[ -n ${vm_doubt} ]]; then
+    vm_outcome=refused
+    vm_reason=${vm_doubt}
+  fi
+}
+
+# A killed worker leaves its lock in the config. It is ours to break only where
+# the VM is proven ours (it is, when this is called) and no task works on it.
+vm_break_lock() { # <vmid> <node>
+  vm_check_before_destroy "$1"
+  run_read 60 pvesh get "/nodes/$2/tasks" --vmid "$1" --source active --output-format json
+  json_rows read upid
+  if [[ -z ${vm_doubt} && ${run_rc} -eq 0 && ${json_rc} -eq 0 && ${#json_lines[@]} -eq 0 ]]; then
+    log_warn "VM $1 carries the lock '${vm_config[lock]:-}' of a worker that is gone: unlocking"
+    run_change 60 qm unlock "$1"
+  fi
+}
+
+vm_list_storages() { # prints the storages the config's drives lie on
+  local key
+  for key in "${!vm_config[@]}"; do
+    if [[ ${key} =~ ^(scsi|virtio|sata|ide|efidisk|tpmstate|unused)[0-9]+$ && ${vm_config[${key}]} =~ ^([A-Za-z][A-Za-z0-9_.-]*): ]]; then
+      printf '%s\n' "${BASH_REMATCH[1]}"
+    fi
+  done | sort -u
+}
+
+vm_find_leftovers() { # <vmid>; vm_leftovers
+  local storage volume rest
+  for storage in ${vm_storages}; do
+    run_read 60 pvesm list "${storage}" --vmid "$1"
+    if ((run_rc != 0)); then
+      log_warn "could not look for volumes left on ${storage}: ${run_said}"
+      continue
+    fi
+    while read -r volume rest; do
+      if [[ ${volume} == "${storage}":* ]]; then
+        vm_leftovers+="${vm_leftovers:+ }${volume}"
+      fi
+    done <<<"${run_out}"
+  done
+}

@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# Stops and destroys one VM of ours on the Proxmox VE node this runs on, with
+# its disks. It touches nothing unless the VM's config, read again right before
+# stop and right before destroy, proves that it is the VM meant.
+#
+# Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
+#
+# Inputs (environment), all required:
+#   VM_ID, VM_NAME            the VM
+#   LINUS_JOB, LINUS_OWNER    the UUIDs in its description (list-vms shows them)
+# and optionally:
+#   PROXMOX_NODE              default: this host's own
+#   LINUS_NONCE               frames the answer
+# Options: --dry-run (look and prove, print the commands, change nothing), --help
+#
+# A VM that does not exist is a success: it can be run twice. Answers on stdout
+# in LINUS_ lines (lib/result.sh), the log on stderr.
+# Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 invalid configuration,
+# 4 node offline, 5 refused or failed, 129/130/141/143 signal.
+
+# shellcheck source=../lib/log.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
+# shellcheck source=../lib/result.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/result.sh"
+# shellcheck source=../lib/script.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
+# shellcheck source=../lib/run.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/run.sh"
+# shellcheck source=../lib/retry.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/retry.sh"
+# shellcheck source=../lib/json.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/json.sh"
+# shellcheck source=../lib/validate.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
+# shellcheck source=../lib/vm.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
+# shellcheck source=../lib/probe.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/probe.sh"
+
+dry_run=no
+vm_job='' vm_owner='' vm_name=''
+
+usage() {
+  printf '%s\n' \
+    'usage: VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=... destroy-vm.sh [--dry-run | --help]' \
+    'Destroys that VM when its description proves it is ours; list-vms.sh shows' \
+    'the values. Exit codes are listed at the top of the script.' >&2
+}
+
+read_inputs() { # <argument...>
+  local argument
+  for argument in "$@"; do
+    case ${argument} in
+      --dry-run) dry_run=yes ;;
+      *) result_fail invalid "unknown argument ${argument@Q}" 'the options are --dry-run and --help; all else comes by environment' ;;
+    esac
+  done
+  : "${VM_ID:=}" "${PROXMOX_NODE:=}"
+  vm_name=${VM_NAME:-}
+  vm_job=${LINUS_JOB:-}
+  vm_owner=${LINUS_OWNER:-}
+}
+
+validate_environment() {
+  validate_number VM_ID "${VM_ID}" 100 999999999
+  validate_name VM_NAME "${vm_name}"
+  validate_uuid LINUS_JOB "${vm_job}"
+  validate_uuid LINUS_OWNER "${vm_owner}"
+  validate_pattern PROXMOX_NODE "${PROXMOX_NODE}" '([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)?' 'the name of a Proxmox node'
+  validate_tools qm pvesh pvesm perl timeout flock
+  probe_cluster "${PROXMOX_NODE}"
+  probe_require
+}
+
+destroy_vm() {
+  if [[ ${dry_run} == yes ]]; then
+    plan_destroy
+  else
+    vm_destroy "${VM_ID}" "${probe_node}"
+  fi
+  case ${vm_outcome} in
+    planned | destroyed) ;;
+    absent) log_info "VM ${VM_ID} does not exist on node '${probe_node}': already gone" ;;
+    refused)
+      result_fail vm "refused to destroy VM ${VM_ID} on node '${probe_node}': ${vm_reason}; nothing was touched" \
+        "check VM_ID, VM_NAME, LINUS_JOB and LINUS_OWNER against list-vms.sh; a VM that is not ours is destroyed by hand only"
+      ;;
+    *)
+      result_fail vm "could not destroy VM ${VM_ID} on node '${probe_node}' (host ${HOSTNAME}): ${vm_reason}" \
+        "run it again; if it stays so, look at: qm config ${VM_ID} and the task log of node '${probe_node}'"
+      ;;
+  esac
+  if [[ -n ${vm_leftovers} ]]; then
+    result_warning "VM ${VM_ID} is gone, but volumes of it were left on the storage: ${vm_leftovers}"
+  fi
+}
+
+plan_destroy() {
+  vm_outcome=planned
+  vm_check_before_destroy "${VM_ID}"
+  if [[ ${vm_outcome} == planned ]]; then
+    result_text PLAN "qm stop ${VM_ID}"
+    result_text PLAN "qm destroy ${VM_ID} --purge 1 --destroy-unreferenced-disks 1"
+  fi
+}
+
+output_result() {
+  result_line VM_ID "${VM_ID}"
+  result_line VM_NAME "${vm_name}"
+  result_line VM_NODE "${probe_node}"
+  result_line RESULT SUCCESS
+}
+
+main() {
+  if [[ ${1:-} == --help ]]; then
+    usage
+    return 0
+  fi
+  set -Eeuo pipefail
+  shopt -s inherit_errexit
+  script_begin 3
+  read_inputs "$@"
+  result_run_step validate_environment 'checking the inputs and the host'
+  result_run_step destroy_vm 'destroying the VM'
+  result_run_step output_result 'done'
+}
+
+if ! (return 0 2>/dev/null); then main "$@"; fi

@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# Lists the VMs of ours on every online node: those whose description carries
+# linus-job=<uuid> and linus-owner=<uuid>. Changes nothing.
+#
+# Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
+#
+# Inputs (environment), all optional:
+#   LINUS_OWNER    only the VMs of this installation
+#   LINUS_NONCE    frames the answer
+# Options: --help
+#
+# One line per VM on stdout:
+#   LINUS_VM:id=<n> node=<node> name=<name> status=<status> job=<uuid> owner=<uuid>
+# A node that is offline, or does not answer, is a LINUS_WARNING: its VMs are not
+# in the list, which is no proof that they are gone.
+# Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 the cluster does not
+# answer, 129/130/141/143 signal.
+
+# shellcheck source=../lib/log.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
+# shellcheck source=../lib/result.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/result.sh"
+# shellcheck source=../lib/script.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
+# shellcheck source=../lib/run.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/run.sh"
+# shellcheck source=../lib/json.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/json.sh"
+# shellcheck source=../lib/validate.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
+# shellcheck source=../lib/vm.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
+
+owner=''
+
+usage() {
+  printf '%s\n' \
+    'usage: [LINUS_OWNER=...] list-vms.sh [--help]' \
+    'Lists the VMs of ours on every online node.' >&2
+}
+
+read_inputs() { # <argument...>
+  if (($# > 0)); then
+    result_fail invalid "unknown argument ${1@Q}" 'the only option is --help; all else comes by environment'
+  fi
+  owner=${LINUS_OWNER:-}
+}
+
+validate_environment() {
+  if [[ -n ${owner} ]]; then
+    validate_uuid LINUS_OWNER "${owner}"
+  fi
+  validate_tools pvesh perl timeout
+}
+
+list_vms() {
+  local line node status
+  run_read 60 pvesh get /nodes --output-format json
+  json_rows read node status
+  if ((run_rc != 0 || json_rc != 0)); then
+    result_fail config "could not list the nodes on ${HOSTNAME}: ${run_said}" 'run this on a Proxmox VE host, as root; look at: pvesh get /nodes'
+  fi
+  local -ra nodes=("${json_lines[@]}")
+  for line in "${nodes[@]}"; do
+    IFS=$'\x1f' read -r node status <<<"${line}"
+    if [[ ${status} == online ]]; then
+      list_node "${node}"
+    else
+      result_warning "node '${node}' is ${status:-unknown}: its VMs are not in this list"
+    fi
+  done
+}
+
+# Only VMs that can be ours are looked into, for each look takes most of a
+# second: by tag, or by name while a clone has no tags yet.
+list_node() { # <node>
+  local line vmid name status tags template
+  run_read 60 pvesh get "/nodes/$1/qemu" --output-format json
+  json_rows read vmid name status tags template
+  if ((run_rc != 0 || json_rc != 0)); then
+    result_warning "node '$1' did not list its VMs: ${run_said}"
+    return 0
+  fi
+  local -ra vms=("${json_lines[@]}")
+  for line in "${vms[@]}"; do
+    IFS=$'\x1f' read -r vmid name status tags template <<<"${line}"
+    if [[ ${template:-0} != 1 ]] && [[ ";${tags};" == *[\;,\ ]linus[\;,\ ]* || ${name} == linus-* ]]; then
+      list_vm "$1" "${vmid}" "${name}" "${status}"
+    fi
+  done
+}
+
+list_vm() { # <node> <vmid> <name> <status>
+  local words job vm_of
+  local -r uuid='[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}'
+  local -r job_word=" linus-job=(${uuid}) " owner_word=" linus-owner=(${uuid}) "
+  run_read 60 pvesh get "/nodes/$1/qemu/$2/config" --output-format json
+  json_rows read description
+  if ((run_rc != 0 || json_rc != 0)); then
+    result_warning "VM $2 on node '$1' did not show its config: ${run_said}"
+    return 0
+  fi
+  words=" ${json_lines[0]:-} "
+  if [[ ! ${words} =~ ${job_word} ]]; then
+    return 0
+  fi
+  job=${BASH_REMATCH[1]}
+  if [[ ! ${words} =~ ${owner_word} ]]; then
+    return 0
+  fi
+  vm_of=${BASH_REMATCH[1]}
+  if [[ -z ${owner} || ${vm_of} == "${owner}" ]]; then
+    result_line VM "id=$2 node=$1 name=$3 status=$4 job=${job} owner=${vm_of}"
+  fi
+}
+
+main() {
+  if [[ ${1:-} == --help ]]; then
+    usage
+    return 0
+  fi
+  set -Eeuo pipefail
+  shopt -s inherit_errexit
+  script_begin 2
+  read_inputs "$@"
+  result_run_step validate_environment 'checking the inputs'
+  result_run_step list_vms 'reading the nodes'
+  result_line RESULT SUCCESS
+}
+
+if ! (return 0 2>/dev/null); then main "$@"; fi

@@ -1,0 +1,170 @@
+# shellcheck shell=bash
+# What every test of the host scripts stands on: a stub of Proxmox (pve-stub)
+# with one node 'pve', storage local-lvm, bridge vmbr0, template 9000, a
+# container 100 and a VM 101 of somebody else.
+
+scripts_dir=$(cd -- "${BATS_TEST_DIRNAME}/../.." && pwd)
+
+job=11111111-2222-4333-8444-555555555555
+owner=99999999-2222-4333-8444-555555555555
+# shellcheck disable=SC2034 # the test files read it
+host_key='ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGd1ZXN0'
+
+setup_stub() {
+  export PVE_STUB=${BATS_TEST_TMPDIR}/pve
+  export LINUS_LOCK_DIR=${BATS_TEST_TMPDIR}
+  export TMPDIR=${BATS_TEST_TMPDIR}
+  mkdir -p "${PVE_STUB}"/{vm,status,answers,guest,faults} "${BATS_TEST_TMPDIR}/bin"
+  local tool
+  for tool in qm pvesh pvesm pveversion; do
+    ln -s "${scripts_dir}/test/helper/pve-stub" "${BATS_TEST_TMPDIR}/bin/${tool}"
+  done
+  stub_program sleep 'exit 0'
+  # shellcheck disable=SC2016 # the stubs' own variables
+  stub_program ip 'cat "${PVE_STUB}/neighbours"'
+  # shellcheck disable=SC2016 # the stubs' own variables
+  stub_program ssh-keyscan 'cat "${PVE_STUB}/keyscan"'
+  PATH=${BATS_TEST_TMPDIR}/bin:${PATH}
+
+  echo 'pve-manager/8.2.4/faa83925c9641325 (running kernel: 6.8.8-2-pve)' >"${PVE_STUB}/version"
+  answer /cluster/status '[{"type":"node","name":"pve","id":"node/pve","local":1,"online":1,"nodeid":0}]'
+  answer /nodes '[{"node":"pve","status":"online"}]'
+  answer /nodes/pve/storage/local-lvm/status '{"active":1,"enabled":1,"content":"rootdir,images","avail":107374182400,"type":"lvmthin"}'
+  answer /nodes/pve/network '[{"iface":"eno1","type":"eth"},{"iface":"vmbr0","type":"bridge"}]'
+  answer /nodes/pve/qemu '[{"vmid":101,"name":"other","status":"running"},{"vmid":"9000","name":"agent-template","status":"stopped","template":1}]'
+  answer /cluster/resources '[{"vmid":100,"type":"lxc","name":"ct","node":"pve"},{"vmid":101,"type":"qemu","name":"other","node":"pve"},{"vmid":9000,"name":"agent-template","node":"pve","template":1}]'
+  printf '%s\n' 'boot: order=scsi0;scsi1;net0' 'ciuser: debian' 'cores: 1' 'memory: 1024' 'name: agent-template' \
+    'net0: virtio=BC:24:11:AA:AA:AA,bridge=vmbr9,firewall=1' 'scsi0: local-lvm:base-9000-disk-0,size=3G' \
+    'scsi1: local-lvm:vm-9000-cloudinit,media=cdrom' 'template: 1' >"${PVE_STUB}/vm/9000"
+  printf '%s\n' 'name: other' 'description: precious%0A' >"${PVE_STUB}/vm/101"
+  echo running >"${PVE_STUB}/status/101"
+  echo 2G >"${PVE_STUB}/image-size"
+  : >"${PVE_STUB}/neighbours"
+  guest_interfaces '{"name":"eth0","hardware-address":"bc:24:11:aa:aa:aa","ip-addresses":[{"ip-address":"127.0.0.1","ip-address-type":"ipv4"}]}'
+  printf '%s\n' '{"exitcode":0,"exited":1,"out-data":"status: done\n"}' >"${PVE_STUB}/guest/cloud-init"
+  printf '{"exitcode":0,"exited":1,"out-data":"%s root@guest\\n"}\n' "${host_key}" >"${PVE_STUB}/guest/host-key"
+  printf '127.0.0.1 %s\n' "${host_key}" >"${PVE_STUB}/keyscan"
+
+  # The scripts' inputs, as the engine gives them.
+  export VM_NAME=linus-job-11111111 VM_TEMPLATE=agent-template VM_CPU=2 VM_RAM=2048 VM_DISK=10
+  export SSH_PUBLIC_KEY='ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHRlc3Q test key' VM_ID_RANGE=200-299
+  export LINUS_JOB=${job} LINUS_OWNER=${owner} VM_NETWORK_TIMEOUT=10 VM_READY_TIMEOUT=10
+  unset LINUS_NONCE VM_OS VM_SSH_USER PROXMOX_NODE PROXMOX_STORAGE PROXMOX_BRIDGE
+}
+
+stub_program() { # <name> <body>
+  printf '#!/usr/bin/env bash\n%s\n' "$2" >"${BATS_TEST_TMPDIR}/bin/$1"
+  chmod +x "${BATS_TEST_TMPDIR}/bin/$1"
+}
+
+answer() { # <API path> <JSON>
+  local name=${1#/}
+  printf '%s\n' "$2" >"${PVE_STUB}/answers/${name//\//_}"
+}
+
+fault() { # <verb> <exit> <do|skip> <text>: of the verb's next call, in turn
+  printf '%s|%s|%s\n' "$2" "$3" "$4" >>"${PVE_STUB}/faults/$1"
+}
+
+hook() { # <verb> <body>
+  printf '#!/usr/bin/env bash\n%s\n' "$2" >"${PVE_STUB}/hook-$1"
+  chmod +x "${PVE_STUB}/hook-$1"
+}
+
+guest_interfaces() { # <JSON objects, comma separated>
+  printf '[%s]\n' "$1" >"${PVE_STUB}/guest/interfaces"
+}
+
+add_vm() { # <id> <config line...>: a VM that stands there already
+  printf '%s\n' "${@:2}" >"${PVE_STUB}/vm/$1"
+  echo running >"${PVE_STUB}/status/$1"
+}
+
+add_our_vm() { # <id> [<config line...>]
+  add_vm "$1" 'boot: order=scsi0' "name: ${VM_NAME}" "description: linus-job%3D${job} linus-owner%3D${owner}%0A" \
+    'scsi0: local-lvm:vm-disk-0,size=10G' 'tags: linus' "${@:2}"
+}
+
+# Runs a script as the engine does: a process of its own, stdout and stderr
+# apart. status, output (stdout) and log (stderr) are set.
+run_script() { # <name> <argument...>
+  status=0
+  bash "${scripts_dir}/proxmox/$1.sh" "${@:2}" >"${BATS_TEST_TMPDIR}/stdout" 2>"${BATS_TEST_TMPDIR}/stderr" || status=$?
+  output=$(<"${BATS_TEST_TMPDIR}/stdout")
+  log=$(<"${BATS_TEST_TMPDIR}/stderr")
+}
+
+# An SSH server as far as its greeting goes, on a port of its own.
+start_greeter() { # sets VM_SSH_PORT, greeter_pid
+  perl -MIO::Socket::INET -e '
+    my $s = IO::Socket::INET->new(Listen => 20, LocalAddr => "127.0.0.1", ReuseAddr => 1) or die;
+    open my $f, ">", "$ARGV[0].new" or die; print $f $s->sockport; close $f; rename "$ARGV[0].new", $ARGV[0];
+    while (my $c = $s->accept) { print $c "SSH-2.0-Stub\r\n"; close $c }' "${BATS_FILE_TMPDIR}/port" >/dev/null 2>&1 3>&- &
+  greeter_pid=$!
+  until [[ -s ${BATS_FILE_TMPDIR}/port ]]; do
+    command sleep 0.05
+  done
+  VM_SSH_PORT=$(<"${BATS_FILE_TMPDIR}/port")
+  export VM_SSH_PORT greeter_pid
+}
+
+# --- assertions: each says what it saw ---
+
+fail() {
+  printf '%s\n' "$@" "--- status ${status:-}" "${output:-}" '--- log' "${log:-}" >&2
+  return 1
+}
+
+assert_status() { # <exit code>
+  [[ ${status} -eq $1 ]] || fail "exit ${status}, expected $1"
+}
+
+assert_line() { # <line of stdout>
+  [[ $'\n'${output}$'\n' == *$'\n'"$1"$'\n'* ]] || fail "stdout lacks the line: $1"
+}
+
+refute_line_like() { # <pattern>
+  [[ $'\n'${output}$'\n' != *$'\n'$1* ]] || fail "stdout has a line like: $1"
+}
+
+assert_says() { # <part of stdout>
+  [[ ${output} == *"$1"* ]] || fail "stdout does not say: $1"
+}
+
+called() { # <pattern of a whole command line>
+  grep -qx -- "$1" "${PVE_STUB}/calls"
+}
+
+assert_called() {
+  called "$1" || fail "never called: $1" "$(<"${PVE_STUB}/calls")"
+}
+
+assert_called_times() { # <count> <pattern>
+  local count
+  count=$(grep -cx -- "$2" "${PVE_STUB}/calls") || :
+  [[ ${count} -eq $1 ]] || fail "called ${count} times, expected $1: $2"
+}
+
+read_vm_id() { # id: what the answer says
+  id=$(sed -n 's/^LINUS_VM_ID://p' <<<"${output}")
+  [[ ${id} =~ ^[0-9]+$ ]] || fail 'stdout has no single LINUS_VM_ID'
+}
+
+refute_called() {
+  ! called "$1" || fail "was called: $1" "$(<"${PVE_STUB}/calls")"
+}
+
+assert_no_vm_of_ours() {
+  ! grep -lr 'linus-job' "${PVE_STUB}/vm" || fail 'a VM of ours was left'
+}
+
+assert_foreign_untouched() { # VM 101 is as it was
+  [[ $(<"${PVE_STUB}/vm/101") == $'name: other\ndescription: precious%0A' && $(<"${PVE_STUB}/status/101") == running ]] \
+    || fail 'VM 101 of somebody else was touched'
+}
+
+assert_nothing_left() { # no temporary file, no lock
+  local left
+  left=$(find "${BATS_TEST_TMPDIR}" -maxdepth 1 -name 'linus*')
+  [[ -z ${left} ]] || fail "left behind: ${left}"
+}

@@ -1,0 +1,604 @@
+#!/usr/bin/env bats
+# create-vm.sh as a whole: a process, on a stub of Proxmox that keeps state.
+
+# Each test is a subshell, and its changes of the environment are for it alone.
+# shellcheck disable=SC2030,SC2031
+# shellcheck source=../helper/common.bash
+source "${BATS_TEST_DIRNAME}/../helper/common.bash"
+
+setup_file() {
+  start_greeter
+}
+
+teardown_file() {
+  kill "${greeter_pid}"
+}
+
+setup() {
+  setup_stub
+}
+
+@test "clones a template, configures, starts and answers all keys" {
+  run_script create-vm
+  assert_status 0
+  assert_line LINUS_RESULT:SUCCESS
+  assert_line LINUS_VM_NAME:linus-job-11111111
+  assert_line LINUS_VM_IP:127.0.0.1
+  assert_line LINUS_VM_USER:debian
+  assert_line LINUS_VM_NODE:pve
+  assert_line LINUS_VM_CPU:2
+  assert_line LINUS_VM_RAM:2048
+  assert_line LINUS_VM_DISK:10
+  assert_line "LINUS_VM_HOST_KEY:${host_key}"
+  read_vm_id
+  ((id >= 200 && id <= 299))
+  assert_called "qm clone 9000 ${id} --name linus-job-11111111 --description linus-job=${job} linus-owner=${owner} linus-state=cloning"
+  assert_called "qm resize ${id} scsi0 10G"
+  grep -qx 'net0: virtio=BC:24:11:AA:AA:AA,firewall=1,bridge=vmbr0' "${PVE_STUB}/vm/${id}"
+  grep -qx 'tags: linus' "${PVE_STUB}/vm/${id}"
+  grep -qx 'ciupgrade: 0' "${PVE_STUB}/vm/${id}"
+  grep -qx "description: linus-job%3D${job} linus-owner%3D${owner}%0A" "${PVE_STUB}/vm/${id}"
+  [[ $(<"${PVE_STUB}/status/${id}") == running ]]
+  assert_nothing_left
+}
+
+@test "stdout has LINUS_ lines only, and every step says so before it begins" {
+  run_script create-vm
+  assert_status 0
+  local line steps=0
+  while IFS= read -r line; do
+    [[ ${line} == LINUS_* ]]
+    if [[ ${line} == LINUS_STEP:* ]]; then
+      ((steps += 1))
+    fi
+  done <<<"${output}"
+  ((steps == 9))
+  assert_says 'LINUS_STEP:4/9:create_vm:'
+}
+
+@test "imports an image in one create and reads the disk's size back" {
+  printf 'QFI\373image' >"${BATS_TEST_TMPDIR}/disk.img"
+  VM_IMAGE_SHA256=$(sha256sum "${BATS_TEST_TMPDIR}/disk.img")
+  export VM_TEMPLATE='' VM_IMAGE_URL=file://${BATS_TEST_TMPDIR}/disk.img VM_IMAGE_SHA256=${VM_IMAGE_SHA256%% *}
+  export IMAGE_DIR=${BATS_TEST_TMPDIR}/images VM_OS=debian-12 VM_VLAN_TAG=7 VM_CPU_TYPE=host
+  stub_program qemu-img 'echo "{\"virtual-size\": 2147483648}"'
+  guest_interfaces '{"name":"e","hardware-address":"bc:24:11:00:00:01","ip-addresses":[{"ip-address":"127.0.0.1","ip-address-type":"ipv4"}]}'
+  run_script create-vm
+  assert_status 0
+  assert_line LINUS_VM_USER:debian
+  read_vm_id
+  grep -q "^qm create ${id} --name linus-job-11111111 --cpu host --ostype l26 --scsihw virtio-scsi-single --scsi0 local-lvm:0,import-from=${IMAGE_DIR}/custom-.*qcow2,discard=on,iothread=1 --scsi1 local-lvm:cloudinit" "${PVE_STUB}/calls"
+  grep -q -- '--net0 virtio,bridge=vmbr0,tag=7 ' "${PVE_STUB}/calls"
+  grep -q -- '--ciupgrade 0 ' "${PVE_STUB}/calls"
+  assert_called "qm resize ${id} scsi0 10G"
+}
+
+@test "with a nonce the answer is framed, BEGIN first and END last" {
+  LINUS_NONCE=abc123 run_script create-vm
+  assert_status 0
+  [[ ${output} == 'LINUS_BEGIN:abc123'$'\n'* && ${output} == *$'\nLINUS_RESULT:SUCCESS\nLINUS_END:abc123' ]]
+  fault clone 255 skip 'clone failed: no space left'
+  LINUS_NONCE=abc123 VM_NAME=another run_script create-vm
+  assert_status 5
+  [[ ${output} == 'LINUS_BEGIN:abc123'$'\n'* && ${output} == *$'\nLINUS_END:abc123' ]]
+}
+
+@test "dry run validates, prints the commands and changes nothing" {
+  run_script create-vm --dry-run
+  assert_status 0
+  assert_line LINUS_RESULT:SUCCESS
+  assert_says "LINUS_PLAN:'qm' 'clone' '9000'"
+  assert_says "LINUS_PLAN:'qm' 'set'"
+  assert_says 'LINUS_PLAN:qm start'
+  refute_called 'qm \(create\|clone\|set\|resize\|start\|stop\|destroy\) .*'
+  assert_nothing_left
+}
+
+@test "help goes to stderr and needs no host" {
+  PATH=/usr/bin:/bin run_script create-vm --help
+  assert_status 0
+  [[ -z ${output} && ${log} == usage:* ]]
+}
+
+# --- what is refused before anything is created ---
+
+@test "a missing tool is exit 2, named" {
+  rm "${BATS_TEST_TMPDIR}/bin/pvesm"
+  run_script create-vm
+  assert_status 2
+  assert_says "LINUS_ERROR:'pvesm' is not on this machine"
+}
+
+@test "a node that does not exist is exit 3, one that is offline exit 4" {
+  answer /cluster/status '[{"type":"cluster","quorate":1},{"type":"node","name":"pve","local":1,"online":1},{"type":"node","name":"pve2","local":0,"online":0}]'
+  PROXMOX_NODE=nope run_script create-vm
+  assert_status 3
+  assert_says "LINUS_ERROR:node 'nope' does not exist (known: pve, pve2)"
+  PROXMOX_NODE=pve2 run_script create-vm
+  assert_status 4
+  assert_says "LINUS_ERROR:node 'pve2' is offline"
+}
+
+@test "an online node that is not this host is refused: qm works on its own node only" {
+  answer /cluster/status '[{"type":"node","name":"pve","local":1,"online":1},{"type":"node","name":"pve2","local":0,"online":1}]'
+  PROXMOX_NODE=pve2 run_script create-vm
+  assert_status 3
+  assert_says "node 'pve2' is not this host"
+}
+
+@test "no quorum is exit 3" {
+  answer /cluster/status '[{"type":"cluster","quorate":0},{"type":"node","name":"pve","local":1,"online":1}]'
+  run_script create-vm
+  assert_status 3
+  assert_says 'no quorum'
+}
+
+@test "a missing storage, bridge or template and an unknown OS are exit 3 with a remedy" {
+  PROXMOX_STORAGE=nope run_script create-vm
+  assert_status 3
+  assert_says "storage 'nope' does not exist on node 'pve'"
+  PROXMOX_BRIDGE=vmbr77 run_script create-vm
+  assert_status 3
+  assert_says "bridge 'vmbr77' does not exist on node 'pve' (bridges: vmbr0)"
+  VM_TEMPLATE=nope run_script create-vm
+  assert_status 3
+  assert_says "template 'nope' does not exist on node 'pve'"
+  VM_TEMPLATE='' VM_OS=beos run_script create-vm
+  assert_status 3
+  assert_says 'LINUS_REMEDY:set VM_OS to one of'
+  refute_called 'qm \(create\|clone\).*'
+}
+
+@test "a storage without disks, or not active, is exit 3" {
+  answer /nodes/pve/storage/local-lvm/status '{"active":1,"enabled":1,"content":"iso,vztmpl"}'
+  run_script create-vm
+  assert_status 3
+  assert_says "does not take VM disks"
+  answer /nodes/pve/storage/local-lvm/status '{"active":0,"enabled":1,"content":"images"}'
+  run_script create-vm
+  assert_status 3
+  assert_says 'is not active'
+}
+
+@test "a VM named as template that is none, or lacks a cloud-init drive, is exit 3" {
+  VM_TEMPLATE=101 run_script create-vm
+  assert_status 3
+  assert_says "VM 101 ('101') on node 'pve' is not a template"
+  sed -i '/cloudinit/d' "${PVE_STUB}/vm/9000"
+  run_script create-vm
+  assert_status 3
+  assert_says 'no cloud-init drive'
+}
+
+@test "a template larger than VM_DISK is refused before anything is created" {
+  VM_DISK=5 run_script create-vm
+  assert_status 0
+  sed -i 's/size=3G/size=12G/' "${PVE_STUB}/vm/9000"
+  VM_NAME=another run_script create-vm
+  assert_status 1
+  assert_says "smaller than the disk of template 'agent-template' (12 GB)"
+  assert_called_times 1 'qm clone .*'
+}
+
+@test "a name in use is exit 5 and that VM is not touched" {
+  VM_NAME=other run_script create-vm
+  assert_status 5
+  assert_says "LINUS_ERROR:VM already exists: 'other' is VM 101 on node 'pve'"
+  refute_line_like LINUS_VM_ID
+  refute_called 'qm \(create\|clone\|set\|stop\|destroy\).*'
+  assert_foreign_untouched
+}
+
+# bats runs one test per case cheaply enough this way: inputs fail before any
+# program is started.
+@test "inputs with quotes, blanks, newlines and leading dashes are refused by name" {
+  local name value bad
+  # shellcheck disable=SC2016 # nothing may expand these
+  for bad in 'a b' "a'b" 'a"b' $'a\nLINUS_VM_IP:6.6.6.6' 'a;reboot' '-a' 'a$(id)' '`id`' 'ä' 'a_b'; do
+    VM_NAME=${bad} run_script create-vm
+    assert_status 1
+    assert_says "VM_NAME="
+    refute_line_like LINUS_VM_IP
+  done
+  for name in SSH_PUBLIC_KEY VM_SSH_USER VM_CPU_TYPE PROXMOX_NODE PROXMOX_STORAGE PROXMOX_BRIDGE VM_TEMPLATE \
+    VM_IP_CONFIG VM_GATEWAY VM_NAMESERVERS VM_VLAN_TAG VM_ID_RANGE VM_CPU VM_RAM VM_DISK VM_OS IMAGE_DIR LINUS_JOB LINUS_OWNER; do
+    for value in $'x\ny' '--x' 'x;y'; do
+      status=0
+      output=$(env "${name}=${value}" bash "${scripts_dir}/proxmox/create-vm.sh" 2>/dev/null) || status=$?
+      assert_status 1
+      assert_says "LINUS_ERROR:${name}="
+    done
+  done
+  [[ ! -e ${PVE_STUB}/calls ]]
+}
+
+@test "bounds hold: CPU 1-128, RAM 512-524288, disk 5-10000" {
+  local setting
+  for setting in VM_CPU=0 VM_CPU=129 VM_CPU=2.5 VM_CPU=08 VM_RAM=511 VM_RAM=524289 VM_DISK=4 VM_DISK=10001 \
+    VM_DISK=99999999999999999999 VM_VLAN_TAG=4095 VM_ID_RANGE=300-200 VM_ID_RANGE=10-200 VM_IP_CONFIG=10.0.0.300/24 \
+    VM_IP_CONFIG=10.0.0.3 VM_GATEWAY=x LINUS_NONCE=a:b; do
+    status=0
+    output=$(env "${setting}" bash "${scripts_dir}/proxmox/create-vm.sh" 2>/dev/null) || status=$?
+    assert_status 1
+    assert_line LINUS_RESULT:FAILURE
+  done
+}
+
+# --- IDs ---
+
+@test "an ID taken between look and create: the next is tried, the winner is not touched" {
+  export VM_ID_RANGE=200-201
+  # Whoever comes first, wins the ID this run has chosen.
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook clone 'rm "$0"; printf "name: winner\n" >"${PVE_STUB}/vm/$3"; echo running >"${PVE_STUB}/status/$3"'
+  run_script create-vm
+  assert_status 0
+  read_vm_id
+  winner=$((401 - id))
+  [[ $(<"${PVE_STUB}/vm/${winner}") == 'name: winner' && $(<"${PVE_STUB}/status/${winner}") == running ]]
+  refute_called "qm \(stop\|destroy\|set\|resize\|start\) ${winner}.*"
+}
+
+@test "an ID lost to a container, after waiting for the lock, is not destroyed either" {
+  fault clone 255 skip "trying to acquire lock... OK unable to create VM 250 - CT 250 already exists on node 'pve'"
+  run_script create-vm
+  assert_status 0
+  assert_called_times 2 'qm clone .*'
+  refute_called 'qm destroy.*'
+}
+
+@test "no free ID in the range is exit 3" {
+  VM_ID_RANGE=100-101 run_script create-vm
+  assert_status 3
+  assert_says 'no VM ID is free in VM_ID_RANGE=100-101'
+}
+
+# --- locks, lies and lost answers ---
+
+@test "a lock time-out is tried again and then succeeds" {
+  fault clone 255 skip "can't lock file '/var/lock/qemu-server/lock-9000.conf' - got timeout"
+  fault start 255 skip 'VM is locked (clone)'
+  run_script create-vm
+  assert_status 0
+  assert_called_times 2 'qm clone .*'
+  assert_called_times 2 'qm start .*'
+}
+
+@test "a clone whose answer was lost but which landed is not made again" {
+  fault clone 255 'do' "can't lock file '/var/lock/x' - got timeout"
+  run_script create-vm
+  assert_status 0
+  assert_called_times 1 'qm clone .*'
+}
+
+@test "a lock that never frees ends after a bounded number of tries" {
+  for _ in 1 2 3 4 5 6 7 8 9; do fault clone 255 skip 'got lock request timeout'; done
+  run_script create-vm
+  assert_status 5
+  assert_called_times 6 'qm clone .*'
+  refute_called 'qm destroy.*'
+}
+
+@test "an error that is no lock's is not tried again" {
+  fault clone 255 skip 'clone failed: no space left on device'
+  run_script create-vm
+  assert_status 5
+  assert_says "on node 'pve'"
+  assert_says 'Proxmox answered: clone failed: no space left on device'
+  assert_called_times 1 'qm clone .*'
+  refute_called 'qm \(stop\|destroy\).*'
+  refute_line_like LINUS_VM_ID
+}
+
+@test "a clone that lies (exit 0, no VM) fails and destroys nothing" {
+  fault clone 0 skip ''
+  run_script create-vm
+  assert_status 5
+  refute_called 'qm \(stop\|destroy\).*'
+}
+
+@test "a resize that lies (exit 0, old size) fails and rolls back" {
+  fault resize 0 skip ''
+  run_script create-vm
+  assert_status 5
+  assert_says 'not 10 GB'
+  assert_no_vm_of_ours
+}
+
+@test "a resize that lies because of a lock is tried again" {
+  fault resize 0 skip 'storage local-lvm: got timeout'
+  run_script create-vm
+  assert_status 0
+  assert_called_times 2 'qm resize .*'
+}
+
+@test "a start that lies (exit 0, stopped) fails and rolls back" {
+  fault start 0 skip ''
+  run_script create-vm
+  assert_status 5
+  assert_no_vm_of_ours
+}
+
+# --- each step failing ---
+
+@test "a failing set rolls back: proof, stop, proof, destroy with its disks" {
+  fault set 255 skip 'no such CPU'
+  run_script create-vm
+  assert_status 5
+  assert_line LINUS_RESULT:FAILURE
+  assert_says 'Proxmox answered: no such CPU'
+  read_vm_id
+  assert_called "qm destroy ${id} --purge 1 --destroy-unreferenced-disks 1"
+  assert_no_vm_of_ours
+  assert_foreign_untouched
+  assert_nothing_left
+}
+
+@test "a failing start rolls back" {
+  fault start 255 skip "bridge 'vmbr0' does not exist"
+  run_script create-vm
+  assert_status 5
+  assert_says "Proxmox answered: bridge 'vmbr0' does not exist"
+  assert_no_vm_of_ours
+}
+
+@test "no address in time is exit 6, says what was last seen, and rolls back" {
+  rm "${PVE_STUB}/guest/interfaces"
+  VM_NETWORK_TIMEOUT=1 run_script create-vm
+  assert_status 6
+  assert_says 'last seen: agent: QEMU guest agent is not running'
+  assert_no_vm_of_ours
+}
+
+@test "an SSH server that does not greet is exit 6 and rolls back" {
+  VM_SSH_PORT=1 VM_READY_TIMEOUT=1 run_script create-vm
+  assert_status 6
+  assert_says 'did not answer at 127.0.0.1:1'
+  assert_no_vm_of_ours
+}
+
+@test "a cloud-init that failed is exit 5 with its words, and rolls back" {
+  printf '%s\n' '{"exitcode":1,"exited":1,"out-data":"status: error\n"}' >"${PVE_STUB}/guest/cloud-init"
+  run_script create-vm
+  assert_status 5
+  assert_says 'status: error'
+  assert_no_vm_of_ours
+}
+
+@test "a cloud-init that never ends is exit 6 and rolls back" {
+  echo '{"pid":77}' >"${PVE_STUB}/guest/cloud-init"
+  VM_READY_TIMEOUT=1 run_script create-vm
+  assert_status 6
+  assert_says 'cloud-init of VM'
+  assert_no_vm_of_ours
+}
+
+@test "another host key on the network than in the VM is exit 6 and rolls back" {
+  echo '127.0.0.1 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGV2aWw' >"${PVE_STUB}/keyscan"
+  run_script create-vm
+  assert_status 6
+  assert_says 'is not that of VM'
+  assert_no_vm_of_ours
+}
+
+@test "a VM that stops while it boots is told at once" {
+  rm "${PVE_STUB}/guest/interfaces"
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook guest-cmd 'echo stopped >"${PVE_STUB}/status/$3"'
+  run_script create-vm
+  assert_status 5
+  assert_says 'stopped by itself'
+  assert_no_vm_of_ours
+}
+
+@test "roll-back leaves alone a VM that no longer proves to be ours" {
+  # Between start and address somebody else takes the VM over.
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook start 'sed -i "/^description: /d" "${PVE_STUB}/vm/$2"'
+  VM_NETWORK_TIMEOUT=1 VM_SSH_PORT=1 VM_READY_TIMEOUT=1 run_script create-vm
+  assert_status 6
+  assert_says 'LINUS_WARNING:VM'
+  assert_says 'is left alone: its description does not carry'
+  refute_called 'qm \(stop\|destroy\).*'
+}
+
+@test "a roll-back that cannot destroy says so" {
+  fault start 255 skip 'no memory'
+  fault destroy 255 skip 'protection mode enabled'
+  run_script create-vm
+  assert_status 5
+  assert_says 'LINUS_ERROR:could not start'
+  assert_says 'could not be destroyed and is left behind: qm destroy'
+}
+
+# A worker killed in the middle leaves its lock in the config.
+leave_lock_behind() {
+  fault start 255 skip 'no memory'
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook stop 'grep -q "^lock" "${PVE_STUB}/vm/$2" || echo "lock: create" >>"${PVE_STUB}/vm/$2"'
+}
+
+@test "a stale lock is broken when no task is at work on the VM" {
+  leave_lock_behind
+  answer /nodes/pve/tasks '[]'
+  run_script create-vm
+  assert_status 5
+  assert_called 'qm unlock 2.*'
+  assert_no_vm_of_ours
+}
+
+@test "a lock is never broken while a task is at work, or when nobody can tell" {
+  leave_lock_behind
+  answer /nodes/pve/tasks '[{"upid":"UPID:pve:1"}]'
+  run_script create-vm
+  assert_status 5
+  assert_says 'is left behind: qm destroy'
+  rm "${PVE_STUB}/answers/nodes_pve_tasks"
+  fault start 255 skip 'no memory'
+  VM_NAME=another run_script create-vm
+  assert_status 5
+  refute_called 'qm unlock.*'
+}
+
+# --- agent and address ---
+
+@test "an agent that comes late is waited for" {
+  fault guest-cmd 255 skip 'QEMU guest agent is not running'
+  fault guest-cmd 255 skip 'QEMU guest agent is not running'
+  run_script create-vm
+  assert_status 0
+  assert_line LINUS_VM_IP:127.0.0.1
+}
+
+@test "the address is that of net0's MAC, not docker0's nor a link-local one" {
+  guest_interfaces '{"name":"docker0","hardware-address":"02:42:00:00:00:01","ip-addresses":[{"ip-address":"172.17.0.1","ip-address-type":"ipv4"}]},
+    {"name":"lo"},
+    {"name":"ens18","hardware-address":"BC:24:11:AA:AA:AA","ip-addresses":[{"ip-address":"fe80::1","ip-address-type":"ipv6"},
+      {"ip-address":"169.254.7.7","ip-address-type":"ipv4"},{"ip-address":"fd00::7","ip-address-type":"ipv6"},{"ip-address":"127.0.0.1","ip-address-type":"ipv4"}]}'
+  run_script create-vm
+  assert_status 0
+  assert_line LINUS_VM_IP:127.0.0.1
+}
+
+@test "a static address is used as given and reaches ipconfig0" {
+  VM_IP_CONFIG=127.0.0.1/8 VM_GATEWAY=127.0.0.254 run_script create-vm
+  assert_status 0
+  assert_line LINUS_VM_IP:127.0.0.1
+  grep -q -- '--ipconfig0 ip=127.0.0.1/8,gw=127.0.0.254 ' "${PVE_STUB}/calls"
+  refute_called 'qm guest cmd.*'
+}
+
+@test "a guest without cloud-init, or done with warnings, is ready" {
+  echo '{"exitcode":127,"exited":1}' >"${PVE_STUB}/guest/cloud-init"
+  run_script create-vm
+  assert_status 0
+  [[ ${log} == *'no cloud-init to wait for'* ]]
+  echo '{"exitcode":2,"exited":1}' >"${PVE_STUB}/guest/cloud-init"
+  VM_NAME=another run_script create-vm
+  assert_status 0
+}
+
+@test "a host key that cannot be read is a warning, not a failure" {
+  fault guest-exec 0 'do' ''
+  fault guest-exec 255 skip 'agent error'
+  run_script create-vm
+  assert_status 0
+  assert_says 'LINUS_WARNING:the SSH host key'
+  refute_line_like LINUS_VM_HOST_KEY
+}
+
+# --- signals ---
+
+# Starts create-vm in the background, hangs at a step and sends it a signal.
+signal_during() { # <signal> <expected status>
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook guest-cmd 'touch "${PVE_STUB}/waiting"; /bin/sleep 0.2; exit 1'
+  bash "${scripts_dir}/proxmox/create-vm.sh" >"${BATS_TEST_TMPDIR}/stdout" 2>"${BATS_TEST_TMPDIR}/stderr" 3>&- &
+  local -r pid=$!
+  until [[ -e ${PVE_STUB}/waiting ]]; do command sleep 0.05; done
+  kill "-$1" "${pid}"
+  status=0
+  wait "${pid}" || status=$?
+  output=$(<"${BATS_TEST_TMPDIR}/stdout")
+  log=$(<"${BATS_TEST_TMPDIR}/stderr")
+  assert_status "$2"
+  assert_line LINUS_RESULT:FAILURE
+  assert_no_vm_of_ours
+  assert_foreign_untouched
+  assert_nothing_left
+}
+
+@test "TERM while waiting rolls back and exits 143" {
+  signal_during TERM 143
+}
+
+@test "HUP while waiting rolls back and exits 129" {
+  signal_during HUP 129
+}
+
+@test "PIPE while waiting rolls back and exits 141" {
+  signal_during PIPE 141
+}
+
+@test "INT to the whole group while waiting rolls back and exits 130" {
+  # A background job of a shell ignores INT, so perl starts it as a terminal would.
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook guest-cmd 'touch "${PVE_STUB}/waiting"; /bin/sleep 0.2; exit 1'
+  perl -e '
+    $SIG{INT} = "DEFAULT";
+    my $pid = fork // die;
+    if (!$pid) { setpgrp; open STDOUT, ">", $ARGV[1]; open STDERR, ">", $ARGV[2]; exec "bash", $ARGV[0] }
+    select undef, undef, undef, 0.05 until -e "$ENV{PVE_STUB}/waiting";
+    kill -2, $pid; waitpid $pid, 0; exit($? & 127 ? 99 : $? >> 8)' \
+    "${scripts_dir}/proxmox/create-vm.sh" "${BATS_TEST_TMPDIR}/stdout" "${BATS_TEST_TMPDIR}/stderr" || status=$?
+  output=$(<"${BATS_TEST_TMPDIR}/stdout")
+  log=$(<"${BATS_TEST_TMPDIR}/stderr")
+  assert_status 130
+  assert_line LINUS_RESULT:FAILURE
+  assert_no_vm_of_ours
+}
+
+@test "TERM during the clone: the clone ends first, then its VM is destroyed" {
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook clone 'touch "${PVE_STUB}/cloning"; /bin/sleep 0.5'
+  bash "${scripts_dir}/proxmox/create-vm.sh" >"${BATS_TEST_TMPDIR}/stdout" 2>"${BATS_TEST_TMPDIR}/stderr" 3>&- &
+  local -r pid=$!
+  until [[ -e ${PVE_STUB}/cloning ]]; do command sleep 0.05; done
+  kill -TERM "${pid}"
+  status=0
+  wait "${pid}" || status=$?
+  log=$(<"${BATS_TEST_TMPDIR}/stderr")
+  assert_status 143
+  assert_called 'qm destroy 2.*'
+  assert_no_vm_of_ours
+}
+
+@test "a reader that goes away (stdout closed) rolls back too" {
+  status=0
+  # shellcheck disable=SC2312 # the script's status goes through a file
+  { bash "${scripts_dir}/proxmox/create-vm.sh" 2>"${BATS_TEST_TMPDIR}/stderr" || echo "$?" >"${BATS_TEST_TMPDIR}/status"; } \
+    | { while read -r line && [[ ${line} != *start_vm* ]]; do :; done; }
+  [[ $(<"${BATS_TEST_TMPDIR}/status") -eq 141 ]]
+  assert_called 'qm destroy.*'
+  assert_no_vm_of_ours
+}
+
+@test "runs from bash -s with the script on stdin" {
+  output=$(cd "${scripts_dir}/proxmox" && bash -s -- --help <create-vm.sh 2>&1) || status=$?
+  [[ ${output} == *usage:* ]]
+}
+
+# --- against the real qm's option lists, where they are at hand ---
+
+@test "every qm command line fits the options of Proxmox VE 8.2 and 9.2" {
+  local -r lists=${scripts_dir}/../../shared/pve
+  [[ -d ${lists} ]] || skip "no option lists at ${lists}"
+  export VM_VLAN_TAG=7 VM_NAMESERVERS='1.1.1.1 9.9.9.9' VM_CPU_TYPE=host
+  sed -i '$ a protection: 1\nsockets: 2' "${PVE_STUB}/vm/9000"
+  run_script create-vm
+  assert_status 0
+  read_vm_id
+  VM_ID=${id} run_script destroy-vm
+  assert_status 0
+  printf 'image' >"${BATS_TEST_TMPDIR}/disk"
+  VM_IMAGE_SHA256=$(sha256sum "${BATS_TEST_TMPDIR}/disk")
+  export VM_TEMPLATE='' VM_IMAGE_URL=file://${BATS_TEST_TMPDIR}/disk VM_IMAGE_SHA256=${VM_IMAGE_SHA256%% *} IMAGE_DIR=${BATS_TEST_TMPDIR}/images
+  stub_program qemu-img 'echo "{\"virtual-size\": 2147483648}"'
+  fault start 255 skip 'seen enough'
+  run_script create-vm
+  assert_status 5
+  local version
+  for version in 8.2 9.2; do
+    jq -rR --slurpfile spec "${lists}/qm-options-${version}.json" '
+      split("\u001f") | select(.[0] == "qm") | . as $argv
+      | (if .[1] == "guest" then {verb: (.[1] + " " + .[2]), args: .[3:]} else {verb: .[1], args: .[2:]} end) as $call
+      | $spec[0][$call.verb] as $known
+      | if $known == null then "unknown verb: \($call.verb)" else
+          ($call.args | (index("--") // length) as $options_end | .[:$options_end] | map(select(startswith("--")) | .[2:])[]
+            | select((sub("[0-9]+$"; "[n]")) as $indexed | . as $name | ($known.options // {}) | has($name) or has($indexed) | not)
+            | "\($call.verb): unknown option --\(.)")
+        end' "${PVE_STUB}/argv" >"${BATS_TEST_TMPDIR}/misfits"
+    [[ ! -s ${BATS_TEST_TMPDIR}/misfits ]] || fail "${version}: $(<"${BATS_TEST_TMPDIR}/misfits")"
+  done
+  grep -q $'qm\x1fcreate\x1f' "${PVE_STUB}/argv"
+}
