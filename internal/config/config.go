@@ -1,0 +1,193 @@
+// Package config holds the settings of linus: their names, defaults and rules.
+// It is the only reader of the environment and knows nothing of what the
+// settings are used for.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/kelseyhightower/envconfig"
+)
+
+// Config is every setting, validated. Names, defaults and texts are in the tags;
+// Table, README and .env.example are made from them.
+type Config struct {
+	ProxmoxHost        string `envconfig:"PROXMOX_HOST" desc:"Name or address of the Proxmox VE host, reached by SSH. Needed by all that touches VMs."`
+	ProxmoxSSHPort     int    `envconfig:"PROXMOX_SSH_PORT" default:"22" min:"1" max:"65535" desc:"SSH port of the host."`
+	ProxmoxSSHUser     string `envconfig:"PROXMOX_SSH_USER" default:"root" desc:"Whom to log in as. Imports of disk images need root."`
+	ProxmoxSSHKeyPath  string `envconfig:"PROXMOX_SSH_KEY_PATH" kind:"path" desc:"Private key file for the host. Empty: the SSH agent, or PROXMOX_SSH_PASSWORD."`
+	ProxmoxSSHPassword Secret `envconfig:"PROXMOX_SSH_PASSWORD" desc:"Password for the host; a key is better."`
+	ProxmoxKnownHosts  string `envconfig:"PROXMOX_KNOWN_HOSTS" default:"~/.ssh/known_hosts" kind:"path" desc:"known_hosts file with the host's key; linus host trust adds it."`
+	ProxmoxScriptDir   string `envconfig:"PROXMOX_SCRIPT_DIR" default:"/var/lib/linus/scripts" desc:"Directory on the host where linus puts its scripts."`
+	ProxmoxNode        string `envconfig:"PROXMOX_NODE" desc:"Proxmox node name. Empty: the host's own."`
+	ProxmoxStorage     string `envconfig:"PROXMOX_STORAGE" default:"local-lvm" desc:"Storage for disks that are not clones of a template."`
+	ProxmoxBridge      string `envconfig:"PROXMOX_BRIDGE" default:"vmbr0" desc:"Bridge of the VMs' network interface."`
+	ProxmoxVLANTag     int    `envconfig:"PROXMOX_VLAN_TAG" min:"1" max:"4094" desc:"VLAN of the VMs' network interface. Empty: none."`
+	ProxmoxVMIDRange   string `envconfig:"PROXMOX_VMID_RANGE" default:"100-999" desc:"VM IDs linus may take, first-last."`
+
+	VMSSHUser     string `envconfig:"VM_SSH_USER" desc:"User to make and log in as in VMs. Empty: the template's."`
+	VMIPConfig    string `envconfig:"VM_IP_CONFIG" default:"dhcp" desc:"dhcp, or one IPv4 address with its prefix (192.168.1.50/24); one address serves one job at a time: MAX_JOBS=1."`
+	VMGateway     string `envconfig:"VM_GATEWAY" desc:"Gateway that goes with a fixed VM_IP_CONFIG."`
+	VMNameservers string `envconfig:"VM_NAMESERVERS" desc:"DNS servers of the VMs, separated by blanks or commas. Empty: the host's."`
+
+	CallbackHost string `envconfig:"CALLBACK_HOST" default:"0.0.0.0" desc:"Address to listen on for the VMs' callbacks."`
+	CallbackPort int    `envconfig:"CALLBACK_PORT" default:"8765" min:"0" max:"65535" desc:"Port to listen on for the VMs' callbacks. 0: any free one."`
+	CallbackURL  string `envconfig:"CALLBACK_URL" desc:"URL the VMs are told. Empty: this machine's address on the way to the host, and the port listened on."`
+
+	DefaultVMTemplate string `envconfig:"DEFAULT_VM_TEMPLATE" default:"agent-template" desc:"Template (name or VM ID) cloned for a manifest without vmTemplate."`
+	DefaultTimeout    int    `envconfig:"DEFAULT_TIMEOUT" default:"3600" min:"1" max:"86400" desc:"Seconds a task may run when its manifest has no timeout."`
+	DefaultCPU        int    `envconfig:"DEFAULT_CPU" default:"2" min:"1" max:"32" desc:"Cores of a VM when the manifest does not say."`
+	DefaultMemory     string `envconfig:"DEFAULT_MEMORY" default:"2G" desc:"Memory of a VM when the manifest does not say, 512M to 512G."`
+	DefaultDisk       string `envconfig:"DEFAULT_DISK" default:"10G" desc:"Disk of a VM when the manifest does not say, 5G to 10000G."`
+
+	MaxJobs            int      `envconfig:"MAX_JOBS" default:"8" min:"1" max:"1000" desc:"Jobs with a VM at the same time; the others wait."`
+	MaxOutputSize      ByteSize `envconfig:"MAX_OUTPUT_SIZE" default:"10MB" desc:"Bytes kept of each of a task's two outputs, 1KB to 1GB; of longer ones head and tail."`
+	HeartbeatThreshold int      `envconfig:"HEARTBEAT_THRESHOLD_SECONDS" default:"120" min:"30" max:"86400" desc:"Seconds without a sign of life after which a job is looked at."`
+	AllowedCommands    string   `envconfig:"ALLOWED_COMMANDS" desc:"Kept for the execute_command tool. This version has no such tool, enforces nothing, and so refuses a value."`
+	CleanupInterval    int      `envconfig:"CLEANUP_INTERVAL_SECONDS" default:"30" min:"10" max:"86400" desc:"Seconds between two searches for VMs that should be gone."`
+
+	StateDir string `envconfig:"LINUS_STATE_DIR" kind:"path" desc:"Directory for database, outputs, key and log. Empty: linus in $XDG_STATE_HOME or ~/.local/state."`
+	LogLevel string `envconfig:"LINUS_LOG_LEVEL" default:"info" desc:"debug, info, warn or error."`
+
+	AgentSocket string `ignored:"true"` // the SSH agent's socket ($SSH_AUTH_SOCK), or empty
+
+	given map[string]bool // the names set in the environment
+}
+
+// Load reads the settings from the environment and validates them. Everything
+// wrong is reported at once, as *Error.
+func Load() (Config, error) {
+	c := Config{AgentSocket: os.Getenv("SSH_AUTH_SOCK"), given: map[string]bool{}}
+	var bad Error
+	v := reflect.ValueOf(&c).Elem()
+	for i := range v.NumField() {
+		field := v.Type().Field(i)
+		name := field.Tag.Get("envconfig")
+		if name == "" {
+			continue
+		}
+		text, given := os.LookupEnv(name)
+		if given && text == "" && field.Tag.Get("default") != "" {
+			bad.add(name, "is empty", "give a value, or unset it for "+field.Tag.Get("default"))
+			continue
+		}
+		if given && text == "" { // an empty value of a setting without default is no setting
+			continue
+		}
+		c.given[name] = given
+		// One field at a time: envconfig stops at the first fault.
+		one := reflect.New(reflect.StructOf([]reflect.StructField{field}))
+		if err := envconfig.Process("", one.Interface()); err != nil {
+			problem, remedy := parseProblem(err, text, field)
+			bad.add(name, problem, remedy)
+			continue
+		}
+		v.Field(i).Set(one.Elem().Field(0))
+		if rule := numberRule(field); rule != "" && c.given[name] && !inRange(v.Field(i).Int(), field.Tag) {
+			bad.add(name, fmt.Sprintf("%q is out of range", text), rule)
+		}
+		if field.Tag.Get("kind") == "path" && v.Field(i).String() != "" {
+			v.Field(i).SetString(absolute(v.Field(i).String()))
+		}
+	}
+	if c.StateDir == "" {
+		c.StateDir = defaultStateDir()
+	}
+	bad.Problems = append(bad.Problems, misspelt(os.Environ())...)
+	bad.Problems = append(bad.Problems, c.validate(&bad)...)
+	if len(bad.Problems) > 0 {
+		return Config{}, &bad
+	}
+	return c, nil
+}
+
+// NeedHost says what to do when there is no PROXMOX_HOST.
+func (c Config) NeedHost() error {
+	if c.ProxmoxHost != "" {
+		return nil
+	}
+	return &Error{Problems: []Problem{{
+		Name: "PROXMOX_HOST", Text: "is not set",
+		Remedy: "give the name or address of the Proxmox VE host; the settings are listed in .env.example",
+	}}}
+}
+
+// Problem is one thing wrong with one setting.
+type Problem struct{ Name, Text, Remedy string }
+
+// Error is everything wrong with the settings.
+type Error struct{ Problems []Problem }
+
+func (e *Error) Error() string {
+	lines := make([]string, len(e.Problems))
+	for i, p := range e.Problems {
+		lines[i] = p.Name + ": " + p.Text + "; " + p.Remedy
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (e *Error) add(name, text, remedy string) {
+	e.Problems = append(e.Problems, Problem{Name: name, Text: text, Remedy: remedy})
+}
+
+// has reports whether name is already complained about.
+func (e *Error) has(name string) bool {
+	for _, p := range e.Problems {
+		if p.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+func parseProblem(err error, text string, field reflect.StructField) (problem, remedy string) {
+	if rule := numberRule(field); rule != "" {
+		return fmt.Sprintf("%q is not a whole number", text), rule
+	}
+	var parse *envconfig.ParseError
+	if errors.As(err, &parse) {
+		err = parse.Err
+	}
+	return err.Error(), "give a value such as " + field.Tag.Get("default")
+}
+
+// numberRule is the rule of a number with bounds, empty for other fields.
+func numberRule(field reflect.StructField) string {
+	if field.Tag.Get("max") == "" {
+		return ""
+	}
+	return fmt.Sprintf("give a whole number from %s to %s", field.Tag.Get("min"), field.Tag.Get("max"))
+}
+
+func inRange(n int64, tag reflect.StructTag) bool {
+	lo, _ := strconv.ParseInt(tag.Get("min"), 10, 64)
+	hi, _ := strconv.ParseInt(tag.Get("max"), 10, 64)
+	return lo <= n && n <= hi
+}
+
+// absolute resolves ~ and the working directory, so that an engine started
+// elsewhere means the same file.
+func absolute(path string) string {
+	if rest, ok := strings.CutPrefix(path, "~/"); ok {
+		if home, err := os.UserHomeDir(); err == nil {
+			return filepath.Join(home, rest)
+		}
+	}
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
+}
+
+func defaultStateDir() string {
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "linus")
+	}
+	return absolute("~/.local/state/linus")
+}

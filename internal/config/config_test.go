@@ -1,0 +1,233 @@
+package config_test
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"linus/internal/config"
+)
+
+var update = flag.Bool("update", false, "write .env.example and README's table anew")
+
+// clean unsets every setting of ours for the length of the test.
+func clean(t *testing.T) {
+	t.Helper()
+	for _, s := range config.Table() {
+		if value, ok := os.LookupEnv(s.Name); ok {
+			if err := os.Unsetenv(s.Name); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = os.Setenv(s.Name, value) })
+		}
+	}
+}
+
+func TestLoad_DefaultsAreTheContracts(t *testing.T) {
+	clean(t)
+	t.Setenv("HOME", "/home/ada")
+	t.Setenv("XDG_STATE_HOME", "")
+	c, err := config.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := fmt.Sprint(c.CallbackHost, c.CallbackPort, c.DefaultVMTemplate, c.DefaultTimeout, c.DefaultCPU, c.DefaultMemory, c.DefaultDisk,
+		c.HeartbeatThreshold, c.CleanupInterval, c.ProxmoxSSHPort, c.ProxmoxSSHUser, c.ProxmoxStorage, c.ProxmoxBridge, c.ProxmoxVMIDRange,
+		c.VMIPConfig, int64(c.MaxOutputSize), c.ProxmoxKnownHosts, c.StateDir)
+	want := fmt.Sprint("0.0.0.0", 8765, "agent-template", 3600, 2, "2G", "10G", 120, 30, 22, "root", "local-lvm", "vmbr0", "100-999",
+		"dhcp", 10<<20, "/home/ada/.ssh/known_hosts", "/home/ada/.local/state/linus")
+	if got != want {
+		t.Errorf("defaults\n got %s\nwant %s", got, want)
+	}
+	if err := c.NeedHost(); err == nil || !strings.Contains(err.Error(), "PROXMOX_HOST: is not set") {
+		t.Errorf("NeedHost() = %v, want PROXMOX_HOST named", err)
+	}
+}
+
+func TestLoad_BadValueStopsTheStartWithNameProblemAndRule(t *testing.T) {
+	tests := []struct {
+		name  string
+		env   map[string]string
+		wants []string
+	}{
+		{"number with letters", map[string]string{"CALLBACK_PORT": "eight"}, []string{`CALLBACK_PORT: "eight" is not a whole number; give a whole number from 0 to 65535`}},
+		{"number out of range", map[string]string{"CALLBACK_PORT": "70000"}, []string{`CALLBACK_PORT: "70000" is out of range`}},
+		{"heartbeat below 30", map[string]string{"HEARTBEAT_THRESHOLD_SECONDS": "29"}, []string{"HEARTBEAT_THRESHOLD_SECONDS", "from 30"}},
+		{"cleanup below 10", map[string]string{"CLEANUP_INTERVAL_SECONDS": "9"}, []string{"CLEANUP_INTERVAL_SECONDS", "from 10"}},
+		{"no cores", map[string]string{"DEFAULT_CPU": "0"}, []string{"DEFAULT_CPU", "from 1 to 32"}},
+		{"empty value of a setting with a default", map[string]string{"DEFAULT_MEMORY": ""}, []string{"DEFAULT_MEMORY: is empty", "unset it for 2G"}},
+		{"memory in words", map[string]string{"DEFAULT_MEMORY": "two gigs"}, []string{`DEFAULT_MEMORY: "two gigs" is not valid; give 512M to 512G`}},
+		{"memory too small", map[string]string{"DEFAULT_MEMORY": "100M"}, []string{"DEFAULT_MEMORY"}},
+		{"disk too small", map[string]string{"DEFAULT_DISK": "1G"}, []string{"DEFAULT_DISK"}},
+		{"template with a blank", map[string]string{"DEFAULT_VM_TEMPLATE": "my template"}, []string{"DEFAULT_VM_TEMPLATE"}},
+		{"output size", map[string]string{"MAX_OUTPUT_SIZE": "lots"}, []string{`MAX_OUTPUT_SIZE: "lots" is not a size; give a value such as 10MB`}},
+		{"output size too large", map[string]string{"MAX_OUTPUT_SIZE": "2G"}, []string{"MAX_OUTPUT_SIZE", "out of range"}},
+		{"host with user", map[string]string{"PROXMOX_HOST": "root@pve"}, []string{"PROXMOX_HOST", "without user"}},
+		{"host as URL", map[string]string{"PROXMOX_HOST": "https://pve:8006"}, []string{"PROXMOX_HOST"}},
+		{"host that is an option", map[string]string{"PROXMOX_HOST": "-oProxyCommand=x"}, []string{"PROXMOX_HOST"}},
+		{"VM ID range backwards", map[string]string{"PROXMOX_VMID_RANGE": "900-100"}, []string{"PROXMOX_VMID_RANGE"}},
+		{"VLAN", map[string]string{"PROXMOX_VLAN_TAG": "5000"}, []string{"PROXMOX_VLAN_TAG", "from 1 to 4094"}},
+		{"script directory relative", map[string]string{"PROXMOX_SCRIPT_DIR": "scripts"}, []string{"PROXMOX_SCRIPT_DIR"}},
+		{"callback on localhost", map[string]string{"PROXMOX_HOST": "pve", "CALLBACK_URL": "http://localhost:8765"}, []string{"CALLBACK_URL", "inside a VM, localhost is the VM itself"}},
+		{"callback on 127.0.0.1", map[string]string{"PROXMOX_HOST": "pve", "CALLBACK_URL": "http://127.0.0.1:8765"}, []string{"CALLBACK_URL"}},
+		{"callback without scheme", map[string]string{"CALLBACK_URL": "10.0.0.1:8765"}, []string{"CALLBACK_URL"}},
+		{"log level", map[string]string{"LINUS_LOG_LEVEL": "loud"}, []string{"LINUS_LOG_LEVEL", "debug, info, warn, error"}},
+		{"fixed address for many", map[string]string{"VM_IP_CONFIG": "10.0.0.5/24"}, []string{"MAX_JOBS"}},
+		{"gateway with dhcp", map[string]string{"VM_GATEWAY": "10.0.0.1"}, []string{"VM_GATEWAY"}},
+		{"nameserver", map[string]string{"VM_NAMESERVERS": "1.1.1.1, dns"}, []string{"VM_NAMESERVERS"}},
+		{"mistyped name", map[string]string{"PROXMOX_HSOT": "pve"}, []string{"PROXMOX_HSOT: is not a setting; did you mean PROXMOX_HOST?"}},
+		{"mistyped prefix", map[string]string{"PROXMX_STORAGE": "fast"}, []string{"did you mean PROXMOX_STORAGE?"}},
+		{"a rule nobody would enforce", map[string]string{"ALLOWED_COMMANDS": "ls"}, []string{"ALLOWED_COMMANDS", "unset it"}},
+		{"two at once", map[string]string{"CALLBACK_PORT": "x", "DEFAULT_CPU": "y"}, []string{"CALLBACK_PORT", "DEFAULT_CPU"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			clean(t)
+			for name, value := range tt.env {
+				t.Setenv(name, value)
+			}
+			_, err := config.Load()
+			var bad *config.Error
+			if !errors.As(err, &bad) {
+				t.Fatalf("Load() = %v, want *config.Error", err)
+			}
+			for _, want := range tt.wants {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q does not say %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestLoad_AcceptsWhatIsRight(t *testing.T) {
+	for _, env := range []map[string]string{
+		{"PROXMOX_HOST": "127.77.0.1", "CALLBACK_URL": "http://127.0.0.1:8765"},
+		{"PROXMOX_HOST": "pve.example.org", "CALLBACK_URL": "https://callbacks.example.org"},
+		{"CALLBACK_PORT": "0", "PROXMOX_NODE": "", "PROXMOX_VLAN_TAG": ""},
+		{"VM_IP_CONFIG": "10.0.0.5/24", "VM_GATEWAY": "10.0.0.1", "MAX_JOBS": "1"},
+		{"PROXMOX_VE_ENDPOINT": "somebody else's", "VM_BOX": "x", "MAX_LOGS": "5", "CALLBACK_SECRET_KEY": "x"},
+	} {
+		t.Run(fmt.Sprint(env), func(t *testing.T) {
+			clean(t)
+			for name, value := range env {
+				t.Setenv(name, value)
+			}
+			if _, err := config.Load(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestSecret_ShowsItselfToNobody(t *testing.T) {
+	clean(t)
+	t.Setenv("PROXMOX_SSH_PASSWORD", "hunter2")
+	c, err := config.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	asJSON, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log strings.Builder
+	slog.New(slog.NewTextHandler(&log, nil)).Info("settings", "password", c.ProxmoxSSHPassword)
+	all := fmt.Sprintf("%v %+v %#v %s %s %v", c, c, c.ProxmoxSSHPassword, asJSON, log.String(), c.Effective())
+	if strings.Contains(all, "hunter2") {
+		t.Errorf("the password shows in %s", all)
+	}
+	if c.ProxmoxSSHPassword.Reveal() != "hunter2" {
+		t.Error("Reveal() does not answer the password")
+	}
+}
+
+func TestDiffers_ComparesOnlyWhatWasGiven(t *testing.T) {
+	clean(t)
+	t.Setenv("PROXMOX_HOST", "one")
+	t.Setenv("PROXMOX_SSH_PASSWORD", "hunter2")
+	t.Setenv("DEFAULT_CPU", "4")
+	engine, err := config.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	clean(t)
+	t.Setenv("PROXMOX_HOST", "two")
+	t.Setenv("PROXMOX_SSH_PASSWORD", "hunter3")
+	t.Setenv("LINUS_LOG_LEVEL", "debug")
+	c, err := config.Load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Join(c.Differs(engine.Effective()), "\n")
+	if !strings.Contains(got, `PROXMOX_HOST is "two" here, "one" in the engine`) || !strings.Contains(got, "PROXMOX_SSH_PASSWORD") {
+		t.Errorf("Differs() = %q, want host and password", got)
+	}
+	if strings.Contains(got, "DEFAULT_CPU") || strings.Contains(got, "LINUS_LOG_LEVEL") {
+		t.Errorf("Differs() = %q names settings that were not given or are not the engine's", got)
+	}
+}
+
+// The two files users copy settings from must list exactly what linus reads.
+func TestTable_DocumentsAreCurrent(t *testing.T) {
+	root := filepath.Join("..", "..")
+	t.Run(".env.example", func(t *testing.T) {
+		const head = "# Settings of linus, all of them, with their defaults. linus reads the environment,\n" +
+			"# not this file: put the lines you need into your shell, the \"env\" of your MCP client\n" +
+			"# or an EnvironmentFile= of systemd. A value that is not valid stops the start.\n"
+		var b strings.Builder
+		b.WriteString(head)
+		for _, s := range config.Table() {
+			comment := "#"
+			if s.Name == "PROXMOX_HOST" {
+				comment = ""
+			}
+			fmt.Fprintf(&b, "\n# %s\n%s%s=%s\n", s.Text, comment, s.Name, s.Default)
+		}
+		current(t, filepath.Join(root, ".env.example"), func(string) string { return b.String() })
+	})
+	t.Run("README.md", func(t *testing.T) {
+		const begin, end = "<!-- settings: generated -->\n", "<!-- /settings -->"
+		var b strings.Builder
+		b.WriteString("| name | default | meaning |\n| --- | --- | --- |\n")
+		for _, s := range config.Table() {
+			value := s.Default
+			if value != "" {
+				value = "`" + value + "`"
+			}
+			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", s.Name, value, strings.ReplaceAll(s.Text, "|", `\|`))
+		}
+		current(t, filepath.Join(root, "README.md"), func(old string) string {
+			before, rest, ok := strings.Cut(old, begin)
+			_, after, ok2 := strings.Cut(rest, end)
+			if !ok || !ok2 {
+				t.Skip("README.md has no table of settings yet")
+			}
+			return before + begin + b.String() + end + after
+		})
+	})
+}
+
+func current(t *testing.T, path string, want func(old string) string) {
+	t.Helper()
+	old, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	text := want(string(old))
+	if *update {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if string(old) != text {
+		t.Errorf("%s is stale: run make golden", path)
+	}
+}

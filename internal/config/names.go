@@ -1,0 +1,57 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"linus/internal/job"
+)
+
+// Setting is one row of the table of settings.
+type Setting struct{ Name, Default, Text string }
+
+// Table lists every setting in order, for README, .env.example and help.
+func Table() []Setting {
+	var rows []Setting
+	t := reflect.TypeFor[Config]()
+	for i := range t.NumField() {
+		tag := t.Field(i).Tag
+		if name := tag.Get("envconfig"); name != "" {
+			rows = append(rows, Setting{Name: name, Default: tag.Get("default"), Text: tag.Get("desc")})
+		}
+	}
+	return rows
+}
+
+// misspelt finds variables that look like ours and are not: with one of our
+// prefixes and a letter or two from one of our names. Others may have
+// variables with these prefixes too, so what is further away is left alone.
+func misspelt(environ []string) []Problem {
+	var names, prefixes []string
+	for _, s := range Table() {
+		names = append(names, s.Name)
+		prefix, _, _ := strings.Cut(s.Name, "_")
+		if !slices.Contains(prefixes, prefix) {
+			prefixes = append(prefixes, prefix)
+		}
+	}
+	var problems []Problem
+	for _, entry := range environ {
+		name, _, _ := strings.Cut(entry, "=")
+		prefix, _, _ := strings.Cut(name, "_")
+		_, away := job.Nearest(prefix, prefixes)
+		if slices.Contains(names, name) || away > 1 {
+			continue
+		}
+		near, distance := job.Nearest(name, names)
+		if distance == 1 || (distance == 2 && len(near) > 10) {
+			problems = append(problems, Problem{
+				Name: name, Text: "is not a setting",
+				Remedy: fmt.Sprintf("did you mean %s?", near),
+			})
+		}
+	}
+	return problems
+}

@@ -1,0 +1,127 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"linus/internal/job"
+)
+
+var (
+	hostText    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?$`)
+	userText    = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`)
+	nodeText    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`)
+	storageText = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]*[A-Za-z0-9]$`)
+	bridgeText  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,14}$`)
+	rangeText   = regexp.MustCompile(`^([1-9][0-9]{2,8})-([1-9][0-9]{2,8})$`)
+	scriptDir   = regexp.MustCompile(`^/[A-Za-z0-9_./-]+$`)
+)
+
+// rule is one condition on one setting.
+type rule struct {
+	name   string
+	value  string // as given
+	ok     bool
+	remedy string
+}
+
+// validate answers what is wrong beyond single numbers. Settings already in
+// known are passed over: their values mean nothing.
+func (c Config) validate(known *Error) []Problem {
+	var problems []Problem
+	for _, r := range c.rules() {
+		if !r.ok && !known.has(r.name) {
+			problems = append(problems, Problem{r.name, fmt.Sprintf("%q is not valid", r.value), r.remedy})
+		}
+	}
+	return problems
+}
+
+func (c Config) rules() []rule {
+	sizes := job.Manifest{Task: "x", AgentType: job.AgentScript, VMTemplate: c.DefaultVMTemplate}
+	memory, disk := sizes, sizes
+	memory.Resources.Memory = c.DefaultMemory
+	disk.Resources.Disk = c.DefaultDisk
+	fixed, fixedErr := netip.ParsePrefix(c.VMIPConfig)
+	return []rule{
+		{"PROXMOX_HOST", c.ProxmoxHost, c.ProxmoxHost == "" || isHost(c.ProxmoxHost), "give a host name or an IP address, without user, port or https://"},
+		{"PROXMOX_SSH_USER", c.ProxmoxSSHUser, userText.MatchString(c.ProxmoxSSHUser), "give a Unix user name such as root"},
+		{"PROXMOX_SCRIPT_DIR", c.ProxmoxScriptDir, scriptDir.MatchString(c.ProxmoxScriptDir) && path.Clean(c.ProxmoxScriptDir) == c.ProxmoxScriptDir, "give an absolute path of letters, digits, _ . and -"},
+		{"PROXMOX_NODE", c.ProxmoxNode, c.ProxmoxNode == "" || nodeText.MatchString(c.ProxmoxNode), "give a node name as Proxmox shows it"},
+		{"PROXMOX_STORAGE", c.ProxmoxStorage, storageText.MatchString(c.ProxmoxStorage), "give a storage name such as local-lvm"},
+		{"PROXMOX_BRIDGE", c.ProxmoxBridge, bridgeText.MatchString(c.ProxmoxBridge), "give a bridge name such as vmbr0"},
+		{"PROXMOX_VMID_RANGE", c.ProxmoxVMIDRange, isRange(c.ProxmoxVMIDRange), "give first-last, from 100 to 999999999, as in 100-999"},
+		{"VM_SSH_USER", c.VMSSHUser, c.VMSSHUser == "" || userText.MatchString(c.VMSSHUser), "give a Unix user name such as debian"},
+		{"VM_IP_CONFIG", c.VMIPConfig, c.VMIPConfig == "dhcp" || (fixedErr == nil && fixed.Addr().Is4() && fixed.Bits() > 0), "give dhcp, or an IPv4 address with its prefix such as 192.168.1.50/24"},
+		{"MAX_JOBS", strconv.Itoa(c.MaxJobs), c.VMIPConfig == "dhcp" || c.MaxJobs == 1, "set MAX_JOBS=1: a fixed VM_IP_CONFIG is one address, for one VM at a time"},
+		{"VM_GATEWAY", c.VMGateway, c.VMGateway == "" || (isIPv4(c.VMGateway) && c.VMIPConfig != "dhcp"), "give an IPv4 address, and only with a fixed VM_IP_CONFIG"},
+		{"VM_NAMESERVERS", c.VMNameservers, allAddresses(c.VMNameservers), "give IP addresses separated by blanks or commas"},
+		{"CALLBACK_HOST", c.CallbackHost, net.ParseIP(c.CallbackHost) != nil || hostText.MatchString(c.CallbackHost), "give an address of this machine, or 0.0.0.0 for all"},
+		{"CALLBACK_URL", c.CallbackURL, c.CallbackURL == "" || isURL(c.CallbackURL), "give http://HOST:PORT or https://HOST, without query and credentials"},
+		{"CALLBACK_URL", c.CallbackURL, !onLoopback(c.CallbackURL) || isLoopback(c.ProxmoxHost), "give an address VMs can reach: inside a VM, localhost is the VM itself"},
+		{"DEFAULT_VM_TEMPLATE", c.DefaultVMTemplate, sizes.Validate() == nil, "give a template's name (letters, digits, dots, dashes) or its VM ID"},
+		{"DEFAULT_MEMORY", c.DefaultMemory, memory.Validate() == nil || sizes.Validate() != nil, "give 512M to 512G, as in 2G"},
+		{"DEFAULT_DISK", c.DefaultDisk, disk.Validate() == nil || sizes.Validate() != nil, "give 5G to 10000G, as in 20G"},
+		{"ALLOWED_COMMANDS", c.AllowedCommands, c.AllowedCommands == "", "unset it: this version has no execute_command and would not enforce it"},
+		{"LINUS_LOG_LEVEL", c.LogLevel, slices.Contains([]string{"debug", "info", "warn", "error"}, c.LogLevel), "use one of: debug, info, warn, error"},
+	}
+}
+
+func isHost(s string) bool { return net.ParseIP(s) != nil || hostText.MatchString(s) }
+
+func isRange(s string) bool {
+	m := rangeText.FindStringSubmatch(s)
+	if m == nil {
+		return false
+	}
+	first, _ := strconv.Atoi(m[1])
+	last, _ := strconv.Atoi(m[2])
+	return first <= last
+}
+
+func isIPv4(s string) bool {
+	addr, err := netip.ParseAddr(s)
+	return err == nil && addr.Is4()
+}
+
+// Nameservers splits VM_NAMESERVERS.
+func (c Config) Nameservers() []string {
+	return strings.FieldsFunc(c.VMNameservers, func(r rune) bool { return r == ' ' || r == ',' })
+}
+
+func allAddresses(list string) bool {
+	for _, s := range (Config{VMNameservers: list}).Nameservers() {
+		if net.ParseIP(s) == nil {
+			return false
+		}
+	}
+	return true
+}
+
+func isURL(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && isHost(u.Hostname()) &&
+		u.User == nil && u.RawQuery == "" && u.Fragment == "" && !strings.ContainsAny(s, " \t\r\n")
+}
+
+// onLoopback reports whether a URL names this machine in words that mean the VM
+// when a VM reads them.
+func onLoopback(callback string) bool {
+	u, err := url.Parse(callback)
+	return err == nil && callback != "" && isLoopback(u.Hostname())
+}
+
+func isLoopback(host string) bool {
+	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && (addr.IsLoopback() || addr.IsUnspecified())
+}
