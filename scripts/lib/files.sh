@@ -13,7 +13,7 @@ files_check_env() {
     if [[ ${entry} != *=* || ${name} != [A-Za-z_]* || ${name} == *[!A-Za-z0-9_]* ]]; then
       result_fail invalid "env: '${name:0:100}' is not the name of a variable" "use letters, digits and _, not beginning with a digit"
     fi
-    [[ ${name} != LINUS_* && ${name} != __linus_* ]] || result_fail invalid "env: ${name} is the runner's own" "use another name"
+    [[ ${name} != @(LINUS_JOB_ID|LINUS_TASK_FILE|LINUS_ROOT|__linus_*) ]] || result_fail invalid "env: ${name} is the runner's own" "use another name"
   done <"${home}/env"
 }
 

@@ -1,0 +1,116 @@
+// Package embed turns the bash scripts of the repository into single files that
+// can be uploaded, or run by hand, with nothing else of ours beside them. It is
+// the only importer of package scripts, and knows nothing of what they do.
+package embed
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"strings"
+
+	"linus/scripts"
+)
+
+// File is one self-contained script.
+type File struct {
+	Name   string // as Names has it, e.g. "create-vm"
+	Body   []byte // the script with every library file it sources put in place
+	SHA256 string // of Body, in hex: names the upload, so that versions never mix
+}
+
+// ErrUnknownScript is the answer to a name that Names does not have.
+var ErrUnknownScript = errors.New("no such script")
+
+// entryDirs hold the scripts that are run; what lies in lib is only sourced.
+var entryDirs = []string{"proxmox", "guest"}
+
+var (
+	// The one form in which an entry point sources a library file.
+	sourceForm = regexp.MustCompile(`^source "\$\(dirname -- "\$\{BASH_SOURCE\[0\]\}"\)/\.\./(lib/[a-z0-9-]+\.sh)"$`)
+	sourceLike = regexp.MustCompile(`^\s*(source|\.)\s`)
+)
+
+// Names lists all scripts by their file name without ".sh", in the order of
+// their directories: the host's, then the guest's.
+func Names() []string {
+	var names []string
+	for _, dir := range entryDirs {
+		entries, err := fs.ReadDir(scripts.FS, dir)
+		if err != nil {
+			panic(err) // the tree is compiled in
+		}
+		for _, e := range entries {
+			if name, ok := strings.CutSuffix(e.Name(), ".sh"); ok {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// Script answers one script, self-contained. An unknown name is
+// ErrUnknownScript; any other error is a fault in the script's source lines.
+func Script(name string) (File, error) {
+	for _, dir := range entryDirs {
+		text, err := fs.ReadFile(scripts.FS, dir+"/"+name+".sh")
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) {
+			continue
+		}
+		if err != nil {
+			return File{}, fmt.Errorf("read script %s: %w", name, err)
+		}
+		body, err := bundle(scripts.FS, string(text))
+		if err != nil {
+			return File{}, fmt.Errorf("bundle %s: %w", name, err)
+		}
+		sum := sha256.Sum256(body)
+		return File{Name: name, Body: body, SHA256: hex.EncodeToString(sum[:])}, nil
+	}
+	return File{}, fmt.Errorf("%w: %q (there are: %s)", ErrUnknownScript, name, strings.Join(Names(), ", "))
+}
+
+// bundle puts each library file in place of the line that sources it, without
+// the comments that are meant for shellcheck alone.
+func bundle(fsys fs.FS, text string) ([]byte, error) {
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if strings.HasPrefix(line, "# shellcheck source=") {
+			continue
+		}
+		if m := sourceForm.FindStringSubmatch(line); m != nil {
+			if err := inline(&out, fsys, m[1]); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if sourceLike.MatchString(line) {
+			return nil, fmt.Errorf("cannot inline %q", line)
+		}
+		out.WriteString(line + "\n")
+	}
+	return []byte(out.String()), nil
+}
+
+// inline writes one library file, which must not source anything itself.
+func inline(out *strings.Builder, fsys fs.FS, name string) error {
+	text, err := fs.ReadFile(fsys, name)
+	if err != nil {
+		return fmt.Errorf("inline %s: %w", name, err)
+	}
+	fmt.Fprintf(out, "# %s\n", name)
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "#!") || strings.HasPrefix(line, "# shellcheck shell=") {
+			continue
+		}
+		if sourceLike.MatchString(line) {
+			return fmt.Errorf("inline %s: a library file sources another: %q", name, strings.TrimSpace(line))
+		}
+		out.WriteString(strings.TrimSuffix(line, "\n") + "\n")
+	}
+	return nil
+}

@@ -1,0 +1,128 @@
+package embed
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+func TestNames_HasTheScriptsOfHostAndGuest(t *testing.T) {
+	names := Names()
+	for _, want := range []string{"check-host", "create-vm", "destroy-vm", "list-vms", "job-runner"} {
+		if !slices.Contains(names, want) {
+			t.Errorf("%s is not in %v", want, names)
+		}
+	}
+}
+
+func TestScript_IsSelfContained(t *testing.T) {
+	for _, name := range Names() {
+		t.Run(name, func(t *testing.T) {
+			f, err := Script(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.HasPrefix(f.Body, []byte("#!/usr/bin/env bash\n")) || bytes.Count(f.Body, []byte("#!/")) != 1 {
+				t.Error("wants one shebang, on the first line")
+			}
+			for line := range strings.Lines(string(f.Body)) {
+				if sourceLike.MatchString(line) {
+					t.Errorf("still sources: %s", line)
+				}
+			}
+			check := exec.CommandContext(t.Context(), "bash", "-n")
+			check.Stdin = bytes.NewReader(f.Body)
+			if said, err := check.CombinedOutput(); err != nil || len(said) > 0 {
+				t.Errorf("bash -n: %v: %s", err, said)
+			}
+			sum := sha256.Sum256(f.Body)
+			if f.Name != name || f.SHA256 != hex.EncodeToString(sum[:]) {
+				t.Errorf("name %q, hash %s", f.Name, f.SHA256)
+			}
+			again, err := Script(name)
+			if err != nil || again.SHA256 != f.SHA256 {
+				t.Errorf("the hash is not stable: %s, %v", again.SHA256, err)
+			}
+		})
+	}
+}
+
+// Sourced functions of a bundle must be the same as those of the script where
+// it lies: nothing lost, nothing added.
+func TestScript_DefinesWhatTheSourceDefines(t *testing.T) {
+	dirs := map[string]string{"job-runner": "guest"}
+	for _, name := range Names() {
+		t.Run(name, func(t *testing.T) {
+			f, err := Script(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir := dirs[name]
+			if dir == "" {
+				dir = "proxmox"
+			}
+			functions := func(script, arg string) string {
+				out, err := exec.CommandContext(t.Context(), "bash", "-c", script, "_", arg).CombinedOutput()
+				if err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+				return string(out)
+			}
+			whole := functions(`source "$1"; declare -F`, "../scripts/"+dir+"/"+name+".sh")
+			file := t.TempDir() + "/bundle.sh"
+			if err := os.WriteFile(file, f.Body, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if got := functions(`source "$1"; declare -F`, file); got != whole {
+				t.Errorf("the bundle defines\n%s\nthe script\n%s", got, whole)
+			}
+		})
+	}
+}
+
+func TestScript_RefusesUnknownNames(t *testing.T) {
+	for _, name := range []string{"", "nope", "../lib/log", "lib/log", "/etc/passwd", "create-vm.sh"} {
+		if _, err := Script(name); !errors.Is(err, ErrUnknownScript) {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+func TestBundle(t *testing.T) {
+	const here = `source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/`
+	files := fstest.MapFS{
+		"lib/a.sh":    {Data: []byte("#!/bin/bash\n# shellcheck shell=bash\na() { :; }")},
+		"lib/deep.sh": {Data: []byte("source ./a.sh\n")},
+	}
+	tests := []struct{ name, in, want, wantErr string }{
+		{name: "nothing to inline", in: "#!/bin/bash\nx=1", want: "#!/bin/bash\nx=1\n"},
+		{name: "in place, without directive and shebang", in: "#!/bin/bash\n# shellcheck source=../lib/a.sh\n" + here + "a.sh\"\nb\n", want: "#!/bin/bash\n# lib/a.sh\na() { :; }\nb\n"},
+		{name: "the word in a text is no source line", in: "echo source of it\n", want: "echo source of it\n"},
+		{name: "missing library file", in: here + "none.sh\"\n", wantErr: "inline lib/none.sh"},
+		{name: "another form", in: "source ../lib/a.sh\n", wantErr: "cannot inline"},
+		{name: "dot form", in: "  . lib/a.sh\n", wantErr: "cannot inline"},
+		{name: "out of the tree", in: here + "../../x.sh\"\n", wantErr: "cannot inline"},
+		{name: "a library file that sources", in: here + "deep.sh\"\n", wantErr: "sources another"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := bundle(files, tt.in)
+			if tt.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.wantErr) {
+					t.Fatalf("got %v, want %q", err, tt.wantErr)
+				}
+				return
+			}
+			if err != nil || string(got) != tt.want {
+				t.Errorf("got %q, %v, want %q", got, err, tt.want)
+			}
+		})
+	}
+}
