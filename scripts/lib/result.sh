@@ -95,8 +95,8 @@ result_end() { # <exit status>
     fi
     {
       printf 'LINUS_RESULT:FAILURE\n'
-      result_text ERROR "${result_error:-exit status ${status}}"
-      result_text REMEDY "${result_remedy:-"read the script's log"}"
+      result_text ERROR "${result_error:-"exit status ${status} while: ${result_step_text:-starting}"}"
+      result_text REMEDY "${result_remedy:-"read the script's log, on stderr"}"
     } 2>/dev/null || :
   fi
   if [[ -n ${result_nonce:-} ]]; then

@@ -108,9 +108,13 @@ check_version() {
   report_probe proxmox
 }
 
-check_node() {
+check_node() { # node_ok
   probe_cluster "${PROXMOX_NODE}"
   report_probe node
+  node_ok=no
+  if [[ -z ${probe_kind} ]]; then
+    node_ok=yes
+  fi
   if [[ -n ${probe_node} ]]; then
     result_line VM_NODE "${probe_node}"
   fi
@@ -145,7 +149,7 @@ check_host() {
   fi
   check_version
   check_node
-  if [[ -n ${probe_node} && ${first_failure} != offline ]]; then
+  if [[ ${node_ok} == yes ]]; then
     check_parts
   fi
   check_kvm

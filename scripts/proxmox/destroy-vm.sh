@@ -97,6 +97,7 @@ destroy_vm() {
 
 plan_destroy() {
   vm_outcome=planned
+  vm_leftovers=''
   vm_check_before_destroy "${VM_ID}"
   if [[ ${vm_outcome} == planned ]]; then
     result_text PLAN "qm stop ${VM_ID}"
