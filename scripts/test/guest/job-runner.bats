@@ -194,6 +194,26 @@ teardown() { runner_teardown; }
   no_process
 }
 
+@test "in a unit's cgroup nothing escapes: no session, no environment, no parent" {
+  ((EUID == 0)) || skip "needs root to make a cgroup"
+  local root=/sys/fs/cgroup
+  [[ -e ${root}/cgroup.procs ]] || root=/sys/fs/cgroup/unified
+  local -r unit=${root}/linus-test-${job_id}/linus-job.service
+  mkdir -p "${unit}" || skip "no cgroup v2 here"
+  task '(env -i setsid bash -c "trap : TERM; echo \$\$; while :; do sleep 1; done" &) | head -n 1; exit 8'
+  # A process in it stands for systemd, which makes the unit's cgroup.
+  bash -c 'printf "%d\n" $$ >"$1/cgroup.procs"; exec bash "$2" start' _ "${unit}" "${runner}"
+  until_true 20 exited
+  read_end
+  local -r escaped=$(<"${state}/stdout")
+  local alive=''
+  # A zombie waits for init to read it; it runs no more.
+  ! grep -q "^State:.[^Z]" "/proc/${escaped}/status" 2>/dev/null || alive=yes
+  until_true 10 rmdir "${unit}/task" "${unit}" "${unit%/*}"
+  echo "escaped ${escaped}, alive ${alive}, ${code} ${reason}"
+  [[ -z ${alive} && ${code} == 8 && ${reason} == exit && -n ${escaped} ]]
+}
+
 @test "what the task leaves in the background ends with it" {
   task 'setsid nohup sleep 300 >/dev/null 2>&1 & sleep 300 & printf done; exit 2'
   run_to_end
