@@ -1,0 +1,62 @@
+#!/usr/bin/env bats
+# lib/json.sh: Proxmox's JSON, read leniently and on one line each.
+
+# The library's globals are set and read across files; each test is a subshell.
+# shellcheck disable=SC2030,SC2031,SC2034,SC2154
+# shellcheck source=../helper/lib.bash
+source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
+
+setup() {
+  load_libs log run json
+  run_init
+}
+
+@test "fields of an array of objects, missing ones empty" {
+  recorded x '[{"vmid":100,"name":"a b","template":1},{"vmid":"101"},{"vmid":102,"name":null}]'
+  json_rows x vmid name template
+  [[ ${json_rc} -eq 0 && ${#json_lines[@]} -eq 3 ]]
+  [[ ${json_lines[0]} == $'100\x1fa b\x1f1' && ${json_lines[1]} == $'101\x1f\x1f' && ${json_lines[2]} == $'102\x1f\x1f' ]]
+}
+
+@test "one object is one row; an empty array none; booleans are 1 and 0" {
+  recorded x '{"exitcode":0,"exited":true,"truncated":false}'
+  json_rows x exitcode exited truncated
+  [[ ${json_lines[0]} == $'0\x1f1\x1f0' ]]
+  recorded x '[]'
+  json_rows x vmid
+  [[ ${json_rc} -eq 0 && ${#json_lines[@]} -eq 0 ]]
+}
+
+@test "line breaks and separators inside a value cannot make a row or a field" {
+  recorded x '[{"name":"a\nb\u001fc\r","vmid":1}]'
+  json_rows x name vmid
+  [[ ${#json_lines[@]} -eq 1 && ${json_lines[0]} == $'a b c \x1f1' ]]
+}
+
+@test "what is not JSON is told, not guessed" {
+  recorded x 'proxy handler failed'
+  json_rows x vmid
+  [[ ${json_rc} -ne 0 && ${#json_lines[@]} -eq 0 ]]
+  : >"${run_dir}/x.out"
+  json_rows x vmid
+  [[ ${json_rc} -ne 0 ]]
+}
+
+@test "addresses are those of the card with the MAC, without link-local ones" {
+  recorded x '[{"name":"lo","hardware-address":"00:00:00:00:00:00","ip-addresses":[{"ip-address":"127.0.0.1","ip-address-type":"ipv4"}]},
+    {"name":"docker0","hardware-address":"02:42:00:00:00:01","ip-addresses":[{"ip-address":"172.17.0.1","ip-address-type":"ipv4"}]},
+    {"name":"down","hardware-address":"bc:24:11:00:00:02"},
+    {"name":"ens18","hardware-address":"bc:24:11:00:00:01","ip-addresses":[{"ip-address":"169.254.1.1","ip-address-type":"ipv4"},
+      {"ip-address":"fe80::1","ip-address-type":"ipv6"},{"ip-address":"10.0.0.5","ip-address-type":"ipv4"},{"ip-address":"2001:db8::5","ip-address-type":"ipv6"},
+      {"ip-address":"6.6.6.6; reboot","ip-address-type":"ipv4"}]}]'
+  json_addresses x BC:24:11:00:00:01
+  [[ ${#json_lines[@]} -eq 2 && ${json_lines[0]} == 'ipv4 10.0.0.5' && ${json_lines[1]} == 'ipv6 2001:db8::5' ]]
+  json_addresses x BC:24:11:00:00:02
+  [[ ${json_rc} -eq 0 && ${#json_lines[@]} -eq 0 ]]
+}
+
+@test "the wrapped form of pvesh is read too" {
+  recorded x '{"result":[{"hardware-address":"aa:aa:aa:aa:aa:aa","ip-addresses":[{"ip-address":"10.0.0.5","ip-address-type":"ipv4"}]}]}'
+  json_addresses x AA:AA:AA:AA:AA:AA
+  [[ ${json_lines[0]} == 'ipv4 10.0.0.5' ]]
+}

@@ -1,0 +1,51 @@
+#!/usr/bin/env bats
+# lib/run.sh: running other programs.
+
+# The library's globals are set and read across files; each test is a subshell.
+# shellcheck disable=SC2030,SC2031,SC2034,SC2154
+# shellcheck source=../helper/lib.bash
+source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
+
+setup() {
+  load_libs log run
+  run_init
+}
+
+@test "exit status and words are kept apart, stderr first on one line" {
+  run_change 5 sh -c 'echo out; echo err >&2; printf "two\nlines" >&2; exit 7' 2>/dev/null
+  [[ ${run_rc} -eq 7 && ${run_out} == out && ${run_said} == 'err two lines out' ]]
+}
+
+@test "a command that does not end in time is ended, and that is said" {
+  run_read 0.2 sleep 20
+  [[ ${run_rc} -eq 124 && ${run_said} == 'no answer in time.'* ]]
+}
+
+@test "reads run side by side and can be taken up twice" {
+  run_start a 5 sh -c 'sleep 0.3; echo A'
+  run_start b 5 sh -c 'sleep 0.3; echo B; exit 3'
+  run_wait b
+  [[ ${run_rc} -eq 3 && ${run_out} == B ]]
+  run_wait a
+  [[ ${run_rc} -eq 0 && ${run_out} == A ]]
+  run_wait b
+  [[ ${run_rc} -eq 3 && ${run_out} == B ]]
+}
+
+@test "a command that changes something is out of reach of the group's signals" {
+  # shellcheck disable=SC2016 # the inner shell's own variables
+  run_change 5 sh -c 'ps -o pgid= -p $$' 2>/dev/null
+  local own
+  own=$(ps -o pgid= -p "${BASHPID}")
+  [[ ${run_out// /} =~ ^[0-9]+$ && ${run_out// /} != "${own// /}" ]]
+}
+
+@test "abandoned reads end, and the directory goes" {
+  run_start slow 60 sleep 60
+  local -r pid=${run_pids[slow]}
+  run_abandon
+  run kill -0 "${pid}"
+  [[ ${status} -ne 0 ]]
+  run_clean
+  [[ ! -e ${run_dir} ]]
+}
