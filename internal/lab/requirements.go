@@ -1,0 +1,114 @@
+package lab
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// requirement is a file or command that a driver needs, and Debian's package
+// for it.
+type requirement struct {
+	name    string // a command, or an absolute path
+	pkg     string
+	drivers []string
+}
+
+var (
+	bothDrivers = []string{DriverProcess, DriverQemu}
+	onlyQemu    = []string{DriverQemu}
+)
+
+var requirements = []requirement{
+	{"sshd", "openssh-server", bothDrivers},
+	{"bash", "bash", bothDrivers},
+	{"qemu-system-x86_64", "qemu-system-x86", onlyQemu},
+	{"qemu-img", "qemu-utils", onlyQemu},
+	{"genisoimage", "genisoimage", onlyQemu},
+	{"dnsmasq", "dnsmasq-base", onlyQemu},
+	{"nft", "nftables", onlyQemu},
+	{"ip", "iproute2", onlyQemu},
+	{"mmdebstrap", "mmdebstrap", onlyQemu},
+	{"unshare", "util-linux", onlyQemu},
+	{"cpio", "cpio", onlyQemu},
+	{"sfdisk", "fdisk", onlyQemu},
+	{"mke2fs", "e2fsprogs", onlyQemu},
+	{"mkfs.vfat", "dosfstools", onlyQemu},
+	{"mcopy", "mtools", onlyQemu},
+	{"grub-mkimage", "grub-common", onlyQemu},
+	{"/usr/lib/grub/i386-pc/boot.img", "grub-pc-bin", onlyQemu},
+	{"/usr/lib/grub/x86_64-efi/normal.mod", "grub-efi-amd64-bin", onlyQemu},
+}
+
+// Missing says, a sentence each, what a driver needs and this machine lacks.
+// Empty: the lab can go up.
+func Missing(driver string) []string {
+	var missing []string
+	if driver == DriverQemu {
+		if os.Geteuid() != 0 {
+			missing = append(missing, "The qemu lab makes a network namespace and needs root: run it with sudo.")
+		}
+		if err := openable("/dev/net/tun"); err != nil {
+			missing = append(missing, fmt.Sprintf("The qemu lab needs /dev/net/tun for its VMs' network (%v): "+
+				"run `modprobe tun`, or give the container the device.", err))
+		}
+	}
+	for _, need := range lacking(driver) {
+		missing = append(missing, fmt.Sprintf("%s is not installed (package %s).", need.name, need.pkg))
+	}
+	return missing
+}
+
+// InstallHint is the command that installs what Missing found lacking, or ""
+// when no package is.
+func InstallHint(driver string) string {
+	var packages []string
+	for _, need := range lacking(driver) {
+		packages = append(packages, need.pkg)
+	}
+	if len(packages) == 0 {
+		return ""
+	}
+	slices.Sort(packages)
+	return "apt-get install --no-install-recommends -y " + strings.Join(slices.Compact(packages), " ")
+}
+
+func lacking(driver string) []requirement {
+	var needs []requirement
+	for _, need := range requirements {
+		if _, err := findTool(need.name); err != nil && slices.Contains(need.drivers, driver) {
+			needs = append(needs, need)
+		}
+	}
+	return needs
+}
+
+func openable(device string) error {
+	file, err := os.OpenFile(device, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	return file.Close()
+}
+
+// findTool looks a command up on PATH and in the directories of system tools,
+// which a user's PATH may lack. An absolute path must exist.
+func findTool(name string) (string, error) {
+	if filepath.IsAbs(name) {
+		_, err := os.Stat(name)
+		return name, err
+	}
+	path, err := exec.LookPath(name)
+	if err == nil {
+		return path, nil
+	}
+	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/local/sbin"} {
+		if info, statErr := os.Stat(filepath.Join(dir, name)); statErr == nil && info.Mode()&0o111 != 0 {
+			return filepath.Join(dir, name), nil
+		}
+	}
+	return "", err
+}
