@@ -1,0 +1,252 @@
+package control_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"linus/internal/control"
+	"linus/internal/job"
+)
+
+// engine answers every call with what the test put in.
+type engine struct {
+	err    error
+	job    job.Job
+	result job.Result
+	page   job.Page
+	report job.HostReport
+	events []job.Event
+	wait   chan struct{} // Watch answers events once this is closed
+
+	manifest job.Manifest
+	key      string
+	filter   job.Filter
+}
+
+func (e *engine) Submit(_ context.Context, m job.Manifest, key string) (job.Job, error) {
+	e.manifest, e.key = m, key
+	return e.job, e.err
+}
+func (e *engine) Job(context.Context, string) (job.Job, error)       { return e.job, e.err }
+func (e *engine) Result(context.Context, string) (job.Result, error) { return e.result, e.err }
+func (e *engine) Cancel(context.Context, string) error               { return e.err }
+func (e *engine) CheckHost(context.Context) (job.HostReport, error)  { return e.report, e.err }
+func (e *engine) List(_ context.Context, f job.Filter) (job.Page, error) {
+	e.filter = f
+	return e.page, e.err
+}
+
+func (e *engine) Watch(ctx context.Context, _ string, _ int64) ([]job.Event, job.Job, error) {
+	if e.err != nil {
+		return nil, job.Job{}, e.err
+	}
+	select {
+	case <-e.wait:
+		return e.events, e.job, nil
+	case <-ctx.Done():
+		return nil, e.job, nil
+	}
+}
+
+// serve runs a server for e on a socket in dir until the test ends.
+func serve(t *testing.T, dir string, e control.Engine, stop func()) *control.Server {
+	t.Helper()
+	l, err := control.Listen(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := control.NewServer(e, control.Info{Version: "v1", PID: 7, Settings: map[string]string{"PROXMOX_HOST": "pve"}}, stop, slog.New(slog.DiscardHandler))
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if err := errors.Join(s.Close(ctx), <-served); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func dial(t *testing.T, dir string) *control.Client {
+	t.Helper()
+	c, err := control.Dial(t.Context(), control.Socket(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestClient_CarriesEveryCall(t *testing.T) {
+	code := 3
+	at := time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)
+	e := &engine{
+		job: job.Job{
+			ID: "j1", Status: job.Running, Phase: "run", CreatedAt: at, VM: &job.VM{ID: 101, IP: "10.0.0.2"},
+			Outcome: &job.Outcome{Status: job.Failed, Reason: job.ReasonExitStatus, ExitCode: &code, At: at},
+		},
+		result: job.Result{JobID: "j1", Status: job.Failed, ExitCode: &code, Stdout: []byte("a\xff\x00b"), Stderr: []byte{}, Duration: time.Second},
+		page:   job.Page{Jobs: []job.Summary{{ID: "j1", Status: job.Running, Task: "true", CreatedAt: at}}, Next: "n"},
+		report: job.HostReport{Host: "pve", OK: true, Checks: []job.Check{{Name: "storage", Level: "ok", Text: "fine"}}},
+		events: []job.Event{{Seq: 4, JobID: "j1", Kind: job.EventStatus, Text: "running", At: at}},
+		wait:   make(chan struct{}),
+	}
+	close(e.wait)
+	dir := t.TempDir()
+	serve(t, dir, e, func() {})
+	c := dial(t, dir)
+	ctx := t.Context()
+
+	m := job.Manifest{Task: "echo \x01 ü", AgentType: job.AgentScript, Env: map[string]string{"A": "b\n"}, Timeout: 9}
+	got, err := c.Submit(ctx, m, "key")
+	check(t, "Submit", got, e.job, err)
+	check(t, "manifest", e.manifest, m, nil)
+	check(t, "key", e.key, "key", nil)
+	gotJob, err := c.Job(ctx, "j1")
+	check(t, "Job", gotJob, e.job, err)
+	gotResult, err := c.Result(ctx, "j1")
+	check(t, "Result", gotResult, e.result, err)
+	gotPage, err := c.List(ctx, job.Filter{Status: job.Failed, Limit: 7, Cursor: "a&b"})
+	check(t, "List", gotPage, e.page, err)
+	check(t, "filter", e.filter, job.Filter{Status: job.Failed, Limit: 7, Cursor: "a&b"}, nil)
+	gotReport, err := c.CheckHost(ctx)
+	check(t, "CheckHost", gotReport, e.report, err)
+	gotEvents, watchedJob, err := c.Watch(ctx, "j1", 3)
+	check(t, "Watch", gotEvents, e.events, err)
+	check(t, "Watch's job", watchedJob, e.job, nil)
+	check(t, "Cancel", struct{}{}, struct{}{}, c.Cancel(ctx, "j1"))
+}
+
+func check[T any](t *testing.T, what string, got, want T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Errorf("%s: %v", what, err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+func TestClient_ErrorsArriveAsWhatTheyWere(t *testing.T) {
+	invalid := &job.InvalidError{Fields: []*job.FieldError{{Field: "manifest.task", Problem: "is required", Remedy: "give it"}}}
+	cursor := &job.FieldError{Field: "cursor", Problem: "is not one", Remedy: "leave it out"}
+	host := &job.HostError{Op: "create VM", Host: "pve", Class: job.HostOffline, Text: "down", Remedy: "start it"}
+	for _, tt := range []struct {
+		name string
+		err  error
+		is   func(error) bool
+	}{
+		{"not found", job.ErrNotFound, func(err error) bool { return errors.Is(err, job.ErrNotFound) }},
+		{"completed", job.ErrCompleted, func(err error) bool { return errors.Is(err, job.ErrCompleted) }},
+		{"not complete", &job.NotCompleteError{Status: job.Running}, func(err error) bool {
+			var e *job.NotCompleteError
+			return errors.As(err, &e) && e.Status == job.Running
+		}},
+		{"invalid", invalid, func(err error) bool {
+			var e *job.InvalidError
+			return errors.As(err, &e) && cmp.Equal(e, invalid)
+		}},
+		{"field", cursor, func(err error) bool {
+			var e *job.FieldError
+			return errors.As(err, &e) && cmp.Equal(e, cursor)
+		}},
+		{"host", host, func(err error) bool {
+			var e *job.HostError
+			return errors.As(err, &e) && cmp.Equal(e, host)
+		}},
+		{"other", errors.New("disk full"), func(err error) bool { return strings.Contains(err.Error(), "disk full") }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			serve(t, dir, &engine{err: tt.err}, func() {})
+			c := dial(t, dir)
+			_, _, watchErr := c.Watch(t.Context(), "j", 0)
+			_, submitErr := c.Submit(t.Context(), job.Manifest{}, "")
+			for _, err := range []error{watchErr, submitErr, c.Cancel(t.Context(), "j")} {
+				if err == nil || !tt.is(err) {
+					t.Errorf("arrived as %#v", err)
+				}
+			}
+		})
+	}
+}
+
+func TestWatch_WaitsForNewsAndEndsWithItsContext(t *testing.T) {
+	e := &engine{wait: make(chan struct{}), events: []job.Event{{Seq: 1}}, job: job.Job{ID: "j"}}
+	dir := t.TempDir()
+	serve(t, dir, e, func() {})
+	c := dial(t, dir)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if events, _, err := c.Watch(ctx, "j", 0); err != nil || len(events) != 0 {
+		t.Errorf("Watch = %v, %v when nothing happens; want nothing", events, err)
+	}
+	time.AfterFunc(20*time.Millisecond, func() { close(e.wait) })
+	if events, _, err := c.Watch(t.Context(), "j", 0); err != nil || len(events) != 1 {
+		t.Errorf("Watch = %v, %v; want the event", events, err)
+	}
+}
+
+func TestServer_CountsClientsUntilTheyClose(t *testing.T) {
+	dir := t.TempDir()
+	s := serve(t, dir, &engine{}, func() {})
+	c := dial(t, dir)
+	if s.Clients() != 1 {
+		t.Errorf("%d clients, want 1", s.Clients())
+	}
+	c.Close()
+	for deadline := time.Now().Add(5 * time.Second); s.Clients() != 0; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d clients after Close, want 0", s.Clients())
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestClient_StopReachesTheEngine(t *testing.T) {
+	var stopped atomic.Bool
+	dir := t.TempDir()
+	serve(t, dir, &engine{}, func() { stopped.Store(true) })
+	if err := dial(t, dir).Stop(t.Context()); err != nil || !stopped.Load() {
+		t.Errorf("Stop() = %v, reached the engine: %v", err, stopped.Load())
+	}
+}
+
+func TestDial_NoEngine(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := control.Dial(t.Context(), control.Socket(dir)); !errors.Is(err, control.ErrNoEngine) {
+		t.Errorf("Dial = %v, want ErrNoEngine", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "engine.sock"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := control.Dial(t.Context(), control.Socket(dir)); !errors.Is(err, control.ErrNoEngine) {
+		t.Errorf("Dial of a dead socket = %v, want ErrNoEngine", err)
+	}
+}
+
+func TestListen_PathTooLongForASocket(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), strings.Repeat("long/", 30))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	serve(t, dir, &engine{}, func() {})
+	dial(t, dir)
+	info, err := os.Stat(control.Socket(dir))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("socket %v, %v; want mode 0600", info, err)
+	}
+}

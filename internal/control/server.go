@@ -1,0 +1,132 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"linus/internal/job"
+)
+
+// longestPoll bounds one request of Watch; the client asks again.
+const longestPoll = 50 * time.Second
+
+// Server answers clients on a unix socket.
+type Server struct {
+	http    *http.Server
+	clients atomic.Int64
+	cancel  context.CancelFunc
+}
+
+// NewServer makes a server of the engine. stop is called, once per request,
+// when a client asks the engine to end.
+func NewServer(engine Engine, info Info, stop func(), log *slog.Logger) *Server {
+	base, cancel := context.WithCancel(context.Background())
+	s := &Server{cancel: cancel}
+	s.http = &http.Server{
+		Handler:           handler(engine, info, stop),
+		ReadHeaderTimeout: 10 * time.Second,
+		BaseContext:       func(net.Listener) context.Context { return base },
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ConnState: func(_ net.Conn, state http.ConnState) {
+			switch state {
+			case http.StateNew:
+				s.clients.Add(1)
+			case http.StateClosed, http.StateHijacked:
+				s.clients.Add(-1)
+			case http.StateActive, http.StateIdle:
+			}
+		},
+	}
+	return s
+}
+
+// Clients is the number of connections. A Client keeps one open as long as it
+// lives, so none means that nobody is there.
+func (s *Server) Clients() int { return int(s.clients.Load()) }
+
+// Serve answers on the listener until Close; then it returns nil.
+func (s *Server) Serve(l net.Listener) error {
+	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve clients: %w", err)
+	}
+	return nil
+}
+
+// Close ends long polls, finishes the other requests within ctx, and stops.
+func (s *Server) Close(ctx context.Context) error {
+	s.cancel()
+	if err := s.http.Shutdown(ctx); err != nil {
+		return errors.Join(err, s.http.Close())
+	}
+	return nil
+}
+
+// handler is the engine's API.
+func handler(engine Engine, info Info, stop func()) http.Handler {
+	mux := http.NewServeMux()
+	handle := func(pattern string, f func(w http.ResponseWriter, r *http.Request) (any, error)) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+			body, err := f(w, r)
+			code := http.StatusOK
+			if err != nil {
+				code, body = encodeErrorBody(err)
+			}
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(code)
+			_ = json.NewEncoder(w).Encode(body) // the client is gone
+		})
+	}
+	handle("GET /v1/info", func(http.ResponseWriter, *http.Request) (any, error) { return info, nil })
+	handle("POST /v1/stop", func(http.ResponseWriter, *http.Request) (any, error) {
+		stop()
+		return struct{}{}, nil
+	})
+	handle("POST /v1/jobs", func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		var s submission
+		dec := json.NewDecoder(r.Body)
+		dec.DisallowUnknownFields() // a newer client's field must not be dropped in silence
+		if err := dec.Decode(&s); err != nil {
+			return nil, &job.FieldError{Field: "manifest", Problem: err.Error(), Remedy: "if linus was updated, restart the engine: linus serve --stop"}
+		}
+		return engine.Submit(r.Context(), s.Manifest, s.IdempotencyKey)
+	})
+	handle("GET /v1/jobs", func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		q := r.URL.Query()
+		limit, _ := strconv.Atoi(q.Get("limit"))
+		return engine.List(r.Context(), job.Filter{Status: job.Status(q.Get("status")), Limit: limit, Cursor: q.Get("cursor")})
+	})
+	handle("GET /v1/jobs/{id}", func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		return engine.Job(r.Context(), r.PathValue("id"))
+	})
+	handle("GET /v1/jobs/{id}/result", func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		return engine.Result(r.Context(), r.PathValue("id"))
+	})
+	handle("POST /v1/jobs/{id}/cancel", func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		return struct{}{}, engine.Cancel(r.Context(), r.PathValue("id"))
+	})
+	handle("GET /v1/jobs/{id}/events", func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		after, _ := strconv.ParseInt(r.URL.Query().Get("after"), 10, 64)
+		ctx, cancel := context.WithTimeout(r.Context(), longestPoll)
+		defer cancel()
+		events, j, err := engine.Watch(ctx, r.PathValue("id"), after)
+		return watched{Events: events, Job: j}, err
+	})
+	handle("GET /v1/host", func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		return engine.CheckHost(r.Context())
+	})
+	return mux
+}
+
+func encodeErrorBody(err error) (int, any) {
+	code, f := encodeError(err)
+	return code, map[string]failure{"error": f}
+}

@@ -1,0 +1,79 @@
+package control
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+)
+
+// maxSocketPath is what the kernel takes as a socket's path, its final NUL excluded.
+const maxSocketPath = 107
+
+// socketName is the socket in the state directory, or a symbolic link to it
+// where the directory's path is too long for a socket.
+const socketName = "engine.sock"
+
+// Listen makes the socket of the state directory dir. The caller holds the
+// directory's lock, so a socket that is there is a dead one.
+func Listen(ctx context.Context, dir string) (net.Listener, error) {
+	name := filepath.Join(dir, socketName)
+	path := name
+	if len(path) > maxSocketPath {
+		short, err := shortDir()
+		if err != nil {
+			return nil, err
+		}
+		sum := sha256.Sum256([]byte(dir))
+		path = filepath.Join(short, hex.EncodeToString(sum[:8])+".sock")
+	}
+	for _, old := range []string{name, path} {
+		if err := os.Remove(old); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("remove the old socket: %w", err)
+		}
+	}
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("listen for clients: %w", err)
+	}
+	err = os.Chmod(path, 0o600)
+	if err == nil && path != name {
+		err = os.Symlink(path, name)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("prepare the socket: %w", err), l.Close())
+	}
+	return l, nil
+}
+
+// Socket is where to dial the engine of the state directory dir.
+func Socket(dir string) string {
+	name := filepath.Join(dir, socketName)
+	if target, err := os.Readlink(name); err == nil {
+		return target
+	}
+	return name
+}
+
+// shortDir is a directory of this user's alone, with a short path.
+func shortDir() (string, error) {
+	dir := "/tmp/linus-" + strconv.Itoa(os.Getuid())
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return "", fmt.Errorf("make a directory for the socket: %w", err)
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return "", fmt.Errorf("make a directory for the socket: %w", err)
+	}
+	if owner, ok := info.Sys().(*syscall.Stat_t); !info.IsDir() || info.Mode().Perm() != 0o700 || !ok || int(owner.Uid) != os.Getuid() {
+		return "", fmt.Errorf("%s is not a directory of this user's alone; remove it, or set LINUS_STATE_DIR to a shorter path", dir)
+	}
+	return dir, nil
+}
