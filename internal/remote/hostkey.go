@@ -1,0 +1,221 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/skeema/knownhosts"
+	"golang.org/x/crypto/ssh"
+)
+
+// verifier decides about the host key a machine shows: which types to ask for,
+// and whether the one shown is right.
+type verifier interface {
+	algorithms() []string
+	check(hostname string, remote net.Addr, key ssh.PublicKey) error
+}
+
+func fingerprint(key ssh.PublicKey) string {
+	return key.Type() + " " + ssh.FingerprintSHA256(key)
+}
+
+// keyTypes are asked for in this order when nothing is known of a machine.
+var keyTypes = []string{
+	ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521,
+	ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256,
+}
+
+// knownHosts is strict: a key that is not in the file is refused. The file is
+// read anew for each connection, so that `linus host trust` takes effect.
+type knownHosts struct {
+	db   *knownhosts.HostKeyDB
+	addr string // host:port
+}
+
+func openKnownHosts(path, addr string) (*knownHosts, error) {
+	files := []string{path}
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || path == "" {
+		files = nil
+	}
+	db, err := knownhosts.NewDB(files...)
+	if err != nil {
+		return nil, fmt.Errorf("read known hosts %s: %w", path, err)
+	}
+	return &knownHosts{db: db, addr: addr}, nil
+}
+
+// algorithms puts the known types first, so that a machine with several keys
+// shows the one we know; the others follow, so that a changed key can be shown.
+func (k *knownHosts) algorithms() []string {
+	list := k.db.HostKeyAlgorithms(k.addr)
+	for _, t := range keyTypes {
+		if !slices.Contains(list, t) {
+			list = append(list, t)
+		}
+	}
+	return list
+}
+
+func (k *knownHosts) check(hostname string, remote net.Addr, key ssh.PublicKey) error {
+	err := k.db.HostKeyCallback()(hostname, remote, key)
+	switch {
+	case err == nil:
+		return nil
+	case knownhosts.IsHostUnknown(err):
+		return &Error{Class: HostKeyUnknown, Err: err, Shown: fingerprint(key)}
+	case knownhosts.IsHostKeyChanged(err):
+		return &Error{Class: HostKeyChanged, Err: err, Shown: fingerprint(key), Known: k.fingerprints()}
+	}
+	// Revoked keys and the like.
+	return &Error{Class: HostKeyChanged, Err: err, Shown: fingerprint(key), Known: []string{err.Error()}}
+}
+
+func (k *knownHosts) fingerprints() []string {
+	var list []string
+	for _, key := range k.db.HostKeys(k.addr) {
+		list = append(list, fingerprint(key.PublicKey))
+	}
+	return list
+}
+
+// pinned accepts exactly one key. Without one, the first key shown is accepted,
+// reported, and pinned from then on.
+type pinned struct {
+	onFirstUse func(fingerprint string)
+
+	mu  sync.Mutex
+	key ssh.PublicKey
+}
+
+func newPinned(authorizedKey string, onFirstUse func(string)) (*pinned, error) {
+	p := &pinned{onFirstUse: onFirstUse}
+	if strings.TrimSpace(authorizedKey) == "" {
+		return p, nil
+	}
+	key, _, _, _, err := ssh.ParseAuthorizedKey([]byte(authorizedKey))
+	if err != nil {
+		return nil, fmt.Errorf("read pinned host key %q: %w", authorizedKey, err)
+	}
+	p.key = key
+	return p, nil
+}
+
+func (p *pinned) algorithms() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.key == nil:
+		return keyTypes
+	case p.key.Type() == ssh.KeyAlgoRSA:
+		return []string{ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256}
+	}
+	return []string{p.key.Type()}
+}
+
+func (p *pinned) check(_ string, _ net.Addr, key ssh.PublicKey) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.key == nil {
+		p.key = key
+		if p.onFirstUse != nil {
+			p.onFirstUse(fingerprint(key))
+		}
+		return nil
+	}
+	if !bytes.Equal(p.key.Marshal(), key.Marshal()) {
+		return &Error{
+			Class: HostKeyChanged, Err: errors.New("host key mismatch"),
+			Shown: fingerprint(key), Known: []string{fingerprint(p.key)},
+		}
+	}
+	return nil
+}
+
+// HostKey is what a machine shows of itself, and what was known of it.
+type HostKey struct {
+	Addr        string   // "host:port"
+	Fingerprint string   // "ssh-ed25519 SHA256:..."
+	Line        string   // for known_hosts, without newline
+	Known       bool     // exactly this key is in known_hosts
+	Other       []string // fingerprints known_hosts holds instead
+}
+
+// scanned ends the handshake once the key is seen: nothing is sent to a machine
+// nobody has vouched for.
+var errScanned = errors.New("host key seen")
+
+type scanner struct {
+	*knownHosts
+	found *HostKey
+}
+
+func (s *scanner) check(hostname string, remote net.Addr, key ssh.PublicKey) error {
+	err := s.knownHosts.check(hostname, remote, key)
+	s.found = &HostKey{
+		Addr: s.addr, Fingerprint: fingerprint(key), Known: err == nil,
+		Line: knownhosts.Line([]string{s.addr}, key),
+	}
+	if ClassOf(err) == HostKeyChanged {
+		s.found.Other = s.fingerprints()
+	}
+	return errScanned
+}
+
+// ScanHostKey asks a machine for its host key without logging in.
+func ScanHostKey(ctx context.Context, o Options) (HostKey, error) {
+	o = o.withDefaults()
+	kh, err := openKnownHosts(o.KnownHosts, o.addr())
+	if err != nil {
+		return HostKey{}, err
+	}
+	s := &scanner{knownHosts: kh}
+	d := &dialer{options: o, network: (&net.Dialer{}).DialContext, verifier: func() (verifier, error) { return s, nil }}
+	client, err := d.handshake(ctx, nil)
+	if client != nil {
+		err = errors.Join(err, client.Close())
+	}
+	if s.found != nil {
+		return *s.found, nil
+	}
+	return HostKey{}, err
+}
+
+// TrustHostKey adds the key to the known_hosts file, which is made when it is
+// not there. It never removes a key: a changed one is for a person to judge.
+func TrustHostKey(path string, key HostKey) error {
+	if len(key.Other) > 0 {
+		return fmt.Errorf("trust %s: %s already holds another key (%s); remove its line first if the machine was reinstalled: ssh-keygen -R %s -f %s",
+			key.Addr, path, strings.Join(key.Other, ", "), Quote(knownhosts.Normalize(key.Addr)), Quote(path))
+	}
+	if key.Known {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("trust %s: %w", key.Addr, err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("trust %s: %w", key.Addr, err)
+	}
+	line := key.Line + "\n"
+	if info, err := f.Stat(); err == nil && info.Size() > 0 {
+		last := make([]byte, 1)
+		if _, err := f.ReadAt(last, info.Size()-1); err == nil && last[0] != '\n' {
+			line = "\n" + line
+		}
+	}
+	_, err = f.WriteString(line)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("trust %s: %w", key.Addr, err)
+	}
+	return nil
+}

@@ -1,0 +1,349 @@
+// Package remote reaches machines over SSH and SFTP: it dials (also through
+// another machine), pools connections, runs commands, moves files, checks host
+// keys, and sorts what goes wrong into classes. It is the only user of
+// x/crypto/ssh and pkg/sftp in the product, and knows nothing of Proxmox, jobs
+// or what the commands mean.
+//
+// Three facts about OpenSSH shape it: closing a session leaves the remote
+// process running, a signal request is answered and does nothing, and sshd
+// refuses environment requests. So a command is stopped by a second session,
+// and environment travels in the quoted command line.
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+)
+
+// maxSessions is how many sessions one connection carries: sshd's default
+// allows 10, and two are left for what the operator does over a shared one.
+const maxSessions = 8
+
+var errClosed = errors.New("connection pool is closed")
+
+// Pool holds the connections to one machine: none until needed, one more
+// whenever all are full. Its methods may be called from many goroutines. A
+// dead connection is replaced when it is needed next.
+type Pool struct {
+	dialer *dialer
+	log    *slog.Logger
+
+	dialing  chan struct{} // holds one token: at most one login at a time
+	starting chan struct{} // the same for the SFTP session
+
+	mu     sync.Mutex
+	closed bool
+	conns  []*conn
+	files  *fileSession // shared by all transfers; nil until needed
+	noSFTP bool         // the machine has no SFTP subsystem
+
+	owned sync.WaitGroup // every goroutine of the pool
+}
+
+// conn is one connection. sessions and limit belong to Pool.mu.
+type conn struct {
+	client   *ssh.Client
+	sessions int
+	limit    int
+	gone     chan struct{} // closed when the connection has ended
+}
+
+// NewPool prepares connections to a machine whose host key is in known_hosts.
+// It dials nothing yet.
+func NewPool(o Options) *Pool {
+	o = o.withDefaults()
+	return newPool(&dialer{
+		options:  o,
+		network:  (&net.Dialer{}).DialContext,
+		verifier: func() (verifier, error) { return openKnownHosts(o.KnownHosts, o.addr()) },
+	})
+}
+
+func newPool(d *dialer) *Pool {
+	return &Pool{
+		dialer: d, log: d.options.Log.With("host", d.options.login()),
+		dialing: make(chan struct{}, 1), starting: make(chan struct{}, 1),
+	}
+}
+
+// GuestOptions say how to reach a machine behind the pool's.
+type GuestOptions struct {
+	Options // KnownHosts is not used
+
+	HostKey    string                   // "ssh-ed25519 AAAA..."; empty: the first key shown is pinned
+	OnFirstUse func(fingerprint string) // told when a key was pinned without proof; nil: nobody
+}
+
+// Guest prepares connections to a machine behind this pool's: through its
+// connections and, only when it refuses to forward, directly. Never directly
+// first: a stray machine of ours may have the same private address.
+func (p *Pool) Guest(o GuestOptions) (*Pool, error) {
+	pin, err := newPinned(o.HostKey, o.OnFirstUse)
+	if err != nil {
+		return nil, err
+	}
+	return newPool(&dialer{
+		options:  o.Options.withDefaults(),
+		network:  p.dialThrough,
+		verifier: func() (verifier, error) { return pin, nil },
+	}), nil
+}
+
+// Login is "user@host:port", for people.
+func (p *Pool) Login() string { return p.dialer.options.login() }
+
+// NearIP is this machine's address as the other end of a connection sees it.
+func (p *Pool) NearIP(ctx context.Context) (string, error) {
+	c, err := p.acquire(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer p.release(c)
+	host, _, err := net.SplitHostPort(c.client.LocalAddr().String())
+	if err != nil {
+		return "", fmt.Errorf("own address towards %s: %w", p.Login(), err)
+	}
+	return host, nil
+}
+
+// Close ends all connections and waits for everything the pool has started.
+func (p *Pool) Close() {
+	p.mu.Lock()
+	p.closed = true
+	conns := slices.Clone(p.conns)
+	p.mu.Unlock()
+	for _, c := range conns {
+		_ = c.client.Close()
+	}
+	p.owned.Wait()
+}
+
+// own runs work in a goroutine that Close waits for; false once closed.
+func (p *Pool) own(work func()) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	p.owned.Go(work)
+	return true
+}
+
+// await runs work, which knows no context, in a goroutine of the pool's and
+// answers its result or the end of ctx, whichever comes first. A result nobody
+// waits for any more goes to discard. A dead peer cannot hold work for ever:
+// keepalive ends the connection under it.
+func await[T any](ctx context.Context, p *Pool, work func() (T, error), discard func(T)) (T, error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	var zero T
+	answers, left := make(chan answer), make(chan struct{})
+	defer close(left)
+	started := p.own(func() {
+		value, err := work()
+		select {
+		case answers <- answer{value, err}:
+		case <-left:
+			if err == nil && discard != nil {
+				discard(value)
+			}
+		}
+	})
+	if !started {
+		return zero, errClosed
+	}
+	select {
+	case a := <-answers:
+		return a.value, a.err
+	case <-ctx.Done():
+		return zero, context.Cause(ctx)
+	}
+}
+
+// acquire answers a connection with room for one more session, and takes that
+// room. It dials when there is none.
+func (p *Pool) acquire(ctx context.Context) (*conn, error) {
+	if c, err := p.take(); c != nil || err != nil {
+		return c, err
+	}
+	select {
+	case p.dialing <- struct{}{}:
+		defer func() { <-p.dialing }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("connect to %s: %w", p.Login(), context.Cause(ctx))
+	}
+	if c, err := p.take(); c != nil || err != nil {
+		return c, err
+	}
+	began := time.Now()
+	client, err := p.dialer.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{client: client, sessions: 1, limit: maxSessions, gone: make(chan struct{})}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, errors.Join(errClosed, client.Close())
+	}
+	p.conns = append(p.conns, c)
+	p.owned.Go(func() { p.watch(c) })
+	p.owned.Go(func() { p.keepAlive(c) })
+	p.log.DebugContext(ctx, "connected", "connections", len(p.conns), "duration_ms", time.Since(began).Milliseconds())
+	return c, nil
+}
+
+// take answers a live connection with room, or nil.
+func (p *Pool) take() (*conn, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, errClosed
+	}
+	for _, c := range p.conns {
+		if c.sessions < c.limit {
+			c.sessions++
+			return c, nil
+		}
+	}
+	return nil, nil
+}
+
+func (p *Pool) release(c *conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c.sessions--
+}
+
+// drop takes a connection out of use and ends it.
+func (p *Pool) drop(c *conn) {
+	p.mu.Lock()
+	p.conns = slices.DeleteFunc(p.conns, func(other *conn) bool { return other == c })
+	p.mu.Unlock()
+	_ = c.client.Close()
+}
+
+// watch waits for the connection's end.
+func (p *Pool) watch(c *conn) {
+	err := c.client.Wait()
+	close(c.gone)
+	p.drop(c)
+	p.log.Debug("connection ended", "err", err)
+}
+
+// keepAlive ends a connection whose other end has fallen silent; everything
+// under way on it then fails instead of waiting for ever.
+func (p *Pool) keepAlive(c *conn) {
+	period := p.dialer.options.KeepAlive
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.gone:
+			return
+		case <-tick.C:
+		}
+		cut := time.AfterFunc(period, func() { _ = c.client.Close() })
+		_, _, err := c.client.SendRequest("keepalive@openssh.com", true, nil)
+		if !cut.Stop() || err != nil {
+			p.log.Warn("connection does not answer", "err", err)
+			p.drop(c)
+			return
+		}
+	}
+}
+
+// channel makes one channel on a connection of the pool. A connection found
+// dead, or full (in the judgement of full, nil: never), is passed over for
+// another one.
+func channel[T any](ctx context.Context, p *Pool, full func(*conn, error) bool, make func(*ssh.Client) (T, error), discard func(T)) (*conn, T, error) {
+	var zero T
+	for attempt := 1; ; attempt++ {
+		c, err := p.acquire(ctx)
+		if err != nil {
+			return nil, zero, err
+		}
+		value, err := await(ctx, p, func() (T, error) { return make(c.client) }, discard)
+		if err == nil {
+			return c, value, nil
+		}
+		isFull := full != nil && full(c, err)
+		p.release(c)
+		var open *ssh.OpenChannelError
+		switch {
+		case ctx.Err() != nil || errors.Is(err, errClosed):
+			return nil, zero, fmt.Errorf("connect to %s: %w", p.Login(), err)
+		case isFull: // another connection takes it
+		case errors.As(err, &open):
+			return nil, zero, err
+		case attempt == 3:
+			return nil, zero, classify(ctx, "connect to", p.Login(), err)
+		default:
+			p.drop(c)
+		}
+	}
+}
+
+// sessionsFull notes how many sessions the machine allows a connection when it
+// has just refused one more. OpenSSH has no reason of its own for that: "open
+// failed".
+func (p *Pool) sessionsFull(c *conn, err error) bool {
+	var open *ssh.OpenChannelError
+	if !errors.As(err, &open) {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.sessions < 2 {
+		return false
+	}
+	c.limit = min(c.limit, c.sessions-1)
+	return true
+}
+
+// dialThrough connects from the pool's machine to addr.
+func (p *Pool) dialThrough(ctx context.Context, network, addr string) (net.Conn, error) {
+	c, through, err := channel(ctx, p, nil, func(client *ssh.Client) (net.Conn, error) {
+		return client.DialContext(ctx, network, addr)
+	}, func(n net.Conn) { _ = n.Close() })
+	if err == nil {
+		// A forwarded connection is not a session to sshd's count.
+		p.release(c)
+		return through, nil
+	}
+	var open *ssh.OpenChannelError
+	if errors.As(err, &open) && (open.Reason == ssh.Prohibited || open.Reason == ssh.UnknownChannelType) {
+		p.log.DebugContext(ctx, "host does not forward, connecting directly", "addr", addr)
+		return (&net.Dialer{}).DialContext(ctx, network, addr)
+	}
+	return nil, err
+}
+
+// session opens a session; the caller closes it and releases the connection.
+func (p *Pool) session(ctx context.Context) (*conn, *ssh.Session, error) {
+	c, s, err := channel(ctx, p, p.sessionsFull, (*ssh.Client).NewSession, func(s *ssh.Session) { _ = s.Close() })
+	var open *ssh.OpenChannelError
+	if ClassOf(err) == "" && errors.As(err, &open) {
+		err = &Error{Op: "open a session on", Addr: p.Login(), Class: Lost, Err: err}
+	}
+	return c, s, err
+}
+
+// discardEOF forgives the end of a stream the other side closed first.
+func discardEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
