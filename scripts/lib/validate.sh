@@ -41,6 +41,24 @@ validate_ssh_key() { # <name> <value>: one public key
     "one line, the text of a public key file ('ssh-ed25519 AAAA... comment')"
 }
 
+# Names on the Proxmox side. Empty stands for the default where there is one.
+
+validate_node() { # <value>
+  validate_pattern PROXMOX_NODE "$1" '([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)?' 'the name of a Proxmox node'
+}
+
+validate_storage() { # <value>
+  validate_pattern PROXMOX_STORAGE "$1" '[A-Za-z][A-Za-z0-9_.-]*' 'the name of a Proxmox storage'
+}
+
+validate_bridge() { # <value>
+  validate_pattern PROXMOX_BRIDGE "$1" '[A-Za-z][A-Za-z0-9_.-]{0,14}' 'the name of a bridge'
+}
+
+validate_template() { # <value>
+  validate_pattern VM_TEMPLATE "$1" '([A-Za-z0-9][A-Za-z0-9.-]*)?' 'the name or the ID of a template'
+}
+
 validate_tools() { # <tool...>
   local tool
   for tool in "$@"; do

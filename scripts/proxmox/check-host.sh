@@ -50,10 +50,10 @@ read_inputs() { # <argument...>
     result_fail invalid "unknown argument ${1@Q}" 'the only option is --help; all else comes by environment'
   fi
   : "${PROXMOX_NODE:=}" "${PROXMOX_STORAGE:=local-lvm}" "${PROXMOX_BRIDGE:=vmbr0}" "${VM_TEMPLATE:=}"
-  validate_pattern PROXMOX_NODE "${PROXMOX_NODE}" '([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)?' 'the name of a Proxmox node'
-  validate_pattern PROXMOX_STORAGE "${PROXMOX_STORAGE}" '[A-Za-z][A-Za-z0-9_.-]*' 'the name of a Proxmox storage'
-  validate_pattern PROXMOX_BRIDGE "${PROXMOX_BRIDGE}" '[A-Za-z][A-Za-z0-9_.-]{0,14}' 'the name of a bridge'
-  validate_pattern VM_TEMPLATE "${VM_TEMPLATE}" '([A-Za-z0-9][A-Za-z0-9.-]*)?' 'the name or the ID of a template'
+  validate_node "${PROXMOX_NODE}"
+  validate_storage "${PROXMOX_STORAGE}"
+  validate_bridge "${PROXMOX_BRIDGE}"
+  validate_template "${VM_TEMPLATE}"
 }
 
 report_probe() { # <name>: what the probe before found

@@ -145,10 +145,10 @@ validate_inputs() {
   fi
   validate_pattern VM_SSH_USER "${VM_SSH_USER}" '([a-z_][a-z0-9_-]{0,31})?' 'a Linux user name'
   validate_pattern VM_CPU_TYPE "${VM_CPU_TYPE}" '([A-Za-z0-9][A-Za-z0-9_.-]*)?' 'a CPU type of Proxmox such as host'
-  validate_pattern PROXMOX_NODE "${PROXMOX_NODE}" '([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)?' 'the name of a Proxmox node'
-  validate_pattern PROXMOX_STORAGE "${PROXMOX_STORAGE}" '[A-Za-z][A-Za-z0-9_.-]*' 'the name of a Proxmox storage'
-  validate_pattern PROXMOX_BRIDGE "${PROXMOX_BRIDGE}" '[A-Za-z][A-Za-z0-9_.-]{0,14}' 'the name of a bridge'
-  validate_pattern VM_TEMPLATE "${VM_TEMPLATE}" '([A-Za-z0-9][A-Za-z0-9.-]*)?' 'the name or the ID of a template'
+  validate_node "${PROXMOX_NODE}"
+  validate_storage "${PROXMOX_STORAGE}"
+  validate_bridge "${PROXMOX_BRIDGE}"
+  validate_template "${VM_TEMPLATE}"
   validate_pattern IMAGE_DIR "${IMAGE_DIR}" '/[A-Za-z0-9_./-]*' 'an absolute path of A-Z a-z 0-9 _ . / -'
   validate_image
 }

@@ -66,7 +66,7 @@ validate_environment() {
   validate_name VM_NAME "${vm_name}"
   validate_uuid LINUS_JOB "${vm_job}"
   validate_uuid LINUS_OWNER "${vm_owner}"
-  validate_pattern PROXMOX_NODE "${PROXMOX_NODE}" '([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)?' 'the name of a Proxmox node'
+  validate_node "${PROXMOX_NODE}"
   validate_tools qm pvesh pvesm perl timeout flock
   probe_cluster "${PROXMOX_NODE}"
   probe_require
