@@ -107,6 +107,9 @@ func (c *Conf) ApplyPending() bool {
 	return changed
 }
 
+// DropPending forgets what waits for a restart.
+func (c *Conf) DropPending() { c.pending = map[string]string{} }
+
 // Clone is a deep copy.
 func (c *Conf) Clone() *Conf { return ParseConf(c.String()) }
 

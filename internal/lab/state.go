@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -46,6 +47,14 @@ type Config struct {
 type State struct {
 	Dir    string // absolute
 	Config Config
+	Log    io.Writer // progress for people, a line each; nil: none
+}
+
+func (s *State) log() io.Writer {
+	if s.Log == nil {
+		return io.Discard
+	}
+	return s.Log
 }
 
 // ErrNoLab says that a directory holds no lab.

@@ -1,0 +1,36 @@
+// Command pvelab is the lab: a stand-in Proxmox VE host for trials and tests.
+// It is one binary with many names. Called qm, pvesh, pvesm or pveversion it
+// plays that command in the lab named by PVELAB_DIR; in a process guest it
+// plays what the guest lacks; under its own name it sets labs up and down.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"linus/internal/lab"
+)
+
+func main() {
+	os.Exit(run(os.Args, lab.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
+}
+
+func run(args []string, std lab.Streams) int {
+	name := filepath.Base(args[0])
+	if code, ok := lab.RunGuestTool(name, args[1:], std); ok {
+		return code
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	if slices.Contains(lab.Tools(), name) {
+		return tool(ctx, name, args[1:], std)
+	}
+	if len(args) > 1 && args[1] == "guest" {
+		return guest(std)
+	}
+	return verb(ctx, args[1:], std)
+}

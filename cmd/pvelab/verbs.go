@@ -1,0 +1,241 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"al.essio.dev/pkg/shellescape"
+
+	"linus/internal/lab"
+)
+
+const usage = `pvelab: a stand-in Proxmox VE host
+
+  pvelab up [--driver process|qemu] [--version 9.2|8.2] [--storage local-lvm|local]
+            [--image plain] [--direct] [--block-callbacks] [--slow-ms N]
+  pvelab down           stop everything and remove the lab
+  pvelab status         what runs (--json)
+  pvelab env            the settings to use it: eval "$(pvelab env)"
+  pvelab fault list | set NAME VALUE | clear
+  pvelab qm|pvesh|pvesm|pveversion ARGS...   run a command of the lab here
+
+Each takes --dir DIR, the lab's state directory; default: $PVELAB_DIR, else
+~/.local/state/linus-lab. With the process driver a VM is a process of this
+machine: it isolates nothing.
+`
+
+// errUsage says that the command line made no sense.
+var errUsage = errors.New("see `pvelab help`")
+
+func verb(ctx context.Context, args []string, std lab.Streams) int {
+	if len(args) == 0 || slices.Contains([]string{"help", "-h", "--help"}, args[0]) {
+		fmt.Fprint(std.Out, usage)
+		return 0
+	}
+	if slices.Contains(lab.Tools(), args[0]) {
+		return tool(ctx, args[0], args[1:], std)
+	}
+	verbs := map[string]func(context.Context, []string, lab.Streams) error{
+		"up": up, "down": down, "status": status, "env": env, "fault": fault,
+	}
+	f, ok := verbs[args[0]]
+	if !ok {
+		fmt.Fprintf(std.Err, "pvelab: unknown command %q\n\n%s", args[0], usage)
+		return 2
+	}
+	err := f(ctx, args[1:], std)
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+		return 0
+	case errors.Is(err, errUsage):
+		fmt.Fprintf(std.Err, "pvelab %s: %v\n", args[0], err)
+		return 2
+	}
+	fmt.Fprintf(std.Err, "pvelab %s: %v\n", args[0], err)
+	return 1
+}
+
+// flags begins a verb's flag set with the one all share.
+func flags(name string, std lab.Streams) (*flag.FlagSet, *string) {
+	set := flag.NewFlagSet("pvelab "+name, flag.ContinueOnError)
+	set.SetOutput(std.Err)
+	return set, set.String("dir", defaultDir(), "state directory")
+}
+
+func defaultDir() string {
+	if dir := os.Getenv("PVELAB_DIR"); dir != "" { //nolint:forbidigo // the lab has a reader of its own: it is not the product
+		return dir
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "linus-lab"
+	}
+	return filepath.Join(home, ".local", "state", "linus-lab")
+}
+
+func up(ctx context.Context, args []string, std lab.Streams) error {
+	set, dir := flags("up", std)
+	opts := lab.Options{Log: std.Err}
+	set.StringVar(&opts.Driver, "driver", "", "process or qemu")
+	set.StringVar(&opts.Version, "version", "", "PVE version to play: 9.2 or 8.2")
+	set.StringVar(&opts.Storage, "storage", "", "local-lvm or local")
+	set.StringVar(&opts.ImageVariant, "image", "", "qemu: plain for an untuned guest image")
+	set.BoolVar(&opts.Direct, "direct", false, "qemu: a route from outside to the guests")
+	set.BoolVar(&opts.BlockCallbacks, "block-callbacks", false, "qemu: guests cannot reach the outside")
+	set.IntVar(&opts.SlowMS, "slow-ms", 0, "start-up time of each command")
+	asJSON := set.Bool("json", false, "print the settings as JSON")
+	if err := set.Parse(args); err != nil {
+		return errors.Join(errUsage, err)
+	}
+	binary, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	opts.Dir, opts.Binary = *dir, binary
+	l, err := lab.Up(ctx, opts)
+	if err != nil {
+		return err
+	}
+	if *asJSON {
+		return json.NewEncoder(std.Out).Encode(l.Env())
+	}
+	return nil
+}
+
+func down(ctx context.Context, args []string, std lab.Streams) error {
+	set, dir := flags("down", std)
+	if err := set.Parse(args); err != nil {
+		return errors.Join(errUsage, err)
+	}
+	s, err := lab.Open(*dir)
+	if errors.Is(err, lab.ErrNoLab) {
+		fmt.Fprintf(std.Err, "no lab in %s: nothing to do\n", *dir)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.Down(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintf(std.Err, "lab: %s is down\n", s.Dir)
+	return nil
+}
+
+func status(ctx context.Context, args []string, std lab.Streams) error {
+	set, dir := flags("status", std)
+	asJSON := set.Bool("json", false, "print JSON")
+	if err := set.Parse(args); err != nil {
+		return errors.Join(errUsage, err)
+	}
+	s, err := lab.Open(*dir)
+	if err != nil {
+		return err
+	}
+	report, err := s.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if *asJSON {
+		encoder := json.NewEncoder(std.Out)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(report)
+	}
+	fmt.Fprintf(std.Out, "%s: %s driver, PVE %s\n", s.Dir, report.Driver, report.Version)
+	fmt.Fprintf(std.Out, "sshd: %s, %s\n", report.SSH, map[bool]string{true: "running", false: "not running"}[report.SSHRunning])
+	tw := tabwriter.NewWriter(std.Out, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(tw, "VM\tNAME\tSTATUS\tPID")
+	for _, vm := range report.VMs {
+		fmt.Fprintf(tw, "%d\t%s\t%s\t%d\n", vm.ID, vm.Name, vm.Status, vm.PID)
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	for name, value := range report.Faults {
+		fmt.Fprintf(std.Out, "fault: %s = %s\n", name, value)
+	}
+	return nil
+}
+
+func env(_ context.Context, args []string, std lab.Streams) error {
+	set, dir := flags("env", std)
+	asJSON := set.Bool("json", false, "print JSON")
+	if err := set.Parse(args); err != nil {
+		return errors.Join(errUsage, err)
+	}
+	s, err := lab.Open(*dir)
+	if err != nil {
+		return err
+	}
+	settings := s.Env()
+	if *asJSON {
+		return json.NewEncoder(std.Out).Encode(settings)
+	}
+	names := make([]string, 0, len(settings))
+	for name := range settings {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		fmt.Fprintf(std.Out, "export %s=%s\n", name, shellescape.Quote(settings[name]))
+	}
+	return nil
+}
+
+func fault(_ context.Context, args []string, std lab.Streams) error {
+	set, dir := flags("fault", std)
+	if err := set.Parse(args); err != nil {
+		return errors.Join(errUsage, err)
+	}
+	words := set.Args()
+	if len(words) == 0 {
+		return errUsage
+	}
+	s, err := lab.Open(*dir)
+	if err != nil {
+		return err
+	}
+	switch {
+	case words[0] == "clear" && len(words) == 1:
+		return s.ClearFaults()
+	case words[0] == "set" && len(words) == 3:
+		return s.SetFault(lab.Fault(words[1]), words[2])
+	case words[0] == "list" && len(words) == 1:
+		active, err := s.ActiveFaults()
+		if err != nil {
+			return err
+		}
+		for _, f := range lab.Faults() {
+			fmt.Fprintf(std.Out, "%-26s %s\n", f, strings.TrimSpace(active[f]))
+		}
+		return nil
+	}
+	return errUsage
+}
+
+// tool plays one of Proxmox's commands.
+func tool(ctx context.Context, name string, args []string, std lab.Streams) int {
+	s, err := lab.Open(defaultDir())
+	if err != nil {
+		fmt.Fprintln(std.Err, err)
+		return 1
+	}
+	return s.Command(ctx, name, args, std)
+}
+
+// guest is the init of a process VM.
+func guest(std lab.Streams) int {
+	if err := lab.RunGuest(std.In); err != nil {
+		fmt.Fprintln(std.Err, err)
+		return 1
+	}
+	return 0
+}

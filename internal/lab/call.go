@@ -1,0 +1,148 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Tools are the names the work-alikes go by in the lab's bin directory.
+func Tools() []string { return []string{"qm", "pvesh", "pvesm", "pveversion"} }
+
+// Streams are a command's standard files.
+type Streams struct {
+	In       io.Reader
+	Out, Err io.Writer
+}
+
+// exitError is how a work-alike ends: what PVE prints on stderr and its exit
+// code, which follows no rule there (whatever errno held).
+type exitError struct {
+	code int
+	text string
+}
+
+func (e *exitError) Error() string { return e.text }
+
+func fail(code int, format string, args ...any) error {
+	return &exitError{code: code, text: fmt.Sprintf(format, args...)}
+}
+
+// call is one run of a work-alike.
+type call struct {
+	ctx    context.Context //nolint:containedctx // a call is one command's run, not a long-lived value
+	s      *State
+	drv    Driver
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+	opts   map[string]string
+	extra  []string
+}
+
+func (c *call) id() int {
+	n, _ := strconv.Atoi(c.opts["vmid"])
+	return n
+}
+
+func (c *call) on(name string) bool { return c.opts[name] == "1" }
+
+// Command is Run as a process of its own: it is recorded, so that down can end
+// it when it hangs.
+func (s *State) Command(ctx context.Context, tool string, args []string, std Streams) int {
+	path := s.path("run", "call-"+strconv.Itoa(os.Getpid()))
+	if err := writePidFile(path, os.Getpid()); err != nil {
+		fmt.Fprintln(std.Err, err)
+		return 1
+	}
+	defer os.Remove(path)
+	return s.Run(ctx, tool, args, std)
+}
+
+// Run runs a work-alike in the lab and answers its exit code.
+func (s *State) Run(ctx context.Context, tool string, args []string, std Streams) int {
+	err := s.run(ctx, tool, args, std)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(std.Err, strings.TrimRight(err.Error(), "\n"))
+	var exit *exitError
+	if errors.As(err, &exit) {
+		return exit.code
+	}
+	return 255
+}
+
+func (s *State) run(ctx context.Context, tool string, args []string, std Streams) error {
+	if err := sleep(ctx, time.Duration(s.Config.SlowMS)*time.Millisecond); err != nil {
+		return err
+	}
+	drv, err := s.driver()
+	if err != nil {
+		return err
+	}
+	c := &call{ctx: ctx, s: s, drv: drv, stdin: std.In, stdout: std.Out, stderr: std.Err}
+	switch filepath.Base(tool) {
+	case "qm":
+		return c.qm(args)
+	case "pvesh":
+		return c.pvesh(args)
+	case "pvesm":
+		return c.pvesm(args)
+	case "pveversion":
+		return c.pveversion(args)
+	}
+	return fmt.Errorf("the lab has no command %q", tool)
+}
+
+// qm finds the verb, the longest first: `guest exec-status` before `guest`.
+func (c *call) qm(args []string) error {
+	all := verbs()
+	for words := 2; words >= 1; words-- {
+		if len(args) < words {
+			continue
+		}
+		name := strings.Join(args[:words], " ")
+		if i := slices.IndexFunc(all, func(v *verb) bool { return v.name == name }); i >= 0 {
+			var err error
+			if c.opts, c.extra, err = all[i].parse(args[words:], c.stderr); err != nil {
+				return err
+			}
+			return all[i].run(c)
+		}
+	}
+	if len(args) == 0 {
+		return fail(255, "ERROR: no command specified\nUSAGE: qm <COMMAND> [ARGS] [OPTIONS]")
+	}
+	return fail(255, "ERROR: unknown command 'qm %s'\nUSAGE: qm <COMMAND> [ARGS] [OPTIONS]", args[0])
+}
+
+// child is a call in the same lab with other options, for verbs made of others.
+func (c *call) child(opts map[string]string) *call {
+	sub := *c
+	sub.opts = opts
+	return &sub
+}
+
+func (c *call) pveversion(args []string) error {
+	verbose := slices.ContainsFunc(args, func(a string) bool { return a == "-v" || a == "--verbose" })
+	manager, kernel, server := "9.2.2/3a1fb5d6e0b1c7a4", "6.17.4-1-pve", "9.2.6"
+	if c.s.Config.Version == "8.2" {
+		manager, kernel, server = "8.2.2/9355359cd7afbae4", "6.8.4-2-pve", "8.2.1"
+	}
+	if !verbose {
+		fmt.Fprintf(c.stdout, "pve-manager/%s (running kernel: %s)\n", manager, kernel)
+		return nil
+	}
+	release, build, _ := strings.Cut(manager, "/")
+	fmt.Fprintf(c.stdout, "proxmox-ve: %s.0 (running kernel: %s)\npve-manager: %s (running version: %s/%s)\nqemu-server: %s\n",
+		c.s.Config.Version, kernel, release, release, build, server)
+	return nil
+}

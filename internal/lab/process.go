@@ -1,0 +1,227 @@
+package lab
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// processDriver runs each VM as one process, the pvelab binary, that is init
+// of a PID namespace and shows its children a root file system of its own. It
+// is fast and honest about commands, files and signals; it isolates nothing.
+type processDriver struct{}
+
+func newProcessDriver() Driver { return processDriver{} }
+
+var _ Driver = processDriver{}
+
+func (processDriver) Up(_ context.Context, s *State) error {
+	if s.Config.GuestPort == 0 {
+		s.Config.GuestPort = guestPort(s.guestAddress(0))
+	}
+	return nil
+}
+
+func (processDriver) Down(context.Context, *State) error { return nil }
+
+// guestAddress is where a VM's SSH server listens: an address of its own in
+// 127.77.0.0/16, which needs no set-up. n counts from a place drawn from the
+// lab's directory, so that labs beside each other rarely meet; when they do,
+// the guest takes the next.
+func (s *State) guestAddress(n int) netip.Addr {
+	const hosts = 254 * 254 // no 0 and no 255 in the last two bytes
+	at := (int(s.Hash()%hosts) + n) % hosts
+	return netip.AddrFrom4([4]byte{127, 77, byte(at/254 + 1), byte(at%254 + 1)})
+}
+
+// guestCandidates are the addresses a VM may take: the one its cloud-init
+// settings name, else the first free one from its own number on.
+func (s *State) guestCandidates(vm VMRef) []string {
+	if prefix, err := netip.ParsePrefix(Props(vm.Conf.Get("ipconfig0"))["ip"]); err == nil && prefix.Addr().IsLoopback() {
+		return []string{prefix.Addr().String()}
+	}
+	candidates := make([]string, 0, 256)
+	for n := range cap(candidates) {
+		candidates = append(candidates, s.guestAddress(vm.ID+n).String())
+	}
+	return candidates
+}
+
+// guestConfig is what a guest is told at start, as JSON on its stdin.
+type guestConfig struct {
+	ID         int
+	Hostname   string
+	User       string
+	Keys       string // public keys, one per line
+	InstanceID string
+	MAC        string
+	Addresses  []string // to try, in order
+	Port       int
+	Agent      string // path of the agent's socket, "" when the VM has none
+	Root       string // empty directory to mount the root file system on
+	Disk       string // directory of the files that stay
+	Binary     string // the pvelab binary
+}
+
+const defaultGuestUser = "debian"
+
+func (s *State) guestConfig(vm VMRef) (guestConfig, error) {
+	config := guestConfig{
+		ID: vm.ID, Hostname: vm.Conf.Get("name"), User: vm.Conf.Get("ciuser"), Keys: vm.Conf.SSHKeys(),
+		MAC: strings.ToLower(vm.Conf.MAC()), Addresses: s.guestCandidates(vm), Port: s.Config.GuestPort,
+		Root: filepath.Join(s.RunDir(vm.ID), "root"), Disk: filepath.Join(s.RunDir(vm.ID), "disk"), Binary: s.Config.Binary,
+	}
+	if config.Hostname == "" {
+		config.Hostname = fmt.Sprintf("VM%d", vm.ID)
+	}
+	if config.User == "" {
+		config.User = defaultGuestUser
+	}
+	meta := cloudInitSeed(vm.ID, vm.Conf, "").meta
+	config.InstanceID = strings.TrimSpace(strings.TrimPrefix(meta, "instance-id:"))
+	if agentEnabled(vm.Conf) {
+		config.Agent = agentSocket(s.RunDir(vm.ID))
+	}
+	if _, volid := vm.Conf.BootDisk(); volid != "" {
+		path, err := s.VolumePath(volid)
+		if err != nil {
+			return config, err
+		}
+		if _, err := os.Stat(path); err != nil {
+			return config, fmt.Errorf("volume '%s' does not exist", volid)
+		}
+		config.Disk = path + contentSuffix
+	}
+	return config, nil
+}
+
+// Start runs the guest's process. The process waits for its settings until it
+// is recorded, and goes away when they do not come: a starter that is killed
+// in between leaves nothing that nobody knows of.
+func (processDriver) Start(ctx context.Context, s *State, vm VMRef) error {
+	config, err := s.guestConfig(vm)
+	if err != nil {
+		return err
+	}
+	if err := os.RemoveAll(s.RunDir(vm.ID)); err != nil {
+		return err
+	}
+	for _, dir := range []string{config.Root, config.Disk} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	log, err := os.OpenFile(s.LogPath(vm.ID), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	ready, tellReady, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer ready.Close()
+	defer tellReady.Close()
+
+	//nolint:contextcheck,noctx // the machine outlives the command that starts it
+	cmd := exec.Command(s.Config.Binary, "guest", strconv.Itoa(vm.ID), s.Dir)
+	cmd.Env = []string{"PATH=" + guestPath, "GOGC=50", "GOMAXPROCS=2"}
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.ExtraFiles = []*os.File{tellReady}
+	cmd.SysProcAttr = guestNamespaces()
+	settings, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("run %s in namespaces of its own: %w", s.Config.Binary, err)
+	}
+	go func() { _ = cmd.Wait() }() // reaps it when it ends before we do
+	tellReady.Close()
+	pidFile := filepath.Join(s.RunDir(vm.ID), "pid")
+	err = writePidFile(pidFile, cmd.Process.Pid)
+	if err == nil {
+		err = json.NewEncoder(settings).Encode(config)
+	}
+	settings.Close()
+	if err == nil {
+		err = awaitReady(ctx, ready)
+	}
+	if err != nil {
+		_ = cmd.Process.Kill()
+		return errors.Join(err, processDriver{}.Stop(context.WithoutCancel(ctx), s, vm))
+	}
+	return nil
+}
+
+func guestNamespaces() *syscall.SysProcAttr {
+	attr := &syscall.SysProcAttr{
+		Setsid:     true,
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS,
+	}
+	if uid, gid := os.Geteuid(), os.Getegid(); uid != 0 {
+		attr.Cloneflags |= syscall.CLONE_NEWUSER
+		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}
+		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: gid, Size: 1}}
+	}
+	return attr
+}
+
+// readyLine is what a guest says on descriptor 3 when it is up; anything else
+// is its error.
+const readyLine = "ready"
+
+func awaitReady(ctx context.Context, ready *os.File) error {
+	stop := context.AfterFunc(ctx, func() { ready.Close() })
+	defer stop()
+	line, _ := bufio.NewReader(ready).ReadString('\n')
+	switch line = strings.TrimSpace(line); {
+	case line == readyLine:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case line == "":
+		return errors.New("the guest's process ended before it was up: see its log")
+	}
+	return errors.New(line)
+}
+
+// Stop kills the guest's init, and with it the kernel all else in the
+// namespace.
+func (d processDriver) Stop(ctx context.Context, s *State, vm VMRef) error {
+	if err := killPidFile(ctx, filepath.Join(s.RunDir(vm.ID), "pid"), syscall.SIGKILL); err != nil {
+		return err
+	}
+	return os.RemoveAll(s.RunDir(vm.ID))
+}
+
+// Shutdown asks the guest's init to power off, as an ACPI button does.
+func (d processDriver) Shutdown(ctx context.Context, s *State, vm VMRef) error {
+	pid, running := d.Pid(s, vm)
+	if !running {
+		return nil
+	}
+	if err := syscall.Kill(pid, syscall.SIGPWR); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return err
+	}
+	if err := waitPidFile(ctx, filepath.Join(s.RunDir(vm.ID), "pid")); err != nil {
+		return ErrShutdownTimeout
+	}
+	return nil
+}
+
+func (processDriver) Pid(s *State, vm VMRef) (int, bool) {
+	return readPidFile(filepath.Join(s.RunDir(vm.ID), "pid"))
+}
+
+func (processDriver) AgentSocket(s *State, vm VMRef) string { return agentSocket(s.RunDir(vm.ID)) }

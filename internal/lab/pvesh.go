@@ -1,0 +1,376 @@
+package lab
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// pvesh answers the API paths our scripts read. It only reads: what changes
+// VMs goes through qm.
+func (c *call) pvesh(args []string) error {
+	if len(args) < 2 {
+		return fail(255, "ERROR: no command specified\nUSAGE: pvesh <COMMAND> [ARGS] [OPTIONS]")
+	}
+	method, path := args[0], "/"+strings.Trim(args[1], "/")
+	noHandler := fail(1, "No '%s' handler defined for '%s'", method, path)
+	if method != "get" {
+		return noHandler
+	}
+	params, err := apiParams(args[2:])
+	if err != nil {
+		return err
+	}
+	c.opts = params
+	for _, route := range routes() {
+		vars, ok := matchPath(route.pattern, path)
+		if !ok {
+			continue
+		}
+		if err := c.checkNode(vars["node"]); err != nil {
+			return err
+		}
+		result, err := route.handle(c, vars)
+		if err != nil {
+			return err
+		}
+		return c.printAPI(params["output-format"], result)
+	}
+	return noHandler
+}
+
+func apiParams(args []string) (map[string]string, error) {
+	params := map[string]string{}
+	for i := 0; i < len(args); i++ {
+		name, value, inline := strings.Cut(strings.TrimLeft(args[i], "-"), "=")
+		switch {
+		case !strings.HasPrefix(args[i], "-"):
+			return nil, fail(255, "400 too many arguments\npvesh get <api_path> [OPTIONS] [FORMAT_OPTIONS]")
+		case inline:
+		case i+1 < len(args) && !strings.HasPrefix(args[i+1], "-"):
+			i++
+			value = args[i]
+		default:
+			value = "1"
+		}
+		params[name] = value
+	}
+	return params, nil
+}
+
+func (c *call) printAPI(format string, result any) error {
+	switch format {
+	case "json":
+		return printCompact(c.stdout, result)
+	case "json-pretty":
+		return printPretty(c.stdout, result)
+	}
+	return printTable(c.stdout, result)
+}
+
+// checkNode refuses a node nobody knows and one that does not answer.
+func (c *call) checkNode(name string) error {
+	if name == "" {
+		return nil
+	}
+	for _, n := range c.s.nodes() {
+		if n.name == name && n.online {
+			return nil
+		}
+		if n.name == name {
+			return fail(255, "595 Errors during connection establishment, proxy handshake: No route to host")
+		}
+	}
+	return fail(255, "hostname lookup '%s' failed - failed to get address info for: %s: Name or service not known", name, name)
+}
+
+type route struct {
+	pattern string // parts in braces are variables
+	handle  func(c *call, vars map[string]string) (any, error)
+}
+
+func matchPath(pattern, path string) (map[string]string, bool) {
+	want, have := strings.Split(pattern, "/"), strings.Split(path, "/")
+	if len(want) != len(have) {
+		return nil, false
+	}
+	vars := map[string]string{}
+	for i, part := range want {
+		switch {
+		case strings.HasPrefix(part, "{"):
+			vars[strings.Trim(part, "{}")] = have[i]
+		case part != have[i]:
+			return nil, false
+		}
+	}
+	return vars, true
+}
+
+func routes() []route {
+	return []route{
+		{"/version", apiVersion},
+		{"/cluster/nextid", apiNextID},
+		{"/cluster/resources", apiResources},
+		{"/cluster/status", apiClusterStatus},
+		{"/nodes", apiNodes},
+		{"/nodes/{node}/status", apiNodeStatus},
+		{"/nodes/{node}/network", apiNetwork},
+		{"/nodes/{node}/storage", apiStorages},
+		{"/nodes/{node}/storage/{storage}/status", apiStorageStatus},
+		{"/nodes/{node}/storage/{storage}/content", apiContent},
+		{"/nodes/{node}/qemu", apiVMs},
+		{"/nodes/{node}/qemu/{vmid}/config", apiVMConfig},
+		{"/nodes/{node}/qemu/{vmid}/status/current", apiVMStatus},
+		{"/nodes/{node}/qemu/{vmid}/agent/file-read", apiFileRead},
+		{"/nodes/{node}/qemu/{vmid}/agent/exec-status", apiExecStatus},
+		{"/nodes/{node}/qemu/{vmid}/agent/{command}", apiAgent},
+		{"/nodes/{node}/lxc", apiContainers},
+		{"/storage", apiStorageDefinitions},
+		{"/storage/{storage}", apiStorageDefinition},
+	}
+}
+
+func apiVersion(c *call, _ map[string]string) (any, error) {
+	release, version, repo := "9.2", "9.2.2", "3a1fb5d6e0b1c7a4"
+	if c.s.Config.Version == "8.2" {
+		release, version, repo = "8.2", "8.2.2", "9355359cd7afbae4"
+	}
+	return map[string]any{"release": release, "version": version, "repoid": repo}, nil
+}
+
+func apiNextID(c *call, _ map[string]string) (any, error) {
+	asked, given := c.opts["vmid"]
+	if !given {
+		return strconv.Itoa(c.s.NextID()), nil
+	}
+	id, err := strconv.Atoi(asked)
+	if err != nil || id < 100 {
+		return nil, fail(255, "400 Parameter verification failed.\nvmid: invalid format - value does not look like a valid VM ID")
+	}
+	if kind, _, taken := c.s.holder(id); taken {
+		_ = kind // the real one says VM of a container too
+		return nil, fail(255, "400 Parameter verification failed.\nvmid: VM %d already exists", id)
+	}
+	return asked, nil
+}
+
+// vmsOf are the VMs of a node as the API lists them.
+func (c *call) vmsOf(name string) []map[string]any {
+	list := []map[string]any{}
+	for _, id := range c.s.idsOf(name, "qemu-server") {
+		conf, err := c.s.confOf(name, id)
+		if err != nil {
+			continue // destroyed since it was listed
+		}
+		list = append(list, c.vmStatus(id, conf))
+	}
+	return list
+}
+
+func apiVMs(c *call, vars map[string]string) (any, error) { return c.vmsOf(vars["node"]), nil }
+
+func apiContainers(c *call, vars map[string]string) (any, error) {
+	list := []map[string]any{}
+	for _, id := range c.s.idsOf(vars["node"], "lxc") {
+		list = append(list, map[string]any{"vmid": id, "name": fmt.Sprintf("ct%d", id), "status": "stopped", "type": "lxc"})
+	}
+	return list, nil
+}
+
+func apiResources(c *call, _ map[string]string) (any, error) {
+	kind := c.opts["type"]
+	if kind != "" && !slices.Contains([]string{"vm", "storage", "node", "sdn"}, kind) {
+		return nil, fail(255, "400 Parameter verification failed.\ntype: value '%s' does not have a value in the enumeration 'vm, storage, node, sdn'", kind)
+	}
+	list := []map[string]any{}
+	for _, n := range c.s.nodes() {
+		if kind == "" || kind == "vm" {
+			for _, vm := range c.vmsOf(n.name) {
+				list = append(list, resource("qemu", n, vm))
+			}
+			for _, id := range c.s.idsOf(n.name, "lxc") {
+				list = append(list, resource("lxc", n, map[string]any{"vmid": id, "name": fmt.Sprintf("ct%d", id), "status": "stopped"}))
+			}
+		}
+		if kind == "" || kind == "node" {
+			entry := nodeEntry(n)
+			entry["type"] = "node"
+			list = append(list, entry)
+		}
+		if kind == "" || kind == "storage" {
+			for _, st := range c.s.storages() {
+				list = append(list, map[string]any{
+					"id": "storage/" + n.name + "/" + st.name, "type": "storage", "node": n.name, "storage": st.name,
+					"status": "available", "plugintype": st.kind, "content": st.content, "shared": 0,
+				})
+			}
+		}
+	}
+	return list, nil
+}
+
+// resource is a VM or container as /cluster/resources shows it.
+func resource(kind string, n node, vm map[string]any) map[string]any {
+	entry := map[string]any{"type": kind, "node": n.name, "id": fmt.Sprintf("%s/%v", kind, vm["vmid"]), "template": 0, "maxcpu": vm["cpus"]}
+	for _, key := range []string{"vmid", "name", "status", "template", "tags", "lock", "maxmem", "maxdisk", "cpu", "mem", "disk", "uptime"} {
+		if value, ok := vm[key]; ok {
+			entry[key] = value
+		}
+	}
+	if !n.online {
+		entry["status"] = "unknown"
+	}
+	return entry
+}
+
+func apiNodes(c *call, _ map[string]string) (any, error) {
+	list := []map[string]any{}
+	for _, n := range c.s.nodes() {
+		entry := nodeEntry(n)
+		entry["type"] = "node"
+		list = append(list, entry)
+	}
+	return list, nil
+}
+
+func nodeEntry(n node) map[string]any {
+	entry := map[string]any{"node": n.name, "id": "node/" + n.name, "status": "offline"}
+	if n.online {
+		entry["status"] = "online"
+		entry["cpu"], entry["maxcpu"] = 0.1, 8
+		entry["mem"], entry["maxmem"] = int64(4)<<30, int64(32)<<30
+		entry["uptime"] = 86400
+	}
+	return entry
+}
+
+func apiClusterStatus(c *call, _ map[string]string) (any, error) {
+	nodes := c.s.nodes()
+	list := []map[string]any{}
+	if len(nodes) > 1 {
+		quorate := 1
+		if c.s.fault(FaultNoQuorum) != "" {
+			quorate = 0
+		}
+		list = append(list, map[string]any{"type": "cluster", "id": "cluster", "name": "lab", "nodes": len(nodes), "quorate": quorate, "version": len(nodes)})
+	}
+	for i, n := range nodes {
+		entry := map[string]any{"type": "node", "id": "node/" + n.name, "name": n.name, "nodeid": i + 1, "online": 0, "local": 0, "level": "", "ip": otherNodeIP}
+		if n.online {
+			entry["online"] = 1
+		}
+		if i == 0 {
+			entry["local"], entry["ip"] = 1, "127.0.0.1"
+		}
+		list = append(list, entry)
+	}
+	return list, nil
+}
+
+// apiNodeStatus has no `status` key, like the real one.
+func apiNodeStatus(c *call, _ map[string]string) (any, error) {
+	version, _ := apiVersion(c, nil)
+	numbers := version.(map[string]any)
+	return map[string]any{
+		"cpu": 0.1, "uptime": 86400, "wait": 0, "idle": 0,
+		"loadavg":        []any{"0.10", "0.08", "0.05"},
+		"memory":         map[string]any{"total": int64(32) << 30, "used": int64(4) << 30, "free": int64(28) << 30},
+		"rootfs":         map[string]any{"total": int64(94) << 30, "used": int64(14) << 30, "free": int64(80) << 30, "avail": int64(80) << 30},
+		"cpuinfo":        map[string]any{"cpus": 8, "cores": 8, "sockets": 1, "model": "lab"},
+		"pveversion":     fmt.Sprintf("pve-manager/%s/%s", numbers["version"], numbers["repoid"]),
+		"kversion":       "Linux",
+		"ksm":            map[string]any{"shared": 0},
+		"current-kernel": map[string]any{"sysname": "Linux", "machine": "x86_64"},
+	}, nil
+}
+
+func apiNetwork(c *call, _ map[string]string) (any, error) {
+	list := []map[string]any{{"iface": "eno1", "type": "eth", "active": 1, "exists": 1, "method": "manual", "priority": 3}}
+	if c.s.bridgeExists(c.s.Config.Bridge) {
+		list = append(list, map[string]any{
+			"iface": c.s.Config.Bridge, "type": "bridge", "active": 1, "autostart": 1, "method": "static",
+			"bridge_ports": "eno1", "bridge_stp": "off", "bridge_fd": "0", "priority": 4,
+		})
+	}
+	if kind := c.opts["type"]; kind != "" {
+		list = slices.DeleteFunc(list, func(n map[string]any) bool {
+			return n["type"] != kind && kind != "any_bridge" && kind != "any_local_bridge"
+		})
+	}
+	return list, nil
+}
+
+const storageTotal = int64(100) << 30
+
+func (c *call) storageStatus(st storage) map[string]any {
+	used := int64(0)
+	for _, v := range c.s.volumes(st, 0) {
+		used += fileSize(v.path)
+	}
+	return map[string]any{
+		"type": st.kind, "content": st.content, "active": 1, "enabled": 1, "shared": 0,
+		"total": storageTotal, "used": used, "avail": storageTotal - used,
+	}
+}
+
+func apiStorages(c *call, _ map[string]string) (any, error) {
+	list := []map[string]any{}
+	for _, st := range c.s.storages() {
+		entry := c.storageStatus(st)
+		entry["storage"] = st.name
+		if content := c.opts["content"]; content == "" || slices.Contains(strings.Split(st.content, ","), content) {
+			list = append(list, entry)
+		}
+	}
+	return list, nil
+}
+
+func apiStorageStatus(c *call, vars map[string]string) (any, error) {
+	st, err := c.s.storage(vars["storage"])
+	if err != nil {
+		return nil, err
+	}
+	return c.storageStatus(st), nil
+}
+
+func apiContent(c *call, vars map[string]string) (any, error) {
+	st, err := c.s.storage(vars["storage"])
+	if err != nil {
+		return nil, err
+	}
+	owner, _ := strconv.Atoi(c.opts["vmid"])
+	list := []map[string]any{}
+	for _, v := range c.s.volumes(st, owner) {
+		list = append(list, map[string]any{"volid": v.volid, "format": v.format, "content": "images", "vmid": v.owner, "size": c.volumeSize(v)})
+	}
+	return list, nil
+}
+
+func storageDefinition(st storage) map[string]any {
+	entry := map[string]any{"storage": st.name, "type": st.kind, "content": st.content}
+	if st.thin() {
+		entry["thinpool"], entry["vgname"] = "data", "pve"
+	} else {
+		entry["path"] = "/var/lib/vz"
+	}
+	return entry
+}
+
+func apiStorageDefinitions(c *call, _ map[string]string) (any, error) {
+	list := []map[string]any{}
+	for _, st := range c.s.storages() {
+		list = append(list, storageDefinition(st))
+	}
+	return list, nil
+}
+
+func apiStorageDefinition(c *call, vars map[string]string) (any, error) {
+	st, err := c.s.storage(vars["storage"])
+	if err != nil {
+		return nil, err
+	}
+	entry := storageDefinition(st)
+	entry["digest"] = digest(NewConf())
+	return entry, nil
+}

@@ -1,0 +1,374 @@
+package lab
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/crypto/ssh"
+)
+
+// qmCreate makes a VM. Taking the ID comes first: the config with `lock:
+// create`; what fails later gives it back.
+func qmCreate(c *call) error {
+	id := c.id()
+	values, err := c.vmValues()
+	if err != nil {
+		return err
+	}
+	started := false
+	err = c.lockVM(id, func() error {
+		reserved := NewConf()
+		reserved.Set("lock", "create")
+		if err := c.s.reserve(c.ctx, id, reserved); err != nil {
+			return err
+		}
+		conf := NewConf()
+		conf.Set("vmgenid", uuid.NewString())
+		conf.Set("smbios1", "uuid="+uuid.NewString())
+		conf.Set("meta", fmt.Sprintf("creation-qemu=%s,ctime=%d", c.s.qemuVersion(), time.Now().Unix()))
+		made, err := c.applyValues(id, conf, values)
+		c.dieHalfWay()
+		if err == nil {
+			if order := defaultBoot(conf); !conf.Has("boot") && order != "" {
+				conf.Set("boot", "order="+order)
+			}
+			err = c.s.writeConf(id, conf)
+		}
+		if err != nil {
+			return errors.Join(err, c.freeAll(made), os.Remove(c.s.ConfPath(id)))
+		}
+		started = c.on("start")
+		return nil
+	})
+	if err != nil {
+		return fail(255, "unable to create VM %d - %s", id, err)
+	}
+	if started {
+		return qmStart(c.child(map[string]string{"vmid": strconv.Itoa(id)}))
+	}
+	return nil
+}
+
+// dieHalfWay is the fault of a worker killed in the middle, as happens when
+// the output pipe breaks: its lock stays in the config, its disks stay behind.
+func (c *call) dieHalfWay() {
+	if c.s.useFault(FaultKilledWorker) {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+	}
+}
+
+// qmSet changes a VM. What a running VM cannot take over at once waits in the
+// config's pending section.
+func qmSet(c *call) error {
+	id := c.id()
+	values, err := c.vmValues()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(c.stdout, updateLine(id, values, c.opts["delete"]))
+	return c.lockVM(id, func() error {
+		conf, err := c.s.LoadConf(id)
+		if err != nil {
+			return err
+		}
+		if err := checkLock(conf, c.on("skiplock")); err != nil {
+			return err
+		}
+		_, running := c.drv.Pid(c.s, VMRef{id, conf})
+		for _, key := range splitTags(c.opts["delete"]) {
+			if err := c.deleteKey(conf, key, running); err != nil {
+				return err
+			}
+		}
+		if running {
+			values = deferValues(conf, values)
+		}
+		made, err := c.applyValues(id, conf, values)
+		if err == nil {
+			err = c.s.writeConf(id, conf)
+		}
+		if err != nil {
+			return errors.Join(err, c.freeAll(made))
+		}
+		return nil
+	})
+}
+
+// deferValues notes as pending what only counts after a restart, and answers
+// what can count now: PVE calls those options fast-pluggable; disks and
+// network cards are hot-plugged.
+func deferValues(conf *Conf, values map[string]string) map[string]string {
+	now := map[string]string{}
+	for key, value := range values {
+		atOnce := slices.Contains([]string{"name", "description", "tags", "onboot", "protection", "lock", "startup", "hotplug"}, key)
+		if atOnce || isDrive(key) {
+			now[key] = value
+		} else {
+			conf.SetPending(key, value)
+		}
+	}
+	return now
+}
+
+func updateLine(id int, values map[string]string, deleted string) string {
+	line := fmt.Sprintf("update VM %d:", id)
+	if deleted != "" {
+		line += " -delete " + deleted
+	}
+	for _, key := range sortedKeys(values) {
+		value := values[key]
+		if key == "cipassword" {
+			value = "<hidden>"
+		}
+		line += " -" + key + " " + value
+	}
+	return line
+}
+
+func (c *call) deleteKey(conf *Conf, key string, running bool) error {
+	if !conf.Has(key) {
+		fmt.Fprintf(c.stderr, "cannot delete '%s' - not set in current configuration!\n", key)
+		return nil
+	}
+	d := parseDrive(conf.Get(key))
+	switch {
+	case strings.HasPrefix(key, "unused") || (isDrive(key) && d.cloudInit()):
+		conf.Delete(key)
+		return c.freeVolume(d.file)
+	case isDrive(key) && !d.cdrom():
+		conf.Delete(key)
+		addUnused(conf, d.file)
+	case running:
+		conf.DeletePending(key)
+	default:
+		conf.Delete(key)
+	}
+	return nil
+}
+
+// addUnused keeps a volume in the config without attaching it.
+func addUnused(conf *Conf, volid string) string {
+	for n := 0; ; n++ {
+		key := "unused" + strconv.Itoa(n)
+		if !conf.Has(key) {
+			conf.Set(key, volid)
+			return key
+		}
+	}
+}
+
+// vmValues are the call's options that go into a config, in the form PVE
+// stores them.
+func (c *call) vmValues() (map[string]string, error) {
+	values := map[string]string{}
+	stored := vmOptions()
+	for key, value := range c.opts {
+		v := verb{options: stored}
+		if _, ok := v.option(key); !ok || key == "vmid" {
+			continue
+		}
+		values[key] = value
+	}
+	if source, ok := values["sshkeys"]; ok {
+		keys, err := c.readSSHKeys(source)
+		if err != nil {
+			return nil, err
+		}
+		values["sshkeys"] = keys
+	}
+	if tags, ok := values["tags"]; ok {
+		list := splitTags(strings.ToLower(tags))
+		slices.Sort(list)
+		values["tags"] = strings.Join(slices.Compact(list), ";")
+	}
+	return values, nil
+}
+
+// readSSHKeys reads the key file of --sshkeys, which is a file on the node, and
+// URL-encodes it the way PVE stores it.
+func (c *call) readSSHKeys(source string) (string, error) {
+	var raw []byte
+	var err error
+	if source == "/dev/stdin" {
+		raw, err = io.ReadAll(c.stdin)
+	} else if raw, err = os.ReadFile(source); err != nil {
+		return "", fail(2, "can't open '%s' - No such file or directory", source)
+	}
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(raw)) {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		if _, _, _, _, err := ssh.ParseAuthorizedKey([]byte(line)); err != nil {
+			return "", fail(255, "SSH public key validation error")
+		}
+	}
+	return strings.ReplaceAll(url.QueryEscape(string(raw)), "+", "%20"), nil
+}
+
+// applyValues writes options into a config, makes the disks they ask for and
+// fills in MAC addresses. made are the new volumes, also on failure.
+func (c *call) applyValues(id int, conf *Conf, values map[string]string) (made []string, err error) {
+	for _, key := range sortedKeys(values) {
+		value := values[key]
+		switch {
+		case isDrive(key):
+			if old := parseDrive(conf.Get(key)); conf.Has(key) && !old.cdrom() {
+				addUnused(conf, old.file)
+			}
+			var volid string
+			value, volid, err = c.makeDrive(id, key, parseDrive(value))
+			if volid != "" {
+				made = append(made, volid)
+			}
+			if err != nil {
+				return made, err
+			}
+		case strings.HasPrefix(key, "net"):
+			value = withMAC(value)
+		}
+		conf.Set(key, value)
+	}
+	return made, nil
+}
+
+// makeDrive turns `ST:0,import-from=FILE`, `ST:32`, `ST:cloudinit` or the name
+// of a volume into a config line; volid is the new volume, or "".
+func (c *call) makeDrive(id int, key string, d drive) (line, volid string, err error) {
+	name, what, ok := strings.Cut(d.file, ":")
+	if d.file == "none" || d.file == "cdrom" {
+		return d.String(), "", nil
+	}
+	if !ok {
+		return "", "", fail(255, "%s: invalid format - unable to parse volume ID '%s'", key, d.file)
+	}
+	st, err := c.s.storage(name)
+	if err != nil {
+		return "", "", err
+	}
+	source := d.props["import-from"]
+	delete(d.props, "import-from")
+	gigabytes, sizeErr := strconv.ParseFloat(what, 64)
+	switch {
+	case what == "cloudinit":
+		d.props["media"] = "cdrom"
+		delete(d.props, "size")
+		volid, err = c.allocCloudInit(st, id)
+	case source != "" && gigabytes != 0:
+		return "", "", fail(255, "%s: 'import-from' requires special syntax - use <storage ID>:0,import-from=<source>", key)
+	case source != "":
+		volid, err = c.importVolume(st, id, source, d.props["format"])
+	case sizeErr == nil:
+		volid, err = c.allocVolume(st, id, d.props["format"], int64(gigabytes*(1<<30)))
+	default:
+		return c.attachDrive(d)
+	}
+	delete(d.props, "format")
+	if err != nil {
+		return "", volid, err
+	}
+	d.file = volid
+	if what != "cloudinit" {
+		if err := c.setSize(&d); err != nil {
+			return "", volid, err
+		}
+	}
+	fmt.Fprintf(c.stdout, "%s: successfully created disk '%s'\n", key, d)
+	return d.String(), volid, nil
+}
+
+func (c *call) attachDrive(d drive) (line, volid string, err error) {
+	path, err := c.s.VolumePath(d.file)
+	if err != nil {
+		return "", "", err
+	}
+	if _, err := os.Stat(path); err != nil {
+		return "", "", fail(255, "volume '%s' does not exist", d.file)
+	}
+	if !d.cdrom() {
+		err = c.setSize(&d)
+	}
+	return d.String(), "", err
+}
+
+func (c *call) setSize(d *drive) error {
+	path, err := c.s.VolumePath(d.file)
+	if err != nil {
+		return err
+	}
+	size, err := c.drv.DiskSize(c.ctx, path)
+	if err != nil {
+		return err
+	}
+	d.props["size"] = formatSize(size)
+	return nil
+}
+
+// withMAC gives a network card without an address one of Proxmox's own range.
+func withMAC(value string) string {
+	parts := strings.Split(value, ",")
+	for i, part := range parts {
+		if slices.Contains(nicModels, part) {
+			parts[i] = part + "=" + newMAC()
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+func newMAC() string {
+	var b [3]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return fmt.Sprintf("BC:24:11:%02X:%02X:%02X", b[0], b[1], b[2])
+}
+
+// defaultBoot is PVE's boot order: the first disk, the first CD drive, the
+// first network card.
+func defaultBoot(conf *Conf) string {
+	var order []string
+	for _, wantCD := range []bool{false, true} {
+		for _, key := range conf.Keys() {
+			if isDrive(key) && parseDrive(conf.Get(key)).cdrom() == wantCD {
+				order = append(order, key)
+				break
+			}
+		}
+	}
+	if conf.Has("net0") {
+		order = append(order, "net0")
+	}
+	return strings.Join(order, ";")
+}
+
+// checkLock refuses to work on a VM with a `lock:` line.
+func checkLock(conf *Conf, skip bool) error {
+	if lock := conf.Get("lock"); lock != "" && !skip {
+		return fail(255, "VM is locked (%s)", lock)
+	}
+	return nil
+}
+
+func (s *State) qemuVersion() string {
+	if s.Config.Version == "8.2" {
+		return "8.1.5"
+	}
+	return "10.1.2"
+}
+
+// digest is what the API answers as a config's digest.
+func digest(conf *Conf) string {
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(conf.String())))[:40]
+}

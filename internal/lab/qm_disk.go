@@ -1,0 +1,341 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// diskFormatFor is the file format of a new disk: a thin pool's files are
+// qcow2 whatever is asked for, a directory's raw by default.
+func diskFormatFor(st storage, asked string) string {
+	if st.thin() {
+		return "qcow2"
+	}
+	if asked == "" {
+		return "raw"
+	}
+	return asked
+}
+
+// makeVolume takes a disk name on a storage and lets fn make the file.
+func (c *call) makeVolume(st storage, id int, format string, fn func(path string) error) (volid string, err error) {
+	err = c.lockStorage(st, func() error {
+		if volid, err = c.s.newVolume(st, id, format); err != nil {
+			return err
+		}
+		return c.makeFile(st, id, volid, fn)
+	})
+	if err != nil {
+		volid = "" // fn leaves nothing behind when it fails
+	}
+	return volid, err
+}
+
+func (c *call) makeFile(st storage, id int, volid string, fn func(path string) error) error {
+	path, err := c.s.VolumePath(volid)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(st.volumeDir(id), 0o755); err != nil {
+		return err
+	}
+	return fn(path)
+}
+
+func (c *call) allocVolume(st storage, id int, asked string, size int64) (string, error) {
+	format := diskFormatFor(st, asked)
+	return c.makeVolume(st, id, format, func(path string) error {
+		return c.drv.CreateDisk(c.ctx, path, format, size)
+	})
+}
+
+// importVolume copies an image by absolute path, which PVE allows root@pam.
+func (c *call) importVolume(st storage, id int, source, asked string) (string, error) {
+	if !filepath.IsAbs(source) {
+		path, err := c.s.VolumePath(source)
+		if err != nil {
+			return "", err
+		}
+		source = path
+	}
+	if _, err := os.Stat(source); err != nil {
+		return "", fail(255, "cannot import from '%s' - file does not exist", source)
+	}
+	format := diskFormatFor(st, asked)
+	volid, err := c.makeVolume(st, id, format, func(path string) error {
+		return c.drv.ImportDisk(c.ctx, source, path, format)
+	})
+	if err == nil {
+		fmt.Fprintln(c.stdout, "transferred 100.00%")
+	}
+	return volid, err
+}
+
+// allocCloudInit makes the VM's cloud-init volume: 4 MiB that start fills.
+func (c *call) allocCloudInit(st storage, id int) (volid string, err error) {
+	stem := fmt.Sprintf("vm-%d-cloudinit", id)
+	volid = st.volid(id, stem, "qcow2")
+	err = c.lockStorage(st, func() error {
+		if c.s.volumeExists(st, id, stem) {
+			if st.thin() {
+				return fail(5, "lvcreate 'pve/%s' error:   Logical Volume \"%s\" already exists in volume group \"pve\"", stem, stem)
+			}
+			return fail(255, "disk image '/var/lib/vz/images/%d/%s.qcow2' already exists", id, stem)
+		}
+		return c.makeFile(st, id, volid, func(path string) error {
+			return os.WriteFile(path, make([]byte, 4<<20), 0o640)
+		})
+	})
+	if err != nil {
+		return "", err
+	}
+	return volid, nil
+}
+
+// linkVolume makes a linked clone's disk. On a thin pool the clone stands on
+// its own once made, so the base is kept alive for it by a second name.
+func (c *call) linkVolume(base string, id int) (volid string, err error) {
+	name, rest, _ := strings.Cut(base, ":")
+	st, err := c.s.storage(name)
+	if err != nil {
+		return "", err
+	}
+	basePath, err := c.s.VolumePath(base)
+	if err != nil {
+		return "", err
+	}
+	volid, err = c.makeVolume(st, id, "qcow2", func(path string) error {
+		from := basePath
+		if st.thin() && c.s.Config.Driver == DriverQemu {
+			from = hiddenBase(path)
+			if err := os.Link(basePath, from); err != nil {
+				return err
+			}
+		}
+		return c.drv.LinkDisk(c.ctx, from, path)
+	})
+	if err == nil && !st.thin() {
+		_, own, _ := strings.Cut(volid, ":")
+		volid = name + ":" + rest + "/" + own
+	}
+	return volid, err
+}
+
+// hiddenBase is the second name of the base below a linked clone's disk.
+func hiddenBase(path string) string {
+	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".base")
+}
+
+// copyVolume makes a full clone's disk on a storage.
+func (c *call) copyVolume(volid string, st storage, id int, asked string) (string, error) {
+	path, err := c.s.VolumePath(volid)
+	if err != nil {
+		return "", err
+	}
+	if asked == "" && strings.HasSuffix(path, ".qcow2") {
+		asked = "qcow2"
+	}
+	format := diskFormatFor(st, asked)
+	return c.makeVolume(st, id, format, func(dst string) error {
+		return c.drv.ImportDisk(c.ctx, path, dst, format)
+	})
+}
+
+// freeVolume removes a volume; one that is gone already is no error.
+func (c *call) freeVolume(volid string) error {
+	path, err := c.s.VolumePath(volid)
+	if err != nil {
+		return err
+	}
+	if err := c.drv.DeleteDisk(c.ctx, path); err != nil {
+		return err
+	}
+	if err := os.Remove(hiddenBase(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if !strings.HasPrefix(volid, "local-lvm:") {
+		_ = os.Remove(filepath.Dir(path)) // the VM's directory, once it is empty
+	}
+	return nil
+}
+
+func (c *call) freeAll(volids []string) error {
+	var all error
+	for _, volid := range volids {
+		all = errors.Join(all, c.freeVolume(volid))
+	}
+	return all
+}
+
+// qmResize grows a disk. Its task's failure is told on stderr only: the exit
+// code is 0, as with the real one.
+func qmResize(c *call) error {
+	id, key := c.id(), c.opts["disk"]
+	err := c.lockVM(id, func() error {
+		conf, err := c.s.LoadConf(id)
+		if err != nil {
+			return err
+		}
+		if err := checkLock(conf, c.on("skiplock")); err != nil {
+			return err
+		}
+		if !conf.Has(key) {
+			return fail(255, "disk '%s' does not exist", key)
+		}
+		d := parseDrive(conf.Get(key))
+		if d.cdrom() {
+			return fail(255, "you can't resize a cdrom")
+		}
+		return taskFailure(c.growDrive(id, conf, key, d))
+	})
+	return c.lie(err)
+}
+
+func (c *call) growDrive(id int, conf *Conf, key string, d drive) error {
+	if c.s.useFault(FaultResizeFails) {
+		return errors.New("command '/sbin/lvextend -L 20971520k /dev/pve/vm' failed: exit code 5")
+	}
+	path, err := c.s.VolumePath(d.file)
+	if err != nil {
+		return err
+	}
+	size, err := c.drv.DiskSize(c.ctx, path)
+	if err != nil {
+		return err
+	}
+	wanted, grow := strings.CutPrefix(c.opts["size"], "+")
+	target, err := parseSize(wanted)
+	if err != nil {
+		return err
+	}
+	if grow {
+		target += size
+	}
+	switch {
+	case target < size:
+		return errors.New("shrinking disks is not supported")
+	case target == size:
+		return nil
+	}
+	if err := c.drv.ResizeDisk(c.ctx, path, target); err != nil {
+		return err
+	}
+	d.props["size"] = formatSize(target)
+	conf.Set(key, d.String())
+	return c.s.writeConf(id, conf)
+}
+
+// taskError is an error inside a task whose command ignores how it ended.
+type taskError struct{ error }
+
+func taskFailure(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &taskError{err}
+}
+
+// lie prints a task's error and forgets it: resize and template exit 0 then.
+func (c *call) lie(err error) error {
+	var task *taskError
+	if errors.As(err, &task) {
+		fmt.Fprintln(c.stderr, task.Error())
+		return nil
+	}
+	return err
+}
+
+// qmImport copies an image into a new, unattached volume.
+func qmImport(c *call) error {
+	id := c.id()
+	source, err := filepath.Abs(c.opts["source"])
+	if err != nil {
+		return err
+	}
+	return c.lockVM(id, func() error {
+		conf, err := c.s.LoadConf(id)
+		if err != nil {
+			return err
+		}
+		if err := checkLock(conf, false); err != nil {
+			return err
+		}
+		st, err := c.s.storage(c.opts["storage"])
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(c.stdout, "importing disk '%s' to VM %d ...\n", c.opts["source"], id)
+		volid, err := c.importVolume(st, id, source, c.opts["format"])
+		if err != nil {
+			return err
+		}
+		key := addUnused(conf, volid)
+		if err := c.s.writeConf(id, conf); err != nil {
+			return errors.Join(err, c.freeVolume(volid))
+		}
+		if c.s.Config.Version == "8.2" {
+			fmt.Fprintf(c.stdout, "Successfully imported disk as '%s:%s'\n", key, volid)
+		} else {
+			fmt.Fprintf(c.stdout, "%s: successfully imported disk '%s'\n", key, volid)
+		}
+		return nil
+	})
+}
+
+// qmTemplate turns a VM into a template: its disks become base volumes.
+func qmTemplate(c *call) error {
+	id := c.id()
+	err := c.lockVM(id, func() error {
+		conf, err := c.s.LoadConf(id)
+		if err != nil {
+			return err
+		}
+		if err := checkLock(conf, false); err != nil {
+			return err
+		}
+		if conf.IsTemplate() {
+			return fail(255, "you can't convert a template to a template")
+		}
+		if _, running := c.drv.Pid(c.s, VMRef{id, conf}); running {
+			return fail(255, "you can't convert a VM to template if VM is running")
+		}
+		if c.s.useFault(FaultTemplateFails) {
+			return taskFailure(errors.New("command '/sbin/lvrename pve vm-" + strconv.Itoa(id) + "-disk-0' failed: exit code 5"))
+		}
+		return taskFailure(c.makeBases(id, conf))
+	})
+	return c.lie(err)
+}
+
+func (c *call) makeBases(id int, conf *Conf) error {
+	for _, key := range conf.Keys() {
+		d := parseDrive(conf.Get(key))
+		if !isDrive(key) || d.cdrom() {
+			continue
+		}
+		path, err := c.s.VolumePath(d.file)
+		if err != nil {
+			return err
+		}
+		prefix := fmt.Sprintf("vm-%d-", id)
+		at := strings.LastIndex(d.file, prefix)
+		if at < 0 {
+			continue
+		}
+		d.file = d.file[:at] + "base-" + d.file[at+len("vm-"):]
+		base := filepath.Join(filepath.Dir(path), "base-"+strings.TrimPrefix(filepath.Base(path), "vm-"))
+		for _, suffix := range []string{"", contentSuffix} {
+			if err := os.Rename(path+suffix, base+suffix); err != nil && (suffix == "" || !errors.Is(err, fs.ErrNotExist)) {
+				return err
+			}
+		}
+		conf.Set(key, d.String())
+	}
+	conf.Set("template", "1")
+	return c.s.writeConf(id, conf)
+}

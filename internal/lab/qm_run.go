@@ -1,0 +1,415 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Time limits of PVE's own.
+const (
+	startTimeout    = 60 * time.Second
+	shutdownTimeout = 60 * time.Second
+	stopTimeout     = 30 * time.Second
+)
+
+func qmStart(c *call) error {
+	return c.lockVM(c.id(), func() error { return c.start(c.id()) })
+}
+
+// start boots a VM whose lock is held.
+func (c *call) start(id int) error {
+	conf, err := c.s.LoadConf(id)
+	if err != nil {
+		return err
+	}
+	if err := checkLock(conf, c.on("skiplock")); err != nil {
+		return err
+	}
+	if conf.IsTemplate() {
+		return fail(255, "you can't start a vm if it's a template")
+	}
+	vm := VMRef{id, conf}
+	if _, running := c.drv.Pid(c.s, vm); running {
+		return fail(255, "VM %d already running", id)
+	}
+	if conf.ApplyPending() {
+		if err := c.s.writeConf(id, conf); err != nil {
+			return err
+		}
+	}
+	if conf.CloudInitVolume() != "" {
+		fmt.Fprintln(c.stdout, "generating cloud-init ISO")
+	}
+	for _, key := range conf.Keys() {
+		bridge := Props(conf.Get(key))["bridge"]
+		if strings.HasPrefix(key, "net") && bridge != "" && !c.s.bridgeExists(bridge) {
+			return fail(255, "bridge '%s' does not exist", bridge)
+		}
+	}
+	if c.s.useFault(FaultStartFails) {
+		return fail(255, "start failed: QEMU exited with code 1")
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, startTimeout)
+	defer cancel()
+	if err := c.drv.Start(ctx, c.s, vm); err != nil {
+		return fail(255, "start failed: %s", err)
+	}
+	return nil
+}
+
+func (s *State) bridgeExists(name string) bool {
+	return name == s.Config.Bridge && !s.lists(FaultMissingBridge, name)
+}
+
+func qmStop(c *call) error {
+	id := c.id()
+	return c.lockVM(id, func() error {
+		conf, err := c.s.LoadConf(id)
+		if err != nil {
+			return fail(2, "unable to find configuration file for VM %d on node '%s'", id, c.s.Config.Node)
+		}
+		if err := checkLock(conf, c.on("skiplock")); err != nil {
+			return err
+		}
+		return c.stop(VMRef{id, conf})
+	})
+}
+
+// stop pulls the plug of a VM whose lock is held, and leaves its run directory
+// clean.
+func (c *call) stop(vm VMRef) error {
+	ctx, cancel := context.WithTimeout(c.ctx, stopTimeout)
+	defer cancel()
+	if err := c.drv.Stop(ctx, c.s, vm); err != nil {
+		return fail(255, "VM %d: stop failed: %s", vm.ID, err)
+	}
+	return nil
+}
+
+func qmShutdown(c *call) error {
+	id := c.id()
+	return c.lockVM(id, func() error {
+		conf, err := c.s.LoadConf(id)
+		if err != nil {
+			return err
+		}
+		if err := checkLock(conf, c.on("skiplock")); err != nil {
+			return err
+		}
+		return c.shutdown(VMRef{id, conf})
+	})
+}
+
+func (c *call) shutdown(vm VMRef) error {
+	if _, running := c.drv.Pid(c.s, vm); !running {
+		return nil
+	}
+	timeout := shutdownTimeout
+	if seconds, err := strconv.Atoi(c.opts["timeout"]); err == nil {
+		timeout = time.Duration(seconds) * time.Second
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, timeout)
+	defer cancel()
+	err := ErrShutdownTimeout
+	if c.s.fault(FaultShutdownIgnored) == "" {
+		err = c.drv.Shutdown(ctx, c.s, vm)
+	} else {
+		<-ctx.Done()
+	}
+	switch {
+	case err == nil:
+		return c.stop(vm) // clears what a machine that ended by itself leaves
+	case !errors.Is(err, ErrShutdownTimeout):
+		return err
+	case c.on("forceStop"):
+		fmt.Fprintln(c.stderr, "VM quit/powerdown failed - terminating now with SIGTERM")
+		return c.stop(vm)
+	}
+	return fail(255, "VM quit/powerdown failed - got timeout")
+}
+
+// qmReboot shuts the VM down and starts it again, so that pending changes
+// count.
+func qmReboot(c *call) error {
+	id := c.id()
+	return c.lockVM(id, func() error {
+		conf, err := c.s.LoadConf(id)
+		if err != nil {
+			return err
+		}
+		vm := VMRef{id, conf}
+		if _, running := c.drv.Pid(c.s, vm); !running {
+			return fail(255, "VM %d not running", id)
+		}
+		if err := c.shutdown(vm); err != nil {
+			return err
+		}
+		return c.start(id)
+	})
+}
+
+// vmStatus is what the API tells of a VM, by its own key names.
+func (c *call) vmStatus(id int, conf *Conf) map[string]any {
+	pid, running := c.drv.Pid(c.s, VMRef{id, conf})
+	name := conf.Get("name")
+	if name == "" {
+		name = "VM " + strconv.Itoa(id)
+	}
+	status := map[string]any{
+		"vmid": id, "name": name, "status": "stopped", "qmpstatus": "stopped",
+		"maxmem": memoryBytes(conf), "maxdisk": c.bootDiskSize(conf), "cpus": conf.cpus(),
+		"cpu": 0, "mem": 0, "disk": 0, "uptime": 0, "netin": 0, "netout": 0, "diskread": 0, "diskwrite": 0,
+	}
+	if running {
+		status["status"], status["qmpstatus"] = "running", "running"
+		status["pid"] = pid
+		status["mem"] = residentBytes(pid)
+		status["uptime"] = c.s.uptimeSeconds(id)
+	}
+	if conf.IsTemplate() {
+		status["template"] = 1
+	}
+	for _, key := range []string{"tags", "lock"} {
+		if conf.Has(key) {
+			status[key] = conf.Get(key)
+		}
+	}
+	return status
+}
+
+func (c *call) bootDiskSize(conf *Conf) int64 {
+	key, _ := conf.BootDisk()
+	size, err := parseSize(parseDrive(conf.Get(key)).props["size"])
+	if err != nil {
+		return 0
+	}
+	return size
+}
+
+func memoryBytes(conf *Conf) int64 {
+	p := Props(conf.Get("memory"))
+	text := p[""]
+	if p["current"] != "" {
+		text = p["current"]
+	}
+	mib, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		mib = 512
+	}
+	return mib << 20
+}
+
+func (c *Conf) cpus() int {
+	count := 1
+	for _, key := range []string{"sockets", "cores"} {
+		if n, err := strconv.Atoi(c.Get(key)); err == nil {
+			count *= n
+		}
+	}
+	return count
+}
+
+// startedAt is when the VM started: the time of its pid file.
+func (s *State) startedAt(id int) time.Time {
+	info, err := os.Stat(filepath.Join(s.RunDir(id), "pid"))
+	if err != nil {
+		return time.Now()
+	}
+	return info.ModTime()
+}
+
+func (s *State) uptimeSeconds(id int) int { return int(time.Since(s.startedAt(id)).Seconds()) }
+
+func residentBytes(pid int) int64 {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		return 0
+	}
+	var total, resident int64
+	if _, err := fmt.Sscan(string(raw), &total, &resident); err != nil {
+		return 0
+	}
+	return resident * int64(os.Getpagesize())
+}
+
+func qmStatus(c *call) error {
+	conf, err := c.s.LoadConf(c.id())
+	if err != nil {
+		return err
+	}
+	status := c.vmStatus(c.id(), conf)
+	if !c.on("verbose") {
+		fmt.Fprintf(c.stdout, "status: %s\n", status["status"])
+		return nil
+	}
+	for _, key := range sortedAnyKeys(status) {
+		fmt.Fprintf(c.stdout, "%s: %v\n", key, status[key])
+	}
+	return nil
+}
+
+func qmList(c *call) error {
+	for i, id := range c.s.VMIDs() {
+		conf, err := c.s.LoadConf(id)
+		if err != nil {
+			continue // destroyed since it was listed
+		}
+		if i == 0 {
+			fmt.Fprintf(c.stdout, "%10s %-20s %-10s %-10s %12s %-10s\n", "VMID", "NAME", "STATUS", "MEM(MB)", "BOOTDISK(GB)", "PID")
+		}
+		status := c.vmStatus(id, conf)
+		pid, _ := status["pid"].(int)
+		fmt.Fprintf(c.stdout, "%10d %-20s %-10s %-10d %12.2f %-10d\n", id, status["name"], status["status"],
+			memoryBytes(conf)>>20, float64(c.bootDiskSize(conf))/(1<<30), pid)
+	}
+	if c.s.Config.Driver == DriverProcess {
+		fmt.Fprintln(c.stderr, "(a process lab: its VMs are processes of this machine and isolate nothing)")
+	}
+	return nil
+}
+
+// qmUnlock removes a lock line. It is silent and always succeeds.
+func qmUnlock(c *call) error {
+	err := c.lockVM(c.id(), func() error {
+		conf, err := c.s.LoadConf(c.id())
+		if err != nil {
+			return err
+		}
+		conf.Delete("lock")
+		return c.s.writeConf(c.id(), conf)
+	})
+	var exit *exitError
+	if errors.As(err, &exit) && exit.code == 2 {
+		return err
+	}
+	return nil
+}
+
+// qmConfig prints a config, sorted, with pending values in place unless
+// --current.
+func qmConfig(c *call) error {
+	conf, err := c.s.LoadConf(c.id())
+	if err != nil {
+		return err
+	}
+	values := c.shownConf(conf)
+	for _, key := range sortedKeys(values) {
+		value := values[key]
+		if key == "description" {
+			value = encodeText(value)
+		}
+		fmt.Fprintf(c.stdout, "%s: %s\n", key, value)
+	}
+	return nil
+}
+
+// shownConf is a config as the API shows it: passwords hidden.
+func (c *call) shownConf(conf *Conf) map[string]string {
+	shown := conf.Clone()
+	if !c.on("current") {
+		shown.ApplyPending()
+	}
+	if shown.Has("cipassword") {
+		shown.Set("cipassword", "**********")
+	}
+	return shown.values
+}
+
+// qmDestroy removes a stopped VM and its disks.
+func qmDestroy(c *call) error {
+	id := c.id()
+	return c.lockVM(id, func() error {
+		conf, err := c.s.LoadConf(id)
+		if err != nil {
+			return err
+		}
+		if err := checkLock(conf, c.on("skiplock")); err != nil {
+			return err
+		}
+		if conf.Get("protection") == "1" {
+			return fail(255, "can't remove VM %d - protection mode enabled", id)
+		}
+		if _, running := c.drv.Pid(c.s, VMRef{id, conf}); running {
+			return fail(255, "VM %d is running - destroy failed", id)
+		}
+		if err := c.s.quorate(); err != nil {
+			return err
+		}
+		if err := c.checkBasesFree(conf); err != nil {
+			return err
+		}
+		return c.destroy(id, conf)
+	})
+}
+
+// checkBasesFree refuses to destroy a template whose linked clones read its
+// disks. A thin pool's clones do not.
+func (c *call) checkBasesFree(conf *Conf) error {
+	for _, key := range conf.Keys() {
+		d := parseDrive(conf.Get(key))
+		if isDrive(key) && conf.IsTemplate() && strings.HasPrefix(d.file, "local:") && c.s.usedBy(d.file) {
+			return fail(255, "base volume '%s' is still in use by linked cloned", d.file)
+		}
+	}
+	return nil
+}
+
+func (c *call) destroy(id int, conf *Conf) error {
+	warnings := 0
+	for _, volid := range c.ownVolumes(id, conf) {
+		var err error
+		if c.s.useFault(FaultDestroyLeaves) {
+			err = fail(5, "lvremove 'pve/vm-%d-disk-0' error:   Logical volume pve/vm-%d-disk-0 in use.", id, id)
+		} else {
+			err = c.freeVolume(volid)
+		}
+		if err != nil {
+			fmt.Fprintf(c.stdout, "WARN: Could not remove disk '%s', check manually: %s\n", volid, err)
+			warnings++
+		}
+	}
+	if c.on("purge") {
+		fmt.Fprintf(c.stdout, "purging VM %d from related configurations..\n", id)
+	}
+	if err := os.Remove(c.s.ConfPath(id)); err != nil {
+		return err
+	}
+	_ = os.Remove(c.s.LogPath(id)) // may never have been written
+	if warnings > 0 {
+		fmt.Fprintf(c.stderr, "Task finished with %d warning(s)!\n", warnings)
+	}
+	return nil
+}
+
+// ownVolumes are the volumes destroy removes: those the config names, and with
+// --destroy-unreferenced-disks all that carry the VM's number.
+func (c *call) ownVolumes(id int, conf *Conf) []string {
+	var volids []string
+	seen := map[string]bool{}
+	add := func(volid string) {
+		path, err := c.s.VolumePath(volid)
+		if err == nil && !seen[path] {
+			seen[path] = true
+			volids = append(volids, volid)
+		}
+	}
+	for _, key := range conf.Keys() {
+		if d := parseDrive(conf.Get(key)); isDrive(key) || strings.HasPrefix(key, "unused") {
+			add(d.file)
+		}
+	}
+	if c.on("destroy-unreferenced-disks") {
+		for _, st := range c.s.storages() {
+			for _, v := range c.s.volumes(st, id) {
+				add(v.volid)
+			}
+		}
+	}
+	return volids
+}

@@ -1,0 +1,316 @@
+package lab
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/knownhosts"
+)
+
+// privsepDir is where sshd, as root, locks up its unprivileged half. The path
+// is compiled in.
+const privsepDir = "/run/sshd"
+
+// startSSHD runs the lab's sshd, a real OpenSSH with keys and config of the
+// lab's own, and returns when it answers. For the qemu driver it runs in the
+// lab's network namespace, at the address upNetwork has set; for process on
+// loopback, at a port of its own, which it sets in s.Config.SSHHost and
+// SSHPort for the caller to save. Idempotent.
+func startSSHD(ctx context.Context, s *State) error {
+	pidFile := s.path("ssh", "pid")
+	if _, running := readPidFile(pidFile); running {
+		return nil
+	}
+	if err := os.MkdirAll(s.SSHDir(), 0o700); err != nil {
+		return err
+	}
+	if s.Config.Driver == DriverProcess {
+		if err := s.chooseSSHPort(ctx); err != nil {
+			return err
+		}
+	}
+	if err := s.writeSSHKeys(); err != nil {
+		return fmt.Errorf("make the lab's SSH keys: %w", err)
+	}
+	login, err := user.Current()
+	if err != nil {
+		return err
+	}
+	config := s.sshdConfig(login.Username, os.Geteuid() == 0 && rootIsLocked())
+	if err := writeFileAtomic(s.path("ssh", "sshd_config"), []byte(config), 0o600); err != nil {
+		return err
+	}
+	if err := s.makePrivsepDir(); err != nil {
+		return err
+	}
+	daemonPid, log := s.path("ssh", "sshd.pid"), s.path("ssh", "log")
+	if err := os.Remove(daemonPid); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	start := func() error {
+		_, err := runTool(ctx, "sshd", "-f", s.path("ssh", "sshd_config"), "-E", log)
+		return err
+	}
+	if s.Config.Driver == DriverQemu {
+		err = inNetns(s.network().path(), start)
+	} else {
+		err = start()
+	}
+	if err == nil {
+		err = waitSSHD(ctx, net.JoinHostPort(s.Config.SSHHost, strconv.Itoa(s.Config.SSHPort)), daemonPid)
+	}
+	if err != nil {
+		return fmt.Errorf("start the lab's sshd: %w%s", err, lastLine(log))
+	}
+	return adoptPidFile(daemonPid, pidFile)
+}
+
+// stopSSHD ends the lab's sshd, its sessions, and everything they started.
+func stopSSHD(s *State) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	defer cancel()
+	if err := killPidFile(ctx, s.path("ssh", "pid"), syscall.SIGTERM); err != nil {
+		return err
+	}
+	if err := killSessions(ctx, s); err != nil {
+		return err
+	}
+	return s.removePrivsepDir()
+}
+
+// sshdConfig is the config of a Proxmox host's sshd as far as it matters to
+// clients (sftp, forwarding, the real session limits), with the lab's commands
+// first in PATH and one key that may log in.
+func (s *State) sshdConfig(login string, pam bool) string {
+	yesNo := map[bool]string{true: "yes", false: "no"}
+	path := s.BinDir() + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	return strings.Join([]string{
+		"ListenAddress " + net.JoinHostPort(s.Config.SSHHost, strconv.Itoa(s.Config.SSHPort)),
+		"HostKey " + sshdQuote(s.path("ssh", "host_ed25519")),
+		"PidFile " + sshdQuote(s.path("ssh", "sshd.pid")),
+		"AuthorizedKeysFile " + sshdQuote(s.path("ssh", "authorized_keys")),
+		"AuthenticationMethods publickey",
+		"PasswordAuthentication no",
+		"KbdInteractiveAuthentication no",
+		"PermitRootLogin prohibit-password",
+		"AllowUsers " + login,
+		"StrictModes no", // the state directory may lie under /tmp
+		"UsePAM " + yesNo[pam],
+		"UseDNS no",
+		"PrintMotd no",
+		"PrintLastLog no",
+		"X11Forwarding no",
+		"AllowTcpForwarding yes",
+		"MaxSessions 10",
+		"MaxStartups 10:30:100",
+		"SetEnv " + sshdQuote("PATH="+path) + " " + sshdQuote("PVELAB_DIR="+s.Dir) + " " + sshdQuote(sessionVariable+"="+s.Dir),
+		"Subsystem sftp internal-sftp",
+		"",
+	}, "\n")
+}
+
+// sshdQuote quotes one argument in sshd_config, where only a double quote ends
+// it; % begins a token in file names.
+func sshdQuote(text string) string {
+	key, value, variable := strings.Cut(text, "=")
+	if !variable {
+		text = strings.ReplaceAll(text, "%", "%%")
+	} else {
+		text = key + "=" + value
+	}
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text) + `"`
+}
+
+// writeSSHKeys makes the host's and the client's key pair once, and the files
+// that make each known to the other.
+func (s *State) writeSSHKeys() error {
+	host, err := sshKey(s.path("ssh", "host_ed25519"), "pvelab host")
+	if err != nil {
+		return err
+	}
+	client, err := sshKey(s.ClientKeyPath(), "pvelab client")
+	if err != nil {
+		return err
+	}
+	address := net.JoinHostPort(s.Config.SSHHost, strconv.Itoa(s.Config.SSHPort))
+	files := map[string][]byte{
+		s.path("ssh", "authorized_keys"): ssh.MarshalAuthorizedKey(client),
+		s.ClientKeyPath() + ".pub":       ssh.MarshalAuthorizedKey(client),
+		s.KnownHostsPath():               []byte(knownhosts.Line([]string{address}, host) + "\n"),
+	}
+	for path, content := range files {
+		if err := writeFileAtomic(path, content, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sshKey reads an ed25519 private key, or makes it, and returns its public key.
+func sshKey(path, comment string) (ssh.PublicKey, error) {
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		_, private, err := ed25519.GenerateKey(rand.Reader)
+		if err != nil {
+			return nil, err
+		}
+		block, err := ssh.MarshalPrivateKey(private, comment)
+		if err != nil {
+			return nil, err
+		}
+		raw = pem.EncodeToMemory(block)
+		if err := writeFileAtomic(path, raw, 0o600); err != nil {
+			return nil, err
+		}
+	} else if err != nil {
+		return nil, err
+	}
+	signer, err := ssh.ParsePrivateKey(raw)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return signer.PublicKey(), nil
+}
+
+// chooseSSHPort keeps the port of an earlier up while it is free, else takes
+// the first free one from the state directory's own.
+func (s *State) chooseSSHPort(ctx context.Context) error {
+	const first, count = 20000, 10000
+	s.Config.SSHHost = "127.0.0.1"
+	candidates := []int{s.Config.SSHPort}
+	for n := range 100 {
+		candidates = append(candidates, first+(int(s.Hash()%count)+n)%count)
+	}
+	for _, port := range candidates {
+		if port == 0 {
+			continue
+		}
+		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(s.Config.SSHHost, strconv.Itoa(port)))
+		if err != nil {
+			continue
+		}
+		s.Config.SSHPort = port
+		return listener.Close()
+	}
+	return errors.New("no free port for the lab's sshd on 127.0.0.1")
+}
+
+// rootIsLocked tells whether root's account is locked (`!` in shadow), as on
+// machines that are administered by sudo: sshd then refuses root's keys too,
+// unless the account is left to PAM.
+func rootIsLocked() bool {
+	raw, err := os.ReadFile("/etc/shadow")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(raw)) {
+		if strings.HasPrefix(line, "root:!") {
+			return true
+		}
+	}
+	return false
+}
+
+// makePrivsepDir makes sshd's directory where no package has, and notes it.
+func (s *State) makePrivsepDir() error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	err := os.Mkdir(privsepDir, 0o755)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(s.path("ssh", "made-privsep-dir"), nil, 0o600)
+}
+
+// removePrivsepDir undoes it, unless another sshd lives on it by now.
+func (s *State) removePrivsepDir() error {
+	note := s.path("ssh", "made-privsep-dir")
+	if _, err := os.Stat(note); err != nil {
+		return nil
+	}
+	running, err := filepath.Glob("/proc/[0-9]*/exe")
+	if err != nil {
+		return err
+	}
+	for _, link := range running {
+		if exe, err := os.Readlink(link); err == nil && filepath.Base(exe) == "sshd" {
+			return nil
+		}
+	}
+	if err := os.Remove(privsepDir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.Remove(note)
+}
+
+// waitSSHD returns when the sshd has written its pid file, which it does after
+// it listens, and greets.
+func waitSSHD(ctx context.Context, address, pidFile string) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	var last error
+	for {
+		if _, last = os.Stat(pidFile); last == nil {
+			if last = sshGreets(ctx, address); last == nil {
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("no answer at %s: %w", address, last)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// sshGreets tells whether an SSH server answers.
+func sshGreets(ctx context.Context, address string) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	deadline, _ := ctx.Deadline()
+	if err := conn.SetDeadline(deadline); err != nil {
+		return err
+	}
+	banner := make([]byte, 4)
+	if _, err := conn.Read(banner); err != nil {
+		return err
+	}
+	if string(banner) != "SSH-" {
+		return fmt.Errorf("%s is no SSH server", address)
+	}
+	return nil
+}
+
+// lastLine is ": " and the last line of a log, for an error's text.
+func lastLine(path string) string {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	lines := strings.Split(strings.TrimSpace(string(raw)), "\n")
+	if lines[len(lines)-1] == "" {
+		return ""
+	}
+	return ": " + strings.TrimSpace(lines[len(lines)-1])
+}
