@@ -1,0 +1,113 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// lockDir locks a directory against other goroutines and other processes. The
+// kernel drops the lock when its holder dies. Holders are brief, so the wait
+// is not bounded.
+func lockDir(dir string) (unlock func(), err error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX) //nolint:gosec // a file descriptor fits an int
+		if !errors.Is(err, syscall.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(&os.PathError{Op: "lock", Path: dir, Err: err}, f.Close())
+	}
+	return func() { f.Close() }, nil //nolint:errcheck // opened for reading: closing cannot lose anything
+}
+
+// writeFile writes a whole file (0600) so that it is either there and on disk,
+// or not there at all.
+func writeFile(path string, data []byte) error {
+	temporary := path + ".tmp"
+	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(temporary, path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(temporary))
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// syncDir puts the directory's entries on disk.
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// syncFile puts a file's bytes on disk. A file that is missing has none.
+func syncFile(path string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// appendAt writes data at the end of a file (0600, made when missing), which
+// is at offset. No data is no change.
+func appendAt(path string, offset int64, data []byte) (err error) {
+	if len(data) == 0 {
+		return nil
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	_, err = f.WriteAt(data, offset)
+	return err
+}
+
+// seenWidth fits any int64; the same width each time makes overwriting one write.
+const seenWidth = 20
+
+// writeSeen records how much of a stream has been seen.
+func writeSeen(path string, n int64) (err error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	_, err = fmt.Fprintf(f, "%0*d\n", seenWidth, n)
+	return err
+}
+
+// readAt reads n bytes, which the file has, from offset.
+func readAt(path string, offset, n int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // only read
+	data := make([]byte, n)
+	_, err = f.ReadAt(data, offset)
+	return data, err
+}

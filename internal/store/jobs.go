@@ -1,0 +1,305 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"linus/internal/job"
+)
+
+// ErrForbidden is the answer to a change that the life of a job does not
+// allow: a status that may not follow, or a decided outcome changed.
+var ErrForbidden = errors.New("not allowed in the life of a job")
+
+// maxEventText bounds an event's text, in bytes.
+const maxEventText = 4096
+
+// document is the part of a job that Update rewrites: the job without its
+// manifest and output counts, which are kept elsewhere.
+type document struct {
+	job.Job
+	Manifest *struct{} `json:"manifest,omitempty"`
+	Stdout   *struct{} `json:"stdout,omitempty"`
+	Stderr   *struct{} `json:"stderr,omitempty"`
+}
+
+// Insert adds a new job with its whole manifest; see executor.Store. The
+// manifest is on disk before the row is, so a row never lacks it.
+func (s *Store) Insert(ctx context.Context, j job.Job, tokenHash, key string) (job.Job, bool, error) {
+	if !isID(j.ID) {
+		return job.Job{}, false, fmt.Errorf("insert job %q: the ID is not a UUID", j.ID)
+	}
+	if first, err := s.byKey(ctx, s.read, key); err == nil || !errors.Is(err, job.ErrNotFound) {
+		return first, false, err
+	}
+	dir := s.jobDir(j.ID)
+	if err := s.writeManifest(dir, j); err != nil {
+		return job.Job{}, false, err
+	}
+	inserted := false
+	err := s.transaction(ctx, func(tx *sql.Tx) error {
+		first, err := s.byKey(ctx, tx, key)
+		if err == nil {
+			j = first
+			return nil
+		}
+		if !errors.Is(err, job.ErrNotFound) {
+			return err
+		}
+		inserted = true
+		j.Manifest = withoutContents(j.Manifest)
+		j.Stdout, j.Stderr = job.OutputInfo{}, job.OutputInfo{}
+		return insertRows(ctx, tx, j, tokenHash, key)
+	})
+	if err != nil || !inserted {
+		err = errors.Join(err, os.RemoveAll(dir))
+	}
+	if err != nil {
+		return job.Job{}, false, fmt.Errorf("write job %s to %s: %w", j.ID, databaseName, err)
+	}
+	return j, inserted, nil
+}
+
+// writeManifest makes the job's directory, which must be new, and writes the
+// whole manifest into it.
+func (s *Store) writeManifest(dir string, j job.Job) error {
+	data, err := json.Marshal(j.Manifest)
+	if err != nil {
+		return fmt.Errorf("encode manifest of job %s: %w", j.ID, err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return fmt.Errorf("make directory of job %s: %w", j.ID, err)
+	}
+	if err := writeFile(filepath.Join(dir, "manifest.json"), data); err != nil {
+		return errors.Join(fmt.Errorf("write manifest of job %s: %w", j.ID, err), os.RemoveAll(dir))
+	}
+	if err := syncDir(filepath.Dir(dir)); err != nil {
+		return errors.Join(fmt.Errorf("write manifest of job %s: %w", j.ID, err), os.RemoveAll(dir))
+	}
+	return nil
+}
+
+func insertRows(ctx context.Context, tx *sql.Tx, j job.Job, tokenHash, key string) error {
+	doc, err := json.Marshal(document{Job: j})
+	if err != nil {
+		return err
+	}
+	manifest, err := json.Marshal(j.Manifest)
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `INSERT INTO jobs
+		(id, created_at, status, done, task_head, idempotency_key, token_hash, doc)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+		j.ID, timeText(j.CreatedAt), string(j.Status), j.Done(), job.TaskHead(j.Manifest.Task),
+		sql.NullString{String: key, Valid: key != ""}, tokenHash, string(doc))
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `INSERT INTO job_manifests (job_id, manifest) VALUES (?, ?)`, j.ID, string(manifest))
+	return err
+}
+
+// withoutContents is m with its files' names and modes, and no contents.
+func withoutContents(m job.Manifest) job.Manifest {
+	m.Files = slices.Clone(m.Files)
+	for i := range m.Files {
+		m.Files[i].Content = ""
+	}
+	return m
+}
+
+// Job answers the job without its files' contents; job.ErrNotFound. While the
+// output is open its counts are those of this moment.
+func (s *Store) Job(ctx context.Context, id string) (job.Job, error) {
+	j, err := s.one(ctx, s.read, `jobs.id = ?`, id)
+	if err != nil && !errors.Is(err, job.ErrNotFound) {
+		err = fmt.Errorf("read job %s: %w", id, err)
+	}
+	return j, err
+}
+
+// Manifest answers the whole manifest, file contents included.
+func (s *Store) Manifest(ctx context.Context, id string) (job.Manifest, error) {
+	if _, err := s.TokenHash(ctx, id); err != nil { // the row proves both the job and its ID as a file name
+		return job.Manifest{}, err
+	}
+	var m job.Manifest
+	data, err := os.ReadFile(filepath.Join(s.jobDir(id), "manifest.json"))
+	if err == nil {
+		err = json.Unmarshal(data, &m)
+	}
+	if err != nil {
+		return job.Manifest{}, fmt.Errorf("read manifest of job %s: %w", id, err)
+	}
+	return m, nil
+}
+
+// Unfinished answers every job that is not Done, oldest first.
+func (s *Store) Unfinished(ctx context.Context) ([]job.Job, error) {
+	jobs, err := s.jobs(ctx, s.read, `jobs.done = 0 ORDER BY jobs.id`)
+	if err != nil {
+		return nil, fmt.Errorf("read unfinished jobs: %w", err)
+	}
+	return jobs, nil
+}
+
+// Update changes one job in a transaction; see executor.Store. It refuses,
+// with ErrForbidden, a status that may not follow the present one and any
+// change of a decided outcome. Counts of output are SealOutput's to write.
+// change must not call the store: it runs while the store's only writer waits.
+func (s *Store) Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
+	var j job.Job
+	var refused error // change's own error, to be answered as it is
+	err := s.transaction(ctx, func(tx *sql.Tx) error {
+		var err error
+		if j, err = s.one(ctx, tx, `jobs.id = ?`, id); err != nil {
+			return err
+		}
+		before, manifest, stdout, stderr := j.Status, j.Manifest, j.Stdout, j.Stderr
+		decided, err := json.Marshal(j.Outcome)
+		if err != nil {
+			return err
+		}
+		events, err := change(&j)
+		if err != nil {
+			refused = err
+			return err
+		}
+		j.ID, j.Manifest, j.Stdout, j.Stderr = id, manifest, stdout, stderr
+		if err := allowed(before, decided, j); err != nil {
+			return err
+		}
+		return updateRow(ctx, tx, j, events)
+	})
+	switch {
+	case err == nil:
+		return j, nil
+	case refused != nil:
+		return job.Job{}, refused
+	case errors.Is(err, job.ErrNotFound):
+		return job.Job{}, err
+	default:
+		return job.Job{}, fmt.Errorf("write job %s to %s: %w", id, databaseName, err)
+	}
+}
+
+// allowed compares a changed job with its status and outcome (as JSON) before.
+func allowed(before job.Status, decided []byte, j job.Job) error {
+	if j.Status != before && !before.CanBecome(j.Status) {
+		return fmt.Errorf("%w: status %s cannot become %q", ErrForbidden, before, string(j.Status))
+	}
+	if string(decided) == "null" {
+		return nil
+	}
+	now, err := json.Marshal(j.Outcome)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(decided, now) {
+		return fmt.Errorf("%w: outcome %s is decided, it cannot become %s", ErrForbidden, decided, now)
+	}
+	return nil
+}
+
+func updateRow(ctx context.Context, tx *sql.Tx, j job.Job, events []job.Event) error {
+	doc, err := json.Marshal(document{Job: j})
+	if err != nil {
+		return err
+	}
+	_, err = tx.ExecContext(ctx, `UPDATE jobs SET status = ?, done = ?, doc = ? WHERE id = ?`,
+		string(j.Status), j.Done(), string(doc), j.ID)
+	if err != nil {
+		return err
+	}
+	for _, e := range events {
+		if e.At.IsZero() {
+			e.At = time.Now()
+		}
+		_, err := tx.ExecContext(ctx, `INSERT INTO job_events (job_id, at, kind, phase, text) VALUES (?, ?, ?, ?, ?)`,
+			j.ID, timeText(e.At), e.Kind, e.Phase, bounded(e.Text))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bounded makes text fit an event: valid UTF-8 of at most maxEventText bytes.
+func bounded(text string) string {
+	const more = "..."
+	text = strings.ToValidUTF8(text, string(utf8.RuneError))
+	if len(text) <= maxEventText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxEventText-len(more)], "") + more // a rune cut in two goes
+}
+
+// Events answers the job's events with Seq > after, in order.
+func (s *Store) Events(ctx context.Context, id string, after int64) ([]job.Event, error) {
+	if _, err := s.TokenHash(ctx, id); err != nil {
+		return nil, err
+	}
+	events, err := query(ctx, s.read, func(row scanner) (job.Event, error) {
+		e := job.Event{JobID: id}
+		var at string
+		err := row.Scan(&e.Seq, &at, &e.Kind, &e.Phase, &e.Text)
+		if err == nil {
+			e.At, err = time.Parse(time.RFC3339Nano, at)
+		}
+		return e, err
+	}, `SELECT seq, at, kind, phase, text FROM job_events WHERE job_id = ? AND seq > ? ORDER BY seq`, id, after)
+	if err != nil {
+		return nil, fmt.Errorf("read events of job %s: %w", id, err)
+	}
+	return events, nil
+}
+
+// TokenHash answers the hex sha256 of the job's callback token.
+func (s *Store) TokenHash(ctx context.Context, id string) (string, error) {
+	var hash string
+	err := s.read.QueryRowContext(ctx, `SELECT token_hash FROM jobs WHERE id = ?`, id).Scan(&hash)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return "", job.ErrNotFound
+	case err != nil:
+		return "", fmt.Errorf("read job %s: %w", id, err)
+	}
+	return hash, nil
+}
+
+// SetTokenHash replaces the hex sha256 of the job's callback token.
+func (s *Store) SetTokenHash(ctx context.Context, id, hash string) error {
+	result, err := s.write.ExecContext(ctx, `UPDATE jobs SET token_hash = ? WHERE id = ?`, hash, id)
+	if err != nil {
+		return fmt.Errorf("write token of job %s to %s: %w", id, databaseName, err)
+	}
+	if n, err := result.RowsAffected(); err == nil && n == 0 {
+		return job.ErrNotFound
+	}
+	return nil
+}
+
+// jobDir is where the job's files are. Only an ID that isID knows, or that the
+// database has, may come here.
+func (s *Store) jobDir(id string) string { return filepath.Join(s.dir, jobsDir, id) }
+
+// isID tells a UUID in its usual form, the only thing that names a directory.
+func isID(id string) bool {
+	u, err := uuid.Parse(id)
+	return err == nil && u.String() == id
+}
+
+func timeText(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }

@@ -1,0 +1,471 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"linus/internal/job"
+)
+
+var at = time.Date(2026, 3, 1, 12, 30, 0, 5000, time.UTC)
+
+func TestInsert_KeepsJobAndManifest(t *testing.T) {
+	s := newStore(t)
+	j := newJob("echo '<&>'\x01 ü")
+	j.Manifest.Files = []job.File{{Path: "/a", Content: "aGk=", Mode: "0600"}, {Path: "/b", Content: "AA=="}}
+	j.Manifest.Env = map[string]string{"A": "a\nb"}
+	j.VM = &job.VM{Name: "linus-job-1", Job: j.ID, Owner: "me", State: job.VMIntended}
+	stripped := j
+	stripped.Manifest.Files = []job.File{{Path: "/a", Mode: "0600"}, {Path: "/b"}}
+
+	diff(t, stripped, insert(t, s, j))
+	if j.Manifest.Files[0].Content == "" {
+		t.Error("Insert changed its caller's manifest")
+	}
+	got, err := s.Job(t.Context(), j.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	diff(t, stripped, got)
+	m, err := s.Manifest(t.Context(), j.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	diff(t, j.Manifest, m)
+}
+
+func TestInsert_ContentsStayOutOfTheDatabase(t *testing.T) {
+	dir := t.TempDir()
+	s, err := Open(t.Context(), Options{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := newJob("echo")
+	j.Manifest.Files = []job.File{{Path: "/a", Content: "bmVlZGxlbmVlZGxl"}}
+	insert(t, s, j)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(dir + "/" + databaseName)
+	if err != nil || !strings.Contains(string(data), j.ID) {
+		t.Fatalf("database without the job: %v", err)
+	}
+	if strings.Contains(string(data), "bmVlZGxl") {
+		t.Error("a file's content is in the database")
+	}
+}
+
+func TestInsert_SameKeyAnswersTheFirstJob(t *testing.T) {
+	s := newStore(t)
+	first, second := newJob("one"), newJob("two")
+	if _, isNew, err := s.Insert(t.Context(), first, "h1", "key"); err != nil || !isNew {
+		t.Fatal(isNew, err)
+	}
+	got, isNew, err := s.Insert(t.Context(), second, "h2", "key")
+	if err != nil || isNew {
+		t.Fatal(isNew, err)
+	}
+	diff(t, first, got)
+	if _, err := s.Job(t.Context(), second.ID); !errors.Is(err, job.ErrNotFound) {
+		t.Errorf("the second job exists: %v", err)
+	}
+	if hash, err := s.TokenHash(t.Context(), first.ID); hash != "h1" || err != nil {
+		t.Errorf("token hash %q, %v", hash, err)
+	}
+	insert(t, s, newJob("three")) // no key never matches no key
+	insert(t, s, newJob("four"))
+}
+
+func TestInsert_SameKeyAtOnceMakesOneJob(t *testing.T) {
+	s := newStore(t)
+	var made atomic.Int32
+	answers := make([]string, 20)
+	var group sync.WaitGroup
+	for i := range answers {
+		group.Go(func() {
+			j, isNew, err := s.Insert(t.Context(), newJob("echo"), "h", "key")
+			if err != nil {
+				t.Error(err)
+			}
+			if isNew {
+				made.Add(1)
+			}
+			answers[i] = j.ID
+		})
+	}
+	group.Wait()
+	for _, id := range answers {
+		if id != answers[0] {
+			t.Fatalf("answers differ: %q", answers)
+		}
+	}
+	if made.Load() != 1 {
+		t.Errorf("%d jobs were new", made.Load())
+	}
+	entries, err := os.ReadDir(s.jobDir(""))
+	if err != nil || len(entries) != 1 {
+		t.Errorf("%d job directories, %v", len(entries), err)
+	}
+}
+
+func TestInsert_Refuses(t *testing.T) {
+	s := newStore(t)
+	j := newJob("echo")
+	insert(t, s, j)
+	again := j
+	again.Manifest.Task = "another"
+	for name, bad := range map[string]job.Job{
+		"an ID twice":       again,
+		"no ID":             {},
+		"an ID with a path": {ID: "../../etc"},
+		"an ID in capitals": {ID: strings.ToUpper(uuid.NewString())},
+	} {
+		if _, isNew, err := s.Insert(t.Context(), bad, "", ""); err == nil || isNew {
+			t.Errorf("%s: new %v, %v", name, isNew, err)
+		}
+	}
+	m, err := s.Manifest(t.Context(), j.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	diff(t, j.Manifest, m)
+}
+
+func TestInsert_CancelledLeavesNothing(t *testing.T) {
+	s := newStore(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := s.Insert(ctx, newJob("echo"), "", ""); !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(s.jobDir(""))
+	if err != nil || len(entries) != 0 {
+		t.Errorf("%d job directories, %v", len(entries), err)
+	}
+}
+
+// live moves a job along its life and answers what must be read back.
+func live(t *testing.T, s *Store, id string) job.Job {
+	t.Helper()
+	code := 3
+	update(t, s, id, func(j *job.Job) ([]job.Event, error) {
+		j.VM = &job.VM{ID: 101, Name: "linus-job-1", Job: id, Owner: "me", State: job.VMCreated, HostKey: "ssh-ed25519 AAAA"}
+		j.Phase, j.Progress = "create", "cloning"
+		return []job.Event{{At: at, Kind: job.EventPhaseStarted, Phase: "create"}}, j.Become(job.Provisioning)
+	})
+	update(t, s, id, func(j *job.Job) ([]job.Event, error) {
+		j.StartedAt, j.LastHeartbeat = at, at.Add(time.Second)
+		return nil, j.Become(job.Running)
+	})
+	return update(t, s, id, func(j *job.Job) ([]job.Event, error) {
+		j.Decide(job.Outcome{Status: job.Failed, Reason: job.ReasonExitStatus, ExitCode: &code, At: at})
+		return []job.Event{
+			{At: at, Kind: job.EventDecided, Text: "exit_status"},
+			{At: at, Kind: job.EventStatus, Text: "failed"},
+		}, j.Finish(at.Add(time.Minute))
+	})
+}
+
+func TestUpdate_WholeLifeIsReadBack(t *testing.T) {
+	s := newStore(t)
+	id := insert(t, s, newJob("echo")).ID
+	want := live(t, s, id)
+	got, err := s.Job(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	diff(t, want, got)
+	if got.Status != job.Failed || *got.Outcome.ExitCode != 3 || !got.StartedAt.Equal(at) || got.VM.ID != 101 {
+		t.Errorf("read back %+v", got)
+	}
+	events, err := s.Events(t.Context(), id, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	diff(t, []job.Event{
+		{Seq: 1, JobID: id, At: at, Kind: job.EventPhaseStarted, Phase: "create"},
+		{Seq: 2, JobID: id, At: at, Kind: job.EventDecided, Text: "exit_status"},
+		{Seq: 3, JobID: id, At: at, Kind: job.EventStatus, Text: "failed"},
+	}, events)
+	after, err := s.Events(t.Context(), id, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	diff(t, events[2:], after)
+}
+
+func TestUpdate_ErrorOfChangeComesBackAndNothingIsWritten(t *testing.T) {
+	s := newStore(t)
+	before := insert(t, s, newJob("echo"))
+	mine := errors.New("mine")
+	_, err := s.Update(t.Context(), before.ID, func(j *job.Job) ([]job.Event, error) {
+		j.Status, j.Progress = job.Provisioning, "changed"
+		return []job.Event{{Kind: job.EventWarning, Text: "written?"}}, mine
+	})
+	if err != mine { //nolint:errorlint // it must come back as it is
+		t.Errorf("got %v", err)
+	}
+	got, err := s.Job(t.Context(), before.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	diff(t, before, got)
+	if events, err := s.Events(t.Context(), before.ID, 0); err != nil || len(events) != 0 {
+		t.Errorf("events %v, %v", events, err)
+	}
+}
+
+func TestUpdate_PanicOfChangeLeavesTheStoreUsable(t *testing.T) {
+	s := newStore(t)
+	id := insert(t, s, newJob("echo")).ID
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = s.Update(t.Context(), id, func(*job.Job) ([]job.Event, error) { panic("bug") })
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if _, err := s.Update(ctx, id, func(*job.Job) ([]job.Event, error) { return nil, nil }); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestUpdate_KeepsWhatIsNotItsOwn(t *testing.T) {
+	s := newStore(t)
+	before := insert(t, s, newJob("echo"))
+	if _, err := s.AppendOutput(t.Context(), before.ID, job.Stdout, 0, []byte("12345")); err != nil {
+		t.Fatal(err)
+	}
+	before.Stdout = job.OutputInfo{Held: 5, Total: 5}
+	diff(t, before, update(t, s, before.ID, func(j *job.Job) ([]job.Event, error) {
+		j.ID, j.Manifest, j.Stdout = "other", job.Manifest{Task: "other"}, job.OutputInfo{Total: 99}
+		return nil, nil
+	}))
+	got, err := s.Job(t.Context(), before.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	diff(t, before, got)
+}
+
+func TestUpdate_AllowsOnlyWhatTheTableAllows(t *testing.T) {
+	for _, from := range job.Statuses {
+		for _, to := range job.Statuses {
+			t.Run(string(from)+" to "+string(to), func(t *testing.T) {
+				s := newStore(t)
+				j := newJob("echo")
+				j.Status = from
+				insert(t, s, j)
+				_, err := s.Update(t.Context(), j.ID, func(j *job.Job) ([]job.Event, error) {
+					j.Status = to
+					return nil, nil
+				})
+				want := from == to || from.CanBecome(to)
+				if (err == nil) != want || (err != nil && !errors.Is(err, ErrForbidden)) {
+					t.Errorf("allowed %v, got %v", want, err)
+				}
+				if from.Terminal() && from != to && err == nil {
+					t.Error("a terminal status changed")
+				}
+			})
+		}
+	}
+}
+
+func TestUpdate_DecidedOutcomeNeverChanges(t *testing.T) {
+	code := func(n int) *int { return &n }
+	decided := job.Outcome{Status: job.Failed, Reason: job.ReasonExitStatus, ExitCode: code(3), Error: "e", At: at}
+	tests := []struct {
+		name    string
+		change  func(*job.Job)
+		refused bool
+	}{
+		{"removed", func(j *job.Job) { j.Outcome = nil }, true},
+		{"another status", func(j *job.Job) { j.Outcome.Status = job.Success }, true},
+		{"another reason", func(j *job.Job) { j.Outcome.Reason = job.ReasonCancelled }, true},
+		{"exit code changed in place", func(j *job.Job) { *j.Outcome.ExitCode = 0 }, true},
+		{"exit code removed", func(j *job.Job) { j.Outcome.ExitCode = nil }, true},
+		{"another error", func(j *job.Job) { j.Outcome.Error = "" }, true},
+		{"another time", func(j *job.Job) { j.Outcome.At = at.Add(1) }, true},
+		{"replaced by its equal", func(j *job.Job) {
+			o := decided
+			o.ExitCode = code(3)
+			j.Outcome = &o
+		}, false},
+		{"something else", func(j *job.Job) { j.Progress = "collecting" }, false},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newStore(t)
+			id := insert(t, s, newJob("echo")).ID
+			update(t, s, id, func(j *job.Job) ([]job.Event, error) {
+				o := decided
+				o.ExitCode = code(3)
+				j.Decide(o)
+				return nil, nil
+			})
+			_, err := s.Update(t.Context(), id, func(j *job.Job) ([]job.Event, error) {
+				tt.change(j)
+				return nil, nil
+			})
+			if tt.refused != errors.Is(err, ErrForbidden) {
+				t.Errorf("refused %v, got %v", tt.refused, err)
+			}
+			got, err := s.Job(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			diff(t, &decided, got.Outcome)
+		})
+	}
+}
+
+func TestUpdate_ManyAtOnceLoseNothing(t *testing.T) {
+	s := newStore(t)
+	id := insert(t, s, newJob("echo")).ID
+	const writers, each = 100, 5
+	var group sync.WaitGroup
+	for range writers {
+		group.Go(func() {
+			for range each {
+				update(t, s, id, func(j *job.Job) ([]job.Event, error) {
+					j.Progress += "x"
+					return []job.Event{{Kind: job.EventProgress, Text: j.Progress}}, nil
+				})
+			}
+		})
+	}
+	group.Wait()
+	got, err := s.Job(t.Context(), id)
+	if err != nil || len(got.Progress) != writers*each {
+		t.Fatalf("%d of %d updates, %v", len(got.Progress), writers*each, err)
+	}
+	events, err := s.Events(t.Context(), id, 0)
+	if err != nil || len(events) != writers*each {
+		t.Fatalf("%d of %d events, %v", len(events), writers*each, err)
+	}
+	for i, e := range events {
+		if len(e.Text) != i+1 {
+			t.Fatalf("event %d tells of update %d", i+1, len(e.Text))
+		}
+	}
+}
+
+func TestUpdate_FirstDecisionWinsOnce(t *testing.T) {
+	dir := t.TempDir()
+	stores := []*Store{openStore(t, Options{Dir: dir}), openStore(t, Options{Dir: dir})} // as two processes
+	id := insert(t, stores[0], newJob("echo")).ID
+	var winner atomic.Pointer[job.Outcome]
+	var wins atomic.Int32
+	var group sync.WaitGroup
+	for i := range 100 {
+		group.Go(func() {
+			o := job.Outcome{Status: job.Failed, Reason: job.ReasonExitStatus, ExitCode: &i, At: at}
+			won := false
+			update(t, stores[i%2], id, func(j *job.Job) ([]job.Event, error) {
+				won = j.Decide(o)
+				return nil, nil
+			})
+			if won {
+				wins.Add(1)
+				winner.Store(&o)
+			}
+		})
+	}
+	group.Wait()
+	if wins.Load() != 1 {
+		t.Fatalf("%d decisions won", wins.Load())
+	}
+	got, err := stores[1].Job(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	diff(t, winner.Load(), got.Outcome)
+}
+
+func TestEvents_TextIsBounded(t *testing.T) {
+	for name, text := range map[string]string{
+		"short":         "all is well",
+		"at the limit":  strings.Repeat("a", maxEventText),
+		"long":          strings.Repeat("a", maxEventText+1),
+		"rune cut":      strings.Repeat("ü", maxEventText),
+		"invalid UTF-8": "a\xffb",
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStore(t)
+			id := insert(t, s, newJob("echo")).ID
+			update(t, s, id, func(*job.Job) ([]job.Event, error) {
+				return []job.Event{{Kind: job.EventProgress, Text: text}}, nil
+			})
+			events, err := s.Events(t.Context(), id, 0)
+			if err != nil || len(events) != 1 {
+				t.Fatal(events, err)
+			}
+			got := events[0]
+			if len(got.Text) > maxEventText || !utf8.ValidString(got.Text) {
+				t.Errorf("%d bytes of text, valid %v", len(got.Text), utf8.ValidString(got.Text))
+			}
+			if len(text) <= maxEventText && utf8.ValidString(text) && got.Text != text {
+				t.Errorf("text changed to %q", got.Text)
+			}
+			if time.Since(got.At) > time.Minute {
+				t.Errorf("an event without a time is at %v", got.At)
+			}
+		})
+	}
+}
+
+func TestTokenHash_IsReplaced(t *testing.T) {
+	s := newStore(t)
+	id := insert(t, s, newJob("echo")).ID
+	if err := s.SetTokenHash(t.Context(), id, "new"); err != nil {
+		t.Fatal(err)
+	}
+	if hash, err := s.TokenHash(t.Context(), id); hash != "new" || err != nil {
+		t.Errorf("%q, %v", hash, err)
+	}
+}
+
+func TestUnfinished_IsWhatIsNotDone(t *testing.T) {
+	s := newStore(t)
+	state := func(st job.Status, l job.Lifecycle, vm *job.VM) string {
+		j := newJob("echo")
+		j.Status, j.Manifest.Lifecycle, j.VM = st, l, vm
+		return insert(t, s, j).ID
+	}
+	var want []string
+	want = append(want, state(job.Pending, job.Ephemeral, nil))
+	state(job.Failed, job.Ephemeral, nil)
+	want = append(want,
+		state(job.Running, job.Persistent, &job.VM{State: job.VMCreated}),
+		state(job.Success, job.Ephemeral, &job.VM{State: job.VMCreated}),
+		state(job.Failed, job.Ephemeral, &job.VM{State: job.VMIntended}))
+	state(job.Success, job.Persistent, &job.VM{State: job.VMCreated})
+	state(job.Timeout, job.Ephemeral, &job.VM{State: job.VMDestroyed})
+
+	ids := func() []string {
+		jobs, err := s.Unfinished(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ids []string
+		for _, j := range jobs {
+			ids = append(ids, j.ID)
+		}
+		return ids
+	}
+	diff(t, want, ids())
+	update(t, s, want[2], func(j *job.Job) ([]job.Event, error) {
+		j.VM.State = job.VMDestroyed
+		return nil, nil
+	})
+	diff(t, []string{want[0], want[1], want[3]}, ids())
+}

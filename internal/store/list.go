@@ -1,0 +1,108 @@
+package store
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"strings"
+	"time"
+
+	"linus/internal/job"
+)
+
+// Bounds of a page.
+const (
+	defaultLimit = 50
+	maxLimit     = 200
+)
+
+// List answers a page of jobs, newest first. What is wrong with the filter is
+// a *job.FieldError. Jobs that come while a caller pages do not move the pages.
+func (s *Store) List(ctx context.Context, f job.Filter) (job.Page, error) {
+	limit, before, err := checkFilter(f)
+	if err != nil {
+		return job.Page{}, err
+	}
+	// The conditions are written out only when they apply, so that each form
+	// of the question has its index.
+	where, args := "1", []any{}
+	if f.Status != "" {
+		where, args = where+" AND status = ?", append(args, string(f.Status))
+	}
+	if before != "" {
+		where, args = where+" AND id < ?", append(args, before)
+	}
+	jobs, err := query(ctx, s.read, scanSummary, `SELECT id, status, task_head, created_at FROM jobs
+		WHERE `+where+` ORDER BY id DESC LIMIT ?`, append(args, limit+1)...)
+	if err != nil {
+		return job.Page{}, fmt.Errorf("list jobs: %w", err)
+	}
+	page := job.Page{Jobs: jobs}
+	if len(jobs) > limit { // the one too many tells that there is a next page
+		page.Jobs = jobs[:limit]
+		page.Next = encodeCursor(page.Jobs[limit-1].ID)
+	}
+	return page, nil
+}
+
+// checkFilter answers how many jobs to list, and the ID to begin below ("":
+// at the newest).
+func checkFilter(f job.Filter) (limit int, before string, err error) {
+	if f.Status != "" && !f.Status.Valid() {
+		words := make([]string, len(job.Statuses))
+		for i, w := range job.Statuses {
+			words[i] = string(w)
+		}
+		return 0, "", &job.FieldError{
+			Field: "status", Problem: fmt.Sprintf("%q is unknown", string(f.Status)),
+			Remedy: "use one of: " + strings.Join(words, ", "),
+		}
+	}
+	limit = f.Limit
+	if limit == 0 {
+		limit = defaultLimit
+	}
+	if limit < 1 || limit > maxLimit {
+		return 0, "", &job.FieldError{
+			Field: "limit", Problem: fmt.Sprintf("%d is out of range", f.Limit),
+			Remedy: fmt.Sprintf("give 1 to %d", maxLimit),
+		}
+	}
+	if f.Cursor != "" {
+		if before, err = decodeCursor(f.Cursor); err != nil {
+			return 0, "", err
+		}
+	}
+	return limit, before, nil
+}
+
+func scanSummary(row scanner) (job.Summary, error) {
+	var sum job.Summary
+	var status, created string
+	err := row.Scan(&sum.ID, &status, &sum.Task, &created)
+	if err == nil {
+		sum.Status = job.Status(status)
+		sum.CreatedAt, err = time.Parse(time.RFC3339Nano, created)
+	}
+	return sum, err
+}
+
+// cursorPrefix is the kind and version of what a cursor holds: the ID of the
+// last job of the page before.
+const cursorPrefix = "jobs1:"
+
+func encodeCursor(id string) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(cursorPrefix + id))
+}
+
+func decodeCursor(cursor string) (string, error) {
+	text, err := base64.RawURLEncoding.DecodeString(cursor)
+	id, ok := strings.CutPrefix(string(text), cursorPrefix)
+	if err != nil || !ok || !isID(id) {
+		return "", &job.FieldError{
+			Field: "cursor", Problem: "is not a cursor of this list",
+			Remedy: "give next_cursor of the page before as it was, or none for the first page",
+		}
+	}
+	return id, nil
+}

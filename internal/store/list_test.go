@@ -1,0 +1,138 @@
+package store
+
+import (
+	"encoding/base64"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"linus/internal/job"
+)
+
+func list(t *testing.T, s *Store, f job.Filter) job.Page {
+	t.Helper()
+	p, err := s.List(t.Context(), f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// pages walks all pages and answers the jobs' IDs.
+func pages(t *testing.T, s *Store, f job.Filter) (ids []string, count int) {
+	t.Helper()
+	for {
+		p := list(t, s, f)
+		count++
+		for _, j := range p.Jobs {
+			ids = append(ids, j.ID)
+		}
+		if p.Next == "" {
+			return ids, count
+		}
+		f.Cursor = p.Next
+	}
+}
+
+func TestList_Empty(t *testing.T) {
+	p := list(t, newStore(t), job.Filter{})
+	if len(p.Jobs) != 0 || p.Next != "" {
+		t.Errorf("got %+v", p)
+	}
+}
+
+func TestList_SummaryOfAJob(t *testing.T) {
+	s := newStore(t)
+	j := newJob(strings.Repeat("ü", 150))
+	j.CreatedAt = j.CreatedAt.In(time.FixedZone("", 3600))
+	insert(t, s, j)
+	diff(t, job.Page{Jobs: []job.Summary{{
+		ID: j.ID, Status: job.Pending, Task: strings.Repeat("ü", 100), CreatedAt: j.CreatedAt.UTC(),
+	}}}, list(t, s, job.Filter{}))
+}
+
+func TestList_PagesNewestFirst(t *testing.T) {
+	s := newStore(t)
+	var all, failed []string
+	for i := range 10 {
+		j := newJob("echo")
+		if i%3 == 0 {
+			j.Status = job.Failed
+			failed = append(failed, j.ID)
+		}
+		all = append(all, insert(t, s, j).ID)
+	}
+	slices.Reverse(all)
+	slices.Reverse(failed)
+	tests := []struct {
+		name   string
+		filter job.Filter
+		want   []string
+		pages  int
+	}{
+		{"default limit", job.Filter{}, all, 1},
+		{"uneven pages", job.Filter{Limit: 3}, all, 4},
+		{"even pages", job.Filter{Limit: 5}, all, 2},
+		{"exactly one page", job.Filter{Limit: 10}, all, 1},
+		{"one by one", job.Filter{Limit: 1}, all, 10},
+		{"by status", job.Filter{Status: job.Failed, Limit: 3}, failed, 2},
+		{"status that none has", job.Filter{Status: job.Timeout}, nil, 1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, n := pages(t, s, tt.filter)
+			diff(t, tt.want, got)
+			if n != tt.pages {
+				t.Errorf("%d pages, want %d", n, tt.pages)
+			}
+		})
+	}
+}
+
+func TestList_NewJobsDoNotMoveThePages(t *testing.T) {
+	s := newStore(t)
+	var ids []string
+	for range 4 {
+		ids = append(ids, insert(t, s, newJob("echo")).ID)
+	}
+	first := list(t, s, job.Filter{Limit: 2})
+	insert(t, s, newJob("echo"))
+	second := list(t, s, job.Filter{Limit: 2, Cursor: first.Next})
+	if len(second.Jobs) != 2 || second.Jobs[0].ID != ids[1] || second.Jobs[1].ID != ids[0] || second.Next != "" {
+		t.Errorf("second page %+v of %q", second, ids)
+	}
+}
+
+func TestList_NamesWhatIsWrong(t *testing.T) {
+	s := newStore(t)
+	id := insert(t, s, newJob("echo")).ID
+	tests := []struct {
+		name   string
+		filter job.Filter
+		field  string
+		says   string
+	}{
+		{"unknown status", job.Filter{Status: "done"}, "status", "pending, provisioning, running, success, failed, timeout"},
+		{"negative limit", job.Filter{Limit: -1}, "limit", "1 to 200"},
+		{"limit too large", job.Filter{Limit: 201}, "limit", "1 to 200"},
+		{"cursor is no base64", job.Filter{Cursor: "!!"}, "cursor", "next_cursor"},
+		{"cursor is a job's ID", job.Filter{Cursor: id}, "cursor", "next_cursor"},
+		{"cursor without its prefix", job.Filter{Cursor: base64.RawURLEncoding.EncodeToString([]byte(id))}, "cursor", "next_cursor"},
+		{"cursor with something else", job.Filter{Cursor: encodeCursor("zzz")}, "cursor", "next_cursor"},
+		{"cursor cut short", job.Filter{Cursor: encodeCursor(id)[:20]}, "cursor", "next_cursor"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := s.List(t.Context(), tt.filter)
+			var bad *job.FieldError
+			if !errors.As(err, &bad) || bad.Field != tt.field || !strings.Contains(bad.Error(), tt.says) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	for _, limit := range []int{1, 200} {
+		list(t, s, job.Filter{Limit: limit})
+	}
+}

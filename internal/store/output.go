@@ -1,0 +1,285 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"linus/internal/job"
+)
+
+// A stream's bytes are in three files of the job's directory, none of them
+// written through the database, so that many small writes stay cheap:
+//
+//	stdout       the stream from its first byte, up to the limit
+//	stdout.seen  how much has been seen, once that is more than stdout holds
+//	stdout.tail  marker and tail, when the sealed stream is too long
+//
+// Sealing is the row's doing: stdout.tail counts from the moment the row has
+// the stream's counts, and is written anew by whoever seals before that. What
+// the row does not count of stdout is cut off for readers. The files only grow,
+// so that reading needs no lock.
+const (
+	seenSuffix = ".seen"
+	tailSuffix = ".tail"
+)
+
+// AppendOutput appends what is new of data, as far as the limit allows, and
+// answers how much of the stream has been seen: the offset to send next. Data
+// seen before is skipped, data that would leave a gap is not taken, and a
+// sealed stream takes nothing.
+func (s *Store) AppendOutput(ctx context.Context, id, stream string, offset int64, data []byte) (int64, error) {
+	if offset < 0 || offset > math.MaxInt64-int64(len(data)) {
+		return 0, &job.FieldError{Field: "offset", Problem: fmt.Sprintf("%d is out of range", offset), Remedy: "give the bytes sent before"}
+	}
+	unlock, err := s.lockOutput(id, stream)
+	if err != nil {
+		return 0, err
+	}
+	defer unlock()
+	sealed, err := s.sealed(ctx, id, stream)
+	if err != nil {
+		return 0, err
+	}
+	if sealed.Valid {
+		info, err := decodeCounts(id, sealed.String)
+		return info.Total, err
+	}
+	held, seen, err := s.open(id, stream)
+	if err != nil {
+		return 0, err
+	}
+	end := offset + int64(len(data))
+	if offset > seen || end <= seen {
+		return seen, nil
+	}
+	data = data[seen-offset:]
+	if seen == held { // nothing was left out yet: the head may grow
+		fits := min(int64(len(data)), max(s.maxOutput-held, 0))
+		if err := appendAt(s.outputPath(id, stream), held, data[:fits]); err != nil {
+			return seen, fmt.Errorf("write %s of job %s: %w", stream, id, err)
+		}
+		held += fits
+	}
+	if end > held {
+		if err := writeSeen(s.outputPath(id, stream+seenSuffix), end); err != nil {
+			return held, fmt.Errorf("write %s of job %s: %w", stream, id, err)
+		}
+	}
+	return end, nil
+}
+
+// SealOutput makes the stream final: total bytes, of which tail are the last.
+// It keeps everything when the total is within the limit and all of it is at
+// hand; else the head, a marker with the count of dropped bytes, and as much
+// of the tail as half the limit. Sealing again answers the same.
+func (s *Store) SealOutput(ctx context.Context, id, stream string, total int64, tail []byte) (job.OutputInfo, error) {
+	unlock, err := s.lockOutput(id, stream)
+	if err != nil {
+		return job.OutputInfo{}, err
+	}
+	defer unlock()
+	sealed, err := s.sealed(ctx, id, stream)
+	if err != nil {
+		return job.OutputInfo{}, err
+	}
+	if sealed.Valid {
+		return decodeCounts(id, sealed.String)
+	}
+	held, seen, err := s.open(id, stream)
+	if err != nil {
+		return job.OutputInfo{}, err
+	}
+	if total < seen { // we know more than we are told: a VM that is gone tells nothing
+		total, tail = seen, nil
+	}
+	info, err := s.complete(id, stream, held, total, tail)
+	if err != nil {
+		return job.OutputInfo{}, fmt.Errorf("write %s of job %s: %w", stream, id, err)
+	}
+	return info, s.writeCounts(ctx, id, stream, info)
+}
+
+// complete puts the final bytes of a stream on disk and counts them.
+func (s *Store) complete(id, stream string, held, total int64, tail []byte) (job.OutputInfo, error) {
+	path := s.outputPath(id, stream)
+	keep := min(int64(len(tail)), s.maxOutput/2, total)
+	tail = tail[int64(len(tail))-keep:]
+	tailStart := total - keep
+	if total <= s.maxOutput && tailStart <= held {
+		if err := appendAt(path, held, tail[held-tailStart:]); err != nil {
+			return job.OutputInfo{}, err
+		}
+		return job.OutputInfo{Held: total, Total: total}, syncFile(path)
+	}
+	head := min(held, s.maxOutput-keep)
+	info := job.OutputInfo{Total: total, Dropped: tailStart - head}
+	end := append(fmt.Appendf(nil, "\n[linus: %d bytes dropped]\n", info.Dropped), tail...)
+	info.Held = head + int64(len(end))
+	if err := writeFile(path+tailSuffix, end); err != nil {
+		return job.OutputInfo{}, err
+	}
+	return info, syncFile(path)
+}
+
+// Output answers at most limit bytes held of a stream, from offset; none at
+// and past the end.
+func (s *Store) Output(ctx context.Context, id, stream string, offset, limit int64) ([]byte, error) {
+	if offset < 0 {
+		return nil, &job.FieldError{Field: "offset", Problem: fmt.Sprintf("%d is out of range", offset), Remedy: "give 0 or more"}
+	}
+	if limit < 0 {
+		return nil, &job.FieldError{Field: "limit", Problem: fmt.Sprintf("%d is out of range", limit), Remedy: "give 0 or more"}
+	}
+	if err := checkStream(stream); err != nil {
+		return nil, err
+	}
+	sealed, err := s.sealed(ctx, id, stream)
+	if err != nil {
+		return nil, err
+	}
+	info, err := s.counts(id, stream, sealed)
+	if err != nil {
+		return nil, err
+	}
+	data, err := s.readHeld(id, stream, info, sealed.Valid, offset, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read %s of job %s: %w", stream, id, err)
+	}
+	return data, nil
+}
+
+// readHeld reads across the one or two files that hold a stream.
+func (s *Store) readHeld(id, stream string, info job.OutputInfo, sealed bool, offset, limit int64) ([]byte, error) {
+	type part struct {
+		name string
+		size int64
+	}
+	parts := []part{{stream, info.Held}}
+	if sealed && info.Dropped > 0 {
+		fi, err := os.Stat(s.outputPath(id, stream+tailSuffix))
+		if err != nil {
+			return nil, err
+		}
+		parts = []part{{stream, info.Held - fi.Size()}, {stream + tailSuffix, fi.Size()}}
+	}
+	var data []byte
+	for _, p := range parts {
+		n := min(limit, p.size-offset)
+		if n <= 0 {
+			offset = max(0, offset-p.size)
+			continue
+		}
+		piece, err := readAt(s.outputPath(id, p.name), offset, n)
+		if err != nil {
+			return nil, err
+		}
+		data = append(data, piece...)
+		offset, limit = 0, limit-n
+	}
+	return data, nil
+}
+
+// lockOutput locks both streams of a job; job.ErrNotFound.
+func (s *Store) lockOutput(id, stream string) (unlock func(), err error) {
+	if err := checkStream(stream); err != nil {
+		return nil, err
+	}
+	if !isID(id) {
+		return nil, job.ErrNotFound
+	}
+	unlock, err = lockDir(s.jobDir(id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, job.ErrNotFound
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock output of job %s: %w", id, err)
+	}
+	return unlock, nil
+}
+
+func checkStream(stream string) error {
+	if stream == job.Stdout || stream == job.Stderr {
+		return nil
+	}
+	return &job.FieldError{
+		Field: "stream", Problem: fmt.Sprintf("%q is unknown", stream),
+		Remedy: "use one of: " + job.Stdout + ", " + job.Stderr,
+	}
+}
+
+// sealed reads a stream's final counts, as the row has them: NULL while open.
+// The column is named like the stream, which checkStream has seen.
+func (s *Store) sealed(ctx context.Context, id, stream string) (sql.NullString, error) {
+	var counts sql.NullString
+	err := s.read.QueryRowContext(ctx, `SELECT `+stream+` FROM jobs WHERE id = ?`, id).Scan(&counts)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return counts, job.ErrNotFound
+	case err != nil:
+		return counts, fmt.Errorf("read job %s: %w", id, err)
+	}
+	return counts, nil
+}
+
+// writeCounts seals the stream.
+func (s *Store) writeCounts(ctx context.Context, id, stream string, info job.OutputInfo) error {
+	text, err := json.Marshal(info)
+	if err == nil {
+		_, err = s.write.ExecContext(ctx, `UPDATE jobs SET `+stream+` = ? WHERE id = ?`, string(text), id)
+	}
+	if err != nil {
+		return fmt.Errorf("write counts of job %s to %s: %w", id, databaseName, err)
+	}
+	return nil
+}
+
+// counts answers a stream's counts: the sealed ones, else those of its files.
+func (s *Store) counts(id, stream string, sealed sql.NullString) (job.OutputInfo, error) {
+	if sealed.Valid {
+		return decodeCounts(id, sealed.String)
+	}
+	held, seen, err := s.open(id, stream)
+	return job.OutputInfo{Held: held, Total: seen, Dropped: seen - held}, err
+}
+
+func decodeCounts(id, text string) (job.OutputInfo, error) {
+	var info job.OutputInfo
+	if err := json.Unmarshal([]byte(text), &info); err != nil {
+		return info, fmt.Errorf("decode counts of job %s: %w", id, err)
+	}
+	return info, nil
+}
+
+// open answers how many bytes of an open stream are held, and how many were seen.
+func (s *Store) open(id, stream string) (held, seen int64, err error) {
+	fi, err := os.Stat(s.outputPath(id, stream))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return 0, 0, fmt.Errorf("read %s of job %s: %w", stream, id, err)
+	default:
+		held = fi.Size()
+	}
+	text, err := os.ReadFile(s.outputPath(id, stream+seenSuffix))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return held, held, nil
+	case err == nil:
+		seen, err = strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("read %s of job %s: %w", stream, id, err)
+	}
+	return held, max(held, seen), nil
+}
+
+func (s *Store) outputPath(id, name string) string { return filepath.Join(s.jobDir(id), name) }

@@ -1,0 +1,86 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"linus/internal/job"
+)
+
+// querier is a database or a transaction.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// scanner is one row of an answer.
+type scanner interface{ Scan(dest ...any) error }
+
+// query reads all rows of an answer.
+func query[T any](ctx context.Context, q querier, read func(scanner) (T, error), text string, args ...any) (all []T, err error) {
+	rows, err := q.QueryContext(ctx, text, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		v, err := read(rows)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, v)
+	}
+	return all, rows.Err()
+}
+
+// jobs reads the jobs that a condition selects.
+func (s *Store) jobs(ctx context.Context, q querier, where string, args ...any) ([]job.Job, error) {
+	return query(ctx, q, s.scanJob, `SELECT jobs.id, jobs.stdout, jobs.stderr, jobs.doc, m.manifest
+		FROM jobs JOIN job_manifests m ON m.job_id = jobs.id WHERE `+where, args...)
+}
+
+// one reads the one job that a condition selects; job.ErrNotFound.
+func (s *Store) one(ctx context.Context, q querier, where string, args ...any) (job.Job, error) {
+	found, err := s.jobs(ctx, q, where, args...)
+	if err != nil {
+		return job.Job{}, err
+	}
+	if len(found) == 0 {
+		return job.Job{}, job.ErrNotFound
+	}
+	return found[0], nil
+}
+
+// byKey reads the job that was submitted with an idempotency key;
+// job.ErrNotFound, always so for the empty key.
+func (s *Store) byKey(ctx context.Context, q querier, key string) (job.Job, error) {
+	if key == "" {
+		return job.Job{}, job.ErrNotFound
+	}
+	return s.one(ctx, q, `jobs.idempotency_key = ?`, key)
+}
+
+// scanJob puts a job together from its document, its manifest and its output.
+func (s *Store) scanJob(row scanner) (job.Job, error) {
+	var id, doc, manifest string
+	var stdout, stderr sql.NullString
+	if err := row.Scan(&id, &stdout, &stderr, &doc, &manifest); err != nil {
+		return job.Job{}, err
+	}
+	var d document
+	if err := json.Unmarshal([]byte(doc), &d); err != nil {
+		return job.Job{}, fmt.Errorf("decode job %s: %w", id, err)
+	}
+	j := d.Job
+	if err := json.Unmarshal([]byte(manifest), &j.Manifest); err != nil {
+		return job.Job{}, fmt.Errorf("decode manifest of job %s: %w", id, err)
+	}
+	var err error
+	if j.Stdout, err = s.counts(id, job.Stdout, stdout); err != nil {
+		return job.Job{}, err
+	}
+	j.Stderr, err = s.counts(id, job.Stderr, stderr)
+	return j, err
+}
