@@ -1,0 +1,62 @@
+package mcptool
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/mark3labs/mcp-go/server"
+
+	"linus/internal/job"
+)
+
+// Bounds of limit.
+const (
+	defaultPage = 50
+	mostPage    = 200
+)
+
+type listInput struct {
+	Status job.Status `json:"status,omitempty" jsonschema:"enum=pending,enum=provisioning,enum=running,enum=success,enum=failed,enum=timeout" jsonschema_description:"Only jobs of this status. Default: all."`
+	Limit  *int       `json:"limit,omitempty" jsonschema:"minimum=1,maximum=200" jsonschema_description:"Jobs per page, 1 to 200. Default 50."`
+	Cursor string     `json:"cursor,omitempty" jsonschema_description:"next_cursor of the page before. Default: the first page."`
+}
+
+type listOutput struct {
+	Jobs []listedJob `json:"jobs"`
+	Next string      `json:"next_cursor,omitempty" jsonschema_description:"Give it as cursor for the next page; absent on the last one."`
+}
+
+type listedJob struct {
+	JobID     string     `json:"job_id"`
+	Status    job.Status `json:"status"`
+	Task      string     `json:"task" jsonschema_description:"The task's first 100 characters."`
+	CreatedAt time.Time  `json:"created_at"`
+}
+
+func listJobs(e Engine) server.ServerTool {
+	return define("list_jobs", "List jobs",
+		"Jobs, newest first, in pages. Use it to find a job_id; use get_job_status to follow one.",
+		hints{readOnly: true, idempotent: true},
+		func(ctx context.Context, in listInput) (listOutput, error) {
+			if in.Status != "" && !in.Status.Valid() {
+				return listOutput{}, &job.FieldError{
+					Field: "status", Problem: fmt.Sprintf("%q is unknown", in.Status),
+					Remedy: "use one of: pending, provisioning, running, success, failed, timeout",
+				}
+			}
+			limit, err := bounded("limit", in.Limit, defaultPage, mostPage)
+			if err != nil {
+				return listOutput{}, err
+			}
+			page, err := e.List(ctx, job.Filter{Status: in.Status, Limit: limit, Cursor: in.Cursor})
+			if err != nil {
+				return listOutput{}, err
+			}
+			out := listOutput{Jobs: make([]listedJob, len(page.Jobs)), Next: page.Next}
+			for i, j := range page.Jobs {
+				out.Jobs[i] = listedJob{JobID: j.ID, Status: j.Status, Task: j.Task, CreatedAt: j.CreatedAt}
+			}
+			return out, nil
+		})
+}

@@ -1,0 +1,487 @@
+package mcptool
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/mark3labs/mcp-go/client"
+	"github.com/mark3labs/mcp-go/client/transport"
+	"github.com/mark3labs/mcp-go/mcp"
+	"github.com/mark3labs/mcp-go/server"
+
+	"linus/internal/job"
+)
+
+var update = flag.Bool("update", false, "write the tool schemas in testdata anew")
+
+// engine knows one job and records what is submitted.
+type engine struct {
+	mu        sync.Mutex
+	submitted []job.Manifest
+	keys      []string
+	filter    job.Filter
+	job       job.Job
+	result    job.Result
+	err       error         // answered by every method, when set
+	hang      chan struct{} // CheckHost waits for it, or for its context's end
+}
+
+const knownID = "0197a1b2-0000-7000-8000-000000000001"
+
+func (e *engine) Submit(_ context.Context, m job.Manifest, key string) (job.Job, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.err != nil {
+		return job.Job{}, e.err
+	}
+	e.submitted, e.keys = append(e.submitted, m), append(e.keys, key)
+	return job.Job{ID: knownID, Status: job.Pending}, nil
+}
+
+func (e *engine) find(id string) error {
+	if e.err == nil && id != knownID {
+		return job.ErrNotFound
+	}
+	return e.err
+}
+
+func (e *engine) Job(_ context.Context, id string) (job.Job, error) { return e.job, e.find(id) }
+func (e *engine) Result(_ context.Context, id string) (job.Result, error) {
+	return e.result, e.find(id)
+}
+func (e *engine) Cancel(_ context.Context, id string) error { return e.find(id) }
+func (e *engine) List(_ context.Context, f job.Filter) (job.Page, error) {
+	e.filter = f
+	return job.Page{Jobs: []job.Summary{{ID: knownID, Status: job.Running, Task: "true", CreatedAt: at}}, Next: "more"}, e.err
+}
+
+func (e *engine) CheckHost(ctx context.Context) (job.HostReport, error) {
+	if e.hang != nil {
+		select {
+		case <-e.hang:
+		case <-ctx.Done():
+			return job.HostReport{}, ctx.Err()
+		}
+	}
+	return job.HostReport{Host: "pve:22", Node: "pve", Checks: []job.Check{{Name: "bridge", Level: "fail", Text: "vmbr0 is missing", Remedy: "add it"}}}, e.err
+}
+
+var at = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+
+// transports are the ways a client reaches the tools, in both protocol eras.
+var transports = map[string]func(t *testing.T, e Engine) *client.Client{
+	"in process": func(t *testing.T, e Engine) *client.Client {
+		t.Helper()
+		c, err := client.NewInProcessClient(newServer(options(e), server.WithOutputSchemaValidation()))
+		return begin(t, c, err)
+	},
+	"stdio": func(t *testing.T, e Engine) *client.Client {
+		t.Helper()
+		return begin(t, overStdio(t, e), nil)
+	},
+	"stdio, 2025-11-25": func(t *testing.T, e Engine) *client.Client {
+		t.Helper()
+		return begin(t, overStdio(t, e, client.WithProtocolVersion(mcp.ProtocolVersion20251125)), nil)
+	},
+}
+
+func options(e Engine) Options {
+	return Options{Engine: e, Version: "test", Log: slog.New(slog.DiscardHandler)}
+}
+
+func overStdio(t *testing.T, e Engine, o ...client.ClientOption) *client.Client {
+	t.Helper()
+	toServer, fromClient := io.Pipe()
+	toClient, fromServer := io.Pipe()
+	served := make(chan error, 1)
+	go func() {
+		served <- ServeStdio(context.Background(), options(e), toServer, fromServer)
+		_ = fromServer.Close()
+	}()
+	t.Cleanup(func() {
+		_ = fromClient.Close()
+		if err := <-served; err != nil {
+			t.Errorf("ServeStdio = %v at the end of stdin", err)
+		}
+	})
+	return client.NewClient(transport.NewIO(toClient, fromClient, io.NopCloser(strings.NewReader(""))), o...)
+}
+
+func begin(t *testing.T, c *client.Client, err error) *client.Client {
+	t.Helper()
+	if err == nil {
+		err = c.Start(t.Context())
+	}
+	if err == nil {
+		_, err = c.Initialize(t.Context(), mcp.InitializeRequest{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func call(t *testing.T, c *client.Client, tool string, args any) *mcp.CallToolResult {
+	t.Helper()
+	var req mcp.CallToolRequest
+	req.Params.Name, req.Params.Arguments = tool, args
+	result, err := c.CallTool(t.Context(), req)
+	if err != nil {
+		t.Fatalf("%s: protocol error %v", tool, err)
+	}
+	return result
+}
+
+func text(r *mcp.CallToolResult) string {
+	if len(r.Content) == 0 {
+		return ""
+	}
+	content, _ := r.Content[0].(mcp.TextContent)
+	return content.Text
+}
+
+func manifest(change map[string]any) map[string]any {
+	m := map[string]any{"task": "echo hi", "agentType": "script"}
+	for k, v := range change {
+		if v == nil {
+			delete(m, k)
+		} else {
+			m[k] = v
+		}
+	}
+	return map[string]any{"manifest": m}
+}
+
+func TestTools_AnswerStructured(t *testing.T) {
+	code := 3
+	e := &engine{
+		job: job.Job{
+			ID: knownID, Status: job.Failed, Phase: "destroy", CreatedAt: at, StartedAt: at, CompletedAt: at,
+			VM:      &job.VM{ID: 101, Node: "pve", IP: "10.0.0.9", State: job.VMDestroyed},
+			Outcome: &job.Outcome{Status: job.Failed, Reason: job.ReasonExitStatus, ExitCode: &code, Error: "exit status 3"},
+		},
+		result: job.Result{
+			JobID: knownID, Status: job.Failed, Reason: job.ReasonExitStatus, ExitCode: &code, Error: "exit status 3",
+			Stdout: []byte("a\xffb\n"), Stderr: []byte("oh\n"), StdoutInfo: job.OutputInfo{Total: 4}, StderrInfo: job.OutputInfo{Total: 3},
+			Duration: 1500 * time.Millisecond,
+		},
+	}
+	tests := []struct {
+		tool string
+		args any
+		want string
+	}{
+		{"submit_job", manifest(nil), `{"job_id":"` + knownID + `","status":"pending"}`},
+		{"get_job_status", map[string]any{"job_id": knownID}, `{"job_id":"` + knownID + `","status":"failed","reason":"exit_status","phase":"destroy","error":"exit status 3","created_at":"2026-03-04T05:06:07Z","started_at":"2026-03-04T05:06:07Z","completed_at":"2026-03-04T05:06:07Z","vm":{"id":101,"node":"pve","ip":"10.0.0.9","state":"destroyed"}}`},
+		{"get_job_result", map[string]any{"job_id": knownID}, `{"job_id":"` + knownID + `","status":"failed","reason":"exit_status","exit_code":3,"output":"a\ufffdb\n","stderr":"oh\n","output_bytes":4,"stderr_bytes":3,"truncated":false,"output_invalid_utf8":true,"error":"exit status 3","duration_seconds":1.5}`},
+		{"cancel_job", map[string]any{"job_id": knownID}, `{"job_id":"` + knownID + `","cancelled":true}`},
+		{"list_jobs", map[string]any{"status": "running", "limit": 7, "cursor": "c"}, `{"jobs":[{"job_id":"` + knownID + `","status":"running","task":"true","created_at":"2026-03-04T05:06:07Z"}],"next_cursor":"more"}`},
+		{"list_jobs", nil, `{"jobs":[{"job_id":"` + knownID + `","status":"running","task":"true","created_at":"2026-03-04T05:06:07Z"}],"next_cursor":"more"}`},
+		{"check_host", nil, `{"ok":false,"host":"pve:22","node":"pve","checks":[{"name":"bridge","level":"fail","text":"vmbr0 is missing","remedy":"add it"}]}`},
+	}
+	for way, connect := range transports {
+		t.Run(way, func(t *testing.T) {
+			c := connect(t, e)
+			for _, tt := range tests {
+				r := call(t, c, tt.tool, tt.args)
+				structured, err := json.Marshal(r.StructuredContent)
+				if err != nil || r.IsError {
+					t.Errorf("%s: error %v %s", tt.tool, err, text(r))
+				}
+				for what, got := range map[string]string{"text": text(r), "structured content": string(structured)} {
+					if diff := cmp.Diff(parse(t, tt.want), parse(t, got)); diff != "" {
+						t.Errorf("%s: %s (-want +got):\n%s", tt.tool, what, diff)
+					}
+				}
+			}
+		})
+	}
+}
+
+func parse(t *testing.T, data string) any {
+	t.Helper()
+	var v any
+	if err := json.Unmarshal([]byte(data), &v); err != nil {
+		t.Fatalf("%q: %v", data, err)
+	}
+	return v
+}
+
+func TestSubmitJob_RefusesEveryMistakeByNameBeforeAnythingHappens(t *testing.T) {
+	file := func(f map[string]any) map[string]any { return manifest(map[string]any{"files": []any{f}}) }
+	resources := func(k string, v any) map[string]any {
+		return manifest(map[string]any{"resources": map[string]any{k: v}})
+	}
+	tests := []struct {
+		name string
+		args any
+		want string
+	}{
+		{"no arguments", nil, "manifest: is required"},
+		{"manifest is text", map[string]any{"manifest": "{}"}, "manifest: is a string, want an object"},
+		{"unknown argument", map[string]any{"manfest": map[string]any{}}, `manfest: is not a known key; did you mean "manifest"?`},
+		{"no task", manifest(map[string]any{"task": nil}), "manifest.task: is required"},
+		{"blank task", manifest(map[string]any{"task": " \n\t"}), "manifest.task"},
+		{"task too large", manifest(map[string]any{"task": strings.Repeat("x", job.MaxTask+1)}), "manifest.task: is 1048577 bytes"},
+		{"task with NUL", manifest(map[string]any{"task": "a\x00b"}), "manifest.task"},
+		{"task is a number", manifest(map[string]any{"task": 5}), "manifest.task: is a number, want a string"},
+		{"no agentType", manifest(map[string]any{"agentType": nil}), "manifest.agentType: is required"},
+		{"unknown agentType", manifest(map[string]any{"agentType": "python"}), `manifest.agentType: "python" is unknown; use one of: claude, script, custom`},
+		{"custom without command", manifest(map[string]any{"agentType": "custom"}), "manifest.agent.command"},
+		{"model for a script", manifest(map[string]any{"agent": map[string]any{"claudeModel": "opus"}}), "manifest.agent.claudeModel"},
+		{"relative file path", file(map[string]any{"path": "a", "content": ""}), "manifest.files[0].path"},
+		{"file path with ..", file(map[string]any{"path": "/a/../b", "content": ""}), "manifest.files[0].path"},
+		{"file path with newline", file(map[string]any{"path": "/a\nb", "content": ""}), "manifest.files[0].path"},
+		{"bad base64", file(map[string]any{"path": "/a", "content": "%%%"}), "manifest.files[0].content: is not base64"},
+		{"bad mode", file(map[string]any{"path": "/a", "content": "", "mode": "rwx"}), "manifest.files[0].mode"},
+		{"duplicate file", manifest(map[string]any{"files": []any{map[string]any{"path": "/a", "content": ""}, map[string]any{"path": "/a", "content": ""}}}), "manifest.files[1].path"},
+		{"bad env name", manifest(map[string]any{"env": map[string]any{"A B": "x"}}), "manifest.env"},
+		{"env name of the runner", manifest(map[string]any{"env": map[string]any{"LINUS_JOB_ID": "x"}}), "manifest.env.LINUS_JOB_ID"},
+		{"env value is a number", manifest(map[string]any{"env": map[string]any{"A": 1}}), "manifest.env.A: is a number, want a string"},
+		{"unknown secret", manifest(map[string]any{"secrets": []any{"TOKEN"}}), "manifest.secrets"},
+		{"no cores", resources("cpu", 0), "manifest.resources.cpu"},
+		{"too many cores", resources("cpu", 33), "manifest.resources.cpu"},
+		{"half a core", resources("cpu", 0.5), "manifest.resources.cpu: 0.5 is not a whole number"},
+		{"memory in lower case", resources("memory", "2g"), "manifest.resources.memory"},
+		{"memory too small", resources("memory", "511M"), "manifest.resources.memory"},
+		{"disk too large", resources("disk", "10001G"), "manifest.resources.disk"},
+		{"disk too small", resources("disk", "4G"), "manifest.resources.disk"},
+		{"timeout 0", manifest(map[string]any{"timeout": 0}), "manifest.timeout"},
+		{"timeout too long", manifest(map[string]any{"timeout": 86401}), "manifest.timeout"},
+		{"timeout as text", manifest(map[string]any{"timeout": "60"}), "manifest.timeout: is a string, want a whole number"},
+		{"unknown lifecycle", manifest(map[string]any{"lifecycle": "forever"}), "manifest.lifecycle"},
+		{"unknown status mode", manifest(map[string]any{"statusMode": "loud"}), "manifest.statusMode"},
+		{"bad template", manifest(map[string]any{"vmTemplate": "a b"}), "manifest.vmTemplate"},
+		{"unknown key", manifest(map[string]any{"timout": 5}), `manifest.timout: is not a known key; did you mean "timeout"?`},
+		{"key in the wrong case", manifest(map[string]any{"AgentType": "script"}), `manifest.AgentType: is not a known key; did you mean "agentType"?`},
+		{"unknown key below", resources("ram", "2G"), "manifest.resources.ram: is not a known key"},
+		{"unknown key in a file", file(map[string]any{"path": "/a", "content": "", "perm": "1"}), "manifest.files[0].perm: is not a known key"},
+		{"key too long", map[string]any{"manifest": manifest(nil)["manifest"], "idempotency_key": strings.Repeat("k", 201)}, "idempotency_key"},
+	}
+	for way, connect := range transports {
+		t.Run(way, func(t *testing.T) {
+			e := &engine{}
+			c := connect(t, e)
+			for _, tt := range tests {
+				if r := call(t, c, "submit_job", tt.args); !r.IsError || !strings.Contains(text(r), tt.want) {
+					t.Errorf("%s: error %v, %q; want an error with %q", tt.name, r.IsError, text(r), tt.want)
+				}
+			}
+			if len(e.submitted) != 0 {
+				t.Errorf("%d of the wrong manifests were submitted", len(e.submitted))
+			}
+		})
+	}
+}
+
+func TestSubmitJob_PassesEveryFieldOn(t *testing.T) {
+	want := job.Manifest{
+		Task: "echo \u00fc\n", AgentType: job.AgentCustom, Agent: job.Agent{Command: "cat"},
+		Files: []job.File{{Path: "/a b", Content: "aGk=", Mode: "0755"}}, Env: map[string]string{"A": "b\nc"},
+		Resources: job.Resources{CPU: 3, Memory: "4G", Disk: "20G"}, Timeout: 60,
+		Lifecycle: job.Persistent, VMTemplate: "9000", StatusMode: job.StatusStreaming,
+	}
+	e := &engine{}
+	c := transports["stdio"](t, e)
+	if r := call(t, c, "submit_job", map[string]any{"manifest": want, "idempotency_key": "k1"}); r.IsError {
+		t.Fatal(text(r))
+	}
+	if diff := cmp.Diff([]job.Manifest{want}, e.submitted); diff != "" || !slices.Equal(e.keys, []string{"k1"}) {
+		t.Errorf("submitted with keys %v (-want +got):\n%s", e.keys, diff)
+	}
+}
+
+func TestTools_ErrorsSayWhatToDoNext(t *testing.T) {
+	id := map[string]any{"job_id": knownID}
+	tests := []struct {
+		name, tool string
+		args       any
+		err        error
+		want       string
+	}{
+		{"unknown job", "get_job_status", map[string]any{"job_id": "x"}, nil, "Job not found. Use list_jobs"},
+		{"unknown job", "get_job_result", map[string]any{"job_id": "x"}, nil, "Job not found. Use list_jobs"},
+		{"unknown job", "cancel_job", map[string]any{"job_id": "x"}, nil, "Job not found. Use list_jobs"},
+		{"no job", "get_job_status", nil, nil, "job_id: is required"},
+		{"mistyped argument", "get_job_status", map[string]any{"jobid": "x"}, nil, `jobid: is not a known key; did you mean "job_id"?`},
+		{"not complete", "get_job_result", id, &job.NotCompleteError{Status: job.Running}, "Job not complete. Status: running. Use get_job_status"},
+		{"already completed", "cancel_job", id, job.ErrCompleted, "Job already completed. Use get_job_result"},
+		{"max_bytes", "get_job_result", map[string]any{"job_id": knownID, "max_bytes": 0}, nil, "max_bytes: 0 is out of range; give 1 to 1048576"},
+		{"unknown status", "list_jobs", map[string]any{"status": "done"}, nil, `status: "done" is unknown; use one of: pending, provisioning, running, success, failed, timeout`},
+		{"limit", "list_jobs", map[string]any{"limit": 201}, nil, "limit: 201 is out of range"},
+		{"argument to a tool without", "check_host", map[string]any{"node": "pve"}, nil, "node: is not a known key"},
+		{
+			"host down", "check_host", nil, &job.HostError{Op: "connect", Host: "pve:22", Class: job.HostUnreachable, Text: "connection refused", Remedy: "is sshd running?"},
+			"connect on pve:22: connection refused; is sshd running?",
+		},
+	}
+	for way, connect := range transports {
+		t.Run(way, func(t *testing.T) {
+			e := &engine{}
+			c := connect(t, e)
+			for _, tt := range tests {
+				e.err = tt.err
+				if r := call(t, c, tt.tool, tt.args); !r.IsError || !strings.Contains(text(r), tt.want) {
+					t.Errorf("%s %s: error %v, %q; want an error with %q", tt.tool, tt.name, r.IsError, text(r), tt.want)
+				}
+			}
+		})
+	}
+}
+
+func TestGetJobResult_LongOutputIsHeadMarkerAndTail(t *testing.T) {
+	whole := strings.Repeat("ü", 50_000) + "END"
+	for _, tt := range []struct {
+		name  string
+		limit int
+		data  string
+		cut   bool
+	}{
+		{"at the limit", len(whole), whole, false},
+		{"one above", len(whole) - 1, whole, true},
+		{"far above", 101, whole, true},
+		{"limit 1", 1, whole, true},
+		{"empty", 10, "", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, cut := headAndTail([]byte(tt.data), tt.limit)
+			if cut != tt.cut {
+				t.Fatalf("cut = %v, want %v", cut, tt.cut)
+			}
+			if !cut {
+				if got != tt.data {
+					t.Error("changed")
+				}
+				return
+			}
+			head, rest, _ := strings.Cut(got, "\n[linus: ")
+			count, tail, _ := strings.Cut(rest, " bytes left out here; max_bytes asks for more]\n")
+			if !strings.HasPrefix(whole, head) || !strings.HasSuffix(whole, tail) || len(head)+len(tail) > tt.limit ||
+				count != fmt.Sprint(len(whole)-len(head)-len(tail)) {
+				t.Errorf("head %d, tail %d bytes, marker says %s of %d", len(head), len(tail), count, len(whole))
+			}
+		})
+	}
+}
+
+// Schemas are a contract with clients: a change must be seen in review.
+func TestTools_SchemasMatchTheSnapshots(t *testing.T) {
+	for _, tool := range tools(&engine{}) {
+		t.Run(tool.Tool.Name, func(t *testing.T) {
+			got, err := json.MarshalIndent(tool.Tool, "", "  ")
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, '\n')
+			path := filepath.Join("..", "..", "testdata", "tools", tool.Tool.Name+".json")
+			if *update {
+				if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o750), os.WriteFile(path, got, 0o644)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil || !bytes.Equal(got, want) {
+				t.Errorf("%s differs (%v); make golden rewrites it:\n%s", path, err, cmp.Diff(string(want), string(got)))
+			}
+			for _, word := range []string{"$ref", "anyOf", "oneOf", `"null"`, `"type": [`} {
+				if bytes.Contains(got, []byte(word)) {
+					t.Errorf("schema has %s, which some clients' models refuse", word)
+				}
+			}
+			a := tool.Tool.Annotations
+			if tool.Tool.Title == "" || a.ReadOnlyHint == nil || a.DestructiveHint == nil || a.IdempotentHint == nil || a.OpenWorldHint == nil {
+				t.Error("title or a hint is missing")
+			}
+		})
+	}
+}
+
+func TestServeStdio_StdoutIsJSONRPCOnlyAndEndsWithStdin(t *testing.T) {
+	line := func(id int, method, params string) string {
+		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`+"\n", id, method, params)
+	}
+	initialize := line(1, "initialize", `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`)
+	checkHost := line(2, "tools/call", `{"name":"check_host","arguments":{}}`)
+	tests := []struct {
+		name  string
+		input string
+		hang  bool
+		ids   []string // answered
+	}{
+		{"nothing", "", false, nil},
+		{"requests sent at once with the end are answered", initialize + checkHost, false, []string{"1", "2"}},
+		{"last line without its end", initialize + strings.TrimSuffix(checkHost, "\n"), false, []string{"1", "2"}},
+		{"rubbish before", "hello\n" + initialize, false, []string{"1", "null"}},
+		{"a call that hangs", initialize + checkHost, true, []string{"1", "2"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			e := &engine{}
+			if tt.hang {
+				e.hang = make(chan struct{})
+			}
+			var out bytes.Buffer
+			began := time.Now()
+			if err := ServeStdio(t.Context(), options(e), strings.NewReader(tt.input), &out); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(began); took > 2*time.Second {
+				t.Errorf("took %s after the end of stdin", took)
+			}
+			var ids []string
+			for l := range strings.Lines(out.String()) {
+				var m struct {
+					JSONRPC string          `json:"jsonrpc"`
+					ID      json.RawMessage `json:"id"`
+				}
+				if err := json.Unmarshal([]byte(l), &m); err != nil || m.JSONRPC != "2.0" {
+					t.Errorf("stdout has %q", l)
+				}
+				ids = append(ids, string(m.ID))
+			}
+			slices.Sort(ids)
+			if !slices.Equal(ids, tt.ids) {
+				t.Errorf("answered %v, want %v", ids, tt.ids)
+			}
+		})
+	}
+}
+
+func TestServeStdio_SlowCallsDoNotBlockOthers(t *testing.T) {
+	e := &engine{hang: make(chan struct{})}
+	c := transports["stdio"](t, e)
+	var slow sync.WaitGroup
+	for range 20 {
+		slow.Go(func() {
+			var req mcp.CallToolRequest
+			req.Params.Name = "check_host"
+			_, _ = c.CallTool(context.Background(), req)
+		})
+	}
+	done := make(chan struct{})
+	go func() {
+		call(t, c, "list_jobs", nil)
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Error("list_jobs waits behind 20 calls of check_host")
+	}
+	close(e.hang)
+	slow.Wait()
+}

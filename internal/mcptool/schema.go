@@ -1,0 +1,117 @@
+package mcptool
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// schemaOf is the JSON schema of a struct, in the subset every MCP client's
+// model accepts: one type per value, no $ref, no anyOf, no null. mcp-go's own
+// generator writes ["null","array"] for slices and knows no bounds. Properties
+// come in the order of the fields. A field is required unless it is a pointer
+// or omitempty or omitzero. closed refuses properties that are not listed.
+func schemaOf[T any](closed bool) json.RawMessage {
+	data, err := json.Marshal(schemaFor(reflect.TypeFor[T](), "", closed))
+	if err != nil {
+		panic(fmt.Sprintf("schema of %v: %v", reflect.TypeFor[T](), err)) // cannot happen with the types below
+	}
+	return data
+}
+
+// object is a JSON object with its members in order.
+type object []member
+
+type member struct {
+	name  string
+	value any
+}
+
+// MarshalJSON writes the members in order.
+func (o object) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	b.WriteByte('{')
+	for i, m := range o {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		value, err := json.Marshal(m.value)
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(&b, "%q:%s", m.name, value)
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+func schemaFor(t reflect.Type, tag reflect.StructTag, closed bool) object {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	var s object
+	switch {
+	case t == reflect.TypeFor[time.Time]():
+		s = object{{"type", "string"}, {"format", "date-time"}}
+	case t.Kind() == reflect.Struct:
+		s = structSchema(t, closed)
+	case t.Kind() == reflect.Slice:
+		s = object{{"type", "array"}, {"items", schemaFor(t.Elem(), "", closed)}}
+	case t.Kind() == reflect.Map:
+		s = object{{"type", "object"}, {"additionalProperties", schemaFor(t.Elem(), "", closed)}}
+	case t.Kind() == reflect.Bool:
+		s = object{{"type", "boolean"}}
+	case t.Kind() == reflect.Int || t.Kind() == reflect.Int64:
+		s = object{{"type", "integer"}}
+	case t.Kind() == reflect.Float64:
+		s = object{{"type", "number"}}
+	case t.Kind() == reflect.String:
+		s = object{{"type", "string"}}
+	default:
+		panic("no schema for " + t.String())
+	}
+	var enum []string
+	for option := range strings.SplitSeq(tag.Get("jsonschema"), ",") {
+		name, value, _ := strings.Cut(option, "=")
+		switch name {
+		case "enum":
+			enum = append(enum, value)
+		case "minimum", "maximum":
+			if n, err := strconv.Atoi(value); err == nil {
+				s = append(s, member{name, n})
+			}
+		}
+	}
+	if enum != nil {
+		s = append(s, member{"enum", enum})
+	}
+	if text := tag.Get("jsonschema_description"); text != "" {
+		s = append(s, member{"description", text})
+	}
+	return s
+}
+
+func structSchema(t reflect.Type, closed bool) object {
+	var properties object
+	required := []string{}
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		properties = append(properties, member{name, schemaFor(f.Type, f.Tag, closed)})
+		if f.Type.Kind() != reflect.Pointer && !strings.Contains(options, "omit") {
+			required = append(required, name)
+		}
+	}
+	s := object{{"type", "object"}, {"properties", properties}}
+	if len(required) > 0 {
+		s = append(s, member{"required", required})
+	}
+	if closed {
+		s = append(s, member{"additionalProperties", false})
+	}
+	return s
+}

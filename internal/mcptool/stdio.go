@@ -1,0 +1,130 @@
+package mcptool
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/mark3labs/mcp-go/server"
+)
+
+// workers is how many tool calls run at once; mcp-go's five would let five slow
+// ones block all.
+const workers = 64
+
+// answerTime is how long requests under way at the end of stdin may take to be
+// answered.
+const answerTime = 1500 * time.Millisecond
+
+// ServeStdio speaks MCP on stdin and stdout, which carries nothing else, until
+// stdin ends or ctx does. Requests sent just before the end of stdin are still
+// answered when that takes less than 1.5 s.
+func ServeStdio(ctx context.Context, o Options, stdin io.Reader, stdout io.Writer) error {
+	s := server.NewStdioServer(newServer(o))
+	server.WithWorkerPoolSize(workers)(s)
+	server.WithErrorLogger(slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn))(s)
+	g := &gate{out: stdout, quiet: make(chan struct{}, 1)}
+	in, feed := io.Pipe()
+	defer in.Close() //nolint:errcheck // ends the feeding goroutine at its next line
+	go func() { feed.CloseWithError(g.feed(ctx, stdin, feed)) }()
+	if err := s.Listen(ctx, in, g); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("serve MCP on stdio: %w", err)
+	}
+	return nil
+}
+
+// gate stands between the process's stdio and mcp-go's, which forgets what it
+// has not answered when its input ends. It counts requests in and answers out,
+// and holds the end of input back until all are answered, for answerTime at most.
+type gate struct {
+	mu      sync.Mutex
+	out     io.Writer
+	pending int
+	quiet   chan struct{} // pending has become 0
+}
+
+// feed copies lines from stdin to w and answers how the copying ended.
+func (g *gate) feed(ctx context.Context, stdin io.Reader, w io.Writer) error {
+	lines := bufio.NewReader(stdin)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if len(line) > 0 {
+			if err != nil {
+				line = append(line, '\n') // a last line without its end is a message too
+			}
+			if isRequest(line) {
+				g.count(1)
+			}
+			if _, err := w.Write(line); err != nil {
+				return err
+			}
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			g.drain(ctx)
+			return io.EOF
+		case err != nil:
+			return fmt.Errorf("read stdin: %w", err)
+		}
+	}
+}
+
+// drain waits until nothing is pending.
+func (g *gate) drain(ctx context.Context) {
+	late := time.NewTimer(answerTime)
+	defer late.Stop()
+	for g.count(0) > 0 {
+		select {
+		case <-g.quiet:
+		case <-late.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Write writes one message; mcp-go writes each with one call.
+func (g *gate) Write(message []byte) (int, error) {
+	g.mu.Lock()
+	n, err := g.out.Write(message)
+	g.mu.Unlock()
+	if isResponse(message) {
+		g.count(-1)
+	}
+	return n, err
+}
+
+func (g *gate) count(change int) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.pending = max(0, g.pending+change)
+	if g.pending == 0 {
+		select {
+		case g.quiet <- struct{}{}:
+		default:
+		}
+	}
+	return g.pending
+}
+
+type envelope struct {
+	ID     json.RawMessage `json:"id"`
+	Method string          `json:"method"`
+}
+
+func isRequest(message []byte) bool {
+	var e envelope
+	return json.Unmarshal(message, &e) == nil && e.ID != nil && e.Method != ""
+}
+
+func isResponse(message []byte) bool {
+	var e envelope
+	return json.Unmarshal(message, &e) == nil && e.ID != nil && e.Method == ""
+}

@@ -1,0 +1,56 @@
+package mcptool
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/mark3labs/mcp-go/server"
+
+	"linus/internal/job"
+)
+
+// maxKey bounds an idempotency key, in bytes.
+const maxKey = 200
+
+type submitInput struct {
+	Manifest       job.Manifest `json:"manifest" jsonschema_description:"What to run, and in what VM."`
+	IdempotencyKey string       `json:"idempotency_key,omitempty" jsonschema_description:"Any text of your choice, at most 200 bytes: a repeated submit with the same key answers the first job and starts nothing."`
+}
+
+type submitOutput struct {
+	JobID  string     `json:"job_id"`
+	Status job.Status `json:"status"`
+}
+
+func submitJob(e Engine) server.ServerTool {
+	return defineRaw("submit_job", "Submit a job",
+		"Run a script, a command or a Claude agent in a virtual machine of its own, which is destroyed afterwards. "+
+			"Answers at once with the job's id; the VM is made and the task runs in the background. "+
+			"Follow with get_job_status, read with get_job_result. Not for quick commands on this machine.",
+		hints{openWorld: true},
+		func(ctx context.Context, in submitInput, raw []byte) (submitOutput, error) {
+			var given struct{ Manifest json.RawMessage }
+			if err := json.Unmarshal(raw, &given); err != nil || given.Manifest == nil {
+				return submitOutput{}, &job.FieldError{
+					Field: "manifest", Problem: "is required",
+					Remedy: `give an object such as {"task": "uname -a", "agentType": "script"}`,
+				}
+			}
+			manifest, err := job.DecodeManifest(given.Manifest)
+			if err != nil {
+				return submitOutput{}, err
+			}
+			if len(in.IdempotencyKey) > maxKey {
+				return submitOutput{}, &job.FieldError{
+					Field: "idempotency_key", Remedy: "use a shorter one, such as a UUID",
+					Problem: fmt.Sprintf("is %d bytes, the limit is %d", len(in.IdempotencyKey), maxKey),
+				}
+			}
+			j, err := e.Submit(ctx, manifest, in.IdempotencyKey)
+			if err != nil {
+				return submitOutput{}, err
+			}
+			return submitOutput{JobID: j.ID, Status: j.Status}, nil
+		})
+}
