@@ -2,7 +2,6 @@ package store
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -86,18 +85,14 @@ func appendAt(path string, offset int64, data []byte) (err error) {
 	return err
 }
 
-// seenWidth fits any int64; the same width each time makes overwriting one write.
-const seenWidth = 20
-
-// writeSeen records how much of a stream has been seen.
-func writeSeen(path string, n int64) (err error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
-	if err != nil {
-		return err
+// replaceFile writes a small file so that readers, and whoever comes after a
+// crash of this process, find the old text or the new one.
+func replaceFile(path, text string) error {
+	temporary := path + ".tmp"
+	if err := os.WriteFile(temporary, []byte(text), 0o600); err != nil {
+		return errors.Join(err, os.Remove(temporary))
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	_, err = fmt.Fprintf(f, "%0*d\n", seenWidth, n)
-	return err
+	return os.Rename(temporary, path)
 }
 
 // readAt reads n bytes, which the file has, from offset.

@@ -27,12 +27,11 @@ var ErrForbidden = errors.New("not allowed in the life of a job")
 const maxEventText = 4096
 
 // document is the part of a job that Update rewrites: the job without its
-// manifest and output counts, which are kept elsewhere.
+// manifest, which is kept elsewhere. Its output counts are not those that
+// count (SealOutput and the files have them), but for Incomplete.
 type document struct {
 	job.Job
 	Manifest *struct{} `json:"manifest,omitempty"`
-	Stdout   *struct{} `json:"stdout,omitempty"`
-	Stderr   *struct{} `json:"stderr,omitempty"`
 }
 
 // Insert adds a new job with its whole manifest; see executor.Store. The
@@ -158,7 +157,8 @@ func (s *Store) Unfinished(ctx context.Context) ([]job.Job, error) {
 
 // Update changes one job in a transaction; see executor.Store. It refuses,
 // with ErrForbidden, a status that may not follow the present one and any
-// change of a decided outcome. Counts of output are SealOutput's to write.
+// change of a decided outcome. Of the output's counts it writes Incomplete;
+// the rest is SealOutput's.
 // change must not call the store: it runs while the store's only writer waits.
 func (s *Store) Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
 	var j job.Job
@@ -178,6 +178,7 @@ func (s *Store) Update(ctx context.Context, id string, change func(*job.Job) ([]
 			refused = err
 			return err
 		}
+		stdout.Incomplete, stderr.Incomplete = j.Stdout.Incomplete, j.Stderr.Incomplete
 		j.ID, j.Manifest, j.Stdout, j.Stderr = id, manifest, stdout, stderr
 		if err := allowed(before, decided, j); err != nil {
 			return err

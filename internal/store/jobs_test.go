@@ -244,9 +244,9 @@ func TestUpdate_KeepsWhatIsNotItsOwn(t *testing.T) {
 	if _, err := s.AppendOutput(t.Context(), before.ID, job.Stdout, 0, []byte("12345")); err != nil {
 		t.Fatal(err)
 	}
-	before.Stdout = job.OutputInfo{Held: 5, Total: 5}
+	before.Stdout = job.OutputInfo{Held: 5, Total: 5, Incomplete: true}
 	diff(t, before, update(t, s, before.ID, func(j *job.Job) ([]job.Event, error) {
-		j.ID, j.Manifest, j.Stdout = "other", job.Manifest{Task: "other"}, job.OutputInfo{Total: 99}
+		j.ID, j.Manifest, j.Stdout = "other", job.Manifest{Task: "other"}, job.OutputInfo{Total: 99, Incomplete: true}
 		return nil, nil
 	}))
 	got, err := s.Job(t.Context(), before.ID)

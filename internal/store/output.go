@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	"linus/internal/job"
 )
@@ -25,8 +24,8 @@ import (
 //
 // Sealing is the row's doing: stdout.tail counts from the moment the row has
 // the stream's counts, and is written anew by whoever seals before that. What
-// the row does not count of stdout is cut off for readers. The files only grow,
-// so that reading needs no lock.
+// the row does not count of stdout is cut off for readers. stdout only grows and
+// the others are replaced whole, so that reading needs no lock.
 const (
 	seenSuffix = ".seen"
 	tailSuffix = ".tail"
@@ -70,7 +69,7 @@ func (s *Store) AppendOutput(ctx context.Context, id, stream string, offset int6
 		held += fits
 	}
 	if end > held {
-		if err := writeSeen(s.outputPath(id, stream+seenSuffix), end); err != nil {
+		if err := replaceFile(s.outputPath(id, stream+seenSuffix), strconv.FormatInt(end, 10)); err != nil {
 			return held, fmt.Errorf("write %s of job %s: %w", stream, id, err)
 		}
 	}
@@ -259,24 +258,21 @@ func decodeCounts(id, text string) (job.OutputInfo, error) {
 	return info, nil
 }
 
-// open answers how many bytes of an open stream are held, and how many were seen.
+// open answers how many bytes of an open stream are held, and how many were
+// seen. What was seen is read first: once that file is there, stdout is final.
 func (s *Store) open(id, stream string) (held, seen int64, err error) {
+	text, err := os.ReadFile(s.outputPath(id, stream+seenSuffix))
+	if err == nil {
+		seen, err = strconv.ParseInt(string(text), 10, 64)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return 0, 0, fmt.Errorf("read %s of job %s: %w", stream, id, err)
+	}
 	fi, err := os.Stat(s.outputPath(id, stream))
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
-		return 0, 0, fmt.Errorf("read %s of job %s: %w", stream, id, err)
-	default:
-		held = fi.Size()
-	}
-	text, err := os.ReadFile(s.outputPath(id, stream+seenSuffix))
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return held, held, nil
 	case err == nil:
-		seen, err = strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-	}
-	if err != nil {
+		held = fi.Size()
+	case !errors.Is(err, fs.ErrNotExist):
 		return 0, 0, fmt.Errorf("read %s of job %s: %w", stream, id, err)
 	}
 	return held, max(held, seen), nil

@@ -81,6 +81,9 @@ func (s *Store) scanJob(row scanner) (job.Job, error) {
 	if j.Stdout, err = s.counts(id, job.Stdout, stdout); err != nil {
 		return job.Job{}, err
 	}
-	j.Stderr, err = s.counts(id, job.Stderr, stderr)
-	return j, err
+	if j.Stderr, err = s.counts(id, job.Stderr, stderr); err != nil {
+		return job.Job{}, err
+	}
+	j.Stdout.Incomplete, j.Stderr.Incomplete = d.Stdout.Incomplete, d.Stderr.Incomplete
+	return j, nil
 }

@@ -25,14 +25,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/pressly/goose/v3"
 	_ "modernc.org/sqlite" // the database driver "sqlite"
-
-	"linus/internal/executor"
 )
 
 //go:embed migrations/*.sql
 var migrations embed.FS
-
-var _ executor.Store = (*Store)(nil)
 
 const (
 	databaseName = "linus.db"

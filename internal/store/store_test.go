@@ -15,8 +15,11 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/google/uuid"
 
+	"linus/internal/executor"
 	"linus/internal/job"
 )
+
+var _ executor.Store = (*Store)(nil)
 
 // openStore opens a store that closes with the test.
 func openStore(t testing.TB, o Options) *Store {
