@@ -114,17 +114,25 @@ func (g *gate) count(change int) int {
 	return g.pending
 }
 
-type envelope struct {
-	ID     json.RawMessage `json:"id"`
-	Method string          `json:"method"`
-}
-
+// isRequest and isResponse tell messages by what JSON-RPC says they carry. A
+// response to what could not be read has the id null and answers no request.
 func isRequest(message []byte) bool {
-	var e envelope
-	return json.Unmarshal(message, &e) == nil && e.ID != nil && e.Method != ""
+	id, method := envelope(message)
+	return id && method
 }
 
 func isResponse(message []byte) bool {
-	var e envelope
-	return json.Unmarshal(message, &e) == nil && e.ID != nil && e.Method == ""
+	id, method := envelope(message)
+	return id && !method
+}
+
+func envelope(message []byte) (id, method bool) {
+	var e struct {
+		ID     any    `json:"id"`
+		Method string `json:"method"`
+	}
+	if err := json.Unmarshal(message, &e); err != nil {
+		return false, false
+	}
+	return e.ID != nil, e.Method != ""
 }
