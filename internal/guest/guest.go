@@ -1,0 +1,321 @@
+// Package guest is the executor's Guest: it puts the job runner with a job's
+// task and files into a VM and drives it, over SSH through the Proxmox host.
+// How a task is run, ended and accounted for is the runner's; what a job is
+// beyond its payload it does not know.
+package guest
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/remote"
+	"linus/internal/result"
+)
+
+// Options say how to reach VMs.
+type Options struct {
+	Host    *remote.Pool // what VMs are reached through; required
+	KeyPath string       // private key that logs in to the VMs; required
+	Port    int          // SSH port of the VMs; 0: 22
+	Root    string       // prefix of every path in the VM, for tests
+	Log     *slog.Logger // nil: none
+}
+
+// Time limits of one call, generous because an emulated VM takes its time; a
+// VM that has fallen silent is noticed sooner, by keepalive.
+const (
+	callTimeout = 3 * time.Minute
+	pushTimeout = 10 * time.Minute
+)
+
+// maxAnswer bounds what one call of the runner may print.
+const maxAnswer = 256 << 10
+
+// Guest works inside VMs. It keeps connections to each until Forget.
+type Guest struct {
+	o Options
+
+	mu    sync.Mutex
+	pools map[string]pooled // by job
+}
+
+// pooled is a VM's connections and what they were made for.
+type pooled struct {
+	vm   job.VM
+	pool *remote.Pool
+}
+
+// serves reports whether the connections lead to vm.
+func (k pooled) serves(vm job.VM) bool {
+	return k.vm.ID == vm.ID && k.vm.IP == vm.IP && k.vm.User == vm.User && k.vm.HostKey == vm.HostKey
+}
+
+var _ executor.Guest = (*Guest)(nil)
+
+// New makes a Guest. It reaches for nothing yet.
+func New(o Options) *Guest {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Guest{o: o, pools: map[string]pooled{}}
+}
+
+// pool answers the connections to a VM.
+func (g *Guest) pool(vm job.VM) (*remote.Pool, error) {
+	if vm.IP == "" || vm.User == "" {
+		return nil, fmt.Errorf("VM %d has no address or user yet", vm.ID)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	known, ok := g.pools[vm.Job]
+	if ok && known.serves(vm) {
+		return known.pool, nil
+	}
+	log := g.o.Log.With("vm_id", vm.ID, "job_id", vm.Job)
+	p, err := g.o.Host.Guest(remote.GuestOptions{
+		Options: remote.Options{
+			Host: vm.IP, Port: g.o.Port, User: vm.User, KeyPath: g.o.KeyPath,
+			ConnectTimeout: time.Minute, Patience: 20 * time.Second, KeepAlive: 20 * time.Second, Log: log,
+		},
+		HostKey: vm.HostKey,
+		OnFirstUse: func(fingerprint string) {
+			log.Warn("host key of the VM trusted on first use: it could not be read through the hypervisor", "fingerprint", fingerprint)
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	g.pools[vm.Job] = pooled{vm: vm, pool: p}
+	if ok {
+		go known.pool.Close() // waits for what is under way there; nobody else needs to
+	}
+	return p, nil
+}
+
+// Forget closes the connections to a VM.
+func (g *Guest) Forget(vm job.VM) {
+	g.mu.Lock()
+	known, ok := g.pools[vm.Job]
+	delete(g.pools, vm.Job)
+	g.mu.Unlock()
+	if ok {
+		known.pool.Close()
+	}
+}
+
+// Close closes all connections.
+func (g *Guest) Close() {
+	g.mu.Lock()
+	known := g.pools
+	g.pools = map[string]pooled{}
+	g.mu.Unlock()
+	for _, k := range known {
+		k.pool.Close()
+	}
+}
+
+func (g *Guest) home() string  { return g.o.Root + "/opt/job-runner" }
+func (g *Guest) state() string { return g.o.Root + "/var/lib/linus/job" }
+
+// Push uploads runner and payload. It replaces what an earlier, interrupted
+// Push has left; a task that runs already is not disturbed.
+func (g *Guest) Push(ctx context.Context, vm job.VM, p executor.Payload) error {
+	ctx, cancel := context.WithTimeout(ctx, pushTimeout)
+	defer cancel()
+	files, err := payloadFiles(g.home(), g.o.Root+"/run/linus", p)
+	if err != nil {
+		return err
+	}
+	// The directories may need root, and belong to whom the job runs as.
+	const prepare = `set -e
+if [ "$(id -u)" = 0 ]; then s=; else s='sudo -n'; fi
+$s install -d -o "$(id -un)" -g "$(id -gn)" -m 0700 -- "$1" "$2"
+cd -- "$1"
+rm -rf -- files files.index command env
+mkdir -m 0700 files`
+	err = g.again(ctx, vm, func(pool *remote.Pool) error {
+		return pool.Run(ctx, remote.Command{
+			Name: "prepare " + g.home(), Line: remote.Quote("sh", "-c", prepare, "prepare", g.home(), g.o.Root+"/run/linus"),
+		})
+	})
+	if err == nil {
+		err = g.again(ctx, vm, func(pool *remote.Pool) error { return pool.Upload(ctx, files...) })
+	}
+	return g.fault("put the job into", vm, result.Result{}, err)
+}
+
+// Start starts the task.
+func (g *Guest) Start(ctx context.Context, vm job.VM) error {
+	res, err := g.runner(ctx, vm, "start")
+	return g.fault("start the task in", vm, res, err)
+}
+
+// Stop ends the task's whole process tree.
+func (g *Guest) Stop(ctx context.Context, vm job.VM) error {
+	res, err := g.runner(ctx, vm, "stop")
+	if missing(err) {
+		return nil
+	}
+	return g.fault("stop the task in", vm, res, err)
+}
+
+// Probe asks where the task stands. A VM without a runner has no task.
+func (g *Guest) Probe(ctx context.Context, vm job.VM) (executor.RunState, error) {
+	res, err := g.runner(ctx, vm, "probe")
+	if missing(err) {
+		return executor.RunState{}, nil
+	}
+	if err != nil {
+		return executor.RunState{}, g.fault("probe the task in", vm, res, err)
+	}
+	state, err := readState(res)
+	if err != nil {
+		return executor.RunState{}, g.fault("probe the task in", vm, res, err)
+	}
+	return state, nil
+}
+
+func readState(res result.Result) (executor.RunState, error) {
+	s := executor.RunState{Reason: res.Get("LINUS_EXIT_REASON")}
+	switch state := res.Get("LINUS_JOB_STATE"); state {
+	case "absent":
+		return s, nil
+	case "running":
+		s.Started = true
+	case "exited":
+		s.Started, s.Exited = true, true
+	default:
+		return s, fmt.Errorf("the job runner answered state %q", state)
+	}
+	var err error
+	number := func(key string) int64 {
+		text, ok := res.Lookup(key)
+		if !ok {
+			return 0
+		}
+		n, parseErr := strconv.ParseInt(text, 10, 64)
+		if parseErr != nil {
+			err = fmt.Errorf("the job runner answered %s:%q", key, text)
+		}
+		return n
+	}
+	s.ExitCode = int(number("LINUS_EXIT_CODE"))
+	s.StdoutBytes, s.StderrBytes = number("LINUS_STDOUT_BYTES"), number("LINUS_STDERR_BYTES")
+	return s, err
+}
+
+// ReadOutput answers a part of a stream. Before the task has begun there is none.
+func (g *Guest) ReadOutput(ctx context.Context, vm job.VM, stream string, offset, limit int64) ([]byte, error) {
+	if stream != job.Stdout && stream != job.Stderr {
+		return nil, fmt.Errorf("read output: no stream %q", stream)
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var data []byte
+	err := g.again(ctx, vm, func(pool *remote.Pool) (err error) {
+		data, err = pool.ReadRange(ctx, path.Join(g.state(), stream), offset, limit)
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return data, g.fault("read "+stream+" from", vm, result.Result{}, err)
+}
+
+// runner runs one of the job runner's verbs.
+func (g *Guest) runner(ctx context.Context, vm job.VM, verb string) (res result.Result, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	nonce := rand.Text()
+	env := map[string]string{"LINUS_NONCE": nonce}
+	if g.o.Root != "" {
+		env["LINUS_ROOT"] = g.o.Root
+	}
+	line := remote.EnvLine(env, "bash", g.home()+"/job-runner.sh", verb)
+	err = g.again(ctx, vm, func(pool *remote.Pool) error {
+		out, err := pool.Output(ctx, remote.Command{Name: "job-runner " + verb, Line: line}, maxAnswer)
+		res, _ = result.Parse(bytes.NewReader(out), nonce, nil) // reading from memory cannot fail; its limits are above ours
+		return err
+	})
+	if err == nil && !res.Success() {
+		err = fmt.Errorf("job-runner %s ended without a result", verb)
+	}
+	return res, err
+}
+
+// again does work, and once more when the connection broke under it: all work
+// here can be done twice.
+func (g *Guest) again(ctx context.Context, vm job.VM, work func(*remote.Pool) error) error {
+	pool, err := g.pool(vm)
+	if err != nil {
+		return err
+	}
+	if err = work(pool); remote.ClassOf(err) == remote.Lost && ctx.Err() == nil {
+		err = work(pool)
+	}
+	return err
+}
+
+// missing reports whether there is no runner in the VM: bash's exit code for a
+// script that is not there.
+func missing(err error) bool {
+	var exit *remote.ExitError
+	return errors.As(err, &exit) && exit.Code == 127
+}
+
+// exitClass are the runner's exit codes.
+var exitClass = map[int]job.HostClass{1: job.HostInvalid, 2: job.HostDependency, 5: job.HostVM}
+
+var connectionClass = map[remote.Class]job.HostClass{
+	remote.Refused: job.HostUnreachable, remote.Unreachable: job.HostUnreachable, remote.Timeout: job.HostUnreachable,
+	remote.Lost: job.HostUnreachable, remote.Auth: job.HostAuth,
+	remote.HostKeyUnknown: job.HostKeyChanged, remote.HostKeyChanged: job.HostKeyChanged,
+}
+
+var remedies = map[job.HostClass]string{
+	job.HostUnreachable: "check that the host reaches the VM (PROXMOX_BRIDGE, PROXMOX_VLAN_TAG, VM_IP_CONFIG) and that its SSH server runs",
+	job.HostAuth:        "check that the VM's template applies the SSH key cloud-init gives it, and VM_SSH_USER",
+	job.HostKeyChanged:  "another machine answers at the VM's address: look for an address in use twice",
+}
+
+// fault turns err into a *job.HostError in the runner's own words where it had
+// some; nil stays nil, and the end of a caller's context stays what it is.
+func (g *Guest) fault(what string, vm job.VM, res result.Result, err error) error {
+	if err == nil {
+		return nil
+	}
+	op := fmt.Sprintf("%s VM %d", what, vm.ID)
+	if errors.Is(err, context.Canceled) {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	e := &job.HostError{Op: op, Host: vm.User + "@" + vm.IP, Class: job.HostVM, Text: res.Failure(), Remedy: res.Remedy()}
+	var exit *remote.ExitError
+	var class job.HostClass
+	if errors.As(err, &exit) {
+		class = exitClass[exit.Code]
+	} else if class = connectionClass[remote.ClassOf(err)]; class == "" && errors.Is(err, context.DeadlineExceeded) {
+		class = job.HostTimeout
+	}
+	if class != "" {
+		e.Class = class
+	}
+	if e.Text == "" {
+		e.Text = strings.TrimSpace(err.Error())
+	}
+	if e.Remedy == "" {
+		e.Remedy = remedies[e.Class]
+	}
+	return e
+}

@@ -1,0 +1,288 @@
+// Package proxmox is the executor's Provider for Proxmox VE: it uploads the
+// host scripts, runs them over SSH, follows what they say, and turns how they
+// end into errors an operator can act on. What the scripts do is theirs; what a
+// job is it does not know beyond the VM it asks for.
+package proxmox
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/remote"
+	"linus/internal/result"
+)
+
+// Options say where VMs are made and how. Empty values are left to the scripts'
+// own defaults (CONTRACT's), except where noted.
+type Options struct {
+	Host *remote.Pool // the Proxmox host; required
+
+	Node         string // default: the host's own
+	Storage      string
+	Bridge       string
+	VLANTag      int    // 0: none
+	VMIDRange    string // "100-999"
+	IPConfig     string // "dhcp" or ADDRESS/PREFIX
+	Gateway      string
+	Nameservers  string
+	SSHPublicKey string // one line; logs in to the VMs; required
+	VMUser       string // whom to log in to VMs as; default: the template's
+	CPUType      string
+	GuestPort    int // SSH port of the VMs; 0: 22
+
+	Template    string // what Check looks for; Create takes the spec's
+	ImageURL    string // for specs without a template
+	ImageSHA256 string
+	ImageDir    string // where the host keeps images
+
+	Owner          string        // installation id: List answers its VMs only
+	NetworkTimeout time.Duration // for a VM to get an address
+	ReadyTimeout   time.Duration // for a VM to be done with its first boot
+	RollbackWait   time.Duration // for a stopped script to undo its work; 0: 2 min
+	ScriptDir      string        // on the host; "": /var/lib/linus/scripts
+	Log            *slog.Logger  // nil: none
+}
+
+// clonesAtOnce bounds creates up to the start of their VM: Proxmox's storage
+// lock times out when more than two or three clones want it. Booting, by far
+// the longest part, is not bounded.
+const clonesAtOnce = 3
+
+// Provider makes VMs on one Proxmox VE node.
+type Provider struct {
+	o       Options
+	cloning chan struct{}
+	scripts scripts
+}
+
+var _ executor.Provider = (*Provider)(nil)
+
+// New makes a Provider. It reaches for nothing yet.
+func New(o Options) *Provider {
+	o.ScriptDir = cmp.Or(o.ScriptDir, "/var/lib/linus/scripts")
+	o.RollbackWait = cmp.Or(o.RollbackWait, 2*time.Minute)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Provider{
+		o: o, cloning: make(chan struct{}, clonesAtOnce),
+		scripts: scripts{host: o.Host, dir: o.ScriptDir, turn: make(chan struct{}, 1), there: map[string]bool{}},
+	}
+}
+
+// Check looks whether VMs can be made. What a check finds is in the report; an
+// error is only that the host could not be asked.
+func (p *Provider) Check(ctx context.Context) (job.HostReport, error) {
+	r := job.HostReport{Host: p.o.Host.Login(), Node: p.o.Node}
+	env := p.environment()
+	setText(env, "VM_TEMPLATE", p.o.Template)
+	res, err := p.run(ctx, call{op: "check the host", script: "check-host", env: env})
+	checks := readChecks(res)
+	if len(checks) == 0 && err != nil {
+		return r, err
+	}
+	r.Node = cmp.Or(res.Get("LINUS_VM_NODE"), r.Node)
+	r.Checks = append([]job.Check{{Name: "ssh", Level: "ok", Text: "logged in to " + r.Host}}, checks...)
+	r.OK = err == nil
+	for _, c := range checks {
+		r.OK = r.OK && c.Level != "fail"
+	}
+	return r, nil
+}
+
+// readChecks reads `LINUS_CHECK:<name>:<level>:<text>` lines, each followed by
+// its LINUS_REMEDY unless it is ok.
+func readChecks(res result.Result) []job.Check {
+	var checks []job.Check
+	previous := ""
+	for _, line := range res.Lines {
+		switch {
+		case line.Key == "LINUS_CHECK":
+			name, rest, _ := strings.Cut(line.Value, ":")
+			level, text, _ := strings.Cut(rest, ":")
+			checks = append(checks, job.Check{Name: name, Level: level, Text: text})
+		case line.Key == result.KeyRemedy && previous == "LINUS_CHECK":
+			checks[len(checks)-1].Remedy = line.Value
+		}
+		previous = line.Key
+	}
+	return checks
+}
+
+// Create makes a VM. When ctx ends, the script is told to stop and has undone
+// its work by the time Create returns, or RollbackWait has passed.
+func (p *Provider) Create(ctx context.Context, spec executor.VMSpec, progress func(executor.Progress)) (job.VM, error) {
+	vm := job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}
+	op := "create VM " + spec.Name
+	select {
+	case p.cloning <- struct{}{}:
+	case <-ctx.Done():
+		return vm, p.hostError(op, context.Cause(ctx))
+	}
+	cloning := true
+	cloned := func() {
+		if cloning {
+			cloning = false
+			<-p.cloning
+		}
+	}
+	defer cloned()
+	onLine := func(key, value string) {
+		switch key {
+		case "LINUS_VM_ID":
+			if id, err := strconv.Atoi(value); err == nil && id != vm.ID {
+				vm.ID = id
+				progress(executor.Progress{VMID: id})
+			}
+		case result.KeyStep:
+			step := readStep(value)
+			if step.Step == "start_vm" {
+				cloned()
+			}
+			progress(step)
+		}
+	}
+	res, err := p.run(ctx, call{op: op, script: "create-vm", env: p.createEnvironment(spec), onLine: onLine})
+	if err != nil {
+		return vm, err
+	}
+	vm.State = job.VMCreated
+	vm.Node, vm.IP = res.Get("LINUS_VM_NODE"), res.Get("LINUS_VM_IP")
+	vm.User, vm.HostKey = res.Get("LINUS_VM_USER"), res.Get("LINUS_VM_HOST_KEY")
+	if vm.ID == 0 || vm.IP == "" || vm.User == "" {
+		return vm, &job.HostError{
+			Op: op, Host: p.o.Host.Login(), Class: job.HostVM,
+			Text: fmt.Sprintf("create-vm answered success without ID, address or user (%d, %q, %q)", vm.ID, vm.IP, vm.User),
+		}
+	}
+	return vm, nil
+}
+
+// readStep reads `<n>/<total>:<function>:<text>`.
+func readStep(value string) executor.Progress {
+	count, rest, _ := strings.Cut(value, ":")
+	name, text, _ := strings.Cut(rest, ":")
+	n, of, _ := strings.Cut(count, "/")
+	step := executor.Progress{Step: name, Text: text}
+	step.N, _ = strconv.Atoi(n)
+	step.Of, _ = strconv.Atoi(of)
+	return step
+}
+
+func (p *Provider) createEnvironment(spec executor.VMSpec) map[string]string {
+	env := p.environment()
+	env["VM_NAME"], env["LINUS_JOB"], env["LINUS_OWNER"] = spec.Name, spec.Job, spec.Owner
+	env["SSH_PUBLIC_KEY"] = p.o.SSHPublicKey
+	setNumber(env, "VM_CPU", spec.CPU)
+	setNumber(env, "VM_RAM", spec.MemoryMB)
+	setNumber(env, "VM_DISK", spec.DiskGB)
+	setNumber(env, "VM_VLAN_TAG", p.o.VLANTag)
+	setNumber(env, "VM_SSH_PORT", p.o.GuestPort)
+	setNumber(env, "VM_NETWORK_TIMEOUT", int(p.o.NetworkTimeout/time.Second))
+	setNumber(env, "VM_READY_TIMEOUT", int(p.o.ReadyTimeout/time.Second))
+	setText(env, "VM_ID_RANGE", p.o.VMIDRange)
+	setText(env, "VM_IP_CONFIG", p.o.IPConfig)
+	setText(env, "VM_GATEWAY", p.o.Gateway)
+	setText(env, "VM_NAMESERVERS", p.o.Nameservers)
+	setText(env, "VM_SSH_USER", p.o.VMUser)
+	setText(env, "VM_CPU_TYPE", p.o.CPUType)
+	setText(env, "VM_TEMPLATE", spec.Template)
+	if spec.Template == "" {
+		setText(env, "VM_IMAGE_URL", p.o.ImageURL)
+		setText(env, "VM_IMAGE_SHA256", p.o.ImageSHA256)
+	}
+	setText(env, "IMAGE_DIR", p.o.ImageDir)
+	return env
+}
+
+// environment is what create-vm and check-host share.
+func (p *Provider) environment() map[string]string {
+	env := map[string]string{}
+	setText(env, "PROXMOX_NODE", p.o.Node)
+	setText(env, "PROXMOX_STORAGE", p.o.Storage)
+	setText(env, "PROXMOX_BRIDGE", p.o.Bridge)
+	return env
+}
+
+func setText(env map[string]string, name, value string) {
+	if value != "" {
+		env[name] = value
+	}
+}
+
+func setNumber(env map[string]string, name string, value int) {
+	if value != 0 {
+		env[name] = strconv.Itoa(value)
+	}
+}
+
+// Destroy removes the VM once the host has proven that it is vm.
+func (p *Provider) Destroy(ctx context.Context, vm job.VM) error {
+	env := map[string]string{
+		"VM_ID": strconv.Itoa(vm.ID), "VM_NAME": vm.Name, "LINUS_JOB": vm.Job, "LINUS_OWNER": vm.Owner,
+	}
+	setText(env, "PROXMOX_NODE", cmp.Or(vm.Node, p.o.Node))
+	_, err := p.run(ctx, call{op: fmt.Sprintf("destroy VM %d (%s)", vm.ID, vm.Name), script: "destroy-vm", env: env})
+	return err
+}
+
+// List finds every VM of this installation. When a node could not be asked it
+// answers what it found and an error of class HostOffline: a VM that is not in
+// the list may then still exist.
+func (p *Provider) List(ctx context.Context) ([]job.VM, error) {
+	env := map[string]string{}
+	setText(env, "LINUS_OWNER", p.o.Owner)
+	const op = "list VMs"
+	res, err := p.run(ctx, call{op: op, script: "list-vms", env: env})
+	if err != nil {
+		return nil, err
+	}
+	var vms []job.VM
+	for _, line := range res.All("LINUS_VM") {
+		vm, err := readVM(line)
+		if err != nil {
+			return nil, &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostVM, Text: err.Error()}
+		}
+		vms = append(vms, vm)
+	}
+	if warnings := res.All("LINUS_WARNING"); len(warnings) > 0 {
+		return vms, &job.HostError{
+			Op: op, Host: p.o.Host.Login(), Class: job.HostOffline, Text: strings.Join(warnings, "; "),
+			Remedy: "bring the node back, or remove it from the cluster",
+		}
+	}
+	return vms, nil
+}
+
+// readVM reads `id=101 node=pve name=... status=... job=<uuid> owner=<uuid>`.
+func readVM(line string) (job.VM, error) {
+	values := map[string]string{}
+	for word := range strings.FieldsSeq(line) {
+		key, value, _ := strings.Cut(word, "=")
+		values[key] = value
+	}
+	id, err := strconv.Atoi(values["id"])
+	if err != nil {
+		return job.VM{}, fmt.Errorf("list-vms answered a VM without ID: %q", line)
+	}
+	return job.VM{
+		ID: id, Name: values["name"], Node: values["node"],
+		Job: values["job"], Owner: values["owner"], State: job.VMCreated,
+	}, nil
+}
+
+// CallbackHost is this machine's address on the way to the host.
+func (p *Provider) CallbackHost(ctx context.Context) (string, error) {
+	ip, err := p.o.Host.NearIP(ctx)
+	if err != nil {
+		return "", p.hostError("find the address VMs can call back", err)
+	}
+	return ip, nil
+}
