@@ -282,7 +282,7 @@ func qmGuestExec(c *call) error {
 		if status.Exited {
 			return printPretty(c.stdout, status.shown())
 		}
-		if err := sleep(c.ctx, 50*time.Millisecond); err != nil {
+		if err := sleep(c.ctx, 20*time.Millisecond); err != nil {
 			return err
 		}
 	}
