@@ -1,0 +1,440 @@
+package providertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+)
+
+// Behaviour is what a Fake does. The zero value makes VMs at once, and tasks
+// that print nothing and succeed at once.
+type Behaviour struct {
+	StepDelay time.Duration // of each step of Create
+	FailStep  string        // Create fails at this step, e.g. "start_vm", after undoing its work
+	Fail      error         // with this; nil: a *job.HostError of class HostVM
+
+	// Errors the calls answer, in order; nil in between lets a call through.
+	// A list used up lets all through.
+	Destroys, Lists, Pushes, Starts, Probes, Reads, Stops []error
+
+	// Task says what a job's task does. Nil: succeed in silence.
+	Task func(executor.Payload) Task
+	// OnStart is told of each task as it starts, from a goroutine of Start.
+	OnStart func(job.VM, executor.Payload)
+	// LateID: Create fails at the end without ever telling the VM's ID, and
+	// leaves the VM, as after a lost connection.
+	LateID bool
+}
+
+// Task is what a task does in a fake VM.
+type Task struct {
+	Stdout, Stderr []byte
+	ExitCode       int
+	Until          <-chan struct{} // it runs until this is closed; nil: no longer than For
+	For            time.Duration   // how long it runs without Until
+}
+
+// fakeSteps are create-vm's steps.
+var fakeSteps = []string{
+	"validate_environment", "allocate_vm_id", "download_os_image", "create_vm", "configure_vm",
+	"start_vm", "wait_for_network", "verify_ssh_ready", "output_result",
+}
+
+// FakeTemplate can be cloned on a Fake.
+const FakeTemplate = "agent-template"
+
+// Fake is a hypervisor and its guests in memory: a Provider and a Guest.
+type Fake struct {
+	mu        sync.Mutex
+	behaviour Behaviour
+	vms       map[int]*fakeVM
+	nextID    int
+	opened    map[string]bool // jobs whose guest has been used and not forgotten
+	stats     Stats
+}
+
+// Stats count what a Fake was asked to do.
+type Stats struct {
+	Creates, Destroys, Pushes, Starts, Probes, Stops int
+	MostVMs                                          int // at once
+}
+
+type fakeVM struct {
+	job.VM
+	foreign bool // no marker of anybody's
+
+	payload *executor.Payload // pushed
+	run     *fakeRun          // started
+}
+
+type fakeRun struct {
+	task    Task
+	began   time.Time
+	limit   time.Duration
+	stopped time.Time // by Stop
+}
+
+var (
+	_ executor.Provider = (*Fake)(nil)
+	_ executor.Guest    = (*Fake)(nil)
+)
+
+// NewFake makes an empty hypervisor.
+func NewFake() *Fake {
+	return &Fake{vms: map[int]*fakeVM{}, nextID: 100, opened: map[string]bool{}}
+}
+
+// Set changes the behaviour, for calls that begin from now on.
+func (f *Fake) Set(b Behaviour) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.behaviour = b
+}
+
+// Stats answers the counts so far.
+func (f *Fake) Stats() Stats {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.stats
+}
+
+// VMs answers the VMs there are, foreign ones left out, by ID.
+func (f *Fake) VMs() []job.VM {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var list []job.VM
+	for _, vm := range f.vms {
+		if !vm.foreign {
+			list = append(list, vm.VM)
+		}
+	}
+	slices.SortFunc(list, func(a, b job.VM) int { return a.ID - b.ID })
+	return list
+}
+
+// Leaks names what should be gone when every job is done: VMs, and guests that
+// were not forgotten.
+func (f *Fake) Leaks() []string {
+	var leaks []string
+	for _, vm := range f.VMs() {
+		leaks = append(leaks, fmt.Sprintf("VM %d (%s)", vm.ID, vm.Name))
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id := range f.opened {
+		leaks = append(leaks, "connections to the VM of job "+id)
+	}
+	slices.Sort(leaks)
+	return leaks
+}
+
+// Plant adds a VM that is not ours.
+func (f *Fake) Plant(name string) (id int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	vm := &fakeVM{VM: job.VM{ID: f.nextID, Name: name}, foreign: true}
+	f.nextID++
+	f.vms[vm.ID] = vm
+	return vm.ID
+}
+
+// Has reports whether there is a VM of this ID.
+func (f *Fake) Has(id int) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.vms[id] != nil
+}
+
+// Vanish removes a VM as an operator would: nobody is told.
+func (f *Fake) Vanish(id int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.vms, id)
+}
+
+// next takes the next error of a list in Behaviour.
+func next(list *[]error) error {
+	if len(*list) == 0 {
+		return nil
+	}
+	err := (*list)[0]
+	*list = (*list)[1:]
+	return err
+}
+
+const fakeHost = "root@pve.example:22"
+
+func fault(op string, class job.HostClass, text, remedy string) error {
+	return &job.HostError{Op: op, Host: fakeHost, Class: class, Text: text, Remedy: remedy}
+}
+
+// Check finds everything in order.
+func (f *Fake) Check(context.Context) (job.HostReport, error) {
+	return job.HostReport{Host: fakeHost, Node: "pve", OK: true, Checks: []job.Check{
+		{Name: "node", Level: "ok", Text: "node 'pve' is online"},
+		{Name: "template", Level: "ok", Text: "template '" + FakeTemplate + "' is VM 9000"},
+		{Name: "kvm", Level: "warn", Text: "there is no KVM", Remedy: "turn on virtualisation"},
+	}}, nil
+}
+
+// CallbackHost is an address of documentation's.
+func (f *Fake) CallbackHost(context.Context) (string, error) { return "192.0.2.1", nil }
+
+// Create goes through the steps of create-vm.
+func (f *Fake) Create(ctx context.Context, spec executor.VMSpec, progress func(executor.Progress)) (job.VM, error) {
+	f.mu.Lock()
+	b := f.behaviour
+	f.stats.Creates++
+	f.mu.Unlock()
+	op := "create VM " + spec.Name
+	vm := job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}
+	reserved := 0
+	undo := func(err error) (job.VM, error) {
+		f.Vanish(reserved)
+		return vm, err
+	}
+	for i, step := range fakeSteps {
+		if ctx.Err() == nil {
+			progress(executor.Progress{Step: step, Text: "fake " + step, N: i + 1, Of: len(fakeSteps)})
+		}
+		if err := pause(ctx, b.StepDelay); err != nil {
+			return undo(fault(op, job.HostCancelled, "stopped by a signal while: "+step, ""))
+		}
+		switch {
+		case step == b.FailStep && b.Fail != nil:
+			return undo(b.Fail)
+		case step == b.FailStep:
+			return undo(fault(op, job.HostVM, "made to fail at "+step, "do not ask for it"))
+		case step == "validate_environment" && spec.Template != FakeTemplate && spec.Template != "9000":
+			return undo(fault(op, job.HostConfig, fmt.Sprintf("template '%s' does not exist on node 'pve'", spec.Template), "name one that does"))
+		case step == "create_vm":
+			id, err := f.reserve(op, &vm)
+			if err != nil {
+				return undo(err)
+			}
+			reserved = id
+			if !b.LateID {
+				vm.ID = id
+				progress(executor.Progress{VMID: id})
+			}
+		}
+	}
+	if b.LateID {
+		return vm, fault(op, job.HostUnreachable, "the connection ended before the command's exit status came", "try again")
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.vms[vm.ID] == nil {
+		return vm, fault(op, job.HostVM, fmt.Sprintf("VM %d is gone", vm.ID), "")
+	}
+	return f.vms[vm.ID].VM, nil
+}
+
+// reserve takes an ID for vm, as qm clone does.
+func (f *Fake) reserve(op string, vm *job.VM) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, other := range f.vms {
+		if other.Name == vm.Name {
+			return 0, fault(op, job.HostVM, fmt.Sprintf("VM already exists: '%s' is VM %d on node 'pve'", vm.Name, other.ID), "choose another name")
+		}
+	}
+	made := *vm
+	made.ID = f.nextID
+	f.nextID++
+	made.Node, made.User, made.State = "pve", "debian", job.VMCreated
+	made.IP = fmt.Sprintf("10.99.%d.%d", made.ID/250, made.ID%250+1)
+	made.HostKey = "ssh-ed25519 AAAAfake" + strconv.Itoa(made.ID)
+	f.vms[made.ID] = &fakeVM{VM: made}
+	f.stats.MostVMs = max(f.stats.MostVMs, len(f.vms))
+	return made.ID, nil
+}
+
+// pause waits, and answers an error when ctx ends first or has ended.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return context.Cause(ctx)
+	}
+}
+
+// Destroy removes a VM after proof.
+func (f *Fake) Destroy(ctx context.Context, vm job.VM) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stats.Destroys++
+	op := fmt.Sprintf("destroy VM %d (%s)", vm.ID, vm.Name)
+	if ctx.Err() != nil {
+		return fault(op, job.HostCancelled, context.Cause(ctx).Error(), "")
+	}
+	if err := next(&f.behaviour.Destroys); err != nil {
+		return err
+	}
+	there := f.vms[vm.ID]
+	switch {
+	case vm.ID < 100:
+		return fault(op, job.HostInvalid, fmt.Sprintf("VM_ID '%d' is not a VM ID", vm.ID), "give one from 100")
+	case there == nil:
+		return nil
+	case there.foreign || there.Name != vm.Name || there.Job != vm.Job || there.Owner != vm.Owner:
+		return fault(op, job.HostVM, fmt.Sprintf("refused to destroy VM %d: it is not proven ours; nothing was touched", vm.ID), "check what it is")
+	}
+	delete(f.vms, vm.ID)
+	return nil
+}
+
+// List answers every VM that is not foreign, as the host knows it.
+func (f *Fake) List(ctx context.Context) ([]job.VM, error) {
+	if ctx.Err() != nil {
+		return nil, fault("list VMs", job.HostCancelled, context.Cause(ctx).Error(), "")
+	}
+	f.mu.Lock()
+	err := next(&f.behaviour.Lists)
+	f.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	list := f.VMs()
+	for i, vm := range list {
+		list[i] = job.VM{ID: vm.ID, Name: vm.Name, Node: vm.Node, Job: vm.Job, Owner: vm.Owner, State: job.VMCreated}
+	}
+	return list, nil
+}
+
+// inside answers the VM a guest call is for, with f.mu held, after the call's
+// error of Behaviour. The VM must be the one that was made, address and all.
+func (f *Fake) inside(ctx context.Context, op string, vm job.VM, errs *[]error) (*fakeVM, error) {
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("%s VM %d: %w", op, vm.ID, context.Cause(ctx))
+	}
+	f.opened[vm.Job] = true
+	if err := next(errs); err != nil {
+		return nil, err
+	}
+	there := f.vms[vm.ID]
+	if there == nil || there.Job != vm.Job || there.IP != vm.IP {
+		return nil, fault(fmt.Sprintf("%s VM %d", op, vm.ID), job.HostUnreachable, "no route to host "+vm.IP, "check that the VM runs")
+	}
+	return there, nil
+}
+
+// Push keeps the payload.
+func (f *Fake) Push(ctx context.Context, vm job.VM, p executor.Payload) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stats.Pushes++
+	there, err := f.inside(ctx, "push to", vm, &f.behaviour.Pushes)
+	if err != nil {
+		return err
+	}
+	there.payload = &p
+	return nil
+}
+
+// Start starts the task, once.
+func (f *Fake) Start(ctx context.Context, vm job.VM) error {
+	f.mu.Lock()
+	f.stats.Starts++
+	there, err := f.inside(ctx, "start in", vm, &f.behaviour.Starts)
+	if err == nil && there.payload == nil {
+		err = errors.New("start: there is no job runner in the VM")
+	}
+	if err != nil || there.run != nil {
+		f.mu.Unlock()
+		return err
+	}
+	there.run = &fakeRun{began: time.Now(), limit: time.Duration(there.payload.Manifest.Timeout) * time.Second}
+	if f.behaviour.Task != nil {
+		there.run.task = f.behaviour.Task(*there.payload)
+	}
+	told, payload := f.behaviour.OnStart, *there.payload
+	f.mu.Unlock()
+	if told != nil {
+		told(vm, payload)
+	}
+	return nil
+}
+
+// state answers how a run stands now.
+func (r *fakeRun) state() executor.RunState {
+	s := executor.RunState{Started: true, StdoutBytes: int64(len(r.task.Stdout)), StderrBytes: int64(len(r.task.Stderr))}
+	ran := time.Since(r.began)
+	ended := ran >= r.task.For
+	if r.task.Until != nil {
+		select {
+		case <-r.task.Until:
+			ended = true
+		default:
+			ended = false
+		}
+	}
+	switch {
+	case !r.stopped.IsZero():
+		s.Exited, s.ExitCode, s.Reason = true, 143, "stopped"
+	case ended:
+		s.Exited, s.ExitCode, s.Reason = true, r.task.ExitCode, "exit"
+	case r.limit > 0 && ran > r.limit:
+		s.Exited, s.ExitCode, s.Reason = true, 143, "timeout"
+	}
+	return s
+}
+
+// Probe answers how the task stands.
+func (f *Fake) Probe(ctx context.Context, vm job.VM) (executor.RunState, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stats.Probes++
+	there, err := f.inside(ctx, "probe", vm, &f.behaviour.Probes)
+	if err != nil || there.run == nil {
+		return executor.RunState{}, err
+	}
+	return there.run.state(), nil
+}
+
+// ReadOutput answers a part of what the task printed.
+func (f *Fake) ReadOutput(ctx context.Context, vm job.VM, stream string, offset, limit int64) ([]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.inside(ctx, "read from", vm, &f.behaviour.Reads)
+	if err != nil || there.run == nil {
+		return nil, err
+	}
+	data := there.run.task.Stdout
+	if stream == job.Stderr {
+		data = there.run.task.Stderr
+	}
+	size := int64(len(data))
+	from := min(offset, size)
+	return slices.Clone(data[from:min(from+limit, size)]), nil
+}
+
+// Stop ends the task, if it runs.
+func (f *Fake) Stop(ctx context.Context, vm job.VM) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stats.Stops++
+	there, err := f.inside(ctx, "stop in", vm, &f.behaviour.Stops)
+	if err != nil || there.run == nil || there.run.state().Exited {
+		return err
+	}
+	there.run.stopped = time.Now()
+	return nil
+}
+
+// Forget closes the connections to a VM.
+func (f *Fake) Forget(vm job.VM) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.opened, vm.Job)
+}

@@ -1,0 +1,311 @@
+// Package providertest holds what every executor.Provider must do, as a test
+// suite, and a Provider and Guest in memory that pass it. For tests only.
+package providertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+)
+
+// Config is what the suite needs to know of a provider.
+type Config struct {
+	// New answers the provider under test, on the same host every time.
+	New func(t *testing.T) executor.Provider
+	// Spec answers a VM that can be made, under a name and job of its own. See
+	// NewSpec.
+	Spec func() executor.VMSpec
+	// Foreign plants a VM that is not ours: its ID and name, and a check that
+	// it is as it was. Nil: the host cannot do that.
+	Foreign func(t *testing.T) (id int, name string, untouched func(t *testing.T))
+	// NoStorage answers a provider set up with a storage the host does not
+	// have. Nil: the provider has no such setting.
+	NoStorage func(t *testing.T) executor.Provider
+	// Slow leaves out what only repeats a boot that takes minutes.
+	Slow bool
+}
+
+// NewSpec answers a small VM of this owner, unlike any other, from a template.
+func NewSpec(owner, template string) executor.VMSpec {
+	id := uuid.Must(uuid.NewV7()).String()
+	return executor.VMSpec{
+		Name: "linus-job-" + id[len(id)-12:], Job: id, Owner: owner,
+		CPU: 1, MemoryMB: 512, DiskGB: 5, Template: template,
+	}
+}
+
+// Run runs the suite. Every VM it makes is gone afterwards, or the test fails.
+func Run(t *testing.T, c Config) {
+	t.Helper()
+	tests := []struct {
+		name string
+		slow bool // left out where boots are slow
+		run  func(*testing.T, Config)
+	}{
+		{"Check", false, check},
+		{"Life", false, life},
+		{"UnknownTemplate", false, unknownTemplate},
+		{"UnknownStorage", false, unknownStorage},
+		{"DestroyOfAForeignVM", false, foreign},
+		{"CancelAtReservation", false, func(t *testing.T, c Config) {
+			cancelled(t, c, func(p executor.Progress) bool { return p.VMID != 0 })
+		}},
+		{"CancelWhileBooting", true, func(t *testing.T, c Config) {
+			cancelled(t, c, func(p executor.Progress) bool { return p.Step == "wait_for_network" })
+		}},
+		{"CancelBeforeTheStart", false, cancelledBefore},
+		{"SeveralAtOnce", true, severalAtOnce},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if tt.slow && c.Slow {
+				t.Skip("boots are slow here")
+			}
+			tt.run(t, c)
+		})
+	}
+}
+
+func check(t *testing.T, c Config) {
+	p := c.New(t)
+	r, err := p.Check(t.Context())
+	if err != nil || !r.OK || r.Host == "" || r.Node == "" || len(r.Checks) == 0 {
+		t.Errorf("report = %+v, %v", r, err)
+	}
+	for _, found := range r.Checks {
+		if found.Name == "" || found.Text == "" || !slices.Contains([]string{"ok", "warn", "fail"}, found.Level) || (found.Level == "ok") != (found.Remedy == "") {
+			t.Errorf("check = %+v", found)
+		}
+	}
+	if host, err := p.CallbackHost(t.Context()); err != nil || host == "" {
+		t.Errorf("callback host = %q, %v", host, err)
+	}
+}
+
+// life is one VM from its making to its end, with everything in between that
+// must not end it.
+func life(t *testing.T, c Config) {
+	p, spec := c.New(t), c.Spec()
+	var steps []executor.Progress
+	vm, err := p.Create(t.Context(), spec, func(s executor.Progress) { steps = append(steps, s) })
+	destroyAtEnd(t, p, vm)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if vm.ID == 0 || vm.Name != spec.Name || vm.Job != spec.Job || vm.Owner != spec.Owner ||
+		vm.Node == "" || vm.IP == "" || vm.User == "" || vm.HostKey == "" || vm.State != job.VMCreated {
+		t.Errorf("vm = %+v", vm)
+	}
+	last := 0
+	for _, s := range steps {
+		if s.Step != "" && (s.N < 1 || s.N > s.Of || s.N < last || s.Text == "") {
+			t.Errorf("step = %+v after %d", s, last)
+		}
+		last = max(last, s.N)
+	}
+	reserved := slices.IndexFunc(steps, func(s executor.Progress) bool { return s.VMID == vm.ID })
+	if reserved < 0 || reserved == len(steps)-1 {
+		t.Errorf("progress did not tell ID %d before the end: %+v", vm.ID, steps)
+	}
+
+	isListed := func(t *testing.T) {
+		t.Helper()
+		want := job.VM{ID: vm.ID, Name: vm.Name, Node: vm.Node, Job: vm.Job, Owner: vm.Owner, State: job.VMCreated}
+		if got := listed(t, p, spec.Job); len(got) != 1 || !cmp.Equal(got[0], want) {
+			t.Errorf("listed = %+v, want %+v", got, want)
+		}
+	}
+	t.Run("is listed with its marker", isListed)
+	t.Run("a second VM of its name is refused", func(t *testing.T) {
+		again := c.Spec()
+		again.Name = spec.Name
+		_, err := p.Create(t.Context(), again, func(executor.Progress) {})
+		wantClass(t, err, job.HostVM)
+		if left := listed(t, p, again.Job); len(left) != 0 {
+			t.Errorf("left behind: %+v", left)
+		}
+		isListed(t)
+	})
+	for _, wrong := range []struct {
+		name   string
+		change func(*job.VM)
+	}{
+		{"job", func(vm *job.VM) { vm.Job = uuid.NewString() }},
+		{"owner", func(vm *job.VM) { vm.Owner = uuid.NewString() }},
+		{"name", func(vm *job.VM) { vm.Name = "another-name" }},
+	} {
+		t.Run("destroy with the wrong "+wrong.name+" is refused", func(t *testing.T) {
+			claim := vm
+			wrong.change(&claim)
+			wantClass(t, p.Destroy(t.Context(), claim), job.HostVM)
+			isListed(t)
+		})
+	}
+	t.Run("is destroyed", func(t *testing.T) {
+		if err := p.Destroy(t.Context(), vm); err != nil {
+			t.Fatal(err)
+		}
+		if left := listed(t, p, spec.Job); len(left) != 0 {
+			t.Errorf("left behind: %+v", left)
+		}
+	})
+	t.Run("is destroyed again without complaint", func(t *testing.T) {
+		if err := p.Destroy(t.Context(), vm); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func unknownTemplate(t *testing.T, c Config) {
+	p, spec := c.New(t), c.Spec()
+	spec.Template = "no-such-template"
+	vm, err := p.Create(t.Context(), spec, func(executor.Progress) {})
+	destroyAtEnd(t, p, vm)
+	wantClass(t, err, job.HostConfig)
+	if left := listed(t, p, spec.Job); len(left) != 0 || vm.ID != 0 {
+		t.Errorf("left behind: %+v, %+v", vm, left)
+	}
+}
+
+func unknownStorage(t *testing.T, c Config) {
+	if c.NoStorage == nil {
+		t.Skip("the provider has no storage to be set")
+	}
+	p, spec := c.NoStorage(t), c.Spec()
+	vm, err := p.Create(t.Context(), spec, func(executor.Progress) {})
+	destroyAtEnd(t, p, vm)
+	wantClass(t, err, job.HostConfig)
+	if left := listed(t, c.New(t), spec.Job); len(left) != 0 {
+		t.Errorf("left behind: %+v", left)
+	}
+	report, err := p.Check(t.Context())
+	if err != nil || report.OK {
+		t.Errorf("check = %+v, %v", report, err)
+	}
+}
+
+func foreign(t *testing.T, c Config) {
+	if c.Foreign == nil {
+		t.Skip("no foreign VM can be planted")
+	}
+	p, spec := c.New(t), c.Spec()
+	id, name, untouched := c.Foreign(t)
+	err := p.Destroy(t.Context(), job.VM{ID: id, Name: name, Job: spec.Job, Owner: spec.Owner})
+	wantClass(t, err, job.HostVM)
+	untouched(t)
+	vms, err := p.List(t.Context())
+	if err != nil || slices.ContainsFunc(vms, func(vm job.VM) bool { return vm.ID == id }) {
+		t.Errorf("list = %+v, %v", vms, err)
+	}
+}
+
+// cancelled ends a create when it has come as far as at says.
+func cancelled(t *testing.T, c Config, at func(executor.Progress) bool) {
+	p, spec := c.New(t), c.Spec()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	vm, err := p.Create(ctx, spec, func(s executor.Progress) {
+		if at(s) {
+			cancel()
+		}
+	})
+	destroyAtEnd(t, p, vm)
+	if ctx.Err() == nil {
+		t.Fatalf("create ended before it came so far: %v", err)
+	}
+	wantClass(t, err, job.HostCancelled)
+	if left := listed(t, p, spec.Job); len(left) != 0 {
+		t.Errorf("left behind: %+v", left)
+	}
+}
+
+func cancelledBefore(t *testing.T, c Config) {
+	p, spec := c.New(t), c.Spec()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if vm, err := p.Create(ctx, spec, func(executor.Progress) {}); err == nil {
+		destroyAtEnd(t, p, vm)
+		t.Error("a VM was made for nobody")
+	}
+	if left := listed(t, p, spec.Job); len(left) != 0 {
+		t.Errorf("left behind: %+v", left)
+	}
+}
+
+func severalAtOnce(t *testing.T, c Config) {
+	const count = 5
+	p := c.New(t)
+	var running sync.WaitGroup
+	vms, errs := make([]job.VM, count), make([]error, count)
+	for i := range count {
+		spec := c.Spec()
+		running.Go(func() { vms[i], errs[i] = p.Create(t.Context(), spec, func(executor.Progress) {}) })
+	}
+	running.Wait()
+	ids, ips := map[int]bool{}, map[string]bool{}
+	for i, vm := range vms {
+		destroyAtEnd(t, p, vm)
+		if errs[i] != nil {
+			t.Error(errs[i])
+			continue
+		}
+		ids[vm.ID], ips[vm.IP] = true, true
+	}
+	if !t.Failed() && (len(ids) != count || len(ips) != count) {
+		t.Errorf("%d IDs and %d addresses for %d VMs: %+v", len(ids), len(ips), count, vms)
+	}
+}
+
+// listed answers the listed VMs of one job.
+func listed(t *testing.T, p executor.Provider, jobID string) []job.VM {
+	t.Helper()
+	vms, err := p.List(t.Context())
+	if err != nil {
+		t.Fatalf("list: %v", err)
+	}
+	return slices.DeleteFunc(vms, func(vm job.VM) bool { return vm.Job != jobID })
+}
+
+func wantClass(t *testing.T, err error, class job.HostClass) {
+	t.Helper()
+	var host *job.HostError
+	if !errors.As(err, &host) || host.Class != class {
+		t.Errorf("err = %v, want class %s", describe(err), class)
+		return
+	}
+	if host.Op == "" || host.Host == "" || host.Text == "" {
+		t.Errorf("the error does not say what was tried, where, or what went wrong: %+v", host)
+	}
+}
+
+func describe(err error) string {
+	var host *job.HostError
+	if errors.As(err, &host) {
+		return fmt.Sprintf("%v (class %s)", err, host.Class)
+	}
+	return fmt.Sprint(err)
+}
+
+// destroyAtEnd leaves nothing of a failed test on the host.
+func destroyAtEnd(t *testing.T, p executor.Provider, vm job.VM) {
+	if vm.ID == 0 {
+		return
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		defer cancel()
+		if err := p.Destroy(ctx, vm); err != nil {
+			t.Errorf("clean up: %v", err)
+		}
+	})
+}
