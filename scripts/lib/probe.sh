@@ -23,7 +23,7 @@ probe_bad() { # <kind> <text> <remedy>
 # the node it runs on, so another node, though online, will not do.
 probe_cluster() { # <wanted node, or empty>
   local -r wanted=$1
-  local line type name online is_local quorate own='' known='' wanted_online='' quorum=1
+  local line type name online is_local quorate own='' own_online='' known='' wanted_online='' quorum=1
   probe_node=${wanted}
   run_read 60 pvesh get /cluster/status --output-format json
   json_rows read type name online local quorate
@@ -40,6 +40,7 @@ probe_cluster() { # <wanted node, or empty>
       known+="${known:+, }${name}"
       if [[ ${is_local} == 1 ]]; then
         own=${name}
+        own_online=${online:-0}
       fi
       if [[ ${name} == "${wanted}" ]]; then
         wanted_online=${online:-0}
@@ -52,6 +53,8 @@ probe_cluster() { # <wanted node, or empty>
       'bring the other nodes back: until then Proxmox refuses every change; look at: pvecm status'
   elif [[ -z ${own} ]]; then
     probe_bad config "Proxmox on ${HOSTNAME} does not say which node it is" 'look at: pvesh get /cluster/status'
+  elif [[ ${probe_node} == "${own}" && ${own_online} != 1 ]]; then
+    probe_bad offline "node '${own}' is offline, as the cluster sees it" 'look at: pvecm status, systemctl status pve-cluster corosync'
   elif [[ ${probe_node} == "${own}" ]]; then
     probe_ok "node '${own}' is online"
   elif [[ -z ${wanted_online} ]]; then

@@ -9,7 +9,8 @@
 #   SSH_PUBLIC_KEY      text of one public key, for the VM's user (required)
 #   VM_CPU 2, VM_RAM 2048 (MB), VM_DISK 20 (GB)
 #   VM_TEMPLATE         name or ID of a template on this node; empty: an image
-#   VM_OS ubuntu        ubuntu, debian-12, debian-13, almalinux-9, rocky-9
+#   VM_OS ubuntu        ubuntu, debian-12, debian-13, almalinux-9, rocky-9 (with a
+#                       template only told back, and its user where it sets none)
 #   VM_IMAGE_URL, VM_IMAGE_SHA256   an image other than VM_OS's (file:// works)
 #   IMAGE_DIR           where images are kept (/var/lib/vz/template/linus)
 #   PROXMOX_NODE        default: this host's own
@@ -60,7 +61,7 @@ vm_id=''        # the ID tried, or ours
 vm_attempted='' # a create of vm_id was begun whose failure is not known
 vm_committed=no # the answer is out: the VM is the caller's now
 vm_job='' vm_owner='' vm_name=''
-vm_user='' vm_mac='' vm_ip='' vm_boot_disk='' vm_host_key=''
+vm_system='' vm_user='' vm_mac='' vm_ip='' vm_boot_disk='' vm_host_key=''
 template_id='' # empty: from an image
 image_file=''
 key_file=''
@@ -81,7 +82,10 @@ read_inputs() { # <argument...>
       *) result_fail invalid "unknown argument ${argument@Q}" 'the options are --dry-run and --help; all else comes by environment' ;;
     esac
   done
-  : "${VM_NAME:=}" "${SSH_PUBLIC_KEY:=}" "${VM_TEMPLATE:=}" "${VM_OS:=ubuntu}"
+  : "${VM_NAME:=}" "${SSH_PUBLIC_KEY:=}" "${VM_TEMPLATE:=}"
+  # A template's system is not known unless the caller tells it.
+  vm_system=${VM_OS:-${VM_TEMPLATE:-ubuntu}}
+  : "${VM_OS:=ubuntu}"
   : "${VM_CPU:=2}" "${VM_RAM:=2048}" "${VM_DISK:=20}" "${VM_CPU_TYPE:=}"
   : "${VM_IMAGE_URL:=}" "${VM_IMAGE_SHA256:=}" "${IMAGE_DIR:=/var/lib/vz/template/linus}"
   : "${PROXMOX_NODE:=}" "${PROXMOX_STORAGE:=local-lvm}" "${PROXMOX_BRIDGE:=vmbr0}"
@@ -275,8 +279,11 @@ fail_create() {
   if [[ ${vm_state} == absent ]]; then
     vm_attempted=''
   fi
-  result_fail vm "could not create VM ${vm_id} on node '${probe_node}' (host ${HOSTNAME}): Proxmox answered: ${run_said:-nothing, and the VM is not there}" \
-    "look at the task log of node '${probe_node}' and at: qm config ${vm_id}"
+  local -r failure="could not create VM ${vm_id} on node '${probe_node}' (host ${HOSTNAME}): Proxmox answered: ${run_said:-nothing, and the VM is not there}"
+  if [[ ${run_said} == *"no quorum"* ]]; then
+    result_fail config "${failure}" 'bring the other nodes of the cluster back: until then Proxmox refuses every change; look at: pvecm status'
+  fi
+  result_fail vm "${failure}" "look at the task log of node '${probe_node}' and at: qm config ${vm_id}"
 }
 
 create_has_landed() {
@@ -552,7 +559,7 @@ output_result() {
   result_line VM_NAME "${vm_name}"
   result_line VM_IP "${vm_ip}"
   result_line VM_USER "${vm_user}"
-  result_line VM_OS "${VM_OS}"
+  result_line VM_OS "${vm_system}"
   result_line VM_CPU "${VM_CPU}"
   result_line VM_RAM "${VM_RAM}"
   result_line VM_DISK "${VM_DISK}"
@@ -583,6 +590,15 @@ print_plan() {
 
 # --- the end ---
 
+# A worker killed before it wrote the description leaves a VM nobody can prove.
+warn_left_alone() {
+  local hint=''
+  if [[ -n ${vm_config[lock]:-} && -z ${vm_config[description]:-} ]]; then
+    hint="; it carries only the lock '${vm_config[lock]}', maybe of this run's killed worker: when no task works on it, remove it by hand (qm unlock ${vm_attempted}; qm destroy ${vm_attempted})"
+  fi
+  result_warning "VM ${vm_attempted} on node '${probe_node}' is left alone: ${vm_reason}${hint}"
+}
+
 # Undoes what this run made, and only that: the config must prove it.
 rollback() {
   image_clean
@@ -594,7 +610,7 @@ rollback() {
   case ${vm_outcome} in
     destroyed) log_info "VM ${vm_attempted} is destroyed" ;;
     absent) log_info "VM ${vm_attempted} does not exist: nothing to undo" ;;
-    refused) result_warning "VM ${vm_attempted} is left alone: ${vm_reason}" ;;
+    refused) warn_left_alone ;;
     *) result_warning "VM ${vm_attempted} on node '${probe_node}' could not be destroyed and is left behind: ${vm_reason}" ;;
   esac
   if [[ -n ${vm_leftovers} ]]; then

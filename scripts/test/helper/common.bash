@@ -24,7 +24,7 @@ setup_stub() {
   stub_program ip 'cat "${PVE_STUB}/neighbours"'
   # shellcheck disable=SC2016 # the stubs' own variables
   stub_program ssh-keyscan 'cat "${PVE_STUB}/keyscan"'
-  PATH=${BATS_TEST_TMPDIR}/bin:${PATH}
+  PATH=${BATS_TEST_TMPDIR}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
 
   echo 'pve-manager/8.2.4/faa83925c9641325 (running kernel: 6.8.8-2-pve)' >"${PVE_STUB}/version"
   answer /cluster/status '[{"type":"node","name":"pve","id":"node/pve","local":1,"online":1,"nodeid":0}]'

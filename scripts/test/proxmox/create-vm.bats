@@ -133,6 +133,13 @@ setup() {
   assert_says 'no quorum'
 }
 
+@test "a quorum lost between look and create is exit 3 too" {
+  fault clone 255 skip 'unable to create VM 200 - cluster not ready - no quorum?'
+  run_script create-vm
+  assert_status 3
+  refute_called 'qm destroy.*'
+}
+
 @test "a missing storage, bridge or template and an unknown OS are exit 3 with a remedy" {
   PROXMOX_STORAGE=nope run_script create-vm
   assert_status 3
@@ -400,6 +407,27 @@ setup() {
   assert_says 'LINUS_WARNING:VM'
   assert_says 'is left alone: its description does not carry'
   refute_called 'qm \(stop\|destroy\).*'
+}
+
+@test "a clone killed half way, before its description was written, is left alone and told" {
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook clone 'echo "lock: clone" >"${PVE_STUB}/vm/$3"'
+  fault clone 137 skip ''
+  run_script create-vm
+  assert_status 5
+  assert_says "it carries only the lock 'clone'"
+  refute_called 'qm \(unlock\|stop\|destroy\).*'
+}
+
+@test "a clone killed half way, but marked, is destroyed" {
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook clone 'printf "name: %s\nlock: clone\ndescription: %s\n" "$5" "$7" >"${PVE_STUB}/vm/$3"; echo stopped >"${PVE_STUB}/status/$3"'
+  fault clone 137 skip ''
+  answer /nodes/pve/tasks '[]'
+  run_script create-vm
+  assert_status 5
+  assert_called 'qm unlock 2.*'
+  assert_no_vm_of_ours
 }
 
 @test "a roll-back that cannot destroy says so" {
