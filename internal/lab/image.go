@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,8 +31,9 @@ var imageRecipes embed.FS
 
 // images builds the guest image of the qemu driver and keeps it.
 type images struct {
-	cache string    // directory, outside of any lab, shared by all
-	log   io.Writer // progress, a line each
+	cache  string    // directory, outside of any lab, shared by all
+	recipe fs.FS     // image/build-image.sh and what it sources
+	log    io.Writer // progress, a line each
 }
 
 // imageCacheDir is $PVELAB_CACHE, else linus-lab in the user's cache.
@@ -56,7 +58,7 @@ func (i images) ensure(ctx context.Context, variant string) (string, error) {
 	if variant != ImageTuned && variant != ImagePlain {
 		return "", fmt.Errorf("unknown image variant %q: use %s or %s", variant, ImageTuned, ImagePlain)
 	}
-	key, err := imageKey(ctx, variant)
+	key, err := i.key(ctx, variant)
 	if err != nil {
 		return "", err
 	}
@@ -81,17 +83,17 @@ func (i images) ensure(ctx context.Context, variant string) (string, error) {
 	return image, nil
 }
 
-// imageKey names what the image is made of: the recipe, the variant, and the
-// kernel that apt would install.
-func imageKey(ctx context.Context, variant string) (string, error) {
+// key names what the image is made of: the recipe, the variant, and the kernel
+// that apt would install.
+func (i images) key(ctx context.Context, variant string) (string, error) {
 	sum := sha256.New()
 	fmt.Fprintln(sum, variant)
-	entries, err := imageRecipes.ReadDir("image")
+	entries, err := fs.ReadDir(i.recipe, "image")
 	if err != nil {
 		return "", err
 	}
 	for _, entry := range entries {
-		raw, err := imageRecipes.ReadFile("image/" + entry.Name())
+		raw, err := fs.ReadFile(i.recipe, "image/"+entry.Name())
 		if err != nil {
 			return "", err
 		}
@@ -143,16 +145,16 @@ func (i images) build(ctx context.Context, variant, image string, lock *os.File)
 	if err := os.RemoveAll(work); err != nil { // left by a killed build
 		return err
 	}
-	recipes := filepath.Join(work, "recipes")
+	recipe := filepath.Join(work, "recipe")
 	if err := os.MkdirAll(filepath.Join(work, "tmp"), 0o755); err != nil {
 		return err
 	}
 	defer os.RemoveAll(work)
-	if err := os.CopyFS(recipes, imageRecipes); err != nil {
+	if err := os.CopyFS(recipe, i.recipe); err != nil {
 		return err
 	}
 	cmd, err := tool(ctx, "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
-		"bash", filepath.Join(recipes, "image", "build-image.sh"), variant, work, image)
+		"bash", filepath.Join(recipe, "image", "build-image.sh"), variant, work, image)
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -132,8 +131,8 @@ func (n network) complete() bool {
 }
 
 func (n network) create(ctx context.Context) error {
-	if err := createNetns(n.path()); err != nil {
-		return fmt.Errorf("make network namespace %s: %w", n.namespace, err)
+	if err := createNetns(ctx, n.namespace); err != nil {
+		return err
 	}
 	inside := strings.Join([]string{
 		"link set lo up",
@@ -297,63 +296,54 @@ func (n network) remove(ctx context.Context) error {
 			return err
 		}
 	}
-	return removeNetns(n.path())
+	return removeNetns(ctx, n.namespace)
 }
 
-// netnsDir is where iproute2 keeps named network namespaces. It makes the
-// directory a mount point of its own.
+// netnsDir is where iproute2 keeps named network namespaces: mounts on files in
+// a directory that it mounts over itself.
 const netnsDir = "/run/netns"
 
-// createNetns makes a named network namespace as `ip netns add` does, but for
-// the mount over the directory, which nothing would take away again.
-func createNetns(path string) error {
-	unlock, err := lockNetnsDir()
+func createNetns(ctx context.Context, name string) error {
+	unlock, err := lockRun()
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY, 0o444)
-	if err != nil {
-		return err
-	}
-	file.Close()
-	return onOwnThread(func() error {
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return err
-		}
-		return unix.Mount("/proc/thread-self/ns/net", path, "none", unix.MS_BIND, "")
-	})
+	_, err = runTool(ctx, "ip", "netns", "add", name)
+	return err
 }
 
 // removeNetns takes the name away; the namespace itself goes with its last
-// process. The directory goes too when it was the last name in it.
-func removeNetns(path string) error {
-	unlock, err := lockNetnsDir()
+// process. iproute2 would leave its directory and the mount on it: both go too,
+// when it was the last name there.
+func removeNetns(ctx context.Context, name string) error {
+	unlock, err := lockRun()
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	for isMountPoint(path) {
-		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
-			return fmt.Errorf("unmount %s: %w", path, err)
+	if _, err := os.Stat(filepath.Join(netnsDir, name)); err == nil {
+		if _, err := runTool(ctx, "ip", "netns", "delete", name); err != nil {
+			return err
 		}
 	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	if names, err := os.ReadDir(netnsDir); err != nil || len(names) > 0 {
+		return nil
 	}
-	if !isMountPoint(netnsDir) {
-		_ = os.Remove(netnsDir) // refused unless it is empty, which is what we want
+	for isMountPoint(netnsDir) {
+		if err := unix.Unmount(netnsDir, unix.MNT_DETACH); err != nil {
+			return fmt.Errorf("unmount %s: %w", netnsDir, err)
+		}
 	}
+	_ = os.Remove(netnsDir) // refused when somebody's name appeared in it: then it stays
 	return nil
 }
 
-// lockNetnsDir keeps two labs from making and removing the directory of names
-// at the same time. It locks /run itself, so that no lock file stays behind.
-func lockNetnsDir() (unlock func(), err error) {
-	dir, err := os.Open(filepath.Dir(netnsDir))
+// lockRun keeps two labs from making and removing what they share below /run at
+// the same time. It locks the directory itself, so that no lock file stays
+// behind.
+func lockRun() (unlock func(), err error) {
+	dir, err := os.Open("/run")
 	if err != nil {
 		return nil, err
 	}
@@ -365,24 +355,10 @@ func lockNetnsDir() (unlock func(), err error) {
 }
 
 // inNetns runs f, and the processes f starts, inside a named network namespace,
-// whether the caller is inside or outside of it. It is the one way in.
+// whether the caller is inside or outside of it. It is the one way in. The
+// thread it runs on is given back only when it is in its old namespace again;
+// else it ends.
 func inNetns(path string, f func() error) error {
-	return onOwnThread(func() error {
-		namespace, err := os.Open(path)
-		if err != nil {
-			return err
-		}
-		defer namespace.Close()
-		if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("enter network namespace %s: %w", filepath.Base(path), err)
-		}
-		return f()
-	})
-}
-
-// onOwnThread runs f on a thread that may change its network namespace. The
-// thread is given back only when it is in its old namespace again; else it ends.
-func onOwnThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
@@ -392,13 +368,28 @@ func onOwnThread(f func() error) error {
 			return
 		}
 		defer origin.Close()
-		err = f()
+		err = enterNetns(path)
+		if err == nil {
+			err = f()
+		}
 		if unix.Setns(int(origin.Fd()), unix.CLONE_NEWNET) == nil {
 			runtime.UnlockOSThread()
 		}
 		done <- err
 	}()
 	return <-done
+}
+
+func enterNetns(path string) error {
+	namespace, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer namespace.Close()
+	if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter network namespace %s: %w", filepath.Base(path), err)
+	}
+	return nil
 }
 
 // isMountPoint reads the kernel's list: a bind mount on the same file system

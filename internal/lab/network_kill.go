@@ -35,7 +35,7 @@ func killSessions(ctx context.Context, s *State) error {
 	marker, log := "\x00"+sessionVariable+"="+s.Dir+"\x00", s.path("ssh", "log")
 	return killProcesses(ctx, func(proc string) bool {
 		// What a session starts has the sshd's marker in its environment; sshd
-		// overwrites its own with its title, but keeps the lab's log as stderr.
+		// overwrites its own with its title, but keeps the lab's log open.
 		if raw, err := os.ReadFile(filepath.Join(proc, "environ")); err == nil &&
 			strings.Contains("\x00"+string(raw), marker) {
 			return true
@@ -44,9 +44,23 @@ func killSessions(ctx context.Context, s *State) error {
 		if err != nil || !strings.HasPrefix(filepath.Base(exe), "sshd") {
 			return false
 		}
-		stderr, err := os.Readlink(filepath.Join(proc, "fd/2"))
-		return err == nil && stderr == log
+		return hasOpen(proc, log)
 	})
+}
+
+// hasOpen tells whether a process has a file open.
+func hasOpen(proc, path string) bool {
+	descriptors, err := os.ReadDir(filepath.Join(proc, "fd"))
+	if err != nil {
+		return false
+	}
+	for _, descriptor := range descriptors {
+		target, err := os.Readlink(filepath.Join(proc, "fd", descriptor.Name()))
+		if err == nil && target == path {
+			return true
+		}
+	}
+	return false
 }
 
 // killProcesses ends all processes that are proven ours, until there is none.

@@ -44,7 +44,7 @@ func (qemuDriver) BuildImage(ctx context.Context, s *State) (string, error) {
 		return "", err
 	}
 	log := s.log()
-	image, err := images{cache: cache, log: log}.ensure(ctx, s.Config.ImageVariant)
+	image, err := images{cache: cache, recipe: imageRecipes, log: log}.ensure(ctx, s.Config.ImageVariant)
 	if err != nil {
 		return "", err
 	}

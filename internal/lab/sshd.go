@@ -35,8 +35,10 @@ func startSSHD(ctx context.Context, s *State) error {
 	if _, running := readPidFile(pidFile); running {
 		return nil
 	}
-	if err := os.MkdirAll(s.SSHDir(), 0o700); err != nil {
-		return err
+	for _, dir := range []string{s.SSHDir(), s.homeDir()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
 	}
 	if s.Config.Driver == DriverProcess {
 		if err := s.chooseSSHPort(ctx); err != nil {
@@ -54,7 +56,12 @@ func startSSHD(ctx context.Context, s *State) error {
 	if err := writeFileAtomic(s.path("ssh", "sshd_config"), []byte(config), 0o600); err != nil {
 		return err
 	}
-	if err := s.makePrivsepDir(); err != nil {
+	unlock, err := lockRun() // until it runs, nobody takes its directory away
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := makePrivsepDir(); err != nil {
 		return err
 	}
 	daemonPid, log := s.path("ssh", "sshd.pid"), s.path("ssh", "log")
@@ -89,7 +96,7 @@ func stopSSHD(s *State) error {
 	if err := killSessions(ctx, s); err != nil {
 		return err
 	}
-	return s.removePrivsepDir()
+	return removePrivsepDir()
 }
 
 // sshdConfig is the config of a Proxmox host's sshd as far as it matters to
@@ -102,7 +109,7 @@ func (s *State) sshdConfig(login string, pam bool) string {
 		"ListenAddress " + net.JoinHostPort(s.Config.SSHHost, strconv.Itoa(s.Config.SSHPort)),
 		"HostKey " + sshdQuote(s.path("ssh", "host_ed25519")),
 		"PidFile " + sshdQuote(s.path("ssh", "sshd.pid")),
-		"AuthorizedKeysFile " + sshdQuote(s.path("ssh", "authorized_keys")),
+		"AuthorizedKeysFile " + sshdExpanded(s.path("ssh", "authorized_keys")),
 		"AuthenticationMethods publickey",
 		"PasswordAuthentication no",
 		"KbdInteractiveAuthentication no",
@@ -117,23 +124,27 @@ func (s *State) sshdConfig(login string, pam bool) string {
 		"AllowTcpForwarding yes",
 		"MaxSessions 10",
 		"MaxStartups 10:30:100",
-		"SetEnv " + sshdQuote("PATH="+path) + " " + sshdQuote("PVELAB_DIR="+s.Dir) + " " + sshdQuote(sessionVariable+"="+s.Dir),
-		"Subsystem sftp internal-sftp",
+		"SetEnv " + strings.Join([]string{
+			sshdQuote("PATH=" + path), sshdQuote("HOME=" + s.homeDir()),
+			sshdQuote("PVELAB_DIR=" + s.Dir), sshdQuote(sessionVariable + "=" + s.Dir),
+		}, " "),
+		"Subsystem sftp internal-sftp -d " + sshdExpanded(s.homeDir()),
 		"",
 	}, "\n")
 }
 
-// sshdQuote quotes one argument in sshd_config, where only a double quote ends
-// it; % begins a token in file names.
+// homeDir is the home of who logs in: the lab's own, so that a session neither
+// runs the start-up files of the machine's user (bash reads .bashrc under sshd)
+// nor leaves anything in that user's home.
+func (s *State) homeDir() string { return s.path("home") }
+
+// sshdQuote quotes one argument in sshd_config.
 func sshdQuote(text string) string {
-	key, value, variable := strings.Cut(text, "=")
-	if !variable {
-		text = strings.ReplaceAll(text, "%", "%%")
-	} else {
-		text = key + "=" + value
-	}
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text) + `"`
 }
+
+// sshdExpanded quotes an argument in which sshd expands % tokens.
+func sshdExpanded(text string) string { return sshdQuote(strings.ReplaceAll(text, "%", "%%")) }
 
 // writeSSHKeys makes the host's and the client's key pair once, and the files
 // that make each known to the other.
@@ -225,8 +236,11 @@ func rootIsLocked() bool {
 	return false
 }
 
-// makePrivsepDir makes sshd's directory where no package has, and notes it.
-func (s *State) makePrivsepDir() error {
+// privsepNote lies in a privsepDir that a lab made.
+const privsepNote = privsepDir + "/made-by-pvelab"
+
+// makePrivsepDir makes sshd's directory where no package has.
+func makePrivsepDir() error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
@@ -237,13 +251,18 @@ func (s *State) makePrivsepDir() error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(s.path("ssh", "made-privsep-dir"), nil, 0o600)
+	return os.WriteFile(privsepNote, nil, 0o600)
 }
 
-// removePrivsepDir undoes it, unless another sshd lives on it by now.
-func (s *State) removePrivsepDir() error {
-	note := s.path("ssh", "made-privsep-dir")
-	if _, err := os.Stat(note); err != nil {
+// removePrivsepDir takes it away again when a lab made it and no sshd is left
+// to live on it, be it another lab's or the machine's.
+func removePrivsepDir() error {
+	unlock, err := lockRun()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, err := os.Stat(privsepNote); err != nil {
 		return nil
 	}
 	running, err := filepath.Glob("/proc/[0-9]*/exe")
@@ -255,10 +274,7 @@ func (s *State) removePrivsepDir() error {
 			return nil
 		}
 	}
-	if err := os.Remove(privsepDir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return os.Remove(note)
+	return os.RemoveAll(privsepDir)
 }
 
 // waitSSHD returns when the sshd has written its pid file, which it does after
