@@ -32,9 +32,13 @@ type Config struct {
 	ProxmoxVMIDRange   string `envconfig:"PROXMOX_VMID_RANGE" default:"100-999" desc:"VM IDs linus may take, first-last."`
 
 	VMSSHUser     string `envconfig:"VM_SSH_USER" desc:"User to make and log in as in VMs. Empty: the template's."`
+	VMSSHPort     int    `envconfig:"VM_SSH_PORT" default:"22" min:"1" max:"65535" desc:"SSH port of the VMs."`
 	VMIPConfig    string `envconfig:"VM_IP_CONFIG" default:"dhcp" desc:"dhcp, or one IPv4 address with its prefix (192.168.1.50/24); one address serves one job at a time: MAX_JOBS=1."`
 	VMGateway     string `envconfig:"VM_GATEWAY" desc:"Gateway that goes with a fixed VM_IP_CONFIG."`
 	VMNameservers string `envconfig:"VM_NAMESERVERS" desc:"DNS servers of the VMs, separated by blanks or commas. Empty: the host's."`
+
+	VMNetworkTimeout int `envconfig:"VM_NETWORK_TIMEOUT" default:"300" min:"10" max:"86400" desc:"Seconds a started VM may take to get an address."`
+	VMReadyTimeout   int `envconfig:"VM_READY_TIMEOUT" default:"600" min:"10" max:"86400" desc:"Seconds a VM with an address may take to finish its first boot."`
 
 	CallbackHost string `envconfig:"CALLBACK_HOST" default:"0.0.0.0" desc:"Address to listen on for the VMs' callbacks."`
 	CallbackPort int    `envconfig:"CALLBACK_PORT" default:"8765" min:"0" max:"65535" desc:"Port to listen on for the VMs' callbacks. 0: any free one."`

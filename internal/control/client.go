@@ -126,6 +126,9 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 		if errors.As(err, &wrapped) {
 			err = wrapped.Err // its method and URL mean nothing to people
 		}
+		if !errors.Is(err, ErrNoEngine) && ctx.Err() == nil {
+			err = fmt.Errorf("%w: %w", ErrLost, err)
+		}
 		return fmt.Errorf("ask the engine: %w", err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // read to its end
@@ -138,7 +141,7 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 		err = json.NewDecoder(resp.Body).Decode(out)
 	}
 	if err != nil {
-		return fmt.Errorf("read the engine's answer: %w", err)
+		return fmt.Errorf("read the engine's answer: %w: %w", ErrLost, err)
 	}
 	return nil
 }

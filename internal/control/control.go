@@ -34,8 +34,13 @@ type Info struct {
 	Settings map[string]string `json:"settings"` // effective settings; secrets hashed
 }
 
-// ErrNoEngine says that nothing listens on the socket.
-var ErrNoEngine = errors.New("no engine is running")
+// What can become of an engine. After ErrNoEngine nothing has been sent; after
+// ErrLost a request may or may not have been done.
+var (
+	ErrNoEngine = errors.New("no engine is running")
+	ErrLost     = errors.New("the engine went away")
+	ErrStopped  = errors.New("the engine was stopped")
+)
 
 // maxBody bounds a request: a manifest with 64 MiB of files, as base64, and its task.
 const maxBody = 96 << 20
@@ -68,6 +73,7 @@ const (
 	codeInvalid     = "invalid"
 	codeField       = "field"
 	codeHost        = "host"
+	codeStopped     = "stopped"
 	codeInternal    = "internal"
 )
 
@@ -99,6 +105,9 @@ func encodeError(err error) (int, failure) {
 	case errors.As(err, &host):
 		f.Code, f.Host = codeHost, host
 		return http.StatusBadGateway, f
+	case errors.Is(err, ErrStopped):
+		f.Code = codeStopped
+		return http.StatusServiceUnavailable, f
 	default:
 		f.Code = codeInternal
 		return http.StatusInternalServerError, f
@@ -112,6 +121,8 @@ func (f failure) decodeError() error {
 		return job.ErrNotFound
 	case f.Code == codeCompleted:
 		return job.ErrCompleted
+	case f.Code == codeStopped:
+		return ErrStopped
 	case f.Code == codeNotComplete:
 		return &job.NotCompleteError{Status: f.Status}
 	case f.Code == codeInvalid:

@@ -200,6 +200,27 @@ func TestWatch_WaitsForNewsAndEndsWithItsContext(t *testing.T) {
 	}
 }
 
+func TestWatch_EndsWithTheEngine(t *testing.T) {
+	dir := t.TempDir()
+	s := serve(t, dir, &engine{wait: make(chan struct{})}, func() {})
+	c := dial(t, dir)
+	watching := make(chan error, 1)
+	go func() {
+		_, _, err := c.Watch(context.Background(), "j", 0)
+		watching <- err
+	}()
+	for s.Clients() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(20 * time.Millisecond)
+	if err := s.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-watching; !errors.Is(err, control.ErrStopped) && !errors.Is(err, control.ErrNoEngine) {
+		t.Errorf("Watch = %v, want ErrStopped", err)
+	}
+}
+
 func TestServer_CountsClientsUntilTheyClose(t *testing.T) {
 	dir := t.TempDir()
 	s := serve(t, dir, &engine{}, func() {})

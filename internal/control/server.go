@@ -22,13 +22,13 @@ const longestPoll = 50 * time.Second
 type Server struct {
 	http    *http.Server
 	clients atomic.Int64
-	cancel  context.CancelFunc
+	cancel  context.CancelCauseFunc
 }
 
 // NewServer makes a server of the engine. stop is called, once per request,
 // when a client asks the engine to end.
 func NewServer(engine Engine, info Info, stop func(), log *slog.Logger) *Server {
-	base, cancel := context.WithCancel(context.Background())
+	base, cancel := context.WithCancelCause(context.Background())
 	s := &Server{cancel: cancel}
 	s.http = &http.Server{
 		Handler:           handler(engine, info, stop),
@@ -62,7 +62,7 @@ func (s *Server) Serve(l net.Listener) error {
 
 // Close ends long polls, finishes the other requests within ctx, and stops.
 func (s *Server) Close(ctx context.Context) error {
-	s.cancel()
+	s.cancel(ErrStopped)
 	if err := s.http.Shutdown(ctx); err != nil {
 		return errors.Join(err, s.http.Close())
 	}
@@ -118,6 +118,9 @@ func handler(engine Engine, info Info, stop func()) http.Handler {
 		ctx, cancel := context.WithTimeout(r.Context(), longestPoll)
 		defer cancel()
 		events, j, err := engine.Watch(ctx, r.PathValue("id"), after)
+		if err == nil && len(events) == 0 && errors.Is(context.Cause(ctx), ErrStopped) {
+			return nil, ErrStopped // else the client would ask again, and start another engine for it
+		}
 		return watched{Events: events, Job: j}, err
 	})
 	handle("GET /v1/host", func(_ http.ResponseWriter, r *http.Request) (any, error) {

@@ -485,3 +485,47 @@ func TestServeStdio_SlowCallsDoNotBlockOthers(t *testing.T) {
 	close(e.hang)
 	slow.Wait()
 }
+
+func TestTools_ReadmeTableIsCurrent(t *testing.T) {
+	const begin, end = "<!-- tools:begin -->\n", "<!-- tools:end -->"
+	var table strings.Builder
+	table.WriteString("| tool | arguments | what |\n| --- | --- | --- |\n")
+	for _, tool := range tools(&engine{}) {
+		var schema struct {
+			Properties map[string]any
+			Required   []string
+		}
+		if err := json.Unmarshal(tool.Tool.RawInputSchema, &schema); err != nil {
+			t.Fatal(err)
+		}
+		var args []string
+		for name := range schema.Properties {
+			if !slices.Contains(schema.Required, name) {
+				name += "?"
+			}
+			args = append(args, "`"+name+"`")
+		}
+		slices.Sort(args)
+		fmt.Fprintf(&table, "| `%s` | %s | %s |\n", tool.Tool.Name, strings.Join(args, ", "), tool.Tool.Description)
+	}
+	path := filepath.Join("..", "..", "README.md")
+	old, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(old), begin)
+	_, after, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatal("README.md has no place for the table of tools")
+	}
+	want := before + begin + table.String() + end + after
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if string(old) != want {
+		t.Error("README.md's table of tools is stale: make golden rewrites it")
+	}
+}
