@@ -1,0 +1,214 @@
+package proxmox_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"linus/internal/executor"
+	"linus/internal/guest"
+	"linus/internal/job"
+	"linus/internal/lab"
+	"linus/internal/providertest"
+	"linus/internal/proxmox"
+	"linus/internal/remote"
+	"linus/internal/sshtest"
+)
+
+// labHost is a lab that is up, and an installation that uses it.
+type labHost struct {
+	*lab.Lab
+	owner   string
+	key     string // private key for the VMs
+	public  string
+	scripts string
+	pool    *remote.Pool
+}
+
+// newLab brings a lab up until the test ends, or skips where it cannot run.
+func newLab(t *testing.T, driver string) *labHost {
+	t.Helper()
+	if missing := lab.Missing(driver); len(missing) > 0 {
+		t.Skipf("no %s lab here: %s", driver, strings.Join(missing, "; "))
+	}
+	// Not t.TempDir: the name of a test makes socket paths too long.
+	dir, err := os.MkdirTemp("", "linus-lab")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	binary := filepath.Join(dir, "pvelab")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "linus/cmd/pvelab")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build pvelab: %v\n%s", err, out)
+	}
+	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(dir, "lab"), Driver: driver, Binary: binary, Log: t.Output()})
+	if l != nil {
+		t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			if err := l.Down(ctx); err != nil {
+				t.Errorf("lab down: %v", err)
+			}
+		})
+	}
+	if err != nil {
+		t.Fatalf("lab up: %v", err)
+	}
+	env := l.Env()
+	port, err := strconv.Atoi(env["PROXMOX_SSH_PORT"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &labHost{Lab: l, owner: uuid.NewString(), key: filepath.Join(dir, "id_ed25519"), scripts: filepath.Join(dir, "scripts")}
+	h.public = sshtest.NewKey(t, h.key)
+	h.pool = remote.NewPool(remote.Options{
+		Host: env["PROXMOX_HOST"], Port: port, User: env["PROXMOX_SSH_USER"],
+		KeyPath: env["PROXMOX_SSH_KEY_PATH"], KnownHosts: env["PROXMOX_KNOWN_HOSTS"],
+	})
+	t.Cleanup(h.pool.Close)
+	return h
+}
+
+func (h *labHost) provider(t *testing.T, change func(*proxmox.Options)) *proxmox.Provider {
+	o := proxmox.Options{
+		Host: h.pool, Node: h.Config.Node, Storage: h.Config.Storage, Bridge: h.Config.Bridge, GuestPort: h.Config.GuestPort,
+		SSHPublicKey: h.public, Template: lab.TemplateName, Owner: h.owner, ScriptDir: h.scripts,
+		Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+	}
+	if change != nil {
+		change(&o)
+	}
+	return proxmox.New(o)
+}
+
+func (h *labHost) spec() executor.VMSpec { return providertest.NewSpec(h.owner, lab.TemplateName) }
+
+// foreign plants a VM that carries no marker, and checks its config byte for
+// byte.
+func (h *labHost) foreign(t *testing.T) (int, string, func(*testing.T)) {
+	const id = 4711
+	number := strconv.Itoa(id)
+	if _, err := h.QM(t.Context(), "create", number, "--name", "database", "--memory", "512"); err != nil {
+		t.Fatal(err)
+	}
+	before, err := h.QM(t.Context(), "config", number)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id, "database", func(t *testing.T) {
+		after, err := h.QM(t.Context(), "config", number)
+		if err != nil || after != before {
+			t.Errorf("the foreign VM is changed: %v\n%s\nwas\n%s", err, after, before)
+		}
+	}
+}
+
+func (h *labHost) suite(slow bool) providertest.Config {
+	return providertest.Config{
+		New:     func(t *testing.T) executor.Provider { return h.provider(t, nil) },
+		Spec:    h.spec,
+		Foreign: h.foreign,
+		NoStorage: func(t *testing.T) executor.Provider {
+			return h.provider(t, func(o *proxmox.Options) { o.Storage = "no-such-storage" })
+		},
+		Slow: slow,
+	}
+}
+
+func TestProcessLab(t *testing.T) { testLab(t, lab.DriverProcess, false) }
+
+func TestQemuLab(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots real machines")
+	}
+	testLab(t, lab.DriverQemu, true)
+}
+
+func testLab(t *testing.T, driver string, slow bool) {
+	h := newLab(t, driver)
+	t.Run("Provider", func(t *testing.T) { providertest.Run(t, h.suite(slow)) })
+	t.Run("Guest", func(t *testing.T) { guestRoundTrip(t, h) })
+}
+
+// guestRoundTrip takes one job through a VM by hand, as the executor does.
+func guestRoundTrip(t *testing.T, h *labHost) {
+	p := h.provider(t, nil)
+	vm, err := p.Create(t.Context(), h.spec(), func(executor.Progress) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := p.Destroy(context.WithoutCancel(t.Context()), vm); err != nil {
+			t.Error(err)
+		}
+	}()
+	g := guest.New(guest.Options{Host: h.pool, KeyPath: h.key, Port: h.Config.GuestPort})
+	defer g.Close()
+	ctx := t.Context()
+	if s, err := g.Probe(ctx, vm); err != nil || s.Started {
+		t.Fatalf("probe of an empty VM: %+v, %v", s, err)
+	}
+	payload := executor.Payload{
+		JobID: vm.Job, Token: "secret", HeartbeatInterval: 30, MaxOutput: 10 << 20,
+		Manifest: job.Manifest{
+			Task:      "cat /srv/in/data; printf 'it'\\''s %s\\n' \"$VALUE\"; echo oops >&2; id -un; sleep 1; exit 7",
+			AgentType: job.AgentScript, Timeout: 60, StatusMode: job.StatusSimple,
+			Env:   map[string]string{"VALUE": "a 'quoted'\n$(value)"},
+			Files: []job.File{{Path: "/srv/in/data", Content: "aGVsbG8K", Mode: "0640"}},
+		},
+	}
+	for range 2 { // each call may come twice
+		if err := g.Push(ctx, vm, payload); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		if err := g.Start(ctx, vm); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state := waitExit(t, g, vm)
+	if state.ExitCode != 7 || state.Reason != "exit" {
+		t.Errorf("state = %+v", state)
+	}
+	want := fmt.Sprintf("hello\nit's a 'quoted'\n$(value)\n%s\n", vm.User)
+	out, err := g.ReadOutput(ctx, vm, job.Stdout, 0, 1<<20)
+	if err != nil || string(out) != want || state.StdoutBytes != int64(len(want)) {
+		t.Errorf("stdout = %q, want %q (%+v), %v", out, want, state, err)
+	}
+	if out, err = g.ReadOutput(ctx, vm, job.Stderr, 1, 2); err != nil || string(out) != "op" {
+		t.Errorf("part of stderr = %q, %v", out, err)
+	}
+	if err := g.Stop(ctx, vm); err != nil {
+		t.Errorf("stop after the end: %v", err)
+	}
+}
+
+func waitExit(t *testing.T, g *guest.Guest, vm job.VM) executor.RunState {
+	t.Helper()
+	deadline := time.Now().Add(2 * time.Minute)
+	for {
+		state, err := g.Probe(t.Context(), vm)
+		if err != nil || !state.Started {
+			t.Fatalf("probe: %+v, %v", state, err)
+		}
+		if state.Exited {
+			return state
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the task did not end: %+v", state)
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+}
