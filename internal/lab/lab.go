@@ -45,7 +45,7 @@ type Lab struct {
 
 // parts are the entries of a state directory; down removes these and nothing
 // else.
-var parts = []string{"etc", "storage", "locks", "run", "log", "bin", "ssh", "image.qcow2", "accel", "faults.json", "lab.json"}
+var parts = []string{"etc", "storage", "locks", "run", "log", "bin", "ssh", "home", "image.qcow2", "accel", "faults.json", "lab.json"}
 
 // Up makes a lab, or completes one that is there: it can be run again at any
 // time.
