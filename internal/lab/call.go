@@ -37,7 +37,7 @@ func fail(code int, format string, args ...any) error {
 
 // call is one run of a work-alike.
 type call struct {
-	ctx    context.Context //nolint:containedctx // a call is one command's run, not a long-lived value
+	ctx    context.Context
 	s      *State
 	drv    Driver
 	stdin  io.Reader

@@ -273,6 +273,9 @@ func (g *guest) newInstance() error {
 func (g *guest) run(l guestListeners) error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGPWR, syscall.SIGUSR2, syscall.SIGINT)
+	// An init does not die of a signal from within. Caught and dropped, not
+	// ignored: a process inherits what its parent ignores.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	for {
 		state := g.serve(l, signals)
 		g.endAll()

@@ -184,7 +184,7 @@ func (s *session) request(request *ssh.Request) error {
 type windowSize struct{ Columns, Rows, Width, Height uint32 }
 
 func (w windowSize) size() *pty.Winsize {
-	return &pty.Winsize{Cols: uint16(w.Columns), Rows: uint16(w.Rows)} //nolint:gosec // a terminal's size fits
+	return &pty.Winsize{Cols: uint16(w.Columns), Rows: uint16(w.Rows)}
 }
 
 func (s *session) openTerminal(payload []byte) error {
@@ -266,7 +266,7 @@ func (s *session) finish(done <-chan syscall.WaitStatus, drained *sync.WaitGroup
 			Language   string
 		}{name, status.CoreDump(), "", ""}))
 	} else {
-		_, _ = s.channel.SendRequest("exit-status", false, ssh.Marshal(struct{ Code uint32 }{uint32(status.ExitStatus())})) //nolint:gosec // 0 to 255
+		_, _ = s.channel.SendRequest("exit-status", false, ssh.Marshal(struct{ Code uint32 }{uint32(status.ExitStatus())}))
 	}
 	drained.Wait()
 	_ = s.channel.CloseWrite()

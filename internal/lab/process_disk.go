@@ -76,7 +76,7 @@ func (processDriver) DiskSize(_ context.Context, path string) (int64, error) {
 		return size, err
 	}
 	if n >= 32 && string(head[:4]) == "QFI\xfb" {
-		return int64(binary.BigEndian.Uint64(head[24:])), nil //nolint:gosec // a size fits
+		return int64(binary.BigEndian.Uint64(head[24:])), nil
 	}
 	return fileSize(path), nil
 }

@@ -1,0 +1,195 @@
+package lab
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// qmSchema is one version's qm as its option list describes it.
+type qmSchema map[string]struct {
+	Alias      string                  `json:"alias"`
+	Positional []string                `json:"positional"`
+	Options    map[string]schemaOption `json:"options"`
+}
+
+type schemaOption struct {
+	Type     string                  `json:"type"`
+	Minimum  any                     `json:"minimum"`
+	Maximum  any                     `json:"maximum"`
+	MaxIndex *int                    `json:"max_index"`
+	Enum     []string                `json:"enum"`
+	Keys     map[string]schemaOption `json:"keys"`
+	Alias    string                  `json:"alias"`
+}
+
+// TestOptions_AreWhatTheRealQmTakes holds the lab's table against the lists of
+// real versions, where they lie beside the repository: what the lab accepts,
+// those accept.
+func TestOptions_AreWhatTheRealQmTakes(t *testing.T) {
+	for _, version := range []string{"8.2", "9.2"} {
+		t.Run(version, func(t *testing.T) {
+			raw, err := os.ReadFile(filepath.Join("..", "..", "..", "shared", "pve", "qm-options-"+version+".json"))
+			if err != nil {
+				t.Skipf("no option list of PVE %s here: %v", version, err)
+			}
+			var schema qmSchema
+			if err := json.Unmarshal(raw, &schema); err != nil {
+				t.Fatal(err)
+			}
+			for _, v := range verbs() {
+				real, ok := schema[v.name]
+				if ok && real.Alias != "" {
+					real, ok = schema[real.Alias]
+				}
+				if !ok {
+					t.Errorf("qm %s does not exist", v.name)
+					continue
+				}
+				positional := slices.DeleteFunc(slices.Clone(real.Positional), func(name string) bool { return name == "extra-args" })
+				if !slices.Equal(v.positional, positional) {
+					t.Errorf("qm %s takes %v, the real one %v", v.name, v.positional, positional)
+				}
+				for _, o := range v.options {
+					name := o.name
+					if o.maxIndex >= 0 {
+						name += "[n]"
+					}
+					found, ok := real.Options[name]
+					if !ok {
+						t.Errorf("qm %s --%s does not exist", v.name, name)
+						continue
+					}
+					compareOption(t, "qm "+v.name+" --"+name, o, found)
+				}
+			}
+		})
+	}
+}
+
+func compareOption(t *testing.T, where string, o option, real schemaOption) {
+	t.Helper()
+	kinds := map[string][]optionKind{
+		"boolean": {kindBool}, "integer": {kindInteger}, "number": {kindNumber}, "string": {kindString, kindProps},
+	}
+	if !slices.Contains(kinds[real.Type], o.kind) {
+		t.Errorf("%s: the real one is a %s", where, real.Type)
+	}
+	lowest, hasLowest := schemaNumber(real.Minimum)
+	highest, hasHighest := schemaNumber(real.Maximum)
+	if hasLowest && o.min < lowest {
+		t.Errorf("%s: takes %d, the real one begins at %d", where, o.min, lowest)
+	}
+	if hasHighest && (o.max == 0 || o.max > highest) {
+		t.Errorf("%s: goes to %d, the real one ends at %d", where, o.max, highest)
+	}
+	if real.MaxIndex != nil && o.maxIndex > *real.MaxIndex {
+		t.Errorf("%s: index goes to %d, the real one's to %d", where, o.maxIndex, *real.MaxIndex)
+	}
+	for _, value := range o.enum {
+		if !slices.Contains(real.Enum, value) {
+			t.Errorf("%s: %s is no value of the real one", where, value)
+		}
+	}
+	if len(real.Enum) > 0 && o.kind == kindString && o.enum == nil && o.pattern == nil {
+		t.Errorf("%s: takes anything, the real one only %v", where, real.Enum)
+	}
+	for _, key := range o.keys {
+		found, ok := real.Keys[key.name]
+		if !ok {
+			t.Errorf("%s: has no key %s", where, key.name)
+			continue
+		}
+		if found.Alias == "" {
+			compareOption(t, where+","+key.name, key, found)
+		}
+	}
+}
+
+// schemaNumber reads a bound, which the lists hold as a number or a string.
+func schemaNumber(value any) (int, bool) {
+	switch v := value.(type) {
+	case float64:
+		return int(v), true
+	case string:
+		n, err := strconv.Atoi(v)
+		return n, err == nil
+	}
+	return 0, false
+}
+
+func TestParse(t *testing.T) {
+	tests := []struct {
+		name string
+		args string
+		want string // key=value of what was read, sorted
+		err  string
+	}{
+		{"options anywhere", "--full 1 9000 --name a 100", "full=1 name=a newid=100 vmid=9000", ""},
+		{"one dash", "9000 100 -name a", "name=a newid=100 vmid=9000", ""},
+		{"equals sign", "9000 100 --name=a", "name=a newid=100 vmid=9000", ""},
+		{"flag without a value", "9000 100 --full --name a", "full=1 name=a newid=100 vmid=9000", ""},
+		{"flag in words", "9000 100 --full off", "full=0 newid=100 vmid=9000", ""},
+		{"flag that is none", "9000 100 --full maybe", "", "full: type check ('boolean') failed - got 'maybe'"},
+		{"value missing", "9000 100 --name", "", "400 unable to parse option"},
+		{"value that begins with a dash", "9000 100 --description -x", "description=-x newid=100 vmid=9000", ""},
+	}
+	all := verbs()
+	clone := all[slices.IndexFunc(all, func(v *verb) bool { return v.name == "clone" })]
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			opts, _, err := clone.parse(strings.Fields(tt.args), &strings.Builder{})
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Errorf("got %v, want %q", err, tt.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, key := range sortedKeys(opts) {
+				got = append(got, key+"="+opts[key])
+			}
+			if strings.Join(got, " ") != tt.want {
+				t.Errorf("got %v, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestConf_RoundTrip(t *testing.T) {
+	conf := NewConf()
+	conf.Set("name", "a")
+	conf.Set("description", "one: 1\ntwo ü\n")
+	conf.SetPending("memory", "4096")
+	conf.Set("cores", "2")
+	conf.DeletePending("cores")
+	want := "#one%3A 1\n#two %C3%BC\ncores: 2\nname: a\n\n[PENDING]\ndelete: cores\nmemory: 4096\n"
+	if got := conf.String(); got != want {
+		t.Fatalf("got:\n%s\nwant:\n%s", got, want)
+	}
+	again := ParseConf(want)
+	if again.String() != want || again.Get("description") != "one: 1\ntwo ü\n" {
+		t.Errorf("read back: %s", again)
+	}
+	again.ApplyPending()
+	if again.Has("cores") || again.Get("memory") != "4096" {
+		t.Errorf("after the restart: %s", again)
+	}
+}
+
+func FuzzParseConf(f *testing.F) {
+	f.Add("#d%3A\nname: a\n[PENDING]\nmemory: 1\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		once := ParseConf(text).String()
+		if twice := ParseConf(once).String(); twice != once {
+			t.Errorf("not stable:\n%q\n%q", once, twice)
+		}
+	})
+}

@@ -1,0 +1,401 @@
+package lab
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const testKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOYLOqa7hEfCr8M0s71tim2Q/+VEmbzevrbZ0je9WDki someone@example\n"
+
+// TestTexts holds the commands to what the real ones print and how they exit.
+// Every case begins with VM 100, a stopped clone of the template, and with
+// foreign VM 200, container 201 and VM 300 of another node.
+func TestTexts(t *testing.T) {
+	l := newLab(t)
+	l.must(t, "qm clone 9000 100 --name clone-a")
+	l.must(t, "qm create 101 --name no-agent --memory 512")
+	for _, err := range []error{
+		l.PlantVM("pve", 200, "foreign"), l.PlantContainer("pve", 201), l.PlantNode("pve2", true), l.PlantVM("pve2", 300, "far"),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	tests := []struct {
+		name     string
+		line     string
+		code     int
+		out, err string // contained; "" with code 0: nothing on stderr
+	}{
+		{"config of a missing VM", "qm config 999", 2, "", "Configuration file 'nodes/pve/qemu-server/999.conf' does not exist\n"},
+		{"status of a missing VM", "qm status 999", 2, "", "Configuration file 'nodes/pve/qemu-server/999.conf' does not exist\n"},
+		{"status does not see other nodes", "qm status 300", 2, "", "Configuration file 'nodes/pve/qemu-server/300.conf' does not exist\n"},
+		{"status does not see containers", "qm status 201", 2, "", "Configuration file 'nodes/pve/qemu-server/201.conf' does not exist\n"},
+		{"status", "qm status 100", 0, "status: stopped\n", ""},
+		{"stop of a missing VM", "qm stop 999", 2, "", "unable to find configuration file for VM 999 on node 'pve'\n"},
+		{"stop of a stopped VM is silent", "qm stop 100", 0, "", ""},
+		{"create with a taken ID", "qm create 200 --name x", 255, "", "unable to create VM 200 - VM 200 already exists on node 'pve'\n"},
+		{"create with a container's ID", "qm create 201 --name x", 255, "", "unable to create VM 201 - CT 201 already exists on node 'pve'\n"},
+		{"create with another node's ID", "qm create 300 --name x", 255, "", "unable to create VM 300 - VM 300 already exists on node 'pve2'\n"},
+		{"clone to a taken ID", "qm clone 9000 200", 255, "", "unable to create VM 200: config file already exists\n"},
+		{"clone to a container's ID", "qm clone 9000 201", 255, "", "unable to create VM 201 - CT 201 already exists on node 'pve'\n"},
+		{"clone of a missing VM", "qm clone 998 997", 2, "", "Configuration file 'nodes/pve/qemu-server/998.conf' does not exist\n"},
+		{"clone takes no tags", "qm clone 9000 110 --tags linus", 255, "", "Unknown option: tags\n400 unable to parse option\n"},
+		{"linked clone takes no storage", "qm clone 9000 110 --storage local", 255, "", "parameter 'storage' not allowed for linked clones\n"},
+		{"linked clone takes no format", "qm clone 9000 110 --format raw", 255, "", "parameter 'format' not allowed for linked clones\n"},
+		{"unknown option", "qm create 110 --foo 1", 255, "", "Unknown option: foo\n400 unable to parse option\n"},
+		{"node is no option of the command line", "qm list --node pve", 255, "", "Unknown option: node\n400 unable to parse option\n"},
+		{"too few arguments", "qm clone 9000", 255, "", "400 not enough arguments\n"},
+		{"too many arguments", "qm status 100 101", 255, "", "400 too many arguments\n"},
+		{"name with an underscore", "qm create 110 --name a_b", 255, "", "400 Parameter verification failed.\nname: invalid format - value does not look like a valid DNS name\n"},
+		{"id below 100", "qm create 99", 255, "", "400 Parameter verification failed.\nvmid: value must have a minimum value of 100\n"},
+		{"memory below 16", "qm create 110 --memory 8", 255, "", "400 Parameter verification failed.\nmemory: "},
+		{"cores is a number", "qm create 110 --cores two", 255, "", "cores: type check ('integer') failed - got 'two'\n"},
+		{"unknown drive property", "qm create 110 --scsi0 local:1,colour=red", 255, "", "scsi0.colour: property is not defined in schema"},
+		{"unknown scsihw", "qm create 110 --scsihw best", 255, "", "scsihw: value 'best' does not have a value in the enumeration"},
+		{"tag with a colon", "qm set 100 --tags a:b", 255, "", "400 Parameter verification failed.\ntags: "},
+		{"missing storage", "qm create 110 --scsi0 nowhere:1", 255, "", "unable to create VM 110 - storage 'nowhere' does not exist\n"},
+		{"import of a missing file", "qm create 110 --scsi0 local:0,import-from=/no/such.raw", 255, "", "unable to create VM 110 - "},
+		{"sshkeys takes a file", "qm set 100 --sshkeys ssh-ed25519", 2, "", "can't open 'ssh-ed25519' - No such file or directory\n"},
+		{"resize with a wrong unit", "qm resize 100 scsi0 50GB", 255, "", "size: value does not match the regex pattern\n"},
+		{"shrinking lies", "qm resize 100 scsi0 1G", 0, "", "shrinking disks is not supported\n"},
+		{"same size is silent", "qm resize 100 scsi0 2G", 0, "", ""},
+		{"resize of no disk", "qm disk resize 100 scsi7 50G", 255, "", "disk 'scsi7' does not exist\n"},
+		{"template of a template", "qm template 9000", 255, "", "you can't convert a template to a template\n"},
+		{"start of a template", "qm start 9000", 255, "", "you can't start a vm if it's a template\n"},
+		{"agent not configured", "qm guest cmd 101 ping", 255, "", "No QEMU guest agent configured\n"},
+		{"agent of a stopped VM", "qm guest cmd 100 ping", 255, "", "VM 100 is not running\n"},
+		{"exec in a stopped VM", "qm guest exec 100 -- true", 255, "", "VM 100 is not running\n"},
+		{"unknown agent command", "qm agent 100 dance", 255, "", "command: value 'dance' does not have a value in the enumeration"},
+		{"unlock is silent", "qm unlock 100", 0, "", ""},
+		{"reboot of a stopped VM", "qm reboot 100", 255, "", "VM 100 not running\n"},
+		{"next ID", "pvesh get /cluster/nextid", 0, "102\n", ""},
+		{"next ID as JSON is a string", "pvesh get /cluster/nextid --output-format json", 0, "\"102\"\n", ""},
+		{"asked ID is taken", "pvesh get /cluster/nextid --vmid 100", 255, "", "vmid: VM 100 already exists\n"},
+		{"asked ID is a container's", "pvesh get /cluster/nextid --vmid 201", 255, "", "vmid: VM 201 already exists\n"},
+		{"unknown path", "pvesh get /foo", 1, "", "No 'get' handler defined for '/foo'\n"},
+		{"unknown node", "pvesh get /nodes/mars/status", 255, "", "hostname lookup 'mars' failed"},
+		{"missing storage's status", "pvesh get /nodes/pve/storage/x/status", 255, "", "storage 'x' does not exist\n"},
+		{"storages", "pvesm status", 0, "local-lvm", ""},
+		{"list of a missing storage", "pvesm list x", 255, "", "storage 'x' does not exist\n"},
+		{"path of a volume", "pvesm path local-lvm:base-9000-disk-0", 0, "/storage/local-lvm/base-9000-disk-0\n", ""},
+		{"version", "pveversion", 0, "pve-manager/9.2", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := l.run(t, tt.line)
+			if got.code != tt.code {
+				t.Errorf("exit code %d, want %d", got.code, tt.code)
+			}
+			if !strings.Contains(got.out, tt.out) || (tt.out == "" && tt.code == 0 && got.out != "") {
+				t.Errorf("stdout %q, want %q", got.out, tt.out)
+			}
+			if !strings.Contains(got.err, tt.err) || (tt.err == "" && got.err != "") {
+				t.Errorf("stderr %q, want %q", got.err, tt.err)
+			}
+		})
+	}
+	if got := l.VMIDs(); !cmp.Equal(got, []int{100, 101, 200, 9000}) {
+		t.Errorf("VMs are %v: a refused command left one, or took one", got)
+	}
+}
+
+func TestTexts_OfVersion8(t *testing.T) {
+	l := newLab(t, func(o *Options) { o.Version = "8.2" })
+	if got := l.must(t, "pveversion"); !strings.HasPrefix(got, "pve-manager/8.2") {
+		t.Errorf("pveversion prints %q", got)
+	}
+	if got := l.must(t, "qm clone 9000 100"); strings.Contains(got, "creating a clone") {
+		t.Errorf("clone prints a line of 9.x: %q", got)
+	}
+	image := filepath.Join(l.Dir, "image.qcow2")
+	if got := l.must(t, "qm importdisk 100 "+image+" local"); !strings.Contains(got, "Successfully imported disk as 'unused0:local:100/vm-100-disk-0.raw'\n") {
+		t.Errorf("importdisk prints %q", got)
+	}
+}
+
+// TestCreate_InOneCall is the command line seen to work on the real thing.
+func TestCreate_InOneCall(t *testing.T) {
+	l := newLab(t)
+	image := filepath.Join(l.Dir, "image.qcow2")
+	got := l.runArgs(t, []string{"qm", "create", "100", "--name", "one-call", "--memory", "2048", "--cores", "2", "--cpu", "host",
+		"--ostype", "l26", "--scsihw", "virtio-scsi-single", "--scsi0", "local:0,import-from=" + image + ",discard=on,iothread=1",
+		"--scsi1", "local:cloudinit", "--net0", "virtio,bridge=vmbr0", "--serial0", "socket", "--vga", "serial0", "--agent", "enabled=1",
+		"--ciuser", "me", "--sshkeys", "/dev/stdin", "--ipconfig0", "ip=dhcp", "--ciupgrade", "0", "--tags", "linus;Beta",
+		"--description", "linus-job=1 linus-owner=2\nsecond: line"}, testKey)
+	if got.code != 0 {
+		t.Fatalf("exit code %d: %s", got.code, got.err)
+	}
+	conf := l.conf(t, 100)
+	want := map[string]string{
+		"scsi0":       "local:100/vm-100-disk-0.raw,discard=on,iothread=1,size=2G",
+		"scsi1":       "local:100/vm-100-cloudinit.qcow2,media=cdrom",
+		"boot":        "order=scsi0;scsi1;net0",
+		"tags":        "beta;linus",
+		"ciuser":      "me",
+		"description": "linus-job=1 linus-owner=2\nsecond: line\n",
+		"lock":        "",
+	}
+	for key, value := range want {
+		if conf.Get(key) != value {
+			t.Errorf("%s: %q, want %q", key, conf.Get(key), value)
+		}
+	}
+	if conf.SSHKeys() != testKey {
+		t.Errorf("sshkeys: %q", conf.SSHKeys())
+	}
+	if mac := conf.MAC(); !strings.HasPrefix(mac, "BC:24:11:") || len(mac) != 17 {
+		t.Errorf("net0 has address %q", mac)
+	}
+	shown := l.must(t, "qm config 100")
+	if !strings.Contains(shown, "description: linus-job=1 linus-owner=2%0Asecond%3A line%0A\n") {
+		t.Errorf("qm config shows:\n%s", shown)
+	}
+}
+
+func TestCreate_FailureLeavesNothing(t *testing.T) {
+	l := newLab(t)
+	l.setFault(t, FaultStorageLockTimeout, "1")
+	r := l.run(t, "qm create 100 --scsi0 local-lvm:4")
+	if r.code == 0 || !strings.Contains(r.err, "got timeout") {
+		t.Errorf("got %+v, want a lock timeout", r)
+	}
+	if _, err := os.Stat(l.ConfPath(100)); err == nil {
+		t.Error("the config is still there")
+	}
+	if got := l.must(t, "pvesm list local-lvm --vmid 100"); strings.Count(got, "\n") != 1 {
+		t.Errorf("volumes left:\n%s", got)
+	}
+	l.must(t, "qm create 100 --scsi0 local-lvm:4")
+}
+
+func TestCreate_RaceHasOneWinner(t *testing.T) {
+	l := newLab(t)
+	const racers = 8
+	results := make([]result, racers)
+	var wg sync.WaitGroup
+	for i := range racers {
+		wg.Go(func() {
+			line := fmt.Sprintf("qm create 100 --name racer-%d", i)
+			if i%2 == 1 {
+				line = fmt.Sprintf("qm clone 9000 100 --name racer-%d", i)
+			}
+			results[i] = l.run(t, line)
+		})
+	}
+	wg.Wait()
+	winner := ""
+	for i, r := range results {
+		switch {
+		case r.code == 0 && winner == "":
+			winner = fmt.Sprintf("racer-%d", i)
+		case r.code == 0:
+			t.Errorf("racer-%d won too", i)
+		case !strings.Contains(r.err, "VM 100 already exists on node 'pve'") && !strings.Contains(r.err, "unable to create VM 100: config file already exists"):
+			t.Errorf("racer-%d lost with %q", i, r.err)
+		}
+	}
+	if name := l.conf(t, 100).Get("name"); name != winner {
+		t.Errorf("VM 100 is %q, the winner was %q", name, winner)
+	}
+}
+
+func TestLock_WaitsAndSaysSo(t *testing.T) {
+	l := newLab(t)
+	l.must(t, "qm create 100")
+	held, release := make(chan struct{}), make(chan struct{})
+	go func() {
+		_ = l.withLock(t.Context(), os.Stderr, "lock-100.conf", "", time.Second, func() error {
+			close(held)
+			<-release
+			return nil
+		})
+	}()
+	<-held
+	time.AfterFunc(100*time.Millisecond, func() { close(release) })
+	r := l.run(t, "qm set 100 --memory 1024")
+	if r.code != 0 || r.err != "trying to acquire lock... OK\n" {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestLockedVM_IsRefused(t *testing.T) {
+	l := newLab(t)
+	l.must(t, "qm create 100 --lock backup")
+	for _, line := range []string{"qm set 100 --memory 64", "qm start 100", "qm destroy 100", "qm clone 100 101", "qm template 100"} {
+		if r := l.run(t, line); r.code == 0 || r.err != "VM is locked (backup)\n" {
+			t.Errorf("%s: %+v", line, r)
+		}
+	}
+	l.must(t, "qm unlock 100")
+	l.must(t, "qm destroy 100")
+}
+
+func TestClone_OfTemplateIsLinked(t *testing.T) {
+	for _, st := range []string{"local", "local-lvm"} {
+		t.Run(st, func(t *testing.T) {
+			l := newLab(t, func(o *Options) { o.Storage = st })
+			l.must(t, "qm clone 9000 100 --name linked --description d")
+			template, clone := l.conf(t, 9000), l.conf(t, 100)
+			want := map[string]string{
+				"local":     "local:9000/base-9000-disk-0.raw/100/vm-100-disk-0.qcow2,discard=on,iothread=1,size=2G",
+				"local-lvm": "local-lvm:vm-100-disk-0,discard=on,iothread=1,size=2G",
+			}[st]
+			if got := clone.Get("scsi0"); got != want {
+				t.Errorf("scsi0: %s, want %s", got, want)
+			}
+			if clone.IsTemplate() || clone.MAC() == template.MAC() || clone.Get("smbios1") == template.Get("smbios1") {
+				t.Error("the clone is still the template in something")
+			}
+			r := l.run(t, "qm destroy 9000")
+			if st == "local" && (r.code == 0 || !strings.Contains(r.err, "base volume 'local:9000/base-9000-disk-0.raw' is still in use by linked cloned")) {
+				t.Errorf("destroying a base in use: %+v", r)
+			}
+			if st == "local-lvm" && r.code != 0 {
+				t.Errorf("a thin pool's base can be destroyed: %+v", r)
+			}
+			l.must(t, "qm destroy 100 --purge 1 --destroy-unreferenced-disks 1")
+			if got := l.must(t, "pvesm list "+st+" --vmid 100"); strings.Count(got, "\n") != 1 {
+				t.Errorf("volumes left:\n%s", got)
+			}
+		})
+	}
+}
+
+func TestDisk_NumberSkipsAStaleVolume(t *testing.T) {
+	l := newLab(t)
+	l.must(t, "pvesm alloc local-lvm 100 vm-100-disk-0 1G")
+	l.must(t, "qm clone 9000 100")
+	if got := l.conf(t, 100).Get("scsi0"); !strings.HasPrefix(got, "local-lvm:vm-100-disk-1,") {
+		t.Errorf("scsi0: %s", got)
+	}
+	l.must(t, "qm destroy 100")
+	if got := l.must(t, "pvesm list local-lvm --vmid 100"); !strings.Contains(got, "vm-100-disk-0") {
+		t.Error("destroy took a volume the config does not name")
+	}
+	l.must(t, "pvesm free local-lvm:vm-100-disk-0")
+}
+
+func TestFaults(t *testing.T) {
+	tests := []struct {
+		name  string
+		fault Fault
+		value string
+		line  string
+		code  int
+		err   string
+		then  func(t *testing.T, l *Lab)
+	}{
+		{"lock timeout", FaultLockTimeout, "1", "qm set 100 --memory 1024", 255,
+			"can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout\n",
+			func(t *testing.T, l *Lab) { l.must(t, "qm set 100 --memory 1024") }},
+		{"ID taken by a VM", FaultTaken, "1", "qm clone 9000 110", 255, "unable to create VM 110: config file already exists\n",
+			func(t *testing.T, l *Lab) {
+				if l.conf(t, 110).Get("name") != "foreign-vm" {
+					t.Error("110 is not the foreign VM")
+				}
+				l.must(t, "qm clone 9000 111")
+			}},
+		{"ID taken by a container", FaultTakenCT, "1", "qm create 110", 255, "CT 110 already exists on node 'pve'\n", nil},
+		{"resize fails and exits 0", FaultResizeFails, "1", "qm resize 100 scsi0 9G", 0, "failed: exit code 5",
+			func(t *testing.T, l *Lab) {
+				if got := l.conf(t, 100).Get("scsi0"); !strings.HasSuffix(got, "size=2G") {
+					t.Errorf("scsi0: %s", got)
+				}
+			}},
+		{"clone fails and exits 0", FaultCloneFails, "1", "qm clone 9000 110", 0, "clone failed: ",
+			func(t *testing.T, l *Lab) {
+				if _, err := l.LoadConf(110); err == nil {
+					t.Error("there is a clone")
+				}
+			}},
+		{"template fails and exits 0", FaultTemplateFails, "1", "qm template 100", 0, "failed: exit code 5",
+			func(t *testing.T, l *Lab) {
+				if l.conf(t, 100).IsTemplate() {
+					t.Error("it is a template")
+				}
+			}},
+		{"start fails", FaultStartFails, "1", "qm start 100", 255, "start failed: QEMU exited with code 1\n", nil},
+		{"destroy leaves a volume", FaultDestroyLeaves, "1", "qm destroy 100", 0, "Task finished with 1 warning(s)!\n",
+			func(t *testing.T, l *Lab) {
+				if got := l.must(t, "pvesm list local-lvm --vmid 100"); strings.Count(got, "\n") != 2 {
+					t.Errorf("volumes:\n%s", got)
+				}
+			}},
+		{"missing storage", FaultMissingStorage, "local-lvm", "qm set 100 --scsi3 local-lvm:1", 255, "storage 'local-lvm' does not exist\n", nil},
+		{"missing bridge", FaultMissingBridge, "vmbr0", "qm start 100", 255, "bridge 'vmbr0' does not exist\n", nil},
+		{"offline node", FaultMissingNode, "pve", "pvesh get /nodes/pve/status", 255, "595 ", nil},
+		{"missing template", FaultMissingTemplate, "9000", "qm clone 9000 110", 2, "Configuration file 'nodes/pve/qemu-server/9000.conf' does not exist\n", nil},
+		{"no quorum", FaultNoQuorum, "1", "qm create 110", 255, "cluster not ready - no quorum?\n",
+			func(t *testing.T, l *Lab) { l.must(t, "qm config 100") }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLab(t)
+			l.must(t, "qm clone 9000 100")
+			l.setFault(t, tt.fault, tt.value)
+			r := l.run(t, tt.line)
+			if r.code != tt.code || !strings.Contains(r.err, tt.err) {
+				t.Errorf("got %+v, want exit code %d and %q", r, tt.code, tt.err)
+			}
+			if tt.then != nil {
+				tt.then(t, l)
+			}
+		})
+	}
+}
+
+func TestFault_KilledWorkerLeavesItsLock(t *testing.T) {
+	l := newLab(t)
+	l.setFault(t, FaultKilledWorker, "1")
+	if err := l.command(t, "qm", "clone", "9000", "100", "--name", "half").Run(); err == nil {
+		t.Fatal("the worker was not killed")
+	}
+	if got := l.conf(t, 100).Get("lock"); got != "clone" {
+		t.Errorf("lock: %q", got)
+	}
+	if r := l.run(t, "qm destroy 100"); r.err != "VM is locked (clone)\n" {
+		t.Errorf("destroy: %+v", r)
+	}
+	l.must(t, "qm unlock 100")
+	l.must(t, "qm destroy 100 --destroy-unreferenced-disks 1")
+	if got := l.must(t, "pvesm list local-lvm --vmid 100"); strings.Count(got, "\n") != 1 {
+		t.Errorf("volumes left:\n%s", got)
+	}
+}
+
+func TestSet_OfARunningVMWaits(t *testing.T) {
+	l := newLab(t)
+	l.must(t, "qm clone 9000 100")
+	l.must(t, "qm start 100")
+	out := l.must(t, "qm set 100 --memory 4096 --name now")
+	if out != "update VM 100: -memory 4096 -name now\n" {
+		t.Errorf("prints %q", out)
+	}
+	if got := l.must(t, "qm config 100 --current"); !strings.Contains(got, "memory: 1024\n") || !strings.Contains(got, "name: now\n") {
+		t.Errorf("current config:\n%s", got)
+	}
+	if got := l.must(t, "qm config 100"); !strings.Contains(got, "memory: 4096\n") {
+		t.Errorf("config:\n%s", got)
+	}
+	l.must(t, "qm reboot 100")
+	if got := l.must(t, "qm config 100 --current"); !strings.Contains(got, "memory: 4096\n") {
+		t.Errorf("config after a restart:\n%s", got)
+	}
+}
+
+func TestSlow_CostsTime(t *testing.T) {
+	l := newLab(t, func(o *Options) { o.SlowMS = 50 })
+	start := time.Now()
+	l.must(t, "pveversion")
+	if took := time.Since(start); took < 50*time.Millisecond {
+		t.Errorf("took %s", took)
+	}
+}
