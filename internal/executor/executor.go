@@ -35,6 +35,9 @@ type Options struct {
 	HeartbeatThreshold time.Duration // silence after which a job is lost; 2 min
 	CleanupInterval    time.Duration // between two passes over what is left to clean up; 30 s
 	HeartbeatInterval  time.Duration // between two heartbeats of a runner; 10 s
+	// CollectPatience is how long a VM that does not answer is asked for the
+	// output; a tenth of it where the job was cancelled or lost. 3 min.
+	CollectPatience time.Duration
 }
 
 // Executor runs jobs. Its methods may be called from any goroutine.
@@ -66,6 +69,7 @@ func New(o Options) *Executor {
 	o.MaxOutput = cmp.Or(o.MaxOutput, 10<<20)
 	o.HeartbeatThreshold = cmp.Or(o.HeartbeatThreshold, 2*time.Minute)
 	o.HeartbeatInterval = cmp.Or(o.HeartbeatInterval, 10*time.Second)
+	o.CollectPatience = cmp.Or(o.CollectPatience, 3*time.Minute)
 	o.CleanupInterval = cmp.Or(o.CleanupInterval, 30*time.Second)
 	return &Executor{
 		Options:  o,

@@ -17,9 +17,6 @@ const (
 	probeEvery   = 5 * time.Second
 	timeoutGrace = 60 * time.Second // for the runner's own timeout to be reported
 	outputChunk  = 1 << 20
-
-	collectPatience = 3 * time.Minute // for the output of a VM that does not answer
-	collectLost     = 20 * time.Second
 )
 
 // follow returns when the job's outcome is decided: by the runner's report, by
@@ -117,9 +114,9 @@ func (e *Executor) collect(ctx context.Context, r *run) error {
 
 // collectOutput fetches what is missing of both streams and seals them.
 func (e *Executor) collectOutput(ctx context.Context, j job.Job) (out [2]job.OutputInfo, err error) {
-	patience := collectPatience
-	if j.Outcome.Reason == job.ReasonLost {
-		patience = collectLost
+	patience := e.CollectPatience
+	if r := j.Outcome.Reason; r == job.ReasonLost || r == job.ReasonCancelled {
+		patience /= 10
 	}
 	fetchCtx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -145,6 +145,13 @@ func (f *Fake) Plant(name string) (id int) {
 	return vm.ID
 }
 
+// PlantAt adds a VM that is not ours at an ID that is free.
+func (f *Fake) PlantAt(id int, name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.vms[id] = &fakeVM{VM: job.VM{ID: id, Name: name}, foreign: true}
+}
+
 // Has reports whether there is a VM of this ID.
 func (f *Fake) Has(id int) bool {
 	f.mu.Lock()

@@ -1,0 +1,492 @@
+package executor_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/providertest"
+	"linus/internal/store"
+)
+
+const maxOutput = 64 << 10
+
+// rig is an executor on a real store and a fake hypervisor.
+type rig struct {
+	*executor.Executor
+	t     *testing.T
+	fake  *providertest.Fake
+	store *store.Store
+	opts  executor.Options
+}
+
+func newRig(t *testing.T, maxJobs int) *rig {
+	t.Helper()
+	s, err := store.Open(context.Background(), store.Options{Dir: t.TempDir(), MaxOutput: maxOutput})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	fake := providertest.NewFake()
+	r := &rig{t: t, fake: fake, store: s, opts: executor.Options{
+		Store: s, Provider: fake, Guest: fake, Log: slog.New(slog.DiscardHandler), Owner: "5a17c0de-0000-4000-8000-000000000001",
+		CallbackURL: func(context.Context) (string, error) { return "http://192.0.2.1:8765", nil },
+		Defaults:    job.Defaults{VMTemplate: providertest.FakeTemplate, Timeout: 3600, CPU: 2, Memory: "2G", Disk: "10G"},
+		MaxJobs:     maxJobs, MaxOutput: maxOutput, CleanupInterval: 20 * time.Millisecond, CollectPatience: 2 * time.Second,
+	}}
+	r.restart()
+	t.Cleanup(r.stop)
+	return r
+}
+
+// restart starts an executor where the last one stopped.
+func (r *rig) restart() {
+	r.t.Helper()
+	r.Executor = executor.New(r.opts)
+	if err := r.Start(context.Background()); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) stop() {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := r.Close(ctx); err != nil {
+		r.t.Error(err)
+	}
+}
+
+// behave sets the fake; a task's end is reported by callback, as runners do.
+func (r *rig) behave(b providertest.Behaviour, reports bool) {
+	if reports {
+		b.OnStart = func(vm job.VM, p executor.Payload) {
+			code := 0
+			if b.Task != nil {
+				code = b.Task(p).ExitCode
+			}
+			if err := r.Report(context.Background(), p.JobID, p.Token, job.Report{Kind: job.ReportComplete, ExitCode: code}); err != nil {
+				r.t.Errorf("report: %v", err)
+			}
+		}
+	}
+	r.fake.Set(b)
+}
+
+func (r *rig) submit(change ...func(*job.Manifest)) string {
+	r.t.Helper()
+	m := job.Manifest{Task: "echo hello", AgentType: job.AgentScript}
+	for _, c := range change {
+		c(&m)
+	}
+	j, err := r.Submit(context.Background(), m, "")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return j.ID
+}
+
+// until follows the job's events until it is as wanted.
+func (r *rig) until(id string, wanted func(job.Job) bool) job.Job {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	after := int64(0)
+	for {
+		events, j, err := r.Watch(ctx, id, after)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if wanted(j) {
+			return j
+		}
+		if ctx.Err() != nil {
+			r.t.Fatalf("waited 20 s; the job is %+v", j)
+		}
+		if len(events) > 0 {
+			after = events[len(events)-1].Seq
+		}
+	}
+}
+
+func (r *rig) wait(id string) job.Job {
+	r.t.Helper()
+	return r.until(id, job.Job.Done)
+}
+
+func (r *rig) noLeaks() {
+	r.t.Helper()
+	if leaks := r.fake.Leaks(); leaks != nil {
+		r.t.Errorf("left behind: %v", leaks)
+	}
+}
+
+func task(t providertest.Task) func(executor.Payload) providertest.Task {
+	return func(executor.Payload) providertest.Task { return t }
+}
+
+func TestJob_GoesThroughItsPhases(t *testing.T) {
+	r := newRig(t, 1)
+	r.behave(providertest.Behaviour{Task: task(providertest.Task{Stdout: []byte("out\n"), Stderr: []byte("err\n")})}, true)
+	id := r.submit()
+	j := r.wait(id)
+	if j.Status != job.Success || j.VM.State != job.VMDestroyed {
+		t.Errorf("job %+v", j)
+	}
+	got, err := r.Result(context.Background(), id)
+	if err != nil || string(got.Stdout) != "out\n" || string(got.Stderr) != "err\n" || *got.ExitCode != 0 {
+		t.Errorf("result %+v, %v", got, err)
+	}
+	events, err := r.store.Events(context.Background(), id, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var phases, statuses []string
+	for _, e := range events {
+		switch e.Kind {
+		case job.EventPhaseStarted:
+			phases = append(phases, e.Phase)
+		case job.EventStatus:
+			statuses = append(statuses, e.Text)
+		}
+	}
+	if diff := cmp.Diff([]string{"provision", "push", "start", "run", "collect", "destroy"}, phases); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"provisioning", "running", "success"}, statuses[max(0, len(statuses)-3):]); diff != "" {
+		t.Errorf("statuses %v", statuses)
+	}
+	r.noLeaks()
+}
+
+// The task ends and reports before the executor has noted that it runs.
+func TestReport_BeforeRunningIsNoted(t *testing.T) {
+	r := newRig(t, 1)
+	r.behave(providertest.Behaviour{Task: task(providertest.Task{ExitCode: 3})}, true)
+	j := r.wait(r.submit())
+	if j.Status != job.Failed || j.Outcome.Reason != job.ReasonExitStatus || *j.Outcome.ExitCode != 3 {
+		t.Errorf("job %+v", j.Outcome)
+	}
+}
+
+func TestFailure_DecidesTheReasonAndLeavesNothing(t *testing.T) {
+	down := errors.New("connection refused")
+	tests := []struct {
+		name   string
+		b      providertest.Behaviour
+		reason job.Reason
+		text   string
+	}{
+		{"before a VM is", providertest.Behaviour{FailStep: "validate_environment"}, job.ReasonProvisionFailed, "made to fail"},
+		{"with a VM", providertest.Behaviour{FailStep: "wait_for_network"}, job.ReasonProvisionFailed, "wait_for_network"},
+		{"with a VM whose ID was never told", providertest.Behaviour{LateID: true}, job.ReasonProvisionFailed, "connection ended"},
+		{"push", providertest.Behaviour{Pushes: []error{down}}, job.ReasonStartFailed, "connection refused"},
+		{"start", providertest.Behaviour{Starts: []error{down}}, job.ReasonStartFailed, "connection refused"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, 1)
+			r.behave(tt.b, false)
+			j := r.wait(r.submit())
+			if j.Status != job.Failed || j.Outcome.Reason != tt.reason || !strings.Contains(j.Outcome.Error, tt.text) {
+				t.Errorf("outcome %+v", j.Outcome)
+			}
+			r.noLeaks()
+		})
+	}
+}
+
+// Without callbacks the executor asks over SSH.
+func TestFollow_ByProbe(t *testing.T) {
+	r := newRig(t, 1)
+	r.behave(providertest.Behaviour{Task: task(providertest.Task{Stdout: []byte("x"), ExitCode: 7})}, false)
+	j := r.wait(r.submit())
+	if j.Outcome.Reason != job.ReasonExitStatus || *j.Outcome.ExitCode != 7 || j.Stdout.Total != 1 {
+		t.Errorf("job %+v", j)
+	}
+}
+
+func TestCancel_AtEveryPhase(t *testing.T) {
+	never := make(chan struct{})
+	blocked := task(providertest.Task{Stdout: []byte("partial"), Until: never})
+	tests := []struct {
+		name   string
+		b      providertest.Behaviour
+		when   func(job.Job) bool
+		output string
+	}{
+		{"provisioning", providertest.Behaviour{StepDelay: 50 * time.Millisecond}, func(j job.Job) bool { return j.VM != nil && j.VM.ID != 0 }, ""},
+		{"running", providertest.Behaviour{Task: blocked}, func(j job.Job) bool { return j.Status == job.Running }, "partial"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, 1)
+			r.behave(tt.b, false)
+			id := r.submit()
+			r.until(id, tt.when)
+			for range 2 { // cancelling twice is fine while it ends
+				if err := r.Cancel(context.Background(), id); err != nil && !errors.Is(err, job.ErrCompleted) {
+					t.Fatal(err)
+				}
+			}
+			j := r.wait(id)
+			if j.Status != job.Failed || j.Outcome.Reason != job.ReasonCancelled || j.Outcome.Error != "Cancelled by user" {
+				t.Errorf("job %+v", j.Outcome)
+			}
+			if got, err := r.Result(context.Background(), id); err != nil || string(got.Stdout) != tt.output {
+				t.Errorf("stdout %q, %v", got.Stdout, err)
+			}
+			if err := r.Cancel(context.Background(), id); !errors.Is(err, job.ErrCompleted) {
+				t.Errorf("cancel after the end: %v", err)
+			}
+			r.noLeaks()
+		})
+	}
+}
+
+func TestCancel_WaitingJobNeverTakesASlot(t *testing.T) {
+	r := newRig(t, 1)
+	release := make(chan struct{})
+	r.behave(providertest.Behaviour{Task: task(providertest.Task{Until: release})}, false)
+	first := r.submit()
+	r.until(first, func(j job.Job) bool { return j.Status == job.Running })
+	second, third := r.submit(), r.submit()
+	j, err := r.Job(context.Background(), third)
+	if err != nil || !strings.Contains(j.Progress, "1 of 1 slots in use") {
+		t.Errorf("progress %q, %v", j.Progress, err)
+	}
+	if err := r.Cancel(context.Background(), second); err != nil {
+		t.Fatal(err)
+	}
+	if j := r.wait(second); j.VM != nil || j.Outcome.Reason != job.ReasonCancelled {
+		t.Errorf("cancelled while waiting: %+v", j)
+	}
+	close(release)
+	r.wait(first)
+	r.wait(third)
+	if s := r.fake.Stats(); s.Creates != 2 || s.MostVMs != 1 {
+		t.Errorf("stats %+v", s)
+	}
+}
+
+// The first outcome stands: what comes later is recorded and changes nothing.
+func TestReport_LateAndRepeatedChangeNothing(t *testing.T) {
+	r := newRig(t, 1)
+	var token string
+	started := make(chan struct{})
+	r.fake.Set(providertest.Behaviour{
+		Task:    task(providertest.Task{Until: make(chan struct{})}),
+		OnStart: func(_ job.VM, p executor.Payload) { token = p.Token; close(started) },
+	})
+	id := r.submit()
+	<-started
+	r.until(id, func(j job.Job) bool { return j.Status == job.Running })
+	ctx := context.Background()
+	if err := r.Cancel(ctx, id); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := r.Report(ctx, id, token, job.Report{Kind: job.ReportComplete}); err != nil {
+			t.Errorf("late report: %v", err)
+		}
+	}
+	if j := r.wait(id); j.Status != job.Failed || j.Outcome.Reason != job.ReasonCancelled {
+		t.Errorf("job %+v", j.Outcome)
+	}
+	if err := r.Report(ctx, id, token, job.Report{Kind: job.ReportComplete}); err != nil {
+		t.Errorf("report after the end: %v", err)
+	}
+	events, err := r.store.Events(ctx, id, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ignored := 0
+	for _, e := range events {
+		if e.Kind == job.EventIgnored {
+			ignored++
+		}
+	}
+	if ignored != 4 {
+		t.Errorf("%d reports recorded as ignored, want 4", ignored)
+	}
+	for _, bad := range []struct{ id, token string }{{id, "wrong"}, {id, ""}, {"019aa000-0000-7000-8000-000000000000", token}} {
+		if err := r.Report(ctx, bad.id, bad.token, job.Report{Kind: job.ReportHeartbeat}); !errors.Is(err, job.ErrNotFound) {
+			t.Errorf("report with %v: %v", bad, err)
+		}
+	}
+}
+
+// 100 runners' completes at once: one decides.
+func TestReport_ConcurrentCompletes(t *testing.T) {
+	r := newRig(t, 1)
+	tokens := make(chan string, 1)
+	r.fake.Set(providertest.Behaviour{
+		Task:    task(providertest.Task{Until: make(chan struct{})}),
+		OnStart: func(_ job.VM, p executor.Payload) { tokens <- p.Token },
+	})
+	id := r.submit()
+	token := <-tokens
+	errs := make(chan error)
+	for i := range 100 {
+		go func() {
+			errs <- r.Report(context.Background(), id, token, job.Report{Kind: job.ReportComplete, ExitCode: i})
+		}()
+	}
+	for range 100 {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+	j := r.wait(id)
+	events, err := r.store.Events(context.Background(), id, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	decided := 0
+	for _, e := range events {
+		if e.Kind == job.EventDecided {
+			decided++
+		}
+	}
+	if decided != 1 || !j.Status.Terminal() {
+		t.Errorf("decided %d times, job %+v", decided, j.Outcome)
+	}
+}
+
+func TestOutput_BeyondTheLimitKeepsHeadAndTail(t *testing.T) {
+	r := newRig(t, 1)
+	long := bytes.Repeat([]byte("0123456789abcdef"), maxOutput/4)
+	r.behave(providertest.Behaviour{Task: task(providertest.Task{Stdout: long})}, true)
+	id := r.submit()
+	j := r.wait(id)
+	got, err := r.Result(context.Background(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	half := maxOutput / 2
+	marker := fmt.Sprintf("[linus: %d bytes dropped]", len(long)-maxOutput)
+	if j.Stdout.Total != int64(len(long)) || !bytes.HasPrefix(got.Stdout, long[:half]) ||
+		!bytes.HasSuffix(got.Stdout, long[len(long)-half:]) || !bytes.Contains(got.Stdout, []byte(marker)) {
+		t.Errorf("info %+v, %d bytes held", j.Stdout, len(got.Stdout))
+	}
+}
+
+// A VM that cannot be destroyed is tried again until it is gone; the result
+// is there meanwhile.
+func TestDestroy_TriedAgainUntilGone(t *testing.T) {
+	r := newRig(t, 1)
+	locked := &job.HostError{Op: "destroy", Host: "pve", Class: job.HostTimeout, Text: "VM is locked"}
+	r.behave(providertest.Behaviour{Destroys: []error{locked, locked}}, true)
+	j := r.wait(r.submit())
+	if j.Status != job.Success || r.fake.Stats().Destroys != 3 {
+		t.Errorf("status %s after %d destroys", j.Status, r.fake.Stats().Destroys)
+	}
+	r.noLeaks()
+}
+
+// An ID that became somebody else's VM is left alone, and the job is done.
+func TestDestroy_LeavesARecycledIDAlone(t *testing.T) {
+	r := newRig(t, 1)
+	release := make(chan struct{})
+	r.behave(providertest.Behaviour{Task: task(providertest.Task{Until: release})}, false)
+	id := r.submit()
+	j := r.until(id, func(j job.Job) bool { return j.Status == job.Running })
+	r.fake.Vanish(j.VM.ID)
+	r.fake.PlantAt(j.VM.ID, "database")
+	if err := r.Cancel(context.Background(), id); err != nil {
+		t.Fatal(err)
+	}
+	r.until(id, func(j job.Job) bool { return j.Status.Terminal() })
+	r.wait(id)
+	if !r.fake.Has(j.VM.ID) {
+		t.Error("the foreign VM is gone")
+	}
+}
+
+func TestPersistent_VMOutlivesTheJob(t *testing.T) {
+	r := newRig(t, 1)
+	r.behave(providertest.Behaviour{}, true)
+	j := r.wait(r.submit(func(m *job.Manifest) { m.Lifecycle = job.Persistent }))
+	if j.VM.State != job.VMCreated || len(r.fake.VMs()) != 1 {
+		t.Errorf("VM %+v, %d on the host", j.VM, len(r.fake.VMs()))
+	}
+}
+
+// A restarted executor goes on where the last one stopped: in the middle of
+// provisioning the VM is rolled back and made again, a running task is
+// followed and not run twice, and what waited still waits its turn.
+func TestRestart_AdoptsJobs(t *testing.T) {
+	t.Run("provisioning", func(t *testing.T) {
+		r := newRig(t, 1)
+		r.behave(providertest.Behaviour{StepDelay: 30 * time.Millisecond}, true)
+		id, waiting := r.submit(), r.submit()
+		r.until(id, func(j job.Job) bool { return j.VM != nil && j.VM.ID != 0 })
+		r.stop()
+		r.restart()
+		for _, id := range []string{id, waiting} {
+			if j := r.wait(id); j.Status != job.Success {
+				t.Errorf("job %+v", j.Outcome)
+			}
+		}
+		r.noLeaks()
+	})
+	t.Run("running", func(t *testing.T) {
+		r := newRig(t, 1)
+		release := make(chan struct{})
+		r.behave(providertest.Behaviour{Task: task(providertest.Task{Stdout: []byte("once"), Until: release})}, false)
+		id := r.submit()
+		r.until(id, func(j job.Job) bool { return j.Status == job.Running })
+		r.stop()
+		close(release)
+		r.restart()
+		if j := r.wait(id); j.Status != job.Success || j.Stdout.Total != 4 {
+			t.Errorf("job %+v", j)
+		}
+		if s := r.fake.Stats(); s.Starts != 1 || s.Creates != 1 {
+			t.Errorf("stats %+v", s)
+		}
+		r.noLeaks()
+	})
+}
+
+func TestSubmit_KeyAnswersTheFirstJob(t *testing.T) {
+	r := newRig(t, 1)
+	r.behave(providertest.Behaviour{}, true)
+	m := job.Manifest{Task: "x", AgentType: job.AgentScript}
+	first, err := r.Submit(context.Background(), m, "key-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := r.Submit(context.Background(), m, "key-1")
+	if err != nil || second.ID != first.ID {
+		t.Errorf("second submit: %s, %v; the first was %s", second.ID, err, first.ID)
+	}
+	r.wait(first.ID)
+	if r.fake.Stats().Creates != 1 {
+		t.Errorf("%d VMs were made", r.fake.Stats().Creates)
+	}
+}
+
+func TestResult_BeforeTheEnd(t *testing.T) {
+	r := newRig(t, 1)
+	r.behave(providertest.Behaviour{StepDelay: time.Hour}, false)
+	id := r.submit()
+	r.until(id, func(j job.Job) bool { return j.Status == job.Provisioning })
+	_, err := r.Result(context.Background(), id)
+	var early *job.NotCompleteError
+	if !errors.As(err, &early) || err.Error() != "Job not complete. Status: provisioning" {
+		t.Errorf("%v", err)
+	}
+	if _, err := r.Result(context.Background(), "019aa000-0000-7000-8000-000000000000"); !errors.Is(err, job.ErrNotFound) {
+		t.Errorf("unknown job: %v", err)
+	}
+}
