@@ -103,8 +103,12 @@ func (qemuDriver) start(ctx context.Context, s *State, m machine, n network) err
 		return err
 	}
 	err = inNetns(n.path(), func() error {
-		_, err := runTool(ctx, "qemu-system-x86_64", args...)
-		return err
+		cmd, err := tool(ctx, "qemu-system-x86_64", args...)
+		if err != nil {
+			return err
+		}
+		cmd.Dir = m.runDir
+		return runQuiet(cmd)
 	})
 	if err != nil {
 		return err

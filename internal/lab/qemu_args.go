@@ -76,7 +76,7 @@ func driveSlots(conf *Conf) []string {
 	return slots
 }
 
-// args is the command line, without the program. QEMU goes to the background
+// args is the command line, without the program, to run in runDir. QEMU goes to the background
 // once the machine is set up, so that what is wrong with it is told at once.
 func (m machine) args() ([]string, error) {
 	cores, err := m.number("cores", 1)
@@ -101,7 +101,7 @@ func (m machine) args() ([]string, error) {
 		"-m", strconv.Itoa(memory),
 		"-nodefaults", "-no-user-config", "-display", "none", "-vga", "none",
 		"-serial", "file:" + m.serial,
-		"-qmp", "unix:" + qmpSocket(m.runDir) + ",server=on,wait=off",
+		"-qmp", "unix:" + qmpName + ",server=on,wait=off",
 		"-device", "virtio-rng-pci", "-device", "virtio-scsi-pci,id=scsihw0",
 	}
 	if m.kvm {
@@ -116,7 +116,7 @@ func (m machine) args() ([]string, error) {
 	}
 	if agentEnabled(m.conf) {
 		args = append(args,
-			"-chardev", "socket,id=qga0,path="+agentSocket(m.runDir)+",server=on,wait=off",
+			"-chardev", "socket,id=qga0,path="+agentName+",server=on,wait=off",
 			"-device", "virtio-serial-pci", "-device", "virtserialport,chardev=qga0,name=org.qemu.guest_agent.0")
 	}
 	for n, d := range m.drives {
@@ -191,8 +191,16 @@ func checkMachine(conf *Conf, bridge string) error {
 // tapName is PVE's name for a VM's interface on the host.
 func tapName(id, n int) string { return fmt.Sprintf("tap%di%d", id, n) }
 
-func qmpSocket(runDir string) string   { return filepath.Join(runDir, "qmp") }
-func agentSocket(runDir string) string { return filepath.Join(runDir, "qga") }
+// The sockets' names. QEMU is given them relative to the run directory, in which
+// it is started: a whole path may be longer than the 107 bytes a socket's
+// address holds.
+const (
+	qmpName   = "qmp"
+	agentName = "qga"
+)
+
+func qmpSocket(runDir string) string   { return filepath.Join(runDir, qmpName) }
+func agentSocket(runDir string) string { return filepath.Join(runDir, agentName) }
 
 func agentEnabled(conf *Conf) bool {
 	props := Props(conf.Get("agent"))

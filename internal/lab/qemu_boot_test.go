@@ -30,10 +30,8 @@ func needQemu(t *testing.T) {
 // newQemuState is a lab of its own with network and sshd, which leaves nothing.
 func newQemuState(t *testing.T) *State {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "lab")
-	if err != nil {
-		t.Fatal(err)
-	}
+	// Longer than a socket's address can be.
+	dir := filepath.Join(t.TempDir(), strings.Repeat("long-", 20)+"lab")
 	s := &State{Dir: dir, Log: testLog{t}, Config: Config{
 		Driver: DriverQemu, Version: "9.2", Node: "pve", Bridge: "vmbr0", Storage: "local-lvm",
 	}}
@@ -156,6 +154,12 @@ func TestQemu_BootsARealMachine(t *testing.T) {
 			t.Logf("serial console:\n%s", console)
 		}
 	})
+	if err := qmpCommand(ctx, qmpSocket(s.RunDir(100)), "query-status"); err != nil {
+		t.Errorf("monitor: %v", err)
+	}
+	if err := qmpCommand(ctx, qmpSocket(s.RunDir(100)), "no-such-thing"); err == nil {
+		t.Error("monitor: an unknown command is no error")
+	}
 	waitFor(t, ctx, "agent", func() error { return s.AgentPing(ctx, 100) })
 	step("agent answers")
 

@@ -10,7 +10,7 @@ import (
 
 // qmpCommand gives a machine's monitor one command without arguments.
 func qmpCommand(ctx context.Context, socket, command string) error {
-	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+	conn, err := dialUnix(ctx, socket)
 	if err != nil {
 		return fmt.Errorf("reach QEMU's monitor: %w", err)
 	}
