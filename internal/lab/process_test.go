@@ -125,7 +125,7 @@ func TestProcess_FromBootToDestroy(t *testing.T) {
 		{"echo $$ > /run/mine; cat /proc/1/comm", "pvelab"},
 		{"cat /proc/mounts | grep -c netns || true", "0"},
 		{"kill -TERM 1; kill -HUP 1; kill -KILL 1; echo alive", "alive"},
-		{"bash -c 'kill -TERM $$' 2>/dev/null; echo $?", "143"},
+		{"exec 2>/dev/null; bash -c 'kill -TERM $$'; echo $?", "143"},
 	}
 	for _, check := range checks {
 		if got := remote(t, client, check.command); got != check.want {
