@@ -224,11 +224,11 @@ func (e *Executor) Cancel(ctx context.Context, id string) error {
 func (e *Executor) Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error) {
 	for {
 		changed := e.watch(id)
-		j, err := e.Job(ctx, id)
+		events, err := e.Store.Events(ctx, id, after)
 		if err != nil {
 			return nil, job.Job{}, err
 		}
-		events, err := e.Store.Events(ctx, id, after)
+		j, err := e.Job(ctx, id) // read after: never older than its events
 		if err != nil || len(events) > 0 || j.Done() {
 			return events, j, err
 		}

@@ -31,6 +31,7 @@ type rig struct {
 
 func newRig(t *testing.T, maxJobs int) *rig {
 	t.Helper()
+	t.Parallel()
 	s, err := store.Open(context.Background(), store.Options{Dir: t.TempDir(), MaxOutput: maxOutput})
 	if err != nil {
 		t.Fatal(err)
