@@ -87,7 +87,7 @@ func (g *Guest) pool(vm job.VM) (*remote.Pool, error) {
 	p, err := g.o.Host.Guest(remote.GuestOptions{
 		Options: remote.Options{
 			Host: vm.IP, Port: g.o.Port, User: vm.User, KeyPath: g.o.KeyPath,
-			ConnectTimeout: time.Minute, Patience: 20 * time.Second, KeepAlive: 20 * time.Second, Log: log,
+			ConnectTimeout: time.Minute, Patience: 5 * time.Second, KeepAlive: 20 * time.Second, Log: log,
 		},
 		HostKey: vm.HostKey,
 		OnFirstUse: func(fingerprint string) {
@@ -132,7 +132,7 @@ func (g *Guest) state() string { return g.o.Root + "/var/lib/linus/job" }
 // Push uploads runner and payload. It replaces what an earlier, interrupted
 // Push has left; a task that runs already is not disturbed.
 func (g *Guest) Push(ctx context.Context, vm job.VM, p executor.Payload) error {
-	ctx, cancel := context.WithTimeout(ctx, pushTimeout)
+	timed, cancel := context.WithTimeout(ctx, pushTimeout)
 	defer cancel()
 	files, err := payloadFiles(g.home(), g.o.Root+"/run/linus", p)
 	if err != nil {
@@ -145,21 +145,21 @@ $s install -d -o "$(id -un)" -g "$(id -gn)" -m 0700 -- "$1" "$2"
 cd -- "$1"
 rm -rf -- files files.index command env
 mkdir -m 0700 files`
-	err = g.again(ctx, vm, func(pool *remote.Pool) error {
-		return pool.Run(ctx, remote.Command{
+	err = g.again(timed, vm, func(pool *remote.Pool) error {
+		return pool.Run(timed, remote.Command{
 			Name: "prepare " + g.home(), Line: remote.Quote("sh", "-c", prepare, "prepare", g.home(), g.o.Root+"/run/linus"),
 		})
 	})
 	if err == nil {
-		err = g.again(ctx, vm, func(pool *remote.Pool) error { return pool.Upload(ctx, files...) })
+		err = g.again(timed, vm, func(pool *remote.Pool) error { return pool.Upload(timed, files...) })
 	}
-	return g.fault("put the job into", vm, result.Result{}, err)
+	return g.fault(ctx, "put the job into", vm, result.Result{}, err)
 }
 
 // Start starts the task.
 func (g *Guest) Start(ctx context.Context, vm job.VM) error {
 	res, err := g.runner(ctx, vm, "start")
-	return g.fault("start the task in", vm, res, err)
+	return g.fault(ctx, "start the task in", vm, res, err)
 }
 
 // Stop ends the task's whole process tree.
@@ -168,7 +168,7 @@ func (g *Guest) Stop(ctx context.Context, vm job.VM) error {
 	if missing(err) {
 		return nil
 	}
-	return g.fault("stop the task in", vm, res, err)
+	return g.fault(ctx, "stop the task in", vm, res, err)
 }
 
 // Probe asks where the task stands. A VM without a runner has no task.
@@ -178,11 +178,11 @@ func (g *Guest) Probe(ctx context.Context, vm job.VM) (executor.RunState, error)
 		return executor.RunState{}, nil
 	}
 	if err != nil {
-		return executor.RunState{}, g.fault("probe the task in", vm, res, err)
+		return executor.RunState{}, g.fault(ctx, "probe the task in", vm, res, err)
 	}
 	state, err := readState(res)
 	if err != nil {
-		return executor.RunState{}, g.fault("probe the task in", vm, res, err)
+		return executor.RunState{}, g.fault(ctx, "probe the task in", vm, res, err)
 	}
 	return state, nil
 }
@@ -221,17 +221,17 @@ func (g *Guest) ReadOutput(ctx context.Context, vm job.VM, stream string, offset
 	if stream != job.Stdout && stream != job.Stderr {
 		return nil, fmt.Errorf("read output: no stream %q", stream)
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	timed, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var data []byte
-	err := g.again(ctx, vm, func(pool *remote.Pool) (err error) {
-		data, err = pool.ReadRange(ctx, path.Join(g.state(), stream), offset, limit)
+	err := g.again(timed, vm, func(pool *remote.Pool) (err error) {
+		data, err = pool.ReadRange(timed, path.Join(g.state(), stream), offset, limit)
 		return err
 	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	return data, g.fault("read "+stream+" from", vm, result.Result{}, err)
+	return data, g.fault(ctx, "read "+stream+" from", vm, result.Result{}, err)
 }
 
 // runner runs one of the job runner's verbs.
@@ -292,12 +292,12 @@ var remedies = map[job.HostClass]string{
 
 // fault turns err into a *job.HostError in the runner's own words where it had
 // some; nil stays nil, and the end of a caller's context stays what it is.
-func (g *Guest) fault(what string, vm job.VM, res result.Result, err error) error {
+func (g *Guest) fault(ctx context.Context, what string, vm job.VM, res result.Result, err error) error {
 	if err == nil {
 		return nil
 	}
 	op := fmt.Sprintf("%s VM %d", what, vm.ID)
-	if errors.Is(err, context.Canceled) {
+	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	e := &job.HostError{Op: op, Host: vm.User + "@" + vm.IP, Class: job.HostVM, Text: res.Failure(), Remedy: res.Remedy()}

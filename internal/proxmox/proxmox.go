@@ -124,7 +124,7 @@ func (p *Provider) Create(ctx context.Context, spec executor.VMSpec, progress fu
 	select {
 	case p.cloning <- struct{}{}:
 	case <-ctx.Done():
-		return vm, p.hostError(op, context.Cause(ctx))
+		return vm, p.hostError(ctx, op, context.Cause(ctx))
 	}
 	cloning := true
 	cloned := func() {
@@ -282,7 +282,7 @@ func readVM(line string) (job.VM, error) {
 func (p *Provider) CallbackHost(ctx context.Context) (string, error) {
 	ip, err := p.o.Host.NearIP(ctx)
 	if err != nil {
-		return "", p.hostError("find the address VMs can call back", err)
+		return "", p.hostError(ctx, "find the address VMs can call back", err)
 	}
 	return ip, nil
 }

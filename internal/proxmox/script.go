@@ -18,8 +18,9 @@ import (
 )
 
 // runScript keeps the script's process id in a file for as long as it runs, for
-// stopScript, and passes its exit code on.
-const runScript = `bash -c 'echo $$ >"$1" && exec bash "$2"' run "$1" "$2"; s=$?; rm -f -- "$1"; exit "$s"`
+// stopScript, and passes its exit code on; 127 when there is no script.
+const runScript = `[ -f "$2" ] || exit 127
+bash -c 'echo $$ >"$1" && exec bash "$2"' run "$1" "$2"; s=$?; rm -f -- "$1"; exit "$s"`
 
 // stopScript tells the script with the given file to stop, and returns when it
 // has undone its work and ended. It is TERM to the script alone: the commands
@@ -60,7 +61,7 @@ func (p *Provider) run(ctx context.Context, c call) (result.Result, error) {
 	if err == nil {
 		return res, nil
 	}
-	return res, p.scriptError(c.op, res, err)
+	return res, p.scriptError(ctx, c.op, res, err)
 }
 
 func (p *Provider) runOnce(ctx context.Context, c call) (result.Result, error) {
@@ -165,7 +166,7 @@ var exitClass = map[int]job.HostClass{
 }
 
 // scriptError turns a script's end into a host error in the script's own words.
-func (p *Provider) scriptError(op string, res result.Result, err error) error {
+func (p *Provider) scriptError(ctx context.Context, op string, res result.Result, err error) error {
 	e := &job.HostError{Op: op, Host: p.o.Host.Login(), Text: res.Failure(), Remedy: res.Remedy()}
 	var cancelled *remote.CancelError
 	var exit *remote.ExitError
@@ -181,8 +182,8 @@ func (p *Provider) scriptError(op string, res result.Result, err error) error {
 	case errors.As(err, &exit) && exit.Code == 255:
 		// What ssh itself exits with; no script of ours does.
 		e.Class = job.HostUnreachable
-	case remote.ClassOf(err) != "", errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return p.hostError(op, err)
+	case remote.ClassOf(err) != "", ctx.Err() != nil:
+		return p.hostError(ctx, op, err)
 	default:
 		e.Class = job.HostVM
 	}
@@ -209,11 +210,11 @@ var remedies = map[remote.Class]struct {
 }
 
 // hostError turns a fault of the connection into a host error.
-func (p *Provider) hostError(op string, err error) error {
+func (p *Provider) hostError(ctx context.Context, op string, err error) error {
 	e := &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostUnreachable, Text: err.Error()}
 	if known, ok := remedies[remote.ClassOf(err)]; ok {
 		e.Class, e.Remedy = known.class, known.remedy
-	} else if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	} else if ctx.Err() != nil {
 		e.Class = job.HostCancelled
 	}
 	return e

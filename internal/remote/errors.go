@@ -103,7 +103,7 @@ func (e *CancelError) Error() string {
 func (e *CancelError) Unwrap() []error { return []error{e.Cause, e.End} }
 
 // classify is the one place where faults of dialling and of the handshake get
-// their class. A caller's own cancellation is no fault and passes as it is.
+// their class. The end of the caller's own context is no fault and passes as it is.
 func classify(ctx context.Context, op, addr string, err error) error {
 	var known *Error
 	if err == nil || errors.As(err, &known) {
@@ -114,7 +114,7 @@ func classify(ctx context.Context, op, addr string, err error) error {
 	var dns *net.DNSError
 	var open *ssh.OpenChannelError
 	switch {
-	case errors.Is(ctx.Err(), context.Canceled):
+	case ctx.Err() != nil:
 		return fmt.Errorf("%s %s: %w", op, addr, context.Cause(ctx))
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT):
 		e.Class = Timeout

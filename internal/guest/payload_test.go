@@ -1,0 +1,124 @@
+package guest
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/result"
+)
+
+func TestPayloadFiles(t *testing.T) {
+	p := executor.Payload{
+		JobID: "j-1", CallbackURL: "http://192.0.2.1:8765", Token: "t0ken", HeartbeatInterval: 30, MaxOutput: 1000,
+		Manifest: job.Manifest{
+			Task: "do 'it'\n$(now)", AgentType: job.AgentScript, Agent: job.Agent{Command: "python3 -"}, Timeout: 60, StatusMode: job.StatusSimple,
+			Env: map[string]string{"B": "two\nlines", "A": "one"},
+			Files: []job.File{
+				{Path: "/srv/a b", Content: "aGk=", Mode: "755"},
+				{Path: "/srv/é", Content: ""},
+			},
+		},
+	}
+	files, err := payloadFiles("/opt/job-runner", "/run/linus", p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, modes := map[string]string{}, map[string]string{}
+	for _, f := range files {
+		got[f.Path], modes[f.Path] = string(f.Data), f.Mode.String()
+	}
+	want := map[string]string{
+		"/opt/job-runner/task":        "do 'it'\n$(now)",
+		"/opt/job-runner/command":     "python3 -",
+		"/opt/job-runner/env":         "A=one\x00B=two\nlines\x00",
+		"/opt/job-runner/files/0":     "hi",
+		"/opt/job-runner/files/1":     "",
+		"/opt/job-runner/files.index": "0\x000755\x00/srv/a b\x001\x000644\x00/srv/é\x00",
+		"/opt/job-runner/settings": "JOB_ID=j-1\nAGENT=command\nCLAUDE_MODEL=\nTIMEOUT=60\nSTATUS_MODE=simple\n" +
+			"CALLBACK_URL=http://192.0.2.1:8765\nHEARTBEAT_INTERVAL=30\nMAX_OUTPUT_SIZE=1000\n",
+		"/run/linus/token": "t0ken\n",
+	}
+	if !strings.HasPrefix(got["/opt/job-runner/job-runner.sh"], "#!/usr/bin/env bash\n") {
+		t.Error("there is no runner")
+	}
+	if text := got["/opt/job-runner/manifest.json"]; strings.Contains(text, "aGk=") || !strings.Contains(text, "/srv/a b") {
+		t.Errorf("manifest.json = %s", text)
+	}
+	for name, text := range got {
+		if name != "/run/linus/token" && strings.Contains(text, "t0ken") {
+			t.Errorf("the token is in %s", name)
+		}
+	}
+	delete(got, "/opt/job-runner/job-runner.sh")
+	delete(got, "/opt/job-runner/manifest.json")
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if modes["/run/linus/token"] != "-rw-------" || modes["/opt/job-runner/env"] != "-rw-------" {
+		t.Errorf("modes = %v", modes)
+	}
+}
+
+func TestSettings_NameTheAgent(t *testing.T) {
+	tests := []struct {
+		name  string
+		kind  job.AgentType
+		agent job.Agent
+		want  string
+	}{
+		{"script", job.AgentScript, job.Agent{}, "AGENT=script"},
+		{"script with a command", job.AgentScript, job.Agent{Command: "x"}, "AGENT=command"},
+		{"custom", job.AgentCustom, job.Agent{Command: "x"}, "AGENT=command"},
+		{"claude", job.AgentClaude, job.Agent{ClaudeModel: "sonnet"}, "AGENT=claude\nCLAUDE_MODEL=sonnet"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := string(settings(executor.Payload{Manifest: job.Manifest{AgentType: tt.kind, Agent: tt.agent}}))
+			if !strings.Contains(got, tt.want+"\n") {
+				t.Errorf("settings = %q", got)
+			}
+		})
+	}
+}
+
+func TestReadState(t *testing.T) {
+	tests := []struct {
+		name  string
+		lines []string
+		want  executor.RunState
+		bad   bool
+	}{
+		{name: "absent", lines: []string{"JOB_STATE:absent"}},
+		{
+			name: "running", lines: []string{"JOB_STATE:running", "STDOUT_BYTES:12", "STDERR_BYTES:0"},
+			want: executor.RunState{Started: true, StdoutBytes: 12},
+		},
+		{
+			name: "exited", lines: []string{"JOB_STATE:exited", "EXIT_CODE:3", "EXIT_REASON:exit", "STDOUT_BYTES:1", "STDERR_BYTES:2"},
+			want: executor.RunState{Started: true, Exited: true, ExitCode: 3, Reason: "exit", StdoutBytes: 1, StderrBytes: 2},
+		},
+		{name: "nonsense", lines: []string{"JOB_STATE:gone"}, bad: true},
+		{name: "no state", bad: true},
+		{name: "a number that is none", lines: []string{"JOB_STATE:exited", "EXIT_CODE:x"}, bad: true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			text := ""
+			for _, l := range tt.lines {
+				text += "LINUS_" + l + "\n"
+			}
+			res, err := result.Parse(strings.NewReader(text), "", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := readState(res)
+			if (err != nil) != tt.bad || !tt.bad && !cmp.Equal(got, tt.want) {
+				t.Errorf("state = %+v, %v", got, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,205 @@
+package proxmox_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"linus/internal/executor"
+	"linus/internal/guest"
+	"linus/internal/job"
+	"linus/internal/lab"
+	"linus/internal/providertest"
+	"linus/internal/proxmox"
+	"linus/internal/remote"
+	"linus/internal/sshtest"
+)
+
+// faulty is an SSH server with faults in front of a lab's commands.
+func (h *labHost) faulty(t *testing.T, faults sshtest.Faults) (*sshtest.Server, *remote.Pool) {
+	t.Helper()
+	s := sshtest.Start(t, sshtest.Options{
+		Faults: faults,
+		Env:    []string{"PATH=" + h.BinDir() + ":" + os.Getenv("PATH"), "PVELAB_DIR=" + h.Dir},
+	})
+	pool := remote.NewPool(remote.Options{
+		Host: s.Host, Port: s.Port, User: "root", KeyPath: s.ClientKeyPath, KnownHosts: s.KnownHosts,
+		ConnectTimeout: 5 * time.Second, Patience: 200 * time.Millisecond,
+	})
+	t.Cleanup(pool.Close)
+	return s, pool
+}
+
+func (h *labHost) through(t *testing.T, pool *remote.Pool) *proxmox.Provider {
+	return h.provider(t, func(o *proxmox.Options) { o.Host = pool })
+}
+
+func TestFaults(t *testing.T) {
+	h := newLab(t, lab.DriverProcess)
+
+	t.Run("connection cut at every step of a create", func(t *testing.T) {
+		for _, step := range []string{"validate_environment", "create_vm", "start_vm", "wait_for_network", "verify_ssh_ready"} {
+			s, pool := h.faulty(t, sshtest.Faults{})
+			p, spec := h.through(t, pool), h.spec()
+			_, err := p.Create(t.Context(), spec, func(progress executor.Progress) {
+				if progress.Step == step {
+					s.Drop()
+				}
+			})
+			var host *job.HostError
+			if !errors.As(err, &host) || host.Class != job.HostUnreachable || host.Remedy == "" {
+				t.Errorf("at %s: err = %v", step, err)
+			}
+			vms, err := p.List(t.Context())
+			if err != nil || len(vms) != 0 {
+				t.Errorf("at %s: left behind %+v, %v", step, vms, err)
+			}
+		}
+	})
+
+	t.Run("a host without SFTP and without forwarding will do", func(t *testing.T) {
+		s, pool := h.faulty(t, sshtest.Faults{NoSFTP: true, NoForwarding: true})
+		p := h.provider(t, func(o *proxmox.Options) { o.Host, o.ScriptDir = pool, filepath.Join(t.TempDir(), "scripts") })
+		vm, err := p.Create(t.Context(), h.spec(), func(executor.Progress) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := guest.New(guest.Options{Host: pool, KeyPath: h.key, Port: h.Config.GuestPort})
+		defer g.Close()
+		if state, err := g.Probe(t.Context(), vm); err != nil || state.Started {
+			t.Errorf("probe = %+v, %v", state, err)
+		}
+		if s.Stats().Forwards != 0 {
+			t.Error("the host was to forward nothing")
+		}
+		if err := p.Destroy(t.Context(), vm); err != nil {
+			t.Error(err)
+		}
+	})
+
+	t.Run("scripts removed from the host are uploaded again", func(t *testing.T) {
+		_, pool := h.faulty(t, sshtest.Faults{})
+		dir := filepath.Join(t.TempDir(), "scripts")
+		p := h.provider(t, func(o *proxmox.Options) { o.Host, o.ScriptDir = pool, dir })
+		for range 2 {
+			if _, err := p.List(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+
+	t.Run("an altered script on the host is not run", func(t *testing.T) {
+		_, pool := h.faulty(t, sshtest.Faults{})
+		dir := filepath.Join(t.TempDir(), "scripts")
+		first := h.provider(t, func(o *proxmox.Options) { o.Host, o.ScriptDir = pool, dir })
+		if _, err := first.List(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		files, err := filepath.Glob(filepath.Join(dir, "list-vms-*.sh"))
+		if err != nil || len(files) != 1 {
+			t.Fatalf("scripts: %v, %v", files, err)
+		}
+		if err := os.WriteFile(files[0], []byte("exit 0\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.provider(t, func(o *proxmox.Options) { o.Host, o.ScriptDir = pool, dir }).List(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+
+	t.Run("the process file goes with the script", func(t *testing.T) {
+		left, err := filepath.Glob(filepath.Join(h.scripts, "run", "*"))
+		if err != nil || len(left) != 0 {
+			t.Errorf("left: %v, %v", left, err)
+		}
+	})
+
+	t.Run("a cancel with a cause of its own is a cancel", func(t *testing.T) {
+		p := h.provider(t, nil)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		_, err := p.Create(ctx, h.spec(), func(progress executor.Progress) {
+			if progress.Step == "validate_environment" {
+				cancel(errors.New("Cancelled by user"))
+			}
+		})
+		var host *job.HostError
+		if !errors.As(err, &host) || host.Class != job.HostCancelled {
+			t.Errorf("err = %v", err)
+		}
+	})
+
+	t.Run("a VM that goes away is told, and its connections are not kept", func(t *testing.T) {
+		p := h.provider(t, nil)
+		vm, err := p.Create(t.Context(), h.spec(), func(executor.Progress) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := guest.New(guest.Options{Host: h.pool, KeyPath: h.key, Port: h.Config.GuestPort})
+		defer g.Close()
+		if _, err := g.Probe(t.Context(), vm); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Destroy(t.Context(), vm); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 45*time.Second)
+		defer cancel()
+		_, err = g.Probe(ctx, vm)
+		var host *job.HostError
+		if !errors.As(err, &host) || host.Class != job.HostUnreachable {
+			t.Errorf("err = %v", err)
+		}
+		g.Forget(vm)
+	})
+}
+
+func TestConnectionFaults_TellClassAndRemedy(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(t *testing.T, s *sshtest.Server, o *remote.Options)
+		class  job.HostClass
+		remedy string
+	}{
+		{"nothing listens", func(_ *testing.T, s *sshtest.Server, _ *remote.Options) { s.Stop() }, job.HostUnreachable, "PROXMOX_SSH_PORT"},
+		{"silent", func(_ *testing.T, s *sshtest.Server, o *remote.Options) {
+			s.Set(sshtest.Faults{Silent: true})
+			o.ConnectTimeout = 100 * time.Millisecond
+		}, job.HostUnreachable, "firewall"},
+		{"another key than the host's", func(t *testing.T, _ *sshtest.Server, o *remote.Options) {
+			o.KnownHosts = filepath.Join(t.TempDir(), "known_hosts")
+		}, job.HostKeyChanged, "linus host trust"},
+		{"a key that is not accepted", func(t *testing.T, _ *sshtest.Server, o *remote.Options) {
+			o.KeyPath = filepath.Join(t.TempDir(), "key")
+			sshtest.NewKey(t, o.KeyPath)
+		}, job.HostAuth, "authorized_keys"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := sshtest.Start(t, sshtest.Options{})
+			o := remote.Options{
+				Host: s.Host, Port: s.Port, User: "root", KeyPath: s.ClientKeyPath, KnownHosts: s.KnownHosts,
+				ConnectTimeout: 5 * time.Second, Patience: 50 * time.Millisecond,
+			}
+			tt.change(t, s, &o)
+			pool := remote.NewPool(o)
+			defer pool.Close()
+			p := proxmox.New(proxmox.Options{Host: pool, ScriptDir: t.TempDir()})
+			_, checkErr := p.Check(t.Context())
+			_, addressErr := p.CallbackHost(t.Context())
+			_, createErr := p.Create(t.Context(), providertest.NewSpec("o", "t"), func(executor.Progress) {})
+			for _, err := range []error{checkErr, addressErr, createErr} {
+				var host *job.HostError
+				if !errors.As(err, &host) || host.Class != tt.class || !strings.Contains(host.Remedy, tt.remedy) || host.Host != pool.Login() {
+					t.Errorf("err = %v, want class %s and a remedy with %q", err, tt.class, tt.remedy)
+				}
+			}
+		})
+	}
+}
