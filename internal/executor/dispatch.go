@@ -99,6 +99,7 @@ func (e *Executor) launch(ctx context.Context, jobs *sync.WaitGroup, id string, 
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		delete(e.live, id)
+		e.tell(id)
 		if !done {
 			e.leftover++
 		}

@@ -220,16 +220,16 @@ func (e *Executor) Cancel(ctx context.Context, id string) error {
 }
 
 // Watch answers the events after the given sequence number as soon as there
-// are any or the job is done, else none when ctx ends.
+// are any; none when ctx ends, or when the job is done and all are told.
 func (e *Executor) Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error) {
 	for {
-		changed := e.watch(id)
+		changed, live := e.watch(id)
 		events, err := e.Store.Events(ctx, id, after)
 		if err != nil {
 			return nil, job.Job{}, err
 		}
 		j, err := e.Job(ctx, id) // read after: never older than its events
-		if err != nil || len(events) > 0 || j.Done() {
+		if err != nil || len(events) > 0 || (j.Done() && !live) {
 			return events, j, err
 		}
 		select {
@@ -311,21 +311,27 @@ func (e *Executor) update(ctx context.Context, id string, change func(*job.Job) 
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.tell(id)
+	return j, nil
+}
+
+// tell wakes those who watch the job. e.mu is held.
+func (e *Executor) tell(id string) {
 	if c := e.watchers[id]; c != nil {
 		close(c)
 		delete(e.watchers, id)
 	}
-	return j, nil
 }
 
-// watch answers a channel that is closed at the job's next change.
-func (e *Executor) watch(id string) <-chan struct{} {
+// watch answers a channel that is closed at the job's next change, and whether
+// somebody works on the job.
+func (e *Executor) watch(id string) (changed <-chan struct{}, live bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.watchers[id] == nil {
 		e.watchers[id] = make(chan struct{})
 	}
-	return e.watchers[id]
+	return e.watchers[id], e.live[id] != nil
 }
 
 func become(j *job.Job, next job.Status) []job.Event {
