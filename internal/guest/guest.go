@@ -49,6 +49,8 @@ type Guest struct {
 
 	mu    sync.Mutex
 	pools map[string]pooled // by job
+
+	closing sync.WaitGroup // connections of VMs that were replaced
 }
 
 // pooled is a VM's connections and what they were made for.
@@ -99,7 +101,7 @@ func (g *Guest) pool(vm job.VM) (*remote.Pool, error) {
 	}
 	g.pools[vm.Job] = pooled{vm: vm, pool: p}
 	if ok {
-		go known.pool.Close() // waits for what is under way there; nobody else needs to
+		g.closing.Go(known.pool.Close) // which waits for what is under way there
 	}
 	return p, nil
 }
@@ -124,6 +126,7 @@ func (g *Guest) Close() {
 	for _, k := range known {
 		k.pool.Close()
 	}
+	g.closing.Wait()
 }
 
 func (g *Guest) home() string  { return g.o.Root + "/opt/job-runner" }

@@ -129,7 +129,7 @@ func proxy(t *testing.T, to string) *freezer {
 			}
 			far, err := net.Dial("tcp", to)
 			if err != nil {
-				near.Close()
+				_ = near.Close()
 				continue
 			}
 			mu.Lock()
@@ -145,7 +145,7 @@ func proxy(t *testing.T, to string) *freezer {
 					default:
 					}
 					if err != nil {
-						dst.Close()
+						_ = dst.Close()
 						return
 					}
 					_, _ = dst.Write(buffer[:n])
@@ -156,10 +156,10 @@ func proxy(t *testing.T, to string) *freezer {
 		}
 	})
 	t.Cleanup(func() {
-		l.Close()
+		_ = l.Close()
 		mu.Lock()
 		for _, c := range conns {
-			c.Close()
+			_ = c.Close()
 		}
 		mu.Unlock()
 		running.Wait()

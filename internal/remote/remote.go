@@ -267,14 +267,14 @@ func (p *Pool) keepAlive(c *conn) {
 // channel makes one channel on a connection of the pool. A connection found
 // dead, or full (in the judgement of full, nil: never), is passed over for
 // another one.
-func channel[T any](ctx context.Context, p *Pool, full func(*conn, error) bool, make func(*ssh.Client) (T, error), discard func(T)) (*conn, T, error) {
+func channel[T any](ctx context.Context, p *Pool, full func(*conn, error) bool, create func(*ssh.Client) (T, error), discard func(T)) (*conn, T, error) {
 	var zero T
 	for attempt := 1; ; attempt++ {
 		c, err := p.acquire(ctx)
 		if err != nil {
 			return nil, zero, err
 		}
-		value, err := await(ctx, p, func() (T, error) { return make(c.client) }, discard)
+		value, err := await(ctx, p, func() (T, error) { return create(c.client) }, discard)
 		if err == nil {
 			return c, value, nil
 		}

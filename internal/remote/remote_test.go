@@ -49,7 +49,7 @@ func TestDial_Faults(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.Close()
+		defer func() { _ = l.Close() }()
 		return l.Addr().(*net.TCPAddr).Port
 	}
 	tests := []struct {

@@ -1,10 +1,10 @@
 package sshtest
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
-	"os"
 	"os/exec"
 	"strconv"
 	"sync"
@@ -134,10 +134,10 @@ func (c *connection) exec(channel ssh.Channel, line string) {
 	faults, drop := s.faults, s.faults.DropAtExec > 0 && s.execs == s.faults.DropAtExec
 	s.mu.Unlock()
 	if faults.Delay > 0 {
-		time.Sleep(faults.Delay)
+		<-time.After(faults.Delay)
 	}
-	cmd := exec.Command("bash", "-c", line)
-	cmd.Env = append(os.Environ(), s.options.Env...)
+	cmd := exec.CommandContext(context.Background(), "bash", "-c", line)
+	cmd.Env = append(cmd.Environ(), s.options.Env...)
 	cmd.Dir = s.options.Dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	cmd.Stdout, cmd.Stderr = channel, channel.Stderr()
@@ -219,7 +219,7 @@ func (s *Server) forward(offered ssh.NewChannel) {
 		_ = offered.Reject(ssh.ConnectionFailed, err.Error())
 		return
 	}
-	conn, err := net.Dial("tcp", net.JoinHostPort(target.Host, strconv.Itoa(int(target.Port))))
+	conn, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", net.JoinHostPort(target.Host, strconv.Itoa(int(target.Port))))
 	if err != nil {
 		_ = offered.Reject(ssh.ConnectionFailed, "Connection refused")
 		return

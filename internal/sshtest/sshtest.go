@@ -114,7 +114,7 @@ func Start(t testing.TB, o Options) *Server {
 	s.config.AddHostKey(host)
 	s.HostKey = strings.TrimSpace(string(ssh.MarshalAuthorizedKey(host.PublicKey())))
 	var err error
-	if s.listen, err = net.Listen("tcp", net.JoinHostPort(o.IP, strconv.Itoa(o.Port))); err != nil {
+	if s.listen, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", net.JoinHostPort(o.IP, strconv.Itoa(o.Port))); err != nil {
 		t.Fatalf("sshtest: %v", err)
 	}
 	s.Host, s.Port = o.IP, s.listen.Addr().(*net.TCPAddr).Port
