@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/lmittmann/tint"
+
+	"linus/internal/callback"
+	"linus/internal/config"
+	"linus/internal/executor"
+	"linus/internal/guest"
+	"linus/internal/job"
+	"linus/internal/proxmox"
+	"linus/internal/remote"
+	"linus/internal/store"
+)
+
+// backend is where VMs come from and how to work in them.
+type backend struct {
+	provider executor.Provider
+	guest    executor.Guest
+	close    func()
+}
+
+// installation is what a backend must know of this installation of linus.
+type installation struct {
+	owner     string // the VMs' linus-owner
+	keyPath   string // private key that logs in to VMs
+	publicKey string
+}
+
+// newBackend makes a backend; it reaches for nothing yet. Tests have another.
+type newBackend func(c config.Config, in installation, log *slog.Logger) backend
+
+// proxmoxBackend is the real one: VMs on the Proxmox host of the settings.
+func proxmoxBackend(c config.Config, in installation, log *slog.Logger) backend {
+	o := hostOptions(c)
+	o.Log = log
+	host := remote.NewPool(o)
+	return backend{
+		provider: proxmox.New(proxmox.Options{
+			Host: host,
+			Node: c.ProxmoxNode, Storage: c.ProxmoxStorage, Bridge: c.ProxmoxBridge, VLANTag: c.ProxmoxVLANTag,
+			VMIDRange: c.ProxmoxVMIDRange, IPConfig: c.VMIPConfig, Gateway: c.VMGateway,
+			Nameservers:  strings.Join(c.Nameservers(), " "),
+			SSHPublicKey: in.publicKey, VMUser: c.VMSSHUser, GuestPort: c.VMSSHPort,
+			Template: c.DefaultVMTemplate, Owner: in.owner, ScriptDir: c.ProxmoxScriptDir,
+			NetworkTimeout: time.Duration(c.VMNetworkTimeout) * time.Second,
+			ReadyTimeout:   time.Duration(c.VMReadyTimeout) * time.Second,
+			Log:            log,
+		}),
+		guest: guest.New(guest.Options{Host: host, KeyPath: in.keyPath, Port: c.VMSSHPort, Log: log}),
+		close: host.Close,
+	}
+}
+
+// hostOptions say how to reach the Proxmox host.
+func hostOptions(c config.Config) remote.Options {
+	o := remote.Options{
+		Host: c.ProxmoxHost, Port: c.ProxmoxSSHPort, User: c.ProxmoxSSHUser,
+		KeyPath: c.ProxmoxSSHKeyPath, KnownHosts: c.ProxmoxKnownHosts, AgentSocket: c.AgentSocket,
+	}
+	if c.ProxmoxSSHPassword.Reveal() != "" {
+		o.Password = c.ProxmoxSSHPassword.Reveal
+	}
+	return o
+}
+
+// engine is everything that runs jobs in this process.
+type engine struct {
+	*executor.Executor
+	callbacks *callback.Server
+	backend   backend
+	store     *store.Store
+}
+
+// openEngine wires the parts over the state directory, which the caller has
+// locked, and takes the callback port. Nothing runs before start.
+func (a *app) openEngine(ctx context.Context, c config.Config, log *slog.Logger) (*engine, error) {
+	st, err := store.Open(ctx, store.Options{Dir: c.StateDir, MaxOutput: int64(c.MaxOutputSize), Log: log})
+	if err != nil {
+		return nil, err
+	}
+	e := &engine{store: st}
+	in := installation{keyPath: filepath.Join(c.StateDir, "id_ed25519")}
+	in.owner, err = st.InstallationID(ctx)
+	if err == nil {
+		in.publicKey, err = remote.EnsureKeyPair(in.keyPath, "linus")
+	}
+	if err != nil {
+		return nil, errors.Join(err, st.Close())
+	}
+	e.backend = a.backend(c, in, log)
+	e.Executor = executor.New(executor.Options{
+		Store: st, Provider: e.backend.provider, Guest: e.backend.guest, Log: log,
+		Owner:    in.owner,
+		Defaults: job.Defaults{VMTemplate: c.DefaultVMTemplate, Timeout: c.DefaultTimeout, CPU: c.DefaultCPU, Memory: c.DefaultMemory, Disk: c.DefaultDisk},
+		MaxJobs:  c.MaxJobs, MaxOutput: int64(c.MaxOutputSize),
+		HeartbeatThreshold: time.Duration(c.HeartbeatThreshold) * time.Second,
+		CleanupInterval:    time.Duration(c.CleanupInterval) * time.Second,
+		CallbackURL:        func(ctx context.Context) (string, error) { return e.callbackURL(ctx, c) },
+	})
+	e.callbacks, err = callback.Listen(ctx, c.CallbackHost, c.CallbackPort, e.Executor, log)
+	if err != nil {
+		e.backend.close()
+		return nil, errors.Join(listenError(err, c), st.Close())
+	}
+	return e, nil
+}
+
+// start adopts unfinished jobs and begins to answer callbacks. failed gets the
+// error that ends the callback server before its time.
+func (e *engine) start(ctx context.Context, failed func(error)) error {
+	if err := e.Start(ctx); err != nil {
+		return err
+	}
+	go func() {
+		if err := e.callbacks.Serve(); err != nil {
+			failed(err)
+		}
+	}()
+	return nil
+}
+
+// close ends the engine. Tasks in VMs go on.
+func (e *engine) close(ctx context.Context) error {
+	err := errors.Join(e.callbacks.Close(ctx), e.Close(ctx))
+	e.backend.close()
+	return errors.Join(err, e.store.Close())
+}
+
+// callbackURL is what VMs are told: the setting, or this machine's address on
+// the way to the host and the port that is listened on.
+func (e *engine) callbackURL(ctx context.Context, c config.Config) (string, error) {
+	if c.CallbackURL != "" {
+		return strings.TrimRight(c.CallbackURL, "/"), nil
+	}
+	host, err := e.backend.provider.CallbackHost(ctx)
+	if err != nil {
+		return "", err
+	}
+	return "http://" + net.JoinHostPort(host, strconv.Itoa(e.callbacks.Port())), nil
+}
+
+// listenError names the setting to blame when the callback port cannot be had.
+func listenError(err error, c config.Config) error {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("CALLBACK_PORT %d is in use: %w; set CALLBACK_PORT to another port, or to 0 for any free one", c.CallbackPort, err)
+	case errors.Is(err, syscall.EACCES):
+		return fmt.Errorf("CALLBACK_PORT %d may not be used by this user: %w; set CALLBACK_PORT to one above 1023", c.CallbackPort, err)
+	default:
+		return fmt.Errorf("CALLBACK_HOST %s cannot be listened on: %w; set CALLBACK_HOST to an address of this machine, or to 0.0.0.0 for all", c.CallbackHost, err)
+	}
+}
+
+// offlineEngine reads the state directory of an installation whose engine does
+// not run and cannot be started for want of a host.
+func offlineEngine(ctx context.Context, c config.Config) (*executor.Executor, func() error, error) {
+	st, err := store.Open(ctx, store.Options{Dir: c.StateDir, MaxOutput: int64(c.MaxOutputSize)})
+	if err != nil {
+		return nil, nil, err
+	}
+	return executor.New(executor.Options{Store: st}), st.Close, nil
+}
+
+// logger writes to w: coloured on a terminal, plain lines elsewhere.
+func logger(w io.Writer, level string) *slog.Logger {
+	var l slog.Level
+	_ = l.UnmarshalText([]byte(level)) // config has checked it
+	if isTerminal(w) {
+		return slog.New(tint.NewHandler(w, &tint.Options{Level: l, TimeFormat: time.TimeOnly}))
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: l}))
+}
+
+// lockState takes the lock of the state directory; errLocked when an engine has
+// it. The lock goes with the file, and so with the process.
+func lockState(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the state directory: %w; set LINUS_STATE_DIR to a directory of yours", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "engine.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the state directory: %w; set LINUS_STATE_DIR to a directory of yours", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			err = errLocked
+		}
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
+	}
+	return f, nil
+}
+
+var errLocked = errors.New("an engine is running here already")

@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"linus/internal/job"
+)
+
+// watcher is what following a job needs of an engine.
+type watcher interface {
+	Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error)
+	Result(ctx context.Context, id string) (job.Result, error)
+}
+
+// follow shows each phase and each provisioning step with its time as it
+// happens, on stderr, and returns when the job is done: its status is terminal
+// and its VM is gone, or was tried to be removed and is left to the engine.
+func (a *app) follow(ctx context.Context, e watcher, id string) error {
+	p := &progress{out: a.stderr, live: isTerminal(a.stderr)}
+	defer p.clear()
+	last := int64(0)
+	for {
+		events, j, err := p.whileLive(ctx, func(ctx context.Context) ([]job.Event, job.Job, error) {
+			return e.Watch(ctx, id, last)
+		})
+		if err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		for _, event := range events {
+			p.show(event)
+			last = event.Seq
+		}
+		if j.Done() || j.Status.Terminal() && p.gaveUp {
+			return nil
+		}
+		p.waiting = j.Progress
+	}
+}
+
+// progress turns a job's events into lines.
+type progress struct {
+	out  io.Writer
+	live bool // out is a terminal: the last line shows what is under way
+
+	phase, step   string
+	phaseAt       time.Time
+	stepAt        time.Time
+	stepText      string
+	waiting       string // the job's own word while no phase runs
+	gaveUp        bool   // the destroy phase has failed; the engine tries on
+	liveLineShown bool
+}
+
+func (p *progress) show(e job.Event) {
+	switch e.Kind {
+	case job.EventPhaseStarted:
+		p.phase, p.phaseAt, p.step = e.Phase, e.At, ""
+	case job.EventProgress:
+		p.endStep(e.At)
+		p.step, p.stepAt, p.stepText = e.Phase, e.At, e.Text
+	case job.EventPhaseEnded:
+		p.endStep(e.At)
+		how := "ok"
+		if e.Text != "" {
+			how = "failed"
+			p.gaveUp = p.gaveUp || e.Phase == "destroy"
+		}
+		p.line("%-22s %8s  %s", e.Phase, seconds(e.At.Sub(p.phaseAt)), how)
+		p.phase = ""
+	case job.EventWarning:
+		p.line("warning: %s", oneLine(e.Text, 400))
+	case job.EventStatus, job.EventIgnored, job.EventDecided: // the result says it
+	}
+}
+
+func (p *progress) endStep(at time.Time) {
+	if p.step != "" {
+		p.line("  %-20s %8s  %s", p.step, seconds(at.Sub(p.stepAt)), oneLine(p.stepText, 100))
+	}
+	p.step = ""
+}
+
+func (p *progress) line(format string, args ...any) {
+	p.clear()
+	_, _ = fmt.Fprintf(p.out, format+"\n", args...)
+}
+
+// clear removes the live line.
+func (p *progress) clear() {
+	if p.liveLineShown {
+		_, _ = io.WriteString(p.out, "\r\x1b[K")
+		p.liveLineShown = false
+	}
+}
+
+// whileLive calls watch and, on a terminal, keeps the live line going meanwhile.
+func (p *progress) whileLive(ctx context.Context, watch func(context.Context) ([]job.Event, job.Job, error)) ([]job.Event, job.Job, error) {
+	if !p.live {
+		return watch(ctx)
+	}
+	type answer struct {
+		events []job.Event
+		job    job.Job
+		err    error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		events, j, err := watch(ctx)
+		answered <- answer{events, j, err}
+	}()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case got := <-answered: // comes soon after ctx ends, too
+			return got.events, got.job, got.err
+		case <-tick.C:
+			p.drawLive(time.Now())
+		}
+	}
+}
+
+func (p *progress) drawLive(now time.Time) {
+	var text string
+	switch {
+	case p.step != "":
+		text = fmt.Sprintf("  %-20s %8s  %s", p.step, seconds(now.Sub(p.stepAt)), p.stepText)
+	case p.phase != "":
+		text = fmt.Sprintf("%-22s %8s  %s", p.phase, seconds(now.Sub(p.phaseAt)), p.waiting)
+	case p.waiting != "":
+		text = p.waiting
+	default:
+		return
+	}
+	r := []rune(text)
+	_, _ = fmt.Fprintf(p.out, "\r\x1b[K%s", string(r[:min(len(r), width(p.out)-1)]))
+	p.liveLineShown = true
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"linus/internal/config"
+	"linus/internal/job"
+	"linus/internal/remote"
+)
+
+func (a *app) hostCommand() *cobra.Command {
+	return group("host", "Check and trust the Proxmox host", a.checkCommand(), a.trustCommand())
+}
+
+func (a *app) checkCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check",
+		Short: "Look whether the Proxmox host can run jobs; exit code 1 when not",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := a.attach(cmd.Context(), true)
+			if err != nil {
+				return err
+			}
+			defer s.close()
+			r, err := s.CheckHost(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if a.json {
+				err = a.printJSON(r)
+			} else {
+				err = a.printReport(r)
+			}
+			if err == nil && !r.OK {
+				err = exitError(exitFailure)
+			}
+			return err
+		},
+	}
+}
+
+func (a *app) printReport(r job.HostReport) error {
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	for _, c := range r.Checks {
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", c.Level, c.Name, oneLine(c.Text, 300))
+		if c.Remedy != "" {
+			_, _ = fmt.Fprintf(w, "\t\t-> %s\n", oneLine(c.Remedy, 300))
+		}
+	}
+	return w.Flush()
+}
+
+func (a *app) trustCommand() *cobra.Command {
+	var yes bool
+	var expected string
+	cmd := &cobra.Command{
+		Use:   "trust",
+		Short: "Show the Proxmox host's SSH key and add it to known_hosts",
+		Long: "Asks the host for its SSH key, shows the fingerprint, and adds the key to PROXMOX_KNOWN_HOSTS once you have compared it\n" +
+			"with what the host itself says: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub (on its console).",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := config.Load()
+			if err == nil {
+				err = c.NeedHost()
+			}
+			if err != nil {
+				return err
+			}
+			return a.trust(cmd.Context(), c, yes, expected)
+		},
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "add it without asking: only where nobody can be in between")
+	cmd.Flags().StringVar(&expected, "fingerprint", "", "add it without asking when it is this one (SHA256:...)")
+	return cmd
+}
+
+func (a *app) trust(ctx context.Context, c config.Config, yes bool, expected string) error {
+	key, err := remote.ScanHostKey(ctx, hostOptions(c))
+	if err != nil {
+		return fmt.Errorf("%w; is PROXMOX_HOST %s right, and sshd running there?", err, c.ProxmoxHost)
+	}
+	answer := func(trusted bool, text string) error {
+		return a.print(map[string]any{"host": key.Addr, "fingerprint": key.Fingerprint, "known_hosts": c.ProxmoxKnownHosts, "trusted": trusted}, text)
+	}
+	_, hash, _ := strings.Cut(key.Fingerprint, " ")
+	switch {
+	case expected != "" && expected != key.Fingerprint && expected != hash:
+		return fmt.Errorf("%s shows %s, not %s: do not connect before you know why", key.Addr, key.Fingerprint, expected)
+	case key.Known:
+		return answer(true, key.Addr+" is trusted already: "+key.Fingerprint)
+	case len(key.Other) == 0 && !yes && expected == "":
+		if err := a.confirm(ctx, fmt.Sprintf("%s shows\n  %s\nCompare with this, on the host's console:\n  ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub\nTrust it? [y/N] ", key.Addr, key.Fingerprint)); err != nil {
+			return err
+		}
+	}
+	if err := remote.TrustHostKey(c.ProxmoxKnownHosts, key); err != nil {
+		return err
+	}
+	return answer(true, fmt.Sprintf("%s is trusted: %s, in %s", key.Addr, key.Fingerprint, c.ProxmoxKnownHosts))
+}
+
+// confirm asks on the terminal; anything but yes is an error.
+func (a *app) confirm(ctx context.Context, question string) error {
+	_, _ = io.WriteString(a.stderr, question)
+	if !isTerminal(a.stdin) {
+		_, _ = io.WriteString(a.stderr, "\n")
+		return usage("nobody can be asked here; give --fingerprint SHA256:... (or --yes)")
+	}
+	answered := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(a.stdin).ReadString('\n')
+		answered <- line
+	}()
+	select {
+	case line := <-answered:
+		switch strings.ToLower(strings.TrimSpace(line)) {
+		case "y", "yes":
+			return nil
+		}
+	case <-ctx.Done():
+	}
+	return errors.New("not trusted; nothing was changed")
+}

@@ -1,0 +1,172 @@
+package main_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// goPackage is what `go list -json` tells of a package.
+type goPackage struct {
+	ImportPath   string
+	Imports      []string
+	TestImports  []string
+	XTestImports []string
+}
+
+const module = "linus/"
+
+// adapters are the packages around the domain: none knows another.
+var adapters = []string{
+	"internal/callback", "internal/config", "internal/control", "internal/executor",
+	"internal/guest", "internal/mcptool", "internal/proxmox", "internal/store",
+}
+
+// arrows says for each package which of ours it may import, outside tests:
+//
+//	cmd -> adapters -> job;  proxmox, guest -> remote, result, embed;  embed -> scripts
+//
+// A new package needs a line here: that is the moment to think of its place.
+var arrows = map[string][]string{
+	"cmd/linus": append([]string{"internal/job", "internal/remote", "internal/lab", "embed"}, adapters...),
+
+	"internal/callback": {"internal/job"},
+	"internal/config":   {"internal/job"},
+	"internal/control":  {"internal/job"},
+	"internal/executor": {"internal/job"},
+	"internal/mcptool":  {"internal/job"},
+	"internal/store":    {"internal/job"},
+	// These two implement executor's ports, whose methods take executor's own
+	// types (VMSpec, Payload): the one arrow between adapters.
+	"internal/guest":   {"internal/job", "internal/executor", "internal/remote", "internal/result", "embed"},
+	"internal/proxmox": {"internal/job", "internal/executor", "internal/remote", "internal/result", "embed"},
+
+	"internal/job":    {},
+	"internal/remote": {},
+	"internal/result": {},
+	"embed":           {"scripts"},
+	"scripts":         {},
+
+	"cmd/pvelab":   {"internal/lab"},
+	"internal/lab": {},
+
+	// Tests only.
+	"internal/e2e":          {},
+	"internal/providertest": {"internal/job", "internal/executor"},
+	"internal/sshtest":      {},
+}
+
+// testOnly are the packages that nothing but tests may import.
+var testOnly = []string{"internal/e2e", "internal/providertest", "internal/sshtest"}
+
+// onlyIn says which packages alone may import a foreign package, or one below
+// it, outside tests.
+var onlyIn = map[string][]string{
+	"golang.org/x/crypto/ssh":              {"internal/remote", "internal/sshtest", "internal/lab"},
+	"github.com/pkg/sftp":                  {"internal/remote", "internal/sshtest", "internal/lab"},
+	"github.com/mark3labs/mcp-go":          {"internal/mcptool"},
+	"github.com/kelseyhightower/envconfig": {"internal/config"},
+	"modernc.org/sqlite":                   {"internal/store"},
+	"github.com/pressly/goose":             {"internal/store"},
+	"database/sql":                         {"internal/store"},
+}
+
+// standardOnly are the packages that import nothing but the standard library.
+var standardOnly = []string{"internal/job", "internal/result"}
+
+func TestImports_GoOneWay(t *testing.T) {
+	packages := listPackages(t)
+	for name, p := range packages {
+		allowed, known := arrows[name]
+		if !known {
+			t.Errorf("%s has no line in arrows: give it its place", name)
+			continue
+		}
+		for _, i := range p.Imports {
+			ours, ok := strings.CutPrefix(i, module)
+			if ok && !slices.Contains(allowed, ours) {
+				t.Errorf("%s imports %s; it may import %v", name, ours, allowed)
+			}
+			if !ok && slices.Contains(standardOnly, name) && strings.Contains(strings.Split(i, "/")[0], ".") {
+				t.Errorf("%s imports %s; it may import the standard library only", name, i)
+			}
+			checkForeign(t, name, i)
+		}
+	}
+}
+
+func checkForeign(t *testing.T, name, imported string) {
+	t.Helper()
+	for foreign, users := range onlyIn {
+		if (imported == foreign || strings.HasPrefix(imported, foreign+"/")) && !slices.Contains(users, name) {
+			t.Errorf("%s imports %s; only %v may", name, imported, users)
+		}
+	}
+}
+
+func TestImports_NothingImportsCommandsAndOnlyTestsImportTestPackages(t *testing.T) {
+	for name, p := range listPackages(t) {
+		for _, i := range slices.Concat(p.Imports, p.TestImports, p.XTestImports) {
+			if strings.HasPrefix(i, module+"cmd/") {
+				t.Errorf("%s imports %s; nothing imports a command", name, i)
+			}
+		}
+		for _, i := range p.Imports {
+			if slices.Contains(testOnly, strings.TrimPrefix(i, module)) && !slices.Contains(testOnly, name) {
+				t.Errorf("%s imports %s; only tests may", name, i)
+			}
+		}
+	}
+}
+
+// TestImports_AdaptersAreApart reads the table itself, so that a line added in
+// haste shows.
+func TestImports_AdaptersAreApart(t *testing.T) {
+	exceptions := map[string]string{"internal/guest": "internal/executor", "internal/proxmox": "internal/executor"}
+	for _, a := range adapters {
+		for _, b := range arrows[a] {
+			if slices.Contains(adapters, b) && exceptions[a] != b {
+				t.Errorf("the table lets %s import %s", a, b)
+			}
+		}
+	}
+	for name, allowed := range arrows {
+		if slices.Contains(allowed, "scripts") && name != "embed" {
+			t.Errorf("the table lets %s import scripts; only embed may", name)
+		}
+	}
+}
+
+// listPackages answers every package of the module by its path below it.
+func listPackages(t *testing.T) map[string]goPackage {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports,TestImports,XTestImports", module+"...")
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		t.Fatalf("go list: %s", exit.Stderr)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	packages := map[string]goPackage{}
+	dec := json.NewDecoder(bytes.NewReader(out))
+	for {
+		var p goPackage
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		packages[strings.TrimPrefix(p.ImportPath, module)] = p
+	}
+	if len(packages) < 5 {
+		t.Fatalf("go list found %d packages", len(packages))
+	}
+	return packages
+}

@@ -1,0 +1,287 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"linus/internal/job"
+)
+
+func (a *app) jobCommand() *cobra.Command {
+	return group("job", "Submit and follow jobs",
+		a.submitCommand(), a.statusCommand(), a.resultCommand(), a.listCommand(), a.cancelCommand())
+}
+
+func (a *app) statusCommand() *cobra.Command {
+	var wait bool
+	cmd := &cobra.Command{
+		Use:   "status ID",
+		Short: "Show where a job stands",
+		Args:  oneArg("the job's id"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			e, done, err := a.reader(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer done()
+			if wait {
+				return a.waitFor(cmd.Context(), e, args[0])
+			}
+			j, err := e.Job(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return a.print(j, statusText(j))
+		},
+	}
+	cmd.Flags().BoolVar(&wait, "wait", false, "follow the job to its end, show its result and exit with its code, as submit --wait does")
+	return cmd
+}
+
+// statusText shows what is known of a job, a line for each thing.
+func statusText(j job.Job) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	row := func(name, value string) {
+		if value != "" {
+			_, _ = fmt.Fprintf(w, "%s\t%s\n", name, value)
+		}
+	}
+	row("job", j.ID)
+	row("status", string(j.Status))
+	if j.Outcome != nil {
+		row("reason", string(j.Outcome.Reason))
+		if j.Outcome.ExitCode != nil {
+			row("exit code", fmt.Sprint(*j.Outcome.ExitCode))
+		}
+		row("error", strings.ReplaceAll(j.Outcome.Error, "\n", "\n\t"))
+	}
+	row("phase", j.Phase)
+	row("progress", j.Progress)
+	row("task", oneLine(job.TaskHead(j.Manifest.Task), 100))
+	if vm := j.VM; vm != nil {
+		row("vm", strings.Join(strings.Fields(fmt.Sprintf("%s %s %s %s", vmID(vm), vm.Name, vm.Node, vm.IP)), " ")+" ("+string(vm.State)+")")
+	}
+	row("created", local(j.CreatedAt))
+	row("started", local(j.StartedAt))
+	row("completed", local(j.CompletedAt))
+	row("heartbeat", local(j.LastHeartbeat))
+	_ = w.Flush()
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+func vmID(vm *job.VM) string {
+	if vm.ID == 0 {
+		return ""
+	}
+	return fmt.Sprint(vm.ID)
+}
+
+func (a *app) resultCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "result ID",
+		Short: "Show what a finished job came to",
+		Long:  "Writes the task's stdout to stdout and its stderr to stderr, byte for byte, then a line on stderr that sums the job up.",
+		Args:  oneArg("the job's id"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			e, done, err := a.reader(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer done()
+			r, err := e.Result(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return a.printResult(r)
+		},
+	}
+}
+
+// jsonResult is a result as -o json shows it.
+type jsonResult struct {
+	JobID        string         `json:"job_id"`
+	Status       job.Status     `json:"status"`
+	Reason       job.Reason     `json:"reason"`
+	ExitCode     *int           `json:"exit_code,omitempty"`
+	Error        string         `json:"error,omitempty"`
+	Output       string         `json:"output"`
+	OutputBase64 string         `json:"output_base64,omitempty"` // when output is not UTF-8
+	Stderr       string         `json:"stderr"`
+	StderrBase64 string         `json:"stderr_base64,omitempty"`
+	OutputInfo   job.OutputInfo `json:"output_info"`
+	StderrInfo   job.OutputInfo `json:"stderr_info"`
+	Duration     float64        `json:"duration_seconds"`
+}
+
+func (a *app) printResult(r job.Result) error {
+	if a.json {
+		out := jsonResult{
+			JobID: r.JobID, Status: r.Status, Reason: r.Reason, ExitCode: r.ExitCode, Error: r.Error,
+			OutputInfo: r.StdoutInfo, StderrInfo: r.StderrInfo, Duration: r.Duration.Seconds(),
+		}
+		out.Output, out.OutputBase64 = jsonText(r.Stdout)
+		out.Stderr, out.StderrBase64 = jsonText(r.Stderr)
+		return a.printJSON(out)
+	}
+	if _, err := a.stdout.Write(r.Stdout); err != nil {
+		return fmt.Errorf("write the job's output: %w", err)
+	}
+	if _, err := a.stderr.Write(r.Stderr); err != nil {
+		return fmt.Errorf("write the job's stderr: %w", err)
+	}
+	a.note("%s", summary(r))
+	return nil
+}
+
+// jsonText is data as text, and in base64 where text cannot hold it.
+func jsonText(data []byte) (text, encoded string) {
+	if utf8.Valid(data) {
+		return string(data), ""
+	}
+	return strings.ToValidUTF8(string(data), "\uFFFD"), base64.StdEncoding.EncodeToString(data)
+}
+
+// summary is a finished job in a line, and its error in the next.
+func summary(r job.Result) string {
+	s := fmt.Sprintf("job %s: %s", r.JobID, r.Status)
+	if r.ExitCode != nil {
+		s += fmt.Sprintf(", exit code %d", *r.ExitCode)
+	} else if string(r.Reason) != string(r.Status) {
+		s += fmt.Sprintf(" (%s)", r.Reason)
+	}
+	if r.Duration > 0 {
+		s += ", ran " + seconds(r.Duration)
+	}
+	for _, stream := range []struct {
+		name string
+		info job.OutputInfo
+	}{{job.Stdout, r.StdoutInfo}, {job.Stderr, r.StderrInfo}} {
+		if stream.info.Dropped > 0 {
+			s += fmt.Sprintf(", %d of %d bytes of %s dropped", stream.info.Dropped, stream.info.Total, stream.name)
+		}
+		if stream.info.Incomplete {
+			s += ", " + stream.name + " incomplete"
+		}
+	}
+	if r.Error != "" && r.Reason != job.ReasonExitStatus {
+		s += "\n" + r.Error
+	}
+	return s
+}
+
+func (a *app) listCommand() *cobra.Command {
+	var f job.Filter
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List jobs, newest first",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("limit") && f.Limit < 1 {
+				return usage("--limit %d is out of range; give 1 to 200", f.Limit)
+			}
+			e, done, err := a.reader(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer done()
+			page, err := e.List(cmd.Context(), f)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				if page.Jobs == nil {
+					page.Jobs = []job.Summary{}
+				}
+				return a.printJSON(page)
+			}
+			return a.printList(page)
+		},
+	}
+	cmd.Flags().StringVar((*string)(&f.Status), "status", "", "only jobs of this status: "+statusWords(", "))
+	cmd.Flags().IntVar(&f.Limit, "limit", 50, "jobs to show, 1 to 200")
+	cmd.Flags().StringVar(&f.Cursor, "cursor", "", "where to go on, as the page before says")
+	_ = cmd.RegisterFlagCompletionFunc("status", cobra.FixedCompletions(strings.Split(statusWords(" "), " "), cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+func statusWords(separator string) string {
+	words := make([]string, len(job.Statuses))
+	for i, s := range job.Statuses {
+		words[i] = string(s)
+	}
+	return strings.Join(words, separator)
+}
+
+func (a *app) printList(page job.Page) error {
+	if len(page.Jobs) == 0 {
+		a.note("no jobs")
+		return nil
+	}
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(w, "JOB\tSTATUS\tCREATED\tTASK")
+	for _, j := range page.Jobs {
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", j.ID, j.Status, local(j.CreatedAt), oneLine(j.Task, 60))
+	}
+	if page.Next != "" {
+		defer a.note("more: linus job list --cursor %s", page.Next)
+	}
+	return w.Flush()
+}
+
+func (a *app) cancelCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "cancel ID",
+		Short: "End a job: kill its task, destroy its VM",
+		Args:  oneArg("the job's id"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			s, err := a.attach(ctx, false)
+			if err != nil {
+				return err
+			}
+			defer s.close()
+			if err := s.Cancel(ctx, args[0]); err != nil {
+				return err
+			}
+			return a.print(map[string]any{"job_id": args[0], "cancelled": true}, "job "+args[0]+" cancelled")
+		},
+	}
+}
+
+// waitFor follows a job to its end, shows its result and ends with its code.
+func (a *app) waitFor(ctx context.Context, e watcher, id string) error {
+	if err := a.follow(ctx, e, id); err != nil {
+		if ctx.Err() != nil {
+			a.note("\ndetached; the job goes on\n  follow: linus job status %s --wait\n  end:    linus job cancel %s", id, id)
+			return exitError(exitDetached)
+		}
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	r, err := e.Result(ctx, id)
+	if err != nil {
+		return err
+	}
+	if err := a.printResult(r); err != nil {
+		return err
+	}
+	switch {
+	case r.ExitCode != nil && *r.ExitCode == 0:
+		return nil
+	case r.ExitCode != nil:
+		return exitError(*r.ExitCode)
+	case r.Status == job.Timeout:
+		return exitError(exitTimeout)
+	default:
+		return exitError(exitNoCode)
+	}
+}

@@ -1,0 +1,196 @@
+// Command linus runs jobs in Proxmox VE virtual machines of their own: as an
+// MCP server (linus mcp) and as a command line. Both are clients of one engine
+// per state directory, which is the same program (linus serve).
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"linus/internal/config"
+	"linus/internal/control"
+	"linus/internal/job"
+)
+
+// Exit codes. `job submit --wait` and `job status --wait` exit with the task's
+// own code where it has one, else with the last two, as timeout(1) and
+// docker(1) do.
+const (
+	exitOK       = 0
+	exitFailure  = 1
+	exitUsage    = 2   // wrong arguments, manifest or settings
+	exitDetached = 130 // Ctrl-C while waiting; the job goes on
+	exitTimeout  = 124 // the job's task ran out of time
+	exitNoCode   = 125 // the job ended without an exit code of its task
+)
+
+// version is set by the linker: -X main.version=...
+var version = ""
+
+func main() {
+	stdout := os.Stdout
+	os.Stdout = os.Stderr // whatever prints by accident must not get into a protocol
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // the second signal ends the process at once
+	os.Exit(run(ctx, os.Args[1:], os.Stdin, stdout, os.Stderr))
+}
+
+// run is the whole program but for the process around it.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	return runWith(ctx, proxmoxBackend, args, stdin, stdout, stderr)
+}
+
+// app is what every verb needs.
+type app struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	backend        newBackend
+	json           bool // -o json
+}
+
+func runWith(ctx context.Context, backend newBackend, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, backend: backend}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	var code exitError
+	if errors.As(err, &code) {
+		return int(code)
+	}
+	if err != nil {
+		_, _ = fmt.Fprintf(stderr, "linus: %s\n", strings.ReplaceAll(err.Error(), "\n", "\n  "))
+		if next := nextStep(err); next != "" {
+			_, _ = fmt.Fprintln(stderr, next)
+		}
+	}
+	return exitCode(err)
+}
+
+func (a *app) root() *cobra.Command {
+	var output string
+	root := group("linus", "Run jobs in Proxmox VE virtual machines of their own",
+		a.mcpCommand(), a.serveCommand(), a.jobCommand(), a.hostCommand(), a.scriptsCommand(), a.versionCommand())
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usage("%w; see %s --help", err, cmd.CommandPath())
+	})
+	root.PersistentFlags().StringVarP(&output, "output", "o", "text", "text or json")
+	root.PersistentPreRunE = func(*cobra.Command, []string) error {
+		a.json = output == "json"
+		if !a.json && output != "text" {
+			return usage("-o %q is unknown; use text or json", output)
+		}
+		return nil
+	}
+	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	return root
+}
+
+// group is a command that only holds others.
+func group(use, short string, commands ...*cobra.Command) *cobra.Command {
+	g := &cobra.Command{
+		Use: use, Short: short,
+		SuggestionsMinimumDistance: 2,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			hint := ""
+			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+				hint = fmt.Sprintf("did you mean %q? ", near[0])
+			}
+			return usage("unknown command %q for %s; %ssee %s --help", args[0], cmd.CommandPath(), hint, cmd.CommandPath())
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	g.AddCommand(commands...)
+	return g
+}
+
+// exitError ends the program with a code and without a word: all is said.
+type exitError int
+
+func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
+
+// usageError is a wrong command line.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func usage(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
+
+// noArgs and oneArg are cobra's checks, as usage errors.
+func noArgs(cmd *cobra.Command, args []string) error {
+	if err := cobra.NoArgs(cmd, args); err != nil {
+		return usage("%s takes no arguments", cmd.CommandPath())
+	}
+	return nil
+}
+
+func oneArg(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return usage("%s takes one argument: %s", cmd.CommandPath(), what)
+		}
+		return nil
+	}
+}
+
+func exitCode(err error) int {
+	var (
+		wrong    *usageError
+		settings *config.Error
+		invalid  *job.InvalidError
+		field    *job.FieldError
+	)
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &wrong), errors.As(err, &settings), errors.As(err, &invalid), errors.As(err, &field):
+		return exitUsage
+	default:
+		return exitFailure
+	}
+}
+
+// nextStep says what to do about errors whose text does not.
+func nextStep(err error) string {
+	var notComplete *job.NotCompleteError
+	switch {
+	case errors.Is(err, job.ErrNotFound):
+		return "linus job list shows the jobs there are"
+	case errors.Is(err, job.ErrCompleted):
+		return "linus job result ID shows what it came to"
+	case errors.As(err, &notComplete):
+		return "linus job status ID --wait waits for its end"
+	case errors.Is(err, control.ErrLost):
+		return "linus job list shows what was recorded; engine.log in the state directory may say why"
+	case errors.Is(err, control.ErrStopped):
+		return "the job goes on in its VM; the next linus command takes it up again"
+	}
+	return ""
+}
+
+// buildVersion is the linker's version, else the module's.
+func buildVersion() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "dev"
+}

@@ -1,0 +1,26 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"linus/internal/mcptool"
+)
+
+func (a *app) mcpCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "mcp",
+		Short: "Serve MCP on stdin and stdout, for an MCP client",
+		Long: "Speaks the Model Context Protocol on stdin and stdout until stdin ends. Jobs are run by the engine, not by this\n" +
+			"process: they go on when the client is closed.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := a.attach(cmd.Context(), true)
+			if err != nil {
+				return err
+			}
+			defer s.close()
+			o := mcptool.Options{Engine: s, Version: buildVersion(), Log: logger(a.stderr, s.config.LogLevel)}
+			return mcptool.ServeStdio(cmd.Context(), o, a.stdin, a.stdout)
+		},
+	}
+}

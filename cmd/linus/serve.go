@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"linus/internal/config"
+	"linus/internal/control"
+)
+
+// closeTime bounds the end of an engine.
+const closeTime = 20 * time.Second
+
+// What a background engine writes to the process that started it: one of these,
+// or the text of the error that ended it.
+const (
+	readyWord = "ready"
+	busyWord  = "busy"
+)
+
+func (a *app) serveCommand() *cobra.Command {
+	var stop, background bool
+	var idle time.Duration
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the engine in the foreground (else it starts when needed)",
+		Long: "Runs the engine of the state directory in the foreground until it is interrupted. The other commands attach to it.\n" +
+			"Without it they start one in the background, which ends when nobody is connected and no job is unfinished.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := config.Load()
+			switch {
+			case err != nil:
+				return err
+			case stop:
+				return a.stopEngine(cmd.Context(), c)
+			case background:
+				return a.serveInBackground(cmd.Context(), c, idle)
+			}
+			ready := func(e *engine) {
+				_, _ = fmt.Fprintf(a.stderr, "linus serves %s, callbacks on %s\n", c.StateDir, callbackAddress(c, e))
+			}
+			err = a.serve(cmd.Context(), c, logger(a.stderr, c.LogLevel), idle, ready)
+			if errors.Is(err, errLocked) {
+				return fmt.Errorf("%w; linus serve --stop ends it, LINUS_STATE_DIR chooses another directory", err)
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&stop, "stop", false, "end the engine that is running; tasks in VMs go on and are taken up again by the next one")
+	cmd.Flags().DurationVar(&idle, "idle", 0, "end after this long without clients and unfinished jobs; 0: never")
+	cmd.Flags().BoolVar(&background, "background", false, "")
+	_ = cmd.Flags().MarkHidden("background")
+	return cmd
+}
+
+// serve runs the engine until ctx ends, a client asks it to stop, or it was
+// idle for so long.
+func (a *app) serve(ctx context.Context, c config.Config, log *slog.Logger, idle time.Duration, ready func(*engine)) (err error) {
+	if err := c.NeedHost(); err != nil {
+		return err
+	}
+	lock, err := lockState(c.StateDir)
+	if err != nil {
+		return err
+	}
+	defer lock.Close() //nolint:errcheck // nothing was written
+	e, err := a.openEngine(ctx, c, log)
+	if err != nil {
+		return err
+	}
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	l, err := control.Listen(ctx, c.StateDir)
+	if err == nil {
+		err = e.start(ctx, end)
+	}
+	if err != nil {
+		return errors.Join(err, e.close(ctx))
+	}
+	info := control.Info{Version: buildVersion(), PID: os.Getpid(), Callback: callbackAddress(c, e), Settings: c.Effective()}
+	clients := control.NewServer(e, info, func() { end(errAsked) }, log)
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		if err := clients.Serve(l); err != nil {
+			end(err)
+		}
+	}()
+	log.Info("engine started", "version", info.Version, "state_dir", c.StateDir, "callback", info.Callback)
+	ready(e)
+	if idle > 0 {
+		go endWhenIdle(ctx, end, idle, func() bool { return clients.Clients() == 0 && e.Idle() })
+	}
+	<-ctx.Done()
+
+	why := context.Cause(ctx)
+	log.Info("engine ends", "cause", why)
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
+	defer cancel()
+	err = clients.Close(closing)
+	<-served
+	err = errors.Join(err, e.close(closing))
+	if errors.Is(why, errAsked) || errors.Is(why, errIdle) || errors.Is(why, context.Canceled) {
+		return err
+	}
+	return errors.Join(why, err)
+}
+
+// Why an engine ends without being at fault.
+var (
+	errAsked = errors.New("a client asked for it")
+	errIdle  = errors.New("idle")
+)
+
+// endWhenIdle calls end when idle has been true for so long.
+func endWhenIdle(ctx context.Context, end context.CancelCauseFunc, limit time.Duration, idle func() bool) {
+	tick := time.NewTicker(max(limit/20, 10*time.Millisecond))
+	defer tick.Stop()
+	busy := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if !idle() {
+				busy = time.Now()
+			} else if time.Since(busy) >= limit {
+				end(errIdle)
+				return
+			}
+		}
+	}
+}
+
+// serveInBackground is serve as attach starts it: what becomes of the start is
+// written to file descriptor 3, all else to the log on stderr.
+func (a *app) serveInBackground(ctx context.Context, c config.Config, idle time.Duration) error {
+	tell := os.NewFile(3, "start")
+	told := false
+	err := a.serve(ctx, c, logger(a.stderr, c.LogLevel), idle, func(*engine) {
+		told = true
+		_, _ = io.WriteString(tell, readyWord)
+		_ = tell.Close()
+	})
+	if !told {
+		text := busyWord
+		if err != nil && !errors.Is(err, errLocked) {
+			text = err.Error()
+		}
+		_, _ = io.WriteString(tell, text)
+		return exitError(exitCode(err))
+	}
+	return err
+}
+
+// stopEngine ends the engine of the state directory and waits until it has gone.
+func (a *app) stopEngine(ctx context.Context, c config.Config) error {
+	client, err := control.Dial(ctx, control.Socket(c.StateDir))
+	if errors.Is(err, control.ErrNoEngine) {
+		return a.print(map[string]bool{"stopped": false}, "no engine is running")
+	}
+	if err != nil {
+		return err
+	}
+	pid := client.Info().PID
+	err = client.Stop(ctx)
+	client.Close()
+	if err != nil && !errors.Is(err, control.ErrLost) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, closeTime+5*time.Second)
+	defer cancel()
+	for {
+		lock, err := lockState(c.StateDir)
+		if err == nil {
+			_ = lock.Close()
+			return a.print(map[string]bool{"stopped": true}, "engine stopped; tasks in VMs go on, and the next engine takes them up again")
+		}
+		if !errors.Is(err, errLocked) {
+			return err
+		}
+		if err := pause(ctx, 50*time.Millisecond); err != nil {
+			return fmt.Errorf("the engine (pid %d) does not end: %w; see engine.log in %s", pid, err, c.StateDir)
+		}
+	}
+}
+
+func callbackAddress(c config.Config, e *engine) string {
+	return net.JoinHostPort(c.CallbackHost, strconv.Itoa(e.callbacks.Port()))
+}
+
+// pause waits; it is an error when ctx ends first.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
