@@ -6,9 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
 )
 
 // DecodeManifest reads a manifest strictly and validates it: an unknown key at
@@ -16,60 +17,129 @@ import (
 // its field. All complaints are *InvalidError.
 func DecodeManifest(data []byte) (Manifest, error) {
 	var m Manifest
-	if err := DecodeStrict("manifest", data, &m); err != nil {
+	tree, err := decode("manifest", data, &m)
+	if err != nil {
 		return Manifest{}, err
 	}
-	if err := explicitZeros(data); err != nil {
-		return Manifest{}, err
+	if bad := explicitZeros(tree); len(bad) > 0 {
+		return Manifest{}, &InvalidError{Fields: bad}
 	}
 	return m, m.Validate()
 }
 
 // DecodeStrict reads JSON into v, a pointer to a struct, and refuses what
-// encoding/json lets pass: unknown keys, keys in the wrong case, duplicate
-// values, trailing data. name is the path to put before each field; it may be
-// empty.
+// encoding/json lets pass: unknown keys, keys in the wrong case, keys given
+// twice, and text that would not arrive as it was sent. name is the path to put
+// before each field; it may be empty.
 func DecodeStrict(name string, data []byte, v any) error {
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.UseNumber()
-	var tree any
-	if err := dec.Decode(&tree); err != nil {
-		return invalid(field(name, "give a JSON object", "is not valid JSON: %v", err))
+	_, err := decode(name, data, v)
+	return err
+}
+
+// decode is DecodeStrict, and answers the JSON also as it was given.
+func decode(name string, data []byte, v any) (tree any, err error) {
+	if !json.Valid(data) {
+		err := json.Unmarshal(data, new(json.RawMessage)) // tells what is wrong
+		return nil, invalid(field(name, "give one JSON object", "is not valid JSON: %v", err))
 	}
-	if dec.More() {
-		return invalid(field(name, "give one JSON object", "has data after the JSON object"))
+	if !utf8.Valid(data) || hasLoneSurrogate(data) {
+		return nil, invalid(field(name, "send UTF-8, and put binary content into files", "has text that is not Unicode"))
+	}
+	tree, twice := readTree(name, data)
+	if len(twice) > 0 {
+		return nil, &InvalidError{Fields: twice}
 	}
 	if bad := checkShape(name, tree, reflect.TypeOf(v).Elem()); len(bad) > 0 {
-		return &InvalidError{Fields: bad}
+		return nil, &InvalidError{Fields: bad}
 	}
-	err := json.Unmarshal(data, v)
+	err = json.Unmarshal(data, v)
 	var typeErr *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &typeErr):
-		return invalid(field(name+"."+typeErr.Field, "", "is %s, want %s", typeErr.Value, typeErr.Type))
+		return nil, invalid(field(below(name, typeErr.Field), "", "is %s, want %s", typeErr.Value, typeErr.Type))
 	case err != nil:
-		return invalid(field(name, "", "%v", err))
+		return nil, invalid(field(name, "", "%v", err))
 	}
-	return nil
+	return tree, nil
+}
+
+// readTree decodes valid JSON as encoding/json does into an any, with numbers
+// as json.Number, and finds the keys that an object has twice.
+func readTree(name string, data []byte) (tree any, twice []*FieldError) {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	var read func(at string) any
+	read = func(at string) any {
+		token, _ := dec.Token() // the JSON is valid: there is no error to meet
+		switch token {
+		case json.Delim('{'):
+			object := map[string]any{}
+			for dec.More() {
+				token, _ := dec.Token()
+				key, _ := token.(string)
+				if _, ok := object[key]; ok {
+					twice = append(twice, field(below(at, key), "give it once", "is given twice"))
+				}
+				object[key] = read(below(at, key))
+			}
+			_, _ = dec.Token() // the closing brace
+			return object
+		case json.Delim('['):
+			list := []any{}
+			for dec.More() {
+				list = append(list, read(fmt.Sprintf("%s[%d]", at, len(list))))
+			}
+			_, _ = dec.Token() // the closing bracket
+			return list
+		}
+		return token
+	}
+	return read(name), twice
+}
+
+// hasLoneSurrogate finds, in valid JSON, a \uXXXX escape that is half of a
+// pair: encoding/json would put another character in its place.
+func hasLoneSurrogate(data []byte) bool {
+	unit := func(i int) rune { // the code unit of an escape that begins at i, else 0
+		if i+6 > len(data) || data[i] != '\\' || data[i+1] != 'u' {
+			return 0
+		}
+		n, _ := strconv.ParseUint(string(data[i+2:i+6]), 16, 16)
+		return rune(n)
+	}
+	for i := 0; i < len(data); i++ {
+		if data[i] != '\\' {
+			continue
+		}
+		if r := unit(i); utf16.IsSurrogate(r) {
+			if utf16.DecodeRune(r, unit(i+6)) == utf8.RuneError {
+				return true
+			}
+			i += 6 // the first half; what follows skips the second
+		}
+		i++ // the escaped character, which may be another backslash
+	}
+	return false
 }
 
 // explicitZeros refuses values that are given but read like "use the default":
 // timeout 0 and cpu 0 are mistakes, not defaults.
-func explicitZeros(data []byte) error {
-	var given struct {
-		Timeout   *int
-		Resources struct{ CPU *int }
+func explicitZeros(tree any) []*FieldError {
+	isZero := func(object any, key string) bool {
+		m, _ := object.(map[string]any)
+		n, given := m[key].(json.Number)
+		i, err := n.Int64()
+		return given && err == nil && i == 0
 	}
-	if err := json.Unmarshal(data, &given); err != nil {
-		return invalid(field("manifest", "", "%v", err))
+	var bad []*FieldError
+	manifest, _ := tree.(map[string]any)
+	if isZero(manifest, "timeout") {
+		bad = append(bad, field("manifest.timeout", "give seconds from 1 to 86400", "0 is out of range"))
 	}
-	if given.Timeout != nil && *given.Timeout == 0 {
-		return invalid(field("manifest.timeout", "give seconds from 1 to 86400", "0 is out of range"))
+	if isZero(manifest["resources"], "cpu") {
+		bad = append(bad, field("manifest.resources.cpu", "give 1 to 32", "0 is out of range"))
 	}
-	if given.Resources.CPU != nil && *given.Resources.CPU == 0 {
-		return invalid(field("manifest.resources.cpu", "give 1 to 32", "0 is out of range"))
-	}
-	return nil
+	return bad
 }
 
 func invalid(f *FieldError) *InvalidError { return &InvalidError{Fields: []*FieldError{f}} }
@@ -105,8 +175,8 @@ func checkShape(at string, v any, t reflect.Type) []*FieldError {
 			return mismatch("an object")
 		}
 		var bad []*FieldError
-		for k, e := range object {
-			bad = append(bad, checkShape(below(at, k), e, t.Elem())...)
+		for _, k := range sortedKeys(object) {
+			bad = append(bad, checkShape(below(at, k), object[k], t.Elem())...)
 		}
 		return bad
 	case reflect.String:
@@ -137,17 +207,11 @@ func checkObject(at string, object map[string]any, t reflect.Type) []*FieldError
 		known = append(known, name)
 		types[name] = f.Type
 	}
-	var keys []string
-	for k := range object {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
 	var bad []*FieldError
-	for _, k := range keys {
+	for _, k := range sortedKeys(object) {
 		ft, ok := types[k]
 		if !ok {
-			near, _ := Nearest(k, known)
-			bad = append(bad, field(below(at, k), fmt.Sprintf("did you mean %q?", near), "is not a known key"))
+			bad = append(bad, field(below(at, k), fmt.Sprintf("did you mean %q?", meant(k, known)), "is not a known key"))
 			continue
 		}
 		bad = append(bad, checkShape(below(at, k), object[k], ft)...)
@@ -188,6 +252,18 @@ func below(at, key string) string {
 		return key
 	}
 	return at + "." + key
+}
+
+// meant is the known key that a caller most likely meant: the one that key
+// shortens (mem), else the nearest.
+func meant(key string, known []string) string {
+	for _, k := range known {
+		if len(key) >= 3 && strings.HasPrefix(strings.ToLower(k), strings.ToLower(key)) {
+			return k
+		}
+	}
+	near, _ := Nearest(key, known)
+	return near
 }
 
 // Nearest finds the known key with the smallest edit distance to key, ignoring

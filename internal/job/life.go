@@ -30,6 +30,9 @@ func (j *Job) Finish(at time.Time) error {
 	if j.Outcome == nil {
 		return fmt.Errorf("job %s cannot finish: nothing has decided its outcome", j.ID)
 	}
+	if !j.Outcome.Status.Terminal() {
+		return fmt.Errorf("job %s cannot finish as %q: that is no end", j.ID, string(j.Outcome.Status))
+	}
 	if err := j.Become(j.Outcome.Status); err != nil {
 		return err
 	}

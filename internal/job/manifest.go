@@ -3,6 +3,7 @@ package job
 import (
 	"encoding/base64"
 	"fmt"
+	"maps"
 	"math"
 	"path"
 	"regexp"
@@ -18,6 +19,10 @@ const (
 	MaxFiles   = 64 << 20 // bytes of all files together, decoded
 	MaxTimeout = 86400    // seconds
 	MaxCPU     = 32
+
+	// maxArgument is what the kernel takes as one argument of a program, or as
+	// one NAME=value of its environment, in bytes without the closing NUL.
+	maxArgument = 128<<10 - 1
 )
 
 // AgentType is what runs the task.
@@ -212,8 +217,8 @@ func (a Agent) validate(t AgentType) []*FieldError {
 		bad = append(bad, field("manifest.agent.command", "give the shell command to run, the task is its stdin", "is required for agentType custom"))
 	case t == AgentClaude && a.Command != "":
 		bad = append(bad, field("manifest.agent.command", "remove it, or use agentType custom", "has no meaning for agentType claude"))
-	case len(a.Command) > MaxTask/8:
-		bad = append(bad, field("manifest.agent.command", "put long scripts into task or files", "is %d bytes, the limit is %d", len(a.Command), MaxTask/8))
+	case len(a.Command) > maxArgument:
+		bad = append(bad, field("manifest.agent.command", "put long scripts into task or files", "is %d bytes, the limit is %d", len(a.Command), maxArgument))
 	case strings.ContainsRune(a.Command, 0) || !utf8.ValidString(a.Command):
 		bad = append(bad, field("manifest.agent.command", "write text", "has a NUL byte or is not valid UTF-8"))
 	}
@@ -234,7 +239,7 @@ func validateFiles(files []File) []*FieldError {
 		switch {
 		case f.Path == "":
 			bad = append(bad, field(at+".path", "give an absolute path", "is required"))
-		case !path.IsAbs(f.Path) || strings.HasSuffix(f.Path, "/"):
+		case !path.IsAbs(f.Path) || strings.HasSuffix(f.Path, "/") || strings.HasSuffix(f.Path, "/."):
 			bad = append(bad, field(at+".path", "give the absolute path of a file, as in /root/input.csv", "%q is not an absolute file path", f.Path))
 		case slices.Contains(strings.Split(f.Path, "/"), ".."):
 			bad = append(bad, field(at+".path", "write the path out", "%q contains \"..\"", f.Path))
@@ -272,7 +277,7 @@ func validateEnv(env map[string]string) []*FieldError {
 			bad = append(bad, field(at, "choose another name", "is the job runner's own"))
 		case strings.ContainsRune(env[name], 0):
 			bad = append(bad, field(at, "use files for binary content", "has a NUL byte"))
-		case len(env[name]) > MaxTask/8-len(name)-2:
+		case len(name)+len("=")+len(env[name]) > maxArgument:
 			bad = append(bad, field(at, "use files for large content", "is %d bytes, the limit is 128 KiB", len(env[name])))
 		}
 	}
@@ -301,11 +306,4 @@ func (r Resources) validate() []*FieldError {
 	return bad
 }
 
-func sortedKeys(m map[string]string) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

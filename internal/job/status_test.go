@@ -1,0 +1,216 @@
+package job
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// The whole life of a job, every pair decided by hand: a row is the status
+// now, a column the one that may follow (x).
+const life = `
+               pending provisioning running success failed timeout
+pending        .       x            .       .       x      .
+provisioning   .       .            x       .       x      .
+running        .       .            .       x       x      x
+success        .       .            .       .       .      .
+failed         .       .            .       .       .      .
+timeout        .       .            .       .       .      .
+`
+
+var at = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// pairs answers every pair of the picture, and whether it is allowed.
+func pairs(t *testing.T) map[[2]Status]bool {
+	t.Helper()
+	rows := strings.Split(strings.TrimSpace(life), "\n")
+	columns := strings.Fields(rows[0])
+	decided := map[[2]Status]bool{}
+	for _, row := range rows[1:] {
+		cells := strings.Fields(row)
+		for i, to := range columns {
+			decided[[2]Status{Status(cells[0]), Status(to)}] = cells[i+1] == "x"
+		}
+	}
+	if want := len(Statuses) * len(Statuses); len(decided) != want {
+		t.Fatalf("the picture decides %d pairs of %d", len(decided), want)
+	}
+	return decided
+}
+
+func TestStatus_EveryPairIsDecided(t *testing.T) {
+	decided := pairs(t)
+	for _, from := range Statuses {
+		for _, to := range Statuses {
+			want, ok := decided[[2]Status{from, to}]
+			if !ok {
+				t.Fatalf("%s to %s is not in the picture", from, to)
+			}
+			if got := from.CanBecome(to); got != want {
+				t.Errorf("%s can become %s: %v, want %v", from, to, got, want)
+			}
+			j := Job{ID: "j", Status: from}
+			err := j.Become(to)
+			if (err == nil) != want {
+				t.Errorf("%s becomes %s: %v", from, to, err)
+			}
+			if want && j.Status != to || !want && j.Status != from {
+				t.Errorf("after %s became %s: %s", from, to, j.Status)
+			}
+		}
+	}
+}
+
+func TestStatus_UnknownOnesGoNowhere(t *testing.T) {
+	for _, unknown := range []Status{"", "cancelled", "killed", "Running"} {
+		if unknown.Valid() || unknown.Terminal() {
+			t.Errorf("%q: valid %v, terminal %v", unknown, unknown.Valid(), unknown.Terminal())
+		}
+		for _, s := range Statuses {
+			if unknown.CanBecome(s) || s.CanBecome(unknown) {
+				t.Errorf("%q and %s follow each other", unknown, s)
+			}
+		}
+	}
+}
+
+func TestStatus_TerminalIsWhereNothingFollows(t *testing.T) {
+	decided := pairs(t)
+	for _, from := range Statuses {
+		follows := false
+		for _, to := range Statuses {
+			follows = follows || decided[[2]Status{from, to}]
+		}
+		if from.Terminal() == follows || !from.Valid() {
+			t.Errorf("%s: terminal %v, valid %v", from, from.Terminal(), from.Valid())
+		}
+	}
+}
+
+func TestBecome_SaysWhatIsInTheWay(t *testing.T) {
+	j := Job{ID: "j1", Status: Success}
+	err := j.Become(Running)
+	if err == nil || err.Error() != "job j1 cannot become running: it is success" {
+		t.Error(err)
+	}
+}
+
+func TestDecide_FirstWins(t *testing.T) {
+	first := Outcome{Status: Failed, Reason: ReasonCancelled, At: at}
+	later := Outcome{Status: Success, Reason: ReasonExitStatus, At: at.Add(time.Second)}
+	j := Job{Status: Running}
+	if !j.Decide(first) {
+		t.Fatal("the first did not win")
+	}
+	for range 2 {
+		if j.Decide(later) || *j.Outcome != first {
+			t.Fatalf("a later outcome won: %+v", j.Outcome)
+		}
+	}
+	if j.Status != Running {
+		t.Errorf("deciding made the job %s", j.Status)
+	}
+}
+
+func TestDecide_NotAfterTheEnd(t *testing.T) {
+	for _, s := range Statuses {
+		j := Job{Status: s}
+		if got := j.Decide(Outcome{Status: Failed}); got == s.Terminal() || (j.Outcome != nil) != got {
+			t.Errorf("%s: decided %v, outcome %v", s, got, j.Outcome)
+		}
+	}
+}
+
+func TestFinish(t *testing.T) {
+	tests := []struct {
+		name    string
+		status  Status
+		outcome *Outcome
+		want    Status
+		err     string
+	}{
+		{"success", Running, &Outcome{Status: Success}, Success, ""},
+		{"failed while running", Running, &Outcome{Status: Failed}, Failed, ""},
+		{"timeout", Running, &Outcome{Status: Timeout}, Timeout, ""},
+		{"failed before anything began", Pending, &Outcome{Status: Failed}, Failed, ""},
+		{"failed while provisioning", Provisioning, &Outcome{Status: Failed}, Failed, ""},
+		{"nothing decided", Running, nil, Running, "nothing has decided"},
+		{"success without having run", Provisioning, &Outcome{Status: Success}, Provisioning, "cannot become success"},
+		{"twice", Failed, &Outcome{Status: Failed}, Failed, "cannot become failed"},
+		{"an outcome that is no end", Provisioning, &Outcome{Status: Running}, Provisioning, "no end"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			j := Job{ID: "j", Status: tt.status, Outcome: tt.outcome}
+			err := j.Finish(at)
+			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("got %v, want %q", err, tt.err)
+			}
+			if j.Status != tt.want || j.CompletedAt.IsZero() != (tt.err != "") {
+				t.Errorf("status %s, completed at %v", j.Status, j.CompletedAt)
+			}
+		})
+	}
+}
+
+func TestDone(t *testing.T) {
+	vm := func(s VMState) *VM { return &VM{State: s} }
+	tests := []struct {
+		name      string
+		status    Status
+		vm        *VM
+		lifecycle Lifecycle
+		want      bool
+	}{
+		{"running", Running, vm(VMCreated), Ephemeral, false},
+		{"pending without a VM", Pending, nil, Ephemeral, false},
+		{"ended, never had a VM", Failed, nil, Ephemeral, true},
+		{"ended, VM perhaps there", Failed, vm(VMIntended), Ephemeral, false},
+		{"ended, VM there", Success, vm(VMCreated), Ephemeral, false},
+		{"ended, VM gone", Timeout, vm(VMDestroyed), Ephemeral, true},
+		{"persistent, running", Running, vm(VMCreated), Persistent, false},
+		{"persistent, ended, VM stays", Success, vm(VMCreated), Persistent, true},
+		{"persistent, ended, VM was never made", Failed, vm(VMIntended), Persistent, false},
+		{"persistent, VM gone", Success, vm(VMDestroyed), Persistent, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			j := Job{Status: tt.status, VM: tt.vm, Manifest: Manifest{Lifecycle: tt.lifecycle}}
+			if got := j.Done(); got != tt.want {
+				t.Errorf("done %v", got)
+			}
+		})
+	}
+}
+
+func TestTaskHead(t *testing.T) {
+	for name, tt := range map[string]struct{ task, want string }{
+		"short":      {"echo", "echo"},
+		"100":        {strings.Repeat("a", 100), strings.Repeat("a", 100)},
+		"101":        {strings.Repeat("a", 101), strings.Repeat("a", 100)},
+		"wide runes": {strings.Repeat("ü", 101), strings.Repeat("ü", 100)},
+	} {
+		if got := TaskHead(tt.task); got != tt.want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
+func TestErrors_SayWhatToDo(t *testing.T) {
+	for want, err := range map[string]error{
+		"limit: 0 is out of range; give 1 to 200": &FieldError{Field: "limit", Problem: "0 is out of range", Remedy: "give 1 to 200"},
+		"limit: 0 is out of range":                &FieldError{Field: "limit", Problem: "0 is out of range"},
+		"a: x\nb: y; z":                           &InvalidError{Fields: []*FieldError{{Field: "a", Problem: "x"}, {Field: "b", Problem: "y", Remedy: "z"}}},
+		"Job not complete. Status: running":       &NotCompleteError{Status: Running},
+		"create VM on root@pve:22: no space; add a disk": &HostError{
+			Op: "create VM", Host: "root@pve:22", Class: HostVM, Text: "no space", Remedy: "add a disk",
+		},
+		"create VM on root@pve:22: no space": &HostError{Op: "create VM", Host: "root@pve:22", Text: "no space"},
+		"Job not found":                      ErrNotFound,
+		"Job already completed":              ErrCompleted,
+	} {
+		if got := err.Error(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
