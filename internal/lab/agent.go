@@ -21,8 +21,9 @@ import (
 // machine's agent socket. It speaks to QEMU's and to the process driver's.
 
 const (
-	agentPingTimeout = 3 * time.Second  // PVE's
-	agentTimeout     = 10 * time.Second // for other commands
+	agentPingTimeout = 3 * time.Second       // PVE's
+	agentTimeout     = 10 * time.Second      // for other commands
+	firstExecPoll    = 20 * time.Millisecond // then ever rarer, to spare an emulated guest
 )
 
 var errAgentSilent = fail(255, "QEMU guest agent is not running")
@@ -274,7 +275,7 @@ func qmGuestExec(c *call) error {
 		timeout = 0
 	}
 	deadline := time.Now().Add(time.Duration(timeout) * time.Second)
-	for timeout > 0 && time.Now().Before(deadline) {
+	for pause := firstExecPoll; timeout > 0 && time.Now().Before(deadline); pause = min(2*pause, time.Second) {
 		status, err := c.execStatus(c.id(), started.PID)
 		if err != nil {
 			return err
@@ -282,7 +283,7 @@ func qmGuestExec(c *call) error {
 		if status.Exited {
 			return printPretty(c.stdout, status.shown())
 		}
-		if err := sleep(c.ctx, 20*time.Millisecond); err != nil {
+		if err := sleep(c.ctx, min(pause, time.Until(deadline))); err != nil {
 			return err
 		}
 	}
