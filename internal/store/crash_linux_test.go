@@ -31,11 +31,19 @@ func TestMain(m *testing.M) {
 	if role == "" {
 		os.Exit(m.Run())
 	}
-	if err := children[role](os.Args[1]); err != nil {
-		fmt.Println(err)
-		os.Exit(1)
+	err := children[role](os.Args[1])
+	if err == nil {
+		return
 	}
+	fmt.Println(err)
+	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.EACCES) {
+		os.Exit(exitForbidden)
+	}
+	os.Exit(1)
 }
+
+// exitForbidden is a child's exit status when the machine forbids what it needs.
+const exitForbidden = 77
 
 func child(t *testing.T, role, dir string) *exec.Cmd {
 	t.Helper()
@@ -188,10 +196,10 @@ func TestFullDisk_NamesWhatWasWrittenAndRecovers(t *testing.T) {
 	out, err := cmd.Output()
 	var exit *exec.ExitError
 	switch {
-	case errors.As(err, &exit):
+	case errors.As(err, &exit) && exit.ExitCode() != exitForbidden:
 		t.Error(string(out))
 	case err != nil:
-		t.Skipf("no mount namespace here: %v", err)
+		t.Skipf("no disk of our own here: %v %s", err, out)
 	}
 }
 
