@@ -96,6 +96,10 @@ list_vm() { # <node> <vmid> <name> <status>
   local -r job_word=" linus-job=(${uuid}) " owner_word=" linus-owner=(${uuid}) "
   run_read 60 pvesh get "/nodes/$1/qemu/$2/config" --output-format json
   json_rows read description
+  # Destroyed since the node was asked: no VM, and no reason to doubt the list.
+  if ((run_rc != 0)) && [[ ${run_said} == *"does not exist"* ]]; then
+    return 0
+  fi
   if ((run_rc != 0 || json_rc != 0)); then
     result_warning "VM $2 on node '$1' did not show its config: ${run_said}"
     return 0

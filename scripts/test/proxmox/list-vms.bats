@@ -50,8 +50,17 @@ setup() {
   refute_called 'pvesh get /nodes/pve2.*'
 }
 
-@test "a VM that goes while it is listed is a warning, not a failure" {
+@test "a VM that goes while it is listed is none, and no warning" {
   rm "${PVE_STUB}/answers/nodes_pve_qemu_201_config"
+  run_script list-vms
+  assert_status 0
+  refute_line_like LINUS_WARNING
+  refute_line_like LINUS_VM:id=201
+  assert_says LINUS_VM:id=202
+}
+
+@test "a VM whose config cannot be read is a warning, not a failure" {
+  answer /nodes/pve/qemu/201/config 'proxy handler failed'
   run_script list-vms
   assert_status 0
   assert_says "LINUS_WARNING:VM 201 on node 'pve' did not show its config"
