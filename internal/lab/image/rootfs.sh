@@ -51,6 +51,8 @@ rootfs_make_bootable() { # <root>
   printf 'localhost\n' >"${root}/etc/hostname"
   : >"${root}/etc/machine-id"
   rm -f -- "${root}"/etc/ssh/ssh_host_* "${root}/etc/resolv.conf"
+  # The one locale that is there without the locales package.
+  printf 'locale: C.UTF-8\n' >"${root}/etc/cloud/cloud.cfg.d/90-locale.cfg"
   chroot "${root}" systemctl enable --quiet systemd-networkd
   rootfs_write_grub "${root}" "initrd.img-${version}" \
     "ro console=tty0 console=ttyS0,115200"
