@@ -115,19 +115,11 @@ func down(ctx context.Context, args []string, std lab.Streams) error {
 	if err := set.Parse(args); err != nil {
 		return errors.Join(errUsage, err)
 	}
-	s, err := lab.Open(*dir)
-	if errors.Is(err, lab.ErrNoLab) {
-		fmt.Fprintf(std.Err, "no lab in %s: nothing to do\n", *dir)
-		return nil
+	err := lab.Down(ctx, *dir)
+	if err == nil {
+		fmt.Fprintf(std.Err, "lab: %s is down\n", *dir)
 	}
-	if err != nil {
-		return err
-	}
-	if err := s.Down(ctx); err != nil {
-		return err
-	}
-	fmt.Fprintf(std.Err, "lab: %s is down\n", s.Dir)
-	return nil
+	return err
 }
 
 func status(ctx context.Context, args []string, std lab.Streams) error {

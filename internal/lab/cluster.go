@@ -163,7 +163,7 @@ func (s *State) reserve(ctx context.Context, id int, conf *Conf) error {
 
 // createFile makes a file with its whole content, or fails with fs.ErrExist.
 func createFile(path, content string) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	tmp, err := os.CreateTemp(filepath.Dir(path), temporary+"*")
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -57,14 +58,44 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 	if missing := Missing(s.Config.Driver); len(missing) > 0 {
 		return nil, missingError(s.Config.Driver, missing)
 	}
-	if err := os.MkdirAll(s.path("locks"), 0o755); err != nil {
+	if s, err = claim(s); err != nil {
 		return nil, err
 	}
-	err = s.withLock(ctx, io.Discard, "up", "up", 10*time.Minute, func() error { return s.up(ctx) })
+	err = s.withLock(ctx, io.Discard, upLock, s.path("locks", upLock), upWait, func() error { return s.up(ctx) })
 	if err != nil {
 		return nil, err
 	}
 	return &Lab{s}, nil
+}
+
+// Up and down of one lab take turns. Up may build the guest image meanwhile.
+const (
+	upLock   = "up"
+	upWait   = 10 * time.Minute
+	downWait = 30 * time.Second
+)
+
+// claim writes lab.json before anything else, so that down knows a directory
+// as a lab's from the first file on. Of two who claim one directory the second
+// joins the first's lab.
+func claim(s *State) (*State, error) {
+	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
+		return nil, err
+	}
+	raw, err := json.MarshalIndent(s.Config, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+	if err := createFile(s.path("lab.json"), string(raw)+"\n"); errors.Is(err, fs.ErrExist) {
+		log := s.Log
+		if s, err = Open(s.Dir); err != nil {
+			return nil, err
+		}
+		s.Log = log
+	} else if err != nil {
+		return nil, err
+	}
+	return s, os.MkdirAll(s.path("locks"), 0o755)
 }
 
 func missingError(driver string, missing []string) error {
@@ -123,19 +154,23 @@ func orDefault(value, fallback string) string {
 	return value
 }
 
-// checkEmpty refuses a directory with anything in it that is no part of a lab.
+// checkEmpty refuses a directory with anything in it: what lies where the lab
+// will write would go with the lab.
 func checkEmpty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	for _, entry := range entries {
-		if !slices.Contains(parts, entry.Name()) {
+		if !halfWritten(entry.Name()) {
 			return fmt.Errorf("%s is no lab and not empty (%s): give the lab a directory of its own", dir, entry.Name())
 		}
 	}
 	return nil
 }
+
+// halfWritten tells a file that a killed command was about to put in place.
+func halfWritten(name string) bool { return strings.HasPrefix(name, temporary) }
 
 func (s *State) up(ctx context.Context) error {
 	drv, err := s.driver()
@@ -169,12 +204,8 @@ func (s *State) sshAddress() string {
 	return net.JoinHostPort(s.Config.SSHHost, strconv.Itoa(s.Config.SSHPort))
 }
 
-// layOut makes the directories and commands. lab.json comes first: from then
-// on down knows whose directory it is.
+// layOut makes the directories and commands.
 func (s *State) layOut() error {
-	if err := s.Save(); err != nil {
-		return err
-	}
 	dirs := []string{s.nodeDir(s.Config.Node, "qemu-server"), s.nodeDir(s.Config.Node, "lxc"),
 		s.path("storage", "local", "images"), s.path("storage", "local-lvm"), s.path("run"), s.path("log"), s.BinDir()}
 	for _, dir := range dirs {
@@ -279,6 +310,26 @@ func (s *State) Env() map[string]string {
 // after anything was killed.
 func (l *Lab) Down(ctx context.Context) error { return l.State.Down(ctx) }
 
+// Down takes the lab in dir down. Where there is none it only removes what an
+// up that was killed at its first step has left.
+func Down(ctx context.Context, dir string) error {
+	s, err := Open(dir)
+	if err == nil {
+		return s.Down(ctx)
+	}
+	if !errors.Is(err, ErrNoLab) {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || checkEmpty(dir) != nil {
+		return nil // nothing there, or nothing of ours
+	}
+	for _, entry := range entries {
+		err = errors.Join(err, os.Remove(filepath.Join(dir, entry.Name())))
+	}
+	return errors.Join(err, os.Remove(dir))
+}
+
 // Down is described at Lab.Down.
 func (s *State) Down(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), downTimeout)
@@ -287,18 +338,39 @@ func (s *State) Down(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The order lets nothing new begin behind our back: first what can be
-	// asked to start things, then what runs.
-	err = errors.Join(stopSSHD(s), s.endCalls(ctx), s.stopVMs(ctx, drv), drv.Down(ctx, s))
+	if err := os.MkdirAll(s.path("locks"), 0o755); err != nil {
+		return err
+	}
+	return s.withLock(ctx, io.Discard, upLock, s.path("locks", upLock), downWait, func() error {
+		// The order lets nothing new begin behind our back: first what can be
+		// asked to start things, then what runs.
+		err := errors.Join(stopSSHD(s), s.endCalls(ctx), s.stopVMs(ctx, drv), drv.Down(ctx, s))
+		if err != nil {
+			return err // keep the pid files: another down can go on from here
+		}
+		return s.remove()
+	})
+}
+
+// remove deletes the lab's files, lab.json last.
+func (s *State) remove() error {
+	entries, err := os.ReadDir(s.Dir)
 	if err != nil {
-		return err // keep the pid files: another down can go on from here
+		return err
+	}
+	for _, entry := range entries {
+		if halfWritten(entry.Name()) {
+			if err := os.Remove(s.path(entry.Name())); err != nil {
+				return err
+			}
+		}
 	}
 	for _, part := range parts {
 		if err := os.RemoveAll(s.path(part)); err != nil {
 			return err
 		}
 	}
-	if err := os.Remove(s.Dir); err != nil && !errors.Is(err, syscall.ENOTEMPTY) && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(s.Dir); err != nil && !errors.Is(err, syscall.ENOTEMPTY) {
 		return err
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // pvelabBinary builds the binary once for all tests: process guests run it.
@@ -55,6 +56,9 @@ func newLab(t *testing.T, change ...func(*Options)) *Lab {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		if _, err := Open(l.Dir); errors.Is(err, ErrNoLab) {
+			return // the test took it down
+		}
 		if err := l.Down(context.Background()); err != nil {
 			t.Errorf("down: %v", err)
 		}
@@ -160,8 +164,29 @@ func TestDown_KeepsForeignFiles(t *testing.T) {
 	if err := os.Remove(l.Dir); err != nil {
 		t.Errorf("down left more than the foreign file: %v", err)
 	}
-	if err := os.MkdirAll(l.Dir, 0o755); err != nil { // for the clean-up's down
+}
+
+func TestUp_KilledAnywhereLeavesNothingAfterDown(t *testing.T) {
+	binary, err := pvelabBinary()
+	if err != nil {
 		t.Fatal(err)
+	}
+	for delay := time.Millisecond; delay < 150*time.Millisecond; delay = delay * 3 / 2 {
+		dir := filepath.Join(t.TempDir(), "lab")
+		up := exec.CommandContext(t.Context(), binary, "up", "--dir", dir)
+		if err := up.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(delay)
+		_ = up.Process.Kill()
+		_ = up.Wait()
+		if out, err := exec.CommandContext(t.Context(), binary, "down", "--dir", dir).CombinedOutput(); err != nil {
+			t.Fatalf("down after a kill at %s: %v: %s", delay, err, out)
+		}
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("killed at %s, down left %s", delay, dir)
+		}
+		assertNothingLeft(t, &State{Dir: dir})
 	}
 }
 

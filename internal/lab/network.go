@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -430,7 +431,12 @@ func runTool(ctx context.Context, name string, args ...string) ([]byte, error) {
 	return stdout.Bytes(), err
 }
 
+// runQuiet runs a command that dies with us: one that were left at work by a
+// caller's kill -9 could put in place what down has just looked for.
 func runQuiet(cmd *exec.Cmd) error {
+	runtime.LockOSThread() // the kernel ties the child's death to the thread's
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	if err := cmd.Run(); err != nil {

@@ -122,10 +122,13 @@ func (s *State) ClientKeyPath() string { return s.path("ssh", "id_ed25519") }
 // KnownHostsPath names the lab's sshd with its host key.
 func (s *State) KnownHostsPath() string { return s.path("ssh", "known_hosts") }
 
+// temporary begins the names of files on their way to their place.
+const temporary = ".pvelab-"
+
 // writeFileAtomic replaces a file in one step, so that readers see the old or
 // the new content and never a half.
 func writeFileAtomic(path string, data []byte, mode os.FileMode) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	tmp, err := os.CreateTemp(filepath.Dir(path), temporary+"*")
 	if err != nil {
 		return err
 	}
