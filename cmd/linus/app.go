@@ -186,7 +186,8 @@ func logger(w io.Writer, level string) *slog.Logger {
 }
 
 // lockState takes the lock of the state directory; errLocked when an engine has
-// it. The lock goes with the file, and so with the process.
+// it. The lock goes with the open file, and so with the process. The process id
+// in the file is for people.
 func lockState(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the state directory: %w; set LINUS_STATE_DIR to a directory of yours", err)
@@ -200,6 +201,9 @@ func lockState(dir string) (*os.File, error) {
 			err = errLocked
 		}
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
+	}
+	if err := f.Truncate(0); err == nil {
+		_, _ = fmt.Fprintln(f, os.Getpid())
 	}
 	return f, nil
 }

@@ -154,7 +154,7 @@ func startEngine(ctx context.Context, c config.Config) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("start the engine: %w", err)
 	}
-	defer answer.Close() //nolint:errcheck // only read
+	defer answer.Close()                                                               //nolint:errcheck // only read
 	cmd := exec.Command(program, "serve", "--background", "--idle", idleTime.String()) //nolint:noctx // it outlives this process
 	cmd.Stdout, cmd.Stderr = logFile, logFile
 	cmd.ExtraFiles = []*os.File{tell}

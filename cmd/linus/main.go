@@ -36,17 +36,15 @@ const (
 // version is set by the linker: -X main.version=...
 var version = ""
 
-func main() {
+func main() { os.Exit(process(proxmoxBackend)) }
+
+// process is run with this process's arguments, streams and signals.
+func process(backend newBackend) int {
 	stdout := os.Stdout
 	os.Stdout = os.Stderr // whatever prints by accident must not get into a protocol
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the second signal ends the process at once
-	os.Exit(run(ctx, os.Args[1:], os.Stdin, stdout, os.Stderr))
-}
-
-// run is the whole program but for the process around it.
-func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	return runWith(ctx, proxmoxBackend, args, stdin, stdout, stderr)
+	return run(ctx, backend, os.Args[1:], os.Stdin, stdout, os.Stderr)
 }
 
 // app is what every verb needs.
@@ -57,7 +55,9 @@ type app struct {
 	json           bool // -o json
 }
 
-func runWith(ctx context.Context, backend newBackend, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+// run is the whole program but for the process around it; it answers the exit
+// code.
+func run(ctx context.Context, backend newBackend, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, backend: backend}
 	root := a.root()
 	root.SetArgs(args)
@@ -189,7 +189,7 @@ func buildVersion() string {
 	if version != "" {
 		return version
 	}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
 		return info.Main.Version
 	}
 	return "dev"

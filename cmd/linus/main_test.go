@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"linus/internal/config"
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/providertest"
+)
+
+var update = flag.Bool("update", false, "rewrite what the scripts compare with")
+
+// TestMain makes this binary be linus as well: with VMs in memory, whose tasks
+// run here, at once, in bash. The engine in the background is this binary too.
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"linus": func() { os.Exit(process(fakeBackend)) }})
+}
+
+func fakeBackend(config.Config, installation, *slog.Logger) backend {
+	fake := providertest.NewFake()
+	fake.Set(providertest.Behaviour{Task: runTask, OnStart: callBack})
+	return backend{provider: fake, guest: fake, close: func() {}}
+}
+
+// runTask runs a script task in bash; a task with the word "forever" in it runs
+// until it is stopped.
+func runTask(p executor.Payload) providertest.Task {
+	if strings.Contains(p.Manifest.Task, "forever") {
+		return providertest.Task{Until: make(chan struct{}), Stdout: []byte("so far\n")}
+	}
+	var stdout, stderr bytes.Buffer
+	cmd := exec.Command("bash", "-c", p.Manifest.Task)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	for name, value := range p.Manifest.Env {
+		cmd.Env = append(cmd.Environ(), name+"="+value)
+	}
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		panic(err)
+	}
+	return providertest.Task{Stdout: stdout.Bytes(), Stderr: stderr.Bytes(), ExitCode: cmd.ProcessState.ExitCode()}
+}
+
+// callBack reports the end of a task as a runner would, so that nobody waits
+// for the engine to ask. The address VMs are told is documentation's: only its
+// port is real.
+func callBack(_ job.VM, p executor.Payload) {
+	if strings.Contains(p.Manifest.Task, "forever") {
+		return
+	}
+	told, err := url.Parse(p.CallbackURL)
+	if err != nil {
+		panic(err)
+	}
+	code := runTask(p).ExitCode
+	status := map[bool]string{true: "success", false: "failed"}[code == 0]
+	body := fmt.Sprintf(`{"job_id":%q,"status":%q,"exit_code":%d,"duration_seconds":0}`, p.JobID, status, code)
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost,
+		"http://127.0.0.1:"+told.Port()+"/callback/"+p.JobID+"/complete", strings.NewReader(body))
+	if err != nil {
+		panic(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+p.Token)
+	if resp, err := http.DefaultClient.Do(req); err == nil { // else the engine asks
+		_ = resp.Body.Close()
+	}
+}
+
+func TestCommandLine(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:           filepath.Join("..", "..", "testdata", "script"),
+		UpdateScripts: *update,
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("LINUS_STATE_DIR", filepath.Join(e.WorkDir, "state"))
+			e.Setenv("PROXMOX_HOST", "pve.example")
+			e.Setenv("CALLBACK_PORT", "0")
+			e.Setenv("HOME", e.WorkDir)
+			e.Setenv("TZ", "UTC")
+			e.Defer(func() {
+				stop := exec.Command("linus", "serve", "--stop")
+				stop.Env = append(os.Environ(), e.Vars...)
+				if out, err := stop.CombinedOutput(); err != nil {
+					t.Errorf("linus serve --stop: %v\n%s", err, out)
+				}
+			})
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"waitfor":    waitFor,
+			"busyport":   busyPort,
+			"waitjob":    waitJob,
+			"id":         keepID,
+			"killengine": killEngine,
+		},
+	})
+}
+
+// waitfor FILE waits until the file is there; ! waitfor FILE until it is gone.
+func waitFor(ts *testscript.TestScript, gone bool, args []string) {
+	path := ts.MkAbs(args[0])
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Lstat(path); (err != nil) == gone {
+			return
+		}
+	}
+	ts.Fatalf("waited 20 s for %s", path)
+}
+
+// waitjob STATUS waits until there is a job of this status; stdout is then the
+// list of these, newest first.
+func waitJob(ts *testscript.TestScript, _ bool, args []string) {
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		ts.Check(ts.Exec("linus", "job", "list", "--status", args[0], "-o", "json"))
+		if out := ts.ReadFile("stdout"); strings.Contains(out, "job_id") {
+			return
+		}
+	}
+	ts.Fatalf("waited 20 s for a job to be %s", args[0])
+}
+
+// busyport VAR takes a port, for the length of the script, and puts it into VAR.
+func busyPort(ts *testscript.TestScript, _ bool, args []string) {
+	l, err := net.Listen("tcp", "0.0.0.0:0")
+	ts.Check(err)
+	ts.Defer(func() { _ = l.Close() })
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	ts.Check(err)
+	ts.Setenv(args[0], port)
+}
+
+// id VAR puts the first job id in the last stdout into VAR.
+func keepID(ts *testscript.TestScript, _ bool, args []string) {
+	id := jobID.FindString(ts.ReadFile("stdout"))
+	if id == "" {
+		ts.Fatalf("no job id in stdout")
+	}
+	ts.Setenv(args[0], id)
+}
+
+var jobID = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
+
+// killengine ends the engine of the state directory without a warning, and
+// waits until it is gone.
+func killEngine(ts *testscript.TestScript, _ bool, _ []string) {
+	pid, err := strconv.Atoi(strings.TrimSpace(ts.ReadFile("state/engine.lock")))
+	ts.Check(err)
+	ts.Check(syscall.Kill(pid, syscall.SIGKILL))
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		lock, err := lockState(ts.MkAbs("state"))
+		if err == nil {
+			ts.Check(lock.Close())
+			return
+		}
+	}
+	ts.Fatalf("engine %d holds its lock after SIGKILL", pid)
+}
