@@ -24,7 +24,8 @@
 #
 # State, in /var/lib/linus/job (every file appears whole, by rename):
 #   stdout, stderr  what the task wrote, byte for byte
-#   launched        boot id, uptime (1/100 s), epoch: written before the task can run
+#   launched        boot id, uptime (1/100 s), epoch, the task's cgroup if it has
+#                   one: written before the task can run
 #   task            pid and start of the task's parent, pid of the task (its session)
 #   task_status     exit code, uptime: written by the task's parent
 #   exit_status     code, reason (exit, timeout, stopped, lost), started and ended
@@ -39,6 +40,8 @@
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
 # shellcheck source=../lib/result.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/result.sh"
+# shellcheck source=../lib/clock.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/clock.sh"
 # shellcheck source=../lib/process.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/process.sh"
 # shellcheck source=../lib/files.sh
@@ -50,17 +53,8 @@ script=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)/${BASH_SOURCE[0]##*/}
 home=${LINUS_ROOT:-}/opt/job-runner
 state=${LINUS_ROOT:-}/var/lib/linus/job
 token_file=${LINUS_ROOT:-}/run/linus/token
-unit=linus-job.service
 max_argument=131071 # Linux: one argument, its final NUL included, has at most 128 KiB
 give_up_after=3600  # seconds of "no such job" before completion is given up
-
-# clock_read sets clock_now, in 1/100 s since boot: no change of date or
-# daylight can end a task early.
-clock_read() {
-  local up
-  IFS=' ' read -r up _ </proc/uptime
-  clock_now=$((10#${up/./}))
-}
 
 # publish makes a state file appear whole. It writes over blocks prepare_state
 # has reserved, so that a task that fills the disk cannot hide its own end.
@@ -115,11 +109,19 @@ read_boot_id() {
   IFS= read -r boot_id </proc/sys/kernel/random/boot_id
 }
 
+# runner_alive also sets runner_seen to what the file runner said: empty or one
+# that is dead, when false.
 runner_alive() {
   local pid start boot
-  { read -r pid start boot <"${state}/runner"; } 2>/dev/null || return 1
+  read_runner
+  IFS=' ' read -r pid start boot <<<"${runner_seen}"
   read_boot_id
   [[ ${boot} == "${boot_id}" ]] && process_alive "${pid}" "${start}"
+}
+
+read_runner() {
+  runner_seen=''
+  { IFS= read -r runner_seen <"${state}/runner"; } 2>/dev/null || true
 }
 
 wake_runner() {
@@ -133,12 +135,11 @@ start_job() {
   for tool in setsid flock mkfifo stat dd install env; do
     type -P "${tool}" >/dev/null || result_fail dependency "${tool} is missing in the guest" "install coreutils and util-linux"
   done
-  load_settings || result_fail invalid "${home}/settings: ${settings_error}" "upload the job's settings again"
+  require_settings
   [[ -z ${callback_url} ]] || type -P curl >/dev/null \
     || result_fail dependency "curl is missing in the guest" "install curl, or submit the job without callbacks"
   prepare_state
-  exec {start_lock}>"${state}/lock"
-  flock -w 60 "${start_lock}" || result_fail vm "another start has held ${state}/lock for 60 s" "try again"
+  lock_start
   if runner_alive; then
     wake_runner
     result_line JOB_START already_running
@@ -153,6 +154,16 @@ start_job() {
     detach_runner
     result_line JOB_START started
   fi
+}
+
+require_settings() {
+  load_settings || result_fail invalid "${home}/settings: ${settings_error}" "upload the job's settings again"
+}
+
+# lock_start lets one process at a time decide whether a runner is needed.
+lock_start() {
+  exec {start_lock}>"${state}/lock"
+  flock -w 60 "${start_lock}" || result_fail vm "another start has held ${state}/lock for 60 s" "try again"
 }
 
 prepare_state() {
@@ -170,8 +181,8 @@ prepare_state() {
   done
 }
 
-# detach_runner starts `run` beyond the reach of the SSH session's end and waits
-# until it lives. Under systemd it gets a unit, and with it a cgroup to hold the
+# detach_runner starts `run` beyond the reach of the SSH session's end, after
+# runner_alive said no, and waits until a runner has come up. Under systemd it gets a unit, and with it a cgroup to hold the
 # task. KillMode=process and Restart: a runner that dies leaves the task
 # running, and its successor takes it over.
 detach_runner() {
@@ -181,8 +192,7 @@ detach_runner() {
     http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
     [[ -z ${!name:-} ]] || environment+=("${name}=${!name}")
   done
-  rm -f -- "${state}/runner"
-  local -a unit_options=(--quiet --collect "--unit=${unit}" "--uid=${EUID}" "--gid=$(id -g)"
+  local -a unit_options=(--quiet --collect "--unit=linus-job-${job_id}.service" "--uid=${EUID}" "--gid=$(id -g)"
   -p KillMode=process -p Delegate=yes -p Restart=on-failure -p RestartSec=1 -p OOMPolicy=continue
   -p TasksMax=infinity -p EnvironmentFile=-/etc/environment
   -p "StandardOutput=append:${state}/runner.log" -p "StandardError=append:${state}/runner.log")
@@ -194,10 +204,12 @@ detach_runner() {
   local -i deadline
   clock_read
   deadline=$((clock_now + 6000))
-  until [[ -e ${state}/runner ]]; do
+  local -r dead=${runner_seen}
+  while [[ ${runner_seen} == "${dead}" ]]; do
     clock_read
     ((clock_now < deadline)) || result_fail vm "the job runner did not come up in 60 s" "read ${state}/runner.log in the guest"
     sleep 0.05
+    read_runner
   done
 }
 
@@ -213,10 +225,15 @@ run_job() {
   }
   close_inherited
   read_boot_id
+  exec {run_lock}>"${state}/run.lock"
+  # The last runner's children may hold the lock for a moment longer than it lived.
+  flock -w 5 "${run_lock}" || {
+    log_info "another runner looks after this job"
+    return 0
+  }
   process_stat "$$"
   exec {control}<>"${state}/control"
   publish runner "$$ ${process_start} ${boot_id}"
-  find_cgroup
   [[ -e ${state}/exit_status ]] || supervise_task
   [[ -z ${callback_url} || -e ${state}/completion ]] || callback_complete
 }
@@ -231,13 +248,13 @@ close_inherited() {
   done
 }
 
-# find_cgroup sets cgroup to a cgroup for the task alone, beside the runner in
+# make_cgroup sets cgroup to a cgroup for the task alone, beside the runner in
 # its unit's; empty where there is no such unit or no cgroup v2.
-find_cgroup() {
+make_cgroup() {
   local line root
   cgroup=''
   while IFS= read -r line; do
-    [[ ${line} == 0::*/"${unit}" ]] || continue
+    [[ ${line} == 0::*/"linus-job-${job_id}.service" ]] || continue
     for root in /sys/fs/cgroup /sys/fs/cgroup/unified; do
       [[ -w ${root}${line#0::}/cgroup.procs ]] || continue
       mkdir -p -- "${root}${line#0::}/task" && cgroup=${root}${line#0::}/task
@@ -260,10 +277,11 @@ supervise_task() {
     : >"${state}/stdout"
     : >"${state}/stderr"
     clock_read
-    publish launched "${boot_id} ${clock_now} ${EPOCHSECONDS}"
-    hold_task {control}>&- &
+    make_cgroup
+    publish launched "${boot_id} ${clock_now} ${EPOCHSECONDS} ${cgroup}"
+    hold_task &
   fi
-  read -r boot launched started <"${state}/launched"
+  read -r boot launched started cgroup <"${state}/launched"
   if [[ ${boot} != "${boot_id}" ]]; then
     record_end -1 lost "${started}" "${EPOCHSECONDS}" 0 "the guest was rebooted while the task ran"
     return
@@ -271,7 +289,7 @@ supervise_task() {
   await_file task
   { read -r _ _ session <"${state}/task"; } 2>/dev/null
   if [[ -n ${callback_url} ]]; then
-    callback_follow_task "${launched}" {control}>&- &
+    callback_follow_task "${launched}" &
     reporter=$!
   fi
   watch_task "$((launched + timeout * 100))"
@@ -287,15 +305,16 @@ supervise_task() {
   ended=${clock_now} code=137
   { read -r code ended <"${state}/task_status"; } 2>/dev/null
   [[ ${reason} != lost ]] || code=-1
-  record_end "${code}" "${reason}" "${started}" "${EPOCHSECONDS}" "$((ended - launched))" "${detail}"
+  record_end "${code}" "${reason}" "${started}" "$((EPOCHSECONDS - (clock_now - ended) / 100))" "$((ended - launched))" "${detail}"
 }
 
 # await_file gives the task's parent 10 s to write what it is about to.
 await_file() { # <name>
-  local -i tries
-  for ((tries = 0; tries < 100; tries += 1)); do
-    [[ ! -e ${state}/$1 ]] || return 0
+  clock_read
+  local -ri deadline=$((clock_now + 1000))
+  until [[ -e ${state}/$1 ]] || ((clock_now >= deadline)); do
     pause 10
+    clock_read
   done
 }
 
@@ -336,6 +355,8 @@ record_end() { # <code> <reason> <started> <ended> <duration, 1/100 s> <text>
 # killed with them either.
 hold_task() {
   trap '' TERM INT HUP QUIT PIPE
+  # Here and not as the call's redirections, of which bash keeps copies open.
+  exec {control}>&- {run_lock}>&-
   local status
   local -r holder=${BASHPID}
   process_stat "${holder}"
@@ -381,7 +402,7 @@ exec_task() {
   fi
   __linus_command=("$(type -P setsid)" -- "${__linus_command[@]}")
   export LINUS_JOB_ID="${job_id}" LINUS_TASK_FILE="${home}/task"
-  unset -v LINUS_ROOT OLDPWD
+  unset -v LINUS_ROOT OLDPWD INVOCATION_ID JOURNAL_STREAM SYSTEMD_EXEC_PID
   if [[ -e ${home}/env ]]; then
     while IFS= read -r -d '' __linus_entry || [[ -n ${__linus_entry} ]]; do
       if [[ ${__linus_entry} != @(_|POSIXLY_CORRECT)=* ]] && unset -v "${__linus_entry%%=*}" 2>/dev/null; then
@@ -427,18 +448,20 @@ stop_job() { # <TERM|KILL>
   fi
   if [[ -e ${state}/launched && ! -e ${state}/exit_status ]]; then
     publish stop "$1"
+    require_settings
+    lock_start
     if runner_alive; then
       wake_runner
     else
-      exec {start_lock}>"${state}/lock"
       detach_runner
     fi
-    local -i tries
-    for ((tries = 0; tries < 300; tries += 1)); do
-      [[ ! -e ${state}/exit_status ]] || break
+    clock_read
+    local -ri deadline=$((clock_now + 4000))
+    until [[ -e ${state}/exit_status ]]; do
+      clock_read
+      ((clock_now < deadline)) || result_fail vm "the task did not end in 40 s" "destroy the VM; ${state}/runner.log in the guest has more"
       sleep 0.1
     done
-    [[ -e ${state}/exit_status ]] || result_fail vm "the task did not end in 30 s" "stop the VM; read ${state}/runner.log in the guest"
   fi
   probe_job
 }

@@ -71,7 +71,7 @@ callback_follow_task() { # <launched, uptime in 1/100 s>
   local -i beat_at=0 text_at=0 output_at=0 delay=500
   [[ ${status_mode} != streaming ]] || delay=50
   local -ri usual=${delay} tick=$((delay < 100 ? delay : 100))
-  exec {control}<> <(:)
+  exec {run_lock}>&- {control}<> <(:)
   while [[ -d /proc/$$ ]]; do
     clock_read
     if ((clock_now >= beat_at)); then

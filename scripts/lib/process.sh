@@ -1,8 +1,10 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2310 # what is asked in conditions here returns its own failures
+# shellcheck disable=SC2154 # clock_now is clock.sh's
 # Processes named so that a recycled pid is never mistaken for them, and the
 # whole tree of a job's task. Reads /proc with builtins only: a fork costs much
-# more than a read on an emulated guest. Functions only; source it.
+# more than a read on an emulated guest. Needs clock.sh.
+# Functions only; source it.
 
 # process_as_root runs a command as root: as it is, or by sudo, which must not
 # ask for a password.
@@ -101,19 +103,24 @@ process_signal_tree() { # <signal>
 # after 10 s of KILL, which only a process stuck in the kernel does.
 process_end_tree() { # <job_id> <session> <cgroup> <signal>
   local -r cgroup=$3
-  local -i round
+  local -i deadline
   declare -gA process_tree=()
   process_find_tree "$1" "$2" "${cgroup}"
   ((${#process_tree[@]} > 0)) || return 0
   if [[ $4 != KILL ]]; then
     process_signal_tree TERM
-    for ((round = 0; round < 50; round += 1)); do
+    clock_read
+    deadline=$((clock_now + 500))
+    while ((clock_now < deadline)); do
+      sleep 0.1
       process_find_tree "$1" "$2" "${cgroup}"
       ((${#process_tree[@]} > 0)) || return 0
-      sleep 0.1
+      clock_read
     done
   fi
-  for ((round = 0; round < 100; round += 1)); do
+  clock_read
+  deadline=$((clock_now + 1000))
+  while ((clock_now < deadline)); do
     if [[ -n ${cgroup} && -w ${cgroup}/cgroup.kill ]]; then
       printf '1\n' >"${cgroup}/cgroup.kill" || true
     fi
@@ -121,6 +128,7 @@ process_end_tree() { # <job_id> <session> <cgroup> <signal>
     process_find_tree "$1" "$2" "${cgroup}"
     ((${#process_tree[@]} > 0)) || return 0
     sleep 0.1
+    clock_read
   done
   return 1
 }

@@ -198,7 +198,7 @@ teardown() { runner_teardown; }
   ((EUID == 0)) || skip "needs root to make a cgroup"
   local root=/sys/fs/cgroup
   [[ -e ${root}/cgroup.procs ]] || root=/sys/fs/cgroup/unified
-  local -r unit=${root}/linus-test-${job_id}/linus-job.service
+  local -r unit=${root}/linus-test-${job_id}/linus-job-${job_id}.service
   mkdir -p "${unit}" || skip "no cgroup v2 here"
   task '(env -i setsid bash -c "trap : TERM; echo \$\$; while :; do sleep 1; done" &) | head -n 1; exit 8'
   # A process in it stands for systemd, which makes the unit's cgroup.

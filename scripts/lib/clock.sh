@@ -1,0 +1,11 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2034 # clock_now is the callers'
+# Time that only goes forward. Functions only; source it.
+
+# clock_read sets clock_now, in 1/100 s since boot: no change of date or
+# daylight can end a task early.
+clock_read() {
+  local up
+  IFS=' ' read -r up _ </proc/uptime
+  clock_now=$((10#${up/./}))
+}
