@@ -229,7 +229,10 @@ func (e *Executor) Watch(ctx context.Context, id string, after int64) ([]job.Eve
 			return nil, job.Job{}, err
 		}
 		j, err := e.Job(ctx, id) // read after: never older than its events
-		if err != nil || len(events) > 0 || (j.Done() && !live) {
+		if done := j.Done() && !live; err != nil || len(events) > 0 || done {
+			if done || err != nil {
+				e.unwatch(id)
+			}
 			return events, j, err
 		}
 		select {
@@ -321,6 +324,14 @@ func (e *Executor) tell(id string) {
 		close(c)
 		delete(e.watchers, id)
 	}
+}
+
+// unwatch forgets those who watch a job nothing happens to any more; who still
+// waits looks again.
+func (e *Executor) unwatch(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.tell(id)
 }
 
 // watch answers a channel that is closed at the job's next change, and whether

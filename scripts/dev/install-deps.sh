@@ -17,17 +17,14 @@ needed=(
   'demo genisoimage genisoimage'
   'demo ip iproute2'
   'demo nft nftables'
-  'demo sysctl procps'
   'demo grub-mkimage grub-common'
   'demo /usr/lib/grub/i386-pc/boot.img grub-pc-bin'
   'demo /usr/lib/grub/x86_64-efi/moddep.lst grub-efi-amd64-bin'
-  'demo /bin/busybox busybox-static'
   'demo sfdisk fdisk'
   'demo mke2fs e2fsprogs'
   'demo mkfs.vfat dosfstools'
   'demo mcopy mtools'
   'demo cpio cpio'
-  'demo zstd zstd'
   'test gcc gcc'
   'test /usr/include/stdlib.h libc6-dev'
   'test bats bats'
@@ -67,6 +64,12 @@ main() {
     return 1
   fi
   printf 'installing: %s\n' "${packages[*]}" >&2
+  # Debian would start an SSH server for all the world; the lab starts its own.
+  if [[ " ${packages[*]} " == *' openssh-server '* && ! -e /etc/systemd/system/ssh.service ]]; then
+    mkdir -p /etc/systemd/system
+    ln -s /dev/null /etc/systemd/system/ssh.service
+    printf 'ssh.service is masked, so that no SSH server starts; to have one: systemctl unmask ssh\n' >&2
+  fi
   apt-get -qq update >&2
   DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${packages[@]}" >/dev/null
 }

@@ -1,0 +1,225 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mark3labs/mcp-go/client"
+	"github.com/mark3labs/mcp-go/mcp"
+
+	"linus/internal/lab"
+)
+
+// binDir holds linus and pvelab, built once.
+var binDir string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "linus-e2e-bin")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		build := exec.Command("go", "build", "-o", dir, "linus/cmd/linus", "linus/cmd/pvelab")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
+			return 1
+		}
+		binDir = dir
+		return m.Run()
+	}())
+}
+
+// host is a lab with an installation of linus that uses it.
+type host struct {
+	dir string
+	env []string
+	lab *lab.Lab
+}
+
+// newHost brings a lab up, with extra settings for linus, and takes it down,
+// with everything that is linus's, at the end of the test.
+func newHost(t *testing.T, driver string, settings ...string) *host {
+	t.Helper()
+	if missing := lab.Missing(driver); len(missing) > 0 {
+		t.Skipf("no %s lab here: %s", driver, strings.Join(missing, "; "))
+	}
+	dir, err := os.MkdirTemp("", "linus-e2e")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &host{dir: filepath.Join(dir, "host")}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	defer cancel()
+	h.lab, err = lab.Up(ctx, lab.Options{Dir: h.dir, Driver: driver, Binary: filepath.Join(binDir, "pvelab")})
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		defer cancel()
+		if h.lab != nil {
+			if err := h.lab.Down(ctx); err != nil {
+				t.Errorf("lab down: %v", err)
+			}
+		}
+		os.RemoveAll(dir)
+	})
+	if err != nil {
+		t.Fatalf("lab up: %v", err)
+	}
+	h.env = append(os.Environ(), "LINUS_STATE_DIR="+filepath.Join(dir, "linus"), "CALLBACK_PORT=0", "LINUS_LOG_LEVEL=debug")
+	for k, v := range h.lab.Env() {
+		h.env = append(h.env, k+"="+v)
+	}
+	h.env = append(h.env, settings...)
+	t.Cleanup(func() {
+		if t.Failed() {
+			log, _ := os.ReadFile(filepath.Join(dir, "linus", "engine.log"))
+			t.Logf("engine.log:\n%s", log[max(0, len(log)-20000):])
+		}
+		stop := exec.Command(filepath.Join(binDir, "linus"), "serve", "--stop")
+		stop.Env = h.env
+		if out, err := stop.CombinedOutput(); err != nil {
+			t.Errorf("linus serve --stop: %v\n%s", err, out)
+		}
+	})
+	return h
+}
+
+// fault switches a fault of the lab on.
+func (h *host) fault(t *testing.T, name, value string) {
+	t.Helper()
+	set := exec.Command(filepath.Join(binDir, "pvelab"), "fault", "--dir", h.dir, "set", name, value)
+	if out, err := set.CombinedOutput(); err != nil {
+		t.Fatalf("fault %s: %v\n%s", name, err, out)
+	}
+}
+
+// cli runs a verb of linus and answers its stdout.
+func (h *host) cli(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(binDir, "linus"), args...)
+	cmd.Env = h.env
+	out, err := cmd.Output()
+	if err != nil && len(out) == 0 {
+		t.Errorf("linus %s: %v", strings.Join(args, " "), err)
+	}
+	return string(out)
+}
+
+// mcpClient is a real MCP client process's end of `linus mcp`.
+type mcpClient struct {
+	*client.Client
+	t *testing.T
+}
+
+func (h *host) connect(t *testing.T) *mcpClient {
+	t.Helper()
+	c, err := client.NewStdioMCPClient(filepath.Join(binDir, "linus"), h.env, "mcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	init := mcp.InitializeRequest{}
+	init.Params.ProtocolVersion = mcp.LATEST_PROTOCOL_VERSION
+	init.Params.ClientInfo = mcp.Implementation{Name: "e2e", Version: "1"}
+	if _, err := c.Initialize(ctx, init); err != nil {
+		said := make([]byte, 4096)
+		if r, ok := client.GetStderr(c); ok {
+			n, _ := r.Read(said)
+			said = said[:n]
+		}
+		t.Fatalf("initialize: %v\n%s", err, said)
+	}
+	return &mcpClient{c, t}
+}
+
+func (c *mcpClient) request(tool string, args map[string]any) *mcp.CallToolResult {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 45*time.Second)
+	defer cancel()
+	req := mcp.CallToolRequest{}
+	req.Params.Name, req.Params.Arguments = tool, args
+	res, err := c.CallTool(ctx, req)
+	if err != nil {
+		c.t.Fatalf("%s: %v", tool, err)
+	}
+	return res
+}
+
+// call answers a tool's structured result.
+func (c *mcpClient) call(tool string, args map[string]any) map[string]any {
+	c.t.Helper()
+	res := c.request(tool, args)
+	if res.IsError {
+		c.t.Fatalf("%s: %s", tool, text(res))
+	}
+	var v map[string]any
+	data, err := json.Marshal(res.StructuredContent)
+	if err == nil {
+		err = json.Unmarshal(data, &v)
+	}
+	if err != nil {
+		c.t.Fatalf("%s: %v in %s", tool, err, data)
+	}
+	return v
+}
+
+// fail answers the text of a tool's error.
+func (c *mcpClient) fail(tool string, args map[string]any) string {
+	c.t.Helper()
+	res := c.request(tool, args)
+	if !res.IsError {
+		c.t.Fatalf("%s: no error, but %s", tool, text(res))
+	}
+	return text(res)
+}
+
+func text(res *mcp.CallToolResult) string {
+	var all []string
+	for _, content := range res.Content {
+		if t, ok := content.(mcp.TextContent); ok {
+			all = append(all, t.Text)
+		}
+	}
+	return strings.Join(all, "\n")
+}
+
+func (c *mcpClient) submit(manifest map[string]any) string {
+	c.t.Helper()
+	return c.call("submit_job", map[string]any{"manifest": manifest})["job_id"].(string)
+}
+
+// until polls the job's status, as agents do, until it is as wanted.
+func (c *mcpClient) until(id string, wanted func(map[string]any) bool) map[string]any {
+	c.t.Helper()
+	deadline := time.After(5 * time.Minute)
+	for {
+		j := c.call("get_job_status", map[string]any{"job_id": id})
+		if wanted(j) {
+			return j
+		}
+		select {
+		case <-deadline:
+			c.t.Fatalf("waited 5 minutes; job is %v", j)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// wait follows the job to its end.
+func (c *mcpClient) wait(id string) map[string]any {
+	c.t.Helper()
+	return c.until(id, func(j map[string]any) bool {
+		return j["status"] == "success" || j["status"] == "failed" || j["status"] == "timeout"
+	})
+}
