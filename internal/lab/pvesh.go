@@ -148,8 +148,7 @@ func apiNextID(c *call, _ map[string]string) (any, error) {
 	if err != nil || id < 100 {
 		return nil, fail(255, "400 Parameter verification failed.\nvmid: invalid format - value does not look like a valid VM ID")
 	}
-	if kind, _, taken := c.s.holder(id); taken {
-		_ = kind // the real one says VM of a container too
+	if _, _, taken := c.s.holder(id); taken { // it says VM of a container too
 		return nil, fail(255, "400 Parameter verification failed.\nvmid: VM %d already exists", id)
 	}
 	return asked, nil

@@ -172,13 +172,11 @@ func addUnused(conf *Conf, volid string) string {
 // stores them.
 func (c *call) vmValues() (map[string]string, error) {
 	values := map[string]string{}
-	stored := vmOptions()
+	stored := verb{options: vmOptions()}
 	for key, value := range c.opts {
-		v := verb{options: stored}
-		if _, ok := v.option(key); !ok || key == "vmid" {
-			continue
+		if _, ok := stored.option(key); ok && key != "vmid" {
+			values[key] = value
 		}
-		values[key] = value
 	}
 	if source, ok := values["sshkeys"]; ok {
 		keys, err := c.readSSHKeys(source)
