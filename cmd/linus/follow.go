@@ -130,11 +130,11 @@ func (p *progress) drawLive(now time.Time) {
 	var text string
 	switch {
 	case p.step != "":
-		text = fmt.Sprintf("  %-20s %8s  %s", p.step, seconds(now.Sub(p.stepAt)), p.stepText)
+		text = fmt.Sprintf("  %-20s %8s  %s", p.step, seconds(now.Sub(p.stepAt)), oneLine(p.stepText, 400))
 	case p.phase != "":
-		text = fmt.Sprintf("%-22s %8s  %s", p.phase, seconds(now.Sub(p.phaseAt)), p.waiting)
+		text = fmt.Sprintf("%-22s %8s  %s", p.phase, seconds(now.Sub(p.phaseAt)), oneLine(p.waiting, 400))
 	case p.waiting != "":
-		text = p.waiting
+		text = oneLine(p.waiting, 400)
 	default:
 		return
 	}
