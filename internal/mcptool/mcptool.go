@@ -90,6 +90,9 @@ func defineRaw[In, Out any](name, title, description string, h hints, run func(c
 				return mcp.NewToolResultErrorFromErr("arguments", err), nil
 			}
 		}
+		if string(raw) == "null" { // how some clients write "no arguments"
+			raw = []byte("{}")
+		}
 		var in In
 		if err := job.DecodeStrict("", raw, &in); err != nil {
 			return mcp.NewToolResultError(words(err)), nil
