@@ -7,7 +7,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
+	"strings"
 
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
@@ -101,8 +103,20 @@ func defineRaw[In, Out any](name, title, description string, h hints, run func(c
 		if err != nil {
 			return mcp.NewToolResultError(words(err)), nil
 		}
-		return mcp.NewToolResultStructuredOnly(out), nil
+		return structured(out)
 	}}
+}
+
+// structured is a result as structured content, and as JSON text for clients
+// that know no other. Without HTML's escapes: models read it.
+func structured(out any) (*mcp.CallToolResult, error) {
+	var text strings.Builder
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(out); err != nil {
+		return nil, fmt.Errorf("encode the result: %w", err)
+	}
+	return mcp.NewToolResultStructured(out, strings.TrimSuffix(text.String(), "\n")), nil
 }
 
 // words is an error with the next step in it.
