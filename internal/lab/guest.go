@@ -31,6 +31,7 @@ type guest struct {
 	procs   *procs
 	hostKey ssh.Signer
 	power   chan powerState
+	signals chan os.Signal // the power button, and what stands for it inside
 }
 
 type powerState int
@@ -74,7 +75,12 @@ type guestListeners struct {
 }
 
 func newGuest(config guestConfig) (*guest, guestListeners, error) {
-	g := &guest{config: config, power: make(chan powerState, 1)}
+	g := &guest{config: config, power: make(chan powerState, 1), signals: make(chan os.Signal, 1)}
+	// Before anybody is told that the VM runs: a shutdown may follow at once.
+	signal.Notify(g.signals, syscall.SIGPWR, syscall.SIGUSR2, syscall.SIGINT)
+	// An init does not die of a signal from within. Caught and dropped, not
+	// ignored: a process inherits what its parent ignores.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	var l guestListeners
 	var err error
 	if l.ssh, g.address, err = listenFirst(config.Addresses, config.Port); err != nil {
@@ -271,13 +277,8 @@ func (g *guest) newInstance() error {
 // run serves until the power goes; a reboot ends every process, empties /run
 // and boots again.
 func (g *guest) run(l guestListeners) error {
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGPWR, syscall.SIGUSR2, syscall.SIGINT)
-	// An init does not die of a signal from within. Caught and dropped, not
-	// ignored: a process inherits what its parent ignores.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	for {
-		state := g.serve(l, signals)
+		state := g.serve(l)
 		g.endAll()
 		if state == powerOff {
 			fmt.Fprintln(os.Stderr, "power off")
@@ -295,7 +296,7 @@ func (g *guest) run(l guestListeners) error {
 }
 
 // serve runs one uptime: from boot to the next power change.
-func (g *guest) serve(l guestListeners, signals <-chan os.Signal) powerState {
+func (g *guest) serve(l guestListeners) powerState {
 	var stopReaping func()
 	g.procs, stopReaping = newProcs()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -309,7 +310,7 @@ func (g *guest) serve(l guestListeners, signals <-chan os.Signal) powerState {
 	state := powerOff
 	select {
 	case state = <-g.power:
-	case sig := <-signals:
+	case sig := <-g.signals:
 		if sig == syscall.SIGINT {
 			state = powerReboot
 		}

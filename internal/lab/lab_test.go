@@ -14,13 +14,12 @@ import (
 	"time"
 )
 
+// binaryDir is where TestMain lets pvelabBinary build.
+var binaryDir string
+
 // pvelabBinary builds the binary once for all tests: process guests run it.
 var pvelabBinary = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "pvelab")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "pvelab")
+	path := filepath.Join(binaryDir, "pvelab")
 	out, err := exec.CommandContext(context.Background(), "go", "build", "-o", path, "linus/cmd/pvelab").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build pvelab: %w: %s", err, out)
@@ -29,10 +28,14 @@ var pvelabBinary = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
-	code := m.Run()
-	if path, err := pvelabBinary(); err == nil {
-		os.RemoveAll(filepath.Dir(path))
+	dir, err := os.MkdirTemp("", "pvelab")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
+	binaryDir = dir
+	code := m.Run()
+	os.RemoveAll(dir)
 	os.Exit(code)
 }
 

@@ -339,6 +339,15 @@ func TestProcess_ShutdownAndItsTimeout(t *testing.T) {
 	}
 }
 
+func TestProcess_ShutdownRightAfterStart(t *testing.T) {
+	l := newLab(t)
+	l.must(t, "qm clone 9000 100")
+	for range 10 {
+		l.must(t, "qm start 100")
+		l.must(t, "qm shutdown 100 --timeout 10")
+	}
+}
+
 func TestProcess_RunningVMIsRefused(t *testing.T) {
 	l := newLab(t)
 	l.boot(t, 100)
