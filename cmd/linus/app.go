@@ -48,6 +48,7 @@ func proxmoxBackend(c config.Config, in installation, log *slog.Logger) backend 
 	o := hostOptions(c)
 	o.Log = log
 	host := remote.NewPool(o)
+	inside := guest.New(guest.Options{Host: host, KeyPath: in.keyPath, Port: c.VMSSHPort, Log: log})
 	return backend{
 		provider: proxmox.New(proxmox.Options{
 			Host: host,
@@ -60,8 +61,8 @@ func proxmoxBackend(c config.Config, in installation, log *slog.Logger) backend 
 			ReadyTimeout:   time.Duration(c.VMReadyTimeout) * time.Second,
 			Log:            log,
 		}),
-		guest: guest.New(guest.Options{Host: host, KeyPath: in.keyPath, Port: c.VMSSHPort, Log: log}),
-		close: host.Close,
+		guest: inside,
+		close: func() { inside.Close(); host.Close() },
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -167,6 +168,20 @@ func TestJob_GoesThroughItsPhases(t *testing.T) {
 		t.Errorf("statuses %v", statuses)
 	}
 	r.noLeaks()
+}
+
+// What an operator should know of the host reaches the job's events.
+func TestProvision_TellsTheProvidersWarnings(t *testing.T) {
+	r := newRig(t, 1)
+	r.behave(providertest.Behaviour{Warning: "its host key could not be read"}, true)
+	id := r.submit()
+	r.wait(id)
+	events, err := r.store.Events(context.Background(), id, 0)
+	if err != nil || !slices.ContainsFunc(events, func(e job.Event) bool {
+		return e.Kind == job.EventWarning && e.Text == "its host key could not be read"
+	}) {
+		t.Errorf("events %v, %v", events, err)
+	}
 }
 
 // The task ends and reports before the executor has noted that it runs.

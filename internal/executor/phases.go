@@ -143,11 +143,15 @@ func (e *Executor) provision(ctx context.Context, r *run) error {
 	return err
 }
 
-// progress records a provider's step and the VM ID as soon as there is one.
+// progress records a provider's steps and warnings, and the VM ID as soon as
+// there is one.
 func (e *Executor) progress(ctx context.Context, r *run, p Progress) {
 	_, err := e.update(context.WithoutCancel(ctx), r.id, func(j *job.Job) ([]job.Event, error) {
 		if p.VMID != 0 {
 			j.VM.ID = p.VMID
+		}
+		if p.Warning != "" {
+			return []job.Event{{Kind: job.EventWarning, Phase: "provision", Text: p.Warning}}, nil
 		}
 		if p.Step == "" {
 			return nil, nil

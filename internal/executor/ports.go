@@ -22,10 +22,12 @@ type VMSpec struct {
 
 // Progress is one step of a provider's work as it happens.
 type Progress struct {
-	Step  string // the step's name, e.g. "create_vm"; empty when only VMID is news
+	Step  string // the step's name, e.g. "create_vm"; empty when something else is news
 	Text  string // one line for people
 	N, Of int    // step N of Of
 	VMID  int    // the VM ID, the moment it is ours; else 0
+
+	Warning string // something the job's owner should know, e.g. no host key to pin
 }
 
 // Provider makes and removes VMs on a hypervisor. Every method may be called

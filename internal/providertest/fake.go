@@ -19,6 +19,7 @@ type Behaviour struct {
 	StepDelay time.Duration // of each step of Create
 	FailStep  string        // Create fails at this step, e.g. "start_vm", after undoing its work
 	Fail      error         // with this; nil: a *job.HostError of class HostVM
+	Warning   string        // told while Create works
 
 	// Errors the calls answer, in order; nil in between lets a call through.
 	// A list used up lets all through.
@@ -202,6 +203,9 @@ func (f *Fake) Create(ctx context.Context, spec executor.VMSpec, progress func(e
 	f.mu.Unlock()
 	op := "create VM " + spec.Name
 	vm := job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}
+	if b.Warning != "" {
+		progress(executor.Progress{Warning: b.Warning})
+	}
 	reserved := 0
 	undo := func(err error) (job.VM, error) {
 		f.Vanish(reserved)

@@ -147,6 +147,8 @@ func (p *Provider) Create(ctx context.Context, spec executor.VMSpec, progress fu
 				cloned()
 			}
 			progress(step)
+		case "LINUS_WARNING":
+			progress(executor.Progress{Warning: value})
 		}
 	}
 	res, err := p.run(ctx, call{op: op, script: "create-vm", env: p.createEnvironment(spec), onLine: onLine})
