@@ -59,7 +59,7 @@ type app struct {
 // code.
 func run(ctx context.Context, backend newBackend, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, backend: backend}
-	root := a.root()
+	root := a.root() //nolint:contextcheck // the verbs take it from their command
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)

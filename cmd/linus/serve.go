@@ -88,7 +88,7 @@ func (a *app) serve(ctx context.Context, c config.Config, log *slog.Logger, idle
 		return errors.Join(err, e.close(ctx))
 	}
 	info := control.Info{Version: buildVersion(), PID: os.Getpid(), Callback: callbackAddress(c, e), Settings: c.Effective()}
-	clients := control.NewServer(e, info, func() { end(errAsked) }, log)
+	clients := control.NewServer(e, info, func() { end(errAsked) }, log) //nolint:contextcheck // requests end with Close, after they were told why
 	served := make(chan struct{})
 	go func() {
 		defer close(served)

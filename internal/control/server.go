@@ -28,7 +28,7 @@ type Server struct {
 // NewServer makes a server of the engine. stop is called, once per request,
 // when a client asks the engine to end.
 func NewServer(engine Engine, info Info, stop func(), log *slog.Logger) *Server {
-	base, cancel := context.WithCancelCause(context.Background())
+	base, cancel := context.WithCancelCause(context.Background()) // ended by Close
 	s := &Server{cancel: cancel}
 	s.http = &http.Server{
 		Handler:           handler(engine, info, stop),
