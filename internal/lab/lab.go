@@ -297,6 +297,7 @@ func (s *State) Env() map[string]string {
 		"PROXMOX_NODE":         s.Config.Node,
 		"PROXMOX_STORAGE":      s.Config.Storage,
 		"PROXMOX_BRIDGE":       s.Config.Bridge,
+		"PROXMOX_SCRIPT_DIR":   filepath.Join(s.homeDir(), "linus", "scripts"), // goes with the lab
 		"DEFAULT_VM_TEMPLATE":  TemplateName,
 	}
 	if s.Config.GuestPort != 22 {
