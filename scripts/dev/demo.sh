@@ -81,7 +81,7 @@ JOB
   bin/linus job submit --wait --memory 1G -- sh -c 'echo "about to fail" >&2; exit 3' || status=$?
   printf 'linus exited with the job'"'"'s own status: %d\n' "${status}"
 
-  say 'what is left on the host: linus-owned VMs (none), and the template'
+  say 'what is left: both jobs in the list, and on the host no VM but the template'
   bin/linus job list
   bin/pvelab status --dir "${work_dir}/host"
   [[ ${status} -eq 3 ]]
