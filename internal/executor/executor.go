@@ -177,7 +177,7 @@ func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
 		JobID: j.ID, Status: j.Status, Reason: j.Outcome.Reason, ExitCode: j.Outcome.ExitCode,
 		Error: j.Outcome.Error, StdoutInfo: j.Stdout, StderrInfo: j.Stderr,
 	}
-	if !j.StartedAt.IsZero() {
+	if r.Duration = j.Outcome.Duration; r.Duration == 0 && !j.StartedAt.IsZero() {
 		r.Duration = max(0, j.Outcome.At.Sub(j.StartedAt))
 	}
 	if r.Stdout, err = e.Store.Output(ctx, id, job.Stdout, 0, j.Stdout.Held); err != nil {
@@ -260,7 +260,7 @@ func (e *Executor) Report(ctx context.Context, id, token string, r job.Report) e
 			}
 			return nil, nil
 		}
-		outcome = taskOutcome(j.Manifest, RunState{ExitCode: r.ExitCode, Reason: r.Reason}, r.Error)
+		outcome = taskOutcome(j.Manifest, RunState{ExitCode: r.ExitCode, Reason: r.Reason, Duration: r.Duration}, r.Error)
 		if !j.Decide(outcome) {
 			return []job.Event{{Kind: job.EventIgnored, Text: fmt.Sprintf("complete with exit code %d: the job had ended", r.ExitCode)}}, nil
 		}

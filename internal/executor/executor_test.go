@@ -231,6 +231,17 @@ func TestFollow_ByProbe(t *testing.T) {
 	}
 }
 
+// A runner that fails to end its task at the timeout is helped.
+func TestFollow_EndsATaskItsRunnerDoesNot(t *testing.T) {
+	r := newRig(t, 1)
+	r.behave(providertest.Behaviour{Task: task(providertest.Task{Until: make(chan struct{}), Ahead: 2 * time.Hour})}, false)
+	j := r.wait(r.submit())
+	if j.Status != job.Timeout || j.Outcome.Reason != job.ReasonTimeout || r.fake.Stats().Stops == 0 {
+		t.Errorf("job %+v, %d stops", j.Outcome, r.fake.Stats().Stops)
+	}
+	r.noLeaks()
+}
+
 func TestCancel_AtEveryPhase(t *testing.T) {
 	never := make(chan struct{})
 	blocked := task(providertest.Task{Stdout: []byte("partial"), Until: never})

@@ -20,8 +20,10 @@ const (
 )
 
 // follow returns when the job's outcome is decided: by the runner's report, by
-// what SSH tells when callbacks do not arrive, by the deadline, or because
-// nothing is heard of the task any more.
+// what SSH tells when callbacks do not arrive, by the deadline (kept by the
+// runner, and here should it fail), or because nothing is heard of the task any
+// more. All by clocks that no change of date moves: the VM's since its boot,
+// and ours since the last sign of life.
 func (e *Executor) follow(ctx context.Context, r *run) error {
 	lastSign := time.Now()
 	wait := time.NewTimer(firstProbe)
@@ -49,13 +51,12 @@ func (e *Executor) follow(ctx context.Context, r *run) error {
 			return e.decide(ctx, r, taskOutcome(j.Manifest, state, ""))
 		case err == nil && !state.Started:
 			return e.decide(ctx, r, lostOutcome("the VM answers, but the job is gone from it: was it reset?"))
+		case err == nil && state.Duration > time.Duration(j.Manifest.Timeout)*time.Second+timeoutGrace:
+			return e.decide(ctx, r, taskOutcome(j.Manifest, RunState{Reason: "timeout", Duration: state.Duration}, ""))
 		case err == nil:
 			lastSign = time.Now()
 		case time.Since(lastSign) > e.HeartbeatThreshold:
 			return e.decide(ctx, r, lostOutcome(fmt.Sprintf("no heartbeat and no answer over SSH for %s: %v", e.HeartbeatThreshold, err)))
-		}
-		if limit := time.Duration(j.Manifest.Timeout)*time.Second + timeoutGrace; time.Since(j.StartedAt) > limit {
-			return e.decide(ctx, r, taskOutcome(j.Manifest, RunState{Reason: "timeout"}, ""))
 		}
 	}
 }
@@ -63,7 +64,7 @@ func (e *Executor) follow(ctx context.Context, r *run) error {
 // taskOutcome turns what the runner says into how the job ended.
 func taskOutcome(m job.Manifest, s RunState, text string) job.Outcome {
 	code := s.ExitCode
-	o := job.Outcome{Status: job.Failed, Reason: job.ReasonExitStatus, ExitCode: &code, Error: text, At: now()}
+	o := job.Outcome{Status: job.Failed, Reason: job.ReasonExitStatus, ExitCode: &code, Error: text, At: now(), Duration: s.Duration}
 	switch {
 	case s.Reason == "timeout":
 		o.Status, o.Reason, o.ExitCode = job.Timeout, job.ReasonTimeout, nil

@@ -5,6 +5,7 @@ package executor
 
 import (
 	"context"
+	"time"
 
 	"linus/internal/job"
 )
@@ -66,7 +67,8 @@ type RunState struct {
 	Started     bool
 	Exited      bool
 	ExitCode    int
-	Reason      string // exit, timeout, stopped or lost
+	Reason      string        // exit, timeout, stopped or lost
+	Duration    time.Duration // the task has run so far, by the VM's clock since boot
 	StdoutBytes int64
 	StderrBytes int64
 }

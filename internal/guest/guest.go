@@ -215,6 +215,13 @@ func readState(res result.Result) (executor.RunState, error) {
 		return n
 	}
 	s.ExitCode = int(number("LINUS_EXIT_CODE"))
+	if seconds, ok := res.Lookup("LINUS_DURATION"); ok && err == nil {
+		var parsed time.Duration
+		if parsed, err = time.ParseDuration(seconds + "s"); err != nil || parsed < 0 {
+			err = fmt.Errorf("the job runner answered LINUS_DURATION:%q", seconds)
+		}
+		s.Duration = parsed
+	}
 	s.StdoutBytes, s.StderrBytes = number("LINUS_STDOUT_BYTES"), number("LINUS_STDERR_BYTES")
 	return s, err
 }

@@ -44,6 +44,8 @@ type Outcome struct {
 	ExitCode *int      `json:"exit_code,omitempty"` // nil when the task never ran to an end
 	Error    string    `json:"error,omitempty"`     // for people: what went wrong and what to do
 	At       time.Time `json:"at"`
+
+	Duration time.Duration `json:"duration,omitempty"` // the task ran, by the VM's own clock; 0 where unknown
 }
 
 // OutputInfo counts one output stream in bytes.
@@ -116,7 +118,7 @@ type Result struct {
 	Stderr     []byte        `json:"stderr"`
 	StdoutInfo OutputInfo    `json:"stdout_info"`
 	StderrInfo OutputInfo    `json:"stderr_info"`
-	Duration   time.Duration `json:"duration"` // from start to end of the task, 0 if it never started
+	Duration   time.Duration `json:"duration"` // the task ran, 0 if it never started
 }
 
 // Report is what the job runner tells through a callback.

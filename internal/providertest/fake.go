@@ -40,6 +40,7 @@ type Task struct {
 	ExitCode       int
 	Until          <-chan struct{} // it runs until this is closed; nil: no longer than For
 	For            time.Duration   // how long it runs without Until
+	Ahead          time.Duration   // by so much longer the VM's clock says it has run
 }
 
 // fakeSteps are create-vm's steps.
@@ -390,6 +391,7 @@ func (r *fakeRun) state() executor.RunState {
 			ended = false
 		}
 	}
+	s.Duration = ran + r.task.Ahead
 	switch {
 	case !r.stopped.IsZero():
 		s.Exited, s.ExitCode, s.Reason = true, 143, "stopped"
