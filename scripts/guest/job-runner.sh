@@ -9,13 +9,15 @@
 # coreutils, util-linux, curl for callbacks, and sudo where a file goes beyond
 # the user's reach.
 #
-# Usage: job-runner.sh start | run | probe | stop [TERM|KILL]
+# Usage: job-runner.sh start | run | probe | stop [TERM|KILL] | callback <url>
 #   start  installs the job's files, sets `run` going in the background and
 #          returns when it lives. Again: resumes what is left to do, or nothing.
 #   run    the supervisor: runs the task, ends it at its timeout or on stop,
 #          records how it ended, tells the server. One task never runs twice.
 #   probe  says how the job stands.
 #   stop   ends the task with its whole process tree and waits until recorded.
+#   callback  tries whether the server answers at the URL; if so, callbacks go
+#          there from now on, at once.
 #
 # Inputs: LINUS_NONCE (marks the result block), LINUS_ROOT (a prefix for every
 # path, the job's files too; for tests).
@@ -33,6 +35,7 @@
 #   runner          pid, start and boot id of the supervisor
 #   stop            the signal somebody asked for
 #   completion      recorded|given_up and the HTTP status
+#   callback_url    where callbacks go, when not to the settings' CALLBACK_URL
 #   control         fifo: a byte wakes the supervisor
 #   runner.log      for people
 
@@ -96,12 +99,16 @@ load_settings() {
     settings_error="HEARTBEAT_INTERVAL '${heartbeat_interval}' and MAX_OUTPUT_SIZE '${max_output_size}' must be numbers above 0"
   elif [[ ${status_mode} != simple && ${status_mode} != detailed && ${status_mode} != streaming ]]; then
     settings_error="STATUS_MODE '${status_mode}' is not simple, detailed or streaming"
-  elif [[ -n ${callback_url} && (${callback_url} != http*://?* || ${callback_url} == *[[:space:]]*) ]]; then
+  elif [[ -n ${callback_url} ]] && ! is_url "${callback_url}"; then
     settings_error="CALLBACK_URL '${callback_url}' is not a URL"
   elif [[ ! -f ${home}/task ]]; then
     settings_error="there is no file task"
   fi
   [[ -z ${settings_error} ]]
+}
+
+is_url() { # <text>
+  [[ $1 == http?(s)://?* && $1 != *[[:space:]]* ]]
 }
 
 # read_boot_id sets boot_id: another one means the guest was rebooted.
@@ -418,15 +425,16 @@ exec_task() {
 # --- probe and stop ----------------------------------------------------------
 
 probe_job() {
-  local boot launched code reason duration sizes
+  local boot launched code reason duration text sizes
   if [[ ! -e ${state}/launched ]]; then
     result_line JOB_STATE absent
     return
   fi
-  if { read -r code reason _ _ duration _ <"${state}/exit_status"; } 2>/dev/null; then
+  if { read -r code reason _ _ duration text <"${state}/exit_status"; } 2>/dev/null; then
     result_line JOB_STATE exited
     result_line EXIT_CODE "${code}"
     result_line EXIT_REASON "${reason}"
+    [[ -z ${text} ]] || result_line EXIT_TEXT "${text}"
   else
     result_line JOB_STATE running
     read -r boot launched _ <"${state}/launched"
@@ -440,6 +448,19 @@ probe_job() {
   result_line STDERR_BYTES "${sizes#*$'\n'}"
   result_line DURATION "${duration}"
   if runner_alive; then result_line RUNNER_ALIVE yes; else result_line RUNNER_ALIVE no; fi
+}
+
+# choose_callback sends callbacks to the URL if the server answers there. A
+# completion that waits for its next try is told at once.
+choose_callback() { # <url>
+  is_url "$1" || result_fail invalid "${1@Q} is not a URL" "give http://HOST:PORT"
+  if callback_reaches "$1"; then
+    publish callback_url "$1"
+    wake_runner
+    result_line CALLBACK reached
+  else
+    result_line CALLBACK unreachable
+  fi
 }
 
 stop_job() { # <TERM|KILL>
@@ -481,7 +502,8 @@ main() {
     start) start_job ;;
     probe) probe_job ;;
     stop) stop_job "${2:-TERM}" ;;
-    *) result_fail invalid "${verb@Q} is not a command" "use start, run, probe or stop [TERM|KILL]" ;;
+    callback) choose_callback "${2:-}" ;;
+    *) result_fail invalid "${verb@Q} is not a command" "use start, run, probe, stop [TERM|KILL] or callback <url>" ;;
   esac
   result_line RESULT SUCCESS
 }

@@ -8,11 +8,13 @@
 # callback_post sends the body on stdin to /callback/<job>/<route>. Sets
 # callback_status to the HTTP status (000: no answer, none: no token here) and
 # callback_answer to the answer's text. True on 2xx. Takes 20 s at most. The
-# token reaches curl through a pipe, so that ps never shows it.
+# token reaches curl through a pipe, so that ps never shows it. The URL is read
+# anew each time: linus may have found a better way.
 callback_post() { # <route> <content_type>
   local token='' answer
   callback_status=none
   callback_answer=
+  { IFS= read -r callback_url <"${state}/callback_url"; } 2>/dev/null || true
   { IFS= read -r token <"${token_file}"; } 2>/dev/null || true
   [[ -n ${token} ]] || return 1
   answer=$(
@@ -24,6 +26,15 @@ callback_post() { # <route> <content_type>
   callback_status=${answer##*$'\n'}
   callback_answer=${answer%$'\n'*}
   [[ ${callback_status} == 2?? ]]
+}
+
+# callback_reaches tells whether a linus server answers at a URL. Takes 8 s at most.
+callback_reaches() { # <url>
+  local answer
+  answer=$(
+    curl -q --silent --globoff --noproxy '*' --connect-timeout 4 --max-time 8 --url "${1%/}/health"
+  ) || true
+  [[ ${answer} =~ ^\{[[:space:]]*\"status\"[[:space:]]*:[[:space:]]*\"ok\"[[:space:]]*\}[[:space:]]*$ ]]
 }
 
 # callback_heartbeat says that the job's runner lives.

@@ -5,7 +5,7 @@
 # Writes its port to DIR/port, a line per request to DIR/requests
 # ("METHOD path status"), bodies to DIR/body.N, output streams to
 # DIR/got.stdout and DIR/got.stderr. DIR/answer, when there, holds the status
-# every request is answered with.
+# every request is answered with; DIR/health what /health answers.
 use strict;
 use warnings;
 use IO::Socket::INET;
@@ -29,8 +29,12 @@ while (my $client = $server->accept) {
   read $client, $body, $header{'content-length'} // 0;
   my ($method, $path) = split ' ', $request;
   my $status = -e "$dir/answer" ? 0 + get("$dir/answer") : 200;
-  $status = 401 if ($header{authorization} // '') ne "Bearer $token";
   my $answer = '{"received": true}';
+  if ($path eq '/health') {
+    $answer = -e "$dir/health" ? get("$dir/health") : '{"status":"ok"}' . "\n";
+  } elsif (($header{authorization} // '') ne "Bearer $token") {
+    $status = 401;
+  }
   if ($status == 200 && $path =~ /output\?stream=(stdout|stderr)&offset=(\d+)$/) {
     my $file = "$dir/got.$1";
     my $held = -s $file // 0;

@@ -149,6 +149,45 @@ completes() { (($(requests complete) >= $1)); }
   [[ $(last_body complete | jq .exit_code) == 4 ]]
 }
 
+@test "callbacks move to a URL the server answers at, while the task runs" {
+  serve
+  settings "CALLBACK_URL=http://127.0.0.1:9" # nothing listens there
+  task 'sleep 4'
+  start
+  run bash "${runner}" callback "http://127.0.0.1:${port}"
+  [[ ${status} == 0 && ${output} == *LINUS_CALLBACK:reached* ]]
+  until_true 10 beats 1
+  until_true 20 completed
+}
+
+@test "a completion that waits for its next try goes to the new URL at once" {
+  serve
+  settings "CALLBACK_URL=http://127.0.0.1:9"
+  task 'exit 6'
+  run_to_end
+  sleep 8 # the next try is about 8 s away
+  [[ ! -e ${state}/completion ]]
+  bash "${runner}" callback "http://127.0.0.1:${port}"
+  until_true 3 completed
+  [[ $(last_body complete | jq .exit_code) == 6 ]]
+}
+
+@test "callbacks stay where they go when no linus server answers at a URL" {
+  serve
+  settings "CALLBACK_URL=http://127.0.0.1:${port}"
+  task 'sleep 2'
+  start
+  run bash "${runner}" callback http://127.0.0.1:9
+  [[ ${status} == 0 && ${output} == *LINUS_CALLBACK:unreachable* ]]
+  printf '<html>please log in</html>' >"${server}/health" # somebody answers, but not linus
+  run bash "${runner}" callback "http://127.0.0.1:${port}"
+  [[ ${output} == *LINUS_CALLBACK:unreachable* ]]
+  [[ ! -e ${state}/callback_url ]]
+  run bash "${runner}" callback 'file:///etc/passwd'
+  [[ ${status} == 1 && ${output} == *'is not a URL'* ]]
+  until_true 20 completed
+}
+
 @test "a wrong token is refused, and the right one heals it" {
   serve
   printf wrong >"${LINUS_ROOT}/run/linus/token"

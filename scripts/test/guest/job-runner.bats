@@ -342,6 +342,8 @@ kill_runner() {
   until_true 20 exited
   read_end
   [[ ${code} == -1 && ${reason} == lost && ${text} == *rebooted* ]]
+  run probe
+  [[ ${output} == *LINUS_EXIT_REASON:lost*LINUS_EXIT_TEXT:*rebooted* ]]
   # The process tree of this test is not really gone; end it.
   read -r _ _ session <"${state}/task"
   kill -KILL -- "-${session}"
