@@ -110,6 +110,7 @@ func (a *app) openEngine(ctx context.Context, c config.Config, log *slog.Logger)
 		MaxJobs:  c.MaxJobs, MaxOutput: int64(c.MaxOutputSize),
 		HeartbeatThreshold: time.Duration(c.HeartbeatThreshold) * time.Second,
 		CleanupInterval:    time.Duration(c.CleanupInterval) * time.Second,
+		Retention:          time.Duration(c.RetentionDays) * 24 * time.Hour,
 		CallbackURL:        func(ctx context.Context) (string, error) { return e.callbackURL(ctx, c) },
 	})
 	e.callbacks, err = callback.Listen(ctx, c.CallbackHost, c.CallbackPort, e.Executor, log)

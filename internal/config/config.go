@@ -56,6 +56,8 @@ type Config struct {
 	AllowedCommands    string   `envconfig:"ALLOWED_COMMANDS" desc:"Kept for the execute_command tool. This version has no such tool, enforces nothing, and so refuses a value."`
 	CleanupInterval    int      `envconfig:"CLEANUP_INTERVAL_SECONDS" default:"30" min:"10" max:"86400" desc:"Seconds between two searches for VMs that should be gone."`
 
+	RetentionDays int `envconfig:"RETENTION_DAYS" default:"30" min:"0" max:"3650" desc:"Days after which an ended job and its output are forgotten. 0: never."`
+
 	StateDir string `envconfig:"LINUS_STATE_DIR" kind:"path" desc:"Directory for database, outputs, key and log. Empty: linus in $XDG_STATE_HOME or ~/.local/state."`
 	LogLevel string `envconfig:"LINUS_LOG_LEVEL" default:"info" desc:"debug, info, warn or error."`
 

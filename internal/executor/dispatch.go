@@ -29,6 +29,7 @@ func (e *Executor) dispatch(ctx context.Context, unfinished []job.Job) {
 	defer jobs.Wait()
 
 	e.adopt(ctx, &jobs, unfinished)
+	jobs.Go(func() { e.sweep(ctx) })
 	tick := time.NewTicker(e.CleanupInterval)
 	defer tick.Stop()
 	for {

@@ -33,7 +33,9 @@ type Options struct {
 	MaxJobs            int           // jobs that hold a VM at once; 4
 	MaxOutput          int64         // bytes kept of each stream; 10 MiB
 	HeartbeatThreshold time.Duration // silence after which a job is lost; 2 min
-	CleanupInterval    time.Duration // between two passes over what is left to clean up; 30 s
+	CleanupInterval    time.Duration // between two tries to finish what could not be finished; 30 s
+	SweepInterval      time.Duration // between two searches for forgotten VMs and old jobs; 10 min
+	Retention          time.Duration // after which an ended job is forgotten; 0: never
 	HeartbeatInterval  time.Duration // between two heartbeats of a runner; 10 s
 	// CollectPatience is how long a VM that does not answer is asked for the
 	// output; a tenth of it where the job was cancelled or lost. 3 min.
@@ -71,6 +73,7 @@ func New(o Options) *Executor {
 	o.HeartbeatInterval = cmp.Or(o.HeartbeatInterval, 10*time.Second)
 	o.CollectPatience = cmp.Or(o.CollectPatience, 3*time.Minute)
 	o.CleanupInterval = cmp.Or(o.CleanupInterval, 30*time.Second)
+	o.SweepInterval = cmp.Or(o.SweepInterval, 10*time.Minute)
 	return &Executor{
 		Options:  o,
 		wake:     make(chan struct{}, 1),

@@ -517,3 +517,27 @@ func TestResult_BeforeTheEnd(t *testing.T) {
 		t.Errorf("unknown job: %v", err)
 	}
 }
+
+// A VM that turns up after its job's end goes, under whatever ID; one of a job
+// nobody here knows, or with another name, stays.
+func TestSweep_DestroysWhatItsJobIsDoneWith(t *testing.T) {
+	r := newRig(t, 1)
+	r.stop()
+	r.opts.SweepInterval = 20 * time.Millisecond
+	r.restart()
+	r.behave(providertest.Behaviour{}, true)
+	done := r.wait(r.submit())
+	back := *done.VM
+	back.ID = 900
+	r.fake.Return(back)
+	renamed := *done.VM
+	renamed.ID, renamed.Name = 901, "kept-by-the-operator"
+	r.fake.Return(renamed)
+	unknown := *done.VM
+	unknown.ID, unknown.Job = 902, "019aa000-0000-7000-8000-000000000000"
+	r.fake.Return(unknown)
+	r.until(done.ID, func(job.Job) bool { return !r.fake.Has(900) })
+	if !r.fake.Has(901) || !r.fake.Has(902) {
+		t.Errorf("left: %v; want 901 and 902", r.fake.VMs())
+	}
+}

@@ -119,6 +119,9 @@ type Store interface {
 	// SealOutput makes the stream final. When total is more than the limit it
 	// keeps the head, a marker with the count of dropped bytes, and tail.
 	SealOutput(ctx context.Context, id, stream string, total int64, tail []byte) (job.OutputInfo, error)
+	// Forget removes the jobs that ended before the given time and whose VM is
+	// gone, with their files, and answers how many.
+	Forget(ctx context.Context, before time.Time) (int, error)
 	// Output answers at most limit bytes held of a stream, from offset.
 	Output(ctx context.Context, id, stream string, offset, limit int64) ([]byte, error)
 }

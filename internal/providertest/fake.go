@@ -154,6 +154,13 @@ func (f *Fake) PlantAt(id int, name string) {
 	f.vms[id] = &fakeVM{VM: job.VM{ID: id, Name: name}, foreign: true}
 }
 
+// Return puts a VM back that was destroyed, as from a backup.
+func (f *Fake) Return(vm job.VM) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.vms[vm.ID] = &fakeVM{VM: vm}
+}
+
 // Has reports whether there is a VM of this ID.
 func (f *Fake) Has(id int) bool {
 	f.mu.Lock()

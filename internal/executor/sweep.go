@@ -1,0 +1,78 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"linus/internal/job"
+)
+
+// sweep looks from time to time for what no job's own life takes care of.
+func (e *Executor) sweep(ctx context.Context) {
+	tick := time.NewTicker(e.SweepInterval)
+	defer tick.Stop()
+	for {
+		e.reapVMs(ctx)
+		if e.Retention > 0 {
+			n, err := e.Store.Forget(ctx, now().Add(-e.Retention))
+			if err != nil && ctx.Err() == nil {
+				e.Log.Error("forget old jobs failed", "err", err)
+			}
+			if n > 0 {
+				e.Log.Info("old jobs forgotten", "count", n)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// reapVMs compares the host with the store and destroys what is ours and
+// unwanted: a VM of a job that is done with its VM, under whatever ID it is.
+// It must carry the job's marker and name, which the host proves again. A VM
+// of no job known here is left alone: this store may not be the only one with
+// our mark, and the host's own lease ends such a VM.
+func (e *Executor) reapVMs(ctx context.Context) {
+	page, err := e.Store.List(ctx, job.Filter{Limit: 1})
+	if err != nil || len(page.Jobs) == 0 {
+		return
+	}
+	vms, err := e.Provider.List(ctx)
+	if err != nil && ctx.Err() == nil {
+		e.Log.Warn("list VMs on the host failed", "err", err)
+	}
+	for _, vm := range vms {
+		log := e.Log.With("vm_id", vm.ID, "node", vm.Node, "job_id", vm.Job)
+		j, err := e.Store.Job(ctx, vm.Job)
+		switch {
+		case errors.Is(err, job.ErrNotFound):
+			log.Warn("VM with our mark, but of no job known here: left alone")
+			continue
+		case err != nil:
+			return
+		case !j.Done() || j.VM == nil || j.VM.State != job.VMDestroyed:
+			continue // its job takes care of it, or keeps it
+		case vm.Name != j.VM.Name:
+			log.Warn("VM with a job's mark, but another name: left alone")
+			continue
+		}
+		text := fmt.Sprintf("VM %d was found after the job's end and is destroyed", vm.ID)
+		if err = e.Provider.Destroy(ctx, vm); err != nil {
+			if ctx.Err() != nil {
+				return
+			}
+			text = fmt.Sprintf("VM %d was found after the job's end and could not be destroyed, will be tried again: %v", vm.ID, err)
+		}
+		log.Warn("VM found after its job's end", "err", err)
+		if _, err := e.update(ctx, j.ID, func(*job.Job) ([]job.Event, error) {
+			return []job.Event{{Kind: job.EventWarning, Text: text}}, nil
+		}); err != nil && ctx.Err() == nil {
+			log.Error("record warning failed", "err", err)
+		}
+	}
+}

@@ -1,0 +1,73 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"linus/internal/job"
+)
+
+func TestForget_RemovesOldEndedJobsWithTheirFiles(t *testing.T) {
+	ctx := context.Background()
+	s, err := Open(ctx, Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close() //nolint:errcheck // the test is over
+	old := time.Now().Add(-48 * time.Hour)
+	add := func(id string, ended time.Time, state job.VMState, lifecycle job.Lifecycle) {
+		t.Helper()
+		m := job.Manifest{Task: "x", AgentType: job.AgentScript, Lifecycle: lifecycle}
+		j := job.Job{ID: id, Manifest: m, Status: job.Pending, CreatedAt: old}
+		if _, _, err := s.Insert(ctx, j, "", "key-"+id); err != nil {
+			t.Fatal(err)
+		}
+		if ended.IsZero() {
+			return
+		}
+		_, err := s.Update(ctx, id, func(j *job.Job) ([]job.Event, error) {
+			j.VM = &job.VM{Name: "vm", State: state}
+			j.Decide(job.Outcome{Status: job.Failed, Reason: job.ReasonInternal, At: ended})
+			return []job.Event{{Kind: job.EventDecided}}, j.Finish(ended)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	const (
+		gone    = "019aa000-0000-7000-8000-000000000001"
+		recent  = "019aa000-0000-7000-8000-000000000002"
+		pending = "019aa000-0000-7000-8000-000000000003"
+		leaked  = "019aa000-0000-7000-8000-000000000004"
+		kept    = "019aa000-0000-7000-8000-000000000005"
+	)
+	add(gone, old, job.VMDestroyed, job.Ephemeral)
+	add(recent, time.Now(), job.VMDestroyed, job.Ephemeral)
+	add(pending, time.Time{}, "", job.Ephemeral)
+	add(leaked, old, job.VMCreated, job.Ephemeral)
+	add(kept, old, job.VMCreated, job.Persistent)
+	orphan := s.jobDir("019aa000-0000-7000-8000-000000000009")
+	if err := errors.Join(os.Mkdir(orphan, 0o700), os.Chtimes(orphan, old, old)); err != nil {
+		t.Fatal(err)
+	}
+	n, err := s.Forget(ctx, time.Now().Add(-24*time.Hour))
+	if n != 1 || err != nil {
+		t.Errorf("Forget = %d, %v; want 1", n, err)
+	}
+	if _, err := s.Job(ctx, gone); !errors.Is(err, job.ErrNotFound) {
+		t.Errorf("the old job: %v", err)
+	}
+	for _, dir := range []string{s.jobDir(gone), orphan} {
+		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is still there", dir)
+		}
+	}
+	for _, id := range []string{recent, pending, leaked, kept} {
+		if _, err := s.Manifest(ctx, id); err != nil {
+			t.Errorf("job %s: %v", id, err)
+		}
+	}
+}
