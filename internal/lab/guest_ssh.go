@@ -67,10 +67,13 @@ func (s *sshServer) handle(_ context.Context, nc net.Conn) {
 	_ = nc.SetDeadline(time.Time{})
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { ssh.DiscardRequests(requests) })
+	forwards := &forwarder{conn: conn, back: map[string]net.Listener{}}
+	wg.Go(func() { forwards.requests(requests) })
 	var open atomic.Int32
 	for c := range channels {
 		switch {
+		case c.ChannelType() == "direct-tcpip":
+			wg.Go(func() { forwards.connect(c) })
 		case c.ChannelType() != "session":
 			_ = c.Reject(ssh.UnknownChannelType, "unknown channel type")
 		case open.Load() >= maxSessions:

@@ -1,10 +1,12 @@
 package lab
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -248,6 +250,50 @@ func TestProcess_SessionsAreLikeOpenSSH(t *testing.T) {
 		}
 		if err == nil {
 			t.Error("all were opened")
+		}
+	})
+	t.Run("forwarding, to the machine and back to the client from loopback only", func(t *testing.T) {
+		other := l.login(t, 100, defaultGuestUser)
+		back, err := other.Listen("tcp", "0.0.0.0:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			for conn, err := back.Accept(); err == nil; conn, err = back.Accept() {
+				_, _ = io.Copy(conn, conn)
+				conn.Close()
+			}
+		}()
+		port := back.Addr().(*net.TCPAddr).Port
+		got := remote(t, client, fmt.Sprintf("exec 3<>/dev/tcp/127.0.0.1/%d; echo there and back >&3; head -n 1 <&3", port))
+		if got != "there and back" {
+			t.Errorf("back to the client: %q", got)
+		}
+		got = remote(t, client, fmt.Sprintf("(exec 3<>/dev/tcp/%s/%d) 2>/dev/null || echo refused", l.address(t, 100), port))
+		if got != "refused" {
+			t.Errorf("on the guest's own address: %q", got)
+		}
+		out, err := other.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintln(out, "round trip")
+		line, err := bufio.NewReader(out).ReadString('\n')
+		if err != nil || line != "round trip\n" {
+			t.Errorf("forwarded: %q, %v", line, err)
+		}
+		other.Close() // with out still open
+		remote(t, client, fmt.Sprintf("for i in $(seq 50); do (exec 3<>/dev/tcp/127.0.0.1/%d) 2>/dev/null || exit 0; sleep 0.1; done; exit 1", port))
+	})
+	t.Run("forwarding switched off in sshd_config", func(t *testing.T) {
+		remote(t, client, "sudo -n sh -c 'mkdir -p /etc/ssh; echo AllowTcpForwarding no >>/etc/ssh/sshd_config'")
+		if back, err := client.Listen("tcp", "127.0.0.1:0"); err == nil {
+			back.Close()
+			t.Error("listening back was allowed")
+		}
+		if out, err := client.Dial("tcp", "127.0.0.1:22"); err == nil {
+			out.Close()
+			t.Error("forwarding was allowed")
 		}
 	})
 	t.Run("another user is not let in", func(t *testing.T) {
