@@ -358,10 +358,12 @@ kill_runner() {
 }
 
 @test "a task finds default signals, its home, and no descriptor of the runner" {
-  task 'grep SigIgn /proc/self/status; pwd; ls /proc/self/fd'
+  # 32 and 33 are the C library's own: nobody can set them, so they stay as
+  # whoever runs this test has left them.
+  task 'read -r _ ignored < <(grep SigIgn /proc/self/status); echo $((16#${ignored} & ~0x180000000)); pwd; ls /proc/self/fd'
   run_to_end
   cat "${state}/stdout"
-  [[ $(<"${state}/stdout") == $'SigIgn:\t0000000000000000\n'"${HOME}"$'\n0\n1\n2\n3' ]]
+  [[ $(<"${state}/stdout") == 0$'\n'"${HOME}"$'\n0\n1\n2\n3' ]]
 }
 
 @test "a task that fills the disk still has an end" {
