@@ -274,8 +274,10 @@ func (a *agentServer) fileOpen(arguments json.RawMessage) (any, error) {
 	if err := json.Unmarshal(arguments, &v); err != nil {
 		return nil, err
 	}
-	flags := map[string]int{"": os.O_RDONLY, "r": os.O_RDONLY, "rb": os.O_RDONLY, "w": os.O_WRONLY | os.O_CREATE | os.O_TRUNC,
-		"wb": os.O_WRONLY | os.O_CREATE | os.O_TRUNC, "a": os.O_WRONLY | os.O_CREATE | os.O_APPEND}
+	flags := map[string]int{
+		"": os.O_RDONLY, "r": os.O_RDONLY, "rb": os.O_RDONLY, "w": os.O_WRONLY | os.O_CREATE | os.O_TRUNC,
+		"wb": os.O_WRONLY | os.O_CREATE | os.O_TRUNC, "a": os.O_WRONLY | os.O_CREATE | os.O_APPEND,
+	}
 	mode, ok := flags[v.Mode]
 	if !ok {
 		return nil, fmt.Errorf("invalid file open mode '%s'", v.Mode)

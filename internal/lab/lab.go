@@ -206,8 +206,10 @@ func (s *State) sshAddress() string {
 
 // layOut makes the directories and commands.
 func (s *State) layOut() error {
-	dirs := []string{s.nodeDir(s.Config.Node, "qemu-server"), s.nodeDir(s.Config.Node, "lxc"),
-		s.path("storage", "local", "images"), s.path("storage", "local-lvm"), s.path("run"), s.path("log"), s.BinDir()}
+	dirs := []string{
+		s.nodeDir(s.Config.Node, "qemu-server"), s.nodeDir(s.Config.Node, "lxc"),
+		s.path("storage", "local", "images"), s.path("storage", "local-lvm"), s.path("run"), s.path("log"), s.BinDir(),
+	}
 	for _, dir := range dirs {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err

@@ -196,8 +196,10 @@ func TestUp_KilledAnywhereLeavesNothingAfterDown(t *testing.T) {
 func TestEnv_NamesTheLab(t *testing.T) {
 	l := newLab(t)
 	env := l.Env()
-	for _, name := range []string{"PROXMOX_HOST", "PROXMOX_SSH_PORT", "PROXMOX_SSH_USER", "PROXMOX_SSH_KEY_PATH",
-		"PROXMOX_KNOWN_HOSTS", "PROXMOX_NODE", "PROXMOX_STORAGE", "PROXMOX_BRIDGE", "PROXMOX_SCRIPT_DIR", "PVELAB_DIR"} {
+	for _, name := range []string{
+		"PROXMOX_HOST", "PROXMOX_SSH_PORT", "PROXMOX_SSH_USER", "PROXMOX_SSH_KEY_PATH",
+		"PROXMOX_KNOWN_HOSTS", "PROXMOX_NODE", "PROXMOX_STORAGE", "PROXMOX_BRIDGE", "PROXMOX_SCRIPT_DIR", "PVELAB_DIR",
+	} {
 		if env[name] == "" {
 			t.Errorf("%s is missing", name)
 		}

@@ -42,29 +42,35 @@ func flag(name string) option { return option{name: name, kind: kindBool, min: -
 func whole(name string, lowest, highest int) option {
 	return option{name: name, kind: kindInteger, min: lowest, max: highest, maxIndex: -1}
 }
+
 func number(name string, lowest, highest int) option {
 	return option{name: name, kind: kindNumber, min: lowest, max: highest, maxIndex: -1}
 }
+
 func oneOf(name string, values ...string) option {
 	o := text(name)
 	o.enum = values
 	return o
 }
+
 func matching(name, pattern string) option {
 	o := text(name)
 	o.pattern = regexp.MustCompile("^(?:" + pattern + ")$")
 	return o
 }
+
 func checked(name string, check func(string) error) option {
 	o := text(name)
 	o.check = check
 	return o
 }
+
 func props(name, defaultKey string, keys ...option) option {
 	o := text(name)
 	o.kind, o.keys, o.defaultKey = kindProps, keys, defaultKey
 	return o
 }
+
 func (o option) indexed(maxIndex int) option {
 	o.maxIndex = maxIndex
 	return o

@@ -21,8 +21,10 @@ func (c *call) pvesm(args []string) error {
 		{name: "list", positional: []string{"storage"}, options: append(st, vmid("vmid"), text("content")), run: pvesmList},
 		{name: "path", positional: []string{"volume"}, options: []option{text("volume")}, run: pvesmPath},
 		{name: "free", positional: []string{"volume"}, options: []option{text("volume")}, run: pvesmFree},
-		{name: "alloc", positional: []string{"storage", "vmid", "filename", "size"}, run: pvesmAlloc,
-			options: append(st, vmid("vmid"), text("filename"), text("size"), oneOf("format", "raw", "qcow2", "subvol", "vmdk"))},
+		{
+			name: "alloc", positional: []string{"storage", "vmid", "filename", "size"}, run: pvesmAlloc,
+			options: append(st, vmid("vmid"), text("filename"), text("size"), oneOf("format", "raw", "qcow2", "subvol", "vmdk")),
+		},
 	}
 	i := slices.IndexFunc(known, func(v *verb) bool { return v.name == args[0] })
 	if i < 0 {

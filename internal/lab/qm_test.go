@@ -125,11 +125,13 @@ func TestTexts_OfVersion8(t *testing.T) {
 func TestCreate_InOneCall(t *testing.T) {
 	l := newLab(t)
 	image := filepath.Join(l.Dir, "image.qcow2")
-	got := l.runArgs(t, []string{"qm", "create", "100", "--name", "one-call", "--memory", "2048", "--cores", "2", "--cpu", "host",
+	got := l.runArgs(t, []string{
+		"qm", "create", "100", "--name", "one-call", "--memory", "2048", "--cores", "2", "--cpu", "host",
 		"--ostype", "l26", "--scsihw", "virtio-scsi-single", "--scsi0", "local:0,import-from=" + image + ",discard=on,iothread=1",
 		"--scsi1", "local:cloudinit", "--net0", "virtio,bridge=vmbr0", "--serial0", "socket", "--vga", "serial0", "--agent", "enabled=1",
 		"--ciuser", "me", "--sshkeys", "/dev/stdin", "--ipconfig0", "ip=dhcp", "--ciupgrade", "0", "--tags", "linus;Beta",
-		"--description", "linus-job=1 linus-owner=2\nsecond: line"}, testKey)
+		"--description", "linus-job=1 linus-owner=2\nsecond: line",
+	}, testKey)
 	if got.code != 0 {
 		t.Fatalf("exit code %d: %s", got.code, got.err)
 	}
@@ -293,48 +295,62 @@ func TestFaults(t *testing.T) {
 		err   string
 		then  func(t *testing.T, l *Lab)
 	}{
-		{"lock timeout", FaultLockTimeout, "1", "qm set 100 --memory 1024", 255,
+		{
+			"lock timeout", FaultLockTimeout, "1", "qm set 100 --memory 1024", 255,
 			"can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout\n",
-			func(t *testing.T, l *Lab) { l.must(t, "qm set 100 --memory 1024") }},
-		{"ID taken by a VM", FaultTaken, "1", "qm clone 9000 110", 255, "unable to create VM 110: config file already exists\n",
+			func(t *testing.T, l *Lab) { l.must(t, "qm set 100 --memory 1024") },
+		},
+		{
+			"ID taken by a VM", FaultTaken, "1", "qm clone 9000 110", 255, "unable to create VM 110: config file already exists\n",
 			func(t *testing.T, l *Lab) {
 				if l.conf(t, 110).Get("name") != "foreign-vm" {
 					t.Error("110 is not the foreign VM")
 				}
 				l.must(t, "qm clone 9000 111")
-			}},
+			},
+		},
 		{"ID taken by a container", FaultTakenCT, "1", "qm create 110", 255, "CT 110 already exists on node 'pve'\n", nil},
-		{"resize fails and exits 0", FaultResizeFails, "1", "qm resize 100 scsi0 9G", 0, "failed: exit code 5",
+		{
+			"resize fails and exits 0", FaultResizeFails, "1", "qm resize 100 scsi0 9G", 0, "failed: exit code 5",
 			func(t *testing.T, l *Lab) {
 				if got := l.conf(t, 100).Get("scsi0"); !strings.HasSuffix(got, "size=2G") {
 					t.Errorf("scsi0: %s", got)
 				}
-			}},
-		{"clone fails and exits 0", FaultCloneFails, "1", "qm clone 9000 110", 0, "clone failed: ",
+			},
+		},
+		{
+			"clone fails and exits 0", FaultCloneFails, "1", "qm clone 9000 110", 0, "clone failed: ",
 			func(t *testing.T, l *Lab) {
 				if _, err := l.LoadConf(110); err == nil {
 					t.Error("there is a clone")
 				}
-			}},
-		{"template fails and exits 0", FaultTemplateFails, "1", "qm template 100", 0, "failed: exit code 5",
+			},
+		},
+		{
+			"template fails and exits 0", FaultTemplateFails, "1", "qm template 100", 0, "failed: exit code 5",
 			func(t *testing.T, l *Lab) {
 				if l.conf(t, 100).IsTemplate() {
 					t.Error("it is a template")
 				}
-			}},
+			},
+		},
 		{"start fails", FaultStartFails, "1", "qm start 100", 255, "start failed: QEMU exited with code 1\n", nil},
-		{"destroy leaves a volume", FaultDestroyLeaves, "1", "qm destroy 100", 0, "Task finished with 1 warning(s)!\n",
+		{
+			"destroy leaves a volume", FaultDestroyLeaves, "1", "qm destroy 100", 0, "Task finished with 1 warning(s)!\n",
 			func(t *testing.T, l *Lab) {
 				if got := l.must(t, "pvesm list local-lvm --vmid 100"); strings.Count(got, "\n") != 2 {
 					t.Errorf("volumes:\n%s", got)
 				}
-			}},
+			},
+		},
 		{"missing storage", FaultMissingStorage, "local-lvm", "qm set 100 --scsi3 local-lvm:1", 255, "storage 'local-lvm' does not exist\n", nil},
 		{"missing bridge", FaultMissingBridge, "vmbr0", "qm start 100", 255, "bridge 'vmbr0' does not exist\n", nil},
 		{"offline node", FaultMissingNode, "pve", "pvesh get /nodes/pve/status", 255, "595 ", nil},
 		{"missing template", FaultMissingTemplate, "9000", "qm clone 9000 110", 2, "Configuration file 'nodes/pve/qemu-server/9000.conf' does not exist\n", nil},
-		{"no quorum", FaultNoQuorum, "1", "qm create 110", 255, "cluster not ready - no quorum?\n",
-			func(t *testing.T, l *Lab) { l.must(t, "qm config 100") }},
+		{
+			"no quorum", FaultNoQuorum, "1", "qm create 110", 255, "cluster not ready - no quorum?\n",
+			func(t *testing.T, l *Lab) { l.must(t, "qm config 100") },
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

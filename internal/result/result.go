@@ -136,7 +136,7 @@ func Parse(r io.Reader, nonce string, onLine func(key, value string)) (Result, e
 		if err == nil {
 			continue
 		}
-		if err != io.EOF {
+		if !errors.Is(err, io.EOF) {
 			return res, fmt.Errorf("read script's answer: %w", err)
 		}
 		if tooMuch {

@@ -21,32 +21,48 @@ func TestParse(t *testing.T) {
 		want  Result
 	}{
 		{name: "nothing", in: "", want: Result{Whole: true}},
-		{name: "plain lines among noise",
+		{
+			name: "plain lines among noise",
 			in:   "Welcome!\nLINUS_VM_ID:100\n  LINUS_VM_IP:6.6.6.6\nlinus_x:1\nLINUS_:1\nLINUS_X\nLINUS_RESULT:SUCCESS\n",
-			want: Result{Lines: []Line{{"LINUS_VM_ID", "100"}, {"LINUS_RESULT", "SUCCESS"}}, Whole: true}},
-		{name: "value is all after the first colon",
+			want: Result{Lines: []Line{{"LINUS_VM_ID", "100"}, {"LINUS_RESULT", "SUCCESS"}}, Whole: true},
+		},
+		{
+			name: "value is all after the first colon",
 			in:   "LINUS_STEP:1/9:create_vm:Create: the VM\r\nLINUS_EMPTY:\n",
-			want: Result{Lines: []Line{{"LINUS_STEP", "1/9:create_vm:Create: the VM"}, {"LINUS_EMPTY", ""}}, Whole: true}},
-		{name: "a last line without its end does not count",
+			want: Result{Lines: []Line{{"LINUS_STEP", "1/9:create_vm:Create: the VM"}, {"LINUS_EMPTY", ""}}, Whole: true},
+		},
+		{
+			name: "a last line without its end does not count",
 			in:   "LINUS_NODE:pve\nLINUS_VM_ID:12",
-			want: Result{Lines: []Line{{"LINUS_NODE", "pve"}}, Whole: true}},
-		{name: "invalid UTF-8 is replaced",
+			want: Result{Lines: []Line{{"LINUS_NODE", "pve"}}, Whole: true},
+		},
+		{
+			name: "invalid UTF-8 is replaced",
 			in:   "LINUS_ERROR:a\xffb\n",
-			want: Result{Lines: []Line{{"LINUS_ERROR", "a\uFFFDb"}}, Whole: true}},
-		{name: "only the block counts", nonce: "n1",
+			want: Result{Lines: []Line{{"LINUS_ERROR", "a\uFFFDb"}}, Whole: true},
+		},
+		{
+			name: "only the block counts", nonce: "n1",
 			in:   "LINUS_VM_ID:1\nLINUS_BEGIN:n0\nLINUS_VM_ID:2\nLINUS_BEGIN:n1\nLINUS_VM_ID:3\nLINUS_END:n0\nLINUS_VM_IP:4\nLINUS_END:n1\nLINUS_VM_ID:5\n",
-			want: Result{Lines: []Line{{"LINUS_VM_ID", "3"}, {"LINUS_VM_IP", "4"}}, Whole: true}},
-		{name: "a block is not opened twice", nonce: "n1",
+			want: Result{Lines: []Line{{"LINUS_VM_ID", "3"}, {"LINUS_VM_IP", "4"}}, Whole: true},
+		},
+		{
+			name: "a block is not opened twice", nonce: "n1",
 			in:   "LINUS_BEGIN:n1\nLINUS_A:1\nLINUS_END:n1\nLINUS_BEGIN:n1\nLINUS_A:2\nLINUS_END:n1\n",
-			want: Result{Lines: []Line{{"LINUS_A", "1"}}, Whole: true}},
-		{name: "a block cut off is not whole", nonce: "n1",
+			want: Result{Lines: []Line{{"LINUS_A", "1"}}, Whole: true},
+		},
+		{
+			name: "a block cut off is not whole", nonce: "n1",
 			in:   "LINUS_BEGIN:n1\nLINUS_VM_ID:3\nLINUS_RESULT:SUCCESS\n",
-			want: Result{Lines: []Line{{"LINUS_VM_ID", "3"}, {"LINUS_RESULT", "SUCCESS"}}}},
+			want: Result{Lines: []Line{{"LINUS_VM_ID", "3"}, {"LINUS_RESULT", "SUCCESS"}}},
+		},
 		{name: "no block", nonce: "n1", in: "LINUS_RESULT:SUCCESS\n", want: Result{}},
 		{name: "an end without a beginning", nonce: "n1", in: "LINUS_END:n1\n", want: Result{}},
-		{name: "noise of any length outside the block", nonce: "n1",
+		{
+			name: "noise of any length outside the block", nonce: "n1",
 			in:   "LINUS_A:" + strings.Repeat("x", 3*MaxLine) + "\nLINUS_BEGIN:n1\n" + strings.Repeat("y", 3*MaxLine) + "\nLINUS_END:n1\n",
-			want: Result{Whole: true}},
+			want: Result{Whole: true},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -246,7 +246,7 @@ func (c *counted) Write(b []byte) (int, error) {
 	cut := c.server.faults.DropAfter > 0 && c.server.sent > c.server.faults.DropAfter
 	c.server.mu.Unlock()
 	if cut {
-		return 0, c.Conn.Close()
+		return 0, c.Close()
 	}
 	return c.Conn.Write(b)
 }

@@ -259,7 +259,7 @@ func fillTheDisk(dir string) error {
 			err = w.write()
 		}
 		if !strings.Contains(err.Error(), w.says) || !strings.Contains(err.Error(), "full") && !errors.Is(err, syscall.ENOSPC) {
-			return fmt.Errorf("%q does not say %q and that the disk is full", err, w.says)
+			return fmt.Errorf("%w: does not say %q and that the disk is full", err, w.says)
 		}
 		if err := os.Remove(ballast); err != nil {
 			return err

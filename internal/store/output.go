@@ -233,7 +233,7 @@ func (s *Store) sealed(ctx context.Context, id, stream string) (sql.NullString, 
 func (s *Store) writeCounts(ctx context.Context, id, stream string, info job.OutputInfo) error {
 	text, err := json.Marshal(info)
 	if err == nil {
-		_, err = s.write.ExecContext(ctx, `UPDATE jobs SET `+stream+` = ? WHERE id = ?`, string(text), id)
+		_, err = s.write.ExecContext(ctx, `UPDATE jobs SET `+stream+` = ? WHERE id = ?`, string(text), id) //nolint:gosec // stream is a column's name, checked by checkStream
 	}
 	if err != nil {
 		return fmt.Errorf("write counts of job %s to %s: %w", id, databaseName, err)
