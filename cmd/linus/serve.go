@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"text/template"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,7 +30,7 @@ const (
 )
 
 func (a *app) serveCommand() *cobra.Command {
-	var stop, background bool
+	var stop, background, unit bool
 	var idle time.Duration
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -37,6 +39,9 @@ func (a *app) serveCommand() *cobra.Command {
 			"Without it they start one in the background, which ends when nobody is connected and no job is unfinished.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if unit {
+				return printUnit(a.stdout)
+			}
 			c, err := config.Load()
 			switch {
 			case err != nil:
@@ -57,10 +62,23 @@ func (a *app) serveCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&stop, "stop", false, "end the engine that is running; tasks in VMs go on and are taken up again by the next one")
+	cmd.Flags().BoolVar(&unit, "systemd-unit", false, "print a unit for systemd that keeps an engine running; how to use it stands at its top")
 	cmd.Flags().DurationVar(&idle, "idle", 0, "end after this long without clients and unfinished jobs; 0: never")
 	cmd.Flags().BoolVar(&background, "background", false, "")
 	_ = cmd.Flags().MarkHidden("background")
 	return cmd
+}
+
+//go:embed linus.service
+var unitText string
+
+// printUnit writes the systemd unit with this program's path in it.
+func printUnit(w io.Writer) error {
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find the path of this program: %w", err)
+	}
+	return template.Must(template.New("unit").Parse(unitText)).Execute(w, self)
 }
 
 // serve runs the engine until ctx ends, a client asks it to stop, or it was
