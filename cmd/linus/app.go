@@ -112,6 +112,7 @@ func (a *app) openEngine(ctx context.Context, c config.Config, log *slog.Logger)
 		CleanupInterval:    time.Duration(c.CleanupInterval) * time.Second,
 		Retention:          time.Duration(c.RetentionDays) * 24 * time.Hour,
 		CallbackURL:        func(ctx context.Context) (string, error) { return e.callbackURL(ctx, c) },
+		CallbackAddr:       func() string { return e.callbacks.Addr() },
 	})
 	e.callbacks, err = callback.Listen(ctx, c.CallbackHost, c.CallbackPort, e.Executor, log)
 	if err != nil {

@@ -86,6 +86,16 @@ func (s *Server) Port() int {
 	return addr.Port
 }
 
+// Addr is "host:port" as this machine itself can reach it.
+func (s *Server) Addr() string {
+	addr, _ := s.listener.Addr().(*net.TCPAddr)
+	host := addr.IP.String()
+	if addr.IP.IsUnspecified() {
+		host = "localhost" // by IPv4 or IPv6, whichever is listened on
+	}
+	return net.JoinHostPort(host, strconv.Itoa(addr.Port))
+}
+
 // Serve answers until Close; then it returns nil.
 func (s *Server) Serve() error {
 	if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {

@@ -28,6 +28,9 @@ type Options struct {
 
 	Owner       string                                // this installation's id, the VMs' linus-owner
 	CallbackURL func(context.Context) (string, error) // what VMs are told; "" for none
+	// CallbackAddr is where callbacks are listened for, "host:port" for this
+	// machine itself: the end of tunnels from VMs. Nil: no tunnels.
+	CallbackAddr func() string
 
 	Defaults           job.Defaults
 	MaxJobs            int           // jobs that hold a VM at once; 4
@@ -53,7 +56,7 @@ type Executor struct {
 	live     map[string]*run // jobs somebody is working on
 	leftover int             // unfinished jobs nobody is working on, as last seen
 	watchers map[string]chan struct{}
-	stop     context.CancelFunc
+	stop     context.CancelCauseFunc
 }
 
 // run is one job being worked on.
@@ -90,7 +93,7 @@ func (e *Executor) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("find unfinished jobs: %w", err)
 	}
-	ctx, e.stop = context.WithCancel(context.WithoutCancel(ctx))
+	ctx, e.stop = context.WithCancelCause(context.WithoutCancel(ctx))
 	go e.dispatch(ctx, unfinished)
 	return nil
 }
@@ -101,7 +104,7 @@ func (e *Executor) Close(ctx context.Context) error {
 	if e.stop == nil {
 		return nil
 	}
-	e.stop()
+	e.stop(ErrDetach)
 	select {
 	case <-e.done:
 		return nil

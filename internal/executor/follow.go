@@ -26,6 +26,7 @@ const (
 // and ours since the last sign of life.
 func (e *Executor) follow(ctx context.Context, r *run) error {
 	lastSign := time.Now()
+	var w ways
 	wait := time.NewTimer(firstProbe)
 	defer wait.Stop()
 	for {
@@ -48,13 +49,14 @@ func (e *Executor) follow(ctx context.Context, r *run) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err == nil && state.Exited:
-			return e.decide(ctx, r, taskOutcome(j.Manifest, state, ""))
+			return e.decide(ctx, r, taskOutcome(j.Manifest, state, state.Text))
 		case err == nil && !state.Started:
 			return e.decide(ctx, r, lostOutcome("the VM answers, but the job is gone from it: was it reset?"))
 		case err == nil && state.Duration > time.Duration(j.Manifest.Timeout)*time.Second+timeoutGrace:
 			return e.decide(ctx, r, taskOutcome(j.Manifest, RunState{Reason: "timeout", Duration: state.Duration}, ""))
 		case err == nil:
 			lastSign = time.Now()
+			e.whileSilent(ctx, j, state, &w)
 		case time.Since(lastSign) > e.HeartbeatThreshold:
 			return e.decide(ctx, r, lostOutcome(fmt.Sprintf("no heartbeat and no answer over SSH for %s: %v", e.HeartbeatThreshold, err)))
 		}
@@ -165,18 +167,7 @@ func (e *Executor) fetch(ctx context.Context, j job.Job, stream string, total in
 	if total > e.MaxOutput {
 		head = e.MaxOutput / 2
 	}
-	offset, err := e.Store.AppendOutput(ctx, j.ID, stream, 0, nil)
-	for err == nil && offset < head {
-		var data []byte
-		if data, err = e.Guest.ReadOutput(ctx, *j.VM, stream, offset, min(outputChunk, head-offset)); err != nil {
-			return nil, err
-		}
-		if len(data) == 0 {
-			return nil, fmt.Errorf("%s ends at %d of %d bytes", stream, offset, total)
-		}
-		offset, err = e.Store.AppendOutput(ctx, j.ID, stream, offset, data)
-	}
-	if err != nil || total <= e.MaxOutput {
+	if err := e.catchUp(ctx, j, stream, head); err != nil || total <= e.MaxOutput {
 		return nil, err
 	}
 	var tail []byte
@@ -192,6 +183,22 @@ func (e *Executor) fetch(ctx context.Context, j job.Job, stream string, total in
 		tail = append(tail, data...)
 	}
 	return tail, nil
+}
+
+// catchUp brings the store's copy of a stream up to size bytes.
+func (e *Executor) catchUp(ctx context.Context, j job.Job, stream string, size int64) error {
+	offset, err := e.Store.AppendOutput(ctx, j.ID, stream, 0, nil)
+	for err == nil && offset < size {
+		var data []byte
+		if data, err = e.Guest.ReadOutput(ctx, *j.VM, stream, offset, min(outputChunk, size-offset)); err != nil {
+			return err
+		}
+		if len(data) == 0 {
+			return fmt.Errorf("%s ends at %d of %d bytes", stream, offset, size)
+		}
+		offset, err = e.Store.AppendOutput(ctx, j.ID, stream, offset, data)
+	}
+	return err
 }
 
 // retry calls f with growing pauses until it succeeds or ctx ends.

@@ -5,6 +5,7 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"linus/internal/job"
@@ -31,6 +32,10 @@ type Progress struct {
 	Warning string // something the job's owner should know, e.g. no host key to pin
 }
 
+// ErrDetach is the cause a context ends with when its work is to go on without
+// us: the engine stops, the job does not.
+var ErrDetach = errors.New("the engine stops; work on the host goes on")
+
 // Provider makes and removes VMs on a hypervisor. Every method may be called
 // again after it was interrupted. Errors are *job.HostError where the host is
 // to blame.
@@ -39,10 +44,13 @@ type Provider interface {
 	Check(ctx context.Context) (job.HostReport, error)
 	// Create makes a VM that answers SSH and has finished its first boot. When
 	// it fails, or ctx ends, it has removed what it made, or tried to: Destroy
-	// afterwards is always right. progress is called from one goroutine.
+	// afterwards is always right. When ctx ends with ErrDetach the work goes on,
+	// and Create for the same job joins it. progress is called from one goroutine.
 	Create(ctx context.Context, spec VMSpec, progress func(Progress)) (job.VM, error)
 	// Destroy removes the VM after proof that it is vm: ID, name, job and owner
-	// must all match what the host says. A VM that is gone is success.
+	// must all match what the host says. A VM that is gone is success. A create
+	// for the same job that is still under way is ended first; with ID 0, where
+	// the ID was never learned, that is all.
 	Destroy(ctx context.Context, vm job.VM) error
 	// List finds every VM that carries this installation's owner marker.
 	List(ctx context.Context) ([]job.VM, error)
@@ -66,12 +74,24 @@ type Payload struct {
 type RunState struct {
 	Started     bool
 	Exited      bool
+	Unattended  bool // it has not ended, and its runner is gone: Start brings that back
 	ExitCode    int
 	Reason      string        // exit, timeout, stopped or lost
+	Text        string        // the runner's words where Reason is not exit
 	Duration    time.Duration // the task has run so far, by the VM's clock since boot
 	StdoutBytes int64
 	StderrBytes int64
 }
+
+// CallbackWay is how a runner's callbacks arrive.
+type CallbackWay string
+
+// The ways.
+const (
+	CallbacksDirect CallbackWay = "direct" // the VM reaches the URL
+	CallbacksTunnel CallbackWay = "tunnel" // through the SSH connection to the VM
+	CallbacksNone   CallbackWay = "none"   // not at all: Probe and ReadOutput tell
+)
 
 // Guest works inside a VM over SSH. Every method may be called again.
 type Guest interface {
@@ -79,7 +99,13 @@ type Guest interface {
 	Push(ctx context.Context, vm job.VM, p Payload) error
 	// Start starts the task detached and returns when it runs (or has run).
 	Start(ctx context.Context, vm job.VM) error
-	// Probe asks where the task stands.
+	// Callbacks finds a way for a started task's callbacks, each tried from
+	// inside the VM: to url, else by a tunnel to local, an address this process
+	// can dial (empty: no tunnel), which is held open until Forget or the next
+	// call.
+	Callbacks(ctx context.Context, vm job.VM, url, local string) (CallbackWay, error)
+	// Probe asks where the task stands. It does not wait long for a VM that is
+	// silent.
 	Probe(ctx context.Context, vm job.VM) (RunState, error)
 	// ReadOutput answers at most limit bytes of stdout or stderr from offset;
 	// fewer only at the end.

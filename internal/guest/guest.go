@@ -12,7 +12,9 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,8 +38,9 @@ type Options struct {
 // Time limits of one call, generous because an emulated VM takes its time; a
 // VM that has fallen silent is noticed sooner, by keepalive.
 const (
-	callTimeout = 3 * time.Minute
-	pushTimeout = 10 * time.Minute
+	callTimeout  = 3 * time.Minute
+	pushTimeout  = 10 * time.Minute
+	probeTimeout = 20 * time.Second // a frozen VM must not look busy
 )
 
 // maxAnswer bounds what one call of the runner may print.
@@ -47,8 +50,9 @@ const maxAnswer = 256 << 10
 type Guest struct {
 	o Options
 
-	mu    sync.Mutex
-	pools map[string]pooled // by job
+	mu      sync.Mutex
+	pools   map[string]pooled     // by job
+	tunnels map[string]heldTunnel // by job
 
 	closing sync.WaitGroup // connections of VMs that were replaced
 }
@@ -71,7 +75,7 @@ func New(o Options) *Guest {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Guest{o: o, pools: map[string]pooled{}}
+	return &Guest{o: o, pools: map[string]pooled{}, tunnels: map[string]heldTunnel{}}
 }
 
 // pool answers the connections to a VM.
@@ -108,6 +112,7 @@ func (g *Guest) pool(vm job.VM) (*remote.Pool, error) {
 
 // Forget closes the connections to a VM.
 func (g *Guest) Forget(vm job.VM) {
+	g.endTunnel(vm.Job) // first: it would connect again
 	g.mu.Lock()
 	known, ok := g.pools[vm.Job]
 	delete(g.pools, vm.Job)
@@ -119,6 +124,12 @@ func (g *Guest) Forget(vm job.VM) {
 
 // Close closes all connections.
 func (g *Guest) Close() {
+	g.mu.Lock()
+	jobs := slices.Collect(maps.Keys(g.tunnels))
+	g.mu.Unlock()
+	for _, id := range jobs {
+		g.endTunnel(id)
+	}
 	g.mu.Lock()
 	known := g.pools
 	g.pools = map[string]pooled{}
@@ -176,7 +187,9 @@ func (g *Guest) Stop(ctx context.Context, vm job.VM) error {
 
 // Probe asks where the task stands. A VM without a runner has no task.
 func (g *Guest) Probe(ctx context.Context, vm job.VM) (executor.RunState, error) {
-	res, err := g.runner(ctx, vm, "probe")
+	timed, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	res, err := g.runner(timed, vm, "probe")
 	if missing(err) {
 		return executor.RunState{}, nil
 	}
@@ -191,12 +204,12 @@ func (g *Guest) Probe(ctx context.Context, vm job.VM) (executor.RunState, error)
 }
 
 func readState(res result.Result) (executor.RunState, error) {
-	s := executor.RunState{Reason: res.Get("LINUS_EXIT_REASON")}
+	s := executor.RunState{Reason: res.Get("LINUS_EXIT_REASON"), Text: res.Get("LINUS_EXIT_TEXT")}
 	switch state := res.Get("LINUS_JOB_STATE"); state {
 	case "absent":
 		return s, nil
 	case "running":
-		s.Started = true
+		s.Started, s.Unattended = true, res.Get("LINUS_RUNNER_ALIVE") == "no"
 	case "exited":
 		s.Started, s.Exited = true, true
 	default:
@@ -245,7 +258,7 @@ func (g *Guest) ReadOutput(ctx context.Context, vm job.VM, stream string, offset
 }
 
 // runner runs one of the job runner's verbs.
-func (g *Guest) runner(ctx context.Context, vm job.VM, verb string) (res result.Result, err error) {
+func (g *Guest) runner(ctx context.Context, vm job.VM, verb string, args ...string) (res result.Result, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	nonce := rand.Text()
@@ -253,7 +266,7 @@ func (g *Guest) runner(ctx context.Context, vm job.VM, verb string) (res result.
 	if g.o.Root != "" {
 		env["LINUS_ROOT"] = g.o.Root
 	}
-	line := remote.EnvLine(env, "bash", g.home()+"/job-runner.sh", verb)
+	line := remote.EnvLine(env, append([]string{"bash", g.home() + "/job-runner.sh", verb}, args...)...)
 	err = g.again(ctx, vm, func(pool *remote.Pool) error {
 		out, err := pool.Output(ctx, remote.Command{Name: "job-runner " + verb, Line: line}, maxAnswer)
 		res, _ = result.Parse(bytes.NewReader(out), nonce, nil) // reading from memory cannot fail; its limits are above ours

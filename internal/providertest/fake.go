@@ -25,6 +25,9 @@ type Behaviour struct {
 	// A list used up lets all through.
 	Destroys, Lists, Pushes, Starts, Probes, Reads, Stops []error
 
+	// Ways are what Callbacks finds, in order; a list used up: direct.
+	Ways []executor.CallbackWay
+
 	// Task says what a job's task does. Nil: succeed in silence.
 	Task func(executor.Payload) Task
 	// OnStart is told of each task as it starts, from a goroutine of Start.
@@ -64,8 +67,8 @@ type Fake struct {
 
 // Stats count what a Fake was asked to do.
 type Stats struct {
-	Creates, Destroys, Pushes, Starts, Probes, Stops int
-	MostVMs                                          int // at once
+	Creates, Destroys, Pushes, Starts, Probes, Stops, Callbacks int
+	MostVMs                                                     int // at once
 }
 
 type fakeVM struct {
@@ -81,6 +84,8 @@ type fakeRun struct {
 	began   time.Time
 	limit   time.Duration
 	stopped time.Time // by Stop
+
+	unattended, lost bool // by LoseRunner, and what Start makes of it
 }
 
 var (
@@ -302,6 +307,8 @@ func (f *Fake) Destroy(ctx context.Context, vm job.VM) error {
 	}
 	there := f.vms[vm.ID]
 	switch {
+	case vm.ID == 0:
+		return nil // what a create left under way; here nothing is
 	case vm.ID < 100:
 		return fault(op, job.HostInvalid, fmt.Sprintf("VM_ID '%d' is not a VM ID", vm.ID), "give one from 100")
 	case there == nil:
@@ -370,6 +377,9 @@ func (f *Fake) Start(ctx context.Context, vm job.VM) error {
 		err = errors.New("start: there is no job runner in the VM")
 	}
 	if err != nil || there.run != nil {
+		if err == nil && there.run.unattended {
+			there.run.unattended, there.run.lost = false, true
+		}
 		f.mu.Unlock()
 		return err
 	}
@@ -400,6 +410,10 @@ func (r *fakeRun) state() executor.RunState {
 	}
 	s.Duration = ran + r.task.Ahead
 	switch {
+	case r.unattended:
+		s.Unattended = true
+	case r.lost:
+		s.Exited, s.ExitCode, s.Reason, s.Text = true, -1, "lost", "the guest was rebooted while the task ran"
 	case !r.stopped.IsZero():
 		s.Exited, s.ExitCode, s.Reason = true, 143, "stopped"
 	case ended:
@@ -408,6 +422,30 @@ func (r *fakeRun) state() executor.RunState {
 		s.Exited, s.ExitCode, s.Reason = true, 143, "timeout"
 	}
 	return s
+}
+
+// Callbacks finds the next way of Behaviour.
+func (f *Fake) Callbacks(ctx context.Context, vm job.VM, _, _ string) (executor.CallbackWay, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stats.Callbacks++
+	if _, err := f.inside(ctx, "find a way for callbacks from", vm, new([]error)); err != nil {
+		return "", err
+	}
+	if len(f.behaviour.Ways) == 0 {
+		return executor.CallbacksDirect, nil
+	}
+	way := f.behaviour.Ways[0]
+	f.behaviour.Ways = f.behaviour.Ways[1:]
+	return way, nil
+}
+
+// LoseRunner makes the runner of a job's running task go, as a reboot does;
+// Start brings it back, and it says that the task is lost.
+func (f *Fake) LoseRunner(id int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.vms[id].run.unattended = true
 }
 
 // Probe answers how the task stands.

@@ -1,0 +1,77 @@
+package executor
+
+import (
+	"context"
+	"time"
+
+	"linus/internal/job"
+)
+
+// ways looks after how news of one running task reach us while its callbacks
+// are silent.
+type ways struct {
+	way  CallbackWay // found last; empty: none looked for yet
+	next time.Time   // when to look again
+}
+
+// whileSilent does what SSH can for a task that runs while its callbacks are
+// silent: it brings back a runner that is gone, finds the callbacks another way
+// and fetches the output they would have brought. Whatever fails is tried again
+// when they are still silent later.
+func (e *Executor) whileSilent(ctx context.Context, j job.Job, state RunState, w *ways) {
+	log := e.Log.With("job_id", j.ID)
+	if state.Unattended {
+		log.Warn("the job runner is gone, starting it again")
+		if err := e.Guest.Start(ctx, *j.VM); err != nil {
+			log.Warn("the job runner did not start again", "err", err)
+		}
+		return // the next look tells what it found
+	}
+	if time.Now().After(w.next) {
+		w.next = time.Now().Add(2 * e.HeartbeatInterval)
+		if err := e.findWay(ctx, j, w); err != nil {
+			log.Warn("no way for callbacks found", "err", err)
+		}
+	}
+	if j.Manifest.StatusMode == job.StatusSimple {
+		return // its output comes at the end
+	}
+	for i, stream := range []string{job.Stdout, job.Stderr} {
+		size := [2]int64{state.StdoutBytes, state.StderrBytes}[i]
+		if err := e.catchUp(ctx, j, stream, min(size, e.MaxOutput)); err != nil {
+			log.Debug("output not fetched", "stream", stream, "err", err)
+		}
+	}
+}
+
+// findWay has the VM try how its callbacks can arrive, and notes when that is
+// another way than before.
+func (e *Executor) findWay(ctx context.Context, j job.Job, w *ways) error {
+	url, err := e.CallbackURL(ctx)
+	if err != nil || url == "" {
+		return err
+	}
+	local := ""
+	if e.CallbackAddr != nil {
+		local = e.CallbackAddr()
+	}
+	before := w.way
+	if w.way, err = e.Guest.Callbacks(ctx, *j.VM, url, local); err != nil {
+		w.way = before
+		return err
+	}
+	if w.way == CallbacksNone { // a firewall rarely changes its mind
+		w.next = time.Now().Add(12 * e.HeartbeatInterval)
+	}
+	event := map[CallbackWay]job.Event{
+		CallbacksDirect: {Kind: job.EventProgress, Text: "callbacks arrive directly"},
+		CallbacksTunnel: {Kind: job.EventProgress, Text: "callbacks do not reach " + url + " from the VM: they come through the SSH connection"},
+		CallbacksNone:   {Kind: job.EventWarning, Text: "callbacks do not reach " + url + " from the VM, and its SSH server does not forward: the VM is asked over SSH"},
+	}[w.way]
+	event.Phase = "run"
+	if w.way == before || before == "" && w.way == CallbacksDirect {
+		return nil
+	}
+	_, err = e.update(ctx, j.ID, func(*job.Job) ([]job.Event, error) { return []job.Event{event}, nil })
+	return err
+}

@@ -1,0 +1,102 @@
+package executor_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/providertest"
+)
+
+// hold lets a task run until the test ends or calls release.
+func hold(t *testing.T, what providertest.Task) (do func(executor.Payload) providertest.Task, release func()) {
+	until := make(chan struct{})
+	released := false
+	release = func() {
+		if !released {
+			released = true
+			close(until)
+		}
+	}
+	t.Cleanup(release)
+	what.Until = until
+	return task(what), release
+}
+
+func TestFollow_SilentCallbacksAreGivenAnotherWay(t *testing.T) {
+	tests := []struct {
+		name string
+		way  executor.CallbackWay
+		kind string
+		text string
+	}{
+		{"tunnel", executor.CallbacksTunnel, job.EventProgress, "through the SSH connection"},
+		{"none", executor.CallbacksNone, job.EventWarning, "the VM is asked over SSH"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, 1)
+			do, release := hold(t, providertest.Task{})
+			r.behave(providertest.Behaviour{Task: do, Ways: []executor.CallbackWay{tt.way}}, false)
+			id := r.submit()
+			r.until(id, func(job.Job) bool {
+				events, err := r.store.Events(t.Context(), id, 0)
+				return err == nil && slices.ContainsFunc(events, func(e job.Event) bool {
+					return e.Kind == tt.kind && strings.Contains(e.Text, tt.text)
+				})
+			})
+			release()
+			if j := r.wait(id); j.Status != job.Success || r.fake.Stats().Callbacks != 1 {
+				t.Errorf("job = %+v, ways looked for %d times", j, r.fake.Stats().Callbacks)
+			}
+		})
+	}
+}
+
+func TestFollow_CallbacksThatArriveAreLeftAlone(t *testing.T) {
+	r := newRig(t, 1)
+	r.behave(providertest.Behaviour{}, true)
+	if j := r.wait(r.submit()); j.Status != job.Success || r.fake.Stats().Callbacks != 0 {
+		t.Errorf("job = %+v, %+v", j, r.fake.Stats())
+	}
+}
+
+func TestFollow_OutputOfASilentTaskIsFetchedWhileItRuns(t *testing.T) {
+	r := newRig(t, 1)
+	do, release := hold(t, providertest.Task{Stdout: []byte("so far"), Stderr: []byte("so bad")})
+	r.behave(providertest.Behaviour{Task: do, Ways: []executor.CallbackWay{executor.CallbacksNone}}, false)
+	id := r.submit(func(m *job.Manifest) { m.StatusMode = job.StatusStreaming })
+	held := func(stream string) string {
+		out, err := r.store.Output(t.Context(), id, stream, 0, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(out)
+	}
+	for deadline := time.Now().Add(15 * time.Second); held(job.Stdout) != "so far" || held(job.Stderr) != "so bad"; {
+		if time.Now().After(deadline) {
+			t.Fatal("nothing of the output came while the task ran")
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if j, err := r.Job(t.Context(), id); err != nil || j.Outcome != nil {
+		t.Errorf("the task had ended: %+v, %v", j, err)
+	}
+	release()
+	r.wait(id)
+}
+
+func TestFollow_ARebootedVMsJobIsLost(t *testing.T) {
+	r := newRig(t, 1)
+	do, _ := hold(t, providertest.Task{})
+	r.behave(providertest.Behaviour{Task: do}, false)
+	id := r.submit()
+	j := r.until(id, func(j job.Job) bool { return j.Status == job.Running })
+	r.fake.LoseRunner(j.VM.ID)
+	if j = r.wait(id); j.Outcome.Reason != job.ReasonLost || !strings.Contains(j.Outcome.Error, "rebooted") {
+		t.Errorf("outcome = %+v", j.Outcome)
+	}
+}

@@ -1,0 +1,141 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/remote"
+	"linus/internal/result"
+)
+
+// waysTimeout bounds one look from inside a VM at whether callbacks would arrive.
+const waysTimeout = 30 * time.Second
+
+// errNoAnswer is a URL at which no linus server answers the VM.
+var errNoAnswer = errors.New("no server answers there")
+
+// Callbacks finds a way for the runner's callbacks and sets the runner on it:
+// straight to url, else by a tunnel to local that is held open, over this
+// connection and those that follow it, until Forget or the next call. Every way
+// is tried from inside the VM before it is chosen.
+func (g *Guest) Callbacks(ctx context.Context, vm job.VM, url, local string) (executor.CallbackWay, error) {
+	g.endTunnel(vm.Job)
+	err := g.sendCallbacks(ctx, vm, url)
+	if err == nil {
+		return executor.CallbacksDirect, nil
+	}
+	if !errors.Is(err, errNoAnswer) {
+		return "", g.fault(ctx, "find a way for callbacks from", vm, result.Result{}, err)
+	}
+	if local == "" {
+		return executor.CallbacksNone, nil
+	}
+	t, err := g.openTunnel(ctx, vm, local)
+	switch {
+	case errors.Is(err, errNoAnswer), errors.Is(err, remote.ErrNoForwarding):
+		g.o.Log.WarnContext(ctx, "no callbacks from the VM", "vm_id", vm.ID, "job_id", vm.Job, "err", err)
+		return executor.CallbacksNone, nil
+	case err != nil:
+		return "", g.fault(ctx, "open a way for callbacks from", vm, result.Result{}, err)
+	}
+	g.holdTunnel(vm, local, t)
+	return executor.CallbacksTunnel, nil
+}
+
+// sendCallbacks makes the runner send callbacks to url; errNoAnswer, and no
+// change, when no server answers there.
+func (g *Guest) sendCallbacks(ctx context.Context, vm job.VM, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, waysTimeout)
+	defer cancel()
+	res, err := g.runner(ctx, vm, "callback", url)
+	if err != nil {
+		return err
+	}
+	switch answer := res.Get("LINUS_CALLBACK"); answer {
+	case "reached":
+		return nil
+	case "unreachable":
+		return fmt.Errorf("%s: %w", url, errNoAnswer)
+	default:
+		return fmt.Errorf("the job runner answered callback %q", answer)
+	}
+}
+
+// openTunnel opens a tunnel and makes the runner use it.
+func (g *Guest) openTunnel(ctx context.Context, vm job.VM, local string) (*remote.Tunnel, error) {
+	pool, err := g.pool(vm)
+	if err != nil {
+		return nil, err
+	}
+	t, err := pool.Tunnel(ctx, local)
+	if err != nil {
+		return nil, err
+	}
+	if err := g.sendCallbacks(ctx, vm, "http://"+t.Addr()); err != nil {
+		t.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// heldTunnel is a tunnel somebody looks after.
+type heldTunnel struct {
+	stop context.CancelFunc
+	done chan struct{} // nobody looks after it any more
+}
+
+// holdTunnel opens the tunnel anew whenever its connection is lost, until
+// endTunnel. The new one has another port, which the runner is told: the old
+// one may be taken for as long as the VM has not noticed the loss.
+func (g *Guest) holdTunnel(vm job.VM, local string, t *remote.Tunnel) {
+	ctx, stop := context.WithCancel(context.Background())
+	held := heldTunnel{stop: stop, done: make(chan struct{})}
+	g.mu.Lock()
+	g.tunnels[vm.Job] = held
+	g.mu.Unlock()
+	log := g.o.Log.With("vm_id", vm.ID, "job_id", vm.Job)
+	go func() {
+		defer close(held.done)
+		for {
+			select {
+			case <-ctx.Done():
+				t.Close()
+				return
+			case <-t.Ended():
+			}
+			log.Info("tunnel for callbacks lost, opening it anew")
+			next, err := backoff.Retry(ctx, func() (*remote.Tunnel, error) {
+				next, err := g.openTunnel(ctx, vm, local)
+				if errors.Is(err, remote.ErrNoForwarding) {
+					err = backoff.Permanent(err)
+				}
+				return next, err
+			}, backoff.WithBackOff(backoff.NewExponentialBackOff()), backoff.WithMaxElapsedTime(10*time.Minute))
+			if err != nil {
+				if ctx.Err() == nil {
+					log.Warn("tunnel for callbacks given up", "err", err)
+				}
+				return
+			}
+			t = next
+		}
+	}()
+}
+
+// endTunnel closes the tunnel of a job, if it has one.
+func (g *Guest) endTunnel(job string) {
+	g.mu.Lock()
+	held, ok := g.tunnels[job]
+	delete(g.tunnels, job)
+	g.mu.Unlock()
+	if ok {
+		held.stop()
+		<-held.done
+	}
+}

@@ -1,0 +1,111 @@
+package remote
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+)
+
+// ErrNoForwarding is a machine whose SSH server does not forward
+// (AllowTcpForwarding no).
+var ErrNoForwarding = errors.New("its SSH server does not allow forwarding")
+
+// maxTunnelled is how many connections a tunnel carries at once; more are cut
+// off. What connects is a job's to decide, and must not weigh on its server.
+const maxTunnelled = 16
+
+// Tunnel carries connections made to a port of the other machine's loopback to
+// an address of this one. It ends with the connection it is carried by.
+type Tunnel struct {
+	pool     *Pool
+	listener net.Listener
+	ended    chan struct{}
+}
+
+// Tunnel opens a tunnel from any free port of the other machine to an address,
+// "host:port". ErrNoForwarding when that is not allowed there.
+func (p *Pool) Tunnel(ctx context.Context, to string) (*Tunnel, error) {
+	closeIt := func(l net.Listener) {
+		if l != nil {
+			_ = l.Close()
+		}
+	}
+	c, l, err := channel(ctx, p, nil, func(client *ssh.Client) (net.Listener, error) {
+		l, err := client.Listen("tcp", "127.0.0.1:0")
+		if err != nil && strings.Contains(err.Error(), "denied by peer") { // x/crypto has no type for it
+			return nil, nil
+		}
+		return l, err
+	}, closeIt)
+	if err != nil {
+		return nil, fmt.Errorf("open a tunnel from %s: %w", p.Login(), err)
+	}
+	p.release(c) // a tunnel is no session
+	if l == nil {
+		return nil, fmt.Errorf("open a tunnel from %s: %w", p.Login(), ErrNoForwarding)
+	}
+	t := &Tunnel{pool: p, listener: l, ended: make(chan struct{})}
+	if !p.own(func() { t.accept(to) }) {
+		closeIt(l)
+		return nil, errClosed
+	}
+	return t, nil
+}
+
+// Addr is where the tunnel begins, "127.0.0.1:port" on the other machine.
+func (t *Tunnel) Addr() string { return t.listener.Addr().String() }
+
+// Ended is closed when the tunnel carries nothing new any more.
+func (t *Tunnel) Ended() <-chan struct{} { return t.ended }
+
+// Close ends the tunnel. It does not wait: the other machine may be silent.
+func (t *Tunnel) Close() { t.pool.own(func() { _ = t.listener.Close() }) }
+
+func (t *Tunnel) accept(to string) {
+	defer close(t.ended)
+	room := make(chan struct{}, maxTunnelled)
+	for {
+		far, err := t.listener.Accept()
+		if err != nil {
+			return
+		}
+		owned := false
+		select {
+		case room <- struct{}{}:
+			owned = t.pool.own(func() {
+				t.carry(far, to)
+				<-room
+			})
+		default:
+		}
+		if !owned {
+			_ = far.Close()
+		}
+	}
+}
+
+// carry passes bytes both ways until either side closes.
+func (t *Tunnel) carry(far net.Conn, to string) {
+	defer func() { _ = far.Close() }()
+	near, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(context.Background(), "tcp", to)
+	if err != nil {
+		t.pool.log.Warn("tunnel leads nowhere", "err", err)
+		return
+	}
+	back := make(chan struct{})
+	go func() {
+		defer close(back)
+		_, _ = io.Copy(near, far)
+		_ = near.Close()
+	}()
+	_, _ = io.Copy(far, near)
+	_ = far.Close()
+	_ = near.Close()
+	<-back
+}
