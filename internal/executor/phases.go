@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"linus/internal/job"
@@ -122,16 +123,24 @@ func (e *Executor) provision(ctx context.Context, r *run) error {
 	if err != nil || j.VM.State == job.VMCreated {
 		return err
 	}
-	if r.adopted {
-		if err := e.removeVM(ctx, j); err != nil {
-			return fmt.Errorf("remove what an interrupted try left: %w", err)
-		}
-	}
 	spec, err := vmSpec(j)
 	if err != nil {
 		return err
 	}
-	vm, err := e.Provider.Create(ctx, spec, func(p Progress) { e.progress(ctx, r, p) })
+	create := func() (job.VM, error) {
+		return e.Provider.Create(ctx, spec, func(p Progress) { e.progress(ctx, r, p) })
+	}
+	vm, err := create()
+	if exists(err) {
+		// Maybe of an earlier try nobody remembers. If it is not, it stays.
+		if j, err = e.Store.Job(ctx, r.id); err != nil {
+			return err
+		}
+		if err := e.removeVM(ctx, j); err != nil {
+			return fmt.Errorf("remove what an earlier try left: %w", err)
+		}
+		vm, err = create()
+	}
 	if err != nil {
 		return err
 	}
@@ -141,6 +150,12 @@ func (e *Executor) provision(ctx context.Context, r *run) error {
 		return nil, nil
 	})
 	return err
+}
+
+// exists reports whether a create failed because there is a VM of its name.
+func exists(err error) bool {
+	var host *job.HostError
+	return errors.As(err, &host) && host.Class == job.HostVM && strings.HasPrefix(host.Text, "VM already exists")
 }
 
 // progress records a provider's steps and warnings, and the VM ID as soon as
@@ -272,11 +287,10 @@ func (e *Executor) destroy(ctx context.Context, r *run) error {
 // nothing on it carries the job's marker, the VM is gone.
 func (e *Executor) removeVM(ctx context.Context, j job.Job) error {
 	var refused *job.HostError
-	if j.VM.ID != 0 {
-		err := e.Provider.Destroy(ctx, *j.VM)
-		if !errors.As(err, &refused) || refused.Class != job.HostVM {
-			return err
-		}
+	err := e.Provider.Destroy(ctx, *j.VM)
+	isRefused := errors.As(err, &refused) && refused.Class == job.HostVM
+	if !isRefused && (err != nil || j.VM.ID != 0) {
+		return err
 	}
 	vms, err := e.Provider.List(ctx)
 	if err != nil {

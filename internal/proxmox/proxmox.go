@@ -46,7 +46,8 @@ type Options struct {
 	NetworkTimeout time.Duration // for a VM to get an address
 	ReadyTimeout   time.Duration // for a VM to be done with its first boot
 	RollbackWait   time.Duration // for a stopped script to undo its work; 0: 2 min
-	ScriptDir      string        // on the host; "": /var/lib/linus/scripts
+	Patience       time.Duration // for a host that stopped answering while a VM is made; 0: 10 min. Else a tenth of it
+	ScriptDir      string        // on the host, with the operations under way below it; "": /var/lib/linus/scripts
 	Log            *slog.Logger  // nil: none
 }
 
@@ -68,6 +69,7 @@ var _ executor.Provider = (*Provider)(nil)
 func New(o Options) *Provider {
 	o.ScriptDir = cmp.Or(o.ScriptDir, "/var/lib/linus/scripts")
 	o.RollbackWait = cmp.Or(o.RollbackWait, 2*time.Minute)
+	o.Patience = cmp.Or(o.Patience, 10*time.Minute)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -116,8 +118,11 @@ func readChecks(res result.Result) []job.Check {
 	return checks
 }
 
-// Create makes a VM. When ctx ends, the script is told to stop and has undone
-// its work by the time Create returns, or RollbackWait has passed.
+// Create makes a VM, in an operation of its own on the host: a second Create for
+// the same job, by this process or another, finds the first and has its result,
+// until Destroy. When ctx ends, the script is told to stop and has undone its
+// work by the time Create returns, or RollbackWait has passed; it is left alone
+// when the cause is executor.ErrDetach.
 func (p *Provider) Create(ctx context.Context, spec executor.VMSpec, progress func(executor.Progress)) (job.VM, error) {
 	vm := job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}
 	op := "create VM " + spec.Name
@@ -151,7 +156,7 @@ func (p *Provider) Create(ctx context.Context, spec executor.VMSpec, progress fu
 			progress(executor.Progress{Warning: value})
 		}
 	}
-	res, err := p.run(ctx, call{op: op, script: "create-vm", env: p.createEnvironment(spec), onLine: onLine})
+	res, err := p.operate(ctx, p.createOperation(spec.Job), call{op: op, script: "create-vm", env: p.createEnvironment(spec), onLine: onLine})
 	if err != nil {
 		return vm, err
 	}
@@ -225,13 +230,19 @@ func setNumber(env map[string]string, name string, value int) {
 	}
 }
 
-// Destroy removes the VM once the host has proven that it is vm.
+// Destroy ends what a create for the VM's job has left under way, and removes
+// the VM once the host has proven that it is vm. Without an ID it does the
+// former only.
 func (p *Provider) Destroy(ctx context.Context, vm job.VM) error {
+	op := fmt.Sprintf("destroy VM %d (%s)", vm.ID, vm.Name)
+	if err := p.settle(ctx, op, p.createOperation(vm.Job)); err != nil || vm.ID == 0 {
+		return err
+	}
 	env := map[string]string{
 		"VM_ID": strconv.Itoa(vm.ID), "VM_NAME": vm.Name, "LINUS_JOB": vm.Job, "LINUS_OWNER": vm.Owner,
 	}
 	setText(env, "PROXMOX_NODE", cmp.Or(vm.Node, p.o.Node))
-	_, err := p.run(ctx, call{op: fmt.Sprintf("destroy VM %d (%s)", vm.ID, vm.Name), script: "destroy-vm", env: env})
+	_, err := p.run(ctx, call{op: op, script: "destroy-vm", env: env, patience: p.o.Patience / 10})
 	return err
 }
 
@@ -242,7 +253,7 @@ func (p *Provider) List(ctx context.Context) ([]job.VM, error) {
 	env := map[string]string{}
 	setText(env, "LINUS_OWNER", p.o.Owner)
 	const op = "list VMs"
-	res, err := p.run(ctx, call{op: op, script: "list-vms", env: env})
+	res, err := p.run(ctx, call{op: op, script: "list-vms", env: env, patience: p.o.Patience / 10})
 	if err != nil {
 		return nil, err
 	}

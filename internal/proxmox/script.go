@@ -1,12 +1,12 @@
 package proxmox
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
 	"io"
-	"log/slog"
+	"maps"
+	"net"
 	"path"
 	"strings"
 	"time"
@@ -17,43 +17,49 @@ import (
 	"linus/internal/result"
 )
 
-// runScript keeps the script's process id in a file for as long as it runs, for
-// stopScript, and passes its exit code on; 127 when there is no script.
-const runScript = `[ -f "$2" ] || exit 127
-bash -c 'echo $$ >"$1" && exec bash "$2"' run "$1" "$2"; s=$?; rm -f -- "$1"; exit "$s"`
-
-// stopScript tells the script with the given file to stop, and returns when it
-// has undone its work and ended. It is TERM to the script alone: the commands
-// it runs must end by themselves before it can know what to undo. No file
-// within five seconds: it has ended already.
-const stopScript = `n=0
-until [ -s "$1" ]; do n=$((n + 1)); [ "$n" -le 50 ] || exit 0; sleep 0.1; done
-kill -TERM "$(cat "$1")"
-n=0
-while [ -e "$1" ]; do n=$((n + 1)); [ "$n" -le 3000 ] || exit 1; sleep 0.1; done`
-
 // call is one run of a host script.
 type call struct {
-	op     string // for errors
-	script string
-	env    map[string]string
-	onLine func(key, value string)
+	op       string // for errors
+	script   string
+	env      map[string]string
+	onLine   func(key, value string)
+	patience time.Duration // how long a host that does not answer is tried again
 }
 
 // run runs a host script to its end and answers what it said; the error is a
-// *job.HostError unless it exited with 0 and said success. When ctx ends the
-// script is stopped first, and its roll-back awaited.
+// *job.HostError unless it exited with 0 and said success. It is for scripts
+// that can be run again whatever became of the first run: when the connection
+// breaks it is, and when ctx ends the script is left to itself.
 func (p *Provider) run(ctx context.Context, c call) (result.Result, error) {
-	res, err := p.runOnce(ctx, c)
-	var exit *remote.ExitError
-	if errors.As(err, &exit) && exit.Code == 127 && len(res.Lines) == 0 {
-		// Somebody has cleaned the host up since it was uploaded.
-		p.scripts.forget(c.script)
+	var res result.Result
+	err := p.persist(ctx, c.op, c.patience, func() (bool, error) {
+		var err error
 		res, err = p.runOnce(ctx, c)
-	}
-	var cancelled *remote.CancelError
-	if errors.As(err, &cancelled) && cancelled.End == nil && res.Success() {
-		err = nil // it was done before it could be stopped
+		return false, err
+	})
+	return p.verdict(ctx, c, res, err)
+}
+
+func (p *Provider) runOnce(ctx context.Context, c call) (result.Result, error) {
+	nonce := rand.Text()
+	env := map[string]string{"LINUS_NONCE": nonce}
+	maps.Copy(env, c.env)
+	var res result.Result
+	err := p.scripts.use(ctx, []string{c.script}, func(files []string) error {
+		a := parse(nonce, c.onLine)
+		err := p.o.Host.Run(ctx, remote.Command{Name: c.script, Line: remote.EnvLine(env, "bash", files[0]), Stdout: a})
+		var parseErr error
+		res, parseErr = a.end()
+		return errors.Join(err, parseErr)
+	})
+	return res, err
+}
+
+// verdict turns a script's end into what its caller gets.
+func (p *Provider) verdict(ctx context.Context, c call, res result.Result, err error) (result.Result, error) {
+	log := p.o.Log.With("host", p.o.Host.Login(), "script", c.script)
+	for _, warning := range res.All("LINUS_WARNING") {
+		log.WarnContext(ctx, "script warned", "text", warning)
 	}
 	if err == nil && !res.Success() {
 		err = errors.New("the script ended without a result")
@@ -61,58 +67,75 @@ func (p *Provider) run(ctx context.Context, c call) (result.Result, error) {
 	if err == nil {
 		return res, nil
 	}
+	var exit *remote.ExitError
+	if errors.As(err, &exit) {
+		log.DebugContext(ctx, "script failed", "exit_code", exit.Code, "log", strings.ToValidUTF8(exit.Stderr, "\uFFFD"))
+	}
 	return res, p.scriptError(ctx, c.op, res, err)
 }
 
-func (p *Provider) runOnce(ctx context.Context, c call) (result.Result, error) {
-	file, err := p.scripts.ensure(ctx, c.script)
-	if err != nil {
-		return result.Result{}, err
-	}
-	nonce := rand.Text()
-	env := map[string]string{"LINUS_NONCE": nonce}
-	for name, value := range c.env {
-		env[name] = value
-	}
-	pid := path.Join(p.o.ScriptDir, "run", nonce+".pid")
-	stop := remote.Quote("sh", "-c", stopScript, "stop", pid)
-	log := &lineLog{log: p.o.Log.With("host", p.o.Host.Login(), "script", c.script)}
-
-	out, in := io.Pipe()
-	type parsed struct {
-		res result.Result
-		err error
-	}
-	answer := make(chan parsed, 1)
-	go func() { // ends with the pipe, below
-		res, err := result.Parse(out, nonce, c.onLine)
-		answer <- parsed{res, err}
-	}()
-	began := time.Now()
-	err = p.o.Host.Run(ctx, remote.Command{
-		Name: c.script, Line: remote.EnvLine(env, "bash", "-c", runScript, "run", pid, file),
-		Stdout: in, Stderr: log, OnCancel: stop, CancelWait: p.o.RollbackWait,
-	})
-	_ = in.Close()
-	got := <-answer
-	if remote.ClassOf(err) == remote.Lost {
-		p.stopLost(ctx, c, stop)
-	}
-	for _, warning := range got.res.All("LINUS_WARNING") {
-		log.log.WarnContext(ctx, "script warned", "text", warning)
-	}
-	log.log.DebugContext(ctx, "script ended", "duration_ms", time.Since(began).Milliseconds(), "err", err)
-	return got.res, errors.Join(err, got.err)
+// answer parses what is written to it as a script's answer.
+type answer struct {
+	*io.PipeWriter
+	done chan struct{}
+	res  result.Result
+	err  error
 }
 
-// stopLost stops a script whose connection broke: nobody would learn what it
-// makes from now on.
-func (p *Provider) stopLost(ctx context.Context, c call, stop string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.o.RollbackWait)
-	defer cancel()
-	if err := p.o.Host.Run(ctx, remote.Command{Name: "stop " + c.script, Line: stop}); err != nil {
-		p.o.Log.WarnContext(ctx, "script not stopped after its connection broke", "script", c.script, "err", err)
+func parse(nonce string, onLine func(key, value string)) *answer {
+	out, in := io.Pipe()
+	a := &answer{PipeWriter: in, done: make(chan struct{})}
+	go func() { // ends with the pipe, in end
+		defer close(a.done)
+		a.res, a.err = result.Parse(out, nonce, onLine)
+	}()
+	return a
+}
+
+func (a *answer) end() (result.Result, error) {
+	_ = a.Close()
+	<-a.done
+	return a.res, a.err
+}
+
+// Pauses between attempts to reach a host that does not answer.
+const (
+	firstPause = 250 * time.Millisecond
+	maxPause   = 10 * time.Second
+)
+
+// persist calls try again, with growing pauses, as long as the host does not
+// answer, up to patience after it last did. try reports whether it did.
+func (p *Provider) persist(ctx context.Context, op string, patience time.Duration, try func() (answered bool, err error)) error {
+	last, pause := time.Now(), firstPause
+	for {
+		answered, err := try()
+		if answered {
+			last, pause = time.Now(), firstPause
+		}
+		if !passing(err) || ctx.Err() != nil || time.Since(last)+pause > patience {
+			return err
+		}
+		p.o.Log.WarnContext(ctx, "host does not answer, trying again", "host", p.o.Host.Login(), "op", op, "err", err)
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, maxPause)
 	}
+}
+
+// passing reports whether err is a fault of the connection that may pass.
+func passing(err error) bool {
+	var network net.Error
+	switch remote.ClassOf(err) {
+	case remote.Refused, remote.Unreachable, remote.Timeout, remote.Lost:
+		return true
+	case "":
+		return errors.As(err, &network)
+	}
+	return false
 }
 
 // scripts are the host scripts' uploaded copies, each under a name with its hash.
@@ -140,7 +163,7 @@ func (s *scripts) ensure(ctx context.Context, name string) (string, error) {
 		return file, nil
 	}
 	const absent = 66
-	const look = `mkdir -p -m 0700 -- "$1" "$1/run" || exit 1; [ "$(sha256sum 2>/dev/null <"$2")" = "$3  -" ] || exit 66`
+	const look = `mkdir -p -m 0700 -- "$1" || exit 1; [ "$(sha256sum 2>/dev/null <"$2")" = "$3  -" ] || exit 66`
 	err = s.host.Run(ctx, remote.Command{Name: "prepare " + s.dir, Line: remote.Quote("sh", "-c", look, "look", s.dir, file, script.SHA256)})
 	var exit *remote.ExitError
 	if errors.As(err, &exit) && exit.Code == absent {
@@ -153,11 +176,32 @@ func (s *scripts) ensure(ctx context.Context, name string) (string, error) {
 	return file, nil
 }
 
-func (s *scripts) forget(name string) {
-	s.turn <- struct{}{}
-	delete(s.there, name)
-	<-s.turn
+// use calls work with the paths of the named scripts on the host, and once more
+// when it turns out that somebody has removed them since they were uploaded.
+func (s *scripts) use(ctx context.Context, names []string, work func(files []string) error) error {
+	for attempt := 1; ; attempt++ {
+		files := make([]string, len(names))
+		for i, name := range names {
+			var err error
+			if files[i], err = s.ensure(ctx, name); err != nil {
+				return err
+			}
+		}
+		err := work(files)
+		var exit *remote.ExitError
+		if !errors.As(err, &exit) || exit.Code != noScript || attempt == 2 {
+			return err
+		}
+		s.turn <- struct{}{}
+		for _, name := range names {
+			delete(s.there, name)
+		}
+		<-s.turn
+	}
 }
+
+// noScript is bash's exit code for a script that is not there.
+const noScript = 127
 
 // exitClass are the scripts' exit codes.
 var exitClass = map[int]job.HostClass{
@@ -218,35 +262,4 @@ func (p *Provider) hostError(ctx context.Context, op string, err error) error {
 		e.Class = job.HostCancelled
 	}
 	return e
-}
-
-// Bounds of what one run may put into our log.
-const (
-	maxLogLines = 2000
-	maxLogLine  = 1000 // bytes
-)
-
-// lineLog logs a script's stderr, which is for people, line by line.
-type lineLog struct {
-	log   *slog.Logger
-	rest  []byte
-	lines int
-}
-
-func (l *lineLog) Write(b []byte) (int, error) {
-	l.rest = append(l.rest, b...)
-	for {
-		line, rest, found := bytes.Cut(l.rest, []byte("\n"))
-		if !found {
-			break
-		}
-		l.rest = rest
-		if l.lines++; l.lines <= maxLogLines {
-			l.log.Debug("script", "text", strings.ToValidUTF8(string(line[:min(len(line), maxLogLine)]), "\uFFFD"))
-		}
-	}
-	if len(l.rest) > maxLogLine {
-		l.rest = l.rest[:maxLogLine]
-	}
-	return len(b), nil
 }

@@ -1,0 +1,224 @@
+package proxmox
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/remote"
+	"linus/internal/result"
+)
+
+// operation is one run of a host script that goes on without us: see
+// scripts/proxmox/operation.sh, which does the host's part.
+type operation struct {
+	p    *Provider
+	dir  string // on the host
+	name string // the script's, for errors
+
+	nonce string
+	told  int64 // bytes of the script's stdout that have arrived
+}
+
+func (p *Provider) operations() string { return path.Join(p.o.ScriptDir, "operations") }
+
+// createOperation names the one create a job can have.
+func (p *Provider) createOperation(jobID string) string { return "create-" + jobID }
+
+var errGone = errors.New("the script is gone from the host without a result: the host was restarted, or the script was killed")
+
+// operate runs a host script as the operation of that id, or joins the one
+// there is, and answers as run does. It outlasts breaks of the connection.
+func (p *Provider) operate(ctx context.Context, id string, c call) (result.Result, error) {
+	o := &operation{p: p, dir: path.Join(p.operations(), id), name: c.script}
+	// A command under way is never cut off by a cancel: what it did would not
+	// be known.
+	work, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer end(nil)
+	defer context.AfterFunc(ctx, func() {
+		if detached(ctx) {
+			end(executor.ErrDetach)
+		}
+	})()
+
+	res, err := o.begin(ctx, work, id, c)
+	if err == nil {
+		res, err = o.finish(ctx, work, end, c)
+	}
+	if detached(work) {
+		return res, fmt.Errorf("%s: %w", c.op, executor.ErrDetach)
+	}
+	return p.verdict(ctx, c, res, err)
+}
+
+func detached(ctx context.Context) bool {
+	return errors.Is(context.Cause(ctx), executor.ErrDetach)
+}
+
+// begin starts the operation, or finds it.
+func (o *operation) begin(ctx, work context.Context, id string, c call) (result.Result, error) {
+	// Nothing is under way before the scripts are there: a host that was never
+	// reached is given up on sooner.
+	names := []string{"operation", c.script}
+	err := o.p.persist(ctx, c.op, o.p.o.Patience/10, func() (bool, error) {
+		return false, o.p.scripts.use(ctx, names, func([]string) error { return nil })
+	})
+	if err != nil {
+		return result.Result{}, err
+	}
+	return result.Result{}, o.p.persist(ctx, c.op, o.p.o.Patience, func() (bool, error) {
+		if ctx.Err() != nil {
+			return false, context.Cause(ctx)
+		}
+		return false, o.p.scripts.use(work, names, func(files []string) error {
+			out, err := o.p.o.Host.Output(work, remote.Command{
+				Name: c.script, Line: remote.EnvLine(c.env, "bash", files[0], "start", o.p.operations(), id, files[1]),
+			}, 64<<10)
+			if err != nil {
+				return err
+			}
+			_, nonce, found := bytes.Cut(out, []byte("LINUS_OPERATION:"))
+			if o.nonce = strings.TrimSpace(string(nonce)); !found || o.nonce == "" {
+				return fmt.Errorf("%s: its start was not acknowledged", c.script)
+			}
+			return nil
+		})
+	})
+}
+
+// finish follows the operation to its end, and ends it when ctx ends before.
+func (o *operation) finish(ctx, work context.Context, end context.CancelCauseFunc, c call) (result.Result, error) {
+	var stopping sync.WaitGroup
+	ended := make(chan struct{})
+	stopping.Go(func() {
+		select {
+		case <-ended:
+			return
+		case <-ctx.Done():
+		}
+		if !detached(ctx) {
+			o.stop(ctx, work, end, ended)
+		}
+	})
+	a := parse(o.nonce, c.onLine)
+	err := o.p.persist(work, c.op, o.p.o.Patience, func() (bool, error) { return o.follow(work, a) })
+	close(ended)
+	stopping.Wait()
+	res, parseErr := a.end()
+	return res, errors.Join(err, parseErr)
+}
+
+// stop has the script undo its work, and ends the wait for that after
+// RollbackWait.
+func (o *operation) stop(ctx, work context.Context, end context.CancelCauseFunc, ended <-chan struct{}) {
+	limit := time.NewTimer(o.p.o.RollbackWait)
+	defer limit.Stop()
+	stopping, done := context.WithTimeout(work, o.p.o.RollbackWait)
+	defer done()
+	err := o.p.persist(stopping, "stop "+o.name, o.p.o.RollbackWait, func() (bool, error) {
+		return false, o.p.command(stopping, "stop "+o.name, "stop", o.dir)
+	})
+	if err != nil {
+		o.p.o.Log.WarnContext(ctx, "script not told to stop", "script", o.name, "err", err)
+	}
+	select {
+	case <-ended:
+	case <-limit.C:
+		end(context.Cause(ctx))
+	}
+}
+
+// follow passes on what the script says from where an earlier follow broke off,
+// until it has ended; it is nil when the script exited with 0.
+func (o *operation) follow(ctx context.Context, to *answer) (answered bool, err error) {
+	mark := "LINUS_OPERATION:" + o.nonce
+	var said bytes.Buffer // bounded by operation.sh
+	err = o.p.scripts.use(ctx, []string{"operation"}, func(files []string) error {
+		out := &afterMark{mark: []byte(mark + "\n"), to: to, told: &o.told}
+		said.Reset()
+		err := o.p.o.Host.Run(ctx, remote.Command{
+			Name:   o.name,
+			Line:   remote.Quote("bash", files[0], "follow", o.dir, strconv.FormatInt(o.told, 10)),
+			Stdout: out, Stderr: &said,
+		})
+		answered = out.found
+		return err
+	})
+	if err != nil {
+		return answered, err
+	}
+	_, rest, found := strings.Cut(said.String(), mark+":")
+	how, log, _ := strings.Cut(rest, "\n")
+	code, isCode := strings.CutPrefix(how, "exit:")
+	status, err := strconv.Atoi(code)
+	switch {
+	case found && how == "lost":
+		return answered, errGone
+	case !found || !isCode || err != nil:
+		return answered, fmt.Errorf("%s: its end was not told: %q", o.name, said.String())
+	case status == 0:
+		return answered, nil
+	}
+	return answered, &remote.ExitError{Name: o.name, Code: status, Stderr: log}
+}
+
+// afterMark passes on what follows the first occurrence of mark, and counts it.
+type afterMark struct {
+	mark  []byte
+	seen  []byte
+	found bool
+	to    *answer
+	told  *int64
+}
+
+func (w *afterMark) Write(b []byte) (int, error) {
+	n := len(b)
+	if !w.found {
+		w.seen = append(w.seen, b...)
+		_, rest, found := bytes.Cut(w.seen, w.mark)
+		if !found {
+			w.seen = w.seen[max(0, len(w.seen)-len(w.mark)):]
+			return n, nil
+		}
+		w.found, w.seen, b = true, nil, rest
+	}
+	*w.told += int64(len(b))
+	_, err := w.to.Write(b)
+	return n, err
+}
+
+// settle ends an operation, with its roll-back, and removes what the host keeps
+// of it.
+func (p *Provider) settle(ctx context.Context, op, id string) error {
+	seconds := strconv.Itoa(int(p.o.RollbackWait / time.Second))
+	err := p.persist(ctx, op, p.o.Patience/10, func() (bool, error) {
+		return false, p.command(ctx, op, "settle", path.Join(p.operations(), id), seconds)
+	})
+	var exit *remote.ExitError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &exit):
+		return &job.HostError{
+			Op: op, Host: p.o.Host.Login(), Class: job.HostTimeout,
+			Text:   "what is under way for its job has not ended: " + err.Error(),
+			Remedy: "it is tried again; if it stays so, look on the host at " + path.Join(p.operations(), id),
+		}
+	}
+	return p.hostError(ctx, op, err)
+}
+
+// command runs one of operation.sh's verbs.
+func (p *Provider) command(ctx context.Context, name string, argv ...string) error {
+	return p.scripts.use(ctx, []string{"operation"}, func(files []string) error {
+		return p.o.Host.Run(ctx, remote.Command{Name: name, Line: remote.Quote(append([]string{"bash", files[0]}, argv...)...)})
+	})
+}
