@@ -33,7 +33,7 @@ func (s *Server) serve(raw net.Conn) {
 	s.stats.Connections++
 	s.mu.Unlock()
 	var running sync.WaitGroup
-	running.Go(func() { answerGlobal(requests) })
+	running.Go(func() { s.serveRequests(login, requests) })
 	c := &connection{server: s, net: raw}
 	for channel := range channels {
 		switch channel.ChannelType() {

@@ -39,7 +39,7 @@ type Faults struct {
 	RefuseLogin  bool          // connections are dropped before the handshake
 	Silent       bool          // connections are accepted and never answered
 	NoSFTP       bool          // no sftp subsystem
-	NoForwarding bool          // direct-tcpip is administratively prohibited
+	NoForwarding bool          // neither to other machines nor back to the client
 	DropAtExec   int           // the connection is cut at the n-th command from now on
 	DropAfter    int64         // the connection is cut after sending so many bytes from now on
 	NoExitStatus bool          // commands end without an exit status

@@ -1,0 +1,140 @@
+package remote_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"linus/internal/remote"
+	"linus/internal/sshtest"
+)
+
+// echo listens on this machine and gives back what it gets, until the test ends.
+func echo(t *testing.T) (addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(conn, conn)
+				_ = conn.Close()
+			}()
+		}
+	}()
+	return l.Addr().String()
+}
+
+func tunnel(t *testing.T, p *remote.Pool, to string) *remote.Tunnel {
+	t.Helper()
+	tun, err := p.Tunnel(t.Context(), to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tun
+}
+
+// through sends a line through a tunnel and answers what comes back.
+func through(t *testing.T, addr string) (string, error) {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return "", err
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	_, _ = fmt.Fprintln(conn, "hello")
+	return bufio.NewReader(conn).ReadString('\n')
+}
+
+func ends(t *testing.T, tun *remote.Tunnel) {
+	t.Helper()
+	select {
+	case <-tun.Ended():
+	case <-time.After(10 * time.Second):
+		t.Fatal("the tunnel did not end")
+	}
+}
+
+func TestTunnel_CarriesFromLoopbackOnly(t *testing.T) {
+	vm := sshtest.Start(t, sshtest.Options{})
+	p := pool(t, options(vm))
+	tun := tunnel(t, p, echo(t))
+	if !strings.HasPrefix(tun.Addr(), "127.0.0.1:") {
+		t.Errorf("listens on %s", tun.Addr())
+	}
+	if got, err := through(t, tun.Addr()); err != nil || got != "hello\n" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if got := output(t, p, "echo beside"); got != "beside\n" || vm.Stats().Connections != 1 {
+		t.Errorf("got %q over %d connections", got, vm.Stats().Connections)
+	}
+	tun.Close()
+	ends(t, tun)
+	if got, err := through(t, tun.Addr()); err == nil {
+		t.Errorf("after Close: %q", got)
+	}
+}
+
+func TestTunnel_NotAllowed(t *testing.T) {
+	vm := sshtest.Start(t, sshtest.Options{Faults: sshtest.Faults{NoForwarding: true}})
+	p := pool(t, options(vm))
+	if _, err := p.Tunnel(t.Context(), echo(t)); !errors.Is(err, remote.ErrNoForwarding) {
+		t.Errorf("err = %v", err)
+	}
+	output(t, p, "true")
+	if n := vm.Stats().Connections; n != 1 {
+		t.Errorf("%d connections: the one that works was given up", n)
+	}
+}
+
+func TestTunnel_EndsWithItsConnection(t *testing.T) {
+	vm := sshtest.Start(t, sshtest.Options{})
+	p := pool(t, options(vm))
+	to := echo(t)
+	tun := tunnel(t, p, to)
+	vm.Drop()
+	ends(t, tun)
+	tun = tunnel(t, p, to)
+	if got, err := through(t, tun.Addr()); err != nil || got != "hello\n" {
+		t.Errorf("a new one: %q, %v", got, err)
+	}
+}
+
+func TestTunnel_ToNowhereEndsTheConnectionMade(t *testing.T) {
+	vm := sshtest.Start(t, sshtest.Options{})
+	tun := tunnel(t, pool(t, options(vm)), "127.0.0.1:1")
+	if got, err := through(t, tun.Addr()); err == nil {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestTunnel_CarriesABoundedNumberAtOnce(t *testing.T) {
+	vm := sshtest.Start(t, sshtest.Options{})
+	p := pool(t, options(vm))
+	tun := tunnel(t, p, echo(t))
+	carried := 0
+	for range 40 {
+		if got, err := through(t, tun.Addr()); err == nil && got == "hello\n" {
+			carried++
+		}
+	}
+	if carried != 16 {
+		t.Errorf("%d are carried at once, want 16", carried)
+	}
+	if got := output(t, p, "echo well"); got != "well\n" {
+		t.Errorf("the connection is held up: %q", got)
+	}
+}
