@@ -98,6 +98,14 @@ func TestReadState(t *testing.T) {
 			want: executor.RunState{Started: true, StdoutBytes: 12},
 		},
 		{
+			name: "running without its runner", lines: []string{"JOB_STATE:running", "RUNNER_ALIVE:no"},
+			want: executor.RunState{Started: true, Unattended: true},
+		},
+		{
+			name: "lost", lines: []string{"JOB_STATE:exited", "EXIT_CODE:-1", "EXIT_REASON:lost", "EXIT_TEXT:the guest was rebooted", "RUNNER_ALIVE:no"},
+			want: executor.RunState{Started: true, Exited: true, ExitCode: -1, Reason: "lost", Text: "the guest was rebooted"},
+		},
+		{
 			name: "exited", lines: []string{"JOB_STATE:exited", "EXIT_CODE:3", "EXIT_REASON:exit", "STDOUT_BYTES:1", "STDERR_BYTES:2"},
 			want: executor.RunState{Started: true, Exited: true, ExitCode: 3, Reason: "exit", StdoutBytes: 1, StderrBytes: 2},
 		},

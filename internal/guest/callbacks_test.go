@@ -1,0 +1,317 @@
+package guest_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"linus/internal/executor"
+	"linus/internal/guest"
+	"linus/internal/job"
+	"linus/internal/remote"
+	"linus/internal/sshtest"
+)
+
+const nowhere = "http://127.0.0.1:1"
+
+// rig is a VM reached through a host, where the real job runner works under a
+// prefix, and the server its callbacks are for.
+type rig struct {
+	*guest.Guest
+	t      *testing.T
+	vm     job.VM
+	inside *sshtest.Server
+	server *httptest.Server
+	root   string
+
+	mu    sync.Mutex
+	calls map[string]int // by the last part of the route
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	t.Parallel()
+	r := &rig{t: t, inside: sshtest.Start(t, sshtest.Options{}), root: t.TempDir(), calls: map[string]int{}}
+	r.vm = job.VM{ID: 100, Job: uuid.NewString(), IP: r.inside.Host, User: "debian", HostKey: r.inside.HostKey}
+	r.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Path == "/health" {
+			_, _ = io.WriteString(w, `{"status":"ok"}`+"\n")
+			return
+		}
+		if req.Header.Get("Authorization") != "Bearer secret" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		r.mu.Lock()
+		r.calls[filepath.Base(req.URL.Path)]++
+		r.mu.Unlock()
+		_, _ = io.WriteString(w, `{"received":true}`)
+	}))
+	t.Cleanup(r.server.Close)
+	r.connect()
+	t.Cleanup(func() {
+		stop := exec.CommandContext(context.Background(), "bash", filepath.Join(r.root, "opt/job-runner/job-runner.sh"), "stop", "KILL")
+		stop.Env = append(os.Environ(), "LINUS_ROOT="+r.root)
+		if out, err := stop.CombinedOutput(); err != nil {
+			t.Errorf("stop the task: %v\n%s", err, out)
+		}
+	})
+	return r
+}
+
+// connect makes the Guest, as an engine does that starts.
+func (r *rig) connect() {
+	r.t.Helper()
+	host := sshtest.Start(r.t, sshtest.Options{})
+	pool := remote.NewPool(remote.Options{
+		Host: host.Host, Port: host.Port, User: "root", KeyPath: host.ClientKeyPath, KnownHosts: host.KnownHosts,
+	})
+	r.t.Cleanup(pool.Close)
+	r.Guest = guest.New(guest.Options{
+		Host: pool, KeyPath: r.inside.ClientKeyPath, Port: r.inside.Port, Root: r.root,
+		Log: slog.New(slog.NewTextHandler(r.t.Output(), nil)),
+	})
+	r.t.Cleanup(r.Close)
+}
+
+// start starts a task whose callbacks lead nowhere, and that ends with release.
+func (r *rig) start() (release func()) {
+	r.t.Helper()
+	end := filepath.Join(r.root, "end")
+	err := r.Push(r.t.Context(), r.vm, executor.Payload{
+		JobID: r.vm.Job, CallbackURL: nowhere, Token: "secret", HeartbeatInterval: 1, MaxOutput: 1 << 20,
+		Manifest: job.Manifest{
+			Task:      "until [ -e " + end + " ]; do sleep 0.1; done; echo over",
+			AgentType: job.AgentScript, Timeout: 120, StatusMode: job.StatusSimple,
+		},
+	})
+	if err == nil {
+		err = r.Start(r.t.Context(), r.vm)
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return func() {
+		if err := os.WriteFile(end, nil, 0o600); err != nil {
+			r.t.Error(err)
+		}
+	}
+}
+
+func (r *rig) way(url string, want executor.CallbackWay) {
+	r.t.Helper()
+	way, err := r.Callbacks(r.t.Context(), r.vm, url, r.server.Listener.Addr().String())
+	if err != nil || way != want {
+		r.t.Fatalf("way = %q, %v, want %q", way, err, want)
+	}
+}
+
+func (r *rig) count(route string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.calls[route]
+}
+
+// arrives waits for the next callback of a kind.
+func (r *rig) arrives(route string) {
+	r.t.Helper()
+	before := r.count(route)
+	for deadline := time.Now().Add(20 * time.Second); r.count(route) == before; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			r.t.Fatalf("no %s arrives", route)
+		}
+	}
+}
+
+// callbackURL is where the runner sends callbacks now.
+func (r *rig) callbackURL() string {
+	data, err := os.ReadFile(filepath.Join(r.root, "var/lib/linus/job/callback_url"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		r.t.Fatal(err)
+	}
+	return strings.TrimSpace(string(data))
+}
+
+func TestCallbacks_DirectWhereTheServerAnswers(t *testing.T) {
+	r := newRig(t)
+	release := r.start()
+	r.way(r.server.URL, executor.CallbacksDirect)
+	if r.callbackURL() != r.server.URL {
+		t.Errorf("callbacks go to %s", r.callbackURL())
+	}
+	r.arrives("heartbeat")
+	release()
+	r.arrives("complete")
+}
+
+func TestCallbacks_ThroughATunnelWhereDirectIsBlocked(t *testing.T) {
+	r := newRig(t)
+	release := r.start()
+	r.way(nowhere, executor.CallbacksTunnel)
+	if !strings.HasPrefix(r.callbackURL(), "http://127.0.0.1:") {
+		t.Errorf("callbacks go to %s", r.callbackURL())
+	}
+	r.arrives("heartbeat")
+	release()
+	r.arrives("complete")
+}
+
+func TestCallbacks_TunnelCutWhileTheTaskRuns(t *testing.T) {
+	r := newRig(t)
+	release := r.start()
+	r.way(nowhere, executor.CallbacksTunnel)
+	r.arrives("heartbeat")
+	for range 2 {
+		r.inside.Drop()
+		r.arrives("heartbeat")
+	}
+	r.inside.Set(sshtest.Faults{RefuseLogin: true})
+	r.inside.Drop()
+	release() // it ends while the VM cannot be reached
+	time.Sleep(time.Second)
+	r.inside.Set(sshtest.Faults{})
+	r.arrives("complete")
+}
+
+func TestCallbacks_TunnelAnewAfterARestart(t *testing.T) {
+	r := newRig(t)
+	release := r.start()
+	r.way(nowhere, executor.CallbacksTunnel)
+	r.arrives("heartbeat")
+	r.Close()
+	release()
+	time.Sleep(500 * time.Millisecond)
+	if r.count("complete") != 0 {
+		t.Fatal("a closed tunnel carried the completion")
+	}
+	r.connect()
+	r.way(nowhere, executor.CallbacksTunnel)
+	r.arrives("complete")
+}
+
+func TestCallbacks_NoneWhereForwardingIsRefused(t *testing.T) {
+	r := newRig(t)
+	release := r.start()
+	r.inside.Set(sshtest.Faults{NoForwarding: true})
+	r.way(nowhere, executor.CallbacksNone)
+	if r.callbackURL() != "" {
+		t.Errorf("callbacks go to %s", r.callbackURL())
+	}
+	release()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		state, err := r.Probe(t.Context(), r.vm)
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("state = %+v, %v", state, err)
+		}
+		if state.Exited {
+			break
+		}
+	}
+	// And back, when it is allowed again.
+	r.inside.Set(sshtest.Faults{})
+	r.way(nowhere, executor.CallbacksTunnel)
+	r.arrives("complete")
+}
+
+func TestCallbacks_NoneWhereTheServerIsNot(t *testing.T) {
+	r := newRig(t)
+	defer r.start()()
+	way, err := r.Callbacks(t.Context(), r.vm, nowhere, "127.0.0.1:1")
+	if err != nil || way != executor.CallbacksNone {
+		t.Errorf("way = %q, %v", way, err)
+	}
+	if way, err = r.Callbacks(t.Context(), r.vm, nowhere, ""); err != nil || way != executor.CallbacksNone {
+		t.Errorf("without a local address: %q, %v", way, err)
+	}
+}
+
+func TestForget_EndsTheTunnel(t *testing.T) {
+	r := newRig(t)
+	defer r.start()()
+	r.way(nowhere, executor.CallbacksTunnel)
+	addr := strings.TrimPrefix(r.callbackURL(), "http://")
+	r.Forget(r.vm)
+	listening := func() bool {
+		conn, err := net.Dial("tcp", addr)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	}
+	for deadline := time.Now().Add(10 * time.Second); listening() || r.inside.Stats().Open > 0; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the VM still listens, or has %d connections of ours", r.inside.Stats().Open)
+		}
+	}
+}
+
+func TestProbe_DoesNotWaitForAFrozenVM(t *testing.T) {
+	r := newRig(t)
+	release := r.start()
+	defer release()
+	script := filepath.Join(r.root, "opt/job-runner/job-runner.sh")
+	runner, err := os.ReadFile(script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(script+".frozen", []byte("sleep 60\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(script+".frozen", script); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	_, err = r.Probe(t.Context(), r.vm)
+	var fault *job.HostError
+	if !errors.As(err, &fault) || fault.Class != job.HostTimeout || time.Since(began) > 30*time.Second {
+		t.Errorf("after %s: %v", time.Since(began), err)
+	}
+	if err := os.WriteFile(script, runner, 0o700); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestProbe_TellsOfARunnerThatIsGone(t *testing.T) {
+	r := newRig(t)
+	release := r.start()
+	state, err := r.Probe(t.Context(), r.vm)
+	if err != nil || !state.Started || state.Unattended {
+		t.Errorf("running: %+v, %v", state, err)
+	}
+	line, err := os.ReadFile(filepath.Join(r.root, "var/lib/linus/job/runner"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.Fields(string(line))[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if state, err = r.Probe(t.Context(), r.vm); err != nil || !state.Unattended {
+		t.Errorf("with its runner gone: %+v, %v", state, err)
+	}
+	if err := r.Start(t.Context(), r.vm); err != nil {
+		t.Fatal(err)
+	}
+	if state, err = r.Probe(t.Context(), r.vm); err != nil || state.Unattended || state.Exited {
+		t.Errorf("with its runner back: %+v, %v", state, err)
+	}
+	release()
+}
