@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -35,15 +36,23 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		binDir = dir
+		flag.Parse()
+		// The parallel tests here wait more than they work: for thresholds, and
+		// for hosts that do not answer.
+		if err := flag.Set("test.parallel", "6"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
 		return m.Run()
 	}())
 }
 
 // host is a lab with an installation of linus that uses it.
 type host struct {
-	dir string
-	env []string
-	lab *lab.Lab
+	dir   string // the lab's
+	state string // linus's
+	env   []string
+	lab   *lab.Lab
 }
 
 // newHost brings a lab up, with extra settings for linus, and takes it down,
@@ -57,7 +66,7 @@ func newHost(t *testing.T, driver string, settings ...string) *host {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &host{dir: filepath.Join(dir, "host")}
+	h := &host{dir: filepath.Join(dir, "host"), state: filepath.Join(dir, "linus")}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
 	h.lab, err = lab.Up(ctx, lab.Options{Dir: h.dir, Driver: driver, Binary: filepath.Join(binDir, "pvelab")})
@@ -74,14 +83,14 @@ func newHost(t *testing.T, driver string, settings ...string) *host {
 	if err != nil {
 		t.Fatalf("lab up: %v", err)
 	}
-	h.env = append(os.Environ(), "LINUS_STATE_DIR="+filepath.Join(dir, "linus"), "CALLBACK_PORT=0", "LINUS_LOG_LEVEL=debug")
+	h.env = append(os.Environ(), "LINUS_STATE_DIR="+h.state, "CALLBACK_PORT=0", "LINUS_LOG_LEVEL=debug")
 	for k, v := range h.lab.Env() {
 		h.env = append(h.env, k+"="+v)
 	}
 	h.env = append(h.env, settings...)
 	t.Cleanup(func() {
 		if t.Failed() {
-			log, _ := os.ReadFile(filepath.Join(dir, "linus", "engine.log"))
+			log, _ := os.ReadFile(h.logPath())
 			t.Logf("engine.log:\n%s", log[max(0, len(log)-20000):])
 		}
 		stop := exec.Command(filepath.Join(binDir, "linus"), "serve", "--stop")
@@ -122,7 +131,13 @@ type mcpClient struct {
 
 func (h *host) connect(t *testing.T) *mcpClient {
 	t.Helper()
-	c, err := client.NewStdioMCPClient(filepath.Join(binDir, "linus"), h.env, "mcp")
+	return h.connectBy(t, filepath.Join(binDir, "linus"), "mcp")
+}
+
+// connectBy starts a client's `linus mcp` by the command line.
+func (h *host) connectBy(t *testing.T, program string, args ...string) *mcpClient {
+	t.Helper()
+	c, err := client.NewStdioMCPClient(program, h.env, args...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,13 +158,18 @@ func (h *host) connect(t *testing.T) *mcpClient {
 	return &mcpClient{c, t}
 }
 
-func (c *mcpClient) request(tool string, args map[string]any) *mcp.CallToolResult {
-	c.t.Helper()
+// try calls a tool; an error is the connection's, never the tool's.
+func (c *mcpClient) try(tool string, args map[string]any) (*mcp.CallToolResult, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 45*time.Second)
 	defer cancel()
 	req := mcp.CallToolRequest{}
 	req.Params.Name, req.Params.Arguments = tool, args
-	res, err := c.CallTool(ctx, req)
+	return c.CallTool(ctx, req)
+}
+
+func (c *mcpClient) request(tool string, args map[string]any) *mcp.CallToolResult {
+	c.t.Helper()
+	res, err := c.try(tool, args)
 	if err != nil {
 		c.t.Fatalf("%s: %v", tool, err)
 	}
