@@ -258,6 +258,10 @@ func TestForget_EndsTheTunnel(t *testing.T) {
 			t.Fatalf("the VM still listens, or has %d connections of ours", r.inside.Stats().Open)
 		}
 	}
+	time.Sleep(2 * time.Second)
+	if r.inside.Stats().Open > 0 || r.callbackURL() != "http://"+addr {
+		t.Error("the tunnel was opened anew")
+	}
 }
 
 func TestProbe_DoesNotWaitForAFrozenVM(t *testing.T) {
