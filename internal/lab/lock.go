@@ -65,7 +65,14 @@ func (c *call) lockVM(id int, fn func() error) error {
 	if c.s.useFault(FaultLockTimeout) {
 		return fail(255, "can't lock file '%s' - got timeout", shown)
 	}
-	return c.s.withLock(c.ctx, c.stderr, name, shown, lockWait, fn)
+	return c.s.withLock(c.ctx, c.stderr, name, shown, lockWait, func() error {
+		task := c.s.taskPath(strconv.Itoa(id))
+		if err := writePidFile(task, os.Getpid()); err != nil {
+			return err
+		}
+		defer os.Remove(task) //nolint:errcheck // a task whose process is gone is none
+		return fn()
+	})
 }
 
 // lockStorage holds a storage's lock.

@@ -126,6 +126,7 @@ func routes() []route {
 		{"/nodes/{node}/qemu/{vmid}/agent/exec-status", apiExecStatus},
 		{"/nodes/{node}/qemu/{vmid}/agent/{command}", apiAgent},
 		{"/nodes/{node}/lxc", apiContainers},
+		{"/nodes/{node}/tasks", apiTasks},
 		{"/storage", apiStorageDefinitions},
 		{"/storage/{storage}", apiStorageDefinition},
 	}

@@ -123,7 +123,8 @@ vm_unlock() {
 # Stops and destroys the VM meant, if its config proves it is ours.
 # vm_outcome: destroyed, absent (there is no such VM), refused (not ours,
 # untouched) or failed; vm_reason says why; vm_leftovers lists volumes that
-# stayed on the storage. Never ends the script: roll-back calls it too.
+# stayed on the storage, and its ID is then in quarantine. Its lease ends with
+# it. Never ends the script: roll-back calls it too.
 vm_destroy() { # <vmid> <node>
   vm_outcome=failed
   vm_reason=''
@@ -134,16 +135,22 @@ vm_destroy() { # <vmid> <node>
     return 0
   fi
   vm_destroy_locked "$1" "$2"
+  if [[ ${vm_outcome} == destroyed || ${vm_outcome} == absent ]]; then
+    lease_drop "$1" "${vm_job}"
+  fi
   vm_unlock
 }
 
 vm_destroy_locked() { # <vmid> <node>
-  vm_check_before_destroy "$1"
+  vm_check_before_destroy "$1" "$2"
   if [[ -n ${vm_doubt} ]]; then
     return 0
   fi
   local -r id=$1
   vm_storages=$(vm_list_storages)
+  if [[ ${vm_bare} == yes ]]; then
+    vm_storages=${lease_storages//,/ }
+  fi
 
   is_stopped() {
     vm_read_status "${id}"
@@ -157,9 +164,13 @@ vm_destroy_locked() { # <vmid> <node>
     return 0
   fi
 
-  vm_check_before_destroy "${id}"
+  vm_check_before_destroy "${id}" "$2"
   if [[ -n ${vm_doubt} ]]; then
     return 0
+  fi
+  # A destroy that is killed leaves a config without marker.
+  if [[ ${vm_bare} == no ]]; then
+    lease_announce "${id}" "$2" destroyed "${vm_storages}"
   fi
   is_gone() {
     vm_read "${id}"
@@ -182,30 +193,70 @@ vm_destroy_locked() { # <vmid> <node>
 }
 
 # The proof, from a config read this moment; sets the outcome where it fails.
-vm_check_before_destroy() { # <vmid>
+# vm_bare: yes when a lease proves what the config cannot (lib/lease.sh).
+vm_check_before_destroy() { # <vmid> <node>
   vm_read "$1"
   vm_prove
+  vm_bare=no
   if [[ ${vm_state} == absent ]]; then
     vm_outcome=absent
   elif [[ ${vm_state} == unknown ]]; then
     vm_outcome=failed
     vm_reason="qm config $1 failed: ${run_said}"
   elif [[ -n ${vm_doubt} ]]; then
-    vm_outcome=refused
-    vm_reason=${vm_doubt}
+    lease_prove "$1" "$2"
+    case ${lease_proof} in
+      yes)
+        vm_doubt=''
+        vm_bare=yes
+        ;;
+      busy)
+        vm_outcome=failed
+        ;;
+      *)
+        vm_outcome=refused
+        vm_reason=${vm_doubt}
+        ;;
+    esac
   fi
 }
 
 # A killed worker leaves its lock in the config. It is ours to break only where
-# the VM is proven ours (it is, when this is called) and no task works on it.
+# the VM is proven ours and no task works on it.
 vm_break_lock() { # <vmid> <node>
-  vm_check_before_destroy "$1"
-  run_read 60 pvesh get "/nodes/$2/tasks" --vmid "$1" --source active --output-format json
-  json_rows read upid
-  if [[ -z ${vm_doubt} && ${run_rc} -eq 0 && ${json_rc} -eq 0 && ${#json_lines[@]} -eq 0 ]]; then
+  vm_check_before_destroy "$1" "$2"
+  vm_find_tasks "$1" "$2"
+  if [[ -z ${vm_doubt} && ${vm_busy} == no ]]; then
     log_warn "VM $1 carries the lock '${vm_config[lock]:-}' of a worker that is gone: unlocking"
     run_change 60 qm unlock "$1"
   fi
+}
+
+# vm_busy: yes when a task of Proxmox may be at work on the VM, also when nobody
+# can tell. A clone's task bears the ID of its template, so that any clone may
+# be this one's. The list also has tasks that have ended, or were killed: a task
+# lives when its process does, which its UPID names by ID and start.
+vm_find_tasks() { # <vmid> <node>
+  local line upid ended
+  local -r form='^UPID:[^:]+:([0-9A-Fa-f]+):([0-9A-Fa-f]+):[0-9A-Fa-f]+:([^:]+):([^:]*):'
+  vm_busy=yes
+  run_read 60 pvesh get "/nodes/$2/tasks" --source active --output-format json
+  json_rows read upid endtime
+  if ((run_rc != 0 || json_rc != 0)); then
+    return 0
+  fi
+  for line in "${json_lines[@]}"; do
+    IFS=$'\x1f' read -r upid ended <<<"${line}"
+    if [[ ! ${upid} =~ ${form} ]]; then
+      return 0
+    fi
+    local type=${BASH_REMATCH[3]} id=${BASH_REMATCH[4]} start=$((16#${BASH_REMATCH[2]}))
+    lease_read_start "$((16#${BASH_REMATCH[1]}))"
+    if [[ -z ${ended} && ${lease_start_now} == "${start}" && (${id} == "$1" || ${type} == qmclone) ]]; then
+      return 0
+    fi
+  done
+  vm_busy=no
 }
 
 vm_list_storages() { # prints the storages the config's drives lie on
@@ -231,4 +282,8 @@ vm_find_leftovers() { # <vmid>; vm_leftovers
       fi
     done <<<"${run_out}"
   done
+  if [[ -n ${vm_leftovers} ]]; then
+    # shellcheck disable=SC2086 # a list of words
+    quarantine_add "$1" ${vm_leftovers}
+  fi
 }

@@ -24,6 +24,8 @@
 #                       template: the template's
 #   VM_NETWORK_TIMEOUT 300, VM_READY_TIMEOUT 600 (seconds)
 #   LINUS_JOB, LINUS_OWNER  UUIDs that mark the VM (by hand: made up)
+#   LINUS_LEASE_SECONDS 0     the host destroys the VM after so long by itself; 0: never
+#   LINUS_HOST_DIR /var/lib/linus   leases, and IDs in quarantine
 #   LINUS_NONCE         frames the answer
 # Options: --dry-run (check everything, print the commands, change nothing), --help
 #
@@ -48,6 +50,10 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/json.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
 # shellcheck source=../lib/vm.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
+# shellcheck source=../lib/lease.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/lease.sh"
+# shellcheck source=../lib/quarantine.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/quarantine.sh"
 # shellcheck source=../lib/probe.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/probe.sh"
 # shellcheck source=../lib/image.sh
@@ -62,7 +68,8 @@ vm_attempted='' # a create of vm_id was begun whose failure is not known
 vm_committed=no # the answer is out: the VM is the caller's now
 vm_job='' vm_owner='' vm_name=''
 vm_system='' vm_user='' vm_mac='' vm_ip='' vm_boot_disk='' vm_host_key=''
-template_id='' # empty: from an image
+template_id=''     # empty: from an image
+create_storages='' # where its disks will lie
 image_file=''
 key_file=''
 declare -A ids_taken=()
@@ -92,8 +99,10 @@ read_inputs() { # <argument...>
   : "${VM_VLAN_TAG:=}" "${VM_ID_RANGE:=100-999}" "${VM_SSH_USER:=}" "${VM_SSH_PORT:=22}"
   : "${VM_IP_CONFIG:=dhcp}" "${VM_GATEWAY:=}" "${VM_NAMESERVERS:=}"
   : "${VM_NETWORK_TIMEOUT:=300}" "${VM_READY_TIMEOUT:=600}"
+  : "${LINUS_LEASE_SECONDS:=0}"
   vm_name=${VM_NAME}
   vm_job=${LINUS_JOB:-$(</proc/sys/kernel/random/uuid)}
+  create_storages=${PROXMOX_STORAGE}
   vm_owner=${LINUS_OWNER:-00000000-0000-0000-0000-000000000000}
 }
 
@@ -101,10 +110,14 @@ read_inputs() { # <argument...>
 
 validate_environment() {
   validate_inputs
-  validate_tools qm pvesh pvesm perl timeout flock ip
+  validate_tools qm pvesh pvesm perl timeout flock setsid ip
+  if [[ ${dry_run} == no ]]; then
+    lease_sweep
+  fi
   probe_cluster "${PROXMOX_NODE}"
   probe_require
   probe_start "${PROXMOX_STORAGE}"
+  run_start volumes 60 pvesm list "${PROXMOX_STORAGE}"
   run_start resources 60 pvesh get /cluster/resources --type vm --output-format json
   probe_storage "${PROXMOX_STORAGE}"
   probe_require
@@ -114,9 +127,11 @@ validate_environment() {
     probe_template "${VM_TEMPLATE}"
     probe_require
     template_id=${probe_template_id}
+    create_storages=$(vm_list_storages)
     check_template_fits
   fi
   note_taken_ids
+  note_unclean_ids
   vm_user=${VM_SSH_USER:-${vm_user:-${image_user}}}
   if [[ -z ${vm_user} ]]; then
     result_fail invalid "whom to log in as is not known: template '${VM_TEMPLATE}' has no ciuser and VM_OS=${VM_OS@Q} is not known" 'set VM_SSH_USER'
@@ -138,6 +153,7 @@ validate_inputs() {
   validate_number VM_READY_TIMEOUT "${VM_READY_TIMEOUT}" 1 86400 seconds
   validate_pattern VM_ID_RANGE "${VM_ID_RANGE}" '[1-9][0-9]{2,8}-[1-9][0-9]{2,8}' 'FIRST-LAST, from 100 to 999999999'
   validate_number 'the end of VM_ID_RANGE' "${VM_ID_RANGE#*-}" "${VM_ID_RANGE%-*}" 999999999
+  validate_number LINUS_LEASE_SECONDS "${LINUS_LEASE_SECONDS}" 0 31536000 'seconds, 0 for none'
   validate_ip_config VM_IP_CONFIG "${VM_IP_CONFIG}"
   if [[ -n ${VM_GATEWAY} ]]; then
     validate_ipv4 VM_GATEWAY "${VM_GATEWAY}"
@@ -202,6 +218,22 @@ note_taken_ids() {
   done
 }
 
+# A free ID may have volumes of a VM that is gone. They are not ours to take
+# over, and its next destroy would remove them.
+note_unclean_ids() {
+  local line vmid
+  run_wait volumes
+  while IFS= read -r line; do
+    if [[ ${line} =~ :.*[[:space:]]([0-9]+)[[:space:]]*$ ]]; then
+      ids_taken[${BASH_REMATCH[1]}]=yes
+    fi
+  done <<<"${run_out}"
+  quarantine_read
+  for vmid in "${!quarantined[@]}"; do
+    ids_taken[${vmid}]=yes
+  done
+}
+
 # --- allocate_vm_id ---
 
 # A candidate only: free as far as is known, at a random place in the range, so
@@ -255,9 +287,11 @@ create_vm() {
   local attempt
   for ((attempt = 1; attempt <= 20; attempt += 1)); do
     build_create_command
+    take_lease
     vm_attempted=${vm_id}
     retry_change create_has_landed 1800 "${create_command[@]}"
     if [[ ${retry_landed} == yes ]]; then
+      lease_settle "${vm_id}"
       result_line VM_ID "${vm_id}"
       result_line VM_NODE "${probe_node}"
       return 0
@@ -267,10 +301,22 @@ create_vm() {
     fi
     log_info "VM ${vm_id} was taken by another in the meantime"
     vm_attempted=''
+    lease_drop "${vm_id}" "${vm_job}"
     ids_taken[${vm_id}]=yes
     allocate_vm_id
   done
   result_fail vm "20 VM IDs in a row were taken between look and create on node '${probe_node}'" 'try again, or give this caller a VM_ID_RANGE of its own'
+}
+
+# Before the VM can exist, the host knows whose it will be and when it ends.
+take_lease() {
+  lease_announce "${vm_id}" "${probe_node}" "${create_command[1]}" "${create_storages}"
+  if [[ ${lease_saved} != yes ]]; then
+    result_fail config "could not write the lease ${lease_file} on ${HOSTNAME}" 'check that its directory can be written and the disk is not full'
+  fi
+  if ((LINUS_LEASE_SECONDS > 0)); then
+    lease_set_end "${vm_id}" "${LINUS_LEASE_SECONDS}"
+  fi
 }
 
 # A failure Proxmox told of made nothing, and roll-back must not look for it.
@@ -278,6 +324,7 @@ create_vm() {
 fail_create() {
   if [[ ${vm_state} == absent ]]; then
     vm_attempted=''
+    lease_drop "${vm_id}" "${vm_job}"
   fi
   local -r failure="could not create VM ${vm_id} on node '${probe_node}' (host ${HOSTNAME}): Proxmox answered: ${run_said:-nothing, and the VM is not there}"
   if [[ ${run_said} == *"no quorum"* ]]; then
@@ -590,7 +637,8 @@ print_plan() {
 
 # --- the end ---
 
-# A worker killed before it wrote the description leaves a VM nobody can prove.
+# A worker killed before it wrote the description leaves a VM that only its
+# lease can prove, and not when something speaks against it.
 warn_left_alone() {
   local hint=''
   if [[ -n ${vm_config[lock]:-} && -z ${vm_config[description]:-} ]]; then

@@ -34,6 +34,10 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/json.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
 # shellcheck source=../lib/vm.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
+# shellcheck source=../lib/lease.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/lease.sh"
+# shellcheck source=../lib/quarantine.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/quarantine.sh"
 # shellcheck source=../lib/probe.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/probe.sh"
 
@@ -98,7 +102,7 @@ destroy_vm() {
 plan_destroy() {
   vm_outcome=planned
   vm_leftovers=''
-  vm_check_before_destroy "${VM_ID}"
+  vm_check_before_destroy "${VM_ID}" "${probe_node}"
   if [[ ${vm_outcome} == planned ]]; then
     result_text PLAN "qm stop ${VM_ID}"
     result_text PLAN "qm destroy ${VM_ID} --purge 1 --destroy-unreferenced-disks 1"

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Lists the VMs of ours on every online node: those whose description carries
-# linus-job=<uuid> and linus-owner=<uuid>. Changes nothing.
+# linus-job=<uuid> and linus-owner=<uuid>. Before that it destroys the VMs of
+# this host whose lease is over (lib/lease.sh), and what a killed run of ours left
+# half made.
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
 #
@@ -11,6 +13,9 @@
 #
 # One line per VM on stdout:
 #   LINUS_VM:id=<n> node=<node> name=<name> status=<status> job=<uuid> owner=<uuid>
+# and one per VM ID that is not used because volumes of a destroyed VM of ours
+# are still there:
+#   LINUS_QUARANTINED:<id> <volume> ...
 # A node that is offline, or does not answer, is a LINUS_WARNING: its VMs are not
 # in the list, which is no proof that they are gone.
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 the cluster does not
@@ -24,12 +29,18 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/result.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
 # shellcheck source=../lib/run.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/run.sh"
+# shellcheck source=../lib/retry.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/retry.sh"
 # shellcheck source=../lib/json.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/json.sh"
 # shellcheck source=../lib/validate.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
 # shellcheck source=../lib/vm.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
+# shellcheck source=../lib/lease.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/lease.sh"
+# shellcheck source=../lib/quarantine.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/quarantine.sh"
 
 owner=''
 
@@ -51,6 +62,15 @@ validate_environment() {
     validate_uuid LINUS_OWNER "${owner}"
   fi
   validate_tools pvesh perl timeout
+}
+
+sweep_host() {
+  local vmid
+  lease_sweep
+  quarantine_read
+  for vmid in "${!quarantined[@]}"; do
+    result_text QUARANTINED "${vmid} ${quarantined[${vmid}]}"
+  done
 }
 
 list_vms() {
@@ -125,9 +145,10 @@ main() {
   fi
   set -Eeuo pipefail
   shopt -s inherit_errexit
-  script_begin 2
+  script_begin 3
   read_inputs "$@"
   result_run_step validate_environment 'checking the inputs'
+  result_run_step sweep_host 'ending leases that are over'
   result_run_step list_vms 'reading the nodes'
   result_line RESULT SUCCESS
 }

@@ -14,6 +14,9 @@ setup_stub() {
   export PVE_STUB=${BATS_TEST_TMPDIR}/pve
   export LINUS_LOCK_DIR=${BATS_TEST_TMPDIR}
   export TMPDIR=${BATS_TEST_TMPDIR}
+  export LINUS_HOST_DIR=${BATS_TEST_TMPDIR}/host LINUS_PVE_DIR=${BATS_TEST_TMPDIR}/etc LINUS_SYSTEMD_DIR=/nonexistent
+  mkdir -p "${LINUS_PVE_DIR}"
+  ln -s "${PVE_STUB}/vm" "${LINUS_PVE_DIR}/qemu-server"
   mkdir -p "${PVE_STUB}"/{vm,status,answers,guest,faults} "${BATS_TEST_TMPDIR}/bin"
   local tool
   for tool in qm pvesh pvesm pveversion; do
@@ -49,7 +52,7 @@ setup_stub() {
   export VM_NAME=linus-job-11111111 VM_TEMPLATE=agent-template VM_CPU=2 VM_RAM=2048 VM_DISK=10
   export SSH_PUBLIC_KEY='ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHRlc3Q test key' VM_ID_RANGE=200-299
   export LINUS_JOB=${job} LINUS_OWNER=${owner} VM_NETWORK_TIMEOUT=10 VM_READY_TIMEOUT=10
-  unset LINUS_NONCE VM_OS VM_SSH_USER PROXMOX_NODE PROXMOX_STORAGE PROXMOX_BRIDGE
+  unset LINUS_NONCE LINUS_LEASE_SECONDS VM_OS VM_SSH_USER PROXMOX_NODE PROXMOX_STORAGE PROXMOX_BRIDGE
 }
 
 stub_program() { # <name> <body>
@@ -89,7 +92,7 @@ add_our_vm() { # <id> [<config line...>]
 # apart. status, output (stdout) and log (stderr) are set.
 run_script() { # <name> <argument...>
   status=0
-  bash "${scripts_dir}/proxmox/$1.sh" "${@:2}" >"${BATS_TEST_TMPDIR}/stdout" 2>"${BATS_TEST_TMPDIR}/stderr" || status=$?
+  bash "${scripts_dir}/proxmox/$1.sh" "${@:2}" >"${BATS_TEST_TMPDIR}/stdout" 2>"${BATS_TEST_TMPDIR}/stderr" 3>&- || status=$?
   output=$(<"${BATS_TEST_TMPDIR}/stdout")
   log=$(<"${BATS_TEST_TMPDIR}/stderr")
 }
@@ -163,8 +166,8 @@ assert_foreign_untouched() { # VM 101 is as it was
     || fail 'VM 101 of somebody else was touched'
 }
 
-assert_nothing_left() { # no temporary file, no lock
+assert_nothing_left() { # no temporary file, no lock, no lease
   local left
-  left=$(find "${BATS_TEST_TMPDIR}" -maxdepth 1 -name 'linus*')
+  left=$(find "${BATS_TEST_TMPDIR}" "${LINUS_HOST_DIR}/leases" -maxdepth 1 -name 'linus*' -o -path '*/leases/[0-9]*' 2>/dev/null) || :
   [[ -z ${left} ]] || fail "left behind: ${left}"
 }

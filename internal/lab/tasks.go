@@ -1,0 +1,34 @@
+package lab
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+)
+
+// taskPath is the pid file of whoever works on a VM now.
+func (s *State) taskPath(id string) string { return s.path("locks", "task-"+id) }
+
+// apiTasks lists the tasks at work on VMs of the node. It keeps no history:
+// `--source active` is all our scripts ask for. A task's ID names its process
+// and that process's start, in hex, as PVE's does.
+func apiTasks(c *call, vars map[string]string) (any, error) {
+	files, err := filepath.Glob(c.s.taskPath("*"))
+	if err != nil {
+		return nil, err
+	}
+	tasks := []map[string]any{}
+	for _, file := range files {
+		pid, running := readPidFile(file)
+		start, _ := processStart(pid)
+		if !running {
+			continue
+		}
+		id := strings.TrimPrefix(filepath.Base(file), "task-")
+		tasks = append(tasks, map[string]any{
+			"upid": fmt.Sprintf("UPID:%s:%08X:%08X:%08X:qmconfig:%s:root@pam:", vars["node"], pid, start, 0, id),
+			"node": vars["node"], "pid": pid, "pstart": start, "type": "qmconfig", "id": id, "user": "root@pam",
+		})
+	}
+	return tasks, nil
+}
