@@ -103,7 +103,7 @@ lease_settle() { # <vmid>
 lease_arm() { # <vmid> <seconds>
   local name
   {
-    printf '#!/usr/bin/env bash\n# Destroys VM %s (job %s) when its lease ends, if it proves to be ours.\n' "$1" "${vm_job}"
+    printf '# Destroys VM %s (job %s) when its lease ends, if it proves to be ours.\n' "$1" "${vm_job}"
     for name in PATH LINUS_HOST_DIR LINUS_LOCK_DIR LINUS_PVE_DIR PVELAB_DIR; do
       if [[ -n ${!name:-} ]]; then
         printf 'export %s=%q\n' "${name}" "${!name}"
