@@ -44,7 +44,7 @@ func (g *Guest) Callbacks(ctx context.Context, vm job.VM, url, local string) (ex
 	case err != nil:
 		return "", g.fault(ctx, "open a way for callbacks from", vm, result.Result{}, err)
 	}
-	g.holdTunnel(vm, local, t)
+	g.holdTunnel(ctx, vm, local, t)
 	return executor.CallbacksTunnel, nil
 }
 
@@ -91,10 +91,10 @@ type heldTunnel struct {
 }
 
 // holdTunnel opens the tunnel anew whenever its connection is lost, until
-// endTunnel. The new one has another port, which the runner is told: the old
+// endTunnel, whatever becomes of ctx. The new one has another port, which the runner is told: the old
 // one may be taken for as long as the VM has not noticed the loss.
-func (g *Guest) holdTunnel(vm job.VM, local string, t *remote.Tunnel) {
-	ctx, stop := context.WithCancel(context.Background())
+func (g *Guest) holdTunnel(ctx context.Context, vm job.VM, local string, t *remote.Tunnel) {
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	held := heldTunnel{stop: stop, done: make(chan struct{})}
 	g.mu.Lock()
 	g.tunnels[vm.Job] = held

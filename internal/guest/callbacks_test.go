@@ -264,6 +264,27 @@ func TestForget_EndsTheTunnel(t *testing.T) {
 	}
 }
 
+func TestProbe_AnEmptyVMHasNoTaskAFailingOneIsAnError(t *testing.T) {
+	r := newRig(t)
+	if state, err := r.Probe(t.Context(), r.vm); err != nil || state.Started {
+		t.Errorf("empty: %+v, %v", state, err)
+	}
+	defer r.start()()
+	script := filepath.Join(r.root, "opt/job-runner/job-runner.sh")
+	if err := os.Rename(script, script+".aside"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(script, []byte("no-such-command\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if state, err := r.Probe(t.Context(), r.vm); err == nil {
+		t.Errorf("exit code 127 is taken for %+v", state)
+	}
+	if err := os.Rename(script+".aside", script); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestProbe_DoesNotWaitForAFrozenVM(t *testing.T) {
 	r := newRig(t)
 	release := r.start()

@@ -266,7 +266,8 @@ func (g *Guest) runner(ctx context.Context, vm job.VM, verb string, args ...stri
 	if g.o.Root != "" {
 		env["LINUS_ROOT"] = g.o.Root
 	}
-	line := remote.EnvLine(env, append([]string{"bash", g.home() + "/job-runner.sh", verb}, args...)...)
+	const run = `[ -e "$1" ] || exit 66; exec bash "$@"`
+	line := remote.EnvLine(env, append([]string{"sh", "-c", run, "sh", g.home() + "/job-runner.sh", verb}, args...)...)
 	err = g.again(ctx, vm, func(pool *remote.Pool) error {
 		out, err := pool.Output(ctx, remote.Command{Name: "job-runner " + verb, Line: line}, maxAnswer)
 		res, _ = result.Parse(bytes.NewReader(out), nonce, nil) // reading from memory cannot fail; its limits are above ours
@@ -291,11 +292,11 @@ func (g *Guest) again(ctx context.Context, vm job.VM, work func(*remote.Pool) er
 	return err
 }
 
-// missing reports whether there is no runner in the VM: bash's exit code for a
-// script that is not there.
+// missing reports whether there is no runner in the VM. Not by 127: a VM that
+// is out of processes or memory answers that as well, and has not lost its job.
 func missing(err error) bool {
 	var exit *remote.ExitError
-	return errors.As(err, &exit) && exit.Code == 127
+	return errors.As(err, &exit) && exit.Code == 66
 }
 
 // exitClass are the runner's exit codes.

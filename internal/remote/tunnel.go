@@ -51,7 +51,7 @@ func (p *Pool) Tunnel(ctx context.Context, to string) (*Tunnel, error) {
 		return nil, fmt.Errorf("open a tunnel from %s: %w", p.Login(), ErrNoForwarding)
 	}
 	t := &Tunnel{pool: p, listener: l, ended: make(chan struct{})}
-	if !p.own(func() { t.accept(to) }) {
+	if !p.own(func() { t.accept(context.WithoutCancel(ctx), to) }) {
 		closeIt(l)
 		return nil, errClosed
 	}
@@ -67,7 +67,7 @@ func (t *Tunnel) Ended() <-chan struct{} { return t.ended }
 // Close ends the tunnel. It does not wait: the other machine may be silent.
 func (t *Tunnel) Close() { t.pool.own(func() { _ = t.listener.Close() }) }
 
-func (t *Tunnel) accept(to string) {
+func (t *Tunnel) accept(ctx context.Context, to string) {
 	defer close(t.ended)
 	room := make(chan struct{}, maxTunnelled)
 	for {
@@ -79,7 +79,7 @@ func (t *Tunnel) accept(to string) {
 		select {
 		case room <- struct{}{}:
 			owned = t.pool.own(func() {
-				t.carry(far, to)
+				t.carry(ctx, far, to)
 				<-room
 			})
 		default:
@@ -91,11 +91,11 @@ func (t *Tunnel) accept(to string) {
 }
 
 // carry passes bytes both ways until either side closes.
-func (t *Tunnel) carry(far net.Conn, to string) {
+func (t *Tunnel) carry(ctx context.Context, far net.Conn, to string) {
 	defer func() { _ = far.Close() }()
-	near, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(context.Background(), "tcp", to)
+	near, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", to)
 	if err != nil {
-		t.pool.log.Warn("tunnel leads nowhere", "err", err)
+		t.pool.log.WarnContext(ctx, "tunnel leads nowhere", "err", err)
 		return
 	}
 	back := make(chan struct{})
