@@ -85,10 +85,13 @@ func (o *operation) begin(ctx, work context.Context, id string, c call) (result.
 			if err != nil {
 				return err
 			}
-			_, nonce, found := bytes.Cut(out, []byte("LINUS_OPERATION:"))
-			if o.nonce = strings.TrimSpace(string(nonce)); !found || o.nonce == "" {
+			// The last line: a login shell may have printed before.
+			line := strings.TrimSpace(string(out))
+			nonce, found := strings.CutPrefix(line[strings.LastIndexByte(line, '\n')+1:], "LINUS_OPERATION:")
+			if !found {
 				return fmt.Errorf("%s: its start was not acknowledged", c.script)
 			}
+			o.nonce = nonce
 			return nil
 		})
 	})

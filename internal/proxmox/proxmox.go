@@ -190,6 +190,7 @@ func (p *Provider) createEnvironment(spec executor.VMSpec) map[string]string {
 	setNumber(env, "VM_CPU", spec.CPU)
 	setNumber(env, "VM_RAM", spec.MemoryMB)
 	setNumber(env, "VM_DISK", spec.DiskGB)
+	setNumber(env, "LINUS_LEASE_SECONDS", int(spec.Lease/time.Second))
 	setNumber(env, "VM_VLAN_TAG", p.o.VLANTag)
 	setNumber(env, "VM_SSH_PORT", p.o.GuestPort)
 	setNumber(env, "VM_NETWORK_TIMEOUT", int(p.o.NetworkTimeout/time.Second))
