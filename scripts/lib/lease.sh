@@ -276,7 +276,7 @@ lease_sweep() {
       file=${files[(i + offset) % ${#files[@]}]##*/}
       if [[ ${file} =~ ${form} ]]; then
         lease_look "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}"
-        ((looks += lease_looked))
+        looks=$((looks + lease_looked))
       fi
     done
   fi
