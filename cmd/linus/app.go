@@ -110,6 +110,7 @@ func (a *app) openEngine(ctx context.Context, c config.Config, log *slog.Logger)
 		MaxJobs:  c.MaxJobs, MaxOutput: int64(c.MaxOutputSize),
 		HeartbeatThreshold: time.Duration(c.HeartbeatThreshold) * time.Second,
 		CleanupInterval:    time.Duration(c.CleanupInterval) * time.Second,
+		Lease:              time.Duration(c.LeaseHours) * time.Hour,
 		Retention:          time.Duration(c.RetentionDays) * 24 * time.Hour,
 		CallbackURL:        func(ctx context.Context) (string, error) { return e.callbackURL(ctx, c) },
 		CallbackAddr:       func() string { return e.callbacks.Addr() },

@@ -56,6 +56,7 @@ type Config struct {
 	AllowedCommands    string   `envconfig:"ALLOWED_COMMANDS" desc:"Kept for the execute_command tool. This version has no such tool, enforces nothing, and so refuses a value."`
 	CleanupInterval    int      `envconfig:"CLEANUP_INTERVAL_SECONDS" default:"30" min:"10" max:"86400" desc:"Seconds between two searches for VMs that should be gone."`
 
+	LeaseHours    int `envconfig:"LEASE_HOURS" default:"24" min:"0" max:"8760" desc:"Hours after a job's timeout until the host destroys its VM by itself, should linus never come back. 0: never."`
 	RetentionDays int `envconfig:"RETENTION_DAYS" default:"30" min:"0" max:"3650" desc:"Days after which an ended job and its output are forgotten. 0: never."`
 
 	StateDir string `envconfig:"LINUS_STATE_DIR" kind:"path" desc:"Directory for database, outputs, key and log. Empty: linus in $XDG_STATE_HOME or ~/.local/state."`

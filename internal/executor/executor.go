@@ -39,6 +39,7 @@ type Options struct {
 	CleanupInterval    time.Duration // between two tries to finish what could not be finished; 30 s
 	SweepInterval      time.Duration // between two searches for forgotten VMs and old jobs; 10 min
 	Retention          time.Duration // after which an ended job is forgotten; 0: never
+	Lease              time.Duration // after a job's timeout, until the host destroys its VM by itself; 0: never
 	HeartbeatInterval  time.Duration // between two heartbeats of a runner; 10 s
 	// CollectPatience is how long a VM that does not answer is asked for the
 	// output; a tenth of it where the job was cancelled or lost. 3 min.

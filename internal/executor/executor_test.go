@@ -541,3 +541,32 @@ func TestSweep_DestroysWhatItsJobIsDoneWith(t *testing.T) {
 		t.Errorf("left: %v; want 901 and 902", r.fake.VMs())
 	}
 }
+
+// The host is told when to end a VM by itself: never that of a persistent job.
+func TestProvision_LeaseOutlastsTheTimeout(t *testing.T) {
+	r := newRig(t, 1)
+	r.stop()
+	seen := &specs{Provider: r.fake, got: make(chan executor.VMSpec, 2)}
+	r.opts.Provider, r.opts.Lease = seen, time.Hour
+	r.restart()
+	r.behave(providertest.Behaviour{}, true)
+	r.wait(r.submit(func(m *job.Manifest) { m.Timeout = 60 }))
+	r.wait(r.submit(func(m *job.Manifest) { m.Lifecycle = job.Persistent }))
+	if got := (<-seen.got).Lease; got != time.Hour+time.Minute {
+		t.Errorf("lease of an ephemeral job: %s", got)
+	}
+	if got := (<-seen.got).Lease; got != 0 {
+		t.Errorf("lease of a persistent job: %s", got)
+	}
+}
+
+// specs notes what VMs are asked for.
+type specs struct {
+	executor.Provider
+	got chan executor.VMSpec
+}
+
+func (s *specs) Create(ctx context.Context, spec executor.VMSpec, progress func(executor.Progress)) (job.VM, error) {
+	s.got <- spec
+	return s.Provider.Create(ctx, spec, progress)
+}

@@ -123,7 +123,7 @@ func (e *Executor) provision(ctx context.Context, r *run) error {
 	if err != nil || j.VM.State == job.VMCreated {
 		return err
 	}
-	spec, err := vmSpec(j)
+	spec, err := e.vmSpec(j)
 	if err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ func (e *Executor) progress(ctx context.Context, r *run, p Progress) {
 // vmName is the job's VM's name: a DNS label. The end of the ID is its random part.
 func vmName(id string) string { return "linus-job-" + id[len(id)-12:] }
 
-func vmSpec(j job.Job) (VMSpec, error) {
+func (e *Executor) vmSpec(j job.Job) (VMSpec, error) {
 	memory, err := job.ParseSize(j.Manifest.Resources.Memory)
 	if err != nil {
 		return VMSpec{}, err
@@ -192,8 +192,13 @@ func vmSpec(j job.Job) (VMSpec, error) {
 		return VMSpec{}, err
 	}
 	const mib, gib = 1 << 20, 1 << 30
+	var lease time.Duration
+	if e.Lease > 0 && j.Manifest.Lifecycle == job.Ephemeral {
+		lease = time.Duration(j.Manifest.Timeout)*time.Second + e.Lease
+	}
 	return VMSpec{
-		Name: j.VM.Name, Job: j.VM.Job, Owner: j.VM.Owner,
+		Lease: lease,
+		Name:  j.VM.Name, Job: j.VM.Job, Owner: j.VM.Owner,
 		CPU:      j.Manifest.Resources.CPU,
 		MemoryMB: int((memory + mib - 1) / mib),
 		DiskGB:   int((disk + gib - 1) / gib),

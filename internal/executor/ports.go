@@ -20,6 +20,10 @@ type VMSpec struct {
 	MemoryMB int
 	DiskGB   int
 	Template string // name or VM ID of the template to clone
+
+	// Lease: should nobody destroy the VM within this time, the host itself
+	// does, after the same proof. 0: never.
+	Lease time.Duration
 }
 
 // Progress is one step of a provider's work as it happens.

@@ -128,7 +128,7 @@ func (s *State) sshdConfig(login string, pam bool) string {
 			sshdQuote("PATH=" + path), sshdQuote("HOME=" + s.homeDir()),
 			sshdQuote("PVELAB_DIR=" + s.Dir), sshdQuote(sessionVariable + "=" + s.Dir),
 			// Where our scripts look for what a Proxmox host has in fixed places.
-			sshdQuote("LINUS_HOST_DIR=" + filepath.Join(s.homeDir(), "linus")), sshdQuote("LINUS_PVE_DIR=" + s.path("etc", "pve")),
+			sshdQuote("LINUS_HOST_DIR=" + filepath.Join(s.homeDir(), "linus")), sshdQuote("LINUS_LOCK_DIR=" + s.path("locks")), sshdQuote("LINUS_PVE_DIR=" + s.path("etc", "pve")),
 		}, " "),
 		"Subsystem sftp internal-sftp -d " + sshdExpanded(s.homeDir()),
 		"",

@@ -84,7 +84,12 @@ JOB
   say 'what is left: both jobs in the list, and on the host no VM but the template'
   bin/linus job list
   bin/pvelab status --dir "${work_dir}/host"
-  [[ ${status} -eq 3 ]]
+  local left
+  left=$(grep -ls linus-job "${work_dir}"/host/etc/pve/qemu-server/*.conf || true)
+  if [[ ${status} -ne 3 || -n ${left} ]]; then
+    printf 'that is not as it should be: exit status %d, VMs left: %s\n' "${status}" "${left:-none}" >&2
+    return 1
+  fi
 }
 
 if ! (return 0 2>/dev/null); then main "$@"; fi
