@@ -189,9 +189,10 @@ prepare_state() {
 }
 
 # detach_runner starts `run` beyond the reach of the SSH session's end, after
-# runner_alive said no, and waits until a runner has come up. Under systemd it gets a unit, and with it a cgroup to hold the
-# task. KillMode=process and Restart: a runner that dies leaves the task
-# running, and its successor takes it over.
+# runner_alive said no, and waits until a runner has come up and the task is on
+# record: from then on probe knows it. Under systemd it gets a unit, and with it
+# a cgroup to hold the task. KillMode=process and Restart: a runner that dies
+# leaves the task running, and its successor takes it over.
 detach_runner() {
   local name
   local -a environment=("HOME=${HOME:-/}" "PATH=${HOME:-}/.local/bin:${PATH}")
@@ -212,7 +213,7 @@ detach_runner() {
   clock_read
   deadline=$((clock_now + 6000))
   local -r dead=${runner_seen}
-  while [[ ${runner_seen} == "${dead}" ]]; do
+  while [[ ${runner_seen} == "${dead}" || ! -e ${state}/launched ]]; do
     clock_read
     ((clock_now < deadline)) || result_fail vm "the job runner did not come up in 60 s" "read ${state}/runner.log in the guest"
     sleep 0.05
