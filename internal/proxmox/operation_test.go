@@ -360,6 +360,10 @@ func TestCreate_IsJoined(t *testing.T) {
 		if again != first {
 			t.Errorf("create = %+v, then %+v", first, again)
 		}
+		time.Sleep(200 * time.Millisecond) // a second run would have begun
+		if out, err := os.ReadFile(filepath.Join(h.operation(spec), "out")); err != nil || strings.Count(string(out), "LINUS_BEGIN:") != 1 {
+			t.Errorf("the script ran more than once: %s, %v", out, err)
+		}
 		h.theVM(t, spec, again, err)
 	})
 
