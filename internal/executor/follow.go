@@ -217,3 +217,20 @@ func retry(ctx context.Context, f func() error) error {
 		pause = min(2*pause, 10*time.Second)
 	}
 }
+
+// reach calls f, with growing pauses, for as long as the VM cannot be reached,
+// but no longer than a VM may be silent.
+func (e *Executor) reach(ctx context.Context, f func() error) error {
+	patient, cancel := context.WithTimeout(ctx, e.HeartbeatThreshold)
+	defer cancel()
+	var last error
+	_ = retry(patient, func() error { // what f said last is what matters
+		last = f()
+		var host *job.HostError
+		if errors.As(last, &host) && host.Class == job.HostUnreachable {
+			return last
+		}
+		return nil
+	})
+	return last
+}

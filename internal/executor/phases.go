@@ -221,7 +221,11 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
-	url, err := e.CallbackURL(ctx)
+	var url string
+	err = e.reach(ctx, func() (err error) {
+		url, err = e.CallbackURL(ctx)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("find the address VMs can call back: %w", err)
 	}
@@ -233,10 +237,11 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 	if err := e.Store.SetTokenHash(ctx, r.id, tokenHash(token)); err != nil {
 		return err
 	}
-	return e.Guest.Push(ctx, *j.VM, Payload{
+	payload := Payload{
 		JobID: r.id, Manifest: manifest, CallbackURL: url, Token: token,
 		HeartbeatInterval: int(e.HeartbeatInterval / time.Second), MaxOutput: e.MaxOutput,
-	})
+	}
+	return e.reach(ctx, func() error { return e.Guest.Push(ctx, *j.VM, payload) })
 }
 
 // start starts the task. StartedAt is written before: from then on there may
@@ -252,7 +257,7 @@ func (e *Executor) start(ctx context.Context, r *run) error {
 	if err != nil || j.Status == job.Running {
 		return err
 	}
-	if err := e.Guest.Start(ctx, *j.VM); err != nil {
+	if err := e.reach(ctx, func() error { return e.Guest.Start(ctx, *j.VM) }); err != nil {
 		return err
 	}
 	_, err = e.update(context.WithoutCancel(ctx), r.id, func(j *job.Job) ([]job.Event, error) {

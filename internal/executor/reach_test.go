@@ -1,0 +1,44 @@
+package executor_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+)
+
+// unreachableGuest is a guest whose connection breaks under the first pushes
+// and starts, each with the error the guest package gives for that.
+type unreachableGuest struct {
+	executor.Guest
+	pushes, starts atomic.Int32
+}
+
+var errUnreachable = &job.HostError{Op: "start the task", Class: job.HostUnreachable, Text: "the connection ended"}
+
+func (g *unreachableGuest) Push(ctx context.Context, vm job.VM, p executor.Payload) error {
+	if g.pushes.Add(1) <= 2 {
+		return errUnreachable
+	}
+	return g.Guest.Push(ctx, vm, p)
+}
+
+func (g *unreachableGuest) Start(ctx context.Context, vm job.VM) error {
+	if g.starts.Add(1) <= 2 {
+		return errUnreachable
+	}
+	return g.Guest.Start(ctx, vm)
+}
+
+func TestStart_VMOutOfReachForAWhile(t *testing.T) {
+	r := newRig(t, 1)
+	r.stop()
+	r.opts.Guest = &unreachableGuest{Guest: r.fake}
+	r.restart()
+	id := r.submit()
+	if j := r.until(id, job.Job.Done); j.Status != job.Success {
+		t.Errorf("job is %s: %+v", j.Status, j.Outcome)
+	}
+}
