@@ -12,7 +12,10 @@ SHELL_LIB   = $(shell git ls-files 'scripts/lib/*.sh')
 BATS_FILES  = $(shell git ls-files 'scripts/test/*.bats')
 DRIVER ?= qemu
 
-.PHONY: help build demo test go-test bats lint fmt golden bench clean deps
+SOAK_JOBS ?= 1000
+SOAK_SEED ?= 0
+
+.PHONY: help build demo test go-test soak soak-qemu bats lint fmt golden bench clean deps
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +37,12 @@ test: deps build ## everything: vet, Go tests with -race, bats, shell checks, re
 
 go-test: ## Go tests with -race, the lab's real VMs included
 	go test -race -timeout 18m -p 2 ./...
+
+soak: ## 1000 jobs under faults drawn at random (SOAK_JOBS=, SOAK_SEED= of a run to repeat)
+	go test -v -timeout 3h -run '^TestSoak$$' ./internal/e2e -soak.jobs=$(SOAK_JOBS) -soak.seed=$(SOAK_SEED)
+
+soak-qemu: ## 20 jobs in real VMs under faults
+	go test -v -timeout 1h -run '^TestSoakQemu$$' ./internal/e2e -soak.qemu=20 -soak.seed=$(SOAK_SEED)
 
 bats: ## tests of the shell scripts, shellcheck and shfmt
 	shellcheck $(SHELL_MAIN) $(BATS_FILES)

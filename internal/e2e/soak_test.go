@@ -1,0 +1,427 @@
+package e2e
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"linus/internal/lab"
+)
+
+var (
+	soakJobs = flag.Int("soak.jobs", 60, "jobs of TestSoak")
+	soakSeed = flag.Uint64("soak.seed", 0, "seed of TestSoak's faults; 0: another each time, which it prints")
+)
+
+// Many jobs while everything that can go wrong does, at random: every job ends
+// in the right state with its whole output, ran at most once, and at the end
+// nothing is left, and nothing of others was touched.
+func TestSoak(t *testing.T) {
+	h := newHost(t, lab.DriverProcess, "MAX_JOBS=8", "HEARTBEAT_THRESHOLD_SECONDS=30", "CLEANUP_INTERVAL_SECONDS=10")
+	s := newSoak(t, h)
+	s.ledger = newLedger(t)
+	foreign := s.plantForeigners()
+	for range 4 { // as many chat windows
+		s.clients = append(s.clients, h.connect(t))
+	}
+	jobs := make([]soakJob, *soakJobs)
+	for i := range jobs {
+		jobs[i] = s.plan(i)
+	}
+	s.run(jobs, s.injectUntil)
+	s.summary()
+	s.nothingLeft()
+	if now := s.foreigners(); now != foreign {
+		t.Errorf("VMs of others were\n%s\nare\n%s", foreign, now)
+	}
+}
+
+// soak is one run: its jobs, what was done to them, what became of them.
+type soak struct {
+	h       *host
+	t       *testing.T
+	ledger  *ledger // nil where VMs cannot reach it
+	clients []*mcpClient
+	began   time.Time
+
+	rng *rand.Rand // by one goroutine at a time: first the plan's, then the faults'
+
+	mu     sync.Mutex
+	ends   map[string]int
+	faults map[string]int
+	maxVMs int
+	gone   int // jobs that are to be found lost
+	others int // VMs with the marker of another installation
+}
+
+func newSoak(t *testing.T, h *host) *soak {
+	t.Helper()
+	seed := *soakSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("again: go test ./internal/e2e -run '^%s$' -soak.jobs=%d -soak.seed=%d", t.Name(), *soakJobs, seed)
+	return &soak{h: h, t: t, rng: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), ends: map[string]int{}, faults: map[string]int{}}
+}
+
+// soakJob is a job of a soak: what it is to come to.
+type soakJob struct {
+	work
+	id       string
+	manifest map[string]any
+	kind     string // ends, timeout, cancel, or what is done to its VM
+	delay    time.Duration
+}
+
+// plan draws a job. Most just run; some are hit by a fault of their own.
+func (s *soak) plan(n int) soakJob {
+	j := soakJob{work: work{n: n, lines: s.rng.IntN(3000), sleep: fmt.Sprintf("0.%d", s.rng.IntN(10))}, kind: "ends"}
+	switch p := s.rng.IntN(100); {
+	case p < 70:
+	case p < 80:
+		j.exit = 1 + s.rng.IntN(99)
+	case p < 84:
+		j.kind, j.sleep = "timeout", "1000"
+	case p < 94:
+		j.kind, j.sleep, j.delay = "cancel", "1000", time.Duration(s.rng.IntN(3000))*time.Millisecond
+	case p < 96:
+		j.kind, j.sleep = "VM destroyed", "1000"
+	case p < 98:
+		j.kind, j.sleep = "VM rebooted", "1000"
+	default:
+		j.kind, j.sleep = "VM reset", "1000"
+	}
+	return s.withManifest(j)
+}
+
+func (s *soak) withManifest(j soakJob) soakJob {
+	if s.ledger != nil {
+		j.manifest = script(s.ledger.task(j.work))
+	} else {
+		j.manifest = script(j.task())
+		j.manifest["resources"] = map[string]any{"memory": "1G"}
+	}
+	j.manifest["statusMode"] = []string{"simple", "detailed", "streaming"}[s.rng.IntN(3)]
+	if j.kind == "timeout" {
+		j.manifest["timeout"] = 3
+	}
+	return j
+}
+
+// run submits the jobs, injects faults until all have ended, and checks each.
+func (s *soak) run(jobs []soakJob, inject func(over <-chan struct{})) {
+	over := make(chan struct{})
+	var faults, following sync.WaitGroup
+	faults.Go(func() { inject(over) })
+	faults.Go(func() { s.countVMs(over) })
+	for i := range jobs {
+		following.Go(func() { s.follow(&jobs[i]) })
+	}
+	following.Wait()
+	close(over)
+	faults.Wait()
+}
+
+// follow takes one job from its submit to the check of its result.
+func (s *soak) follow(j *soakJob) {
+	submitted := s.ask(j, "submit_job", map[string]any{"manifest": j.manifest, "idempotency_key": fmt.Sprintf("soak %d", j.n)})
+	if submitted == nil {
+		return
+	}
+	j.id = submitted["job_id"].(string)
+	if j.kind == "cancel" {
+		time.Sleep(j.delay)
+		s.ask(j, "cancel_job", map[string]any{"job_id": j.id})
+	}
+	hit := j.kind == "ends" || j.kind == "timeout" || j.kind == "cancel"
+	var job map[string]any
+	for deadline := time.Now().Add(15 * time.Minute); ; {
+		if job = s.ask(j, "get_job_status", map[string]any{"job_id": j.id}); job == nil {
+			return
+		}
+		if job["status"] == "success" || job["status"] == "failed" || job["status"] == "timeout" {
+			break
+		}
+		if !hit && job["status"] == "running" && s.begun(j) > 0 {
+			hit = s.hitVM(j)
+		}
+		if time.Now().After(deadline) {
+			s.t.Errorf("job %d does not end: %v", j.n, job)
+			return
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	if j.kind == "VM destroyed" && hit {
+		s.addGone(-1)
+	}
+	s.check(j, job)
+}
+
+// hitVM does to the job's VM what its kind says, and reports whether it could.
+func (s *soak) hitVM(j *soakJob) bool {
+	vm := s.h.vmOf(j.id)
+	if vm == 0 {
+		return false
+	}
+	number := strconv.Itoa(vm)
+	commands := map[string][][]string{
+		"VM destroyed": {{"stop", number}, {"destroy", number, "--purge", "1", "--destroy-unreferenced-disks", "1"}},
+		"VM rebooted":  {{"reboot", number}},
+		"VM reset":     {{"stop", number}, {"start", number}},
+	}[j.kind]
+	for _, command := range commands {
+		for tries := 0; ; tries++ { // the lab's faults hit operators too
+			_, err := s.h.lab.QM(s.t.Context(), command...)
+			if err == nil {
+				break
+			}
+			if tries == 20 {
+				s.t.Errorf("job %d: %v", j.n, err)
+				return true
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	}
+	s.count(s.faults, j.kind)
+	if j.kind == "VM destroyed" {
+		s.addGone(1)
+	}
+	return true
+}
+
+// addGone counts jobs whose VM is gone and who are not known to be lost yet. An
+// engine counts silence from its own start: killed more often than the
+// heartbeat threshold, it would never find them lost.
+func (s *soak) addGone(n int) (now int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gone += n
+	return s.gone
+}
+
+// check compares what became of a job with what had to.
+func (s *soak) check(j *soakJob, job map[string]any) {
+	wanted := map[string][2]string{"ends": {"success", "exit_status"}, "timeout": {"timeout", "timeout"}, "cancel": {"failed", "cancelled"}}
+	want, ok := wanted[j.kind]
+	if !ok {
+		want = [2]string{"failed", "lost"}
+	}
+	if j.kind == "ends" && j.exit != 0 {
+		want[0] = "failed"
+	}
+	s.count(s.ends, fmt.Sprintf("%v, %v", job["status"], job["reason"]))
+	if job["status"] != want[0] || job["reason"] != want[1] {
+		s.t.Errorf("job %d (%s) is %v, %v, not %s, %s: %v", j.n, j.kind, job["status"], job["reason"], want[0], want[1], job["error"])
+		return
+	}
+	got := s.ask(j, "get_job_result", map[string]any{"job_id": j.id, "max_bytes": 1 << 20})
+	if got == nil {
+		return
+	}
+	begun := s.begun(j)
+	output, _ := got["output"].(string)
+	switch {
+	case j.kind == "ends" && (output != j.stdout() || got["stderr"] != j.stderr() || got["exit_code"] != float64(j.exit) || begun != 1):
+		s.t.Errorf("job %d: %d of %d bytes of stdout, stderr %q, exit code %v of %d, begun %d times, incomplete: %v",
+			j.n, len(output), len(j.stdout()), got["stderr"], got["exit_code"], j.exit, begun, got["output_incomplete"])
+	case j.kind == "timeout" && (output != j.stdout() || begun != 1):
+		s.t.Errorf("job %d: %d of %d bytes of stdout, begun %d times", j.n, len(output), len(j.stdout()), begun)
+	case !strings.HasPrefix(j.stdout(), output) || begun > 1:
+		s.t.Errorf("job %d (%s): %d bytes of stdout, begun %d times", j.n, j.kind, len(output), begun)
+	}
+}
+
+// begun is how often the job's task has begun. Without a ledger the task counts
+// in its VM, and fails when it begins again.
+func (s *soak) begun(j *soakJob) int {
+	if s.ledger == nil {
+		return 1
+	}
+	return s.ledger.begun(j.n)
+}
+
+// ask calls a tool until it answers: while engines are killed under it a call
+// may fail, but not for a minute.
+func (s *soak) ask(j *soakJob, tool string, args map[string]any) map[string]any {
+	c := s.clients[j.n%len(s.clients)]
+	var last string
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+		res, err := c.try(tool, args)
+		if err != nil {
+			last = err.Error()
+			continue
+		}
+		var v map[string]any
+		if res.IsError {
+			last = text(res)
+			if tool == "cancel_job" && strings.Contains(last, "Job already completed") {
+				return map[string]any{}
+			}
+			continue
+		}
+		data, err := json.Marshal(res.StructuredContent)
+		if err == nil && json.Unmarshal(data, &v) == nil {
+			return v
+		}
+	}
+	s.t.Errorf("job %d: %s is not answered for a minute: %s", j.n, tool, last)
+	return nil
+}
+
+// injectUntil injects a fault every second or so.
+func (s *soak) injectUntil(over <-chan struct{}) {
+	for {
+		select {
+		case <-over:
+			return
+		case <-time.After(time.Duration(300+s.rng.IntN(1500)) * time.Millisecond):
+		}
+		switch p := s.rng.IntN(100); {
+		case p < 15:
+			if s.addGone(0) == 0 && s.h.killEngine() {
+				s.count(s.faults, "engine killed")
+			}
+		case p < 40:
+			s.count(s.faults, "connections cut")
+			s.h.cutConnections()
+		case p < 50:
+			s.count(s.faults, "host unreachable")
+			thaw := s.h.freezeHost()
+			time.Sleep(time.Duration(500+s.rng.IntN(2500)) * time.Millisecond)
+			thaw()
+		default:
+			faults := []lab.Fault{lab.FaultTaken, lab.FaultTakenCT, lab.FaultLockTimeout, lab.FaultStorageLockTimeout, lab.FaultCloneFails}
+			fault := faults[s.rng.IntN(len(faults))]
+			s.count(s.faults, string(fault))
+			if err := s.h.lab.SetFault(fault, "1"); err != nil {
+				s.t.Error(err)
+			}
+		}
+	}
+}
+
+func (s *soak) countVMs(over <-chan struct{}) {
+	for {
+		select {
+		case <-over:
+			return
+		case <-time.After(100 * time.Millisecond):
+			s.maxVMs = max(s.maxVMs, s.h.ourVMs(s.t)-s.others)
+		}
+	}
+}
+
+func (s *soak) count(m map[string]int, what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m[what]++
+}
+
+func (s *soak) summary() {
+	var b strings.Builder
+	total := 0
+	for _, m := range []map[string]int{s.ends, s.faults} {
+		names := make([]string, 0, len(m))
+		for name := range m {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		for _, name := range names {
+			fmt.Fprintf(&b, "  %4d %s\n", m[name], name)
+		}
+		if total == 0 {
+			for _, n := range m {
+				total += n
+			}
+			b.WriteString("faults:\n")
+		}
+	}
+	s.t.Logf("%d jobs in %s, at most %d VMs at once\nends:\n%s", total, time.Since(s.began).Round(time.Second), s.maxVMs, b.String())
+}
+
+// plantForeigners makes VMs of others: one that only exists, one that runs,
+// and one of another installation of linus.
+func (s *soak) plantForeigners() string {
+	s.h.plantForeign(s.t)
+	s.others = 1
+	template := strconv.Itoa(lab.TemplateID)
+	for id, description := range map[string]string{
+		"151": "somebody's",
+		"152": "linus-job=01a1fd08-0000-7000-8000-000000000000 linus-owner=11111111-2222-4333-8444-555555555555",
+	} {
+		s.h.qm(s.t, "clone", template, id, "--name", "production-"+id, "--description", description)
+		s.h.qm(s.t, "set", id, "--tags", "linus")
+		s.h.qm(s.t, "start", id)
+	}
+	return s.foreigners()
+}
+
+// foreigners is all that must not change: configs, and the processes that run.
+func (s *soak) foreigners() string {
+	var b strings.Builder
+	for _, id := range []int{150, 151, 152, lab.TemplateID} {
+		fmt.Fprintf(&b, "VM %d, process %d\n%s\n", id, s.h.vmPID(s.t, id), s.h.conf(id))
+	}
+	return b.String()
+}
+
+// nothingLeft checks that, once the engine has ended too, no VM, volume,
+// process, connection or file of a job is left on the host.
+func (s *soak) nothingLeft() {
+	s.t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); s.h.ourVMs(s.t) > s.others; time.Sleep(200 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Errorf("%d VMs of ours are left", s.h.ourVMs(s.t)-s.others)
+			break
+		}
+	}
+	for _, c := range s.clients {
+		c.Close()
+	}
+	s.h.cli(s.t, "serve", "--stop")
+	if pid := s.h.engine(); pid != 0 {
+		s.t.Errorf("the engine runs as %d", pid)
+	}
+	var sessions []int
+	for range 50 {
+		if sessions = childrenOf(s.h.sshd()); len(sessions) == 0 {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	if len(sessions) > 0 {
+		s.t.Errorf("%d SSH sessions are left", len(sessions))
+	}
+	owners := []string{"9000", "150", "151", "152"}
+	for _, pattern := range []string{"storage/local-lvm/*", "storage/local/images/*", "run/*"} {
+		paths, err := filepath.Glob(filepath.Join(s.h.dir, pattern))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		for _, path := range paths {
+			name := strings.TrimPrefix(strings.TrimPrefix(filepath.Base(path), "base-"), "vm-")
+			owner, _, _ := strings.Cut(name, "-")
+			if !slices.Contains(owners, owner) {
+				s.t.Errorf("%s is left", path)
+			}
+		}
+	}
+	err := filepath.WalkDir(filepath.Join(s.h.dir, "home"), func(path string, entry os.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() && !strings.HasSuffix(path, ".sh") && entry.Name() != ".sweep" { // scripts and a lock
+			s.t.Errorf("%s is left", path)
+		}
+		return err
+	})
+	if err != nil {
+		s.t.Error(err)
+	}
+}
