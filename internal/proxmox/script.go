@@ -212,22 +212,19 @@ var exitClass = map[int]job.HostClass{
 // scriptError turns a script's end into a host error in the script's own words.
 func (p *Provider) scriptError(ctx context.Context, op string, res result.Result, err error) error {
 	e := &job.HostError{Op: op, Host: p.o.Host.Login(), Text: res.Failure(), Remedy: res.Remedy()}
-	var cancelled *remote.CancelError
 	var exit *remote.ExitError
 	switch {
-	case errors.As(err, &cancelled):
-		e.Class = job.HostCancelled
-		if !errors.As(cancelled.End, &exit) {
-			e.Text = "cancelled, and whether the script has undone its work is not known: " + err.Error()
-			e.Remedy = "see what is left with list-vms"
-		}
 	case errors.As(err, &exit) && exitClass[exit.Code] != "":
 		e.Class = exitClass[exit.Code]
 	case errors.As(err, &exit) && exit.Code == 255:
 		// What ssh itself exits with; no script of ours does.
 		e.Class = job.HostUnreachable
-	case remote.ClassOf(err) != "", ctx.Err() != nil:
+	case remote.ClassOf(err) != "":
 		return p.hostError(ctx, op, err)
+	case ctx.Err() != nil:
+		e.Class = job.HostCancelled
+		e.Text = "cancelled, and whether the script has undone its work is not known: " + err.Error()
+		e.Remedy = "linus looks again before it takes the VM for gone; list-vms shows what is left"
 	default:
 		e.Class = job.HostVM
 	}

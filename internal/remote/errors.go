@@ -84,24 +84,6 @@ func (e *ExitError) Error() string {
 	return e.Name + ": " + how
 }
 
-// CancelError is a command whose context ended before it did. End says how the
-// command ended after it was told to: nil is exit code 0, *ExitError another,
-// anything else means that it is not known.
-type CancelError struct {
-	Name  string
-	Cause error // why the context ended
-	End   error
-}
-
-func (e *CancelError) Error() string {
-	if e.End != nil {
-		return fmt.Sprintf("%s: %v (%v)", e.Name, e.Cause, e.End)
-	}
-	return fmt.Sprintf("%s: %v", e.Name, e.Cause)
-}
-
-func (e *CancelError) Unwrap() []error { return []error{e.Cause, e.End} }
-
 // classify is the one place where faults of dialling and of the handshake get
 // their class. The end of the caller's own context is no fault and passes as it is.
 func classify(ctx context.Context, op, addr string, err error) error {

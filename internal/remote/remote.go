@@ -92,7 +92,7 @@ func (p *Pool) Guest(o GuestOptions) (*Pool, error) {
 		return nil, err
 	}
 	return newPool(&dialer{
-		options:  o.Options.withDefaults(),
+		options:  o.withDefaults(),
 		network:  p.dialThrough,
 		verifier: func() (verifier, error) { return pin, nil },
 	}), nil

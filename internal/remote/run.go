@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"sync"
-	"time"
 
 	"golang.org/x/crypto/ssh"
 )
@@ -19,20 +18,14 @@ type Command struct {
 	Stdin  io.Reader
 	Stdout io.Writer // nil: thrown away
 	Stderr io.Writer // nil: only its end is kept, for ExitError
-
-	// OnCancel is run in a session of its own when ctx ends while the command
-	// runs; it is to make the command end, which then has until CancelWait (0:
-	// 10 s) after the cancellation to do so. Empty: the command is left running.
-	OnCancel   string
-	CancelWait time.Duration
 }
 
 // stderrTail bounds ExitError.Stderr.
 const stderrTail = 8 << 10
 
 // Run runs a command to its end. Errors are *ExitError when it ended otherwise
-// than with 0, *CancelError when ctx ended first, *Error when the connection
-// failed, so that how the command ended is not known. Nothing is written to
+// than with 0, *Error when the connection failed, so that how the command ended
+// is not known. When ctx ends first the command is left running. Nothing is written to
 // Stdout and Stderr after Run has returned.
 func (p *Pool) Run(ctx context.Context, cmd Command) error {
 	c, session, err := p.session(ctx)
@@ -45,12 +38,11 @@ func (p *Pool) Run(ctx context.Context, cmd Command) error {
 	defer stderr.shut()
 	session.Stdin, session.Stdout, session.Stderr = cmd.Stdin, stdout, stderr
 
-	started, ended := make(chan struct{}), make(chan error, 1)
+	ended := make(chan error, 1)
 	owned := p.own(func() {
 		defer p.release(c)
 		defer func() { _ = session.Close() }()
 		err := session.Start(cmd.Line)
-		close(started)
 		if err == nil {
 			err = discardEOF(session.Wait())
 		}
@@ -65,49 +57,8 @@ func (p *Pool) Run(ctx context.Context, cmd Command) error {
 		return p.verdict(cmd, tail, err)
 	case <-ctx.Done():
 	}
-	end := p.stop(ctx, cmd, started, ended)
 	_ = session.Close()
-	stderr.shut()
-	return &CancelError{Name: cmd.Name, Cause: context.Cause(ctx), End: p.verdict(cmd, tail, end)}
-}
-
-// errLeftRunning is the end of a command that nothing was to stop.
-var errLeftRunning = errors.New("left running")
-
-// stop makes the command end and answers how it did.
-func (p *Pool) stop(ctx context.Context, cmd Command, started <-chan struct{}, ended <-chan error) error {
-	if cmd.OnCancel == "" {
-		return errLeftRunning
-	}
-	wait := cmd.CancelWait
-	if wait == 0 {
-		wait = 10 * time.Second
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), wait)
-	defer cancel()
-	late := fmt.Errorf("did not end within %s", wait)
-	select {
-	case <-started:
-	case <-ctx.Done():
-		return late
-	}
-	stopped := make(chan error, 1)
-	stopping, done := context.WithCancel(ctx)
-	owned := p.own(func() {
-		stopped <- p.Run(stopping, Command{Name: "stop " + cmd.Name, Line: cmd.OnCancel})
-	})
-	defer func() {
-		done()
-		if owned {
-			<-stopped
-		}
-	}()
-	select {
-	case err := <-ended:
-		return err
-	case <-ctx.Done():
-		return late
-	}
+	return fmt.Errorf("%s: %w; it may still run there", cmd.Name, context.Cause(ctx))
 }
 
 // verdict turns what x/crypto says of a session's end into this package's words.
@@ -115,8 +66,8 @@ func (p *Pool) verdict(cmd Command, stderr *tail, err error) error {
 	var exit *ssh.ExitError
 	var missing *ssh.ExitMissingError
 	switch {
-	case err == nil, errors.Is(err, errLeftRunning):
-		return err
+	case err == nil:
+		return nil
 	case errors.As(err, &exit):
 		return &ExitError{Name: cmd.Name, Code: exit.ExitStatus(), Signal: exit.Signal(), Stderr: stderr.String()}
 	case errors.As(err, &missing), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -77,53 +75,6 @@ func TestRun_Ends(t *testing.T) {
 			stdin := bytes.NewReader(make([]byte, 100_000))
 			tt.check(t, pool(t, options(s)).Run(t.Context(), remote.Command{Name: "it", Line: tt.line, Stdin: stdin}))
 		})
-	}
-}
-
-func TestRun_OnCancelEndsTheCommandAndTellsHow(t *testing.T) {
-	s := sshtest.Start(t, sshtest.Options{})
-	p := pool(t, options(s))
-	pid := filepath.Join(t.TempDir(), "pid")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	go func() {
-		for {
-			if _, err := os.Stat(pid); err == nil {
-				cancel(errors.New("changed my mind"))
-				return
-			}
-			time.Sleep(5 * time.Millisecond)
-		}
-	}()
-	var out bytes.Buffer
-	err := p.Run(ctx, remote.Command{
-		Name:     "job",
-		Line:     `trap 'echo rolled back; exit 143' TERM; echo $$ >` + pid + `.new; mv ` + pid + `.new ` + pid + `; while :; do sleep 0.05; done`,
-		Stdout:   &out,
-		OnCancel: `kill -TERM "$(cat ` + pid + `)"`,
-	})
-	var cancelled *remote.CancelError
-	var exit *remote.ExitError
-	if !errors.As(err, &cancelled) || !errors.As(cancelled.End, &exit) || exit.Code != 143 {
-		t.Fatalf("err = %v", err)
-	}
-	if !strings.Contains(err.Error(), "changed my mind") || out.String() != "rolled back\n" {
-		t.Errorf("err = %q, output = %q", err, out.String())
-	}
-}
-
-func TestRun_CancelIsBoundedWhenTheCommandDoesNotEnd(t *testing.T) {
-	s := sshtest.Start(t, sshtest.Options{})
-	p := pool(t, options(s))
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	began := time.Now()
-	err := p.Run(ctx, remote.Command{Name: "job", Line: "sleep 60", OnCancel: "true", CancelWait: 300 * time.Millisecond})
-	var cancelled *remote.CancelError
-	if !errors.As(err, &cancelled) || !errors.Is(err, context.DeadlineExceeded) || cancelled.End == nil {
-		t.Errorf("err = %v", err)
-	}
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("took %s", took)
 	}
 }
 
