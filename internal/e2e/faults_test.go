@@ -277,6 +277,10 @@ func TestVMID_RecycledWhileEngineIsDown(t *testing.T) {
 	next := h.connect(t)
 	next.endsAs(id, "failed", "lost")
 	next.until(id, func(j map[string]any) bool { return j["vm"].(map[string]any)["state"] == "destroyed" })
+	leases, err := filepath.Glob(filepath.Join(h.dir, "home/linus/leases/*-*"))
+	if err != nil || len(leases) > 0 {
+		t.Errorf("leases are left for a VM that is gone: %v, %v", leases, err)
+	}
 	if h.conf(vm) != conf || h.vmPID(t, vm) != pid {
 		t.Errorf("the foreign VM was %d\n%s\nis %d\n%s", pid, conf, h.vmPID(t, vm), h.conf(vm))
 	}

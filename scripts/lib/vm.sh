@@ -4,7 +4,9 @@
 # A VM is ours when its description carries linus-job=<uuid> and
 # linus-owner=<installation id>. Which VM is meant stands in the caller's
 # globals vm_job, vm_owner and vm_name. A clone takes a description but no tags,
-# so until its tags are set it also carries linus-state=cloning.
+# so until its tags are set it also carries linus-state=cloning. A template of
+# ours also carries linus-template=1, and is touched only where vm_kind (vm when
+# not set) is template.
 
 vm_marker() { # vm_description: what goes into the description
   vm_description="linus-job=${vm_job} linus-owner=${vm_owner}"
@@ -51,8 +53,12 @@ vm_prove() {
     vm_doubt="its description does not carry linus-owner=${vm_owner}"
   elif [[ ${vm_config[name]:-} != "${vm_name}" ]]; then
     vm_doubt="its name is '${vm_config[name]:-}', not '${vm_name}'"
-  elif [[ ${vm_config[template]:-0} != 0 ]]; then
+  elif [[ ${vm_kind:-vm} == vm && ${vm_config[template]:-0} != 0 ]]; then
     vm_doubt="it is a template"
+  elif [[ ${vm_kind:-vm} == template && ${vm_config[template]:-0} != 1 ]]; then
+    vm_doubt="it is not a template"
+  elif [[ ${vm_kind:-vm} == template && ${vm_words} != *" linus-template=1 "* ]]; then
+    vm_doubt="its description does not carry linus-template=1"
   elif [[ ${vm_words} != *" linus-state=cloning "* && ";${vm_config[tags]:-};" != *[\;,\ ]linus[\;,\ ]* ]]; then
     vm_doubt="it does not carry the tag 'linus'"
   fi
@@ -124,7 +130,8 @@ vm_unlock() {
 # vm_outcome: destroyed, absent (there is no such VM), refused (not ours,
 # untouched) or failed; vm_reason says why; vm_leftovers lists volumes that
 # stayed on the storage, and its ID is then in quarantine. Its lease ends with
-# it. Never ends the script: roll-back calls it too.
+# it, also where its ID is another VM's by now. Never ends the script: roll-back
+# calls it too.
 vm_destroy() { # <vmid> <node>
   vm_outcome=failed
   vm_reason=''
@@ -135,7 +142,8 @@ vm_destroy() { # <vmid> <node>
     return 0
   fi
   vm_destroy_locked "$1" "$2"
-  if [[ ${vm_outcome} == destroyed || ${vm_outcome} == absent ]]; then
+  if [[ ${vm_outcome} == destroyed || ${vm_outcome} == absent ||
+    (${vm_outcome} == refused && ${vm_words} != *" linus-job=${vm_job} "*) ]]; then
     lease_drop "$1" "${vm_job}"
   fi
   vm_unlock
@@ -178,12 +186,10 @@ vm_destroy_locked() { # <vmid> <node>
       retry_landed=yes
     fi
   }
-  local -ra destroy=(qm destroy "${id}" --purge 1 --destroy-unreferenced-disks 1)
-  retry_change is_gone 300 "${destroy[@]}"
-  if [[ ${retry_landed} != yes && ${run_said} == *"VM is locked"* ]]; then
+  if [[ -n ${vm_config[lock]:-} ]]; then
     vm_break_lock "${id}" "$2"
-    retry_change is_gone 300 "${destroy[@]}"
   fi
+  retry_change is_gone 300 qm destroy "${id}" --purge 1 --destroy-unreferenced-disks 1
   if [[ ${retry_landed} != yes ]]; then
     vm_reason="qm destroy ${id} did not remove it: ${run_said}"
     return 0
@@ -221,13 +227,13 @@ vm_check_before_destroy() { # <vmid> <node>
   fi
 }
 
-# A killed worker leaves its lock in the config. It is ours to break only where
-# the VM is proven ours and no task works on it.
+# A killed worker leaves its lock in the config just read and proven. It is ours
+# to break only where no task is at work on the VM; else the lock stays, and the
+# destroy waits for it and says so.
 vm_break_lock() { # <vmid> <node>
-  vm_check_before_destroy "$1" "$2"
   vm_find_tasks "$1" "$2"
-  if [[ -z ${vm_doubt} && ${vm_busy} == no ]]; then
-    log_warn "VM $1 carries the lock '${vm_config[lock]:-}' of a worker that is gone: unlocking"
+  if [[ ${vm_busy} == no ]]; then
+    log_warn "VM $1 carries the lock '${vm_config[lock]}' of a worker that is gone: unlocking"
     run_change 60 qm unlock "$1"
   fi
 }
