@@ -15,7 +15,7 @@ import (
 
 func TestNames_HasTheScriptsOfHostAndGuest(t *testing.T) {
 	names := Names()
-	for _, want := range []string{"check-host", "create-vm", "destroy-vm", "list-vms", "job-runner"} {
+	for _, want := range []string{"check-host", "create-vm", "destroy-vm", "list-vms", "job-runner", "bootstrap"} {
 		if !slices.Contains(names, want) {
 			t.Errorf("%s is not in %v", want, names)
 		}
@@ -57,7 +57,7 @@ func TestScript_IsSelfContained(t *testing.T) {
 // Sourced functions of a bundle must be the same as those of the script where
 // it lies: nothing lost, nothing added.
 func TestScript_DefinesWhatTheSourceDefines(t *testing.T) {
-	dirs := map[string]string{"job-runner": "guest"}
+	dirs := map[string]string{"job-runner": "guest", "bootstrap": "guest"}
 	for _, name := range Names() {
 		t.Run(name, func(t *testing.T) {
 			f, err := Script(name)
