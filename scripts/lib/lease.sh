@@ -1,4 +1,5 @@
 # shellcheck shell=bash
+# shellcheck disable=SC2310 # lease_has_systemd answers with its status and changes nothing
 # What the host knows of a VM of ours beside the VM's own config: a lease, a
 # file <vmid>-<job> of one line, written before the VM can exist.
 #
@@ -27,14 +28,17 @@ lease_read_clock() { # lease_date, lease_uptime, lease_boot_now
   lease_boot_now=$(</proc/sys/kernel/random/boot_id)
 }
 
-# A process is told by its ID and its start, for IDs are used again.
+# A process is told by its ID and its start, for IDs are used again. One that
+# has ended and is not yet waited for is none.
 lease_read_start() { # <pid>; lease_start_now: clock ticks since boot, empty: no such process
   local stat=''
   lease_start_now=''
   if { read -r stat <"/proc/$1/stat"; } 2>/dev/null; then
     local -a fields
     read -ra fields <<<"${stat##*) }"
-    lease_start_now=${fields[19]}
+    if [[ ${fields[0]} != [ZX] ]]; then
+      lease_start_now=${fields[19]}
+    fi
   fi
 }
 
@@ -175,7 +179,7 @@ lease_prove() { # <vmid> <node>
   if [[ ${vm_config[lock]:-${lease_lock}} != "${lease_lock}" && ${vm_config[lock]} != destroyed ]]; then
     return 0
   fi
-  written=$(stat -c %Y -- "${LINUS_PVE_DIR:-/etc/pve}/qemu-server/$1.conf" 2>/dev/null) || written=0
+  written=$(stat -Lc %Y -- "${LINUS_PVE_DIR:-/etc/pve}/qemu-server/$1.conf" 2>/dev/null) || written=0
   if ((written < lease_made - 1 || written > lease_made + lease_window)); then
     return 0
   fi
@@ -242,7 +246,6 @@ lease_run() { # <vmid> <job>
   lease_is_timer=yes
   trap run_clean EXIT
   trap 'exit 143' HUP INT TERM
-  run_init
   while :; do
     lease_load "$1" "$2"
     if [[ ${lease_found} != yes ]]; then
@@ -251,7 +254,9 @@ lease_run() { # <vmid> <job>
     lease_read_end
     if [[ ${lease_over} == yes ]] && ((lease_uptime >= next_try)); then
       next_try=$((lease_uptime + 600))
+      run_init
       lease_end "$1" "$2"
+      run_clean
     else
       wait=$((lease_ends_uptime - lease_uptime))
       sleep "$((wait < 1 || wait > 30 ? 30 : wait))"

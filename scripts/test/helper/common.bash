@@ -15,8 +15,7 @@ setup_stub() {
   export LINUS_LOCK_DIR=${BATS_TEST_TMPDIR}
   export TMPDIR=${BATS_TEST_TMPDIR}
   export LINUS_HOST_DIR=${BATS_TEST_TMPDIR}/host LINUS_PVE_DIR=${BATS_TEST_TMPDIR}/etc LINUS_SYSTEMD_DIR=/nonexistent
-  mkdir -p "${LINUS_PVE_DIR}"
-  ln -s "${PVE_STUB}/vm" "${LINUS_PVE_DIR}/qemu-server"
+  mkdir -p "${LINUS_PVE_DIR}/qemu-server"
   mkdir -p "${PVE_STUB}"/{vm,status,answers,guest,faults} "${BATS_TEST_TMPDIR}/bin"
   local tool
   for tool in qm pvesh pvesm pveversion; do
@@ -81,6 +80,7 @@ guest_interfaces() { # <JSON objects, comma separated>
 add_vm() { # <id> <config line...>: a VM that stands there already
   printf '%s\n' "${@:2}" >"${PVE_STUB}/vm/$1"
   echo running >"${PVE_STUB}/status/$1"
+  ln -sf "${PVE_STUB}/vm/$1" "${LINUS_PVE_DIR}/qemu-server/$1.conf"
 }
 
 add_our_vm() { # <id> [<config line...>]

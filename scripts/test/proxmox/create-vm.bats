@@ -515,38 +515,7 @@ leave_lock_behind() {
   refute_line_like LINUS_VM_HOST_KEY
 }
 
-# --- signals ---
-
-# Starts create-vm in the background, hangs at a step and sends it a signal.
-signal_during() { # <signal> <expected status>
-  # shellcheck disable=SC2016 # the hook's own variables
-  hook guest-cmd 'touch "${PVE_STUB}/waiting"; /bin/sleep 0.2; exit 1'
-  bash "${scripts_dir}/proxmox/create-vm.sh" >"${BATS_TEST_TMPDIR}/stdout" 2>"${BATS_TEST_TMPDIR}/stderr" 3>&- &
-  local -r pid=$!
-  until [[ -e ${PVE_STUB}/waiting ]]; do command sleep 0.05; done
-  kill "-$1" "${pid}"
-  status=0
-  wait "${pid}" || status=$?
-  output=$(<"${BATS_TEST_TMPDIR}/stdout")
-  log=$(<"${BATS_TEST_TMPDIR}/stderr")
-  assert_status "$2"
-  assert_line LINUS_RESULT:FAILURE
-  assert_no_vm_of_ours
-  assert_foreign_untouched
-  assert_nothing_left
-}
-
-@test "TERM while waiting rolls back and exits 143" {
-  signal_during TERM 143
-}
-
-@test "HUP while waiting rolls back and exits 129" {
-  signal_during HUP 129
-}
-
-@test "PIPE while waiting rolls back and exits 141" {
-  signal_during PIPE 141
-}
+# --- signals (each at every step: faults.bats) ---
 
 @test "INT to the whole group while waiting rolls back and exits 130" {
   # A background job of a shell ignores INT, so perl starts it as a terminal would.
@@ -563,21 +532,6 @@ signal_during() { # <signal> <expected status>
   log=$(<"${BATS_TEST_TMPDIR}/stderr")
   assert_status 130
   assert_line LINUS_RESULT:FAILURE
-  assert_no_vm_of_ours
-}
-
-@test "TERM during the clone: the clone ends first, then its VM is destroyed" {
-  # shellcheck disable=SC2016 # the hook's own variables
-  hook clone 'touch "${PVE_STUB}/cloning"; /bin/sleep 0.5'
-  bash "${scripts_dir}/proxmox/create-vm.sh" >"${BATS_TEST_TMPDIR}/stdout" 2>"${BATS_TEST_TMPDIR}/stderr" 3>&- &
-  local -r pid=$!
-  until [[ -e ${PVE_STUB}/cloning ]]; do command sleep 0.05; done
-  kill -TERM "${pid}"
-  status=0
-  wait "${pid}" || status=$?
-  log=$(<"${BATS_TEST_TMPDIR}/stderr")
-  assert_status 143
-  assert_called 'qm destroy 2.*'
   assert_no_vm_of_ours
 }
 

@@ -1,0 +1,385 @@
+#!/usr/bin/env bats
+# The host's scripts under faults: signals and KILL at every step, workers of
+# Proxmox killed half way, leases, IDs with volumes left.
+
+# Each test is a subshell, and its changes of the environment are for it alone.
+# shellcheck disable=SC2030,SC2031
+# shellcheck source=../helper/common.bash
+source "${BATS_TEST_DIRNAME}/../helper/common.bash"
+
+setup_file() {
+  start_greeter
+}
+
+teardown_file() {
+  kill "${greeter_pid}"
+}
+
+setup() {
+  setup_stub
+  answer /nodes/pve/tasks '[]'
+}
+
+# Runs create-vm and sends it a signal in the middle of a command of its own.
+strike() { # <signal> <verb>
+  rm -f "${PVE_STUB}"/hook-* "${PVE_STUB}/struck" "${PVE_STUB}/calls"
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook "$2" 'set -C; if : >"${PVE_STUB}/struck"; then kill -'"$1"' "$(<"${PVE_STUB}/script.pid")"; /bin/sleep 0.1; fi 2>/dev/null'
+  status=0
+  # A job in the background would ignore INT.
+  # shellcheck disable=SC2016 # the inner shell's own variables
+  env --default-signal=INT bash -c 'echo $$ >"${PVE_STUB}/script.pid"; exec bash "$1"' bash "${scripts_dir}/proxmox/create-vm.sh" \
+    >"${BATS_TEST_TMPDIR}/stdout" 2>"${BATS_TEST_TMPDIR}/stderr" 3>&- || status=$?
+  output=$(<"${BATS_TEST_TMPDIR}/stdout")
+  log=$(<"${BATS_TEST_TMPDIR}/stderr")
+}
+
+# What list-vms asks of the API, as the stub's configs have it.
+show_vms() {
+  local file list='' id name tags description
+  for file in "${PVE_STUB}"/vm/*; do
+    id=${file##*/}
+    name=$(sed -n 's/^name: //p' "${file}")
+    tags=$(sed -n 's/^tags: //p' "${file}")
+    description=$(sed -n 's/^description: //p' "${file}")
+    description=${description//%3D/=}
+    list+="${list:+,}{\"vmid\":${id},\"name\":\"${name}\",\"tags\":\"${tags}\",\"status\":\"running\"}"
+    answer "/nodes/pve/qemu/${id}/config" "{\"description\":\"${description//%0A/}\"}"
+  done
+  answer /nodes/pve/qemu "[${list}]"
+}
+
+# A lease as create-vm writes it, by a run that is gone.
+lease() { # <vmid> <lock> [<seconds since boot it ends>] [<date it ends>] [<boot>]
+  local boot
+  boot=${5:-$(</proc/sys/kernel/random/boot_id)}
+  mkdir -p "${LINUS_HOST_DIR}/leases"
+  printf '%s %s %s pve local-lvm %(%s)T %s 999999999 1 %s %s\n' "$2" "${VM_NAME}" "${owner}" -1 "${boot}" "${3:-0}" "${4:-0}" \
+    >"${LINUS_HOST_DIR}/leases/$1-${job}"
+}
+
+assert_no_lease() {
+  local left
+  left=$(find "${LINUS_HOST_DIR}/leases" -name '[0-9]*' 2>/dev/null) || :
+  [[ -z ${left} ]] || fail "a lease was left: ${left}"
+}
+
+# --- signals ---
+
+@test "TERM, HUP, INT and PIPE at every step: the step ends, roll-back leaves nothing" {
+  local verb pair
+  stub_program sleep 'exec /bin/sleep 0.1' # the lease's process waits with it, too
+  export LINUS_LEASE_SECONDS=1000
+  for verb in clone set resize start guest-cmd guest-exec; do
+    for pair in TERM=143 HUP=129 INT=130 PIPE=141; do
+      strike "${pair%=*}" "${verb}"
+      assert_status "${pair#*=}"
+      assert_line LINUS_RESULT:FAILURE
+      assert_called 'qm destroy 2.*'
+      assert_no_vm_of_ours
+      assert_nothing_left
+    done
+  done
+  assert_foreign_untouched
+}
+
+@test "KILL at every step: the VM is found by its marker, and destroyed" {
+  local verb vm i
+  for verb in clone set resize start guest-cmd guest-exec; do
+    strike KILL "${verb}"
+    assert_status 137
+    # What the script had begun goes on.
+    for ((i = 0; i < 60; i += 1)); do
+      ! grep -qr linus-job "${PVE_STUB}/vm" || break
+      command sleep 0.05
+    done
+    command sleep 0.2
+    show_vms
+    run_script list-vms
+    vm=$(sed -n 's/^LINUS_VM:id=\([0-9]*\) .*/\1/p' <<<"${output}")
+    [[ -n ${vm} ]] || fail "killed at ${verb}: not listed"
+    VM_ID=${vm} run_script destroy-vm
+    assert_status 0
+    assert_no_vm_of_ours
+    assert_no_lease
+    setup_vm_list
+  done
+  assert_foreign_untouched
+}
+
+setup_vm_list() {
+  answer /nodes/pve/qemu '[{"vmid":101,"name":"other","status":"running"},{"vmid":"9000","name":"agent-template","status":"stopped","template":1}]'
+}
+
+@test "IDs lost to a VM and to a container of other nodes: the next is tried, no lease is left" {
+  fault clone 255 skip "unable to create VM 250 - VM 250 already exists on node 'pve2'"
+  fault clone 255 skip "unable to create VM 251 - CT 251 already exists on node 'pve3'"
+  stub_program sleep 'exec /bin/sleep 0.1'
+  LINUS_LEASE_SECONDS=1000 run_script create-vm
+  assert_status 0
+  assert_called_times 3 'qm clone .*'
+  refute_called 'qm \(stop\|destroy\).*'
+  local left
+  left=$(find "${LINUS_HOST_DIR}/leases" -name "[0-9]*-${job}")
+  [[ ${left} == */leases/[0-9]*-"${job}" && ${left} != *$'\n'* ]]
+  read_vm_id
+  VM_ID=${id} run_script destroy-vm
+  assert_no_lease
+}
+
+# --- workers of Proxmox killed half way ---
+
+@test "a config with only a lock is destroyed where a lease of ours announced that work" {
+  local lock text
+  for lock in clone create destroyed; do
+    for text in '' $'\ndescription: %20qmclone%20temporary%20file%0A'; do
+      add_vm 205 "lock: ${lock}${text}"
+      echo stopped >"${PVE_STUB}/status/205"
+      lease 205 "${lock}"
+      VM_ID=205 run_script destroy-vm
+      assert_status 0
+      assert_called 'qm unlock 205'
+      [[ ! -e ${PVE_STUB}/vm/205 ]]
+      assert_no_lease
+    done
+  done
+}
+
+@test "the sweep of list-vms and create-vm clears up after a worker that was killed with its script" {
+  local script
+  for script in list-vms create-vm; do
+    add_vm 205 'lock: clone'
+    echo stopped >"${PVE_STUB}/status/205"
+    lease 205 clone
+    run_script "${script}"
+    assert_status 0
+    [[ ! -e ${PVE_STUB}/vm/205 ]]
+    [[ ! -e ${LINUS_HOST_DIR}/leases/205-${job} ]]
+  done
+}
+
+@test "a foreign VM's lock is never touched, whatever a lease says" {
+  local config
+  # No lease; work not announced; a config that speaks; one older than the lease.
+  for config in none 'lock: backup' $'lock: clone\nname: theirs' $'lock: create\nmemory: 512' \
+    $'lock: clone\ndescription: mine' old; do
+    rm -rf "${LINUS_HOST_DIR}"
+    case ${config} in
+      none) add_vm 205 'lock: clone' ;;
+      *)
+        add_vm 205 "${config/#old/lock: clone}"
+        lease 205 clone
+        ;;
+    esac
+    echo stopped >"${PVE_STUB}/status/205"
+    if [[ ${config} == old ]]; then
+      touch -d '1 hour ago' "${PVE_STUB}/vm/205"
+    fi
+    VM_ID=205 run_script destroy-vm
+    assert_status 5
+    assert_says 'refused to destroy VM 205'
+    run_script list-vms
+    assert_status 0
+    refute_called 'qm \(unlock\|stop\|destroy\|set\).*'
+    [[ -e ${PVE_STUB}/vm/205 ]]
+  done
+}
+
+@test "a task that is alive keeps its lock; when it is gone the next try destroys" {
+  local start
+  start=$(awk '{print $22}' "/proc/${greeter_pid}/stat")
+  lease 205 clone
+  add_vm 205 'lock: clone'
+  echo stopped >"${PVE_STUB}/status/205"
+  answer /nodes/pve/tasks "[{\"upid\":\"$(printf 'UPID:pve:%08X:%08X:0000:qmclone:9000:root@pam:' "${greeter_pid}" "${start}")\"}]"
+  VM_ID=205 run_script destroy-vm
+  assert_status 5
+  assert_says 'a task of Proxmox is still at work on it'
+  run_script list-vms
+  refute_called 'qm \(unlock\|stop\|destroy\).*'
+  # The list still has it, but the number is another process's now.
+  answer /nodes/pve/tasks "[{\"upid\":\"$(printf 'UPID:pve:%08X:%08X:0000:qmclone:9000:root@pam:' "${greeter_pid}" "$((start + 1))")\"}]"
+  VM_ID=205 run_script destroy-vm
+  assert_status 0
+  [[ ! -e ${PVE_STUB}/vm/205 ]]
+}
+
+@test "a run that is alive keeps what it makes" {
+  lease 205 clone
+  local start
+  start=$(awk '{print $22}' "/proc/${greeter_pid}/stat")
+  sed -i "s/ 999999999 1 / ${greeter_pid} ${start} /" "${LINUS_HOST_DIR}/leases/205-${job}"
+  add_vm 205 'lock: clone'
+  run_script list-vms
+  refute_called 'qm .*'
+  VM_ID=205 run_script destroy-vm
+  assert_status 5
+  assert_says 'is still at work'
+}
+
+@test "a destroy killed half way is finished by the next" {
+  add_our_vm 205
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook destroy 'rm "$0"; echo "lock: destroyed" >"${PVE_STUB}/vm/$2"; exit 137'
+  VM_ID=205 run_script destroy-vm
+  assert_status 5
+  VM_ID=205 run_script destroy-vm
+  assert_status 0
+  [[ ! -e ${PVE_STUB}/vm/205 ]]
+  assert_no_lease
+}
+
+@test "a locked VM that carries the marker is destroyed, whatever its lock" {
+  local lock
+  for lock in clone create destroyed; do
+    add_our_vm 205 "lock: ${lock}"
+    VM_ID=205 run_script destroy-vm
+    assert_status 0
+    [[ ! -e ${PVE_STUB}/vm/205 ]]
+  done
+}
+
+# --- leases ---
+
+# Makes a VM with a lease, whose process looks ten times a second.
+create_leased() { # sets id
+  stub_program sleep 'exec /bin/sleep 0.1'
+  LINUS_LEASE_SECONDS=1000 run_script create-vm
+  assert_status 0
+  read_vm_id
+}
+
+# The time of the lease has come; returns when the lease is gone.
+end_lease() {
+  local -r file=${LINUS_HOST_DIR}/leases/${id}-${job}
+  local -i i
+  awk '{ $10 = 1; print }' "${file}" >"${BATS_TEST_TMPDIR}/over"
+  mv "${BATS_TEST_TMPDIR}/over" "${file}"
+  for ((i = 0; i < 200; i += 1)); do
+    [[ -e ${file}.sh ]] || return 0
+    command sleep 0.1
+  done
+  fail 'the lease did not end'
+}
+
+@test "a lease that ends destroys the VM with no one of ours there" {
+  create_leased
+  end_lease
+  assert_called "qm destroy ${id} --purge 1 --destroy-unreferenced-disks 1"
+  assert_no_vm_of_ours
+  assert_no_lease
+}
+
+@test "a lease that ends leaves a VM alone that is not ours any more" {
+  create_leased
+  sed -i 's/^description: .*/description: mine/' "${PVE_STUB}/vm/${id}"
+  end_lease
+  refute_called 'qm \(stop\|destroy\).*'
+  assert_no_lease
+}
+
+@test "destroy-vm ends the lease and its process" {
+  create_leased
+  local waiting
+  read -r waiting _ <"${LINUS_HOST_DIR}/leases/${id}-${job}.pid"
+  kill -0 "${waiting}"
+  VM_ID=${id} run_script destroy-vm
+  assert_status 0
+  command sleep 0.3
+  # Ended, and perhaps already waited for.
+  ! grep -qs lease "/proc/${waiting}/cmdline" || fail 'the lease still waits'
+  assert_no_lease
+}
+
+@test "where systemd runs, the lease is a transient unit, and its script needs nothing else" {
+  export LINUS_SYSTEMD_DIR=${BATS_TEST_TMPDIR}
+  # shellcheck disable=SC2016 # the stub's own variables
+  stub_program systemd-run 'echo "systemd-run $*" >>"${PVE_STUB}/calls"'
+  # shellcheck disable=SC2016 # the stub's own variables
+  stub_program systemctl 'echo "systemctl $*" >>"${PVE_STUB}/calls"'
+  LINUS_LEASE_SECONDS=90000 run_script create-vm
+  assert_status 0
+  read_vm_id
+  local -r lease=${LINUS_HOST_DIR}/leases/${id}-${job}
+  assert_called "systemd-run --quiet --collect --unit=linus-lease-${id}-${job} --on-active=90000 .* -- bash ${lease}.sh"
+  [[ ! -e ${lease}.pid ]]
+  VM_ID=${id} run_script destroy-vm
+  assert_called "systemctl stop linus-lease-${id}-${job}.timer linus-lease-${id}-${job}.service"
+  assert_no_lease
+
+  LINUS_LEASE_SECONDS=1 run_script create-vm
+  read_vm_id
+  command sleep 1.2
+  env -i "PVE_STUB=${PVE_STUB}" timeout 20 bash "${LINUS_HOST_DIR}/leases/${id}-${job}.sh" 2>/dev/null 3>&- || fail 'the lease failed'
+  assert_no_vm_of_ours
+  assert_no_lease
+}
+
+@test "no lease asked for: none is left once the VM speaks for itself" {
+  run_script create-vm
+  assert_status 0
+  assert_no_lease
+}
+
+@test "a lease that cannot be written stops the create" {
+  : >"${BATS_TEST_TMPDIR}/file"
+  LINUS_HOST_DIR=${BATS_TEST_TMPDIR}/file run_script create-vm
+  assert_status 3
+  assert_says 'could not write the lease'
+  refute_called 'qm clone.*'
+}
+
+@test "after a reboot a lease ends by the date; while the boot is the same, by it alone" {
+  local now up
+  printf -v now '%(%s)T' -1
+  read -r up _ </proc/uptime
+  add_our_vm 205
+  lease 205 none "$((${up%.*} + 500))" "$((now - 10))"
+  run_script list-vms
+  [[ -e ${PVE_STUB}/vm/205 ]] || fail 'a change of date ended the lease'
+  lease 205 none 1 "$((now + 500))" another-boot
+  run_script list-vms
+  [[ -e ${PVE_STUB}/vm/205 ]] || fail 'another boot ended the lease'
+  lease 205 none "$((${up%.*} + 500))" "$((now - 10))" another-boot
+  run_script list-vms
+  assert_status 0
+  [[ ! -e ${PVE_STUB}/vm/205 ]] || fail 'the lease was not ended'
+  assert_no_lease
+}
+
+# --- IDs in quarantine ---
+
+@test "an ID whose volumes stayed is not used before they are gone" {
+  export VM_ID_RANGE=205-206
+  printf '%s\n' 'Volid Format Type Size VMID' 'other:vm-205-disk-3 raw images 4194304' >"${PVE_STUB}/volumes"
+  mkdir -p "${LINUS_HOST_DIR}/quarantine"
+  echo other:vm-205-disk-3 >"${LINUS_HOST_DIR}/quarantine/205"
+  run_script list-vms
+  assert_line 'LINUS_QUARANTINED:205 other:vm-205-disk-3'
+  refute_line_like LINUS_WARNING
+  run_script create-vm
+  assert_line LINUS_VM_ID:206
+  VM_ID=206 run_script destroy-vm
+  # A storage that does not answer frees nothing.
+  fault list 255 skip 'storage is not online'
+  run_script list-vms
+  assert_line 'LINUS_QUARANTINED:205 other:vm-205-disk-3'
+  : >"${PVE_STUB}/volumes"
+  run_script list-vms
+  refute_line_like LINUS_QUARANTINED
+  [[ ! -e ${LINUS_HOST_DIR}/quarantine/205 ]]
+}
+
+@test "a destroy that leaves a volume puts the ID into quarantine" {
+  add_our_vm 205
+  printf '%s\n' 'Volid Format Type Size VMID' 'local-lvm:vm-205-disk-3 raw images 4194304 205' >"${PVE_STUB}/volumes"
+  VM_ID=205 run_script destroy-vm
+  assert_status 0
+  [[ $(<"${LINUS_HOST_DIR}/quarantine/205") == local-lvm:vm-205-disk-3 ]]
+}
+
+@test "a free ID with volumes of somebody else is not used" {
+  printf '%s\n' 'Volid Format Type Size VMID' 'local-lvm:vm-205-disk-0 raw images 4194304 205' >"${PVE_STUB}/volumes"
+  VM_ID_RANGE=205-206 run_script create-vm
+  assert_line LINUS_VM_ID:206
+}
