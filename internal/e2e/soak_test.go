@@ -69,7 +69,7 @@ func newSoak(t *testing.T, h *host) *soak {
 	if seed == 0 {
 		seed = rand.Uint64()
 	}
-	t.Logf("again: go test ./internal/e2e -run '^%s$' -soak.jobs=%d -soak.seed=%d", t.Name(), *soakJobs, seed)
+	t.Logf("again with -soak.seed=%d", seed)
 	return &soak{h: h, t: t, rng: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), ends: map[string]int{}, faults: map[string]int{}}
 }
 
@@ -401,7 +401,7 @@ func (s *soak) nothingLeft() {
 	if len(sessions) > 0 {
 		s.t.Errorf("%d SSH sessions are left", len(sessions))
 	}
-	owners := []string{"9000", "150", "151", "152"}
+	owners := []string{"9000", "150", "151", "152", "dhcp"} // the last is the network's
 	for _, pattern := range []string{"storage/local-lvm/*", "storage/local/images/*", "run/*"} {
 		paths, err := filepath.Glob(filepath.Join(s.h.dir, pattern))
 		if err != nil {
