@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -42,10 +43,22 @@ func RunGuestTool(name string, args []string, std Streams) (code int, ok bool) {
 }
 
 // cloudInitTool is `cloud-init status [--wait] [--long]`, answered from the
-// file that cloud-init itself writes when it is done.
+// file that cloud-init itself writes when it is done, and `cloud-init clean
+// [--logs] [--machine-id]`, after which the next boot is a first boot.
 func cloudInitTool(args []string, std Streams) int {
+	if len(args) > 0 && args[0] == "clean" {
+		err := errors.Join(os.RemoveAll("/var/lib/cloud"), os.MkdirAll(filepath.Dir(instanceIDPath), 0o755))
+		if slices.Contains(args, "--machine-id") {
+			err = errors.Join(err, os.WriteFile("/etc/machine-id", []byte("uninitialized\n"), 0o444))
+		}
+		if err != nil {
+			fmt.Fprintf(std.Err, "cloud-init clean: %v\n", err)
+			return 1
+		}
+		return 0
+	}
 	if len(args) == 0 || args[0] != "status" {
-		fmt.Fprintln(std.Err, "usage: cloud-init status [--wait] [--long]")
+		fmt.Fprintln(std.Err, "usage: cloud-init status [--wait] [--long] | clean [--logs] [--machine-id]")
 		return 2
 	}
 	done := func() bool {

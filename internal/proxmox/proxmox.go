@@ -184,13 +184,24 @@ func readStep(value string) executor.Progress {
 }
 
 func (p *Provider) createEnvironment(spec executor.VMSpec) map[string]string {
-	env := p.environment()
+	env := p.machineEnvironment()
 	env["VM_NAME"], env["LINUS_JOB"], env["LINUS_OWNER"] = spec.Name, spec.Job, spec.Owner
 	env["SSH_PUBLIC_KEY"] = p.o.SSHPublicKey
 	setNumber(env, "VM_CPU", spec.CPU)
 	setNumber(env, "VM_RAM", spec.MemoryMB)
 	setNumber(env, "VM_DISK", spec.DiskGB)
 	setNumber(env, "LINUS_LEASE_SECONDS", int(spec.Lease/time.Second))
+	setText(env, "VM_TEMPLATE", spec.Template)
+	if spec.Template == "" {
+		setText(env, "VM_IMAGE_URL", p.o.ImageURL)
+		setText(env, "VM_IMAGE_SHA256", p.o.ImageSHA256)
+	}
+	return env
+}
+
+// machineEnvironment is what every VM made here is like.
+func (p *Provider) machineEnvironment() map[string]string {
+	env := p.environment()
 	setNumber(env, "VM_VLAN_TAG", p.o.VLANTag)
 	setNumber(env, "VM_SSH_PORT", p.o.GuestPort)
 	setNumber(env, "VM_NETWORK_TIMEOUT", int(p.o.NetworkTimeout/time.Second))
@@ -201,16 +212,11 @@ func (p *Provider) createEnvironment(spec executor.VMSpec) map[string]string {
 	setText(env, "VM_NAMESERVERS", p.o.Nameservers)
 	setText(env, "VM_SSH_USER", p.o.VMUser)
 	setText(env, "VM_CPU_TYPE", p.o.CPUType)
-	setText(env, "VM_TEMPLATE", spec.Template)
-	if spec.Template == "" {
-		setText(env, "VM_IMAGE_URL", p.o.ImageURL)
-		setText(env, "VM_IMAGE_SHA256", p.o.ImageSHA256)
-	}
 	setText(env, "IMAGE_DIR", p.o.ImageDir)
 	return env
 }
 
-// environment is what create-vm and check-host share.
+// environment is what the scripts share that look for a place for VMs.
 func (p *Provider) environment() map[string]string {
 	env := map[string]string{}
 	setText(env, "PROXMOX_NODE", p.o.Node)
@@ -239,8 +245,13 @@ func (p *Provider) Destroy(ctx context.Context, vm job.VM) error {
 	if err := p.settle(ctx, op, p.createOperation(vm.Job)); err != nil || vm.ID == 0 {
 		return err
 	}
+	return p.destroy(ctx, op, vm, "vm")
+}
+
+// destroy runs destroy-vm for a vm or a template.
+func (p *Provider) destroy(ctx context.Context, op string, vm job.VM, kind string) error {
 	env := map[string]string{
-		"VM_ID": strconv.Itoa(vm.ID), "VM_NAME": vm.Name, "LINUS_JOB": vm.Job, "LINUS_OWNER": vm.Owner,
+		"VM_ID": strconv.Itoa(vm.ID), "VM_NAME": vm.Name, "LINUS_JOB": vm.Job, "LINUS_OWNER": vm.Owner, "VM_KIND": kind,
 	}
 	setText(env, "PROXMOX_NODE", cmp.Or(vm.Node, p.o.Node))
 	_, err := p.run(ctx, call{op: op, script: "destroy-vm", env: env, patience: p.o.Patience / 10})
@@ -251,9 +262,12 @@ func (p *Provider) Destroy(ctx context.Context, vm job.VM) error {
 // answers what it found and an error of class HostOffline: a VM that is not in
 // the list may then still exist.
 func (p *Provider) List(ctx context.Context) ([]job.VM, error) {
-	env := map[string]string{}
+	return p.list(ctx, "list VMs", "vm")
+}
+
+func (p *Provider) list(ctx context.Context, op, kind string) ([]job.VM, error) {
+	env := map[string]string{"VM_KIND": kind}
 	setText(env, "LINUS_OWNER", p.o.Owner)
-	const op = "list VMs"
 	res, err := p.run(ctx, call{op: op, script: "list-vms", env: env, patience: p.o.Patience / 10})
 	if err != nil {
 		return nil, err

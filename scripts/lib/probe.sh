@@ -139,7 +139,7 @@ probe_template() { # <name or ID>
   done
   if [[ -z ${found} ]]; then
     probe_bad config "template '$1' does not exist on node '${probe_node}'" \
-      'make it there, or set VM_TEMPLATE to the name or ID of a template of this node (qm list)'
+      'make one: linus template build; or set VM_TEMPLATE to the name or ID of a template of this node (qm list)'
     return 0
   elif [[ ${found} == *' '* ]]; then
     probe_bad config "template '$1' stands for several VMs on node '${probe_node}': ${found}" 'set VM_TEMPLATE to the ID of one'

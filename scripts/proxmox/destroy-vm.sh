@@ -9,6 +9,8 @@
 #   VM_ID, VM_NAME            the VM
 #   LINUS_JOB, LINUS_OWNER    the UUIDs in its description (list-vms shows them)
 # and optionally:
+#   VM_KIND                   vm, or template: only a template that build-template
+#                             made is removed, and no other VM (default: vm)
 #   PROXMOX_NODE              default: this host's own
 #   LINUS_NONCE               frames the answer
 # Options: --dry-run (look and prove, print the commands, change nothing), --help
@@ -59,7 +61,7 @@ read_inputs() { # <argument...>
       *) result_fail invalid "unknown argument ${argument@Q}" 'the options are --dry-run and --help; all else comes by environment' ;;
     esac
   done
-  : "${VM_ID:=}" "${PROXMOX_NODE:=}"
+  : "${VM_ID:=}" "${VM_KIND:=vm}" "${PROXMOX_NODE:=}"
   vm_name=${VM_NAME:-}
   vm_job=${LINUS_JOB:-}
   vm_owner=${LINUS_OWNER:-}
@@ -70,6 +72,8 @@ validate_environment() {
   validate_name VM_NAME "${vm_name}"
   validate_uuid LINUS_JOB "${vm_job}"
   validate_uuid LINUS_OWNER "${vm_owner}"
+  validate_pattern VM_KIND "${VM_KIND}" 'vm|template' 'vm or template'
+  vm_kind=${VM_KIND}
   validate_node "${PROXMOX_NODE}"
   validate_tools qm pvesh pvesm perl timeout flock
   probe_cluster "${PROXMOX_NODE}"

@@ -8,6 +8,8 @@
 #
 # Inputs (environment), all optional:
 #   LINUS_OWNER    only the VMs of this installation
+#   VM_KIND        vm, or template: the templates that build-template made
+#                  instead of VMs (default: vm)
 #   LINUS_NONCE    frames the answer
 # Options: --help
 #
@@ -55,12 +57,14 @@ read_inputs() { # <argument...>
     result_fail invalid "unknown argument ${1@Q}" 'the only option is --help; all else comes by environment'
   fi
   owner=${LINUS_OWNER:-}
+  : "${VM_KIND:=vm}"
 }
 
 validate_environment() {
   if [[ -n ${owner} ]]; then
     validate_uuid LINUS_OWNER "${owner}"
   fi
+  validate_pattern VM_KIND "${VM_KIND}" 'vm|template' 'vm or template'
   validate_tools pvesh perl timeout
 }
 
@@ -94,7 +98,7 @@ list_vms() {
 # Only VMs that can be ours are looked into, for each look takes most of a
 # second: by tag, or by name while a clone has no tags yet.
 list_node() { # <node>
-  local line vmid name status tags template
+  local line vmid name status tags template kind
   run_read 60 pvesh get "/nodes/$1/qemu" --output-format json
   json_rows read vmid name status tags template
   if ((run_rc != 0 || json_rc != 0)); then
@@ -104,7 +108,11 @@ list_node() { # <node>
   local -ra vms=("${json_lines[@]}")
   for line in "${vms[@]}"; do
     IFS=$'\x1f' read -r vmid name status tags template <<<"${line}"
-    if [[ ${template:-0} != 1 ]] && [[ ";${tags};" == *[\;,\ ]linus[\;,\ ]* || ${name} == linus-* ]]; then
+    kind=vm
+    if [[ ${template:-0} == 1 ]]; then
+      kind=template
+    fi
+    if [[ ${kind} == "${VM_KIND}" ]] && [[ ";${tags};" == *[\;,\ ]linus[\;,\ ]* || ${name} == linus-* ]]; then
       list_vm "$1" "${vmid}" "${name}" "${status}"
     fi
   done
@@ -133,6 +141,9 @@ list_vm() { # <node> <vmid> <name> <status>
     return 0
   fi
   vm_of=${BASH_REMATCH[1]}
+  if [[ ${VM_KIND} == template && ${words} != *' linus-template=1 '* ]]; then
+    return 0
+  fi
   if [[ -z ${owner} || ${vm_of} == "${owner}" ]]; then
     result_line VM "id=$2 node=$1 name=$3 status=$4 job=${job} owner=${vm_of}"
   fi

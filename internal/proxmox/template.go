@@ -1,0 +1,98 @@
+package proxmox
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/result"
+)
+
+// TemplateSpec is a template to be built. Empty values are left to
+// build-template.sh's own defaults.
+type TemplateSpec struct {
+	Name        string
+	OS          string // one of create-vm.sh's
+	ImageURL    string // an image other than the OS's
+	ImageSHA256 string
+}
+
+// BuildTemplate makes a template of a cloud image, which takes minutes. When ctx
+// ends, the script is told to stop and has undone its work by the time this
+// returns.
+func (p *Provider) BuildTemplate(ctx context.Context, spec TemplateSpec, progress func(executor.Progress)) (job.VM, error) {
+	build := uuid.NewString()
+	env := p.machineEnvironment()
+	env["LINUS_JOB"] = build
+	setText(env, "LINUS_OWNER", p.o.Owner)
+	setText(env, "TEMPLATE_NAME", spec.Name)
+	setText(env, "VM_OS", spec.OS)
+	setText(env, "VM_IMAGE_URL", spec.ImageURL)
+	setText(env, "VM_IMAGE_SHA256", spec.ImageSHA256)
+	onLine := func(key, value string) {
+		switch key {
+		case result.KeyStep:
+			progress(readStep(value))
+		case "LINUS_WARNING":
+			progress(executor.Progress{Warning: value})
+		}
+	}
+	const op = "build a template"
+	id := "template-" + build
+	res, err := p.operate(ctx, id, call{op: op, script: "build-template", env: env, onLine: onLine})
+	if settled := p.settle(context.WithoutCancel(ctx), op, id); settled != nil {
+		p.o.Log.WarnContext(ctx, "operation left on the host", "err", settled)
+	}
+	vm := job.VM{Job: build, Owner: p.o.Owner, Name: res.Get("LINUS_TEMPLATE_NAME"), Node: res.Get("LINUS_VM_NODE")}
+	if err != nil {
+		return vm, err
+	}
+	vm.ID, err = strconv.Atoi(res.Get("LINUS_VM_ID"))
+	if err != nil {
+		return vm, &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostVM, Text: "build-template answered success without an ID"}
+	}
+	return vm, nil
+}
+
+// Templates finds the templates that this installation built. As List, it
+// answers with what it found and an error when a node could not be asked.
+func (p *Provider) Templates(ctx context.Context) ([]job.VM, error) {
+	return p.list(ctx, "list templates", "template")
+}
+
+// RemoveTemplate removes a template that this installation built, by its name
+// or ID, once the host has proven that it is one. Proxmox refuses where clones
+// still read its disk.
+func (p *Provider) RemoveTemplate(ctx context.Context, nameOrID string) (job.VM, error) {
+	op := "remove template " + nameOrID
+	templates, err := p.Templates(ctx)
+	var found []job.VM
+	for _, t := range templates {
+		if t.Name == nameOrID || strconv.Itoa(t.ID) == nameOrID {
+			found = append(found, t)
+		}
+	}
+	if len(found) != 1 {
+		if err != nil {
+			return job.VM{}, err
+		}
+		ids := make([]string, len(found))
+		for i, t := range found {
+			ids[i] = strconv.Itoa(t.ID)
+		}
+		text := fmt.Sprintf("no template that this installation built is called %q; others are removed by hand only", nameOrID)
+		if len(found) > 1 {
+			text = fmt.Sprintf("%q stands for several templates: %s", nameOrID, strings.Join(ids, ", "))
+		}
+		return job.VM{}, &job.HostError{
+			Op: op, Host: p.o.Host.Login(), Class: job.HostInvalid, Text: text,
+			Remedy: "linus template list shows them; give an ID",
+		}
+	}
+	return found[0], p.destroy(ctx, op, found[0], "template")
+}

@@ -1,0 +1,94 @@
+package proxmox_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"linus/internal/executor"
+	"linus/internal/lab"
+	"linus/internal/providertest"
+	"linus/internal/proxmox"
+)
+
+func TestTemplate_IsBuiltClonedListedAndRemoved(t *testing.T) {
+	t.Parallel()
+	h := newLab(t, lab.DriverProcess)
+	image := filepath.Join(h.Dir, "image.qcow2")
+	data, err := os.ReadFile(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(data)
+	p := h.provider(t, func(o *proxmox.Options) { o.ImageDir = filepath.Join(h.Dir, "images") })
+	spec := proxmox.TemplateSpec{Name: "built", ImageURL: "file://" + image, ImageSHA256: hex.EncodeToString(sum[:])}
+	var steps []string
+	built, err := p.BuildTemplate(t.Context(), spec, func(s executor.Progress) { steps = append(steps, s.Step) })
+	if err != nil {
+		t.Fatalf("%v, after %v", err, steps)
+	}
+	id := strconv.Itoa(built.ID)
+	config, err := h.QM(t.Context(), "config", id)
+	if err != nil || !strings.Contains(config, "template: 1") || !strings.Contains(config, "name: built") || strings.Contains(config, "sshkeys") {
+		t.Errorf("config of the template: %v\n%s", err, config)
+	}
+
+	if _, err := p.BuildTemplate(t.Context(), spec, func(executor.Progress) {}); err == nil || !strings.Contains(err.Error(), "VM already exists: 'built'") {
+		t.Errorf("a second build under that name: %v", err)
+	}
+	if again, err := h.QM(t.Context(), "config", id); err != nil || again != config {
+		t.Errorf("the template is changed by a build that was refused: %v\n%s", err, again)
+	}
+
+	// Two clones: machines of their own.
+	first, err := p.Create(t.Context(), providertest.NewSpec(h.owner, "built"), func(executor.Progress) {})
+	if err != nil {
+		t.Fatalf("create from the built template: %v", err)
+	}
+	second, err := p.Create(t.Context(), providertest.NewSpec(h.owner, "built"), func(executor.Progress) {})
+	if err != nil {
+		t.Fatalf("create from the built template: %v", err)
+	}
+	if first.HostKey == "" || first.HostKey == second.HostKey {
+		t.Errorf("host keys of two clones: %q, %q", first.HostKey, second.HostKey)
+	}
+	if vms, err := p.List(t.Context()); err != nil || len(vms) != 2 {
+		t.Errorf("the list of VMs has the template, or lacks a clone: %v, %v", vms, err)
+	}
+	templates, err := p.Templates(t.Context())
+	if err != nil || len(templates) != 1 || templates[0].ID != built.ID || templates[0].Name != "built" {
+		t.Fatalf("templates: %+v, %v", templates, err)
+	}
+
+	if err := p.Destroy(t.Context(), templates[0]); err == nil || !strings.Contains(err.Error(), "it is a template") {
+		t.Errorf("a template taken for a VM: %v", err)
+	}
+	if _, err := p.RemoveTemplate(t.Context(), lab.TemplateName); err == nil || !strings.Contains(err.Error(), "no template that this installation built") {
+		t.Errorf("a template of somebody else: %v", err)
+	}
+	_, inUse := p.RemoveTemplate(t.Context(), id)
+	if strings.HasPrefix(h.Config.Storage, "local-lvm") == (inUse != nil) {
+		t.Errorf("remove while clones are there, on %s: %v", h.Config.Storage, inUse)
+	}
+	if err := p.Destroy(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Destroy(t.Context(), second); err != nil {
+		t.Fatal(err)
+	}
+	if inUse != nil {
+		if !strings.Contains(inUse.Error(), "is still in use by linked cloned") {
+			t.Errorf("not in Proxmox's words: %v", inUse)
+		}
+		if _, err := p.RemoveTemplate(t.Context(), "built"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := h.QM(t.Context(), "config", id); err == nil {
+		t.Error("the template is still there")
+	}
+}

@@ -1,0 +1,270 @@
+# shellcheck shell=bash
+# Making a VM, for the scripts that do: the steps allocate_vm_id,
+# download_os_image, create_vm and configure_vm, which bear the names they are
+# told by, and the roll-back of it all. lib/inputs.sh has read what they need.
+
+# State of this run.
+dry_run=no
+vm_id=''        # the ID tried, or ours
+vm_attempted='' # a create of vm_id was begun whose failure is not known
+vm_committed=no # the answer is out: the VM is the caller's now
+vm_job='' vm_owner='' vm_name=''
+vm_system='' vm_user='' vm_mac='' vm_ip='' vm_boot_disk='' vm_host_key=''
+template_id=''     # empty: from an image
+create_storages='' # where its disks will lie
+image_file=''
+key_file=''
+declare -A ids_taken=()
+
+# --- allocate_vm_id ---
+
+# A candidate only: free as far as is known, at a random place in the range, so
+# that many runs at once seldom meet and an ID is not used again at once.
+allocate_vm_id() {
+  local -r first=${VM_ID_RANGE%-*} last=${VM_ID_RANGE#*-}
+  local -r count=$((last - first + 1))
+  local -r offset=$((SRANDOM % count))
+  local i
+  for ((i = 0; i < count; i += 1)); do
+    vm_id=$((first + (offset + i) % count))
+    if [[ -z ${ids_taken[${vm_id}]:-} ]]; then
+      log_info "candidate: VM ${vm_id}"
+      return 0
+    fi
+  done
+  result_fail config "no VM ID is free in VM_ID_RANGE=${VM_ID_RANGE} on node '${probe_node}'" 'destroy VMs no longer needed, or widen VM_ID_RANGE'
+}
+
+# --- download_os_image ---
+
+download_os_image() {
+  if [[ -n ${template_id} ]]; then
+    log_info 'not needed: the VM is cloned from a template'
+    return 0
+  fi
+  image_obtain "${IMAGE_DIR}" "${VM_IMAGE_SHA256}"
+  check_image_fits
+}
+
+check_image_fits() {
+  if ! command -v qemu-img >/dev/null; then
+    return 0
+  fi
+  local size
+  run_read 60 qemu-img info --output=json -- "${image_file}"
+  json_rows read virtual-size
+  size=${json_lines[0]:-0}
+  if ((run_rc != 0)) || [[ ! ${size} =~ ^[0-9]+$ ]]; then
+    result_fail vm "could not read the image ${image_file}: ${run_said}" 'check VM_IMAGE_URL: it must be a disk image'
+  fi
+  if ((size > VM_DISK * 1073741824)); then
+    result_fail invalid "VM_DISK=${VM_DISK} GB is smaller than the image (${size} bytes)" 'raise VM_DISK: a disk cannot shrink'
+  fi
+}
+
+# --- create_vm: the create is the reservation ---
+
+create_vm() {
+  local -r already_there='(VM|CT) [0-9]+ already exists|config file already exists'
+  local attempt
+  for ((attempt = 1; attempt <= 20; attempt += 1)); do
+    build_create_command
+    take_lease
+    vm_attempted=${vm_id}
+    retry_change create_has_landed 1800 "${create_command[@]}"
+    if [[ ${retry_landed} == yes ]]; then
+      lease_settle "${vm_id}"
+      result_line VM_ID "${vm_id}"
+      result_line VM_NODE "${probe_node}"
+      return 0
+    fi
+    if [[ ! ${run_said} =~ ${already_there} ]]; then
+      fail_create
+    fi
+    log_info "VM ${vm_id} was taken by another in the meantime"
+    vm_attempted=''
+    lease_drop "${vm_id}" "${vm_job}"
+    ids_taken[${vm_id}]=yes
+    allocate_vm_id
+  done
+  result_fail vm "20 VM IDs in a row were taken between look and create on node '${probe_node}'" 'try again, or give this caller a VM_ID_RANGE of its own'
+}
+
+# Before the VM can exist, the host knows whose it will be and when it ends.
+take_lease() {
+  lease_announce "${vm_id}" "${probe_node}" "${create_command[1]}" "${create_storages}"
+  if [[ ${lease_saved} != yes ]]; then
+    result_fail config "could not write the lease ${lease_file} on ${HOSTNAME}" 'check that its directory can be written and the disk is not full'
+  fi
+  if ((LINUS_LEASE_SECONDS > 0)); then
+    lease_set_end "${vm_id}" "${LINUS_LEASE_SECONDS}"
+  fi
+}
+
+# A failure Proxmox told of made nothing, and roll-back must not look for it.
+# Where the answer was lost, roll-back looks, and destroys only what it proves.
+fail_create() {
+  if [[ ${vm_state} == absent ]]; then
+    vm_attempted=''
+    lease_drop "${vm_id}" "${vm_job}"
+  fi
+  local -r failure="could not create VM ${vm_id} on node '${probe_node}' (host ${HOSTNAME}): Proxmox answered: ${run_said:-nothing, and the VM is not there}"
+  if [[ ${run_said} == *"no quorum"* ]]; then
+    result_fail config "${failure}" 'bring the other nodes of the cluster back: until then Proxmox refuses every change; look at: pvecm status'
+  fi
+  result_fail vm "${failure}" "look at the task log of node '${probe_node}' and at: qm config ${vm_id}"
+}
+
+create_has_landed() {
+  vm_read "${vm_id}"
+  vm_prove
+  if [[ -z ${vm_doubt} && -z ${vm_config[lock]:-} ]]; then
+    retry_landed=yes
+  fi
+}
+
+build_create_command() { # create_command
+  vm_marker
+  if [[ -n ${template_id} ]]; then
+    create_command=(qm clone "${template_id}" "${vm_id}" --name "${vm_name}"
+      --description "${vm_description} linus-state=cloning")
+    return 0
+  fi
+  local cpu_type=${VM_CPU_TYPE}
+  if [[ -z ${cpu_type} ]]; then
+    cpu_type=x86-64-v2-AES
+    if [[ -r /dev/kvm && -w /dev/kvm ]]; then
+      cpu_type=host
+    fi
+  fi
+  build_guest_options "virtio,bridge=${PROXMOX_BRIDGE}"
+  create_command=(qm create "${vm_id}" --name "${vm_name}" --cpu "${cpu_type}" --ostype l26
+    --scsihw virtio-scsi-single
+    --scsi0 "${PROXMOX_STORAGE}:0,import-from=${image_file},discard=on,iothread=1"
+    --scsi1 "${PROXMOX_STORAGE}:cloudinit" --serial0 socket --vga serial0
+    "${guest_options[@]}")
+}
+
+build_guest_options() { # <net0 without tag>; guest_options: what clone and image share
+  vm_marker
+  local ip=ip=${VM_IP_CONFIG}${VM_GATEWAY:+,gw=${VM_GATEWAY}}
+  if [[ ${VM_IP_CONFIG} == dhcp ]]; then
+    ip=ip=dhcp
+  fi
+  guest_options=(--cores "${VM_CPU}" --memory "${VM_RAM}" --agent enabled=1
+    --net0 "$1${VM_VLAN_TAG:+,tag=${VM_VLAN_TAG}}"
+    --ciuser "${vm_user}" --sshkeys "${key_file}" --ipconfig0 "${ip}" --ciupgrade 0
+    --tags linus --description "${vm_description}")
+  if [[ -n ${VM_NAMESERVERS} ]]; then
+    guest_options+=(--nameserver "${VM_NAMESERVERS}")
+  fi
+}
+
+# --- configure_vm ---
+
+configure_vm() {
+  if [[ -n ${template_id} ]]; then
+    build_set_command
+    retry_change set_has_landed 120 "${set_command[@]}"
+    if [[ ${retry_landed} != yes ]]; then
+      result_fail vm "could not configure VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said}" "look at: qm config ${vm_id} of a VM cloned by hand from VM ${template_id}"
+    fi
+  fi
+  vm_find_boot_disk
+  vm_disk_kib "${vm_config[${vm_boot_disk:-scsi0}]:-}"
+  if ((vm_kib < VM_DISK * 1024 * 1024)); then
+    retry_change resize_has_landed 300 qm resize "${vm_id}" "${vm_boot_disk}" "${VM_DISK}G"
+  fi
+  vm_disk_kib "${vm_config[${vm_boot_disk:-scsi0}]:-}"
+  if ((vm_kib != VM_DISK * 1024 * 1024)); then
+    result_fail vm "the disk of VM ${vm_id} on node '${probe_node}' is ${vm_kib} KiB, not ${VM_DISK} GB: Proxmox answered: ${run_said:-nothing}" \
+      "check the free space of its storage (pvesm status), and that VM_DISK is not below the image's size"
+  fi
+  if [[ ! ${vm_config[net0]:-} =~ ([0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}) ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' has no network card net0" "look at: qm config ${vm_id}"
+  fi
+  vm_mac=${BASH_REMATCH[1]}
+}
+
+build_set_command() { # set_command; vm_config is the clone's, as read at create
+  keep_card "${vm_config[net0]:-virtio}"
+  build_guest_options "${vm_card}"
+  set_command=(qm set "${vm_id}" "${guest_options[@]}")
+  if [[ -n ${VM_CPU_TYPE} ]]; then
+    set_command+=(--cpu "${VM_CPU_TYPE}")
+  fi
+  # What a template may carry and a VM of ours must not: more sockets multiply
+  # the cores, protection forbids its destroy.
+  if [[ ${vm_config[sockets]:-1} != 1 ]]; then
+    set_command+=(--sockets 1)
+  fi
+  if [[ ${vm_config[protection]:-0} != 0 ]]; then
+    set_command+=(--protection 0)
+  fi
+}
+
+# The clone's card as the template's owner made it (model, firewall, rate), on
+# the bridge asked for.
+keep_card() { # <net0>; vm_card
+  local part
+  vm_card=''
+  local -a parts
+  IFS=, read -ra parts <<<"$1"
+  for part in "${parts[@]}"; do
+    if [[ ${part} != bridge=* && ${part} != tag=* && ${part} != trunks=* ]]; then
+      vm_card+="${vm_card:+,}${part}"
+    fi
+  done
+  vm_card+=",bridge=${PROXMOX_BRIDGE}"
+}
+
+set_has_landed() {
+  vm_read "${vm_id}"
+  vm_prove
+  if [[ -z ${vm_doubt} && ${vm_words} != *linus-state=* &&
+    ${vm_config[cores]:-1} == "${VM_CPU}" && ${vm_config[memory]:-} == "${VM_RAM}" &&
+    ${vm_config[ciuser]:-} == "${vm_user}" && -n ${vm_config[sshkeys]:-} &&
+    ",${vm_config[net0]:-}," == *",bridge=${PROXMOX_BRIDGE},"* &&
+    (-z ${VM_VLAN_TAG} || ",${vm_config[net0]}," == *",tag=${VM_VLAN_TAG},"*) ]]; then
+    retry_landed=yes
+  fi
+}
+
+resize_has_landed() {
+  vm_read "${vm_id}"
+  vm_disk_kib "${vm_config[${vm_boot_disk}]:-}"
+  if ((vm_kib >= VM_DISK * 1024 * 1024)); then
+    retry_landed=yes
+  fi
+}
+
+# --- roll-back ---
+
+# A worker killed before it wrote the description leaves a VM that only its
+# lease can prove, and not when something speaks against it.
+warn_left_alone() {
+  local hint=''
+  if [[ -n ${vm_config[lock]:-} && -z ${vm_config[description]:-} ]]; then
+    hint="; it carries only the lock '${vm_config[lock]}', maybe of this run's killed worker: when no task works on it, remove it by hand (qm unlock ${vm_attempted}; qm destroy ${vm_attempted})"
+  fi
+  result_warning "VM ${vm_attempted} on node '${probe_node}' is left alone: ${vm_reason}${hint}"
+}
+
+# Undoes what this run made, and only that: the config must prove it.
+rollback() {
+  image_clean
+  if [[ -z ${vm_attempted} || ${vm_committed} == yes ]]; then
+    return 0
+  fi
+  log_info "rolling back VM ${vm_attempted}"
+  vm_destroy "${vm_attempted}" "${probe_node}"
+  case ${vm_outcome} in
+    destroyed) log_info "VM ${vm_attempted} is destroyed" ;;
+    absent) log_info "VM ${vm_attempted} does not exist: nothing to undo" ;;
+    refused) warn_left_alone ;;
+    *) result_warning "VM ${vm_attempted} on node '${probe_node}' could not be destroyed and is left behind: ${vm_reason}" ;;
+  esac
+  if [[ -n ${vm_leftovers} ]]; then
+    result_warning "volumes of VM ${vm_attempted} were left on the storage: ${vm_leftovers}"
+  fi
+}

@@ -1,0 +1,148 @@
+# shellcheck shell=bash
+# The inputs of the scripts that make a VM (create-vm.sh lists them), checked,
+# and the host they are for: the step validate_environment. Nothing is changed.
+
+# What is not set gets its default here, and only here.
+read_settings() {
+  : "${VM_NAME:=}" "${SSH_PUBLIC_KEY:=}" "${VM_TEMPLATE:=}"
+  # A template's system is not known unless the caller tells it.
+  vm_system=${VM_OS:-${VM_TEMPLATE:-ubuntu}}
+  : "${VM_OS:=ubuntu}"
+  : "${VM_CPU:=2}" "${VM_RAM:=2048}" "${VM_DISK:=20}" "${VM_CPU_TYPE:=}"
+  : "${VM_IMAGE_URL:=}" "${VM_IMAGE_SHA256:=}" "${IMAGE_DIR:=/var/lib/vz/template/linus}"
+  : "${PROXMOX_NODE:=}" "${PROXMOX_STORAGE:=local-lvm}" "${PROXMOX_BRIDGE:=vmbr0}"
+  : "${VM_VLAN_TAG:=}" "${VM_ID_RANGE:=100-999}" "${VM_SSH_USER:=}" "${VM_SSH_PORT:=22}"
+  : "${VM_IP_CONFIG:=dhcp}" "${VM_GATEWAY:=}" "${VM_NAMESERVERS:=}"
+  : "${VM_NETWORK_TIMEOUT:=300}" "${VM_READY_TIMEOUT:=600}"
+  : "${LINUS_LEASE_SECONDS:=0}"
+  vm_name=${VM_NAME}
+  vm_job=${LINUS_JOB:-$(</proc/sys/kernel/random/uuid)}
+  create_storages=${PROXMOX_STORAGE}
+  vm_owner=${LINUS_OWNER:-00000000-0000-0000-0000-000000000000}
+}
+
+validate_environment() {
+  validate_inputs
+  validate_tools qm pvesh pvesm perl timeout flock setsid ip
+  if [[ ${dry_run} == no ]]; then
+    lease_sweep
+  fi
+  probe_cluster "${PROXMOX_NODE}"
+  probe_require
+  probe_start "${PROXMOX_STORAGE}"
+  run_start volumes 60 pvesm list "${PROXMOX_STORAGE}"
+  run_start resources 60 pvesh get /cluster/resources --type vm --output-format json
+  probe_storage "${PROXMOX_STORAGE}"
+  probe_require
+  probe_bridge "${PROXMOX_BRIDGE}"
+  probe_require
+  if [[ -n ${VM_TEMPLATE} ]]; then
+    probe_template "${VM_TEMPLATE}"
+    probe_require
+    template_id=${probe_template_id}
+    create_storages=$(vm_list_storages)
+    check_template_fits
+  fi
+  note_taken_ids
+  note_unclean_ids
+  vm_user=${VM_SSH_USER:-${vm_user:-${image_user}}}
+  if [[ -z ${vm_user} ]]; then
+    result_fail invalid "whom to log in as is not known: template '${VM_TEMPLATE}' has no ciuser and VM_OS=${VM_OS@Q} is not known" 'set VM_SSH_USER'
+  fi
+  key_file=${run_dir}/ssh-public-key
+  printf '%s\n' "${SSH_PUBLIC_KEY}" >"${key_file}"
+}
+
+validate_inputs() {
+  validate_name VM_NAME "${VM_NAME}"
+  validate_ssh_key SSH_PUBLIC_KEY "${SSH_PUBLIC_KEY}"
+  validate_uuid LINUS_JOB "${vm_job}"
+  validate_uuid LINUS_OWNER "${vm_owner}"
+  validate_number VM_CPU "${VM_CPU}" 1 128
+  validate_number VM_RAM "${VM_RAM}" 512 524288 MB
+  validate_number VM_DISK "${VM_DISK}" 5 10000 GB
+  validate_number VM_SSH_PORT "${VM_SSH_PORT}" 1 65535
+  validate_number VM_NETWORK_TIMEOUT "${VM_NETWORK_TIMEOUT}" 1 86400 seconds
+  validate_number VM_READY_TIMEOUT "${VM_READY_TIMEOUT}" 1 86400 seconds
+  validate_pattern VM_ID_RANGE "${VM_ID_RANGE}" '[1-9][0-9]{2,8}-[1-9][0-9]{2,8}' 'FIRST-LAST, from 100 to 999999999'
+  validate_number 'the end of VM_ID_RANGE' "${VM_ID_RANGE#*-}" "${VM_ID_RANGE%-*}" 999999999
+  validate_number LINUS_LEASE_SECONDS "${LINUS_LEASE_SECONDS}" 0 31536000 'seconds, 0 for none'
+  validate_ip_config VM_IP_CONFIG "${VM_IP_CONFIG}"
+  if [[ -n ${VM_GATEWAY} ]]; then
+    validate_ipv4 VM_GATEWAY "${VM_GATEWAY}"
+  fi
+  validate_pattern VM_NAMESERVERS "${VM_NAMESERVERS}" '[0-9a-fA-F.:, ]*' 'IP addresses separated by blanks'
+  VM_NAMESERVERS=${VM_NAMESERVERS//,/ }
+  if [[ -n ${VM_VLAN_TAG} ]]; then
+    validate_number VM_VLAN_TAG "${VM_VLAN_TAG}" 1 4094
+  fi
+  validate_pattern VM_SSH_USER "${VM_SSH_USER}" '([a-z_][a-z0-9_-]{0,31})?' 'a Linux user name'
+  validate_pattern VM_CPU_TYPE "${VM_CPU_TYPE}" '([A-Za-z0-9][A-Za-z0-9_.-]*)?' 'a CPU type of Proxmox such as host'
+  validate_node "${PROXMOX_NODE}"
+  validate_storage "${PROXMOX_STORAGE}"
+  validate_bridge "${PROXMOX_BRIDGE}"
+  validate_template "${VM_TEMPLATE}"
+  validate_pattern IMAGE_DIR "${IMAGE_DIR}" '/[A-Za-z0-9_./-]*' 'an absolute path of A-Z a-z 0-9 _ . / -'
+  validate_image
+}
+
+validate_image() {
+  validate_pattern VM_OS "${VM_OS}" '[A-Za-z0-9][A-Za-z0-9._-]*' "one of: ubuntu, debian-12, debian-13, almalinux-9, rocky-9"
+  image_lookup "${VM_OS}"
+  if [[ -z ${image_os} && -z ${VM_TEMPLATE}${VM_IMAGE_URL} ]]; then
+    result_fail config "VM_OS=${VM_OS@Q} is not known" "set VM_OS to one of: ${image_known}; or set VM_TEMPLATE"
+  fi
+  if [[ -n ${VM_IMAGE_URL} ]]; then
+    validate_pattern VM_IMAGE_URL "${VM_IMAGE_URL}" '(https?|file)://[^ ]+' 'an http, https or file URL'
+    validate_pattern VM_IMAGE_SHA256 "${VM_IMAGE_SHA256}" '[0-9a-f]{64}' 'the sha256 sum of the image at VM_IMAGE_URL, in lower case'
+    image_os=custom-${VM_IMAGE_SHA256:0:16}
+    image_url=${VM_IMAGE_URL}
+  fi
+}
+
+check_template_fits() { # vm_config is the template's
+  local -r size=${vm_config[${vm_boot_disk}]}
+  vm_disk_kib "${size}"
+  if ((vm_kib > VM_DISK * 1024 * 1024)); then
+    result_fail invalid "VM_DISK=${VM_DISK} GB is smaller than the disk of template '${VM_TEMPLATE}' ($(((vm_kib + 1048575) / 1048576)) GB)" \
+      "set VM_DISK to at least $(((vm_kib + 1048575) / 1048576)): a disk cannot shrink"
+  fi
+  vm_user=${vm_config[ciuser]:-}
+}
+
+# IDs are held by VMs and containers of every node. Both lists are hints: the
+# cluster's lags, and the create itself is what decides.
+note_taken_ids() {
+  local tag line vmid name node
+  for tag in resources vms; do
+    run_wait "${tag}"
+    json_rows "${tag}" vmid name node
+    if ((run_rc != 0 || json_rc != 0)); then
+      result_fail vm "could not list the VMs on node '${probe_node}': ${run_said}" 'look at: pvesh get /cluster/resources --type vm'
+    fi
+    for line in "${json_lines[@]}"; do
+      IFS=$'\x1f' read -r vmid name node <<<"${line}"
+      if [[ ${name} == "${vm_name}" ]]; then
+        result_fail vm "VM already exists: '${vm_name}' is VM ${vmid} on node '${node:-${probe_node}}'" \
+          'choose another name, or destroy that VM first'
+      fi
+      ids_taken[${vmid:-0}]=yes
+    done
+  done
+}
+
+# A free ID may have volumes of a VM that is gone. They are not ours to take
+# over, and its next destroy would remove them.
+note_unclean_ids() {
+  local line vmid
+  run_wait volumes
+  while IFS= read -r line; do
+    if [[ ${line} =~ :.*[[:space:]]([0-9]+)[[:space:]]*$ ]]; then
+      ids_taken[${BASH_REMATCH[1]}]=yes
+    fi
+  done <<<"${run_out}"
+  quarantine_read
+  for vmid in "${!quarantined[@]}"; do
+    ids_taken[${vmid}]=yes
+  done
+}

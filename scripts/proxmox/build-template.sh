@@ -1,0 +1,311 @@
+#!/usr/bin/env bash
+# Makes a template of a cloud image on the Proxmox VE node this runs on, ready
+# for create-vm: it boots a throw-away VM from the image, installs the guest
+# agent where there is none, removes what makes a machine that machine, and
+# turns the VM into the template.
+#
+# Stock images have no agent, and Proxmox has no other way into a guest that
+# works on every storage. So it is done over SSH from this host, as the image's
+# own user, with a key made here that exists only while this runs.
+#
+# Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
+# The VM needs a way to its distribution's packages where the agent is missing.
+#
+# Inputs (environment), all optional; those not listed are create-vm's:
+#   TEMPLATE_NAME agent-template   a name that no VM has
+#   TEMPLATE_ID         default: a free one of VM_ID_RANGE (100-999)
+#   VM_OS debian-12     ubuntu, debian-12, debian-13, almalinux-9, rocky-9
+#   VM_IMAGE_URL, VM_IMAGE_SHA256   an image other than VM_OS's (file:// works)
+#   VM_DISK             (GB) default: 5, for almalinux and rocky 10. No clone
+#                       can have less
+#   VM_CPU 2, VM_RAM 2048 (MB)     of the throw-away VM, and what clones get
+#                       that are made by hand
+#   VM_READY_TIMEOUT 900 (seconds)  for all that is done in the VM
+#   LINUS_OWNER         UUID of the installation the template belongs to
+#   LINUS_LEASE_SECONDS 10800   after which the host destroys the VM by itself if
+#                       it is no template by then, as when this run was killed
+#   LINUS_NONCE         frames the answer
+# Options: --dry-run (check everything, print the commands, change nothing), --help
+#
+# Answers on stdout in LINUS_ lines (lib/result.sh); the log goes to stderr.
+# Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 invalid configuration,
+# 4 node offline, 5 the name is taken, or a step failed, 6 network or SSH
+# timeout, 129/130/141/143 signal. On every failure its own VM is destroyed.
+
+# shellcheck source=../lib/log.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
+# shellcheck source=../lib/result.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/result.sh"
+# shellcheck source=../lib/script.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
+# shellcheck source=../lib/run.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/run.sh"
+# shellcheck source=../lib/retry.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/retry.sh"
+# shellcheck source=../lib/json.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/json.sh"
+# shellcheck source=../lib/validate.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
+# shellcheck source=../lib/vm.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
+# shellcheck source=../lib/lease.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/lease.sh"
+# shellcheck source=../lib/quarantine.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/quarantine.sh"
+# shellcheck source=../lib/probe.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/probe.sh"
+# shellcheck source=../lib/image.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/image.sh"
+# shellcheck source=../lib/guest.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/guest.sh"
+# shellcheck source=../lib/inputs.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/inputs.sh"
+# shellcheck source=../lib/create.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/create.sh"
+# shellcheck source=../lib/boot.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/boot.sh"
+
+ssh_deadline=0 # for all that is done in the VM
+
+usage() {
+  printf '%s\n' \
+    'usage: [VM_OS=debian-12] [TEMPLATE_NAME=agent-template] build-template.sh [--dry-run | --help]' \
+    'Makes a template of a cloud image on this Proxmox VE node. All inputs and' \
+    'exit codes are listed at the top of the script.' >&2
+}
+
+read_inputs() { # <argument...>
+  local argument
+  for argument in "$@"; do
+    case ${argument} in
+      --dry-run) dry_run=yes ;;
+      *) result_fail invalid "unknown argument ${argument@Q}" 'the options are --dry-run and --help; all else comes by environment' ;;
+    esac
+  done
+  : "${TEMPLATE_NAME:=agent-template}" "${TEMPLATE_ID:=}" "${VM_OS:=debian-12}"
+  : "${LINUS_LEASE_SECONDS:=10800}" "${VM_READY_TIMEOUT:=900}"
+  validate_name TEMPLATE_NAME "${TEMPLATE_NAME}"
+  if [[ -n ${TEMPLATE_ID} ]]; then
+    validate_number TEMPLATE_ID "${TEMPLATE_ID}" 100 999999999
+    VM_ID_RANGE=${TEMPLATE_ID}-${TEMPLATE_ID}
+  fi
+  case ${VM_OS} in
+    almalinux* | rocky*) : "${VM_DISK:=10}" ;;
+    *) : "${VM_DISK:=5}" ;;
+  esac
+  VM_NAME=${TEMPLATE_NAME}
+  VM_TEMPLATE=''
+  validate_tools ssh ssh-keygen
+  make_key
+  read_settings
+}
+
+make_key() {
+  run_read 60 ssh-keygen -q -t ed25519 -N '' -C 'linus build-template' -f "${run_dir}/key"
+  if ((run_rc != 0)); then
+    result_fail dependency "could not make an SSH key on ${HOSTNAME}: ${run_said}" 'look at: ssh-keygen -t ed25519'
+  fi
+  SSH_PUBLIC_KEY=$(<"${run_dir}/key.pub")
+}
+
+# --- in the guest ---
+
+# Runs a program of ours as root in the VM, with the user's name and whether the
+# agent answers (yes or no) as its arguments; run_rc and run_said are its. 255 is ssh's own failure: no login. A signal ends the wait at once:
+# the VM goes with the roll-back.
+guest_run() { # <program>
+  local -ra login=(ssh -T -F /dev/null -p "${VM_SSH_PORT}" -i "${run_dir}/key" -o IdentitiesOnly=yes -o BatchMode=yes
+    -o StrictHostKeyChecking=accept-new -o "UserKnownHostsFile=${run_dir}/known_hosts" -o GlobalKnownHostsFile=/dev/null
+    -o ConnectTimeout=10 -o ServerAliveInterval=10 -o LogLevel=ERROR
+    "${vm_user}@${vm_ip}" "sudo -n sh -s -- ${vm_user} ${guest_agent}")
+  local seconds=$((ssh_deadline - SECONDS))
+  printf '%s\n' "$1" >"${run_dir}/program"
+  # shellcheck disable=SC2016 # the inner shell's parameters
+  run_read "$((seconds < 1 ? 1 : seconds))" bash -c 'exec "${@:2}" <"$1"' bash "${run_dir}/program" "${login[@]}"
+}
+
+# A key comes into the guest some time after its SSH server is up.
+wait_for_login() {
+  while ((SECONDS < ssh_deadline)); do
+    guest_run 'exit 0'
+    if ((run_rc == 0)); then
+      return 0
+    fi
+    sleep 1
+  done
+  local -r said=${run_said}
+  fail_when_stopped
+  result_fail timeout "could not log in to VM ${vm_id} at ${vm_ip}:${VM_SSH_PORT} as ${vm_user} within ${VM_READY_TIMEOUT} s: ${said}" \
+    "check that the image runs cloud-init, and makes the user ${vm_user} with sudo (or set VM_SSH_USER); or raise VM_READY_TIMEOUT"
+}
+
+customise_guest() {
+  ssh_deadline=$((SECONDS + VM_READY_TIMEOUT))
+  wait_for_banner "${ssh_deadline}"
+  wait_for_login
+  # Enterprise Linux ships its agent with guest-exec turned off, which is how
+  # create-vm sees that cloud-init is done. The agent's unit is static on some
+  # systems: then there is nothing to enable.
+  # shellcheck disable=SC2016 # the guest's variables
+  guest_run '
+    set -eu
+    cloud-init status --wait >/dev/null || [ $? -eq 2 ]
+    if [ "$2" = no ] && ! command -v qemu-ga >/dev/null && [ ! -x /usr/sbin/qemu-ga ]; then
+      if command -v apt-get >/dev/null; then
+        export DEBIAN_FRONTEND=noninteractive
+        apt-get -q -o DPkg::Lock::Timeout=300 update >&2
+        apt-get -q -y -o DPkg::Lock::Timeout=300 install --no-install-recommends qemu-guest-agent >&2
+      else
+        dnf -q -y install qemu-guest-agent >&2
+      fi
+    fi
+    if [ -f /etc/sysconfig/qemu-ga ]; then
+      sed -i -E "s/^(BLACKLIST_RPC|BLOCK_RPCS|FILTER_RPC_ARGS)=/#&/" /etc/sysconfig/qemu-ga
+    fi
+    if [ -d /run/systemd/system ]; then
+      systemctl -q enable qemu-guest-agent 2>/dev/null || :
+      systemctl restart qemu-guest-agent
+    fi'
+  if ((run_rc != 0)); then
+    result_fail vm "could not set up the guest agent in VM ${vm_id} (exit ${run_rc}): ${run_said}" \
+      'check that VMs on the bridge reach the package servers of their distribution'
+  fi
+}
+
+# What create-vm will ask of every clone must work in this VM already.
+verify_agent() {
+  local -r deadline=$((SECONDS + 60))
+  while ((SECONDS < deadline)); do
+    guest_read_host_key "${vm_id}"
+    if [[ -n ${guest_host_key} ]]; then
+      log_info 'the guest agent answers'
+      return 0
+    fi
+    sleep 1
+  done
+  result_fail timeout "the guest agent of VM ${vm_id} does not answer, or refuses to run commands: ${run_said} ${guest_out}" \
+    'try another image, or make the template by hand'
+}
+
+# No clone may share its machine ID, host keys or log-in keys with another.
+clean_guest() {
+  # shellcheck disable=SC2016 # the guest's variables
+  guest_run '
+    set -eu
+    if command -v apt-get >/dev/null; then apt-get clean || :; fi
+    home=$(getent passwd "$1" | cut -d: -f6)
+    cloud-init clean --logs --machine-id >&2
+    rm -f /etc/ssh/ssh_host_* /root/.ssh/authorized_keys "${home:?}/.ssh/authorized_keys"
+    sync'
+  if ((run_rc != 0)); then
+    result_fail vm "could not clean VM ${vm_id} for its clones (exit ${run_rc}): ${run_said}" 'the image must have cloud-init 22.3 or newer'
+  fi
+}
+
+shut_down() {
+  retry_change shutdown_has_landed 240 qm shutdown "${vm_id}" --timeout 180
+  if [[ ${retry_landed} != yes ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' did not shut down (status ${vm_status}): Proxmox answered: ${run_said:-nothing}" \
+      'look at its console when started by hand'
+  fi
+}
+
+shutdown_has_landed() {
+  vm_read_status "${vm_id}"
+  if [[ ${vm_status} == stopped ]]; then
+    retry_landed=yes
+  fi
+}
+
+# --- make_template ---
+
+# The mark comes before the change, so that what is half done still proves to
+# be ours. The change is not interrupted, nor what follows it: a template that
+# is whole is kept and told of.
+make_template() {
+  vm_marker
+  retry_change mark_has_landed 120 qm set "${vm_id}" --delete sshkeys --description "${vm_description} linus-template=1"
+  if [[ ${retry_landed} != yes ]]; then
+    result_fail vm "could not mark VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said}" "look at: qm config ${vm_id} of a VM made by create-vm"
+  fi
+  script_hold_signals
+  retry_change template_has_landed 600 qm template "${vm_id}"
+  if [[ ${retry_landed} != yes ]]; then
+    if [[ ${vm_config[template]:-0} == 1 ]]; then
+      vm_kind=template # for the roll-back: its disk is none
+    fi
+    result_fail vm "VM ${vm_id} on node '${probe_node}' did not become a template: Proxmox answered: ${run_said:-nothing}" \
+      "use a storage that takes templates (lvmthin, zfs, dir, nfs, rbd; not plain lvm): PROXMOX_STORAGE=${PROXMOX_STORAGE}"
+  fi
+  vm_committed=yes
+  lease_drop "${vm_id}" "${vm_job}"
+}
+
+mark_has_landed() {
+  vm_read "${vm_id}"
+  vm_prove
+  if [[ -z ${vm_doubt} && ${vm_words} == *' linus-template=1 '* && -z ${vm_config[sshkeys]:-} ]]; then
+    retry_landed=yes
+  fi
+}
+
+# A failed conversion can leave the mark of a template on a disk that is none.
+template_has_landed() {
+  vm_read "${vm_id}"
+  vm_find_boot_disk
+  if [[ ${vm_config[template]:-0} == 1 && ${vm_config[${vm_boot_disk:-scsi0}]:-} =~ ^[^,]*[:/]base- ]]; then
+    retry_landed=yes
+  fi
+}
+
+output_result() {
+  result_line TEMPLATE_NAME "${vm_name}"
+  result_line VM_OS "${image_os}"
+  result_line VM_USER "${vm_user}"
+  result_line VM_DISK "${VM_DISK}"
+  result_line RESULT SUCCESS
+}
+
+print_plan() {
+  key_file=ssh-public-key.pub
+  image_file=${IMAGE_DIR}/${image_os}.qcow2
+  result_text PLAN "fetch ${image_url} to ${image_file}, unless it is there and its checksum is right"
+  build_create_command
+  result_text PLAN "${create_command[*]@Q}"
+  result_text PLAN "qm resize ${vm_id} scsi0 ${VM_DISK}G"
+  result_text PLAN "qm start ${vm_id}"
+  result_text PLAN "in the VM, over SSH: install qemu-guest-agent unless it is there; cloud-init clean; remove host keys"
+  result_text PLAN "qm shutdown ${vm_id} --timeout 180"
+  result_text PLAN "qm template ${vm_id}"
+  result_line RESULT SUCCESS
+}
+
+main() {
+  if [[ ${1:-} == --help ]]; then
+    usage
+    return 0
+  fi
+  set -Eeuo pipefail
+  shopt -s inherit_errexit
+  script_begin 13 rollback
+  read_inputs "$@"
+  result_run_step validate_environment 'checking the inputs and the host'
+  result_run_step allocate_vm_id 'choosing a VM ID'
+  if [[ ${dry_run} == yes ]]; then
+    print_plan
+    return 0
+  fi
+  result_run_step download_os_image 'getting the image'
+  result_run_step create_vm 'creating a VM of it'
+  result_run_step configure_vm 'configuring the VM'
+  result_run_step start_vm 'starting the VM'
+  result_run_step wait_for_network 'waiting for its address'
+  result_run_step customise_guest 'setting up the guest agent'
+  result_run_step verify_agent 'waiting for the guest agent'
+  result_run_step clean_guest 'removing what clones must not share'
+  result_run_step shut_down 'shutting the VM down'
+  result_run_step make_template 'turning the VM into a template'
+  result_run_step output_result 'done'
+}
+
+if ! (return 0 2>/dev/null); then main "$@"; fi

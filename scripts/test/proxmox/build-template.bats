@@ -1,0 +1,210 @@
+#!/usr/bin/env bats
+# build-template.sh as a whole: a process, on a stub of Proxmox that keeps state;
+# ssh is a stub too, which records the programs that are run in the guest.
+
+# Each test is a subshell, and its changes of the environment are for it alone.
+# shellcheck disable=SC2030,SC2031
+# shellcheck source=../helper/common.bash
+source "${BATS_TEST_DIRNAME}/../helper/common.bash"
+
+setup_file() {
+  start_greeter
+}
+
+teardown_file() {
+  kill "${greeter_pid}"
+}
+
+setup() {
+  setup_stub
+  unset VM_NAME VM_TEMPLATE VM_CPU VM_RAM VM_DISK SSH_PUBLIC_KEY
+  printf 'QFI\373image' >"${BATS_TEST_TMPDIR}/disk.img"
+  VM_IMAGE_SHA256=$(sha256sum "${BATS_TEST_TMPDIR}/disk.img")
+  export VM_IMAGE_URL=file://${BATS_TEST_TMPDIR}/disk.img VM_IMAGE_SHA256=${VM_IMAGE_SHA256%% *}
+  export IMAGE_DIR=${BATS_TEST_TMPDIR}/images TEMPLATE_NAME=built
+  stub_program qemu-img 'echo "{\"virtual-size\": 2147483648}"'
+  guest_interfaces '{"name":"e","hardware-address":"bc:24:11:00:00:01","ip-addresses":[{"ip-address":"127.0.0.1","ip-address-type":"ipv4"}]}'
+  # Answers with the next line of ssh-faults (EXIT TEXT), else as a guest in
+  # which all is well.
+  # shellcheck disable=SC2016 # the stub's own variables
+  stub_program ssh '
+    printf "%s\n" "ssh $*" >>"${PVE_STUB}/calls"
+    cat >>"${PVE_STUB}/guest-programs"
+    if [[ -s ${PVE_STUB}/ssh-faults ]]; then
+      read -r code text <"${PVE_STUB}/ssh-faults"
+      sed -i 1d "${PVE_STUB}/ssh-faults"
+      echo "${text}" >&2
+      exit "${code}"
+    fi'
+}
+
+assert_rolled_back() {
+  assert_no_vm_of_ours
+  assert_foreign_untouched
+  assert_nothing_left
+}
+
+@test "builds a template that carries our mark and no key, and answers all keys" {
+  run_script build-template
+  assert_status 0
+  assert_line LINUS_RESULT:SUCCESS
+  assert_line LINUS_TEMPLATE_NAME:built
+  assert_line LINUS_VM_NODE:pve
+  assert_line LINUS_VM_USER:debian
+  read_vm_id
+  local config
+  config=$(<"${PVE_STUB}/vm/${id}")
+  grep -qx 'template: 1' <<<"${config}"
+  grep -qx 'name: built' <<<"${config}"
+  grep -qx 'tags: linus' <<<"${config}"
+  grep -qx 'ciuser: debian' <<<"${config}"
+  grep -qx "description: linus-job%3D${job} linus-owner%3D${owner} linus-template%3D1%0A" <<<"${config}"
+  grep -q "^scsi0: local-lvm:base-${id}-disk-0" <<<"${config}"
+  [[ ${config} != *sshkeys* ]]
+  [[ $(<"${PVE_STUB}/status/${id}") == stopped ]]
+  grep -q 'cloud-init clean --logs --machine-id' "${PVE_STUB}/guest-programs"
+  grep -q 'rm -f /etc/ssh/ssh_host_\*' "${PVE_STUB}/guest-programs"
+  assert_nothing_left
+  assert_foreign_untouched
+}
+
+@test "create-vm clones what was built, and the list of VMs does not have it" {
+  run_script build-template
+  assert_status 0
+  read_vm_id
+  answer /nodes/pve/qemu "[{\"vmid\":${id},\"name\":\"built\",\"status\":\"stopped\",\"template\":1,\"tags\":\"linus\"}]"
+  answer "/nodes/pve/qemu/${id}/config" "{\"description\":\"linus-job=${job} linus-owner=${owner} linus-template=1\\n\"}"
+  run_script list-vms
+  assert_status 0
+  refute_line_like LINUS_VM:
+  VM_KIND=template run_script list-vms
+  assert_line "LINUS_VM:id=${id} node=pve name=built status=stopped job=${job} owner=${owner}"
+  guest_interfaces '{"name":"e","hardware-address":"bc:24:11:00:00:01","ip-addresses":[{"ip-address":"127.0.0.1","ip-address-type":"ipv4"}]}'
+  VM_NAME=clone VM_TEMPLATE=built SSH_PUBLIC_KEY='ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHRlc3Q test key' run_script create-vm
+  assert_status 0
+  assert_line LINUS_VM_USER:debian
+}
+
+@test "TEMPLATE_ID is the ID it gets, or nothing is done" {
+  TEMPLATE_ID=8000 run_script build-template
+  assert_status 0
+  assert_line LINUS_VM_ID:8000
+  TEMPLATE_NAME=another TEMPLATE_ID=101 run_script build-template
+  assert_status 3
+  assert_foreign_untouched
+}
+
+@test "a name that is taken is exit 5, and nothing is touched" {
+  TEMPLATE_NAME=agent-template run_script build-template
+  assert_status 5
+  assert_says "VM already exists: 'agent-template' is VM 9000"
+  refute_called 'qm \(create\|set\|start\|shutdown\|stop\|template\|destroy\) .*'
+  assert_rolled_back
+}
+
+@test "each step that fails is exit 5 or 6 in its own words, and is rolled back" {
+  fault create 255 skip 'no space left'
+  run_script build-template
+  assert_status 5
+  assert_says 'no space left'
+  assert_rolled_back
+
+  fault start 255 skip 'start failed: out of memory'
+  run_script build-template
+  assert_status 5
+  assert_says 'out of memory'
+  assert_rolled_back
+
+  printf '%s\n' '0 login' '100 E: Unable to locate package qemu-guest-agent' >"${PVE_STUB}/ssh-faults"
+  run_script build-template
+  assert_status 5
+  assert_says 'Unable to locate package qemu-guest-agent'
+  assert_rolled_back
+
+  printf '%s\n' '0 login' '0 agent' '2 unrecognized arguments: --machine-id' >"${PVE_STUB}/ssh-faults"
+  run_script build-template
+  assert_status 5
+  assert_says 'unrecognized arguments'
+  assert_rolled_back
+
+  fault shutdown 255 skip 'VM quit/powerdown failed - got timeout'
+  local try
+  for try in 2 3 4 5 6; do
+    : "try ${try}"
+    fault shutdown 255 skip 'VM quit/powerdown failed - got timeout'
+  done
+  run_script build-template
+  assert_status 5
+  assert_says 'did not shut down'
+  assert_rolled_back
+
+  fault set 255 skip 'unable to parse value'
+  run_script build-template
+  assert_status 5
+  assert_says 'could not mark'
+  assert_rolled_back
+}
+
+@test "a log-in that never comes is exit 6, rolled back" {
+  VM_READY_TIMEOUT=1
+  stub_program ssh 'echo "Permission denied (publickey)." >&2; command sleep 0.3; exit 255'
+  run_script build-template
+  assert_status 6
+  assert_says 'Permission denied'
+  assert_rolled_back
+}
+
+@test "a template that Proxmox only says it made is rolled back" {
+  fault template 0 skip 'command lvrename failed: exit code 5'
+  run_script build-template
+  assert_status 5
+  assert_says 'did not become a template'
+  assert_says 'lvrename failed'
+  assert_rolled_back
+}
+
+@test "a template by its mark whose disk is none is rolled back too" {
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook template 'echo "template: 1" >>"${PVE_STUB}/vm/$2"'
+  fault template 0 skip 'command lvrename failed: exit code 5'
+  run_script build-template
+  assert_status 5
+  assert_rolled_back
+}
+
+@test "dry run prints the commands and changes nothing" {
+  run_script build-template --dry-run
+  assert_status 0
+  assert_says "LINUS_PLAN:'qm' 'create'"
+  assert_says 'LINUS_PLAN:qm template'
+  refute_called 'qm \(create\|set\|start\|stop\|template\|destroy\) .*'
+  [[ ! -e ${IMAGE_DIR} ]]
+  assert_nothing_left
+}
+
+@test "with a nonce the answer is framed" {
+  LINUS_NONCE=abc123 run_script build-template
+  assert_status 0
+  [[ ${output} == 'LINUS_BEGIN:abc123'$'\n'* && ${output} == *$'\nLINUS_RESULT:SUCCESS\nLINUS_END:abc123' ]]
+}
+
+@test "a template is removed only as a template, and a VM never as one" {
+  run_script build-template
+  read_vm_id
+  VM_ID=${id} VM_NAME=built run_script destroy-vm
+  assert_status 5
+  assert_says 'it is a template'
+  VM_ID=${id} VM_NAME=built VM_KIND=template run_script destroy-vm
+  assert_status 0
+  [[ ! -e ${PVE_STUB}/vm/${id} ]]
+  export VM_NAME=linus-job-11111111
+  add_our_vm 250
+  VM_ID=250 VM_KIND=template run_script destroy-vm
+  assert_status 5
+  assert_says 'it is not a template'
+  add_our_vm 250 'template: 1'
+  VM_ID=250 VM_KIND=template run_script destroy-vm
+  assert_status 5
+  assert_says 'does not carry linus-template=1'
+  [[ -e ${PVE_STUB}/vm/250 ]]
+}
