@@ -7,7 +7,7 @@
 quarantine_add() { # <vmid> <volume...>
   local -r dir=${LINUS_HOST_DIR:-/var/lib/linus}/quarantine
   if ! {
-    mkdir -p -m 0700 -- "${dir}" && printf '%s\n' "${@:2}" >"${dir}/.$1" && mv -f -- "${dir}/.$1" "${dir}/$1"
+    mkdir -p -- "${dir}" && printf '%s\n' "${@:2}" >"${dir}/.$1" && mv -f -- "${dir}/.$1" "${dir}/$1"
   } 2>/dev/null; then
     log_warn "could not note in ${dir} that volumes of VM $1 were left"
   fi
