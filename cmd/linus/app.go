@@ -28,9 +28,10 @@ import (
 
 // backend is where VMs come from and how to work in them.
 type backend struct {
-	provider executor.Provider
-	guest    executor.Guest
-	close    func()
+	provider  executor.Provider
+	templates templates // on the provider's host
+	guest     executor.Guest
+	close     func()
 }
 
 // installation is what a backend must know of this installation of linus.
@@ -49,19 +50,19 @@ func proxmoxBackend(c config.Config, in installation, log *slog.Logger) backend 
 	o.Log = log
 	host := remote.NewPool(o)
 	inside := guest.New(guest.Options{Host: host, KeyPath: in.keyPath, Port: c.VMSSHPort, Log: log})
+	provider := proxmox.New(proxmox.Options{
+		Host: host,
+		Node: c.ProxmoxNode, Storage: c.ProxmoxStorage, Bridge: c.ProxmoxBridge, VLANTag: c.ProxmoxVLANTag,
+		VMIDRange: c.ProxmoxVMIDRange, IPConfig: c.VMIPConfig, Gateway: c.VMGateway,
+		Nameservers:  strings.Join(c.Nameservers(), " "),
+		SSHPublicKey: in.publicKey, VMUser: c.VMSSHUser, GuestPort: c.VMSSHPort,
+		Template: c.DefaultVMTemplate, Owner: in.owner, ScriptDir: c.ProxmoxScriptDir,
+		NetworkTimeout: time.Duration(c.VMNetworkTimeout) * time.Second,
+		ReadyTimeout:   time.Duration(c.VMReadyTimeout) * time.Second,
+		Log:            log,
+	})
 	return backend{
-		provider: proxmox.New(proxmox.Options{
-			Host: host,
-			Node: c.ProxmoxNode, Storage: c.ProxmoxStorage, Bridge: c.ProxmoxBridge, VLANTag: c.ProxmoxVLANTag,
-			VMIDRange: c.ProxmoxVMIDRange, IPConfig: c.VMIPConfig, Gateway: c.VMGateway,
-			Nameservers:  strings.Join(c.Nameservers(), " "),
-			SSHPublicKey: in.publicKey, VMUser: c.VMSSHUser, GuestPort: c.VMSSHPort,
-			Template: c.DefaultVMTemplate, Owner: in.owner, ScriptDir: c.ProxmoxScriptDir,
-			NetworkTimeout: time.Duration(c.VMNetworkTimeout) * time.Second,
-			ReadyTimeout:   time.Duration(c.VMReadyTimeout) * time.Second,
-			Log:            log,
-		}),
-		guest: inside,
+		provider: provider, templates: provider, guest: inside,
 		close: func() { inside.Close(); host.Close() },
 	}
 }

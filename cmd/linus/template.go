@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"linus/internal/config"
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/proxmox"
+	"linus/internal/store"
+)
+
+// templates are the templates on the host. No job needs the engine for them, so
+// the verbs ask the host themselves.
+type templates interface {
+	BuildTemplate(ctx context.Context, spec proxmox.TemplateSpec, progress func(executor.Progress)) (job.VM, error)
+	Templates(ctx context.Context) ([]job.VM, error)
+	RemoveTemplate(ctx context.Context, nameOrID string) (job.VM, error)
+}
+
+func (a *app) templateCommand() *cobra.Command {
+	return group("template", "Build the template that jobs' VMs are cloned from",
+		a.templateBuildCommand(), a.templateListCommand(), a.templateRemoveCommand())
+}
+
+// withTemplates calls work with the templates of the settings' host.
+func (a *app) withTemplates(ctx context.Context, work func(templates) error) error {
+	c, err := config.Load()
+	if err == nil {
+		err = c.NeedHost()
+	}
+	if err != nil {
+		return err
+	}
+	st, err := store.Open(ctx, store.Options{Dir: c.StateDir, MaxOutput: int64(c.MaxOutputSize)})
+	if err != nil {
+		return err
+	}
+	owner, err := st.InstallationID(ctx)
+	if closeErr := st.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return err
+	}
+	b := a.backend(c, installation{owner: owner}, logger(a.stderr, c.LogLevel))
+	defer b.close()
+	return work(b.templates)
+}
+
+func (a *app) templateBuildCommand() *cobra.Command {
+	var spec proxmox.TemplateSpec
+	cmd := &cobra.Command{
+		Use:   "build",
+		Short: "Make a template of a cloud image on the Proxmox host",
+		Long: "Fetches the image on the host, boots a VM of it once, installs qemu-guest-agent where it is missing, removes what\n" +
+			"clones must not share, and turns the VM into a template. Takes minutes; Ctrl-C undoes it.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if (spec.ImageURL == "") != (spec.ImageSHA256 == "") {
+				return usage("--image and --sha256 go together")
+			}
+			return a.withTemplates(cmd.Context(), func(t templates) error {
+				vm, err := t.BuildTemplate(cmd.Context(), spec, func(p executor.Progress) {
+					if p.Warning != "" {
+						a.note("warning: %s", oneLine(p.Warning, 300))
+					} else {
+						a.note("%d/%d %s", p.N, p.Of, oneLine(p.Text, 100))
+					}
+				})
+				if err != nil {
+					return err
+				}
+				return a.print(templateRow(vm), fmt.Sprintf("template %s is VM %d on node %s", vm.Name, vm.ID, vm.Node))
+			})
+		},
+	}
+	cmd.Flags().StringVar(&spec.OS, "os", "debian-12", "ubuntu, debian-12, debian-13, almalinux-9 or rocky-9")
+	cmd.Flags().StringVar(&spec.Name, "name", "agent-template", "its name, which no VM may have")
+	cmd.Flags().StringVar(&spec.ImageURL, "image", "", "URL of another image of that system (file:// is the host's)")
+	cmd.Flags().StringVar(&spec.ImageSHA256, "sha256", "", "that image's sha256 sum")
+	return cmd
+}
+
+func (a *app) templateListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the templates built by this installation",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.withTemplates(cmd.Context(), func(t templates) error {
+				found, err := t.Templates(cmd.Context())
+				if err != nil && len(found) == 0 {
+					return err
+				}
+				rows := make([]jsonTemplate, 0, len(found))
+				var text strings.Builder
+				w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+				_, _ = fmt.Fprintln(w, "ID\tNAME\tNODE")
+				for _, vm := range found {
+					rows = append(rows, templateRow(vm))
+					_, _ = fmt.Fprintf(w, "%d\t%s\t%s\n", vm.ID, vm.Name, vm.Node)
+				}
+				_ = w.Flush()
+				if printErr := a.print(rows, strings.TrimSuffix(text.String(), "\n")); printErr != nil {
+					return printErr
+				}
+				return err
+			})
+		},
+	}
+}
+
+func (a *app) templateRemoveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "remove NAME|ID",
+		Short: "Remove a template built by this installation",
+		Args:  oneArg("the template's name or VM ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withTemplates(cmd.Context(), func(t templates) error {
+				vm, err := t.RemoveTemplate(cmd.Context(), args[0])
+				if err != nil {
+					return err
+				}
+				return a.print(templateRow(vm), fmt.Sprintf("template %s (VM %d) is removed", vm.Name, vm.ID))
+			})
+		},
+	}
+}
+
+// jsonTemplate is a template as -o json shows it.
+type jsonTemplate struct {
+	ID   int    `json:"id"`
+	Name string `json:"name"`
+	Node string `json:"node"`
+}
+
+func templateRow(vm job.VM) jsonTemplate {
+	return jsonTemplate{ID: vm.ID, Name: vm.Name, Node: vm.Node}
+}
