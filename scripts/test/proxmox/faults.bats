@@ -350,7 +350,7 @@ end_lease() {
 # --- IDs in quarantine ---
 
 @test "an ID whose volumes stayed is not used before they are gone" {
-  export VM_ID_RANGE=205-206
+  export VM_ID_RANGE=205-205
   printf '%s\n' 'Volid Format Type Size VMID' 'other:vm-205-disk-3 raw images 4194304' >"${PVE_STUB}/volumes"
   mkdir -p "${LINUS_HOST_DIR}/quarantine"
   echo other:vm-205-disk-3 >"${LINUS_HOST_DIR}/quarantine/205"
@@ -358,8 +358,8 @@ end_lease() {
   assert_line 'LINUS_QUARANTINED:205 other:vm-205-disk-3'
   refute_line_like LINUS_WARNING
   run_script create-vm
-  assert_line LINUS_VM_ID:206
-  VM_ID=206 run_script destroy-vm
+  assert_status 3
+  assert_says 'no VM ID is free'
   # A storage that does not answer frees nothing.
   fault list 255 skip 'storage is not online'
   run_script list-vms
@@ -368,6 +368,8 @@ end_lease() {
   run_script list-vms
   refute_line_like LINUS_QUARANTINED
   [[ ! -e ${LINUS_HOST_DIR}/quarantine/205 ]]
+  run_script create-vm
+  assert_line LINUS_VM_ID:205
 }
 
 @test "a destroy that leaves a volume puts the ID into quarantine" {
@@ -380,6 +382,7 @@ end_lease() {
 
 @test "a free ID with volumes of somebody else is not used" {
   printf '%s\n' 'Volid Format Type Size VMID' 'local-lvm:vm-205-disk-0 raw images 4194304 205' >"${PVE_STUB}/volumes"
-  VM_ID_RANGE=205-206 run_script create-vm
-  assert_line LINUS_VM_ID:206
+  VM_ID_RANGE=205-205 run_script create-vm
+  assert_status 3
+  assert_says 'no VM ID is free'
 }
