@@ -54,6 +54,7 @@ func (c *mcpClient) endsAs(id, status, reason string) map[string]any {
 // Faults at every moment of a job's life, after which it ends as if nothing
 // had been: right, whole, once, without a VM left.
 func TestFault_AtEveryMoment(t *testing.T) {
+	t.Parallel()
 	faults := []struct {
 		name   string
 		inject func(*testing.T, *host)
@@ -199,6 +200,7 @@ func TestCompletion_WhileEngineIsDown(t *testing.T) {
 
 // The host is out of reach for 30 s while the job is made, runs and ends.
 func TestHost_UnreachableFor30s(t *testing.T) {
+	t.Parallel()
 	for i, moment := range []string{"VM made", "run", "collect"} {
 		t.Run(moment, func(t *testing.T) {
 			t.Parallel()
@@ -220,6 +222,7 @@ func TestHost_UnreachableFor30s(t *testing.T) {
 // What happens to a VM behind linus's back ends its job as lost, within the
 // heartbeat threshold and a bit.
 func TestVM_GoneBehindOurBack(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name   string
 		inject func(t *testing.T, h *host, vm int)
