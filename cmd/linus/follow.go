@@ -36,7 +36,7 @@ func (a *app) follow(ctx context.Context, e watcher, id string) error {
 			p.show(event)
 			last = event.Seq
 		}
-		if j.Done() || j.Status.Terminal() && p.gaveUp {
+		if len(events) == 0 && j.Done() || j.Status.Terminal() && p.gaveUp {
 			return nil
 		}
 		p.waiting = j.Progress
