@@ -49,13 +49,15 @@ show_vms() {
   answer /nodes/pve/qemu "[${list}]"
 }
 
-# A lease as create-vm writes it, by a run that is gone.
+# A lease as create-vm writes it, by a run that is gone; the VM's config, if it
+# stands already, is written after it.
 lease() { # <vmid> <lock> [<seconds since boot it ends>] [<date it ends>] [<boot>]
   local boot
   boot=${5:-$(</proc/sys/kernel/random/boot_id)}
   mkdir -p "${LINUS_HOST_DIR}/leases"
   printf '%s %s %s pve local-lvm %(%s)T %s 999999999 1 %s %s\n' "$2" "${VM_NAME}" "${owner}" -1 "${boot}" "${3:-0}" "${4:-0}" \
     >"${LINUS_HOST_DIR}/leases/$1-${job}"
+  touch -c "${PVE_STUB}/vm/$1"
 }
 
 assert_no_lease() {
