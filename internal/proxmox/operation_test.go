@@ -182,6 +182,12 @@ func newBreaking(t *testing.T, to string, cuts func(connection int) int64) *brea
 	return b
 }
 
+func (b *breaking) connections() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.count
+}
+
 func pass(near net.Conn, to string, limit int64) {
 	far, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", to)
 	if err != nil {
@@ -211,8 +217,8 @@ func TestCreate_OutlastsTheConnection(t *testing.T) {
 			}
 			h.theVM(t, spec, vm, err)
 		}
-		if way.count < 6 {
-			t.Errorf("only %d connections", way.count)
+		if n := way.connections(); n < 6 {
+			t.Errorf("only %d connections", n)
 		}
 	})
 
