@@ -197,7 +197,7 @@ func (a *api) report(w http.ResponseWriter, r *http.Request, token string, repor
 }
 
 func (a *api) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(err, job.ErrNotFound) || errors.Is(err, job.ErrUnauthorized) {
+	if errors.Is(err, job.ErrNotFound) {
 		fail(w, http.StatusNotFound, job.ErrNotFound.Error(), "")
 		return
 	}

@@ -8,9 +8,8 @@ import (
 
 // Errors every face of the product answers alike.
 var (
-	ErrNotFound     = errors.New("Job not found")         //nolint:revive,staticcheck // the text is part of the contract
-	ErrCompleted    = errors.New("Job already completed") //nolint:revive,staticcheck // the text is part of the contract
-	ErrUnauthorized = errors.New("job not found")         // wrong token: answered like an unknown job
+	ErrNotFound  = errors.New("Job not found")         //nolint:revive,staticcheck // the text is part of the contract
+	ErrCompleted = errors.New("Job already completed") //nolint:revive,staticcheck // the text is part of the contract
 )
 
 // NotCompleteError is the answer to a result asked for before the end.
