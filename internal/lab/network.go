@@ -265,27 +265,6 @@ func adoptPidFile(daemons, ours string) error {
 	return writePidFile(ours, pid)
 }
 
-// addTap makes a VM's network interface on the bridge.
-func (n network) addTap(ctx context.Context, tap string) error {
-	return n.ipBatch(ctx, strings.Join([]string{
-		"tuntap add " + tap + " mode tap",
-		"link set " + tap + " master " + n.bridge,
-		"link set " + tap + " up",
-	}, "\n"))
-}
-
-// removeTap removes it; a missing one is no error.
-func (n network) removeTap(ctx context.Context, tap string) error {
-	if !isMountPoint(n.path()) {
-		return nil
-	}
-	if _, err := runTool(ctx, "ip", "-n", n.namespace, "link", "show", tap); err != nil {
-		return nil
-	}
-	_, err := runTool(ctx, "ip", "-n", n.namespace, "link", "del", tap)
-	return err
-}
-
 func (n network) remove(ctx context.Context) error {
 	if isMountPoint(n.path()) {
 		if err := killNetns(ctx, n.path()); err != nil {
