@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/pkg/sftp"
 	"golang.org/x/crypto/ssh"
 )
 
@@ -110,13 +111,26 @@ func classify(ctx context.Context, op, addr string, err error) error {
 		e.Class = openClass(open)
 	case strings.Contains(err.Error(), "unable to authenticate"):
 		e.Class = Auth // x/crypto has no type for it
-	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE),
-		errors.Is(err, net.ErrClosed), errors.Is(err, io.ErrClosedPipe):
+	case broken(err):
 		e.Class = Lost
 	default:
 		e.Class = Unreachable
 	}
 	return e
+}
+
+// broken reports whether err is how a connection's end shows to who reads from
+// it or writes to it.
+func broken(err error) bool {
+	for _, end := range []error{
+		io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, sftp.ErrSSHFxConnectionLost,
+		syscall.EPIPE, syscall.ECONNRESET, syscall.ECONNABORTED, syscall.ETIMEDOUT,
+	} {
+		if errors.Is(err, end) {
+			return true
+		}
+	}
+	return false
 }
 
 // openClass sorts what a host answers when it cannot connect on our behalf.

@@ -8,7 +8,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"strings"
@@ -74,7 +73,7 @@ func (p *Pool) withSFTP(ctx context.Context, work func(*sftp.Client) error) erro
 			return err
 		}
 		_, err = await(ctx, p, func() (struct{}, error) { return struct{}{}, work(client) }, nil)
-		dead := errors.Is(err, sftp.ErrSSHFxConnectionLost) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+		dead := broken(err)
 		if !dead || attempt == 2 {
 			if dead {
 				err = &Error{Op: "transfer files with", Addr: p.Login(), Class: Lost, Err: err}

@@ -70,7 +70,7 @@ func (p *Pool) verdict(cmd Command, stderr *tail, err error) error {
 		return nil
 	case errors.As(err, &exit):
 		return &ExitError{Name: cmd.Name, Code: exit.ExitStatus(), Signal: exit.Signal(), Stderr: stderr.String()}
-	case errors.As(err, &missing), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.As(err, &missing), broken(err):
 		return &Error{Op: "run " + cmd.Name + " on", Addr: p.Login(), Class: Lost, Err: errors.New("the connection ended before the command's exit status came")}
 	}
 	return fmt.Errorf("%s: %w", cmd.Name, err)

@@ -73,7 +73,8 @@ start() { # <operations> <id> <script>
     fi
     umask 077
     mkdir -p -- "${operations}"
-    find "${operations}" -mindepth 1 -maxdepth 1 -mtime +7 -exec rm -rf -- {} +
+    # Other starts come and go here meanwhile: what find then misses is no fault.
+    find "${operations}" -mindepth 1 -maxdepth 1 -mtime +7 -exec rm -rf -- {} + 2>/dev/null || :
     staged=$(mktemp -d "${operations}/.new.XXXXXXXX")
     nonce=$(od -An -N16 -tx1 /dev/urandom)
     printf '%s\n' "${nonce//[[:space:]]/}" >"${staged}/nonce"
