@@ -58,9 +58,10 @@ const clonesAtOnce = 3
 
 // Provider makes VMs on one Proxmox VE node.
 type Provider struct {
-	o       Options
-	cloning chan struct{}
-	scripts scripts
+	o          Options
+	cloning    chan struct{}
+	scripts    scripts
+	quarantine quarantine
 }
 
 var _ executor.Provider = (*Provider)(nil)
@@ -92,6 +93,7 @@ func (p *Provider) Check(ctx context.Context) (job.HostReport, error) {
 	}
 	r.Node = cmp.Or(res.Get("LINUS_VM_NODE"), r.Node)
 	r.Checks = append([]job.Check{{Name: "ssh", Level: "ok", Text: "logged in to " + r.Host}}, checks...)
+	r.Checks = append(r.Checks, p.quarantine.checks()...)
 	r.OK = err == nil
 	for _, c := range checks {
 		r.OK = r.OK && c.Level != "fail"
@@ -235,75 +237,6 @@ func setNumber(env map[string]string, name string, value int) {
 	if value != 0 {
 		env[name] = strconv.Itoa(value)
 	}
-}
-
-// Destroy ends what a create for the VM's job has left under way, and removes
-// the VM once the host has proven that it is vm. Without an ID it does the
-// former only.
-func (p *Provider) Destroy(ctx context.Context, vm job.VM) error {
-	op := fmt.Sprintf("destroy VM %d (%s)", vm.ID, vm.Name)
-	if err := p.settle(ctx, op, p.createOperation(vm.Job)); err != nil || vm.ID == 0 {
-		return err
-	}
-	return p.destroy(ctx, op, vm, "vm")
-}
-
-// destroy runs destroy-vm for a vm or a template.
-func (p *Provider) destroy(ctx context.Context, op string, vm job.VM, kind string) error {
-	env := map[string]string{
-		"VM_ID": strconv.Itoa(vm.ID), "VM_NAME": vm.Name, "LINUS_JOB": vm.Job, "LINUS_OWNER": vm.Owner, "VM_KIND": kind,
-	}
-	setText(env, "PROXMOX_NODE", cmp.Or(vm.Node, p.o.Node))
-	_, err := p.run(ctx, call{op: op, script: "destroy-vm", env: env, patience: p.o.Patience / 10})
-	return err
-}
-
-// List finds every VM of this installation. When a node could not be asked it
-// answers what it found and an error of class HostOffline: a VM that is not in
-// the list may then still exist.
-func (p *Provider) List(ctx context.Context) ([]job.VM, error) {
-	return p.list(ctx, "list VMs", "vm")
-}
-
-func (p *Provider) list(ctx context.Context, op, kind string) ([]job.VM, error) {
-	env := map[string]string{"VM_KIND": kind}
-	setText(env, "LINUS_OWNER", p.o.Owner)
-	res, err := p.run(ctx, call{op: op, script: "list-vms", env: env, patience: p.o.Patience / 10})
-	if err != nil {
-		return nil, err
-	}
-	var vms []job.VM
-	for _, line := range res.All("LINUS_VM") {
-		vm, err := readVM(line)
-		if err != nil {
-			return nil, &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostVM, Text: err.Error()}
-		}
-		vms = append(vms, vm)
-	}
-	if warnings := res.All("LINUS_WARNING"); len(warnings) > 0 {
-		return vms, &job.HostError{
-			Op: op, Host: p.o.Host.Login(), Class: job.HostOffline, Text: strings.Join(warnings, "; "),
-			Remedy: "bring the node back, or remove it from the cluster",
-		}
-	}
-	return vms, nil
-}
-
-// readVM reads `id=101 node=pve name=... status=... job=<uuid> owner=<uuid>`.
-func readVM(line string) (job.VM, error) {
-	values := map[string]string{}
-	for word := range strings.FieldsSeq(line) {
-		key, value, _ := strings.Cut(word, "=")
-		values[key] = value
-	}
-	id, err := strconv.Atoi(values["id"])
-	if err != nil {
-		return job.VM{}, fmt.Errorf("list-vms answered a VM without ID: %q", line)
-	}
-	return job.VM{
-		ID: id, Name: values["name"], Node: values["node"],
-		Job: values["job"], Owner: values["owner"], State: job.VMCreated,
-	}, nil
 }
 
 // CallbackHost is this machine's address on the way to the host.

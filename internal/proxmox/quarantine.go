@@ -1,0 +1,58 @@
+package proxmox
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+
+	"linus/internal/job"
+)
+
+// quarantine is what the host last said of VM IDs that are not used because
+// volumes of a destroyed VM of ours are still there: "<id> <volume> ...".
+type quarantine struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+// set takes the news and answers what came and what went since the last.
+func (q *quarantine) set(lines []string) (came, went []string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	before := q.lines
+	q.lines = lines
+	came = slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return slices.Contains(before, l) })
+	went = slices.DeleteFunc(before, func(l string) bool { return slices.Contains(lines, l) })
+	return came, went
+}
+
+// checks tells of every ID, for a report on the host.
+func (q *quarantine) checks() []job.Check {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var checks []job.Check
+	for _, line := range q.lines {
+		id, volumes, _ := strings.Cut(line, " ")
+		checks = append(checks, job.Check{
+			Name: "quarantine", Level: "warn",
+			Text:   "VM ID " + id + " is not used: of a destroyed VM is left " + volumes,
+			Remedy: "look why Proxmox could not remove it, then: pvesm free " + volumes,
+		})
+	}
+	return checks
+}
+
+// noteQuarantine writes each change to the log once.
+func (p *Provider) noteQuarantine(ctx context.Context, lines []string) {
+	log := p.o.Log.With("host", p.o.Host.Login())
+	came, went := p.quarantine.set(lines)
+	for _, line := range came {
+		id, volumes, _ := strings.Cut(line, " ")
+		log.WarnContext(ctx, "VM ID is not used: volumes of a destroyed VM are left", "vm_id", id, "volumes", volumes)
+	}
+	for _, line := range went {
+		id, volumes, _ := strings.Cut(line, " ")
+		log.InfoContext(ctx, "volumes of a destroyed VM are not the same any more", "vm_id", id, "volumes", volumes)
+	}
+}

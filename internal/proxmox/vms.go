@@ -1,0 +1,87 @@
+package proxmox
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"linus/internal/job"
+)
+
+// Destroy ends what a create for the VM's job has left under way, and removes
+// the VM once the host has proven that it is vm. Without an ID it does the
+// former only.
+func (p *Provider) Destroy(ctx context.Context, vm job.VM) error {
+	op := fmt.Sprintf("destroy VM %d (%s)", vm.ID, vm.Name)
+	if err := p.settle(ctx, op, p.createOperation(vm.Job)); err != nil || vm.ID == 0 {
+		return err
+	}
+	return p.destroy(ctx, op, vm, "vm")
+}
+
+// destroy runs destroy-vm for a vm or a template.
+func (p *Provider) destroy(ctx context.Context, op string, vm job.VM, kind string) error {
+	env := proof(vm)
+	env["VM_KIND"] = kind
+	setText(env, "PROXMOX_NODE", cmp.Or(vm.Node, p.o.Node))
+	_, err := p.run(ctx, call{op: op, script: "destroy-vm", env: env, patience: p.o.Patience / 10})
+	return err
+}
+
+// List finds every VM of this installation. When a node could not be asked it
+// answers what it found and an error of class HostOffline: a VM that is not in
+// the list may then still exist.
+func (p *Provider) List(ctx context.Context) ([]job.VM, error) {
+	return p.list(ctx, "list VMs", "vm")
+}
+
+func (p *Provider) list(ctx context.Context, op, kind string) ([]job.VM, error) {
+	env := map[string]string{"VM_KIND": kind}
+	setText(env, "LINUS_OWNER", p.o.Owner)
+	res, err := p.run(ctx, call{op: op, script: "list-vms", env: env, patience: p.o.Patience / 10})
+	if err != nil {
+		return nil, err
+	}
+	p.noteQuarantine(ctx, res.All("LINUS_QUARANTINED"))
+	var vms []job.VM
+	for _, line := range res.All("LINUS_VM") {
+		vm, err := readVM(line)
+		if err != nil {
+			return nil, &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostVM, Text: err.Error()}
+		}
+		vms = append(vms, vm)
+	}
+	if warnings := res.All("LINUS_WARNING"); len(warnings) > 0 {
+		return vms, &job.HostError{
+			Op: op, Host: p.o.Host.Login(), Class: job.HostOffline, Text: strings.Join(warnings, "; "),
+			Remedy: "bring the node back, or remove it from the cluster",
+		}
+	}
+	return vms, nil
+}
+
+// readVM reads `id=101 node=pve name=... status=... job=<uuid> owner=<uuid>`.
+func readVM(line string) (job.VM, error) {
+	values := map[string]string{}
+	for word := range strings.FieldsSeq(line) {
+		key, value, _ := strings.Cut(word, "=")
+		values[key] = value
+	}
+	id, err := strconv.Atoi(values["id"])
+	if err != nil {
+		return job.VM{}, fmt.Errorf("list-vms answered a VM without ID: %q", line)
+	}
+	return job.VM{
+		ID: id, Name: values["name"], Node: values["node"],
+		Job: values["job"], Owner: values["owner"], State: job.VMCreated,
+	}, nil
+}
+
+// proof is what a script needs to tell a VM of ours from any other.
+func proof(vm job.VM) map[string]string {
+	return map[string]string{
+		"VM_ID": strconv.Itoa(vm.ID), "VM_NAME": vm.Name, "LINUS_JOB": vm.Job, "LINUS_OWNER": vm.Owner,
+	}
+}

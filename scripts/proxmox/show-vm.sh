@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# Tells whether one VM of ours still exists on the Proxmox VE node this runs on,
+# and whether it runs. Changes nothing.
+#
+# Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
+#
+# Inputs (environment), all required:
+#   VM_ID, VM_NAME            the VM
+#   LINUS_JOB, LINUS_OWNER    the UUIDs in its description (list-vms shows them)
+# and optionally:
+#   LINUS_NONCE               frames the answer
+# Options: --help
+#
+# Answers one of these on stdout, or fails:
+#   LINUS_VM_STATUS:<running|stopped|paused|...>   as Proxmox says of the VM meant
+#   LINUS_VM_STATUS:gone       there is no VM of that ID in the cluster
+#   LINUS_VM_STATUS:foreign    the VM of that ID is another; a LINUS_WARNING says why
+#   LINUS_VM_STATUS:moved      another node has a VM of that ID; whose it is, it knows
+# Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 5 Proxmox does not say,
+# 129/130/141/143 signal.
+
+# shellcheck source=../lib/log.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
+# shellcheck source=../lib/result.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/result.sh"
+# shellcheck source=../lib/script.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
+# shellcheck source=../lib/run.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/run.sh"
+# shellcheck source=../lib/validate.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
+# shellcheck source=../lib/vm.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
+
+vm_job='' vm_owner='' vm_name=''
+
+usage() {
+  printf '%s\n' \
+    'usage: VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=... show-vm.sh [--help]' \
+    'Tells whether that VM still exists and runs; list-vms.sh shows the values.' >&2
+}
+
+read_inputs() { # <argument...>
+  if (($# > 0)); then
+    result_fail invalid "unknown argument ${1@Q}" 'the only option is --help; all else comes by environment'
+  fi
+  : "${VM_ID:=}"
+  vm_name=${VM_NAME:-}
+  vm_job=${LINUS_JOB:-}
+  vm_owner=${LINUS_OWNER:-}
+}
+
+validate_environment() {
+  validate_number VM_ID "${VM_ID}" 100 999999999
+  validate_name VM_NAME "${vm_name}"
+  validate_uuid LINUS_JOB "${vm_job}"
+  validate_uuid LINUS_OWNER "${vm_owner}"
+  validate_tools qm timeout
+}
+
+# The status is read after the proof: what is proven then runs, or ran, under
+# that ID, and a VM that goes in between is asked for once more.
+show_vm() {
+  local round
+  for round in 1 2; do
+    vm_read "${VM_ID}"
+    vm_prove
+    if [[ ${vm_state} == absent ]]; then
+      show_absent
+      return 0
+    elif [[ ${vm_state} == unknown ]]; then
+      fail_unknown "${run_said}"
+    elif [[ -n ${vm_doubt} ]]; then
+      result_warning "VM ${VM_ID} is not '${vm_name}' any more: ${vm_doubt}"
+      result_line VM_STATUS foreign
+      return 0
+    fi
+    vm_read_status "${VM_ID}"
+    if [[ ${vm_status} != unknown ]]; then
+      result_line VM_STATUS "${vm_status}"
+      return 0
+    fi
+    log_info "round ${round}: no status: ${run_said}"
+  done
+  fail_unknown "${run_said}"
+}
+
+# Proxmox keeps the configs of all nodes where every node can see them, and
+# moves one as a VM migrates. Where they cannot be seen at all, nothing is gone.
+show_absent() {
+  local conf
+  local -r root=${LINUS_PVE_DIR:-/etc/pve}
+  if [[ ! -d ${root}/qemu-server ]]; then
+    fail_unknown "${root} is not there"
+  fi
+  for conf in "${root}"/nodes/*/qemu-server/"${VM_ID}.conf"; do
+    if [[ -e ${conf} ]]; then
+      result_line VM_STATUS moved
+      return 0
+    fi
+  done
+  result_line VM_STATUS gone
+}
+
+fail_unknown() { # <what was said>
+  result_fail vm "Proxmox on ${HOSTNAME} does not say how VM ${VM_ID} is: $1" "look at: qm status ${VM_ID}; systemctl status pve-cluster"
+}
+
+main() {
+  if [[ ${1:-} == --help ]]; then
+    usage
+    return 0
+  fi
+  set -Eeuo pipefail
+  shopt -s inherit_errexit
+  script_begin 2
+  read_inputs "$@"
+  result_run_step validate_environment 'checking the inputs'
+  result_run_step show_vm 'looking at the VM'
+  result_line RESULT SUCCESS
+}
+
+if ! (return 0 2>/dev/null); then main "$@"; fi

@@ -1,0 +1,88 @@
+#!/usr/bin/env bats
+# show-vm.sh as a whole: a process, on a stub of Proxmox.
+
+# shellcheck source=../helper/common.bash
+source "${BATS_TEST_DIRNAME}/../helper/common.bash"
+
+setup() {
+  setup_stub
+  export VM_ID=201
+}
+
+assert_vm_status() { # <status>
+  assert_status 0
+  assert_line "LINUS_VM_STATUS:$1"
+  assert_line LINUS_RESULT:SUCCESS
+  assert_nothing_left
+}
+
+@test "a VM of ours that runs, stands, or is paused" {
+  local state
+  add_our_vm 201
+  for state in running stopped paused; do
+    echo "${state}" >"${PVE_STUB}/status/201"
+    run_script show-vm
+    assert_vm_status "${state}"
+  done
+  refute_called 'qm \(start\|stop\|set\|destroy\|unlock\).*'
+}
+
+@test "no VM of that ID is gone" {
+  run_script show-vm
+  assert_vm_status gone
+}
+
+@test "the VM of that ID is another: name, job, owner, a template, no mark" {
+  local line
+  for line in 'name: web' "description: linus-job%3D${owner} linus-owner%3D${owner}" \
+    "description: linus-job%3D${job} linus-owner%3D${job}" 'template: 1' 'description: mine' 'tags: mine'; do
+    add_our_vm 201
+    sed -i "/^${line%%:*}: /d" "${PVE_STUB}/vm/201"
+    printf '%s\n' "${line}" >>"${PVE_STUB}/vm/201"
+    run_script show-vm
+    assert_vm_status foreign
+    assert_says 'LINUS_WARNING:VM 201 is not'
+  done
+}
+
+@test "a VM that another node has is not gone" {
+  mkdir -p "${LINUS_PVE_DIR}/nodes/pve2/qemu-server"
+  : >"${LINUS_PVE_DIR}/nodes/pve2/qemu-server/201.conf"
+  run_script show-vm
+  assert_vm_status moved
+}
+
+@test "a VM that goes between two looks is gone" {
+  add_our_vm 201
+  # shellcheck disable=SC2016 # the hook's variables
+  hook status 'rm -f "${PVE_STUB}/vm/$2"'
+  run_script show-vm
+  assert_vm_status gone
+}
+
+@test "a Proxmox that does not say is an error: nothing is gone for it" {
+  add_our_vm 201
+  fault config 255 skip 'ipcc_send_rec[1] failed: Connection refused'
+  run_script show-vm
+  assert_status 5
+  assert_says 'Connection refused'
+  refute_line_like LINUS_VM_STATUS
+  for _ in 1 2; do fault status 255 skip 'got timeout'; done
+  run_script show-vm
+  assert_status 5
+  refute_line_like LINUS_VM_STATUS
+  rm "${PVE_STUB}/vm/201"
+  rm -r "${LINUS_PVE_DIR}/qemu-server"
+  run_script show-vm
+  assert_status 5
+  refute_line_like LINUS_VM_STATUS
+}
+
+@test "a bad input or an argument is exit 1" {
+  VM_ID=99 run_script show-vm
+  assert_status 1
+  LINUS_JOB=x run_script show-vm
+  assert_status 1
+  run_script show-vm --all
+  assert_status 1
+}
