@@ -2,6 +2,7 @@ package lab
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"sort"
 	"strconv"
@@ -10,60 +11,68 @@ import (
 
 // Conf is a VM's config file in PVE's syntax: `key: value` lines, the
 // description as `#` lines on top, changes that wait for a restart in a
-// [PENDING] section. Values are as PVE stores them (sshkeys URL-encoded).
+// [PENDING] section, each snapshot in a section of its name. Values are as PVE
+// stores them (sshkeys URL-encoded).
 type Conf struct {
-	values  map[string]string
-	pending map[string]string
+	values    map[string]string
+	pending   map[string]string
+	snapshots map[string]map[string]string // by name
 }
 
 // NewConf is an empty config.
-func NewConf() *Conf { return &Conf{values: map[string]string{}, pending: map[string]string{}} }
+func NewConf() *Conf {
+	return &Conf{values: map[string]string{}, pending: map[string]string{}, snapshots: map[string]map[string]string{}}
+}
+
+var snapshotSection = regexp.MustCompile(`^\[([A-Za-z][A-Za-z0-9_-]+)\]$`)
 
 // ParseConf reads a config file. Unknown lines are dropped, as PVE does.
 func ParseConf(text string) *Conf {
 	c := NewConf()
-	section, description, described := c.values, "", false
+	section := c.values
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\r\n")
 		switch {
+		case line == "[PENDING]":
+			section = c.pending
 		case strings.HasPrefix(line, "["):
-			section = nil // snapshots are not ours to keep
-			if line == "[PENDING]" {
-				section = c.pending
+			section = nil // of a kind the lab does not know
+			if m := snapshotSection.FindStringSubmatch(line); m != nil {
+				section = map[string]string{}
+				c.snapshots[m[1]] = section
 			}
+		case section == nil:
 		case strings.HasPrefix(line, "#"):
-			description += decodeText(line[1:]) + "\n"
-			described = true
+			section["description"] += decodeText(line[1:]) + "\n"
 		default:
-			key, value, ok := strings.Cut(line, ": ")
-			if ok && section != nil {
+			if key, value, ok := strings.Cut(line, ": "); ok && key != "description" {
 				section[key] = strings.TrimSpace(value)
 			}
 		}
 	}
-	if described {
-		c.values["description"] = description
-	}
+	delete(c.pending, "description") // counts at once, so never waits
 	return c
 }
 
 // String is the config file's text.
 func (c *Conf) String() string {
 	var b strings.Builder
-	if description, ok := c.values["description"]; ok {
-		for line := range strings.Lines(description) {
-			b.WriteString("#" + encodeText(strings.TrimSuffix(line, "\n")) + "\n")
-		}
-	}
 	writeSection(&b, c.values)
 	if len(c.pending) > 0 {
 		b.WriteString("\n[PENDING]\n")
 		writeSection(&b, c.pending)
 	}
+	for _, name := range c.Snapshots() {
+		b.WriteString("\n[" + name + "]\n")
+		writeSection(&b, c.snapshots[name])
+	}
 	return b.String()
 }
 
 func writeSection(b *strings.Builder, section map[string]string) {
+	for line := range strings.Lines(section["description"]) {
+		b.WriteString("#" + encodeText(strings.TrimSuffix(line, "\n")) + "\n")
+	}
 	for _, key := range sortedKeys(section) {
 		if key != "description" {
 			fmt.Fprintf(b, "%s: %s\n", key, section[key])
@@ -110,6 +119,16 @@ func (c *Conf) ApplyPending() bool {
 
 // DropPending forgets what waits for a restart.
 func (c *Conf) DropPending() { c.pending = map[string]string{} }
+
+// Snapshots are the snapshots' names, sorted.
+func (c *Conf) Snapshots() []string {
+	names := make([]string, 0, len(c.snapshots))
+	for name := range c.snapshots {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	return names
+}
 
 // Clone is a deep copy.
 func (c *Conf) Clone() *Conf { return ParseConf(c.String()) }

@@ -50,6 +50,11 @@ type Driver interface {
 	Pid(s *State, vm VMRef) (pid int, running bool)
 	// AgentSocket is the unix socket that speaks the QEMU guest agent protocol.
 	AgentSocket(s *State, vm VMRef) string
+	// SnapshotDisk keeps the content of a VM's disk under a name, also while the
+	// machine runs. slot is the disk's key in the config.
+	SnapshotDisk(ctx context.Context, s *State, vm VMRef, slot, path, name string) error
+	// DeleteSnapshot forgets it. A missing one is an error.
+	DeleteSnapshot(ctx context.Context, s *State, vm VMRef, slot, path, name string) error
 
 	Disks
 }
@@ -68,7 +73,10 @@ type Disks interface {
 	ResizeDisk(ctx context.Context, path string, size int64) error
 	// DiskSize is the size the guest sees.
 	DiskSize(ctx context.Context, path string) (int64, error)
-	// DeleteDisk removes a disk and everything kept beside it. A missing one is
+	// RollbackDisk gives a disk that no machine has open the content of one of
+	// its snapshots.
+	RollbackDisk(ctx context.Context, path, name string) error
+	// DeleteDisk removes a disk, its snapshots and everything kept beside it. A missing one is
 	// no error.
 	DeleteDisk(ctx context.Context, path string) error
 }

@@ -274,13 +274,22 @@ func (o option) verifyProps(value string) error {
 }
 
 var (
-	dnsName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
-	tagName = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9_\-+.]*$`)
+	dnsName  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
+	configID = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]+$`)
+	tagName  = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9_\-+.]*$`)
 )
 
 func checkDNSName(value string) error {
 	if !dnsName.MatchString(value) {
 		return fmt.Errorf("invalid format - value does not look like a valid DNS name")
+	}
+	return nil
+}
+
+// checkConfigID is the rule for names of sections in a config: snapshots'.
+func checkConfigID(value string) error {
+	if !configID.MatchString(value) {
+		return fmt.Errorf("invalid format - invalid configuration ID '%s'", value)
 	}
 	return nil
 }

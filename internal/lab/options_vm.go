@@ -85,6 +85,9 @@ func verbs() []*verb {
 	guestCmd := with(oneOf("command", "fsfreeze-freeze", "fsfreeze-status", "fsfreeze-thaw", "fstrim", "get-fsinfo",
 		"get-host-name", "get-memory-block-info", "get-memory-blocks", "get-osinfo", "get-time", "get-timezone", "get-users",
 		"get-vcpus", "info", "network-get-interfaces", "ping", "shutdown", "suspend-disk", "suspend-hybrid", "suspend-ram"))
+	snapname := checked("snapname", checkConfigID)
+	snapname.max = 40
+	snapshotOf := []string{"vmid", "snapname"}
 	return []*verb{
 		{name: "create", positional: one, run: qmCreate, options: slices.Concat(vmOptions(), []option{flag("start"), text("storage"), text("pool")})},
 		{name: "set", positional: one, run: qmSet, options: slices.Concat(vmOptions(), []option{text("delete"), text("digest"), text("revert"), flag("force"), flag("skiplock")})},
@@ -95,13 +98,17 @@ func verbs() []*verb {
 		{name: "disk import", positional: []string{"vmid", "source", "storage"}, run: qmImport, options: diskImport},
 		{name: "importdisk", positional: []string{"vmid", "source", "storage"}, run: qmImport, options: diskImport},
 		{name: "template", positional: one, run: qmTemplate, options: only},
-		{name: "config", positional: one, run: qmConfig, options: with(flag("current"))},
+		{name: "config", positional: one, run: qmConfig, options: with(flag("current"), text("snapshot"))},
 		{name: "start", positional: one, run: qmStart, options: with(flag("skiplock"), whole("timeout", 0, 0))},
 		{name: "stop", positional: one, run: qmStop, options: with(flag("skiplock"), flag("keepActive"), flag("overrule-shutdown"), whole("timeout", 0, 0))},
 		{name: "shutdown", positional: one, run: qmShutdown, options: with(flag("forceStop"), flag("keepActive"), flag("skiplock"), whole("timeout", 0, 0))},
 		{name: "reboot", positional: one, run: qmReboot, options: with(whole("timeout", 0, 0))},
 		{name: "status", positional: one, run: qmStatus, options: with(flag("verbose"))},
 		{name: "destroy", positional: one, run: qmDestroy, options: with(flag("destroy-unreferenced-disks"), flag("purge"), flag("skiplock"))},
+		{name: "snapshot", positional: snapshotOf, run: qmSnapshot, options: with(snapname, text("description"))},
+		{name: "rollback", positional: snapshotOf, run: qmRollback, options: with(snapname)},
+		{name: "delsnapshot", positional: snapshotOf, run: qmDelsnapshot, options: with(snapname, flag("force"))},
+		{name: "listsnapshot", positional: one, run: qmListsnapshot, options: only},
 		{name: "list", run: qmList, options: []option{flag("full")}},
 		{name: "unlock", positional: one, run: qmUnlock, options: only},
 		{name: "guest exec", positional: one, extra: true, run: qmGuestExec, options: with(flag("pass-stdin"), flag("synchronous"), whole("timeout", 0, 0))},

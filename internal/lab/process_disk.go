@@ -82,41 +82,102 @@ func (processDriver) DiskSize(_ context.Context, path string) (int64, error) {
 }
 
 func (processDriver) DeleteDisk(_ context.Context, path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	dir, prefix := filepath.Split(snapshotPath(path, ""))
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, entry := range entries {
+		if strings.HasPrefix(entry.Name(), prefix) {
+			if err := os.RemoveAll(filepath.Join(dir, entry.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return removeDisk(path)
+}
+
+// removeDisk removes a marker and its files, what there is of them.
+func removeDisk(path string) error {
+	if err := os.RemoveAll(path); err != nil {
 		return err
 	}
 	return os.RemoveAll(path + contentSuffix)
 }
 
+// snapshotPath is a disk of its own beside the disk, under a name that no
+// volume has.
+func snapshotPath(path, name string) string {
+	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"@"+name)
+}
+
+func (d processDriver) SnapshotDisk(ctx context.Context, _ *State, _ VMRef, _, path, name string) error {
+	return d.replaceDisk(ctx, path, snapshotPath(path, name))
+}
+
+func (d processDriver) RollbackDisk(ctx context.Context, path, name string) error {
+	return d.replaceDisk(ctx, snapshotPath(path, name), path)
+}
+
+// replaceDisk copies a disk over another, of which a killed copy may have left
+// a half.
+func (d processDriver) replaceDisk(ctx context.Context, src, dst string) error {
+	if _, err := os.Stat(src); err != nil {
+		return err
+	}
+	if err := removeDisk(dst); err != nil {
+		return err
+	}
+	return d.ImportDisk(ctx, src, dst, "")
+}
+
+func (processDriver) DeleteSnapshot(_ context.Context, _ *State, _ VMRef, _, path, name string) error {
+	snapshot := snapshotPath(path, name)
+	if _, err := os.Stat(snapshot); err != nil {
+		return err
+	}
+	return removeDisk(snapshot)
+}
+
 // copyTree copies a directory with its files, links and modes. A missing one
-// is an empty one. Sockets, pipes and devices stay behind.
+// is an empty one, and a file that goes meanwhile, for a guest may be at work
+// on it, is left out. Sockets, pipes and devices stay behind.
 func copyTree(src, dst string) error {
 	if _, err := os.Stat(src); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return filepath.WalkDir(src, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
+		if err == nil {
+			err = copyEntry(path, dst+strings.TrimPrefix(path, src), entry)
 		}
-		info, err := entry.Info()
-		if err != nil {
-			return err
+		if errors.Is(err, fs.ErrNotExist) && path != src {
+			return nil
 		}
-		target := dst + strings.TrimPrefix(path, src)
-		switch mode := info.Mode(); {
-		case mode.IsDir():
-			return os.MkdirAll(target, mode.Perm()|0o700)
-		case mode&fs.ModeSymlink != 0:
-			link, err := os.Readlink(path)
-			if err != nil {
-				return err
-			}
-			return os.Symlink(link, target)
-		case mode.IsRegular():
-			return copyFile(path, target, mode.Perm())
-		}
-		return nil
+		return err
 	})
+}
+
+func copyEntry(path, target string, entry fs.DirEntry) error {
+	info, err := entry.Info()
+	if err != nil {
+		return err
+	}
+	switch mode := info.Mode(); {
+	case mode.IsDir():
+		if err := os.MkdirAll(target, 0o700); err != nil {
+			return err
+		}
+		return os.Chmod(target, mode&(fs.ModePerm|fs.ModeSticky)|0o700)
+	case mode&fs.ModeSymlink != 0:
+		link, err := os.Readlink(path)
+		if err != nil {
+			return err
+		}
+		return os.Symlink(link, target)
+	case mode.IsRegular():
+		return copyFile(path, target, mode.Perm())
+	}
+	return nil
 }
 
 func copyFile(src, dst string, mode fs.FileMode) error {

@@ -164,7 +164,7 @@ func (d qemuDriver) Shutdown(ctx context.Context, s *State, vm VMRef) error {
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, io.EOF) {
 			return err
 		}
-	} else if err := qmpCommand(ctx, qmpSocket(s.RunDir(vm.ID)), "system_powerdown"); err != nil {
+	} else if err := qmpCommand(ctx, qmpSocket(s.RunDir(vm.ID)), "system_powerdown", nil); err != nil {
 		return err
 	}
 	if err := waitPidFile(ctx, filepath.Join(s.RunDir(vm.ID), "pid")); err != nil {

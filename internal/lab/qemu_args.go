@@ -136,7 +136,7 @@ func (m machine) args() ([]string, error) {
 }
 
 func (d machineDrive) args(bootIndex int) []string {
-	back := fmt.Sprintf("file=%s,if=none,id=drive-%s,format=%s", strings.ReplaceAll(d.path, ",", ",,"), d.slot, d.format)
+	back := fmt.Sprintf("file=%s,if=none,id=%s,format=%s", strings.ReplaceAll(d.path, ",", ",,"), driveID(d.slot), d.format)
 	kind := "hd"
 	if d.cdrom {
 		back += ",media=cdrom,readonly=on"
@@ -157,8 +157,11 @@ func (d machineDrive) args(bootIndex int) []string {
 	case "virtio":
 		device = "virtio-blk-pci"
 	}
-	return []string{"-drive", back, "-device", fmt.Sprintf("%s,drive=drive-%s,id=%s,bootindex=%d", device, d.slot, d.slot, bootIndex)}
+	return []string{"-drive", back, "-device", fmt.Sprintf("%s,drive=%s,id=%s,bootindex=%d", device, driveID(d.slot), d.slot, bootIndex)}
 }
+
+// driveID is PVE's name for a drive in QEMU's monitor.
+func driveID(slot string) string { return "drive-" + slot }
 
 func (m machine) number(key string, fallback int) (int, error) {
 	value := m.conf.Get(key)

@@ -3,6 +3,7 @@ package lab
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -154,10 +155,10 @@ func TestQemu_BootsARealMachine(t *testing.T) {
 			t.Logf("serial console:\n%s", console)
 		}
 	})
-	if err := qmpCommand(ctx, qmpSocket(s.RunDir(100)), "query-status"); err != nil {
+	if err := qmpCommand(ctx, qmpSocket(s.RunDir(100)), "query-status", nil); err != nil {
 		t.Errorf("monitor: %v", err)
 	}
-	if err := qmpCommand(ctx, qmpSocket(s.RunDir(100)), "no-such-thing"); err == nil {
+	if err := qmpCommand(ctx, qmpSocket(s.RunDir(100)), "no-such-thing", nil); err == nil {
 		t.Error("monitor: an unknown command is no error")
 	}
 	waitFor(t, ctx, "agent", func() error { return s.AgentPing(ctx, 100) })
@@ -192,6 +193,16 @@ func TestQemu_BootsARealMachine(t *testing.T) {
 
 	testCallbackWay(t, ctx, s, guest, address)
 
+	// The first snapshot is the running machine's to make, and so is its end;
+	// with the machine off they are qemu-img's.
+	for _, name := range []string{"running", "deleted"} {
+		if err := driver.SnapshotDisk(ctx, s, vm, "scsi0", disk, name); err != nil {
+			t.Fatalf("snapshot of a running machine: %v", err)
+		}
+	}
+	if err := driver.DeleteSnapshot(ctx, s, vm, "scsi0", disk, "deleted"); err != nil {
+		t.Fatal(err)
+	}
 	begin = time.Now()
 	if err := driver.Shutdown(ctx, s, vm); err != nil {
 		t.Fatal(err)
@@ -199,6 +210,16 @@ func TestQemu_BootsARealMachine(t *testing.T) {
 	step("shut down")
 	if _, running := driver.Pid(s, vm); running {
 		t.Error("process runs after shutdown")
+	}
+
+	if err := driver.RollbackDisk(ctx, disk, "deleted"); err == nil {
+		t.Error("a snapshot that was deleted is still there")
+	}
+	if err := driver.SnapshotDisk(ctx, s, vm, "scsi0", disk, "off"); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(driver.RollbackDisk(ctx, disk, "running"), driver.DeleteSnapshot(ctx, s, vm, "scsi0", disk, "off")); err != nil {
+		t.Fatal(err)
 	}
 
 	if err := driver.Start(ctx, s, vm); err != nil {

@@ -59,6 +59,34 @@ func (qemuDriver) DiskSize(ctx context.Context, path string) (int64, error) {
 	return info.Size, err
 }
 
+// Snapshots of a disk lie inside its qcow2 file. A machine that runs has the
+// file to itself, so it makes and deletes them.
+
+func (d qemuDriver) SnapshotDisk(ctx context.Context, s *State, vm VMRef, slot, path, name string) error {
+	if _, running := d.Pid(s, vm); running {
+		return qmpCommand(ctx, qmpSocket(s.RunDir(vm.ID)), "blockdev-snapshot-internal-sync", snapshotArguments(slot, name))
+	}
+	_, err := runTool(ctx, "qemu-img", "snapshot", "-c", name, path)
+	return err
+}
+
+func (d qemuDriver) DeleteSnapshot(ctx context.Context, s *State, vm VMRef, slot, path, name string) error {
+	if _, running := d.Pid(s, vm); running {
+		return qmpCommand(ctx, qmpSocket(s.RunDir(vm.ID)), "blockdev-snapshot-delete-internal-sync", snapshotArguments(slot, name))
+	}
+	_, err := runTool(ctx, "qemu-img", "snapshot", "-d", name, path)
+	return err
+}
+
+func snapshotArguments(slot, name string) map[string]any {
+	return map[string]any{"device": driveID(slot), "name": name}
+}
+
+func (qemuDriver) RollbackDisk(ctx context.Context, path, name string) error {
+	_, err := runTool(ctx, "qemu-img", "snapshot", "-a", name, path)
+	return err
+}
+
 func (qemuDriver) DeleteDisk(_ context.Context, path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// qmpCommand gives a machine's monitor one command without arguments.
-func qmpCommand(ctx context.Context, socket, command string) error {
+// qmpCommand gives a machine's monitor one command; arguments may be nil.
+func qmpCommand(ctx context.Context, socket, command string, arguments map[string]any) error {
 	conn, err := dialUnix(ctx, socket)
 	if err != nil {
 		return fmt.Errorf("reach QEMU's monitor: %w", err)
@@ -25,17 +25,22 @@ func qmpCommand(ctx context.Context, socket, command string) error {
 	if err := answers.Decode(&greeting); err != nil {
 		return fmt.Errorf("greet QEMU's monitor: %w", err)
 	}
-	for _, name := range []string{"qmp_capabilities", command} {
-		if err := qmpExecute(conn, answers, name); err != nil {
-			return fmt.Errorf("QEMU monitor command %s: %w", name, err)
-		}
+	if err := qmpExecute(conn, answers, "qmp_capabilities", nil); err != nil {
+		return fmt.Errorf("QEMU monitor command qmp_capabilities: %w", err)
+	}
+	if err := qmpExecute(conn, answers, command, arguments); err != nil {
+		return fmt.Errorf("QEMU monitor command %s: %w", command, err)
 	}
 	return nil
 }
 
 // qmpExecute sends a command and skips the events that come before its answer.
-func qmpExecute(conn net.Conn, answers *json.Decoder, name string) error {
-	if err := json.NewEncoder(conn).Encode(map[string]string{"execute": name}); err != nil {
+func qmpExecute(conn net.Conn, answers *json.Decoder, name string, arguments map[string]any) error {
+	request := map[string]any{"execute": name}
+	if arguments != nil {
+		request["arguments"] = arguments
+	}
+	if err := json.NewEncoder(conn).Encode(request); err != nil {
 		return err
 	}
 	for {

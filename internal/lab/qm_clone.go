@@ -90,6 +90,7 @@ func cloneTaken(id int, err error) error {
 func (c *call) cloneConf(source *Conf, id int, full bool) (conf *Conf, made []string, err error) {
 	conf = source.Clone()
 	conf.DropPending()
+	clear(conf.snapshots)
 	for _, key := range []string{"template", "lock", "description", "parent", "vmstate"} {
 		conf.Delete(key)
 	}

@@ -304,6 +304,9 @@ func qmTemplate(c *call) error {
 		if _, running := c.drv.Pid(c.s, VMRef{id, conf}); running {
 			return fail(255, "you can't convert a VM to template if VM is running")
 		}
+		if len(conf.snapshots) > 0 {
+			return fail(255, "unable to create template, because VM contains snapshots")
+		}
 		if c.s.useFault(FaultTemplateFails) {
 			return taskFailure(errors.New("command '/sbin/lvrename pve vm-" + strconv.Itoa(id) + "-disk-0' failed: exit code 5"))
 		}

@@ -129,11 +129,18 @@ func qmList(c *call) error {
 }
 
 // qmConfig prints a config, sorted, with pending values in place unless
-// --current.
+// --current; with --snapshot that of a snapshot.
 func qmConfig(c *call) error {
 	conf, err := c.s.LoadConf(c.id())
 	if err != nil {
 		return err
+	}
+	if name, given := c.opts["snapshot"]; given {
+		snapshot, there := conf.snapshots[name]
+		if !there {
+			return fail(255, "snapshot '%s' does not exist", name)
+		}
+		conf = &Conf{values: snapshot}
 	}
 	values := c.shownConf(conf)
 	for _, key := range sortedKeys(values) {
