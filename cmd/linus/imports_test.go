@@ -24,7 +24,8 @@ const module = "linus/"
 // adapters are the packages around the domain: none knows another.
 var adapters = []string{
 	"internal/callback", "internal/config", "internal/control", "internal/executor",
-	"internal/guest", "internal/mcptool", "internal/proxmox", "internal/store",
+	"internal/guest", "internal/mcptool", "internal/policy", "internal/proxmox", "internal/secret",
+	"internal/store",
 }
 
 // arrows says for each package which of ours it may import, outside tests:
@@ -40,6 +41,8 @@ var arrows = map[string][]string{
 	"internal/control":  {"internal/job"},
 	"internal/executor": {"internal/job"},
 	"internal/mcptool":  {"internal/job"},
+	"internal/policy":   {"internal/job"},
+	"internal/secret":   {},
 	"internal/store":    {"internal/job"},
 	// These two implement executor's ports, whose methods take executor's own
 	// types (VMSpec, Payload): the one arrow between adapters.
@@ -74,10 +77,11 @@ var onlyIn = map[string][]string{
 	"modernc.org/sqlite":                   {"internal/store"},
 	"github.com/pressly/goose":             {"internal/store"},
 	"database/sql":                         {"internal/store"},
+	"mvdan.cc/sh/v3":                       {"internal/policy"},
 }
 
 // standardOnly are the packages that import nothing but the standard library.
-var standardOnly = []string{"internal/job", "internal/result"}
+var standardOnly = []string{"internal/job", "internal/result", "internal/secret"}
 
 func TestImports_GoOneWay(t *testing.T) {
 	packages := listPackages(t)

@@ -1,0 +1,296 @@
+// Package secret finds the secrets a manifest names and keeps them out of a
+// task's output. It knows where values may lie (the environment, as it was read
+// at the start; a file of our own; systemd's credentials) and nothing of jobs,
+// VMs or how a value gets to them. It imports the standard library only.
+package secret
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+)
+
+// Bounds of a value in bytes. A shorter one could not be masked: its letters
+// would be starred out all over the output. A longer one does not fit into an
+// environment variable.
+const (
+	MinValue = 4
+	MaxValue = 120 << 10
+
+	maxFile = 1 << 20
+)
+
+var nameText = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// Value is one secret. It shows itself to nobody but Reveal.
+type Value struct {
+	Name  string
+	value []byte
+}
+
+// NewValue makes a value of text that somebody else has read.
+func NewValue(name, text string) Value { return Value{Name: name, value: []byte(text)} }
+
+// Reveal answers the value itself; it must not be changed.
+func (v Value) Reveal() []byte { return v.value }
+
+// String hides the value.
+func (v Value) String() string { return v.Name + "=[redacted]" }
+
+// GoString hides the value from %#v.
+func (v Value) GoString() string { return v.String() }
+
+// LogValue hides the value.
+func (v Value) LogValue() slog.Value { return slog.StringValue(v.String()) }
+
+// MarshalJSON hides the value.
+func (v Value) MarshalJSON() ([]byte, error) { return json.Marshal(v.String()) }
+
+// Error is what is wrong with one secret, or, with no Name, with the file of
+// them. It never holds a value.
+type Error struct {
+	Name    string
+	Problem string
+	Remedy  string
+}
+
+func (e *Error) Error() string {
+	s := e.Problem + "; " + e.Remedy
+	if e.Name != "" {
+		s = fmt.Sprintf("secret %q ", e.Name) + s
+	}
+	return s
+}
+
+// Options say where secrets may lie. The zero value knows none.
+type Options struct {
+	Environment []Value // of the variables LINUS_SECRET_<NAME>; Name is without the prefix
+	File        string  // path of a file as ParseFile reads it, mode 0600 and ours; may be empty
+	Credentials string  // systemd's $CREDENTIALS_DIRECTORY; may be empty
+}
+
+// Source resolves names to values.
+type Source struct{ o Options }
+
+// New makes a source. It reads nothing yet.
+func New(o Options) *Source { return &Source{o: o} }
+
+// Resolve answers the values of names, in their order. A name is looked for in
+// the environment, then in the file, then among systemd's credentials, and the
+// first found counts. File and credentials are read anew each time, so that a
+// value changed there is used by the next job. Errors are *Error.
+func (s *Source) Resolve(names []string) ([]Value, error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	file, err := s.readFile()
+	if err != nil {
+		return nil, err
+	}
+	values := make([]Value, 0, len(names))
+	for _, name := range names {
+		v, err := s.find(name, file)
+		if err != nil {
+			return nil, err
+		}
+		values = append(values, v)
+	}
+	return values, nil
+}
+
+// Check finds what is wrong with the sources before a job needs them: a file
+// that others can read or that cannot be understood, values that cannot be
+// masked. The error joins one *Error for each fault.
+func (s *Source) Check() error {
+	file, err := s.readFile()
+	faults := []error{err}
+	for _, v := range append(file, s.o.Environment...) {
+		faults = append(faults, check(v))
+	}
+	return errors.Join(faults...)
+}
+
+func (s *Source) find(name string, file []Value) (Value, error) {
+	if !nameText.MatchString(name) {
+		return Value{}, &Error{name, "is not a name", "use letters, digits and _, not starting with a digit"}
+	}
+	for _, v := range append(append([]Value{}, s.o.Environment...), file...) {
+		if v.Name == name {
+			return v, check(v)
+		}
+	}
+	if s.o.Credentials != "" {
+		// systemd sees to these files' modes: they are ours alone. An editor's
+		// newline at the end is not part of the value.
+		data, err := readBounded(filepath.Join(s.o.Credentials, name), nil)
+		if err == nil {
+			v := Value{name, bytes.TrimSuffix(data, []byte("\n"))}
+			return v, check(v)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return Value{}, &Error{name, "cannot be read: " + err.Error(), "make the credential readable for linus"}
+		}
+	}
+	return Value{}, &Error{name, "is not known: looked " + s.places(name), "configure it on the server, or leave it out of the manifest"}
+}
+
+// places says where name was looked for.
+func (s *Source) places(name string) string {
+	places := "for LINUS_SECRET_" + name + " in the server's environment"
+	if s.o.File != "" {
+		places += ", in " + s.o.File
+	} else {
+		places += " (LINUS_SECRETS_FILE is not set)"
+	}
+	if s.o.Credentials != "" {
+		places += ", for the systemd credential " + filepath.Join(s.o.Credentials, name)
+	}
+	return places
+}
+
+// check holds the rules every value obeys, wherever it comes from.
+func check(v Value) error {
+	switch {
+	case !nameText.MatchString(v.Name):
+		return &Error{v.Name, "is not a name", "use letters, digits and _, not starting with a digit"}
+	case len(v.value) < MinValue:
+		return &Error{v.Name, fmt.Sprintf("is shorter than %d bytes and could not be masked in output", MinValue), "give a longer value, or use the manifest's env"}
+	case len(v.value) > MaxValue:
+		return &Error{v.Name, fmt.Sprintf("is longer than %d bytes and does not fit into an environment variable", MaxValue), "keep large secrets elsewhere, and the key to them here"}
+	case bytes.IndexByte(v.value, 0) >= 0:
+		return &Error{v.Name, "has a NUL byte, which no environment variable can hold", "encode it, for example as base64"}
+	case len(bytes.TrimSpace(v.value)) == 0:
+		return &Error{v.Name, "is blank", "give a value"}
+	}
+	return nil
+}
+
+// readFile reads the secrets file, where there is one.
+func (s *Source) readFile() ([]Value, error) {
+	if s.o.File == "" {
+		return nil, nil
+	}
+	data, err := readBounded(s.o.File, func(info fs.FileInfo) error {
+		if info.Mode().Perm()&0o077 != 0 {
+			return &Error{"", fmt.Sprintf("secrets file %s has mode %04o: others can read or change it", s.o.File, info.Mode().Perm()), "chmod 600 " + s.o.File}
+		}
+		if stat, ok := info.Sys().(*syscall.Stat_t); ok && int(stat.Uid) != os.Geteuid() {
+			return &Error{"", fmt.Sprintf("secrets file %s belongs to user %d, linus runs as user %d", s.o.File, stat.Uid, os.Geteuid()), fmt.Sprintf("chown %d %s", os.Geteuid(), s.o.File)}
+		}
+		return nil
+	})
+	var refused *Error
+	switch {
+	case errors.As(err, &refused):
+		return nil, err
+	case err != nil:
+		return nil, &Error{"", "secrets file: " + err.Error(), "give its path in LINUS_SECRETS_FILE, or unset that"}
+	}
+	values, err := ParseFile(data)
+	if err != nil {
+		return nil, &Error{"", "secrets file " + s.o.File + ": " + err.Error(), `write NAME=value, NAME='value' or NAME="value"`}
+	}
+	return values, nil
+}
+
+// readBounded reads a regular file after asking allow, which may be nil, about
+// the very file that was opened.
+func readBounded(path string, allow func(fs.FileInfo) error) ([]byte, error) {
+	// Without O_NONBLOCK opening a named pipe would wait for its writer.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // read only
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	case info.Size() > maxFile:
+		return nil, fmt.Errorf("%s is larger than %d bytes", path, maxFile)
+	}
+	if allow != nil {
+		if err := allow(info); err != nil {
+			return nil, err
+		}
+	}
+	return io.ReadAll(io.LimitReader(f, maxFile))
+}
+
+// ParseFile reads lines NAME=VALUE. Blank lines and lines that begin with # are
+// passed over. A value without quotes is the rest of its line, blanks around it
+// left out, and everything else in it as it stands. A value in single quotes is
+// what is between them, byte for byte; in double quotes \n, \t, \", \\ are read
+// as in C, and no other backslash is. Quoted values may run over several lines;
+// nothing may follow the closing quote. A name may be given once. Errors name
+// lines and names, never a value.
+func ParseFile(data []byte) ([]Value, error) {
+	var values []Value
+	seen := map[string]bool{}
+	rest := string(data)
+	for rest != "" {
+		line := 1 + bytes.Count(data[:len(data)-len(rest)], []byte("\n"))
+		head, next, _ := strings.Cut(rest, "\n")
+		if text := strings.TrimSpace(head); text == "" || text[0] == '#' {
+			rest = next
+			continue
+		}
+		name, text, ok := strings.Cut(head, "=")
+		name, text = strings.TrimSpace(name), strings.TrimSpace(text)
+		if !ok || !nameText.MatchString(name) {
+			return nil, fmt.Errorf("line %d does not begin with NAME=", line)
+		}
+		if seen[name] {
+			return nil, fmt.Errorf("line %d gives %s again", line, name)
+		}
+		seen[name] = true
+		if text != "" && (text[0] == '\'' || text[0] == '"') {
+			body := rest[strings.IndexByte(rest, text[0])+1:]
+			value, used, err := quoted(body, text[0])
+			if err != nil {
+				return nil, fmt.Errorf("the value of %s in line %d %w", name, line, err)
+			}
+			var after string
+			if after, next, _ = strings.Cut(body[used:], "\n"); strings.TrimSpace(after) != "" {
+				return nil, fmt.Errorf("the value of %s in line %d goes on after its closing quote", name, line)
+			}
+			text = value
+		}
+		values = append(values, NewValue(name, text))
+		rest = next
+	}
+	return values, nil
+}
+
+// quoted reads up to the closing quote and answers the text and how many bytes
+// it took, the quote included.
+func quoted(body string, quote byte) (value string, used int, err error) {
+	var b strings.Builder
+	for i := 0; i < len(body); i++ {
+		c := body[i]
+		if c == quote {
+			return b.String(), i + 1, nil
+		}
+		if c == '\\' && quote == '"' {
+			i++
+			escapes := map[byte]byte{'n': '\n', 't': '\t', '"': '"', '\\': '\\'}
+			if i == len(body) || escapes[body[i]] == 0 {
+				return "", 0, errors.New(`has a backslash before something else than n, t, " or \`)
+			}
+			c = escapes[body[i]]
+		}
+		b.WriteByte(c)
+	}
+	return "", 0, errors.New("has no closing quote")
+}
