@@ -4,31 +4,48 @@
 # Runs one job's task in a guest, to its end, whatever becomes of the SSH
 # session that started it, of the linus server, or of the runner itself.
 #
-# Where it runs: in the VM, as the login user, from /opt/job-runner, where linus
-# has put settings, task, command, env, files.index and files/. It needs bash,
-# coreutils, util-linux, curl for callbacks, and sudo where a file goes beyond
-# the user's reach.
+# Where it runs: in the VM, as the login user, from where linus has put it with
+# settings, task, command, env, files.index, files/ and artifacts (patterns). It
+# finds its state, and the tmpfs with token and secrets, by where it lies:
+#   /opt/job-runner            /var/lib/linus/job        /run/linus
+#   /opt/job-runner/jobs/<id>  /var/lib/linus/jobs/<id>  /run/linus/jobs/<id>
+# all below one prefix, which only tests have. Each of a VM's jobs has a place,
+# and does not touch the others. It needs bash, coreutils, util-linux, curl for
+# callbacks, and sudo for tasks that run as root and files that go beyond the
+# user's reach.
 #
-# Usage: job-runner.sh start | run | probe | stop [TERM|KILL] | callback <url>
+# Usage: job-runner.sh start | probe | stop [<signal>] | input <offset> |
+#        close-input | artifacts <files> <bytes each> <bytes all> | callback <url>
 #   start  installs the job's files, sets `run` going in the background and
 #          returns when it lives. Again: resumes what is left to do, or nothing.
-#   run    the supervisor: runs the task, ends it at its timeout or on stop,
-#          records how it ended, tells the server. One task never runs twice.
 #   probe  says how the job stands.
-#   stop   ends the task with its whole process tree and waits until recorded.
+#   stop   ends the task with its whole process tree by TERM, KILL, INT, HUP or
+#          QUIT, by KILL what is left 5 s later, and waits until recorded.
+#   input  takes what comes on its stdin as what follows the first <offset> bytes
+#          of the task's, as far as it is new.
+#   close-input  lets the task read the end of its stdin, or ^D in a terminal.
+#   artifacts  finds what the patterns match once the task has ended.
 #   callback  tries whether the server answers at the URL; if so, callbacks go
 #          there from now on, at once.
+# It starts itself as
+#   run    the supervisor: runs the task, ends it at its timeout or on stop,
+#          records how it ended, tells the server. One task never runs twice.
+#   task   the last step before the task, inside its terminal and as its user.
+#   collect  artifacts, as root.
 #
-# Inputs: LINUS_NONCE (marks the result block), LINUS_ROOT (a prefix for every
-# path, the job's files too; for tests).
+# Inputs: LINUS_NONCE (marks the result block).
 # Exit codes: 0 ok, 1 general or bad input, 2 a tool is missing, 5 the runner
 # could not be started or the task not stopped.
 #
-# State, in /var/lib/linus/job (every file appears whole, by rename):
+# State (every file appears whole, by rename, but the first four):
 #   stdout, stderr  what the task wrote, byte for byte
+#   stdin           what was sent to it, where its stdin is open
+#   runner.log      for people
 #   launched        boot id, uptime (1/100 s), epoch, the task's cgroup if it has
 #                   one: written before the task can run
 #   task            pid and start of the task's parent, pid of the task (its session)
+#   session         the session of the task itself, which a terminal or sudo may
+#                   have made: written when it has read env and secrets
 #   task_status     exit code, uptime: written by the task's parent
 #   exit_status     code, reason (exit, timeout, stopped, lost), started and ended
 #                   (epoch), duration (seconds), text: written last, never changed
@@ -36,8 +53,9 @@
 #   stop            the signal somebody asked for
 #   completion      recorded|given_up and the HTTP status
 #   callback_url    where callbacks go, when not to the settings' CALLBACK_URL
-#   control         fifo: a byte wakes the supervisor
-#   runner.log      for people
+#   stdin_closed    how long stdin is in the end
+#   artifacts.index  name, absolute path, size, mode, sha256 of each artifact
+#   control, bell   fifos: a byte wakes the supervisor, and who waits for stdin's end
 
 # shellcheck source=../lib/log.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
@@ -45,70 +63,48 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/result.sh"
 # shellcheck source=../lib/clock.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/clock.sh"
+# shellcheck source=../lib/settings.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/settings.sh"
 # shellcheck source=../lib/process.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/process.sh"
 # shellcheck source=../lib/files.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/files.sh"
+# shellcheck source=../lib/stdin.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/stdin.sh"
+# shellcheck source=../lib/task.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/task.sh"
+# shellcheck source=../lib/artifacts.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/artifacts.sh"
 # shellcheck source=../lib/callback.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/callback.sh"
 
-script=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)/${BASH_SOURCE[0]##*/}
-home=${LINUS_ROOT:-}/opt/job-runner
-state=${LINUS_ROOT:-}/var/lib/linus/job
-token_file=${LINUS_ROOT:-}/run/linus/token
+home=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+script=${home}/${BASH_SOURCE[0]##*/}
 max_argument=131071 # Linux: one argument, its final NUL included, has at most 128 KiB
 give_up_after=3600  # seconds of "no such job" before completion is given up
+
+# find_place sets where the job's files are; false when the runner does not lie
+# in a job's place.
+find_place() {
+  case ${home} in
+    */opt/job-runner)
+      root=${home%/opt/job-runner}
+      state=${root}/var/lib/linus/job
+      tmpfs=${root}/run/linus
+      ;;
+    */opt/job-runner/jobs/*)
+      root=${home%/opt/job-runner/jobs/*}
+      state=${root}/var/lib/linus/jobs/${home##*/}
+      tmpfs=${root}/run/linus/jobs/${home##*/}
+      ;;
+    *) return 1 ;;
+  esac
+}
 
 # publish makes a state file appear whole. It writes over blocks prepare_state
 # has reserved, so that a task that fills the disk cannot hide its own end.
 publish() { # <name> <line>
   printf '%s\n' "$2" 1<>"${state}/$1.new" && mv -f -- "${state}/$1.new" "${state}/$1"
-}
-
-# load_settings reads the settings file into globals; sets settings_error and is
-# false when a value cannot be.
-load_settings() {
-  local line value
-  job_id='' agent='' claude_model='' timeout='' status_mode=simple callback_url=''
-  heartbeat_interval=30 max_output_size=10485760 settings_error=''
-  while IFS= read -r line || [[ -n ${line} ]]; do
-    value=${line#*=}
-    case ${line%%=*} in
-      JOB_ID) job_id=${value} ;;
-      AGENT) agent=${value} ;;
-      CLAUDE_MODEL) claude_model=${value} ;;
-      TIMEOUT) timeout=${value} ;;
-      STATUS_MODE) status_mode=${value} ;;
-      CALLBACK_URL) callback_url=${value} ;;
-      HEARTBEAT_INTERVAL) heartbeat_interval=${value} ;;
-      MAX_OUTPUT_SIZE) max_output_size=${value} ;;
-    esac
-  done 2>/dev/null <"${home}/settings" || true
-  local -r number='^[1-9][0-9]{0,14}$'
-  if [[ -z ${job_id} || ${job_id} == *[!0-9A-Za-z-]* ]]; then
-    settings_error="JOB_ID '${job_id}' is not a job's id"
-  elif [[ ${agent} != script && ${agent} != command && ${agent} != claude ]]; then
-    settings_error="AGENT '${agent}' is not script, command or claude"
-  elif [[ ${agent} == command && ! -f ${home}/command ]]; then
-    settings_error="AGENT is command and there is no file command"
-  elif [[ ${agent} == claude && ${claude_model} == -* ]]; then
-    settings_error="CLAUDE_MODEL '${claude_model}' begins with a dash"
-  elif [[ ! ${timeout} =~ ${number} ]]; then
-    settings_error="TIMEOUT '${timeout}' is not a number of seconds above 0"
-  elif [[ ! ${heartbeat_interval} =~ ${number} || ! ${max_output_size} =~ ${number} ]]; then
-    settings_error="HEARTBEAT_INTERVAL '${heartbeat_interval}' and MAX_OUTPUT_SIZE '${max_output_size}' must be numbers above 0"
-  elif [[ ${status_mode} != simple && ${status_mode} != detailed && ${status_mode} != streaming ]]; then
-    settings_error="STATUS_MODE '${status_mode}' is not simple, detailed or streaming"
-  elif [[ -n ${callback_url} ]] && ! is_url "${callback_url}"; then
-    settings_error="CALLBACK_URL '${callback_url}' is not a URL"
-  elif [[ ! -f ${home}/task ]]; then
-    settings_error="there is no file task"
-  fi
-  [[ -z ${settings_error} ]]
-}
-
-is_url() { # <text>
-  [[ $1 == http?(s)://?* && $1 != *[[:space:]]* ]]
 }
 
 # read_boot_id sets boot_id: another one means the guest was rebooted.
@@ -139,10 +135,12 @@ wake_runner() {
 
 start_job() {
   local tool
-  for tool in setsid flock mkfifo stat dd install env; do
+  require_settings
+  for tool in setsid flock mkfifo stat dd install env ${tty:+script stty}; do
     type -P "${tool}" >/dev/null || result_fail dependency "${tool} is missing in the guest" "install coreutils and util-linux"
   done
-  require_settings
+  ! settings_need_sudo || process_as_root true \
+    || result_fail dependency "the task is to run as root, and the login user may not use sudo without a password" "allow that in the VM's template, or submit the job without sudo"
   [[ -z ${callback_url} ]] || type -P curl >/dev/null \
     || result_fail dependency "curl is missing in the guest" "install curl, or submit the job without callbacks"
   prepare_state
@@ -158,13 +156,21 @@ start_job() {
   else
     files_check_env
     files_install
+    require_directory
     detach_runner
     result_line JOB_START started
   fi
+  # Sent once more, to a task that has read them.
+  [[ ! -e ${state}/session && ! -e ${state}/exit_status ]] || rm -f -- "${tmpfs}/secrets"
+}
+
+require_directory() {
+  [[ -z ${cwd} || -d ${cwd} ]] || { settings_need_sudo && process_as_root test -d "${cwd}"; } \
+    || result_fail invalid "cwd: ${cwd} is not a directory in the VM" "create it first, or leave cwd out"
 }
 
 require_settings() {
-  load_settings || result_fail invalid "${home}/settings: ${settings_error}" "upload the job's settings again"
+  settings_load || result_fail invalid "${home}/settings: ${settings_error}" "upload the job's settings again"
 }
 
 # lock_start lets one process at a time decide whether a runner is needed.
@@ -183,7 +189,7 @@ prepare_state() {
   chmod 0700 "${state}"
   [[ -p ${state}/control ]] || mkfifo -m 0600 "${state}/control"
   local name
-  for name in runner launched task task_status exit_status completion; do
+  for name in runner launched task session task_status exit_status completion; do
     [[ -e ${state}/${name} || -e ${state}/${name}.new ]] || printf '%255s\n' '' >"${state}/${name}.new"
   done
 }
@@ -196,7 +202,7 @@ prepare_state() {
 detach_runner() {
   local name
   local -a environment=("HOME=${HOME:-/}" "PATH=${HOME:-}/.local/bin:${PATH}")
-  for name in USER LOGNAME SHELL LANG LC_ALL TZ LINUS_ROOT \
+  for name in USER LOGNAME SHELL LANG LC_ALL TZ \
     http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
     [[ -z ${!name:-} ]] || environment+=("${name}=${!name}")
   done
@@ -227,7 +233,7 @@ detach_runner() {
 # errexit: whatever fails on the way, the end must be recorded and told.
 run_job() {
   umask 077
-  load_settings || {
+  settings_load || {
     log_error "${home}/settings: ${settings_error}"
     return 1
   }
@@ -256,20 +262,6 @@ close_inherited() {
   done
 }
 
-# make_cgroup sets cgroup to a cgroup for the task alone, beside the runner in
-# its unit's; empty where there is no such unit or no cgroup v2.
-make_cgroup() {
-  local line root
-  cgroup=''
-  while IFS= read -r line; do
-    [[ ${line} == 0::*/"linus-job-${job_id}.service" ]] || continue
-    for root in /sys/fs/cgroup /sys/fs/cgroup/unified; do
-      [[ -w ${root}${line#0::}/cgroup.procs ]] || continue
-      mkdir -p -- "${root}${line#0::}/task" && cgroup=${root}${line#0::}/task
-    done
-  done </proc/self/cgroup
-}
-
 # pause waits until somebody wakes the runner, but at most so long.
 pause() { # <1/100 s>
   local seconds
@@ -280,14 +272,18 @@ pause() { # <1/100 s>
 # supervise_task starts the task, or takes it over from a runner that died, and
 # records how it ended.
 supervise_task() {
-  local boot='' launched=0 started=0 session='' reporter='' code reason detail signal=TERM ended
+  local boot='' launched=0 started=0 session='' inner='' reporter='' code reason detail signal=TERM ended
   if [[ ! -e ${state}/launched ]]; then
     : >"${state}/stdout"
     : >"${state}/stderr"
+    if [[ ${stdin} == open ]]; then
+      : >"${state}/stdin"
+      [[ -p ${state}/bell ]] || mkfifo -m 0600 "${state}/bell"
+    fi
     clock_read
-    make_cgroup
+    task_make_cgroup
     publish launched "${boot_id} ${clock_now} ${EPOCHSECONDS} ${cgroup}"
-    hold_task &
+    task_hold &
   fi
   read -r boot launched started cgroup <"${state}/launched"
   if [[ ${boot} != "${boot_id}" ]]; then
@@ -301,8 +297,9 @@ supervise_task() {
     reporter=$!
   fi
   watch_task "$((launched + timeout * 100))"
-  [[ ${reason} != stopped || $(<"${state}/stop") != KILL ]] || signal=KILL
-  process_end_tree "${job_id}" "${session}" "${cgroup}" "${signal}" \
+  [[ ${reason} != stopped ]] || signal=$(<"${state}/stop")
+  { read -r inner <"${state}/session"; } 2>/dev/null
+  process_end_tree "${job_id}" "${session} ${inner}" "${cgroup}" "${signal}" \
     || log_error "something of the task's tree cannot be killed: ${!process_tree[*]}"
   if [[ -n ${reporter} ]]; then
     kill "${reporter}" 2>/dev/null
@@ -356,74 +353,10 @@ record_end() { # <code> <reason> <started> <ended> <duration, 1/100 s> <text>
   printf -v line '%d %s %d %d %d.%02d %s' "$1" "$2" "$3" "$4" "$(($5 / 100))" "$(($5 % 100))" "$6"
   log_info "task ended: ${line}"
   until publish exit_status "${line}"; do pause 100; done
+  rm -f -- "${tmpfs}/secrets" # a task that never ran has not read them
 }
 
-# hold_task is the task's parent: it outlives a killed runner, so that the exit
-# status is never lost with it. Not in the task's cgroup or session, it is not
-# killed with them either.
-hold_task() {
-  trap '' TERM INT HUP QUIT PIPE
-  # Here and not as the call's redirections, of which bash keeps copies open.
-  exec {control}>&- {run_lock}>&-
-  local status
-  local -r holder=${BASHPID}
-  process_stat "${holder}"
-  local -r holder_start=${process_start}
-  exec_task </dev/null >"${state}/stdout" 2>"${state}/stderr" &
-  publish task "${holder} ${holder_start} $!"
-  wait "$!"
-  status=$?
-  clock_read
-  publish task_status "${status} ${clock_now}"
-  wake_runner
-}
-
-# exec_task becomes the task: in a session of its own, every signal at its
-# default. Whatever the job's env holds, bash's own variables among it, arrives
-# as given: names bash does not let go of pass through env(1) instead.
-exec_task() {
-  trap - TERM INT HUP QUIT PIPE
-  [[ -z ${cgroup} ]] || printf '%d\n' "${BASHPID}" >"${cgroup}/cgroup.procs"
-  umask 022
-  cd -- "${HOME}" || cd / || exit 126
-  local __linus_entry __linus_task='' __linus_size
-  local -a __linus_command __linus_stubborn=() __linus_start
-  __linus_start=("$(type -P env)" --default-signal)
-  if [[ ${agent} == claude ]]; then
-    __linus_command=(claude --print)
-    [[ -z ${claude_model} ]] || __linus_command+=(--model "${claude_model}")
-    IFS= read -r -d '' __linus_task <"${home}/task"
-    # No argument can be that long, or hold a NUL; one with a dash in front
-    # would be taken for an option.
-    __linus_size=$(stat -c %s -- "${home}/task")
-    if [[ ${__linus_size} -lt ${max_argument} && ${__linus_task} != -* ]]; then
-      __linus_command+=("${__linus_task}")
-    else
-      exec <"${home}/task"
-    fi
-  elif [[ -f ${home}/command ]]; then
-    IFS= read -r -d '' __linus_task <"${home}/command"
-    __linus_command=("${BASH}" -c -- "${__linus_task}")
-    exec <"${home}/task"
-  else
-    __linus_command=("${BASH}" "${home}/task")
-  fi
-  __linus_command=("$(type -P setsid)" -- "${__linus_command[@]}")
-  export LINUS_JOB_ID="${job_id}" LINUS_TASK_FILE="${home}/task"
-  unset -v LINUS_ROOT OLDPWD INVOCATION_ID JOURNAL_STREAM SYSTEMD_EXEC_PID
-  if [[ -e ${home}/env ]]; then
-    while IFS= read -r -d '' __linus_entry || [[ -n ${__linus_entry} ]]; do
-      if [[ ${__linus_entry} != @(_|POSIXLY_CORRECT)=* ]] && unset -v "${__linus_entry%%=*}" 2>/dev/null; then
-        export "${__linus_entry?}" 2>/dev/null
-      else
-        __linus_stubborn+=("${__linus_entry}")
-      fi
-    done <"${home}/env"
-  fi
-  exec "${__linus_start[@]}" "${__linus_stubborn[@]}" "${__linus_command[@]}"
-}
-
-# --- probe and stop ----------------------------------------------------------
+# --- probe, stop and callback ------------------------------------------------
 
 probe_job() {
   local boot launched code reason duration text sizes
@@ -447,6 +380,7 @@ probe_job() {
   sizes=$(stat -c %s -- "${state}/stdout" "${state}/stderr")
   result_line STDOUT_BYTES "${sizes%$'\n'*}"
   result_line STDERR_BYTES "${sizes#*$'\n'}"
+  stdin_tell
   result_line DURATION "${duration}"
   if runner_alive; then result_line RUNNER_ALIVE yes; else result_line RUNNER_ALIVE no; fi
 }
@@ -454,7 +388,7 @@ probe_job() {
 # choose_callback sends callbacks to the URL if the server answers there. A
 # completion that waits for its next try is told at once.
 choose_callback() { # <url>
-  is_url "$1" || result_fail invalid "${1@Q} is not a URL" "give http://HOST:PORT"
+  settings_is_url "$1" || result_fail invalid "${1@Q} is not a URL" "give http://HOST:PORT"
   if callback_reaches "$1"; then
     publish callback_url "$1"
     wake_runner
@@ -464,10 +398,8 @@ choose_callback() { # <url>
   fi
 }
 
-stop_job() { # <TERM|KILL>
-  if [[ $1 != TERM && $1 != KILL ]]; then
-    result_fail invalid "cannot stop with ${1@Q}" "use TERM or KILL"
-  fi
+stop_job() { # <signal>
+  [[ $1 == @(TERM|KILL|INT|HUP|QUIT) ]] || result_fail invalid "cannot stop with ${1@Q}" "use TERM, KILL, INT, HUP or QUIT"
   if [[ -e ${state}/launched && ! -e ${state}/exit_status ]]; then
     publish stop "$1"
     require_settings
@@ -490,23 +422,57 @@ stop_job() { # <TERM|KILL>
 
 main() {
   local -r verb=${1:-}
-  if [[ ${verb} == run ]]; then
-    run_job
-    return
+  shift || true
+  if ! find_place; then
+    log_error "${script} does not lie in /opt/job-runner or /opt/job-runner/jobs/<id>"
+    return 1
   fi
+  case ${verb} in
+    run)
+      run_job
+      return
+      ;;
+    task) task_become ;;
+    *) answer "${verb}" "$@" ;;
+  esac
+}
+
+# answer does what linus asks for, in the frame of lib/result.sh.
+answer() { # <verb> [<argument>...]
   set -Eeuo pipefail
   shopt -s inherit_errexit
   trap 'result_end "$?"' EXIT
   trap 'result_unexpected "$?" "${LINENO}" "${BASH_COMMAND}"' ERR
   result_begin 0
-  case ${verb} in
+  case $1 in
     start) start_job ;;
     probe) probe_job ;;
     stop) stop_job "${2:-TERM}" ;;
+    input)
+      require_launch
+      stdin_take "${2:-}"
+      ;;
+    close-input)
+      require_launch
+      stdin_close
+      ;;
+    artifacts)
+      require_settings
+      artifacts_find "${@:2}"
+      ;;
+    collect)
+      require_settings
+      artifacts_collect "${@:2}"
+      return # within the answer of artifacts
+      ;;
     callback) choose_callback "${2:-}" ;;
-    *) result_fail invalid "${verb@Q} is not a command" "use start, run, probe, stop [TERM|KILL] or callback <url>" ;;
+    *) result_fail invalid "${1@Q} is not a command" "use start, probe, stop, input, close-input, artifacts or callback" ;;
   esac
   result_line RESULT SUCCESS
+}
+
+require_launch() {
+  [[ -e ${state}/launched ]] || result_fail invalid "the task has not been started" "start it first"
 }
 
 if ! (return 0 2>/dev/null); then main "$@"; fi

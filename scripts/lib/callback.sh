@@ -2,7 +2,7 @@
 # shellcheck disable=SC2310,SC2312 # what is asked in conditions here returns its own failures
 # shellcheck disable=SC2154,SC2034 # settings, state and control are the runner's
 # What a job's guest tells the linus server, over HTTP, by curl. A part of the
-# job runner: it reads its settings and state, and waits by its pause. Functions
+# job runner: it reads its settings, places and state, and waits by its pause. Functions
 # only; source it.
 
 # callback_post sends the body on stdin to /callback/<job>/<route>. Sets
@@ -15,7 +15,7 @@ callback_post() { # <route> <content_type>
   callback_status=none
   callback_answer=
   { IFS= read -r callback_url <"${state}/callback_url"; } 2>/dev/null || true
-  { IFS= read -r token <"${token_file}"; } 2>/dev/null || true
+  { IFS= read -r token <"${tmpfs}/token"; } 2>/dev/null || true
   [[ -n ${token} ]] || return 1
   answer=$(
     curl -q --silent --globoff --noproxy '*' --connect-timeout 5 --max-time 20 \
@@ -118,7 +118,7 @@ callback_complete() {
   [[ ${reason} == exit ]] || body+=",\"reason\":\"${reason}\",\"error\":\"${text}\""
   body+='}'
   while :; do
-    load_settings || log_error "${home}/settings: ${settings_error}"
+    settings_load || log_error "${home}/settings: ${settings_error}"
     [[ ${status_mode} == simple ]] || callback_send_output 1000 || true
     if callback_post complete application/json <<<"${body}"; then
       publish completion "recorded ${callback_status}"

@@ -1,20 +1,35 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2310 # what is asked in conditions here returns its own failures
-# shellcheck disable=SC2154 # home is the runner's
-# What a job brings into its guest beside the task: environment and files. A
-# part of the job runner; needs result.sh and process.sh. Functions only; source it.
+# shellcheck disable=SC2154 # places are the runner's
+# What a job brings into its guest beside the task: environment, secrets and
+# files. A part of the job runner; needs result.sh and process.sh. Functions
+# only; source it.
 
-# files_check_env refuses what exec_task could not hand on exactly.
+# files_check_env refuses what task_become could not hand on exactly, and
+# secrets that it could hand on only by an argument list.
 files_check_env() {
+  files_check_entries env "${home}/env"
+  files_check_entries secrets "${tmpfs}/secrets"
+}
+
+files_check_entries() { # <env|secrets> <file>
   local entry name
-  [[ -e ${home}/env ]] || return 0
+  [[ -e $2 ]] || return 0
   while IFS= read -r -d '' entry || [[ -n ${entry} ]]; do
     name=${entry%%=*}
     if [[ ${entry} != *=* || ${name} != [A-Za-z_]* || ${name} == *[!A-Za-z0-9_]* ]]; then
-      result_fail invalid "env: '${name:0:100}' is not the name of a variable" "use letters, digits and _, not beginning with a digit"
+      result_fail invalid "$1: '${name:0:100}' is not the name of a variable" "use letters, digits and _, not beginning with a digit"
     fi
-    [[ ${name} != @(LINUS_JOB_ID|LINUS_TASK_FILE|LINUS_ROOT|__linus_*) ]] || result_fail invalid "env: ${name} is the runner's own" "use another name"
-  done <"${home}/env"
+    [[ ${name} != @(LINUS_JOB_ID|LINUS_TASK_FILE|LINUS_ROOT|__linus_*) ]] || result_fail invalid "$1: ${name} is the runner's own" "use another name"
+    if [[ $1 == secrets ]] && ! files_bash_frees "${name}"; then
+      result_fail invalid "secrets: ${name} is a variable of bash's own" "use another name"
+    fi
+  done <"$2"
+}
+
+# files_bash_frees tells whether bash lets go of a variable.
+files_bash_frees() { # <name>
+  [[ $1 != @(_|POSIXLY_CORRECT) ]] && (unset -v "$1") 2>/dev/null
 }
 
 files_install() {
@@ -25,7 +40,7 @@ files_install() {
       ${path} != /* || ${path} == */ || /${path}/ == */../* || ${path} == *$'\n'* ]]; then
       result_fail invalid "files.index: '${number}' '${mode}' '${path}' is not a file, a mode and an absolute path" "upload the job's files again"
     fi
-    error=$(files_install_one "${home}/files/${number}" "${mode}" "${LINUS_ROOT:-}${path}" 2>&1) \
+    error=$(files_install_one "${home}/files/${number}" "${mode}" "${root}${path}" 2>&1) \
       || result_fail invalid "cannot install ${path}: ${error}" "choose another path, or a VM whose user may use sudo without a password"
   done <"${home}/files.index"
 }

@@ -46,11 +46,11 @@ process_has_job() { # <pid> <job_id>
 }
 
 # process_find_tree fills process_tree with the pids of the job's task: all in
-# its cgroup (when it has one), all in its session, all that carry its job id,
+# its cgroup (when it has one), all in its sessions, all that carry its job id,
 # and their descendants. Without a cgroup, a process that took a session of its
 # own, dropped its environment and lost its parent is not found.
-process_find_tree() { # <job_id> <session, or empty> <cgroup directory, or empty>
-  local -r job_id=$1 session=$2 cgroup=$3
+process_find_tree() { # <job_id> <sessions, blanks between> <cgroup directory, or empty>
+  local -r job_id=$1 sessions=" $2 " cgroup=$3
   local -A parents=()
   local entry pid file grew
   process_tree=()
@@ -70,7 +70,7 @@ process_find_tree() { # <job_id> <session, or empty> <cgroup directory, or empty
       continue
     fi
     parents["${pid}"]=${process_parent}
-    if [[ ${process_session} == "${session}" ]] || process_has_job "${pid}" "${job_id}"; then
+    if [[ ${sessions} == *" ${process_session} "* ]] || process_has_job "${pid}" "${job_id}"; then
       process_tree["${pid}"]=1
     fi
   done
@@ -98,17 +98,17 @@ process_signal_tree() { # <signal>
   done
 }
 
-# process_end_tree ends the whole tree: TERM (unless <signal> is KILL), up to
+# process_end_tree ends the whole tree: the signal, unless that is KILL up to
 # 5 s to go, then KILL until nothing is left. False when something still lives
 # after 10 s of KILL, which only a process stuck in the kernel does.
-process_end_tree() { # <job_id> <session> <cgroup> <signal>
+process_end_tree() { # <job_id> <sessions> <cgroup> <signal>
   local -r cgroup=$3
   local -i deadline
   declare -gA process_tree=()
   process_find_tree "$1" "$2" "${cgroup}"
   ((${#process_tree[@]} > 0)) || return 0
   if [[ $4 != KILL ]]; then
-    process_signal_tree TERM
+    process_signal_tree "$4"
     clock_read
     deadline=$((clock_now + 500))
     while ((clock_now < deadline)); do

@@ -190,13 +190,13 @@ completes() { (($(requests complete) >= $1)); }
 
 @test "a wrong token is refused, and the right one heals it" {
   serve
-  printf wrong >"${LINUS_ROOT}/run/linus/token"
+  printf wrong >"${tmpfs}/token"
   settings "CALLBACK_URL=http://127.0.0.1:${port}"
   task 'true'
   run_to_end
   until_true 20 completes 2
   [[ ! -e ${state}/completion && $(<"${server}/requests") != *' 200'* ]]
-  printf 'the-secret-token\n' >"${LINUS_ROOT}/run/linus/token"
+  printf 'the-secret-token\n' >"${tmpfs}/token"
   until_true 20 completed
 }
 
@@ -206,7 +206,7 @@ completes() { (($(requests complete) >= $1)); }
   settings "CALLBACK_URL=http://127.0.0.1:${port}"
   task 'true'
   # An hour is too long for a test: the function itself, with a shorter one.
-  bash -c 'source "$1"; give_up_after=1; umask 077; set +e; mkdir -p "${state}"; prepare_state; run_job' _ "${runner}" || true
+  bash -c 'source "$1"; give_up_after=1; umask 077; set +e; find_place; mkdir -p "${state}"; prepare_state; run_job' _ "${runner}" || true
   [[ $(<"${state}/completion") == 'given_up 404'* ]]
   run start
   [[ ${output} == *already_finished* ]]
@@ -230,7 +230,7 @@ completes() { (($(requests complete) >= $1)); }
   start
   local seen='' try
   for ((try = 0; try < 300; try += 1)); do
-    ! grep -laFf "${LINUS_ROOT}/run/linus/token" /proc/[0-9]*/cmdline 2>/dev/null || seen=yes
+    ! grep -laFf "${tmpfs}/token" /proc/[0-9]*/cmdline 2>/dev/null || seen=yes
     [[ ! -e ${state}/completion ]] || break
   done
   [[ -z ${seen} ]]

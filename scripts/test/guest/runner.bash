@@ -4,16 +4,28 @@
 # fills it, and a callback server. Everything started is ended by its job id.
 
 runner_setup() {
-  runner=${BATS_TEST_DIRNAME}/../../guest/job-runner.sh
-  export LINUS_ROOT=${BATS_TEST_TMPDIR}/guest
-  home=${LINUS_ROOT}/opt/job-runner
-  state=${LINUS_ROOT}/var/lib/linus/job
+  root=${BATS_TEST_TMPDIR}/guest
   server=${BATS_TEST_TMPDIR}/server
-  job_id=$(</proc/sys/kernel/random/uuid)
-  mkdir -p "${home}/files" "${LINUS_ROOT}/run/linus" "${server}"
-  printf 'the-secret-token' | tee "${server}/token" >"${LINUS_ROOT}/run/linus/token"
-  settings
+  mkdir -p "${server}"
+  printf 'the-secret-token' >"${server}/token"
   server_pid=''
+  use_place opt/job-runner var/lib/linus/job run/linus
+}
+
+# use_place puts the runner of a new job where linus puts it.
+use_place() { # <home> <state> <tmpfs>, all below root
+  home=${root}/$1 state=${root}/$2 tmpfs=${root}/$3
+  runner=${home}/job-runner.sh
+  job_id=$(</proc/sys/kernel/random/uuid)
+  mkdir -p "${home}/files" "${tmpfs}"
+  cp "${server}/token" "${tmpfs}/token"
+  # Self-contained, as package embed makes it.
+  awk -v dir="${BATS_TEST_DIRNAME}/../.." '
+    /^source "/ { sub(/.*\.\.\//, ""); sub(/".*/, ""); file = dir "/" $0
+      while ((getline line < file) > 0) print line
+      next }
+    { print }' "${BATS_TEST_DIRNAME}/../../guest/job-runner.sh" >"${runner}"
+  settings
 }
 
 runner_teardown() {

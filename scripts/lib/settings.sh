@@ -1,0 +1,68 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2034,SC2154 # what is set here is read by the runner's other parts; home is the runner's
+# How a job is to run: the lines KEY=VALUE of its settings file. They are read,
+# never sourced. A part of the job runner. Functions only; source it.
+
+# settings_load reads the settings file into globals; sets settings_error and is
+# false when a value cannot be.
+settings_load() {
+  local line value
+  job_id='' agent='' claude_model='' timeout='' status_mode=simple callback_url=''
+  heartbeat_interval=30 max_output_size=10485760
+  cwd='' sudo='' stdin=closed tty='' settings_error=''
+  while IFS= read -r line || [[ -n ${line} ]]; do
+    value=${line#*=}
+    case ${line%%=*} in
+      JOB_ID) job_id=${value} ;;
+      AGENT) agent=${value} ;;
+      CLAUDE_MODEL) claude_model=${value} ;;
+      TIMEOUT) timeout=${value} ;;
+      STATUS_MODE) status_mode=${value} ;;
+      CALLBACK_URL) callback_url=${value} ;;
+      HEARTBEAT_INTERVAL) heartbeat_interval=${value} ;;
+      MAX_OUTPUT_SIZE) max_output_size=${value} ;;
+      CWD) cwd=${value} ;;
+      SUDO) sudo=${value} ;;
+      STDIN) stdin=${value} ;;
+      TTY) tty=${value} ;;
+    esac
+  done 2>/dev/null <"${home}/settings" || true
+  local -r number='^[1-9][0-9]{0,14}$' size='^[1-9][0-9]{0,3}x[1-9][0-9]{0,3}$'
+  if [[ -z ${job_id} || ${job_id} == *[!0-9A-Za-z-]* ]]; then
+    settings_error="JOB_ID '${job_id}' is not a job's id"
+  elif [[ ${agent} != script && ${agent} != command && ${agent} != claude ]]; then
+    settings_error="AGENT '${agent}' is not script, command or claude"
+  elif [[ ${agent} == command && ! -f ${home}/command ]]; then
+    settings_error="AGENT is command and there is no file command"
+  elif [[ ${agent} == claude && ${claude_model} == -* ]]; then
+    settings_error="CLAUDE_MODEL '${claude_model}' begins with a dash"
+  elif [[ ! ${timeout} =~ ${number} ]]; then
+    settings_error="TIMEOUT '${timeout}' is not a number of seconds above 0"
+  elif [[ ! ${heartbeat_interval} =~ ${number} || ! ${max_output_size} =~ ${number} ]]; then
+    settings_error="HEARTBEAT_INTERVAL '${heartbeat_interval}' and MAX_OUTPUT_SIZE '${max_output_size}' must be numbers above 0"
+  elif [[ ${status_mode} != simple && ${status_mode} != detailed && ${status_mode} != streaming ]]; then
+    settings_error="STATUS_MODE '${status_mode}' is not simple, detailed or streaming"
+  elif [[ -n ${callback_url} ]] && ! settings_is_url "${callback_url}"; then
+    settings_error="CALLBACK_URL '${callback_url}' is not a URL"
+  elif [[ -n ${cwd} && ${cwd} != /* ]]; then
+    settings_error="CWD '${cwd}' is not an absolute path"
+  elif [[ ${sudo} != @(|yes|no) ]]; then
+    settings_error="SUDO '${sudo}' is not yes or no"
+  elif [[ ${stdin} != @(|open|closed) ]]; then
+    settings_error="STDIN '${stdin}' is not open or closed"
+  elif [[ -n ${tty} && ! ${tty} =~ ${size} ]]; then
+    settings_error="TTY '${tty}' is not ROWSxCOLUMNS"
+  elif [[ ! -f ${home}/task ]]; then
+    settings_error="there is no file task"
+  fi
+  [[ -z ${settings_error} ]]
+}
+
+settings_is_url() { # <text>
+  [[ $1 == http?(s)://?* && $1 != *[[:space:]]* ]]
+}
+
+# settings_need_sudo tells whether the task runs as root and we do not.
+settings_need_sudo() {
+  [[ ${sudo} == yes ]] && ((EUID != 0))
+}

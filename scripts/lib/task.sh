@@ -1,0 +1,138 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2310 # what is asked in conditions here returns its own failures
+# shellcheck disable=SC2154 # settings, places and descriptors are the runner's
+# The task as a process: the parent that waits for it, the way into its cgroup,
+# terminal and root's rights, and the last step, which becomes it. A part of the
+# job runner; needs settings.sh, process.sh, clock.sh and stdin.sh. Functions
+# only; source it.
+
+# task_make_cgroup sets cgroup to a cgroup for the task alone, beside the runner
+# in its unit's; empty where there is no such unit or no cgroup v2.
+task_make_cgroup() {
+  local line root
+  cgroup=''
+  while IFS= read -r line; do
+    [[ ${line} == 0::*/"linus-job-${job_id}.service" ]] || continue
+    for root in /sys/fs/cgroup /sys/fs/cgroup/unified; do
+      [[ -w ${root}${line#0::}/cgroup.procs ]] || continue
+      mkdir -p -- "${root}${line#0::}/task" && cgroup=${root}${line#0::}/task
+    done
+  done </proc/self/cgroup
+}
+
+# task_hold is the task's parent: it outlives a killed runner, so that neither
+# the exit status nor the way to the task's stdin is lost with it. Not in the
+# task's cgroup or session, it is not killed with them either.
+task_hold() {
+  trap '' TERM INT HUP QUIT PIPE
+  # Here and not as the call's redirections, of which bash keeps copies open.
+  exec {control}>&- {run_lock}>&-
+  local status task_stdin stdin_closer=''
+  local -r holder=${BASHPID}
+  process_stat "${holder}"
+  local -r holder_start=${process_start}
+  if [[ ${stdin} == open ]]; then
+    stdin_feed
+  else
+    exec {task_stdin}</dev/null
+  fi
+  task_enter <&"${task_stdin}" >"${state}/stdout" 2>"${state}/stderr" &
+  local -r task=$!
+  exec {task_stdin}<&-
+  publish task "${holder} ${holder_start} ${task}"
+  wait "${task}"
+  status=$?
+  clock_read
+  publish task_status "${status} ${clock_now}"
+  wake_runner
+  [[ -z ${stdin_closer} ]] || kill -KILL "${stdin_closer}"
+}
+
+# task_enter goes to where the task is to run, in a session of its own: under
+# the terminal, and then as root, if these are asked for. sudo would not hand
+# the job's env on, and a terminal's command passes a shell: so what both start
+# is the runner again, which then becomes the task.
+task_enter() {
+  trap - TERM INT HUP QUIT PIPE
+  exec {task_stdin}<&-
+  task_join_cgroup
+  umask 022
+  cd -- "${HOME}" || cd / || exit 126
+  local -a command=("${BASH}" "${script}" task)
+  local line
+  ! settings_need_sudo || command=(sudo -n -- "${command[@]}")
+  if [[ -n ${tty} ]]; then
+    printf -v line '%q ' exec "${command[@]}"
+    command=(script -q -e -f -c "${line}" /dev/null)
+  fi
+  exec setsid -- "${command[@]}"
+}
+
+task_join_cgroup() {
+  [[ -z ${cgroup} ]] || printf '%d\n' "${BASHPID}" >"${cgroup}/cgroup.procs"
+}
+
+# task_become turns this process into the task: in its directory, with its env
+# and secrets, every signal at its default. Whatever the env holds, bash's own
+# variables among it, arrives as given: names bash does not let go of pass
+# through env(1) instead.
+task_become() {
+  settings_load || {
+    log_error "${home}/settings: ${settings_error}"
+    exit 126
+  }
+  umask 022
+  # A login through PAM, as sudo may be one, can have moved us.
+  IFS=' ' read -r _ _ _ cgroup <"${state}/launched"
+  task_join_cgroup
+  if [[ -n ${tty} ]]; then
+    stty rows "${tty%x*}" cols "${tty#*x}" echo
+    export TERM=xterm-256color
+  fi
+  [[ -z ${cwd} ]] || cd -- "${cwd}" || exit 126
+  local __linus_entry
+  local -a __linus_command __linus_entries=() __linus_stubborn=() __linus_start
+  task_command
+  __linus_start=("$(type -P env)" --default-signal)
+  [[ ! -e ${home}/env ]] || mapfile -d '' -t __linus_entries <"${home}/env"
+  [[ ! -e ${tmpfs}/secrets ]] || mapfile -d '' -t -O "${#__linus_entries[@]}" __linus_entries <"${tmpfs}/secrets"
+  rm -f -- "${tmpfs}/secrets"
+  process_stat "$$"
+  publish session "${process_session}"
+  export LINUS_JOB_ID="${job_id}" LINUS_TASK_FILE="${home}/task"
+  unset -v OLDPWD INVOCATION_ID JOURNAL_STREAM SYSTEMD_EXEC_PID
+  for __linus_entry in "${__linus_entries[@]}"; do
+    if [[ ${__linus_entry} != @(_|POSIXLY_CORRECT)=* ]] && unset -v "${__linus_entry%%=*}" 2>/dev/null; then
+      export "${__linus_entry?}" 2>/dev/null
+    else
+      __linus_stubborn+=("${__linus_entry}")
+    fi
+  done
+  exec "${__linus_start[@]}" "${__linus_stubborn[@]}" "${__linus_command[@]}"
+}
+
+# task_command sets __linus_command to what runs the task. A command reads the
+# task's text on stdin, where nobody else is to be heard there.
+task_command() {
+  local text='' size
+  if [[ ${agent} == claude ]]; then
+    __linus_command=(claude --print)
+    [[ ${status_mode} == simple ]] || __linus_command+=(--output-format stream-json --verbose)
+    [[ -z ${claude_model} ]] || __linus_command+=(--model "${claude_model}")
+    IFS= read -r -d '' text <"${home}/task"
+    # No argument can be that long, or hold a NUL; one with a dash in front
+    # would be taken for an option.
+    size=$(stat -c %s -- "${home}/task")
+    if [[ ${size} -lt ${max_argument} && ${text} != -* ]]; then
+      __linus_command+=("${text}")
+    else
+      exec <"${home}/task"
+    fi
+  elif [[ -f ${home}/command ]]; then
+    IFS= read -r -d '' text <"${home}/command"
+    __linus_command=("${BASH}" -c -- "${text}")
+    [[ ${stdin} == open || -n ${tty} ]] || exec <"${home}/task"
+  else
+    __linus_command=("${BASH}" "${home}/task")
+  fi
+}
