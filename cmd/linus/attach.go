@@ -211,48 +211,89 @@ func (s *session) do(ctx context.Context, repeatable bool, f func(*control.Clien
 	}
 }
 
-func (s *session) Submit(ctx context.Context, m job.Manifest, key string) (j job.Job, err error) {
-	err = s.do(ctx, key != "", func(c *control.Client) (err error) {
-		j, err = c.Submit(ctx, m, key)
+func (s *session) Submit(ctx context.Context, sub job.Submission) (j job.Job, err error) {
+	err = s.do(ctx, sub.IdempotencyKey != "", func(c *control.Client) (err error) {
+		j, err = c.Submit(ctx, sub)
 		return err
 	})
 	return j, err
 }
 
-func (s *session) Job(ctx context.Context, id string) (j job.Job, err error) {
-	err = s.do(ctx, true, func(c *control.Client) (err error) {
-		j, err = c.Job(ctx, id)
-		return err
-	})
-	return j, err
+func (s *session) Job(ctx context.Context, id string) (job.Job, error) {
+	return ask(ctx, s, true, func(c *control.Client) (job.Job, error) { return c.Job(ctx, id) })
 }
 
-func (s *session) Result(ctx context.Context, id string) (r job.Result, err error) {
-	err = s.do(ctx, true, func(c *control.Client) (err error) {
-		r, err = c.Result(ctx, id)
-		return err
-	})
-	return r, err
+func (s *session) Plan(ctx context.Context, sub job.Submission) ([]string, error) {
+	return ask(ctx, s, true, func(c *control.Client) ([]string, error) { return c.Plan(ctx, sub) })
+}
+
+func (s *session) Result(ctx context.Context, id string) (job.Result, error) {
+	return ask(ctx, s, true, func(c *control.Client) (job.Result, error) { return c.Result(ctx, id) })
 }
 
 func (s *session) Cancel(ctx context.Context, id string) error {
 	return s.do(ctx, true, func(c *control.Client) error { return c.Cancel(ctx, id) })
 }
 
-func (s *session) List(ctx context.Context, f job.Filter) (p job.Page, err error) {
-	err = s.do(ctx, true, func(c *control.Client) (err error) {
-		p, err = c.List(ctx, f)
-		return err
-	})
-	return p, err
+func (s *session) Kill(ctx context.Context, id, signal string) (job.Killed, error) {
+	return ask(ctx, s, true, func(c *control.Client) (job.Killed, error) { return c.Kill(ctx, id, signal) })
 }
 
-func (s *session) CheckHost(ctx context.Context) (r job.HostReport, err error) {
+func (s *session) List(ctx context.Context, f job.Filter) (job.Page, error) {
+	return ask(ctx, s, true, func(c *control.Client) (job.Page, error) { return c.List(ctx, f) })
+}
+
+func (s *session) Cleanup(ctx context.Context, olderThan time.Duration) (int, error) {
+	return ask(ctx, s, true, func(c *control.Client) (int, error) { return c.Cleanup(ctx, olderThan) })
+}
+
+func (s *session) Output(ctx context.Context, id, stream string, offset, limit int64) (job.Chunk, error) {
+	return ask(ctx, s, true, func(c *control.Client) (job.Chunk, error) { return c.Output(ctx, id, stream, offset, limit) })
+}
+
+// Input is not asked again: what was sent may have arrived.
+func (s *session) Input(ctx context.Context, id string, data []byte, closed bool) error {
+	return s.do(ctx, false, func(c *control.Client) error { return c.Input(ctx, id, data, closed) })
+}
+
+func (s *session) OpenArtifact(ctx context.Context, id, path string) (r io.ReadCloser, about job.Artifact, err error) {
 	err = s.do(ctx, true, func(c *control.Client) (err error) {
-		r, err = c.CheckHost(ctx)
+		r, about, err = c.OpenArtifact(ctx, id, path)
 		return err
 	})
-	return r, err
+	return r, about, err
+}
+
+func (s *session) VMs(ctx context.Context) ([]job.VMInfo, error) {
+	return ask(ctx, s, true, func(c *control.Client) ([]job.VMInfo, error) { return c.VMs(ctx) })
+}
+
+func (s *session) VM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return ask(ctx, s, true, func(c *control.Client) (job.VMInfo, error) { return c.VM(ctx, ref) })
+}
+
+func (s *session) StartVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return ask(ctx, s, true, func(c *control.Client) (job.VMInfo, error) { return c.StartVM(ctx, ref) })
+}
+
+func (s *session) StopVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return ask(ctx, s, true, func(c *control.Client) (job.VMInfo, error) { return c.StopVM(ctx, ref) })
+}
+
+func (s *session) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return ask(ctx, s, true, func(c *control.Client) (job.VMInfo, error) { return c.DestroyVM(ctx, ref) })
+}
+
+func (s *session) SnapshotVM(ctx context.Context, ref, snapshot string) (job.VMInfo, error) {
+	return ask(ctx, s, false, func(c *control.Client) (job.VMInfo, error) { return c.SnapshotVM(ctx, ref, snapshot) })
+}
+
+func (s *session) RevertVM(ctx context.Context, ref, snapshot string) (job.VMInfo, error) {
+	return ask(ctx, s, false, func(c *control.Client) (job.VMInfo, error) { return c.RevertVM(ctx, ref, snapshot) })
+}
+
+func (s *session) CheckHost(ctx context.Context) (job.HostReport, error) {
+	return ask(ctx, s, true, func(c *control.Client) (job.HostReport, error) { return c.CheckHost(ctx) })
 }
 
 func (s *session) Watch(ctx context.Context, id string, after int64) (events []job.Event, j job.Job, err error) {
@@ -261,4 +302,13 @@ func (s *session) Watch(ctx context.Context, id string, after int64) (events []j
 		return err
 	})
 	return events, j, err
+}
+
+// ask is session.do for calls with an answer.
+func ask[T any](ctx context.Context, s *session, repeatable bool, call func(*control.Client) (T, error)) (answer T, err error) {
+	err = s.do(ctx, repeatable, func(c *control.Client) (err error) {
+		answer, err = call(c)
+		return err
+	})
+	return answer, err
 }

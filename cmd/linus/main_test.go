@@ -65,7 +65,7 @@ func runTask(p executor.Payload) providertest.Task {
 // callBack reports the end of a task as a runner would, so that nobody waits
 // for the engine to ask. The address VMs are told is documentation's: only its
 // port is real.
-func callBack(_ job.VM, p executor.Payload) {
+func callBack(j job.Job, p executor.Payload) {
 	if strings.Contains(p.Manifest.Task, "forever") {
 		return
 	}
@@ -75,9 +75,9 @@ func callBack(_ job.VM, p executor.Payload) {
 	}
 	code := runTask(p).ExitCode
 	status := map[bool]string{true: "success", false: "failed"}[code == 0]
-	body := fmt.Sprintf(`{"job_id":%q,"status":%q,"exit_code":%d,"duration_seconds":0}`, p.JobID, status, code)
+	body := fmt.Sprintf(`{"job_id":%q,"status":%q,"exit_code":%d,"duration_seconds":0}`, j.ID, status, code)
 	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost,
-		"http://127.0.0.1:"+told.Port()+"/callback/"+p.JobID+"/complete", strings.NewReader(body))
+		"http://127.0.0.1:"+told.Port()+"/callback/"+j.ID+"/complete", strings.NewReader(body))
 	if err != nil {
 		panic(err)
 	}

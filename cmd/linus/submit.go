@@ -49,7 +49,7 @@ func (a *app) submitCommand() *cobra.Command {
 				return err
 			}
 			defer s.close()
-			j, err := s.Submit(ctx, m, f.key)
+			j, err := s.Submit(ctx, job.Submission{Manifest: m, IdempotencyKey: f.key, Client: "cli"})
 			if err != nil {
 				return err
 			}

@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
+	"time"
 
 	"linus/internal/job"
 )
@@ -57,8 +59,13 @@ func (c *Client) Stop(ctx context.Context) error {
 }
 
 // Submit stores a job and starts it.
-func (c *Client) Submit(ctx context.Context, m job.Manifest, key string) (j job.Job, err error) {
-	return j, c.do(ctx, http.MethodPost, "/v1/jobs", submission{Manifest: m, IdempotencyKey: key}, &j)
+func (c *Client) Submit(ctx context.Context, s job.Submission) (j job.Job, err error) {
+	return j, c.do(ctx, http.MethodPost, "/v1/jobs", s, &j)
+}
+
+// Plan tells what making the submission's VM would do.
+func (c *Client) Plan(ctx context.Context, s job.Submission) (commands []string, err error) {
+	return commands, c.do(ctx, http.MethodPost, "/v1/plan", s, &commands)
 }
 
 // Job answers what is known of a job.
@@ -80,6 +87,88 @@ func (c *Client) Cancel(ctx context.Context, id string) error {
 func (c *Client) List(ctx context.Context, f job.Filter) (p job.Page, err error) {
 	q := url.Values{"status": {string(f.Status)}, "limit": {strconv.Itoa(f.Limit)}, "cursor": {f.Cursor}}
 	return p, c.do(ctx, http.MethodGet, "/v1/jobs?"+q.Encode(), nil, &p)
+}
+
+// Kill ends a job's task.
+func (c *Client) Kill(ctx context.Context, id, signal string) (k job.Killed, err error) {
+	return k, c.do(ctx, http.MethodPost, jobPath(id, "/kill?signal="+url.QueryEscape(signal)), nil, &k)
+}
+
+// Output answers what a stream has from offset.
+func (c *Client) Output(ctx context.Context, id, stream string, offset, limit int64) (chunk job.Chunk, err error) {
+	q := url.Values{"stream": {stream}, "offset": {strconv.FormatInt(offset, 10)}, "limit": {strconv.FormatInt(limit, 10)}}
+	return chunk, c.do(ctx, http.MethodGet, jobPath(id, "/output?"+q.Encode()), nil, &chunk)
+}
+
+// Input sends data to a task's stdin, and closes it when closed is set.
+func (c *Client) Input(ctx context.Context, id string, data []byte, closed bool) error {
+	return c.do(ctx, http.MethodPost, jobPath(id, "/input"), input{Data: data, Closed: closed}, nil)
+}
+
+// Cleanup forgets the jobs that ended longer ago than so.
+func (c *Client) Cleanup(ctx context.Context, olderThan time.Duration) (n int, err error) {
+	return n, c.do(ctx, http.MethodPost, "/v1/cleanup?older_than="+url.QueryEscape(olderThan.String()), nil, &n)
+}
+
+// OpenArtifact answers a file the job left.
+func (c *Client) OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, job.Artifact, error) {
+	var about job.Artifact
+	segments := strings.Split(path, "/")
+	for i := range segments {
+		segments[i] = url.PathEscape(segments[i])
+	}
+	resp, err := c.send(ctx, http.MethodGet, jobPath(id, "/artifacts/"+strings.Join(segments, "/")), nil)
+	if err != nil {
+		return nil, about, err
+	}
+	description, err := url.QueryUnescape(resp.Header.Get(artifactHeader))
+	if err == nil {
+		err = json.Unmarshal([]byte(description), &about)
+	}
+	if err != nil {
+		return nil, about, errors.Join(fmt.Errorf("read the engine's answer: %w", err), resp.Body.Close())
+	}
+	return resp.Body, about, nil
+}
+
+// VMs answers every VM of ours.
+func (c *Client) VMs(ctx context.Context) (vms []job.VMInfo, err error) {
+	return vms, c.do(ctx, http.MethodGet, "/v1/vms", nil, &vms)
+}
+
+// VM answers one VM, by name or ID.
+func (c *Client) VM(ctx context.Context, ref string) (vm job.VMInfo, err error) {
+	return vm, c.do(ctx, http.MethodGet, "/v1/vms/"+url.PathEscape(ref), nil, &vm)
+}
+
+// StartVM starts a VM.
+func (c *Client) StartVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return c.vmVerb(ctx, ref, "start", "")
+}
+
+// StopVM shuts a VM down.
+func (c *Client) StopVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return c.vmVerb(ctx, ref, "stop", "")
+}
+
+// DestroyVM destroys a VM.
+func (c *Client) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return c.vmVerb(ctx, ref, "destroy", "")
+}
+
+// SnapshotVM keeps a VM's disk as it is now.
+func (c *Client) SnapshotVM(ctx context.Context, ref, snapshot string) (job.VMInfo, error) {
+	return c.vmVerb(ctx, ref, "snapshot", snapshot)
+}
+
+// RevertVM brings a VM back to a snapshot.
+func (c *Client) RevertVM(ctx context.Context, ref, snapshot string) (job.VMInfo, error) {
+	return c.vmVerb(ctx, ref, "revert", snapshot)
+}
+
+func (c *Client) vmVerb(ctx context.Context, ref, verb, snapshot string) (vm job.VMInfo, err error) {
+	path := "/v1/vms/" + url.PathEscape(ref) + "/" + verb + "?snapshot=" + url.QueryEscape(snapshot)
+	return vm, c.do(ctx, http.MethodPost, path, nil, &vm)
 }
 
 // CheckHost looks whether the host can run jobs.
@@ -106,19 +195,38 @@ func (c *Client) Watch(ctx context.Context, id string, after int64) ([]job.Event
 
 func jobPath(id, rest string) string { return "/v1/jobs/" + url.PathEscape(id) + rest }
 
-// do makes one request. Failures arrive as the engine's own errors.
+// do makes one request with a JSON answer.
 func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
+	resp, err := c.send(ctx, method, path, in)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close() //nolint:errcheck // read to its end
+	if out == nil {
+		_, err = io.Copy(io.Discard, resp.Body)
+	} else {
+		err = json.NewDecoder(resp.Body).Decode(out)
+	}
+	if err != nil {
+		return fmt.Errorf("read the engine's answer: %w: %w", ErrLost, err)
+	}
+	return nil
+}
+
+// send makes one request and answers its success; the caller closes the body.
+// Failures arrive as the engine's own errors.
+func (c *Client) send(ctx context.Context, method, path string, in any) (*http.Response, error) {
 	var body io.Reader
 	if in != nil {
 		data, err := json.Marshal(in)
 		if err != nil {
-			return fmt.Errorf("encode the request: %w", err)
+			return nil, fmt.Errorf("encode the request: %w", err)
 		}
 		body = bytes.NewReader(data)
 	}
 	req, err := http.NewRequestWithContext(ctx, method, "http://engine"+path, body) //nolint:gosec // the host is a socket, whatever the path
 	if err != nil {
-		return fmt.Errorf("ask the engine: %w", err)
+		return nil, fmt.Errorf("ask the engine: %w", err)
 	}
 	resp, err := c.http.Do(req) //nolint:gosec // the same
 	if err != nil {
@@ -129,21 +237,13 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 		if !errors.Is(err, ErrNoEngine) && ctx.Err() == nil {
 			err = fmt.Errorf("%w: %w", ErrLost, err)
 		}
-		return fmt.Errorf("ask the engine: %w", err)
+		return nil, fmt.Errorf("ask the engine: %w", err)
 	}
-	defer resp.Body.Close() //nolint:errcheck // read to its end
 	if resp.StatusCode != http.StatusOK {
-		return readFailure(resp)
+		defer resp.Body.Close() //nolint:errcheck // read to its end
+		return nil, readFailure(resp)
 	}
-	if out == nil {
-		_, err = io.Copy(io.Discard, resp.Body)
-	} else {
-		err = json.NewDecoder(resp.Body).Decode(out)
-	}
-	if err != nil {
-		return fmt.Errorf("read the engine's answer: %w: %w", ErrLost, err)
-	}
-	return nil
+	return resp, nil
 }
 
 func readFailure(resp *http.Response) error {

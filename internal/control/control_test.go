@@ -3,6 +3,8 @@ package control_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -28,14 +30,60 @@ type engine struct {
 	events []job.Event
 	wait   chan struct{} // Watch answers events once this is closed
 
-	manifest job.Manifest
-	key      string
-	filter   job.Filter
+	submission job.Submission
+	input      string
+	filter     job.Filter
 }
 
-func (e *engine) Submit(_ context.Context, m job.Manifest, key string) (job.Job, error) {
-	e.manifest, e.key = m, key
+func (e *engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
+	e.submission = s
 	return e.job, e.err
+}
+
+func (e *engine) Plan(_ context.Context, s job.Submission) ([]string, error) {
+	e.submission = s
+	return []string{"qm create"}, e.err
+}
+
+func (e *engine) Kill(_ context.Context, id, signal string) (job.Killed, error) {
+	return job.Killed(id + " " + signal), e.err
+}
+
+func (e *engine) Cleanup(_ context.Context, age time.Duration) (int, error) {
+	return int(age / time.Hour), e.err
+}
+
+func (e *engine) Output(_ context.Context, id, stream string, offset, limit int64) (job.Chunk, error) {
+	return job.Chunk{Data: []byte(id + "\xff" + stream), Offset: offset, Next: limit}, e.err
+}
+
+func (e *engine) Input(_ context.Context, id string, data []byte, closed bool) error {
+	e.input = fmt.Sprint(id, " ", data, " ", closed)
+	return e.err
+}
+
+func (e *engine) OpenArtifact(_ context.Context, id, path string) (io.ReadCloser, job.Artifact, error) {
+	return io.NopCloser(strings.NewReader(id + "\x00" + path)), job.Artifact{Path: path, Size: int64(len(id+path) + 1)}, e.err
+}
+func (e *engine) VMs(context.Context) ([]job.VMInfo, error)            { return []job.VMInfo{e.vm("list")}, e.err }
+func (e *engine) VM(_ context.Context, ref string) (job.VMInfo, error) { return e.vm(ref), e.err }
+func (e *engine) StartVM(_ context.Context, ref string) (job.VMInfo, error) {
+	return e.vm("start " + ref), e.err
+}
+func (e *engine) StopVM(_ context.Context, ref string) (job.VMInfo, error) {
+	return e.vm("stop " + ref), e.err
+}
+func (e *engine) DestroyVM(_ context.Context, ref string) (job.VMInfo, error) {
+	return e.vm("destroy " + ref), e.err
+}
+func (e *engine) SnapshotVM(_ context.Context, ref, name string) (job.VMInfo, error) {
+	return e.vm("snapshot " + ref + " " + name), e.err
+}
+func (e *engine) RevertVM(_ context.Context, ref, name string) (job.VMInfo, error) {
+	return e.vm("revert " + ref + " " + name), e.err
+}
+func (e *engine) vm(asked string) job.VMInfo {
+	return job.VMInfo{VM: job.VM{ID: 7, Name: asked, Status: job.VMRunning}, Jobs: []string{"j1"}}
 }
 func (e *engine) Job(context.Context, string) (job.Job, error)       { return e.job, e.err }
 func (e *engine) Result(context.Context, string) (job.Result, error) { return e.result, e.err }
@@ -111,10 +159,38 @@ func TestClient_CarriesEveryCall(t *testing.T) {
 	ctx := t.Context()
 
 	m := job.Manifest{Task: "echo \x01 ü", AgentType: job.AgentScript, Env: map[string]string{"A": "b\n"}, Timeout: 9}
-	got, err := c.Submit(ctx, m, "key")
+	s := job.Submission{Manifest: m, Kind: job.KindTask, IdempotencyKey: "key", Client: "cli"}
+	got, err := c.Submit(ctx, s)
 	check(t, "Submit", got, e.job, err)
-	check(t, "manifest", e.manifest, m, nil)
-	check(t, "key", e.key, "key", nil)
+	check(t, "submission", e.submission, s, nil)
+	plan, err := c.Plan(ctx, job.Submission{Kind: job.KindVM})
+	check(t, "Plan", plan, []string{"qm create"}, err)
+	check(t, "plan's submission", e.submission, job.Submission{Kind: job.KindVM}, nil)
+	killed, err := c.Kill(ctx, "j1", "INT")
+	check(t, "Kill", killed, "j1 INT", err)
+	count, err := c.Cleanup(ctx, 5*time.Hour)
+	check(t, "Cleanup", count, 5, err)
+	chunk, err := c.Output(ctx, "j1", "stderr", -3, 9)
+	check(t, "Output", chunk, job.Chunk{Data: []byte("j1\xffstderr"), Offset: -3, Next: 9}, err)
+	check(t, "Input", struct{}{}, struct{}{}, c.Input(ctx, "j1", []byte("\x00\xff"), true))
+	check(t, "input", e.input, "j1 [0 255] true", nil)
+	file, about, err := c.OpenArtifact(ctx, "j1", "a b/%2F?ü#")
+	check(t, "OpenArtifact", about, job.Artifact{Path: "a b/%2F?ü#", Size: 14}, err)
+	data, err := io.ReadAll(file)
+	check(t, "artifact", string(data), "j1\x00a b/%2F?ü#", errors.Join(err, file.Close()))
+	vms, err := c.VMs(ctx)
+	check(t, "VMs", vms, []job.VMInfo{e.vm("list")}, err)
+	for want, f := range map[string]func() (job.VMInfo, error){
+		"a/b":           func() (job.VMInfo, error) { return c.VM(ctx, "a/b") },
+		"start dev":     func() (job.VMInfo, error) { return c.StartVM(ctx, "dev") },
+		"stop dev":      func() (job.VMInfo, error) { return c.StopVM(ctx, "dev") },
+		"destroy dev":   func() (job.VMInfo, error) { return c.DestroyVM(ctx, "dev") },
+		"snapshot d &a": func() (job.VMInfo, error) { return c.SnapshotVM(ctx, "d", "&a") },
+		"revert d a":    func() (job.VMInfo, error) { return c.RevertVM(ctx, "d", "a") },
+	} {
+		vm, err := f()
+		check(t, want, vm, e.vm(want), err)
+	}
 	gotJob, err := c.Job(ctx, "j1")
 	check(t, "Job", gotJob, e.job, err)
 	gotResult, err := c.Result(ctx, "j1")
@@ -174,7 +250,7 @@ func TestClient_ErrorsArriveAsWhatTheyWere(t *testing.T) {
 			serve(t, dir, &engine{err: tt.err}, func() {})
 			c := dial(t, dir)
 			_, _, watchErr := c.Watch(t.Context(), "j", 0)
-			_, submitErr := c.Submit(t.Context(), job.Manifest{}, "")
+			_, submitErr := c.Submit(t.Context(), job.Submission{})
 			for _, err := range []error{watchErr, submitErr, c.Cancel(t.Context(), "j")} {
 				if err == nil || !tt.is(err) {
 					t.Errorf("arrived as %#v", err)

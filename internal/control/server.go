@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -91,13 +93,18 @@ func handler(engine Engine, info Info, stop func()) http.Handler {
 		return struct{}{}, nil
 	})
 	handle("POST /v1/jobs", func(_ http.ResponseWriter, r *http.Request) (any, error) {
-		var s submission
-		dec := json.NewDecoder(r.Body)
-		dec.DisallowUnknownFields() // a newer client's field must not be dropped in silence
-		if err := dec.Decode(&s); err != nil {
-			return nil, &job.FieldError{Field: "manifest", Problem: err.Error(), Remedy: "if linus was updated, restart the engine: linus serve --stop"}
+		var s job.Submission
+		if err := decode(r, &s); err != nil {
+			return nil, err
 		}
-		return engine.Submit(r.Context(), s.Manifest, s.IdempotencyKey)
+		return engine.Submit(r.Context(), s)
+	})
+	handle("POST /v1/plan", func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		var s job.Submission
+		if err := decode(r, &s); err != nil {
+			return nil, err
+		}
+		return engine.Plan(r.Context(), s)
 	})
 	handle("GET /v1/jobs", func(_ http.ResponseWriter, r *http.Request) (any, error) {
 		q := r.URL.Query()
@@ -113,6 +120,53 @@ func handler(engine Engine, info Info, stop func()) http.Handler {
 	handle("POST /v1/jobs/{id}/cancel", func(_ http.ResponseWriter, r *http.Request) (any, error) {
 		return struct{}{}, engine.Cancel(r.Context(), r.PathValue("id"))
 	})
+	handle("POST /v1/jobs/{id}/kill", func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		return engine.Kill(r.Context(), r.PathValue("id"), r.URL.Query().Get("signal"))
+	})
+	handle("GET /v1/jobs/{id}/output", func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		q := r.URL.Query()
+		offset, _ := strconv.ParseInt(q.Get("offset"), 10, 64)
+		limit, _ := strconv.ParseInt(q.Get("limit"), 10, 64)
+		return engine.Output(r.Context(), r.PathValue("id"), q.Get("stream"), offset, limit)
+	})
+	handle("POST /v1/jobs/{id}/input", func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		var in input
+		if err := decode(r, &in); err != nil {
+			return nil, err
+		}
+		return struct{}{}, engine.Input(r.Context(), r.PathValue("id"), in.Data, in.Closed)
+	})
+	handle("POST /v1/cleanup", func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		age, err := time.ParseDuration(r.URL.Query().Get("older_than"))
+		if err != nil {
+			return nil, &job.FieldError{Field: "older_than", Problem: err.Error(), Remedy: "give a duration such as 24h"}
+		}
+		return engine.Cleanup(r.Context(), age)
+	})
+	mux.HandleFunc("GET /v1/jobs/{id}/artifacts/{path...}", func(w http.ResponseWriter, r *http.Request) {
+		sendArtifact(w, r, engine)
+	})
+	handle("GET /v1/vms", func(_ http.ResponseWriter, r *http.Request) (any, error) { return engine.VMs(r.Context()) })
+	handle("GET /v1/vms/{vm}", func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		return engine.VM(r.Context(), r.PathValue("vm"))
+	})
+	handle("POST /v1/vms/{vm}/{verb}", func(_ http.ResponseWriter, r *http.Request) (any, error) {
+		ctx, vm, snapshot := r.Context(), r.PathValue("vm"), r.URL.Query().Get("snapshot")
+		switch verb := r.PathValue("verb"); verb {
+		case "start":
+			return engine.StartVM(ctx, vm)
+		case "stop":
+			return engine.StopVM(ctx, vm)
+		case "destroy":
+			return engine.DestroyVM(ctx, vm)
+		case "snapshot":
+			return engine.SnapshotVM(ctx, vm, snapshot)
+		case "revert":
+			return engine.RevertVM(ctx, vm, snapshot)
+		default:
+			return nil, fmt.Errorf("a VM cannot %s", verb)
+		}
+	})
 	handle("GET /v1/jobs/{id}/events", func(_ http.ResponseWriter, r *http.Request) (any, error) {
 		after, _ := strconv.ParseInt(r.URL.Query().Get("after"), 10, 64)
 		ctx, cancel := context.WithTimeout(r.Context(), longestPoll)
@@ -127,6 +181,43 @@ func handler(engine Engine, info Info, stop func()) http.Handler {
 		return engine.CheckHost(r.Context())
 	})
 	return mux
+}
+
+// decode reads a request's body.
+func decode(r *http.Request, v any) error {
+	dec := json.NewDecoder(r.Body)
+	dec.DisallowUnknownFields() // a newer client's field must not be dropped in silence
+	if err := dec.Decode(v); err != nil {
+		return &job.FieldError{Field: "request", Problem: err.Error(), Remedy: "if linus was updated, restart the engine: linus serve --stop"}
+	}
+	return nil
+}
+
+// artifactHeader carries an artifact's description beside its bytes.
+const artifactHeader = "Linus-Artifact"
+
+// sendArtifact answers a file as it is. One that breaks off is an answer that
+// breaks off.
+func sendArtifact(w http.ResponseWriter, r *http.Request, engine Engine) {
+	file, about, err := engine.OpenArtifact(r.Context(), r.PathValue("id"), r.PathValue("path"))
+	if err != nil {
+		code, body := encodeErrorBody(err)
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_ = json.NewEncoder(w).Encode(body)
+		return
+	}
+	defer func() { _ = file.Close() }()
+	description, err := json.Marshal(about)
+	if err != nil {
+		panic(http.ErrAbortHandler) // cannot happen: strings and numbers
+	}
+	w.Header().Set(artifactHeader, url.QueryEscape(string(description)))
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Length", strconv.FormatInt(about.Size, 10))
+	if _, err := io.Copy(w, file); err != nil {
+		panic(http.ErrAbortHandler)
+	}
 }
 
 func encodeErrorBody(err error) (int, any) {

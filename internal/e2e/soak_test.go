@@ -52,6 +52,7 @@ type soak struct {
 	ledger  *ledger // nil where VMs cannot reach it
 	clients []*mcpClient
 	began   time.Time
+	jobs    int // how many
 
 	rng *rand.Rand // by one goroutine at a time: first the plan's, then the faults'
 
@@ -119,6 +120,7 @@ func (s *soak) withManifest(j soakJob) soakJob {
 
 // run submits the jobs, injects faults until all have ended, and checks each.
 func (s *soak) run(jobs []soakJob, inject func(over <-chan struct{})) {
+	s.jobs = len(jobs)
 	over := make(chan struct{})
 	var faults, following sync.WaitGroup
 	faults.Go(func() { inject(over) })
@@ -144,7 +146,7 @@ func (s *soak) follow(j *soakJob) {
 	}
 	hit := j.kind == "ends" || j.kind == "timeout" || j.kind == "cancel"
 	var job map[string]any
-	for deadline := time.Now().Add(15 * time.Minute); ; {
+	for deadline := time.Now().Add(5*time.Minute + time.Duration(s.jobs)*5*time.Second); ; {
 		if job = s.ask(j, "get_job_status", map[string]any{"job_id": j.id}); job == nil {
 			return
 		}

@@ -22,7 +22,7 @@ func (e *Executor) whileSilent(ctx context.Context, j job.Job, state RunState, w
 	log := e.Log.With("job_id", j.ID)
 	if state.Unattended {
 		log.Warn("the job runner is gone, starting it again")
-		if err := e.Guest.Start(ctx, *j.VM); err != nil {
+		if err := e.Guest.Start(ctx, j); err != nil {
 			log.Warn("the job runner did not start again", "err", err)
 		}
 		return // the next look tells what it found
@@ -56,7 +56,7 @@ func (e *Executor) findWay(ctx context.Context, j job.Job, w *ways) error {
 		local = e.CallbackAddr()
 	}
 	before := w.way
-	if w.way, err = e.Guest.Callbacks(ctx, *j.VM, url, local); err != nil {
+	if w.way, err = e.Guest.Callbacks(ctx, j, url, local); err != nil {
 		w.way = before
 		return err
 	}

@@ -38,15 +38,37 @@ func (e *Executor) dispatch(ctx context.Context, unfinished []job.Job) {
 		case <-ctx.Done():
 			return
 		case <-e.wake:
-		case <-tick.C:
-			left, err := e.Store.Unfinished(ctx)
-			if err != nil {
-				e.Log.Error("find unfinished jobs failed", "err", err)
+			if !e.mustLook() {
 				continue
 			}
-			e.adopt(ctx, &jobs, left)
+		case <-tick.C:
+			if err := e.expire(ctx); err != nil && ctx.Err() == nil {
+				e.Log.Error("find VMs whose time is over failed", "err", err)
+			}
 		}
+		left, err := e.Store.Unfinished(ctx)
+		if err != nil {
+			e.Log.Error("find unfinished jobs failed", "err", err)
+			continue
+		}
+		e.adopt(ctx, &jobs, left)
 	}
+}
+
+// lookAgain makes the dispatcher take up a job that was done and is not any more.
+func (e *Executor) lookAgain() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.look = true
+	e.poke()
+}
+
+func (e *Executor) mustLook() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	look := e.look
+	e.look = false
+	return look
 }
 
 // adopt goes on with jobs that had begun and queues those that had not.
@@ -60,14 +82,25 @@ func (e *Executor) adopt(ctx context.Context, jobs *sync.WaitGroup, unfinished [
 			e.waiting = append(e.waiting, j.ID)
 		default:
 			e.Log.Info("job adopted", "job_id", j.ID, "status", j.Status, "phase", j.Phase)
-			e.launch(ctx, jobs, j.ID, true)
+			e.launch(ctx, jobs, j, true)
 		}
 	}
 	e.leftover = 0
 }
 
+// slots counts the jobs at work that hold a VM of their own. e.mu is held.
+func (e *Executor) slots() int {
+	n := 0
+	for _, r := range e.live {
+		if !r.shares {
+			n++
+		}
+	}
+	return n
+}
+
 // startWaiting starts the jobs at the head of the line while slots are free.
-// A waiting job that was cancelled needs no slot.
+// A waiting job that was cancelled, or that shares a VM, needs no slot.
 func (e *Executor) startWaiting(ctx context.Context, jobs *sync.WaitGroup) {
 	e.mu.Lock()
 	waiting := slices.Clone(e.waiting)
@@ -81,18 +114,19 @@ func (e *Executor) startWaiting(ctx context.Context, jobs *sync.WaitGroup) {
 			return
 		}
 		e.mu.Lock()
-		if len(e.live) < e.MaxJobs || j.Outcome != nil {
+		if e.slots() < e.MaxJobs || j.Outcome != nil || j.Shares() {
 			e.waiting = slices.DeleteFunc(e.waiting, func(w string) bool { return w == id })
-			e.launch(ctx, jobs, id, false)
+			e.launch(ctx, jobs, j, false)
 		}
 		e.mu.Unlock()
 	}
 }
 
 // launch works on a job in a goroutine of its own. e.mu is held.
-func (e *Executor) launch(ctx context.Context, jobs *sync.WaitGroup, id string, adopted bool) {
+func (e *Executor) launch(ctx context.Context, jobs *sync.WaitGroup, j job.Job, adopted bool) {
+	id := j.ID
 	jobCtx, cancel := context.WithCancelCause(ctx)
-	r := &run{id: id, cancel: cancel, changed: make(chan struct{}, 1), adopted: adopted}
+	r := &run{id: id, shares: j.Shares(), cancel: cancel, changed: make(chan struct{}, 1), adopted: adopted}
 	e.live[id] = r
 	jobs.Go(func() {
 		defer cancel(nil)

@@ -31,6 +31,9 @@ type Options struct {
 	// CallbackAddr is where callbacks are listened for, "host:port" for this
 	// machine itself: the end of tunnels from VMs. Nil: no tunnels.
 	CallbackAddr func() string
+	// Secrets answers the values of named secrets, or an error that names the
+	// ones nobody has. Nil: there are none.
+	Secrets func(names []string) (map[string]string, error)
 
 	Defaults           job.Defaults
 	MaxJobs            int           // jobs that hold a VM at once; 4
@@ -53,9 +56,12 @@ type Executor struct {
 	done chan struct{} // the dispatcher and all its jobs have ended
 
 	mu       sync.Mutex
-	waiting  []string        // pending jobs in order of submission
-	live     map[string]*run // jobs somebody is working on
-	leftover int             // unfinished jobs nobody is working on, as last seen
+	waiting  []string                 // pending jobs in order of submission
+	live     map[string]*run          // jobs somebody is working on
+	leftover int                      // unfinished jobs nobody is working on, as last seen
+	expiring int                      // persistent VMs that are to go some day, as last seen
+	look     bool                     // for unfinished jobs nobody is working on, at once
+	inputs   map[string]chan struct{} // jobs whose stdin is being written to
 	watchers map[string]chan struct{}
 	stop     context.CancelCauseFunc
 }
@@ -66,6 +72,7 @@ type run struct {
 	cancel  context.CancelCauseFunc
 	changed chan struct{} // a report arrived
 	adopted bool          // another process, or an earlier try, was here before
+	shares  bool          // it runs in another job's VM
 }
 
 // New makes an Executor; nothing runs before Start.
@@ -84,6 +91,7 @@ func New(o Options) *Executor {
 		done:     make(chan struct{}),
 		live:     map[string]*run{},
 		watchers: map[string]chan struct{}{},
+		inputs:   map[string]chan struct{}{},
 	}
 }
 
@@ -114,37 +122,72 @@ func (e *Executor) Close(ctx context.Context) error {
 	}
 }
 
-// Idle reports whether no job is unfinished.
+// Idle reports whether no job is unfinished, and no VM waits for its time to be over.
 func (e *Executor) Idle() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return len(e.waiting) == 0 && len(e.live) == 0 && e.leftover == 0
+	return len(e.waiting) == 0 && len(e.live) == 0 && e.leftover == 0 && e.expiring == 0
 }
 
-// Submit checks the manifest, stores the job and answers at once. A key used
-// before answers the first job.
-func (e *Executor) Submit(ctx context.Context, m job.Manifest, key string) (job.Job, error) {
-	if err := m.Validate(); err != nil {
+// Submit checks what is asked for, stores the job and answers at once. A key
+// used before answers the first job.
+func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error) {
+	s.Kind = cmp.Or(s.Kind, job.KindTask)
+	m, err := e.complete(s)
+	if err != nil {
 		return job.Job{}, err
 	}
-	m = m.WithDefaults(e.Defaults)
-	if err := m.Validate(); err != nil {
-		return job.Job{}, fmt.Errorf("a configured default is wrong: %w", err)
+	if m.VM != "" {
+		if _, err := e.keptVM(ctx, m.VM); err != nil {
+			return job.Job{}, err
+		}
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
 		return job.Job{}, fmt.Errorf("make a job id: %w", err)
 	}
-	j := job.Job{ID: id.String(), Manifest: m, Status: job.Pending, CreatedAt: now()}
-	j, created, err := e.Store.Insert(ctx, j, "", key)
+	j := job.Job{ID: id.String(), Kind: s.Kind, Client: s.Client, Manifest: m, Status: job.Pending, CreatedAt: now()}
+	j, created, err := e.Store.Insert(ctx, j, "", s.IdempotencyKey)
 	if err != nil {
 		return job.Job{}, fmt.Errorf("store the job: %w", err)
 	}
 	if created {
-		e.Log.Info("job submitted", "job_id", j.ID)
+		e.Log.Info("job submitted", "job_id", j.ID, "kind", j.Kind, "client", j.Client)
 		e.enqueue(j.ID)
 	}
 	return j, nil
+}
+
+// complete checks a submission and answers its manifest with every default.
+func (e *Executor) complete(s job.Submission) (job.Manifest, error) {
+	m := s.Manifest
+	switch s.Kind {
+	case job.KindTask:
+	case job.KindVM:
+		m.Task, m.AgentType, m.Lifecycle = "make VM "+m.VMName, job.AgentScript, job.Persistent
+	default:
+		return m, &job.FieldError{Field: "kind", Problem: fmt.Sprintf("%q is unknown", s.Kind), Remedy: "use task or vm"}
+	}
+	if err := m.Validate(); err != nil {
+		return m, err
+	}
+	m = m.WithDefaults(e.Defaults)
+	if err := m.Validate(); err != nil {
+		return m, fmt.Errorf("a configured default is wrong: %w", err)
+	}
+	_, err := e.secrets(m)
+	return m, err
+}
+
+// secrets answers the values of the manifest's secrets.
+func (e *Executor) secrets(m job.Manifest) (map[string]string, error) {
+	if len(m.Secrets) == 0 {
+		return nil, nil
+	}
+	if e.Secrets == nil {
+		return nil, &job.FieldError{Field: "manifest.secrets", Problem: fmt.Sprintf("unknown secret %q", m.Secrets[0]), Remedy: "configure the secret on the server, or remove it"}
+	}
+	return e.Secrets(m.Secrets)
 }
 
 // Job answers what is known of a job. While it waits, Progress says for what.
@@ -155,7 +198,7 @@ func (e *Executor) Job(ctx context.Context, id string) (job.Job, error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if place := slices.Index(e.waiting, id); place >= 0 && len(e.live) >= e.MaxJobs {
+	if place := slices.Index(e.waiting, id); place >= 0 && e.slots() >= e.MaxJobs {
 		j.Progress = fmt.Sprintf("waiting: %d of %d slots in use, %d jobs ahead", e.MaxJobs, e.MaxJobs, place)
 	}
 	return j, nil
@@ -196,18 +239,28 @@ func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
 	return r, nil
 }
 
-var errCancelled = errors.New("cancelled by user")
+var (
+	errCancelled = errors.New("cancelled by user")
+	errKilled    = errors.New("killed by user")
+)
 
 // Cancel ends a job. It returns once that is decided; the task is stopped, its
 // output collected and its VM destroyed right after. Cancelling again is fine
 // until the end is reached, then it is job.ErrCompleted.
 func (e *Executor) Cancel(ctx context.Context, id string) error {
-	outcome := job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, Error: "Cancelled by user", At: now()}
+	return e.end(ctx, id, job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, Error: "Cancelled by user"}, "", errCancelled)
+}
+
+// end decides a job by a caller's wish and wakes who works on it. signal is
+// what its task gets, TERM when empty.
+func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, signal string, cause error) error {
+	outcome.At = now()
 	_, err := e.update(ctx, id, func(j *job.Job) ([]job.Event, error) {
 		switch {
 		case j.Decide(outcome):
+			j.StopSignal = signal
 			return []job.Event{decided(outcome)}, nil
-		case !j.Status.Terminal() && j.Outcome.Reason == job.ReasonCancelled:
+		case !j.Status.Terminal() && j.Outcome.Reason == outcome.Reason:
 			return nil, nil
 		default:
 			return nil, job.ErrCompleted
@@ -216,11 +269,11 @@ func (e *Executor) Cancel(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	e.Log.Info("job cancelled", "job_id", id)
+	e.Log.Info("job ended by request", "job_id", id, "reason", outcome.Reason)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if r := e.live[id]; r != nil {
-		r.cancel(errCancelled)
+		r.cancel(cause)
 	}
 	e.poke()
 	return nil

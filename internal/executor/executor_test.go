@@ -71,12 +71,12 @@ func (r *rig) stop() {
 // behave sets the fake; a task's end is reported by callback, as runners do.
 func (r *rig) behave(b providertest.Behaviour, reports bool) {
 	if reports {
-		b.OnStart = func(vm job.VM, p executor.Payload) {
+		b.OnStart = func(j job.Job, p executor.Payload) {
 			code := 0
 			if b.Task != nil {
 				code = b.Task(p).ExitCode
 			}
-			if err := r.Report(context.Background(), p.JobID, p.Token, job.Report{Kind: job.ReportComplete, ExitCode: code}); err != nil {
+			if err := r.Report(context.Background(), j.ID, p.Token, job.Report{Kind: job.ReportComplete, ExitCode: code}); err != nil {
 				r.t.Errorf("report: %v", err)
 			}
 		}
@@ -90,7 +90,7 @@ func (r *rig) submit(change ...func(*job.Manifest)) string {
 	for _, c := range change {
 		c(&m)
 	}
-	j, err := r.Submit(context.Background(), m, "")
+	j, err := r.Submit(context.Background(), job.Submission{Manifest: m})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -312,7 +312,7 @@ func TestReport_LateAndRepeatedChangeNothing(t *testing.T) {
 	started := make(chan struct{})
 	r.fake.Set(providertest.Behaviour{
 		Task:    task(providertest.Task{Until: make(chan struct{})}),
-		OnStart: func(_ job.VM, p executor.Payload) { token = p.Token; close(started) },
+		OnStart: func(_ job.Job, p executor.Payload) { token = p.Token; close(started) },
 	})
 	id := r.submit()
 	<-started
@@ -358,7 +358,7 @@ func TestReport_ConcurrentCompletes(t *testing.T) {
 	tokens := make(chan string, 1)
 	r.fake.Set(providertest.Behaviour{
 		Task:    task(providertest.Task{Until: make(chan struct{})}),
-		OnStart: func(_ job.VM, p executor.Payload) { tokens <- p.Token },
+		OnStart: func(_ job.Job, p executor.Payload) { tokens <- p.Token },
 	})
 	id := r.submit()
 	token := <-tokens
@@ -489,11 +489,11 @@ func TestSubmit_KeyAnswersTheFirstJob(t *testing.T) {
 	r := newRig(t, 1)
 	r.behave(providertest.Behaviour{}, true)
 	m := job.Manifest{Task: "x", AgentType: job.AgentScript}
-	first, err := r.Submit(context.Background(), m, "key-1")
+	first, err := r.Submit(context.Background(), job.Submission{Manifest: m, IdempotencyKey: "key-1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := r.Submit(context.Background(), m, "key-1")
+	second, err := r.Submit(context.Background(), job.Submission{Manifest: m, IdempotencyKey: "key-1"})
 	if err != nil || second.ID != first.ID {
 		t.Errorf("second submit: %s, %v; the first was %s", second.ID, err, first.ID)
 	}

@@ -44,7 +44,7 @@ func (e *Executor) follow(ctx context.Context, r *run) error {
 		case <-wait.C:
 			wait.Reset(probeEvery)
 		}
-		state, err := e.Guest.Probe(ctx, *j.VM)
+		state, err := e.Guest.Probe(ctx, j)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -126,12 +126,12 @@ func (e *Executor) collectOutput(ctx context.Context, j job.Job) (out [2]job.Out
 	var state RunState
 	fetchErr := retry(fetchCtx, func() error {
 		if j.Outcome.Reason != job.ReasonExitStatus {
-			if err := e.Guest.Stop(fetchCtx, *j.VM); err != nil {
+			if err := e.Guest.Stop(fetchCtx, j, cmp.Or(j.StopSignal, "TERM")); err != nil {
 				return err
 			}
 		}
 		var err error
-		state, err = e.Guest.Probe(fetchCtx, *j.VM)
+		state, err = e.Guest.Probe(fetchCtx, j)
 		return err
 	})
 	for i, stream := range []string{job.Stdout, job.Stderr} {
@@ -173,7 +173,7 @@ func (e *Executor) fetch(ctx context.Context, j job.Job, stream string, total in
 	var tail []byte
 	for int64(len(tail)) < e.MaxOutput/2 {
 		at := total - e.MaxOutput/2 + int64(len(tail))
-		data, err := e.Guest.ReadOutput(ctx, *j.VM, stream, at, min(outputChunk, total-at))
+		data, err := e.Guest.ReadOutput(ctx, j, stream, at, min(outputChunk, total-at))
 		if err != nil {
 			return nil, err
 		}
@@ -190,7 +190,7 @@ func (e *Executor) catchUp(ctx context.Context, j job.Job, stream string, size i
 	offset, err := e.Store.AppendOutput(ctx, j.ID, stream, 0, nil)
 	for err == nil && offset < size {
 		var data []byte
-		if data, err = e.Guest.ReadOutput(ctx, *j.VM, stream, offset, min(outputChunk, size-offset)); err != nil {
+		if data, err = e.Guest.ReadOutput(ctx, j, stream, offset, min(outputChunk, size-offset)); err != nil {
 			return err
 		}
 		if len(data) == 0 {

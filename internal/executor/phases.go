@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -21,8 +22,13 @@ type phase struct {
 }
 
 // The life of a job. The working phases stop at the first failure, at a cancel
-// or when the outcome is decided; the ending phases always follow.
+// or when the outcome is decided; the ending phases always follow. A job that
+// makes a VM to stay has one working phase: that is all there is to it.
 var (
+	making = []phase{
+		{"provision", (*Executor).provision, job.ReasonProvisionFailed}, // a VM that answers SSH
+		{"ready", (*Executor).ready, job.ReasonInternal},                // which is the job's success
+	}
 	working = []phase{
 		{"provision", (*Executor).provision, job.ReasonProvisionFailed}, // a VM that answers SSH
 		{"push", (*Executor).push, job.ReasonStartFailed},               // runner, task and files into it
@@ -31,7 +37,7 @@ var (
 	}
 	ending = []phase{
 		{"collect", (*Executor).collect, job.ReasonInternal}, // the whole output; then the status is terminal
-		{"destroy", (*Executor).destroy, job.ReasonInternal}, // the VM
+		{"destroy", (*Executor).destroy, job.ReasonInternal}, // the VM, or what the job left in another's
 	}
 )
 
@@ -41,7 +47,11 @@ func (e *Executor) work(ctx, jobCtx context.Context, r *run) (done bool) {
 	log := e.Log.With("job_id", r.id)
 	j, err := e.Store.Job(ctx, r.id)
 	if err == nil && j.Outcome == nil {
-		err = e.workTask(jobCtx, r)
+		phases := working
+		if j.Kind == job.KindVM {
+			phases = making
+		}
+		err = e.workTask(jobCtx, r, phases)
 	}
 	if ctx.Err() != nil {
 		return false // the engine stops; the next one goes on here
@@ -63,8 +73,8 @@ func (e *Executor) work(ctx, jobCtx context.Context, r *run) (done bool) {
 
 // workTask runs the working phases. When one fails, that decides the job,
 // unless something else did before.
-func (e *Executor) workTask(ctx context.Context, r *run) error {
-	for _, p := range working {
+func (e *Executor) workTask(ctx context.Context, r *run, phases []phase) error {
+	for _, p := range phases {
 		err := e.runPhase(ctx, r, p)
 		if err == nil {
 			continue
@@ -111,12 +121,22 @@ func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
 	return errors.Join(err, noteErr)
 }
 
-// provision makes the job's VM. The row says that a VM is intended before one
-// can exist, and its ID the moment that is ours.
+// provision makes the job's VM, or finds the one it shares. The row says that a
+// VM is intended before one can exist, and its ID the moment that is ours.
 func (e *Executor) provision(ctx context.Context, r *run) error {
-	j, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
+	j, err := e.Store.Job(ctx, r.id)
+	if err == nil && j.Shares() {
+		return e.join(ctx, r, j)
+	}
+	if err == nil && j.VM == nil {
+		err = e.freeName(ctx, j)
+	}
+	if err != nil {
+		return err
+	}
+	j, err = e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
 		if j.VM == nil {
-			j.VM = &job.VM{Name: vmName(j.ID), Job: j.ID, Owner: e.Owner, State: job.VMIntended}
+			j.VM = &job.VM{Name: cmp.Or(j.Manifest.VMName, vmName(j.ID)), Job: j.ID, Owner: e.Owner, State: job.VMIntended}
 		}
 		return become(j, job.Provisioning), nil
 	})
@@ -145,6 +165,9 @@ func (e *Executor) provision(ctx context.Context, r *run) error {
 		return err
 	}
 	vm.State = job.VMCreated
+	if j.Manifest.TTL > 0 {
+		vm.ExpiresAt = now().Add(time.Duration(j.Manifest.TTL) * time.Second)
+	}
 	_, err = e.update(context.WithoutCancel(ctx), r.id, func(j *job.Job) ([]job.Event, error) {
 		j.VM = &vm
 		return nil, nil
@@ -193,8 +216,11 @@ func (e *Executor) vmSpec(j job.Job) (VMSpec, error) {
 	}
 	const mib, gib = 1 << 20, 1 << 30
 	var lease time.Duration
-	if e.Lease > 0 && j.Manifest.Lifecycle == job.Ephemeral {
+	switch {
+	case e.Lease > 0 && j.Manifest.Lifecycle == job.Ephemeral:
 		lease = time.Duration(j.Manifest.Timeout)*time.Second + e.Lease
+	case e.Lease > 0 && j.Manifest.TTL > 0:
+		lease = time.Duration(j.Manifest.TTL)*time.Second + e.Lease
 	}
 	return VMSpec{
 		Lease: lease,
@@ -203,6 +229,8 @@ func (e *Executor) vmSpec(j job.Job) (VMSpec, error) {
 		MemoryMB: int((memory + mib - 1) / mib),
 		DiskGB:   int((disk + gib - 1) / gib),
 		Template: j.Manifest.VMTemplate,
+		OS:       j.Manifest.OS,
+		Network:  j.Manifest.Network,
 	}, nil
 }
 
@@ -213,7 +241,7 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 		return err
 	}
 	if r.adopted {
-		if state, err := e.Guest.Probe(ctx, *j.VM); err == nil && state.Started {
+		if state, err := e.Guest.Probe(ctx, j); err == nil && state.Started {
 			return nil // its runner holds the token it was given
 		}
 	}
@@ -237,11 +265,16 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 	if err := e.Store.SetTokenHash(ctx, r.id, tokenHash(token)); err != nil {
 		return err
 	}
+	secrets, err := e.secrets(manifest)
+	if err != nil {
+		return err
+	}
 	payload := Payload{
-		JobID: r.id, Manifest: manifest, CallbackURL: url, Token: token,
+		Secrets: secrets,
+		Manifest: manifest, CallbackURL: url, Token: token,
 		HeartbeatInterval: int(e.HeartbeatInterval / time.Second), MaxOutput: e.MaxOutput,
 	}
-	return e.reach(ctx, func() error { return e.Guest.Push(ctx, *j.VM, payload) })
+	return e.reach(ctx, func() error { return e.Guest.Push(ctx, j, payload) })
 }
 
 // start starts the task. StartedAt is written before: from then on there may
@@ -257,7 +290,7 @@ func (e *Executor) start(ctx context.Context, r *run) error {
 	if err != nil || j.Status == job.Running {
 		return err
 	}
-	if err := e.reach(ctx, func() error { return e.Guest.Start(ctx, *j.VM) }); err != nil {
+	if err := e.reach(ctx, func() error { return e.Guest.Start(ctx, j) }); err != nil {
 		return err
 	}
 	_, err = e.update(context.WithoutCancel(ctx), r.id, func(j *job.Job) ([]job.Event, error) {
@@ -272,11 +305,14 @@ func (e *Executor) start(ctx context.Context, r *run) error {
 // destroy removes the job's VM, unless it is to outlive the job.
 func (e *Executor) destroy(ctx context.Context, r *run) error {
 	j, err := e.Store.Job(ctx, r.id)
-	if err != nil || j.VM == nil || j.VM.State == job.VMDestroyed {
+	if err != nil || j.VM == nil || j.VM.State == job.VMDestroyed || j.VM.State == job.VMReleased {
 		return err
 	}
-	e.Guest.Forget(*j.VM)
-	if j.Manifest.Lifecycle == job.Persistent && j.VM.State == job.VMCreated {
+	if j.Shares() {
+		return e.release(ctx, r, j)
+	}
+	e.Guest.Forget(j)
+	if j.KeepsVM() {
 		return nil
 	}
 	if err := e.removeVM(ctx, j); err != nil {

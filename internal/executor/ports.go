@@ -6,6 +6,7 @@ package executor
 import (
 	"context"
 	"errors"
+	"io"
 	"time"
 
 	"linus/internal/job"
@@ -19,7 +20,9 @@ type VMSpec struct {
 	CPU      int    // cores
 	MemoryMB int
 	DiskGB   int
-	Template string // name or VM ID of the template to clone
+	Template string // name or VM ID of the template to clone; empty: OS
+	OS       string // one of job.Systems, from its cloud image; empty: Template
+	Network  job.Network
 
 	// Lease: should nobody destroy the VM within this time, the host itself
 	// does, after the same proof. 0: never.
@@ -58,6 +61,20 @@ type Provider interface {
 	Destroy(ctx context.Context, vm job.VM) error
 	// List finds every VM that carries this installation's owner marker.
 	List(ctx context.Context) ([]job.VM, error)
+	// Plan tells what Create would do, one command a line, and changes nothing.
+	Plan(ctx context.Context, spec VMSpec) ([]string, error)
+	// StartVM starts a VM, after proof, and answers it as it then is (its address
+	// may be another) once it answers SSH. A running VM is success.
+	StartVM(ctx context.Context, vm job.VM, progress func(Progress)) (job.VM, error)
+	// StopVM shuts a VM down, after proof, and turns it off when it does not.
+	// A stopped VM is success.
+	StopVM(ctx context.Context, vm job.VM) error
+	// SnapshotVM keeps the VM's disk as it is now under a name, after proof. A
+	// snapshot of that name is an error.
+	SnapshotVM(ctx context.Context, vm job.VM, name string) error
+	// RevertVM brings the VM back to a snapshot, after proof, starts it and
+	// answers it as StartVM does. What was on its disk since is lost.
+	RevertVM(ctx context.Context, vm job.VM, name string, progress func(Progress)) (job.VM, error)
 	// CallbackHost is this machine's address as VMs of the host can reach it:
 	// the near end of the connection to the host. Never "localhost", unless
 	// the host itself is this machine's loopback.
@@ -66,12 +83,12 @@ type Provider interface {
 
 // Payload is all that a VM needs to run one job.
 type Payload struct {
-	JobID             string
-	Manifest          job.Manifest // with file contents
-	CallbackURL       string       // without a trailing slash; empty: no callbacks
-	Token             string       // the job's callback token
-	HeartbeatInterval int          // seconds
-	MaxOutput         int64        // bytes
+	Manifest          job.Manifest      // with file contents
+	Secrets           map[string]string // values by name; they go to a tmpfs
+	CallbackURL       string            // without a trailing slash; empty: no callbacks
+	Token             string            // the job's callback token
+	HeartbeatInterval int               // seconds
+	MaxOutput         int64             // bytes
 }
 
 // RunState is what the runner in the VM says of the task.
@@ -97,27 +114,57 @@ const (
 	CallbacksNone   CallbackWay = "none"   // not at all: Probe and ReadOutput tell
 )
 
-// Guest works inside a VM over SSH. Every method may be called again.
+// ArtifactLimits bound what is collected of one job.
+type ArtifactLimits struct {
+	Files int   // how many
+	Each  int64 // bytes of one file
+	All   int64 // bytes of all together
+}
+
+// FoundArtifact is a file in the VM that the job's patterns match.
+type FoundArtifact struct {
+	job.Artifact
+	Source string // its absolute path in the VM
+}
+
+// Guest works inside a VM over SSH, for one job in it: j.ID is the job, *j.VM
+// the VM, which may be another job's. Jobs in one VM do not touch each other.
+// Every method may be called again.
 type Guest interface {
 	// Push uploads the job runner, the task, its files and settings.
-	Push(ctx context.Context, vm job.VM, p Payload) error
+	Push(ctx context.Context, j job.Job, p Payload) error
 	// Start starts the task detached and returns when it runs (or has run).
-	Start(ctx context.Context, vm job.VM) error
+	Start(ctx context.Context, j job.Job) error
 	// Callbacks finds a way for a started task's callbacks, each tried from
 	// inside the VM: to url, else by a tunnel to local, an address this process
 	// can dial (empty: no tunnel), which is held open until Forget or the next
 	// call.
-	Callbacks(ctx context.Context, vm job.VM, url, local string) (CallbackWay, error)
+	Callbacks(ctx context.Context, j job.Job, url, local string) (CallbackWay, error)
 	// Probe asks where the task stands. It does not wait long for a VM that is
 	// silent.
-	Probe(ctx context.Context, vm job.VM) (RunState, error)
+	Probe(ctx context.Context, j job.Job) (RunState, error)
 	// ReadOutput answers at most limit bytes of stdout or stderr from offset;
 	// fewer only at the end.
-	ReadOutput(ctx context.Context, vm job.VM, stream string, offset, limit int64) ([]byte, error)
-	// Stop ends the task's whole process tree: TERM, then KILL.
-	Stop(ctx context.Context, vm job.VM) error
-	// Forget closes connections to the VM.
-	Forget(vm job.VM)
+	ReadOutput(ctx context.Context, j job.Job, stream string, offset, limit int64) ([]byte, error)
+	// Input appends data to the task's open stdin at offset, which is the count
+	// of bytes sent before: what is there already is not sent twice. It answers
+	// the count after.
+	Input(ctx context.Context, j job.Job, offset int64, data []byte) (int64, error)
+	// CloseInput lets the task read the end of its stdin after what was sent.
+	CloseInput(ctx context.Context, j job.Job) error
+	// Stop ends the task's whole process tree: the signal (TERM, KILL, INT, HUP
+	// or QUIT), and KILL for what is left 5 s later.
+	Stop(ctx context.Context, j job.Job, signal string) error
+	// Artifacts finds what the job's patterns match once the task has ended;
+	// skipped says, a line each, what was left out and why.
+	Artifacts(ctx context.Context, j job.Job, limits ArtifactLimits) (found []FoundArtifact, skipped []string, err error)
+	// ReadArtifact answers at most limit bytes of a found file from offset;
+	// fewer only at the end.
+	ReadArtifact(ctx context.Context, j job.Job, source string, offset, limit int64) ([]byte, error)
+	// Clean removes what the job has left of itself in a VM that stays.
+	Clean(ctx context.Context, j job.Job) error
+	// Forget closes the connections for the job.
+	Forget(j job.Job)
 }
 
 // Store keeps jobs. Everything acknowledged survives kill -9.
@@ -137,6 +184,8 @@ type Store interface {
 	// edits it and answers the events that tell of it. An error from change
 	// is returned as it is, and nothing is written. The manifest is not written.
 	Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error)
+	// VMs answers the jobs whose own VM is intended or created, oldest first.
+	VMs(ctx context.Context) ([]job.Job, error)
 	// Events answers the job's events with Seq > after, in order.
 	Events(ctx context.Context, id string, after int64) ([]job.Event, error)
 	// TokenHash and SetTokenHash keep the hex sha256 of the job's callback token.
@@ -154,4 +203,10 @@ type Store interface {
 	Forget(ctx context.Context, before time.Time) (int, error)
 	// Output answers at most limit bytes held of a stream, from offset.
 	Output(ctx context.Context, id, stream string, offset, limit int64) ([]byte, error)
+	// PutArtifact keeps a part of a file the job left, at offset; the file at
+	// path becomes what was written from offset 0 on.
+	PutArtifact(ctx context.Context, id, path string, offset int64, data []byte) error
+	// OpenArtifact answers a kept file; job.ErrNotFound, or an error that is
+	// fs.ErrNotExist.
+	OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, error)
 }

@@ -18,18 +18,18 @@ type unreachableGuest struct {
 
 var errUnreachable = &job.HostError{Op: "start the task", Class: job.HostUnreachable, Text: "the connection ended"}
 
-func (g *unreachableGuest) Push(ctx context.Context, vm job.VM, p executor.Payload) error {
+func (g *unreachableGuest) Push(ctx context.Context, j job.Job, p executor.Payload) error {
 	if g.pushes.Add(1) <= 2 {
 		return errUnreachable
 	}
-	return g.Guest.Push(ctx, vm, p)
+	return g.Guest.Push(ctx, j, p)
 }
 
-func (g *unreachableGuest) Start(ctx context.Context, vm job.VM) error {
+func (g *unreachableGuest) Start(ctx context.Context, j job.Job) error {
 	if g.starts.Add(1) <= 2 {
 		return errUnreachable
 	}
-	return g.Guest.Start(ctx, vm)
+	return g.Guest.Start(ctx, j)
 }
 
 func TestStart_VMOutOfReachForAWhile(t *testing.T) {

@@ -24,36 +24,36 @@ var errNoAnswer = errors.New("no server answers there")
 // straight to url, else by a tunnel to local that is held open, over this
 // connection and those that follow it, until Forget or the next call. Every way
 // is tried from inside the VM before it is chosen.
-func (g *Guest) Callbacks(ctx context.Context, vm job.VM, url, local string) (executor.CallbackWay, error) {
-	g.endTunnel(vm.Job)
-	err := g.sendCallbacks(ctx, vm, url)
+func (g *Guest) Callbacks(ctx context.Context, j job.Job, url, local string) (executor.CallbackWay, error) {
+	g.endTunnel(j.ID)
+	err := g.sendCallbacks(ctx, j, url)
 	if err == nil {
 		return executor.CallbacksDirect, nil
 	}
 	if !errors.Is(err, errNoAnswer) {
-		return "", g.fault(ctx, "find a way for callbacks from", vm, result.Result{}, err)
+		return "", g.fault(ctx, "find a way for callbacks from", j, result.Result{}, err)
 	}
 	if local == "" {
 		return executor.CallbacksNone, nil
 	}
-	t, err := g.openTunnel(ctx, vm, local)
+	t, err := g.openTunnel(ctx, j, local)
 	switch {
 	case errors.Is(err, errNoAnswer), errors.Is(err, remote.ErrNoForwarding):
-		g.o.Log.WarnContext(ctx, "no callbacks from the VM", "vm_id", vm.ID, "job_id", vm.Job, "err", err)
+		g.o.Log.WarnContext(ctx, "no callbacks from the VM", "vm_id", j.VM.ID, "job_id", j.ID, "err", err)
 		return executor.CallbacksNone, nil
 	case err != nil:
-		return "", g.fault(ctx, "open a way for callbacks from", vm, result.Result{}, err)
+		return "", g.fault(ctx, "open a way for callbacks from", j, result.Result{}, err)
 	}
-	g.holdTunnel(ctx, vm, local, t)
+	g.holdTunnel(ctx, j, local, t)
 	return executor.CallbacksTunnel, nil
 }
 
 // sendCallbacks makes the runner send callbacks to url; errNoAnswer, and no
 // change, when no server answers there.
-func (g *Guest) sendCallbacks(ctx context.Context, vm job.VM, url string) error {
+func (g *Guest) sendCallbacks(ctx context.Context, j job.Job, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, waysTimeout)
 	defer cancel()
-	res, err := g.runner(ctx, vm, "callback", url)
+	res, err := g.runner(ctx, j, "callback", url)
 	if err != nil {
 		return err
 	}
@@ -68,8 +68,8 @@ func (g *Guest) sendCallbacks(ctx context.Context, vm job.VM, url string) error 
 }
 
 // openTunnel opens a tunnel and makes the runner use it.
-func (g *Guest) openTunnel(ctx context.Context, vm job.VM, local string) (*remote.Tunnel, error) {
-	pool, err := g.pool(vm)
+func (g *Guest) openTunnel(ctx context.Context, j job.Job, local string) (*remote.Tunnel, error) {
+	pool, err := g.pool(j)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func (g *Guest) openTunnel(ctx context.Context, vm job.VM, local string) (*remot
 	if err != nil {
 		return nil, err
 	}
-	if err := g.sendCallbacks(ctx, vm, "http://"+t.Addr()); err != nil {
+	if err := g.sendCallbacks(ctx, j, "http://"+t.Addr()); err != nil {
 		t.Close()
 		return nil, err
 	}
@@ -93,13 +93,13 @@ type heldTunnel struct {
 // holdTunnel opens the tunnel anew whenever its connection is lost, until
 // endTunnel, whatever becomes of ctx. The new one has another port, which the runner is told: the old
 // one may be taken for as long as the VM has not noticed the loss.
-func (g *Guest) holdTunnel(ctx context.Context, vm job.VM, local string, t *remote.Tunnel) {
+func (g *Guest) holdTunnel(ctx context.Context, j job.Job, local string, t *remote.Tunnel) {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	held := heldTunnel{stop: stop, done: make(chan struct{})}
 	g.mu.Lock()
-	g.tunnels[vm.Job] = held
+	g.tunnels[j.ID] = held
 	g.mu.Unlock()
-	log := g.o.Log.With("vm_id", vm.ID, "job_id", vm.Job)
+	log := g.o.Log.With("vm_id", j.VM.ID, "job_id", j.ID)
 	go func() {
 		defer close(held.done)
 		for {
@@ -111,7 +111,7 @@ func (g *Guest) holdTunnel(ctx context.Context, vm job.VM, local string, t *remo
 			}
 			log.Info("tunnel for callbacks lost, opening it anew")
 			next, err := backoff.Retry(ctx, func() (*remote.Tunnel, error) {
-				next, err := g.openTunnel(ctx, vm, local)
+				next, err := g.openTunnel(ctx, j, local)
 				if errors.Is(err, remote.ErrNoForwarding) {
 					err = backoff.Permanent(err)
 				}

@@ -74,6 +74,9 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
+// job is the one the VM is for.
+func (r *rig) job() job.Job { return job.Job{ID: r.vm.Job, VM: &r.vm} }
+
 // connect makes the Guest, as an engine does that starts.
 func (r *rig) connect() {
 	r.t.Helper()
@@ -93,15 +96,15 @@ func (r *rig) connect() {
 func (r *rig) start() (release func()) {
 	r.t.Helper()
 	end := filepath.Join(r.root, "end")
-	err := r.Push(r.t.Context(), r.vm, executor.Payload{
-		JobID: r.vm.Job, CallbackURL: nowhere, Token: "secret", HeartbeatInterval: 1, MaxOutput: 1 << 20,
+	err := r.Push(r.t.Context(), r.job(), executor.Payload{
+		CallbackURL: nowhere, Token: "secret", HeartbeatInterval: 1, MaxOutput: 1 << 20,
 		Manifest: job.Manifest{
 			Task:      "until [ -e " + end + " ]; do sleep 0.1; done; echo over",
 			AgentType: job.AgentScript, Timeout: 120, StatusMode: job.StatusSimple,
 		},
 	})
 	if err == nil {
-		err = r.Start(r.t.Context(), r.vm)
+		err = r.Start(r.t.Context(), r.job())
 	}
 	if err != nil {
 		r.t.Fatal(err)
@@ -115,7 +118,7 @@ func (r *rig) start() (release func()) {
 
 func (r *rig) way(url string, want executor.CallbackWay) {
 	r.t.Helper()
-	way, err := r.Callbacks(r.t.Context(), r.vm, url, r.server.Listener.Addr().String())
+	way, err := r.Callbacks(r.t.Context(), r.job(), url, r.server.Listener.Addr().String())
 	if err != nil || way != want {
 		r.t.Fatalf("way = %q, %v, want %q", way, err, want)
 	}
@@ -214,7 +217,7 @@ func TestCallbacks_NoneWhereForwardingIsRefused(t *testing.T) {
 	}
 	release()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		state, err := r.Probe(t.Context(), r.vm)
+		state, err := r.Probe(t.Context(), r.job())
 		if err != nil || time.Now().After(deadline) {
 			t.Fatalf("state = %+v, %v", state, err)
 		}
@@ -231,11 +234,11 @@ func TestCallbacks_NoneWhereForwardingIsRefused(t *testing.T) {
 func TestCallbacks_NoneWhereTheServerIsNot(t *testing.T) {
 	r := newRig(t)
 	defer r.start()()
-	way, err := r.Callbacks(t.Context(), r.vm, nowhere, "127.0.0.1:1")
+	way, err := r.Callbacks(t.Context(), r.job(), nowhere, "127.0.0.1:1")
 	if err != nil || way != executor.CallbacksNone {
 		t.Errorf("way = %q, %v", way, err)
 	}
-	if way, err = r.Callbacks(t.Context(), r.vm, nowhere, ""); err != nil || way != executor.CallbacksNone {
+	if way, err = r.Callbacks(t.Context(), r.job(), nowhere, ""); err != nil || way != executor.CallbacksNone {
 		t.Errorf("without a local address: %q, %v", way, err)
 	}
 }
@@ -245,7 +248,7 @@ func TestForget_EndsTheTunnel(t *testing.T) {
 	defer r.start()()
 	r.way(nowhere, executor.CallbacksTunnel)
 	addr := strings.TrimPrefix(r.callbackURL(), "http://")
-	r.Forget(r.vm)
+	r.Forget(r.job())
 	listening := func() bool {
 		conn, err := net.Dial("tcp", addr)
 		if err == nil {
@@ -266,7 +269,7 @@ func TestForget_EndsTheTunnel(t *testing.T) {
 
 func TestProbe_AnEmptyVMHasNoTaskAFailingOneIsAnError(t *testing.T) {
 	r := newRig(t)
-	if state, err := r.Probe(t.Context(), r.vm); err != nil || state.Started {
+	if state, err := r.Probe(t.Context(), r.job()); err != nil || state.Started {
 		t.Errorf("empty: %+v, %v", state, err)
 	}
 	defer r.start()()
@@ -277,7 +280,7 @@ func TestProbe_AnEmptyVMHasNoTaskAFailingOneIsAnError(t *testing.T) {
 	if err := os.WriteFile(script, []byte("no-such-command\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if state, err := r.Probe(t.Context(), r.vm); err == nil {
+	if state, err := r.Probe(t.Context(), r.job()); err == nil {
 		t.Errorf("exit code 127 is taken for %+v", state)
 	}
 	if err := os.Rename(script+".aside", script); err != nil {
@@ -301,7 +304,7 @@ func TestProbe_DoesNotWaitForAFrozenVM(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	_, err = r.Probe(t.Context(), r.vm)
+	_, err = r.Probe(t.Context(), r.job())
 	var fault *job.HostError
 	if !errors.As(err, &fault) || fault.Class != job.HostTimeout || time.Since(began) > 30*time.Second {
 		t.Errorf("after %s: %v", time.Since(began), err)
@@ -314,7 +317,7 @@ func TestProbe_DoesNotWaitForAFrozenVM(t *testing.T) {
 func TestProbe_TellsOfARunnerThatIsGone(t *testing.T) {
 	r := newRig(t)
 	release := r.start()
-	state, err := r.Probe(t.Context(), r.vm)
+	state, err := r.Probe(t.Context(), r.job())
 	if err != nil || !state.Started || state.Unattended {
 		t.Errorf("running: %+v, %v", state, err)
 	}
@@ -329,13 +332,13 @@ func TestProbe_TellsOfARunnerThatIsGone(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if state, err = r.Probe(t.Context(), r.vm); err != nil || !state.Unattended {
+	if state, err = r.Probe(t.Context(), r.job()); err != nil || !state.Unattended {
 		t.Errorf("with its runner gone: %+v, %v", state, err)
 	}
-	if err := r.Start(t.Context(), r.vm); err != nil {
+	if err := r.Start(t.Context(), r.job()); err != nil {
 		t.Fatal(err)
 	}
-	if state, err = r.Probe(t.Context(), r.vm); err != nil || state.Unattended || state.Exited {
+	if state, err = r.Probe(t.Context(), r.job()); err != nil || state.Unattended || state.Exited {
 		t.Errorf("with its runner back: %+v, %v", state, err)
 	}
 	release()

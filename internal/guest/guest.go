@@ -51,7 +51,7 @@ type Guest struct {
 	o Options
 
 	mu      sync.Mutex
-	pools   map[string]pooled     // by job
+	pools   map[string]pooled     // by job, also where jobs share a VM
 	tunnels map[string]heldTunnel // by job
 
 	closing sync.WaitGroup // connections of VMs that were replaced
@@ -78,18 +78,22 @@ func New(o Options) *Guest {
 	return &Guest{o: o, pools: map[string]pooled{}, tunnels: map[string]heldTunnel{}}
 }
 
-// pool answers the connections to a VM.
-func (g *Guest) pool(vm job.VM) (*remote.Pool, error) {
+// pool answers a job's connections to its VM.
+func (g *Guest) pool(j job.Job) (*remote.Pool, error) {
+	if j.VM == nil {
+		return nil, fmt.Errorf("job %s has no VM yet", j.ID)
+	}
+	vm := *j.VM
 	if vm.IP == "" || vm.User == "" {
 		return nil, fmt.Errorf("VM %d has no address or user yet", vm.ID)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	known, ok := g.pools[vm.Job]
+	known, ok := g.pools[j.ID]
 	if ok && known.serves(vm) {
 		return known.pool, nil
 	}
-	log := g.o.Log.With("vm_id", vm.ID, "job_id", vm.Job)
+	log := g.o.Log.With("vm_id", vm.ID, "job_id", j.ID)
 	p, err := g.o.Host.Guest(remote.GuestOptions{
 		Options: remote.Options{
 			Host: vm.IP, Port: g.o.Port, User: vm.User, KeyPath: g.o.KeyPath,
@@ -103,19 +107,19 @@ func (g *Guest) pool(vm job.VM) (*remote.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	g.pools[vm.Job] = pooled{vm: vm, pool: p}
+	g.pools[j.ID] = pooled{vm: vm, pool: p}
 	if ok {
 		g.closing.Go(known.pool.Close) // which waits for what is under way there
 	}
 	return p, nil
 }
 
-// Forget closes the connections to a VM.
-func (g *Guest) Forget(vm job.VM) {
-	g.endTunnel(vm.Job) // first: it would connect again
+// Forget closes the job's connections to its VM.
+func (g *Guest) Forget(j job.Job) {
+	g.endTunnel(j.ID) // first: it would connect again
 	g.mu.Lock()
-	known, ok := g.pools[vm.Job]
-	delete(g.pools, vm.Job)
+	known, ok := g.pools[j.ID]
+	delete(g.pools, j.ID)
 	g.mu.Unlock()
 	if ok {
 		known.pool.Close()
@@ -140,15 +144,30 @@ func (g *Guest) Close() {
 	g.closing.Wait()
 }
 
-func (g *Guest) home() string  { return g.o.Root + "/opt/job-runner" }
-func (g *Guest) state() string { return g.o.Root + "/var/lib/linus/job" }
+// place is where in its VM a job has its files: the runner finds the other two
+// from where it lies itself.
+type place struct {
+	home  string // runner, task, settings
+	state string // what became of them
+	tmpfs string // token and secrets
+}
+
+// place answers the job's. The job a VM was made for has it to itself; others
+// in that VM have theirs below.
+func (g *Guest) place(j job.Job) place {
+	if j.VM != nil && j.VM.Job == j.ID {
+		return place{g.o.Root + "/opt/job-runner", g.o.Root + "/var/lib/linus/job", g.o.Root + "/run/linus"}
+	}
+	return place{g.o.Root + "/opt/job-runner/jobs/" + j.ID, g.o.Root + "/var/lib/linus/jobs/" + j.ID, g.o.Root + "/run/linus/jobs/" + j.ID}
+}
 
 // Push uploads runner and payload. It replaces what an earlier, interrupted
 // Push has left; a task that runs already is not disturbed.
-func (g *Guest) Push(ctx context.Context, vm job.VM, p executor.Payload) error {
+func (g *Guest) Push(ctx context.Context, j job.Job, p executor.Payload) error {
 	timed, cancel := context.WithTimeout(ctx, pushTimeout)
 	defer cancel()
-	files, err := payloadFiles(g.home(), g.o.Root+"/run/linus", p)
+	at := g.place(j)
+	files, err := payloadFiles(at, j.ID, p)
 	if err != nil {
 		return err
 	}
@@ -159,46 +178,46 @@ $s install -d -o "$(id -un)" -g "$(id -gn)" -m 0700 -- "$1" "$2"
 cd -- "$1"
 rm -rf -- files files.index command env
 mkdir -m 0700 files`
-	err = g.again(timed, vm, func(pool *remote.Pool) error {
+	err = g.again(timed, j, func(pool *remote.Pool) error {
 		return pool.Run(timed, remote.Command{
-			Name: "prepare " + g.home(), Line: remote.Quote("sh", "-c", prepare, "prepare", g.home(), g.o.Root+"/run/linus"),
+			Name: "prepare " + at.home, Line: remote.Quote("sh", "-c", prepare, "prepare", at.home, at.tmpfs),
 		})
 	})
 	if err == nil {
-		err = g.again(timed, vm, func(pool *remote.Pool) error { return pool.Upload(timed, files...) })
+		err = g.again(timed, j, func(pool *remote.Pool) error { return pool.Upload(timed, files...) })
 	}
-	return g.fault(ctx, "put the job into", vm, result.Result{}, err)
+	return g.fault(ctx, "put the job into", j, result.Result{}, err)
 }
 
 // Start starts the task.
-func (g *Guest) Start(ctx context.Context, vm job.VM) error {
-	res, err := g.runner(ctx, vm, "start")
-	return g.fault(ctx, "start the task in", vm, res, err)
+func (g *Guest) Start(ctx context.Context, j job.Job) error {
+	res, err := g.runner(ctx, j, "start")
+	return g.fault(ctx, "start the task in", j, res, err)
 }
 
 // Stop ends the task's whole process tree.
-func (g *Guest) Stop(ctx context.Context, vm job.VM) error {
-	res, err := g.runner(ctx, vm, "stop")
+func (g *Guest) Stop(ctx context.Context, j job.Job, signal string) error {
+	res, err := g.runner(ctx, j, "stop", signal)
 	if missing(err) {
 		return nil
 	}
-	return g.fault(ctx, "stop the task in", vm, res, err)
+	return g.fault(ctx, "stop the task in", j, res, err)
 }
 
 // Probe asks where the task stands. A VM without a runner has no task.
-func (g *Guest) Probe(ctx context.Context, vm job.VM) (executor.RunState, error) {
+func (g *Guest) Probe(ctx context.Context, j job.Job) (executor.RunState, error) {
 	timed, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	res, err := g.runner(timed, vm, "probe")
+	res, err := g.runner(timed, j, "probe")
 	if missing(err) {
 		return executor.RunState{}, nil
 	}
 	if err != nil {
-		return executor.RunState{}, g.fault(ctx, "probe the task in", vm, res, err)
+		return executor.RunState{}, g.fault(ctx, "probe the task in", j, res, err)
 	}
 	state, err := readState(res)
 	if err != nil {
-		return executor.RunState{}, g.fault(ctx, "probe the task in", vm, res, err)
+		return executor.RunState{}, g.fault(ctx, "probe the task in", j, res, err)
 	}
 	return state, nil
 }
@@ -240,25 +259,30 @@ func readState(res result.Result) (executor.RunState, error) {
 }
 
 // ReadOutput answers a part of a stream. Before the task has begun there is none.
-func (g *Guest) ReadOutput(ctx context.Context, vm job.VM, stream string, offset, limit int64) ([]byte, error) {
+func (g *Guest) ReadOutput(ctx context.Context, j job.Job, stream string, offset, limit int64) ([]byte, error) {
 	if stream != job.Stdout && stream != job.Stderr {
 		return nil, fmt.Errorf("read output: no stream %q", stream)
 	}
 	timed, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var data []byte
-	err := g.again(timed, vm, func(pool *remote.Pool) (err error) {
-		data, err = pool.ReadRange(timed, path.Join(g.state(), stream), offset, limit)
+	err := g.again(timed, j, func(pool *remote.Pool) (err error) {
+		data, err = pool.ReadRange(timed, path.Join(g.place(j).state, stream), offset, limit)
 		return err
 	})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	return data, g.fault(ctx, "read "+stream+" from", vm, result.Result{}, err)
+	return data, g.fault(ctx, "read "+stream+" from", j, result.Result{}, err)
 }
 
 // runner runs one of the job runner's verbs.
-func (g *Guest) runner(ctx context.Context, vm job.VM, verb string, args ...string) (res result.Result, err error) {
+func (g *Guest) runner(ctx context.Context, j job.Job, verb string, args ...string) (result.Result, error) {
+	return g.runnerWith(ctx, j, nil, verb, args...)
+}
+
+// runnerWith is runner with stdin.
+func (g *Guest) runnerWith(ctx context.Context, j job.Job, stdin []byte, verb string, args ...string) (res result.Result, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	nonce := rand.Text()
@@ -267,9 +291,9 @@ func (g *Guest) runner(ctx context.Context, vm job.VM, verb string, args ...stri
 		env["LINUS_ROOT"] = g.o.Root
 	}
 	const run = `[ -e "$1" ] || exit 66; exec bash "$@"`
-	line := remote.EnvLine(env, append([]string{"sh", "-c", run, "sh", g.home() + "/job-runner.sh", verb}, args...)...)
-	err = g.again(ctx, vm, func(pool *remote.Pool) error {
-		out, err := pool.Output(ctx, remote.Command{Name: "job-runner " + verb, Line: line}, maxAnswer)
+	line := remote.EnvLine(env, append([]string{"sh", "-c", run, "sh", g.place(j).home + "/job-runner.sh", verb}, args...)...)
+	err = g.again(ctx, j, func(pool *remote.Pool) error {
+		out, err := pool.Output(ctx, remote.Command{Name: "job-runner " + verb, Line: line, Stdin: bytes.NewReader(stdin)}, maxAnswer)
 		res, _ = result.Parse(bytes.NewReader(out), nonce, nil) // reading from memory cannot fail; its limits are above ours
 		return err
 	})
@@ -281,8 +305,8 @@ func (g *Guest) runner(ctx context.Context, vm job.VM, verb string, args ...stri
 
 // again does work, and once more when the connection broke under it: all work
 // here can be done twice.
-func (g *Guest) again(ctx context.Context, vm job.VM, work func(*remote.Pool) error) error {
-	pool, err := g.pool(vm)
+func (g *Guest) again(ctx context.Context, j job.Job, work func(*remote.Pool) error) error {
+	pool, err := g.pool(j)
 	if err != nil {
 		return err
 	}
@@ -316,9 +340,13 @@ var remedies = map[job.HostClass]string{
 
 // fault turns err into a *job.HostError in the runner's own words where it had
 // some; nil stays nil, and the end of a caller's context stays what it is.
-func (g *Guest) fault(ctx context.Context, what string, vm job.VM, res result.Result, err error) error {
+func (g *Guest) fault(ctx context.Context, what string, j job.Job, res result.Result, err error) error {
 	if err == nil {
 		return nil
+	}
+	vm := job.VM{}
+	if j.VM != nil {
+		vm = *j.VM
 	}
 	op := fmt.Sprintf("%s VM %d", what, vm.ID)
 	if ctx.Err() != nil {

@@ -13,7 +13,7 @@ import (
 
 func TestPayloadFiles(t *testing.T) {
 	p := executor.Payload{
-		JobID: "j-1", CallbackURL: "http://192.0.2.1:8765", Token: "t0ken", HeartbeatInterval: 30, MaxOutput: 1000,
+		CallbackURL: "http://192.0.2.1:8765", Token: "t0ken", HeartbeatInterval: 30, MaxOutput: 1000,
 		Manifest: job.Manifest{
 			Task: "do 'it'\n$(now)", AgentType: job.AgentScript, Agent: job.Agent{Command: "python3 -"}, Timeout: 60, StatusMode: job.StatusSimple,
 			Env: map[string]string{"B": "two\nlines", "A": "one"},
@@ -23,7 +23,7 @@ func TestPayloadFiles(t *testing.T) {
 			},
 		},
 	}
-	files, err := payloadFiles("/opt/job-runner", "/run/linus", p)
+	files, err := payloadFiles(place{home: "/opt/job-runner", tmpfs: "/run/linus"}, "j-1", p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func TestPayloadFiles(t *testing.T) {
 		"/opt/job-runner/files/1":     "",
 		"/opt/job-runner/files.index": "0\x000755\x00/srv/a b\x001\x000644\x00/srv/é\x00",
 		"/opt/job-runner/settings": "JOB_ID=j-1\nAGENT=command\nCLAUDE_MODEL=\nTIMEOUT=60\nSTATUS_MODE=simple\n" +
-			"CALLBACK_URL=http://192.0.2.1:8765\nHEARTBEAT_INTERVAL=30\nMAX_OUTPUT_SIZE=1000\n",
+			"CALLBACK_URL=http://192.0.2.1:8765\nHEARTBEAT_INTERVAL=30\nMAX_OUTPUT_SIZE=1000\nCWD=\n",
 		"/run/linus/token": "t0ken\n",
 	}
 	if !strings.HasPrefix(got["/opt/job-runner/job-runner.sh"], "#!/usr/bin/env bash\n") {
@@ -77,7 +77,7 @@ func TestSettings_NameTheAgent(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := string(settings(executor.Payload{Manifest: job.Manifest{AgentType: tt.kind, Agent: tt.agent}}))
+			got := string(settings("j-1", executor.Payload{Manifest: job.Manifest{AgentType: tt.kind, Agent: tt.agent}}))
 			if !strings.Contains(got, tt.want+"\n") {
 				t.Errorf("settings = %q", got)
 			}

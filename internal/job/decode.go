@@ -139,6 +139,9 @@ func explicitZeros(tree any) []*FieldError {
 	if isZero(manifest["resources"], "cpu") {
 		bad = append(bad, field("manifest.resources.cpu", "give 1 to 32", "0 is out of range"))
 	}
+	if isZero(manifest, "ttl") {
+		bad = append(bad, field("manifest.ttl", "give seconds from 60 to 31536000, or leave it out for never", "0 is out of range"))
+	}
 	return bad
 }
 

@@ -9,6 +9,8 @@ import "time"
 // "not yet".
 type Job struct {
 	ID       string   `json:"job_id"` // UUID, version 7: sorts by creation
+	Kind     Kind     `json:"kind"`
+	Client   string   `json:"client,omitempty"` // who submitted it, e.g. "cli" or "mcp:claude-code"
 	Manifest Manifest `json:"manifest"`
 
 	Status   Status `json:"status"`
@@ -19,6 +21,8 @@ type Job struct {
 	// visible as Status when the output is complete. Nil until decided.
 	Outcome *Outcome `json:"outcome,omitempty"`
 
+	StopSignal string `json:"stop_signal,omitempty"` // what a caller wanted the task to get; empty: TERM
+
 	VM *VM `json:"vm,omitempty"` // set before the VM can exist (intent), kept after it is gone
 
 	CreatedAt     time.Time `json:"created_at"`
@@ -26,15 +30,65 @@ type Job struct {
 	CompletedAt   time.Time `json:"completed_at,omitzero"`   // the status became terminal
 	LastHeartbeat time.Time `json:"last_heartbeat,omitzero"` // the runner's last sign of life
 
-	Stdout OutputInfo `json:"stdout"`
-	Stderr OutputInfo `json:"stderr"`
+	Stdin     InputInfo  `json:"stdin,omitzero"`
+	Stdout    OutputInfo `json:"stdout"`
+	Stderr    OutputInfo `json:"stderr"`
+	Artifacts []Artifact `json:"artifacts,omitempty"` // kept files; known when the status is terminal
+}
+
+// Kind says what a job is for.
+type Kind string
+
+// The kinds.
+const (
+	KindTask Kind = "task" // to run a task, in a VM of its own or in one that exists
+	KindVM   Kind = "vm"   // to make a VM that stays; it succeeds when the VM answers SSH
+)
+
+// Submission is what a caller asks for. Kind is KindTask when empty.
+type Submission struct {
+	Manifest       Manifest `json:"manifest"`
+	Kind           Kind     `json:"kind,omitempty"`
+	IdempotencyKey string   `json:"idempotency_key,omitempty"`
+	Client         string   `json:"client,omitempty"`
 }
 
 // Done reports whether nothing more will happen: the status is terminal and
 // the VM, if it was to go, is gone.
 func (j Job) Done() bool {
-	kept := j.Manifest.Lifecycle == Persistent && j.VM != nil && j.VM.State == VMCreated
-	return j.Status.Terminal() && (j.VM == nil || j.VM.State == VMDestroyed || kept)
+	return j.Status.Terminal() && (j.VM == nil || j.VM.State == VMDestroyed || j.VM.State == VMReleased || j.KeepsVM())
+}
+
+// KeepsVM reports whether the job's VM is there and is to outlive the job.
+func (j Job) KeepsVM() bool {
+	return j.Manifest.Lifecycle == Persistent && j.VM != nil && j.VM.State == VMCreated && !j.VM.Unwanted
+}
+
+// Shares reports whether the job runs in a VM another job has made.
+func (j Job) Shares() bool { return j.Manifest.VM != "" }
+
+// InputInfo counts what was sent to a task's open stdin.
+type InputInfo struct {
+	Bytes  int64 `json:"bytes"`
+	Closed bool  `json:"closed,omitempty"`
+}
+
+// Artifact is a file a job left, kept on this side.
+type Artifact struct {
+	Path   string `json:"path"` // relative: to the task's working directory, or to / for an absolute pattern
+	Size   int64  `json:"size"` // bytes
+	Mode   string `json:"mode"` // octal permissions
+	SHA256 string `json:"sha256"`
+}
+
+// Chunk is a stretch of a stream's output. Offsets count the bytes the task
+// wrote, whether they are held or not.
+type Chunk struct {
+	Data     []byte `json:"data"`
+	Offset   int64  `json:"offset"`   // of Data's first byte
+	Next     int64  `json:"next"`     // the offset to ask for next
+	Dropped  int64  `json:"dropped"`  // bytes before Data, from the offset asked for, that are not held
+	Complete bool   `json:"complete"` // the stream ends at Next
 }
 
 // Outcome is how a job ended.
@@ -67,10 +121,12 @@ const (
 type VMState string
 
 // A VM is intended (a row exists before it can), then created, then destroyed.
+// A job that shares another's VM releases it when it has cleaned up behind itself.
 const (
 	VMIntended  VMState = "intended"
 	VMCreated   VMState = "created"
 	VMDestroyed VMState = "destroyed"
+	VMReleased  VMState = "released"
 )
 
 // VM is a virtual machine of ours. Job and Owner are the marker that proves it.
@@ -84,7 +140,46 @@ type VM struct {
 	Job     string  `json:"job"`                // linus-job=<uuid> in the VM's description
 	Owner   string  `json:"owner"`              // linus-owner=<installation id>
 	State   VMState `json:"state"`
+
+	ExpiresAt time.Time `json:"expires_at,omitzero"` // a persistent VM goes then, once no job runs in it
+	Unwanted  bool      `json:"unwanted,omitempty"`  // a persistent VM is to be destroyed
+
+	Status VMStatus `json:"status,omitempty"` // what the host said when it was asked; not kept
 }
+
+// VMInfo is a VM of ours as it stands, Status included.
+type VMInfo struct {
+	VM
+
+	Lifecycle Lifecycle `json:"lifecycle"`
+	Resources Resources `json:"resources"`
+	Source    string    `json:"source"`         // the template, or the operating system, it was made from
+	Jobs      []string  `json:"jobs,omitempty"` // unfinished jobs that run in it
+	CreatedAt time.Time `json:"created_at"`
+}
+
+// VMStatus is what a VM of ours does.
+type VMStatus string
+
+// The statuses of a VM.
+const (
+	VMProvisioning VMStatus = "provisioning" // it is being made
+	VMRunning      VMStatus = "running"
+	VMStopped      VMStatus = "stopped"
+	VMDestroying   VMStatus = "destroying"
+	VMGone         VMStatus = "gone"    // the host has no VM with our mark under its ID
+	VMUnknown      VMStatus = "unknown" // the host could not be asked
+)
+
+// Killed says what became of a request to kill a job.
+type Killed string
+
+// What kill_job answers.
+const (
+	KilledNow         Killed = "killed"
+	AlreadyTerminated Killed = "already_terminated"
+	KillNotFound      Killed = "not_found"
+)
 
 // Event is one thing that happened to a job, in order of Seq.
 type Event struct {

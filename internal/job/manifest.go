@@ -61,11 +61,22 @@ type Manifest struct {
 	Agent      Agent             `json:"agent,omitzero" jsonschema_description:"Options of the agent."`
 	Files      []File            `json:"files,omitempty" jsonschema_description:"Files to put into the VM before the task starts."`
 	Env        map[string]string `json:"env,omitempty" jsonschema_description:"Environment variables of the task. Values arrive byte for byte. Not for secrets."`
-	Secrets    []string          `json:"secrets,omitempty" jsonschema_description:"Names of secrets the server is configured with."`
+	Secrets    []string          `json:"secrets,omitempty" jsonschema_description:"Names of secrets the server is configured with; each becomes an environment variable of the task and is masked in its output."`
+	Artifacts  []string          `json:"artifacts,omitempty" jsonschema_description:"Files to keep when the task ends, well or not: paths or patterns such as dist/** from the working directory, or absolute."`
+	Cwd        string            `json:"cwd,omitempty" jsonschema_description:"Absolute directory the task runs in. Default: the VM user's home."`
+	Sudo       bool              `json:"sudo,omitempty" jsonschema_description:"Run the task as root."`
+	Stdin      StdinMode         `json:"stdin,omitempty" jsonschema:"enum=closed,enum=open" jsonschema_description:"open: the task's stdin takes input while it runs (interact_with_job). Default closed."`
+	TTY        bool              `json:"tty,omitempty" jsonschema_description:"Run the task on a terminal; its stderr then comes in stdout."`
+	TTYSize    string            `json:"ttySize,omitempty" jsonschema_description:"ROWSxCOLUMNS of the terminal. Default 24x80."`
 	Resources  Resources         `json:"resources,omitzero" jsonschema_description:"Size of the VM."`
 	Timeout    int               `json:"timeout,omitempty" jsonschema:"minimum=1,maximum=86400" jsonschema_description:"Seconds the task may run, 1 to 86400. Default 3600."`
 	Lifecycle  Lifecycle         `json:"lifecycle,omitempty" jsonschema:"enum=ephemeral,enum=persistent" jsonschema_description:"ephemeral (default): the VM is destroyed at the end. persistent: it stays."`
+	VM         string            `json:"vm,omitempty" jsonschema_description:"Name or ID of a persistent VM of ours to run in, instead of a new one."`
+	VMName     string            `json:"vmName,omitempty" jsonschema_description:"Name of the new VM when it is persistent."`
+	TTL        int               `json:"ttl,omitempty" jsonschema:"minimum=60,maximum=31536000" jsonschema_description:"Seconds after which a persistent VM is destroyed, once no job runs in it. Default: never."`
 	VMTemplate string            `json:"vmTemplate,omitempty" jsonschema_description:"Name or VM ID of the Proxmox template to clone. Default agent-template."`
+	OS         string            `json:"os,omitempty" jsonschema:"enum=ubuntu,enum=ubuntu-24.04,enum=debian,enum=debian-12,enum=debian-13,enum=almalinux,enum=almalinux-9,enum=rocky,enum=rocky-9" jsonschema_description:"Make the VM from this system's cloud image instead of a template."`
+	Network    Network           `json:"network,omitzero" jsonschema_description:"The VM's network, where it differs from the server's settings."`
 	StatusMode StatusMode        `json:"statusMode,omitempty" jsonschema:"enum=simple,enum=detailed,enum=streaming" jsonschema_description:"simple (default): output at the end. detailed: progress and output every few seconds. streaming: output as it is written."`
 }
 
@@ -85,6 +96,23 @@ type File struct {
 // Data decodes the content. Validate has made sure it can.
 func (f File) Data() ([]byte, error) { return base64.StdEncoding.DecodeString(f.Content) }
 
+// StdinMode says whether a task takes input while it runs.
+type StdinMode string
+
+// The stdin modes.
+const (
+	StdinClosed StdinMode = "closed"
+	StdinOpen   StdinMode = "open"
+)
+
+// Network says how a new VM is connected; empty fields are the server's settings.
+type Network struct {
+	Bridge  string `json:"bridge,omitempty" jsonschema_description:"Bridge of the host, e.g. vmbr0."`
+	VLAN    int    `json:"vlan,omitempty" jsonschema:"minimum=1,maximum=4094" jsonschema_description:"VLAN tag."`
+	IP      string `json:"ip,omitempty" jsonschema_description:"dhcp, or a fixed address with its prefix length, e.g. 10.0.0.50/24."`
+	Gateway string `json:"gateway,omitempty" jsonschema_description:"Gateway of a fixed address."`
+}
+
 // Resources sizes the VM.
 type Resources struct {
 	CPU    int    `json:"cpu,omitempty" jsonschema:"minimum=1,maximum=32" jsonschema_description:"Cores, 1 to 32. Default 2."`
@@ -103,13 +131,18 @@ type Defaults struct {
 
 // WithDefaults returns m with every empty field that has a default filled in.
 func (m Manifest) WithDefaults(d Defaults) Manifest {
-	orDefault(&m.VMTemplate, d.VMTemplate)
 	orDefault(&m.Timeout, d.Timeout)
+	orDefault(&m.StatusMode, StatusSimple)
+	if m.VM != "" {
+		return m // the VM is what it is
+	}
+	if m.OS == "" {
+		orDefault(&m.VMTemplate, d.VMTemplate)
+	}
 	orDefault(&m.Resources.CPU, d.CPU)
 	orDefault(&m.Resources.Memory, d.Memory)
 	orDefault(&m.Resources.Disk, d.Disk)
 	orDefault(&m.Lifecycle, Ephemeral)
-	orDefault(&m.StatusMode, StatusSimple)
 	return m
 }
 
@@ -125,6 +158,9 @@ var (
 	sizeText   = regexp.MustCompile(`^[1-9][0-9]*[GMK]$`)
 	modeText   = regexp.MustCompile(`^0?[0-7]{3,4}$`)
 	modelText  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$`)
+	ttySize    = regexp.MustCompile(`^[1-9][0-9]{0,3}x[1-9][0-9]{0,3}$`)
+	dnsLabel   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`)
+	bridgeName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,14}$`)
 	vmTemplate = regexp.MustCompile(`^([1-9][0-9]{2,8}|[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?)$`)
 )
 
@@ -179,9 +215,9 @@ func (m Manifest) Validate() error {
 	bad = append(bad, m.Agent.validate(m.AgentType)...)
 	bad = append(bad, validateFiles(m.Files)...)
 	bad = append(bad, validateEnv(m.Env)...)
-	if len(m.Secrets) > 0 {
-		add(field("manifest.secrets", "remove it, or configure the secret on the server", "unknown secret %q", m.Secrets[0]))
-	}
+	bad = append(bad, validateSecrets(m.Secrets, m.Env)...)
+	bad = append(bad, validateArtifacts(m.Artifacts)...)
+	bad = append(bad, m.validateTerminal()...)
 	bad = append(bad, m.Resources.validate()...)
 	if m.Timeout < 0 || m.Timeout > MaxTimeout {
 		add(field("manifest.timeout", "give seconds from 1 to 86400", "%d is out of range", m.Timeout))
@@ -189,6 +225,7 @@ func (m Manifest) Validate() error {
 	if m.VMTemplate != "" && !vmTemplate.MatchString(m.VMTemplate) {
 		add(field("manifest.vmTemplate", "give a template's name (letters, digits, dots, dashes) or its VM ID", "%q is neither", m.VMTemplate))
 	}
+	bad = append(bad, m.validateVM()...)
 	if len(bad) > 0 {
 		return &InvalidError{Fields: bad}
 	}

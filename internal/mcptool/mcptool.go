@@ -19,7 +19,7 @@ import (
 
 // Engine is what the tools call. Jobs live on when a call's context ends.
 type Engine interface {
-	Submit(ctx context.Context, m job.Manifest, idempotencyKey string) (job.Job, error)
+	Submit(ctx context.Context, s job.Submission) (job.Job, error)
 	Job(ctx context.Context, id string) (job.Job, error)
 	Result(ctx context.Context, id string) (job.Result, error)
 	Cancel(ctx context.Context, id string) error

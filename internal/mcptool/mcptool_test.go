@@ -35,13 +35,13 @@ type engine struct {
 
 const knownID = "0197a1b2-0000-7000-8000-000000000001"
 
-func (e *engine) Submit(_ context.Context, m job.Manifest, key string) (job.Job, error) {
+func (e *engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.err != nil {
 		return job.Job{}, e.err
 	}
-	e.submitted, e.keys = append(e.submitted, m), append(e.keys, key)
+	e.submitted, e.keys = append(e.submitted, s.Manifest), append(e.keys, s.IdempotencyKey)
 	return job.Job{ID: knownID, Status: job.Pending}, nil
 }
 
@@ -245,7 +245,6 @@ func TestSubmitJob_RefusesEveryMistakeByNameBeforeAnythingHappens(t *testing.T) 
 		{"bad env name", manifest(map[string]any{"env": map[string]any{"A B": "x"}}), "manifest.env"},
 		{"env name of the runner", manifest(map[string]any{"env": map[string]any{"LINUS_JOB_ID": "x"}}), "manifest.env.LINUS_JOB_ID"},
 		{"env value is a number", manifest(map[string]any{"env": map[string]any{"A": 1}}), "manifest.env.A: is a number, want a string"},
-		{"unknown secret", manifest(map[string]any{"secrets": []any{"TOKEN"}}), "manifest.secrets"},
 		{"no cores", resources("cpu", 0), "manifest.resources.cpu"},
 		{"too many cores", resources("cpu", 33), "manifest.resources.cpu"},
 		{"half a core", resources("cpu", 0.5), "manifest.resources.cpu: 0.5 is not a whole number"},

@@ -47,7 +47,7 @@ func submitJob(e Engine) server.ServerTool {
 					Problem: fmt.Sprintf("is %d bytes, the limit is %d", len(in.IdempotencyKey), maxKey),
 				}
 			}
-			j, err := e.Submit(ctx, manifest, in.IdempotencyKey)
+			j, err := e.Submit(ctx, job.Submission{Manifest: manifest, IdempotencyKey: in.IdempotencyKey, Client: "mcp"})
 			if err != nil {
 				return submitOutput{}, err
 			}

@@ -2,10 +2,13 @@ package providertest
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,7 +26,7 @@ type Behaviour struct {
 
 	// Errors the calls answer, in order; nil in between lets a call through.
 	// A list used up lets all through.
-	Destroys, Lists, Pushes, Starts, Probes, Reads, Stops []error
+	Destroys, Lists, Pushes, Starts, Probes, Reads, Stops, Powers, Inputs []error
 
 	// Ways are what Callbacks finds, in order; a list used up: direct.
 	Ways []executor.CallbackWay
@@ -31,7 +34,7 @@ type Behaviour struct {
 	// Task says what a job's task does. Nil: succeed in silence.
 	Task func(executor.Payload) Task
 	// OnStart is told of each task as it starts, from a goroutine of Start.
-	OnStart func(job.VM, executor.Payload)
+	OnStart func(job.Job, executor.Payload)
 	// LateID: Create fails at the end without ever telling the VM's ID, and
 	// leaves the VM, as after a lost connection.
 	LateID bool
@@ -44,6 +47,9 @@ type Task struct {
 	Until          <-chan struct{} // it runs until this is closed; nil: no longer than For
 	For            time.Duration   // how long it runs without Until
 	Ahead          time.Duration   // by so much longer the VM's clock says it has run
+
+	Echo      bool              // what comes on its open stdin it prints; the end of stdin ends it
+	Artifacts map[string][]byte // files it leaves, by relative path
 }
 
 // fakeSteps are create-vm's steps.
@@ -61,7 +67,7 @@ type Fake struct {
 	behaviour Behaviour
 	vms       map[int]*fakeVM
 	nextID    int
-	opened    map[string]bool // jobs whose guest has been used and not forgotten
+	opened    map[string]bool // jobs that have used their guest and not forgotten it
 	stats     Stats
 }
 
@@ -74,7 +80,14 @@ type Stats struct {
 type fakeVM struct {
 	job.VM
 	foreign bool // no marker of anybody's
+	stopped bool
 
+	jobs      map[string]*fakeJob // by job ID
+	snapshots []string
+}
+
+// fakeJob is what a job has in a VM.
+type fakeJob struct {
 	payload *executor.Payload // pushed
 	run     *fakeRun          // started
 }
@@ -84,6 +97,9 @@ type fakeRun struct {
 	began   time.Time
 	limit   time.Duration
 	stopped time.Time // by Stop
+
+	input  []byte
+	closed bool // its stdin
 
 	unattended, lost bool // by LoseRunner, and what Start makes of it
 }
@@ -236,7 +252,7 @@ func (f *Fake) Create(ctx context.Context, spec executor.VMSpec, progress func(e
 			return undo(b.Fail)
 		case step == b.FailStep:
 			return undo(fault(op, job.HostVM, "made to fail at "+step, "do not ask for it"))
-		case step == "validate_environment" && spec.Template != FakeTemplate && spec.Template != "9000":
+		case step == "validate_environment" && spec.OS == "" && spec.Template != FakeTemplate && spec.Template != "9000":
 			return undo(fault(op, job.HostConfig, fmt.Sprintf("template '%s' does not exist on node 'pve'", spec.Template), "name one that does"))
 		case step == "create_vm":
 			id, err := f.reserve(op, &vm)
@@ -338,29 +354,36 @@ func (f *Fake) List(ctx context.Context) ([]job.VM, error) {
 	return list, nil
 }
 
-// inside answers the VM a guest call is for, with f.mu held, after the call's
+// inside answers what a job has in its VM, with f.mu held, after the call's
 // error of Behaviour. The VM must be the one that was made, address and all.
-func (f *Fake) inside(ctx context.Context, op string, vm job.VM, errs *[]error) (*fakeVM, error) {
+func (f *Fake) inside(ctx context.Context, op string, j job.Job, errs *[]error) (*fakeJob, error) {
+	vm := *j.VM
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("%s VM %d: %w", op, vm.ID, context.Cause(ctx))
 	}
-	f.opened[vm.Job] = true
+	f.opened[j.ID] = true
 	if err := next(errs); err != nil {
 		return nil, err
 	}
 	there := f.vms[vm.ID]
-	if there == nil || there.Job != vm.Job || there.IP != vm.IP {
+	if there == nil || there.stopped || there.Job != vm.Job || there.IP != vm.IP {
 		return nil, fault(fmt.Sprintf("%s VM %d", op, vm.ID), job.HostUnreachable, "no route to host "+vm.IP, "check that the VM runs")
 	}
-	return there, nil
+	if there.jobs == nil {
+		there.jobs = map[string]*fakeJob{}
+	}
+	if there.jobs[j.ID] == nil {
+		there.jobs[j.ID] = &fakeJob{}
+	}
+	return there.jobs[j.ID], nil
 }
 
 // Push keeps the payload.
-func (f *Fake) Push(ctx context.Context, vm job.VM, p executor.Payload) error {
+func (f *Fake) Push(ctx context.Context, j job.Job, p executor.Payload) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.stats.Pushes++
-	there, err := f.inside(ctx, "push to", vm, &f.behaviour.Pushes)
+	there, err := f.inside(ctx, "push to", j, &f.behaviour.Pushes)
 	if err != nil {
 		return err
 	}
@@ -369,10 +392,10 @@ func (f *Fake) Push(ctx context.Context, vm job.VM, p executor.Payload) error {
 }
 
 // Start starts the task, once.
-func (f *Fake) Start(ctx context.Context, vm job.VM) error {
+func (f *Fake) Start(ctx context.Context, j job.Job) error {
 	f.mu.Lock()
 	f.stats.Starts++
-	there, err := f.inside(ctx, "start in", vm, &f.behaviour.Starts)
+	there, err := f.inside(ctx, "start in", j, &f.behaviour.Starts)
 	if err == nil && there.payload == nil {
 		err = errors.New("start: there is no job runner in the VM")
 	}
@@ -390,7 +413,7 @@ func (f *Fake) Start(ctx context.Context, vm job.VM) error {
 	told, payload := f.behaviour.OnStart, *there.payload
 	f.mu.Unlock()
 	if told != nil {
-		told(vm, payload)
+		told(j, payload)
 	}
 	return nil
 }
@@ -400,6 +423,9 @@ func (r *fakeRun) state() executor.RunState {
 	s := executor.RunState{Started: true, StdoutBytes: int64(len(r.task.Stdout)), StderrBytes: int64(len(r.task.Stderr))}
 	ran := time.Since(r.began)
 	ended := ran >= r.task.For
+	if r.task.Echo {
+		ended = r.closed
+	}
 	if r.task.Until != nil {
 		select {
 		case <-r.task.Until:
@@ -425,11 +451,11 @@ func (r *fakeRun) state() executor.RunState {
 }
 
 // Callbacks finds the next way of Behaviour.
-func (f *Fake) Callbacks(ctx context.Context, vm job.VM, _, _ string) (executor.CallbackWay, error) {
+func (f *Fake) Callbacks(ctx context.Context, j job.Job, _, _ string) (executor.CallbackWay, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.stats.Callbacks++
-	if _, err := f.inside(ctx, "find a way for callbacks from", vm, new([]error)); err != nil {
+	if _, err := f.inside(ctx, "find a way for callbacks from", j, new([]error)); err != nil {
 		return "", err
 	}
 	if len(f.behaviour.Ways) == 0 {
@@ -440,20 +466,22 @@ func (f *Fake) Callbacks(ctx context.Context, vm job.VM, _, _ string) (executor.
 	return way, nil
 }
 
-// LoseRunner makes the runner of a job's running task go, as a reboot does;
-// Start brings it back, and it says that the task is lost.
+// LoseRunner makes the runners of a VM's running tasks go, as a reboot does;
+// Start brings them back, and they say that the task is lost.
 func (f *Fake) LoseRunner(id int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.vms[id].run.unattended = true
+	for _, j := range f.vms[id].jobs {
+		j.run.unattended = true
+	}
 }
 
 // Probe answers how the task stands.
-func (f *Fake) Probe(ctx context.Context, vm job.VM) (executor.RunState, error) {
+func (f *Fake) Probe(ctx context.Context, j job.Job) (executor.RunState, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.stats.Probes++
-	there, err := f.inside(ctx, "probe", vm, &f.behaviour.Probes)
+	there, err := f.inside(ctx, "probe", j, &f.behaviour.Probes)
 	if err != nil || there.run == nil {
 		return executor.RunState{}, err
 	}
@@ -461,10 +489,10 @@ func (f *Fake) Probe(ctx context.Context, vm job.VM) (executor.RunState, error) 
 }
 
 // ReadOutput answers a part of what the task printed.
-func (f *Fake) ReadOutput(ctx context.Context, vm job.VM, stream string, offset, limit int64) ([]byte, error) {
+func (f *Fake) ReadOutput(ctx context.Context, j job.Job, stream string, offset, limit int64) ([]byte, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	there, err := f.inside(ctx, "read from", vm, &f.behaviour.Reads)
+	there, err := f.inside(ctx, "read from", j, &f.behaviour.Reads)
 	if err != nil || there.run == nil {
 		return nil, err
 	}
@@ -478,11 +506,11 @@ func (f *Fake) ReadOutput(ctx context.Context, vm job.VM, stream string, offset,
 }
 
 // Stop ends the task, if it runs.
-func (f *Fake) Stop(ctx context.Context, vm job.VM) error {
+func (f *Fake) Stop(ctx context.Context, j job.Job, _ string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.stats.Stops++
-	there, err := f.inside(ctx, "stop in", vm, &f.behaviour.Stops)
+	there, err := f.inside(ctx, "stop in", j, &f.behaviour.Stops)
 	if err != nil || there.run == nil || there.run.state().Exited {
 		return err
 	}
@@ -490,9 +518,169 @@ func (f *Fake) Stop(ctx context.Context, vm job.VM) error {
 	return nil
 }
 
-// Forget closes the connections to a VM.
-func (f *Fake) Forget(vm job.VM) {
+// Forget closes the job's connections to its VM.
+func (f *Fake) Forget(j job.Job) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	delete(f.opened, vm.Job)
+	delete(f.opened, j.ID)
+}
+
+// Input keeps what is sent to a task's stdin; a task that echoes prints it.
+func (f *Fake) Input(ctx context.Context, j job.Job, offset int64, data []byte) (int64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.inside(ctx, "send input to", j, &f.behaviour.Inputs)
+	if err != nil || there.run == nil {
+		return 0, err
+	}
+	run := there.run
+	if offset > int64(len(run.input)) {
+		return 0, fault("send input", job.HostInvalid, fmt.Sprintf("a gap: %d bytes are held, not %d", len(run.input), offset), "")
+	}
+	run.input = append(run.input[:offset], data...)
+	if run.task.Echo {
+		run.task.Stdout = slices.Clone(run.input)
+	}
+	return int64(len(run.input)), nil
+}
+
+// CloseInput ends a task's stdin.
+func (f *Fake) CloseInput(ctx context.Context, j job.Job) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.inside(ctx, "close stdin in", j, &f.behaviour.Inputs)
+	if err == nil && there.run != nil {
+		there.run.closed = true
+	}
+	return err
+}
+
+// Artifacts answers every file the task leaves, whatever the patterns.
+func (f *Fake) Artifacts(ctx context.Context, j job.Job, limits executor.ArtifactLimits) (found []executor.FoundArtifact, skipped []string, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.inside(ctx, "find artifacts in", j, &f.behaviour.Reads)
+	if err != nil || there.run == nil {
+		return nil, nil, err
+	}
+	files := there.run.task.Artifacts
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if int64(len(files[name])) > limits.Each || len(found) == limits.Files {
+			skipped = append(skipped, name+": over the limit")
+			continue
+		}
+		found = append(found, executor.FoundArtifact{
+			Artifact: job.Artifact{Path: name, Size: int64(len(files[name])), Mode: "0644", SHA256: fmt.Sprintf("%x", sha256.Sum256(files[name]))},
+			Source:   "/home/debian/" + name,
+		})
+	}
+	return found, skipped, nil
+}
+
+// ReadArtifact answers a part of a file the task left.
+func (f *Fake) ReadArtifact(ctx context.Context, j job.Job, source string, offset, limit int64) ([]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.inside(ctx, "read from", j, &f.behaviour.Reads)
+	if err != nil || there.run == nil {
+		return nil, err
+	}
+	data := there.run.task.Artifacts[strings.TrimPrefix(source, "/home/debian/")]
+	from := min(offset, int64(len(data)))
+	return slices.Clone(data[from:min(from+limit, int64(len(data)))]), nil
+}
+
+// Clean removes what a job has in a VM.
+func (f *Fake) Clean(ctx context.Context, j job.Job) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := f.inside(ctx, "clean up in", j, new([]error)); err != nil {
+		return err
+	}
+	delete(f.vms[j.VM.ID].jobs, j.ID)
+	return nil
+}
+
+// proven answers a VM a provider's call is for, with f.mu held, after the
+// call's error of Behaviour and the proof that it is ours.
+func (f *Fake) proven(ctx context.Context, op string, vm job.VM) (*fakeVM, error) {
+	op = fmt.Sprintf("%s VM %d (%s)", op, vm.ID, vm.Name)
+	if ctx.Err() != nil {
+		return nil, fault(op, job.HostCancelled, context.Cause(ctx).Error(), "")
+	}
+	if err := next(&f.behaviour.Powers); err != nil {
+		return nil, err
+	}
+	there := f.vms[vm.ID]
+	if there == nil || there.foreign || there.Name != vm.Name || there.Job != vm.Job || there.Owner != vm.Owner {
+		return nil, fault(op, job.HostVM, fmt.Sprintf("VM %d is not proven ours; nothing was touched", vm.ID), "check what it is")
+	}
+	return there, nil
+}
+
+// Plan tells one command.
+func (f *Fake) Plan(_ context.Context, spec executor.VMSpec) ([]string, error) {
+	if spec.OS == "" && spec.Template != FakeTemplate && spec.Template != "9000" {
+		return nil, fault("plan VM "+spec.Name, job.HostConfig, fmt.Sprintf("template '%s' does not exist on node 'pve'", spec.Template), "name one that does")
+	}
+	return []string{"qm clone 9000 <id> --name " + spec.Name}, nil
+}
+
+// StartVM starts a VM; it may have another address then.
+func (f *Fake) StartVM(ctx context.Context, vm job.VM, progress func(executor.Progress)) (job.VM, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.proven(ctx, "start", vm)
+	if err != nil {
+		return vm, err
+	}
+	progress(executor.Progress{Step: "start_vm", Text: "fake start", N: 1, Of: 1})
+	if there.stopped {
+		there.stopped, there.jobs = false, nil
+		there.IP = fmt.Sprintf("10.98.%d.%d", there.ID/250, there.ID%250+1)
+	}
+	return there.VM, nil
+}
+
+// StopVM stops a VM, and what runs in it.
+func (f *Fake) StopVM(ctx context.Context, vm job.VM) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.proven(ctx, "stop", vm)
+	if err == nil {
+		there.stopped = true
+	}
+	return err
+}
+
+// SnapshotVM remembers a name.
+func (f *Fake) SnapshotVM(ctx context.Context, vm job.VM, name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.proven(ctx, "snapshot", vm)
+	if err != nil {
+		return err
+	}
+	if slices.Contains(there.snapshots, name) {
+		return fault("snapshot", job.HostVM, fmt.Sprintf("snapshot name '%s' already used", name), "choose another name")
+	}
+	there.snapshots = append(there.snapshots, name)
+	return nil
+}
+
+// RevertVM starts a VM anew.
+func (f *Fake) RevertVM(ctx context.Context, vm job.VM, name string, progress func(executor.Progress)) (job.VM, error) {
+	f.mu.Lock()
+	there, err := f.proven(ctx, "revert", vm)
+	if err == nil && !slices.Contains(there.snapshots, name) {
+		err = fault("revert", job.HostVM, fmt.Sprintf("snapshot '%s' does not exist", name), "take one first")
+	}
+	if err == nil {
+		there.stopped = true
+	}
+	f.mu.Unlock()
+	if err != nil {
+		return vm, err
+	}
+	return f.StartVM(ctx, vm, progress)
 }

@@ -41,28 +41,29 @@ func TestFake_RunsATask(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s, err := f.Probe(t.Context(), vm); err != nil || s.Started {
+	j := job.Job{ID: vm.Job, VM: &vm}
+	if s, err := f.Probe(t.Context(), j); err != nil || s.Started {
 		t.Errorf("before the push: %+v, %v", s, err)
 	}
-	if err := f.Start(t.Context(), vm); err == nil {
+	if err := f.Start(t.Context(), j); err == nil {
 		t.Error("started what was never pushed")
 	}
-	if err := f.Push(t.Context(), vm, executor.Payload{Manifest: job.Manifest{Task: "it", Timeout: 60}}); err != nil {
+	if err := f.Push(t.Context(), j, executor.Payload{Manifest: job.Manifest{Task: "it", Timeout: 60}}); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := f.Start(t.Context(), vm); err != nil {
+		if err := f.Start(t.Context(), j); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if s, err := f.Probe(t.Context(), vm); err != nil || !s.Started || s.Exited || s.StdoutBytes != 6 {
+	if s, err := f.Probe(t.Context(), j); err != nil || !s.Started || s.Exited || s.StdoutBytes != 6 {
 		t.Errorf("running: %+v, %v", s, err)
 	}
 	close(hold)
-	if s, err := f.Probe(t.Context(), vm); err != nil || !s.Exited || s.ExitCode != 3 || s.Reason != "exit" {
+	if s, err := f.Probe(t.Context(), j); err != nil || !s.Exited || s.ExitCode != 3 || s.Reason != "exit" {
 		t.Errorf("ended: %+v, %v", s, err)
 	}
-	if out, err := f.ReadOutput(t.Context(), vm, job.Stdout, 4, 100); err != nil || !bytes.Equal(out, []byte("it")) {
+	if out, err := f.ReadOutput(t.Context(), j, job.Stdout, 4, 100); err != nil || !bytes.Equal(out, []byte("it")) {
 		t.Errorf("output: %q, %v", out, err)
 	}
 	if len(f.Leaks()) != 2 {
@@ -73,21 +74,21 @@ func TestFake_RunsATask(t *testing.T) {
 func TestFake_StopsAndTimesOut(t *testing.T) {
 	f := NewFake()
 	f.Set(Behaviour{Task: func(executor.Payload) Task { return Task{For: time.Hour} }})
-	start := func(timeout int) job.VM {
+	start := func(timeout int) job.Job {
 		vm, err := f.Create(t.Context(), NewSpec("o", FakeTemplate), func(executor.Progress) {})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := f.Push(t.Context(), vm, executor.Payload{Manifest: job.Manifest{Timeout: timeout}}); err != nil {
+		if err := f.Push(t.Context(), job.Job{ID: vm.Job, VM: &vm}, executor.Payload{Manifest: job.Manifest{Timeout: timeout}}); err != nil {
 			t.Fatal(err)
 		}
-		if err := f.Start(t.Context(), vm); err != nil {
+		if err := f.Start(t.Context(), job.Job{ID: vm.Job, VM: &vm}); err != nil {
 			t.Fatal(err)
 		}
-		return vm
+		return job.Job{ID: vm.Job, VM: &vm}
 	}
 	stopped, late := start(60), start(1)
-	if err := f.Stop(t.Context(), stopped); err != nil {
+	if err := f.Stop(t.Context(), stopped, "TERM"); err != nil {
 		t.Fatal(err)
 	}
 	if s, err := f.Probe(t.Context(), stopped); err != nil || s.Reason != "stopped" {

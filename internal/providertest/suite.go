@@ -54,6 +54,8 @@ func Run(t *testing.T, c Config) {
 	}{
 		{"Check", false, check},
 		{"Life", false, life},
+		{"Power", false, power},
+		{"Plan", false, plan},
 		{"UnknownTemplate", false, unknownTemplate},
 		{"UnknownStorage", false, unknownStorage},
 		{"DestroyOfAForeignVM", false, foreign},
@@ -126,6 +128,7 @@ func life(t *testing.T, c Config) {
 		}
 	}
 	t.Run("is listed with its marker", isListed)
+	t.Run("runs", func(t *testing.T) { wantStatus(t, p, vm, job.VMRunning) })
 	t.Run("a second VM of its name is refused", func(t *testing.T) {
 		again := c.Spec()
 		again.Name = spec.Name
@@ -136,18 +139,10 @@ func life(t *testing.T, c Config) {
 		}
 		isListed(t)
 	})
-	for _, wrong := range []struct {
-		name   string
-		change func(*job.VM)
-	}{
-		{"job", func(vm *job.VM) { vm.Job = uuid.NewString() }},
-		{"owner", func(vm *job.VM) { vm.Owner = uuid.NewString() }},
-		{"name", func(vm *job.VM) { vm.Name = "another-name" }},
-	} {
-		t.Run("destroy with the wrong "+wrong.name+" is refused", func(t *testing.T) {
-			claim := vm
-			wrong.change(&claim)
+	for what, claim := range falseClaims(vm) {
+		t.Run("destroy with the wrong "+what+" is refused", func(t *testing.T) {
 			wantClass(t, p.Destroy(t.Context(), claim), job.HostVM)
+			wantStatus(t, p, claim, job.VMGone)
 			isListed(t)
 		})
 	}
@@ -158,12 +153,104 @@ func life(t *testing.T, c Config) {
 		if left := listed(t, p, spec.Job); len(left) != 0 {
 			t.Errorf("left behind: %+v", left)
 		}
+		wantStatus(t, p, vm, job.VMGone)
 	})
 	t.Run("is destroyed again without complaint", func(t *testing.T) {
 		if err := p.Destroy(t.Context(), vm); err != nil {
 			t.Error(err)
 		}
 	})
+}
+
+// falseClaims are ways to mean a VM and not be it.
+func falseClaims(vm job.VM) map[string]job.VM {
+	anotherJob, anotherOwner, anotherName := vm, vm, vm
+	anotherJob.Job, anotherOwner.Owner, anotherName.Name = uuid.NewString(), uuid.NewString(), "another-name"
+	return map[string]job.VM{"job": anotherJob, "owner": anotherOwner, "name": anotherName}
+}
+
+// power takes a VM through what an owner does to one that stays.
+func power(t *testing.T, c Config) {
+	p, ctx := c.New(t), t.Context()
+	vm, err := p.Create(ctx, c.Spec(), func(executor.Progress) {})
+	destroyAtEnd(t, p, vm)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var steps []string
+	tell := func(s executor.Progress) { steps = append(steps, s.Step) }
+	// up checks the answer of what brings a VM up, and empties steps.
+	up := func(what string, got job.VM, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		want := vm
+		want.IP = got.IP // may be another after a boot
+		if !cmp.Equal(got, want) || got.IP == "" {
+			t.Errorf("%s: %s", what, cmp.Diff(want, got))
+		}
+		if len(steps) == 0 {
+			t.Errorf("%s: no step was told", what)
+		}
+		vm, steps = got, nil
+		wantStatus(t, p, vm, job.VMRunning)
+	}
+
+	for range 2 {
+		if err := p.StopVM(ctx, vm); err != nil {
+			t.Fatal(err)
+		}
+		wantStatus(t, p, vm, job.VMStopped)
+	}
+	if got := listed(t, p, vm.Job); len(got) != 1 {
+		t.Errorf("a stopped VM is listed as %+v", got)
+	}
+	if err := p.SnapshotVM(ctx, vm, "clean"); err != nil {
+		t.Fatal(err)
+	}
+	wantClass(t, p.SnapshotVM(ctx, vm, "clean"), job.HostVM)
+	for range 2 {
+		got, err := p.StartVM(ctx, vm, tell)
+		up("start", got, err)
+	}
+	got, err := p.RevertVM(ctx, vm, "clean", tell)
+	up("revert", got, err)
+	_, err = p.RevertVM(ctx, vm, "never-taken", tell)
+	wantClass(t, err, job.HostVM)
+	wantStatus(t, p, vm, job.VMRunning)
+
+	for what, claim := range falseClaims(vm) {
+		t.Run("nothing is done with the wrong "+what, func(t *testing.T) {
+			_, startErr := p.StartVM(ctx, claim, tell)
+			_, revertErr := p.RevertVM(ctx, claim, "clean", tell)
+			for _, err := range []error{startErr, revertErr, p.StopVM(ctx, claim), p.SnapshotVM(ctx, claim, "mine")} {
+				wantClass(t, err, job.HostVM)
+			}
+			wantStatus(t, p, vm, job.VMRunning)
+		})
+	}
+	if _, err := p.RevertVM(ctx, vm, "mine", tell); err == nil {
+		t.Error("a snapshot was taken of a VM that was not proven")
+	}
+	if err := p.Destroy(ctx, vm); err != nil {
+		t.Errorf("destroy of a VM with a snapshot: %v", err)
+	}
+	wantClass(t, p.StopVM(ctx, vm), job.HostVM)
+}
+
+func plan(t *testing.T, c Config) {
+	p, spec := c.New(t), c.Spec()
+	commands, err := p.Plan(t.Context(), spec)
+	if err != nil || len(commands) == 0 || slices.Contains(commands, "") {
+		t.Errorf("plan = %q, %v", commands, err)
+	}
+	if left := listed(t, p, spec.Job); len(left) != 0 {
+		t.Errorf("a plan made %+v", left)
+	}
+	spec.Template = "no-such-template"
+	_, err = p.Plan(t.Context(), spec)
+	wantClass(t, err, job.HostConfig)
 }
 
 func unknownTemplate(t *testing.T, c Config) {
@@ -274,6 +361,19 @@ func listed(t *testing.T, p executor.Provider, jobID string) []job.VM {
 		t.Fatalf("list: %v", err)
 	}
 	return slices.DeleteFunc(vms, func(vm job.VM) bool { return vm.Job != jobID })
+}
+
+func wantStatus(t *testing.T, p executor.Provider, vm job.VM, want job.VMStatus) {
+	t.Helper()
+	asked, ok := p.(interface {
+		Status(ctx context.Context, vm job.VM) (job.VMStatus, error)
+	})
+	if !ok {
+		return
+	}
+	if got, err := asked.Status(t.Context(), vm); err != nil || got != want {
+		t.Errorf("status of VM %d = %q, %v, want %q", vm.ID, got, err, want)
+	}
 }
 
 func wantClass(t *testing.T, err error, class job.HostClass) {

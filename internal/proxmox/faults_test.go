@@ -50,7 +50,7 @@ func TestFaults(t *testing.T) {
 		}
 		g := guest.New(guest.Options{Host: pool, KeyPath: h.key, Port: h.Config.GuestPort})
 		defer g.Close()
-		if state, err := g.Probe(t.Context(), vm); err != nil || state.Started {
+		if state, err := g.Probe(t.Context(), job.Job{ID: vm.Job, VM: &vm}); err != nil || state.Started {
 			t.Errorf("probe = %+v, %v", state, err)
 		}
 		if s.Stats().Forwards != 0 {
@@ -116,7 +116,8 @@ func TestFaults(t *testing.T) {
 		}
 		g := guest.New(guest.Options{Host: h.pool, KeyPath: h.key, Port: h.Config.GuestPort})
 		defer g.Close()
-		if _, err := g.Probe(t.Context(), vm); err != nil {
+		j := job.Job{ID: vm.Job, VM: &vm}
+		if _, err := g.Probe(t.Context(), j); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.Destroy(t.Context(), vm); err != nil {
@@ -124,12 +125,12 @@ func TestFaults(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 45*time.Second)
 		defer cancel()
-		_, err = g.Probe(ctx, vm)
+		_, err = g.Probe(ctx, j)
 		var host *job.HostError
 		if !errors.As(err, &host) || host.Class != job.HostUnreachable {
 			t.Errorf("err = %v", err)
 		}
-		g.Forget(vm)
+		g.Forget(j)
 	})
 }
 

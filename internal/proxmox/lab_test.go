@@ -139,6 +139,10 @@ func testLab(t *testing.T, driver string, slow bool) {
 	h := newLab(t, driver)
 	t.Run("Provider", func(t *testing.T) { providertest.Run(t, h.suite(slow)) })
 	t.Run("Guest", func(t *testing.T) { guestRoundTrip(t, h) })
+	if driver == lab.DriverQemu {
+		t.Run("OperationsInUnits", func(t *testing.T) { operationsInUnits(t, h) })
+		t.Run("ClockJumps", func(t *testing.T) { clockJumps(t, h) })
+	}
 }
 
 // guestRoundTrip takes one job through a VM by hand, as the executor does.
@@ -155,12 +159,12 @@ func guestRoundTrip(t *testing.T, h *labHost) {
 	}()
 	g := guest.New(guest.Options{Host: h.pool, KeyPath: h.key, Port: h.Config.GuestPort})
 	defer g.Close()
-	ctx := t.Context()
-	if s, err := g.Probe(ctx, vm); err != nil || s.Started {
+	ctx, j := t.Context(), job.Job{ID: vm.Job, VM: &vm}
+	if s, err := g.Probe(ctx, j); err != nil || s.Started {
 		t.Fatalf("probe of an empty VM: %+v, %v", s, err)
 	}
 	payload := executor.Payload{
-		JobID: vm.Job, Token: "secret", HeartbeatInterval: 30, MaxOutput: 10 << 20,
+		Token: "secret", HeartbeatInterval: 30, MaxOutput: 10 << 20,
 		Manifest: job.Manifest{
 			Task:      "cat /srv/in/data; printf 'it'\\''s %s\\n' \"$VALUE\"; echo oops >&2; id -un; sleep 1; exit 7",
 			AgentType: job.AgentScript, Timeout: 60, StatusMode: job.StatusSimple,
@@ -169,37 +173,37 @@ func guestRoundTrip(t *testing.T, h *labHost) {
 		},
 	}
 	for range 2 { // each call may come twice
-		if err := g.Push(ctx, vm, payload); err != nil {
+		if err := g.Push(ctx, j, payload); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for range 2 {
-		if err := g.Start(ctx, vm); err != nil {
+		if err := g.Start(ctx, j); err != nil {
 			t.Fatal(err)
 		}
 	}
-	state := waitExit(t, g, vm)
+	state := waitExit(t, g, j)
 	if state.ExitCode != 7 || state.Reason != "exit" {
 		t.Errorf("state = %+v", state)
 	}
 	want := fmt.Sprintf("hello\nit's a 'quoted'\n$(value)\n%s\n", vm.User)
-	out, err := g.ReadOutput(ctx, vm, job.Stdout, 0, 1<<20)
+	out, err := g.ReadOutput(ctx, j, job.Stdout, 0, 1<<20)
 	if err != nil || string(out) != want || state.StdoutBytes != int64(len(want)) {
 		t.Errorf("stdout = %q, want %q (%+v), %v", out, want, state, err)
 	}
-	if out, err = g.ReadOutput(ctx, vm, job.Stderr, 1, 2); err != nil || string(out) != "op" {
+	if out, err = g.ReadOutput(ctx, j, job.Stderr, 1, 2); err != nil || string(out) != "op" {
 		t.Errorf("part of stderr = %q, %v", out, err)
 	}
-	if err := g.Stop(ctx, vm); err != nil {
+	if err := g.Stop(ctx, j, "TERM"); err != nil {
 		t.Errorf("stop after the end: %v", err)
 	}
 }
 
-func waitExit(t *testing.T, g *guest.Guest, vm job.VM) executor.RunState {
+func waitExit(t *testing.T, g *guest.Guest, j job.Job) executor.RunState {
 	t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)
 	for {
-		state, err := g.Probe(t.Context(), vm)
+		state, err := g.Probe(t.Context(), j)
 		if err != nil || !state.Started {
 			t.Fatalf("probe: %+v, %v", state, err)
 		}

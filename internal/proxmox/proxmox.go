@@ -163,15 +163,28 @@ func (p *Provider) Create(ctx context.Context, spec executor.VMSpec, progress fu
 		return vm, err
 	}
 	vm.State = job.VMCreated
-	vm.Node, vm.IP = res.Get("LINUS_VM_NODE"), res.Get("LINUS_VM_IP")
-	vm.User, vm.HostKey = res.Get("LINUS_VM_USER"), res.Get("LINUS_VM_HOST_KEY")
+	vm.Node = res.Get("LINUS_VM_NODE")
+	return p.booted(op, "create-vm", vm, res)
+}
+
+// booted reads how to reach a VM that a script has brought up.
+func (p *Provider) booted(op, script string, vm job.VM, res result.Result) (job.VM, error) {
+	vm.IP, vm.User, vm.HostKey = res.Get("LINUS_VM_IP"), res.Get("LINUS_VM_USER"), res.Get("LINUS_VM_HOST_KEY")
 	if vm.ID == 0 || vm.IP == "" || vm.User == "" {
 		return vm, &job.HostError{
 			Op: op, Host: p.o.Host.Login(), Class: job.HostVM,
-			Text: fmt.Sprintf("create-vm answered success without ID, address or user (%d, %q, %q)", vm.ID, vm.IP, vm.User),
+			Text: fmt.Sprintf("%s answered success without ID, address or user (%d, %q, %q)", script, vm.ID, vm.IP, vm.User),
 		}
 	}
 	return vm, nil
+}
+
+// Plan tells the commands that Create would run on the host.
+func (p *Provider) Plan(ctx context.Context, spec executor.VMSpec) ([]string, error) {
+	res, err := p.run(ctx, call{
+		op: "plan VM " + spec.Name, script: "create-vm", args: []string{"--dry-run"}, env: p.createEnvironment(spec), patience: p.o.Patience / 10,
+	})
+	return res.All("LINUS_PLAN"), err
 }
 
 // readStep reads `<n>/<total>:<function>:<text>`.
@@ -194,7 +207,12 @@ func (p *Provider) createEnvironment(spec executor.VMSpec) map[string]string {
 	setNumber(env, "VM_DISK", spec.DiskGB)
 	setNumber(env, "LINUS_LEASE_SECONDS", int(spec.Lease/time.Second))
 	setText(env, "VM_TEMPLATE", spec.Template)
+	setText(env, "PROXMOX_BRIDGE", spec.Network.Bridge)
+	setNumber(env, "VM_VLAN_TAG", spec.Network.VLAN)
+	setText(env, "VM_IP_CONFIG", spec.Network.IP)
+	setText(env, "VM_GATEWAY", spec.Network.Gateway)
 	if spec.Template == "" {
+		setText(env, "VM_OS", spec.OS)
 		setText(env, "VM_IMAGE_URL", p.o.ImageURL)
 		setText(env, "VM_IMAGE_SHA256", p.o.ImageSHA256)
 	}

@@ -21,6 +21,7 @@ import (
 type call struct {
 	op       string // for errors
 	script   string
+	args     []string // of the script
 	env      map[string]string
 	onLine   func(key, value string)
 	patience time.Duration // how long a host that does not answer is tried again
@@ -47,7 +48,7 @@ func (p *Provider) runOnce(ctx context.Context, c call) (result.Result, error) {
 	var res result.Result
 	err := p.scripts.use(ctx, []string{c.script}, func(files []string) error {
 		a := parse(nonce, c.onLine)
-		err := p.o.Host.Run(ctx, remote.Command{Name: c.script, Line: remote.EnvLine(env, "bash", files[0]), Stdout: a})
+		err := p.o.Host.Run(ctx, remote.Command{Name: c.script, Line: remote.EnvLine(env, append([]string{"bash", files[0]}, c.args...)...), Stdout: a})
 		var parseErr error
 		res, parseErr = a.end()
 		return errors.Join(err, parseErr)

@@ -75,8 +75,34 @@ func readVM(line string) (job.VM, error) {
 	}
 	return job.VM{
 		ID: id, Name: values["name"], Node: values["node"],
-		Job: values["job"], Owner: values["owner"], State: job.VMCreated,
+		Job: values["job"], Owner: values["owner"], State: job.VMCreated, Status: readStatus(values["status"]),
 	}, nil
+}
+
+// readStatus reads Proxmox's word for what a VM does, and show-vm's where there
+// is none to do anything.
+func readStatus(word string) job.VMStatus {
+	switch word {
+	case "running":
+		return job.VMRunning
+	case "stopped":
+		return job.VMStopped
+	case "gone", "foreign": // foreign: the ID is another VM's by now
+		return job.VMGone
+	}
+	return job.VMUnknown
+}
+
+// Status asks the host how vm is, and does not wait for a host that does not
+// answer. A VM that another node has, as after a migration, is unknown, and so
+// is one that is neither running nor stopped.
+func (p *Provider) Status(ctx context.Context, vm job.VM) (job.VMStatus, error) {
+	op := fmt.Sprintf("look at VM %d (%s)", vm.ID, vm.Name)
+	res, err := p.run(ctx, call{op: op, script: "show-vm", env: proof(vm)})
+	if err != nil {
+		return job.VMUnknown, err
+	}
+	return readStatus(res.Get("LINUS_VM_STATUS")), nil
 }
 
 // proof is what a script needs to tell a VM of ours from any other.

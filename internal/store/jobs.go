@@ -155,6 +155,16 @@ func (s *Store) Unfinished(ctx context.Context) ([]job.Job, error) {
 	return jobs, nil
 }
 
+// VMs answers the jobs whose own VM is intended or created, oldest first.
+func (s *Store) VMs(ctx context.Context) ([]job.Job, error) {
+	jobs, err := s.jobs(ctx, s.read, `json_extract(jobs.doc, '$.vm.state') IN (?, ?)
+		AND json_extract(jobs.doc, '$.vm.job') = jobs.id ORDER BY jobs.id`, string(job.VMIntended), string(job.VMCreated))
+	if err != nil {
+		return nil, fmt.Errorf("read jobs with a VM: %w", err)
+	}
+	return jobs, nil
+}
+
 // Update changes one job in a transaction; see executor.Store. It refuses,
 // with ErrForbidden, a status that may not follow the present one and any
 // change of a decided outcome. Of the output's counts it writes Incomplete;

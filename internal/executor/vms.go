@@ -1,0 +1,415 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"linus/internal/job"
+)
+
+// maxShared bounds the jobs that run in one VM at once.
+const maxShared = 16
+
+// ready ends a job that was to make a VM.
+func (e *Executor) ready(ctx context.Context, r *run) error {
+	code := 0
+	outcome := job.Outcome{Status: job.Success, Reason: job.ReasonExitStatus, ExitCode: &code, At: now()}
+	_, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
+		events := become(j, job.Running)
+		if j.Decide(outcome) {
+			events = append(events, decided(outcome))
+		}
+		return events, nil
+	})
+	return err
+}
+
+// join gives the job the VM it is to share.
+func (e *Executor) join(ctx context.Context, r *run, j job.Job) error {
+	if j.VM != nil {
+		return nil
+	}
+	kept, err := e.keptVM(ctx, j.Manifest.VM)
+	if err != nil {
+		return err
+	}
+	others, err := e.sharers(ctx, kept.ID)
+	if err != nil {
+		return err
+	}
+	if len(others) > maxShared { // itself included
+		return fmt.Errorf("VM %d runs %d jobs already, which is the limit; wait for one to end", kept.VM.ID, len(others)-1)
+	}
+	_, err = e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
+		vm := *kept.VM
+		j.VM = &vm
+		return become(j, job.Provisioning), nil
+	})
+	return err
+}
+
+// release cleans up behind a job in a VM that stays, and lets go of it. A VM
+// that is gone, or does not answer, holds nobody up.
+func (e *Executor) release(ctx context.Context, r *run, j job.Job) error {
+	maker, err := e.Store.Job(ctx, j.VM.Job)
+	if err == nil && maker.VM != nil && maker.VM.State == job.VMCreated && j.Outcome.Reason != job.ReasonLost {
+		timed, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		if err := e.Guest.Clean(timed, j); err != nil {
+			if ctx.Err() != nil {
+				return err
+			}
+			e.Log.Warn("what a job left in its VM stays there", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
+		}
+	}
+	e.Guest.Forget(j)
+	_, err = e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
+		j.VM.State = job.VMReleased
+		return nil, nil
+	})
+	return err
+}
+
+// freeName refuses a second VM of one name: the host does as well, but not
+// while the first is still being made.
+func (e *Executor) freeName(ctx context.Context, j job.Job) error {
+	if j.Manifest.VMName == "" {
+		return nil
+	}
+	makers, err := e.Store.VMs(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range makers {
+		if m.ID != j.ID && strings.EqualFold(m.VM.Name, j.Manifest.VMName) {
+			return fmt.Errorf("VM already exists: %q is VM %d, made by job %s; choose another name, or run in it with manifest.vm", m.VM.Name, m.VM.ID, m.ID)
+		}
+	}
+	return nil
+}
+
+// noVM is the answer to a VM nobody knows, or that cannot take a job.
+func noVM(ref, problem string) error {
+	return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q %s", ref, problem), Remedy: "list_vms shows the VMs there are"}
+}
+
+// maker finds the job that made a VM, by the VM's name or ID.
+func (e *Executor) maker(ctx context.Context, ref string) (job.Job, error) {
+	makers, err := e.Store.VMs(ctx)
+	if err != nil {
+		return job.Job{}, err
+	}
+	id, _ := strconv.Atoi(ref)
+	for _, m := range makers {
+		if strings.EqualFold(m.VM.Name, ref) || id != 0 && m.VM.ID == id {
+			return m, nil
+		}
+	}
+	return job.Job{}, noVM(ref, "is no VM of ours")
+}
+
+// keptVM finds a persistent VM that can take jobs.
+func (e *Executor) keptVM(ctx context.Context, ref string) (job.Job, error) {
+	m, err := e.maker(ctx, ref)
+	switch {
+	case err != nil:
+		return m, err
+	case m.Manifest.Lifecycle != job.Persistent:
+		return m, noVM(ref, "goes with its job: only persistent VMs take others")
+	case m.VM.Unwanted:
+		return m, noVM(ref, "is being destroyed")
+	case m.VM.State != job.VMCreated:
+		return m, noVM(ref, "is not ready yet: it is "+string(m.Status))
+	}
+	return m, nil
+}
+
+// sharers answers the unfinished jobs in the VM a job made, that job included
+// while it runs a task of its own there.
+func (e *Executor) sharers(ctx context.Context, maker string) ([]string, error) {
+	unfinished, err := e.Store.Unfinished(ctx)
+	if err != nil {
+		return nil, err
+	}
+	m, err := e.Store.Job(ctx, maker)
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, j := range unfinished {
+		named := j.VM == nil && m.VM != nil && j.Shares() &&
+			(strings.EqualFold(j.Manifest.VM, m.VM.Name) || j.Manifest.VM == strconv.Itoa(m.VM.ID))
+		if j.VM != nil && j.VM.Job == maker && (j.ID != maker || !j.Status.Terminal()) || named {
+			ids = append(ids, j.ID)
+		}
+	}
+	return ids, nil
+}
+
+// Plan tells what making the submission's VM would do, and changes nothing.
+func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error) {
+	m, err := e.complete(s)
+	if err != nil {
+		return nil, err
+	}
+	j := job.Job{ID: "00000000-0000-7000-8000-000000000000", Manifest: m}
+	j.VM = &job.VM{Name: m.VMName, Job: j.ID, Owner: e.Owner}
+	if j.VM.Name == "" {
+		j.VM.Name = vmName(j.ID)
+	}
+	spec, err := e.vmSpec(j)
+	if err != nil {
+		return nil, err
+	}
+	return e.Provider.Plan(ctx, spec)
+}
+
+// VMs answers every VM of ours, oldest first, as the host has it. When the host
+// does not answer their status is unknown.
+func (e *Executor) VMs(ctx context.Context) ([]job.VMInfo, error) {
+	makers, err := e.Store.VMs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var infos []job.VMInfo
+	if len(makers) == 0 {
+		return infos, nil
+	}
+	statuses, asked := e.statuses(ctx)
+	for _, m := range makers {
+		info, err := e.vmInfo(ctx, m, statuses, asked)
+		if err != nil {
+			return nil, err
+		}
+		infos = append(infos, info)
+	}
+	return infos, nil
+}
+
+// VM answers one VM, by name or ID.
+func (e *Executor) VM(ctx context.Context, ref string) (job.VMInfo, error) {
+	m, err := e.maker(ctx, ref)
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	statuses, asked := e.statuses(ctx)
+	return e.vmInfo(ctx, m, statuses, asked)
+}
+
+// statuses asks the host how our VMs stand, by the job that made each.
+func (e *Executor) statuses(ctx context.Context) (map[string]job.VMStatus, bool) {
+	vms, err := e.Provider.List(ctx)
+	statuses := map[string]job.VMStatus{}
+	for _, vm := range vms {
+		statuses[vm.Job] = vm.Status
+	}
+	if err != nil {
+		e.Log.Warn("list VMs on the host failed", "err", err)
+	}
+	return statuses, err == nil
+}
+
+func (e *Executor) vmInfo(ctx context.Context, m job.Job, statuses map[string]job.VMStatus, asked bool) (job.VMInfo, error) {
+	info := job.VMInfo{
+		VM: *m.VM, Lifecycle: m.Manifest.Lifecycle, Resources: m.Manifest.Resources,
+		Source: m.Manifest.VMTemplate, CreatedAt: m.CreatedAt,
+	}
+	if info.Source == "" {
+		info.Source = m.Manifest.OS
+	}
+	status, there := statuses[m.ID]
+	switch {
+	case m.VM.State == job.VMIntended && m.Outcome == nil:
+		info.Status = job.VMProvisioning
+	case m.VM.Unwanted || m.Outcome != nil && !m.KeepsVM():
+		info.Status = job.VMDestroying
+	case there:
+		info.Status = status
+	case asked:
+		info.Status = job.VMGone
+	default:
+		info.Status = job.VMUnknown
+	}
+	var err error
+	info.Jobs, err = e.sharers(ctx, m.ID)
+	return info, err
+}
+
+// StartVM starts a persistent VM and answers it when it can be logged in to.
+func (e *Executor) StartVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	m, err := e.keptVM(ctx, ref)
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	e.Log.Info("VM is started", "vm_id", m.VM.ID, "job_id", m.ID)
+	vm, err := e.Provider.StartVM(ctx, *m.VM, func(Progress) {})
+	return e.again(ctx, m, vm, err)
+}
+
+// StopVM shuts a persistent VM down. Jobs in it must have ended.
+func (e *Executor) StopVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	m, err := e.idleVM(ctx, ref, "stop")
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	e.Log.Info("VM is stopped", "vm_id", m.VM.ID, "job_id", m.ID)
+	if err := e.Provider.StopVM(ctx, *m.VM); err != nil {
+		return job.VMInfo{}, err
+	}
+	return e.VM(ctx, strconv.Itoa(m.VM.ID))
+}
+
+// DestroyVM destroys a persistent VM. Jobs in it must have ended; a VM that is
+// still being made goes as well. It returns once that is decided, and stands
+// whatever becomes of this process: the VM is gone, or is tried again until it is.
+func (e *Executor) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	m, err := e.maker(ctx, ref)
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	switch {
+	case m.Manifest.Lifecycle != job.Persistent:
+		return job.VMInfo{}, noVM(ref, "goes with job "+m.ID+": cancel that")
+	case m.VM.State == job.VMIntended:
+		if err := e.Cancel(ctx, m.ID); err != nil && !errors.Is(err, job.ErrCompleted) {
+			return job.VMInfo{}, err
+		}
+	default:
+		if _, err := e.idleVM(ctx, ref, "destroy"); err != nil && !m.VM.Unwanted {
+			return job.VMInfo{}, err
+		}
+		if err := e.discard(ctx, m.ID, "destroyed by request"); err != nil {
+			return job.VMInfo{}, err
+		}
+	}
+	if m, err = e.Store.Job(ctx, m.ID); err != nil {
+		return job.VMInfo{}, err
+	}
+	return e.vmInfo(ctx, m, nil, false)
+}
+
+// discard lets go of a persistent VM: its job, which was done, is not any more.
+func (e *Executor) discard(ctx context.Context, id, why string) error {
+	_, err := e.update(ctx, id, func(j *job.Job) ([]job.Event, error) {
+		if j.VM.Unwanted {
+			return nil, nil
+		}
+		j.VM.Unwanted = true
+		return []job.Event{{Kind: job.EventProgress, Phase: "destroy", Text: fmt.Sprintf("VM %d is %s", j.VM.ID, why)}}, nil
+	})
+	if err != nil {
+		return err
+	}
+	e.Log.Info("VM is to be destroyed", "job_id", id, "why", why)
+	e.lookAgain()
+	return nil
+}
+
+// idleVM finds a persistent VM no job runs in.
+func (e *Executor) idleVM(ctx context.Context, ref, verb string) (job.Job, error) {
+	m, err := e.keptVM(ctx, ref)
+	if err != nil {
+		return m, err
+	}
+	jobs, err := e.sharers(ctx, m.ID)
+	if err == nil && len(jobs) > 0 {
+		err = &job.FieldError{
+			Field: "vm", Problem: fmt.Sprintf("cannot %s VM %d: jobs run in it: %s", verb, m.VM.ID, strings.Join(jobs, ", ")),
+			Remedy: "wait for them, or cancel them first",
+		}
+	}
+	return m, err
+}
+
+// snapshotName is what Proxmox takes, and "current" is its own.
+var snapshotName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,39}$`)
+
+func checkSnapshot(name string) error {
+	if !snapshotName.MatchString(name) || slices.Contains([]string{"current", "pending"}, strings.ToLower(name)) {
+		return &job.FieldError{Field: "snapshot", Problem: fmt.Sprintf("%q is not a snapshot's name", name), Remedy: "use letters, digits, - and _, a letter first, at most 40, and not current"}
+	}
+	return nil
+}
+
+// SnapshotVM keeps a persistent VM's disk as it is now.
+func (e *Executor) SnapshotVM(ctx context.Context, ref, name string) (job.VMInfo, error) {
+	if err := checkSnapshot(name); err != nil {
+		return job.VMInfo{}, err
+	}
+	m, err := e.keptVM(ctx, ref)
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	e.Log.Info("snapshot of a VM", "vm_id", m.VM.ID, "job_id", m.ID, "snapshot", name)
+	if err := e.Provider.SnapshotVM(ctx, *m.VM, name); err != nil {
+		return job.VMInfo{}, err
+	}
+	return e.VM(ctx, strconv.Itoa(m.VM.ID))
+}
+
+// RevertVM brings a persistent VM back to a snapshot and starts it. Jobs in it
+// must have ended.
+func (e *Executor) RevertVM(ctx context.Context, ref, name string) (job.VMInfo, error) {
+	if err := checkSnapshot(name); err != nil {
+		return job.VMInfo{}, err
+	}
+	m, err := e.idleVM(ctx, ref, "revert")
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	e.Log.Info("VM is reverted", "vm_id", m.VM.ID, "job_id", m.ID, "snapshot", name)
+	vm, err := e.Provider.RevertVM(ctx, *m.VM, name, func(Progress) {})
+	return e.again(ctx, m, vm, err)
+}
+
+// again records how a VM can be reached after it was started.
+func (e *Executor) again(ctx context.Context, m job.Job, vm job.VM, err error) (job.VMInfo, error) {
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	m, err = e.update(context.WithoutCancel(ctx), m.ID, func(j *job.Job) ([]job.Event, error) {
+		j.VM.IP, j.VM.User, j.VM.HostKey, j.VM.Node = vm.IP, vm.User, vm.HostKey, vm.Node
+		return nil, nil
+	})
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	return e.vmInfo(ctx, m, map[string]job.VMStatus{m.ID: job.VMRunning}, true)
+}
+
+// expire discards the persistent VMs whose time is over and that no job runs in.
+func (e *Executor) expire(ctx context.Context) error {
+	makers, err := e.Store.VMs(ctx)
+	if err != nil {
+		return err
+	}
+	expiring := 0
+	defer func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.expiring = expiring
+	}()
+	for _, m := range makers {
+		if m.VM.ExpiresAt.IsZero() || !m.KeepsVM() {
+			continue
+		}
+		expiring++
+		if !m.Status.Terminal() || now().Before(m.VM.ExpiresAt) {
+			continue
+		}
+		jobs, err := e.sharers(ctx, m.ID)
+		if err == nil && len(jobs) == 0 {
+			err = e.discard(ctx, m.ID, "destroyed: its ttl is over")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,113 @@
+package guest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/remote"
+	"linus/internal/result"
+)
+
+// Input appends data to the task's open stdin at offset.
+func (g *Guest) Input(ctx context.Context, j job.Job, offset int64, data []byte) (int64, error) {
+	res, err := g.runnerWith(ctx, j, data, "input", strconv.FormatInt(offset, 10))
+	if err != nil {
+		return 0, g.fault(ctx, "send input to the task in", j, res, err)
+	}
+	held, err := strconv.ParseInt(res.Get("LINUS_STDIN_BYTES"), 10, 64)
+	if err != nil {
+		err = fmt.Errorf("the job runner answered LINUS_STDIN_BYTES:%q", res.Get("LINUS_STDIN_BYTES"))
+	}
+	return held, g.fault(ctx, "send input to the task in", j, res, err)
+}
+
+// CloseInput lets the task read the end of its stdin.
+func (g *Guest) CloseInput(ctx context.Context, j job.Job) error {
+	res, err := g.runner(ctx, j, "close-input")
+	return g.fault(ctx, "close the stdin of the task in", j, res, err)
+}
+
+// maxIndex bounds the list of artifacts.
+const maxIndex = 8 << 20
+
+// Artifacts finds what the job's patterns match.
+func (g *Guest) Artifacts(ctx context.Context, j job.Job, limits executor.ArtifactLimits) ([]executor.FoundArtifact, []string, error) {
+	const what = "find artifacts in"
+	res, err := g.runner(ctx, j, "artifacts", strconv.Itoa(limits.Files), strconv.FormatInt(limits.Each, 10), strconv.FormatInt(limits.All, 10))
+	if missing(err) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, g.fault(ctx, what, j, res, err)
+	}
+	var index []byte
+	err = g.again(ctx, j, func(pool *remote.Pool) (err error) {
+		index, err = pool.ReadRange(ctx, path.Join(g.place(j).state, "artifacts.index"), 0, maxIndex)
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, res.All("LINUS_ARTIFACT_SKIPPED"), nil
+	}
+	if err != nil {
+		return nil, nil, g.fault(ctx, what, j, res, err)
+	}
+	found, err := readIndex(index)
+	return found, res.All("LINUS_ARTIFACT_SKIPPED"), g.fault(ctx, what, j, res, err)
+}
+
+// readIndex reads five NUL-terminated fields per file: name, absolute path,
+// size, mode, sha256. The VM is not to be believed: names are checked again.
+func readIndex(index []byte) ([]executor.FoundArtifact, error) {
+	const fields = 5
+	list := strings.Split(string(bytes.TrimSuffix(index, []byte{0})), "\x00")
+	if len(index) == 0 {
+		return nil, nil
+	}
+	if len(list)%fields != 0 {
+		return nil, fmt.Errorf("the list of artifacts has %d fields, not a multiple of %d", len(list), fields)
+	}
+	var found []executor.FoundArtifact
+	for f := range slices.Chunk(list, fields) {
+		size, err := strconv.ParseInt(f[2], 10, 64)
+		if err != nil || size < 0 || !fs.ValidPath(f[0]) || !path.IsAbs(f[1]) || len(f[4]) != 64 {
+			return nil, fmt.Errorf("the list of artifacts has an entry that cannot be: %q", f)
+		}
+		found = append(found, executor.FoundArtifact{
+			Artifact: job.Artifact{Path: f[0], Size: size, Mode: f[3], SHA256: f[4]}, Source: f[1],
+		})
+	}
+	return found, nil
+}
+
+// ReadArtifact answers a part of a found file.
+func (g *Guest) ReadArtifact(ctx context.Context, j job.Job, source string, offset, limit int64) ([]byte, error) {
+	timed, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var data []byte
+	err := g.again(timed, j, func(pool *remote.Pool) (err error) {
+		data, err = pool.ReadRange(timed, source, offset, limit)
+		return err
+	})
+	return data, g.fault(ctx, "read "+source+" from", j, result.Result{}, err)
+}
+
+// Clean removes the job's own files in a VM that stays.
+func (g *Guest) Clean(ctx context.Context, j job.Job) error {
+	timed, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	at := g.place(j)
+	const remove = `if [ "$(id -u)" = 0 ]; then s=; else s='sudo -n'; fi; $s rm -rf -- "$@"`
+	err := g.again(timed, j, func(pool *remote.Pool) error {
+		return pool.Run(timed, remote.Command{Name: "clean up", Line: remote.Quote("sh", "-c", remove, "clean", at.home, at.state, at.tmpfs)})
+	})
+	return g.fault(ctx, "clean up in", j, result.Result{}, err)
+}

@@ -1,0 +1,86 @@
+package proxmox
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/result"
+)
+
+// StartVM starts a VM and waits, as Create does, until it can be worked in.
+func (p *Provider) StartVM(ctx context.Context, vm job.VM, progress func(executor.Progress)) (job.VM, error) {
+	return p.boot(ctx, powerCall{what: "start", action: "start", vm: vm, progress: progress})
+}
+
+// StopVM shuts a VM down, and turns it off when it does not act on that.
+func (p *Provider) StopVM(ctx context.Context, vm job.VM) error {
+	_, err := p.power(ctx, powerCall{what: "stop", action: "shutdown", vm: vm})
+	return err
+}
+
+// SnapshotVM keeps the VM's disk as it is now under a name.
+func (p *Provider) SnapshotVM(ctx context.Context, vm job.VM, name string) error {
+	_, err := p.power(ctx, powerCall{what: "take snapshot " + name + " of", action: "snapshot", vm: vm, snapshot: name})
+	return err
+}
+
+// RevertVM brings a VM back to a snapshot and starts it, as StartVM does.
+func (p *Provider) RevertVM(ctx context.Context, vm job.VM, name string, progress func(executor.Progress)) (job.VM, error) {
+	return p.boot(ctx, powerCall{what: "bring back snapshot " + name + " of", action: "revert", vm: vm, snapshot: name, progress: progress})
+}
+
+// powerCall is one run of power-vm.
+type powerCall struct {
+	what     string // is done to the VM, for errors
+	action   string // power-vm's
+	vm       job.VM
+	snapshot string
+	progress func(executor.Progress) // nil: nobody waits for steps
+}
+
+func (c powerCall) op() string { return fmt.Sprintf("%s VM %d (%s)", c.what, c.vm.ID, c.vm.Name) }
+
+// boot runs power-vm for a VM that runs in the end, and answers the VM as it is
+// then.
+func (p *Provider) boot(ctx context.Context, c powerCall) (job.VM, error) {
+	res, err := p.power(ctx, c)
+	if err != nil {
+		return c.vm, err
+	}
+	return p.booted(c.op(), "power-vm", c.vm, res)
+}
+
+// power runs power-vm as an operation of its own: when the connection breaks, or
+// the engine stops, it goes on, and is not done twice.
+func (p *Provider) power(ctx context.Context, c powerCall) (result.Result, error) {
+	op := c.op()
+	env := p.machineEnvironment()
+	for name, value := range proof(c.vm) {
+		env[name] = value
+	}
+	env["ACTION"] = c.action
+	setText(env, "SNAPSHOT", c.snapshot)
+	setText(env, "VM_SSH_USER", c.vm.User)
+	onLine := func(key, value string) {
+		switch {
+		case c.progress == nil:
+		case key == result.KeyStep:
+			c.progress(readStep(value))
+		case key == "LINUS_WARNING":
+			c.progress(executor.Progress{Warning: value})
+		}
+	}
+	id := "power-" + uuid.NewString()
+	res, err := p.operate(ctx, id, call{op: op, script: "power-vm", env: env, onLine: onLine})
+	if detached(ctx) {
+		return res, err
+	}
+	if settled := p.settle(context.WithoutCancel(ctx), op, id); settled != nil {
+		p.o.Log.WarnContext(ctx, "operation left on the host", "err", settled)
+	}
+	return res, err
+}
