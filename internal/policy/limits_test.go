@@ -1,0 +1,57 @@
+package policy_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"linus/internal/job"
+	"linus/internal/policy"
+)
+
+func sized(cpu int, memory string, timeout int) job.Manifest {
+	return job.Manifest{Resources: job.Resources{CPU: cpu, Memory: memory}, Timeout: timeout}
+}
+
+func TestLimits_RefuseByRuleWithWhatIsLeft(t *testing.T) {
+	two := []job.Manifest{sized(2, "2G", 60), sized(4, "512M", 60)}
+	all := policy.Limits{Jobs: 3, CPU: 8, MemoryMB: 4096, Seconds: 600}
+	tests := []struct {
+		name    string
+		limits  policy.Limits
+		running []job.Manifest
+		next    job.Manifest
+		field   string // empty: allowed
+		wants   []string
+	}{
+		{"no limits", policy.Limits{}, two, sized(32, "512G", 86400), "", nil},
+		{"within all, to the last", all, two, sized(2, "1536M", 600), "", nil},
+		{"one job too many", policy.Limits{Jobs: 2}, two, sized(1, "1G", 1), "manifest", []string{"LIMIT_JOBS", "2 jobs", "cancel one"}},
+		{"one core too many", all, two, sized(3, "1G", 1), "manifest.resources.cpu", []string{"LIMIT_CPU allows a client 8 cores", "6 are taken", "asks for 3", "at most 2"}},
+		{"no core left", policy.Limits{CPU: 6}, two, sized(1, "1G", 1), "manifest.resources.cpu", []string{"LIMIT_CPU", "wait for a job to end, or cancel one"}},
+		{"one MiB too many", all, two, sized(1, "1537M", 1), "manifest.resources.memory", []string{"LIMIT_MEMORY allows a client 4096 MiB", "2560 are taken", "asks for 1537", "at most 1536"}},
+		{"one KiB too many", all, two, sized(1, "1572865K", 1), "manifest.resources.memory", []string{"LIMIT_MEMORY"}},
+		{"one second too long", all, nil, sized(1, "1G", 601), "manifest.timeout", []string{"LIMIT_SECONDS allows a job 600 seconds", "601"}},
+		{"no VM of its own where all is taken", policy.Limits{CPU: 6, MemoryMB: 2560}, two, sized(0, "", 60), "", nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			err := tt.limits.Check(tt.running, tt.next)
+			if tt.field == "" {
+				if err != nil {
+					t.Errorf("Check() = %v, want nil", err)
+				}
+				return
+			}
+			var refused *job.FieldError
+			if !errors.As(err, &refused) || refused.Field != tt.field {
+				t.Fatalf("Check() = %v, want a *job.FieldError of %s", err, tt.field)
+			}
+			for _, want := range tt.wants {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q does not say %q", err, want)
+				}
+			}
+		})
+	}
+}

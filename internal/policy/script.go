@@ -1,0 +1,265 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// Bounds of a script, for the parser's sake: it goes down as deep as brackets
+// are nested.
+const (
+	maxScript = 256 << 10 // bytes
+	maxDepth  = 250
+)
+
+// checker walks one script: a task, or the text that a command in it runs.
+type checker struct {
+	*findings
+	source    string
+	line      uint // where the script stands in the one around it; 0: nowhere
+	functions map[string][]*function
+	// inner is text that this shell runs (eval, trap). A function declared there
+	// may not be declared yet, or not any more, when a command of its name runs.
+	inner bool
+}
+
+// function is a function of the script, declared on every way to what follows.
+type function struct {
+	body  *syntax.Stmt
+	owner *checker // whose script it stands in
+	seen  bool
+}
+
+// script checks text that a new bash runs.
+func (f *findings) script(text string) {
+	c := checker{findings: f, functions: map[string][]*function{}}
+	c.check(text, syntax.LangBash)
+}
+
+// refuse records a complaint about the node's line.
+func (c *checker) refuse(at syntax.Node, format string, args ...any) {
+	c.add(c.field, fmt.Sprintf("line %d: ", c.lineOf(at))+fmt.Sprintf(format, args...), c.policy.remedy())
+}
+
+// lineOf is the line a complaint about at names.
+func (c *checker) lineOf(at syntax.Node) uint {
+	if c.line != 0 {
+		return c.line
+	}
+	return at.Pos().Line()
+}
+
+// check parses text and walks through it. Functions declared at its top level
+// may be called from there on: a function counts only where it is certain to
+// be declared, else a command of the same name would run unseen.
+func (c *checker) check(text string, language syntax.LangVariant) {
+	const remedy = "write it so that it can be judged, or ask for a wider ALLOWED_COMMANDS"
+	if problem := unreadable(text); problem != "" {
+		c.add(c.field, problem, remedy)
+		return
+	}
+	file, err := syntax.NewParser(syntax.Variant(language)).Parse(strings.NewReader(text), "")
+	if err != nil {
+		line := c.line
+		var wrong syntax.ParseError
+		if errors.As(err, &wrong) {
+			err = errors.New(wrong.Text)
+			if line == 0 {
+				line = wrong.Pos.Line()
+			}
+		}
+		c.add(c.field, fmt.Sprintf("line %d: cannot be read as a shell script: %v", line, err), remedy)
+		return
+	}
+	c.source = text
+	for _, s := range file.Stmts {
+		f, ok := s.Cmd.(*syntax.FuncDecl)
+		if ok && !c.inner && !s.Negated && !s.Background && len(s.Redirs) == 0 {
+			c.declare(f)
+			continue
+		}
+		syntax.Walk(s, c.visit)
+	}
+	if c.inner {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.functions)) {
+		c.enter(c.functions[name])
+	}
+}
+
+// unreadable says why text is not even parsed, empty if it is.
+func unreadable(text string) string {
+	if len(text) > maxScript {
+		return fmt.Sprintf("is %d bytes; with ALLOWED_COMMANDS a script may have %d", len(text), maxScript)
+	}
+	depth := 0
+	for i := range len(text) {
+		switch c := text[i]; {
+		case c < ' ' && c != '\n' && c != '\t', c == 0x7f:
+			// Of a carriage return shells and parsers think differently.
+			return fmt.Sprintf("line %d: has the control character 0x%02x", 1+strings.Count(text[:i], "\n"), c)
+		case c == '(' || c == '{' || c == '[':
+			if depth++; depth > maxDepth {
+				return fmt.Sprintf("line %d: has brackets more than %d deep", 1+strings.Count(text[:i], "\n"), maxDepth)
+			}
+		case (c == ')' || c == '}' || c == ']') && depth > 0:
+			depth--
+		}
+	}
+	if !utf8.ValidString(text) {
+		return "is not valid UTF-8"
+	}
+	return ""
+}
+
+// visit is called for every node of the script.
+func (c *checker) visit(node syntax.Node) bool {
+	switch n := node.(type) {
+	case *syntax.CallExpr:
+		if len(n.Args) > 0 {
+			words := make([]word, len(n.Args))
+			for i, w := range n.Args {
+				words[i] = readWord(w)
+			}
+			c.command(n, words, true)
+		}
+	case *syntax.FuncDecl:
+		c.nameFunction(n)
+	case *syntax.DeclClause:
+		c.declaration(n)
+	case *syntax.Assign:
+		if n.Name != nil {
+			c.variable(n, n.Name.Value)
+		}
+	case *syntax.WordIter:
+		c.variable(n, n.Name.Value)
+	case *syntax.BinaryArithm:
+		c.arithmetic(n, n.X)
+	case *syntax.UnaryArithm:
+		c.arithmetic(n, n.X)
+	case *syntax.CoprocClause:
+		if n.Name != nil {
+			c.variable(n, readWord(n.Name).text)
+		}
+	case *syntax.ParamExp:
+		c.expansion(n)
+	case *syntax.ExtGlob:
+		// The parser does not look into these.
+		if strings.ContainsAny(n.Pattern.Value, "$`<>") {
+			c.refuse(n, "a substitution within the pattern %q cannot be judged", shorten(n.Pattern.Value))
+		}
+	case *syntax.Redirect:
+		c.redirect(n)
+	}
+	return true
+}
+
+// variable refuses to set one of the guarded variables.
+func (c *checker) variable(at syntax.Node, name string) {
+	if isGuarded(name) {
+		c.refuse(at, "%s may not be set: the shell or the loader finds programs by it", name)
+	}
+}
+
+func (c *checker) arithmetic(at syntax.Node, operand syntax.ArithmExpr) {
+	if w, ok := operand.(*syntax.Word); ok {
+		c.variable(at, readWord(w).text)
+	}
+}
+
+func (c *checker) expansion(n *syntax.ParamExp) {
+	switch {
+	case n.Exp == nil || n.Param == nil:
+	case n.Exp.Op == syntax.AssignUnset || n.Exp.Op == syntax.AssignUnsetOrNull:
+		c.variable(n, n.Param.Value)
+	case n.Exp.Op == syntax.OtherParamOps && n.Exp.Word.Lit() == "P":
+		c.refuse(n, "${%s@P} runs what its value holds", n.Param.Value)
+	}
+}
+
+// setting finds the variable a word of a declaration or of read, printf -v and
+// the like sets: PATH=x, -vPATH, PATH[0].
+var setting = regexp.MustCompile(`^(?:-[a-z]*)?([A-Za-z_][A-Za-z0-9_]*)`)
+
+func (c *checker) settings(at syntax.Node, words []word) {
+	for _, w := range words {
+		if m := setting.FindStringSubmatch(w.text); m != nil {
+			c.variable(at, m[1])
+		}
+	}
+}
+
+// declaration checks the words of declare, export, local, readonly and typeset
+// that are not plain assignments: those are visited by themselves.
+func (c *checker) declaration(n *syntax.DeclClause) {
+	for _, a := range n.Args {
+		if a.Name != nil || a.Value == nil {
+			continue
+		}
+		w := readWord(a.Value)
+		switch option := strings.HasPrefix(w.text, "-"); {
+		case w.literal && option && strings.Contains(w.text, "n") && n.Variant.Value != "export":
+			c.refuse(n, "%s %s: which variable is set through another's name is only known when it runs", n.Variant.Value, w.text)
+		case !w.literal && (option || !strings.Contains(w.text, "=")):
+			c.refuse(n, "%s: which variable is set is only known when it runs", n.Variant.Value)
+		default:
+			c.settings(n, []word{w})
+		}
+	}
+}
+
+var writing = []syntax.RedirOperator{
+	syntax.RdrOut, syntax.AppOut, syntax.RdrInOut, syntax.DplOut, syntax.RdrClob, syntax.RdrAll, syntax.AppAll,
+}
+
+func (c *checker) redirect(n *syntax.Redirect) {
+	if n.N != nil {
+		c.variable(n, strings.Trim(n.N.Value, "{}"))
+	}
+	if w := readWord(n.Word); slices.Contains(writing, n.Op) && w.literal && c.policy.isProgram(w.text) {
+		c.refuse(n, "%s may not be written: it is, or may be, a program", shorten(w.text))
+	}
+}
+
+// --- functions ---------------------------------------------------------------
+
+var functionName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.:-]*$`)
+
+// nameFunction refuses names that hide what this package thinks it knows.
+func (c *checker) nameFunction(f *syntax.FuncDecl) bool {
+	if f.Name == nil || !functionName.MatchString(f.Name.Value) {
+		c.refuse(f, "a function's name must be plain")
+		return false
+	}
+	if isSpecial(f.Name.Value) {
+		c.refuse(f, "a function may not be named %s, as the shell's or the system's own", f.Name.Value)
+		return false
+	}
+	return true
+}
+
+func (c *checker) declare(f *syntax.FuncDecl) {
+	if c.nameFunction(f) {
+		name := f.Name.Value
+		c.functions[name] = append(c.functions[name], &function{body: f.Body, owner: c})
+	}
+}
+
+// enter checks the bodies a call may run, each once: with the functions that
+// are declared at the first call, or at the script's end for want of one.
+func (c *checker) enter(all []*function) {
+	for _, f := range all {
+		if !f.seen {
+			f.seen = true
+			syntax.Walk(f.body, f.owner.visit)
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package policy
+
+import (
+	"slices"
+	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// wrapper is a program that runs the command its arguments end with. A command
+// is judged as if it stood alone; an option that is not listed is refused.
+type wrapper struct {
+	flags    string   // one-letter options
+	valued   string   // one-letter options with a value
+	long     []string // long options; those that end in = have a value
+	operands int      // words before the command
+	assigns  bool     // NAME=VALUE before the command
+	alone    bool     // harmless without a command
+}
+
+var wrappers = map[string]wrapper{
+	"builtin": {},
+	"command": {flags: "p", alone: true},
+	"env":     {flags: "i0v", valued: "uC", long: []string{"ignore-environment", "unset=", "chdir="}, assigns: true},
+	"exec":    {flags: "cl", valued: "a", alone: true},
+	"ionice":  {flags: "t", valued: "cn"},
+	"nice":    {valued: "n", long: []string{"adjustment="}},
+	"nohup":   {},
+	"setsid":  {flags: "cfw", long: []string{"ctty", "fork", "wait"}},
+	"stdbuf":  {valued: "ioe", long: []string{"input=", "output=", "error="}},
+	"sudo":    {flags: "nEHkb", valued: "ug", long: []string{"non-interactive", "preserve-env", "set-home", "user=", "group="}, assigns: true},
+	"time":    {flags: "apv", valued: "fo"},
+	"timeout": {flags: "v", valued: "ks", long: []string{"foreground", "preserve-status", "verbose", "kill-after=", "signal="}, operands: 1},
+	// xargs runs echo when there is no command.
+	"xargs": {flags: "0rtx", valued: "nPLdsIE", long: []string{"null", "no-run-if-empty", "max-args=", "max-procs=", "delimiter="}, alone: true},
+}
+
+// wrapped judges the command that a wrapper runs.
+func (c *checker) wrapped(at syntax.Node, name string, w wrapper, words []word) {
+	if name == "command" && len(words) > 1 && words[1].literal && strings.Trim(words[1].text, "-pvV") == "" && strings.ContainsAny(words[1].text, "vV") {
+		return // asks what a name means
+	}
+	rest, replaced, ok := c.unwrap(at, w, words[1:])
+	switch {
+	case !ok:
+		return
+	case len(rest) == 0 && w.alone:
+		return
+	case len(rest) == 0:
+		c.refuse(at, "%q is not allowed: %s", c.text(at), c.policy.reason(words))
+		return
+	}
+	if name == "xargs" {
+		rest = withInput(rest, replaced)
+	}
+	c.command(at, rest, false)
+}
+
+// unwrap takes a wrapper's own words off; replaced is the value of xargs -I.
+// When it cannot, it complains and answers false.
+func (c *checker) unwrap(at syntax.Node, w wrapper, words []word) (rest []word, replaced string, ok bool) {
+	for len(words) > 0 && strings.HasPrefix(words[0].text, "-") {
+		option, value, length := w.option(words)
+		if length == 0 {
+			c.refuse(at, "%q: the option %s cannot be judged", c.text(at), shorten(words[0].text))
+			return nil, "", false
+		}
+		if option == "I" {
+			replaced = value
+		}
+		if words = words[length:]; option == "--" {
+			break
+		}
+	}
+	for range w.operands {
+		if len(words) == 0 || !words[0].single {
+			c.refuse(at, "%q: where its command begins is only known when it runs", c.text(at))
+			return nil, "", false
+		}
+		words = words[1:]
+	}
+	for w.assigns && len(words) > 0 && words[0].single {
+		name, _, found := strings.Cut(words[0].text, "=")
+		if !found {
+			break
+		}
+		c.variable(at, name)
+		words = words[1:]
+	}
+	return words, replaced, true
+}
+
+// option reads the option that words begin with: its name, its value, and how
+// many words it takes; 0 when it is not one of w's, or not known for certain.
+func (w wrapper) option(words []word) (name, value string, length int) {
+	first := words[0]
+	if !first.literal {
+		return "", "", 0
+	}
+	if long, ok := strings.CutPrefix(first.text, "--"); ok {
+		name, value, attached := strings.Cut(long, "=")
+		switch {
+		case long == "":
+			return "--", "", 1
+		case attached && slices.Contains(w.long, name+"="):
+			return name, value, 1
+		case !attached && slices.Contains(w.long, name+"=") && len(words) > 1 && words[1].literal:
+			return name, words[1].text, 2
+		case !attached && slices.Contains(w.long, name):
+			return name, "", 1
+		}
+		return "", "", 0
+	}
+	for i := 1; i < len(first.text); i++ {
+		letter := first.text[i : i+1]
+		switch {
+		case strings.Contains(w.flags, letter):
+			continue
+		case !strings.Contains(w.valued, letter):
+			return "", "", 0
+		case i+1 < len(first.text): // -n5
+			return letter, first.text[i+1:], 1
+		case len(words) > 1 && words[1].literal:
+			return letter, words[1].text, 2
+		}
+		return "", "", 0
+	}
+	if first.text == "-" {
+		return "", "", 0
+	}
+	return first.text, "", 1
+}
+
+// withInput is the command xargs runs: words of its input stand in the place of
+// replaced, or, without it, at the end.
+func withInput(words []word, replaced string) []word {
+	if replaced == "" {
+		return append(slices.Clone(words), word{})
+	}
+	words = slices.Clone(words)
+	for i, w := range words {
+		if before, _, ok := strings.Cut(w.text, replaced); ok {
+			words[i] = word{text: before, single: true}
+		}
+	}
+	return words
+}
