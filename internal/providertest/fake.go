@@ -26,7 +26,7 @@ type Behaviour struct {
 
 	// Errors the calls answer, in order; nil in between lets a call through.
 	// A list used up lets all through.
-	Destroys, Lists, Pushes, Starts, Probes, Reads, Stops, Powers, Inputs []error
+	Destroys, Lists, Pushes, Starts, Probes, Reads, Stops, Powers, Inputs, Statuses []error
 
 	// Ways are what Callbacks finds, in order; a list used up: direct.
 	Ways []executor.CallbackWay
@@ -84,6 +84,11 @@ type fakeVM struct {
 
 	jobs      map[string]*fakeJob // by job ID
 	snapshots []string
+}
+
+// is reports whether this is the VM meant.
+func (there *fakeVM) is(vm job.VM) bool {
+	return !there.foreign && there.Name == vm.Name && there.Job == vm.Job && there.Owner == vm.Owner
 }
 
 // fakeJob is what a job has in a VM.
@@ -329,7 +334,7 @@ func (f *Fake) Destroy(ctx context.Context, vm job.VM) error {
 		return fault(op, job.HostInvalid, fmt.Sprintf("VM_ID '%d' is not a VM ID", vm.ID), "give one from 100")
 	case there == nil:
 		return nil
-	case there.foreign || there.Name != vm.Name || there.Job != vm.Job || there.Owner != vm.Owner:
+	case !there.is(vm):
 		return fault(op, job.HostVM, fmt.Sprintf("refused to destroy VM %d: it is not proven ours; nothing was touched", vm.ID), "check what it is")
 	}
 	delete(f.vms, vm.ID)
@@ -349,9 +354,36 @@ func (f *Fake) List(ctx context.Context) ([]job.VM, error) {
 	}
 	list := f.VMs()
 	for i, vm := range list {
-		list[i] = job.VM{ID: vm.ID, Name: vm.Name, Node: vm.Node, Job: vm.Job, Owner: vm.Owner, State: job.VMCreated}
+		list[i] = job.VM{ID: vm.ID, Name: vm.Name, Node: vm.Node, Job: vm.Job, Owner: vm.Owner, State: job.VMCreated, Status: f.status(vm)}
 	}
 	return list, nil
+}
+
+// Status answers how a VM is.
+func (f *Fake) Status(ctx context.Context, vm job.VM) (job.VMStatus, error) {
+	f.mu.Lock()
+	err := next(&f.behaviour.Statuses)
+	f.mu.Unlock()
+	if ctx.Err() != nil {
+		err = fault(fmt.Sprintf("look at VM %d (%s)", vm.ID, vm.Name), job.HostCancelled, context.Cause(ctx).Error(), "")
+	}
+	if err != nil {
+		return job.VMUnknown, err
+	}
+	return f.status(vm), nil
+}
+
+func (f *Fake) status(vm job.VM) job.VMStatus {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there := f.vms[vm.ID]
+	switch {
+	case there == nil || !there.is(vm):
+		return job.VMGone
+	case there.stopped:
+		return job.VMStopped
+	}
+	return job.VMRunning
 }
 
 // inside answers what a job has in its VM, with f.mu held, after the call's
@@ -612,7 +644,7 @@ func (f *Fake) proven(ctx context.Context, op string, vm job.VM) (*fakeVM, error
 		return nil, err
 	}
 	there := f.vms[vm.ID]
-	if there == nil || there.foreign || there.Name != vm.Name || there.Job != vm.Job || there.Owner != vm.Owner {
+	if there == nil || !there.is(vm) {
 		return nil, fault(op, job.HostVM, fmt.Sprintf("VM %d is not proven ours; nothing was touched", vm.ID), "check what it is")
 	}
 	return there, nil

@@ -122,7 +122,7 @@ func life(t *testing.T, c Config) {
 
 	isListed := func(t *testing.T) {
 		t.Helper()
-		want := job.VM{ID: vm.ID, Name: vm.Name, Node: vm.Node, Job: vm.Job, Owner: vm.Owner, State: job.VMCreated}
+		want := job.VM{ID: vm.ID, Name: vm.Name, Node: vm.Node, Job: vm.Job, Owner: vm.Owner, State: job.VMCreated, Status: job.VMRunning}
 		if got := listed(t, p, spec.Job); len(got) != 1 || !cmp.Equal(got[0], want) {
 			t.Errorf("listed = %+v, want %+v", got, want)
 		}
@@ -203,7 +203,7 @@ func power(t *testing.T, c Config) {
 		}
 		wantStatus(t, p, vm, job.VMStopped)
 	}
-	if got := listed(t, p, vm.Job); len(got) != 1 {
+	if got := listed(t, p, vm.Job); len(got) != 1 || got[0].Status != job.VMStopped {
 		t.Errorf("a stopped VM is listed as %+v", got)
 	}
 	if err := p.SnapshotVM(ctx, vm, "clean"); err != nil {

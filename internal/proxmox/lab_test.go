@@ -140,8 +140,11 @@ func testLab(t *testing.T, driver string, slow bool) {
 	t.Run("Provider", func(t *testing.T) { providertest.Run(t, h.suite(slow)) })
 	t.Run("Guest", func(t *testing.T) { guestRoundTrip(t, h) })
 	if driver == lab.DriverQemu {
-		t.Run("OperationsInUnits", func(t *testing.T) { operationsInUnits(t, h) })
-		t.Run("ClockJumps", func(t *testing.T) { clockJumps(t, h) })
+		t.Run("Machine", func(t *testing.T) {
+			m := newMachine(t, h, "operation", "job-runner")
+			t.Run("OperationsInUnits", func(t *testing.T) { operationsInUnits(t, m) })
+			t.Run("ClockJumps", func(t *testing.T) { clockJumps(t, m) })
+		})
 	}
 }
 

@@ -63,6 +63,7 @@ func (p *Provider) power(ctx context.Context, c powerCall) (result.Result, error
 		env[name] = value
 	}
 	env["ACTION"] = c.action
+	setText(env, "PROXMOX_NODE", c.vm.Node)
 	setText(env, "SNAPSHOT", c.snapshot)
 	setText(env, "VM_SSH_USER", c.vm.User)
 	onLine := func(key, value string) {

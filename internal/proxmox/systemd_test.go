@@ -70,8 +70,8 @@ func (m machine) want(what, script, want string) {
 
 // operationsInUnits runs operation.sh where systemd runs, which the lab's host
 // has none of.
-func operationsInUnits(t *testing.T, h *labHost) {
-	m := newMachine(t, h, "operation")
+func operationsInUnits(t *testing.T, m machine) {
+	m.T = t
 	m.run(`mkdir /tmp/ops
 		cat >/tmp/slow.sh <<'END'
 echo "value: $VALUE"
@@ -106,8 +106,8 @@ END
 }
 
 // clockJumps sets the clock of a machine in which jobs run.
-func clockJumps(t *testing.T, h *labHost) {
-	m := newMachine(t, h, "job-runner")
+func clockJumps(t *testing.T, m machine) {
+	m.T = t
 	start := func(name, task string, timeout string) {
 		m.run(`export LINUS_ROOT=/tmp/` + name + `; home=$LINUS_ROOT/opt/job-runner; mkdir -p $home/files $LINUS_ROOT/run/linus
 			printf '%s\n' JOB_ID=` + name + ` AGENT=script TIMEOUT=` + timeout + ` STATUS_MODE=simple HEARTBEAT_INTERVAL=30 MAX_OUTPUT_SIZE=1000000 >$home/settings
