@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 )
@@ -24,12 +25,14 @@ func (c Config) Effective() map[string]string {
 		switch value := v.Field(i).Interface().(type) {
 		case Secret:
 			if value.value != "" {
-				sum := sha256.Sum256([]byte(name + "\x00" + value.value))
-				values[name] = "[secret " + hex.EncodeToString(sum[:3]) + "]"
+				values[name] = fingerprint(name, value)
 			}
 		default:
 			values[name] = fmt.Sprint(value)
 		}
+	}
+	for name, value := range c.Secrets {
+		values[secretPrefix+name] = fingerprint(secretPrefix+name, value)
 	}
 	return values
 }
@@ -39,10 +42,23 @@ func (c Config) Effective() map[string]string {
 func (c Config) Differs(engine map[string]string) []string {
 	var lines []string
 	own := c.Effective()
+	var names []string
 	for _, s := range Table() {
-		if c.given[s.Name] && own[s.Name] != engine[s.Name] && !slices.Contains(notCompared, s.Name) {
-			lines = append(lines, fmt.Sprintf("%s is %q here, %q in the engine", s.Name, own[s.Name], engine[s.Name]))
+		names = append(names, s.Name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Secrets)) {
+		names = append(names, secretPrefix+name)
+	}
+	for _, name := range names {
+		if c.given[name] && own[name] != engine[name] && !slices.Contains(notCompared, name) {
+			lines = append(lines, fmt.Sprintf("%s is %q here, %q in the engine", name, own[name], engine[name]))
 		}
 	}
 	return lines
+}
+
+// fingerprint tells two values apart, and no more.
+func fingerprint(name string, s Secret) string {
+	sum := sha256.Sum256([]byte(name + "\x00" + s.value))
+	return "[secret " + hex.EncodeToString(sum[:3]) + "]"
 }

@@ -53,8 +53,15 @@ type Config struct {
 	MaxJobs            int      `envconfig:"MAX_JOBS" default:"8" min:"1" max:"1000" desc:"Jobs with a VM at the same time; the others wait."`
 	MaxOutputSize      ByteSize `envconfig:"MAX_OUTPUT_SIZE" default:"10MB" desc:"Bytes kept of each of a task's two outputs, 1KB to 1GB; of longer ones head and tail."`
 	HeartbeatThreshold int      `envconfig:"HEARTBEAT_THRESHOLD_SECONDS" default:"120" min:"30" max:"86400" desc:"Seconds without a sign of life after which a job is looked at."`
-	AllowedCommands    string   `envconfig:"ALLOWED_COMMANDS" desc:"Kept for the execute_command tool. This version has no such tool, enforces nothing, and so refuses a value."`
 	CleanupInterval    int      `envconfig:"CLEANUP_INTERVAL_SECONDS" default:"30" min:"10" max:"86400" desc:"Seconds between two searches for VMs that should be gone."`
+
+	AllowedCommands string `envconfig:"ALLOWED_COMMANDS" desc:"Commands that jobs may run, separated by commas or newlines: git (any arguments), npm test (these words), go test * (and any more). Empty: all."`
+	LimitJobs       int    `envconfig:"LIMIT_JOBS" default:"0" min:"0" max:"100000" desc:"Jobs one client may have that have not ended, and kept VMs. 0: no limit."`
+	LimitCPU        int    `envconfig:"LIMIT_CPU" default:"0" min:"0" max:"100000" desc:"Cores of one client's VMs together. 0: no limit."`
+	LimitMemory     string `envconfig:"LIMIT_MEMORY" desc:"Memory of one client's VMs together, as in 64G. Empty: no limit."`
+	LimitSeconds    int    `envconfig:"LIMIT_SECONDS" default:"0" min:"0" max:"86400" desc:"The longest timeout a client's job may have, in seconds. 0: no limit."`
+
+	SecretsFile string `envconfig:"LINUS_SECRETS_FILE" kind:"path" desc:"File with lines NAME=value for the secrets of manifests, mode 0600. Others are LINUS_SECRET_<NAME> and systemd's credentials."`
 
 	LeaseHours    int `envconfig:"LEASE_HOURS" default:"24" min:"0" max:"8760" desc:"Hours after a job's timeout until the host destroys its VM by itself, should linus never come back. 0: never."`
 	RetentionDays int `envconfig:"RETENTION_DAYS" default:"30" min:"0" max:"3650" desc:"Days after which an ended job and its output are forgotten. 0: never."`
@@ -64,13 +71,20 @@ type Config struct {
 
 	AgentSocket string `ignored:"true"` // the SSH agent's socket ($SSH_AUTH_SOCK), or empty
 
+	// Secrets are the values of LINUS_SECRET_<NAME>, by NAME.
+	Secrets              map[string]Secret `ignored:"true"`
+	CredentialsDirectory string            `ignored:"true"` // systemd's, or empty
+
 	given map[string]bool // the names set in the environment
 }
 
 // Load reads the settings from the environment and validates them. Everything
 // wrong is reported at once, as *Error.
 func Load() (Config, error) {
-	c := Config{AgentSocket: os.Getenv("SSH_AUTH_SOCK"), given: map[string]bool{}}
+	c := Config{
+		AgentSocket: os.Getenv("SSH_AUTH_SOCK"), CredentialsDirectory: os.Getenv("CREDENTIALS_DIRECTORY"),
+		Secrets: map[string]Secret{}, given: map[string]bool{},
+	}
 	var bad Error
 	v := reflect.ValueOf(&c).Elem()
 	for i := range v.NumField() {
@@ -106,6 +120,7 @@ func Load() (Config, error) {
 	if c.StateDir == "" {
 		c.StateDir = defaultStateDir()
 	}
+	bad.Problems = append(bad.Problems, c.readSecrets(os.Environ())...)
 	bad.Problems = append(bad.Problems, misspelt(os.Environ())...)
 	bad.Problems = append(bad.Problems, c.validate(&bad)...)
 	if len(bad.Problems) > 0 {

@@ -27,6 +27,15 @@ func clean(t *testing.T) {
 			t.Cleanup(func() { _ = os.Setenv(s.Name, value) })
 		}
 	}
+	for _, entry := range os.Environ() {
+		name, value, _ := strings.Cut(entry, "=")
+		if strings.HasPrefix(name, "LINUS_SECRET_") {
+			if err := os.Unsetenv(name); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = os.Setenv(name, value) })
+		}
+	}
 }
 
 func TestLoad_DefaultsAreTheContracts(t *testing.T) {
@@ -83,7 +92,13 @@ func TestLoad_BadValueStopsTheStartWithNameProblemAndRule(t *testing.T) {
 		{"nameserver", map[string]string{"VM_NAMESERVERS": "1.1.1.1, dns"}, []string{"VM_NAMESERVERS"}},
 		{"mistyped name", map[string]string{"PROXMOX_HSOT": "pve"}, []string{"PROXMOX_HSOT: is not a setting; did you mean PROXMOX_HOST?"}},
 		{"mistyped prefix", map[string]string{"PROXMX_STORAGE": "fast"}, []string{"did you mean PROXMOX_STORAGE?"}},
-		{"a rule nobody would enforce", map[string]string{"ALLOWED_COMMANDS": "ls"}, []string{"ALLOWED_COMMANDS", "unset it"}},
+		{"memory limit in words", map[string]string{"LIMIT_MEMORY": "64 GB"}, []string{`LIMIT_MEMORY: "64 GB" is not valid; give 512M or more`}},
+		{"memory limit no VM fits into", map[string]string{"LIMIT_MEMORY": "100M"}, []string{"LIMIT_MEMORY"}},
+		{"negative limit", map[string]string{"LIMIT_JOBS": "-1"}, []string{"LIMIT_JOBS", "from 0"}},
+		{"secret too short to mask", map[string]string{"LINUS_SECRET_PIN": "123"}, []string{"LINUS_SECRET_PIN: is shorter than 4 bytes", "longer value"}},
+		{"secret without a name", map[string]string{"LINUS_SECRET_": "hunter2"}, []string{"LINUS_SECRET_: does not name a secret"}},
+		{"secret with a name no manifest can have", map[string]string{"LINUS_SECRET_2": "hunter2"}, []string{"LINUS_SECRET_2: does not name a secret"}},
+		{"mistyped name of the secrets file", map[string]string{"LINUS_SECRETS_FIEL": "x"}, []string{"did you mean LINUS_SECRETS_FILE?"}},
 		{"two at once", map[string]string{"CALLBACK_PORT": "x", "DEFAULT_CPU": "y"}, []string{"CALLBACK_PORT", "DEFAULT_CPU"}},
 	}
 	for _, tt := range tests {
@@ -111,6 +126,8 @@ func TestLoad_AcceptsWhatIsRight(t *testing.T) {
 		{"PROXMOX_HOST": "127.77.0.1", "CALLBACK_URL": "http://127.0.0.1:8765"},
 		{"PROXMOX_HOST": "pve.example.org", "CALLBACK_URL": "https://callbacks.example.org"},
 		{"CALLBACK_PORT": "0", "PROXMOX_NODE": "", "PROXMOX_VLAN_TAG": ""},
+		{"ALLOWED_COMMANDS": "git, npm test\ngo *", "LIMIT_JOBS": "3", "LIMIT_CPU": "0", "LIMIT_MEMORY": "64G", "LIMIT_SECONDS": "3600"},
+		{"LINUS_SECRETS_FILE": "", "LINUS_SECRET_FILE": "a secret named FILE", "LINUS_SECRET_STATE_DIR": "another"},
 		{"VM_IP_CONFIG": "10.0.0.5/24", "VM_GATEWAY": "10.0.0.1", "MAX_JOBS": "1"},
 		{"PROXMOX_VE_ENDPOINT": "somebody else's", "VM_BOX": "x", "MAX_LOGS": "5", "CALLBACK_SECRET_KEY": "x"},
 	} {
@@ -129,9 +146,17 @@ func TestLoad_AcceptsWhatIsRight(t *testing.T) {
 func TestSecret_ShowsItselfToNobody(t *testing.T) {
 	clean(t)
 	t.Setenv("PROXMOX_SSH_PASSWORD", "hunter2")
+	t.Setenv("LINUS_SECRET_api_key", "hunter2=x")
+	t.Setenv("CREDENTIALS_DIRECTORY", "/run/credentials/linus")
 	c, err := config.Load()
 	if err != nil {
 		t.Fatal(err)
+	}
+	if got := c.Secrets["api_key"]; got.Reveal() != "hunter2=x" || len(c.Secrets) != 1 {
+		t.Errorf("Secrets = %v", c.Secrets)
+	}
+	if c.CredentialsDirectory != "/run/credentials/linus" {
+		t.Errorf("CredentialsDirectory = %q", c.CredentialsDirectory)
 	}
 	asJSON, err := json.Marshal(c)
 	if err != nil {
@@ -153,6 +178,8 @@ func TestDiffers_ComparesOnlyWhatWasGiven(t *testing.T) {
 	t.Setenv("PROXMOX_HOST", "one")
 	t.Setenv("PROXMOX_SSH_PASSWORD", "hunter2")
 	t.Setenv("DEFAULT_CPU", "4")
+	t.Setenv("LINUS_SECRET_SAME", "same here and there")
+	t.Setenv("LINUS_SECRET_OLD", "rotated long ago")
 	engine, err := config.Load()
 	if err != nil {
 		t.Fatal(err)
@@ -160,6 +187,8 @@ func TestDiffers_ComparesOnlyWhatWasGiven(t *testing.T) {
 	clean(t)
 	t.Setenv("PROXMOX_HOST", "two")
 	t.Setenv("PROXMOX_SSH_PASSWORD", "hunter3")
+	t.Setenv("LINUS_SECRET_OLD", "rotated today")
+	t.Setenv("LINUS_SECRET_NEW", "not in the engine")
 	t.Setenv("LINUS_LOG_LEVEL", "debug")
 	c, err := config.Load()
 	if err != nil {
@@ -168,6 +197,9 @@ func TestDiffers_ComparesOnlyWhatWasGiven(t *testing.T) {
 	got := strings.Join(c.Differs(engine.Effective()), "\n")
 	if !strings.Contains(got, `PROXMOX_HOST is "two" here, "one" in the engine`) || !strings.Contains(got, "PROXMOX_SSH_PASSWORD") {
 		t.Errorf("Differs() = %q, want host and password", got)
+	}
+	if !strings.Contains(got, "LINUS_SECRET_OLD") || !strings.Contains(got, `LINUS_SECRET_NEW is "[secret `) || strings.Contains(got, "LINUS_SECRET_SAME") {
+		t.Errorf("Differs() = %q, want the changed and the new secret", got)
 	}
 	if strings.Contains(got, "DEFAULT_CPU") || strings.Contains(got, "LINUS_LOG_LEVEL") {
 		t.Errorf("Differs() = %q names settings that were not given or are not the engine's", got)

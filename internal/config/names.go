@@ -42,7 +42,7 @@ func misspelt(environ []string) []Problem {
 		name, _, _ := strings.Cut(entry, "=")
 		prefix, _, _ := strings.Cut(name, "_")
 		_, away := job.Nearest(prefix, prefixes)
-		if slices.Contains(names, name) || away > 1 {
+		if slices.Contains(names, name) || away > 1 || strings.HasPrefix(name, secretPrefix) {
 			continue
 		}
 		near, distance := job.Nearest(name, names)

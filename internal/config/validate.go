@@ -69,7 +69,7 @@ func (c Config) rules() []rule {
 		{"DEFAULT_VM_TEMPLATE", c.DefaultVMTemplate, sizes.Validate() == nil, "give a template's name (letters, digits, dots, dashes) or its VM ID"},
 		{"DEFAULT_MEMORY", c.DefaultMemory, memory.Validate() == nil || sizes.Validate() != nil, "give 512M to 512G, as in 2G"},
 		{"DEFAULT_DISK", c.DefaultDisk, disk.Validate() == nil || sizes.Validate() != nil, "give 5G to 10000G, as in 20G"},
-		{"ALLOWED_COMMANDS", c.AllowedCommands, c.AllowedCommands == "", "unset it: this version has no execute_command and would not enforce it"},
+		{"LIMIT_MEMORY", c.LimitMemory, c.LimitMemory == "" || c.LimitMemoryMB() >= 512, "give 512M or more, as in 64G"},
 		{"LINUS_LOG_LEVEL", c.LogLevel, slices.Contains([]string{"debug", "info", "warn", "error"}, c.LogLevel), "use one of: debug, info, warn, error"},
 	}
 }
@@ -89,6 +89,15 @@ func isRange(s string) bool {
 func isIPv4(s string) bool {
 	addr, err := netip.ParseAddr(s)
 	return err == nil && addr.Is4()
+}
+
+// LimitMemoryMB is LIMIT_MEMORY in MiB, 0 for no limit.
+func (c Config) LimitMemoryMB() int {
+	n, err := job.ParseSize(c.LimitMemory)
+	if err != nil {
+		return 0
+	}
+	return int(n >> 20)
 }
 
 // Nameservers splits VM_NAMESERVERS.
