@@ -42,7 +42,7 @@ soak: ## 1000 jobs under faults drawn at random (SOAK_JOBS=, SOAK_SEED= of a run
 	go test -v -timeout 3h -run '^TestSoak$$' ./internal/e2e -soak.jobs=$(SOAK_JOBS) -soak.seed=$(SOAK_SEED)
 
 soak-qemu: ## 20 jobs in real VMs under faults
-	go test -v -timeout 1h -run '^TestSoakQemu$$' ./internal/e2e -soak.qemu=20 -soak.seed=$(SOAK_SEED)
+	go test -v -timeout 3h -run '^TestSoakQemu$$' ./internal/e2e -soak.qemu=20 -soak.seed=$(SOAK_SEED)
 
 bats: ## tests of the shell scripts, shellcheck and shfmt
 	shellcheck $(SHELL_MAIN) $(BATS_FILES)

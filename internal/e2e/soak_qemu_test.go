@@ -17,7 +17,7 @@ func TestSoakQemu(t *testing.T) {
 		t.Skip("takes about half a minute for each job: make soak-qemu")
 	}
 	h := newHost(t, lab.DriverQemu, "MAX_JOBS=2", "HEARTBEAT_THRESHOLD_SECONDS=60", "CLEANUP_INTERVAL_SECONDS=10")
-	s := newSoak(t, h)
+	s := newSoak(t, h, 5*time.Minute)
 	foreign := h.plantForeign(t)
 	s.clients = []*mcpClient{h.connect(t), h.connect(t)}
 	jobs := make([]soakJob, *soakQemu)

@@ -27,7 +27,7 @@ var (
 // nothing is left, and nothing of others was touched.
 func TestSoak(t *testing.T) {
 	h := newHost(t, lab.DriverProcess, "MAX_JOBS=8", "HEARTBEAT_THRESHOLD_SECONDS=30", "CLEANUP_INTERVAL_SECONDS=10")
-	s := newSoak(t, h)
+	s := newSoak(t, h, 5*time.Second)
 	s.ledger = newLedger(t)
 	foreign := s.plantForeigners()
 	for range 4 { // as many chat windows
@@ -52,7 +52,8 @@ type soak struct {
 	ledger  *ledger // nil where VMs cannot reach it
 	clients []*mcpClient
 	began   time.Time
-	jobs    int // how many
+	jobs    int           // how many
+	each    time.Duration // a job may take on average, faults included
 
 	rng *rand.Rand // by one goroutine at a time: first the plan's, then the faults'
 
@@ -64,14 +65,14 @@ type soak struct {
 	others int // VMs with the marker of another installation
 }
 
-func newSoak(t *testing.T, h *host) *soak {
+func newSoak(t *testing.T, h *host, each time.Duration) *soak {
 	t.Helper()
 	seed := *soakSeed
 	if seed == 0 {
 		seed = rand.Uint64()
 	}
 	t.Logf("again with -soak.seed=%d", seed)
-	return &soak{h: h, t: t, rng: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), ends: map[string]int{}, faults: map[string]int{}}
+	return &soak{h: h, t: t, rng: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), each: each, ends: map[string]int{}, faults: map[string]int{}}
 }
 
 // soakJob is a job of a soak: what it is to come to.
@@ -146,7 +147,7 @@ func (s *soak) follow(j *soakJob) {
 	}
 	hit := j.kind == "ends" || j.kind == "timeout" || j.kind == "cancel"
 	var job map[string]any
-	for deadline := time.Now().Add(5*time.Minute + time.Duration(s.jobs)*5*time.Second); ; {
+	for deadline := time.Now().Add(5*time.Minute + time.Duration(s.jobs)*s.each); ; {
 		if job = s.ask(j, "get_job_status", map[string]any{"job_id": j.id}); job == nil {
 			return
 		}

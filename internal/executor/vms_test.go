@@ -1,0 +1,293 @@
+package executor_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/providertest"
+)
+
+// makeVM submits a job that makes a VM and waits until it has.
+func (r *rig) makeVM(name string, change ...func(*job.Manifest)) job.Job {
+	r.t.Helper()
+	m := job.Manifest{VMName: name}
+	for _, c := range change {
+		c(&m)
+	}
+	j, err := r.Submit(context.Background(), job.Submission{Kind: job.KindVM, Manifest: m})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if j = r.wait(j.ID); j.Status != job.Success {
+		r.t.Fatalf("the VM's job is %s: %+v", j.Status, j.Outcome)
+	}
+	return j
+}
+
+// sharing makes a manifest's task run in a VM that exists.
+func sharing(vm string) func(*job.Manifest) { return func(m *job.Manifest) { m.VM = vm } }
+
+func (r *rig) vm(ref string) job.VMInfo {
+	r.t.Helper()
+	info, err := r.VM(context.Background(), ref)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return info
+}
+
+// gone waits until there is no VM.
+func (r *rig) gone() {
+	r.t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); len(r.fake.VMs()) > 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			r.t.Fatalf("VMs stay: %+v", r.fake.VMs())
+		}
+	}
+}
+
+// refusal checks that err is about field and says says.
+func refusal(t *testing.T, err error, says string) {
+	t.Helper()
+	var field *job.FieldError
+	if !errors.As(err, &field) || field.Remedy == "" || !strings.Contains(err.Error(), says) {
+		t.Errorf("refused with %v, want a field error that says %q", err, says)
+	}
+}
+
+func TestVM_IsMadeUsedAndDestroyed(t *testing.T) {
+	r := newRig(t, 1)
+	r.behave(providertest.Behaviour{Task: task(providertest.Task{Stdout: []byte("hi\n")})}, true)
+	maker := r.makeVM("dev")
+	info := r.vm("dev")
+	if info.ID != maker.VM.ID || info.Status != job.VMRunning || info.Lifecycle != job.Persistent || info.Source != providertest.FakeTemplate {
+		t.Errorf("VM %+v", info)
+	}
+	for range 2 { // one after the other in the same VM
+		id := r.submit(sharing("DEV"))
+		j := r.wait(id)
+		result, err := r.Result(context.Background(), id)
+		if err != nil || j.Status != job.Success || string(result.Stdout) != "hi\n" || j.VM.ID != info.ID || j.VM.State != job.VMReleased {
+			t.Errorf("job %+v, result %+v, %v", j, result, err)
+		}
+	}
+	if stats := r.fake.Stats(); stats.Creates != 1 {
+		t.Errorf("%d VMs were made, want 1", stats.Creates)
+	}
+	if _, err := r.DestroyVM(context.Background(), "dev"); err != nil {
+		t.Fatal(err)
+	}
+	r.gone()
+	r.wait(maker.ID)
+	r.noLeaks()
+	_, err := r.VM(context.Background(), "dev")
+	refusal(t, err, "is no VM of ours")
+}
+
+func TestVM_JobsSideBySideNeedNoSlot(t *testing.T) {
+	r := newRig(t, 1)
+	hold := make(chan struct{})
+	r.makeVM("dev")
+	r.fake.Set(providertest.Behaviour{Task: task(providertest.Task{Until: hold})})
+	first, second := r.submit(sharing("dev")), r.submit(sharing("dev"))
+	running := func(j job.Job) bool { return j.Status == job.Running }
+	r.until(first, running)
+	r.until(second, running)
+	if jobs := r.vm("dev").Jobs; !slices.Equal(jobs, []string{first, second}) {
+		t.Errorf("jobs in the VM: %v, want %v", jobs, []string{first, second})
+	}
+	for verb, f := range map[string]func() error{
+		"stop":    func() error { _, err := r.StopVM(context.Background(), "dev"); return err },
+		"destroy": func() error { _, err := r.DestroyVM(context.Background(), "dev"); return err },
+		"revert":  func() error { _, err := r.RevertVM(context.Background(), "dev", "clean"); return err },
+	} {
+		refusal(t, f(), "cannot "+verb+" VM 100: jobs run in it: "+first)
+	}
+	if err := r.Cancel(context.Background(), first); err != nil {
+		t.Fatal(err)
+	}
+	if j := r.wait(first); j.Outcome.Reason != job.ReasonCancelled {
+		t.Errorf("cancelled job: %+v", j.Outcome)
+	}
+	if j := r.until(second, running); j.Outcome != nil {
+		t.Errorf("the other job was ended too: %+v", j.Outcome)
+	}
+	close(hold)
+	if j := r.wait(second); j.Status != job.Success {
+		t.Errorf("second job: %+v", j.Outcome)
+	}
+}
+
+func TestVM_AdoptedAfterARestart(t *testing.T) {
+	r := newRig(t, 2)
+	hold := make(chan struct{})
+	r.makeVM("dev")
+	r.fake.Set(providertest.Behaviour{Task: task(providertest.Task{Until: hold, Stdout: []byte("x")})})
+	id := r.submit(sharing("dev"))
+	r.until(id, func(j job.Job) bool { return j.Status == job.Running })
+	r.stop()
+	close(hold)
+	r.restart()
+	if j := r.wait(id); j.Status != job.Success {
+		t.Errorf("job after the restart: %+v", j.Outcome)
+	}
+	if stats := r.fake.Stats(); stats.Starts != 1 {
+		t.Errorf("the task was started %d times", stats.Starts)
+	}
+	if len(r.fake.VMs()) != 1 {
+		t.Error("the VM did not stay")
+	}
+}
+
+func TestVM_DestroyedAcrossARestart(t *testing.T) {
+	r := newRig(t, 1)
+	r.makeVM("dev")
+	r.fake.Set(providertest.Behaviour{Destroys: []error{errUnreachable}})
+	if _, err := r.DestroyVM(context.Background(), "dev"); err != nil {
+		t.Fatal(err)
+	}
+	r.stop()
+	r.restart()
+	r.gone()
+}
+
+func TestVM_GoesWhenItsTimeIsOverAndNoJobRuns(t *testing.T) {
+	r := newRig(t, 1)
+	hold := make(chan struct{})
+	maker := r.makeVM("dev", func(m *job.Manifest) { m.TTL = 60 })
+	if at := maker.VM.ExpiresAt; time.Until(at) < 50*time.Second || time.Until(at) > time.Minute {
+		t.Errorf("expires at %v", at)
+	}
+	r.fake.Set(providertest.Behaviour{Task: task(providertest.Task{Until: hold})})
+	id := r.submit(sharing("dev"))
+	r.until(id, func(j job.Job) bool { return j.Status == job.Running })
+	_, err := r.store.Update(context.Background(), maker.ID, func(j *job.Job) ([]job.Event, error) {
+		j.VM.ExpiresAt = time.Now().Add(-time.Second)
+		return nil, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond) // some looks of the dispatcher, at every 20 ms
+	if len(r.fake.VMs()) != 1 {
+		t.Fatal("the VM went while a job ran in it")
+	}
+	close(hold)
+	r.wait(id)
+	r.gone()
+}
+
+func TestVM_NamesAndStatesThatCannotBe(t *testing.T) {
+	r := newRig(t, 2)
+	ctx := context.Background()
+	r.makeVM("dev")
+	_, err := r.Submit(ctx, job.Submission{Manifest: job.Manifest{Task: "x", AgentType: job.AgentScript, VM: "nobody"}})
+	refusal(t, err, `"nobody" is no VM of ours`)
+
+	twin, err := r.Submit(ctx, job.Submission{Kind: job.KindVM, Manifest: job.Manifest{VMName: "Dev"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if j := r.wait(twin.ID); j.Status != job.Failed || !strings.Contains(j.Outcome.Error, "VM already exists") {
+		t.Errorf("a second VM of the name: %+v", j.Outcome)
+	}
+
+	hold := make(chan struct{})
+	defer close(hold)
+	r.fake.Set(providertest.Behaviour{Task: task(providertest.Task{Until: hold})})
+	own := r.until(r.submit(), func(j job.Job) bool { return j.Status == job.Running })
+	_, err = r.Submit(ctx, job.Submission{Manifest: job.Manifest{Task: "x", AgentType: job.AgentScript, VM: own.VM.Name}})
+	refusal(t, err, "goes with its job")
+	_, err = r.DestroyVM(ctx, own.VM.Name)
+	refusal(t, err, "cancel that")
+	for _, name := range []string{"", "current", "1st", "a b", "x'; true"} {
+		_, err = r.SnapshotVM(ctx, "dev", name)
+		refusal(t, err, "not a snapshot's name")
+	}
+}
+
+func TestVM_StopsStartsAndReverts(t *testing.T) {
+	r := newRig(t, 1)
+	ctx := context.Background()
+	before := r.makeVM("dev").VM.IP
+	if info, err := r.SnapshotVM(ctx, "dev", "clean"); err != nil || info.Status != job.VMRunning {
+		t.Fatalf("snapshot: %+v, %v", info, err)
+	}
+	if _, err := r.StopVM(ctx, "dev"); err != nil {
+		t.Fatal(err)
+	}
+	info, err := r.StartVM(ctx, "dev")
+	if err != nil || info.IP == before || info.Status != job.VMRunning {
+		t.Errorf("start: %+v, %v", info, err)
+	}
+	if kept := r.vm("dev"); kept.IP != info.IP {
+		t.Errorf("the new address was not kept: %s, want %s", kept.IP, info.IP)
+	}
+	if info, err = r.RevertVM(ctx, "dev", "clean"); err != nil || info.Status != job.VMRunning {
+		t.Errorf("revert: %+v, %v", info, err)
+	}
+	var host *job.HostError
+	if _, err = r.RevertVM(ctx, "dev", "never"); !errors.As(err, &host) {
+		t.Errorf("revert to a snapshot that is not there: %v", err)
+	}
+	if j := r.wait(r.submit(sharing("dev"))); j.Status != job.Success {
+		t.Errorf("a job after it: %+v", j.Outcome)
+	}
+}
+
+func TestVM_DestroyedWhileItIsMade(t *testing.T) {
+	r := newRig(t, 1)
+	r.fake.Set(providertest.Behaviour{StepDelay: 50 * time.Millisecond})
+	j, err := r.Submit(context.Background(), job.Submission{Kind: job.KindVM, Manifest: job.Manifest{VMName: "dev"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.until(j.ID, func(j job.Job) bool { return j.VM != nil && j.VM.ID != 0 })
+	if info := r.vm("dev"); info.Status != job.VMProvisioning {
+		t.Errorf("status %s while it is made", info.Status)
+	}
+	if _, err := r.DestroyVM(context.Background(), "dev"); err != nil {
+		t.Fatal(err)
+	}
+	if j = r.wait(j.ID); j.Outcome.Reason != job.ReasonCancelled {
+		t.Errorf("its job: %+v", j.Outcome)
+	}
+	r.gone()
+}
+
+func TestVM_HostThatDoesNotAnswerAndVMThatIsGone(t *testing.T) {
+	r := newRig(t, 1)
+	vm := r.makeVM("dev").VM
+	r.fake.Set(providertest.Behaviour{Lists: []error{errUnreachable}})
+	if info := r.vm("dev"); info.Status != job.VMUnknown {
+		t.Errorf("status %s when the host does not answer", info.Status)
+	}
+	r.fake.Vanish(vm.ID)
+	if info := r.vm("dev"); info.Status != job.VMGone {
+		t.Errorf("status %s when the VM is gone", info.Status)
+	}
+	if _, err := r.DestroyVM(context.Background(), "dev"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPlan_ChangesNothing(t *testing.T) {
+	r := newRig(t, 1)
+	plan, err := r.Plan(context.Background(), job.Submission{Kind: job.KindVM, Manifest: job.Manifest{VMName: "dev"}})
+	if err != nil || len(plan) == 0 || !strings.Contains(plan[0], "dev") {
+		t.Errorf("plan %v, %v", plan, err)
+	}
+	_, err = r.Plan(context.Background(), job.Submission{Kind: job.KindVM, Manifest: job.Manifest{VMName: "a b"}})
+	var invalid *job.InvalidError
+	if !errors.As(err, &invalid) {
+		t.Errorf("plan of nonsense: %v", err)
+	}
+	if stats := r.fake.Stats(); stats.Creates != 0 {
+		t.Error("something was made")
+	}
+}
