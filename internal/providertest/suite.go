@@ -222,9 +222,9 @@ func power(t *testing.T, c Config) {
 
 	for what, claim := range falseClaims(vm) {
 		t.Run("nothing is done with the wrong "+what, func(t *testing.T) {
-			_, startErr := p.StartVM(ctx, claim, tell)
-			_, revertErr := p.RevertVM(ctx, claim, "clean", tell)
-			for _, err := range []error{startErr, revertErr, p.StopVM(ctx, claim), p.SnapshotVM(ctx, claim, "mine")} {
+			_, startErr := p.StartVM(t.Context(), claim, tell)
+			_, revertErr := p.RevertVM(t.Context(), claim, "clean", tell)
+			for _, err := range []error{startErr, revertErr, p.StopVM(t.Context(), claim), p.SnapshotVM(t.Context(), claim, "mine")} {
 				wantClass(t, err, job.HostVM)
 			}
 			wantStatus(t, p, vm, job.VMRunning)
