@@ -21,6 +21,7 @@ import (
 	"linus/internal/executor"
 	"linus/internal/guest"
 	"linus/internal/job"
+	"linus/internal/policy"
 	"linus/internal/proxmox"
 	"linus/internal/remote"
 	"linus/internal/store"
@@ -95,6 +96,11 @@ func (a *app) openEngine(ctx context.Context, c config.Config, log *slog.Logger)
 		return nil, err
 	}
 	e := &engine{store: st}
+	allowed, err := policy.New(c.AllowedCommands)
+	if err != nil {
+		return nil, errors.Join(err, st.Close())
+	}
+	limits := policy.Limits{Jobs: c.LimitJobs, CPU: c.LimitCPU, MemoryMB: c.LimitMemoryMB(), Seconds: c.LimitSeconds}
 	in := installation{keyPath: filepath.Join(c.StateDir, "id_ed25519")}
 	in.owner, err = st.InstallationID(ctx)
 	if err == nil {
@@ -113,8 +119,16 @@ func (a *app) openEngine(ctx context.Context, c config.Config, log *slog.Logger)
 		CleanupInterval:    time.Duration(c.CleanupInterval) * time.Second,
 		Lease:              time.Duration(c.LeaseHours) * time.Hour,
 		Retention:          time.Duration(c.RetentionDays) * 24 * time.Hour,
-		CallbackURL:        func(ctx context.Context) (string, error) { return e.callbackURL(ctx, c) },
-		CallbackAddr:       func() string { return e.callbacks.Addr() },
+		Admit: func(has []job.Manifest, kind job.Kind, next job.Manifest) error {
+			if kind == job.KindTask {
+				if err := allowed.Check(next); err != nil {
+					return err
+				}
+			}
+			return limits.Check(has, next)
+		},
+		CallbackURL:  func(ctx context.Context) (string, error) { return e.callbackURL(ctx, c) },
+		CallbackAddr: func() string { return e.callbacks.Addr() },
 	})
 	e.callbacks, err = callback.Listen(ctx, c.CallbackHost, c.CallbackPort, e.Executor, log)
 	if err != nil {

@@ -34,6 +34,9 @@ type Options struct {
 	// Secrets answers the values of named secrets, or an error that names the
 	// ones nobody has. Nil: there are none.
 	Secrets func(names []string) (map[string]string, error)
+	// Admit says whether a client may have one more job, given the manifests of
+	// what it has already: jobs that have not ended, VMs that are kept. Nil: yes.
+	Admit func(has []job.Manifest, kind job.Kind, next job.Manifest) error
 
 	Defaults           job.Defaults
 	MaxJobs            int           // jobs that hold a VM at once; 4
@@ -54,6 +57,8 @@ type Executor struct {
 	Options
 	wake chan struct{} // something to do for the dispatcher
 	done chan struct{} // the dispatcher and all its jobs have ended
+
+	submitting sync.Mutex // held while a submission is decided on
 
 	mu       sync.Mutex
 	waiting  []string                 // pending jobs in order of submission
@@ -137,10 +142,18 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 	if err != nil {
 		return job.Job{}, err
 	}
+	e.submitting.Lock() // what is admitted counts for the next
+	defer e.submitting.Unlock()
+	if first, err := e.Store.Submitted(ctx, s.IdempotencyKey); err == nil || !errors.Is(err, job.ErrNotFound) {
+		return first, err
+	}
 	if m.VM != "" {
 		if _, err := e.keptVM(ctx, m.VM); err != nil {
 			return job.Job{}, err
 		}
+	}
+	if err := e.admit(ctx, s, m); err != nil {
+		return job.Job{}, err
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
@@ -156,6 +169,33 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 		e.enqueue(j.ID)
 	}
 	return j, nil
+}
+
+// admit asks whether the client may have a job of this manifest as well.
+func (e *Executor) admit(ctx context.Context, s job.Submission, m job.Manifest) error {
+	if e.Admit == nil {
+		return nil
+	}
+	unfinished, err := e.Store.Unfinished(ctx)
+	if err != nil {
+		return err
+	}
+	makers, err := e.Store.VMs(ctx)
+	if err != nil {
+		return err
+	}
+	var has []job.Manifest
+	for _, j := range unfinished {
+		if j.Client == s.Client {
+			has = append(has, j.Manifest)
+		}
+	}
+	for _, j := range makers {
+		if j.Client == s.Client && j.Done() {
+			has = append(has, j.Manifest)
+		}
+	}
+	return e.Admit(has, s.Kind, m)
 }
 
 // complete checks a submission and answers its manifest with every default.

@@ -172,6 +172,9 @@ type Store interface {
 	// Insert adds a new job with its whole manifest, file contents included.
 	// A key that is not empty and was used before answers the first job and false.
 	Insert(ctx context.Context, j job.Job, tokenHash, key string) (job.Job, bool, error)
+	// Submitted answers the job that was submitted with an idempotency key;
+	// job.ErrNotFound, always so for the empty key.
+	Submitted(ctx context.Context, key string) (job.Job, error)
 	// Job answers the job without its files' contents; job.ErrNotFound.
 	Job(ctx context.Context, id string) (job.Job, error)
 	// Manifest answers the whole manifest.

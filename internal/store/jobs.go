@@ -120,6 +120,15 @@ func withoutContents(m job.Manifest) job.Manifest {
 	return m
 }
 
+// Submitted answers the job that was submitted with an idempotency key.
+func (s *Store) Submitted(ctx context.Context, key string) (job.Job, error) {
+	j, err := s.byKey(ctx, s.read, key)
+	if err != nil && !errors.Is(err, job.ErrNotFound) {
+		err = fmt.Errorf("look for the job of an idempotency key: %w", err)
+	}
+	return j, err
+}
+
 // Job answers the job without its files' contents; job.ErrNotFound. While the
 // output is open its counts are those of this moment.
 func (s *Store) Job(ctx context.Context, id string) (job.Job, error) {
