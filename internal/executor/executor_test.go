@@ -466,6 +466,33 @@ func TestRestart_AdoptsJobs(t *testing.T) {
 		}
 		r.noLeaks()
 	})
+	t.Run("provisioning, and no step is told twice", func(t *testing.T) {
+		r := newRig(t, 1)
+		r.behave(providertest.Behaviour{StepDelay: 30 * time.Millisecond, Warning: "no host key"}, true)
+		id := r.submit()
+		r.until(id, func(j job.Job) bool { return j.VM != nil && j.VM.ID != 0 })
+		r.stop()
+		r.restart()
+		r.wait(id)
+		events, err := r.store.Events(context.Background(), id, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := map[string]int{}
+		for _, event := range events {
+			if event.Kind == job.EventProgress || event.Kind == job.EventWarning {
+				told[event.Phase]++
+			}
+		}
+		if len(told) < 10 {
+			t.Errorf("steps told: %v", told)
+		}
+		for phase, times := range told {
+			if times != 1 {
+				t.Errorf("%s was told %d times", phase, times)
+			}
+		}
+	})
 	t.Run("running", func(t *testing.T) {
 		r := newRig(t, 1)
 		release := make(chan struct{})

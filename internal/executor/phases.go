@@ -147,11 +147,16 @@ func (e *Executor) provision(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
+	told, err := e.told(ctx, r)
+	if err != nil {
+		return err
+	}
 	create := func() (job.VM, error) {
-		return e.Provider.Create(ctx, spec, func(p Progress) { e.progress(ctx, r, p) })
+		return e.Provider.Create(ctx, spec, func(p Progress) { e.progress(ctx, r, p, told) })
 	}
 	vm, err := create()
 	if exists(err) {
+		told = nil
 		// Maybe of an earlier try nobody remembers. If it is not, it stays.
 		if j, err = e.Store.Job(ctx, r.id); err != nil {
 			return err
@@ -181,21 +186,41 @@ func exists(err error) bool {
 	return errors.As(err, &host) && host.Class == job.HostVM && strings.HasPrefix(host.Text, "VM already exists")
 }
 
-// progress records a provider's steps and warnings, and the VM ID as soon as
-// there is one.
-func (e *Executor) progress(ctx context.Context, r *run, p Progress) {
+// told are the steps and warnings of the job's create that are recorded already,
+// by kind, phase and text: a create that is joined tells all of them again.
+func (e *Executor) told(ctx context.Context, r *run) (map[job.Event]bool, error) {
+	if !r.adopted {
+		return nil, nil
+	}
+	events, err := e.Store.Events(ctx, r.id, 0)
+	told := map[job.Event]bool{}
+	for _, event := range events {
+		told[job.Event{Kind: event.Kind, Phase: event.Phase, Text: event.Text}] = true
+	}
+	return told, err
+}
+
+// progress records a provider's steps and warnings that are not told yet, and
+// the VM ID as soon as there is one.
+func (e *Executor) progress(ctx context.Context, r *run, p Progress, told map[job.Event]bool) {
 	_, err := e.update(context.WithoutCancel(ctx), r.id, func(j *job.Job) ([]job.Event, error) {
 		if p.VMID != 0 {
 			j.VM.ID = p.VMID
 		}
-		if p.Warning != "" {
-			return []job.Event{{Kind: job.EventWarning, Phase: "provision", Text: p.Warning}}, nil
-		}
-		if p.Step == "" {
+		var event job.Event
+		switch {
+		case p.Warning != "":
+			event = job.Event{Kind: job.EventWarning, Phase: "provision", Text: p.Warning}
+		case p.Step != "":
+			j.Progress = fmt.Sprintf("%d/%d %s", p.N, p.Of, p.Text)
+			event = job.Event{Kind: job.EventProgress, Phase: p.Step, Text: p.Text}
+		default:
 			return nil, nil
 		}
-		j.Progress = fmt.Sprintf("%d/%d %s", p.N, p.Of, p.Text)
-		return []job.Event{{Kind: job.EventProgress, Phase: p.Step, Text: p.Text}}, nil
+		if told[event] {
+			return nil, nil
+		}
+		return []job.Event{event}, nil
 	})
 	if err != nil {
 		e.Log.Error("record progress failed", "job_id", r.id, "err", err)
@@ -270,7 +295,7 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 		return err
 	}
 	payload := Payload{
-		Secrets: secrets,
+		Secrets:  secrets,
 		Manifest: manifest, CallbackURL: url, Token: token,
 		HeartbeatInterval: int(e.HeartbeatInterval / time.Second), MaxOutput: e.MaxOutput,
 	}
