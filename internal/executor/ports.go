@@ -61,6 +61,10 @@ type Provider interface {
 	Destroy(ctx context.Context, vm job.VM) error
 	// List finds every VM that carries this installation's owner marker.
 	List(ctx context.Context) ([]job.VM, error)
+	// Status asks how one VM is, by the same proof as Destroy's: running, stopped,
+	// or gone, where no VM with its marker is left under its ID. It does not wait
+	// for a host that does not answer. Unknown is no proof of anything.
+	Status(ctx context.Context, vm job.VM) (job.VMStatus, error)
 	// Plan tells what Create would do, one command a line, and changes nothing.
 	Plan(ctx context.Context, spec VMSpec) ([]string, error)
 	// StartVM starts a VM, after proof, and answers it as it then is (its address

@@ -365,13 +365,7 @@ func listed(t *testing.T, p executor.Provider, jobID string) []job.VM {
 
 func wantStatus(t *testing.T, p executor.Provider, vm job.VM, want job.VMStatus) {
 	t.Helper()
-	asked, ok := p.(interface {
-		Status(ctx context.Context, vm job.VM) (job.VMStatus, error)
-	})
-	if !ok {
-		return
-	}
-	if got, err := asked.Status(t.Context(), vm); err != nil || got != want {
+	if got, err := p.Status(t.Context(), vm); err != nil || got != want {
 		t.Errorf("status of VM %d = %q, %v, want %q", vm.ID, got, err, want)
 	}
 }
