@@ -1,6 +1,9 @@
 # shellcheck shell=bash
-# The first boot of a VM just made, as the steps start_vm, wait_for_network and
-# verify_ssh_ready.
+# The boot of VM vm_id, as the steps start_vm, wait_for_network and
+# verify_ssh_ready. vm_config is the VM's.
+
+vm_mac='' vm_bridge='' # of its card net0
+vm_ip='' vm_host_key=''
 
 start_vm() {
   retry_change start_has_landed 300 qm start "${vm_id}"
@@ -19,25 +22,63 @@ start_has_landed() {
 
 # --- wait_for_network ---
 
+# What the config says of card and address. vm_given_ip: the address it gives
+# the VM, empty when the network does; vm_ipv6_only: yes or no.
+read_network() {
+  local part
+  local -a parts
+  if [[ ! ${vm_config[net0]:-} =~ ([0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}) ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' has no network card net0" "look at: qm config ${vm_id}"
+  fi
+  vm_mac=${BASH_REMATCH[1]}
+  vm_bridge=''
+  if [[ ${vm_config[net0]} =~ (^|,)bridge=([^,]+) ]]; then
+    vm_bridge=${BASH_REMATCH[2]}
+  fi
+  vm_given_ip=''
+  local ip='' ip6=''
+  IFS=, read -ra parts <<<"${vm_config[ipconfig0]:-ip=dhcp}"
+  for part in "${parts[@]}"; do
+    case ${part} in
+      ip=*) ip=${part#*=} ;;
+      ip6=*) ip6=${part#*=} ;;
+      *) ;;
+    esac
+  done
+  vm_ipv6_only=no
+  if [[ -z ${ip} && -n ${ip6} ]]; then
+    vm_ipv6_only=yes
+    ip=${ip6}
+  fi
+  if [[ ${ip} == */* ]]; then
+    vm_given_ip=${ip%/*}
+  fi
+}
+
 wait_for_network() {
   local -r began=${SECONDS} deadline=$((SECONDS + VM_NETWORK_TIMEOUT))
   local ipv6_since='' said=''
   guest_agent=no
   guest_ip=''
-  if [[ ${VM_IP_CONFIG} != dhcp ]]; then
-    vm_ip=${VM_IP_CONFIG%/*}
+  read_network
+  if [[ -n ${vm_given_ip} ]]; then
+    vm_ip=${vm_given_ip}
     log_info "the address was given: ${vm_ip}"
     return 0
+  fi
+  local family=4 patience=15
+  if [[ ${vm_ipv6_only} == yes ]]; then
+    family=6 patience=0
   fi
   while ((SECONDS < deadline)); do
     guest_find_address "${vm_id}" "${vm_mac}"
     # An agent takes a while to come up, and some images have none.
     if [[ -z ${guest_ip} && ${guest_agent} == no ]] && ((SECONDS - began >= 20)); then
-      guest_find_neighbour "${vm_mac}"
+      guest_find_neighbour "${vm_mac}" "${family}"
     fi
     if [[ -z ${guest_ip} && -n ${guest_ipv6} ]]; then
       ipv6_since=${ipv6_since:-${SECONDS}}
-      if ((SECONDS - ipv6_since >= 15)); then
+      if ((SECONDS - ipv6_since >= patience)); then
         guest_ip=${guest_ipv6}
       fi
     fi
@@ -54,8 +95,8 @@ wait_for_network() {
     sleep 1
   done
   fail_when_stopped
-  result_fail timeout "VM ${vm_id} on node '${probe_node}' had no address after ${VM_NETWORK_TIMEOUT} s (card ${vm_mac} on ${PROXMOX_BRIDGE}); last seen: ${guest_seen:-nothing}" \
-    "check that a DHCP server answers on ${PROXMOX_BRIDGE} and the guest has qemu-guest-agent; or set VM_IP_CONFIG and VM_GATEWAY, or raise VM_NETWORK_TIMEOUT"
+  result_fail timeout "VM ${vm_id} on node '${probe_node}' had no address after ${VM_NETWORK_TIMEOUT} s (card ${vm_mac} on ${vm_bridge}); last seen: ${guest_seen:-nothing}" \
+    "check that a DHCP server (for IPv6 alone: a router) answers on ${vm_bridge} and the guest has qemu-guest-agent; or set VM_IP_CONFIG and VM_GATEWAY, or raise VM_NETWORK_TIMEOUT"
 }
 
 fail_when_stopped() {

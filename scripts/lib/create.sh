@@ -9,7 +9,7 @@ vm_id=''        # the ID tried, or ours
 vm_attempted='' # a create of vm_id was begun whose failure is not known
 vm_committed=no # the answer is out: the VM is the caller's now
 vm_job='' vm_owner='' vm_name=''
-vm_system='' vm_user='' vm_mac='' vm_ip='' vm_boot_disk='' vm_host_key=''
+vm_system='' vm_user='' vm_boot_disk=''
 template_id=''     # empty: from an image
 create_storages='' # where its disks will lie
 image_file=''
@@ -67,6 +67,7 @@ check_image_fits() {
 create_vm() {
   local -r already_there='(VM|CT) [0-9]+ already exists|config file already exists'
   local attempt
+  address_take
   for ((attempt = 1; attempt <= 20; attempt += 1)); do
     build_create_command
     take_lease
@@ -147,13 +148,9 @@ build_create_command() { # create_command
 
 build_guest_options() { # <net0 without tag>; guest_options: what clone and image share
   vm_marker
-  local ip=ip=${VM_IP_CONFIG}${VM_GATEWAY:+,gw=${VM_GATEWAY}}
-  if [[ ${VM_IP_CONFIG} == dhcp ]]; then
-    ip=ip=dhcp
-  fi
   guest_options=(--cores "${VM_CPU}" --memory "${VM_RAM}" --agent enabled=1
     --net0 "$1${VM_VLAN_TAG:+,tag=${VM_VLAN_TAG}}"
-    --ciuser "${vm_user}" --sshkeys "${key_file}" --ipconfig0 "${ip}" --ciupgrade 0
+    --ciuser "${vm_user}" --sshkeys "${key_file}" --ipconfig0 "${address_option}" --ciupgrade 0
     --tags linus --description "${vm_description}")
   if [[ -n ${VM_NAMESERVERS} ]]; then
     guest_options+=(--nameserver "${VM_NAMESERVERS}")
@@ -170,6 +167,11 @@ configure_vm() {
       result_fail vm "could not configure VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said}" "look at: qm config ${vm_id} of a VM cloned by hand from VM ${template_id}"
     fi
   fi
+  network_is_applied
+  if [[ ${network_applied} != yes ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' has not the network asked for: net0 ${vm_config[net0]:-none}, ipconfig0 ${vm_config[ipconfig0]:-none}, nameserver ${vm_config[nameserver]:-none}" "look at: qm config ${vm_id}"
+  fi
+  address_settle "${vm_id}"
   vm_find_boot_disk
   vm_disk_kib "${vm_config[${vm_boot_disk:-scsi0}]:-}"
   if ((vm_kib < VM_DISK * 1024 * 1024)); then
@@ -180,10 +182,6 @@ configure_vm() {
     result_fail vm "the disk of VM ${vm_id} on node '${probe_node}' is ${vm_kib} KiB, not ${VM_DISK} GB: Proxmox answered: ${run_said:-nothing}" \
       "check the free space of its storage (pvesm status), and that VM_DISK is not below the image's size"
   fi
-  if [[ ! ${vm_config[net0]:-} =~ ([0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}) ]]; then
-    result_fail vm "VM ${vm_id} on node '${probe_node}' has no network card net0" "look at: qm config ${vm_id}"
-  fi
-  vm_mac=${BASH_REMATCH[1]}
 }
 
 build_set_command() { # set_command; vm_config is the clone's, as read at create
@@ -218,14 +216,32 @@ keep_card() { # <net0>; vm_card
   vm_card+=",bridge=${PROXMOX_BRIDGE}"
 }
 
+# Whether the config just read has bridge, VLAN, address and name servers as
+# they were asked for.
+network_is_applied() { # network_applied: yes or no
+  local part
+  local -a parts
+  network_applied=yes
+  IFS=, read -ra parts <<<"${address_option}"
+  for part in "${parts[@]}"; do
+    if [[ ",${vm_config[ipconfig0]:-}," != *",${part},"* ]]; then
+      network_applied=no
+    fi
+  done
+  if [[ ",${vm_config[net0]:-}," != *",bridge=${PROXMOX_BRIDGE},"* ||
+    (-n ${VM_VLAN_TAG} && ",${vm_config[net0]:-}," != *",tag=${VM_VLAN_TAG},"*) ||
+    (-n ${VM_NAMESERVERS} && ${vm_config[nameserver]:-} != "${VM_NAMESERVERS}") ]]; then
+    network_applied=no
+  fi
+}
+
 set_has_landed() {
   vm_read "${vm_id}"
   vm_prove
+  network_is_applied
   if [[ -z ${vm_doubt} && ${vm_words} != *linus-state=* &&
     ${vm_config[cores]:-1} == "${VM_CPU}" && ${vm_config[memory]:-} == "${VM_RAM}" &&
-    ${vm_config[ciuser]:-} == "${vm_user}" && -n ${vm_config[sshkeys]:-} &&
-    ",${vm_config[net0]:-}," == *",bridge=${PROXMOX_BRIDGE},"* &&
-    (-z ${VM_VLAN_TAG} || ",${vm_config[net0]}," == *",tag=${VM_VLAN_TAG},"*) ]]; then
+    ${vm_config[ciuser]:-} == "${vm_user}" && -n ${vm_config[sshkeys]:-} && ${network_applied} == yes ]]; then
     retry_landed=yes
   fi
 }
@@ -253,7 +269,10 @@ warn_left_alone() {
 # Undoes what this run made, and only that: the config must prove it.
 rollback() {
   image_clean
-  if [[ -z ${vm_attempted} || ${vm_committed} == yes ]]; then
+  if [[ ${vm_committed} == yes ]]; then
+    return 0
+  elif [[ -z ${vm_attempted} ]]; then
+    address_drop "${vm_job}"
     return 0
   fi
   log_info "rolling back VM ${vm_attempted}"

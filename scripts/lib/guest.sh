@@ -35,11 +35,11 @@ guest_find_address() { # <vmid> <mac>
   fi
 }
 
-guest_find_neighbour() { # <mac>; guest_ip
+guest_find_neighbour() { # <mac> <4 or 6>; guest_ip
   local address words
-  run_read 10 ip -4 neigh show
+  run_read 10 ip "-$2" neigh show
   while read -r address words; do
-    if [[ " ${words,,} " == *" lladdr ${1,,} "* && ${address} != 169.254.* && ${words} != *FAILED* ]]; then
+    if [[ " ${words,,} " == *" lladdr ${1,,} "* && ${address} != 169.254.* && ${address,,} != fe[89ab]* && ${words} != *FAILED* ]]; then
       guest_ip=${address}
     fi
   done <<<"${run_out}"

@@ -67,10 +67,7 @@ validate_inputs() {
   validate_pattern VM_ID_RANGE "${VM_ID_RANGE}" '[1-9][0-9]{2,8}-[1-9][0-9]{2,8}' 'FIRST-LAST, from 100 to 999999999'
   validate_number 'the end of VM_ID_RANGE' "${VM_ID_RANGE#*-}" "${VM_ID_RANGE%-*}" 999999999
   validate_number LINUS_LEASE_SECONDS "${LINUS_LEASE_SECONDS}" 0 31536000 'seconds, 0 for none'
-  validate_ip_config VM_IP_CONFIG "${VM_IP_CONFIG}"
-  if [[ -n ${VM_GATEWAY} ]]; then
-    validate_ipv4 VM_GATEWAY "${VM_GATEWAY}"
-  fi
+  address_validate
   validate_pattern VM_NAMESERVERS "${VM_NAMESERVERS}" '[0-9a-fA-F.:, ]*' 'IP addresses separated by blanks'
   VM_NAMESERVERS=${VM_NAMESERVERS//,/ }
   if [[ -n ${VM_VLAN_TAG} ]]; then

@@ -23,19 +23,6 @@ validate_name() { # <name> <value>: a VM's name
     'a DNS label: 1 to 63 of a-z 0-9 and -, neither first nor last a -'
 }
 
-validate_ipv4() { # <name> <value>
-  local -r octet='(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])'
-  validate_pattern "$1" "$2" "(${octet}\.){3}${octet}" 'an IPv4 address such as 192.168.1.20'
-}
-
-validate_ip_config() { # <name> <value>: dhcp, or an address with its prefix
-  if [[ $2 != dhcp ]]; then
-    validate_pattern "$1" "$2" '[0-9.]+/([1-9]|[12][0-9]|3[0-2])' \
-      'dhcp, or an IPv4 address with its prefix such as 192.168.1.20/24'
-    validate_ipv4 "$1" "${2%/*}"
-  fi
-}
-
 validate_ssh_key() { # <name> <value>: one public key
   validate_pattern "$1" "$2" '(ssh-(ed25519|rsa)|ecdsa-sha2-nistp(256|384|521)|sk-(ssh-ed25519|ecdsa-sha2-nistp256)@openssh\.com) [A-Za-z0-9+/]+={0,3}( .*)?' \
     "one line, the text of a public key file ('ssh-ed25519 AAAA... comment')"

@@ -129,8 +129,8 @@ vm_unlock() {
 # Stops and destroys the VM meant, if its config proves it is ours.
 # vm_outcome: destroyed, absent (there is no such VM), refused (not ours,
 # untouched) or failed; vm_reason says why; vm_leftovers lists volumes that
-# stayed on the storage, and its ID is then in quarantine. Its lease ends with
-# it, also where its ID is another VM's by now. Never ends the script: roll-back
+# stayed on the storage, and its ID is then in quarantine. Its lease and the
+# address reserved for it end with it, also where its ID is another VM's by now. Never ends the script: roll-back
 # calls it too.
 vm_destroy() { # <vmid> <node>
   vm_outcome=failed
@@ -145,6 +145,7 @@ vm_destroy() { # <vmid> <node>
   if [[ ${vm_outcome} == destroyed || ${vm_outcome} == absent ||
     (${vm_outcome} == refused && ${vm_words} != *" linus-job=${vm_job} "*) ]]; then
     lease_drop "$1" "${vm_job}"
+    address_drop "${vm_job}"
   fi
   vm_unlock
 }

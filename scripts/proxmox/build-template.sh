@@ -50,6 +50,8 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
 # shellcheck source=../lib/lease.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/lease.sh"
+# shellcheck source=../lib/address.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/address.sh"
 # shellcheck source=../lib/quarantine.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/quarantine.sh"
 # shellcheck source=../lib/probe.sh
@@ -220,11 +222,11 @@ shutdown_has_landed() {
 # --- make_template ---
 
 # The mark comes before the change, so that what is half done still proves to
-# be ours. The change is not interrupted, nor what follows it: a template that
-# is whole is kept and told of.
+# be ours, and the key and the address go: no clone has them. The change is not
+# interrupted, nor what follows it: a template that is whole is kept and told of.
 make_template() {
   vm_marker
-  retry_change mark_has_landed 120 qm set "${vm_id}" --delete sshkeys --description "${vm_description} linus-template=1"
+  retry_change mark_has_landed 120 qm set "${vm_id}" --delete sshkeys --ipconfig0 ip=dhcp --description "${vm_description} linus-template=1"
   if [[ ${retry_landed} != yes ]]; then
     result_fail vm "could not mark VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said}" "look at: qm config ${vm_id} of a VM made by create-vm"
   fi
@@ -244,7 +246,7 @@ make_template() {
 mark_has_landed() {
   vm_read "${vm_id}"
   vm_prove
-  if [[ -z ${vm_doubt} && ${vm_words} == *' linus-template=1 '* && -z ${vm_config[sshkeys]:-} ]]; then
+  if [[ -z ${vm_doubt} && ${vm_words} == *' linus-template=1 '* && -z ${vm_config[sshkeys]:-} && ${vm_config[ipconfig0]:-} == ip=dhcp ]]; then
     retry_landed=yes
   fi
 }

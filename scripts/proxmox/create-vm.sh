@@ -18,14 +18,16 @@
 #   VM_ID_RANGE 100-999
 #   VM_SSH_USER         default: the template's user, else the system's usual one
 #   VM_SSH_PORT 22
-#   VM_IP_CONFIG dhcp   or ADDRESS/PREFIX, with VM_GATEWAY
+#   VM_IP_CONFIG dhcp   or auto6 or dhcp6 (IPv6 only), ADDRESS/PREFIX, or a pool
+#                       FIRST-LAST/PREFIX whose addresses are given to one VM
+#                       each; with VM_GATEWAY (lib/address.sh)
 #   VM_NAMESERVERS      default: the host's
 #   VM_CPU_TYPE         image: host where KVM works, else x86-64-v2-AES;
 #                       template: the template's
 #   VM_NETWORK_TIMEOUT 300, VM_READY_TIMEOUT 600 (seconds)
 #   LINUS_JOB, LINUS_OWNER  UUIDs that mark the VM (by hand: made up)
 #   LINUS_LEASE_SECONDS 0     the host destroys the VM after so long by itself; 0: never
-#   LINUS_HOST_DIR /var/lib/linus   leases, and IDs in quarantine
+#   LINUS_HOST_DIR /var/lib/linus   leases, addresses reserved, IDs in quarantine
 #   LINUS_NONCE         frames the answer
 # Options: --dry-run (check everything, print the commands, change nothing), --help
 #
@@ -52,6 +54,8 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
 # shellcheck source=../lib/lease.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/lease.sh"
+# shellcheck source=../lib/address.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/address.sh"
 # shellcheck source=../lib/quarantine.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/quarantine.sh"
 # shellcheck source=../lib/probe.sh
@@ -108,6 +112,9 @@ output_result() {
 print_plan() {
   key_file=ssh-public-key.pub
   image_file=${image_file:-${IMAGE_DIR}/${image_os}.qcow2}
+  if [[ ${address_kind} == pool ]]; then
+    address_choose
+  fi
   if [[ -z ${template_id} ]]; then
     result_text PLAN "fetch ${image_url} to ${image_file}, unless it is there and its checksum is right"
   fi

@@ -15,7 +15,8 @@ setup_stub() {
   export LINUS_LOCK_DIR=${BATS_TEST_TMPDIR}
   export TMPDIR=${BATS_TEST_TMPDIR}
   export LINUS_HOST_DIR=${BATS_TEST_TMPDIR}/host LINUS_PVE_DIR=${BATS_TEST_TMPDIR}/etc LINUS_SYSTEMD_DIR=/nonexistent
-  mkdir -p "${LINUS_PVE_DIR}/qemu-server"
+  mkdir -p "${LINUS_PVE_DIR}/nodes/pve/qemu-server"
+  ln -s nodes/pve/qemu-server "${LINUS_PVE_DIR}/qemu-server"
   mkdir -p "${PVE_STUB}"/{vm,status,answers,guest,faults} "${BATS_TEST_TMPDIR}/bin"
   local tool
   for tool in qm pvesh pvesm pveversion; do
@@ -157,6 +158,22 @@ refute_called() {
   ! called "$1" || fail "was called: $1" "$(<"${PVE_STUB}/calls")"
 }
 
+assert_fits_options() { # <directory of qm-options-VERSION.json>: every qm command so far
+  local version
+  for version in 8.2 9.2; do
+    jq -rR --slurpfile spec "$1/qm-options-${version}.json" '
+      split("\u001f") | select(.[0] == "qm") | . as $argv
+      | (if .[1] == "guest" then {verb: (.[1] + " " + .[2]), args: .[3:]} else {verb: .[1], args: .[2:]} end) as $call
+      | $spec[0][$call.verb] as $known
+      | if $known == null then "unknown verb: \($call.verb)" else
+          ($call.args | (index("--") // length) as $options_end | .[:$options_end] | map(select(startswith("--")) | .[2:])[]
+            | select((sub("[0-9]+$"; "[n]")) as $indexed | . as $name | ($known.options // {}) | has($name) or has($indexed) | not)
+            | "\($call.verb): unknown option --\(.)")
+        end' "${PVE_STUB}/argv" >"${BATS_TEST_TMPDIR}/misfits"
+    [[ ! -s ${BATS_TEST_TMPDIR}/misfits ]] || fail "${version}: $(<"${BATS_TEST_TMPDIR}/misfits")"
+  done
+}
+
 assert_no_vm_of_ours() {
   ! grep -lr 'linus-job' "${PVE_STUB}/vm" || fail 'a VM of ours was left'
 }
@@ -166,8 +183,9 @@ assert_foreign_untouched() { # VM 101 is as it was
     || fail 'VM 101 of somebody else was touched'
 }
 
-assert_nothing_left() { # no temporary file, no lock, no lease
+assert_nothing_left() { # no temporary file, no lock, no lease, no address
   local left
-  left=$(find "${BATS_TEST_TMPDIR}" "${LINUS_HOST_DIR}/leases" -maxdepth 1 -name 'linus*' -o -path '*/leases/[0-9]*' 2>/dev/null) || :
+  left=$(find "${BATS_TEST_TMPDIR}" "${LINUS_HOST_DIR}"/{leases,addresses} -maxdepth 1 \
+    -name 'linus*' -o -path '*/leases/[0-9]*' -o -path '*/addresses/[0-9a-f]*' 2>/dev/null) || :
   [[ -z ${left} ]] || fail "left behind: ${left}"
 }

@@ -51,13 +51,6 @@ refuses() { # <function> <value...>
   refuses validate_uuid '' 11111111-2222-4333-8444-55555555555 11111111-2222-4333-8444-55555555555G '.*'
 }
 
-@test "addresses, with a prefix or dhcp" {
-  accepts validate_ipv4 0.0.0.0 255.255.255.255 10.77.0.5
-  refuses validate_ipv4 256.1.1.1 1.2.3 1.2.3.4.5 01.2.3.4 a.b.c.d ''
-  accepts validate_ip_config dhcp 10.0.0.5/24 10.0.0.5/32
-  refuses validate_ip_config DHCP 10.0.0.5 10.0.0.5/0 10.0.0.5/33 10.0.0.500/24 10.0.0.5/24,gw=1.1.1.1 ''
-}
-
 @test "ssh keys: one public key on one line" {
   accepts validate_ssh_key 'ssh-ed25519 AAAA' 'ssh-rsa AAAA== me@host with words' 'ecdsa-sha2-nistp256 AAAA=' 'sk-ssh-ed25519@openssh.com AAAA'
   refuses validate_ssh_key '' 'ssh-ed25519' 'ssh-dss AAAA' $'ssh-ed25519 AAAA\nssh-ed25519 BBBB' 'command="x" ssh-ed25519 AAAA' '-----BEGIN OPENSSH PRIVATE KEY-----'

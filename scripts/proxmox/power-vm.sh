@@ -1,0 +1,334 @@
+#!/usr/bin/env bash
+# Starts, stops, snapshots or reverts one VM of ours on the Proxmox VE node this
+# runs on. It touches nothing unless the VM's config, read in the same locked
+# step, proves that it is the VM meant.
+#
+# Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
+#
+# Inputs (environment), all required:
+#   ACTION                    start     and wait until it can be worked in
+#                             stop      at once, as by pulling the plug
+#                             shutdown  asking the guest; at once when it does not
+#                             snapshot  of its disks, running or not
+#                             revert    to a snapshot, losing all since; then start
+#   VM_ID, VM_NAME            the VM
+#   LINUS_JOB, LINUS_OWNER    the UUIDs in its description (list-vms shows them)
+# and optionally:
+#   SNAPSHOT                  name, for snapshot and revert: required there
+#   PROXMOX_NODE              default: this host's own
+#   VM_SSH_USER               default: the VM's
+#   VM_SSH_PORT 22
+#   VM_NETWORK_TIMEOUT 300, VM_READY_TIMEOUT 600, VM_SHUTDOWN_TIMEOUT 60 (seconds)
+#   LINUS_NONCE               frames the answer
+# Options: --dry-run (look and prove, print the commands, change nothing), --help
+#
+# Each can be run twice: a VM that is as it should be is a success; only a name
+# of a snapshot is not used again. After start and revert the answer has the
+# address, user and host key as create-vm's. Answers on stdout in LINUS_ lines
+# (lib/result.sh), the log on stderr.
+# Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 invalid configuration
+# (also a storage without snapshots), 4 node offline, 5 refused or failed, 6
+# network or SSH timeout, 129/130/141/143 signal. The VM is never destroyed.
+
+# shellcheck source=../lib/log.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
+# shellcheck source=../lib/result.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/result.sh"
+# shellcheck source=../lib/script.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
+# shellcheck source=../lib/run.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/run.sh"
+# shellcheck source=../lib/retry.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/retry.sh"
+# shellcheck source=../lib/json.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/json.sh"
+# shellcheck source=../lib/validate.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
+# shellcheck source=../lib/vm.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
+# shellcheck source=../lib/lease.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/lease.sh"
+# shellcheck source=../lib/probe.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/probe.sh"
+# shellcheck source=../lib/guest.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/guest.sh"
+# shellcheck source=../lib/boot.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/boot.sh"
+
+dry_run=no
+vm_id='' vm_job='' vm_owner='' vm_name=''
+vm_locked=no
+
+usage() {
+  printf '%s\n' \
+    'usage: ACTION=start|stop|shutdown|snapshot|revert VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=...' \
+    '       [SNAPSHOT=...] power-vm.sh [--dry-run | --help]' \
+    'Does that to the VM when its description proves it is ours; list-vms.sh shows' \
+    'the values. Inputs and exit codes are listed at the top of the script.' >&2
+}
+
+read_inputs() { # <argument...>
+  local argument
+  for argument in "$@"; do
+    case ${argument} in
+      --dry-run) dry_run=yes ;;
+      *) result_fail invalid "unknown argument ${argument@Q}" 'the options are --dry-run and --help; all else comes by environment' ;;
+    esac
+  done
+  : "${ACTION:=}" "${VM_ID:=}" "${SNAPSHOT:=}" "${PROXMOX_NODE:=}" "${VM_SSH_USER:=}" "${VM_SSH_PORT:=22}"
+  : "${VM_NETWORK_TIMEOUT:=300}" "${VM_READY_TIMEOUT:=600}" "${VM_SHUTDOWN_TIMEOUT:=60}"
+  vm_id=${VM_ID}
+  vm_name=${VM_NAME:-}
+  vm_job=${LINUS_JOB:-}
+  vm_owner=${LINUS_OWNER:-}
+}
+
+validate_environment() {
+  validate_pattern ACTION "${ACTION}" 'start|stop|shutdown|snapshot|revert' 'start, stop, shutdown, snapshot or revert'
+  validate_number VM_ID "${VM_ID}" 100 999999999
+  validate_name VM_NAME "${vm_name}"
+  validate_uuid LINUS_JOB "${vm_job}"
+  validate_uuid LINUS_OWNER "${vm_owner}"
+  if [[ ${ACTION} == snapshot || ${ACTION} == revert ]]; then
+    validate_pattern SNAPSHOT "${SNAPSHOT}" '[A-Za-z][A-Za-z0-9_-]{1,39}' 'a name of 2 to 40 of A-Z a-z 0-9 _ -, beginning with a letter'
+    if [[ ${SNAPSHOT} == current || ${SNAPSHOT} == pending ]]; then
+      result_fail invalid "SNAPSHOT=${SNAPSHOT} is a name of Proxmox's own" 'choose another name'
+    fi
+  fi
+  validate_pattern VM_SSH_USER "${VM_SSH_USER}" '([a-z_][a-z0-9_-]{0,31})?' 'a Linux user name'
+  validate_number VM_SSH_PORT "${VM_SSH_PORT}" 1 65535
+  validate_number VM_NETWORK_TIMEOUT "${VM_NETWORK_TIMEOUT}" 1 86400 seconds
+  validate_number VM_READY_TIMEOUT "${VM_READY_TIMEOUT}" 1 86400 seconds
+  validate_number VM_SHUTDOWN_TIMEOUT "${VM_SHUTDOWN_TIMEOUT}" 1 3600 seconds
+  validate_node "${PROXMOX_NODE}"
+  validate_tools qm pvesh perl timeout flock ip
+  probe_cluster "${PROXMOX_NODE}"
+  probe_require
+}
+
+# --- power_vm: proof and change in one locked step ---
+
+power_vm() {
+  if [[ ${dry_run} == no ]]; then
+    vm_lock "${vm_id}"
+    if [[ ${vm_locked} != yes ]]; then
+      result_fail vm "could not take the lock ${vm_lock_file}: another run holds it, or it cannot be written" 'wait for it to end, then try again'
+    fi
+  fi
+  require_proof
+  vm_read_status "${vm_id}"
+  "do_${ACTION}"
+  let_go
+}
+
+let_go() {
+  if [[ ${vm_locked} == yes ]]; then
+    vm_locked=no
+    vm_unlock
+  fi
+}
+
+require_proof() {
+  vm_read "${vm_id}"
+  vm_prove
+  if [[ ${vm_state} == absent ]]; then
+    result_fail vm "VM ${vm_id} does not exist on node '${probe_node}'" 'list-vms.sh shows those that do'
+  elif [[ ${vm_state} == unknown ]]; then
+    result_fail vm "could not read the config of VM ${vm_id} on node '${probe_node}': ${run_said}" "look at: qm config ${vm_id}"
+  elif [[ -n ${vm_doubt} ]]; then
+    result_fail vm "refused to ${ACTION} VM ${vm_id} on node '${probe_node}': ${vm_doubt}; nothing was touched" \
+      'check VM_ID, VM_NAME, LINUS_JOB and LINUS_OWNER against list-vms.sh; a VM that is not ours is left to its owner'
+  fi
+}
+
+# Runs the command, or tells it. The function sets retry_landed.
+change_vm() { # <function> <seconds> <command...>
+  if [[ ${dry_run} == yes ]]; then
+    result_text PLAN "${*:3}"
+    retry_landed=yes
+  else
+    retry_change "$@"
+  fi
+}
+
+do_start() {
+  if [[ ${vm_status} == running ]]; then
+    log_info "VM ${vm_id} runs already"
+  elif [[ ${dry_run} == yes ]]; then
+    result_text PLAN "qm start ${vm_id}"
+  else
+    start_vm
+  fi
+}
+
+do_stop() {
+  change_vm stop_has_landed 120 qm stop "${vm_id}"
+  require_stopped stop
+}
+
+do_shutdown() {
+  if [[ ${vm_status} == stopped ]]; then
+    log_info "VM ${vm_id} is stopped already"
+    return 0
+  fi
+  change_vm stop_has_landed "$((VM_SHUTDOWN_TIMEOUT + 120))" qm shutdown "${vm_id}" --timeout "${VM_SHUTDOWN_TIMEOUT}" --forceStop 1
+  require_stopped 'shut down'
+}
+
+require_stopped() { # <what was to be done>
+  if [[ ${retry_landed} != yes ]]; then
+    result_fail vm "could not $1 VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said:-nothing} (status: ${vm_status})" \
+      "look at: qm status ${vm_id} --verbose 1, and the task log of node '${probe_node}'"
+  fi
+}
+
+stop_has_landed() {
+  vm_read_status "${vm_id}"
+  if [[ ${vm_status} == stopped ]]; then
+    retry_landed=yes
+  fi
+}
+
+# --- snapshots ---
+
+# snapshot_state: absent, whole, or half (its making was killed);
+# snapshot_names: all there are.
+find_snapshot() {
+  local line name state
+  snapshot_state=absent
+  snapshot_names=''
+  run_read 60 pvesh get "/nodes/${probe_node}/qemu/${vm_id}/snapshot" --output-format json
+  json_rows read name snapstate
+  if ((run_rc != 0 || json_rc != 0)); then
+    result_fail vm "could not list the snapshots of VM ${vm_id} on node '${probe_node}': ${run_said}" "look at: qm listsnapshot ${vm_id}"
+  fi
+  for line in "${json_lines[@]}"; do
+    IFS=$'\x1f' read -r name state <<<"${line}"
+    if [[ ${name} == "${SNAPSHOT}" && -n ${state} ]]; then
+      snapshot_state=half
+    elif [[ ${name} == "${SNAPSHOT}" ]]; then
+      snapshot_state=whole
+    fi
+    if [[ ${name} != current ]]; then
+      snapshot_names+="${snapshot_names:+, }${name}"
+    fi
+  done
+}
+
+# A worker that was killed leaves its lock, and a snapshot that is none.
+clear_killed_work() {
+  if [[ ${vm_config[lock]:-} =~ ^(snapshot|snapshot-delete|rollback)$ && ${dry_run} == no ]]; then
+    vm_break_lock "${vm_id}" "${probe_node}"
+  fi
+  if [[ ${snapshot_state} == half ]]; then
+    log_warn "snapshot '${SNAPSHOT}' of VM ${vm_id} was never finished: removing what there is of it"
+    change_vm snapshot_is_gone 600 qm delsnapshot "${vm_id}" "${SNAPSHOT}" --force 1
+  fi
+}
+
+snapshot_is_gone() {
+  find_snapshot
+  if [[ ${snapshot_state} == absent ]]; then
+    retry_landed=yes
+  fi
+}
+
+do_snapshot() {
+  find_snapshot
+  if [[ ${snapshot_state} == whole ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' has a snapshot '${SNAPSHOT}' already" "choose another name; there are: ${snapshot_names}"
+  fi
+  clear_killed_work
+  change_vm snapshot_has_landed 900 qm snapshot "${vm_id}" "${SNAPSHOT}"
+  if [[ ${retry_landed} == yes ]]; then
+    return 0
+  fi
+  local -r failure="could not take snapshot '${SNAPSHOT}' of VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said:-nothing}"
+  if [[ ${run_said} == *'snapshot feature is not available'* ]]; then
+    result_fail config "${failure}" 'use a storage that has snapshots (lvmthin, zfs, rbd, or qcow2 files on a directory): PROXMOX_STORAGE'
+  fi
+  result_fail vm "${failure}" "look at: qm listsnapshot ${vm_id}, and the free space of its storage (pvesm status)"
+}
+
+snapshot_has_landed() {
+  vm_read "${vm_id}"
+  if [[ ${vm_config[parent]:-} == "${SNAPSHOT}" && -z ${vm_config[lock]:-} ]]; then
+    retry_landed=yes
+  fi
+}
+
+# A roll-back pulls the plug by itself. It gives the config of its day back, too
+# (but the description), so that the proof comes again before the start.
+do_revert() {
+  find_snapshot
+  if [[ ${snapshot_state} != whole ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' has no snapshot '${SNAPSHOT}'" "there are: ${snapshot_names:-none}"
+  fi
+  clear_killed_work
+  change_vm rollback_has_landed 900 qm rollback "${vm_id}" "${SNAPSHOT}"
+  if [[ ${retry_landed} != yes ]]; then
+    result_fail vm "could not revert VM ${vm_id} on node '${probe_node}' to snapshot '${SNAPSHOT}': Proxmox answered: ${run_said:-nothing}" \
+      "look at: qm config ${vm_id}, and the task log of node '${probe_node}'; the VM may be stopped"
+  fi
+  require_proof
+  vm_read_status "${vm_id}"
+  if [[ ${dry_run} == yes ]]; then
+    vm_status=stopped
+  fi
+  do_start
+}
+
+# The config looks the same before and after, so that here the exit code counts.
+rollback_has_landed() {
+  local -r code=${run_rc}
+  vm_read "${vm_id}"
+  if ((code == 0)) && [[ ${vm_config[parent]:-} == "${SNAPSHOT}" && -z ${vm_config[lock]:-} ]]; then
+    retry_landed=yes
+  fi
+}
+
+# --- output_result ---
+
+output_result() {
+  result_line VM_ID "${vm_id}"
+  result_line VM_NAME "${vm_name}"
+  result_line VM_NODE "${probe_node}"
+  if [[ -n ${vm_ip} ]]; then
+    result_line VM_IP "${vm_ip}"
+    result_line VM_USER "${VM_SSH_USER:-${vm_config[ciuser]:-root}}"
+    if [[ -n ${vm_host_key} ]]; then
+      result_line VM_HOST_KEY "${vm_host_key}"
+    fi
+  fi
+  result_line RESULT SUCCESS
+}
+
+# Nothing is undone: the VM is another's work, not this run's.
+finish() {
+  let_go
+  : "${result_remedy:=look at: qm status ${vm_id}; then run it again}"
+}
+
+main() {
+  if [[ ${1:-} == --help ]]; then
+    usage
+    return 0
+  fi
+  set -Eeuo pipefail
+  shopt -s inherit_errexit
+  local waits=no steps=3
+  if [[ ${ACTION:-} == start || ${ACTION:-} == revert ]]; then
+    waits=yes steps=5
+  fi
+  script_begin "${steps}" finish
+  read_inputs "$@"
+  result_run_step validate_environment 'checking the inputs and the host'
+  result_run_step power_vm "${ACTION} of the VM"
+  if [[ ${waits} == yes && ${dry_run} == no ]]; then
+    result_run_step wait_for_network 'waiting for its address'
+    result_run_step verify_ssh_ready 'waiting until it is ready'
+  fi
+  result_run_step output_result 'done'
+}
+
+if ! (return 0 2>/dev/null); then main "$@"; fi
