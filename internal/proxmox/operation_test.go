@@ -83,6 +83,16 @@ func (h *labHost) operation(spec executor.VMSpec) string {
 	return filepath.Join(h.scripts, "operations", "create-"+spec.Job)
 }
 
+// operationsLeft names the operations the host keeps that are not creates.
+func (h *labHost) operationsLeft(t *testing.T) []string {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(h.scripts, "operations", "*"))
+	if err != nil {
+		t.Error(err)
+	}
+	return slices.DeleteFunc(all, func(path string) bool { return strings.HasPrefix(filepath.Base(path), "create-") })
+}
+
 // theVM fails the test unless the job has exactly the VM a create answered, and
 // takes it away.
 func (h *labHost) theVM(t *testing.T, spec executor.VMSpec, vm job.VM, err error) {

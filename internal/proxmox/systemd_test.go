@@ -7,6 +7,7 @@ import (
 
 	"linus/embed"
 	"linus/internal/executor"
+	"linus/internal/job"
 	"linus/internal/remote"
 )
 
@@ -17,8 +18,8 @@ type machine struct {
 	pool *remote.Pool
 }
 
-// newMachine makes a VM with the named scripts of ours in its /tmp.
-func newMachine(t *testing.T, h *labHost, scripts ...string) machine {
+// newVM makes a VM that goes with the test.
+func newVM(t *testing.T, h *labHost) job.VM {
 	t.Helper()
 	p := h.provider(t, nil)
 	vm, err := p.Create(t.Context(), h.spec(), func(executor.Progress) {})
@@ -30,6 +31,12 @@ func newMachine(t *testing.T, h *labHost, scripts ...string) machine {
 			t.Error(err)
 		}
 	})
+	return vm
+}
+
+// newMachine reaches into a VM, and puts the named scripts of ours into its /tmp.
+func newMachine(t *testing.T, h *labHost, vm job.VM, scripts ...string) machine {
+	t.Helper()
 	pool, err := h.pool.Guest(remote.GuestOptions{
 		Options: remote.Options{Host: vm.IP, Port: h.Config.GuestPort, User: vm.User, KeyPath: h.key}, HostKey: vm.HostKey,
 	})
@@ -112,7 +119,8 @@ func clockJumps(t *testing.T, m machine) {
 		m.run(`export LINUS_ROOT=/tmp/` + name + `; home=$LINUS_ROOT/opt/job-runner; mkdir -p $home/files $LINUS_ROOT/run/linus
 			printf '%s\n' JOB_ID=` + name + ` AGENT=script TIMEOUT=` + timeout + ` STATUS_MODE=simple HEARTBEAT_INTERVAL=30 MAX_OUTPUT_SIZE=1000000 >$home/settings
 			printf '%s' ` + remote.Quote(task) + ` >$home/task
-			bash /tmp/job-runner.sh start`)
+			cp /tmp/job-runner.sh $home
+			bash $home/job-runner.sh start`)
 	}
 	// code, reason, and whether it ran about as long as the uptime says.
 	end := func(name string, least, most string) string {
