@@ -272,7 +272,7 @@ pause() { # <1/100 s>
 # supervise_task starts the task, or takes it over from a runner that died, and
 # records how it ended.
 supervise_task() {
-  local boot='' launched=0 started=0 session='' inner='' reporter='' code reason detail signal=TERM ended
+  local boot='' launched=0 started=0 session='' inner='' spared='' reporter='' code reason detail signal=TERM ended
   if [[ ! -e ${state}/launched ]]; then
     : >"${state}/stdout"
     : >"${state}/stderr"
@@ -299,7 +299,9 @@ supervise_task() {
   watch_task "$((launched + timeout * 100))"
   [[ ${reason} != stopped ]] || signal=$(<"${state}/stop")
   { read -r inner <"${state}/session"; } 2>/dev/null
-  process_end_tree "${job_id}" "${session} ${inner}" "${cgroup}" "${signal}" \
+  # What holds the task's terminal ends with it, and then tells its exit code.
+  [[ -z ${inner} || ${inner} == "${session}" ]] || spared=${session}
+  process_end_tree "${job_id}" "${session} ${inner}" "${cgroup}" "${signal}" "${spared}" \
     || log_error "something of the task's tree cannot be killed: ${!process_tree[*]}"
   if [[ -n ${reporter} ]]; then
     kill "${reporter}" 2>/dev/null

@@ -3,7 +3,7 @@
 # shellcheck disable=SC2154,SC2034 # settings and places are the runner's; arrays are shared between the functions
 # The files an ended task has left that the job's patterns match. Patterns are
 # relative to the task's working directory, or absolute; nothing in them but
-# * ? [] and ** means anything. What they match must lie, symlinks resolved, in
+# * ? [] and ** means anything: [*] is a plain *. What they match must lie, symlinks resolved, in
 # the working directory, or for an absolute pattern in the directory before its
 # first wildcard. A part of the job runner; needs settings.sh, process.sh and
 # result.sh. Functions only; source it.
@@ -89,7 +89,7 @@ artifacts_match() { # <pattern>
     return
   fi
   if [[ ${pattern} == /* ]]; then
-    lead=${pattern%%[\\*?[]*}
+    lead=${pattern%%[*?[]*}
     lead=${lead%/*}/
     base=$(cd -- "${lead}" 2>/dev/null && pwd -P) || base=''
   else
@@ -98,6 +98,7 @@ artifacts_match() { # <pattern>
   found=()
   if [[ -n ${base} && -n ${pattern} ]]; then
     local IFS=
+    pattern=${pattern//\\/[\\\\]}
     shopt -s nullglob globstar
     # shellcheck disable=SC2206 # file name expansion, and with no IFS that alone, is the point
     found=(${pattern})

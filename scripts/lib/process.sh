@@ -88,27 +88,29 @@ process_find_tree() { # <job_id> <sessions, blanks between> <cgroup directory, o
   unset "process_tree[$$]" "process_tree[${BASHPID}]"
 }
 
-# process_signal_tree sends a signal to what process_find_tree found. A task
-# may have become another user by sudo; then so do we.
-process_signal_tree() { # <signal>
+# process_signal_tree sends a signal to what process_find_tree found, but for
+# one session. A task may have become another user by sudo; then so do we.
+process_signal_tree() { # <signal> [<session>]
   local pid
   for pid in "${!process_tree[@]}"; do
+    [[ -z ${2:-} ]] || ! process_stat "${pid}" || [[ ${process_session} != "$2" ]] || continue
     kill -s "$1" -- "${pid}" 2>/dev/null || [[ ! -e /proc/${pid} ]] \
       || process_as_root kill -s "$1" -- "${pid}" 2>/dev/null || true
   done
 }
 
 # process_end_tree ends the whole tree: the signal, unless that is KILL up to
-# 5 s to go, then KILL until nothing is left. False when something still lives
-# after 10 s of KILL, which only a process stuck in the kernel does.
-process_end_tree() { # <job_id> <sessions> <cgroup> <signal>
+# 5 s to go, then KILL until nothing is left. <spared> is a session that is to
+# go by itself, unless by KILL. False when something still lives after 10 s of
+# KILL, which only a process stuck in the kernel does.
+process_end_tree() { # <job_id> <sessions> <cgroup> <signal> [<spared>]
   local -r cgroup=$3
   local -i deadline
   declare -gA process_tree=()
   process_find_tree "$1" "$2" "${cgroup}"
   ((${#process_tree[@]} > 0)) || return 0
   if [[ $4 != KILL ]]; then
-    process_signal_tree "$4"
+    process_signal_tree "$4" "${5:-}"
     clock_read
     deadline=$((clock_now + 500))
     while ((clock_now < deadline)); do

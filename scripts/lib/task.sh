@@ -48,10 +48,11 @@ task_hold() {
   [[ -z ${stdin_closer} ]] || kill -KILL "${stdin_closer}"
 }
 
-# task_enter goes to where the task is to run, in a session of its own: under
-# the terminal, and then as root, if these are asked for. sudo would not hand
-# the job's env on, and a terminal's command passes a shell: so what both start
-# is the runner again, which then becomes the task.
+# task_enter goes to where the task is to run, in a session of its own: as root,
+# and in a terminal, if these are asked for. sudo would not hand the job's env
+# on, and a terminal's command passes a shell: so what both start is the runner
+# again, which then becomes the task. The terminal is within sudo, which in one
+# would make another of its own, and lose an end of input that comes meanwhile.
 task_enter() {
   trap - TERM INT HUP QUIT PIPE
   exec {task_stdin}<&-
@@ -60,11 +61,11 @@ task_enter() {
   cd -- "${HOME}" || cd / || exit 126
   local -a command=("${BASH}" "${script}" task)
   local line
-  ! settings_need_sudo || command=(sudo -n -- "${command[@]}")
   if [[ -n ${tty} ]]; then
     printf -v line '%q ' exec "${command[@]}"
     command=(script -q -e -f -c "${line}" /dev/null)
   fi
+  ! settings_need_sudo || command=(sudo -n -- "${command[@]}")
   exec setsid -- "${command[@]}"
 }
 
