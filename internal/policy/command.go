@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"path"
 	"slices"
 	"strings"
 
@@ -54,21 +55,27 @@ func (c *checker) command(at syntax.Node, words []word, inShell bool) {
 		c.builtin(at, name.text, words[1:])
 		return
 	}
-	// What the system's directories hold is what the plain name means, too.
-	base := strings.TrimPrefix(strings.TrimPrefix(name.text, "/usr"), "/bin/")
-	if languages, ok := shells[base]; ok {
+	dir, base := path.Split(name.text)
+	if dir != "" && dir != "/bin/" && dir != "/usr/bin/" {
+		base = "" // not what the plain name means
+	}
+	languages, isShell := shells[base]
+	w, isWrapper := wrappers[base]
+	isEval := name.text == "eval" && inShell
+	switch {
+	case (isShell || isWrapper || isEval) && c.nesting >= maxNesting:
+		c.refuse(at, "%q is run by more than %d others", c.text(at), maxNesting)
+	case isShell:
 		c.shell(at, words, languages)
-		return
-	}
-	if w, ok := wrappers[base]; ok {
+	case isWrapper:
+		c.nesting++
 		c.wrapped(at, base, w, words)
-		return
-	}
-	if name.text == "eval" && inShell {
+		c.nesting--
+	case isEval:
 		c.eval(at, words[1:])
-		return
+	default:
+		c.refuse(at, "%q is not allowed: %s", c.text(at), c.policy.reason(words))
 	}
-	c.refuse(at, "%q is not allowed: %s", c.text(at), c.policy.reason(words))
 }
 
 // text is the command as it is written.
@@ -148,7 +155,7 @@ func (c *checker) eval(at syntax.Node, words []word) {
 		}
 		texts[i] = w.text
 	}
-	inner := checker{findings: c.findings, line: c.lineOf(at), functions: c.functions, inner: true}
+	inner := checker{findings: c.findings, line: c.lineOf(at), functions: c.functions, inner: true, nesting: c.nesting + 1}
 	inner.check(strings.Join(texts, " "), syntax.LangBash)
 }
 
@@ -185,7 +192,7 @@ func (c *checker) shell(at syntax.Node, words []word, languages []syntax.LangVar
 		c.refuse(at, "%q runs text that is only known when it runs", c.text(at))
 	default:
 		for _, language := range languages {
-			inner := checker{findings: c.findings, line: c.lineOf(at), functions: map[string][]*function{}}
+			inner := checker{findings: c.findings, line: c.lineOf(at), functions: map[string][]*function{}, nesting: c.nesting + 1}
 			inner.check(words[i].text, language)
 		}
 	}

@@ -17,6 +17,8 @@ import (
 const (
 	maxScript = 256 << 10 // bytes
 	maxDepth  = 250
+
+	maxNesting = 10 // commands run by commands
 )
 
 // checker walks one script: a task, or the text that a command in it runs.
@@ -27,7 +29,8 @@ type checker struct {
 	functions map[string][]*function
 	// inner is text that this shell runs (eval, trap). A function declared there
 	// may not be declared yet, or not any more, when a command of its name runs.
-	inner bool
+	inner   bool
+	nesting int // how many commands run this one
 }
 
 // function is a function of the script, declared on every way to what follows.
@@ -65,7 +68,7 @@ func (c *checker) check(text string, language syntax.LangVariant) {
 		c.add(c.field, problem, remedy)
 		return
 	}
-	file, err := syntax.NewParser(syntax.Variant(language)).Parse(strings.NewReader(text), "")
+	file, err := syntax.NewParser(syntax.Variant(language), syntax.KeepComments(true)).Parse(strings.NewReader(text), "")
 	if err != nil {
 		line := c.line
 		var wrong syntax.ParseError
@@ -86,6 +89,9 @@ func (c *checker) check(text string, language syntax.LangVariant) {
 			continue
 		}
 		syntax.Walk(s, c.visit)
+	}
+	for i := range file.Last {
+		c.visit(&file.Last[i])
 	}
 	if c.inner {
 		return
@@ -158,6 +164,11 @@ func (c *checker) visit(node syntax.Node) bool {
 		}
 	case *syntax.Redirect:
 		c.redirect(n)
+	case *syntax.Comment:
+		// The parser takes the next line for part of the comment; shells do not.
+		if line, _, _ := strings.Cut(c.source[n.Pos().Offset():], "\n"); strings.HasSuffix(line, `\`) {
+			c.refuse(n, "a comment may not end in a backslash: what follows cannot be judged")
+		}
 	}
 	return true
 }
@@ -223,6 +234,10 @@ var writing = []syntax.RedirOperator{
 func (c *checker) redirect(n *syntax.Redirect) {
 	if n.N != nil {
 		c.variable(n, strings.Trim(n.N.Value, "{}"))
+	}
+	// Bash reads >&-x as >&- and a command x, the parser as a file -x.
+	if raw := c.text(n.Word); (n.Op == syntax.DplOut || n.Op == syntax.DplIn) && raw != "-" && strings.HasPrefix(raw, "-") {
+		c.refuse(n, "%q: put a blank behind the dash", c.text(n))
 	}
 	if w := readWord(n.Word); slices.Contains(writing, n.Op) && w.literal && c.policy.isProgram(w.text) {
 		c.refuse(n, "%s may not be written: it is, or may be, a program", shorten(w.text))

@@ -1,0 +1,117 @@
+package policy_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"linus/internal/policy"
+)
+
+var (
+	scripts = flag.Int("policy.scripts", 5000, "scripts made at random that are compared with bash")
+	seed    = flag.Uint64("policy.seed", 1, "what they are made of")
+)
+
+// probe makes bash tell the names of the commands it would run: it knows no
+// directory of programs, and asks this function about each. Restricted, it can
+// neither write files nor run programs by path.
+const probe = `command_not_found_handle() { printf 'RAN %s\n' "$1" >&9; }
+FUNCNEST=20
+`
+
+// ranIn runs an allowed script in a restricted bash without programs and
+// answers the names of the commands it came to.
+func ranIn(t *testing.T, script string) []string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "bash", "-c", `exec 9>&1 >/dev/null 2>&1 </dev/null; exec -- "$BASH" --restricted -c "$1"`, "bash", probe+script)
+	cmd.Env, cmd.Dir = []string{"PATH=/nonexistent"}, t.TempDir()
+	out, _ := cmd.Output() // how the script ends is its own affair
+	var names []string
+	for line := range strings.Lines(string(out)) {
+		if name, ok := strings.CutPrefix(line, "RAN "); ok {
+			names = append(names, strings.TrimSuffix(name, "\n"))
+		}
+	}
+	return names
+}
+
+// What bash runs is the measure, not what a parser takes it for: scripts put
+// together at random, of what the two might read differently, are allowed only
+// when bash runs nothing but the allowed command.
+func TestCheck_RealBashRunsNothingThatWasNotAllowed(t *testing.T) {
+	if _, err := exec.LookPath("bash"); err != nil {
+		t.Skip("no bash")
+	}
+	if ran := ranIn(t, "git log; evil x | git $(evil)"); len(ran) != 4 {
+		t.Fatalf("the probe saw %q", ran)
+	}
+	pieces := []string{
+		"git", "evil", " ", " ", " ", "\n", "\n", "\t", ";", ";", "&&", "||", "|", "|&", "!", "! ", "\\", "\\\n", "'", "'", `"`, `"`, "`", "`", "\\`", "$(", ")", "(", ")", "((", "))", "$((", "{", "}", "{ ", "; }",
+		"<<E\n", "<<'E'\n", "<<-E\n", "<<\\E\n", "<<\"E\" ", "\nE\n", "\n\tE\n", "E", "<<<", "<(", "#", " #", "$", "${", "${x:-", "${x#", "${x/", "$'", `$"`, "@(", "!(", "x=", "x+=", "x[", "]", "a=(", "[[ ", " ]]", " =~ ", "[ x ]", "if ", "; then ", "; else ", "; fi",
+		"while ", "; do ", "; done", "break;", "for x in ", "case x in ", "x) ", ";;", " esac", "f() ", "f", "function f ", "time ", "coproc ", "eval ", "exec ", "command ", "builtin ", "trap ", " EXIT", "bash -c ", "sh -c ", "env ", "~", "*", "{a,evil}", "~evil", "2>", ">&", "&>", "declare ", "export ", "let ", "echo ", "test ", "set -", "-e", "--", "\u00a0", "é",
+	}
+	p := mustNew(t, "git")
+	random := rand.New(rand.NewPCG(*seed, 0))
+	// Programs that were looked through, and time: behind a pipe, with nothing
+	// to time, it is a command.
+	fine := []string{"git", "env", "bash", "sh", "time"}
+	allowed, ran := 0, 0
+	for range *scripts {
+		var b strings.Builder
+		b.WriteString("git ")
+		for range random.IntN(6) {
+			b.WriteString(pieces[random.IntN(len(pieces))])
+		}
+		b.WriteString("evil")
+		for range random.IntN(5) {
+			b.WriteString(pieces[random.IntN(len(pieces))])
+		}
+		script := b.String()
+		if p.Check(task(script)) != nil {
+			continue
+		}
+		allowed++
+		for _, name := range ranIn(t, script) {
+			ran++
+			if !slices.Contains(fine, name) {
+				t.Errorf("%q is allowed, and bash runs %q", script, name)
+			}
+		}
+	}
+	if allowed < 100 || ran < 50 {
+		t.Errorf("%d scripts were allowed, %d commands were run: that shows little", allowed, ran)
+	}
+}
+
+func FuzzCheck(f *testing.F) {
+	for _, text := range []string{
+		"git log", "f() { git log; }; f", "git <<E\n$(git)\nE\n", "bash -c 'git log'", "x=${y:-`git`}; [[ $x == a* ]] && git", "env A=1 xargs -I{} git {}",
+		"case x in a) git;; esac", "trap 'git' EXIT; eval git", "for ((i=0;i<3;i++)); do git; done", "git \\\n log # x", "declare -A a=([x]=1)",
+	} {
+		f.Add(text, "git, npm test *")
+	}
+	f.Fuzz(func(t *testing.T, text, rules string) {
+		p, err := policy.New(rules)
+		if err != nil || rules == "" {
+			return
+		}
+		if p.Check(task(text)) != nil || strings.Contains(text+rules, "reboot") || strings.ContainsAny(rules, "*?[") {
+			return
+		}
+		// Whatever was allowed before it, a command without a rule is seen.
+		for _, more := range []string{text + "\n\nreboot\n", "{ " + text + "\n}\n\nreboot", "(" + text + "\n)\nreboot", fmt.Sprintf("bash -c '%s'\nreboot", strings.ReplaceAll(text, "'", `'\''`))} {
+			if p.Check(task(more)) == nil {
+				t.Errorf("%q is allowed with rules %q", more, rules)
+			}
+		}
+	})
+}
