@@ -120,15 +120,45 @@ probe_bridge() { # <bridge>
   fi
 }
 
+# Whether the node has any template, for who has not named one: a cloud image
+# does, too, only slower.
+probe_templates() {
+  probe_list_templates
+  if [[ ${probe_kind} == config ]]; then
+    return 0
+  elif [[ -z ${probe_known_templates} ]]; then
+    probe_bad warn "node '${probe_node}' has no template" \
+      'make one: linus template build; VMs are then linked clones, made in seconds, else each is made from a cloud image (VM_OS)'
+  else
+    probe_ok "templates: ${probe_known_templates}"
+  fi
+}
+
+probe_list_templates() { # probe_known_templates: their names; probe_kind
+  local line vmid name template
+  probe_known_templates=''
+  run_wait vms
+  json_rows vms vmid name template
+  if ((run_rc != 0 || json_rc != 0)); then
+    probe_bad config "could not list the VMs of node '${probe_node}': ${run_said}" 'look at: qm list'
+    return 0
+  fi
+  probe_kind=''
+  for line in "${json_lines[@]}"; do
+    IFS=$'\x1f' read -r vmid name template <<<"${line}"
+    if [[ ${template} == 1 ]]; then
+      probe_known_templates+="${probe_known_templates:+, }${name} (${vmid})"
+    fi
+  done
+}
+
 # Templates lie on a node; a clone is made on the template's node.
 # probe_template_id is set when it is found and fit, vm_config is its config.
 probe_template() { # <name or ID>
   local line vmid name template found=''
   probe_template_id=''
-  run_wait vms
-  json_rows vms vmid name template
-  if ((run_rc != 0 || json_rc != 0)); then
-    probe_bad config "could not list the VMs of node '${probe_node}': ${run_said}" 'look at: qm list'
+  probe_list_templates
+  if [[ -n ${probe_kind} ]]; then
     return 0
   fi
   for line in "${json_lines[@]}"; do
@@ -138,8 +168,8 @@ probe_template() { # <name or ID>
     fi
   done
   if [[ -z ${found} ]]; then
-    probe_bad config "template '$1' does not exist on node '${probe_node}'" \
-      'make one: linus template build; or set VM_TEMPLATE to the name or ID of a template of this node (qm list)'
+    probe_bad config "template '$1' does not exist on node '${probe_node}' (templates: ${probe_known_templates:-none})" \
+      'make one: linus template build; or set VM_TEMPLATE to the name or ID of a template of this node'
     return 0
   elif [[ ${found} == *' '* ]]; then
     probe_bad config "template '$1' stands for several VMs on node '${probe_node}': ${found}" 'set VM_TEMPLATE to the ID of one'

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Makes a template of a cloud image on the Proxmox VE node this runs on, ready
 # for create-vm: it boots a throw-away VM from the image, installs the guest
-# agent where there is none, removes what makes a machine that machine, and
-# turns the VM into the template.
+# agent where there is none and what jobs commonly need (as bootstrap.sh does),
+# removes what makes a machine that machine, and turns the VM into the template.
 #
 # Stock images have no agent, and Proxmox has no other way into a guest that
 # works on every storage. So it is done over SSH from this host, as the image's
 # own user, with a key made here that exists only while this runs.
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
-# The VM needs a way to its distribution's packages where the agent is missing.
+# The VM needs a way to its distribution's packages, but where it needs none.
 #
 # Inputs (environment), all optional; those not listed are create-vm's:
 #   TEMPLATE_NAME agent-template   a name that no VM has
@@ -20,7 +20,10 @@
 #                       can have less
 #   VM_CPU 2, VM_RAM 2048 (MB)     of the throw-away VM, and what clones get
 #                       that are made by hand
-#   VM_READY_TIMEOUT 900 (seconds)  for all that is done in the VM
+#   VM_BOOTSTRAP base   what to install: base, python, node, docker, claude, parted
+#                       by blanks; all; or none
+#   VM_READY_TIMEOUT 900 (seconds)  until the VM is ready and its agent answers
+#   VM_BOOTSTRAP_TIMEOUT 3600 (seconds)  for what is installed then
 #   LINUS_OWNER         UUID of the installation the template belongs to
 #   LINUS_LEASE_SECONDS 10800   after which the host destroys the VM by itself if
 #                       it is no template by then, as when this run was killed
@@ -66,8 +69,11 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/inputs.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/create.sh"
 # shellcheck source=../lib/boot.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/boot.sh"
+# shellcheck source=../lib/bootstrap.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/bootstrap.sh"
 
-ssh_deadline=0 # for all that is done in the VM
+ssh_deadline=0 # for what is done in the VM
+installed=()   # KEY:value, what the bootstrap told
 
 usage() {
   printf '%s\n' \
@@ -85,7 +91,11 @@ read_inputs() { # <argument...>
     esac
   done
   : "${TEMPLATE_NAME:=agent-template}" "${TEMPLATE_ID:=}" "${VM_OS:=debian-12}"
-  : "${LINUS_LEASE_SECONDS:=10800}" "${VM_READY_TIMEOUT:=900}"
+  : "${LINUS_LEASE_SECONDS:=10800}" "${VM_READY_TIMEOUT:=900}" "${VM_BOOTSTRAP:=base}" "${VM_BOOTSTRAP_TIMEOUT:=3600}"
+  VM_BOOTSTRAP=${VM_BOOTSTRAP//,/ }
+  validate_pattern VM_BOOTSTRAP "${VM_BOOTSTRAP}" 'none|all|(base|python|node|docker|claude)( +(base|python|node|docker|claude))*' \
+    'none, all, or some of: base python node docker claude'
+  validate_number VM_BOOTSTRAP_TIMEOUT "${VM_BOOTSTRAP_TIMEOUT}" 1 86400 seconds
   validate_name TEMPLATE_NAME "${TEMPLATE_NAME}"
   if [[ -n ${TEMPLATE_ID} ]]; then
     validate_number TEMPLATE_ID "${TEMPLATE_ID}" 100 999999999
@@ -113,13 +123,14 @@ make_key() {
 # --- in the guest ---
 
 # Runs a program of ours as root in the VM, with the user's name and whether the
-# agent answers (yes or no) as its arguments; run_rc and run_said are its. 255 is ssh's own failure: no login. A signal ends the wait at once:
-# the VM goes with the roll-back.
-guest_run() { # <program>
+# agent answers (yes or no) as its arguments; run_rc and run_said are its. 255 is
+# ssh's own failure: no login. A signal ends the wait at once: the VM goes with
+# the roll-back.
+guest_run() { # <program> [<shell: sh>]
   local -ra login=(ssh -T -F /dev/null -p "${VM_SSH_PORT}" -i "${run_dir}/key" -o IdentitiesOnly=yes -o BatchMode=yes
     -o StrictHostKeyChecking=accept-new -o "UserKnownHostsFile=${run_dir}/known_hosts" -o GlobalKnownHostsFile=/dev/null
     -o ConnectTimeout=10 -o ServerAliveInterval=10 -o LogLevel=ERROR
-    "${vm_user}@${vm_ip}" "sudo -n sh -s -- ${vm_user} ${guest_agent}")
+    "${vm_user}@${vm_ip}" "sudo -n ${2:-sh} -s -- ${vm_user} ${guest_agent}")
   local seconds=$((ssh_deadline - SECONDS))
   printf '%s\n' "$1" >"${run_dir}/program"
   # shellcheck disable=SC2016 # the inner shell's parameters
@@ -174,6 +185,33 @@ customise_guest() {
   fi
 }
 
+bootstrap_vm() {
+  local line error='' remedy='' success=no kind=vm
+  if [[ ${VM_BOOTSTRAP} == none ]]; then
+    log_info 'nothing is to be installed'
+    return 0
+  fi
+  ssh_deadline=$((SECONDS + VM_BOOTSTRAP_TIMEOUT))
+  guest_run "$(declare -f)
+    bootstrap_guest ${VM_BOOTSTRAP/all/}" bash
+  while IFS= read -r line; do
+    case ${line} in
+      LINUS_ERROR:*) error=${line#*:} ;;
+      LINUS_REMEDY:*) remedy=${line#*:} ;;
+      LINUS_RESULT:SUCCESS) success=yes ;;
+      LINUS_PACKAGE*:* | LINUS_*_VERSION:*) installed+=("${line#LINUS_}") ;;
+      *) ;;
+    esac
+  done <<<"${run_out}"
+  if ((run_rc == 6 || run_rc == 124)); then
+    kind=timeout
+  fi
+  if ((run_rc != 0)) || [[ ${success} != yes ]]; then
+    result_fail "${kind}" "could not install ${VM_BOOTSTRAP} in VM ${vm_id} (exit ${run_rc}): ${error:-${run_said}}" \
+      "${remedy:-check that VMs on the bridge reach the package servers of their distribution}; or set VM_BOOTSTRAP=none"
+  fi
+}
+
 # What create-vm will ask of every clone must work in this VM already.
 verify_agent() {
   local -r deadline=$((SECONDS + 60))
@@ -195,6 +233,7 @@ clean_guest() {
   guest_run '
     set -eu
     if command -v apt-get >/dev/null; then apt-get clean || :; fi
+    if command -v dnf >/dev/null; then dnf -q clean packages || :; fi
     home=$(getent passwd "$1" | cut -d: -f6)
     cloud-init clean --logs --machine-id >&2
     rm -f /etc/ssh/ssh_host_* /root/.ssh/authorized_keys "${home:?}/.ssh/authorized_keys"
@@ -261,6 +300,10 @@ template_has_landed() {
 }
 
 output_result() {
+  local line
+  for line in "${installed[@]}"; do
+    result_line "${line%%:*}" "${line#*:}"
+  done
   result_line TEMPLATE_NAME "${vm_name}"
   result_line VM_OS "${image_os}"
   result_line VM_USER "${vm_user}"
@@ -276,7 +319,11 @@ print_plan() {
   result_text PLAN "${create_command[*]@Q}"
   result_text PLAN "qm resize ${vm_id} scsi0 ${VM_DISK}G"
   result_text PLAN "qm start ${vm_id}"
-  result_text PLAN "in the VM, over SSH: install qemu-guest-agent unless it is there; cloud-init clean; remove host keys"
+  result_text PLAN "in the VM, over SSH: install qemu-guest-agent unless it is there"
+  if [[ ${VM_BOOTSTRAP} != none ]]; then
+    result_text PLAN "in the VM, over SSH: bootstrap.sh ${VM_BOOTSTRAP/all/}"
+  fi
+  result_text PLAN "in the VM, over SSH: cloud-init clean; remove host keys"
   result_text PLAN "qm shutdown ${vm_id} --timeout 180"
   result_text PLAN "qm template ${vm_id}"
   result_line RESULT SUCCESS
@@ -289,7 +336,7 @@ main() {
   fi
   set -Eeuo pipefail
   shopt -s inherit_errexit
-  script_begin 13 rollback
+  script_begin 14 rollback
   read_inputs "$@"
   result_run_step validate_environment 'checking the inputs and the host'
   result_run_step allocate_vm_id 'choosing a VM ID'
@@ -303,6 +350,7 @@ main() {
   result_run_step start_vm 'starting the VM'
   result_run_step wait_for_network 'waiting for its address'
   result_run_step customise_guest 'setting up the guest agent'
+  result_run_step bootstrap_vm 'installing what jobs need'
   result_run_step verify_agent 'waiting for the guest agent'
   result_run_step clean_guest 'removing what clones must not share'
   result_run_step shut_down 'shutting the VM down'

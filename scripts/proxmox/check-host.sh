@@ -6,7 +6,7 @@
 #
 # Inputs (environment), all optional:
 #   PROXMOX_NODE (this host's own), PROXMOX_STORAGE local-lvm,
-#   PROXMOX_BRIDGE vmbr0, VM_TEMPLATE (empty: templates are not looked at)
+#   PROXMOX_BRIDGE vmbr0, VM_TEMPLATE (empty: any will do)
 #   LINUS_NONCE    frames the answer
 # Options: --help
 #
@@ -128,8 +128,10 @@ check_parts() {
   report_probe bridge
   if [[ -n ${VM_TEMPLATE} ]]; then
     probe_template "${VM_TEMPLATE}"
-    report_probe template
+  else
+    probe_templates
   fi
+  report_probe template
 }
 
 check_kvm() {

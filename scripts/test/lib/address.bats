@@ -128,7 +128,9 @@ END
   done
   wait
   sort -u "${BATS_TEST_TMPDIR}/given" >"${BATS_TEST_TMPDIR}/different"
-  [[ $(wc -l <"${BATS_TEST_TMPDIR}/different") -eq 30 ]]
+  local -a different
+  mapfile -t different <"${BATS_TEST_TMPDIR}/different"
+  [[ ${#different[@]} -eq 30 ]]
   run address_take
   [[ ${status} -eq 3 ]]
 }

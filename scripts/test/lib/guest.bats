@@ -38,7 +38,7 @@ agent_says() { # <JSON>
     "10.0.0.6 dev vmbr0 lladdr bc:24:11:00:00:01 FAILED" "169.254.3.3 dev vmbr0 lladdr bc:24:11:00:00:01 STALE" \
     "10.0.0.5 dev vmbr0 lladdr bc:24:11:00:00:01 STALE" "10.0.0.7 dev vmbr0  INCOMPLETE"'
   guest_ip=''
-  guest_find_neighbour "${mac}"
+  guest_find_neighbour "${mac}" 4
   [[ ${guest_ip} == 10.0.0.5 ]]
 }
 

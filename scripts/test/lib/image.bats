@@ -104,3 +104,11 @@ setup() {
   image_clean
   [[ -e ${dir}/test-1.part ]]
 }
+
+@test "names without a version are the one that is meant, of Debian the older" {
+  local pair
+  for pair in ubuntu=ubuntu-24.04 debian=debian-12 almalinux=almalinux-9 rocky=rocky-9; do
+    image_lookup "${pair%=*}"
+    [[ ${image_os} == "${pair#*=}" ]]
+  done
+}

@@ -24,18 +24,38 @@ setup() {
   export IMAGE_DIR=${BATS_TEST_TMPDIR}/images TEMPLATE_NAME=built
   stub_program qemu-img 'echo "{\"virtual-size\": 2147483648}"'
   guest_interfaces '{"name":"e","hardware-address":"bc:24:11:00:00:01","ip-addresses":[{"ip-address":"127.0.0.1","ip-address-type":"ipv4"}]}'
+  make_guest
   # Answers with the next line of ssh-faults (EXIT TEXT), else as a guest in
-  # which all is well.
+  # which all is well; what is meant for bash is really run, in make_guest's.
   # shellcheck disable=SC2016 # the stub's own variables
   stub_program ssh '
     printf "%s\n" "ssh $*" >>"${PVE_STUB}/calls"
-    cat >>"${PVE_STUB}/guest-programs"
+    cat >"${PVE_STUB}/program"
+    cat "${PVE_STUB}/program" >>"${PVE_STUB}/guest-programs"
     if [[ -s ${PVE_STUB}/ssh-faults ]]; then
       read -r code text <"${PVE_STUB}/ssh-faults"
       sed -i 1d "${PVE_STUB}/ssh-faults"
       echo "${text}" >&2
       exit "${code}"
+    fi
+    if [[ $* == *" bash -s "* ]]; then
+      PATH=${PACKAGE_STUB}/bin LINUS_ROOT=${PACKAGE_STUB} exec bash -s <"${PVE_STUB}/program"
     fi'
+}
+
+# A Debian 12 without packages, its package manager a stub.
+make_guest() {
+  export PACKAGE_STUB=${BATS_TEST_TMPDIR}/guest PACKAGE_STUB_PROGRAM=${scripts_dir}/test/helper/package-stub
+  mkdir -p "${PACKAGE_STUB}"/{bin,etc,installed,absent,fails,lies}
+  printf 'ID=debian\nVERSION_ID="12"\n' >"${PACKAGE_STUB}/etc/os-release"
+  local tool path
+  for tool in bash cat chmod dirname env grep ln mktemp rm timeout true; do
+    path=$(type -P "${tool}")
+    ln -s "${path}" "${PACKAGE_STUB}/bin/${tool}"
+  done
+  for tool in id apt-get dpkg-query; do
+    ln -s "${PACKAGE_STUB_PROGRAM}" "${PACKAGE_STUB}/bin/${tool}"
+  done
 }
 
 assert_rolled_back() {
@@ -66,6 +86,45 @@ assert_rolled_back() {
   grep -q 'rm -f /etc/ssh/ssh_host_\*' "${PVE_STUB}/guest-programs"
   assert_nothing_left
   assert_foreign_untouched
+}
+
+@test "what jobs need is installed before the VM becomes a template" {
+  run_script build-template
+  assert_status 0
+  assert_line 'LINUS_PACKAGES_INSTALLED:ca-certificates curl git jq less procps rsync tar unzip xz-utils zip'
+  assert_line LINUS_PACKAGE_COUNT:11
+  [[ -e ${PACKAGE_STUB}/installed/rsync && ! -e ${PACKAGE_STUB}/installed/nodejs ]]
+  TEMPLATE_NAME=rich VM_BOOTSTRAP=python,node run_script build-template
+  assert_status 0
+  assert_line LINUS_NODE_VERSION:18.20.4
+  assert_line LINUS_PYTHON_VERSION:3.11.2
+  TEMPLATE_NAME=all VM_BOOTSTRAP=all run_script build-template
+  assert_status 0
+  assert_line LINUS_CLAUDE_VERSION:2.1.197
+  : >"${PVE_STUB}/guest-programs"
+  TEMPLATE_NAME=bare VM_BOOTSTRAP=none run_script build-template
+  assert_status 0
+  ! grep -q 'bootstrap_guest base' "${PVE_STUB}/guest-programs" || fail 'the bootstrap ran'
+}
+
+@test "a package that cannot be had is told in the bootstrap's own words, and rolled back" {
+  : >"${PACKAGE_STUB}/absent/rsync"
+  run_script build-template
+  assert_status 5
+  assert_says 'could not install base in VM'
+  assert_says 'the distribution does not have all of'
+  assert_says 'or set VM_BOOTSTRAP=none'
+  assert_rolled_back
+  VM_BOOTSTRAP='base;reboot' run_script build-template
+  assert_status 1
+  assert_says 'LINUS_ERROR:VM_BOOTSTRAP='
+}
+
+@test "no address stays with the template" {
+  VM_IP_CONFIG=127.0.0.1/8 VM_BOOTSTRAP=none run_script build-template
+  assert_status 0
+  read_vm_id
+  grep -qx 'ipconfig0: ip=dhcp' "${PVE_STUB}/vm/${id}"
 }
 
 @test "create-vm clones what was built, and the list of VMs does not have it" {
@@ -121,6 +180,14 @@ assert_rolled_back() {
   assert_says 'Unable to locate package qemu-guest-agent'
   assert_rolled_back
 
+  printf '%s\n' '0 login' '0 agent' '1 bash: not found' >"${PVE_STUB}/ssh-faults"
+  run_script build-template
+  assert_status 5
+  assert_says 'could not install base in VM'
+  assert_rolled_back
+
+  VM_BOOTSTRAP=none
+  export VM_BOOTSTRAP
   printf '%s\n' '0 login' '0 agent' '2 unrecognized arguments: --machine-id' >"${PVE_STUB}/ssh-faults"
   run_script build-template
   assert_status 5

@@ -44,6 +44,25 @@ assert_check_failed() { # <name> <part of its text>
   assert_line "LINUS_ERROR:storage 'nope' does not exist on node 'pve'"
 }
 
+@test "no template is a warning where none is named, and a failure where one is: both say how to get one" {
+  answer /nodes/pve/qemu '[{"vmid":101,"name":"other","status":"running"}]'
+  VM_TEMPLATE='' run_script check-host
+  assert_status 0
+  assert_says $'LINUS_CHECK:template:warn:node \'pve\' has no template\nLINUS_REMEDY:make one: linus template build'
+  run_script check-host
+  assert_status 3
+  assert_check_failed template "template 'agent-template' does not exist on node 'pve' (templates: none)"
+  assert_says 'LINUS_REMEDY:make one: linus template build'
+}
+
+@test "templates are told where none is named" {
+  VM_TEMPLATE='' run_script check-host
+  assert_status 0
+  assert_line 'LINUS_CHECK:template:ok:templates: agent-template (9000)'
+  VM_TEMPLATE=gone run_script check-host
+  assert_check_failed template '(templates: agent-template (9000))'
+}
+
 @test "a missing tool is exit 2 and names it" {
   rm "${BATS_TEST_TMPDIR}/bin/qm"
   run_script check-host

@@ -1,0 +1,314 @@
+# shellcheck shell=bash
+# Installing what jobs commonly need in the guest this runs in: bootstrap.sh is
+# this, and build-template has it run in the VM that becomes a template, as a
+# text of these functions. Nothing here may lean on a file beside it.
+
+# Ends the script with its answer (bootstrap.sh says which).
+bootstrap_guest() { # [<part...>]
+  set -Eeuo pipefail
+  shopt -s inherit_errexit
+  local part
+  parts=()        # what to install, in this order
+  unknown_part='' # an argument that is none
+  as_root=()      # put before what only root may do
+  added=()        # packages this run installed
+  refreshed=no    # whether the package lists were read in this run
+  select_parts "$@"
+  script_begin "$((${#parts[@]} + 1))" tell_what_stays
+  read_bootstrap_inputs
+  result_run_step check_guest 'looking at this VM'
+  for part in "${parts[@]}"; do
+    result_run_step "install_${part}" "installing ${part}"
+  done
+  result_line PACKAGES_INSTALLED "${added[*]}"
+  result_line PACKAGE_COUNT "${#added[@]}"
+  result_line RESULT SUCCESS
+}
+
+select_parts() { # <argument...>
+  local -r known=' base python node docker claude '
+  local wanted=" $* " part
+  for part in "$@"; do
+    if [[ -z ${part} || ${part} == *' '* || ${known} != *" ${part} "* ]]; then
+      unknown_part=${part:-an empty name}
+    fi
+  done
+  if (($# == 0)); then
+    wanted=${known}
+  elif [[ ${wanted} == *' claude '* ]]; then
+    wanted+='node '
+  fi
+  for part in ${known}; do
+    if [[ ${wanted} == *" ${part} "* ]]; then
+      parts+=("${part}")
+    fi
+  done
+}
+
+read_bootstrap_inputs() {
+  if [[ -n ${unknown_part} ]]; then
+    result_fail invalid "nothing is called ${unknown_part@Q}" 'there are: base python node docker claude'
+  fi
+  : "${LINUS_LOCK_TIMEOUT:=600}" "${LINUS_INSTALL_TIMEOUT:=1800}"
+  validate_number LINUS_LOCK_TIMEOUT "${LINUS_LOCK_TIMEOUT}" 0 86400 seconds
+  validate_number LINUS_INSTALL_TIMEOUT "${LINUS_INSTALL_TIMEOUT}" 1 86400 seconds
+}
+
+# What the distributions differ in. manager_query prints "installed" for a
+# package that is.
+
+use_debian() { # [<package that has the docker command, where docker.io has not>]
+  family=debian
+  manager_refresh=(apt-get -q update)
+  manager_install=(env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1
+    apt-get -q -y --no-install-recommends --no-remove install)
+  # shellcheck disable=SC2016 # dpkg-query's own variable
+  manager_query=(dpkg-query -W -f '${db:Status-Status}\n')
+  manager_locked='[Cc]ould not get lock|[Uu]nable to acquire the dpkg|[Uu]nable to lock|locked by another process'
+  manager_absent='Unable to locate package|has no installation candidate'
+  packages_base='ca-certificates curl git jq less procps rsync tar unzip xz-utils zip'
+  packages_python='python3 python3-pip python3-venv'
+  packages_node='nodejs npm'
+  # Without AppArmor's parser Docker cannot start containers where the kernel has AppArmor on.
+  packages_docker="apparmor docker.io${1:+ $1}"
+}
+
+use_el() {
+  family=el
+  manager_refresh=() # dnf does that itself
+  manager=(dnf -q -y --setopt=exit_on_lock=True)
+  manager_install=("${manager[@]}" install)
+  manager_query=(rpm -q --qf 'installed\n' --whatprovides)
+  manager_locked='[Ff]ailed to obtain the .* lock|transaction lock on'
+  manager_absent='Unable to find a match|No match for argument'
+  # By its path: curl-minimal has it too, and cannot stand beside curl.
+  packages_base='ca-certificates /usr/bin/curl git jq less procps-ng rsync tar unzip xz zip'
+  packages_python='python3 python3-pip'
+  packages_node='nodejs npm'
+  packages_docker='podman-docker'
+}
+
+check_os() {
+  local -r file=${LINUS_ROOT:-}/etc/os-release
+  local key value id='' version=''
+  if [[ -r ${file} ]]; then
+    while IFS='=' read -r key value || [[ -n ${key} ]]; do
+      value=${value//[\"\']/}
+      case ${key} in
+        ID) id=${value} ;;
+        VERSION_ID) version=${value} ;;
+      esac
+    done <"${file}"
+  fi
+  case ${id}-${version} in
+    debian-12 | ubuntu-24.04) use_debian ;;
+    debian-13) use_debian docker-cli ;;
+    almalinux-9* | rocky-9* | centos-9 | rhel-9*) use_el ;;
+    *)
+      result_fail config "operating system '${id:-unknown} ${version}' (${file}) is not one of those known here" \
+        'use a VM with debian 12 or 13, ubuntu 24.04, almalinux 9 or rocky 9'
+      ;;
+  esac
+}
+
+check_root() {
+  run_read 30 id -u
+  if [[ ${run_out} == 0 ]]; then
+    return 0
+  fi
+  if ! command -v sudo >/dev/null; then
+    result_fail dependency 'this needs root, and there is no sudo' 'run it as root, or install sudo for this user'
+  fi
+  as_root=(sudo -nH --)
+  run_read 30 "${as_root[@]}" true
+  if ((run_rc != 0)); then
+    result_fail dependency "sudo does not work without a password: ${run_said}" \
+      'run it as root, or allow this user NOPASSWD in /etc/sudoers.d'
+  fi
+}
+
+check_guest() {
+  check_os
+  check_root
+}
+
+# Changes something as root. The time limit stands behind sudo, too: only root
+# can end what root runs. run_rc is the command's.
+change_as_root() { # <command...>
+  run_change "$((LINUS_INSTALL_TIMEOUT + 60))" "${as_root[@]}" timeout -k 30 "${LINUS_INSTALL_TIMEOUT}" "$@"
+  if ((run_rc == 124)); then
+    result_fail timeout "not done in ${LINUS_INSTALL_TIMEOUT} s: $*: ${run_said}" \
+      'look at the network and the disk of this VM, then run it again; or raise LINUS_INSTALL_TIMEOUT'
+  fi
+}
+
+# The package manager, once others (cloud-init, automatic upgrades) let go of
+# its lock. dnf says by exit status 200 that it is held.
+run_manager() { # <command...>
+  local -r deadline=$((SECONDS + LINUS_LOCK_TIMEOUT))
+  while :; do
+    change_as_root "$@"
+    if ((run_rc == 0)) || [[ ${run_rc} -ne 200 && ! ${run_said} =~ ${manager_locked} ]]; then
+      return 0
+    fi
+    if ((SECONDS >= deadline)); then
+      result_fail timeout "another package manager held its lock for ${LINUS_LOCK_TIMEOUT} s: ${run_said}" \
+        'wait until it has ended (ps -ef, cloud-init status), then run this again; or raise LINUS_LOCK_TIMEOUT'
+    fi
+    log_info "another package manager is at work, for $((deadline - SECONDS)) s more: ${run_said}"
+    sleep 5
+  done
+}
+
+find_lacking() { # <package...>; lacking
+  local package
+  lacking=()
+  for package in "$@"; do
+    run_read 60 "${manager_query[@]}" "${package}"
+    if [[ ${run_out} != installed* ]]; then
+      lacking+=("${package}")
+    fi
+  done
+}
+
+refresh_lists() {
+  if [[ ${refreshed} == no && ${#manager_refresh[@]} -gt 0 ]]; then
+    run_manager "${manager_refresh[@]}"
+    if ((run_rc != 0)); then
+      result_fail vm "the package lists cannot be read: ${run_said}" \
+        "look at this VM's network, name servers and package sources, then run this again"
+    fi
+  fi
+  refreshed=yes
+}
+
+install_packages() { # <package...>
+  local -a missing
+  find_lacking "$@"
+  missing=("${lacking[@]}")
+  if [[ ${#missing[@]} -eq 0 ]]; then
+    return 0
+  fi
+  refresh_lists
+  run_manager "${manager_install[@]}" "${missing[@]}"
+  if ((run_rc != 0)) && [[ ${run_said} =~ ${manager_absent} ]]; then
+    result_fail dependency "the distribution does not have all of ${missing[*]}: ${run_said}" \
+      "look at this VM's package sources: all of the distribution's own must be on"
+  fi
+  if ((run_rc != 0)); then
+    result_fail vm "installing ${missing[*]} failed (exit ${run_rc}): ${run_said}" \
+      'mend what the text says (network, disk space, a broken package), then run this again'
+  fi
+  find_lacking "${missing[@]}"
+  if [[ ${#lacking[@]} -gt 0 ]]; then
+    result_fail vm "the package manager said it went well, but these are not installed: ${lacking[*]}" \
+      'install them by hand to see why'
+  fi
+  added+=("${missing[@]}")
+}
+
+find_commands() { # <command...>; commands_there: yes when all are on PATH
+  local name
+  commands_there=yes
+  for name in "$@"; do
+    if ! type -P -- "${name}" >/dev/null; then
+      commands_there=no
+    fi
+  done
+}
+
+report_version() { # <key without LINUS_ and _VERSION> <command>
+  run_read 60 "$2" --version
+  if ((run_rc != 0)) || [[ ! ${run_out} =~ [0-9]+(\.[0-9]+)+[^[:space:],]* ]]; then
+    result_fail vm "$2 is installed but does not tell its version (exit ${run_rc}): ${run_said}" \
+      "run by hand: $2 --version"
+  fi
+  result_line "$1_VERSION" "${BASH_REMATCH[0]}"
+}
+
+install_base() {
+  # shellcheck disable=SC2086 # a list of words, here and below
+  install_packages ${packages_base}
+}
+
+install_python() {
+  # shellcheck disable=SC2086
+  install_packages ${packages_python}
+  report_version PYTHON python3
+}
+
+# EL's default is older than anything on npm expects; a stream somebody chose stays.
+choose_node_stream() {
+  find_lacking nodejs
+  if [[ ${#lacking[@]} -eq 0 ]]; then
+    return 0
+  fi
+  run_manager "${manager[@]}" module list --enabled nodejs
+  if ((run_rc == 0)); then
+    return 0
+  fi
+  run_manager "${manager[@]}" module enable nodejs:22
+  if ((run_rc != 0)); then
+    result_fail dependency "the module stream nodejs:22 cannot be enabled: ${run_said}" \
+      'look at: dnf module list nodejs; the AppStream repository must be on (EL 9.5 or later)'
+  fi
+}
+
+install_node() {
+  find_commands node npm
+  if [[ ${commands_there} == no ]]; then
+    if [[ ${family} == el ]]; then
+      choose_node_stream
+    fi
+    # shellcheck disable=SC2086
+    install_packages ${packages_node}
+  fi
+  report_version NODE node
+}
+
+# A user with sudo for all is given no more by the group, and can then use
+# docker as it is. From the next login on. Podman has no such group.
+allow_docker() {
+  local user
+  run_read 30 getent group docker
+  if [[ ${#as_root[@]} -eq 0 || ${run_rc} -ne 0 ]]; then
+    return 0
+  fi
+  run_read 30 id -un
+  user=${run_out}
+  run_read 30 id -nG "${user}"
+  if [[ " ${run_out} " == *' docker '* ]]; then
+    return 0
+  fi
+  change_as_root usermod -aG docker "${user}"
+  if ((run_rc != 0)); then
+    result_warning "user ${user} could not be put into group docker, and needs sudo for it: ${run_said}"
+  fi
+}
+
+install_docker() {
+  find_commands docker
+  if [[ ${commands_there} == no ]]; then
+    # shellcheck disable=SC2086
+    install_packages ${packages_docker}
+  fi
+  allow_docker
+  report_version DOCKER docker
+}
+
+install_claude() {
+  find_commands claude
+  if [[ ${commands_there} == no ]]; then
+    change_as_root npm install --global --prefix /usr/local --no-fund --no-audit @anthropic-ai/claude-code
+    if ((run_rc != 0)); then
+      result_fail vm "npm could not install @anthropic-ai/claude-code (exit ${run_rc}): ${run_said}" \
+        'look whether this VM reaches the npm registry (npm ping), then run this again'
+    fi
+  fi
+  report_version CLAUDE claude
+}
+
+# Nothing is rolled back: half of the tools is better than none.
+tell_what_stays() {
+  : "${result_remedy:=run it again: what is installed stays, and what lacks is added}"
+}
