@@ -17,16 +17,15 @@ type Limits struct {
 
 // Check says whether a client whose jobs (those that have not ended, and those
 // whose VM is kept) have the manifests running may have one more; nil, or a
-// *job.FieldError that names the rule. Defaults are filled in. A job that works
-// in a VM of another one brings no resources of its own: its manifest's are
-// left empty by the caller.
+// *job.FieldError that names the rule. Defaults are filled in. A job in a VM
+// that exists takes no resources: they count for the job that made the VM.
 func (l Limits) Check(running []job.Manifest, next job.Manifest) error {
 	cpu, memory := 0, int64(0)
 	for _, m := range running {
-		cpu += m.Resources.CPU
-		memory += megabytes(m.Resources.Memory)
+		c, mb := takes(m)
+		cpu, memory = cpu+c, memory+mb
 	}
-	asked := megabytes(next.Resources.Memory)
+	cores, asked := takes(next)
 	switch {
 	case l.Jobs > 0 && len(running) >= l.Jobs:
 		return &job.FieldError{
@@ -34,8 +33,8 @@ func (l Limits) Check(running []job.Manifest, next job.Manifest) error {
 			Problem: fmt.Sprintf("LIMIT_JOBS allows a client %d jobs at the same time, and %d have not ended", l.Jobs, len(running)),
 			Remedy:  "wait for one to end, or cancel one",
 		}
-	case l.CPU > 0 && next.Resources.CPU > 0 && cpu+next.Resources.CPU > l.CPU:
-		return over("cpu", "LIMIT_CPU", int64(l.CPU), int64(cpu), int64(next.Resources.CPU), "cores")
+	case l.CPU > 0 && cores > 0 && cpu+cores > l.CPU:
+		return over("cpu", "LIMIT_CPU", int64(l.CPU), int64(cpu), int64(cores), "cores")
 	case l.MemoryMB > 0 && asked > 0 && memory+asked > int64(l.MemoryMB):
 		return over("memory", "LIMIT_MEMORY", int64(l.MemoryMB), memory, asked, "MiB")
 	case l.Seconds > 0 && next.Timeout > l.Seconds:
@@ -59,6 +58,14 @@ func over(resource, rule string, limit, taken, asked int64, unit string) error {
 		Problem: fmt.Sprintf("%s allows a client %d %s at the same time; %d are taken, this job asks for %d", rule, limit, unit, taken, asked),
 		Remedy:  remedy,
 	}
+}
+
+// takes is what a job's own VM needs: cores, and MiB of memory.
+func takes(m job.Manifest) (cpu int, memory int64) {
+	if m.VM != "" {
+		return 0, 0
+	}
+	return m.Resources.CPU, megabytes(m.Resources.Memory)
 }
 
 // megabytes reads a manifest's size, rounded up; 0 for none. Manifests are

@@ -16,6 +16,8 @@ func sized(cpu int, memory string, timeout int) job.Manifest {
 func TestLimits_RefuseByRuleWithWhatIsLeft(t *testing.T) {
 	two := []job.Manifest{sized(2, "2G", 60), sized(4, "512M", 60)}
 	all := policy.Limits{Jobs: 3, CPU: 8, MemoryMB: 4096, Seconds: 600}
+	shared := sized(4, "2G", 60)
+	shared.VM = "dev"
 	tests := []struct {
 		name    string
 		limits  policy.Limits
@@ -32,7 +34,8 @@ func TestLimits_RefuseByRuleWithWhatIsLeft(t *testing.T) {
 		{"one MiB too many", all, two, sized(1, "1537M", 1), "manifest.resources.memory", []string{"LIMIT_MEMORY allows a client 4096 MiB", "2560 are taken", "asks for 1537", "at most 1536"}},
 		{"one KiB too many", all, two, sized(1, "1572865K", 1), "manifest.resources.memory", []string{"LIMIT_MEMORY"}},
 		{"one second too long", all, nil, sized(1, "1G", 601), "manifest.timeout", []string{"LIMIT_SECONDS allows a job 600 seconds", "601"}},
-		{"no VM of its own where all is taken", policy.Limits{CPU: 6, MemoryMB: 2560}, two, sized(0, "", 60), "", nil},
+		{"no VM of its own where all is taken", policy.Limits{CPU: 6, MemoryMB: 2560}, two, shared, "", nil},
+		{"jobs in one VM count once", policy.Limits{CPU: 8, MemoryMB: 4096}, append(two, shared, shared), sized(2, "1G", 60), "", nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

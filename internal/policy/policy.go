@@ -11,7 +11,7 @@
 // computed text, a PATH set anew. It does not see
 //
 //   - what an allowed program does: make, npm, find -exec, git -c, python run
-//     whatever they are told to;
+//     whatever they are told to, by arguments, files or input;
 //   - what a file holds that an allowed command runs, unless the file is a
 //     program's or a rule's own;
 //   - code in the value of a variable, which bash runs in few places:

@@ -116,6 +116,7 @@ func TestCheck_RefusesWhatNoRuleCovers(t *testing.T) {
 		{"name from a home", "~/rm", "only known"},
 		{"translated name", `$"git" x`, "only known"},
 		{"argument from a variable", "npm $x", "allows only: npm test"},
+		{"argument from one variable", `npm "$x"`, "allows only: npm test"},
 		{"argument that may be several", "systemctl $x nginx", "allows only: systemctl * nginx"},
 		{"arguments of the script", `systemctl "$@" nginx`, "allows only"},
 		{"arguments of an array", `systemctl "${x[@]}" nginx`, "allows only"},
