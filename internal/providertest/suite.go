@@ -54,7 +54,7 @@ func Run(t *testing.T, c Config) {
 	}{
 		{"Check", false, check},
 		{"Life", false, life},
-		{"Power", false, power},
+		{"Power", true, power},
 		{"Plan", false, plan},
 		{"UnknownTemplate", false, unknownTemplate},
 		{"UnknownStorage", false, unknownStorage},

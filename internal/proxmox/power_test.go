@@ -12,13 +12,19 @@ import (
 )
 
 // revert shows that what a snapshot holds is back, and nothing else is.
-func revert(t *testing.T, h *labHost) {
-	p, vm := h.provider(t, nil), newVM(t, h)
+func revert(t *testing.T, h *labHost, vm job.VM) job.VM {
+	p := h.provider(t, nil)
 	newMachine(t, h, vm).run(`echo kept >~/kept; echo old >~/changed; sync`)
 	if err := p.SnapshotVM(t.Context(), vm, "clean"); err != nil {
 		t.Fatal(err)
 	}
 	newMachine(t, h, vm).run(`echo new >~/changed; echo more >~/added; sync`)
+	if err := p.StopVM(t.Context(), vm); err != nil {
+		t.Error(err)
+	}
+	if status, err := p.Status(t.Context(), vm); err != nil || status != job.VMStopped {
+		t.Errorf("status = %q, %v", status, err)
+	}
 	vm, err := p.RevertVM(t.Context(), vm, "clean", func(executor.Progress) {})
 	if err != nil {
 		t.Fatal(err)
@@ -27,6 +33,7 @@ func revert(t *testing.T, h *labHost) {
 	if operations := h.operationsLeft(t); len(operations) != 0 {
 		t.Errorf("operations left on the host: %v", operations)
 	}
+	return vm
 }
 
 // What a VM is to be arrives in the commands that make it; what is not said is

@@ -127,7 +127,7 @@ func clockJumps(t *testing.T, m machine) {
 		return m.run(`file=/tmp/` + name + `/var/lib/linus/job/exit_status
 			for ((i = 0; i < 600; i++)); do [[ ! -e $file ]] || break; sleep 0.1; done
 			read -r code reason _ _ duration _ <$file
-			echo "$code $reason $((duration >= ` + least + ` && duration <= ` + most + ` ? 0 : duration))"`)
+			echo "$code $reason $((${duration%.*} >= ` + least + ` && ${duration%.*} <= ` + most + ` ? 0 : ${duration%.*}))"`)
 	}
 	start("forward", "sleep 8; exit 7", "60")
 	m.run(`sudo date -s '+1 hour'`)
