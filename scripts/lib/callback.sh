@@ -117,7 +117,8 @@ callback_complete() {
   body="{\"job_id\":\"${job_id}\",\"status\":\"${status}\",\"exit_code\":${code},\"output\":\"\",\"duration_seconds\":${duration}"
   [[ ${reason} == exit ]] || body+=",\"reason\":\"${reason}\",\"error\":\"${text}\""
   body+='}'
-  while :; do
+  # Where all of the job was removed, nobody waits for its end.
+  while [[ -d ${state} ]]; do
     settings_load || log_error "${home}/settings: ${settings_error}"
     [[ ${status_mode} == simple ]] || callback_send_output 1000 || true
     if callback_post complete application/json <<<"${body}"; then

@@ -1,19 +1,21 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2310 # what is asked in conditions here returns its own failures
-# shellcheck disable=SC2154,SC2034 # state is the runner's; task_stdin and stdin_closer are task_hold's
+# shellcheck disable=SC2154,SC2034 # state is the runner's; task_stdin is task_hold's
 # A task's open stdin: what is sent is kept in the state's file stdin, at its
 # offset, so that sending again changes nothing, and flows from there to the
 # task. A part of the job runner; needs result.sh. Functions only; source it.
 
 # stdin_feed sets task_stdin to a descriptor that reads what has been and will
-# be kept, and ends once stdin is closed and all was read; stdin_closer to the
-# process whose end ends it. Call it in the task's parent, which reaps that.
+# be kept, and ends once stdin is closed and all was read. Call it in the task's
+# parent, which reaps the process that waits for the close: whoever reads the
+# file ends when that is gone, and a zombie is not.
 stdin_feed() {
-  stdin_await_close "${BASHPID}" &
-  stdin_closer=$!
+  local -r parent=${BASHPID} # in the next line it is another
+  stdin_await_close "${parent}" &
+  local -r waiter=$!
   exec {task_stdin}< <(
     trap - TERM INT HUP QUIT PIPE
-    exec tail -c +1 -f -s 0.1 --pid="${stdin_closer}" -- "${state}/stdin" 2>/dev/null
+    exec tail -c +1 -f -s 0.1 --pid="${waiter}" -- "${state}/stdin" 2>/dev/null
   )
 }
 

@@ -27,7 +27,7 @@ task_hold() {
   trap '' TERM INT HUP QUIT PIPE
   # Here and not as the call's redirections, of which bash keeps copies open.
   exec {control}>&- {run_lock}>&-
-  local status task_stdin stdin_closer=''
+  local status task_stdin
   local -r holder=${BASHPID}
   process_stat "${holder}"
   local -r holder_start=${process_start}
@@ -38,14 +38,12 @@ task_hold() {
   fi
   task_enter <&"${task_stdin}" >"${state}/stdout" 2>"${state}/stderr" &
   local -r task=$!
-  exec {task_stdin}<&-
   publish task "${holder} ${holder_start} ${task}"
   wait "${task}"
   status=$?
   clock_read
   publish task_status "${status} ${clock_now}"
   wake_runner
-  [[ -z ${stdin_closer} ]] || kill -KILL "${stdin_closer}"
 }
 
 # task_enter goes to where the task is to run, in a session of its own: as root,
@@ -63,7 +61,7 @@ task_enter() {
   local line
   if [[ -n ${tty} ]]; then
     printf -v line '%q ' exec "${command[@]}"
-    command=(script -q -e -f -c "${line}" /dev/null)
+    command=(script -q -e -c "${line}" /dev/null)
   fi
   ! settings_need_sudo || command=(sudo -n -- "${command[@]}")
   exec setsid -- "${command[@]}"

@@ -212,6 +212,18 @@ completes() { (($(requests complete) >= $1)); }
   [[ ${output} == *already_finished* ]]
 }
 
+@test "a runner whose job was removed from the VM ends" {
+  serve
+  printf 404 >"${server}/answer"
+  settings "CALLBACK_URL=http://127.0.0.1:${port}"
+  task 'true'
+  run_to_end
+  local pid
+  read -r pid _ <"${state}/runner"
+  rm -rf "${home}" "${state}" "${tmpfs}"
+  until_true 20 test ! -d "/proc/${pid}"
+}
+
 @test "a server that never answers does not hold up the timeout" {
   # A listener that accepts and stays silent.
   perl -MIO::Socket::INET -e '$s = IO::Socket::INET->new(LocalAddr => "127.0.0.1", Listen => 9); open F, ">", $ARGV[0]; print F $s->sockport; close F; push @c, $_ while $_ = $s->accept' "${server}/port" 3>&- &

@@ -27,6 +27,13 @@ kill_runner() {
   until_true 5 test ! -d "/proc/${pid}"
 }
 
+# nobody_runs tells whether nothing of the runner's lives.
+nobody_runs() {
+  # Named in a file: grep would find itself.
+  printf '%s\n' "${runner}" "${state}/stdin" >"${BATS_TEST_TMPDIR}/names"
+  ! grep -qaFf "${BATS_TEST_TMPDIR}/names" /proc/[0-9]*/cmdline 2>/dev/null
+}
+
 until_says() { # <text>
   local -r deadline=$((SECONDS + 20))
   until says "$1"; do
@@ -110,16 +117,24 @@ until_says() { # <text>
   [[ ${status} == 1 && ${output} == *'is not an offset'* ]]
 }
 
-@test "input at once from many senders is in order, nothing lost or doubled" {
+@test "input waits for other input, and input whose sender is silent holds up none" {
   task 'cat'
   start
-  for _ in 1 2 3 4 5 6; do
-    printf 'abcdefghij' | bash "${runner}" input 0 >/dev/null &
-  done
-  wait
-  bash "${runner}" close-input
-  until_true 20 exited
-  [[ $(<"${state}/stdout") == abcdefghij ]]
+  local lock silent
+  exec {lock}>"${state}/stdin.lock"
+  flock "${lock}"
+  printf abc | bash "${runner}" input 0 {lock}>&- &
+  sleep 1
+  [[ ! -s ${state}/stdin ]]
+  flock -u "${lock}"
+  wait "$!"
+  [[ $(<"${state}/stdin") == abc ]]
+  exec {silent}> >(bash "${runner}" input 3)
+  printf 'd' >&"${silent}"
+  sleep 0.5
+  printf 'xyz' | bash "${runner}" input 3
+  exec {silent}>&-
+  until_says abcxyz
 }
 
 @test "the end comes after all input, when it is closed, and not before" {
@@ -172,8 +187,7 @@ until_says() { # <text>
   task 'exec <&-; printf done'
   start
   until_true 20 exited
-  input 0 late || true
-  until_true 5 bash -c '! grep -lzqF -- "$1/stdin" /proc/[0-9]*/cmdline 2>/dev/null' _ "${state}"
+  until_true 5 nobody_runs
   read_end
   [[ ${code} == 0 && $(<"${state}/stdout") == 'done' ]]
 }
@@ -193,6 +207,17 @@ until_says() { # <text>
   until_true 20 exited
   read_end
   [[ ${code} == 0 && ${reason} == exit ]]
+}
+
+@test "what feeds a task ends when the task's parent was killed" {
+  task 'printf on; sleep 300'
+  start
+  until_says on
+  local holder
+  read -r holder _ <"${state}/task"
+  kill -KILL "${holder}"
+  until_true 20 exited
+  until_true 5 nobody_runs
 }
 
 @test "a command's open stdin is the input, its task in a file" {
@@ -277,6 +302,16 @@ until_says() { # <text>
   run_to_end
   [[ ${reason} == timeout && ${code} == 143 && ! -s ${state}/stderr ]] && says on
   no_process
+}
+
+@test "a task in a terminal goes in its own way when it is stopped" {
+  settings TTY=24x80 STDIN=open
+  task 'trap "sleep 1; echo bye; exit 5" TERM; printf on; while :; do sleep 0.1; done'
+  start
+  until_says on
+  bash "${runner}" stop
+  read_end
+  [[ ${reason} == stopped && ${code} == 5 && ! -s ${state}/stderr ]] && says bye
 }
 
 @test "a terminal's background ends with the task though its parent is gone" {
