@@ -3,71 +3,117 @@ package mcptool
 import (
 	"context"
 	"fmt"
+	"mime"
+	"path"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 
 	"linus/internal/job"
 )
 
-// Bounds of max_bytes.
+// Bounds of max_bytes and limit, and of the artifacts one result lists.
 const (
 	defaultBytes = 16 << 10
 	mostBytes    = 1 << 20
+	mostListed   = 200
 )
 
 type resultInput struct {
-	JobID    string `json:"job_id" jsonschema_description:"The job's id, as submit_job answered it."`
-	MaxBytes *int   `json:"max_bytes,omitempty" jsonschema:"minimum=1,maximum=1048576" jsonschema_description:"Bytes of each of output and stderr to answer, 1 to 1048576. Default 16384. Of longer ones head and tail are answered, with a marker between."`
+	JobID    string `json:"job_id" jsonschema_description:"The job's id."`
+	Wait     *int   `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait so long for the job's end, 0 to 45 seconds. Default 0."`
+	MaxBytes *int   `json:"max_bytes,omitempty" jsonschema:"minimum=1,maximum=1048576" jsonschema_description:"Bytes of each of output and stderr, default 16384. Of longer ones head and tail are answered, with a marker between."`
 }
 
 type resultOutput struct {
 	JobID             string     `json:"job_id"`
 	Status            job.Status `json:"status" jsonschema:"enum=success,enum=failed,enum=timeout"`
 	Reason            job.Reason `json:"reason" jsonschema_description:"exit_status: the task ended by itself, see exit_code. Else cancelled, killed, timeout, provision_failed, start_failed, lost or internal."`
-	ExitCode          *int       `json:"exit_code,omitempty" jsonschema_description:"The task's exit code; absent when it never ran to an end."`
+	ExitCode          *int       `json:"exit_code,omitempty" jsonschema_description:"Absent when the task never ran to an end."`
 	Output            string     `json:"output" jsonschema_description:"The task's stdout."`
-	Stderr            string     `json:"stderr" jsonschema_description:"The task's stderr."`
+	Stderr            string     `json:"stderr"`
 	OutputBytes       int64      `json:"output_bytes" jsonschema_description:"Bytes the task wrote to stdout."`
-	StderrBytes       int64      `json:"stderr_bytes" jsonschema_description:"Bytes the task wrote to stderr."`
+	StderrBytes       int64      `json:"stderr_bytes"`
 	Truncated         bool       `json:"truncated" jsonschema_description:"output or stderr is not whole here."`
 	OutputIncomplete  bool       `json:"output_incomplete,omitempty" jsonschema_description:"The VM was lost before all output could be fetched."`
-	OutputInvalidUTF8 bool       `json:"output_invalid_utf8,omitempty" jsonschema_description:"Bytes of output that are not UTF-8 were replaced."`
-	StderrInvalidUTF8 bool       `json:"stderr_invalid_utf8,omitempty" jsonschema_description:"Bytes of stderr that are not UTF-8 were replaced."`
+	OutputInvalidUTF8 bool       `json:"output_invalid_utf8,omitempty" jsonschema_description:"Bytes that are not UTF-8 were replaced."`
+	StderrInvalidUTF8 bool       `json:"stderr_invalid_utf8,omitempty"`
 	Error             string     `json:"error,omitempty" jsonschema_description:"What went wrong and what to do."`
 	Duration          float64    `json:"duration_seconds" jsonschema_description:"How long the task ran."`
+	Artifacts         []artifact `json:"artifacts,omitempty" jsonschema_description:"Files the job left."`
+	ArtifactsCount    int        `json:"artifacts_count,omitempty" jsonschema_description:"Of all artifacts, also those beyond the 200 listed."`
+}
+
+type artifact struct {
+	Path   string `json:"path"`
+	Size   int64  `json:"size" jsonschema_description:"Bytes."`
+	SHA256 string `json:"sha256"`
+	Mode   string `json:"mode" jsonschema_description:"Octal permissions."`
+	URI    string `json:"uri" jsonschema_description:"Resource to read it by."`
 }
 
 func getJobResult(e Engine) server.ServerTool {
-	return define("get_job_result", "Job result",
-		"What a finished job came to: exit code, stdout (output), stderr, error. "+
-			"For success, failed and timeout; before the end it is an error that names the status.",
+	return defineCall("get_job_result", "Job result",
+		"What a finished job came to: exit code, stdout (output), stderr, error, artifacts (with links to read them). "+
+			"Before the end it is an error that names the status; wait_seconds waits for the end.",
 		hints{readOnly: true, idempotent: true},
-		func(ctx context.Context, in resultInput) (resultOutput, error) {
-			if err := (jobArg{in.JobID}).check(); err != nil {
-				return resultOutput{}, err
-			}
-			limit, err := bounded("max_bytes", in.MaxBytes, defaultBytes, mostBytes)
+		func(ctx context.Context, in resultInput, c call) (resultOutput, error) {
+			wait, err := waitFor(in.JobID, in.Wait)
 			if err != nil {
 				return resultOutput{}, err
 			}
-			r, err := e.Result(ctx, in.JobID)
+			var bad faults
+			limit := bad.number("max_bytes", in.MaxBytes, defaultBytes, 1, mostBytes)
+			if err := bad.err(); err != nil {
+				return resultOutput{}, err
+			}
+			j, err := follow(ctx, e, c, in.JobID, wait)
 			if err != nil {
 				return resultOutput{}, err
 			}
-			out := resultOutput{
-				JobID: r.JobID, Status: r.Status, Reason: r.Reason, ExitCode: r.ExitCode, Error: r.Error,
-				OutputBytes: r.StdoutInfo.Total, StderrBytes: r.StderrInfo.Total, Duration: r.Duration.Seconds(),
-				OutputIncomplete:  r.StdoutInfo.Incomplete || r.StderrInfo.Incomplete,
-				OutputInvalidUTF8: !utf8.Valid(r.Stdout), StderrInvalidUTF8: !utf8.Valid(r.Stderr),
-			}
-			var cutOut, cutErr bool
-			out.Output, cutOut = headAndTail(r.Stdout, limit)
-			out.Stderr, cutErr = headAndTail(r.Stderr, limit)
-			out.Truncated = cutOut || cutErr || r.StdoutInfo.Dropped > 0 || r.StderrInfo.Dropped > 0
-			return out, nil
+			return resultOf(ctx, e, j, limit)
 		})
+}
+
+func resultOf(ctx context.Context, e Engine, j job.Job, limit int) (resultOutput, error) {
+	r, err := e.Result(ctx, j.ID)
+	if err != nil {
+		return resultOutput{}, err
+	}
+	out := resultOutput{
+		JobID: r.JobID, Status: r.Status, Reason: r.Reason, ExitCode: r.ExitCode, Error: r.Error,
+		OutputBytes: r.StdoutInfo.Total, StderrBytes: r.StderrInfo.Total, Duration: r.Duration.Seconds(),
+		OutputIncomplete:  r.StdoutInfo.Incomplete || r.StderrInfo.Incomplete,
+		OutputInvalidUTF8: !utf8.Valid(r.Stdout), StderrInvalidUTF8: !utf8.Valid(r.Stderr),
+		ArtifactsCount: len(j.Artifacts),
+	}
+	var cutOut, cutErr bool
+	out.Output, cutOut = headAndTail(r.Stdout, limit)
+	out.Stderr, cutErr = headAndTail(r.Stderr, limit)
+	out.Truncated = cutOut || cutErr || r.StdoutInfo.Dropped > 0 || r.StderrInfo.Dropped > 0
+	for _, a := range j.Artifacts[:min(len(j.Artifacts), mostListed)] {
+		out.Artifacts = append(out.Artifacts, artifact{Path: a.Path, Size: a.Size, SHA256: a.SHA256, Mode: a.Mode, URI: artifactURI(j.ID, a.Path)})
+	}
+	return out, nil
+}
+
+// links name the artifacts for clients that can fetch resources.
+func (r resultOutput) links() []mcp.ResourceLink {
+	var links []mcp.ResourceLink
+	for _, a := range r.Artifacts {
+		links = append(links, mcp.NewResourceLink(a.URI, a.Path, fmt.Sprintf("%d bytes", a.Size), mediaType(a.Path)))
+	}
+	return links
+}
+
+// mediaType goes by a file's name.
+func mediaType(name string) string {
+	if t := mime.TypeByExtension(path.Ext(name)); t != "" {
+		return t
+	}
+	return "application/octet-stream"
 }
 
 // headAndTail is data as text; of more than limit bytes, the first and the last
@@ -85,16 +131,4 @@ func headAndTail(data []byte, limit int) (string, bool) {
 		tail++
 	}
 	return fmt.Sprintf("%s\n[linus: %d bytes left out here; max_bytes asks for more]\n%s", text[:head], tail-head, text[tail:]), true
-}
-
-// bounded is an optional number from 1 to most.
-func bounded(name string, given *int, def, most int) (int, error) {
-	switch {
-	case given == nil:
-		return def, nil
-	case *given < 1 || *given > most:
-		return 0, &job.FieldError{Field: name, Problem: fmt.Sprintf("%d is out of range", *given), Remedy: fmt.Sprintf("give 1 to %d", most)}
-	default:
-		return *given, nil
-	}
 }

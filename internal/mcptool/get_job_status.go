@@ -9,6 +9,11 @@ import (
 	"linus/internal/job"
 )
 
+type statusInput struct {
+	JobID string `json:"job_id" jsonschema_description:"The job's id."`
+	Wait  *int   `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait so long for the job's end, 0 to 45 seconds. Default 0."`
+}
+
 type statusOutput struct {
 	JobID         string     `json:"job_id"`
 	Status        job.Status `json:"status" jsonschema:"enum=pending,enum=provisioning,enum=running,enum=success,enum=failed,enum=timeout"`
@@ -20,41 +25,57 @@ type statusOutput struct {
 	StartedAt     *time.Time `json:"started_at,omitempty"`
 	CompletedAt   *time.Time `json:"completed_at,omitempty"`
 	LastHeartbeat *time.Time `json:"last_heartbeat,omitempty"`
-	VM            *vmOutput  `json:"vm,omitempty"`
+	VM            *jobVM     `json:"vm,omitempty"`
 }
 
-type vmOutput struct {
+type jobVM struct {
 	ID    int         `json:"id,omitempty" jsonschema_description:"Proxmox VM ID."`
+	Name  string      `json:"name,omitempty"`
 	Node  string      `json:"node,omitempty"`
 	IP    string      `json:"ip,omitempty"`
-	State job.VMState `json:"state" jsonschema:"enum=intended,enum=created,enum=destroyed"`
+	State job.VMState `json:"state" jsonschema:"enum=intended,enum=created,enum=destroyed,enum=released"`
 }
 
 func getJobStatus(e Engine) server.ServerTool {
-	return define("get_job_status", "Job status",
-		"Where a job stands: status, phase and what is happening, its VM, and why it ended. "+
-			"Ask every few seconds; success, failed and timeout are final, then use get_job_result. Carries no output.",
+	return defineCall("get_job_status", "Job status",
+		"Where a job stands: status, phase and what is happening, its VM, and why it ended. Carries no output. "+
+			"success, failed and timeout are final, then use get_job_result. With wait_seconds it answers at the end, or when the time is over.",
 		hints{readOnly: true, idempotent: true},
-		func(ctx context.Context, in jobArg) (statusOutput, error) {
-			if err := in.check(); err != nil {
-				return statusOutput{}, err
-			}
-			j, err := e.Job(ctx, in.JobID)
+		func(ctx context.Context, in statusInput, c call) (statusOutput, error) {
+			wait, err := waitFor(in.JobID, in.Wait)
 			if err != nil {
 				return statusOutput{}, err
 			}
-			out := statusOutput{
-				JobID: j.ID, Status: j.Status, Phase: j.Phase, Progress: j.Progress, CreatedAt: j.CreatedAt,
-				StartedAt: known(j.StartedAt), CompletedAt: known(j.CompletedAt), LastHeartbeat: known(j.LastHeartbeat),
+			j, err := follow(ctx, e, c, in.JobID, wait)
+			if err != nil {
+				return statusOutput{}, err
 			}
-			if j.Outcome != nil {
-				out.Reason, out.Error = j.Outcome.Reason, j.Outcome.Error
-			}
-			if j.VM != nil {
-				out.VM = &vmOutput{ID: j.VM.ID, Node: j.VM.Node, IP: j.VM.IP, State: j.VM.State}
-			}
-			return out, nil
+			return statusOf(j), nil
 		})
+}
+
+func statusOf(j job.Job) statusOutput {
+	out := statusOutput{
+		JobID: j.ID, Status: j.Status, Phase: j.Phase, Progress: j.Progress, CreatedAt: j.CreatedAt,
+		StartedAt: known(j.StartedAt), CompletedAt: known(j.CompletedAt), LastHeartbeat: known(j.LastHeartbeat),
+	}
+	if j.Outcome != nil {
+		out.Reason, out.Error = j.Outcome.Reason, j.Outcome.Error
+	}
+	if j.VM != nil {
+		out.VM = &jobVM{ID: j.VM.ID, Name: j.VM.Name, Node: j.VM.Node, IP: j.VM.IP, State: j.VM.State}
+	}
+	return out
+}
+
+// waitFor checks the arguments of a tool that waits for a job.
+func waitFor(id string, seconds *int) (time.Duration, error) {
+	if err := (jobArg{id}).check(); err != nil {
+		return 0, err
+	}
+	var bad faults
+	n := bad.number("wait_seconds", seconds, 0, 0, mostWait)
+	return time.Duration(n) * time.Second, bad.err()
 }
 
 // known is nil for a time that has not come.

@@ -2,7 +2,6 @@ package mcptool
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/mark3labs/mcp-go/server"
@@ -39,14 +38,10 @@ func listJobs(e Engine) server.ServerTool {
 		"Jobs, newest first, in pages. Use it to find a job_id; use get_job_status to follow one.",
 		hints{readOnly: true, idempotent: true},
 		func(ctx context.Context, in listInput) (listOutput, error) {
-			if in.Status != "" && !in.Status.Valid() {
-				return listOutput{}, &job.FieldError{
-					Field: "status", Problem: fmt.Sprintf("%q is unknown", in.Status),
-					Remedy: "use one of: pending, provisioning, running, success, failed, timeout",
-				}
-			}
-			limit, err := bounded("limit", in.Limit, defaultPage, mostPage)
-			if err != nil {
+			var bad faults
+			bad.word("status", string(in.Status), "pending", "provisioning", "running", "success", "failed", "timeout")
+			limit := bad.number("limit", in.Limit, defaultPage, 1, mostPage)
+			if err := bad.err(); err != nil {
 				return listOutput{}, err
 			}
 			page, err := e.List(ctx, job.Filter{Status: in.Status, Limit: limit, Cursor: in.Cursor})

@@ -1,17 +1,16 @@
-// Package mcptool is linus as an MCP server: one file per tool, and the stdio
-// transport. It turns arguments into calls of the engine and answers into
-// structured results; it knows the engine by the interface below only.
+// Package mcptool is linus as an MCP server: one file per tool, the resources,
+// and the transports stdio and Streamable HTTP. It turns arguments into calls
+// of the engine and answers into structured results; it knows the engine by the
+// interface below only.
 package mcptool
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
+	"io"
 	"log/slog"
-	"strings"
+	"time"
 
-	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 
 	"linus/internal/job"
@@ -20,11 +19,28 @@ import (
 // Engine is what the tools call. Jobs live on when a call's context ends.
 type Engine interface {
 	Submit(ctx context.Context, s job.Submission) (job.Job, error)
+	Plan(ctx context.Context, s job.Submission) ([]string, error)
 	Job(ctx context.Context, id string) (job.Job, error)
 	Result(ctx context.Context, id string) (job.Result, error)
 	Cancel(ctx context.Context, id string) error
+	Kill(ctx context.Context, id, signal string) (job.Killed, error)
 	List(ctx context.Context, f job.Filter) (job.Page, error)
+	Cleanup(ctx context.Context, olderThan time.Duration) (int, error)
+	// Output answers what a stream has from offset; a negative one counts from the end.
+	Output(ctx context.Context, id, stream string, offset, limit int64) (job.Chunk, error)
+	Input(ctx context.Context, id string, data []byte, closed bool) error
+	OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, job.Artifact, error)
+	VMs(ctx context.Context) ([]job.VMInfo, error)
+	VM(ctx context.Context, ref string) (job.VMInfo, error)
+	StartVM(ctx context.Context, ref string) (job.VMInfo, error)
+	StopVM(ctx context.Context, ref string) (job.VMInfo, error)
+	DestroyVM(ctx context.Context, ref string) (job.VMInfo, error)
+	SnapshotVM(ctx context.Context, ref, snapshot string) (job.VMInfo, error)
+	RevertVM(ctx context.Context, ref, snapshot string) (job.VMInfo, error)
 	CheckHost(ctx context.Context) (job.HostReport, error)
+	// Watch answers the events after the given number as soon as there are
+	// any or the job is done, else none when ctx ends.
+	Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error)
 }
 
 // Options of a server.
@@ -32,91 +48,54 @@ type Options struct {
 	Engine  Engine
 	Version string // of linus, told to clients
 	Log     *slog.Logger
+	// SSHCommand is the shell command that logs in to a VM. Nil: ssh USER@IP.
+	SSHCommand func(vm job.VM) string
 }
 
-const instructions = `Runs jobs (scripts, commands, Claude agents) in Proxmox virtual machines, one VM per job, destroyed afterwards.
-submit_job answers at once with a job_id; ask get_job_status every few seconds until the status is success, failed or timeout, then get_job_result. Making a VM takes from seconds to a few minutes. check_host says whether the Proxmox host is ready, and what to do when it is not.`
+const instructions = `Runs jobs (scripts, commands, Claude agents) in Proxmox virtual machines. Making a VM takes from seconds to a few minutes.
+- A task with a result: submit_job gives it a VM of its own, destroyed afterwards. Then get_job_result with wait_seconds, again until it is complete.
+- Several commands, or a dialogue: provision_vm once, execute_command with its vm_id as often as needed, destroy_vm at the end. get_job_output or tail_job_output read a running command, interact_with_job types into it.
+Everything is a job with a job_id. check_host says whether the Proxmox host is ready, and what to do when it is not.`
 
 // tools lists every tool.
-func tools(e Engine) []server.ServerTool {
+func tools(o Options, b *background) []server.ServerTool {
+	e := o.Engine
 	return []server.ServerTool{
-		submitJob(e), getJobStatus(e), getJobResult(e), cancelJob(e), listJobs(e), checkHost(e),
+		submitJob(e), getJobStatus(e), getJobResult(e), cancelJob(e), listJobs(e),
+		executeCommand(e), getJobOutput(e), tailJobOutput(e), interactWithJob(e), killJob(e), cleanupCompletedJobs(e),
+		provisionVM(o), listVMs(o), getVM(o), startVM(o, b), stopVM(o, b), snapshotVM(o, b), revertVM(o, b), destroyVM(o),
+		checkHost(e),
 	}
 }
 
-// newServer makes the MCP server all transports share.
-func newServer(o Options, extra ...server.ServerOption) *server.MCPServer {
+// mcpServer is the MCP server all transports share, and what it has running.
+type mcpServer struct {
+	*server.MCPServer
+	background *background
+	notices    *notices
+}
+
+func newServer(o Options, extra ...server.ServerOption) *mcpServer {
+	s := &mcpServer{background: newBackground(o.Log), notices: newNotices(o.Engine, o.Log)}
 	options := append([]server.ServerOption{
 		server.WithToolCapabilities(false),
+		server.WithResourceCapabilities(true, false),
 		server.WithInstructions(instructions),
 		server.WithTitle("linus"),
 		server.WithRecovery(),
+		server.WithResourceRecovery(),
+		server.WithHooks(s.notices.hooks()),
 	}, extra...)
-	s := server.NewMCPServer("linus", o.Version, options...)
-	s.AddTools(tools(o.Engine)...)
+	s.MCPServer = server.NewMCPServer("linus", o.Version, options...)
+	s.AddTools(tools(o, s.background)...)
+	s.AddResourceTemplates(resources(o.Engine)...)
 	return s
 }
 
-// hints tell clients what a tool may do.
-type hints struct {
-	readOnly, destructive, idempotent, openWorld bool
-}
-
-// define makes a tool whose arguments are In and whose result is Out, both
-// structs. run's errors become tool errors, in words that say what to do next.
-func define[In, Out any](name, title, description string, h hints, run func(context.Context, In) (Out, error)) server.ServerTool {
-	return defineRaw(name, title, description, h, func(ctx context.Context, in In, _ []byte) (Out, error) { return run(ctx, in) })
-}
-
-// defineRaw is define for tools that look at the arguments' JSON themselves.
-func defineRaw[In, Out any](name, title, description string, h hints, run func(context.Context, In, []byte) (Out, error)) server.ServerTool {
-	tool := mcp.Tool{
-		Name:            name,
-		Title:           title,
-		Description:     description,
-		RawInputSchema:  schemaOf[In](true),
-		RawOutputSchema: schemaOf[Out](false),
-		Annotations: mcp.ToolAnnotation{
-			Title:           title,
-			ReadOnlyHint:    &h.readOnly,
-			DestructiveHint: &h.destructive,
-			IdempotentHint:  &h.idempotent,
-			OpenWorldHint:   &h.openWorld,
-		},
-	}
-	return server.ServerTool{Tool: tool, Handler: func(ctx context.Context, req mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-		raw := []byte("{}")
-		if args := req.GetRawArguments(); args != nil {
-			var err error
-			if raw, err = json.Marshal(args); err != nil {
-				return mcp.NewToolResultErrorFromErr("arguments", err), nil
-			}
-		}
-		if string(raw) == "null" { // how some clients write "no arguments"
-			raw = []byte("{}")
-		}
-		var in In
-		if err := job.DecodeStrict("", raw, &in); err != nil {
-			return mcp.NewToolResultError(words(err)), nil
-		}
-		out, err := run(ctx, in, raw)
-		if err != nil {
-			return mcp.NewToolResultError(words(err)), nil
-		}
-		return structured(out)
-	}}
-}
-
-// structured is a result as structured content, and as JSON text for clients
-// that know no other. Without HTML's escapes: models read it.
-func structured(out any) (*mcp.CallToolResult, error) {
-	var text strings.Builder
-	e := json.NewEncoder(&text)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(out); err != nil {
-		return nil, fmt.Errorf("encode the result: %w", err)
-	}
-	return mcp.NewToolResultStructured(out, strings.TrimSuffix(text.String(), "\n")), nil
+// close ends what runs beyond calls, and waits for it.
+func (s *mcpServer) close() {
+	s.notices.close()
+	s.background.close()
 }
 
 // words is an error with the next step in it.
@@ -128,19 +107,19 @@ func words(err error) string {
 	case errors.Is(err, job.ErrCompleted):
 		return err.Error() + ". Use get_job_result to read its result."
 	case errors.As(err, &notComplete):
-		return err.Error() + ". Use get_job_status until the status is success, failed or timeout, then ask again."
+		return err.Error() + ". Ask again with wait_seconds until the status is success, failed or timeout."
 	}
 	return err.Error()
 }
 
 // jobArg is the argument most tools take.
 type jobArg struct {
-	JobID string `json:"job_id" jsonschema_description:"The job's id, as submit_job answered it."`
+	JobID string `json:"job_id" jsonschema_description:"The job's id."`
 }
 
 func (a jobArg) check() error {
 	if a.JobID == "" {
-		return &job.FieldError{Field: "job_id", Problem: "is required", Remedy: "give the id submit_job answered; list_jobs shows them"}
+		return &job.FieldError{Field: "job_id", Problem: "is required", Remedy: "give the id submit_job or execute_command answered; list_jobs shows them"}
 	}
 	return nil
 }

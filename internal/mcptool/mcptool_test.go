@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
+	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,70 +20,26 @@ import (
 	"linus/internal/job"
 )
 
-// engine knows one job and records what is submitted.
-type engine struct {
-	mu        sync.Mutex
-	submitted []job.Manifest
-	keys      []string
-	filter    job.Filter
-	job       job.Job
-	result    job.Result
-	err       error         // answered by every method, when set
-	hang      chan struct{} // CheckHost waits for it, or for its context's end
-}
-
-const knownID = "0197a1b2-0000-7000-8000-000000000001"
-
-func (e *engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.err != nil {
-		return job.Job{}, e.err
-	}
-	e.submitted, e.keys = append(e.submitted, s.Manifest), append(e.keys, s.IdempotencyKey)
-	return job.Job{ID: knownID, Status: job.Pending}, nil
-}
-
-func (e *engine) find(id string) error {
-	if e.err == nil && id != knownID {
-		return job.ErrNotFound
-	}
-	return e.err
-}
-
-func (e *engine) Job(_ context.Context, id string) (job.Job, error) { return e.job, e.find(id) }
-func (e *engine) Result(_ context.Context, id string) (job.Result, error) {
-	return e.result, e.find(id)
-}
-func (e *engine) Cancel(_ context.Context, id string) error { return e.find(id) }
-func (e *engine) List(_ context.Context, f job.Filter) (job.Page, error) {
-	e.filter = f
-	return job.Page{Jobs: []job.Summary{{ID: knownID, Status: job.Running, Task: "true", CreatedAt: at}}, Next: "more"}, e.err
-}
-
-func (e *engine) CheckHost(ctx context.Context) (job.HostReport, error) {
-	if e.hang != nil {
-		select {
-		case <-e.hang:
-		case <-ctx.Done():
-			return job.HostReport{}, ctx.Err()
-		}
-	}
-	return job.HostReport{Host: "pve:22", Node: "pve", Checks: []job.Check{{Name: "bridge", Level: "fail", Text: "vmbr0 is missing", Remedy: "add it"}}}, e.err
-}
-
 var at = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
 // transports are the ways a client reaches the tools, in both protocol eras.
 var transports = map[string]func(t *testing.T, e Engine) *client.Client{
 	"in process": func(t *testing.T, e Engine) *client.Client {
 		t.Helper()
-		c, err := client.NewInProcessClient(newServer(options(e), server.WithOutputSchemaValidation()))
+		c, err := client.NewInProcessClient(inProcess(t, e))
 		return begin(t, c, err)
 	},
 	"stdio": func(t *testing.T, e Engine) *client.Client {
 		t.Helper()
 		return begin(t, overStdio(t, e), nil)
+	},
+	"HTTP": func(t *testing.T, e Engine) *client.Client {
+		t.Helper()
+		return begin(t, overHTTP(t, e), nil)
+	},
+	"HTTP, 2025-11-25": func(t *testing.T, e Engine) *client.Client {
+		t.Helper()
+		return begin(t, overHTTP(t, e, client.WithProtocolVersion(mcp.ProtocolVersion20251125)), nil)
 	},
 	"stdio, 2025-11-25": func(t *testing.T, e Engine) *client.Client {
 		t.Helper()
@@ -114,13 +69,47 @@ func overStdio(t *testing.T, e Engine, o ...client.ClientOption) *client.Client 
 	return client.NewClient(transport.NewIO(toClient, fromClient, io.NopCloser(strings.NewReader(""))), o...)
 }
 
+func inProcess(t *testing.T, e Engine) *server.MCPServer {
+	t.Helper()
+	s := newServer(options(e), server.WithOutputSchemaValidation())
+	t.Cleanup(s.close)
+	return s.MCPServer
+}
+
+func overHTTP(t *testing.T, e Engine, o ...client.ClientOption) *client.Client {
+	t.Helper()
+	h := NewHTTP(options(e), server.WithOutputSchemaValidation())
+	s := httptest.NewServer(h)
+	var listen []transport.StreamableHTTPCOption
+	if len(o) > 0 { // the older protocol has a stream for what the server says unasked
+		listen = append(listen, transport.WithContinuousListening()) //nolint:staticcheck // it is what is tested
+	}
+	tr, err := transport.NewStreamableHTTP(s.URL, listen...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := client.NewClient(tr, o...)
+	t.Cleanup(func() {
+		_ = c.Close()
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if err := h.Close(ctx); err != nil {
+			t.Error(err)
+		}
+		s.Close()
+	})
+	return c
+}
+
 func begin(t *testing.T, c *client.Client, err error) *client.Client {
 	t.Helper()
 	if err == nil {
 		err = c.Start(t.Context())
 	}
 	if err == nil {
-		_, err = c.Initialize(t.Context(), mcp.InitializeRequest{})
+		var hello mcp.InitializeRequest
+		hello.Params.ClientInfo = mcp.Implementation{Name: "a client\n/1", Version: "1"}
+		_, err = c.Initialize(t.Context(), hello)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -128,7 +117,7 @@ func begin(t *testing.T, c *client.Client, err error) *client.Client {
 	return c
 }
 
-func call(t *testing.T, c *client.Client, tool string, args any) *mcp.CallToolResult {
+func callTool(t *testing.T, c *client.Client, tool string, args any) *mcp.CallToolResult {
 	t.Helper()
 	var req mcp.CallToolRequest
 	req.Params.Name, req.Params.Arguments = tool, args
@@ -190,7 +179,7 @@ func TestTools_AnswerStructured(t *testing.T) {
 		t.Run(way, func(t *testing.T) {
 			c := connect(t, e)
 			for _, tt := range tests {
-				r := call(t, c, tt.tool, tt.args)
+				r := callTool(t, c, tt.tool, tt.args)
 				structured, err := json.Marshal(r.StructuredContent)
 				if err != nil || r.IsError {
 					t.Errorf("%s: error %v %s", tt.tool, err, text(r))
@@ -269,7 +258,7 @@ func TestSubmitJob_RefusesEveryMistakeByNameBeforeAnythingHappens(t *testing.T) 
 			e := &engine{}
 			c := connect(t, e)
 			for _, tt := range tests {
-				if r := call(t, c, "submit_job", tt.args); !r.IsError || !strings.Contains(text(r), tt.want) {
+				if r := callTool(t, c, "submit_job", tt.args); !r.IsError || !strings.Contains(text(r), tt.want) {
 					t.Errorf("%s: error %v, %q; want an error with %q", tt.name, r.IsError, text(r), tt.want)
 				}
 			}
@@ -289,11 +278,12 @@ func TestSubmitJob_PassesEveryFieldOn(t *testing.T) {
 	}
 	e := &engine{}
 	c := transports["stdio"](t, e)
-	if r := call(t, c, "submit_job", map[string]any{"manifest": want, "idempotency_key": "k1"}); r.IsError {
+	if r := callTool(t, c, "submit_job", map[string]any{"manifest": want, "idempotency_key": "k1"}); r.IsError {
 		t.Fatal(text(r))
 	}
-	if diff := cmp.Diff([]job.Manifest{want}, e.submitted); diff != "" || !slices.Equal(e.keys, []string{"k1"}) {
-		t.Errorf("submitted with keys %v (-want +got):\n%s", e.keys, diff)
+	wanted := []job.Submission{{Manifest: want, IdempotencyKey: "k1", Client: "mcp:a-client-1"}}
+	if diff := cmp.Diff(wanted, e.submitted); diff != "" {
+		t.Errorf("submitted (-want +got):\n%s", diff)
 	}
 }
 
@@ -310,7 +300,7 @@ func TestTools_ErrorsSayWhatToDoNext(t *testing.T) {
 		{"unknown job", "cancel_job", map[string]any{"job_id": "x"}, nil, "Job not found. Use list_jobs"},
 		{"no job", "get_job_status", nil, nil, "job_id: is required"},
 		{"mistyped argument", "get_job_status", map[string]any{"jobid": "x"}, nil, `jobid: is not a known key; did you mean "job_id"?`},
-		{"not complete", "get_job_result", id, &job.NotCompleteError{Status: job.Running}, "Job not complete. Status: running. Use get_job_status"},
+		{"not complete", "get_job_result", id, &job.NotCompleteError{Status: job.Running}, "Job not complete. Status: running. Ask again with wait_seconds"},
 		{"already completed", "cancel_job", id, job.ErrCompleted, "Job already completed. Use get_job_result"},
 		{"max_bytes", "get_job_result", map[string]any{"job_id": knownID, "max_bytes": 0}, nil, "max_bytes: 0 is out of range; give 1 to 1048576"},
 		{"unknown status", "list_jobs", map[string]any{"status": "done"}, nil, `status: "done" is unknown; use one of: pending, provisioning, running, success, failed, timeout`},
@@ -327,7 +317,7 @@ func TestTools_ErrorsSayWhatToDoNext(t *testing.T) {
 			c := connect(t, e)
 			for _, tt := range tests {
 				e.err = tt.err
-				if r := call(t, c, tt.tool, tt.args); !r.IsError || !strings.Contains(text(r), tt.want) {
+				if r := callTool(t, c, tt.tool, tt.args); !r.IsError || !strings.Contains(text(r), tt.want) {
 					t.Errorf("%s %s: error %v, %q; want an error with %q", tt.tool, tt.name, r.IsError, text(r), tt.want)
 				}
 			}

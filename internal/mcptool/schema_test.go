@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "write the tool schemas in testdata and 
 
 // Schemas are a contract with clients: a change must be seen in review.
 func TestTools_SchemasMatchTheSnapshots(t *testing.T) {
-	for _, tool := range tools(&engine{}) {
+	for _, tool := range tools(options(&engine{}), nil) {
 		t.Run(tool.Tool.Name, func(t *testing.T) {
 			got, err := json.MarshalIndent(tool.Tool, "", "  ")
 			if err != nil {
@@ -53,7 +53,7 @@ func TestTools_ReadmeTableIsCurrent(t *testing.T) {
 	const begin, end = "<!-- tools:begin -->\n", "<!-- tools:end -->"
 	var table strings.Builder
 	table.WriteString("| tool | arguments | what |\n| --- | --- | --- |\n")
-	for _, tool := range tools(&engine{}) {
+	for _, tool := range tools(options(&engine{}), nil) {
 		var schema struct {
 			Properties map[string]any
 			Required   []string

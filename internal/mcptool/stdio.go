@@ -26,7 +26,9 @@ const answerTime = 1500 * time.Millisecond
 // stdin ends or ctx does. Requests sent just before the end of stdin are still
 // answered when that takes less than 1.5 s.
 func ServeStdio(ctx context.Context, o Options, stdin io.Reader, stdout io.Writer) error {
-	s := server.NewStdioServer(newServer(o))
+	m := newServer(o)
+	defer m.close()
+	s := server.NewStdioServer(m.MCPServer)
 	server.WithWorkerPoolSize(workers)(s)
 	server.WithErrorLogger(slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn))(s)
 	g := &gate{out: stdout, quiet: make(chan struct{}, 1)}

@@ -78,7 +78,7 @@ func TestServeStdio_SlowCallsDoNotBlockOthers(t *testing.T) {
 	}
 	done := make(chan struct{})
 	go func() {
-		call(t, c, "list_jobs", nil)
+		callTool(t, c, "list_jobs", nil)
 		close(done)
 	}()
 	select {

@@ -24,14 +24,14 @@ type submitOutput struct {
 }
 
 func submitJob(e Engine) server.ServerTool {
-	return defineRaw("submit_job", "Submit a job",
-		"Run a script, a command or a Claude agent in a virtual machine of its own, which is destroyed afterwards. "+
-			"Answers at once with the job's id; the VM is made and the task runs in the background. "+
-			"Follow with get_job_status, read with get_job_result. Not for quick commands on this machine.",
+	return defineCall("submit_job", "Submit a job",
+		"Run a script, a command or a Claude agent in a virtual machine of its own, which is destroyed afterwards (or in one that exists: manifest.vm). "+
+			"Answers at once with the job's id; follow with get_job_status, read with get_job_result, both with wait_seconds. "+
+			"Not for a dialogue with a command: execute_command.",
 		hints{openWorld: true},
-		func(ctx context.Context, in submitInput, raw []byte) (submitOutput, error) {
+		func(ctx context.Context, in submitInput, c call) (submitOutput, error) {
 			var given struct{ Manifest json.RawMessage }
-			if err := json.Unmarshal(raw, &given); err != nil || given.Manifest == nil {
+			if err := json.Unmarshal(c.raw, &given); err != nil || given.Manifest == nil {
 				return submitOutput{}, &job.FieldError{
 					Field: "manifest", Problem: "is required",
 					Remedy: `give an object such as {"task": "uname -a", "agentType": "script"}`,
@@ -47,7 +47,7 @@ func submitJob(e Engine) server.ServerTool {
 					Problem: fmt.Sprintf("is %d bytes, the limit is %d", len(in.IdempotencyKey), maxKey),
 				}
 			}
-			j, err := e.Submit(ctx, job.Submission{Manifest: manifest, IdempotencyKey: in.IdempotencyKey, Client: "mcp"})
+			j, err := e.Submit(ctx, job.Submission{Manifest: manifest, IdempotencyKey: in.IdempotencyKey, Client: clientName(ctx)})
 			if err != nil {
 				return submitOutput{}, err
 			}

@@ -1,0 +1,69 @@
+package mcptool
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// Bounds of a call and of the work it leaves behind.
+const (
+	mostWait     = 45 // seconds; clients give calls up after a minute
+	callTime     = mostWait * time.Second
+	longestWork  = 30 * time.Minute
+	defaultReady = 40 // seconds provision_vm waits
+)
+
+// background finishes what takes longer than a call may. It owns the goroutines.
+type background struct {
+	log  *slog.Logger
+	end  chan struct{}
+	work sync.WaitGroup
+}
+
+func newBackground(log *slog.Logger) *background {
+	return &background{log: log, end: make(chan struct{})}
+}
+
+// within runs f and answers whether it ended within limit. One that has not goes
+// on; its error is logged then.
+func (b *background) within(ctx context.Context, limit time.Duration, f func(context.Context) error) (ended bool, err error) {
+	working, cancel := context.WithTimeout(context.WithoutCancel(ctx), longestWork)
+	b.work.Go(func() {
+		defer cancel()
+		select {
+		case <-b.end:
+		case <-working.Done():
+		}
+	})
+	done := make(chan error) // taken by the caller, or nobody
+	gone := make(chan struct{})
+	b.work.Go(func() {
+		defer cancel()
+		err := f(working)
+		select {
+		case done <- err:
+		case <-gone:
+			if err != nil {
+				b.log.Warn("what a call left behind failed", "err", err)
+			}
+		}
+	})
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	defer close(gone)
+	select {
+	case err := <-done:
+		return true, err
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return false, nil
+}
+
+// close ends the work and waits for it.
+func (b *background) close() {
+	close(b.end)
+	b.work.Wait()
+}

@@ -1,0 +1,200 @@
+package mcptool
+
+import (
+	"context"
+	"regexp"
+	"time"
+
+	"github.com/mark3labs/mcp-go/mcp"
+	"github.com/mark3labs/mcp-go/server"
+
+	"linus/internal/job"
+)
+
+// call is a tool call as it came.
+type call struct {
+	raw    []byte // the arguments' JSON
+	params mcp.CallToolParams
+}
+
+var notInName = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+
+// clientName is who asks, for the job's record and the limits of a client:
+// "mcp:" and the name the client gave itself, or "mcp". Its word is taken.
+func clientName(ctx context.Context) string {
+	name := ""
+	if info := server.RequestProtocolInfoFromContext(ctx); info != nil && info.ClientInfo != nil {
+		name = info.ClientInfo.Name
+	} else if s, ok := server.ClientSessionFromContext(ctx).(server.SessionWithClientInfo); ok {
+		name = s.GetClientInfo().Name
+	}
+	name = notInName.ReplaceAllString(name, "-")
+	if name == "" {
+		return "mcp"
+	}
+	return "mcp:" + name[:min(len(name), 64)]
+}
+
+// canAsk reports whether the client can put a question to its user.
+func canAsk(ctx context.Context) bool {
+	if info := server.RequestProtocolInfoFromContext(ctx); info != nil && info.Modern {
+		return info.ClientCapabilities != nil && info.ClientCapabilities.Elicitation != nil
+	}
+	s, ok := server.ClientSessionFromContext(ctx).(server.SessionWithClientInfo)
+	return ok && s.GetClientCapabilities().Elicitation != nil
+}
+
+// confirmed is nil when the caller, or the user behind it, agrees to what
+// cannot be undone. A client that can is made to ask its user; for others the
+// argument confirm is the word.
+func (c call) confirmed(ctx context.Context, given bool, question string) error {
+	if given {
+		return nil
+	}
+	if answer := server.ElicitationResponse(c.params.InputResponses, "confirm"); answer != nil {
+		content, _ := answer.Content.(map[string]any)
+		if yes, _ := content["confirm"].(bool); yes && answer.Action == mcp.ElicitationResponseActionAccept {
+			return nil
+		}
+		return &job.FieldError{Field: "confirm", Problem: "the user did not agree; nothing was done", Remedy: "ask the user what to do instead"}
+	}
+	if canAsk(ctx) {
+		return &askError{question: question}
+	}
+	return &job.FieldError{Field: "confirm", Problem: "is required: " + question, Remedy: "call again with confirm: true if that is meant"}
+}
+
+// askError is a question the user must answer before the call can go on.
+type askError struct{ question string }
+
+func (e *askError) Error() string { return e.question }
+
+// result asks the client to call again with the answer; for clients of the
+// older protocol the library asks itself.
+func (e *askError) result() *mcp.CallToolResult {
+	return server.NewInputRequestBuilder("").Elicit("confirm", mcp.ElicitationParams{
+		Mode: mcp.ElicitationModeForm, Message: e.question,
+		RequestedSchema: map[string]any{
+			"type":       "object",
+			"properties": map[string]any{"confirm": map[string]any{"type": "boolean", "title": "Do it", "default": false}},
+			"required":   []string{"confirm"},
+		},
+	}).ToolResult()
+}
+
+// notify queues a notification for a client and reports whether it took it: one
+// that does not read has its queue full.
+func notify(s server.ClientSession, method string, meta, params map[string]any) bool {
+	n := mcp.JSONRPCNotification{JSONRPC: mcp.JSONRPC_VERSION}
+	n.Method = method
+	n.Params = mcp.NotificationParams{Meta: meta, AdditionalFields: params}
+	select {
+	case s.NotificationChannel() <- n:
+		return true
+	default:
+		return false
+	}
+}
+
+// phases are a job's in order; their place is the progress that is told.
+var phases = []string{"provision", "push", "start", "run", "collect", "destroy"}
+
+// settleTime is how long before its result a call must have sent its last
+// notification: the two take different ways to stdout.
+const settleTime = 20 * time.Millisecond
+
+// progress tells a caller that gave a token how its job gets on.
+type progress struct {
+	session server.ClientSession
+	token   mcp.ProgressToken
+	value   float64
+	told    string
+	at      time.Time
+}
+
+func (c call) progress(ctx context.Context) *progress {
+	p := &progress{session: server.ClientSessionFromContext(ctx)}
+	if c.params.Meta != nil {
+		p.token = c.params.Meta.ProgressToken
+	}
+	return p
+}
+
+// tell sends phase and step, when they are new. The value only ever grows, as
+// the protocol wants it: a whole number per phase, hundredths for its steps.
+func (p *progress) tell(j job.Job) {
+	if p.token == nil || p.session == nil {
+		return
+	}
+	text := string(j.Status)
+	if j.Phase != "" {
+		text = j.Phase
+	}
+	if j.Progress != "" {
+		text += ": " + j.Progress
+	}
+	if text == p.told {
+		return
+	}
+	value := p.value + 0.01
+	for i, phase := range phases {
+		if phase == j.Phase {
+			value = max(value, float64(i+1))
+		}
+	}
+	p.value, p.told, p.at = value, text, time.Now()
+	notify(p.session, "notifications/progress", nil, map[string]any{
+		"progressToken": p.token, "progress": value, "total": float64(len(phases)), "message": text,
+	})
+}
+
+// settle waits until the last notification is on its way.
+func (p *progress) settle(ctx context.Context) {
+	_ = pause(ctx, settleTime-time.Since(p.at))
+}
+
+// follow waits until the job has ended, for at most limit, and answers it as it
+// then is. A caller that gave a token hears of every step.
+func follow(ctx context.Context, e Engine, c call, id string, limit time.Duration) (job.Job, error) {
+	j, err := e.Job(ctx, id)
+	if err != nil || limit <= 0 || j.Status.Terminal() {
+		return j, err
+	}
+	waiting, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	p := c.progress(ctx)
+	defer p.settle(ctx)
+	var seen int64
+	for {
+		events, j, err := e.Watch(waiting, id, seen)
+		switch {
+		case waiting.Err() != nil:
+			return e.Job(ctx, id)
+		case err != nil:
+			return job.Job{}, err
+		case j.Status.Terminal():
+			p.tell(j)
+			return j, nil
+		case len(events) == 0: // the engine's own patience is over
+			_ = pause(waiting, 100*time.Millisecond)
+			continue
+		}
+		seen = events[len(events)-1].Seq
+		p.tell(j)
+	}
+}
+
+// pause waits; it is an error when ctx ends first.
+func pause(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

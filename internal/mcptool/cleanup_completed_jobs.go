@@ -1,0 +1,36 @@
+package mcptool
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/mark3labs/mcp-go/server"
+)
+
+type cleanupInput struct {
+	OlderThan string `json:"older_than,omitempty" jsonschema_description:"Only jobs that ended longer ago than this, such as 30m or 24h. Default: all that have ended."`
+}
+
+type cleanupOutput struct {
+	Count int `json:"count" jsonschema_description:"Jobs forgotten."`
+}
+
+func cleanupCompletedJobs(e Engine) server.ServerTool {
+	return define("cleanup_completed_jobs", "Forget ended jobs",
+		"Forget jobs that have ended, with their output and artifacts. Running jobs, and jobs whose VM still exists, stay. Not needed for VMs: those go by themselves.",
+		hints{destructive: true, idempotent: true},
+		func(ctx context.Context, in cleanupInput) (cleanupOutput, error) {
+			var age time.Duration
+			if in.OlderThan != "" {
+				var err error
+				if age, err = time.ParseDuration(in.OlderThan); err != nil || age < 0 {
+					var bad faults
+					bad.add("older_than", fmt.Sprintf("%q is not a duration", in.OlderThan), "give one such as 30m or 24h")
+					return cleanupOutput{}, bad.err()
+				}
+			}
+			count, err := e.Cleanup(ctx, age)
+			return cleanupOutput{Count: count}, err
+		})
+}

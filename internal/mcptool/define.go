@@ -1,0 +1,163 @@
+package mcptool
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/mark3labs/mcp-go/mcp"
+	"github.com/mark3labs/mcp-go/server"
+
+	"linus/internal/job"
+)
+
+// hints tell clients what a tool may do.
+type hints struct {
+	readOnly, destructive, idempotent, openWorld bool
+}
+
+// define makes a tool whose arguments are In and whose result is Out, both
+// structs. run's errors become tool errors, in words that say what to do next.
+func define[In, Out any](name, title, description string, h hints, run func(context.Context, In) (Out, error)) server.ServerTool {
+	return defineCall(name, title, description, h, func(ctx context.Context, in In, _ call) (Out, error) { return run(ctx, in) })
+}
+
+// defineCall is define for tools that look at the call itself.
+func defineCall[In, Out any](name, title, description string, h hints, run func(context.Context, In, call) (Out, error)) server.ServerTool {
+	tool := mcp.Tool{
+		Name:            name,
+		Title:           title,
+		Description:     description,
+		RawInputSchema:  schemaOf[In](true),
+		RawOutputSchema: schemaOf[Out](false),
+		Annotations: mcp.ToolAnnotation{
+			Title:           title,
+			ReadOnlyHint:    &h.readOnly,
+			DestructiveHint: &h.destructive,
+			IdempotentHint:  &h.idempotent,
+			OpenWorldHint:   &h.openWorld,
+		},
+	}
+	return server.ServerTool{Tool: tool, Handler: func(ctx context.Context, req mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		raw := []byte("{}")
+		if args := req.GetRawArguments(); args != nil {
+			var err error
+			if raw, err = json.Marshal(args); err != nil {
+				return mcp.NewToolResultErrorFromErr("arguments", err), nil
+			}
+		}
+		if string(raw) == "null" { // how some clients write "no arguments"
+			raw = []byte("{}")
+		}
+		var in In
+		if err := job.DecodeStrict("", raw, &in); err != nil {
+			return mcp.NewToolResultError(words(err)), nil
+		}
+		out, err := run(ctx, in, call{raw: raw, params: req.Params})
+		var ask *askError
+		switch {
+		case errors.As(err, &ask):
+			return ask.result(), nil
+		case err != nil:
+			return mcp.NewToolResultError(words(err)), nil
+		}
+		return structured(out)
+	}}
+}
+
+// structured is a result as structured content, and as JSON text for clients
+// that know no other. Without HTML's escapes: models read it.
+func structured(out any) (*mcp.CallToolResult, error) {
+	var text strings.Builder
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(out); err != nil {
+		return nil, fmt.Errorf("encode the result: %w", err)
+	}
+	result := mcp.NewToolResultStructured(out, strings.TrimSuffix(text.String(), "\n"))
+	if linked, ok := out.(interface{ links() []mcp.ResourceLink }); ok {
+		for _, link := range linked.links() {
+			result.Content = append(result.Content, link)
+		}
+	}
+	return result, nil
+}
+
+// renamed is an error of a manifest told in the words of a tool's own
+// arguments: pairs are a manifest field's path and the argument it came from.
+// Longer paths come before those they begin with.
+func renamed(err error, pairs ...string) error {
+	for i := 0; i < len(pairs); i += 2 {
+		pairs[i] = "manifest." + pairs[i]
+	}
+	r := strings.NewReplacer(append(pairs, "manifest.", "")...)
+	rename := func(f *job.FieldError) *job.FieldError {
+		if f.Field == "vm" { // the engine's own word for it
+			return &job.FieldError{Field: "vm_id", Problem: f.Problem, Remedy: f.Remedy}
+		}
+		return &job.FieldError{Field: r.Replace(f.Field), Problem: r.Replace(f.Problem), Remedy: r.Replace(f.Remedy)}
+	}
+	var (
+		invalid *job.InvalidError
+		field   *job.FieldError
+	)
+	switch {
+	case errors.As(err, &invalid):
+		fields := make([]*job.FieldError, len(invalid.Fields))
+		for i, f := range invalid.Fields {
+			fields[i] = rename(f)
+		}
+		return &job.InvalidError{Fields: fields}
+	case errors.As(err, &field):
+		return rename(field)
+	}
+	return err
+}
+
+// faults gathers what is wrong with a call's arguments, so that one round trip
+// mends all.
+type faults struct{ fields []*job.FieldError }
+
+func (f *faults) add(name, problem, remedy string) {
+	f.fields = append(f.fields, &job.FieldError{Field: name, Problem: problem, Remedy: remedy})
+}
+
+// required complains about an empty argument.
+func (f *faults) required(name, value, remedy string) {
+	if value == "" {
+		f.add(name, "is required", remedy)
+	}
+}
+
+// number is an optional number from least to most.
+func (f *faults) number(name string, given *int, def, least, most int) int {
+	switch {
+	case given == nil:
+		return def
+	case *given < least || *given > most:
+		f.add(name, fmt.Sprintf("%d is out of range", *given), fmt.Sprintf("give %d to %d", least, most))
+		return def
+	default:
+		return *given
+	}
+}
+
+// word is an optional word of a set.
+func (f *faults) word(name, given string, valid ...string) {
+	for _, v := range valid {
+		if given == v || given == "" {
+			return
+		}
+	}
+	f.add(name, fmt.Sprintf("%q is unknown", given), "use one of: "+strings.Join(valid, ", "))
+}
+
+// err is nil when nothing is wrong.
+func (f *faults) err() error {
+	if len(f.fields) == 0 {
+		return nil
+	}
+	return &job.InvalidError{Fields: f.fields}
+}

@@ -1,0 +1,228 @@
+package mcptool
+
+import (
+	"context"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"linus/internal/job"
+)
+
+const knownID = "0197a1b2-0000-7000-8000-000000000001"
+
+// engine knows one job and one VM and records what is asked of it.
+type engine struct {
+	mu        sync.Mutex
+	submitted []job.Submission
+	calls     []string // verb and arguments of what changes something
+	filter    job.Filter
+	job       job.Job
+	result    job.Result
+	out, err2 string        // its streams
+	onInput   func(string)  // called with every input; may write
+	vm        job.VMInfo    // named dev, ID 105
+	err       error         // answered by every method, when set
+	hang      chan struct{} // CheckHost, StartVM and Watch wait for it, or for their context's end
+}
+
+var _ Engine = (*engine)(nil)
+
+// change alters the engine while it is in use.
+func (e *engine) change(f func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f()
+}
+
+func (e *engine) note(words ...string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.calls = append(e.calls, strings.Join(words, " "))
+	return e.err
+}
+
+func (e *engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	m := s.Manifest
+	if s.Kind == job.KindVM {
+		m.Task, m.AgentType = "make VM", job.AgentScript
+	}
+	if err := m.Validate(); err != nil {
+		return job.Job{}, err
+	}
+	if m.VM != "" && m.VM != "dev" && m.VM != "105" {
+		return job.Job{}, noVM(m.VM)
+	}
+	if e.err != nil {
+		return job.Job{}, e.err
+	}
+	e.submitted = append(e.submitted, s)
+	return job.Job{ID: knownID, Status: job.Pending}, nil
+}
+
+// noVM is the engine's own word for a VM it does not know.
+func noVM(ref string) error {
+	return &job.FieldError{Field: "vm", Problem: `"` + ref + `" is no VM of ours`, Remedy: "list_vms shows the VMs there are"}
+}
+
+func (e *engine) Plan(_ context.Context, s job.Submission) ([]string, error) {
+	return []string{"qm clone 9000 100 --name " + s.Manifest.VMName}, e.err
+}
+
+func (e *engine) find(id string) error {
+	if e.err == nil && id != knownID {
+		return job.ErrNotFound
+	}
+	return e.err
+}
+
+func (e *engine) Job(_ context.Context, id string) (job.Job, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.job, e.find(id)
+}
+
+func (e *engine) Result(_ context.Context, id string) (job.Result, error) {
+	if err := e.find(id); err != nil {
+		return job.Result{}, err
+	}
+	if !e.job.Status.Terminal() && e.job.Status != "" {
+		return job.Result{}, &job.NotCompleteError{Status: e.job.Status}
+	}
+	return e.result, nil
+}
+
+func (e *engine) Cancel(_ context.Context, id string) error { return e.find(id) }
+
+func (e *engine) Kill(_ context.Context, id, signal string) (job.Killed, error) {
+	if id != knownID {
+		return job.KillNotFound, nil
+	}
+	return job.KilledNow, e.note("kill", signal)
+}
+
+func (e *engine) List(_ context.Context, f job.Filter) (job.Page, error) {
+	e.filter = f
+	return job.Page{Jobs: []job.Summary{{ID: knownID, Status: job.Running, Task: "true", CreatedAt: at}}, Next: "more"}, e.err
+}
+
+func (e *engine) Cleanup(_ context.Context, age time.Duration) (int, error) {
+	return 3, e.note("cleanup", age.String())
+}
+
+func (e *engine) Output(_ context.Context, id, stream string, offset, limit int64) (job.Chunk, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.find(id); err != nil {
+		return job.Chunk{}, err
+	}
+	all := e.out
+	if stream == job.Stderr {
+		all = e.err2
+	}
+	if offset < 0 {
+		offset = max(0, int64(len(all))+offset)
+	}
+	begin := min(offset, int64(len(all)))
+	data := all[begin:min(begin+limit, int64(len(all)))]
+	next := offset + int64(len(data))
+	return job.Chunk{Data: []byte(data), Offset: offset, Next: next, Complete: e.job.Status.Terminal() && next >= int64(len(all))}, nil
+}
+
+func (e *engine) Input(_ context.Context, id string, data []byte, closed bool) error {
+	if err := e.find(id); err != nil {
+		return err
+	}
+	if e.onInput != nil {
+		e.onInput(string(data))
+	}
+	if closed {
+		return e.note("input", string(data), "closed")
+	}
+	return e.note("input", string(data))
+}
+
+func (e *engine) OpenArtifact(_ context.Context, id, path string) (io.ReadCloser, job.Artifact, error) {
+	if err := e.find(id); err != nil {
+		return nil, job.Artifact{}, err
+	}
+	i := slices.IndexFunc(e.job.Artifacts, func(a job.Artifact) bool { return a.Path == path })
+	if i < 0 {
+		return nil, job.Artifact{}, &job.FieldError{Field: "path", Problem: "the job has no artifact " + path}
+	}
+	return io.NopCloser(strings.NewReader("of " + path)), e.job.Artifacts[i], nil
+}
+
+func (e *engine) VMs(context.Context) ([]job.VMInfo, error) { return []job.VMInfo{e.vm}, e.err }
+
+func (e *engine) VM(_ context.Context, ref string) (job.VMInfo, error) {
+	if e.err == nil && ref != "dev" && ref != "105" {
+		return job.VMInfo{}, noVM(ref)
+	}
+	return e.vm, e.err
+}
+
+func (e *engine) act(ctx context.Context, ref string, words ...string) (job.VMInfo, error) {
+	vm, err := e.VM(ctx, ref)
+	if err != nil {
+		return vm, err
+	}
+	if e.hang != nil {
+		select {
+		case <-e.hang:
+		case <-ctx.Done():
+			return vm, ctx.Err()
+		}
+	}
+	return vm, e.note(words...)
+}
+
+func (e *engine) StartVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return e.act(ctx, ref, "start", ref)
+}
+
+func (e *engine) StopVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return e.act(ctx, ref, "stop", ref)
+}
+
+func (e *engine) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	vm, err := e.act(ctx, ref, "destroy", ref)
+	vm.Status = job.VMDestroying
+	return vm, err
+}
+
+func (e *engine) SnapshotVM(ctx context.Context, ref, name string) (job.VMInfo, error) {
+	return e.act(ctx, ref, "snapshot", ref, name)
+}
+
+func (e *engine) RevertVM(ctx context.Context, ref, name string) (job.VMInfo, error) {
+	return e.act(ctx, ref, "revert", ref, name)
+}
+
+func (e *engine) CheckHost(ctx context.Context) (job.HostReport, error) {
+	if e.hang != nil {
+		select {
+		case <-e.hang:
+		case <-ctx.Done():
+			return job.HostReport{}, ctx.Err()
+		}
+	}
+	return job.HostReport{Host: "pve:22", Node: "pve", Checks: []job.Check{{Name: "bridge", Level: "fail", Text: "vmbr0 is missing", Remedy: "add it"}}}, e.err
+}
+
+// Watch has an event for each step the job's progress has taken.
+func (e *engine) Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error) {
+	for {
+		j, err := e.Job(ctx, id)
+		if step := int64(len(j.Progress)); err != nil || step > after || j.Status.Terminal() {
+			return []job.Event{{Seq: step}}, j, err
+		}
+		if err := pause(ctx, time.Millisecond); err != nil {
+			return nil, j, nil
+		}
+	}
+}

@@ -1,0 +1,46 @@
+package mcptool
+
+import (
+	"context"
+
+	"github.com/mark3labs/mcp-go/server"
+
+	"linus/internal/job"
+)
+
+type executeInput struct {
+	Command    string            `json:"command" jsonschema_description:"Shell command or script; bash runs it."`
+	VMID       string            `json:"vm_id,omitempty" jsonschema_description:"Name or ID of a persistent VM to run in. Default: a new VM for this command."`
+	Cwd        string            `json:"cwd,omitempty" jsonschema_description:"Absolute directory. Default: the user's home."`
+	Env        map[string]string `json:"env,omitempty" jsonschema_description:"Environment variables. Not for secrets."`
+	Timeout    int               `json:"timeout,omitempty" jsonschema:"minimum=1,maximum=86400" jsonschema_description:"Seconds it may run, 1 to 86400. Default 3600."`
+	Sudo       bool              `json:"sudo,omitempty" jsonschema_description:"Run as root."`
+	TTY        bool              `json:"tty,omitempty" jsonschema_description:"Run on a terminal of 24x80, for programs that want one; stderr then comes in stdout."`
+	Template   string            `json:"template,omitempty" jsonschema_description:"New VM: name or ID of the template. Default agent-template."`
+	OS         string            `json:"os,omitempty" jsonschema:"enum=ubuntu,enum=ubuntu-24.04,enum=debian,enum=debian-12,enum=debian-13,enum=almalinux,enum=almalinux-9,enum=rocky,enum=rocky-9" jsonschema_description:"New VM: from this system's cloud image instead of a template."`
+	Resources  job.Resources     `json:"resources,omitzero" jsonschema_description:"New VM: its size."`
+	Persistent bool              `json:"persistent,omitempty" jsonschema_description:"New VM: it stays until destroy_vm."`
+}
+
+func executeCommand(e Engine) server.ServerTool {
+	return define("execute_command", "Execute a command",
+		"Start a shell command in the background, in a persistent VM (vm_id, from provision_vm) or in a new one, and answer its job_id at once. "+
+			"Its stdin is open: interact_with_job types into it, and a program that reads to the end of its input waits for close. "+
+			"Read with get_job_output, tail_job_output or get_job_result, end with kill_job. Up to 16 run in one VM at once.",
+		hints{openWorld: true},
+		func(ctx context.Context, in executeInput) (submitOutput, error) {
+			m := job.Manifest{
+				Task: in.Command, AgentType: job.AgentScript, Stdin: job.StdinOpen, StatusMode: job.StatusStreaming,
+				VM: in.VMID, Cwd: in.Cwd, Env: in.Env, Timeout: in.Timeout, Sudo: in.Sudo, TTY: in.TTY,
+				VMTemplate: in.Template, OS: in.OS, Resources: in.Resources,
+			}
+			if in.Persistent {
+				m.Lifecycle = job.Persistent
+			}
+			j, err := e.Submit(ctx, job.Submission{Manifest: m, Client: clientName(ctx)})
+			if err != nil {
+				return submitOutput{}, renamed(err, "task", "command", "vmTemplate", "template", "vm", "vm_id", "lifecycle", "persistent")
+			}
+			return submitOutput{JobID: j.ID, Status: j.Status}, nil
+		})
+}

@@ -1,0 +1,99 @@
+package mcptool
+
+import (
+	"context"
+
+	"github.com/mark3labs/mcp-go/server"
+
+	"linus/internal/job"
+)
+
+type outputInput struct {
+	JobID        string `json:"job_id" jsonschema_description:"The job's id."`
+	Stream       string `json:"stream,omitempty" jsonschema:"enum=stdout,enum=stderr" jsonschema_description:"Only this one. Default: both."`
+	Offset       int64  `json:"offset,omitempty" jsonschema_description:"Byte to begin at: stdout_next of the answer before. Negative: from the end. Default 0. Of stderr when stream says so."`
+	StderrOffset int64  `json:"stderr_offset,omitempty" jsonschema_description:"The same of stderr, when both are asked for."`
+	Limit        *int   `json:"limit,omitempty" jsonschema:"minimum=1,maximum=1048576" jsonschema_description:"Bytes per stream. Default 16384."`
+	StripANSI    bool   `json:"strip_ansi,omitempty" jsonschema_description:"Leave out colours and the like, and of progress bars all but the last state."`
+}
+
+type outputOutput struct {
+	JobID         string     `json:"job_id"`
+	Status        job.Status `json:"status"`
+	Stdout        string     `json:"stdout"`
+	StdoutNext    int64      `json:"stdout_next" jsonschema_description:"The offset to ask for next."`
+	StdoutDropped int64      `json:"stdout_dropped,omitempty" jsonschema_description:"Bytes left out of the middle: the output was larger than is kept."`
+	Stderr        string     `json:"stderr"`
+	StderrNext    int64      `json:"stderr_next"`
+	StderrDropped int64      `json:"stderr_dropped,omitempty"`
+	Complete      bool       `json:"complete" jsonschema_description:"The job has ended and nothing follows what was asked for."`
+	InvalidUTF8   bool       `json:"invalid_utf8,omitempty" jsonschema_description:"Bytes that are not UTF-8 were replaced."`
+}
+
+func getJobOutput(e Engine) server.ServerTool {
+	return define("get_job_output", "Job output",
+		"What a job has written, from a byte offset on, while it runs and after. Ask again with the next offsets until complete. "+
+			"For the last lines use tail_job_output, for exit code and all of a finished job get_job_result.",
+		hints{readOnly: true, idempotent: true},
+		func(ctx context.Context, in outputInput) (outputOutput, error) {
+			if err := (jobArg{in.JobID}).check(); err != nil {
+				return outputOutput{}, err
+			}
+			var bad faults
+			bad.word("stream", in.Stream, streams...)
+			limit := bad.number("limit", in.Limit, defaultBytes, 1, mostBytes)
+			if in.Stream != "" && in.StderrOffset != 0 {
+				bad.add("stderr_offset", "is for both streams", "give offset, or leave stream out")
+			}
+			if err := bad.err(); err != nil {
+				return outputOutput{}, err
+			}
+			at := position{in.Offset, in.StderrOffset}
+			if in.Stream == job.Stderr {
+				at[1] = in.Offset
+			}
+			return output(ctx, e, in.JobID, in.Stream, at, limit, in.StripANSI)
+		})
+}
+
+// position is an offset in each stream: stdout, stderr.
+type position [2]int64
+
+// output reads both streams, or only the one that is named, from a position.
+func output(ctx context.Context, e Engine, id, only string, at position, limit int, plain bool) (outputOutput, error) {
+	out := outputOutput{JobID: id, Complete: true}
+	var pieces [2]piece
+	for i, stream := range streams {
+		if only != "" && only != stream {
+			continue
+		}
+		p, err := read(ctx, e, id, stream, at[i], limit, plain)
+		if err != nil {
+			return outputOutput{}, err
+		}
+		pieces[i] = p
+		out.Complete = out.Complete && p.whole
+		out.InvalidUTF8 = out.InvalidUTF8 || p.invalid
+	}
+	j, err := e.Job(ctx, id)
+	if err != nil {
+		return outputOutput{}, err
+	}
+	out.Status = j.Status
+	out.Stdout, out.StdoutNext, out.StdoutDropped = pieces[0].text, pieces[0].next, j.Stdout.Dropped
+	out.Stderr, out.StderrNext, out.StderrDropped = pieces[1].text, pieces[1].next, j.Stderr.Dropped
+	return out, nil
+}
+
+// end is where the streams end now.
+func end(ctx context.Context, e Engine, id string) (position, error) {
+	var at position
+	for i, stream := range streams {
+		chunk, err := e.Output(ctx, id, stream, -1, 1)
+		if err != nil {
+			return at, err
+		}
+		at[i] = chunk.Next
+	}
+	return at, nil
+}

@@ -1,0 +1,41 @@
+package mcptool
+
+import (
+	"context"
+
+	"github.com/mark3labs/mcp-go/server"
+
+	"linus/internal/job"
+)
+
+type killInput struct {
+	JobID  string `json:"job_id" jsonschema_description:"The job's id."`
+	Signal string `json:"signal,omitempty" jsonschema:"enum=TERM,enum=KILL,enum=INT,enum=HUP,enum=QUIT" jsonschema_description:"Default TERM. What has not ended 5 seconds later gets KILL."`
+}
+
+type killOutput struct {
+	JobID  string     `json:"job_id"`
+	Result job.Killed `json:"result" jsonschema:"enum=killed,enum=already_terminated,enum=not_found"`
+}
+
+func killJob(e Engine) server.ServerTool {
+	return define("kill_job", "Kill a job",
+		"End a job's task by a signal, with all processes it has started; the status becomes failed, reason killed. "+
+			"A VM of its own is destroyed, a persistent one stays. To send Ctrl-C and go on, use interact_with_job on a tty.",
+		hints{destructive: true, idempotent: true},
+		func(ctx context.Context, in killInput) (killOutput, error) {
+			if err := (jobArg{in.JobID}).check(); err != nil {
+				return killOutput{}, err
+			}
+			var bad faults
+			bad.word("signal", in.Signal, "TERM", "KILL", "INT", "HUP", "QUIT")
+			if err := bad.err(); err != nil {
+				return killOutput{}, err
+			}
+			killed, err := e.Kill(ctx, in.JobID, in.Signal)
+			if err != nil {
+				return killOutput{}, err
+			}
+			return killOutput{JobID: in.JobID, Result: killed}, nil
+		})
+}

@@ -1,0 +1,30 @@
+package mcptool
+
+import (
+	"context"
+
+	"github.com/mark3labs/mcp-go/server"
+)
+
+type listVMsInput struct{}
+
+type listVMsOutput struct {
+	VMs []vmOutput `json:"vms" jsonschema_description:"Oldest first."`
+}
+
+func listVMs(o Options) server.ServerTool {
+	return define("list_vms", "List VMs",
+		"The VMs linus has made and not yet destroyed, with status, address and the jobs in them. Others on the host are never shown or touched.",
+		hints{readOnly: true, idempotent: true, openWorld: true},
+		func(ctx context.Context, _ listVMsInput) (listVMsOutput, error) {
+			vms, err := o.Engine.VMs(ctx)
+			if err != nil {
+				return listVMsOutput{}, err
+			}
+			out := listVMsOutput{VMs: make([]vmOutput, len(vms))}
+			for i, v := range vms {
+				out.VMs[i] = o.vmOutput(v)
+			}
+			return out, nil
+		})
+}

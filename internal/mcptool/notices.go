@@ -1,0 +1,223 @@
+package mcptool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/mark3labs/mcp-go/mcp"
+	"github.com/mark3labs/mcp-go/server"
+
+	"linus/internal/job"
+)
+
+// noticeTime is how often subscribed jobs are looked at, and so how often a
+// subscriber hears of one at most. graceTime is how long a client without its
+// stream may be away.
+const (
+	noticeTime = time.Second
+	graceTime  = time.Minute
+)
+
+// notices tells subscribers of new output. One goroutine looks after all of
+// them, and only while there are any. A subscription ends when the client ends
+// it, goes away or stops reading, or when the job has ended.
+type notices struct {
+	engine Engine
+	log    *slog.Logger
+	work   sync.WaitGroup
+
+	mu      sync.Mutex
+	closed  bool
+	cancel  context.CancelFunc // ends the goroutine; nil when there is none
+	all     map[subscriber]*subscription
+	away    map[string]time.Time // sessions whose stream has ended, since when
+	streams map[string]int       // open streams by session
+}
+
+// subscriber is who asked for what, by which request.
+type subscriber struct {
+	session server.ClientSession
+	uri     string
+	listen  string // the request of the newer protocol; empty for resources/subscribe
+}
+
+type subscription struct {
+	job   string
+	meta  map[string]any // goes with every notification
+	since time.Time
+	at    position // what was told of
+	told  bool     // at is set
+}
+
+func newNotices(e Engine, log *slog.Logger) *notices {
+	return &notices{engine: e, log: log, all: map[subscriber]*subscription{}, away: map[string]time.Time{}, streams: map[string]int{}}
+}
+
+// close ends everything and waits for it.
+func (n *notices) close() {
+	n.mu.Lock()
+	n.closed = true
+	if n.cancel != nil {
+		n.cancel()
+	}
+	n.mu.Unlock()
+	n.work.Wait()
+}
+
+// hooks learn of subscriptions: mcp-go accepts them and leaves the rest to us.
+func (n *notices) hooks() *server.Hooks {
+	h := &server.Hooks{}
+	h.AddAfterSubscribe(func(ctx context.Context, _ any, r *mcp.SubscribeRequest, _ *mcp.EmptyResult) {
+		n.add(ctx, subscriber{session: server.ClientSessionFromContext(ctx), uri: r.Params.URI}, nil)
+	})
+	h.AddAfterUnsubscribe(func(ctx context.Context, _ any, r *mcp.UnsubscribeRequest, _ *mcp.EmptyResult) {
+		n.remove(subscriber{session: server.ClientSessionFromContext(ctx), uri: r.Params.URI})
+	})
+	h.AddOnUnregisterSession(func(_ context.Context, s server.ClientSession) {
+		n.removeSession(s.SessionID())
+	})
+	h.AddBeforeSubscriptionsListen(func(ctx context.Context, id any, r *mcp.SubscriptionsListenRequest) {
+		for _, uri := range r.Params.Notifications.ResourceSubscriptions {
+			s := subscriber{session: server.ClientSessionFromContext(ctx), uri: uri, listen: fmt.Sprint(id)}
+			n.add(ctx, s, map[string]any{mcp.MetaKeySubscriptionID: id})
+			context.AfterFunc(ctx, func() { n.remove(s) })
+		}
+	})
+	return h
+}
+
+func (n *notices) add(ctx context.Context, s subscriber, meta map[string]any) {
+	r, err := parseResource(s.uri)
+	if err != nil || r.what != "output" || s.session == nil {
+		return // nothing else changes
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return
+	}
+	n.all[s] = &subscription{job: r.job, meta: meta, since: time.Now()}
+	if n.cancel == nil {
+		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		n.cancel = cancel
+		n.work.Go(func() { n.run(ctx) })
+	}
+}
+
+func (n *notices) remove(s subscriber) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.all, s)
+}
+
+func (n *notices) removeSession(id string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for s := range n.all {
+		if s.session.SessionID() == id {
+			delete(n.all, s)
+		}
+	}
+	delete(n.away, id)
+}
+
+// stream notes that a session's stream is open, and answers what to call at its end.
+func (n *notices) stream(session string) (closed func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.streams[session]++
+	delete(n.away, session)
+	return func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.streams[session]--; n.streams[session] == 0 {
+			delete(n.streams, session)
+			for s := range n.all {
+				if s.session.SessionID() == session {
+					n.away[session] = time.Now()
+				}
+			}
+		}
+	}
+}
+
+// run looks after the subscriptions until there are none.
+func (n *notices) run(ctx context.Context) {
+	tick := time.NewTicker(noticeTime)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		for id := range n.jobs() {
+			n.look(ctx, id)
+		}
+		n.mu.Lock()
+		if len(n.all) == 0 {
+			n.cancel()
+			n.cancel = nil
+			n.mu.Unlock()
+			return
+		}
+		n.mu.Unlock()
+	}
+}
+
+// jobs are the ones subscribed to, those of clients that went away left out.
+func (n *notices) jobs() map[string]bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for session, since := range n.away {
+		if time.Since(since) < graceTime {
+			continue
+		}
+		for s := range n.all {
+			if s.session.SessionID() == session {
+				delete(n.all, s)
+			}
+		}
+		delete(n.away, session)
+	}
+	ids := map[string]bool{}
+	for _, s := range n.all {
+		ids[s.job] = true
+	}
+	return ids
+}
+
+// look tells the subscribers of a job what is new. A new subscriber is told
+// once in any case: it may have read before it was noticed.
+func (n *notices) look(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	now, err := end(ctx, n.engine, id)
+	var j job.Job
+	if err == nil {
+		j, err = n.engine.Job(ctx, id)
+	}
+	if err != nil && !errors.Is(err, job.ErrNotFound) {
+		if ctx.Err() == nil {
+			n.log.Warn("a subscribed job cannot be looked at", "job_id", id, "err", err)
+		}
+		return
+	}
+	over := err != nil || j.Status.Terminal()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for s, sub := range n.all {
+		if sub.job != id || time.Since(sub.since) < noticeTime {
+			continue // lest it hears of the job before it hears that it is subscribed
+		}
+		news := over || !sub.told || now != sub.at
+		sub.at, sub.told = now, true
+		if news && !notify(s.session, mcp.MethodNotificationResourceUpdated, sub.meta, map[string]any{"uri": s.uri}) || over {
+			delete(n.all, s)
+		}
+	}
+}

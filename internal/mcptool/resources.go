@@ -1,0 +1,148 @@
+package mcptool
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/mark3labs/mcp-go/mcp"
+	"github.com/mark3labs/mcp-go/server"
+
+	"linus/internal/job"
+)
+
+// Bounds of what a resource answers, in bytes.
+const (
+	mostOutput   = 64 << 10
+	mostArtifact = 8 << 20
+)
+
+const resourcePrefix = "linus://jobs/"
+
+// resources lists what can be read without a tool.
+func resources(e Engine) []server.ServerResourceTemplate {
+	template := func(uri, name, title, description, mediaType string, read func(context.Context, resource) ([]mcp.ResourceContents, error)) server.ServerResourceTemplate {
+		return server.ServerResourceTemplate{
+			Template: mcp.NewResourceTemplate(uri, name, mcp.WithTemplateTitle(title), mcp.WithTemplateDescription(description), mcp.WithTemplateMIMEType(mediaType)),
+			Handler: func(ctx context.Context, req mcp.ReadResourceRequest) ([]mcp.ResourceContents, error) {
+				r, err := parseResource(req.Params.URI)
+				if err != nil {
+					return nil, err
+				}
+				contents, err := read(ctx, r)
+				if err != nil {
+					return nil, errors.New(words(err))
+				}
+				return contents, nil
+			},
+		}
+	}
+	return []server.ServerResourceTemplate{
+		template(resourcePrefix+"{id}/output", "job-output", "A job's output",
+			"The last 64 KiB of what a job has written to stdout, and to stderr (#stderr). Subscribe to hear of more, at most once a second, and of the end.",
+			"text/plain", func(ctx context.Context, r resource) ([]mcp.ResourceContents, error) { return readOutput(ctx, e, r) }),
+		template(resourcePrefix+"{id}/result", "job-result", "A job's result",
+			"What a finished job came to, as get_job_result answers it.",
+			"application/json", func(ctx context.Context, r resource) ([]mcp.ResourceContents, error) { return readResult(ctx, e, r) }),
+		template(resourcePrefix+"{id}/artifacts/{+path}", "job-artifact", "A job's artifact",
+			"A file a job left, up to 8 MiB.",
+			"", func(ctx context.Context, r resource) ([]mcp.ResourceContents, error) { return readArtifact(ctx, e, r) }),
+	}
+}
+
+// resource is what a URI names.
+type resource struct {
+	uri, job string
+	what     string // output, result or artifacts
+	path     string // of an artifact
+}
+
+func parseResource(uri string) (resource, error) {
+	rest, ok := strings.CutPrefix(uri, resourcePrefix)
+	parts := strings.SplitN(rest, "/", 3)
+	if !ok || len(parts) < 2 || parts[0] == "" {
+		return resource{}, fmt.Errorf("%q is no resource of linus: they begin with %sJOB_ID/", uri, resourcePrefix)
+	}
+	r := resource{uri: uri, job: parts[0], what: parts[1]}
+	if len(parts) == 3 {
+		p, err := url.PathUnescape(parts[2])
+		if err != nil {
+			return resource{}, fmt.Errorf("%q: %w", uri, err)
+		}
+		r.path = p
+	}
+	return r, nil
+}
+
+// artifactURI names an artifact as a resource.
+func artifactURI(id, path string) string {
+	segments := strings.Split(path, "/")
+	for i, s := range segments {
+		segments[i] = url.PathEscape(s)
+	}
+	return resourcePrefix + id + "/artifacts/" + strings.Join(segments, "/")
+}
+
+func readOutput(ctx context.Context, e Engine, r resource) ([]mcp.ResourceContents, error) {
+	var contents []mcp.ResourceContents
+	for i, stream := range streams {
+		p, err := read(ctx, e, r.job, stream, -mostOutput, mostOutput, false)
+		if err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			contents = append(contents, mcp.TextResourceContents{URI: r.uri, MIMEType: "text/plain", Text: p.text})
+		} else if p.text != "" {
+			contents = append(contents, mcp.TextResourceContents{URI: r.uri + "#" + stream, MIMEType: "text/plain", Text: p.text})
+		}
+	}
+	return contents, nil
+}
+
+func readResult(ctx context.Context, e Engine, r resource) ([]mcp.ResourceContents, error) {
+	j, err := e.Job(ctx, r.job)
+	if err != nil {
+		return nil, err
+	}
+	result, err := resultOf(ctx, e, j, defaultBytes)
+	if err != nil {
+		return nil, err
+	}
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(result); err != nil {
+		return nil, fmt.Errorf("encode the result: %w", err)
+	}
+	return []mcp.ResourceContents{mcp.TextResourceContents{URI: r.uri, MIMEType: "application/json", Text: text.String()}}, nil
+}
+
+func readArtifact(ctx context.Context, e Engine, r resource) ([]mcp.ResourceContents, error) {
+	file, about, err := e.OpenArtifact(ctx, r.job, r.path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close() //nolint:errcheck // only read
+	if about.Size > mostArtifact {
+		return nil, &job.FieldError{
+			Field: "path", Problem: fmt.Sprintf("%q has %d bytes, a resource at most %d", r.path, about.Size, mostArtifact),
+			Remedy: "fetch it with linus job artifacts get, or by HTTP",
+		}
+	}
+	data, err := io.ReadAll(file)
+	if err != nil {
+		return nil, fmt.Errorf("read artifact %s: %w", r.path, err)
+	}
+	kind := mediaType(r.path)
+	if utf8.Valid(data) && !bytes.ContainsRune(data, 0) {
+		return []mcp.ResourceContents{mcp.TextResourceContents{URI: r.uri, MIMEType: kind, Text: string(data)}}, nil
+	}
+	return []mcp.ResourceContents{mcp.BlobResourceContents{URI: r.uri, MIMEType: kind, Blob: base64.StdEncoding.EncodeToString(data)}}, nil
+}

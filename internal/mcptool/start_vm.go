@@ -1,0 +1,19 @@
+package mcptool
+
+import (
+	"context"
+
+	"github.com/mark3labs/mcp-go/server"
+)
+
+func startVM(o Options, b *background) server.ServerTool {
+	return define("start_vm", "Start a VM",
+		"Start a stopped persistent VM and answer when it can be logged in to, or after 45 seconds, while it goes on. A running one is fine.",
+		hints{idempotent: true, openWorld: true},
+		func(ctx context.Context, in vmArg) (changedVM, error) {
+			if err := in.check(); err != nil {
+				return changedVM{}, err
+			}
+			return o.act(ctx, b, in.VMID, "The start", o.Engine.StartVM)
+		})
+}

@@ -1,0 +1,111 @@
+package mcptool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"linus/internal/job"
+)
+
+// vmArg is the argument of the tools for one VM.
+type vmArg struct {
+	VMID string `json:"vm_id" jsonschema_description:"The VM's name or ID, as text."`
+}
+
+const whichVM = "give the name or ID of a VM; list_vms shows them"
+
+func (a vmArg) check() error {
+	var bad faults
+	bad.required("vm_id", a.VMID, whichVM)
+	return bad.err()
+}
+
+type vmOutput struct {
+	VMID      string       `json:"vm_id,omitempty" jsonschema_description:"Proxmox VM ID; the VM's name does as well wherever a vm_id is asked for. Absent until there is one."`
+	Name      string       `json:"name"`
+	Status    job.VMStatus `json:"status" jsonschema:"enum=provisioning,enum=running,enum=stopped,enum=destroying,enum=gone,enum=unknown" jsonschema_description:"gone: the host has no such VM any more. unknown: the host could not be asked."`
+	IP        string       `json:"ip,omitempty"`
+	User      string       `json:"user,omitempty" jsonschema_description:"Whom to log in as."`
+	SSH       string       `json:"ssh,omitempty" jsonschema_description:"Shell command that logs in, from the machine linus runs on."`
+	Node      string       `json:"node,omitempty"`
+	Source    string       `json:"source,omitempty" jsonschema_description:"Template or operating system it was made from."`
+	CPU       int          `json:"cpu,omitempty"`
+	Memory    string       `json:"memory,omitempty"`
+	Disk      string       `json:"disk,omitempty"`
+	Lifecycle string       `json:"lifecycle,omitempty" jsonschema_description:"persistent: it stays and takes commands. ephemeral: it goes with its job."`
+	JobID     string       `json:"job_id" jsonschema_description:"The job that made it."`
+	Jobs      []string     `json:"jobs,omitempty" jsonschema_description:"Unfinished jobs in it."`
+	CreatedAt *time.Time   `json:"created_at,omitempty"`
+	ExpiresAt *time.Time   `json:"expires_at,omitempty" jsonschema_description:"When it is destroyed, once no job runs in it."`
+}
+
+func (o Options) vmOutput(v job.VMInfo) vmOutput {
+	out := vmOutput{
+		Name: v.Name, Status: v.Status, IP: v.IP, User: v.User, Node: v.Node, Source: v.Source,
+		CPU: v.Resources.CPU, Memory: v.Resources.Memory, Disk: v.Resources.Disk, Lifecycle: string(v.Lifecycle),
+		JobID: v.Job, Jobs: v.Jobs, CreatedAt: known(v.CreatedAt), ExpiresAt: known(v.ExpiresAt),
+	}
+	if v.ID != 0 {
+		out.VMID = strconv.Itoa(v.ID)
+	}
+	if v.Status == job.VMRunning && v.IP != "" {
+		out.SSH = o.sshCommand(v.VM)
+	}
+	return out
+}
+
+func (o Options) sshCommand(vm job.VM) string {
+	if o.SSHCommand != nil {
+		return o.SSHCommand(vm)
+	}
+	return fmt.Sprintf("ssh %s@%s", vm.User, vm.IP)
+}
+
+// changedVM is a VM after something was done to it.
+type changedVM struct {
+	VMID   string       `json:"vm_id,omitempty"`
+	Name   string       `json:"name"`
+	Status job.VMStatus `json:"status" jsonschema:"enum=provisioning,enum=running,enum=stopped,enum=destroying,enum=gone,enum=unknown"`
+	SSH    string       `json:"ssh,omitempty" jsonschema_description:"Shell command that logs in."`
+	Note   string       `json:"note,omitempty" jsonschema_description:"What goes on, and how to go on."`
+}
+
+func (o Options) changedVM(v job.VMInfo, note string) changedVM {
+	out := o.vmOutput(v)
+	return changedVM{VMID: out.VMID, Name: out.Name, Status: out.Status, SSH: out.SSH, Note: note}
+}
+
+// act does something to a VM that may take longer than a call: then it goes on,
+// and the answer says so and how the VM stands meanwhile.
+func (o Options) act(ctx context.Context, b *background, ref, doing string, f func(context.Context, string) (job.VMInfo, error)) (changedVM, error) {
+	result := make(chan job.VMInfo, 1)
+	ended, err := b.within(ctx, callTime, func(ctx context.Context) error {
+		v, err := f(ctx, ref)
+		result <- v
+		return err
+	})
+	switch {
+	case err != nil:
+		return changedVM{}, vmError(err)
+	case ended:
+		return o.changedVM(<-result, ""), nil
+	}
+	now, err := o.Engine.VM(ctx, ref)
+	if err != nil {
+		return changedVM{}, vmError(err)
+	}
+	return o.changedVM(now, doing+" takes longer than a call may: it goes on. Ask get_vm how it stands."), nil
+}
+
+// vmError tells an error of a VM in the words of the tools' arguments.
+func vmError(err error) error {
+	if errors.Is(err, job.ErrNotFound) {
+		var bad faults
+		bad.add("vm_id", "is no VM of ours", whichVM)
+		return bad.err()
+	}
+	return renamed(err)
+}
