@@ -36,10 +36,9 @@ func (e *Executor) whileSilent(ctx context.Context, j job.Job, state RunState, w
 	if j.Manifest.StatusMode == job.StatusSimple {
 		return // its output comes at the end
 	}
-	for i, stream := range []string{job.Stdout, job.Stderr} {
-		size := [2]int64{state.StdoutBytes, state.StderrBytes}[i]
-		if err := e.catchUp(ctx, j, stream, min(size, e.MaxOutput)); err != nil {
-			log.Debug("output not fetched", "stream", stream, "err", err)
+	for _, stream := range []string{job.Stdout, job.Stderr} {
+		if err := e.catchUp(ctx, j, stream, min(written(state, stream), e.MaxOutput), false); err != nil {
+			log.Debug("output not fetched", "stream", stream, "err", e.hideError(ctx, j.ID, err))
 		}
 	}
 }

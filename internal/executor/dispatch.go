@@ -13,7 +13,9 @@ import (
 func (e *Executor) enqueue(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.waiting = append(e.waiting, id)
+	if !slices.Contains(e.waiting, id) && e.live[id] == nil { // adopted as soon as it was stored
+		e.waiting = append(e.waiting, id)
+	}
 	e.poke()
 }
 
@@ -134,6 +136,7 @@ func (e *Executor) launch(ctx context.Context, jobs *sync.WaitGroup, j job.Job, 
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		delete(e.live, id)
+		delete(e.masks, id)
 		e.tell(id)
 		if !done {
 			e.leftover++

@@ -31,8 +31,8 @@ type Options struct {
 	// CallbackAddr is where callbacks are listened for, "host:port" for this
 	// machine itself: the end of tunnels from VMs. Nil: no tunnels.
 	CallbackAddr func() string
-	// Secrets answers the values of named secrets, or an error that names the
-	// ones nobody has. Nil: there are none.
+	// Secrets answers the values of named secrets, or an error that names one
+	// that cannot be had; it is ErrNoSecret where nobody has it. Nil: there are none.
 	Secrets func(names []string) (map[string]string, error)
 	// Admit says whether a client may have one more job, given the manifests of
 	// what it has already: jobs that have not ended, VMs that are kept. Nil: yes.
@@ -50,6 +50,7 @@ type Options struct {
 	// CollectPatience is how long a VM that does not answer is asked for the
 	// output; a tenth of it where the job was cancelled or lost. 3 min.
 	CollectPatience time.Duration
+	Artifacts       ArtifactLimits // 1000 files, 100 MB each, 500 MB together
 }
 
 // Executor runs jobs. Its methods may be called from any goroutine.
@@ -61,12 +62,13 @@ type Executor struct {
 	submitting sync.Mutex // held while a submission is decided on
 
 	mu       sync.Mutex
-	waiting  []string                 // pending jobs in order of submission
-	live     map[string]*run          // jobs somebody is working on
-	leftover int                      // unfinished jobs nobody is working on, as last seen
-	expiring int                      // persistent VMs that are to go some day, as last seen
-	look     bool                     // for unfinished jobs nobody is working on, at once
-	inputs   map[string]chan struct{} // jobs whose stdin is being written to
+	waiting  []string                   // pending jobs in order of submission
+	live     map[string]*run            // jobs somebody is working on
+	leftover int                        // unfinished jobs nobody is working on, as last seen
+	expiring int                        // persistent VMs that are to go some day, as last seen
+	look     bool                       // for unfinished jobs nobody is working on, at once
+	inputs   map[string][]chan struct{} // who sends to a job's stdin, then who waits for that
+	masks    map[string][][]byte        // what must not be seen of live jobs' secrets
 	watchers map[string]chan struct{}
 	stop     context.CancelCauseFunc
 }
@@ -88,6 +90,9 @@ func New(o Options) *Executor {
 	o.HeartbeatThreshold = cmp.Or(o.HeartbeatThreshold, 2*time.Minute)
 	o.HeartbeatInterval = cmp.Or(o.HeartbeatInterval, 10*time.Second)
 	o.CollectPatience = cmp.Or(o.CollectPatience, 3*time.Minute)
+	o.Artifacts.Files = cmp.Or(o.Artifacts.Files, 1000)
+	o.Artifacts.Each = cmp.Or(o.Artifacts.Each, 100<<20)
+	o.Artifacts.All = cmp.Or(o.Artifacts.All, 500<<20)
 	o.CleanupInterval = cmp.Or(o.CleanupInterval, 30*time.Second)
 	o.SweepInterval = cmp.Or(o.SweepInterval, 10*time.Minute)
 	return &Executor{
@@ -96,7 +101,8 @@ func New(o Options) *Executor {
 		done:     make(chan struct{}),
 		live:     map[string]*run{},
 		watchers: map[string]chan struct{}{},
-		inputs:   map[string]chan struct{}{},
+		inputs:   map[string][]chan struct{}{},
+		masks:    map[string][][]byte{},
 	}
 }
 
@@ -217,17 +223,6 @@ func (e *Executor) complete(s job.Submission) (job.Manifest, error) {
 	}
 	_, err := e.secrets(m)
 	return m, err
-}
-
-// secrets answers the values of the manifest's secrets.
-func (e *Executor) secrets(m job.Manifest) (map[string]string, error) {
-	if len(m.Secrets) == 0 {
-		return nil, nil
-	}
-	if e.Secrets == nil {
-		return nil, &job.FieldError{Field: "manifest.secrets", Problem: fmt.Sprintf("unknown secret %q", m.Secrets[0]), Remedy: "configure the secret on the server, or remove it"}
-	}
-	return e.Secrets(m.Secrets)
 }
 
 // Job answers what is known of a job. While it waits, Progress says for what.
@@ -382,12 +377,17 @@ func (e *Executor) Report(ctx context.Context, id, token string, r job.Report) e
 	return nil
 }
 
-// AppendOutput takes output a runner sends and answers the offset to send next.
+// AppendOutput takes output a runner sends and answers the offset to send next,
+// which may be before the end of data.
 func (e *Executor) AppendOutput(ctx context.Context, id, token, stream string, offset int64, data []byte) (int64, error) {
 	if err := e.authorize(ctx, id, token); err != nil {
 		return 0, err
 	}
-	return e.Store.AppendOutput(ctx, id, stream, offset, data)
+	j, err := e.Store.Job(ctx, id)
+	if err != nil {
+		return 0, err
+	}
+	return e.keep(ctx, j, stream, offset, data, false)
 }
 
 func (e *Executor) authorize(ctx context.Context, id, token string) error {
@@ -404,18 +404,6 @@ func (e *Executor) authorize(ctx context.Context, id, token string) error {
 func tokenHash(token string) string {
 	sum := sha256.Sum256([]byte(token))
 	return hex.EncodeToString(sum[:])
-}
-
-// update changes a job in the store and tells those who watch it.
-func (e *Executor) update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
-	j, err := e.Store.Update(ctx, id, change)
-	if err != nil {
-		return j, err
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.tell(id)
-	return j, nil
 }
 
 // tell wakes those who watch the job. e.mu is held.

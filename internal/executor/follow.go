@@ -16,7 +16,6 @@ const (
 	firstProbe   = 3 * time.Second
 	probeEvery   = 5 * time.Second
 	timeoutGrace = 60 * time.Second // for the runner's own timeout to be reported
-	outputChunk  = 1 << 20
 )
 
 // follow returns when the job's outcome is decided: by the runner's report, by
@@ -99,105 +98,30 @@ func (e *Executor) collect(ctx context.Context, r *run) error {
 	if j.Outcome == nil {
 		return errors.New("nothing has decided the outcome")
 	}
-	var out [2]job.OutputInfo
+	var (
+		state     RunState
+		out       [2]job.OutputInfo
+		artifacts []job.Artifact
+		events    []job.Event
+	)
 	if !j.StartedAt.IsZero() && j.VM.State == job.VMCreated {
-		if out, err = e.collectOutput(ctx, j); err != nil {
+		if state, out, err = e.collectOutput(ctx, j); err != nil {
+			return err
+		}
+		if artifacts, events, err = e.collectArtifacts(ctx, j, state); err != nil {
 			return err
 		}
 	}
 	_, err = e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
-		j.Stdout, j.Stderr, j.Progress = out[0], out[1], ""
+		j.Stdout, j.Stderr, j.Artifacts, j.Progress = out[0], out[1], artifacts, ""
+		if o := j.Outcome; o.Reason == job.ReasonKilled && o.ExitCode == nil && state.Exited && state.Reason != "lost" {
+			o.ExitCode, o.Duration = &state.ExitCode, state.Duration
+		}
 		if err := j.Finish(now()); err != nil {
 			return nil, err
 		}
-		return []job.Event{{Kind: job.EventStatus, Text: string(j.Status)}}, nil
+		return append(events, job.Event{Kind: job.EventStatus, Text: string(j.Status)}), nil
 	})
-	return err
-}
-
-// collectOutput fetches what is missing of both streams and seals them.
-func (e *Executor) collectOutput(ctx context.Context, j job.Job) (out [2]job.OutputInfo, err error) {
-	patience := e.CollectPatience
-	if r := j.Outcome.Reason; r == job.ReasonLost || r == job.ReasonCancelled {
-		patience /= 10
-	}
-	fetchCtx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	var state RunState
-	fetchErr := retry(fetchCtx, func() error {
-		if j.Outcome.Reason != job.ReasonExitStatus {
-			if err := e.Guest.Stop(fetchCtx, j, cmp.Or(j.StopSignal, "TERM")); err != nil {
-				return err
-			}
-		}
-		var err error
-		state, err = e.Guest.Probe(fetchCtx, j)
-		return err
-	})
-	for i, stream := range []string{job.Stdout, job.Stderr} {
-		total := [2]int64{state.StdoutBytes, state.StderrBytes}[i]
-		var tail []byte
-		if fetchErr == nil {
-			fetchErr = retry(fetchCtx, func() (err error) {
-				tail, err = e.fetch(fetchCtx, j, stream, total)
-				return err
-			})
-		}
-		if ctx.Err() != nil {
-			return out, ctx.Err()
-		}
-		if fetchErr != nil {
-			e.Log.Warn("output incomplete", "job_id", j.ID, "err", fetchErr)
-			if total, err = e.Store.AppendOutput(ctx, j.ID, stream, 0, nil); err != nil {
-				return out, err
-			}
-		}
-		if out[i], err = e.Store.SealOutput(ctx, j.ID, stream, total, tail); err != nil {
-			return out, err
-		}
-		out[i].Incomplete = fetchErr != nil
-	}
-	return out, nil
-}
-
-// fetch brings the store's copy of a stream up to total bytes, or, for a
-// stream beyond the limit, up to the head, and answers the tail.
-func (e *Executor) fetch(ctx context.Context, j job.Job, stream string, total int64) ([]byte, error) {
-	head := total
-	if total > e.MaxOutput {
-		head = e.MaxOutput / 2
-	}
-	if err := e.catchUp(ctx, j, stream, head); err != nil || total <= e.MaxOutput {
-		return nil, err
-	}
-	var tail []byte
-	for int64(len(tail)) < e.MaxOutput/2 {
-		at := total - e.MaxOutput/2 + int64(len(tail))
-		data, err := e.Guest.ReadOutput(ctx, j, stream, at, min(outputChunk, total-at))
-		if err != nil {
-			return nil, err
-		}
-		if len(data) == 0 {
-			return nil, fmt.Errorf("%s ends at %d of %d bytes", stream, at, total)
-		}
-		tail = append(tail, data...)
-	}
-	return tail, nil
-}
-
-// catchUp brings the store's copy of a stream up to size bytes.
-func (e *Executor) catchUp(ctx context.Context, j job.Job, stream string, size int64) error {
-	offset, err := e.Store.AppendOutput(ctx, j.ID, stream, 0, nil)
-	for err == nil && offset < size {
-		var data []byte
-		if data, err = e.Guest.ReadOutput(ctx, j, stream, offset, min(outputChunk, size-offset)); err != nil {
-			return err
-		}
-		if len(data) == 0 {
-			return fmt.Errorf("%s ends at %d of %d bytes", stream, offset, size)
-		}
-		offset, err = e.Store.AppendOutput(ctx, j.ID, stream, offset, data)
-	}
 	return err
 }
 
@@ -226,8 +150,7 @@ func (e *Executor) reach(ctx context.Context, f func() error) error {
 	var last error
 	_ = retry(patient, func() error { // what f said last is what matters
 		last = f()
-		var host *job.HostError
-		if errors.As(last, &host) && host.Class == job.HostUnreachable {
+		if unreachable(last) {
 			return last
 		}
 		return nil

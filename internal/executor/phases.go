@@ -109,7 +109,7 @@ func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
 	}
 	e.Log.Info("phase started", "job_id", r.id, "phase", p.name)
 	began := time.Now()
-	err = p.run(e, ctx, r)
+	err = e.hideError(ctx, r.id, p.run(e, ctx, r))
 	ended := job.Event{Kind: job.EventPhaseEnded, Phase: p.name}
 	if err != nil {
 		ended.Text = err.Error()
@@ -294,6 +294,7 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
+	e.conceal(r.id, secrets)
 	payload := Payload{
 		Secrets:  secrets,
 		Manifest: manifest, CallbackURL: url, Token: token,

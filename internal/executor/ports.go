@@ -208,11 +208,19 @@ type Store interface {
 	// Forget removes the jobs that ended before the given time and whose VM is
 	// gone, with their files, and answers how many.
 	Forget(ctx context.Context, before time.Time) (int, error)
-	// Output answers at most limit bytes held of a stream, from offset.
+	// Output answers at most limit bytes held of a stream, marker included, from
+	// offset, which counts these.
 	Output(ctx context.Context, id, stream string, offset, limit int64) ([]byte, error)
+	// Written answers at most limit bytes of what the task wrote to a stream:
+	// those from offset on, or, where they are not held, the next that are, and
+	// the offset at which they begin. At the end there are none, and the offset
+	// is no more than the end.
+	Written(ctx context.Context, id, stream string, offset, limit int64) (data []byte, at int64, err error)
 	// PutArtifact keeps a part of a file the job left, at offset; the file at
 	// path becomes what was written from offset 0 on.
 	PutArtifact(ctx context.Context, id, path string, offset int64, data []byte) error
+	// DropArtifact removes what was kept of a file; none is fine.
+	DropArtifact(ctx context.Context, id, path string) error
 	// OpenArtifact answers a kept file; job.ErrNotFound, or an error that is
 	// fs.ErrNotExist.
 	OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, error)

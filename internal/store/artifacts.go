@@ -51,6 +51,21 @@ func (s *Store) PutArtifact(ctx context.Context, id, path string, offset int64, 
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
+// DropArtifact removes what was kept of a file; none is fine.
+func (s *Store) DropArtifact(ctx context.Context, id, path string) error {
+	if _, err := s.TokenHash(ctx, id); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(filepath.Join(s.jobDir(id), artifactsDir))
+	if err == nil {
+		err = errors.Join(root.Remove(path), root.Close())
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("drop artifact %s of job %s: %w", path, id, err)
+	}
+	return nil
+}
+
 // OpenArtifact answers a kept file; job.ErrNotFound for an unknown job, an
 // error that is fs.ErrNotExist for a file it does not have.
 func (s *Store) OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, error) {

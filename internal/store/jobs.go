@@ -217,6 +217,8 @@ func (s *Store) Update(ctx context.Context, id string, change func(*job.Job) ([]
 }
 
 // allowed compares a changed job with its status and outcome (as JSON) before.
+// Of a decided outcome only this may be learned later: the exit code, with the
+// duration, of a task that something else than its own end has ended.
 func allowed(before job.Status, decided []byte, j job.Job) error {
 	if j.Status != before && !before.CanBecome(j.Status) {
 		return fmt.Errorf("%w: status %s cannot become %q", ErrForbidden, before, string(j.Status))
@@ -228,7 +230,21 @@ func allowed(before job.Status, decided []byte, j job.Job) error {
 	if err != nil {
 		return err
 	}
-	if !bytes.Equal(decided, now) {
+	var was job.Outcome
+	if err := json.Unmarshal(decided, &was); err != nil {
+		return err
+	}
+	same := bytes.Equal(decided, now)
+	if j.Outcome != nil && was.ExitCode == nil {
+		learned := *j.Outcome
+		learned.ExitCode, learned.Duration = was.ExitCode, was.Duration
+		rest, err := json.Marshal(learned)
+		if err != nil {
+			return err
+		}
+		same = bytes.Equal(decided, rest)
+	}
+	if !same {
 		return fmt.Errorf("%w: outcome %s is decided, it cannot become %s", ErrForbidden, decided, now)
 	}
 	return nil

@@ -280,6 +280,34 @@ func TestUpdate_AllowsOnlyWhatTheTableAllows(t *testing.T) {
 	}
 }
 
+func TestUpdate_LearnsLaterHowAKilledTaskEnded(t *testing.T) {
+	s := newStore(t)
+	id := insert(t, s, newJob("echo")).ID
+	killed := job.Outcome{Status: job.Failed, Reason: job.ReasonKilled, Error: "Killed by user", At: at}
+	learn := func(code int, text string) error {
+		_, err := s.Update(t.Context(), id, func(j *job.Job) ([]job.Event, error) {
+			o := killed
+			o.ExitCode, o.Duration, o.Error = &code, time.Second, text
+			j.Outcome = &o
+			return nil, nil
+		})
+		return err
+	}
+	update(t, s, id, func(j *job.Job) ([]job.Event, error) {
+		j.Decide(killed)
+		return nil, nil
+	})
+	if err := learn(143, "another"); !errors.Is(err, ErrForbidden) {
+		t.Errorf("with another error: %v", err)
+	}
+	if err := learn(143, killed.Error); err != nil {
+		t.Error(err)
+	}
+	if err := learn(0, killed.Error); !errors.Is(err, ErrForbidden) {
+		t.Errorf("for the second time: %v", err)
+	}
+}
+
 func TestUpdate_DecidedOutcomeNeverChanges(t *testing.T) {
 	code := func(n int) *int { return &n }
 	decided := job.Outcome{Status: job.Failed, Reason: job.ReasonExitStatus, ExitCode: code(3), Error: "e", At: at}

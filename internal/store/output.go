@@ -121,7 +121,7 @@ func (s *Store) complete(id, stream string, held, total int64, tail []byte) (job
 	}
 	head := min(held, s.maxOutput-keep)
 	info := job.OutputInfo{Total: total, Dropped: tailStart - head}
-	end := append(fmt.Appendf(nil, "\n[linus: %d bytes dropped]\n", info.Dropped), tail...)
+	end := append(marker(info.Dropped), tail...)
 	info.Held = head + int64(len(end))
 	if err := writeFile(path+tailSuffix, end); err != nil {
 		return job.OutputInfo{}, err
@@ -129,49 +129,81 @@ func (s *Store) complete(id, stream string, held, total int64, tail []byte) (job
 	return info, syncFile(path)
 }
 
-// Output answers at most limit bytes held of a stream, from offset; none at
-// and past the end.
+// Output answers at most limit bytes held of a stream, marker included, from
+// offset, which counts these; none at and past the end.
 func (s *Store) Output(ctx context.Context, id, stream string, offset, limit int64) ([]byte, error) {
+	h, err := s.held(ctx, id, stream, offset, limit)
+	if err != nil {
+		return nil, err
+	}
+	return s.readHeld(id, stream, h, offset, limit)
+}
+
+// Written answers at most limit bytes of what the task wrote to a stream: those
+// from offset on, or, where they are not held, the next that are, and the
+// offset at which they begin. It does not read across what is not held. None
+// at and past the end; the offset is then no more than what was seen.
+func (s *Store) Written(ctx context.Context, id, stream string, offset, limit int64) (data []byte, at int64, err error) {
+	h, err := s.held(ctx, id, stream, offset, limit)
+	if err != nil {
+		return nil, 0, err
+	}
+	if offset < h.head {
+		data, err = s.readHeld(id, stream, h, offset, min(limit, h.head-offset))
+		return data, offset, err
+	}
+	tail := h.head + h.dropped
+	at = min(max(offset, tail), tail+h.tail-h.marker)
+	data, err = s.readHeld(id, stream, h, h.head+h.marker+at-tail, limit)
+	return data, at, err
+}
+
+// holding is what is held of a stream: the head, and of a sealed one that was
+// too long, behind it and after what was dropped, a tail that begins with a
+// marker.
+type holding struct{ head, dropped, tail, marker int64 }
+
+// held finds what is held of a stream, and checks what is asked for.
+func (s *Store) held(ctx context.Context, id, stream string, offset, limit int64) (holding, error) {
 	if offset < 0 {
-		return nil, &job.FieldError{Field: "offset", Problem: fmt.Sprintf("%d is out of range", offset), Remedy: "give 0 or more"}
+		return holding{}, &job.FieldError{Field: "offset", Problem: fmt.Sprintf("%d is out of range", offset), Remedy: "give 0 or more"}
 	}
 	if limit < 0 {
-		return nil, &job.FieldError{Field: "limit", Problem: fmt.Sprintf("%d is out of range", limit), Remedy: "give 0 or more"}
+		return holding{}, &job.FieldError{Field: "limit", Problem: fmt.Sprintf("%d is out of range", limit), Remedy: "give 0 or more"}
 	}
 	if err := checkStream(stream); err != nil {
-		return nil, err
+		return holding{}, err
 	}
 	sealed, err := s.sealed(ctx, id, stream)
 	if err != nil {
-		return nil, err
+		return holding{}, err
 	}
 	info, err := s.counts(id, stream, sealed)
-	if err != nil {
-		return nil, err
+	if err != nil || !sealed.Valid || info.Dropped == 0 {
+		return holding{head: info.Held}, err
 	}
-	data, err := s.readHeld(id, stream, info, sealed.Valid, offset, limit)
+	fi, err := os.Stat(s.outputPath(id, stream+tailSuffix))
 	if err != nil {
-		return nil, fmt.Errorf("read %s of job %s: %w", stream, id, err)
+		return holding{}, fmt.Errorf("read %s of job %s: %w", stream, id, err)
 	}
-	return data, nil
+	return holding{info.Held - fi.Size(), info.Dropped, fi.Size(), int64(len(marker(info.Dropped)))}, nil
 }
 
-// readHeld reads across the one or two files that hold a stream.
-func (s *Store) readHeld(id, stream string, info job.OutputInfo, sealed bool, offset, limit int64) ([]byte, error) {
-	type part struct {
+// marker stands in a sealed stream for what was dropped.
+func marker(dropped int64) []byte { return fmt.Appendf(nil, "\n[linus: %d bytes dropped]\n", dropped) }
+
+// readHeld reads across the one or two files that hold a stream; offset counts
+// what they hold.
+func (s *Store) readHeld(id, stream string, h holding, offset, limit int64) (data []byte, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("read %s of job %s: %w", stream, id, err)
+		}
+	}()
+	for _, p := range []struct {
 		name string
 		size int64
-	}
-	parts := []part{{stream, info.Held}}
-	if sealed && info.Dropped > 0 {
-		fi, err := os.Stat(s.outputPath(id, stream+tailSuffix))
-		if err != nil {
-			return nil, err
-		}
-		parts = []part{{stream, info.Held - fi.Size()}, {stream + tailSuffix, fi.Size()}}
-	}
-	var data []byte
-	for _, p := range parts {
+	}{{stream, h.head}, {stream + tailSuffix, h.tail}} {
 		n := min(limit, p.size-offset)
 		if n <= 0 {
 			offset = max(0, offset-p.size)

@@ -206,6 +206,20 @@ func TestSealOutput(t *testing.T) { // newStore keeps 100 bytes, so 50 of a tail
 			}
 			data, _ = held(t, s, id)
 			diff(t, string(content), string(data))
+			for offset := range total + 2 { // what the task wrote, in pages
+				from := min(offset, total)
+				if from >= tt.head {
+					from = min(max(from, total-tt.end), total)
+				}
+				end := min(from+7, total)
+				if from < tt.head && want.Dropped > 0 {
+					end = min(end, tt.head)
+				}
+				page, at, err := s.Written(t.Context(), id, job.Stdout, offset, 7)
+				if err != nil || at != from || !bytes.Equal(page, stream[from:end]) {
+					t.Fatalf("7 bytes written from %d: %q at %d, %v; want %q at %d", offset, page, at, err, stream[from:end], from)
+				}
+			}
 			for offset := range int64(len(content) + 2) { // in pages, across head and tail
 				page, err := s.Output(t.Context(), id, job.Stdout, offset, 7)
 				from := min(offset, int64(len(content)))
@@ -261,6 +275,19 @@ func TestSealOutput_LimitChangedByARestart(t *testing.T) {
 			got, _ := held(t, after, id)
 			diff(t, tt.want, string(got))
 		})
+	}
+}
+
+func TestWritten_OfAnOpenStreamPastTheLimit(t *testing.T) { // newStore keeps 100 bytes
+	s := newStore(t)
+	id := insert(t, s, newJob("echo")).ID
+	stream := text(200)
+	appendOutput(t, s, id, 0, stream)
+	for offset, want := range map[int64]string{0: string(stream[:100]), 90: string(stream[90:100]), 100: "", 150: "", 300: ""} {
+		data, at, err := s.Written(t.Context(), id, job.Stdout, offset, 1000)
+		if string(data) != want || at != min(offset, 100) || err != nil {
+			t.Errorf("from %d: %q at %d, %v; want %q", offset, data, at, err, want)
+		}
 	}
 }
 

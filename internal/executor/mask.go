@@ -1,0 +1,153 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
+	"linus/internal/job"
+	"linus/internal/secret"
+)
+
+// claudeKey is the secret a claude job gets without naming it, where there is one.
+const claudeKey = "ANTHROPIC_API_KEY"
+
+// ErrNoSecret is what the error of Options.Secrets is when nobody has a secret.
+var ErrNoSecret = errors.New("unknown secret")
+
+// secrets answers the values of the secrets a job is to have.
+func (e *Executor) secrets(m job.Manifest) (map[string]string, error) {
+	if e.Secrets == nil && len(m.Secrets) > 0 {
+		return nil, &job.FieldError{Field: "manifest.secrets", Problem: "unknown secret " + m.Secrets[0], Remedy: "configure the secret on the server, or remove it"}
+	}
+	values := map[string]string{}
+	if len(m.Secrets) > 0 {
+		named, err := e.Secrets(m.Secrets)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(values, named)
+	}
+	_, given := m.Env[claudeKey]
+	if m.AgentType == job.AgentClaude && !given && values[claudeKey] == "" && e.Secrets != nil {
+		key, err := e.Secrets([]string{claudeKey})
+		if err != nil && !errors.Is(err, ErrNoSecret) {
+			return nil, err
+		}
+		maps.Copy(values, key)
+	}
+	return values, nil
+}
+
+// hasSecrets reports whether a job of this manifest may have secrets.
+func hasSecrets(m job.Manifest) bool { return len(m.Secrets) > 0 || m.AgentType == job.AgentClaude }
+
+// forms answers what must not be seen of a job's secrets. The values are those
+// that were sent to its VM, or, after a restart, what the source has now.
+func (e *Executor) forms(j job.Job) ([][]byte, error) {
+	if !hasSecrets(j.Manifest) {
+		return nil, nil
+	}
+	e.mu.Lock()
+	forms, known := e.masks[j.ID]
+	e.mu.Unlock()
+	if known {
+		return forms, nil
+	}
+	values, err := e.secrets(j.Manifest)
+	if err != nil {
+		return nil, err
+	}
+	return e.conceal(j.ID, values), nil
+}
+
+// conceal keeps in mind, while somebody works on the job, what must not be seen
+// of these values.
+func (e *Executor) conceal(id string, values map[string]string) [][]byte {
+	var list []secret.Value
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		list = append(list, secret.NewValue(name, values[name]))
+	}
+	forms := secret.Forms(list)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.live[id] != nil {
+		e.masks[id] = forms
+	}
+	return forms
+}
+
+// update changes a job in the store, without its secrets in any text of it, and
+// tells those who watch it.
+func (e *Executor) update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
+	j, err := e.Store.Update(ctx, id, func(j *job.Job) ([]job.Event, error) {
+		undecided := j.Outcome == nil
+		events, err := change(j)
+		if err != nil || !hasSecrets(j.Manifest) {
+			return events, err
+		}
+		for i := range events {
+			events[i].Text = e.hide(*j, events[i].Text)
+		}
+		j.Progress = e.hide(*j, j.Progress)
+		if undecided && j.Outcome != nil {
+			j.Outcome.Error = e.hide(*j, j.Outcome.Error)
+		}
+		return events, nil
+	})
+	if err != nil {
+		return j, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.tell(id)
+	return j, nil
+}
+
+// hide answers text without the job's secrets.
+func (e *Executor) hide(j job.Job, text string) string {
+	if text == "" {
+		return ""
+	}
+	forms, err := e.forms(j)
+	if err != nil {
+		return "[hidden: the job's secrets are not known any more, and could be in it]"
+	}
+	masked, _ := secret.Mask(forms, []byte(text), true)
+	return string(masked)
+}
+
+// hideError answers err with a text without the job's secrets.
+func (e *Executor) hideError(ctx context.Context, id string, err error) error {
+	if err == nil {
+		return nil
+	}
+	j, jobErr := e.Store.Job(context.WithoutCancel(ctx), id)
+	if jobErr != nil || !hasSecrets(j.Manifest) {
+		return err
+	}
+	text := e.hide(j, err.Error())
+	if text == err.Error() {
+		return err
+	}
+	return &hiddenError{text, err}
+}
+
+// hiddenError is an error whose text had a secret in it.
+type hiddenError struct {
+	text string
+	err  error
+}
+
+func (h *hiddenError) Error() string { return h.text }
+func (h *hiddenError) Unwrap() error { return h.err }
+
+// longest is the length of the longest of forms.
+func longest(forms [][]byte) int64 {
+	n := 0
+	for _, f := range forms {
+		n = max(n, len(f))
+	}
+	return int64(n)
+}
