@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"sort"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -136,6 +137,12 @@ func (a *agentServer) osInfo(json.RawMessage) (any, error) {
 
 func (a *agentServer) interfaces(json.RawMessage) (any, error) {
 	address := func(ip string) []any {
+		if strings.Contains(ip, ":") {
+			return []any{
+				map[string]any{"ip-address": "fe80::5054:ff:fe00:1", "ip-address-type": "ipv6", "prefix": 64},
+				map[string]any{"ip-address": ip, "ip-address-type": "ipv6", "prefix": 128},
+			}
+		}
 		return []any{map[string]any{"ip-address": ip, "ip-address-type": "ipv4", "prefix": 8}}
 	}
 	list := []any{map[string]any{"name": "lo", "hardware-address": "00:00:00:00:00:00", "ip-addresses": address("127.0.0.1")}}

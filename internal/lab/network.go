@@ -32,6 +32,7 @@ type network struct {
 	host      netip.Addr   // the inside end's: where the lab's sshd listens
 	gateway   netip.Addr   // the bridge's: the guests' router and DHCP server
 	guests    netip.Prefix // the guests' subnet
+	gateway6  netip.Addr   // the bridge's IPv6 address, whose /64 guests that ask for one get addresses in
 }
 
 // networkSlots is the number of different labs' addresses: 10.78.0.0/16 in /30s.
@@ -54,6 +55,7 @@ func networkAt(name, bridge string, slot uint32) network {
 		return netip.AddrFrom4([4]byte{10, 78, byte((link + n) >> 8), byte(link + n)})
 	}
 	gateway := netip.AddrFrom4([4]byte{10, 77, byte(slot), 1})
+	gateway6 := netip.AddrFrom16([16]byte{0xfd, 0x77, 6: byte(slot >> 8), 7: byte(slot), 15: 1})
 	return network{
 		namespace: "pvelab-" + name,
 		bridge:    bridge,
@@ -62,6 +64,7 @@ func networkAt(name, bridge string, slot uint32) network {
 		host:      address(2),
 		gateway:   gateway,
 		guests:    netip.PrefixFrom(gateway, 24).Masked(),
+		gateway6:  gateway6,
 	}
 }
 
@@ -139,6 +142,7 @@ func (n network) create(ctx context.Context) error {
 		"link set lo up",
 		"link add " + n.bridge + " type bridge forward_delay 0 stp_state 0",
 		fmt.Sprintf("addr add %s/24 dev %s", n.gateway, n.bridge),
+		fmt.Sprintf("addr add %s/64 dev %s nodad", n.gateway6, n.bridge), // no guest has it, and no guest is there to ask
 		"link set " + n.bridge + " up",
 	}, "\n")
 	if err := n.ipBatch(ctx, inside); err != nil {
@@ -222,8 +226,9 @@ func (n network) applyRoute(ctx context.Context, direct bool) error {
 	return err
 }
 
-// startDHCP runs dnsmasq on the bridge, DHCP only. Addresses below .50 are left
-// for VMs with a fixed one.
+// startDHCP runs dnsmasq on the bridge: DHCP, and IPv6 router advertisements of
+// a prefix without a way out. Addresses below .50 are left for VMs with a fixed
+// one.
 func (n network) startDHCP(ctx context.Context, s *State) error {
 	dir := s.path("run", "dhcp")
 	pidFile := filepath.Join(dir, "pid")
@@ -242,6 +247,7 @@ func (n network) startDHCP(ctx context.Context, s *State) error {
 			fmt.Sprintf("--dhcp-range=%s,%s,255.255.255.0,1h", netip.AddrFrom4(first), netip.AddrFrom4(last)),
 			"--dhcp-option=option:router,"+n.gateway.String(), "--dhcp-option=option:dns-server,"+n.gateway.String(),
 			"--dhcp-rapid-commit", "--no-ping",
+			"--enable-ra", "--dhcp-range="+netip.PrefixFrom(n.gateway6, 64).Masked().Addr().String()+",ra-only,64", "--ra-param="+n.bridge+",10,0",
 			"--dhcp-leasefile="+filepath.Join(dir, "leases"), "--pid-file="+filepath.Join(dir, "dnsmasq.pid"),
 			"--log-facility="+filepath.Join(dir, "log"), "--log-dhcp")
 		return err

@@ -44,10 +44,17 @@ func (s *State) guestAddress(n int) netip.Addr {
 }
 
 // guestCandidates are the addresses a VM may take: the one its cloud-init
-// settings name, else the first free one from its own number on.
+// settings name, else the first free one from its own number on. Of IPv6 the
+// loopback has a single address, for one VM at a time.
 func (s *State) guestCandidates(vm VMRef) []string {
-	if prefix, err := netip.ParsePrefix(Props(vm.Conf.Get("ipconfig0"))["ip"]); err == nil && prefix.Addr().IsLoopback() {
-		return []string{prefix.Addr().String()}
+	settings := Props(vm.Conf.Get("ipconfig0"))
+	for _, key := range []string{"ip", "ip6"} {
+		if prefix, err := netip.ParsePrefix(settings[key]); err == nil && prefix.Addr().IsLoopback() {
+			return []string{prefix.Addr().String()}
+		}
+	}
+	if settings["ip"] == "" && settings["ip6"] != "" {
+		return []string{netip.IPv6Loopback().String()}
 	}
 	candidates := make([]string, 0, 256)
 	for n := range cap(candidates) {

@@ -537,9 +537,18 @@ leave_lock_behind() {
     hook config 'if [[ -e ${PVE_STUB}/vm/$2 ]]; then sed -i "/^'"${key}"': / s/: .*/: none/" "${PVE_STUB}/vm/$2"; fi'
     run_script create-vm
     assert_status 5
+    assert_says 'could not configure VM'
     assert_no_vm_of_ours
     assert_nothing_left
   done
+  printf 'QFI\373image' >"${BATS_TEST_TMPDIR}/disk.img"
+  VM_IMAGE_SHA256=$(sha256sum "${BATS_TEST_TMPDIR}/disk.img")
+  export VM_TEMPLATE='' VM_IMAGE_URL=file://${BATS_TEST_TMPDIR}/disk.img VM_IMAGE_SHA256=${VM_IMAGE_SHA256%% *}
+  IMAGE_DIR=${BATS_TEST_TMPDIR}/images run_script create-vm
+  assert_status 5
+  assert_says 'has not the network asked for: net0 none'
+  assert_no_vm_of_ours
+  assert_nothing_left
 }
 
 @test "an IPv6-only guest is found by its agent at once, by the address others reach" {
