@@ -544,6 +544,7 @@ leave_lock_behind() {
   printf 'QFI\373image' >"${BATS_TEST_TMPDIR}/disk.img"
   VM_IMAGE_SHA256=$(sha256sum "${BATS_TEST_TMPDIR}/disk.img")
   export VM_TEMPLATE='' VM_IMAGE_URL=file://${BATS_TEST_TMPDIR}/disk.img VM_IMAGE_SHA256=${VM_IMAGE_SHA256%% *}
+  stub_program qemu-img 'echo "{\"virtual-size\": 2147483648}"'
   IMAGE_DIR=${BATS_TEST_TMPDIR}/images run_script create-vm
   assert_status 5
   assert_says 'has not the network asked for: net0 none'
