@@ -25,7 +25,7 @@ const module = "linus/"
 var adapters = []string{
 	"internal/callback", "internal/config", "internal/control", "internal/executor",
 	"internal/guest", "internal/mcptool", "internal/policy", "internal/proxmox", "internal/secret",
-	"internal/store",
+	"internal/store", "internal/web",
 }
 
 // arrows says for each package which of ours it may import, outside tests:
@@ -44,6 +44,7 @@ var arrows = map[string][]string{
 	"internal/policy":   {"internal/job"},
 	"internal/secret":   {},
 	"internal/store":    {"internal/job"},
+	"internal/web":      {"internal/job"},
 	// These two implement executor's ports, whose methods take executor's own
 	// types (VMSpec, Payload): the one arrow between adapters.
 	"internal/guest":   {"internal/job", "internal/executor", "internal/remote", "internal/result", "embed"},

@@ -32,6 +32,7 @@ const (
 func (a *app) serveCommand() *cobra.Command {
 	var stop, background, unit bool
 	var idle time.Duration
+	var httpAddr string
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the engine in the foreground (else it starts when needed)",
@@ -49,10 +50,20 @@ func (a *app) serveCommand() *cobra.Command {
 			case stop:
 				return a.stopEngine(cmd.Context(), c)
 			case background:
+				c.HTTPAddr = "" // for linus serve, which stays
 				return a.serveInBackground(cmd.Context(), c, idle)
 			}
-			ready := func(e *engine) {
+			if httpAddr != "" {
+				if !config.IsAddress(httpAddr) {
+					return usage("--http %q is no address and port; give one such as 127.0.0.1:8766", httpAddr)
+				}
+				c.HTTPAddr = httpAddr
+			}
+			ready := func(e *engine, h *httpFace) {
 				_, _ = fmt.Fprintf(a.stderr, "linus serves %s, callbacks on %s\n", c.StateDir, callbackAddress(c, e))
+				if h != nil {
+					_, _ = fmt.Fprintf(a.stderr, "MCP at http://%s/mcp, for clients with the token in %s\n", h.server.Addr(), h.token)
+				}
 			}
 			err = a.serve(cmd.Context(), c, logger(a.stderr, c.LogLevel), idle, ready)
 			if errors.Is(err, errLocked) {
@@ -63,6 +74,7 @@ func (a *app) serveCommand() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&stop, "stop", false, "end the engine that is running; tasks in VMs go on and are taken up again by the next one")
 	cmd.Flags().BoolVar(&unit, "systemd-unit", false, "print a unit for systemd that keeps an engine running; how to use it stands at its top")
+	cmd.Flags().StringVar(&httpAddr, "http", "", "serve MCP and downloads by HTTP on this address:port as well (HTTP_ADDR)")
 	cmd.Flags().DurationVar(&idle, "idle", 0, "end after this long without clients and unfinished jobs; 0: never")
 	cmd.Flags().BoolVar(&background, "background", false, "")
 	_ = cmd.Flags().MarkHidden("background")
@@ -83,7 +95,7 @@ func printUnit(w io.Writer) error {
 
 // serve runs the engine until ctx ends, a client asks it to stop, or it was
 // idle for so long.
-func (a *app) serve(ctx context.Context, c config.Config, log *slog.Logger, idle time.Duration, ready func(*engine)) (err error) {
+func (a *app) serve(ctx context.Context, c config.Config, log *slog.Logger, idle time.Duration, ready func(*engine, *httpFace)) (err error) {
 	if err := c.NeedHost(); err != nil {
 		return err
 	}
@@ -105,6 +117,10 @@ func (a *app) serve(ctx context.Context, c config.Config, log *slog.Logger, idle
 	if err != nil {
 		return errors.Join(err, e.close(ctx))
 	}
+	face, err := openHTTP(ctx, c, e, log, end)
+	if err != nil {
+		return errors.Join(err, l.Close(), e.close(ctx))
+	}
 	info := control.Info{Version: buildVersion(), PID: os.Getpid(), Callback: callbackAddress(c, e), Settings: c.Effective()}
 	clients := control.NewServer(e, info, func() { end(errAsked) }, log) //nolint:contextcheck // requests end with Close, after they were told why
 	served := make(chan struct{})
@@ -115,7 +131,7 @@ func (a *app) serve(ctx context.Context, c config.Config, log *slog.Logger, idle
 		}
 	}()
 	log.Info("engine started", "version", info.Version, "state_dir", c.StateDir, "callback", info.Callback)
-	ready(e)
+	ready(e, face)
 	if idle > 0 {
 		go endWhenIdle(ctx, end, idle, func() bool { return clients.Clients() == 0 && e.Idle() })
 	}
@@ -127,7 +143,7 @@ func (a *app) serve(ctx context.Context, c config.Config, log *slog.Logger, idle
 	defer cancel()
 	err = clients.Close(closing)
 	<-served
-	err = errors.Join(err, e.close(closing))
+	err = errors.Join(err, face.close(closing), e.close(closing))
 	if errors.Is(why, errAsked) || errors.Is(why, errIdle) || errors.Is(why, context.Canceled) {
 		return err
 	}
@@ -165,7 +181,7 @@ func endWhenIdle(ctx context.Context, end context.CancelCauseFunc, limit time.Du
 func (a *app) serveInBackground(ctx context.Context, c config.Config, idle time.Duration) error {
 	tell := os.NewFile(3, "start")
 	told := false
-	err := a.serve(ctx, c, logger(a.stderr, c.LogLevel), idle, func(*engine) {
+	err := a.serve(ctx, c, logger(a.stderr, c.LogLevel), idle, func(*engine, *httpFace) {
 		told = true
 		_, _ = io.WriteString(tell, readyWord)
 		_ = tell.Close()

@@ -10,7 +10,7 @@ import (
 )
 
 // notCompared are settings of a process, not of the engine.
-var notCompared = []string{"LINUS_STATE_DIR", "LINUS_LOG_LEVEL"}
+var notCompared = []string{"LINUS_STATE_DIR", "LINUS_LOG_LEVEL", "HTTP_ADDR", "HTTP_TOKEN", "HTTP_HOSTS"}
 
 // Effective answers every setting's value as text; of secrets only enough of a
 // hash to tell whether two are the same.

@@ -44,6 +44,10 @@ type Config struct {
 	CallbackPort int    `envconfig:"CALLBACK_PORT" default:"8765" min:"0" max:"65535" desc:"Port to listen on for the VMs' callbacks. 0: any free one."`
 	CallbackURL  string `envconfig:"CALLBACK_URL" desc:"URL the VMs are told. Empty: this machine's address on the way to the host, and the port listened on."`
 
+	HTTPAddr  string `envconfig:"HTTP_ADDR" desc:"Address and port (127.0.0.1:8766) at which linus serve answers MCP and downloads by HTTP. Empty: not at all."`
+	HTTPToken Secret `envconfig:"HTTP_TOKEN" desc:"Token that HTTP clients must send, 16 characters or more. Empty: one is made and kept in the file http-token of the state directory."`
+	HTTPHosts string `envconfig:"HTTP_HOSTS" desc:"Names, beside addresses and localhost, that HTTP clients may know this server by, separated by blanks or commas."`
+
 	DefaultVMTemplate string `envconfig:"DEFAULT_VM_TEMPLATE" default:"agent-template" desc:"Template (name or VM ID) cloned for a manifest without vmTemplate."`
 	DefaultTimeout    int    `envconfig:"DEFAULT_TIMEOUT" default:"3600" min:"1" max:"86400" desc:"Seconds a task may run when its manifest has no timeout."`
 	DefaultCPU        int    `envconfig:"DEFAULT_CPU" default:"2" min:"1" max:"32" desc:"Cores of a VM when the manifest does not say."`

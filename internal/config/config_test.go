@@ -99,6 +99,12 @@ func TestLoad_BadValueStopsTheStartWithNameProblemAndRule(t *testing.T) {
 		{"secret without a name", map[string]string{"LINUS_SECRET_": "hunter2"}, []string{"LINUS_SECRET_: does not name a secret"}},
 		{"secret with a name no manifest can have", map[string]string{"LINUS_SECRET_2": "hunter2"}, []string{"LINUS_SECRET_2: does not name a secret"}},
 		{"mistyped name of the secrets file", map[string]string{"LINUS_SECRETS_FIEL": "x"}, []string{"did you mean LINUS_SECRETS_FILE?"}},
+		{"HTTP address without a port", map[string]string{"HTTP_ADDR": "127.0.0.1"}, []string{"HTTP_ADDR", "127.0.0.1:8766"}},
+		{"HTTP on every address, unsaid", map[string]string{"HTTP_ADDR": ":8766"}, []string{"HTTP_ADDR"}},
+		{"HTTP port out of range", map[string]string{"HTTP_ADDR": "127.0.0.1:70000"}, []string{"HTTP_ADDR"}},
+		{"HTTP token too short", map[string]string{"HTTP_TOKEN": "secret"}, []string{`HTTP_TOKEN: "[redacted]" is not valid; give 16`}},
+		{"HTTP token with a newline", map[string]string{"HTTP_TOKEN": "0123456789abcdef\n"}, []string{"HTTP_TOKEN"}},
+		{"HTTP host with a port", map[string]string{"HTTP_HOSTS": "linus.example:443"}, []string{"HTTP_HOSTS", "without port"}},
 		{"two at once", map[string]string{"CALLBACK_PORT": "x", "DEFAULT_CPU": "y"}, []string{"CALLBACK_PORT", "DEFAULT_CPU"}},
 	}
 	for _, tt := range tests {
@@ -128,6 +134,8 @@ func TestLoad_AcceptsWhatIsRight(t *testing.T) {
 		{"CALLBACK_PORT": "0", "PROXMOX_NODE": "", "PROXMOX_VLAN_TAG": ""},
 		{"ALLOWED_COMMANDS": "git, npm test\ngo *", "LIMIT_JOBS": "3", "LIMIT_CPU": "0", "LIMIT_MEMORY": "64G", "LIMIT_SECONDS": "3600"},
 		{"LINUS_SECRETS_FILE": "", "LINUS_SECRET_FILE": "a secret named FILE", "LINUS_SECRET_STATE_DIR": "another"},
+		{"HTTP_ADDR": "[::1]:0", "HTTP_TOKEN": "0123456789abcdef", "HTTP_HOSTS": "linus.example, linus"},
+		{"HTTP_ADDR": "0.0.0.0:8766", "HTTP_PROXY": "http://proxy:3128"},
 		{"VM_IP_CONFIG": "10.0.0.5/24", "VM_GATEWAY": "10.0.0.1", "MAX_JOBS": "1"},
 		{"PROXMOX_VE_ENDPOINT": "somebody else's", "VM_BOX": "x", "MAX_LOGS": "5", "CALLBACK_SECRET_KEY": "x"},
 	} {

@@ -21,6 +21,7 @@ var (
 	storageText = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]*[A-Za-z0-9]$`)
 	bridgeText  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,14}$`)
 	rangeText   = regexp.MustCompile(`^([1-9][0-9]{2,8})-([1-9][0-9]{2,8})$`)
+	tokenText   = regexp.MustCompile(`^[A-Za-z0-9._~+/=-]{16,512}$`)
 	scriptDir   = regexp.MustCompile(`^/[A-Za-z0-9_./-]+$`)
 )
 
@@ -66,6 +67,9 @@ func (c Config) rules() []rule {
 		{"CALLBACK_HOST", c.CallbackHost, net.ParseIP(c.CallbackHost) != nil || hostText.MatchString(c.CallbackHost), "give an address of this machine, or 0.0.0.0 for all"},
 		{"CALLBACK_URL", c.CallbackURL, c.CallbackURL == "" || isURL(c.CallbackURL), "give http://HOST:PORT or https://HOST, without query and credentials"},
 		{"CALLBACK_URL", c.CallbackURL, !onLoopback(c.CallbackURL) || isLoopback(c.ProxmoxHost), "give an address VMs can reach: inside a VM, localhost is the VM itself"},
+		{"HTTP_ADDR", c.HTTPAddr, c.HTTPAddr == "" || IsAddress(c.HTTPAddr), "give address:port, as in 127.0.0.1:8766; port 0 is any free one"},
+		{"HTTP_TOKEN", c.HTTPToken.String(), c.HTTPToken.value == "" || tokenText.MatchString(c.HTTPToken.value), "give 16 to 512 letters, digits and -._~+/=, and no blanks"},
+		{"HTTP_HOSTS", c.HTTPHosts, !slices.ContainsFunc(words(c.HTTPHosts), func(s string) bool { return !isHost(s) }), "give host names without port, separated by blanks or commas"},
 		{"DEFAULT_VM_TEMPLATE", c.DefaultVMTemplate, sizes.Validate() == nil, "give a template's name (letters, digits, dots, dashes) or its VM ID"},
 		{"DEFAULT_MEMORY", c.DefaultMemory, memory.Validate() == nil || sizes.Validate() != nil, "give 512M to 512G, as in 2G"},
 		{"DEFAULT_DISK", c.DefaultDisk, disk.Validate() == nil || sizes.Validate() != nil, "give 5G to 10000G, as in 20G"},
@@ -102,7 +106,21 @@ func (c Config) LimitMemoryMB() int {
 
 // Nameservers splits VM_NAMESERVERS.
 func (c Config) Nameservers() []string {
-	return strings.FieldsFunc(c.VMNameservers, func(r rune) bool { return r == ' ' || r == ',' })
+	return words(c.VMNameservers)
+}
+
+// HTTPNames splits HTTP_HOSTS.
+func (c Config) HTTPNames() []string { return words(c.HTTPHosts) }
+
+func words(list string) []string {
+	return strings.FieldsFunc(list, func(r rune) bool { return r == ' ' || r == ',' })
+}
+
+// IsAddress reports whether s is address:port, or a name of this machine's with a port.
+func IsAddress(s string) bool {
+	host, port, err := net.SplitHostPort(s)
+	n, portErr := strconv.ParseUint(port, 10, 16)
+	return err == nil && portErr == nil && strconv.FormatUint(n, 10) == port && isHost(host)
 }
 
 func allAddresses(list string) bool {

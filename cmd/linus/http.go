@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"linus/internal/config"
+	"linus/internal/mcptool"
+	"linus/internal/web"
+)
+
+// httpFace is the engine by HTTP, for as long as linus serve runs.
+type httpFace struct {
+	server *web.Server
+	mcp    *mcptool.HTTP
+	served chan struct{}
+	token  string // where clients find the token, for people
+}
+
+// openHTTP listens on HTTP_ADDR; nil when there is none. failed gets the error
+// that ends it before its time.
+func openHTTP(ctx context.Context, c config.Config, e *engine, log *slog.Logger, failed func(error)) (*httpFace, error) {
+	if c.HTTPAddr == "" {
+		return nil, nil
+	}
+	f := &httpFace{served: make(chan struct{}), token: "HTTP_TOKEN"}
+	token := c.HTTPToken.Reveal()
+	if token == "" {
+		f.token = filepath.Join(c.StateDir, "http-token")
+		var err error
+		if token, err = ensureToken(f.token); err != nil {
+			return nil, err
+		}
+	}
+	f.mcp = mcptool.NewHTTP(mcpOptions(c, e, log))
+	var err error
+	f.server, err = web.Listen(ctx, c.HTTPAddr, web.Options{Engine: e, MCP: f.mcp, Token: token, Hosts: c.HTTPNames(), Log: log})
+	if err != nil {
+		if errors.Is(err, syscall.EADDRINUSE) {
+			err = fmt.Errorf("%w; set HTTP_ADDR (or --http) to another port, or to port 0 for any free one", err)
+		}
+		return nil, errors.Join(err, f.mcp.Close(ctx))
+	}
+	go func() {
+		defer close(f.served)
+		if err := f.server.Serve(); err != nil {
+			failed(err)
+		}
+	}()
+	log.Info("HTTP is served", "addr", f.server.Addr())
+	return f, nil
+}
+
+// close ends streams and requests, and what they left running.
+func (f *httpFace) close(ctx context.Context) error {
+	if f == nil {
+		return nil
+	}
+	err := errors.Join(f.server.Close(ctx), f.mcp.Close(ctx))
+	<-f.served
+	return err
+}
+
+// mcpOptions wire the MCP server, whichever way it is reached.
+func mcpOptions(_ config.Config, e mcptool.Engine, log *slog.Logger) mcptool.Options {
+	return mcptool.Options{Engine: e, Version: buildVersion(), Log: log}
+}
+
+// ensureToken answers the token kept in a file, which is made when it is not
+// there. Like a private key, it must be its owner's alone.
+func ensureToken(path string) (string, error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		random := make([]byte, 32)
+		_, _ = rand.Read(random) // never fails
+		token := hex.EncodeToString(random)
+		if err := os.WriteFile(path, []byte(token+"\n"), 0o600); err != nil {
+			return "", fmt.Errorf("keep a token for HTTP clients: %w", err)
+		}
+		return token, nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the token of HTTP clients: %w", err)
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return "", fmt.Errorf("others may read the token in %s (mode %04o); chmod 600 it, or remove it for a new one", path, info.Mode().Perm())
+	}
+	data, err := os.ReadFile(path)
+	token := strings.TrimSpace(string(data))
+	if err == nil && len(token) < 16 {
+		err = errors.New("it has fewer than 16 characters; remove the file for a new one")
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the token in %s: %w", path, err)
+	}
+	return token, nil
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func TestServe_AnswersMCPByHTTPWithTheTokenOfTheStateDirectory(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("LINUS_STATE_DIR", dir)
+	t.Setenv("PROXMOX_HOST", "pve.example")
+	t.Setenv("CALLBACK_PORT", "0")
+	ctx, cancel := context.WithCancel(t.Context())
+	said, stderr := io.Pipe()
+	ended := make(chan int, 1)
+	go func() {
+		code := run(ctx, fakeBackend, []string{"serve", "--http", "127.0.0.1:0"}, strings.NewReader(""), io.Discard, stderr)
+		_ = stderr.Close()
+		ended <- code
+	}()
+	var address string
+	for lines := bufio.NewScanner(said); address == "" && lines.Scan(); {
+		if m := regexp.MustCompile(`MCP at (http://\S+/mcp), for clients with the token in (\S+)`).FindStringSubmatch(lines.Text()); m != nil {
+			address = m[1]
+			if m[2] != filepath.Join(dir, "http-token") {
+				t.Errorf("token in %s", m[2])
+			}
+		}
+	}
+	go io.Copy(io.Discard, said) //nolint:errcheck // the rest of the log
+	token, err := os.ReadFile(filepath.Join(dir, "http-token"))
+	if err != nil || address == "" {
+		t.Fatalf("address %q, token: %v", address, err)
+	}
+	for bearer, want := range map[string]int{strings.TrimSpace(string(token)): 200, "wrong": 401} {
+		body := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, address, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Authorization", "Bearer "+bearer)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if resp.StatusCode != want || want == 200 && !strings.Contains(string(answer), `"serverInfo"`) {
+			t.Errorf("%d %s, want %d", resp.StatusCode, answer, want)
+		}
+	}
+	cancel()
+	if code := <-ended; code != 0 {
+		t.Errorf("exit code %d after the end", code)
+	}
+}
+
+func TestEnsureToken_IsMadeOnceAndItsOwnersAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "http-token")
+	first, err := ensureToken(path)
+	if err != nil || len(first) < 32 {
+		t.Fatalf("ensureToken = %q, %v", first, err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	if again, err := ensureToken(path); err != nil || again != first {
+		t.Errorf("again %q, %v", again, err)
+	}
+	if err := os.Chmod(path, 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ensureToken(path); err == nil || !strings.Contains(err.Error(), "chmod 600") {
+		t.Errorf("readable by others: %v", err)
+	}
+	if err := os.WriteFile(path, []byte("\n"), 0o600); err != nil || os.Chmod(path, 0o600) != nil {
+		t.Fatal(err)
+	}
+	if token, err := ensureToken(path); err == nil {
+		t.Errorf("an empty file is a token: %q", token)
+	}
+}

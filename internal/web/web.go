@@ -1,0 +1,198 @@
+// Package web is the engine by HTTP: the MCP handler it is given, and a job's
+// output and artifacts as plain downloads, all behind one token. It owns routes,
+// authentication and limits, and knows nothing of MCP.
+package web
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"linus/internal/job"
+)
+
+// MaxBody is the most a request may carry, in bytes: a manifest with 64 MiB of
+// files, as base64, and its task.
+const MaxBody = 96 << 20
+
+// Engine is what the downloads come from.
+type Engine interface {
+	// Output answers what a stream has from offset; a negative one counts from the end.
+	Output(ctx context.Context, id, stream string, offset, limit int64) (job.Chunk, error)
+	OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, job.Artifact, error)
+}
+
+// Options of a server. Token must not be empty.
+type Options struct {
+	Engine Engine
+	MCP    http.Handler // Streamable HTTP, served at /mcp
+	Token  string       // what "Authorization: Bearer" must say
+	Hosts  []string     // names this server goes by, beside addresses and localhost
+	Log    *slog.Logger
+}
+
+type api struct{ Options }
+
+// Handler serves the routes. Every answer of ours that is no file is JSON.
+func Handler(o Options) http.Handler {
+	a := &api{o}
+	r := mux.NewRouter().SkipClean(true)
+	r.HandleFunc("/health", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusOK, map[string]string{"status": "ok"})
+	}).Methods(http.MethodGet, http.MethodHead)
+	r.Handle("/mcp", a.authorized(limited(o.MCP)))
+	r.Handle("/jobs/{id}/output", a.authorized(http.HandlerFunc(a.output))).Methods(http.MethodGet, http.MethodHead)
+	r.Handle("/jobs/{id}/artifacts/{path:(?s:.+)}", a.authorized(http.HandlerFunc(a.artifact))).Methods(http.MethodGet, http.MethodHead)
+	r.NotFoundHandler = a.authorized(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fail(w, http.StatusNotFound, "Not found: the routes are /mcp, /jobs/JOB_ID/output, /jobs/JOB_ID/artifacts/PATH and /health")
+	}))
+	r.MethodNotAllowedHandler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Allow", "GET, HEAD")
+		fail(w, http.StatusMethodNotAllowed, "Method not allowed")
+	})
+	return a.sameSite(r)
+}
+
+// sameSite refuses what a web page elsewhere could make a browser send: a
+// request under a foreign host name (DNS rebinding), or from a foreign origin.
+func (a *api) sameSite(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !a.isHost(r.Host) {
+			fail(w, http.StatusForbidden, fmt.Sprintf("Host %q is not this server's; name it in HTTP_HOSTS if it is", r.Host))
+			return
+		}
+		if origin := r.Header.Get("Origin"); origin != "" {
+			u, err := url.Parse(origin)
+			if err != nil || !strings.EqualFold(u.Host, r.Host) {
+				fail(w, http.StatusForbidden, fmt.Sprintf("Origin %q is not this server's", origin))
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// isHost reports whether the Host header names this server: by an address,
+// which no foreign name can turn into, or by a name of its own.
+func (a *api) isHost(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.ToLower(strings.Trim(host, "[]"))
+	if _, err := netip.ParseAddr(host); err == nil {
+		return true
+	}
+	return host == "localhost" || slices.ContainsFunc(a.Hosts, func(h string) bool { return strings.EqualFold(h, host) })
+}
+
+// authorized lets requests with the token pass. Hashes are compared, so that
+// time tells nothing of the length either.
+func (a *api) authorized(next http.Handler) http.Handler {
+	want := sha256.Sum256([]byte(a.Token))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		got := sha256.Sum256([]byte(strings.TrimSpace(token)))
+		if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare(want[:], got[:]) != 1 {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="linus"`)
+			fail(w, http.StatusUnauthorized, "Unauthorized: send Authorization: Bearer and the token of linus serve")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// limited bounds the request's body.
+func limited(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength > MaxBody {
+			fail(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("Payload too large: the limit is %d bytes", MaxBody))
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, MaxBody)
+		next.ServeHTTP(w, r)
+	})
+}
+
+func answer(w http.ResponseWriter, code int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(body) // the client is gone
+}
+
+func fail(w http.ResponseWriter, code int, text string) {
+	answer(w, code, map[string]string{"error": text})
+}
+
+// failed answers an engine's error.
+func (a *api) failed(w http.ResponseWriter, r *http.Request, err error) {
+	var field *job.FieldError
+	switch {
+	case errors.Is(err, job.ErrNotFound), errors.As(err, &field):
+		fail(w, http.StatusNotFound, err.Error())
+	case r.Context().Err() != nil: // the client is gone
+	default:
+		a.Log.Error("download failed", "job_id", mux.Vars(r)["id"], "err", err)
+		fail(w, http.StatusInternalServerError, err.Error())
+	}
+}
+
+// Server is the handler on a port of this machine.
+type Server struct {
+	listener net.Listener
+	http     *http.Server
+	cancel   context.CancelFunc
+}
+
+// Listen takes addr, host:port; port 0 takes a free one. It fails when the port
+// is busy.
+func Listen(ctx context.Context, addr string, o Options) (*Server, error) {
+	var lc net.ListenConfig
+	listener, err := lc.Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", addr, err)
+	}
+	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	return &Server{listener: listener, cancel: cancel, http: &http.Server{
+		Handler:           Handler(o),
+		BaseContext:       func(net.Listener) context.Context { return base },
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		// No WriteTimeout: streams of events stay open.
+		ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
+	}}, nil
+}
+
+// Addr is the address listened on.
+func (s *Server) Addr() string { return s.listener.Addr().String() }
+
+// Serve answers until Close; then it returns nil.
+func (s *Server) Serve() error {
+	if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve HTTP: %w", err)
+	}
+	return nil
+}
+
+// Close ends the open streams, finishes the other requests within ctx, and stops.
+func (s *Server) Close(ctx context.Context) error {
+	s.cancel()
+	if err := s.http.Shutdown(ctx); err != nil {
+		return errors.Join(err, s.http.Close())
+	}
+	return nil
+}

@@ -1,0 +1,281 @@
+package web_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"linus/internal/job"
+	"linus/internal/web"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	token = "a-token-of-some-length"
+	id    = "0197a1b2-0000-7000-8000-000000000001"
+)
+
+var log = slog.New(slog.DiscardHandler)
+
+// engine knows one job with outputs and artifacts.
+type engine struct {
+	outputs   map[string]string
+	artifacts map[string]string
+	complete  bool
+}
+
+func (e *engine) Output(_ context.Context, job0, stream string, offset, limit int64) (job.Chunk, error) {
+	if job0 != id {
+		return job.Chunk{}, job.ErrNotFound
+	}
+	all := e.outputs[stream]
+	if offset < 0 {
+		offset = max(0, int64(len(all))+offset)
+	}
+	begin := min(offset, int64(len(all)))
+	data := all[begin:min(begin+limit, int64(len(all)))]
+	next := offset + int64(len(data))
+	return job.Chunk{Data: []byte(data), Offset: offset, Next: next, Complete: e.complete && next >= int64(len(all))}, nil
+}
+
+func (e *engine) OpenArtifact(_ context.Context, job0, path string) (io.ReadCloser, job.Artifact, error) {
+	content, ok := e.artifacts[path]
+	switch {
+	case job0 != id:
+		return nil, job.Artifact{}, job.ErrNotFound
+	case path == "broken":
+		return nil, job.Artifact{}, errors.New("disk on fire")
+	case !ok:
+		return nil, job.Artifact{}, &job.FieldError{Field: "path", Problem: "no such artifact"}
+	}
+	return io.NopCloser(strings.NewReader(content)), job.Artifact{Path: path, Size: int64(len(content)), SHA256: "abc"}, nil
+}
+
+// echo stands for the MCP handler: it answers the length of the body.
+var echo = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	n, err := io.Copy(io.Discard, r.Body)
+	if err != nil {
+		http.Error(w, "too large", http.StatusRequestEntityTooLarge)
+		return
+	}
+	_, _ = fmt.Fprintf(w, "mcp %d", n)
+})
+
+func request(t *testing.T, h http.Handler, method, target string, change func(*http.Request)) *httptest.ResponseRecorder {
+	t.Helper()
+	r := httptest.NewRequest(method, target, nil)
+	r.Host = "127.0.0.1:8766"
+	r.Header.Set("Authorization", "Bearer "+token)
+	if change != nil {
+		change(r)
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+func body(t *testing.T, resp *http.Response) string {
+	t.Helper()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func TestHandler_LetsOnlyOurOwnIn(t *testing.T) {
+	h := web.Handler(web.Options{Engine: &engine{}, MCP: echo, Token: token, Hosts: []string{"linus.example"}, Log: log})
+	header := func(name, value string) func(*http.Request) {
+		return func(r *http.Request) { r.Header.Set(name, value) }
+	}
+	host := func(name string) func(*http.Request) { return func(r *http.Request) { r.Host = name } }
+	tests := []struct {
+		name   string
+		target string
+		change func(*http.Request)
+		want   int
+	}{
+		{"token", "/mcp", nil, 200},
+		{"scheme in another case", "/mcp", header("Authorization", "bearer "+token), 200},
+		{"no token", "/mcp", header("Authorization", ""), 401},
+		{"empty token", "/mcp", header("Authorization", "Bearer "), 401},
+		{"wrong token", "/mcp", header("Authorization", "Bearer "+token+"x"), 401},
+		{"beginning of the token", "/mcp", header("Authorization", "Bearer "+token[:5]), 401},
+		{"other scheme", "/mcp", header("Authorization", "Basic "+token), 401},
+		{"token in the query only", "/mcp?token=" + token, header("Authorization", ""), 401},
+		{"output without token", "/jobs/" + id + "/output", header("Authorization", ""), 401},
+		{"artifact without token", "/jobs/" + id + "/artifacts/a", header("Authorization", ""), 401},
+		{"unknown route without token", "/nothing", header("Authorization", ""), 401},
+		{"unknown route", "/nothing", nil, 404},
+		{"health needs no token", "/health", header("Authorization", ""), 200},
+		{"localhost", "/mcp", host("localhost:8766"), 200},
+		{"IPv6", "/mcp", host("[::1]:8766"), 200},
+		{"address without port", "/mcp", host("10.0.0.5"), 200},
+		{"name of ours", "/mcp", host("Linus.Example:8766"), 200},
+		{"foreign name", "/mcp", host("evil.example:8766"), 403},
+		{"foreign name, health", "/health", host("evil.example"), 403},
+		{"no host", "/mcp", host(""), 403},
+		{"own origin", "/mcp", header("Origin", "http://127.0.0.1:8766"), 200},
+		{"foreign origin", "/mcp", header("Origin", "https://evil.example"), 403},
+		{"own host, other port", "/mcp", header("Origin", "http://127.0.0.1:9999"), 403},
+		{"no origin of a file", "/mcp", header("Origin", "null"), 403},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			resp := request(t, h, http.MethodGet, tt.target, tt.change)
+			if text := resp.Body.String(); resp.Code != tt.want {
+				t.Errorf("%d %s, want %d", resp.Code, text, tt.want)
+			} else if tt.want >= 400 && !json.Valid([]byte(text)) {
+				t.Errorf("%s is not JSON", text)
+			}
+			if (tt.want == 401) != (resp.Header().Get("WWW-Authenticate") != "") {
+				t.Error("WWW-Authenticate is for 401")
+			}
+		})
+	}
+}
+
+func TestHandler_BoundsTheBody(t *testing.T) {
+	h := web.Handler(web.Options{Engine: &engine{}, MCP: echo, Token: token, Log: log})
+	for _, known := range []bool{true, false} {
+		resp := request(t, h, http.MethodPost, "/mcp", func(r *http.Request) {
+			r.Body = io.NopCloser(io.LimitReader(zeros{}, web.MaxBody+1))
+			if r.ContentLength = -1; known {
+				r.ContentLength = web.MaxBody + 1
+			}
+		})
+		if resp.Code != http.StatusRequestEntityTooLarge {
+			t.Errorf("length known %v: %d %s", known, resp.Code, resp.Body)
+		}
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+func TestOutput_IsTheBytesFromTheOffsetAsked(t *testing.T) {
+	large := strings.Repeat("0123456789\xff", 300_000)
+	tests := []struct {
+		name, query, want string
+		code              int
+		next, complete    string
+	}{
+		{"all", "", large, 200, "3300000", "true"},
+		{"from an offset", "?offset=3299998", large[3299998:], 200, "3300000", "true"},
+		{"the end", "?offset=-4", large[3299996:], 200, "3300000", "true"},
+		{"a part", "?offset=5&limit=7", large[5:12], 200, "12", "false"},
+		{"the last part", "?offset=3299990&limit=10", large[3299990:], 200, "3300000", "true"},
+		{"beyond", "?offset=4000000", "", 200, "4000000", "true"},
+		{"other stream", "?stream=stderr", "oh", 200, "2", "true"},
+		{"unknown stream", "?stream=stdin", "", 400, "", ""},
+		{"offset is no number", "?offset=x", "", 400, "", ""},
+		{"limit is negative", "?limit=-1", "", 400, "", ""},
+	}
+	h := web.Handler(web.Options{Engine: &engine{outputs: map[string]string{"stdout": large, "stderr": "oh"}, complete: true}, MCP: echo, Token: token, Log: log})
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			resp := request(t, h, http.MethodGet, "/jobs/"+id+"/output"+tt.query, nil)
+			text, h := resp.Body.String(), resp.Header()
+			if resp.Code != tt.code || h.Get("Linus-Next-Offset") != tt.next || h.Get("Linus-Complete") != tt.complete {
+				t.Errorf("%d, next %q, complete %q", resp.Code, h.Get("Linus-Next-Offset"), h.Get("Linus-Complete"))
+			}
+			if tt.code == 200 && text != tt.want {
+				t.Errorf("%d bytes, want %d", len(text), len(tt.want))
+			}
+		})
+	}
+}
+
+func TestArtifact_IsTheFileWhateverItsName(t *testing.T) {
+	artifacts := map[string]string{
+		"dist/app": "binary\x00\xff", "a b/ü?#%.txt": "x", "new\nline": "y", "page.html": "<script>", "broken": "",
+	}
+	server := httptest.NewServer(web.Handler(web.Options{Engine: &engine{artifacts: artifacts}, MCP: echo, Token: token, Log: log}))
+	defer server.Close()
+	get := func(path string) (int, http.Header, string) {
+		req, err := http.NewRequest(http.MethodGet, server.URL+"/jobs/"+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+		resp, err := server.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		return resp.StatusCode, resp.Header, body(t, resp)
+	}
+	for path, escaped := range map[string]string{
+		"dist/app": "dist/app", "a b/ü?#%.txt": "a%20b/%C3%BC%3F%23%25.txt", "new\nline": "new%0Aline", "page.html": "page.html",
+	} {
+		code, h, text := get(id + "/artifacts/" + escaped)
+		if code != 200 || text != artifacts[path] || h.Get("ETag") != `"abc"` {
+			t.Errorf("%q: %d %q", path, code, text)
+		}
+		if h.Get("Content-Type") != "application/octet-stream" || !strings.HasPrefix(h.Get("Content-Disposition"), "attachment") || h.Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%q could be shown as a page: %v", path, h)
+		}
+	}
+	for path, code := range map[string]int{
+		id + "/artifacts/none": 404, "other/artifacts/dist/app": 404, id + "/artifacts/../../x": 404, id + "/artifacts/": 404, id + "/artifacts/broken": 500,
+	} {
+		if got, _, text := get(path); got != code || !json.Valid([]byte(text)) {
+			t.Errorf("%s: %d %s", path, got, text)
+		}
+	}
+}
+
+func TestServer_CloseEndsOpenStreams(t *testing.T) {
+	started := make(chan struct{})
+	stream := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+		close(started)
+		<-r.Context().Done()
+	})
+	s, err := web.Listen(t.Context(), "127.0.0.1:0", web.Options{Engine: &engine{}, MCP: stream, Token: token, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := web.Listen(t.Context(), s.Addr(), web.Options{Log: log}); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("a second server on %s: %v", s.Addr(), err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve() }()
+	req, err := http.NewRequest(http.MethodPost, "http://"+s.Addr()+"/mcp", bytes.NewReader(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	client := &http.Client{Transport: &http.Transport{}}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	<-started
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := s.Close(ctx); err != nil {
+		t.Errorf("Close = %v with a stream open", err)
+	}
+	if err := <-served; err != nil {
+		t.Errorf("Serve = %v after Close", err)
+	}
+	_ = body(t, resp)
+	client.CloseIdleConnections()
+}
