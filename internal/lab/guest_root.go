@@ -205,8 +205,13 @@ func (c guestConfig) populateDisk() error {
 		}
 		for _, entry := range entries {
 			name := dir + "/" + entry.Name()
-			if _, ours := links[name]; !ours && !slices.Contains(ownSettings, name) {
-				links[name] = hostRoot + "/" + name
+			if _, ours := links[name]; ours || slices.Contains(ownSettings, name) {
+				continue
+			}
+			links[name] = hostRoot + "/" + name
+			// A link means the same from here: etc/os-release leads to usr/lib.
+			if target, err := os.Readlink("/" + name); err == nil {
+				links[name] = target
 			}
 		}
 	}

@@ -306,6 +306,9 @@ func TestProcess_SessionsAreLikeOpenSSH(t *testing.T) {
 func TestProcess_RebootKeepsFilesAndEndsProcesses(t *testing.T) {
 	l := newLab(t)
 	client := l.boot(t, 100)
+	if got := remote(t, client, ". /etc/os-release; echo ${ID:-unknown}"); got == "unknown" {
+		t.Error("the guest does not know its system")
+	}
 	before := remote(t, client, "touch /opt/kept /run/gone /tmp/gone; (sleep 1000 </dev/null >/dev/null 2>&1 &) ; cat /proc/sys/kernel/random/boot_id")
 	l.must(t, "qm guest exec 100 --synchronous 0 -- reboot")
 	deadline := time.Now().Add(10 * time.Second)

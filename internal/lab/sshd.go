@@ -129,7 +129,8 @@ func (s *State) sshdConfig(login string, pam bool) string {
 			sshdQuote("PVELAB_DIR=" + s.Dir), sshdQuote(sessionVariable + "=" + s.Dir),
 			// Where our scripts look for what a Proxmox host has in fixed places.
 			sshdQuote("LINUS_HOST_DIR=" + filepath.Join(s.homeDir(), "linus")), sshdQuote("LINUS_LOCK_DIR=" + s.path("locks")), sshdQuote("LINUS_PVE_DIR=" + s.path("etc", "pve")),
-			// The guests have no way to package servers.
+			// Guests cannot install packages: their programs are the machine's, or no
+			// server is in reach.
 			"VM_BOOTSTRAP=none",
 		}, " "),
 		"Subsystem sftp internal-sftp -d " + sshdExpanded(s.homeDir()),
