@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"linus/internal/job"
+	"linus/internal/secret"
 )
 
 // Options of an Executor. Store, Provider, Guest, Owner and CallbackURL are
@@ -31,9 +32,9 @@ type Options struct {
 	// CallbackAddr is where callbacks are listened for, "host:port" for this
 	// machine itself: the end of tunnels from VMs. Nil: no tunnels.
 	CallbackAddr func() string
-	// Secrets answers the values of named secrets, or an error that names one
-	// that cannot be had; it is ErrNoSecret where nobody has it. Nil: there are none.
-	Secrets func(names []string) (map[string]string, error)
+	// Secrets answers the values of named secrets. Errors are *secret.Error. Nil:
+	// there are none.
+	Secrets func(names []string) ([]secret.Value, error)
 	// Admit says whether a client may have one more job, given the manifests of
 	// what it has already: jobs that have not ended, VMs that are kept. Nil: yes.
 	Admit func(has []job.Manifest, kind job.Kind, next job.Manifest) error

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,20 +28,42 @@ type rig struct {
 	t     *testing.T
 	fake  *providertest.Fake
 	store *store.Store
+	dir   string // the store's
+	log   *logBuffer
 	opts  executor.Options
+}
+
+// logBuffer keeps what an engine logs.
+type logBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }
 
 func newRig(t *testing.T, maxJobs int) *rig {
 	t.Helper()
 	t.Parallel()
-	s, err := store.Open(context.Background(), store.Options{Dir: t.TempDir(), MaxOutput: maxOutput})
+	dir, log := t.TempDir(), &logBuffer{}
+	s, err := store.Open(context.Background(), store.Options{Dir: dir, MaxOutput: maxOutput})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
 	fake := providertest.NewFake()
-	r := &rig{t: t, fake: fake, store: s, opts: executor.Options{
-		Store: s, Provider: fake, Guest: fake, Log: slog.New(slog.DiscardHandler), Owner: "5a17c0de-0000-4000-8000-000000000001",
+	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	r := &rig{t: t, fake: fake, store: s, dir: dir, log: log, opts: executor.Options{
+		Store: s, Provider: fake, Guest: fake, Log: logger, Owner: "5a17c0de-0000-4000-8000-000000000001",
 		CallbackURL: func(context.Context) (string, error) { return "http://192.0.2.1:8765", nil },
 		Defaults:    job.Defaults{VMTemplate: providertest.FakeTemplate, Timeout: 3600, CPU: 2, Memory: "2G", Disk: "10G"},
 		MaxJobs:     maxJobs, MaxOutput: maxOutput, CleanupInterval: 20 * time.Millisecond, CollectPatience: 2 * time.Second,

@@ -3,8 +3,8 @@ package executor
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
+	"strings"
 
 	"linus/internal/job"
 	"linus/internal/secret"
@@ -13,31 +13,27 @@ import (
 // claudeKey is the secret a claude job gets without naming it, where there is one.
 const claudeKey = "ANTHROPIC_API_KEY"
 
-// ErrNoSecret is what the error of Options.Secrets is when nobody has a secret.
-var ErrNoSecret = errors.New("unknown secret")
-
-// secrets answers the values of the secrets a job is to have.
-func (e *Executor) secrets(m job.Manifest) (map[string]string, error) {
-	if e.Secrets == nil && len(m.Secrets) > 0 {
-		return nil, &job.FieldError{Field: "manifest.secrets", Problem: "unknown secret " + m.Secrets[0], Remedy: "configure the secret on the server, or remove it"}
+// secrets answers the secrets a job is to have.
+func (e *Executor) secrets(m job.Manifest) ([]secret.Value, error) {
+	resolve := e.Secrets
+	if resolve == nil {
+		resolve = secret.New(secret.Options{}).Resolve
 	}
-	values := map[string]string{}
-	if len(m.Secrets) > 0 {
-		named, err := e.Secrets(m.Secrets)
-		if err != nil {
-			return nil, err
-		}
-		maps.Copy(values, named)
+	values, err := resolve(m.Secrets)
+	var fault *secret.Error
+	if errors.As(err, &fault) {
+		problem := strings.TrimSuffix(fault.Error(), "; "+fault.Remedy)
+		return nil, &job.FieldError{Field: "manifest.secrets", Problem: problem, Remedy: fault.Remedy}
 	}
 	_, given := m.Env[claudeKey]
-	if m.AgentType == job.AgentClaude && !given && values[claudeKey] == "" && e.Secrets != nil {
-		key, err := e.Secrets([]string{claudeKey})
-		if err != nil && !errors.Is(err, ErrNoSecret) {
-			return nil, err
-		}
-		maps.Copy(values, key)
+	if err != nil || m.AgentType != job.AgentClaude || given || slices.Contains(m.Secrets, claudeKey) {
+		return values, err
 	}
-	return values, nil
+	key, err := resolve([]string{claudeKey})
+	if errors.As(err, &fault) && fault.Unknown {
+		return values, nil
+	}
+	return append(values, key...), err
 }
 
 // hasSecrets reports whether a job of this manifest may have secrets.
@@ -64,12 +60,8 @@ func (e *Executor) forms(j job.Job) ([][]byte, error) {
 
 // conceal keeps in mind, while somebody works on the job, what must not be seen
 // of these values.
-func (e *Executor) conceal(id string, values map[string]string) [][]byte {
-	var list []secret.Value
-	for _, name := range slices.Sorted(maps.Keys(values)) {
-		list = append(list, secret.NewValue(name, values[name]))
-	}
-	forms := secret.Forms(list)
+func (e *Executor) conceal(id string, values []secret.Value) [][]byte {
+	forms := secret.Forms(values)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.live[id] != nil {

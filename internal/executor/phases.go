@@ -296,9 +296,12 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 	}
 	e.conceal(r.id, secrets)
 	payload := Payload{
-		Secrets:  secrets,
+		Secrets:  map[string]string{},
 		Manifest: manifest, CallbackURL: url, Token: token,
 		HeartbeatInterval: int(e.HeartbeatInterval / time.Second), MaxOutput: e.MaxOutput,
+	}
+	for _, s := range secrets {
+		payload.Secrets[s.Name] = string(s.Reveal())
 	}
 	return e.reach(ctx, func() error { return e.Guest.Push(ctx, j, payload) })
 }

@@ -61,6 +61,11 @@ type Error struct {
 	Name    string
 	Problem string
 	Remedy  string
+	Unknown bool // nobody has it
+}
+
+func fault(name, problem, remedy string) error {
+	return &Error{Name: name, Problem: problem, Remedy: remedy}
 }
 
 func (e *Error) Error() string {
@@ -121,7 +126,7 @@ func (s *Source) Check() error {
 
 func (s *Source) find(name string, file []Value) (Value, error) {
 	if !nameText.MatchString(name) {
-		return Value{}, &Error{name, "is not a name", "use letters, digits and _, not starting with a digit"}
+		return Value{}, fault(name, "is not a name", "use letters, digits and _, not starting with a digit")
 	}
 	for _, v := range append(append([]Value{}, s.o.Environment...), file...) {
 		if v.Name == name {
@@ -137,10 +142,10 @@ func (s *Source) find(name string, file []Value) (Value, error) {
 			return v, check(v)
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
-			return Value{}, &Error{name, "cannot be read: " + err.Error(), "make the credential readable for linus"}
+			return Value{}, fault(name, "cannot be read: "+err.Error(), "make the credential readable for linus")
 		}
 	}
-	return Value{}, &Error{name, "is not known: looked " + s.places(name), "configure it on the server, or leave it out of the manifest"}
+	return Value{}, &Error{Name: name, Unknown: true, Problem: "is not known: looked " + s.places(name), Remedy: "configure it on the server, or leave it out of the manifest"}
 }
 
 // places says where name was looked for.
@@ -161,15 +166,15 @@ func (s *Source) places(name string) string {
 func check(v Value) error {
 	switch {
 	case !nameText.MatchString(v.Name):
-		return &Error{v.Name, "is not a name", "use letters, digits and _, not starting with a digit"}
+		return fault(v.Name, "is not a name", "use letters, digits and _, not starting with a digit")
 	case len(v.value) < MinValue:
-		return &Error{v.Name, fmt.Sprintf("is shorter than %d bytes and could not be masked in output", MinValue), "give a longer value, or use the manifest's env"}
+		return fault(v.Name, fmt.Sprintf("is shorter than %d bytes and could not be masked in output", MinValue), "give a longer value, or use the manifest's env")
 	case len(v.value) > MaxValue:
-		return &Error{v.Name, fmt.Sprintf("is longer than %d bytes and does not fit into an environment variable", MaxValue), "keep large secrets elsewhere, and the key to them here"}
+		return fault(v.Name, fmt.Sprintf("is longer than %d bytes and does not fit into an environment variable", MaxValue), "keep large secrets elsewhere, and the key to them here")
 	case bytes.IndexByte(v.value, 0) >= 0:
-		return &Error{v.Name, "has a NUL byte, which no environment variable can hold", "encode it, for example as base64"}
+		return fault(v.Name, "has a NUL byte, which no environment variable can hold", "encode it, for example as base64")
 	case len(bytes.TrimSpace(v.value)) == 0:
-		return &Error{v.Name, "is blank", "give a value"}
+		return fault(v.Name, "is blank", "give a value")
 	}
 	return nil
 }
@@ -181,10 +186,10 @@ func (s *Source) readFile() ([]Value, error) {
 	}
 	data, err := readBounded(s.o.File, func(info fs.FileInfo) error {
 		if info.Mode().Perm()&0o077 != 0 {
-			return &Error{"", fmt.Sprintf("secrets file %s has mode %04o: others can read or change it", s.o.File, info.Mode().Perm()), "chmod 600 " + s.o.File}
+			return fault("", fmt.Sprintf("secrets file %s has mode %04o: others can read or change it", s.o.File, info.Mode().Perm()), "chmod 600 "+s.o.File)
 		}
 		if stat, ok := info.Sys().(*syscall.Stat_t); ok && int(stat.Uid) != os.Geteuid() {
-			return &Error{"", fmt.Sprintf("secrets file %s belongs to user %d, linus runs as user %d", s.o.File, stat.Uid, os.Geteuid()), fmt.Sprintf("chown %d %s", os.Geteuid(), s.o.File)}
+			return fault("", fmt.Sprintf("secrets file %s belongs to user %d, linus runs as user %d", s.o.File, stat.Uid, os.Geteuid()), fmt.Sprintf("chown %d %s", os.Geteuid(), s.o.File))
 		}
 		return nil
 	})
@@ -193,11 +198,11 @@ func (s *Source) readFile() ([]Value, error) {
 	case errors.As(err, &refused):
 		return nil, err
 	case err != nil:
-		return nil, &Error{"", "secrets file: " + err.Error(), "give its path in LINUS_SECRETS_FILE, or unset that"}
+		return nil, fault("", "secrets file: "+err.Error(), "give its path in LINUS_SECRETS_FILE, or unset that")
 	}
 	values, err := ParseFile(data)
 	if err != nil {
-		return nil, &Error{"", "secrets file " + s.o.File + ": " + err.Error(), `write NAME=value, NAME='value' or NAME="value"`}
+		return nil, fault("", "secrets file "+s.o.File+": "+err.Error(), `write NAME=value, NAME='value' or NAME="value"`)
 	}
 	return values, nil
 }

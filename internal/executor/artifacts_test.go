@@ -1,0 +1,228 @@
+package executor_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/providertest"
+)
+
+// artifacts answers what a job's artifacts are, by path, and its warnings.
+func (r *rig) artifacts(id string) (files map[string]string, warnings string) {
+	r.t.Helper()
+	j, err := r.Job(context.Background(), id)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	files = map[string]string{}
+	for _, a := range j.Artifacts {
+		f, about, err := r.OpenArtifact(context.Background(), id, a.Path)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		data, err := io.ReadAll(f)
+		if err := errors.Join(err, f.Close()); err != nil || about != a || int64(len(data)) != a.Size {
+			r.t.Errorf("%s: %d bytes, %+v, %v", a.Path, len(data), about, err)
+		}
+		files[a.Path] = string(data)
+	}
+	events, err := r.store.Events(context.Background(), id, 0)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, event := range events {
+		if event.Kind == job.EventWarning {
+			warnings += event.Text + "\n"
+		}
+	}
+	return files, warnings
+}
+
+func wanting(patterns ...string) func(*job.Manifest) {
+	return func(m *job.Manifest) { m.Artifacts = patterns }
+}
+
+func TestArtifacts_AreKeptOnSuccessAndFailure(t *testing.T) {
+	big := string(counted(2<<20 + 11))
+	for exit, name := range []string{"success", "failure"} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, 1)
+			r.behave(providertest.Behaviour{Task: task(providertest.Task{
+				ExitCode: exit, Artifacts: map[string][]byte{"dist/a b\n.txt": []byte("text"), "empty": nil, "big": []byte(big)},
+			})}, true)
+			id := r.submit(wanting("**"))
+			r.until(id, func(j job.Job) bool { return j.Status.Terminal() })
+			files, warnings := r.artifacts(id)
+			if len(files) != 3 || files["dist/a b\n.txt"] != "text" || files["big"] != big || warnings != "" {
+				t.Errorf("%d files, warnings %q", len(files), warnings)
+			}
+			r.wait(id)
+			_, _, err := r.OpenArtifact(t.Context(), id, "other")
+			refusal(t, err, `no artifact "other"`)
+			if n, err := r.Cleanup(t.Context(), 0); n != 1 || err != nil {
+				t.Errorf("%d jobs cleaned up, %v", n, err)
+			}
+			if _, err := r.store.OpenArtifact(t.Context(), id, "big"); !errors.Is(err, job.ErrNotFound) {
+				t.Errorf("after the clean-up: %v", err)
+			}
+		})
+	}
+}
+
+func TestArtifacts_AreNotLookedForWhereNobodyWaits(t *testing.T) {
+	r := newRig(t, 3)
+	do, _ := hold(t, providertest.Task{Artifacts: map[string][]byte{"a": []byte("x")}})
+	r.behave(providertest.Behaviour{Task: do}, false)
+	none, cancelled, killed := r.submit(), r.submit(wanting("a")), r.submit(wanting("a"))
+	for _, id := range []string{none, cancelled, killed} {
+		r.until(id, func(j job.Job) bool { return j.Status == job.Running })
+	}
+	if err := r.Cancel(t.Context(), cancelled); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{none, killed} {
+		if _, err := r.Kill(t.Context(), id, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for id, want := range map[string]int{none: 0, cancelled: 0, killed: 1} {
+		if j := r.wait(id); len(j.Artifacts) != want {
+			t.Errorf("%s: artifacts %v", j.Outcome.Reason, j.Artifacts)
+		}
+	}
+}
+
+// vmFiles is a guest whose files are other than it says.
+type vmFiles struct {
+	executor.Guest
+
+	found []executor.FoundArtifact
+	read  func(source string, offset, limit int64) ([]byte, error)
+	reads atomic.Int32
+}
+
+func (v *vmFiles) Artifacts(context.Context, job.Job, executor.ArtifactLimits) ([]executor.FoundArtifact, []string, error) {
+	return v.found, []string{"dist/link: a symlink leads outside"}, nil
+}
+
+func (v *vmFiles) ReadArtifact(_ context.Context, _ job.Job, source string, offset, limit int64) ([]byte, error) {
+	v.reads.Add(1)
+	return v.read(source, offset, limit)
+}
+
+// file is one that a VM says it has, with what.
+func file(path string, data []byte) executor.FoundArtifact {
+	return executor.FoundArtifact{
+		Artifact: job.Artifact{Path: path, Size: int64(len(data)), Mode: "0644", SHA256: sum(data)}, Source: "/srv/" + path,
+	}
+}
+
+func (r *rig) inVM(v *vmFiles, limits executor.ArtifactLimits) {
+	r.t.Helper()
+	r.stop()
+	v.Guest, r.opts.Guest, r.opts.Artifacts = r.fake, v, limits
+	r.restart()
+	r.behave(providertest.Behaviour{}, true)
+}
+
+func TestArtifacts_OfAVMThatIsNotToBeBelieved(t *testing.T) {
+	r := newRig(t, 1)
+	lie := file("lie", []byte("what it says"))
+	v := &vmFiles{
+		found: []executor.FoundArtifact{
+			file("good", []byte("good")), file("good", []byte("twice")), lie, file("short", []byte("longer than it is")),
+			file("good/under-a-file", []byte("x")), file("../escape", []byte("x")), file("/abs", []byte("x")),
+			file("huge", bytes.Repeat([]byte("x"), 101)), file("second", []byte("second")), file("third", []byte("third")),
+		},
+		read: func(source string, offset, limit int64) ([]byte, error) {
+			name := source[strings.LastIndexByte(source, '/')+1:]
+			data := map[string]string{"good": "good", "lie": "what it is..", "short": "short", "second": "second", "third": "third"}[name]
+			return []byte(data)[min(offset, int64(len(data))):min(offset+limit, int64(len(data)))], nil
+		},
+	}
+	r.inVM(v, executor.ArtifactLimits{Files: 2, Each: 100, All: 1000})
+	id := r.submit(wanting("**"))
+	if j := r.wait(id); j.Status != job.Success {
+		t.Fatalf("the job is %s: %+v", j.Status, j.Outcome)
+	}
+	files, warnings := r.artifacts(id)
+	if len(files) != 2 || files["good"] != "good" || files["second"] != "second" {
+		t.Errorf("files %v", files)
+	}
+	for _, says := range []string{"dist/link: a symlink leads outside", "lie: it was changed", "short: it was changed", "good/under-a-file: ", "../escape: ", "/abs: ", "huge: beyond", "third: beyond"} {
+		if !strings.Contains(warnings, "no artifact: "+says) {
+			t.Errorf("no warning says %q:\n%s", says, warnings)
+		}
+	}
+	if _, err := r.store.OpenArtifact(t.Context(), id, "lie"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what was kept of a lie: %v", err)
+	}
+}
+
+func TestArtifacts_DamagedOnceAreReadAgain(t *testing.T) {
+	r := newRig(t, 1)
+	data := counted(100)
+	v := &vmFiles{found: []executor.FoundArtifact{file("a", data)}}
+	v.read = func(string, int64, int64) ([]byte, error) {
+		if v.reads.Load() == 1 {
+			return bytes.ToUpper(append([]byte("x"), data[1:]...)), nil
+		}
+		return data, nil
+	}
+	r.inVM(v, executor.ArtifactLimits{})
+	id := r.submit(wanting("a"))
+	r.wait(id)
+	if files, warnings := r.artifacts(id); files["a"] != string(data) {
+		t.Errorf("files %v, warnings %q", files, warnings)
+	}
+}
+
+func TestArtifacts_GoOnAfterARestart(t *testing.T) {
+	r := newRig(t, 1)
+	first, second := counted(3<<20), counted(100)
+	gate := make(chan struct{})
+	stuck := make(chan struct{})
+	v := &vmFiles{found: []executor.FoundArtifact{file("first", first), file("second", second)}}
+	v.read = func(source string, offset, limit int64) ([]byte, error) {
+		if strings.HasSuffix(source, "second") {
+			return second, nil
+		}
+		if v.reads.Load() == 3 { // the engine stops before the last third
+			close(stuck)
+			<-gate
+			return nil, errUnreachable
+		}
+		return first[offset:min(offset+limit, int64(len(first)))], nil
+	}
+	r.inVM(v, executor.ArtifactLimits{})
+	id := r.submit(wanting("**"))
+	<-stuck
+	if j, err := r.Job(t.Context(), id); err != nil || j.Status.Terminal() {
+		t.Errorf("terminal before its artifacts are kept: %+v, %v", j, err)
+	}
+	go close(gate)
+	r.stop()
+	r.restart()
+	r.wait(id)
+	if files, warnings := r.artifacts(id); files["first"] != string(first) || files["second"] != string(second) || strings.Contains(warnings, "first") {
+		t.Errorf("%d and %d bytes, warnings %q", len(files["first"]), len(files["second"]), warnings)
+	}
+	if n := v.reads.Load(); n != 5 {
+		t.Errorf("%d reads, want 5: two thirds and a failure, the last third, the second file", n)
+	}
+}
+
+func sum(data []byte) string {
+	s := sha256.Sum256(data)
+	return hex.EncodeToString(s[:])
+}

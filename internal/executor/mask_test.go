@@ -1,0 +1,250 @@
+package executor_test
+
+import (
+	"bytes"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/providertest"
+	"linus/internal/secret"
+)
+
+const planted = "S3cret-of-the-Test"
+
+// source knows secrets by name, and can forget them.
+type source struct {
+	mu     sync.Mutex
+	values map[string]string
+}
+
+func (s *source) resolve(names []string) ([]secret.Value, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var o secret.Options
+	for name, value := range s.values {
+		o.Environment = append(o.Environment, secret.NewValue(name, value))
+	}
+	return secret.New(o).Resolve(names)
+}
+
+func (s *source) set(values map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.values = values
+}
+
+// withSecrets is a rig whose engine knows secrets; nothing of planted may be in
+// its store at the end of the test.
+func withSecrets(t *testing.T, maxJobs int, values map[string]string) (*rig, *source) {
+	t.Helper()
+	r := newRig(t, maxJobs)
+	s := &source{values: values}
+	r.stop()
+	r.opts.Secrets = s.resolve
+	r.restart()
+	t.Cleanup(func() { notIn(t, r.dir, planted) })
+	return r, s
+}
+
+// notIn fails when a file below dir has the text in it.
+func notIn(t *testing.T, dir, text string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if bytes.Contains(data, []byte(text)) {
+			t.Errorf("the secret is in %s", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func naming(names ...string) func(*job.Manifest) {
+	return func(m *job.Manifest) { m.Secrets = names }
+}
+
+var stars = strings.Repeat("*", len(planted))
+
+func TestSecrets_AreDeliveredAndNotKept(t *testing.T) {
+	r, _ := withSecrets(t, 1, map[string]string{"KEY": planted})
+	var got map[string]string
+	long := bytes.Repeat([]byte("0123456 "+planted+" 789\n"), maxOutput/8)
+	r.behave(providertest.Behaviour{Task: func(p executor.Payload) providertest.Task {
+		got = p.Secrets
+		return providertest.Task{Stdout: long, Stderr: []byte("fatal: " + planted), ExitCode: 1}
+	}}, true)
+	id := r.submit(naming("KEY"))
+	r.wait(id)
+	if got["KEY"] != planted {
+		t.Errorf("the task got %v", got)
+	}
+	result, err := r.Result(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := bytes.ReplaceAll(long, []byte(planted), []byte(stars))
+	half := maxOutput / 2
+	if !bytes.HasPrefix(result.Stdout, want[:half]) || !bytes.HasSuffix(result.Stdout, want[len(want)-half:]) {
+		t.Errorf("head and tail differ: %q ... %q", result.Stdout[:60], result.Stdout[len(result.Stdout)-60:])
+	}
+	if string(result.Stderr) != "fatal: "+stars {
+		t.Errorf("stderr %q", result.Stderr)
+	}
+}
+
+func TestSecrets_UnknownOnesAreRefused(t *testing.T) {
+	r, _ := withSecrets(t, 1, map[string]string{"KEY": planted, "SHORT": "abc"})
+	for name, says := range map[string]string{"OTHER": `"OTHER" is not known`, "SHORT": "shorter than 4 bytes"} {
+		_, err := r.Submit(t.Context(), job.Submission{Manifest: job.Manifest{Task: "x", AgentType: job.AgentScript, Secrets: []string{name}}})
+		refusal(t, err, says)
+	}
+}
+
+func TestSecrets_ClaudeGetsItsKey(t *testing.T) {
+	tests := []struct {
+		name  string
+		has   map[string]string
+		agent job.AgentType
+		env   map[string]string
+		want  []string
+	}{
+		{"by itself", map[string]string{"ANTHROPIC_API_KEY": planted}, job.AgentClaude, nil, []string{"ANTHROPIC_API_KEY"}},
+		{"not where its env has one", map[string]string{"ANTHROPIC_API_KEY": planted}, job.AgentClaude, map[string]string{"ANTHROPIC_API_KEY": "other"}, nil},
+		{"not where nobody has one", map[string]string{"KEY": planted}, job.AgentClaude, nil, nil},
+		{"and nobody else does", map[string]string{"ANTHROPIC_API_KEY": planted}, job.AgentScript, nil, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r, _ := withSecrets(t, 1, tt.has)
+			var got []string
+			r.behave(providertest.Behaviour{Task: func(p executor.Payload) providertest.Task {
+				got = slices.Sorted(maps.Keys(p.Secrets))
+				return providertest.Task{}
+			}}, true)
+			r.wait(r.submit(func(m *job.Manifest) { m.AgentType, m.Env = tt.agent, tt.env }))
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("secrets %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// However a runner cuts what it sends, and wherever it is gone on from over SSH,
+// nothing of the secret is held, and everything else is, in its place.
+func TestSecrets_SplitOverWrites(t *testing.T) {
+	stream := []byte("ab" + planted + planted + "S3cret-no\n" + planted[:7])
+	want := []byte("ab" + stars + stars + "S3cret-no\n" + planted[:7])
+	r, _ := withSecrets(t, len(stream), map[string]string{"KEY": planted})
+	var mu sync.Mutex
+	tokens := map[string]string{}
+	do, release := hold(t, providertest.Task{Stdout: stream})
+	r.fake.Set(providertest.Behaviour{Task: do, OnStart: func(j job.Job, p executor.Payload) {
+		mu.Lock()
+		defer mu.Unlock()
+		tokens[j.ID] = p.Token
+	}})
+	ids := map[int]string{}
+	for step := 1; step < len(stream); step += 3 {
+		ids[step] = r.submit(naming("KEY"))
+	}
+	for step, id := range ids {
+		r.until(id, func(j job.Job) bool { return j.Status == job.Running })
+		mu.Lock()
+		token := tokens[id]
+		mu.Unlock()
+		var at int64
+		for sent := step; sent < len(stream); sent += step { // as far as it is written, what was not taken again
+			next, err := r.AppendOutput(t.Context(), id, token, job.Stdout, at, stream[at:sent])
+			if err != nil || next < at || next > int64(sent) {
+				t.Fatal(next, err)
+			}
+			at = next
+		}
+		held, err := r.store.Output(t.Context(), id, job.Stdout, 0, 1000)
+		if err != nil || !bytes.HasPrefix(want, held) || int64(len(held)) != at {
+			t.Errorf("by %d: %q is held, %v", step, held, err)
+		}
+		for offset := range stream { // what could be a secret's beginning waits
+			c, err := r.Output(t.Context(), id, job.Stdout, int64(offset), int64(step))
+			if err != nil || !bytes.HasPrefix(want[offset:], c.Data) || len(c.Data) < min(step, len(stream)-7-offset) {
+				t.Fatalf("%d from %d: %q, %v", step, offset, c.Data, err)
+			}
+		}
+	}
+	release()
+	for step, id := range ids {
+		r.wait(id)
+		if result, err := r.Result(t.Context(), id); err != nil || !bytes.Equal(result.Stdout, want) {
+			t.Errorf("by %d: %q, %v", step, result.Stdout, err)
+		}
+	}
+}
+
+func TestSecrets_AreInNoText(t *testing.T) {
+	r, _ := withSecrets(t, 1, map[string]string{"KEY": planted})
+	r.fake.Set(providertest.Behaviour{
+		Task: task(providertest.Task{Artifacts: map[string][]byte{"a": nil}}),
+		OnStart: func(j job.Job, p executor.Payload) {
+			for _, report := range []job.Report{
+				{Kind: job.ReportStatus, Progress: "logs in with " + planted},
+				{Kind: job.ReportComplete, ExitCode: 1, Error: "cannot log in with " + planted},
+			} {
+				if err := r.Report(t.Context(), j.ID, p.Token, report); err != nil {
+					t.Error(err)
+				}
+				if j, err := r.Job(t.Context(), j.ID); err != nil || !strings.HasSuffix(j.Progress, "logs in with "+stars) {
+					t.Errorf("progress %q, %v", j.Progress, err)
+				}
+			}
+		},
+	})
+	id := r.submit(naming("KEY"))
+	if j := r.wait(id); j.Outcome.Error != "cannot log in with "+stars {
+		t.Errorf("error %q", j.Outcome.Error)
+	}
+	r.fake.Set(providertest.Behaviour{Starts: []error{&job.HostError{Op: "start", Class: job.HostVM, Text: "bad value: " + planted}}})
+	if j := r.wait(r.submit(naming("KEY"))); !strings.Contains(j.Outcome.Error, "bad value: "+stars) {
+		t.Errorf("error %q", j.Outcome.Error)
+	}
+	if strings.Contains(r.log.String(), planted) {
+		t.Errorf("the secret is in the log:\n%s", r.log)
+	}
+}
+
+func TestSecrets_AfterARestart(t *testing.T) {
+	r, s := withSecrets(t, 1, map[string]string{"KEY": planted})
+	do, release := hold(t, providertest.Task{Stdout: []byte("is " + planted + "\n")})
+	r.behave(providertest.Behaviour{Task: do}, false)
+	id := r.submit(naming("KEY"))
+	r.until(id, func(j job.Job) bool { return j.Status == job.Running })
+	r.stop()
+	s.set(nil)
+	r.restart()
+	if c, err := r.Output(t.Context(), id, job.Stdout, 0, 0); err == nil || len(c.Data) > 0 {
+		t.Errorf("while nobody knows the secret: %q, %v", c.Data, err)
+	}
+	s.set(map[string]string{"KEY": planted})
+	if c, err := r.Output(t.Context(), id, job.Stdout, 0, 0); err != nil || string(c.Data) != "is "+stars+"\n" {
+		t.Errorf("when it is known again: %q, %v", c.Data, err)
+	}
+	r.stop()
+	s.set(nil)
+	r.restart()
+	release()
+	if j := r.wait(id); !j.Stdout.Incomplete || j.Stdout.Held != 0 || j.Status != job.Success {
+		t.Errorf("ended while nobody knows it: %+v, %s", j.Stdout, j.Status)
+	}
+}
