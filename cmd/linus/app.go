@@ -24,6 +24,7 @@ import (
 	"linus/internal/policy"
 	"linus/internal/proxmox"
 	"linus/internal/remote"
+	"linus/internal/secret"
 	"linus/internal/store"
 )
 
@@ -114,6 +115,7 @@ func (a *app) openEngine(ctx context.Context, c config.Config, log *slog.Logger)
 		Store: st, Provider: e.backend.provider, Guest: e.backend.guest, Log: log,
 		Owner:    in.owner,
 		Defaults: job.Defaults{VMTemplate: c.DefaultVMTemplate, Timeout: c.DefaultTimeout, CPU: c.DefaultCPU, Memory: c.DefaultMemory, Disk: c.DefaultDisk},
+		Secrets:  secrets(c).Resolve,
 		MaxJobs:  c.MaxJobs, MaxOutput: int64(c.MaxOutputSize),
 		HeartbeatThreshold: time.Duration(c.HeartbeatThreshold) * time.Second,
 		CleanupInterval:    time.Duration(c.CleanupInterval) * time.Second,
@@ -136,6 +138,15 @@ func (a *app) openEngine(ctx context.Context, c config.Config, log *slog.Logger)
 		return nil, errors.Join(listenError(err, c), st.Close())
 	}
 	return e, nil
+}
+
+// secrets are where the settings say they are.
+func secrets(c config.Config) *secret.Source {
+	o := secret.Options{File: c.SecretsFile, Credentials: c.CredentialsDirectory}
+	for name, value := range c.Secrets {
+		o.Environment = append(o.Environment, secret.NewValue(name, value.Reveal()))
+	}
+	return secret.New(o)
 }
 
 // start adopts unfinished jobs and begins to answer callbacks. failed gets the
