@@ -28,20 +28,6 @@ lease_read_clock() { # lease_date, lease_uptime, lease_boot_now
   lease_boot_now=$(</proc/sys/kernel/random/boot_id)
 }
 
-# A process is told by its ID and its start, for IDs are used again. One that
-# has ended and is not yet waited for is none.
-lease_read_start() { # <pid>; lease_start_now: clock ticks since boot, empty: no such process
-  local stat=''
-  lease_start_now=''
-  if { read -r stat <"/proc/$1/stat"; } 2>/dev/null; then
-    local -a fields
-    read -ra fields <<<"${stat##*) }"
-    if [[ ${fields[0]} != [ZX] ]]; then
-      lease_start_now=${fields[19]}
-    fi
-  fi
-}
-
 lease_locate() { # <vmid> <job>; lease_file
   lease_file=${LINUS_HOST_DIR:-/var/lib/linus}/leases/$1-$2
 }
@@ -77,9 +63,9 @@ lease_announce() { # <vmid> <node> <lock> <storages, parted by blanks>
     lease_ends_date=0
   fi
   lease_read_clock
-  lease_read_start "$$"
+  run_read_start "$$"
   lease_lock=$3 lease_name=${vm_name} lease_owner=${vm_owner} lease_node=$2 lease_storages=${4//[[:space:]]/,}
-  lease_storages=${lease_storages:--} lease_made=${lease_date} lease_boot=${lease_boot_now} lease_pid=$$ lease_start=${lease_start_now}
+  lease_storages=${lease_storages:--} lease_made=${lease_date} lease_boot=${lease_boot_now} lease_pid=$$ lease_start=${run_started}
   lease_save
 }
 
@@ -125,8 +111,8 @@ lease_arm() { # <vmid> <seconds>
   fi
   setsid bash "${lease_file}.sh" </dev/null >/dev/null 2>&1 8>&- 9>&- &
   local -r pid=$!
-  lease_read_start "${pid}"
-  printf '%s %s\n' "${pid}" "${lease_start_now}" >"${lease_file}.pid"
+  run_read_start "${pid}"
+  printf '%s %s\n' "${pid}" "${run_started}" >"${lease_file}.pid"
 }
 
 lease_has_systemd() {
@@ -142,8 +128,8 @@ lease_drop() { # <vmid> <job>
   rm -f -- "${file}"
   if [[ -e ${file}.sh && ${lease_is_timer:-no} == no ]]; then
     if { read -r pid start <"${file}.pid"; } 2>/dev/null; then
-      lease_read_start "${pid}"
-      if [[ -n ${start} && ${lease_start_now} == "${start}" ]]; then
+      run_read_start "${pid}"
+      if [[ -n ${start} && ${run_started} == "${start}" ]]; then
         kill -TERM -- "-${pid}" 2>/dev/null || :
       fi
     elif lease_has_systemd; then
@@ -198,9 +184,9 @@ lease_prove() { # <vmid> <node>
 }
 
 lease_read_writer() { # lease_writer: alive or gone
-  lease_read_start "${lease_pid}"
+  run_read_start "${lease_pid}"
   lease_writer=gone
-  if [[ -n ${lease_start_now} && ${lease_start_now} == "${lease_start}" ]]; then
+  if [[ -n ${run_started} && ${run_started} == "${lease_start}" ]]; then
     lease_writer=alive
   fi
 }

@@ -12,11 +12,40 @@
 #   run_said one line of what it said, stderr first: for people and for matching
 
 run_init() {
-  run_dir=$(mktemp -d "${TMPDIR:-/tmp}/linus.XXXXXXXX")
+  run_sweep
+  run_read_start "$$"
+  run_dir=$(mktemp -d "${TMPDIR:-/tmp}/linus.$$.${run_started}.XXXXXXXX")
   declare -gA run_pids=()
   run_rc=0
   run_out=''
   run_said=''
+}
+
+# What a killed run has left goes with the next one: the directory's name tells
+# whose it is.
+run_sweep() {
+  local dir pid started
+  for dir in "${TMPDIR:-/tmp}"/linus.[0-9]*.[0-9]*.*; do
+    IFS=. read -r _ pid started _ <<<"${dir##*/}"
+    run_read_start "${pid}"
+    if [[ ${run_started} != "${started}" && -d ${dir} && ! -L ${dir} && -O ${dir} ]]; then
+      rm -rf -- "${dir}"
+    fi
+  done
+}
+
+# A process is told by its ID and its start, for IDs are used again. One that
+# has ended and is not yet waited for is none.
+run_read_start() { # <pid>; run_started: clock ticks since boot, empty: no such process
+  local stat=''
+  run_started=''
+  if { read -r stat <"/proc/$1/stat"; } 2>/dev/null; then
+    local -a fields
+    read -ra fields <<<"${stat##*) }"
+    if [[ ${fields[0]} != [ZX] ]]; then
+      run_started=${fields[19]}
+    fi
+  fi
 }
 
 run_load() { # <tag>

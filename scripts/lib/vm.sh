@@ -258,8 +258,8 @@ vm_find_tasks() { # <vmid> <node>
       return 0
     fi
     local type=${BASH_REMATCH[3]} id=${BASH_REMATCH[4]} start=$((16#${BASH_REMATCH[2]}))
-    lease_read_start "$((16#${BASH_REMATCH[1]}))"
-    if [[ -z ${ended} && ${lease_start_now} == "${start}" && (${id} == "$1" || ${type} == qmclone) ]]; then
+    run_read_start "$((16#${BASH_REMATCH[1]}))"
+    if [[ -z ${ended} && ${run_started} == "${start}" && (${id} == "$1" || ${type} == qmclone) ]]; then
       return 0
     fi
   done

@@ -49,3 +49,18 @@ setup() {
   run_clean
   [[ ! -e ${run_dir} ]]
 }
+
+@test "what a killed run has left goes with the next; what lives or is not ours stays" {
+  local -r own=${run_dir}
+  # shellcheck disable=SC2016 # the inner shell's own variables
+  bash -c 'source "$1/log.sh"; source "$1/run.sh"; run_init; : >"${run_dir}/file"; kill -KILL "$$"' bash "${lib_dir}" || :
+  local -ra left=("${TMPDIR}"/linus.*)
+  [[ ${#left[@]} -eq 2 ]]
+  mkdir "${TMPDIR}/linus.1.1.recycled" "${TMPDIR}/linus.notes" "${TMPDIR}/precious"
+  : >"${TMPDIR}/precious/file"
+  ln -s precious "${TMPDIR}/linus.1.1.link"
+  run_init
+  [[ -d ${own} && -d ${run_dir} && -d ${TMPDIR}/linus.notes && -e ${TMPDIR}/precious/file && -L ${TMPDIR}/linus.1.1.link ]]
+  local -ra kept=("${TMPDIR}"/linus.*.*.*/)
+  [[ ${#kept[@]} -eq 3 ]] # the link is the third
+}
