@@ -15,6 +15,7 @@ import (
 
 	"linus/internal/config"
 	"linus/internal/control"
+	"linus/internal/executor"
 	"linus/internal/job"
 )
 
@@ -81,7 +82,7 @@ func (a *app) reader(ctx context.Context) (control.Engine, func(), error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		return e, func() { _ = closeStore() }, nil
+		return offline{Executor: e, config: c}, func() { _ = closeStore() }, nil
 	}
 	s, err := a.attach(ctx, false)
 	if err != nil {
@@ -89,6 +90,28 @@ func (a *app) reader(ctx context.Context) (control.Engine, func(), error) {
 	}
 	return s, s.close, nil
 }
+
+// offline is what the state directory tells by itself. What only the host or a
+// VM can tell is an error that names the setting that is missing.
+type offline struct {
+	*executor.Executor
+	config config.Config
+}
+
+// Output answers what is stored, which of a job that has ended is all.
+func (o offline) Output(ctx context.Context, id, stream string, offset, limit int64) (job.Chunk, error) {
+	j, err := o.Job(ctx, id)
+	if err == nil && !j.Status.Terminal() {
+		err = o.config.NeedHost()
+	}
+	if err != nil {
+		return job.Chunk{}, err
+	}
+	return o.Executor.Output(ctx, id, stream, offset, limit)
+}
+
+// VMs are the host's to tell of.
+func (o offline) VMs(context.Context) ([]job.VMInfo, error) { return nil, o.config.NeedHost() }
 
 func (s *session) close() {
 	s.mu.Lock()

@@ -15,29 +15,38 @@ type watcher interface {
 	Result(ctx context.Context, id string) (job.Result, error)
 }
 
+// following says how a job is followed. The zero value: from its first event to
+// its last, all shown.
+type following struct {
+	after int64              // the last event that is known already
+	until func(job.Job) bool // an end before the last event
+	quiet bool               // only warnings stay on the screen
+	phase string             // only this one is shown; empty: all
+}
+
 // follow shows each phase and each provisioning step with its time as it
-// happens, on stderr, and returns when the job is done: its status is terminal
+// happens, on stderr, and answers the job when it is done: its status is terminal
 // and its VM is gone, or was tried to be removed and is left to the engine.
-func (a *app) follow(ctx context.Context, e watcher, id string) error {
-	p := &progress{out: a.stderr, live: isTerminal(a.stderr)}
+func (a *app) follow(ctx context.Context, e watcher, id string, f following) (job.Job, error) {
+	p := &progress{out: a.stderr, live: isTerminal(a.stderr), quiet: f.quiet, only: f.phase}
 	defer p.clear()
-	last := int64(0)
+	last := f.after
 	for {
 		events, j, err := p.whileLive(ctx, func(ctx context.Context) ([]job.Event, job.Job, error) {
 			return e.Watch(ctx, id, last)
 		})
 		if err != nil {
-			return err
+			return j, err
 		}
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return j, context.Cause(ctx)
 		}
 		for _, event := range events {
 			p.show(event)
 			last = event.Seq
 		}
-		if len(events) == 0 && j.Done() || j.Status.Terminal() && p.gaveUp {
-			return nil
+		if f.until != nil && f.until(j) || len(events) == 0 && j.Done() || j.Status.Terminal() && p.gaveUp {
+			return j, nil
 		}
 		p.waiting = j.Progress
 	}
@@ -45,8 +54,10 @@ func (a *app) follow(ctx context.Context, e watcher, id string) error {
 
 // progress turns a job's events into lines.
 type progress struct {
-	out  io.Writer
-	live bool // out is a terminal: the last line shows what is under way
+	out   io.Writer
+	live  bool   // out is a terminal: the last line shows what is under way
+	quiet bool   // what has ended is not shown
+	only  string // the phase that is shown; empty: all
 
 	phase, step   string
 	phaseAt       time.Time
@@ -58,8 +69,12 @@ type progress struct {
 }
 
 func (p *progress) show(e job.Event) {
+	other := p.only != "" && e.Phase != p.only
 	switch e.Kind {
 	case job.EventPhaseStarted:
+		if other {
+			return
+		}
 		p.phase, p.phaseAt, p.step = e.Phase, e.At, ""
 	case job.EventProgress:
 		p.endStep(e.At)
@@ -71,7 +86,9 @@ func (p *progress) show(e job.Event) {
 			how = "failed"
 			p.gaveUp = p.gaveUp || e.Phase == "destroy"
 		}
-		p.line("%-22s %8s  %s", e.Phase, seconds(e.At.Sub(p.phaseAt)), how)
+		if !p.quiet && !other {
+			p.line("%-22s %8s  %s", e.Phase, seconds(e.At.Sub(p.phaseAt)), how)
+		}
 		p.phase = ""
 	case job.EventWarning:
 		p.line("warning: %s", oneLine(e.Text, 400))
@@ -80,7 +97,7 @@ func (p *progress) show(e job.Event) {
 }
 
 func (p *progress) endStep(at time.Time) {
-	if p.step != "" {
+	if p.step != "" && !p.quiet {
 		p.line("  %-20s %8s  %s", p.step, seconds(at.Sub(p.stepAt)), oneLine(p.stepText, 100))
 	}
 	p.step = ""

@@ -50,7 +50,7 @@ func TestFollow_LinePerPhaseAndStep(t *testing.T) {
 	}
 	var out bytes.Buffer
 	a := &app{stderr: &out}
-	if err := a.follow(t.Context(), h, "j"); err != nil {
+	if _, err := a.follow(t.Context(), h, "j", following{}); err != nil {
 		t.Fatal(err)
 	}
 	want := "  create_vm               1.5 s  cloning [31m it\n" +
@@ -73,7 +73,7 @@ func TestFollow_DoesNotWaitForAVMThatCannotBeDestroyedNow(t *testing.T) {
 	a := &app{stderr: &bytes.Buffer{}}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	if err := a.follow(ctx, h, "j"); err != nil {
+	if _, err := a.follow(ctx, h, "j", following{}); err != nil {
 		t.Errorf("follow = %v, want an end", err)
 	}
 }

@@ -99,7 +99,7 @@ func (a *app) trust(ctx context.Context, c config.Config, yes bool, expected str
 	case key.Known:
 		return answer(true, key.Addr+" is trusted already: "+key.Fingerprint)
 	case len(key.Other) == 0 && !yes && expected == "":
-		if err := a.confirm(ctx, fmt.Sprintf("%s shows\n  %s\nCompare with this, on the host's console:\n  ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub\nTrust it? [y/N] ", key.Addr, key.Fingerprint)); err != nil {
+		if err := a.confirm(ctx, fmt.Sprintf("%s shows\n  %s\nCompare with this, on the host's console:\n  ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub\nTrust it? [y/N] ", key.Addr, key.Fingerprint), "--fingerprint SHA256:... (or --yes)"); err != nil {
 			return err
 		}
 	}
@@ -109,12 +109,13 @@ func (a *app) trust(ctx context.Context, c config.Config, yes bool, expected str
 	return answer(true, fmt.Sprintf("%s is trusted: %s, in %s", key.Addr, key.Fingerprint, c.ProxmoxKnownHosts))
 }
 
-// confirm asks on the terminal; anything but yes is an error.
-func (a *app) confirm(ctx context.Context, question string) error {
+// confirm asks on the terminal; anything but yes is an error. Where there is
+// none, it says which option answers.
+func (a *app) confirm(ctx context.Context, question, option string) error {
 	_, _ = io.WriteString(a.stderr, question)
 	if !isTerminal(a.stdin) {
 		_, _ = io.WriteString(a.stderr, "\n")
-		return usage("nobody can be asked here; give --fingerprint SHA256:... (or --yes)")
+		return usage("nobody can be asked here; give %s", option)
 	}
 	answered := make(chan string, 1)
 	go func() {
@@ -129,5 +130,5 @@ func (a *app) confirm(ctx context.Context, question string) error {
 		}
 	case <-ctx.Done():
 	}
-	return errors.New("not trusted; nothing was changed")
+	return errors.New("not confirmed; nothing was changed")
 }

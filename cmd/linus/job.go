@@ -16,7 +16,9 @@ import (
 
 func (a *app) jobCommand() *cobra.Command {
 	return group("job", "Submit and follow jobs",
-		a.submitCommand(), a.statusCommand(), a.resultCommand(), a.listCommand(), a.cancelCommand())
+		a.submitCommand(), a.execCommand(), a.attachCommand(), a.inputCommand(), a.statusCommand(), a.waitCommand(),
+		a.logsCommand(), a.resultCommand(), a.artifactsCommand(), a.listCommand(), a.killCommand(), a.cancelCommand(),
+		a.cleanupCommand())
 }
 
 func (a *app) statusCommand() *cobra.Command {
@@ -42,7 +44,7 @@ func (a *app) statusCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false, "follow the job to its end, show its result and exit with its code, as submit --wait does")
-	return cmd
+	return a.completeJobs(cmd)
 }
 
 // statusText shows what is known of a job, a line for each thing.
@@ -69,6 +71,9 @@ func statusText(j job.Job) string {
 	if vm := j.VM; vm != nil {
 		row("vm", strings.Join(strings.Fields(fmt.Sprintf("%s %s %s %s", vmID(vm), vm.Name, vm.Node, vm.IP)), " ")+" ("+string(vm.State)+")")
 	}
+	if len(j.Artifacts) > 0 {
+		row("artifacts", fmt.Sprint(len(j.Artifacts)))
+	}
 	row("created", local(j.CreatedAt))
 	row("started", local(j.StartedAt))
 	row("completed", local(j.CompletedAt))
@@ -85,7 +90,7 @@ func vmID(vm *job.VM) string {
 }
 
 func (a *app) resultCommand() *cobra.Command {
-	return &cobra.Command{
+	return a.completeJobs(&cobra.Command{
 		Use:   "result ID",
 		Short: "Show what a finished job came to",
 		Long:  "Writes the task's stdout to stdout and its stderr to stderr, byte for byte, then a line on stderr that sums the job up.",
@@ -102,7 +107,7 @@ func (a *app) resultCommand() *cobra.Command {
 			}
 			return a.printResult(r)
 		},
-	}
+	})
 }
 
 // jsonResult is a result as -o json shows it.
@@ -237,7 +242,7 @@ func (a *app) printList(page job.Page) error {
 }
 
 func (a *app) cancelCommand() *cobra.Command {
-	return &cobra.Command{
+	return a.completeJobs(&cobra.Command{
 		Use:   "cancel ID",
 		Short: "End a job: kill its task, destroy its VM",
 		Args:  oneArg("the job's id"),
@@ -253,12 +258,13 @@ func (a *app) cancelCommand() *cobra.Command {
 			}
 			return a.print(map[string]any{"job_id": args[0], "cancelled": true}, "job "+args[0]+" cancelled")
 		},
-	}
+	})
 }
 
 // waitFor follows a job to its end, shows its result and ends with its code.
 func (a *app) waitFor(ctx context.Context, e watcher, id string) error {
-	if err := a.follow(ctx, e, id); err != nil {
+	j, err := a.follow(ctx, e, id, following{})
+	if err != nil {
 		if ctx.Err() != nil {
 			a.note("\ndetached; the job goes on\n  follow: linus job status %s --wait\n  end:    linus job cancel %s", id, id)
 			return exitError(exitDetached)
@@ -274,14 +280,8 @@ func (a *app) waitFor(ctx context.Context, e watcher, id string) error {
 	if err := a.printResult(r); err != nil {
 		return err
 	}
-	switch {
-	case r.ExitCode != nil && *r.ExitCode == 0:
-		return nil
-	case r.ExitCode != nil:
-		return exitError(*r.ExitCode)
-	case r.Status == job.Timeout:
-		return exitError(exitTimeout)
-	default:
-		return exitError(exitNoCode)
+	if len(j.Artifacts) > 0 {
+		a.note("artifacts: %d; linus job artifacts get %s", len(j.Artifacts), id)
 	}
+	return codeOf(r)
 }

@@ -81,7 +81,7 @@ func run(ctx context.Context, backend newBackend, args []string, stdin io.Reader
 func (a *app) root() *cobra.Command {
 	var output string
 	root := group("linus", "Run jobs in Proxmox VE virtual machines of their own",
-		a.mcpCommand(), a.serveCommand(), a.jobCommand(), a.hostCommand(), a.templateCommand(), a.scriptsCommand(), a.versionCommand())
+		a.mcpCommand(), a.serveCommand(), a.jobCommand(), a.vmCommand(), a.hostCommand(), a.templateCommand(), a.scriptsCommand(), a.versionCommand())
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage("%w; see %s --help", err, cmd.CommandPath())
@@ -169,7 +169,10 @@ func exitCode(err error) int {
 // nextStep says what to do about errors whose text does not.
 func nextStep(err error) string {
 	var notComplete *job.NotCompleteError
+	var field *job.FieldError
 	switch {
+	case errors.As(err, &field) && (field.Field == "vm" || field.Field == "manifest.vm"):
+		return "linus vm list shows the VMs there are"
 	case errors.Is(err, job.ErrNotFound):
 		return "linus job list shows the jobs there are"
 	case errors.Is(err, job.ErrCompleted):

@@ -42,11 +42,15 @@ func fakeBackend(config.Config, installation, *slog.Logger) backend {
 	return backend{provider: fake, guest: fake, close: func() {}}
 }
 
-// runTask runs a script task in bash; a task with the word "forever" in it runs
-// until it is stopped.
+// runTask runs a script task in bash. A task with the word "forever" in it runs
+// until it is stopped, one with "echoes" prints its stdin and ends with it, and
+// a job that asks for artifacts leaves two.
 func runTask(p executor.Payload) providertest.Task {
-	if strings.Contains(p.Manifest.Task, "forever") {
+	switch {
+	case strings.Contains(p.Manifest.Task, "forever"):
 		return providertest.Task{Until: make(chan struct{}), Stdout: []byte("so far\n")}
+	case strings.Contains(p.Manifest.Task, "echoes"):
+		return providertest.Task{Echo: true}
 	}
 	var stdout, stderr bytes.Buffer
 	cmd := exec.Command("bash", "-c", p.Manifest.Task)
@@ -59,21 +63,26 @@ func runTask(p executor.Payload) providertest.Task {
 	if err != nil && !errors.As(err, &exit) {
 		panic(err)
 	}
-	return providertest.Task{Stdout: stdout.Bytes(), Stderr: stderr.Bytes(), ExitCode: cmd.ProcessState.ExitCode()}
+	task := providertest.Task{Stdout: stdout.Bytes(), Stderr: stderr.Bytes(), ExitCode: cmd.ProcessState.ExitCode()}
+	if len(p.Manifest.Artifacts) > 0 {
+		task.Artifacts = map[string][]byte{"dist/a b": []byte("made\n"), "report.xml": []byte("<ok/>\n")}
+	}
+	return task
 }
 
 // callBack reports the end of a task as a runner would, so that nobody waits
 // for the engine to ask. The address VMs are told is documentation's: only its
 // port is real.
 func callBack(j job.Job, p executor.Payload) {
-	if strings.Contains(p.Manifest.Task, "forever") {
+	task := runTask(p)
+	if task.Until != nil || task.Echo {
 		return
 	}
 	told, err := url.Parse(p.CallbackURL)
 	if err != nil {
 		panic(err)
 	}
-	code := runTask(p).ExitCode
+	code := task.ExitCode
 	status := map[bool]string{true: "success", false: "failed"}[code == 0]
 	body := fmt.Sprintf(`{"job_id":%q,"status":%q,"exit_code":%d,"duration_seconds":0}`, j.ID, status, code)
 	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost,
@@ -97,6 +106,7 @@ func TestCommandLine(t *testing.T) {
 			e.Setenv("CALLBACK_PORT", "0")
 			e.Setenv("HOME", e.WorkDir)
 			e.Setenv("TZ", "UTC")
+			e.Setenv("LINUS_SECRET_TOKEN", "hunter2")
 			e.Defer(func() {
 				stop := exec.Command("linus", "serve", "--stop")
 				stop.Env = append(os.Environ(), e.Vars...)
@@ -112,6 +122,8 @@ func TestCommandLine(t *testing.T) {
 			"waitjob":    waitJob,
 			"id":         keepID,
 			"killengine": killEngine,
+
+			"waitforgetting": waitForgetting,
 		},
 	})
 }
@@ -137,6 +149,24 @@ func waitJob(ts *testscript.TestScript, _ bool, args []string) {
 		}
 	}
 	ts.Fatalf("waited 20 s for a job to be %s", args[0])
+}
+
+// waitforgetting N runs job cleanup until it has forgotten so many jobs: a VM
+// may still be on its way out.
+func waitForgetting(ts *testscript.TestScript, _ bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	for deadline := time.Now().Add(20 * time.Second); got < want && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		ts.Check(ts.Exec("linus", "job", "cleanup", "--older-than", "0s"))
+		var n int
+		_, err := fmt.Sscan(ts.ReadFile("stdout"), &n)
+		ts.Check(err)
+		got += n
+	}
+	if got != want {
+		ts.Fatalf("%d jobs forgotten, want %d", got, want)
+	}
 }
 
 // busyport VAR takes a port, for the length of the script, and puts it into VAR.

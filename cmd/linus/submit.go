@@ -1,11 +1,9 @@
 package main
 
 import (
-	"encoding/base64"
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,29 +15,32 @@ import (
 // maxManifest bounds a manifest file: 64 MiB of files in base64, and a task.
 const maxManifest = 96 << 20
 
-// submitFlags are submit's options; those given override the manifest's fields.
+// submitFlags are submit's options.
 type submitFlags struct {
-	file           string
-	wait, keep     bool
-	key            string
-	cpu, timeout   int
-	memory, disk   string
-	template, mode string
-	env, files     []string
+	taskFlags
+	vmFlags
+
+	file        string
+	wait, stdin bool
+	key         string
 }
 
 func (a *app) submitCommand() *cobra.Command {
 	var f submitFlags
 	cmd := &cobra.Command{
 		Use:   "submit [-f MANIFEST | -- COMMAND [ARG...]]",
-		Short: "Run a job in a VM of its own",
+		Short: "Run a job in a VM of its own, or in one that is there",
 		Long: "Submits the manifest in a file (- is stdin), or the command after --, and answers the job's id; with --wait it follows\n" +
 			"the job, shows each phase as it happens and then the result, and exits with the task's exit code (124: the task ran\n" +
 			"out of time; 125: the job ended without an exit code; 130: Ctrl-C, the job goes on).\n\n" +
-			"The command gets exactly these arguments; for pipes and variables give a shell: -- sh -c 'env | sort'.",
-		Example: "  linus job submit --wait -- uname -a\n  linus job submit --memory 4G --file ./build.sh:/root/build.sh --wait -- /root/build.sh\n  linus job submit -f manifest.json",
+			"The command gets exactly these arguments; for pipes and variables give a shell: -- sh -c 'env | sort'.\n" +
+			"To talk to a command while it runs, see linus job exec.",
+		Example: "  linus job submit --wait -- uname -a\n" +
+			"  linus job submit --memory 4G --file ./build.sh:/root/build.sh --artifact 'dist/**' --wait -- /root/build.sh\n" +
+			"  linus job submit --vm dev --cwd /srv/app -- make test\n" +
+			"  linus job submit -f manifest.json",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			m, err := f.manifest(cmd, args, a.stdin)
+			m, err := f.manifest(cmd, args, a)
 			if err != nil {
 				return err
 			}
@@ -66,45 +67,54 @@ func (a *app) submitCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVarP(&f.file, "manifest", "f", "", "manifest, JSON; - is stdin")
 	flags.BoolVar(&f.wait, "wait", false, "follow the job to its end and show its result")
-	flags.BoolVar(&f.keep, "keep", false, "keep the VM after the job (lifecycle persistent)")
+	flags.BoolVar(&f.stdin, "stdin", false, "leave the task's stdin open, for linus job input and attach")
 	flags.StringVar(&f.key, "idempotency-key", "", "a repeated submit with the same key answers the first job")
-	flags.IntVar(&f.cpu, "cpu", 0, "cores, 1 to 32")
-	flags.StringVar(&f.memory, "memory", "", "memory, as in 2G")
-	flags.StringVar(&f.disk, "disk", "", "disk, as in 20G")
-	flags.IntVar(&f.timeout, "timeout", 0, "seconds the task may run")
-	flags.StringVar(&f.template, "template", "", "name or VM ID of the template to clone")
-	flags.StringVar(&f.mode, "status-mode", "", "simple, detailed or streaming")
-	flags.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for the task; may be repeated")
-	flags.StringArrayVar(&f.files, "file", nil, "LOCAL:REMOTE[:MODE], a file to put into the VM; may be repeated")
+	f.taskFlags.register(cmd)
+	f.vmFlags.register(cmd)
+	f.registerKeeping(cmd)
+	a.completeFlags(cmd)
 	return cmd
 }
 
 // manifest is the job the command line asks for, validated.
-func (f *submitFlags) manifest(cmd *cobra.Command, args []string, stdin io.Reader) (job.Manifest, error) {
-	var m job.Manifest
+func (f *submitFlags) manifest(cmd *cobra.Command, args []string, a *app) (m job.Manifest, err error) {
 	switch {
 	case f.file != "" && len(args) > 0:
 		return m, usage("give a manifest (-f) or a command (after --), not both")
 	case f.file != "":
-		data, err := readManifest(f.file, stdin)
+		data, err := readManifest(f.file, a.stdin)
 		if err != nil {
 			return m, err
 		}
 		if m, err = job.DecodeManifest(data); err != nil {
 			return m, err
 		}
-	case len(args) > 0 && cmd.ArgsLenAtDash() != 0:
-		return m, usage("put the command after --, as in: linus job submit -- %s", strings.Join(args, " "))
-	case len(args) > 0:
-		// exec: exactly this argv, whatever words of the shell it looks like.
-		m = job.Manifest{AgentType: job.AgentScript, Task: "exec -- " + remote.Quote(args...) + "\n"}
-	default:
+	case len(args) == 0:
 		return m, usage("nothing to run; give a command after --, or a manifest with -f")
+	default:
+		if m, err = commandManifest(cmd, args); err != nil {
+			return m, err
+		}
 	}
-	if err := f.override(cmd, &m); err != nil {
+	if err := f.taskFlags.override(cmd, &m, a.stdout); err != nil {
 		return m, err
 	}
+	if err := f.vmFlags.override(cmd, &m); err != nil {
+		return m, err
+	}
+	if f.stdin {
+		m.Stdin = job.StdinOpen
+	}
 	return m, m.Validate()
+}
+
+// commandManifest is a job that runs the command after --.
+func commandManifest(cmd *cobra.Command, args []string) (job.Manifest, error) {
+	if cmd.ArgsLenAtDash() != 0 {
+		return job.Manifest{}, usage("put the command after --, as in: %s -- %s", cmd.CommandPath(), strings.Join(args, " "))
+	}
+	// exec: exactly this argv, whatever words of the shell it looks like.
+	return job.Manifest{AgentType: job.AgentScript, Task: "exec -- " + remote.Quote(args...) + "\n"}, nil
 }
 
 func readManifest(name string, stdin io.Reader) ([]byte, error) {
@@ -125,76 +135,4 @@ func readManifest(name string, stdin io.Reader) ([]byte, error) {
 		return nil, usage("the manifest is larger than %d bytes; fetch large inputs from inside the job", maxManifest)
 	}
 	return data, nil
-}
-
-// override puts the flags that were given into the manifest.
-func (f *submitFlags) override(cmd *cobra.Command, m *job.Manifest) error {
-	for _, option := range []struct {
-		name string
-		set  func()
-	}{
-		{"cpu", func() { m.Resources.CPU = f.cpu }},
-		{"memory", func() { m.Resources.Memory = f.memory }},
-		{"disk", func() { m.Resources.Disk = f.disk }},
-		{"timeout", func() { m.Timeout = f.timeout }},
-		{"template", func() { m.VMTemplate = f.template }},
-		{"status-mode", func() { m.StatusMode = job.StatusMode(f.mode) }},
-	} {
-		flag := cmd.Flags().Lookup(option.name)
-		if !flag.Changed {
-			continue
-		}
-		if value := flag.Value.String(); value == "" || value == "0" {
-			return usage("--%s: give a value, or leave it out for the default", option.name)
-		}
-		option.set()
-	}
-	if f.keep {
-		m.Lifecycle = job.Persistent
-	}
-	for _, entry := range f.env {
-		name, value, ok := strings.Cut(entry, "=")
-		if !ok {
-			return usage("--env %q has no value; give NAME=VALUE", entry)
-		}
-		if m.Env == nil {
-			m.Env = map[string]string{}
-		}
-		m.Env[name] = value
-	}
-	for _, entry := range f.files {
-		file, err := localFile(entry)
-		if err != nil {
-			return err
-		}
-		m.Files = append(m.Files, file)
-	}
-	return nil
-}
-
-var fileArg = regexp.MustCompile(`^(.+?):(/[^:]*)(?::(0?[0-7]{3,4}))?$`)
-
-// localFile reads LOCAL:REMOTE[:MODE]; without MODE the file keeps its own.
-func localFile(arg string) (job.File, error) {
-	part := fileArg.FindStringSubmatch(arg)
-	if part == nil {
-		return job.File{}, usage("--file %q: give LOCAL:REMOTE[:MODE] with REMOTE an absolute path, as in ./in.csv:/root/in.csv", arg)
-	}
-	file := job.File{Path: part[2], Mode: part[3]}
-	info, err := os.Stat(part[1])
-	if err != nil {
-		return file, usage("--file: %w", err)
-	}
-	if !info.Mode().IsRegular() || info.Size() > job.MaxFiles {
-		return file, usage("--file %s: is not a regular file of at most %d bytes", part[1], job.MaxFiles)
-	}
-	if file.Mode == "" {
-		file.Mode = fmt.Sprintf("%04o", info.Mode().Perm())
-	}
-	data, err := os.ReadFile(part[1])
-	if err != nil {
-		return file, usage("--file: %w", err)
-	}
-	file.Content = base64.StdEncoding.EncodeToString(data)
-	return file, nil
 }

@@ -1,0 +1,215 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"linus/internal/job"
+)
+
+func (a *app) artifactsCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "artifacts ID",
+		Short:   "List the files a job has left, and fetch them",
+		Long:    "Lists the files that were kept of a job: what its manifest's artifacts (submit --artifact) matched when it ended.",
+		Example: "  linus job artifacts ID\n  linus job artifacts get ID --dir out\n  linus job artifacts get ID dist/app.tar.gz",
+		Args:    oneArg("the job's id"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			e, done, err := a.reader(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer done()
+			j, err := ended(cmd.Context(), e, args[0])
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(append([]job.Artifact{}, j.Artifacts...))
+			}
+			if len(j.Artifacts) == 0 {
+				a.note("no artifacts")
+				return nil
+			}
+			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+			_, _ = fmt.Fprintln(w, "SIZE\tMODE\tSHA256\tPATH")
+			for _, f := range j.Artifacts {
+				_, _ = fmt.Fprintf(w, "%d\t%s\t%s\t%s\n", f.Size, f.Mode, f.SHA256, oneLine(f.Path, 200))
+			}
+			return w.Flush()
+		},
+	}
+	cmd.AddCommand(a.artifactsGetCommand())
+	return a.completeJobs(cmd)
+}
+
+// ended answers a job whose artifacts are known.
+func ended(ctx context.Context, e outputs, id string) (job.Job, error) {
+	j, err := e.Job(ctx, id)
+	if err == nil && !j.Status.Terminal() {
+		err = &job.NotCompleteError{Status: j.Status}
+	}
+	return j, err
+}
+
+// keeper is what fetching artifacts needs of an engine.
+type keeper interface {
+	outputs
+	OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, job.Artifact, error)
+}
+
+func (a *app) artifactsGetCommand() *cobra.Command {
+	var dir string
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "get ID [PATH...]",
+		Short: "Fetch the files a job has left",
+		Long: "Fetches all the job's artifacts, or those at the paths (a directory's with all below it), into --dir, with their paths\n" +
+			"and modes. Each is compared with its sha256. A file that is there already is left alone, and is an error, unless --force.",
+		Example: "  linus job artifacts get ID --dir out\n  linus job artifacts get ID report.xml --force",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usage("%s takes the job's id, and paths if not all are wanted", cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			e, done, err := a.reader(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer done()
+			j, err := ended(cmd.Context(), e, args[0])
+			if err != nil {
+				return err
+			}
+			chosen, err := choose(j.Artifacts, args[1:])
+			if err != nil {
+				return err
+			}
+			if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // as any directory of the user's
+				return fmt.Errorf("make the directory: %w; choose another with --dir", err)
+			}
+			root, err := os.OpenRoot(dir)
+			if err != nil {
+				return fmt.Errorf("open the directory: %w; choose another with --dir", err)
+			}
+			defer root.Close() //nolint:errcheck // only a handle
+			type row struct {
+				job.Artifact
+
+				File string `json:"file"` // where it lies now
+			}
+			rows := make([]row, 0, len(chosen))
+			var lines []string
+			var failed error
+			for _, f := range chosen {
+				if err := fetch(cmd.Context(), e, args[0], f.Path, root, force); err != nil {
+					failed = errors.Join(failed, err)
+					continue
+				}
+				rows = append(rows, row{f, filepath.Join(dir, f.Path)})
+				lines = append(lines, oneLine(filepath.Join(dir, f.Path), 300))
+			}
+			if len(chosen) == 0 {
+				a.note("no artifacts")
+			}
+			if a.json || len(lines) > 0 {
+				if err := a.print(rows, strings.Join(lines, "\n")); err != nil {
+					return err
+				}
+			}
+			return failed
+		},
+	}
+	cmd.Flags().StringVarP(&dir, "dir", "d", ".", "directory to put them into; made where it is missing")
+	cmd.Flags().BoolVar(&force, "force", false, "replace files that are there")
+	_ = cmd.MarkFlagDirname("dir")
+	return a.completeJobs(cmd)
+}
+
+// choose picks the artifacts at the paths, or below them; all without a path.
+func choose(all []job.Artifact, paths []string) ([]job.Artifact, error) {
+	if len(paths) == 0 {
+		return all, nil
+	}
+	var chosen []job.Artifact
+	taken := map[string]bool{}
+	for _, p := range paths {
+		clean, found := path.Clean(strings.TrimPrefix(p, "/")), false
+		for _, f := range all {
+			if f.Path != clean && clean != "." && !strings.HasPrefix(f.Path, clean+"/") {
+				continue
+			}
+			found = true
+			if !taken[f.Path] {
+				chosen = append(chosen, f)
+			}
+			taken[f.Path] = true
+		}
+		if !found {
+			return nil, usage("the job has no artifact %q; linus job artifacts ID lists them", p)
+		}
+	}
+	return chosen, nil
+}
+
+// fetch puts an artifact below root: whole and as it was, or not at all.
+func fetch(ctx context.Context, e keeper, id, name string, root *os.Root, force bool) (err error) {
+	failure := func(err error) error { return fmt.Errorf("%s: %w", name, err) }
+	target := filepath.FromSlash(name)
+	if !filepath.IsLocal(target) {
+		return failure(errors.New("the path leads out of the directory; not fetched"))
+	}
+	if _, err := root.Lstat(target); err == nil && !force {
+		return failure(errors.New("is there already; --force replaces it"))
+	}
+	from, about, err := e.OpenArtifact(ctx, id, name)
+	if err != nil {
+		return failure(err)
+	}
+	defer from.Close() //nolint:errcheck // only read
+	if err := root.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+		return failure(err)
+	}
+	part := filepath.Join(filepath.Dir(target), ".linus-"+rand.Text())
+	file, err := root.OpenFile(part, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return failure(err)
+	}
+	defer root.Remove(part) //nolint:errcheck // it has its name by then, or is to go
+	sum := sha256.New()
+	_, err = io.Copy(io.MultiWriter(file, sum), from)
+	if mode, modeErr := strconv.ParseUint(about.Mode, 8, 32); err == nil && modeErr == nil {
+		err = file.Chmod(fs.FileMode(mode) & fs.ModePerm)
+	}
+	if err = errors.Join(err, file.Close()); err != nil {
+		return failure(err)
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); got != about.SHA256 {
+		return failure(fmt.Errorf("its sha256 is %s, not %s: not kept; fetch it again", got, about.SHA256))
+	}
+	if force {
+		err = root.Rename(part, target)
+	} else {
+		err = root.Link(part, target) // never in place of a file that came meanwhile
+	}
+	if err != nil {
+		return failure(err)
+	}
+	return nil
+}

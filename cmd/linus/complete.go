@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"linus/internal/config"
+	"linus/internal/control"
+	"linus/internal/job"
+)
+
+// completionTime bounds what a shell waits for after Tab.
+const completionTime = 3 * time.Second
+
+// completer is cobra's type of functions that complete arguments.
+type completer = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective)
+
+// completeJobs lets a command's arguments be completed with job ids.
+func (a *app) completeJobs(cmd *cobra.Command) *cobra.Command {
+	cmd.ValidArgsFunction = a.complete(func(ctx context.Context, e control.Engine) (words []string, err error) {
+		page, err := e.List(ctx, job.Filter{})
+		for _, j := range page.Jobs {
+			words = append(words, fmt.Sprintf("%s\t%s, %s", j.ID, j.Status, oneLine(j.Task, 40)))
+		}
+		return words, err
+	})
+	return cmd
+}
+
+// completeVMs lets a command's first argument be completed with VMs' names.
+func (a *app) completeVMs(cmd *cobra.Command) *cobra.Command {
+	names := a.vmNames()
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return names(cmd, args, typed)
+	}
+	return cmd
+}
+
+// completeFlags completes what options of jobs and VMs take.
+func (a *app) completeFlags(cmd *cobra.Command) {
+	fixed := func(words ...string) completer {
+		return cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
+	}
+	for name, with := range map[string]completer{
+		"vm":          a.vmNames(),
+		"os":          fixed(job.Systems...),
+		"status-mode": fixed(string(job.StatusSimple), string(job.StatusDetailed), string(job.StatusStreaming)),
+		"manifest": func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return []string{"json"}, cobra.ShellCompDirectiveFilterFileExt
+		},
+	} {
+		if cmd.Flags().Lookup(name) != nil {
+			_ = cmd.RegisterFlagCompletionFunc(name, with)
+		}
+	}
+}
+
+func (a *app) vmNames() completer {
+	return a.complete(func(ctx context.Context, e control.Engine) (words []string, err error) {
+		vms, err := e.VMs(ctx)
+		for _, vm := range vms {
+			words = append(words, fmt.Sprintf("%s\t%d, %s", vm.Name, vm.ID, vm.Status))
+		}
+		return words, err
+	})
+}
+
+// complete asks the engine that runs, or else what is stored: Tab starts none,
+// and says nothing where it cannot help.
+func (a *app) complete(ask func(context.Context, control.Engine) ([]string, error)) completer {
+	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
+		defer cancel()
+		c, err := config.Load()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var e control.Engine
+		client, err := control.Dial(ctx, control.Socket(c.StateDir))
+		switch {
+		case err == nil:
+			defer client.Close()
+			e = client
+		case errors.Is(err, control.ErrNoEngine):
+			stored, closeStore, err := offlineEngine(ctx, c)
+			if err != nil {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			defer closeStore() //nolint:errcheck // only read
+			e = offline{Executor: stored, config: c}
+		default:
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		words, err := ask(ctx, e)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return words, cobra.ShellCompDirectiveNoFileComp
+	}
+}

@@ -1,0 +1,376 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"linus/internal/job"
+)
+
+// inputPart is how much of stdin is sent at once, in bytes.
+const inputPart = 64 << 10
+
+// attachLines are shown of what a job has printed before one attaches to it.
+const attachLines = 10
+
+func (a *app) execCommand() *cobra.Command {
+	var task taskFlags
+	var vm vmFlags
+	cmd := &cobra.Command{
+		Use:   "exec [--vm NAME] -- COMMAND [ARG...]",
+		Short: "Run a command and talk to it: its output live, your input to it",
+		Long: "Runs the command as a job, in a VM that exists (--vm) or in one of its own, shows its output as it comes, sends it what\n" +
+			"comes on stdin, and exits with its code (124: out of time; 125: no exit code).\n\n" +
+			"Ctrl-C interrupts the command; once more leaves it to itself (130), as do ~. at the start of a line and a closed\n" +
+			"window: linus job attach takes it up again. With --tty every key goes to the command, Ctrl-C too.",
+		Example: "  linus job exec --vm dev -- make test\n" +
+			"  linus job exec --vm dev --tty -- python3\n" +
+			"  tar -c src | linus job exec --vm dev --cwd /srv -- tar -x\n" +
+			"  linus job exec --memory 8G -- sh -c 'nproc; free -m'",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usage("nothing to run; give a command after --")
+			}
+			m, err := commandManifest(cmd, args)
+			if err == nil {
+				err = task.override(cmd, &m, a.stdout)
+			}
+			if err == nil {
+				err = vm.override(cmd, &m)
+			}
+			if err != nil {
+				return err
+			}
+			if m.StatusMode == "" {
+				m.StatusMode = job.StatusStreaming
+			}
+			input := hasInput(a.stdin)
+			if input {
+				m.Stdin = job.StdinOpen
+			}
+			if err := m.Validate(); err != nil {
+				return err
+			}
+			s, err := a.attach(cmd.Context(), true)
+			if err != nil {
+				return err
+			}
+			defer s.close()
+			j, err := s.Submit(cmd.Context(), job.Submission{Manifest: m, Client: "cli"})
+			if err != nil {
+				return err
+			}
+			return a.converse(cmd.Context(), s, j, conversation{input: input})
+		},
+	}
+	task.register(cmd)
+	vm.register(cmd)
+	vm.registerKeeping(cmd)
+	a.completeFlags(cmd)
+	return cmd
+}
+
+func (a *app) attachCommand() *cobra.Command {
+	return a.completeJobs(&cobra.Command{
+		Use:   "attach ID",
+		Short: "Take up a running job: its output live, your input to it",
+		Long: "Shows the last lines of what the job has printed and then its output as it comes, sends it what comes on stdin where\n" +
+			"it takes input, and exits with its code. Ctrl-C interrupts the task; once more, or ~. at the start of a line, leaves it\n" +
+			"to itself. The end of stdin (Ctrl-D) is the end of the task's.",
+		Args: oneArg("the job's id"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := a.attach(cmd.Context(), false)
+			if err != nil {
+				return err
+			}
+			defer s.close()
+			j, err := s.Job(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return a.converse(cmd.Context(), s, j, conversation{
+				input: j.Manifest.Stdin == job.StdinOpen && !j.Stdin.Closed && hasInput(a.stdin), joining: true,
+			})
+		},
+	})
+}
+
+func (a *app) inputCommand() *cobra.Command {
+	var closed bool
+	cmd := &cobra.Command{
+		Use:   "input ID [LINE]",
+		Short: "Send a line, or what comes on stdin, to a running task's stdin",
+		Long: "Sends the line with its newline; without one, stdin to its end, byte for byte. The task's stdin stays open: --close ends\n" +
+			"it. The job must have been submitted with --stdin, or by linus job exec.",
+		Example: "  linus job input ID 'print(6 * 7)'\n  linus job input ID <answers.txt\n  linus job input ID --close",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 && len(args) != 2 {
+				return usage("%s takes the job's id, and a line to send", cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := a.attach(cmd.Context(), false)
+			if err != nil {
+				return err
+			}
+			defer s.close()
+			var from io.Reader
+			switch {
+			case len(args) == 2:
+				from = strings.NewReader(args[1] + "\n")
+			case closed:
+				from = strings.NewReader("")
+			default:
+				from = a.stdin
+			}
+			sent, err := sendInput(cmd.Context(), s, args[0], from, closed, func() {})
+			if err != nil {
+				return err
+			}
+			return a.print(map[string]any{"job_id": args[0], "bytes": sent, "closed": closed}, fmt.Sprintf("%d bytes sent", sent))
+		},
+	}
+	cmd.Flags().BoolVar(&closed, "close", false, "end the task's stdin then")
+	return a.completeJobs(cmd)
+}
+
+// hasInput reports whether stdin is there to be read: a terminal, a pipe or a
+// file, but not /dev/null.
+func hasInput(stdin io.Reader) bool {
+	file, ok := stdin.(*os.File)
+	if !ok {
+		return stdin != nil
+	}
+	info, err := file.Stat()
+	return err == nil && (info.Mode()&os.ModeCharDevice == 0 || isTerminal(file))
+}
+
+// receiver takes a task's input.
+type receiver interface {
+	Input(ctx context.Context, id string, data []byte, closed bool) error
+}
+
+// sendInput sends all that comes to a task's stdin, and its end where ending is
+// set; sent is told of each part. It answers the bytes sent.
+func sendInput(ctx context.Context, to receiver, id string, from io.Reader, ending bool, sent func()) (total int64, err error) {
+	part := make([]byte, inputPart)
+	for {
+		n, err := from.Read(part)
+		if n > 0 {
+			if err := to.Input(ctx, id, part[:n], false); err != nil {
+				return total, err
+			}
+			total += int64(n)
+			sent()
+		}
+		switch {
+		case err == io.EOF && ending: //nolint:errorlint // io.Reader's own word
+			return total, to.Input(ctx, id, nil, true)
+		case err == io.EOF: //nolint:errorlint // the same
+			return total, nil
+		case err != nil:
+			return total, fmt.Errorf("read stdin: %w", err)
+		}
+	}
+}
+
+// conversation says how one talks with a job.
+type conversation struct {
+	input   bool // what comes on stdin goes to the task
+	joining bool // it has been running: its last lines are enough
+}
+
+var errLeft = errors.New("left to itself")
+
+// converse shows a job's output as it comes and sends it our input, until it
+// ends, and ends with its code. With -o json it shows the result at the end.
+func (a *app) converse(outer context.Context, s *session, j job.Job, c conversation) error {
+	// The first Ctrl-C is the job's, so its end of outer is nothing to us.
+	ctx, leave := context.WithCancelCause(context.WithoutCancel(outer))
+	defer leave(nil)
+	interrupts := make(chan os.Signal, 2)
+	signal.Notify(interrupts, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(interrupts)
+	go a.interruptible(ctx, s, j.ID, interrupts, leave)
+
+	err := a.talk(ctx, s, j, c, leave)
+	switch {
+	case errors.Is(context.Cause(ctx), errLeft):
+		a.note("\ndetached; the job goes on\n  take up: linus job attach %s\n  end:     linus job cancel %s", j.ID, j.ID)
+		return exitError(exitDetached)
+	case err != nil:
+		return err
+	}
+	r, err := s.Result(ctx, j.ID)
+	if err != nil {
+		return err
+	}
+	if a.json {
+		if err := a.printResult(r); err != nil {
+			return err
+		}
+	} else if r.ExitCode == nil || r.Reason != job.ReasonExitStatus {
+		a.note("%s", summary(r))
+	}
+	return codeOf(r)
+}
+
+// killer ends tasks.
+type killer interface {
+	Kill(ctx context.Context, id, signal string) (job.Killed, error)
+}
+
+// interruptible makes Ctrl-C the job's: the first interrupts its task, the
+// second leaves it.
+func (a *app) interruptible(ctx context.Context, s killer, id string, interrupts <-chan os.Signal, leave context.CancelCauseFunc) {
+	for interrupted := false; ; interrupted = true {
+		select {
+		case <-ctx.Done():
+			return
+		case sig := <-interrupts:
+			if interrupted || sig != os.Interrupt {
+				leave(errLeft)
+				return
+			}
+			a.note("\ninterrupting the job; Ctrl-C again leaves it to itself")
+			if _, err := s.Kill(ctx, id, "INT"); err != nil {
+				a.note("not interrupted: %v", err)
+			}
+		}
+	}
+}
+
+// talk copies output and input until the job's output is complete.
+func (a *app) talk(ctx context.Context, s *session, j job.Job, c conversation, leave context.CancelCauseFunc) error {
+	begun := func(j job.Job) bool { return j.Status == job.Running || j.Status.Terminal() || j.Outcome != nil }
+	if !begun(j) {
+		var err error
+		if j, err = a.follow(ctx, s, j.ID, following{quiet: true, until: begun}); err != nil {
+			return err
+		}
+	}
+	l := &logs{engine: s, id: j.ID, follow: true}
+	l.add(job.Stdout, a.stdout)
+	l.add(job.Stderr, a.stderr)
+	if a.json {
+		l.streams[0].to, l.streams[1].to = io.Discard, io.Discard
+	}
+	if c.joining {
+		if err := l.tail(ctx, attachLines); err != nil {
+			return err
+		}
+	}
+	failed := make(chan error, 1)
+	restore := func() {}
+	if c.input {
+		from := a.stdin
+		if isTerminal(a.stdin) {
+			var err error
+			if restore, err = a.terminal(j.Manifest.TTY); err != nil {
+				return err
+			}
+			from = &escapable{from: a.stdin, leave: func() { leave(errLeft) }}
+		}
+		go func() { // ends with this process when nothing comes on stdin
+			_, err := sendInput(ctx, s, j.ID, from, true, l.soon)
+			failed <- err
+		}()
+	}
+	err := l.copy(ctx)
+	restore()
+	select {
+	case inputErr := <-failed:
+		// A task need not read all its input.
+		if inputErr != nil && ctx.Err() == nil && !errors.Is(inputErr, job.ErrCompleted) {
+			a.note("input was not sent: %v", inputErr)
+		}
+	default:
+	}
+	l.sayDropped(a)
+	return err
+}
+
+// terminal hands our terminal to the task's, where it has one.
+func (a *app) terminal(tty bool) (restore func(), err error) {
+	file, ok := a.stdin.(*os.File)
+	if !tty || !ok {
+		return func() {}, nil
+	}
+	before, err := term.MakeRaw(int(file.Fd()))
+	if err != nil {
+		return nil, fmt.Errorf("set up the terminal: %w", err)
+	}
+	return func() { _ = term.Restore(int(file.Fd()), before) }, nil
+}
+
+// escapable reads a terminal and looks for ~. at the start of a line, which
+// leaves; ~~ is one ~.
+type escapable struct {
+	from  io.Reader
+	leave func()
+
+	within bool // a line: no escape begins here
+	tilde  bool // one was read and is held back
+	left   bool
+}
+
+func (e *escapable) Read(p []byte) (int, error) {
+	for !e.left {
+		part := make([]byte, max(1, len(p)-1)) // room for a held ~
+		n, err := e.from.Read(part)
+		out := e.filter(p[:0], part[:n])
+		if e.left {
+			e.leave()
+		}
+		if len(out) > 0 || err != nil {
+			return len(out), err
+		}
+	}
+	return 0, errLeft // and no end: the task's stdin stays open
+}
+
+func (e *escapable) filter(out, in []byte) []byte {
+	for _, c := range in {
+		switch {
+		case e.tilde && c == '.':
+			e.left = true
+			return out
+		case e.tilde:
+			e.tilde, e.within = false, true
+			out = append(out, '~')
+			if c == '~' {
+				continue
+			}
+		case c == '~' && !e.within:
+			e.tilde = true
+			continue
+		}
+		out = append(out, c)
+		e.within = c != '\n' && c != '\r'
+	}
+	return out
+}
+
+// codeOf ends the program with the code of a job's task.
+func codeOf(r job.Result) error {
+	switch {
+	case r.ExitCode != nil && *r.ExitCode == 0 && r.Status == job.Success:
+		return nil
+	case r.ExitCode != nil && *r.ExitCode > 0:
+		return exitError(*r.ExitCode)
+	case r.Status == job.Timeout:
+		return exitError(exitTimeout)
+	default:
+		return exitError(exitNoCode)
+	}
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"linus/internal/job"
+)
+
+// jsonEnd is how a job ended, as job wait -o json shows it.
+type jsonEnd struct {
+	JobID    string     `json:"job_id"`
+	Status   job.Status `json:"status"`
+	Reason   job.Reason `json:"reason"`
+	ExitCode *int       `json:"exit_code,omitempty"`
+	Error    string     `json:"error,omitempty"`
+}
+
+func (a *app) waitCommand() *cobra.Command {
+	return a.completeJobs(&cobra.Command{
+		Use:   "wait ID...",
+		Short: "Wait until jobs have ended",
+		Long: "Waits until all the jobs have ended and shows how each did, a line each. Exits with 0 when all succeeded, else with the\n" +
+			"code of the first, as they are given, that did not (124: out of time; 125: no exit code).",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usage("%s takes the ids of jobs", cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			e, done, err := a.reader(ctx)
+			if err != nil {
+				return err
+			}
+			defer done()
+			for _, id := range args { // a slip is told before the wait
+				if _, err := e.Job(ctx, id); err != nil {
+					return fmt.Errorf("%s: %w", id, err)
+				}
+			}
+			var ends []jsonEnd
+			var lines []string
+			var code error
+			for _, id := range args {
+				j, err := a.follow(ctx, e, id, following{quiet: true, until: func(j job.Job) bool { return j.Status.Terminal() }})
+				switch {
+				case ctx.Err() != nil:
+					return exitError(exitDetached)
+				case err != nil:
+					return err
+				}
+				o := *j.Outcome
+				ends = append(ends, jsonEnd{JobID: id, Status: o.Status, Reason: o.Reason, ExitCode: o.ExitCode, Error: o.Error})
+				text := fmt.Sprintf("%s  %s", id, o.Status)
+				switch {
+				case o.ExitCode != nil:
+					text += fmt.Sprintf(", exit code %d", *o.ExitCode)
+				case string(o.Reason) != string(o.Status):
+					text += fmt.Sprintf(" (%s)", o.Reason)
+				}
+				lines = append(lines, text)
+				if code == nil {
+					code = codeOf(job.Result{Status: o.Status, Reason: o.Reason, ExitCode: o.ExitCode})
+				}
+			}
+			if err := a.print(ends, strings.Join(lines, "\n")); err != nil {
+				return err
+			}
+			return code
+		},
+	})
+}
+
+func (a *app) killCommand() *cobra.Command {
+	var signal string
+	cmd := &cobra.Command{
+		Use:   "kill ID",
+		Short: "End a job's task with its whole process tree; a VM it shares stays",
+		Long: "Sends the signal to the task and all it has started, and KILL to what is left 5 seconds later. The job is then failed,\n" +
+			"reason killed, with the exit code where there was one. A job that does not run yet is ended as well.",
+		Args: oneArg("the job's id"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := a.attach(cmd.Context(), false)
+			if err != nil {
+				return err
+			}
+			defer s.close()
+			result, err := s.Kill(cmd.Context(), args[0], signal)
+			switch {
+			case err != nil:
+				return err
+			case result == job.KillNotFound:
+				return job.ErrNotFound
+			case result == job.AlreadyTerminated:
+				return job.ErrCompleted
+			}
+			return a.print(map[string]any{"job_id": args[0], "result": result}, "job "+args[0]+" killed")
+		},
+	}
+	cmd.Flags().StringVar(&signal, "signal", "TERM", "TERM, KILL, INT, HUP or QUIT")
+	_ = cmd.RegisterFlagCompletionFunc("signal", cobra.FixedCompletions([]string{"TERM", "KILL", "INT", "HUP", "QUIT"}, cobra.ShellCompDirectiveNoFileComp))
+	return a.completeJobs(cmd)
+}
+
+func (a *app) cleanupCommand() *cobra.Command {
+	var age time.Duration
+	cmd := &cobra.Command{
+		Use:   "cleanup",
+		Short: "Forget jobs that have ended, with their output and artifacts",
+		Long:  "Forgets the jobs that ended longer ago than --older-than. A job stays as long as its VM does.",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if age < 0 {
+				return usage("--older-than %s: give 0 or more, as in 24h", age)
+			}
+			s, err := a.attach(cmd.Context(), false)
+			if err != nil {
+				return err
+			}
+			defer s.close()
+			n, err := s.Cleanup(cmd.Context(), age)
+			if err != nil {
+				return err
+			}
+			return a.print(map[string]int{"forgotten": n}, fmt.Sprintf("%d jobs forgotten", n))
+		},
+	}
+	cmd.Flags().DurationVar(&age, "older-than", 24*time.Hour, "the time since a job's end; 0s: all that have ended")
+	return cmd
+}

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"linus/internal/job"
+)
+
+// taskFlags are the options of a job's task; those given override the
+// manifest's fields.
+type taskFlags struct {
+	vm, cwd, mode             string
+	timeout                   int
+	sudo, tty                 bool
+	env, secrets, files, kept []string
+}
+
+func (f *taskFlags) register(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.vm, "vm", "", "name or VM ID of a VM that exists, to run in instead of a new one")
+	flags.StringVar(&f.cwd, "cwd", "", "absolute directory to run in; the VM user's home otherwise")
+	flags.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for the task; may be repeated")
+	flags.StringArrayVar(&f.secrets, "secret", nil, "name of a configured secret, a variable of the task then; may be repeated")
+	flags.StringArrayVar(&f.files, "file", nil, "LOCAL:REMOTE[:MODE], a file to put into the VM; may be repeated")
+	flags.StringArrayVar(&f.kept, "artifact", nil, "path or pattern such as 'dist/**' of files to keep at the end; may be repeated")
+	flags.BoolVar(&f.sudo, "sudo", false, "run as root")
+	flags.BoolVar(&f.tty, "tty", false, "run on a terminal, of this one's size")
+	flags.IntVar(&f.timeout, "timeout", 0, "seconds the task may run")
+	flags.StringVar(&f.mode, "status-mode", "", "simple, detailed or streaming")
+}
+
+// override puts the options that were given into the manifest.
+func (f *taskFlags) override(cmd *cobra.Command, m *job.Manifest, terminal any) error {
+	err := override(cmd, map[string]func(){
+		"vm":          func() { m.VM = f.vm },
+		"cwd":         func() { m.Cwd = f.cwd },
+		"timeout":     func() { m.Timeout = f.timeout },
+		"status-mode": func() { m.StatusMode = job.StatusMode(f.mode) },
+	})
+	if err != nil {
+		return err
+	}
+	m.Sudo = m.Sudo || f.sudo
+	if f.tty {
+		m.TTY, m.TTYSize = true, terminalSize(terminal)
+	}
+	m.Secrets = append(m.Secrets, f.secrets...)
+	m.Artifacts = append(m.Artifacts, f.kept...)
+	for _, entry := range f.env {
+		name, value, ok := strings.Cut(entry, "=")
+		if !ok {
+			return usage("--env %q has no value; give NAME=VALUE", entry)
+		}
+		if m.Env == nil {
+			m.Env = map[string]string{}
+		}
+		m.Env[name] = value
+	}
+	for _, entry := range f.files {
+		file, err := localFile(entry)
+		if err != nil {
+			return err
+		}
+		m.Files = append(m.Files, file)
+	}
+	return nil
+}
+
+// terminalSize is a terminal's size as a manifest has it; "" where it is none.
+func terminalSize(stream any) string {
+	if file, ok := stream.(*os.File); ok {
+		if columns, rows, err := term.GetSize(int(file.Fd())); err == nil && columns > 0 && rows > 0 {
+			return fmt.Sprintf("%dx%d", rows, columns)
+		}
+	}
+	return ""
+}
+
+// vmFlags are the options of a new VM.
+type vmFlags struct {
+	cpu              int
+	memory, disk     string
+	template, system string
+	name             string
+	keep             bool
+	ttl              time.Duration
+	network          job.Network
+}
+
+// register adds the options of every new VM, registerKeeping those of one that
+// may stay or not.
+func (f *vmFlags) register(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.IntVar(&f.cpu, "cpu", 0, "cores, 1 to 32")
+	flags.StringVar(&f.memory, "memory", "", "memory, as in 2G")
+	flags.StringVar(&f.disk, "disk", "", "disk, as in 20G")
+	flags.StringVar(&f.template, "template", "", "name or VM ID of the template to clone")
+	flags.StringVar(&f.system, "os", "", "make the VM from a cloud image instead: "+strings.Join(job.Systems, ", "))
+	flags.DurationVar(&f.ttl, "ttl", 0, "destroy the VM after this long, as in 8h, once no job runs in it")
+	flags.StringVar(&f.network.Bridge, "bridge", "", "bridge of the host, as in vmbr0")
+	flags.IntVar(&f.network.VLAN, "vlan", 0, "VLAN tag, 1 to 4094")
+	flags.StringVar(&f.network.IP, "ip", "", "dhcp, or an address with its prefix length, as in 10.0.0.50/24")
+	flags.StringVar(&f.network.Gateway, "gateway", "", "gateway that goes with --ip")
+}
+
+func (f *vmFlags) registerKeeping(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.keep, "keep", false, "keep the VM after the job (lifecycle persistent); --name and --ttl do as well")
+	cmd.Flags().StringVar(&f.name, "name", "", "name of the VM, which is kept")
+}
+
+func (f *vmFlags) override(cmd *cobra.Command, m *job.Manifest) error {
+	err := override(cmd, map[string]func(){
+		"cpu":      func() { m.Resources.CPU = f.cpu },
+		"memory":   func() { m.Resources.Memory = f.memory },
+		"disk":     func() { m.Resources.Disk = f.disk },
+		"template": func() { m.VMTemplate = f.template },
+		"os":       func() { m.OS = f.system },
+		"name":     func() { m.VMName = f.name },
+		"ttl":      func() { m.TTL = int(f.ttl / time.Second) },
+		"bridge":   func() { m.Network.Bridge = f.network.Bridge },
+		"vlan":     func() { m.Network.VLAN = f.network.VLAN },
+		"ip":       func() { m.Network.IP = f.network.IP },
+		"gateway":  func() { m.Network.Gateway = f.network.Gateway },
+	})
+	if f.keep || f.name != "" || f.ttl != 0 {
+		m.Lifecycle = job.Persistent
+	}
+	return err
+}
+
+// override calls set for each option that was given. One given as nothing is a
+// slip: to leave it out means the default.
+func override(cmd *cobra.Command, set map[string]func()) error {
+	for _, name := range slices.Sorted(maps.Keys(set)) {
+		flag := cmd.Flags().Lookup(name)
+		if flag == nil || !flag.Changed {
+			continue
+		}
+		if slices.Contains([]string{"", "0", "0s"}, flag.Value.String()) {
+			return usage("--%s: give a value, or leave it out for the default", name)
+		}
+		set[name]()
+	}
+	return nil
+}
+
+var fileArg = regexp.MustCompile(`^(.+?):(/[^:]*)(?::(0?[0-7]{3,4}))?$`)
+
+// localFile reads LOCAL:REMOTE[:MODE]; without MODE the file keeps its own.
+func localFile(arg string) (job.File, error) {
+	part := fileArg.FindStringSubmatch(arg)
+	if part == nil {
+		return job.File{}, usage("--file %q: give LOCAL:REMOTE[:MODE] with REMOTE an absolute path, as in ./in.csv:/root/in.csv", arg)
+	}
+	file := job.File{Path: part[2], Mode: part[3]}
+	info, err := os.Stat(part[1])
+	if err != nil {
+		return file, usage("--file: %w", err)
+	}
+	if !info.Mode().IsRegular() || info.Size() > job.MaxFiles {
+		return file, usage("--file %s: is not a regular file of at most %d bytes", part[1], job.MaxFiles)
+	}
+	if file.Mode == "" {
+		file.Mode = fmt.Sprintf("%04o", info.Mode().Perm())
+	}
+	data, err := os.ReadFile(part[1])
+	if err != nil {
+		return file, usage("--file: %w", err)
+	}
+	file.Content = base64.StdEncoding.EncodeToString(data)
+	return file, nil
+}

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestStripper_LeavesWhatATerminalShows(t *testing.T) {
+	tests := []struct{ name, in, want string }{
+		{"plain text", "a\tb\n\nc\n", "a\tb\n\nc\n"},
+		{"a prompt without an end of line", ">>> ", ">>> "},
+		{"colours", "\x1b[1;31mred\x1b[0m\n", "red\n"},
+		{"a progress bar", "10 %\r50 %\r100 %\ndone\n", "100 %\ndone\n"},
+		{"lines that end as on a terminal", "a\r\nb\r\n", "a\nb\n"},
+		{"a return at the end shows the line", "100 %\r", "100 %"},
+		{"a title and a link", "\x1b]0;title\x07a\x1b]8;;http://x\x1b\\b\n", "ab\n"},
+		{"a character set", "\x1b(Bx\n", "x\n"},
+		{"a bell and a step back", "ab\a\bc\n", "ac\n"},
+		{"bytes that are no text", "\xff\xfe\n", "\xff\xfe\n"},
+		{"an unended sequence", "a\x1b[12", "a"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var whole, bytewise strings.Builder
+			s := &stripper{to: &whole}
+			if _, err := s.Write([]byte(tt.in)); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.flush(); err != nil {
+				t.Fatal(err)
+			}
+			if whole.String() != tt.want {
+				t.Errorf("got %q, want %q", whole.String(), tt.want)
+			}
+			s = &stripper{to: &bytewise}
+			for _, c := range []byte(tt.in) {
+				_, _ = s.Write([]byte{c})
+			}
+			_ = s.flush()
+			if bytewise.String() != tt.want {
+				t.Errorf("byte by byte: got %q, want %q", bytewise.String(), tt.want)
+			}
+		})
+	}
+}
+
+func TestStripper_WhatHasGoneOutIsNotWrittenOver(t *testing.T) {
+	var out strings.Builder
+	s := &stripper{to: &out}
+	for _, part := range []string{"10 %", "\r50 %", "\r\n"} {
+		_, _ = s.Write([]byte(part))
+		_ = s.flush()
+	}
+	if got := out.String(); got != "10 %\n50 %\n" {
+		t.Errorf("got %q", got)
+	}
+}

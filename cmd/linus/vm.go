@@ -1,0 +1,336 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"linus/internal/job"
+)
+
+func (a *app) vmCommand() *cobra.Command {
+	return group("vm", "Make and keep VMs for jobs and people",
+		a.vmCreateCommand(), a.vmListCommand(), a.vmShowCommand(), a.vmSSHCommand(),
+		a.vmVerb("start NAME|ID", "Start a VM that is stopped", "runs", (*session).StartVM),
+		a.vmVerb("stop NAME|ID", "Shut a VM down; jobs in it must have ended", "is stopped", (*session).StopVM),
+		a.vmSnapshotCommand(), a.vmRevertCommand(), a.vmDestroyCommand())
+}
+
+// jsonVM is a VM as -o json shows it.
+type jsonVM struct {
+	job.VMInfo
+
+	SSH string `json:"ssh,omitempty"` // a command that logs in
+}
+
+func (a *app) vmCreateCommand() *cobra.Command {
+	var f vmFlags
+	var dryRun, noWait bool
+	cmd := &cobra.Command{
+		Use:   "create NAME",
+		Short: "Make a VM that stays until it is destroyed, or its --ttl is over",
+		Long: "Makes a VM from a template, or from a system's cloud image (--os), shows each step as it happens, and returns when the\n" +
+			"VM can be logged in to. Jobs run in it with linus job exec --vm NAME and linus job submit --vm NAME. Making it is a job\n" +
+			"too: Ctrl-C leaves it to the engine.",
+		Example: "  linus vm create dev --cpu 4 --memory 8G --disk 50G --ttl 12h\n" +
+			"  linus vm create web --os ubuntu-24.04 --ip 10.0.0.50/24 --gateway 10.0.0.1\n" +
+			"  linus vm create dev --dry-run",
+		Args: oneArg("the VM's name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			sub := job.Submission{Kind: job.KindVM, Client: "cli", Manifest: job.Manifest{VMName: args[0]}}
+			if err := f.override(cmd, &sub.Manifest); err != nil {
+				return err
+			}
+			sub.Manifest.Lifecycle = job.Persistent
+			s, err := a.attach(ctx, true)
+			if err != nil {
+				return err
+			}
+			defer s.close()
+			if dryRun {
+				plan, err := s.Plan(ctx, sub)
+				if err != nil {
+					return err
+				}
+				return a.print(map[string]any{"plan": plan}, strings.Join(plan, "\n"))
+			}
+			j, err := s.Submit(ctx, sub)
+			if err != nil {
+				return err
+			}
+			if noWait {
+				return a.print(map[string]any{"job_id": j.ID, "name": args[0], "status": j.Status},
+					fmt.Sprintf("VM %s is being made; linus vm show %s tells when it is ready", args[0], args[0]))
+			}
+			return a.awaitVM(ctx, s, j.ID, args[0])
+		},
+	}
+	f.register(cmd)
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show the host's commands and change nothing")
+	cmd.Flags().BoolVar(&noWait, "no-wait", false, "return at once")
+	a.completeFlags(cmd)
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	return cmd
+}
+
+// awaitVM follows the making of a VM and tells how to log in.
+func (a *app) awaitVM(ctx context.Context, s *session, id, name string) error {
+	j, err := a.follow(ctx, s, id, following{phase: "provision", until: func(j job.Job) bool { return j.Status.Terminal() }})
+	switch {
+	case ctx.Err() != nil:
+		a.note("\ndetached; the VM is still being made\n  look: linus vm show %s\n  end:  linus vm destroy %s", name, name)
+		return exitError(exitDetached)
+	case err != nil:
+		return err
+	case j.Status != job.Success:
+		return fmt.Errorf("VM %s was not made: %s", name, j.Outcome.Error)
+	}
+	info, err := s.VM(ctx, name)
+	if err != nil {
+		return err
+	}
+	return a.printVM(s, info, fmt.Sprintf("VM %s (%d) runs on node %s, %s\nlog in: linus vm ssh %s", info.Name, info.ID, info.Node, info.IP, info.Name))
+}
+
+// printVM shows a VM: as JSON, or the text.
+func (a *app) printVM(s *session, info job.VMInfo, text string) error {
+	out := jsonVM{VMInfo: info}
+	if command, err := sshCommand(s.config, info.VM); err == nil && info.Status == job.VMRunning {
+		out.SSH = shellLine(command)
+	}
+	return a.print(out, text)
+}
+
+func (a *app) vmListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the VMs of ours: the kept ones, and those of jobs under way",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := a.attach(cmd.Context(), false)
+			if err != nil {
+				return err
+			}
+			defer s.close()
+			vms, err := s.VMs(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(append([]job.VMInfo{}, vms...))
+			}
+			if len(vms) == 0 {
+				a.note("no VMs")
+				return nil
+			}
+			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+			_, _ = fmt.Fprintln(w, "ID\tNAME\tSTATUS\tNODE\tIP\tLIFECYCLE\tEXPIRES\tJOBS")
+			for _, vm := range vms {
+				expires := local(vm.ExpiresAt)
+				if expires == "" {
+					expires = "-"
+				}
+				_, _ = fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", vm.ID, vm.Name, vm.Status, orDash(vm.Node), orDash(vm.IP), vm.Lifecycle, expires, len(vm.Jobs))
+			}
+			return w.Flush()
+		},
+	}
+}
+
+func orDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+func (a *app) vmShowCommand() *cobra.Command {
+	return a.completeVMs(&cobra.Command{
+		Use:   "show NAME|ID",
+		Short: "Show a VM: how it is, how to log in, which jobs run in it",
+		Args:  oneArg("the VM's name or ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withVM(cmd.Context(), args[0], func(s *session, info job.VMInfo) error {
+				return a.printVM(s, info, vmText(info))
+			})
+		},
+	})
+}
+
+// withVM calls work with a VM as it stands.
+func (a *app) withVM(ctx context.Context, ref string, work func(*session, job.VMInfo) error) error {
+	s, err := a.attach(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	info, err := s.VM(ctx, ref)
+	if err != nil {
+		return err
+	}
+	return work(s, info)
+}
+
+func vmText(info job.VMInfo) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	row := func(name, value string) {
+		if value != "" {
+			_, _ = fmt.Fprintf(w, "%s\t%s\n", name, value)
+		}
+	}
+	row("vm", strings.TrimSpace(vmID(&info.VM)+" "+info.Name))
+	row("status", string(info.Status))
+	row("node", info.Node)
+	row("ip", info.IP)
+	row("user", info.User)
+	row("size", fmt.Sprintf("%d cores, %s memory, %s disk", info.Resources.CPU, info.Resources.Memory, info.Resources.Disk))
+	row("made from", info.Source)
+	row("lifecycle", string(info.Lifecycle))
+	row("made by", "job "+info.Job)
+	row("jobs in it", strings.Join(info.Jobs, " "))
+	row("created", local(info.CreatedAt))
+	row("expires", local(info.ExpiresAt))
+	if info.Status == job.VMRunning {
+		row("log in", "linus vm ssh "+info.Name)
+	}
+	_ = w.Flush()
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// vmVerb is a command that does one thing to a VM; said tells that it is done.
+func (a *app) vmVerb(use, short, said string, act func(*session, context.Context, string) (job.VMInfo, error)) *cobra.Command {
+	return a.completeVMs(&cobra.Command{
+		Use:   use,
+		Short: short,
+		Args:  oneArg("the VM's name or ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := a.attach(cmd.Context(), false)
+			if err != nil {
+				return err
+			}
+			defer s.close()
+			info, err := act(s, cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return a.printVM(s, info, fmt.Sprintf("VM %s (%d) %s", info.Name, info.ID, said))
+		},
+	})
+}
+
+// vmAndSnapshot checks the arguments of snapshot and revert.
+func vmAndSnapshot(cmd *cobra.Command, args []string) error {
+	if len(args) != 2 {
+		return usage("%s takes two arguments: the VM's name or ID, and the snapshot's name", cmd.CommandPath())
+	}
+	return nil
+}
+
+func (a *app) vmSnapshotCommand() *cobra.Command {
+	return a.completeVMs(&cobra.Command{
+		Use:     "snapshot NAME|ID SNAPSHOT",
+		Short:   "Keep a VM's disk as it is now under a name",
+		Example: "  linus vm snapshot dev clean",
+		Args:    vmAndSnapshot,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := a.attach(cmd.Context(), false)
+			if err != nil {
+				return err
+			}
+			defer s.close()
+			info, err := s.SnapshotVM(cmd.Context(), args[0], args[1])
+			if err != nil {
+				return err
+			}
+			return a.printVM(s, info, fmt.Sprintf("snapshot %s of VM %s (%d) taken", args[1], info.Name, info.ID))
+		},
+	})
+}
+
+func (a *app) vmRevertCommand() *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use:     "revert NAME|ID SNAPSHOT",
+		Short:   "Bring a VM's disk back to a snapshot, and start it",
+		Long:    "What was written to the VM's disk since the snapshot is lost. Jobs in it must have ended.",
+		Example: "  linus vm revert dev clean --yes",
+		Args:    vmAndSnapshot,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			return a.withVM(ctx, args[0], func(s *session, info job.VMInfo) error {
+				if !yes {
+					question := fmt.Sprintf("What VM %s (%d) has on its disk since snapshot %s is lost. Revert it? [y/N] ", info.Name, info.ID, args[1])
+					if err := a.confirm(ctx, question, "--yes"); err != nil {
+						return err
+					}
+				}
+				info, err := s.RevertVM(ctx, args[0], args[1])
+				if err != nil {
+					return err
+				}
+				return a.printVM(s, info, fmt.Sprintf("VM %s (%d) runs as in snapshot %s", info.Name, info.ID, args[1]))
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "without asking")
+	return a.completeVMs(cmd)
+}
+
+func (a *app) vmDestroyCommand() *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "destroy NAME|ID",
+		Short: "Destroy a VM with its disk; jobs in it must have ended",
+		Long: "The host proves that the VM is the one of ours that is meant, and destroys it. One that cannot be destroyed now is tried\n" +
+			"again by the engine until it is gone.",
+		Args: oneArg("the VM's name or ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			return a.withVM(ctx, args[0], func(s *session, info job.VMInfo) error {
+				if !yes {
+					if err := a.confirm(ctx, fmt.Sprintf("Destroy VM %s (%d) with its disk? [y/N] ", info.Name, info.ID), "--yes"); err != nil {
+						return err
+					}
+				}
+				return a.destroyVM(ctx, s, args[0], info)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "without asking")
+	return a.completeVMs(cmd)
+}
+
+// destroyVM has a VM destroyed and waits until it is gone.
+func (a *app) destroyVM(ctx context.Context, s *session, ref string, info job.VMInfo) error {
+	f := following{quiet: true, until: func(j job.Job) bool { return j.VM != nil && j.VM.State == job.VMDestroyed }}
+	past, _, err := s.Watch(ctx, info.Job, 0)
+	if err != nil {
+		return err
+	}
+	for _, event := range past {
+		f.after = event.Seq
+	}
+	if _, err = s.DestroyVM(ctx, ref); err != nil {
+		return err
+	}
+	j, err := a.follow(ctx, s, info.Job, f)
+	switch {
+	case ctx.Err() != nil:
+		a.note("\ndetached; the VM is still being destroyed")
+		return exitError(exitDetached)
+	case err != nil:
+		return err
+	case j.VM != nil && j.VM.State != job.VMDestroyed:
+		return errors.New("the VM could not be destroyed now; it is tried again until it is gone: linus vm list")
+	}
+	_ = os.Remove(guestKnownHosts(s.config, info.VM))
+	return a.print(map[string]any{"id": info.ID, "name": info.Name, "job": info.Job, "destroyed": true},
+		fmt.Sprintf("VM %s (%d) is destroyed", info.Name, info.ID))
+}
