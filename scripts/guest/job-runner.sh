@@ -31,7 +31,7 @@
 #   run    the supervisor: runs the task, ends it at its timeout or on stop,
 #          records how it ended, tells the server. One task never runs twice.
 #   task   the last step before the task, inside its terminal and as its user.
-#   collect  artifacts, as root.
+#   collect, copy  what artifacts needs of root.
 #
 # Inputs: LINUS_NONCE (marks the result block).
 # Exit codes: 0 ok, 1 general or bad input, 2 a tool is missing, 5 the runner
@@ -78,7 +78,8 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/artifacts.sh"
 # shellcheck source=../lib/callback.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/callback.sh"
 
-home=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+home=${BASH_SOURCE[0]%"${BASH_SOURCE[0]##*/}"} # with builtins: every fork counts in an emulated guest
+home=$(cd -- "${home:-.}" && pwd)
 script=${home}/${BASH_SOURCE[0]##*/}
 max_argument=131071 # Linux: one argument, its final NUL included, has at most 128 KiB
 give_up_after=3600  # seconds of "no such job" before completion is given up
@@ -466,6 +467,10 @@ answer() { # <verb> [<argument>...]
       require_settings
       artifacts_collect "${@:2}"
       return # within the answer of artifacts
+      ;;
+    copy)
+      artifacts_copy
+      return
       ;;
     callback) choose_callback "${2:-}" ;;
     *) result_fail invalid "${1@Q} is not a command" "use start, probe, stop, input, close-input, artifacts or callback" ;;

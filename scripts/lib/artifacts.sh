@@ -34,20 +34,35 @@ artifacts_find() { # <max files> <max bytes each> <max bytes all>
 # artifacts_lend makes copies of what the login user cannot read, and puts these
 # into the index.
 artifacts_lend() {
-  local name path size mode sum group
+  local name path size mode sum
   local -i count=0
-  group=$(id -g)
   mkdir -m 0700 -- "${state}/artifacts"
   while IFS= read -r -d '' name && IFS= read -r -d '' path && IFS= read -r -d '' size \
     && IFS= read -r -d '' mode && IFS= read -r -d '' sum; do
     if [[ ! -r ${path} ]]; then
       ((count += 1))
-      process_as_root install -T -m 0600 -o "${EUID}" -g "${group}" -- "${path}" "${state}/artifacts/${count}"
+      : >"${state}/artifacts/${count}"
+      printf '%s\0' "${path}" >&3
       path=${state}/artifacts/${count}
     fi
     printf '%s\0' "${name}" "${path}" "${size}" "${mode}" "${sum}"
-  done <"${state}/artifacts.new" >"${state}/artifacts.lent"
+  done <"${state}/artifacts.new" >"${state}/artifacts.lent" 3>"${state}/artifacts.unread"
+  if ((count > 0)); then
+    process_as_root "${BASH}" "${script}" copy \
+      || result_fail vm "cannot copy artifacts as root" "read the job runner's log above this line"
+  fi
   mv -f -- "${state}/artifacts.lent" "${state}/artifacts.new"
+}
+
+# artifacts_copy fills the login user's files artifacts/1, 2, ... with what root
+# alone can read.
+artifacts_copy() {
+  local path
+  local -i count=0
+  while IFS= read -r -d '' path; do
+    ((count += 1))
+    cat -- "${path}" >"${state}/artifacts/${count}"
+  done <"${state}/artifacts.unread"
 }
 
 artifacts_collect() { # <working directory, unless CWD is set> <max files> <max bytes each> <max bytes all>

@@ -38,16 +38,16 @@ stdin_lock() {
 # stdin_take keeps what comes on our stdin as what follows the first <offset>
 # bytes. What is kept already is skipped; a gap is refused.
 stdin_take() { # <offset>
-  local size held error write read
+  local sizes size held error write read
   [[ $1 =~ ^(0|[1-9][0-9]{0,14})$ ]] || result_fail invalid "${1@Q} is not an offset" "give the count of bytes sent before"
   # Whole first: a sender that falls silent half-way must not hold the lock. The
   # file has no name any more when it is filled, so that it cannot be left over.
   exec {write}>"${state}/input.$$" {read}<"${state}/input.$$"
   rm -f -- "${state}/input.$$"
   cat >&"${write}"
-  size=$(stat -L -c %s -- "/proc/self/fd/${read}")
   stdin_lock
-  held=$(stat -c %s -- "${state}/stdin")
+  sizes=$(stat -L -c %s -- "/proc/self/fd/${read}" "${state}/stdin")
+  size=${sizes%$'\n'*} held=${sizes#*$'\n'}
   if (($1 > held)); then
     result_line STDIN_BYTES "${held}"
     result_fail invalid "input at offset $1, and only ${held} bytes are held" "send what is missing first"
