@@ -92,7 +92,7 @@ func renamed(err error, pairs ...string) error {
 	for i := 0; i < len(pairs); i += 2 {
 		pairs[i] = "manifest." + pairs[i]
 	}
-	r := strings.NewReplacer(append(pairs, "manifest.", "")...)
+	r := strings.NewReplacer(append(pairs, "manifest.", "", "vmTemplate", "template")...)
 	rename := func(f *job.FieldError) *job.FieldError {
 		if f.Field == "vm" { // the engine's own word for it
 			return &job.FieldError{Field: "vm_id", Problem: f.Problem, Remedy: f.Remedy}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -161,18 +162,36 @@ func TestTools_AnswerStructured(t *testing.T) {
 			Stdout: []byte("a\xffb\n"), Stderr: []byte("oh\n"), StdoutInfo: job.OutputInfo{Total: 4}, StderrInfo: job.OutputInfo{Total: 3},
 			Duration: 1500 * time.Millisecond,
 		},
+		out: "one\ntwo\n> ", err2: "oh\n",
+		vm: job.VMInfo{
+			VM:        job.VM{ID: 105, Name: "dev", Node: "pve", IP: "10.0.0.9", User: "debian", Job: knownID, Status: job.VMRunning, ExpiresAt: at},
+			Lifecycle: job.Persistent, Resources: job.Resources{CPU: 2, Memory: "2G", Disk: "10G"}, Source: "debian-13", Jobs: []string{"j"}, CreatedAt: at,
+		},
 	}
-	tests := []struct {
-		tool string
-		args any
-		want string
-	}{
+	const devVM = `{"vm_id":"105","name":"dev","status":"running","ip":"10.0.0.9","user":"debian","ssh":"ssh debian@10.0.0.9","node":"pve","source":"debian-13","cpu":2,"memory":"2G","disk":"10G","lifecycle":"persistent","job_id":"` + knownID + `","jobs":["j"],"created_at":"2026-03-04T05:06:07Z","expires_at":"2026-03-04T05:06:07Z"}`
+	tests := []toolTest{
 		{"submit_job", manifest(nil), `{"job_id":"` + knownID + `","status":"pending"}`},
 		{"get_job_status", map[string]any{"job_id": knownID}, `{"job_id":"` + knownID + `","status":"failed","reason":"exit_status","phase":"destroy","error":"exit status 3","created_at":"2026-03-04T05:06:07Z","started_at":"2026-03-04T05:06:07Z","completed_at":"2026-03-04T05:06:07Z","vm":{"id":101,"node":"pve","ip":"10.0.0.9","state":"destroyed"}}`},
 		{"get_job_result", map[string]any{"job_id": knownID}, `{"job_id":"` + knownID + `","status":"failed","reason":"exit_status","exit_code":3,"output":"a\ufffdb\n","stderr":"oh\n","output_bytes":4,"stderr_bytes":3,"truncated":false,"output_invalid_utf8":true,"error":"exit status 3","duration_seconds":1.5}`},
 		{"cancel_job", map[string]any{"job_id": knownID}, `{"job_id":"` + knownID + `","cancelled":true}`},
 		{"list_jobs", map[string]any{"status": "running", "limit": 7, "cursor": "c"}, `{"jobs":[{"job_id":"` + knownID + `","status":"running","task":"true","created_at":"2026-03-04T05:06:07Z"}],"next_cursor":"more"}`},
 		{"list_jobs", nil, `{"jobs":[{"job_id":"` + knownID + `","status":"running","task":"true","created_at":"2026-03-04T05:06:07Z"}],"next_cursor":"more"}`},
+		{"execute_command", map[string]any{"command": "make", "vm_id": "dev"}, `{"job_id":"` + knownID + `","status":"pending"}`},
+		{"get_job_output", map[string]any{"job_id": knownID, "offset": 1, "limit": 4}, `{"job_id":"` + knownID + `","status":"failed","stdout":"ne\nt","stdout_next":5,"stderr":"oh\n","stderr_next":3,"complete":false}`},
+		{"get_job_output", map[string]any{"job_id": knownID, "stream": "stderr", "offset": 3}, `{"job_id":"` + knownID + `","status":"failed","stdout":"","stdout_next":0,"stderr":"","stderr_next":3,"complete":true}`},
+		{"tail_job_output", map[string]any{"job_id": knownID, "lines": 1}, `{"job_id":"` + knownID + `","status":"failed","stdout":"> ","stderr":"oh\n","stdout_next":10,"stderr_next":3,"truncated":true}`},
+		{"interact_with_job", map[string]any{"job_id": knownID, "input": "1+1\n", "wait_ms": 0}, `{"job_id":"` + knownID + `","status":"failed","stdout":"","stdout_next":10,"stderr":"","stderr_next":3,"complete":true}`},
+		{"kill_job", map[string]any{"job_id": knownID, "signal": "INT"}, `{"job_id":"` + knownID + `","result":"killed"}`},
+		{"kill_job", map[string]any{"job_id": "x"}, `{"job_id":"x","result":"not_found"}`},
+		{"cleanup_completed_jobs", map[string]any{"older_than": "24h"}, `{"count":3}`},
+		{"provision_vm", map[string]any{"name": "dev", "os": "debian-13", "wait_seconds": 0, "dry_run": true}, `{"name":"dev","plan":["qm clone 9000 100 --name dev"]}`},
+		{"list_vms", nil, `{"vms":[` + devVM + `]}`},
+		{"get_vm", map[string]any{"vm_id": "dev"}, devVM},
+		{"start_vm", map[string]any{"vm_id": "105"}, `{"vm_id":"105","name":"dev","status":"running","ssh":"ssh debian@10.0.0.9"}`},
+		{"stop_vm", map[string]any{"vm_id": "dev"}, `{"vm_id":"105","name":"dev","status":"running","ssh":"ssh debian@10.0.0.9"}`},
+		{"snapshot_vm", map[string]any{"vm_id": "dev", "snapshot": "clean"}, `{"vm_id":"105","name":"dev","status":"running","ssh":"ssh debian@10.0.0.9"}`},
+		{"revert_vm", map[string]any{"vm_id": "dev", "snapshot": "clean", "confirm": true}, `{"vm_id":"105","name":"dev","status":"running","ssh":"ssh debian@10.0.0.9"}`},
+		{"destroy_vm", map[string]any{"vm_id": "dev", "confirm": true}, `{"vm_id":"105","name":"dev","status":"destroying"}`},
 		{"check_host", nil, `{"ok":false,"host":"pve:22","node":"pve","checks":[{"name":"bridge","level":"fail","text":"vmbr0 is missing","remedy":"add it"}]}`},
 	}
 	for way, connect := range transports {
@@ -190,8 +209,29 @@ func TestTools_AnswerStructured(t *testing.T) {
 					}
 				}
 			}
+			for _, tool := range tools(options(e), nil) {
+				if !slices.ContainsFunc(tests, func(tt toolTest) bool { return tt.tool == tool.Tool.Name }) {
+					t.Errorf("%s is not called", tool.Tool.Name)
+				}
+			}
+			wanted := []string{
+				"input 1+1\n", "kill INT", "cleanup 24h0m0s", "start 105", "stop dev", "snapshot dev clean", "revert dev clean", "destroy dev",
+			}
+			e.change(func() {
+				if diff := cmp.Diff(wanted, e.calls); diff != "" {
+					t.Errorf("engine was asked (-want +got):\n%s", diff)
+				}
+				e.calls = nil
+			})
 		})
 	}
+}
+
+// toolTest is one call and its answer.
+type toolTest struct {
+	tool string
+	args any
+	want string
 }
 
 func parse(t *testing.T, data string) any {
@@ -305,6 +345,41 @@ func TestTools_ErrorsSayWhatToDoNext(t *testing.T) {
 		{"max_bytes", "get_job_result", map[string]any{"job_id": knownID, "max_bytes": 0}, nil, "max_bytes: 0 is out of range; give 1 to 1048576"},
 		{"unknown status", "list_jobs", map[string]any{"status": "done"}, nil, `status: "done" is unknown; use one of: pending, provisioning, running, success, failed, timeout`},
 		{"limit", "list_jobs", map[string]any{"limit": 201}, nil, "limit: 201 is out of range"},
+		{"wait too long", "get_job_result", map[string]any{"job_id": knownID, "wait_seconds": 46}, nil, "wait_seconds: 46 is out of range; give 0 to 45"},
+		{"unknown job", "get_job_output", map[string]any{"job_id": "x"}, nil, "Job not found. Use list_jobs"},
+		{"unknown stream", "get_job_output", map[string]any{"job_id": knownID, "stream": "stdin"}, nil, `stream: "stdin" is unknown; use one of: stdout, stderr`},
+		{"two faults", "get_job_output", map[string]any{"job_id": knownID, "stream": "x", "limit": 0}, nil, "limit: 0 is out of range"},
+		{"offset of the stream not asked for", "get_job_output", map[string]any{"job_id": knownID, "stream": "stdout", "stderr_offset": 5}, nil, "stderr_offset: is for both streams"},
+		{"lines", "tail_job_output", map[string]any{"job_id": knownID, "lines": 1001}, nil, "lines: 1001 is out of range; give 1 to 1000"},
+		{"no input", "interact_with_job", id, nil, "input: is required; give text, or close: true"},
+		{"stdin closed", "interact_with_job", map[string]any{"job_id": knownID, "input": "x"}, &job.FieldError{Field: "input", Problem: "the job's stdin is closed"}, "input: the job's stdin is closed"},
+		{"ended", "interact_with_job", map[string]any{"job_id": knownID, "input": "x"}, job.ErrCompleted, "Job already completed. Use get_job_result"},
+		{"wait_ms", "interact_with_job", map[string]any{"job_id": knownID, "input": "x", "wait_ms": 10001}, nil, "wait_ms: 10001 is out of range; give 0 to 10000"},
+		{"unknown signal", "kill_job", map[string]any{"job_id": knownID, "signal": "STOP"}, nil, `signal: "STOP" is unknown; use one of: TERM, KILL, INT, HUP, QUIT`},
+		{"no duration", "cleanup_completed_jobs", map[string]any{"older_than": "1 day"}, nil, `older_than: "1 day" is not a duration; give one such as 30m or 24h`},
+		{"negative duration", "cleanup_completed_jobs", map[string]any{"older_than": "-1h"}, nil, "older_than"},
+		{"no command", "execute_command", nil, nil, "command: is required and must not be blank"},
+		{"relative cwd", "execute_command", map[string]any{"command": "ls", "cwd": "src"}, nil, `cwd: "src" is not absolute`},
+		{"env name", "execute_command", map[string]any{"command": "ls", "env": map[string]any{"A B": "x"}}, nil, `env: "A B" is not a variable name`},
+		{"template and a VM", "execute_command", map[string]any{"command": "ls", "vm_id": "dev", "template": "x"}, nil, "template: has no meaning for a VM that exists; remove it, or remove vm_id to get a new VM"},
+		{"persistent and a VM", "execute_command", map[string]any{"command": "ls", "vm_id": "dev", "persistent": true}, nil, "persistent: has no meaning for a VM that exists"},
+		{"unknown VM to run in", "execute_command", map[string]any{"command": "ls", "vm_id": "prod"}, nil, `vm_id: "prod" is no VM of ours; list_vms`},
+		{"VM by number", "execute_command", map[string]any{"command": "ls", "vm_id": 105}, nil, "vm_id: is a number, want a string"},
+		{"size of the new VM", "execute_command", map[string]any{"command": "ls", "resources": map[string]any{"cpu": 64}}, nil, "resources.cpu"},
+		{"no name", "provision_vm", map[string]any{"os": "debian"}, nil, "name: is required"},
+		{"not a name", "provision_vm", map[string]any{"name": "a b"}, nil, `name: "a b" is not a host name`},
+		{"os and template", "provision_vm", map[string]any{"name": "a", "os": "debian", "template": "t"}, nil, "os: is given together with template; give either os or template"},
+		{"all of its size", "provision_vm", map[string]any{"name": "a", "cpu": 99, "memory": "1", "disk": "1G"}, nil, "disk: "},
+		{"gateway alone", "provision_vm", map[string]any{"name": "a", "network": map[string]any{"gateway": "10.0.0.1"}}, nil, "network.gateway: has no meaning without a fixed address"},
+		{"ttl", "provision_vm", map[string]any{"name": "a", "ttl": 5}, nil, "ttl: 5 is out of range"},
+		{"no VM", "get_vm", nil, nil, "vm_id: is required; give the name or ID of a VM; list_vms shows them"},
+		{"unknown VM", "get_vm", map[string]any{"vm_id": "prod"}, nil, `vm_id: "prod" is no VM of ours; list_vms`},
+		{"unknown VM", "start_vm", map[string]any{"vm_id": "prod"}, nil, `vm_id: "prod" is no VM of ours; list_vms`},
+		{"no snapshot", "snapshot_vm", map[string]any{"vm_id": "dev"}, nil, "snapshot: is required"},
+		{"neither", "revert_vm", nil, nil, "vm_id: is required; give the name or ID of a VM; list_vms shows them\nsnapshot: is required"},
+		{"not confirmed", "revert_vm", map[string]any{"vm_id": "dev", "snapshot": "clean"}, nil, "confirm: is required: Revert VM dev to snapshot clean?"},
+		{"not confirmed", "destroy_vm", map[string]any{"vm_id": "dev"}, nil, "confirm: is required: Destroy VM 105 (dev) with its disk?; call again with confirm: true"},
+		{"confirmed for another VM", "destroy_vm", map[string]any{"vm_id": "prod", "confirm": true}, nil, `vm_id: "prod" is no VM of ours`},
 		{"argument to a tool without", "check_host", map[string]any{"node": "pve"}, nil, "node: is not a known key"},
 		{
 			"host down", "check_host", nil, &job.HostError{Op: "connect", Host: "pve:22", Class: job.HostUnreachable, Text: "connection refused", Remedy: "is sshd running?"},
@@ -313,13 +388,16 @@ func TestTools_ErrorsSayWhatToDoNext(t *testing.T) {
 	}
 	for way, connect := range transports {
 		t.Run(way, func(t *testing.T) {
-			e := &engine{}
+			e := &engine{vm: job.VMInfo{VM: job.VM{ID: 105, Name: "dev"}}}
 			c := connect(t, e)
 			for _, tt := range tests {
 				e.err = tt.err
 				if r := callTool(t, c, tt.tool, tt.args); !r.IsError || !strings.Contains(text(r), tt.want) {
 					t.Errorf("%s %s: error %v, %q; want an error with %q", tt.tool, tt.name, r.IsError, text(r), tt.want)
 				}
+			}
+			if len(e.submitted) > 0 || slices.ContainsFunc(e.calls, func(c string) bool { return c != "input x" }) {
+				t.Errorf("wrong calls reached the engine: %v %q", e.submitted, e.calls)
 			}
 		})
 	}
