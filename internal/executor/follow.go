@@ -56,10 +56,27 @@ func (e *Executor) follow(ctx context.Context, r *run) error {
 		case err == nil:
 			lastSign = time.Now()
 			e.whileSilent(ctx, j, state, &w)
+		}
+		if err == nil {
+			continue
+		}
+		switch status := e.stands(ctx, j); {
+		case status == job.VMGone, status == job.VMStopped:
+			return e.decide(ctx, r, lostOutcome(fmt.Sprintf("its VM is %s on the host, and not by us", status)))
 		case time.Since(lastSign) > e.HeartbeatThreshold:
 			return e.decide(ctx, r, lostOutcome(fmt.Sprintf("no heartbeat and no answer over SSH for %s: %v", e.HeartbeatThreshold, err)))
 		}
 	}
+}
+
+// stands asks the host for a VM that does not answer SSH. Unknown proves nothing.
+func (e *Executor) stands(ctx context.Context, j job.Job) job.VMStatus {
+	status, err := e.Provider.Status(ctx, *j.VM)
+	if err != nil {
+		e.Log.Debug("the host does not say how the VM stands", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
+		return job.VMUnknown
+	}
+	return status
 }
 
 // taskOutcome turns what the runner says into how the job ended.

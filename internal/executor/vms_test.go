@@ -291,3 +291,25 @@ func TestPlan_ChangesNothing(t *testing.T) {
 		t.Error("something was made")
 	}
 }
+
+// The rig's HeartbeatThreshold is two minutes, far beyond what these wait.
+func TestFollow_VMThatIsGoneOrStoppedIsToldByTheHostAtOnce(t *testing.T) {
+	for name, undo := range map[string]func(*rig, job.VM){
+		"gone":    func(r *rig, vm job.VM) { r.fake.Vanish(vm.ID) },
+		"stopped": func(r *rig, vm job.VM) { _ = r.fake.StopVM(context.Background(), vm) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, 1)
+			r.fake.Set(providertest.Behaviour{
+				Task:     task(providertest.Task{Until: make(chan struct{})}),
+				Statuses: []error{errUnreachable}, // the host cannot be asked at first: that proves nothing
+			})
+			id := r.submit()
+			j := r.until(id, func(j job.Job) bool { return j.Status == job.Running })
+			undo(r, *j.VM)
+			if j = r.wait(id); j.Outcome.Reason != job.ReasonLost || !strings.Contains(j.Outcome.Error, name) {
+				t.Errorf("outcome %+v", j.Outcome)
+			}
+		})
+	}
+}
