@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/lmittmann/tint"
@@ -186,9 +185,9 @@ func (e *engine) callbackURL(ctx context.Context, c config.Config) (string, erro
 // listenError names the setting to blame when the callback port cannot be had.
 func listenError(err error, c config.Config) error {
 	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
+	case errors.Is(err, errInUse):
 		return fmt.Errorf("CALLBACK_PORT %d is in use: %w; set CALLBACK_PORT to another port, or to 0 for any free one", c.CallbackPort, err)
-	case errors.Is(err, syscall.EACCES):
+	case errors.Is(err, errNotOurs):
 		return fmt.Errorf("CALLBACK_PORT %d may not be used by this user: %w; set CALLBACK_PORT to one above 1023", c.CallbackPort, err)
 	default:
 		return fmt.Errorf("CALLBACK_HOST %s cannot be listened on: %w; set CALLBACK_HOST to an address of this machine, or to 0.0.0.0 for all", c.CallbackHost, err)
@@ -205,11 +204,15 @@ func offlineEngine(ctx context.Context, c config.Config) (*executor.Executor, fu
 	return executor.New(executor.Options{Store: st}), st.Close, nil
 }
 
-// logger writes to w: coloured on a terminal, plain lines elsewhere.
-func logger(w io.Writer, level string) *slog.Logger {
+// logger writes to w: as JSON when asked to, else coloured on a terminal, plain
+// lines elsewhere.
+func logger(w io.Writer, c config.Config) *slog.Logger {
 	var l slog.Level
-	_ = l.UnmarshalText([]byte(level)) // config has checked it
-	if isTerminal(w) {
+	_ = l.UnmarshalText([]byte(c.LogLevel)) // config has checked it
+	switch {
+	case c.LogFormat == "json":
+		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l}))
+	case isTerminal(w):
 		return slog.New(tint.NewTextHandler(w, &tint.Options{Level: l, TimeFormat: time.TimeOnly}))
 	}
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: l}))
@@ -226,10 +229,7 @@ func lockState(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock the state directory: %w; set LINUS_STATE_DIR to a directory of yours", err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			err = errLocked
-		}
+	if err := lockFile(f); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
 	}
 	if err := f.Truncate(0); err == nil {

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"linus/internal/config"
@@ -41,7 +40,7 @@ var _ control.Engine = (*session)(nil)
 // the background when there is none. strict refuses an engine whose settings
 // are not the ones given here: for verbs that make VMs.
 func (a *app) attach(ctx context.Context, strict bool) (*session, error) {
-	c, err := config.Load()
+	c, err := a.settings()
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +65,7 @@ func (a *app) attach(ctx context.Context, strict bool) (*session, error) {
 // reader is attach for verbs that only look: where no engine runs and there is
 // no host to start one for, they read the state directory themselves.
 func (a *app) reader(ctx context.Context) (control.Engine, func(), error) {
-	c, err := config.Load()
+	c, err := a.settings()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -179,9 +178,9 @@ func startEngine(ctx context.Context, c config.Config) (string, error) {
 	}
 	defer answer.Close()                                                               //nolint:errcheck // only read
 	cmd := exec.Command(program, "serve", "--background", "--idle", idleTime.String()) //nolint:noctx // it outlives this process
-	cmd.Stdout, cmd.Stderr = logFile, logFile
-	cmd.ExtraFiles = []*os.File{tell}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	cmd.Env = c.Environ()
+	cmd.Stdout, cmd.Stderr = tell, logFile
+	cmd.SysProcAttr = detached()
 	err = cmd.Start()
 	_ = tell.Close()
 	if err != nil {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"linus/internal/config"
 	"linus/internal/control"
 	"linus/internal/job"
 )
@@ -78,7 +77,7 @@ func (a *app) complete(ask func(context.Context, control.Engine) ([]string, erro
 	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
 		defer cancel()
-		c, err := config.Load()
+		c, err := a.settings()
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

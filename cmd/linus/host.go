@@ -69,7 +69,7 @@ func (a *app) trustCommand() *cobra.Command {
 			"with what the host itself says: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub (on its console).",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := config.Load()
+			c, err := a.settings()
 			if err == nil {
 				err = c.NeedHost()
 			}

@@ -52,7 +52,8 @@ type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	backend        newBackend
-	json           bool // -o json
+	json           bool           // -o json
+	sources        config.Sources // flags that give settings
 }
 
 // run is the whole program but for the process around it; it answers the exit
@@ -86,6 +87,7 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage("%w; see %s --help", err, cmd.CommandPath())
 	})
+	a.settingFlags(root)
 	root.PersistentFlags().StringVarP(&output, "output", "o", "text", "text or json")
 	root.PersistentPreRunE = func(*cobra.Command, []string) error {
 		a.json = output == "json"

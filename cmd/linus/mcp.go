@@ -19,7 +19,7 @@ func (a *app) mcpCommand() *cobra.Command {
 				return err
 			}
 			defer s.close()
-			o := mcpOptions(s.config, s, logger(a.stderr, s.config.LogLevel))
+			o := mcpOptions(s.config, s, logger(a.stderr, s.config))
 			return mcptool.ServeStdio(cmd.Context(), o, a.stdin, a.stdout)
 		},
 	}

@@ -9,7 +9,9 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/signal"
 	"strconv"
+	"syscall"
 	"text/template"
 	"time"
 
@@ -43,7 +45,7 @@ func (a *app) serveCommand() *cobra.Command {
 			if unit {
 				return printUnit(a.stdout)
 			}
-			c, err := config.Load()
+			c, err := a.settings()
 			switch {
 			case err != nil:
 				return err
@@ -65,7 +67,7 @@ func (a *app) serveCommand() *cobra.Command {
 					_, _ = fmt.Fprintf(a.stderr, "MCP at http://%s/mcp, for clients with the token in %s\n", h.server.Addr(), h.token)
 				}
 			}
-			err = a.serve(cmd.Context(), c, logger(a.stderr, c.LogLevel), idle, ready)
+			err = a.serve(cmd.Context(), c, logger(a.stderr, c), idle, ready)
 			if errors.Is(err, errLocked) {
 				return fmt.Errorf("%w; linus serve --stop ends it, LINUS_STATE_DIR chooses another directory", err)
 			}
@@ -177,21 +179,23 @@ func endWhenIdle(ctx context.Context, end context.CancelCauseFunc, limit time.Du
 }
 
 // serveInBackground is serve as attach starts it: what becomes of the start is
-// written to file descriptor 3, all else to the log on stderr.
+// written to stdout, which ends with that; all else to the log on stderr.
 func (a *app) serveInBackground(ctx context.Context, c config.Config, idle time.Duration) error {
-	tell := os.NewFile(3, "start")
+	signal.Ignore(syscall.SIGPIPE) // who started it may be gone by then
 	told := false
-	err := a.serve(ctx, c, logger(a.stderr, c.LogLevel), idle, func(*engine, *httpFace) {
+	err := a.serve(ctx, c, logger(a.stderr, c), idle, func(*engine, *httpFace) {
 		told = true
-		_, _ = io.WriteString(tell, readyWord)
-		_ = tell.Close()
+		_, _ = io.WriteString(a.stdout, readyWord)
+		if pipe, ok := a.stdout.(io.Closer); ok {
+			_ = pipe.Close()
+		}
 	})
 	if !told {
 		text := busyWord
 		if err != nil && !errors.Is(err, errLocked) {
 			text = err.Error()
 		}
-		_, _ = io.WriteString(tell, text)
+		_, _ = io.WriteString(a.stdout, text)
 		return exitError(exitCode(err))
 	}
 	return err

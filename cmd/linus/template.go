@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"linus/internal/config"
 	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/proxmox"
@@ -30,7 +29,7 @@ func (a *app) templateCommand() *cobra.Command {
 
 // withTemplates calls work with the templates of the settings' host.
 func (a *app) withTemplates(ctx context.Context, work func(templates) error) error {
-	c, err := config.Load()
+	c, err := a.settings()
 	if err == nil {
 		err = c.NeedHost()
 	}
@@ -48,7 +47,7 @@ func (a *app) withTemplates(ctx context.Context, work func(templates) error) err
 	if err != nil {
 		return err
 	}
-	b := a.backend(c, installation{owner: owner}, logger(a.stderr, c.LogLevel))
+	b := a.backend(c, installation{owner: owner}, logger(a.stderr, c))
 	defer b.close()
 	return work(b.templates)
 }

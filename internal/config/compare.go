@@ -5,12 +5,14 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"os"
 	"reflect"
 	"slices"
+	"strings"
 )
 
 // notCompared are settings of a process, not of the engine.
-var notCompared = []string{"LINUS_STATE_DIR", "LINUS_LOG_LEVEL", "HTTP_ADDR", "HTTP_TOKEN", "HTTP_HOSTS"}
+var notCompared = []string{"LINUS_STATE_DIR", "LINUS_LOG_LEVEL", "LINUS_LOG_FORMAT", envFileSetting, "HTTP_ADDR", "HTTP_TOKEN", "HTTP_HOSTS"}
 
 // Effective answers every setting's value as text; of secrets only enough of a
 // hash to tell whether two are the same.
@@ -42,6 +44,76 @@ func (c Config) Effective() map[string]string {
 func (c Config) Differs(engine map[string]string) []string {
 	var lines []string
 	own := c.Effective()
+	for _, name := range c.names() {
+		if _, given := c.given[name]; given && own[name] != engine[name] && !slices.Contains(notCompared, name) {
+			lines = append(lines, fmt.Sprintf("%s is %q here, %q in the engine", name, own[name], engine[name]))
+		}
+	}
+	return lines
+}
+
+// Value is a setting in effect.
+type Value struct {
+	Name  string `json:"name"`
+	Value string `json:"value"` // of a secret [redacted]; else as an environment has it
+	// From is "default", "environment", "flag --host", or an env file's path
+	// and line.
+	From   string `json:"from"`
+	Given  bool   `json:"-"` // not a default
+	Secret bool   `json:"secret,omitempty"`
+}
+
+// Values answers every setting in effect, in the order of Table, the secrets of
+// manifests behind.
+func (c Config) Values() []Value {
+	var values []Value
+	for _, name := range c.names() {
+		given, ok := c.given[name]
+		v := Value{Name: name, Value: given.text, From: given.from, Given: ok, Secret: isSecret(name)}
+		field, isField := fieldOf(name)
+		if !ok {
+			v.Value, v.From = field.Tag.Get("default"), "default"
+		}
+		if isField && field.Tag.Get("kind") == "path" {
+			v.Value = reflect.ValueOf(c).FieldByIndex(field.Index).String() // made absolute
+		}
+		values = append(values, v)
+	}
+	return values
+}
+
+// Environ is this process's environment with every setting that was given, for
+// an engine that is to have the same ones. It names no env file: what stood
+// there is in it. It holds secrets.
+func (c Config) Environ() []string {
+	environ := slices.DeleteFunc(os.Environ(), func(line string) bool {
+		name, _, _ := strings.Cut(line, "=")
+		return isSetting(name) || strings.HasPrefix(name, secretPrefix)
+	})
+	for _, v := range c.Values() {
+		if !v.Given || v.Name == envFileSetting {
+			continue
+		}
+		if v.Secret {
+			v.Value = c.secret(v.Name).value
+		}
+		environ = append(environ, v.Name+"="+v.Value)
+	}
+	return append(environ, envFileSetting+"=")
+}
+
+// secret is the value of a setting that is one.
+func (c Config) secret(name string) Secret {
+	if of, ok := strings.CutPrefix(name, secretPrefix); ok {
+		return c.Secrets[of]
+	}
+	field, _ := fieldOf(name)
+	value, _ := reflect.ValueOf(c).FieldByIndex(field.Index).Interface().(Secret)
+	return value
+}
+
+// names are the settings in the order of Table, then the secrets of manifests.
+func (c Config) names() []string {
 	var names []string
 	for _, s := range Table() {
 		names = append(names, s.Name)
@@ -49,12 +121,7 @@ func (c Config) Differs(engine map[string]string) []string {
 	for _, name := range slices.Sorted(maps.Keys(c.Secrets)) {
 		names = append(names, secretPrefix+name)
 	}
-	for _, name := range names {
-		if c.given[name] && own[name] != engine[name] && !slices.Contains(notCompared, name) {
-			lines = append(lines, fmt.Sprintf("%s is %q here, %q in the engine", name, own[name], engine[name]))
-		}
-	}
-	return lines
+	return names
 }
 
 // fingerprint tells two values apart, and no more.

@@ -1,14 +1,16 @@
 // Package config holds the settings of linus: their names, defaults and rules.
-// It is the only reader of the environment and knows nothing of what the
+// It is the only reader of the environment and of the env file, and knows nothing of what the
 // settings are used for.
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strconv"
 	"strings"
 
@@ -70,8 +72,10 @@ type Config struct {
 	LeaseHours    int `envconfig:"LEASE_HOURS" default:"24" min:"0" max:"8760" desc:"Hours after a job's timeout until the host destroys its VM by itself, should linus never come back. 0: never."`
 	RetentionDays int `envconfig:"RETENTION_DAYS" default:"30" min:"0" max:"3650" desc:"Days after which an ended job and its output are forgotten. 0: never."`
 
-	StateDir string `envconfig:"LINUS_STATE_DIR" kind:"path" desc:"Directory for database, outputs, key and log. Empty: linus in $XDG_STATE_HOME or ~/.local/state."`
-	LogLevel string `envconfig:"LINUS_LOG_LEVEL" default:"info" desc:"debug, info, warn or error."`
+	StateDir  string `envconfig:"LINUS_STATE_DIR" kind:"path" desc:"Directory for database, outputs, key and log. Empty: linus in $XDG_STATE_HOME or ~/.local/state."`
+	LogLevel  string `envconfig:"LINUS_LOG_LEVEL" default:"info" desc:"debug, info, warn or error."`
+	LogFormat string `envconfig:"LINUS_LOG_FORMAT" default:"text" desc:"text or json, for what is logged on stderr and in engine.log."`
+	EnvFile   string `envconfig:"LINUS_ENV_FILE" kind:"path" desc:"File with lines NAME=value of these settings, mode 0600 when it holds a secret. Unset: linus/env in $XDG_CONFIG_HOME or ~/.config, where it is there; set and empty: none."`
 
 	AgentSocket string `ignored:"true"` // the SSH agent's socket ($SSH_AUTH_SOCK), or empty
 
@@ -79,17 +83,18 @@ type Config struct {
 	Secrets              map[string]Secret `ignored:"true"`
 	CredentialsDirectory string            `ignored:"true"` // systemd's, or empty
 
-	given map[string]bool // the names set in the environment
+	given map[string]entry // what is not a default, by name
 }
 
-// Load reads the settings from the environment and validates them. Everything
-// wrong is reported at once, as *Error.
-func Load() (Config, error) {
+// Load reads the settings from the environment and from, and validates them.
+// Everything wrong is reported at once, as *Error.
+func Load(from Sources) (Config, error) {
 	c := Config{
 		AgentSocket: os.Getenv("SSH_AUTH_SOCK"), CredentialsDirectory: os.Getenv("CREDENTIALS_DIRECTORY"),
-		Secrets: map[string]Secret{}, given: map[string]bool{},
+		Secrets: map[string]Secret{},
 	}
 	var bad Error
+	c.given, bad.Problems = from.collect(os.Environ())
 	v := reflect.ValueOf(&c).Elem()
 	for i := range v.NumField() {
 		field := v.Type().Field(i)
@@ -97,25 +102,25 @@ func Load() (Config, error) {
 		if name == "" {
 			continue
 		}
-		text, given := os.LookupEnv(name)
-		if given && text == "" && field.Tag.Get("default") != "" {
-			bad.add(name, "is empty", "give a value, or unset it for "+field.Tag.Get("default"))
+		value, given := c.given[name]
+		if given && value.text == "" {
+			delete(c.given, name) // an empty value of a setting without default is no setting
+			given = false
+			if def := field.Tag.Get("default"); def != "" {
+				bad.Problems = append(bad.Problems, Problem{name, "is empty", "give a value, or unset it for " + def, value.from})
+				continue
+			}
+		}
+		if err := decode(v.Field(i), field, value.text); err != nil {
+			problem, remedy := parseProblem(err, value.text, field)
+			bad.Problems = append(bad.Problems, Problem{name, problem, remedy, value.from})
 			continue
 		}
-		if given && text == "" { // an empty value of a setting without default is no setting
-			continue
+		if rule := numberRule(field); rule != "" && given && !inRange(v.Field(i).Int(), field.Tag) {
+			bad.Problems = append(bad.Problems, Problem{name, fmt.Sprintf("%q is out of range", value.text), rule, value.from})
 		}
-		c.given[name] = given
-		// One field at a time: envconfig stops at the first fault.
-		one := reflect.New(reflect.StructOf([]reflect.StructField{field}))
-		if err := envconfig.Process("", one.Interface()); err != nil {
-			problem, remedy := parseProblem(err, text, field)
-			bad.add(name, problem, remedy)
-			continue
-		}
-		v.Field(i).Set(one.Elem().Field(0))
-		if rule := numberRule(field); rule != "" && c.given[name] && !inRange(v.Field(i).Int(), field.Tag) {
-			bad.add(name, fmt.Sprintf("%q is out of range", text), rule)
+		if isSecret(name) && given {
+			c.given[name] = entry{redacted, value.from} // a map's text would show itself
 		}
 		if field.Tag.Get("kind") == "path" && v.Field(i).String() != "" {
 			v.Field(i).SetString(absolute(v.Field(i).String()))
@@ -124,8 +129,8 @@ func Load() (Config, error) {
 	if c.StateDir == "" {
 		c.StateDir = defaultStateDir()
 	}
-	bad.Problems = append(bad.Problems, c.readSecrets(os.Environ())...)
-	bad.Problems = append(bad.Problems, misspelt(os.Environ())...)
+	c.EnvFile = from.EnvFilePath()
+	bad.Problems = append(bad.Problems, c.takeSecrets()...)
 	bad.Problems = append(bad.Problems, c.validate(&bad)...)
 	if len(bad.Problems) > 0 {
 		return Config{}, &bad
@@ -133,19 +138,49 @@ func Load() (Config, error) {
 	return c, nil
 }
 
+// decode puts text, or where it is empty the field's default, into a field.
+// envconfig takes a value from the environment or the default's tag; here the
+// text, which may come from elsewhere, is the tag's. One field at a time:
+// envconfig stops at the first fault.
+func decode(into reflect.Value, field reflect.StructField, text string) error {
+	text = cmp.Or(text, field.Tag.Get("default"))
+	const nowhere = "=" // no variable has this name
+	field.Tag = reflect.StructTag(fmt.Sprintf("envconfig:%q default:%q", nowhere, text))
+	one := reflect.New(reflect.StructOf([]reflect.StructField{field}))
+	if err := envconfig.Process("", one.Interface()); err != nil {
+		return err
+	}
+	into.Set(one.Elem().Field(0))
+	return nil
+}
+
 // NeedHost says what to do when there is no PROXMOX_HOST.
 func (c Config) NeedHost() error {
 	if c.ProxmoxHost != "" {
 		return nil
 	}
-	return &Error{Problems: []Problem{{
-		Name: "PROXMOX_HOST", Text: "is not set",
-		Remedy: "give the name or address of the Proxmox VE host; the settings are listed in .env.example",
-	}}}
+	remedy := "give the name or address of the Proxmox VE host; linus config lists the settings"
+	if path := DefaultEnvFile(); path != "" {
+		remedy = "give the name or address of the Proxmox VE host (--host, the environment, or " + path + "); linus config lists the settings"
+	}
+	return &Error{Problems: []Problem{{Name: "PROXMOX_HOST", Text: "is not set", Remedy: remedy}}}
 }
 
 // Problem is one thing wrong with one setting.
-type Problem struct{ Name, Text, Remedy string }
+type Problem struct {
+	Name   string `json:"name"`
+	Text   string `json:"problem"`
+	Remedy string `json:"remedy"`
+	From   string `json:"from,omitempty"` // as in Value
+}
+
+func (p Problem) String() string {
+	s := p.Name + ": " + p.Text + "; " + p.Remedy
+	if p.From != "" && p.From != fromEnvironment {
+		s += " (" + p.From + ")"
+	}
+	return s
+}
 
 // Error is everything wrong with the settings.
 type Error struct{ Problems []Problem }
@@ -153,13 +188,9 @@ type Error struct{ Problems []Problem }
 func (e *Error) Error() string {
 	lines := make([]string, len(e.Problems))
 	for i, p := range e.Problems {
-		lines[i] = p.Name + ": " + p.Text + "; " + p.Remedy
+		lines[i] = p.String()
 	}
 	return strings.Join(lines, "\n")
-}
-
-func (e *Error) add(name, text, remedy string) {
-	e.Problems = append(e.Problems, Problem{Name: name, Text: text, Remedy: remedy})
 }
 
 // has reports whether name is already complained about.
@@ -213,6 +244,9 @@ func absolute(path string) string {
 
 func defaultStateDir() string {
 	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "linus")
+	}
+	if dir := os.Getenv("LocalAppData"); runtime.GOOS == "windows" && filepath.IsAbs(dir) {
 		return filepath.Join(dir, "linus")
 	}
 	return absolute("~/.local/state/linus")

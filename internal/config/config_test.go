@@ -16,9 +16,11 @@ import (
 
 var update = flag.Bool("update", false, "write .env.example and README's table anew")
 
-// clean unsets every setting of ours for the length of the test.
+// clean unsets every setting of ours for the length of the test, and looks for
+// an env file where there is none.
 func clean(t *testing.T) {
 	t.Helper()
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
 	for _, s := range config.Table() {
 		if value, ok := os.LookupEnv(s.Name); ok {
 			if err := os.Unsetenv(s.Name); err != nil {
@@ -42,7 +44,7 @@ func TestLoad_DefaultsAreTheContracts(t *testing.T) {
 	clean(t)
 	t.Setenv("HOME", "/home/ada")
 	t.Setenv("XDG_STATE_HOME", "")
-	c, err := config.Load()
+	c, err := config.Load(config.Sources{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +115,7 @@ func TestLoad_BadValueStopsTheStartWithNameProblemAndRule(t *testing.T) {
 			for name, value := range tt.env {
 				t.Setenv(name, value)
 			}
-			_, err := config.Load()
+			_, err := config.Load(config.Sources{})
 			var bad *config.Error
 			if !errors.As(err, &bad) {
 				t.Fatalf("Load() = %v, want *config.Error", err)
@@ -144,7 +146,7 @@ func TestLoad_AcceptsWhatIsRight(t *testing.T) {
 			for name, value := range env {
 				t.Setenv(name, value)
 			}
-			if _, err := config.Load(); err != nil {
+			if _, err := config.Load(config.Sources{}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -156,7 +158,7 @@ func TestSecret_ShowsItselfToNobody(t *testing.T) {
 	t.Setenv("PROXMOX_SSH_PASSWORD", "hunter2")
 	t.Setenv("LINUS_SECRET_api_key", "hunter2=x")
 	t.Setenv("CREDENTIALS_DIRECTORY", "/run/credentials/linus")
-	c, err := config.Load()
+	c, err := config.Load(config.Sources{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +190,7 @@ func TestDiffers_ComparesOnlyWhatWasGiven(t *testing.T) {
 	t.Setenv("DEFAULT_CPU", "4")
 	t.Setenv("LINUS_SECRET_SAME", "same here and there")
 	t.Setenv("LINUS_SECRET_OLD", "rotated long ago")
-	engine, err := config.Load()
+	engine, err := config.Load(config.Sources{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +200,7 @@ func TestDiffers_ComparesOnlyWhatWasGiven(t *testing.T) {
 	t.Setenv("LINUS_SECRET_OLD", "rotated today")
 	t.Setenv("LINUS_SECRET_NEW", "not in the engine")
 	t.Setenv("LINUS_LOG_LEVEL", "debug")
-	c, err := config.Load()
+	c, err := config.Load(config.Sources{})
 	if err != nil {
 		t.Fatal(err)
 	}

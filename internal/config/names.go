@@ -49,7 +49,7 @@ func misspelt(environ []string) []Problem {
 		if distance == 1 || (distance == 2 && len(near) > 10) {
 			problems = append(problems, Problem{
 				Name: name, Text: "is not a setting",
-				Remedy: fmt.Sprintf("did you mean %s?", near),
+				Remedy: fmt.Sprintf("did you mean %s?", near), From: fromEnvironment,
 			})
 		}
 	}

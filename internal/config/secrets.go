@@ -1,7 +1,9 @@
 package config
 
 import (
+	"maps"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -14,23 +16,23 @@ var secretName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 // output; package secret holds every source to it.
 const minSecret = 4
 
-// readSecrets takes the secrets out of the environment's entries and answers
+// takeSecrets takes the manifests' secrets out of what was given and answers
 // what is wrong with them.
-func (c *Config) readSecrets(environ []string) []Problem {
+func (c *Config) takeSecrets() []Problem {
 	var problems []Problem
-	for _, entry := range environ {
-		variable, value, _ := strings.Cut(entry, "=")
+	for _, variable := range slices.Sorted(maps.Keys(c.given)) {
 		name, ok := strings.CutPrefix(variable, secretPrefix)
+		value := c.given[variable]
 		switch {
 		case !ok:
 			continue
 		case !secretName.MatchString(name):
-			problems = append(problems, Problem{variable, "does not name a secret", "write LINUS_SECRET_ and a name of letters, digits and _ that a manifest can have"})
-		case len(value) < minSecret:
-			problems = append(problems, Problem{variable, "is shorter than 4 bytes and could not be masked in output", "give a longer value, or use the manifest's env"})
+			problems = append(problems, Problem{variable, "does not name a secret", "write LINUS_SECRET_ and a name of letters, digits and _ that a manifest can have", value.from})
+		case len(value.text) < minSecret:
+			problems = append(problems, Problem{variable, "is shorter than 4 bytes and could not be masked in output", "give a longer value, or use the manifest's env", value.from})
 		}
-		c.Secrets[name] = Secret{value}
-		c.given[variable] = true
+		c.Secrets[name] = Secret{value.text}
+		c.given[variable] = entry{redacted, value.from}
 	}
 	return problems
 }

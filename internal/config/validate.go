@@ -39,7 +39,7 @@ func (c Config) validate(known *Error) []Problem {
 	var problems []Problem
 	for _, r := range c.rules() {
 		if !r.ok && !known.has(r.name) {
-			problems = append(problems, Problem{r.name, fmt.Sprintf("%q is not valid", r.value), r.remedy})
+			problems = append(problems, Problem{r.name, fmt.Sprintf("%q is not valid", r.value), r.remedy, c.given[r.name].from})
 		}
 	}
 	return problems
@@ -75,6 +75,7 @@ func (c Config) rules() []rule {
 		{"DEFAULT_DISK", c.DefaultDisk, disk.Validate() == nil || sizes.Validate() != nil, "give 5G to 10000G, as in 20G"},
 		{"LIMIT_MEMORY", c.LimitMemory, c.LimitMemory == "" || c.LimitMemoryMB() >= 512, "give 512M or more, as in 64G"},
 		{"LINUS_LOG_LEVEL", c.LogLevel, slices.Contains([]string{"debug", "info", "warn", "error"}, c.LogLevel), "use one of: debug, info, warn, error"},
+		{"LINUS_LOG_FORMAT", c.LogFormat, c.LogFormat == "text" || c.LogFormat == "json", "use one of: text, json"},
 	}
 }
 

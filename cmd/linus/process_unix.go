@@ -1,0 +1,27 @@
+//go:build unix
+
+package main
+
+import (
+	"errors"
+	"os"
+	"syscall"
+)
+
+// lockFile locks an open file for this process; errLocked when another has it.
+func lockFile(f *os.File) error {
+	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return errLocked
+	}
+	return err
+}
+
+// detached makes a new process outlive the terminal of this one.
+func detached() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
+
+// Why a port cannot be listened on.
+const (
+	errInUse   = syscall.EADDRINUSE
+	errNotOurs = syscall.EACCES
+)

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/windows"
+)
+
+// lockedByte is the one byte of a lock file that is locked: far behind what is
+// in it, since a locked byte cannot be read by others.
+var lockedByte = windows.Overlapped{OffsetHigh: 1}
+
+// lockFile locks an open file for this process; errLocked when another has it.
+func lockFile(f *os.File) error {
+	at := lockedByte
+	err := windows.LockFileEx(windows.Handle(f.Fd()), windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &at)
+	if errors.Is(err, windows.ERROR_LOCK_VIOLATION) {
+		return errLocked
+	}
+	return err
+}
+
+// detached makes a new process outlive the console of this one.
+func detached() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{CreationFlags: windows.DETACHED_PROCESS | windows.CREATE_NEW_PROCESS_GROUP}
+}
+
+// Why a port cannot be listened on.
+const (
+	errInUse   = windows.WSAEADDRINUSE
+	errNotOurs = windows.WSAEACCES
+)

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"linus/internal/config"
+)
+
+// settings are the settings of this process: flags over the environment over
+// the env file.
+func (a *app) settings() (config.Config, error) { return config.Load(a.sources) }
+
+// settingFlags adds the flags that give settings to every command.
+func (a *app) settingFlags(root *cobra.Command) {
+	flags := root.PersistentFlags()
+	flags.StringVar(&a.sources.EnvFile, "env-file", "", "file with settings, lines NAME=value (default "+config.DefaultEnvFile()+")")
+	flags.Var(&settingFlag{a: a, flag: "--host", name: "PROXMOX_HOST"}, "host", "Proxmox VE host: PROXMOX_HOST")
+	flags.Var(&settingFlag{a: a, flag: "--state-dir", name: "LINUS_STATE_DIR"}, "state-dir", "directory of database, outputs and engine: LINUS_STATE_DIR")
+	flags.Var(&settingFlag{a: a, flag: "--log-level", name: "LINUS_LOG_LEVEL"}, "log-level", "debug, info, warn or error: LINUS_LOG_LEVEL")
+	flags.Var(&settingFlag{a: a, flag: "--set"}, "set", "any setting; may be repeated, and linus config shows them all")
+	_ = root.RegisterFlagCompletionFunc("host", cobra.NoFileCompletions)
+	_ = root.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = root.RegisterFlagCompletionFunc("set", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		var names []string
+		for _, s := range config.Table() {
+			names = append(names, s.Name+"=\t"+s.Text)
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+	})
+	_ = root.MarkPersistentFlagDirname("state-dir")
+}
+
+// settingFlag is a flag that gives a setting; without a name it takes
+// NAME=value.
+type settingFlag struct {
+	a          *app
+	flag, name string
+}
+
+func (f *settingFlag) String() string { return "" }
+
+// Type is what stands for the value in help.
+func (f *settingFlag) Type() string {
+	if f.name == "" {
+		return "NAME=value"
+	}
+	return "string"
+}
+
+// Set is called for each time the flag is given.
+func (f *settingFlag) Set(text string) error {
+	name := f.name
+	if name == "" {
+		var ok bool
+		if name, text, ok = strings.Cut(text, "="); !ok || name == "" {
+			return errors.New("write NAME=value")
+		}
+	}
+	f.a.sources.Flags = append(f.a.sources.Flags, config.Flag{Flag: f.flag, Name: name, Value: text})
+	return nil
+}

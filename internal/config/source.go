@@ -1,0 +1,191 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"strings"
+
+	"linus/internal/job"
+)
+
+// envFileSetting names the env file; it may stand in the environment only.
+const envFileSetting = "LINUS_ENV_FILE"
+
+// Sources are where settings come from beside the environment. A flag counts
+// more than the environment, and that more than the env file.
+type Sources struct {
+	// EnvFile is the path of the env file. Empty: the one LINUS_ENV_FILE names;
+	// where that is not set, DefaultEnvFile's if there is one; where it is set and
+	// empty, none.
+	EnvFile string
+	Flags   []Flag // in the order given: of one name the last counts
+}
+
+// Flag is one setting given on the command line.
+type Flag struct {
+	Flag        string // as the user wrote it: --host, --set
+	Name, Value string
+}
+
+// entry is a setting that was given, as text.
+type entry struct {
+	text string
+	from string // for people: "environment", "flag --host", "/home/ada/.config/linus/env:3"
+}
+
+const fromEnvironment = "environment"
+
+// DefaultEnvFile is where the env file lies when nobody says otherwise: linus/env
+// in $XDG_CONFIG_HOME or ~/.config, on Windows in %AppData%. Empty without a
+// home directory.
+func DefaultEnvFile() string {
+	dir := os.Getenv("XDG_CONFIG_HOME")
+	if !filepath.IsAbs(dir) {
+		home, err := os.UserHomeDir()
+		dir = filepath.Join(home, ".config")
+		if runtime.GOOS == "windows" {
+			dir, err = os.UserConfigDir()
+		}
+		if err != nil {
+			return ""
+		}
+	}
+	return filepath.Join(dir, "linus", "env")
+}
+
+// collect gathers what was given, by name, and what is wrong with where it was
+// given.
+func (s Sources) collect(environ []string) (map[string]entry, []Problem) {
+	given, problems := s.readEnvFile()
+	for _, line := range environ {
+		name, text, _ := strings.Cut(line, "=")
+		if name != envFileSetting && isSetting(name) || strings.HasPrefix(name, secretPrefix) {
+			given[name] = entry{text, fromEnvironment}
+		}
+	}
+	problems = append(problems, misspelt(environ)...)
+	for _, f := range s.Flags {
+		from := "flag " + f.Flag
+		switch {
+		case f.Name == envFileSetting:
+			problems = append(problems, Problem{f.Name, "cannot be set by " + f.Flag, "use --env-file", from})
+		case isSecret(f.Name):
+			problems = append(problems, Problem{
+				f.Name, "is a secret, and everybody on this machine can see a command line",
+				"put it into the environment or an env file of mode 0600", from,
+			})
+		case !isSetting(f.Name):
+			problems = append(problems, unknown(f.Name, from))
+		default:
+			given[f.Name] = entry{f.Value, from}
+		}
+	}
+	return given, problems
+}
+
+// envFile is the env file to read and who named it; without a path there is
+// none to read, without a name it need not be there.
+func (s Sources) envFile() (path, from string) {
+	named, ok := os.LookupEnv(envFileSetting)
+	switch {
+	case s.EnvFile != "":
+		return absolute(s.EnvFile), "flag --env-file"
+	case named != "":
+		return absolute(named), fromEnvironment
+	case ok:
+		return "", ""
+	}
+	return DefaultEnvFile(), ""
+}
+
+// EnvFilePath is the env file that is read where it is there, empty for none.
+func (s Sources) EnvFilePath() string {
+	path, _ := s.envFile()
+	return path
+}
+
+// readEnvFile answers the settings of the env file, and itself as a setting.
+func (s Sources) readEnvFile() (map[string]entry, []Problem) {
+	given := map[string]entry{}
+	path, from := s.envFile()
+	if path == "" {
+		return given, nil
+	}
+	lines, err := readEnvFile(path)
+	if errors.Is(err, fs.ErrNotExist) && from == "" {
+		return given, nil
+	}
+	if err != nil {
+		return given, []Problem{{envFileSetting, err.Error(), "give the path of a file with lines NAME=value that you alone can read", cmp.Or(from, "default")}}
+	}
+	var problems []Problem
+	for _, l := range lines {
+		at := fmt.Sprintf("%s:%d", path, l.number)
+		switch {
+		case l.problem != "":
+			problems = append(problems, Problem{cmp.Or(l.name, fmt.Sprintf("line %d", l.number)), l.problem, `write NAME=value, NAME='value' or NAME="value"`, at})
+		case given[l.name].from != "":
+			problems = append(problems, Problem{l.name, "is given twice, first at " + given[l.name].from, "keep one of them", at})
+		case l.name == envFileSetting:
+			problems = append(problems, Problem{l.name, "cannot name another file from inside of one", "set it in the environment, or use --env-file", at})
+		case strings.HasPrefix(l.name, secretPrefix):
+			given[l.name] = entry{l.value, at}
+		case !isSetting(l.name):
+			problems = append(problems, unknown(l.name, at))
+		default:
+			if isPath(l.name) && l.value != "" && !strings.HasPrefix(l.value, "~/") && !filepath.IsAbs(l.value) {
+				// Of the file's directory: a file must not change its meaning with
+				// the directory somebody happens to be in.
+				l.value = filepath.Join(filepath.Dir(path), l.value)
+			}
+			given[l.name] = entry{l.value, at}
+		}
+	}
+	if from != "" {
+		given[envFileSetting] = entry{path, from}
+	}
+	return given, problems
+}
+
+// unknown is what to say of a name that is not one of ours.
+func unknown(name, from string) Problem {
+	var names []string
+	for _, s := range Table() {
+		names = append(names, s.Name)
+	}
+	near, _ := job.Nearest(name, names)
+	return Problem{name, "is not a setting", fmt.Sprintf("did you mean %s? linus config lists all", near), from}
+}
+
+func isSetting(name string) bool {
+	_, ok := fieldOf(name)
+	return ok
+}
+
+// isSecret reports whether a setting's value is to be kept from others.
+func isSecret(name string) bool {
+	field, ok := fieldOf(name)
+	return strings.HasPrefix(name, secretPrefix) || ok && field.Type == reflect.TypeFor[Secret]()
+}
+
+func isPath(name string) bool {
+	field, _ := fieldOf(name)
+	return field.Tag.Get("kind") == "path"
+}
+
+// fieldOf is the field of a setting.
+func fieldOf(name string) (reflect.StructField, bool) {
+	t := reflect.TypeFor[Config]()
+	for i := range t.NumField() {
+		if name != "" && t.Field(i).Tag.Get("envconfig") == name {
+			return t.Field(i), true
+		}
+	}
+	return reflect.StructField{}, false
+}
