@@ -66,7 +66,6 @@ func newRig(t *testing.T) *rig {
 	r.connect()
 	t.Cleanup(func() {
 		stop := exec.CommandContext(context.Background(), "bash", filepath.Join(r.root, "opt/job-runner/job-runner.sh"), "stop", "KILL")
-		stop.Env = append(os.Environ(), "LINUS_ROOT="+r.root)
 		if out, err := stop.CombinedOutput(); err != nil {
 			t.Errorf("stop the task: %v\n%s", err, out)
 		}

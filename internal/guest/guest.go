@@ -287,9 +287,6 @@ func (g *Guest) runnerWith(ctx context.Context, j job.Job, stdin []byte, verb st
 	defer cancel()
 	nonce := rand.Text()
 	env := map[string]string{"LINUS_NONCE": nonce}
-	if g.o.Root != "" {
-		env["LINUS_ROOT"] = g.o.Root
-	}
 	const run = `[ -e "$1" ] || exit 66; exec bash "$@"`
 	line := remote.EnvLine(env, append([]string{"sh", "-c", run, "sh", g.place(j).home + "/job-runner.sh", verb}, args...)...)
 	err = g.again(ctx, j, func(pool *remote.Pool) error {

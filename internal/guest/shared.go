@@ -60,32 +60,36 @@ func (g *Guest) Artifacts(ctx context.Context, j job.Job, limits executor.Artifa
 	if err != nil {
 		return nil, nil, g.fault(ctx, what, j, res, err)
 	}
-	found, err := readIndex(index)
-	return found, res.All("LINUS_ARTIFACT_SKIPPED"), g.fault(ctx, what, j, res, err)
+	found, skipped, err := readIndex(index)
+	return found, append(res.All("LINUS_ARTIFACT_SKIPPED"), skipped...), g.fault(ctx, what, j, res, err)
 }
 
 // readIndex reads five NUL-terminated fields per file: name, absolute path,
-// size, mode, sha256. The VM is not to be believed: names are checked again.
-func readIndex(index []byte) ([]executor.FoundArtifact, error) {
+// size, mode, sha256. The VM is not to be believed: names are checked again. A
+// name that no path here can have skips its file.
+func readIndex(index []byte) (found []executor.FoundArtifact, skipped []string, err error) {
 	const fields = 5
 	list := strings.Split(string(bytes.TrimSuffix(index, []byte{0})), "\x00")
 	if len(index) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	if len(list)%fields != 0 {
-		return nil, fmt.Errorf("the list of artifacts has %d fields, not a multiple of %d", len(list), fields)
+		return nil, nil, fmt.Errorf("the list of artifacts has %d fields, not a multiple of %d", len(list), fields)
 	}
-	var found []executor.FoundArtifact
 	for f := range slices.Chunk(list, fields) {
 		size, err := strconv.ParseInt(f[2], 10, 64)
-		if err != nil || size < 0 || !fs.ValidPath(f[0]) || !path.IsAbs(f[1]) || len(f[4]) != 64 {
-			return nil, fmt.Errorf("the list of artifacts has an entry that cannot be: %q", f)
+		if !fs.ValidPath(f[0]) {
+			skipped = append(skipped, fmt.Sprintf("%q: not a name that can be kept: it must be UTF-8, relative and without ..", f[0]))
+			continue
+		}
+		if err != nil || size < 0 || !path.IsAbs(f[1]) || len(f[4]) != 64 {
+			return nil, nil, fmt.Errorf("the list of artifacts has an entry that cannot be: %q", f)
 		}
 		found = append(found, executor.FoundArtifact{
 			Artifact: job.Artifact{Path: f[0], Size: size, Mode: f[3], SHA256: f[4]}, Source: f[1],
 		})
 	}
-	return found, nil
+	return found, skipped, nil
 }
 
 // ReadArtifact answers a part of a found file.
