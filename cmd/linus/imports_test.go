@@ -37,9 +37,10 @@ var arrows = map[string][]string{
 	"cmd/linus": append([]string{"internal/job", "internal/remote", "internal/lab", "embed"}, adapters...),
 
 	"internal/callback": {"internal/job"},
+	"internal/claude":   {},
 	"internal/config":   {"internal/job"},
 	"internal/control":  {"internal/job"},
-	"internal/executor": {"internal/job", "internal/secret"},
+	"internal/executor": {"internal/claude", "internal/job", "internal/secret"},
 	"internal/mcptool":  {"internal/job"},
 	"internal/policy":   {"internal/job"},
 	"internal/secret":   {},
@@ -82,7 +83,7 @@ var onlyIn = map[string][]string{
 }
 
 // standardOnly are the packages that import nothing but the standard library.
-var standardOnly = []string{"internal/job", "internal/result", "internal/secret"}
+var standardOnly = []string{"internal/claude", "internal/job", "internal/result", "internal/secret"}
 
 func TestImports_GoOneWay(t *testing.T) {
 	packages := listPackages(t)

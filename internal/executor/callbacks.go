@@ -41,6 +41,7 @@ func (e *Executor) whileSilent(ctx context.Context, j job.Job, state RunState, w
 			log.Debug("output not fetched", "stream", stream, "err", e.hideError(ctx, j.ID, err))
 		}
 	}
+	e.narrate(ctx, j)
 }
 
 // findWay has the VM try how its callbacks can arrive, and notes when that is

@@ -137,6 +137,7 @@ func (e *Executor) launch(ctx context.Context, jobs *sync.WaitGroup, j job.Job, 
 		defer e.mu.Unlock()
 		delete(e.live, id)
 		delete(e.masks, id)
+		delete(e.stories, id)
 		e.tell(id)
 		if !done {
 			e.leftover++

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"linus/internal/claude"
 	"linus/internal/job"
 	"linus/internal/secret"
 )
@@ -70,6 +71,7 @@ type Executor struct {
 	look     bool                       // for unfinished jobs nobody is working on, at once
 	inputs   map[string][]chan struct{} // who sends to a job's stdin, then who waits for that
 	masks    map[string][][]byte        // what must not be seen of live jobs' secrets
+	stories  map[string]*story          // what the agents of live jobs do
 	watchers map[string]chan struct{}
 	stop     context.CancelCauseFunc
 }
@@ -104,6 +106,7 @@ func New(o Options) *Executor {
 		watchers: map[string]chan struct{}{},
 		inputs:   map[string][]chan struct{}{},
 		masks:    map[string][][]byte{},
+		stories:  map[string]*story{},
 	}
 }
 
@@ -250,7 +253,9 @@ func (e *Executor) CheckHost(ctx context.Context) (job.HostReport, error) {
 	return e.Provider.Check(ctx)
 }
 
-// Result answers what a job came to, or *job.NotCompleteError.
+// Result answers what a job came to, or *job.NotCompleteError. Where an agent
+// told what it did, the result's stdout is the text it ended with; all it told
+// is Output's.
 func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
 	j, err := e.Store.Job(ctx, id)
 	if err != nil {
@@ -268,6 +273,10 @@ func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
 	}
 	if r.Stdout, err = e.Store.Output(ctx, id, job.Stdout, 0, j.Stdout.Held); err != nil {
 		return job.Result{}, fmt.Errorf("read the job's stdout: %w", err)
+	}
+	if text, ok := claude.Result(r.Stdout); ok && narrates(j.Manifest) {
+		n := int64(len(text))
+		r.Stdout, r.StdoutInfo = []byte(text), job.OutputInfo{Held: n, Total: n, Incomplete: j.Stdout.Incomplete}
 	}
 	if r.Stderr, err = e.Store.Output(ctx, id, job.Stderr, 0, j.Stderr.Held); err != nil {
 		return job.Result{}, fmt.Errorf("read the job's stderr: %w", err)
@@ -346,13 +355,15 @@ func (e *Executor) Report(ctx context.Context, id, token string, r job.Report) e
 	if err := e.authorize(ctx, id, token); err != nil {
 		return err
 	}
-	at := now()
+	at, narrated := now(), e.isNarrated(id)
 	var outcome job.Outcome
 	_, err := e.update(ctx, id, func(j *job.Job) ([]job.Event, error) {
 		if r.Kind != job.ReportComplete {
 			if j.Outcome == nil {
 				j.LastHeartbeat = at
-				j.Progress = cmp.Or(r.Progress, j.Progress)
+				if !narrated {
+					j.Progress = cmp.Or(r.Progress, j.Progress)
+				}
 			}
 			return nil, nil
 		}
@@ -388,7 +399,11 @@ func (e *Executor) AppendOutput(ctx context.Context, id, token, stream string, o
 	if err != nil {
 		return 0, err
 	}
-	return e.keep(ctx, j, stream, offset, data, false)
+	next, err := e.keep(ctx, j, stream, offset, data, false)
+	if err == nil && stream == job.Stdout {
+		e.narrate(ctx, j)
+	}
+	return next, err
 }
 
 func (e *Executor) authorize(ctx context.Context, id, token string) error {

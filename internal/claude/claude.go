@@ -1,0 +1,200 @@
+// Package claude reads what the Claude CLI prints with --output-format
+// stream-json: one JSON object a line. It tells what the agent is doing in
+// lines for people, and finds the text the agent ends with. It knows nothing of
+// jobs, and imports the standard library only. What it does not know it passes
+// over: the CLI adds kinds of lines from version to version.
+package claude
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"path"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+const (
+	maxLine = 8 << 20 // bytes; longer ones are passed over
+	maxStep = 160     // characters
+)
+
+// Reader makes steps of a stream that comes in pieces. The zero value is ready.
+type Reader struct {
+	line []byte // the beginning of one whose end has not come
+	long bool   // what comes up to the next newline belongs to a line that is too long
+	cwd  string // where the agent works, as it said
+}
+
+// Read takes the next piece of the stream and answers the steps the agent has
+// begun in it, a line for people each, such as "reads main.go", "runs go test
+// ./..." or the first line of what it says.
+func (r *Reader) Read(data []byte) []string {
+	var steps []string
+	for len(data) > 0 {
+		piece, rest, whole := bytes.Cut(data, []byte("\n"))
+		data = rest
+		r.long = r.long || len(r.line)+len(piece) > maxLine
+		if r.long {
+			r.line = nil
+		} else {
+			r.line = append(r.line, piece...)
+		}
+		if whole {
+			steps = append(steps, r.steps(r.line)...)
+			r.line, r.long = nil, false
+		}
+	}
+	return steps
+}
+
+// line is what we know of a line's fields.
+type line struct {
+	Type    string `json:"type"`
+	Subtype string `json:"subtype"`
+	Cwd     string `json:"cwd"`
+	Parent  string `json:"parent_tool_use_id"` // of an agent's own agents
+	Message struct {
+		Content json.RawMessage `json:"content"`
+	} `json:"message"`
+	Result *string `json:"result"`
+}
+
+// block is a part of a message.
+type block struct {
+	Type  string                     `json:"type"`
+	Text  string                     `json:"text"`
+	Name  string                     `json:"name"`
+	Input map[string]json.RawMessage `json:"input"`
+}
+
+// parse reads a line; false when it is none of ours.
+func parse(text []byte) (l line, ok bool) {
+	text = bytes.TrimSpace(text)
+	return l, len(text) > 0 && text[0] == '{' && json.Unmarshal(text, &l) == nil && l.Type != ""
+}
+
+// blocks answers the parts of a message, whose content may be one text.
+func (l line) blocks() []block {
+	var parts []json.RawMessage
+	if json.Unmarshal(l.Message.Content, &parts) != nil {
+		var text string
+		if json.Unmarshal(l.Message.Content, &text) != nil {
+			return nil
+		}
+		return []block{{Type: "text", Text: text}}
+	}
+	var blocks []block
+	for _, part := range parts {
+		var b block
+		if json.Unmarshal(part, &b) == nil {
+			blocks = append(blocks, b)
+		}
+	}
+	return blocks
+}
+
+func (r *Reader) steps(text []byte) []string {
+	l, ok := parse(text)
+	switch {
+	case ok && l.Type == "system" && l.Cwd != "":
+		r.cwd = l.Cwd
+		return nil
+	case !ok || l.Type != "assistant":
+		return nil
+	}
+	var steps []string
+	for _, b := range l.blocks() {
+		step := ""
+		switch b.Type {
+		case "text":
+			step = firstLine(b.Text)
+		case "tool_use":
+			step = firstLine(r.use(b))
+		}
+		if step != "" {
+			steps = append(steps, step)
+		}
+	}
+	return steps
+}
+
+// uses says what it means that the agent uses a tool: a verb, and the field of
+// the tool's input that says on what.
+var uses = map[string]struct{ verb, field string }{
+	"Read":         {"reads", "file_path"},
+	"Write":        {"writes", "file_path"},
+	"Edit":         {"edits", "file_path"},
+	"MultiEdit":    {"edits", "file_path"},
+	"NotebookEdit": {"edits", "notebook_path"},
+	"Bash":         {"runs", "command"},
+	"Glob":         {"looks for", "pattern"},
+	"Grep":         {"searches for", "pattern"},
+	"LS":           {"lists", "path"},
+	"WebFetch":     {"fetches", "url"},
+	"WebSearch":    {"searches the web for", "query"},
+	"Task":         {"has an agent", "description"},
+	"Agent":        {"has an agent", "description"},
+	"TodoWrite":    {"plans", ""},
+}
+
+func (r *Reader) use(b block) string {
+	use, known := uses[b.Name]
+	if !known {
+		return "uses " + cmp.Or(b.Name, "a tool")
+	}
+	var on string
+	_ = json.Unmarshal(b.Input[use.field], &on) // of another type, or absent: the verb alone
+	if strings.HasSuffix(use.field, "path") {
+		if below, ok := strings.CutPrefix(path.Clean(on), path.Clean(r.cwd)+"/"); ok && r.cwd != "" {
+			on = below
+		}
+	}
+	return fmt.Sprintf("%s %s", use.verb, on)
+}
+
+// firstLine answers the first line of text that is not blank, as far as it is
+// fit to be shown.
+func firstLine(text string) string {
+	for l := range strings.Lines(text) {
+		l = strings.Map(func(c rune) rune {
+			switch {
+			case c == '\t':
+				return ' '
+			case !unicode.IsPrint(c):
+				return -1
+			}
+			return c
+		}, strings.ToValidUTF8(l, ""))
+		if l = strings.TrimSpace(l); l == "" {
+			continue
+		}
+		if utf8.RuneCountInString(l) > maxStep {
+			l = string([]rune(l)[:maxStep-1]) + "…"
+		}
+		return l
+	}
+	return ""
+}
+
+// Result answers the text the agent has ended with: that of the stream's result
+// line, else, when it was ended before it came to that, what it has said last.
+// False when the stream has neither, as when the CLI never started.
+func Result(stream []byte) (text string, ok bool) {
+	for raw := range bytes.Lines(stream) {
+		l, known := parse(raw)
+		switch {
+		case known && l.Type == "result" && l.Result != nil:
+			return *l.Result, true
+		case known && l.Type == "assistant" && l.Parent == "":
+			for _, b := range l.blocks() {
+				if b.Type == "text" && strings.TrimSpace(b.Text) != "" {
+					text, ok = b.Text, true
+				}
+			}
+		}
+	}
+	return text, ok
+}
