@@ -22,7 +22,7 @@ type outputOutput struct {
 	Status        job.Status `json:"status"`
 	Stdout        string     `json:"stdout"`
 	StdoutNext    int64      `json:"stdout_next" jsonschema_description:"The offset to ask for next."`
-	StdoutDropped int64      `json:"stdout_dropped,omitempty" jsonschema_description:"Bytes left out of the middle: the output was larger than is kept."`
+	StdoutDropped int64      `json:"stdout_dropped,omitempty" jsonschema_description:"Bytes left out before this: the output was larger than is kept."`
 	Stderr        string     `json:"stderr"`
 	StderrNext    int64      `json:"stderr_next"`
 	StderrDropped int64      `json:"stderr_dropped,omitempty"`
@@ -80,8 +80,8 @@ func output(ctx context.Context, e Engine, id, only string, at position, limit i
 		return outputOutput{}, err
 	}
 	out.Status = j.Status
-	out.Stdout, out.StdoutNext, out.StdoutDropped = pieces[0].text, pieces[0].next, j.Stdout.Dropped
-	out.Stderr, out.StderrNext, out.StderrDropped = pieces[1].text, pieces[1].next, j.Stderr.Dropped
+	out.Stdout, out.StdoutNext, out.StdoutDropped = pieces[0].text, pieces[0].next, pieces[0].dropped
+	out.Stderr, out.StderrNext, out.StderrDropped = pieces[1].text, pieces[1].next, pieces[1].dropped
 	return out, nil
 }
 

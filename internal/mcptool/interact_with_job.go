@@ -59,20 +59,21 @@ func interactWithJob(e Engine) server.ServerTool {
 // has ended, or the time is over.
 func awaitAnswer(ctx context.Context, e Engine, id string, before position, limit time.Duration) error {
 	deadline := time.Now().Add(limit)
-	last, changed := before, time.Time{}
+	at, changed := before, time.Time{}
 	for time.Now().Before(deadline) {
-		now, err := end(ctx, e, id)
-		if err != nil {
-			return err
+		over := true
+		for i, stream := range streams {
+			chunk, err := e.Output(ctx, id, stream, at[i], defaultBytes)
+			if err != nil {
+				return err
+			}
+			if len(chunk.Data) > 0 {
+				at[i], changed = chunk.Next, time.Now()
+			}
+			over = over && chunk.Complete
 		}
-		if now != last {
-			last, changed = now, time.Now()
-		}
-		if last != before && time.Since(changed) >= quietTime {
+		if over || at != before && time.Since(changed) >= quietTime {
 			return nil
-		}
-		if j, err := e.Job(ctx, id); err != nil || j.Outcome != nil && j.Status.Terminal() {
-			return err
 		}
 		if err := pause(ctx, lookTime); err != nil {
 			return err

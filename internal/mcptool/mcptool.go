@@ -5,6 +5,7 @@
 package mcptool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -50,6 +51,8 @@ type Options struct {
 	Log     *slog.Logger
 	// SSHCommand is the shell command that logs in to a VM. Nil: ssh USER@IP.
 	SSHCommand func(vm job.VM) string
+
+	notice time.Duration // between two notices to a subscriber; tests have no second to lose
 }
 
 const instructions = `Runs jobs (scripts, commands, Claude agents) in Proxmox virtual machines. Making a VM takes from seconds to a few minutes.
@@ -76,7 +79,7 @@ type mcpServer struct {
 }
 
 func newServer(o Options, extra ...server.ServerOption) *mcpServer {
-	s := &mcpServer{background: newBackground(o.Log), notices: newNotices(o.Engine, o.Log)}
+	s := &mcpServer{background: newBackground(o.Log), notices: newNotices(o.Engine, cmp.Or(o.notice, noticeTime), o.Log)}
 	options := append([]server.ServerOption{
 		server.WithToolCapabilities(false),
 		server.WithResourceCapabilities(true, false),

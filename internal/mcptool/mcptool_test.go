@@ -49,7 +49,7 @@ var transports = map[string]func(t *testing.T, e Engine) *client.Client{
 }
 
 func options(e Engine) Options {
-	return Options{Engine: e, Version: "test", Log: slog.New(slog.DiscardHandler)}
+	return Options{Engine: e, Version: "test", Log: slog.New(slog.DiscardHandler), notice: 100 * time.Millisecond}
 }
 
 func overStdio(t *testing.T, e Engine, o ...client.ClientOption) *client.Client {

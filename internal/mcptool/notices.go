@@ -27,6 +27,7 @@ const (
 // it, goes away or stops reading, or when the job has ended.
 type notices struct {
 	engine Engine
+	every  time.Duration
 	log    *slog.Logger
 	work   sync.WaitGroup
 
@@ -53,8 +54,8 @@ type subscription struct {
 	told  bool     // at is set
 }
 
-func newNotices(e Engine, log *slog.Logger) *notices {
-	return &notices{engine: e, log: log, all: map[subscriber]*subscription{}, away: map[string]time.Time{}, streams: map[string]int{}}
+func newNotices(e Engine, every time.Duration, log *slog.Logger) *notices {
+	return &notices{engine: e, every: every, log: log, all: map[subscriber]*subscription{}, away: map[string]time.Time{}, streams: map[string]int{}}
 }
 
 // close ends everything and waits for it.
@@ -147,7 +148,7 @@ func (n *notices) stream(session string) (closed func()) {
 
 // run looks after the subscriptions until there are none.
 func (n *notices) run(ctx context.Context) {
-	tick := time.NewTicker(noticeTime)
+	tick := time.NewTicker(n.every)
 	defer tick.Stop()
 	for {
 		select {
@@ -211,7 +212,7 @@ func (n *notices) look(ctx context.Context, id string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for s, sub := range n.all {
-		if sub.job != id || time.Since(sub.since) < noticeTime {
+		if sub.job != id || time.Since(sub.since) < n.every {
 			continue // lest it hears of the job before it hears that it is subscribed
 		}
 		news := over || !sub.told || now != sub.at

@@ -49,6 +49,26 @@ func TestTools_SchemasMatchTheSnapshots(t *testing.T) {
 	}
 }
 
+// Every client pays for the list of tools with each conversation: about a token
+// for four bytes.
+func TestTools_ListFitsItsBudget(t *testing.T) {
+	const budget = 34_000 // bytes, some 8,500 tokens
+	total := 0
+	for _, tool := range tools(options(&engine{}), nil) {
+		data, err := json.Marshal(tool.Tool)
+		if err != nil {
+			t.Fatal(err)
+		}
+		total += len(data)
+		if len(tool.Tool.Description) > 400 {
+			t.Errorf("%s is described in %d bytes, the limit is 400", tool.Tool.Name, len(tool.Tool.Description))
+		}
+	}
+	if total > budget {
+		t.Errorf("the list of tools is %d bytes, the budget %d", total, budget)
+	}
+}
+
 func TestTools_ReadmeTableIsCurrent(t *testing.T) {
 	const begin, end = "<!-- tools:begin -->\n", "<!-- tools:end -->"
 	var table strings.Builder

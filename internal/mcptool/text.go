@@ -13,6 +13,7 @@ type piece struct {
 	text    string
 	offset  int64 // of its first byte
 	next    int64 // the offset to ask for next
+	dropped int64 // bytes before offset that were asked for and are not held
 	whole   bool  // the stream ends at next
 	invalid bool  // bytes that are no UTF-8 were replaced
 }
@@ -34,7 +35,7 @@ func read(ctx context.Context, e Engine, id, stream string, offset int64, limit 
 			data = data[:n]
 		}
 	}
-	p := piece{offset: chunk.Offset, next: chunk.Offset + int64(len(data)), invalid: !utf8.Valid(data)}
+	p := piece{offset: chunk.Offset, dropped: chunk.Dropped, next: chunk.Offset + int64(len(data)), invalid: !utf8.Valid(data)}
 	p.whole = chunk.Complete && len(data) == len(chunk.Data)
 	p.text = strings.ToValidUTF8(string(data), "\uFFFD")
 	if plain {

@@ -13,15 +13,19 @@ import (
 	"linus/internal/job"
 )
 
-// Headers of an output: where the next request goes on, and whether anything
-// can follow.
+// Headers of an output: where the next request goes on, whether nothing can
+// follow, and how many bytes before that were never kept.
 const (
 	nextHeader     = "Linus-Next-Offset"
 	completeHeader = "Linus-Complete"
+	droppedHeader  = "Linus-Dropped"
 )
 
-// maxChunk is what is asked of the engine at once, in bytes.
-const maxChunk = 1 << 20
+// Bounds in bytes: of one answer, and of what is asked of the engine at once.
+const (
+	mostOutput = 16 << 20
+	maxChunk   = 1 << 20
+)
 
 // output answers the bytes a stream has from ?offset= on (negative: from the
 // end), at most ?limit= of them, exactly as the task wrote them.
@@ -31,8 +35,8 @@ func (a *api) output(w http.ResponseWriter, r *http.Request) {
 	if stream == "" {
 		stream = job.Stdout
 	}
-	offset, offsetErr := number(q.Get("offset"))
-	limit, limitErr := number(q.Get("limit"))
+	offset, offsetErr := number(q.Get("offset"), 0)
+	limit, limitErr := number(q.Get("limit"), mostOutput)
 	switch {
 	case stream != job.Stdout && stream != job.Stderr:
 		fail(w, http.StatusBadRequest, fmt.Sprintf("stream: %q is unknown; use stdout or stderr", stream))
@@ -40,53 +44,39 @@ func (a *api) output(w http.ResponseWriter, r *http.Request) {
 	case offsetErr != nil:
 		fail(w, http.StatusBadRequest, fmt.Sprintf("offset: %q is not a whole number", q.Get("offset")))
 		return
-	case limitErr != nil || limit < 0:
-		fail(w, http.StatusBadRequest, fmt.Sprintf("limit: %q is not a number of bytes", q.Get("limit")))
+	case limitErr != nil || limit < 1 || limit > mostOutput:
+		fail(w, http.StatusBadRequest, fmt.Sprintf("limit: %q is not a number from 1 to %d", q.Get("limit"), mostOutput))
 		return
 	}
-	last, err := a.Engine.Output(r.Context(), id, stream, -1, 1)
-	if err != nil {
-		a.failed(w, r, err)
-		return
-	}
-	end, complete := last.Next, last.Complete
-	if offset < 0 {
-		offset = max(0, end+offset)
-	}
-	if end = max(end, offset); limit > 0 && offset+limit < end {
-		end, complete = offset+limit, false
-	}
-	chunk, err := a.Engine.Output(r.Context(), id, stream, offset, min(end-offset, maxChunk))
-	if err != nil {
-		a.failed(w, r, err)
-		return
+	var data []byte
+	var last job.Chunk
+	var dropped int64
+	for int64(len(data)) < limit && !last.Complete {
+		var err error
+		if last, err = a.Engine.Output(r.Context(), id, stream, offset, min(limit-int64(len(data)), maxChunk)); err != nil {
+			a.failed(w, r, err)
+			return
+		}
+		if offset = last.Next; len(last.Data) == 0 {
+			break
+		}
+		data = append(data, last.Data...)
+		dropped += last.Dropped
 	}
 	h := w.Header()
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Content-Length", strconv.FormatInt(end-offset, 10))
-	h.Set(nextHeader, strconv.FormatInt(end, 10))
-	h.Set(completeHeader, strconv.FormatBool(complete))
-	for offset < end {
-		if int64(len(chunk.Data)) > end-offset {
-			chunk.Data = chunk.Data[:end-offset]
-		}
-		if _, err := w.Write(chunk.Data); err != nil || r.Method == http.MethodHead {
-			return
-		}
-		if offset += int64(len(chunk.Data)); offset == end {
-			return
-		}
-		if chunk, err = a.Engine.Output(r.Context(), id, stream, offset, min(end-offset, maxChunk)); err != nil || len(chunk.Data) == 0 {
-			panic(http.ErrAbortHandler) // an answer that breaks off must look like one
-		}
-	}
+	h.Set("Content-Length", strconv.Itoa(len(data)))
+	h.Set(nextHeader, strconv.FormatInt(offset, 10))
+	h.Set(completeHeader, strconv.FormatBool(last.Complete))
+	h.Set(droppedHeader, strconv.FormatInt(dropped, 10))
+	_, _ = w.Write(data) // the client is gone
 }
 
-// number reads a whole number; empty is 0.
-func number(text string) (int64, error) {
+// number reads a whole number; empty is def.
+func number(text string, def int64) (int64, error) {
 	if text == "" {
-		return 0, nil
+		return def, nil
 	}
 	return strconv.ParseInt(text, 10, 64)
 }

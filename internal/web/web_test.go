@@ -35,6 +35,7 @@ type engine struct {
 	outputs   map[string]string
 	artifacts map[string]string
 	complete  bool
+	gap       int64 // where the middle of an output is left out; 0: nowhere
 }
 
 func (e *engine) Output(_ context.Context, job0, stream string, offset, limit int64) (job.Chunk, error) {
@@ -48,7 +49,14 @@ func (e *engine) Output(_ context.Context, job0, stream string, offset, limit in
 	begin := min(offset, int64(len(all)))
 	data := all[begin:min(begin+limit, int64(len(all)))]
 	next := offset + int64(len(data))
-	return job.Chunk{Data: []byte(data), Offset: offset, Next: next, Complete: e.complete && next >= int64(len(all))}, nil
+	chunk := job.Chunk{Data: []byte(data), Offset: offset, Next: next, Complete: e.complete && next >= int64(len(all))}
+	if e.gap > 0 && begin+limit > e.gap { // what follows was never kept; then the tail
+		chunk.Data, chunk.Next, chunk.Complete = []byte(all[begin:e.gap]), e.gap, false
+		if offset == e.gap {
+			chunk = job.Chunk{Data: []byte("tail"), Offset: e.gap + 100, Next: e.gap + 104, Dropped: 100, Complete: true}
+		}
+	}
+	return chunk, nil
 }
 
 func (e *engine) OpenArtifact(_ context.Context, job0, path string) (io.ReadCloser, job.Artifact, error) {
@@ -181,6 +189,7 @@ func TestOutput_IsTheBytesFromTheOffsetAsked(t *testing.T) {
 		{"the last part", "?offset=3299990&limit=10", large[3299990:], 200, "3300000", "true"},
 		{"beyond", "?offset=4000000", "", 200, "4000000", "true"},
 		{"other stream", "?stream=stderr", "oh", 200, "2", "true"},
+		{"limit is too large", "?limit=16777217", "", 400, "", ""},
 		{"unknown stream", "?stream=stdin", "", 400, "", ""},
 		{"offset is no number", "?offset=x", "", 400, "", ""},
 		{"limit is negative", "?limit=-1", "", 400, "", ""},
@@ -197,6 +206,14 @@ func TestOutput_IsTheBytesFromTheOffsetAsked(t *testing.T) {
 				t.Errorf("%d bytes, want %d", len(text), len(tt.want))
 			}
 		})
+	}
+}
+
+func TestOutput_TellsWhatIsLeftOut(t *testing.T) {
+	h := web.Handler(web.Options{Engine: &engine{outputs: map[string]string{"stdout": "head---"}, complete: true, gap: 4}, MCP: echo, Token: token, Log: log})
+	resp := request(t, h, http.MethodGet, "/jobs/"+id+"/output", nil)
+	if got := resp.Header(); resp.Body.String() != "headtail" || got.Get("Linus-Dropped") != "100" || got.Get("Linus-Next-Offset") != "108" || got.Get("Linus-Complete") != "true" {
+		t.Errorf("%q %v", resp.Body, got)
 	}
 }
 
