@@ -51,8 +51,9 @@ callback_progress() { # <text>
 # at most <chunks> pieces of 256 KiB now, and no byte of the stream past
 # <limit>. <mark> is a file that remembers how much the server holds; its
 # answer {"length": N} is the truth about that, so that a piece lost or sent
-# twice mends itself. False when the server took nothing: wait before trying
-# again.
+# twice mends itself. False when the server did not answer, or its copy shrank:
+# wait before trying again. What it has not taken of a piece, which could be the
+# beginning of a secret, is sent next time, with what follows.
 callback_output() { # <stream> <file> <mark> <limit> <chunks>
   local -r stream=$1 file=$2 mark=$3 limit=$4
   local -i held=0 before size length chunks=$5
@@ -70,7 +71,8 @@ callback_output() { # <stream> <file> <mark> <limit> <chunks>
       held=$((10#${BASH_REMATCH[1]}))
     fi
     printf '%d\n' "${held}" >"${mark}"
-    ((held > before)) || return 1
+    ((held >= before)) || return 1
+    ((held >= before + length)) || return 0
   done
 }
 
