@@ -110,7 +110,7 @@ func (a *app) inputCommand() *cobra.Command {
 		Use:   "input ID [LINE]",
 		Short: "Send a line, or what comes on stdin, to a running task's stdin",
 		Long: "Sends the line with its newline; without one, stdin to its end, byte for byte. The task's stdin stays open: --close ends\n" +
-			"it. The job must have been submitted with --stdin, or by linus job exec.",
+			"it. Waits for a job that does not run yet. The job must have been submitted with --stdin, or by linus job exec.",
 		Example: "  linus job input ID 'print(6 * 7)'\n  linus job input ID <answers.txt\n  linus job input ID --close",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 && len(args) != 2 {
@@ -119,11 +119,15 @@ func (a *app) inputCommand() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := a.attach(cmd.Context(), false)
+			ctx := cmd.Context()
+			s, err := a.attach(ctx, false)
 			if err != nil {
 				return err
 			}
 			defer s.close()
+			if _, err := a.follow(ctx, s, args[0], following{quiet: true, until: begun}); err != nil {
+				return err
+			}
 			var from io.Reader
 			switch {
 			case len(args) == 2:
@@ -133,7 +137,7 @@ func (a *app) inputCommand() *cobra.Command {
 			default:
 				from = a.stdin
 			}
-			sent, err := sendInput(cmd.Context(), s, args[0], from, closed, func() {})
+			sent, err := sendInput(ctx, s, args[0], from, closed, func() {})
 			if err != nil {
 				return err
 			}
@@ -182,6 +186,11 @@ func sendInput(ctx context.Context, to receiver, id string, from io.Reader, endi
 			return total, fmt.Errorf("read stdin: %w", err)
 		}
 	}
+}
+
+// begun reports whether a job's task has been started, or never will be.
+func begun(j job.Job) bool {
+	return j.Status == job.Running || j.Status.Terminal() || j.Outcome != nil
 }
 
 // conversation says how one talks with a job.
@@ -252,7 +261,6 @@ func (a *app) interruptible(ctx context.Context, s killer, id string, interrupts
 
 // talk copies output and input until the job's output is complete.
 func (a *app) talk(ctx context.Context, s *session, j job.Job, c conversation, leave context.CancelCauseFunc) error {
-	begun := func(j job.Job) bool { return j.Status == job.Running || j.Status.Terminal() || j.Outcome != nil }
 	if !begun(j) {
 		var err error
 		if j, err = a.follow(ctx, s, j.ID, following{quiet: true, until: begun}); err != nil {
