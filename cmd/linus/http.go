@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"linus/internal/config"
+	"linus/internal/job"
 	"linus/internal/mcptool"
 	"linus/internal/web"
 )
@@ -71,8 +72,15 @@ func (f *httpFace) close(ctx context.Context) error {
 }
 
 // mcpOptions wire the MCP server, whichever way it is reached.
-func mcpOptions(_ config.Config, e mcptool.Engine, log *slog.Logger) mcptool.Options {
-	return mcptool.Options{Engine: e, Version: buildVersion(), Log: log}
+func mcpOptions(c config.Config, e mcptool.Engine, log *slog.Logger) mcptool.Options {
+	return mcptool.Options{Engine: e, Version: buildVersion(), Log: log, SSHCommand: func(vm job.VM) string {
+		argv, err := sshCommand(c, vm)
+		if err != nil {
+			log.Warn("no ssh command for a VM", "vm_id", vm.ID, "err", err)
+			return "linus vm ssh " + vm.Name
+		}
+		return shellLine(argv)
+	}}
 }
 
 // ensureToken answers the token kept in a file, which is made when it is not
