@@ -1,0 +1,125 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"linus/internal/config"
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/proxmox"
+	"linus/internal/sshtest"
+)
+
+// shelf is a host's templates in memory.
+type shelf struct {
+	held  []job.VM
+	specs []proxmox.TemplateSpec // that were built
+	fault error                  // every verb's
+}
+
+func (s *shelf) BuildTemplate(_ context.Context, spec proxmox.TemplateSpec, progress func(executor.Progress)) (job.VM, error) {
+	progress(executor.Progress{Step: "download_os_image", Text: "getting\nthe image", N: 1, Of: 2})
+	progress(executor.Progress{Warning: "the storage is almost full"})
+	if s.fault != nil {
+		return job.VM{}, s.fault
+	}
+	s.specs = append(s.specs, spec)
+	vm := job.VM{ID: 9000 + len(s.held), Name: spec.Name, Node: "pve"}
+	s.held = append(s.held, vm)
+	return vm, nil
+}
+
+func (s *shelf) Templates(context.Context) ([]job.VM, error) { return s.held, s.fault }
+
+func (s *shelf) RemoveTemplate(_ context.Context, nameOrID string) (job.VM, error) {
+	i := slices.IndexFunc(s.held, func(vm job.VM) bool { return vm.Name == nameOrID || fmt.Sprint(vm.ID) == nameOrID })
+	if i < 0 || s.fault != nil {
+		return job.VM{}, &job.HostError{Op: "remove template " + nameOrID, Host: "root@pve:22", Class: job.HostInvalid, Text: "no such template", Remedy: "linus template list shows them"}
+	}
+	vm := s.held[i]
+	s.held = slices.Delete(s.held, i, i+1)
+	return vm, nil
+}
+
+func TestTemplate(t *testing.T) {
+	down := &job.HostError{Op: "list templates", Host: "root@pve:22", Class: job.HostOffline, Text: "node 'b' is offline", Remedy: "start it"}
+	one := []job.VM{{ID: 9000, Name: "agent-template", Node: "pve"}}
+	tests := []struct {
+		name   string
+		shelf  shelf
+		args   string
+		code   int
+		stdout string // whole
+		stderr string // a part
+		left   int    // templates, then
+	}{
+		{
+			name: "build", args: "build", left: 1,
+			stdout: "template agent-template is VM 9000 on node pve\n",
+			stderr: "1/2 getting the image\nwarning: the storage is almost full\n",
+		},
+		{
+			name: "build as JSON", args: "build --os rocky-9 --name el -o json", left: 1,
+			stdout: "{\n  \"id\": 9000,\n  \"name\": \"el\",\n  \"node\": \"pve\"\n}\n",
+		},
+		{name: "build of an image without its sum", args: "build --image file:///a.img", code: exitUsage, stderr: "--image and --sha256 go together"},
+		{name: "build that fails", args: "build", shelf: shelf{fault: down}, code: exitFailure, stderr: "node 'b' is offline; start it"},
+		{
+			name: "list", args: "list", shelf: shelf{held: one}, left: 1,
+			stdout: "ID    NAME            NODE\n9000  agent-template  pve\n",
+		},
+		{name: "list as JSON of nothing", args: "list -o json", stdout: "[]\n"},
+		{
+			name: "list where a node is down", args: "list", shelf: shelf{held: one, fault: down}, left: 1, code: exitFailure,
+			stdout: "ID    NAME            NODE\n9000  agent-template  pve\n", stderr: "node 'b' is offline",
+		},
+		{name: "list where all is down", args: "list", shelf: shelf{fault: down}, code: exitFailure, stderr: "node 'b' is offline"},
+		{name: "remove by name", args: "remove agent-template", shelf: shelf{held: one}, stdout: "template agent-template (VM 9000) is removed\n"},
+		{name: "remove by ID", args: "remove 9000", shelf: shelf{held: one}, stdout: "template agent-template (VM 9000) is removed\n"},
+		{name: "remove what is not there", args: "remove other", shelf: shelf{held: one}, left: 1, code: exitFailure, stderr: "no such template; linus template list shows them"},
+		{name: "remove nothing", args: "remove", code: exitUsage, stderr: "takes one argument: the template's name or VM ID"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			useHost(t, sshtest.Start(t, sshtest.Options{}))
+			t.Setenv("LINUS_STATE_DIR", filepath.Join(t.TempDir(), "s"))
+			tt.shelf.held = slices.Clone(tt.shelf.held)
+			var stdout, stderr bytes.Buffer
+			withShelf := func(config.Config, installation, *slog.Logger) backend {
+				return backend{templates: &tt.shelf, close: func() {}}
+			}
+			code := run(t.Context(), withShelf, append([]string{"template"}, strings.Fields(tt.args)...), strings.NewReader(""), &stdout, &stderr)
+			if code != tt.code || stdout.String() != tt.stdout || !strings.Contains(stderr.String(), tt.stderr) {
+				t.Errorf("exit code %d\nstdout %q\nstderr %q", code, stdout.String(), stderr.String())
+			}
+			if len(tt.shelf.held) != tt.left {
+				t.Errorf("%d templates left, want %d", len(tt.shelf.held), tt.left)
+			}
+		})
+	}
+}
+
+func TestTemplateBuild_PassesOnWhatIsAskedFor(t *testing.T) {
+	useHost(t, sshtest.Start(t, sshtest.Options{}))
+	t.Setenv("LINUS_STATE_DIR", filepath.Join(t.TempDir(), "s"))
+	var s shelf
+	withShelf := func(config.Config, installation, *slog.Logger) backend {
+		return backend{templates: &s, close: func() {}}
+	}
+	args := []string{"template", "build", "--os", "debian-13", "--name", "big", "--image", "file:///a.img", "--sha256", "00"}
+	var out bytes.Buffer
+	if code := run(t.Context(), withShelf, args, strings.NewReader(""), &out, &out); code != exitOK {
+		t.Fatalf("exit code %d, %s", code, &out)
+	}
+	want := proxmox.TemplateSpec{Name: "big", OS: "debian-13", ImageURL: "file:///a.img", ImageSHA256: "00"}
+	if len(s.specs) != 1 || s.specs[0] != want {
+		t.Errorf("built %+v, want %+v", s.specs, want)
+	}
+}
