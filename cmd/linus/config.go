@@ -1,0 +1,144 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"linus/internal/config"
+	"linus/internal/policy"
+)
+
+func (a *app) configCommand() *cobra.Command {
+	var given bool
+	cmd := group("config", "Show the settings in effect, and where each comes from", a.configCheckCommand(), a.configPathCommand())
+	cmd.Long = "Shows every setting in effect and where it comes from: a flag, the environment, the env file (path and line), or its default.\n" +
+		"Flags count more than the environment, that more than the env file. Secrets are not shown."
+	cmd.RunE = func(*cobra.Command, []string) error {
+		c, err := a.settings()
+		if err != nil {
+			return err
+		}
+		values := c.Values()
+		if given {
+			values = slices.DeleteFunc(values, func(v config.Value) bool { return !v.Given })
+		}
+		return a.printSettings(values)
+	}
+	cmd.Flags().BoolVar(&given, "given", false, "only what is not a default")
+	return cmd
+}
+
+func (a *app) printSettings(values []config.Value) error {
+	if a.json {
+		return a.printJSON(map[string]any{"settings": values})
+	}
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	for _, v := range values {
+		// As a line of an env file, so that it can be copied.
+		_, _ = fmt.Fprintf(w, "%s=%s\t# %s\n", v.Name, oneLine(v.Value, 200), v.From)
+	}
+	return w.Flush()
+}
+
+func (a *app) configCheckCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "check",
+		Short: "Look whether the settings are right, without starting anything; exit code 2 when not",
+		Long: "Reads all settings and the files they name, and says everything that is wrong with them at once. Nothing is started and\n" +
+			"the host is not asked: linus host check does that.",
+		Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			problems := a.configProblems()
+			if a.json {
+				if err := a.printJSON(map[string]any{"ok": len(problems) == 0, "problems": append([]config.Problem{}, problems...)}); err != nil {
+					return err
+				}
+			} else if len(problems) == 0 {
+				return a.print(nil, "the settings are right; linus host check asks the host")
+			}
+			for _, p := range problems {
+				if !a.json {
+					a.note("%s", p)
+				}
+			}
+			if len(problems) > 0 {
+				return exitError(exitUsage)
+			}
+			return nil
+		},
+	}
+}
+
+// configProblems is everything wrong with the settings and the files they name.
+func (a *app) configProblems() []config.Problem {
+	var wrong *config.Error
+	c, err := a.settings()
+	if errors.As(err, &wrong) {
+		return wrong.Problems
+	}
+	var problems []config.Problem
+	add := func(name, text, remedy string) {
+		p := config.Problem{Name: name, Text: text, Remedy: remedy}
+		for _, v := range c.Values() {
+			if v.Name == name {
+				p.From = v.From
+			}
+		}
+		problems = append(problems, p)
+	}
+	if err := c.NeedHost(); errors.As(err, &wrong) {
+		problems = append(problems, wrong.Problems...)
+	}
+	if _, err := policy.New(c.AllowedCommands); err != nil {
+		add("ALLOWED_COMMANDS", err.Error(), "write commands separated by commas, as in git, npm test, go test *")
+	}
+	for _, file := range []struct{ name, path, remedy string }{
+		{"PROXMOX_SSH_KEY_PATH", c.ProxmoxSSHKeyPath, "give the path of a private key, or unset it to use the SSH agent"},
+		{"PROXMOX_KNOWN_HOSTS", c.ProxmoxKnownHosts, "linus host trust makes it, with the host's key"},
+	} {
+		if file.path == "" {
+			continue
+		}
+		f, err := os.Open(file.path)
+		if err != nil {
+			var at *fs.PathError
+			if errors.As(err, &at) {
+				err = at.Err
+			}
+			add(file.name, fmt.Sprintf("%s cannot be read: %v", file.path, err), file.remedy)
+			continue
+		}
+		_ = f.Close()
+	}
+	if err := secrets(c).Check(); err != nil {
+		add("LINUS_SECRETS_FILE", strings.ReplaceAll(err.Error(), "\n", "; "), "each secret needs a name and a value of 4 bytes or more")
+	}
+	return problems
+}
+
+func (a *app) configPathCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "path",
+		Short: "Show the path of the env file",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			path := a.sources.EnvFilePath()
+			_, err := os.Stat(path)
+			exists := err == nil
+			switch {
+			case path == "":
+				a.note("no env file is read: LINUS_ENV_FILE is empty, or there is no home directory")
+			case !exists:
+				a.note("it is not there; make it with lines NAME=value as linus config shows them, mode 0600")
+			}
+			return a.print(map[string]any{"path": path, "exists": exists}, path)
+		},
+	}
+}
