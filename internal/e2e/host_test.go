@@ -57,7 +57,7 @@ type host struct {
 
 // newHost brings a lab up, with extra settings for linus, and takes it down,
 // with everything that is linus's, at the end of the test.
-func newHost(t *testing.T, driver string, settings ...string) *host {
+func newHost(t testing.TB, driver string, settings ...string) *host {
 	t.Helper()
 	if missing := lab.Missing(driver); len(missing) > 0 {
 		t.Skipf("no %s lab here: %s", driver, strings.Join(missing, "; "))
@@ -126,16 +126,16 @@ func (h *host) cli(t *testing.T, args ...string) string {
 // mcpClient is a real MCP client process's end of `linus mcp`.
 type mcpClient struct {
 	*client.Client
-	t *testing.T
+	t testing.TB
 }
 
-func (h *host) connect(t *testing.T) *mcpClient {
+func (h *host) connect(t testing.TB) *mcpClient {
 	t.Helper()
 	return h.connectBy(t, filepath.Join(binDir, "linus"), "mcp")
 }
 
 // connectBy starts a client's `linus mcp` by the command line.
-func (h *host) connectBy(t *testing.T, program string, args ...string) *mcpClient {
+func (h *host) connectBy(t testing.TB, program string, args ...string) *mcpClient {
 	t.Helper()
 	c, err := client.NewStdioMCPClient(program, h.env, args...)
 	if err != nil {
