@@ -9,12 +9,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
-	"syscall"
 )
 
-// maxSocketPath is what the kernel takes as a socket's path, its final NUL excluded.
-const maxSocketPath = 107
+// maxSocketPath is what a kernel takes as a socket's path, its final NUL
+// excluded: 107 bytes on Linux and Windows, 103 on macOS.
+const maxSocketPath = 103
 
 // socketName is the socket in the state directory, or a symbolic link to it
 // where the directory's path is too long for a socket.
@@ -64,7 +65,10 @@ func Socket(dir string) string {
 
 // shortDir is a directory of this user's alone, with a short path.
 func shortDir() (string, error) {
-	dir := "/tmp/linus-" + strconv.Itoa(os.Getuid())
+	dir := filepath.Join("/tmp", "linus-"+strconv.Itoa(os.Getuid()))
+	if runtime.GOOS == "windows" {
+		dir = filepath.Join(os.TempDir(), "linus")
+	}
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return "", fmt.Errorf("make a directory for the socket: %w", err)
 	}
@@ -72,7 +76,7 @@ func shortDir() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("make a directory for the socket: %w", err)
 	}
-	if owner, ok := info.Sys().(*syscall.Stat_t); !info.IsDir() || info.Mode().Perm() != 0o700 || !ok || int(owner.Uid) != os.Getuid() {
+	if !oursAlone(info) {
 		return "", fmt.Errorf("%s is not a directory of this user's alone; remove it, or set LINUS_STATE_DIR to a shorter path", dir)
 	}
 	return dir, nil

@@ -99,9 +99,9 @@ func classify(ctx context.Context, op, addr string, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s %s: %w", op, addr, context.Cause(ctx))
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, errTimedOut):
 		e.Class = Timeout
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case errors.Is(err, errRefused):
 		e.Class = Refused
 	case errors.As(err, &dns):
 		e.Class = Unreachable
@@ -124,7 +124,7 @@ func classify(ctx context.Context, op, addr string, err error) error {
 func broken(err error) bool {
 	for _, end := range []error{
 		io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, sftp.ErrSSHFxConnectionLost,
-		syscall.EPIPE, syscall.ECONNRESET, syscall.ECONNABORTED, syscall.ETIMEDOUT,
+		syscall.EPIPE, errReset, errAborted, errTimedOut,
 	} {
 		if errors.Is(err, end) {
 			return true

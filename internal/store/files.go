@@ -5,28 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 )
-
-// lockDir locks a directory against other goroutines and other processes. The
-// kernel drops the lock when its holder dies. Holders are brief, so the wait
-// is not bounded.
-func lockDir(dir string) (unlock func(), err error) {
-	f, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX) //nolint:gosec // a file descriptor fits an int
-		if !errors.Is(err, syscall.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		return nil, errors.Join(&os.PathError{Op: "lock", Path: dir, Err: err}, f.Close())
-	}
-	return func() { f.Close() }, nil //nolint:errcheck // opened for reading: closing cannot lose anything
-}
 
 // writeFile writes a whole file (0600) so that it is either there and on disk,
 // or not there at all.
@@ -47,15 +26,6 @@ func writeFile(path string, data []byte) error {
 		return errors.Join(err, os.Remove(temporary))
 	}
 	return syncDir(filepath.Dir(path))
-}
-
-// syncDir puts the directory's entries on disk.
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
 }
 
 // syncFile puts a file's bytes on disk. A file that is missing has none.

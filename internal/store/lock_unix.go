@@ -1,0 +1,38 @@
+//go:build unix
+
+package store
+
+import (
+	"errors"
+	"os"
+	"syscall"
+)
+
+// lockDir locks a directory against other goroutines and other processes. The
+// kernel drops the lock when its holder dies. Holders are brief, so the wait
+// is not bounded.
+func lockDir(dir string) (unlock func(), err error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX) //nolint:gosec // a file descriptor fits an int
+		if !errors.Is(err, syscall.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(&os.PathError{Op: "lock", Path: dir, Err: err}, f.Close())
+	}
+	return func() { f.Close() }, nil //nolint:errcheck // opened for reading: closing cannot lose anything
+}
+
+// syncDir puts the directory's entries on disk.
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
