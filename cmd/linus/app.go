@@ -115,7 +115,10 @@ func (a *app) openEngine(ctx context.Context, c config.Config, log *slog.Logger)
 		Owner:    in.owner,
 		Defaults: job.Defaults{VMTemplate: c.DefaultVMTemplate, Timeout: c.DefaultTimeout, CPU: c.DefaultCPU, Memory: c.DefaultMemory, Disk: c.DefaultDisk},
 		Secrets:  secrets(c).Resolve,
-		MaxJobs:  c.MaxJobs, MaxOutput: int64(c.MaxOutputSize),
+		Artifacts: executor.ArtifactLimits{
+			Files: c.MaxArtifactFiles, Each: int64(c.MaxArtifactSize), All: int64(c.MaxArtifactsSize),
+		},
+		MaxJobs: c.MaxJobs, MaxOutput: int64(c.MaxOutputSize),
 		HeartbeatThreshold: time.Duration(c.HeartbeatThreshold) * time.Second,
 		CleanupInterval:    time.Duration(c.CleanupInterval) * time.Second,
 		Lease:              time.Duration(c.LeaseHours) * time.Hour,

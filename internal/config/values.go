@@ -44,7 +44,7 @@ type ByteSize int64
 
 var byteSizeText = regexp.MustCompile(`^([1-9][0-9]{0,9})(?:([KMG])B?)?$`)
 
-// Bounds of MAX_OUTPUT_SIZE.
+// Bounds of every size.
 const (
 	minOutput = ByteSize(1 << 10)
 	maxOutput = ByteSize(1 << 30)
