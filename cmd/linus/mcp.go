@@ -7,7 +7,7 @@ import (
 )
 
 func (a *app) mcpCommand() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "mcp",
 		Short: "Serve MCP on stdin and stdout, for an MCP client",
 		Long: "Speaks the Model Context Protocol on stdin and stdout until stdin ends. Jobs are run by the engine, not by this\n" +
@@ -23,4 +23,6 @@ func (a *app) mcpCommand() *cobra.Command {
 			return mcptool.ServeStdio(cmd.Context(), o, a.stdin, a.stdout)
 		},
 	}
+	cmd.AddCommand(a.mcpConfigCommand())
+	return cmd
 }

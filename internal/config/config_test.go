@@ -220,9 +220,10 @@ func TestDiffers_ComparesOnlyWhatWasGiven(t *testing.T) {
 func TestTable_DocumentsAreCurrent(t *testing.T) {
 	root := filepath.Join("..", "..")
 	t.Run(".env.example", func(t *testing.T) {
-		const head = "# Settings of linus, all of them, with their defaults. linus reads the environment,\n" +
-			"# not this file: put the lines you need into your shell, the \"env\" of your MCP client\n" +
-			"# or an EnvironmentFile= of systemd. A value that is not valid stops the start.\n"
+		const head = "# Settings of linus, all of them, with their defaults. Copy the lines you need to\n" +
+			"# ~/.config/linus/env (mode 0600 when there is a secret in it), or set them in the\n" +
+			"# environment, which counts more. linus config shows what is in effect, and why.\n" +
+			"# A value that is not valid stops the start.\n"
 		var b strings.Builder
 		b.WriteString(head)
 		for _, s := range config.Table() {
