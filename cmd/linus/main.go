@@ -82,7 +82,7 @@ func run(ctx context.Context, backend newBackend, args []string, stdin io.Reader
 func (a *app) root() *cobra.Command {
 	var output string
 	root := group("linus", "Run jobs in Proxmox VE virtual machines of their own",
-		a.mcpCommand(), a.serveCommand(), a.jobCommand(), a.vmCommand(), a.hostCommand(), a.templateCommand(), a.scriptsCommand(), a.configCommand(), a.versionCommand())
+		a.mcpCommand(), a.serveCommand(), a.jobCommand(), a.vmCommand(), a.hostCommand(), a.templateCommand(), a.scriptsCommand(), a.configCommand(), a.manCommand(), a.versionCommand())
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage("%w; see %s --help", err, cmd.CommandPath())

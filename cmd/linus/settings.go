@@ -16,7 +16,7 @@ func (a *app) settings() (config.Config, error) { return config.Load(a.sources) 
 // settingFlags adds the flags that give settings to every command.
 func (a *app) settingFlags(root *cobra.Command) {
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.sources.EnvFile, "env-file", "", "file with settings, lines NAME=value (default "+config.DefaultEnvFile()+")")
+	flags.StringVar(&a.sources.EnvFile, "env-file", "", "file with settings, lines NAME=value: LINUS_ENV_FILE (linus config path shows the default)")
 	flags.Var(&settingFlag{a: a, flag: "--host", name: "PROXMOX_HOST"}, "host", "Proxmox VE host: PROXMOX_HOST")
 	flags.Var(&settingFlag{a: a, flag: "--state-dir", name: "LINUS_STATE_DIR"}, "state-dir", "directory of database, outputs and engine: LINUS_STATE_DIR")
 	flags.Var(&settingFlag{a: a, flag: "--log-level", name: "LINUS_LOG_LEVEL"}, "log-level", "debug, info, warn or error: LINUS_LOG_LEVEL")
