@@ -59,7 +59,7 @@ fmt: ## format Go and shell files
 	shfmt -i 2 -ci -bn -w $(SHELL_MAIN) $(SHELL_LIB) $(BATS_FILES)
 
 golden: ## rewrite snapshots and generated tables
-	go test ./internal/mcptool ./internal/config ./cmd/linus -update
+	go test ./internal/mcptool ./internal/config ./cmd/linus ./internal/telemetry -update
 
 bench: ## benchmarks
 	go test -run '^$$' -bench . -benchmem ./...

@@ -25,7 +25,7 @@ const module = "linus/"
 var adapters = []string{
 	"internal/callback", "internal/config", "internal/control", "internal/executor",
 	"internal/guest", "internal/mcptool", "internal/policy", "internal/proxmox", "internal/secret",
-	"internal/store", "internal/web",
+	"internal/store", "internal/telemetry", "internal/web",
 }
 
 // arrows says for each package which of ours it may import, outside tests:
@@ -50,6 +50,9 @@ var arrows = map[string][]string{
 	// types (VMSpec, Payload): the one arrow between adapters.
 	"internal/guest":   {"internal/job", "internal/executor", "internal/remote", "internal/result", "embed"},
 	"internal/proxmox": {"internal/job", "internal/executor", "internal/remote", "internal/result", "embed"},
+
+	// A layer around executor's Provider, and an Observer of its.
+	"internal/telemetry": {"internal/job", "internal/executor"},
 
 	"internal/job":    {},
 	"internal/remote": {},
@@ -80,6 +83,8 @@ var onlyIn = map[string][]string{
 	"github.com/pressly/goose":             {"internal/store"},
 	"database/sql":                         {"internal/store"},
 	"mvdan.cc/sh/v3":                       {"internal/policy"},
+	"github.com/prometheus":                {"internal/telemetry"},
+	"go.opentelemetry.io":                  {"internal/telemetry"},
 }
 
 // standardOnly are the packages that import nothing but the standard library.
@@ -133,7 +138,7 @@ func TestImports_NothingImportsCommandsAndOnlyTestsImportTestPackages(t *testing
 // TestImports_AdaptersAreApart reads the table itself, so that a line added in
 // haste shows.
 func TestImports_AdaptersAreApart(t *testing.T) {
-	exceptions := map[string]string{"internal/guest": "internal/executor", "internal/proxmox": "internal/executor", "internal/executor": "internal/secret"}
+	exceptions := map[string]string{"internal/guest": "internal/executor", "internal/proxmox": "internal/executor", "internal/telemetry": "internal/executor", "internal/executor": "internal/secret"}
 	for _, a := range adapters {
 		for _, b := range arrows[a] {
 			if slices.Contains(adapters, b) && exceptions[a] != b {

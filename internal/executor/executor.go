@@ -36,9 +36,13 @@ type Options struct {
 	// Secrets answers the values of named secrets. Errors are *secret.Error. Nil:
 	// there are none.
 	Secrets func(names []string) ([]secret.Value, error)
+	// Allow says whether a job of this manifest may run at all. Nil: yes.
+	Allow func(kind job.Kind, m job.Manifest) error
 	// Admit says whether a client may have one more job, given the manifests of
 	// what it has already: jobs that have not ended, VMs that are kept. Nil: yes.
-	Admit func(has []job.Manifest, kind job.Kind, next job.Manifest) error
+	Admit func(has []job.Manifest, next job.Manifest) error
+	// Observer is told what happens. Nil: nobody.
+	Observer Observer
 
 	Defaults           job.Defaults
 	MaxJobs            int           // jobs that hold a VM at once; 4
@@ -183,29 +187,23 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 
 // admit asks whether the client may have a job of this manifest as well.
 func (e *Executor) admit(ctx context.Context, s job.Submission, m job.Manifest) error {
+	if e.Allow != nil {
+		if err := e.Allow(s.Kind, m); err != nil {
+			return err
+		}
+	}
 	if e.Admit == nil {
 		return nil
 	}
-	unfinished, err := e.Store.Unfinished(ctx)
+	jobs, err := e.Store.OfClient(ctx, s.Client)
 	if err != nil {
 		return err
 	}
-	makers, err := e.Store.VMs(ctx)
-	if err != nil {
-		return err
+	has := make([]job.Manifest, len(jobs))
+	for i, j := range jobs {
+		has[i] = j.Manifest
 	}
-	var has []job.Manifest
-	for _, j := range unfinished {
-		if j.Client == s.Client {
-			has = append(has, j.Manifest)
-		}
-	}
-	for _, j := range makers {
-		if j.Client == s.Client && j.Done() {
-			has = append(has, j.Manifest)
-		}
-	}
-	return e.Admit(has, s.Kind, m)
+	return e.Admit(has, m)
 }
 
 // complete checks a submission and answers its manifest with every default.

@@ -73,9 +73,10 @@ func (e *Executor) conceal(id string, values []secret.Value) [][]byte {
 // update changes a job in the store, without its secrets in any text of it, and
 // tells those who watch it.
 func (e *Executor) update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
-	j, err := e.Store.Update(ctx, id, func(j *job.Job) ([]job.Event, error) {
+	var events []job.Event
+	j, err := e.Store.Update(ctx, id, func(j *job.Job) (_ []job.Event, err error) {
 		undecided := j.Outcome == nil
-		events, err := change(j)
+		events, err = change(j)
 		if err != nil || !hasSecrets(j.Manifest) {
 			return events, err
 		}
@@ -91,6 +92,7 @@ func (e *Executor) update(ctx context.Context, id string, change func(*job.Job) 
 	if err != nil {
 		return j, err
 	}
+	e.observe(j, events)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.tell(id)

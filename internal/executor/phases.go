@@ -114,9 +114,10 @@ func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
 	if err != nil {
 		ended.Text = err.Error()
 	}
-	_, noteErr := e.update(context.WithoutCancel(ctx), r.id, func(*job.Job) ([]job.Event, error) {
+	j, noteErr := e.update(context.WithoutCancel(ctx), r.id, func(*job.Job) ([]job.Event, error) {
 		return []job.Event{ended}, nil
 	})
+	e.observePhase(ctx, j, p.name, began, err)
 	e.Log.Info("phase ended", "job_id", r.id, "phase", p.name, "duration_ms", time.Since(began).Milliseconds(), "err", err)
 	return errors.Join(err, noteErr)
 }

@@ -46,12 +46,14 @@ func (e *Executor) reapVMs(ctx context.Context) {
 	if err != nil && ctx.Err() == nil {
 		e.Log.Warn("list VMs on the host failed", "err", err)
 	}
+	leaked := 0
 	for _, vm := range vms {
 		log := e.Log.With("vm_id", vm.ID, "node", vm.Node, "job_id", vm.Job)
 		j, err := e.Store.Job(ctx, vm.Job)
 		switch {
 		case errors.Is(err, job.ErrNotFound):
 			log.Warn("VM with our mark, but of no job known here: left alone")
+			leaked++
 			continue
 		case err != nil:
 			return
@@ -59,8 +61,10 @@ func (e *Executor) reapVMs(ctx context.Context) {
 			continue // its job takes care of it, or keeps it
 		case vm.Name != j.VM.Name:
 			log.Warn("VM with a job's mark, but another name: left alone")
+			leaked++
 			continue
 		}
+		leaked++
 		text := fmt.Sprintf("VM %d was found after the job's end and is destroyed", vm.ID)
 		if err = e.Provider.Destroy(ctx, vm); err != nil {
 			if ctx.Err() != nil {
@@ -74,5 +78,8 @@ func (e *Executor) reapVMs(ctx context.Context) {
 		}); err != nil && ctx.Err() == nil {
 			log.Error("record warning failed", "err", err)
 		}
+	}
+	if err == nil {
+		e.observeLeaks(leaked)
 	}
 }

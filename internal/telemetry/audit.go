@@ -1,0 +1,183 @@
+package telemetry
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+)
+
+// Record is one line of the audit log: a change on the host that was begun, or
+// how it ended.
+type Record struct {
+	Time   time.Time `json:"time"`
+	Who    string    `json:"who"`           // the client that asked; "engine" for what it does by itself
+	For    string    `json:"for,omitempty"` // the client whose job made the VM, where that is known
+	Action string    `json:"action"`        // create_vm, destroy_vm, start_vm, ..., build_template
+	Job    string    `json:"job_id,omitempty"`
+	VMID   int       `json:"vm_id,omitempty"` // 0 where it was never learned
+	VMName string    `json:"vm_name,omitempty"`
+	Node   string    `json:"node,omitempty"`
+	Detail string    `json:"detail,omitempty"` // a snapshot's name, or what the VM is made from
+
+	// Proof is what the host compared, in one locked step, before it did
+	// anything to a VM that exists; of a VM that is made, the mark it is given.
+	Proof *Proof `json:"proof,omitempty"`
+
+	Result   string  `json:"result"` // begun, then ok, failed or interrupted
+	Error    string  `json:"error,omitempty"`
+	Duration float64 `json:"duration_seconds,omitempty"`
+}
+
+// Proof is what tells a VM of ours from any other.
+type Proof struct {
+	Name  string `json:"name"`
+	Job   string `json:"linus-job"`
+	Owner string `json:"linus-owner"`
+}
+
+// The actions.
+const (
+	ActionCreate         = "create_vm"
+	ActionDestroy        = "destroy_vm"
+	ActionStart          = "start_vm"
+	ActionStop           = "stop_vm"
+	ActionSnapshot       = "snapshot_vm"
+	ActionRevert         = "revert_vm"
+	ActionBuildTemplate  = "build_template"
+	ActionRemoveTemplate = "remove_template"
+)
+
+// The results.
+const (
+	ResultBegun       = "begun"
+	ResultOK          = "ok"
+	ResultFailed      = "failed"      // a host that refused for want of proof says so in error
+	ResultInterrupted = "interrupted" // the engine ended; what was begun goes on, and is joined by the next
+)
+
+// engineName is who did what no client asked for at that moment.
+const engineName = "engine"
+
+// AuditOptions of an audit log. Path and Log are required.
+type AuditOptions struct {
+	Path string // of the file; older ones are Path.1 and on
+	// MaxSize is how large the file may grow, in bytes, before it is renamed.
+	// One process alone may rename: the others give 0, never.
+	MaxSize int64
+	Keep    int // renamed files kept; 0: 9
+	Log     *slog.Logger
+
+	// ClientOf answers the client that submitted a job; "" where it is not
+	// known. Nil: never known.
+	ClientOf func(ctx context.Context, jobID string) string
+	// OnEnd is told how each change ended; nil: nobody.
+	OnEnd func(Record)
+}
+
+// Audit is the log of changes on the host. Several processes may write to one.
+type Audit struct {
+	o  AuditOptions
+	mu sync.Mutex
+}
+
+// NewAudit makes a log; nothing is opened before the first record.
+func NewAudit(o AuditOptions) *Audit {
+	if o.Keep == 0 {
+		o.Keep = 9
+	}
+	return &Audit{o: o}
+}
+
+// Do makes a change and writes a line before and after it. change completes the
+// record with what it learns. Should the log not be writable the change is made
+// all the same: VMs must not stay because of a full disk.
+func (a *Audit) Do(ctx context.Context, r Record, change func(*Record) error) error {
+	r.Who = job.ClientFrom(ctx)
+	if r.Who == "" {
+		r.Who = engineName
+	}
+	if a.o.ClientOf != nil && r.Job != "" {
+		r.For = a.o.ClientOf(ctx, r.Job)
+	}
+	began := time.Now()
+	r.Time, r.Result = began.UTC(), ResultBegun
+	a.write(r)
+	err := change(&r)
+	r.Time, r.Duration = time.Now().UTC(), time.Since(began).Seconds()
+	r.Result = resultOf(ctx, err)
+	if err != nil {
+		r.Error = err.Error()
+	}
+	a.write(r)
+	if a.o.OnEnd != nil {
+		a.o.OnEnd(r)
+	}
+	return err
+}
+
+func resultOf(ctx context.Context, err error) string {
+	switch {
+	case err == nil:
+		return ResultOK
+	case errors.Is(err, executor.ErrDetach) || errors.Is(context.Cause(ctx), executor.ErrDetach):
+		return ResultInterrupted
+	}
+	return ResultFailed
+}
+
+func (a *Audit) write(r Record) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.append(r); err != nil {
+		a.o.Log.Error("audit log not written", "action", r.Action, "vm_id", r.VMID, "result", r.Result, "err", err)
+	}
+}
+
+// append writes one line in one call, so that lines of several processes do not mix.
+func (a *Audit) append(r Record) error {
+	var line bytes.Buffer
+	e := json.NewEncoder(&line)
+	e.SetEscapeHTML(false) // people read it
+	if err := e.Encode(r); err != nil {
+		return err
+	}
+	if err := a.rotate(int64(line.Len())); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(a.o.Path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(line.Bytes())
+	return errors.Join(err, f.Close())
+}
+
+// rotate renames the file before it grows too large.
+func (a *Audit) rotate(more int64) error {
+	info, err := os.Stat(a.o.Path)
+	if a.o.MaxSize == 0 || errors.Is(err, fs.ErrNotExist) || err == nil && info.Size()+more <= a.o.MaxSize {
+		return nil
+	}
+	for n := a.o.Keep; n > 0 && err == nil; n-- {
+		older := a.o.Path
+		if n > 1 {
+			older = a.old(n - 1)
+		}
+		if err = os.Rename(older, a.old(n)); errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+	}
+	return err
+}
+
+func (a *Audit) old(n int) string { return fmt.Sprintf("%s.%d", a.o.Path, n) }

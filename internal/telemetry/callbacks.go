@@ -1,0 +1,48 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+
+	"linus/internal/job"
+)
+
+// reporter is what callbacks are told to.
+type reporter interface {
+	Report(ctx context.Context, id, token string, r job.Report) error
+	AppendOutput(ctx context.Context, id, token, stream string, offset int64, data []byte) (int64, error)
+}
+
+// Reporter counts the callbacks on their way to another.
+type Reporter struct {
+	to      reporter
+	metrics *Metrics
+}
+
+// Reporter makes a layer around to that counts what passes.
+func (m *Metrics) Reporter(to reporter) *Reporter { return &Reporter{to: to, metrics: m} }
+
+// Report passes a report on.
+func (c *Reporter) Report(ctx context.Context, id, token string, r job.Report) error {
+	err := c.to.Report(ctx, id, token, r)
+	c.count(string(r.Kind), err)
+	return err
+}
+
+// AppendOutput passes output on.
+func (c *Reporter) AppendOutput(ctx context.Context, id, token, stream string, offset int64, data []byte) (int64, error) {
+	next, err := c.to.AppendOutput(ctx, id, token, stream, offset, data)
+	c.count("output", err)
+	return next, err
+}
+
+func (c *Reporter) count(kind string, err error) {
+	result := "ok"
+	switch {
+	case errors.Is(err, job.ErrNotFound): // so is a wrong token
+		result = "refused"
+	case err != nil:
+		result = "failed"
+	}
+	c.metrics.callbacks.WithLabelValues(kind, result).Inc()
+}

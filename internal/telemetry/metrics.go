@@ -1,0 +1,218 @@
+// Package telemetry is what an operator sees of the engine from outside:
+// metrics for Prometheus, a trace of each job for OpenTelemetry, and the audit
+// log of every change on the host. It is told of these things, by the executor
+// and as a layer around the Provider and the callbacks' Reporter, and changes
+// nothing.
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+)
+
+// Metric is one row of the table of metrics.
+type Metric struct {
+	Name   string
+	Type   string // gauge, counter or histogram
+	Labels []string
+	Text   string
+}
+
+// Jobs is where the numbers of what there is now come from, at each scrape.
+type Jobs interface {
+	// Unfinished answers every job that is not done.
+	Unfinished(ctx context.Context) ([]job.Job, error)
+	// VMs answers the jobs whose own VM is intended or created.
+	VMs(ctx context.Context) ([]job.Job, error)
+}
+
+// Metrics are the engine's numbers. Its methods may be called from any goroutine.
+type Metrics struct {
+	table    []Metric
+	registry *prometheus.Registry
+
+	ended       *prometheus.CounterVec
+	phases      *prometheus.HistogramVec
+	leaked      *prometheus.GaugeVec
+	changes     *prometheus.CounterVec
+	callbacks   *prometheus.CounterVec
+	ignored     *prometheus.CounterVec
+	reconnects  *prometheus.CounterVec
+	lockRetries *prometheus.CounterVec
+}
+
+var _ executor.Observer = (*Metrics)(nil)
+
+// queuePhase is the wait for a slot, told beside the executor's phases.
+const queuePhase = "queue"
+
+// NewMetrics makes the metrics of an engine. jobs is asked at each scrape.
+func NewMetrics(version string, jobs Jobs, log *slog.Logger) *Metrics {
+	m := &Metrics{registry: prometheus.NewRegistry()}
+	stored := &stored{jobs: jobs, log: log}
+	stored.states = m.desc("linus_jobs", "Unfinished jobs: pending, provisioning, running, or ending (collected and destroyed).", "state")
+	stored.vms = m.desc("linus_vms", "VMs that exist or are being made, by lifecycle: ephemeral or persistent.", "lifecycle")
+	stored.queueAge = m.desc("linus_queue_age_seconds", "Age of the job that has waited longest for a slot; 0 when none waits.")
+	m.registry.MustRegister(stored, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+
+	m.ended = m.counter("linus_jobs_ended_total", "Jobs that reached a terminal status, with the reason.", "status", "reason")
+	m.phases = m.histogram("linus_phase_duration_seconds", "Duration of a phase of a job, queue included, by result: ok, failed, cancelled or interrupted (by the engine's end).",
+		[]float64{.1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 14400}, "phase", "result")
+	m.changes = m.counter("linus_host_changes_total", "Changes on the host, as in the audit log, by result: ok, failed or interrupted.", "action", "result")
+	m.leaked = m.gauge("linus_leaked_vms", "VMs with our mark that the last search found on the host and that should not be there.")
+	m.callbacks = m.counter("linus_callbacks_total", "Callbacks of job runners, by kind (complete, status, heartbeat, output) and result: ok, refused or failed.", "kind", "result")
+	m.ignored = m.counter("linus_callbacks_ignored_total", "Late or contradictory reports, recorded and without effect.")
+	m.reconnects = m.counter("linus_ssh_reconnects_total", "SSH connections to the host, or to VMs through it, made anew after one was lost.")
+	m.lockRetries = m.counter("linus_lock_retries_total", "Changes tried again because a lock of Proxmox timed out.")
+	build := m.gauge("linus_build_info", "1, with the version of the engine.", "version")
+
+	build.WithLabelValues(version).Set(1)
+	for _, unlabelled := range []*prometheus.CounterVec{m.ignored, m.reconnects, m.lockRetries} {
+		unlabelled.WithLabelValues() // there, and 0, from the start
+	}
+	m.leaked.WithLabelValues()
+	return m
+}
+
+// Table lists every metric of ours, for README and the dashboard.
+func Table() []Metric { return NewMetrics("", nil, nil).table }
+
+// Handler answers a scrape.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+}
+
+// Changed counts ends, and ends of waiting.
+func (m *Metrics) Changed(j job.Job, events []job.Event) {
+	for _, event := range events {
+		switch {
+		case event.Kind == job.EventIgnored:
+			m.ignored.WithLabelValues().Inc()
+		case event.Kind == job.EventStatus && event.Text == string(job.Provisioning):
+			m.phases.WithLabelValues(queuePhase, string(executor.PhaseOK)).Observe(time.Since(j.CreatedAt).Seconds())
+		case event.Kind == job.EventStatus && job.Status(event.Text).Terminal():
+			m.ended.WithLabelValues(event.Text, string(j.Outcome.Reason)).Inc()
+		}
+	}
+}
+
+// PhaseEnded measures a phase.
+func (m *Metrics) PhaseEnded(_ job.Job, phase string, began time.Time, result executor.PhaseResult, _ error) {
+	m.phases.WithLabelValues(phase, string(result)).Observe(time.Since(began).Seconds())
+}
+
+// Leaked sets what the last search of the host has found.
+func (m *Metrics) Leaked(vms int) { m.leaked.WithLabelValues().Set(float64(vms)) }
+
+// Reconnected counts an SSH connection made anew.
+func (m *Metrics) Reconnected() { m.reconnects.WithLabelValues().Inc() }
+
+// LockRetried counts a change tried again for a lock's sake.
+func (m *Metrics) LockRetried() { m.lockRetries.WithLabelValues().Inc() }
+
+// HostChanged counts a change of the audit log.
+func (m *Metrics) HostChanged(r Record) { m.changes.WithLabelValues(r.Action, r.Result).Inc() }
+
+func (m *Metrics) note(name, kind, text string, labels []string) {
+	m.table = append(m.table, Metric{Name: name, Type: kind, Labels: labels, Text: text})
+}
+
+// desc describes a gauge that is read at each scrape.
+func (m *Metrics) desc(name, text string, labels ...string) *prometheus.Desc {
+	m.note(name, "gauge", text, labels)
+	return prometheus.NewDesc(name, text, labels, nil)
+}
+
+func (m *Metrics) gauge(name, text string, labels ...string) *prometheus.GaugeVec {
+	m.note(name, "gauge", text, labels)
+	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: text}, labels)
+	m.registry.MustRegister(v)
+	return v
+}
+
+func (m *Metrics) counter(name, text string, labels ...string) *prometheus.CounterVec {
+	m.note(name, "counter", text, labels)
+	v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: text}, labels)
+	m.registry.MustRegister(v)
+	return v
+}
+
+func (m *Metrics) histogram(name, text string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	m.note(name, "histogram", text, labels)
+	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: text, Buckets: buckets}, labels)
+	m.registry.MustRegister(v)
+	return v
+}
+
+// scrapeTime bounds one look at the store.
+const scrapeTime = 5 * time.Second
+
+// stored reads from the store what there is at the moment of a scrape.
+type stored struct {
+	jobs Jobs
+	log  *slog.Logger
+
+	states, vms, queueAge *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (s *stored) Describe(to chan<- *prometheus.Desc) {
+	to <- s.states
+	to <- s.vms
+	to <- s.queueAge
+}
+
+// Collect implements prometheus.Collector. What cannot be read is left out.
+func (s *stored) Collect(to chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
+	defer cancel()
+	unfinished, err := s.jobs.Unfinished(ctx)
+	makers, vmsErr := s.jobs.VMs(ctx)
+	if err != nil || vmsErr != nil {
+		s.log.Error("metrics not read from the store", "err", errors.Join(err, vmsErr))
+		return
+	}
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	states := map[string]int{string(job.Pending): 0, string(job.Provisioning): 0, string(job.Running): 0, endingState: 0}
+	queueAge := 0.0
+	for _, j := range unfinished {
+		states[stateOf(j)]++
+		if j.Status == job.Pending && j.Outcome == nil {
+			queueAge = max(queueAge, time.Since(j.CreatedAt).Seconds())
+		}
+	}
+	for state, n := range states {
+		gauge(s.states, float64(n), state)
+	}
+	vms := map[job.Lifecycle]int{job.Ephemeral: 0, job.Persistent: 0}
+	for _, j := range makers {
+		vms[j.Manifest.Lifecycle]++
+	}
+	for lifecycle, n := range vms {
+		gauge(s.vms, float64(n), string(lifecycle))
+	}
+	gauge(s.queueAge, queueAge)
+}
+
+// endingState is that of a job whose outcome is decided, until all is done.
+const endingState = "ending"
+
+func stateOf(j job.Job) string {
+	if j.Outcome != nil {
+		return endingState
+	}
+	return string(j.Status)
+}

@@ -1,0 +1,215 @@
+package telemetry
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+)
+
+var update = flag.Bool("update", false, "write README's table anew")
+
+// jobs are in a store.
+type jobs struct {
+	unfinished, vms []job.Job
+	err             error
+}
+
+func (j jobs) Unfinished(context.Context) ([]job.Job, error) { return j.unfinished, j.err }
+func (j jobs) VMs(context.Context) ([]job.Job, error)        { return j.vms, j.err }
+
+// scrape answers the samples of our own metrics, by name with labels.
+func scrape(t *testing.T, m *Metrics) map[string]string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if w.Code != http.StatusOK {
+		t.Fatalf("%d: %s", w.Code, w.Body)
+	}
+	samples := map[string]string{}
+	for line := range strings.Lines(w.Body.String()) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), " "); ok && strings.HasPrefix(name, "linus_") {
+			samples[name] = value
+		}
+	}
+	return samples
+}
+
+func wantSamples(t *testing.T, m *Metrics, want map[string]string) {
+	t.Helper()
+	got := scrape(t, m)
+	for name, value := range want {
+		if got[name] != value {
+			t.Errorf("%s is %q, want %q", name, got[name], value)
+		}
+	}
+}
+
+func TestMetrics_TellWhatTheStoreHas(t *testing.T) {
+	decided := &job.Outcome{Status: job.Failed}
+	m := NewMetrics("v1", jobs{
+		unfinished: []job.Job{
+			{Status: job.Pending, CreatedAt: time.Now().Add(-time.Hour)},
+			{Status: job.Pending, CreatedAt: time.Now().Add(-2 * time.Hour), Outcome: decided}, // waits for nothing
+			{Status: job.Provisioning},
+			{Status: job.Running}, {Status: job.Running},
+			{Status: job.Running, Outcome: decided},
+			{Status: job.Failed, Outcome: decided},
+		},
+		vms: []job.Job{{Manifest: job.Manifest{Lifecycle: job.Ephemeral}}},
+	}, slog.New(slog.DiscardHandler))
+	wantSamples(t, m, map[string]string{
+		`linus_jobs{state="pending"}`:      "1",
+		`linus_jobs{state="provisioning"}`: "1",
+		`linus_jobs{state="running"}`:      "2",
+		`linus_jobs{state="ending"}`:       "3",
+		`linus_vms{lifecycle="ephemeral"}`: "1", `linus_vms{lifecycle="persistent"}`: "0",
+		`linus_build_info{version="v1"}`: "1",
+	})
+	var age float64
+	if _, err := fmt.Sscan(scrape(t, m)["linus_queue_age_seconds"], &age); err != nil || age < 3600 || age > 3660 {
+		t.Errorf("queue age %v, %v; want an hour", age, err)
+	}
+}
+
+func TestMetrics_OutlastAStoreThatCannotBeRead(t *testing.T) {
+	var log bytes.Buffer
+	m := NewMetrics("v1", jobs{err: errors.New("disk gone")}, slog.New(slog.NewTextHandler(&log, nil)))
+	wantSamples(t, m, map[string]string{"linus_lock_retries_total": "0", `linus_jobs{state="running"}`: ""})
+	if !strings.Contains(log.String(), "disk gone") {
+		t.Errorf("log: %s", log.String())
+	}
+}
+
+func TestMetrics_CountWhatTheyAreTold(t *testing.T) {
+	m := NewMetrics("v1", jobs{}, nil)
+	j := job.Job{CreatedAt: time.Now().Add(-3 * time.Second)}
+	m.Changed(j, []job.Event{{Kind: job.EventStatus, Text: "provisioning"}, {Kind: job.EventProgress}})
+	m.Changed(j, []job.Event{{Kind: job.EventStatus, Text: "running"}})
+	m.PhaseEnded(j, "provision", time.Now().Add(-40*time.Second), executor.PhaseOK, nil)
+	m.PhaseEnded(j, "run", time.Now(), executor.PhaseCancelled, context.Canceled)
+	j.Outcome = &job.Outcome{Reason: job.ReasonCancelled}
+	m.Changed(j, []job.Event{{Kind: job.EventStatus, Text: "failed"}, {Kind: job.EventIgnored}})
+	m.Leaked(2)
+	m.Reconnected()
+	m.LockRetried()
+	m.LockRetried()
+	m.HostChanged(Record{Action: ActionCreate, Result: ResultOK})
+	wantSamples(t, m, map[string]string{
+		`linus_phase_duration_seconds_count{phase="queue",result="ok"}`:              "1",
+		`linus_phase_duration_seconds_bucket{phase="queue",result="ok",le="2.5"}`:    "0",
+		`linus_phase_duration_seconds_bucket{phase="queue",result="ok",le="5"}`:      "1",
+		`linus_phase_duration_seconds_bucket{phase="provision",result="ok",le="30"}`: "0",
+		`linus_phase_duration_seconds_bucket{phase="provision",result="ok",le="60"}`: "1",
+		`linus_phase_duration_seconds_count{phase="run",result="cancelled"}`:         "1",
+		`linus_jobs_ended_total{reason="cancelled",status="failed"}`:                 "1",
+		`linus_callbacks_ignored_total`:                                              "1",
+		`linus_leaked_vms`:                                                           "2",
+		`linus_ssh_reconnects_total`:                                                 "1",
+		`linus_lock_retries_total`:                                                   "2",
+		`linus_host_changes_total{action="create_vm",result="ok"}`:                   "1",
+	})
+}
+
+// told is a reporter that answers err.
+type told struct{ err error }
+
+func (r told) Report(context.Context, string, string, job.Report) error { return r.err }
+func (r told) AppendOutput(context.Context, string, string, string, int64, []byte) (int64, error) {
+	return 7, r.err
+}
+
+func TestReporter_CountsCallbacksAndPassesThemOn(t *testing.T) {
+	m := NewMetrics("v1", jobs{}, nil)
+	for _, err := range []error{nil, job.ErrNotFound, errors.New("disk full")} {
+		c := m.Reporter(told{err})
+		if got := c.Report(t.Context(), "id", "token", job.Report{Kind: job.ReportHeartbeat}); !errors.Is(got, err) {
+			t.Errorf("Report = %v, want %v", got, err)
+		}
+		if n, got := c.AppendOutput(t.Context(), "id", "token", "stdout", 0, nil); n != 7 || !errors.Is(got, err) {
+			t.Errorf("AppendOutput = %d, %v; want 7, %v", n, got, err)
+		}
+	}
+	for _, kind := range []string{"heartbeat", "output"} {
+		for _, result := range []string{"ok", "refused", "failed"} {
+			wantSamples(t, m, map[string]string{fmt.Sprintf(`linus_callbacks_total{kind=%q,result=%q}`, kind, result): "1"})
+		}
+	}
+}
+
+// root is the repository's.
+const root = "../.."
+
+func TestReadme_HasTheTableOfMetrics(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("| metric | type | labels | what |\n| --- | --- | --- | --- |\n")
+	for _, m := range Table() {
+		labels := ""
+		if len(m.Labels) > 0 {
+			labels = "`" + strings.Join(m.Labels, "`, `") + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", m.Name, m.Type, labels, m.Text)
+	}
+	path := filepath.Join(root, "README.md")
+	old, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const begin, end = "<!-- metrics:begin -->\n", "<!-- metrics:end -->"
+	head, rest, found := strings.Cut(string(old), begin)
+	_, tail, ended := strings.Cut(rest, end)
+	if !found || !ended {
+		t.Fatal("README.md has no place for the table of metrics")
+	}
+	current := head + begin + b.String() + end + tail
+	switch {
+	case current == string(old):
+	case *update:
+		if err := os.WriteFile(path, []byte(current), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Error("README.md is stale: run make golden")
+	}
+}
+
+func TestDashboard_ShowsEveryMetricAndNoOther(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join(root, ".packaging/grafana.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := map[string]bool{}
+	for _, name := range regexp.MustCompile(`\blinus_[a-z_]+`).FindAllString(string(data), -1) {
+		shown[name] = true
+	}
+	for _, m := range Table() {
+		series := []string{m.Name}
+		if m.Type == "histogram" {
+			series = []string{m.Name + "_bucket", m.Name + "_sum", m.Name + "_count"}
+		}
+		any := false
+		for _, s := range series {
+			any = any || shown[s]
+			delete(shown, s)
+		}
+		if !any {
+			t.Errorf("%s is not on the dashboard", m.Name)
+		}
+	}
+	for name := range shown {
+		t.Errorf("the dashboard asks for %s, which does not exist", name)
+	}
+}

@@ -1,0 +1,32 @@
+package telemetry
+
+import (
+	"time"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+)
+
+// Observers are told one after the other.
+type Observers []executor.Observer
+
+// Changed tells all.
+func (all Observers) Changed(j job.Job, events []job.Event) {
+	for _, o := range all {
+		o.Changed(j, events)
+	}
+}
+
+// PhaseEnded tells all.
+func (all Observers) PhaseEnded(j job.Job, phase string, began time.Time, result executor.PhaseResult, err error) {
+	for _, o := range all {
+		o.PhaseEnded(j, phase, began, result, err)
+	}
+}
+
+// Leaked tells all.
+func (all Observers) Leaked(vms int) {
+	for _, o := range all {
+		o.Leaked(vms)
+	}
+}

@@ -1,0 +1,234 @@
+package telemetry
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+)
+
+// TraceOptions of a tracer. Exporter, or else Endpoint, is required.
+type TraceOptions struct {
+	Endpoint string // base URL of an OTLP collector by HTTP; traces go to /v1/traces below it
+	Exporter sdktrace.SpanExporter
+	Version  string // of the engine
+	Instance string // the installation's id
+	Log      *slog.Logger
+}
+
+// Tracer makes a trace of each job: a span for the job, and below it one for
+// the wait for a slot and one for each run of a phase, with the host's steps as
+// events. The job's id is the trace's, and the job's span has an id that follows
+// from it: so the spans of an engine and of those that came before it, on the
+// same job, are one trace, and nothing has to be kept between them.
+type Tracer struct {
+	provider *sdktrace.TracerProvider
+	tracer   trace.Tracer
+
+	mu    sync.Mutex
+	steps map[string][]step // of a job's phase under way, by job id
+}
+
+// step is something told while a phase runs.
+type step struct {
+	at         time.Time
+	name, text string
+}
+
+var _ executor.Observer = (*Tracer)(nil)
+
+// NewTracer makes a tracer. It reaches for the collector in the background, and
+// a collector that does not answer holds nothing up. Headers and the like are
+// the exporter's own to take from the environment (OTEL_EXPORTER_OTLP_HEADERS).
+func NewTracer(ctx context.Context, o TraceOptions) (*Tracer, error) {
+	if o.Exporter == nil {
+		var err error
+		o.Exporter, err = otlptracehttp.New(ctx, otlptracehttp.WithEndpointURL(strings.TrimRight(o.Endpoint, "/")+"/v1/traces"))
+		if err != nil {
+			return nil, fmt.Errorf("export traces to %s: %w", o.Endpoint, err)
+		}
+	}
+	about, err := resource.New(ctx, resource.WithAttributes(
+		attribute.String("service.name", "linus"),
+		attribute.String("service.version", o.Version),
+		attribute.String("service.instance.id", o.Instance),
+	), resource.WithFromEnv())
+	if err != nil {
+		o.Log.Warn("attributes for traces not understood", "err", err) // the others are there
+	}
+	provider := sdktrace.NewTracerProvider(
+		sdktrace.WithBatcher(logged{o.Exporter, o.Log}),
+		sdktrace.WithIDGenerator(jobIDs{}),
+		sdktrace.WithSampler(sdktrace.AlwaysSample()),
+		sdktrace.WithResource(about),
+	)
+	return &Tracer{provider: provider, tracer: provider.Tracer("linus"), steps: map[string][]step{}}, nil
+}
+
+// flushTime bounds the last export: an engine's end does not wait for a
+// collector that is gone.
+const flushTime = 3 * time.Second
+
+// Close exports what is left.
+func (t *Tracer) Close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, flushTime)
+	defer cancel()
+	if err := t.provider.Shutdown(ctx); err != nil {
+		return fmt.Errorf("export the last traces: %w", err)
+	}
+	return nil
+}
+
+// Changed notes the steps of a phase, and tells of the wait for a slot.
+func (t *Tracer) Changed(j job.Job, events []job.Event) {
+	for _, event := range events {
+		switch event.Kind {
+		case job.EventPhaseStarted:
+			t.mu.Lock()
+			t.steps[j.ID] = []step{} // told before: of a run that was cut off
+			t.mu.Unlock()
+		case job.EventProgress, job.EventWarning, job.EventIgnored:
+			t.addStep(j.ID, step{time.Now(), cmp.Or(event.Phase, event.Kind), event.Text})
+		case job.EventStatus:
+			if event.Text == string(job.Provisioning) {
+				t.child(j, queuePhase, j.CreatedAt, nil).End()
+			}
+		}
+	}
+}
+
+// PhaseEnded tells of a phase; after the last one, of the job.
+func (t *Tracer) PhaseEnded(j job.Job, phase string, began time.Time, result executor.PhaseResult, err error) {
+	span := t.child(j, phase, began, t.takeSteps(j.ID))
+	span.SetAttributes(attribute.String("linus.result", string(result)))
+	if err != nil {
+		span.SetStatus(codes.Error, err.Error())
+	}
+	span.End()
+	// A VM that was kept is destroyed long after its job, which has been told of.
+	if phase == lastPhase && result == executor.PhaseOK && (j.VM == nil || !j.VM.Unwanted) {
+		t.job(j)
+	}
+}
+
+// lastPhase ends a job.
+const lastPhase = "destroy"
+
+// Leaked is no job's.
+func (t *Tracer) Leaked(int) {}
+
+// maxSteps bounds what is told with one phase: an agent may tell much.
+const maxSteps = 128
+
+// addStep notes a step of the phase under way.
+func (t *Tracer) addStep(id string, s step) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if steps, underWay := t.steps[id]; underWay && len(steps) < maxSteps {
+		t.steps[id] = append(steps, s)
+	}
+}
+
+func (t *Tracer) takeSteps(id string) []step {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	steps := t.steps[id]
+	delete(t.steps, id)
+	return steps
+}
+
+// child begins a span below the job's.
+func (t *Tracer) child(j job.Job, name string, began time.Time, steps []step) trace.Span {
+	traceID, spanID := idsOf(j.ID)
+	ctx := trace.ContextWithRemoteSpanContext(context.Background(), trace.NewSpanContext(trace.SpanContextConfig{
+		TraceID: traceID, SpanID: spanID, TraceFlags: trace.FlagsSampled,
+	}))
+	_, span := t.tracer.Start(ctx, name, trace.WithTimestamp(began), trace.WithAttributes(attribute.String("linus.job_id", j.ID)))
+	for _, s := range steps {
+		span.AddEvent(s.name, trace.WithTimestamp(s.at), trace.WithAttributes(attribute.String("text", s.text)))
+	}
+	return span
+}
+
+// job tells of a whole job.
+func (t *Tracer) job(j job.Job) {
+	ctx := context.WithValue(context.Background(), idsKey{}, j.ID)
+	_, span := t.tracer.Start(ctx, "job", trace.WithTimestamp(j.CreatedAt), trace.WithAttributes(
+		attribute.String("linus.job_id", j.ID),
+		attribute.String("linus.kind", string(j.Kind)),
+		attribute.String("linus.client", j.Client),
+		attribute.String("linus.status", string(j.Status)),
+	))
+	defer span.End()
+	if vm := j.VM; vm != nil {
+		span.SetAttributes(attribute.Int("linus.vm_id", vm.ID), attribute.String("linus.vm_name", vm.Name), attribute.String("linus.node", vm.Node))
+	}
+	if o := j.Outcome; o != nil {
+		span.SetAttributes(attribute.String("linus.reason", string(o.Reason)))
+		if o.ExitCode != nil {
+			span.SetAttributes(attribute.Int("linus.exit_code", *o.ExitCode))
+		}
+		if o.Status != job.Success {
+			span.SetStatus(codes.Error, o.Error)
+		}
+	}
+}
+
+// idsKey is under what a context carries the job a root span is of.
+type idsKey struct{}
+
+// jobIDs gives a job's span the ids that follow from the job's.
+type jobIDs struct{}
+
+// NewIDs implements sdktrace.IDGenerator.
+func (g jobIDs) NewIDs(ctx context.Context) (trace.TraceID, trace.SpanID) {
+	id, _ := ctx.Value(idsKey{}).(string)
+	return idsOf(id)
+}
+
+// NewSpanID implements sdktrace.IDGenerator.
+func (jobIDs) NewSpanID(context.Context, trace.TraceID) (id trace.SpanID) {
+	_, _ = rand.Read(id[:]) // never fails
+	return id
+}
+
+// idsOf makes a trace's id and its root's of a job's: the UUID, and the part of
+// it that is random.
+func idsOf(jobID string) (t trace.TraceID, s trace.SpanID) {
+	id, err := uuid.Parse(jobID)
+	if err != nil {
+		id = uuid.NewSHA1(uuid.NameSpaceOID, []byte(jobID))
+	}
+	copy(t[:], id[:])
+	copy(s[:], id[8:])
+	return t, s
+}
+
+// logged is an exporter whose failures are a line in the log.
+type logged struct {
+	sdktrace.SpanExporter
+	log *slog.Logger
+}
+
+// ExportSpans implements sdktrace.SpanExporter.
+func (l logged) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+	if err := l.SpanExporter.ExportSpans(ctx, spans); err != nil {
+		l.log.Warn("traces not exported", "spans", len(spans), "err", err)
+	}
+	return nil
+}
