@@ -101,6 +101,10 @@ func (a *app) openEngine(ctx context.Context, c config.Config, log *slog.Logger)
 		return nil, errors.Join(err, st.Close())
 	}
 	limits := policy.Limits{Jobs: c.LimitJobs, CPU: c.LimitCPU, MemoryMB: c.LimitMemoryMB(), Seconds: c.LimitSeconds}
+	admit := limits.Check
+	if limits == (policy.Limits{}) {
+		admit = nil // nobody need count
+	}
 	in := installation{keyPath: filepath.Join(c.StateDir, "id_ed25519")}
 	in.owner, err = st.InstallationID(ctx)
 	if err == nil {
@@ -123,14 +127,13 @@ func (a *app) openEngine(ctx context.Context, c config.Config, log *slog.Logger)
 		CleanupInterval:    time.Duration(c.CleanupInterval) * time.Second,
 		Lease:              time.Duration(c.LeaseHours) * time.Hour,
 		Retention:          time.Duration(c.RetentionDays) * 24 * time.Hour,
-		Admit: func(has []job.Manifest, kind job.Kind, next job.Manifest) error {
-			if kind == job.KindTask {
-				if err := allowed.Check(next); err != nil {
-					return err
-				}
+		Allow: func(kind job.Kind, m job.Manifest) error {
+			if kind == job.KindVM {
+				return nil // it runs nothing
 			}
-			return limits.Check(has, next)
+			return allowed.Check(m)
 		},
+		Admit:        admit,
 		CallbackURL:  func(ctx context.Context) (string, error) { return e.callbackURL(ctx, c) },
 		CallbackAddr: func() string { return e.callbacks.Addr() },
 	})

@@ -17,7 +17,7 @@ func TestSubmit_AdmitsByWhatTheClientHas(t *testing.T) {
 	r.fake.Set(providertest.Behaviour{Task: task(providertest.Task{Until: hold})})
 	r.makeVM("dev") // of nobody: counts for none of those below
 	r.stop()
-	r.opts.Admit = func(has []job.Manifest, _ job.Kind, _ job.Manifest) error {
+	r.opts.Admit = func(has []job.Manifest, _ job.Manifest) error {
 		if len(has) >= 2 {
 			return errNoMore
 		}

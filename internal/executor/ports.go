@@ -191,6 +191,8 @@ type Store interface {
 	// edits it and answers the events that tell of it. An error from change
 	// is returned as it is, and nothing is written. The manifest is not written.
 	Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error)
+	// OfClient answers the client's jobs that are not Done or keep a VM.
+	OfClient(ctx context.Context, client string) ([]job.Job, error)
 	// VMs answers the jobs whose own VM is intended or created, oldest first.
 	VMs(ctx context.Context) ([]job.Job, error)
 	// Events answers the job's events with Seq > after, in order.

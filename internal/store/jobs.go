@@ -164,6 +164,16 @@ func (s *Store) Unfinished(ctx context.Context) ([]job.Job, error) {
 	return jobs, nil
 }
 
+// OfClient answers the client's jobs that are not Done or keep a VM.
+func (s *Store) OfClient(ctx context.Context, client string) ([]job.Job, error) {
+	jobs, err := s.jobs(ctx, s.read, `(jobs.done = 0 OR json_extract(jobs.doc, '$.vm.state') = ?)
+		AND coalesce(json_extract(jobs.doc, '$.client'), '') = ?`, string(job.VMCreated), client)
+	if err != nil {
+		return nil, fmt.Errorf("read the jobs of client %q: %w", client, err)
+	}
+	return jobs, nil
+}
+
 // VMs answers the jobs whose own VM is intended or created, oldest first.
 func (s *Store) VMs(ctx context.Context) ([]job.Job, error) {
 	jobs, err := s.jobs(ctx, s.read, `json_extract(jobs.doc, '$.vm.state') IN (?, ?)
