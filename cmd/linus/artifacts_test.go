@@ -18,12 +18,18 @@ type left struct {
 	outputs
 	files map[string]string
 	lie   string // the sha256 it tells; empty: the true one
+	race  string // a file that appears meanwhile, with the content "mine"
 }
 
 func (e left) OpenArtifact(_ context.Context, _, name string) (io.ReadCloser, job.Artifact, error) {
 	sum := fmt.Sprintf("%x", sha256.Sum256([]byte(e.files[name])))
 	if e.lie != "" {
 		sum = e.lie
+	}
+	if e.race != "" {
+		if err := os.WriteFile(e.race, []byte("mine"), 0o600); err != nil {
+			return nil, job.Artifact{}, err
+		}
 	}
 	about := job.Artifact{Path: name, Size: int64(len(e.files[name])), Mode: "0750", SHA256: sum}
 	return io.NopCloser(strings.NewReader(e.files[name])), about, nil
@@ -89,6 +95,20 @@ func TestFetch(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestFetch_AFileThatComesMeanwhileStays(t *testing.T) {
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	e := left{files: map[string]string{"app": "fetched"}, race: filepath.Join(dir, "app")}
+	err = fetch(t.Context(), e, "j", "app", root, false)
+	if mine, _ := os.ReadFile(e.race); err == nil || string(mine) != "mine" {
+		t.Errorf("%v; the file is now %q", err, mine)
 	}
 }
 

@@ -165,15 +165,21 @@ func typed(t *testing.T, keys io.Writer, text string) {
 	}
 }
 
+// echoes reports whether a terminal shows what is typed, as it does for a shell.
+func echoes(t *testing.T, terminal *os.File) bool {
+	t.Helper()
+	state, err := unix.IoctlGetTermios(int(terminal.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return state.Lflag&unix.ECHO != 0
+}
+
 func TestExec_OnATerminalKeysGoToTheTask(t *testing.T) {
 	keys, shown, ended := onTerminal(t, "linus", "job", "exec", "--tty", "--", "echoes")
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) { // until the terminal is the task's
-		state, err := unix.IoctlGetTermios(int(keys.Fd()), unix.TCGETS)
-		if err != nil || time.Now().After(deadline) {
-			t.Fatalf("waited for a terminal without echo: %v; it shows %q", err, shown)
-		}
-		if state.Lflag&unix.ECHO == 0 {
-			break
+	for deadline := time.Now().Add(20 * time.Second); echoes(t, keys); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the terminal is not the task's after 20 s; it shows %q", shown)
 		}
 	}
 	typed(t, keys, "\x03still here\r")
@@ -183,6 +189,9 @@ func TestExec_OnATerminalKeysGoToTheTask(t *testing.T) {
 	}
 	typed(t, keys, "~.")
 	endsWith(t, ended, exitDetached, shown)
+	if !echoes(t, keys) {
+		t.Error("the terminal is left as it was for the task")
+	}
 	if !strings.Contains(shown.String(), "detached; the job goes on") || !strings.Contains(shown.String(), "linus job attach ") {
 		t.Errorf("how to take it up again is not told: %q", shown)
 	}
@@ -251,7 +260,8 @@ func TestLogs_GoOnWhereTheLastChunkEnded(t *testing.T) {
 	e := &told{chunks: []job.Chunk{
 		{Data: []byte("ab"), Offset: 0, Next: 2},
 		{Offset: 2, Next: 2},
-		{Data: []byte("yz"), Offset: 10, Next: 12, Dropped: 8, Complete: true},
+		{Data: []byte("yz"), Offset: 10, Next: 12, Dropped: 8},
+		{Offset: 12, Next: 12, Complete: true},
 	}}
 	var out, notes bytes.Buffer
 	l := &logs{engine: e, id: "j", follow: true}

@@ -21,7 +21,7 @@ type following struct {
 	after int64              // the last event that is known already
 	until func(job.Job) bool // an end before the last event
 	quiet bool               // only warnings stay on the screen
-	phase string             // only this one is shown; empty: all
+	phase string             // only the end of this one stays on the screen; empty: all
 }
 
 // follow shows each phase and each provisioning step with its time as it
@@ -57,7 +57,7 @@ type progress struct {
 	out   io.Writer
 	live  bool   // out is a terminal: the last line shows what is under way
 	quiet bool   // what has ended is not shown
-	only  string // the phase that is shown; empty: all
+	only  string // the one phase whose end is shown; empty: all
 
 	phase, step   string
 	phaseAt       time.Time
@@ -69,12 +69,8 @@ type progress struct {
 }
 
 func (p *progress) show(e job.Event) {
-	other := p.only != "" && e.Phase != p.only
 	switch e.Kind {
 	case job.EventPhaseStarted:
-		if other {
-			return
-		}
 		p.phase, p.phaseAt, p.step = e.Phase, e.At, ""
 	case job.EventProgress:
 		p.endStep(e.At)
@@ -86,7 +82,7 @@ func (p *progress) show(e job.Event) {
 			how = "failed"
 			p.gaveUp = p.gaveUp || e.Phase == "destroy"
 		}
-		if !p.quiet && !other {
+		if !p.quiet && (p.only == "" || p.only == e.Phase) {
 			p.line("%-22s %8s  %s", e.Phase, seconds(e.At.Sub(p.phaseAt)), how)
 		}
 		p.phase = ""
