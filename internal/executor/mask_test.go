@@ -215,7 +215,7 @@ func TestSecrets_AreInNoText(t *testing.T) {
 	if j := r.wait(id); j.Outcome.Error != "cannot log in with "+stars {
 		t.Errorf("error %q", j.Outcome.Error)
 	}
-	r.fake.Set(providertest.Behaviour{Starts: []error{&job.HostError{Op: "start", Class: job.HostVM, Text: "bad value: " + planted}}})
+	r.fake.Set(providertest.Behaviour{Warning: "a host that says " + planted, Starts: []error{&job.HostError{Op: "start", Class: job.HostVM, Text: "bad value: " + planted}}})
 	if j := r.wait(r.submit(naming("KEY"))); !strings.Contains(j.Outcome.Error, "bad value: "+stars) {
 		t.Errorf("error %q", j.Outcome.Error)
 	}
