@@ -7,15 +7,19 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 GOFLAGS_BUILD := -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
 # Library files speak to each other through globals: checked whole with the
 # scripts that source them, and by themselves for the rest.
-SHELL_MAIN  = $(shell git ls-files 'scripts/proxmox/*.sh' 'scripts/guest/*.sh' 'scripts/dev/*.sh' 'internal/lab/image/*.sh' .ci/run)
+SHELL_MAIN  = $(shell git ls-files 'scripts/proxmox/*.sh' 'scripts/guest/*.sh' 'scripts/dev/*.sh' 'internal/lab/image/*.sh' '.packaging/*.sh' .ci/run)
 SHELL_LIB   = $(shell git ls-files 'scripts/lib/*.sh')
 BATS_FILES  = $(shell git ls-files 'scripts/test/*.bats')
 DRIVER ?= qemu
 
+# Releases are made by this version, fetched once and kept in Go's cache.
+GORELEASER ?= go run github.com/goreleaser/goreleaser/v2@v2.15.1
+REPOSITORY ?=
+
 SOAK_JOBS ?= 1000
 SOAK_SEED ?= 0
 
-.PHONY: help build demo test go-test soak soak-qemu bats lint fmt golden bench clean deps
+.PHONY: help build demo test go-test soak soak-qemu bats lint fmt golden bench cross dist clean deps
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,5 +68,13 @@ golden: ## rewrite snapshots and generated tables
 bench: ## benchmarks
 	go test -run '^$$' -bench . -benchmem ./...
 
+cross: ## build and vet linus for every system it is released for
+	@bash .packaging/cross.sh
+
+dist: ## archives, deb, rpm and MCPB bundles in dist/ (REPOSITORY=owner/name: server.json, too)
+	@command -v zip >/dev/null || { echo "zip is missing: apt-get install zip" >&2; exit 1; }
+	$(GORELEASER) release --snapshot --clean
+	@[[ -z "$(REPOSITORY)" ]] || bash .packaging/server-json.sh "$$(jq -r .version dist/metadata.json)" dist/mcpb "$(REPOSITORY)" >dist/server.json
+
 clean: ## remove what was built
-	rm -rf bin .cache
+	rm -rf bin .cache dist

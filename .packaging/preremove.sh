@@ -1,0 +1,9 @@
+#!/bin/sh
+# Before the files go, not before an upgrade. Tasks in VMs go on.
+set -eu
+
+if [ "${1:-}" = remove ] || [ "${1:-}" = 0 ]; then
+  if [ -d /run/systemd/system ]; then
+    systemctl disable --now linus.service
+  fi
+fi

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"archive/zip"
+	"bytes"
+	"encoding/json"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"linus/internal/config"
+)
+
+// The bundle for desktop clients gives settings by name, and its defaults are
+// written down there once more.
+func TestPackaging_BundleGivesSettingsThereAreWithTheirDefaults(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join("..", "..", ".packaging", "mcpb", "manifest.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var manifest struct {
+		Server struct {
+			Config struct {
+				Args []string
+				Env  map[string]string
+			} `json:"mcp_config"`
+		}
+		UserConfig map[string]struct {
+			Type, Description string
+			Required          bool
+			Default           any
+		} `json:"user_config"`
+	}
+	if err := json.Unmarshal(data, &manifest); err != nil {
+		t.Fatal(err)
+	}
+	table := map[string]config.Setting{}
+	for _, s := range config.Table() {
+		table[s.Name] = s
+	}
+	if len(manifest.Server.Config.Env) != len(manifest.UserConfig) {
+		t.Errorf("%d variables of %d options", len(manifest.Server.Config.Env), len(manifest.UserConfig))
+	}
+	for name, value := range manifest.Server.Config.Env {
+		option, ok := manifest.UserConfig[strings.ToLower(name)]
+		if setting, known := table[name]; !known || !ok || value != "${user_config."+strings.ToLower(name)+"}" {
+			t.Errorf("%s=%s: setting %v, option %v", name, value, known, ok)
+		} else if text, _ := json.Marshal(option.Default); !option.Required && strings.Trim(string(text), `"`) != setting.Default {
+			t.Errorf("%s has the default %s in the bundle, %q in linus", name, text, setting.Default)
+		}
+	}
+}
+
+func TestPackaging_BundleHoldsProgramAndManifestOfItsSystem(t *testing.T) {
+	if _, err := exec.LookPath("zip"); err != nil {
+		t.Skip("zip is not installed")
+	}
+	dir := t.TempDir()
+	binary := filepath.Join(dir, "built")
+	if err := os.WriteFile(binary, []byte("program"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	script := filepath.Join("..", "..", ".packaging", "mcpb.sh")
+	var bundles [2][]byte
+	for i := range bundles {
+		if out, err := exec.Command("bash", script, "1.2.3", "windows", "amd64", binary, dir).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		var err error
+		if bundles[i], err = os.ReadFile(filepath.Join(dir, "linus_1.2.3_windows_amd64.mcpb")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if string(bundles[0]) != string(bundles[1]) {
+		t.Error("two bundles of one build differ")
+	}
+	files := readZip(t, bundles[0])
+	if files["server/linus.exe"] != "program" {
+		t.Errorf("the bundle holds %v", files)
+	}
+	manifest := files["manifest.json"]
+	for _, want := range []string{`"version": "1.2.3"`, `"platforms": ["win32"]`, `"entry_point": "server/linus.exe"`} {
+		if !strings.Contains(manifest, want) {
+			t.Errorf("manifest lacks %s:\n%s", want, manifest)
+		}
+	}
+	if regexp.MustCompile(`@[A-Z]+@`).MatchString(manifest) {
+		t.Errorf("manifest has a place left:\n%s", manifest)
+	}
+}
+
+func readZip(t *testing.T, data []byte) map[string]string {
+	t.Helper()
+	r, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for _, f := range r.File {
+		content, err := fs.ReadFile(r, strings.TrimSuffix(f.Name, "/"))
+		if err == nil {
+			files[f.Name] = string(content)
+		}
+	}
+	return files
+}
+
+func TestPackaging_ServerJSONNamesEachBundleByItsHash(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"linus_1.2.3_linux_amd64.mcpb", "linus_1.2.3_darwin_arm64.mcpb"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("abc"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out, err := exec.Command("bash", filepath.Join("..", "..", ".packaging", "server-json.sh"), "1.2.3", dir, "ada/linus").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var server struct {
+		Name, Version, Description string
+		Packages                   []struct{ Identifier, FileSHA256 string }
+	}
+	if err := json.Unmarshal(out, &server); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if server.Name != "io.github.ada/linus" || server.Version != "1.2.3" || len(server.Packages) != 2 || len(server.Description) > 100 {
+		t.Errorf("server.json: %+v", server)
+	}
+	const abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad" // FIPS 180-4's example
+	for _, p := range server.Packages {
+		if p.FileSHA256 != abc || !strings.HasPrefix(p.Identifier, "https://github.com/ada/linus/releases/download/v1.2.3/linus_1.2.3_") {
+			t.Errorf("package %+v", p)
+		}
+	}
+}
