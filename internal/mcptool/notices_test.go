@@ -1,0 +1,101 @@
+package mcptool
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mark3labs/mcp-go/mcp"
+	"github.com/mark3labs/mcp-go/server"
+	"go.uber.org/goleak"
+
+	"linus/internal/job"
+)
+
+// queue is a client's session as a test looks into it.
+type queue struct {
+	server.ClientSession
+	all chan mcp.JSONRPCNotification
+}
+
+func newQueue() *queue { return &queue{all: make(chan mcp.JSONRPCNotification, 10)} }
+
+func (*queue) SessionID() string                                     { return "q" }
+func (q *queue) NotificationChannel() chan<- mcp.JSONRPCNotification { return q.all }
+
+func TestProgress_TellsTheSameOnce(t *testing.T) {
+	q := newQueue()
+	p := &progress{session: q, token: "p"}
+	p.tell(job.Job{Status: job.Running, Phase: "run"})
+	p.tell(job.Job{Status: job.Running, Phase: "run"})
+	if len(q.all) != 1 {
+		t.Errorf("told %d times", len(q.all))
+	}
+}
+
+func TestNotices_BeginAfterTheSubscriptionWasAnswered(t *testing.T) {
+	o := options(&engine{job: job.Job{ID: knownID, Status: job.Running}})
+	o.notice = time.Hour
+	s := newServer(o)
+	defer s.close()
+	q := newQueue()
+	s.notices.add(t.Context(), subscriber{session: q, uri: outputURI}, nil)
+	if s.notices.look(t.Context(), knownID); len(q.all) != 0 {
+		t.Errorf("heard %v at once", <-q.all)
+	}
+}
+
+func TestClose_EndsWhatSubscribersHaveLeft(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	o := options(&engine{job: job.Job{ID: knownID, Status: job.Running}})
+	o.notice = time.Hour
+	h := NewHTTP(o)
+	h.server.notices.add(t.Context(), subscriber{session: newQueue(), uri: outputURI}, nil)
+	if err := h.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	input := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}` + "\n" +
+		`{"jsonrpc":"2.0","id":2,"method":"resources/subscribe","params":{"uri":"` + outputURI + `"}}` + "\n"
+	var out strings.Builder
+	if err := ServeStdio(t.Context(), o, strings.NewReader(input), &out); err != nil || strings.Contains(out.String(), "error") {
+		t.Errorf("%v, %s", err, out.String())
+	}
+	goleak.VerifyNone(t, before)
+}
+
+func TestHTTP_KnowsWhichSessionsHaveAStream(t *testing.T) {
+	o := options(&engine{job: job.Job{ID: knownID, Status: job.Running}})
+	h := NewHTTP(o)
+	s := httptest.NewServer(h)
+	defer s.Close()
+	defer h.Close(context.Background()) //nolint:errcheck // tested elsewhere
+	ctx, cancel := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set(server.HeaderKeySessionID, "q")
+	resp, err := s.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := func() int {
+		h.server.notices.mu.Lock()
+		defer h.server.notices.mu.Unlock()
+		return h.server.notices.streams["q"]
+	}
+	if n := open(); n != 1 {
+		t.Errorf("%d streams", n)
+	}
+	cancel()
+	_ = resp.Body.Close()
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if open() == 0 {
+			return
+		}
+	}
+	t.Error("the end of the stream was not noticed")
+}
