@@ -6,8 +6,10 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,6 +27,7 @@ type httpFace struct {
 	mcp    *mcptool.HTTP
 	served chan struct{}
 	token  string // where clients find the token, for people
+	login  string // link that logs a browser in: it holds the token
 }
 
 // openHTTP listens on HTTP_ADDR; nil when there is none. failed gets the error
@@ -57,8 +60,35 @@ func openHTTP(ctx context.Context, c config.Config, e *engine, log *slog.Logger,
 			failed(err)
 		}
 	}()
+	f.login = "http://" + browserAddr(f.server.Addr()) + web.LoginPath(token)
 	log.Info("HTTP is served", "addr", f.server.Addr())
 	return f, nil
+}
+
+// announce says where MCP and the pages are. The journal, which others may read,
+// does not get the link that logs in.
+func (f *httpFace) announce(w io.Writer) {
+	if f == nil {
+		return
+	}
+	_, _ = fmt.Fprintf(w, "MCP at http://%s/mcp, for clients with the token in %s\n", f.server.Addr(), f.token)
+	if file, ok := w.(*os.File); ok {
+		if info, err := file.Stat(); err == nil && info.Mode()&os.ModeSocket != 0 {
+			_, _ = fmt.Fprintf(w, "Web page at http://%s/, to log in with the same token\n", browserAddr(f.server.Addr()))
+			return
+		}
+	}
+	_, _ = fmt.Fprintf(w, "Web page at %s\n", f.login)
+}
+
+// browserAddr is an address a browser on this machine can open: one that stands
+// for all of the machine's becomes loopback.
+func browserAddr(addr string) string {
+	a, err := netip.ParseAddrPort(addr)
+	if err != nil || !a.Addr().IsUnspecified() {
+		return addr
+	}
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), a.Port()).String()
 }
 
 // close ends streams and requests, and what they left running.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/http/cookiejar"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -25,8 +26,11 @@ func TestServe_AnswersMCPByHTTPWithTheTokenOfTheStateDirectory(t *testing.T) {
 		_ = stderr.Close()
 		ended <- code
 	}()
-	var address string
-	for lines := bufio.NewScanner(said); address == "" && lines.Scan(); {
+	var address, login string
+	for lines := bufio.NewScanner(said); login == "" && lines.Scan(); {
+		if m := regexp.MustCompile(`Web page at (http://\S+/login\?token=\S+)`).FindStringSubmatch(lines.Text()); m != nil {
+			login = m[1]
+		}
 		if m := regexp.MustCompile(`MCP at (http://\S+/mcp), for clients with the token in (\S+)`).FindStringSubmatch(lines.Text()); m != nil {
 			address = m[1]
 			if m[2] != filepath.Join(dir, "http-token") {
@@ -56,6 +60,16 @@ func TestServe_AnswersMCPByHTTPWithTheTokenOfTheStateDirectory(t *testing.T) {
 		if resp.StatusCode != want || want == 200 && !strings.Contains(string(answer), `"serverInfo"`) {
 			t.Errorf("%d %s, want %d", resp.StatusCode, answer, want)
 		}
+	}
+	jar, _ := cookiejar.New(nil)
+	resp, err := (&http.Client{Jar: jar}).Get(login)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, _ := io.ReadAll(resp.Body)
+	_ = resp.Body.Close()
+	if resp.StatusCode != 200 || resp.Request.URL.Path != "/jobs" || !strings.Contains(string(page), "No jobs yet") {
+		t.Errorf("the link leads to %s: %d %s", resp.Request.URL, resp.StatusCode, page)
 	}
 	cancel()
 	if code := <-ended; code != 0 {

@@ -63,9 +63,7 @@ func (a *app) serveCommand() *cobra.Command {
 			}
 			ready := func(e *engine, h *httpFace) {
 				_, _ = fmt.Fprintf(a.stderr, "linus serves %s, callbacks on %s\n", c.StateDir, callbackAddress(c, e))
-				if h != nil {
-					_, _ = fmt.Fprintf(a.stderr, "MCP at http://%s/mcp, for clients with the token in %s\n", h.server.Addr(), h.token)
-				}
+				h.announce(a.stderr)
 			}
 			err = a.serve(cmd.Context(), c, logger(a.stderr, c), idle, ready)
 			if errors.Is(err, errLocked) {
@@ -76,7 +74,7 @@ func (a *app) serveCommand() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&stop, "stop", false, "end the engine that is running; tasks in VMs go on and are taken up again by the next one")
 	cmd.Flags().BoolVar(&unit, "systemd-unit", false, "print a unit for systemd that keeps an engine running; how to use it stands at its top")
-	cmd.Flags().StringVar(&httpAddr, "http", "", "serve MCP and downloads by HTTP on this address:port as well (HTTP_ADDR)")
+	cmd.Flags().StringVar(&httpAddr, "http", "", "serve MCP, downloads and the web page by HTTP on this address:port as well (HTTP_ADDR)")
 	cmd.Flags().DurationVar(&idle, "idle", 0, "end after this long without clients and unfinished jobs; 0: never")
 	cmd.Flags().BoolVar(&background, "background", false, "")
 	_ = cmd.Flags().MarkHidden("background")

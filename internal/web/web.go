@@ -1,12 +1,11 @@
-// Package web is the engine by HTTP: the MCP handler it is given, and a job's
-// output and artifacts as plain downloads, all behind one token. It owns routes,
-// authentication and limits, and knows nothing of MCP.
+// Package web is the engine by HTTP: the MCP handler it is given, a job's
+// output and artifacts as plain downloads, and pages for people with a browser,
+// all behind one token. It owns routes, authentication, limits and looks, and
+// knows nothing of MCP.
 package web
 
 import (
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,37 +28,63 @@ import (
 // files, as base64, and its task.
 const MaxBody = 96 << 20
 
-// Engine is what the downloads come from.
+// Engine is what downloads and pages come from, and what their forms change.
 type Engine interface {
+	Job(ctx context.Context, id string) (job.Job, error)
+	List(ctx context.Context, f job.Filter) (job.Page, error)
+	Cancel(ctx context.Context, id string) error
+	Kill(ctx context.Context, id, signal string) (job.Killed, error)
+	Input(ctx context.Context, id string, data []byte, closed bool) error
+	// Watch answers the events after the given number as soon as there are
+	// any or the job is done, else none when ctx ends.
+	Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error)
 	// Output answers what a stream has from offset; a negative one counts from the end.
 	Output(ctx context.Context, id, stream string, offset, limit int64) (job.Chunk, error)
 	OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, job.Artifact, error)
+	VMs(ctx context.Context) ([]job.VMInfo, error)
+	VM(ctx context.Context, ref string) (job.VMInfo, error)
+	DestroyVM(ctx context.Context, ref string) (job.VMInfo, error)
+	CheckHost(ctx context.Context) (job.HostReport, error)
 }
 
 // Options of a server. Token must not be empty.
 type Options struct {
 	Engine Engine
 	MCP    http.Handler // Streamable HTTP, served at /mcp
-	Token  string       // what "Authorization: Bearer" must say
+	Token  string       // what "Authorization: Bearer" must say, and what a browser logs in with
 	Hosts  []string     // names this server goes by, beside addresses and localhost
 	Log    *slog.Logger
+	// SSHCommand is the shell command that logs in to a VM. Nil: linus vm ssh NAME.
+	SSHCommand func(vm job.VM) string
 }
 
-type api struct{ Options }
+type api struct {
+	Options
+	pages *pages
+}
 
-// Handler serves the routes. Every answer of ours that is no file is JSON.
+// Handler serves the routes. An answer of ours that is neither page nor file is
+// JSON.
 func Handler(o Options) http.Handler {
-	a := &api{o}
+	a := &api{o, newPages(o)}
 	r := mux.NewRouter().SkipClean(true)
 	r.HandleFunc("/health", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, http.StatusOK, map[string]string{"status": "ok"})
 	}).Methods(http.MethodGet, http.MethodHead)
 	r.Handle("/mcp", a.authorized(limited(o.MCP)))
-	r.Handle("/jobs/{id}/output", a.authorized(http.HandlerFunc(a.output))).Methods(http.MethodGet, http.MethodHead)
-	r.Handle("/jobs/{id}/artifacts/{path:(?s:.+)}", a.authorized(http.HandlerFunc(a.artifact))).Methods(http.MethodGet, http.MethodHead)
-	r.NotFoundHandler = a.authorized(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		fail(w, http.StatusNotFound, "Not found: the routes are /mcp, /jobs/JOB_ID/output, /jobs/JOB_ID/artifacts/PATH and /health")
+	r.Handle("/jobs/{id}/output", a.reading(a.output)).Methods(http.MethodGet, http.MethodHead)
+	r.Handle("/jobs/{id}/artifacts/{path:(?s:.+)}", a.reading(a.artifact)).Methods(http.MethodGet, http.MethodHead)
+	a.pages.routes(r)
+	none := a.authorized(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fail(w, http.StatusNotFound, "Not found: the routes are /mcp, /jobs/JOB_ID/output, /jobs/JOB_ID/artifacts/PATH and /health; the pages begin at /jobs")
 	}))
+	r.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if isBrowser(r) {
+			a.pages.loggedIn(a.pages.notFound).ServeHTTP(w, r)
+			return
+		}
+		none.ServeHTTP(w, r)
+	})
 	r.MethodNotAllowedHandler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Allow", "GET, HEAD")
 		fail(w, http.StatusMethodNotAllowed, "Method not allowed")
@@ -99,19 +124,28 @@ func (a *api) isHost(host string) bool {
 	return host == "localhost" || slices.ContainsFunc(a.Hosts, func(h string) bool { return strings.EqualFold(h, host) })
 }
 
-// authorized lets requests with the token pass. Hashes are compared, so that
-// time tells nothing of the length either.
+// authorized lets requests with the token pass.
 func (a *api) authorized(next http.Handler) http.Handler {
-	want := sha256.Sum256([]byte(a.Token))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-		got := sha256.Sum256([]byte(strings.TrimSpace(token)))
-		if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare(want[:], got[:]) != 1 {
+		if !strings.EqualFold(scheme, "Bearer") || !a.pages.sessions.isToken(strings.TrimSpace(token)) {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="linus"`)
 			fail(w, http.StatusUnauthorized, "Unauthorized: send Authorization: Bearer and the token of linus serve")
 			return
 		}
 		next.ServeHTTP(w, r)
+	})
+}
+
+// reading lets programs with the token pass, and browsers that are logged in.
+func (a *api) reading(next http.HandlerFunc) http.Handler {
+	program := a.authorized(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if a.pages.sessions.of(r) != "" {
+			next(w, r)
+			return
+		}
+		program.ServeHTTP(w, r)
 	})
 }
 

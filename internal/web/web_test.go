@@ -17,7 +17,6 @@ import (
 
 	"go.uber.org/goleak"
 
-	"linus/internal/job"
 	"linus/internal/web"
 )
 
@@ -29,48 +28,6 @@ const (
 )
 
 var log = slog.New(slog.DiscardHandler)
-
-// engine knows one job with outputs and artifacts.
-type engine struct {
-	outputs   map[string]string
-	artifacts map[string]string
-	complete  bool
-	gap       int64 // where the middle of an output is left out; 0: nowhere
-}
-
-func (e *engine) Output(_ context.Context, job0, stream string, offset, limit int64) (job.Chunk, error) {
-	if job0 != id {
-		return job.Chunk{}, job.ErrNotFound
-	}
-	all := e.outputs[stream]
-	if offset < 0 {
-		offset = max(0, int64(len(all))+offset)
-	}
-	begin := min(offset, int64(len(all)))
-	data := all[begin:min(begin+limit, int64(len(all)))]
-	next := offset + int64(len(data))
-	chunk := job.Chunk{Data: []byte(data), Offset: offset, Next: next, Complete: e.complete && next >= int64(len(all))}
-	if e.gap > 0 && begin+limit > e.gap { // what follows was never kept; then the tail
-		chunk.Data, chunk.Next, chunk.Complete = []byte(all[begin:e.gap]), e.gap, false
-		if offset == e.gap {
-			chunk = job.Chunk{Data: []byte("tail"), Offset: e.gap + 100, Next: e.gap + 104, Dropped: 100, Complete: true}
-		}
-	}
-	return chunk, nil
-}
-
-func (e *engine) OpenArtifact(_ context.Context, job0, path string) (io.ReadCloser, job.Artifact, error) {
-	content, ok := e.artifacts[path]
-	switch {
-	case job0 != id:
-		return nil, job.Artifact{}, job.ErrNotFound
-	case path == "broken":
-		return nil, job.Artifact{}, errors.New("disk on fire")
-	case !ok:
-		return nil, job.Artifact{}, &job.FieldError{Field: "path", Problem: "no such artifact"}
-	}
-	return io.NopCloser(strings.NewReader(content)), job.Artifact{Path: path, Size: int64(len(content)), SHA256: "abc"}, nil
-}
 
 // echo stands for the MCP handler: it answers the length of the body.
 var echo = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

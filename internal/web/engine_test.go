@@ -1,0 +1,248 @@
+package web_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/web"
+)
+
+// engine stands in for the real one: it knows the jobs and VMs it is given,
+// those named id among them with outputs and artifacts, and records what is
+// asked of it.
+type engine struct {
+	mu        sync.Mutex
+	changed   chan struct{} // closed at the next change
+	jobs      []job.Job     // newest first
+	events    map[string][]job.Event
+	outputs   map[string]string // of the job id, by stream
+	artifacts map[string]string
+	complete  bool
+	gap       int64 // where the middle of an output is left out; 0: nowhere
+	outputErr error
+	vms       []job.VMInfo
+	vmsErr    error
+	report    job.HostReport
+	reportErr error
+	calls     []string
+}
+
+var _ web.Engine = (*engine)(nil)
+
+// change alters the engine while it is in use, and wakes those who watch.
+func (e *engine) change(f func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f()
+	if e.changed != nil {
+		close(e.changed)
+		e.changed = nil
+	}
+}
+
+// happens changes a job and adds an event.
+func (e *engine) happens(jobID string, event job.Event, f func(*job.Job)) {
+	e.change(func() {
+		i := slices.IndexFunc(e.jobs, func(j job.Job) bool { return j.ID == jobID })
+		f(&e.jobs[i])
+		if e.events == nil {
+			e.events = map[string][]job.Event{}
+		}
+		event.Seq, event.JobID = int64(len(e.events[jobID])+1), jobID
+		if event.At.IsZero() {
+			event.At = time.Now()
+		}
+		e.events[jobID] = append(e.events[jobID], event)
+	})
+}
+
+func (e *engine) asked() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.calls)
+}
+
+func (e *engine) Job(_ context.Context, jobID string) (job.Job, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, j := range e.jobs {
+		if j.ID == jobID {
+			return j, nil
+		}
+	}
+	return job.Job{}, job.ErrNotFound
+}
+
+func (e *engine) List(_ context.Context, f job.Filter) (job.Page, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var page job.Page
+	begun := f.Cursor == ""
+	for _, j := range e.jobs {
+		if begun = begun || j.ID == f.Cursor; !begun || f.Status != "" && j.Status != f.Status {
+			continue
+		}
+		if len(page.Jobs) == f.Limit {
+			page.Next = j.ID
+			break
+		}
+		page.Jobs = append(page.Jobs, job.Summary{ID: j.ID, Status: j.Status, Task: job.TaskHead(j.Manifest.Task), CreatedAt: j.CreatedAt})
+	}
+	return page, nil
+}
+
+func (e *engine) Watch(ctx context.Context, jobID string, after int64) ([]job.Event, job.Job, error) {
+	for {
+		j, err := e.Job(ctx, jobID)
+		if err != nil {
+			return nil, j, err
+		}
+		e.mu.Lock()
+		if e.changed == nil {
+			e.changed = make(chan struct{})
+		}
+		changed, events := e.changed, slices.Clone(e.events[jobID][after:])
+		e.mu.Unlock()
+		if len(events) > 0 || j.Done() {
+			return events, j, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, j, nil
+		}
+	}
+}
+
+func (e *engine) Output(_ context.Context, jobID, stream string, offset, limit int64) (job.Chunk, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if jobID != id {
+		return job.Chunk{}, job.ErrNotFound
+	}
+	if e.outputErr != nil {
+		return job.Chunk{}, e.outputErr
+	}
+	all := e.outputs[stream]
+	if offset < 0 {
+		offset = max(0, int64(len(all))+offset)
+	}
+	begin := min(offset, int64(len(all)))
+	data := all[begin:min(begin+limit, int64(len(all)))]
+	next := offset + int64(len(data))
+	chunk := job.Chunk{Data: []byte(data), Offset: offset, Next: next, Complete: e.complete && next >= int64(len(all))}
+	if e.gap > 0 && begin+limit > e.gap { // what follows was never kept; then the tail
+		chunk.Data, chunk.Next, chunk.Complete = []byte(all[begin:e.gap]), e.gap, false
+		if offset == e.gap {
+			chunk = job.Chunk{Data: []byte("tail"), Offset: e.gap + 100, Next: e.gap + 104, Dropped: 100, Complete: true}
+		}
+	}
+	return chunk, nil
+}
+
+func (e *engine) OpenArtifact(_ context.Context, jobID, path string) (io.ReadCloser, job.Artifact, error) {
+	content, ok := e.artifacts[path]
+	switch {
+	case jobID != id:
+		return nil, job.Artifact{}, job.ErrNotFound
+	case path == "broken":
+		return nil, job.Artifact{}, errors.New("disk on fire")
+	case !ok:
+		return nil, job.Artifact{}, &job.FieldError{Field: "path", Problem: "no such artifact"}
+	}
+	return io.NopCloser(strings.NewReader(content)), job.Artifact{Path: path, Size: int64(len(content)), SHA256: "abc"}, nil
+}
+
+// called records a call about a job.
+func (e *engine) called(ctx context.Context, jobID string, words ...string) (job.Job, error) {
+	j, err := e.Job(ctx, jobID)
+	if err == nil && j.Status.Terminal() {
+		err = job.ErrCompleted
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.calls = append(e.calls, strings.Join(words, " "))
+	return j, err
+}
+
+func (e *engine) Cancel(ctx context.Context, jobID string) error {
+	_, err := e.called(ctx, jobID, "cancel", jobID)
+	if err == nil {
+		e.happens(jobID, job.Event{Kind: job.EventStatus, Text: "failed"}, func(j *job.Job) {
+			j.Status, j.CompletedAt = job.Failed, time.Now()
+			j.Outcome = &job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, Error: "Cancelled by user"}
+			if j.VM != nil {
+				j.VM.State = job.VMDestroyed
+			}
+			e.complete = true
+		})
+	}
+	return err
+}
+
+func (e *engine) Kill(ctx context.Context, jobID, signal string) (job.Killed, error) {
+	_, err := e.called(ctx, jobID, "kill", jobID, signal)
+	switch {
+	case errors.Is(err, job.ErrNotFound):
+		return job.KillNotFound, nil
+	case errors.Is(err, job.ErrCompleted):
+		return job.AlreadyTerminated, nil
+	}
+	return job.KilledNow, err
+}
+
+func (e *engine) Input(ctx context.Context, jobID string, data []byte, closed bool) error {
+	word := "input"
+	if closed {
+		word = "close"
+	}
+	_, err := e.called(ctx, jobID, word, jobID, string(data))
+	if err == nil {
+		e.change(func() { e.outputs[job.Stdout] += string(data) })
+	}
+	return err
+}
+
+func (e *engine) VMs(context.Context) ([]job.VMInfo, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.vms), e.vmsErr
+}
+
+func (e *engine) VM(ctx context.Context, ref string) (job.VMInfo, error) {
+	vms, err := e.VMs(ctx)
+	for _, v := range vms {
+		if v.Name == ref || ref == "105" && v.ID == 105 {
+			return v, err
+		}
+	}
+	return job.VMInfo{}, &job.FieldError{Field: "vm", Problem: `"` + ref + `" is no VM of ours`, Remedy: "list_vms shows the VMs there are"}
+}
+
+func (e *engine) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	v, err := e.VM(ctx, ref)
+	if err == nil && len(v.Jobs) > 0 {
+		err = &job.FieldError{Field: "vm", Problem: "jobs run in it", Remedy: "cancel them first"}
+	}
+	e.change(func() {
+		e.calls = append(e.calls, "destroy "+ref)
+		for i := range e.vms {
+			if err == nil && e.vms[i].Job == v.Job {
+				e.vms[i].Status = job.VMDestroying
+			}
+		}
+	})
+	return v, err
+}
+
+func (e *engine) CheckHost(context.Context) (job.HostReport, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.report, e.reportErr
+}

@@ -1,0 +1,254 @@
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"linus/internal/job"
+)
+
+const (
+	watchTime  = time.Second     // a job's page is looked at anew at least this often
+	eventsTime = 5 * time.Second // for the events of a job, which are there
+)
+
+// jobView is a job as its page shows it.
+type jobView struct {
+	job.Job
+	Events    []job.Event
+	Bars      []bar
+	Total     time.Duration // of the bars
+	Streams   []streamView
+	SSH       string // the command that logs in to the VM, empty when nobody can
+	FormToken string
+	Text      string // the manifest as JSON
+}
+
+func (v jobView) title() string { return string(v.Status) + " · job " + shortID(v.ID) }
+func (v jobView) goesOn() bool  { return !v.Done() }
+
+// Took is how long the job has been or was under way.
+func (v jobView) Took() time.Duration {
+	if v.CompletedAt.IsZero() {
+		return time.Since(v.CreatedAt)
+	}
+	return v.CompletedAt.Sub(v.CreatedAt)
+}
+
+// CanCancel reports whether there is something left to cancel.
+func (v jobView) CanCancel() bool { return v.Outcome == nil && !v.Status.Terminal() }
+
+// CanKill reports whether a task runs that could be killed.
+func (v jobView) CanKill() bool { return v.CanCancel() && v.Status == job.Running }
+
+// TakesInput reports whether the task's stdin is open.
+func (v jobView) TakesInput() bool {
+	return v.CanKill() && v.Manifest.Stdin == job.StdinOpen && !v.Stdin.Closed
+}
+
+// Heading is the first line of the task.
+func (v jobView) Heading() string { return job.TaskHead(v.Manifest.Task) }
+
+// Ending is the outcome as long as it is decided and not yet the status.
+func (v jobView) Ending() bool { return v.Outcome != nil && !v.Status.Terminal() }
+
+func (p *pages) jobView(r *http.Request, j job.Job, events []job.Event) jobView {
+	v := jobView{Job: j, Events: events, FormToken: p.sessions.formToken(p.sessions.of(r))}
+	v.Bars, v.Total = timeline(spans(j, events, time.Now()))
+	text, _ := json.MarshalIndent(j.Manifest, "", "  ") // strings and numbers: cannot fail
+	v.Text = string(text)
+	if j.VM != nil && j.VM.State == job.VMCreated && j.VM.IP != "" {
+		v.SSH = p.SSHCommand(*j.VM)
+	}
+	return v
+}
+
+// watch is Engine.Watch, for at most so long.
+func (p *pages) watch(ctx context.Context, id string, after int64, limit time.Duration) ([]job.Event, job.Job, error) {
+	timed, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	events, j, err := p.Engine.Watch(timed, id, after)
+	if err != nil && errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return nil, job.Job{}, errNothingNew
+	}
+	return events, j, err
+}
+
+var errNothingNew = errors.New("nothing new in time")
+
+func (p *pages) job(w http.ResponseWriter, r *http.Request) {
+	id := mux.Vars(r)["id"]
+	j, err := p.Engine.Job(r.Context(), id)
+	var events []job.Event
+	if err == nil {
+		events, _, err = p.watch(r.Context(), id, 0, eventsTime)
+	}
+	if err != nil && !errors.Is(err, errNothingNew) {
+		p.failed(w, r, err)
+		return
+	}
+	v := p.jobView(r, j, events)
+	v.Streams = p.firstOutput(r.Context(), j)
+	p.render(w, r, http.StatusOK, "job", v)
+}
+
+// firstOutput reads both streams for the page as it is first shown.
+func (p *pages) firstOutput(ctx context.Context, j job.Job) []streamView {
+	ctx, cancel := context.WithTimeout(ctx, firstOutputTime)
+	defer cancel()
+	views := make([]streamView, len(streams))
+	var wg sync.WaitGroup
+	for i, name := range streams {
+		o := newOutput(p.Engine, j.ID, name)
+		wg.Go(func() {
+			if err := o.read(ctx); err != nil {
+				o.problem = err.Error()
+			}
+			views[i] = o.view(true)
+		})
+	}
+	wg.Wait()
+	return views
+}
+
+// jobParts are the parts of a job's page that are sent when they change.
+var jobParts = []string{"summary", "actions", "timeline", "input", "artifacts", "events"}
+
+// jobLive follows a job to its end: what becomes of it, and both streams.
+func (p *pages) jobLive(w http.ResponseWriter, r *http.Request) {
+	id := mux.Vars(r)["id"]
+	if _, err := p.Engine.Job(r.Context(), id); err != nil {
+		p.failed(w, r, err)
+		return
+	}
+	ctx, end := context.WithCancel(r.Context())
+	defer end()
+	var (
+		s      = newStream(w)
+		mu     sync.Mutex // of s
+		wg     sync.WaitGroup
+		events []job.Event
+		over   = make(chan struct{}) // closed when nothing more will be written
+	)
+	for _, name := range streams {
+		wg.Go(func() {
+			err := p.followOutput(ctx, id, name, over, func(event, html string) error {
+				mu.Lock()
+				defer mu.Unlock()
+				return s.event(event, html)
+			})
+			if err != nil {
+				end()
+			}
+		})
+	}
+	for {
+		more, j, err := p.watch(ctx, id, last(events), watchTime)
+		if errors.Is(err, errNothingNew) {
+			continue
+		}
+		if err != nil || ctx.Err() != nil {
+			break
+		}
+		events = append(events, more...)
+		v := p.jobView(r, j, events)
+		mu.Lock()
+		err = p.sendJob(s, v)
+		mu.Unlock()
+		if err != nil {
+			break
+		}
+		if j.Done() && len(more) == 0 {
+			close(over)
+			wg.Wait()
+			if ctx.Err() == nil {
+				_ = s.event("done", "") // the browser is gone
+			}
+			return
+		}
+	}
+	end()
+	wg.Wait()
+}
+
+func (p *pages) sendJob(s *stream, v jobView) error {
+	for _, part := range jobParts {
+		html, err := p.fragment("job", part, v)
+		if err == nil {
+			err = s.part(part, html)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return s.ping()
+}
+
+func last(events []job.Event) int64 {
+	if len(events) == 0 {
+		return 0
+	}
+	return events[len(events)-1].Seq
+}
+
+func (p *pages) cancel(w http.ResponseWriter, r *http.Request) {
+	id := mux.Vars(r)["id"]
+	p.acted(w, r, id, p.Engine.Cancel(r.Context(), id))
+}
+
+func (p *pages) kill(w http.ResponseWriter, r *http.Request) {
+	id := mux.Vars(r)["id"]
+	killed, err := p.Engine.Kill(r.Context(), id, "")
+	switch {
+	case err != nil:
+	case killed == job.KillNotFound:
+		err = job.ErrNotFound
+	case killed == job.AlreadyTerminated:
+		err = job.ErrCompleted
+	}
+	p.acted(w, r, id, err)
+}
+
+// input sends a line to the task's stdin, or the end of it, or what a terminal
+// sends for Ctrl-C.
+func (p *pages) input(w http.ResponseWriter, r *http.Request) {
+	id := mux.Vars(r)["id"]
+	j, err := p.Engine.Job(r.Context(), id)
+	if err != nil {
+		p.failed(w, r, err)
+		return
+	}
+	newline := "\n"
+	if j.Manifest.TTY {
+		newline = "\r" // what the Enter key of a terminal sends
+	}
+	var data string
+	closed := false
+	switch r.PostForm.Get("do") {
+	case "close":
+		closed = true
+	case "interrupt":
+		data = "\x03"
+	default:
+		data = r.PostForm.Get("data") + newline
+	}
+	p.acted(w, r, id, p.Engine.Input(r.Context(), id, []byte(data), closed))
+}
+
+// acted answers a form about a job: its page again, unless a script sent it.
+func (p *pages) acted(w http.ResponseWriter, r *http.Request, id string, err error) {
+	switch {
+	case err != nil:
+		p.failed(w, r, err)
+	case r.Header.Get("HX-Request") != "":
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		http.Redirect(w, r, jobPath(id), http.StatusSeeOther)
+	}
+}

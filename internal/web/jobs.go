@@ -1,0 +1,126 @@
+package web
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"time"
+
+	"linus/internal/job"
+)
+
+const (
+	pageSize  = 25
+	listPause = 2 * time.Second // between looks at the jobs
+)
+
+type jobsView struct {
+	Rows    []jobRow
+	Filters []filterLink
+	Status  job.Status // shown only; empty: all
+	Later   bool       // this is not the first page
+	First   string     // its address
+	Next    string     // the next page's, empty on the last
+	Live    string     // the address of the changes
+}
+
+func (jobsView) title() string  { return "Jobs" }
+func (v jobsView) goesOn() bool { return true }
+
+type filterLink struct {
+	Name, Href string
+	Current    bool
+}
+
+// jobRow is a job in the list. Job lacks all but the summary when it has been
+// forgotten since.
+type jobRow struct {
+	job.Job
+	Head string
+	Took time.Duration
+}
+
+func jobsFilter(r *http.Request) job.Filter {
+	q := r.URL.Query()
+	f := job.Filter{Status: job.Status(q.Get("status")), Cursor: q.Get("cursor"), Limit: pageSize}
+	if !f.Status.Valid() {
+		f.Status = ""
+	}
+	return f
+}
+
+func jobsPath(base string, f job.Filter, cursor string) string {
+	q := url.Values{}
+	if f.Status != "" {
+		q.Set("status", string(f.Status))
+	}
+	if cursor != "" {
+		q.Set("cursor", cursor)
+	}
+	if len(q) == 0 {
+		return base
+	}
+	return base + "?" + q.Encode()
+}
+
+// jobsView reads a page of jobs. ended keeps the rows of jobs nothing happens to
+// any more, so that a page that is followed reads them once.
+func (p *pages) jobsView(ctx context.Context, f job.Filter, ended map[string]jobRow) (jobsView, error) {
+	page, err := p.Engine.List(ctx, f)
+	if err != nil {
+		return jobsView{}, err
+	}
+	v := jobsView{Status: f.Status, Later: f.Cursor != "", First: jobsPath("/jobs", f, ""), Live: jobsPath("/jobs/live", f, f.Cursor)}
+	if page.Next != "" {
+		v.Next = jobsPath("/jobs", f, page.Next)
+	}
+	for _, status := range append([]job.Status{""}, job.Statuses...) {
+		name := string(status)
+		if status == "" {
+			name = "all"
+		}
+		v.Filters = append(v.Filters, filterLink{name, jobsPath("/jobs", job.Filter{Status: status}, ""), status == f.Status})
+	}
+	for _, s := range page.Jobs {
+		row, ok := ended[s.ID]
+		if !ok {
+			if row.Job, err = p.Engine.Job(ctx, s.ID); err != nil {
+				row.Job = job.Job{ID: s.ID, Status: s.Status, CreatedAt: s.CreatedAt}
+			}
+			row.Head = s.Task
+			row.Manifest = job.Manifest{}
+			if !row.CompletedAt.IsZero() {
+				row.Took = row.CompletedAt.Sub(row.CreatedAt)
+			}
+			if row.Done() && row.Kind == job.KindTask {
+				ended[s.ID] = row
+			}
+		}
+		v.Rows = append(v.Rows, row)
+	}
+	return v, nil
+}
+
+func (p *pages) jobs(w http.ResponseWriter, r *http.Request) {
+	v, err := p.jobsView(r.Context(), jobsFilter(r), map[string]jobRow{})
+	if err != nil {
+		p.failed(w, r, err)
+		return
+	}
+	p.render(w, r, http.StatusOK, "jobs", v)
+}
+
+func (p *pages) jobsLive(w http.ResponseWriter, r *http.Request) {
+	f, ended := jobsFilter(r), map[string]jobRow{}
+	p.follow(w, r, listPause, func(ctx context.Context, s *stream) (bool, error) {
+		v, err := p.jobsView(ctx, f, ended)
+		if err != nil {
+			return false, err
+		}
+		html, err := p.fragment("jobs", "list", v)
+		if err != nil {
+			return false, err
+		}
+		return true, s.part("list", html)
+	})
+}

@@ -1,0 +1,113 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+)
+
+const (
+	pingTime  = 15 * time.Second // between signs of life on a quiet stream
+	writeTime = 20 * time.Second // a browser that takes longer for a part is gone
+)
+
+// stream sends a page's changes to a browser as server-sent events. Each event
+// is a part of the page, named after it, with its new HTML. A browser that was
+// away connects again and is told everything anew, so nothing hangs on what an
+// earlier connection has sent.
+type stream struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	sent    map[string]string // the HTML each part was last sent with
+	at      time.Time         // of the last sign of life
+}
+
+func newStream(w http.ResponseWriter) *stream {
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("X-Accel-Buffering", "no") // for a proxy between
+	s := &stream{w: w, control: http.NewResponseController(w), sent: map[string]string{}}
+	_, _ = fmt.Fprint(w, "retry: 1000\n\n")
+	_ = s.control.Flush() // an error shows at the next write
+	s.at = time.Now()
+	return s
+}
+
+// event sends one event, whatever was sent before.
+func (s *stream) event(name, html string) error {
+	var b bytes.Buffer
+	b.WriteString("event: " + name + "\n")
+	for line := range strings.SplitSeq(strings.ReplaceAll(html, "\r", "&#13;"), "\n") {
+		b.WriteString("data: " + line + "\n")
+	}
+	b.WriteByte('\n')
+	return s.write(b.Bytes())
+}
+
+// part sends a part of the page if it is not what was sent last.
+func (s *stream) part(name, html string) error {
+	if last, ok := s.sent[name]; ok && last == html {
+		return nil
+	}
+	s.sent[name] = html
+	return s.event(name, html)
+}
+
+// ping shows that the stream is alive when nothing else has for a while.
+func (s *stream) ping() error {
+	if time.Since(s.at) < pingTime {
+		return nil
+	}
+	return s.write([]byte(": ping\n\n"))
+}
+
+func (s *stream) write(data []byte) error {
+	s.at = time.Now()
+	_ = s.control.SetWriteDeadline(s.at.Add(writeTime)) // not every writer has one
+	if _, err := s.w.Write(data); err != nil {
+		return err
+	}
+	return s.control.Flush()
+}
+
+// follow calls parts every interval until the browser or the server goes.
+// parts answers false when nothing will change any more.
+func (p *pages) follow(w http.ResponseWriter, r *http.Request, interval time.Duration, parts func(context.Context, *stream) (more bool, err error)) {
+	s := newStream(w)
+	for {
+		more, err := parts(r.Context(), s)
+		if err == nil && !more {
+			err = s.event("done", "")
+			if err == nil {
+				return
+			}
+		}
+		if err == nil {
+			err = s.ping()
+		}
+		if err != nil {
+			if r.Context().Err() == nil {
+				p.Log.Debug("stream of a page ends", "path", r.URL.Path, "err", err)
+			}
+			return
+		}
+		if !pause(r.Context(), interval) {
+			return
+		}
+	}
+}
+
+// pause waits; false when ctx ends first.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,254 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"linus/internal/job"
+)
+
+//go:embed templates static
+var files embed.FS
+
+// contentTypes of static files, which the machine's own tables may not know.
+var contentTypes = map[string]string{
+	".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
+	".svg": "image/svg+xml", ".txt": "text/plain; charset=utf-8",
+}
+
+// pages are the engine for people with a browser. Reading needs no JavaScript;
+// with it the pages follow what happens.
+type pages struct {
+	Options
+	sessions sessions
+	static   string // hash of the static files: part of their address, so that they can be kept for good
+	views    map[string]*template.Template
+}
+
+func newPages(o Options) *pages {
+	p := &pages{Options: o, sessions: newSessions(o.Token), static: staticHash(), views: map[string]*template.Template{}}
+	if p.SSHCommand == nil {
+		p.SSHCommand = func(vm job.VM) string { return "linus vm ssh " + vm.Name }
+	}
+	functions := template.FuncMap{
+		"age":      func(t time.Time) string { return age(time.Since(t)) },
+		"took":     shortDuration,
+		"bytes":    bytesText,
+		"short":    shortID,
+		"stamp":    func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+		"iso":      func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+		"pathPart": pathPart,
+	}
+	for _, name := range []string{"jobs", "job", "vms", "destroy", "host", "login", "welcome", "problem"} {
+		p.views[name] = template.Must(template.New(name).Funcs(functions).
+			ParseFS(files, "templates/layout.html", "templates/shared.html", "templates/"+name+".html"))
+	}
+	return p
+}
+
+// routes adds the pages.
+func (p *pages) routes(r *mux.Router) {
+	get := func(path string, h http.Handler) { r.Handle(path, h).Methods(http.MethodGet, http.MethodHead) }
+	post := func(path string, h http.Handler) { r.Handle(path, h).Methods(http.MethodPost) }
+	to := func(target func(*http.Request) string) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, target(r), http.StatusSeeOther)
+		})
+	}
+	get("/", to(func(*http.Request) string { return "/jobs" }))
+	get("/static/{hash}/{file}", p.secured(p.staticFile))
+	get("/login", p.secured(p.login))
+	post("/login", p.secured(p.login))
+	post("/logout", p.changing(p.logout))
+
+	get("/jobs", p.loggedIn(p.jobs))
+	get("/jobs/live", p.loggedIn(p.jobsLive))
+	get("/jobs/{id}", p.loggedIn(p.job))
+	get("/jobs/{id}/live", p.loggedIn(p.jobLive))
+	post("/jobs/{id}/cancel", p.changing(p.cancel))
+	post("/jobs/{id}/kill", p.changing(p.kill))
+	post("/jobs/{id}/input", p.changing(p.input))
+	// Whoever had to log in to send a form comes here afterwards.
+	get("/jobs/{id}/{verb:cancel|kill|input}", to(func(r *http.Request) string { return jobPath(mux.Vars(r)["id"]) }))
+
+	get("/vms", p.loggedIn(p.vms))
+	get("/vms/live", p.loggedIn(p.vmsLive))
+	get("/vms/{ref}/destroy", p.loggedIn(p.confirmDestroy))
+	post("/vms/{ref}/destroy", p.changing(p.destroy))
+
+	get("/host", p.loggedIn(p.host))
+}
+
+func jobPath(id string) string { return "/jobs/" + url.PathEscape(id) }
+
+// staticHash names the static files' contents.
+func staticHash() string {
+	sum := sha256.New()
+	_ = fs.WalkDir(files, "static", func(name string, d fs.DirEntry, err error) error { // embedded: cannot fail
+		if err == nil && !d.IsDir() {
+			data, _ := files.ReadFile(name)
+			_, _ = fmt.Fprintf(sum, "%s %d\n", name, len(data))
+			_, _ = sum.Write(data)
+		}
+		return err
+	})
+	return hex.EncodeToString(sum.Sum(nil)[:6])
+}
+
+func (p *pages) staticFile(w http.ResponseWriter, r *http.Request) {
+	vars := mux.Vars(r)
+	data, err := files.ReadFile("static/" + vars["file"])
+	if err != nil || vars["hash"] != p.static {
+		fail(w, http.StatusNotFound, "Not found")
+		return
+	}
+	w.Header().Set("Content-Type", contentTypes[path.Ext(vars["file"])])
+	w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+	http.ServeContent(w, r, vars["file"], time.Time{}, bytes.NewReader(data))
+}
+
+// frame is what the layout shows around a page's own view.
+type frame struct {
+	Title     string
+	Section   string // of the navigation
+	Static    string // where the static files are
+	FormToken string // empty: not logged in
+	Live      bool   // what is shown goes on: without JavaScript the page is loaded again
+	View      any
+}
+
+// titled and live are what views may tell the frame.
+type (
+	titled interface{ title() string }
+	live   interface{ goesOn() bool }
+)
+
+// frame is the layout's part of a page.
+func (p *pages) frame(r *http.Request, name string, view any) frame {
+	f := frame{Title: name, Section: name, Static: "/static/" + p.static, View: view}
+	if session := p.sessions.of(r); session != "" {
+		f.FormToken = p.sessions.formToken(session)
+	}
+	if v, ok := view.(titled); ok {
+		f.Title = v.title()
+	}
+	if v, ok := view.(live); ok {
+		f.Live = v.goesOn()
+	}
+	switch name {
+	case "job":
+		f.Section = "jobs"
+	case "destroy":
+		f.Section = "vms"
+	}
+	return f
+}
+
+// render answers a whole page.
+func (p *pages) render(w http.ResponseWriter, r *http.Request, code int, name string, view any) {
+	var b bytes.Buffer
+	if err := p.views[name].ExecuteTemplate(&b, "layout", p.frame(r, name, view)); err != nil {
+		p.Log.Error("page failed", "page", name, "err", err)
+		http.Error(w, "This page cannot be shown: "+err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(code)
+	_, _ = w.Write(b.Bytes()) // the browser is gone
+}
+
+// fragment is a part of a page as HTML.
+func (p *pages) fragment(page, part string, view any) (string, error) {
+	var b strings.Builder
+	err := p.views[page].ExecuteTemplate(&b, part, view)
+	return b.String(), err
+}
+
+type problemView struct {
+	Code int
+	Text string
+}
+
+func (v problemView) title() string { return http.StatusText(v.Code) }
+
+// problem answers a page that says what is wrong; to a script, the text alone.
+func (p *pages) problem(w http.ResponseWriter, r *http.Request, code int, text string) {
+	if r.Header.Get("HX-Request") != "" {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.WriteHeader(code)
+		_, _ = w.Write([]byte(text))
+		return
+	}
+	p.render(w, r, code, "problem", problemView{code, text})
+}
+
+// failed answers an engine's error.
+func (p *pages) failed(w http.ResponseWriter, r *http.Request, err error) {
+	var (
+		field   *job.FieldError
+		invalid *job.InvalidError
+		host    *job.HostError
+	)
+	code := http.StatusInternalServerError
+	switch {
+	case r.Context().Err() != nil:
+		return // the browser is gone
+	case errors.Is(err, job.ErrNotFound):
+		code = http.StatusNotFound
+	case errors.Is(err, job.ErrCompleted):
+		code = http.StatusConflict
+	case errors.As(err, &field), errors.As(err, &invalid):
+		code = http.StatusUnprocessableEntity
+	case errors.As(err, &host), errors.Is(err, context.DeadlineExceeded):
+		code = http.StatusBadGateway
+	default:
+		p.Log.Error("page failed", "path", r.URL.Path, "err", err)
+	}
+	p.problem(w, r, code, err.Error())
+}
+
+// notFound answers a browser's request for a page that is none.
+func (p *pages) notFound(w http.ResponseWriter, r *http.Request) {
+	p.problem(w, r, http.StatusNotFound, "There is no such page.")
+}
+
+// isBrowser reports whether a page is wanted as the answer.
+func isBrowser(r *http.Request) bool { return strings.Contains(r.Header.Get("Accept"), "text/html") }
+
+// shortID is the end of a job's id, as in its VM's name.
+func shortID(id string) string { return id[max(0, len(id)-12):] }
+
+// pathPart escapes an artifact's path for an address; its slashes stay.
+func pathPart(name string) string {
+	parts := strings.Split(name, "/")
+	for i := range parts {
+		parts[i] = url.PathEscape(parts[i])
+	}
+	return strings.Join(parts, "/")
+}
+
+func bytesText(n int64) string {
+	switch {
+	case n < 1<<10:
+		return fmt.Sprintf("%d B", n)
+	case n < 1<<20:
+		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+	case n < 1<<30:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+}

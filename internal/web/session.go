@@ -1,0 +1,183 @@
+package web
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// sessionTime is how long a browser stays logged in.
+const sessionTime = 7 * 24 * time.Hour
+
+// maxForm is the most a form of ours may carry, in bytes: an input of 1 MiB,
+// percent-encoded.
+const maxForm = 4 << 20
+
+// LoginPath is where a browser logs in with the token: the link to print.
+func LoginPath(token string) string { return "/login?token=" + url.QueryEscape(token) }
+
+// sessions are cookies that prove a login: an expiry, a random part and a MAC of
+// both under a key made of the token. So they outlive a restart of the server,
+// and end with the token.
+type sessions struct {
+	token [sha256.Size]byte // hash of it
+	key   []byte
+	name  string // of the cookie: servers on other ports of this machine share its cookies
+}
+
+func newSessions(token string) sessions {
+	mac := hmac.New(sha256.New, []byte(token))
+	mac.Write([]byte("linus web session"))
+	key := mac.Sum(nil)
+	name := sha256.Sum256(key)
+	return sessions{token: sha256.Sum256([]byte(token)), key: key, name: "linus-" + hex.EncodeToString(name[:4])}
+}
+
+// isToken compares hashes, so that time tells nothing of the length either.
+func (s sessions) isToken(token string) bool {
+	got := sha256.Sum256([]byte(token))
+	return subtle.ConstantTimeCompare(s.token[:], got[:]) == 1
+}
+
+func (s sessions) mac(what, text string) string {
+	mac := hmac.New(sha256.New, s.key)
+	mac.Write([]byte(what + "\n" + text))
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// begin answers the cookie of a new session.
+func (s sessions) begin(r *http.Request) *http.Cookie {
+	random := make([]byte, 16)
+	_, _ = rand.Read(random) // never fails
+	value := strconv.FormatInt(time.Now().Add(sessionTime).Unix(), 10) + "." + hex.EncodeToString(random)
+	return s.cookie(r, value+"."+s.mac("session", value), sessionTime)
+}
+
+// end answers the cookie that takes the session's place.
+func (s sessions) end(r *http.Request) *http.Cookie { return s.cookie(r, "", -time.Second) }
+
+func (s sessions) cookie(r *http.Request, value string, age time.Duration) *http.Cookie {
+	return &http.Cookie{ //nolint:gosec // plain HTTP on this machine would lose a Secure one
+		Name: s.name, Value: value, Path: "/", MaxAge: int(age.Seconds()),
+		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil,
+	}
+}
+
+// of answers the request's session, empty when it has none that holds.
+func (s sessions) of(r *http.Request) string {
+	c, err := r.Cookie(s.name)
+	if err != nil {
+		return ""
+	}
+	end := strings.LastIndexByte(c.Value, '.')
+	if end < 0 || !hmac.Equal([]byte(c.Value[end+1:]), []byte(s.mac("session", c.Value[:end]))) {
+		return ""
+	}
+	expiry, _, _ := strings.Cut(c.Value, ".")
+	if seconds, err := strconv.ParseInt(expiry, 10, 64); err != nil || time.Now().Unix() >= seconds {
+		return ""
+	}
+	return c.Value
+}
+
+// formToken is what the forms of a session carry, which no other site can know.
+func (s sessions) formToken(session string) string { return s.mac("form", session) }
+
+// loggedIn lets browsers with a session pass; others get the login page.
+func (p *pages) loggedIn(next http.HandlerFunc) http.Handler {
+	return p.secured(func(w http.ResponseWriter, r *http.Request) {
+		if p.sessions.of(r) == "" {
+			p.render(w, r, http.StatusUnauthorized, "login", loginView{Next: r.URL.RequestURI()})
+			return
+		}
+		next(w, r)
+	})
+}
+
+// changing lets forms of ours pass: sent by a page of this server (sameSite has
+// compared the Origin, so its presence is enough) with the session's form token.
+func (p *pages) changing(next http.HandlerFunc) http.Handler {
+	return p.loggedIn(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+		if err := r.ParseForm(); err != nil {
+			p.problem(w, r, http.StatusBadRequest, "The form cannot be read: "+err.Error())
+			return
+		}
+		want := p.sessions.formToken(p.sessions.of(r))
+		if r.Header.Get("Origin") == "" || !hmac.Equal([]byte(r.PostForm.Get("form_token")), []byte(want)) {
+			p.problem(w, r, http.StatusForbidden, "This form is not one of this session. Go back, reload the page and try again.")
+			return
+		}
+		next(w, r)
+	})
+}
+
+// secured sets what tells a browser how little a page of ours may do.
+func (p *pages) secured(next http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+		h.Set("X-Frame-Options", "DENY")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "same-origin") // no-referrer would take the Origin from our forms
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Cache-Control", "no-store")
+		next(w, r)
+	})
+}
+
+type loginView struct {
+	Next  string // where to go afterwards
+	Wrong bool   // a token was given, and it is not ours
+}
+
+// login begins a session for who has the token: by the printed link, or by the
+// form of the login page.
+func (p *pages) login(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, 16<<10)
+	if err := r.ParseForm(); err != nil {
+		p.problem(w, r, http.StatusBadRequest, "The form cannot be read: "+err.Error())
+		return
+	}
+	next, token := ownPath(r.Form.Get("next")), strings.TrimSpace(r.Form.Get("token"))
+	switch {
+	case token == "" && p.sessions.of(r) != "":
+		http.Redirect(w, r, next, http.StatusSeeOther)
+	case !p.sessions.isToken(token):
+		p.render(w, r, http.StatusUnauthorized, "login", loginView{Next: next, Wrong: token != ""})
+	default:
+		http.SetCookie(w, p.sessions.begin(r))
+		if r.Header.Get("Sec-Fetch-Site") == "cross-site" {
+			// Come from a page elsewhere (a terminal in the browser), a redirect
+			// would not bring the strict cookie along; a page of ours does.
+			w.Header().Set("Refresh", "0; url="+next)
+			p.render(w, r, http.StatusOK, "welcome", next)
+			return
+		}
+		http.Redirect(w, r, next, http.StatusSeeOther)
+	}
+}
+
+// ownPath is a path of this server: text, or that of the first page.
+func ownPath(text string) string {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(u.Path, "/") || strings.HasPrefix(u.Path, "//") ||
+		strings.ContainsAny(text, "\\\r\n") || u.Path == "/login" || u.Path == "/logout" {
+		return "/jobs"
+	}
+	return u.RequestURI()
+}
+
+func (p *pages) logout(w http.ResponseWriter, r *http.Request) {
+	http.SetCookie(w, p.sessions.end(r))
+	http.Redirect(w, r, "/login", http.StatusSeeOther)
+}

@@ -1,0 +1,69 @@
+// What the pages need beside htmx: whether the connection stands, output that
+// scrolls along and has an end, forms that empty themselves, and streams that
+// rest while nobody looks.
+"use strict";
+(() => {
+  const mostText = 1 << 20; // characters of output kept on a page
+  const restTime = 30_000; // ms a page may be hidden before its stream ends
+
+  const say = (state, text) => {
+    const line = document.getElementById("connection");
+    if (line && line.dataset.state !== state) {
+      line.dataset.state = state;
+      line.textContent = text;
+    }
+  };
+  document.addEventListener("htmx:sseOpen", () => say("live", "Live"));
+  document.addEventListener("htmx:sseError", () => say("lost", "Connection lost, trying again…"));
+  document.addEventListener("htmx:sseClose", (e) => {
+    if (e.detail.type === "message") say("ended", "");
+  });
+
+  // A terminal that shows its end goes on to show it.
+  const terminal = (e) => e.target.closest(".terminal");
+  document.addEventListener("htmx:sseBeforeMessage", (e) => {
+    const t = terminal(e);
+    if (t) t.follows = t.scrollHeight - t.scrollTop - t.clientHeight < 40;
+  });
+  document.addEventListener("htmx:sseMessage", (e) => {
+    const t = terminal(e);
+    if (!t) return;
+    const pieces = t.getElementsByClassName("piece");
+    let size = t.textContent.length;
+    while (size > mostText && pieces.length > 1) {
+      size -= pieces[0].textContent.length;
+      pieces[0].remove();
+    }
+    if (t.follows) t.scrollTop = t.scrollHeight;
+  });
+  for (const t of document.getElementsByClassName("terminal")) t.scrollTop = t.scrollHeight;
+
+  document.addEventListener("htmx:afterRequest", (e) => {
+    const form = e.target.closest("form");
+    if (!form) return;
+    const problem = form.querySelector("[role=alert]");
+    problem.hidden = e.detail.successful;
+    problem.textContent = e.detail.successful ? "" : e.detail.xhr.responseText || "The server does not answer.";
+    if (e.detail.successful) form.reset();
+  });
+
+  // A browser has few connections for a server: tabs nobody looks at give theirs back.
+  let rest = 0;
+  let resting = false;
+  const streams = () => document.querySelectorAll("[sse-connect]");
+  document.addEventListener("visibilitychange", () => {
+    clearTimeout(rest);
+    if (document.hidden) {
+      rest = setTimeout(() => {
+        resting = true;
+        for (const s of streams()) htmx.trigger(s, "htmx:beforeCleanupElement");
+      }, restTime);
+    } else if (resting) {
+      resting = false;
+      for (const s of streams()) {
+        htmx.trigger(s, "htmx:afterProcessNode");
+        for (const part of s.querySelectorAll("[sse-swap]")) htmx.trigger(part, "htmx:afterProcessNode");
+      }
+    }
+  });
+})();

@@ -1,0 +1,155 @@
+package web
+
+import (
+	"fmt"
+	"time"
+
+	"linus/internal/job"
+)
+
+// span is a stretch of time a job spent in a phase, or in a step of one.
+type span struct {
+	name       string
+	step       bool
+	begin, end time.Time
+	open       bool   // it still goes on
+	problem    string // the phase's error
+}
+
+// spans reads the stretches out of a job's events, in order of their beginning.
+// A phase that an engine's end cut off goes on when the next engine begins it
+// again: what was between is the phase's, too.
+func spans(j job.Job, events []job.Event, now time.Time) []span {
+	var all []span
+	open := map[string]int{} // by phase
+	step := -1
+	endStep := func(at time.Time) {
+		if step >= 0 {
+			all[step].end, all[step].open = at, false
+			step = -1
+		}
+	}
+	for _, e := range events {
+		switch e.Kind {
+		case job.EventPhaseStarted:
+			if len(all) == 0 && e.At.After(j.CreatedAt) {
+				all = append(all, span{name: "queued", begin: j.CreatedAt, end: e.At})
+			}
+			if _, again := open[e.Phase]; !again {
+				open[e.Phase] = len(all)
+				all = append(all, span{name: e.Phase, begin: e.At, end: now, open: true})
+			}
+		case job.EventPhaseEnded:
+			endStep(e.At)
+			if i, ok := open[e.Phase]; ok {
+				all[i].end, all[i].open, all[i].problem = e.At, false, e.Text
+				delete(open, e.Phase)
+			}
+		case job.EventProgress:
+			if _, ok := open["provision"]; ok && e.Phase != "" && e.Phase != "provision" {
+				endStep(e.At)
+				step = len(all)
+				all = append(all, span{name: e.Phase, step: true, begin: e.At, end: now, open: true})
+			}
+		}
+	}
+	if len(all) == 0 && !j.Done() {
+		all = append(all, span{name: "queued", begin: j.CreatedAt, end: now, open: true})
+	}
+	return all
+}
+
+// bar is a line of the timeline: where the time went. Left and Width are parts
+// of the whole, as SVG attributes.
+type bar struct {
+	Name, Class string
+	Step        bool
+	Left, Width string
+	Took        string
+	Problem     string
+}
+
+// timeline draws the spans on one axis. Time in which nothing happened, as
+// between a VM's making and its end days later, has no place on it.
+func timeline(all []span) (bars []bar, total time.Duration) {
+	var busy []span // merged, without gaps inside
+	for _, s := range all {
+		if n := len(busy); n > 0 && !s.begin.After(busy[n-1].end) {
+			busy[n-1].end = later(busy[n-1].end, s.end)
+		} else {
+			busy = append(busy, span{begin: s.begin, end: s.end})
+		}
+	}
+	place := func(t time.Time) (d time.Duration) { // on the axis
+		for _, b := range busy {
+			if t.After(b.begin) {
+				d += min(t.Sub(b.begin), b.end.Sub(b.begin))
+			}
+		}
+		return d
+	}
+	for _, b := range busy {
+		total += b.end.Sub(b.begin)
+	}
+	percent := func(d time.Duration) string {
+		return fmt.Sprintf("%.2f%%", 100*float64(d)/float64(max(total, time.Millisecond)))
+	}
+	for _, s := range all {
+		took := s.end.Sub(s.begin)
+		if s.name == "queued" && !s.open && took < 50*time.Millisecond {
+			continue
+		}
+		class := "bar-" + s.name
+		if s.step {
+			class = "bar-step"
+		}
+		if s.open {
+			class += " bar-open"
+		}
+		if s.problem != "" {
+			class += " bar-failed"
+		}
+		bars = append(bars, bar{
+			Name: s.name, Class: class, Step: s.step, Left: percent(place(s.begin)), Width: percent(took),
+			Took: shortDuration(took), Problem: s.problem,
+		})
+	}
+	return bars, total
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// shortDuration is a duration for people.
+func shortDuration(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "0 s"
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min %02d s", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h %02d min", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%d days", int(d.Hours()/24))
+}
+
+// age is a duration for lists: it need not change every second.
+func age(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", max(0, int(d.Seconds())))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", int(d.Hours()))
+	}
+	return fmt.Sprintf("%d days", int(d.Hours()/24))
+}

@@ -1,0 +1,160 @@
+package web
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"linus/internal/job"
+)
+
+const (
+	vmsPause = 5 * time.Second  // between questions to the host
+	hostTime = 60 * time.Second // for a check of the host
+	vmsTime  = 20 * time.Second // for a list of its VMs
+)
+
+type vmsView struct{ VMs []vmRow }
+
+func (vmsView) title() string { return "VMs" }
+func (vmsView) goesOn() bool  { return true }
+
+type vmRow struct {
+	job.VMInfo
+	Ref string // what addresses it
+	SSH string // the command that logs in; empty when nobody can
+}
+
+// CanGo reports whether it can be destroyed from here: others go with their job.
+func (v vmRow) CanGo() bool {
+	return v.Lifecycle == job.Persistent && v.Status != job.VMDestroying
+}
+
+// ExpiresIn is the time it has left, as text; empty without an end.
+func (v vmRow) ExpiresIn() string {
+	if v.ExpiresAt.IsZero() {
+		return ""
+	}
+	if left := time.Until(v.ExpiresAt); left > 0 {
+		return "in " + age(left)
+	}
+	return "when no job runs in it"
+}
+
+func (p *pages) vmRow(info job.VMInfo) vmRow {
+	row := vmRow{VMInfo: info, Ref: info.Name}
+	if info.ID != 0 {
+		row.Ref = strconv.Itoa(info.ID)
+	}
+	if info.Status == job.VMRunning && info.IP != "" {
+		row.SSH = p.SSHCommand(info.VM)
+	}
+	return row
+}
+
+func (p *pages) vmsView(ctx context.Context) (vmsView, error) {
+	ctx, cancel := context.WithTimeout(ctx, vmsTime)
+	defer cancel()
+	infos, err := p.Engine.VMs(ctx)
+	v := vmsView{}
+	for _, info := range infos {
+		v.VMs = append(v.VMs, p.vmRow(info))
+	}
+	return v, err
+}
+
+func (p *pages) vms(w http.ResponseWriter, r *http.Request) {
+	v, err := p.vmsView(r.Context())
+	if err != nil {
+		p.failed(w, r, err)
+		return
+	}
+	p.render(w, r, http.StatusOK, "vms", v)
+}
+
+func (p *pages) vmsLive(w http.ResponseWriter, r *http.Request) {
+	p.follow(w, r, vmsPause, func(ctx context.Context, s *stream) (bool, error) {
+		v, err := p.vmsView(ctx)
+		if err != nil {
+			return false, err
+		}
+		html, err := p.fragment("vms", "list", v)
+		if err != nil {
+			return false, err
+		}
+		return true, s.part("list", html)
+	})
+}
+
+type destroyView struct {
+	vmRow
+	FormToken string
+}
+
+func (v destroyView) title() string { return "Destroy VM " + v.Name }
+
+func (p *pages) confirmDestroy(w http.ResponseWriter, r *http.Request) {
+	info, err := p.Engine.VM(r.Context(), mux.Vars(r)["ref"])
+	if err != nil {
+		p.failed(w, r, err)
+		return
+	}
+	p.render(w, r, http.StatusOK, "destroy", destroyView{p.vmRow(info), p.sessions.formToken(p.sessions.of(r))})
+}
+
+// destroy lets go of the VM whose page was confirmed, not of another that has
+// its ID or name by now.
+func (p *pages) destroy(w http.ResponseWriter, r *http.Request) {
+	ref := mux.Vars(r)["ref"]
+	info, err := p.Engine.VM(r.Context(), ref)
+	if err == nil && info.Job != r.PostForm.Get("job") {
+		err = &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q is another VM by now", ref), Remedy: "look at the list of VMs again"}
+	}
+	if err == nil {
+		_, err = p.Engine.DestroyVM(r.Context(), ref)
+	}
+	if err != nil {
+		p.failed(w, r, err)
+		return
+	}
+	http.Redirect(w, r, "/vms", http.StatusSeeOther)
+}
+
+type hostView struct {
+	job.HostReport
+	Error string
+}
+
+// host checks the host while the browser shows the page's head already.
+func (p *pages) host(w http.ResponseWriter, r *http.Request) {
+	frame := p.frame(r, "host", nil)
+	frame.Title = "Host"
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	err := p.views["host"].ExecuteTemplate(w, "top", frame)
+	if err == nil {
+		err = p.views["host"].ExecuteTemplate(w, "content", nil)
+	}
+	if err != nil || r.Method == http.MethodHead {
+		return // the browser is gone
+	}
+	_ = http.NewResponseController(w).Flush()
+	ctx, cancel := context.WithTimeout(r.Context(), hostTime)
+	defer cancel()
+	var v hostView
+	if v.HostReport, err = p.Engine.CheckHost(ctx); err != nil {
+		v.Error = err.Error()
+	}
+	for _, part := range []struct {
+		name string
+		view any
+	}{{"report", v}, {"bottom", frame}} {
+		if err := p.views["host"].ExecuteTemplate(w, part.name, part.view); err != nil {
+			p.Log.Debug("page broke off", "page", "host", "err", err)
+			return
+		}
+	}
+}
