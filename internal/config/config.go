@@ -35,8 +35,8 @@ type Config struct {
 
 	VMSSHUser     string `envconfig:"VM_SSH_USER" desc:"User to make and log in as in VMs. Empty: the template's."`
 	VMSSHPort     int    `envconfig:"VM_SSH_PORT" default:"22" min:"1" max:"65535" desc:"SSH port of the VMs."`
-	VMIPConfig    string `envconfig:"VM_IP_CONFIG" default:"dhcp" desc:"dhcp, or one IPv4 address with its prefix (192.168.1.50/24); one address serves one job at a time: MAX_JOBS=1."`
-	VMGateway     string `envconfig:"VM_GATEWAY" desc:"Gateway that goes with a fixed VM_IP_CONFIG."`
+	VMIPConfig    string `envconfig:"VM_IP_CONFIG" default:"dhcp" desc:"dhcp; auto6 or dhcp6 (IPv6 only); an address with its prefix (192.168.1.50/24); or a pool (192.168.1.50-192.168.1.99/24), of which each VM gets one, known before it boots."`
+	VMGateway     string `envconfig:"VM_GATEWAY" desc:"Gateway that goes with the addresses of VM_IP_CONFIG."`
 	VMNameservers string `envconfig:"VM_NAMESERVERS" desc:"DNS servers of the VMs, separated by blanks or commas. Empty: the host's."`
 
 	VMNetworkTimeout int `envconfig:"VM_NETWORK_TIMEOUT" default:"300" min:"10" max:"86400" desc:"Seconds a started VM may take to get an address."`

@@ -90,6 +90,9 @@ func TestLoad_BadValueStopsTheStartWithNameProblemAndRule(t *testing.T) {
 		{"callback without scheme", map[string]string{"CALLBACK_URL": "10.0.0.1:8765"}, []string{"CALLBACK_URL"}},
 		{"log level", map[string]string{"LINUS_LOG_LEVEL": "loud"}, []string{"LINUS_LOG_LEVEL", "debug, info, warn, error"}},
 		{"fixed address for many", map[string]string{"VM_IP_CONFIG": "10.0.0.5/24"}, []string{"MAX_JOBS"}},
+		{"more jobs than addresses", map[string]string{"VM_IP_CONFIG": "10.0.0.5-10.0.0.9/24", "MAX_JOBS": "6"}, []string{"MAX_JOBS"}},
+		{"gateway elsewhere", map[string]string{"VM_IP_CONFIG": "10.0.0.5-10.0.0.50/24", "VM_GATEWAY": "10.0.1.1"}, []string{"VM_GATEWAY"}},
+		{"pool that is none", map[string]string{"VM_IP_CONFIG": "10.0.0.50-10.0.0.5/24"}, []string{"VM_IP_CONFIG"}},
 		{"gateway with dhcp", map[string]string{"VM_GATEWAY": "10.0.0.1"}, []string{"VM_GATEWAY"}},
 		{"nameserver", map[string]string{"VM_NAMESERVERS": "1.1.1.1, dns"}, []string{"VM_NAMESERVERS"}},
 		{"mistyped name", map[string]string{"PROXMOX_HSOT": "pve"}, []string{"PROXMOX_HSOT: is not a setting; did you mean PROXMOX_HOST?"}},
@@ -139,6 +142,9 @@ func TestLoad_AcceptsWhatIsRight(t *testing.T) {
 		{"HTTP_ADDR": "[::1]:0", "HTTP_TOKEN": "0123456789abcdef", "HTTP_HOSTS": "linus.example, linus"},
 		{"HTTP_ADDR": "0.0.0.0:8766", "HTTP_PROXY": "http://proxy:3128"},
 		{"VM_IP_CONFIG": "10.0.0.5/24", "VM_GATEWAY": "10.0.0.1", "MAX_JOBS": "1"},
+		{"VM_IP_CONFIG": "10.0.0.50-10.0.0.99/24", "VM_GATEWAY": "10.0.0.1", "MAX_JOBS": "50"},
+		{"VM_IP_CONFIG": "2001:db8::50-2001:db8::99/64", "VM_GATEWAY": "2001:db8::1"},
+		{"VM_IP_CONFIG": "auto6"},
 		{"PROXMOX_VE_ENDPOINT": "somebody else's", "VM_BOX": "x", "MAX_LOGS": "5", "CALLBACK_SECRET_KEY": "x"},
 	} {
 		t.Run(fmt.Sprint(env), func(t *testing.T) {

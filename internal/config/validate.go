@@ -50,7 +50,8 @@ func (c Config) rules() []rule {
 	memory, disk := sizes, sizes
 	memory.Resources.Memory = c.DefaultMemory
 	disk.Resources.Disk = c.DefaultDisk
-	fixed, fixedErr := netip.ParsePrefix(c.VMIPConfig)
+	addresses, addressErr := job.ParseAddresses(c.VMIPConfig)
+	gateway, gatewayErr := netip.ParseAddr(c.VMGateway)
 	return []rule{
 		{"PROXMOX_HOST", c.ProxmoxHost, c.ProxmoxHost == "" || isHost(c.ProxmoxHost), "give a host name or an IP address, without user, port or https://"},
 		{"PROXMOX_SSH_USER", c.ProxmoxSSHUser, userText.MatchString(c.ProxmoxSSHUser), "give a Unix user name such as root"},
@@ -60,9 +61,9 @@ func (c Config) rules() []rule {
 		{"PROXMOX_BRIDGE", c.ProxmoxBridge, bridgeText.MatchString(c.ProxmoxBridge), "give a bridge name such as vmbr0"},
 		{"PROXMOX_VMID_RANGE", c.ProxmoxVMIDRange, isRange(c.ProxmoxVMIDRange), "give first-last, from 100 to 999999999, as in 100-999"},
 		{"VM_SSH_USER", c.VMSSHUser, c.VMSSHUser == "" || userText.MatchString(c.VMSSHUser), "give a Unix user name such as debian"},
-		{"VM_IP_CONFIG", c.VMIPConfig, c.VMIPConfig == "dhcp" || (fixedErr == nil && fixed.Addr().Is4() && fixed.Bits() > 0), "give dhcp, or an IPv4 address with its prefix such as 192.168.1.50/24"},
-		{"MAX_JOBS", strconv.Itoa(c.MaxJobs), c.VMIPConfig == "dhcp" || c.MaxJobs == 1, "set MAX_JOBS=1: a fixed VM_IP_CONFIG is one address, for one VM at a time"},
-		{"VM_GATEWAY", c.VMGateway, c.VMGateway == "" || (isIPv4(c.VMGateway) && c.VMIPConfig != "dhcp"), "give an IPv4 address, and only with a fixed VM_IP_CONFIG"},
+		{"VM_IP_CONFIG", c.VMIPConfig, addressErr == nil, "give dhcp, auto6, dhcp6, an address with its prefix such as 192.168.1.50/24, or a pool such as 192.168.1.50-192.168.1.99/24"},
+		{"MAX_JOBS", strconv.Itoa(c.MaxJobs), addressErr != nil || !addresses.Fixed() || c.MaxJobs <= addresses.Size(), fmt.Sprintf("give at most %d, or a larger pool: VM_IP_CONFIG has so many addresses, each for one VM at a time", addresses.Size())},
+		{"VM_GATEWAY", c.VMGateway, c.VMGateway == "" || (gatewayErr == nil && addresses.Reaches(gateway)), "give an address in the network of VM_IP_CONFIG, which must be an address or a pool"},
 		{"VM_NAMESERVERS", c.VMNameservers, allAddresses(c.VMNameservers), "give IP addresses separated by blanks or commas"},
 		{"CALLBACK_HOST", c.CallbackHost, net.ParseIP(c.CallbackHost) != nil || hostText.MatchString(c.CallbackHost), "give an address of this machine, or 0.0.0.0 for all"},
 		{"CALLBACK_URL", c.CallbackURL, c.CallbackURL == "" || isURL(c.CallbackURL), "give http://HOST:PORT or https://HOST, without query and credentials"},
@@ -89,11 +90,6 @@ func isRange(s string) bool {
 	first, _ := strconv.Atoi(m[1])
 	last, _ := strconv.Atoi(m[2])
 	return first <= last
-}
-
-func isIPv4(s string) bool {
-	addr, err := netip.ParseAddr(s)
-	return err == nil && addr.Is4()
 }
 
 // LimitMemoryMB is LIMIT_MEMORY in MiB, 0 for no limit.

@@ -109,7 +109,7 @@ const (
 type Network struct {
 	Bridge  string `json:"bridge,omitempty" jsonschema_description:"Bridge of the host, e.g. vmbr0."`
 	VLAN    int    `json:"vlan,omitempty" jsonschema:"minimum=1,maximum=4094" jsonschema_description:"VLAN tag."`
-	IP      string `json:"ip,omitempty" jsonschema_description:"dhcp, or a fixed address with its prefix length, e.g. 10.0.0.50/24."`
+	IP      string `json:"ip,omitempty" jsonschema_description:"dhcp, auto6 or dhcp6, an address with its prefix length (10.0.0.50/24), or a pool of them (10.0.0.50-10.0.0.99/24)."`
 	Gateway string `json:"gateway,omitempty" jsonschema_description:"Gateway of a fixed address."`
 }
 

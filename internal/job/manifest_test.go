@@ -216,7 +216,7 @@ func TestDecodeManifest_Rules(t *testing.T) {
 		{"bridge with a comma", object{"network": object{"bridge": "vmbr0,tag=1"}}, "manifest.network.bridge", "not a bridge's name"},
 		{"vlan above", object{"network": object{"vlan": 4095}}, "manifest.network.vlan", "1 to 4094"},
 		{"address without a prefix", object{"network": object{"ip": "10.0.0.5"}}, "manifest.network.ip", "prefix length"},
-		{"gateway elsewhere", object{"network": object{"ip": "10.0.0.5/24", "gateway": "10.0.1.1"}}, "manifest.network.gateway", "not in 10.0.0.0/24"},
+		{"gateway elsewhere", object{"network": object{"ip": "10.0.0.5/24", "gateway": "10.0.1.1"}}, "manifest.network.gateway", "not in the network of 10.0.0.5/24"},
 		{"gateway with dhcp", object{"network": object{"ip": "dhcp", "gateway": "10.0.1.1"}}, "manifest.network.gateway", "fixed address"},
 
 		{"cpu below", cpu(0), "manifest.resources.cpu", "1 to 32"},

@@ -74,9 +74,9 @@ func (n Network) validate() []*FieldError {
 	if n.VLAN < 0 || n.VLAN > 4094 {
 		bad = append(bad, field("manifest.network.vlan", "give 1 to 4094", "%d is out of range", n.VLAN))
 	}
-	prefix, err := netip.ParsePrefix(n.IP)
-	if n.IP != "" && n.IP != "dhcp" && err != nil {
-		bad = append(bad, field("manifest.network.ip", "give dhcp, or an address with its prefix length, as in 10.0.0.50/24", "%q is neither", n.IP))
+	addresses, err := ParseAddresses(n.IP)
+	if n.IP != "" && err != nil {
+		bad = append(bad, field("manifest.network.ip", "give an address with its prefix length, as in 10.0.0.50/24, or dhcp", "%v", err))
 	}
 	if n.Gateway == "" {
 		return bad
@@ -85,10 +85,10 @@ func (n Network) validate() []*FieldError {
 	switch {
 	case gatewayErr != nil:
 		bad = append(bad, field("manifest.network.gateway", "give an address, as in 10.0.0.1", "%q is not an address", n.Gateway))
-	case err != nil:
+	case !addresses.Fixed():
 		bad = append(bad, field("manifest.network.gateway", "give network.ip as an address with its prefix length as well", "has no meaning without a fixed address"))
-	case !prefix.Contains(gateway):
-		bad = append(bad, field("manifest.network.gateway", "give one that the VM can reach", "%s is not in %s", gateway, prefix.Masked()))
+	case !addresses.Reaches(gateway):
+		bad = append(bad, field("manifest.network.gateway", "give one that the VM can reach", "%s is not in the network of %s", gateway, n.IP))
 	}
 	return bad
 }
