@@ -113,12 +113,12 @@ func TestTemplateBuild_PassesOnWhatIsAskedFor(t *testing.T) {
 	withShelf := func(config.Config, installation, *slog.Logger) backend {
 		return backend{templates: &s, close: func() {}}
 	}
-	args := []string{"template", "build", "--os", "debian-13", "--name", "big", "--image", "file:///a.img", "--sha256", "00"}
+	args := []string{"template", "build", "--os", "debian-13", "--name", "big", "--image", "file:///a.img", "--sha256", "00", "--bootstrap", "python node"}
 	var out bytes.Buffer
 	if code := run(t.Context(), withShelf, args, strings.NewReader(""), &out, &out); code != exitOK {
 		t.Fatalf("exit code %d, %s", code, &out)
 	}
-	want := proxmox.TemplateSpec{Name: "big", OS: "debian-13", ImageURL: "file:///a.img", ImageSHA256: "00"}
+	want := proxmox.TemplateSpec{Name: "big", OS: "debian-13", ImageURL: "file:///a.img", ImageSHA256: "00", Bootstrap: "python node"}
 	if len(s.specs) != 1 || s.specs[0] != want {
 		t.Errorf("built %+v, want %+v", s.specs, want)
 	}

@@ -20,6 +20,7 @@ type TemplateSpec struct {
 	OS          string // one of create-vm.sh's
 	ImageURL    string // an image other than the OS's
 	ImageSHA256 string
+	Bootstrap   string // what is installed: base, python, node, docker, claude (some of them, separated by blanks), all or none
 }
 
 // BuildTemplate makes a template of a cloud image, which takes minutes. When ctx
@@ -34,6 +35,7 @@ func (p *Provider) BuildTemplate(ctx context.Context, spec TemplateSpec, progres
 	setText(env, "VM_OS", spec.OS)
 	setText(env, "VM_IMAGE_URL", spec.ImageURL)
 	setText(env, "VM_IMAGE_SHA256", spec.ImageSHA256)
+	setText(env, "VM_BOOTSTRAP", spec.Bootstrap)
 	onLine := func(key, value string) {
 		switch key {
 		case result.KeyStep:
