@@ -122,8 +122,6 @@ sleep 1.5
 
 // listener is between the VMs and the engine's callbacks, and keeps what comes.
 type listener struct {
-	url string
-
 	mu   sync.Mutex
 	came []came
 }
