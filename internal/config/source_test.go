@@ -68,11 +68,12 @@ func TestLoad_FindsTheEnvFile(t *testing.T) {
 		from    string   // the EnvFile of Sources
 		environ []string // LINUS_ENV_FILE, if any
 		want    string
+		named   string // where LINUS_ENV_FILE is from
 	}{
-		{"in the XDG configuration directory", "", nil, "xdg"},
-		{"named by the environment", "", []string{"other"}, "other"},
-		{"named by a flag, whatever the environment names", "third", []string{"other"}, "third"},
-		{"none where the environment says so", "", []string{""}, ""},
+		{"in the XDG configuration directory", "", nil, "xdg", "default"},
+		{"named by the environment", "", []string{"other"}, "other", "environment"},
+		{"named by a flag, whatever the environment names", "third", []string{"other"}, "third", "flag --env-file"},
+		{"none where the environment says so", "", []string{""}, "", "default"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -92,6 +93,15 @@ func TestLoad_FindsTheEnvFile(t *testing.T) {
 			}
 			if c.ProxmoxNode != tt.want {
 				t.Errorf("node = %q, want %q", c.ProxmoxNode, tt.want)
+			}
+			base := map[string]string{"xdg": "config/linus/env", "other": "other", "third": "third"}[tt.want]
+			if base != "" {
+				base = filepath.Join(dir, base)
+			}
+			for _, v := range c.Values() {
+				if v.Name == "LINUS_ENV_FILE" && (v.Value != base || c.EnvFile != base || v.From != tt.named) {
+					t.Errorf("LINUS_ENV_FILE = %q from %q, want %q from %q", v.Value, v.From, base, tt.named)
+				}
 			}
 		})
 	}
@@ -186,6 +196,7 @@ func TestLoad_EnvFileReadsAsShellsAndSystemdDo(t *testing.T) {
 		{"single quotes keep all", `ALLOWED_COMMANDS='a\n"b" # $c'`, `a\n"b" # $c`},
 		{"double quotes with escapes", `ALLOWED_COMMANDS="a\nb \"c\" \$d \\ \x" # e`, "a\nb \"c\" $d \\ \\x"},
 		{"several lines", "ALLOWED_COMMANDS=\"git\nmake\"\nMAX_JOBS=1\n", "git\nmake"},
+		{"several lines of an editor on Windows", "ALLOWED_COMMANDS='git\r\nmake'\r\n", "git\nmake"},
 		{"no expansion", "ALLOWED_COMMANDS=$HOME\n", "$HOME"},
 		{"quote inside of a word", "ALLOWED_COMMANDS=it's\n", "it's"},
 	}
@@ -238,11 +249,16 @@ func TestEnviron_GivesAnotherProcessTheSameSettings(t *testing.T) {
 	t.Setenv("MAX_JOBS", "5")
 	t.Setenv("DEFAULT_CPU", "9")
 	t.Setenv("VM_SSH_USER", "")
-	c, err := config.Load(config.Sources{EnvFile: path, Flags: []config.Flag{{Flag: "--set", Name: "DEFAULT_CPU", Value: "4"}}})
+	t.Setenv("PROXMOX_NODE", "hidden by a flag")
+	t.Setenv("PROXMOX_KNOWN_HOSTS", "known")
+	c, err := config.Load(config.Sources{EnvFile: path, Flags: []config.Flag{
+		{Flag: "--set", Name: "DEFAULT_CPU", Value: "4"}, {Flag: "--set", Name: "PROXMOX_NODE"},
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	environ := c.Environ()
+	t.Chdir(t.TempDir()) // the other process may be anywhere
 	for _, want := range []string{
 		"PROXMOX_HOST=pve", "PROXMOX_SSH_PASSWORD=hunter2", "LINUS_SECRET_KEY=hunter3", "MAX_JOBS=5", "DEFAULT_CPU=4",
 		"MAX_OUTPUT_SIZE=1MB", "PROXMOX_SSH_KEY_PATH=" + filepath.Join(filepath.Dir(path), "key"), "LINUS_ENV_FILE=", "PATH=" + os.Getenv("PATH"),
@@ -252,6 +268,11 @@ func TestEnviron_GivesAnotherProcessTheSameSettings(t *testing.T) {
 		}
 	}
 	clean(t)
+	for _, name := range []string{"PROXMOX_NODE", "VM_SSH_USER", "PROXMOX_KNOWN_HOSTS"} {
+		if err := os.Unsetenv(name); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, line := range environ {
 		name, value, _ := strings.Cut(line, "=")
 		t.Setenv(name, value)
