@@ -31,6 +31,7 @@ needed=(
   'test shellcheck shellcheck'
   'test shfmt shfmt'
   'test jq jq'
+  'test chromium chromium'
   'test sudo sudo'
 )
 
