@@ -40,6 +40,8 @@ type installation struct {
 	owner     string // the VMs' linus-owner
 	keyPath   string // private key that logs in to VMs
 	publicKey string
+
+	onReconnect, onLockRetry func() // told of trouble with the host; nil: nobody
 }
 
 // newBackend makes a backend; it reaches for nothing yet. Tests have another.
@@ -48,7 +50,7 @@ type newBackend func(c config.Config, in installation, log *slog.Logger) backend
 // proxmoxBackend is the real one: VMs on the Proxmox host of the settings.
 func proxmoxBackend(c config.Config, in installation, log *slog.Logger) backend {
 	o := hostOptions(c)
-	o.Log = log
+	o.Log, o.OnReconnect = log, in.onReconnect
 	host := remote.NewPool(o)
 	inside := guest.New(guest.Options{Host: host, KeyPath: in.keyPath, Port: c.VMSSHPort, Log: log})
 	provider := proxmox.New(proxmox.Options{
@@ -60,6 +62,7 @@ func proxmoxBackend(c config.Config, in installation, log *slog.Logger) backend 
 		Template: c.DefaultVMTemplate, Owner: in.owner, ScriptDir: c.ProxmoxScriptDir,
 		NetworkTimeout: time.Duration(c.VMNetworkTimeout) * time.Second,
 		ReadyTimeout:   time.Duration(c.VMReadyTimeout) * time.Second,
+		OnLockRetry:    in.onLockRetry,
 		Log:            log,
 	})
 	return backend{
@@ -86,6 +89,8 @@ type engine struct {
 	callbacks *callback.Server
 	backend   backend
 	store     *store.Store
+	watch     *watch
+	log       *slog.Logger
 }
 
 // openEngine wires the parts over the state directory, which the caller has
@@ -95,7 +100,7 @@ func (a *app) openEngine(ctx context.Context, c config.Config, log *slog.Logger)
 	if err != nil {
 		return nil, err
 	}
-	e := &engine{store: st}
+	e := &engine{store: st, log: log}
 	allowed, err := policy.New(c.AllowedCommands)
 	if err != nil {
 		return nil, errors.Join(err, st.Close())
@@ -110,12 +115,17 @@ func (a *app) openEngine(ctx context.Context, c config.Config, log *slog.Logger)
 	if err == nil {
 		in.publicKey, err = remote.EnsureKeyPair(in.keyPath, "linus")
 	}
+	if err == nil {
+		e.watch, err = openWatch(ctx, c, in.owner, st, log)
+	}
 	if err != nil {
 		return nil, errors.Join(err, st.Close())
 	}
+	in.onReconnect, in.onLockRetry = e.watch.metrics.Reconnected, e.watch.metrics.LockRetried
 	e.backend = a.backend(c, in, log)
 	e.Executor = executor.New(executor.Options{
-		Store: st, Provider: e.backend.provider, Guest: e.backend.guest, Log: log,
+		Store: st, Provider: e.watch.audit.Provider(e.backend.provider), Guest: e.backend.guest, Log: log,
+		Observer: e.watch.observer(),
 		Owner:    in.owner,
 		Defaults: job.Defaults{VMTemplate: c.DefaultVMTemplate, Timeout: c.DefaultTimeout, CPU: c.DefaultCPU, Memory: c.DefaultMemory, Disk: c.DefaultDisk},
 		Secrets:  secrets(c).Resolve,
@@ -137,7 +147,7 @@ func (a *app) openEngine(ctx context.Context, c config.Config, log *slog.Logger)
 		CallbackURL:  func(ctx context.Context) (string, error) { return e.callbackURL(ctx, c) },
 		CallbackAddr: func() string { return e.callbacks.Addr() },
 	})
-	e.callbacks, err = callback.Listen(ctx, c.CallbackHost, c.CallbackPort, e.Executor, log)
+	e.callbacks, err = callback.Listen(ctx, c.CallbackHost, c.CallbackPort, e.watch.metrics.Reporter(e.Executor), log)
 	if err != nil {
 		e.backend.close()
 		return nil, errors.Join(listenError(err, c), st.Close())
@@ -172,6 +182,7 @@ func (e *engine) start(ctx context.Context, failed func(error)) error {
 func (e *engine) close(ctx context.Context) error {
 	err := errors.Join(e.callbacks.Close(ctx), e.Close(ctx))
 	e.backend.close()
+	e.watch.close(ctx, e.log)
 	return errors.Join(err, e.store.Close())
 }
 

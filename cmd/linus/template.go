@@ -12,6 +12,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/proxmox"
 	"linus/internal/store"
+	"linus/internal/telemetry"
 )
 
 // templates are the templates on the host. No job needs the engine for them, so
@@ -47,9 +48,10 @@ func (a *app) withTemplates(ctx context.Context, work func(templates) error) err
 	if err != nil {
 		return err
 	}
-	b := a.backend(c, installation{owner: owner}, logger(a.stderr, c))
+	log := logger(a.stderr, c)
+	b := a.backend(c, installation{owner: owner}, log)
 	defer b.close()
-	return work(b.templates)
+	return work(auditedTemplates{b.templates, telemetry.NewAudit(auditOptions(c, log))})
 }
 
 func (a *app) templateBuildCommand() *cobra.Command {

@@ -80,6 +80,9 @@ type Config struct {
 	LogFormat string `envconfig:"LINUS_LOG_FORMAT" default:"text" desc:"text or json, for what is logged on stderr and in engine.log."`
 	EnvFile   string `envconfig:"LINUS_ENV_FILE" kind:"path" desc:"File with lines NAME=value of these settings, mode 0600 when it holds a secret. Unset: linus/env in $XDG_CONFIG_HOME or ~/.config, where it is there; set and empty: none."`
 
+	// TraceEndpoint has the name that every program knows it by.
+	TraceEndpoint string `envconfig:"OTEL_EXPORTER_OTLP_ENDPOINT" desc:"OpenTelemetry collector (http://HOST:4318) that gets a trace of each job, by OTLP over HTTP. Empty: none."`
+
 	AgentSocket string `ignored:"true"` // the SSH agent's socket ($SSH_AUTH_SOCK), or empty
 
 	// Secrets are the values of LINUS_SECRET_<NAME>, by NAME.

@@ -76,6 +76,7 @@ func (c Config) rules() []rule {
 		{"DEFAULT_DISK", c.DefaultDisk, disk.Validate() == nil || sizes.Validate() != nil, "give 5G to 10000G, as in 20G"},
 		{"LIMIT_MEMORY", c.LimitMemory, c.LimitMemory == "" || c.LimitMemoryMB() >= 512, "give 512M or more, as in 64G"},
 		{"LINUS_LOG_LEVEL", c.LogLevel, slices.Contains([]string{"debug", "info", "warn", "error"}, c.LogLevel), "use one of: debug, info, warn, error"},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT", c.TraceEndpoint, c.TraceEndpoint == "" || isURL(c.TraceEndpoint), "give http://HOST:4318 or https://HOST, without query and credentials"},
 		{"LINUS_LOG_FORMAT", c.LogFormat, c.LogFormat == "text" || c.LogFormat == "json", "use one of: text, json"},
 	}
 }

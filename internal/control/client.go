@@ -228,6 +228,9 @@ func (c *Client) send(ctx context.Context, method, path string, in any) (*http.R
 	if err != nil {
 		return nil, fmt.Errorf("ask the engine: %w", err)
 	}
+	if client := job.ClientFrom(ctx); client != "" {
+		req.Header.Set(clientHeader, client)
+	}
 	resp, err := c.http.Do(req) //nolint:gosec // the same
 	if err != nil {
 		var wrapped *url.Error

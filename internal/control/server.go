@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -71,13 +72,21 @@ func (s *Server) Close(ctx context.Context) error {
 	return nil
 }
 
+// clientHeader says which client asks, in job.Client's words; without it, it is
+// the command line.
+const (
+	clientHeader = "Linus-Client"
+	commandLine  = "cli"
+)
+
 // handler is the engine's API.
 func handler(engine Engine, info Info, stop func()) http.Handler {
 	mux := http.NewServeMux()
 	handle := func(pattern string, f func(w http.ResponseWriter, r *http.Request) (any, error)) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-			body, err := f(w, r)
+			client := cmp.Or(r.Header.Get(clientHeader), commandLine)
+			body, err := f(w, r.WithContext(job.WithClient(r.Context(), client)))
 			code := http.StatusOK
 			if err != nil {
 				code, body = encodeErrorBody(err)

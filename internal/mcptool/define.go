@@ -41,6 +41,7 @@ func defineCall[In, Out any](name, title, description string, h hints, run func(
 		},
 	}
 	return server.ServerTool{Tool: tool, Handler: func(ctx context.Context, req mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		ctx = job.WithClient(ctx, clientName(ctx))
 		raw := []byte("{}")
 		if args := req.GetRawArguments(); args != nil {
 			var err error

@@ -48,6 +48,7 @@ type Options struct {
 	RollbackWait   time.Duration // for a stopped script to undo its work; 0: 2 min
 	Patience       time.Duration // for a host that stopped answering while a VM is made; 0: 10 min. Else a tenth of it
 	ScriptDir      string        // on the host, with the operations under way below it; "": /var/lib/linus/scripts
+	OnLockRetry    func()        // told of each change tried again for a lock's sake; nil: nobody
 	Log            *slog.Logger  // nil: none
 }
 

@@ -47,7 +47,7 @@ func (p *Provider) runOnce(ctx context.Context, c call) (result.Result, error) {
 	maps.Copy(env, c.env)
 	var res result.Result
 	err := p.scripts.use(ctx, []string{c.script}, func(files []string) error {
-		a := parse(nonce, c.onLine)
+		a := p.parse(nonce, c.onLine)
 		err := p.o.Host.Run(ctx, remote.Command{Name: c.script, Line: remote.EnvLine(env, append([]string{"bash", files[0]}, c.args...)...), Stdout: a})
 		var parseErr error
 		res, parseErr = a.end()
@@ -83,12 +83,24 @@ type answer struct {
 	err  error
 }
 
-func parse(nonce string, onLine func(key, value string)) *answer {
+// keyLockRetry is a line that tells of a change tried again because one of
+// Proxmox's locks timed out: <try>/<tries>.
+const keyLockRetry = "LINUS_LOCK_RETRY"
+
+func (p *Provider) parse(nonce string, onLine func(key, value string)) *answer {
+	told := func(key, value string) {
+		if key == keyLockRetry && p.o.OnLockRetry != nil {
+			p.o.OnLockRetry()
+		}
+		if onLine != nil {
+			onLine(key, value)
+		}
+	}
 	out, in := io.Pipe()
 	a := &answer{PipeWriter: in, done: make(chan struct{})}
 	go func() { // ends with the pipe, in end
 		defer close(a.done)
-		a.res, a.err = result.Parse(out, nonce, onLine)
+		a.res, a.err = result.Parse(out, nonce, told)
 	}()
 	return a
 }

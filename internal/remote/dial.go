@@ -30,6 +30,7 @@ type Options struct {
 	ConnectTimeout time.Duration // for one connection, login included; 0: 15 s
 	Patience       time.Duration // refused or dropped connections are tried again this long; 0: 3 s
 	KeepAlive      time.Duration // between keepalives, and the time to answer one; 0: 15 s
+	OnReconnect    func()        // told when a lost connection was made anew; nil: nobody. A Guest's goes with the pool's
 	Log            *slog.Logger  // nil: none
 }
 
@@ -45,6 +46,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.KeepAlive == 0 {
 		o.KeepAlive = 15 * time.Second
+	}
+	if o.OnReconnect == nil {
+		o.OnReconnect = func() {}
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

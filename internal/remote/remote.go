@@ -45,6 +45,7 @@ type Pool struct {
 	conns  []*conn
 	files  *fileSession // shared by all transfers; nil until needed
 	noSFTP bool         // the machine has no SFTP subsystem
+	lost   bool         // a connection ended before Close, and none was made since
 
 	owned sync.WaitGroup // every goroutine of the pool
 }
@@ -90,6 +91,9 @@ func (p *Pool) Guest(o GuestOptions) (*Pool, error) {
 	pin, err := newPinned(o.HostKey, o.OnFirstUse)
 	if err != nil {
 		return nil, err
+	}
+	if o.OnReconnect == nil {
+		o.OnReconnect = p.dialer.options.OnReconnect
 	}
 	return newPool(&dialer{
 		options:  o.withDefaults(),
@@ -198,6 +202,10 @@ func (p *Pool) acquire(ctx context.Context) (*conn, error) {
 		return nil, errors.Join(errClosed, client.Close())
 	}
 	p.conns = append(p.conns, c)
+	if p.lost {
+		p.lost = false
+		p.dialer.options.OnReconnect()
+	}
 	p.owned.Go(func() { p.watch(c) })
 	p.owned.Go(func() { p.keepAlive(c) })
 	p.log.DebugContext(ctx, "connected", "connections", len(p.conns), "duration_ms", time.Since(began).Milliseconds())
@@ -229,7 +237,10 @@ func (p *Pool) release(c *conn) {
 // drop takes a connection out of use and ends it.
 func (p *Pool) drop(c *conn) {
 	p.mu.Lock()
-	p.conns = slices.DeleteFunc(p.conns, func(other *conn) bool { return other == c })
+	if i := slices.Index(p.conns, c); i >= 0 { // not dropped before
+		p.conns = slices.Delete(p.conns, i, i+1)
+		p.lost = true
+	}
 	p.mu.Unlock()
 	_ = c.client.Close()
 }

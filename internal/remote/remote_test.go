@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -240,6 +241,26 @@ func TestPool_ReplacesADeadConnection(t *testing.T) {
 	}
 	if got := s.Stats().Connections; got != 5 {
 		t.Errorf("%d connections, want 5", got)
+	}
+}
+
+func TestPool_TellsWhenALostConnectionIsMadeAnew(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{})
+	var told atomic.Int32
+	o := options(s)
+	o.OnReconnect = func() { told.Add(1) }
+	p := pool(t, o)
+	output(t, p, "true")
+	if n := told.Load(); n != 0 {
+		t.Fatalf("told %d times of a first connection", n)
+	}
+	for i := range int32(2) {
+		s.Drop()
+		output(t, p, "true")
+		output(t, p, "true")
+		if n := told.Load(); n != i+1 {
+			t.Fatalf("told %d times of %d reconnects", n, i+1)
+		}
 	}
 }
 

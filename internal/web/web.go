@@ -49,11 +49,12 @@ type Engine interface {
 
 // Options of a server. Token must not be empty.
 type Options struct {
-	Engine Engine
-	MCP    http.Handler // Streamable HTTP, served at /mcp
-	Token  string       // what "Authorization: Bearer" must say, and what a browser logs in with
-	Hosts  []string     // names this server goes by, beside addresses and localhost
-	Log    *slog.Logger
+	Engine  Engine
+	MCP     http.Handler // Streamable HTTP, served at /mcp
+	Metrics http.Handler // served at /metrics; nil: nothing is
+	Token   string       // what "Authorization: Bearer" must say, and what a browser logs in with
+	Hosts   []string     // names this server goes by, beside addresses and localhost
+	Log     *slog.Logger
 	// SSHCommand is the shell command that logs in to a VM. Nil: linus vm ssh NAME.
 	SSHCommand func(vm job.VM) string
 }
@@ -74,9 +75,12 @@ func Handler(o Options) http.Handler {
 	r.Handle("/mcp", a.authorized(limited(o.MCP)))
 	r.Handle("/jobs/{id}/output", a.reading(a.output)).Methods(http.MethodGet, http.MethodHead)
 	r.Handle("/jobs/{id}/artifacts/{path:(?s:.+)}", a.reading(a.artifact)).Methods(http.MethodGet, http.MethodHead)
+	if o.Metrics != nil {
+		r.Handle("/metrics", a.reading(o.Metrics.ServeHTTP)).Methods(http.MethodGet, http.MethodHead)
+	}
 	a.pages.routes(r)
 	none := a.authorized(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		fail(w, http.StatusNotFound, "Not found: the routes are /mcp, /jobs/JOB_ID/output, /jobs/JOB_ID/artifacts/PATH and /health; the pages begin at /jobs")
+		fail(w, http.StatusNotFound, "Not found: the routes are /mcp, /jobs/JOB_ID/output, /jobs/JOB_ID/artifacts/PATH, /metrics and /health; the pages begin at /jobs")
 	}))
 	r.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if isBrowser(r) {
@@ -89,7 +93,14 @@ func Handler(o Options) http.Handler {
 		w.Header().Set("Allow", "GET, HEAD")
 		fail(w, http.StatusMethodNotAllowed, "Method not allowed")
 	})
-	return a.sameSite(r)
+	return a.sameSite(asked(r))
+}
+
+// asked notes who asks the engine for what is done: a page, unless MCP says more.
+func asked(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		next.ServeHTTP(w, r.WithContext(job.WithClient(r.Context(), "web")))
+	})
 }
 
 // sameSite refuses what a web page elsewhere could make a browser send: a

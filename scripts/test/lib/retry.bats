@@ -7,7 +7,7 @@
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
 setup() {
-  load_libs log run retry
+  load_libs log run result retry
   run_init
   stub_program sleep :
   record=${BATS_TEST_TMPDIR}/tries
@@ -35,6 +35,23 @@ count_tries() { # count
     retry_change second_time 5 sh -c 'echo >>"$1"; echo "$2" >&2; exit 255' sh "${record}" "${text}" 2>/dev/null
     [[ ${retry_landed} == yes && ${count} -eq 2 ]]
   done
+}
+
+@test "each further try for a lock's sake is told" {
+  # shellcheck disable=SC2016 # the inner shell's own variables
+  retry_change never 5 sh -c 'echo "got timeout" >&2' >"${BATS_TEST_TMPDIR}/told" 2>/dev/null
+  count=$(grep -c '^LINUS_LOCK_RETRY:[1-5]/6$' "${BATS_TEST_TMPDIR}/told")
+  [[ ${count} -eq 5 ]]
+  retry_change never 5 sh -c 'echo "no space left" >&2' >"${BATS_TEST_TMPDIR}/told" 2>/dev/null
+  [[ ! -s ${BATS_TEST_TMPDIR}/told ]]
+}
+
+@test "a further try needs nobody who listens" {
+  trap : PIPE
+  # shellcheck disable=SC2016 # the inner shell's own variables
+  retry_change never 5 sh -c 'echo >>"$1"; echo "got timeout" >&2' sh "${record}" 2>/dev/null >/dev/full
+  count_tries
+  [[ ${count} -eq 6 ]]
 }
 
 @test "any other error is told at once, its words and exit kept" {
