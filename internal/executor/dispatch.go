@@ -28,6 +28,7 @@ func (e *Executor) poke() { signal(e.wake) }
 func (e *Executor) dispatch(ctx context.Context, unfinished []job.Job) {
 	defer close(e.done)
 	var jobs sync.WaitGroup
+	defer e.verbs.Wait()
 	defer jobs.Wait()
 
 	e.adopt(ctx, &jobs, unfinished)

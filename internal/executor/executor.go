@@ -77,6 +77,9 @@ type Executor struct {
 	masks    map[string][][]byte        // what must not be seen of live jobs' secrets
 	stories  map[string]*story          // what the agents of live jobs do
 	watchers map[string]chan struct{}
+	verbs    sync.WaitGroup  // work on VMs that callers asked for
+	busy     int             // how much of that there is
+	running  context.Context //nolint:containedctx // from Start to Close
 	stop     context.CancelCauseFunc
 }
 
@@ -121,8 +124,8 @@ func (e *Executor) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("find unfinished jobs: %w", err)
 	}
-	ctx, e.stop = context.WithCancelCause(context.WithoutCancel(ctx))
-	go e.dispatch(ctx, unfinished)
+	e.running, e.stop = context.WithCancelCause(context.WithoutCancel(ctx))
+	go e.dispatch(e.running, unfinished)
 	return nil
 }
 
@@ -145,7 +148,7 @@ func (e *Executor) Close(ctx context.Context) error {
 func (e *Executor) Idle() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return len(e.waiting) == 0 && len(e.live) == 0 && e.leftover == 0 && e.expiring == 0
+	return len(e.waiting) == 0 && len(e.live) == 0 && e.leftover == 0 && e.expiring == 0 && e.busy == 0
 }
 
 // Submit checks what is asked for, stores the job and answers at once. A key

@@ -98,7 +98,8 @@ func (e *Executor) decide(ctx context.Context, r *run, o job.Outcome) error {
 	return err
 }
 
-// runPhase runs one phase and records when it began and ended.
+// runPhase runs one phase and records when it began and ended. A phase that a
+// stopping engine cut off has not ended: the next engine goes on with it.
 func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
 	_, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
 		j.Phase, j.Progress = p.name, ""
@@ -110,12 +111,15 @@ func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
 	e.Log.Info("phase started", "job_id", r.id, "phase", p.name)
 	began := time.Now()
 	err = e.hideError(ctx, r.id, p.run(e, ctx, r))
-	ended := job.Event{Kind: job.EventPhaseEnded, Phase: p.name}
+	ended := []job.Event{{Kind: job.EventPhaseEnded, Phase: p.name}}
 	if err != nil {
-		ended.Text = err.Error()
+		ended[0].Text = err.Error()
+	}
+	if err != nil && errors.Is(context.Cause(ctx), ErrDetach) {
+		ended = nil
 	}
 	j, noteErr := e.update(context.WithoutCancel(ctx), r.id, func(*job.Job) ([]job.Event, error) {
-		return []job.Event{ended}, nil
+		return ended, nil
 	})
 	e.observePhase(ctx, j, p.name, began, err)
 	e.Log.Info("phase ended", "job_id", r.id, "phase", p.name, "duration_ms", time.Since(began).Milliseconds(), "err", err)

@@ -248,8 +248,10 @@ func (e *Executor) StartVM(ctx context.Context, ref string) (job.VMInfo, error) 
 		return job.VMInfo{}, err
 	}
 	e.Log.Info("VM is started", "vm_id", m.VM.ID, "job_id", m.ID)
-	vm, err := e.Provider.StartVM(ctx, *m.VM, func(Progress) {})
-	return e.again(ctx, m, vm, err)
+	return e.apart(ctx, func(ctx context.Context) (job.VMInfo, error) {
+		vm, err := e.Provider.StartVM(ctx, *m.VM, func(Progress) {})
+		return e.again(ctx, m, vm, err)
+	})
 }
 
 // StopVM shuts a persistent VM down. Jobs in it must have ended.
@@ -259,10 +261,12 @@ func (e *Executor) StopVM(ctx context.Context, ref string) (job.VMInfo, error) {
 		return job.VMInfo{}, err
 	}
 	e.Log.Info("VM is stopped", "vm_id", m.VM.ID, "job_id", m.ID)
-	if err := e.Provider.StopVM(ctx, *m.VM); err != nil {
-		return job.VMInfo{}, err
-	}
-	return e.VM(ctx, strconv.Itoa(m.VM.ID))
+	return e.apart(ctx, func(ctx context.Context) (job.VMInfo, error) {
+		if err := e.Provider.StopVM(ctx, *m.VM); err != nil {
+			return job.VMInfo{}, err
+		}
+		return e.VM(ctx, strconv.Itoa(m.VM.ID))
+	})
 }
 
 // DestroyVM destroys a persistent VM. Jobs in it must have ended; a VM that is
@@ -347,10 +351,12 @@ func (e *Executor) SnapshotVM(ctx context.Context, ref, name string) (job.VMInfo
 		return job.VMInfo{}, err
 	}
 	e.Log.Info("snapshot of a VM", "vm_id", m.VM.ID, "job_id", m.ID, "snapshot", name)
-	if err := e.Provider.SnapshotVM(ctx, *m.VM, name); err != nil {
-		return job.VMInfo{}, err
-	}
-	return e.VM(ctx, strconv.Itoa(m.VM.ID))
+	return e.apart(ctx, func(ctx context.Context) (job.VMInfo, error) {
+		if err := e.Provider.SnapshotVM(ctx, *m.VM, name); err != nil {
+			return job.VMInfo{}, err
+		}
+		return e.VM(ctx, strconv.Itoa(m.VM.ID))
+	})
 }
 
 // RevertVM brings a persistent VM back to a snapshot and starts it. Jobs in it
@@ -364,8 +370,40 @@ func (e *Executor) RevertVM(ctx context.Context, ref, name string) (job.VMInfo, 
 		return job.VMInfo{}, err
 	}
 	e.Log.Info("VM is reverted", "vm_id", m.VM.ID, "job_id", m.ID, "snapshot", name)
-	vm, err := e.Provider.RevertVM(ctx, *m.VM, name, func(Progress) {})
-	return e.again(ctx, m, vm, err)
+	return e.apart(ctx, func(ctx context.Context) (job.VMInfo, error) {
+		vm, err := e.Provider.RevertVM(ctx, *m.VM, name, func(Progress) {})
+		return e.again(ctx, m, vm, err)
+	})
+}
+
+// apart does work on a VM that goes on when its caller leaves: half a revert is
+// worse than none.
+func (e *Executor) apart(ctx context.Context, work func(context.Context) (job.VMInfo, error)) (job.VMInfo, error) {
+	type answer struct {
+		info job.VMInfo
+		err  error
+	}
+	e.mu.Lock()
+	if e.running == nil || e.running.Err() != nil {
+		e.mu.Unlock()
+		return job.VMInfo{}, errors.New("the engine does not run")
+	}
+	e.busy++
+	done := make(chan answer, 1)
+	e.verbs.Go(func() {
+		info, err := work(job.WithClient(e.running, job.ClientFrom(ctx)))
+		e.mu.Lock()
+		e.busy--
+		e.mu.Unlock()
+		done <- answer{info, err}
+	})
+	e.mu.Unlock()
+	select {
+	case a := <-done:
+		return a.info, a.err
+	case <-ctx.Done():
+		return job.VMInfo{}, fmt.Errorf("the work on the VM goes on: %w", context.Cause(ctx))
+	}
 }
 
 // again records how a VM can be reached after it was started.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
 )
@@ -312,4 +313,46 @@ func TestFollow_VMThatIsGoneOrStoppedIsToldByTheHostAtOnce(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestStartVM_GoesOnWhenItsCallerLeaves(t *testing.T) {
+	r := newRig(t, 1)
+	before := r.makeVM("dev").VM.IP
+	if _, err := r.StopVM(context.Background(), "dev"); err != nil {
+		t.Fatal(err)
+	}
+	gone, leave := context.WithCancel(context.Background())
+	slow := make(chan struct{})
+	r.stop()
+	r.opts.Provider = &slowPower{Fake: r.fake, began: leave, until: slow}
+	r.restart()
+	if _, err := r.StartVM(gone, "dev"); !errors.Is(err, context.Canceled) {
+		t.Errorf("a caller that has left got %v", err)
+	}
+	if r.Idle() {
+		t.Error("the engine is idle while it starts a VM")
+	}
+	close(slow)
+	for deadline := time.Now().Add(10 * time.Second); r.vm("dev").IP == before; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the VM was not started, or its new address not kept")
+		}
+	}
+}
+
+// slowPower is a host on which VMs take their time to start.
+type slowPower struct {
+	*providertest.Fake
+	began func()
+	until chan struct{}
+}
+
+func (p *slowPower) StartVM(ctx context.Context, vm job.VM, progress func(executor.Progress)) (job.VM, error) {
+	p.began()
+	select {
+	case <-p.until:
+	case <-ctx.Done():
+		return vm, context.Cause(ctx)
+	}
+	return p.Fake.StartVM(ctx, vm, progress)
 }

@@ -33,6 +33,7 @@ needed=(
   'test jq jq'
   'test chromium chromium'
   'test sudo sudo'
+  'test git git'
 )
 
 main() {

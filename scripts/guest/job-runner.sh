@@ -146,6 +146,7 @@ start_job() {
     || result_fail dependency "curl is missing in the guest" "install curl, or submit the job without callbacks"
   prepare_state
   lock_start
+  [[ ! -e ${state}/stop || -e ${state}/launched ]] || result_fail vm "the task was stopped before it started" "submit the job again"
   if runner_alive; then
     wake_runner
     result_line JOB_START already_running
@@ -403,10 +404,14 @@ choose_callback() { # <url>
 
 stop_job() { # <signal>
   [[ $1 == @(TERM|KILL|INT|HUP|QUIT) ]] || result_fail invalid "cannot stop with ${1@Q}" "use TERM, KILL, INT, HUP or QUIT"
-  if [[ -e ${state}/launched && ! -e ${state}/exit_status ]]; then
-    publish stop "$1"
+  if [[ -e ${home}/settings && ! -e ${state}/exit_status ]]; then
     require_settings
-    lock_start
+    prepare_state
+    publish stop "$1"
+    wake_runner
+    lock_start # after a start that is under way, and before any other
+  fi
+  if [[ -e ${state}/launched && ! -e ${state}/exit_status ]]; then
     if runner_alive; then
       wake_runner
     else

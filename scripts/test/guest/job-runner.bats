@@ -241,9 +241,21 @@ teardown() { runner_teardown; }
   [[ ${reason} == stopped && ${code} == 137 && $(<"${state}/stdout") == on ]]
 }
 
-@test "stop before any start, and stop of an ended job, change nothing" {
+@test "a job that was stopped before its start does not start" {
+  task "echo run >>${BATS_TEST_TMPDIR}/runs"
+  run bash "${runner}" stop
+  [[ ${status} == 0 && ${output} == *LINUS_JOB_STATE:absent* ]]
+  run bash "${runner}" start
+  [[ ${status} == 5 && ${output} == *"stopped before it started"* ]]
+  run probe
+  [[ ${output} == *LINUS_JOB_STATE:absent* && ! -e ${BATS_TEST_TMPDIR}/runs ]]
+}
+
+@test "stop without any job, and stop of an ended job, change nothing" {
+  mv "${home}/settings" "${home}/later"
   run bash "${runner}" stop
   [[ ${status} == 0 && ${output} == *LINUS_JOB_STATE:absent* && ! -e ${state} ]]
+  mv "${home}/later" "${home}/settings"
   task 'exit 3'
   run_to_end
   run bash "${runner}" stop

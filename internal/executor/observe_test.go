@@ -1,0 +1,145 @@
+package executor_test
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/providertest"
+)
+
+// witness keeps what an executor tells.
+type witness struct {
+	mu     sync.Mutex
+	phases []string // name and result
+	events []string // kind and text
+	leaked []int
+}
+
+func (w *witness) Changed(_ job.Job, events []job.Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, e := range events {
+		w.events = append(w.events, e.Kind+" "+e.Text)
+	}
+}
+
+func (w *witness) PhaseEnded(j job.Job, phase string, began time.Time, result executor.PhaseResult, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if j.ID == "" || time.Since(began) > time.Minute || (err == nil) != (result == executor.PhaseOK) {
+		phase += " with wrong details"
+	}
+	w.phases = append(w.phases, phase+" "+string(result))
+}
+
+func (w *witness) Leaked(vms int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.leaked = append(w.leaked, vms)
+}
+
+func (w *witness) saw(list func(*witness) []string, what string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Contains(list(w), what)
+}
+
+func phasesOf(w *witness) []string { return w.phases }
+func eventsOf(w *witness) []string { return w.events }
+
+// observed is a rig with a witness.
+func observed(t *testing.T) (*rig, *witness) {
+	r, w := newRig(t, 1), &witness{}
+	r.stop()
+	r.opts.Observer = w
+	r.restart()
+	return r, w
+}
+
+func done(j job.Job) bool { return j.Done() }
+
+func TestObserver_IsToldOfPhasesAndHowTheyEnded(t *testing.T) {
+	t.Run("all well", func(t *testing.T) {
+		r, w := observed(t)
+		r.behave(providertest.Behaviour{}, true)
+		r.until(r.submit(), done)
+		r.stop()
+		r.restart()
+		want := []string{"provision ok", "push ok", "start ok", "run ok", "collect ok", "destroy ok"}
+		if !slices.Equal(w.phases, want) {
+			t.Errorf("phases %v, want %v", w.phases, want)
+		}
+		for _, event := range []string{"status provisioning", "status running", "decided exit_status", "status success"} {
+			if !w.saw(eventsOf, event) {
+				t.Errorf("not told of %q: %v", event, w.events)
+			}
+		}
+	})
+	t.Run("a phase that fails", func(t *testing.T) {
+		r, w := observed(t)
+		r.behave(providertest.Behaviour{FailStep: "start_vm"}, false)
+		r.until(r.submit(), done)
+		if !w.saw(phasesOf, "provision failed") {
+			t.Errorf("phases %v", w.phases)
+		}
+	})
+	t.Run("a job that is cancelled", func(t *testing.T) {
+		r, w := observed(t)
+		r.behave(providertest.Behaviour{Task: func(executor.Payload) providertest.Task { return providertest.Task{For: time.Hour} }}, false)
+		id := r.submit()
+		r.until(id, func(j job.Job) bool { return j.Phase == "run" })
+		if err := r.Cancel(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		r.until(id, done)
+		if !w.saw(phasesOf, "run cancelled") {
+			t.Errorf("phases %v", w.phases)
+		}
+	})
+	t.Run("an engine that stops", func(t *testing.T) {
+		r, w := observed(t)
+		r.behave(providertest.Behaviour{Task: func(executor.Payload) providertest.Task { return providertest.Task{For: time.Hour} }}, false)
+		r.until(r.submit(), func(j job.Job) bool { return j.Phase == "run" })
+		r.stop()
+		if !w.saw(phasesOf, "run interrupted") {
+			t.Errorf("phases %v", w.phases)
+		}
+		r.restart()
+	})
+}
+
+func TestObserver_IsToldOfVMsThatShouldNotBeThere(t *testing.T) {
+	r, w := observed(t)
+	r.behave(providertest.Behaviour{}, true)
+	r.until(r.submit(), done)
+	r.stop()
+	r.fake.Set(providertest.Behaviour{Lists: []error{errors.New("host is away")}}) // tells nothing
+	spec := providertest.NewSpec(r.opts.Owner, providertest.FakeTemplate)          // of no job known here
+	if _, err := r.fake.Create(t.Context(), spec, func(executor.Progress) {}); err != nil {
+		t.Fatal(err)
+	}
+	w.leaked = nil
+	r.opts.SweepInterval = 20 * time.Millisecond
+	r.restart()
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		w.mu.Lock()
+		leaked := slices.Clone(w.leaked)
+		w.mu.Unlock()
+		if len(leaked) > 0 {
+			if leaked[0] != 1 {
+				t.Errorf("told of %v VMs, want 1", leaked)
+			}
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("waited 10 s to be told")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
