@@ -34,6 +34,7 @@ needed=(
   'test chromium chromium'
   'test sudo sudo'
   'test git git'
+  'test zip zip'
 )
 
 main() {
