@@ -208,8 +208,14 @@ func TestBrowser_EveryPageFits(t *testing.T) {
 	addr, end := serve(t, "127.0.0.1:0", e)
 	defer end()
 	for _, p := range []struct{ name, path string }{
-		{"login", "/login"}, {"jobs", "/jobs"}, {"job", "/jobs/" + id}, {"done", "/jobs/" + doneID}, {"vms", "/vms"},
-		{"destroy", "/vms/105/destroy"}, {"host", "/host"}, {"missing", "/jobs/none"},
+		{"login", "/login"},
+		{"jobs", "/jobs"},
+		{"job", "/jobs/" + id},
+		{"done", "/jobs/" + doneID},
+		{"vms", "/vms"},
+		{"destroy", "/vms/105/destroy"},
+		{"host", "/host"},
+		{"missing", "/jobs/none"},
 	} {
 		for _, window := range []int64{1400, 390} {
 			for _, scheme := range []string{"light", "dark"} {

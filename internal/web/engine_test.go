@@ -123,6 +123,9 @@ func (e *engine) Watch(ctx context.Context, jobID string, after int64) ([]job.Ev
 func (e *engine) Output(_ context.Context, jobID, stream string, offset, limit int64) (job.Chunk, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if jobID == doneID {
+		return job.Chunk{Complete: true}, nil
+	}
 	if jobID != id {
 		return job.Chunk{}, job.ErrNotFound
 	}

@@ -183,14 +183,16 @@ type problemView struct {
 	Text string
 }
 
-func (v problemView) title() string { return http.StatusText(v.Code) }
+// Title is the code in words.
+func (v problemView) Title() string { return http.StatusText(v.Code) }
+func (v problemView) title() string { return v.Title() }
 
 // problem answers a page that says what is wrong; to a script, the text alone.
 func (p *pages) problem(w http.ResponseWriter, r *http.Request, code int, text string) {
 	if r.Header.Get("HX-Request") != "" {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.WriteHeader(code)
-		_, _ = w.Write([]byte(text))
+		_, _ = w.Write([]byte(text)) //nolint:gosec // as plain text, and never sniffed
 		return
 	}
 	p.render(w, r, code, "problem", problemView{code, text})

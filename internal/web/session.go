@@ -151,7 +151,7 @@ func (p *pages) login(w http.ResponseWriter, r *http.Request) {
 	next, token := ownPath(r.Form.Get("next")), strings.TrimSpace(r.Form.Get("token"))
 	switch {
 	case token == "" && p.sessions.of(r) != "":
-		http.Redirect(w, r, next, http.StatusSeeOther)
+		http.Redirect(w, r, next, http.StatusSeeOther) //nolint:gosec // ownPath
 	case !p.sessions.isToken(token):
 		p.render(w, r, http.StatusUnauthorized, "login", loginView{Next: next, Wrong: token != ""})
 	default:
@@ -163,7 +163,7 @@ func (p *pages) login(w http.ResponseWriter, r *http.Request) {
 			p.render(w, r, http.StatusOK, "welcome", next)
 			return
 		}
-		http.Redirect(w, r, next, http.StatusSeeOther)
+		http.Redirect(w, r, next, http.StatusSeeOther) //nolint:gosec // ownPath
 	}
 }
 

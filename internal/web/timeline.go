@@ -110,7 +110,7 @@ func timeline(all []span) (bars []bar, total time.Duration) {
 			class += " bar-failed"
 		}
 		bars = append(bars, bar{
-			Name: s.name, Class: class, Step: s.step, Left: percent(place(s.begin)), Width: percent(took),
+			Name: s.name, Class: class, Step: s.step, Left: percent(place(s.begin)), Width: percent(max(took, total/300)), // to be seen at all
 			Took: shortDuration(took), Problem: s.problem,
 		})
 	}

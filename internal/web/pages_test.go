@@ -1,0 +1,458 @@
+package web_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/web"
+)
+
+// visitor is a browser without JavaScript.
+type visitor struct {
+	*testing.T
+	server *httptest.Server
+	client *http.Client
+}
+
+func visit(t *testing.T, e web.Engine) *visitor {
+	t.Helper()
+	s := httptest.NewServer(web.Handler(web.Options{Engine: e, MCP: echo, Token: token, Log: log}))
+	t.Cleanup(s.Close)
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &visitor{t, s, &http.Client{Jar: jar, Transport: s.Client().Transport}}
+}
+
+func loggedIn(t *testing.T, e web.Engine) *visitor {
+	t.Helper()
+	v := visit(t, e)
+	if code, text := v.get(web.LoginPath(token)); code != 200 {
+		t.Fatalf("log in: %d %s", code, text)
+	}
+	return v
+}
+
+// answer is what came of a request, and of the redirects after it.
+type answer struct {
+	StatusCode int
+	Path       string
+}
+
+func (v *visitor) do(method, path, form string, change func(*http.Request)) (answer, string) {
+	v.Helper()
+	req, err := http.NewRequest(method, v.server.URL+path, strings.NewReader(form))
+	if err != nil {
+		v.Fatal(err)
+	}
+	if method == http.MethodPost {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		req.Header.Set("Origin", v.server.URL)
+	}
+	if change != nil {
+		change(req)
+	}
+	resp, err := v.client.Do(req)
+	if err != nil {
+		v.Fatal(err)
+	}
+	defer resp.Body.Close()
+	return answer{resp.StatusCode, resp.Request.URL.Path}, body(v.T, resp)
+}
+
+func (v *visitor) get(path string) (int, string) {
+	v.Helper()
+	resp, text := v.do(http.MethodGet, path, "", nil)
+	return resp.StatusCode, text
+}
+
+// formToken reads the token out of a page.
+func (v *visitor) formToken() string {
+	v.Helper()
+	_, text := v.get("/jobs")
+	m := regexp.MustCompile(`name="form_token" value="([^"]+)"`).FindStringSubmatch(text)
+	if m == nil {
+		v.Fatalf("no form token in %s", text)
+	}
+	return m[1]
+}
+
+func TestPages_AreForThoseWithTheToken(t *testing.T) {
+	v := visit(t, sample())
+	for _, path := range []string{"/", "/jobs", "/jobs/" + id, "/jobs/live", "/jobs/" + id + "/live", "/vms", "/vms/live", "/vms/105/destroy", "/host", "/jobs/" + id + "/output", "/metrics", "/mcp"} {
+		code, text := v.get(path)
+		if code != 401 || strings.Contains(text, "make all") || strings.Contains(text, "10.0.0.5") || strings.Contains(text, "storage") {
+			t.Errorf("%s without login: %d %s", path, code, text)
+		}
+	}
+	for _, token := range []string{"", "wrong", token + "x", token[:5]} {
+		if code, text := v.get("/login?token=" + token); code != 401 || !strings.Contains(text, "Log in") {
+			t.Errorf("log in with %q: %d", token, code)
+		}
+	}
+	if resp, text := v.do(http.MethodPost, "/login", url.Values{"token": {token}, "next": {"/vms"}}.Encode(), nil); resp.Path != "/vms" || !strings.Contains(text, "10.0.0.5") {
+		t.Errorf("log in by form leads to %s: %s", resp.Path, text)
+	}
+	// Downloads are there for who is logged in; MCP is for programs alone.
+	if code, text := v.get("/jobs/" + id + "/output?stream=stderr"); code != 200 || !strings.Contains(text, "cannot find <package>") {
+		t.Errorf("output: %d %s", code, text)
+	}
+	if code, _ := v.get("/mcp"); code != 401 {
+		t.Errorf("MCP by cookie: %d", code)
+	}
+	if resp, _ := v.do(http.MethodPost, "/logout", "form_token="+url.QueryEscape(v.formToken()), nil); resp.Path != "/login" {
+		t.Errorf("log out leads to %s", resp.Path)
+	}
+	if code, _ := v.get("/jobs"); code != 401 {
+		t.Errorf("after logging out: %d", code)
+	}
+}
+
+func TestLogin_CookieIsForThisServersPagesOnly(t *testing.T) {
+	h := web.Handler(web.Options{Engine: sample(), MCP: echo, Token: token, Log: log})
+	login := func(target string, change func(*http.Request)) *httptest.ResponseRecorder {
+		return request(t, h, http.MethodGet, target, func(r *http.Request) {
+			r.Header.Del("Authorization")
+			if change != nil {
+				change(r)
+			}
+		})
+	}
+	resp := login(web.LoginPath(token), nil)
+	c, err := http.ParseSetCookie(resp.Header().Get("Set-Cookie"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.Code != 303 || resp.Header().Get("Location") != "/jobs" || !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Path != "/" || strings.Contains(c.Value, token) {
+		t.Errorf("%d %v %+v", resp.Code, resp.Header(), c)
+	}
+	// From a page elsewhere the strict cookie would not come along a redirect.
+	resp = login(web.LoginPath(token), func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") })
+	if resp.Code != 200 || resp.Header().Get("Refresh") != "0; url=/jobs" || resp.Header().Get("Set-Cookie") == "" {
+		t.Errorf("from elsewhere: %d %v", resp.Code, resp.Header())
+	}
+	for _, next := range []string{"https://evil.example/", "//evil.example", `/\evil.example`, "///evil.example", "javascript:alert(1)", "/login", "/logout", ""} {
+		resp := login(web.LoginPath(token)+"&next="+url.QueryEscape(next), nil)
+		if got := resp.Header().Get("Location"); got != "/jobs" {
+			t.Errorf("next=%s leads to %q", next, got)
+		}
+	}
+	with := func(value string) int {
+		return login("/jobs", func(r *http.Request) { r.AddCookie(&http.Cookie{Name: c.Name, Value: value}) }).Code
+	}
+	expiry, rest, _ := strings.Cut(c.Value, ".")
+	for value, want := range map[string]int{
+		c.Value: 200, "": 401, "x": 401, c.Value + "x": 401, c.Value[:len(c.Value)-2]: 401, "9" + expiry[1:] + "." + rest: 401, "9999999999." + rest: 401,
+	} {
+		if got := with(value); got != want {
+			t.Errorf("cookie %q: %d, want %d", value, got, want)
+		}
+	}
+	// The cookie of another token is not ours.
+	other := web.Handler(web.Options{Engine: sample(), MCP: echo, Token: token + "2", Log: log})
+	if got := request(t, other, http.MethodGet, "/jobs", func(r *http.Request) { r.AddCookie(c) }).Code; got != 401 {
+		t.Errorf("under another token: %d", got)
+	}
+}
+
+func TestPages_TellTheBrowserHowLittleTheyMayDo(t *testing.T) {
+	v := loggedIn(t, sample())
+	for _, path := range []string{"/jobs", "/jobs/" + id, "/vms", "/host", "/login", "/jobs/none", "/jobs/live"} {
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, v.server.URL+path, nil)
+		resp, err := v.client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		h := resp.Header
+		if p := h.Get("Content-Security-Policy"); !strings.Contains(p, "default-src 'none'") || strings.Contains(p, "unsafe") || !strings.Contains(p, "frame-ancestors 'none'") {
+			t.Errorf("%s: policy %q", path, p)
+		}
+		if h.Get("X-Frame-Options") != "DENY" || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Cache-Control") != "no-store" || h.Get("Referrer-Policy") != "same-origin" {
+			t.Errorf("%s: %v", path, h)
+		}
+	}
+}
+
+func TestForms_NeedTheSessionsTokenAndOrigin(t *testing.T) {
+	e := sample()
+	v := loggedIn(t, e)
+	good := url.QueryEscape(v.formToken())
+	origin := func(value string) func(*http.Request) {
+		return func(r *http.Request) {
+			if r.Header.Set("Origin", value); value == "" {
+				r.Header.Del("Origin")
+			}
+		}
+	}
+	for _, path := range []string{"/jobs/" + id + "/cancel", "/jobs/" + id + "/kill", "/jobs/" + id + "/input", "/vms/105/destroy", "/logout"} {
+		for name, bad := range map[string]struct {
+			form   string
+			change func(*http.Request)
+		}{
+			"no form token":     {"", nil},
+			"wrong form token":  {"form_token=x", nil},
+			"in the address":    {"", func(r *http.Request) { r.URL.RawQuery = "form_token=" + good }},
+			"no origin":         {"form_token=" + good, origin("")},
+			"foreign origin":    {"form_token=" + good, origin("https://evil.example")},
+			"other port":        {"form_token=" + good, origin("http://127.0.0.1:1")},
+			"another session's": {"form_token=" + url.QueryEscape(loggedIn(t, e).formToken()), nil},
+		} {
+			if resp, _ := v.do(http.MethodPost, path, bad.form, bad.change); resp.StatusCode != 403 {
+				t.Errorf("%s, %s: %d", path, name, resp.StatusCode)
+			}
+		}
+		if resp, _ := visit(t, e).do(http.MethodPost, path, "form_token="+good, nil); resp.StatusCode != 401 {
+			t.Errorf("%s without session: %d", path, resp.StatusCode)
+		}
+	}
+	if asked := e.asked(); len(asked) > 0 {
+		t.Errorf("asked %q", asked)
+	}
+}
+
+func TestForms_DoWhatTheySay(t *testing.T) {
+	missing := "0197a1b2-0000-7000-8000-00000000dead"
+	tests := []struct {
+		name, path, form string
+		code             int
+		want             string // asked of the engine
+		text             string // in the answer
+	}{
+		{"cancel", "/jobs/" + id + "/cancel", "", 200, "cancel " + id, "Cancelled by user"},
+		{"cancel what has ended", "/jobs/" + doneID + "/cancel", "", 409, "cancel " + doneID, "Job already completed"},
+		{"cancel nothing", "/jobs/" + missing + "/cancel", "", 404, "cancel " + missing, "Job not found"},
+		{"kill", "/jobs/" + id + "/kill", "", 200, "kill " + id + " ", "make all"},
+		{"kill what has ended", "/jobs/" + doneID + "/kill", "", 409, "kill " + doneID + " ", "already completed"},
+		{"a line", "/jobs/" + id + "/input", "data=a+%3Cb%3E", 200, "input " + id + " a <b>\r", "make all"},
+		{"the end of input", "/jobs/" + id + "/input", "data=x&do=close", 200, "close " + id + " ", "make all"},
+		{"Ctrl-C", "/jobs/" + id + "/input", "data=x&do=interrupt", 200, "input " + id + " \x03", "make all"},
+		{"destroy", "/vms/105/destroy", "job=" + doneID, 200, "destroy 105", "destroying"},
+		{"destroy another VM by now", "/vms/105/destroy", "job=" + id, 422, "", "is another VM by now"},
+		{"destroy what is in use", "/vms/linus-job-000000000001/destroy", "job=" + id, 422, "destroy linus-job-000000000001", "jobs run in it"},
+		{"destroy nothing", "/vms/nothing/destroy", "job=x", 422, "", "no VM of ours"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			e := sample()
+			v := loggedIn(t, e)
+			resp, text := v.do(http.MethodPost, tt.path, tt.form+"&form_token="+url.QueryEscape(v.formToken()), nil)
+			if resp.StatusCode != tt.code || !strings.Contains(text, tt.text) {
+				t.Errorf("%d %s", resp.StatusCode, text)
+			}
+			if got := strings.Join(e.asked(), ", "); got != tt.want {
+				t.Errorf("asked %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestForms_AnswerAScriptWithoutAPage(t *testing.T) {
+	e := sample()
+	v := loggedIn(t, e)
+	script := func(r *http.Request) { r.Header.Set("HX-Request", "true") }
+	form := "data=x&form_token=" + url.QueryEscape(v.formToken())
+	if resp, text := v.do(http.MethodPost, "/jobs/"+id+"/input", form, script); resp.StatusCode != 204 || text != "" {
+		t.Errorf("%d %q", resp.StatusCode, text)
+	}
+	if resp, text := v.do(http.MethodPost, "/jobs/"+doneID+"/input", form, script); resp.StatusCode != 409 || text != "Job already completed" {
+		t.Errorf("%d %q", resp.StatusCode, text)
+	}
+}
+
+func TestPages_CanBeReadWithoutJavaScript(t *testing.T) {
+	e := sample()
+	e.jobs[0].Manifest.Task = `<script>alert("task")</script>`
+	e.jobs[0].Progress = "<i>progress</i>"
+	e.outputs[job.Stdout] = "<script>alert(1)</script>\n\x1b[31mred\x1b[0m\n"
+	tests := []struct {
+		path string
+		code int
+		want []string
+	}{
+		{"/jobs", 200, []string{"running", "uname -a", "mcp:claude-code", "pve2", "/jobs/" + id, `http-equiv="refresh"`}},
+		{"/jobs?status=success", 200, []string{"uname -a"}},
+		{"/jobs/" + id, 200, []string{"&lt;script&gt;alert(1)&lt;/script&gt;", `<span class="f1">red</span>`, "wait_for_network", "Cancel", "Kill", "linus vm ssh linus-job-000000000001", `http-equiv="refresh"`, `name="data"`, "<svg"}},
+		{"/jobs/" + doneID, 200, []string{"exit code 0", "Nothing was written.", "/artifacts/dist/app-linux-amd64.tar.gz", "/artifacts/odd%20name%20%231%3F.txt", "destroy"}},
+		{"/jobs/none", 404, []string{"Job not found"}},
+		{"/vms", 200, []string{"10.0.0.5", "linus vm ssh dev", "/vms/105/destroy", "/jobs/" + id, "in 4 h", "provisioning"}},
+		{"/vms/105/destroy", 200, []string{"with its disk", `name="job" value="` + doneID + `"`}},
+		{"/vms/linus-job-000000000001/destroy", 200, []string{"goes with", "/jobs/" + id}},
+		{"/host", 200, []string{"not ready", "there is no template agent-template", "linus template build makes one"}},
+	}
+	v := loggedIn(t, e)
+	for _, tt := range tests {
+		code, text := v.get(tt.path)
+		if code != tt.code {
+			t.Errorf("%s: %d %s", tt.path, code, text)
+		}
+		for _, want := range tt.want {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s lacks %s", tt.path, want)
+			}
+		}
+		if strings.Contains(text, "<script>") || strings.Contains(text, "<i>") || strings.Contains(text, "style=") || regexp.MustCompile(` on[a-z]+=`).MatchString(text) {
+			t.Errorf("%s has what is not ours, or what the policy forbids: %s", tt.path, text)
+		}
+	}
+	_, text := v.get("/jobs/" + doneID)
+	for _, not := range []string{"Cancel", "Kill", "sse-connect", `http-equiv="refresh"`, `name="data"`} {
+		if strings.Contains(text, not) {
+			t.Errorf("the page of a job that is done has %s", not)
+		}
+	}
+	if _, text := v.get("/jobs?status=success"); strings.Contains(text, "mcp:claude-code") {
+		t.Error("the filter lets other jobs through")
+	}
+}
+
+func TestJobs_ComeInPages(t *testing.T) {
+	e := &engine{}
+	for i := range 60 {
+		e.jobs = append(e.jobs, job.Job{ID: "job-" + string(rune('A'+i)), Status: job.Success, Manifest: job.Manifest{Task: "true"}, CreatedAt: time.Now()})
+	}
+	v := loggedIn(t, e)
+	seen, path := 0, "/jobs?status=success"
+	for path != "" {
+		_, text := v.get(path)
+		seen += strings.Count(text, `class="main"`)
+		next := regexp.MustCompile(`id="next-page" href="([^"]+)"`).FindStringSubmatch(text)
+		if path = ""; next != nil {
+			if path = strings.ReplaceAll(next[1], "&amp;", "&"); !strings.Contains(path, "status=success") {
+				t.Fatalf("%s forgets the filter", path)
+			}
+		}
+	}
+	if seen != 60 {
+		t.Errorf("%d jobs in all pages", seen)
+	}
+}
+
+func TestPages_SayWhatWentWrong(t *testing.T) {
+	e := sample()
+	e.vmsErr, e.reportErr, e.outputErr = errors.New("disk on fire"), &job.HostError{Op: "check", Host: "pve", Text: "connection refused", Remedy: "is it on?"}, errors.New("no answer from the VM")
+	v := loggedIn(t, e)
+	for path, want := range map[string]string{"/vms": "disk on fire", "/host": "connection refused; is it on?", "/jobs/" + id: "Not read: no answer from the VM"} {
+		if _, text := v.get(path); !strings.Contains(text, want) {
+			t.Errorf("%s does not say %q: %s", path, want, text)
+		}
+	}
+	browser := func(r *http.Request) { r.Header.Set("Accept", "text/html,*/*") }
+	if resp, text := v.do(http.MethodGet, "/nothing", "", browser); resp.StatusCode != 404 || !strings.Contains(text, "no such page") {
+		t.Errorf("no page: %d %s", resp.StatusCode, text)
+	}
+}
+
+// told collects the events of a stream until its end or until stop says so.
+func told(t *testing.T, v *visitor, path string, stop func(name, html string) bool) []string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, v.server.URL+path, nil)
+	resp, err := v.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var names []string
+	var name string
+	var data []string
+	for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+		switch line := lines.Text(); {
+		case strings.HasPrefix(line, "event: "):
+			name = line[7:]
+		case strings.HasPrefix(line, "data: "):
+			data = append(data, line[6:])
+		case line == "" && name != "":
+			names = append(names, name)
+			if stop(name, strings.Join(data, "\n")) {
+				return names
+			}
+			name, data = "", nil
+		}
+	}
+	if ctx.Err() != nil {
+		t.Fatalf("%s told %q and went on", path, names)
+	}
+	return names
+}
+
+func TestLive_OfAJobEndsWithIt(t *testing.T) {
+	e := sample()
+	v := loggedIn(t, e)
+	var last string
+	names := told(t, v, "/jobs/"+id+"/live", func(name, html string) bool {
+		if name == "summary" {
+			last = html
+		}
+		if name == "stdout-all" {
+			if !strings.Contains(html, "compiling  64%") || strings.Contains(html, "10%") {
+				t.Errorf("output %s", html)
+			}
+			e.change(func() { e.outputs[job.Stdout] += "\rcarriage\r\n" })
+			if err := e.Cancel(t.Context(), id); err != nil {
+				t.Error(err)
+			}
+		}
+		return false
+	})
+	if names[len(names)-1] != "done" || !strings.Contains(last, "Cancelled by user") {
+		t.Errorf("told %q, in the end %s", names, last)
+	}
+	for _, name := range []string{"summary", "actions", "timeline", "events", "stdout-all", "stdout", "stderr-all"} {
+		if !slices.Contains(names, name) {
+			t.Errorf("never told %s: %q", name, names)
+		}
+	}
+}
+
+// Of a task that writes more than a page can show, the end is shown.
+func TestLive_KeepsUpWithATaskThatWritesMuch(t *testing.T) {
+	e := sample()
+	v := loggedIn(t, e)
+	big := strings.Repeat(strings.Repeat("x", 99)+"\n", 20_000) // 2 MB
+	size := 0
+	told(t, v, "/jobs/"+id+"/live", func(name, html string) bool {
+		if name == "stdout-all" && size == 0 {
+			e.change(func() { e.outputs[job.Stdout] += "\n" + big + "the end\n" })
+		}
+		if strings.HasPrefix(name, "stdout") {
+			size += len(html)
+		}
+		return strings.Contains(html, "the end")
+	})
+	if size > 1<<20 {
+		t.Errorf("%d bytes were sent", size)
+	}
+}
+
+func TestLive_OfTheListTellsWhatChanges(t *testing.T) {
+	e := sample()
+	v := loggedIn(t, e)
+	times := 0
+	told(t, v, "/jobs/live?status=running", func(name, html string) bool {
+		if times++; times == 1 {
+			e.change(func() {
+				fresh := e.jobs[0]
+				fresh.ID, fresh.Manifest.Task = "0197a1b2-0000-7000-8000-00000000beef", "brand new"
+				e.jobs = append([]job.Job{fresh}, e.jobs...)
+			})
+		}
+		return name == "list" && strings.Contains(html, "brand new")
+	})
+	if code, _ := v.get("/jobs/none/live"); code != 404 {
+		t.Errorf("stream of no job: %d", code)
+	}
+}
