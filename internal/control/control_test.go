@@ -33,6 +33,7 @@ type engine struct {
 	submission job.Submission
 	input      string
 	filter     job.Filter
+	client     string // who asked for StopVM
 }
 
 func (e *engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
@@ -70,7 +71,8 @@ func (e *engine) VM(_ context.Context, ref string) (job.VMInfo, error) { return 
 func (e *engine) StartVM(_ context.Context, ref string) (job.VMInfo, error) {
 	return e.vm("start " + ref), e.err
 }
-func (e *engine) StopVM(_ context.Context, ref string) (job.VMInfo, error) {
+func (e *engine) StopVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	e.client = job.ClientFrom(ctx)
 	return e.vm("stop " + ref), e.err
 }
 func (e *engine) DestroyVM(_ context.Context, ref string) (job.VMInfo, error) {
@@ -213,6 +215,25 @@ func check[T any](t *testing.T, what string, got, want T, err error) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", what, diff)
+	}
+}
+
+func TestClient_WhoAsksArrives(t *testing.T) {
+	e := &engine{}
+	dir := t.TempDir()
+	serve(t, dir, e, func() {})
+	c := dial(t, dir)
+	for _, tt := range []struct {
+		name string
+		ctx  context.Context
+		want string
+	}{
+		{"a client of ours", job.WithClient(t.Context(), "mcp:claude-code"), "mcp:claude-code"},
+		{"the command line, which says nothing", t.Context(), "cli"},
+	} {
+		if _, err := c.StopVM(tt.ctx, "dev"); err != nil || e.client != tt.want {
+			t.Errorf("%s: %q asked, %v; want %q", tt.name, e.client, err, tt.want)
+		}
 	}
 }
 

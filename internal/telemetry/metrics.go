@@ -10,7 +10,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
-
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"

@@ -65,7 +65,8 @@ func TestMetrics_TellWhatTheStoreHas(t *testing.T) {
 			{Status: job.Pending, CreatedAt: time.Now().Add(-time.Hour)},
 			{Status: job.Pending, CreatedAt: time.Now().Add(-2 * time.Hour), Outcome: decided}, // waits for nothing
 			{Status: job.Provisioning},
-			{Status: job.Running}, {Status: job.Running},
+			{Status: job.Running},
+			{Status: job.Running},
 			{Status: job.Running, Outcome: decided},
 			{Status: job.Failed, Outcome: decided},
 		},

@@ -96,7 +96,7 @@ func TestTracer_AJobIsOneTraceAcrossEngines(t *testing.T) {
 	}
 	attributes := map[string]string{}
 	for _, a := range root.Attributes {
-		attributes[string(a.Key)] = a.Value.Emit()
+		attributes[string(a.Key)] = a.Value.String()
 	}
 	for key, want := range map[string]string{
 		"linus.job_id": jobID, "linus.client": "cli", "linus.status": "failed",

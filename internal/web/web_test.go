@@ -62,7 +62,7 @@ func body(t *testing.T, resp *http.Response) string {
 }
 
 func TestHandler_LetsOnlyOurOwnIn(t *testing.T) {
-	h := web.Handler(web.Options{Engine: &engine{}, MCP: echo, Token: token, Hosts: []string{"linus.example"}, Log: log})
+	h := web.Handler(web.Options{Engine: &engine{}, MCP: echo, Metrics: echo, Token: token, Hosts: []string{"linus.example"}, Log: log})
 	header := func(name, value string) func(*http.Request) {
 		return func(r *http.Request) { r.Header.Set(name, value) }
 	}
@@ -82,6 +82,8 @@ func TestHandler_LetsOnlyOurOwnIn(t *testing.T) {
 		{"other scheme", "/mcp", header("Authorization", "Basic "+token), 401},
 		{"token in the query only", "/mcp?token=" + token, header("Authorization", ""), 401},
 		{"output without token", "/jobs/" + id + "/output", header("Authorization", ""), 401},
+		{"metrics", "/metrics", nil, 200},
+		{"metrics without token", "/metrics", header("Authorization", ""), 401},
 		{"artifact without token", "/jobs/" + id + "/artifacts/a", header("Authorization", ""), 401},
 		{"unknown route without token", "/nothing", header("Authorization", ""), 401},
 		{"unknown route", "/nothing", nil, 404},
