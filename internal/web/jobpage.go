@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,7 +28,7 @@ type jobView struct {
 	Streams   []streamView
 	SSH       string // the command that logs in to the VM, empty when nobody can
 	FormToken string
-	Text      string // the manifest as JSON
+	Rest      string // the manifest without its task, as JSON
 }
 
 func (v jobView) title() string { return string(v.Status) + " · job " + shortID(v.ID) }
@@ -61,12 +62,34 @@ func (v jobView) Ending() bool { return v.Outcome != nil && !v.Status.Terminal()
 func (p *pages) jobView(r *http.Request, j job.Job, events []job.Event) jobView {
 	v := jobView{Job: j, Events: events, FormToken: p.sessions.formToken(p.sessions.of(r))}
 	v.Bars, v.Total = timeline(spans(j, events, time.Now()))
-	text, _ := json.MarshalIndent(j.Manifest, "", "  ") // strings and numbers: cannot fail
-	v.Text = string(text)
+	v.Rest = manifestText(j.Manifest)
 	if j.VM != nil && j.VM.State == job.VMCreated && j.VM.IP != "" {
 		v.SSH = p.SSHCommand(*j.VM)
 	}
 	return v
+}
+
+// manifestText is a manifest without its task, for people.
+func manifestText(m job.Manifest) string {
+	m.Task = ""
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	_ = e.Encode(m) // strings and numbers: cannot fail
+	return strings.Replace(b.String(), "  \"task\": \"\",\n", "", 1)
+}
+
+// streams are the outputs a job's task has: a terminal is one for both, and a
+// job that makes a VM has no task.
+func streams(j job.Job) []string {
+	switch {
+	case j.Kind == job.KindVM:
+		return nil
+	case j.Manifest.TTY:
+		return []string{job.Stdout}
+	}
+	return []string{job.Stdout, job.Stderr}
 }
 
 // watch is Engine.Watch, for at most so long.
@@ -102,9 +125,10 @@ func (p *pages) job(w http.ResponseWriter, r *http.Request) {
 func (p *pages) firstOutput(ctx context.Context, j job.Job) []streamView {
 	ctx, cancel := context.WithTimeout(ctx, firstOutputTime)
 	defer cancel()
-	views := make([]streamView, len(streams))
+	names := streams(j)
+	views := make([]streamView, len(names))
 	var wg sync.WaitGroup
-	for i, name := range streams {
+	for i, name := range names {
 		o := newOutput(p.Engine, j.ID, name)
 		wg.Go(func() {
 			if err := o.read(ctx); err != nil {
@@ -123,7 +147,8 @@ var jobParts = []string{"summary", "actions", "timeline", "input", "artifacts", 
 // jobLive follows a job to its end: what becomes of it, and both streams.
 func (p *pages) jobLive(w http.ResponseWriter, r *http.Request) {
 	id := mux.Vars(r)["id"]
-	if _, err := p.Engine.Job(r.Context(), id); err != nil {
+	j, err := p.Engine.Job(r.Context(), id)
+	if err != nil {
 		p.failed(w, r, err)
 		return
 	}
@@ -136,7 +161,7 @@ func (p *pages) jobLive(w http.ResponseWriter, r *http.Request) {
 		events []job.Event
 		over   = make(chan struct{}) // closed when nothing more will be written
 	)
-	for _, name := range streams {
+	for _, name := range streams(j) {
 		wg.Go(func() {
 			err := p.followOutput(ctx, id, name, over, func(event, html string) error {
 				mu.Lock()

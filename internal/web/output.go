@@ -5,8 +5,6 @@ import (
 	"context"
 	"html/template"
 	"time"
-
-	"linus/internal/job"
 )
 
 const (
@@ -16,9 +14,6 @@ const (
 	slowPause       = 1500 * time.Millisecond // when little is written
 	firstOutputTime = 4 * time.Second         // then the page is shown without
 )
-
-// streams are both outputs of a task.
-var streams = []string{job.Stdout, job.Stderr}
 
 // output is what a page shows of a stream: its end, and what follows.
 type output struct {

@@ -230,23 +230,26 @@ func TestForms_DoWhatTheySay(t *testing.T) {
 		code             int
 		want             string // asked of the engine
 		text             string // in the answer
+		tty              bool
 	}{
-		{"cancel", "/jobs/" + id + "/cancel", "", 200, "cancel " + id, "Cancelled by user"},
-		{"cancel what has ended", "/jobs/" + doneID + "/cancel", "", 409, "cancel " + doneID, "Job already completed"},
-		{"cancel nothing", "/jobs/" + missing + "/cancel", "", 404, "cancel " + missing, "Job not found"},
-		{"kill", "/jobs/" + id + "/kill", "", 200, "kill " + id + " ", "make all"},
-		{"kill what has ended", "/jobs/" + doneID + "/kill", "", 409, "kill " + doneID + " ", "already completed"},
-		{"a line", "/jobs/" + id + "/input", "data=a+%3Cb%3E", 200, "input " + id + " a <b>\r", "make all"},
-		{"the end of input", "/jobs/" + id + "/input", "data=x&do=close", 200, "close " + id + " ", "make all"},
-		{"Ctrl-C", "/jobs/" + id + "/input", "data=x&do=interrupt", 200, "input " + id + " \x03", "make all"},
-		{"destroy", "/vms/105/destroy", "job=" + doneID, 200, "destroy 105", "destroying"},
-		{"destroy another VM by now", "/vms/105/destroy", "job=" + id, 422, "", "is another VM by now"},
-		{"destroy what is in use", "/vms/linus-job-000000000001/destroy", "job=" + id, 422, "destroy linus-job-000000000001", "jobs run in it"},
-		{"destroy nothing", "/vms/nothing/destroy", "job=x", 422, "", "no VM of ours"},
+		{"cancel", "/jobs/" + id + "/cancel", "", 200, "cancel " + id, "Cancelled by user", false},
+		{"cancel what has ended", "/jobs/" + doneID + "/cancel", "", 409, "cancel " + doneID, "Job already completed", false},
+		{"cancel nothing", "/jobs/" + missing + "/cancel", "", 404, "cancel " + missing, "Job not found", false},
+		{"kill", "/jobs/" + id + "/kill", "", 200, "kill " + id + " ", "make all", false},
+		{"kill what has ended", "/jobs/" + doneID + "/kill", "", 409, "kill " + doneID + " ", "already completed", false},
+		{"a line", "/jobs/" + id + "/input", "data=a+%3Cb%3E", 200, "input " + id + " a <b>\n", "make all", false},
+		{"a line for a terminal", "/jobs/" + id + "/input", "data=ls", 200, "input " + id + " ls\r", "make all", true},
+		{"the end of input", "/jobs/" + id + "/input", "data=x&do=close", 200, "close " + id + " ", "make all", false},
+		{"Ctrl-C", "/jobs/" + id + "/input", "data=x&do=interrupt", 200, "input " + id + " \x03", "make all", true},
+		{"destroy", "/vms/105/destroy", "job=" + doneID, 200, "destroy 105", "destroying", false},
+		{"destroy another VM by now", "/vms/105/destroy", "job=" + id, 422, "", "is another VM by now", false},
+		{"destroy what is in use", "/vms/linus-job-000000000001/destroy", "job=" + id, 422, "destroy linus-job-000000000001", "jobs run in it", false},
+		{"destroy nothing", "/vms/nothing/destroy", "job=x", 422, "", "no VM of ours", false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			e := sample()
+			e.jobs[0].Manifest.TTY = tt.tty
 			v := loggedIn(t, e)
 			resp, text := v.do(http.MethodPost, tt.path, tt.form+"&form_token="+url.QueryEscape(v.formToken()), nil)
 			if resp.StatusCode != tt.code || !strings.Contains(text, tt.text) {
@@ -315,6 +318,23 @@ func TestPages_CanBeReadWithoutJavaScript(t *testing.T) {
 	}
 	if _, text := v.get("/jobs?status=success"); strings.Contains(text, "mcp:claude-code") {
 		t.Error("the filter lets other jobs through")
+	}
+}
+
+func TestJob_HasTheOutputsItsTaskHas(t *testing.T) {
+	for name, change := range map[string]func(*job.Job){
+		"stdout stderr": func(*job.Job) {},
+		"stdout":        func(j *job.Job) { j.Manifest.TTY = true },
+		"":              func(j *job.Job) { j.Kind = job.KindVM },
+	} {
+		e := sample()
+		change(&e.jobs[0])
+		_, text := loggedIn(t, e).get("/jobs/" + id)
+		for _, stream := range []string{"stdout", "stderr"} {
+			if strings.Contains(text, `id="`+stream+`"`) != slices.Contains(strings.Fields(name), stream) {
+				t.Errorf("want %q: %s is wrong", name, stream)
+			}
+		}
 	}
 }
 

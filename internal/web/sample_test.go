@@ -44,7 +44,7 @@ func sample() *engine {
 	}
 	running := job.Job{
 		ID: id, Kind: job.KindTask, Status: job.Running, Phase: "run", Progress: "compiling", Client: "mcp:claude-code",
-		Manifest: job.Manifest{Task: "#!/bin/bash\nset -e\ncd /srv/project && make all\n", AgentType: job.AgentScript, Stdin: job.StdinOpen, TTY: true, Lifecycle: job.Ephemeral, Timeout: 3600, Env: map[string]string{"CI": "true"}},
+		Manifest: job.Manifest{Task: "#!/bin/bash\nset -e\ncd /srv/project && make all\n", AgentType: job.AgentScript, Stdin: job.StdinOpen, Lifecycle: job.Ephemeral, Timeout: 3600, Env: map[string]string{"CI": "true"}},
 		VM:       &job.VM{ID: 112, Name: "linus-job-000000000001", Node: "pve2", IP: "10.0.0.12", Job: id, State: job.VMCreated}, CreatedAt: ago(75), StartedAt: ago(30),
 	}
 	done := job.Job{
