@@ -103,14 +103,18 @@ func (f *httpFace) close(ctx context.Context) error {
 
 // mcpOptions wire the MCP server, whichever way it is reached.
 func mcpOptions(c config.Config, e mcptool.Engine, log *slog.Logger) mcptool.Options {
-	return mcptool.Options{Engine: e, Version: buildVersion(), Log: log, SSHCommand: func(vm job.VM) string {
-		argv, err := sshCommand(c, vm)
-		if err != nil {
-			log.Warn("no ssh command for a VM", "vm_id", vm.ID, "err", err)
-			return "linus vm ssh " + vm.Name
-		}
-		return shellLine(argv)
-	}}
+	return mcptool.Options{
+		Engine: e, Version: buildVersion(), Log: log,
+		Toolsets: c.Toolsets(), ReadOnly: c.MCPReadOnly, DisableDestructive: c.MCPDisableDestructive,
+		SSHCommand: func(vm job.VM) string {
+			argv, err := sshCommand(c, vm)
+			if err != nil {
+				log.Warn("no ssh command for a VM", "vm_id", vm.ID, "err", err)
+				return "linus vm ssh " + vm.Name
+			}
+			return shellLine(argv)
+		},
+	}
 }
 
 // ensureToken answers the token kept in a file, which is made when it is not

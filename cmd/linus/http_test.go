@@ -11,6 +11,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"linus/internal/config"
+	"linus/internal/mcptool"
 )
 
 func TestServe_AnswersMCPByHTTPWithTheTokenOfTheStateDirectory(t *testing.T) {
@@ -74,6 +77,24 @@ func TestServe_AnswersMCPByHTTPWithTheTokenOfTheStateDirectory(t *testing.T) {
 	cancel()
 	if code := <-ended; code != 0 {
 		t.Errorf("exit code %d after the end", code)
+	}
+}
+
+// What the settings allow, and --help and README list, is what there is.
+func TestToolsets_OfTheSettingsAreThoseOfTheServer(t *testing.T) {
+	t.Setenv("MCP_TOOLSETS", strings.Join(mcptool.Toolsets, ","))
+	if _, err := config.Load(config.Sources{}); err != nil {
+		t.Error(err)
+	}
+	t.Setenv("MCP_TOOLSETS", "none of them")
+	_, err := config.Load(config.Sources{})
+	if want := "use one or more of: " + strings.Join(mcptool.Toolsets, ", "); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v; want %q", err, want)
+	}
+	for _, s := range config.Table() {
+		if s.Name == "MCP_TOOLSETS" && !strings.Contains(s.Text, strings.Join(mcptool.Toolsets, ", ")) {
+			t.Errorf("the setting's text does not name them: %s", s.Text)
+		}
 	}
 }
 

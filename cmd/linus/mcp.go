@@ -23,6 +23,7 @@ func (a *app) mcpCommand() *cobra.Command {
 			return mcptool.ServeStdio(cmd.Context(), o, a.stdin, a.stdout)
 		},
 	}
+	a.mcpFlags(cmd)
 	cmd.AddCommand(a.mcpConfigCommand())
 	return cmd
 }

@@ -75,6 +75,7 @@ func (a *app) serveCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&stop, "stop", false, "end the engine that is running; tasks in VMs go on and are taken up again by the next one")
 	cmd.Flags().BoolVar(&unit, "systemd-unit", false, "print a unit for systemd that keeps an engine running; how to use it stands at its top")
 	cmd.Flags().StringVar(&httpAddr, "http", "", "serve MCP, downloads and the web page by HTTP on this address:port as well (HTTP_ADDR)")
+	a.mcpFlags(cmd)
 	cmd.Flags().DurationVar(&idle, "idle", 0, "end after this long without clients and unfinished jobs; 0: never")
 	cmd.Flags().BoolVar(&background, "background", false, "")
 	_ = cmd.Flags().MarkHidden("background")

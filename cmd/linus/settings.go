@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"linus/internal/config"
+	"linus/internal/mcptool"
 )
 
 // settings are the settings of this process: flags over the environment over
@@ -33,19 +34,34 @@ func (a *app) settingFlags(root *cobra.Command) {
 	_ = root.MarkPersistentFlagDirname("state-dir")
 }
 
+// mcpFlags adds the flags that say what MCP clients get, to a command and those
+// below it.
+func (a *app) mcpFlags(cmd *cobra.Command) {
+	flags := cmd.PersistentFlags()
+	flags.Var(&settingFlag{a: a, flag: "--toolsets", name: "MCP_TOOLSETS"}, "toolsets", "only these groups of tools, as in jobs,exec: "+strings.Join(mcptool.Toolsets, ", ")+" (MCP_TOOLSETS)")
+	flags.VarPF(&settingFlag{a: a, flag: "--read-only", name: "MCP_READ_ONLY", yes: true}, "read-only", "", "only tools that change nothing (MCP_READ_ONLY)").NoOptDefVal = "true"
+	flags.VarPF(&settingFlag{a: a, flag: "--disable-destructive", name: "MCP_DISABLE_DESTRUCTIVE", yes: true}, "disable-destructive", "",
+		"no tool that ends or destroys something (MCP_DISABLE_DESTRUCTIVE)").NoOptDefVal = "true"
+	_ = cmd.RegisterFlagCompletionFunc("toolsets", cobra.FixedCompletions(mcptool.Toolsets, cobra.ShellCompDirectiveNoFileComp))
+}
+
 // settingFlag is a flag that gives a setting; without a name it takes
 // NAME=value.
 type settingFlag struct {
 	a          *app
 	flag, name string
+	yes        bool // given without a value it means true
 }
 
 func (f *settingFlag) String() string { return "" }
 
 // Type is what stands for the value in help.
 func (f *settingFlag) Type() string {
-	if f.name == "" {
+	switch {
+	case f.name == "":
 		return "NAME=value"
+	case f.yes:
+		return "bool"
 	}
 	return "string"
 }

@@ -50,6 +50,10 @@ type Config struct {
 	HTTPToken Secret `envconfig:"HTTP_TOKEN" desc:"Token that HTTP clients must send, 16 characters or more. Empty: one is made and kept in the file http-token of the state directory."`
 	HTTPHosts string `envconfig:"HTTP_HOSTS" desc:"Names, beside addresses and localhost, that HTTP clients may know this server by, separated by blanks or commas."`
 
+	MCPToolsets           string `envconfig:"MCP_TOOLSETS" desc:"Groups of tools that MCP clients get, separated by blanks or commas: jobs, exec, vm, admin. Empty: all."`
+	MCPReadOnly           bool   `envconfig:"MCP_READ_ONLY" default:"false" desc:"true: MCP clients get only the tools that change nothing."`
+	MCPDisableDestructive bool   `envconfig:"MCP_DISABLE_DESTRUCTIVE" default:"false" desc:"true: MCP clients get no tool that ends or destroys something (cancel, kill, cleanup, stop, revert, destroy)."`
+
 	DefaultVMTemplate string `envconfig:"DEFAULT_VM_TEMPLATE" default:"agent-template" desc:"Template (name or VM ID) cloned for a manifest without vmTemplate."`
 	DefaultTimeout    int    `envconfig:"DEFAULT_TIMEOUT" default:"3600" min:"1" max:"86400" desc:"Seconds a task may run when its manifest has no timeout."`
 	DefaultCPU        int    `envconfig:"DEFAULT_CPU" default:"2" min:"1" max:"32" desc:"Cores of a VM when the manifest does not say."`
@@ -212,6 +216,9 @@ func (e *Error) has(name string) bool {
 func parseProblem(err error, text string, field reflect.StructField) (problem, remedy string) {
 	if rule := numberRule(field); rule != "" {
 		return fmt.Sprintf("%q is not a whole number", text), rule
+	}
+	if field.Type.Kind() == reflect.Bool {
+		return fmt.Sprintf("%q is neither true nor false", text), "give true or false"
 	}
 	var parse *envconfig.ParseError
 	if errors.As(err, &parse) {

@@ -110,6 +110,9 @@ func TestLoad_BadValueStopsTheStartWithNameProblemAndRule(t *testing.T) {
 		{"HTTP token too short", map[string]string{"HTTP_TOKEN": "secret"}, []string{`HTTP_TOKEN: "[redacted]" is not valid; give 16`}},
 		{"HTTP token with a newline", map[string]string{"HTTP_TOKEN": "0123456789abcdef\n"}, []string{"HTTP_TOKEN"}},
 		{"HTTP host with a port", map[string]string{"HTTP_HOSTS": "linus.example:443"}, []string{"HTTP_HOSTS", "without port"}},
+		{"unknown toolset", map[string]string{"MCP_TOOLSETS": "jobs, exce"}, []string{`MCP_TOOLSETS: "jobs, exce" is not valid; use one or more of: jobs, exec, vm, admin`}},
+		{"no toolset", map[string]string{"MCP_TOOLSETS": ","}, []string{"MCP_TOOLSETS"}},
+		{"neither true nor false", map[string]string{"MCP_READ_ONLY": "yes"}, []string{`MCP_READ_ONLY: "yes" is neither true nor false; give true or false`}},
 		{"two at once", map[string]string{"CALLBACK_PORT": "x", "DEFAULT_CPU": "y"}, []string{"CALLBACK_PORT", "DEFAULT_CPU"}},
 	}
 	for _, tt := range tests {
@@ -139,6 +142,7 @@ func TestLoad_AcceptsWhatIsRight(t *testing.T) {
 		{"CALLBACK_PORT": "0", "PROXMOX_NODE": "", "PROXMOX_VLAN_TAG": ""},
 		{"ALLOWED_COMMANDS": "git, npm test\ngo *", "LIMIT_JOBS": "3", "LIMIT_CPU": "0", "LIMIT_MEMORY": "64G", "LIMIT_SECONDS": "3600"},
 		{"LINUS_SECRETS_FILE": "", "LINUS_SECRET_FILE": "a secret named FILE", "LINUS_SECRET_STATE_DIR": "another"},
+		{"MCP_TOOLSETS": "jobs,exec vm", "MCP_READ_ONLY": "true", "MCP_DISABLE_DESTRUCTIVE": "0"},
 		{"HTTP_ADDR": "[::1]:0", "HTTP_TOKEN": "0123456789abcdef", "HTTP_HOSTS": "linus.example, linus"},
 		{"HTTP_ADDR": "0.0.0.0:8766", "HTTP_PROXY": "http://proxy:3128"},
 		{"VM_IP_CONFIG": "10.0.0.5/24", "VM_GATEWAY": "10.0.0.1", "MAX_JOBS": "1"},
@@ -206,6 +210,7 @@ func TestDiffers_ComparesOnlyWhatWasGiven(t *testing.T) {
 	t.Setenv("LINUS_SECRET_OLD", "rotated today")
 	t.Setenv("LINUS_SECRET_NEW", "not in the engine")
 	t.Setenv("LINUS_LOG_LEVEL", "debug")
+	t.Setenv("MCP_READ_ONLY", "true")
 	c, err := config.Load(config.Sources{})
 	if err != nil {
 		t.Fatal(err)
@@ -217,7 +222,7 @@ func TestDiffers_ComparesOnlyWhatWasGiven(t *testing.T) {
 	if !strings.Contains(got, "LINUS_SECRET_OLD") || !strings.Contains(got, `LINUS_SECRET_NEW is "[secret `) || strings.Contains(got, "LINUS_SECRET_SAME") {
 		t.Errorf("Differs() = %q, want the changed and the new secret", got)
 	}
-	if strings.Contains(got, "DEFAULT_CPU") || strings.Contains(got, "LINUS_LOG_LEVEL") {
+	if strings.Contains(got, "DEFAULT_CPU") || strings.Contains(got, "LINUS_LOG_LEVEL") || strings.Contains(got, "MCP_") {
 		t.Errorf("Differs() = %q names settings that were not given or are not the engine's", got)
 	}
 }

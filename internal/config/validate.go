@@ -25,6 +25,9 @@ var (
 	scriptDir   = regexp.MustCompile(`^/[A-Za-z0-9_./-]+$`)
 )
 
+// toolsets are the groups of tools; a test of cmd/linus holds them to what there is.
+var toolsets = []string{"jobs", "exec", "vm", "admin"}
+
 // rule is one condition on one setting.
 type rule struct {
 	name   string
@@ -71,6 +74,7 @@ func (c Config) rules() []rule {
 		{"HTTP_ADDR", c.HTTPAddr, c.HTTPAddr == "" || IsAddress(c.HTTPAddr), "give address:port, as in 127.0.0.1:8766; port 0 is any free one"},
 		{"HTTP_TOKEN", c.HTTPToken.String(), c.HTTPToken.value == "" || tokenText.MatchString(c.HTTPToken.value), "give 16 to 512 letters, digits and -._~+/=, and no blanks"},
 		{"HTTP_HOSTS", c.HTTPHosts, !slices.ContainsFunc(words(c.HTTPHosts), func(s string) bool { return !isHost(s) }), "give host names without port, separated by blanks or commas"},
+		{"MCP_TOOLSETS", c.MCPToolsets, c.MCPToolsets == "" || areToolsets(c.Toolsets()), "use one or more of: " + strings.Join(toolsets, ", ")},
 		{"DEFAULT_VM_TEMPLATE", c.DefaultVMTemplate, sizes.Validate() == nil, "give a template's name (letters, digits, dots, dashes) or its VM ID"},
 		{"DEFAULT_MEMORY", c.DefaultMemory, memory.Validate() == nil || sizes.Validate() != nil, "give 512M to 512G, as in 2G"},
 		{"DEFAULT_DISK", c.DefaultDisk, disk.Validate() == nil || sizes.Validate() != nil, "give 5G to 10000G, as in 20G"},
@@ -106,6 +110,13 @@ func (c Config) LimitMemoryMB() int {
 func (c Config) Nameservers() []string {
 	return words(c.VMNameservers)
 }
+
+func areToolsets(names []string) bool {
+	return len(names) > 0 && !slices.ContainsFunc(names, func(s string) bool { return !slices.Contains(toolsets, s) })
+}
+
+// Toolsets splits MCP_TOOLSETS.
+func (c Config) Toolsets() []string { return words(c.MCPToolsets) }
 
 // HTTPNames splits HTTP_HOSTS.
 func (c Config) HTTPNames() []string { return words(c.HTTPHosts) }

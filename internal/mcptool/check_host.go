@@ -28,14 +28,18 @@ func checkHost(e Engine) server.ServerTool {
 			"Use it before the first job and when one failed with provision_failed. Takes some seconds, changes nothing.",
 		hints{readOnly: true, idempotent: true, openWorld: true},
 		func(ctx context.Context, _ checkInput) (checkOutput, error) {
-			r, err := e.CheckHost(ctx)
-			if err != nil {
-				return checkOutput{}, err
-			}
-			out := checkOutput{OK: r.OK, Host: r.Host, Node: r.Node, Checks: make([]hostCheck, len(r.Checks))}
-			for i, c := range r.Checks {
-				out.Checks[i] = hostCheck{Name: c.Name, Level: c.Level, Text: c.Text, Remedy: c.Remedy}
-			}
-			return out, nil
+			return checkReport(ctx, e)
 		})
+}
+
+func checkReport(ctx context.Context, e Engine) (checkOutput, error) {
+	r, err := e.CheckHost(ctx)
+	if err != nil {
+		return checkOutput{}, err
+	}
+	out := checkOutput{OK: r.OK, Host: r.Host, Node: r.Node, Checks: make([]hostCheck, len(r.Checks))}
+	for i, c := range r.Checks {
+		out.Checks[i] = hostCheck{Name: c.Name, Level: c.Level, Text: c.Text, Remedy: c.Remedy}
+	}
+	return out, nil
 }

@@ -69,21 +69,30 @@ func defineCall[In, Out any](name, title, description string, h hints, run func(
 }
 
 // structured is a result as structured content, and as JSON text for clients
-// that know no other. Without HTML's escapes: models read it.
+// that know no other.
 func structured(out any) (*mcp.CallToolResult, error) {
-	var text strings.Builder
-	e := json.NewEncoder(&text)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(out); err != nil {
-		return nil, fmt.Errorf("encode the result: %w", err)
+	text, err := plainJSON(out)
+	if err != nil {
+		return nil, err
 	}
-	result := mcp.NewToolResultStructured(out, strings.TrimSuffix(text.String(), "\n"))
+	result := mcp.NewToolResultStructured(out, text)
 	if linked, ok := out.(interface{ links() []mcp.ResourceLink }); ok {
 		for _, link := range linked.links() {
 			result.Content = append(result.Content, link)
 		}
 	}
 	return result, nil
+}
+
+// plainJSON is a value as JSON without HTML's escapes: models read it.
+func plainJSON(value any) (string, error) {
+	var text strings.Builder
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(value); err != nil {
+		return "", fmt.Errorf("encode the result: %w", err)
+	}
+	return strings.TrimSuffix(text.String(), "\n"), nil
 }
 
 // renamed is an error of a manifest told in the words of a tool's own

@@ -219,7 +219,7 @@ func (e *engine) Watch(ctx context.Context, id string, after int64) ([]job.Event
 	for {
 		j, err := e.Job(ctx, id)
 		if step := int64(len(j.Progress)); err != nil || step > after || j.Status.Terminal() {
-			return []job.Event{{Seq: step}}, j, err
+			return []job.Event{{Seq: step, At: at, Kind: job.EventProgress, Text: j.Progress}}, j, err
 		}
 		if err := pause(ctx, time.Millisecond); err != nil {
 			return nil, j, nil

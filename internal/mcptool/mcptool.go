@@ -49,26 +49,16 @@ type Options struct {
 	Engine  Engine
 	Version string // of linus, told to clients
 	Log     *slog.Logger
+	// What of the tools there is: those of some sets only (of Toolsets; empty:
+	// all), without those that change anything, without those that cannot be
+	// undone. Prompts and resources that mean a missing tool are missing, too.
+	Toolsets           []string
+	ReadOnly           bool
+	DisableDestructive bool
 	// SSHCommand is the shell command that logs in to a VM. Nil: ssh USER@IP.
 	SSHCommand func(vm job.VM) string
 
 	notice time.Duration // between two notices to a subscriber; tests have no second to lose
-}
-
-const instructions = `Runs jobs (scripts, commands, Claude agents) in Proxmox virtual machines. Making a VM takes from seconds to a few minutes.
-- A task with a result: submit_job gives it a VM of its own, destroyed afterwards. Then get_job_result with wait_seconds, again until it is complete.
-- Several commands, or a dialogue: provision_vm once, execute_command with its vm_id as often as needed, destroy_vm at the end. get_job_output or tail_job_output read a running command, interact_with_job types into it.
-Everything is a job with a job_id. check_host says whether the Proxmox host is ready, and what to do when it is not.`
-
-// tools lists every tool.
-func tools(o Options, b *background) []server.ServerTool {
-	e := o.Engine
-	return []server.ServerTool{
-		submitJob(e), getJobStatus(e), getJobResult(e), cancelJob(e), listJobs(e),
-		executeCommand(e), getJobOutput(e), tailJobOutput(e), interactWithJob(e), killJob(e), cleanupCompletedJobs(e),
-		provisionVM(o), listVMs(o), getVM(o), startVM(o, b), stopVM(o, b), snapshotVM(o, b), revertVM(o, b), destroyVM(o),
-		checkHost(e),
-	}
 }
 
 // mcpServer is the MCP server all transports share, and what it has running.
@@ -80,18 +70,27 @@ type mcpServer struct {
 
 func newServer(o Options, extra ...server.ServerOption) *mcpServer {
 	s := &mcpServer{background: newBackground(o.Log), notices: newNotices(o.Engine, cmp.Or(o.notice, noticeTime), o.Log)}
+	all := tools(o, s.background)
+	has := havingTools(all)
+	completer := completer{o.Engine}
 	options := append([]server.ServerOption{
 		server.WithToolCapabilities(false),
 		server.WithResourceCapabilities(true, false),
-		server.WithInstructions(instructions),
+		server.WithPromptCapabilities(false),
+		server.WithCompletions(),
+		server.WithPromptCompletionProvider(completer),
+		server.WithResourceCompletionProvider(completer),
+		server.WithInstructions(instructions(has)),
 		server.WithTitle("linus"),
 		server.WithRecovery(),
 		server.WithResourceRecovery(),
 		server.WithHooks(s.notices.hooks()),
 	}, extra...)
 	s.MCPServer = server.NewMCPServer("linus", o.Version, options...)
-	s.AddTools(tools(o, s.background)...)
-	s.AddResourceTemplates(resources(o.Engine)...)
+	s.AddTools(all...)
+	s.AddPrompts(prompts(o.Engine, has)...)
+	s.AddResources(hostResources(o.Engine, has)...)
+	s.AddResourceTemplates(jobResources(o.Engine, has)...)
 	return s
 }
 

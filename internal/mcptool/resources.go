@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -24,10 +23,37 @@ const (
 	mostArtifact = 8 << 20
 )
 
-const resourcePrefix = "linus://jobs/"
+const (
+	resourcePrefix   = "linus://jobs/"
+	outputTemplate   = resourcePrefix + "{id}/output"
+	resultTemplate   = resourcePrefix + "{id}/result"
+	artifactTemplate = resourcePrefix + "{id}/artifacts/{+path}"
+)
 
-// resources lists what can be read without a tool.
-func resources(e Engine) []server.ServerResourceTemplate {
+// hostURI is the one resource that is not a job's.
+const hostURI = "linus://host"
+
+// hostResources lists the report of the host, which check_host answers as well.
+func hostResources(e Engine, has having) []server.ServerResource {
+	if !has.all("check_host") {
+		return nil
+	}
+	return []server.ServerResource{{
+		Resource: mcp.NewResource(hostURI, "host-report", mcp.WithResourceTitle("The Proxmox host"), mcp.WithMIMEType("application/json"),
+			mcp.WithResourceDescription("Whether the Proxmox host can run jobs, as check_host answers it. Reading takes some seconds.")),
+		Handler: func(ctx context.Context, _ mcp.ReadResourceRequest) ([]mcp.ResourceContents, error) {
+			report, err := checkReport(ctx, e)
+			if err != nil {
+				return nil, errors.New(words(err))
+			}
+			return jsonContents(hostURI, report)
+		},
+	}}
+}
+
+// jobResources lists what of a job can be read without a tool. Each is there
+// when a tool that answers the same is.
+func jobResources(e Engine, has having) []server.ServerResourceTemplate {
 	template := func(uri, name, title, description, mediaType string, read func(context.Context, resource) ([]mcp.ResourceContents, error)) server.ServerResourceTemplate {
 		return server.ServerResourceTemplate{
 			Template: mcp.NewResourceTemplate(uri, name, mcp.WithTemplateTitle(title), mcp.WithTemplateDescription(description), mcp.WithTemplateMIMEType(mediaType)),
@@ -44,17 +70,21 @@ func resources(e Engine) []server.ServerResourceTemplate {
 			},
 		}
 	}
-	return []server.ServerResourceTemplate{
-		template(resourcePrefix+"{id}/output", "job-output", "A job's output",
+	var all []server.ServerResourceTemplate
+	if has.any("get_job_output", "tail_job_output", "get_job_result") {
+		all = append(all, template(outputTemplate, "job-output", "A job's output",
 			"The last 64 KiB of what a job has written to stdout, and to stderr (#stderr). Subscribe to hear of more, at most once a second, and of the end.",
-			"text/plain", func(ctx context.Context, r resource) ([]mcp.ResourceContents, error) { return readOutput(ctx, e, r) }),
-		template(resourcePrefix+"{id}/result", "job-result", "A job's result",
+			"text/plain", func(ctx context.Context, r resource) ([]mcp.ResourceContents, error) { return readOutput(ctx, e, r) }))
+	}
+	if has.all("get_job_result") {
+		all = append(all, template(resultTemplate, "job-result", "A job's result",
 			"What a finished job came to, as get_job_result answers it.",
 			"application/json", func(ctx context.Context, r resource) ([]mcp.ResourceContents, error) { return readResult(ctx, e, r) }),
-		template(resourcePrefix+"{id}/artifacts/{+path}", "job-artifact", "A job's artifact",
-			"A file a job left, up to 8 MiB.",
-			"", func(ctx context.Context, r resource) ([]mcp.ResourceContents, error) { return readArtifact(ctx, e, r) }),
+			template(artifactTemplate, "job-artifact", "A job's artifact",
+				"A file a job left, up to 8 MiB.",
+				"", func(ctx context.Context, r resource) ([]mcp.ResourceContents, error) { return readArtifact(ctx, e, r) }))
 	}
+	return all
 }
 
 // resource is what a URI names.
@@ -115,13 +145,16 @@ func readResult(ctx context.Context, e Engine, r resource) ([]mcp.ResourceConten
 	if err != nil {
 		return nil, err
 	}
-	var text bytes.Buffer
-	enc := json.NewEncoder(&text)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(result); err != nil {
-		return nil, fmt.Errorf("encode the result: %w", err)
+	return jsonContents(r.uri, result)
+}
+
+// jsonContents is a value as JSON, without HTML's escapes: models read it.
+func jsonContents(uri string, value any) ([]mcp.ResourceContents, error) {
+	text, err := plainJSON(value)
+	if err != nil {
+		return nil, err
 	}
-	return []mcp.ResourceContents{mcp.TextResourceContents{URI: r.uri, MIMEType: "application/json", Text: text.String()}}, nil
+	return []mcp.ResourceContents{mcp.TextResourceContents{URI: uri, MIMEType: "application/json", Text: text}}, nil
 }
 
 func readArtifact(ctx context.Context, e Engine, r resource) ([]mcp.ResourceContents, error) {

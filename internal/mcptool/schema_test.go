@@ -72,7 +72,13 @@ func TestTools_ListFitsItsBudget(t *testing.T) {
 func TestTools_ReadmeTableIsCurrent(t *testing.T) {
 	const begin, end = "<!-- tools:begin -->\n", "<!-- tools:end -->"
 	var table strings.Builder
-	table.WriteString("| tool | arguments | what |\n| --- | --- | --- |\n")
+	table.WriteString("| tool | toolset | arguments | what |\n| --- | --- | --- | --- |\n")
+	set := map[string]string{}
+	for _, name := range Toolsets {
+		for _, tool := range toolset(name, options(&engine{}), nil) {
+			set[tool.Tool.Name] = name
+		}
+	}
 	for _, tool := range tools(options(&engine{}), nil) {
 		var schema struct {
 			Properties map[string]any
@@ -89,7 +95,7 @@ func TestTools_ReadmeTableIsCurrent(t *testing.T) {
 			args = append(args, "`"+name+"`")
 		}
 		slices.Sort(args)
-		fmt.Fprintf(&table, "| `%s` | %s | %s |\n", tool.Tool.Name, strings.Join(args, ", "), tool.Tool.Description)
+		fmt.Fprintf(&table, "| `%s` | %s | %s | %s |\n", tool.Tool.Name, set[tool.Tool.Name], strings.Join(args, ", "), tool.Tool.Description)
 	}
 	path := filepath.Join("..", "..", "README.md")
 	old, err := os.ReadFile(path)
