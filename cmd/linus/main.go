@@ -71,7 +71,7 @@ func run(ctx context.Context, backend newBackend, args []string, stdin io.Reader
 		return int(code)
 	}
 	if err != nil {
-		_, _ = fmt.Fprintf(stderr, "linus: %s\n", strings.ReplaceAll(err.Error(), "\n", "\n  "))
+		_, _ = fmt.Fprintf(stderr, "linus: %s\n", strings.ReplaceAll(asVerbs.Replace(err.Error()), "\n", "\n  "))
 		if next := nextStep(err); next != "" {
 			_, _ = fmt.Fprintln(stderr, next)
 		}
@@ -168,13 +168,13 @@ func exitCode(err error) int {
 	}
 }
 
+// asVerbs turns what errors say to do from tools into verbs.
+var asVerbs = strings.NewReplacer("list_vms shows", "linus vm list shows", "get_job_status says", "linus job status says")
+
 // nextStep says what to do about errors whose text does not.
 func nextStep(err error) string {
 	var notComplete *job.NotCompleteError
-	var field *job.FieldError
 	switch {
-	case errors.As(err, &field) && (field.Field == "vm" || field.Field == "manifest.vm"):
-		return "linus vm list shows the VMs there are"
 	case errors.Is(err, job.ErrNotFound):
 		return "linus job list shows the jobs there are"
 	case errors.Is(err, job.ErrCompleted):

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,36 +23,22 @@ func (a *app) vmSSHCommand() *cobra.Command {
 		Use:   "ssh NAME|ID [-- COMMAND [ARG...]]",
 		Short: "Log in to a VM: ssh through the host, with the VM's host key pinned",
 		Long: "Runs ssh as the VM's user with linus's key, jumped through the Proxmox host, and lets only the host key in that the\n" +
-			"hypervisor has told. --print shows the command instead, for scp, rsync -e and your ssh_config.",
+			"hypervisor has told. A job's id stands for the VM it runs in. --print shows the command instead, for rsync -e and\n" +
+			"your ssh_config.",
 		Example: "  linus vm ssh dev\n  linus vm ssh dev -- tail -f /var/log/syslog\n  $(linus vm ssh dev --print) true   # where no path has blanks",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); len(args) != 1 && dash != 1 {
-				return usage("%s takes the VM's name or ID; a command comes after --", cmd.CommandPath())
+				return usage("%s takes the VM's name or ID, or a job's id; a command comes after --", cmd.CommandPath())
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withVM(cmd.Context(), args[0], func(s *session, info job.VMInfo) error {
-				if info.Status != job.VMRunning && info.Status != job.VMUnknown {
-					return fmt.Errorf("VM %s (%d) is %s; linus vm show %s tells more", info.Name, info.ID, info.Status, info.Name)
-				}
-				argv, err := sshCommand(s.config, info.VM)
-				if err != nil {
-					return err
-				}
+			return a.withLogin(cmd.Context(), args[0], show, func(c config.Config, vm job.VM) ([]string, error) {
+				argv, err := sshCommand(c, vm)
 				if len(args) > 1 { // ssh hands one line to a shell: these arguments it is to be
 					argv = append(argv, remote.Quote(args[1:]...))
 				}
-				if show {
-					return a.print(map[string]any{"argv": argv, "ssh": shellLine(argv)}, shellLine(argv))
-				}
-				program, err := exec.LookPath(argv[0])
-				if err != nil {
-					return fmt.Errorf("%w; install OpenSSH's client", err)
-				}
-				s.close()
-				// ssh takes this process's place: terminal, signals and exit code are its own.
-				return fmt.Errorf("run %s: %w", program, syscall.Exec(program, argv, syscall.Environ()))
+				return argv, err
 			})
 		},
 	}
@@ -59,14 +46,82 @@ func (a *app) vmSSHCommand() *cobra.Command {
 	return a.completeVMs(cmd)
 }
 
+// withLogin makes a command of OpenSSH's that logs in to a VM, and becomes it;
+// or only shows it. A job's id stands for the VM the job runs in.
+func (a *app) withLogin(ctx context.Context, ref string, show bool, command func(config.Config, job.VM) ([]string, error)) error {
+	s, err := a.attach(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	info, err := s.loginVM(ctx, ref)
+	if err != nil {
+		return err
+	}
+	argv, err := command(s.config, info.VM)
+	if err != nil {
+		return err
+	}
+	if show {
+		return a.print(map[string]any{"argv": argv, argv[0]: shellLine(argv)}, shellLine(argv))
+	}
+	program, err := exec.LookPath(argv[0])
+	if err != nil {
+		return fmt.Errorf("%w; install OpenSSH's client", err)
+	}
+	s.close()
+	// It takes this process's place: terminal, signals and exit code are its own.
+	return fmt.Errorf("run %s: %w", program, syscall.Exec(program, argv, syscall.Environ()))
+}
+
+// loginVM answers the VM that has this name or ID, or that the job with this id
+// runs in, if it can be logged in to.
+func (s *session) loginVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	info, err := s.VM(ctx, ref)
+	if err != nil {
+		j, noJob := s.Job(ctx, ref)
+		switch {
+		case noJob != nil:
+			return info, err
+		case j.VM == nil || j.VM.ID == 0:
+			return info, fmt.Errorf("job %s has no VM: its status is %s", j.ID, j.Status)
+		case j.VM.State == job.VMDestroyed:
+			return info, fmt.Errorf("the VM of job %s is gone; --keep keeps the next one", j.ID)
+		}
+		info, err = s.VM(ctx, strconv.Itoa(j.VM.ID))
+		if err == nil && info.Job != j.VM.Job { // its ID is another's by now
+			err = fmt.Errorf("the VM of job %s is gone; --keep keeps the next one", j.ID)
+		}
+		if err != nil {
+			return info, err
+		}
+	}
+	switch {
+	case info.Status == job.VMStopped && info.Lifecycle == job.Persistent:
+		return info, fmt.Errorf("VM %s (%d) is stopped; linus vm start %s starts it", info.Name, info.ID, info.Name)
+	case info.Status != job.VMRunning && info.Status != job.VMUnknown:
+		return info, fmt.Errorf("VM %s (%d) is %s; linus vm show %s tells more", info.Name, info.ID, info.Status, info.Name)
+	case info.IP == "":
+		return info, fmt.Errorf("VM %s (%d) has no address yet; linus vm show %s tells when it has", info.Name, info.ID, info.Name)
+	}
+	return info, nil
+}
+
 // guestKnownHosts is the file with a VM's host key.
 func guestKnownHosts(c config.Config, vm job.VM) string {
 	return filepath.Join(c.StateDir, "ssh", vm.Job+".known_hosts")
 }
 
-// sshCommand is the ssh command that logs in to a VM. It writes the file with
-// the VM's host key that the command names.
+// sshCommand is the ssh command that logs in to a VM.
 func sshCommand(c config.Config, vm job.VM) ([]string, error) {
+	options, err := sshOptions(c, vm)
+	return append(append([]string{"ssh"}, options...), "-p", strconv.Itoa(c.VMSSHPort), vm.User+"@"+vm.IP), err
+}
+
+// sshOptions are the options with which ssh and scp reach a VM: through the
+// host, its own key and linus's pinned. It writes the file with the VM's host
+// key that they name.
+func sshOptions(c config.Config, vm job.VM) ([]string, error) {
 	known, alias := guestKnownHosts(c, vm), "linus-"+vm.Job
 	checking := "yes"
 	if vm.HostKey == "" {
@@ -87,10 +142,9 @@ func sshCommand(c config.Config, vm job.VM) ([]string, error) {
 	through := strings.ReplaceAll(remote.Quote(append(jump, "-W")...), "%", "%%") + " '[%h]:%p' " +
 		strings.ReplaceAll(remote.Quote(c.ProxmoxSSHUser+"@"+c.ProxmoxHost), "%", "%%")
 	return []string{
-		"ssh", "-o", "ProxyCommand=" + through,
+		"-o", "ProxyCommand=" + through,
 		"-o", "HostKeyAlias=" + alias, "-o", "StrictHostKeyChecking=" + checking, "-o", sshFile("UserKnownHostsFile", known),
 		"-o", "IdentitiesOnly=yes", "-o", sshFile("IdentityFile", filepath.Join(c.StateDir, "id_ed25519")),
-		"-p", strconv.Itoa(c.VMSSHPort), vm.User + "@" + vm.IP,
 	}, nil
 }
 

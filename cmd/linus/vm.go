@@ -15,7 +15,7 @@ import (
 
 func (a *app) vmCommand() *cobra.Command {
 	return group("vm", "Make and keep VMs for jobs and people",
-		a.vmCreateCommand(), a.vmListCommand(), a.vmShowCommand(), a.vmSSHCommand(),
+		a.vmCreateCommand(), a.vmListCommand(), a.vmShowCommand(), a.vmSSHCommand(), a.vmCopyCommand(), a.vmForwardCommand(),
 		a.vmVerb("start NAME|ID", "Start a VM that is stopped", "runs", (*session).StartVM),
 		a.vmVerb("stop NAME|ID", "Shut a VM down; jobs in it must have ended", "is stopped", (*session).StopVM),
 		a.vmSnapshotCommand(), a.vmRevertCommand(), a.vmDestroyCommand())

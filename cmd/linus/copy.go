@@ -1,0 +1,193 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"linus/internal/config"
+	"linus/internal/job"
+)
+
+func (a *app) vmCopyCommand() *cobra.Command {
+	var show bool
+	cmd := &cobra.Command{
+		Use:   "cp SRC... DST",
+		Short: "Copy files and directories to or from a VM",
+		Long: "Copies by SFTP, the way linus vm ssh logs in; directories with all that is in them, symbolic links as what they point to.\n" +
+			"What lies in a VM is NAME:PATH, with the VM's name or ID, or the id of a job that runs in it; a PATH without a leading /\n" +
+			"begins in its user's home. A file here with a colon in its name is ./NAME.",
+		Example: "  linus vm cp ./src dev:/srv/app\n" +
+			"  linus vm cp dev:/var/log/syslog dev:core .\n" +
+			"  linus vm cp data.csv 01a1fcf5-c104-77fc-a46b-1716a403d4ed:",
+		Args: func(cmd *cobra.Command, args []string) error {
+			_, err := parseCopy(cmd, args)
+			return err
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			copied, err := parseCopy(cmd, args)
+			if err != nil {
+				return err
+			}
+			return a.withLogin(cmd.Context(), copied.vm, show, copied.command)
+		},
+	}
+	cmd.Flags().BoolVar(&show, "print", false, "show the scp command instead of running it")
+	names := a.vmNames()
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+		var words []string
+		if !strings.ContainsAny(typed, "/:.") {
+			all, _ := names(cmd, args, typed)
+			for _, word := range all {
+				name, about, _ := strings.Cut(word, "\t")
+				words = append(words, name+":\t"+about)
+			}
+		}
+		return words, cobra.ShellCompDirectiveNoSpace // without words, files
+	}
+	return cmd
+}
+
+// copying is what is to be copied, between one VM and here.
+type copying struct {
+	vm      string   // name, ID, or a job's id
+	toVM    bool     // else from it
+	sources []string // paths
+	target  string   // path
+}
+
+// inVM is NAME:PATH. A slash before the colon makes it a path here.
+var inVM = regexp.MustCompile(`(?s)^([^/:]+):(.*)$`)
+
+// parseCopy reads SRC... DST: one side is in a VM, in one and the same.
+func parseCopy(cmd *cobra.Command, args []string) (c copying, err error) {
+	wrong := func(problem string) (copying, error) {
+		return c, usage("%s %s; as in: linus vm cp ./x dev:/path, linus vm cp dev:/path .", cmd.CommandPath(), problem)
+	}
+	if len(args) < 2 {
+		return wrong("takes what is to be copied, and where to")
+	}
+	last := len(args) - 1
+	c.sources, c.target = make([]string, last), args[last]
+	if m := inVM.FindStringSubmatch(args[last]); m != nil {
+		c.vm, c.target, c.toVM = m[1], m[2], true
+	}
+	for i, source := range args[:last] {
+		m := inVM.FindStringSubmatch(source)
+		switch {
+		case m == nil && !c.toVM:
+			return wrong("copies between a VM and here: NAME:PATH on one side")
+		case m == nil:
+			c.sources[i] = source
+		case c.toVM:
+			return wrong("copies between a VM and here, not from VM to VM")
+		case c.vm != "" && m[1] != c.vm:
+			return wrong("copies from one VM at a time")
+		default:
+			c.vm, c.sources[i] = m[1], m[2]
+		}
+	}
+	return c, nil
+}
+
+// command is the scp command that copies.
+func (c copying) command(settings config.Config, vm job.VM) ([]string, error) {
+	options, err := sshOptions(settings, vm)
+	if err != nil {
+		return nil, err
+	}
+	host := vm.IP
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	there := func(path string) string { return vm.User + "@" + host + ":" + path }
+	here := func(path string) string { return path } // never NAME:PATH: scp knows it for one of here, too
+	source, target := here, there
+	if !c.toVM {
+		source, target = there, here
+	}
+	// -s: by SFTP, which takes paths as they are; scp of old has a shell read them.
+	argv := append(append([]string{"scp", "-s", "-r"}, options...), "-P", strconv.Itoa(settings.VMSSHPort), "--")
+	for _, path := range c.sources {
+		argv = append(argv, source(path))
+	}
+	return append(argv, target(c.target)), nil
+}
+
+func (a *app) vmForwardCommand() *cobra.Command {
+	var show bool
+	cmd := &cobra.Command{
+		Use:   "forward NAME|ID [LOCAL:]PORT...",
+		Short: "Reach ports of a VM at ports of this machine's loopback",
+		Long: "Listens on 127.0.0.1 and carries each connection to the VM's own loopback, through the Proxmox host, until Ctrl-C. PORT is\n" +
+			"the VM's, LOCAL this machine's, the same when left out. Says what it listens on once it does.",
+		Example: "  linus vm forward dev 8080:80 5432",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) < 2 {
+				return usage("%s takes the VM's name or ID and one port or more, as in: %s dev 8080:80", cmd.CommandPath(), cmd.CommandPath())
+			}
+			_, err := parseForwards(args[1:])
+			return err
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			forwards, err := parseForwards(args[1:])
+			if err != nil {
+				return err
+			}
+			return a.withLogin(cmd.Context(), args[0], show, func(c config.Config, vm job.VM) ([]string, error) {
+				return forwardCommand(c, vm, forwards)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&show, "print", false, "show the ssh command instead of running it")
+	return a.completeVMs(cmd)
+}
+
+// forward is a port here that stands for one of a VM.
+type forward struct{ local, there uint16 }
+
+var portPair = regexp.MustCompile(`^(?:(\d+):)?(\d+)$`)
+
+// parseForwards reads pairs such as 8080:80.
+func parseForwards(args []string) ([]forward, error) {
+	forwards := make([]forward, len(args))
+	for i, arg := range args {
+		m := portPair.FindStringSubmatch(arg)
+		if m == nil {
+			return nil, usage("%q is no pair of ports; give LOCAL:PORT as in 8080:80, or PORT", arg)
+		}
+		if m[1] == "" {
+			m[1] = m[2]
+		}
+		local, wrongLocal := strconv.ParseUint(m[1], 10, 16)
+		there, wrong := strconv.ParseUint(m[2], 10, 16)
+		if wrongLocal != nil || wrong != nil || local == 0 || there == 0 {
+			return nil, usage("%q: a port is a number from 1 to 65535", arg)
+		}
+		forwards[i] = forward{uint16(local), uint16(there)}
+	}
+	return forwards, nil
+}
+
+// forwardCommand is the ssh command that forwards. ssh runs its LocalCommand
+// when it listens on all of them: that one tells.
+func forwardCommand(c config.Config, vm job.VM, forwards []forward) ([]string, error) {
+	options, err := sshOptions(c, vm)
+	if err != nil {
+		return nil, err
+	}
+	argv := append([]string{"ssh", "-N"}, options...)
+	said := make([]string, len(forwards))
+	for i, f := range forwards {
+		at := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(f.local)))
+		argv = append(argv, "-L", fmt.Sprintf("%s:localhost:%d", at, f.there))
+		said[i] = fmt.Sprintf("echo '%s is port %d of VM %s'", at, f.there, vm.Name)
+	}
+	return append(argv, "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=15",
+		"-o", "PermitLocalCommand=yes", "-o", "LocalCommand="+strings.Join(said, "; "),
+		"-p", strconv.Itoa(c.VMSSHPort), vm.User+"@"+vm.IP), nil
+}
