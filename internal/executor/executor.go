@@ -3,17 +3,12 @@ package executor
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"crypto/subtle"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/google/uuid"
 
 	"linus/internal/claude"
 	"linus/internal/job"
@@ -151,85 +146,6 @@ func (e *Executor) Idle() bool {
 	return len(e.waiting) == 0 && len(e.live) == 0 && e.leftover == 0 && e.expiring == 0 && e.busy == 0
 }
 
-// Submit checks what is asked for, stores the job and answers at once. A key
-// used before answers the first job.
-func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error) {
-	s.Kind = cmp.Or(s.Kind, job.KindTask)
-	m, err := e.complete(s)
-	if err != nil {
-		return job.Job{}, err
-	}
-	e.submitting.Lock() // what is admitted counts for the next
-	defer e.submitting.Unlock()
-	if first, err := e.Store.Submitted(ctx, s.IdempotencyKey); err == nil || !errors.Is(err, job.ErrNotFound) {
-		return first, err
-	}
-	if m.VM != "" {
-		if _, err := e.keptVM(ctx, m.VM); err != nil {
-			return job.Job{}, err
-		}
-	}
-	if err := e.admit(ctx, s, m); err != nil {
-		return job.Job{}, err
-	}
-	id, err := uuid.NewV7()
-	if err != nil {
-		return job.Job{}, fmt.Errorf("make a job id: %w", err)
-	}
-	j := job.Job{ID: id.String(), Kind: s.Kind, Client: s.Client, Manifest: m, Status: job.Pending, CreatedAt: now()}
-	j, created, err := e.Store.Insert(ctx, j, "", s.IdempotencyKey)
-	if err != nil {
-		return job.Job{}, fmt.Errorf("store the job: %w", err)
-	}
-	if created {
-		e.Log.Info("job submitted", "job_id", j.ID, "kind", j.Kind, "client", j.Client)
-		e.enqueue(j.ID)
-	}
-	return j, nil
-}
-
-// admit asks whether the client may have a job of this manifest as well.
-func (e *Executor) admit(ctx context.Context, s job.Submission, m job.Manifest) error {
-	if e.Allow != nil {
-		if err := e.Allow(s.Kind, m); err != nil {
-			return err
-		}
-	}
-	if e.Admit == nil {
-		return nil
-	}
-	jobs, err := e.Store.OfClient(ctx, s.Client)
-	if err != nil {
-		return err
-	}
-	has := make([]job.Manifest, len(jobs))
-	for i, j := range jobs {
-		has[i] = j.Manifest
-	}
-	return e.Admit(has, m)
-}
-
-// complete checks a submission and answers its manifest with every default.
-func (e *Executor) complete(s job.Submission) (job.Manifest, error) {
-	m := s.Manifest
-	switch s.Kind {
-	case job.KindTask:
-	case job.KindVM:
-		m.Task, m.AgentType, m.Lifecycle = "make VM "+m.VMName, job.AgentScript, job.Persistent
-	default:
-		return m, &job.FieldError{Field: "kind", Problem: fmt.Sprintf("%q is unknown", s.Kind), Remedy: "use task or vm"}
-	}
-	if err := m.Validate(); err != nil {
-		return m, err
-	}
-	m = m.WithDefaults(e.Defaults)
-	if err := m.Validate(); err != nil {
-		return m, fmt.Errorf("a configured default is wrong: %w", err)
-	}
-	_, err := e.secrets(m)
-	return m, err
-}
-
 // Job answers what is known of a job. While it waits, Progress says for what.
 func (e *Executor) Job(ctx context.Context, id string) (job.Job, error) {
 	j, err := e.Store.Job(ctx, id)
@@ -347,80 +263,6 @@ func (e *Executor) Watch(ctx context.Context, id string, after int64) ([]job.Eve
 			return nil, j, nil
 		}
 	}
-}
-
-// Report takes what a runner tells. An unknown job and a wrong token are both
-// job.ErrNotFound. Late, repeated and contradictory reports are accepted,
-// recorded and change nothing.
-func (e *Executor) Report(ctx context.Context, id, token string, r job.Report) error {
-	if err := e.authorize(ctx, id, token); err != nil {
-		return err
-	}
-	at, narrated := now(), e.isNarrated(id)
-	var outcome job.Outcome
-	_, err := e.update(ctx, id, func(j *job.Job) ([]job.Event, error) {
-		if r.Kind != job.ReportComplete {
-			if j.Outcome == nil {
-				j.LastHeartbeat = at
-				if !narrated {
-					j.Progress = cmp.Or(r.Progress, j.Progress)
-				}
-			}
-			return nil, nil
-		}
-		outcome = taskOutcome(j.Manifest, RunState{ExitCode: r.ExitCode, Reason: r.Reason, Duration: r.Duration}, r.Error)
-		if !j.Decide(outcome) {
-			return []job.Event{{Kind: job.EventIgnored, Text: fmt.Sprintf("complete with exit code %d: the job had ended", r.ExitCode)}}, nil
-		}
-		j.LastHeartbeat = at
-		events := []job.Event{decided(outcome)}
-		if j.Status == job.Provisioning { // quicker than our own note that it runs
-			events = append(become(j, job.Running), events...)
-		}
-		return events, nil
-	})
-	if err != nil {
-		return err
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if run := e.live[id]; run != nil {
-		signal(run.changed)
-	}
-	return nil
-}
-
-// AppendOutput takes output a runner sends and answers the offset to send next,
-// which may be before the end of data.
-func (e *Executor) AppendOutput(ctx context.Context, id, token, stream string, offset int64, data []byte) (int64, error) {
-	if err := e.authorize(ctx, id, token); err != nil {
-		return 0, err
-	}
-	j, err := e.Store.Job(ctx, id)
-	if err != nil {
-		return 0, err
-	}
-	next, err := e.keep(ctx, j, stream, offset, data, false)
-	if err == nil && stream == job.Stdout {
-		e.narrate(ctx, j)
-	}
-	return next, err
-}
-
-func (e *Executor) authorize(ctx context.Context, id, token string) error {
-	want, err := e.Store.TokenHash(ctx, id)
-	if err != nil {
-		return err
-	}
-	if subtle.ConstantTimeCompare([]byte(want), []byte(tokenHash(token))) != 1 {
-		return job.ErrNotFound
-	}
-	return nil
-}
-
-func tokenHash(token string) string {
-	sum := sha256.Sum256([]byte(token))
-	return hex.EncodeToString(sum[:])
 }
 
 // tell wakes those who watch the job. e.mu is held.
