@@ -120,7 +120,7 @@ func (e *Executor) Start(ctx context.Context) error {
 		return fmt.Errorf("find unfinished jobs: %w", err)
 	}
 	e.running, e.stop = context.WithCancelCause(context.WithoutCancel(ctx))
-	go e.dispatch(e.running, unfinished)
+	go e.dispatch(e.running, unfinished) //nolint:contextcheck // the engine outlives the call that starts it
 	return nil
 }
 

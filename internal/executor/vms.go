@@ -391,7 +391,7 @@ func (e *Executor) apart(ctx context.Context, work func(context.Context) (job.VM
 	e.busy++
 	done := make(chan answer, 1)
 	e.verbs.Go(func() {
-		info, err := work(job.WithClient(e.running, job.ClientFrom(ctx)))
+		info, err := work(job.WithClient(e.running, job.ClientFrom(ctx))) //nolint:contextcheck // it outlives its caller
 		e.mu.Lock()
 		e.busy--
 		e.mu.Unlock()
