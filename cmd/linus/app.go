@@ -42,6 +42,8 @@ type installation struct {
 	publicKey string
 
 	onReconnect, onLockRetry func() // told of trouble with the host; nil: nobody
+
+	callbackURL func(context.Context) (string, error) // what VMs are told to report to
 }
 
 // newBackend makes a backend; it reaches for nothing yet. Tests have another.
@@ -63,6 +65,7 @@ func proxmoxBackend(c config.Config, in installation, log *slog.Logger) backend 
 		NetworkTimeout: time.Duration(c.VMNetworkTimeout) * time.Second,
 		ReadyTimeout:   time.Duration(c.VMReadyTimeout) * time.Second,
 		OnLockRetry:    in.onLockRetry,
+		CallbackURL:    in.callbackURL,
 		Log:            log,
 	})
 	return backend{
@@ -122,6 +125,7 @@ func (a *app) openEngine(ctx context.Context, c config.Config, log *slog.Logger)
 		return nil, errors.Join(err, st.Close())
 	}
 	in.onReconnect, in.onLockRetry = e.watch.metrics.Reconnected, e.watch.metrics.LockRetried
+	in.callbackURL = func(ctx context.Context) (string, error) { return e.callbackURL(ctx, c) }
 	e.backend = a.backend(c, in, log)
 	e.Executor = executor.New(executor.Options{
 		Store: st, Provider: e.watch.audit.Provider(e.backend.provider), Guest: e.backend.guest, Log: log,

@@ -37,7 +37,10 @@ type Options struct {
 	CPUType      string
 	GuestPort    int // SSH port of the VMs; 0: 22
 
-	Template    string // what Check looks for; Create takes the spec's
+	Template string // what Check looks for; Create takes the spec's
+	// CallbackURL is what VMs are told to report to, for Check to look whether it
+	// is reached from the host; nil: it does not look.
+	CallbackURL func(context.Context) (string, error)
 	ImageURL    string // for specs without a template
 	ImageSHA256 string
 	ImageDir    string // where the host keeps images
@@ -87,19 +90,41 @@ func (p *Provider) Check(ctx context.Context) (job.HostReport, error) {
 	r := job.HostReport{Host: p.o.Host.Login(), Node: p.o.Node}
 	env := p.environment()
 	setText(env, "VM_TEMPLATE", p.o.Template)
+	setText(env, "IMAGE_DIR", p.o.ImageDir)
+	if p.o.CallbackURL != nil {
+		url, err := p.o.CallbackURL(ctx)
+		if err != nil {
+			return r, err
+		}
+		env["CALLBACK_URL"] = url
+	}
 	res, err := p.run(ctx, call{op: "check the host", script: "check-host", env: env})
 	checks := readChecks(res)
 	if len(checks) == 0 && err != nil {
 		return r, err
 	}
 	r.Node = cmp.Or(res.Get("LINUS_VM_NODE"), r.Node)
-	r.Checks = append([]job.Check{{Name: "ssh", Level: "ok", Text: "logged in to " + r.Host}}, checks...)
+	r.Checks = append([]job.Check{{Name: "ssh", Level: "ok", Text: "logged in to " + r.Host}, p.forwarding(ctx)}, checks...)
 	r.Checks = append(r.Checks, p.quarantine.checks()...)
 	r.OK = err == nil
 	for _, c := range checks {
 		r.OK = r.OK && c.Level != "fail"
 	}
 	return r, nil
+}
+
+// forwarding looks whether the host's SSH server forwards: VMs that only the
+// host reaches are reached through it.
+func (p *Provider) forwarding(ctx context.Context) job.Check {
+	c := job.Check{Name: "forwarding", Level: "ok", Text: "VMs can be reached through the host"}
+	t, err := p.o.Host.Tunnel(ctx, "127.0.0.1:9") // nobody connects to it
+	if err != nil {
+		c.Level, c.Text = "warn", err.Error()
+		c.Remedy = "allow it in the host's sshd_config (AllowTcpForwarding yes); without it VMs and CALLBACK_URL must be reached directly"
+		return c
+	}
+	t.Close()
+	return c
 }
 
 // readChecks reads `LINUS_CHECK:<name>:<level>:<text>` lines, each followed by

@@ -21,10 +21,11 @@ probe_bad() { # <kind> <text> <remedy>
 
 # Quorum, and the node: the one asked for, or this host's own. qm works only on
 # the node it runs on, so another node, though online, will not do.
-probe_cluster() { # <wanted node, or empty>
+probe_cluster() { # <wanted node, or empty>; probe_quorum: yes, no, or none where there is no cluster
   local -r wanted=$1
-  local line type name online is_local quorate own='' own_online='' known='' wanted_online='' quorum=1
+  local line type name online is_local quorate own='' own_online='' known='' wanted_online=''
   probe_node=${wanted}
+  probe_quorum=none
   run_read 60 pvesh get /cluster/status --output-format json
   json_rows read type name online local quorate
   if ((run_rc != 0 || json_rc != 0)); then
@@ -35,7 +36,10 @@ probe_cluster() { # <wanted node, or empty>
   for line in "${json_lines[@]}"; do
     IFS=$'\x1f' read -r type name online is_local quorate <<<"${line}"
     if [[ ${type} == cluster ]]; then
-      quorum=${quorate:-1}
+      probe_quorum=yes
+      if [[ ${quorate:-1} != 1 ]]; then
+        probe_quorum=no
+      fi
     elif [[ ${type} == node ]]; then
       known+="${known:+, }${name}"
       if [[ ${is_local} == 1 ]]; then
@@ -48,7 +52,7 @@ probe_cluster() { # <wanted node, or empty>
     fi
   done
   probe_node=${wanted:-${own}}
-  if [[ ${quorum} != 1 ]]; then
+  if [[ ${probe_quorum} == no ]]; then
     probe_bad config "the cluster has no quorum (asked on ${HOSTNAME})" \
       'bring the other nodes back: until then Proxmox refuses every change; look at: pvecm status'
   elif [[ -z ${own} ]]; then

@@ -7,6 +7,9 @@
 # Inputs (environment), all optional:
 #   PROXMOX_NODE (this host's own), PROXMOX_STORAGE local-lvm,
 #   PROXMOX_BRIDGE vmbr0, VM_TEMPLATE (empty: any will do)
+#   VM_DISK        GB, 20: storages with less room are warned of
+#   IMAGE_DIR      /var/lib/vz/template/linus: where cloud images are kept
+#   CALLBACK_URL   what VMs report to; is it reached from here? Empty: not asked
 #   LINUS_NONCE    frames the answer
 # Options: --help
 #
@@ -50,10 +53,14 @@ read_inputs() { # <argument...>
     result_fail invalid "unknown argument ${1@Q}" 'the only option is --help; all else comes by environment'
   fi
   : "${PROXMOX_NODE:=}" "${PROXMOX_STORAGE:=local-lvm}" "${PROXMOX_BRIDGE:=vmbr0}" "${VM_TEMPLATE:=}"
+  : "${VM_DISK:=20}" "${IMAGE_DIR:=/var/lib/vz/template/linus}" "${CALLBACK_URL:=}"
   validate_node "${PROXMOX_NODE}"
   validate_storage "${PROXMOX_STORAGE}"
   validate_bridge "${PROXMOX_BRIDGE}"
   validate_template "${VM_TEMPLATE}"
+  validate_number VM_DISK "${VM_DISK}" 5 10000 GB
+  validate_pattern IMAGE_DIR "${IMAGE_DIR}" '/[A-Za-z0-9_./-]*' 'an absolute path of A-Z a-z 0-9 _ . / -'
+  validate_pattern CALLBACK_URL "${CALLBACK_URL}" '(https?://[^ ]+)?' 'an http or https URL'
 }
 
 report_probe() { # <name>: what the probe before found
@@ -88,6 +95,32 @@ check_tools() {
   report_probe tools
 }
 
+# Proxmox lets nobody but root import disks, and what is under way is kept in
+# files here.
+check_permissions() {
+  local user dir=${LINUS_HOST_DIR:-/var/lib/linus}
+  user=$(id -un)
+  find_existing "${dir}"
+  if [[ ${user} != root ]]; then
+    probe_bad config "logged in as ${user}: only root may import disks and run qm" 'set PROXMOX_SSH_USER=root'
+  elif [[ ! -d ${existing} || ! -w ${existing} ]]; then
+    probe_bad config "${existing} on ${HOSTNAME} is no directory that can be written to" "look at: findmnt -T ${existing}; journalctl -kp err"
+  else
+    probe_ok "root, and ${dir} can be written to"
+  fi
+  report_probe permissions
+}
+
+find_existing() { # <path>; existing: it, or what of it there is
+  existing=$1
+  while [[ ! -e ${existing} && ${existing} == /*/* ]]; do
+    existing=${existing%/*}
+  done
+  if [[ ! -e ${existing} ]]; then
+    existing=/
+  fi
+}
+
 check_version() {
   local version=''
   run_read 60 pveversion
@@ -110,8 +143,14 @@ check_version() {
 
 check_node() { # node_ok
   probe_cluster "${PROXMOX_NODE}"
-  report_probe node
   node_ok=no
+  if [[ ${probe_quorum} == no ]]; then
+    report_probe quorum
+    return 0
+  elif [[ ${probe_quorum} == yes ]]; then
+    result_text CHECK 'quorum:ok:the cluster has quorum'
+  fi
+  report_probe node
   if [[ -z ${probe_kind} ]]; then
     node_ok=yes
   fi
@@ -121,7 +160,9 @@ check_node() { # node_ok
 }
 
 check_parts() {
+  local storages=${PROXMOX_STORAGE}
   probe_start "${PROXMOX_STORAGE}"
+  run_start storages 60 pvesh get "/nodes/${probe_node}/storage" --output-format json
   probe_storage "${PROXMOX_STORAGE}"
   report_probe storage
   probe_bridge "${PROXMOX_BRIDGE}"
@@ -132,6 +173,100 @@ check_parts() {
     probe_templates
   fi
   report_probe template
+  if [[ -n ${probe_template_id:-} ]]; then # its clones lie where it lies
+    storages=$(vm_list_storages)
+  fi
+  check_space "${storages}"
+  check_snippets
+}
+
+# Thin storages promise more than they have; one that is full stops every VM on it.
+check_space() { # <storages>
+  local line storage active avail free='' low=''
+  run_wait storages
+  json_rows storages storage active avail
+  for line in "${json_lines[@]}"; do
+    IFS=$'\x1f' read -r storage active avail <<<"${line}"
+    if [[ $'\n'$1$'\n' != *$'\n'${storage}$'\n'* ]]; then
+      continue
+    fi
+    if [[ ${active} != 1 ]]; then
+      probe_bad config "storage '${storage}' on node '${probe_node}', where the template lies, is not active" 'look at: pvesm status; then bring it up'
+      report_probe space
+      return 0
+    fi
+    free+="${free:+, }$((${avail:-0} / 1073741824)) GiB on '${storage}'"
+    if ((${avail:-0} / 1073741824 < VM_DISK)); then
+      low+="${low:+, }${storage}"
+    fi
+  done
+  if [[ -z ${free} ]]; then
+    probe_bad warn "the free space of ${1//$'\n'/, } is not known: ${run_said}" 'look at: pvesm status'
+  elif [[ -n ${low} ]]; then
+    probe_bad warn "free for VMs: ${free}; one VM's disk may grow to ${VM_DISK} GiB" \
+      "remove what is not needed (pvesm list ${low%%,*}), or make the storage larger: a full one stops the VMs on it"
+  else
+    probe_ok "free for VMs: ${free}"
+  fi
+  report_probe space
+}
+
+# Cloud images are some hundred MB each, and unpacked beside the download.
+check_images() {
+  local line free=''
+  find_existing "${IMAGE_DIR}"
+  run_read 20 df -Pk -- "${existing}"
+  while read -r _ _ _ line _; do
+    free=${line}
+  done <<<"${run_out}"
+  if [[ ! ${free} =~ ^[0-9]+$ ]]; then
+    probe_bad warn "the free space of ${IMAGE_DIR} is not known: ${run_said}" "look at: df ${existing}"
+  elif ((free < 5242880)); then
+    probe_bad warn "$((free / 1048576)) GiB free in ${IMAGE_DIR} for cloud images" 'make room: linus template build and VMs from a cloud image need up to 5 GiB there'
+  else
+    probe_ok "$((free / 1048576)) GiB free in ${IMAGE_DIR} for cloud images"
+  fi
+  report_probe images
+}
+
+# Told because people look for it: users, keys and addresses are given by
+# Proxmox's own cloud-init settings, and host keys read through the guest agent.
+check_snippets() {
+  local line storage content having=''
+  run_wait storages
+  json_rows storages storage content
+  for line in "${json_lines[@]}"; do
+    IFS=$'\x1f' read -r storage content <<<"${line}"
+    if [[ ",${content// /}," == *,snippets,* ]]; then
+      having+="${having:+, }${storage}"
+    fi
+  done
+  if [[ -n ${having} ]]; then
+    probe_ok "on ${having}; none are needed"
+  else
+    probe_ok 'no storage takes any; none are needed'
+  fi
+  report_probe snippets
+}
+
+# VMs are elsewhere than this host, but near: what it cannot reach they hardly can.
+check_callback() {
+  run_wait callback
+  if ((run_rc != 0)); then
+    probe_bad warn "${CALLBACK_URL} is not reached from ${HOSTNAME}: ${run_said:-no answer}" \
+      "jobs run all the same, their reports come over SSH; for direct ones open the port in the firewall before linus, or set CALLBACK_URL to what VMs can reach"
+  else
+    probe_ok "${CALLBACK_URL} is reached from ${HOSTNAME}"
+  fi
+  report_probe callback
+}
+
+start_callback() {
+  if command -v curl >/dev/null; then
+    run_start callback 10 curl -fsS --noproxy '*' --connect-timeout 5 -o /dev/null -- "${CALLBACK_URL%/}/health"
+  else
+    run_start callback 10 wget -q --no-proxy --tries=1 --timeout=5 -O /dev/null -- "${CALLBACK_URL%/}/health"
+  fi
 }
 
 check_kvm() {
@@ -149,12 +284,20 @@ check_host() {
   if [[ -n ${first_failure} ]]; then
     return 0
   fi
+  if [[ -n ${CALLBACK_URL} ]]; then
+    start_callback
+  fi
+  check_permissions
   check_version
   check_node
   if [[ ${node_ok} == yes ]]; then
     check_parts
   fi
+  check_images
   check_kvm
+  if [[ -n ${CALLBACK_URL} ]]; then
+    check_callback
+  fi
 }
 
 main() {

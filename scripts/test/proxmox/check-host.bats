@@ -6,6 +6,21 @@ source "${BATS_TEST_DIRNAME}/../helper/common.bash"
 
 setup() {
   setup_stub
+  export IMAGE_DIR=${BATS_TEST_TMPDIR}/images/linus
+  unset VM_DISK CALLBACK_URL
+  answer /nodes/pve/storage '[{"storage":"local","active":1,"content":"iso,vztmpl,backup","avail":53687091200,"type":"dir"},
+    {"storage":"local-lvm","active":1,"content":"rootdir,images","avail":107374182400,"type":"lvmthin"}]'
+  stub_program id 'echo root'
+  free_for_images 20971520
+}
+
+free_for_images() { # <KiB>
+  stub_program df "printf '%s\\n' 'Filesystem 1024-blocks Used Available Capacity Mounted on' '/dev/root 99 9 $1 9% /'"
+}
+
+# A check that warns, its remedy in the line after it.
+assert_check_warns() { # <name> <its text>
+  [[ ${output} == *"LINUS_CHECK:$1:warn:$2"$'\n'LINUS_REMEDY:?* ]] || fail "check $1 does not warn of '$2' with a remedy"
 }
 
 # A check that failed, its remedy in the line after it.
@@ -24,9 +39,12 @@ assert_check_failed() { # <name> <part of its text>
   run_script check-host
   assert_status 0
   local name
-  for name in tools proxmox node storage bridge template; do
+  for name in tools permissions proxmox node storage bridge template space snippets images; do
     assert_says "LINUS_CHECK:${name}:ok:"
   done
+  refute_line_like 'LINUS_CHECK:callback:'
+  refute_line_like 'LINUS_CHECK:quorum:' # of a single node there is none
+  assert_line "LINUS_CHECK:space:ok:free for VMs: 100 GiB on 'local-lvm'"
   assert_line "LINUS_HOSTNAME:${HOSTNAME}"
   assert_line LINUS_PVE_VERSION:8.2.4
   assert_line LINUS_VM_NODE:pve
@@ -79,7 +97,71 @@ assert_check_failed() { # <name> <part of its text>
   answer /cluster/status '[{"type":"cluster","quorate":"0"},{"type":"node","name":"pve","local":1,"online":1}]'
   run_script check-host
   assert_status 3
-  assert_check_failed node quorum
+  assert_check_failed quorum 'no quorum'
+  refute_line_like 'LINUS_CHECK:node:'
+  answer /cluster/status '[{"type":"cluster","quorate":1},{"type":"node","name":"pve","local":1,"online":1}]'
+  run_script check-host
+  assert_status 0
+  assert_line 'LINUS_CHECK:quorum:ok:the cluster has quorum'
+}
+
+@test "who is not root is told, and so is a directory that cannot be written to" {
+  stub_program id 'echo ada'
+  run_script check-host
+  assert_status 3
+  assert_check_failed permissions 'logged in as ada'
+  stub_program id 'echo root'
+  touch "${BATS_TEST_TMPDIR}/file"
+  LINUS_HOST_DIR=${BATS_TEST_TMPDIR}/file/linus run_script check-host
+  assert_status 3
+  assert_check_failed permissions "${BATS_TEST_TMPDIR}/file on ${HOSTNAME} is no directory"
+}
+
+@test "little space is a warning: where the template lies, not elsewhere, and of the host's own for images" {
+  answer /nodes/pve/storage '[{"storage":"local-lvm","active":1,"content":"images","avail":"3221225472"},{"storage":"fast","active":1,"content":"images","avail":32212254720}]'
+  free_for_images 1048576
+  run_script check-host
+  assert_status 0
+  assert_check_warns space "free for VMs: 3 GiB on 'local-lvm'; one VM's disk may grow to 20 GiB"
+  assert_check_warns images "1 GiB free in ${IMAGE_DIR} for cloud images"
+  sed -i 's/local-lvm:/fast:/' "${PVE_STUB}/vm/9000"
+  run_script check-host
+  assert_line "LINUS_CHECK:space:ok:free for VMs: 30 GiB on 'fast'"
+  VM_DISK=50 run_script check-host
+  assert_check_warns space "free for VMs: 30 GiB on 'fast'; one VM's disk may grow to 50 GiB"
+}
+
+@test "a template on a storage that is not active is a failure" {
+  answer /nodes/pve/storage '[{"storage":"local-lvm","active":1,"content":"images","avail":53687091200},{"storage":"nas","active":0,"content":"images"}]'
+  sed -i 's/local-lvm:base/nas:base/' "${PVE_STUB}/vm/9000"
+  run_script check-host
+  assert_status 3
+  assert_check_failed space "storage 'nas' on node 'pve', where the template lies, is not active"
+}
+
+@test "snippets are told of, and never missed" {
+  run_script check-host
+  assert_line 'LINUS_CHECK:snippets:ok:no storage takes any; none are needed'
+  answer /nodes/pve/storage '[{"storage":"local-lvm","active":1,"content":"images","avail":53687091200},{"storage":"local","active":1,"content":"iso,snippets"}]'
+  run_script check-host
+  assert_line 'LINUS_CHECK:snippets:ok:on local; none are needed'
+}
+
+@test "callbacks: what answers is ok, what does not a warning that says jobs run all the same" {
+  # shellcheck disable=SC2016 # the stub's own variables
+  stub_program curl 'echo "$*" >>"${PVE_STUB}/fetched"'
+  CALLBACK_URL=http://10.0.0.9:8765 run_script check-host
+  assert_status 0
+  assert_line "LINUS_CHECK:callback:ok:http://10.0.0.9:8765 is reached from ${HOSTNAME}"
+  [[ $(<"${PVE_STUB}/fetched") == *' -- http://10.0.0.9:8765/health' ]] || fail "asked: $(<"${PVE_STUB}/fetched")"
+  stub_program curl 'echo "curl: (7) Failed to connect" >&2; exit 7'
+  CALLBACK_URL=http://10.0.0.9:8765 run_script check-host
+  assert_status 0
+  assert_check_warns callback "http://10.0.0.9:8765 is not reached from ${HOSTNAME}: curl: (7) Failed to connect"
+  assert_says 'jobs run all the same'
+  CALLBACK_URL='http://x y' run_script check-host
+  assert_status 1
+  assert_says 'LINUS_ERROR:CALLBACK_URL='
 }
 
 @test "Proxmox 7 is too old, one newer than known is a warning only" {
