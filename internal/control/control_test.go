@@ -59,31 +59,37 @@ func (e *engine) Output(_ context.Context, id, stream string, offset, limit int6
 }
 
 func (e *engine) Input(_ context.Context, id string, data []byte, closed bool) error {
-	e.input = fmt.Sprint(id, " ", data, " ", closed)
+	e.input = fmt.Sprintf("%s %v %v", id, data, closed) //nolint:staticcheck // the bytes, not text
 	return e.err
 }
 
 func (e *engine) OpenArtifact(_ context.Context, id, path string) (io.ReadCloser, job.Artifact, error) {
 	return io.NopCloser(strings.NewReader(id + "\x00" + path)), job.Artifact{Path: path, Size: int64(len(id+path) + 1)}, e.err
 }
+
 func (e *engine) VMs(context.Context) ([]job.VMInfo, error)            { return []job.VMInfo{e.vm("list")}, e.err }
 func (e *engine) VM(_ context.Context, ref string) (job.VMInfo, error) { return e.vm(ref), e.err }
 func (e *engine) StartVM(_ context.Context, ref string) (job.VMInfo, error) {
 	return e.vm("start " + ref), e.err
 }
+
 func (e *engine) StopVM(ctx context.Context, ref string) (job.VMInfo, error) {
 	e.client = job.ClientFrom(ctx)
 	return e.vm("stop " + ref), e.err
 }
+
 func (e *engine) DestroyVM(_ context.Context, ref string) (job.VMInfo, error) {
 	return e.vm("destroy " + ref), e.err
 }
+
 func (e *engine) SnapshotVM(_ context.Context, ref, name string) (job.VMInfo, error) {
 	return e.vm("snapshot " + ref + " " + name), e.err
 }
+
 func (e *engine) RevertVM(_ context.Context, ref, name string) (job.VMInfo, error) {
 	return e.vm("revert " + ref + " " + name), e.err
 }
+
 func (e *engine) vm(asked string) job.VMInfo {
 	return job.VMInfo{VM: job.VM{ID: 7, Name: asked, Status: job.VMRunning}, Jobs: []string{"j1"}}
 }

@@ -30,8 +30,13 @@ func (m Manifest) validateVM() []*FieldError {
 			name  string
 			given bool
 		}{
-			{"vmTemplate", m.VMTemplate != ""}, {"os", m.OS != ""}, {"resources", m.Resources != Resources{}},
-			{"lifecycle", m.Lifecycle != ""}, {"vmName", m.VMName != ""}, {"ttl", m.TTL != 0}, {"network", m.Network != Network{}},
+			{"vmTemplate", m.VMTemplate != ""},
+			{"os", m.OS != ""},
+			{"resources", m.Resources != Resources{}},
+			{"lifecycle", m.Lifecycle != ""},
+			{"vmName", m.VMName != ""},
+			{"ttl", m.TTL != 0},
+			{"network", m.Network != Network{}},
 		} {
 			if f.given {
 				bad = append(bad, field("manifest."+f.name, "remove it, or remove manifest.vm to get a new VM", "has no meaning for a VM that exists"))
