@@ -458,17 +458,47 @@ func TestLive_KeepsUpWithATaskThatWritesMuch(t *testing.T) {
 	}
 }
 
+func TestJob_OutputBeginsWithAWholeLine(t *testing.T) {
+	e := sample()
+	e.outputs[job.Stdout] = "first\n" + strings.Repeat("x", 100) + "\n" + strings.Repeat(strings.Repeat("y", 63)+"\n", 2048)[50:]
+	_, text := loggedIn(t, e).get("/jobs/" + id)
+	if strings.Contains(text, "xxx") || !strings.Contains(text, "B before this") || !strings.Contains(text, `<span class="piece">yyy`) {
+		t.Errorf("%.200s", text[strings.Index(text, `id="stdout"`):])
+	}
+}
+
+func TestLive_SaysWhatWasNotKept(t *testing.T) {
+	e := sample()
+	e.outputs[job.Stdout], e.gap, e.complete = "head---", 4, true
+	var all string
+	told(t, loggedIn(t, e), "/jobs/"+id+"/live", func(name, html string) bool {
+		if strings.HasPrefix(name, "stdout") {
+			all += html
+		}
+		return strings.Contains(all, "tail")
+	})
+	if !strings.Contains(all, "100 B were not kept") {
+		t.Error(all)
+	}
+}
+
 func TestLive_OfTheListTellsWhatChanges(t *testing.T) {
 	e := sample()
 	v := loggedIn(t, e)
 	times := 0
-	told(t, v, "/jobs/live?status=running", func(name, html string) bool {
+	told(t, v, "/jobs/live", func(name, html string) bool {
 		if times++; times == 1 {
+			if err := e.Cancel(t.Context(), id); err != nil {
+				t.Error(err)
+			}
 			e.change(func() {
 				fresh := e.jobs[0]
-				fresh.ID, fresh.Manifest.Task = "0197a1b2-0000-7000-8000-00000000beef", "brand new"
+				fresh.ID, fresh.Manifest.Task, fresh.Status = "0197a1b2-0000-7000-8000-00000000beef", "brand new", job.Running
 				e.jobs = append([]job.Job{fresh}, e.jobs...)
 			})
+		}
+		if strings.Contains(html, "brand new") && strings.Count(html, "status-failed") != 2 {
+			t.Errorf("the cancelled job is not shown as such: %s", html)
 		}
 		return name == "list" && strings.Contains(html, "brand new")
 	})
