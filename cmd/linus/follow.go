@@ -13,6 +13,7 @@ import (
 type watcher interface {
 	Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error)
 	Result(ctx context.Context, id string) (job.Result, error)
+	List(ctx context.Context, f job.Filter) (job.Page, error)
 }
 
 // following says how a job is followed. The zero value: from its first event to
@@ -28,7 +29,10 @@ type following struct {
 // happens, on stderr, and answers the job when it is done: its status is terminal
 // and its VM is gone, or was tried to be removed and is left to the engine.
 func (a *app) follow(ctx context.Context, e watcher, id string, f following) (job.Job, error) {
-	p := &progress{out: a.stderr, live: isTerminal(a.stderr), quiet: f.quiet, only: f.phase}
+	p := &progress{out: a.stderr, live: isTerminal(a.stderr), colours: a.colours(a.stderr), quiet: f.quiet, only: f.phase}
+	if p.live {
+		p.usual = usualTimes(ctx, e)
+	}
 	defer p.clear()
 	last := f.after
 	for {
@@ -59,6 +63,9 @@ type progress struct {
 	quiet bool   // what has ended is not shown
 	only  string // the one phase whose end is shown; empty: all
 
+	colours colours
+	usual   map[string]time.Duration // of phases and steps, by name; for the live line
+
 	phase, step   string
 	phaseAt       time.Time
 	stepAt        time.Time
@@ -83,11 +90,11 @@ func (p *progress) show(e job.Event) {
 			p.gaveUp = p.gaveUp || e.Phase == "destroy"
 		}
 		if !p.quiet && (p.only == "" || p.only == e.Phase) {
-			p.line("%-22s %8s  %s", e.Phase, seconds(e.At.Sub(p.phaseAt)), how)
+			p.line("%-22s %8s  %s", e.Phase, seconds(e.At.Sub(p.phaseAt)), p.colours.word(how))
 		}
 		p.phase = ""
 	case job.EventWarning:
-		p.line("warning: %s", oneLine(e.Text, 400))
+		p.line("%s %s", p.colours.word("warning:"), oneLine(e.Text, 400))
 	case job.EventStatus, job.EventIgnored, job.EventDecided: // the result says it
 	}
 }
@@ -143,9 +150,11 @@ func (p *progress) drawLive(now time.Time) {
 	var text string
 	switch {
 	case p.step != "":
-		text = fmt.Sprintf("  %-20s %8s  %s", p.step, seconds(now.Sub(p.stepAt)), oneLine(p.stepText, 400))
+		took := now.Sub(p.stepAt)
+		text = fmt.Sprintf("  %-20s %8s  %s%s", p.step, seconds(took), gauge(took, p.usual[p.step]), oneLine(p.stepText, 400))
 	case p.phase != "":
-		text = fmt.Sprintf("%-22s %8s  %s", p.phase, seconds(now.Sub(p.phaseAt)), oneLine(p.waiting, 400))
+		took := now.Sub(p.phaseAt)
+		text = fmt.Sprintf("%-22s %8s  %s%s", p.phase, seconds(took), gauge(took, p.usual[p.phase]), oneLine(p.waiting, 400))
 	case p.waiting != "":
 		text = oneLine(p.waiting, 400)
 	default:

@@ -28,6 +28,8 @@ func (h history) Watch(_ context.Context, _ string, after int64) ([]job.Event, j
 
 func (h history) Result(context.Context, string) (job.Result, error) { return job.Result{}, nil }
 
+func (h history) List(context.Context, job.Filter) (job.Page, error) { return job.Page{}, nil }
+
 func events(list ...job.Event) []job.Event {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for i := range list {

@@ -50,10 +50,11 @@ func (a *app) checkCommand() *cobra.Command {
 
 func (a *app) printReport(r job.HostReport) error {
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	for _, c := range r.Checks {
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", c.Level, c.Name, oneLine(c.Text, 300))
-		if c.Remedy != "" {
-			_, _ = fmt.Fprintf(w, "\t\t-> %s\n", oneLine(c.Remedy, 300))
+	c := a.colours(a.stdout)
+	for _, check := range r.Checks {
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", c.word(check.Level), check.Name, oneLine(check.Text, 300))
+		if check.Remedy != "" {
+			_, _ = fmt.Fprintf(w, "%s\t\t-> %s\n", c.word(""), oneLine(check.Remedy, 300))
 		}
 	}
 	return w.Flush()

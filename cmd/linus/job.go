@@ -231,9 +231,10 @@ func (a *app) printList(page job.Page) error {
 		return nil
 	}
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "JOB\tSTATUS\tCREATED\tTASK")
+	c := a.colours(a.stdout)
+	_, _ = fmt.Fprintf(w, "JOB\t%s\tCREATED\tTASK\n", c.word("STATUS"))
 	for _, j := range page.Jobs {
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", j.ID, j.Status, local(j.CreatedAt), oneLine(j.Task, 60))
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", j.ID, c.word(string(j.Status)), local(j.CreatedAt), oneLine(j.Task, 60))
 	}
 	if page.Next != "" {
 		defer a.note("more: linus job list --cursor %s", page.Next)

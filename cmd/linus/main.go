@@ -71,7 +71,7 @@ func run(ctx context.Context, backend newBackend, args []string, stdin io.Reader
 		return int(code)
 	}
 	if err != nil {
-		_, _ = fmt.Fprintf(stderr, "linus: %s\n", strings.ReplaceAll(asVerbs.Replace(err.Error()), "\n", "\n  "))
+		_, _ = fmt.Fprintf(stderr, "%s %s\n", a.colours(stderr).word("linus:"), strings.ReplaceAll(asVerbs.Replace(err.Error()), "\n", "\n  "))
 		if next := nextStep(err); next != "" {
 			_, _ = fmt.Fprintln(stderr, next)
 		}

@@ -130,13 +130,14 @@ func (a *app) vmListCommand() *cobra.Command {
 				return nil
 			}
 			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-			_, _ = fmt.Fprintln(w, "ID\tNAME\tSTATUS\tNODE\tIP\tLIFECYCLE\tEXPIRES\tJOBS")
+			c := a.colours(a.stdout)
+			_, _ = fmt.Fprintf(w, "ID\tNAME\t%s\tNODE\tIP\tLIFECYCLE\tEXPIRES\tJOBS\n", c.word("STATUS"))
 			for _, vm := range vms {
 				expires := local(vm.ExpiresAt)
 				if expires == "" {
 					expires = "-"
 				}
-				_, _ = fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", vm.ID, vm.Name, vm.Status, orDash(vm.Node), orDash(vm.IP), vm.Lifecycle, expires, len(vm.Jobs))
+				_, _ = fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", vm.ID, vm.Name, c.word(string(vm.Status)), orDash(vm.Node), orDash(vm.IP), vm.Lifecycle, expires, len(vm.Jobs))
 			}
 			return w.Flush()
 		},
