@@ -88,6 +88,11 @@ func (n *notices) hooks() *server.Hooks {
 			context.AfterFunc(ctx, func() { n.remove(s) })
 		}
 	})
+	h.AddAfterSubscriptionsListen(func(ctx context.Context, _ any, _ *mcp.SubscriptionsListenRequest, _ *mcp.SubscriptionsListenResult) {
+		// Who subscribed to nothing there is gets its result at once, and should
+		// have heard what was acknowledged before.
+		_ = pause(ctx, settleTime)
+	})
 	return h
 }
 
