@@ -1,10 +1,23 @@
 package e2e
 
 import (
+	"bufio"
+	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"linus/internal/lab"
 )
 
 // clients are what scripts/dev/clients.sh has installed.
@@ -27,4 +40,90 @@ func npmClients(t *testing.T) clients {
 	}
 	dir, node, _ := strings.Cut(strings.TrimSuffix(string(out), "\n"), "\n")
 	return clients{dir, node}
+}
+
+// serveHTTP runs linus serve with MCP by HTTP and answers its URL.
+func (h *host) serveHTTP(t *testing.T) string {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(binDir, "linus"), "serve", "--http", "127.0.0.1:0")
+	cmd.Env = h.env
+	stderr, err := cmd.StderrPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Error(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("linus serve: %v", err)
+		}
+	})
+	lines := bufio.NewScanner(stderr)
+	for lines.Scan() {
+		if m := regexp.MustCompile(`MCP at (http://\S+/mcp)`).FindStringSubmatch(lines.Text()); m != nil {
+			go io.Copy(io.Discard, stderr) //nolint:errcheck // the rest of the log
+			return m[1]
+		}
+	}
+	t.Fatalf("linus serve tells no address: %v", lines.Err())
+	return ""
+}
+
+const clientsToken = "HTTP_TOKEN=a-token-of-this-test"
+
+// Both generations of the official SDK have a job done, read it every way there
+// is, and are asked before a VM is destroyed; over both transports, in both eras
+// of the protocol.
+func TestSDKs(t *testing.T) {
+	c := npmClients(t)
+	h := newHost(t, lab.DriverProcess, clientsToken)
+	url := h.serveHTTP(t)
+	// ES modules are found from where the importing file lies.
+	dir := t.TempDir()
+	script, err := os.ReadFile("../../testdata/clients/drive.mjs")
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "drive.mjs"), script, 0o600)
+	}
+	if err := errors.Join(err, os.Symlink(filepath.Join(c.dir, "node_modules"), filepath.Join(dir, "node_modules"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, generation := range []string{"sdk", "client", "client-2026"} {
+		for _, way := range []string{"stdio", "http"} {
+			t.Run(generation+" by "+way, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+				defer cancel()
+				cmd := exec.CommandContext(ctx, c.node, filepath.Join(dir, "drive.mjs"), generation, way)
+				cmd.Env = append(h.env, "LINUS_PROGRAM="+filepath.Join(binDir, "linus"), "LINUS_URL="+url)
+				var stderr strings.Builder
+				cmd.Stderr = &stderr
+				out, err := cmd.Output()
+				if err != nil {
+					t.Fatalf("%v\n%s%s", err, out, stderr.String())
+				}
+				said := fmt.Sprintf("from %s by %s\n", generation, way)
+				var got map[string]any
+				if err := json.Unmarshal(out, &got); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+				asked, _ := got["asked"].([]any)
+				delete(got, "asked")
+				want := map[string]any{
+					"tools": 20.0, "prompts": []any{"delegate_task", "diagnose_job"}, "resources": []any{"linus://host"}, "templates": 3.0,
+					"submitted": true, "status": "failed", "exit_code": 3.0, "output": said, "read": said,
+					"completed": true, "diagnosed": true, "destroyed": true,
+				}
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("the client saw (-want +got):\n%s", diff)
+				}
+				if len(asked) != 1 || !strings.Contains(fmt.Sprint(asked[0]), "Destroy VM") {
+					t.Errorf("the user was asked %q", asked)
+				}
+			})
+		}
+	}
+	h.waitGone(t)
 }
