@@ -308,7 +308,9 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 	for _, s := range secrets {
 		payload.Secrets[s.Name] = string(s.Reveal())
 	}
-	return e.reach(ctx, func() error { return e.Guest.Push(ctx, j, payload) })
+	return e.reach(ctx, func() error {
+		return e.whileUp(ctx, j, func(ctx context.Context) error { return e.Guest.Push(ctx, j, payload) })
+	})
 }
 
 // start starts the task. StartedAt is written before: from then on there may
