@@ -40,7 +40,8 @@ test: deps build ## everything: vet for all systems, Go tests with -race, bats, 
 	$(MAKE) --no-print-directory bats
 	$(MAKE) --no-print-directory go-test
 
-go-test: ## Go tests with -race, the lab's real VMs included
+go-test: ## Go tests with -race, the lab's real VMs and MCP clients from npm included
+	@bash scripts/dev/clients.sh >/dev/null || { [[ $$? -eq 75 ]] && echo "tests with MCP clients from npm are skipped" >&2; }
 	go test -race -timeout 18m -p 2 ./...
 
 soak: ## 1000 jobs under faults drawn at random (SOAK_JOBS=, SOAK_SEED= of a run to repeat)

@@ -80,8 +80,10 @@ func contentTools() []server.ServerTool {
 		Tool:    mcp.NewToolWithRawSchema("json_schema_2020_12_tool", "For a conformance suite.", json.RawMessage(schema2020)),
 		Handler: answers(mcp.NewTextContent("ok")),
 	}
+	const inHeader = `{"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}, "required": ["region"]}`
 	return []server.ServerTool{
 		schema,
+		{Tool: mcp.NewToolWithRawSchema("test_header", "For a conformance suite.", json.RawMessage(inHeader)), Handler: answers(mcp.NewTextContent("ok"))},
 		tool("test_simple_text", answers(mcp.NewTextContent("This is a simple text response for testing."))),
 		tool("test_image_content", answers(mcp.NewImageContent(pixel, "image/png"))),
 		tool("test_audio_content", answers(mcp.NewAudioContent(sound, "audio/wav"))),
