@@ -31,7 +31,7 @@ func (a *app) checkCommand() *cobra.Command {
 				return err
 			}
 			defer s.close()
-			r, err := s.CheckHost(cmd.Context())
+			r, err := finding(s.CheckHost(cmd.Context()))
 			if err != nil {
 				return err
 			}
@@ -46,6 +46,20 @@ func (a *app) checkCommand() *cobra.Command {
 			return err
 		},
 	}
+}
+
+// finding makes a report of a host that could not be asked: that is one, too.
+func finding(r job.HostReport, err error) (job.HostReport, error) {
+	var host *job.HostError
+	if !errors.As(err, &host) {
+		return r, err
+	}
+	c := job.Check{Name: "host", Level: "fail", Text: host.Text, Remedy: host.Remedy}
+	switch host.Class {
+	case job.HostUnreachable, job.HostAuth, job.HostKeyChanged:
+		c.Name = "ssh"
+	}
+	return job.HostReport{Host: host.Host, Node: r.Node, Checks: []job.Check{c}}, nil
 }
 
 func (a *app) printReport(r job.HostReport) error {

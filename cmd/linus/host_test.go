@@ -2,13 +2,18 @@ package main
 
 import (
 	"bytes"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"linus/internal/config"
+	"linus/internal/job"
 	"linus/internal/sshtest"
 )
 
@@ -92,5 +97,18 @@ func TestHostTrust_NobodyThere(t *testing.T) {
 	s.Stop()
 	if code, _, stderr := linus(t, "", "host", "trust", "--yes"); code != exitFailure || !strings.Contains(stderr, "is PROXMOX_HOST "+s.Host+" right") {
 		t.Errorf("exit code %d, %s", code, stderr)
+	}
+}
+
+func TestHostCheck_HostThatCannotBeAskedIsAFinding(t *testing.T) {
+	for class, name := range map[job.HostClass]string{job.HostAuth: "ssh", job.HostUnreachable: "ssh", job.HostVM: "host"} {
+		r, err := finding(job.HostReport{}, fmt.Errorf("check: %w", &job.HostError{Host: "root@pve:22", Class: class, Text: "no", Remedy: "do"}))
+		want := job.HostReport{Host: "root@pve:22", Checks: []job.Check{{Name: name, Level: "fail", Text: "no", Remedy: "do"}}}
+		if diff := cmp.Diff(want, r); diff != "" || err != nil {
+			t.Errorf("%s: %v, %s", class, err, diff)
+		}
+	}
+	if _, err := finding(job.HostReport{}, io.ErrUnexpectedEOF); err == nil {
+		t.Error("an error of the engine's is lost")
 	}
 }
