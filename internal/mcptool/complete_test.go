@@ -19,6 +19,7 @@ type many struct {
 }
 
 func (m many) List(_ context.Context, f job.Filter) (job.Page, error) {
+	m.calls = append(m.calls, "list")
 	from, _ := strconv.Atoi(f.Cursor)
 	var page job.Page
 	for i := from; i < min(from+f.Limit, m.jobs); i++ {
@@ -87,9 +88,13 @@ func TestCompletion_OfJobsVMsAndArtifacts(t *testing.T) {
 
 func TestCompletion_AnswersTheNewestHundredAndSaysThatThereAreMore(t *testing.T) {
 	for jobs, more := range map[int]bool{100: false, 101: true, 5000: true} {
-		r, err := completer{many{&engine{}, jobs}}.CompleteResourceArgument(t.Context(), outputTemplate, mcp.CompleteArgument{Name: "id"}, mcp.CompleteContext{})
+		e := &engine{}
+		r, err := completer{many{e, jobs}}.CompleteResourceArgument(t.Context(), outputTemplate, mcp.CompleteArgument{Name: "id"}, mcp.CompleteContext{})
 		if err != nil || len(r.Values) != 100 || r.Values[99] != "job-0099" || r.HasMore != more {
 			t.Errorf("of %d jobs: %d values, more %v, %v", jobs, len(r.Values), r.HasMore, err)
+		}
+		if len(e.calls) != 1 {
+			t.Errorf("of %d jobs: %d pages were read for what the first one has", jobs, len(e.calls))
 		}
 	}
 	r, err := completer{many{&engine{}, 5000}}.CompleteResourceArgument(t.Context(), outputTemplate, mcp.CompleteArgument{Name: "id", Value: "job-4"}, mcp.CompleteContext{})

@@ -2,6 +2,7 @@ package mcptool
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -98,4 +99,39 @@ func TestHTTP_KnowsWhichSessionsHaveAStream(t *testing.T) {
 		}
 	}
 	t.Error("the end of the stream was not noticed")
+}
+
+// Whoever listens for what there is not is told so, and then that it is all.
+func TestListen_AcknowledgesBeforeItEnds(t *testing.T) {
+	h := NewHTTP(options(&engine{}))
+	s := httptest.NewServer(h)
+	t.Cleanup(func() {
+		s.Close()
+		if err := h.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`
+	body := `{"jsonrpc":"2.0","id":7,"method":"subscriptions/listen","params":{` + meta + `,"notifications":{"toolsListChanged":true}}}`
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{
+		"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+		"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "subscriptions/listen",
+	} {
+		req.Header.Set(name, value)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close() //nolint:errcheck // only read
+	data, err := io.ReadAll(resp.Body)
+	said := string(data)
+	ack, end := strings.Index(said, "notifications/subscriptions/acknowledged"), strings.Index(said, `"result"`)
+	if err != nil || ack < 0 || end < ack {
+		t.Errorf("%v: %s", err, said)
+	}
 }

@@ -111,6 +111,25 @@ func TestPrompts_RefuseInTheWordsOfTheirArguments(t *testing.T) {
 	}
 }
 
+func TestDiagnose_SendsToNoMissingTool(t *testing.T) {
+	e := &engine{
+		job:    job.Job{ID: knownID, Status: job.Failed, Outcome: &job.Outcome{Reason: job.ReasonProvisionFailed}},
+		result: job.Result{JobID: knownID, Status: job.Failed},
+	}
+	o := options(e)
+	o.Toolsets = []string{"jobs"}
+	s := newServer(o)
+	t.Cleanup(s.close)
+	c, err := client.NewInProcessClient(s.MCPServer)
+	r, err := getPrompt(t, begin(t, c, err), "diagnose_job", map[string]string{"job_id": knownID})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := said(t, r); strings.Contains(text, "check_host") || !strings.Contains(text, "No VM could be made ready") {
+		t.Error(text)
+	}
+}
+
 // Every reason a job can end for has a word on where to look.
 func TestDiagnose_KnowsEveryReason(t *testing.T) {
 	for _, r := range []job.Reason{
