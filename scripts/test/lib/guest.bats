@@ -49,7 +49,7 @@ agent_says() { # <JSON>
 
 @test "cloud-init: done, done with warnings, none, failed, running, silent" {
   local pair
-  for pair in '{"exitcode":0}=done' '{"exitcode":2}=done' '{"exitcode":127}=none' '{"exitcode":1,"err-data":"boom"}=failed' '{"pid":7}=running'; do
+  for pair in '{"exitcode":0}=done' '{"exitcode":2}=done' '{"exitcode":127}=none' '{"exitcode":1,"err-data":"boom"}=failed' '{"exitcode":75}=running' '{"pid":7}=running'; do
     agent_says "${pair%=*}"
     guest_check_cloud_init 100
     [[ ${guest_cloud_init} == "${pair##*=}" ]]
