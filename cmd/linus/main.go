@@ -21,18 +21,6 @@ import (
 	"linus/internal/job"
 )
 
-// Exit codes. `job submit --wait` and `job status --wait` exit with the task's
-// own code where it has one, else with the last two, as timeout(1) and
-// docker(1) do.
-const (
-	exitOK       = 0
-	exitFailure  = 1
-	exitUsage    = 2   // wrong arguments, manifest or settings
-	exitDetached = 130 // Ctrl-C while waiting; the job goes on
-	exitTimeout  = 124 // the job's task ran out of time
-	exitNoCode   = 125 // the job ended without an exit code of its task
-)
-
 // version is set by the linker: -X main.version=...
 var version = ""
 
@@ -83,6 +71,7 @@ func (a *app) root() *cobra.Command {
 	var output string
 	root := group("linus", "Run jobs in Proxmox VE virtual machines of their own",
 		a.mcpCommand(), a.serveCommand(), a.jobCommand(), a.vmCommand(), a.hostCommand(), a.templateCommand(), a.scriptsCommand(), a.configCommand(), a.manCommand(), a.versionCommand())
+	root.Long = exitHelp()
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage("%w; see %s --help", err, cmd.CommandPath())

@@ -40,7 +40,7 @@ type api struct {
 }
 
 // Handler serves the callback API. Every answer is JSON, errors too.
-func Handler(reporter Reporter, log *slog.Logger) http.Handler {
+func Handler(reporter Reporter, log *slog.Logger) *mux.Router {
 	a := &api{reporter: reporter, log: log}
 	r := mux.NewRouter().SkipClean(true)
 	r.Handle("/health", method(http.MethodGet, func(w http.ResponseWriter, _ *http.Request) {

@@ -68,15 +68,20 @@ type api struct {
 // JSON.
 func Handler(o Options) http.Handler {
 	a := &api{o, newPages(o)}
+	return a.sameSite(asked(a.routes()))
+}
+
+// routes are those README lists.
+func (a *api) routes() *mux.Router {
 	r := mux.NewRouter().SkipClean(true)
 	r.HandleFunc("/health", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, http.StatusOK, map[string]string{"status": "ok"})
 	}).Methods(http.MethodGet, http.MethodHead)
-	r.Handle("/mcp", a.authorized(limited(o.MCP)))
+	r.Handle("/mcp", a.authorized(limited(a.MCP)))
 	r.Handle("/jobs/{id}/output", a.reading(a.output)).Methods(http.MethodGet, http.MethodHead)
 	r.Handle("/jobs/{id}/artifacts/{path:(?s:.+)}", a.reading(a.artifact)).Methods(http.MethodGet, http.MethodHead)
-	if o.Metrics != nil {
-		r.Handle("/metrics", a.reading(o.Metrics.ServeHTTP)).Methods(http.MethodGet, http.MethodHead)
+	if a.Metrics != nil {
+		r.Handle("/metrics", a.reading(a.Metrics.ServeHTTP)).Methods(http.MethodGet, http.MethodHead)
 	}
 	a.pages.routes(r)
 	none := a.authorized(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -93,7 +98,7 @@ func Handler(o Options) http.Handler {
 		w.Header().Set("Allow", "GET, HEAD")
 		fail(w, http.StatusMethodNotAllowed, "Method not allowed")
 	})
-	return a.sameSite(asked(r))
+	return r
 }
 
 // asked notes who asks the engine for what is done: a page, unless MCP says more.

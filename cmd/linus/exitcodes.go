@@ -1,0 +1,45 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Exit codes. Where a verb waits for a job, the last ones are timeout(1)'s and
+// docker(1)'s.
+const (
+	exitOK       = 0
+	exitFailure  = 1
+	exitUsage    = 2
+	exitTimeout  = 124
+	exitNoCode   = 125
+	exitDetached = 130
+)
+
+// exitCodes says what they mean, for help and README.
+func exitCodes() []exitMeaning {
+	return []exitMeaning{
+		{exitOK, "done"},
+		{exitFailure, "it failed, or `host check` found that something is missing"},
+		{exitUsage, "wrong arguments, manifest or settings; nothing was done"},
+		{exitTimeout, "the job's task ran out of time"},
+		{exitNoCode, "the job ended without an exit code of its task: it could not be started, was lost, cancelled or killed"},
+		{exitDetached, "Ctrl-C while waiting for a job, which goes on"},
+	}
+}
+
+type exitMeaning struct {
+	code int
+	text string
+}
+
+// exitHelp is the list for linus --help.
+func exitHelp() string {
+	var b strings.Builder
+	b.WriteString("Run jobs in Proxmox VE virtual machines of their own.\n\n" +
+		"Exit codes (verbs that wait for a job exit with its task's code, where it has one):\n")
+	for _, e := range exitCodes() {
+		fmt.Fprintf(&b, "  %3d  %s\n", e.code, strings.ReplaceAll(e.text, "`", ""))
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}

@@ -1,0 +1,50 @@
+package web
+
+import (
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/gorilla/mux"
+)
+
+func TestREADME_ListsEveryRoute(t *testing.T) {
+	nothing := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	o := Options{MCP: nothing, Metrics: nothing, Token: "token"}
+	var routes []string
+	err := (&api{o, newPages(o)}).routes().Walk(func(r *mux.Route, _ *mux.Router, _ []*mux.Route) error {
+		path, err := r.GetPathTemplate()
+		methods, noMethods := r.GetMethods()
+		if noMethods != nil {
+			methods = []string{"ANY"} // the handler's to decide
+		}
+		for _, method := range methods {
+			if method != http.MethodHead { // goes with GET
+				routes = append(routes, method+" "+regexp.MustCompile(`\{(\w+):[^}]*\}`).ReplaceAllString(path, "{$1}"))
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, part, _ := strings.Cut(string(text), "<!-- routes:begin -->")
+	part, _, _ = strings.Cut(part, "<!-- routes:end -->")
+	var listed []string
+	for _, m := range regexp.MustCompile("`([A-Z]+ /[^`]*)`").FindAllStringSubmatch(part, -1) {
+		listed = append(listed, m[1])
+	}
+	slices.Sort(routes)
+	slices.Sort(listed)
+	if diff := cmp.Diff(routes, listed); diff != "" {
+		t.Errorf("-the router's routes +README's:\n%s", diff)
+	}
+}
