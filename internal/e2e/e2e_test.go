@@ -66,6 +66,54 @@ func TestJob_RunsInARealVM(t *testing.T) {
 	}
 	h.waitGone(t)
 	t.Logf("phases:\n%s", h.cli(t, "job", "status", id))
+	t.Run("KeptVM", func(t *testing.T) { keptVM(t, h) })
+}
+
+// keptVM makes a real VM that stays, talks to a shell in it while another job
+// leaves a file there, and destroys it.
+func keptVM(t *testing.T, h *host) {
+	c := h.connect(t)
+	made := c.call("provision_vm", map[string]any{"name": "dev", "memory": "1G", "ttl": 3600})
+	c.wait(made["job_id"].(string))
+	vm := c.call("get_vm", map[string]any{"vm_id": "dev"})
+	if vm["status"] != "running" || vm["ip"] == nil {
+		t.Fatalf("VM %v", vm)
+	}
+
+	shell := c.call("execute_command", map[string]any{"vm_id": "dev", "command": "exec bash --norc -i", "tty": true})["job_id"].(string)
+	c.until(shell, func(j map[string]any) bool { return j["status"] == "running" })
+	answer := c.call("interact_with_job", map[string]any{"job_id": shell, "input": "echo $((6*7)) $(tty) $(stty size)\n", "wait_ms": 10000})
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(fmt.Sprint(answer["stdout"]), "42 /dev/pts/"); {
+		if time.Now().After(deadline) {
+			t.Fatalf("the shell did not answer: %v", answer)
+		}
+		answer = c.call("tail_job_output", map[string]any{"job_id": shell})
+	}
+	if text := answer["stdout"].(string); !strings.Contains(text, " 24 80") {
+		t.Errorf("the terminal has another size: %q", text)
+	}
+
+	id := c.submit(map[string]any{
+		"agentType": "script", "vm": "dev", "sudo": true, "cwd": "/srv", "artifacts": []any{"out/**"},
+		"task": "mkdir out; uname -n >'out/host name'; chmod 600 out/*; id -un",
+	})
+	c.wait(id)
+	result := c.call("get_job_result", map[string]any{"job_id": id})
+	if result["exit_code"] != 0.0 || result["output"] != "root\n" {
+		t.Errorf("job in the VM: %v", result)
+	}
+	if got := h.cli(t, "job", "artifacts", "get", id, "out/host name", "--dir", t.TempDir()); !strings.Contains(got, "out/host name") {
+		t.Errorf("artifact: %s", got)
+	}
+
+	if got := c.call("kill_job", map[string]any{"job_id": shell}); got["result"] != "killed" {
+		t.Errorf("kill: %v", got)
+	}
+	if j := c.wait(shell); j["reason"] != "killed" {
+		t.Errorf("the shell's job: %v", j)
+	}
+	c.call("destroy_vm", map[string]any{"vm_id": "dev", "confirm": true})
+	h.waitGone(t)
 }
 
 // The job's own exit status, both streams and every byte come back.

@@ -198,7 +198,7 @@ func (e *Executor) sharers(ctx context.Context, maker string) ([]string, error) 
 	for _, j := range unfinished {
 		named := j.VM == nil && m.VM != nil && j.Shares() &&
 			(strings.EqualFold(j.Manifest.VM, m.VM.Name) || j.Manifest.VM == strconv.Itoa(m.VM.ID))
-		if j.VM != nil && j.VM.Job == maker && (j.ID != maker || !j.Status.Terminal()) || named {
+		if (j.VM != nil && j.VM.Job == maker || named) && !j.Status.Terminal() { // one that cleans up behind itself holds nobody up
 			ids = append(ids, j.ID)
 		}
 	}

@@ -293,6 +293,38 @@ func TestPlan_ChangesNothing(t *testing.T) {
 	}
 }
 
+func TestDestroyVM_DoesNotWaitForAJobThatCleansUp(t *testing.T) {
+	r := newRig(t, 1)
+	r.makeVM("dev")
+	cleaning, over := make(chan struct{}), make(chan struct{})
+	r.stop()
+	r.opts.Guest = &slowCleaner{Fake: r.fake, began: cleaning, until: over}
+	r.restart()
+	id := r.submit(sharing("dev"))
+	<-cleaning
+	if j := r.until(id, func(j job.Job) bool { return j.Status.Terminal() }); j.Done() {
+		t.Fatal("the job is done before it has cleaned up")
+	}
+	if _, err := r.DestroyVM(context.Background(), "dev"); err != nil {
+		t.Error(err)
+	}
+	close(over)
+	r.wait(id)
+	r.gone()
+}
+
+// slowCleaner is a guest in which cleaning up takes its time.
+type slowCleaner struct {
+	*providertest.Fake
+	began, until chan struct{}
+}
+
+func (g *slowCleaner) Clean(ctx context.Context, j job.Job) error {
+	close(g.began)
+	<-g.until
+	return g.Fake.Clean(ctx, j)
+}
+
 // The rig's HeartbeatThreshold is two minutes, far beyond what these wait.
 func TestFollow_VMThatIsGoneOrStoppedIsToldByTheHostAtOnce(t *testing.T) {
 	for name, undo := range map[string]func(*rig, job.VM){
