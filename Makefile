@@ -42,7 +42,7 @@ test: deps build ## everything: vet for all systems, Go tests with -race, bats, 
 
 go-test: ## Go tests with -race, the lab's real VMs and MCP clients from npm included
 	@bash scripts/dev/clients.sh >/dev/null || { [[ $$? -eq 75 ]] && echo "tests with MCP clients from npm are skipped" >&2; }
-	go test -race -timeout 18m -p 2 ./...
+	go test -race -timeout 23m -p 2 ./...
 
 soak: ## 1000 jobs under faults drawn at random (SOAK_JOBS=, SOAK_SEED= of a run to repeat)
 	go test -v -timeout 3h -run '^TestSoak$$' ./internal/e2e -soak.jobs=$(SOAK_JOBS) -soak.seed=$(SOAK_SEED)
