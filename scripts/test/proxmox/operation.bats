@@ -7,6 +7,7 @@ setup() {
   operation=${BATS_TEST_DIRNAME}/../../proxmox/operation.sh
   operations=${BATS_TEST_TMPDIR}/operations
   script=${BATS_TEST_TMPDIR}/script.sh
+  # shellcheck disable=SC2016 # for the script to expand
   printf 'echo "hello $WHO"\n' >"${script}"
 }
 
