@@ -34,9 +34,9 @@ demo: ## run jobs in real VMs of a stand-in Proxmox host (DRIVER=process: withou
 deps:
 	@bash scripts/dev/install-deps.sh test
 
-test: deps build ## everything: vet for all systems, Go tests with -race, bats, shell checks, real VMs
+test: deps build ## everything: vet for Linux, macOS and Windows, Go tests with -race, bats, shell checks, real VMs
 	go vet ./...
-	$(MAKE) --no-print-directory cross
+	bash .packaging/cross.sh darwin/arm64 windows/amd64
 	$(MAKE) --no-print-directory bats
 	$(MAKE) --no-print-directory go-test
 
