@@ -204,7 +204,7 @@ power() { # <action> [<argument...>]
 
 @test "a signal in the middle lets the lock go" {
   # shellcheck disable=SC2016 # the hook's own variables
-  hook stop 'limit=$(ps -o ppid= -p "${PPID}"); kill -TERM $(ps -o ppid= -p "${limit}"); /bin/sleep 0.1'
+  hook stop 'limit=$(ps -o ppid= -p "${PPID}"); kill -TERM $(ps -o ppid= -p ${limit}); /bin/sleep 0.1'
   power stop
   assert_status 143
   assert_line LINUS_RESULT:FAILURE
