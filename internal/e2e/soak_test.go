@@ -387,6 +387,13 @@ func (s *soak) nothingLeft() {
 			break
 		}
 	}
+	// The VM goes a moment before its lease does: what is at work ends first.
+	leases := filepath.Join(s.h.dir, "home/linus/leases/*-*")
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		if left, err := filepath.Glob(leases); err != nil || len(left) == 0 {
+			break
+		}
+	}
 	for _, c := range s.clients {
 		c.Close()
 	}
