@@ -133,7 +133,7 @@ func (r *rig) count(route string) int {
 func (r *rig) arrives(route string) {
 	r.t.Helper()
 	before := r.count(route)
-	for deadline := time.Now().Add(20 * time.Second); r.count(route) == before; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); r.count(route) == before; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			r.t.Fatalf("no %s arrives", route)
 		}

@@ -314,7 +314,7 @@ func TestProcess_RebootKeepsFilesAndEndsProcesses(t *testing.T) {
 	deadline := time.Now().Add(10 * time.Second)
 	for {
 		r := l.run(t, "qm guest exec 100 -- cat /proc/sys/kernel/random/boot_id")
-		if r.code == 0 && !strings.Contains(r.out, before) {
+		if r.code == 0 && strings.Contains(r.out, "out-data") && !strings.Contains(r.out, before) {
 			break
 		}
 		if time.Now().After(deadline) {
