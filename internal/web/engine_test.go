@@ -180,8 +180,10 @@ func (e *engine) Cancel(ctx context.Context, jobID string) error {
 		e.happens(jobID, job.Event{Kind: job.EventStatus, Text: "failed"}, func(j *job.Job) {
 			j.Status, j.CompletedAt = job.Failed, time.Now()
 			j.Outcome = &job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, Error: "Cancelled by user"}
-			if j.VM != nil {
-				j.VM.State = job.VMDestroyed
+			if j.VM != nil { // another one: the old is in answers
+				vm := *j.VM
+				vm.State = job.VMDestroyed
+				j.VM = &vm
 			}
 			e.complete = true
 		})
