@@ -28,7 +28,7 @@ func (e *Executor) collectArtifacts(ctx context.Context, j job.Job, state RunSta
 	}
 	var found []FoundArtifact
 	var skipped []string
-	err = e.patiently(ctx, func(ctx context.Context) (err error) {
+	err = reach(ctx, e.CollectPatience, func(ctx context.Context) (err error) {
 		found, skipped, err = e.Guest.Artifacts(ctx, j, e.Artifacts)
 		return err
 	})
@@ -113,7 +113,7 @@ func (e *Executor) copyArtifact(ctx context.Context, j job.Job, f FoundArtifact,
 	}
 	for have < f.Size {
 		var data []byte
-		err := e.patiently(ctx, func(ctx context.Context) (err error) {
+		err := reach(ctx, e.CollectPatience, func(ctx context.Context) (err error) {
 			data, err = e.Guest.ReadArtifact(ctx, j, f.Source, have, min(outputChunk, f.Size-have))
 			return err
 		})
@@ -133,26 +133,4 @@ func (e *Executor) copyArtifact(ctx context.Context, j job.Job, f FoundArtifact,
 		return errAltered
 	}
 	return nil
-}
-
-// patiently calls f until it succeeds, fails for good, or CollectPatience is
-// over.
-func (e *Executor) patiently(ctx context.Context, f func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, e.CollectPatience)
-	defer cancel()
-	var last error
-	_ = retry(ctx, func() error { // what f said last is what matters
-		last = f(ctx)
-		if unreachable(last) {
-			return last
-		}
-		return nil
-	})
-	return last
-}
-
-// unreachable reports whether trying again may help.
-func unreachable(err error) bool {
-	var host *job.HostError
-	return errors.As(err, &host) && host.Class == job.HostUnreachable
 }

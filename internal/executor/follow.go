@@ -160,14 +160,16 @@ func retry(ctx context.Context, f func() error) error {
 }
 
 // reach calls f, with growing pauses, for as long as the VM cannot be reached,
-// but no longer than a VM may be silent.
-func (e *Executor) reach(ctx context.Context, f func() error) error {
-	patient, cancel := context.WithTimeout(ctx, e.HeartbeatThreshold)
+// but no longer than patience, with which f's context ends. A try that may take
+// longer than that works with its caller's.
+func reach(ctx context.Context, patience time.Duration, f func(context.Context) error) error {
+	patient, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var last error
 	_ = retry(patient, func() error { // what f said last is what matters
-		last = f()
-		if unreachable(last) {
+		last = f(patient)
+		var host *job.HostError
+		if errors.As(last, &host) && host.Class == job.HostUnreachable {
 			return last
 		}
 		return nil

@@ -280,7 +280,7 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 		return err
 	}
 	var url string
-	err = e.reach(ctx, func() (err error) {
+	err = reach(ctx, e.HeartbeatThreshold, func(context.Context) (err error) {
 		url, err = e.CallbackURL(ctx)
 		return err
 	})
@@ -308,7 +308,7 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 	for _, s := range secrets {
 		payload.Secrets[s.Name] = string(s.Reveal())
 	}
-	return e.reach(ctx, func() error {
+	return reach(ctx, e.HeartbeatThreshold, func(context.Context) error {
 		return e.whileUp(ctx, j, func(ctx context.Context) error { return e.Guest.Push(ctx, j, payload) })
 	})
 }
@@ -326,7 +326,7 @@ func (e *Executor) start(ctx context.Context, r *run) error {
 	if err != nil || j.Status == job.Running {
 		return err
 	}
-	if err := e.reach(ctx, func() error { return e.Guest.Start(ctx, j) }); err != nil {
+	if err := reach(ctx, e.HeartbeatThreshold, func(context.Context) error { return e.Guest.Start(ctx, j) }); err != nil {
 		return err
 	}
 	_, err = e.update(context.WithoutCancel(ctx), r.id, func(j *job.Job) ([]job.Event, error) {
