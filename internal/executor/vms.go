@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,13 +9,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"linus/internal/job"
 )
-
-// maxShared bounds the jobs that run in one VM at once.
-const maxShared = 16
 
 // ready ends a job that was to make a VM.
 func (e *Executor) ready(ctx context.Context, r *run) error {
@@ -26,105 +23,6 @@ func (e *Executor) ready(ctx context.Context, r *run) error {
 			events = append(events, decided(outcome))
 		}
 		return events, nil
-	})
-	return err
-}
-
-// join gives the job the VM it is to share.
-func (e *Executor) join(ctx context.Context, r *run, j job.Job) error {
-	if j.VM != nil {
-		return nil
-	}
-	kept, err := e.keptVM(ctx, j.Manifest.VM)
-	if err != nil {
-		return err
-	}
-	others, err := e.sharers(ctx, kept.ID)
-	if err != nil {
-		return err
-	}
-	if len(others) > maxShared { // itself included
-		return fmt.Errorf("VM %d runs %d jobs already, which is the limit; wait for one to end", kept.VM.ID, len(others)-1)
-	}
-	_, err = e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
-		vm := *kept.VM
-		j.VM = &vm
-		return become(j, job.Provisioning), nil
-	})
-	return err
-}
-
-// lookAfter is how long the first work in a VM that exists may take before the
-// host is asked whether the VM runs at all.
-const lookAfter = 3 * time.Second
-
-// whileUp calls work, which reaches into the job's VM. In one that was there
-// before, and may have been stopped since, work that takes long or fails ends
-// with that, where the host says so, rather than when SSH gives up.
-func (e *Executor) whileUp(ctx context.Context, j job.Job, work func(context.Context) error) error {
-	if !j.Shares() {
-		return work(ctx)
-	}
-	working, end := context.WithCancelCause(ctx)
-	looked := make(chan struct{})
-	go func() {
-		defer close(looked)
-		t := time.NewTimer(lookAfter)
-		defer t.Stop()
-		select {
-		case <-t.C:
-			if down := e.down(working, j); down != nil {
-				end(down)
-			}
-		case <-working.Done():
-		}
-	}()
-	err := work(working)
-	end(nil)
-	<-looked
-	var down *job.FieldError
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(context.Cause(working), &down):
-		return down
-	case ctx.Err() == nil:
-		if down := e.down(ctx, j); down != nil {
-			return down
-		}
-	}
-	return err
-}
-
-// down is the error that a VM does not run, where the host says so.
-func (e *Executor) down(ctx context.Context, j job.Job) error {
-	switch status := e.stands(ctx, j); status {
-	case job.VMStopped:
-		return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q (VM %d) is stopped", j.VM.Name, j.VM.ID), Remedy: "start it first"}
-	case job.VMGone:
-		return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q (VM %d) is gone from the host, and not by us", j.VM.Name, j.VM.ID), Remedy: "destroy it here, too, and make it anew"}
-	}
-	return nil
-}
-
-// release cleans up behind a job in a VM that stays, and lets go of it. A VM
-// that is gone, or does not answer, holds nobody up.
-func (e *Executor) release(ctx context.Context, r *run, j job.Job) error {
-	maker, err := e.Store.Job(ctx, j.VM.Job)
-	if err == nil && maker.VM != nil && maker.VM.State == job.VMCreated && j.Outcome.Reason != job.ReasonLost {
-		timed, cancel := context.WithTimeout(ctx, time.Minute)
-		defer cancel()
-		if err := e.Guest.Clean(timed, j); err != nil {
-			if ctx.Err() != nil {
-				return err
-			}
-			e.Log.Warn("what a job left in its VM stays there", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
-		}
-	}
-	e.Guest.Forget(j)
-	_, err = e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
-		j.VM.State = job.VMReleased
-		return nil, nil
 	})
 	return err
 }
@@ -147,64 +45,6 @@ func (e *Executor) freeName(ctx context.Context, j job.Job) error {
 	return nil
 }
 
-// noVM is the answer to a VM nobody knows, or that cannot take a job.
-func noVM(ref, problem string) error {
-	return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q %s", ref, problem), Remedy: "list_vms shows the VMs there are"}
-}
-
-// maker finds the job that made a VM, by the VM's name or ID.
-func (e *Executor) maker(ctx context.Context, ref string) (job.Job, error) {
-	makers, err := e.Store.VMs(ctx)
-	if err != nil {
-		return job.Job{}, err
-	}
-	id, _ := strconv.Atoi(ref)
-	for _, m := range makers {
-		if strings.EqualFold(m.VM.Name, ref) || id != 0 && m.VM.ID == id {
-			return m, nil
-		}
-	}
-	return job.Job{}, noVM(ref, "is no VM of ours")
-}
-
-// keptVM finds a persistent VM that can take jobs.
-func (e *Executor) keptVM(ctx context.Context, ref string) (job.Job, error) {
-	m, err := e.maker(ctx, ref)
-	switch {
-	case err != nil:
-		return m, err
-	case m.Manifest.Lifecycle != job.Persistent:
-		return m, noVM(ref, "goes with its job: only persistent VMs take others")
-	case m.VM.Unwanted:
-		return m, noVM(ref, "is being destroyed")
-	case m.VM.State != job.VMCreated:
-		return m, noVM(ref, "is not ready yet: it is "+string(m.Status))
-	}
-	return m, nil
-}
-
-// sharers answers the unfinished jobs in the VM a job made, that job included
-// while it runs a task of its own there.
-func (e *Executor) sharers(ctx context.Context, maker string) ([]string, error) {
-	unfinished, err := e.Store.Unfinished(ctx)
-	if err != nil {
-		return nil, err
-	}
-	m, err := e.Store.Job(ctx, maker)
-	if err != nil {
-		return nil, err
-	}
-	var ids []string
-	for _, j := range unfinished {
-		named := j.VM == nil && m.VM != nil && j.Shares() &&
-			(strings.EqualFold(j.Manifest.VM, m.VM.Name) || j.Manifest.VM == strconv.Itoa(m.VM.ID))
-		if (j.VM != nil && j.VM.Job == maker || named) && !j.Status.Terminal() { // one that cleans up behind itself holds nobody up
-			ids = append(ids, j.ID)
-		}
-	}
-	return ids, nil
-}
-
 // Plan tells what making the submission's VM would do, and changes nothing.
 func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error) {
 	m, err := e.complete(s)
@@ -212,10 +52,7 @@ func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error)
 		return nil, err
 	}
 	j := job.Job{ID: "00000000-0000-7000-8000-000000000000", Manifest: m}
-	j.VM = &job.VM{Name: m.VMName, Job: j.ID, Owner: e.Owner}
-	if j.VM.Name == "" {
-		j.VM.Name = vmName(j.ID)
-	}
+	j.VM = &job.VM{Name: cmp.Or(m.VMName, vmName(j.ID)), Job: j.ID, Owner: e.Owner}
 	spec, err := e.vmSpec(j)
 	if err != nil {
 		return nil, err
@@ -230,17 +67,17 @@ func (e *Executor) VMs(ctx context.Context) ([]job.VMInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	var infos []job.VMInfo
 	if len(makers) == 0 {
-		return infos, nil
+		return nil, nil
 	}
 	statuses, asked := e.statuses(ctx)
-	for _, m := range makers {
-		info, err := e.vmInfo(ctx, m, statuses, asked)
-		if err != nil {
-			return nil, err
-		}
-		infos = append(infos, info)
+	unfinished, err := e.Store.Unfinished(ctx)
+	if err != nil {
+		return nil, err
+	}
+	infos := make([]job.VMInfo, len(makers))
+	for i, m := range makers {
+		infos[i] = vmInfo(m, unfinished, statuses, asked)
 	}
 	return infos, nil
 }
@@ -252,7 +89,7 @@ func (e *Executor) VM(ctx context.Context, ref string) (job.VMInfo, error) {
 		return job.VMInfo{}, err
 	}
 	statuses, asked := e.statuses(ctx)
-	return e.vmInfo(ctx, m, statuses, asked)
+	return e.oneInfo(ctx, m, statuses, asked)
 }
 
 // statuses asks the host how our VMs stand, by the job that made each.
@@ -268,13 +105,22 @@ func (e *Executor) statuses(ctx context.Context) (map[string]job.VMStatus, bool)
 	return statuses, err == nil
 }
 
-func (e *Executor) vmInfo(ctx context.Context, m job.Job, statuses map[string]job.VMStatus, asked bool) (job.VMInfo, error) {
+// oneInfo is vmInfo for who asks of one VM.
+func (e *Executor) oneInfo(ctx context.Context, m job.Job, statuses map[string]job.VMStatus, asked bool) (job.VMInfo, error) {
+	unfinished, err := e.Store.Unfinished(ctx)
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	return vmInfo(m, unfinished, statuses, asked), nil
+}
+
+// vmInfo tells of the VM that m has made, by what the host has said, if it was
+// asked and answered.
+func vmInfo(m job.Job, unfinished []job.Job, statuses map[string]job.VMStatus, asked bool) job.VMInfo {
 	info := job.VMInfo{
 		VM: *m.VM, Lifecycle: m.Manifest.Lifecycle, Resources: m.Manifest.Resources,
-		Source: m.Manifest.VMTemplate, CreatedAt: m.CreatedAt,
-	}
-	if info.Source == "" {
-		info.Source = m.Manifest.OS
+		Source: cmp.Or(m.Manifest.VMTemplate, m.Manifest.OS), CreatedAt: m.CreatedAt,
+		Jobs: sharers(unfinished, m),
 	}
 	status, there := statuses[m.ID]
 	switch {
@@ -289,9 +135,7 @@ func (e *Executor) vmInfo(ctx context.Context, m job.Job, statuses map[string]jo
 	default:
 		info.Status = job.VMUnknown
 	}
-	var err error
-	info.Jobs, err = e.sharers(ctx, m.ID)
-	return info, err
+	return info
 }
 
 // StartVM starts a persistent VM and answers it when it can be logged in to.
@@ -348,7 +192,7 @@ func (e *Executor) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error
 	if m, err = e.Store.Job(ctx, m.ID); err != nil {
 		return job.VMInfo{}, err
 	}
-	return e.vmInfo(ctx, m, nil, false)
+	return e.oneInfo(ctx, m, nil, false)
 }
 
 // discard lets go of a persistent VM: its job, which was done, is not any more.
@@ -374,14 +218,17 @@ func (e *Executor) idleVM(ctx context.Context, ref, verb string) (job.Job, error
 	if err != nil {
 		return m, err
 	}
-	jobs, err := e.sharers(ctx, m.ID)
-	if err == nil && len(jobs) > 0 {
-		err = &job.FieldError{
+	unfinished, err := e.Store.Unfinished(ctx)
+	if err != nil {
+		return m, err
+	}
+	if jobs := sharers(unfinished, m); len(jobs) > 0 {
+		return m, &job.FieldError{
 			Field: "vm", Problem: fmt.Sprintf("cannot %s VM %d: jobs run in it: %s", verb, m.VM.ID, strings.Join(jobs, ", ")),
 			Remedy: "wait for them, or cancel them first",
 		}
 	}
-	return m, err
+	return m, nil
 }
 
 // snapshotName is what Proxmox takes, and "current" is its own.
@@ -471,7 +318,7 @@ func (e *Executor) again(ctx context.Context, m job.Job, vm job.VM, err error) (
 	if err != nil {
 		return job.VMInfo{}, err
 	}
-	return e.vmInfo(ctx, m, map[string]job.VMStatus{m.ID: job.VMRunning}, true)
+	return e.oneInfo(ctx, m, map[string]job.VMStatus{m.ID: job.VMRunning}, true)
 }
 
 // expire discards the persistent VMs whose time is over and that no job runs in.
@@ -494,11 +341,14 @@ func (e *Executor) expire(ctx context.Context) error {
 		if !m.Status.Terminal() || now().Before(m.VM.ExpiresAt) {
 			continue
 		}
-		jobs, err := e.sharers(ctx, m.ID)
-		if err == nil && len(jobs) == 0 {
-			err = e.discard(ctx, m.ID, "destroyed: its ttl is over")
-		}
+		unfinished, err := e.Store.Unfinished(ctx)
 		if err != nil {
+			return err
+		}
+		if len(sharers(unfinished, m)) > 0 {
+			continue
+		}
+		if err := e.discard(ctx, m.ID, "destroyed: its ttl is over"); err != nil {
 			return err
 		}
 	}

@@ -1,0 +1,170 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"linus/internal/job"
+)
+
+// maxShared bounds the jobs that run in one VM at once.
+const maxShared = 16
+
+// join gives the job the VM it is to share.
+func (e *Executor) join(ctx context.Context, r *run, j job.Job) error {
+	if j.VM != nil {
+		return nil
+	}
+	kept, err := e.keptVM(ctx, j.Manifest.VM)
+	if err != nil {
+		return err
+	}
+	unfinished, err := e.Store.Unfinished(ctx)
+	if err != nil {
+		return err
+	}
+	others := sharers(unfinished, kept)
+	if len(others) > maxShared { // itself included
+		return fmt.Errorf("VM %d runs %d jobs already, which is the limit; wait for one to end", kept.VM.ID, len(others)-1)
+	}
+	_, err = e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
+		vm := *kept.VM
+		j.VM = &vm
+		return become(j, job.Provisioning), nil
+	})
+	return err
+}
+
+// lookAfter is how long the first work in a VM that exists may take before the
+// host is asked whether the VM runs at all.
+const lookAfter = 3 * time.Second
+
+// whileUp calls work, which reaches into the job's VM. In one that was there
+// before, and may have been stopped since, work that takes long or fails ends
+// with that, where the host says so, rather than when SSH gives up.
+func (e *Executor) whileUp(ctx context.Context, j job.Job, work func(context.Context) error) error {
+	if !j.Shares() {
+		return work(ctx)
+	}
+	working, end := context.WithCancelCause(ctx)
+	looked := make(chan struct{})
+	go func() {
+		defer close(looked)
+		t := time.NewTimer(lookAfter)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			if down := e.down(working, j); down != nil {
+				end(down)
+			}
+		case <-working.Done():
+		}
+	}()
+	err := work(working)
+	end(nil)
+	<-looked
+	var down *job.FieldError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(context.Cause(working), &down):
+		return down
+	case ctx.Err() == nil:
+		if down := e.down(ctx, j); down != nil {
+			return down
+		}
+	}
+	return err
+}
+
+// down is the error that a VM does not run, where the host says so.
+func (e *Executor) down(ctx context.Context, j job.Job) error {
+	switch status := e.stands(ctx, j); status {
+	case job.VMStopped:
+		return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q (VM %d) is stopped", j.VM.Name, j.VM.ID), Remedy: "start it first"}
+	case job.VMGone:
+		return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q (VM %d) is gone from the host, and not by us", j.VM.Name, j.VM.ID), Remedy: "destroy it here, too, and make it anew"}
+	}
+	return nil
+}
+
+// release cleans up behind a job in a VM that stays, and lets go of it. A VM
+// that is gone, or does not answer, holds nobody up.
+func (e *Executor) release(ctx context.Context, r *run, j job.Job) error {
+	maker, err := e.Store.Job(ctx, j.VM.Job)
+	if err == nil && maker.VM != nil && maker.VM.State == job.VMCreated && j.Outcome.Reason != job.ReasonLost {
+		timed, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		if err := e.Guest.Clean(timed, j); err != nil {
+			if ctx.Err() != nil {
+				return err
+			}
+			e.Log.Warn("what a job left in its VM stays there", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
+		}
+	}
+	e.Guest.Forget(j)
+	_, err = e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
+		j.VM.State = job.VMReleased
+		return nil, nil
+	})
+	return err
+}
+
+// noVM is the answer to a VM nobody knows, or that cannot take a job.
+func noVM(ref, problem string) error {
+	return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q %s", ref, problem), Remedy: "list_vms shows the VMs there are"}
+}
+
+// maker finds the job that made a VM, by the VM's name or ID.
+func (e *Executor) maker(ctx context.Context, ref string) (job.Job, error) {
+	makers, err := e.Store.VMs(ctx)
+	if err != nil {
+		return job.Job{}, err
+	}
+	for _, m := range makers {
+		if named(*m.VM, ref) {
+			return m, nil
+		}
+	}
+	return job.Job{}, noVM(ref, "is no VM of ours")
+}
+
+// keptVM finds a persistent VM that can take jobs.
+func (e *Executor) keptVM(ctx context.Context, ref string) (job.Job, error) {
+	m, err := e.maker(ctx, ref)
+	switch {
+	case err != nil:
+		return m, err
+	case m.Manifest.Lifecycle != job.Persistent:
+		return m, noVM(ref, "goes with its job: only persistent VMs take others")
+	case m.VM.Unwanted:
+		return m, noVM(ref, "is being destroyed")
+	case m.VM.State != job.VMCreated:
+		return m, noVM(ref, "is not ready yet: it is "+string(m.Status))
+	}
+	return m, nil
+}
+
+// sharers answers which of the unfinished jobs are in the VM that m has made, or
+// wait for it; m itself while it runs a task of its own there.
+func sharers(unfinished []job.Job, m job.Job) []string {
+	var ids []string
+	for _, j := range unfinished {
+		inside := j.VM != nil && j.VM.Job == m.ID
+		waits := j.VM == nil && j.Shares() && named(*m.VM, j.Manifest.VM)
+		if (inside || waits) && !j.Status.Terminal() { // one that cleans up behind itself holds nobody up
+			ids = append(ids, j.ID)
+		}
+	}
+	return ids
+}
+
+// named reports whether ref, a name or an ID, means the VM.
+func named(vm job.VM, ref string) bool {
+	id, _ := strconv.Atoi(ref)
+	return strings.EqualFold(vm.Name, ref) || id != 0 && vm.ID == id
+}
