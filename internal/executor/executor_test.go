@@ -123,7 +123,7 @@ func (r *rig) submit(change ...func(*job.Manifest)) string {
 // until follows the job's events until it is as wanted.
 func (r *rig) until(id string, wanted func(job.Job) bool) job.Job {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	after := int64(0)
 	for {
@@ -135,7 +135,7 @@ func (r *rig) until(id string, wanted func(job.Job) bool) job.Job {
 			return j
 		}
 		if ctx.Err() != nil {
-			r.t.Fatalf("waited 20 s; the job is %+v", j)
+			r.t.Fatalf("waited 2 minutes; the job is %+v", j)
 		}
 		if len(events) > 0 {
 			after = events[len(events)-1].Seq

@@ -16,7 +16,8 @@ read_settings() {
   : "${VM_NETWORK_TIMEOUT:=300}" "${VM_READY_TIMEOUT:=600}"
   : "${LINUS_LEASE_SECONDS:=0}"
   vm_name=${VM_NAME}
-  vm_job=${LINUS_JOB:-$(</proc/sys/kernel/random/uuid)}
+  read -r vm_job </proc/sys/kernel/random/uuid
+  vm_job=${LINUS_JOB:-${vm_job}}
   create_storages=${PROXMOX_STORAGE}
   vm_owner=${LINUS_OWNER:-00000000-0000-0000-0000-000000000000}
 }
@@ -40,7 +41,8 @@ validate_environment() {
     probe_template "${VM_TEMPLATE}"
     probe_require
     template_id=${probe_template_id}
-    create_storages=$(vm_list_storages)
+    vm_find_storages
+    create_storages=${vm_storages}
     check_template_fits
   fi
   note_taken_ids

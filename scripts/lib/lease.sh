@@ -25,7 +25,7 @@ lease_read_clock() { # lease_date, lease_uptime, lease_boot_now
   printf -v lease_date '%(%s)T' -1
   read -r up _ </proc/uptime
   lease_uptime=${up%.*}
-  lease_boot_now=$(</proc/sys/kernel/random/boot_id)
+  read -r lease_boot_now </proc/sys/kernel/random/boot_id
 }
 
 lease_locate() { # <vmid> <job>; lease_file
@@ -109,10 +109,12 @@ lease_arm() { # <vmid> <seconds>
       return 0
     fi
   fi
-  setsid bash "${lease_file}.sh" </dev/null >/dev/null 2>&1 8>&- 9>&- &
-  local -r pid=$!
-  run_read_start "${pid}"
-  printf '%s %s\n' "${pid}" "${run_started}" >"${lease_file}.pid"
+  # No child of this script, which would be waited for with the others.
+  (
+    setsid bash "${lease_file}.sh" </dev/null >/dev/null 2>&1 8>&- 9>&- &
+    run_read_start "$!"
+    printf '%s %s\n' "$!" "${run_started}" >"${lease_file}.pid"
+  )
 }
 
 lease_has_systemd() {

@@ -28,6 +28,7 @@ retry_change() { # <function that sets retry_landed> <seconds> <command...>
     pause=$((RANDOM % (1000 * attempt) + 500))
     log_info "Proxmox was busy: try ${attempt} of ${tries}, again in ${pause} ms"
     result_line LOCK_RETRY "${attempt}/${tries}" 2>/dev/null || : # in a roll-back nobody may be listening
-    sleep "$((pause / 1000)).$(printf '%03d' "$((pause % 1000))")"
+    printf -v pause '%d.%03d' "$((pause / 1000))" "$((pause % 1000))"
+    sleep "${pause}"
   done
 }

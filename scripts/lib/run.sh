@@ -10,6 +10,9 @@
 #   run_rc   exit status (124: out of time)
 #   run_out  stdout, trailing newlines off
 #   run_said one line of what it said, stderr first: for people and for matching
+#
+# Files are read without $( ), too: bash (5.2) parses one anew each time, and a
+# trap that comes just then is lost, and its signal with it.
 
 run_init() {
   run_sweep
@@ -48,10 +51,18 @@ run_read_start() { # <pid>; run_started: clock ticks since boot, empty: no such 
   fi
 }
 
+run_slurp() { # <file>; run_text: trailing newlines off
+  run_text=''
+  IFS= read -r -d '' run_text <"$1" || :
+  run_text=${run_text%"${run_text##*[!$'\n']}"}
+}
+
 run_load() { # <tag>
   local err
-  run_out=$(<"${run_dir}/$1.out")
-  err=$(<"${run_dir}/$1.err")
+  run_slurp "${run_dir}/$1.out"
+  run_out=${run_text}
+  run_slurp "${run_dir}/$1.err"
+  err=${run_text}
   run_said=${err}
   if [[ -n ${run_out} ]]; then
     run_said+="${err:+ }${run_out}"
@@ -92,10 +103,16 @@ run_wait() { # <tag>
   run_rc=0
   if [[ -n ${run_pids[$1]:-} ]]; then
     wait "${run_pids[$1]}" || run_rc=$?
+    # A signal that no longer ends the script (roll-back) ended only the wait.
+    while ((run_rc > 128)) && run_lives "${run_pids[$1]}"; do
+      run_rc=0
+      wait "${run_pids[$1]}" || run_rc=$?
+    done
     unset "run_pids[$1]"
     printf '%s' "${run_rc}" >"${run_dir}/$1.rc"
   else
-    run_rc=$(<"${run_dir}/$1.rc")
+    run_slurp "${run_dir}/$1.rc"
+    run_rc=${run_text}
   fi
   run_load "$1"
 }
@@ -105,14 +122,25 @@ run_read() { # <seconds> <command...>
   run_wait read
 }
 
-# For the EXIT trap: ends the reads still under way.
+# For the EXIT trap: ends the reads still under way. Their end is looked for,
+# not waited for: where a signal has just ended a wait, bash (5.2) may have lost
+# that end, and would wait until the last of all children is gone.
 run_abandon() {
   local pid
   for pid in "${run_pids[@]}"; do
     kill -TERM "${pid}" 2>/dev/null || :
-    wait "${pid}" 2>/dev/null || :
+  done
+  for pid in "${run_pids[@]}"; do
+    while run_lives "${pid}"; do
+      sleep 0.02
+    done
   done
   run_pids=()
+}
+
+run_lives() { # <pid of a child>
+  run_read_start "$1"
+  [[ -n ${run_started} ]]
 }
 
 run_clean() {

@@ -156,7 +156,7 @@ vm_destroy_locked() { # <vmid> <node>
     return 0
   fi
   local -r id=$1
-  vm_storages=$(vm_list_storages)
+  vm_find_storages
   if [[ ${vm_bare} == yes ]]; then
     vm_storages=${lease_storages//,/ }
   fi
@@ -266,13 +266,15 @@ vm_find_tasks() { # <vmid> <node>
   vm_busy=no
 }
 
-vm_list_storages() { # prints the storages the config's drives lie on
+vm_find_storages() { # vm_storages: those the config's drives lie on, parted by blanks
   local key
+  vm_storages=''
   for key in "${!vm_config[@]}"; do
-    if [[ ${key} =~ ^(scsi|virtio|sata|ide|efidisk|tpmstate|unused)[0-9]+$ && ${vm_config[${key}]} =~ ^([A-Za-z][A-Za-z0-9_.-]*): ]]; then
-      printf '%s\n' "${BASH_REMATCH[1]}"
+    if [[ ${key} =~ ^(scsi|virtio|sata|ide|efidisk|tpmstate|unused)[0-9]+$ &&
+      ${vm_config[${key}]} =~ ^([A-Za-z][A-Za-z0-9_.-]*): && " ${vm_storages} " != *" ${BASH_REMATCH[1]} "* ]]; then
+      vm_storages+="${vm_storages:+ }${BASH_REMATCH[1]}"
     fi
-  done | sort -u
+  done
 }
 
 vm_find_leftovers() { # <vmid>; vm_leftovers

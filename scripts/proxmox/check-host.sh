@@ -174,20 +174,21 @@ check_parts() {
   fi
   report_probe template
   if [[ -n ${probe_template_id:-} ]]; then # its clones lie where it lies
-    storages=$(vm_list_storages)
+    vm_find_storages
+    storages=${vm_storages}
   fi
   check_space "${storages}"
   check_snippets
 }
 
 # Thin storages promise more than they have; one that is full stops every VM on it.
-check_space() { # <storages>
+check_space() { # <storages, parted by blanks>
   local line storage active avail free='' low=''
   run_wait storages
   json_rows storages storage active avail
   for line in "${json_lines[@]}"; do
     IFS=$'\x1f' read -r storage active avail <<<"${line}"
-    if [[ $'\n'$1$'\n' != *$'\n'${storage}$'\n'* ]]; then
+    if [[ " $1 " != *" ${storage} "* ]]; then
       continue
     fi
     if [[ ${active} != 1 ]]; then
@@ -201,7 +202,7 @@ check_space() { # <storages>
     fi
   done
   if [[ -z ${free} ]]; then
-    probe_bad warn "the free space of ${1//$'\n'/, } is not known: ${run_said}" 'look at: pvesm status'
+    probe_bad warn "the free space of ${1// /, } is not known: ${run_said}" 'look at: pvesm status'
   elif [[ -n ${low} ]]; then
     probe_bad warn "free for VMs: ${free}; one VM's disk may grow to ${VM_DISK} GiB" \
       "remove what is not needed (pvesm list ${low%%,*}), or make the storage larger: a full one stops the VMs on it"

@@ -50,6 +50,34 @@ setup() {
   [[ ! -e ${run_dir} ]]
 }
 
+@test "a signal that does not end the script does not end a read either" {
+  # shellcheck disable=SC2016 # the inner shell's own variables
+  run bash -c 'source "$1/log.sh"; source "$1/run.sh"; trap : TERM; run_init
+    (sleep 0.2; kill -TERM "$$"; sleep 0.2; kill -TERM "$$") &
+    run_read 20 sh -c "sleep 1; echo answer; exit 3"
+    printf "%s %s\n" "${run_rc}" "${run_out}"; run_clean' bash "${lib_dir}"
+  [[ ${output} == '3 answer' ]]
+}
+
+# Bash's wait and its $( ) lose what a signal meets in them: one run in twenty did
+# not end before its last child, and one in a hundred did not end at all.
+@test "a signal in the middle of a read: what is left of the script waits for no other child" {
+  local i
+  cat >"${BATS_TEST_TMPDIR}/reads" <<'EOF'
+source "$1/log.sh"
+source "$1/run.sh"
+trap 'trap : TERM; run_abandon; run_clean' EXIT
+trap 'exit 143' TERM
+run_init
+sleep 20 >/dev/null 2>&1 3>&- &
+while :; do run_read 5 true; done
+EOF
+  for ((i = 0; i < 100; i += 1)); do
+    run timeout -k 5 "0.0$((20 + RANDOM % 30))" bash "${BATS_TEST_TMPDIR}/reads" "${lib_dir}"
+    [[ ${status} -eq 124 ]] # 137: killed, for it did not end
+  done
+}
+
 @test "what a killed run has left goes with the next; what lives or is not ours stays" {
   local -r own=${run_dir}
   # shellcheck disable=SC2016 # the inner shell's own variables

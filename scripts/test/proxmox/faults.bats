@@ -293,6 +293,19 @@ end_lease() {
   assert_no_lease
 }
 
+# The script would wait for its children, were it told to stop in an unlucky moment.
+@test "the process that waits for a lease's end is no child of the script" {
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook start 'read -r pid _ <"$(echo "${LINUS_HOST_DIR}"/leases/*.pid)"
+    sed -n "s/^PPid:[[:space:]]*//p" "/proc/${pid}/status" >"${PVE_STUB}/lease-parent"'
+  create_leased
+  local script
+  script=$(cut -d' ' -f8 "${LINUS_HOST_DIR}/leases/${id}-${job}")
+  [[ ${script} =~ ^[0-9]+$ && $(<"${PVE_STUB}/lease-parent") =~ ^[0-9]+$ ]]
+  [[ $(<"${PVE_STUB}/lease-parent") != "${script}" ]]
+  VM_ID=${id} run_script destroy-vm
+}
+
 @test "where systemd runs, the lease is a transient unit, and its script needs nothing else" {
   export LINUS_SYSTEMD_DIR=${BATS_TEST_TMPDIR}
   # shellcheck disable=SC2016 # the stub's own variables
