@@ -1,0 +1,280 @@
+package providertest
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+)
+
+// fakeJob is what a job has in a VM.
+type fakeJob struct {
+	payload *executor.Payload // pushed
+	run     *fakeRun          // started
+}
+
+type fakeRun struct {
+	task    Task
+	began   time.Time
+	limit   time.Duration
+	stopped time.Time // by Stop
+
+	input  []byte
+	closed bool // its stdin
+
+	unattended, lost bool // by LoseRunner, and what Start makes of it
+}
+
+// inside answers what a job has in its VM, with f.mu held, after the call's
+// error of Behaviour. The VM must be the one that was made, address and all.
+func (f *Fake) inside(ctx context.Context, op string, j job.Job, errs *[]error) (*fakeJob, error) {
+	vm := *j.VM
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("%s VM %d: %w", op, vm.ID, context.Cause(ctx))
+	}
+	f.opened[j.ID] = true
+	if err := next(errs); err != nil {
+		return nil, err
+	}
+	there := f.vms[vm.ID]
+	if there == nil || there.stopped || there.Job != vm.Job || there.IP != vm.IP {
+		return nil, fault(fmt.Sprintf("%s VM %d", op, vm.ID), job.HostUnreachable, "no route to host "+vm.IP, "check that the VM runs")
+	}
+	if there.jobs == nil {
+		there.jobs = map[string]*fakeJob{}
+	}
+	if there.jobs[j.ID] == nil {
+		there.jobs[j.ID] = &fakeJob{}
+	}
+	return there.jobs[j.ID], nil
+}
+
+// Push keeps the payload.
+func (f *Fake) Push(ctx context.Context, j job.Job, p executor.Payload) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stats.Pushes++
+	there, err := f.inside(ctx, "push to", j, &f.behaviour.Pushes)
+	if err != nil {
+		return err
+	}
+	there.payload = &p
+	return nil
+}
+
+// Start starts the task, once.
+func (f *Fake) Start(ctx context.Context, j job.Job) error {
+	f.mu.Lock()
+	f.stats.Starts++
+	there, err := f.inside(ctx, "start in", j, &f.behaviour.Starts)
+	if err == nil && there.payload == nil {
+		err = errors.New("start: there is no job runner in the VM")
+	}
+	if err != nil || there.run != nil {
+		if err == nil && there.run.unattended {
+			there.run.unattended, there.run.lost = false, true
+		}
+		f.mu.Unlock()
+		return err
+	}
+	there.run = &fakeRun{began: time.Now(), limit: time.Duration(there.payload.Manifest.Timeout) * time.Second}
+	if f.behaviour.Task != nil {
+		there.run.task = f.behaviour.Task(*there.payload)
+	}
+	told, payload := f.behaviour.OnStart, *there.payload
+	f.mu.Unlock()
+	if told != nil {
+		told(j, payload)
+	}
+	return nil
+}
+
+// state answers how a run stands now.
+func (r *fakeRun) state() executor.RunState {
+	s := executor.RunState{Started: true, StdoutBytes: int64(len(r.task.Stdout)), StderrBytes: int64(len(r.task.Stderr))}
+	ran := time.Since(r.began)
+	ended := ran >= r.task.For
+	if r.task.Echo {
+		ended = r.closed
+	}
+	if r.task.Until != nil {
+		select {
+		case <-r.task.Until:
+			ended = true
+		default:
+			ended = false
+		}
+	}
+	s.Duration = ran + r.task.Ahead
+	switch {
+	case r.unattended:
+		s.Unattended = true
+	case r.lost:
+		s.Exited, s.ExitCode, s.Reason, s.Text = true, -1, "lost", "the guest was rebooted while the task ran"
+	case !r.stopped.IsZero():
+		s.Exited, s.ExitCode, s.Reason = true, 143, "stopped"
+	case ended:
+		s.Exited, s.ExitCode, s.Reason = true, r.task.ExitCode, "exit"
+	case r.limit > 0 && ran > r.limit:
+		s.Exited, s.ExitCode, s.Reason = true, 143, "timeout"
+	}
+	return s
+}
+
+// Callbacks finds the next way of Behaviour.
+func (f *Fake) Callbacks(ctx context.Context, j job.Job, _, _ string) (executor.CallbackWay, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stats.Callbacks++
+	if _, err := f.inside(ctx, "find a way for callbacks from", j, new([]error)); err != nil {
+		return "", err
+	}
+	if len(f.behaviour.Ways) == 0 {
+		return executor.CallbacksDirect, nil
+	}
+	way := f.behaviour.Ways[0]
+	f.behaviour.Ways = f.behaviour.Ways[1:]
+	return way, nil
+}
+
+// LoseRunner makes the runners of a VM's running tasks go, as a reboot does;
+// Start brings them back, and they say that the task is lost.
+func (f *Fake) LoseRunner(id int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, j := range f.vms[id].jobs {
+		j.run.unattended = true
+	}
+}
+
+// Probe answers how the task stands.
+func (f *Fake) Probe(ctx context.Context, j job.Job) (executor.RunState, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stats.Probes++
+	there, err := f.inside(ctx, "probe", j, &f.behaviour.Probes)
+	if err != nil || there.run == nil {
+		return executor.RunState{}, err
+	}
+	return there.run.state(), nil
+}
+
+// ReadOutput answers a part of what the task printed.
+func (f *Fake) ReadOutput(ctx context.Context, j job.Job, stream string, offset, limit int64) ([]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.inside(ctx, "read from", j, &f.behaviour.Reads)
+	if err != nil || there.run == nil {
+		return nil, err
+	}
+	data := there.run.task.Stdout
+	if stream == job.Stderr {
+		data = there.run.task.Stderr
+	}
+	size := int64(len(data))
+	from := min(offset, size)
+	return slices.Clone(data[from:min(from+limit, size)]), nil
+}
+
+// Stop ends the task, if it runs.
+func (f *Fake) Stop(ctx context.Context, j job.Job, _ string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stats.Stops++
+	there, err := f.inside(ctx, "stop in", j, &f.behaviour.Stops)
+	if err != nil || there.run == nil || there.run.state().Exited {
+		return err
+	}
+	there.run.stopped = time.Now()
+	return nil
+}
+
+// Forget closes the job's connections to its VM.
+func (f *Fake) Forget(j job.Job) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.opened, j.ID)
+}
+
+// Input keeps what is sent to a task's stdin; a task that echoes prints it.
+func (f *Fake) Input(ctx context.Context, j job.Job, offset int64, data []byte) (int64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.inside(ctx, "send input to", j, &f.behaviour.Inputs)
+	if err != nil || there.run == nil {
+		return 0, err
+	}
+	run := there.run
+	if offset > int64(len(run.input)) {
+		return 0, fault("send input", job.HostInvalid, fmt.Sprintf("a gap: %d bytes are held, not %d", len(run.input), offset), "")
+	}
+	run.input = append(run.input[:offset], data...)
+	if run.task.Echo {
+		run.task.Stdout = slices.Clone(run.input)
+	}
+	return int64(len(run.input)), nil
+}
+
+// CloseInput ends a task's stdin.
+func (f *Fake) CloseInput(ctx context.Context, j job.Job) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.inside(ctx, "close stdin in", j, &f.behaviour.Inputs)
+	if err == nil && there.run != nil {
+		there.run.closed = true
+	}
+	return err
+}
+
+// Artifacts answers every file the task leaves, whatever the patterns.
+func (f *Fake) Artifacts(ctx context.Context, j job.Job, limits executor.ArtifactLimits) (found []executor.FoundArtifact, skipped []string, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.inside(ctx, "find artifacts in", j, &f.behaviour.Reads)
+	if err != nil || there.run == nil {
+		return nil, nil, err
+	}
+	files := there.run.task.Artifacts
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if int64(len(files[name])) > limits.Each || len(found) == limits.Files {
+			skipped = append(skipped, name+": over the limit")
+			continue
+		}
+		found = append(found, executor.FoundArtifact{
+			Artifact: job.Artifact{Path: name, Size: int64(len(files[name])), Mode: "0644", SHA256: fmt.Sprintf("%x", sha256.Sum256(files[name]))},
+			Source:   "/home/debian/" + name,
+		})
+	}
+	return found, skipped, nil
+}
+
+// ReadArtifact answers a part of a file the task left.
+func (f *Fake) ReadArtifact(ctx context.Context, j job.Job, source string, offset, limit int64) ([]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.inside(ctx, "read from", j, &f.behaviour.Reads)
+	if err != nil || there.run == nil {
+		return nil, err
+	}
+	data := there.run.task.Artifacts[strings.TrimPrefix(source, "/home/debian/")]
+	from := min(offset, int64(len(data)))
+	return slices.Clone(data[from:min(from+limit, int64(len(data)))]), nil
+}
+
+// Clean removes what a job has in a VM.
+func (f *Fake) Clean(ctx context.Context, j job.Job) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := f.inside(ctx, "clean up in", j, new([]error)); err != nil {
+		return err
+	}
+	delete(f.vms[j.VM.ID].jobs, j.ID)
+	return nil
+}

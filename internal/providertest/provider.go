@@ -1,0 +1,267 @@
+package providertest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+)
+
+// fakeSteps are create-vm's steps.
+var fakeSteps = []string{
+	"validate_environment", "allocate_vm_id", "download_os_image", "create_vm", "configure_vm",
+	"start_vm", "wait_for_network", "verify_ssh_ready", "output_result",
+}
+
+// FakeTemplate can be cloned on a Fake.
+const FakeTemplate = "agent-template"
+
+const fakeHost = "root@pve.example:22"
+
+func fault(op string, class job.HostClass, text, remedy string) error {
+	return &job.HostError{Op: op, Host: fakeHost, Class: class, Text: text, Remedy: remedy}
+}
+
+// Check finds everything in order.
+func (f *Fake) Check(context.Context) (job.HostReport, error) {
+	return job.HostReport{Host: fakeHost, Node: "pve", OK: true, Checks: []job.Check{
+		{Name: "node", Level: "ok", Text: "node 'pve' is online"},
+		{Name: "template", Level: "ok", Text: "template '" + FakeTemplate + "' is VM 9000"},
+		{Name: "kvm", Level: "warn", Text: "there is no KVM", Remedy: "turn on virtualisation"},
+	}}, nil
+}
+
+// CallbackHost is an address of documentation's.
+func (f *Fake) CallbackHost(context.Context) (string, error) { return "192.0.2.1", nil }
+
+// Create goes through the steps of create-vm.
+func (f *Fake) Create(ctx context.Context, spec executor.VMSpec, progress func(executor.Progress)) (job.VM, error) {
+	f.mu.Lock()
+	b := f.behaviour
+	f.stats.Creates++
+	f.mu.Unlock()
+	op := "create VM " + spec.Name
+	vm := job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}
+	if b.Warning != "" {
+		progress(executor.Progress{Warning: b.Warning})
+	}
+	reserved := 0
+	undo := func(err error) (job.VM, error) {
+		f.Vanish(reserved)
+		return vm, err
+	}
+	for i, step := range fakeSteps {
+		if ctx.Err() == nil {
+			progress(executor.Progress{Step: step, Text: "fake " + step, N: i + 1, Of: len(fakeSteps)})
+		}
+		if err := pause(ctx, b.StepDelay); err != nil {
+			return undo(fault(op, job.HostCancelled, "stopped by a signal while: "+step, ""))
+		}
+		switch {
+		case step == b.FailStep && b.Fail != nil:
+			return undo(b.Fail)
+		case step == b.FailStep:
+			return undo(fault(op, job.HostVM, "made to fail at "+step, "do not ask for it"))
+		case step == "validate_environment" && spec.OS == "" && spec.Template != FakeTemplate && spec.Template != "9000":
+			return undo(fault(op, job.HostConfig, fmt.Sprintf("template '%s' does not exist on node 'pve'", spec.Template), "name one that does"))
+		case step == "create_vm":
+			id, err := f.reserve(op, &vm)
+			if err != nil {
+				return undo(err)
+			}
+			reserved = id
+			if !b.LateID {
+				vm.ID = id
+				progress(executor.Progress{VMID: id})
+			}
+		}
+	}
+	if b.LateID {
+		return vm, fault(op, job.HostUnreachable, "the connection ended before the command's exit status came", "try again")
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.vms[vm.ID] == nil {
+		return vm, fault(op, job.HostVM, fmt.Sprintf("VM %d is gone", vm.ID), "")
+	}
+	return f.vms[vm.ID].VM, nil
+}
+
+// reserve takes an ID for vm, as qm clone does.
+func (f *Fake) reserve(op string, vm *job.VM) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, other := range f.vms {
+		if other.Name == vm.Name {
+			return 0, fault(op, job.HostVM, fmt.Sprintf("VM already exists: '%s' is VM %d on node 'pve'", vm.Name, other.ID), "choose another name")
+		}
+	}
+	made := *vm
+	made.ID = f.nextID
+	f.nextID++
+	made.Node, made.User, made.State = "pve", "debian", job.VMCreated
+	made.IP = fmt.Sprintf("10.99.%d.%d", made.ID/250, made.ID%250+1)
+	made.HostKey = "ssh-ed25519 AAAAfake" + strconv.Itoa(made.ID)
+	f.vms[made.ID] = &fakeVM{VM: made}
+	f.stats.MostVMs = max(f.stats.MostVMs, len(f.vms))
+	return made.ID, nil
+}
+
+// Destroy removes a VM after proof.
+func (f *Fake) Destroy(ctx context.Context, vm job.VM) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stats.Destroys++
+	op := fmt.Sprintf("destroy VM %d (%s)", vm.ID, vm.Name)
+	if ctx.Err() != nil {
+		return fault(op, job.HostCancelled, context.Cause(ctx).Error(), "")
+	}
+	if err := next(&f.behaviour.Destroys); err != nil {
+		return err
+	}
+	there := f.vms[vm.ID]
+	switch {
+	case vm.ID == 0:
+		return nil // what a create left under way; here nothing is
+	case vm.ID < 100:
+		return fault(op, job.HostInvalid, fmt.Sprintf("VM_ID '%d' is not a VM ID", vm.ID), "give one from 100")
+	case there == nil:
+		return nil
+	case !there.is(vm):
+		return fault(op, job.HostVM, fmt.Sprintf("refused to destroy VM %d: it is not proven ours; nothing was touched", vm.ID), "check what it is")
+	}
+	delete(f.vms, vm.ID)
+	return nil
+}
+
+// List answers every VM that is not foreign, as the host knows it.
+func (f *Fake) List(ctx context.Context) ([]job.VM, error) {
+	if ctx.Err() != nil {
+		return nil, fault("list VMs", job.HostCancelled, context.Cause(ctx).Error(), "")
+	}
+	f.mu.Lock()
+	err := next(&f.behaviour.Lists)
+	f.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	list := f.VMs()
+	for i, vm := range list {
+		list[i] = job.VM{ID: vm.ID, Name: vm.Name, Node: vm.Node, Job: vm.Job, Owner: vm.Owner, State: job.VMCreated, Status: f.status(vm)}
+	}
+	return list, nil
+}
+
+// Status answers how a VM is.
+func (f *Fake) Status(ctx context.Context, vm job.VM) (job.VMStatus, error) {
+	f.mu.Lock()
+	err := next(&f.behaviour.Statuses)
+	f.mu.Unlock()
+	if ctx.Err() != nil {
+		err = fault(fmt.Sprintf("look at VM %d (%s)", vm.ID, vm.Name), job.HostCancelled, context.Cause(ctx).Error(), "")
+	}
+	if err != nil {
+		return job.VMUnknown, err
+	}
+	return f.status(vm), nil
+}
+
+func (f *Fake) status(vm job.VM) job.VMStatus {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there := f.vms[vm.ID]
+	switch {
+	case there == nil || !there.is(vm):
+		return job.VMGone
+	case there.stopped:
+		return job.VMStopped
+	}
+	return job.VMRunning
+}
+
+// Plan tells one command.
+func (f *Fake) Plan(_ context.Context, spec executor.VMSpec) ([]string, error) {
+	if spec.OS == "" && spec.Template != FakeTemplate && spec.Template != "9000" {
+		return nil, fault("plan VM "+spec.Name, job.HostConfig, fmt.Sprintf("template '%s' does not exist on node 'pve'", spec.Template), "name one that does")
+	}
+	return []string{"qm clone 9000 <id> --name " + spec.Name}, nil
+}
+
+// proven answers a VM a provider's call is for, with f.mu held, after the
+// call's error of Behaviour and the proof that it is ours.
+func (f *Fake) proven(ctx context.Context, op string, vm job.VM) (*fakeVM, error) {
+	op = fmt.Sprintf("%s VM %d (%s)", op, vm.ID, vm.Name)
+	if ctx.Err() != nil {
+		return nil, fault(op, job.HostCancelled, context.Cause(ctx).Error(), "")
+	}
+	if err := next(&f.behaviour.Powers); err != nil {
+		return nil, err
+	}
+	there := f.vms[vm.ID]
+	if there == nil || !there.is(vm) {
+		return nil, fault(op, job.HostVM, fmt.Sprintf("VM %d is not proven ours; nothing was touched", vm.ID), "check what it is")
+	}
+	return there, nil
+}
+
+// StartVM starts a VM; it may have another address then.
+func (f *Fake) StartVM(ctx context.Context, vm job.VM, progress func(executor.Progress)) (job.VM, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.proven(ctx, "start", vm)
+	if err != nil {
+		return vm, err
+	}
+	progress(executor.Progress{Step: "start_vm", Text: "fake start", N: 1, Of: 1})
+	if there.stopped {
+		there.stopped, there.jobs = false, nil
+		there.IP = fmt.Sprintf("10.98.%d.%d", there.ID/250, there.ID%250+1)
+	}
+	return there.VM, nil
+}
+
+// StopVM stops a VM, and what runs in it.
+func (f *Fake) StopVM(ctx context.Context, vm job.VM) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.proven(ctx, "stop", vm)
+	if err == nil {
+		there.stopped = true
+	}
+	return err
+}
+
+// SnapshotVM remembers a name.
+func (f *Fake) SnapshotVM(ctx context.Context, vm job.VM, name string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.proven(ctx, "snapshot", vm)
+	if err != nil {
+		return err
+	}
+	if slices.Contains(there.snapshots, name) {
+		return fault("snapshot", job.HostVM, fmt.Sprintf("snapshot name '%s' already used", name), "choose another name")
+	}
+	there.snapshots = append(there.snapshots, name)
+	return nil
+}
+
+// RevertVM starts a VM anew.
+func (f *Fake) RevertVM(ctx context.Context, vm job.VM, name string, progress func(executor.Progress)) (job.VM, error) {
+	f.mu.Lock()
+	there, err := f.proven(ctx, "revert", vm)
+	if err == nil && !slices.Contains(there.snapshots, name) {
+		err = fault("revert", job.HostVM, fmt.Sprintf("snapshot '%s' does not exist", name), "take one first")
+	}
+	if err == nil {
+		there.stopped = true
+	}
+	f.mu.Unlock()
+	if err != nil {
+		return vm, err
+	}
+	return f.StartVM(ctx, vm, progress)
+}
