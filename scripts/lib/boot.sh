@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # The boot of VM vm_id, as the steps start_vm, wait_for_network and
-# verify_ssh_ready. vm_config is the VM's.
+# verify_ssh_ready; and how a start or a stop of it is seen to have landed.
+# vm_config is the VM's.
 
 vm_mac='' vm_bridge='' # of its card net0
 vm_ip='' vm_host_key=''
@@ -16,6 +17,13 @@ start_vm() {
 start_has_landed() {
   vm_read_status "${vm_id}"
   if [[ ${vm_status} == running ]]; then
+    retry_landed=yes
+  fi
+}
+
+stop_has_landed() {
+  vm_read_status "${vm_id}"
+  if [[ ${vm_status} == stopped ]]; then
     retry_landed=yes
   fi
 }

@@ -244,17 +244,10 @@ clean_guest() {
 }
 
 shut_down() {
-  retry_change shutdown_has_landed 240 qm shutdown "${vm_id}" --timeout 180
+  retry_change stop_has_landed 240 qm shutdown "${vm_id}" --timeout 180
   if [[ ${retry_landed} != yes ]]; then
     result_fail vm "VM ${vm_id} on node '${probe_node}' did not shut down (status ${vm_status}): Proxmox answered: ${run_said:-nothing}" \
       'look at its console when started by hand'
-  fi
-}
-
-shutdown_has_landed() {
-  vm_read_status "${vm_id}"
-  if [[ ${vm_status} == stopped ]]; then
-    retry_landed=yes
   fi
 }
 

@@ -182,13 +182,6 @@ require_stopped() { # <what was to be done>
   fi
 }
 
-stop_has_landed() {
-  vm_read_status "${vm_id}"
-  if [[ ${vm_status} == stopped ]]; then
-    retry_landed=yes
-  fi
-}
-
 # --- snapshots ---
 
 # snapshot_state: absent, whole, or half (its making was killed);
