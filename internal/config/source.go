@@ -153,14 +153,18 @@ func (s Sources) readEnvFile() (map[string]entry, []Problem) {
 	return given, problems
 }
 
-// unknown is what to say of a name that is not one of ours.
+// unknown is what to say of a name that is not one of ours: the one that is
+// meant, where no more than a third of it is mistyped.
 func unknown(name, from string) Problem {
 	var names []string
 	for _, s := range Table() {
 		names = append(names, s.Name)
 	}
-	near, _ := job.Nearest(name, names)
-	return Problem{name, "is not a setting", fmt.Sprintf("did you mean %s? linus config lists all", near), from}
+	remedy := "linus config lists all"
+	if near, distance := job.Nearest(name, names); distance <= len(name)/3 {
+		remedy = "did you mean " + near + "? " + remedy
+	}
+	return Problem{name, "is not a setting", remedy, from}
 }
 
 func isSetting(name string) bool {

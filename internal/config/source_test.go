@@ -182,6 +182,32 @@ func TestLoad_WrongEnvFileOrFlagIsNamedWithItsPlace(t *testing.T) {
 	})
 }
 
+func TestLoad_UnknownNameGuessesOnlyWhatIsNear(t *testing.T) {
+	for _, tt := range []struct{ name, guess string }{
+		{"MAX_JOB", "MAX_JOBS"},
+		{"max_jobs", "MAX_JOBS"},
+		{"PROXMOX_HSOT", "PROXMOX_HOST"},
+		{"PROXMOX_HOSTNAME", "PROXMOX_HOST"},
+		{"HTTP_CORS_ORIGIN", "HTTP_CORS_ORIGINS"},
+		{"FOO", ""},
+		{"X", ""},
+		{"PATH", ""},
+		{"SOMETHING_ELSE", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			clean(t)
+			_, err := config.Load(config.Sources{Flags: []config.Flag{{Flag: "--set", Name: tt.name, Value: "1"}}})
+			want := tt.name + ": is not a setting; linus config lists all (flag --set)"
+			if tt.guess != "" {
+				want = tt.name + ": is not a setting; did you mean " + tt.guess + "? linus config lists all (flag --set)"
+			}
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("error\n %v\nwant in it\n %s", err, want)
+			}
+		})
+	}
+}
+
 func TestLoad_EnvFileReadsAsShellsAndSystemdDo(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"plain", "ALLOWED_COMMANDS=git", "git"},
