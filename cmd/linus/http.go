@@ -47,7 +47,7 @@ func openHTTP(ctx context.Context, c config.Config, e *engine, log *slog.Logger,
 	}
 	f.mcp = mcptool.NewHTTP(mcpOptions(c, e, log))
 	var err error
-	f.server, err = web.Listen(ctx, c.HTTPAddr, web.Options{Engine: e, MCP: f.mcp, Metrics: e.watch.metrics.Handler(), Token: token, Hosts: c.HTTPNames(), Log: log})
+	f.server, err = web.Listen(ctx, c.HTTPAddr, web.Options{Engine: e, MCP: f.mcp, Metrics: e.watch.metrics.Handler(), Token: token, Hosts: c.HTTPNames(), Origins: c.HTTPOrigins(), Log: log})
 	if err != nil {
 		if errors.Is(err, syscall.EADDRINUSE) {
 			err = fmt.Errorf("%w; set HTTP_ADDR (or --http) to another port, or to port 0 for any free one", err)

@@ -21,6 +21,8 @@ func TestServe_AnswersMCPByHTTPWithTheTokenOfTheStateDirectory(t *testing.T) {
 	t.Setenv("LINUS_STATE_DIR", dir)
 	t.Setenv("PROXMOX_HOST", "pve.example")
 	t.Setenv("CALLBACK_PORT", "0")
+	const origin = "http://localhost:6274"
+	t.Setenv("HTTP_CORS_ORIGINS", origin)
 	ctx, cancel := context.WithCancel(t.Context())
 	said, stderr := io.Pipe()
 	ended := make(chan int, 1)
@@ -54,6 +56,7 @@ func TestServe_AnswersMCPByHTTPWithTheTokenOfTheStateDirectory(t *testing.T) {
 		}
 		req.Header.Set("Content-Type", "application/json")
 		req.Header.Set("Authorization", "Bearer "+bearer)
+		req.Header.Set("Origin", origin)
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil {
 			t.Fatal(err)
@@ -62,6 +65,9 @@ func TestServe_AnswersMCPByHTTPWithTheTokenOfTheStateDirectory(t *testing.T) {
 		_ = resp.Body.Close()
 		if resp.StatusCode != want || want == 200 && !strings.Contains(string(answer), `"serverInfo"`) {
 			t.Errorf("%d %s, want %d", resp.StatusCode, answer, want)
+		}
+		if got := resp.Header.Get("Access-Control-Allow-Origin"); got != origin {
+			t.Errorf("a page of %s is told of %q", origin, got)
 		}
 	}
 	jar, _ := cookiejar.New(nil)

@@ -12,7 +12,7 @@ import (
 )
 
 // notCompared are settings of a process, not of the engine.
-var notCompared = []string{"LINUS_STATE_DIR", "LINUS_LOG_LEVEL", "LINUS_LOG_FORMAT", envFileSetting, "HTTP_ADDR", "HTTP_TOKEN", "HTTP_HOSTS", "MCP_TOOLSETS", "MCP_READ_ONLY", "MCP_DISABLE_DESTRUCTIVE"}
+var notCompared = []string{"LINUS_STATE_DIR", "LINUS_LOG_LEVEL", "LINUS_LOG_FORMAT", envFileSetting, "HTTP_ADDR", "HTTP_TOKEN", "HTTP_HOSTS", "HTTP_CORS_ORIGINS", "MCP_TOOLSETS", "MCP_READ_ONLY", "MCP_DISABLE_DESTRUCTIVE"}
 
 // Effective answers every setting's value as text; of secrets only enough of a
 // hash to tell whether two are the same.

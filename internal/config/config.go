@@ -46,9 +46,10 @@ type Config struct {
 	CallbackPort int    `envconfig:"CALLBACK_PORT" default:"8765" min:"0" max:"65535" desc:"Port to listen on for the VMs' callbacks. 0: any free one."`
 	CallbackURL  string `envconfig:"CALLBACK_URL" desc:"URL the VMs are told. Empty: this machine's address on the way to the host, and the port listened on."`
 
-	HTTPAddr  string `envconfig:"HTTP_ADDR" desc:"Address and port (127.0.0.1:8766) at which linus serve answers MCP and downloads by HTTP. Empty: not at all."`
-	HTTPToken Secret `envconfig:"HTTP_TOKEN" desc:"Token that HTTP clients must send, 16 characters or more. Empty: one is made and kept in the file http-token of the state directory."`
-	HTTPHosts string `envconfig:"HTTP_HOSTS" desc:"Names, beside addresses and localhost, that HTTP clients may know this server by, separated by blanks or commas."`
+	HTTPAddr        string `envconfig:"HTTP_ADDR" desc:"Address and port (127.0.0.1:8766) at which linus serve answers MCP and downloads by HTTP. Empty: not at all."`
+	HTTPToken       Secret `envconfig:"HTTP_TOKEN" desc:"Token that HTTP clients must send, 16 characters or more. Empty: one is made and kept in the file http-token of the state directory."`
+	HTTPHosts       string `envconfig:"HTTP_HOSTS" desc:"Names, beside addresses and localhost, that HTTP clients may know this server by, separated by blanks or commas."`
+	HTTPCORSOrigins string `envconfig:"HTTP_CORS_ORIGINS" desc:"Origins whose pages a browser may let call /mcp, as in http://localhost:6274, separated by blanks or commas. Empty: none."`
 
 	MCPToolsets           string `envconfig:"MCP_TOOLSETS" desc:"Groups of tools that MCP clients get, separated by blanks or commas: jobs, exec, vm, admin. Empty: all."`
 	MCPReadOnly           bool   `envconfig:"MCP_READ_ONLY" default:"false" desc:"true: MCP clients get only the tools that change nothing."`

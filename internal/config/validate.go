@@ -55,6 +55,7 @@ func (c Config) rules() []rule {
 	disk.Resources.Disk = c.DefaultDisk
 	addresses, addressErr := job.ParseAddresses(c.VMIPConfig)
 	gateway, gatewayErr := netip.ParseAddr(c.VMGateway)
+	noOrigins := slices.DeleteFunc(c.HTTPOrigins(), isOrigin)
 	return []rule{
 		{"PROXMOX_HOST", c.ProxmoxHost, c.ProxmoxHost == "" || isHost(c.ProxmoxHost), "give a host name or an IP address, without user, port or https://"},
 		{"PROXMOX_SSH_USER", c.ProxmoxSSHUser, userText.MatchString(c.ProxmoxSSHUser), "give a Unix user name such as root"},
@@ -74,6 +75,7 @@ func (c Config) rules() []rule {
 		{"HTTP_ADDR", c.HTTPAddr, c.HTTPAddr == "" || IsAddress(c.HTTPAddr), "give address:port, as in 127.0.0.1:8766; port 0 is any free one"},
 		{"HTTP_TOKEN", c.HTTPToken.String(), c.HTTPToken.value == "" || tokenText.MatchString(c.HTTPToken.value), "give 16 to 512 letters, digits and -._~+/=, and no blanks"},
 		{"HTTP_HOSTS", c.HTTPHosts, !slices.ContainsFunc(words(c.HTTPHosts), func(s string) bool { return !isHost(s) }), "give host names without port, separated by blanks or commas"},
+		{"HTTP_CORS_ORIGINS", strings.Join(noOrigins, ", "), len(noOrigins) == 0, "give origins as browsers send them, http://HOST:PORT or https://HOST: lower case, no path, not the scheme's own port, and no *"},
 		{"MCP_TOOLSETS", c.MCPToolsets, c.MCPToolsets == "" || areToolsets(c.Toolsets()), "use one or more of: " + strings.Join(toolsets, ", ")},
 		{"DEFAULT_VM_TEMPLATE", c.DefaultVMTemplate, sizes.Validate() == nil, "give a template's name (letters, digits, dots, dashes) or its VM ID"},
 		{"DEFAULT_MEMORY", c.DefaultMemory, memory.Validate() == nil || sizes.Validate() != nil, "give 512M to 512G, as in 2G"},
@@ -121,6 +123,9 @@ func (c Config) Toolsets() []string { return words(c.MCPToolsets) }
 // HTTPNames splits HTTP_HOSTS.
 func (c Config) HTTPNames() []string { return words(c.HTTPHosts) }
 
+// HTTPOrigins splits HTTP_CORS_ORIGINS.
+func (c Config) HTTPOrigins() []string { return words(c.HTTPCORSOrigins) }
+
 func words(list string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return r == ' ' || r == ',' })
 }
@@ -145,6 +150,20 @@ func isURL(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && isHost(u.Hostname()) &&
 		u.User == nil && u.RawQuery == "" && u.Fragment == "" && !strings.ContainsAny(s, " \t\r\n")
+}
+
+// isOrigin reports whether s is an origin in the very words of a browser's
+// Origin header, since that is what it is compared with.
+func isOrigin(s string) bool {
+	u, err := url.Parse(s)
+	if err != nil || s != strings.ToLower(u.Scheme+"://"+u.Host) {
+		return false
+	}
+	usual, ok := map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	if u.Host == u.Hostname() || u.Host == "["+u.Hostname()+"]" { // no port
+		return ok && isHost(u.Hostname())
+	}
+	return ok && IsAddress(u.Host) && u.Port() != usual
 }
 
 // onLoopback reports whether a URL names this machine in words that mean the VM

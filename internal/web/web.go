@@ -28,6 +28,8 @@ import (
 // files, as base64, and its task.
 const MaxBody = 96 << 20
 
+const mcpPath = "/mcp"
+
 // Engine is what downloads and pages come from, and what their forms change.
 type Engine interface {
 	Job(ctx context.Context, id string) (job.Job, error)
@@ -54,6 +56,7 @@ type Options struct {
 	Metrics http.Handler // served at /metrics; nil: nothing is
 	Token   string       // what "Authorization: Bearer" must say, and what a browser logs in with
 	Hosts   []string     // names this server goes by, beside addresses and localhost
+	Origins []string     // whose pages a browser may let call /mcp: http://localhost:6274
 	Log     *slog.Logger
 	// SSHCommand is the shell command that logs in to a VM. Nil: linus vm ssh NAME.
 	SSHCommand func(vm job.VM) string
@@ -77,7 +80,7 @@ func (a *api) routes() *mux.Router {
 	r.HandleFunc("/health", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, http.StatusOK, map[string]string{"status": "ok"})
 	}).Methods(http.MethodGet, http.MethodHead)
-	r.Handle("/mcp", a.authorized(limited(a.MCP)))
+	r.Handle(mcpPath, a.cors(a.authorized(limited(a.MCP))))
 	r.Handle("/jobs/{id}/output", a.reading(a.output)).Methods(http.MethodGet, http.MethodHead)
 	r.Handle("/jobs/{id}/artifacts/{path:(?s:.+)}", a.reading(a.artifact)).Methods(http.MethodGet, http.MethodHead)
 	if a.Metrics != nil {
@@ -109,17 +112,18 @@ func asked(next http.Handler) http.Handler {
 }
 
 // sameSite refuses what a web page elsewhere could make a browser send: a
-// request under a foreign host name (DNS rebinding), or from a foreign origin.
+// request under a foreign host name (DNS rebinding), or from a foreign origin
+// that is not one of Options.Origins on its way to /mcp.
 func (a *api) sameSite(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !a.isHost(r.Host) {
 			fail(w, http.StatusForbidden, fmt.Sprintf("Host %q is not this server's; name it in HTTP_HOSTS if it is", r.Host))
 			return
 		}
-		if origin := r.Header.Get("Origin"); origin != "" {
+		if origin := r.Header.Get("Origin"); origin != "" && !a.mayCall(r) {
 			u, err := url.Parse(origin)
 			if err != nil || !strings.EqualFold(u.Host, r.Host) {
-				fail(w, http.StatusForbidden, fmt.Sprintf("Origin %q is not this server's", origin))
+				fail(w, http.StatusForbidden, fmt.Sprintf("Origin %q is not this server's; if its pages are to call /mcp, name it in HTTP_CORS_ORIGINS", origin))
 				return
 			}
 		}

@@ -1,0 +1,46 @@
+package web
+
+import (
+	"net/http"
+	"slices"
+)
+
+// What a page elsewhere may send to /mcp, and what it may read of the answer
+// beside the body: the headers of both eras of the protocol. Cookies are not
+// among it; such a page brings the token, as any program does.
+const (
+	corsMethods = "GET, POST, DELETE"
+	corsHeaders = "Authorization, Content-Type, Last-Event-ID, Mcp-Method, Mcp-Name, Mcp-Protocol-Version, Mcp-Session-Id"
+	corsExposed = "Mcp-Session-Id, WWW-Authenticate"
+	corsMaxAge  = "600" // seconds for which a browser need not ask again
+)
+
+// mayCall reports whether a page of the request's origin may call what is asked for.
+func (a *api) mayCall(r *http.Request) bool {
+	return r.URL.Path == mcpPath && slices.Contains(a.Origins, r.Header.Get("Origin"))
+}
+
+// cors tells browsers that pages of Options.Origins may call next. A browser
+// asks so before it sends the token, so that question is answered without one.
+func (a *api) cors(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		if len(a.Origins) > 0 {
+			h.Add("Vary", "Origin")
+		}
+		if !a.mayCall(r) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		h.Set("Access-Control-Allow-Origin", r.Header.Get("Origin"))
+		if r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != "" {
+			h.Set("Access-Control-Allow-Methods", corsMethods)
+			h.Set("Access-Control-Allow-Headers", corsHeaders)
+			h.Set("Access-Control-Max-Age", corsMaxAge)
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		h.Set("Access-Control-Expose-Headers", corsExposed)
+		next.ServeHTTP(w, r)
+	})
+}
