@@ -4,7 +4,6 @@
 # told by, and the roll-back of it all. lib/inputs.sh has read what they need.
 
 # State of this run.
-dry_run=no
 vm_id=''        # the ID tried, or ours
 vm_attempted='' # a create of vm_id was begun whose failure is not known
 vm_committed=no # the answer is out: the VM is the caller's now

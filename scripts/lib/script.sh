@@ -2,6 +2,8 @@
 # The frame every host script runs in: its answer is always finished, its
 # temporary files always go, and a signal is a failure like any other.
 
+dry_run=no
+
 script_begin() { # <total steps> [<roll-back function>]
   script_rollback=${2:-:}
   export LC_ALL=C
@@ -15,6 +17,21 @@ script_begin() { # <total steps> [<roll-back function>]
   trap 'result_unexpected "$?" "${LINENO}" "${BASH_COMMAND}"' ERR
   result_begin "$1"
   run_init
+}
+
+# The options are all that comes by arguments. --help is main's, which looks for
+# it first: help needs no frame and no host.
+script_read_options() { # <--dry-run, or empty: the script has none> <argument...>; dry_run
+  local argument options='only option is --help'
+  if [[ $1 == --dry-run ]]; then
+    options='options are --dry-run and --help'
+  fi
+  for argument in "${@:2}"; do
+    if [[ ${argument} != --dry-run || $1 != --dry-run ]]; then
+      result_fail invalid "unknown argument ${argument@Q}" "the ${options}; all else comes by environment"
+    fi
+    dry_run=yes
+  done
 }
 
 # From here on only a caller that has gone (PIPE) still fails the script.

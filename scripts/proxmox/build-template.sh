@@ -83,13 +83,7 @@ usage() {
 }
 
 read_inputs() { # <argument...>
-  local argument
-  for argument in "$@"; do
-    case ${argument} in
-      --dry-run) dry_run=yes ;;
-      *) result_fail invalid "unknown argument ${argument@Q}" 'the options are --dry-run and --help; all else comes by environment' ;;
-    esac
-  done
+  script_read_options --dry-run "$@"
   : "${TEMPLATE_NAME:=agent-template}" "${TEMPLATE_ID:=}" "${VM_OS:=debian-12}"
   : "${LINUS_LEASE_SECONDS:=10800}" "${VM_READY_TIMEOUT:=900}" "${VM_BOOTSTRAP:=base}" "${VM_BOOTSTRAP_TIMEOUT:=3600}"
   VM_BOOTSTRAP=${VM_BOOTSTRAP//,/ }

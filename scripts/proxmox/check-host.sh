@@ -49,9 +49,7 @@ usage() {
 }
 
 read_inputs() { # <argument...>
-  if (($# > 0)); then
-    result_fail invalid "unknown argument ${1@Q}" 'the only option is --help; all else comes by environment'
-  fi
+  script_read_options '' "$@"
   : "${PROXMOX_NODE:=}" "${PROXMOX_STORAGE:=local-lvm}" "${PROXMOX_BRIDGE:=vmbr0}" "${VM_TEMPLATE:=}"
   : "${VM_DISK:=20}" "${IMAGE_DIR:=/var/lib/vz/template/linus}" "${CALLBACK_URL:=}"
   validate_node "${PROXMOX_NODE}"

@@ -79,13 +79,7 @@ usage() {
 }
 
 read_inputs() { # <argument...>
-  local argument
-  for argument in "$@"; do
-    case ${argument} in
-      --dry-run) dry_run=yes ;;
-      *) result_fail invalid "unknown argument ${argument@Q}" 'the options are --dry-run and --help; all else comes by environment' ;;
-    esac
-  done
+  script_read_options --dry-run "$@"
   read_settings
 }
 

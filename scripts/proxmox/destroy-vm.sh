@@ -45,7 +45,6 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/quarantine.sh"
 # shellcheck source=../lib/probe.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/probe.sh"
 
-dry_run=no
 vm_job='' vm_owner='' vm_name=''
 
 usage() {
@@ -56,13 +55,7 @@ usage() {
 }
 
 read_inputs() { # <argument...>
-  local argument
-  for argument in "$@"; do
-    case ${argument} in
-      --dry-run) dry_run=yes ;;
-      *) result_fail invalid "unknown argument ${argument@Q}" 'the options are --dry-run and --help; all else comes by environment' ;;
-    esac
-  done
+  script_read_options --dry-run "$@"
   : "${VM_ID:=}" "${VM_KIND:=vm}" "${PROXMOX_NODE:=}"
   vm_name=${VM_NAME:-}
   vm_job=${LINUS_JOB:-}

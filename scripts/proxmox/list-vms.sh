@@ -55,9 +55,7 @@ usage() {
 }
 
 read_inputs() { # <argument...>
-  if (($# > 0)); then
-    result_fail invalid "unknown argument ${1@Q}" 'the only option is --help; all else comes by environment'
-  fi
+  script_read_options '' "$@"
   owner=${LINUS_OWNER:-}
   : "${VM_KIND:=vm}"
 }

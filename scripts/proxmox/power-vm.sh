@@ -55,7 +55,6 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/guest.sh"
 # shellcheck source=../lib/boot.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/boot.sh"
 
-dry_run=no
 vm_id='' vm_job='' vm_owner='' vm_name=''
 vm_locked=no
 
@@ -68,13 +67,7 @@ usage() {
 }
 
 read_inputs() { # <argument...>
-  local argument
-  for argument in "$@"; do
-    case ${argument} in
-      --dry-run) dry_run=yes ;;
-      *) result_fail invalid "unknown argument ${argument@Q}" 'the options are --dry-run and --help; all else comes by environment' ;;
-    esac
-  done
+  script_read_options --dry-run "$@"
   : "${ACTION:=}" "${VM_ID:=}" "${SNAPSHOT:=}" "${PROXMOX_NODE:=}" "${VM_SSH_USER:=}" "${VM_SSH_PORT:=22}"
   : "${VM_NETWORK_TIMEOUT:=300}" "${VM_READY_TIMEOUT:=600}" "${VM_SHUTDOWN_TIMEOUT:=60}"
   vm_id=${VM_ID}

@@ -45,6 +45,21 @@ bats_require_minimum_version 1.5.0
   done
 }
 
+@test "an option that a script has is taken, anything else refused by name" {
+  # shellcheck disable=SC2016 # the framed script's variable
+  local -r tell='; echo "LINUS_DRY:${dry_run}"'
+  run_framed "script_read_options --dry-run${tell}"
+  [[ ${status} -eq 0 && ${lines[2]} == LINUS_DRY:no ]]
+  run_framed "script_read_options --dry-run --dry-run${tell}"
+  [[ ${status} -eq 0 && ${lines[2]} == LINUS_DRY:yes ]]
+  local arguments
+  for arguments in "--dry-run --dry-run '--all'" "'' '--dry-run'" "--dry-run ''" "'' ''"; do
+    run_framed "script_read_options ${arguments}${tell}"
+    [[ ${status} -eq 1 && ${output} == *"LINUS_ERROR:unknown argument ${arguments##* }"* && ${output} != *LINUS_DRY* ]]
+  done
+  [[ ${output} == *'LINUS_REMEDY:the only option is --help; all else comes by environment'* ]]
+}
+
 @test "children read nothing of the script's stdin, and no file is left" {
   run_framed 'cat'
   [[ ${status} -eq 0 && ${lines[-1]} == LINUS_END:n ]]
