@@ -60,7 +60,7 @@ type Executor struct {
 	wake chan struct{} // something to do for the dispatcher
 	done chan struct{} // the dispatcher and all its jobs have ended
 
-	submitting sync.Mutex // held while a submission is decided on
+	deciding sync.Mutex // held while it is decided on a submission, or on work on a kept VM
 
 	mu       sync.Mutex
 	waiting  []string                   // pending jobs in order of submission
@@ -72,9 +72,9 @@ type Executor struct {
 	masks    map[string][][]byte        // what must not be seen of live jobs' secrets
 	stories  map[string]*story          // what the agents of live jobs do
 	watchers map[string]chan struct{}
-	verbs    sync.WaitGroup  // work on VMs that callers asked for
-	busy     int             // how much of that there is
-	running  context.Context //nolint:containedctx // from Start to Close
+	verbs    sync.WaitGroup    // work on VMs that callers asked for
+	atWork   map[string]string // what is done by that ("started"), by the job that made the VM
+	running  context.Context   //nolint:containedctx // from Start to Close
 	stop     context.CancelCauseFunc
 }
 
@@ -109,6 +109,7 @@ func New(o Options) *Executor {
 		inputs:   map[string][]chan struct{}{},
 		masks:    map[string][][]byte{},
 		stories:  map[string]*story{},
+		atWork:   map[string]string{},
 	}
 }
 
@@ -143,7 +144,7 @@ func (e *Executor) Close(ctx context.Context) error {
 func (e *Executor) Idle() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return len(e.waiting) == 0 && len(e.live) == 0 && e.leftover == 0 && e.expiring == 0 && e.busy == 0
+	return len(e.waiting) == 0 && len(e.live) == 0 && e.leftover == 0 && e.expiring == 0 && len(e.atWork) == 0
 }
 
 // Job answers what is known of a job. While it waits, Progress says for what.

@@ -149,6 +149,37 @@ func (e *Executor) keptVM(ctx context.Context, ref string) (job.Job, error) {
 	return m, nil
 }
 
+// openVM finds a persistent VM that nothing is being done to. e.deciding is held
+// until whoever asks has entered it, or begun work on it.
+func (e *Executor) openVM(ctx context.Context, ref string) (job.Job, error) {
+	m, err := e.keptVM(ctx, ref)
+	if err != nil {
+		return m, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if done := e.atWork[m.ID]; done != "" {
+		return m, &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q is being %s", m.VM.Name, done), Remedy: "try again when it is done"}
+	}
+	return m, nil
+}
+
+// idle is the error that jobs run in the VM that m has made, so that it cannot be
+// done with as asked. e.deciding is held.
+func (e *Executor) idle(ctx context.Context, m job.Job, done string) error {
+	unfinished, err := e.Store.Unfinished(ctx)
+	if err != nil {
+		return err
+	}
+	if jobs := sharers(unfinished, m); len(jobs) > 0 {
+		return &job.FieldError{
+			Field: "vm", Problem: fmt.Sprintf("VM %d cannot be %s: jobs run in it: %s", m.VM.ID, done, strings.Join(jobs, ", ")),
+			Remedy: "wait for them, or cancel them first",
+		}
+	}
+	return nil
+}
+
 // sharers answers which of the unfinished jobs are in the VM that m has made, or
 // wait for it; m itself while it runs a task of its own there.
 func sharers(unfinished []job.Job, m job.Job) []string {

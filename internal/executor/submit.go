@@ -19,13 +19,13 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 	if err != nil {
 		return job.Job{}, err
 	}
-	e.submitting.Lock() // what is admitted counts for the next
-	defer e.submitting.Unlock()
+	e.deciding.Lock() // what is admitted counts for the next, and is in its VM
+	defer e.deciding.Unlock()
 	if first, err := e.Store.Submitted(ctx, s.IdempotencyKey); err == nil || !errors.Is(err, job.ErrNotFound) {
 		return first, err
 	}
 	if m.VM != "" {
-		if _, err := e.keptVM(ctx, m.VM); err != nil {
+		if _, err := e.openVM(ctx, m.VM); err != nil {
 			return job.Job{}, err
 		}
 	}

@@ -140,12 +140,7 @@ func vmInfo(m job.Job, unfinished []job.Job, statuses map[string]job.VMStatus, a
 
 // StartVM starts a persistent VM and answers it when it can be logged in to.
 func (e *Executor) StartVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	m, err := e.keptVM(ctx, ref)
-	if err != nil {
-		return job.VMInfo{}, err
-	}
-	e.Log.Info("VM is started", "vm_id", m.VM.ID, "job_id", m.ID)
-	return e.apart(ctx, func(ctx context.Context) (job.VMInfo, error) {
+	return e.apart(ctx, ref, "started", false, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
 		vm, err := e.Provider.StartVM(ctx, *m.VM, func(Progress) {})
 		return e.again(ctx, m, vm, err)
 	})
@@ -153,12 +148,7 @@ func (e *Executor) StartVM(ctx context.Context, ref string) (job.VMInfo, error) 
 
 // StopVM shuts a persistent VM down. Jobs in it must have ended.
 func (e *Executor) StopVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	m, err := e.idleVM(ctx, ref, "stop")
-	if err != nil {
-		return job.VMInfo{}, err
-	}
-	e.Log.Info("VM is stopped", "vm_id", m.VM.ID, "job_id", m.ID)
-	return e.apart(ctx, func(ctx context.Context) (job.VMInfo, error) {
+	return e.apart(ctx, ref, "stopped", true, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
 		if err := e.Provider.StopVM(ctx, *m.VM); err != nil {
 			return job.VMInfo{}, err
 		}
@@ -167,37 +157,45 @@ func (e *Executor) StopVM(ctx context.Context, ref string) (job.VMInfo, error) {
 }
 
 // DestroyVM destroys a persistent VM. Jobs in it must have ended; a VM that is
-// still being made goes as well. It returns once that is decided, and stands
-// whatever becomes of this process: the VM is gone, or is tried again until it is.
+// still being made goes as well, and so does one that is worked on: a start that
+// hangs must not keep it. It returns once that is decided, and stands whatever
+// becomes of this process: the VM is gone, or is tried again until it is.
 func (e *Executor) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error) {
 	m, err := e.maker(ctx, ref)
 	if err != nil {
 		return job.VMInfo{}, err
 	}
-	switch {
-	case m.Manifest.Lifecycle != job.Persistent:
+	if m.Manifest.Lifecycle != job.Persistent {
 		return job.VMInfo{}, noVM(ref, "goes with job "+m.ID+": cancel that")
-	case m.VM.State == job.VMIntended:
+	}
+	if m.VM.State == job.VMIntended {
 		if err := e.Cancel(ctx, m.ID); err != nil && !errors.Is(err, job.ErrCompleted) {
 			return job.VMInfo{}, err
 		}
-	default:
-		if _, err := e.idleVM(ctx, ref, "destroy"); err != nil && !m.VM.Unwanted {
-			return job.VMInfo{}, err
-		}
-		if err := e.discard(ctx, m.ID, "destroyed by request"); err != nil {
+		if m, err = e.Store.Job(ctx, m.ID); err != nil {
 			return job.VMInfo{}, err
 		}
 	}
-	if m, err = e.Store.Job(ctx, m.ID); err != nil {
-		return job.VMInfo{}, err
+	if m.KeepsVM() {
+		if err := e.discard(ctx, m, "destroyed by request"); err != nil {
+			return job.VMInfo{}, err
+		}
+		if m, err = e.Store.Job(ctx, m.ID); err != nil {
+			return job.VMInfo{}, err
+		}
 	}
 	return e.oneInfo(ctx, m, nil, false)
 }
 
-// discard lets go of a persistent VM: its job, which was done, is not any more.
-func (e *Executor) discard(ctx context.Context, id, why string) error {
-	_, err := e.update(ctx, id, func(j *job.Job) ([]job.Event, error) {
+// discard lets go of a persistent VM no job runs in: its job, which was done, is
+// not any more. A *job.FieldError says that jobs run in it.
+func (e *Executor) discard(ctx context.Context, m job.Job, why string) error {
+	e.deciding.Lock()
+	defer e.deciding.Unlock()
+	if err := e.idle(ctx, m, "destroyed"); err != nil {
+		return err
+	}
+	_, err := e.update(ctx, m.ID, func(j *job.Job) ([]job.Event, error) {
 		if j.VM.Unwanted {
 			return nil, nil
 		}
@@ -207,28 +205,9 @@ func (e *Executor) discard(ctx context.Context, id, why string) error {
 	if err != nil {
 		return err
 	}
-	e.Log.Info("VM is to be destroyed", "job_id", id, "why", why)
+	e.Log.Info("VM is to be destroyed", "job_id", m.ID, "why", why)
 	e.lookAgain()
 	return nil
-}
-
-// idleVM finds a persistent VM no job runs in.
-func (e *Executor) idleVM(ctx context.Context, ref, verb string) (job.Job, error) {
-	m, err := e.keptVM(ctx, ref)
-	if err != nil {
-		return m, err
-	}
-	unfinished, err := e.Store.Unfinished(ctx)
-	if err != nil {
-		return m, err
-	}
-	if jobs := sharers(unfinished, m); len(jobs) > 0 {
-		return m, &job.FieldError{
-			Field: "vm", Problem: fmt.Sprintf("cannot %s VM %d: jobs run in it: %s", verb, m.VM.ID, strings.Join(jobs, ", ")),
-			Remedy: "wait for them, or cancel them first",
-		}
-	}
-	return m, nil
 }
 
 // snapshotName is what Proxmox takes, and "current" is its own.
@@ -246,12 +225,7 @@ func (e *Executor) SnapshotVM(ctx context.Context, ref, name string) (job.VMInfo
 	if err := checkSnapshot(name); err != nil {
 		return job.VMInfo{}, err
 	}
-	m, err := e.keptVM(ctx, ref)
-	if err != nil {
-		return job.VMInfo{}, err
-	}
-	e.Log.Info("snapshot of a VM", "vm_id", m.VM.ID, "job_id", m.ID, "snapshot", name)
-	return e.apart(ctx, func(ctx context.Context) (job.VMInfo, error) {
+	return e.apart(ctx, ref, "snapshotted", false, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
 		if err := e.Provider.SnapshotVM(ctx, *m.VM, name); err != nil {
 			return job.VMInfo{}, err
 		}
@@ -265,45 +239,64 @@ func (e *Executor) RevertVM(ctx context.Context, ref, name string) (job.VMInfo, 
 	if err := checkSnapshot(name); err != nil {
 		return job.VMInfo{}, err
 	}
-	m, err := e.idleVM(ctx, ref, "revert")
-	if err != nil {
-		return job.VMInfo{}, err
-	}
-	e.Log.Info("VM is reverted", "vm_id", m.VM.ID, "job_id", m.ID, "snapshot", name)
-	return e.apart(ctx, func(ctx context.Context) (job.VMInfo, error) {
+	return e.apart(ctx, ref, "reverted", true, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
 		vm, err := e.Provider.RevertVM(ctx, *m.VM, name, func(Progress) {})
 		return e.again(ctx, m, vm, err)
 	})
 }
 
-// apart does work on a VM that goes on when its caller leaves: half a revert is
-// worse than none.
-func (e *Executor) apart(ctx context.Context, work func(context.Context) (job.VMInfo, error)) (job.VMInfo, error) {
+// apart does work on a persistent VM that goes on when its caller leaves: half a
+// revert is worse than none. done names it in one word. It keeps other work and
+// new jobs out of the VM while it lasts, and where it must be alone does not
+// begin while there are jobs.
+func (e *Executor) apart(ctx context.Context, ref, done string, alone bool, work func(context.Context, job.Job) (job.VMInfo, error)) (job.VMInfo, error) {
+	m, err := e.take(ctx, ref, done, alone)
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	e.Log.Info("work on a VM", "vm_id", m.VM.ID, "job_id", m.ID, "work", done)
 	type answer struct {
 		info job.VMInfo
 		err  error
 	}
-	e.mu.Lock()
-	if e.running == nil || e.running.Err() != nil {
-		e.mu.Unlock()
-		return job.VMInfo{}, errors.New("the engine does not run")
-	}
-	e.busy++
-	done := make(chan answer, 1)
-	e.verbs.Go(func() {
-		info, err := work(job.WithClient(e.running, job.ClientFrom(ctx))) //nolint:contextcheck // it outlives its caller
+	answered := make(chan answer, 1)
+	go func() {
+		defer e.verbs.Done()
+		info, err := work(job.WithClient(e.running, job.ClientFrom(ctx)), m) //nolint:contextcheck // it outlives its caller
 		e.mu.Lock()
-		e.busy--
+		delete(e.atWork, m.ID)
 		e.mu.Unlock()
-		done <- answer{info, err}
-	})
-	e.mu.Unlock()
+		answered <- answer{info, err}
+	}()
 	select {
-	case a := <-done:
+	case a := <-answered:
 		return a.info, a.err
 	case <-ctx.Done():
 		return job.VMInfo{}, fmt.Errorf("the work on the VM goes on: %w", context.Cause(ctx))
 	}
+}
+
+// take gives a persistent VM to work that is to be done on it. That is one step
+// with the check for jobs: a job counts as in the VM from its submission on, and
+// while it is decided on one nothing is taken.
+func (e *Executor) take(ctx context.Context, ref, done string, alone bool) (job.Job, error) {
+	e.deciding.Lock()
+	defer e.deciding.Unlock()
+	m, err := e.openVM(ctx, ref)
+	if err == nil && alone {
+		err = e.idle(ctx, m, done)
+	}
+	if err != nil {
+		return m, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.running == nil || e.running.Err() != nil {
+		return m, errors.New("the engine does not run")
+	}
+	e.atWork[m.ID] = done
+	e.verbs.Add(1)
+	return m, nil
 }
 
 // again records how a VM can be reached after it was started.
@@ -341,14 +334,8 @@ func (e *Executor) expire(ctx context.Context) error {
 		if !m.Status.Terminal() || now().Before(m.VM.ExpiresAt) {
 			continue
 		}
-		unfinished, err := e.Store.Unfinished(ctx)
-		if err != nil {
-			return err
-		}
-		if len(sharers(unfinished, m)) > 0 {
-			continue
-		}
-		if err := e.discard(ctx, m.ID, "destroyed: its ttl is over"); err != nil {
+		var busy *job.FieldError
+		if err := e.discard(ctx, m, "destroyed: its ttl is over"); err != nil && !errors.As(err, &busy) {
 			return err
 		}
 	}

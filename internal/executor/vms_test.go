@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
 )
@@ -102,12 +101,12 @@ func TestVM_JobsSideBySideNeedNoSlot(t *testing.T) {
 	if jobs := r.vm("dev").Jobs; !slices.Equal(jobs, []string{first, second}) {
 		t.Errorf("jobs in the VM: %v, want %v", jobs, []string{first, second})
 	}
-	for verb, f := range map[string]func() error{
-		"stop":    func() error { _, err := r.StopVM(context.Background(), "dev"); return err },
-		"destroy": func() error { _, err := r.DestroyVM(context.Background(), "dev"); return err },
-		"revert":  func() error { _, err := r.RevertVM(context.Background(), "dev", "clean"); return err },
+	for done, f := range map[string]func() error{
+		"stopped":   func() error { _, err := r.StopVM(context.Background(), "dev"); return err },
+		"destroyed": func() error { _, err := r.DestroyVM(context.Background(), "dev"); return err },
+		"reverted":  func() error { _, err := r.RevertVM(context.Background(), "dev", "clean"); return err },
 	} {
-		refusal(t, f(), "cannot "+verb+" VM 100: jobs run in it: "+first)
+		refusal(t, f(), "VM 100 cannot be "+done+": jobs run in it: "+first)
 	}
 	if err := r.Cancel(context.Background(), first); err != nil {
 		t.Fatal(err)
@@ -354,10 +353,7 @@ func TestStartVM_GoesOnWhenItsCallerLeaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone, leave := context.WithCancel(context.Background())
-	slow := make(chan struct{})
-	r.stop()
-	r.opts.Provider = &slowPower{Fake: r.fake, began: leave, until: slow}
-	r.restart()
+	slow := r.slow(leave)
 	if _, err := r.StartVM(gone, "dev"); !errors.Is(err, context.Canceled) {
 		t.Errorf("a caller that has left got %v", err)
 	}
@@ -370,21 +366,4 @@ func TestStartVM_GoesOnWhenItsCallerLeaves(t *testing.T) {
 			t.Fatal("the VM was not started, or its new address not kept")
 		}
 	}
-}
-
-// slowPower is a host on which VMs take their time to start.
-type slowPower struct {
-	*providertest.Fake
-	began func()
-	until chan struct{}
-}
-
-func (p *slowPower) StartVM(ctx context.Context, vm job.VM, progress func(executor.Progress)) (job.VM, error) {
-	p.began()
-	select {
-	case <-p.until:
-	case <-ctx.Done():
-		return vm, context.Cause(ctx)
-	}
-	return p.Fake.StartVM(ctx, vm, progress)
 }

@@ -1,0 +1,197 @@
+package executor_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/providertest"
+)
+
+// slowPower is a host on which work on VMs takes its time.
+type slowPower struct {
+	*providertest.Fake
+	began func()
+	until chan struct{}
+}
+
+// slow makes work on VMs take until the channel is closed. began is told of each.
+func (r *rig) slow(began func()) (until chan struct{}) {
+	r.stop()
+	p := &slowPower{Fake: r.fake, began: began, until: make(chan struct{})}
+	r.opts.Provider = p
+	r.restart()
+	return p.until
+}
+
+func (p *slowPower) wait(ctx context.Context) error {
+	p.began()
+	select {
+	case <-p.until:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (p *slowPower) StartVM(ctx context.Context, vm job.VM, progress func(executor.Progress)) (job.VM, error) {
+	if err := p.wait(ctx); err != nil {
+		return vm, err
+	}
+	return p.Fake.StartVM(ctx, vm, progress)
+}
+
+func (p *slowPower) StopVM(ctx context.Context, vm job.VM) error {
+	if err := p.wait(ctx); err != nil {
+		return err
+	}
+	return p.Fake.StopVM(ctx, vm)
+}
+
+func (p *slowPower) SnapshotVM(ctx context.Context, vm job.VM, name string) error {
+	if err := p.wait(ctx); err != nil {
+		return err
+	}
+	return p.Fake.SnapshotVM(ctx, vm, name)
+}
+
+func (p *slowPower) RevertVM(ctx context.Context, vm job.VM, name string, progress func(executor.Progress)) (job.VM, error) {
+	if err := p.wait(ctx); err != nil {
+		return vm, err
+	}
+	return p.Fake.RevertVM(ctx, vm, name, progress)
+}
+
+// works are what can be done to the kept VM "dev", by how it is told of.
+func (r *rig) works() map[string]func() error {
+	ctx := context.Background()
+	return map[string]func() error{
+		"started":     func() error { _, err := r.StartVM(ctx, "dev"); return err },
+		"stopped":     func() error { _, err := r.StopVM(ctx, "dev"); return err },
+		"snapshotted": func() error { _, err := r.SnapshotVM(ctx, "dev", "other"); return err },
+		"reverted":    func() error { _, err := r.RevertVM(ctx, "dev", "clean"); return err },
+	}
+}
+
+func inDev() job.Submission {
+	return job.Submission{Manifest: job.Manifest{Task: "x", AgentType: job.AgentScript, VM: "dev"}}
+}
+
+func TestVM_ThatIsWorkedOnTakesNoJobAndNoOtherWork(t *testing.T) {
+	for _, done := range []string{"started", "stopped", "snapshotted", "reverted"} {
+		t.Run(done, func(t *testing.T) {
+			r := newRig(t, 1)
+			vm := *r.makeVM("dev").VM
+			if err := r.fake.SnapshotVM(context.Background(), vm, "clean"); err != nil {
+				t.Fatal(err)
+			}
+			began := make(chan struct{}, len(r.works()))
+			until := r.slow(func() { began <- struct{}{} })
+			ended := make(chan error, 1)
+			go func() { ended <- r.works()[done]() }()
+			<-began
+			says := `"dev" is being ` + done + "; try again when it is done"
+			_, err := r.Submit(context.Background(), inDev())
+			refusal(t, err, says)
+			for _, other := range r.works() {
+				wait := make(chan error, 1)
+				go func() { wait <- other() }()
+				select {
+				case err := <-wait:
+					refusal(t, err, says)
+				case <-began:
+					t.Error("other work began as well")
+				}
+			}
+			close(until)
+			if err := <-ended; err != nil {
+				t.Fatal(err)
+			}
+			if done == "stopped" {
+				if err := r.works()["started"](); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if j := r.wait(r.submit(sharing("dev"))); j.Status != job.Success {
+				t.Errorf("a job after it: %+v", j.Outcome)
+			}
+		})
+	}
+}
+
+// A submission is held up between its look at the VM and its row.
+func TestVM_IsNotTakenFromAJobThatIsEnteringIt(t *testing.T) {
+	for _, done := range []string{"stopped", "reverted", "destroyed", "expired"} {
+		t.Run(done, func(t *testing.T) {
+			r := newRig(t, 1)
+			maker := r.makeVM("dev", func(m *job.Manifest) { m.TTL = 600 })
+			r.stop()
+			entering, enter := make(chan struct{}), make(chan struct{})
+			r.opts.Admit = func([]job.Manifest, job.Manifest) error {
+				close(entering)
+				<-enter
+				return nil
+			}
+			r.restart()
+			hold := make(chan struct{})
+			r.fake.Set(providertest.Behaviour{Task: task(providertest.Task{Until: hold})})
+			submitted := make(chan job.Job, 1)
+			go func() {
+				j, err := r.Submit(context.Background(), inDev())
+				if err != nil {
+					t.Error(err)
+				}
+				submitted <- j
+			}()
+			<-entering
+			works := r.works()
+			works["destroyed"] = func() error { _, err := r.DestroyVM(context.Background(), "dev"); return err }
+			works["expired"] = func() error { // what the dispatcher does about it, at every 20 ms, is not told
+				_, err := r.store.Update(context.Background(), maker.ID, func(j *job.Job) ([]job.Event, error) {
+					j.VM.ExpiresAt = time.Now().Add(-time.Second)
+					return nil, nil
+				})
+				return err
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- works[done]() }()
+			time.Sleep(100 * time.Millisecond)
+			close(enter)
+			j := <-submitted
+			err := <-ended
+			if done == "expired" && err != nil {
+				t.Error(err)
+			}
+			if done != "expired" {
+				refusal(t, err, "VM 100 cannot be "+done+": jobs run in it: "+j.ID)
+			}
+			r.until(j.ID, func(j job.Job) bool { return j.Status == job.Running || j.Outcome != nil })
+			close(hold)
+			if j = r.wait(j.ID); j.Status != job.Success {
+				t.Errorf("the job: %+v", j.Outcome)
+			}
+		})
+	}
+}
+
+func TestDestroyVM_DoesNotWaitForAStartThatHangs(t *testing.T) {
+	r := newRig(t, 1)
+	r.makeVM("dev")
+	began := make(chan struct{})
+	until := r.slow(func() { close(began) })
+	started := make(chan error, 1)
+	go func() { started <- r.works()["started"]() }()
+	<-began
+	if _, err := r.DestroyVM(context.Background(), "dev"); err != nil {
+		t.Fatal(err)
+	}
+	r.gone()
+	close(until)
+	var host *job.HostError
+	if err := <-started; !errors.As(err, &host) {
+		t.Errorf("the start of a VM that is destroyed: %v", err)
+	}
+}
