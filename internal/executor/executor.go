@@ -221,7 +221,7 @@ func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, sign
 	_, err := e.update(ctx, id, func(j *job.Job) ([]job.Event, error) {
 		switch {
 		case j.Decide(outcome):
-			j.StopSignal = signal
+			j.StopSignal, j.EndedBy = signal, job.ClientFrom(ctx)
 			return []job.Event{decided(outcome)}, nil
 		case !j.Status.Terminal() && j.Outcome.Reason == outcome.Reason:
 			return nil, nil

@@ -179,6 +179,7 @@ func (e *Executor) provision(ctx context.Context, r *run) error {
 		vm.ExpiresAt = now().Add(time.Duration(j.Manifest.TTL) * time.Second)
 	}
 	_, err = e.update(context.WithoutCancel(ctx), r.id, func(j *job.Job) ([]job.Event, error) {
+		vm.Unwanted = j.Outcome != nil && j.Manifest.Lifecycle == job.Persistent // it was ended meanwhile: nobody wants it kept
 		j.VM = &vm
 		return nil, nil
 	})
@@ -351,7 +352,7 @@ func (e *Executor) destroy(ctx context.Context, r *run) error {
 	if j.KeepsVM() {
 		return nil
 	}
-	if err := e.removeVM(ctx, j); err != nil {
+	if err := e.removeVM(job.WithClient(ctx, j.EndedBy), j); err != nil { // whoever wanted it is who does it
 		_, noteErr := e.update(ctx, r.id, func(*job.Job) ([]job.Event, error) {
 			return []job.Event{{Kind: job.EventWarning, Text: "VM not destroyed, will be tried again: " + err.Error()}}, nil
 		})

@@ -22,6 +22,7 @@ type Job struct {
 	Outcome *Outcome `json:"outcome,omitempty"`
 
 	StopSignal string `json:"stop_signal,omitempty"` // what a caller wanted the task to get; empty: TERM
+	EndedBy    string `json:"ended_by,omitempty"`    // the client that cancelled or killed it, or wanted its VM gone; empty: none
 
 	VM *VM `json:"vm,omitempty"` // set before the VM can exist (intent), kept after it is gone
 
