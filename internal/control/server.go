@@ -87,13 +87,7 @@ func handler(engine Engine, info Info, stop func()) http.Handler {
 			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 			client := cmp.Or(r.Header.Get(clientHeader), commandLine)
 			body, err := f(w, r.WithContext(job.WithClient(r.Context(), client)))
-			code := http.StatusOK
-			if err != nil {
-				code, body = encodeErrorBody(err)
-			}
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(code)
-			_ = json.NewEncoder(w).Encode(body) // the client is gone
+			answer(w, body, err)
 		})
 	}
 	handle("GET /v1/info", func(http.ResponseWriter, *http.Request) (any, error) { return info, nil })
@@ -210,10 +204,7 @@ const artifactHeader = "Linus-Artifact"
 func sendArtifact(w http.ResponseWriter, r *http.Request, engine Engine) {
 	file, about, err := engine.OpenArtifact(r.Context(), r.PathValue("id"), r.PathValue("path"))
 	if err != nil {
-		code, body := encodeErrorBody(err)
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(code)
-		_ = json.NewEncoder(w).Encode(body)
+		answer(w, nil, err)
 		return
 	}
 	defer func() { _ = file.Close() }()
@@ -229,7 +220,15 @@ func sendArtifact(w http.ResponseWriter, r *http.Request, engine Engine) {
 	}
 }
 
-func encodeErrorBody(err error) (int, any) {
-	code, f := encodeError(err)
-	return code, map[string]failure{"error": f}
+// answer sends body, or instead of it the error that there is.
+func answer(w http.ResponseWriter, body any, err error) {
+	code := http.StatusOK
+	if err != nil {
+		var f failure
+		code, f = encodeError(err)
+		body = map[string]failure{"error": f}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(body) // the client is gone
 }
