@@ -232,9 +232,13 @@ func (a *app) printList(page job.Page) error {
 	}
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 	c := a.colours(a.stdout)
-	_, _ = fmt.Fprintf(w, "JOB\t%s\tCREATED\tTASK\n", c.word("STATUS"))
+	_, _ = fmt.Fprintf(w, "JOB\t%s\tPHASE\tNODE\tCREATED\tTASK\n", c.word("STATUS"))
 	for _, j := range page.Jobs {
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", j.ID, c.word(string(j.Status)), local(j.CreatedAt), oneLine(j.Task, 60))
+		var node string
+		if j.VM != nil {
+			node = j.VM.Node
+		}
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", j.ID, c.word(string(j.Status)), j.Phase, node, local(j.CreatedAt), oneLine(j.Task, 60))
 	}
 	if page.Next != "" {
 		defer a.note("more: linus job list --cursor %s", page.Next)

@@ -40,12 +40,25 @@ func (j *Job) Finish(at time.Time) error {
 	return nil
 }
 
-// Summary is one job in a list.
+// Summary is one job in a list. What it has of a Job has the same name in JSON.
 type Summary struct {
-	ID        string    `json:"job_id"`
-	Status    Status    `json:"status"`
-	Task      string    `json:"task"` // its first 100 characters
-	CreatedAt time.Time `json:"created_at"`
+	ID          string     `json:"job_id"`
+	Kind        Kind       `json:"kind"`
+	Client      string     `json:"client,omitempty"`
+	Status      Status     `json:"status"`
+	Phase       string     `json:"phase,omitempty"` // the one under way; empty when nothing more will happen
+	VM          *SummaryVM `json:"vm,omitempty"`
+	Task        string     `json:"task"` // its first 100 characters
+	CreatedAt   time.Time  `json:"created_at"`
+	CompletedAt time.Time  `json:"completed_at,omitzero"`
+}
+
+// SummaryVM is a job's VM in a list.
+type SummaryVM struct {
+	ID    int     `json:"id,omitempty"`
+	Name  string  `json:"name"`
+	Node  string  `json:"node,omitempty"`
+	State VMState `json:"state"`
 }
 
 // Filter selects jobs, newest first.

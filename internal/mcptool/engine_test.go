@@ -107,7 +107,10 @@ func (e *engine) Kill(_ context.Context, id, signal string) (job.Killed, error) 
 
 func (e *engine) List(_ context.Context, f job.Filter) (job.Page, error) {
 	e.filter = f
-	return job.Page{Jobs: []job.Summary{{ID: knownID, Status: job.Running, Task: "true", CreatedAt: at}}, Next: "more"}, e.err
+	return job.Page{Jobs: []job.Summary{{
+		ID: knownID, Kind: job.KindTask, Client: "cli", Status: job.Running, Phase: "run", Task: "true", CreatedAt: at,
+		VM: &job.SummaryVM{ID: 105, Name: "dev", Node: "pve", State: job.VMCreated},
+	}}, Next: "more"}, e.err
 }
 
 func (e *engine) Cleanup(_ context.Context, age time.Duration) (int, error) {

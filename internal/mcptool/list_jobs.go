@@ -29,7 +29,10 @@ type listOutput struct {
 type listedJob struct {
 	JobID     string     `json:"job_id"`
 	Status    job.Status `json:"status"`
+	Phase     string     `json:"phase,omitempty" jsonschema_description:"What is under way: provision, push, start, run, collect or destroy."`
 	Task      string     `json:"task" jsonschema_description:"The task's first 100 characters."`
+	Client    string     `json:"client,omitempty" jsonschema_description:"Who submitted it: cli, web or mcp:NAME."`
+	VM        *jobVM     `json:"vm,omitempty"`
 	CreatedAt time.Time  `json:"created_at"`
 }
 
@@ -50,7 +53,10 @@ func listJobs(e Engine) server.ServerTool {
 			}
 			out := listOutput{Jobs: make([]listedJob, len(page.Jobs)), Next: page.Next}
 			for i, j := range page.Jobs {
-				out.Jobs[i] = listedJob{JobID: j.ID, Status: j.Status, Task: j.Task, CreatedAt: j.CreatedAt}
+				out.Jobs[i] = listedJob{JobID: j.ID, Status: j.Status, Phase: j.Phase, Task: j.Task, Client: j.Client, CreatedAt: j.CreatedAt}
+				if j.VM != nil {
+					out.Jobs[i].VM = &jobVM{ID: j.VM.ID, Name: j.VM.Name, Node: j.VM.Node, State: j.VM.State}
+				}
 			}
 			return out, nil
 		})

@@ -3,9 +3,9 @@ package store
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"strings"
-	"time"
 
 	"linus/internal/job"
 )
@@ -32,7 +32,7 @@ func (s *Store) List(ctx context.Context, f job.Filter) (job.Page, error) {
 	if before != "" {
 		where, args = where+" AND id < ?", append(args, before)
 	}
-	jobs, err := query(ctx, s.read, scanSummary, `SELECT id, status, task_head, created_at FROM jobs
+	jobs, err := query(ctx, s.read, scanSummary, `SELECT doc, task_head, done FROM jobs
 		WHERE `+where+` ORDER BY id DESC LIMIT ?`, append(args, limit+1)...)
 	if err != nil {
 		return job.Page{}, fmt.Errorf("list jobs: %w", err)
@@ -76,15 +76,23 @@ func checkFilter(f job.Filter) (limit int, before string, err error) {
 	return limit, before, nil
 }
 
+// scanSummary reads what a list shows out of the job's document, which has it by
+// the same names.
 func scanSummary(row scanner) (job.Summary, error) {
-	var sum job.Summary
-	var status, created string
-	err := row.Scan(&sum.ID, &status, &sum.Task, &created)
-	if err == nil {
-		sum.Status = job.Status(status)
-		sum.CreatedAt, err = time.Parse(time.RFC3339Nano, created)
+	var doc, head string
+	var done bool
+	if err := row.Scan(&doc, &head, &done); err != nil {
+		return job.Summary{}, err
 	}
-	return sum, err
+	var sum job.Summary
+	if err := json.Unmarshal([]byte(doc), &sum); err != nil {
+		return job.Summary{}, fmt.Errorf("decode a job: %w", err)
+	}
+	sum.Task = head
+	if done {
+		sum.Phase = ""
+	}
+	return sum, nil
 }
 
 // cursorPrefix is the kind and version of what a cursor holds: the ID of the

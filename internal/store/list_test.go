@@ -46,11 +46,30 @@ func TestList_Empty(t *testing.T) {
 func TestList_SummaryOfAJob(t *testing.T) {
 	s := newStore(t)
 	j := newJob(strings.Repeat("ü", 150))
-	j.CreatedAt = j.CreatedAt.In(time.FixedZone("", 3600))
+	j.Kind, j.Client = job.KindTask, "mcp:x"
 	insert(t, s, j)
-	diff(t, job.Page{Jobs: []job.Summary{{
-		ID: j.ID, Status: job.Pending, Task: strings.Repeat("ü", 100), CreatedAt: j.CreatedAt.UTC(),
-	}}}, list(t, s, job.Filter{}))
+	want := job.Summary{
+		ID: j.ID, Kind: job.KindTask, Client: "mcp:x", Status: job.Pending, Task: strings.Repeat("ü", 100), CreatedAt: j.CreatedAt,
+	}
+	diff(t, job.Page{Jobs: []job.Summary{want}}, list(t, s, job.Filter{}))
+
+	vm := job.VM{ID: 105, Name: "linus-job-1", Node: "pve2", IP: "10.0.0.5", HostKey: "ssh-ed25519 A", Job: j.ID, Owner: "o", State: job.VMCreated}
+	change := func(f func(*job.Job)) {
+		update(t, s, j.ID, func(j *job.Job) ([]job.Event, error) { f(j); return nil, nil })
+	}
+	change(func(j *job.Job) { j.Status, j.Phase, j.VM = job.Provisioning, "provision", &vm })
+	want.Status, want.Phase, want.VM = job.Provisioning, "provision", &job.SummaryVM{ID: 105, Name: "linus-job-1", Node: "pve2", State: job.VMCreated}
+	diff(t, job.Page{Jobs: []job.Summary{want}}, list(t, s, job.Filter{}))
+
+	// Ended, it is in its last phase until its VM is gone.
+	ended := j.CreatedAt.Add(time.Minute)
+	change(func(j *job.Job) { j.Status, j.Phase, j.CompletedAt = job.Failed, "destroy", ended })
+	want.Status, want.Phase, want.CompletedAt = job.Failed, "destroy", ended
+	diff(t, job.Page{Jobs: []job.Summary{want}}, list(t, s, job.Filter{}))
+	vm.State = job.VMDestroyed
+	change(func(j *job.Job) { j.VM = &vm })
+	want.Phase, want.VM.State = "", job.VMDestroyed
+	diff(t, job.Page{Jobs: []job.Summary{want}}, list(t, s, job.Filter{}))
 }
 
 func TestList_PagesNewestFirst(t *testing.T) {

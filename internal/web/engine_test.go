@@ -92,7 +92,16 @@ func (e *engine) List(_ context.Context, f job.Filter) (job.Page, error) {
 			page.Next = j.ID
 			break
 		}
-		page.Jobs = append(page.Jobs, job.Summary{ID: j.ID, Status: j.Status, Task: job.TaskHead(j.Manifest.Task), CreatedAt: j.CreatedAt})
+		s := job.Summary{
+			ID: j.ID, Kind: j.Kind, Client: j.Client, Status: j.Status, Task: job.TaskHead(j.Manifest.Task), CreatedAt: j.CreatedAt, CompletedAt: j.CompletedAt,
+		}
+		if !j.Done() {
+			s.Phase = j.Phase
+		}
+		if j.VM != nil {
+			s.VM = &job.SummaryVM{ID: j.VM.ID, Name: j.VM.Name, Node: j.VM.Node, State: j.VM.State}
+		}
+		page.Jobs = append(page.Jobs, s)
 	}
 	return page, nil
 }

@@ -15,7 +15,7 @@ const (
 )
 
 type jobsView struct {
-	Rows    []jobRow
+	Rows    []job.Summary
 	Filters []filterLink
 	Status  job.Status // shown only; empty: all
 	Later   bool       // this is not the first page
@@ -30,14 +30,6 @@ func (v jobsView) goesOn() bool { return true }
 type filterLink struct {
 	Name, Href string
 	Current    bool
-}
-
-// jobRow is a job in the list. Job lacks all but the summary when it has been
-// forgotten since.
-type jobRow struct {
-	job.Job
-	Head string
-	Took time.Duration
 }
 
 func jobsFilter(r *http.Request) job.Filter {
@@ -63,14 +55,13 @@ func jobsPath(base string, f job.Filter, cursor string) string {
 	return base + "?" + q.Encode()
 }
 
-// jobsView reads a page of jobs. ended keeps the rows of jobs nothing happens to
-// any more, so that a page that is followed reads them once.
-func (p *pages) jobsView(ctx context.Context, f job.Filter, ended map[string]jobRow) (jobsView, error) {
+// jobsView reads a page of jobs.
+func (p *pages) jobsView(ctx context.Context, f job.Filter) (jobsView, error) {
 	page, err := p.Engine.List(ctx, f)
 	if err != nil {
 		return jobsView{}, err
 	}
-	v := jobsView{Status: f.Status, Later: f.Cursor != "", First: jobsPath("/jobs", f, ""), Live: jobsPath("/jobs/live", f, f.Cursor)}
+	v := jobsView{Rows: page.Jobs, Status: f.Status, Later: f.Cursor != "", First: jobsPath("/jobs", f, ""), Live: jobsPath("/jobs/live", f, f.Cursor)}
 	if page.Next != "" {
 		v.Next = jobsPath("/jobs", f, page.Next)
 	}
@@ -81,28 +72,11 @@ func (p *pages) jobsView(ctx context.Context, f job.Filter, ended map[string]job
 		}
 		v.Filters = append(v.Filters, filterLink{name, jobsPath("/jobs", job.Filter{Status: status}, ""), status == f.Status})
 	}
-	for _, s := range page.Jobs {
-		row, ok := ended[s.ID]
-		if !ok {
-			if row.Job, err = p.Engine.Job(ctx, s.ID); err != nil {
-				row.Job = job.Job{ID: s.ID, Status: s.Status, CreatedAt: s.CreatedAt}
-			}
-			row.Head = s.Task
-			row.Manifest = job.Manifest{}
-			if !row.CompletedAt.IsZero() {
-				row.Took = row.CompletedAt.Sub(row.CreatedAt)
-			}
-			if row.Done() && row.Kind == job.KindTask {
-				ended[s.ID] = row
-			}
-		}
-		v.Rows = append(v.Rows, row)
-	}
 	return v, nil
 }
 
 func (p *pages) jobs(w http.ResponseWriter, r *http.Request) {
-	v, err := p.jobsView(r.Context(), jobsFilter(r), map[string]jobRow{})
+	v, err := p.jobsView(r.Context(), jobsFilter(r))
 	if err != nil {
 		p.failed(w, r, err)
 		return
@@ -111,9 +85,9 @@ func (p *pages) jobs(w http.ResponseWriter, r *http.Request) {
 }
 
 func (p *pages) jobsLive(w http.ResponseWriter, r *http.Request) {
-	f, ended := jobsFilter(r), map[string]jobRow{}
+	f := jobsFilter(r)
 	p.follow(w, r, listPause, func(ctx context.Context, s *stream) (bool, error) {
-		v, err := p.jobsView(ctx, f, ended)
+		v, err := p.jobsView(ctx, f)
 		if err != nil {
 			return false, err
 		}

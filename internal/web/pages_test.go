@@ -285,7 +285,7 @@ func TestPages_CanBeReadWithoutJavaScript(t *testing.T) {
 		code int
 		want []string
 	}{
-		{"/jobs", 200, []string{"running", "uname -a", "mcp:claude-code", "pve2", "/jobs/" + id, `http-equiv="refresh"`}},
+		{"/jobs", 200, []string{"running", "uname -a", "mcp:claude-code", "pve2", `data-label="Phase">run<`, `data-label="Phase"><`, `data-label="Took">85 s<`, "/jobs/" + id, `http-equiv="refresh"`}},
 		{"/jobs?status=success", 200, []string{"uname -a"}},
 		{"/jobs/" + id, 200, []string{"&lt;script&gt;alert(1)&lt;/script&gt;", `<span class="f1">red</span>`, "wait_for_network", "Cancel", "Kill", "linus vm ssh linus-job-000000000001", `http-equiv="refresh"`, `name="data"`, "<svg"}},
 		{"/jobs/" + doneID, 200, []string{"exit code 0", "Nothing was written.", "/artifacts/dist/app-linux-amd64.tar.gz", "/artifacts/odd%20name%20%231%3F.txt", "destroy"}},
@@ -318,6 +318,20 @@ func TestPages_CanBeReadWithoutJavaScript(t *testing.T) {
 	}
 	if _, text := v.get("/jobs?status=success"); strings.Contains(text, "mcp:claude-code") {
 		t.Error("the filter lets other jobs through")
+	}
+}
+
+// noJob is an engine that answers no single job.
+type noJob struct{ *engine }
+
+func (noJob) Job(context.Context, string) (job.Job, error) {
+	return job.Job{}, errors.New("a list reads single jobs")
+}
+
+func TestJobs_ShowWhatTheListHas(t *testing.T) {
+	code, text := loggedIn(t, noJob{sample()}).get("/jobs")
+	if code != 200 || !strings.Contains(text, "mcp:claude-code") || !strings.Contains(text, "pve2") {
+		t.Errorf("%d %s", code, text)
 	}
 }
 
