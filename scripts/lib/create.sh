@@ -4,10 +4,8 @@
 # told by, and the roll-back of it all. lib/inputs.sh has read what they need.
 
 # State of this run.
-vm_id=''        # the ID tried, or ours
 vm_attempted='' # a create of vm_id was begun whose failure is not known
 vm_committed=no # the answer is out: the VM is the caller's now
-vm_job='' vm_owner='' vm_name=''
 vm_system='' vm_user='' vm_boot_disk=''
 template_id=''     # empty: from an image
 create_storages='' # where its disks will lie

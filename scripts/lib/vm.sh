@@ -2,11 +2,23 @@
 # One VM on this node: its config, whose it is, its end.
 #
 # A VM is ours when its description carries linus-job=<uuid> and
-# linus-owner=<installation id>. Which VM is meant stands in the caller's
-# globals vm_job, vm_owner and vm_name. A clone takes a description but no tags,
+# linus-owner=<installation id>. Which VM is meant stands in vm_job, vm_owner
+# and vm_name, which the caller sets. A clone takes a description but no tags,
 # so until its tags are set it also carries linus-state=cloning. A template of
 # ours also carries linus-template=1, and is touched only where vm_kind (vm when
 # not set) is template.
+
+vm_id='' # the VM's, or while one is made the ID tried
+vm_job='' vm_owner='' vm_name=''
+
+# The VM meant, as the inputs name one that there is.
+vm_read_inputs() {
+  vm_id=${VM_ID:-} vm_name=${VM_NAME:-} vm_job=${LINUS_JOB:-} vm_owner=${LINUS_OWNER:-}
+  validate_number VM_ID "${vm_id}" 100 999999999
+  validate_name VM_NAME "${vm_name}"
+  validate_uuid LINUS_JOB "${vm_job}"
+  validate_uuid LINUS_OWNER "${vm_owner}"
+}
 
 vm_marker() { # vm_description: what goes into the description
   vm_description="linus-job=${vm_job} linus-owner=${vm_owner}"

@@ -45,8 +45,6 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/quarantine.sh"
 # shellcheck source=../lib/probe.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/probe.sh"
 
-vm_job='' vm_owner='' vm_name=''
-
 usage() {
   printf '%s\n' \
     'usage: VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=... destroy-vm.sh [--dry-run | --help]' \
@@ -56,17 +54,11 @@ usage() {
 
 read_inputs() { # <argument...>
   script_read_options --dry-run "$@"
-  : "${VM_ID:=}" "${VM_KIND:=vm}" "${PROXMOX_NODE:=}"
-  vm_name=${VM_NAME:-}
-  vm_job=${LINUS_JOB:-}
-  vm_owner=${LINUS_OWNER:-}
+  : "${VM_KIND:=vm}" "${PROXMOX_NODE:=}"
 }
 
 validate_environment() {
-  validate_number VM_ID "${VM_ID}" 100 999999999
-  validate_name VM_NAME "${vm_name}"
-  validate_uuid LINUS_JOB "${vm_job}"
-  validate_uuid LINUS_OWNER "${vm_owner}"
+  vm_read_inputs
   validate_pattern VM_KIND "${VM_KIND}" 'vm|template' 'vm or template'
   vm_kind=${VM_KIND}
   validate_node "${PROXMOX_NODE}"
@@ -79,37 +71,37 @@ destroy_vm() {
   if [[ ${dry_run} == yes ]]; then
     plan_destroy
   else
-    vm_destroy "${VM_ID}" "${probe_node}"
+    vm_destroy "${vm_id}" "${probe_node}"
   fi
   case ${vm_outcome} in
     planned | destroyed) ;;
-    absent) log_info "VM ${VM_ID} does not exist on node '${probe_node}': already gone" ;;
+    absent) log_info "VM ${vm_id} does not exist on node '${probe_node}': already gone" ;;
     refused)
-      result_fail vm "refused to destroy VM ${VM_ID} on node '${probe_node}': ${vm_reason}; nothing was touched" \
+      result_fail vm "refused to destroy VM ${vm_id} on node '${probe_node}': ${vm_reason}; nothing was touched" \
         "check VM_ID, VM_NAME, LINUS_JOB and LINUS_OWNER against list-vms.sh; a VM that is not ours is destroyed by hand only"
       ;;
     *)
-      result_fail vm "could not destroy VM ${VM_ID} on node '${probe_node}' (host ${HOSTNAME}): ${vm_reason}" \
-        "run it again; if it stays so, look at: qm config ${VM_ID} and the task log of node '${probe_node}'"
+      result_fail vm "could not destroy VM ${vm_id} on node '${probe_node}' (host ${HOSTNAME}): ${vm_reason}" \
+        "run it again; if it stays so, look at: qm config ${vm_id} and the task log of node '${probe_node}'"
       ;;
   esac
   if [[ -n ${vm_leftovers} ]]; then
-    result_warning "VM ${VM_ID} is gone, but volumes of it were left on the storage: ${vm_leftovers}"
+    result_warning "VM ${vm_id} is gone, but volumes of it were left on the storage: ${vm_leftovers}"
   fi
 }
 
 plan_destroy() {
   vm_outcome=planned
   vm_leftovers=''
-  vm_check_before_destroy "${VM_ID}" "${probe_node}"
+  vm_check_before_destroy "${vm_id}" "${probe_node}"
   if [[ ${vm_outcome} == planned ]]; then
-    result_text PLAN "qm stop ${VM_ID}"
-    result_text PLAN "qm destroy ${VM_ID} --purge 1 --destroy-unreferenced-disks 1"
+    result_text PLAN "qm stop ${vm_id}"
+    result_text PLAN "qm destroy ${vm_id} --purge 1 --destroy-unreferenced-disks 1"
   fi
 }
 
 output_result() {
-  result_line VM_ID "${VM_ID}"
+  result_line VM_ID "${vm_id}"
   result_line VM_NAME "${vm_name}"
   result_line VM_NODE "${probe_node}"
   result_line RESULT SUCCESS

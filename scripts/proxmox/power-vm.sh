@@ -55,7 +55,6 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/guest.sh"
 # shellcheck source=../lib/boot.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/boot.sh"
 
-vm_id='' vm_job='' vm_owner='' vm_name=''
 vm_locked=no
 
 usage() {
@@ -68,20 +67,13 @@ usage() {
 
 read_inputs() { # <argument...>
   script_read_options --dry-run "$@"
-  : "${ACTION:=}" "${VM_ID:=}" "${SNAPSHOT:=}" "${PROXMOX_NODE:=}" "${VM_SSH_USER:=}" "${VM_SSH_PORT:=22}"
+  : "${ACTION:=}" "${SNAPSHOT:=}" "${PROXMOX_NODE:=}" "${VM_SSH_USER:=}" "${VM_SSH_PORT:=22}"
   : "${VM_NETWORK_TIMEOUT:=300}" "${VM_READY_TIMEOUT:=600}" "${VM_SHUTDOWN_TIMEOUT:=60}"
-  vm_id=${VM_ID}
-  vm_name=${VM_NAME:-}
-  vm_job=${LINUS_JOB:-}
-  vm_owner=${LINUS_OWNER:-}
 }
 
 validate_environment() {
   validate_pattern ACTION "${ACTION}" 'start|stop|shutdown|snapshot|revert' 'start, stop, shutdown, snapshot or revert'
-  validate_number VM_ID "${VM_ID}" 100 999999999
-  validate_name VM_NAME "${vm_name}"
-  validate_uuid LINUS_JOB "${vm_job}"
-  validate_uuid LINUS_OWNER "${vm_owner}"
+  vm_read_inputs
   if [[ ${ACTION} == snapshot || ${ACTION} == revert ]]; then
     validate_pattern SNAPSHOT "${SNAPSHOT}" '[A-Za-z][A-Za-z0-9_-]{1,39}' 'a name of 2 to 40 of A-Z a-z 0-9 _ -, beginning with a letter'
     if [[ ${SNAPSHOT} == current || ${SNAPSHOT} == pending ]]; then

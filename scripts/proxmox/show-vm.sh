@@ -32,27 +32,14 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
 # shellcheck source=../lib/vm.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
 
-vm_job='' vm_owner='' vm_name=''
-
 usage() {
   printf '%s\n' \
     'usage: VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=... show-vm.sh [--help]' \
     'Tells whether that VM still exists and runs; list-vms.sh shows the values.' >&2
 }
 
-read_inputs() { # <argument...>
-  script_read_options '' "$@"
-  : "${VM_ID:=}"
-  vm_name=${VM_NAME:-}
-  vm_job=${LINUS_JOB:-}
-  vm_owner=${LINUS_OWNER:-}
-}
-
 validate_environment() {
-  validate_number VM_ID "${VM_ID}" 100 999999999
-  validate_name VM_NAME "${vm_name}"
-  validate_uuid LINUS_JOB "${vm_job}"
-  validate_uuid LINUS_OWNER "${vm_owner}"
+  vm_read_inputs
   validate_tools qm timeout
 }
 
@@ -61,7 +48,7 @@ validate_environment() {
 show_vm() {
   local round
   for round in 1 2; do
-    vm_read "${VM_ID}"
+    vm_read "${vm_id}"
     vm_prove
     if [[ ${vm_state} == absent ]]; then
       show_absent
@@ -69,11 +56,11 @@ show_vm() {
     elif [[ ${vm_state} == unknown ]]; then
       fail_unknown "${run_said}"
     elif [[ -n ${vm_doubt} ]]; then
-      result_warning "VM ${VM_ID} is not '${vm_name}' any more: ${vm_doubt}"
+      result_warning "VM ${vm_id} is not '${vm_name}' any more: ${vm_doubt}"
       result_line VM_STATUS foreign
       return 0
     fi
-    vm_read_status "${VM_ID}"
+    vm_read_status "${vm_id}"
     if [[ ${vm_status} != unknown ]]; then
       result_line VM_STATUS "${vm_status}"
       return 0
@@ -91,7 +78,7 @@ show_absent() {
   if [[ ! -d ${root}/qemu-server ]]; then
     fail_unknown "${root} is not there"
   fi
-  for conf in "${root}"/nodes/*/qemu-server/"${VM_ID}.conf"; do
+  for conf in "${root}"/nodes/*/qemu-server/"${vm_id}.conf"; do
     if [[ -e ${conf} ]]; then
       result_line VM_STATUS moved
       return 0
@@ -101,7 +88,7 @@ show_absent() {
 }
 
 fail_unknown() { # <what was said>
-  result_fail vm "Proxmox on ${HOSTNAME} does not say how VM ${VM_ID} is: $1" "look at: qm status ${VM_ID}; systemctl status pve-cluster"
+  result_fail vm "Proxmox on ${HOSTNAME} does not say how VM ${vm_id} is: $1" "look at: qm status ${vm_id}; systemctl status pve-cluster"
 }
 
 main() {
@@ -112,7 +99,7 @@ main() {
   set -Eeuo pipefail
   shopt -s inherit_errexit
   script_begin 2
-  read_inputs "$@"
+  script_read_options '' "$@"
   result_run_step validate_environment 'checking the inputs'
   result_run_step show_vm 'looking at the VM'
   result_line RESULT SUCCESS
