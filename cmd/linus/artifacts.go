@@ -18,6 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"linus/internal/control"
 	"linus/internal/job"
 )
 
@@ -28,13 +29,8 @@ func (a *app) artifactsCommand() *cobra.Command {
 		Long:    "Lists the files that were kept of a job: what its manifest's artifacts (submit --artifact) matched when it ended.",
 		Example: "  linus job artifacts ID\n  linus job artifacts get ID --dir out\n  linus job artifacts get ID dist/app.tar.gz",
 		Args:    oneArg("the job's id"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			e, done, err := a.reader(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer done()
-			j, err := ended(cmd.Context(), e, args[0])
+		RunE: a.reading(func(ctx context.Context, e control.Engine, args []string) error {
+			j, err := ended(ctx, e, args[0])
 			if err != nil {
 				return err
 			}
@@ -51,7 +47,7 @@ func (a *app) artifactsCommand() *cobra.Command {
 				_, _ = fmt.Fprintf(w, "%d\t%s\t%s\t%s\n", f.Size, f.Mode, f.SHA256, oneLine(f.Path, 200))
 			}
 			return w.Flush()
-		},
+		}),
 	}
 	cmd.AddCommand(a.artifactsGetCommand())
 	return a.completeJobs(cmd)
@@ -87,13 +83,8 @@ func (a *app) artifactsGetCommand() *cobra.Command {
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			e, done, err := a.reader(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer done()
-			j, err := ended(cmd.Context(), e, args[0])
+		RunE: a.reading(func(ctx context.Context, e control.Engine, args []string) error {
+			j, err := ended(ctx, e, args[0])
 			if err != nil {
 				return err
 			}
@@ -118,7 +109,7 @@ func (a *app) artifactsGetCommand() *cobra.Command {
 			var lines []string
 			var failed error
 			for _, f := range chosen {
-				if err := fetch(cmd.Context(), e, args[0], f.Path, root, force); err != nil {
+				if err := fetch(ctx, e, args[0], f.Path, root, force); err != nil {
 					failed = errors.Join(failed, err)
 					continue
 				}
@@ -134,7 +125,7 @@ func (a *app) artifactsGetCommand() *cobra.Command {
 				}
 			}
 			return failed
-		},
+		}),
 	}
 	cmd.Flags().StringVarP(&dir, "dir", "d", ".", "directory to put them into; made where it is missing")
 	cmd.Flags().BoolVar(&force, "force", false, "replace files that are there")

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"linus/internal/config"
 	"linus/internal/control"
 	"linus/internal/executor"
@@ -60,6 +62,18 @@ func (a *app) attach(ctx context.Context, strict bool) (*session, error) {
 		_, _ = fmt.Fprintf(a.stderr, "linus: warning: the engine (pid %d) is version %s, this is %s; linus serve --stop ends it\n", info.PID, info.Version, buildVersion())
 	}
 	return s, nil
+}
+
+// reading makes what a verb that only looks runs out of its work with an engine.
+func (a *app) reading(work func(ctx context.Context, e control.Engine, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		e, done, err := a.reader(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer done()
+		return work(cmd.Context(), e, args)
+	}
 }
 
 // reader is attach for verbs that only look: where no engine runs and there is

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"linus/internal/control"
 	"linus/internal/job"
 )
 
@@ -31,13 +33,7 @@ func (a *app) waitCommand() *cobra.Command {
 			}
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx := cmd.Context()
-			e, done, err := a.reader(ctx)
-			if err != nil {
-				return err
-			}
-			defer done()
+		RunE: a.reading(func(ctx context.Context, e control.Engine, args []string) error {
 			for _, id := range args { // a slip is told before the wait
 				if _, err := e.Job(ctx, id); err != nil {
 					return fmt.Errorf("%s: %w", id, err)
@@ -72,7 +68,7 @@ func (a *app) waitCommand() *cobra.Command {
 				return err
 			}
 			return code
-		},
+		}),
 	})
 }
 

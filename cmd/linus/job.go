@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"linus/internal/control"
 	"linus/internal/job"
 )
 
@@ -27,21 +28,16 @@ func (a *app) statusCommand() *cobra.Command {
 		Use:   "status ID",
 		Short: "Show where a job stands",
 		Args:  oneArg("the job's id"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			e, done, err := a.reader(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer done()
+		RunE: a.reading(func(ctx context.Context, e control.Engine, args []string) error {
 			if wait {
-				return a.waitFor(cmd.Context(), e, args[0])
+				return a.waitFor(ctx, e, args[0])
 			}
-			j, err := e.Job(cmd.Context(), args[0])
+			j, err := e.Job(ctx, args[0])
 			if err != nil {
 				return err
 			}
 			return a.print(j, statusText(j))
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false, "follow the job to its end, show its result and exit with its code, as submit --wait does")
 	return a.completeJobs(cmd)
@@ -95,18 +91,13 @@ func (a *app) resultCommand() *cobra.Command {
 		Short: "Show what a finished job came to",
 		Long:  "Writes the task's stdout to stdout and its stderr to stderr, byte for byte, then a line on stderr that sums the job up.",
 		Args:  oneArg("the job's id"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			e, done, err := a.reader(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer done()
-			r, err := e.Result(cmd.Context(), args[0])
+		RunE: a.reading(func(ctx context.Context, e control.Engine, args []string) error {
+			r, err := e.Result(ctx, args[0])
 			if err != nil {
 				return err
 			}
 			return a.printResult(r)
-		},
+		}),
 	})
 }
 
