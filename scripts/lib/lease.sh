@@ -167,7 +167,8 @@ lease_prove() { # <vmid> <node>
   if [[ ${vm_config[lock]:-${lease_lock}} != "${lease_lock}" && ${vm_config[lock]} != destroyed ]]; then
     return 0
   fi
-  written=$(stat -Lc %Y -- "${LINUS_PVE_DIR:-/etc/pve}/qemu-server/$1.conf" 2>/dev/null) || written=0
+  run_read 10 stat -Lc %Y -- "${LINUS_PVE_DIR:-/etc/pve}/qemu-server/$1.conf"
+  written=${run_out:-0}
   if ((written < lease_made - 1 || written > lease_made + lease_window)); then
     return 0
   fi

@@ -117,9 +117,26 @@ run_wait() { # <tag>
   run_load "$1"
 }
 
+# Where a signal no longer ends the script (roll-back), and comes as the read
+# ends, bash (5.2) tells of the signal and has lost the exit status: the read is
+# made again.
 run_read() { # <seconds> <command...>
-  run_start read "$@"
-  run_wait read
+  while :; do
+    run_struck=no
+    run_start read "$@"
+    run_wait read
+    if ((run_rc <= 128)) || [[ ${run_struck} == no ]]; then
+      return 0
+    fi
+  done
+}
+
+# From here on these do not end the script. Where two came together, the trap of
+# one has ended it and the other still stands out: bash (5.2) would not get to it,
+# and would break off every wait for it. One more makes it look.
+run_hold_signals() { # <signal...>
+  trap 'run_struck=yes' "$@"
+  kill -s "$1" "$$"
 }
 
 # For the EXIT trap: ends the reads still under way. Their end is looked for,

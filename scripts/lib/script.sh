@@ -36,14 +36,14 @@ script_read_options() { # <--dry-run, or empty: the script has none> <argument..
 
 # From here on only a caller that has gone (PIPE) still fails the script.
 script_hold_signals() {
-  trap : HUP INT TERM
+  run_hold_signals HUP INT TERM
 }
 
 # Whatever fails in here, the rest is still tried. The traps do nothing rather
 # than ignore: children would inherit an ignored signal.
 script_finish() {
   local -r status=$?
-  trap : HUP INT TERM PIPE
+  run_hold_signals HUP INT TERM PIPE
   trap - EXIT ERR
   set +e
   run_abandon

@@ -111,7 +111,8 @@ make_key() {
   if ((run_rc != 0)); then
     result_fail dependency "could not make an SSH key on ${HOSTNAME}: ${run_said}" 'look at: ssh-keygen -t ed25519'
   fi
-  SSH_PUBLIC_KEY=$(<"${run_dir}/key.pub")
+  run_slurp "${run_dir}/key.pub"
+  SSH_PUBLIC_KEY=${run_text}
 }
 
 # --- in the guest ---

@@ -59,6 +59,24 @@ setup() {
   [[ ${output} == '3 answer' ]]
 }
 
+# One read in twenty told of the signal, not of how it had ended.
+@test "a signal that is held as a read ends does not stand for the read's answer" {
+  cat >"${BATS_TEST_TMPDIR}/reads" <<'EOF'
+source "$1/log.sh"
+source "$1/run.sh"
+run_init
+run_hold_signals TERM
+while kill -TERM "$$" 2>/dev/null; do sleep "0.0$((RANDOM % 20))"; done 3>&- &
+for ((i = 0; i < 300; i += 1)); do
+  run_read 5 sh -c 'echo answer; exit 3'
+  [[ ${run_rc} -eq 3 && ${run_out} == answer ]] || printf '%s %s\n' "${run_rc}" "${run_out}"
+done
+run_clean
+EOF
+  run bash "${BATS_TEST_TMPDIR}/reads" "${lib_dir}"
+  [[ -z ${output} ]]
+}
+
 # Bash's wait and its $( ) lose what a signal meets in them: one run in twenty did
 # not end before its last child, and one in a hundred did not end at all.
 @test "a signal in the middle of a read: what is left of the script waits for no other child" {

@@ -25,6 +25,10 @@ strike() { # <signal> <verb>
   rm -f "${PVE_STUB}"/hook-* "${PVE_STUB}/struck" "${PVE_STUB}/calls"
   # shellcheck disable=SC2016 # the hook's own variables
   hook "$2" 'set -C; if : >"${PVE_STUB}/struck"; then kill -'"$1"' "$(<"${PVE_STUB}/script.pid")"; /bin/sleep 0.1; fi 2>/dev/null'
+  run_create
+}
+
+run_create() { # its process id is in script.pid
   status=0
   # A job in the background would ignore INT.
   # shellcheck disable=SC2016 # the inner shell's own variables
@@ -83,6 +87,25 @@ assert_no_lease() {
     done
   done
   assert_foreign_untouched
+}
+
+@test "signals again and again, while a clone is at work and in each command of the roll-back: nothing is left" {
+  local verb
+  stub_program sleep 'exec /bin/sleep 0.1' # the lease's process waits with it, too
+  export LINUS_LEASE_SECONDS=1000
+  # shellcheck disable=SC2016 # the hooks' own variables
+  local -r signals='pid=$(<"${PVE_STUB}/script.pid"); for signal in TERM INT TERM HUP TERM; do kill -"${signal}" "${pid}"; /bin/sleep "0.0$((RANDOM % 5))"; done'
+  for verb in config status stop destroy list; do
+    rm -f "${PVE_STUB}"/{hook-*,struck}
+    hook clone "touch \"\${PVE_STUB}/struck\"; ${signals}"
+    hook "${verb}" "if [[ -e \${PVE_STUB}/struck ]]; then (${signals}) 2>/dev/null & fi"
+    run_create
+    [[ ${status} -eq 143 || ${status} -eq 129 || ${status} -eq 130 ]] || fail 'no signal was heard'
+    assert_line LINUS_RESULT:FAILURE
+    refute_line_like LINUS_WARNING
+    assert_no_vm_of_ours
+    assert_nothing_left
+  done
 }
 
 @test "KILL at every step: the VM is found by its marker, and destroyed" {
