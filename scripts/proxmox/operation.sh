@@ -18,7 +18,7 @@
 #   nonce, env, script   what is to be run (0700: root's alone)
 #   lock                 held by `run` as long as it lives
 #   owner, pid           processes of `run` and of the script: pid, start, boot
-#   told                 the script was told to stop; once, or its roll-back would break off
+#   told                 the script was told to stop
 #   out, log             its stdout and stderr
 #   exit                 its exit status, last of all
 # What nobody settled goes after a week.
@@ -189,11 +189,15 @@ follow() { # <directory> <offset>
   fi
 }
 
+tell_again=5 # SECONDS at which a script that was told and lives is told again
+
 # TERM to the script alone: the commands it runs must end by themselves before
-# it can know what to undo.
+# it can know what to undo. Every 5 s anew, for bash (5.2) can lose a signal;
+# roll-back does not break off for one more.
 tell() { # <directory>
   look "$1/pid"
-  if [[ ${process_alive} == yes ]] && mkdir "$1/told" 2>/dev/null; then
+  if [[ ${process_alive} == yes ]] && { mkdir "$1/told" 2>/dev/null || ((SECONDS >= tell_again)); }; then
+    tell_again=$((SECONDS + 5))
     kill -TERM "${process_pid}" 2>/dev/null || :
   fi
 }

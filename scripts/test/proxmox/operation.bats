@@ -45,6 +45,15 @@ setup() {
   run -66 bash "${operation}" follow "${operations}/none" 0
 }
 
+@test "a script that did not hear it is told again" {
+  # shellcheck disable=SC2016 # for the script to expand
+  printf '%s\n' "trap 'n=\$((n + 1)); [[ \${n} -lt 2 ]] || exit 143' TERM" 'n=0' 'for ((i = 0; i < 250; i += 1)); do sleep 0.1; done' >"${script}"
+  bash "${operation}" start "${operations}" one "${script}"
+  bash "${operation}" stop "${operations}/one"
+  bash "${operation}" settle "${operations}/one" 20
+  [[ ! -e ${operations}/one ]]
+}
+
 @test "a settled operation is gone, and its script was told to end" {
   printf 'trap "echo told >%q; exit 143" TERM\nwhile :; do sleep 0.1; done\n' "${BATS_TEST_TMPDIR}/told" >"${script}"
   bash "${operation}" start "${operations}" one "${script}"
