@@ -34,16 +34,16 @@ demo: ## run jobs in real VMs of a stand-in Proxmox host (DRIVER=process: withou
 deps:
 	@bash scripts/dev/install-deps.sh test
 
-test: deps build ## everything: vet for Linux, macOS and Windows, Go tests with -race, bats, shell checks, real VMs
-	go vet ./...
-	bash .packaging/cross.sh darwin/arm64 windows/amd64
-	$(MAKE) --no-print-directory bats
-	$(MAKE) --no-print-directory go-test
+# Side by side: the shell's tests wait more than they work.
+test: deps ## everything: vet for Linux, macOS and Windows, Go tests with -race, bats, shell checks, real VMs
+	@$(MAKE) --no-print-directory -j2 bats go-test
 
-go-test: ## Go tests with -race, the lab's real VMs and MCP clients from npm included
+go-test: build ## vet and Go tests with -race, the lab's real VMs and MCP clients from npm included
+	CGO_ENABLED=0 go vet ./...
+	bash .packaging/cross.sh darwin/arm64 windows/amd64
 	@bash scripts/dev/clients.sh >/dev/null || { [[ $$? -eq 75 ]] && echo "tests with MCP clients from npm are skipped" >&2; }
 	go test -race -timeout 20m $$(go list ./... | grep -v /internal/e2e)
-	go test -timeout 20m ./internal/e2e
+	CGO_ENABLED=0 go test -timeout 20m ./internal/e2e
 
 soak: ## 1000 jobs under faults drawn at random (SOAK_JOBS=, SOAK_SEED= of a run to repeat)
 	go test -v -timeout 3h -run '^TestSoak$$' ./internal/e2e -soak.jobs=$(SOAK_JOBS) -soak.seed=$(SOAK_SEED)

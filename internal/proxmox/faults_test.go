@@ -40,6 +40,7 @@ func (h *labHost) through(t *testing.T, pool *remote.Pool) *proxmox.Provider {
 }
 
 func TestFaults(t *testing.T) {
+	t.Parallel()
 	h := newLab(t, lab.DriverProcess)
 
 	t.Run("a host without SFTP and without forwarding will do", func(t *testing.T) {
@@ -180,6 +181,7 @@ func TestConnectionFaults_TellClassAndRemedy(t *testing.T) {
 }
 
 func TestLockRetries_AreTold(t *testing.T) {
+	t.Parallel()
 	h := newLab(t, lab.DriverProcess)
 	var told atomic.Int32
 	p := h.provider(t, func(o *proxmox.Options) { o.OnLockRetry = func() { told.Add(1) } })

@@ -126,9 +126,13 @@ func (h *labHost) suite(slow bool) providertest.Config {
 	}
 }
 
-func TestProcessLab(t *testing.T) { testLab(t, lab.DriverProcess, false) }
+func TestProcessLab(t *testing.T) {
+	t.Parallel()
+	testLab(t, lab.DriverProcess, false)
+}
 
 func TestQemuLab(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("boots real machines")
 	}
@@ -138,9 +142,9 @@ func TestQemuLab(t *testing.T) {
 func testLab(t *testing.T, driver string, slow bool) {
 	h := newLab(t, driver)
 	t.Run("Provider", func(t *testing.T) { providertest.Run(t, h.suite(slow)) })
-	t.Run("Guest", func(t *testing.T) { guestRoundTrip(t, h) })
 	t.Run("VM", func(t *testing.T) { // one for all that need no fresh one: boots are slow
 		vm := newVM(t, h)
+		t.Run("Guest", func(t *testing.T) { guestRoundTrip(t, h, vm) })
 		t.Run("Revert", func(t *testing.T) { vm = revert(t, h, vm) })
 		if driver == lab.DriverQemu && !t.Failed() {
 			m := newMachine(t, h, vm, "operation", "job-runner")
@@ -150,18 +154,8 @@ func testLab(t *testing.T, driver string, slow bool) {
 	})
 }
 
-// guestRoundTrip takes one job through a VM by hand, as the executor does.
-func guestRoundTrip(t *testing.T, h *labHost) {
-	p := h.provider(t, nil)
-	vm, err := p.Create(t.Context(), h.spec(), func(executor.Progress) {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := p.Destroy(context.WithoutCancel(t.Context()), vm); err != nil {
-			t.Error(err)
-		}
-	}()
+// guestRoundTrip takes the job of a VM through it by hand, as the executor does.
+func guestRoundTrip(t *testing.T, h *labHost, vm job.VM) {
 	g := guest.New(guest.Options{Host: h.pool, KeyPath: h.key, Port: h.Config.GuestPort})
 	defer g.Close()
 	ctx, j := t.Context(), job.Job{ID: vm.Job, VM: &vm}

@@ -152,6 +152,7 @@ func TestIPv6Only_IsFoundByItsAgent(t *testing.T) {
 }
 
 func TestIPv6Only_OfARealMachine(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("boots a real machine")
 	}
