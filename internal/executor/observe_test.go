@@ -1,15 +1,19 @@
 package executor_test
 
 import (
+	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
+	"linus/internal/store"
 )
 
 // witness keeps what an executor tells.
@@ -61,6 +65,23 @@ func observed(t *testing.T) (*rig, *witness) {
 	return r, w
 }
 
+// A lateStore answers the unfinished jobs as they were when there first were any.
+type lateStore struct {
+	*store.Store
+	first atomic.Pointer[[]job.Job]
+}
+
+func (s *lateStore) Unfinished(ctx context.Context) ([]job.Job, error) {
+	if first := s.first.Load(); first != nil {
+		return *first, nil
+	}
+	jobs, err := s.Store.Unfinished(ctx)
+	if len(jobs) > 0 && jobs[0].Status == job.Running {
+		s.first.Store(&jobs)
+	}
+	return jobs, err
+}
+
 func done(j job.Job) bool { return j.Done() }
 
 func TestObserver_IsToldOfPhasesAndHowTheyEnded(t *testing.T) {
@@ -79,6 +100,24 @@ func TestObserver_IsToldOfPhasesAndHowTheyEnded(t *testing.T) {
 				t.Errorf("not told of %q: %v", event, w.events)
 			}
 		}
+	})
+	t.Run("all well, and taken up again from a row that was read before its end", func(t *testing.T) {
+		r, w := observed(t)
+		r.stop()
+		r.opts.Store = &lateStore{Store: r.store}
+		r.restart()
+		r.behave(providertest.Behaviour{Task: task(providertest.Task{For: 200 * time.Millisecond})}, false)
+		r.until(r.submit(), done)
+		deadline := time.Now().Add(time.Minute)
+		for strings.Count(r.log.String(), "job adopted") < 3 && time.Now().Before(deadline) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		r.stop()
+		want := []string{"provision ok", "push ok", "start ok", "run ok", "collect ok", "destroy ok"}
+		if !slices.Equal(w.phases, want) || strings.Count(r.log.String(), "job adopted") < 3 {
+			t.Errorf("phases %v, want %v; log:\n%s", w.phases, want, r.log)
+		}
+		r.restart()
 	})
 	t.Run("a phase that fails", func(t *testing.T) {
 		r, w := observed(t)

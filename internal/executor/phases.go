@@ -46,6 +46,9 @@ var (
 func (e *Executor) work(ctx, jobCtx context.Context, r *run) (done bool) {
 	log := e.Log.With("job_id", r.id)
 	j, err := e.Store.Job(ctx, r.id)
+	if err == nil && j.Done() {
+		return true // it was not yet when it was taken up: its last worker was just letting go
+	}
 	if err == nil && j.Outcome == nil {
 		phases := working
 		if j.Kind == job.KindVM {
