@@ -72,7 +72,18 @@ func (h *host) freezeGuest(t *testing.T, id int) (thaw func()) {
 	if pid == 0 {
 		t.Fatalf("VM %d does not run", id)
 	}
-	return stopped(append([]int{pid}, descendantsOf(pid)...))
+	// Again until nothing new is there: a process may start another before it is
+	// stopped, and a runner that goes on keeps its job alive.
+	var pids []int
+	for {
+		found := append([]int{pid}, descendantsOf(pid)...)
+		slices.Sort(found)
+		thaw := stopped(found)
+		if slices.Equal(found, pids) {
+			return thaw
+		}
+		pids = found
+	}
 }
 
 func stopped(pids []int) (thaw func()) {
