@@ -3,7 +3,6 @@ package executor
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -101,78 +100,4 @@ func taskOutcome(m job.Manifest, s RunState, text string) job.Outcome {
 
 func lostOutcome(text string) job.Outcome {
 	return job.Outcome{Status: job.Failed, Reason: job.ReasonLost, Error: text, At: now()}
-}
-
-// collect makes the output complete and then the status terminal. A task that
-// still runs (cancelled, timed out) is stopped first. A VM that no longer
-// answers is given several tries; then what is held is the output, and said to
-// be incomplete.
-func (e *Executor) collect(ctx context.Context, r *run) error {
-	j, err := e.Store.Job(ctx, r.id)
-	if err != nil || j.Status.Terminal() {
-		return err
-	}
-	if j.Outcome == nil {
-		return errors.New("nothing has decided the outcome")
-	}
-	var (
-		state     RunState
-		out       [2]job.OutputInfo
-		artifacts []job.Artifact
-		events    []job.Event
-	)
-	if !j.StartedAt.IsZero() && j.VM.State == job.VMCreated {
-		if state, out, err = e.collectOutput(ctx, j); err != nil {
-			return err
-		}
-		if artifacts, events, err = e.collectArtifacts(ctx, j, state); err != nil {
-			return err
-		}
-	}
-	_, err = e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
-		j.Stdout, j.Stderr, j.Artifacts, j.Progress = out[0], out[1], artifacts, ""
-		if o := j.Outcome; o.Reason == job.ReasonKilled && o.ExitCode == nil && state.Exited && state.Reason != "lost" {
-			o.ExitCode, o.Duration = &state.ExitCode, state.Duration
-		}
-		if err := j.Finish(now()); err != nil {
-			return nil, err
-		}
-		return append(events, job.Event{Kind: job.EventStatus, Text: string(j.Status)}), nil
-	})
-	return err
-}
-
-// retry calls f with growing pauses until it succeeds or ctx ends.
-func retry(ctx context.Context, f func() error) error {
-	pause := 500 * time.Millisecond
-	for {
-		err := f()
-		if err == nil || ctx.Err() != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, 10*time.Second)
-	}
-}
-
-// reach calls f, with growing pauses, for as long as the VM cannot be reached,
-// but no longer than patience, with which f's context ends. A try that may take
-// longer than that works with its caller's.
-func reach(ctx context.Context, patience time.Duration, f func(context.Context) error) error {
-	patient, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	var last error
-	_ = retry(patient, func() error { // what f said last is what matters
-		last = f(patient)
-		var host *job.HostError
-		if errors.As(last, &host) && host.Class == job.HostUnreachable {
-			return last
-		}
-		return nil
-	})
-	return last
 }
