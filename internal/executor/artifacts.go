@@ -35,6 +35,9 @@ func (e *Executor) collectArtifacts(ctx context.Context, j job.Job, state RunSta
 	if ctx.Err() != nil {
 		return nil, nil, ctx.Err()
 	}
+	if err == nil {
+		found, skipped, err = e.hideNames(j, found, skipped)
+	}
 	if err != nil {
 		warn("no artifacts: they could not be looked for: %v", err)
 	}
@@ -48,6 +51,7 @@ func (e *Executor) collectArtifacts(ctx context.Context, j job.Job, state RunSta
 			continue
 		}
 		if slices.ContainsFunc(kept, func(a job.Artifact) bool { return a.Path == f.Path }) {
+			warn("no artifact: %s: another one has this name", f.Path)
 			continue
 		}
 		if err := e.keepArtifact(ctx, j, f); err != nil {

@@ -69,7 +69,7 @@ type Executor struct {
 	expiring int                        // persistent VMs that are to go some day, as last seen
 	look     bool                       // for unfinished jobs nobody is working on, at once
 	inputs   map[string][]chan struct{} // who sends to a job's stdin, then who waits for that
-	masks    map[string][][]byte        // what must not be seen of live jobs' secrets
+	masks    map[string]*secret.Masker  // what must not be seen of live jobs' secrets
 	stories  map[string]*story          // what the agents of live jobs do
 	watchers map[string]chan struct{}
 	verbs    sync.WaitGroup    // work on VMs that callers asked for
@@ -107,7 +107,7 @@ func New(o Options) *Executor {
 		live:     map[string]*run{},
 		watchers: map[string]chan struct{}{},
 		inputs:   map[string][]chan struct{}{},
-		masks:    map[string][][]byte{},
+		masks:    map[string]*secret.Masker{},
 		stories:  map[string]*story{},
 		atWork:   map[string]string{},
 	}

@@ -3,6 +3,7 @@ package executor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -39,17 +40,17 @@ func (e *Executor) secrets(m job.Manifest) ([]secret.Value, error) {
 // hasSecrets reports whether a job of this manifest may have secrets.
 func hasSecrets(m job.Manifest) bool { return len(m.Secrets) > 0 || m.AgentType == job.AgentClaude }
 
-// forms answers what must not be seen of a job's secrets. The values are those
+// masker answers what hides a job's secrets, nil when it has none. The values are those
 // that were sent to its VM, or, after a restart, what the source has now.
-func (e *Executor) forms(j job.Job) ([][]byte, error) {
+func (e *Executor) masker(j job.Job) (*secret.Masker, error) {
 	if !hasSecrets(j.Manifest) {
 		return nil, nil
 	}
 	e.mu.Lock()
-	forms, known := e.masks[j.ID]
+	m, known := e.masks[j.ID]
 	e.mu.Unlock()
 	if known {
-		return forms, nil
+		return m, nil
 	}
 	values, err := e.secrets(j.Manifest)
 	if err != nil {
@@ -58,16 +59,16 @@ func (e *Executor) forms(j job.Job) ([][]byte, error) {
 	return e.conceal(j.ID, values), nil
 }
 
-// conceal keeps in mind, while somebody works on the job, what must not be seen
-// of these values.
-func (e *Executor) conceal(id string, values []secret.Value) [][]byte {
-	forms := secret.Forms(values)
+// conceal keeps in mind, while somebody works on the job, what hides these
+// values.
+func (e *Executor) conceal(id string, values []secret.Value) *secret.Masker {
+	m := secret.NewMasker(values)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.live[id] != nil {
-		e.masks[id] = forms
+		e.masks[id] = m
 	}
-	return forms
+	return m
 }
 
 // update changes a job in the store, without its secrets in any text of it, and
@@ -104,12 +105,33 @@ func (e *Executor) hide(j job.Job, text string) string {
 	if text == "" {
 		return ""
 	}
-	forms, err := e.forms(j)
+	m, err := e.masker(j)
 	if err != nil {
 		return "[hidden: the job's secrets are not known any more, and could be in it]"
 	}
-	masked, _ := secret.Mask(forms, []byte(text), true)
+	masked, _ := m.Mask([]byte(text), true)
 	return string(masked)
+}
+
+// hideNames answers what was found of artifacts with names that do not have the
+// job's secrets in them. Two may have the same name then.
+func (e *Executor) hideNames(j job.Job, found []FoundArtifact, skipped []string) ([]FoundArtifact, []string, error) {
+	m, err := e.masker(j)
+	if err != nil {
+		return nil, nil, fmt.Errorf("secrets could be in their names: %w", err)
+	}
+	hide := func(text string) string {
+		masked, _ := m.Mask([]byte(text), true)
+		return string(masked)
+	}
+	found, skipped = slices.Clone(found), slices.Clone(skipped)
+	for i := range found {
+		found[i].Path = hide(found[i].Path)
+	}
+	for i := range skipped {
+		skipped[i] = hide(skipped[i])
+	}
+	return found, skipped, nil
 }
 
 // hideError answers err with a text without the job's secrets.
@@ -136,12 +158,3 @@ type hiddenError struct {
 
 func (h *hiddenError) Error() string { return h.text }
 func (h *hiddenError) Unwrap() error { return h.err }
-
-// longest is the length of the longest of forms.
-func longest(forms [][]byte) int64 {
-	n := 0
-	for _, f := range forms {
-		n = max(n, len(f))
-	}
-	return int64(n)
-}

@@ -224,6 +224,25 @@ func TestSecrets_AreInNoText(t *testing.T) {
 	}
 }
 
+// The name of a file is what its maker likes; the store has it as a path.
+func TestSecrets_AreInNoArtifactsName(t *testing.T) {
+	r, _ := withSecrets(t, 1, map[string]string{"KEY": planted})
+	r.behave(providertest.Behaviour{Task: task(providertest.Task{Artifacts: map[string][]byte{
+		"out/" + planted + ".log":          []byte("one"),
+		"out/" + stars + ".log":            []byte("two"),
+		"%53%33cret-of-the-Test/data.json": []byte("three"),
+	}})}, true)
+	id := r.submit(naming("KEY"), wanting("**"))
+	r.wait(id)
+	files, warnings := r.artifacts(id)
+	if len(files) != 2 || files[strings.Repeat("*", len("%53%33cret-of-the-Test"))+"/data.json"] != "three" || files["out/"+stars+".log"] == "" {
+		t.Errorf("artifacts %v", files)
+	}
+	if want := "no artifact: out/" + stars + ".log: another one has this name\n"; warnings != want {
+		t.Errorf("warnings %q, want %q", warnings, want)
+	}
+}
+
 func TestSecrets_AfterARestart(t *testing.T) {
 	r, s := withSecrets(t, 1, map[string]string{"KEY": planted})
 	do, release := hold(t, providertest.Task{Stdout: []byte("is " + planted + "\n")})

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"linus/internal/job"
-	"linus/internal/secret"
 )
 
 const (
@@ -56,7 +55,7 @@ func (e *Executor) endedSince(ctx context.Context, j job.Job) bool {
 func (e *Executor) chunk(ctx context.Context, j job.Job, stream string, offset, limit int64) (job.Chunk, error) {
 	ended, asks := j.Status.Terminal(), e.asksGuest(j)
 	if asks {
-		if _, err := e.forms(j); err != nil {
+		if _, err := e.masker(j); err != nil {
 			return job.Chunk{}, fmt.Errorf("what the task has written is not shown while its secrets are not known: %w", err)
 		}
 	}
@@ -128,18 +127,18 @@ func (e *Executor) peek(ctx context.Context, j job.Job, stream string, offset, l
 // without secrets; ended says that nothing more will be written. It looks
 // farther back and ahead than asked, for secrets that reach into it.
 func (e *Executor) readHidden(ctx context.Context, j job.Job, stream string, offset, limit int64, ended bool) ([]byte, error) {
-	forms, err := e.forms(j)
+	m, err := e.masker(j)
 	if err != nil {
 		return nil, err
 	}
-	margin := longest(forms)
+	margin := int64(m.Longest())
 	back := min(offset, margin)
 	want := back + limit + 2*margin // as much may be held back
 	data, err := e.Guest.ReadOutput(ctx, j, stream, offset-back, want)
 	if err != nil || int64(len(data)) <= back {
 		return nil, err
 	}
-	masked, n := secret.Mask(forms, data, ended && int64(len(data)) < want)
+	masked, n := m.Mask(data, ended && int64(len(data)) < want)
 	if int64(n) <= back {
 		return nil, nil
 	}
@@ -150,16 +149,16 @@ func (e *Executor) readHidden(ctx context.Context, j job.Job, stream string, off
 // offset to go on at: what could be the beginning of a secret is not taken yet.
 // What is held never ends within a secret, so that none is overlooked.
 func (e *Executor) keep(ctx context.Context, j job.Job, stream string, offset int64, data []byte, ended bool) (int64, error) {
-	forms, err := e.forms(j)
+	m, err := e.masker(j)
 	if err != nil {
 		return 0, fmt.Errorf("secrets of job %s: %w", j.ID, err)
 	}
-	if len(forms) > 0 && offset >= 0 {
+	if !m.Empty() && offset >= 0 {
 		seen, err := e.Store.AppendOutput(ctx, j.ID, stream, 0, nil)
 		if err != nil || offset > seen || offset+int64(len(data)) <= seen {
 			return seen, err
 		}
-		data, _ = secret.Mask(forms, data[seen-offset:], ended)
+		data, _ = m.Mask(data[seen-offset:], ended)
 		offset = seen
 	}
 	return e.Store.AppendOutput(ctx, j.ID, stream, offset, data)
@@ -202,7 +201,7 @@ func (e *Executor) collectOutput(ctx context.Context, j job.Job) (state RunState
 	}
 	fetchCtx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	_, fetchErr := e.forms(j) // it would not come back by waiting
+	_, fetchErr := e.masker(j) // it would not come back by waiting
 	if fetchErr == nil {
 		fetchErr = retry(fetchCtx, func() (err error) {
 			if j.Outcome.Reason != job.ReasonExitStatus {

@@ -3,122 +3,57 @@ package secret
 import (
 	"bytes"
 	"encoding/base64"
-	"encoding/json"
-	"net/url"
 	"slices"
 )
 
-// Mask answers the beginning of data in which every byte of every occurrence
-// of secrets is a '*', and its length n. Length and place of all other bytes
-// are kept, so that offsets mean the same before and after.
-//
-// When final is false, more data may follow: what could be the beginning of a
-// secret is held back, and the caller gives data[n:] again, more behind it.
-// However a stream is cut, the parts together are what Mask makes of it whole;
-// a byte of a secret never gets through. Less than twice the longest secret is
-// held back. Secrets are given as Forms makes them; data is not changed.
-func Mask(secrets [][]byte, data []byte, final bool) (masked []byte, n int) {
-	n = len(data)
-	if !final {
-		for _, s := range secrets {
-			n = min(n, len(data)-unfinished(s, data))
+// Masker stars the values of some secrets out of text, in every form that README
+// names: as they are, escaped as in JSON and URLs, and in base64.
+// The nil Masker knows no secret. It is safe for concurrent use.
+type Masker struct {
+	patterns []pattern
+	longest  int
+	pairs    [1 << 10]uint64  // a bit for every two bytes a pattern can begin with
+	begins   map[uint16][]int // the patterns that can begin so
+}
+
+// NewMasker makes one of values. It looks for each value itself; for each of
+// its lines, where there are several (terminals and indentation change what is
+// between lines); and for both as they stand in base64 at any place within a
+// longer text. Lines shorter than MinValue are not looked for, nor is base64
+// that was broken into lines, nor any other encoding (hex, compression,
+// reversal).
+func NewMasker(values []Value) *Masker {
+	m := &Masker{begins: map[uint16][]int{}}
+	var texts [][]byte
+	add := func(text []byte, least int) {
+		if len(text) >= least && !slices.ContainsFunc(texts, func(other []byte) bool { return bytes.Equal(text, other) }) {
+			texts = append(texts, text)
+			m.add(text)
 		}
 	}
-	// An occurrence that was cut at n would not be recognised in data[n:]. One
-	// step back is enough: the occurrence that reaches farthest beyond n covers
-	// whatever else was cut.
-	type span struct{ start, end int }
-	var found []span
-	cut := span{n, n}
-	for _, s := range secrets {
-		for at := range occurrences(s, data) {
-			o := span{at, at + len(s)}
-			found = append(found, o)
-			if o.start < n && o.end > n && (o.end > cut.end || (o.end == cut.end && o.start > cut.start)) {
-				cut = o
+	for _, v := range values {
+		lines := [][]byte{v.value}
+		for line := range bytes.Lines(v.value) {
+			lines = append(lines, bytes.TrimSpace(line))
+		}
+		for _, text := range lines {
+			if len(text) < MinValue {
+				continue
+			}
+			add(text, MinValue)
+			for _, encoding := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
+				for shift := range 3 {
+					add(inBase64(encoding, text, shift), minBase64)
+				}
 			}
 		}
 	}
-	n = cut.start
-	masked = bytes.Clone(data[:n])
-	for _, o := range found {
-		for i := o.start; i < min(o.end, n); i++ {
-			masked[i] = '*'
-		}
-	}
-	return masked, n
-}
-
-// occurrences yields where s begins in data, overlapping ones too.
-func occurrences(s, data []byte) func(yield func(int) bool) {
-	return func(yield func(int) bool) {
-		for from := 0; len(s) > 0; {
-			i := bytes.Index(data[from:], s)
-			if i < 0 || !yield(from+i) {
-				return
-			}
-			from += i + 1
-		}
-	}
-}
-
-// unfinished is the length of the longest suffix of data that is a beginning
-// of s, but not all of it.
-func unfinished(s, data []byte) int {
-	for k := min(len(s)-1, len(data)); k > 0; k-- {
-		if bytes.HasSuffix(data, s[:k]) {
-			return k
-		}
-	}
-	return 0
+	return m
 }
 
 // minBase64 is how long an encoded form must be to be looked for: short ones
 // occur by chance.
 const minBase64 = 8
-
-// Forms answers what to look for in output to find values: each value itself;
-// each of its lines, where there are several (terminals and indentation change
-// what is between lines); and, where they differ from it, the value as it
-// stands in JSON, in a URL, and in base64 at any place within a longer text.
-// Lines shorter than MinValue are not looked for, nor is base64 that was broken
-// into lines, nor any other encoding (hex, compression, reversal).
-func Forms(values []Value) [][]byte {
-	var forms [][]byte
-	add := func(f []byte) {
-		if len(f) >= MinValue && !slices.ContainsFunc(forms, func(g []byte) bool { return bytes.Equal(f, g) }) {
-			forms = append(forms, f)
-		}
-	}
-	for _, v := range values {
-		add(v.value)
-		for line := range bytes.Lines(v.value) {
-			add(bytes.TrimSpace(line))
-		}
-		add(inJSON(v.value))
-		add([]byte(url.QueryEscape(string(v.value))))
-		add([]byte(url.PathEscape(string(v.value))))
-		for _, encoding := range []*base64.Encoding{base64.RawStdEncoding, base64.RawURLEncoding} {
-			for shift := range 3 {
-				if f := inBase64(encoding, v.value, shift); len(f) >= minBase64 {
-					add(f)
-				}
-			}
-		}
-	}
-	return forms
-}
-
-// inJSON is value as encoders write it into a JSON string, without the quotes.
-func inJSON(value []byte) []byte {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(string(value)); err != nil {
-		return nil // a string can always be encoded
-	}
-	return b.Bytes()[len(`"`) : b.Len()-len("\"\n")]
-}
 
 // inBase64 is what of base64 text depends on value alone, when shift bytes of
 // something else (modulo 3) stand before it: a character holds 6 bits.
@@ -126,4 +61,95 @@ func inBase64(encoding *base64.Encoding, value []byte, shift int) []byte {
 	text := encoding.AppendEncode(nil, append(make([]byte, shift), value...))
 	first, last := (8*shift+5)/6, 8*(shift+len(value))/6
 	return text[first:last]
+}
+
+// add has m look for text, which is not shorter than two bytes.
+func (m *Masker) add(text []byte) {
+	m.longest = max(m.longest, longestForm(text))
+	for _, p := range readings(text) {
+		m.patterns = append(m.patterns, p)
+		for pair := range p.begins() {
+			if all := m.begins[pair]; !slices.Contains(all, len(m.patterns)-1) {
+				m.begins[pair] = append(all, len(m.patterns)-1)
+			}
+			m.pairs[pair>>6] |= 1 << (pair & 63)
+		}
+	}
+}
+
+// Empty reports whether there is nothing to mask.
+func (m *Masker) Empty() bool { return m == nil || len(m.patterns) == 0 }
+
+// Longest is the length of the longest form of any of the secrets, in bytes.
+func (m *Masker) Longest() int {
+	if m == nil {
+		return 0
+	}
+	return m.longest
+}
+
+// Mask answers the beginning of data in which every byte of every occurrence
+// of the secrets is a '*', and its length n. Length and place of all other
+// bytes are kept, so that offsets mean the same before and after.
+//
+// When final is false, more data may follow: what could be the beginning of a
+// secret is held back, and the caller gives data[n:] again, more behind it.
+// However a stream is cut, the parts together are what Mask makes of it whole;
+// a byte of a secret never gets through. Less than twice Longest is held back.
+// Data is not changed.
+func (m *Masker) Mask(data []byte, final bool) (masked []byte, n int) {
+	masked, n = bytes.Clone(data), len(data)
+	if m.Empty() {
+		return masked, n
+	}
+	// An occurrence that was cut at n would not be recognised in data[n:]. One
+	// step back is enough: the occurrence that reaches farthest beyond n covers
+	// whatever else was cut.
+	farStart, farEnd, starred := 0, 0, 0
+	for i := range data {
+		if i+1 < len(data) && !m.canBegin(data[i], data[i+1]) {
+			continue
+		}
+		end, open := m.at(data, i)
+		if open && !final {
+			n = i
+			break
+		}
+		if end == 0 {
+			continue
+		}
+		if end >= farEnd {
+			farStart, farEnd = i, end
+		}
+		for j := max(i, starred); j < end; j++ {
+			masked[j] = '*'
+		}
+		starred = max(starred, end)
+	}
+	if farEnd > n {
+		n = farStart
+	}
+	return masked[:n], n
+}
+
+func pair(a, b byte) uint16 { return uint16(a)<<8 | uint16(b) }
+
+// canBegin reports whether an occurrence can begin with these two bytes.
+func (m *Masker) canBegin(a, b byte) bool { return m.pairs[pair(a, b)>>6]&(1<<(b&63)) != 0 }
+
+// at answers where the longest occurrence that begins at i ends, 0 for none,
+// and whether data ends before it shows whether another one begins there.
+func (m *Masker) at(data []byte, i int) (end int, open bool) {
+	if i+1 == len(data) {
+		for k := range m.patterns {
+			_, more := m.patterns[k].match(data, i)
+			open = open || more
+		}
+		return 0, open
+	}
+	for _, k := range m.begins[pair(data[i], data[i+1])] {
+		e, more := m.patterns[k].match(data, i)
+		end, open = max(end, e), open || more
+	}
+	return end, open
 }
