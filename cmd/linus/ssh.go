@@ -23,8 +23,8 @@ func (a *app) vmSSHCommand() *cobra.Command {
 		Use:   "ssh NAME|ID [-- COMMAND [ARG...]]",
 		Short: "Log in to a VM: ssh through the host, with the VM's host key pinned",
 		Long: "Runs ssh as the VM's user with linus's key, jumped through the Proxmox host, and lets only the host key in that the\n" +
-			"hypervisor has told. A job's id stands for the VM it runs in. --print shows the command instead, for rsync -e and\n" +
-			"your ssh_config.",
+			"hypervisor has told. Your ssh_config has no say in it: no agent or display is forwarded. A job's id stands for the VM\n" +
+			"it runs in. --print shows the command instead, for rsync -e.",
 		Example: "  linus vm ssh dev\n  linus vm ssh dev -- tail -f /var/log/syslog\n  $(linus vm ssh dev --print) true   # where no path has blanks",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); len(args) != 1 && dash != 1 {
@@ -135,17 +135,28 @@ func sshOptions(c config.Config, vm job.VM) ([]string, error) {
 			return nil, fmt.Errorf("write the VM's host key: %w", err)
 		}
 	}
-	jump := []string{"ssh", "-o", "StrictHostKeyChecking=yes", "-o", sshFile("UserKnownHostsFile", c.ProxmoxKnownHosts), "-p", strconv.Itoa(c.ProxmoxSSHPort)}
+	jump := append(append([]string{"ssh"}, sshAlone()...),
+		"-o", "StrictHostKeyChecking=yes", "-o", sshFile("UserKnownHostsFile", c.ProxmoxKnownHosts), "-p", strconv.Itoa(c.ProxmoxSSHPort))
 	if c.ProxmoxSSHKeyPath != "" {
 		jump = append(jump, "-o", "IdentitiesOnly=yes", "-o", sshFile("IdentityFile", c.ProxmoxSSHKeyPath))
 	}
 	through := strings.ReplaceAll(remote.Quote(append(jump, "-W")...), "%", "%%") + " '[%h]:%p' " +
 		strings.ReplaceAll(remote.Quote(c.ProxmoxSSHUser+"@"+c.ProxmoxHost), "%", "%%")
-	return []string{
-		"-o", "ProxyCommand=" + through,
-		"-o", "HostKeyAlias=" + alias, "-o", "StrictHostKeyChecking=" + checking, "-o", sshFile("UserKnownHostsFile", known),
+	return append(sshAlone(),
+		"-o", "ProxyCommand="+through,
+		"-o", "HostKeyAlias="+alias, "-o", "StrictHostKeyChecking="+checking, "-o", sshFile("UserKnownHostsFile", known),
 		"-o", "IdentitiesOnly=yes", "-o", sshFile("IdentityFile", filepath.Join(c.StateDir, "id_ed25519")),
-	}, nil
+		"-o", "PreferredAuthentications=publickey", // a VM's server asks nobody for a password
+	), nil
+}
+
+// sshAlone are the options that leave ssh_config out, the user's and the
+// machine's: what it turns on for hosts they trust (an agent or a display
+// forwarded, ports, commands to run) is not for VMs, and linus itself reaches the
+// host without it. ssh's own defaults have all of that off; the host keys that
+// count are the ones named beside these.
+func sshAlone() []string {
+	return []string{"-F", "none", "-o", "GlobalKnownHostsFile=/dev/null", "-o", "UpdateHostKeys=no"}
 }
 
 // sshFile is an option of ssh's that names a file, whatever is in its name:
