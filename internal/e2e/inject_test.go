@@ -167,6 +167,19 @@ func (h *host) reached(job, moment string) bool {
 	return false
 }
 
+// logged waits until the engine has logged the text.
+func (h *host) logged(t *testing.T, text string) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		if raw, _ := os.ReadFile(h.logPath()); strings.Contains(string(raw), text) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the engine did not log %q in a minute", text)
+		}
+	}
+}
+
 // ledger counts, outside of all VMs, how often each job's task has begun, and
 // keeps the words tasks leave with it.
 type ledger struct {

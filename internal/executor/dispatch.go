@@ -129,7 +129,10 @@ func (e *Executor) startWaiting(ctx context.Context, jobs *sync.WaitGroup) {
 func (e *Executor) launch(ctx context.Context, jobs *sync.WaitGroup, j job.Job, adopted bool) {
 	id := j.ID
 	jobCtx, cancel := context.WithCancelCause(ctx)
-	r := &run{id: id, shares: j.Shares(), cancel: cancel, changed: make(chan struct{}, 1), adopted: adopted}
+	r := &run{
+		id: id, shares: j.Shares(), cancel: cancel, adopted: adopted,
+		changed: make(chan struct{}, 1), reported: make(chan struct{}, 1),
+	}
 	e.live[id] = r
 	jobs.Go(func() {
 		defer cancel(nil)

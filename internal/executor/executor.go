@@ -80,11 +80,12 @@ type Executor struct {
 
 // run is one job being worked on.
 type run struct {
-	id      string
-	cancel  context.CancelCauseFunc
-	changed chan struct{} // a report arrived
-	adopted bool          // another process, or an earlier try, was here before
-	shares  bool          // it runs in another job's VM
+	id       string
+	cancel   context.CancelCauseFunc
+	changed  chan struct{} // a report arrived
+	reported chan struct{} // one of the task's end
+	adopted  bool          // another process, or an earlier try, was here before
+	shares   bool          // it runs in another job's VM
 }
 
 // New makes an Executor; nothing runs before Start.

@@ -328,6 +328,75 @@ func TestCancel_WaitingJobNeverTakesASlot(t *testing.T) {
 	}
 }
 
+// Whoever has seen the token can say that the task has ended. It is looked at at
+// once, and nothing else comes of it; of its true end the same.
+func TestReport_WakesALookThatDecides(t *testing.T) {
+	r := newRig(t, 1)
+	r.stop()
+	r.opts.HeartbeatInterval, r.opts.HeartbeatThreshold = time.Hour, time.Hour // no look by itself after a heartbeat
+	r.restart()
+	tokens := make(chan string, 1)
+	until := make(chan struct{})
+	r.fake.Set(providertest.Behaviour{
+		Task:    task(providertest.Task{Until: until, ExitCode: 5}),
+		OnStart: func(_ job.Job, p executor.Payload) { tokens <- p.Token },
+	})
+	id := r.submit()
+	token := <-tokens
+	report := func(kind job.ReportKind, code int) {
+		t.Helper()
+		if err := r.Report(t.Context(), id, token, job.Report{Kind: kind, ExitCode: code}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ignored := func() (texts []string) {
+		events, err := r.store.Events(t.Context(), id, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range events {
+			if e.Kind == job.EventIgnored {
+				texts = append(texts, e.Text)
+			}
+		}
+		return texts
+	}
+	report(job.ReportHeartbeat, 0)
+	for range 3 {
+		report(job.ReportComplete, 0)
+	}
+	j := r.until(id, func(job.Job) bool { return len(ignored()) > 0 })
+	if j.Outcome != nil || j.Status != job.Running {
+		t.Errorf("a task that runs on has ended: %+v", j)
+	}
+	if got := ignored(); len(got) != 1 || !strings.Contains(got[0], "exit code 0: over SSH the task is seen to run on") {
+		t.Errorf("ignored: %q", got)
+	}
+	close(until)
+	report(job.ReportComplete, 5)
+	if j := r.wait(id); j.Status != job.Failed || j.Outcome.Reason != job.ReasonExitStatus || *j.Outcome.ExitCode != 5 {
+		t.Errorf("job %+v", j.Outcome)
+	}
+	if got := ignored(); len(got) != 1 {
+		t.Errorf("ignored: %q", got)
+	}
+}
+
+// A VM that goes as its task ends takes the proof with it.
+func TestReport_OfAVMThatIsGone(t *testing.T) {
+	r := newRig(t, 1)
+	r.fake.Set(providertest.Behaviour{OnStart: func(j job.Job, p executor.Payload) {
+		r.fake.Vanish(j.VM.ID)
+		if err := r.Report(t.Context(), j.ID, p.Token, job.Report{Kind: job.ReportComplete}); err != nil {
+			t.Error(err)
+		}
+	}})
+	j := r.wait(r.submit())
+	if o := j.Outcome; o.Reason != job.ReasonLost || !strings.Contains(o.Error, "gone on the host") || !strings.Contains(o.Error, "exit code 0 was reported, but SSH did not show it") {
+		t.Errorf("outcome %+v", o)
+	}
+}
+
 // The first outcome stands: what comes later is recorded and changes nothing.
 func TestReport_LateAndRepeatedChangeNothing(t *testing.T) {
 	r := newRig(t, 1)
@@ -375,12 +444,13 @@ func TestReport_LateAndRepeatedChangeNothing(t *testing.T) {
 	}
 }
 
-// 100 runners' completes at once: one decides.
+// 100 completes at once, of which none is true: what SSH shows decides, once.
 func TestReport_ConcurrentCompletes(t *testing.T) {
 	r := newRig(t, 1)
 	tokens := make(chan string, 1)
+	until := make(chan struct{})
 	r.fake.Set(providertest.Behaviour{
-		Task:    task(providertest.Task{Until: make(chan struct{})}),
+		Task:    task(providertest.Task{Until: until, ExitCode: 100}),
 		OnStart: func(_ job.Job, p executor.Payload) { tokens <- p.Token },
 	})
 	id := r.submit()
@@ -396,6 +466,7 @@ func TestReport_ConcurrentCompletes(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	close(until)
 	j := r.wait(id)
 	events, err := r.store.Events(context.Background(), id, 0)
 	if err != nil {
@@ -407,7 +478,7 @@ func TestReport_ConcurrentCompletes(t *testing.T) {
 			decided++
 		}
 	}
-	if decided != 1 || !j.Status.Terminal() {
+	if decided != 1 || j.Outcome.ExitCode == nil || *j.Outcome.ExitCode != 100 {
 		t.Errorf("decided %d times, job %+v", decided, j.Outcome)
 	}
 }

@@ -17,30 +17,39 @@ const (
 	timeoutGrace = 60 * time.Second // for the runner's own timeout to be reported
 )
 
-// follow returns when the job's outcome is decided: by the runner's report, by
-// what SSH tells when callbacks do not arrive, by the deadline (kept by the
-// runner, and here should it fail), or because nothing is heard of the task any
-// more. All by clocks that no change of date moves: the VM's since its boot,
-// and ours since the last sign of life.
+// follow returns when the job's outcome is decided: by what SSH shows of the
+// task, by the deadline (kept by the runner, and here should it fail), or
+// because nothing is heard of the task any more. Callbacks come over a network
+// where others may send them, too: they put a look off, or bring one about, and
+// decide nothing. All by clocks that no change of date moves: the VM's since its
+// boot, and ours since the last sign of life.
 func (e *Executor) follow(ctx context.Context, r *run) error {
-	lastSign := time.Now()
+	lastSign, lastLook := time.Now(), time.Now()
 	var w ways
+	reports := r.reported // nil after a report that was not so, until the next look
 	wait := time.NewTimer(firstProbe)
 	defer wait.Stop()
 	for {
-		j, err := e.Store.Job(ctx, r.id)
-		if err != nil || j.Outcome != nil {
-			return err
-		}
+		reported := false
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-r.changed:
 			lastSign = time.Now()
-			wait.Reset(2*e.HeartbeatInterval + probeEvery)
+			if reports != nil {
+				wait.Reset(min(2*e.HeartbeatInterval+probeEvery, time.Until(lastLook.Add(e.HeartbeatThreshold))))
+			}
 			continue
+		case <-reports:
+			reports, reported = nil, true
 		case <-wait.C:
-			wait.Reset(probeEvery)
+			reports = r.reported
+		}
+		wait.Reset(probeEvery)
+		lastLook = time.Now()
+		j, err := e.Store.Job(ctx, r.id)
+		if err != nil || j.Outcome != nil {
+			return err
 		}
 		state, err := e.Guest.Probe(ctx, j)
 		switch {
@@ -52,6 +61,11 @@ func (e *Executor) follow(ctx context.Context, r *run) error {
 			return e.decide(ctx, r, lostOutcome("the VM answers, but the job is gone from it: was it reset?"))
 		case err == nil && state.Duration > time.Duration(j.Manifest.Timeout)*time.Second+timeoutGrace:
 			return e.decide(ctx, r, taskOutcome(j.Manifest, RunState{Reason: "timeout", Duration: state.Duration}, ""))
+		case err == nil && reported:
+			lastSign = time.Now()
+			if err := e.contradict(ctx, j); err != nil {
+				return err
+			}
 		case err == nil:
 			lastSign = time.Now()
 			e.whileSilent(ctx, j, state, &w)
@@ -61,11 +75,32 @@ func (e *Executor) follow(ctx context.Context, r *run) error {
 		}
 		switch status := e.stands(ctx, j); {
 		case status == job.VMGone, status == job.VMStopped:
-			return e.decide(ctx, r, lostOutcome(fmt.Sprintf("its VM is %s on the host, and not by us", status)))
+			return e.decide(ctx, r, lostOutcome(fmt.Sprintf("its VM is %s on the host, and not by us%s", status, unconfirmed(j))))
 		case time.Since(lastSign) > e.HeartbeatThreshold:
-			return e.decide(ctx, r, lostOutcome(fmt.Sprintf("no heartbeat and no answer over SSH for %s: %v", e.HeartbeatThreshold, err)))
+			return e.decide(ctx, r, lostOutcome(fmt.Sprintf("no heartbeat and no answer over SSH for %s%s: %v", e.HeartbeatThreshold, unconfirmed(j), err)))
 		}
 	}
+}
+
+// contradict notes that a task whose end was reported runs on.
+func (e *Executor) contradict(ctx context.Context, j job.Job) error {
+	if j.Contradicted {
+		return nil
+	}
+	e.Log.Warn("a task's end was reported, but it runs on", "job_id", j.ID, "reported", j.Reported)
+	_, err := e.update(ctx, j.ID, func(j *job.Job) ([]job.Event, error) {
+		j.Contradicted = true
+		return []job.Event{{Kind: job.EventIgnored, Text: "complete with " + j.Reported + ": over SSH the task is seen to run on"}}, nil
+	})
+	return err
+}
+
+// unconfirmed is what is to be said of a lost task whose end was reported.
+func unconfirmed(j job.Job) string {
+	if j.Reported == "" {
+		return ""
+	}
+	return "; its end with " + j.Reported + " was reported, but SSH did not show it"
 }
 
 // stands asks the host for a VM that does not answer SSH. Unknown proves nothing.

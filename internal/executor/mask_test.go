@@ -196,11 +196,11 @@ func TestSecrets_SplitOverWrites(t *testing.T) {
 func TestSecrets_AreInNoText(t *testing.T) {
 	r, _ := withSecrets(t, 1, map[string]string{"KEY": planted})
 	r.fake.Set(providertest.Behaviour{
-		Task: task(providertest.Task{Artifacts: map[string][]byte{"a": nil}}),
+		Task: task(providertest.Task{ExitCode: 1, Text: "cannot log in with " + planted, Artifacts: map[string][]byte{"a": nil}}),
 		OnStart: func(j job.Job, p executor.Payload) {
 			for _, report := range []job.Report{
 				{Kind: job.ReportStatus, Progress: "logs in with " + planted},
-				{Kind: job.ReportComplete, ExitCode: 1, Error: "cannot log in with " + planted},
+				{Kind: job.ReportComplete, ExitCode: 1, Error: "is not logged in with " + planted},
 			} {
 				if err := r.Report(t.Context(), j.ID, p.Token, report); err != nil {
 					t.Error(err)

@@ -7,39 +7,31 @@ import (
 	"crypto/subtle"
 	"encoding/hex"
 	"fmt"
+	"time"
 
 	"linus/internal/job"
 )
 
 // Report takes what a runner tells. An unknown job and a wrong token are both
-// job.ErrNotFound. Late, repeated and contradictory reports are accepted,
-// recorded and change nothing.
+// job.ErrNotFound. That a task has ended is noted and looked after over SSH,
+// which decides: who listens on the VMs' network can send reports, too. Late,
+// repeated and contradictory reports are accepted and change nothing.
 func (e *Executor) Report(ctx context.Context, id, token string, r job.Report) error {
 	if err := e.authorize(ctx, id, token); err != nil {
 		return err
 	}
-	at, narrated := now(), e.isNarrated(id)
-	var outcome job.Outcome
+	at, narrated, complete := now(), e.isNarrated(id), r.Kind == job.ReportComplete
 	_, err := e.update(ctx, id, func(j *job.Job) ([]job.Event, error) {
-		if r.Kind != job.ReportComplete {
-			if j.Outcome == nil {
-				j.LastHeartbeat = at
-				if !narrated {
-					j.Progress = cmp.Or(r.Progress, j.Progress)
-				}
+		switch {
+		case complete:
+			return completion(j, r, at), nil
+		case j.Outcome == nil:
+			j.LastHeartbeat = at
+			if !narrated {
+				j.Progress = cmp.Or(r.Progress, j.Progress)
 			}
-			return nil, nil
 		}
-		outcome = taskOutcome(j.Manifest, RunState{ExitCode: r.ExitCode, Reason: r.Reason, Duration: r.Duration}, r.Error)
-		if !j.Decide(outcome) {
-			return []job.Event{{Kind: job.EventIgnored, Text: fmt.Sprintf("complete with exit code %d: the job had ended", r.ExitCode)}}, nil
-		}
-		j.LastHeartbeat = at
-		events := []job.Event{decided(outcome)}
-		if j.Status == job.Provisioning { // quicker than our own note that it runs
-			events = append(become(j, job.Running), events...)
-		}
-		return events, nil
+		return nil, nil
 	})
 	if err != nil {
 		return err
@@ -48,7 +40,20 @@ func (e *Executor) Report(ctx context.Context, id, token string, r job.Report) e
 	defer e.mu.Unlock()
 	if run := e.live[id]; run != nil {
 		signal(run.changed)
+		if complete {
+			signal(run.reported)
+		}
 	}
+	return nil
+}
+
+// completion notes that a task's end was reported.
+func completion(j *job.Job, r job.Report, at time.Time) []job.Event {
+	if j.Outcome != nil {
+		return []job.Event{{Kind: job.EventIgnored, Text: fmt.Sprintf("complete with exit code %d: the job had ended", r.ExitCode)}}
+	}
+	j.LastHeartbeat = at
+	j.Reported = fmt.Sprintf("exit code %d", r.ExitCode)
 	return nil
 }
 

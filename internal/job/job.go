@@ -31,6 +31,11 @@ type Job struct {
 	CompletedAt   time.Time `json:"completed_at,omitzero"`   // the status became terminal
 	LastHeartbeat time.Time `json:"last_heartbeat,omitzero"` // the runner's last sign of life
 
+	// Reported is how a callback said the task ended, for people: SSH decides.
+	// Contradicted says that SSH has shown it to run on afterwards.
+	Reported     string `json:"reported,omitempty"`
+	Contradicted bool   `json:"contradicted,omitempty"`
+
 	Stdin     InputInfo  `json:"stdin,omitzero"`
 	Stdout    OutputInfo `json:"stdout"`
 	Stderr    OutputInfo `json:"stderr"`

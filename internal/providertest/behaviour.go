@@ -36,6 +36,7 @@ type Behaviour struct {
 type Task struct {
 	Stdout, Stderr []byte
 	ExitCode       int
+	Text           string          // what the runner says of its end
 	Until          <-chan struct{} // it runs until this is closed; nil: no longer than For
 	For            time.Duration   // how long it runs without Until
 	Ahead          time.Duration   // by so much longer the VM's clock says it has run

@@ -121,7 +121,7 @@ func (r *fakeRun) state() executor.RunState {
 	case !r.stopped.IsZero():
 		s.Exited, s.ExitCode, s.Reason = true, 143, "stopped"
 	case ended:
-		s.Exited, s.ExitCode, s.Reason = true, r.task.ExitCode, "exit"
+		s.Exited, s.ExitCode, s.Reason, s.Text = true, r.task.ExitCode, "exit", r.task.Text
 	case r.limit > 0 && ran > r.limit:
 		s.Exited, s.ExitCode, s.Reason = true, 143, "timeout"
 	}
