@@ -66,6 +66,7 @@ func proxmoxBackend(c config.Config, in installation, log *slog.Logger) backend 
 		ReadyTimeout:   time.Duration(c.VMReadyTimeout) * time.Second,
 		OnLockRetry:    in.onLockRetry,
 		CallbackURL:    in.callbackURL,
+		Loopback:       c.LabLoopback,
 		Log:            log,
 	})
 	return backend{

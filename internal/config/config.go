@@ -88,6 +88,9 @@ type Config struct {
 	// TraceEndpoint has the name that every program knows it by.
 	TraceEndpoint string `envconfig:"OTEL_EXPORTER_OTLP_ENDPOINT" desc:"OpenTelemetry collector (http://HOST:4318) that gets a trace of each job, by OTLP over HTTP. Empty: none."`
 
+	// LabLoopback says that VMs have addresses of this machine's loopback: the
+	// process lab's, whose own environment says so. Never on another host.
+	LabLoopback bool   `ignored:"true"`
 	AgentSocket string `ignored:"true"` // the SSH agent's socket ($SSH_AUTH_SOCK), or empty
 
 	// Secrets are the values of LINUS_SECRET_<NAME>, by NAME.
@@ -140,6 +143,7 @@ func Load(from Sources) (Config, error) {
 	if c.StateDir == "" {
 		c.StateDir = defaultStateDir()
 	}
+	c.LabLoopback = os.Getenv("PVELAB_LOOPBACK") == "1" && isLoopback(c.ProxmoxHost)
 	c.EnvFile = from.EnvFilePath()
 	bad.Problems = append(bad.Problems, c.takeSecrets()...)
 	bad.Problems = append(bad.Problems, c.validate(&bad)...)

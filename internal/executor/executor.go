@@ -62,6 +62,8 @@ type Executor struct {
 
 	deciding sync.Mutex // held while it is decided on a submission, or on work on a kept VM
 
+	claiming sync.Mutex // held while an address and a host key are taken for a VM's
+
 	mu       sync.Mutex
 	waiting  []string                   // pending jobs in order of submission
 	live     map[string]*run            // jobs somebody is working on

@@ -181,7 +181,7 @@ func (e *Executor) provision(ctx context.Context, r *run) error {
 	if j.Manifest.TTL > 0 {
 		vm.ExpiresAt = now().Add(time.Duration(j.Manifest.TTL) * time.Second)
 	}
-	_, err = e.update(context.WithoutCancel(ctx), r.id, func(j *job.Job) ([]job.Event, error) {
+	_, err = e.claim(ctx, r.id, vm, func(j *job.Job) ([]job.Event, error) {
 		vm.Unwanted = j.Outcome != nil && j.Manifest.Lifecycle == job.Persistent // it was ended meanwhile: nobody wants it kept
 		j.VM = &vm
 		return nil, nil

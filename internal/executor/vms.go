@@ -304,10 +304,7 @@ func (e *Executor) again(ctx context.Context, m job.Job, vm job.VM, err error) (
 	if err != nil {
 		return job.VMInfo{}, err
 	}
-	m, err = e.update(context.WithoutCancel(ctx), m.ID, func(j *job.Job) ([]job.Event, error) {
-		j.VM.IP, j.VM.User, j.VM.HostKey, j.VM.Node = vm.IP, vm.User, vm.HostKey, vm.Node
-		return nil, nil
-	})
+	m, err = e.claim(ctx, m.ID, vm, func(*job.Job) ([]job.Event, error) { return nil, nil })
 	if err != nil {
 		return job.VMInfo{}, err
 	}

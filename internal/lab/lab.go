@@ -302,6 +302,9 @@ func (s *State) Env() map[string]string {
 		"PROXMOX_SCRIPT_DIR":   filepath.Join(s.homeDir(), "linus", "scripts"), // goes with the lab
 		"DEFAULT_VM_TEMPLATE":  TemplateName,
 	}
+	if s.Config.Driver == DriverProcess {
+		env["PVELAB_LOOPBACK"] = "1" // where linus takes loopback addresses for VMs'
+	}
 	if s.Config.GuestPort != 22 {
 		env["VM_SSH_PORT"] = strconv.Itoa(s.Config.GuestPort)
 	}

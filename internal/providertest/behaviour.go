@@ -23,6 +23,9 @@ type Behaviour struct {
 	// Ways are what Callbacks finds, in order; a list used up: direct.
 	Ways []executor.CallbackWay
 
+	// Reach is what a started VM's guest says of how it is reached. Nil: the truth.
+	Reach func(job.VM) job.VM
+
 	// Task says what a job's task does. Nil: succeed in silence.
 	Task func(executor.Payload) Task
 	// OnStart is told of each task as it starts, from a goroutine of Start.

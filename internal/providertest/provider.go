@@ -87,7 +87,15 @@ func (f *Fake) Create(ctx context.Context, spec executor.VMSpec, progress func(e
 	if f.vms[vm.ID] == nil {
 		return vm, fault(op, job.HostVM, fmt.Sprintf("VM %d is gone", vm.ID), "")
 	}
-	return f.vms[vm.ID].VM, nil
+	return f.reached(f.vms[vm.ID]), nil
+}
+
+// reached answers a VM as its guest tells of it. f.mu is held.
+func (f *Fake) reached(vm *fakeVM) job.VM {
+	if f.behaviour.Reach != nil {
+		return f.behaviour.Reach(vm.VM)
+	}
+	return vm.VM
 }
 
 // reserve takes an ID for vm, as qm clone does.
@@ -220,7 +228,7 @@ func (f *Fake) StartVM(ctx context.Context, vm job.VM, progress func(executor.Pr
 		there.stopped, there.jobs = false, nil
 		there.IP = fmt.Sprintf("10.98.%d.%d", there.ID/250, there.ID%250+1)
 	}
-	return there.VM, nil
+	return f.reached(there), nil
 }
 
 // StopVM stops a VM, and what runs in it.

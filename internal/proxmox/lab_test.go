@@ -84,7 +84,8 @@ func (h *labHost) provider(t *testing.T, change func(*proxmox.Options)) *proxmox
 	o := proxmox.Options{
 		Host: h.pool, Node: h.Config.Node, Storage: h.Config.Storage, Bridge: h.Config.Bridge, GuestPort: h.Config.GuestPort,
 		SSHPublicKey: h.public, Template: lab.TemplateName, Owner: h.owner, ScriptDir: h.scripts,
-		Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Loopback: h.Config.Driver == lab.DriverProcess,
+		Log:      slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	if change != nil {
 		change(&o)

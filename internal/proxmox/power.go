@@ -51,7 +51,7 @@ func (p *Provider) boot(ctx context.Context, c powerCall) (job.VM, error) {
 	if err != nil {
 		return c.vm, err
 	}
-	return p.booted(c.op(), "power-vm", c.vm, res)
+	return p.booted(c.op(), c.vm, res)
 }
 
 // power runs power-vm as an operation of its own: when the connection breaks, or

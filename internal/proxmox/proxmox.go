@@ -7,7 +7,6 @@ package proxmox
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"strconv"
 	"strings"
@@ -44,6 +43,10 @@ type Options struct {
 	ImageURL    string // for specs without a template
 	ImageSHA256 string
 	ImageDir    string // where the host keeps images
+
+	// Loopback says that VMs have addresses of the host's loopback, as the process
+	// lab's have. Of no other host is such an address a VM's.
+	Loopback bool
 
 	Owner          string        // installation id: List answers its VMs only
 	NetworkTimeout time.Duration // for a VM to get an address
@@ -168,7 +171,7 @@ func (p *Provider) Create(ctx context.Context, spec executor.VMSpec, progress fu
 	onLine := func(key, value string) {
 		switch key {
 		case "LINUS_VM_ID":
-			if id, err := strconv.Atoi(value); err == nil && id != vm.ID {
+			if id, err := readID(value); err == nil && id != vm.ID {
 				vm.ID = id
 				progress(executor.Progress{VMID: id})
 			}
@@ -187,20 +190,7 @@ func (p *Provider) Create(ctx context.Context, spec executor.VMSpec, progress fu
 		return vm, err
 	}
 	vm.State = job.VMCreated
-	vm.Node = res.Get("LINUS_VM_NODE")
-	return p.booted(op, "create-vm", vm, res)
-}
-
-// booted reads how to reach a VM that a script has brought up.
-func (p *Provider) booted(op, script string, vm job.VM, res result.Result) (job.VM, error) {
-	vm.IP, vm.User, vm.HostKey = res.Get("LINUS_VM_IP"), res.Get("LINUS_VM_USER"), res.Get("LINUS_VM_HOST_KEY")
-	if vm.ID == 0 || vm.IP == "" || vm.User == "" {
-		return vm, &job.HostError{
-			Op: op, Host: p.o.Host.Login(), Class: job.HostVM,
-			Text: fmt.Sprintf("%s answered success without ID, address or user (%d, %q, %q)", script, vm.ID, vm.IP, vm.User),
-		}
-	}
-	return vm, nil
+	return p.booted(op, vm, res)
 }
 
 // Plan tells the commands that Create would run on the host.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -62,16 +63,25 @@ func (p *Provider) list(ctx context.Context, op, kind string) ([]job.VM, error) 
 	return vms, nil
 }
 
-// readVM reads `id=101 node=pve name=... status=... job=<uuid> owner=<uuid>`.
+// readVM reads `id=101 node=pve name=... status=... job=<uuid> owner=<uuid>`. An
+// operator may have given the VM another name, or none.
 func readVM(line string) (job.VM, error) {
 	values := map[string]string{}
 	for word := range strings.FieldsSeq(line) {
 		key, value, _ := strings.Cut(word, "=")
+		if _, twice := values[key]; twice {
+			return job.VM{}, fmt.Errorf("list-vms answered a VM with two of %s: %q", key, line)
+		}
 		values[key] = value
 	}
-	id, err := strconv.Atoi(values["id"])
+	id, err := readID(values["id"])
 	if err != nil {
 		return job.VM{}, fmt.Errorf("list-vms answered a VM without ID: %q", line)
+	}
+	for key, form := range map[string]*regexp.Regexp{"node": nodeForm, "name": nameForm, "job": uuidForm, "owner": uuidForm} {
+		if !form.MatchString(values[key]) {
+			return job.VM{}, fmt.Errorf("list-vms answered VM %d with %s %q", id, key, values[key])
+		}
 	}
 	return job.VM{
 		ID: id, Name: values["name"], Node: values["node"],

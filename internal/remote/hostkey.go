@@ -140,6 +140,28 @@ func (p *pinned) check(_ string, _ net.Addr, key ssh.PublicKey) error {
 	return nil
 }
 
+// maxHostKey is more than the longest key in use has, RSA of 16384 bits.
+const maxHostKey = 4096
+
+// HostKeyLine answers a machine's public key, as somebody else has told it, in
+// the one form in which keys can be compared: "ssh-ed25519 AAAA...", without a
+// comment.
+func HostKeyLine(text string) (string, error) {
+	if len(text) > maxHostKey {
+		return "", fmt.Errorf("it has %d bytes", len(text))
+	}
+	key, _, options, rest, err := ssh.ParseAuthorizedKey([]byte(text))
+	switch {
+	case err != nil:
+		return "", err
+	case len(options) > 0 || len(rest) > 0 || strings.ContainsAny(text, "\r\n"):
+		return "", errors.New("it is not a key alone")
+	case key.Type() != ssh.KeyAlgoRSA && !slices.Contains(keyTypes, key.Type()):
+		return "", fmt.Errorf("its type is %s", key.Type())
+	}
+	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key))), nil
+}
+
 // HostKey is what a machine shows of itself, and what was known of it.
 type HostKey struct {
 	Addr        string   // "host:port"

@@ -1,0 +1,94 @@
+package executor_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"linus/internal/job"
+	"linus/internal/providertest"
+)
+
+// posing makes every VM but the one named say what change makes of the truth.
+func (r *rig) posing(name string, change func(*job.VM)) {
+	r.behave(providertest.Behaviour{Reach: func(vm job.VM) job.VM {
+		if vm.Name != name {
+			change(&vm)
+		}
+		return vm
+	}}, true)
+}
+
+// A VM whose guest says that it is reached as another is gets nothing of what is
+// meant for either: not when it is made, not when it is started, not reverted.
+func TestClaim_NoVMPassesForAnother(t *testing.T) {
+	r := newRig(t, 2)
+	ctx := context.Background()
+	victim, kept := r.makeVM("victim"), r.makeVM("kept")
+	if _, err := r.SnapshotVM(ctx, "kept", "clean"); err != nil {
+		t.Fatal(err)
+	}
+	for what, lie := range map[string]func(*job.VM){
+		"address " + victim.VM.IP: func(vm *job.VM) { vm.IP = victim.VM.IP },
+		"address ::ffff:":         func(vm *job.VM) { vm.IP = "::ffff:" + victim.VM.IP },
+		"SSH host key":            func(vm *job.VM) { vm.HostKey = victim.VM.HostKey },
+	} {
+		r.posing("victim", lie)
+		refused := func(err error) {
+			t.Helper()
+			var host *job.HostError
+			if !errors.As(err, &host) || host.Class != job.HostVM || !strings.Contains(host.Text, "it shows the "+what) ||
+				!strings.Contains(host.Text, "of VM 100 (victim)") || host.Remedy == "" {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		_, err := r.StartVM(ctx, "kept")
+		refused(err)
+		_, err = r.RevertVM(ctx, "kept", "clean")
+		refused(err)
+		if vm := r.vm("kept"); vm.IP != kept.VM.IP || vm.HostKey != kept.VM.HostKey {
+			t.Errorf("%s: the row says %s, %s", what, vm.IP, vm.HostKey)
+		}
+		j := r.wait(r.submit())
+		if j.Outcome.Reason != job.ReasonProvisionFailed || !strings.Contains(j.Outcome.Error, "it shows the "+what) {
+			t.Errorf("%s: job %+v", what, j.Outcome)
+		}
+		if stats := r.fake.Stats(); stats.Pushes != 0 {
+			t.Errorf("%s: %d pushes", what, stats.Pushes)
+		}
+	}
+}
+
+// Networks give the address of a VM that is stopped to the next one.
+func TestClaim_TheAddressOfAStoppedVMIsFree(t *testing.T) {
+	r := newRig(t, 2)
+	ctx := context.Background()
+	old := r.makeVM("old")
+	r.posing("old", func(vm *job.VM) { vm.IP = old.VM.IP })
+	if _, err := r.StopVM(ctx, "old"); err != nil {
+		t.Fatal(err)
+	}
+	if next := r.makeVM("next"); next.VM.IP != old.VM.IP {
+		t.Errorf("the next VM has %s", next.VM.IP)
+	}
+	if vm := r.vm("old"); vm.IP != "" {
+		t.Errorf("the stopped VM has still %s", vm.IP)
+	}
+	if vm, err := r.StartVM(ctx, "old"); err != nil || vm.IP == "" || vm.IP == old.VM.IP {
+		t.Errorf("started again: %+v, %v", vm, err)
+	}
+}
+
+// While the host does not say how the other VM is, nothing is taken from it.
+func TestClaim_AHostThatDoesNotSayFreesNothing(t *testing.T) {
+	r := newRig(t, 2)
+	old := r.makeVM("old")
+	r.behave(providertest.Behaviour{
+		Reach:    func(vm job.VM) job.VM { vm.IP = old.VM.IP; return vm },
+		Statuses: []error{errUnreachable},
+	}, true)
+	if j := r.wait(r.submit()); j.Outcome.Reason != job.ReasonProvisionFailed {
+		t.Errorf("job %+v", j.Outcome)
+	}
+}
