@@ -369,12 +369,13 @@ func (e *escapable) filter(out, in []byte) []byte {
 	return out
 }
 
-// codeOf ends the program with the code of a job's task.
+// codeOf ends the program with the code of a job's task, where it is one a
+// program can end with: of a larger one the system keeps the lowest 8 bits.
 func codeOf(r job.Result) error {
 	switch {
 	case r.ExitCode != nil && *r.ExitCode == 0 && r.Status == job.Success:
 		return nil
-	case r.ExitCode != nil && *r.ExitCode > 0:
+	case r.ExitCode != nil && *r.ExitCode > 0 && *r.ExitCode <= 255:
 		return exitError(*r.ExitCode)
 	case r.Status == job.Timeout:
 		return exitError(exitTimeout)

@@ -15,7 +15,6 @@ import (
 	"maps"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -220,42 +219,6 @@ func (g *Guest) Probe(ctx context.Context, j job.Job) (executor.RunState, error)
 		return executor.RunState{}, g.fault(ctx, "probe the task in", j, res, err)
 	}
 	return state, nil
-}
-
-func readState(res result.Result) (executor.RunState, error) {
-	s := executor.RunState{Reason: res.Get("LINUS_EXIT_REASON"), Text: res.Get("LINUS_EXIT_TEXT")}
-	switch state := res.Get("LINUS_JOB_STATE"); state {
-	case "absent":
-		return s, nil
-	case "running":
-		s.Started, s.Unattended = true, res.Get("LINUS_RUNNER_ALIVE") == "no"
-	case "exited":
-		s.Started, s.Exited = true, true
-	default:
-		return s, fmt.Errorf("the job runner answered state %q", state)
-	}
-	var err error
-	number := func(key string) int64 {
-		text, ok := res.Lookup(key)
-		if !ok {
-			return 0
-		}
-		n, parseErr := strconv.ParseInt(text, 10, 64)
-		if parseErr != nil {
-			err = fmt.Errorf("the job runner answered %s:%q", key, text)
-		}
-		return n
-	}
-	s.ExitCode = int(number("LINUS_EXIT_CODE"))
-	if seconds, ok := res.Lookup("LINUS_DURATION"); ok && err == nil {
-		var parsed time.Duration
-		if parsed, err = time.ParseDuration(seconds + "s"); err != nil || parsed < 0 {
-			err = fmt.Errorf("the job runner answered LINUS_DURATION:%q", seconds)
-		}
-		s.Duration = parsed
-	}
-	s.StdoutBytes, s.StderrBytes = number("LINUS_STDOUT_BYTES"), number("LINUS_STDERR_BYTES")
-	return s, err
 }
 
 // ReadOutput answers a part of a stream. Before the task has begun there is none.

@@ -3,6 +3,7 @@ package guest
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -109,6 +110,24 @@ func TestReadState(t *testing.T) {
 			name: "exited", lines: []string{"JOB_STATE:exited", "EXIT_CODE:3", "EXIT_REASON:exit", "STDOUT_BYTES:1", "STDERR_BYTES:2"},
 			want: executor.RunState{Started: true, Exited: true, ExitCode: 3, Reason: "exit", StdoutBytes: 1, StderrBytes: 2},
 		},
+		{
+			name: "timeout", lines: []string{"JOB_STATE:exited", "EXIT_CODE:143", "EXIT_REASON:timeout", "DURATION:86400.25"},
+			want: executor.RunState{Started: true, Exited: true, ExitCode: 143, Reason: "timeout", Duration: 86400250 * time.Millisecond},
+		},
+		{
+			name: "a text without end", lines: []string{"JOB_STATE:exited", "EXIT_CODE:1", "EXIT_REASON:exit", "EXIT_TEXT:" + strings.Repeat("ö", 10000)},
+			want: executor.RunState{Started: true, Exited: true, ExitCode: 1, Reason: "exit", Text: strings.Repeat("ö", 2046) + "..."},
+		},
+		{name: "an exit code of two bytes", lines: []string{"JOB_STATE:exited", "EXIT_CODE:256", "EXIT_REASON:exit"}, bad: true},
+		{name: "an exit code below 0", lines: []string{"JOB_STATE:exited", "EXIT_CODE:-1", "EXIT_REASON:exit"}, bad: true},
+		{name: "an exit code of a trillion", lines: []string{"JOB_STATE:exited", "EXIT_CODE:1000000000000", "EXIT_REASON:exit"}, bad: true},
+		{name: "an end without exit code", lines: []string{"JOB_STATE:exited", "EXIT_REASON:exit"}, bad: true},
+		{name: "a reason that is none", lines: []string{"JOB_STATE:exited", "EXIT_CODE:0", "EXIT_REASON:glory"}, bad: true},
+		{name: "a duration below 0", lines: []string{"JOB_STATE:running", "DURATION:-1"}, bad: true},
+		{name: "a duration of years", lines: []string{"JOB_STATE:running", "DURATION:1000000000"}, bad: true},
+		{name: "a duration that is a number to Go alone", lines: []string{"JOB_STATE:running", "DURATION:1h1"}, bad: true},
+		{name: "bytes below 0", lines: []string{"JOB_STATE:running", "STDOUT_BYTES:-1"}, bad: true},
+		{name: "more bytes than disks hold", lines: []string{"JOB_STATE:running", "STDERR_BYTES:9223372036854775807"}, bad: true},
 		{name: "nonsense", lines: []string{"JOB_STATE:gone"}, bad: true},
 		{name: "no state", bad: true},
 		{name: "a number that is none", lines: []string{"JOB_STATE:exited", "EXIT_CODE:x"}, bad: true},

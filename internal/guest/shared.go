@@ -24,8 +24,8 @@ func (g *Guest) Input(ctx context.Context, j job.Job, offset int64, data []byte)
 		return 0, g.fault(ctx, "send input to the task in", j, res, err)
 	}
 	held, err := strconv.ParseInt(res.Get("LINUS_STDIN_BYTES"), 10, 64)
-	if err != nil {
-		err = fmt.Errorf("the job runner answered LINUS_STDIN_BYTES:%q", res.Get("LINUS_STDIN_BYTES"))
+	if err != nil || held < offset || held > maxBytes {
+		held, err = offset, fmt.Errorf("the job runner answered LINUS_STDIN_BYTES:%.100q for input from %d on", res.Get("LINUS_STDIN_BYTES"), offset)
 	}
 	return held, g.fault(ctx, "send input to the task in", j, res, err)
 }

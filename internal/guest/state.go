@@ -1,0 +1,93 @@
+package guest
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"linus/internal/executor"
+	"linus/internal/result"
+)
+
+// What a job runner can truly say. It lies in a VM that may be anybody's by now:
+// what is beyond that is an error, like no answer.
+const (
+	maxExitCode = 255
+	maxDuration = 30 * 24 * time.Hour // a task may run for a day
+	maxBytes    = 1 << 50             // of one stream
+	maxText     = 4096                // bytes
+)
+
+// exitReasons are why a task can have ended.
+var exitReasons = map[string]bool{"exit": true, "timeout": true, "stopped": true, "lost": true}
+
+// seconds is how durations are written.
+var seconds = regexp.MustCompile(`^[0-9]{1,10}(\.[0-9]{1,9})?$`)
+
+// readState reads what probe answers.
+func readState(res result.Result) (executor.RunState, error) {
+	var s executor.RunState
+	state := res.Get("LINUS_JOB_STATE")
+	switch state {
+	case "absent":
+		return s, nil
+	case "running":
+		s.Started, s.Unattended = true, res.Get("LINUS_RUNNER_ALIVE") == "no"
+	case "exited":
+		s.Started, s.Exited = true, true
+	default:
+		return s, fmt.Errorf("the job runner answered state %.100q", state)
+	}
+	var err error
+	number := func(key string, least, most int64) int64 {
+		text, ok := res.Lookup(key)
+		if !ok {
+			return 0
+		}
+		n, parseErr := strconv.ParseInt(text, 10, 64)
+		if parseErr != nil || n < least || n > most {
+			err = fmt.Errorf("the job runner answered %s:%.100q, which cannot be", key, text)
+			return 0
+		}
+		return n
+	}
+	s.StdoutBytes, s.StderrBytes = number("LINUS_STDOUT_BYTES", 0, maxBytes), number("LINUS_STDERR_BYTES", 0, maxBytes)
+	if text, ok := res.Lookup("LINUS_DURATION"); ok {
+		var parseErr error
+		if s.Duration, parseErr = readDuration(text); parseErr != nil {
+			err = parseErr
+		}
+	}
+	if !s.Exited {
+		return s, err
+	}
+	s.Reason, s.Text = res.Get("LINUS_EXIT_REASON"), bounded(res.Get("LINUS_EXIT_TEXT"))
+	if _, ok := res.Lookup("LINUS_EXIT_CODE"); !ok || !exitReasons[s.Reason] {
+		return s, fmt.Errorf("the job runner answered an end without exit code or with reason %.100q", s.Reason)
+	}
+	least := int64(0)
+	if s.Reason == "lost" { // there is none then
+		least = -1
+	}
+	s.ExitCode = int(number("LINUS_EXIT_CODE", least, maxExitCode))
+	return s, err
+}
+
+func readDuration(text string) (time.Duration, error) {
+	if seconds.MatchString(text) {
+		if d, err := time.ParseDuration(text + "s"); err == nil && d <= maxDuration {
+			return d, nil
+		}
+	}
+	return 0, fmt.Errorf("the job runner answered LINUS_DURATION:%.100q, which cannot be", text)
+}
+
+// bounded cuts a text for people.
+func bounded(text string) string {
+	if len(text) <= maxText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxText-len("...")], "") + "..."
+}
