@@ -368,14 +368,11 @@ func (e *Executor) destroy(ctx context.Context, r *run) error {
 	return err
 }
 
-// removeVM destroys the job's VM. Where its ID was never learned, the marker
-// finds it. Where the host refuses because that ID is another's by now, and
-// nothing on it carries the job's marker, the VM is gone.
+// removeVM destroys the job's VM; nil says that it is gone. Where its ID was never
+// learned, or is another's by now, the marker finds what there may be of it.
 func (e *Executor) removeVM(ctx context.Context, j job.Job) error {
-	var refused *job.HostError
 	err := e.Provider.Destroy(ctx, *j.VM)
-	isRefused := errors.As(err, &refused) && refused.Class == job.HostVM
-	if !isRefused && (err != nil || j.VM.ID != 0) {
+	if !isClass(err, job.HostForeign) && (err != nil || j.VM.ID != 0) {
 		return err
 	}
 	vms, err := e.Provider.List(ctx)
@@ -386,12 +383,15 @@ func (e *Executor) removeVM(ctx context.Context, j job.Job) error {
 		if vm.Job != j.ID {
 			continue
 		}
-		if refused != nil && vm.ID == j.VM.ID {
-			return refused
-		}
-		if err := e.Provider.Destroy(ctx, vm); err != nil {
+		if err := e.Provider.Destroy(ctx, vm); err != nil && !isClass(err, job.HostForeign) {
 			return err
 		}
 	}
 	return nil
+}
+
+// isClass reports whether err is the host's, and of the class.
+func isClass(err error, class job.HostClass) bool {
+	var host *job.HostError
+	return errors.As(err, &host) && host.Class == class
 }

@@ -55,15 +55,19 @@ type Provider interface {
 	// and Create for the same job joins it. progress is called from one goroutine.
 	Create(ctx context.Context, spec VMSpec, progress func(Progress)) (job.VM, error)
 	// Destroy removes the VM after proof that it is vm: ID, name, job and owner
-	// must all match what the host says. A VM that is gone is success. A create
-	// for the same job that is still under way is ended first; with ID 0, where
-	// the ID was never learned, that is all.
+	// must all match what the host says. A VM that is gone is success. Of class
+	// job.HostForeign is the error that its ID is another's by now: vm is gone as
+	// well. Of class job.HostLeftAlone, that the host has it, and it is not proven:
+	// nothing was touched, and it is not gone. A create for the same job that is
+	// still under way is ended first; with ID 0, where the ID was never learned,
+	// that is all.
 	Destroy(ctx context.Context, vm job.VM) error
 	// List finds every VM that carries this installation's owner marker.
 	List(ctx context.Context) ([]job.VM, error)
 	// Status asks how one VM is, by the same proof as Destroy's: running, stopped,
-	// or gone, where no VM with its marker is left under its ID. It does not wait
-	// for a host that does not answer. Unknown is no proof of anything.
+	// gone, where no VM has its ID or another has it by now, or unproven, where
+	// Destroy would leave it alone. It does not wait for a host that does not
+	// answer. Unknown and unproven are no proof of anything.
 	Status(ctx context.Context, vm job.VM) (job.VMStatus, error)
 	// Plan tells what Create would do, one command a line, and changes nothing.
 	Plan(ctx context.Context, spec VMSpec) ([]string, error)

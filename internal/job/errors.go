@@ -74,10 +74,12 @@ const (
 	HostDependency  HostClass = "missing_tool"      // 2
 	HostConfig      HostClass = "configuration"     // 3: node name, storage, bridge, template, OS, quorum
 	HostOffline     HostClass = "node_offline"      // 4
-	HostVM          HostClass = "vm_failed"         // 5: creation, configuration, start, refused destroy
+	HostVM          HostClass = "vm_failed"         // 5: creation, configuration, start, destroy
 	HostTimeout     HostClass = "timeout"           // 6: no address, no SSH in time
 	HostUnreachable HostClass = "unreachable"       // SSH: refused, no route, timeout
 	HostAuth        HostClass = "auth"              // SSH: key or password refused
 	HostKeyChanged  HostClass = "host_key"          // SSH: unknown or changed host key
 	HostCancelled   HostClass = "cancelled"         // a signal ended the script, after its roll-back
+	HostLeftAlone   HostClass = "left_alone"        // not destroyed: the VM is there, and not proven to be the one meant
+	HostForeign     HostClass = "foreign"           // not destroyed: the ID is another VM's by now, and the one meant is gone
 )

@@ -173,8 +173,11 @@ const (
 	VMRunning      VMStatus = "running"
 	VMStopped      VMStatus = "stopped"
 	VMDestroying   VMStatus = "destroying"
-	VMGone         VMStatus = "gone"    // the host has no VM with our mark under its ID
+	VMGone         VMStatus = "gone"    // the host has no VM of its ID, or that is another's by now
 	VMUnknown      VMStatus = "unknown" // the host could not be asked
+	// The host has a VM of its ID that is not proven to be ours, and not proven to
+	// be another's, or that is on another node: nothing of ours touches it.
+	VMUnproven VMStatus = "left_alone"
 )
 
 // Killed says what became of a request to kill a job.

@@ -28,6 +28,7 @@ type Stats struct {
 type fakeVM struct {
 	job.VM
 	foreign bool // no marker of anybody's
+	doubted bool // its marker was taken from it
 	stopped bool
 
 	jobs      map[string]*fakeJob // by job ID
@@ -36,7 +37,12 @@ type fakeVM struct {
 
 // is reports whether this is the VM meant.
 func (there *fakeVM) is(vm job.VM) bool {
-	return !there.foreign && there.Name == vm.Name && there.Job == vm.Job && there.Owner == vm.Owner
+	return !there.foreign && !there.doubted && there.Name == vm.Name && there.Job == vm.Job && there.Owner == vm.Owner
+}
+
+// another reports whether this is not the VM meant, and proves to be another.
+func (there *fakeVM) another(vm job.VM) bool {
+	return there.Name != vm.Name && (there.foreign || there.doubted || there.Job != vm.Job)
 }
 
 var (
@@ -54,6 +60,14 @@ func (f *Fake) Stats() Stats {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.stats
+}
+
+// Doubt takes a VM's marker from it, as an operator does who rewrites its notes,
+// or gives it back.
+func (f *Fake) Doubt(id int, doubted bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.vms[id].doubted = doubted
 }
 
 // VMs answers the VMs there are, foreign ones left out, by ID.

@@ -138,8 +138,10 @@ func (f *Fake) Destroy(ctx context.Context, vm job.VM) error {
 		return fault(op, job.HostInvalid, fmt.Sprintf("VM_ID '%d' is not a VM ID", vm.ID), "give one from 100")
 	case there == nil:
 		return nil
+	case there.another(vm):
+		return fault(op, job.HostForeign, fmt.Sprintf("refused to destroy VM %d: it is another VM by now; nothing was touched", vm.ID), "check what it is")
 	case !there.is(vm):
-		return fault(op, job.HostVM, fmt.Sprintf("refused to destroy VM %d: it is not proven ours; nothing was touched", vm.ID), "check what it is")
+		return fault(op, job.HostLeftAlone, fmt.Sprintf("refused to destroy VM %d: it is not proven ours; nothing was touched", vm.ID), "destroy it by hand")
 	}
 	delete(f.vms, vm.ID)
 	return nil
@@ -156,7 +158,7 @@ func (f *Fake) List(ctx context.Context) ([]job.VM, error) {
 	if err != nil {
 		return nil, err
 	}
-	list := f.VMs()
+	list := slices.DeleteFunc(f.VMs(), f.doubted)
 	for i, vm := range list {
 		list[i] = job.VM{ID: vm.ID, Name: vm.Name, Node: vm.Node, Job: vm.Job, Owner: vm.Owner, State: job.VMCreated, Status: f.status(vm)}
 	}
@@ -177,13 +179,21 @@ func (f *Fake) Status(ctx context.Context, vm job.VM) (job.VMStatus, error) {
 	return f.status(vm), nil
 }
 
+func (f *Fake) doubted(vm job.VM) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.vms[vm.ID] == nil || f.vms[vm.ID].doubted
+}
+
 func (f *Fake) status(vm job.VM) job.VMStatus {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	there := f.vms[vm.ID]
 	switch {
-	case there == nil || !there.is(vm):
+	case there == nil || there.another(vm):
 		return job.VMGone
+	case !there.is(vm):
+		return job.VMUnproven
 	case there.stopped:
 		return job.VMStopped
 	}

@@ -141,11 +141,18 @@ func life(t *testing.T, c Config) {
 	})
 	for what, claim := range falseClaims(vm) {
 		t.Run("destroy with the wrong "+what+" is refused", func(t *testing.T) {
-			wantClass(t, p.Destroy(t.Context(), claim), job.HostVM)
-			wantStatus(t, p, claim, job.VMGone)
+			wantClass(t, p.Destroy(t.Context(), claim), job.HostLeftAlone)
+			wantStatus(t, p, claim, job.VMUnproven)
 			isListed(t)
 		})
 	}
+	t.Run("another that had its ID is gone", func(t *testing.T) {
+		another := vm
+		another.Job, another.Name = uuid.NewString(), "another-name"
+		wantClass(t, p.Destroy(t.Context(), another), job.HostForeign)
+		wantStatus(t, p, another, job.VMGone)
+		isListed(t)
+	})
 	t.Run("is destroyed", func(t *testing.T) {
 		if err := p.Destroy(t.Context(), vm); err != nil {
 			t.Fatal(err)
@@ -287,8 +294,12 @@ func foreign(t *testing.T, c Config) {
 	}
 	p, spec := c.New(t), c.Spec()
 	id, name, untouched := c.Foreign(t)
-	err := p.Destroy(t.Context(), job.VM{ID: id, Name: name, Job: spec.Job, Owner: spec.Owner})
-	wantClass(t, err, job.HostVM)
+	named := job.VM{ID: id, Name: name, Job: spec.Job, Owner: spec.Owner}
+	wantClass(t, p.Destroy(t.Context(), named), job.HostLeftAlone)
+	wantStatus(t, p, named, job.VMUnproven)
+	gone := job.VM{ID: id, Name: spec.Name, Job: spec.Job, Owner: spec.Owner}
+	wantClass(t, p.Destroy(t.Context(), gone), job.HostForeign)
+	wantStatus(t, p, gone, job.VMGone)
 	untouched(t)
 	vms, err := p.List(t.Context())
 	if err != nil || slices.ContainsFunc(vms, func(vm job.VM) bool { return vm.ID == id }) {

@@ -68,7 +68,8 @@ type Provider struct {
 	o          Options
 	cloning    chan struct{}
 	scripts    scripts
-	quarantine quarantine
+	quarantine said
+	leftAlone  said
 }
 
 var _ executor.Provider = (*Provider)(nil)
@@ -106,7 +107,7 @@ func (p *Provider) Check(ctx context.Context) (job.HostReport, error) {
 	}
 	r.Node = cmp.Or(res.Get("LINUS_VM_NODE"), r.Node)
 	r.Checks = append([]job.Check{{Name: "ssh", Level: "ok", Text: "logged in to " + r.Host}, p.forwarding(ctx)}, checks...)
-	r.Checks = append(r.Checks, p.quarantine.checks()...)
+	r.Checks = append(append(r.Checks, p.quarantined()...), p.leftAloneChecks()...)
 	r.OK = err == nil
 	for _, c := range checks {
 		r.OK = r.OK && c.Level != "fail"

@@ -9,15 +9,21 @@ import (
 	"linus/internal/job"
 )
 
-// quarantine is what the host last said of VM IDs that are not used because
-// volumes of a destroyed VM of ours are still there: "<id> <volume> ...".
-type quarantine struct {
+// said is what the host has last told of one subject, a line each.
+type said struct {
 	mu    sync.Mutex
 	lines []string
 }
 
+// get answers the lines.
+func (q *said) get() []string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.lines
+}
+
 // set takes the news and answers what came and what went since the last.
-func (q *quarantine) set(lines []string) (came, went []string) {
+func (q *said) set(lines []string) (came, went []string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	before := q.lines
@@ -27,12 +33,11 @@ func (q *quarantine) set(lines []string) (came, went []string) {
 	return came, went
 }
 
-// checks tells of every ID, for a report on the host.
-func (q *quarantine) checks() []job.Check {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+// quarantined tells of every ID that is not used because volumes of a destroyed VM
+// of ours are still there ("<id> <volume> ..."), for a report on the host.
+func (p *Provider) quarantined() []job.Check {
 	var checks []job.Check
-	for _, line := range q.lines {
+	for _, line := range p.quarantine.get() {
 		id, volumes, _ := strings.Cut(line, " ")
 		checks = append(checks, job.Check{
 			Name: "quarantine", Level: "warn",

@@ -3,6 +3,7 @@ package proxmox
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -22,12 +23,22 @@ func (p *Provider) Destroy(ctx context.Context, vm job.VM) error {
 	return p.destroy(ctx, op, vm, "vm")
 }
 
-// destroy runs destroy-vm for a vm or a template.
+// destroy runs destroy-vm for a vm or a template. What became of a VM that is not
+// gone by that is the error's class.
 func (p *Provider) destroy(ctx context.Context, op string, vm job.VM, kind string) error {
 	env := proof(vm)
 	env["VM_KIND"] = kind
 	setText(env, "PROXMOX_NODE", cmp.Or(vm.Node, p.o.Node))
-	_, err := p.run(ctx, call{op: op, script: "destroy-vm", env: env, patience: p.o.Patience / 10})
+	res, err := p.run(ctx, call{op: op, script: "destroy-vm", env: env, patience: p.o.Patience / 10})
+	var host *job.HostError
+	if errors.As(err, &host) && host.Class == job.HostVM {
+		switch res.Get("LINUS_VM_OUTCOME") {
+		case "refused":
+			host.Class = job.HostLeftAlone
+		case "foreign":
+			host.Class = job.HostForeign
+		}
+	}
 	return err
 }
 
@@ -46,6 +57,7 @@ func (p *Provider) list(ctx context.Context, op, kind string) ([]job.VM, error) 
 		return nil, err
 	}
 	p.noteQuarantine(ctx, res.All("LINUS_QUARANTINED"))
+	p.noteLeftAlone(ctx, res.All("LINUS_LEFT_ALONE"))
 	var vms []job.VM
 	for _, line := range res.All("LINUS_VM") {
 		vm, err := readVM(line)
@@ -99,13 +111,15 @@ func readStatus(word string) job.VMStatus {
 		return job.VMStopped
 	case "gone", "foreign": // foreign: the ID is another VM's by now
 		return job.VMGone
+	case "left_alone", "moved":
+		return job.VMUnproven
 	}
 	return job.VMUnknown
 }
 
 // Status asks the host how vm is, and does not wait for a host that does not
-// answer. A VM that another node has, as after a migration, is unknown, and so
-// is one that is neither running nor stopped.
+// answer. A VM that another node has, as after a migration, is unproven; one that
+// is neither running nor stopped is unknown.
 func (p *Provider) Status(ctx context.Context, vm job.VM) (job.VMStatus, error) {
 	op := fmt.Sprintf("look at VM %d (%s)", vm.ID, vm.Name)
 	res, err := p.run(ctx, call{op: op, script: "show-vm", env: proof(vm)})

@@ -276,7 +276,8 @@ rollback() {
   vm_destroy "${vm_attempted}" "${probe_node}"
   case ${vm_outcome} in
     destroyed) log_info "VM ${vm_attempted} is destroyed" ;;
-    absent) log_info "VM ${vm_attempted} does not exist: nothing to undo" ;;
+    gone) log_info "VM ${vm_attempted} does not exist: nothing to undo" ;;
+    foreign) log_info "VM ${vm_attempted} is another's: nothing to undo" ;;
     refused) warn_left_alone ;;
     *) result_warning "VM ${vm_attempted} on node '${probe_node}' could not be destroyed and is left behind: ${vm_reason}" ;;
   esac

@@ -138,7 +138,7 @@ lease_drop() { # <vmid> <job>
       run_change 30 systemctl stop "linus-lease-$1-$2.timer" "linus-lease-$1-$2.service"
     fi
   fi
-  rm -f -- "${file}.sh" "${file}.pid" "${file}.new"
+  rm -f -- "${file}.sh" "${file}.pid" "${file}.new" "${file}.left"
 }
 
 # --- what a lease proves ---
@@ -211,7 +211,8 @@ lease_read_end() { # lease_over: yes or no
   fi
 }
 
-# Destroys the lease's VM. What is not ours any more is nobody's to wait for.
+# Destroys the lease's VM. One that is left alone keeps its lease: it is told of,
+# and looked at again, until it is gone or somebody lets go of it.
 lease_end() { # <vmid> <job>, as lease_load has read it
   local vm_job=$2 vm_owner=${lease_owner} vm_name=${lease_name}
   log_info "the lease of VM $1 (${vm_name}) is over, or its run was killed: destroying it"
@@ -219,7 +220,7 @@ lease_end() { # <vmid> <job>, as lease_load has read it
   case ${vm_outcome} in
     refused)
       log_warn "VM $1 is left alone: ${vm_reason}"
-      lease_drop "$1" "$2"
+      left_note "$1" "$2" "${vm_reason}"
       ;;
     failed) log_warn "VM $1 could not be destroyed yet: ${vm_reason}" ;;
     *) log_info "VM $1: ${vm_outcome}" ;;
@@ -280,7 +281,8 @@ lease_sweep() {
 lease_look() { # <vmid> <job>; lease_looked: 1 when Proxmox was asked
   lease_looked=0
   lease_load "$1" "$2"
-  if [[ ${lease_found} != yes ]]; then
+  left_rests "$1" "$2"
+  if [[ ${lease_found} != yes || ${left_resting} == yes ]]; then
     return 0
   fi
   lease_read_end
@@ -302,8 +304,11 @@ lease_finish() { # <vmid> <job>, as lease_load has read it
   if [[ ${vm_state} == unknown ]]; then
     return 0
   elif [[ ${vm_state} == absent ]]; then
+    vm_find_end "$1" "${lease_node}"
+    if [[ ${vm_outcome} == refused ]]; then
+      left_note "$1" "$2" "${vm_reason}"
     # Its create may still be at work: the killed script's commands go on.
-    if [[ ${lease_boot} != "${lease_boot_now}" ]] || ((lease_date > lease_made + lease_window)); then
+    elif [[ ${vm_outcome} == gone ]] && { [[ ${lease_boot} != "${lease_boot_now}" ]] || ((lease_date > lease_made + lease_window)); }; then
       lease_drop "$1" "$2"
     fi
   elif [[ -z ${vm_doubt} ]]; then
@@ -314,8 +319,13 @@ lease_finish() { # <vmid> <job>, as lease_load has read it
       yes) lease_end "$1" "$2" ;;
       busy) log_info "VM $1: ${vm_reason}" ;;
       *)
-        log_warn "VM $1 is left alone: ${vm_doubt}"
-        lease_drop "$1" "$2"
+        left_judge
+        if [[ ${left_whose} == another ]]; then
+          lease_drop "$1" "$2"
+        else
+          log_warn "VM $1 is left alone: ${vm_doubt}"
+          left_note "$1" "$2" "${vm_doubt}"
+        fi
         ;;
     esac
   fi

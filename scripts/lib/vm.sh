@@ -139,11 +139,15 @@ vm_unlock() {
 }
 
 # Stops and destroys the VM meant, if its config proves it is ours.
-# vm_outcome: destroyed, absent (there is no such VM), refused (not ours,
-# untouched) or failed; vm_reason says why; vm_leftovers lists volumes that
-# stayed on the storage, and its ID is then in quarantine. Its lease and the
-# address reserved for it end with it, also where its ID is another VM's by now. Never ends the script: roll-back
-# calls it too.
+# vm_outcome:
+#   destroyed  it is gone, by us
+#   gone       the cluster has no VM of that ID
+#   foreign    that ID is another VM's by now (lib/left.sh), untouched: ours is gone
+#   refused    it is not proven and yet not gone: left alone, untouched
+#   failed     tried and not done, or not known: to be tried again
+# vm_reason says why; vm_leftovers lists volumes that stayed on the storage, and
+# its ID is then in quarantine. Its lease and the address reserved for it end
+# when it is gone, not before. Never ends the script: roll-back calls it too.
 vm_destroy() { # <vmid> <node>
   vm_outcome=failed
   vm_reason=''
@@ -154,8 +158,7 @@ vm_destroy() { # <vmid> <node>
     return 0
   fi
   vm_destroy_locked "$1" "$2"
-  if [[ ${vm_outcome} == destroyed || ${vm_outcome} == absent ||
-    (${vm_outcome} == refused && ${vm_words} != *" linus-job=${vm_job} "*) ]]; then
+  if [[ ${vm_outcome} == @(destroyed|gone|foreign) ]]; then
     lease_drop "$1" "${vm_job}"
     address_drop "${vm_job}"
   fi
@@ -196,7 +199,10 @@ vm_destroy_locked() { # <vmid> <node>
   is_gone() {
     vm_read "${id}"
     if [[ ${vm_state} == absent ]]; then
-      retry_landed=yes
+      left_seek "${id}"
+      if [[ ${left_place} == gone ]]; then
+        retry_landed=yes
+      fi
     fi
   }
   if [[ -n ${vm_config[lock]:-} ]]; then
@@ -218,7 +224,7 @@ vm_check_before_destroy() { # <vmid> <node>
   vm_prove
   vm_bare=no
   if [[ ${vm_state} == absent ]]; then
-    vm_outcome=absent
+    vm_find_end "$1" "$2"
   elif [[ ${vm_state} == unknown ]]; then
     vm_outcome=failed
     vm_reason="qm config $1 failed: ${run_said}"
@@ -233,11 +239,35 @@ vm_check_before_destroy() { # <vmid> <node>
         vm_outcome=failed
         ;;
       *)
+        left_judge
         vm_outcome=refused
+        if [[ ${left_whose} == another ]]; then
+          vm_outcome=foreign
+        fi
         vm_reason=${vm_doubt}
         ;;
     esac
   fi
+}
+
+# What became of a VM whose config this node has not.
+vm_find_end() { # <vmid> <node>
+  left_seek "$1"
+  case ${left_place}:${left_node} in
+    gone:*) vm_outcome=gone ;;
+    moved:"$2")
+      vm_outcome=failed
+      vm_reason='its config went and came back'
+      ;;
+    moved:*)
+      vm_outcome=refused
+      vm_reason="node '${left_node}' has a VM of that ID, and only there it can be looked at and destroyed"
+      ;;
+    *)
+      vm_outcome=failed
+      vm_reason="the configs of the cluster cannot be seen in ${LINUS_PVE_DIR:-/etc/pve}: whether it is gone is not known"
+      ;;
+  esac
 }
 
 # A killed worker leaves its lock in the config just read and proven. It is ours

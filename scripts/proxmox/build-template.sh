@@ -53,6 +53,8 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
 # shellcheck source=../lib/lease.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/lease.sh"
+# shellcheck source=../lib/left.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/left.sh"
 # shellcheck source=../lib/address.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/address.sh"
 # shellcheck source=../lib/quarantine.sh

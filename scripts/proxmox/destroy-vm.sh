@@ -16,9 +16,18 @@
 # Options: --dry-run (look and prove, print the commands, change nothing), --help
 #
 # A VM that does not exist is a success: it can be run twice. Answers on stdout
-# in LINUS_ lines (lib/result.sh), the log on stderr.
+# in LINUS_ lines (lib/result.sh), the log on stderr. What became of the VM is
+# said also where the script fails:
+#   LINUS_VM_OUTCOME:destroyed  it is gone, by this run
+#   LINUS_VM_OUTCOME:gone       the cluster has no VM of that ID
+#   LINUS_VM_OUTCOME:foreign    the VM of that ID is another by now, and was not
+#                               touched: the one meant is gone (exit 5 all the same)
+#   LINUS_VM_OUTCOME:refused    it has the name, job or owner, but the proof is not
+#                               whole, or another node has it: it was left alone
+#   LINUS_VM_OUTCOME:failed     tried and not done: to be tried again
+# Without that line nothing is known of it.
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 invalid configuration,
-# 4 node offline, 5 refused or failed, 129/130/141/143 signal.
+# 4 node offline, 5 foreign, refused or failed, 129/130/141/143 signal.
 
 # shellcheck source=../lib/log.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
@@ -38,6 +47,8 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
 # shellcheck source=../lib/lease.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/lease.sh"
+# shellcheck source=../lib/left.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/left.sh"
 # shellcheck source=../lib/address.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/address.sh"
 # shellcheck source=../lib/quarantine.sh
@@ -68,17 +79,24 @@ validate_environment() {
 }
 
 destroy_vm() {
+  local refused_remedy="destroy it by hand (qm destroy ${vm_id}), or make its proof whole again and it is destroyed: name ${vm_name}, the tag 'linus', and 'linus-job=${vm_job} linus-owner=${vm_owner}' in its notes"
   if [[ ${dry_run} == yes ]]; then
     plan_destroy
   else
     vm_destroy "${vm_id}" "${probe_node}"
   fi
+  if [[ ${vm_outcome} != planned ]]; then
+    result_line VM_OUTCOME "${vm_outcome}"
+  fi
   case ${vm_outcome} in
     planned | destroyed) ;;
-    absent) log_info "VM ${vm_id} does not exist on node '${probe_node}': already gone" ;;
+    gone) log_info "VM ${vm_id} does not exist on node '${probe_node}' or any other: already gone" ;;
+    foreign)
+      result_fail vm "refused to destroy VM ${vm_id} on node '${probe_node}': it is another VM by now, and ${vm_name} is gone: ${vm_reason}; nothing was touched" \
+        "check VM_ID, VM_NAME, LINUS_JOB and LINUS_OWNER against list-vms.sh"
+      ;;
     refused)
-      result_fail vm "refused to destroy VM ${vm_id} on node '${probe_node}': ${vm_reason}; nothing was touched" \
-        "check VM_ID, VM_NAME, LINUS_JOB and LINUS_OWNER against list-vms.sh; a VM that is not ours is destroyed by hand only"
+      result_fail vm "refused to destroy VM ${vm_id} on node '${probe_node}': ${vm_reason}; nothing was touched" "${refused_remedy}"
       ;;
     *)
       result_fail vm "could not destroy VM ${vm_id} on node '${probe_node}' (host ${HOSTNAME}): ${vm_reason}" \

@@ -18,6 +18,9 @@
 # and one per VM ID that is not used because volumes of a destroyed VM of ours
 # are still there:
 #   LINUS_QUARANTINED:<id> <volume> ...
+# and one per VM of this host whose end has come and that is left alone, because
+# its proof is not whole (any installation's: they are few, and should be seen):
+#   LINUS_LEFT_ALONE:<id> <job> <name> <why>
 # A node that is offline, or does not answer, is a LINUS_WARNING: its VMs are not
 # in the list, which is no proof that they are gone.
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 the cluster does not
@@ -41,6 +44,8 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
 # shellcheck source=../lib/lease.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/lease.sh"
+# shellcheck source=../lib/left.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/left.sh"
 # shellcheck source=../lib/address.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/address.sh"
 # shellcheck source=../lib/quarantine.sh
@@ -69,11 +74,15 @@ validate_environment() {
 }
 
 sweep_host() {
-  local vmid
+  local vmid line
   lease_sweep
   quarantine_read
   for vmid in "${!quarantined[@]}"; do
     result_text QUARANTINED "${vmid} ${quarantined[${vmid}]}"
+  done
+  left_read
+  for line in "${left_alone[@]}"; do
+    result_text LEFT_ALONE "${line}"
   done
 }
 

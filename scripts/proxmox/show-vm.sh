@@ -14,8 +14,11 @@
 # Answers one of these on stdout, or fails:
 #   LINUS_VM_STATUS:<running|stopped|paused|...>   as Proxmox says of the VM meant
 #   LINUS_VM_STATUS:gone       there is no VM of that ID in the cluster
-#   LINUS_VM_STATUS:foreign    the VM of that ID is another; a LINUS_WARNING says why
+#   LINUS_VM_STATUS:foreign    the VM of that ID is another: the one meant is gone
+#   LINUS_VM_STATUS:left_alone it has the name, job or owner, but the proof that it
+#                              is the VM meant is not whole
 #   LINUS_VM_STATUS:moved      another node has a VM of that ID; whose it is, it knows
+# A LINUS_WARNING says why it is foreign or left alone.
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 5 Proxmox does not say,
 # 129/130/141/143 signal.
 
@@ -31,6 +34,8 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/run.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
 # shellcheck source=../lib/vm.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
+# shellcheck source=../lib/left.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/left.sh"
 
 usage() {
   printf '%s\n' \
@@ -56,8 +61,7 @@ show_vm() {
     elif [[ ${vm_state} == unknown ]]; then
       fail_unknown "${run_said}"
     elif [[ -n ${vm_doubt} ]]; then
-      result_warning "VM ${vm_id} is not '${vm_name}' any more: ${vm_doubt}"
-      result_line VM_STATUS foreign
+      show_doubtful
       return 0
     fi
     vm_read_status "${vm_id}"
@@ -70,21 +74,23 @@ show_vm() {
   fail_unknown "${run_said}"
 }
 
-# Proxmox keeps the configs of all nodes where every node can see them, and
-# moves one as a VM migrates. Where they cannot be seen at all, nothing is gone.
-show_absent() {
-  local conf
-  local -r root=${LINUS_PVE_DIR:-/etc/pve}
-  if [[ ! -d ${root}/qemu-server ]]; then
-    fail_unknown "${root} is not there"
+show_doubtful() {
+  left_judge
+  if [[ ${left_whose} == another ]]; then
+    result_warning "VM ${vm_id} is not '${vm_name}' any more: ${vm_doubt}"
+    result_line VM_STATUS foreign
+  else
+    result_warning "VM ${vm_id} is not proven to be '${vm_name}': ${vm_doubt}"
+    result_line VM_STATUS left_alone
   fi
-  for conf in "${root}"/nodes/*/qemu-server/"${vm_id}.conf"; do
-    if [[ -e ${conf} ]]; then
-      result_line VM_STATUS moved
-      return 0
-    fi
-  done
-  result_line VM_STATUS gone
+}
+
+show_absent() {
+  left_seek "${vm_id}"
+  if [[ ${left_place} == unknown ]]; then
+    fail_unknown "${LINUS_PVE_DIR:-/etc/pve} is not there"
+  fi
+  result_line VM_STATUS "${left_place}"
 }
 
 fail_unknown() { # <what was said>

@@ -33,9 +33,11 @@ assert_untouched() {
   add_our_vm 205
   run_script destroy-vm
   assert_status 0
+  assert_line LINUS_VM_OUTCOME:destroyed
   run_script destroy-vm
   assert_status 0
   assert_line LINUS_RESULT:SUCCESS
+  assert_line LINUS_VM_OUTCOME:gone
   [[ ${log} == *'already gone'* ]]
 }
 
@@ -48,8 +50,61 @@ assert_untouched() {
     run_script destroy-vm
     assert_status 5
     assert_says "LINUS_ERROR:refused to destroy VM 205 on node 'pve'"
+    assert_line LINUS_VM_OUTCOME:refused
     assert_untouched
   done
+}
+
+@test "name, job or owner alone are enough not to call it gone" {
+  local line
+  for line in "name: ${VM_NAME}" "description: was linus-job%3D${job}." "description: x linus-owner%3D${owner}" \
+    'lock: destroyed' 'lock: clone'; do
+    add_vm 205 'memory: 512' "${line}"
+    [[ ${line} != lock:* ]] || add_vm 205 "${line}"
+    run_script destroy-vm
+    assert_status 5
+    assert_line LINUS_VM_OUTCOME:refused
+    assert_untouched
+  done
+}
+
+@test "an ID that is another VM's by now says so: a stranger's, or another job's of ours" {
+  local -r other=22222222-2222-4333-8444-555555555555
+  local line
+  for line in 'description: precious%0A' "description: linus-job%3D${other} linus-owner%3D${owner}" \
+    "description: linus-job%3D${other} linus-owner%3D${other}"; do
+    add_vm 205 'name: web' 'memory: 512' "${line}" 'tags: linus'
+    run_script destroy-vm
+    assert_status 5
+    assert_says "LINUS_ERROR:refused to destroy VM 205 on node 'pve': it is another VM by now"
+    assert_line LINUS_VM_OUTCOME:foreign
+    assert_untouched
+  done
+}
+
+@test "a VM that another node has is not gone, and is left alone" {
+  mkdir -p "${LINUS_PVE_DIR}/nodes/pve2/qemu-server"
+  : >"${LINUS_PVE_DIR}/nodes/pve2/qemu-server/205.conf"
+  run_script destroy-vm
+  assert_status 5
+  assert_line LINUS_VM_OUTCOME:refused
+  assert_says "node 'pve2' has a VM of that ID"
+}
+
+@test "a VM that goes to another node as it is destroyed is not destroyed" {
+  add_our_vm 205
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook destroy 'mkdir -p "${LINUS_PVE_DIR}/nodes/pve2/qemu-server"; cp "${PVE_STUB}/vm/205" "${LINUS_PVE_DIR}/nodes/pve2/qemu-server/205.conf"
+    rm "${PVE_STUB}/vm/205" "${LINUS_PVE_DIR}/qemu-server/205.conf"'
+  run_script destroy-vm
+  assert_status 5
+  assert_line LINUS_VM_OUTCOME:failed
+}
+
+@test "where the cluster's configs cannot be seen, nothing is gone" {
+  LINUS_PVE_DIR=/nonexistent run_script destroy-vm
+  assert_status 5
+  assert_line LINUS_VM_OUTCOME:failed
 }
 
 @test "a clone that never got its tags is ours by its description" {
@@ -82,6 +137,7 @@ assert_untouched() {
   run_script destroy-vm
   assert_status 5
   assert_says 'no quorum'
+  assert_line LINUS_VM_OUTCOME:failed
   assert_untouched
 }
 
@@ -141,6 +197,7 @@ assert_untouched() {
   assert_untouched
   LINUS_OWNER=${job} run_script destroy-vm --dry-run
   assert_status 5
+  assert_line LINUS_VM_OUTCOME:refused
   refute_line_like LINUS_PLAN
 }
 

@@ -295,12 +295,52 @@ end_lease() {
   assert_no_lease
 }
 
-@test "a lease that ends leaves a VM alone that is not ours any more" {
-  create_leased
-  sed -i 's/^description: .*/description: mine/' "${PVE_STUB}/vm/${id}"
-  end_lease
+@test "a lease that ends leaves a VM alone that is not proven, keeps its file, and tells of it" {
+  add_our_vm 205
+  sed -i 's/^description: .*/description: mine/; /^tags: /d' "${PVE_STUB}/vm/205"
+  lease 205 none 1 1
+  run_script list-vms
+  assert_status 0
+  assert_line "LINUS_LEFT_ALONE:205 ${job} ${VM_NAME} its description does not carry linus-job=${job}"
+  refute_called 'qm \(stop\|destroy\).*'
+  [[ -e ${LINUS_HOST_DIR}/leases/205-${job} ]]
+  # It is told of each time, and not asked of Proxmox each time.
+  rm "${PVE_STUB}/calls"
+  run_script list-vms
+  assert_says "LINUS_LEFT_ALONE:205 ${job}"
+  refute_called 'qm .*'
+  # Later it is looked at again: a proof that is back destroys it.
+  add_our_vm 205
+  sed -i 's/^[0-9]*/1/' "${LINUS_HOST_DIR}/leases/205-${job}.left"
+  run_script list-vms
+  [[ ! -e ${PVE_STUB}/vm/205 ]]
+  refute_line_like LINUS_LEFT_ALONE
+  assert_no_lease
+}
+
+@test "a lease ends where its VM's ID is another's by now" {
+  add_vm 205 'name: web' 'memory: 512'
+  lease 205 none 1 1
+  run_script list-vms
+  assert_status 0
+  refute_line_like LINUS_LEFT_ALONE
   refute_called 'qm \(stop\|destroy\).*'
   assert_no_lease
+}
+
+@test "what a killed run announced is kept in mind while it is neither proven nor gone" {
+  add_our_vm 205
+  sed -i 's/^description: .*/description: mine/' "${PVE_STUB}/vm/205"
+  lease 205 clone
+  run_script list-vms
+  assert_says "LINUS_LEFT_ALONE:205 ${job}"
+  rm "${PVE_STUB}/vm/205" "${LINUS_PVE_DIR}/qemu-server/205.conf"
+  mkdir -p "${LINUS_PVE_DIR}/nodes/pve2/qemu-server"
+  : >"${LINUS_PVE_DIR}/nodes/pve2/qemu-server/205.conf"
+  sed -i 's/^[0-9]*/1/' "${LINUS_HOST_DIR}/leases/205-${job}.left"
+  run_script list-vms
+  assert_says "LINUS_LEFT_ALONE:205 ${job} ${VM_NAME} node 'pve2' has a VM of that ID"
+  [[ -e ${LINUS_HOST_DIR}/leases/205-${job} ]]
 }
 
 @test "destroy-vm ends the lease and its process" {

@@ -32,7 +32,7 @@ assert_vm_status() { # <status>
   assert_vm_status gone
 }
 
-@test "the VM of that ID is another: name, job, owner, a template, no mark" {
+@test "a VM whose proof is not whole is left alone: name, job, owner, a template, no mark, no tag" {
   local line
   for line in 'name: web' "description: linus-job%3D${owner} linus-owner%3D${owner}" \
     "description: linus-job%3D${job} linus-owner%3D${job}" 'template: 1' 'description: mine' 'tags: mine'; do
@@ -40,9 +40,16 @@ assert_vm_status() { # <status>
     sed -i "/^${line%%:*}: /d" "${PVE_STUB}/vm/201"
     printf '%s\n' "${line}" >>"${PVE_STUB}/vm/201"
     run_script show-vm
-    assert_vm_status foreign
-    assert_says 'LINUS_WARNING:VM 201 is not'
+    assert_vm_status left_alone
+    assert_says 'LINUS_WARNING:VM 201 is not proven to be'
   done
+}
+
+@test "the VM of that ID is another" {
+  add_vm 201 'name: web' 'memory: 512' "description: linus-job%3D${owner} linus-owner%3D${owner}" 'tags: linus'
+  run_script show-vm
+  assert_vm_status foreign
+  assert_says 'LINUS_WARNING:VM 201 is not'
 }
 
 @test "a VM that another node has is not gone" {

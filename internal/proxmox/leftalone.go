@@ -1,0 +1,46 @@
+package proxmox
+
+import (
+	"context"
+	"strings"
+
+	"linus/internal/job"
+)
+
+// readLeftAlone reads what the host tells of a VM whose end has come and that it
+// leaves alone, because its proof is not whole: "<id> <job> <name> <why>".
+func readLeftAlone(line string) (id, jobID, name, why string) {
+	id, rest, _ := strings.Cut(line, " ")
+	jobID, rest, _ = strings.Cut(rest, " ")
+	name, why, _ = strings.Cut(rest, " ")
+	return id, jobID, name, why
+}
+
+// leftAloneChecks tells of every such VM, for a report on the host.
+func (p *Provider) leftAloneChecks() []job.Check {
+	var checks []job.Check
+	for _, line := range p.leftAlone.get() {
+		id, jobID, name, why := readLeftAlone(line)
+		checks = append(checks, job.Check{
+			Name: "left_alone", Level: "warn",
+			Text: "VM " + id + " (" + name + ", of job " + jobID + ") is left alone though its end has come: " + why,
+			Remedy: "destroy it by hand, or make its proof whole again (name " + name + ", tag linus, linus-job=" + jobID +
+				" and linus-owner in its notes), or keep it: linus vm forget " + name,
+		})
+	}
+	return checks
+}
+
+// noteLeftAlone writes each change to the log once.
+func (p *Provider) noteLeftAlone(ctx context.Context, lines []string) {
+	log := p.o.Log.With("host", p.o.Host.Login())
+	came, went := p.leftAlone.set(lines)
+	for _, line := range came {
+		id, jobID, _, why := readLeftAlone(line)
+		log.WarnContext(ctx, "VM whose end has come is left alone", "vm_id", id, "job_id", jobID, "why", why)
+	}
+	for _, line := range went {
+		id, jobID, _, _ := readLeftAlone(line)
+		log.InfoContext(ctx, "VM is not told to be left alone any more", "vm_id", id, "job_id", jobID)
+	}
+}

@@ -1,0 +1,107 @@
+package proxmox_test
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/lab"
+	"linus/internal/proxmox"
+)
+
+// A VM whose notes and tag somebody has taken is there: no answer of the host may
+// pass for its end, also not once its lease is over, until it is gone.
+func TestLeftAlone_IsNotGone(t *testing.T) {
+	t.Parallel()
+	h := newLab(t, lab.DriverProcess)
+	log := &logBook{}
+	p := h.provider(t, func(o *proxmox.Options) { o.Log = slog.New(slog.NewTextHandler(log, nil)) })
+	ctx, spec := t.Context(), h.spec()
+	spec.Lease = time.Hour
+	vm, err := p.Create(ctx, spec, func(executor.Progress) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := strconv.Itoa(vm.ID)
+	set := func(args ...string) {
+		t.Helper()
+		if _, err := h.QM(ctx, append([]string{"set", id}, args...)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	isThere := func() {
+		t.Helper()
+		if out, err := h.QM(ctx, "status", id); err != nil || !strings.Contains(out, "running") {
+			t.Errorf("qm status: %q, %v", out, err)
+		}
+	}
+	set("--description", "the database of accounting", "--tags", "keep")
+	wantLeftAlone(t, p.Destroy(ctx, vm), "does not carry linus-job="+vm.Job)
+	if status, err := p.Status(ctx, vm); err != nil || status != job.VMUnproven {
+		t.Errorf("status = %q, %v", status, err)
+	}
+	isThere()
+
+	// Its lease is over.
+	lease := filepath.Join(h.Dir, "home", "linus", "leases", id+"-"+vm.Job)
+	fields := strings.Fields(readText(t, lease))
+	fields[9], fields[10] = "1", "1"
+	if err := os.WriteFile(lease, []byte(strings.Join(fields, " ")+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if vms, err := p.List(ctx); err != nil || len(vms) != 0 {
+			t.Errorf("list = %+v, %v", vms, err)
+		}
+	}
+	isThere()
+	if lines := log.lines("VM whose end has come is left alone"); len(lines) != 1 || !strings.Contains(lines[0], "vm_id="+id) {
+		t.Errorf("log: %q", lines)
+	}
+	r, err := p.Check(ctx)
+	told := slices.DeleteFunc(r.Checks, func(c job.Check) bool { return c.Name != "left_alone" })
+	if err != nil || len(told) != 1 || told[0].Level != "warn" || !strings.Contains(told[0].Text, "VM "+id+" ("+vm.Name+", of job "+vm.Job+")") || told[0].Remedy == "" {
+		t.Errorf("checks = %+v, %v", told, err)
+	}
+
+	set("--description", "accounting linus-job="+vm.Job+" linus-owner="+vm.Owner)
+	wantLeftAlone(t, p.Destroy(ctx, vm), "does not carry the tag")
+	set("--tags", "linus")
+	if err := p.Destroy(ctx, vm); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(lease); !os.IsNotExist(err) {
+		t.Errorf("the lease is still there: %v", err)
+	}
+	if _, err := p.List(ctx); err != nil {
+		t.Error(err)
+	}
+	if lines := log.lines("not told to be left alone any more"); len(lines) != 1 {
+		t.Errorf("log: %q", lines)
+	}
+}
+
+func wantLeftAlone(t *testing.T, err error, why string) {
+	t.Helper()
+	var host *job.HostError
+	if !errors.As(err, &host) || host.Class != job.HostLeftAlone || !strings.Contains(host.Text, why) || host.Remedy == "" {
+		t.Errorf("destroy: %v, want it left alone, for it %s", err, why)
+	}
+}
+
+func readText(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

@@ -1,0 +1,90 @@
+# shellcheck shell=bash
+# What is not proven ours and yet not gone. A VM may lose its proof while it
+# runs: somebody rewrites its notes, takes its tag, renames it, moves it to
+# another node. It is then left alone, and said to be, until it is gone; it is
+# never taken for gone because its proof is.
+#
+# The host keeps such a VM's lease, and beside it a file <vmid>-<job>.left of one
+# line: the date it was last looked at, and why it was left alone.
+
+# Where the VM's config is, which this node has not. Proxmox keeps those of all
+# nodes where every node can see them, and moves one as a VM migrates.
+# left_place: gone (no VM of that ID in the cluster), moved (left_node has one),
+# or unknown (they cannot be seen: nothing is gone).
+left_seek() { # <vmid>
+  local conf
+  local -r root=${LINUS_PVE_DIR:-/etc/pve}
+  left_node=''
+  left_place=unknown
+  if [[ ! -d ${root}/qemu-server ]]; then
+    return 0
+  fi
+  left_place=gone
+  for conf in "${root}"/nodes/*/qemu-server/"$1.conf"; do
+    if [[ -e ${conf} ]]; then
+      left_place=moved
+      left_node=${conf#"${root}"/nodes/}
+      left_node=${left_node%%/*}
+    fi
+  done
+}
+
+# Whose the config just read is, that does not prove to be the VM meant.
+# left_whose: another's, where neither its name nor its job is ours, and its
+# owner only beside another job, for IDs are used again: ours is gone then. Else
+# doubtful, as is one that a worker of Proxmox has begun or not finished and that
+# says nothing of anybody.
+left_judge() {
+  local key
+  local -r name=${vm_config[name]:-}
+  local -r job_word='linus-job=[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}'
+  left_whose=doubtful
+  if [[ ${name,,} == "${vm_name,,}" || ${vm_words} == *"${vm_job}"* ]] \
+    || [[ ${vm_words} == *"${vm_owner}"* && ! ${vm_words} =~ ${job_word} ]]; then
+    return 0
+  fi
+  for key in "${!vm_config[@]}"; do
+    if [[ ${key} != lock && ${key} != description ]]; then
+      left_whose=another
+      return 0
+    fi
+  done
+}
+
+left_note() { # <vmid> <job> <why>; the lease is there
+  result_fold "$3"
+  lease_locate "$1" "$2"
+  {
+    printf '%(%s)T %s\n' -1 "${result_folded}" >"${lease_file}.left.new" \
+      && mv -f -- "${lease_file}.left.new" "${lease_file}.left"
+  } 2>/dev/null || log_warn "could not note in ${lease_file}.left that VM $1 is left alone"
+}
+
+# Whether it is too early to look again; a note by a date to come is none.
+left_rests() { # <vmid> <job>; left_resting: yes or no
+  local date=0 now
+  left_resting=no
+  lease_locate "$1" "$2"
+  printf -v now '%(%s)T' -1
+  if { read -r date _ <"${lease_file}.left"; } 2>/dev/null && [[ ${date} =~ ^[0-9]{1,12}$ ]] \
+    && ((date <= now && now < date + 600)); then
+    left_resting=yes
+  fi
+}
+
+# left_alone: what is left alone on this host, "<vmid> <job> <name> <why>" each.
+left_read() {
+  local file why
+  local -r form='^([0-9]+)-([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})\.left$'
+  left_alone=()
+  for file in "${LINUS_HOST_DIR:-/var/lib/linus}"/leases/*.left; do
+    if [[ ! ${file##*/} =~ ${form} ]]; then
+      continue
+    fi
+    local id=${BASH_REMATCH[1]} job=${BASH_REMATCH[2]}
+    lease_load "${id}" "${job}"
+    if [[ ${lease_found} == yes ]] && { IFS=' ' read -r _ why <"${file}"; } 2>/dev/null; then
+      left_alone+=("${id} ${job} ${lease_name} ${why}")
+    fi
+  done
+}
