@@ -137,3 +137,18 @@ func TestPackaging_ServerJSONNamesEachBundleByItsHash(t *testing.T) {
 		}
 	}
 }
+
+// A guest's network, or a fault of ours, may bring the engine down, not the machine.
+func TestPackaging_UnitsBoundMemoryAndFiles(t *testing.T) {
+	for _, unit := range []string{"linus.service", filepath.Join("..", "..", ".packaging", "linus.service")} {
+		text, err := os.ReadFile(unit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, setting := range []string{"MemoryMax", "LimitNOFILE"} {
+			if !regexp.MustCompile(`(?m)^` + setting + `=[1-9][0-9]*[GM]?$`).Match(text) {
+				t.Errorf("%s has no %s", unit, setting)
+			}
+		}
+	}
+}

@@ -8,27 +8,34 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"mime"
-	"net"
 	"net/http"
-	"slices"
-	"strconv"
+	"os"
 	"strings"
-	"time"
+	"sync"
 
 	"github.com/gorilla/mux"
 
 	"linus/internal/job"
 )
 
-// MaxBody is the most a request may carry, in bytes.
-const MaxBody = 10 << 20
+// Limits of a request's body, in bytes. A runner's reports have a few hundred,
+// its pieces of output 256 KiB.
+const (
+	MaxReport = 64 << 10
+	MaxOutput = 1 << 20
+)
 
-// Reporter takes what runners say. Unknown job and wrong token are both
-// job.ErrNotFound, so that nobody can probe for job ids.
+// maxAtOnce is how many requests of one job are answered at the same time: a
+// runner makes one, two while one before has not ended.
+const maxAtOnce = 4
+
+// Reporter takes what runners say. Unknown job, wrong token and a job that has
+// ended are all job.ErrNotFound, so that nobody can probe for job ids.
 type Reporter interface {
+	// Authorize looks whether the token is the job's, and changes nothing: what
+	// it refuses is not read.
+	Authorize(ctx context.Context, id, token string) error
 	Report(ctx context.Context, id, token string, r job.Report) error
 	// AppendOutput answers how much of the stream is held: the offset to send next.
 	AppendOutput(ctx context.Context, id, token, stream string, offset int64, data []byte) (int64, error)
@@ -37,165 +44,88 @@ type Reporter interface {
 type api struct {
 	reporter Reporter
 	log      *slog.Logger
+	bounds   bounds
+
+	mu   sync.Mutex
+	busy map[string]int // requests under way, by job
 }
+
+// caller is who has shown a job's token.
+type caller struct{ job, token string }
 
 // Handler serves the callback API. Every answer is JSON, errors too.
 func Handler(reporter Reporter, log *slog.Logger) *mux.Router {
-	a := &api{reporter: reporter, log: log}
+	return newHandler(reporter, log, usual)
+}
+
+func newHandler(reporter Reporter, log *slog.Logger, b bounds) *mux.Router {
+	a := &api{reporter: reporter, log: log, bounds: b, busy: map[string]int{}}
 	r := mux.NewRouter().SkipClean(true)
 	r.Handle("/health", method(http.MethodGet, func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, http.StatusOK, map[string]string{"status": "ok"})
 	}))
-	r.Handle("/callback/{jobId}/complete", method(http.MethodPost, a.withToken(a.complete)))
-	r.Handle("/callback/{jobId}/status", method(http.MethodPost, a.withToken(a.status)))
-	r.Handle("/callback/{jobId}/heartbeat", method(http.MethodPost, a.withToken(a.heartbeat)))
-	r.Handle("/callback/{jobId}/output", method(http.MethodPost, a.withToken(a.output)))
+	r.Handle("/callback/{jobId}/complete", method(http.MethodPost, a.withToken(MaxReport, a.report(complete))))
+	r.Handle("/callback/{jobId}/status", method(http.MethodPost, a.withToken(MaxReport, a.report(status))))
+	r.Handle("/callback/{jobId}/heartbeat", method(http.MethodPost, a.withToken(MaxReport, a.report(heartbeat))))
+	r.Handle("/callback/{jobId}/output", method(http.MethodPost, a.withToken(MaxOutput, a.output)))
 	r.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fail(w, http.StatusNotFound, "Not found", "")
 	})
 	return r
 }
 
-// Server is the callback API on a port of this machine.
-type Server struct {
-	listener net.Listener
-	http     *http.Server
-}
-
-// Listen takes host:port; port 0 takes a free one. It fails when the port is busy.
-func Listen(ctx context.Context, host string, port int, reporter Reporter, log *slog.Logger) (*Server, error) {
-	var lc net.ListenConfig
-	listener, err := lc.Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
-	if err != nil {
-		return nil, fmt.Errorf("listen for callbacks on %s: %w", net.JoinHostPort(host, strconv.Itoa(port)), err)
-	}
-	return &Server{listener: listener, http: &http.Server{
-		Handler:           Handler(reporter, log),
-		ReadHeaderTimeout: 10 * time.Second,
-		ReadTimeout:       60 * time.Second, // 10 MB over a slow line
-		WriteTimeout:      90 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}}, nil
-}
-
-// Port is the port listened on.
-func (s *Server) Port() int {
-	addr, _ := s.listener.Addr().(*net.TCPAddr)
-	return addr.Port
-}
-
-// Addr is "host:port" as this machine itself can reach it.
-func (s *Server) Addr() string {
-	addr, _ := s.listener.Addr().(*net.TCPAddr)
-	host := addr.IP.String()
-	if addr.IP.IsUnspecified() {
-		host = "localhost" // by IPv4 or IPv6, whichever is listened on
-	}
-	return net.JoinHostPort(host, strconv.Itoa(addr.Port))
-}
-
-// Serve answers until Close; then it returns nil.
-func (s *Server) Serve() error {
-	if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve callbacks: %w", err)
-	}
-	return nil
-}
-
-// Close finishes the requests under way, within ctx, and stops.
-func (s *Server) Close(ctx context.Context) error { return s.http.Shutdown(ctx) }
-
-// completion is the body of /complete. Fields a runner may send and we do not
-// use (artifacts, output) are let pass: a runner must never fail to report its end.
-type completion struct {
-	JobID    string  `json:"job_id"`
-	Status   string  `json:"status"`
-	ExitCode *int    `json:"exit_code"`
-	Output   string  `json:"output"`
-	Duration float64 `json:"duration_seconds"`
-	Error    string  `json:"error"`
-	Reason   string  `json:"reason"` // exit, timeout, stopped or lost; our own runner's word
-}
-
-func (a *api) complete(w http.ResponseWriter, r *http.Request, token string, body []byte) {
-	var c completion
-	if !decode(w, r, body, &c) {
-		return
-	}
-	problem := ""
-	switch {
-	case c.Status != "success" && c.Status != "failed":
-		problem = fmt.Sprintf("status: %q is unknown; use success or failed", c.Status)
-	case c.ExitCode == nil:
-		problem = "exit_code: is required"
-	case c.Status == "success" && *c.ExitCode != 0:
-		problem = fmt.Sprintf("status: success contradicts exit_code %d", *c.ExitCode)
-	case !slices.Contains([]string{"", "exit", "timeout", "stopped", "lost"}, c.Reason):
-		problem = fmt.Sprintf("reason: %q is unknown; use exit, timeout, stopped or lost", c.Reason)
-	case c.Duration < 0 || c.Duration > 10*job.MaxTimeout:
-		problem = fmt.Sprintf("duration_seconds: %v is out of range", c.Duration)
-	}
-	if !matches(w, r, c.JobID, problem) {
-		return
-	}
-	a.report(w, r, token, job.Report{
-		Kind: job.ReportComplete, ExitCode: *c.ExitCode, Reason: c.Reason,
-		Error: c.Error, Output: c.Output, Duration: time.Duration(c.Duration * float64(time.Second)),
-	})
-}
-
-func (a *api) status(w http.ResponseWriter, r *http.Request, token string, body []byte) {
-	var s struct {
-		JobID    string `json:"job_id"`
-		Progress string `json:"progress"`
-		Output   string `json:"output"`
-	}
-	if decode(w, r, body, &s) && matches(w, r, s.JobID, "") {
-		a.report(w, r, token, job.Report{Kind: job.ReportStatus, Progress: s.Progress, Output: s.Output})
+// withToken lets who has the job's token pass to h, with a body of at most
+// limit bytes. Nothing of the body is read before the token was looked at.
+func (a *api) withToken(limit int64, h func(http.ResponseWriter, *http.Request, caller)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		body := &patient{ReadCloser: r.Body, bounds: a.bounds, control: http.NewResponseController(w)}
+		defer body.leave()
+		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		c := caller{mux.Vars(r)["jobId"], strings.TrimSpace(token)}
+		if !strings.EqualFold(scheme, "Bearer") || c.token == "" {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			fail(w, http.StatusUnauthorized, "Unauthorized", "send Authorization: Bearer and the job's token")
+			return
+		}
+		if err := a.reporter.Authorize(r.Context(), c.job, c.token); err != nil {
+			a.refuse(w, r, err)
+			return
+		}
+		if r.ContentLength > limit {
+			tooLarge(w, limit)
+			return
+		}
+		leave, ok := a.enter(c.job)
+		if !ok {
+			w.Header().Set("Retry-After", "1")
+			fail(w, http.StatusServiceUnavailable, "Busy", fmt.Sprintf("%d requests of this job are under way", maxAtOnce))
+			return
+		}
+		defer leave()
+		known(r)
+		r.Body = http.MaxBytesReader(w, body, limit)
+		h(w, r, c)
 	}
 }
 
-func (a *api) heartbeat(w http.ResponseWriter, r *http.Request, token string, body []byte) {
-	var h struct {
-		JobID string `json:"job_id"`
+// enter counts a request of a job; ok is false when there are enough already.
+func (a *api) enter(id string) (leave func(), ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.busy[id] >= maxAtOnce {
+		return nil, false
 	}
-	if len(body) > 0 && !decode(w, r, body, &h) {
-		return
-	}
-	if matches(w, r, h.JobID, "") {
-		a.report(w, r, token, job.Report{Kind: job.ReportHeartbeat})
-	}
+	a.busy[id]++
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.busy[id]--; a.busy[id] == 0 {
+			delete(a.busy, id)
+		}
+	}, true
 }
 
-func (a *api) output(w http.ResponseWriter, r *http.Request, token string, body []byte) {
-	stream := r.URL.Query().Get("stream")
-	if stream != job.Stdout && stream != job.Stderr {
-		fail(w, http.StatusBadRequest, "Invalid payload", fmt.Sprintf("stream: %q is unknown; use stdout or stderr", stream))
-		return
-	}
-	offset, err := strconv.ParseInt(r.URL.Query().Get("offset"), 10, 64)
-	if err != nil || offset < 0 {
-		fail(w, http.StatusBadRequest, "Invalid payload", "offset: give the number of bytes sent before")
-		return
-	}
-	held, err := a.reporter.AppendOutput(r.Context(), mux.Vars(r)["jobId"], token, stream, offset, body)
-	if err != nil {
-		a.refuse(w, r, err)
-		return
-	}
-	answer(w, http.StatusOK, map[string]any{"received": true, "length": held})
-}
-
-func (a *api) report(w http.ResponseWriter, r *http.Request, token string, report job.Report) {
-	if err := a.reporter.Report(r.Context(), mux.Vars(r)["jobId"], token, report); err != nil {
-		a.refuse(w, r, err)
-		return
-	}
-	answer(w, http.StatusOK, map[string]bool{"received": true})
-}
-
+// refuse answers what the reporter does not take.
 func (a *api) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, job.ErrNotFound) {
 		fail(w, http.StatusNotFound, job.ErrNotFound.Error(), "")
@@ -205,26 +135,21 @@ func (a *api) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	fail(w, http.StatusInternalServerError, "Internal error", "try again")
 }
 
-// withToken reads the bearer token and the bounded body for h.
-func (a *api) withToken(h func(http.ResponseWriter, *http.Request, string, []byte)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-		if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "Bearer") || token == "" {
-			w.Header().Set("WWW-Authenticate", "Bearer")
-			fail(w, http.StatusUnauthorized, "Unauthorized", "send Authorization: Bearer and the job's token")
-			return
-		}
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
-		var tooLarge *http.MaxBytesError
-		switch {
-		case errors.As(err, &tooLarge):
-			fail(w, http.StatusRequestEntityTooLarge, "Payload too large", fmt.Sprintf("the limit is %d bytes", MaxBody))
-		case err != nil:
-			fail(w, http.StatusBadRequest, "Invalid payload", "the body ended early")
-		default:
-			h(w, r, token, body)
-		}
+// unread answers a body that could not be read to its end.
+func unread(w http.ResponseWriter, err error) {
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		tooLarge(w, large.Limit)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		fail(w, http.StatusRequestTimeout, "Too slow", "send the body at once")
+	default:
+		fail(w, http.StatusBadRequest, "Invalid payload", "the body ended early")
 	}
+}
+
+func tooLarge(w http.ResponseWriter, limit int64) {
+	fail(w, http.StatusRequestEntityTooLarge, "Payload too large", fmt.Sprintf("the limit is %d bytes", limit))
 }
 
 func method(allowed string, h http.HandlerFunc) http.Handler {
@@ -236,31 +161,6 @@ func method(allowed string, h http.HandlerFunc) http.Handler {
 		}
 		h(w, r)
 	})
-}
-
-// decode reads a JSON object, or answers 400 and is false.
-func decode(w http.ResponseWriter, r *http.Request, body []byte, v any) bool {
-	if media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); media != "" && media != "application/json" {
-		fail(w, http.StatusBadRequest, "Invalid payload", fmt.Sprintf("Content-Type %s; send application/json", media))
-		return false
-	}
-	if err := json.Unmarshal(body, v); err != nil {
-		fail(w, http.StatusBadRequest, "Invalid payload", err.Error())
-		return false
-	}
-	return true
-}
-
-// matches answers 400 and is false when there is a problem, or the body speaks
-// of another job than the path.
-func matches(w http.ResponseWriter, r *http.Request, jobID, problem string) bool {
-	if problem == "" && jobID != "" && jobID != mux.Vars(r)["jobId"] {
-		problem = "job_id: is not the job of the path"
-	}
-	if problem != "" {
-		fail(w, http.StatusBadRequest, "Invalid payload", problem)
-	}
-	return problem == ""
 }
 
 func fail(w http.ResponseWriter, code int, text, details string) {

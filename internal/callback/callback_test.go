@@ -42,6 +42,8 @@ func (r *reporter) check(id, tok string) error {
 	return nil
 }
 
+func (r *reporter) Authorize(_ context.Context, id, tok string) error { return r.check(id, tok) }
+
 func (r *reporter) Report(_ context.Context, id, tok string, rep job.Report) error {
 	if err := r.check(id, tok); err != nil {
 		return err
@@ -94,6 +96,7 @@ func TestHandler_RecordsReports(t *testing.T) {
 			"timeout", "complete", `{"status":"failed","exit_code":124,"reason":"timeout","duration_seconds":60}`,
 			job.Report{Kind: job.ReportComplete, ExitCode: 124, Reason: "timeout", Duration: time.Minute},
 		},
+		{"lost", "complete", `{"status":"failed","exit_code":-1,"reason":"lost","duration_seconds":0}`, job.Report{Kind: job.ReportComplete, ExitCode: -1, Reason: "lost"}},
 		{"progress", "status", `{"job_id":"` + jobID + `","progress":"half way"}`, job.Report{Kind: job.ReportStatus, Progress: "half way"}},
 		{"heartbeat", "heartbeat", `{"job_id":"` + jobID + `"}`, job.Report{Kind: job.ReportHeartbeat}},
 		{"heartbeat without body", "heartbeat", ``, job.Report{Kind: job.ReportHeartbeat}},
@@ -132,7 +135,14 @@ func TestHandler_Refuses(t *testing.T) {
 		{"no exit code", "POST", "/callback/" + jobID + "/complete", token, `{"status":"failed"}`, 400, "exit_code"},
 		{"contradiction", "POST", "/callback/" + jobID + "/complete", token, `{"status":"success","exit_code":3}`, 400, "contradicts"},
 		{"another job in the body", "POST", "/callback/" + jobID + "/heartbeat", token, `{"job_id":"other"}`, 400, "job_id"},
-		{"too large", "POST", "/callback/" + jobID + "/output?stream=stdout&offset=0", token, strings.Repeat("x", callback.MaxBody+1), 413, "Payload too large"},
+		{"exit code of two bytes", "POST", "/callback/" + jobID + "/complete", token, `{"status":"failed","exit_code":256}`, 400, "exit_code: 256"},
+		{"exit code below none", "POST", "/callback/" + jobID + "/complete", token, `{"status":"failed","exit_code":-1}`, 400, "exit_code: -1"},
+		{"exit code of a timeout below none", "POST", "/callback/" + jobID + "/complete", token, `{"status":"failed","exit_code":-1,"reason":"timeout"}`, 400, "exit_code: -1"},
+		{"exit code beyond all", "POST", "/callback/" + jobID + "/complete", token, `{"status":"failed","exit_code":1000000000000}`, 400, "exit_code: 1000000000000"},
+		{"exit code beyond numbers", "POST", "/callback/" + jobID + "/complete", token, `{"status":"failed","exit_code":1e300}`, 400, "exit_code"},
+		{"exit code of what is lost", "POST", "/callback/" + jobID + "/complete", token, `{"status":"failed","exit_code":256,"reason":"lost"}`, 400, "exit_code: 256"},
+		{"report too large", "POST", "/callback/" + jobID + "/status", token, `{"progress":"` + strings.Repeat("x", callback.MaxReport) + `"}`, 413, "the limit is 65536 bytes"},
+		{"output too large", "POST", "/callback/" + jobID + "/output?stream=stdout&offset=0", token, strings.Repeat("x", callback.MaxOutput+1), 413, "the limit is 1048576 bytes"},
 		{"unknown stream", "POST", "/callback/" + jobID + "/output?stream=stdin&offset=0", token, "x", 400, "stream"},
 		{"negative offset", "POST", "/callback/" + jobID + "/output?stream=stdout&offset=-1", token, "x", 400, "offset"},
 		{"output with the wrong token", "POST", "/callback/" + jobID + "/output?stream=stdout&offset=0", "wrong", "x", 404, "Job not found"},

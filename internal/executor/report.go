@@ -17,7 +17,7 @@ import (
 // which decides: who listens on the VMs' network can send reports, too. Late,
 // repeated and contradictory reports are accepted and change nothing.
 func (e *Executor) Report(ctx context.Context, id, token string, r job.Report) error {
-	if err := e.authorize(ctx, id, token); err != nil {
+	if err := e.Authorize(ctx, id, token); err != nil {
 		return err
 	}
 	at, narrated, complete := now(), e.isNarrated(id), r.Kind == job.ReportComplete
@@ -60,7 +60,7 @@ func completion(j *job.Job, r job.Report, at time.Time) []job.Event {
 // AppendOutput takes output a runner sends and answers the offset to send next,
 // which may be before the end of data.
 func (e *Executor) AppendOutput(ctx context.Context, id, token, stream string, offset int64, data []byte) (int64, error) {
-	if err := e.authorize(ctx, id, token); err != nil {
+	if err := e.Authorize(ctx, id, token); err != nil {
 		return 0, err
 	}
 	j, err := e.Store.Job(ctx, id)
@@ -74,7 +74,9 @@ func (e *Executor) AppendOutput(ctx context.Context, id, token, stream string, o
 	return next, err
 }
 
-func (e *Executor) authorize(ctx context.Context, id, token string) error {
+// Authorize answers job.ErrNotFound unless the token is that of a job that has
+// not ended.
+func (e *Executor) Authorize(ctx context.Context, id, token string) error {
 	want, err := e.Store.TokenHash(ctx, id)
 	if err != nil {
 		return err

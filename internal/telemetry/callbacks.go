@@ -9,6 +9,7 @@ import (
 
 // reporter is what callbacks are told to.
 type reporter interface {
+	Authorize(ctx context.Context, id, token string) error
 	Report(ctx context.Context, id, token string, r job.Report) error
 	AppendOutput(ctx context.Context, id, token, stream string, offset int64, data []byte) (int64, error)
 }
@@ -21,6 +22,16 @@ type Reporter struct {
 
 // Reporter makes a layer around to that counts what passes.
 func (m *Metrics) Reporter(to reporter) *Reporter { return &Reporter{to: to, metrics: m} }
+
+// Authorize passes the question on. What is refused here counts as of no kind:
+// nothing of it was read.
+func (c *Reporter) Authorize(ctx context.Context, id, token string) error {
+	err := c.to.Authorize(ctx, id, token)
+	if err != nil {
+		c.count("none", err)
+	}
+	return err
+}
 
 // Report passes a report on.
 func (c *Reporter) Report(ctx context.Context, id, token string, r job.Report) error {

@@ -70,7 +70,7 @@ func NewMetrics(version string, jobs Jobs, log *slog.Logger) *Metrics {
 		[]float64{.1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 14400}, "phase", "result")
 	m.changes = m.counter("linus_host_changes_total", "Changes on the host, as in the audit log, by result: ok, failed or interrupted.", "action", "result")
 	m.leaked = m.gauge("linus_leaked_vms", "VMs with our mark that the last search found on the host and that should not be there.")
-	m.callbacks = m.counter("linus_callbacks_total", "Callbacks of job runners, by kind (complete, status, heartbeat, output) and result: ok, refused or failed.", "kind", "result")
+	m.callbacks = m.counter("linus_callbacks_total", "Callbacks of job runners, by kind (complete, status, heartbeat, output; none: turned away before it was read) and result: ok, refused or failed.", "kind", "result")
 	m.ignored = m.counter("linus_callbacks_ignored_total", "Late or contradictory reports, recorded and without effect.")
 	m.reconnects = m.counter("linus_ssh_reconnects_total", "SSH connections to the host, or to VMs through it, made anew after one was lost.")
 	m.lockRetries = m.counter("linus_lock_retries_total", "Changes tried again because a lock of Proxmox timed out.")

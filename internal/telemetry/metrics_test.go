@@ -128,6 +128,8 @@ func TestMetrics_CountWhatTheyAreTold(t *testing.T) {
 // told is a reporter that answers err.
 type told struct{ err error }
 
+func (r told) Authorize(context.Context, string, string) error { return r.err }
+
 func (r told) Report(context.Context, string, string, job.Report) error { return r.err }
 func (r told) AppendOutput(context.Context, string, string, string, int64, []byte) (int64, error) {
 	return 7, r.err
@@ -140,10 +142,16 @@ func TestReporter_CountsCallbacksAndPassesThemOn(t *testing.T) {
 		if got := c.Report(t.Context(), "id", "token", job.Report{Kind: job.ReportHeartbeat}); !errors.Is(got, err) {
 			t.Errorf("Report = %v, want %v", got, err)
 		}
+		if got := c.Authorize(t.Context(), "id", "token"); !errors.Is(got, err) {
+			t.Errorf("Authorize = %v, want %v", got, err)
+		}
 		if n, got := c.AppendOutput(t.Context(), "id", "token", "stdout", 0, nil); n != 7 || !errors.Is(got, err) {
 			t.Errorf("AppendOutput = %d, %v; want 7, %v", n, got, err)
 		}
 	}
+	wantSamples(t, m, map[string]string{
+		`linus_callbacks_total{kind="none",result="refused"}`: "1", `linus_callbacks_total{kind="none",result="failed"}`: "1",
+	})
 	for _, kind := range []string{"heartbeat", "output"} {
 		for _, result := range []string{"ok", "refused", "failed"} {
 			wantSamples(t, m, map[string]string{fmt.Sprintf(`linus_callbacks_total{kind=%q,result=%q}`, kind, result): "1"})

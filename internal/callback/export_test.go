@@ -1,0 +1,15 @@
+package callback
+
+import (
+	"context"
+	"log/slog"
+	"time"
+)
+
+// ListenWithin is Listen on a free port of loopback, with bounds that a test can wait for.
+func ListenWithin(ctx context.Context, all, address int, stall, grace time.Duration, reporter Reporter, log *slog.Logger) (*Server, error) {
+	b := usual
+	b.all, b.address, b.loopback = all, address, address
+	b.stall, b.grace, b.rate, b.linger = stall, grace, 1<<10, 20*time.Millisecond
+	return listen(ctx, "127.0.0.1", 0, reporter, log, b)
+}

@@ -1,0 +1,36 @@
+package callback
+
+import (
+	"io"
+	"net/http"
+	"time"
+)
+
+// patient is a request's body for as long as it keeps coming: each piece in
+// time, and all of it no slower than the lowest rate. What its reader does in
+// between does not count.
+type patient struct {
+	io.ReadCloser
+	bounds  bounds
+	control *http.ResponseController
+	waited  time.Duration // for what was read
+	read    int64         // bytes
+}
+
+func (p *patient) Read(data []byte) (int, error) {
+	began := time.Now()
+	left := p.bounds.grace + time.Duration(p.read)*time.Second/time.Duration(p.bounds.rate) - p.waited
+	p.deadline(began.Add(min(left, p.bounds.stall)))
+	n, err := p.ReadCloser.Read(data)
+	p.deadline(time.Time{}) // else it would end the answer's making
+	p.waited += time.Since(began)
+	p.read += int64(n)
+	return n, err
+}
+
+// leave bounds the wait for the rest of a body that nobody wants.
+func (p *patient) leave() { p.deadline(time.Now().Add(p.bounds.linger)) }
+
+func (p *patient) deadline(at time.Time) {
+	_ = p.control.SetReadDeadline(at) // a recorder in a test has none
+}
