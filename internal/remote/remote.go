@@ -119,16 +119,30 @@ func (p *Pool) NearIP(ctx context.Context) (string, error) {
 	return host, nil
 }
 
-// Close ends all connections and waits for everything the pool has started.
+// closePatience is how long Close waits for what the pool has started.
+const closePatience = 5 * time.Second
+
+// Close ends all connections and waits for everything the pool has started, but
+// not for a machine that holds on to it: x/crypto waits for the other side of a
+// connection through another machine, which may neither read nor close. What is
+// left then ends with the connection to that.
 func (p *Pool) Close() {
 	p.mu.Lock()
 	p.closed = true
-	conns := slices.Clone(p.conns)
-	p.mu.Unlock()
-	for _, c := range conns {
-		_ = c.client.Close()
+	for _, c := range p.conns {
+		p.owned.Go(func() { _ = c.client.Close() })
 	}
-	p.owned.Wait()
+	p.mu.Unlock()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.owned.Wait()
+	}()
+	select {
+	case <-ended:
+	case <-time.After(closePatience):
+		p.log.Warn("connections are left to end by themselves: the other side holds on to them")
+	}
 }
 
 // own runs work in a goroutine that Close waits for; false once closed.
@@ -234,15 +248,18 @@ func (p *Pool) release(c *conn) {
 	c.sessions--
 }
 
-// drop takes a connection out of use and ends it.
+// drop takes a connection out of use and ends it, whether or not the other side
+// lets go of it.
 func (p *Pool) drop(c *conn) {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	if i := slices.Index(p.conns, c); i >= 0 { // not dropped before
 		p.conns = slices.Delete(p.conns, i, i+1)
 		p.lost = true
+		if !p.closed { // else Close does
+			p.owned.Go(func() { _ = c.client.Close() })
+		}
 	}
-	p.mu.Unlock()
-	_ = c.client.Close()
 }
 
 // watch waits for the connection's end.

@@ -77,17 +77,18 @@ func (p *Pool) verdict(cmd Command, stderr *tail, err error) error {
 }
 
 // Output runs a command and answers what it wrote to stdout, at most limit
-// bytes; more is an error.
+// bytes; more is an error, and the end of it.
 func (p *Pool) Output(ctx context.Context, cmd Command, limit int) ([]byte, error) {
-	out := &bounded{limit: limit}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	tooMuch := fmt.Errorf("wrote more than %d bytes", limit)
+	out := &bounded{limit: limit, over: func() { cancel(tooMuch) }}
 	cmd.Stdout = out
-	if err := p.Run(ctx, cmd); err != nil {
-		return out.Bytes(), err
+	err := p.Run(ctx, cmd)
+	if err == nil && errors.Is(context.Cause(ctx), tooMuch) { // it had ended by itself
+		err = fmt.Errorf("%s: %w", cmd.Name, tooMuch)
 	}
-	if out.over {
-		return out.Bytes(), fmt.Errorf("%s: wrote more than %d bytes", cmd.Name, limit)
-	}
-	return out.Bytes(), nil
+	return out.Bytes(), err
 }
 
 func orDiscard(w io.Writer) io.Writer {
@@ -143,17 +144,17 @@ func (t *tail) String() string {
 	return string(t.kept)
 }
 
-// bounded keeps the first limit bytes written and notes that there were more.
+// bounded keeps the first limit bytes written and tells when there are more.
 type bounded struct {
 	bytes.Buffer
 	limit int
-	over  bool
+	over  func()
 }
 
 func (b *bounded) Write(data []byte) (int, error) {
 	room := b.limit - b.Len()
 	if len(data) > room {
-		b.over = true
+		b.over()
 		_, _ = b.Buffer.Write(data[:room])
 		return len(data), nil
 	}

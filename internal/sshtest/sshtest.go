@@ -38,6 +38,7 @@ type Options struct {
 type Faults struct {
 	RefuseLogin  bool          // connections are dropped before the handshake
 	Silent       bool          // connections are accepted and never answered
+	Deaf         bool          // nothing is read any more of what clients send
 	NoSFTP       bool          // no sftp subsystem
 	NoForwarding bool          // neither to other machines nor back to the client
 	DropAtExec   int           // the connection is cut at the n-th command from now on
@@ -201,6 +202,12 @@ func (s *Server) current() Faults {
 	return s.faults
 }
 
+func (s *Server) deaf() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.faults.Deaf && !s.stopped
+}
+
 func (s *Server) accept() {
 	for {
 		raw, err := s.listen.Accept()
@@ -238,6 +245,14 @@ func (s *Server) accept() {
 type counted struct {
 	net.Conn
 	server *Server
+}
+
+// Read takes nothing off the network while the server is deaf.
+func (c *counted) Read(b []byte) (int, error) {
+	for c.server.deaf() {
+		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // until the test lets it hear, or ends it
+	}
+	return c.Conn.Read(b)
 }
 
 func (c *counted) Write(b []byte) (int, error) {
