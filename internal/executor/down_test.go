@@ -2,12 +2,14 @@ package executor_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"linus/internal/executor"
 	"linus/internal/job"
+	"linus/internal/providertest"
 )
 
 // deafVM is a guest that does not answer, and is waited for.
@@ -16,6 +18,78 @@ type deafVM struct{ executor.Guest }
 func (deafVM) Push(ctx context.Context, _ job.Job, _ executor.Payload) error {
 	<-ctx.Done()
 	return context.Cause(ctx)
+}
+
+// fallingVM is a guest that goes down in a phase, under the work there.
+type fallingVM struct {
+	executor.Guest
+	phase string
+	down  func(job.VM)
+	deaf  bool // it is waited for; else the connection breaks
+}
+
+func (g fallingVM) fall(ctx context.Context, j job.Job, phase string, work func() error) error {
+	if g.phase != phase {
+		return work()
+	}
+	g.down(*j.VM)
+	if g.deaf {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	return errUnreachable
+}
+
+func (g fallingVM) Push(ctx context.Context, j job.Job, p executor.Payload) error {
+	return g.fall(ctx, j, "push", func() error { return g.Guest.Push(ctx, j, p) })
+}
+
+func (g fallingVM) Start(ctx context.Context, j job.Job) error {
+	return g.fall(ctx, j, "start", func() error { return g.Guest.Start(ctx, j) })
+}
+
+// A job's own VM that goes down before its task runs is lost as one that does
+// later: at once, by what the host says. The heartbeat threshold is an hour.
+func TestJob_VMThatGoesDownBeforeItsTaskRunsIsLostAtOnce(t *testing.T) {
+	for _, phase := range []string{"push", "start"} {
+		for _, status := range []job.VMStatus{job.VMGone, job.VMStopped} {
+			for _, deaf := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s, %s, deaf %v", phase, status, deaf), func(t *testing.T) {
+					r := newRig(t, 1)
+					r.stop()
+					down := func(vm job.VM) { r.fake.Vanish(vm.ID) }
+					if status == job.VMStopped {
+						down = func(vm job.VM) { _ = r.fake.StopVM(context.Background(), vm) }
+					}
+					r.opts.Guest = fallingVM{r.fake, phase, down, deaf}
+					r.opts.HeartbeatThreshold = time.Hour
+					r.restart()
+					j := r.wait(r.submit())
+					if o := j.Outcome; o.Reason != job.ReasonLost || !strings.Contains(o.Error, "its VM is "+string(status)+" on the host, and not by us; look in the host's log") {
+						t.Errorf("outcome %+v", o)
+					}
+					if j.Phase != "destroy" {
+						t.Errorf("ended in phase %s", j.Phase)
+					}
+					r.noLeaks()
+				})
+			}
+		}
+	}
+}
+
+// Where it is the host that does not answer, what is said is about the host.
+func TestStart_HostThatDoesNotAnswerIsNotTheVMsFault(t *testing.T) {
+	r := newRig(t, 1)
+	r.stop()
+	r.opts.HeartbeatThreshold = time.Second
+	r.opts.Guest = fallingVM{r.fake, "start", func(job.VM) {}, false}
+	r.restart()
+	down := &job.HostError{Op: "look at VM 100", Class: job.HostUnreachable, Text: "no route to host", Remedy: "check PROXMOX_HOST"}
+	r.fake.Set(providertest.Behaviour{Statuses: []error{down, down, down, down, down, down}})
+	if o := r.wait(r.submit()).Outcome; o.Reason != job.ReasonStartFailed || !strings.Contains(o.Error, "check PROXMOX_HOST") {
+		t.Errorf("outcome %+v", o)
+	}
 }
 
 func TestJoin_VMThatDoesNotRunIsToldByTheHostAtOnce(t *testing.T) {

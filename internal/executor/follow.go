@@ -75,7 +75,7 @@ func (e *Executor) follow(ctx context.Context, r *run) error {
 		}
 		switch status := e.stands(ctx, j); {
 		case status == job.VMGone, status == job.VMStopped:
-			return e.decide(ctx, r, lostOutcome(fmt.Sprintf("its VM is %s on the host, and not by us%s", status, unconfirmed(j))))
+			return e.decide(ctx, r, lostOutcome((&downError{status}).Error()+unconfirmed(j)))
 		case time.Since(lastSign) > e.HeartbeatThreshold:
 			return e.decide(ctx, r, lostOutcome(fmt.Sprintf("no heartbeat and no answer over SSH for %s%s: %v", e.HeartbeatThreshold, unconfirmed(j), err)))
 		}

@@ -85,7 +85,11 @@ func (e *Executor) workTask(ctx context.Context, r *run, phases []phase) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx) // a cancel is decided already, a stopping engine decides nothing
 		}
-		return errors.Join(err, e.decide(ctx, r, job.Outcome{Status: job.Failed, Reason: p.reason, Error: err.Error(), At: now()}))
+		reason := p.reason
+		if down := new(downError); errors.As(err, &down) {
+			reason = job.ReasonLost
+		}
+		return errors.Join(err, e.decide(ctx, r, job.Outcome{Status: job.Failed, Reason: reason, Error: err.Error(), At: now()}))
 	}
 	return nil
 }
@@ -330,7 +334,10 @@ func (e *Executor) start(ctx context.Context, r *run) error {
 	if err != nil || j.Status == job.Running {
 		return err
 	}
-	if err := reach(ctx, e.HeartbeatThreshold, func(context.Context) error { return e.Guest.Start(ctx, j) }); err != nil {
+	err = reach(ctx, e.HeartbeatThreshold, func(context.Context) error {
+		return e.whileUp(ctx, j, func(ctx context.Context) error { return e.Guest.Start(ctx, j) })
+	})
+	if err != nil {
 		return err
 	}
 	_, err = e.update(context.WithoutCancel(ctx), r.id, func(j *job.Job) ([]job.Event, error) {

@@ -2,10 +2,7 @@ package executor
 
 import (
 	"context"
-	"errors"
 	"time"
-
-	"linus/internal/job"
 )
 
 // retry calls f with growing pauses until it succeeds or ctx ends.
@@ -34,8 +31,7 @@ func reach(ctx context.Context, patience time.Duration, f func(context.Context) 
 	var last error
 	_ = retry(patient, func() error { // what f said last is what matters
 		last = f(patient)
-		var host *job.HostError
-		if errors.As(last, &host) && host.Class == job.HostUnreachable {
+		if unreachable(last) {
 			return last
 		}
 		return nil

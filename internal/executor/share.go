@@ -2,7 +2,6 @@ package executor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -37,59 +36,6 @@ func (e *Executor) join(ctx context.Context, r *run, j job.Job) error {
 		return become(j, job.Provisioning), nil
 	})
 	return err
-}
-
-// lookAfter is how long the first work in a VM that exists may take before the
-// host is asked whether the VM runs at all.
-const lookAfter = 3 * time.Second
-
-// whileUp calls work, which reaches into the job's VM. In one that was there
-// before, and may have been stopped since, work that takes long or fails ends
-// with that, where the host says so, rather than when SSH gives up.
-func (e *Executor) whileUp(ctx context.Context, j job.Job, work func(context.Context) error) error {
-	if !j.Shares() {
-		return work(ctx)
-	}
-	working, end := context.WithCancelCause(ctx)
-	looked := make(chan struct{})
-	go func() {
-		defer close(looked)
-		t := time.NewTimer(lookAfter)
-		defer t.Stop()
-		select {
-		case <-t.C:
-			if down := e.down(working, j); down != nil {
-				end(down)
-			}
-		case <-working.Done():
-		}
-	}()
-	err := work(working)
-	end(nil)
-	<-looked
-	var down *job.FieldError
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(context.Cause(working), &down):
-		return down
-	case ctx.Err() == nil:
-		if down := e.down(ctx, j); down != nil {
-			return down
-		}
-	}
-	return err
-}
-
-// down is the error that a VM does not run, where the host says so.
-func (e *Executor) down(ctx context.Context, j job.Job) error {
-	switch status := e.stands(ctx, j); status {
-	case job.VMStopped:
-		return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q (VM %d) is stopped", j.VM.Name, j.VM.ID), Remedy: "start it first"}
-	case job.VMGone:
-		return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q (VM %d) is gone from the host, and not by us", j.VM.Name, j.VM.ID), Remedy: "destroy it here, too, and make it anew"}
-	}
-	return nil
 }
 
 // release cleans up behind a job in a VM that stays, and lets go of it. A VM

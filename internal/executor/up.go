@@ -1,0 +1,101 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"linus/internal/job"
+)
+
+// How long work in a VM may take before the host is asked whether the VM runs at
+// all, and after how long it is asked again: a look costs the host a second of
+// CPU.
+const (
+	lookAfter = 3 * time.Second
+	lookEvery = 10 * time.Second
+)
+
+// downError is that a job's own VM does not run, where the host says so.
+type downError struct{ status job.VMStatus }
+
+func (e *downError) Error() string {
+	remedy := "look in the host's log who stopped it, or whether the host restarted, and submit the job again"
+	if e.status == job.VMGone {
+		remedy = "look in the host's log who destroyed it, and submit the job again"
+	}
+	return fmt.Sprintf("its VM is %s on the host, and not by us; %s", e.status, remedy)
+}
+
+// whileUp calls work, which reaches into the job's VM. Work that takes long or
+// fails ends with what the host says of the VM, where that is the cause, rather
+// than when SSH gives up and with what that makes of it: the VM does not run, or
+// the host does not answer.
+func (e *Executor) whileUp(ctx context.Context, j job.Job, work func(context.Context) error) error {
+	working, end := context.WithCancelCause(ctx)
+	looked := make(chan struct{})
+	var down error
+	go func() {
+		defer close(looked)
+		t := time.NewTimer(lookAfter)
+		defer t.Stop()
+		for {
+			select {
+			case <-working.Done():
+				return
+			case <-t.C:
+				t.Reset(lookEvery)
+			}
+			if status, err := e.Provider.Status(working, *j.VM); err == nil {
+				if down = notUp(j, status); down != nil {
+					end(down)
+					return
+				}
+			}
+		}
+	}()
+	err := work(working)
+	end(nil)
+	<-looked
+	switch {
+	case err == nil:
+		return nil
+	case down != nil:
+		return down
+	case ctx.Err() != nil:
+		return err
+	}
+	status, asked := e.Provider.Status(ctx, *j.VM)
+	if asked != nil {
+		var host *job.HostError
+		if unreachable(err) && errors.As(asked, &host) && host.Class == job.HostUnreachable {
+			return asked // it is not the VM that cannot be reached
+		}
+		return err
+	}
+	if down := notUp(j, status); down != nil {
+		return down
+	}
+	return err
+}
+
+// notUp is the error that the job's VM does not run, as the host has said.
+func notUp(j job.Job, status job.VMStatus) error {
+	switch {
+	case status != job.VMStopped && status != job.VMGone:
+		return nil
+	case !j.Shares():
+		return &downError{status}
+	case status == job.VMStopped:
+		return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q (VM %d) is stopped", j.VM.Name, j.VM.ID), Remedy: "start it first"}
+	default:
+		return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q (VM %d) is gone from the host, and not by us", j.VM.Name, j.VM.ID), Remedy: "destroy it here, too, and make it anew"}
+	}
+}
+
+// unreachable reports whether err is that a machine does not answer.
+func unreachable(err error) bool {
+	var host *job.HostError
+	return errors.As(err, &host) && host.Class == job.HostUnreachable
+}
