@@ -15,7 +15,7 @@ import (
 )
 
 var (
-	scripts = flag.Int("policy.scripts", 5000, "scripts made at random that are compared with bash")
+	scripts = flag.Int("policy.scripts", 6000, "scripts made at random that are compared with bash")
 	seed    = flag.Uint64("policy.seed", 1, "what they are made of")
 )
 
@@ -58,6 +58,7 @@ func TestCheck_RealBashRunsNothingThatWasNotAllowed(t *testing.T) {
 		"git", "evil", " ", " ", " ", "\n", "\n", "\t", ";", ";", "&&", "||", "|", "|&", "!", "! ", "\\", "\\\n", "'", "'", `"`, `"`, "`", "`", "\\`", "$(", ")", "(", ")", "((", "))", "$((", "{", "}", "{ ", "; }",
 		"<<E\n", "<<'E'\n", "<<-E\n", "<<\\E\n", "<<\"E\" ", "\nE\n", "\n\tE\n", "E", "<<<", "<(", "#", " #", "$", "${", "${x:-", "${x#", "${x/", "$'", `$"`, "@(", "!(", "x=", "x+=", "x[", "]", "a=(", "[[ ", " ]]", " =~ ", "[ x ]", "if ", "; then ", "; else ", "; fi",
 		"while ", "; do ", "; done", "break;", "for x in ", "case x in ", "x) ", ";;", " esac", "f() ", "f", "function f ", "time ", "coproc ", "eval ", "exec ", "command ", "builtin ", "trap ", " EXIT", "bash -c ", "sh -c ", "env ", "~", "*", "{a,evil}", "~evil", "2>", ">&", "&>", "declare ", "export ", "let ", "echo ", "test ", "set -", "-e", "--", "\u00a0", "é",
+		"'a[$(evil)]'", "x='a[$(evil)]'", "; x='a[$(evil)]'; ", "x", "$x", `"$x"`, " -eq ", " -v ", "-n ", "printf -v ", "read ", " <<<", "unset ", "declare -i ", "declare -a ", "local ", "wait ", "jobs -x ", "getopts a ", "${x:", "${!x", "${x[", "$((x", "((x", "; $((x)); ", "REPLY", "_", "trap ", "x=1", "x+=", "x[0]=", "${#x}",
 	}
 	p := mustNew(t, "git")
 	random := rand.New(rand.NewPCG(*seed, 0))

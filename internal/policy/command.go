@@ -8,20 +8,6 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// harmless are builtins that need no rule: they run nothing and change nothing
-// but the shell's own state. What they may say is checked in builtin.
-var harmless = []string{
-	":", "true", "false", "echo", "printf", "test", "[", "pwd", "cd", "pushd", "popd", "dirs", "exit", "return",
-	"break", "continue", "shift", "umask", "times", "type", "jobs", "wait", "read", "getopts", "unset", "set", "shopt", "trap",
-}
-
-// unjudged are builtins and reserved names that change what later commands
-// mean, or run text. They need a rule; a function may not take their names.
-var unjudged = []string{
-	"alias", "unalias", "bind", "builtin", "caller", "complete", "compgen", "compopt", "declare", "enable", "eval",
-	"export", "fc", "hash", "history", "let", "local", "mapfile", "readarray", "readonly", "source", ".", "typeset",
-}
-
 // shells run the text behind -c.
 var shells = map[string][]syntax.LangVariant{
 	"bash": {syntax.LangBash},
@@ -49,6 +35,9 @@ func (c *checker) command(at syntax.Node, words []word, inShell bool) {
 		return
 	}
 	if c.policy.allows(words) {
+		if path.Base(name.text) == "find" {
+			c.find(at, words[1:])
+		}
 		return
 	}
 	if slices.Contains(harmless, name.text) {
@@ -81,68 +70,6 @@ func (c *checker) command(at syntax.Node, words []word, inShell bool) {
 // text is the command as it is written.
 func (c *checker) text(at syntax.Node) string {
 	return shorten(c.source[at.Pos().Offset():at.End().Offset()])
-}
-
-// builtin checks the arguments of a harmless builtin.
-func (c *checker) builtin(at syntax.Node, name string, words []word) {
-	switch name {
-	case "read", "getopts", "wait":
-		c.settings(at, words)
-	case "printf":
-		if len(words) > 1 && strings.HasPrefix(words[0].text, "-v") {
-			c.settings(at, words[:2])
-		}
-	case "unset":
-		c.settings(at, words)
-		for _, w := range words {
-			if !w.literal || (strings.HasPrefix(w.text, "-") && w.text != "-v") || len(c.functions[w.text]) > 0 {
-				c.refuse(at, "%q may unset a function; only variables, named literally, may be unset", c.text(at))
-				return
-			}
-		}
-	case "set", "shopt":
-		c.options(at, words)
-	case "trap":
-		c.trap(at, words)
-	}
-}
-
-// shellOptions change nothing that this package relies on.
-var shellOptions = []string{
-	"errexit", "nounset", "pipefail", "xtrace", "verbose", "noglob", "noclobber", "errtrace", "functrace", "allexport", "monitor", "noexec", "notify", "braceexpand",
-	"nullglob", "failglob", "globstar", "dotglob", "nocaseglob", "nocasematch", "inherit_errexit", "lastpipe", "extglob",
-}
-
-// options allows the usual options of set and shopt. Others make the shell read
-// its text in another way (posix, histexpand), or take arguments for
-// assignments (keyword).
-func (c *checker) options(at syntax.Node, words []word) {
-	for i, w := range words {
-		switch {
-		case w.literal && (w.text == "--" || w.text == "-"):
-			return // what follows are values
-		case w.literal && (w.text == "-s" || w.text == "-u" || w.text == "-q" || w.text == "-p") && i == 0:
-		case w.literal && slices.Contains(shellOptions, w.text):
-		case w.literal && len(w.text) > 1 && (w.text[0] == '-' || w.text[0] == '+') && strings.Trim(w.text[1:], "aefuxvnbmBCETo") == "":
-		default:
-			c.refuse(at, "%q: only the usual options may be set, and values behind --", c.text(at))
-			return
-		}
-	}
-}
-
-// trap checks the text a trap runs.
-func (c *checker) trap(at syntax.Node, words []word) {
-	if len(words) > 0 && words[0].literal && words[0].text == "--" {
-		words = words[1:]
-	}
-	switch {
-	case len(words) < 2: // shows or resets
-	case words[0].literal && (words[0].text == "-p" || words[0].text == "-l"):
-	case words[0].literal && words[0].text == "-":
-	default:
-		c.eval(at, words[:1])
-	}
 }
 
 // eval checks text that this very shell runs.

@@ -11,11 +11,15 @@
 // computed text, a PATH set anew. It does not see
 //
 //   - what an allowed program does: make, npm, find -exec, git -c, python run
-//     whatever they are told to, by arguments, files or input;
-//   - what a file holds that an allowed command runs, unless the file is a
-//     program's or a rule's own;
-//   - code in the value of a variable, which bash runs in few places:
-//     subscripts within arithmetic ($((x)) with x='a[$(reboot)]').
+//     whatever they are told to, by arguments, files or input (find -exec is
+//     seen);
+//   - what a file holds that an allowed command runs, but for where a file may
+//     be put: below /tmp and the task's working directory, under names that
+//     nobody runs without being told to.
+//
+// Of the shell's language what is not known to be harmless is refused. Bash
+// evaluates many a text once more where few expect it, as the subscript in
+// test -v 'a[$(reboot)]', or the value of a variable in arithmetic.
 package policy
 
 import (
@@ -70,7 +74,8 @@ func (p *Policy) Check(m job.Manifest) error {
 	if len(p.rules) == 0 {
 		return nil
 	}
-	found := &findings{policy: p}
+	found := &findings{policy: p, cwd: m.Cwd, vars: newVariables()}
+	found.vars.readEnv(m.Env, m.Secrets)
 	switch {
 	case m.AgentType == job.AgentClaude:
 		if words := []word{literal("claude"), literal("--print"), {single: true}}; !p.allows(words) {
@@ -83,26 +88,40 @@ func (p *Policy) Check(m job.Manifest) error {
 		found.field = "manifest.task"
 		found.script(m.Task)
 	}
-	const variable = "is a variable the shell or the loader finds programs by, and ALLOWED_COMMANDS is set"
-	for _, name := range slices.Sorted(maps.Keys(m.Env)) {
-		if isGuarded(name) {
-			found.add("manifest.env."+name, variable, "leave it out")
-		}
+	for _, check := range found.later {
+		check()
 	}
-	for i, name := range m.Secrets {
-		if isGuarded(name) {
-			found.add(fmt.Sprintf("manifest.secrets[%d]", i), variable, "give the secret another name")
-		}
-	}
-	for i, f := range m.Files {
-		if p.isProgram(f.Path) {
-			found.add(fmt.Sprintf("manifest.files[%d].path", i), "would change a program, and ALLOWED_COMMANDS is set", "put the file elsewhere")
-		}
-	}
+	p.checkRest(found, m)
 	if len(found.list) > 0 {
 		return &job.InvalidError{Fields: found.list}
 	}
 	return nil
+}
+
+// checkRest looks at what could change which program a command's name means.
+func (p *Policy) checkRest(found *findings, m job.Manifest) {
+	const variable = "is a variable the shell, the loader or a program finds other programs by, and ALLOWED_COMMANDS is set"
+	guarded := func(name string) bool {
+		return isGuarded(name) || slices.Contains(countingNames, name) || slices.Contains(ownNames, name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(m.Env)) {
+		if guarded(name) {
+			found.add("manifest.env."+name, variable, "leave it out")
+		}
+	}
+	for i, name := range m.Secrets {
+		if guarded(name) {
+			found.add(fmt.Sprintf("manifest.secrets[%d]", i), variable, "give the secret another name")
+		}
+	}
+	if m.Cwd != "" && (isSystem(m.Cwd) || hasSpecial(m.Cwd)) {
+		found.add("manifest.cwd", "may hold programs, or what programs go by, and ALLOWED_COMMANDS is set", "use another directory")
+	}
+	for i, f := range m.Files {
+		if problem := p.misplaced(m.Cwd, f.Path); problem != "" {
+			found.add(fmt.Sprintf("manifest.files[%d].path", i), problem+", and ALLOWED_COMMANDS is set", "put the file below /tmp or the task's cwd, under a plain name")
+		}
+	}
 }
 
 // maxFindings is how many complaints one answer has.
@@ -113,6 +132,11 @@ type findings struct {
 	policy *Policy
 	field  string // the field a script comes from
 	list   []*job.FieldError
+
+	cwd      string // of the task; "" for its user's home
+	vars     variables
+	wandered bool     // cd may lead to where programs are
+	later    []func() // checks that ask what is found everywhere
 }
 
 func (f *findings) add(field, problem, remedy string) {

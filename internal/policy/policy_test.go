@@ -42,7 +42,7 @@ func TestCheck_AllowsWhatRulesAndTheShellItselfCover(t *testing.T) {
 		"eval 'git log'", "eval git log", "trap 'git stash' EXIT", "trap '' INT; trap - INT; trap INT; trap",
 		"f() { git log; }\nf x | f", "main() { helper; }\nX=1\nhelper() { git log; }\nmain \"$@\"", "f() { echo; }; trap 'f' EXIT; eval f; f() { git log; }; f",
 		"coproc git log", "coproc W { git log; }", "select x in a b; do git add $x; done", "for ((i = 0; i < 3; i++)); do git log; done", "a=(1 2 $(git log)); a[0]=x; echo ${#a[@]}",
-		"local_=1 readonly_=2; declare -A m=([x]=1); readonly R=1; unset m 'a[0]'; printf -v x y; read -r a b; printf 'PATH=%s' \"$PATH\"", "shopt -s globstar nullglob; git add **/*.go", "echo @(a|b) !(c)",
+		"local_=1 readonly_=2; declare -A m=([x]=1); readonly R=1; unset m 'a[0]'; printf -v y z; read -r a b; printf 'PATH=%s' \"$PATH\"", "shopt -s globstar nullglob; git add **/*.go", "echo @(a|b) !(c)",
 		"echo \"${x[@]}\" \"${x%.*}\"; git commit -m \"$*\" \"${x[@]}\"",
 	} {
 		if err := p.Check(task(text)); err != nil {
@@ -204,7 +204,7 @@ func TestCheck_RefusesWhatNoRuleCovers(t *testing.T) {
 		{"PATH by a default", "echo ${PATH:=/tmp}", "PATH"},
 		{"PATH by arithmetic", "((PATH = 5))", "PATH"},
 		{"PATH by increment", "echo $((PATH++))", "PATH"},
-		{"PATH by let", "let PATH=5", "PATH"},
+		{"PATH by let", "let PATH=5", "let evaluates"},
 		{"PATH unset", "unset PATH", "PATH"},
 		{"PATH by a descriptor", "exec {PATH}>x", "PATH"},
 		{"PATH by a coprocess", "coproc PATH { git log; }", "PATH"},
@@ -305,7 +305,7 @@ func TestCheck_LooksAtAllOfTheManifest(t *testing.T) {
 		{"script with a command", p, job.Manifest{AgentType: job.AgentScript, Task: "git log", Agent: job.Agent{Command: "bash -s"}}, "manifest.agent.command"},
 		{"env", p, job.Manifest{AgentType: job.AgentScript, Task: "git log", Env: map[string]string{"CI": "1", "LD_PRELOAD": "/tmp/x.so"}}, "manifest.env.LD_PRELOAD"},
 		{"secret", p, job.Manifest{AgentType: job.AgentScript, Task: "git log", Secrets: []string{"KEY", "PATH"}}, "manifest.secrets[1]"},
-		{"file over a program", p, job.Manifest{AgentType: job.AgentScript, Task: "git log", Files: []job.File{{Path: "/root/x"}, {Path: "/usr/local/bin/git"}}}, "manifest.files[1].path"},
+		{"file over a program", p, job.Manifest{AgentType: job.AgentScript, Task: "git log", Files: []job.File{{Path: "/tmp/x"}, {Path: "/usr/local/bin/git"}}}, "manifest.files[1].path"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -79,33 +79,25 @@ func (p *Policy) remedy() string {
 	return "allowed are: " + strings.Join(texts, ", ")
 }
 
-// isProgram reports whether a file of this path is a program or a library that
-// a rule may mean: writing it would change what the rule allows.
-func (p *Policy) isProgram(file string) bool {
-	file = path.Clean(file)
-	for _, dir := range []string{"/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/usr"} {
-		if file == dir || strings.HasPrefix(file, dir+"/") {
-			return true
-		}
-	}
-	return slices.ContainsFunc(p.rules, func(r rule) bool {
-		if !strings.Contains(r.words[0], "/") {
-			return false
-		}
-		ok, err := path.Match(path.Clean(r.words[0]), file)
-		return err == nil && ok
-	})
+// guardedNames are variables that decide which program a name means, that hold
+// code which the shell or a usual program runs by itself, or options of one.
+var guardedNames = []string{
+	"PATH", "ENV", "CDPATH", "EXECIGNORE", "BASHOPTS", "SHELLOPTS", "PROMPT_COMMAND", "PS0", "PS1", "PS2", "PS3", "PS4", "POSIXLY_CORRECT", "INPUTRC",
+	"HOME", "SHELL", "ZDOTDIR", "FPATH", "TEXTDOMAIN", "TEXTDOMAINDIR", "GCONV_PATH", "LOCPATH", "NLSPATH", "GLIBC_TUNABLES", "HOSTALIASES",
+	"EDITOR", "VISUAL", "PAGER", "MANPAGER", "BROWSER", "LESSOPEN", "LESSCLOSE", "SSH_ASKPASS", "SUDO_ASKPASS", "SUDO_EDITOR",
+	"NODE_OPTIONS", "NODE_PATH", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "CLASSPATH", "MAVEN_OPTS", "GRADLE_OPTS",
+	"GOFLAGS", "GOENV", "GOROOT", "GOPATH", "GOTOOLCHAIN", "CC", "CXX", "AR", "MAKEFLAGS", "MFLAGS", "MAKEFILES", "GNUMAKEFLAGS",
+	"RUSTC", "RUSTC_WRAPPER", "RUSTFLAGS", "RSYNC_RSH", "CVS_RSH", "SVN_SSH", "TAR_OPTIONS", "AWKPATH", "AWKLIBPATH", "LUA_INIT", "LUA_PATH", "LUA_CPATH",
+	"PHPRC", "PHP_INI_SCAN_DIR", "R_PROFILE", "R_PROFILE_USER", "R_ENVIRON", "R_ENVIRON_USER", "COMPOSER_HOME", "DOCKER_HOST", "DOCKER_CONFIG", "KUBECONFIG",
 }
 
-// guardedNames are variables that decide which program a name means, or that
-// hold code the shell runs by itself.
-var guardedNames = []string{
-	"PATH", "ENV", "BASH_ENV", "BASH_CMDS", "BASH_ALIASES", "BASH_LOADABLES_PATH",
-	"BASHOPTS", "SHELLOPTS", "PROMPT_COMMAND", "PS0", "PS1", "PS2", "PS3", "PS4", "POSIXLY_CORRECT",
+// guardedPrefixes are those of whole families of them.
+var guardedPrefixes = []string{
+	"LD_", "DYLD_", "BASH_", "GIT_", "PYTHON", "PERL", "RUBY", "GEM_", "BUNDLE_", "CARGO_", "CGO_", "XDG_", "PIP_", "UV_", "NPM_CONFIG_", "npm_config_", "COMP_", "READLINE_", "HIST",
 }
 
 func isGuarded(name string) bool {
-	return slices.Contains(guardedNames, name) || strings.HasPrefix(name, "LD_") || strings.HasPrefix(name, "BASH_FUNC_")
+	return slices.Contains(guardedNames, name) || slices.ContainsFunc(guardedPrefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
 // shorten makes text fit into a message: one line, 80 characters.

@@ -126,9 +126,14 @@ func unreadable(text string) string {
 	return ""
 }
 
-// visit is called for every node of the script.
+// visit is called for every node of the script. What it does not know is
+// refused: a parser that learns something new would else let it through.
 func (c *checker) visit(node syntax.Node) bool {
 	switch n := node.(type) {
+	case nil, *syntax.Stmt, *syntax.Word, *syntax.Lit, *syntax.SglQuoted, *syntax.Block, *syntax.Subshell, *syntax.IfClause,
+		*syntax.WhileClause, *syntax.ForClause, *syntax.BinaryCmd, *syntax.CaseClause, *syntax.CaseItem, *syntax.TimeClause,
+		*syntax.TestClause, *syntax.ParenTest, *syntax.ProcSubst, *syntax.ArrayExpr,
+		*syntax.BinaryArithm, *syntax.UnaryArithm, *syntax.ParenArithm: // judged where the whole expression is
 	case *syntax.CallExpr:
 		if len(n.Args) > 0 {
 			words := make([]word, len(n.Args))
@@ -142,18 +147,38 @@ func (c *checker) visit(node syntax.Node) bool {
 	case *syntax.DeclClause:
 		c.declaration(n)
 	case *syntax.Assign:
-		if n.Name != nil {
-			c.variable(n, n.Name.Value)
-		}
+		c.assign(n)
+	case *syntax.ArrayElem:
+		c.index(n, n.Index)
 	case *syntax.WordIter:
-		c.variable(n, n.Name.Value)
-	case *syntax.BinaryArithm:
+		c.set(n, n.Name.Value, len(n.Items) > 0 && allNumbers(n.Items))
+	case *syntax.CStyleLoop:
+		for _, x := range []syntax.ArithmExpr{n.Init, n.Cond, n.Post} {
+			c.arithmetic(n, x)
+		}
+	case *syntax.ArithmExp:
 		c.arithmetic(n, n.X)
-	case *syntax.UnaryArithm:
+	case *syntax.ArithmCmd:
 		c.arithmetic(n, n.X)
+	case *syntax.LetClause:
+		c.refuse(n, "let evaluates its words once more; write $(( )) or (( ))")
+	case *syntax.UnaryTest:
+		if n.Op == syntax.TsVarSet || n.Op == syntax.TsRefVar {
+			c.asksName(n, n.X)
+		}
+	case *syntax.BinaryTest:
+		c.comparison(n)
 	case *syntax.CoprocClause:
 		if n.Name != nil {
-			c.variable(n, readWord(n.Name).text)
+			c.set(n, readWord(n.Name).text, true)
+		}
+	case *syntax.DblQuoted:
+		if n.Dollar {
+			c.refuse(n, "%s: a translation may hold anything; leave out the dollar sign", c.text(n))
+		}
+	case *syntax.CmdSubst:
+		if n.TempFile || n.ReplyVar {
+			c.refuse(n, "%q: write $( )", c.text(n))
 		}
 	case *syntax.ParamExp:
 		c.expansion(n)
@@ -169,79 +194,10 @@ func (c *checker) visit(node syntax.Node) bool {
 		if line, _, _ := strings.Cut(c.source[n.Pos().Offset():], "\n"); strings.HasSuffix(line, `\`) {
 			c.refuse(n, "a comment may not end in a backslash: what follows cannot be judged")
 		}
+	default:
+		c.refuse(n, "%q cannot be judged", c.text(n))
 	}
 	return true
-}
-
-// variable refuses to set one of the guarded variables.
-func (c *checker) variable(at syntax.Node, name string) {
-	if isGuarded(name) {
-		c.refuse(at, "%s may not be set: the shell or the loader finds programs by it", name)
-	}
-}
-
-func (c *checker) arithmetic(at syntax.Node, operand syntax.ArithmExpr) {
-	if w, ok := operand.(*syntax.Word); ok {
-		c.variable(at, readWord(w).text)
-	}
-}
-
-func (c *checker) expansion(n *syntax.ParamExp) {
-	switch {
-	case n.Exp == nil || n.Param == nil:
-	case n.Exp.Op == syntax.AssignUnset || n.Exp.Op == syntax.AssignUnsetOrNull:
-		c.variable(n, n.Param.Value)
-	case n.Exp.Op == syntax.OtherParamOps && n.Exp.Word.Lit() == "P":
-		c.refuse(n, "${%s@P} runs what its value holds", n.Param.Value)
-	}
-}
-
-// setting finds the variable a word of a declaration or of read, printf -v and
-// the like sets: PATH=x, -vPATH, PATH[0].
-var setting = regexp.MustCompile(`^(?:-[a-z]*)?([A-Za-z_][A-Za-z0-9_]*)`)
-
-func (c *checker) settings(at syntax.Node, words []word) {
-	for _, w := range words {
-		if m := setting.FindStringSubmatch(w.text); m != nil {
-			c.variable(at, m[1])
-		}
-	}
-}
-
-// declaration checks the words of declare, export, local, readonly and typeset
-// that are not plain assignments: those are visited by themselves.
-func (c *checker) declaration(n *syntax.DeclClause) {
-	for _, a := range n.Args {
-		if a.Name != nil || a.Value == nil {
-			continue
-		}
-		w := readWord(a.Value)
-		switch option := strings.HasPrefix(w.text, "-"); {
-		case w.literal && option && strings.Contains(w.text, "n") && n.Variant.Value != "export":
-			c.refuse(n, "%s %s: which variable is set through another's name is only known when it runs", n.Variant.Value, w.text)
-		case !w.literal && (option || !strings.Contains(w.text, "=")):
-			c.refuse(n, "%s: which variable is set is only known when it runs", n.Variant.Value)
-		default:
-			c.settings(n, []word{w})
-		}
-	}
-}
-
-var writing = []syntax.RedirOperator{
-	syntax.RdrOut, syntax.AppOut, syntax.RdrInOut, syntax.DplOut, syntax.RdrClob, syntax.RdrAll, syntax.AppAll,
-}
-
-func (c *checker) redirect(n *syntax.Redirect) {
-	if n.N != nil {
-		c.variable(n, strings.Trim(n.N.Value, "{}"))
-	}
-	// Bash reads >&-x as >&- and a command x, the parser as a file -x.
-	if raw := c.text(n.Word); (n.Op == syntax.DplOut || n.Op == syntax.DplIn) && raw != "-" && strings.HasPrefix(raw, "-") {
-		c.refuse(n, "%q: put a blank behind the dash", c.text(n))
-	}
-	if w := readWord(n.Word); slices.Contains(writing, n.Op) && w.literal && c.policy.isProgram(w.text) {
-		c.refuse(n, "%s may not be written: it is, or may be, a program", shorten(w.text))
-	}
 }
 
 // --- functions ---------------------------------------------------------------

@@ -11,6 +11,7 @@ type word struct {
 	text    string // the word, or, when not literal, how it begins
 	literal bool   // text is all of it
 	single  bool   // it becomes exactly one word, whatever its value
+	param   string // it is the value of this parameter and nothing else: $x, "$x"
 }
 
 func literal(text string) word { return word{text: text, literal: true, single: true} }
@@ -40,7 +41,28 @@ func readWord(w *syntax.Word) word {
 	if _, after, ok := strings.Cut(string(r.bare), "{"); ok && (strings.Contains(after, ",") || strings.Contains(after, "..")) {
 		return word{}
 	}
-	return word{text: string(r.text), literal: r.literal, single: r.single}
+	return word{text: string(r.text), literal: r.literal, single: r.single, param: plainParam(w.Parts)}
+}
+
+// plainParam is the name of the parameter that is all of a word, "" for none.
+func plainParam(parts []syntax.WordPart) string {
+	if len(parts) != 1 {
+		return ""
+	}
+	switch part := parts[0].(type) {
+	case *syntax.DblQuoted:
+		return plainParam(part.Parts)
+	case *syntax.ParamExp:
+		if isPlain(part) {
+			return part.Param.Value
+		}
+	}
+	return ""
+}
+
+// isPlain reports whether p is $x or ${x}, and nothing is made of the value.
+func isPlain(p *syntax.ParamExp) bool {
+	return p.Param != nil && p.Index == nil && !p.Excl && !p.Length && !p.Width && p.Slice == nil && p.Repl == nil && p.Names == 0 && p.Exp == nil
 }
 
 // wordReader puts a word together.

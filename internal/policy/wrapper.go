@@ -65,8 +65,11 @@ func (c *checker) unwrap(at syntax.Node, w wrapper, words []word) (rest []word, 
 			c.refuse(at, "%q: the option %s cannot be judged", c.text(at), shorten(words[0].text))
 			return nil, "", false
 		}
-		if option == "I" {
+		switch option {
+		case "I":
 			replaced = value
+		case "C", "chdir":
+			c.changesDir([]word{literal(value)})
 		}
 		if words = words[length:]; option == "--" {
 			break
@@ -84,7 +87,7 @@ func (c *checker) unwrap(at syntax.Node, w wrapper, words []word) (rest []word, 
 		if !found {
 			break
 		}
-		c.variable(at, name)
+		c.set(at, name, false)
 		words = words[1:]
 	}
 	return words, replaced, true
@@ -144,4 +147,38 @@ func withInput(words []word, replaced string) []word {
 		}
 	}
 	return words
+}
+
+// find judges the commands find runs. A word that is not known may be one of
+// its options, and what follows it a command.
+func (c *checker) find(at syntax.Node, words []word) {
+	for i := 0; i < len(words); i++ {
+		switch w := words[i]; {
+		case isWord(w, "-exec", "-execdir", "-ok", "-okdir"):
+			end := i + 1
+			for end < len(words) && !isWord(words[end], ";", "+") {
+				end++
+			}
+			if end == i+1 || end == len(words) {
+				c.refuse(at, "%q: where the command of %s ends is only known when it runs", c.text(at), w.text)
+				return
+			}
+			if c.nesting >= maxNesting {
+				c.refuse(at, "%q is run by more than %d others", c.text(at), maxNesting)
+				return
+			}
+			c.nesting++
+			c.command(at, withInput(words[i+1:end], "{}"), false)
+			c.nesting--
+			i = end
+		case isWord(w, "-fprint", "-fprint0", "-fprintf", "-fls", "-files0-from"):
+			c.refuse(at, "%q: %s is not judged", c.text(at), w.text)
+		case !w.literal && (w.text == "" || w.text[0] == '-') && (!w.single || i > 0):
+			c.refuse(at, "%q: an option of find may be in a word that is only known when it runs; only its first may be", c.text(at))
+			return
+		case !w.literal && i+1 < len(words) && !(words[i+1].literal && strings.HasPrefix(words[i+1].text, "-")):
+			c.refuse(at, "%q: behind a word that is only known when it runs must stand an option", c.text(at))
+			return
+		}
+	}
 }

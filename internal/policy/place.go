@@ -1,0 +1,136 @@
+package policy
+
+import (
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// systemDirs hold programs, or what programs go by.
+var systemDirs = []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "boot", "dev", "proc", "sys", "run", "snap"}
+
+// isSystem reports whether an absolute path is the root or in one of the
+// system's directories.
+func isSystem(file string) bool {
+	first, _, _ := strings.Cut(strings.TrimPrefix(path.Clean(file), "/"), "/")
+	return first == "" || slices.Contains(systemDirs, first)
+}
+
+// hasSpecial reports whether a path has a name in it that a shell or a program
+// looks for by itself: dot-files and directories of programs.
+func hasSpecial(file string) bool {
+	return slices.ContainsFunc(strings.Split(path.Clean(file), "/"), func(name string) bool {
+		return name == "bin" || name == "sbin" || (strings.HasPrefix(name, ".") && name != ".")
+	})
+}
+
+// misplaced says why a job may not put a file there, "" when it may: below /tmp
+// and the task's working directory cwd, which may be "" for what is not known.
+func (p *Policy) misplaced(cwd, file string) string {
+	clean := path.Clean(file)
+	below := func(dir string) bool { return dir != "" && strings.HasPrefix(clean, path.Clean(dir)+"/") }
+	switch {
+	case path.IsAbs(clean) && isSystem(clean), p.isProgram(clean):
+		return "is, or may be, a program or a setting of the system's"
+	case path.IsAbs(clean) && !below("/tmp") && !below(cwd):
+		return "is neither below /tmp nor below the task's cwd"
+	case hasSpecial(clean):
+		return "has a name in it that shells and programs look for by themselves: one with a dot before it, or bin or sbin"
+	}
+	return ""
+}
+
+// isProgram reports whether a file may be what a rule means that names its
+// command by path: writing it would change what the rule allows.
+func (p *Policy) isProgram(file string) bool {
+	have := strings.Split(strings.TrimPrefix(path.Clean(file), "/"), "/")
+	return slices.ContainsFunc(p.rules, func(r rule) bool {
+		if !strings.Contains(r.words[0], "/") {
+			return false
+		}
+		want := strings.TrimPrefix(path.Clean(r.words[0]), "/")
+		n := 1 + strings.Count(want, "/")
+		if n > len(have) {
+			return false
+		}
+		ok, err := path.Match(want, strings.Join(have[len(have)-n:], "/"))
+		return err == nil && ok
+	})
+}
+
+// --- what a script writes --------------------------------------------------------
+
+var writing = []syntax.RedirOperator{
+	syntax.RdrOut, syntax.AppOut, syntax.RdrInOut, syntax.DplOut, syntax.RdrClob, syntax.RdrAll, syntax.AppAll,
+}
+
+var (
+	descriptor    = regexp.MustCompile(`^[0-9]+-?$|^-$`)
+	descriptorVar = regexp.MustCompile(`^\{([A-Za-z_][A-Za-z0-9_]*)\}$`)
+	plainPath     = regexp.MustCompile(`^[A-Za-z0-9_./+][A-Za-z0-9_./+-]*$`)
+	device        = regexp.MustCompile(`^/dev/(null|zero|full|tty|stdout|stderr|fd/[0-9]+)$`)
+)
+
+func (c *checker) redirect(n *syntax.Redirect) {
+	if n.N != nil && !descriptor.MatchString(n.N.Value) {
+		if m := descriptorVar.FindStringSubmatch(n.N.Value); m != nil {
+			c.set(n, m[1], true)
+		} else {
+			c.refuse(n, "%q cannot be judged", c.text(n))
+		}
+	}
+	// Bash reads >&-x as >&- and a command x, the parser as a file -x.
+	if raw := c.text(n.Word); (n.Op == syntax.DplOut || n.Op == syntax.DplIn) && raw != "-" && strings.HasPrefix(raw, "-") {
+		c.refuse(n, "%q: put a blank behind the dash", c.text(n))
+	}
+	w := readWord(n.Word)
+	if n.Op == syntax.DplOut || n.Op == syntax.DplIn {
+		switch {
+		case w.literal && descriptor.MatchString(w.text):
+			return
+		case isCount(w.param):
+			return
+		case plainName.MatchString(w.param):
+			c.needNumber(n, w.param)
+			return
+		case n.Op == syntax.DplIn || !plainPath.MatchString(c.text(n.Word)):
+			// Of a file's name here bash expands twice what is in quotes, too.
+			c.refuse(n, "%q: only a descriptor, or the name of a file without quotes, may stand there; for a file write >FILE 2>&1", c.text(n))
+			return
+		}
+	}
+	if !slices.Contains(writing, n.Op) {
+		return
+	}
+	_, toProgram := n.Word.Parts[0].(*syntax.ProcSubst)
+	switch {
+	case toProgram && len(n.Word.Parts) == 1:
+	case !w.literal:
+		c.refuse(n, "%q: what is written is only known when it runs; write to a file named literally", c.text(n))
+	case device.MatchString(w.text):
+	case c.policy.misplaced(c.cwd, w.text) != "":
+		c.refuse(n, "%s may not be written: it %s", shorten(w.text), c.policy.misplaced(c.cwd, w.text))
+	case !path.IsAbs(w.text):
+		c.later = append(c.later, func() {
+			if c.wandered {
+				c.refuse(n, "%s may not be written: by cd it may be a program; give cd a directory that is named literally and has no programs, or write below /tmp", shorten(w.text))
+			}
+		})
+	}
+}
+
+// changesDir notes whether relative paths go on meaning files that may be
+// written.
+func (f *findings) changesDir(words []word) {
+	for _, w := range words {
+		if w.literal && strings.HasPrefix(w.text, "-") && w.text != "-" {
+			continue // an option
+		}
+		if !w.literal || w.text == "-" || hasSpecial(w.text) || (path.IsAbs(w.text) && isSystem(w.text)) {
+			f.wandered = true
+		}
+	}
+}
