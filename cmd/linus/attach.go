@@ -320,6 +320,11 @@ func (s *session) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error)
 	return ask(ctx, s, true, func(c *control.Client) (job.VMInfo, error) { return c.DestroyVM(ctx, ref) })
 }
 
+// ForgetVM is not asked again: what was forgotten is not found any more.
+func (s *session) ForgetVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return ask(ctx, s, false, func(c *control.Client) (job.VMInfo, error) { return c.ForgetVM(ctx, ref) })
+}
+
 func (s *session) SnapshotVM(ctx context.Context, ref, snapshot string) (job.VMInfo, error) {
 	return ask(ctx, s, false, func(c *control.Client) (job.VMInfo, error) { return c.SnapshotVM(ctx, ref, snapshot) })
 }

@@ -23,7 +23,7 @@ func (c colours) word(word string) string {
 	switch word {
 	case "ok", "success", "running":
 		colour = 32 // green
-	case "warn", "warning:", "pending", "provisioning", "stopped", "destroying", "unknown":
+	case "warn", "warning:", "pending", "provisioning", "stopped", "destroying", "unknown", "left_alone":
 		colour = 33 // yellow
 	case "fail", "failed", "timeout", "gone", "linus:":
 		colour = 31 // red

@@ -66,6 +66,8 @@ func statusText(j job.Job) string {
 	row("task", oneLine(job.TaskHead(j.Manifest.Task), 100))
 	if vm := j.VM; vm != nil {
 		row("vm", strings.Join(strings.Fields(fmt.Sprintf("%s %s %s %s", vmID(vm), vm.Name, vm.Node, vm.IP)), " ")+" ("+string(vm.State)+")")
+		row("vm's reason", oneLine(vm.Reason, 600))
+		row("vm's remedy", oneLine(vm.Remedy, 600))
 	}
 	if len(j.Artifacts) > 0 {
 		row("artifacts", fmt.Sprint(len(j.Artifacts)))

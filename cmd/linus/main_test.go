@@ -38,13 +38,18 @@ func TestMain(m *testing.M) {
 
 func fakeBackend(config.Config, installation, *slog.Logger) backend {
 	fake := providertest.NewFake()
-	fake.Set(providertest.Behaviour{Task: runTask, OnStart: callBack})
+	fake.Set(providertest.Behaviour{Task: runTask, OnStart: func(j job.Job, p executor.Payload) {
+		if strings.Contains(p.Manifest.Task, "loses its marker") {
+			fake.Doubt(j.VM.ID, true)
+		}
+		callBack(j, p)
+	}})
 	return backend{provider: fake, guest: fake, close: func() {}}
 }
 
 // runTask runs a script task in bash. A task with the word "forever" in it runs
-// until it is stopped, one with "echoes" prints its stdin and ends with it, and
-// a job that asks for artifacts leaves two.
+// until it is stopped, one with "echoes" prints its stdin and ends with it, the
+// VM of one with "loses its marker" does, and a job that asks for artifacts leaves two.
 func runTask(p executor.Payload) providertest.Task {
 	switch {
 	case strings.Contains(p.Manifest.Task, "forever"):

@@ -18,7 +18,7 @@ func (a *app) vmCommand() *cobra.Command {
 		a.vmCreateCommand(), a.vmListCommand(), a.vmShowCommand(), a.vmSSHCommand(), a.vmCopyCommand(), a.vmForwardCommand(),
 		a.vmVerb("start NAME|ID", "Start a VM that is stopped", "runs", (*session).StartVM),
 		a.vmVerb("stop NAME|ID", "Shut a VM down; jobs in it must have ended", "is stopped", (*session).StopVM),
-		a.vmSnapshotCommand(), a.vmRevertCommand(), a.vmDestroyCommand())
+		a.vmSnapshotCommand(), a.vmRevertCommand(), a.vmDestroyCommand(), a.vmForgetCommand())
 }
 
 // jsonVM is a VM as -o json shows it.
@@ -110,7 +110,7 @@ func (a *app) printVM(s *session, info job.VMInfo, text string) error {
 func (a *app) vmListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "List the VMs of ours: the kept ones, and those of jobs under way",
+		Short: "List the VMs of ours: the kept ones, those of jobs under way, and those left alone",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := a.attach(cmd.Context(), false)
@@ -139,7 +139,15 @@ func (a *app) vmListCommand() *cobra.Command {
 				}
 				_, _ = fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", vm.ID, vm.Name, c.word(string(vm.Status)), orDash(vm.Node), orDash(vm.IP), vm.Lifecycle, expires, len(vm.Jobs))
 			}
-			return w.Flush()
+			if err := w.Flush(); err != nil {
+				return err
+			}
+			for _, vm := range vms {
+				if vm.Reason != "" {
+					a.note("VM %s (%d) is left alone: %s\n  -> %s", vm.Name, vm.ID, oneLine(vm.Reason, 600), oneLine(vm.Remedy, 600))
+				}
+			}
+			return nil
 		},
 	}
 }
@@ -188,6 +196,8 @@ func vmText(info job.VMInfo) string {
 	}
 	row("vm", strings.TrimSpace(vmID(&info.VM)+" "+info.Name))
 	row("status", string(info.Status))
+	row("reason", oneLine(info.Reason, 600))
+	row("remedy", oneLine(info.Remedy, 600))
 	row("node", info.Node)
 	row("ip", info.IP)
 	row("user", info.User)
@@ -290,7 +300,7 @@ func (a *app) vmDestroyCommand() *cobra.Command {
 		Use:   "destroy NAME|ID",
 		Short: "Destroy a VM with its disk; jobs in it must have ended",
 		Long: "The host proves that the VM is the one of ours that is meant, and destroys it. One that cannot be destroyed now is tried\n" +
-			"again by the engine until it is gone.",
+			"again by the engine until it is gone. One that does not prove to be ours is left alone, and stays listed with the reason.",
 		Args: oneArg("the VM's name or ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
@@ -310,7 +320,7 @@ func (a *app) vmDestroyCommand() *cobra.Command {
 
 // destroyVM has a VM destroyed and waits until it is gone.
 func (a *app) destroyVM(ctx context.Context, s *session, ref string, info job.VMInfo) error {
-	f := following{quiet: true, until: func(j job.Job) bool { return j.VM != nil && j.VM.State == job.VMDestroyed }}
+	f := following{quiet: true, until: func(j job.Job) bool { return j.VM != nil && j.VM.State.Settled() }}
 	past, _, err := s.Watch(ctx, info.Job, 0)
 	if err != nil {
 		return err
@@ -328,10 +338,41 @@ func (a *app) destroyVM(ctx context.Context, s *session, ref string, info job.VM
 		return exitError(exitDetached)
 	case err != nil:
 		return err
+	case j.VM != nil && j.VM.State == job.VMLeftAlone:
+		return fmt.Errorf("VM %s (%d) is left alone: %s; %s", info.Name, info.ID, j.VM.Reason, j.VM.Remedy)
 	case j.VM != nil && j.VM.State != job.VMDestroyed:
 		return errors.New("the VM could not be destroyed now; it is tried again until it is gone: linus vm list")
 	}
 	_ = os.Remove(guestKnownHosts(s.config, info.VM))
 	return a.print(map[string]any{"id": info.ID, "name": info.Name, "job": info.Job, "destroyed": true},
 		fmt.Sprintf("VM %s (%d) is destroyed", info.Name, info.ID))
+}
+
+func (a *app) vmForgetCommand() *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use:   "forget NAME|ID",
+		Short: "Let go of a VM that is left alone; it stays on the host",
+		Long: "For a VM that was to be destroyed and does not prove to be ours, as after somebody rewrote its notes: it is not looked at\n" +
+			"again and not listed. The VM itself is not touched, and is yours from then on. Refused for every other VM.",
+		Args: oneArg("the VM's name or ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			return a.withVM(ctx, args[0], func(s *session, info job.VMInfo) error {
+				if !yes {
+					if err := a.confirm(ctx, fmt.Sprintf("Forget VM %s (%d), which stays on the host? [y/N] ", info.Name, info.ID), "--yes"); err != nil {
+						return err
+					}
+				}
+				info, err := s.ForgetVM(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return a.print(map[string]any{"id": info.ID, "name": info.Name, "job": info.Job, "forgotten": true},
+					fmt.Sprintf("VM %s (%d) is forgotten; it stays on the host", info.Name, info.ID))
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&yes, "yes", false, "without asking")
+	return a.completeVMs(cmd)
 }

@@ -156,6 +156,11 @@ func (c *Client) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error) 
 	return c.vmVerb(ctx, ref, "destroy", "")
 }
 
+// ForgetVM lets go of a VM that is left alone.
+func (c *Client) ForgetVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return c.vmVerb(ctx, ref, "forget", "")
+}
+
 // SnapshotVM keeps a VM's disk as it is now.
 func (c *Client) SnapshotVM(ctx context.Context, ref, snapshot string) (job.VMInfo, error) {
 	return c.vmVerb(ctx, ref, "snapshot", snapshot)

@@ -33,6 +33,7 @@ type Engine interface {
 	StartVM(ctx context.Context, ref string) (job.VMInfo, error)
 	StopVM(ctx context.Context, ref string) (job.VMInfo, error)
 	DestroyVM(ctx context.Context, ref string) (job.VMInfo, error)
+	ForgetVM(ctx context.Context, ref string) (job.VMInfo, error)
 	SnapshotVM(ctx context.Context, ref, snapshot string) (job.VMInfo, error)
 	RevertVM(ctx context.Context, ref, snapshot string) (job.VMInfo, error)
 	CheckHost(ctx context.Context) (job.HostReport, error)

@@ -82,6 +82,10 @@ func (e *engine) DestroyVM(_ context.Context, ref string) (job.VMInfo, error) {
 	return e.vm("destroy " + ref), e.err
 }
 
+func (e *engine) ForgetVM(_ context.Context, ref string) (job.VMInfo, error) {
+	return e.vm("forget " + ref), e.err
+}
+
 func (e *engine) SnapshotVM(_ context.Context, ref, name string) (job.VMInfo, error) {
 	return e.vm("snapshot " + ref + " " + name), e.err
 }
@@ -193,6 +197,7 @@ func TestClient_CarriesEveryCall(t *testing.T) {
 		"start dev":     func() (job.VMInfo, error) { return c.StartVM(ctx, "dev") },
 		"stop dev":      func() (job.VMInfo, error) { return c.StopVM(ctx, "dev") },
 		"destroy dev":   func() (job.VMInfo, error) { return c.DestroyVM(ctx, "dev") },
+		"forget dev":    func() (job.VMInfo, error) { return c.ForgetVM(ctx, "dev") },
 		"snapshot d &a": func() (job.VMInfo, error) { return c.SnapshotVM(ctx, "d", "&a") },
 		"revert d a":    func() (job.VMInfo, error) { return c.RevertVM(ctx, "d", "a") },
 	} {

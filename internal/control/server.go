@@ -162,6 +162,8 @@ func handler(engine Engine, info Info, stop func()) http.Handler {
 			return engine.StopVM(ctx, vm)
 		case "destroy":
 			return engine.DestroyVM(ctx, vm)
+		case "forget":
+			return engine.ForgetVM(ctx, vm)
 		case "snapshot":
 			return engine.SnapshotVM(ctx, vm, snapshot)
 		case "revert":

@@ -352,7 +352,7 @@ func (e *Executor) start(ctx context.Context, r *run) error {
 // destroy removes the job's VM, unless it is to outlive the job.
 func (e *Executor) destroy(ctx context.Context, r *run) error {
 	j, err := e.Store.Job(ctx, r.id)
-	if err != nil || j.VM == nil || j.VM.State == job.VMDestroyed || j.VM.State == job.VMReleased {
+	if err != nil || j.VM == nil || j.VM.State.Settled() {
 		return err
 	}
 	if j.Shares() {
@@ -362,16 +362,16 @@ func (e *Executor) destroy(ctx context.Context, r *run) error {
 	if j.KeepsVM() {
 		return nil
 	}
-	if err := e.removeVM(job.WithClient(ctx, j.EndedBy), j); err != nil { // whoever wanted it is who does it
+	err = e.removeVM(job.WithClient(ctx, j.EndedBy), j) // whoever wanted it is who does it
+	if err != nil && !isClass(err, job.HostLeftAlone) {
 		_, noteErr := e.update(ctx, r.id, func(*job.Job) ([]job.Event, error) {
 			return []job.Event{{Kind: job.EventWarning, Text: "VM not destroyed, will be tried again: " + err.Error()}}, nil
 		})
 		return errors.Join(err, noteErr)
 	}
-	_, err = e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
-		j.VM.State = job.VMDestroyed
-		return nil, nil
-	})
+	if err = e.settleVM(ctx, r.id, err); isClass(err, job.HostLeftAlone) {
+		return nil // the job is done; its VM stays listed
+	}
 	return err
 }
 
@@ -390,15 +390,12 @@ func (e *Executor) removeVM(ctx context.Context, j job.Job) error {
 		if vm.Job != j.ID {
 			continue
 		}
+		if err := e.found(ctx, j.ID, vm); err != nil {
+			return err
+		}
 		if err := e.Provider.Destroy(ctx, vm); err != nil && !isClass(err, job.HostForeign) {
 			return err
 		}
 	}
 	return nil
-}
-
-// isClass reports whether err is the host's, and of the class.
-func isClass(err error, class job.HostClass) bool {
-	var host *job.HostError
-	return errors.As(err, &host) && host.Class == class
 }

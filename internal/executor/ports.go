@@ -62,6 +62,10 @@ type Provider interface {
 	// still under way is ended first; with ID 0, where the ID was never learned,
 	// that is all.
 	Destroy(ctx context.Context, vm job.VM) error
+	// ForgetVM gives up what the host keeps of a VM that it leaves alone: its lease,
+	// and the address reserved for it. The VM is not touched. One that proves to be
+	// vm is refused: it is destroyed, not forgotten.
+	ForgetVM(ctx context.Context, vm job.VM) error
 	// List finds every VM that carries this installation's owner marker.
 	List(ctx context.Context) ([]job.VM, error)
 	// Status asks how one VM is, by the same proof as Destroy's: running, stopped,
@@ -197,7 +201,8 @@ type Store interface {
 	Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error)
 	// OfClient answers the client's jobs that are not Done or keep a VM.
 	OfClient(ctx context.Context, client string) ([]job.Job, error)
-	// VMs answers the jobs whose own VM is intended or created, oldest first.
+	// VMs answers the jobs whose own VM is intended, created or left alone, oldest
+	// first.
 	VMs(ctx context.Context) ([]job.Job, error)
 	// Events answers the job's events with Seq > after, in order.
 	Events(ctx context.Context, id string, after int64) ([]job.Event, error)

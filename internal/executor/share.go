@@ -3,6 +3,7 @@ package executor
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -65,18 +66,19 @@ func noVM(ref, problem string) error {
 	return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q %s", ref, problem), Remedy: "list_vms shows the VMs there are"}
 }
 
-// maker finds the job that made a VM, by the VM's name or ID.
+// maker finds the job that made a VM, by the VM's name or ID. One that is left
+// alone comes last: its ID may be another's by now.
 func (e *Executor) maker(ctx context.Context, ref string) (job.Job, error) {
 	makers, err := e.Store.VMs(ctx)
 	if err != nil {
 		return job.Job{}, err
 	}
-	for _, m := range makers {
-		if named(*m.VM, ref) {
-			return m, nil
-		}
+	makers = slices.DeleteFunc(makers, func(m job.Job) bool { return !named(*m.VM, ref) })
+	if len(makers) == 0 {
+		return job.Job{}, noVM(ref, "is no VM of ours")
 	}
-	return job.Job{}, noVM(ref, "is no VM of ours")
+	at := slices.IndexFunc(makers, func(m job.Job) bool { return m.VM.State != job.VMLeftAlone })
+	return makers[max(0, at)], nil
 }
 
 // keptVM finds a persistent VM that can take jobs.
@@ -87,6 +89,8 @@ func (e *Executor) keptVM(ctx context.Context, ref string) (job.Job, error) {
 		return m, err
 	case m.Manifest.Lifecycle != job.Persistent:
 		return m, noVM(ref, "goes with its job: only persistent VMs take others")
+	case m.VM.State == job.VMLeftAlone:
+		return m, noVM(ref, "is left alone: "+m.VM.Reason)
 	case m.VM.Unwanted:
 		return m, noVM(ref, "is being destroyed")
 	case m.VM.State != job.VMCreated:

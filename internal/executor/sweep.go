@@ -15,6 +15,7 @@ func (e *Executor) sweep(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		e.reapVMs(ctx)
+		e.lookAtLeftAlone(ctx)
 		if e.Retention > 0 {
 			n, err := e.Store.Forget(ctx, now().Add(-e.Retention))
 			if err != nil && ctx.Err() == nil {
@@ -69,6 +70,11 @@ func (e *Executor) reapVMs(ctx context.Context) {
 		if err = e.Provider.Destroy(ctx, vm); err != nil {
 			if ctx.Err() != nil {
 				return
+			}
+			if isClass(err, job.HostLeftAlone) {
+				err = errors.Join(e.found(ctx, j.ID, vm), e.settleVM(ctx, j.ID, err))
+				log.Warn("VM found after its job's end is left alone", "err", err)
+				continue
 			}
 			text = fmt.Sprintf("VM %d was found after the job's end and could not be destroyed, will be tried again: %v", vm.ID, err)
 		}

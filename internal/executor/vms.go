@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"linus/internal/job"
 )
@@ -70,7 +71,7 @@ func (e *Executor) VMs(ctx context.Context) ([]job.VMInfo, error) {
 	if len(makers) == 0 {
 		return nil, nil
 	}
-	statuses, asked := e.statuses(ctx)
+	statuses, asked := e.statuses(ctx, makers...)
 	unfinished, err := e.Store.Unfinished(ctx)
 	if err != nil {
 		return nil, err
@@ -88,12 +89,14 @@ func (e *Executor) VM(ctx context.Context, ref string) (job.VMInfo, error) {
 	if err != nil {
 		return job.VMInfo{}, err
 	}
-	statuses, asked := e.statuses(ctx)
+	statuses, asked := e.statuses(ctx, m)
 	return e.oneInfo(ctx, m, statuses, asked)
 }
 
-// statuses asks the host how our VMs stand, by the job that made each.
-func (e *Executor) statuses(ctx context.Context) (map[string]job.VMStatus, bool) {
+// statuses asks the host how the makers' VMs stand, by the job that made each. A
+// kept one that is not in the host's list is asked for by its ID: it may have lost
+// its marker, and be there.
+func (e *Executor) statuses(ctx context.Context, makers ...job.Job) (map[string]job.VMStatus, bool) {
 	vms, err := e.Provider.List(ctx)
 	statuses := map[string]job.VMStatus{}
 	for _, vm := range vms {
@@ -101,9 +104,33 @@ func (e *Executor) statuses(ctx context.Context) (map[string]job.VMStatus, bool)
 	}
 	if err != nil {
 		e.Log.Warn("list VMs on the host failed", "err", err)
+		return statuses, false
 	}
-	return statuses, err == nil
+	missing := slices.DeleteFunc(slices.Clone(makers), func(m job.Job) bool {
+		_, there := statuses[m.ID]
+		return there || !m.KeepsVM()
+	})
+	var (
+		asking sync.WaitGroup
+		turn   = make(chan struct{}, statusesAtOnce)
+		found  = make([]job.VMStatus, len(missing))
+	)
+	for i, m := range missing {
+		asking.Go(func() {
+			turn <- struct{}{}
+			defer func() { <-turn }()
+			found[i] = e.stands(ctx, m)
+		})
+	}
+	asking.Wait()
+	for i, m := range missing {
+		statuses[m.ID] = found[i]
+	}
+	return statuses, true
 }
+
+// statusesAtOnce bounds the questions to the host for single VMs.
+const statusesAtOnce = 4
 
 // oneInfo is vmInfo for who asks of one VM.
 func (e *Executor) oneInfo(ctx context.Context, m job.Job, statuses map[string]job.VMStatus, asked bool) (job.VMInfo, error) {
@@ -126,6 +153,10 @@ func vmInfo(m job.Job, unfinished []job.Job, statuses map[string]job.VMStatus, a
 	switch {
 	case m.VM.State == job.VMIntended && m.Outcome == nil:
 		info.Status = job.VMProvisioning
+	case m.VM.State == job.VMLeftAlone || m.VM.State == job.VMForgotten:
+		info.Status = job.VMUnproven
+	case m.VM.State == job.VMDestroyed:
+		info.Status = job.VMGone
 	case m.VM.Unwanted || m.Outcome != nil && !m.KeepsVM():
 		info.Status = job.VMDestroying
 	case there:
@@ -134,6 +165,10 @@ func vmInfo(m job.Job, unfinished []job.Job, statuses map[string]job.VMStatus, a
 		info.Status = job.VMGone
 	default:
 		info.Status = job.VMUnknown
+	}
+	if info.Status == job.VMUnproven && info.Reason == "" {
+		info.Reason = "the host has a VM of its ID that does not prove to be this one any more, or has it on another node"
+		info.Remedy = fmt.Sprintf("look at its name, its tag and its notes (qm config %d): name %s, tag linus, linus-job=%s and linus-owner=%s", info.ID, info.Name, info.Job, info.Owner)
 	}
 	return info
 }
@@ -164,6 +199,9 @@ func (e *Executor) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error
 	m, err := e.maker(ctx, ref)
 	if err != nil {
 		return job.VMInfo{}, err
+	}
+	if m.VM.State == job.VMLeftAlone {
+		return e.destroyLeftAlone(ctx, m)
 	}
 	if m.Manifest.Lifecycle != job.Persistent {
 		return job.VMInfo{}, noVM(ref, "goes with job "+m.ID+": cancel that")

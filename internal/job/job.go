@@ -60,9 +60,9 @@ type Submission struct {
 }
 
 // Done reports whether nothing more will happen: the status is terminal and
-// the VM, if it was to go, is gone.
+// the VM, if it was to go, is gone or left alone.
 func (j Job) Done() bool {
-	return j.Status.Terminal() && (j.VM == nil || j.VM.State == VMDestroyed || j.VM.State == VMReleased || j.KeepsVM())
+	return j.Status.Terminal() && (j.VM == nil || j.VM.State.Settled() || j.KeepsVM())
 }
 
 // KeepsVM reports whether the job's VM is there and is to outlive the job.
@@ -126,14 +126,23 @@ const (
 // VMState is where a VM of ours stands.
 type VMState string
 
-// A VM is intended (a row exists before it can), then created, then destroyed.
+// A VM is intended (a row exists before it can), then created, then destroyed: it
+// was seen gone. One that was to go and is not proven ours is left alone, until it
+// is seen gone or an operator has it forgotten.
 // A job that shares another's VM releases it when it has cleaned up behind itself.
 const (
 	VMIntended  VMState = "intended"
 	VMCreated   VMState = "created"
 	VMDestroyed VMState = "destroyed"
 	VMReleased  VMState = "released"
+	VMLeftAlone VMState = "left_alone"
+	VMForgotten VMState = "forgotten"
 )
+
+// Settled reports whether the VM's job has no more to do with it.
+func (s VMState) Settled() bool {
+	return s == VMDestroyed || s == VMReleased || s == VMLeftAlone || s == VMForgotten
+}
 
 // VM is a virtual machine of ours. Job and Owner are the marker that proves it.
 type VM struct {
@@ -149,6 +158,9 @@ type VM struct {
 
 	ExpiresAt time.Time `json:"expires_at,omitzero"` // a persistent VM goes then, once no job runs in it
 	Unwanted  bool      `json:"unwanted,omitempty"`  // a persistent VM is to be destroyed
+
+	Reason string `json:"reason,omitempty"` // why it is left alone
+	Remedy string `json:"remedy,omitempty"` // and what an operator can do about it
 
 	Status VMStatus `json:"status,omitempty"` // what the host said when it was asked; not kept
 }

@@ -33,7 +33,7 @@ type jobVM struct {
 	Name  string      `json:"name,omitempty"`
 	Node  string      `json:"node,omitempty"`
 	IP    string      `json:"ip,omitempty"`
-	State job.VMState `json:"state" jsonschema:"enum=intended,enum=created,enum=destroyed,enum=released"`
+	State job.VMState `json:"state" jsonschema:"enum=intended,enum=created,enum=destroyed,enum=released,enum=left_alone,enum=forgotten"`
 }
 
 func getJobStatus(e Engine) server.ServerTool {

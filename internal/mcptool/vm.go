@@ -26,7 +26,8 @@ func (a vmArg) check() error {
 type vmOutput struct {
 	VMID      string       `json:"vm_id,omitempty" jsonschema_description:"Proxmox VM ID; the VM's name does as well wherever a vm_id is asked for. Absent until there is one."`
 	Name      string       `json:"name"`
-	Status    job.VMStatus `json:"status" jsonschema:"enum=provisioning,enum=running,enum=stopped,enum=destroying,enum=gone,enum=unknown" jsonschema_description:"gone: the host has no such VM any more. unknown: the host could not be asked."`
+	Status    job.VMStatus `json:"status" jsonschema:"enum=provisioning,enum=running,enum=stopped,enum=destroying,enum=left_alone,enum=gone,enum=unknown" jsonschema_description:"left_alone: it is there, not proven ours, and not touched. gone: the host has no such VM. unknown: the host could not be asked."`
+	Reason    string       `json:"reason,omitempty" jsonschema_description:"Why it is left alone, and what to do."`
 	IP        string       `json:"ip,omitempty"`
 	User      string       `json:"user,omitempty" jsonschema_description:"Whom to log in as."`
 	SSH       string       `json:"ssh,omitempty" jsonschema_description:"Shell command that logs in, from the machine linus runs on."`
@@ -48,6 +49,9 @@ func (o Options) vmOutput(v job.VMInfo) vmOutput {
 		CPU: v.Resources.CPU, Memory: v.Resources.Memory, Disk: v.Resources.Disk, Lifecycle: string(v.Lifecycle),
 		JobID: v.Job, Jobs: v.Jobs, CreatedAt: known(v.CreatedAt), ExpiresAt: known(v.ExpiresAt),
 	}
+	if v.Reason != "" {
+		out.Reason = v.Reason + "; " + v.Remedy
+	}
 	if v.ID != 0 {
 		out.VMID = strconv.Itoa(v.ID)
 	}
@@ -68,7 +72,7 @@ func (o Options) sshCommand(vm job.VM) string {
 type changedVM struct {
 	VMID   string       `json:"vm_id,omitempty"`
 	Name   string       `json:"name"`
-	Status job.VMStatus `json:"status" jsonschema:"enum=provisioning,enum=running,enum=stopped,enum=destroying,enum=gone,enum=unknown"`
+	Status job.VMStatus `json:"status" jsonschema:"enum=provisioning,enum=running,enum=stopped,enum=destroying,enum=left_alone,enum=gone,enum=unknown"`
 	SSH    string       `json:"ssh,omitempty" jsonschema_description:"Shell command that logs in."`
 	Note   string       `json:"note,omitempty" jsonschema_description:"What goes on, and how to go on."`
 }

@@ -21,8 +21,10 @@ type Fake struct {
 
 // Stats count what a Fake was asked to do.
 type Stats struct {
-	Creates, Destroys, Pushes, Starts, Probes, Stops, Callbacks int
-	MostVMs                                                     int // at once
+	Creates, Destroys, Lists, Pushes, Starts, Probes, Stops, Callbacks int
+	MostVMs                                                            int // at once
+
+	Forgotten []string // names of VMs
 }
 
 type fakeVM struct {

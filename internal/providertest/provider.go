@@ -147,12 +147,24 @@ func (f *Fake) Destroy(ctx context.Context, vm job.VM) error {
 	return nil
 }
 
+// ForgetVM refuses a VM that is proven, and remembers the others' names.
+func (f *Fake) ForgetVM(_ context.Context, vm job.VM) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if there := f.vms[vm.ID]; there != nil && there.is(vm) {
+		return fault(fmt.Sprintf("forget VM %d (%s)", vm.ID, vm.Name), job.HostVM, "it is proven", "destroy it")
+	}
+	f.stats.Forgotten = append(f.stats.Forgotten, vm.Name)
+	return nil
+}
+
 // List answers every VM that is not foreign, as the host knows it.
 func (f *Fake) List(ctx context.Context) ([]job.VM, error) {
 	if ctx.Err() != nil {
 		return nil, fault("list VMs", job.HostCancelled, context.Cause(ctx).Error(), "")
 	}
 	f.mu.Lock()
+	f.stats.Lists++
 	err := next(&f.behaviour.Lists)
 	f.mu.Unlock()
 	if err != nil {

@@ -1,11 +1,23 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"strings"
 
 	"linus/internal/job"
 )
+
+// ForgetVM gives up the lease of a VM that is left alone, and its address.
+func (p *Provider) ForgetVM(ctx context.Context, vm job.VM) error {
+	env := proof(vm)
+	env["ACTION"] = "forget"
+	setText(env, "PROXMOX_NODE", cmp.Or(vm.Node, p.o.Node))
+	op := fmt.Sprintf("forget VM %d (%s)", vm.ID, vm.Name)
+	_, err := p.run(ctx, call{op: op, script: "destroy-vm", env: env, patience: p.o.Patience / 10})
+	return err
+}
 
 // readLeftAlone reads what the host tells of a VM whose end has come and that it
 // leaves alone, because its proof is not whole: "<id> <job> <name> <why>".

@@ -105,3 +105,31 @@ func readText(t *testing.T, path string) string {
 	}
 	return string(text)
 }
+
+// Forgotten, it is not told of any more, and is as it was.
+func TestLeftAlone_IsForgotten(t *testing.T) {
+	t.Parallel()
+	h := newLab(t, lab.DriverProcess)
+	p := h.provider(t, nil)
+	ctx, spec := t.Context(), h.spec()
+	spec.Lease = time.Hour
+	vm, err := p.Create(ctx, spec, func(executor.Progress) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantHost(t, p.ForgetVM(ctx, vm), job.HostVM)
+	lease := filepath.Join(h.Dir, "home", "linus", "leases", strconv.Itoa(vm.ID)+"-"+vm.Job)
+	readText(t, lease)
+	if _, err := h.QM(ctx, "set", strconv.Itoa(vm.ID), "--description", "mine"); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.ForgetVM(ctx, vm); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(lease); !os.IsNotExist(err) {
+		t.Errorf("its lease: %v", err)
+	}
+	if out, err := h.QM(ctx, "status", strconv.Itoa(vm.ID)); err != nil || !strings.Contains(out, "running") {
+		t.Errorf("qm status: %q, %v", out, err)
+	}
+}

@@ -17,7 +17,8 @@ import (
 const orphanAge = time.Hour
 
 // Forget removes the jobs that ended before the given time, their events and
-// their files, and answers how many. A job stays while its VM does. Directories
+// their files, and answers how many. A job stays while its VM does, also one that
+// is left alone. Directories
 // that an interrupted Insert or Forget has left are removed as well.
 func (s *Store) Forget(ctx context.Context, before time.Time) (int, error) {
 	ids, err := query(ctx, s.read, func(row scanner) (id string, err error) {
@@ -25,7 +26,7 @@ func (s *Store) Forget(ctx context.Context, before time.Time) (int, error) {
 		return id, err
 	}, `SELECT id FROM jobs WHERE done = 1
 		AND json_extract(doc, '$.completed_at') < ?
-		AND coalesce(json_extract(doc, '$.vm.state'), '') <> ?`, timeText(before), string(job.VMCreated))
+		AND coalesce(json_extract(doc, '$.vm.state'), '') NOT IN (?, ?)`, timeText(before), string(job.VMCreated), string(job.VMLeftAlone))
 	if err != nil {
 		return 0, fmt.Errorf("find jobs that ended before %s: %w", timeText(before), err)
 	}

@@ -174,10 +174,10 @@ func (s *Store) OfClient(ctx context.Context, client string) ([]job.Job, error) 
 	return jobs, nil
 }
 
-// VMs answers the jobs whose own VM is intended or created, oldest first.
+// VMs answers the jobs whose own VM is intended, created or left alone, oldest first.
 func (s *Store) VMs(ctx context.Context) ([]job.Job, error) {
-	jobs, err := s.jobs(ctx, s.read, `json_extract(jobs.doc, '$.vm.state') IN (?, ?)
-		AND json_extract(jobs.doc, '$.vm.job') = jobs.id ORDER BY jobs.id`, string(job.VMIntended), string(job.VMCreated))
+	jobs, err := s.jobs(ctx, s.read, `json_extract(jobs.doc, '$.vm.state') IN (?, ?, ?)
+		AND json_extract(jobs.doc, '$.vm.job') = jobs.id ORDER BY jobs.id`, string(job.VMIntended), string(job.VMCreated), string(job.VMLeftAlone))
 	if err != nil {
 		return nil, fmt.Errorf("read jobs with a VM: %w", err)
 	}

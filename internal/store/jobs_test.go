@@ -478,6 +478,8 @@ func TestUnfinished_IsWhatIsNotDone(t *testing.T) {
 		state(job.Failed, job.Ephemeral, &job.VM{State: job.VMIntended}))
 	state(job.Success, job.Persistent, &job.VM{State: job.VMCreated})
 	state(job.Timeout, job.Ephemeral, &job.VM{State: job.VMDestroyed})
+	state(job.Success, job.Ephemeral, &job.VM{State: job.VMLeftAlone})
+	state(job.Success, job.Persistent, &job.VM{State: job.VMForgotten})
 
 	ids := func() []string {
 		jobs, err := s.Unfinished(t.Context())

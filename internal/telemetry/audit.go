@@ -33,7 +33,7 @@ type Record struct {
 	// anything to a VM that exists; of a VM that is made, the mark it is given.
 	Proof *Proof `json:"proof,omitempty"`
 
-	Result   string  `json:"result"` // begun, then ok, failed or interrupted
+	Result   string  `json:"result"` // begun, then ok, refused, foreign, failed or interrupted
 	Error    string  `json:"error,omitempty"`
 	Duration float64 `json:"duration_seconds,omitempty"`
 }
@@ -49,6 +49,7 @@ type Proof struct {
 const (
 	ActionCreate         = "create_vm"
 	ActionDestroy        = "destroy_vm"
+	ActionForget         = "forget_vm"
 	ActionStart          = "start_vm"
 	ActionStop           = "stop_vm"
 	ActionSnapshot       = "snapshot_vm"
@@ -61,7 +62,9 @@ const (
 const (
 	ResultBegun       = "begun"
 	ResultOK          = "ok"
-	ResultFailed      = "failed"      // a host that refused for want of proof says so in error
+	ResultRefused     = "refused" // the VM is there, and not proven: it was left alone
+	ResultForeign     = "foreign" // its ID is another VM's by now, which was not touched: it is gone
+	ResultFailed      = "failed"
 	ResultInterrupted = "interrupted" // the engine ended; what was begun goes on, and is joined by the next
 )
 
@@ -131,6 +134,15 @@ func resultOf(ctx context.Context, err error) string {
 		return ResultOK
 	case errors.Is(err, executor.ErrDetach) || errors.Is(context.Cause(ctx), executor.ErrDetach):
 		return ResultInterrupted
+	}
+	var host *job.HostError
+	if errors.As(err, &host) {
+		switch host.Class {
+		case job.HostLeftAlone:
+			return ResultRefused
+		case job.HostForeign:
+			return ResultForeign
+		}
 	}
 	return ResultFailed
 }

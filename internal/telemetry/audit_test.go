@@ -50,7 +50,7 @@ func newAudit(t *testing.T, o AuditOptions) *Audit {
 
 func TestProvider_EveryChangeIsOnRecordBeforeAndAfter(t *testing.T) {
 	fake := providertest.NewFake()
-	fake.Set(providertest.Behaviour{Destroys: []error{errors.New("no proof")}})
+	fake.Set(providertest.Behaviour{Destroys: []error{errors.New("locked")}})
 	var ended []string
 	a := newAudit(t, AuditOptions{
 		ClientOf: func(_ context.Context, id string) string { return "maker of " + id },
@@ -80,6 +80,18 @@ func TestProvider_EveryChangeIsOnRecordBeforeAndAfter(t *testing.T) {
 	if err := p.Destroy(t.Context(), vm); err != nil {
 		t.Fatal(err)
 	}
+	fake.Return(vm)
+	fake.Doubt(vm.ID, true)
+	refused := p.Destroy(t.Context(), vm)
+	if err := p.ForgetVM(asked, vm); err != nil {
+		t.Fatal(err)
+	}
+	fake.Vanish(vm.ID)
+	fake.PlantAt(vm.ID, "database")
+	foreign := p.Destroy(t.Context(), vm)
+	if refused == nil || foreign == nil {
+		t.Fatal("destroyed what is not proven")
+	}
 	if _, err := p.List(t.Context()); err != nil { // changes nothing, is not on record
 		t.Fatal(err)
 	}
@@ -103,8 +115,11 @@ func TestProvider_EveryChangeIsOnRecordBeforeAndAfter(t *testing.T) {
 		line("cli", ActionStop, "", ResultOK, ""),
 		line("cli", ActionStart, "", ResultOK, ""),
 		line("cli", ActionRevert, "clean", ResultOK, ""),
-		line("engine", ActionDestroy, "", ResultFailed, "no proof"),
+		line("engine", ActionDestroy, "", ResultFailed, "locked"),
 		line("engine", ActionDestroy, "", ResultOK, ""),
+		line("engine", ActionDestroy, "", ResultRefused, refused.Error()),
+		line("cli", ActionForget, "", ResultOK, ""),
+		line("engine", ActionDestroy, "", ResultForeign, foreign.Error()),
 	} {
 		want = append(want, pair...)
 	}
@@ -117,7 +132,7 @@ func TestProvider_EveryChangeIsOnRecordBeforeAndAfter(t *testing.T) {
 			t.Errorf("%s %s has no time", r.Action, r.Result)
 		}
 	}
-	if len(ended) != 7 || ended[5] != "destroy_vm failed" {
+	if len(ended) != 10 || ended[5] != "destroy_vm failed" {
 		t.Errorf("told of %v", ended)
 	}
 	if info, err := os.Stat(a.o.Path); err != nil || info.Mode().Perm() != 0o600 {

@@ -32,7 +32,7 @@ type Metric struct {
 type Jobs interface {
 	// Unfinished answers every job that is not done.
 	Unfinished(ctx context.Context) ([]job.Job, error)
-	// VMs answers the jobs whose own VM is intended or created.
+	// VMs answers the jobs whose own VM is intended, created or left alone.
 	VMs(ctx context.Context) ([]job.Job, error)
 }
 
@@ -61,14 +61,14 @@ func NewMetrics(version string, jobs Jobs, log *slog.Logger) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
 	stored := &stored{jobs: jobs, log: log}
 	stored.states = m.desc("linus_jobs", "Unfinished jobs: pending, provisioning, running, or ending (collected and destroyed).", "state")
-	stored.vms = m.desc("linus_vms", "VMs that exist or are being made, by lifecycle: ephemeral or persistent.", "lifecycle")
+	stored.vms = m.desc("linus_vms", "VMs that exist or are being made, by lifecycle: ephemeral, persistent, or left_alone for those that were to be destroyed and are not proven to be ours.", "lifecycle")
 	stored.queueAge = m.desc("linus_queue_age_seconds", "Age of the job that has waited longest for a slot; 0 when none waits.")
 	m.registry.MustRegister(stored, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
 	m.ended = m.counter("linus_jobs_ended_total", "Jobs that reached a terminal status, with the reason.", "status", "reason")
 	m.phases = m.histogram("linus_phase_duration_seconds", "Duration of a phase of a job, queue included, by result: ok, failed, cancelled or interrupted (by the engine's end).",
 		[]float64{.1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 14400}, "phase", "result")
-	m.changes = m.counter("linus_host_changes_total", "Changes on the host, as in the audit log, by result: ok, failed or interrupted.", "action", "result")
+	m.changes = m.counter("linus_host_changes_total", "Changes on the host, as in the audit log, by result: ok, refused or foreign (a destroy that touched nothing), failed or interrupted.", "action", "result")
 	m.leaked = m.gauge("linus_leaked_vms", "VMs with our mark that the last search found on the host and that should not be there.")
 	m.callbacks = m.counter("linus_callbacks_total", "Callbacks of job runners, by kind (complete, status, heartbeat, output; none: turned away before it was read) and result: ok, refused or failed.", "kind", "result")
 	m.ignored = m.counter("linus_callbacks_ignored_total", "Late or contradictory reports, recorded and without effect.")
@@ -196,12 +196,16 @@ func (s *stored) Collect(to chan<- prometheus.Metric) {
 	for state, n := range states {
 		gauge(s.states, float64(n), state)
 	}
-	vms := map[job.Lifecycle]int{job.Ephemeral: 0, job.Persistent: 0}
+	vms := map[string]int{string(job.Ephemeral): 0, string(job.Persistent): 0, string(job.VMLeftAlone): 0}
 	for _, j := range makers {
-		vms[j.Manifest.Lifecycle]++
+		lifecycle := string(j.Manifest.Lifecycle)
+		if j.VM.State == job.VMLeftAlone {
+			lifecycle = string(job.VMLeftAlone)
+		}
+		vms[lifecycle]++
 	}
 	for lifecycle, n := range vms {
-		gauge(s.vms, float64(n), string(lifecycle))
+		gauge(s.vms, float64(n), lifecycle)
 	}
 	gauge(s.queueAge, queueAge)
 }

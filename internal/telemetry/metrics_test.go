@@ -70,14 +70,18 @@ func TestMetrics_TellWhatTheStoreHas(t *testing.T) {
 			{Status: job.Running, Outcome: decided},
 			{Status: job.Failed, Outcome: decided},
 		},
-		vms: []job.Job{{Manifest: job.Manifest{Lifecycle: job.Ephemeral}}},
+		vms: []job.Job{
+			{Manifest: job.Manifest{Lifecycle: job.Ephemeral}, VM: &job.VM{State: job.VMCreated}},
+			{Manifest: job.Manifest{Lifecycle: job.Ephemeral}, VM: &job.VM{State: job.VMLeftAlone}},
+			{Manifest: job.Manifest{Lifecycle: job.Persistent}, VM: &job.VM{State: job.VMLeftAlone}},
+		},
 	}, slog.New(slog.DiscardHandler))
 	wantSamples(t, m, map[string]string{
 		`linus_jobs{state="pending"}`:      "1",
 		`linus_jobs{state="provisioning"}`: "1",
 		`linus_jobs{state="running"}`:      "2",
 		`linus_jobs{state="ending"}`:       "3",
-		`linus_vms{lifecycle="ephemeral"}`: "1", `linus_vms{lifecycle="persistent"}`: "0",
+		`linus_vms{lifecycle="ephemeral"}`: "1", `linus_vms{lifecycle="persistent"}`: "0", `linus_vms{lifecycle="left_alone"}`: "2",
 		`linus_build_info{version="v1"}`: "1",
 	})
 	var age float64

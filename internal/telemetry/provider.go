@@ -38,6 +38,11 @@ func (p *Provider) Destroy(ctx context.Context, vm job.VM) error {
 	return p.audit.Do(ctx, recordOf(ActionDestroy, vm), func(*Record) error { return p.Provider.Destroy(ctx, vm) })
 }
 
+// ForgetVM lets go of a VM that is left alone.
+func (p *Provider) ForgetVM(ctx context.Context, vm job.VM) error {
+	return p.audit.Do(ctx, recordOf(ActionForget, vm), func(*Record) error { return p.Provider.ForgetVM(ctx, vm) })
+}
+
 // StartVM starts a VM.
 func (p *Provider) StartVM(ctx context.Context, vm job.VM, progress func(executor.Progress)) (job.VM, error) {
 	var now job.VM

@@ -40,6 +40,13 @@ func sample() *engine {
 				VM:        job.VM{Name: "fresh", Job: "0197a1b2-0000-7000-8000-0000000000f1", State: job.VMIntended, Status: job.VMProvisioning},
 				Lifecycle: job.Persistent, Resources: job.Resources{CPU: 2, Memory: "2G", Disk: "10G"}, Source: "agent-template", CreatedAt: ago(4),
 			},
+			{
+				VM: job.VM{
+					ID: 117, Name: "kept", Node: "pve", Job: "0197a1b2-0000-7000-8000-0000000000f2", State: job.VMLeftAlone, Status: job.VMUnproven,
+					Reason: "its description does not carry linus-job=<...>", Remedy: "destroy it by hand (qm destroy 117)",
+				},
+				Lifecycle: job.Persistent, Resources: job.Resources{CPU: 2, Memory: "2G", Disk: "10G"}, Source: "agent-template", CreatedAt: ago(9000),
+			},
 		},
 	}
 	running := job.Job{

@@ -31,7 +31,7 @@ type vmRow struct {
 
 // CanGo reports whether it can be destroyed from here: others go with their job.
 func (v vmRow) CanGo() bool {
-	return v.Lifecycle == job.Persistent && v.Status != job.VMDestroying
+	return v.Lifecycle == job.Persistent && v.Status != job.VMDestroying && v.State != job.VMLeftAlone
 }
 
 // ExpiresIn is the time it has left, as text; empty without an end.

@@ -9,6 +9,9 @@
 #   VM_ID, VM_NAME            the VM
 #   LINUS_JOB, LINUS_OWNER    the UUIDs in its description (list-vms shows them)
 # and optionally:
+#   ACTION                    destroy, or forget: give up the lease and the address
+#                             of a VM that is not proven, which is left as it is
+#                             (default: destroy)
 #   VM_KIND                   vm, or template: only a template that build-template
 #                             made is removed, and no other VM (default: vm)
 #   PROXMOX_NODE              default: this host's own
@@ -65,11 +68,12 @@ usage() {
 
 read_inputs() { # <argument...>
   script_read_options --dry-run "$@"
-  : "${VM_KIND:=vm}" "${PROXMOX_NODE:=}"
+  : "${ACTION:=destroy}" "${VM_KIND:=vm}" "${PROXMOX_NODE:=}"
 }
 
 validate_environment() {
   vm_read_inputs
+  validate_pattern ACTION "${ACTION}" 'destroy|forget' 'destroy or forget'
   validate_pattern VM_KIND "${VM_KIND}" 'vm|template' 'vm or template'
   vm_kind=${VM_KIND}
   validate_node "${PROXMOX_NODE}"
@@ -108,6 +112,20 @@ destroy_vm() {
   fi
 }
 
+# Nobody of ours looks at the VM again. One that proves to be ours is destroyed,
+# not forgotten.
+forget_vm() {
+  vm_check_before_destroy "${vm_id}" "${probe_node}"
+  if [[ -z ${vm_doubt} ]]; then
+    result_fail vm "refused to forget VM ${vm_id} on node '${probe_node}': it is proven to be ${vm_name}" 'destroy it'
+  elif [[ ${vm_outcome} == failed ]]; then
+    result_fail vm "could not look at VM ${vm_id} on node '${probe_node}' (host ${HOSTNAME}): ${vm_reason}" 'run it again'
+  elif [[ ${dry_run} == no ]]; then
+    lease_drop "${vm_id}" "${vm_job}"
+    address_drop "${vm_job}"
+  fi
+}
+
 plan_destroy() {
   vm_outcome=planned
   vm_leftovers=''
@@ -135,7 +153,11 @@ main() {
   script_begin 3
   read_inputs "$@"
   result_run_step validate_environment 'checking the inputs and the host'
-  result_run_step destroy_vm 'destroying the VM'
+  if [[ ${ACTION} == forget ]]; then
+    result_run_step forget_vm 'forgetting the VM'
+  else
+    result_run_step destroy_vm 'destroying the VM'
+  fi
   result_run_step output_result 'done'
 }
 

@@ -1,0 +1,135 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"linus/internal/job"
+)
+
+// isClass reports whether err is the host's, and of the class.
+func isClass(err error, class job.HostClass) bool {
+	var host *job.HostError
+	return errors.As(err, &host) && host.Class == class
+}
+
+// found records under which ID the host has the job's VM.
+func (e *Executor) found(ctx context.Context, id string, vm job.VM) error {
+	_, err := e.update(ctx, id, func(j *job.Job) ([]job.Event, error) {
+		j.VM.ID, j.VM.Node = vm.ID, vm.Node
+		return nil, nil
+	})
+	return err
+}
+
+// settleVM records what became of a VM that was to be destroyed: without an error
+// it is gone, and with one the host has left it alone. That is told again only
+// where the reason is another. It answers the error, with what can be done.
+func (e *Executor) settleVM(ctx context.Context, id string, err error) error {
+	var host *job.HostError
+	if err != nil && !errors.As(err, &host) {
+		return err
+	}
+	var left *job.HostError
+	_, noteErr := e.update(ctx, id, func(j *job.Job) ([]job.Event, error) {
+		was := *j.VM
+		switch {
+		case host != nil:
+			told := *host
+			told.Remedy += "; or keep it, and have it forgotten: linus vm forget " + was.Name
+			left = &told
+			if was.State == job.VMForgotten || was.State == job.VMLeftAlone && was.Reason == left.Text {
+				return nil, nil
+			}
+			j.VM.State, j.VM.Reason, j.VM.Remedy = job.VMLeftAlone, left.Text, left.Remedy
+			return []job.Event{{Kind: job.EventWarning, Text: fmt.Sprintf("VM %d is left alone: %s; %s", was.ID, left.Text, left.Remedy)}}, nil
+		case was.State == job.VMLeftAlone:
+			j.VM.State, j.VM.Reason, j.VM.Remedy = job.VMDestroyed, "", ""
+			return []job.Event{{Kind: job.EventProgress, Phase: "destroy", Text: fmt.Sprintf("VM %d, which was left alone, is gone", was.ID)}}, nil
+		}
+		j.VM.State = job.VMDestroyed
+		return nil, nil
+	})
+	if noteErr != nil || left == nil {
+		return noteErr
+	}
+	e.Log.Warn("VM is left alone", "job_id", id, "err", left)
+	return left
+}
+
+// lookAtLeftAlone looks again at the VMs that are left alone: one whose proof is
+// back is destroyed, and so is, in the records, one that is gone. The host is
+// asked first how they are, for each destroy that is tried is put on record.
+func (e *Executor) lookAtLeftAlone(ctx context.Context) {
+	makers, err := e.Store.VMs(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			e.Log.Error("find VMs that are left alone failed", "err", err)
+		}
+		return
+	}
+	for _, m := range makers {
+		if m.VM.State != job.VMLeftAlone {
+			continue
+		}
+		status, err := e.Provider.Status(ctx, *m.VM)
+		if err != nil || status == job.VMUnproven {
+			continue
+		}
+		if err := e.tryLeftAlone(ctx, m); err != nil && ctx.Err() == nil && !isClass(err, job.HostLeftAlone) {
+			e.Log.Warn("VM that was left alone could not be destroyed, will be tried again", "job_id", m.ID, "vm_id", m.VM.ID, "err", err)
+		}
+	}
+}
+
+// tryLeftAlone tries once more to destroy a VM that is left alone.
+func (e *Executor) tryLeftAlone(ctx context.Context, m job.Job) error {
+	err := e.Provider.Destroy(ctx, *m.VM)
+	if isClass(err, job.HostForeign) {
+		err = nil
+	}
+	if err != nil && !isClass(err, job.HostLeftAlone) {
+		return err
+	}
+	return e.settleVM(ctx, m.ID, err)
+}
+
+// destroyLeftAlone is DestroyVM for a VM that is left alone: it is done, or
+// refused, when it returns.
+func (e *Executor) destroyLeftAlone(ctx context.Context, m job.Job) (job.VMInfo, error) {
+	if err := e.tryLeftAlone(ctx, m); err != nil {
+		return job.VMInfo{}, err
+	}
+	m, err := e.Store.Job(ctx, m.ID)
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	return e.oneInfo(ctx, m, nil, false)
+}
+
+// ForgetVM lets go of a VM that is left alone, which stays as it is: it is not
+// looked at again, not listed, and the operator's from now on.
+func (e *Executor) ForgetVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	m, err := e.maker(ctx, ref)
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	if m.VM.State != job.VMLeftAlone {
+		return job.VMInfo{}, &job.FieldError{
+			Field: "vm", Problem: fmt.Sprintf("%q is not left alone, so it is not to be forgotten", ref), Remedy: "destroy it: linus vm destroy " + m.VM.Name,
+		}
+	}
+	if err := e.Provider.ForgetVM(ctx, *m.VM); err != nil {
+		return job.VMInfo{}, err
+	}
+	m, err = e.update(context.WithoutCancel(ctx), m.ID, func(j *job.Job) ([]job.Event, error) {
+		j.VM.State = job.VMForgotten
+		return []job.Event{{Kind: job.EventWarning, Text: fmt.Sprintf("VM %d is forgotten by request, and stays on the host", j.VM.ID)}}, nil
+	})
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	e.Log.Warn("VM is forgotten by request, and stays on the host", "job_id", m.ID, "vm_id", m.VM.ID)
+	return e.oneInfo(ctx, m, nil, false)
+}
