@@ -160,34 +160,6 @@ func (g *Guest) place(j job.Job) place {
 	return place{g.o.Root + "/opt/job-runner/jobs/" + j.ID, g.o.Root + "/var/lib/linus/jobs/" + j.ID, g.o.Root + "/run/linus/jobs/" + j.ID}
 }
 
-// Push uploads runner and payload. It replaces what an earlier, interrupted
-// Push has left; a task that runs already is not disturbed.
-func (g *Guest) Push(ctx context.Context, j job.Job, p executor.Payload) error {
-	timed, cancel := context.WithTimeout(ctx, pushTimeout)
-	defer cancel()
-	at := g.place(j)
-	files, err := payloadFiles(at, j.ID, p)
-	if err != nil {
-		return err
-	}
-	// The directories may need root, and belong to whom the job runs as.
-	const prepare = `set -e
-if [ "$(id -u)" = 0 ]; then s=; else s='sudo -n'; fi
-$s install -d -o "$(id -un)" -g "$(id -gn)" -m 0700 -- "$1" "$2"
-cd -- "$1"
-rm -rf -- files files.index command env
-mkdir -m 0700 files`
-	err = g.again(timed, j, func(pool *remote.Pool) error {
-		return pool.Run(timed, remote.Command{
-			Name: "prepare " + at.home, Line: remote.Quote("sh", "-c", prepare, "prepare", at.home, at.tmpfs),
-		})
-	})
-	if err == nil {
-		err = g.again(timed, j, func(pool *remote.Pool) error { return pool.Upload(timed, files...) })
-	}
-	return g.fault(ctx, "put the job into", j, result.Result{}, err)
-}
-
 // Start starts the task.
 func (g *Guest) Start(ctx context.Context, j job.Job) error {
 	res, err := g.runner(ctx, j, "start")

@@ -14,54 +14,69 @@ import (
 	"linus/embed"
 	"linus/internal/executor"
 	"linus/internal/job"
-	"linus/internal/remote"
 )
 
-// payloadFiles are the files the job runner works from. The task, command, env
-// and files are bytes in files of their own: no shell reads them on the way.
-func payloadFiles(at place, id string, p executor.Payload) ([]remote.File, error) {
+// archives are what the job runner works from: secret is for the tmpfs, rest for
+// the job's home. The task, command, env and files are bytes in files of their
+// own: no shell reads them on the way. The last file of each is in every payload:
+// where it has arrived, all have.
+func archives(id string, p executor.Payload) (secret, rest archive, err error) {
 	runner, err := embed.Script("job-runner")
 	if err != nil {
-		return nil, err
+		return secret, rest, err
 	}
 	manifest, err := readableManifest(p.Manifest)
 	if err != nil {
-		return nil, err
+		return secret, rest, err
 	}
-	list := []remote.File{
-		{Path: path.Join(at.home, "job-runner.sh"), Data: runner.Body, Mode: 0o700},
-		{Path: path.Join(at.home, "manifest.json"), Data: manifest, Mode: 0o600},
-		{Path: path.Join(at.home, "task"), Data: []byte(p.Manifest.Task), Mode: 0o600},
-		{Path: path.Join(at.home, "env"), Data: envEntries(p.Manifest.Env), Mode: 0o600},
-		{Path: path.Join(at.tmpfs, "token"), Data: []byte(p.Token + "\n"), Mode: 0o600},
-	}
+	var secrets []entry
 	if len(p.Secrets) > 0 {
-		list = append(list, remote.File{Path: path.Join(at.tmpfs, "secrets"), Data: envEntries(p.Secrets), Mode: 0o600})
+		secrets = append(secrets, file("secrets", 0o600, envEntries(p.Secrets)))
+	}
+	list := []entry{
+		file("job-runner.sh", 0o700, runner.Body),
+		file("manifest.json", 0o600, manifest),
+		file("task", 0o600, []byte(p.Manifest.Task)),
+		file("env", 0o600, envEntries(p.Manifest.Env)),
 	}
 	if len(p.Manifest.Artifacts) > 0 {
-		patterns := strings.Join(p.Manifest.Artifacts, "\x00") + "\x00"
-		list = append(list, remote.File{Path: path.Join(at.home, "artifacts"), Data: []byte(patterns), Mode: 0o600})
+		list = append(list, file("artifacts", 0o600, []byte(strings.Join(p.Manifest.Artifacts, "\x00")+"\x00")))
 	}
 	if p.Manifest.Agent.Command != "" {
-		list = append(list, remote.File{Path: path.Join(at.home, "command"), Data: []byte(p.Manifest.Agent.Command), Mode: 0o600})
+		list = append(list, file("command", 0o600, []byte(p.Manifest.Agent.Command)))
 	}
-	var index bytes.Buffer
-	for i, f := range p.Manifest.Files {
+	if len(p.Manifest.Files) > 0 {
+		files, index, err := packFiles(p.Manifest.Files)
+		if err != nil {
+			return secret, rest, err
+		}
+		list = append(list, entry{"files.tar", 0o600, files.size, files}, file("files.index", 0o600, index))
+	}
+	if secret, err = newArchive(append(secrets, file("token", 0o600, []byte(p.Token+"\n")))...); err == nil {
+		rest, err = newArchive(append(list, file("settings", 0o600, settings(id, p)))...)
+	}
+	return secret, rest, err
+}
+
+// packFiles makes an archive of the manifest's files, to be unpacked at the root
+// of the VM, and an index of it: mode and path of each, NUL-terminated.
+func packFiles(files []job.File) (packed archive, index []byte, err error) {
+	entries := make([]entry, len(files))
+	for i, f := range files {
 		data, err := f.Data()
 		if err != nil {
-			return nil, fmt.Errorf("decode %s: %w", f.Path, err)
+			return packed, nil, fmt.Errorf("decode %s: %w", f.Path, err)
 		}
 		mode, err := fileMode(f.Mode)
 		if err != nil {
-			return nil, fmt.Errorf("mode of %s: %w", f.Path, err)
+			return packed, nil, fmt.Errorf("mode of %s: %w", f.Path, err)
 		}
-		list = append(list, remote.File{Path: path.Join(at.home, "files", strconv.Itoa(i)), Data: data, Mode: 0o600})
-		fmt.Fprintf(&index, "%d\x00%04o\x00%s\x00", i, mode, f.Path)
+		at := path.Clean(f.Path)
+		entries[i] = file(strings.TrimPrefix(at, "/"), mode, data)
+		index = fmt.Appendf(index, "%04o\x00%s\x00", mode, at)
 	}
-	return append(list,
-		remote.File{Path: path.Join(at.home, "files.index"), Data: index.Bytes(), Mode: 0o600},
-		remote.File{Path: path.Join(at.home, "settings"), Data: settings(id, p), Mode: 0o600},
-	), nil
+	packed, err = newArchive(entries...)
+	return packed, index, err
 }
 
 // settings are the runner's KEY=VALUE lines. Every value is ours or validated:

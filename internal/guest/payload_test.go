@@ -1,6 +1,10 @@
 package guest
 
 import (
+	"archive/tar"
+	"bytes"
+	"errors"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +16,8 @@ import (
 	"linus/internal/result"
 )
 
-func TestPayloadFiles(t *testing.T) {
+func TestArchives(t *testing.T) {
+	long := strings.Repeat("l/", 400) + "x"
 	p := executor.Payload{
 		CallbackURL: "http://192.0.2.1:8765", Token: "t0ken", HeartbeatInterval: 30, MaxOutput: 1000,
 		Manifest: job.Manifest{
@@ -20,47 +25,73 @@ func TestPayloadFiles(t *testing.T) {
 			Env: map[string]string{"B": "two\nlines", "A": "one"},
 			Files: []job.File{
 				{Path: "/srv/a b", Content: "aGk=", Mode: "755"},
-				{Path: "/srv/é", Content: ""},
+				{Path: "/srv//é", Content: ""},
+				{Path: "/srv/" + long, Content: "bG9uZw==", Mode: "4600"},
 			},
 		},
 	}
-	files, err := payloadFiles(place{home: "/opt/job-runner", tmpfs: "/run/linus"}, "j-1", p)
+	secret, rest, err := archives("j-1", p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, modes := map[string]string{}, map[string]string{}
-	for _, f := range files {
-		got[f.Path], modes[f.Path] = string(f.Data), f.Mode.String()
+	secrets, secretModes := unpacked(t, secret)
+	got, modes := unpacked(t, rest)
+	files, fileModes := unpacked(t, archive{strings.NewReader(got["files.tar"]), int64(len(got["files.tar"]))})
+	if diff := cmp.Diff(map[string]string{"token": "t0ken\n"}, secrets); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(map[string]string{"srv/a b": "hi", "srv/é": "", "srv/" + long: "long"}, files); diff != "" {
+		t.Error(diff)
 	}
 	want := map[string]string{
-		"/opt/job-runner/task":        "do 'it'\n$(now)",
-		"/opt/job-runner/command":     "python3 -",
-		"/opt/job-runner/env":         "A=one\x00B=two\nlines\x00",
-		"/opt/job-runner/files/0":     "hi",
-		"/opt/job-runner/files/1":     "",
-		"/opt/job-runner/files.index": "0\x000755\x00/srv/a b\x001\x000644\x00/srv/é\x00",
-		"/opt/job-runner/settings": "JOB_ID=j-1\nAGENT=command\nCLAUDE_MODEL=\nTIMEOUT=60\nSTATUS_MODE=simple\n" +
+		"task":        "do 'it'\n$(now)",
+		"command":     "python3 -",
+		"env":         "A=one\x00B=two\nlines\x00",
+		"files.index": "0755\x00/srv/a b\x000644\x00/srv/é\x004600\x00/srv/" + long + "\x00",
+		"settings": "JOB_ID=j-1\nAGENT=command\nCLAUDE_MODEL=\nTIMEOUT=60\nSTATUS_MODE=simple\n" +
 			"CALLBACK_URL=http://192.0.2.1:8765\nHEARTBEAT_INTERVAL=30\nMAX_OUTPUT_SIZE=1000\nCWD=\n",
-		"/run/linus/token": "t0ken\n",
 	}
-	if !strings.HasPrefix(got["/opt/job-runner/job-runner.sh"], "#!/usr/bin/env bash\n") {
+	if !strings.HasPrefix(got["job-runner.sh"], "#!/usr/bin/env bash\n") {
 		t.Error("there is no runner")
 	}
-	if text := got["/opt/job-runner/manifest.json"]; strings.Contains(text, "aGk=") || !strings.Contains(text, "/srv/a b") {
+	if text := got["manifest.json"]; strings.Contains(text, "aGk=") || !strings.Contains(text, "/srv/a b") {
 		t.Errorf("manifest.json = %s", text)
 	}
 	for name, text := range got {
-		if name != "/run/linus/token" && strings.Contains(text, "t0ken") {
+		if strings.Contains(text, "t0ken") {
 			t.Errorf("the token is in %s", name)
 		}
 	}
-	delete(got, "/opt/job-runner/job-runner.sh")
-	delete(got, "/opt/job-runner/manifest.json")
+	for _, large := range []string{"job-runner.sh", "manifest.json", "files.tar"} {
+		delete(got, large)
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if modes["/run/linus/token"] != "-rw-------" || modes["/opt/job-runner/env"] != "-rw-------" {
-		t.Errorf("modes = %v", modes)
+	if secretModes["token"] != 0o600 || modes["env"] != 0o600 || modes["job-runner.sh"] != 0o700 || fileModes["srv/a b"] != 0o755 || fileModes["srv/"+long] != 0o4600 {
+		t.Errorf("modes = %v %v %v", secretModes, modes, fileModes)
+	}
+}
+
+// unpacked reads an archive, which must be as long as it says.
+func unpacked(t *testing.T, a archive) (files map[string]string, modes map[string]int64) {
+	t.Helper()
+	raw, err := io.ReadAll(a)
+	if err != nil || int64(len(raw)) != a.size {
+		t.Fatalf("%d bytes, %v; it says %d", len(raw), err, a.size)
+	}
+	files, modes = map[string]string{}, map[string]int64{}
+	r := tar.NewReader(bytes.NewReader(raw))
+	for {
+		head, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return files, modes
+		}
+		data, readErr := io.ReadAll(r)
+		if err != nil || readErr != nil {
+			t.Fatal(err, readErr)
+		}
+		files[head.Name], modes[head.Name] = string(data), head.Mode
 	}
 }
 

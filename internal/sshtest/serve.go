@@ -131,6 +131,7 @@ func (c *connection) exec(channel ssh.Channel, line string) {
 	s.mu.Lock()
 	s.execs++
 	s.stats.Execs++
+	s.last = line
 	faults, drop := s.faults, s.faults.DropAtExec > 0 && s.execs == s.faults.DropAtExec
 	s.mu.Unlock()
 	if faults.Delay > 0 {

@@ -43,6 +43,7 @@ type Faults struct {
 	NoForwarding bool          // neither to other machines nor back to the client
 	DropAtExec   int           // the connection is cut at the n-th command from now on
 	DropAfter    int64         // the connection is cut after sending so many bytes from now on
+	DropAfterGot int64         // the connection is cut, once, after so many bytes were sent to it from now on
 	NoExitStatus bool          // commands end without an exit status
 	Delay        time.Duration // before each command
 }
@@ -65,7 +66,9 @@ type Server struct {
 	faults  Faults
 	execs   int   // since the faults were set
 	sent    int64 // the same
+	got     int64 // the same
 	stats   Stats
+	last    string // command line
 	open    map[net.Conn]bool
 	groups  map[int]bool // process groups of the commands that run
 	stopped bool
@@ -162,7 +165,7 @@ func (s *Server) Addr() string { return net.JoinHostPort(s.Host, strconv.Itoa(s.
 func (s *Server) Set(f Faults) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.faults, s.execs, s.sent = f, 0, 0
+	s.faults, s.execs, s.sent, s.got = f, 0, 0, 0
 }
 
 // Stats answers the counts so far.
@@ -172,6 +175,13 @@ func (s *Server) Stats() Stats {
 	stats := s.stats
 	stats.Open = len(s.open)
 	return stats
+}
+
+// LastExec answers the last command line that was run.
+func (s *Server) LastExec() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.last
 }
 
 // Drop cuts every connection there is.
@@ -241,7 +251,7 @@ func (s *Server) accept() {
 	}
 }
 
-// counted cuts the connection once the fault's count of bytes has been sent.
+// counted cuts the connection once the fault's count of bytes has gone either way.
 type counted struct {
 	net.Conn
 	server *Server
@@ -252,7 +262,16 @@ func (c *counted) Read(b []byte) (int, error) {
 	for c.server.deaf() {
 		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // until the test lets it hear, or ends it
 	}
-	return c.Conn.Read(b)
+	n, err := c.Conn.Read(b)
+	c.server.mu.Lock()
+	before, limit := c.server.got, c.server.faults.DropAfterGot
+	c.server.got += int64(n)
+	cut := limit > 0 && before <= limit && c.server.got > limit
+	c.server.mu.Unlock()
+	if cut {
+		return 0, c.Close()
+	}
+	return n, err
 }
 
 func (c *counted) Write(b []byte) (int, error) {

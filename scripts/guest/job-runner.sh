@@ -5,12 +5,12 @@
 # session that started it, of the linus server, or of the runner itself.
 #
 # Where it runs: in the VM, as the login user, from where linus has put it with
-# settings, task, command, env, files.index, files/ and artifacts (patterns). It
+# settings, task, command, env, files.index, files.tar and artifacts (patterns). It
 # finds its state, and the tmpfs with token and secrets, by where it lies:
 #   /opt/job-runner            /var/lib/linus/job        /run/linus
 #   /opt/job-runner/jobs/<id>  /var/lib/linus/jobs/<id>  /run/linus/jobs/<id>
 # all below one prefix, which only tests have. Each of a VM's jobs has a place,
-# and does not touch the others. It needs bash, coreutils, util-linux, curl for
+# and does not touch the others. It needs bash, coreutils, util-linux, tar, curl for
 # callbacks, and sudo for tasks that run as root and files that go beyond the
 # user's reach.
 #
@@ -32,6 +32,7 @@
 #          records how it ended, tells the server. One task never runs twice.
 #   task   the last step before the task, inside its terminal and as its user.
 #   collect, copy  what artifacts needs of root.
+#   unpack  what start needs of root.
 #
 # Inputs: LINUS_NONCE (marks the result block).
 # Exit codes: 0 ok, 1 general or bad input, 2 a tool is missing, 5 the runner
@@ -476,6 +477,10 @@ answer() { # <verb> [<argument>...]
     copy)
       artifacts_copy
       return
+      ;;
+    unpack)
+      files_unpack_for "${@:2}"
+      return # within the answer of start
       ;;
     callback) choose_callback "${2:-}" ;;
     *) result_fail invalid "${1@Q} is not a command" "use start, probe, stop, input, close-input, artifacts or callback" ;;

@@ -32,31 +32,63 @@ files_bash_frees() { # <name>
   [[ $1 != @(_|POSIXLY_CORRECT) ]] && (unset -v "$1") 2>/dev/null
 }
 
+# files_install unpacks the job's files at the root, for the login user, with
+# directories of theirs above them; as root only where the user cannot. Files
+# that are there are replaced, directories stay as they are.
 files_install() {
-  local number mode path error
+  local -a fields
+  local -i i
+  local said group
   [[ -e ${home}/files.index ]] || return 0
-  while IFS= read -r -d '' number && IFS= read -r -d '' mode && IFS= read -r -d '' path; do
-    if [[ ${number} == *[!0-9]* || ! -f ${home}/files/${number} || ! ${mode} =~ ^[0-7]{3,4}$ ||
-      ${path} != /* || ${path} == */ || /${path}/ == */../* || ${path} == *$'\n'* ]]; then
-      result_fail invalid "files.index: '${number}' '${mode}' '${path}' is not a file, a mode and an absolute path" "upload the job's files again"
-    fi
-    error=$(files_install_one "${home}/files/${number}" "${mode}" "${root}${path}" 2>&1) \
-      || result_fail invalid "cannot install ${path}: ${error}" "choose another path, or a VM whose user may use sudo without a password"
-  done <"${home}/files.index"
+  mapfile -d '' -t fields <"${home}/files.index"
+  for ((i = 0; i < ${#fields[@]}; i += 2)); do
+    files_check "${fields[i]}" "${fields[i + 1]:-}"
+  done
+  group=$(id -g)
+  said=$(files_unpack 2>&1) \
+    || said=$(process_as_root "${BASH}" "${script}" unpack "${EUID}" "${group}" 2>&1 >/dev/null) \
+    || result_fail invalid "cannot install the job's files: ${said:0:1000}" \
+      "choose other paths, free some space on the VM's disk, or take a VM whose user may use sudo without a password"
 }
 
-# files_install_one puts one file in place for the login user, with directories of
-# theirs above it; as root only where the user cannot.
-files_install_one() { # <source> <mode> <path>
-  local parent=${3%/*}
-  if mkdir -p -- "${parent}/" 2>/dev/null && install -T -m "$2" -- "$1" "$3" 2>/dev/null; then
-    return
+files_check() { # <mode> <path>
+  if [[ $1 != [0-7][0-7][0-7][0-7] || $2 != /* || $2 == */ || $2/ == */../* || $2 == *$'\n'* ]]; then
+    result_fail invalid "files.index: '$1' '$2' is not a mode and an absolute path" "upload the job's files again"
   fi
-  local -a missing=() owner=(-o "${EUID}" -g "$(id -g)")
-  while [[ -n ${parent} ]] && ! process_as_root test -e "${parent}"; do
-    missing=("${parent}" "${missing[@]}")
-    parent=${parent%/*}
+  [[ ! -d ${root}$2 ]] || result_fail invalid "cannot install $2: there is a directory" "choose another path"
+}
+
+files_unpack() {
+  tar -x -p -m -P --no-same-owner -f "${home}/files.tar" -C "${root:-/}"
+}
+
+# files_unpack_for is files_unpack as root, for the user.
+files_unpack_for() { # <uid> <gid>
+  local -a fields paths=() missing=() above
+  local -A seen=()
+  local -i i
+  local path
+  mapfile -d '' -t fields <"${home}/files.index"
+  for ((i = 0; i < ${#fields[@]}; i += 2)); do
+    path=${root}${fields[i + 1]}
+    paths+=("${path}")
+    above=()
+    while path=${path%/*} && [[ -n ${path} && -z ${seen[${path}]:-} ]]; do
+      seen[${path}]=yes
+      [[ -e ${path} ]] || above=("${path}" "${above[@]}")
+    done
+    missing+=("${above[@]}")
   done
-  ((${#missing[@]} == 0)) || process_as_root install -d "${owner[@]}" -- "${missing[@]}" || return
-  process_as_root install -T -m "$2" "${owner[@]}" -- "$1" "$3"
+  # In parts: a command's arguments have a limit.
+  for ((i = 0; i < ${#missing[@]}; i += 100)); do
+    install -d -o "$1" -g "$2" -- "${missing[@]:i:100}"
+  done
+  files_unpack
+  for ((i = 0; i < ${#paths[@]}; i += 100)); do
+    chown -h -- "$1:$2" "${paths[@]:i:100}"
+  done
+  for ((i = 0; i < ${#fields[@]}; i += 2)); do
+    # What a new owner takes away.
+    [[ ${fields[i]} == 0* ]] || chmod "${fields[i]}" -- "${root}${fields[i + 1]}"
+  done
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# shellcheck disable=SC2154,SC2016,SC2312,SC1003,SC1010 # set by the helper; tasks are quoted on purpose
+# shellcheck disable=SC2154,SC2016,SC2312,SC1003,SC1010,SC2030,SC2031 # set by the helper; tasks are quoted on purpose
 
 setup() {
   load runner
@@ -139,24 +139,51 @@ teardown() { runner_teardown; }
 }
 
 @test "files are installed with mode, parents and odd names, and again" {
-  printf 'one\0\xff' >"${home}/files/0"
-  printf two >"${home}/files/1"
-  printf '%s\0' 0 0600 $'/srv/a b/\'$(id)".txt' 1 755 /srv/-x/ü >"${home}/files.index"
+  job_file 0600 $'/srv/a b/\'$(id)".txt' 'one\0\xff'
+  job_file 0755 /srv/-x/ü two
+  job_file 4711 /srv/link three
   mkdir -p "${root}/srv/-x"
+  chmod 750 "${root}/srv/-x"
   printf old >"${root}/srv/-x/ü"
+  printf other >"${root}/other"
+  ln -s ../other "${root}/srv/link"
   task 'true'
   run_to_end
-  cmp "${home}/files/0" "${root}/srv/a b/"\''$(id)".txt'
+  printf 'one\0\xff' | cmp - "${root}/srv/a b/"\''$(id)".txt'
   [[ $(stat -c %a "${root}/srv/a b/"\''$(id)".txt') == 600 ]]
-  [[ $(<"${root}/srv/-x/ü") == two && $(stat -c %a "${root}/srv/-x/ü") == 755 ]]
+  [[ $(<"${root}/srv/-x/ü") == two && $(stat -c %a "${root}/srv/-x/ü" "${root}/srv/-x") == $'755\n750' ]]
+  [[ $(<"${root}/srv/link") == three && $(stat -c %a "${root}/srv/link") == 4711 && $(<"${root}/other") == other ]]
+}
+
+@test "many files are installed by a handful of processes" {
+  local -r packed=${BATS_TEST_TMPDIR}/packed bin=${BATS_TEST_TMPDIR}/bin
+  local -i i
+  mkdir -p "${packed}/srv/many/"{0..9} "${bin}"
+  for ((i = 0; i < 3000; i++)); do
+    printf '%d' "${i}" >"${packed}/srv/many/$((i % 10))/${i}"
+    printf '0644\0/srv/many/%d/%d\0' "$((i % 10))" "${i}"
+  done >"${home}/files.index"
+  find "${packed}" -type f -printf '%P\0' | tar -c -f "${home}/files.tar" -C "${packed}" --null -T -
+  local tool
+  for tool in tar install mkdir chown chmod mv cp; do
+    printf '#!/bin/sh\necho %s >>%q\nexec %s "$@"\n' "${tool}" "${BATS_TEST_TMPDIR}/ran" "$(type -P "${tool}")" >"${bin}/${tool}"
+    chmod +x "${bin}/${tool}"
+  done
+  task 'cat /dev/null'
+  PATH=${bin}:${PATH} start
+  until_true 20 exited
+  diff -r "${packed}/srv/many" "${root}/srv/many"
+  local -r ran=$(grep -c . "${BATS_TEST_TMPDIR}/ran")
+  echo "${ran} processes"
+  ((ran < 20))
 }
 
 @test "a file's path that is relative, climbs, or names a directory is refused" {
   local bad
-  printf x >"${home}/files/0"
+  job_file 0644 /srv/fine x
   mkdir -p "${root}/srv/dir"
   for bad in relative /a/../b /srv/ $'/a\nb' /srv/dir; do
-    printf '%s\0' 0 0644 "${bad}" >"${home}/files.index"
+    printf '%s\0' 0644 "${bad}" >"${home}/files.index"
     task 'true'
     run start
     echo "${output}"

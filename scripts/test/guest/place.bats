@@ -26,8 +26,8 @@ secrets() { printf '%s\0' "$@" >"${tmpfs}/secrets"; }
   use_place opt/job-runner/jobs/b var/lib/linus/jobs/b run/linus/jobs/b
   local -r second_state=${state}
   settings STDIN=open
-  task 'echo "second ${LINUS_JOB_ID}"; cat "${LINUS_TASK_FILE%/*}/files/0" -'
-  printf 'my file|' >"${home}/files/0"
+  task 'echo "second ${LINUS_JOB_ID}"; cat "${LINUS_TASK_FILE%/*}/mine" -'
+  printf 'my file|' >"${home}/mine"
   start
   printf input | bash "${runner}" input 0
   use_place opt/job-runner/jobs/c var/lib/linus/jobs/c run/linus/jobs/c
@@ -59,8 +59,7 @@ secrets() { printf '%s\0' "$@" >"${tmpfs}/secrets"; }
   run start
   [[ ${status} == 1 && ${output} == *"cwd: ${BATS_TEST_TMPDIR}/none is not a directory"* && ! -e ${state}/launched ]]
   # A file that comes with the job makes it.
-  printf x >"${home}/files/0"
-  printf '%s\0' 0 0644 /srv/new/x >"${home}/files.index"
+  job_file 0644 /srv/new/x x
   settings "CWD=${root}/srv/new"
   run_to_end
   [[ ${code} == 0 && $(<"${state}/stdout") == "${root}/srv/new" ]]
@@ -254,6 +253,34 @@ as_user_start() {
   until_true 20 exited
   read_end
   [[ ${code} == 4 && ${reason} == exit && ! -s ${state}/stdout ]]
+}
+
+@test "files go where root alone may write, and are the user's all the same" {
+  use_sudo
+  settings SUDO=no
+  mkdir -p "${root}/srv/old"
+  job_file 0640 /srv/new/deep/a one
+  job_file 4755 /srv/old/b two
+  job_file 0600 /home/c three
+  task 'true'
+  mkdir -p "${state}"
+  chown -R 65534:65534 "${root}"
+  chown 0:0 "${root}" "${root}/srv" "${root}/srv/old"
+  as_user bash "${runner}" start
+  until_true 20 exited
+  [[ $(cat "${root}/srv/new/deep/a" "${root}/srv/old/b" "${user_home}/c") == onetwothree ]]
+  [[ $(stat -c '%a %u:%g' "${root}"/srv/{new,new/deep,new/deep/a,old,old/b}) == $'755 65534:65534\n755 65534:65534\n640 65534:65534\n755 0:0\n4755 65534:65534' ]]
+  # Without sudo it cannot be, and is said.
+  use_sudo 'nobody ALL=(ALL) ALL'
+  settings SUDO=no
+  mkdir -p "${root}/srv" "${state}"
+  job_file 0640 /srv/a one
+  task 'true'
+  chown -R 65534:65534 "${root}"
+  chown 0:0 "${root}" "${root}/srv"
+  run as_user bash "${runner}" start
+  echo "${output}"
+  [[ ${status} == 1 && ${output} == *"LINUS_ERROR:cannot install the job's files: "*password*LINUS_REMEDY:* && ! -e ${state}/launched ]]
 }
 
 @test "what a root task leaves to root alone is found, and lent to its user" {

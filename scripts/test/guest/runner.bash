@@ -17,7 +17,7 @@ use_place() { # <home> <state> <tmpfs>, all below root
   home=${root}/$1 state=${root}/$2 tmpfs=${root}/$3
   runner=${home}/job-runner.sh
   job_id=$(</proc/sys/kernel/random/uuid)
-  mkdir -p "${home}/files" "${tmpfs}"
+  mkdir -p "${home}" "${tmpfs}"
   cp "${server}/token" "${tmpfs}/token"
   # Self-contained, as package embed makes it.
   awk -v dir="${BATS_TEST_DIRNAME}/../.." '
@@ -47,6 +47,16 @@ settings() { # <KEY=VALUE...>: over the defaults
 
 task() { # <text>
   printf '%s' "$1" >"${home}/task"
+}
+
+job_file() { # <mode> <path> <content, with printf's escapes>: one more, as linus packs them
+  local -r packed=${BATS_TEST_TMPDIR}/packed
+  mkdir -p "${packed}${2%/*}"
+  # shellcheck disable=SC2059 # the escapes are the point
+  printf "$3" >"${packed}$2"
+  chmod "$1" "${packed}$2"
+  printf '%s\0' "$1" "$2" >>"${home}/files.index"
+  tar -r -f "${home}/files.tar" -C "${packed}" -- ".$2"
 }
 
 start() { bash "${runner}" start; }

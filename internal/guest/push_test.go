@@ -1,0 +1,267 @@
+package guest_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/sshtest"
+)
+
+// bareVM is a rig in which nothing runs yet.
+func bareVM(t *testing.T, o sshtest.Options) *rig {
+	t.Helper()
+	t.Parallel()
+	r := &rig{t: t, inside: sshtest.Start(t, o), root: t.TempDir()}
+	r.vm = job.VM{ID: 100, Job: uuid.NewString(), IP: r.inside.Host, User: "debian", HostKey: r.inside.HostKey}
+	r.connect()
+	return r
+}
+
+func payload(files ...job.File) executor.Payload {
+	return executor.Payload{
+		CallbackURL: nowhere, Token: "t0ken", HeartbeatInterval: 1, MaxOutput: 1 << 20, Secrets: map[string]string{"KEY": "s3cret"},
+		Manifest: job.Manifest{Task: "true", AgentType: job.AgentScript, Timeout: 60, StatusMode: job.StatusSimple, Files: files, Env: map[string]string{"A": "1"}},
+	}
+}
+
+func encoded(data []byte) string { return base64.StdEncoding.EncodeToString(data) }
+
+// read answers a file of the VM.
+func (r *rig) read(name string) string {
+	r.t.Helper()
+	data, err := os.ReadFile(filepath.Join(r.root, name))
+	if err != nil {
+		r.t.Error(err)
+	}
+	return string(data)
+}
+
+// tree are the files in the VM, with their modes.
+func (r *rig) tree() map[string]fs.FileMode {
+	r.t.Helper()
+	found := map[string]fs.FileMode{}
+	err := filepath.WalkDir(r.root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		found[strings.TrimPrefix(path, r.root+"/")] = info.Mode()
+		return err
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return found
+}
+
+// All files of a job are one command and one stream, however many they are; and
+// a VM whose server has no SFTP takes them, too.
+func TestPush_IsOneStream(t *testing.T) {
+	r := bareVM(t, sshtest.Options{Faults: sshtest.Faults{NoSFTP: true}})
+	blob := make([]byte, 10<<20)
+	_, _ = rand.Read(blob)
+	odd := "/srv/a b/'$(id)\";*\x01é" + strings.Repeat("/deep", 300)
+	files := []job.File{{Path: "/srv/blob", Content: encoded(blob), Mode: "0640"}, {Path: odd, Content: encoded([]byte("odd"))}, {Path: "/srv/-x", Mode: "755"}}
+	for i := range 2000 {
+		files = append(files, job.File{Path: fmt.Sprintf("/srv/many/%d", i), Content: encoded([]byte(fmt.Sprint(i)))})
+	}
+	if err := r.Push(t.Context(), r.job(), payload(files...)); err != nil {
+		t.Fatal(err)
+	}
+	if n := r.inside.Stats().Execs; n != 1 {
+		t.Errorf("%d commands in the VM, want 1", n)
+	}
+	// What came is what runs: the runner puts the files where they belong.
+	start := exec.Command("bash", filepath.Join(r.root, "opt/job-runner/job-runner.sh"), "start")
+	if out, err := start.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if sha256.Sum256([]byte(r.read("srv/blob"))) != sha256.Sum256(blob) || r.read(odd) != "odd" || r.read("srv/-x") != "" || r.read("srv/many/1999") != "1999" {
+		t.Error("a file is not what it was")
+	}
+	tree := r.tree()
+	if tree["srv/blob"] != 0o640 || tree[odd[1:]] != 0o644 || tree["srv/-x"] != 0o755 {
+		t.Errorf("modes %v %v %v", tree["srv/blob"], tree[odd[1:]], tree["srv/-x"])
+	}
+}
+
+// Only the tmpfs has token and secrets, and only for the job's user.
+func TestPush_SecretsGoToTheTmpfsAlone(t *testing.T) {
+	r := bareVM(t, sshtest.Options{})
+	if err := r.Push(t.Context(), r.job(), payload()); err != nil {
+		t.Fatal(err)
+	}
+	if r.read("run/linus/token") != "t0ken\n" || r.read("run/linus/secrets") != "KEY=s3cret\x00" {
+		t.Error("token and secrets are not what they were")
+	}
+	for name, mode := range r.tree() {
+		secret := strings.HasPrefix(name, "run/linus/")
+		if mode&0o077 != 0 {
+			t.Errorf("%s is %v", name, mode)
+		}
+		if text := r.read(name); !secret && (strings.Contains(text, "t0ken") || strings.Contains(text, "s3cret")) {
+			t.Errorf("%s has a secret", name)
+		}
+	}
+	for _, dir := range []string{"opt/job-runner", "run/linus"} {
+		if info, err := os.Stat(filepath.Join(r.root, dir)); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("%s: %v, %v", dir, info, err)
+		}
+	}
+}
+
+// A push cut off at any byte is made again on a new connection, and is whole;
+// before it is, nothing of it is where the runner looks.
+func TestPush_CutOff(t *testing.T) {
+	blob := make([]byte, 1<<20)
+	_, _ = rand.Read(blob)
+	for _, at := range []int64{6000, 8000, 100_000, 1_000_000} {
+		t.Run(fmt.Sprint(at), func(t *testing.T) {
+			r := bareVM(t, sshtest.Options{})
+			if err := r.Push(t.Context(), r.job(), payload(job.File{Path: "/srv/blob", Content: encoded([]byte("old"))})); err != nil {
+				t.Fatal(err)
+			}
+			// As one leaves it that was killed.
+			for _, dir := range []string{"opt/job-runner", "run/linus"} {
+				if err := os.MkdirAll(filepath.Join(r.root, dir, ".push-1", "x"), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r.inside.Drop()
+			r.inside.Set(sshtest.Faults{DropAfterGot: at})
+			if err := r.Push(t.Context(), r.job(), payload(job.File{Path: "/srv/blob", Content: encoded(blob)})); err != nil {
+				t.Fatal(err)
+			}
+			if n := r.inside.Stats().Connections; n != 3 {
+				t.Errorf("%d connections: nothing was cut", n)
+			}
+			if !strings.Contains(r.read("opt/job-runner/files.tar"), string(blob)) {
+				t.Error("the file is not what it was")
+			}
+			for _, dir := range []string{"opt/job-runner", "run/linus"} {
+				if left, _ := filepath.Glob(filepath.Join(r.root, dir, ".push-1")); len(left) > 0 {
+					t.Errorf("%q is left", left)
+				}
+			}
+		})
+	}
+}
+
+// Where the connection ends between two files, what has arrived looks like an
+// archive; it is not put in place.
+func TestPush_HalfAnArchiveIsNone(t *testing.T) {
+	r := bareVM(t, sshtest.Options{})
+	if err := r.Push(t.Context(), r.job(), payload()); err != nil {
+		t.Fatal(err)
+	}
+	before := r.tree()
+	line := r.inside.LastExec()
+	words := strings.Fields(line)
+	size, err := strconv.Atoi(words[len(words)-1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	pack := func(name string) []byte {
+		var half bytes.Buffer
+		w := tar.NewWriter(&half)
+		_ = w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o600, Size: 3})
+		_, _ = w.Write([]byte("new"))
+		_ = w.Flush()
+		return half.Bytes()
+	}
+	run := exec.Command("bash", "-c", line)
+	run.Stdin = io.MultiReader(bytes.NewReader(append(pack("token"), make([]byte, size)...)[:size]), bytes.NewReader(pack("task")))
+	if out, err := run.CombinedOutput(); err == nil || !strings.Contains(string(out), "not all has arrived") {
+		t.Errorf("%v, %s", err, out)
+	}
+	if r.read("opt/job-runner/task") != "true" || r.read("run/linus/token") != "t0ken\n" || len(r.tree()) != len(before) {
+		t.Errorf("half of it is in place: %v", r.tree())
+	}
+}
+
+// Several at once, as when a connection is lost and its command lives on, leave one
+// whole payload.
+func TestPush_AtTheSameTime(t *testing.T) {
+	r := bareVM(t, sshtest.Options{})
+	var wg sync.WaitGroup
+	for _, task := range []string{"one", "two", "six"} {
+		wg.Go(func() {
+			p := payload(job.File{Path: "/srv/x", Content: encoded(bytes.Repeat([]byte(task), 1<<20))})
+			p.Manifest.Task = task
+			if err := r.Push(t.Context(), r.job(), p); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if text := r.read("opt/job-runner/files.tar"); !strings.Contains(text, strings.Repeat(r.read("opt/job-runner/task"), 1<<20)) {
+		t.Error("the task of one push is beside the files of another")
+	}
+}
+
+// What the VM lacks is said.
+func TestPush_SaysWhatIsMissing(t *testing.T) {
+	t.Run("tar", func(t *testing.T) {
+		bin := t.TempDir()
+		for _, tool := range []string{"sh", "bash", "id", "install", "rm", "mkdir", "mv", "dd", "flock"} {
+			path, err := exec.LookPath(tool)
+			if err == nil {
+				err = os.Symlink(path, filepath.Join(bin, tool))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		r := bareVM(t, sshtest.Options{Env: []string{"PATH=" + bin}})
+		refused(t, r.Push(t.Context(), r.job(), payload()), job.HostDependency, "tar is missing in the VM; install it in the template", "")
+	})
+	t.Run("room", func(t *testing.T) {
+		if os.Geteuid() != 0 {
+			t.Skip("a small disk needs root")
+		}
+		r := bareVM(t, sshtest.Options{})
+		home := filepath.Join(r.root, "opt/job-runner")
+		if err := os.MkdirAll(home, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=1M", "small", home).CombinedOutput(); err != nil {
+			t.Skipf("no mounting here: %s", out)
+		}
+		t.Cleanup(func() {
+			if out, err := exec.Command("umount", home).CombinedOutput(); err != nil {
+				t.Errorf("%v, %s", err, out)
+			}
+		})
+		err := r.Push(t.Context(), r.job(), payload(job.File{Path: "/srv/x", Content: encoded(make([]byte, 2<<20))}))
+		refused(t, err, job.HostVM, "No space left on device", "larger disk")
+		if err := r.Push(t.Context(), r.job(), payload()); err != nil {
+			t.Errorf("what did not fit is in the way: %v", err)
+		}
+	})
+}
+
+func refused(t *testing.T, err error, class job.HostClass, text, remedy string) {
+	t.Helper()
+	var host *job.HostError
+	if !errors.As(err, &host) || host.Class != class || !strings.Contains(host.Text, text) || !strings.Contains(host.Remedy, remedy) {
+		t.Errorf("error %+v, want %s, %q, %q", err, class, text, remedy)
+	}
+}
