@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"slices"
+	"time"
 
 	"linus/internal/job"
 )
@@ -18,8 +19,9 @@ import (
 // ended, and answers them with warnings about those that could not be kept.
 // Files that are complete already, from before a restart, are not fetched again,
 // and what there is of others is gone on with. Nothing is kept of a job that
-// was lost, or cancelled: nobody waits for it.
-func (e *Executor) collectArtifacts(ctx context.Context, j job.Job, state RunState) (kept []job.Artifact, events []job.Event, err error) {
+// was lost, or cancelled: nobody waits for it. What is done in the VM ends with
+// work; each file has a deadline of its own within that.
+func (e *Executor) collectArtifacts(ctx, work context.Context, j job.Job, state RunState) (kept []job.Artifact, events []job.Event, err error) {
 	if len(j.Manifest.Artifacts) == 0 || !state.Exited || j.Outcome.Reason == job.ReasonLost || j.Outcome.Reason == job.ReasonCancelled {
 		return nil, nil, nil
 	}
@@ -28,10 +30,13 @@ func (e *Executor) collectArtifacts(ctx context.Context, j job.Job, state RunSta
 	}
 	var found []FoundArtifact
 	var skipped []string
-	err = reach(ctx, e.CollectPatience, func(ctx context.Context) (err error) {
+	err = reach(work, e.CollectPatience, func(ctx context.Context) (err error) {
 		found, skipped, err = e.Guest.Artifacts(ctx, j, e.Artifacts)
 		return err
 	})
+	if err != nil && work.Err() != nil {
+		err = errors.New(e.whyEnded(ctx, work, j, err))
+	}
 	if ctx.Err() != nil {
 		return nil, nil, ctx.Err()
 	}
@@ -54,7 +59,11 @@ func (e *Executor) collectArtifacts(ctx context.Context, j job.Job, state RunSta
 			warn("no artifact: %s: another one has this name", f.Path)
 			continue
 		}
-		if err := e.keepArtifact(ctx, j, f); err != nil {
+		if work.Err() != nil {
+			warn("no artifact: %s: %s", f.Path, e.whyEnded(ctx, work, j, work.Err()))
+			continue
+		}
+		if err := e.keepArtifact(ctx, work, j, f); err != nil {
 			if ctx.Err() != nil {
 				return nil, nil, ctx.Err()
 			}
@@ -64,6 +73,7 @@ func (e *Executor) collectArtifacts(ctx context.Context, j job.Job, state RunSta
 			}
 			continue
 		}
+		earnTime(work, perArtifact)
 		kept = append(kept, f.Artifact)
 		left.Files--
 		left.All -= f.Size
@@ -71,18 +81,27 @@ func (e *Executor) collectArtifacts(ctx context.Context, j job.Job, state RunSta
 	return kept, events, nil
 }
 
+// perArtifact is the time that a file brought whole buys the others: small ones
+// cost round trips, not bytes.
+const perArtifact = 2 * time.Second
+
 // errAltered says that a file is not what the VM has said it is.
 var errAltered = errors.New("it was changed, or damaged on its way: its sha256 is another")
 
 // keepArtifact copies one file into the store, once more when what came is not
 // what was found.
-func (e *Executor) keepArtifact(ctx context.Context, j job.Job, f FoundArtifact) error {
+func (e *Executor) keepArtifact(ctx, work context.Context, j job.Job, f FoundArtifact) error {
+	timed, end := allow(work, e.CollectPatience, 2*f.Size)
+	defer end()
 	sum, have, err := e.keptOf(ctx, j, f)
 	if err == nil {
-		err = e.copyArtifact(ctx, j, f, sum, have)
+		err = e.copyArtifact(timed, j, f, sum, have)
 	}
 	if errors.Is(err, errAltered) {
-		err = e.copyArtifact(ctx, j, f, sha256.New(), 0)
+		err = e.copyArtifact(timed, j, f, sha256.New(), 0)
+	}
+	if err != nil && timed.Err() != nil {
+		err = errors.New(e.whyEnded(ctx, timed, j, err))
 	}
 	return err
 }
@@ -125,8 +144,9 @@ func (e *Executor) copyArtifact(ctx context.Context, j job.Job, f FoundArtifact,
 			return err
 		}
 		if len(data) == 0 {
-			return errAltered
+			return fmt.Errorf("it was changed: %w", endsEarly("it", have, f.Size))
 		}
+		earn(ctx, int64(len(data)))
 		if err := e.Store.PutArtifact(ctx, j.ID, f.Path, have, data); err != nil {
 			return err
 		}

@@ -17,8 +17,10 @@ type ways struct {
 // whileSilent does what SSH can for a task that runs while its callbacks are
 // silent: it brings back a runner that is gone, finds the callbacks another way
 // and fetches the output they would have brought. Whatever fails is tried again
-// when they are still silent later.
+// when they are still silent later. A VM does not keep the next look waiting.
 func (e *Executor) whileSilent(ctx context.Context, j job.Job, state RunState, w *ways) {
+	ctx, end := context.WithTimeout(ctx, e.HeartbeatThreshold)
+	defer end()
 	log := e.Log.With("job_id", j.ID)
 	if state.Unattended {
 		log.Warn("the job runner is gone, starting it again")

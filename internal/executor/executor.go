@@ -49,9 +49,13 @@ type Options struct {
 	Lease              time.Duration // after a job's timeout, until the host destroys its VM by itself; 0: never
 	HeartbeatInterval  time.Duration // between two heartbeats of a runner; 10 s
 	// CollectPatience is how long a VM that does not answer is asked for the
-	// output; a tenth of it where the job was cancelled or lost. 3 min.
+	// output, and for each file; twice that all together, beside what the bytes
+	// need on a slow line. A tenth of it where the job was cancelled or lost. 3 min.
 	CollectPatience time.Duration
-	Artifacts       ArtifactLimits // 1000 files, 100 MB each, 500 MB together
+	// PlacePatience is how long a VM may take to be given a job, beside what its
+	// files need on a slow line, and then to start it. 10 min.
+	PlacePatience time.Duration
+	Artifacts     ArtifactLimits // 1000 files, 100 MB each, 500 MB together
 }
 
 // Executor runs jobs. Its methods may be called from any goroutine.
@@ -88,6 +92,8 @@ type run struct {
 	reported chan struct{} // one of the task's end
 	adopted  bool          // another process, or an earlier try, was here before
 	shares   bool          // it runs in another job's VM
+
+	cut context.CancelCauseFunc // ends collecting; nil before that. Executor.mu guards it
 }
 
 // New makes an Executor; nothing runs before Start.
@@ -98,6 +104,7 @@ func New(o Options) *Executor {
 	o.HeartbeatThreshold = cmp.Or(o.HeartbeatThreshold, 2*time.Minute)
 	o.HeartbeatInterval = cmp.Or(o.HeartbeatInterval, 10*time.Second)
 	o.CollectPatience = cmp.Or(o.CollectPatience, 3*time.Minute)
+	o.PlacePatience = cmp.Or(o.PlacePatience, 10*time.Minute)
 	o.Artifacts.Files = cmp.Or(o.Artifacts.Files, 1000)
 	o.Artifacts.Each = cmp.Or(o.Artifacts.Each, 100<<20)
 	o.Artifacts.All = cmp.Or(o.Artifacts.All, 500<<20)
@@ -197,7 +204,7 @@ func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
 	}
 	if text, ok := claude.Result(r.Stdout); ok && narrates(j.Manifest) {
 		n := int64(len(text))
-		r.Stdout, r.StdoutInfo = []byte(text), job.OutputInfo{Held: n, Total: n, Incomplete: j.Stdout.Incomplete}
+		r.Stdout, r.StdoutInfo = []byte(text), job.OutputInfo{Held: n, Total: n, Incomplete: j.Stdout.Incomplete, Why: j.Stdout.Why}
 	}
 	if r.Stderr, err = e.Store.Output(ctx, id, job.Stderr, 0, j.Stderr.Held); err != nil {
 		return job.Result{}, fmt.Errorf("read the job's stderr: %w", err)
@@ -208,11 +215,14 @@ func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
 var (
 	errCancelled = errors.New("cancelled by user")
 	errKilled    = errors.New("killed by user")
+	errCut       = errors.New("collecting was cancelled by user")
 )
 
 // Cancel ends a job. It returns once that is decided; the task is stopped, its
-// output collected and its VM destroyed right after. Cancelling again is fine
-// until the end is reached, then it is job.ErrCompleted.
+// output collected and its VM destroyed right after. Of a task that has ended by
+// itself it ends the collecting: what is held is kept, and said to be
+// incomplete; how the job ended stays as it is. Cancelling again is fine until
+// the end is reached, then it is job.ErrCompleted.
 func (e *Executor) Cancel(ctx context.Context, id string) error {
 	return e.end(ctx, id, job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, Error: "Cancelled by user"}, "", errCancelled)
 }
@@ -221,13 +231,22 @@ func (e *Executor) Cancel(ctx context.Context, id string) error {
 // what its task gets, TERM when empty.
 func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, signal string, cause error) error {
 	outcome.At = now()
+	cut := false
 	_, err := e.update(ctx, id, func(j *job.Job) ([]job.Event, error) {
+		cut = false
 		switch {
 		case j.Decide(outcome):
 			j.StopSignal, j.EndedBy = signal, job.ClientFrom(ctx)
 			return []job.Event{decided(outcome)}, nil
 		case !j.Status.Terminal() && j.Outcome.Reason == outcome.Reason:
 			return nil, nil
+		case !j.Status.Terminal() && j.Kind != job.KindVM && outcome.Reason == job.ReasonCancelled:
+			cut = true
+			if j.CollectCut {
+				return nil, nil
+			}
+			j.CollectCut, j.EndedBy = true, cmp.Or(j.EndedBy, job.ClientFrom(ctx))
+			return []job.Event{{Kind: job.EventWarning, Phase: "collect", Text: errCut.Error() + ": what is held is kept"}}, nil
 		default:
 			return nil, job.ErrCompleted
 		}
@@ -235,10 +254,14 @@ func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, sign
 	if err != nil {
 		return err
 	}
-	e.Log.Info("job ended by request", "job_id", id, "reason", outcome.Reason)
+	e.Log.Info("job ended by request", "job_id", id, "reason", outcome.Reason, "collecting", cut)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if r := e.live[id]; r != nil {
+	r := e.live[id]
+	switch {
+	case r != nil && cut && r.cut != nil:
+		r.cut(errCut)
+	case r != nil && !cut:
 		r.cancel(cause)
 	}
 	e.poke()

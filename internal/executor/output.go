@@ -1,7 +1,6 @@
 package executor
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -138,6 +137,7 @@ func (e *Executor) readHidden(ctx context.Context, j job.Job, stream string, off
 	if err != nil || int64(len(data)) <= back {
 		return nil, err
 	}
+	earn(ctx, int64(len(data)))
 	masked, n := m.Mask(data, ended && int64(len(data)) < want)
 	if int64(n) <= back {
 		return nil, nil
@@ -164,6 +164,16 @@ func (e *Executor) keep(ctx context.Context, j job.Job, stream string, offset in
 	return e.Store.AppendOutput(ctx, j.ID, stream, offset, data)
 }
 
+// endsEarly is the error of a stream, or a file, that is not as long as the VM
+// has said.
+func endsEarly(what string, at, size int64) error {
+	return &earlyEnd{fmt.Sprintf("%s ends at %d of %d bytes", what, at, size)}
+}
+
+type earlyEnd struct{ text string }
+
+func (e *earlyEnd) Error() string { return e.text }
+
 // catchUp brings the store's copy of a stream up to size bytes, or, where the
 // task may write more, to what can be told by now.
 func (e *Executor) catchUp(ctx context.Context, j job.Job, stream string, size int64, ended bool) error {
@@ -173,6 +183,7 @@ func (e *Executor) catchUp(ctx context.Context, j job.Job, stream string, size i
 		if data, err = e.Guest.ReadOutput(ctx, j, stream, offset, chunk); err != nil {
 			return err
 		}
+		earn(ctx, int64(len(data)))
 		last := int64(len(data)) < chunk
 		before := offset
 		if offset, err = e.keep(ctx, j, stream, offset, data, last && ended); err != nil {
@@ -181,7 +192,7 @@ func (e *Executor) catchUp(ctx context.Context, j job.Job, stream string, size i
 		switch {
 		case offset > before:
 		case last && ended:
-			return fmt.Errorf("%s ends at %d of %d bytes", stream, offset, size)
+			return endsEarly(stream, offset, size)
 		case last:
 			return nil
 		default: // a secret longer than that might begin here
@@ -189,57 +200,6 @@ func (e *Executor) catchUp(ctx context.Context, j job.Job, stream string, size i
 		}
 	}
 	return err
-}
-
-// collectOutput ends the task, where it was not it that did, fetches what is
-// missing of both streams and seals them. It answers how the task stands then;
-// not Started where that could not be learned.
-func (e *Executor) collectOutput(ctx context.Context, j job.Job) (state RunState, out [2]job.OutputInfo, err error) {
-	patience := e.CollectPatience
-	if r := j.Outcome.Reason; r == job.ReasonLost || r == job.ReasonCancelled {
-		patience /= 10
-	}
-	fetchCtx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	_, fetchErr := e.masker(j) // it would not come back by waiting
-	if fetchErr == nil {
-		fetchErr = retry(fetchCtx, func() (err error) {
-			if j.Outcome.Reason != job.ReasonExitStatus {
-				if err := e.Guest.Stop(fetchCtx, j, cmp.Or(j.StopSignal, "TERM")); err != nil {
-					return err
-				}
-			}
-			state, err = e.Guest.Probe(fetchCtx, j)
-			return err
-		})
-	}
-	for i, stream := range []string{job.Stdout, job.Stderr} {
-		total := written(state, stream)
-		var tail []byte
-		if fetchErr == nil {
-			fetchErr = retry(fetchCtx, func() (err error) {
-				tail, err = e.fetch(fetchCtx, j, stream, total)
-				return err
-			})
-		}
-		if ctx.Err() != nil {
-			return state, out, ctx.Err()
-		}
-		if fetchErr != nil {
-			e.Log.Warn("output incomplete", "job_id", j.ID, "err", e.hideError(ctx, j.ID, fetchErr))
-			if total, err = e.Store.AppendOutput(ctx, j.ID, stream, 0, nil); err != nil {
-				return state, out, err
-			}
-		}
-		if out[i], err = e.Store.SealOutput(ctx, j.ID, stream, total, tail); err != nil {
-			return state, out, err
-		}
-		out[i].Incomplete = fetchErr != nil
-	}
-	if fetchErr != nil {
-		state = RunState{}
-	}
-	return state, out, nil
 }
 
 // fetch brings the store's copy of a stream that has ended up to total bytes,
@@ -258,7 +218,7 @@ func (e *Executor) fetch(ctx context.Context, j job.Job, stream string, total in
 			return nil, err
 		}
 		if len(data) == 0 {
-			return nil, fmt.Errorf("%s ends at %d of %d bytes", stream, at, total)
+			return nil, endsEarly(stream, at, total)
 		}
 		tail = slices.Concat(tail, data)
 	}

@@ -287,6 +287,8 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
+	ctx, end := e.placing(ctx, manifest)
+	defer end()
 	var url string
 	err = reach(ctx, e.HeartbeatThreshold, func(context.Context) (err error) {
 		url, err = e.CallbackURL(ctx)
@@ -321,6 +323,17 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 	})
 }
 
+// placing limits how long a VM may take to be given a job, or to start it, all
+// tries together.
+func (e *Executor) placing(ctx context.Context, m job.Manifest) (context.Context, context.CancelFunc) {
+	size := int64(len(m.Task))
+	for _, f := range m.Files {
+		size += int64(len(f.Content))
+	}
+	patience := (e.PlacePatience + onSlowLine(size)).Round(time.Second)
+	return context.WithTimeoutCause(ctx, patience, fmt.Errorf("the VM answers, but was not done within %s", patience))
+}
+
 // start starts the task. StartedAt is written before: from then on there may
 // be output to collect. A job that was cancelled meanwhile never becomes
 // running; its ending stops what may have begun.
@@ -334,8 +347,10 @@ func (e *Executor) start(ctx context.Context, r *run) error {
 	if err != nil || j.Status == job.Running {
 		return err
 	}
-	err = reach(ctx, e.HeartbeatThreshold, func(context.Context) error {
-		return e.whileUp(ctx, j, func(ctx context.Context) error { return e.Guest.Start(ctx, j) })
+	timed, end := e.placing(ctx, job.Manifest{})
+	defer end()
+	err = reach(timed, e.HeartbeatThreshold, func(context.Context) error {
+		return e.whileUp(timed, j, func(ctx context.Context) error { return e.Guest.Start(ctx, j) })
 	})
 	if err != nil {
 		return err

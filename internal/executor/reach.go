@@ -2,15 +2,18 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
-// retry calls f with growing pauses until it succeeds or ctx ends.
+// retry calls f with growing pauses until it succeeds or ctx ends, or until what
+// is asked for is not there.
 func retry(ctx context.Context, f func() error) error {
 	pause := 500 * time.Millisecond
 	for {
 		err := f()
-		if err == nil || ctx.Err() != nil {
+		var early *earlyEnd
+		if err == nil || ctx.Err() != nil || errors.As(err, &early) {
 			return err
 		}
 		select {

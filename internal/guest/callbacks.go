@@ -69,6 +69,8 @@ func (g *Guest) sendCallbacks(ctx context.Context, j job.Job, url string) error 
 
 // openTunnel opens a tunnel and makes the runner use it.
 func (g *Guest) openTunnel(ctx context.Context, j job.Job, local string) (*remote.Tunnel, error) {
+	ctx, cancel := context.WithTimeout(ctx, waysTimeout)
+	defer cancel()
 	pool, err := g.pool(j)
 	if err != nil {
 		return nil, err

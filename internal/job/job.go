@@ -23,6 +23,7 @@ type Job struct {
 
 	StopSignal string `json:"stop_signal,omitempty"` // what a caller wanted the task to get; empty: TERM
 	EndedBy    string `json:"ended_by,omitempty"`    // the client that cancelled or killed it, or wanted its VM gone; empty: none
+	CollectCut bool   `json:"collect_cut,omitempty"` // a caller wanted no more of its output and artifacts to be collected
 
 	VM *VM `json:"vm,omitempty"` // set before the VM can exist (intent), kept after it is gone
 
@@ -113,8 +114,10 @@ type OutputInfo struct {
 	Held    int64 `json:"held"`    // bytes kept on disk, marker included
 	Total   int64 `json:"total"`   // bytes the task wrote
 	Dropped int64 `json:"dropped"` // bytes left out between head and tail
-	// Incomplete says that the VM was lost before the rest could be fetched.
-	Incomplete bool `json:"incomplete,omitempty"`
+	// Incomplete says that there is more the task wrote, or may be; Why says how
+	// that came, in a line for people.
+	Incomplete bool   `json:"incomplete,omitempty"`
+	Why        string `json:"why,omitempty"`
 }
 
 // Streams are the names of a task's two outputs.

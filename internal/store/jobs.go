@@ -28,7 +28,7 @@ const maxEventText = 4096
 
 // document is the part of a job that Update rewrites: the job without its
 // manifest, which is kept elsewhere. Its output counts are not those that
-// count (SealOutput and the files have them), but for Incomplete.
+// count (SealOutput and the files have them), but for Incomplete and Why.
 type document struct {
 	job.Job
 	Manifest *struct{} `json:"manifest,omitempty"`
@@ -186,8 +186,8 @@ func (s *Store) VMs(ctx context.Context) ([]job.Job, error) {
 
 // Update changes one job in a transaction; see executor.Store. It refuses,
 // with ErrForbidden, a status that may not follow the present one and any
-// change of a decided outcome. Of the output's counts it writes Incomplete;
-// the rest is SealOutput's.
+// change of a decided outcome. Of the output's counts it writes Incomplete
+// and Why; the rest is SealOutput's.
 // change must not call the store: it runs while the store's only writer waits.
 func (s *Store) Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
 	var j job.Job
@@ -207,7 +207,8 @@ func (s *Store) Update(ctx context.Context, id string, change func(*job.Job) ([]
 			refused = err
 			return err
 		}
-		stdout.Incomplete, stderr.Incomplete = j.Stdout.Incomplete, j.Stderr.Incomplete
+		stdout.Incomplete, stdout.Why = j.Stdout.Incomplete, j.Stdout.Why
+		stderr.Incomplete, stderr.Why = j.Stderr.Incomplete, j.Stderr.Why
 		j.ID, j.Manifest, j.Stdout, j.Stderr = id, manifest, stdout, stderr
 		if err := allowed(before, decided, j); err != nil {
 			return err

@@ -84,6 +84,7 @@ func (s *Store) scanJob(row scanner) (job.Job, error) {
 	if j.Stderr, err = s.counts(id, job.Stderr, stderr); err != nil {
 		return job.Job{}, err
 	}
-	j.Stdout.Incomplete, j.Stderr.Incomplete = d.Stdout.Incomplete, d.Stderr.Incomplete
+	j.Stdout.Incomplete, j.Stdout.Why = d.Stdout.Incomplete, d.Stdout.Why
+	j.Stderr.Incomplete, j.Stderr.Why = d.Stderr.Incomplete, d.Stderr.Why
 	return j, nil
 }
