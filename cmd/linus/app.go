@@ -67,7 +67,8 @@ func proxmoxBackend(c config.Config, in installation, log *slog.Logger) backend 
 		OnLockRetry:    in.onLockRetry,
 		CallbackURL:    in.callbackURL,
 		Loopback:       c.LabLoopback,
-		Log:            log,
+		Routed:         c.VMRouted, TrustFirstUse: c.VMTrustFirstUse,
+		Log: log,
 	})
 	return backend{
 		provider: provider, templates: provider, guest: inside,

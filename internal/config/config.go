@@ -42,6 +42,9 @@ type Config struct {
 	VMNetworkTimeout int `envconfig:"VM_NETWORK_TIMEOUT" default:"300" min:"10" max:"86400" desc:"Seconds a started VM may take to get an address."`
 	VMReadyTimeout   int `envconfig:"VM_READY_TIMEOUT" default:"600" min:"10" max:"86400" desc:"Seconds a VM with an address may take to finish its first boot."`
 
+	VMRouted        bool `envconfig:"VM_ROUTED" default:"false" desc:"true: the Proxmox node reaches VMs through a router, as in a VLAN it has no address in, so that it cannot see whose card answers at an address: it takes what their guests say. VM_IP_CONFIG with addresses is better."`
+	VMTrustFirstUse bool `envconfig:"VM_TRUST_FIRST_USE" default:"false" desc:"true: VMs without a guest agent that answers are taken, at the address the node's neighbour table has for their card, and whatever SSH host key is shown there first. Jobs with secrets do not run in them."`
+
 	CallbackHost string `envconfig:"CALLBACK_HOST" default:"0.0.0.0" desc:"Address to listen on for the VMs' callbacks."`
 	CallbackPort int    `envconfig:"CALLBACK_PORT" default:"8765" min:"0" max:"65535" desc:"Port to listen on for the VMs' callbacks. 0: any free one."`
 	CallbackURL  string `envconfig:"CALLBACK_URL" desc:"URL the VMs are told. Empty: this machine's address on the way to the host, and the port listened on."`

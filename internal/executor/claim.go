@@ -67,6 +67,19 @@ func passesFor(vm, other job.VM, what, remedy string) error {
 	}
 }
 
+// pinned is the error that a VM is known by its address alone, so that it can have
+// no secrets: whoever answers there would get them.
+func pinned(vm job.VM) error {
+	if vm.HostKey != "" {
+		return nil
+	}
+	return &job.FieldError{
+		Field:   "manifest.secrets",
+		Problem: fmt.Sprintf("VM %d (%s) gets none: its SSH host key was not read through the hypervisor, and whatever answers at %s would have them", vm.ID, vm.Name, vm.IP),
+		Remedy:  "use a template whose guest agent answers (linus template build makes one), or run the job without secrets",
+	}
+}
+
 // sameAddress reports whether two texts are one address.
 func sameAddress(a, b string) bool {
 	if a == b {

@@ -92,3 +92,31 @@ func TestClaim_AHostThatDoesNotSayFreesNothing(t *testing.T) {
 		t.Errorf("job %+v", j.Outcome)
 	}
 }
+
+// A VM whose host key nobody has vouched for runs jobs, and gets no secrets: not
+// by a job of its own, nor by one in it, nor a claude job's key that nobody named.
+func TestSecrets_NeverGoToAVMWithoutAPinnedKey(t *testing.T) {
+	r, _ := withSecrets(t, 2, map[string]string{"KEY": planted, "ANTHROPIC_API_KEY": planted})
+	r.behave(providertest.Behaviour{Reach: func(vm job.VM) job.VM { vm.HostKey = ""; return vm }}, true)
+	kept := r.makeVM("kept")
+	if j := r.wait(r.submit()); j.Status != job.Success {
+		t.Errorf("without secrets: %+v", j.Outcome)
+	}
+	pushes := r.fake.Stats().Pushes
+	for _, with := range []func(*job.Manifest){
+		func(m *job.Manifest) { m.Secrets = []string{"KEY"} },
+		func(m *job.Manifest) { m.AgentType, m.Agent = job.AgentClaude, job.Agent{} },
+	} {
+		j := r.wait(r.submit(with))
+		if j.Outcome.Reason != job.ReasonStartFailed || !strings.Contains(j.Outcome.Error, "gets none: its SSH host key was not read through the hypervisor") {
+			t.Errorf("in its own VM: %+v", j.Outcome)
+		}
+		m := job.Manifest{Task: "x", AgentType: job.AgentScript, VM: kept.VM.Name}
+		with(&m)
+		_, err := r.Submit(t.Context(), job.Submission{Manifest: m})
+		refusal(t, err, "gets none")
+	}
+	if now := r.fake.Stats().Pushes; now != pushes {
+		t.Errorf("%d pushes", now-pushes)
+	}
+}

@@ -306,6 +306,9 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 		return err
 	}
 	secrets, err := e.secrets(manifest)
+	if err == nil && len(secrets) > 0 {
+		err = pinned(*j.VM)
+	}
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 		return first, err
 	}
 	if m.VM != "" {
-		if _, err := e.openVM(ctx, m.VM); err != nil {
+		if err := e.enterable(ctx, m); err != nil {
 			return job.Job{}, err
 		}
 	}
@@ -46,6 +46,19 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 		e.enqueue(j.ID)
 	}
 	return j, nil
+}
+
+// enterable is the error that the VM a manifest names cannot take its job.
+func (e *Executor) enterable(ctx context.Context, m job.Manifest) error {
+	kept, err := e.openVM(ctx, m.VM)
+	if err != nil {
+		return err
+	}
+	secrets, err := e.secrets(m)
+	if err != nil || len(secrets) == 0 {
+		return err
+	}
+	return pinned(*kept.VM)
 }
 
 // admit asks whether the client may have a job of this manifest as well.

@@ -39,6 +39,9 @@ const (
 	FaultMissingNode        Fault = "missing_node"          // name of a node that is offline
 	FaultMissingTemplate    Fault = "missing_template"      // ID of a VM nobody finds
 	FaultNoQuorum           Fault = "no_quorum"             // 1: every write fails
+	FaultNeighbourMAC       Fault = "neighbour_mac"         // process: the host's neighbour table has this hardware address for every VM's address
+	FaultNeighbourAddress   Fault = "neighbour_address"     // process: the table has this address, a stranger's, for every VM's card
+	FaultRouted             Fault = "routed"                // process, 1: the host reaches its VMs through a router
 )
 
 // Faults are all known faults.
@@ -47,13 +50,13 @@ func Faults() []Fault {
 		FaultLockTimeout, FaultStorageLockTimeout, FaultTaken, FaultTakenCT, FaultResizeFails, FaultCloneFails,
 		FaultTemplateFails, FaultStartFails, FaultDestroyLeaves, FaultKilledWorker, FaultAgentDelay, FaultAgentSilent,
 		FaultExtraInterfaces, FaultShutdownIgnored, FaultSlowStorage, FaultMissingStorage, FaultMissingBridge,
-		FaultMissingNode, FaultMissingTemplate, FaultNoQuorum,
+		FaultMissingNode, FaultMissingTemplate, FaultNoQuorum, FaultNeighbourMAC, FaultNeighbourAddress, FaultRouted,
 	}
 }
 
 // named are the faults whose value is a name; the others hold a number.
 func (f Fault) named() bool {
-	return slices.Contains([]Fault{FaultMissingStorage, FaultMissingBridge, FaultMissingNode}, f)
+	return slices.Contains([]Fault{FaultMissingStorage, FaultMissingBridge, FaultMissingNode, FaultNeighbourMAC, FaultNeighbourAddress}, f)
 }
 
 // SetFault switches a fault on; an empty value or "0" switches it off.

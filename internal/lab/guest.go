@@ -63,7 +63,7 @@ func RunGuest(stdin io.Reader) error {
 		fmt.Fprintln(ready, strings.ReplaceAll(err.Error(), "\n", " "))
 		return err
 	}
-	fmt.Fprintln(ready, readyLine)
+	fmt.Fprintln(ready, readyLine, g.address)
 	ready.Close()
 	return g.run(listeners)
 }

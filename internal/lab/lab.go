@@ -220,6 +220,9 @@ func (s *State) layOut() error {
 		s.path("etc", "pve", "lxc"):         "nodes/" + s.Config.Node + "/lxc",
 	}
 	for _, tool := range append(Tools(), "pvelab") {
+		if tool == "ip" && s.Config.Driver != DriverProcess {
+			continue
+		}
 		links[filepath.Join(s.BinDir(), tool)] = s.Config.Binary
 	}
 	for link, target := range links {

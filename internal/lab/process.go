@@ -162,7 +162,10 @@ func (processDriver) Start(ctx context.Context, s *State, vm VMRef) error {
 	}
 	settings.Close()
 	if err == nil {
-		err = awaitReady(ctx, ready)
+		var address string
+		if address, err = awaitReady(ctx, ready); err == nil {
+			err = os.WriteFile(s.addressPath(vm.ID), []byte(address+"\n"), 0o644)
+		}
 	}
 	if err != nil {
 		_ = cmd.Process.Kill()
@@ -184,23 +187,25 @@ func guestNamespaces() *syscall.SysProcAttr {
 	return attr
 }
 
-// readyLine is what a guest says on descriptor 3 when it is up; anything else
-// is its error.
+// readyLine begins what a guest says on descriptor 3 when it is up, its address
+// following; anything else is its error.
 const readyLine = "ready"
 
-func awaitReady(ctx context.Context, ready *os.File) error {
+func awaitReady(ctx context.Context, ready *os.File) (address string, err error) {
 	stop := context.AfterFunc(ctx, func() { ready.Close() })
 	defer stop()
 	line, _ := bufio.NewReader(ready).ReadString('\n')
-	switch line = strings.TrimSpace(line); {
-	case line == readyLine:
-		return nil
+	line = strings.TrimSpace(line)
+	address, up := strings.CutPrefix(line, readyLine+" ")
+	switch {
+	case up:
+		return address, nil
 	case ctx.Err() != nil:
-		return ctx.Err()
+		return "", ctx.Err()
 	case line == "":
-		return errors.New("the guest's process ended before it was up: see its log")
+		return "", errors.New("the guest's process ended before it was up: see its log")
 	}
-	return errors.New(line)
+	return "", errors.New(line)
 }
 
 // Stop kills the guest's init, and with it the kernel all else in the

@@ -499,3 +499,44 @@ func TestProcess_StaticAddress(t *testing.T) {
 		t.Errorf("the guest is at %s, want %s", got, want)
 	}
 }
+
+// The host's ip answers for guests on the loopback as for machines on its bridge,
+// in iproute2's words.
+func TestProcess_NeighboursAreOnTheBridge(t *testing.T) {
+	l := newLab(t)
+	l.must(t, "qm clone 9000 100")
+	l.must(t, "qm start 100")
+	address := l.address(t, 100)
+	conf, err := l.LoadConf(100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mac := strings.ToLower(conf.MAC())
+	ask := func(line string) string {
+		r := l.run(t, line)
+		return strings.TrimSpace(r.out + r.err)
+	}
+	is := func(line, want string) {
+		t.Helper()
+		if got := ask(line); got != want {
+			t.Errorf("%s: %q, want %q", line, got, want)
+		}
+	}
+	is("ip -o route get "+address, address+` dev vmbr0 src 127.0.0.1 uid 0 \    cache`)
+	is("ip neigh show to "+address+" dev vmbr0", address+" lladdr "+mac+" REACHABLE")
+	is("ip -4 neigh show", address+" dev vmbr0 lladdr "+mac+" REACHABLE")
+	is("ip -6 neigh show", "")
+	is("ip -o route get 127.0.0.1", `local 127.0.0.1 dev lo src 127.0.0.1 uid 0 \    cache <local>`)
+	is("ip -o route get 10.9.9.9", "RTNETLINK answers: Network is unreachable")
+	l.setFault(t, FaultNeighbourMAC, "02:00:00:00:00:01")
+	is("ip neigh show to "+address+" dev vmbr0", address+" lladdr 02:00:00:00:00:01 REACHABLE")
+	l.setFault(t, FaultNeighbourMAC, "")
+	l.setFault(t, FaultNeighbourAddress, "127.9.9.9")
+	is("ip -4 neigh show", "127.9.9.9 dev vmbr0 lladdr "+mac+" REACHABLE")
+	l.setFault(t, FaultNeighbourAddress, "")
+	l.setFault(t, FaultRouted, "1")
+	is("ip -o route get "+address, address+` via 127.0.0.254 dev eth0 src 127.0.0.1 uid 0 \    cache`)
+	l.setFault(t, FaultRouted, "")
+	l.must(t, "qm stop 100")
+	is("ip -4 neigh show", "")
+}

@@ -40,9 +40,9 @@ type Config struct {
 //	storage/local/images/<id>/  volumes of the directory storage
 //	storage/local-lvm/          volumes of the thin pool, flat
 //	locks/                      flock files
-//	run/<id>/                   of a running VM: pid, agent socket
+//	run/<id>/                   of a running VM: pid, agent socket, address
 //	log/<id>.log                its serial console
-//	bin/                        qm, pvesh, pvesm, pveversion
+//	bin/                        qm, pvesh, pvesm, pveversion; process: ip
 //	ssh/                        the lab's sshd: keys, config, pid
 type State struct {
 	Dir    string // absolute

@@ -48,6 +48,9 @@ type Options struct {
 	// lab's have. Of no other host is such an address a VM's.
 	Loopback bool
 
+	Routed        bool // the node cannot see whose card answers at an address, and VMs are taken all the same
+	TrustFirstUse bool // VMs whose host key the hypervisor does not tell are taken, without it
+
 	Owner          string        // installation id: List answers its VMs only
 	NetworkTimeout time.Duration // for a VM to get an address
 	ReadyTimeout   time.Duration // for a VM to be done with its first boot
@@ -242,6 +245,7 @@ func (p *Provider) machineEnvironment() map[string]string {
 	setNumber(env, "VM_NETWORK_TIMEOUT", int(p.o.NetworkTimeout/time.Second))
 	setNumber(env, "VM_READY_TIMEOUT", int(p.o.ReadyTimeout/time.Second))
 	setText(env, "VM_ID_RANGE", p.o.VMIDRange)
+	env["VM_ROUTED"], env["VM_TRUST_FIRST_USE"] = strconv.FormatBool(p.o.Routed), strconv.FormatBool(p.o.TrustFirstUse)
 	setText(env, "VM_IP_CONFIG", p.o.IPConfig)
 	setText(env, "VM_GATEWAY", p.o.Gateway)
 	setText(env, "VM_NAMESERVERS", p.o.Nameservers)

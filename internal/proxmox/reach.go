@@ -65,10 +65,11 @@ func (p *Provider) checkReach(vm job.VM) (job.VM, error) {
 		return vm, fmt.Errorf("%q is no user's name", vm.User)
 	}
 	vm.IP = ip.String()
-	if vm.HostKey != "" {
-		if vm.HostKey, err = remote.HostKeyLine(vm.HostKey); err != nil {
-			return vm, fmt.Errorf("its SSH host key is none: %w", err)
-		}
+	if vm.HostKey == "" && p.o.TrustFirstUse {
+		return vm, nil
+	}
+	if vm.HostKey, err = remote.HostKeyLine(vm.HostKey); err != nil {
+		return vm, fmt.Errorf("its SSH host key is none: %w", err)
 	}
 	return vm, nil
 }

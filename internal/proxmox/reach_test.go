@@ -19,6 +19,7 @@ func TestBooted_TakesOnlyWhatCanBeAVMs(t *testing.T) {
 		key      string
 		value    string
 		loopback bool
+		trust    bool   // first use
 		want     job.VM // as far as it differs from the usual answer's
 		wrong    string // part of the error; empty: it is taken
 	}{
@@ -57,7 +58,9 @@ func TestBooted_TakesOnlyWhatCanBeAVMs(t *testing.T) {
 		{name: "no user", key: "USER", wrong: "no user's name"},
 		{name: "user that is an option", key: "USER", value: "-l", wrong: "no user's name"},
 		{name: "key with a comment", key: "HOST_KEY", value: keyLine + " root@guest", want: job.VM{HostKey: keyLine}},
-		{name: "no key", key: "HOST_KEY", want: job.VM{HostKey: "none"}},
+		{name: "no key", key: "HOST_KEY", wrong: "its SSH host key is none"},
+		{name: "no key, and first use is trusted", key: "HOST_KEY", trust: true, want: job.VM{HostKey: "none"}},
+		{name: "text for a key, and first use is trusted", key: "HOST_KEY", value: "ssh-ed25519 AAAA", trust: true, wrong: "its SSH host key is none"},
 		{name: "text for a key", key: "HOST_KEY", value: "ssh-ed25519 AAAA", wrong: "its SSH host key is none"},
 		{name: "key with options", key: "HOST_KEY", value: `command="id" ` + keyLine, wrong: "not a key alone"},
 		{name: "key with escapes", key: "HOST_KEY", value: "ssh-ed25519 \x1b]0;x\x07 " + keyLine, wrong: "its SSH host key is none"},
@@ -65,7 +68,7 @@ func TestBooted_TakesOnlyWhatCanBeAVMs(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			p := New(Options{Host: remote.NewPool(remote.Options{Host: "pve"}), Loopback: tt.loopback})
+			p := New(Options{Host: remote.NewPool(remote.Options{Host: "pve"}), Loopback: tt.loopback, TrustFirstUse: tt.trust})
 			text := answered
 			if tt.key != "" {
 				text += "LINUS_VM_" + tt.key + ":" + tt.value + "\n"

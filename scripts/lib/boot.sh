@@ -6,6 +6,21 @@
 vm_mac='' vm_bridge='' # of its card net0
 vm_ip='' vm_host_key=''
 
+# What the scripts that start a VM are told of how to reach it, with defaults.
+boot_read_inputs() {
+  : "${VM_SSH_USER:=}" "${VM_SSH_PORT:=22}" "${VM_NETWORK_TIMEOUT:=300}" "${VM_READY_TIMEOUT:=600}"
+  : "${VM_ROUTED:=false}" "${VM_TRUST_FIRST_USE:=false}"
+}
+
+boot_validate_inputs() {
+  validate_pattern VM_SSH_USER "${VM_SSH_USER}" '([a-z_][a-z0-9_-]{0,31})?' 'a Linux user name'
+  validate_number VM_SSH_PORT "${VM_SSH_PORT}" 1 65535
+  validate_number VM_NETWORK_TIMEOUT "${VM_NETWORK_TIMEOUT}" 1 86400 seconds
+  validate_number VM_READY_TIMEOUT "${VM_READY_TIMEOUT}" 1 86400 seconds
+  validate_pattern VM_ROUTED "${VM_ROUTED}" 'true|false' 'true or false'
+  validate_pattern VM_TRUST_FIRST_USE "${VM_TRUST_FIRST_USE}" 'true|false' 'true or false'
+}
+
 start_vm() {
   retry_change start_has_landed 300 qm start "${vm_id}"
   if [[ ${retry_landed} != yes ]]; then
@@ -81,8 +96,9 @@ wait_for_network() {
   while ((SECONDS < deadline)); do
     guest_find_address "${vm_id}" "${vm_mac}"
     # An agent takes a while to come up, and some images have none.
-    if [[ -z ${guest_ip} && ${guest_agent} == no ]] && ((SECONDS - began >= 20)); then
+    if [[ -z ${guest_ip} && ${guest_agent} == no && ${VM_TRUST_FIRST_USE} == true ]] && ((SECONDS - began >= 20)); then
       guest_find_neighbour "${vm_mac}" "${family}"
+      guest_ip=${guest_neighbour}
     fi
     if [[ -z ${guest_ip} && -n ${guest_ipv6} ]]; then
       ipv6_since=${ipv6_since:-${SECONDS}}
@@ -103,8 +119,18 @@ wait_for_network() {
     sleep 1
   done
   fail_when_stopped
+  if [[ ${guest_agent} == no ]]; then
+    guest_find_neighbour "${vm_mac}" "${family}"
+    fail_without_agent "${VM_NETWORK_TIMEOUT}" "${guest_seen}${guest_neighbour:+; the neighbour table of ${HOSTNAME} has ${guest_neighbour} for its card ${vm_mac}, which nobody vouches for}"
+  fi
   result_fail timeout "VM ${vm_id} on node '${probe_node}' had no address after ${VM_NETWORK_TIMEOUT} s (card ${vm_mac} on ${vm_bridge}); last seen: ${guest_seen:-nothing}" \
-    "check that a DHCP server (for IPv6 alone: a router) answers on ${vm_bridge} and the guest has qemu-guest-agent; or set VM_IP_CONFIG and VM_GATEWAY, or raise VM_NETWORK_TIMEOUT"
+    "check that a DHCP server (for IPv6 alone: a router) answers on ${vm_bridge}; or set VM_IP_CONFIG and VM_GATEWAY, or raise VM_NETWORK_TIMEOUT"
+}
+
+# Without its agent's word a VM is whoever answers at an address.
+fail_without_agent() { # <seconds waited> <last seen>
+  result_fail timeout "the guest agent of VM ${vm_id} on node '${probe_node}' did not answer within $1 s, so that nothing vouches for what answers in its name; last seen: $2" \
+    'use a template whose qemu-guest-agent runs (linus template build makes one), or install it in yours; VM_TRUST_FIRST_USE=true takes VMs without one, and whatever answers in their place, for jobs without secrets'
 }
 
 fail_when_stopped() {
@@ -120,8 +146,9 @@ fail_when_stopped() {
 verify_ssh_ready() {
   local -r deadline=$((SECONDS + VM_READY_TIMEOUT))
   wait_for_banner "${deadline}"
+  check_place
   wait_for_cloud_init "${deadline}"
-  pin_host_key
+  pin_host_key "${deadline}"
 }
 
 wait_for_banner() { # <deadline>
@@ -138,8 +165,36 @@ wait_for_banner() { # <deadline>
     "check that the guest runs an SSH server on port ${VM_SSH_PORT} and the node reaches ${vm_ip}; or raise VM_READY_TIMEOUT"
 }
 
+# A guest tells its address itself, and can tell another machine's. Where the node
+# is in the network, the network shows whose card answers there. Where it is not,
+# only an address that we gave is the VM's, or one a setting takes as told.
+check_place() {
+  local try
+  for try in 1 2 3; do
+    guest_check_place "${vm_ip}" "${vm_mac}"
+    if [[ ${guest_place} != hidden ]]; then
+      break
+    fi
+    guest_read_banner "${vm_ip}" "${VM_SSH_PORT}" # an entry may have been forgotten
+  done
+  log_info "${guest_seen}"
+  case ${guest_place} in
+    yes) ;;
+    hidden)
+      if [[ -z ${vm_given_ip} && ${VM_ROUTED} != true ]]; then
+        result_fail timeout "whether VM ${vm_id} (card ${vm_mac}) is at ${vm_ip}, as its guest says, cannot be seen on node '${probe_node}': ${guest_seen}" \
+          'give VMs their addresses (VM_IP_CONFIG), or the node one in their network; where it must reach them through a router, VM_ROUTED=true takes what guests say'
+      fi
+      ;;
+    *)
+      result_fail timeout "VM ${vm_id} (card ${vm_mac}) on node '${probe_node}' is not what answers at ${vm_ip}: ${guest_seen}; nothing was sent there" \
+        "look for an address in use twice, or a second DHCP server; where neither is: the guest tells another's address, so destroy it"
+      ;;
+  esac
+}
+
 # An SSH server that answers is not a guest that is ready. Without an agent
-# nobody can be asked: that is said, and left to the caller.
+# nobody can be asked: that ends the start, or is said where it was allowed.
 wait_for_cloud_init() { # <deadline>
   local -r began=${SECONDS}
   while ((SECONDS < $1)); do
@@ -159,33 +214,49 @@ wait_for_cloud_init() { # <deadline>
         ;;
       *) ;;
     esac
-    if [[ ${guest_agent} == no ]] && ((SECONDS - began >= 30)); then
-      result_warning "VM ${vm_id} has no guest agent that answers: whether cloud-init is done is not known, and its host key cannot be read"
+    if [[ ${guest_agent} == no && ${VM_TRUST_FIRST_USE} == true ]] && ((SECONDS - began >= 30)); then
+      result_warning "VM ${vm_id} has no guest agent that answers: whether cloud-init is done is not known, its host key will be trusted on first use, and jobs with secrets will not run in it"
       return 0
     fi
     sleep 1
   done
+  if [[ ${guest_agent} == no ]]; then
+    fail_without_agent "${VM_READY_TIMEOUT}" "${run_said}"
+  fi
   result_fail timeout "cloud-init of VM ${vm_id} on node '${probe_node}' was not done within ${VM_READY_TIMEOUT} s; last seen: ${guest_cloud_init} ${run_said}" \
     'raise VM_READY_TIMEOUT, or use a template that has less to do at its first boot'
 }
 
-pin_host_key() {
+pin_host_key() { # <deadline>
   vm_host_key=''
   if [[ ${guest_agent} == no ]]; then
-    return 0
+    return 0 # which was allowed
   fi
   guest_read_host_key "${vm_id}"
-  if [[ -z ${guest_host_key} ]]; then
-    result_warning "the SSH host key of VM ${vm_id} could not be read through its agent: ${run_said}"
+  while [[ -z ${guest_host_key}${guest_exit} ]] && ((SECONDS < $1)); do
+    sleep 1
+    guest_read_host_key "${vm_id}"
+  done
+  vm_host_key=${guest_host_key}
+  if [[ -z ${vm_host_key} ]]; then
+    fail_unpinned "${run_said}"
     return 0
   fi
-  vm_host_key=${guest_host_key}
   if ! command -v ssh-keyscan >/dev/null; then
     return 0
   fi
-  guest_scan_host_key "${vm_ip}" "${VM_SSH_PORT}"
+  guest_scan_host_key "${vm_ip}" "${VM_SSH_PORT}" "${vm_host_key}"
   if [[ -n ${guest_shown_key} && ${guest_shown_key} != "${vm_host_key}" ]]; then
     result_fail timeout "the SSH host key shown at ${vm_ip}:${VM_SSH_PORT} is not that of VM ${vm_id} on node '${probe_node}'" \
       "another machine answers at ${vm_ip}: look for a second DHCP server or a static address in use twice"
   fi
+}
+
+fail_unpinned() { # <what was said>
+  local -r failure="the SSH host key of VM ${vm_id} on node '${probe_node}' could not be read through its agent: $1"
+  if [[ ${VM_TRUST_FIRST_USE} == true ]]; then
+    result_warning "${failure}; it will be trusted on first use, and jobs with secrets will not run in the VM"
+    return 0
+  fi
+  result_fail timeout "${failure}" 'use a template whose SSH server has its key in /etc/ssh and whose agent may run commands (linus template build makes one); VM_TRUST_FIRST_USE=true takes others, for jobs without secrets'
 }

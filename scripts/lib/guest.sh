@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Looking into a started VM from its host: its address, its SSH server, its
-# cloud-init. The guest agent is asked first; where it does not answer, the
-# host's neighbour table knows what the VM has said on the network.
+# cloud-init. The guest agent is asked, and what it says is not believed by its
+# word alone: a job may have been root where it runs.
 
 # guest_ip: the address of the card with this MAC, empty while there is none.
 # guest_agent becomes yes once the agent has answered; guest_seen is the last
@@ -35,14 +35,50 @@ guest_find_address() { # <vmid> <mac>
   fi
 }
 
-guest_find_neighbour() { # <mac> <4 or 6>; guest_ip
+# The address at which the host's neighbour table has a card. Whoever is on the
+# network writes that table: a hint for people, and an address only where they
+# have said so. guest_neighbour: empty where there is none.
+guest_find_neighbour() { # <mac> <4 or 6>
   local address words
+  guest_neighbour=''
   run_read 10 ip "-$2" neigh show
   while read -r address words; do
     if [[ " ${words,,} " == *" lladdr ${1,,} "* && ${address} != 169.254.* && ${address,,} != fe[89ab]* && ${words} != *FAILED* ]]; then
-      guest_ip=${address}
+      guest_neighbour=${address}
     fi
   done <<<"${run_out}"
+}
+
+# Whose address that is, as this host's own network shows it; after something
+# has been said to it. guest_place: yes (the card with this MAC answers there),
+# no, or hidden (the way there is a router's, or has no MACs); guest_seen says
+# what was seen.
+guest_check_place() { # <ip> <mac>
+  local -a way
+  guest_place=no
+  run_read 10 ip -o route get "$1"
+  read -ra way <<<"${run_out}"
+  local -r words=" ${way[*]} "
+  if ((run_rc != 0)) || [[ ! ${way[0]:-} =~ ^[0-9a-fA-F.:]+$ || ! ${words} =~ \ dev\ ([^ ]+)\  ]]; then
+    guest_seen="${HOSTNAME} has no way to $1 as to another machine: ${run_said}"
+    return 0
+  fi
+  local -r device=${BASH_REMATCH[1]}
+  if [[ ${words} == *' via '* ]]; then
+    guest_place=hidden
+    guest_seen="${HOSTNAME} reaches $1 through a router (${way[*]:1:4})"
+    return 0
+  fi
+  run_read 10 ip neigh show to "$1" dev "${device}"
+  if [[ ! " ${run_out,,} " =~ \ lladdr\ ([0-9a-f:]+)\  ]]; then
+    guest_place=hidden
+    guest_seen="${HOSTNAME} sees no hardware address for $1 on ${device}"
+  elif [[ ${BASH_REMATCH[1]} == "${2,,}" ]]; then
+    guest_place=yes
+    guest_seen="the card $2 answers at $1"
+  else
+    guest_seen="the card ${BASH_REMATCH[1]} answers at $1 on ${device}"
+  fi
 }
 
 # An SSH server greets first: a port that takes connections is not enough.
@@ -104,22 +140,30 @@ guest_check_cloud_init() { # <vmid>
 }
 
 # The guest's SSH host key through the hypervisor, which the network cannot
-# tamper with. guest_host_key: "ssh-ed25519 AAAA...", empty when not to be had.
+# tamper with. guest_host_key: "ssh-ed25519 AAAA...", empty when not to be had;
+# guest_exit is then empty when the agent did not answer.
 guest_read_host_key() { # <vmid>
-  guest_exec "$1" 10 cat /etc/ssh/ssh_host_ed25519_key.pub
+  # shellcheck disable=SC2016 # the guest's variables
+  guest_exec "$1" 10 sh -c 'for type in ed25519 ecdsa rsa; do
+      file=/etc/ssh/ssh_host_${type}_key.pub
+      [ ! -f "$file" ] || exec head -c 4096 "$file"
+    done
+    exit 1'
   guest_host_key=''
-  local -r key='^(ssh-ed25519 [A-Za-z0-9+/]+=*)'
-  if [[ ${guest_exit} == 0 && ${guest_out} =~ ${key} ]]; then
+  local -r key='^((ssh-ed25519|ecdsa-sha2-nistp(256|384|521)|ssh-rsa) [A-Za-z0-9+/]+=*)'
+  if [[ ${guest_exit} == 0 && ${guest_out:0:4096} =~ ${key} ]]; then
     guest_host_key=${BASH_REMATCH[1]}
   fi
 }
 
-# The key the network shows. guest_shown_key: empty when it could not be asked.
-guest_scan_host_key() { # <ip> <port>
-  local -r key=' (ssh-ed25519 [A-Za-z0-9+/]+=*)$'
-  local line
+# The key of a type that the network shows. guest_shown_key: empty when it could
+# not be asked.
+guest_scan_host_key() { # <ip> <port> <key of the type>
+  local type=${3%% *} line
+  local -r key=" (${type} [A-Za-z0-9+/]+=*)$"
+  type=${type#ssh-}
   guest_shown_key=''
-  run_read 10 ssh-keyscan -T 5 -t ed25519 -p "$2" -- "$1"
+  run_read 10 ssh-keyscan -T 5 -t "${type%%-*}" -p "$2" -- "$1"
   while IFS= read -r line; do
     if [[ ${line} =~ ${key} ]]; then
       guest_shown_key=${BASH_REMATCH[1]}

@@ -11,9 +11,9 @@ read_settings() {
   : "${VM_CPU:=2}" "${VM_RAM:=2048}" "${VM_DISK:=20}" "${VM_CPU_TYPE:=}"
   : "${VM_IMAGE_URL:=}" "${VM_IMAGE_SHA256:=}" "${IMAGE_DIR:=/var/lib/vz/template/linus}"
   : "${PROXMOX_NODE:=}" "${PROXMOX_STORAGE:=local-lvm}" "${PROXMOX_BRIDGE:=vmbr0}"
-  : "${VM_VLAN_TAG:=}" "${VM_ID_RANGE:=100-999}" "${VM_SSH_USER:=}" "${VM_SSH_PORT:=22}"
+  : "${VM_VLAN_TAG:=}" "${VM_ID_RANGE:=100-999}"
   : "${VM_IP_CONFIG:=dhcp}" "${VM_GATEWAY:=}" "${VM_NAMESERVERS:=}"
-  : "${VM_NETWORK_TIMEOUT:=300}" "${VM_READY_TIMEOUT:=600}"
+  boot_read_inputs
   : "${LINUS_LEASE_SECONDS:=0}"
   vm_name=${VM_NAME}
   read -r vm_job </proc/sys/kernel/random/uuid
@@ -63,9 +63,7 @@ validate_inputs() {
   validate_number VM_CPU "${VM_CPU}" 1 128
   validate_number VM_RAM "${VM_RAM}" 512 524288 MB
   validate_number VM_DISK "${VM_DISK}" 5 10000 GB
-  validate_number VM_SSH_PORT "${VM_SSH_PORT}" 1 65535
-  validate_number VM_NETWORK_TIMEOUT "${VM_NETWORK_TIMEOUT}" 1 86400 seconds
-  validate_number VM_READY_TIMEOUT "${VM_READY_TIMEOUT}" 1 86400 seconds
+  boot_validate_inputs
   validate_pattern VM_ID_RANGE "${VM_ID_RANGE}" '[1-9][0-9]{2,8}-[1-9][0-9]{2,8}' 'FIRST-LAST, from 100 to 999999999'
   validate_number 'the end of VM_ID_RANGE' "${VM_ID_RANGE#*-}" "${VM_ID_RANGE%-*}" 999999999
   validate_number LINUS_LEASE_SECONDS "${LINUS_LEASE_SECONDS}" 0 31536000 'seconds, 0 for none'
@@ -75,7 +73,6 @@ validate_inputs() {
   if [[ -n ${VM_VLAN_TAG} ]]; then
     validate_number VM_VLAN_TAG "${VM_VLAN_TAG}" 1 4094
   fi
-  validate_pattern VM_SSH_USER "${VM_SSH_USER}" '([a-z_][a-z0-9_-]{0,31})?' 'a Linux user name'
   validate_pattern VM_CPU_TYPE "${VM_CPU_TYPE}" '([A-Za-z0-9][A-Za-z0-9_.-]*)?' 'a CPU type of Proxmox such as host'
   validate_node "${PROXMOX_NODE}"
   validate_storage "${PROXMOX_STORAGE}"

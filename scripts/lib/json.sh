@@ -14,16 +14,21 @@ json_rows() { # <tag of a finished run> <field...>; json_lines, json_rc
 }
 
 # The addresses of the interface with this hardware address, one per line, as
-# the guest agent tells them; never link-local ones.
+# the guest agent tells them: the first few that are written as what they are
+# said to be and that one machine can have for itself in a network. Whether it
+# is the VM's is seen elsewhere.
 json_addresses() { # <tag> <mac>; json_lines: "ipv4 ADDR" or "ipv6 ADDR"
   json_perl "$1" '
+    my %form = (ipv4 => qr/^(?!0|169\.254\.|22[4-9]\.|2[3-5]\d\.)\d{1,3}(\.\d{1,3}){3}\z/, ipv6 => qr/^(?!fe[89ab]|ff|::$)[0-9a-f:]{2,39}\z/i);
+    my $left = 16;
     $doc = $doc->{result} if ref $doc eq "HASH";
     for my $nic (grep { ref eq "HASH" } ref $doc eq "ARRAY" ? @$doc : ()) {
       next unless lc($nic->{"hardware-address"} // "") eq lc $ARGV[0];
-      for my $ip (@{ $nic->{"ip-addresses"} // [] }) {
-        my $addr = text($ip->{"ip-address"});
-        next if $addr =~ /^(169\.254\.|fe[89ab][0-9a-f]:)/i or $addr !~ /^[0-9a-f.:]+$/i;
-        print text($ip->{"ip-address-type"}), " $addr\n";
+      my $ips = $nic->{"ip-addresses"};
+      for my $ip (grep { ref eq "HASH" } ref $ips eq "ARRAY" ? @$ips : ()) {
+        my ($type, $addr) = map { $_ // "" } @$ip{"ip-address-type", "ip-address"};
+        next unless $form{$type} and $addr =~ $form{$type} and $left-- > 0;
+        print "$type $addr\n";
       }
     }' "$2"
 }

@@ -103,6 +103,9 @@ read_inputs() { # <argument...>
   esac
   VM_NAME=${TEMPLATE_NAME}
   VM_TEMPLATE=''
+  # Images may have no agent before one is installed here; then it must vouch
+  # for the machine that was worked in (verify_agent).
+  VM_TRUST_FIRST_USE=true
   validate_tools ssh ssh-keygen
   make_key
   read_settings
@@ -152,6 +155,7 @@ wait_for_login() {
 customise_guest() {
   ssh_deadline=$((SECONDS + VM_READY_TIMEOUT))
   wait_for_banner "${ssh_deadline}"
+  check_place
   wait_for_login
   # Enterprise Linux ships its agent with guest-exec turned off, which is how
   # create-vm sees that cloud-init is done. The agent's unit is static on some
@@ -209,19 +213,29 @@ bootstrap_vm() {
   fi
 }
 
-# What create-vm will ask of every clone must work in this VM already.
+# What create-vm will ask of every clone must work in this VM already. All until
+# now went to what answered at its address: its agent says whether that was it.
 verify_agent() {
   local -r deadline=$((SECONDS + 60))
   while ((SECONDS < deadline)); do
     guest_read_host_key "${vm_id}"
     if [[ -n ${guest_host_key} ]]; then
       log_info 'the guest agent answers'
+      verify_host_key
       return 0
     fi
     sleep 1
   done
   result_fail timeout "the guest agent of VM ${vm_id} does not answer, or refuses to run commands: ${run_said} ${guest_out}" \
     'try another image, or make the template by hand'
+}
+
+verify_host_key() {
+  run_slurp "${run_dir}/known_hosts"
+  if [[ ${run_text}$'\n' != *" ${guest_host_key}"[$' \n']* ]]; then
+    result_fail timeout "what was set up at ${vm_ip}:${VM_SSH_PORT} is not VM ${vm_id} on node '${probe_node}': it showed another SSH host key than the VM has" \
+      'look for an address in use twice, or a second DHCP server'
+  fi
 }
 
 # No clone may share its machine ID, host keys or log-in keys with another.

@@ -167,6 +167,9 @@ check_parts() {
   report_probe bridge
   if [[ -n ${VM_TEMPLATE} ]]; then
     probe_template "${VM_TEMPLATE}"
+    if [[ -n ${probe_template_id} && ${vm_words} != *' linus-template=1 '* ]]; then
+      probe_text+='; made elsewhere: a VM of it counts only when its qemu-guest-agent answers'
+    fi
   else
     probe_templates
   fi

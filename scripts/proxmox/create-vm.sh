@@ -25,6 +25,10 @@
 #   VM_CPU_TYPE         image: host where KVM works, else x86-64-v2-AES;
 #                       template: the template's
 #   VM_NETWORK_TIMEOUT 300, VM_READY_TIMEOUT 600 (seconds)
+#   VM_ROUTED false     true: this node reaches VMs through a router, and takes an
+#                       address from a guest's mouth that it cannot see the card of
+#   VM_TRUST_FIRST_USE false   true: a VM whose guest agent does not answer is taken,
+#                       by the neighbour table and without a host key to pin
 #   LINUS_JOB, LINUS_OWNER  UUIDs that mark the VM (by hand: made up)
 #   LINUS_LEASE_SECONDS 0     the host destroys the VM after so long by itself; 0: never
 #   LINUS_HOST_DIR /var/lib/linus   leases, addresses reserved, IDs in quarantine

@@ -19,6 +19,10 @@
 #   VM_SSH_USER               default: the VM's
 #   VM_SSH_PORT 22
 #   VM_NETWORK_TIMEOUT 300, VM_READY_TIMEOUT 600, VM_SHUTDOWN_TIMEOUT 60 (seconds)
+#   VM_ROUTED false     true: this node reaches VMs through a router, and takes an
+#                       address from a guest's mouth that it cannot see the card of
+#   VM_TRUST_FIRST_USE false   true: a VM whose guest agent does not answer is taken,
+#                       by the neighbour table and without a host key to pin
 #   LINUS_NONCE               frames the answer
 # Options: --dry-run (look and prove, print the commands, change nothing), --help
 #
@@ -69,8 +73,8 @@ usage() {
 
 read_inputs() { # <argument...>
   script_read_options --dry-run "$@"
-  : "${ACTION:=}" "${SNAPSHOT:=}" "${PROXMOX_NODE:=}" "${VM_SSH_USER:=}" "${VM_SSH_PORT:=22}"
-  : "${VM_NETWORK_TIMEOUT:=300}" "${VM_READY_TIMEOUT:=600}" "${VM_SHUTDOWN_TIMEOUT:=60}"
+  : "${ACTION:=}" "${SNAPSHOT:=}" "${PROXMOX_NODE:=}" "${VM_SHUTDOWN_TIMEOUT:=60}"
+  boot_read_inputs
 }
 
 validate_environment() {
@@ -82,10 +86,7 @@ validate_environment() {
       result_fail invalid "SNAPSHOT=${SNAPSHOT} is a name of Proxmox's own" 'choose another name'
     fi
   fi
-  validate_pattern VM_SSH_USER "${VM_SSH_USER}" '([a-z_][a-z0-9_-]{0,31})?' 'a Linux user name'
-  validate_number VM_SSH_PORT "${VM_SSH_PORT}" 1 65535
-  validate_number VM_NETWORK_TIMEOUT "${VM_NETWORK_TIMEOUT}" 1 86400 seconds
-  validate_number VM_READY_TIMEOUT "${VM_READY_TIMEOUT}" 1 86400 seconds
+  boot_validate_inputs
   validate_number VM_SHUTDOWN_TIMEOUT "${VM_SHUTDOWN_TIMEOUT}" 1 3600 seconds
   validate_node "${PROXMOX_NODE}"
   validate_tools qm pvesh perl timeout flock ip

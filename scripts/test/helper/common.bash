@@ -23,8 +23,31 @@ setup_stub() {
     ln -s "${scripts_dir}/test/helper/pve-stub" "${BATS_TEST_TMPDIR}/bin/${tool}"
   done
   stub_program sleep 'exit 0'
+  # The node's network: VMs that run are on the bridge with the card their config
+  # has, wherever they say that they are. route and neighbours say otherwise.
   # shellcheck disable=SC2016 # the stubs' own variables
-  stub_program ip 'cat "${PVE_STUB}/neighbours"'
+  stub_program ip '
+    case " $* " in
+      *" route get "*)
+        if [[ -s ${PVE_STUB}/route ]]; then
+          cat "${PVE_STUB}/route"
+        else
+          printf "%s dev vmbr0 src 10.0.0.1 uid 0 \\\\    cache \n" "${@: -1}"
+        fi
+        ;;
+      *" neigh show to "*)
+        if [[ -s ${PVE_STUB}/neighbours ]]; then
+          sed -n "s/^$4 dev vmbr0 /$4 /p" "${PVE_STUB}/neighbours"
+          exit
+        fi
+        for file in "${PVE_STUB}"/status/*; do
+          if [[ ${file##*/} != 101 && $(<"${file}") == running ]]; then
+            sed -En "s/^net0: [a-z0-9]+=([0-9A-F:]{17}).*/$4 lladdr \L\1 REACHABLE/p" "${PVE_STUB}/vm/${file##*/}"
+          fi
+        done
+        ;;
+      *) cat "${PVE_STUB}/neighbours" ;;
+    esac'
   # shellcheck disable=SC2016 # the stubs' own variables
   stub_program ssh-keyscan 'cat "${PVE_STUB}/keyscan"'
   PATH=${BATS_TEST_TMPDIR}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin

@@ -39,7 +39,46 @@ agent_says() { # <JSON>
     "10.0.0.5 dev vmbr0 lladdr bc:24:11:00:00:01 STALE" "10.0.0.7 dev vmbr0  INCOMPLETE"'
   guest_ip=''
   guest_find_neighbour "${mac}" 4
-  [[ ${guest_ip} == 10.0.0.5 ]]
+  [[ ${guest_neighbour} == 10.0.0.5 && -z ${guest_ip} ]]
+}
+
+network_says() { # <of the route> <of the neighbour>
+  printf '%s\n' "$1" >"${BATS_TEST_TMPDIR}/route"
+  printf '%s\n' "$2" >"${BATS_TEST_TMPDIR}/neighbour"
+  stub_program ip "case \$* in *route*) cat ${BATS_TEST_TMPDIR}/route ;; *) cat ${BATS_TEST_TMPDIR}/neighbour ;; esac"
+}
+
+# In the words of iproute2 5.15 to 6.14.
+@test "an address is the VM's where the network shows its card, hidden behind a router, and else not" {
+  local -r direct='10.0.0.5 dev vmbr0 src 10.0.0.1 uid 0 \    cache '
+  local -a rows=(
+    "yes|${direct}|10.0.0.5 lladdr bc:24:11:00:00:01 REACHABLE"
+    "yes|${direct}|10.0.0.5 dev vmbr0 lladdr bc:24:11:00:00:01 STALE"
+    'yes|fd00::5 from :: dev vmbr0 proto kernel src fd00::1 metric 256 pref medium|fd00::5 lladdr bc:24:11:00:00:01 router REACHABLE'
+    "no|${direct}|10.0.0.5 lladdr bc:24:11:00:00:99 REACHABLE"
+    "no|${direct}|10.0.0.5 lladdr bc:24:11:00:00:01:02 REACHABLE"
+    "hidden|${direct}|"
+    "hidden|${direct}|10.0.0.5  INCOMPLETE"
+    'hidden|10.0.0.5 via 192.168.1.1 dev vmbr0 src 192.168.1.2 uid 0 \    cache |10.0.0.5 lladdr bc:24:11:00:00:01 REACHABLE'
+    'no|local 10.0.0.5 dev lo src 10.0.0.5 uid 0 \    cache <local> |10.0.0.5 lladdr bc:24:11:00:00:01 REACHABLE'
+    'no|local fd00::5 from :: dev lo table local proto kernel src fd00::5 metric 0 pref medium|'
+    'no|broadcast 10.0.0.5 dev vmbr0 src 10.0.0.1 uid 0 \    cache <local,brd> |'
+    'no|multicast 224.0.0.1 dev vmbr0 src 10.0.0.1 uid 0 \    cache <mc> |'
+    'no||'
+  )
+  local row
+  for row in "${rows[@]}"; do
+    IFS='|' read -r want route neighbour <<<"${row}"
+    network_says "${route}" "${neighbour}"
+    guest_check_place 10.0.0.5 "${mac}"
+    [[ ${guest_place} == "${want}" && -n ${guest_seen} ]] || {
+      echo "${row}: ${guest_place}: ${guest_seen}"
+      return 1
+    }
+  done
+  stub_program ip 'echo "RTNETLINK answers: Network is unreachable" >&2; exit 2'
+  guest_check_place 10.0.0.5 "${mac}"
+  [[ ${guest_place} == no && ${guest_seen} == *'Network is unreachable'* ]]
 }
 
 @test "a port that is closed, or open and silent, is no SSH server" {
@@ -59,10 +98,37 @@ agent_says() { # <JSON>
   [[ ${guest_cloud_init} == silent ]]
 }
 
+@test "of an agent's words only an address of the type it is said to have is one" {
+  local lie
+  for lie in '"ip-address":"10.0.0.5","ip-address-type":"ipv4 10.0.0.6"' '"ip-address":"10.0.0.5","ip-address-type":"ipv6"' \
+    '"ip-address":"fd00::5","ip-address-type":"ipv4"' '"ip-address":"::ffff:10.0.0.5","ip-address-type":"ipv6"' '"ip-address":"10.0.0.5","ip-address-type":"IPV4"' \
+    '"ip-address":"10.0.0.5"' '"ip-address":"10.0.0.5\nipv4 10.0.0.6","ip-address-type":"ipv4"' '"ip-address":"\u001b[2J","ip-address-type":"ipv4"' \
+    '"ip-address":["10.0.0.5"],"ip-address-type":"ipv4"' '"ip-address":"224.0.0.1","ip-address-type":"ipv4"' '"ip-address":"255.255.255.255","ip-address-type":"ipv4"' \
+    '"ip-address":"0.0.0.0","ip-address-type":"ipv4"' '"ip-address":"ff02::1","ip-address-type":"ipv6"' '"ip-address":"::","ip-address-type":"ipv6"' \
+    '"ip-address":"-oProxyCommand=id","ip-address-type":"ipv4"' '"ip-address":"fd00::5%vmbr0","ip-address-type":"ipv6"' '"ip-address":"010.0.0.5","ip-address-type":"ipv4"'; do
+    agent_says "[{\"hardware-address\":\"bc:24:11:00:00:01\",\"ip-addresses\":[{${lie}}]}]"
+    guest_find_address 100 "${mac}"
+    [[ -z ${guest_ip}${guest_ipv6} && ${guest_agent} == yes ]] || {
+      echo "${lie}: ${guest_ip} ${guest_ipv6}"
+      return 1
+    }
+  done
+}
+
+@test "ten thousand interfaces with the card's address give one address" {
+  perl -e 'print "[", join(",", map { qq({"hardware-address":"bc:24:11:00:00:01","ip-addresses":[{"ip-address":"10.1.) . int($_ / 250) . "." . $_ % 250 . qq(","ip-address-type":"ipv4"}]}) } 1 .. 10000), "]"' >"${BATS_TEST_TMPDIR}/agent"
+  stub_program qm "cat ${BATS_TEST_TMPDIR}/agent"
+  guest_find_address 100 "${mac}"
+  [[ ${guest_ip} == 10.1.0.1 && ${#json_lines[@]} -le 16 ]]
+}
+
 @test "the host key is the key alone, and only what looks like one" {
   agent_says '{"exitcode":0,"out-data":"ssh-ed25519 AAAAkey= root@guest\n"}'
   guest_read_host_key 100
   [[ ${guest_host_key} == 'ssh-ed25519 AAAAkey=' ]]
+  agent_says '{"exitcode":0,"out-data":"ecdsa-sha2-nistp256 AAAAkey= root@guest\n"}'
+  guest_read_host_key 100
+  [[ ${guest_host_key} == 'ecdsa-sha2-nistp256 AAAAkey=' ]]
   agent_says '{"exitcode":1,"err-data":"cat: No such file"}'
   guest_read_host_key 100
   [[ -z ${guest_host_key} ]]
@@ -73,6 +139,8 @@ agent_says() { # <JSON>
 
 @test "the key shown on the network" {
   stub_program ssh-keyscan 'echo "# 10.0.0.5:22 SSH-2.0-x"; echo "10.0.0.5 ssh-ed25519 AAAAkey="'
-  guest_scan_host_key 10.0.0.5 22
+  guest_scan_host_key 10.0.0.5 22 'ssh-ed25519 AAAAother='
   [[ ${guest_shown_key} == 'ssh-ed25519 AAAAkey=' ]]
+  guest_scan_host_key 10.0.0.5 22 'ecdsa-sha2-nistp256 AAAAother='
+  [[ -z ${guest_shown_key} ]]
 }

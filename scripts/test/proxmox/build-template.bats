@@ -32,6 +32,7 @@ setup() {
     printf "%s\n" "ssh $*" >>"${PVE_STUB}/calls"
     cat >"${PVE_STUB}/program"
     cat "${PVE_STUB}/program" >>"${PVE_STUB}/guest-programs"
+    [[ " $* " =~ " UserKnownHostsFile="([^ ]+) ]] && cp "${PVE_STUB}/keyscan" "${BASH_REMATCH[1]}"
     if [[ -s ${PVE_STUB}/ssh-faults ]]; then
       read -r code text <"${PVE_STUB}/ssh-faults"
       sed -i 1d "${PVE_STUB}/ssh-faults"
@@ -118,6 +119,14 @@ assert_rolled_back() {
   VM_BOOTSTRAP='base;reboot' run_script build-template
   assert_status 1
   assert_says 'LINUS_ERROR:VM_BOOTSTRAP='
+}
+
+@test "what was set up in another machine's guest is no template" {
+  echo '127.0.0.1 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHN0cmFuZ2Vy' >"${PVE_STUB}/keyscan"
+  VM_BOOTSTRAP=none run_script build-template
+  assert_status 6
+  assert_says 'what was set up at 127.0.0.1'
+  assert_rolled_back
 }
 
 @test "no address stays with the template" {

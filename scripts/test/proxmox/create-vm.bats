@@ -573,13 +573,37 @@ leave_lock_behind() {
   assert_status 0
 }
 
-@test "a host key that cannot be read is a warning, not a failure" {
-  fault guest-exec 0 'do' ''
-  fault guest-exec 255 skip 'agent error'
+@test "a host key that cannot be read fails and is rolled back, unless first use is trusted" {
+  echo '{"exitcode":1,"exited":1,"err-data":"Permission denied"}' >"${PVE_STUB}/guest/host-key"
   run_script create-vm
+  assert_status 6
+  assert_says 'LINUS_ERROR:the SSH host key'
+  assert_says 'VM_TRUST_FIRST_USE=true'
+  assert_no_vm_of_ours
+  VM_TRUST_FIRST_USE=true run_script create-vm
   assert_status 0
   assert_says 'LINUS_WARNING:the SSH host key'
   refute_line_like LINUS_VM_HOST_KEY
+  VM_TRUST_FIRST_USE=yes run_script create-vm
+  assert_status 1
+}
+
+@test "another card at the VM's address fails, and is rolled back" {
+  echo '127.0.0.1 dev vmbr0 lladdr bc:24:11:00:00:99 REACHABLE' >"${PVE_STUB}/neighbours"
+  run_script create-vm
+  assert_status 6
+  assert_says 'is not what answers at 127.0.0.1: the card bc:24:11:00:00:99 answers'
+  assert_no_vm_of_ours
+}
+
+@test "what is behind a router is taken where a setting says so" {
+  echo '127.0.0.1 via 10.0.0.254 dev vmbr0 src 10.0.0.1 uid 0' >"${PVE_STUB}/route"
+  run_script create-vm
+  assert_status 6
+  assert_says 'VM_ROUTED=true'
+  assert_no_vm_of_ours
+  VM_ROUTED=true run_script create-vm
+  assert_status 0
 }
 
 # --- signals (each at every step: faults.bats) ---
