@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -56,7 +57,7 @@ func (e *Executor) collect(ctx context.Context, r *run) error {
 		if err := j.Finish(now()); err != nil {
 			return nil, err
 		}
-		return append(events, job.Event{Kind: job.EventStatus, Text: string(j.Status)}), nil
+		return slices.Concat(events, e.takeHeard(r).late(), []job.Event{{Kind: job.EventStatus, Text: string(j.Status)}}), nil
 	})
 	return err
 }

@@ -90,6 +90,7 @@ type run struct {
 	cancel   context.CancelCauseFunc
 	changed  chan struct{} // a report arrived
 	reported chan struct{} // one of the task's end
+	heard    heard         // what reports have told and nobody has written down; mu is held
 	adopted  bool          // another process, or an earlier try, was here before
 	shares   bool          // it runs in another job's VM
 

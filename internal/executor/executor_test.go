@@ -397,53 +397,6 @@ func TestReport_OfAVMThatIsGone(t *testing.T) {
 	}
 }
 
-// The first outcome stands: what comes later is recorded and changes nothing.
-func TestReport_LateAndRepeatedChangeNothing(t *testing.T) {
-	r := newRig(t, 1)
-	var token string
-	started := make(chan struct{})
-	r.fake.Set(providertest.Behaviour{
-		Task:    task(providertest.Task{Until: make(chan struct{})}),
-		OnStart: func(_ job.Job, p executor.Payload) { token = p.Token; close(started) },
-	})
-	id := r.submit()
-	<-started
-	r.until(id, func(j job.Job) bool { return j.Status == job.Running })
-	ctx := context.Background()
-	if err := r.Cancel(ctx, id); err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		if err := r.Report(ctx, id, token, job.Report{Kind: job.ReportComplete}); err != nil {
-			t.Errorf("late report: %v", err)
-		}
-	}
-	if j := r.wait(id); j.Status != job.Failed || j.Outcome.Reason != job.ReasonCancelled {
-		t.Errorf("job %+v", j.Outcome)
-	}
-	if err := r.Report(ctx, id, token, job.Report{Kind: job.ReportComplete}); err != nil {
-		t.Errorf("report after the end: %v", err)
-	}
-	events, err := r.store.Events(ctx, id, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ignored := 0
-	for _, e := range events {
-		if e.Kind == job.EventIgnored {
-			ignored++
-		}
-	}
-	if ignored != 4 {
-		t.Errorf("%d reports recorded as ignored, want 4", ignored)
-	}
-	for _, bad := range []struct{ id, token string }{{id, "wrong"}, {id, ""}, {"019aa000-0000-7000-8000-000000000000", token}} {
-		if err := r.Report(ctx, bad.id, bad.token, job.Report{Kind: job.ReportHeartbeat}); !errors.Is(err, job.ErrNotFound) {
-			t.Errorf("report with %v: %v", bad, err)
-		}
-	}
-}
-
 // 100 completes at once, of which none is true: what SSH shows decides, once.
 func TestReport_ConcurrentCompletes(t *testing.T) {
 	r := newRig(t, 1)

@@ -26,7 +26,9 @@ const (
 func (e *Executor) follow(ctx context.Context, r *run) error {
 	lastSign, lastLook := time.Now(), time.Now()
 	var w ways
-	reports := r.reported // nil after a report that was not so, until the next look
+	reports := r.reported    // nil after a report that was not so, until the next look
+	var due <-chan time.Time // when to write down what was heard; nil while nothing was
+	var noted time.Time
 	wait := time.NewTimer(firstProbe)
 	defer wait.Stop()
 	for {
@@ -36,12 +38,20 @@ func (e *Executor) follow(ctx context.Context, r *run) error {
 			return ctx.Err()
 		case <-r.changed:
 			lastSign = time.Now()
+			if due == nil {
+				due = time.After(time.Until(noted.Add(noteEvery)))
+			}
 			if reports != nil {
 				wait.Reset(min(2*e.HeartbeatInterval+probeEvery, time.Until(lastLook.Add(e.HeartbeatThreshold))))
 			}
 			continue
+		case <-due:
+			due, noted = nil, time.Now()
+			e.note(ctx, r)
+			continue
 		case <-reports:
 			reports, reported = nil, true
+			e.note(ctx, r)
 		case <-wait.C:
 			reports = r.reported
 		}

@@ -71,22 +71,22 @@ func (e *Executor) conceal(id string, values []secret.Value) *secret.Masker {
 	return m
 }
 
-// update changes a job in the store, without its secrets in any text of it, and
-// tells those who watch it.
+// update changes a job in the store, without its secrets in any text of it, none
+// of them longer than people read, and tells those who watch it.
 func (e *Executor) update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
 	var events []job.Event
 	j, err := e.Store.Update(ctx, id, func(j *job.Job) (_ []job.Event, err error) {
 		undecided := j.Outcome == nil
 		events, err = change(j)
-		if err != nil || !hasSecrets(j.Manifest) {
-			return events, err
+		if err != nil {
+			return nil, err
 		}
 		for i := range events {
-			events[i].Text = e.hide(*j, events[i].Text)
+			events[i].Text = e.shown(*j, events[i].Text)
 		}
-		j.Progress = e.hide(*j, j.Progress)
+		j.Progress = e.shown(*j, j.Progress)
 		if undecided && j.Outcome != nil {
-			j.Outcome.Error = e.hide(*j, j.Outcome.Error)
+			j.Outcome.Error = e.shown(*j, j.Outcome.Error)
 		}
 		return events, nil
 	})
@@ -98,6 +98,15 @@ func (e *Executor) update(ctx context.Context, id string, change func(*job.Job) 
 	defer e.mu.Unlock()
 	e.tell(id)
 	return j, nil
+}
+
+// shown is text as it is kept for people: without the job's secrets, and bounded
+// after that, so that none is cut in two and half of it left.
+func (e *Executor) shown(j job.Job, text string) string {
+	if hasSecrets(j.Manifest) {
+		text = e.hide(j, text)
+	}
+	return job.Bounded(text)
 }
 
 // hide answers text without the job's secrets.
@@ -134,23 +143,23 @@ func (e *Executor) hideNames(j job.Job, found []FoundArtifact, skipped []string)
 	return found, skipped, nil
 }
 
-// hideError answers err with a text without the job's secrets.
+// hideError answers err with a text that may be shown.
 func (e *Executor) hideError(ctx context.Context, id string, err error) error {
 	if err == nil {
 		return nil
 	}
 	j, jobErr := e.Store.Job(context.WithoutCancel(ctx), id)
-	if jobErr != nil || !hasSecrets(j.Manifest) {
-		return err
+	text := job.Bounded(err.Error())
+	if jobErr == nil {
+		text = e.shown(j, err.Error())
 	}
-	text := e.hide(j, err.Error())
 	if text == err.Error() {
 		return err
 	}
 	return &hiddenError{text, err}
 }
 
-// hiddenError is an error whose text had a secret in it.
+// hiddenError is an error whose text had a secret in it, or was too long.
 type hiddenError struct {
 	text string
 	err  error

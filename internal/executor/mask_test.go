@@ -195,8 +195,9 @@ func TestSecrets_SplitOverWrites(t *testing.T) {
 
 func TestSecrets_AreInNoText(t *testing.T) {
 	r, _ := withSecrets(t, 1, map[string]string{"KEY": planted})
+	end := make(chan struct{})
 	r.fake.Set(providertest.Behaviour{
-		Task: task(providertest.Task{ExitCode: 1, Text: "cannot log in with " + planted, Artifacts: map[string][]byte{"a": nil}}),
+		Task: task(providertest.Task{ExitCode: 1, Text: "cannot log in with " + planted, Artifacts: map[string][]byte{"a": nil}, Until: end}),
 		OnStart: func(j job.Job, p executor.Payload) {
 			for _, report := range []job.Report{
 				{Kind: job.ReportStatus, Progress: "logs in with " + planted},
@@ -205,13 +206,14 @@ func TestSecrets_AreInNoText(t *testing.T) {
 				if err := r.Report(t.Context(), j.ID, p.Token, report); err != nil {
 					t.Error(err)
 				}
-				if j, err := r.Job(t.Context(), j.ID); err != nil || !strings.HasSuffix(j.Progress, "logs in with "+stars) {
-					t.Errorf("progress %q, %v", j.Progress, err)
-				}
 			}
 		},
 	})
 	id := r.submit(naming("KEY"))
+	if j := r.until(id, func(j job.Job) bool { return strings.Contains(j.Progress, "logs in with ") }); !strings.HasSuffix(j.Progress, "with "+stars) {
+		t.Errorf("progress %q", j.Progress)
+	}
+	close(end)
 	if j := r.wait(id); j.Outcome.Error != "cannot log in with "+stars {
 		t.Errorf("error %q", j.Outcome.Error)
 	}

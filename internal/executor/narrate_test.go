@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"linus/internal/executor"
 	"linus/internal/job"
@@ -50,11 +51,12 @@ func TestClaude_TellsWhatItDoesAndItsAnswer(t *testing.T) {
 			}
 			if tt.narrated {
 				r.until(id, func(j job.Job) bool { return j.Progress == "finds it" })
+				before := time.Now()
 				if err := r.Report(t.Context(), id, token.Load().(string), job.Report{Kind: job.ReportStatus, Progress: "running for 5 s"}); err != nil {
 					t.Error(err)
 				}
-				if j, err := r.Job(t.Context(), id); err != nil || j.Progress != "finds it" {
-					t.Errorf("progress %q, %v", j.Progress, err)
+				if j := r.eventually(id, func(j job.Job) bool { return j.LastHeartbeat.After(before) }); j.Progress != "finds it" {
+					t.Errorf("progress %q", j.Progress)
 				}
 			}
 			release()
@@ -100,11 +102,15 @@ func TestClaude_TellsNoMoreThanOneCanRead(t *testing.T) {
 	if _, err := r.AppendOutput(t.Context(), id, token.Load().(string), job.Stdout, 0, []byte(stream.String())); err != nil {
 		t.Fatal(err)
 	}
+	r.eventually(id, func(j job.Job) bool { return j.Progress == "step 99" })
 	events, err := r.store.Events(t.Context(), id, 0)
 	steps := slices.DeleteFunc(events, func(event job.Event) bool { return !strings.HasPrefix(event.Text, "step ") })
 	if err != nil || len(steps) != 3 || steps[2].Text != "step 99" {
 		t.Errorf("told %+v, %v", steps, err)
 	}
 	release()
+	if err := r.Report(t.Context(), id, token.Load().(string), job.Report{Kind: job.ReportComplete}); err != nil {
+		t.Error(err)
+	}
 	r.wait(id)
 }

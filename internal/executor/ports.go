@@ -206,7 +206,8 @@ type Store interface {
 	VMs(ctx context.Context) ([]job.Job, error)
 	// Events answers the job's events with Seq > after, in order.
 	Events(ctx context.Context, id string, after int64) ([]job.Event, error)
-	// TokenHash and SetTokenHash keep the hex sha256 of the job's callback token.
+	// TokenHash and SetTokenHash keep the hex sha256 of the job's callback token;
+	// of a job that has ended there is none.
 	TokenHash(ctx context.Context, id string) (string, error)
 	SetTokenHash(ctx context.Context, id, hash string) error
 	// AppendOutput appends data that begins at offset of the stream, as far as

@@ -12,49 +12,95 @@ import (
 	"linus/internal/job"
 )
 
+// noteEvery is how often at most a job's reports are written down: what a guest
+// sends must not weigh on other jobs.
+const noteEvery = time.Second
+
+// heard is what a job's runner has reported since that was last written down.
+type heard struct {
+	at       time.Time // of the last report; zero: none
+	progress string
+	end      string // how the task's end was last reported; empty: it was not
+	ends     int    // how often it was
+}
+
 // Report takes what a runner tells. An unknown job and a wrong token are both
 // job.ErrNotFound. That a task has ended is noted and looked after over SSH,
 // which decides: who listens on the VMs' network can send reports, too. Late,
-// repeated and contradictory reports are accepted and change nothing.
+// repeated and contradictory reports are accepted and change nothing. Who
+// follows the job writes down what was heard, so that a flood of reports comes
+// to one row a second.
 func (e *Executor) Report(ctx context.Context, id, token string, r job.Report) error {
 	if err := e.Authorize(ctx, id, token); err != nil {
 		return err
 	}
-	at, narrated, complete := now(), e.isNarrated(id), r.Kind == job.ReportComplete
-	_, err := e.update(ctx, id, func(j *job.Job) ([]job.Event, error) {
-		switch {
-		case complete:
-			return completion(j, r, at), nil
-		case j.Outcome == nil:
-			j.LastHeartbeat = at
-			if !narrated {
-				j.Progress = cmp.Or(r.Progress, j.Progress)
-			}
-		}
-		return nil, nil
-	})
-	if err != nil {
-		return err
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if run := e.live[id]; run != nil {
-		signal(run.changed)
-		if complete {
+	e.hear(id, func(run *run) {
+		run.heard.progress = cmp.Or(r.Progress, run.heard.progress)
+		if r.Kind == job.ReportComplete {
+			run.heard.end = fmt.Sprintf("exit code %d", r.ExitCode)
+			run.heard.ends++
 			signal(run.reported)
 		}
-	}
+	})
 	return nil
 }
 
-// completion notes that a task's end was reported.
-func completion(j *job.Job, r job.Report, at time.Time) []job.Event {
-	if j.Outcome != nil {
-		return []job.Event{{Kind: job.EventIgnored, Text: fmt.Sprintf("complete with exit code %d: the job had ended", r.ExitCode)}}
+// hear notes that a job's runner has called, and what it told, for who follows
+// the job. Where nobody does, who takes it up looks first.
+func (e *Executor) hear(id string, what func(*run)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if run := e.live[id]; run != nil {
+		run.heard.at = now()
+		what(run)
+		signal(run.changed)
 	}
-	j.LastHeartbeat = at
-	j.Reported = fmt.Sprintf("exit code %d", r.ExitCode)
-	return nil
+}
+
+// takeHeard answers what was heard of a job, which is then to be written down.
+func (e *Executor) takeHeard(r *run) heard {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	h := r.heard
+	r.heard = heard{}
+	return h
+}
+
+// note writes down what was heard of a job, and tells of its agent's steps.
+func (e *Executor) note(ctx context.Context, r *run) {
+	h := e.takeHeard(r)
+	if h.at.IsZero() {
+		return
+	}
+	narrated := e.isNarrated(r.id)
+	j, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
+		if j.Outcome != nil {
+			return h.late(), nil
+		}
+		j.LastHeartbeat = h.at
+		if !narrated {
+			j.Progress = cmp.Or(h.progress, j.Progress)
+		}
+		j.Reported = cmp.Or(h.end, j.Reported)
+		return nil, nil
+	})
+	if err != nil && ctx.Err() == nil {
+		e.Log.Warn("report not recorded", "job_id", r.id, "err", err)
+	}
+	if err == nil {
+		e.narrate(ctx, j)
+	}
+}
+
+// late is the event that tells of ends reported after the job's.
+func (h heard) late() []job.Event {
+	switch h.ends {
+	case 0:
+		return nil
+	case 1:
+		return []job.Event{{Kind: job.EventIgnored, Text: "complete with " + h.end + ": the job had ended"}}
+	}
+	return []job.Event{{Kind: job.EventIgnored, Text: fmt.Sprintf("%d times complete, at last with %s: the job had ended", h.ends, h.end)}}
 }
 
 // AppendOutput takes output a runner sends and answers the offset to send next,
@@ -68,8 +114,8 @@ func (e *Executor) AppendOutput(ctx context.Context, id, token, stream string, o
 		return 0, err
 	}
 	next, err := e.keep(ctx, j, stream, offset, data, false)
-	if err == nil && stream == job.Stdout {
-		e.narrate(ctx, j)
+	if err == nil {
+		e.hear(id, func(*run) {})
 	}
 	return next, err
 }

@@ -147,7 +147,7 @@ func TestReadState(t *testing.T) {
 		},
 		{
 			name: "a text without end", lines: []string{"JOB_STATE:exited", "EXIT_CODE:1", "EXIT_REASON:exit", "EXIT_TEXT:" + strings.Repeat("ö", 10000)},
-			want: executor.RunState{Started: true, Exited: true, ExitCode: 1, Reason: "exit", Text: strings.Repeat("ö", 2046) + "..."},
+			want: executor.RunState{Started: true, Exited: true, ExitCode: 1, Reason: "exit", Text: job.Bounded(strings.Repeat("ö", 10000))},
 		},
 		{name: "an exit code of two bytes", lines: []string{"JOB_STATE:exited", "EXIT_CODE:256", "EXIT_REASON:exit"}, bad: true},
 		{name: "an exit code below 0", lines: []string{"JOB_STATE:exited", "EXIT_CODE:-1", "EXIT_REASON:exit"}, bad: true},

@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"regexp"
 	"strconv"
-	"strings"
 	"time"
 
 	"linus/internal/executor"
+	"linus/internal/job"
 	"linus/internal/result"
 )
 
@@ -17,7 +17,6 @@ const (
 	maxExitCode = 255
 	maxDuration = 30 * 24 * time.Hour // a task may run for a day
 	maxBytes    = 1 << 50             // of one stream
-	maxText     = 4096                // bytes
 )
 
 // exitReasons are why a task can have ended.
@@ -63,7 +62,7 @@ func readState(res result.Result) (executor.RunState, error) {
 	if !s.Exited {
 		return s, err
 	}
-	s.Reason, s.Text = res.Get("LINUS_EXIT_REASON"), bounded(res.Get("LINUS_EXIT_TEXT"))
+	s.Reason, s.Text = res.Get("LINUS_EXIT_REASON"), job.Bounded(res.Get("LINUS_EXIT_TEXT"))
 	if _, ok := res.Lookup("LINUS_EXIT_CODE"); !ok || !exitReasons[s.Reason] {
 		return s, fmt.Errorf("the job runner answered an end without exit code or with reason %.100q", s.Reason)
 	}
@@ -82,12 +81,4 @@ func readDuration(text string) (time.Duration, error) {
 		}
 	}
 	return 0, fmt.Errorf("the job runner answered LINUS_DURATION:%.100q, which cannot be", text)
-}
-
-// bounded cuts a text for people.
-func bounded(text string) string {
-	if len(text) <= maxText {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxText-len("...")], "") + "..."
 }

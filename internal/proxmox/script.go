@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -241,9 +242,7 @@ func (p *Provider) scriptError(ctx context.Context, op string, res result.Result
 	default:
 		e.Class = job.HostVM
 	}
-	if e.Text == "" {
-		e.Text = err.Error()
-	}
+	e.Text, e.Remedy = job.Bounded(cmp.Or(e.Text, err.Error())), job.Bounded(e.Remedy)
 	return e
 }
 

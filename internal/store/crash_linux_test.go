@@ -229,7 +229,7 @@ func fillTheDisk(dir string) error {
 	}{
 		{func() error {
 			_, err := s.Update(ctx, j.ID, func(*job.Job) ([]job.Event, error) {
-				return []job.Event{{Kind: job.EventProgress, Text: strings.Repeat("x", maxEventText)}}, nil
+				return []job.Event{{Kind: job.EventProgress, Text: strings.Repeat("x", job.MaxText)}}, nil
 			})
 			if err == nil {
 				events++

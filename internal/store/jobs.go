@@ -10,9 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -22,9 +20,6 @@ import (
 // ErrForbidden is the answer to a change that the life of a job does not
 // allow: a status that may not follow, or a decided outcome changed.
 var ErrForbidden = errors.New("not allowed in the life of a job")
-
-// maxEventText bounds an event's text, in bytes.
-const maxEventText = 4096
 
 // document is the part of a job that Update rewrites: the job without its
 // manifest, which is kept elsewhere. Its output counts are not those that
@@ -276,22 +271,12 @@ func updateRow(ctx context.Context, tx *sql.Tx, j job.Job, events []job.Event) e
 			e.At = time.Now()
 		}
 		_, err := tx.ExecContext(ctx, `INSERT INTO job_events (job_id, at, kind, phase, text) VALUES (?, ?, ?, ?, ?)`,
-			j.ID, timeText(e.At), e.Kind, e.Phase, bounded(e.Text))
+			j.ID, timeText(e.At), e.Kind, e.Phase, job.Bounded(e.Text))
 		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// bounded makes text fit an event: valid UTF-8 of at most maxEventText bytes.
-func bounded(text string) string {
-	const more = "..."
-	text = strings.ToValidUTF8(text, string(utf8.RuneError))
-	if len(text) <= maxEventText {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxEventText-len(more)], "") + more // a rune cut in two goes
 }
 
 // Events answers the job's events with Seq > after, in order.
@@ -314,10 +299,12 @@ func (s *Store) Events(ctx context.Context, id string, after int64) ([]job.Event
 	return events, nil
 }
 
-// TokenHash answers the hex sha256 of the job's callback token.
+// TokenHash answers the hex sha256 of the job's callback token; none once the
+// job has ended: its token is worth nothing then.
 func (s *Store) TokenHash(ctx context.Context, id string) (string, error) {
 	var hash string
-	err := s.read.QueryRowContext(ctx, `SELECT token_hash FROM jobs WHERE id = ?`, id).Scan(&hash)
+	err := s.read.QueryRowContext(ctx, `SELECT iif(status IN (?, ?, ?), '', token_hash) FROM jobs WHERE id = ?`,
+		string(job.Success), string(job.Failed), string(job.Timeout), id).Scan(&hash)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return "", job.ErrNotFound

@@ -422,9 +422,9 @@ func TestUpdate_FirstDecisionWinsOnce(t *testing.T) {
 func TestEvents_TextIsBounded(t *testing.T) {
 	for name, text := range map[string]string{
 		"short":         "all is well",
-		"at the limit":  strings.Repeat("a", maxEventText),
-		"long":          strings.Repeat("a", maxEventText+1),
-		"rune cut":      strings.Repeat("ü", maxEventText),
+		"at the limit":  strings.Repeat("a", job.MaxText),
+		"long":          strings.Repeat("a", job.MaxText+1),
+		"rune cut":      strings.Repeat("ü", job.MaxText),
 		"invalid UTF-8": "a\xffb",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -438,10 +438,10 @@ func TestEvents_TextIsBounded(t *testing.T) {
 				t.Fatal(events, err)
 			}
 			got := events[0]
-			if len(got.Text) > maxEventText || !utf8.ValidString(got.Text) {
+			if len(got.Text) > job.MaxText || !utf8.ValidString(got.Text) {
 				t.Errorf("%d bytes of text, valid %v", len(got.Text), utf8.ValidString(got.Text))
 			}
-			if len(text) <= maxEventText && utf8.ValidString(text) && got.Text != text {
+			if len(text) <= job.MaxText && utf8.ValidString(text) && got.Text != text {
 				t.Errorf("text changed to %q", got.Text)
 			}
 			if time.Since(got.At) > time.Minute {

@@ -71,7 +71,7 @@ func NewMetrics(version string, jobs Jobs, log *slog.Logger) *Metrics {
 	m.changes = m.counter("linus_host_changes_total", "Changes on the host, as in the audit log, by result: ok, refused or foreign (a destroy that touched nothing), failed or interrupted.", "action", "result")
 	m.leaked = m.gauge("linus_leaked_vms", "VMs with our mark that the last search found on the host and that should not be there.")
 	m.callbacks = m.counter("linus_callbacks_total", "Callbacks of job runners, by kind (complete, status, heartbeat, output; none: turned away before it was read) and result: ok, refused or failed.", "kind", "result")
-	m.ignored = m.counter("linus_callbacks_ignored_total", "Late or contradictory reports, recorded and without effect.")
+	m.ignored = m.counter("linus_callbacks_ignored_total", "Late or contradictory reports, recorded and without effect; many of one job count as one.")
 	m.reconnects = m.counter("linus_ssh_reconnects_total", "SSH connections to the host, or to VMs through it, made anew after one was lost.")
 	m.lockRetries = m.counter("linus_lock_retries_total", "Changes tried again because a lock of Proxmox timed out.")
 	build := m.gauge("linus_build_info", "1, with the version of the engine.", "version")

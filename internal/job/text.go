@@ -1,0 +1,25 @@
+package job
+
+import (
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// MaxText is the most a text for people has, in bytes: progress, an error, an
+// event. Whoever made it, a guest too, can have no more of a reader's time.
+const MaxText = 4096
+
+// Bounded is text as valid UTF-8 of at most MaxText bytes. Of a longer one it
+// keeps the beginning and, where causes and remedies stand, the end, with a mark
+// between them that says how much was cut.
+func Bounded(text string) string {
+	text = strings.ToValidUTF8(text, string(utf8.RuneError))
+	if len(text) <= MaxText {
+		return text
+	}
+	const mark = " ... [%d bytes cut] ... "
+	room := MaxText - len(fmt.Sprintf(mark, len(text))) // no number in it is longer
+	head, tail := strings.ToValidUTF8(text[:room*2/3], ""), strings.ToValidUTF8(text[len(text)-room/3:], "")
+	return head + fmt.Sprintf(mark, len(text)-len(head)-len(tail)) + tail
+}
