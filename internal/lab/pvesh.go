@@ -122,6 +122,7 @@ func routes() []route {
 		{"/nodes/{node}/qemu", apiVMs},
 		{"/nodes/{node}/qemu/{vmid}/config", apiVMConfig},
 		{"/nodes/{node}/qemu/{vmid}/snapshot", apiSnapshots},
+		{"/nodes/{node}/qemu/{vmid}/feature", apiFeature},
 		{"/nodes/{node}/qemu/{vmid}/status/current", apiVMStatus},
 		{"/nodes/{node}/qemu/{vmid}/agent/file-read", apiFileRead},
 		{"/nodes/{node}/qemu/{vmid}/agent/exec-status", apiExecStatus},

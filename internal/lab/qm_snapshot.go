@@ -28,6 +28,30 @@ func snapshotDisks(values map[string]string) []string {
 	})
 }
 
+// hasSnapshots reports whether every disk can have snapshots: a raw file cannot.
+func hasSnapshots(conf *Conf) bool {
+	return !slices.ContainsFunc(snapshotDisks(conf.values), func(key string) bool {
+		return strings.HasSuffix(parseDrive(conf.Get(key)).file, ".raw")
+	})
+}
+
+// apiFeature tells whether a VM can have snapshots, or be cloned or copied.
+func apiFeature(c *call, vars map[string]string) (any, error) {
+	_, conf, err := c.vmOf(vars)
+	if err != nil {
+		return nil, err
+	}
+	feature := c.opts["feature"]
+	if !slices.Contains([]string{"snapshot", "clone", "copy"}, feature) {
+		return nil, fail(255, "400 Parameter verification failed.\nfeature: value '%s' does not have a value in the enumeration 'snapshot, clone, copy'", feature)
+	}
+	has := 1
+	if feature == "snapshot" && !hasSnapshots(conf) || feature == "clone" && !conf.IsTemplate() {
+		has = 0
+	}
+	return map[string]any{"hasFeature": has, "nodes": []string{vars["node"]}}, nil
+}
+
 // qmSnapshot keeps disks and config under a name.
 func qmSnapshot(c *call) error {
 	id, name := c.id(), c.opts["snapname"]
@@ -48,10 +72,8 @@ func qmSnapshot(c *call) error {
 		if _, used := conf.snapshots[name]; used {
 			return fail(255, "snapshot name '%s' already used", name)
 		}
-		for _, key := range snapshotDisks(conf.values) {
-			if strings.HasSuffix(parseDrive(conf.Get(key)).file, ".raw") { // a file without snapshots of its own
-				return fail(255, "snapshot feature is not available")
-			}
+		if !hasSnapshots(conf) {
+			return fail(255, "snapshot feature is not available")
 		}
 		return c.takeSnapshot(VMRef{id, conf}, name)
 	})

@@ -109,3 +109,19 @@ func TestSnapshot_KilledHalfWayLeavesItsLock(t *testing.T) {
 	l.must(t, "qm delsnapshot 100 clean --force")
 	l.must(t, "qm snapshot 100 clean")
 }
+
+func TestSnapshot_ARawFileHasNone(t *testing.T) {
+	l := newLab(t)
+	l.must(t, "qm create 100 --scsi0 local:0,import-from="+filepath.Join(l.Dir, "image.qcow2"))
+	l.must(t, "qm create 101 --scsi0 local:0,import-from="+filepath.Join(l.Dir, "image.qcow2")+",format=qcow2")
+	for id, has := range map[string]string{"100": "0", "101": "1"} {
+		want := `{"hasFeature":` + has + `,"nodes":["` + l.Config.Node + `"]}` + "\n"
+		if got := l.must(t, "pvesh get /nodes/"+l.Config.Node+"/qemu/"+id+"/feature --feature snapshot --output-format json"); got != want {
+			t.Errorf("VM %s: %s", id, got)
+		}
+	}
+	if r := l.run(t, "qm snapshot 100 clean"); r.code != 255 || r.err != "snapshot feature is not available\n" {
+		t.Errorf("raw: %+v", r)
+	}
+	l.must(t, "qm snapshot 101 clean")
+}

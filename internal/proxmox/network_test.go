@@ -103,20 +103,25 @@ func TestPool_ACreateThatDiesGivesItsAddressBack(t *testing.T) {
 	}
 }
 
-// TestSystems_AreMadeFromTheirImages goes the way without a template, the image
-// being the lab's; what a system's own differs in for linus is its user.
-func TestSystems_AreMadeFromTheirImages(t *testing.T) {
-	t.Parallel()
-	h := newLab(t, lab.DriverProcess)
+// fromImage sets a provider up with the lab's own image.
+func (h *labHost) fromImage(t *testing.T) func(*proxmox.Options) {
 	image := filepath.Join(h.Dir, "image.qcow2")
 	data, err := os.ReadFile(image)
 	if err != nil {
 		t.Fatal(err)
 	}
 	sum := sha256.Sum256(data)
-	p := h.provider(t, func(o *proxmox.Options) {
+	return func(o *proxmox.Options) {
 		o.ImageURL, o.ImageSHA256, o.ImageDir = "file://"+image, hex.EncodeToString(sum[:]), filepath.Join(h.Dir, "images")
-	})
+	}
+}
+
+// TestSystems_AreMadeFromTheirImages goes the way without a template, the image
+// being the lab's; what a system's own differs in for linus is its user.
+func TestSystems_AreMadeFromTheirImages(t *testing.T) {
+	t.Parallel()
+	h := newLab(t, lab.DriverProcess)
+	p := h.provider(t, h.fromImage(t))
 	g := guest.New(guest.Options{Host: h.pool, KeyPath: h.key, Port: h.Config.GuestPort})
 	defer g.Close()
 	for os, user := range map[string]string{

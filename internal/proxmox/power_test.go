@@ -80,3 +80,29 @@ func TestPlan_SaysWhatTheVMIsToBe(t *testing.T) {
 		t.Errorf("a bridge there is not: %v", err)
 	}
 }
+
+// A raw file has no snapshots, so that is not what a VM's disk is where disks are
+// files.
+func TestSnapshot_OfAVMFromAnImageOnFiles(t *testing.T) {
+	t.Parallel()
+	h := newLab(t, lab.DriverProcess)
+	p := h.provider(t, func(o *proxmox.Options) {
+		h.fromImage(t)(o)
+		o.Storage = "local"
+	})
+	ctx, spec := t.Context(), h.spec()
+	spec.Template, spec.OS = "", "debian-12"
+	vm, err := p.Create(ctx, spec, func(executor.Progress) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.SnapshotVM(ctx, vm, "clean"); err != nil {
+		t.Error(err)
+	}
+	if _, err := p.RevertVM(ctx, vm, "clean", func(executor.Progress) {}); err != nil {
+		t.Error(err)
+	}
+	if err := p.Destroy(ctx, vm); err != nil {
+		t.Error(err)
+	}
+}

@@ -135,10 +135,16 @@ build_create_command() { # create_command
       cpu_type=host
     fi
   fi
+  # Of an image Proxmox makes a raw file, which has no snapshots. Blocks have
+  # them without a format, and so has a raw file on btrfs.
+  local format=''
+  if [[ ${probe_storage_type} == @(dir|nfs|cifs|glusterfs) ]]; then
+    format=,format=qcow2
+  fi
   build_guest_options "virtio,bridge=${PROXMOX_BRIDGE}"
   create_command=(qm create "${vm_id}" --name "${vm_name}" --cpu "${cpu_type}" --ostype l26
     --scsihw virtio-scsi-single
-    --scsi0 "${PROXMOX_STORAGE}:0,import-from=${image_file},discard=on,iothread=1"
+    --scsi0 "${PROXMOX_STORAGE}:0,import-from=${image_file}${format},discard=on,iothread=1"
     --scsi1 "${PROXMOX_STORAGE}:cloudinit" --serial0 socket --vga serial0
     "${guest_options[@]}")
 }

@@ -76,7 +76,8 @@ probe_start() { # <storage>: starts the reads the probes below take up
   run_start vms 60 pvesh get "/nodes/${probe_node}/qemu" --output-format json
 }
 
-probe_storage() { # <storage>
+probe_storage() { # <storage>; probe_storage_type: dir, lvmthin, ...; empty where it is not fit
+  probe_storage_type=''
   local active enabled content avail type
   run_wait storage
   if ((run_rc != 0)); then
@@ -95,6 +96,7 @@ probe_storage() { # <storage>
     probe_bad config "storage '$1' on node '${probe_node}' does not take VM disks (content: ${content})" \
       "allow the content 'images' (Datacenter, Storage), or set PROXMOX_STORAGE to another"
   else
+    probe_storage_type=${type}
     probe_ok "storage '$1' (${type:-unknown type}) is active, $((${avail:-0} / 1073741824)) GiB free"
   fi
 }

@@ -105,8 +105,21 @@ power_vm() {
   fi
   require_proof
   vm_read_status "${vm_id}"
+  plan_lock
   "do_${ACTION}"
   let_go
+}
+
+# What a real run would come to, where the config is locked by other work. Locks
+# that a killed snapshot has left it breaks (clear_killed_work).
+plan_lock() {
+  local -r lock=${vm_config[lock]:-}
+  if [[ ${dry_run} == no || -z ${lock} ]]; then
+    return 0
+  elif [[ ${ACTION} != snapshot && ${ACTION} != revert || ! ${lock} =~ ^(snapshot|snapshot-delete|rollback)$ ]]; then
+    result_fail vm "could not ${ACTION} VM ${vm_id} on node '${probe_node}' now: VM is locked (${lock})" 'wait for the work that holds the lock to end, then try again'
+  fi
+  result_text PLAN "qm unlock ${vm_id}"
 }
 
 let_go() {
@@ -220,15 +233,35 @@ do_snapshot() {
     result_fail vm "VM ${vm_id} on node '${probe_node}' has a snapshot '${SNAPSHOT}' already" "choose another name; there are: ${snapshot_names}"
   fi
   clear_killed_work
+  plan_snapshot
   change_vm snapshot_has_landed 900 qm snapshot "${vm_id}" "${SNAPSHOT}"
   if [[ ${retry_landed} == yes ]]; then
     return 0
   fi
+  fail_snapshot
+}
+
+fail_snapshot() { # run_said: why
   local -r failure="could not take snapshot '${SNAPSHOT}' of VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said:-nothing}"
   if [[ ${run_said} == *'snapshot feature is not available'* ]]; then
     result_fail config "${failure}" 'use a storage that has snapshots (lvmthin, zfs, rbd, or qcow2 files on a directory): PROXMOX_STORAGE'
   fi
   result_fail vm "${failure}" "look at: qm listsnapshot ${vm_id}, and the free space of its storage (pvesm status)"
+}
+
+# Whether the VM's disks have snapshots, as Proxmox asks before it takes one.
+plan_snapshot() {
+  if [[ ${dry_run} == no ]]; then
+    return 0
+  fi
+  run_read 60 pvesh get "/nodes/${probe_node}/qemu/${vm_id}/feature" --feature snapshot --output-format json
+  json_rows read hasFeature
+  if ((run_rc != 0 || json_rc != 0)); then
+    result_fail vm "could not ask whether VM ${vm_id} on node '${probe_node}' can have snapshots: ${run_said}" "look at: qm config ${vm_id}"
+  elif [[ ${json_lines[0]:-0} != 1 ]]; then
+    run_said='snapshot feature is not available'
+    fail_snapshot
+  fi
 }
 
 snapshot_has_landed() {

@@ -73,6 +73,23 @@ setup() {
   assert_called "qm resize ${id} scsi0 10G"
 }
 
+@test "an image becomes a qcow2 file where disks are files, and nothing is said where they are blocks" {
+  local type
+  printf 'QFI\373image' >"${BATS_TEST_TMPDIR}/disk.img"
+  VM_IMAGE_SHA256=$(sha256sum "${BATS_TEST_TMPDIR}/disk.img")
+  export VM_TEMPLATE='' VM_IMAGE_URL=file://${BATS_TEST_TMPDIR}/disk.img VM_IMAGE_SHA256=${VM_IMAGE_SHA256%% *}
+  export IMAGE_DIR=${BATS_TEST_TMPDIR}/images PROXMOX_STORAGE=files
+  for type in dir nfs cifs btrfs zfspool lvm rbd; do
+    answer /nodes/pve/storage/files/status "{\"active\":1,\"enabled\":1,\"content\":\"images\",\"avail\":107374182400,\"type\":\"${type}\"}"
+    run_script create-vm --dry-run
+    assert_status 0
+    case ${type} in
+      dir | nfs | cifs) assert_says '.qcow2,format=qcow2,discard=on' ;;
+      *) [[ ${output} != *format=* ]] || fail "a format on ${type}" ;;
+    esac
+  done
+}
+
 @test "with a nonce the answer is framed, BEGIN first and END last" {
   LINUS_NONCE=abc123 run_script create-vm
   assert_status 0

@@ -232,12 +232,37 @@ power() { # <action> [<argument...>]
   power start --dry-run
   assert_status 0
   assert_line 'LINUS_PLAN:qm start 250'
+  answer /nodes/pve/qemu/250/feature '{"hasFeature":1,"nodes":["pve"]}'
   SNAPSHOT=clean power snapshot --dry-run
   assert_line 'LINUS_PLAN:qm snapshot 250 clean'
   LINUS_OWNER=${job} power stop --dry-run
   assert_status 5
   refute_called 'qm \(start\|stop\|snapshot\).*'
   assert_nothing_left
+}
+
+@test "dry run says what a real run would: no snapshots on raw files, a lock of other work" {
+  answer /nodes/pve/qemu/250/feature '{"hasFeature":0,"nodes":["pve"]}'
+  SNAPSHOT=clean power snapshot --dry-run
+  assert_status 3
+  assert_says 'Proxmox answered: snapshot feature is not available'
+  assert_says 'LINUS_REMEDY:use a storage that has snapshots'
+  refute_line_like LINUS_PLAN
+  echo 'lock: backup' >>"${PVE_STUB}/vm/250"
+  local action
+  for action in stop shutdown snapshot; do
+    SNAPSHOT=clean power "${action}" --dry-run
+    assert_status 5
+    assert_says 'VM is locked (backup)'
+    refute_line_like LINUS_PLAN
+  done
+  sed -i 's/^lock: .*/lock: snapshot/' "${PVE_STUB}/vm/250"
+  answer /nodes/pve/qemu/250/feature '{"hasFeature":1,"nodes":["pve"]}'
+  SNAPSHOT=clean power snapshot --dry-run
+  assert_status 0
+  assert_line 'LINUS_PLAN:qm unlock 250'
+  assert_line 'LINUS_PLAN:qm snapshot 250 clean'
+  refute_called 'qm \(unlock\|stop\|shutdown\|snapshot\).*'
 }
 
 @test "every qm command line fits the options of Proxmox VE 8.2 and 9.2" {
