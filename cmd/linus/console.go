@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -15,9 +14,6 @@ import (
 
 	"linus/internal/job"
 )
-
-// inputPart is how much of stdin is sent at once, in bytes.
-const inputPart = 64 << 10
 
 // attachLines are shown of what a job has printed before one attaches to it.
 const attachLines = 10
@@ -104,50 +100,6 @@ func (a *app) attachCommand() *cobra.Command {
 	})
 }
 
-func (a *app) inputCommand() *cobra.Command {
-	var closed bool
-	cmd := &cobra.Command{
-		Use:   "input ID [LINE]",
-		Short: "Send a line, or what comes on stdin, to a running task's stdin",
-		Long: "Sends the line with its newline; without one, stdin to its end, byte for byte. The task's stdin stays open: --close ends\n" +
-			"it. Waits for a job that does not run yet. The job must have been submitted with --stdin, or by linus job exec.",
-		Example: "  linus job input ID 'print(6 * 7)'\n  linus job input ID <answers.txt\n  linus job input ID --close",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 && len(args) != 2 {
-				return usage("%s takes the job's id, and a line to send", cmd.CommandPath())
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx := cmd.Context()
-			s, err := a.attach(ctx, false)
-			if err != nil {
-				return err
-			}
-			defer s.close()
-			if _, err := a.follow(ctx, s, args[0], following{quiet: true, until: begun}); err != nil {
-				return err
-			}
-			var from io.Reader
-			switch {
-			case len(args) == 2:
-				from = strings.NewReader(args[1] + "\n")
-			case closed:
-				from = strings.NewReader("")
-			default:
-				from = a.stdin
-			}
-			sent, err := sendInput(ctx, s, args[0], from, closed, func() {})
-			if err != nil {
-				return err
-			}
-			return a.print(map[string]any{"job_id": args[0], "bytes": sent, "closed": closed}, fmt.Sprintf("%d bytes sent", sent))
-		},
-	}
-	cmd.Flags().BoolVar(&closed, "close", false, "end the task's stdin then")
-	return a.completeJobs(cmd)
-}
-
 // hasInput reports whether stdin is there to be read: a terminal, a pipe or a
 // file, but not /dev/null.
 func hasInput(stdin io.Reader) bool {
@@ -157,35 +109,6 @@ func hasInput(stdin io.Reader) bool {
 	}
 	info, err := file.Stat()
 	return err == nil && (info.Mode()&os.ModeCharDevice == 0 || isTerminal(file))
-}
-
-// receiver takes a task's input.
-type receiver interface {
-	Input(ctx context.Context, id string, data []byte, closed bool) error
-}
-
-// sendInput sends all that comes to a task's stdin, and its end where ending is
-// set; sent is told of each part. It answers the bytes sent.
-func sendInput(ctx context.Context, to receiver, id string, from io.Reader, ending bool, sent func()) (total int64, err error) {
-	part := make([]byte, inputPart)
-	for {
-		n, err := from.Read(part)
-		if n > 0 {
-			if err := to.Input(ctx, id, part[:n], false); err != nil {
-				return total, err
-			}
-			total += int64(n)
-			sent()
-		}
-		switch {
-		case err == io.EOF && ending: //nolint:errorlint // io.Reader's own word
-			return total, to.Input(ctx, id, nil, true)
-		case err == io.EOF: //nolint:errorlint // the same
-			return total, nil
-		case err != nil:
-			return total, fmt.Errorf("read stdin: %w", err)
-		}
-	}
 }
 
 // begun reports whether a job's task has been started, or never will be.

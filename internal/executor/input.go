@@ -9,7 +9,7 @@ import (
 )
 
 // MaxInput bounds what one call sends to a task's stdin, in bytes.
-const MaxInput = 1 << 20
+const MaxInput = 4 << 20
 
 // Input sends data to the stdin of a running task, and closes it when closed
 // is set. Inputs arrive in the order of the calls. After an error that leaves

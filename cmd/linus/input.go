@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"linus/internal/executor"
+)
+
+func (a *app) inputCommand() *cobra.Command {
+	var closed bool
+	cmd := &cobra.Command{
+		Use:   "input ID [LINE]",
+		Short: "Send a line, or what comes on stdin, to a running task's stdin",
+		Long: "Sends the line with its newline; without one, stdin to its end, byte for byte. The task's stdin stays open: --close ends\n" +
+			"it. Waits for a job that does not run yet. The job must have been submitted with --stdin, or by linus job exec.",
+		Example: "  linus job input ID 'print(6 * 7)'\n  linus job input ID <answers.txt\n  linus job input ID --close",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 && len(args) != 2 {
+				return usage("%s takes the job's id, and a line to send", cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			s, err := a.attach(ctx, false)
+			if err != nil {
+				return err
+			}
+			defer s.close()
+			if _, err := a.follow(ctx, s, args[0], following{quiet: true, until: begun}); err != nil {
+				return err
+			}
+			var from io.Reader
+			switch {
+			case len(args) == 2:
+				from = strings.NewReader(args[1] + "\n")
+			case closed:
+				from = strings.NewReader("")
+			default:
+				from = a.stdin
+			}
+			sent, err := sendInput(ctx, s, args[0], from, closed, func() {})
+			if err != nil {
+				return err
+			}
+			return a.print(map[string]any{"job_id": args[0], "bytes": sent, "closed": closed}, fmt.Sprintf("%d bytes sent", sent))
+		},
+	}
+	cmd.Flags().BoolVar(&closed, "close", false, "end the task's stdin then")
+	return a.completeJobs(cmd)
+}
+
+// receiver takes a task's input.
+type receiver interface {
+	Input(ctx context.Context, id string, data []byte, closed bool) error
+}
+
+// sendInput sends all that comes to a task's stdin, and its end where ending is
+// set; sent is told of each part. It answers the bytes sent. Every part is
+// acknowledged before the next is sent; what comes meanwhile goes together.
+func sendInput(ctx context.Context, to receiver, id string, from io.Reader, ending bool, sent func()) (total int64, err error) {
+	a := readAhead(from, executor.MaxInput)
+	defer a.stop()
+	for {
+		part, err := a.next()
+		if len(part) > 0 {
+			if err := to.Input(ctx, id, part, false); err != nil {
+				return total, err
+			}
+			total += int64(len(part))
+			sent()
+		}
+		switch {
+		case err == io.EOF && ending: //nolint:errorlint // io.Reader's own word
+			return total, to.Input(ctx, id, nil, true)
+		case err == io.EOF: //nolint:errorlint // the same
+			return total, nil
+		case err != nil:
+			return total, fmt.Errorf("read stdin: %w", err)
+		}
+	}
+}
+
+// ahead reads on while what it has read is dealt with.
+type ahead struct {
+	limit int // bytes it holds at most
+
+	mu      sync.Mutex
+	changed sync.Cond
+	held    []byte
+	err     error // that ended it
+}
+
+// readAhead begins to read, and goes on until from ends or, where nothing comes
+// any more, with this process.
+func readAhead(from io.Reader, limit int) *ahead {
+	a := &ahead{limit: limit}
+	a.changed.L = &a.mu
+	go func() {
+		part := make([]byte, 64<<10)
+		for {
+			n, err := from.Read(part)
+			if !a.take(part[:n], err) {
+				return
+			}
+		}
+	}()
+	return a
+}
+
+// take waits until there is room, and reports whether more is wanted.
+func (a *ahead) take(part []byte, err error) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for len(a.held)+len(part) > a.limit && a.err == nil {
+		a.changed.Wait()
+	}
+	if a.err != nil {
+		return false
+	}
+	a.held, a.err = append(a.held, part...), err
+	a.changed.Broadcast()
+	return err == nil
+}
+
+// next answers all that has come, as soon as there is any, and why no more will.
+func (a *ahead) next() ([]byte, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for len(a.held) == 0 && a.err == nil {
+		a.changed.Wait()
+	}
+	part := a.held
+	a.held = nil
+	a.changed.Broadcast()
+	return part, a.err
+}
+
+// stop lets the reader end.
+func (a *ahead) stop() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.err == nil {
+		a.err = io.ErrClosedPipe
+	}
+	a.changed.Broadcast()
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"testing"
+
+	"linus/internal/executor"
+)
+
+// slowTask takes a part of input each time it is let to.
+type slowTask struct {
+	parts  chan []byte // what it is offered
+	next   chan error  // what it says to it
+	closed int
+}
+
+func (s *slowTask) Input(_ context.Context, _ string, data []byte, closed bool) error {
+	if closed {
+		s.closed++
+		return nil
+	}
+	s.parts <- data
+	return <-s.next
+}
+
+// fullness tells when all but the held back end of a stream was read.
+type fullness struct {
+	io.Reader
+	read   int
+	target int
+	full   chan struct{}
+}
+
+func (f *fullness) Read(p []byte) (int, error) {
+	if f.read >= f.target && f.full != nil {
+		close(f.full)
+		f.full = nil
+	}
+	n, err := f.Reader.Read(p)
+	f.read += n
+	return n, err
+}
+
+func TestSendInput_WhatComesMeanwhileGoesTogether(t *testing.T) {
+	blob := make([]byte, 3*executor.MaxInput)
+	_, _ = rand.Read(blob)
+	to := &slowTask{parts: make(chan []byte), next: make(chan error)}
+	full := make(chan struct{})
+	from := &fullness{Reader: bytes.NewReader(blob), target: executor.MaxInput, full: full}
+	done := make(chan error)
+	var total int64
+	go func() {
+		var err error
+		total, err = sendInput(t.Context(), to, "j", from, true, func() {})
+		done <- err
+	}()
+	first := <-to.parts // sent at once, however little it is
+	<-full              // while it is under way, the next fills up
+	to.next <- nil
+	got, calls := bytes.Clone(first), 1
+	for {
+		select {
+		case part := <-to.parts:
+			if len(part) > executor.MaxInput {
+				t.Fatalf("%d bytes at once", len(part))
+			}
+			if calls == 1 && len(part) < executor.MaxInput/2 {
+				t.Errorf("%d bytes after the first, want what has come meanwhile", len(part))
+			}
+			got = append(got, part...)
+			calls++
+			to.next <- nil
+			continue
+		case err := <-done:
+			if err != nil || total != int64(len(blob)) || !bytes.Equal(got, blob) || to.closed != 1 {
+				t.Errorf("%v, %d of %d bytes, the same: %v, closed %d times", err, total, len(blob), bytes.Equal(got, blob), to.closed)
+			}
+		}
+		break
+	}
+}
+
+func TestSendInput_EndsWithTheTask(t *testing.T) {
+	to := &slowTask{parts: make(chan []byte, 1), next: make(chan error, 1)}
+	gone := errors.New("gone")
+	to.next <- gone
+	r, w := io.Pipe()
+	go func() { _, _ = w.Write([]byte("line\n")) }()
+	total, err := sendInput(t.Context(), to, "j", r, true, func() {})
+	if !errors.Is(err, gone) || total != 0 || to.closed != 0 || string(<-to.parts) != "line\n" {
+		t.Errorf("%v, %d bytes, closed %d times", err, total, to.closed)
+	}
+}
