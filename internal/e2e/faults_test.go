@@ -308,6 +308,7 @@ func TestProxmoxFaults(t *testing.T) {
 		{lab.FaultAgentDelay, "2", ""},
 		{lab.FaultExtraInterfaces, "1", ""},
 		{lab.FaultDestroyLeaves, "1", ""},
+		{lab.FaultDestroyLate, "2", ""},
 		{lab.FaultCloneFails, "1", ""},
 		{lab.FaultResizeFails, "1", "size"},
 		{lab.FaultStartFails, "1", "start"},

@@ -74,7 +74,17 @@ type node struct {
 	online bool
 }
 
-// members is etc/pve/.members, which a single node does without.
+// writeMembers makes etc/pve/.members where it is not there. It is one of the
+// files by which pmxcfs is told from a directory that it is not mounted on.
+func (s *State) writeMembers() error {
+	err := createFile(s.path("etc", "pve", ".members"), fmt.Sprintf("{\n\"nodename\": %q,\n\"version\": 0\n}\n", s.Config.Node))
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+}
+
+// members is etc/pve/.members, which has no list of nodes where there is one.
 type members struct {
 	NodeList map[string]member `json:"nodelist"`
 }

@@ -169,12 +169,12 @@ func (c *Conf) MAC() string {
 
 var nicModels = []string{"virtio", "e1000", "e1000e", "rtl8139", "vmxnet3"}
 
-// encodeText is PVE::Tools::encode_text: control and high characters and ':'
-// as %XX.
+// encodeText is PVE::Tools::encode_text: control and high characters, ':' and
+// '%' as %XX.
 func encodeText(text string) string {
 	var b strings.Builder
 	for _, c := range []byte(text) {
-		if c >= 0x20 && c <= 0x7e && c != ':' {
+		if c >= 0x20 && c <= 0x7e && c != ':' && c != '%' {
 			b.WriteByte(c)
 			continue
 		}

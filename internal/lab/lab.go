@@ -230,7 +230,7 @@ func (s *State) layOut() error {
 			return err
 		}
 	}
-	return nil
+	return s.writeMembers()
 }
 
 // makeTemplate makes VM 9000 the way an operator would, and makes a half of

@@ -223,6 +223,13 @@ func (c *call) destroy(id int, conf *Conf) error {
 			warnings++
 		}
 	}
+	// Until all that names the VM is cleared, its ID stays taken.
+	if err := c.s.writeConf(id, destroyedConf()); err != nil {
+		return err
+	}
+	if c.s.useFault(FaultDestroyLate) {
+		return fail(255, "access permissions cleanup for VM %d failed: cfs-lock 'file-user_cfg' error: got lock request timeout", id)
+	}
 	if c.on("purge") {
 		fmt.Fprintf(c.stdout, "purging VM %d from related configurations..\n", id)
 	}
@@ -235,6 +242,15 @@ func (c *call) destroy(id int, conf *Conf) error {
 	}
 	return nil
 }
+
+// destroyedConf is what a destroy makes of a config before it removes it.
+func destroyedConf() *Conf {
+	conf := NewConf()
+	conf.Set("lock", lockDestroyed)
+	return conf
+}
+
+const lockDestroyed = "destroyed"
 
 // ownVolumes are the volumes destroy removes: those the config names, and with
 // --destroy-unreferenced-disks all that carry the VM's number.

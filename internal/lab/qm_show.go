@@ -129,7 +129,8 @@ func qmList(c *call) error {
 }
 
 // qmConfig prints a config, sorted, with pending values in place unless
-// --current; with --snapshot that of a snapshot.
+// --current; with --snapshot that of a snapshot. It verifies what it prints, and
+// the lock of a destroy is no value the schema knows.
 func qmConfig(c *call) error {
 	conf, err := c.s.LoadConf(c.id())
 	if err != nil {
@@ -141,6 +142,10 @@ func qmConfig(c *call) error {
 			return fail(255, "snapshot '%s' does not exist", name)
 		}
 		conf = &Conf{values: snapshot}
+	}
+	if conf.Get("lock") == lockDestroyed {
+		return fail(255, "400 Result verification failed\nlock: value '%s' does not have a value in the enumeration '%s'", lockDestroyed,
+			"backup, clone, create, migrate, rollback, snapshot, snapshot-delete, suspending, suspended")
 	}
 	values := c.shownConf(conf)
 	for _, key := range sortedKeys(values) {

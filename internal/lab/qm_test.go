@@ -350,6 +350,30 @@ func TestFaults(t *testing.T) {
 				}
 			},
 		},
+		{
+			"destroy fails late", FaultDestroyLate, "1", "qm destroy 100", 255,
+			"access permissions cleanup for VM 100 failed: cfs-lock 'file-user_cfg' error: got lock request timeout\n",
+			func(t *testing.T, l *Lab) {
+				if raw, err := os.ReadFile(l.ConfPath(100)); string(raw) != "lock: destroyed\n" {
+					t.Errorf("the config is %q, %v", raw, err)
+				}
+				r := l.run(t, "qm config 100")
+				if r.code != 255 || !strings.HasPrefix(r.err, "400 Result verification failed\nlock: value 'destroyed' does not have a value in the enumeration 'backup, clone, create, ") {
+					t.Errorf("qm config answers %+v", r)
+				}
+				if got := l.must(t, "pvesh get /nodes/pve/qemu/100/config --output-format json"); !strings.Contains(got, `"lock":"destroyed"`) {
+					t.Errorf("pvesh shows %s", got)
+				}
+				if got := l.must(t, "pvesm list local-lvm --vmid 100"); strings.Count(got, "\n") != 1 {
+					t.Errorf("volumes:\n%s", got)
+				}
+				if r := l.run(t, "qm destroy 100"); r.code != 255 || r.err != "VM is locked (destroyed)\n" {
+					t.Errorf("destroyed again: %+v", r)
+				}
+				l.must(t, "qm unlock 100")
+				l.must(t, "qm destroy 100")
+			},
+		},
 		{"missing storage", FaultMissingStorage, "local-lvm", "qm set 100 --scsi3 local-lvm:1", 255, "storage 'local-lvm' does not exist\n", nil},
 		{"missing bridge", FaultMissingBridge, "vmbr0", "qm start 100", 255, "bridge 'vmbr0' does not exist\n", nil},
 		{"offline node", FaultMissingNode, "pve", "pvesh get /nodes/pve/status", 255, "595 ", nil},

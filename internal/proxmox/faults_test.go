@@ -25,7 +25,7 @@ func (h *labHost) faulty(t *testing.T, faults sshtest.Faults) (*sshtest.Server, 
 	t.Helper()
 	s := sshtest.Start(t, sshtest.Options{
 		Faults: faults,
-		Env:    []string{"PATH=" + h.BinDir() + ":" + os.Getenv("PATH"), "PVELAB_DIR=" + h.Dir},
+		Env:    []string{"PATH=" + h.BinDir() + ":" + os.Getenv("PATH"), "PVELAB_DIR=" + h.Dir, "LINUS_PVE_DIR=" + filepath.Join(h.Dir, "etc", "pve")},
 	})
 	pool := remote.NewPool(remote.Options{
 		Host: s.Host, Port: s.Port, User: "root", KeyPath: s.ClientKeyPath, KnownHosts: s.KnownHosts,

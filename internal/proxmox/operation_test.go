@@ -262,7 +262,7 @@ func TestCreate_OutlastsTheConnection(t *testing.T) {
 			t.Fatal(err)
 		}
 		server := sshtest.Start(t, sshtest.Options{
-			Env: []string{"PATH=" + h.BinDir() + ":" + os.Getenv("PATH"), "PVELAB_DIR=" + h.Dir, "BASH_ENV=" + noise},
+			Env: []string{"PATH=" + h.BinDir() + ":" + os.Getenv("PATH"), "PVELAB_DIR=" + h.Dir, "LINUS_PVE_DIR=" + filepath.Join(h.Dir, "etc", "pve"), "BASH_ENV=" + noise},
 		})
 		pool := remote.NewPool(remote.Options{
 			Host: server.Host, Port: server.Port, User: "root", KeyPath: server.ClientKeyPath, KnownHosts: server.KnownHosts,

@@ -42,6 +42,16 @@ lease_load() { # <vmid> <job>; lease_found: yes or no, and the lease's fields
   fi
 }
 
+lease_find() { # <vmid>; lease_jobs: the jobs that have a lease of it, parted by blanks
+  local file
+  lease_jobs=''
+  for file in "${LINUS_HOST_DIR:-/var/lib/linus}/leases/$1"-*; do
+    if [[ ${file##*/} =~ ^[0-9]+-([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$ ]]; then
+      lease_jobs+="${lease_jobs:+ }${BASH_REMATCH[1]}"
+    fi
+  done
+}
+
 lease_save() { # lease_saved: yes or no
   lease_saved=no
   if (
@@ -143,19 +153,18 @@ lease_drop() { # <vmid> <job>
 
 # --- what a lease proves ---
 
-# Whether the config just read (lib/vm.sh) is what a killed worker of ours left.
-# lease_proof: yes; busy (it looks like it, but somebody is still at work); no.
-lease_prove() { # <vmid> <node>
+# Whether the config just read (lib/vm.sh) is what a worker of Proxmox leaves
+# that did for the VM meant what its lease announced.
+lease_match() { # <vmid>; lease_matches: yes or no
   local key written
-  lease_proof=no
+  lease_matches=no
   lease_load "$1" "${vm_job}"
-  if [[ ${lease_found} != yes || ${lease_lock} == none ||
+  if [[ ${lease_found} != yes || ${lease_lock} == none || ${vm_state} != present ||
     ${lease_owner} != "${vm_owner}" || ${lease_name} != "${vm_name}" ]]; then
     return 0
   fi
   # Proxmox begins a clone with this description, and a lock.
-  local -r words=${vm_words//[[:space:]]/}
-  if [[ -n ${words} && ${words} != qmclonetemporaryfile ]]; then
+  if [[ -n ${vm_config[description]:-} && ${vm_config[description]} != 'qmclone temporary file' ]]; then
     return 0
   fi
   for key in "${!vm_config[@]}"; do
@@ -169,7 +178,17 @@ lease_prove() { # <vmid> <node>
   fi
   run_read 10 stat -Lc %Y -- "${LINUS_PVE_DIR:-/etc/pve}/qemu-server/$1.conf"
   written=${run_out:-0}
-  if ((written < lease_made - 1 || written > lease_made + lease_window)); then
+  if ((written >= lease_made - 1 && written <= lease_made + lease_window)); then
+    lease_matches=yes
+  fi
+}
+
+# Whether such a config may be destroyed. lease_proof: yes; busy (somebody is still
+# at work on it); no.
+lease_prove() { # <vmid> <node>
+  lease_proof=no
+  lease_match "$1"
+  if [[ ${lease_matches} != yes ]]; then
     return 0
   fi
   lease_proof=busy
@@ -304,11 +323,8 @@ lease_finish() { # <vmid> <job>, as lease_load has read it
   if [[ ${vm_state} == unknown ]]; then
     return 0
   elif [[ ${vm_state} == absent ]]; then
-    vm_find_end "$1" "${lease_node}"
-    if [[ ${vm_outcome} == refused ]]; then
-      left_note "$1" "$2" "${vm_reason}"
     # Its create may still be at work: the killed script's commands go on.
-    elif [[ ${vm_outcome} == gone ]] && { [[ ${lease_boot} != "${lease_boot_now}" ]] || ((lease_date > lease_made + lease_window)); }; then
+    if [[ ${lease_boot} != "${lease_boot_now}" ]] || ((lease_date > lease_made + lease_window)); then
       lease_drop "$1" "$2"
     fi
   elif [[ -z ${vm_doubt} ]]; then

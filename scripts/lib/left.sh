@@ -7,28 +7,6 @@
 # The host keeps such a VM's lease, and beside it a file <vmid>-<job>.left of one
 # line: the date it was last looked at, and why it was left alone.
 
-# Where the VM's config is, which this node has not. Proxmox keeps those of all
-# nodes where every node can see them, and moves one as a VM migrates.
-# left_place: gone (no VM of that ID in the cluster), moved (left_node has one),
-# or unknown (they cannot be seen: nothing is gone).
-left_seek() { # <vmid>
-  local conf
-  local -r root=${LINUS_PVE_DIR:-/etc/pve}
-  left_node=''
-  left_place=unknown
-  if [[ ! -d ${root}/qemu-server ]]; then
-    return 0
-  fi
-  left_place=gone
-  for conf in "${root}"/nodes/*/qemu-server/"$1.conf"; do
-    if [[ -e ${conf} ]]; then
-      left_place=moved
-      left_node=${conf#"${root}"/nodes/}
-      left_node=${left_node%%/*}
-    fi
-  done
-}
-
 # Whose the config just read is, that does not prove to be the VM meant.
 # left_whose: another's, where neither its name nor its job is ours, and its
 # owner only beside another job, for IDs are used again: ours is gone then. Else

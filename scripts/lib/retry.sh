@@ -6,6 +6,11 @@
 # every change a function of the caller looks whether it landed (it sets
 # retry_landed to yes or no). Only the texts of Proxmox's lock time-outs are
 # worth another try.
+#
+# Where retry_clear names a function, that one comes before each further try: it
+# clears the way, or sets retry_landed to hopeless where none may be made.
+
+retry_clear=''
 
 retry_change() { # <function that sets retry_landed> <seconds> <command...>
   local -r landed=$1 seconds=$2
@@ -30,5 +35,13 @@ retry_change() { # <function that sets retry_landed> <seconds> <command...>
     result_line LOCK_RETRY "${attempt}/${tries}" 2>/dev/null || : # in a roll-back nobody may be listening
     printf -v pause '%d.%03d' "$((pause / 1000))" "$((pause % 1000))"
     sleep "${pause}"
+    if [[ -n ${retry_clear} ]]; then
+      "${retry_clear}"
+      run_said=${said}
+      run_rc=${rc}
+      if [[ ${retry_landed} == hopeless ]]; then
+        return 0
+      fi
+    fi
   done
 }

@@ -8,8 +8,13 @@
 # Answers land in globals, not on stdout: a $( ) around a qm would die of the
 # signal while its qm ran on.
 #   run_rc   exit status (124: out of time)
-#   run_out  stdout, trailing newlines off
+#   run_out  the first 64 KiB of stdout, trailing newlines off
 #   run_said one line of what it said, stderr first: for people and for matching
+#
+# What is said may be long, and come from a guest. bash's patterns take a time that
+# grows with the square of a text's length, or worse, and hear no signal meanwhile:
+# no pattern is used on a text that was not cut. Lists that may be longer are
+# read by lines (run_lines).
 #
 # Files are read without $( ), too: bash (5.2) parses one anew each time, and a
 # trap that comes just then is lost, and its signal with it.
@@ -51,27 +56,70 @@ run_read_start() { # <pid>; run_started: clock ticks since boot, empty: no such 
   fi
 }
 
-run_slurp() { # <file>; run_text: trailing newlines off
+run_slurp() { # <file>; run_text: its first 64 KiB, trailing newlines off
+  local -a lines
+  local IFS=$'\n'
   run_text=''
-  IFS= read -r -d '' run_text <"$1" || :
-  run_text=${run_text%"${run_text##*[!$'\n']}"}
+  IFS= read -r -N 65536 run_text <"$1" || :
+  mapfile -t lines <<<"${run_text}"
+  local -i count=${#lines[@]}
+  while ((count > 0)) && [[ -z ${lines[count - 1]} ]]; do
+    count+=-1
+  done
+  run_text="${lines[*]:0:count}"
+}
+
+run_slurp_end() { # <file>; run_text: all of it, or its first and last 4 KiB
+  run_slurp "$1"
+  if ((${#run_text} > 8192)); then
+    local -r head=${run_text:0:4096} # and both by whole lines
+    tail -c 4096 -- "$1" >"${run_dir}/end"
+    run_slurp "${run_dir}/end"
+    run_text=${head%$'\n'*}$'\n'${run_text#*$'\n'}
+  fi
+}
+
+run_lines() { # <tag of a finished run>; run_lines: the lines of its stdout, whatever their number
+  mapfile -t run_lines <"${run_dir}/$1.out"
 }
 
 run_load() { # <tag>
-  local err
+  local out
   run_slurp "${run_dir}/$1.out"
   run_out=${run_text}
-  run_slurp "${run_dir}/$1.err"
-  err=${run_text}
-  run_said=${err}
-  if [[ -n ${run_out} ]]; then
-    run_said+="${err:+ }${run_out}"
-  fi
-  run_said=${run_said//[[:cntrl:]]/ }
-  run_said=${run_said:0:800}
+  run_slurp_end "${run_dir}/$1.out"
+  run_condense "${run_text}" 0 400
+  out=${run_gist}
+  run_slurp_end "${run_dir}/$1.err"
+  run_condense "${run_text}" 300 400
+  run_said=${run_gist}${out:+${run_gist:+ }${out}}
   if ((run_rc == 124)); then
     run_said="no answer in time. ${run_said}"
   fi
+}
+
+# The cause of a failure stands last, often after many lines of progress.
+# run_gist: the text in one line without them; where it is longer, its beginning and its end.
+run_condense() { # <text> <length of the beginning> <length of the end>
+  local -r progress='(^|[ :,])transferred:? [0-9.]+ |^ *\(?[0-9.]+(/100)?%|[0-9]% complete'
+  local -a lines
+  local line
+  local -i i
+  run_gist=''
+  mapfile -t lines <<<"$1"
+  for ((i = ${#lines[@]} - 1; i >= 0 && ${#run_gist} <= $2 + $3; i -= 1)); do
+    line=${lines[i]}
+    if ((${#line} > $2 + $3)); then
+      line="${line:0:$2}${line: -$3}"
+    fi
+    if [[ -n ${line} && ! ${line##*$'\r'} =~ ${progress} ]]; then
+      run_gist=${line}${run_gist:+ ${run_gist}}
+    fi
+  done
+  if ((${#run_gist} > $2 + $3)); then
+    run_gist="${run_gist:0:$2}... ${run_gist: -$3}"
+  fi
+  run_gist=${run_gist//[[:cntrl:]]/ }
 }
 
 # A command that changes something runs in the foreground: a signal waits until

@@ -24,40 +24,85 @@ vm_marker() { # vm_description: what goes into the description
   vm_description="linus-job=${vm_job} linus-owner=${vm_owner}"
 }
 
-# Reads the config. vm_state: present, absent or unknown (Proxmox did not say);
-# vm_config: its keys and values; vm_words: the description's words.
-vm_read() { # <vmid>
-  run_read 60 qm config "$1"
+# Reads the config as it runs: neither what waits for a restart nor a snapshot's.
+# The file is read, of which pmxcfs shows every node that of all: `qm config`
+# refuses what a destroy left that did not come to its end.
+#   vm_state   present; moved: another node has a VM of that ID (vm_moved_to); absent:
+#              no node has; unknown: it could not be read, and nothing is gone for it
+#   vm_config  its keys and values, the description's words in one line
+#   vm_words   the same words, a blank before and after each
+vm_read() { # <vmid> [<node>: one other than this]
+  local key value
+  vm_read_file "${LINUS_PVE_DIR:-/etc/pve}" "$1" "${2:-}"
   vm_state=unknown
+  vm_moved_to=''
   declare -gA vm_config=()
   vm_words=' '
   if ((run_rc != 0)); then
-    if [[ ${run_said} == *"does not exist"* ]]; then
-      vm_state=absent
-    fi
     return 0
   fi
-  vm_state=present
-  local line
-  while IFS= read -r line; do
-    if [[ ${line} =~ ^([A-Za-z0-9_-]+):\ (.*)$ ]]; then
-      vm_config[${BASH_REMATCH[1]}]=${BASH_REMATCH[2]}
-    fi
-  done <<<"${run_out}"
-  vm_decode "${vm_config[description]:-}"
-  vm_words=" ${vm_decoded//[[:space:]]/ } "
+  {
+    read -r vm_state vm_moved_to
+    while read -r key value; do
+      vm_config[${key}]=${value}
+    done
+  } <<<"${run_out}"
+  vm_words=" ${vm_config[description]:-} "
 }
 
-vm_decode() { # <percent-encoded text>; vm_decoded
-  local text=${1//\\/\\\\}
-  printf -v vm_decoded '%b' "${text//%/\\x}"
+# Prints `present`, `moved NODE` or `absent`, then a line `KEY VALUE` for each key.
+# A file counts as missing only where its directory is pmxcfs's, which has files
+# of its own. What no line of Proxmox's is, is a key `unparsed`.
+vm_read_file() { # <directory of pmxcfs> <vmid> <node, or empty>; run_rc, run_out
+  # shellcheck disable=SC2016 # perl's variables, not the shell's
+  run_read 30 perl -e '
+    use strict; use warnings;
+    my ($root, $id, $node) = @ARGV;
+    chdir $root or die "$root: $!\n";
+    my $own = length $node ? "nodes/$node/qemu-server" : readlink "qemu-server";
+    die "$root is not the cluster file system of Proxmox VE (pmxcfs), or it is not mounted\n" unless $own and -e ".members" and -d $own;
+    my ($text, $where);
+    for my $dir ($own, (map { s{/[^/]*$}{}r } glob "nodes/*/qemu-server/$id.conf"), $own) {
+      if (open my $in, "<", "$dir/$id.conf") {
+        $where = $dir;
+        defined(read $in, $text, 1 << 21) or die "$root/$dir/$id.conf: $!\n";
+        last;
+      }
+      $!{ENOENT} or die "$root/$dir/$id.conf: $!\n";
+    }
+    if (!defined $text) {
+      -e ".members" or die "$root: pmxcfs is gone\n";
+      print "absent\n";
+      exit;
+    }
+    my ($description, %conf) = ("");
+    for my $line (split /\n/, $text) {
+      last if $line =~ /^\[.*\]\s*$/;
+      if ($line =~ /^#(.*)/ or $line =~ /^description:(.*)/) {
+        $description .= ($1 =~ s/%([0-9A-Fa-f]{2})/chr hex $1/ger) . "\n";
+      } elsif ($line =~ /^([a-z][a-z_-]*[0-9]*):\s*(\S.*)/) {
+        $conf{$1} = $1 eq "cipassword" ? "hidden" : $2;
+      } elsif ($line =~ /\S/) {
+        $conf{unparsed} = $line;
+      }
+    }
+    my $answer = $where eq $own ? "present\n" : "moved " . ($where =~ m{^nodes/([^/]+)})[0] . "\n";
+    $conf{description} = join " ", split " ", $description if length $description;
+    for my $key (sort keys %conf) {
+      $conf{$key} =~ tr/\0-\x1f\x7f/ /;
+      $answer .= "$key $conf{$key}\n";
+    }
+    die "$root/$where/$id.conf is too long\n" if length $answer > 60000;
+    print $answer;' -- "$@"
 }
 
 # Whether the config just read is that of the VM meant. vm_doubt: empty when
 # proven, else what speaks against it.
 vm_prove() {
   vm_doubt=''
-  if [[ ${vm_state} != present ]]; then
+  if [[ ${vm_state} == moved ]]; then
+    vm_doubt="node '${vm_moved_to}' has a VM of that ID, and only there it can be looked at and destroyed"
+  elif [[ ${vm_state} != present ]]; then
     vm_doubt="its config could not be read"
   elif [[ ${vm_words} != *" linus-job=${vm_job} "* ]]; then
     vm_doubt="its description does not carry linus-job=${vm_job}"
@@ -166,50 +211,61 @@ vm_destroy() { # <vmid> <node>
 }
 
 vm_destroy_locked() { # <vmid> <node>
-  vm_check_before_destroy "$1" "$2"
+  local -r id=$1 node=$2
+  vm_check_before_destroy "${id}" "${node}"
   if [[ -n ${vm_doubt} ]]; then
     return 0
   fi
-  local -r id=$1
   vm_find_storages
   if [[ ${vm_bare} == yes ]]; then
     vm_storages=${lease_storages//,/ }
   fi
 
+  # It may have gone by another try, and its ID be another's; and the try before
+  # may have left its lock.
+  clear_way() {
+    vm_check_before_destroy "${id}" "${node}"
+    if [[ -n ${vm_doubt} ]]; then
+      retry_landed=hopeless
+    else
+      vm_break_lock "${id}" "${node}"
+    fi
+  }
+  local retry_clear=clear_way
   is_stopped() {
     vm_read_status "${id}"
     if [[ ${vm_status} == stopped ]]; then
       retry_landed=yes
     fi
   }
+  vm_break_lock "${id}" "${node}"
   retry_change is_stopped 120 qm stop "${id}"
-  if [[ ${retry_landed} != yes ]]; then
+  if [[ ${retry_landed} == hopeless ]]; then
+    return 0
+  elif [[ ${retry_landed} != yes ]]; then
     vm_reason="qm stop ${id} did not stop it (status ${vm_status}): ${run_said}"
     return 0
   fi
 
-  vm_check_before_destroy "${id}" "$2"
+  vm_unprotect "${id}" "${node}"
   if [[ -n ${vm_doubt} ]]; then
     return 0
   fi
-  # A destroy that is killed leaves a config without marker.
+  # A destroy that does not come to its end leaves a config without marker.
   if [[ ${vm_bare} == no ]]; then
-    lease_announce "${id}" "$2" destroyed "${vm_storages}"
+    lease_announce "${id}" "${node}" destroyed "${vm_storages}"
   fi
   is_gone() {
     vm_read "${id}"
     if [[ ${vm_state} == absent ]]; then
-      left_seek "${id}"
-      if [[ ${left_place} == gone ]]; then
-        retry_landed=yes
-      fi
+      retry_landed=yes
     fi
   }
-  if [[ -n ${vm_config[lock]:-} ]]; then
-    vm_break_lock "${id}" "$2"
-  fi
+  vm_break_lock "${id}" "${node}"
   retry_change is_gone 300 qm destroy "${id}" --purge 1 --destroy-unreferenced-disks 1
-  if [[ ${retry_landed} != yes ]]; then
+  if [[ ${retry_landed} == hopeless ]]; then
+    return 0
+  elif [[ ${retry_landed} != yes ]]; then
     vm_reason="qm destroy ${id} did not remove it: ${run_said}"
     return 0
   fi
@@ -224,10 +280,17 @@ vm_check_before_destroy() { # <vmid> <node>
   vm_prove
   vm_bare=no
   if [[ ${vm_state} == absent ]]; then
-    vm_find_end "$1" "$2"
+    vm_outcome=gone
+  elif [[ ${vm_state} == moved ]]; then
+    left_judge
+    vm_outcome=refused
+    if [[ ${left_whose} == another ]]; then
+      vm_outcome=foreign
+    fi
+    vm_reason=${vm_doubt}
   elif [[ ${vm_state} == unknown ]]; then
     vm_outcome=failed
-    vm_reason="qm config $1 failed: ${run_said}"
+    vm_reason="the config of VM $1 could not be read: ${run_said}"
   elif [[ -n ${vm_doubt} ]]; then
     lease_prove "$1" "$2"
     case ${lease_proof} in
@@ -250,30 +313,37 @@ vm_check_before_destroy() { # <vmid> <node>
   fi
 }
 
-# What became of a VM whose config this node has not.
-vm_find_end() { # <vmid> <node>
-  left_seek "$1"
-  case ${left_place}:${left_node} in
-    gone:*) vm_outcome=gone ;;
-    moved:"$2")
-      vm_outcome=failed
-      vm_reason='its config went and came back'
-      ;;
-    moved:*)
-      vm_outcome=refused
-      vm_reason="node '${left_node}' has a VM of that ID, and only there it can be looked at and destroyed"
-      ;;
-    *)
-      vm_outcome=failed
-      vm_reason="the configs of the cluster cannot be seen in ${LINUS_PVE_DIR:-/etc/pve}: whether it is gone is not known"
-      ;;
-  esac
+# The last proof before the destroy, and the end of the protection against it,
+# which a clone has from its template from its first moment on.
+vm_unprotect() { # <vmid> <node>; vm_doubt, vm_outcome, vm_reason
+  vm_check_before_destroy "$1" "$2"
+  if [[ -n ${vm_doubt} || ${vm_config[protection]:-0} == 0 ]]; then
+    return 0
+  fi
+  local vmid=$1
+  is_unprotected() {
+    vm_read "${vmid}"
+    if [[ ${vm_state} == present && ${vm_config[protection]:-0} == 0 ]]; then
+      retry_landed=yes
+    fi
+  }
+  vm_break_lock "$1" "$2"
+  retry_change is_unprotected 60 qm set "$1" --protection 0
+  if [[ ${retry_landed} == no ]]; then
+    vm_doubt='its protection could not be taken off'
+    vm_reason="qm set $1 --protection 0 did not take its protection off: ${run_said}"
+  elif [[ ${retry_landed} == yes ]]; then
+    vm_check_before_destroy "$1" "$2"
+  fi
 }
 
 # A killed worker leaves its lock in the config just read and proven. It is ours
 # to break only where no task is at work on the VM; else the lock stays, and the
 # destroy waits for it and says so.
 vm_break_lock() { # <vmid> <node>
+  if [[ -z ${vm_config[lock]:-} ]]; then
+    return 0
+  fi
   vm_find_tasks "$1" "$2"
   if [[ ${vm_busy} == no ]]; then
     log_warn "VM $1 carries the lock '${vm_config[lock]}' of a worker that is gone: unlocking"
@@ -283,7 +353,7 @@ vm_break_lock() { # <vmid> <node>
 
 # vm_busy: yes when a task of Proxmox may be at work on the VM, also when nobody
 # can tell. A clone's task bears the ID of its template, so that any clone may
-# be this one's. The list also has tasks that have ended, or were killed: a task
+# be this one's, and the backup of several VMs bears none. The list also has tasks that have ended, or were killed: a task
 # lives when its process does, which its UPID names by ID and start.
 vm_find_tasks() { # <vmid> <node>
   local line upid ended
@@ -301,7 +371,7 @@ vm_find_tasks() { # <vmid> <node>
     fi
     local type=${BASH_REMATCH[3]} id=${BASH_REMATCH[4]} start=$((16#${BASH_REMATCH[2]}))
     run_read_start "$((16#${BASH_REMATCH[1]}))"
-    if [[ -z ${ended} && ${run_started} == "${start}" && (${id} == "$1" || ${type} == qmclone) ]]; then
+    if [[ -z ${ended} && ${run_started} == "${start}" && (${id} == "$1" || ${type} == qmclone || ${type}${id} == vzdump) ]]; then
       return 0
     fi
   done

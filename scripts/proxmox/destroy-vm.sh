@@ -132,6 +132,9 @@ plan_destroy() {
   vm_check_before_destroy "${vm_id}" "${probe_node}"
   if [[ ${vm_outcome} == planned ]]; then
     result_text PLAN "qm stop ${vm_id}"
+    if [[ ${vm_config[protection]:-0} != 0 ]]; then
+      result_text PLAN "qm set ${vm_id} --protection 0"
+    fi
     result_text PLAN "qm destroy ${vm_id} --purge 1 --destroy-unreferenced-disks 1"
   fi
 }

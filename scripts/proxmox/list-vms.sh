@@ -104,57 +104,84 @@ list_vms() {
   done
 }
 
-# Only VMs that can be ours are looked into, for each look takes most of a
-# second: by tag, or by name while a clone has no tags yet.
+# Looked into are those whose config has a marker somewhere, and those this host
+# has a lease of.
 list_node() { # <node>
-  local line vmid name status tags template kind
+  local line vmid name status template kind
+  local -A marked=()
+  local -r dir=${LINUS_PVE_DIR:-/etc/pve}/nodes/$1/qemu-server
+  run_read 60 grep -RlF --include='*.conf' -e linus-job= -- "${dir}"
+  local -r marked_rc=${run_rc}
+  run_lines read
+  for line in "${run_lines[@]}"; do
+    line=${line##*/}
+    marked[${line%.conf}]=yes
+  done
   run_read 60 pvesh get "/nodes/$1/qemu" --output-format json
-  json_rows read vmid name status tags template
+  json_rows read vmid name status template
   if ((run_rc != 0 || json_rc != 0)); then
     result_warning "node '$1' did not list its VMs: ${run_said}"
     return 0
   fi
   local -ra vms=("${json_lines[@]}")
   for line in "${vms[@]}"; do
-    IFS=$'\x1f' read -r vmid name status tags template <<<"${line}"
+    IFS=$'\x1f' read -r vmid name status template <<<"${line}"
     kind=vm
     if [[ ${template:-0} == 1 ]]; then
       kind=template
     fi
-    if [[ ${kind} == "${VM_KIND}" ]] && [[ ";${tags};" == *[\;,\ ]linus[\;,\ ]* || ${name} == linus-* ]]; then
+    lease_find "${vmid}"
+    if [[ ${kind} == "${VM_KIND}" && (${marked_rc} -gt 1 || -n ${marked[${vmid}]:-} || -n ${lease_jobs}) ]]; then
       list_vm "$1" "${vmid}" "${name}" "${status}"
     fi
   done
 }
 
 list_vm() { # <node> <vmid> <name> <status>
-  local words job vm_of
   local -r uuid='[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}'
   local -r job_word=" linus-job=(${uuid}) " owner_word=" linus-owner=(${uuid}) "
-  run_read 60 pvesh get "/nodes/$1/qemu/$2/config" --output-format json
-  json_rows read description
-  # Destroyed since the node was asked: no VM, and no reason to doubt the list.
-  if ((run_rc != 0)) && [[ ${run_said} == *"does not exist"* ]]; then
+  vm_read "$2" "$1"
+  # Destroyed or gone elsewhere since the node was asked: no VM, and no reason to
+  # doubt the list.
+  if [[ ${vm_state} == absent || ${vm_state} == moved ]]; then
+    return 0
+  elif [[ ${vm_state} == unknown ]]; then
+    result_warning "the config of VM $2 on node '$1' could not be read: ${run_said}"
     return 0
   fi
-  if ((run_rc != 0 || json_rc != 0)); then
-    result_warning "VM $2 on node '$1' did not show its config: ${run_said}"
+  if [[ ! ${vm_words} =~ ${job_word} ]]; then
+    list_bare "$@"
     return 0
   fi
-  words=" ${json_lines[0]:-} "
-  if [[ ! ${words} =~ ${job_word} ]]; then
+  vm_job=${BASH_REMATCH[1]}
+  if [[ ! ${vm_words} =~ ${owner_word} ]]; then
     return 0
   fi
-  job=${BASH_REMATCH[1]}
-  if [[ ! ${words} =~ ${owner_word} ]]; then
-    return 0
+  vm_owner=${BASH_REMATCH[1]}
+  if [[ ${VM_KIND} == vm || ${vm_words} == *' linus-template=1 '* ]]; then
+    tell_vm "$1" "$2" "$3" "$4"
   fi
-  vm_of=${BASH_REMATCH[1]}
-  if [[ ${VM_KIND} == template && ${words} != *' linus-template=1 '* ]]; then
-    return 0
-  fi
-  if [[ -z ${owner} || ${vm_of} == "${owner}" ]]; then
-    result_line VM "id=$2 node=$1 name=$3 status=$4 job=${job} owner=${vm_of}"
+}
+
+# What a destroy left that did not come to its end has neither name nor mark, and
+# is ours by its lease, which the host has that it was made on.
+list_bare() { # <node> <vmid> <name> <status>
+  lease_find "$2"
+  for vm_job in ${lease_jobs}; do
+    lease_load "$2" "${vm_job}"
+    if [[ ${lease_found} == yes && ${lease_node} == "$1" ]]; then
+      vm_owner=${lease_owner} vm_name=${lease_name}
+      lease_match "$2"
+      if [[ ${lease_matches} == yes ]]; then
+        tell_vm "$1" "$2" "${vm_name}" "$4"
+      fi
+    fi
+  done
+}
+
+tell_vm() { # <node> <vmid> <name> <status>
+  if [[ -z ${owner} || ${vm_owner} == "${owner}" ]]; then
+    result_line VM "id=$2 node=$1 name=$3 status=$4 job=${vm_job} owner=${vm_owner}"
   fi
 }
 

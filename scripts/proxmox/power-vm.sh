@@ -159,6 +159,8 @@ do_start() {
     result_text PLAN "qm start ${vm_id}"
   else
     start_vm
+    # What waited for a restart counts now: card and address may be others.
+    require_proof
   fi
 }
 

@@ -36,6 +36,8 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
 # shellcheck source=../lib/left.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/left.sh"
+# shellcheck source=../lib/lease.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/lease.sh"
 
 usage() {
   printf '%s\n' \
@@ -45,7 +47,7 @@ usage() {
 
 validate_environment() {
   vm_read_inputs
-  validate_tools qm timeout
+  validate_tools qm perl timeout
 }
 
 # The status is read after the proof: what is proven then runs, or ran, under
@@ -56,11 +58,17 @@ show_vm() {
     vm_read "${vm_id}"
     vm_prove
     if [[ ${vm_state} == absent ]]; then
-      show_absent
+      result_line VM_STATUS gone
+      return 0
+    elif [[ ${vm_state} == moved ]]; then
+      result_line VM_STATUS moved
       return 0
     elif [[ ${vm_state} == unknown ]]; then
       fail_unknown "${run_said}"
-    elif [[ -n ${vm_doubt} ]]; then
+    fi
+    # What a destroy left that did not come to its end is the VM meant, too.
+    lease_match "${vm_id}"
+    if [[ -n ${vm_doubt} && ${lease_matches} == no ]]; then
       show_doubtful
       return 0
     fi
@@ -83,14 +91,6 @@ show_doubtful() {
     result_warning "VM ${vm_id} is not proven to be '${vm_name}': ${vm_doubt}"
     result_line VM_STATUS left_alone
   fi
-}
-
-show_absent() {
-  left_seek "${vm_id}"
-  if [[ ${left_place} == unknown ]]; then
-    fail_unknown "${LINUS_PVE_DIR:-/etc/pve} is not there"
-  fi
-  result_line VM_STATUS "${left_place}"
 }
 
 fail_unknown() { # <what was said>

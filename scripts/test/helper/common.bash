@@ -17,6 +17,7 @@ setup_stub() {
   export LINUS_HOST_DIR=${BATS_TEST_TMPDIR}/host LINUS_PVE_DIR=${BATS_TEST_TMPDIR}/etc LINUS_SYSTEMD_DIR=/nonexistent
   mkdir -p "${LINUS_PVE_DIR}/nodes/pve/qemu-server"
   ln -s nodes/pve/qemu-server "${LINUS_PVE_DIR}/qemu-server"
+  echo '{"nodename":"pve","version":0}' >"${LINUS_PVE_DIR}/.members"
   mkdir -p "${PVE_STUB}"/{vm,status,answers,guest,faults} "${BATS_TEST_TMPDIR}/bin"
   local tool
   for tool in qm pvesh pvesm pveversion; do
@@ -59,11 +60,10 @@ setup_stub() {
   answer /nodes/pve/network '[{"iface":"eno1","type":"eth"},{"iface":"vmbr0","type":"bridge"}]'
   answer /nodes/pve/qemu '[{"vmid":101,"name":"other","status":"running"},{"vmid":"9000","name":"agent-template","status":"stopped","template":1}]'
   answer /cluster/resources '[{"vmid":100,"type":"lxc","name":"ct","node":"pve"},{"vmid":101,"type":"qemu","name":"other","node":"pve"},{"vmid":9000,"name":"agent-template","node":"pve","template":1}]'
-  printf '%s\n' 'boot: order=scsi0;scsi1;net0' 'ciuser: debian' 'cores: 1' 'memory: 1024' 'name: agent-template' \
+  add_vm 9000 'boot: order=scsi0;scsi1;net0' 'ciuser: debian' 'cores: 1' 'memory: 1024' 'name: agent-template' \
     'net0: virtio=BC:24:11:AA:AA:AA,bridge=vmbr9,firewall=1' 'scsi0: local-lvm:base-9000-disk-0,size=3G' \
-    'scsi1: local-lvm:vm-9000-cloudinit,media=cdrom' 'template: 1' >"${PVE_STUB}/vm/9000"
-  printf '%s\n' 'name: other' 'description: precious%0A' >"${PVE_STUB}/vm/101"
-  echo running >"${PVE_STUB}/status/101"
+    'scsi1: local-lvm:vm-9000-cloudinit,media=cdrom' 'template: 1'
+  add_vm 101 '#precious' 'name: other'
   echo 2G >"${PVE_STUB}/image-size"
   : >"${PVE_STUB}/neighbours"
   guest_interfaces '{"name":"eth0","hardware-address":"bc:24:11:aa:aa:aa","ip-addresses":[{"ip-address":"127.0.0.1","ip-address-type":"ipv4"}]}'
@@ -108,8 +108,17 @@ add_vm() { # <id> <config line...>: a VM that stands there already
 }
 
 add_our_vm() { # <id> [<config line...>]
-  add_vm "$1" 'boot: order=scsi0' "name: ${VM_NAME}" "description: linus-job%3D${job} linus-owner%3D${owner}%0A" \
+  add_vm "$1" "#linus-job=${job} linus-owner=${owner}" 'boot: order=scsi0' "name: ${VM_NAME}" \
     'scsi0: local-lvm:vm-disk-0,size=10G' 'tags: linus' "${@:2}"
+}
+
+spoil_config() { # <id>: the VM's config can no longer be read
+  ln -sf "$1.conf" "${LINUS_PVE_DIR}/qemu-server/$1.conf"
+}
+
+# What a config of the VM has become that a destroy left which did not come to its end.
+assert_destroyed_half() { # <id>
+  [[ $(<"${PVE_STUB}/vm/$1") == 'lock: destroyed' ]] || fail "VM $1:" "$(<"${PVE_STUB}/vm/$1")"
 }
 
 # Runs a script as the engine does: a process of its own, stdout and stderr
@@ -202,7 +211,7 @@ assert_no_vm_of_ours() {
 }
 
 assert_foreign_untouched() { # VM 101 is as it was
-  [[ $(<"${PVE_STUB}/vm/101") == $'name: other\ndescription: precious%0A' && $(<"${PVE_STUB}/status/101") == running ]] \
+  [[ $(<"${PVE_STUB}/vm/101") == $'#precious\nname: other' && $(<"${PVE_STUB}/status/101") == running ]] \
     || fail 'VM 101 of somebody else was touched'
 }
 

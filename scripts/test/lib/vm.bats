@@ -13,34 +13,90 @@ setup() {
   vm_job=11111111-2222-4333-8444-555555555555
   vm_owner=99999999-2222-4333-8444-555555555555
   vm_name=ours
+  export LINUS_PVE_DIR=${BATS_TEST_TMPDIR}/etc
+  mkdir -p "${LINUS_PVE_DIR}"/nodes/{pve,pve2}/qemu-server
+  ln -s nodes/pve/qemu-server "${LINUS_PVE_DIR}/qemu-server"
+  echo '{"nodename":"pve","version":0}' >"${LINUS_PVE_DIR}/.members"
 }
 
-config_is() { # <text>: what qm config prints
-  printf '%s\n' "$1" >"${BATS_TEST_TMPDIR}/config"
-  stub_program qm "cat ${BATS_TEST_TMPDIR}/config"
+config_is() { # <text of the config's file>
+  printf '%s\n' "$1" >"${LINUS_PVE_DIR}/qemu-server/100.conf"
 }
 
 @test "the config's keys and the description's words, decoded" {
-  config_is $'agent: enabled=1\nallow-ksm: 0\ndescription: a%3A b%0Alinus-job%3Dx%25\nscsi0: local:100/vm.raw,size=10G'
+  config_is $'#a%3A b\n#linus-job=x%25 %zz %\nagent: enabled=1\nallow-ksm: 0\nscsi0: local:100/vm.raw,size=10G'
   vm_read 100
   [[ ${vm_state} == present && ${vm_config[agent]} == enabled=1 && ${vm_config['allow-ksm']} == 0 ]]
-  [[ ${vm_words} == ' a: b linus-job=x% ' ]]
+  [[ ${vm_words} == ' a: b linus-job=x% %zz % ' ]]
+  # As `qm config` prints it and an editor may leave it: Proxmox takes that, too.
+  config_is $'description: a%3A b%0Alinus-job%3Dx%25\nagent:enabled=1'
+  vm_read 100
+  [[ ${vm_words} == ' a: b linus-job=x% ' && ${vm_config[agent]} == enabled=1 ]]
 }
 
-@test "absent is only what Proxmox says is absent" {
-  stub_program qm 'echo "Configuration file '"'nodes/pve/qemu-server/100.conf'"' does not exist" >&2; exit 2'
+@test "what waits for a restart, a snapshot's and Proxmox's own sections are not read" {
+  local section
+  for section in PENDING pending special:cloudinit one unknown.kind; do
+    config_is $'#ours\nmemory: 1024\n\n['"${section}"$']\n#theirs\nmemory: 2048\nlock: x'
+    vm_read 100
+    [[ ${vm_state} == present && ${vm_config[memory]} == 1024 && -z ${vm_config[lock]:-} && ${vm_words} == ' ours ' ]]
+  done
+}
+
+@test "a line that is none of Proxmox's is seen, and a password is not" {
+  config_is $'lock: destroyed\n<<<<<<< mine\ncipassword: $5$secret'
+  vm_read 100
+  [[ ${vm_state} == present && ${vm_config[lock]} == destroyed && -n ${vm_config[unparsed]} ]]
+  [[ ${vm_config[cipassword]} == hidden ]]
+}
+
+@test "bytes of any kind stay one value of one line" {
+  config_is "#$(printf '%%0A%%00%%1b[31mname: forged%%0Dlock: x')"$'\nname: ours\a\x01'
+  vm_read 100
+  [[ ${vm_state} == present && ${vm_config[name]} == 'ours'* && -z ${vm_config[lock]:-} && ${vm_words} != *[[:cntrl:]]* ]]
+  config_is "#$(printf 'x%.0s' {1..70000})"
+  vm_read 100
+  [[ ${vm_state} == unknown && ${run_said} == *'too long'* ]]
+}
+
+@test "absent is only what pmxcfs shows to be absent, on every node" {
   vm_read 100
   [[ ${vm_state} == absent ]]
-  stub_program qm 'echo "ipcc_send_rec failed: Connection refused" >&2; exit 111'
+  echo 'name: ours' >"${LINUS_PVE_DIR}/nodes/pve2/qemu-server/100.conf"
   vm_read 100
+  [[ ${vm_state} == moved && ${vm_moved_to} == pve2 && ${vm_config[name]} == ours ]]
+  vm_prove
+  [[ -n ${vm_doubt} ]]
+  vm_read 100 pve2
+  [[ ${vm_state} == present ]]
+  rm "${LINUS_PVE_DIR}/nodes/pve2/qemu-server/100.conf"
+  vm_read 100 pve3
+  [[ ${vm_state} == unknown ]]
+  # A file nobody can read; pmxcfs is not mounted; it is not there at all.
+  ln -s 100.conf "${LINUS_PVE_DIR}/qemu-server/100.conf"
+  vm_read 100
+  [[ ${vm_state} == unknown ]]
+  rm "${LINUS_PVE_DIR}/qemu-server/100.conf" "${LINUS_PVE_DIR}/.members"
+  vm_read 100
+  [[ ${vm_state} == unknown && ${run_said} == *'not mounted'* ]]
+  LINUS_PVE_DIR=/nonexistent vm_read 100
   [[ ${vm_state} == unknown ]]
   vm_prove
   [[ -n ${vm_doubt} ]]
 }
 
+@test "a file system that does not answer is unknown" {
+  stub_program perl 'exec sleep 60'
+  # shellcheck disable=SC2016 # the stub's own arguments
+  stub_program timeout 'exec /usr/bin/timeout -k 1 0.2 "${@:4}"'
+  config_is 'name: ours'
+  vm_read 100
+  [[ ${vm_state} == unknown && ${run_said} == 'no answer in time'* ]]
+}
+
 @test "the marker survives its way through Proxmox, and proves" {
   vm_marker
-  config_is "name: ours"$'\n'"tags: linus"$'\n'"description: ${vm_description//=/%3D}%0A"
+  config_is "#${vm_description}"$'\n'"name: ours"$'\n'"tags: linus"
   vm_read 100
   vm_prove
   [[ -z ${vm_doubt} ]]
@@ -48,7 +104,7 @@ config_is() { # <text>: what qm config prints
 
 @test "a config read before does not prove the next one" {
   vm_marker
-  config_is "name: ours"$'\n'"tags: linus"$'\n'"description: ${vm_description}"
+  config_is "#${vm_description}"$'\n'"name: ours"$'\n'"tags: linus"
   vm_read 100
   config_is 'name: ours'
   vm_read 100
@@ -60,12 +116,12 @@ config_is() { # <text>: what qm config prints
   vm_marker
   local tags
   for tags in linus 'a;linus' 'linus;z' 'a,linus'; do
-    config_is "name: ours"$'\n'"description: ${vm_description}"$'\n'"tags: ${tags}"
+    config_is "#${vm_description}"$'\n'"name: ours"$'\n'"tags: ${tags}"
     vm_read 100
     vm_prove
     [[ -z ${vm_doubt} ]]
   done
-  config_is "name: ours"$'\n'"description: ${vm_description}"$'\n'"tags: linus-like;not.linus"
+  config_is "#${vm_description}"$'\n'"name: ours"$'\n'"tags: linus-like;not.linus"
   vm_read 100
   vm_prove
   [[ ${vm_doubt} == *tag* ]]

@@ -79,7 +79,7 @@ assert_rolled_back() {
   grep -qx 'name: built' <<<"${config}"
   grep -qx 'tags: linus' <<<"${config}"
   grep -qx 'ciuser: debian' <<<"${config}"
-  grep -qx "description: linus-job%3D${job} linus-owner%3D${owner} linus-template%3D1%0A" <<<"${config}"
+  grep -qx "#linus-job=${job} linus-owner=${owner} linus-template=1" <<<"${config}"
   grep -q "^scsi0: local-lvm:base-${id}-disk-0" <<<"${config}"
   [[ ${config} != *sshkeys* ]]
   [[ $(<"${PVE_STUB}/status/${id}") == stopped ]]

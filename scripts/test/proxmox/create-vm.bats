@@ -37,7 +37,7 @@ setup() {
   grep -qx 'net0: virtio=BC:24:11:AA:AA:AA,firewall=1,bridge=vmbr0' "${PVE_STUB}/vm/${id}"
   grep -qx 'tags: linus' "${PVE_STUB}/vm/${id}"
   grep -qx 'ciupgrade: 0' "${PVE_STUB}/vm/${id}"
-  grep -qx "description: linus-job%3D${job} linus-owner%3D${owner}%0A" "${PVE_STUB}/vm/${id}"
+  grep -qx "#linus-job=${job} linus-owner=${owner}" "${PVE_STUB}/vm/${id}"
   [[ $(<"${PVE_STUB}/status/${id}") == running ]]
   assert_nothing_left
 }
@@ -418,7 +418,7 @@ setup() {
 @test "roll-back leaves alone a VM that no longer proves to be ours" {
   # Between start and address somebody else takes the VM over.
   # shellcheck disable=SC2016 # the hook's own variables
-  hook start 'sed -i "/^description: /d" "${PVE_STUB}/vm/$2"'
+  hook start 'sed -i "/^#/d" "${PVE_STUB}/vm/$2"'
   VM_NETWORK_TIMEOUT=1 VM_SSH_PORT=1 VM_READY_TIMEOUT=1 run_script create-vm
   assert_status 6
   assert_says 'LINUS_WARNING:VM'
@@ -428,7 +428,7 @@ setup() {
 
 @test "a clone killed half way, before its description was written, is left alone and told" {
   # shellcheck disable=SC2016 # the hook's own variables
-  hook clone 'echo "lock: clone" >"${PVE_STUB}/vm/$3"'
+  hook clone 'echo "lock: clone" >"${PVE_STUB}/vm/$3"; touch -d "1 hour ago" "${PVE_STUB}/vm/$3"'
   fault clone 137 skip ''
   run_script create-vm
   assert_status 5
@@ -438,7 +438,7 @@ setup() {
 
 @test "a clone killed half way, but marked, is destroyed" {
   # shellcheck disable=SC2016 # the hook's own variables
-  hook clone 'printf "name: %s\nlock: clone\ndescription: %s\n" "$5" "$7" >"${PVE_STUB}/vm/$3"; echo stopped >"${PVE_STUB}/status/$3"'
+  hook clone 'printf "#%s\nname: %s\nlock: clone\n" "$7" "$5" >"${PVE_STUB}/vm/$3"; echo stopped >"${PVE_STUB}/status/$3"'
   fault clone 137 skip ''
   answer /nodes/pve/tasks '[]'
   run_script create-vm
@@ -527,7 +527,7 @@ leave_lock_behind() {
   assert_status 3
   assert_says 'no address of VM_IP_CONFIG=127.0.0.1-127.0.0.1/8 is free'
   # Free with its VM, whoever destroys it.
-  rm "${LINUS_PVE_DIR}/nodes/pve/qemu-server/${id}.conf"
+  rm "${PVE_STUB}/vm/${id}"
   VM_NAME=second run_script create-vm
   assert_status 0
   assert_nothing_left
@@ -551,7 +551,7 @@ leave_lock_behind() {
   export VM_IP_CONFIG=127.0.0.1/8 VM_NAMESERVERS=1.1.1.1 VM_VLAN_TAG=7
   for key in ipconfig0 nameserver net0; do
     # shellcheck disable=SC2016 # the hook's own variables
-    hook config 'if [[ -e ${PVE_STUB}/vm/$2 ]]; then sed -i "/^'"${key}"': / s/: .*/: none/" "${PVE_STUB}/vm/$2"; fi'
+    hook after-set 'sed -i "/^'"${key}"': / s/: .*/: none/" "${PVE_STUB}/vm/$2"'
     run_script create-vm
     assert_status 5
     assert_says 'could not configure VM'
@@ -562,6 +562,7 @@ leave_lock_behind() {
   VM_IMAGE_SHA256=$(sha256sum "${BATS_TEST_TMPDIR}/disk.img")
   export VM_TEMPLATE='' VM_IMAGE_URL=file://${BATS_TEST_TMPDIR}/disk.img VM_IMAGE_SHA256=${VM_IMAGE_SHA256%% *}
   stub_program qemu-img 'echo "{\"virtual-size\": 2147483648}"'
+  mv "${PVE_STUB}/hook-after-set" "${PVE_STUB}/hook-after-create"
   IMAGE_DIR=${BATS_TEST_TMPDIR}/images run_script create-vm
   assert_status 5
   assert_says 'has not the network asked for: net0 none'

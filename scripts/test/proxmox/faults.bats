@@ -40,15 +40,12 @@ run_create() { # its process id is in script.pid
 
 # What list-vms asks of the API, as the stub's configs have it.
 show_vms() {
-  local file list='' id name tags description
+  local file list='' id name tags
   for file in "${PVE_STUB}"/vm/*; do
     id=${file##*/}
     name=$(sed -n 's/^name: //p' "${file}")
     tags=$(sed -n 's/^tags: //p' "${file}")
-    description=$(sed -n 's/^description: //p' "${file}")
-    description=${description//%3D/=}
     list+="${list:+,}{\"vmid\":${id},\"name\":\"${name}\",\"tags\":\"${tags}\",\"status\":\"running\"}"
-    answer "/nodes/pve/qemu/${id}/config" "{\"description\":\"${description//%0A/}\"}"
   done
   answer /nodes/pve/qemu "[${list}]"
 }
@@ -95,7 +92,7 @@ assert_no_lease() {
   export LINUS_LEASE_SECONDS=1000
   # shellcheck disable=SC2016 # the hooks' own variables
   local -r signals='pid=$(<"${PVE_STUB}/script.pid"); for signal in TERM INT TERM HUP TERM; do kill -"${signal}" "${pid}"; /bin/sleep "0.0$((RANDOM % 5))"; done'
-  for verb in config status stop destroy list; do
+  for verb in status stop destroy list; do
     rm -f "${PVE_STUB}"/{hook-*,struck}
     hook clone "touch \"\${PVE_STUB}/struck\"; ${signals}"
     hook "${verb}" "if [[ -e \${PVE_STUB}/struck ]]; then (${signals}) 2>/dev/null & fi"
@@ -157,8 +154,8 @@ setup_vm_list() {
 @test "a config with only a lock is destroyed where a lease of ours announced that work" {
   local lock text
   for lock in clone create destroyed; do
-    for text in '' $'\ndescription: %20qmclone%20temporary%20file%0A'; do
-      add_vm 205 "lock: ${lock}${text}"
+    for text in '' $'# qmclone temporary file\n'; do
+      add_vm 205 "${text}lock: ${lock}"
       echo stopped >"${PVE_STUB}/status/205"
       lease 205 "${lock}"
       VM_ID=205 run_script destroy-vm
@@ -187,7 +184,7 @@ setup_vm_list() {
   local config
   # No lease; work not announced; a config that speaks; one older than the lease.
   for config in none 'lock: backup' $'lock: clone\nname: theirs' $'lock: create\nmemory: 512' \
-    $'lock: clone\ndescription: mine' old; do
+    $'#mine\nlock: clone' old; do
     rm -rf "${LINUS_HOST_DIR}"
     case ${config} in
       none) add_vm 205 'lock: clone' ;;
@@ -297,7 +294,7 @@ end_lease() {
 
 @test "a lease that ends leaves a VM alone that is not proven, keeps its file, and tells of it" {
   add_our_vm 205
-  sed -i 's/^description: .*/description: mine/; /^tags: /d' "${PVE_STUB}/vm/205"
+  sed -i 's/^#.*/#mine/; /^tags: /d' "${PVE_STUB}/vm/205"
   lease 205 none 1 1
   run_script list-vms
   assert_status 0
@@ -330,7 +327,7 @@ end_lease() {
 
 @test "what a killed run announced is kept in mind while it is neither proven nor gone" {
   add_our_vm 205
-  sed -i 's/^description: .*/description: mine/' "${PVE_STUB}/vm/205"
+  sed -i 's/^#.*/#mine/' "${PVE_STUB}/vm/205"
   lease 205 clone
   run_script list-vms
   assert_says "LINUS_LEFT_ALONE:205 ${job}"

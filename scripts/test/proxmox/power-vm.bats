@@ -73,6 +73,17 @@ power() { # <action> [<argument...>]
   refute_called 'qm guest cmd.*'
 }
 
+@test "an address that waited for the restart is the answer" {
+  echo stopped >"${PVE_STUB}/status/250"
+  printf '%s\n' '' '[PENDING]' 'ipconfig0: ip=127.0.0.1/8,gw=127.0.0.254' >>"${PVE_STUB}/vm/250"
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook start 'sed -i -e "/^$/d" -e "/^.PENDING/d" "${PVE_STUB}/vm/$2"'
+  power start
+  assert_status 0
+  assert_line LINUS_VM_IP:127.0.0.1
+  refute_called 'qm guest cmd.*'
+}
+
 @test "stop pulls the plug, shutdown asks first; a stopped VM is a success" {
   power stop
   assert_status 0
