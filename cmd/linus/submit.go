@@ -68,7 +68,7 @@ func (a *app) submitCommand() *cobra.Command {
 	flags.StringVarP(&f.file, "manifest", "f", "", "manifest, JSON; - is stdin")
 	flags.BoolVar(&f.wait, "wait", false, "follow the job to its end and show its result")
 	flags.BoolVar(&f.stdin, "stdin", false, "leave the task's stdin open, for linus job input and attach")
-	flags.StringVar(&f.key, "idempotency-key", "", "a repeated submit with the same key answers the first job")
+	flags.StringVar(&f.key, "idempotency-key", "", "a repeated submit with the same key answers the first job; with another manifest it is an error")
 	f.taskFlags.register(cmd)
 	f.vmFlags.register(cmd)
 	f.registerKeeping(cmd)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	"linus/internal/job"
 	"linus/internal/providertest"
@@ -17,7 +18,7 @@ func TestSubmit_AdmitsByWhatTheClientHas(t *testing.T) {
 	r.fake.Set(providertest.Behaviour{Task: task(providertest.Task{Until: hold})})
 	r.makeVM("dev") // of nobody: counts for none of those below
 	r.stop()
-	r.opts.Admit = func(has []job.Manifest, _ job.Manifest) error {
+	r.opts.Admit = func(has []job.Job, _ job.Manifest) error {
 		if len(has) >= 2 {
 			return errNoMore
 		}
@@ -54,5 +55,58 @@ func TestSubmit_AdmitsByWhatTheClientHas(t *testing.T) {
 	r.wait(first.ID)
 	if _, err := submit("a", "", job.KindTask); err != nil {
 		t.Errorf("after one has ended: %v", err)
+	}
+}
+
+// The manifest as it was submitted, its files and the kind are what a key stands for.
+func TestSubmit_AKeyOfAnotherManifestIsRefused(t *testing.T) {
+	r := newRig(t, 4)
+	ctx := context.Background()
+	plain := func() job.Submission {
+		return job.Submission{IdempotencyKey: "k", Manifest: job.Manifest{
+			Task: "x", AgentType: job.AgentScript, Env: map[string]string{"A": "1", "B": "2"},
+			Files: []job.File{{Path: "/tmp/a", Content: "YQ=="}},
+		}}
+	}
+	first, err := r.Submit(ctx, plain())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.wait(first.ID)
+	r.stop()
+	r.opts.Defaults.CPU++ // what is filled in is not what was submitted
+	r.restart()
+	if again, err := r.Submit(ctx, plain()); err != nil || again.ID != first.ID {
+		t.Errorf("the same again: %s, %v; want job %s", again.ID, err, first.ID)
+	}
+	for name, change := range map[string]func(*job.Submission){
+		"task":    func(s *job.Submission) { s.Manifest.Task = "y" },
+		"timeout": func(s *job.Submission) { s.Manifest.Timeout = 5 },
+		"value":   func(s *job.Submission) { s.Manifest.Env["B"] = "3" },
+		"file":    func(s *job.Submission) { s.Manifest.Files[0].Content = "Yg==" },
+		"kind": func(s *job.Submission) {
+			*s = job.Submission{IdempotencyKey: "k", Kind: job.KindVM, Manifest: job.Manifest{VMName: "dev"}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := plain()
+			change(&s)
+			_, err := r.Submit(ctx, s)
+			refusal(t, err, "idempotency_key: was used for another submission, job "+first.ID)
+		})
+	}
+}
+
+// A job of before submissions were compared answers any.
+func TestSubmit_AKeyOfAnOldJobAnswersIt(t *testing.T) {
+	r := newRig(t, 4)
+	ctx := context.Background()
+	old, _, err := r.store.Insert(ctx, job.Job{ID: "019aa000-0000-7000-8000-000000000000", Kind: job.KindTask, Status: job.Pending, CreatedAt: time.Now()}, "", "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := r.Submit(ctx, job.Submission{IdempotencyKey: "k", Manifest: job.Manifest{Task: "x", AgentType: job.AgentScript}})
+	if err != nil || got.ID != old.ID {
+		t.Errorf("Submit() = %s, %v; want the old job", got.ID, err)
 	}
 }

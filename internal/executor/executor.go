@@ -33,9 +33,9 @@ type Options struct {
 	Secrets func(names []string) ([]secret.Value, error)
 	// Allow says whether a job of this manifest may run at all. Nil: yes.
 	Allow func(kind job.Kind, m job.Manifest) error
-	// Admit says whether a client may have one more job, given the manifests of
-	// what it has already: jobs that have not ended, VMs that are kept. Nil: yes.
-	Admit func(has []job.Manifest, next job.Manifest) error
+	// Admit says whether a client may have one more job, given what it has already:
+	// jobs that have not ended, and those whose VM is not gone. Nil: yes.
+	Admit func(has []job.Job, next job.Manifest) error
 	// Observer is told what happens. Nil: nobody.
 	Observer Observer
 

@@ -11,7 +11,7 @@ import (
 	"linus/internal/job"
 )
 
-// maxShared bounds the jobs that run in one VM at once.
+// maxShared bounds the jobs that run in one VM at once, or wait for it.
 const maxShared = 16
 
 // join gives the job the VM it is to share.

@@ -3,6 +3,7 @@ package executor_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -130,7 +131,7 @@ func TestVM_IsNotTakenFromAJobThatIsEnteringIt(t *testing.T) {
 			maker := r.makeVM("dev", func(m *job.Manifest) { m.TTL = 600 })
 			r.stop()
 			entering, enter := make(chan struct{}), make(chan struct{})
-			r.opts.Admit = func([]job.Manifest, job.Manifest) error {
+			r.opts.Admit = func([]job.Job, job.Manifest) error {
 				close(entering)
 				<-enter
 				return nil
@@ -193,5 +194,40 @@ func TestDestroyVM_DoesNotWaitForAStartThatHangs(t *testing.T) {
 	var host *job.HostError
 	if err := <-started; !errors.As(err, &host) {
 		t.Errorf("the start of a VM that is destroyed: %v", err)
+	}
+}
+
+// One more than may run in a VM is refused when it is asked for: nobody is told
+// that it was accepted, and then that it failed.
+func TestSubmit_OneMoreThanAVMTakesIsRefused(t *testing.T) {
+	r := newRig(t, 1)
+	r.makeVM("dev")
+	hold := make(chan struct{})
+	r.fake.Set(providertest.Behaviour{Task: task(providertest.Task{Until: hold})})
+	var calls sync.WaitGroup
+	ids := make(chan string, 40)
+	for range cap(ids) { // all at once
+		calls.Go(func() {
+			j, err := r.Submit(context.Background(), inDev())
+			if err != nil {
+				refusal(t, err, `vm: "dev" has 16 jobs, which is the limit`)
+				return
+			}
+			ids <- j.ID
+		})
+	}
+	calls.Wait()
+	close(ids)
+	if len(ids) != 16 {
+		t.Errorf("%d jobs were accepted, want 16", len(ids))
+	}
+	close(hold)
+	for id := range ids {
+		if j := r.wait(id); j.Status != job.Success {
+			t.Errorf("an accepted job: %+v", j.Outcome)
+		}
+	}
+	if j := r.wait(r.submit(sharing("dev"))); j.Status != job.Success {
+		t.Errorf("after they have ended: %+v", j.Outcome)
 	}
 }

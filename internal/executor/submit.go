@@ -3,6 +3,9 @@ package executor
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -12,17 +15,21 @@ import (
 )
 
 // Submit checks what is asked for, stores the job and answers at once. A key
-// used before answers the first job.
+// used before answers the first job, if it was submitted with the same manifest.
 func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error) {
 	s.Kind = cmp.Or(s.Kind, job.KindTask)
+	digest, err := submissionDigest(s)
+	if err != nil {
+		return job.Job{}, err
+	}
 	m, err := e.complete(s)
 	if err != nil {
 		return job.Job{}, err
 	}
 	e.deciding.Lock() // what is admitted counts for the next, and is in its VM
 	defer e.deciding.Unlock()
-	if first, err := e.Store.Submitted(ctx, s.IdempotencyKey); err == nil || !errors.Is(err, job.ErrNotFound) {
-		return first, err
+	if first, err := e.Store.Submitted(ctx, s.IdempotencyKey); !errors.Is(err, job.ErrNotFound) {
+		return sameSubmission(first, digest, err)
 	}
 	if m.VM != "" {
 		if err := e.enterable(ctx, m); err != nil {
@@ -36,16 +43,40 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 	if err != nil {
 		return job.Job{}, fmt.Errorf("make a job id: %w", err)
 	}
-	j := job.Job{ID: id.String(), Kind: s.Kind, Client: s.Client, Manifest: m, Status: job.Pending, CreatedAt: now()}
+	j := job.Job{ID: id.String(), Kind: s.Kind, Client: s.Client, Manifest: m, Status: job.Pending, CreatedAt: now(), Submission: digest}
 	j, created, err := e.Store.Insert(ctx, j, "", s.IdempotencyKey)
 	if err != nil {
 		return job.Job{}, fmt.Errorf("store the job: %w", err)
 	}
-	if created {
-		e.Log.Info("job submitted", "job_id", j.ID, "kind", j.Kind, "client", j.Client)
-		e.enqueue(j.ID)
+	if !created {
+		return sameSubmission(j, digest, nil)
 	}
+	e.Log.Info("job submitted", "job_id", j.ID, "kind", j.Kind, "client", j.Client)
+	e.enqueue(j.ID)
 	return j, nil
+}
+
+// submissionDigest tells submissions with an idempotency key apart, by all that
+// makes the job: its kind, and its manifest with the files' contents.
+func submissionDigest(s job.Submission) (string, error) {
+	if s.IdempotencyKey == "" {
+		return "", nil
+	}
+	hash := sha256.New()
+	err := json.NewEncoder(hash).Encode(job.Submission{Kind: s.Kind, Manifest: s.Manifest})
+	return hex.EncodeToString(hash.Sum(nil)), err
+}
+
+// sameSubmission answers the job first submitted with a key, unless the digest
+// shows that it was another's. Of jobs older than the digest that is not known.
+func sameSubmission(first job.Job, digest string, err error) (job.Job, error) {
+	if err != nil || first.Submission == digest || first.Submission == "" {
+		return first, err
+	}
+	return job.Job{}, &job.FieldError{
+		Field: "idempotency_key", Problem: "was used for another submission, job " + first.ID,
+		Remedy: "use a new key for a new job; a key answers its job again only for the same manifest",
+	}
 }
 
 // enterable is the error that the VM a manifest names cannot take its job.
@@ -53,6 +84,16 @@ func (e *Executor) enterable(ctx context.Context, m job.Manifest) error {
 	kept, err := e.openVM(ctx, m.VM)
 	if err != nil {
 		return err
+	}
+	unfinished, err := e.Store.Unfinished(ctx)
+	if err != nil {
+		return err
+	}
+	if jobs := sharers(unfinished, kept); len(jobs) >= maxShared {
+		return &job.FieldError{
+			Field: "vm", Problem: fmt.Sprintf("%q has %d jobs, which is the limit", kept.VM.Name, len(jobs)),
+			Remedy: "wait for one to end, or use another VM",
+		}
 	}
 	secrets, err := e.secrets(m)
 	if err != nil || len(secrets) == 0 {
@@ -71,13 +112,9 @@ func (e *Executor) admit(ctx context.Context, s job.Submission, m job.Manifest) 
 	if e.Admit == nil {
 		return nil
 	}
-	jobs, err := e.Store.OfClient(ctx, s.Client)
+	has, err := e.Store.OfClient(ctx, s.Client)
 	if err != nil {
 		return err
-	}
-	has := make([]job.Manifest, len(jobs))
-	for i, j := range jobs {
-		has[i] = j.Manifest
 	}
 	return e.Admit(has, m)
 }

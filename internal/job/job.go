@@ -27,6 +27,9 @@ type Job struct {
 
 	VM *VM `json:"vm,omitempty"` // set before the VM can exist (intent), kept after it is gone
 
+	// Submission is a digest of what was submitted, where that came with an
+	// idempotency key: the key answers the job only to the same.
+	Submission    string    `json:"submission,omitempty"`
 	CreatedAt     time.Time `json:"created_at"`
 	StartedAt     time.Time `json:"started_at,omitzero"`     // the task began to run
 	CompletedAt   time.Time `json:"completed_at,omitzero"`   // the status became terminal

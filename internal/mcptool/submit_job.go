@@ -15,7 +15,7 @@ const maxKey = 200
 
 type submitInput struct {
 	Manifest       job.Manifest `json:"manifest" jsonschema_description:"What to run, and in what VM."`
-	IdempotencyKey string       `json:"idempotency_key,omitempty" jsonschema_description:"Any text of your choice, at most 200 bytes: a repeated submit with the same key answers the first job and starts nothing."`
+	IdempotencyKey string       `json:"idempotency_key,omitempty" jsonschema_description:"Any text of your choice, at most 200 bytes: a repeated submit with the same key answers the first job and starts nothing; with another manifest it is an error."`
 }
 
 type submitOutput struct {

@@ -9,30 +9,42 @@ import (
 // Limits bound what the jobs of one client may take at the same time. Zero is
 // no limit. Every client has the same ones, and all of them for itself.
 type Limits struct {
-	Jobs     int // jobs that have not ended
+	Jobs     int // jobs that have not ended, and VMs that are kept
 	CPU      int // cores of their VMs together
 	MemoryMB int // memory of their VMs together, MiB
 	Seconds  int // the longest timeout a job may have
 }
 
-// Check says whether a client whose jobs (those that have not ended, and those
-// whose VM is kept) have the manifests running may have one more; nil, or a
-// *job.FieldError that names the rule. Defaults are filled in. A job in a VM
-// that exists takes no resources: they count for the job that made the VM.
-func (l Limits) Check(running []job.Manifest, next job.Manifest) error {
-	cpu, memory := 0, int64(0)
-	for _, m := range running {
-		c, mb := takes(m)
+// Check says whether a client that has these jobs (those that have not ended, and
+// those whose VM is not gone) may have one more; nil, or a *job.FieldError that
+// names the rule. Defaults are filled in. A job in a VM that exists takes no
+// resources: they count for the job that made the VM, until that is gone. A job
+// that has ended is none any more: its result is out.
+func (l Limits) Check(has []job.Job, next job.Manifest) error {
+	open, kept, cpu, memory := 0, 0, 0, int64(0)
+	for _, j := range has {
+		switch {
+		case !j.Status.Terminal():
+			open++
+		case j.KeepsVM():
+			kept++
+		}
+		c, mb := takes(j.Manifest)
 		cpu, memory = cpu+c, memory+mb
 	}
 	cores, asked := takes(next)
 	switch {
-	case l.Jobs > 0 && len(running) >= l.Jobs:
-		return &job.FieldError{
+	case l.Jobs > 0 && open+kept >= l.Jobs:
+		e := &job.FieldError{
 			Field:   "manifest",
-			Problem: fmt.Sprintf("LIMIT_JOBS allows a client %d jobs at the same time, and %d have not ended", l.Jobs, len(running)),
+			Problem: fmt.Sprintf("LIMIT_JOBS allows a client %d jobs at the same time, and %s not ended", l.Jobs, count(open, "has", "have")),
 			Remedy:  "wait for one to end, or cancel one",
 		}
+		if kept > 0 {
+			e.Problem += fmt.Sprintf(", %s kept", count(kept, "VM is", "VMs are"))
+			e.Remedy += ", or destroy a VM"
+		}
+		return e
 	case l.CPU > 0 && cores > 0 && cpu+cores > l.CPU:
 		return over("cpu", "LIMIT_CPU", int64(l.CPU), int64(cpu), int64(cores), "cores")
 	case l.MemoryMB > 0 && asked > 0 && memory+asked > int64(l.MemoryMB):
@@ -45,6 +57,14 @@ func (l Limits) Check(running []job.Manifest, next job.Manifest) error {
 		}
 	}
 	return nil
+}
+
+// count says how many there are of what is called one or many.
+func count(n int, one, many string) string {
+	if n == 1 {
+		many = one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }
 
 // over is the refusal of a sum that would be too large.

@@ -14,32 +14,46 @@ func sized(cpu int, memory string, timeout int) job.Manifest {
 }
 
 func TestLimits_RefuseByRuleWithWhatIsLeft(t *testing.T) {
-	two := []job.Manifest{sized(2, "2G", 60), sized(4, "512M", 60)}
+	has := func(manifests ...job.Manifest) (jobs []job.Job) {
+		for _, m := range manifests {
+			jobs = append(jobs, job.Job{Status: job.Running, Manifest: m})
+		}
+		return jobs
+	}
+	two := has(sized(2, "2G", 60), sized(4, "512M", 60))
+	ended := has(sized(2, "2G", 60), sized(4, "512M", 60))
+	ended[0].Status, ended[0].VM = job.Success, &job.VM{State: job.VMCreated}
+	kept := has(sized(2, "2G", 60), sized(4, "512M", 60))
+	kept[0].Status, kept[0].VM, kept[0].Manifest.Lifecycle = job.Success, &job.VM{State: job.VMCreated}, job.Persistent
 	all := policy.Limits{Jobs: 3, CPU: 8, MemoryMB: 4096, Seconds: 600}
 	shared := sized(4, "2G", 60)
 	shared.VM = "dev"
 	tests := []struct {
-		name    string
-		limits  policy.Limits
-		running []job.Manifest
-		next    job.Manifest
-		field   string // empty: allowed
-		wants   []string
+		name   string
+		limits policy.Limits
+		has    []job.Job
+		next   job.Manifest
+		field  string // empty: allowed
+		wants  []string
 	}{
 		{"no limits", policy.Limits{}, two, sized(32, "512G", 86400), "", nil},
 		{"within all, to the last", all, two, sized(2, "1536M", 600), "", nil},
-		{"one job too many", policy.Limits{Jobs: 2}, two, sized(1, "1G", 1), "manifest", []string{"LIMIT_JOBS", "2 jobs", "cancel one"}},
+		{"one job too many", policy.Limits{Jobs: 2}, two, sized(1, "1G", 1), "manifest", []string{"LIMIT_JOBS", "2 jobs", "2 have not ended", "cancel one"}},
+		{"a job too many beside a VM that is kept", policy.Limits{Jobs: 2}, kept, sized(1, "1G", 1), "manifest", []string{"1 has not ended", "1 VM is kept"}},
+		{"one has ended, its VM is not gone", policy.Limits{Jobs: 2}, ended, sized(1, "1G", 1), "", nil},
+		{"the VM of one that has ended takes cores", policy.Limits{CPU: 6}, ended, sized(1, "1G", 1), "manifest.resources.cpu", []string{"6 are taken"}},
+		{"the VM of one that has ended takes memory", policy.Limits{MemoryMB: 3000}, ended, sized(1, "1G", 1), "manifest.resources.memory", []string{"2560 are taken"}},
 		{"one core too many", all, two, sized(3, "1G", 1), "manifest.resources.cpu", []string{"LIMIT_CPU allows a client 8 cores", "6 are taken", "asks for 3", "at most 2"}},
 		{"no core left", policy.Limits{CPU: 6}, two, sized(1, "1G", 1), "manifest.resources.cpu", []string{"LIMIT_CPU", "wait for a job to end, or cancel one"}},
 		{"one MiB too many", all, two, sized(1, "1537M", 1), "manifest.resources.memory", []string{"LIMIT_MEMORY allows a client 4096 MiB", "2560 are taken", "asks for 1537", "at most 1536"}},
 		{"one KiB too many", all, two, sized(1, "1572865K", 1), "manifest.resources.memory", []string{"LIMIT_MEMORY"}},
 		{"one second too long", all, nil, sized(1, "1G", 601), "manifest.timeout", []string{"LIMIT_SECONDS allows a job 600 seconds", "601"}},
 		{"no VM of its own where all is taken", policy.Limits{CPU: 6, MemoryMB: 2560}, two, shared, "", nil},
-		{"jobs in one VM count once", policy.Limits{CPU: 8, MemoryMB: 4096}, append(two, shared, shared), sized(2, "1G", 60), "", nil},
+		{"jobs in one VM count once", policy.Limits{CPU: 8, MemoryMB: 4096}, append(two, has(shared, shared)...), sized(2, "1G", 60), "", nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			err := tt.limits.Check(tt.running, tt.next)
+			err := tt.limits.Check(tt.has, tt.next)
 			if tt.field == "" {
 				if err != nil {
 					t.Errorf("Check() = %v, want nil", err)
