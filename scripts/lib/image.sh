@@ -91,14 +91,25 @@ image_name_by_content() { # <path without suffix>; image_file
   fi
 }
 
-image_fetch() { # <url> <file>
+# Only by the protocol the URL names, also where it leads on to: http and file are
+# for who asks for them. wget cannot be kept to https, so that for sums, which all
+# trust in an image rests on, it does not follow at all.
+image_fetch() { # <url> <file> [sums]
   local -a fetch
+  local protocols=http,https
+  if [[ $1 == https://* ]]; then
+    protocols=https
+  fi
   if [[ $1 == file://* ]]; then
     fetch=(cp -- "${1#file://}" "$2")
   elif command -v curl >/dev/null; then
-    fetch=(curl -fsSL --retry 3 --connect-timeout 20 --speed-limit 1024 --speed-time 60 -o "$2" -- "$1")
+    fetch=(curl -fsSL --proto "=${protocols}" --proto-redir "=${protocols}" --retry 3 --connect-timeout 20 --speed-limit 1024 --speed-time 60 -o "$2" -- "$1")
   else
-    fetch=(wget -q --tries=3 --timeout=60 -O "$2" -- "$1")
+    fetch=(wget -q --tries=3 --timeout=60)
+    if [[ ${3:-} == sums ]]; then
+      fetch+=(--max-redirect=0)
+    fi
+    fetch+=(-O "$2" -- "$1")
   fi
   log_info "fetch $1"
   run_read 3600 "${fetch[@]}"
@@ -113,7 +124,7 @@ image_fetch() { # <url> <file>
 image_read_vendor_sum() { # image_sum
   local -r name=${image_url##*/} sums=${image_url%/*}/${image_sums}
   local line
-  image_fetch "${sums}" "${image_part}"
+  image_fetch "${sums}" "${image_part}" sums
   while IFS= read -r line; do
     if [[ ${line} =~ ^([0-9a-f]{64}|[0-9a-f]{128})\ [\ *](.+)$ && ${BASH_REMATCH[2]} == "${name}" ]]; then
       image_sum=${BASH_REMATCH[1]}

@@ -161,21 +161,39 @@ vm_find_boot_disk() { # vm_boot_disk: such as scsi0
 
 # One at a time may stop and destroy a VM: between proof and destroy nobody of
 # ours gets in. The lock file goes with the lock, so none is left behind; who
-# waited on a file that went takes the lock on its successor.
-vm_lock() { # <vmid>
-  vm_lock_file=${LINUS_LOCK_DIR:-/run/lock}/linus-vm-$1.lock
+# waited on a file that went takes the lock on its successor. The directory is
+# root's alone: in one that others may write to (/run/lock), they could hold a
+# lock, or have a link in its place.
+vm_lock() { # <vmid>; vm_locked: yes or no, and vm_reason why not
+  local -r dir=${LINUS_LOCK_DIR:-/run/linus}
+  vm_lock_file=${dir}/linus-vm-$1.lock
   local -r deadline=$((SECONDS + 120))
   vm_locked=no
+  vm_check_lock_dir "${dir}"
+  if [[ -n ${vm_reason} ]]; then
+    return 0
+  fi
+  vm_reason="could not take the lock ${vm_lock_file}: another run holds it, or it cannot be written"
   while ((SECONDS < deadline)); do
     if ! { exec 9>>"${vm_lock_file}"; } 2>/dev/null; then
       return 0
     fi
     if flock -w 10 9 && [[ ${vm_lock_file} -ef /proc/self/fd/9 ]]; then
       vm_locked=yes
+      vm_reason=''
       return 0
     fi
     exec 9>&-
   done
+}
+
+vm_check_lock_dir() { # <directory>, made where it is not; vm_reason: why it will not do
+  vm_reason=''
+  mkdir -m 0700 -- "$1" 2>/dev/null || :
+  run_read 10 stat -c %a -- "$1"
+  if [[ -L $1 || ! -d $1 || ! -O $1 || ! ${run_out} =~ ^[0-7]+$ ]] || ((8#${run_out} & 8#22)); then
+    vm_reason="could not take a lock in $1: it must be a directory of this user's that nobody else may write to"
+  fi
 }
 
 vm_unlock() {
@@ -199,7 +217,6 @@ vm_destroy() { # <vmid> <node>
   vm_leftovers=''
   vm_lock "$1"
   if [[ ${vm_locked} != yes ]]; then
-    vm_reason="could not take the lock ${vm_lock_file}: another run holds it, or it cannot be written"
     return 0
   fi
   vm_destroy_locked "$1" "$2"

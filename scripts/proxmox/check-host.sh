@@ -265,7 +265,7 @@ check_callback() {
 
 start_callback() {
   if command -v curl >/dev/null; then
-    run_start callback 10 curl -fsS --noproxy '*' --connect-timeout 5 -o /dev/null -- "${CALLBACK_URL%/}/health"
+    run_start callback 10 curl -fsS --proto =http,https --noproxy '*' --connect-timeout 5 -o /dev/null -- "${CALLBACK_URL%/}/health"
   else
     run_start callback 10 wget -q --no-proxy --tries=1 --timeout=5 -O /dev/null -- "${CALLBACK_URL%/}/health"
   fi

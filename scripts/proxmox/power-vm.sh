@@ -100,7 +100,7 @@ power_vm() {
   if [[ ${dry_run} == no ]]; then
     vm_lock "${vm_id}"
     if [[ ${vm_locked} != yes ]]; then
-      result_fail vm "could not take the lock ${vm_lock_file}: another run holds it, or it cannot be written" 'wait for it to end, then try again'
+      result_fail vm "${vm_reason}" 'wait for it to end, then try again'
     fi
   fi
   require_proof

@@ -112,3 +112,55 @@ setup() {
     [[ ${image_os} == "${pair#*=}" ]]
   done
 }
+
+@test "what is asked for by https comes by https only, wherever it leads; sums not by a redirect wget follows" {
+  stub_program curl 'printf "%s\n" "$*" >>'"${BATS_TEST_TMPDIR}/argv; exit 22"
+  stub_program wget 'printf "%s\n" "$*" >>'"${BATS_TEST_TMPDIR}/argv; exit 22"
+  image_url=https://vendor.example/disk.img
+  run image_obtain "${dir}" "${sum}"
+  [[ ${status} -eq 5 && $(<"${BATS_TEST_TMPDIR}/argv") == *'--proto =https --proto-redir =https '* ]]
+  rm "${BATS_TEST_TMPDIR}/argv"
+  run image_obtain "${dir}" ''
+  [[ ${status} -eq 5 && $(<"${BATS_TEST_TMPDIR}/argv") == *'--proto =https --proto-redir =https '*/SUMS ]]
+  rm "${BATS_TEST_TMPDIR}/argv"
+  image_url=http://vendor.example/disk.img
+  run image_obtain "${dir}" "${sum}"
+  [[ ${status} -eq 5 && $(<"${BATS_TEST_TMPDIR}/argv") == *'--proto =http,https --proto-redir =http,https '* ]]
+  rm "${BATS_TEST_TMPDIR}/argv" "${BATS_TEST_TMPDIR}/bin/curl"
+  hash -r
+  PATH=${BATS_TEST_TMPDIR}/bin:$(without_curl)
+  image_url=https://vendor.example/disk.img
+  run image_obtain "${dir}" ''
+  [[ ${status} -eq 5 && $(<"${BATS_TEST_TMPDIR}/argv") == *' --max-redirect=0 '*/SUMS ]]
+}
+
+# The programs of PATH but curl, as links in a directory.
+without_curl() {
+  local -r links=${BATS_TEST_TMPDIR}/programs
+  local program
+  mkdir -p "${links}"
+  for program in /usr/bin/* /bin/*; do
+    [[ ${program##*/} == curl || -e ${links}/${program##*/} ]] || ln -s "${program}" "${links}/${program##*/}"
+  done
+  printf '%s\n' "${links}"
+}
+
+@test "a real curl is led to no other protocol" {
+  command -v curl >/dev/null || skip 'no curl'
+  perl -MIO::Socket::INET -e '
+    my $s = IO::Socket::INET->new(Listen => 5, LocalAddr => "127.0.0.1", ReuseAddr => 1) or die;
+    open my $f, ">", "$ARGV[0].new" or die; print $f $s->sockport; close $f; rename "$ARGV[0].new", $ARGV[0];
+    while (my $c = $s->accept) { my $r = <$c>; while (defined(my $l = <$c>)) { last if $l =~ /^\r?$/ }
+      if ($r =~ m{/away}) { print $c "HTTP/1.1 302 F\r\nLocation: ftp://127.0.0.1/x\r\nContent-Length: 0\r\nConnection: close\r\n\r\n" }
+      else { print $c "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nQFI\xfb" }
+      close $c }' "${BATS_TEST_TMPDIR}/port" >/dev/null 2>&1 3>&- &
+  local -r server=$!
+  until [[ -s ${BATS_TEST_TMPDIR}/port ]]; do sleep 0.05; done
+  local port
+  port=$(<"${BATS_TEST_TMPDIR}/port")
+  image_fetch "http://127.0.0.1:${port}/disk.img" "${BATS_TEST_TMPDIR}/got" 2>/dev/null
+  [[ -s ${BATS_TEST_TMPDIR}/got ]]
+  run image_fetch "http://127.0.0.1:${port}/away" "${BATS_TEST_TMPDIR}/got"
+  [[ ${status} -eq 5 && ${output} == *'not supported'* ]]
+  kill "${server}"
+}
