@@ -37,9 +37,9 @@ type backend struct {
 
 // installation is what a backend must know of this installation of linus.
 type installation struct {
-	owner     string // the VMs' linus-owner
-	keyPath   string // private key that logs in to VMs
-	publicKey string
+	owner     string     // the VMs' linus-owner
+	keys      guest.Keys // what logs in to VMs
+	publicKey string     // of those made before each had its own; empty: there are none
 
 	onReconnect, onLockRetry func() // told of trouble with the host; nil: nobody
 
@@ -54,7 +54,7 @@ func proxmoxBackend(c config.Config, in installation, log *slog.Logger) backend 
 	o := hostOptions(c)
 	o.Log, o.OnReconnect = log, in.onReconnect
 	host := remote.NewPool(o)
-	inside := guest.New(guest.Options{Host: host, KeyPath: in.keyPath, Port: c.VMSSHPort, Log: log})
+	inside := guest.New(guest.Options{Host: host, Keys: in.keys, Port: c.VMSSHPort, Log: log})
 	provider := proxmox.New(proxmox.Options{
 		Host: host,
 		Node: c.ProxmoxNode, Storage: c.ProxmoxStorage, Bridge: c.ProxmoxBridge, VLANTag: c.ProxmoxVLANTag,
@@ -115,10 +115,10 @@ func (a *app) openEngine(ctx context.Context, c config.Config, log *slog.Logger)
 	if limits == (policy.Limits{}) {
 		admit = nil // nobody need count
 	}
-	in := installation{keyPath: filepath.Join(c.StateDir, "id_ed25519")}
+	in := installation{keys: loginKeys(c)}
 	in.owner, err = st.InstallationID(ctx)
-	if err == nil {
-		in.publicKey, err = remote.EnsureKeyPair(in.keyPath, "linus")
+	if _, none := os.Stat(in.keys.Old); err == nil && none == nil {
+		in.publicKey, err = remote.EnsureKeyPair(in.keys.Old, "linus")
 	}
 	if err == nil {
 		e.watch, err = openWatch(ctx, c, in.owner, st, log)
@@ -135,6 +135,7 @@ func (a *app) openEngine(ctx context.Context, c config.Config, log *slog.Logger)
 		Owner:    in.owner,
 		Defaults: job.Defaults{VMTemplate: c.DefaultVMTemplate, Timeout: c.DefaultTimeout, CPU: c.DefaultCPU, Memory: c.DefaultMemory, Disk: c.DefaultDisk},
 		Secrets:  secrets(c).Resolve,
+		Keys:     in.keys,
 		Artifacts: executor.ArtifactLimits{
 			Files: c.MaxArtifactFiles, Each: int64(c.MaxArtifactSize), All: int64(c.MaxArtifactsSize),
 		},
@@ -159,6 +160,12 @@ func (a *app) openEngine(ctx context.Context, c config.Config, log *slog.Logger)
 		return nil, errors.Join(listenError(err, c), st.Close())
 	}
 	return e, nil
+}
+
+// loginKeys are the keys of the VMs, in the state directory. Installations of old
+// have one for all, which their VMs of then know.
+func loginKeys(c config.Config) guest.Keys {
+	return guest.Keys{Dir: filepath.Join(c.StateDir, "keys"), Old: filepath.Join(c.StateDir, "id_ed25519")}
 }
 
 // secrets are where the settings say they are.

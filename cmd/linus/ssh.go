@@ -22,7 +22,7 @@ func (a *app) vmSSHCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ssh NAME|ID [-- COMMAND [ARG...]]",
 		Short: "Log in to a VM: ssh through the host, with the VM's host key pinned",
-		Long: "Runs ssh as the VM's user with linus's key, jumped through the Proxmox host, and lets only the host key in that the\n" +
+		Long: "Runs ssh as the VM's user with the VM's own key, jumped through the Proxmox host, and lets only the host key in that the\n" +
 			"hypervisor has told. Your ssh_config has no say in it: no agent or display is forwarded. A job's id stands for the VM\n" +
 			"it runs in. --print shows the command instead, for rsync -e.",
 		Example: "  linus vm ssh dev\n  linus vm ssh dev -- tail -f /var/log/syslog\n  $(linus vm ssh dev --print) true   # where no path has blanks",
@@ -119,7 +119,7 @@ func sshCommand(c config.Config, vm job.VM) ([]string, error) {
 }
 
 // sshOptions are the options with which ssh and scp reach a VM: through the
-// host, its own key and linus's pinned. It writes the file with the VM's host
+// host, its host key pinned, with the login key that is this VM's. It writes the file with the VM's host
 // key that they name.
 func sshOptions(c config.Config, vm job.VM) ([]string, error) {
 	known, alias := guestKnownHosts(c, vm), "linus-"+vm.Job
@@ -145,7 +145,7 @@ func sshOptions(c config.Config, vm job.VM) ([]string, error) {
 	return append(sshAlone(),
 		"-o", "ProxyCommand="+through,
 		"-o", "HostKeyAlias="+alias, "-o", "StrictHostKeyChecking="+checking, "-o", sshFile("UserKnownHostsFile", known),
-		"-o", "IdentitiesOnly=yes", "-o", sshFile("IdentityFile", filepath.Join(c.StateDir, "id_ed25519")),
+		"-o", "IdentitiesOnly=yes", "-o", sshFile("IdentityFile", loginKeys(c).Path(vm)),
 		"-o", "PreferredAuthentications=publickey", // a VM's server asks nobody for a password
 	), nil
 }

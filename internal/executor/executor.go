@@ -31,6 +31,8 @@ type Options struct {
 	// Secrets answers the values of named secrets. Errors are *secret.Error. Nil:
 	// there are none.
 	Secrets func(names []string) ([]secret.Value, error)
+	// Keys log in to the VMs. Nil: the Provider's, one for all.
+	Keys Keys
 	// Allow says whether a job of this manifest may run at all. Nil: yes.
 	Allow func(kind job.Kind, m job.Manifest) error
 	// Admit says whether a client may have one more job, given what it has already:

@@ -146,6 +146,10 @@ func (e *Executor) provision(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
+	key, err := e.loginKey(j)
+	if err != nil {
+		return err
+	}
 	j, err = e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
 		if j.VM == nil {
 			j.VM = &job.VM{Name: cmp.Or(j.Manifest.VMName, vmName(j.ID)), Job: j.ID, Owner: e.Owner, State: job.VMIntended}
@@ -159,6 +163,7 @@ func (e *Executor) provision(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
+	spec.PublicKey = key
 	told, err := e.told(ctx, r)
 	if err != nil {
 		return err
@@ -387,7 +392,9 @@ func (e *Executor) destroy(ctx context.Context, r *run) error {
 		})
 		return errors.Join(err, noteErr)
 	}
-	if err = e.settleVM(ctx, r.id, err); isClass(err, job.HostLeftAlone) {
+	err = e.settleVM(ctx, r.id, err)
+	e.dropKeys(ctx)
+	if isClass(err, job.HostLeftAlone) {
 		return nil // the job is done; its VM stays listed
 	}
 	return err

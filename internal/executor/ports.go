@@ -24,6 +24,8 @@ type VMSpec struct {
 	OS       string // one of job.Systems, from its cloud image; empty: Template
 	Network  job.Network
 
+	PublicKey string // one line: what logs in to it; empty: the Provider's own
+
 	// Lease: should nobody destroy the VM within this time, the host itself
 	// does, after the same proof. 0: never.
 	Lease time.Duration

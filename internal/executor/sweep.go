@@ -16,6 +16,7 @@ func (e *Executor) sweep(ctx context.Context) {
 	for {
 		e.reapVMs(ctx)
 		e.lookAtLeftAlone(ctx)
+		e.dropKeys(ctx)
 		if e.Retention > 0 {
 			n, err := e.Store.Forget(ctx, now().Add(-e.Retention))
 			if err != nil && ctx.Err() == nil {

@@ -46,6 +46,9 @@ func (e *Executor) freeName(ctx context.Context, j job.Job) error {
 	return nil
 }
 
+// noKey stands for a VM's key where no VM is made; its private half is nobody's.
+const noKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA none"
+
 // Plan tells what making the submission's VM would do, and changes nothing.
 func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error) {
 	m, err := e.complete(s)
@@ -58,6 +61,7 @@ func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error)
 	if err != nil {
 		return nil, err
 	}
+	spec.PublicKey = noKey
 	return e.Provider.Plan(ctx, spec)
 }
 

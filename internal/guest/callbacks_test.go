@@ -85,7 +85,7 @@ func (r *rig) connect() {
 	})
 	r.t.Cleanup(pool.Close)
 	r.Guest = guest.New(guest.Options{
-		Host: pool, KeyPath: r.inside.ClientKeyPath, Port: r.inside.Port, Root: r.root,
+		Host: pool, Keys: guest.Keys{Old: r.inside.ClientKeyPath}, Port: r.inside.Port, Root: r.root,
 		Log: slog.New(slog.NewTextHandler(r.t.Output(), nil)),
 	})
 	r.t.Cleanup(r.Close)

@@ -27,11 +27,11 @@ import (
 
 // Options say how to reach VMs.
 type Options struct {
-	Host    *remote.Pool // what VMs are reached through; required
-	KeyPath string       // private key that logs in to the VMs; required
-	Port    int          // SSH port of the VMs; 0: 22
-	Root    string       // prefix of every path in the VM, for tests
-	Log     *slog.Logger // nil: none
+	Host *remote.Pool // what VMs are reached through; required
+	Keys Keys         // what logs in to the VMs; required
+	Port int          // SSH port of the VMs; 0: 22
+	Root string       // prefix of every path in the VM, for tests
+	Log  *slog.Logger // nil: none
 }
 
 // Time limits of one call, generous because an emulated VM takes its time; a
@@ -95,7 +95,7 @@ func (g *Guest) pool(j job.Job) (*remote.Pool, error) {
 	log := g.o.Log.With("vm_id", vm.ID, "job_id", j.ID)
 	p, err := g.o.Host.Guest(remote.GuestOptions{
 		Options: remote.Options{
-			Host: vm.IP, Port: g.o.Port, User: vm.User, KeyPath: g.o.KeyPath,
+			Host: vm.IP, Port: g.o.Port, User: vm.User, KeyPath: g.o.Keys.Path(vm),
 			ConnectTimeout: time.Minute, Patience: 5 * time.Second, KeepAlive: 20 * time.Second, Log: log,
 		},
 		HostKey: vm.HostKey,

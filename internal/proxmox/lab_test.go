@@ -157,7 +157,7 @@ func testLab(t *testing.T, driver string, slow bool) {
 
 // guestRoundTrip takes the job of a VM through it by hand, as the executor does.
 func guestRoundTrip(t *testing.T, h *labHost, vm job.VM) {
-	g := guest.New(guest.Options{Host: h.pool, KeyPath: h.key, Port: h.Config.GuestPort})
+	g := guest.New(guest.Options{Host: h.pool, Keys: guest.Keys{Old: h.key}, Port: h.Config.GuestPort})
 	defer g.Close()
 	ctx, j := t.Context(), job.Job{ID: vm.Job, VM: &vm}
 	if s, err := g.Probe(ctx, j); err != nil || s.Started {

@@ -31,7 +31,7 @@ type Options struct {
 	IPConfig     string // "dhcp" or ADDRESS/PREFIX
 	Gateway      string
 	Nameservers  string
-	SSHPublicKey string // one line; logs in to the VMs; required
+	SSHPublicKey string // one line; logs in to VMs whose spec has none of its own
 	VMUser       string // whom to log in to VMs as; default: the template's
 	CPUType      string
 	GuestPort    int // SSH port of the VMs; 0: 22
@@ -219,7 +219,7 @@ func readStep(value string) executor.Progress {
 func (p *Provider) createEnvironment(spec executor.VMSpec) map[string]string {
 	env := p.machineEnvironment()
 	env["VM_NAME"], env["LINUS_JOB"], env["LINUS_OWNER"] = spec.Name, spec.Job, spec.Owner
-	env["SSH_PUBLIC_KEY"] = p.o.SSHPublicKey
+	env["SSH_PUBLIC_KEY"] = cmp.Or(spec.PublicKey, p.o.SSHPublicKey)
 	setNumber(env, "VM_CPU", spec.CPU)
 	setNumber(env, "VM_RAM", spec.MemoryMB)
 	setNumber(env, "VM_DISK", spec.DiskGB)

@@ -43,7 +43,15 @@ func makeKey(path, comment string) ([]byte, error) {
 		return nil, err
 	}
 	data := pem.EncodeToMemory(block)
-	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync() // what it logs in to may be there before the disk has it
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, err
 	}
 	return data, os.Rename(path+".new", path)

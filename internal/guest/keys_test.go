@@ -1,0 +1,80 @@
+package guest_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"linus/internal/guest"
+	"linus/internal/job"
+	"linus/internal/remote"
+)
+
+func TestKeys_OneForEachVMAndTheOldOneForOldVMs(t *testing.T) {
+	dir := t.TempDir()
+	k := guest.Keys{Dir: filepath.Join(dir, "keys"), Old: filepath.Join(dir, "id_ed25519")}
+	old, err := remote.EnsureKeyPair(k.Old, "linus")
+	if err != nil {
+		t.Fatal(err)
+	}
+	made := map[string]string{}
+	for range 2 { // the second time they are there
+		for _, id := range []string{"a", "b"} {
+			public, err := k.Make(id)
+			if err != nil || public == old || made[id] != "" && made[id] != public {
+				t.Fatalf("key of %s: %q, was %q, old %q: %v", id, public, made[id], old, err)
+			}
+			made[id] = public
+			if found, err := k.Find(id); err != nil || found != public {
+				t.Errorf("found of %s: %q, %v", id, found, err)
+			}
+			path := k.Path(job.VM{ID: 100, Job: id})
+			if info, err := os.Stat(path); err != nil || path == k.Old || info.Mode().Perm() != 0o600 {
+				t.Errorf("private key of %s: %s, %v, %v", id, path, info, err)
+			}
+		}
+	}
+	if made["a"] == made["b"] {
+		t.Error("two VMs have one key")
+	}
+	// Begun before there were any.
+	if public, err := k.Find("c"); err != nil || public != old || k.Path(job.VM{Job: "c"}) != k.Old {
+		t.Errorf("of an old VM: %q, %v, %s", public, err, k.Path(job.VM{Job: "c"}))
+	}
+	for _, odd := range []string{"", ".", "../id_ed25519", "/etc/passwd"} {
+		if path := k.Path(job.VM{Job: odd}); path != k.Old {
+			t.Errorf("key of %q is %s", odd, path)
+		}
+	}
+	for _, half := range []string{"a.new", "b.new"} { // what a killed engine leaves
+		if err := os.WriteFile(filepath.Join(k.Dir, half), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := k.Keep(func(id string) bool { return id == "a" }); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	entries, _ := os.ReadDir(k.Dir)
+	for _, e := range entries {
+		left = append(left, e.Name())
+	}
+	if !slices.Equal(left, []string{"a", "a.new"}) {
+		t.Errorf("kept: %v", left)
+	}
+}
+
+func TestKeys_WithoutAnOldOneEachVMHasItsOwn(t *testing.T) {
+	dir := t.TempDir()
+	k := guest.Keys{Dir: filepath.Join(dir, "keys"), Old: filepath.Join(dir, "id_ed25519")}
+	if err := k.Keep(func(string) bool { return false }); err != nil {
+		t.Error(err)
+	}
+	if public, err := k.Find("a"); err != nil || public == "" || k.Path(job.VM{Job: "a"}) == k.Old {
+		t.Errorf("%q, %v, %s", public, err, k.Path(job.VM{Job: "a"}))
+	}
+	if _, err := os.Stat(k.Old); err == nil {
+		t.Error("a key for all VMs was made")
+	}
+}
