@@ -12,9 +12,6 @@ import (
 	"linus/internal/remote"
 )
 
-// maxManifest bounds a manifest file: 64 MiB of files in base64, and a task.
-const maxManifest = 96 << 20
-
 // submitFlags are submit's options.
 type submitFlags struct {
 	taskFlags
@@ -127,12 +124,12 @@ func readManifest(name string, stdin io.Reader) ([]byte, error) {
 		defer file.Close() //nolint:errcheck // only read
 		in = file
 	}
-	data, err := io.ReadAll(io.LimitReader(in, maxManifest+1))
+	data, err := io.ReadAll(io.LimitReader(in, job.MaxManifest+1))
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("read the manifest: %w", err)
-	case len(data) > maxManifest:
-		return nil, usage("the manifest is larger than %d bytes; fetch large inputs from inside the job", maxManifest)
+	case len(data) > job.MaxManifest:
+		return nil, usage("the manifest is larger than %d bytes; fetch large inputs from inside the job", job.MaxManifest)
 	}
 	return data, nil
 }

@@ -58,8 +58,8 @@ var (
 	ErrStopped  = errors.New("the engine was stopped")
 )
 
-// maxBody bounds a request: a manifest with 64 MiB of files, as base64, and its task.
-const maxBody = 96 << 20
+// maxBody bounds a request: a manifest, and what is about it.
+const maxBody = job.MaxManifest + 64<<10
 
 type input struct {
 	Data   []byte `json:"data,omitempty"`

@@ -15,10 +15,14 @@ import (
 
 // Limits of a manifest, as CONTRACT names them.
 const (
-	MaxTask    = 1 << 20  // bytes
-	MaxFiles   = 64 << 20 // bytes of all files together, decoded
-	MaxTimeout = 86400    // seconds
-	MaxCPU     = 32
+	MaxTask      = 1 << 20  // bytes
+	MaxFiles     = 64 << 20 // bytes of all files together, decoded
+	MaxFileCount = 20000
+	MaxPaths     = 4 << 20  // bytes of all files' paths together
+	MaxEnv       = 1 << 20  // bytes of all variables together, as NAME=value: a kernel takes about twice that
+	MaxManifest  = 96 << 20 // bytes of all of it as JSON
+	MaxTimeout   = 86400    // seconds
+	MaxCPU       = 32
 
 	// maxArgument is what the kernel takes as one argument of a program, or as
 	// one NAME=value of its environment, in bytes without the closing NUL.
@@ -59,13 +63,13 @@ type Manifest struct {
 	Task       string            `json:"task" jsonschema_description:"What to run, byte for byte, at most 1 MiB. For agentType script without agent.command: a bash script. For custom: the command's stdin. For claude: the prompt."`
 	AgentType  AgentType         `json:"agentType" jsonschema:"enum=claude,enum=script,enum=custom" jsonschema_description:"script runs the task in bash; custom runs agent.command with the task on stdin; claude runs the Claude CLI with the task as its prompt."`
 	Agent      Agent             `json:"agent,omitzero" jsonschema_description:"Options of the agent."`
-	Files      []File            `json:"files,omitempty" jsonschema_description:"Files to put into the VM before the task starts."`
-	Env        map[string]string `json:"env,omitempty" jsonschema_description:"Environment variables of the task. Values arrive byte for byte. Not for secrets."`
+	Files      []File            `json:"files,omitempty" jsonschema_description:"Files to put into the VM before the task starts: at most 20000, and 64 MiB together. For more, an archive that the task unpacks."`
+	Env        map[string]string `json:"env,omitempty" jsonschema_description:"Environment variables of the task. Values arrive byte for byte, at most 128 KiB each and 1 MiB together. Not for secrets."`
 	Secrets    []string          `json:"secrets,omitempty" jsonschema_description:"Names of secrets the server is configured with; each becomes an environment variable of the task and is masked in its output."`
 	Artifacts  []string          `json:"artifacts,omitempty" jsonschema_description:"Files to keep when the task ends, well or not: paths or patterns such as dist/** from the working directory, or absolute."`
 	Cwd        string            `json:"cwd,omitempty" jsonschema_description:"Absolute directory the task runs in. Default: the VM user's home."`
 	Sudo       bool              `json:"sudo,omitempty" jsonschema_description:"Run the task as root."`
-	Stdin      StdinMode         `json:"stdin,omitempty" jsonschema:"enum=closed,enum=open" jsonschema_description:"open: the task's stdin takes input while it runs (interact_with_job). Default closed."`
+	Stdin      StdinMode         `json:"stdin,omitempty" jsonschema:"enum=closed,enum=open" jsonschema_description:"open: the task's stdin takes input while it runs (interact_with_job); all of it is kept on the VM's disk until the job ends. Default closed."`
 	TTY        bool              `json:"tty,omitempty" jsonschema_description:"Run the task on a terminal; its stderr then comes in stdout."`
 	TTYSize    string            `json:"ttySize,omitempty" jsonschema_description:"ROWSxCOLUMNS of the terminal. Default 24x80."`
 	Resources  Resources         `json:"resources,omitzero" jsonschema_description:"Size of the VM."`
@@ -269,8 +273,11 @@ func (a Agent) validate(t AgentType) []*FieldError {
 
 func validateFiles(files []File) []*FieldError {
 	var bad []*FieldError
+	if len(files) > MaxFileCount {
+		return []*FieldError{field("manifest.files", "pack them into an archive, and unpack that in the task", "are %d, the limit is %d", len(files), MaxFileCount)}
+	}
 	seen := map[string]bool{}
-	total := 0
+	total, paths := 0, 0
 	for i, f := range files {
 		at := fmt.Sprintf("manifest.files[%d]", i)
 		switch {
@@ -288,6 +295,10 @@ func validateFiles(files []File) []*FieldError {
 			bad = append(bad, field(at+".path", "name each file once", "%q is a duplicate", f.Path))
 		}
 		seen[path.Clean(f.Path)] = true
+		if paths += len(f.Path); paths > MaxPaths {
+			bad = append(bad, field("manifest.files", "pack them into an archive, and unpack that in the task", "have paths of more than %d bytes together", MaxPaths))
+			break
+		}
 		data, err := f.Data()
 		if err != nil {
 			bad = append(bad, field(at+".content", "encode the content as standard base64", "is not base64: %v", err))
@@ -305,7 +316,12 @@ func validateFiles(files []File) []*FieldError {
 
 func validateEnv(env map[string]string) []*FieldError {
 	var bad []*FieldError
+	total := 0
 	for _, name := range sortedKeys(env) {
+		if total += len(name) + len("=") + len(env[name]); total > MaxEnv {
+			bad = append(bad, field("manifest.env", "use files for large content", "is more than %d bytes together", MaxEnv))
+			break
+		}
 		at := "manifest.env." + name
 		switch {
 		case !envName.MatchString(name):

@@ -303,6 +303,46 @@ func TestDecodeManifest_TellsAllAtOnce(t *testing.T) {
 	}
 }
 
+func TestValidate_ManyAreLimited(t *testing.T) {
+	many := func(n, length int) (files []File) {
+		for i := range n {
+			files = append(files, File{Path: fmt.Sprintf("/%0*d", length-1, i)})
+		}
+		return files
+	}
+	env := map[string]string{}
+	for i := range 16 {
+		env[fmt.Sprintf("V%X", i)] = strings.Repeat("x", MaxEnv/16-len("V0="))
+	}
+	more := maps.Clone(env)
+	more["W"] = ""
+	for _, tt := range []struct {
+		name  string
+		m     Manifest
+		field string // refused
+		text  string
+	}{
+		{"files at the limit", Manifest{Files: many(MaxFileCount, 20)}, "", ""},
+		{"one file more", Manifest{Files: many(MaxFileCount+1, 20)}, "manifest.files", "are 20001, the limit is 20000"},
+		{"paths at the limit", Manifest{Files: many(MaxPaths/4096, 4096)}, "", ""},
+		{"paths above it", Manifest{Files: many(MaxPaths/4096+1, 4096)}, "manifest.files", "have paths of more than 4194304 bytes together"},
+		{"variables at the limit", Manifest{Env: env}, "", ""},
+		{"a variable more", Manifest{Env: more}, "manifest.env", "is more than 1048576 bytes together"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.m.Task, tt.m.AgentType = "true", AgentScript
+			err := tt.m.Validate()
+			var invalid *InvalidError
+			if tt.field == "" && err != nil {
+				t.Fatal(err)
+			}
+			if tt.field != "" && (!errors.As(err, &invalid) || len(invalid.Fields) != 1 || invalid.Fields[0].Field != tt.field || invalid.Fields[0].Problem != tt.text) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
 func TestValidate_FilesTogether(t *testing.T) { // without JSON, which takes its time over so much
 	full := File{Path: "/a", Content: base64.StdEncoding.EncodeToString(make([]byte, MaxFiles))}
 	over := File{Path: "/a", Content: base64.StdEncoding.EncodeToString(make([]byte, MaxFiles+1))}

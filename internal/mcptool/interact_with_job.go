@@ -17,7 +17,7 @@ const (
 
 type interactInput struct {
 	JobID     string `json:"job_id" jsonschema_description:"The job's id."`
-	Input     string `json:"input,omitempty" jsonschema_description:"Text for the task's stdin, exactly as given: end a line with \\n. On a terminal \\u0003 is Ctrl-C."`
+	Input     string `json:"input,omitempty" jsonschema_description:"Text for the task's stdin, exactly as given, at most 4 MiB: end a line with \\n. On a terminal \\u0003 is Ctrl-C."`
 	Close     bool   `json:"close,omitempty" jsonschema_description:"Close stdin after the input."`
 	Wait      *int   `json:"wait_ms,omitempty" jsonschema:"minimum=0,maximum=10000" jsonschema_description:"Milliseconds to wait for an answer, 0 to 10000. Default 500. Returns sooner when output has come and paused."`
 	StripANSI bool   `json:"strip_ansi,omitempty" jsonschema_description:"Leave out colours and the like."`

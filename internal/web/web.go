@@ -24,9 +24,8 @@ import (
 	"linus/internal/job"
 )
 
-// MaxBody is the most a request may carry, in bytes: a manifest with 64 MiB of
-// files, as base64, and its task.
-const MaxBody = 96 << 20
+// MaxBody is the most a request may carry, in bytes.
+const MaxBody = job.MaxManifest
 
 const mcpPath = "/mcp"
 
