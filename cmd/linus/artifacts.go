@@ -35,8 +35,12 @@ func (a *app) artifactsCommand() *cobra.Command {
 				return err
 			}
 			if a.json {
-				return a.printJSON(append([]job.Artifact{}, j.Artifacts...))
+				return a.printJSON(struct {
+					Artifacts []job.Artifact `json:"artifacts"`
+					job.SkippedArtifacts
+				}{append([]job.Artifact{}, j.Artifacts...), j.SkippedArtifacts})
 			}
+			defer a.noteLeftOut(j)
 			if len(j.Artifacts) == 0 {
 				a.note("no artifacts")
 				return nil
@@ -52,6 +56,16 @@ func (a *app) artifactsCommand() *cobra.Command {
 	cmd.AddCommand(a.artifactsGetCommand())
 	return a.completeJobs(cmd)
 }
+
+// noteLeftOut tells on stderr what was not kept of a job's artifacts.
+func (a *app) noteLeftOut(j job.Job) {
+	for _, line := range leftOut(j.SkippedArtifacts) {
+		a.note("no artifact: %s", line)
+	}
+}
+
+// errNoneKept is that a job has left nothing of what its manifest asks for.
+var errNoneKept = errors.New("no artifacts: none of what the job's manifest asks for was kept")
 
 // ended answers a job whose artifacts are known.
 func ended(ctx context.Context, e outputs, id string) (job.Job, error) {
@@ -75,7 +89,8 @@ func (a *app) artifactsGetCommand() *cobra.Command {
 		Use:   "get ID [PATH...]",
 		Short: "Fetch the files a job has left",
 		Long: "Fetches all the job's artifacts, or those at the paths (a directory's with all below it), into --dir, with their paths\n" +
-			"and modes. Each is compared with its sha256. A file that is there already is left alone, and is an error, unless --force.",
+			"and modes. Each is compared with its sha256. A file that is there already is left alone, and is an error, unless --force. What was\n" +
+			"left out, and why, is told on stderr; where nothing at all was kept of what the manifest asks for, that is an error.",
 		Example: "  linus job artifacts get ID --dir out\n  linus job artifacts get ID report.xml --force",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -87,6 +102,12 @@ func (a *app) artifactsGetCommand() *cobra.Command {
 			j, err := ended(ctx, e, args[0])
 			if err != nil {
 				return err
+			}
+			if !a.json {
+				defer a.noteLeftOut(j)
+			}
+			if len(j.Artifacts) == 0 && j.ArtifactsSkippedCount > 0 {
+				return errNoneKept
 			}
 			chosen, err := choose(j.Artifacts, args[1:])
 			if err != nil {

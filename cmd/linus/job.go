@@ -72,6 +72,7 @@ func statusText(j job.Job) string {
 	if len(j.Artifacts) > 0 {
 		row("artifacts", fmt.Sprint(len(j.Artifacts)))
 	}
+	row("left out", strings.Join(leftOut(j.SkippedArtifacts), "\n\t"))
 	row("created", local(j.CreatedAt))
 	row("started", local(j.StartedAt))
 	row("completed", local(j.CompletedAt))
@@ -117,6 +118,7 @@ type jsonResult struct {
 	OutputInfo   job.OutputInfo `json:"output_info"`
 	StderrInfo   job.OutputInfo `json:"stderr_info"`
 	Duration     float64        `json:"duration_seconds"`
+	job.SkippedArtifacts
 }
 
 func (a *app) printResult(r job.Result) error {
@@ -124,6 +126,7 @@ func (a *app) printResult(r job.Result) error {
 		out := jsonResult{
 			JobID: r.JobID, Status: r.Status, Reason: r.Reason, ExitCode: r.ExitCode, Error: r.Error,
 			OutputInfo: r.StdoutInfo, StderrInfo: r.StderrInfo, Duration: r.Duration.Seconds(),
+			SkippedArtifacts: r.SkippedArtifacts,
 		}
 		out.Output, out.OutputBase64 = jsonText(r.Stdout)
 		out.Stderr, out.StderrBase64 = jsonText(r.Stderr)
@@ -167,12 +170,32 @@ func summary(r job.Result) string {
 		}
 		if stream.info.Incomplete {
 			s += ", " + stream.name + " incomplete"
+			if stream.info.Why != "" {
+				s += ": " + oneLine(stream.info.Why, 300)
+			}
 		}
 	}
 	if r.Error != "" && r.Reason != job.ReasonExitStatus {
 		s += "\n" + r.Error
 	}
+	for _, line := range leftOut(r.SkippedArtifacts) {
+		s += "\nno artifact: " + line
+	}
 	return s
+}
+
+// mostLeftOut is how many artifacts that were not kept are shown one by one.
+const mostLeftOut = 10
+
+// leftOut tells in lines of what was not kept of a job's artifacts, and why.
+func leftOut(s job.SkippedArtifacts) (lines []string) {
+	for _, f := range s.ArtifactsSkipped[:min(len(s.ArtifactsSkipped), mostLeftOut)] {
+		lines = append(lines, oneLine(f.Path, 200)+": "+oneLine(f.Reason, 300))
+	}
+	if more := s.ArtifactsSkippedCount - len(lines); more > 0 {
+		lines = append(lines, fmt.Sprintf("%d more", more))
+	}
+	return lines
 }
 
 func (a *app) listCommand() *cobra.Command {

@@ -49,7 +49,8 @@ func fakeBackend(config.Config, installation, *slog.Logger) backend {
 
 // runTask runs a script task in bash. A task with the word "forever" in it runs
 // until it is stopped, one with "echoes" prints its stdin and ends with it, the
-// VM of one with "loses its marker" does, and a job that asks for artifacts leaves two.
+// VM of one with "loses its marker" does, and a job that asks for artifacts leaves two, and
+// a third that is too big, or 60 that match nothing where it "leaves nothing".
 func runTask(p executor.Payload) providertest.Task {
 	switch {
 	case strings.Contains(p.Manifest.Task, "forever"):
@@ -69,7 +70,14 @@ func runTask(p executor.Payload) providertest.Task {
 		panic(err)
 	}
 	task := providertest.Task{Stdout: stdout.Bytes(), Stderr: stderr.Bytes(), ExitCode: cmd.ProcessState.ExitCode()}
-	if len(p.Manifest.Artifacts) > 0 {
+	switch {
+	case len(p.Manifest.Artifacts) == 0:
+	case strings.Contains(p.Manifest.Task, "leaves nothing"):
+		for i := range 60 {
+			task.LeftOut = append(task.LeftOut, job.SkippedArtifact{Path: fmt.Sprintf("none/%d", i), Reason: "nothing there matches"})
+		}
+	default:
+		task.LeftOut = []job.SkippedArtifact{{Path: "huge", Reason: "its 9 bytes are more than the 8 a file may have"}}
 		task.Artifacts = map[string][]byte{"dist/a b": []byte("made\n"), "report.xml": []byte("<ok/>\n")}
 	}
 	return task

@@ -16,58 +16,56 @@ import (
 )
 
 // collectArtifacts keeps the files the job's patterns match, once its task has
-// ended, and answers them with warnings about those that could not be kept.
-// Files that are complete already, from before a restart, are not fetched again,
-// and what there is of others is gone on with. Nothing is kept of a job that
-// was lost, or cancelled: nobody waits for it. What is done in the VM ends with
-// work; each file has a deadline of its own within that.
-func (e *Executor) collectArtifacts(ctx, work context.Context, j job.Job, state RunState) (kept []job.Artifact, events []job.Event, err error) {
-	if len(j.Manifest.Artifacts) == 0 || !state.Exited || j.Outcome.Reason == job.ReasonLost || j.Outcome.Reason == job.ReasonCancelled {
-		return nil, nil, nil
+// ended, and answers them, and what could not be kept and why. Files that are
+// complete already, from before a restart, are not fetched again, and what there
+// is of others is gone on with. Nothing is kept of a job that was lost, or
+// cancelled: nobody waits for it. What is done in the VM ends with work; each
+// file has a deadline of its own within that.
+func (e *Executor) collectArtifacts(ctx, work context.Context, j job.Job, state RunState) (kept []job.Artifact, skipped job.SkippedArtifacts, err error) {
+	if why := notLookedFor(j, state); why != "" {
+		for _, pattern := range j.Manifest.Artifacts {
+			skipped.Skip(e.hide(j, pattern), "not looked for: "+why)
+		}
+		return nil, skipped, nil
 	}
-	warn := func(format string, args ...any) {
-		events = append(events, job.Event{Kind: job.EventWarning, Phase: "collect", Text: fmt.Sprintf(format, args...)})
+	if len(j.Manifest.Artifacts) == 0 {
+		return nil, skipped, nil
 	}
 	var found []FoundArtifact
-	var skipped []string
 	err = reach(work, e.CollectPatience, func(ctx context.Context) (err error) {
 		found, skipped, err = e.Guest.Artifacts(ctx, j, e.Artifacts)
 		return err
 	})
-	if err != nil && work.Err() != nil {
-		err = errors.New(e.whyEnded(ctx, work, j, err))
-	}
 	if ctx.Err() != nil {
-		return nil, nil, ctx.Err()
+		return nil, skipped, ctx.Err()
 	}
 	if err == nil {
 		found, skipped, err = e.hideNames(j, found, skipped)
 	}
 	if err != nil {
-		warn("no artifacts: they could not be looked for: %v", err)
-	}
-	for _, s := range skipped {
-		warn("no artifact: %s", s)
+		found, skipped = nil, job.SkippedArtifacts{}
+		for _, pattern := range j.Manifest.Artifacts {
+			skipped.Skip(e.hide(j, pattern), "it could not be looked for: "+e.whyEnded(ctx, work, j, err))
+		}
 	}
 	left := e.Artifacts
 	for _, f := range found {
-		if left.Files == 0 || f.Size > left.Each || f.Size > left.All { // the VM is not to be believed
-			warn("no artifact: %s: beyond the limits", f.Path)
+		switch {
+		case left.Files == 0 || f.Size > left.Each || f.Size > left.All: // the VM is not to be believed
+			skipped.Skip(f.Path, "beyond the limits")
 			continue
-		}
-		if slices.ContainsFunc(kept, func(a job.Artifact) bool { return a.Path == f.Path }) {
-			warn("no artifact: %s: another one has this name", f.Path)
+		case slices.ContainsFunc(kept, func(a job.Artifact) bool { return a.Path == f.Path }):
+			skipped.Skip(f.Path, "another one has this name")
 			continue
-		}
-		if work.Err() != nil {
-			warn("no artifact: %s: %s", f.Path, e.whyEnded(ctx, work, j, work.Err()))
+		case work.Err() != nil:
+			skipped.Skip(f.Path, e.whyEnded(ctx, work, j, work.Err()))
 			continue
 		}
 		if err := e.keepArtifact(ctx, work, j, f); err != nil {
 			if ctx.Err() != nil {
-				return nil, nil, ctx.Err()
+				return nil, skipped, ctx.Err()
 			}
-			warn("no artifact: %s: %v", f.Path, err)
+			skipped.Skip(f.Path, err.Error())
 			if err := e.Store.DropArtifact(ctx, j.ID, f.Path); err != nil {
 				e.Log.Warn("what was kept of a file stays", "job_id", j.ID, "err", err)
 			}
@@ -78,7 +76,32 @@ func (e *Executor) collectArtifacts(ctx, work context.Context, j job.Job, state 
 		left.Files--
 		left.All -= f.Size
 	}
-	return kept, events, nil
+	return kept, skipped, nil
+}
+
+// notLookedFor says why there is no point in looking for artifacts; empty: there
+// is.
+func notLookedFor(j job.Job, state RunState) string {
+	switch {
+	case j.Outcome.Reason == job.ReasonLost:
+		return "the job was lost"
+	case j.Outcome.Reason == job.ReasonCancelled:
+		return "the job was cancelled"
+	case !state.Exited:
+		return "its output could not be fetched either"
+	}
+	return ""
+}
+
+// skippedEvents tell of artifacts that were not kept.
+func skippedEvents(skipped job.SkippedArtifacts) (events []job.Event) {
+	for _, s := range skipped.ArtifactsSkipped {
+		events = append(events, job.Event{Kind: job.EventWarning, Phase: "collect", Text: "no artifact: " + s.Path + ": " + s.Reason})
+	}
+	if more := skipped.ArtifactsSkippedCount - len(skipped.ArtifactsSkipped); more > 0 {
+		events = append(events, job.Event{Kind: job.EventWarning, Phase: "collect", Text: fmt.Sprintf("no artifact: %d more", more)})
+	}
+	return events
 }
 
 // perArtifact is the time that a file brought whole buys the others: small ones
@@ -100,10 +123,10 @@ func (e *Executor) keepArtifact(ctx, work context.Context, j job.Job, f FoundArt
 	if errors.Is(err, errAltered) {
 		err = e.copyArtifact(timed, j, f, sha256.New(), 0)
 	}
-	if err != nil && timed.Err() != nil {
-		err = errors.New(e.whyEnded(ctx, timed, j, err))
+	if err != nil {
+		return errors.New(e.whyEnded(ctx, timed, j, err))
 	}
-	return err
+	return nil
 }
 
 // keptOf answers how much of a file is in the store, and the sum of that.

@@ -111,8 +111,10 @@ type vmFiles struct {
 	reads atomic.Int32
 }
 
-func (v *vmFiles) Artifacts(context.Context, job.Job, executor.ArtifactLimits) ([]executor.FoundArtifact, []string, error) {
-	return v.found, []string{"dist/link: a symlink leads outside"}, nil
+func (v *vmFiles) Artifacts(context.Context, job.Job, executor.ArtifactLimits) ([]executor.FoundArtifact, job.SkippedArtifacts, error) {
+	var skipped job.SkippedArtifacts
+	skipped.Skip("dist/link", "a symlink leads outside")
+	return v.found, skipped, nil
 }
 
 func (v *vmFiles) ReadArtifact(_ context.Context, _ job.Job, source string, offset, limit int64) ([]byte, error) {

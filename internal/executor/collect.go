@@ -36,7 +36,7 @@ func (e *Executor) collect(ctx context.Context, r *run) error {
 		state     RunState
 		out       [2]job.OutputInfo
 		artifacts []job.Artifact
-		events    []job.Event
+		skipped   job.SkippedArtifacts
 	)
 	if !j.StartedAt.IsZero() && j.VM.State == job.VMCreated {
 		patience := e.patience(j)
@@ -45,19 +45,20 @@ func (e *Executor) collect(ctx context.Context, r *run) error {
 		if state, out, err = e.collectOutput(ctx, work, j); err != nil {
 			return err
 		}
-		if artifacts, events, err = e.collectArtifacts(ctx, work, j, state); err != nil {
+		if artifacts, skipped, err = e.collectArtifacts(ctx, work, j, state); err != nil {
 			return err
 		}
 	}
 	_, err = e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
-		j.Stdout, j.Stderr, j.Artifacts, j.Progress = out[0], out[1], artifacts, ""
+		j.Stdout, j.Stderr, j.Progress = out[0], out[1], ""
+		j.Artifacts, j.SkippedArtifacts = artifacts, skipped
 		if o := j.Outcome; o.Reason == job.ReasonKilled && o.ExitCode == nil && state.Exited && state.Reason != "lost" {
 			o.ExitCode, o.Duration = &state.ExitCode, state.Duration
 		}
 		if err := j.Finish(now()); err != nil {
 			return nil, err
 		}
-		return slices.Concat(events, e.takeHeard(r).late(), []job.Event{{Kind: job.EventStatus, Text: string(j.Status)}}), nil
+		return slices.Concat(skippedEvents(skipped), e.takeHeard(r).late(), []job.Event{{Kind: job.EventStatus, Text: string(j.Status)}}), nil
 	})
 	return err
 }

@@ -197,7 +197,7 @@ func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
 	}
 	r := job.Result{
 		JobID: j.ID, Status: j.Status, Reason: j.Outcome.Reason, ExitCode: j.Outcome.ExitCode,
-		Error: j.Outcome.Error, StdoutInfo: j.Stdout, StderrInfo: j.Stderr,
+		Error: j.Outcome.Error, StdoutInfo: j.Stdout, StderrInfo: j.Stderr, SkippedArtifacts: j.SkippedArtifacts,
 	}
 	if r.Duration = j.Outcome.Duration; r.Duration == 0 && !j.StartedAt.IsZero() {
 		r.Duration = max(0, j.Outcome.At.Sub(j.StartedAt))

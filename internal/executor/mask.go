@@ -124,21 +124,22 @@ func (e *Executor) hide(j job.Job, text string) string {
 
 // hideNames answers what was found of artifacts with names that do not have the
 // job's secrets in them. Two may have the same name then.
-func (e *Executor) hideNames(j job.Job, found []FoundArtifact, skipped []string) ([]FoundArtifact, []string, error) {
+func (e *Executor) hideNames(j job.Job, found []FoundArtifact, skipped job.SkippedArtifacts) ([]FoundArtifact, job.SkippedArtifacts, error) {
 	m, err := e.masker(j)
 	if err != nil {
-		return nil, nil, fmt.Errorf("secrets could be in their names: %w", err)
+		return nil, job.SkippedArtifacts{}, fmt.Errorf("secrets could be in their names: %w", err)
 	}
 	hide := func(text string) string {
 		masked, _ := m.Mask([]byte(text), true)
 		return string(masked)
 	}
-	found, skipped = slices.Clone(found), slices.Clone(skipped)
+	found = slices.Clone(found)
+	skipped.ArtifactsSkipped = slices.Clone(skipped.ArtifactsSkipped)
 	for i := range found {
 		found[i].Path = hide(found[i].Path)
 	}
-	for i := range skipped {
-		skipped[i] = hide(skipped[i])
+	for i, s := range skipped.ArtifactsSkipped {
+		skipped.ArtifactsSkipped[i] = job.SkippedArtifact{Path: hide(s.Path), Reason: hide(s.Reason)}
 	}
 	return found, skipped, nil
 }

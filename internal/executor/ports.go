@@ -169,9 +169,9 @@ type Guest interface {
 	// Stop ends the task's whole process tree: the signal (TERM, KILL, INT, HUP
 	// or QUIT), and KILL for what is left 5 s later.
 	Stop(ctx context.Context, j job.Job, signal string) error
-	// Artifacts finds what the job's patterns match once the task has ended;
-	// skipped says, a line each, what was left out and why.
-	Artifacts(ctx context.Context, j job.Job, limits ArtifactLimits) (found []FoundArtifact, skipped []string, err error)
+	// Artifacts finds what the job's patterns match once the task has ended, and
+	// says what was left out and why.
+	Artifacts(ctx context.Context, j job.Job, limits ArtifactLimits) (found []FoundArtifact, skipped job.SkippedArtifacts, err error)
 	// ReadArtifact answers at most limit bytes of a found file from offset;
 	// fewer only at the end.
 	ReadArtifact(ctx context.Context, j job.Job, source string, offset, limit int64) ([]byte, error)

@@ -36,60 +36,78 @@ func (g *Guest) CloseInput(ctx context.Context, j job.Job) error {
 	return g.fault(ctx, "close the stdin of the task in", j, res, err)
 }
 
-// maxIndex bounds the list of artifacts.
-const maxIndex = 8 << 20
+// maxIndex bounds the list of artifacts, in bytes, and maxSkipped the count of
+// what is said to be left out of it.
+const (
+	maxIndex   = 8 << 20
+	maxSkipped = 1_000_000_000
+)
 
 // Artifacts finds what the job's patterns match.
-func (g *Guest) Artifacts(ctx context.Context, j job.Job, limits executor.ArtifactLimits) ([]executor.FoundArtifact, []string, error) {
+func (g *Guest) Artifacts(ctx context.Context, j job.Job, limits executor.ArtifactLimits) ([]executor.FoundArtifact, job.SkippedArtifacts, error) {
 	const what = "find artifacts in"
 	res, err := g.runner(ctx, j, "artifacts", strconv.Itoa(limits.Files), strconv.FormatInt(limits.Each, 10), strconv.FormatInt(limits.All, 10))
 	if missing(err) {
-		return nil, nil, nil
+		return nil, job.SkippedArtifacts{}, nil
 	}
 	if err != nil {
-		return nil, nil, g.fault(ctx, what, j, res, err)
+		return nil, job.SkippedArtifacts{}, g.fault(ctx, what, j, res, err)
 	}
+	skipped := readSkipped(res)
 	var index []byte
 	err = g.again(ctx, j, func(pool *remote.Pool) (err error) {
 		index, err = pool.ReadRange(ctx, path.Join(g.place(j).state, "artifacts.index"), 0, maxIndex)
 		return err
 	})
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, res.All("LINUS_ARTIFACT_SKIPPED"), nil
+		return nil, skipped, nil
 	}
 	if err != nil {
-		return nil, nil, g.fault(ctx, what, j, res, err)
+		return nil, skipped, g.fault(ctx, what, j, res, err)
 	}
-	found, skipped, err := readIndex(index)
-	return found, append(res.All("LINUS_ARTIFACT_SKIPPED"), skipped...), g.fault(ctx, what, j, res, err)
+	found, err := readIndex(index, &skipped)
+	return found, skipped, g.fault(ctx, what, j, res, err)
+}
+
+// readSkipped reads what the runner has left out: lines "<why>: <name>" of the
+// first, and the count of all.
+func readSkipped(res result.Result) (skipped job.SkippedArtifacts) {
+	for _, line := range res.All("LINUS_ARTIFACT_SKIPPED") {
+		why, name, _ := strings.Cut(line, ": ")
+		skipped.Skip(name, why)
+	}
+	if n, err := strconv.Atoi(res.Get("LINUS_ARTIFACTS_SKIPPED")); err == nil && n < maxSkipped {
+		skipped.ArtifactsSkippedCount = max(n, skipped.ArtifactsSkippedCount)
+	}
+	return skipped
 }
 
 // readIndex reads five NUL-terminated fields per file: name, absolute path,
 // size, mode, sha256. The VM is not to be believed: names are checked again. A
 // name that no path here can have skips its file.
-func readIndex(index []byte) (found []executor.FoundArtifact, skipped []string, err error) {
+func readIndex(index []byte, skipped *job.SkippedArtifacts) (found []executor.FoundArtifact, err error) {
 	const fields = 5
 	list := strings.Split(string(bytes.TrimSuffix(index, []byte{0})), "\x00")
 	if len(index) == 0 {
-		return nil, nil, nil
+		return nil, nil
 	}
 	if len(list)%fields != 0 {
-		return nil, nil, fmt.Errorf("the list of artifacts has %d fields, not a multiple of %d", len(list), fields)
+		return nil, fmt.Errorf("the list of artifacts has %d fields, not a multiple of %d", len(list), fields)
 	}
 	for f := range slices.Chunk(list, fields) {
 		size, err := strconv.ParseInt(f[2], 10, 64)
 		if !fs.ValidPath(f[0]) {
-			skipped = append(skipped, fmt.Sprintf("%q: not a name that can be kept: it must be UTF-8, relative and without ..", f[0]))
+			skipped.Skip(strconv.Quote(f[0]), "not a name that can be kept: it must be UTF-8, relative and without ..")
 			continue
 		}
 		if err != nil || size < 0 || !path.IsAbs(f[1]) || len(f[4]) != 64 {
-			return nil, nil, fmt.Errorf("the list of artifacts has an entry that cannot be: %q", f)
+			return nil, fmt.Errorf("the list of artifacts has an entry that cannot be: %q", f)
 		}
 		found = append(found, executor.FoundArtifact{
 			Artifact: job.Artifact{Path: f[0], Size: size, Mode: f[3], SHA256: f[4]}, Source: f[1],
 		})
 	}
-	return found, skipped, nil
+	return found, nil
 }
 
 // ReadArtifact answers a part of a found file.

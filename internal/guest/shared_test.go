@@ -3,6 +3,9 @@ package guest
 import (
 	"strings"
 	"testing"
+
+	"linus/internal/job"
+	"linus/internal/result"
 )
 
 func TestReadIndex(t *testing.T) {
@@ -26,10 +29,25 @@ func TestReadIndex(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			found, skipped, err := readIndex([]byte(tt.index))
-			if len(found) != tt.found || len(skipped) != tt.skipped || (err != nil) != tt.refused {
+			var skipped job.SkippedArtifacts
+			found, err := readIndex([]byte(tt.index), &skipped)
+			if len(found) != tt.found || skipped.ArtifactsSkippedCount != tt.skipped || (err != nil) != tt.refused {
 				t.Errorf("found %+v, skipped %v, %v", found, skipped, err)
 			}
 		})
+	}
+}
+
+func TestReadSkipped(t *testing.T) {
+	lines := "LINUS_ARTIFACT_SKIPPED:nothing there matches: a: b\nLINUS_ARTIFACT_SKIPPED:odd\nLINUS_ARTIFACTS_SKIPPED:%\n"
+	for count, want := range map[string]int{"70": 70, "1": 2, "-5": 2, "x": 2, "99999999999": 2} {
+		res, err := result.Parse(strings.NewReader(strings.ReplaceAll(lines, "%", count)), "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := readSkipped(res)
+		if got.ArtifactsSkippedCount != want || got.ArtifactsSkipped[0] != (job.SkippedArtifact{Path: "a: b", Reason: "nothing there matches"}) || got.ArtifactsSkipped[1].Reason != "odd" {
+			t.Errorf("count %s: %+v", count, got)
+		}
 	}
 }

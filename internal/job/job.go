@@ -3,7 +3,11 @@
 // nothing of SSH, Proxmox, MCP or storage, and imports the standard library only.
 package job
 
-import "time"
+import (
+	"strings"
+	"time"
+	"unicode"
+)
 
 // Job is everything known about one job. Times are UTC; a zero time means
 // "not yet".
@@ -44,6 +48,7 @@ type Job struct {
 	Stdout    OutputInfo `json:"stdout"`
 	Stderr    OutputInfo `json:"stderr"`
 	Artifacts []Artifact `json:"artifacts,omitempty"` // kept files; known when the status is terminal
+	SkippedArtifacts
 }
 
 // Kind says what a job is for.
@@ -89,6 +94,44 @@ type Artifact struct {
 	Size   int64  `json:"size"` // bytes
 	Mode   string `json:"mode"` // octal permissions
 	SHA256 string `json:"sha256"`
+}
+
+// SkippedArtifact is a file, or a pattern, of which nothing was kept.
+type SkippedArtifact struct {
+	Path   string `json:"path"` // or a pattern of the manifest's
+	Reason string `json:"reason"`
+}
+
+// SkippedArtifacts are what of a job's artifacts was not kept.
+type SkippedArtifacts struct {
+	ArtifactsSkipped      []SkippedArtifact `json:"artifacts_skipped,omitempty"`       // the first MaxSkipped
+	ArtifactsSkippedCount int               `json:"artifacts_skipped_count,omitempty"` // of all
+}
+
+// MaxSkipped bounds the artifacts that are told of one by one as not kept.
+const MaxSkipped = 50
+
+// Skip notes that a file or a pattern was left out. Both texts, which may be a
+// VM's, are cut.
+func (s *SkippedArtifacts) Skip(path, reason string) {
+	s.ArtifactsSkippedCount++
+	if len(s.ArtifactsSkipped) < MaxSkipped {
+		s.ArtifactsSkipped = append(s.ArtifactsSkipped, SkippedArtifact{Path: cut(path, 500), Reason: cut(reason, 300)})
+	}
+}
+
+// cut answers at most so many characters of a text, on one line.
+func cut(text string, most int) string {
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, "\uFFFD"))
+	if r := []rune(text); len(r) > most {
+		return string(r[:most]) + "..."
+	}
+	return text
 }
 
 // Chunk is a stretch of a stream's output. Offsets count the bytes the task
@@ -241,6 +284,7 @@ type Result struct {
 	StdoutInfo OutputInfo    `json:"stdout_info"`
 	StderrInfo OutputInfo    `json:"stderr_info"`
 	Duration   time.Duration `json:"duration"` // the task ran, 0 if it never started
+	SkippedArtifacts
 }
 
 // Report is what the job runner tells through a callback.

@@ -1,6 +1,7 @@
 package mcptool
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"mime"
@@ -37,13 +38,17 @@ type resultOutput struct {
 	OutputBytes       int64      `json:"output_bytes" jsonschema_description:"Bytes the task wrote to stdout."`
 	StderrBytes       int64      `json:"stderr_bytes"`
 	Truncated         bool       `json:"truncated" jsonschema_description:"output or stderr is not whole here."`
-	OutputIncomplete  bool       `json:"output_incomplete,omitempty" jsonschema_description:"The VM was lost before all output could be fetched."`
+	OutputIncomplete  bool       `json:"output_incomplete,omitempty" jsonschema_description:"The task wrote more than is here, or may have."`
+	IncompleteReason  string     `json:"output_incomplete_reason,omitempty"`
 	OutputInvalidUTF8 bool       `json:"output_invalid_utf8,omitempty" jsonschema_description:"Bytes that are not UTF-8 were replaced."`
 	StderrInvalidUTF8 bool       `json:"stderr_invalid_utf8,omitempty"`
 	Error             string     `json:"error,omitempty" jsonschema_description:"What went wrong and what to do."`
 	Duration          float64    `json:"duration_seconds" jsonschema_description:"How long the task ran."`
 	Artifacts         []artifact `json:"artifacts,omitempty" jsonschema_description:"Files the job left."`
 	ArtifactsCount    int        `json:"artifacts_count,omitempty" jsonschema_description:"Of all artifacts, also those beyond the 200 listed."`
+
+	ArtifactsSkipped      []job.SkippedArtifact `json:"artifacts_skipped,omitempty" jsonschema_description:"Files, and patterns of the manifest, of which nothing was kept; the first 50."`
+	ArtifactsSkippedCount int                   `json:"artifacts_skipped_count,omitempty"`
 }
 
 type artifact struct {
@@ -56,7 +61,7 @@ type artifact struct {
 
 func getJobResult(e Engine) server.ServerTool {
 	return defineCall("get_job_result", "Job result",
-		"What a finished job came to: exit code, stdout (output), stderr, error, artifacts (with links to read them). "+
+		"What a finished job came to: exit code, stdout (output), stderr, error, artifacts (with links to read them) and what was left out of them. "+
 			"Before the end it is an error that names the status; wait_seconds waits for the end.",
 		hints{readOnly: true, idempotent: true},
 		func(ctx context.Context, in resultInput, c call) (resultOutput, error) {
@@ -87,7 +92,9 @@ func resultOf(ctx context.Context, e Engine, j job.Job, limit int) (resultOutput
 		OutputBytes: r.StdoutInfo.Total, StderrBytes: r.StderrInfo.Total, Duration: r.Duration.Seconds(),
 		OutputIncomplete:  r.StdoutInfo.Incomplete || r.StderrInfo.Incomplete,
 		OutputInvalidUTF8: !utf8.Valid(r.Stdout), StderrInvalidUTF8: !utf8.Valid(r.Stderr),
-		ArtifactsCount: len(j.Artifacts),
+		ArtifactsCount:   len(j.Artifacts),
+		ArtifactsSkipped: j.ArtifactsSkipped, ArtifactsSkippedCount: j.ArtifactsSkippedCount,
+		IncompleteReason: cmp.Or(r.StdoutInfo.Why, r.StderrInfo.Why),
 	}
 	var cutOut, cutErr bool
 	out.Output, cutOut = headAndTail(r.Stdout, limit)

@@ -26,6 +26,9 @@ type statusOutput struct {
 	CompletedAt   *time.Time `json:"completed_at,omitempty"`
 	LastHeartbeat *time.Time `json:"last_heartbeat,omitempty"`
 	VM            *jobVM     `json:"vm,omitempty"`
+
+	ArtifactsSkipped      []job.SkippedArtifact `json:"artifacts_skipped,omitempty" jsonschema_description:"As in get_job_result."`
+	ArtifactsSkippedCount int                   `json:"artifacts_skipped_count,omitempty"`
 }
 
 type jobVM struct {
@@ -58,6 +61,7 @@ func statusOf(j job.Job) statusOutput {
 	out := statusOutput{
 		JobID: j.ID, Status: j.Status, Phase: j.Phase, Progress: j.Progress, CreatedAt: j.CreatedAt,
 		StartedAt: known(j.StartedAt), CompletedAt: known(j.CompletedAt), LastHeartbeat: known(j.LastHeartbeat),
+		ArtifactsSkipped: j.ArtifactsSkipped, ArtifactsSkippedCount: j.ArtifactsSkippedCount,
 	}
 	if j.Outcome != nil {
 		out.Reason, out.Error = j.Outcome.Reason, j.Outcome.Error

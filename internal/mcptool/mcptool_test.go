@@ -154,12 +154,13 @@ func TestTools_AnswerStructured(t *testing.T) {
 	e := &engine{
 		job: job.Job{
 			ID: knownID, Status: job.Failed, Phase: "destroy", CreatedAt: at, StartedAt: at, CompletedAt: at,
-			VM:      &job.VM{ID: 101, Node: "pve", IP: "10.0.0.9", State: job.VMDestroyed},
-			Outcome: &job.Outcome{Status: job.Failed, Reason: job.ReasonExitStatus, ExitCode: &code, Error: "exit status 3"},
+			VM:               &job.VM{ID: 101, Node: "pve", IP: "10.0.0.9", State: job.VMDestroyed},
+			Outcome:          &job.Outcome{Status: job.Failed, Reason: job.ReasonExitStatus, ExitCode: &code, Error: "exit status 3"},
+			SkippedArtifacts: job.SkippedArtifacts{ArtifactsSkipped: []job.SkippedArtifact{{Path: "out/*", Reason: "nothing there matches"}}, ArtifactsSkippedCount: 51},
 		},
 		result: job.Result{
 			JobID: knownID, Status: job.Failed, Reason: job.ReasonExitStatus, ExitCode: &code, Error: "exit status 3",
-			Stdout: []byte("a\xffb\n"), Stderr: []byte("oh\n"), StdoutInfo: job.OutputInfo{Total: 4}, StderrInfo: job.OutputInfo{Total: 3},
+			Stdout: []byte("a\xffb\n"), Stderr: []byte("oh\n"), StdoutInfo: job.OutputInfo{Total: 4, Incomplete: true, Why: "the disk was full"}, StderrInfo: job.OutputInfo{Total: 3},
 			Duration: 1500 * time.Millisecond,
 		},
 		out: "one\ntwo\n> ", err2: "oh\n",
@@ -171,8 +172,8 @@ func TestTools_AnswerStructured(t *testing.T) {
 	const devVM = `{"vm_id":"105","name":"dev","status":"running","ip":"10.0.0.9","user":"debian","ssh":"ssh debian@10.0.0.9","node":"pve","source":"debian-13","cpu":2,"memory":"2G","disk":"10G","lifecycle":"persistent","job_id":"` + knownID + `","jobs":["j"],"created_at":"2026-03-04T05:06:07Z","expires_at":"2026-03-04T05:06:07Z"}`
 	tests := []toolTest{
 		{"submit_job", manifest(nil), `{"job_id":"` + knownID + `","status":"pending"}`},
-		{"get_job_status", map[string]any{"job_id": knownID}, `{"job_id":"` + knownID + `","status":"failed","reason":"exit_status","phase":"destroy","error":"exit status 3","created_at":"2026-03-04T05:06:07Z","started_at":"2026-03-04T05:06:07Z","completed_at":"2026-03-04T05:06:07Z","vm":{"id":101,"node":"pve","ip":"10.0.0.9","state":"destroyed"}}`},
-		{"get_job_result", map[string]any{"job_id": knownID}, `{"job_id":"` + knownID + `","status":"failed","reason":"exit_status","exit_code":3,"output":"a\ufffdb\n","stderr":"oh\n","output_bytes":4,"stderr_bytes":3,"truncated":false,"output_invalid_utf8":true,"error":"exit status 3","duration_seconds":1.5}`},
+		{"get_job_status", map[string]any{"job_id": knownID}, `{"job_id":"` + knownID + `","status":"failed","reason":"exit_status","phase":"destroy","error":"exit status 3","created_at":"2026-03-04T05:06:07Z","started_at":"2026-03-04T05:06:07Z","completed_at":"2026-03-04T05:06:07Z","vm":{"id":101,"node":"pve","ip":"10.0.0.9","state":"destroyed"},"artifacts_skipped":[{"path":"out/*","reason":"nothing there matches"}],"artifacts_skipped_count":51}`},
+		{"get_job_result", map[string]any{"job_id": knownID}, `{"job_id":"` + knownID + `","status":"failed","reason":"exit_status","exit_code":3,"output":"a\ufffdb\n","stderr":"oh\n","output_bytes":4,"stderr_bytes":3,"truncated":false,"output_incomplete":true,"output_incomplete_reason":"the disk was full","output_invalid_utf8":true,"error":"exit status 3","duration_seconds":1.5,"artifacts_skipped":[{"path":"out/*","reason":"nothing there matches"}],"artifacts_skipped_count":51}`},
 		{"cancel_job", map[string]any{"job_id": knownID}, `{"job_id":"` + knownID + `","cancelled":true}`},
 		{"list_jobs", map[string]any{"status": "running", "limit": 7, "cursor": "c"}, `{"jobs":[{"job_id":"` + knownID + `","status":"running","phase":"run","task":"true","client":"cli","vm":{"id":105,"name":"dev","node":"pve","state":"created"},"created_at":"2026-03-04T05:06:07Z"}],"next_cursor":"more"}`},
 		{"list_jobs", nil, `{"jobs":[{"job_id":"` + knownID + `","status":"running","phase":"run","task":"true","client":"cli","vm":{"id":105,"name":"dev","node":"pve","state":"created"},"created_at":"2026-03-04T05:06:07Z"}],"next_cursor":"more"}`},

@@ -52,7 +52,7 @@ func TestTools_SchemasMatchTheSnapshots(t *testing.T) {
 // Every client pays for the list of tools with each conversation: about a token
 // for four bytes.
 func TestTools_ListFitsItsBudget(t *testing.T) {
-	const budget = 34_000 // bytes, some 8,500 tokens
+	const budget = 35_000 // bytes, some 8,700 tokens
 	total := 0
 	for _, tool := range tools(options(&engine{}), nil) {
 		data, err := json.Marshal(tool.Tool)

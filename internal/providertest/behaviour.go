@@ -46,6 +46,7 @@ type Task struct {
 
 	Echo      bool              // what comes on its open stdin it prints; the end of stdin ends it
 	Artifacts map[string][]byte // files it leaves, by relative path
+	LeftOut   []job.SkippedArtifact
 }
 
 // Set changes the behaviour, for calls that begin from now on.

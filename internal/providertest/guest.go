@@ -234,17 +234,20 @@ func (f *Fake) CloseInput(ctx context.Context, j job.Job) error {
 }
 
 // Artifacts answers every file the task leaves, whatever the patterns.
-func (f *Fake) Artifacts(ctx context.Context, j job.Job, limits executor.ArtifactLimits) (found []executor.FoundArtifact, skipped []string, err error) {
+func (f *Fake) Artifacts(ctx context.Context, j job.Job, limits executor.ArtifactLimits) (found []executor.FoundArtifact, skipped job.SkippedArtifacts, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	there, err := f.inside(ctx, "find artifacts in", j, &f.behaviour.Reads)
 	if err != nil || there.run == nil {
-		return nil, nil, err
+		return nil, skipped, err
 	}
 	files := there.run.task.Artifacts
+	for _, s := range there.run.task.LeftOut {
+		skipped.Skip(s.Path, s.Reason)
+	}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		if int64(len(files[name])) > limits.Each || len(found) == limits.Files {
-			skipped = append(skipped, name+": over the limit")
+			skipped.Skip(name, "over the limit")
 			continue
 		}
 		found = append(found, executor.FoundArtifact{

@@ -42,11 +42,18 @@ func (v jobView) Took() time.Duration {
 	return v.CompletedAt.Sub(v.CreatedAt)
 }
 
-// CanCancel reports whether there is something left to cancel.
-func (v jobView) CanCancel() bool { return v.Outcome == nil && !v.Status.Terminal() }
+// CanCancel reports whether there is something left to cancel: the job, or the
+// collecting of what its task has left.
+func (v jobView) CanCancel() bool {
+	collects := v.Outcome != nil && v.Kind != job.KindVM && v.Outcome.Reason != job.ReasonCancelled && !v.CollectCut
+	return !v.Status.Terminal() && (v.Outcome == nil || collects)
+}
 
 // CanKill reports whether a task runs that could be killed.
-func (v jobView) CanKill() bool { return v.CanCancel() && v.Status == job.Running }
+func (v jobView) CanKill() bool { return v.Outcome == nil && v.Status == job.Running }
+
+// Unlisted counts the artifacts that were left out and are not listed as that.
+func (v jobView) Unlisted() int { return v.ArtifactsSkippedCount - len(v.ArtifactsSkipped) }
 
 // TakesInput reports whether the task's stdin is open.
 func (v jobView) TakesInput() bool {

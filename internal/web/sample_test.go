@@ -59,7 +59,9 @@ func sample() *engine {
 		Manifest: job.Manifest{Task: "uname -a", AgentType: job.AgentScript, Lifecycle: job.Ephemeral},
 		Outcome:  &job.Outcome{Status: job.Success, Reason: job.ReasonExitStatus, ExitCode: &code, Duration: 42 * time.Second},
 		VM:       &job.VM{ID: 101, Name: "linus-job-0000000000d1", Node: "pve", State: job.VMDestroyed}, CreatedAt: ago(600), StartedAt: ago(560), CompletedAt: ago(515),
-		Artifacts: []job.Artifact{{Path: "dist/app-linux-amd64.tar.gz", Size: 14 << 20, Mode: "0644", SHA256: strings.Repeat("ab12", 16)}, {Path: "odd name #1?.txt", Size: 12, Mode: "0600", SHA256: strings.Repeat("cd34", 16)}},
+		Artifacts:        []job.Artifact{{Path: "dist/app-linux-amd64.tar.gz", Size: 14 << 20, Mode: "0644", SHA256: strings.Repeat("ab12", 16)}, {Path: "odd name #1?.txt", Size: 12, Mode: "0600", SHA256: strings.Repeat("cd34", 16)}},
+		SkippedArtifacts: job.SkippedArtifacts{ArtifactsSkipped: []job.SkippedArtifact{{Path: "core.<1>", Reason: "its 9 bytes are more than the 8 a file may have"}}, ArtifactsSkippedCount: 7},
+		Stdout:           job.OutputInfo{Incomplete: true, Why: "collecting was cancelled by user"},
 	}
 	e.jobs = []job.Job{running, done}
 	for i, status := range []job.Status{job.Pending, job.Provisioning, job.Failed, job.Timeout} {

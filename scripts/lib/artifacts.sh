@@ -80,15 +80,15 @@ artifacts_collect() { # <working directory, unless CWD is set> <max files> <max 
     done <"${home}/artifacts"
   fi
   artifacts_index "${@:2}"
-  if ((artifacts_skipped > 50)); then
-    result_text ARTIFACT_SKIPPED "$((artifacts_skipped - 50)) more"
-  fi
+  result_line ARTIFACTS_SKIPPED "${artifacts_skipped}"
   result_line ARTIFACTS "${#artifacts_names[@]}"
 }
 
+# artifacts_skip tells the first 50 one by one. The name comes last: it alone can
+# hold ": ".
 artifacts_skip() { # <name> <why>
   ((artifacts_skipped += 1))
-  ((artifacts_skipped > 50)) || result_text ARTIFACT_SKIPPED "${1:0:500}: $2"
+  ((artifacts_skipped > 50)) || result_text ARTIFACT_SKIPPED "$2: ${1:0:500}"
 }
 
 # artifacts_match adds what one pattern matches to artifacts_names and
@@ -133,13 +133,13 @@ artifacts_add() { # <path> <directory it must lie in> <literal part before> <pat
   local path=$1
   local -r name=${path#/}
   if [[ -d ${path} ]]; then
-    [[ ${path} != "$4" ]] || artifacts_skip "${name}" "a directory; ${name%/}/** are the files in it"
+    [[ ${path} != "$4" ]] || artifacts_skip "${name}" "a directory; /** behind it are the files in it"
     return
   fi
   [[ -n ${path} && -z ${artifacts_seen["${name}"]:-} ]] || return 0
   artifacts_seen["${name}"]=1
   if ! artifacts_lies_in "$@"; then
-    artifacts_skip "${name}" "a symlink leads outside of $2"
+    artifacts_skip "${name}" "a symlink leads outside of where its pattern looks"
   elif [[ ! -f ${path} ]]; then
     artifacts_skip "${name}" "not a regular file"
   elif [[ ! -r ${path} ]]; then
