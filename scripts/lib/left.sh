@@ -22,7 +22,7 @@ left_judge() {
     return 0
   fi
   for key in "${!vm_config[@]}"; do
-    if [[ ${key} != lock && ${key} != description ]]; then
+    if [[ ${key} != @(lock|description|unparsed) ]]; then
       left_whose=another
       return 0
     fi

@@ -17,8 +17,8 @@
 #   LINUS_VM_STATUS:foreign    the VM of that ID is another: the one meant is gone
 #   LINUS_VM_STATUS:left_alone it has the name, job or owner, but the proof that it
 #                              is the VM meant is not whole
-#   LINUS_VM_STATUS:moved      another node has a VM of that ID; whose it is, it knows
-# A LINUS_WARNING says why it is foreign or left alone.
+#   LINUS_VM_STATUS:moved      another node has it, or one that may be it
+# A LINUS_WARNING says why it is foreign, left alone or moved.
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 5 Proxmox does not say,
 # 129/130/141/143 signal.
 
@@ -61,7 +61,7 @@ show_vm() {
       result_line VM_STATUS gone
       return 0
     elif [[ ${vm_state} == moved ]]; then
-      result_line VM_STATUS moved
+      show_doubtful moved
       return 0
     elif [[ ${vm_state} == unknown ]]; then
       fail_unknown "${run_said}"
@@ -69,7 +69,7 @@ show_vm() {
     # What a destroy left that did not come to its end is the VM meant, too.
     lease_match "${vm_id}"
     if [[ -n ${vm_doubt} && ${lease_matches} == no ]]; then
-      show_doubtful
+      show_doubtful left_alone
       return 0
     fi
     vm_read_status "${vm_id}"
@@ -82,14 +82,14 @@ show_vm() {
   fail_unknown "${run_said}"
 }
 
-show_doubtful() {
+show_doubtful() { # <status, where it may be ours>
   left_judge
   if [[ ${left_whose} == another ]]; then
     result_warning "VM ${vm_id} is not '${vm_name}' any more: ${vm_doubt}"
     result_line VM_STATUS foreign
   else
     result_warning "VM ${vm_id} is not proven to be '${vm_name}': ${vm_doubt}"
-    result_line VM_STATUS left_alone
+    result_line VM_STATUS "$1"
   fi
 }
 

@@ -67,6 +67,14 @@ assert_untouched() {
   done
 }
 
+@test "a config that nobody of Proxmox wrote says nothing of whose it is" {
+  add_vm 205 '<<<<<<< lost'
+  run_script destroy-vm
+  assert_status 5
+  assert_line LINUS_VM_OUTCOME:refused
+  assert_untouched
+}
+
 @test "an ID that is another VM's by now says so: a stranger's, or another job's of ours" {
   local -r other=22222222-2222-4333-8444-555555555555
   local line

@@ -57,6 +57,9 @@ assert_vm_status() { # <status>
   : >"${LINUS_PVE_DIR}/nodes/pve2/qemu-server/201.conf"
   run_script show-vm
   assert_vm_status moved
+  printf '%s\n' 'name: web' 'memory: 512' >"${LINUS_PVE_DIR}/nodes/pve2/qemu-server/201.conf"
+  run_script show-vm
+  assert_vm_status foreign
 }
 
 @test "a VM that goes between two looks is gone" {
