@@ -199,15 +199,24 @@ func (e *engine) close(ctx context.Context) error {
 	return errors.Join(err, e.store.Close())
 }
 
-// callbackURL is what VMs are told: the setting, or this machine's address on
-// the way to the host and the port that is listened on.
+// callbackURL is what VMs are told: the setting, or what is really listened on.
+// Where that is all addresses, it is the one on the way to the host; where it is
+// one that only this machine can reach, there is no URL, and callbacks come by
+// tunnels to it.
 func (e *engine) callbackURL(ctx context.Context, c config.Config) (string, error) {
 	if c.CallbackURL != "" {
 		return strings.TrimRight(c.CallbackURL, "/"), nil
 	}
-	host, err := e.backend.provider.CallbackHost(ctx)
-	if err != nil {
-		return "", err
+	at := e.callbacks.Address()
+	host := at.String()
+	switch {
+	case at.IsLoopback(), at.IsLinkLocalUnicast():
+		return "", nil
+	case at.IsUnspecified():
+		var err error
+		if host, err = e.backend.provider.CallbackHost(ctx); err != nil {
+			return "", err
+		}
 	}
 	return "http://" + net.JoinHostPort(host, strconv.Itoa(e.callbacks.Port())), nil
 }

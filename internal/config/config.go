@@ -45,9 +45,9 @@ type Config struct {
 	VMRouted        bool `envconfig:"VM_ROUTED" default:"false" desc:"true: the Proxmox node reaches VMs through a router, as in a VLAN it has no address in, so that it cannot see whose card answers at an address: it takes what their guests say. VM_IP_CONFIG with addresses is better."`
 	VMTrustFirstUse bool `envconfig:"VM_TRUST_FIRST_USE" default:"false" desc:"true: VMs without a guest agent that answers are taken, at the address the node's neighbour table has for their card, and whatever SSH host key is shown there first. Jobs with secrets do not run in them."`
 
-	CallbackHost string `envconfig:"CALLBACK_HOST" default:"0.0.0.0" desc:"Address to listen on for the VMs' callbacks."`
+	CallbackHost string `envconfig:"CALLBACK_HOST" default:"0.0.0.0" desc:"Address to listen on for the VMs' callbacks. Of this machine alone (127.0.0.1): they come through the SSH connections to the VMs."`
 	CallbackPort int    `envconfig:"CALLBACK_PORT" default:"8765" min:"0" max:"65535" desc:"Port to listen on for the VMs' callbacks. 0: any free one."`
-	CallbackURL  string `envconfig:"CALLBACK_URL" desc:"URL the VMs are told. Empty: this machine's address on the way to the host, and the port listened on."`
+	CallbackURL  string `envconfig:"CALLBACK_URL" desc:"URL the VMs are told. Empty: the address and port listened on; where that is all addresses, this machine's on the way to the host."`
 
 	HTTPAddr        string `envconfig:"HTTP_ADDR" desc:"Address and port (127.0.0.1:8766) at which linus serve answers MCP and downloads by HTTP. Empty: not at all."`
 	HTTPToken       Secret `envconfig:"HTTP_TOKEN" desc:"Token that HTTP clients must send, 16 characters or more. Empty: one is made and kept in the file http-token of the state directory."`

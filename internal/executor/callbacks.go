@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -46,16 +47,28 @@ func (e *Executor) whileSilent(ctx context.Context, j job.Job, state RunState, w
 	e.narrate(ctx, j)
 }
 
+// unreachableURL is what a VM is told that cannot call us until it has a tunnel: a
+// name that by RFC 2606 nobody has, for the runner to try. Empty: no callbacks.
+func (e *Executor) unreachableURL() string {
+	if e.CallbackAddr == nil {
+		return ""
+	}
+	return "http://tunnel.invalid"
+}
+
 // findWay has the VM try how its callbacks can arrive, and notes when that is
 // another way than before.
 func (e *Executor) findWay(ctx context.Context, j job.Job, w *ways) error {
 	url, err := e.CallbackURL(ctx)
-	if err != nil || url == "" {
+	if err != nil {
 		return err
 	}
 	local := ""
 	if e.CallbackAddr != nil {
 		local = e.CallbackAddr()
+	}
+	if url == "" && local == "" {
+		return nil
 	}
 	before := w.way
 	if w.way, err = e.Guest.Callbacks(ctx, j, url, local); err != nil {
@@ -65,10 +78,11 @@ func (e *Executor) findWay(ctx context.Context, j job.Job, w *ways) error {
 	if w.way == CallbacksNone { // a firewall rarely changes its mind
 		w.next = time.Now().Add(12 * e.HeartbeatInterval)
 	}
+	fail := "callbacks do not reach " + cmp.Or(url, local) + " from the VM"
 	event := map[CallbackWay]job.Event{
 		CallbacksDirect: {Kind: job.EventProgress, Text: "callbacks arrive directly"},
-		CallbacksTunnel: {Kind: job.EventProgress, Text: "callbacks do not reach " + url + " from the VM: they come through the SSH connection"},
-		CallbacksNone:   {Kind: job.EventWarning, Text: "callbacks do not reach " + url + " from the VM, and its SSH server does not forward: the VM is asked over SSH"},
+		CallbacksTunnel: {Kind: job.EventProgress, Text: fail + ": they come through the SSH connection"},
+		CallbacksNone:   {Kind: job.EventWarning, Text: fail + ", and its SSH server does not forward: the VM is asked over SSH"},
 	}[w.way]
 	event.Phase = "run"
 	if w.way == before || before == "" && w.way == CallbacksDirect {

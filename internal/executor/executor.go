@@ -24,7 +24,7 @@ type Options struct {
 	Log      *slog.Logger // slog.Default()
 
 	Owner       string                                // this installation's id, the VMs' linus-owner
-	CallbackURL func(context.Context) (string, error) // what VMs are told; "" for none
+	CallbackURL func(context.Context) (string, error) // what VMs are told; "" where they cannot call it
 	// CallbackAddr is where callbacks are listened for, "host:port" for this
 	// machine itself: the end of tunnels from VMs. Nil: no tunnels.
 	CallbackAddr func() string

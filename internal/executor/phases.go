@@ -320,7 +320,7 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 	e.conceal(r.id, secrets)
 	payload := Payload{
 		Secrets:  map[string]string{},
-		Manifest: manifest, CallbackURL: url, Token: token,
+		Manifest: manifest, CallbackURL: cmp.Or(url, e.unreachableURL()), Token: token,
 		HeartbeatInterval: int(e.HeartbeatInterval / time.Second), MaxOutput: e.MaxOutput,
 	}
 	for _, s := range secrets {

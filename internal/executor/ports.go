@@ -150,7 +150,7 @@ type Guest interface {
 	// Start starts the task detached and returns when it runs (or has run).
 	Start(ctx context.Context, j job.Job) error
 	// Callbacks finds a way for a started task's callbacks, each tried from
-	// inside the VM: to url, else by a tunnel to local, an address this process
+	// inside the VM: to url (empty: not tried), else by a tunnel to local, an address this process
 	// can dial (empty: no tunnel), which is held open until Forget or the next
 	// call.
 	Callbacks(ctx context.Context, j job.Job, url, local string) (CallbackWay, error)

@@ -21,17 +21,19 @@ const waysTimeout = 30 * time.Second
 var errNoAnswer = errors.New("no server answers there")
 
 // Callbacks finds a way for the runner's callbacks and sets the runner on it:
-// straight to url, else by a tunnel to local that is held open, over this
+// straight to url, if there is one, else by a tunnel to local that is held open, over this
 // connection and those that follow it, until Forget or the next call. Every way
 // is tried from inside the VM before it is chosen.
 func (g *Guest) Callbacks(ctx context.Context, j job.Job, url, local string) (executor.CallbackWay, error) {
 	g.endTunnel(j.ID)
-	err := g.sendCallbacks(ctx, j, url)
-	if err == nil {
-		return executor.CallbacksDirect, nil
-	}
-	if !errors.Is(err, errNoAnswer) {
-		return "", g.fault(ctx, "find a way for callbacks from", j, result.Result{}, err)
+	if url != "" {
+		err := g.sendCallbacks(ctx, j, url)
+		if err == nil {
+			return executor.CallbacksDirect, nil
+		}
+		if !errors.Is(err, errNoAnswer) {
+			return "", g.fault(ctx, "find a way for callbacks from", j, result.Result{}, err)
+		}
 	}
 	if local == "" {
 		return executor.CallbacksNone, nil
