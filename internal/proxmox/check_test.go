@@ -2,12 +2,14 @@ package proxmox_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/lab"
 	"linus/internal/proxmox"
@@ -75,5 +77,24 @@ func TestCheck_TellsWhetherTheHostForwards(t *testing.T) {
 		if c.Level != want || forbidden && !strings.Contains(c.Remedy, "AllowTcpForwarding yes") {
 			t.Errorf("forbidden %v: %+v", forbidden, c)
 		}
+	}
+}
+
+// By hand a script's own names are right; who asks linus has its settings.
+func TestTexts_NameTheSettings(t *testing.T) {
+	t.Parallel()
+	h := newLab(t, lab.DriverProcess)
+	p := h.provider(t, func(o *proxmox.Options) { o.Template, o.Bridge = "nothing", "vmbr9" })
+	if _, c := checkOf(t, p, "template"); c.Level != "fail" || !strings.Contains(c.Remedy, "set DEFAULT_VM_TEMPLATE to") {
+		t.Errorf("%+v", c)
+	}
+	if _, c := checkOf(t, p, "bridge"); c.Level != "fail" || !strings.Contains(c.Remedy, "set PROXMOX_BRIDGE to") {
+		t.Errorf("%+v", c)
+	}
+	p = h.provider(t, func(o *proxmox.Options) { o.VMIDRange = "9000-9000" }) // the template has it
+	_, err := p.Create(t.Context(), h.spec(), func(executor.Progress) {})
+	var host *job.HostError
+	if !errors.As(err, &host) || !strings.Contains(host.Text+host.Remedy, "PROXMOX_VMID_RANGE") || strings.Contains(host.Text+host.Remedy, "VM_ID_RANGE") {
+		t.Errorf("%v", err)
 	}
 }

@@ -111,7 +111,7 @@ func (o *operation) finish(ctx, work context.Context, end context.CancelCauseFun
 			o.stop(ctx, work, end, ended)
 		}
 	})
-	a := o.p.parse(o.nonce, c.onLine)
+	a := o.p.parse(o.nonce, c)
 	err := o.p.persist(work, c.op, o.p.o.Patience, func() (bool, error) { return o.follow(work, a) })
 	close(ended)
 	stopping.Wait()

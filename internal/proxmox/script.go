@@ -48,7 +48,7 @@ func (p *Provider) runOnce(ctx context.Context, c call) (result.Result, error) {
 	maps.Copy(env, c.env)
 	var res result.Result
 	err := p.scripts.use(ctx, []string{c.script}, func(files []string) error {
-		a := p.parse(nonce, c.onLine)
+		a := p.parse(nonce, c)
 		err := p.o.Host.Run(ctx, remote.Command{Name: c.script, Line: remote.EnvLine(env, append([]string{"bash", files[0]}, c.args...)...), Stdout: a})
 		var parseErr error
 		res, parseErr = a.end()
@@ -88,13 +88,13 @@ type answer struct {
 // Proxmox's locks timed out: <try>/<tries>.
 const keyLockRetry = "LINUS_LOCK_RETRY"
 
-func (p *Provider) parse(nonce string, onLine func(key, value string)) *answer {
+func (p *Provider) parse(nonce string, c call) *answer {
 	told := func(key, value string) {
 		if key == keyLockRetry && p.o.OnLockRetry != nil {
 			p.o.OnLockRetry()
 		}
-		if onLine != nil {
-			onLine(key, value)
+		if c.onLine != nil {
+			c.onLine(key, spoken(c.script, key, value))
 		}
 	}
 	out, in := io.Pipe()
@@ -102,6 +102,9 @@ func (p *Provider) parse(nonce string, onLine func(key, value string)) *answer {
 	go func() { // ends with the pipe, in end
 		defer close(a.done)
 		a.res, a.err = result.Parse(out, nonce, told)
+		for i, line := range a.res.Lines {
+			a.res.Lines[i].Value = spoken(c.script, line.Key, line.Value)
+		}
 	}()
 	return a
 }
