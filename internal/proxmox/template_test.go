@@ -3,6 +3,8 @@ package proxmox_test
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -10,6 +12,7 @@ import (
 	"testing"
 
 	"linus/internal/executor"
+	"linus/internal/job"
 	"linus/internal/lab"
 	"linus/internal/providertest"
 	"linus/internal/proxmox"
@@ -90,5 +93,39 @@ func TestTemplate_IsBuiltClonedListedAndRemoved(t *testing.T) {
 	}
 	if _, err := h.QM(t.Context(), "config", id); err == nil {
 		t.Error("the template is still there")
+	}
+}
+
+// Where clones read the template's disk, it is said which VMs they are.
+func TestTemplate_WithClonesSaysWhich(t *testing.T) {
+	t.Parallel()
+	h := newLab(t, lab.DriverProcess)
+	image := filepath.Join(h.Dir, "image.qcow2")
+	data, err := os.ReadFile(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(data)
+	p := h.provider(t, func(o *proxmox.Options) { o.ImageDir, o.Storage = filepath.Join(h.Dir, "images"), "local" })
+	built, err := p.BuildTemplate(t.Context(), proxmox.TemplateSpec{Name: "built", ImageURL: "file://" + image, ImageSHA256: hex.EncodeToString(sum[:])}, func(executor.Progress) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := h.spec()
+	spec.Template = "built"
+	clone, err := p.Create(t.Context(), spec, func(executor.Progress) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = p.RemoveTemplate(t.Context(), "built")
+	var host *job.HostError
+	if !errors.As(err, &host) || !strings.HasSuffix(host.Text, fmt.Sprintf("has linked clones, which read its disk: %d (%s)", clone.ID, clone.Name)) || !strings.HasPrefix(host.Remedy, "destroy these VMs first") {
+		t.Errorf("%v", err)
+	}
+	if err := p.Destroy(t.Context(), clone); err != nil {
+		t.Fatal(err)
+	}
+	if removed, err := p.RemoveTemplate(t.Context(), "built"); err != nil || removed.ID != built.ID {
+		t.Errorf("%+v, %v", removed, err)
 	}
 }
