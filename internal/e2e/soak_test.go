@@ -61,7 +61,6 @@ type soak struct {
 	ends   map[string]int
 	faults map[string]int
 	maxVMs int
-	gone   int // jobs that are to be found lost
 	others int // VMs with the marker of another installation
 }
 
@@ -163,9 +162,6 @@ func (s *soak) follow(j *soakJob) {
 		}
 		time.Sleep(200 * time.Millisecond)
 	}
-	if j.kind == "VM destroyed" && hit {
-		s.addGone(-1)
-	}
 	s.check(j, job)
 }
 
@@ -195,20 +191,7 @@ func (s *soak) hitVM(j *soakJob) bool {
 		}
 	}
 	s.count(s.faults, j.kind)
-	if j.kind == "VM destroyed" {
-		s.addGone(1)
-	}
 	return true
-}
-
-// addGone counts jobs whose VM is gone and who are not known to be lost yet. An
-// engine counts silence from its own start: killed more often than the
-// heartbeat threshold, it would never find them lost.
-func (s *soak) addGone(n int) (now int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.gone += n
-	return s.gone
 }
 
 // check compares what became of a job with what had to.
@@ -290,7 +273,7 @@ func (s *soak) injectUntil(over <-chan struct{}) {
 		}
 		switch p := s.rng.IntN(100); {
 		case p < 15:
-			if s.addGone(0) == 0 && s.h.killEngine() {
+			if s.h.killEngine() {
 				s.count(s.faults, "engine killed")
 			}
 		case p < 40:

@@ -25,7 +25,7 @@ func (e *Executor) whileSilent(ctx context.Context, j job.Job, state RunState, w
 	log := e.Log.With("job_id", j.ID)
 	if state.Unattended {
 		log.Warn("the job runner is gone, starting it again")
-		if err := e.Guest.Start(ctx, j); err != nil {
+		if _, err := e.Guest.Start(ctx, j); err != nil {
 			log.Warn("the job runner did not start again", "err", err)
 		}
 		return // the next look tells what it found

@@ -64,12 +64,14 @@ func (e *Executor) collect(ctx context.Context, r *run) error {
 }
 
 // patience is how long a VM that does not answer is asked for what a job has
-// left there: not long where nobody waits for it, or little hope is.
+// left there: not long where nobody waits for it, or little hope is, and less by
+// what engines before this one have waited.
 func (e *Executor) patience(j job.Job) time.Duration {
+	patience := e.CollectPatience
 	if r := j.Outcome.Reason; r == job.ReasonLost || r == job.ReasonCancelled {
-		return e.CollectPatience / 10
+		patience /= 10
 	}
-	return e.CollectPatience
+	return patience - j.Silence.Unseen
 }
 
 // collectOutput ends the task, where it was not it that did, fetches what is
@@ -81,7 +83,12 @@ func (e *Executor) collectOutput(ctx, work context.Context, j job.Job) (state Ru
 	defer end()
 	_, fetchErr := e.masker(j) // it would not come back by waiting
 	if fetchErr == nil {
-		state, fetchErr = e.settle(ctx, timed, j)
+		quiet := e.listen(ctx, j)
+		quiet.asked(func() {}) // timed ends it
+		if state, fetchErr = e.settle(ctx, timed, j); fetchErr == nil {
+			quiet.seen(ctx)
+		}
+		quiet.end()
 	}
 	for i, stream := range []string{job.Stdout, job.Stderr} {
 		total := written(state, stream)

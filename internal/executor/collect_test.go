@@ -54,9 +54,9 @@ func (g *slyGuest) Push(ctx context.Context, j job.Job, p executor.Payload) erro
 	return g.Guest.Push(ctx, j, p)
 }
 
-func (g *slyGuest) Start(ctx context.Context, j job.Job) error {
+func (g *slyGuest) Start(ctx context.Context, j job.Job) (string, error) {
 	if g.start != nil {
-		return g.start(ctx)
+		return "", g.start(ctx)
 	}
 	return g.Guest.Start(ctx, j)
 }

@@ -44,8 +44,12 @@ func (g fallingVM) Push(ctx context.Context, j job.Job, p executor.Payload) erro
 	return g.fall(ctx, j, "push", func() error { return g.Guest.Push(ctx, j, p) })
 }
 
-func (g fallingVM) Start(ctx context.Context, j job.Job) error {
-	return g.fall(ctx, j, "start", func() error { return g.Guest.Start(ctx, j) })
+func (g fallingVM) Start(ctx context.Context, j job.Job) (bootID string, err error) {
+	err = g.fall(ctx, j, "start", func() (err error) {
+		bootID, err = g.Guest.Start(ctx, j)
+		return err
+	})
+	return bootID, err
 }
 
 // A job's own VM that goes down before its task runs is lost as one that does

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"linus/internal/claude"
@@ -82,6 +83,7 @@ type Executor struct {
 	watchers map[string]chan struct{}
 	verbs    sync.WaitGroup    // work on VMs that callers asked for
 	atWork   map[string]string // what is done by that ("started"), by the job that made the VM
+	deaf     atomic.Int64      // jobs whose task is being listened for in vain
 	running  context.Context   //nolint:containedctx // from Start to Close
 	stop     context.CancelCauseFunc
 }
@@ -239,7 +241,7 @@ func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, sign
 		cut = false
 		switch {
 		case j.Decide(outcome):
-			j.StopSignal, j.EndedBy = signal, job.ClientFrom(ctx)
+			j.StopSignal, j.EndedBy, j.Silence = signal, job.ClientFrom(ctx), job.Silence{}
 			return []job.Event{decided(outcome)}, nil
 		case !j.Status.Terminal() && j.Outcome.Reason == outcome.Reason:
 			return nil, nil

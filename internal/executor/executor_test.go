@@ -365,8 +365,8 @@ func TestReport_WakesALookThatDecides(t *testing.T) {
 	for range 3 {
 		report(job.ReportComplete, 0)
 	}
-	j := r.until(id, func(job.Job) bool { return len(ignored()) > 0 })
-	if j.Outcome != nil || j.Status != job.Running {
+	r.until(id, func(job.Job) bool { return len(ignored()) > 0 })
+	if j, err := r.Job(t.Context(), id); err != nil || j.Outcome != nil || j.Status != job.Running {
 		t.Errorf("a task that runs on has ended: %+v", j)
 	}
 	if got := ignored(); len(got) != 1 || !strings.Contains(got[0], "exit code 0: over SSH the task is seen to run on") {

@@ -21,15 +21,26 @@ const (
 // task, by the deadline (kept by the runner, and here should it fail), or
 // because nothing is heard of the task any more. Callbacks come over a network
 // where others may send them, too: they put a look off, or bring one about, and
-// decide nothing. All by clocks that no change of date moves: the VM's since its
-// boot, and ours since the last sign of life.
+// decide nothing. A job that another engine has followed is looked at at once.
+// All by clocks that no change of date moves: the VM's since its boot, and those
+// of the engines that listened.
 func (e *Executor) follow(ctx context.Context, r *run) error {
-	lastSign, lastLook := time.Now(), time.Now()
+	j, err := e.Store.Job(ctx, r.id)
+	if err != nil || j.Outcome != nil {
+		return err
+	}
+	quiet := e.listen(ctx, j)
+	defer quiet.end()
 	var w ways
 	reports := r.reported    // nil after a report that was not so, until the next look
+	followed := false        // the VM to another address, by the last look
 	var due <-chan time.Time // when to write down what was heard; nil while nothing was
 	var noted time.Time
-	wait := time.NewTimer(firstProbe)
+	first := firstProbe
+	if r.adopted {
+		first = 0
+	}
+	wait, lastLook := time.NewTimer(first), time.Now()
 	defer wait.Stop()
 	for {
 		reported := false
@@ -37,7 +48,7 @@ func (e *Executor) follow(ctx context.Context, r *run) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-r.changed:
-			lastSign = time.Now()
+			quiet.heard(ctx)
 			if due == nil {
 				due = time.After(time.Until(noted.Add(noteEvery)))
 			}
@@ -57,11 +68,10 @@ func (e *Executor) follow(ctx context.Context, r *run) error {
 		}
 		wait.Reset(probeEvery)
 		lastLook = time.Now()
-		j, err := e.Store.Job(ctx, r.id)
-		if err != nil || j.Outcome != nil {
+		if j, err = e.Store.Job(ctx, r.id); err != nil || j.Outcome != nil {
 			return err
 		}
-		state, err := e.Guest.Probe(ctx, j)
+		state, seen, err := e.lookFor(ctx, j, quiet)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -69,27 +79,35 @@ func (e *Executor) follow(ctx context.Context, r *run) error {
 			return e.decide(ctx, r, taskOutcome(j.Manifest, state, state.Text))
 		case err == nil && !state.Started:
 			return e.decide(ctx, r, lostOutcome("the VM answers, but the job is gone from it: was it reset?"))
-		case err == nil && state.Duration > time.Duration(j.Manifest.Timeout)*time.Second+timeoutGrace:
+		case err == nil && state.Duration > overdue(j):
 			return e.decide(ctx, r, taskOutcome(j.Manifest, RunState{Reason: "timeout", Duration: state.Duration}, ""))
 		case err == nil && reported:
-			lastSign = time.Now()
 			if err := e.contradict(ctx, j); err != nil {
 				return err
 			}
 		case err == nil:
-			lastSign = time.Now()
 			e.whileSilent(ctx, j, state, &w)
-		}
-		if err == nil {
+		default:
+			outcome, moved := e.whileUnseen(ctx, j, quiet, seen, err)
+			if outcome != nil {
+				return e.decide(ctx, r, *outcome)
+			}
+			if moved {
+				w = ways{}
+			}
+			if moved && !followed {
+				wait.Reset(0)
+			}
+			followed = moved
 			continue
 		}
-		switch status := e.stands(ctx, j); {
-		case status == job.VMGone, status == job.VMStopped:
-			return e.decide(ctx, r, lostOutcome((&downError{status}).Error()+unconfirmed(j)))
-		case time.Since(lastSign) > e.HeartbeatThreshold:
-			return e.decide(ctx, r, lostOutcome(fmt.Sprintf("no heartbeat and no answer over SSH for %s%s: %v", e.HeartbeatThreshold, unconfirmed(j), err)))
-		}
+		followed = false
 	}
+}
+
+// overdue is how long a task can have run that its runner ends in time.
+func overdue(j job.Job) time.Duration {
+	return time.Duration(j.Manifest.Timeout)*time.Second + timeoutGrace
 }
 
 // contradict notes that a task whose end was reported runs on.

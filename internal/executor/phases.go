@@ -100,6 +100,7 @@ func (e *Executor) decide(ctx context.Context, r *run, o job.Outcome) error {
 		if !j.Decide(o) {
 			return nil, nil
 		}
+		j.Silence = job.Silence{} // another begins, should its VM not answer in collect
 		return []job.Event{decided(o)}, nil
 	})
 	return err
@@ -357,13 +358,18 @@ func (e *Executor) start(ctx context.Context, r *run) error {
 	}
 	timed, end := e.placing(ctx, job.Manifest{})
 	defer end()
+	var bootID string
 	err = reach(timed, e.HeartbeatThreshold, func(context.Context) error {
-		return e.whileUp(timed, j, func(ctx context.Context) error { return e.Guest.Start(ctx, j) })
+		return e.whileUp(timed, j, func(ctx context.Context) (err error) {
+			bootID, err = e.Guest.Start(ctx, j)
+			return err
+		})
 	})
 	if err != nil {
 		return err
 	}
 	_, err = e.update(context.WithoutCancel(ctx), r.id, func(j *job.Job) ([]job.Event, error) {
+		j.BootID = bootID
 		if j.Outcome != nil {
 			return nil, nil
 		}

@@ -41,6 +41,15 @@ type Progress struct {
 	Warning string // something the job's owner should know, e.g. no host key to pin
 }
 
+// Seen is a VM as Look finds it. What its guest says is bounded and of the right
+// form, and still the word of a machine where a job may have been root; empty
+// where it says nothing.
+type Seen struct {
+	Status job.VMStatus
+	IP     string // an address a VM can have
+	BootID string // the kernel's, another after each restart
+}
+
 // ErrDetach is the cause a context ends with when its work is to go on without
 // us: the engine stops, the job does not.
 var ErrDetach = errors.New("the engine stops; work on the host goes on")
@@ -75,6 +84,10 @@ type Provider interface {
 	// Destroy would leave it alone. It does not wait for a host that does not
 	// answer. Unknown and unproven are no proof of anything.
 	Status(ctx context.Context, vm job.VM) (job.VMStatus, error)
+	// Look is Status, and asks the guest of a VM that runs, through the hypervisor
+	// rather than the network, where it is and which boot this is. It takes no
+	// longer than a minute.
+	Look(ctx context.Context, vm job.VM) (Seen, error)
 	// Plan tells what Create would do, one command a line, and changes nothing.
 	Plan(ctx context.Context, spec VMSpec) ([]string, error)
 	// StartVM starts a VM, after proof, and answers it as it then is (its address
@@ -147,8 +160,9 @@ type FoundArtifact struct {
 type Guest interface {
 	// Push uploads the job runner, the task, its files and settings.
 	Push(ctx context.Context, j job.Job, p Payload) error
-	// Start starts the task detached and returns when it runs (or has run).
-	Start(ctx context.Context, j job.Job) error
+	// Start starts the task detached and returns when it runs (or has run), with
+	// the VM's boot it was started under; empty where that is not told.
+	Start(ctx context.Context, j job.Job) (bootID string, err error)
 	// Callbacks finds a way for a started task's callbacks, each tried from
 	// inside the VM: to url (empty: not tried), else by a tunnel to local, an address this process
 	// can dial (empty: no tunnel), which is held open until Forget or the next

@@ -25,9 +25,9 @@ func (g *unreachableGuest) Push(ctx context.Context, j job.Job, p executor.Paylo
 	return g.Guest.Push(ctx, j, p)
 }
 
-func (g *unreachableGuest) Start(ctx context.Context, j job.Job) error {
+func (g *unreachableGuest) Start(ctx context.Context, j job.Job) (bootID string, err error) {
 	if g.starts.Add(1) <= 2 {
-		return errUnreachable
+		return "", errUnreachable
 	}
 	return g.Guest.Start(ctx, j)
 }

@@ -103,7 +103,7 @@ func (r *rig) start() (release func()) {
 		},
 	})
 	if err == nil {
-		err = r.Start(r.t.Context(), r.job())
+		_, err = r.Start(r.t.Context(), r.job())
 	}
 	if err != nil {
 		r.t.Fatal(err)
@@ -334,7 +334,7 @@ func TestProbe_TellsOfARunnerThatIsGone(t *testing.T) {
 	if state, err = r.Probe(t.Context(), r.job()); err != nil || !state.Unattended {
 		t.Errorf("with its runner gone: %+v, %v", state, err)
 	}
-	if err := r.Start(t.Context(), r.job()); err != nil {
+	if _, err := r.Start(t.Context(), r.job()); err != nil {
 		t.Fatal(err)
 	}
 	if state, err = r.Probe(t.Context(), r.job()); err != nil || state.Unattended || state.Exited {

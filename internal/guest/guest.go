@@ -160,10 +160,13 @@ func (g *Guest) place(j job.Job) place {
 	return place{g.o.Root + "/opt/job-runner/jobs/" + j.ID, g.o.Root + "/var/lib/linus/jobs/" + j.ID, g.o.Root + "/run/linus/jobs/" + j.ID}
 }
 
-// Start starts the task.
-func (g *Guest) Start(ctx context.Context, j job.Job) error {
+// Start starts the task and answers the boot it was started under, if told.
+func (g *Guest) Start(ctx context.Context, j job.Job) (bootID string, err error) {
 	res, err := g.runner(ctx, j, "start")
-	return g.fault(ctx, "start the task in", j, res, err)
+	if boot := res.Get("LINUS_BOOT_ID"); bootForm.MatchString(boot) {
+		bootID = boot
+	}
+	return bootID, g.fault(ctx, "start the task in", j, res, err)
 }
 
 // Stop ends the task's whole process tree.

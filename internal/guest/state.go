@@ -25,6 +25,9 @@ var exitReasons = map[string]bool{"exit": true, "timeout": true, "stopped": true
 // seconds is how durations are written.
 var seconds = regexp.MustCompile(`^[0-9]{1,10}(\.[0-9]{1,9})?$`)
 
+// bootForm is how the kernel writes the ID of a boot.
+var bootForm = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
 // readState reads what probe answers.
 func readState(res result.Result) (executor.RunState, error) {
 	var s executor.RunState

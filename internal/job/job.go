@@ -44,6 +44,9 @@ type Job struct {
 	Reported     string `json:"reported,omitempty"`
 	Contradicted bool   `json:"contradicted,omitempty"`
 
+	BootID  string  `json:"boot_id,omitempty"` // the boot of its VM the task runs under; empty: not known
+	Silence Silence `json:"silence,omitzero"`
+
 	Stdin     InputInfo  `json:"stdin,omitzero"`
 	Stdout    OutputInfo `json:"stdout"`
 	Stderr    OutputInfo `json:"stderr"`
@@ -81,6 +84,13 @@ func (j Job) KeepsVM() bool {
 
 // Shares reports whether the job runs in a VM another job has made.
 func (j Job) Shares() bool { return j.Manifest.VM != "" }
+
+// Silence is how long nothing was heard of a running task, in time that engines
+// have listened. Zero while it is seen over SSH whenever that is asked.
+type Silence struct {
+	Unseen time.Duration `json:"unseen,omitempty"` // since SSH last showed the task
+	Heard  time.Duration `json:"heard,omitempty"`  // of that, until the last callback came
+}
 
 // InputInfo counts what was sent to a task's open stdin.
 type InputInfo struct {

@@ -21,8 +21,8 @@ type Fake struct {
 
 // Stats count what a Fake was asked to do.
 type Stats struct {
-	Creates, Destroys, Lists, Pushes, Starts, Probes, Stops, Callbacks int
-	MostVMs                                                            int // at once
+	Creates, Destroys, Lists, Looks, Pushes, Starts, Probes, Stops, Callbacks int
+	MostVMs                                                                   int // at once
 
 	Forgotten []string // names of VMs
 }
@@ -32,6 +32,7 @@ type fakeVM struct {
 	foreign bool // no marker of anybody's
 	doubted bool // its marker was taken from it
 	stopped bool
+	boots   int // after the first
 
 	jobs      map[string]*fakeJob // by job ID
 	snapshots []string
@@ -45,6 +46,11 @@ func (there *fakeVM) is(vm job.VM) bool {
 // another reports whether this is not the VM meant, and proves to be another.
 func (there *fakeVM) another(vm job.VM) bool {
 	return there.Name != vm.Name && (there.foreign || there.doubted || there.Job != vm.Job)
+}
+
+// bootID is the ID of the VM's present boot.
+func (there *fakeVM) bootID() string {
+	return fmt.Sprintf("%08d-0000-4000-8000-000000000000", there.boots)
 }
 
 var (
@@ -131,6 +137,18 @@ func (f *Fake) Has(id int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.vms[id] != nil
+}
+
+// Move gives a VM another address, as a DHCP server can; nobody is told. With
+// reboot it has restarted as well, and what ran in it does not any more.
+func (f *Fake) Move(id int, ip string, reboot bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	vm := f.vms[id]
+	vm.IP = ip
+	if reboot {
+		vm.reboot()
+	}
 }
 
 // Vanish removes a VM as an operator would: nobody is told.

@@ -45,14 +45,14 @@ func TestFake_RunsATask(t *testing.T) {
 	if s, err := f.Probe(t.Context(), j); err != nil || s.Started {
 		t.Errorf("before the push: %+v, %v", s, err)
 	}
-	if err := f.Start(t.Context(), j); err == nil {
+	if _, err := f.Start(t.Context(), j); err == nil {
 		t.Error("started what was never pushed")
 	}
 	if err := f.Push(t.Context(), j, executor.Payload{Manifest: job.Manifest{Task: "it", Timeout: 60}}); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := f.Start(t.Context(), j); err != nil {
+		if _, err := f.Start(t.Context(), j); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -82,7 +82,7 @@ func TestFake_StopsAndTimesOut(t *testing.T) {
 		if err := f.Push(t.Context(), job.Job{ID: vm.Job, VM: &vm}, executor.Payload{Manifest: job.Manifest{Timeout: timeout}}); err != nil {
 			t.Fatal(err)
 		}
-		if err := f.Start(t.Context(), job.Job{ID: vm.Job, VM: &vm}); err != nil {
+		if _, err := f.Start(t.Context(), job.Job{ID: vm.Job, VM: &vm}); err != nil {
 			t.Fatal(err)
 		}
 		return job.Job{ID: vm.Job, VM: &vm}

@@ -22,6 +22,7 @@ type fakeJob struct {
 
 type fakeRun struct {
 	task    Task
+	bootID  string
 	began   time.Time
 	limit   time.Duration
 	stopped time.Time // by Stop
@@ -70,7 +71,7 @@ func (f *Fake) Push(ctx context.Context, j job.Job, p executor.Payload) error {
 }
 
 // Start starts the task, once.
-func (f *Fake) Start(ctx context.Context, j job.Job) error {
+func (f *Fake) Start(ctx context.Context, j job.Job) (bootID string, err error) {
 	f.mu.Lock()
 	f.stats.Starts++
 	there, err := f.inside(ctx, "start in", j, &f.behaviour.Starts)
@@ -81,10 +82,14 @@ func (f *Fake) Start(ctx context.Context, j job.Job) error {
 		if err == nil && there.run.unattended {
 			there.run.unattended, there.run.lost = false, true
 		}
+		if err == nil {
+			bootID = there.run.bootID
+		}
 		f.mu.Unlock()
-		return err
+		return bootID, err
 	}
-	there.run = &fakeRun{began: time.Now(), limit: time.Duration(there.payload.Manifest.Timeout) * time.Second}
+	bootID = f.vms[j.VM.ID].bootID()
+	there.run = &fakeRun{bootID: bootID, began: time.Now(), limit: time.Duration(there.payload.Manifest.Timeout) * time.Second}
 	if f.behaviour.Task != nil {
 		there.run.task = f.behaviour.Task(*there.payload)
 	}
@@ -93,7 +98,7 @@ func (f *Fake) Start(ctx context.Context, j job.Job) error {
 	if told != nil {
 		told(j, payload)
 	}
-	return nil
+	return bootID, nil
 }
 
 // state answers how a run stands now.
@@ -149,8 +154,15 @@ func (f *Fake) Callbacks(ctx context.Context, j job.Job, _, _ string) (executor.
 func (f *Fake) LoseRunner(id int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, j := range f.vms[id].jobs {
-		j.run.unattended = true
+	f.vms[id].reboot()
+}
+
+func (there *fakeVM) reboot() {
+	there.boots++
+	for _, j := range there.jobs {
+		if j.run != nil && !j.run.state().Exited {
+			j.run.unattended = true
+		}
 	}
 }
 

@@ -197,6 +197,19 @@ func (f *Fake) doubted(vm job.VM) bool {
 	return f.vms[vm.ID] == nil || f.vms[vm.ID].doubted
 }
 
+// Look answers how a VM is, and where, and how often it was started.
+func (f *Fake) Look(ctx context.Context, vm job.VM) (executor.Seen, error) {
+	status, err := f.Status(ctx, vm)
+	seen := executor.Seen{Status: status}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.stats.Looks++
+	if there := f.vms[vm.ID]; err == nil && status == job.VMRunning && there != nil {
+		seen.IP, seen.BootID = there.IP, there.bootID()
+	}
+	return seen, err
+}
+
 func (f *Fake) status(vm job.VM) job.VMStatus {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -248,6 +261,7 @@ func (f *Fake) StartVM(ctx context.Context, vm job.VM, progress func(executor.Pr
 	progress(executor.Progress{Step: "start_vm", Text: "fake start", N: 1, Of: 1})
 	if there.stopped {
 		there.stopped, there.jobs = false, nil
+		there.boots++
 		there.IP = fmt.Sprintf("10.98.%d.%d", there.ID/250, there.ID%250+1)
 	}
 	return f.reached(there), nil

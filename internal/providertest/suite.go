@@ -203,12 +203,25 @@ func power(t *testing.T, c Config) {
 		vm, steps = got, nil
 		wantStatus(t, p, vm, job.VMRunning)
 	}
+	// lookInside checks what the guest says, and answers its boot.
+	lookInside := func() string {
+		t.Helper()
+		seen, err := p.Look(ctx, vm)
+		if err != nil || seen.Status != job.VMRunning || seen.IP != vm.IP || seen.BootID == "" {
+			t.Errorf("looked into VM %d at %s: %+v, %v", vm.ID, vm.IP, seen, err)
+		}
+		return seen.BootID
+	}
+	first := lookInside()
 
 	for range 2 {
 		if err := p.StopVM(ctx, vm); err != nil {
 			t.Fatal(err)
 		}
 		wantStatus(t, p, vm, job.VMStopped)
+	}
+	if seen, err := p.Look(ctx, vm); err != nil || seen != (executor.Seen{Status: job.VMStopped}) {
+		t.Errorf("looked into a stopped VM: %+v, %v", seen, err)
 	}
 	if got := listed(t, p, vm.Job); len(got) != 1 || got[0].Status != job.VMStopped {
 		t.Errorf("a stopped VM is listed as %+v", got)
@@ -220,6 +233,9 @@ func power(t *testing.T, c Config) {
 	for range 2 {
 		got, err := p.StartVM(ctx, vm, tell)
 		up("start", got, err)
+	}
+	if second := lookInside(); second == first || second != lookInside() {
+		t.Errorf("boot %s, after a restart %s", first, second)
 	}
 	got, err := p.RevertVM(ctx, vm, "clean", tell)
 	up("revert", got, err)

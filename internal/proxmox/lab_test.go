@@ -178,7 +178,7 @@ func guestRoundTrip(t *testing.T, h *labHost, vm job.VM) {
 		}
 	}
 	for range 2 {
-		if err := g.Start(ctx, j); err != nil {
+		if boot, err := g.Start(ctx, j); err != nil || boot == "" {
 			t.Fatal(err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"linus/internal/executor"
 	"linus/internal/job"
 )
 
@@ -127,6 +128,31 @@ func (p *Provider) Status(ctx context.Context, vm job.VM) (job.VMStatus, error) 
 		return job.VMUnknown, err
 	}
 	return readStatus(res.Get("LINUS_VM_STATUS")), nil
+}
+
+// Look is Status, and asks the guest of a VM that runs.
+func (p *Provider) Look(ctx context.Context, vm job.VM) (executor.Seen, error) {
+	op := fmt.Sprintf("look at VM %d (%s) and into it", vm.ID, vm.Name)
+	env := proof(vm)
+	env["LOOK_INSIDE"], env["VM_ROUTED"] = "true", strconv.FormatBool(p.o.Routed)
+	setNumber(env, "VM_SSH_PORT", p.o.GuestPort)
+	res, err := p.run(ctx, call{op: op, script: "show-vm", env: env})
+	if err != nil {
+		return executor.Seen{Status: job.VMUnknown}, err
+	}
+	seen := executor.Seen{Status: readStatus(res.Get("LINUS_VM_STATUS"))}
+	if boot := res.Get("LINUS_VM_BOOT_ID"); uuidForm.MatchString(boot) {
+		seen.BootID = boot
+	}
+	if said := res.Get("LINUS_VM_IP"); said != "" {
+		ip, err := p.checkAddress(said)
+		if err != nil {
+			p.o.Log.WarnContext(ctx, "what the guest says of its address cannot be", "vm_id", vm.ID, "err", err)
+			return seen, nil
+		}
+		seen.IP = ip.String()
+	}
+	return seen, nil
 }
 
 // proof is what a script needs to tell a VM of ours from any other.

@@ -17,7 +17,8 @@
 # Usage: job-runner.sh start | probe | stop [<signal>] | input <offset> |
 #        close-input | artifacts <files> <bytes each> <bytes all> | callback <url>
 #   start  installs the job's files, sets `run` going in the background and
-#          returns when it lives. Again: resumes what is left to do, or nothing.
+#          returns when it lives, with the boot the task was started under.
+#          Again: resumes what is left to do, or nothing.
 #   probe  says how the job stands.
 #   stop   ends the task with its whole process tree by TERM, KILL, INT, HUP or
 #          QUIT, by KILL what is left 5 s later, and waits until recorded.
@@ -163,6 +164,9 @@ start_job() {
     detach_runner
     result_line JOB_START started
   fi
+  local boot
+  read -r boot _ <"${state}/launched"
+  result_line BOOT_ID "${boot}"
   # Sent once more, to a task that has read them.
   [[ ! -e ${state}/session && ! -e ${state}/exit_status ]] || rm -f -- "${tmpfs}/secrets"
 }

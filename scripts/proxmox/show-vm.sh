@@ -8,6 +8,9 @@
 #   VM_ID, VM_NAME            the VM
 #   LINUS_JOB, LINUS_OWNER    the UUIDs in its description (list-vms shows them)
 # and optionally:
+#   LOOK_INSIDE               true: asks the guest of a VM that runs, through its
+#                             agent, where it is and which boot this is; false
+#   VM_SSH_PORT, VM_ROUTED    for that, as power-vm.sh has them
 #   LINUS_NONCE               frames the answer
 # Options: --help
 #
@@ -18,7 +21,10 @@
 #   LINUS_VM_STATUS:left_alone it has the name, job or owner, but the proof that it
 #                              is the VM meant is not whole
 #   LINUS_VM_STATUS:moved      another node has it, or one that may be it
-# A LINUS_WARNING says why it is foreign, left alone or moved.
+# A LINUS_WARNING says why it is foreign, left alone or moved. With LOOK_INSIDE,
+# where the guest of a running VM says it:
+#   LINUS_VM_IP                its address, if its card is what answers there
+#   LINUS_VM_BOOT_ID           the kernel's ID of its boot
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 5 Proxmox does not say,
 # 129/130/141/143 signal.
 
@@ -30,6 +36,8 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/result.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
 # shellcheck source=../lib/run.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/run.sh"
+# shellcheck source=../lib/json.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/json.sh"
 # shellcheck source=../lib/validate.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
 # shellcheck source=../lib/vm.sh
@@ -38,15 +46,23 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/left.sh"
 # shellcheck source=../lib/lease.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/lease.sh"
+# shellcheck source=../lib/guest.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/guest.sh"
+# shellcheck source=../lib/boot.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/boot.sh"
 
 usage() {
   printf '%s\n' \
-    'usage: VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=... show-vm.sh [--help]' \
+    'usage: VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=... [LOOK_INSIDE=true] show-vm.sh [--help]' \
     'Tells whether that VM still exists and runs; list-vms.sh shows the values.' >&2
 }
 
 validate_environment() {
+  : "${LOOK_INSIDE:=false}"
+  boot_read_inputs
+  boot_validate_inputs
   vm_read_inputs
+  validate_pattern LOOK_INSIDE "${LOOK_INSIDE}" 'true|false' 'true or false'
   validate_tools qm perl timeout
 }
 
@@ -75,11 +91,41 @@ show_vm() {
     vm_read_status "${vm_id}"
     if [[ ${vm_status} != unknown ]]; then
       result_line VM_STATUS "${vm_status}"
+      if [[ ${LOOK_INSIDE} == true && ${vm_status} == running ]]; then
+        look_inside
+      fi
       return 0
     fi
     log_info "round ${round}: no status: ${run_said}"
   done
   fail_unknown "${run_said}"
+}
+
+# A guest whose network has changed, or that was restarted, still has its agent.
+# One that says nothing has told nothing: that is no failure.
+look_inside() {
+  local -r boot='^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})[[:space:]]*$'
+  guest_agent=no
+  read_network
+  guest_find_address "${vm_id}" "${vm_mac}"
+  log_info "${guest_seen}"
+  if [[ ${guest_agent} == no ]]; then
+    return 0
+  fi
+  guest_ip=${vm_given_ip:-${guest_ip:-${guest_ipv6}}}
+  guest_exec "${vm_id}" 5 cat /proc/sys/kernel/random/boot_id
+  if [[ ${guest_exit} == 0 && ${guest_out} =~ ${boot} ]]; then
+    result_line VM_BOOT_ID "${BASH_REMATCH[1]}"
+  fi
+  if [[ -z ${guest_ip} ]]; then
+    return 0
+  fi
+  guest_read_banner "${guest_ip}" "${VM_SSH_PORT}" # what the network shows is of who was spoken to
+  guest_check_place "${guest_ip}" "${vm_mac}"
+  log_info "${guest_seen}"
+  if [[ ${guest_place} == yes || (${guest_place} == hidden && (-n ${vm_given_ip} || ${VM_ROUTED} == true)) ]]; then
+    result_line VM_IP "${guest_ip}"
+  fi
 }
 
 show_doubtful() { # <status, where it may be ours>

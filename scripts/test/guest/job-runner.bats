@@ -32,6 +32,7 @@ teardown() { runner_teardown; }
   [[ ${output} == *LINUS_JOB_STATE:absent* ]]
   LINUS_NONCE=abc123 run start
   [[ ${status} == 0 && ${output} == *LINUS_BEGIN:abc123*LINUS_JOB_START:started*LINUS_RESULT:SUCCESS*LINUS_END:abc123* ]]
+  [[ ${output} == *"LINUS_BOOT_ID:$(</proc/sys/kernel/random/boot_id)"* ]]
   run probe
   [[ ${output} == *LINUS_JOB_STATE:running*LINUS_RUNNER_ALIVE:yes* ]]
   until_true 20 exited

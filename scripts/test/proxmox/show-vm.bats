@@ -92,10 +92,70 @@ assert_vm_status() { # <status>
   done
 }
 
+boot_is() { # <what the guest has for its boot>
+  printf '{"exitcode":0,"exited":1,"out-data":"%s\\n"}\n' "$1" >"${PVE_STUB}/guest/boot-id"
+}
+
+@test "asked to, it asks the guest of a VM that runs for its address and its boot" {
+  local -r boot=0f4a6f5e-1b7e-4c86-9f6b-2d4f8f0a4b11
+  add_our_vm 201 'net0: virtio=BC:24:11:AA:AA:AA,bridge=vmbr0'
+  echo running >"${PVE_STUB}/status/201"
+  guest_interfaces '{"name":"eth0","hardware-address":"bc:24:11:aa:aa:aa","ip-addresses":[{"ip-address":"192.0.2.77","ip-address-type":"ipv4"}]}'
+  boot_is "${boot}"
+  run_script show-vm
+  assert_vm_status running
+  refute_line_like 'LINUS_VM_\(IP\|BOOT_ID\)'
+  refute_called 'qm guest .*'
+  LOOK_INSIDE=true run_script show-vm
+  assert_vm_status running
+  assert_line LINUS_VM_IP:192.0.2.77
+  assert_line "LINUS_VM_BOOT_ID:${boot}"
+  assert_nothing_left
+}
+
+@test "a guest that says nothing, or nonsense, says neither address nor boot" {
+  add_our_vm 201 'net0: virtio=BC:24:11:AA:AA:AA,bridge=vmbr0'
+  echo running >"${PVE_STUB}/status/201"
+  rm -f "${PVE_STUB}/guest/interfaces"
+  LOOK_INSIDE=true run_script show-vm
+  assert_vm_status running
+  refute_line_like 'LINUS_VM_\(IP\|BOOT_ID\)'
+  guest_interfaces '"eth0"'
+  boot_is 'LINUS_VM_STATUS:gone'
+  LOOK_INSIDE=true run_script show-vm
+  assert_vm_status running
+  refute_line_like 'LINUS_VM_\(IP\|BOOT_ID\)'
+}
+
+@test "an address at which another card answers is not the VM's, whatever its guest says" {
+  add_our_vm 201 'net0: virtio=BC:24:11:AA:AA:AA,bridge=vmbr0'
+  echo running >"${PVE_STUB}/status/201"
+  guest_interfaces '{"name":"eth0","hardware-address":"bc:24:11:aa:aa:aa","ip-addresses":[{"ip-address":"192.0.2.77","ip-address-type":"ipv4"}]}'
+  echo '192.0.2.77 dev vmbr0 lladdr bc:24:11:bb:bb:bb REACHABLE' >"${PVE_STUB}/neighbours"
+  boot_is 0f4a6f5e-1b7e-4c86-9f6b-2d4f8f0a4b11
+  LOOK_INSIDE=true run_script show-vm
+  assert_vm_status running
+  assert_line LINUS_VM_BOOT_ID:0f4a6f5e-1b7e-4c86-9f6b-2d4f8f0a4b11
+  refute_line_like LINUS_VM_IP
+}
+
+@test "the guest of a VM that does not run, or is not proven, is not asked" {
+  add_our_vm 201 'net0: virtio=BC:24:11:AA:AA:AA,bridge=vmbr0'
+  echo stopped >"${PVE_STUB}/status/201"
+  LOOK_INSIDE=true run_script show-vm
+  assert_vm_status stopped
+  add_vm 201 'name: web' 'memory: 512' "description: linus-job%3D${owner} linus-owner%3D${owner}" 'tags: linus'
+  LOOK_INSIDE=true run_script show-vm
+  assert_vm_status foreign
+  refute_called 'qm guest .*'
+}
+
 @test "a bad input or an argument is exit 1" {
   VM_ID=99 run_script show-vm
   assert_status 1
   LINUS_JOB=x run_script show-vm
+  assert_status 1
+  LOOK_INSIDE=maybe run_script show-vm
   assert_status 1
   run_script show-vm --all
   assert_status 1
