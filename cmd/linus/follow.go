@@ -76,6 +76,7 @@ type progress struct {
 }
 
 func (p *progress) show(e job.Event) {
+	e.Phase = oneLine(e.Phase, 40)
 	switch e.Kind {
 	case job.EventPhaseStarted:
 		p.phase, p.phaseAt, p.step = e.Phase, e.At, ""

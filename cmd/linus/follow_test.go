@@ -55,7 +55,7 @@ func TestFollow_LinePerPhaseAndStep(t *testing.T) {
 	if _, err := a.follow(t.Context(), h, "j", following{}); err != nil {
 		t.Fatal(err)
 	}
-	want := "  create_vm               1.5 s  cloning [31m it\n" +
+	want := "  create_vm               1.5 s  cloning it\n" +
 		"  start_vm                1.5 s  starting\n" +
 		"provision                 4.5 s  failed\n" +
 		"warning: look here\n"

@@ -13,6 +13,7 @@ import (
 
 	"linus/internal/control"
 	"linus/internal/job"
+	"linus/internal/term"
 )
 
 func (a *app) jobCommand() *cobra.Command {
@@ -48,8 +49,8 @@ func statusText(j job.Job) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	row := func(name, value string) {
-		if value != "" {
-			_, _ = fmt.Fprintf(w, "%s\t%s\n", name, value)
+		if value = term.Text(value); value != "" {
+			_, _ = fmt.Fprintf(w, "%s\t%s\n", name, strings.ReplaceAll(value, "\n", "\n\t"))
 		}
 	}
 	row("job", j.ID)
@@ -59,7 +60,7 @@ func statusText(j job.Job) string {
 		if j.Outcome.ExitCode != nil {
 			row("exit code", fmt.Sprint(*j.Outcome.ExitCode))
 		}
-		row("error", strings.ReplaceAll(j.Outcome.Error, "\n", "\n\t"))
+		row("error", j.Outcome.Error)
 	}
 	row("phase", j.Phase)
 	row("progress", j.Progress)
@@ -254,7 +255,7 @@ func (a *app) printList(page job.Page) error {
 		if j.VM != nil {
 			node = j.VM.Node
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", j.ID, c.word(string(j.Status)), j.Phase, node, local(j.CreatedAt), oneLine(j.Task, 60))
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", j.ID, c.word(string(j.Status)), oneLine(j.Phase, 40), oneLine(node, 63), local(j.CreatedAt), oneLine(j.Task, 60))
 	}
 	if page.Next != "" {
 		defer a.note("more: linus job list --cursor %s", page.Next)

@@ -19,6 +19,7 @@ import (
 	"linus/internal/config"
 	"linus/internal/control"
 	"linus/internal/job"
+	"linus/internal/term"
 )
 
 // version is set by the linker: -X main.version=...
@@ -59,7 +60,7 @@ func run(ctx context.Context, backend newBackend, args []string, stdin io.Reader
 		return int(code)
 	}
 	if err != nil {
-		_, _ = fmt.Fprintf(stderr, "%s %s\n", a.colours(stderr).word("linus:"), strings.ReplaceAll(asVerbs.Replace(err.Error()), "\n", "\n  "))
+		_, _ = fmt.Fprintf(stderr, "%s %s\n", a.colours(stderr).word("linus:"), strings.ReplaceAll(asVerbs.Replace(term.Text(err.Error())), "\n", "\n  "))
 		if next := nextStep(err); next != "" {
 			_, _ = fmt.Fprintln(stderr, next)
 		}

@@ -1,15 +1,17 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 	"time"
-	"unicode"
 
 	"golang.org/x/term"
+
+	shown "linus/internal/term"
 )
 
 // print writes a verb's answer to stdout: v as JSON with -o json, else text.
@@ -17,19 +19,26 @@ func (a *app) print(v any, text string) error {
 	if a.json {
 		return a.printJSON(v)
 	}
-	_, err := fmt.Fprintln(a.stdout, text)
+	_, err := fmt.Fprintln(a.stdout, shown.Text(text))
 	return err
 }
 
 func (a *app) printJSON(v any) error {
-	e := json.NewEncoder(a.stdout)
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
-	return e.Encode(v)
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	_, err := a.stdout.Write(shown.JSON(b.Bytes()))
+	return err
 }
 
 // note tells people something beside the answer.
-func (a *app) note(format string, args ...any) { _, _ = fmt.Fprintf(a.stderr, format+"\n", args...) }
+func (a *app) note(format string, args ...any) {
+	_, _ = fmt.Fprintln(a.stderr, shown.Text(fmt.Sprintf(format, args...)))
+}
 
 func isTerminal(stream any) bool {
 	f, ok := stream.(*os.File)
@@ -48,13 +57,7 @@ func width(w io.Writer) int {
 
 // oneLine makes text from elsewhere safe to show on one line of a terminal.
 func oneLine(text string, columns int) string {
-	text = strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(text, "\uFFFD"))
-	text = strings.Join(strings.Fields(text), " ")
+	text = strings.Join(strings.Fields(shown.Line(text)), " ")
 	if r := []rune(text); len(r) > columns {
 		return string(r[:max(columns-1, 0)]) + "…"
 	}

@@ -16,7 +16,9 @@ func TestStripper_LeavesWhatATerminalShows(t *testing.T) {
 		{"a title and a link", "\x1b]0;title\x07a\x1b]8;;http://x\x1b\\b\n", "ab\n"},
 		{"a character set", "\x1b(Bx\n", "x\n"},
 		{"a bell and a step back", "ab\a\bc\n", "ac\n"},
-		{"bytes that are no text", "\xff\xfe\n", "\xff\xfe\n"},
+		{"bytes that are no text", "\xff\xfe\n", "\uFFFD\uFFFD\n"},
+		{"written over in part, as MCP and the page have it", "100% done\rX\n", "X00% done\n"},
+		{"C1 and direction", "\u009b31mred\u202e\n", "red\n"},
 		{"an unended sequence", "a\x1b[12", "a"},
 	}
 	for _, tt := range tests {

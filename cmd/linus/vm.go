@@ -137,7 +137,7 @@ func (a *app) vmListCommand() *cobra.Command {
 				if expires == "" {
 					expires = "-"
 				}
-				_, _ = fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", vm.ID, vm.Name, c.word(string(vm.Status)), orDash(vm.Node), orDash(vm.IP), vm.Lifecycle, expires, len(vm.Jobs))
+				_, _ = fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", vm.ID, oneLine(vm.Name, 63), c.word(string(vm.Status)), orDash(oneLine(vm.Node, 63)), orDash(oneLine(vm.IP, 63)), vm.Lifecycle, expires, len(vm.Jobs))
 			}
 			if err := w.Flush(); err != nil {
 				return err

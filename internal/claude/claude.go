@@ -1,7 +1,7 @@
 // Package claude reads what the Claude CLI prints with --output-format
 // stream-json: one JSON object a line. It tells what the agent is doing in
 // lines for people, and finds the text the agent ends with. It knows nothing of
-// jobs, and imports the standard library only. What it does not know it passes
+// jobs, and imports the standard library and term only. What it does not know it passes
 // over: the CLI adds kinds of lines from version to version.
 package claude
 
@@ -12,8 +12,9 @@ import (
 	"fmt"
 	"path"
 	"strings"
-	"unicode"
 	"unicode/utf8"
+
+	"linus/internal/term"
 )
 
 const (
@@ -159,15 +160,7 @@ func (r *Reader) use(b block) string {
 // fit to be shown.
 func firstLine(text string) string {
 	for l := range strings.Lines(text) {
-		l = strings.Map(func(c rune) rune {
-			switch {
-			case c == '\t':
-				return ' '
-			case !unicode.IsPrint(c):
-				return -1
-			}
-			return c
-		}, strings.ToValidUTF8(l, ""))
+		l = term.Line(l)
 		if l = strings.TrimSpace(l); l == "" {
 			continue
 		}

@@ -54,7 +54,7 @@ func TestReader_Lines(t *testing.T) {
 		{"of 1 MiB", say("hello\n" + strings.Repeat("x", 1<<20)), []string{"hello"}},
 		{"that go on without end are passed over, the next is not", strings.Repeat("x", maxLine+1) + say("lost") + say("found"), []string{"found"}},
 		{"that are long to look at are cut", say(strings.Repeat("ä", 300)), []string{strings.Repeat("ä", 159) + "…"}},
-		{"have nothing a terminal would obey", say("\x1b[31mred\x07\ttab"), []string{"[31mred tab"}},
+		{"have nothing a terminal would obey", say("\x1b[31mred\x07\ttab"), []string{"red tab"}},
 		{"of blanks say nothing", say(" \n\t\n"), nil},
 		{"with other types than ours", `{"type":1}` + "\n" + `[]` + "\n" + `{"type":"assistant","message":"x"}` + "\n" + `{"type":"assistant","message":{"content":[7,{"type":"text","text":"ok"}]}}` + "\n", []string{"ok"}},
 		{"without an end are not told yet", strings.TrimSuffix(say("soon"), "\n"), nil},

@@ -63,7 +63,7 @@ func TestArtifacts_AreKeptOnSuccessAndFailure(t *testing.T) {
 			id := r.submit(wanting("**"))
 			r.until(id, func(j job.Job) bool { return j.Status.Terminal() })
 			files, warnings := r.artifacts(id)
-			if len(files) != 3 || files["dist/a b\n.txt"] != "text" || files["big"] != big || warnings != "" {
+			if len(files) != 3 || files["dist/a b_.txt"] != "text" || files["big"] != big || warnings != "" {
 				t.Errorf("%d files, warnings %q", len(files), warnings)
 			}
 			r.wait(id)

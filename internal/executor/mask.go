@@ -9,6 +9,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/secret"
+	"linus/internal/term"
 )
 
 // claudeKey is the secret a claude job gets without naming it, where there is one.
@@ -71,14 +72,13 @@ func (e *Executor) conceal(id string, values []secret.Value) *secret.Masker {
 	return m
 }
 
-// update changes a job in the store, without its secrets in any text of it, none
-// of them longer than people read, and tells those who watch it.
+// update changes a job in the store, its texts fit to be shown, without secrets
+// and none of them longer than people read, and tells those who watch it.
 func (e *Executor) update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
 	var events []job.Event
 	j, err := e.Store.Update(ctx, id, func(j *job.Job) (_ []job.Event, err error) {
 		undecided := j.Outcome == nil
-		events, err = change(j)
-		if err != nil {
+		if events, err = change(j); err != nil {
 			return nil, err
 		}
 		for i := range events {
@@ -100,9 +100,12 @@ func (e *Executor) update(ctx context.Context, id string, change func(*job.Job) 
 	return j, nil
 }
 
-// shown is text as it is kept for people: without the job's secrets, and bounded
+// shown is text as it is kept for people: without what a terminal would obey,
+// since guests, agents and servers wrote it or are quoted in it; then without
+// the job's secrets, of which one that was broken up is whole by now; and bounded
 // after that, so that none is cut in two and half of it left.
 func (e *Executor) shown(j job.Job, text string) string {
+	text = term.Text(text)
 	if hasSecrets(j.Manifest) {
 		text = e.hide(j, text)
 	}
@@ -122,8 +125,9 @@ func (e *Executor) hide(j job.Job, text string) string {
 	return string(masked)
 }
 
-// hideNames answers what was found of artifacts with names that do not have the
-// job's secrets in them. Two may have the same name then.
+// hideNames answers what was found of artifacts with names that may be shown:
+// without the job's secrets, and with '_' for what a terminal would obey. Two may
+// have the same name then.
 func (e *Executor) hideNames(j job.Job, found []FoundArtifact, skipped job.SkippedArtifacts) ([]FoundArtifact, job.SkippedArtifacts, error) {
 	m, err := e.masker(j)
 	if err != nil {
@@ -136,10 +140,10 @@ func (e *Executor) hideNames(j job.Job, found []FoundArtifact, skipped job.Skipp
 	found = slices.Clone(found)
 	skipped.ArtifactsSkipped = slices.Clone(skipped.ArtifactsSkipped)
 	for i := range found {
-		found[i].Path = hide(found[i].Path)
+		found[i].Path = term.Name(hide(found[i].Path))
 	}
 	for i, s := range skipped.ArtifactsSkipped {
-		skipped.ArtifactsSkipped[i] = job.SkippedArtifact{Path: hide(s.Path), Reason: hide(s.Reason)}
+		skipped.ArtifactsSkipped[i] = job.SkippedArtifact{Path: term.Name(hide(s.Path)), Reason: hide(term.Text(s.Reason))}
 	}
 	return found, skipped, nil
 }

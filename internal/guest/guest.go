@@ -23,6 +23,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/remote"
 	"linus/internal/result"
+	"linus/internal/term"
 )
 
 // Options say how to reach VMs.
@@ -299,7 +300,7 @@ func (g *Guest) fault(ctx context.Context, what string, j job.Job, res result.Re
 		e.Class = class
 	}
 	if e.Text == "" {
-		e.Text = strings.TrimSpace(err.Error())
+		e.Text = strings.TrimSpace(term.Text(err.Error()))
 	}
 	if e.Remedy == "" {
 		e.Remedy = remedies[e.Class]

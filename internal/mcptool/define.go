@@ -11,6 +11,7 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 
 	"linus/internal/job"
+	"linus/internal/term"
 )
 
 // hints tell clients what a tool may do.
@@ -54,7 +55,7 @@ func defineCall[In, Out any](name, title, description string, h hints, run func(
 		}
 		var in In
 		if err := job.DecodeStrict("", raw, &in); err != nil {
-			return mcp.NewToolResultError(words(err)), nil
+			return mcp.NewToolResultError(term.Text(words(err))), nil
 		}
 		out, err := run(ctx, in, call{raw: raw, params: req.Params})
 		var ask *askError
@@ -62,7 +63,7 @@ func defineCall[In, Out any](name, title, description string, h hints, run func(
 		case errors.As(err, &ask):
 			return ask.result(), nil
 		case err != nil:
-			return mcp.NewToolResultError(words(err)), nil
+			return mcp.NewToolResultError(term.Text(words(err))), nil
 		}
 		return structured(out)
 	}}
@@ -92,7 +93,7 @@ func plainJSON(value any) (string, error) {
 	if err := e.Encode(value); err != nil {
 		return "", fmt.Errorf("encode the result: %w", err)
 	}
-	return strings.TrimSuffix(text.String(), "\n"), nil
+	return string(term.JSON([]byte(strings.TrimSuffix(text.String(), "\n")))), nil
 }
 
 // renamed is an error of a manifest told in the words of a tool's own

@@ -4,37 +4,9 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"linus/internal/job"
 )
-
-func TestScreen_ShowsWhatATerminalWould(t *testing.T) {
-	tests := []struct{ name, text, want string }{
-		{"plain text, blanks at the end and all", "a b  \n\tc\n", "a b  \n\tc\n"},
-		{"colours", "\x1b[1;31mred\x1b[0m text\n", "red text\n"},
-		{"progress bar", " 10%\r 50%\r100%\ndone\n", "100%\ndone\n"},
-		{"progress bar that stands", "10%\r20%\r", "20%"},
-		{"shorter over longer", "abcdef\rxy\n", "xycdef\n"},
-		{"line erased before it is written anew", "downloading\r\x1b[Kok\n", "ok\n"},
-		{"whole line erased", "downloading\x1b[2K\rok\n", "ok\n"},
-		{"CRLF", "a\r\nb\r\n", "a\nb\n"},
-		{"backspace", "passwort\bd\n", "password\n"},
-		{"title of the window", "\x1b]0;root@vm: ~\a# ls\n", "# ls\n"},
-		{"title ended by ST", "\x1b]0;t\x1b\\# \n", "# \n"},
-		{"character set", "\x1b(Bx\x1b=y\n", "xy\n"},
-		{"bell and delete", "a\ab\x7f\n", "ab\n"},
-		{"cut off", "a\x1b[1", "a"},
-		{"wide characters written over", "日本\rü\n", "ü本\n"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			if got := screen(tt.text); got != tt.want {
-				t.Errorf("screen(%q) = %q, want %q", tt.text, got, tt.want)
-			}
-		})
-	}
-}
 
 func TestRead_NeverCutsACharacterOrAnEscapeSequence(t *testing.T) {
 	const all = "aüb\x1b[31m日本\x1b]0;title\a\xff end"
@@ -107,15 +79,4 @@ func TestLastLines(t *testing.T) {
 			}
 		})
 	}
-}
-
-func FuzzScreen(f *testing.F) {
-	f.Add("\x1b[2K\ra\bb\x1b]x")
-	f.Fuzz(func(t *testing.T, text string) {
-		text = strings.ToValidUTF8(text, "?")
-		got := screen(text)
-		if !utf8.ValidString(got) || strings.ContainsAny(got, "\x1b\r\b") || strings.Count(got, "\n") > strings.Count(text, "\n") {
-			t.Errorf("screen(%q) = %q", text, got)
-		}
-	})
 }

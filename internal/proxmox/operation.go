@@ -15,6 +15,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/remote"
 	"linus/internal/result"
+	"linus/internal/term"
 )
 
 // operation is one run of a host script that goes on without us: see
@@ -170,7 +171,7 @@ func (o *operation) follow(ctx context.Context, to *answer) (answered bool, err 
 	case status == 0:
 		return answered, nil
 	}
-	return answered, &remote.ExitError{Name: o.name, Code: status, Stderr: log}
+	return answered, &remote.ExitError{Name: o.name, Code: status, Stderr: term.Text(log)}
 }
 
 // afterMark passes on what follows the first occurrence of mark, and counts it.

@@ -9,13 +9,13 @@ import (
 	"maps"
 	"net"
 	"path"
-	"strings"
 	"time"
 
 	"linus/embed"
 	"linus/internal/job"
 	"linus/internal/remote"
 	"linus/internal/result"
+	"linus/internal/term"
 )
 
 // call is one run of a host script.
@@ -71,7 +71,7 @@ func (p *Provider) verdict(ctx context.Context, c call, res result.Result, err e
 	}
 	var exit *remote.ExitError
 	if errors.As(err, &exit) {
-		log.DebugContext(ctx, "script failed", "exit_code", exit.Code, "log", strings.ToValidUTF8(exit.Stderr, "\uFFFD"))
+		log.DebugContext(ctx, "script failed", "exit_code", exit.Code, "log", exit.Stderr)
 	}
 	return res, p.scriptError(ctx, c.op, res, err)
 }
@@ -245,7 +245,7 @@ func (p *Provider) scriptError(ctx context.Context, op string, res result.Result
 	default:
 		e.Class = job.HostVM
 	}
-	e.Text, e.Remedy = job.Bounded(cmp.Or(e.Text, err.Error())), job.Bounded(e.Remedy)
+	e.Text, e.Remedy = job.Bounded(term.Text(cmp.Or(e.Text, err.Error()))), job.Bounded(e.Remedy)
 	return e
 }
 
@@ -267,7 +267,7 @@ var remedies = map[remote.Class]struct {
 
 // hostError turns a fault of the connection into a host error.
 func (p *Provider) hostError(ctx context.Context, op string, err error) error {
-	e := &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostUnreachable, Text: err.Error()}
+	e := &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostUnreachable, Text: term.Text(err.Error())}
 	if known, ok := remedies[remote.ClassOf(err)]; ok {
 		e.Class, e.Remedy = known.class, known.remedy
 	} else if ctx.Err() != nil {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/pkg/sftp"
 	"golang.org/x/crypto/ssh"
+
+	"linus/internal/term"
 )
 
 // Class sorts connection faults by what a caller should do about them.
@@ -47,7 +49,7 @@ func (e *Error) Error() string {
 	case HostKeyChanged:
 		return fmt.Sprintf("%s %s: its host key has changed; it shows %s, known is %s", e.Op, e.Addr, e.Shown, strings.Join(e.Known, ", "))
 	}
-	return fmt.Sprintf("%s %s: %v", e.Op, e.Addr, e.Err)
+	return term.Text(fmt.Sprintf("%s %s: %v", e.Op, e.Addr, e.Err)) // of servers, too
 }
 
 func (e *Error) Unwrap() error { return e.Err }

@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"golang.org/x/crypto/ssh"
+
+	"linus/internal/term"
 )
 
 // Command is one command line for the login shell of the other machine.
@@ -69,7 +71,7 @@ func (p *Pool) verdict(cmd Command, stderr *tail, err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &exit):
-		return &ExitError{Name: cmd.Name, Code: exit.ExitStatus(), Signal: exit.Signal(), Stderr: stderr.String()}
+		return &ExitError{Name: cmd.Name, Code: exit.ExitStatus(), Signal: term.Line(exit.Signal()), Stderr: term.Text(stderr.String())}
 	case errors.As(err, &missing), broken(err):
 		return &Error{Op: "run " + cmd.Name + " on", Addr: p.Login(), Class: Lost, Err: errors.New("the connection ended before the command's exit status came")}
 	}

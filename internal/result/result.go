@@ -11,6 +11,8 @@ import (
 	"io"
 	"regexp"
 	"strings"
+
+	"linus/internal/term"
 )
 
 // Keys every script uses. All keys are named with their LINUS_ prefix.
@@ -127,7 +129,7 @@ func Parse(r io.Reader, nonce string, onLine func(key, value string)) (Result, e
 		case len(res.Lines) == MaxLines:
 			tooMuch = true
 		default:
-			l := Line{Key: key, Value: strings.ToValidUTF8(value, "\uFFFD")}
+			l := Line{Key: key, Value: term.Line(value)}
 			res.Lines = append(res.Lines, l)
 			if onLine != nil {
 				onLine(l.Key, l.Value)

@@ -1,0 +1,212 @@
+// Package term is the one home of what linus knows about terminals: a filter
+// for texts that others wrote (guests, their agents and SSH servers, host
+// scripts that quote them) before people see them, and a model of the screen
+// for a task's output. It knows nothing of jobs and imports the standard
+// library only; everybody may import it.
+package term
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// Text answers text of several lines as it may be shown on a terminal: without
+// escape sequences, control characters other than newline and tab, and the
+// characters that turn text around or hide it. Bytes that are no UTF-8 become
+// U+FFFD. Text that is clean comes back as it is; so Text of Text is Text.
+func Text(text string) string { return filter(text, false) }
+
+// Line is Text on one line: newlines and tabs become blanks.
+func Line(text string) string { return filter(text, true) }
+
+// Name answers a name, of a file for example, in which each character that is
+// not shown as itself is a '_': nothing vanishes, so that different names are
+// likely to stay different.
+func Name(name string) string {
+	if isPlain(name, true) {
+		return name
+	}
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' || r == utf8.RuneError || isHidden(r) {
+			return '_'
+		}
+		return r
+	}, name)
+}
+
+// JSON answers JSON in which what Text would leave out is escaped, as \u009b:
+// it means the same and is safe to show.
+func JSON(data []byte) []byte {
+	if isPlain(string(data), false) {
+		return data
+	}
+	out := make([]byte, 0, len(data)+64)
+	for len(data) > 0 {
+		r, size := utf8.DecodeRune(data)
+		// Below U+0020 encoders escape; between values they write newlines.
+		if r >= 0x7f && isHidden(r) {
+			for _, unit := range utf16.Encode([]rune{r}) {
+				out = fmt.Appendf(out, `\u%04x`, unit)
+			}
+		} else {
+			out = append(out, data[:size]...)
+		}
+		data = data[size:]
+	}
+	return out
+}
+
+// isPlain reports whether text is printable ASCII, and newlines and tabs unless
+// it is to be one line: the usual case, told quickly.
+func isPlain(text string, line bool) bool {
+	for i := range len(text) {
+		if c := text[i]; (c < ' ' && (line || (c != '\n' && c != '\t'))) || c >= 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+func filter(text string, line bool) string {
+	if isPlain(text, line) {
+		return text
+	}
+	data := []byte(text)
+	var out strings.Builder
+	for len(data) > 0 {
+		if n := introducer(data); n > 0 {
+			if whole := sequence(data); whole > 0 {
+				n = whole
+			}
+			data = data[n:] // of an unended one what introduces it
+			continue
+		}
+		r, size := utf8.DecodeRune(data)
+		switch {
+		case line && (r == '\n' || r == '\t' || r == '\u2028' || r == '\u2029'):
+			out.WriteByte(' ')
+		case r == '\n' || r == '\t' || !isHidden(r):
+			out.WriteRune(r) // U+FFFD for what is none
+		}
+		data = data[size:]
+	}
+	return out.String()
+}
+
+// isHidden reports whether a character is none that is seen where it stands:
+// the controls (C0, DEL, C1), those that set the direction of text, separators
+// of lines, and those that show nothing.
+func isHidden(r rune) bool {
+	switch {
+	case r < ' ', r >= 0x7f && r < 0xa0:
+	case r == 0x061c, r == 0x200e, r == 0x200f, r >= 0x202a && r <= 0x202e, r >= 0x2066 && r <= 0x2069: // direction
+	case r == 0x2028, r == 0x2029:
+	case r == 0xad, r == 0x200b, r == 0xfeff, r >= 0x2060 && r <= 0x2065, r >= 0x206a && r <= 0x206f, r >= 0xfff9 && r <= 0xfffb, r == 0x180e: // nothing
+	case r >= 0xe0000 && r <= 0xe007f: // tags
+	default:
+		return false
+	}
+	return true
+}
+
+// maxSequence bounds what is taken for one escape sequence, in bytes: what has
+// not ended by then is none.
+const maxSequence = 1024
+
+// introducer is the length of what introduces a sequence at the beginning of
+// data: ESC, or one of the C1 controls that mean ESC and a letter, in UTF-8.
+func introducer(data []byte) int {
+	switch {
+	case data[0] == '\x1b':
+		return 1
+	case len(data) > 1 && data[0] == 0xc2 && data[1] >= 0x80 && data[1] < 0xa0:
+		return 2
+	}
+	return 0
+}
+
+// sequence is the length of the control sequence that data begins with; 0 when
+// its end is missing (ECMA-48: CSI to its final byte, OSC and its like to BEL
+// or ST, others two characters and more). data begins with an introducer.
+func sequence(data []byte) int {
+	n := introducer(data)
+	if len(data) > maxSequence {
+		data = data[:maxSequence]
+	}
+	var kind byte
+	if n == 2 {
+		kind = data[1] - 0x40
+	} else if len(data) > 1 {
+		kind, n = data[1], 2
+	} else {
+		return 0
+	}
+	switch kind {
+	case '[':
+		for ; n < len(data); n++ {
+			switch c := data[n]; {
+			case c >= 0x40 && c <= 0x7e:
+				return n + 1
+			case c < 0x20 || c > 0x7e: // not of a sequence: it ends before
+				return n
+			}
+		}
+		return 0
+	case ']', 'P', '_', '^', 'X':
+		for i := n; i < len(data); i++ {
+			switch {
+			case data[i] == '\a':
+				return i + 1
+			case data[i] == '\x1b' && i+1 < len(data) && data[i+1] == '\\', data[i] == 0xc2 && i+1 < len(data) && data[i+1] == 0x9c:
+				return i + 2
+			case data[i] == '\x1b' && i+1 < len(data): // another one begins: this is over
+				return i
+			}
+		}
+		return 0
+	}
+	if data[0] != '\x1b' {
+		return n // a control of its own
+	}
+	for i := 1; i < len(data); i++ {
+		if data[i] < 0x20 || data[i] > 0x2f {
+			if data[i] < 0x20 || data[i] > 0x7e {
+				return i
+			}
+			return i + 1
+		}
+	}
+	return 0
+}
+
+// Whole is the length of data without a character or an escape sequence that is
+// cut off at its end, for callers that get the rest later.
+func Whole(data []byte) int {
+	n := len(data)
+	for i := n - 1; i >= 0 && i >= n-utf8.UTFMax; i-- {
+		if utf8.RuneStart(data[i]) {
+			if !utf8.FullRune(data[i:]) {
+				n = i
+			}
+			break
+		}
+	}
+	// The last sequence may begin with an ESC that another has in it.
+	from := max(0, n-maxSequence+1)
+	for at := from; at < n; {
+		i := bytes.IndexFunc(data[at:n], func(r rune) bool { return r == '\x1b' || (r >= 0x80 && r < 0xa0) })
+		if i < 0 {
+			break
+		}
+		at += i
+		length := sequence(data[at:n])
+		if length == 0 {
+			return at
+		}
+		at += length
+	}
+	return n
+}
