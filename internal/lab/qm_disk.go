@@ -67,13 +67,36 @@ func (c *call) importVolume(st storage, id int, source, asked string) (string, e
 		return "", fail(255, "cannot import from '%s' - file does not exist", source)
 	}
 	format := diskFormatFor(st, asked)
+	full := c.s.useFault(FaultStorageFull)
 	volid, err := c.makeVolume(st, id, format, func(path string) error {
+		if full {
+			return nil
+		}
 		return c.drv.ImportDisk(c.ctx, source, path, format)
 	})
-	if err == nil {
-		fmt.Fprintln(c.stdout, "transferred 100.00%")
+	if err != nil {
+		return volid, err
 	}
-	return volid, err
+	c.tellTransfer(full)
+	if full {
+		// The cause stands on stdout alone, where qemu-img's words go.
+		fmt.Fprintln(c.stdout, "qemu-img: error while writing at byte 1073741824: No space left on device")
+		return volid, fail(255, "copy failed: command '/usr/bin/qemu-img convert -p -n -f qcow2 -O raw %s zeroinit:%s' failed: exit code 1", source, volid)
+	}
+	return volid, nil
+}
+
+// tellTransfer prints the progress of a copy of 2 GiB as qm does, the half of it
+// where it was broken off.
+func (c *call) tellTransfer(half bool) {
+	const lines = 36
+	for i := range lines + 1 {
+		if half && i > lines/2 {
+			return
+		}
+		share := float64(i) / lines
+		fmt.Fprintf(c.stdout, "transferred %.1f MiB of 2.0 GiB (%.2f%%)\n", share*2048, share*100)
+	}
 }
 
 // allocCloudInit makes the VM's cloud-init volume: 4 MiB that start fills.

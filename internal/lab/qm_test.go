@@ -278,6 +278,18 @@ func TestClone_OfTemplateIsLinked(t *testing.T) {
 	}
 }
 
+// Protection set on a template is its clones', too.
+func TestClone_OfAProtectedTemplateIsProtected(t *testing.T) {
+	l := newLab(t)
+	l.must(t, "qm set 9000 --protection 1")
+	l.must(t, "qm clone 9000 100")
+	if r := l.run(t, "qm destroy 100"); r.code == 0 || r.err != "can't remove VM 100 - protection mode enabled\n" {
+		t.Errorf("destroyed: %+v", r)
+	}
+	l.must(t, "qm set 100 --protection 0")
+	l.must(t, "qm destroy 100")
+}
+
 func TestDisk_NumberSkipsAStaleVolume(t *testing.T) {
 	l := newLab(t)
 	l.must(t, "pvesm alloc local-lvm 100 vm-100-disk-0 1G")
@@ -338,6 +350,15 @@ func TestFaults(t *testing.T) {
 			func(t *testing.T, l *Lab) {
 				if l.conf(t, 100).IsTemplate() {
 					t.Error("it is a template")
+				}
+			},
+		},
+		{
+			"storage full", FaultStorageFull, "1", "qm create 110 --scsi0 local-lvm:0,import-from=/etc/hostname", 255,
+			"unable to create VM 110 - copy failed: command '/usr/bin/qemu-img convert -p -n -f qcow2 -O raw /etc/hostname zeroinit:local-lvm:vm-110-disk-0' failed: exit code 1\n",
+			func(t *testing.T, l *Lab) {
+				if got := l.must(t, "pvesm list local-lvm --vmid 110"); strings.Count(got, "\n") != 1 {
+					t.Errorf("volumes:\n%s", got)
 				}
 			},
 		},

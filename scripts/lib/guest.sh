@@ -1,14 +1,15 @@
 # shellcheck shell=bash
 # Looking into a started VM from its host: its address, its SSH server, its
 # cloud-init. The guest agent is asked, and what it says is not believed by its
-# word alone: a job may have been root where it runs.
+# word alone: a job may have been root where it runs. Nor may it hold this script
+# by its length.
 
 # guest_ip: the address of the card with this MAC, empty while there is none.
 # guest_agent becomes yes once the agent has answered; guest_seen is the last
 # thing seen, for people. An IPv6 address alone goes into guest_ipv6: IPv4 may
 # still come.
 guest_find_address() { # <vmid> <mac>
-  local line
+  local line json_most=2097152
   guest_ip=''
   guest_ipv6=''
   run_read 15 qm guest cmd "$1" network-get-interfaces
@@ -81,10 +82,11 @@ guest_check_place() { # <ip> <mac>
   fi
 }
 
-# An SSH server greets first: a port that takes connections is not enough.
+# An SSH server greets first, with at most 255 characters: a port that takes
+# connections is not enough.
 guest_read_banner() { # <ip> <port>; guest_banner: empty while there is none
   # shellcheck disable=SC2016 # the inner shell's parameters
-  run_read 6 bash -c 'exec 3<>"/dev/tcp/$1/$2" && IFS= read -r -t 5 line <&3 && printf "%s" "${line}"' bash "$1" "$2"
+  run_read 6 bash -c 'exec 3<>"/dev/tcp/$1/$2" && IFS= read -r -n 255 -t 5 line <&3 && printf "%s" "${line}"' bash "$1" "$2"
   guest_banner=''
   if ((run_rc == 0)) && [[ ${run_out} == SSH-* ]]; then
     guest_banner=${run_out//[[:cntrl:]]/}
@@ -96,7 +98,7 @@ guest_read_banner() { # <ip> <port>; guest_banner: empty while there is none
 guest_exec() { # <vmid> <seconds> <command...>
   local -r id=$1 seconds=$2
   shift 2
-  local err
+  local err json_most=2097152
   guest_exit=''
   guest_out=''
   run_read "$((seconds + 15))" qm guest exec "${id}" --timeout "${seconds}" -- "$@"

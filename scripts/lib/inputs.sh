@@ -132,11 +132,12 @@ note_taken_ids() {
 note_unclean_ids() {
   local line vmid
   run_wait volumes
-  while IFS= read -r line; do
+  run_lines volumes
+  for line in "${run_lines[@]}"; do
     if [[ ${line} =~ :.*[[:space:]]([0-9]+)[[:space:]]*$ ]]; then
       ids_taken[${BASH_REMATCH[1]}]=yes
     fi
-  done <<<"${run_out}"
+  done
   quarantine_read
   for vmid in "${!quarantined[@]}"; do
     ids_taken[${vmid}]=yes

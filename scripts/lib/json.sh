@@ -1,6 +1,10 @@
 # shellcheck shell=bash
 # Reading Proxmox's JSON with the perl every Proxmox host has; nothing is
 # installed on the host, and jq is not part of Proxmox.
+#
+# What a guest has a hand in is bounded: an answer longer than json_most bytes (16
+# MiB where the caller has not set it) is none, nor is one that took a minute to
+# read, and of a field the first 4 KiB are taken.
 
 # Flattens an array of objects (or one object) to one line per object, its
 # fields parted by the unit separator \x1f (not white space, so that empty
@@ -39,14 +43,16 @@ json_perl() { # <tag> <program> <argument...>; json_lines, json_rc (0: it was JS
   json_rc=0
   json_lines=()
   # shellcheck disable=SC2016 # perl's variables, not the shell's
-  perl -MJSON::PP -e '
+  timeout -k 5 60 perl -MJSON::PP -e '
     use strict; use warnings;
-    sub text { my $v = shift // ""; $v = $v ? 1 : 0 if JSON::PP::is_bool($v); $v =~ s/[[:cntrl:]]/ /g; return $v }
-    my $file = shift @ARGV;
+    sub text { my $v = shift // ""; $v = $v ? 1 : 0 if JSON::PP::is_bool($v); $v = substr $v, 0, 4096; $v =~ s/[[:cntrl:]]/ /g; return $v }
+    my ($file, $most) = splice @ARGV, 0, 2;
     open my $in, "<", $file or die "$file: $!\n";
-    my $doc = JSON::PP->new->utf8->allow_nonref->decode(do { local $/; <$in> });
+    defined(read $in, my $text, $most + 1) or die "$file: $!\n";
+    die "longer than $most bytes\n" if length $text > $most;
+    my $doc = JSON::PP->new->utf8->allow_nonref->decode($text);
     binmode STDOUT, ":utf8";
-    '"${program}" -- "${run_dir}/${tag}.out" "$@" >"${run_dir}/rows" 2>"${run_dir}/rows.err" || json_rc=$?
+    '"${program}" -- "${run_dir}/${tag}.out" "${json_most:-16777216}" "$@" >"${run_dir}/rows" 2>"${run_dir}/rows.err" || json_rc=$?
   if ((json_rc == 0)); then
     mapfile -t json_lines <"${run_dir}/rows"
   fi

@@ -16,8 +16,8 @@ quarantine_add() { # <vmid> <volume...>
 # quarantined: the volumes still there, by VM ID. A storage that does not answer
 # frees no ID.
 quarantine_read() {
-  local file volume storage left
-  local -A listed=()
+  local file volume storage left line
+  local -A listed=() there=()
   local -a volumes
   declare -gA quarantined=()
   for file in "${LINUS_HOST_DIR:-/var/lib/linus}"/quarantine/*; do
@@ -30,12 +30,16 @@ quarantine_read() {
       storage=${volume%%:*}
       if [[ -z ${listed[${storage}]:-} ]]; then
         run_read 60 pvesm list "${storage}"
-        listed[${storage}]=" ${run_out//[[:space:]]/ } "
+        listed[${storage}]=known
         if ((run_rc != 0)); then
           listed[${storage}]=unknown
         fi
+        run_lines read
+        for line in "${run_lines[@]}"; do
+          there[${line%%[[:space:]]*}_]=yes
+        done
       fi
-      if [[ ${listed[${storage}]} == unknown || ${listed[${storage}]} == *" ${volume} "* ]]; then
+      if [[ ${listed[${storage}]} == unknown || -n ${there[${volume}_]:-} ]]; then
         left+="${left:+ }${volume}"
       fi
     done

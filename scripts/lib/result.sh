@@ -26,14 +26,14 @@ result_begin() { # <total steps>
 }
 
 result_fold() { # <text>; result_folded: the text on one line, of a bounded length
-  result_folded=${1//[[:cntrl:]]/ }
-  result_folded=${result_folded:0:1500}
+  result_folded=${1:0:1500}
+  result_folded=${result_folded//[[:cntrl:]]/ }
 }
 
 # A value with a line break is refused: it could forge a key of its own.
 result_line() { # <key without LINUS_> <value>
-  if [[ ! $1 =~ ^[A-Z][A-Z0-9_]*$ || $2 == *[[:cntrl:]]* ]]; then
-    result_fail vm "refused to print LINUS_$1: the value has control characters" 'report this as a fault of the script'
+  if [[ ! $1 =~ ^[A-Z][A-Z0-9_]*$ ]] || ((${#2} > 65536)) || [[ $2 == *[[:cntrl:]]* ]]; then
+    result_fail vm "refused to print LINUS_$1: the value has control characters, or no end" 'report this as a fault of the script'
   fi
   printf 'LINUS_%s:%s\n' "$1" "$2"
 }

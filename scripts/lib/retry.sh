@@ -10,8 +10,6 @@
 # Where retry_clear names a function, that one comes before each further try: it
 # clears the way, or sets retry_landed to hopeless where none may be made.
 
-retry_clear=''
-
 retry_change() { # <function that sets retry_landed> <seconds> <command...>
   local -r landed=$1 seconds=$2
   shift 2
@@ -35,7 +33,7 @@ retry_change() { # <function that sets retry_landed> <seconds> <command...>
     result_line LOCK_RETRY "${attempt}/${tries}" 2>/dev/null || : # in a roll-back nobody may be listening
     printf -v pause '%d.%03d' "$((pause / 1000))" "$((pause % 1000))"
     sleep "${pause}"
-    if [[ -n ${retry_clear} ]]; then
+    if [[ -n ${retry_clear:-} ]]; then
       "${retry_clear}"
       run_said=${said}
       run_rc=${rc}

@@ -100,22 +100,16 @@ run_load() { # <tag>
 
 # The cause of a failure stands last, often after many lines of progress.
 # run_gist: the text in one line without them; where it is longer, its beginning and its end.
-run_condense() { # <text> <length of the beginning> <length of the end>
+run_condense() { # <text of some KiB> <length of the beginning> <length of the end>
   local -r progress='(^|[ :,])transferred:? [0-9.]+ |^ *\(?[0-9.]+(/100)?%|[0-9]% complete'
-  local -a lines
   local line
-  local -i i
   run_gist=''
-  mapfile -t lines <<<"$1"
-  for ((i = ${#lines[@]} - 1; i >= 0 && ${#run_gist} <= $2 + $3; i -= 1)); do
-    line=${lines[i]}
-    if ((${#line} > $2 + $3)); then
-      line="${line:0:$2}${line: -$3}"
+  while IFS= read -r line; do
+    line=${line##*$'\r'}
+    if [[ -n ${line} && ! ${line} =~ ${progress} ]]; then
+      run_gist+="${run_gist:+ }${line}"
     fi
-    if [[ -n ${line} && ! ${line##*$'\r'} =~ ${progress} ]]; then
-      run_gist=${line}${run_gist:+ ${run_gist}}
-    fi
-  done
+  done <<<"$1"
   if ((${#run_gist} > $2 + $3)); then
     run_gist="${run_gist:0:$2}... ${run_gist: -$3}"
   fi

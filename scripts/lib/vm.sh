@@ -407,18 +407,20 @@ vm_find_storages() { # vm_storages: those the config's drives lie on, parted by 
 }
 
 vm_find_leftovers() { # <vmid>; vm_leftovers
-  local storage volume rest
+  local storage volume line
   for storage in ${vm_storages}; do
     run_read 60 pvesm list "${storage}" --vmid "$1"
     if ((run_rc != 0)); then
       log_warn "could not look for volumes left on ${storage}: ${run_said}"
       continue
     fi
-    while read -r volume rest; do
+    run_lines read
+    for line in "${run_lines[@]}"; do
+      volume=${line%%[[:space:]]*}
       if [[ ${volume} == "${storage}":* ]]; then
         vm_leftovers+="${vm_leftovers:+ }${volume}"
       fi
-    done <<<"${run_out}"
+    done
   done
   if [[ -n ${vm_leftovers} ]]; then
     # shellcheck disable=SC2086 # a list of words

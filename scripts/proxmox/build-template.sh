@@ -124,7 +124,7 @@ make_key() {
 
 # Runs a program of ours as root in the VM, with the user's name and whether the
 # agent answers (yes or no) as its arguments; run_rc and run_said are its. 255 is
-# ssh's own failure: no login. A signal ends the wait at once: the VM goes with
+# ssh's own failure: no login. What it says may fill no more than 64 MiB. A signal ends the wait at once: the VM goes with
 # the roll-back.
 guest_run() { # <program> [<shell: sh>]
   local -ra login=(ssh -T -F /dev/null -p "${VM_SSH_PORT}" -i "${run_dir}/key" -o IdentitiesOnly=yes -o BatchMode=yes
@@ -134,7 +134,7 @@ guest_run() { # <program> [<shell: sh>]
   local seconds=$((ssh_deadline - SECONDS))
   printf '%s\n' "$1" >"${run_dir}/program"
   # shellcheck disable=SC2016 # the inner shell's parameters
-  run_read "$((seconds < 1 ? 1 : seconds))" bash -c 'exec "${@:2}" <"$1"' bash "${run_dir}/program" "${login[@]}"
+  run_read "$((seconds < 1 ? 1 : seconds))" bash -c 'ulimit -f 65536; exec "${@:2}" <"$1"' bash "${run_dir}/program" "${login[@]}"
 }
 
 # A key comes into the guest some time after its SSH server is up.

@@ -42,6 +42,27 @@ agent_says() { # <JSON>
   [[ ${guest_neighbour} == 10.0.0.5 && -z ${guest_ip} ]]
 }
 
+@test "an agent's endless answer is none" {
+  stub_program qm 'perl -e "print q([), q({\"name\":\"e\"},) x 400000, q({}])"'
+  guest_find_address 100 "${mac}"
+  [[ -z ${guest_ip} && ${guest_seen} == *'not JSON'* ]]
+  stub_program qm 'perl -e "print q({\"exitcode\":0,\"out-data\":\"), q(\\\\n) x 60000, q(\"})"'
+  guest_exec 100 5 true
+  [[ ${guest_exit} == 0 && ${#guest_out} -le 4096 ]]
+}
+
+@test "a greeting without end is one of 255 characters" {
+  perl -MIO::Socket::INET -e '
+    my $s = IO::Socket::INET->new(Listen => 1, LocalAddr => "127.0.0.1") or die;
+    open my $f, ">", "$ARGV[0].new" or die; print $f $s->sockport; close $f; rename "$ARGV[0].new", $ARGV[0];
+    my $c = $s->accept; print $c "SSH-2.0-"; 1 while print $c "x" x 4096' "${BATS_TEST_TMPDIR}/port" >/dev/null 2>&1 3>&- &
+  local -r server=$!
+  until [[ -s ${BATS_TEST_TMPDIR}/port ]]; do command sleep 0.05; done
+  guest_read_banner 127.0.0.1 "$(<"${BATS_TEST_TMPDIR}/port")"
+  kill "${server}" || :
+  [[ ${guest_banner} == SSH-2.0-x* && ${#guest_banner} -eq 255 ]]
+}
+
 network_says() { # <of the route> <of the neighbour>
   printf '%s\n' "$1" >"${BATS_TEST_TMPDIR}/route"
   printf '%s\n' "$2" >"${BATS_TEST_TMPDIR}/neighbour"

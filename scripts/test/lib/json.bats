@@ -33,6 +33,14 @@ setup() {
   [[ ${#json_lines[@]} -eq 1 && ${json_lines[0]} == $'a b c \x1f1' ]]
 }
 
+@test "an answer without end is none, and a field is cut" {
+  recorded x "{\"a\":\"$(printf '%09000d' 0)\",\"b\":1}"
+  json_rows x a b
+  [[ ${json_rc} -eq 0 && ${#json_lines[0]} -eq 4098 ]]
+  json_most=9000 json_rows x a b
+  [[ ${json_rc} -ne 0 && ${#json_lines[@]} -eq 0 ]]
+}
+
 @test "what is not JSON is told, not guessed" {
   recorded x 'proxy handler failed'
   json_rows x vmid

@@ -2,7 +2,7 @@
 # lib/run.sh: running other programs.
 
 # The library's globals are set and read across files; each test is a subshell.
-# shellcheck disable=SC2030,SC2031,SC2034,SC2154
+# shellcheck disable=SC2016,SC2030,SC2031,SC2034,SC2154
 # shellcheck source=../helper/lib.bash
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
@@ -14,6 +14,32 @@ setup() {
 @test "exit status and words are kept apart, stderr first on one line" {
   run_change 5 sh -c 'echo out; echo err >&2; printf "two\nlines" >&2; exit 7' 2>/dev/null
   [[ ${run_rc} -eq 7 && ${run_out} == out && ${run_said} == 'err two lines out' ]]
+}
+
+@test "the cause is said, not the progress before it" {
+  # As qm imports a disk.
+  run_change 5 bash -c 'echo "unable to create VM 727 - copy failed: command qemu-img convert -p -n failed: exit code 1" >&2
+    for ((i = 0; i < 37; i += 1)); do echo "transferred ${i}.0 MiB of 2.0 GiB (${i}.00%)"; done
+    printf "\r   (12.00/100%%)\r   (13.00/100%%)\n"
+    echo "qemu-img: error while writing at byte 2097152: No space left on device"; exit 255' 2>/dev/null
+  [[ ${run_said} == 'unable to create VM 727 '*'exit code 1 qemu-img: error while writing at byte 2097152: No space left on device' ]]
+  [[ ${run_said} != *transferred* && ${run_said} != *100%* ]]
+  # Before a flood of other words, and after one.
+  run_change 5 bash -c 'echo first >&2; for ((i = 0; i < 9000; i += 1)); do echo "line ${i}"; echo "line ${i}" >&2; done; echo cause; echo why >&2' 2>/dev/null
+  [[ ${run_said} == first* && ${run_said} == *' why '*' cause' && ${#run_said} -lt 1300 ]]
+}
+
+# A guest, its SSH server and the network may say this.
+@test "no text of whatever length and kind holds a run up, nor makes it say more than a line" {
+  local kind
+  for kind in '\n' '\r' ' ' '\1' '%' '\377' 'x\n' '\0'; do
+    # shellcheck disable=SC2016 # the inner shell's parameters
+    timeout 60 bash -c 'source "$1/run.sh"; source "$1/log.sh"; run_init
+      run_read 20 bash -c "text=\$(printf \"%0120000d\" 0); printf \"\${text//0/\$1}\"; printf \"\${text//0/\$1}\" >&2" bash "$2"
+      run_lines read
+      run_clean
+      [[ ${#run_out} -le 65536 && ${#run_said} -lt 1300 && ${run_said} != *[[:cntrl:]]* ]]' bash "${lib_dir}" "${kind}"
+  done
 }
 
 @test "a command that does not end in time is ended, and that is said" {

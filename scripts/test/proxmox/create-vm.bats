@@ -456,6 +456,36 @@ setup() {
   assert_says 'could not be destroyed and is left behind: qm destroy'
 }
 
+@test "a clone of a protected template is rolled back, also before it was configured" {
+  local verb
+  echo 'protection: 1' >>"${PVE_STUB}/vm/9000"
+  for verb in set resize start; do
+    fault "${verb}" 255 skip 'out of luck'
+    run_script create-vm
+    assert_status 5
+    refute_line_like LINUS_WARNING
+    assert_no_vm_of_ours
+    assert_nothing_left
+  done
+  grep -qx 'protection: 1' "${PVE_STUB}/vm/9000"
+}
+
+@test "a storage that is full while an image is imported is said to be full" {
+  printf 'QFI\373image' >"${BATS_TEST_TMPDIR}/disk.img"
+  VM_IMAGE_SHA256=$(sha256sum "${BATS_TEST_TMPDIR}/disk.img")
+  export VM_TEMPLATE='' VM_IMAGE_URL=file://${BATS_TEST_TMPDIR}/disk.img VM_IMAGE_SHA256=${VM_IMAGE_SHA256%% *}
+  stub_program qemu-img 'echo "{\"virtual-size\": 2147483648}"'
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook create 'for i in {1..37}; do echo "transferred ${i}.0 MiB of 2.0 GiB (${i}.00%)"; done
+    echo "qemu-img: error while writing at byte 2097152: No space left on device"'
+  fault create 255 skip "unable to create VM 200 - copy failed: command '/usr/bin/qemu-img convert' failed: exit code 1"
+  IMAGE_DIR=${BATS_TEST_TMPDIR}/images run_script create-vm
+  assert_status 5
+  assert_says 'unable to create VM 200 - copy failed'
+  assert_says 'No space left on device'
+  [[ ${output} != *transferred* ]]
+}
+
 # A worker killed in the middle leaves its lock in the config.
 leave_lock_behind() {
   fault start 255 skip 'no memory'
