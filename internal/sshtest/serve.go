@@ -102,7 +102,7 @@ func (c *connection) session(offered ssh.NewChannel) {
 			}
 		case "subsystem":
 			var payload struct{ Name string }
-			ok = ssh.Unmarshal(r.Payload, &payload) == nil && payload.Name == "sftp" && !c.server.current().NoSFTP
+			ok = ssh.Unmarshal(r.Payload, &payload) == nil && payload.Name == "sftp" && !c.server.current().NoSFTP && !c.server.options.Trap
 			if ok {
 				running.Go(func() { serveFiles(channel) })
 			}
@@ -136,6 +136,9 @@ func (c *connection) exec(channel ssh.Channel, line string) {
 	s.mu.Unlock()
 	if faults.Delay > 0 {
 		<-time.After(faults.Delay)
+	}
+	if s.options.Trap {
+		return
 	}
 	cmd := exec.CommandContext(context.Background(), "bash", "-c", line)
 	cmd.Env = append(cmd.Environ(), s.options.Env...)

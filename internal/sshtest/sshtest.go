@@ -30,6 +30,7 @@ type Options struct {
 	Env         []string // added to the commands' environment
 	Dir         string   // the commands' working directory; empty: the test's
 	Password    string   // accepted beside the client key, when not empty
+	Trap        bool     // any public key logs in; commands are counted and not run, and there is no sftp
 	MaxSessions int      // sessions a connection may have; 0: 10, as OpenSSH
 	Faults      Faults   // from the start
 }
@@ -100,7 +101,7 @@ func Start(t testing.TB, o Options) *Server {
 	s.config = &ssh.ServerConfig{
 		MaxAuthTries: 6,
 		PublicKeyCallback: func(_ ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
-			if string(key.Marshal()) == string(client.PublicKey().Marshal()) {
+			if o.Trap || string(key.Marshal()) == string(client.PublicKey().Marshal()) {
 				return nil, nil
 			}
 			return nil, os.ErrPermission
