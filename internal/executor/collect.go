@@ -19,9 +19,11 @@ import (
 func (e *Executor) collect(ctx context.Context, r *run) error {
 	cuttable, cut := context.WithCancelCause(ctx)
 	defer cut(nil)
+	r.sent.Lock() // what a callback has brought is written, and no more is
 	e.mu.Lock()
 	r.cut = cut
 	e.mu.Unlock()
+	r.sent.Unlock()
 	j, err := e.Store.Job(ctx, r.id) // from here on a cancel finds cut
 	if err != nil || j.Status.Terminal() {
 		return err
@@ -89,6 +91,9 @@ func (e *Executor) collectOutput(ctx, work context.Context, j job.Job) (state Ru
 			quiet.seen(ctx)
 		}
 		quiet.end()
+	}
+	if fetchErr == nil {
+		fetchErr = retry(timed, func() error { return e.verify(timed, j, state) })
 	}
 	for i, stream := range []string{job.Stdout, job.Stderr} {
 		total := written(state, stream)

@@ -98,7 +98,8 @@ type run struct {
 	adopted  bool          // another process, or an earlier try, was here before
 	shares   bool          // it runs in another job's VM
 
-	cut context.CancelCauseFunc // ends collecting; nil before that. Executor.mu guards it
+	cut  context.CancelCauseFunc // ends collecting; nil before that. Executor.mu guards it
+	sent sync.RWMutex            // held for reading while output that was sent is taken
 }
 
 // New makes an Executor; nothing runs before Start.

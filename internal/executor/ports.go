@@ -174,6 +174,9 @@ type Guest interface {
 	// ReadOutput answers at most limit bytes of stdout or stderr from offset;
 	// fewer only at the end.
 	ReadOutput(ctx context.Context, j job.Job, stream string, offset, limit int64) ([]byte, error)
+	// Sums answers the sha256, in hex, of the first bytes of stdout and of stderr,
+	// so many of each: with that, what is held can be compared.
+	Sums(ctx context.Context, j job.Job, stdout, stderr int64) (sums [2]string, err error)
 	// Input appends data to the task's open stdin at offset, which is the count
 	// of bytes sent before: what is there already is not sent twice. It answers
 	// the count after.
@@ -230,6 +233,9 @@ type Store interface {
 	// it is new and below the size limit, and answers how much of the stream
 	// has been seen: the offset to send next.
 	AppendOutput(ctx context.Context, id, stream string, offset int64, data []byte) (int64, error)
+	// CutOutput forgets what of an open stream is held beyond its first size bytes,
+	// and that more was seen.
+	CutOutput(ctx context.Context, id, stream string, size int64) error
 	// SealOutput makes the stream final. When total is more than the limit it
 	// keeps the head, a marker with the count of dropped bytes, and tail.
 	SealOutput(ctx context.Context, id, stream string, total int64, tail []byte) (job.OutputInfo, error)

@@ -103,8 +103,28 @@ func (h heard) late() []job.Event {
 	return []job.Event{{Kind: job.EventIgnored, Text: fmt.Sprintf("%d times complete, at last with %s: the job had ended", h.ends, h.end)}}
 }
 
+// takeSent reports whether output that is sent can be taken: somebody works on
+// the job, and its output is not collected yet. taken is to be called then.
+func (e *Executor) takeSent(id string) (taken func(), open bool) {
+	e.mu.Lock()
+	r := e.live[id]
+	e.mu.Unlock()
+	if r == nil {
+		return nil, false
+	}
+	r.sent.RLock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if r.cut != nil {
+		r.sent.RUnlock()
+		return nil, false
+	}
+	return r.sent.RUnlock, true
+}
+
 // AppendOutput takes output a runner sends and answers the offset to send next,
-// which may be before the end of data.
+// which may be before the end of data. While nobody works on the job, or its
+// output is being collected, nothing is taken.
 func (e *Executor) AppendOutput(ctx context.Context, id, token, stream string, offset int64, data []byte) (int64, error) {
 	if err := e.Authorize(ctx, id, token); err != nil {
 		return 0, err
@@ -113,6 +133,11 @@ func (e *Executor) AppendOutput(ctx context.Context, id, token, stream string, o
 	if err != nil {
 		return 0, err
 	}
+	taken, open := e.takeSent(id)
+	if !open {
+		return e.Store.AppendOutput(ctx, id, stream, 0, nil)
+	}
+	defer taken()
 	next, err := e.keep(ctx, j, stream, offset, data, false)
 	if err == nil {
 		e.hear(id, func(*run) {})

@@ -2,7 +2,9 @@ package guest_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -342,3 +344,25 @@ func TestProbe_TellsOfARunnerThatIsGone(t *testing.T) {
 	}
 	release()
 }
+
+func TestSums_AreOfTheBeginning(t *testing.T) {
+	r := newRig(t)
+	r.start()()
+	deadline := time.Now().Add(time.Minute)
+	for {
+		state, err := r.Probe(t.Context(), r.job())
+		if err == nil && state.Exited {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%+v, %v", state, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	sums, err := r.Sums(t.Context(), r.job(), 2, 0)
+	if want := [2]string{sha("ov"), sha("")}; err != nil || sums != want {
+		t.Errorf("%v, %v", sums, err)
+	}
+}
+
+func sha(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) }

@@ -14,7 +14,9 @@ import (
 	"log/slog"
 	"maps"
 	"path"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -195,6 +197,24 @@ func (g *Guest) Probe(ctx context.Context, j job.Job) (executor.RunState, error)
 		return executor.RunState{}, g.fault(ctx, "probe the task in", j, res, err)
 	}
 	return state, nil
+}
+
+// sha256Hex is a sha256 as the runner writes it.
+var sha256Hex = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// Sums answers the sha256 of the beginning of both streams.
+func (g *Guest) Sums(ctx context.Context, j job.Job, stdout, stderr int64) (sums [2]string, err error) {
+	const what = "compare the output of the task in"
+	res, err := g.runner(ctx, j, "sums", strconv.FormatInt(stdout, 10), strconv.FormatInt(stderr, 10))
+	if err != nil {
+		return sums, g.fault(ctx, what, j, res, err)
+	}
+	for i, key := range []string{"LINUS_STDOUT_SHA256", "LINUS_STDERR_SHA256"} {
+		if sums[i] = res.Get(key); !sha256Hex.MatchString(sums[i]) {
+			return sums, g.fault(ctx, what, j, res, fmt.Errorf("the job runner answered %s:%.100q", key, sums[i]))
+		}
+	}
+	return sums, nil
 }
 
 // ReadOutput answers a part of a stream. Before the task has begun there is none.

@@ -195,6 +195,21 @@ func (f *Fake) ReadOutput(ctx context.Context, j job.Job, stream string, offset,
 	return slices.Clone(data[from:min(from+limit, size)]), nil
 }
 
+// Sums answers the checksums of what the task printed.
+func (f *Fake) Sums(ctx context.Context, j job.Job, stdout, stderr int64) (sums [2]string, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.inside(ctx, "compare in", j, &f.behaviour.Reads)
+	if err != nil || there.run == nil {
+		return sums, err
+	}
+	for i, data := range [][]byte{there.run.task.Stdout, there.run.task.Stderr} {
+		n := min([]int64{stdout, stderr}[i], int64(len(data)))
+		sums[i] = fmt.Sprintf("%x", sha256.Sum256(data[:n]))
+	}
+	return sums, nil
+}
+
 // Stop ends the task, if it runs.
 func (f *Fake) Stop(ctx context.Context, j job.Job, _ string) error {
 	f.mu.Lock()

@@ -24,8 +24,9 @@ import (
 //
 // Sealing is the row's doing: stdout.tail counts from the moment the row has
 // the stream's counts, and is written anew by whoever seals before that. What
-// the row does not count of stdout is cut off for readers. stdout only grows and
-// the others are replaced whole, so that reading needs no lock.
+// the row does not count of stdout is cut off for readers. stdout only grows, but
+// where what it holds is found not to be the task's, and the others are replaced
+// whole, so that reading needs no lock.
 const (
 	seenSuffix = ".seen"
 	tailSuffix = ".tail"
@@ -74,6 +75,34 @@ func (s *Store) AppendOutput(ctx context.Context, id, stream string, offset int6
 		}
 	}
 	return end, nil
+}
+
+// CutOutput forgets what of an open stream is held beyond its first size bytes,
+// and that more was seen. A sealed one stays as it is.
+func (s *Store) CutOutput(ctx context.Context, id, stream string, size int64) error {
+	unlock, err := s.lockOutput(id, stream)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	sealed, err := s.sealed(ctx, id, stream)
+	if err != nil || sealed.Valid {
+		return err
+	}
+	held, _, err := s.open(id, stream)
+	if err == nil {
+		err = os.Remove(s.outputPath(id, stream+seenSuffix))
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err == nil && size < held {
+		err = os.Truncate(s.outputPath(id, stream), max(0, size))
+	}
+	if err != nil {
+		return fmt.Errorf("cut %s of job %s: %w", stream, id, err)
+	}
+	return nil
 }
 
 // SealOutput makes the stream final: total bytes, of which tail are the last.

@@ -104,6 +104,35 @@ func TestAppendOutput_BytesAreExact(t *testing.T) {
 	}
 }
 
+func TestCutOutput_ForgetsWhatIsBehind(t *testing.T) { // newStore keeps 100 bytes
+	stream := text(300)
+	for _, tt := range []struct{ sent, cut, seen int64 }{{50, 20, 20}, {50, 0, 0}, {50, 50, 50}, {50, 80, 50}, {250, 100, 100}, {250, 10, 10}, {0, 0, 0}} {
+		s := newStore(t)
+		id := insert(t, s, newJob("echo")).ID
+		appendOutput(t, s, id, 0, stream[:tt.sent])
+		if err := s.CutOutput(t.Context(), id, job.Stdout, tt.cut); err != nil {
+			t.Fatal(err)
+		}
+		if seen, err := s.AppendOutput(t.Context(), id, job.Stdout, 0, nil); seen != tt.seen || err != nil {
+			t.Errorf("%+v: %d seen, %v", tt, seen, err)
+		}
+		appendOutput(t, s, id, tt.seen, []byte("new"))
+		want := append(bytes.Clone(stream[:tt.seen]), "new"...)
+		if got, _ := held(t, s, id); !bytes.Equal(got, want[:min(100, len(want))]) {
+			t.Errorf("%+v: held %q", tt, got)
+		}
+		if _, err := s.SealOutput(t.Context(), id, job.Stdout, int64(len(want)), nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.CutOutput(t.Context(), id, job.Stdout, 0); err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := held(t, s, id); !bytes.Equal(got[:min(10, len(want))], want[:min(10, len(want))]) {
+			t.Errorf("%+v: a sealed stream was cut: %q", tt, got)
+		}
+	}
+}
+
 func TestAppendOutput_StreamsAreApart(t *testing.T) {
 	s := newStore(t)
 	id := insert(t, s, newJob("echo")).ID

@@ -15,7 +15,8 @@
 # user's reach.
 #
 # Usage: job-runner.sh start | probe | stop [<signal>] | input <offset> |
-#        close-input | artifacts <files> <bytes each> <bytes all> | callback <url>
+#        close-input | artifacts <files> <bytes each> <bytes all> | callback <url> |
+#        sums <bytes of stdout> <bytes of stderr>
 #   start  installs the job's files, sets `run` going in the background and
 #          returns when it lives, with the boot the task was started under.
 #          Again: resumes what is left to do, or nothing.
@@ -26,6 +27,7 @@
 #          of the task's, as far as it is new.
 #   close-input  lets the task read the end of its stdin, or ^D in a terminal.
 #   artifacts  finds what the patterns match once the task has ended.
+#   sums   answers a sha256 of the beginning of what the task wrote.
 #   callback  tries whether the server answers at the URL; if so, callbacks go
 #          there from now on, at once.
 # It starts itself as
@@ -394,6 +396,18 @@ probe_job() {
   if runner_alive; then result_line RUNNER_ALIVE yes; else result_line RUNNER_ALIVE no; fi
 }
 
+# sum_output lets linus compare what it holds: callbacks brought it, and those
+# are whoever's who has seen the token.
+sum_output() { # <bytes of stdout> <bytes of stderr>
+  local sum
+  local -r count='^(0|[1-9][0-9]{0,17})$'
+  [[ $# == 2 && $1 =~ ${count} && $2 =~ ${count} ]] || result_fail invalid "sums: '$*' are not two numbers" "give how many bytes of stdout and of stderr"
+  sum=$(head -c "$1" -- "${state}/stdout" | sha256sum)
+  result_line STDOUT_SHA256 "${sum%% *}"
+  sum=$(head -c "$2" -- "${state}/stderr" | sha256sum)
+  result_line STDERR_SHA256 "${sum%% *}"
+}
+
 # choose_callback sends callbacks to the URL if the server answers there. A
 # completion that waits for its next try is told at once.
 choose_callback() { # <url>
@@ -487,7 +501,11 @@ answer() { # <verb> [<argument>...]
       return # within the answer of start
       ;;
     callback) choose_callback "${2:-}" ;;
-    *) result_fail invalid "${1@Q} is not a command" "use start, probe, stop, input, close-input, artifacts or callback" ;;
+    sums)
+      require_launch
+      sum_output "${@:2}"
+      ;;
+    *) result_fail invalid "${1@Q} is not a command" "use start, probe, stop, input, close-input, artifacts, sums or callback" ;;
   esac
   result_line RESULT SUCCESS
 }

@@ -50,6 +50,18 @@ teardown() { runner_teardown; }
   printf 'a\xff\xfe\x00z\r' | cmp - "${state}/stderr"
 }
 
+@test "sums are of the beginning of each stream, as much as is asked for" {
+  task 'printf 12345; printf abc >&2'
+  run_to_end
+  run bash "${runner}" sums 3 99
+  [[ ${status} == 0 && ${output} == *"LINUS_STDOUT_SHA256:$(printf 123 | sha256sum | cut -c1-64)"* ]]
+  [[ ${output} == *"LINUS_STDERR_SHA256:$(printf abc | sha256sum | cut -c1-64)"* ]]
+  run bash "${runner}" sums 3
+  [[ ${status} == 1 && ${output} == *'are not two numbers'* ]]
+  run bash "${runner}" sums 3 -1
+  [[ ${status} == 1 ]]
+}
+
 @test "20 MB of output are whole" {
   task 'yes 0123456789abcdef | head -c 20000000'
   run_to_end

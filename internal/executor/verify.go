@@ -1,0 +1,117 @@
+package executor
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	"linus/internal/job"
+)
+
+// verify compares what is held of the output with the VM's, and cuts it off where
+// the two part: callbacks brought it, and these are whoever's who has seen the
+// job's token. What is missing is then fetched as anything else that is. Where
+// nothing is held yet this costs nothing, and where all is well a checksum: only
+// where that differs, as it does where secrets were starred out, it is read.
+// A VM that went down under its task may have lost what callbacks had brought.
+func (e *Executor) verify(ctx context.Context, j job.Job, state RunState) error {
+	if !state.Started || state.Reason == "lost" || j.Outcome.Reason == job.ReasonLost {
+		return nil
+	}
+	j, err := e.Store.Job(ctx, j.ID)
+	if err != nil {
+		return err
+	}
+	var ours [2]string
+	var sizes [2]int64 // of what is compared: all that will be kept of what is held
+	streams := []string{job.Stdout, job.Stderr}
+	for i, stream := range streams {
+		total, held := written(state, stream), counts(j, stream)
+		if sizes[i] = min(held.Held, total); total > e.MaxOutput {
+			sizes[i] = min(held.Held, e.MaxOutput-e.MaxOutput/2)
+		}
+		if held.Total > total {
+			if err := e.cutOff(ctx, j, stream, sizes[i]); err != nil {
+				return err
+			}
+		}
+		if ours[i], err = e.sumHeld(ctx, j.ID, stream, sizes[i]); err != nil {
+			return err
+		}
+	}
+	if sizes[0] == 0 && sizes[1] == 0 {
+		return nil
+	}
+	theirs, err := e.Guest.Sums(ctx, j, sizes[0], sizes[1])
+	if err != nil {
+		return err
+	}
+	for i, stream := range streams {
+		if ours[i] == theirs[i] {
+			continue
+		}
+		same, err := e.common(ctx, j, stream, sizes[i])
+		if err == nil && same < sizes[i] {
+			err = e.cutOff(ctx, j, stream, same)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sumHeld is the sha256 of the first bytes held of a stream.
+func (e *Executor) sumHeld(ctx context.Context, id, stream string, size int64) (string, error) {
+	sum := sha256.New()
+	for at := int64(0); at < size; {
+		data, err := e.Store.Output(ctx, id, stream, at, min(outputChunk, size-at))
+		if err != nil {
+			return "", err
+		}
+		if len(data) == 0 {
+			return "", endsEarly("what is held of "+stream, at, size)
+		}
+		sum.Write(data)
+		at += int64(len(data))
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// common answers up to where what is held of a stream is what the VM has.
+func (e *Executor) common(ctx context.Context, j job.Job, stream string, size int64) (at int64, err error) {
+	for at < size {
+		theirs, err := e.readHidden(ctx, j, stream, at, min(outputChunk, size-at), true)
+		if err != nil {
+			return at, err
+		}
+		ours, err := e.Store.Output(ctx, j.ID, stream, at, int64(len(theirs)))
+		if err != nil {
+			return at, err
+		}
+		if !bytes.Equal(ours, theirs) || len(theirs) == 0 {
+			for i := range min(len(ours), len(theirs)) {
+				if ours[i] != theirs[i] {
+					return at + int64(i), nil
+				}
+			}
+			return at + int64(min(len(ours), len(theirs))), nil
+		}
+		at += int64(len(theirs))
+	}
+	return at, nil
+}
+
+// cutOff forgets what is held of a stream and is not the task's.
+func (e *Executor) cutOff(ctx context.Context, j job.Job, stream string, size int64) error {
+	if err := e.Store.CutOutput(ctx, j.ID, stream, size); err != nil {
+		return err
+	}
+	text := fmt.Sprintf("%s as callbacks brought it is not what the VM has, from byte %d on: fetched anew over SSH", stream, size)
+	_, err := e.update(ctx, j.ID, func(*job.Job) ([]job.Event, error) {
+		return []job.Event{{Kind: job.EventWarning, Phase: "collect", Text: text}}, nil
+	})
+	return err
+}
