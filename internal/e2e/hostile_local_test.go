@@ -2,13 +2,16 @@ package e2e
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -218,5 +221,98 @@ func TestHostile_SSHConfigOfTheUserHasNoEffect(t *testing.T) {
 	})
 	if left := trap.traces(t); len(left) > 0 {
 		t.Errorf("of the user's ssh_config there was: %q", left)
+	}
+}
+
+// openToOthers are the files and directories below dir that anybody but their
+// owner could look into. Links are as open as what they lead to.
+func openToOthers(t *testing.T, dir string) (found []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // gone meanwhile
+		}
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil && info.Mode()&fs.ModeSymlink == 0 && info.Mode().Perm()&0o077 != 0 {
+			found = append(found, fmt.Sprintf("%v %s", info.Mode(), path))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// With the most careless umask there is, nothing of the engine's and nothing it
+// leaves on the host is open to another user: keys, database, sockets, output,
+// artifacts, logs, operations, leases.
+func TestHostile_LocalUserSeesNothing(t *testing.T) {
+	before := syscall.Umask(0)
+	defer syscall.Umask(before)
+	h := newHost(t, lab.DriverProcess, "LINUS_SECRET_PLANTED=pl4nted")
+	h.cli(t, "vm", "create", "dev")
+	h.cli(t, "vm", "ssh", "dev", "--", "true")
+	c := h.connect(t)
+	m := script(`mkdir out; echo file >out/a; cat; echo done >&2`)
+	m["artifacts"], m["stdin"], m["secrets"] = []any{"out/**"}, "open", []any{"PLANTED"}
+	id := c.submit(m)
+	c.until(id, func(j map[string]any) bool { return j["status"] == "running" })
+	hostDir := filepath.Join(h.dir, "home", "linus")
+	if _, err := os.Stat(hostDir); err != nil {
+		t.Fatal(err)
+	}
+	look := func(when string) {
+		for _, dir := range []string{h.state, hostDir} {
+			if found := openToOthers(t, dir); len(found) > 0 {
+				t.Errorf("%s others see:\n%s", when, strings.Join(found, "\n"))
+			}
+		}
+	}
+	look("while the task runs")
+	c.call("interact_with_job", map[string]any{"job_id": id, "input": "typed\n", "close": true})
+	c.endsAs(id, "success", "exit_status")
+	look("afterwards")
+}
+
+// Where the state directory's path is too long for a socket it goes to one of a
+// predictable name. What somebody has put there before is not followed.
+func TestHostile_SocketDirectoryPlantedByAnother(t *testing.T) {
+	if os.Geteuid() != 0 || exec.Command("unshare", "-m", "true").Run() != nil {
+		t.Skip("a /tmp of its own needs root and a mount namespace")
+	}
+	for name, plant := range map[string]string{
+		"link":              `ln -s "$1" /tmp/linus-0`,
+		"open directory":    `mkdir -m 0777 /tmp/linus-0`,
+		"another's":         `mkdir -m 0700 /tmp/linus-0; chown 65534 /tmp/linus-0`,
+		"link to a missing": `ln -s "$1/made" /tmp/linus-0`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, err := os.MkdirTemp("/var/tmp", "linus-e2e")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer os.RemoveAll(dir) //nolint:errcheck // the test's
+			victim := filepath.Join(dir, "victim")
+			if err := os.Mkdir(victim, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.CommandContext(t.Context(), "unshare", "-m", "bash", "-c",
+				`bin=$(mktemp -d -p /dev/shm) && cp "$2" "$bin/linus" && mount -t tmpfs -o mode=1777 private /tmp && `+plant+`
+timeout 20 "$bin/linus" serve; code=$?; ls -A "$1" /tmp/linus-0/ >&2; rm -rf "$bin"; exit $code`, "inside", victim, filepath.Join(binDir, "linus"))
+			cmd.Env = append(os.Environ(), "LINUS_STATE_DIR="+filepath.Join(dir, strings.Repeat("long/", 20)+"state"), "PROXMOX_HOST=127.0.0.1",
+				"CALLBACK_PORT=0", "CALLBACK_URL=http://127.0.0.1:1")
+			said, err := cmd.CombinedOutput()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.ExitCode() == 124 || !strings.Contains(string(said), "is not a directory of this user's alone") {
+				t.Errorf("%v\n%s", err, said)
+			}
+			if left, _ := os.ReadDir(victim); len(left) > 0 || strings.Contains(string(said), ".sock\n") {
+				t.Errorf("it was followed: %v\n%s", left, said)
+			}
+		})
 	}
 }

@@ -180,7 +180,7 @@ func (s *scripts) ensure(ctx context.Context, name string) (string, error) {
 		return file, nil
 	}
 	const absent = 66
-	const look = `mkdir -p -m 0700 -- "$1" || exit 1; [ "$(sha256sum 2>/dev/null <"$2")" = "$3  -" ] || exit 66`
+	const look = `umask 077; mkdir -p -m 0700 -- "$1" || exit 1; [ "$(sha256sum 2>/dev/null <"$2")" = "$3  -" ] || exit 66`
 	err = s.host.Run(ctx, remote.Command{Name: "prepare " + s.dir, Line: remote.Quote("sh", "-c", look, "look", s.dir, file, script.SHA256)})
 	var exit *remote.ExitError
 	if errors.As(err, &exit) && exit.Code == absent {
