@@ -118,13 +118,18 @@ func (e *Executor) collectOutput(ctx, work context.Context, j job.Job) (state Ru
 		if out[i], err = e.Store.SealOutput(ctx, j.ID, stream, total, tail); err != nil {
 			return state, out, err
 		}
-		out[i].Incomplete, out[i].Why = fetchErr != nil, why
+		if why == "" && state.DiskFull {
+			why = diskFull
+		}
+		out[i].Incomplete, out[i].Why = why != "", why
 	}
 	if fetchErr != nil {
 		state = RunState{}
 	}
 	return state, out, nil
 }
+
+const diskFull = "the VM's disk was full while the task ran: what it printed meanwhile may be missing"
 
 // settle ends a task that something else than its own end has ended, and answers
 // how it stands. In a VM that stays it is told to end even where a caller does

@@ -311,3 +311,13 @@ func TestFollow_GoesOnWhileAWayIsLookedFor(t *testing.T) {
 		t.Errorf("outcome %+v", j.Outcome)
 	}
 }
+
+// Output that a full disk in the VM has cost is said to be missing.
+func TestCollect_TellsOfAFullDisk(t *testing.T) {
+	r := newRig(t, 1)
+	r.behave(providertest.Behaviour{Task: task(providertest.Task{Stdout: []byte("half a li"), DiskFull: true})}, true)
+	j := r.wait(r.submit())
+	if j.Status != job.Success || !j.Stdout.Incomplete || !j.Stderr.Incomplete || !strings.Contains(j.Stdout.Why, "disk was full") || j.Stdout.Total != 9 {
+		t.Errorf("stdout %+v, stderr %+v", j.Stdout, j.Stderr)
+	}
+}

@@ -129,6 +129,7 @@ type RunState struct {
 	Duration    time.Duration // the task has run so far, by the VM's clock since boot
 	StdoutBytes int64
 	StderrBytes int64
+	DiskFull    bool // the VM's disk was full while the task ran: what it printed meanwhile is lost
 }
 
 // CallbackWay is how a runner's callbacks arrive.

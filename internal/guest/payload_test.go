@@ -138,8 +138,8 @@ func TestReadState(t *testing.T) {
 			want: executor.RunState{Started: true, Exited: true, ExitCode: -1, Reason: "lost", Text: "the guest was rebooted"},
 		},
 		{
-			name: "exited", lines: []string{"JOB_STATE:exited", "EXIT_CODE:3", "EXIT_REASON:exit", "STDOUT_BYTES:1", "STDERR_BYTES:2"},
-			want: executor.RunState{Started: true, Exited: true, ExitCode: 3, Reason: "exit", StdoutBytes: 1, StderrBytes: 2},
+			name: "exited", lines: []string{"JOB_STATE:exited", "EXIT_CODE:3", "EXIT_REASON:exit", "STDOUT_BYTES:1", "STDERR_BYTES:2", "DISK_FULL:yes"},
+			want: executor.RunState{Started: true, Exited: true, ExitCode: 3, Reason: "exit", StdoutBytes: 1, StderrBytes: 2, DiskFull: true},
 		},
 		{
 			name: "timeout", lines: []string{"JOB_STATE:exited", "EXIT_CODE:143", "EXIT_REASON:timeout", "DURATION:86400.25"},

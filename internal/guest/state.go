@@ -62,6 +62,7 @@ func readState(res result.Result) (executor.RunState, error) {
 			err = parseErr
 		}
 	}
+	s.DiskFull = res.Get("LINUS_DISK_FULL") == "yes"
 	if !s.Exited {
 		return s, err
 	}

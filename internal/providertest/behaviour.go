@@ -44,6 +44,7 @@ type Task struct {
 	For            time.Duration   // how long it runs without Until
 	Ahead          time.Duration   // by so much longer the VM's clock says it has run
 
+	DiskFull  bool              // its VM's disk is full meanwhile
 	Echo      bool              // what comes on its open stdin it prints; the end of stdin ends it
 	Artifacts map[string][]byte // files it leaves, by relative path
 	LeftOut   []job.SkippedArtifact

@@ -103,7 +103,7 @@ func (f *Fake) Start(ctx context.Context, j job.Job) (bootID string, err error) 
 
 // state answers how a run stands now.
 func (r *fakeRun) state() executor.RunState {
-	s := executor.RunState{Started: true, StdoutBytes: int64(len(r.task.Stdout)), StderrBytes: int64(len(r.task.Stderr))}
+	s := executor.RunState{Started: true, StdoutBytes: int64(len(r.task.Stdout)), StderrBytes: int64(len(r.task.Stderr)), DiskFull: r.task.DiskFull}
 	ran := time.Since(r.began)
 	ended := ran >= r.task.For
 	if r.task.Echo {

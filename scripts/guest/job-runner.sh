@@ -55,6 +55,7 @@
 #                   (epoch), duration (seconds), text: written last, never changed
 #   runner          pid, start and boot id of the supervisor
 #   stop            the signal somebody asked for
+#   full            uptime (1/100 s) at which the disk was first seen full
 #   completion      recorded|given_up and the HTTP status
 #   callback_url    where callbacks go, when not to the settings' CALLBACK_URL
 #   stdin_closed    how long stdin is in the end
@@ -198,7 +199,7 @@ prepare_state() {
   chmod 0700 "${state}"
   [[ -p ${state}/control ]] || mkfifo -m 0600 "${state}/control"
   local name
-  for name in runner launched task session task_status exit_status completion; do
+  for name in runner launched task session task_status exit_status completion full; do
     [[ -e ${state}/${name} || -e ${state}/${name}.new ]] || printf '%255s\n' '' >"${state}/${name}.new"
   done
 }
@@ -334,6 +335,19 @@ await_file() { # <name>
   done
 }
 
+# note_full_disk writes down that there is no room: what the task prints then is
+# lost, and nobody else notices, for the task writes to its files itself. Blocks
+# are taken and given back each time, without a process for it.
+note_full_disk() {
+  local full=''
+  [[ ! -e ${state}/full ]] || return 0
+  { printf '%8192s' '' >"${state}/room"; } 2>/dev/null || full=yes
+  : >"${state}/room"
+  [[ -n ${full} ]] || return 0
+  publish full "${clock_now}"
+  log_warn "the disk is full: what the task prints may be lost"
+}
+
 # watch_task returns when the task is to end or has ended; sets reason and
 # detail.
 watch_task() { # <deadline, uptime in 1/100 s>
@@ -343,6 +357,7 @@ watch_task() { # <deadline, uptime in 1/100 s>
   reason='' detail=''
   while :; do
     clock_read
+    note_full_disk
     if [[ -e ${state}/task_status ]]; then
       reason="exit"
     elif [[ -e ${state}/stop ]]; then
@@ -393,6 +408,7 @@ probe_job() {
   result_line STDERR_BYTES "${sizes#*$'\n'}"
   stdin_tell
   result_line DURATION "${duration}"
+  [[ ! -e ${state}/full ]] || result_line DISK_FULL yes
   if runner_alive; then result_line RUNNER_ALIVE yes; else result_line RUNNER_ALIVE no; fi
 }
 

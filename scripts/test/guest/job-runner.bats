@@ -427,7 +427,27 @@ kill_runner() {
   local ended=yes
   until_true 20 exited || ended=''
   [[ -z ${ended} ]] || read_end
+  run probe
   until_true 10 bash -c '! fuser -s "$1" 2>/dev/null' _ "${state}" || true
   umount -l "${state}"
-  [[ -n ${ended} && ${code} == 7 && ${reason} == exit ]]
+  [[ -n ${ended} && ${code} == 7 && ${reason} == exit && ${output} == *LINUS_DISK_FULL:yes* ]]
+}
+
+@test "a disk that was full for a while is told, one that was not is not" {
+  ((EUID == 0)) || skip "needs root to mount a small disk"
+  mkdir -p "${state}"
+  mount -t tmpfs -o size=1m none "${state}" || skip "cannot mount here"
+  task "head -c 5000000 /dev/zero >'${state}/ballast'; until [[ -s '${state}/full' ]]; do sleep 0.1; done; rm '${state}/ballast'; echo over"
+  start
+  local ended=yes
+  until_true 20 exited || ended=''
+  run probe
+  until_true 10 bash -c '! fuser -s "$1" 2>/dev/null' _ "${state}" || true
+  umount -l "${state}"
+  [[ -n ${ended} && ${output} == *LINUS_DISK_FULL:yes* ]]
+  rm -rf -- "${state}"
+  task 'echo fine'
+  run_to_end
+  run probe
+  [[ ${output} == *JOB_STATE:exited* && ${output} != *DISK_FULL* ]]
 }
