@@ -139,10 +139,12 @@ guest_run() { # <program> [<shell: sh>]
 
 # A key comes into the guest some time after its SSH server is up.
 wait_for_login() {
-  while ((SECONDS < ssh_deadline)); do
+  while :; do
     guest_run 'exit 0'
     if ((run_rc == 0)); then
       return 0
+    elif ((SECONDS >= ssh_deadline)); then
+      break
     fi
     sleep 1
   done
