@@ -112,6 +112,9 @@ note_taken_ids() {
   local tag line vmid name node
   for tag in resources vms; do
     run_wait "${tag}"
+    if [[ ${tag} == resources ]]; then
+      run_ask_again resources pvesh get /cluster/resources --type vm --output-format json
+    fi
     json_rows "${tag}" vmid name node
     if ((run_rc != 0 || json_rc != 0)); then
       result_fail vm "could not list the VMs on node '${probe_node}': ${run_said}" 'look at: pvesh get /cluster/resources --type vm'
@@ -132,6 +135,7 @@ note_taken_ids() {
 note_unclean_ids() {
   local line vmid
   run_wait volumes
+  run_ask_again volumes pvesm list "${PROXMOX_STORAGE}"
   run_lines volumes
   for line in "${run_lines[@]}"; do
     if [[ ${line} =~ :.*[[:space:]]([0-9]+)[[:space:]]*$ ]]; then

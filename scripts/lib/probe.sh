@@ -19,6 +19,16 @@ probe_bad() { # <kind> <text> <remedy>
   probe_remedy=$3
 }
 
+# A read that failed. One that had no answer in time says nothing against the
+# configuration.
+probe_unread() { # <what was read> <remedy>
+  local kind=config
+  if ((run_rc == 124)); then
+    kind=timeout
+  fi
+  probe_bad "${kind}" "could not read $1: ${run_said}" "$2"
+}
+
 # Quorum, and the node: the one asked for, or this host's own. qm works only on
 # the node it runs on, so another node, though online, will not do.
 probe_cluster() { # <wanted node, or empty>; probe_quorum: yes, no, or none where there is no cluster
@@ -26,10 +36,10 @@ probe_cluster() { # <wanted node, or empty>; probe_quorum: yes, no, or none wher
   local line type name online is_local quorate own='' own_online='' known='' wanted_online=''
   probe_node=${wanted}
   probe_quorum=none
-  run_read 60 pvesh get /cluster/status --output-format json
+  run_ask pvesh get /cluster/status --output-format json
   json_rows read type name online local quorate
   if ((run_rc != 0 || json_rc != 0)); then
-    probe_bad config "could not read the cluster's status on ${HOSTNAME}: ${run_said}" \
+    probe_unread "the cluster's status on ${HOSTNAME}" \
       'run this on a Proxmox VE host, as root; look at: systemctl status pve-cluster'
     return 0
   fi
@@ -80,11 +90,12 @@ probe_storage() { # <storage>; probe_storage_type: dir, lvmthin, ...; empty wher
   probe_storage_type=''
   local active enabled content avail type
   run_wait storage
+  run_ask_again storage pvesh get "/nodes/${probe_node}/storage/$1/status" --output-format json
   if ((run_rc != 0)); then
     if [[ ${run_said} == *"does not exist"* || ${run_said} == *"No such storage"* ]]; then
       probe_bad config "storage '$1' does not exist on node '${probe_node}'" 'set PROXMOX_STORAGE to one of: pvesm status --content images'
     else
-      probe_bad config "could not read storage '$1' on node '${probe_node}': ${run_said}" 'look at: pvesm status'
+      probe_unread "storage '$1' on node '${probe_node}'" 'look at: pvesm status'
     fi
     return 0
   fi
@@ -106,6 +117,7 @@ probe_storage() { # <storage>; probe_storage_type: dir, lvmthin, ...; empty wher
 probe_bridge() { # <bridge>
   local line iface type bridges=''
   run_wait network
+  run_ask_again network pvesh get "/nodes/${probe_node}/network" --output-format json
   json_rows network iface type
   for line in "${json_lines[@]}"; do
     IFS=$'\x1f' read -r iface type <<<"${line}"
@@ -120,7 +132,7 @@ probe_bridge() { # <bridge>
   if [[ -d /sys/class/net/$1/bridge ]]; then
     probe_ok "bridge '$1' exists on the host"
   elif ((run_rc != 0 || json_rc != 0)); then
-    probe_bad config "could not read the network of node '${probe_node}': ${run_said}" 'look at: pvesh get /nodes/localhost/network'
+    probe_unread "the network of node '${probe_node}'" 'look at: pvesh get /nodes/localhost/network'
   else
     probe_bad config "bridge '$1' does not exist on node '${probe_node}' (bridges: ${bridges:-none})" 'set PROXMOX_BRIDGE to one of these'
   fi
@@ -130,7 +142,7 @@ probe_bridge() { # <bridge>
 # does, too, only slower.
 probe_templates() {
   probe_list_templates
-  if [[ ${probe_kind} == config ]]; then
+  if [[ -n ${probe_kind} ]]; then
     return 0
   elif [[ -z ${probe_known_templates} ]]; then
     probe_bad warn "node '${probe_node}' has no template" \
@@ -144,9 +156,10 @@ probe_list_templates() { # probe_known_templates: their names; probe_kind
   local line vmid name template
   probe_known_templates=''
   run_wait vms
+  run_ask_again vms pvesh get "/nodes/${probe_node}/qemu" --output-format json
   json_rows vms vmid name template
   if ((run_rc != 0 || json_rc != 0)); then
-    probe_bad config "could not list the VMs of node '${probe_node}': ${run_said}" 'look at: qm list'
+    probe_unread "the list of VMs of node '${probe_node}'" 'look at: qm list'
     return 0
   fi
   probe_kind=''
@@ -184,7 +197,7 @@ probe_template() { # <name or ID>
   vm_read "${found}"
   vm_find_boot_disk
   if [[ ${vm_state} != present ]]; then
-    probe_bad config "could not read the config of template '$1' (VM ${found}): ${run_said}" "look at: qm config ${found}"
+    probe_unread "the config of template '$1' (VM ${found})" "look at: qm config ${found}"
   elif [[ ${vm_config[template]:-0} != 1 ]]; then
     probe_bad config "VM ${found} ('$1') on node '${probe_node}' is not a template" "turn it into one (qm template ${found}), or name another"
   elif [[ -z ${vm_boot_disk} ]]; then

@@ -173,6 +173,25 @@ run_read() { # <seconds> <command...>
   done
 }
 
+# A question to Proxmox. A node under load may not answer one in time, which says
+# nothing of what was asked: it is asked again, twice at most.
+run_ask() { # <command...>
+  run_read 60 "$@"
+  run_ask_again read "$@"
+}
+
+run_ask_again() { # <tag of a finished run> <command...>
+  local -r tag=$1
+  local -i tries=1
+  shift
+  while ((run_rc == 124 && tries < 3)); do
+    tries+=1
+    log_info "no answer in time: ask ${tries} of 3: ${*@Q}"
+    run_start "${tag}" 60 "$@"
+    run_wait "${tag}"
+  done
+}
+
 # From here on these do not end the script. Where two came together, the trap of
 # one has ended it and the other still stands out: bash (5.2) would not get to it,
 # and would break off every wait for it. One more makes it look.

@@ -376,7 +376,7 @@ vm_find_tasks() { # <vmid> <node>
   local line upid ended
   local -r form='^UPID:[^:]+:([0-9A-Fa-f]+):([0-9A-Fa-f]+):[0-9A-Fa-f]+:([^:]+):([^:]*):'
   vm_busy=yes
-  run_read 60 pvesh get "/nodes/$2/tasks" --source active --output-format json
+  run_ask pvesh get "/nodes/$2/tasks" --source active --output-format json
   json_rows read upid endtime
   if ((run_rc != 0 || json_rc != 0)); then
     return 0

@@ -23,8 +23,8 @@
 #   LINUS_LEFT_ALONE:<id> <job> <name> <why>
 # A node that is offline, or does not answer, is a LINUS_WARNING: its VMs are not
 # in the list, which is no proof that they are gone.
-# Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 the cluster does not
-# answer, 129/130/141/143 signal.
+# Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 the cluster gives no
+# list, 6 it gives no answer in time, 129/130/141/143 signal.
 
 # shellcheck source=../lib/log.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
@@ -88,9 +88,11 @@ sweep_host() {
 
 list_vms() {
   local line node status
-  run_read 60 pvesh get /nodes --output-format json
+  run_ask pvesh get /nodes --output-format json
   json_rows read node status
-  if ((run_rc != 0 || json_rc != 0)); then
+  if ((run_rc == 124)); then
+    result_fail timeout "could not list the nodes on ${HOSTNAME}: ${run_said}" 'try again when the host has less to do; look at: pvesh get /nodes'
+  elif ((run_rc != 0 || json_rc != 0)); then
     result_fail config "could not list the nodes on ${HOSTNAME}: ${run_said}" 'run this on a Proxmox VE host, as root; look at: pvesh get /nodes'
   fi
   local -ra nodes=("${json_lines[@]}")
@@ -117,7 +119,7 @@ list_node() { # <node>
     line=${line##*/}
     marked[${line%.conf}]=yes
   done
-  run_read 60 pvesh get "/nodes/$1/qemu" --output-format json
+  run_ask pvesh get "/nodes/$1/qemu" --output-format json
   json_rows read vmid name status template
   if ((run_rc != 0 || json_rc != 0)); then
     result_warning "node '$1' did not list its VMs: ${run_said}"

@@ -193,7 +193,7 @@ find_snapshot() {
   local line name state
   snapshot_state=absent
   snapshot_names=''
-  run_read 60 pvesh get "/nodes/${probe_node}/qemu/${vm_id}/snapshot" --output-format json
+  run_ask pvesh get "/nodes/${probe_node}/qemu/${vm_id}/snapshot" --output-format json
   json_rows read name snapstate
   if ((run_rc != 0 || json_rc != 0)); then
     result_fail vm "could not list the snapshots of VM ${vm_id} on node '${probe_node}': ${run_said}" "look at: qm listsnapshot ${vm_id}"

@@ -486,6 +486,27 @@ setup() {
   [[ ${output} != *transferred* ]]
 }
 
+@test "a read that has no answer in time is made again; one that never has is a time-out" {
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook get '
+    [[ ${2} == *"$(<"${PVE_STUB}/slow")"* ]] || exit 0
+    echo x >>"${PVE_STUB}/asked"
+    [[ $(wc -l <"${PVE_STUB}/asked") -gt $(<"${PVE_STUB}/times") ]] || exit 124'
+  local slow
+  for slow in /cluster/status /storage/ /network /nodes/pve/qemu /cluster/resources; do
+    echo "${slow}" >"${PVE_STUB}/slow"
+    echo 2 >"${PVE_STUB}/times"
+    rm -f "${PVE_STUB}/asked"
+    run_script create-vm --dry-run
+    assert_status 0
+    echo 99 >"${PVE_STUB}/times"
+    rm -f "${PVE_STUB}/asked"
+    run_script create-vm --dry-run
+    [[ ${status} -eq 6 || (${slow} == /cluster/resources && ${status} -eq 5) ]] || fail "${slow}"
+    assert_says 'no answer in time'
+  done
+}
+
 # A worker killed in the middle leaves its lock in the config.
 leave_lock_behind() {
   fault start 255 skip 'no memory'

@@ -108,6 +108,19 @@ setup() {
   assert_says LINUS_REMEDY
 }
 
+@test "a read that has no answer in time is made again, and is then a time-out, not the configuration" {
+  fault get 124 skip ''
+  fault get 124 skip ''
+  run_script list-vms
+  assert_status 0
+  assert_says LINUS_VM:id=201
+  for _ in 1 2 3; do fault get 124 skip ''; done
+  run_script list-vms
+  assert_status 6
+  assert_says 'LINUS_ERROR:could not list the nodes on'
+  assert_says 'no answer in time'
+}
+
 @test "a bad owner or an argument is exit 1" {
   LINUS_OWNER=x run_script list-vms
   assert_status 1
