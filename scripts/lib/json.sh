@@ -31,7 +31,7 @@ json_addresses() { # <tag> <mac>; json_lines: "ipv4 ADDR" or "ipv6 ADDR"
       my $ips = $nic->{"ip-addresses"};
       for my $ip (grep { ref eq "HASH" } ref $ips eq "ARRAY" ? @$ips : ()) {
         my ($type, $addr) = map { $_ // "" } @$ip{"ip-address-type", "ip-address"};
-        next unless $form{$type} and $addr =~ $form{$type} and $left-- > 0;
+        next unless $form{$type} and $addr =~ $form{$type} and inet_pton($type eq "ipv4" ? AF_INET : AF_INET6, $addr) and $left-- > 0;
         print "$type $addr\n";
       }
     }' "$2"
@@ -43,7 +43,7 @@ json_perl() { # <tag> <program> <argument...>; json_lines, json_rc (0: it was JS
   json_rc=0
   json_lines=()
   # shellcheck disable=SC2016 # perl's variables, not the shell's
-  timeout -k 5 60 perl -MJSON::PP -e '
+  timeout -k 5 60 perl -MJSON::PP -MSocket=inet_pton,AF_INET,AF_INET6 -e '
     use strict; use warnings;
     sub text { my $v = shift // ""; $v = $v ? 1 : 0 if JSON::PP::is_bool($v); $v = substr $v, 0, 4096; $v =~ s/[[:cntrl:]]/ /g; return $v }
     my ($file, $most) = splice @ARGV, 0, 2;
