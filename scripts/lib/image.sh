@@ -124,18 +124,38 @@ image_fetch() { # <url> <file> [sums]
 image_read_vendor_sum() { # image_sum
   local -r name=${image_url##*/} sums=${image_url%/*}/${image_sums}
   local line
-  image_fetch "${sums}" "${image_part}" sums
+  image_fetch "${sums}" "${run_dir}/sums" sums
+  image_verify_sums "${sums}"
   while IFS= read -r line; do
     if [[ ${line} =~ ^([0-9a-f]{64}|[0-9a-f]{128})\ [\ *](.+)$ && ${BASH_REMATCH[2]} == "${name}" ]]; then
       image_sum=${BASH_REMATCH[1]}
     elif [[ ${line} =~ ^SHA(256|512)\ \((.+)\)\ =\ ([0-9a-f]+)$ && ${BASH_REMATCH[2]} == "${name}" ]]; then
       image_sum=${BASH_REMATCH[3]}
     fi
-  done <"${image_part}"
-  rm -f -- "${image_part}"
+  done <"${run_dir}/sums"
   if [[ -z ${image_sum} ]]; then
     result_fail vm "${sums} has no checksum for ${name}" 'set VM_IMAGE_URL and VM_IMAGE_SHA256'
   fi
+}
+
+# The vendor's signature of the list just fetched, where there is one, by the
+# vendor's key alone. Proxmox VE has gpgv: apt needs it.
+image_verify_sums() { # <the list's URL>
+  image_find_key "${image_os}"
+  if [[ -z ${image_signature} ]]; then
+    return 0
+  elif ! command -v gpgv >/dev/null; then
+    result_warning "the signature of $1 is not checked: gpgv is missing on ${HOSTNAME}"
+    return 0
+  fi
+  base64 -d <<<"${image_keyring}" >"${run_dir}/keyring.gpg"
+  image_fetch "${1%/*}/${image_signature}" "${run_dir}/signature" sums
+  run_read 60 gpgv --status-fd 1 --keyring "${run_dir}/keyring.gpg" -- "${run_dir}/signature" "${run_dir}/sums"
+  if [[ $'\n'${run_out} != *$'\n[GNUPG:] GOODSIG '* || $'\n'${run_out} != *$'\n[GNUPG:] VALIDSIG '"${image_signer} "* ]]; then
+    result_fail vm "$1 is not signed by its vendor's key ${image_signer}: ${run_said}" \
+      'try again; if it stays so, it is tampered with, or the vendor has a new key: update linus, or set VM_IMAGE_URL and VM_IMAGE_SHA256'
+  fi
+  log_info "$1 is signed by its vendor's key ${image_signer}"
 }
 
 image_check() { # <file>; image_good: yes or no; image_found: its sum

@@ -63,6 +63,8 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/quarantine.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/probe.sh"
 # shellcheck source=../lib/image.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/image.sh"
+# shellcheck source=../lib/image-keys.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/image-keys.sh"
 # shellcheck source=../lib/guest.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/guest.sh"
 # shellcheck source=../lib/inputs.sh

@@ -7,7 +7,7 @@
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
 setup() {
-  load_libs log result run image
+  load_libs log result run image image-keys
   result_begin 1
   run_init
   source_dir=${BATS_TEST_TMPDIR}/vendor
@@ -128,19 +128,19 @@ setup() {
   [[ ${status} -eq 5 && $(<"${BATS_TEST_TMPDIR}/argv") == *'--proto =http,https --proto-redir =http,https '* ]]
   rm "${BATS_TEST_TMPDIR}/argv" "${BATS_TEST_TMPDIR}/bin/curl"
   hash -r
-  PATH=${BATS_TEST_TMPDIR}/bin:$(without_curl)
+  PATH=${BATS_TEST_TMPDIR}/bin:$(programs_but curl)
   image_url=https://vendor.example/disk.img
   run image_obtain "${dir}" ''
   [[ ${status} -eq 5 && $(<"${BATS_TEST_TMPDIR}/argv") == *' --max-redirect=0 '*/SUMS ]]
 }
 
-# The programs of PATH but curl, as links in a directory.
-without_curl() {
+# The programs of PATH but one, as links in a directory.
+programs_but() { # <name>
   local -r links=${BATS_TEST_TMPDIR}/programs
   local program
   mkdir -p "${links}"
   for program in /usr/bin/* /bin/*; do
-    [[ ${program##*/} == curl || -e ${links}/${program##*/} ]] || ln -s "${program}" "${links}/${program##*/}"
+    [[ ${program##*/} == "$1" || -e ${links}/${program##*/} ]] || ln -s "${program}" "${links}/${program##*/}"
   done
   printf '%s\n' "${links}"
 }
@@ -163,4 +163,75 @@ without_curl() {
   run image_fetch "http://127.0.0.1:${port}/away" "${BATS_TEST_TMPDIR}/got"
   [[ ${status} -eq 5 && ${output} == *'not supported'* ]]
   kill "${server}"
+}
+
+# A vendor with a key of its own, and a list that it has signed.
+vendor_signs() { # sets vendor_home, vendor_key
+  if ! command -v gpg >/dev/null || ! command -v gpgv >/dev/null; then
+    skip 'no gpg'
+  fi
+  vendor_home=${BATS_TEST_TMPDIR}/vendor-home
+  mkdir -m 0700 "${vendor_home}"
+  gpg --homedir "${vendor_home}" --batch --quiet --passphrase '' --quick-generate-key vendor@example rsa3072 sign never 2>/dev/null
+  gpg --homedir "${vendor_home}" --batch --export >"${vendor_home}/key" 2>/dev/null
+  read_fingerprint "${vendor_home}/key"
+  vendor_key=${fingerprint}
+  printf '%s\n' "${sum}  disk.img" >"${source_dir}/SUMS"
+  sign_sums
+  vendor_keyring=$(base64 "${vendor_home}/key")
+  image_find_key() { # in place of the vendors' own
+    image_signature=SUMS.sig image_signer=${vendor_key} image_keyring=${vendor_keyring}
+  }
+}
+
+read_fingerprint() { # <key>; fingerprint
+  gpg --homedir "${BATS_TEST_TMPDIR}" --batch --with-colons --show-keys "$1" >"${BATS_TEST_TMPDIR}/listed" 2>/dev/null
+  fingerprint=$(awk -F: '$1 == "fpr" { print $10; exit }' "${BATS_TEST_TMPDIR}/listed")
+}
+
+sign_sums() {
+  gpg --homedir "${vendor_home}" --batch --yes --quiet --passphrase '' --pinentry-mode loopback \
+    --detach-sign -o "${source_dir}/SUMS.sig" "${source_dir}/SUMS" 2>/dev/null
+}
+
+@test "a list of sums counts only with its vendor's signature, where the vendor signs" {
+  vendor_signs
+  image_obtain "${dir}" '' 2>/dev/null
+  [[ -f ${image_file} ]]
+  rm -r "${dir}"
+  # Changed after it was signed; signed by another; no signature at all.
+  printf '%s\n' "${sum}  disk.img" '# more' >"${source_dir}/SUMS"
+  run image_obtain "${dir}" ''
+  [[ ${status} -eq 5 && ${output} == *"is not signed by its vendor's key ${vendor_key}"* ]]
+  sign_sums
+  vendor_key=0000000000000000000000000000000000000000
+  run image_obtain "${dir}" ''
+  [[ ${status} -eq 5 && ${output} == *'is not signed by'* ]]
+  rm "${source_dir}/SUMS.sig"
+  run image_obtain "${dir}" ''
+  [[ ${status} -eq 5 && ${output} == *'could not fetch'* ]]
+  [[ ! -e ${dir}/test-1.qcow2 && ! -e ${dir}/test-1.part ]]
+}
+
+@test "without gpgv the signature is not checked, and that is said" {
+  vendor_signs
+  printf 'changed\n' >>"${source_dir}/SUMS"
+  PATH=$(programs_but gpgv)
+  run image_obtain "${dir}" ''
+  [[ ${status} -eq 0 && ${output} == *'LINUS_WARNING:the signature of'*'is not checked: gpgv is missing'* ]]
+}
+
+@test "the keys that are shipped are whose they are said to be" {
+  command -v gpg >/dev/null || skip 'no gpg'
+  local os
+  for os in ubuntu-24.04 almalinux-9; do
+    image_find_key "${os}"
+    base64 -d <<<"${image_keyring}" >"${BATS_TEST_TMPDIR}/key"
+    read_fingerprint "${BATS_TEST_TMPDIR}/key"
+    [[ ${fingerprint} == "${image_signer}" && -n ${image_signature} ]]
+  done
+  for os in debian-12 debian-13 rocky-9 custom-0123; do
+    image_find_key "${os}"
+    [[ -z ${image_signature}${image_signer}${image_keyring} ]]
+  done
 }

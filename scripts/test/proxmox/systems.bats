@@ -21,6 +21,12 @@ setup() {
   printf 'QFI\373image' >"${BATS_TEST_TMPDIR}/disk.img"
   sum256=$(sha256sum "${BATS_TEST_TMPDIR}/disk.img")
   sum512=$(sha512sum "${BATS_TEST_TMPDIR}/disk.img")
+  # No test has the vendors' secret keys; lib/image.bats checks signatures.
+  # shellcheck disable=SC2016 # the stub's own variables
+  stub_program gpgv '
+    [[ $(<"${*: -2:1}") == signature ]] || exit 2
+    printf "[GNUPG:] %s\n" "GOODSIG x vendor" \
+      "VALIDSIG D2EB44626FDDC30B513D5BB71A5D6C4C7DB87C81 x" "VALIDSIG BF18AC2876178908D6E71267D36CB86CB86B3716 x"'
   stub_program qemu-img 'echo "{\"virtual-size\": 2147483648}"'
   guest_interfaces '{"name":"e","hardware-address":"bc:24:11:00:00:01","ip-addresses":[{"ip-address":"127.0.0.1","ip-address-type":"ipv4"}]}'
   # Every vendor's servers: $vendor/URL, slashes as _.
@@ -51,6 +57,12 @@ assert_created() { # <OS> <user> <image's URL> <name of the list> <line of the l
 0000000000000000000000000000000000000000000000000000000000000000  other-${name}
 $5
 0000000000000000000000000000000000000000000000000000000000000000  ${name}.manifest"
+  local signature=''
+  case $1 in
+    ubuntu*) signature=${sums}.gpg ;;
+    almalinux*) signature=${sums}.asc ;;
+  esac
+  [[ -z ${signature} ]] || serve "${signature}" signature
   VM_OS=$1 run_script create-vm
   assert_status 0
   assert_line "LINUS_VM_USER:$2"
@@ -60,7 +72,8 @@ $5
   local key want
   key=$(grep -o -- '--sshkeys [^ ]*' "${PVE_STUB}/calls")
   grep '^curl\|^qm \(create\|set\|resize\|start\) ' "${PVE_STUB}/calls" >"${BATS_TEST_TMPDIR}/made"
-  want="curl ${sums}
+  want="curl ${sums}${signature:+
+curl ${signature}}
 curl $3
 qm create ${id} --name linus-job-11111111 --cpu host --ostype l26 --scsihw virtio-scsi-single --scsi0 local-lvm:0,import-from=${IMAGE_DIR}/$6.qcow2,discard=on,iothread=1 --scsi1 local-lvm:cloudinit --serial0 socket --vga serial0 --cores 2 --memory 2048 --agent enabled=1 --net0 virtio,bridge=vmbr0 --ciuser $2 ${key} --ipconfig0 ip=dhcp --ciupgrade 0 --tags linus --description linus-job=${job} linus-owner=${owner}
 qm resize ${id} scsi0 10G
