@@ -47,7 +47,7 @@ func openHTTP(ctx context.Context, c config.Config, e *engine, log *slog.Logger,
 	}
 	f.mcp = mcptool.NewHTTP(mcpOptions(c, e, log))
 	var err error
-	f.server, err = web.Listen(ctx, c.HTTPAddr, web.Options{Engine: e, MCP: f.mcp, Metrics: e.watch.metrics.Handler(), Token: token, Hosts: c.HTTPNames(), Origins: c.HTTPOrigins(), Log: log})
+	f.server, err = web.Listen(ctx, c.HTTPAddr, web.Options{Engine: e, MCP: f.mcp, Metrics: e.watch.metrics.Handler(), Token: token, Logouts: filepath.Join(c.StateDir, "http-logouts"), Hosts: c.HTTPNames(), Origins: c.HTTPOrigins(), Log: log})
 	if err != nil {
 		if errors.Is(err, syscall.EADDRINUSE) {
 			err = fmt.Errorf("%w; set HTTP_ADDR (or --http) to another port, or to port 0 for any free one", err)
@@ -65,20 +65,18 @@ func openHTTP(ctx context.Context, c config.Config, e *engine, log *slog.Logger,
 	return f, nil
 }
 
-// announce says where MCP and the pages are. The journal, which others may read,
-// does not get the link that logs in.
+// announce says where MCP and the pages are. Only a terminal gets the link that
+// logs in: logs and the journal are read by others, and kept.
 func (f *httpFace) announce(w io.Writer) {
 	if f == nil {
 		return
 	}
 	_, _ = fmt.Fprintf(w, "MCP at http://%s/mcp, for clients with the token in %s\n", f.server.Addr(), f.token)
-	if file, ok := w.(*os.File); ok {
-		if info, err := file.Stat(); err == nil && info.Mode()&os.ModeSocket != 0 {
-			_, _ = fmt.Fprintf(w, "Web page at http://%s/, to log in with the same token\n", browserAddr(f.server.Addr()))
-			return
-		}
+	if isTerminal(w) {
+		_, _ = fmt.Fprintf(w, "Web page at %s\n", f.login)
+		return
 	}
-	_, _ = fmt.Fprintf(w, "Web page at %s\n", f.login)
+	_, _ = fmt.Fprintf(w, "Web page at http://%s/, to log in with the same token; in a terminal, linus serve shows a link that does\n", browserAddr(f.server.Addr()))
 }
 
 // browserAddr is an address a browser on this machine can open: one that stands

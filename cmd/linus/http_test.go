@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/cookiejar"
 	"os"
@@ -12,8 +13,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/creack/pty"
+
 	"linus/internal/config"
 	"linus/internal/mcptool"
+	"linus/internal/web"
 )
 
 func TestServe_AnswersMCPByHTTPWithTheTokenOfTheStateDirectory(t *testing.T) {
@@ -31,10 +35,11 @@ func TestServe_AnswersMCPByHTTPWithTheTokenOfTheStateDirectory(t *testing.T) {
 		_ = stderr.Close()
 		ended <- code
 	}()
-	var address, login string
-	for lines := bufio.NewScanner(said); login == "" && lines.Scan(); {
-		if m := regexp.MustCompile(`Web page at (http://\S+/login\?token=\S+)`).FindStringSubmatch(lines.Text()); m != nil {
-			login = m[1]
+	var address, page, all string
+	for lines := bufio.NewScanner(said); page == "" && lines.Scan(); {
+		all += lines.Text() + "\n"
+		if m := regexp.MustCompile(`Web page at (http://\S+/), to log in with the same token`).FindStringSubmatch(lines.Text()); m != nil {
+			page = m[1]
 		}
 		if m := regexp.MustCompile(`MCP at (http://\S+/mcp), for clients with the token in (\S+)`).FindStringSubmatch(lines.Text()); m != nil {
 			address = m[1]
@@ -47,6 +52,9 @@ func TestServe_AnswersMCPByHTTPWithTheTokenOfTheStateDirectory(t *testing.T) {
 	token, err := os.ReadFile(filepath.Join(dir, "http-token"))
 	if err != nil || address == "" {
 		t.Fatalf("address %q, token: %v", address, err)
+	}
+	if strings.Contains(all, strings.TrimSpace(string(token))) {
+		t.Errorf("a log gets the token:\n%s", all)
 	}
 	for bearer, want := range map[string]int{strings.TrimSpace(string(token)): 200, "wrong": 401} {
 		body := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
@@ -71,18 +79,48 @@ func TestServe_AnswersMCPByHTTPWithTheTokenOfTheStateDirectory(t *testing.T) {
 		}
 	}
 	jar, _ := cookiejar.New(nil)
-	resp, err := (&http.Client{Jar: jar}).Get(login)
+	resp, err := (&http.Client{Jar: jar}).Get(strings.TrimSuffix(page, "/") + web.LoginPath(strings.TrimSpace(string(token))))
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, _ := io.ReadAll(resp.Body)
+	first, _ := io.ReadAll(resp.Body)
 	_ = resp.Body.Close()
-	if resp.StatusCode != 200 || resp.Request.URL.Path != "/jobs" || !strings.Contains(string(page), "No jobs yet") {
-		t.Errorf("the link leads to %s: %d %s", resp.Request.URL, resp.StatusCode, page)
+	if resp.StatusCode != 200 || resp.Request.URL.Path != "/jobs" || !strings.Contains(string(first), "No jobs yet") {
+		t.Errorf("the link leads to %s: %d %s", resp.Request.URL, resp.StatusCode, first)
 	}
 	cancel()
 	if code := <-ended; code != 0 {
 		t.Errorf("exit code %d after the end", code)
+	}
+}
+
+// The link that logs in is for a terminal: files, pipes and the journal are kept.
+func TestServe_ShowsTheLoginLinkToATerminalAlone(t *testing.T) {
+	server, err := web.Listen(t.Context(), "127.0.0.1:0", web.Options{Token: "a-token-of-this-test", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close(t.Context()) })
+	f := &httpFace{server: server, token: "HTTP_TOKEN", login: "http://" + server.Addr() + web.LoginPath("a-token-of-this-test")}
+	ours, terminal, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.Close()
+	f.announce(terminal)
+	_ = terminal.Close()
+	shown, _ := io.ReadAll(ours) // ends with an error: the terminal is gone
+	if !strings.Contains(string(shown), f.login) {
+		t.Errorf("a terminal gets %q", shown)
+	}
+	file, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.announce(file)
+	_ = file.Close()
+	if logged, err := os.ReadFile(file.Name()); err != nil || strings.Contains(string(logged), "a-token") || !strings.Contains(string(logged), "http://"+server.Addr()+"/, to log in") {
+		t.Errorf("a file gets %q, %v", logged, err)
 	}
 }
 

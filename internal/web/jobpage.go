@@ -182,6 +182,9 @@ func (p *pages) jobLive(w http.ResponseWriter, r *http.Request) {
 	}
 	for {
 		more, j, err := p.watch(ctx, id, last(events), watchTime)
+		if p.sessions.of(r) == "" {
+			break // logged out meanwhile
+		}
 		if errors.Is(err, errNothingNew) {
 			continue
 		}

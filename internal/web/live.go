@@ -94,7 +94,7 @@ func (p *pages) follow(w http.ResponseWriter, r *http.Request, interval time.Dur
 			}
 			return
 		}
-		if !pause(r.Context(), interval) {
+		if !pause(r.Context(), interval) || p.sessions.of(r) == "" { // logged out meanwhile
 			return
 		}
 	}

@@ -24,7 +24,7 @@ func TestStream_TellsAPartWhenItHasChanged(t *testing.T) {
 }
 
 func TestSession_EndsWithItsTime(t *testing.T) {
-	s := newSessions("some-token-of-ours")
+	s := newSessions("some-token-of-ours", "", &logouts{})
 	with := func(end time.Time) string {
 		value := strconv.FormatInt(end.Unix(), 10) + ".00"
 		r := httptest.NewRequest(http.MethodGet, "/", nil)

@@ -40,7 +40,11 @@ type pages struct {
 }
 
 func newPages(o Options) *pages {
-	p := &pages{Options: o, sessions: newSessions(o.Token), static: staticHash(), views: map[string]*template.Template{}}
+	ended, err := readLogouts(o.Logouts)
+	if err != nil {
+		o.Log.Error("everybody has to log in again", "err", err)
+	}
+	p := &pages{Options: o, sessions: newSessions(o.Token, o.Scope, ended), static: staticHash(), views: map[string]*template.Template{}}
 	if p.SSHCommand == nil {
 		p.SSHCommand = func(vm job.VM) string { return "linus vm ssh " + vm.Name }
 	}

@@ -27,7 +27,12 @@ type visitor struct {
 
 func visit(t *testing.T, e web.Engine) *visitor {
 	t.Helper()
-	s := httptest.NewServer(web.Handler(web.Options{Engine: e, MCP: echo, Token: token, Log: log}))
+	return visitWith(t, web.Options{Engine: e, MCP: echo, Token: token, Log: log})
+}
+
+func visitWith(t *testing.T, o web.Options) *visitor {
+	t.Helper()
+	s := httptest.NewServer(web.Handler(o))
 	t.Cleanup(s.Close)
 	jar, err := cookiejar.New(nil)
 	if err != nil {

@@ -25,20 +25,22 @@ const maxForm = 4 << 20
 func LoginPath(token string) string { return "/login?token=" + url.QueryEscape(token) }
 
 // sessions are cookies that prove a login: an expiry, a random part and a MAC of
-// both under a key made of the token. So they outlive a restart of the server,
-// and end with the token.
+// both under a key made of the token and of what tells this server from others.
+// So they outlive a restart of the server, and end with the token, or when they
+// are ended.
 type sessions struct {
 	token [sha256.Size]byte // hash of it
 	key   []byte
-	name  string // of the cookie: servers on other ports of this machine share its cookies
+	name  string // of the cookie: servers on other ports of this machine get and set its cookies, too
+	ended *logouts
 }
 
-func newSessions(token string) sessions {
+func newSessions(token, scope string, ended *logouts) sessions {
 	mac := hmac.New(sha256.New, []byte(token))
-	mac.Write([]byte("linus web session"))
+	mac.Write([]byte("linus web session\n" + scope))
 	key := mac.Sum(nil)
 	name := sha256.Sum256(key)
-	return sessions{token: sha256.Sum256([]byte(token)), key: key, name: "linus-" + hex.EncodeToString(name[:4])}
+	return sessions{token: sha256.Sum256([]byte(token)), key: key, name: "linus-" + hex.EncodeToString(name[:8]), ended: ended}
 }
 
 // isToken compares hashes, so that time tells nothing of the length either.
@@ -61,8 +63,17 @@ func (s sessions) begin(r *http.Request) *http.Cookie {
 	return s.cookie(r, value+"."+s.mac("session", value), sessionTime)
 }
 
-// end answers the cookie that takes the session's place.
-func (s sessions) end(r *http.Request) *http.Cookie { return s.cookie(r, "", -time.Second) }
+// end ends the request's session, wherever its cookie has got to, and answers the
+// cookie that takes its place.
+func (s sessions) end(r *http.Request) (*http.Cookie, error) {
+	var err error
+	if session := s.of(r); session != "" {
+		value := session[:strings.LastIndexByte(session, '.')]
+		expiry, _ := expiryOf(value) // it holds: it has one
+		err = s.ended.add(value, expiry)
+	}
+	return s.cookie(r, "", -time.Second), err
+}
 
 func (s sessions) cookie(r *http.Request, value string, age time.Duration) *http.Cookie {
 	return &http.Cookie{ //nolint:gosec // plain HTTP on this machine would lose a Secure one
@@ -81,8 +92,7 @@ func (s sessions) of(r *http.Request) string {
 	if end < 0 || !hmac.Equal([]byte(c.Value[end+1:]), []byte(s.mac("session", c.Value[:end]))) {
 		return ""
 	}
-	expiry, _, _ := strings.Cut(c.Value, ".")
-	if seconds, err := strconv.ParseInt(expiry, 10, 64); err != nil || time.Now().Unix() >= seconds {
+	if expiry, err := expiryOf(c.Value[:end]); err != nil || time.Now().Unix() >= expiry || s.ended.has(c.Value[:end], expiry) {
 		return ""
 	}
 	return c.Value
@@ -178,6 +188,10 @@ func ownPath(text string) string {
 }
 
 func (p *pages) logout(w http.ResponseWriter, r *http.Request) {
-	http.SetCookie(w, p.sessions.end(r))
+	cookie, err := p.sessions.end(r)
+	if err != nil {
+		p.Log.Error("a session ends in this process alone", "err", err)
+	}
+	http.SetCookie(w, cookie)
 	http.Redirect(w, r, "/login", http.StatusSeeOther)
 }

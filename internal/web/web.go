@@ -5,6 +5,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -57,6 +58,8 @@ type Options struct {
 	Hosts   []string     // names this server goes by, beside addresses and localhost
 	Origins []string     // whose pages a browser may let call /mcp: http://localhost:6274
 	Log     *slog.Logger
+	Logouts string // file that remembers which sessions were ended; empty: until a restart
+	Scope   string // tells this server's sessions from those of others with the same token; Listen sets it to its address
 	// SSHCommand is the shell command that logs in to a VM. Nil: linus vm ssh NAME.
 	SSHCommand func(vm job.VM) string
 }
@@ -218,6 +221,7 @@ func Listen(ctx context.Context, addr string, o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", addr, err)
 	}
+	o.Scope = cmp.Or(o.Scope, listener.Addr().String())
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	return &Server{listener: listener, cancel: cancel, http: &http.Server{
 		Handler:           Handler(o),

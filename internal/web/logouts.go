@@ -1,0 +1,105 @@
+package web
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// logouts remembers which sessions were ended before their time, in a file where
+// it has one: a cookie that was copied does not come to life again with a restart.
+type logouts struct {
+	path  string // empty: in memory alone
+	since int64  // sessions that expire by this are none; seconds since 1970
+
+	mu    sync.Mutex
+	ended map[string]int64 // when the session would have expired, by its value
+}
+
+// readLogouts reads what was remembered. Where that cannot be read nobody knows
+// which sessions were ended: then all that began before now were.
+func readLogouts(path string) (*logouts, error) {
+	l := &logouts{path: path, ended: map[string]int64{}}
+	if path == "" {
+		return l, nil
+	}
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return l, nil
+	}
+	for value := range strings.Lines(string(data)) {
+		value = strings.TrimSuffix(value, "\n")
+		expiry, wrong := expiryOf(value)
+		if wrong != nil {
+			err = errors.Join(err, wrong)
+		} else if expiry > time.Now().Unix() {
+			l.ended[value] = expiry
+		}
+	}
+	if err != nil {
+		l.path = "" // what is there stays, for somebody to look at
+		l.since = time.Now().Add(sessionTime).Unix()
+		err = fmt.Errorf("read which sessions were ended from %s: %w; all are: remove the file, and http-token for a new token", path, err)
+	}
+	return l, err
+}
+
+// has reports whether a session was ended.
+func (l *logouts) has(value string, expiry int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, ended := l.ended[value]
+	return ended || expiry <= l.since
+}
+
+// add ends a session. An error is that only this process remembers it.
+func (l *logouts) add(value string, expiry int64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now().Unix()
+	maps.DeleteFunc(l.ended, func(_ string, expiry int64) bool { return expiry <= now })
+	l.ended[value] = expiry
+	if l.path == "" {
+		return nil
+	}
+	text := strings.Join(slices.Sorted(maps.Keys(l.ended)), "\n") + "\n"
+	if err := replaceFile(l.path, text); err != nil {
+		return fmt.Errorf("remember that a session was ended: %w", err)
+	}
+	return nil
+}
+
+// replaceFile writes a file of its owner's alone, whole or not at all.
+func replaceFile(path, text string) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	_, err = f.WriteString(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// expiryOf reads when a session expires out of its value, EXPIRY.RANDOM.
+func expiryOf(value string) (seconds int64, err error) {
+	text, random, ok := strings.Cut(value, ".")
+	if !ok || random == "" {
+		return 0, fmt.Errorf("%.100q is no session", value)
+	}
+	return strconv.ParseInt(text, 10, 64)
+}
