@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -17,12 +18,15 @@ import (
 const (
 	watchTime  = time.Second     // a job's page is looked at anew at least this often
 	eventsTime = 5 * time.Second // for the events of a job, which are there
+	newest     = 200             // events a job's page shows; it is sent anew with each
+	eventsPage = 1000            // events on a page of their own
 )
 
 // jobView is a job as its page shows it.
 type jobView struct {
 	job.Job
-	Events    []job.Event
+	Events    []job.Event // the newest
+	Earlier   int         // events before them, on pages of their own
 	Bars      []bar
 	Total     time.Duration // of the bars
 	Streams   []streamView
@@ -67,7 +71,8 @@ func (v jobView) Heading() string { return job.TaskHead(v.Manifest.Task) }
 func (v jobView) Ending() bool { return v.Outcome != nil && !v.Status.Terminal() }
 
 func (p *pages) jobView(r *http.Request, j job.Job, events []job.Event) jobView {
-	v := jobView{Job: j, Events: events, FormToken: p.sessions.formToken(p.sessions.of(r))}
+	earlier := max(0, len(events)-newest)
+	v := jobView{Job: j, Events: events[earlier:], Earlier: earlier, FormToken: p.sessions.formToken(p.sessions.of(r))}
 	v.Bars, v.Total = timeline(spans(j, events, time.Now()))
 	v.Rest = manifestText(j.Manifest)
 	if j.VM != nil && j.VM.State == job.VMCreated && j.VM.IP != "" {
@@ -126,6 +131,35 @@ func (p *pages) job(w http.ResponseWriter, r *http.Request) {
 	v := p.jobView(r, j, events)
 	v.Streams = p.firstOutput(r.Context(), j)
 	p.render(w, r, http.StatusOK, "job", v)
+}
+
+// eventsView is a stretch of a job's events, oldest first.
+type eventsView struct {
+	job.Job
+	Events []job.Event
+	Next   int64 // the last one's number, where there are more; else 0
+}
+
+func (v eventsView) title() string { return "events · job " + shortID(v.ID) }
+
+// events shows a job's events from the first on, or from the one after ?after=.
+func (p *pages) events(w http.ResponseWriter, r *http.Request) {
+	id := mux.Vars(r)["id"]
+	after, _ := strconv.ParseInt(r.URL.Query().Get("after"), 10, 64) // 0: from the first
+	j, err := p.Engine.Job(r.Context(), id)
+	v := eventsView{Job: j}
+	if err == nil {
+		v.Events, _, err = p.watch(r.Context(), id, max(0, after), eventsTime)
+	}
+	if err != nil && !errors.Is(err, errNothingNew) {
+		p.failed(w, r, err)
+		return
+	}
+	if len(v.Events) > eventsPage {
+		v.Events = v.Events[:eventsPage]
+		v.Next = last(v.Events)
+	}
+	p.render(w, r, http.StatusOK, "events", v)
 }
 
 // firstOutput reads both streams for the page as it is first shown.

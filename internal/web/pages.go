@@ -57,7 +57,7 @@ func newPages(o Options) *pages {
 		"iso":      func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"pathPart": pathPart,
 	}
-	for _, name := range []string{"jobs", "job", "vms", "destroy", "host", "login", "welcome", "problem"} {
+	for _, name := range []string{"jobs", "job", "events", "vms", "destroy", "host", "login", "welcome", "problem"} {
 		p.views[name] = template.Must(template.New(name).Funcs(functions).
 			ParseFS(files, "templates/layout.html", "templates/shared.html", "templates/"+name+".html"))
 	}
@@ -82,6 +82,7 @@ func (p *pages) routes(r *mux.Router) {
 	get("/jobs", p.loggedIn(p.jobs))
 	get("/jobs/live", p.loggedIn(p.jobsLive))
 	get("/jobs/{id}", p.loggedIn(p.job))
+	get("/jobs/{id}/events", p.loggedIn(p.events))
 	get("/jobs/{id}/live", p.loggedIn(p.jobLive))
 	post("/jobs/{id}/cancel", p.changing(p.cancel))
 	post("/jobs/{id}/kill", p.changing(p.kill))
@@ -154,7 +155,7 @@ func (p *pages) frame(r *http.Request, name string, view any) frame {
 		f.Live = v.goesOn()
 	}
 	switch name {
-	case "job":
+	case "job", "events":
 		f.Section = "jobs"
 	case "destroy":
 		f.Section = "vms"

@@ -18,7 +18,8 @@ type span struct {
 
 // spans reads the stretches out of a job's events, in order of their beginning.
 // A phase that an engine's end cut off goes on when the next engine begins it
-// again: what was between is the phase's, too.
+// again: what was between is the phase's, too. So it is of one that fails and is
+// tried again, as the end of a VM may be for days.
 func spans(j job.Job, events []job.Event, now time.Time) []span {
 	var all []span
 	open := map[string]int{} // by phase
@@ -35,8 +36,14 @@ func spans(j job.Job, events []job.Event, now time.Time) []span {
 			if len(all) == 0 && e.At.After(j.CreatedAt) {
 				all = append(all, span{name: "queued", begin: j.CreatedAt, end: e.At})
 			}
-			if _, again := open[e.Phase]; !again {
-				open[e.Phase] = len(all)
+			if _, again := open[e.Phase]; again {
+				continue
+			}
+			open[e.Phase] = len(all)
+			if i := lastPhase(all); i >= 0 && all[i].name == e.Phase && all[i].problem != "" {
+				open[e.Phase] = i
+				all[i].end, all[i].open = now, true
+			} else {
 				all = append(all, span{name: e.Phase, begin: e.At, end: now, open: true})
 			}
 		case job.EventPhaseEnded:
@@ -57,6 +64,16 @@ func spans(j job.Job, events []job.Event, now time.Time) []span {
 		all = append(all, span{name: "queued", begin: j.CreatedAt, end: now, open: true})
 	}
 	return all
+}
+
+// lastPhase is the place of the last span that is no step, -1 where there is none.
+func lastPhase(all []span) int {
+	for i := len(all) - 1; i >= 0; i-- {
+		if !all[i].step {
+			return i
+		}
+	}
+	return -1
 }
 
 // bar is a line of the timeline: where the time went. Left and Width are parts

@@ -69,6 +69,20 @@ func TestTimeline_IsWhereTheTimeWent(t *testing.T) {
 			100,
 		},
 		{
+			"a phase that is tried again and again",
+			job.Job{},
+			[]job.Event{
+				begun(0, "run"), ended(50, "run", ""), begun(50, "destroy"), ended(60, "destroy", "no answer"),
+				begun(80, "destroy"), ended(90, "destroy", "still none"), begun(95, "destroy"), ended(100, "destroy", ""),
+			},
+			500,
+			[]bar{
+				{Name: "run", Class: "bar-run", Left: "0.00%", Width: "50.00%", Took: "50 s"},
+				{Name: "destroy", Class: "bar-destroy", Left: "50.00%", Width: "50.00%", Took: "50 s"},
+			},
+			100,
+		},
+		{
 			"a VM that goes days later",
 			job.Job{},
 			[]job.Event{begun(0, "provision"), ended(75, "provision", ""), begun(900_000, "destroy"), ended(900_025, "destroy", "")},
