@@ -252,6 +252,9 @@ func TestLoginKey_IsOneVMsAlone(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	c := h.connect(t)
+	if plan := fmt.Sprint(c.call("provision_vm", map[string]any{"name": "none", "dry_run": true})); !strings.Contains(plan, "qm clone") && !strings.Contains(plan, "'qm' 'clone'") {
+		t.Errorf("plan: %s", plan) // it needs a key, and none is made for it
+	}
 	c.keep(h, "one")
 	c.keep(h, "two")
 	keys, err := filepath.Glob(filepath.Join(h.state, "keys", "*"))
