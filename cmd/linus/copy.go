@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,6 +20,7 @@ func (a *app) vmCopyCommand() *cobra.Command {
 		Use:   "cp SRC... DST",
 		Short: "Copy files and directories to or from a VM",
 		Long: "Copies by SFTP, the way linus vm ssh logs in; directories with all that is in them, symbolic links as what they point to.\n" +
+			"Into a VM, links to nowhere, sockets, pipes and devices are said and left out.\n" +
 			"What lies in a VM is NAME:PATH, with the VM's name or ID, or the id of a job that runs in it; a PATH without a leading /\n" +
 			"begins in its user's home. A file here with a colon in its name is ./NAME.",
 		Example: "  linus vm cp ./src dev:/srv/app\n" +
@@ -33,7 +35,18 @@ func (a *app) vmCopyCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.withLogin(cmd.Context(), copied.vm, show, copied.command)
+			start := become
+			if copied.toVM && !show {
+				staged, remove, err := a.stage(copied.sources)
+				defer remove()
+				if err != nil {
+					return err
+				}
+				if !slices.Equal(staged, copied.sources) {
+					copied.sources, start = staged, runTool
+				}
+			}
+			return a.withLogin(cmd.Context(), copied.vm, show, start, copied.command)
 		},
 	}
 	cmd.Flags().BoolVar(&show, "print", false, "show the scp command instead of running it")
@@ -138,7 +151,7 @@ func (a *app) vmForwardCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.withLogin(cmd.Context(), args[0], show, func(c config.Config, vm job.VM) ([]string, error) {
+			return a.withLogin(cmd.Context(), args[0], show, become, func(c config.Config, vm job.VM) ([]string, error) {
 				return forwardCommand(c, vm, forwards)
 			})
 		},

@@ -33,7 +33,7 @@ func (a *app) vmSSHCommand() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withLogin(cmd.Context(), args[0], show, func(c config.Config, vm job.VM) ([]string, error) {
+			return a.withLogin(cmd.Context(), args[0], show, become, func(c config.Config, vm job.VM) ([]string, error) {
 				argv, err := sshCommand(c, vm)
 				if len(args) > 1 { // ssh hands one line to a shell: these arguments it is to be
 					argv = append(argv, remote.Quote(args[1:]...))
@@ -46,9 +46,9 @@ func (a *app) vmSSHCommand() *cobra.Command {
 	return a.completeVMs(cmd)
 }
 
-// withLogin makes a command of OpenSSH's that logs in to a VM, and becomes it;
-// or only shows it. A job's id stands for the VM the job runs in.
-func (a *app) withLogin(ctx context.Context, ref string, show bool, command func(config.Config, job.VM) ([]string, error)) error {
+// withLogin makes a command of OpenSSH's that logs in to a VM, and starts it; or
+// only shows it. A job's id stands for the VM the job runs in.
+func (a *app) withLogin(ctx context.Context, ref string, show bool, start func(program string, argv []string) error, command func(config.Config, job.VM) ([]string, error)) error {
 	s, err := a.attach(ctx, false)
 	if err != nil {
 		return err
@@ -70,7 +70,12 @@ func (a *app) withLogin(ctx context.Context, ref string, show bool, command func
 		return fmt.Errorf("%w; install OpenSSH's client", err)
 	}
 	s.close()
-	// It takes this process's place: terminal, signals and exit code are its own.
+	return start(program, argv)
+}
+
+// become lets a program take this process's place: terminal, signals and exit
+// code are its own.
+func become(program string, argv []string) error {
 	return fmt.Errorf("run %s: %w", program, syscall.Exec(program, argv, syscall.Environ()))
 }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -79,4 +80,52 @@ func TestCopy_IntoAJobThatRunsAndBack(t *testing.T) {
 		t.Errorf("%q, %v", data, err)
 	}
 	h.cli(t, "job", "cancel", id)
+}
+
+// TestCopy_LeavesOutWhatIsNoFile copies a directory as people have them: links to
+// nowhere and to directories, a pipe, a socket, nothing, odd names.
+func TestCopy_LeavesOutWhatIsNoFile(t *testing.T) {
+	h := newHost(t, "process")
+	h.cli(t, "vm", "create", "dev")
+	dir := filepath.Join(t.TempDir(), "src")
+	odd := "odd\n$(name)"
+	made := exec.Command("bash", "-ec", `umask 022; mkdir -p "$1/empty" "$1/sub"; cd "$1"; echo a >a; echo z >z; ln -s nowhere m; ln -s a link; ln -s ../sub sub/up
+ln -s sub other; ln -s . loop; mkfifo fifo; echo x >sub/x; printf odd >"$2"`, "_", dir, odd)
+	if out, err := made.CombinedOutput(); err != nil {
+		t.Fatalf("%v, %s", err, out)
+	}
+	socket, err := net.Listen("unix", filepath.Join(dir, "sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	temporary := t.TempDir()
+	for _, source := range []string{dir, dir + "/."} {
+		cp := exec.Command(filepath.Join(binDir, "linus"), "vm", "cp", source, "dev:copy")
+		cp.Env = append(h.env, "TMPDIR="+temporary)
+		said, err := cp.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v, %s", err, said)
+		}
+		for _, out := range []string{`/m" is a link to nowhere`, `/loop" is a link to a directory it lies in`, `/fifo" is no file`, `/sock" is no file`, `/sub/up" is a link to a directory it lies in`} {
+			if !strings.Contains(string(said), out) {
+				t.Errorf("not said: %s in\n%s", out, said)
+			}
+		}
+		found := h.cli(t, "vm", "ssh", "dev", "--", "sh", "-c", `cd copy && find . -type l -o -type f -exec sh -c 'printf "%s=%s;" "$1" "$(cat "$1")"' _ {} \; -o -type d -empty -printf '%p/;' | tr '\n' '?'; cd; rm -r copy`)
+		parts := strings.Split(strings.TrimSuffix(found, ";"), ";")
+		slices.Sort(parts)
+		if want := []string{"./a=a", "./empty/", "./link=a", "./odd?$(name)=odd", "./other/x=x", "./sub/x=x", "./z=z"}; !slices.Equal(parts, want) {
+			t.Errorf("copied %q, want %q", parts, want)
+		}
+	}
+	if left, err := os.ReadDir(temporary); err != nil || len(left) > 0 {
+		t.Errorf("left here: %v, %v", left, err)
+	}
+	// What is meant itself and is not there is an error, as ever.
+	cp := exec.Command(filepath.Join(binDir, "linus"), "vm", "cp", filepath.Join(dir, "m"), "dev:")
+	cp.Env = h.env
+	if said, err := cp.CombinedOutput(); err == nil {
+		t.Errorf("a link to nowhere is copied: %s", said)
+	}
 }

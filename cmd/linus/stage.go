@@ -1,0 +1,140 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+)
+
+// tree is what scp is to be given of a source: it follows links to files, stops
+// at links to directories, and fails at what is neither, or nowhere.
+type tree struct {
+	source string
+	parts  []part
+	out    []string // what cannot be copied, and why
+	linked bool     // directories behind links are in it
+}
+
+// part is a file or directory of a tree.
+type part struct {
+	name string // in the tree; "" is the tree itself
+	path string // absolute
+	dir  bool
+	mode fs.FileMode
+}
+
+// lookThrough finds what a source has, directories behind links included.
+func lookThrough(source string) (tree, error) {
+	t := tree{source: source}
+	root, err := filepath.Abs(source)
+	if err != nil {
+		return t, err
+	}
+	var visit func(name string, above []fs.FileInfo)
+	visit = func(name string, above []fs.FileInfo) {
+		path := filepath.Join(root, name)
+		leave := func(why string) {
+			t.out = append(t.out, fmt.Sprintf("%s %s", strconv.Quote(filepath.Join(source, name)), why))
+		}
+		link, err := os.Lstat(path)
+		isLink := err == nil && link.Mode()&fs.ModeSymlink != 0
+		info, err := os.Stat(path)
+		switch {
+		case err != nil && isLink:
+			leave("is a link to nowhere")
+		case err != nil || info.Mode().IsRegular(): // what cannot be read scp says
+			t.parts = append(t.parts, part{name: name, path: path})
+		case !info.IsDir():
+			leave("is no file: a socket, pipe or device")
+		case slices.ContainsFunc(above, func(a fs.FileInfo) bool { return os.SameFile(a, info) }):
+			leave("is a link to a directory it lies in")
+		default:
+			entries, err := os.ReadDir(path)
+			if err != nil {
+				t.parts = append(t.parts, part{name: name, path: path})
+				return
+			}
+			t.linked = t.linked || isLink && name != ""
+			t.parts = append(t.parts, part{name: name, path: path, dir: true, mode: info.Mode().Perm()})
+			for _, e := range entries {
+				visit(filepath.Join(name, e.Name()), append(slices.Clip(above), info))
+			}
+		}
+	}
+	visit("", nil)
+	return t, nil
+}
+
+// stage answers sources that scp can copy whole: where one has what it cannot, a
+// tree of links to the rest of it stands for it, until remove. What is left out is
+// said.
+func (a *app) stage(sources []string) (staged []string, remove func(), err error) {
+	staged, remove = slices.Clone(sources), func() {}
+	dir := ""
+	for i, source := range sources {
+		t, err := lookThrough(source)
+		base := filepath.Base(source)
+		if err != nil || len(t.parts) == 0 || len(t.out) == 0 && !t.linked || base == ".." || base == string(filepath.Separator) {
+			continue // scp copies it, or says why not
+		}
+		for _, out := range t.out {
+			a.note("left out: %s", out)
+		}
+		if dir == "" {
+			if dir, err = os.MkdirTemp("", "linus-cp"); err != nil {
+				return nil, remove, fmt.Errorf("make room for a list of files: %w", err)
+			}
+			remove = func() { _ = os.RemoveAll(dir) }
+		}
+		if staged[i], err = t.link(filepath.Join(dir, strconv.Itoa(i)), base); err != nil {
+			return nil, remove, fmt.Errorf("list the files of %s: %w", source, err)
+		}
+	}
+	return staged, remove, nil
+}
+
+// link makes the tree of links, in dir, and answers how it is to be named.
+func (t tree) link(dir, base string) (string, error) {
+	root := filepath.Join(dir, base)
+	if base == "." {
+		root = filepath.Join(dir, "here")
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", err
+	}
+	for _, p := range t.parts {
+		at := filepath.Join(root, p.name)
+		var err error
+		if p.dir {
+			if err = os.Mkdir(at, 0o700); err == nil {
+				err = os.Chmod(at, p.mode|0o700)
+			}
+		} else {
+			err = os.Symlink(p.path, at)
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+	if base == "." {
+		root += "/."
+	}
+	return root, nil
+}
+
+// runTool runs a program to its end, as if it had this process's place.
+func runTool(program string, argv []string) error {
+	cmd := exec.Command(program, argv[1:]...) //nolint:noctx // Ctrl-C reaches it, too
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return exitError(exit.ExitCode())
+	}
+	return err
+}
