@@ -85,8 +85,7 @@ type Provider interface {
 	// answer. Unknown and unproven are no proof of anything.
 	Status(ctx context.Context, vm job.VM) (job.VMStatus, error)
 	// Look is Status, and asks the guest of a VM that runs, through the hypervisor
-	// rather than the network, where it is and which boot this is. It takes no
-	// longer than a minute.
+	// rather than the network, where it is and which boot this is.
 	Look(ctx context.Context, vm job.VM) (Seen, error)
 	// Plan tells what Create would do, one command a line, and changes nothing.
 	Plan(ctx context.Context, spec VMSpec) ([]string, error)

@@ -49,7 +49,7 @@ func (e *Executor) lookFor(ctx context.Context, j job.Job, quiet *silence) (stat
 		return state, Seen{}, nil
 	case context.Cause(looking) != nil:
 		<-sought
-		return state, seen, fmt.Errorf("no answer: %w", errKnown)
+		return state, seen, errKnown
 	}
 	hurry() // SSH has said all it will
 	<-sought
@@ -101,7 +101,11 @@ func (e *Executor) whileUnseen(ctx context.Context, j job.Job, quiet *silence, s
 	case !moved && restarted(j, seen) && j.Reported == "": // else it may have ended before, and its VM knows
 		return lost("the VM restarted while the task ran"), false
 	case unheard > e.HeartbeatThreshold:
-		return lost(fmt.Sprintf("no heartbeat and no answer over SSH for %s: %v", e.HeartbeatThreshold, err)), false
+		text := fmt.Sprintf("no heartbeat and no answer over SSH for %s", e.HeartbeatThreshold)
+		if !errors.Is(err, errKnown) {
+			text += ": " + err.Error()
+		}
+		return lost(text), false
 	case unseen > overdue(j)+e.HeartbeatThreshold: // callbacks come, and could for ever
 		o := taskOutcome(j.Manifest, RunState{Reason: "timeout", Duration: unseen}, "")
 		return &o, false
