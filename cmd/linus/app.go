@@ -106,7 +106,7 @@ func (a *app) openEngine(ctx context.Context, c config.Config, log *slog.Logger)
 		return nil, err
 	}
 	e := &engine{store: st, log: log}
-	allowed, err := policy.New(c.AllowedCommands)
+	allow, err := policies(c)
 	if err != nil {
 		return nil, errors.Join(err, st.Close())
 	}
@@ -144,15 +144,10 @@ func (a *app) openEngine(ctx context.Context, c config.Config, log *slog.Logger)
 		CleanupInterval:    time.Duration(c.CleanupInterval) * time.Second,
 		Lease:              time.Duration(c.LeaseHours) * time.Hour,
 		Retention:          time.Duration(c.RetentionDays) * 24 * time.Hour,
-		Allow: func(kind job.Kind, m job.Manifest) error {
-			if kind == job.KindVM {
-				return nil // it runs nothing
-			}
-			return allowed.Check(m)
-		},
-		Admit:        admit,
-		CallbackURL:  func(ctx context.Context) (string, error) { return e.callbackURL(ctx, c) },
-		CallbackAddr: func() string { return e.callbacks.Addr() },
+		Allow:              allow,
+		Admit:              admit,
+		CallbackURL:        func(ctx context.Context) (string, error) { return e.callbackURL(ctx, c) },
+		CallbackAddr:       func() string { return e.callbacks.Addr() },
 	})
 	e.callbacks, err = callback.Listen(ctx, c.CallbackHost, c.CallbackPort, e.watch.metrics.Reporter(e.Executor), log)
 	if err != nil {
@@ -166,6 +161,29 @@ func (a *app) openEngine(ctx context.Context, c config.Config, log *slog.Logger)
 // have one for all, which their VMs of then know.
 func loginKeys(c config.Config) guest.Keys {
 	return guest.Keys{Dir: filepath.Join(c.StateDir, "keys"), Old: filepath.Join(c.StateDir, "id_ed25519")}
+}
+
+// policies answers what says whether a client may have a job: the settings
+// ALLOWED_*.
+func policies(c config.Config) (func(job.Submission) error, error) {
+	commands, err := policy.New(c.AllowedCommands)
+	if err != nil {
+		return nil, err
+	}
+	bounds, err := policy.NewBounds(policy.Choices{
+		Bridges: c.AllowedBridges, VLANs: c.AllowedVLANs, Templates: c.AllowedTemplates, Secrets: c.AllowedSecrets,
+		Network:  job.Network{Bridge: c.ProxmoxBridge, VLAN: c.ProxmoxVLANTag, IP: c.VMIPConfig, Gateway: c.VMGateway},
+		Template: c.DefaultVMTemplate,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return func(s job.Submission) error {
+		if err := bounds.Check(s); err != nil || s.Kind == job.KindVM { // which runs nothing
+			return err
+		}
+		return commands.Check(s.Manifest)
+	}, nil
 }
 
 // secrets are where the settings say they are.

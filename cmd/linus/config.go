@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"linus/internal/config"
-	"linus/internal/policy"
 )
 
 func (a *app) configCommand() *cobra.Command {
@@ -96,8 +95,9 @@ func (a *app) configProblems() []config.Problem {
 	if err := c.NeedHost(); errors.As(err, &wrong) {
 		problems = append(problems, wrong.Problems...)
 	}
-	if _, err := policy.New(c.AllowedCommands); err != nil {
-		add("ALLOWED_COMMANDS", err.Error(), "write commands separated by commas, as in git, npm test, go test *")
+	if _, err := policies(c); err != nil {
+		name, problem, _ := strings.Cut(err.Error(), ": ")
+		add(name, problem, "write a list separated by commas, as linus config and README show it")
 	}
 	for _, file := range []struct{ name, path, remedy string }{
 		{"PROXMOX_SSH_KEY_PATH", c.ProxmoxSSHKeyPath, "give the path of a private key, or unset it to use the SSH agent"},

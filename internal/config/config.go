@@ -72,11 +72,15 @@ type Config struct {
 	HeartbeatThreshold int      `envconfig:"HEARTBEAT_THRESHOLD_SECONDS" default:"120" min:"30" max:"86400" desc:"Seconds without a sign of life after which a job is looked at."`
 	CleanupInterval    int      `envconfig:"CLEANUP_INTERVAL_SECONDS" default:"30" min:"10" max:"86400" desc:"Seconds between two searches for VMs that should be gone."`
 
-	AllowedCommands string `envconfig:"ALLOWED_COMMANDS" desc:"Commands that jobs may run, separated by commas or newlines: git (any arguments), npm test (these words), go test * (and any more). Empty: all."`
-	LimitJobs       int    `envconfig:"LIMIT_JOBS" default:"0" min:"0" max:"100000" desc:"Jobs one client may have that have not ended (a result that is out frees the slot), and kept VMs. 0: no limit."`
-	LimitCPU        int    `envconfig:"LIMIT_CPU" default:"0" min:"0" max:"100000" desc:"Cores of one client's VMs together; an ended job's count until its VM is gone. 0: no limit."`
-	LimitMemory     string `envconfig:"LIMIT_MEMORY" desc:"Memory of one client's VMs together, as in 64G; an ended job's counts until its VM is gone. Empty: no limit."`
-	LimitSeconds    int    `envconfig:"LIMIT_SECONDS" default:"0" min:"0" max:"86400" desc:"The longest timeout a client's job may have, in seconds. 0: no limit."`
+	AllowedCommands  string `envconfig:"ALLOWED_COMMANDS" desc:"Commands that jobs may run, separated by commas or newlines: git (any arguments), npm test (these words), go test * (and any more). Empty: all."`
+	AllowedBridges   string `envconfig:"ALLOWED_BRIDGES" desc:"Bridges that jobs may choose beside PROXMOX_BRIDGE, separated by commas: vmbr1, dmz*. Empty: MCP clients none, others any."`
+	AllowedVLANs     string `envconfig:"ALLOWED_VLANS" desc:"VLAN tags that jobs may choose beside PROXMOX_VLAN_TAG, separated by commas: 20, 30-39. Empty: MCP clients none, others any."`
+	AllowedTemplates string `envconfig:"ALLOWED_TEMPLATES" desc:"Templates (names or VM IDs, as a job names them) and systems (os) that jobs may choose beside DEFAULT_VM_TEMPLATE, separated by commas: agent-*, 9000, debian-12. Empty: any."`
+	AllowedSecrets   string `envconfig:"ALLOWED_SECRETS" desc:"Secrets that jobs may name, separated by commas: CI_*, NPM_TOKEN. Empty: any."`
+	LimitJobs        int    `envconfig:"LIMIT_JOBS" default:"0" min:"0" max:"100000" desc:"Jobs one client may have that have not ended (a result that is out frees the slot), and kept VMs. 0: no limit."`
+	LimitCPU         int    `envconfig:"LIMIT_CPU" default:"0" min:"0" max:"100000" desc:"Cores of one client's VMs together; an ended job's count until its VM is gone. 0: no limit."`
+	LimitMemory      string `envconfig:"LIMIT_MEMORY" desc:"Memory of one client's VMs together, as in 64G; an ended job's counts until its VM is gone. Empty: no limit."`
+	LimitSeconds     int    `envconfig:"LIMIT_SECONDS" default:"0" min:"0" max:"86400" desc:"The longest timeout a client's job may have, in seconds. 0: no limit."`
 
 	SecretsFile string `envconfig:"LINUS_SECRETS_FILE" kind:"path" desc:"File with lines NAME=value for the secrets of manifests, mode 0600. Others are LINUS_SECRET_<NAME> and systemd's credentials."`
 

@@ -110,3 +110,29 @@ func TestSubmit_AKeyOfAnOldJobAnswersIt(t *testing.T) {
 		t.Errorf("Submit() = %s, %v; want the old job", got.ID, err)
 	}
 }
+
+// A policy is asked with who asks and every default, before secrets are looked
+// up, for a plan as for a job.
+func TestSubmit_AsksWhetherItIsAllowed(t *testing.T) {
+	r := newRig(t, 1)
+	r.stop()
+	asked := 0
+	r.opts.Allow = func(s job.Submission) error {
+		asked++
+		if s.Client != "mcp:x" || s.Kind != job.KindVM || s.Manifest.VMTemplate == "" {
+			t.Errorf("asked about %+v", s)
+		}
+		return errNoMore
+	}
+	r.restart()
+	s := job.Submission{Kind: job.KindVM, Client: "mcp:x", Manifest: job.Manifest{VMName: "dev", Secrets: []string{"UNKNOWN"}}}
+	if _, err := r.Submit(t.Context(), s); !errors.Is(err, errNoMore) {
+		t.Errorf("Submit() = %v", err)
+	}
+	if _, err := r.Plan(t.Context(), s); !errors.Is(err, errNoMore) {
+		t.Errorf("Plan() = %v", err)
+	}
+	if jobs, err := r.List(t.Context(), job.Filter{}); asked != 2 || err != nil || len(jobs.Jobs) > 0 {
+		t.Errorf("asked %d times; there are %v, %v", asked, jobs, err)
+	}
+}

@@ -34,8 +34,9 @@ type Options struct {
 	Secrets func(names []string) ([]secret.Value, error)
 	// Keys log in to the VMs. Nil: the Provider's, one for all.
 	Keys Keys
-	// Allow says whether a job of this manifest may run at all. Nil: yes.
-	Allow func(kind job.Kind, m job.Manifest) error
+	// Allow says whether a client may have such a job at all, before anything is
+	// made or looked up for it. The manifest has every default. Nil: yes.
+	Allow func(s job.Submission) error
 	// Admit says whether a client may have one more job, given what it has already:
 	// jobs that have not ended, and those whose VM is not gone. Nil: yes.
 	Admit func(has []job.Job, next job.Manifest) error

@@ -104,11 +104,6 @@ func (e *Executor) enterable(ctx context.Context, m job.Manifest) error {
 
 // admit asks whether the client may have a job of this manifest as well.
 func (e *Executor) admit(ctx context.Context, s job.Submission, m job.Manifest) error {
-	if e.Allow != nil {
-		if err := e.Allow(s.Kind, m); err != nil {
-			return err
-		}
-	}
 	if e.Admit == nil {
 		return nil
 	}
@@ -119,7 +114,8 @@ func (e *Executor) admit(ctx context.Context, s job.Submission, m job.Manifest) 
 	return e.Admit(has, m)
 }
 
-// complete checks a submission and answers its manifest with every default.
+// complete checks a submission, whether it is allowed too, and answers its
+// manifest with every default.
 func (e *Executor) complete(s job.Submission) (job.Manifest, error) {
 	m := s.Manifest
 	switch s.Kind {
@@ -135,6 +131,12 @@ func (e *Executor) complete(s job.Submission) (job.Manifest, error) {
 	m = m.WithDefaults(e.Defaults)
 	if err := m.Validate(); err != nil {
 		return m, fmt.Errorf("a configured default is wrong: %w", err)
+	}
+	if e.Allow != nil {
+		s.Manifest = m
+		if err := e.Allow(s); err != nil {
+			return m, err
+		}
 	}
 	_, err := e.secrets(m)
 	return m, err

@@ -1,0 +1,167 @@
+package policy
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"linus/internal/job"
+)
+
+// Choices are the settings of Bounds: lists as ALLOWED_COMMANDS is one, of names
+// in which * and ? stand for others, and of VLAN tags, 20 or 20-29. An empty one
+// is not set.
+type Choices struct {
+	Bridges, VLANs, Templates, Secrets string
+
+	Network  job.Network // the configured one
+	Template string      // the configured one
+}
+
+// Bounds decide which networks, templates and secrets a client may choose. What
+// is configured anybody gets, by leaving it out or by naming it. Where a list is
+// set, it holds for every client. Where no list of networks is set, MCP clients
+// get the configured network alone, its addresses too: an agent is not to put
+// itself where its operator did not think of. The command line is its operator's.
+type Bounds struct {
+	own                         Choices
+	bridges, templates, secrets []string
+	vlans                       [][2]int
+}
+
+// NewBounds reads the lists. The error names the setting.
+func NewBounds(c Choices) (*Bounds, error) {
+	b := &Bounds{own: c}
+	for _, list := range []struct {
+		name, text string
+		to         *[]string
+	}{
+		{"ALLOWED_BRIDGES", c.Bridges, &b.bridges}, {"ALLOWED_TEMPLATES", c.Templates, &b.templates}, {"ALLOWED_SECRETS", c.Secrets, &b.secrets},
+	} {
+		names, err := entries(list.name, list.text)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			if _, err := path.Match(name, ""); err != nil || strings.ContainsAny(name, " \t/\\'\"") {
+				return nil, fmt.Errorf("%s: %q is not a name; write names with * and ? in them, separated by commas", list.name, name)
+			}
+		}
+		*list.to = names
+	}
+	tags, err := entries("ALLOWED_VLANS", c.VLANs)
+	if err != nil {
+		return nil, err
+	}
+	for _, text := range tags {
+		first, last, isRange := strings.Cut(text, "-")
+		if !isRange {
+			last = first
+		}
+		from, err := strconv.Atoi(strings.TrimSpace(first))
+		to, toErr := strconv.Atoi(strings.TrimSpace(last))
+		if err != nil || toErr != nil || from < 1 || to > 4094 || from > to {
+			return nil, fmt.Errorf("ALLOWED_VLANS: %q is not a VLAN tag; write tags from 1 to 4094, or ranges such as 20-29, separated by commas", text)
+		}
+		b.vlans = append(b.vlans, [2]int{from, to})
+	}
+	return b, nil
+}
+
+// entries are the parts of a list that is separated by commas and newlines; none
+// of one that is not set.
+func entries(name, text string) ([]string, error) {
+	var all []string
+	for part := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' || r == '\n' }) {
+		if part = strings.TrimSpace(part); part != "" {
+			all = append(all, part)
+		}
+	}
+	if text != "" && len(all) == 0 {
+		return nil, fmt.Errorf("%s: %q has no entry; give names separated by commas, or unset it", name, text)
+	}
+	return all, nil
+}
+
+// Check says whether a client may have what a submission, which is valid,
+// chooses; nil, or a *job.InvalidError with all that it may not.
+func (b *Bounds) Check(s job.Submission) error {
+	m := s.Manifest
+	found := &findings{}
+	mcp := s.Client == "mcp" || strings.HasPrefix(s.Client, "mcp:")
+	if m.VM == "" {
+		b.network(found, m.Network, mcp)
+		b.template(found, m)
+	}
+	for i, name := range m.Secrets {
+		if len(b.secrets) > 0 && !among(b.secrets, name) {
+			found.add(fmt.Sprintf("manifest.secrets[%d]", i), fmt.Sprintf("%q is not allowed: ALLOWED_SECRETS allows %s", name, strings.Join(b.secrets, ", ")), "leave it out")
+		}
+	}
+	if len(found.list) > 0 {
+		return &job.InvalidError{Fields: found.list}
+	}
+	return nil
+}
+
+// network checks what a new VM is to be connected to.
+func (b *Bounds) network(found *findings, n job.Network, mcp bool) {
+	own := b.own.Network
+	const alone = "MCP clients get the configured network alone"
+	elsewhere := false // on a network that a list names, whose addresses are not ours to know
+	if n.Bridge != "" && n.Bridge != own.Bridge {
+		switch {
+		case len(b.bridges) > 0 && !among(b.bridges, n.Bridge):
+			found.add("manifest.network.bridge", fmt.Sprintf("%q is not allowed: ALLOWED_BRIDGES allows %s, and %s is configured", n.Bridge, strings.Join(b.bridges, ", "), own.Bridge), "use one of these, or leave it out")
+		case len(b.bridges) == 0 && mcp:
+			found.add("manifest.network.bridge", fmt.Sprintf("%q is not allowed: %s, bridge %s, and ALLOWED_BRIDGES is not set", n.Bridge, alone, own.Bridge), "leave it out")
+		default:
+			elsewhere = true
+		}
+	}
+	if n.VLAN != 0 && n.VLAN != own.VLAN {
+		configured := "none"
+		if own.VLAN != 0 {
+			configured = strconv.Itoa(own.VLAN)
+		}
+		switch {
+		case len(b.vlans) > 0 && !slices.ContainsFunc(b.vlans, func(r [2]int) bool { return r[0] <= n.VLAN && n.VLAN <= r[1] }):
+			found.add("manifest.network.vlan", fmt.Sprintf("%d is not allowed: ALLOWED_VLANS allows %s, and %s is configured", n.VLAN, b.own.VLANs, configured), "use one of these, or leave it out")
+		case len(b.vlans) == 0 && mcp:
+			found.add("manifest.network.vlan", fmt.Sprintf("%d is not allowed: %s, VLAN %s, and ALLOWED_VLANS is not set", n.VLAN, alone, configured), "leave it out")
+		default:
+			elsewhere = true
+		}
+	}
+	if !mcp || elsewhere {
+		return
+	}
+	if n.IP != "" && n.IP != own.IP {
+		found.add("manifest.network.ip", fmt.Sprintf("%q is not allowed: %s, with addresses of VM_IP_CONFIG (%s)", n.IP, alone, own.IP), "leave it out, or choose a bridge of ALLOWED_BRIDGES or a VLAN of ALLOWED_VLANS")
+	}
+	if n.Gateway != "" && n.Gateway != own.Gateway {
+		found.add("manifest.network.gateway", fmt.Sprintf("%q is not allowed: %s, with the gateway of VM_GATEWAY", n.Gateway, alone), "leave it out")
+	}
+}
+
+// template checks what a new VM is made of.
+func (b *Bounds) template(found *findings, m job.Manifest) {
+	field, name := "manifest.vmTemplate", m.VMTemplate
+	if m.OS != "" {
+		field, name = "manifest.os", m.OS
+	}
+	if len(b.templates) == 0 || name == "" || (m.OS == "" && name == b.own.Template) || among(b.templates, name) {
+		return
+	}
+	found.add(field, fmt.Sprintf("%q is not allowed: ALLOWED_TEMPLATES allows %s, and %s is configured", name, strings.Join(b.templates, ", "), b.own.Template), "use one of these, by the name it has there, or leave it out")
+}
+
+// among reports whether a name matches one of patterns.
+func among(patterns []string, name string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		ok, err := path.Match(p, name)
+		return err == nil && ok
+	})
+}
