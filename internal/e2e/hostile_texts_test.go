@@ -33,9 +33,9 @@ func obeyed(text string) string {
 	return ""
 }
 
-// liar is a job runner that answers what a guest's root likes when it is asked
+// textLiar is a job runner that answers what a guest's root likes when it is asked
 // how the task stands; else it is the real one.
-const liar = `#!/usr/bin/env bash
+const textLiar = `#!/usr/bin/env bash
 if [[ $* == *probe* ]]; then
   nasty=$(base64 -d <<<%s)
   printf 'LINUS_%%s\n' "BEGIN:$LINUS_NONCE" JOB_STATE:exited EXIT_CODE:3 EXIT_REASON:stopped "EXIT_TEXT:lies $nasty" DURATION:1.5 STDOUT_BYTES:0 STDERR_BYTES:0 RESULT:SUCCESS "END:$LINUS_NONCE"
@@ -83,7 +83,7 @@ exit 3`, l.url))
 	v.looksHarmless(t, base, "reports "+shownNasty)
 
 	c.call("interact_with_job", map[string]any{"job_id": v.id, "input": encoded(nasty) + "\n"})
-	c.call("interact_with_job", map[string]any{"job_id": v.id, "input": encoded(fmt.Sprintf(liar, encoded(nasty), "/opt/job-runner/honest.sh")) + "\n"})
+	c.call("interact_with_job", map[string]any{"job_id": v.id, "input": encoded(fmt.Sprintf(textLiar, encoded(nasty), "/opt/job-runner/honest.sh")) + "\n"})
 	end := c.wait(v.id)
 	if text, _ := end["error"].(string); text != "lies "+shownNasty {
 		t.Errorf("error %q", end["error"])
