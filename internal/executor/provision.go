@@ -1,0 +1,156 @@
+package executor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"linus/internal/job"
+)
+
+// provision makes the job's VM, or finds the one it shares. The row says that a
+// VM is intended before one can exist, and its ID the moment that is ours.
+func (e *Executor) provision(ctx context.Context, r *run) error {
+	j, err := e.Store.Job(ctx, r.id)
+	if err == nil && j.Shares() {
+		return e.join(ctx, r, j)
+	}
+	if err == nil && j.VM == nil {
+		err = e.freeName(ctx, j)
+	}
+	if err != nil {
+		return err
+	}
+	key, err := e.loginKey(j)
+	if err != nil {
+		return err
+	}
+	j, err = e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
+		if j.VM == nil {
+			j.VM = &job.VM{Name: cmp.Or(j.Manifest.VMName, vmName(j.ID)), Job: j.ID, Owner: e.Owner, State: job.VMIntended}
+		}
+		return become(j, job.Provisioning), nil
+	})
+	if err != nil || j.VM.State == job.VMCreated {
+		return err
+	}
+	spec, err := e.vmSpec(j)
+	if err != nil {
+		return err
+	}
+	spec.PublicKey = key
+	told, err := e.told(ctx, r)
+	if err != nil {
+		return err
+	}
+	create := func() (job.VM, error) {
+		return e.Provider.Create(ctx, spec, func(p Progress) { e.progress(ctx, r, p, told) })
+	}
+	vm, err := create()
+	if exists(err) {
+		told = nil
+		// Maybe of an earlier try nobody remembers. If it is not, it stays.
+		if j, err = e.Store.Job(ctx, r.id); err != nil {
+			return err
+		}
+		if err := e.removeVM(ctx, j); err != nil {
+			return fmt.Errorf("remove what an earlier try left: %w", err)
+		}
+		vm, err = create()
+	}
+	if err != nil {
+		return err
+	}
+	vm.State = job.VMCreated
+	if j.Manifest.TTL > 0 {
+		vm.ExpiresAt = now().Add(time.Duration(j.Manifest.TTL) * time.Second)
+	}
+	_, err = e.claim(ctx, r.id, vm, func(j *job.Job) ([]job.Event, error) {
+		vm.Unwanted = j.Outcome != nil && j.Manifest.Lifecycle == job.Persistent // it was ended meanwhile: nobody wants it kept
+		j.VM = &vm
+		return nil, nil
+	})
+	return err
+}
+
+// exists reports whether a create failed because there is a VM of its name.
+func exists(err error) bool {
+	var host *job.HostError
+	return errors.As(err, &host) && host.Class == job.HostVM && strings.HasPrefix(host.Text, "VM already exists")
+}
+
+// told are the steps and warnings of the job's create that are recorded already,
+// by kind, phase and text: a create that is joined tells all of them again.
+func (e *Executor) told(ctx context.Context, r *run) (map[job.Event]bool, error) {
+	if !r.adopted {
+		return nil, nil
+	}
+	events, err := e.Store.Events(ctx, r.id, 0)
+	told := map[job.Event]bool{}
+	for _, event := range events {
+		told[job.Event{Kind: event.Kind, Phase: event.Phase, Text: event.Text}] = true
+	}
+	return told, err
+}
+
+// progress records a provider's steps and warnings that are not told yet, and
+// the VM ID as soon as there is one.
+func (e *Executor) progress(ctx context.Context, r *run, p Progress, told map[job.Event]bool) {
+	_, err := e.update(context.WithoutCancel(ctx), r.id, func(j *job.Job) ([]job.Event, error) {
+		if p.VMID != 0 {
+			j.VM.ID = p.VMID
+		}
+		var event job.Event
+		switch {
+		case p.Warning != "":
+			event = job.Event{Kind: job.EventWarning, Phase: "provision", Text: p.Warning}
+		case p.Step != "":
+			j.Progress = fmt.Sprintf("%d/%d %s", p.N, p.Of, p.Text)
+			event = job.Event{Kind: job.EventProgress, Phase: p.Step, Text: p.Text}
+		default:
+			return nil, nil
+		}
+		if told[event] {
+			return nil, nil
+		}
+		return []job.Event{event}, nil
+	})
+	if err != nil {
+		e.Log.Error("record progress failed", "job_id", r.id, "err", err)
+	}
+}
+
+// vmName is the job's VM's name: a DNS label. The end of the ID is its random part.
+func vmName(id string) string { return "linus-job-" + id[len(id)-12:] }
+
+func (e *Executor) vmSpec(j job.Job) (VMSpec, error) {
+	memory, err := job.ParseSize(j.Manifest.Resources.Memory)
+	if err != nil {
+		return VMSpec{}, err
+	}
+	disk, err := job.ParseSize(j.Manifest.Resources.Disk)
+	if err != nil {
+		return VMSpec{}, err
+	}
+	const mib, gib = 1 << 20, 1 << 30
+	var lease time.Duration
+	switch {
+	case e.Lease > 0 && j.Manifest.Lifecycle == job.Ephemeral:
+		lease = time.Duration(j.Manifest.Timeout)*time.Second + e.Lease
+	case e.Lease > 0 && j.Manifest.TTL > 0:
+		lease = time.Duration(j.Manifest.TTL)*time.Second + e.Lease
+	}
+	return VMSpec{
+		Lease: lease,
+		Name:  j.VM.Name, Job: j.VM.Job, Owner: j.VM.Owner,
+		CPU:      j.Manifest.Resources.CPU,
+		MemoryMB: int((memory + mib - 1) / mib),
+		DiskGB:   int((disk + gib - 1) / gib),
+		Template: j.Manifest.VMTemplate,
+		OS:       j.Manifest.OS,
+		Network:  j.Manifest.Network,
+	}, nil
+}
