@@ -136,3 +136,27 @@ func TestSubmit_AsksWhetherItIsAllowed(t *testing.T) {
 		t.Errorf("asked %d times; there are %v, %v", asked, jobs, err)
 	}
 }
+
+// A kept VM that somebody else put on another network is no way onto it.
+func TestSubmit_AKeptVMsNetworkIsAskedFor(t *testing.T) {
+	r := newRig(t, 4)
+	r.stop()
+	r.opts.Allow = func(s job.Submission) error {
+		if s.Client == "mcp:x" && s.Manifest.Network.Bridge == "vmbr1" {
+			return errNoMore
+		}
+		return nil
+	}
+	r.restart()
+	r.makeVM("dev")
+	r.makeVM("lab", func(m *job.Manifest) { m.Network.Bridge = "vmbr1" })
+	for _, ask := range []struct {
+		client, vm string
+		refused    bool
+	}{{"mcp:x", "lab", true}, {"mcp:x", "dev", false}, {"cli", "lab", false}} {
+		_, err := r.Submit(t.Context(), job.Submission{Client: ask.client, Manifest: job.Manifest{Task: "true", AgentType: job.AgentScript, VM: ask.vm}})
+		if errors.Is(err, errNoMore) != ask.refused || (err != nil) != ask.refused {
+			t.Errorf("%s in %s: %v", ask.client, ask.vm, err)
+		}
+	}
+}

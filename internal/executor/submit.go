@@ -32,7 +32,7 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 		return sameSubmission(first, digest, err)
 	}
 	if m.VM != "" {
-		if err := e.enterable(ctx, m); err != nil {
+		if err := e.enterable(ctx, s, m); err != nil {
 			return job.Job{}, err
 		}
 	}
@@ -79,11 +79,18 @@ func sameSubmission(first job.Job, digest string, err error) (job.Job, error) {
 	}
 }
 
-// enterable is the error that the VM a manifest names cannot take its job.
-func (e *Executor) enterable(ctx context.Context, m job.Manifest) error {
+// enterable is the error that the VM a manifest names cannot take the job, or is
+// on a network that its client may not have a VM on.
+func (e *Executor) enterable(ctx context.Context, s job.Submission, m job.Manifest) error {
 	kept, err := e.openVM(ctx, m.VM)
 	if err != nil {
 		return err
+	}
+	if e.Allow != nil {
+		there := job.Manifest{Network: job.Network{Bridge: kept.Manifest.Network.Bridge, VLAN: kept.Manifest.Network.VLAN}}
+		if err := e.Allow(job.Submission{Kind: job.KindVM, Client: s.Client, Manifest: there}); err != nil {
+			return fmt.Errorf("vm: %q is on a network that this client may not choose: %w", kept.VM.Name, err)
+		}
 	}
 	unfinished, err := e.Store.Unfinished(ctx)
 	if err != nil {
