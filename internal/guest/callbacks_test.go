@@ -1,6 +1,7 @@
 package guest_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -71,8 +72,36 @@ func newRig(t *testing.T) *rig {
 		if out, err := stop.CombinedOutput(); err != nil {
 			t.Errorf("stop the task: %v\n%s", err, out)
 		}
+		endRunner(t, r.root)
 	})
 	return r
+}
+
+// endRunner ends a VM's job runner, which would go on telling of its task's end,
+// and returns when it writes no more.
+func endRunner(t *testing.T, root string) {
+	t.Helper()
+	script := filepath.Join(root, "opt/job-runner/job-runner.sh")
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		left := 0
+		all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+		for _, path := range all {
+			line, _ := os.ReadFile(path)
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+			if err != nil || !bytes.Contains(line, []byte(script+"\x00")) {
+				continue
+			}
+			left++
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+		if left == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Errorf("%d processes of the job runner do not end", left)
+			return
+		}
+	}
 }
 
 // job is the one the VM is for.

@@ -90,6 +90,7 @@ func TestPush_IsOneStream(t *testing.T) {
 		t.Errorf("%d commands in the VM, want 1", n)
 	}
 	// What came is what runs: the runner puts the files where they belong.
+	t.Cleanup(func() { endRunner(t, r.root) })
 	start := exec.Command("bash", filepath.Join(r.root, "opt/job-runner/job-runner.sh"), "start")
 	if out, err := start.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
