@@ -48,6 +48,8 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/json.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
 # shellcheck source=../lib/vm.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
+# shellcheck source=../lib/destroy.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/destroy.sh"
 # shellcheck source=../lib/lease.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/lease.sh"
 # shellcheck source=../lib/left.sh

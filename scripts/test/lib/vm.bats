@@ -146,32 +146,3 @@ config_is() { # <text of the config's file>
   vm_find_boot_disk
   [[ -z ${vm_boot_disk} ]]
 }
-
-@test "locks lie in a directory of ours alone, which is made" {
-  load_libs left
-  local dir=${BATS_TEST_TMPDIR}/locks
-  stub_program qm 'echo called >>'"${BATS_TEST_TMPDIR}/calls"
-  LINUS_LOCK_DIR=${dir} vm_lock 100
-  [[ ${vm_locked} == yes && -e ${dir}/linus-vm-100.lock ]]
-  local mode
-  mode=$(stat -c %a "${dir}")
-  [[ ${mode} == 700 ]]
-  vm_unlock
-  ln -s "${dir}" "${dir}.link"
-  mkdir "${dir}.open" "${dir}.group"
-  chmod 1777 "${dir}.open"
-  chmod 0770 "${dir}.group"
-  : >"${dir}.file"
-  for dir in "${dir}.link" "${dir}.open" "${dir}.group" "${dir}.file"; do
-    LINUS_LOCK_DIR=${dir} vm_destroy 100 pve
-    [[ ${vm_outcome} == failed && ${vm_reason} == *"could not take a lock in ${dir}"* ]]
-    [[ ! -e ${dir}/linus-vm-100.lock ]]
-  done
-  [[ ! -e ${BATS_TEST_TMPDIR}/calls ]]
-}
-
-@test "a lock that cannot be had refuses the destroy" {
-  stub_program qm 'echo called >>'"${BATS_TEST_TMPDIR}/calls"
-  LINUS_LOCK_DIR=${BATS_TEST_TMPDIR}/none/locks vm_destroy 100 pve
-  [[ ${vm_outcome} == failed && ${vm_reason} == *'could not take a lock'* && ! -e ${BATS_TEST_TMPDIR}/calls ]]
-}

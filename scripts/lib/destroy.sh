@@ -1,0 +1,262 @@
+# shellcheck shell=bash
+# The end of one VM on this node: stop and destroy after proof (lib/vm.sh), one
+# at a time, and what stands in the way of that: locks of Proxmox, its tasks, a
+# protection. Whose VM is meant stands in vm_job, vm_owner and vm_name.
+
+# One at a time may stop and destroy a VM: between proof and destroy nobody of
+# ours gets in. The lock file goes with the lock, so none is left behind; who
+# waited on a file that went takes the lock on its successor. The directory is
+# root's alone: in one that others may write to (/run/lock), they could hold a
+# lock, or have a link in its place.
+vm_lock() { # <vmid>; vm_locked: yes or no, and vm_reason why not
+  local -r dir=${LINUS_LOCK_DIR:-/run/linus}
+  vm_lock_file=${dir}/linus-vm-$1.lock
+  local -r deadline=$((SECONDS + 120))
+  vm_locked=no
+  vm_check_lock_dir "${dir}"
+  if [[ -n ${vm_reason} ]]; then
+    return 0
+  fi
+  vm_reason="could not take the lock ${vm_lock_file}: another run holds it, or it cannot be written"
+  while ((SECONDS < deadline)); do
+    if ! { exec 9>>"${vm_lock_file}"; } 2>/dev/null; then
+      return 0
+    fi
+    if flock -w 10 9 && [[ ${vm_lock_file} -ef /proc/self/fd/9 ]]; then
+      vm_locked=yes
+      vm_reason=''
+      return 0
+    fi
+    exec 9>&-
+  done
+}
+
+vm_check_lock_dir() { # <directory>, made where it is not; vm_reason: why it will not do
+  vm_reason=''
+  mkdir -m 0700 -- "$1" 2>/dev/null || :
+  run_read 10 stat -c %a -- "$1"
+  if [[ -L $1 || ! -d $1 || ! -O $1 || ! ${run_out} =~ ^[0-7]+$ ]] || ((8#${run_out} & 8#22)); then
+    vm_reason="could not take a lock in $1: it must be a directory of this user's that nobody else may write to"
+  fi
+}
+
+vm_unlock() {
+  rm -f -- "${vm_lock_file}"
+  exec 9>&-
+}
+
+# Stops and destroys the VM meant, if its config proves it is ours.
+# vm_outcome:
+#   destroyed  it is gone, by us
+#   gone       the cluster has no VM of that ID
+#   foreign    that ID is another VM's by now (lib/left.sh), untouched: ours is gone
+#   refused    it is not proven and yet not gone: left alone, untouched
+#   failed     tried and not done, or not known: to be tried again
+# vm_reason says why; vm_leftovers lists volumes that stayed on the storage, and
+# its ID is then in quarantine. Its lease and the address reserved for it end
+# when it is gone, not before. Never ends the script: roll-back calls it too.
+vm_destroy() { # <vmid> <node>
+  vm_outcome=failed
+  vm_reason=''
+  vm_leftovers=''
+  vm_lock "$1"
+  if [[ ${vm_locked} != yes ]]; then
+    return 0
+  fi
+  vm_destroy_locked "$1" "$2"
+  if [[ ${vm_outcome} == @(destroyed|gone|foreign) ]]; then
+    lease_drop "$1" "${vm_job}"
+    address_drop "${vm_job}"
+  fi
+  vm_unlock
+}
+
+vm_destroy_locked() { # <vmid> <node>
+  local -r id=$1 node=$2
+  vm_check_before_destroy "${id}" "${node}"
+  if [[ -n ${vm_doubt} ]]; then
+    return 0
+  fi
+  vm_find_storages
+  if [[ ${vm_bare} == yes ]]; then
+    vm_storages=${lease_storages//,/ }
+  fi
+
+  # It may have gone by another try, and its ID be another's; and the try before
+  # may have left its lock.
+  clear_way() {
+    vm_check_before_destroy "${id}" "${node}"
+    if [[ -n ${vm_doubt} ]]; then
+      retry_landed=hopeless
+    else
+      vm_break_lock "${id}" "${node}"
+    fi
+  }
+  local retry_clear=clear_way
+  is_stopped() {
+    vm_read_status "${id}"
+    if [[ ${vm_status} == stopped ]]; then
+      retry_landed=yes
+    fi
+  }
+  vm_break_lock "${id}" "${node}"
+  retry_change is_stopped 120 qm stop "${id}"
+  if [[ ${retry_landed} == hopeless ]]; then
+    return 0
+  elif [[ ${retry_landed} != yes ]]; then
+    vm_reason="qm stop ${id} did not stop it (status ${vm_status}): ${run_said}"
+    return 0
+  fi
+
+  vm_unprotect "${id}" "${node}"
+  if [[ -n ${vm_doubt} ]]; then
+    return 0
+  fi
+  # A destroy that does not come to its end leaves a config without marker.
+  if [[ ${vm_bare} == no ]]; then
+    lease_announce "${id}" "${node}" destroyed "${vm_storages}"
+  fi
+  is_gone() {
+    vm_read "${id}"
+    if [[ ${vm_state} == absent ]]; then
+      retry_landed=yes
+    fi
+  }
+  vm_break_lock "${id}" "${node}"
+  retry_change is_gone 300 qm destroy "${id}" --purge 1 --destroy-unreferenced-disks 1
+  if [[ ${retry_landed} == hopeless ]]; then
+    return 0
+  elif [[ ${retry_landed} != yes ]]; then
+    vm_reason="qm destroy ${id} did not remove it: ${run_said}"
+    return 0
+  fi
+  vm_outcome=destroyed
+  vm_find_leftovers "${id}"
+}
+
+# The proof, from a config read this moment; sets the outcome where it fails.
+# vm_bare: yes when a lease proves what the config cannot (lib/lease.sh).
+vm_check_before_destroy() { # <vmid> <node>
+  vm_read "$1"
+  vm_prove
+  vm_bare=no
+  if [[ ${vm_state} == absent ]]; then
+    vm_outcome=gone
+  elif [[ ${vm_state} == moved ]]; then
+    left_judge
+    vm_outcome=refused
+    if [[ ${left_whose} == another ]]; then
+      vm_outcome=foreign
+    fi
+    vm_reason=${vm_doubt}
+  elif [[ ${vm_state} == unknown ]]; then
+    vm_outcome=failed
+    vm_reason="the config of VM $1 could not be read: ${run_said}"
+  elif [[ -n ${vm_doubt} ]]; then
+    lease_prove "$1" "$2"
+    case ${lease_proof} in
+      yes)
+        vm_doubt=''
+        vm_bare=yes
+        ;;
+      busy)
+        vm_outcome=failed
+        ;;
+      *)
+        left_judge
+        vm_outcome=refused
+        if [[ ${left_whose} == another ]]; then
+          vm_outcome=foreign
+        fi
+        vm_reason=${vm_doubt}
+        ;;
+    esac
+  fi
+}
+
+# The last proof before the destroy, and the end of the protection against it,
+# which a clone has from its template from its first moment on.
+vm_unprotect() { # <vmid> <node>; vm_doubt, vm_outcome, vm_reason
+  vm_check_before_destroy "$1" "$2"
+  if [[ -n ${vm_doubt} || ${vm_config[protection]:-0} == 0 ]]; then
+    return 0
+  fi
+  local vmid=$1
+  is_unprotected() {
+    vm_read "${vmid}"
+    if [[ ${vm_state} == present && ${vm_config[protection]:-0} == 0 ]]; then
+      retry_landed=yes
+    fi
+  }
+  vm_break_lock "$1" "$2"
+  retry_change is_unprotected 60 qm set "$1" --protection 0
+  if [[ ${retry_landed} == no ]]; then
+    vm_doubt='its protection could not be taken off'
+    vm_reason="qm set $1 --protection 0 did not take its protection off: ${run_said}"
+  elif [[ ${retry_landed} == yes ]]; then
+    vm_check_before_destroy "$1" "$2"
+  fi
+}
+
+# A killed worker leaves its lock in the config just read and proven. It is ours
+# to break only where no task is at work on the VM; else the lock stays, and the
+# destroy waits for it and says so.
+vm_break_lock() { # <vmid> <node>
+  if [[ -z ${vm_config[lock]:-} ]]; then
+    return 0
+  fi
+  vm_find_tasks "$1" "$2"
+  if [[ ${vm_busy} == no ]]; then
+    log_warn "VM $1 carries the lock '${vm_config[lock]}' of a worker that is gone: unlocking"
+    run_change 60 qm unlock "$1"
+  fi
+}
+
+# vm_busy: yes when a task of Proxmox may be at work on the VM, also when nobody
+# can tell. A clone's task bears the ID of its template, so that any clone may
+# be this one's, and the backup of several VMs bears none. The list also has tasks that have ended, or were killed: a task
+# lives when its process does, which its UPID names by ID and start.
+vm_find_tasks() { # <vmid> <node>
+  local line upid ended
+  local -r form='^UPID:[^:]+:([0-9A-Fa-f]+):([0-9A-Fa-f]+):[0-9A-Fa-f]+:([^:]+):([^:]*):'
+  vm_busy=yes
+  run_ask pvesh get "/nodes/$2/tasks" --source active --output-format json
+  json_rows read upid endtime
+  if ((run_rc != 0 || json_rc != 0)); then
+    return 0
+  fi
+  for line in "${json_lines[@]}"; do
+    IFS=$'\x1f' read -r upid ended <<<"${line}"
+    if [[ ! ${upid} =~ ${form} ]]; then
+      return 0
+    fi
+    local type=${BASH_REMATCH[3]} id=${BASH_REMATCH[4]} start=$((16#${BASH_REMATCH[2]}))
+    run_read_start "$((16#${BASH_REMATCH[1]}))"
+    if [[ -z ${ended} && ${run_started} == "${start}" && (${id} == "$1" || ${type} == qmclone || ${type}${id} == vzdump) ]]; then
+      return 0
+    fi
+  done
+  vm_busy=no
+}
+
+vm_find_leftovers() { # <vmid>; vm_leftovers
+  local storage volume line
+  for storage in ${vm_storages}; do
+    run_read 60 pvesm list "${storage}" --vmid "$1"
+    if ((run_rc != 0)); then
+      log_warn "could not look for volumes left on ${storage}: ${run_said}"
+      continue
+    fi
+    run_lines read
+    for line in "${run_lines[@]}"; do
+      volume=${line%%[[:space:]]*}
+      if [[ ${volume} == "${storage}":* ]]; then
+        vm_leftovers+="${vm_leftovers:+ }${volume}"
+      fi
+    done
+  done
+  if [[ -n ${vm_leftovers} ]]; then
+    # shellcheck disable=SC2086 # a list of words
+    quarantine_add "$1" ${vm_leftovers}
+  fi
+}
