@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # The boot of VM vm_id, as the steps start_vm, wait_for_network and
 # verify_ssh_ready; and how a start or a stop of it is seen to have landed.
-# vm_config is the VM's.
+# vm_config is the VM's. Whatever time is left, each wait looks once.
 
 vm_mac='' vm_bridge='' # of its card net0
 vm_ip='' vm_host_key=''
@@ -93,7 +93,7 @@ wait_for_network() {
   if [[ ${vm_ipv6_only} == yes ]]; then
     family=6 patience=0
   fi
-  while ((SECONDS < deadline)); do
+  while :; do
     guest_find_address "${vm_id}" "${vm_mac}"
     # An agent takes a while to come up, and some images have none.
     if [[ -z ${guest_ip} && ${guest_agent} == no && ${VM_TRUST_FIRST_USE} == true ]] && ((SECONDS - began >= 20)); then
@@ -115,6 +115,9 @@ wait_for_network() {
       said=${guest_seen}
       log_info "${said}"
       fail_when_stopped
+    fi
+    if ((SECONDS >= deadline)); then
+      break
     fi
     sleep 1
   done
@@ -152,11 +155,14 @@ verify_ssh_ready() {
 }
 
 wait_for_banner() { # <deadline>
-  while ((SECONDS < $1)); do
+  while :; do
     guest_read_banner "${vm_ip}" "${VM_SSH_PORT}"
     if [[ -n ${guest_banner} ]]; then
       log_info "SSH answers: ${guest_banner}"
       return 0
+    fi
+    if ((SECONDS >= $1)); then
+      break
     fi
     sleep 1
   done
@@ -197,7 +203,7 @@ check_place() {
 # nobody can be asked: that ends the start, or is said where it was allowed.
 wait_for_cloud_init() { # <deadline>
   local -r began=${SECONDS}
-  while ((SECONDS < $1)); do
+  while :; do
     guest_check_cloud_init "${vm_id}"
     case ${guest_cloud_init} in
       done)
@@ -217,6 +223,9 @@ wait_for_cloud_init() { # <deadline>
     if [[ ${guest_agent} == no && ${VM_TRUST_FIRST_USE} == true ]] && ((SECONDS - began >= 30)); then
       result_warning "VM ${vm_id} has no guest agent that answers: whether cloud-init is done is not known, its host key will be trusted on first use, and jobs with secrets will not run in it"
       return 0
+    fi
+    if ((SECONDS >= $1)); then
+      break
     fi
     sleep 1
   done

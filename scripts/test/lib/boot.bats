@@ -135,3 +135,13 @@ fails_with() { # <words...>
   interfaces='[{"hardware-address":"bc:24:11:00:00:01","ip-addresses":[{"ip-address":"10.0.0.5","ip-address-type":"ipv4 10.0.0.6"}]}]'
   fails_with 'had no address after 100 s'
 }
+
+@test "a wait whose time is over before it began still looks once" {
+  sleep() { ((SECONDS += 100)); }
+  set -u
+  VM_NETWORK_TIMEOUT=0 VM_READY_TIMEOUT=0
+  run boot
+  [[ ${status} -eq 0 && ${output} == *'at 10.0.0.5 with ssh-ed25519 AAAAkey='* ]]
+  interfaces=''
+  fails_with 'the guest agent of VM 105'
+}
