@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -51,6 +53,16 @@ func (l *logBuffer) String() string {
 	return l.b.String()
 }
 
+// These tests wait for deadlines far more than they work: eight at once, however
+// few cores there are.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
 func newRig(t *testing.T, maxJobs int) *rig {
 	t.Helper()
 	t.Parallel()
@@ -67,6 +79,7 @@ func newRig(t *testing.T, maxJobs int) *rig {
 		CallbackURL: func(context.Context) (string, error) { return "http://192.0.2.1:8765", nil },
 		Defaults:    job.Defaults{VMTemplate: providertest.FakeTemplate, Timeout: 3600, CPU: 2, Memory: "2G", Disk: "10G"},
 		MaxJobs:     maxJobs, MaxOutput: maxOutput, CleanupInterval: 20 * time.Millisecond, CollectPatience: 2 * time.Second,
+		HeartbeatInterval: time.Second,
 	}}
 	r.restart()
 	t.Cleanup(r.stop)
