@@ -33,7 +33,7 @@ func (i inspector) run(t *testing.T, method string, args ...string) (map[string]
 		"--protocol-era", i.era, "--quiet", "--format", "json", "--method", method,
 	}, args...)
 	for _, setting := range i.host.env {
-		if slices.ContainsFunc([]string{"PROXMOX_", "LINUS_", "CALLBACK_"}, func(ours string) bool { return strings.HasPrefix(setting, ours) }) {
+		if slices.ContainsFunc([]string{"PROXMOX_", "LINUS_", "CALLBACK_", "PVELAB_"}, func(ours string) bool { return strings.HasPrefix(setting, ours) }) {
 			line = append(line, "-e", setting) // a server it starts gets nothing else of its environment
 		}
 	}

@@ -11,14 +11,19 @@ import (
 	"linus/internal/job"
 )
 
+// cutGrace is what a VM has left after a cancel for what its task has written: an
+// honest one is mostly done by then, and no result is lost for impatience.
+const cutGrace = 5 * time.Second
+
 // collect makes the output complete and then the status terminal. A task that
 // still runs (cancelled, timed out) is stopped first. A VM that no longer
 // answers is given several tries, and one that does a deadline over all of it;
-// then what is held is the output, and said to be incomplete. So it is at once
-// when a caller cancels.
+// then what is held is the output, and said to be incomplete. So it is cutGrace
+// after a caller cancels.
 func (e *Executor) collect(ctx context.Context, r *run) error {
-	cuttable, cut := context.WithCancelCause(ctx)
-	defer cut(nil)
+	cuttable, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	cut := func() { time.AfterFunc(cutGrace, func() { end(errCut) }) }
 	r.sent.Lock() // what a callback has brought is written, and no more is
 	e.mu.Lock()
 	r.cut = cut
@@ -32,7 +37,7 @@ func (e *Executor) collect(ctx context.Context, r *run) error {
 		return errors.New("nothing has decided the outcome")
 	}
 	if j.CollectCut {
-		cut(errCut)
+		cut()
 	}
 	var (
 		state     RunState

@@ -99,8 +99,8 @@ type run struct {
 	adopted  bool          // another process, or an earlier try, was here before
 	shares   bool          // it runs in another job's VM
 
-	cut  context.CancelCauseFunc // ends collecting; nil before that. Executor.mu guards it
-	sent sync.RWMutex            // held for reading while output that was sent is taken
+	cut  func()       // ends collecting; nil before that. Executor.mu guards it
+	sent sync.RWMutex // held for reading while output that was sent is taken
 }
 
 // New makes an Executor; nothing runs before Start.
@@ -227,8 +227,8 @@ var (
 
 // Cancel ends a job. It returns once that is decided; the task is stopped, its
 // output collected and its VM destroyed right after. Of a task that has ended by
-// itself it ends the collecting: what is held is kept, and said to be
-// incomplete; how the job ended stays as it is. Cancelling again is fine until
+// itself it ends the collecting, cutGrace later: what is held then is kept, and
+// said to be incomplete; how the job ended stays as it is. Cancelling again is fine until
 // the end is reached, then it is job.ErrCompleted.
 func (e *Executor) Cancel(ctx context.Context, id string) error {
 	return e.end(ctx, id, job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, Error: "Cancelled by user"}, "", errCancelled)
@@ -267,7 +267,7 @@ func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, sign
 	r := e.live[id]
 	switch {
 	case r != nil && cut && r.cut != nil:
-		r.cut(errCut)
+		r.cut()
 	case r != nil && !cut:
 		r.cancel(cause)
 	}

@@ -15,7 +15,7 @@ func cancelJob(e Engine) server.ServerTool {
 	return define("cancel_job", "Cancel a job",
 		"End a job that is waiting, being provisioned or running: its task is killed and its VM destroyed. "+
 			"The status becomes failed with reason cancelled once its output so far is collected. "+
-			"Of a task that has ended it stops the collecting: what is held is kept, the status is what the task came to. "+
+			"Of a task that has ended it stops the collecting, 5 seconds later: what is held is kept, the status is what the task came to. "+
 			"An ended job is an error.",
 		hints{destructive: true, idempotent: true},
 		func(ctx context.Context, in jobArg) (cancelOutput, error) {

@@ -45,7 +45,8 @@ process_has_job() { # <pid> <job_id>
   [[ $'\n'"${entries[*]}"$'\n' == *$'\n'"LINUS_JOB_ID=$2"$'\n'* ]]
 }
 
-# process_find_tree fills process_tree with the pids of the job's task: all in
+# process_find_tree fills process_tree, an array whose indices are pids and so
+# come in order, with those of the job's task: all in
 # its cgroup (when it has one), all in its sessions, all that carry its job id,
 # and their descendants. Without a cgroup, a process that took a session of its
 # own, dropped its environment and lost its parent is not found.
@@ -89,7 +90,8 @@ process_find_tree() { # <job_id> <sessions, blanks between> <cgroup directory, o
 }
 
 # process_signal_tree sends a signal to what process_find_tree found, but for
-# one session. A task may have become another user by sudo; then so do we.
+# one session. Parents come before what they started: a shell that outlived what
+# it waits for would go on with its next command. A task may have become another user by sudo; then so do we.
 process_signal_tree() { # <signal> [<session>]
   local pid
   for pid in "${!process_tree[@]}"; do
@@ -106,7 +108,7 @@ process_signal_tree() { # <signal> [<session>]
 process_end_tree() { # <job_id> <sessions> <cgroup> <signal> [<spared>]
   local -r cgroup=$3
   local -i deadline
-  declare -gA process_tree=()
+  declare -ga process_tree=()
   process_find_tree "$1" "$2" "${cgroup}"
   ((${#process_tree[@]} > 0)) || return 0
   if [[ $4 != KILL ]]; then
