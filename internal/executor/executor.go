@@ -71,6 +71,7 @@ type Executor struct {
 	deciding sync.Mutex // held while it is decided on a submission, or on work on a kept VM
 
 	claiming sync.Mutex // held while an address and a host key are taken for a VM's
+	leaving  sync.Mutex // held while a VM that is left alone is destroyed after all, or let go of
 
 	mu       sync.Mutex
 	waiting  []string                   // pending jobs in order of submission

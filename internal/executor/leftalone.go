@@ -77,15 +77,22 @@ func (e *Executor) lookAtLeftAlone(ctx context.Context) {
 		if err != nil || status == job.VMUnproven {
 			continue
 		}
-		if err := e.tryLeftAlone(ctx, m); err != nil && ctx.Err() == nil && !isClass(err, job.HostLeftAlone) {
+		if err := e.tryLeftAlone(ctx, m.ID); err != nil && ctx.Err() == nil && !isClass(err, job.HostLeftAlone) {
 			e.Log.Warn("VM that was left alone could not be destroyed, will be tried again", "job_id", m.ID, "vm_id", m.VM.ID, "err", err)
 		}
 	}
 }
 
-// tryLeftAlone tries once more to destroy a VM that is left alone.
-func (e *Executor) tryLeftAlone(ctx context.Context, m job.Job) error {
-	err := e.Provider.Destroy(ctx, *m.VM)
+// tryLeftAlone tries once more to destroy a VM that is left alone; one that was
+// let go of meanwhile is the operator's.
+func (e *Executor) tryLeftAlone(ctx context.Context, id string) error {
+	e.leaving.Lock()
+	defer e.leaving.Unlock()
+	m, err := e.Store.Job(ctx, id)
+	if err != nil || m.VM == nil || m.VM.State != job.VMLeftAlone {
+		return err
+	}
+	err = e.Provider.Destroy(ctx, *m.VM)
 	if isClass(err, job.HostForeign) {
 		err = nil
 	}
@@ -98,7 +105,7 @@ func (e *Executor) tryLeftAlone(ctx context.Context, m job.Job) error {
 // destroyLeftAlone is DestroyVM for a VM that is left alone: it is done, or
 // refused, when it returns.
 func (e *Executor) destroyLeftAlone(ctx context.Context, m job.Job) (job.VMInfo, error) {
-	if err := e.tryLeftAlone(ctx, m); err != nil {
+	if err := e.tryLeftAlone(ctx, m.ID); err != nil {
 		return job.VMInfo{}, err
 	}
 	m, err := e.Store.Job(ctx, m.ID)
@@ -111,6 +118,8 @@ func (e *Executor) destroyLeftAlone(ctx context.Context, m job.Job) (job.VMInfo,
 // ForgetVM lets go of a VM that is left alone, which stays as it is: it is not
 // looked at again, not listed, and the operator's from now on.
 func (e *Executor) ForgetVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	e.leaving.Lock()
+	defer e.leaving.Unlock()
 	m, err := e.maker(ctx, ref)
 	if err != nil {
 		return job.VMInfo{}, err

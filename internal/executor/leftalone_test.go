@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -163,6 +164,46 @@ func TestForgetVM_LetsGoOfWhatIsLeftAlone(t *testing.T) {
 	r.fake.Vanish(maker.VM.ID)
 	if n, err := r.store.Forget(context.Background(), time.Now().Add(time.Hour)); err != nil || n != 1 {
 		t.Errorf("%d jobs forgotten, %v", n, err)
+	}
+}
+
+// lookedAt is a host whose answer on how a VM is can be held.
+type lookedAt struct {
+	*providertest.Fake
+	look func()
+}
+
+func (p *lookedAt) Status(ctx context.Context, vm job.VM) (job.VMStatus, error) {
+	p.look()
+	return p.Fake.Status(ctx, vm)
+}
+
+// A search under way has read that the VM is left alone before it was let go of,
+// and sees its proof whole again afterwards.
+func TestForgetVM_WhileItIsLookedAt(t *testing.T) {
+	r, maker := leftAlone(t, often)
+	r.stop()
+	looks, held := make(chan struct{}), make(chan struct{})
+	var looked atomic.Bool
+	r.opts.Provider = &lookedAt{Fake: r.fake, look: func() {
+		if looked.CompareAndSwap(false, true) {
+			close(looks)
+			<-held
+		}
+	}}
+	r.restart()
+	<-looks
+	if _, err := r.ForgetVM(t.Context(), "dev"); err != nil {
+		t.Fatal(err)
+	}
+	before := r.fake.Stats().Destroys
+	r.fake.Doubt(maker.VM.ID, false)
+	close(held)
+	for range 2 {
+		r.swept()
+	}
+	if r.fake.Stats().Destroys != before || !r.fake.Has(maker.VM.ID) {
+		t.Error("a forgotten VM was destroyed")
 	}
 }
 
