@@ -72,7 +72,7 @@ func (p *Pool) withSFTP(ctx context.Context, work func(*sftp.Client) error) erro
 		if err != nil {
 			return err
 		}
-		_, err = await(ctx, p, func() (struct{}, error) { return struct{}{}, work(client) }, nil)
+		_, err = await(ctx, p, nil, func() (struct{}, error) { return struct{}{}, work(client) }, nil)
 		dead := broken(err)
 		if !dead || attempt == 2 {
 			if dead {
@@ -102,7 +102,7 @@ func (p *Pool) sftpClient(ctx context.Context) (*sftp.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := await(ctx, p, func() (*sftp.Client, error) { return startSFTP(session) },
+	client, err := await(ctx, p, nil, func() (*sftp.Client, error) { return startSFTP(session) },
 		func(client *sftp.Client) { _ = client.Close() })
 	if err == nil && !p.own(func() { p.watchSFTP(c, session, client) }) {
 		err = errors.Join(errClosed, client.Close())
@@ -174,7 +174,7 @@ func (p *Pool) refusedSFTP(ctx context.Context, c *conn, err error) error {
 	if ctx.Err() != nil || errors.Is(err, errClosed) {
 		return err
 	}
-	_, dead := await(ctx, p, func() (bool, error) {
+	_, dead := await(ctx, p, nil, func() (bool, error) {
 		answered, _, err := c.client.SendRequest("keepalive@openssh.com", true, nil)
 		return answered, err
 	}, nil)

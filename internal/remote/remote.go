@@ -157,10 +157,10 @@ func (p *Pool) own(work func()) bool {
 }
 
 // await runs work, which knows no context, in a goroutine of the pool's and
-// answers its result or the end of ctx, whichever comes first. A result nobody
-// waits for any more goes to discard. A dead peer cannot hold work for ever:
-// keepalive ends the connection under it.
-func await[T any](ctx context.Context, p *Pool, work func() (T, error), discard func(T)) (T, error) {
+// answers its result, the end of ctx, or io.EOF when gone is closed (nil: never),
+// whichever comes first. A result nobody waits for any more goes to discard. A
+// dead peer cannot hold work for ever: keepalive ends the connection under it.
+func await[T any](ctx context.Context, p *Pool, gone <-chan struct{}, work func() (T, error), discard func(T)) (T, error) {
 	type answer struct {
 		value T
 		err   error
@@ -184,6 +184,8 @@ func await[T any](ctx context.Context, p *Pool, work func() (T, error), discard 
 	select {
 	case a := <-answers:
 		return a.value, a.err
+	case <-gone:
+		return zero, io.EOF
 	case <-ctx.Done():
 		return zero, context.Cause(ctx)
 	}
@@ -302,7 +304,9 @@ func channel[T any](ctx context.Context, p *Pool, full func(*conn, error) bool, 
 		if err != nil {
 			return nil, zero, err
 		}
-		value, err := await(ctx, p, func() (T, error) { return create(c.client) }, discard)
+		// A channel that x/crypto/ssh begins in the moment its connection ends is
+		// answered by nobody.
+		value, err := await(ctx, p, c.gone, func() (T, error) { return create(c.client) }, discard)
 		if err == nil {
 			return c, value, nil
 		}

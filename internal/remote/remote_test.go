@@ -19,7 +19,10 @@ import (
 	"linus/internal/sshtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// What x/crypto/ssh never answers is not waited for, and stays.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("golang.org/x/crypto/ssh.(*mux).openChannel"))
+}
 
 func options(s *sshtest.Server) remote.Options {
 	return remote.Options{
@@ -310,5 +313,25 @@ func wait(t *testing.T, done func() bool) {
 			t.Fatal("did not happen within 20 s")
 		}
 		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// A channel that is begun as its connection ends is never answered, and another
+// connection takes it.
+func TestChannel_ThatNobodyAnswers(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{})
+	p := pool(t, options(s))
+	over := make(chan struct{})
+	t.Cleanup(func() { close(over) }) // before the pool closes, which waits for it
+	var tries atomic.Int32
+	err := p.OpenChannel(t.Context(), func() error {
+		if tries.Add(1) == 1 {
+			s.Drop()
+			<-over
+		}
+		return nil
+	})
+	if err != nil || tries.Load() != 2 {
+		t.Errorf("%d tries, %v", tries.Load(), err)
 	}
 }
