@@ -52,7 +52,7 @@ func Names() []string {
 	return names
 }
 
-// Script answers one script, self-contained. An unknown name is
+// Script returns one script, self-contained. An unknown name is
 // ErrUnknownScript; any other error is a fault in the script's source lines.
 func Script(name string) (File, error) {
 	for _, dir := range entryDirs {

@@ -163,7 +163,7 @@ func loginKeys(c config.Config) guest.Keys {
 	return guest.Keys{Dir: filepath.Join(c.StateDir, "keys"), Old: filepath.Join(c.StateDir, "id_ed25519")}
 }
 
-// policies answers what says whether a client may have a job: the settings
+// policies returns what says whether a client may have a job: the settings
 // ALLOWED_*.
 func policies(c config.Config) (func(job.Submission) error, error) {
 	commands, err := policy.New(c.AllowedCommands)

@@ -67,7 +67,7 @@ func (a *app) noteLeftOut(j job.Job) {
 // errNoneKept is that a job has left nothing of what its manifest asks for.
 var errNoneKept = errors.New("no artifacts: none of what the job's manifest asks for was kept")
 
-// ended answers a job whose artifacts are known.
+// ended returns a job whose artifacts are known.
 func ended(ctx context.Context, e outputs, id string) (job.Job, error) {
 	j, err := e.Job(ctx, id)
 	if err == nil && !j.Status.Terminal() {

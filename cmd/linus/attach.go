@@ -111,7 +111,7 @@ type offline struct {
 	config config.Config
 }
 
-// Output answers what is stored, which of a job that has ended is all.
+// Output returns what is stored, which of a job that has ended is all.
 func (o offline) Output(ctx context.Context, id, stream string, offset, limit int64) (job.Chunk, error) {
 	j, err := o.Job(ctx, id)
 	if err == nil && !j.Status.Terminal() {
@@ -135,7 +135,7 @@ func (s *session) close() {
 	}
 }
 
-// connect answers the connection there is, or a new one.
+// connect returns the connection there is, or a new one.
 func (s *session) connect(ctx context.Context) (*control.Client, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,7 +171,7 @@ func (s *session) connect(ctx context.Context) (*control.Client, error) {
 	}
 }
 
-// startEngine starts an engine in a session of its own and answers what it says
+// startEngine starts an engine in a session of its own and returns what it says
 // of its start.
 func startEngine(ctx context.Context, c config.Config) (string, error) {
 	program, err := os.Executable()

@@ -10,7 +10,7 @@ import (
 // words, the codes around them are equally long, which is all tabwriter needs.
 type colours bool
 
-// colours answers whether what is written to stream has colours.
+// colours returns whether what is written to stream has colours.
 func (a *app) colours(stream any) colours { return colours(isTerminal(stream) && !config.NoColor()) }
 
 // word colours a word that tells how something stands. One without a colour of

@@ -26,7 +26,7 @@ type following struct {
 }
 
 // follow shows each phase and each provisioning step with its time as it
-// happens, on stderr, and answers the job when it is done: its status is terminal
+// happens, on stderr, and returns the job when it is done: its status is terminal
 // and its VM is gone, or was tried to be removed and is left to the engine.
 func (a *app) follow(ctx context.Context, e watcher, id string, f following) (job.Job, error) {
 	p := &progress{out: a.stderr, live: isTerminal(a.stderr), colours: a.colours(a.stderr), quiet: f.quiet, only: f.phase}

@@ -115,7 +115,7 @@ func mcpOptions(c config.Config, e mcptool.Engine, log *slog.Logger) mcptool.Opt
 	}
 }
 
-// ensureToken answers the token kept in a file, which is made when it is not
+// ensureToken returns the token kept in a file, which is made when it is not
 // there. Like a private key, it must be its owner's alone.
 func ensureToken(path string) (string, error) {
 	info, err := os.Stat(path)

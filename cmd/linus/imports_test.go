@@ -157,7 +157,7 @@ func TestImports_AdaptersAreApart(t *testing.T) {
 	}
 }
 
-// listPackages answers every package of the module by its path below it.
+// listPackages returns every package of the module by its path below it.
 func listPackages(t *testing.T) map[string]goPackage {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports,TestImports,XTestImports", module+"...")

@@ -62,7 +62,7 @@ type receiver interface {
 }
 
 // sendInput sends all that comes to a task's stdin, and its end where ending is
-// set; sent is told of each part. It answers the bytes sent. Every part is
+// set; sent is told of each part. It returns the bytes sent. Every part is
 // acknowledged before the next is sent; what comes meanwhile goes together.
 func sendInput(ctx context.Context, to receiver, id string, from io.Reader, ending bool, sent func()) (total int64, err error) {
 	a := readAhead(from, executor.MaxInput)
@@ -129,7 +129,7 @@ func (a *ahead) take(part []byte, err error) bool {
 	return err == nil
 }
 
-// next answers all that has come, as soon as there is any, and why no more will.
+// next returns all that has come, as soon as there is any, and why no more will.
 func (a *ahead) next() ([]byte, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

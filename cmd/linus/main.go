@@ -45,7 +45,7 @@ type app struct {
 	sources        config.Sources // flags that give settings
 }
 
-// run is the whole program but for the process around it; it answers the exit
+// run is the whole program but for the process around it; it returns the exit
 // code.
 func run(ctx context.Context, backend newBackend, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, backend: backend}

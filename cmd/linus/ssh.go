@@ -79,7 +79,7 @@ func become(program string, argv []string) error {
 	return fmt.Errorf("run %s: %w", program, syscall.Exec(program, argv, syscall.Environ()))
 }
 
-// loginVM answers the VM that has this name or ID, or that the job with this id
+// loginVM returns the VM that has this name or ID, or that the job with this id
 // runs in, if it can be logged in to.
 func (s *session) loginVM(ctx context.Context, ref string) (job.VMInfo, error) {
 	info, err := s.VM(ctx, ref)

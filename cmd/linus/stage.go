@@ -70,7 +70,7 @@ func lookThrough(source string) (tree, error) {
 	return t, nil
 }
 
-// stage answers sources that scp can copy whole: where one has what it cannot, a
+// stage returns sources that scp can copy whole: where one has what it cannot, a
 // tree of links to the rest of it stands for it, until remove. What is left out is
 // said.
 func (a *app) stage(sources []string) (staged []string, remove func(), err error) {
@@ -98,7 +98,7 @@ func (a *app) stage(sources []string) (staged []string, remove func(), err error
 	return staged, remove, nil
 }
 
-// link makes the tree of links, in dir, and answers how it is to be named.
+// link makes the tree of links, in dir, and returns how it is to be named.
 func (t tree) link(dir, base string) (string, error) {
 	root := filepath.Join(dir, base)
 	if base == "." {

@@ -118,7 +118,7 @@ func TestServe_IsSeenFromOutside(t *testing.T) {
 	}
 }
 
-// get answers a page's text, for a client with a token.
+// get returns a page's text, for a client with a token.
 func get(t *testing.T, url, token string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)

@@ -37,7 +37,7 @@ type Reporter interface {
 	// it refuses is not read.
 	Authorize(ctx context.Context, id, token string) error
 	Report(ctx context.Context, id, token string, r job.Report) error
-	// AppendOutput answers how much of the stream is held: the offset to send next.
+	// AppendOutput returns how much of the stream is held: the offset to send next.
 	AppendOutput(ctx context.Context, id, token, stream string, offset int64, data []byte) (int64, error)
 }
 
@@ -125,7 +125,7 @@ func (a *api) enter(id string) (leave func(), ok bool) {
 	}, true
 }
 
-// refuse answers what the reporter does not take.
+// refuse returns what the reporter does not take.
 func (a *api) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, job.ErrNotFound) {
 		fail(w, http.StatusNotFound, job.ErrNotFound.Error(), "")
@@ -135,7 +135,7 @@ func (a *api) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	fail(w, http.StatusInternalServerError, "Internal error", "try again")
 }
 
-// unread answers a body that could not be read to its end.
+// unread returns a body that could not be read to its end.
 func unread(w http.ResponseWriter, err error) {
 	var large *http.MaxBytesError
 	switch {

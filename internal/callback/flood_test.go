@@ -138,7 +138,7 @@ func upload(t *testing.T, s *callback.Server, auth string, size int, first strin
 	return c.(*net.TCPConn)
 }
 
-// ends answers the status a connection is answered before it ends, 0 for none.
+// ends returns the status a connection is answered before it ends, 0 for none.
 func ends(t *testing.T, c net.Conn) int {
 	t.Helper()
 	_ = c.SetReadDeadline(time.Now().Add(time.Minute))

@@ -38,7 +38,7 @@ func newGate(l net.Listener, b bounds, log *slog.Logger) *gate {
 	return &gate{TCPListener: tcp, bounds: b, log: log}
 }
 
-// Accept answers the next connection there is room for.
+// Accept returns the next connection there is room for.
 func (g *gate) Accept() (net.Conn, error) {
 	for {
 		c, err := g.AcceptTCP()

@@ -13,7 +13,7 @@ import (
 	"linus/internal/job"
 )
 
-// report takes a report; read makes it of the body, and answers the job the body
+// report takes a report; read makes it of the body, and returns the job the body
 // speaks of, if it does.
 func (a *api) report(read func(body []byte) (id string, r job.Report, problem string)) func(http.ResponseWriter, *http.Request, caller) {
 	return func(w http.ResponseWriter, r *http.Request, c caller) {

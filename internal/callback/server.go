@@ -89,7 +89,7 @@ func (s *Server) at() netip.AddrPort {
 	return netip.AddrPortFrom(addr.AddrPort().Addr().Unmap(), addr.AddrPort().Port())
 }
 
-// Serve answers until Close; then it returns nil.
+// Serve returns until Close; then it returns nil.
 func (s *Server) Serve() error {
 	if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve callbacks: %w", err)

@@ -29,7 +29,7 @@ type Reader struct {
 	cwd  string // where the agent works, as it said
 }
 
-// Read takes the next piece of the stream and answers the steps the agent has
+// Read takes the next piece of the stream and returns the steps the agent has
 // begun in it, a line for people each, such as "reads main.go", "runs go test
 // ./..." or the first line of what it says.
 func (r *Reader) Read(data []byte) []string {
@@ -77,7 +77,7 @@ func parse(text []byte) (l line, ok bool) {
 	return l, len(text) > 0 && text[0] == '{' && json.Unmarshal(text, &l) == nil && l.Type != ""
 }
 
-// blocks answers the parts of a message, whose content may be one text.
+// blocks returns the parts of a message, whose content may be one text.
 func (l line) blocks() []block {
 	var parts []json.RawMessage
 	if json.Unmarshal(l.Message.Content, &parts) != nil {
@@ -156,7 +156,7 @@ func (r *Reader) use(b block) string {
 	return fmt.Sprintf("%s %s", use.verb, on)
 }
 
-// firstLine answers the first line of text that is not blank, as far as it is
+// firstLine returns the first line of text that is not blank, as far as it is
 // fit to be shown.
 func firstLine(text string) string {
 	for l := range strings.Lines(text) {
@@ -172,7 +172,7 @@ func firstLine(text string) string {
 	return ""
 }
 
-// Result answers the text the agent has ended with: that of the stream's result
+// Result returns the text the agent has ended with: that of the stream's result
 // line, else, when it was ended before it came to that, what it has said last.
 // False when the stream has neither, as when the CLI never started.
 func Result(stream []byte) (text string, ok bool) {

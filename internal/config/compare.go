@@ -14,7 +14,7 @@ import (
 // notCompared are settings of a process, not of the engine.
 var notCompared = []string{"LINUS_STATE_DIR", "LINUS_LOG_LEVEL", "LINUS_LOG_FORMAT", envFileSetting, "HTTP_ADDR", "HTTP_TOKEN", "HTTP_HOSTS", "HTTP_CORS_ORIGINS", "MCP_TOOLSETS", "MCP_READ_ONLY", "MCP_DISABLE_DESTRUCTIVE"}
 
-// Effective answers every setting's value as text; of secrets only enough of a
+// Effective returns every setting's value as text; of secrets only enough of a
 // hash to tell whether two are the same.
 func (c Config) Effective() map[string]string {
 	values := map[string]string{}
@@ -39,7 +39,7 @@ func (c Config) Effective() map[string]string {
 	return values
 }
 
-// Differs answers the settings this process was given that are not the
+// Differs returns the settings this process was given that are not the
 // engine's, as lines for people. What was not given is the engine's to decide.
 func (c Config) Differs(engine map[string]string) []string {
 	var lines []string
@@ -63,7 +63,7 @@ type Value struct {
 	Secret bool   `json:"secret,omitempty"`
 }
 
-// Values answers every setting in effect, in the order of Table, the secrets of
+// Values returns every setting in effect, in the order of Table, the secrets of
 // manifests behind.
 func (c Config) Values() []Value {
 	var values []Value

@@ -103,7 +103,7 @@ func withoutComment(value string) string {
 	return strings.TrimRight(value, " \t\r")
 }
 
-// unquote reads the quoted value at the start of text and answers what comes
+// unquote reads the quoted value at the start of text and returns what comes
 // after its line. Behind the closing quote only a comment may stand.
 func unquote(text string) (value, after string, ok bool) {
 	quote := text[0]

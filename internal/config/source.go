@@ -110,7 +110,7 @@ func (s Sources) EnvFilePath() string {
 	return path
 }
 
-// readEnvFile answers the settings of the env file, and itself as a setting.
+// readEnvFile returns the settings of the env file, and itself as a setting.
 func (s Sources) readEnvFile() (map[string]entry, []Problem) {
 	given := map[string]entry{}
 	path, from := s.envFile()

@@ -12,7 +12,7 @@ import (
 	"linus/internal/config"
 )
 
-// envFile writes an env file and answers its path.
+// envFile writes an env file and returns its path.
 func envFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "env")

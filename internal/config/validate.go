@@ -36,7 +36,7 @@ type rule struct {
 	remedy string
 }
 
-// validate answers what is wrong beyond single numbers. Settings already in
+// validate returns what is wrong beyond single numbers. Settings already in
 // known are passed over: their values mean nothing.
 func (c Config) validate(known *Error) []Problem {
 	var problems []Problem

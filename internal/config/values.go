@@ -13,7 +13,7 @@ type Secret struct{ value string }
 
 const redacted = "[redacted]"
 
-// Reveal answers the value itself.
+// Reveal returns the value itself.
 func (s Secret) Reveal() string { return s.value }
 
 // String hides the value.

@@ -68,12 +68,12 @@ func (c *Client) Plan(ctx context.Context, s job.Submission) (commands []string,
 	return commands, c.do(ctx, http.MethodPost, "/v1/plan", s, &commands)
 }
 
-// Job answers what is known of a job.
+// Job returns what is known of a job.
 func (c *Client) Job(ctx context.Context, id string) (j job.Job, err error) {
 	return j, c.do(ctx, http.MethodGet, jobPath(id, ""), nil, &j)
 }
 
-// Result answers what a job came to, or *job.NotCompleteError.
+// Result returns what a job came to, or *job.NotCompleteError.
 func (c *Client) Result(ctx context.Context, id string) (r job.Result, err error) {
 	return r, c.do(ctx, http.MethodGet, jobPath(id, "/result"), nil, &r)
 }
@@ -83,7 +83,7 @@ func (c *Client) Cancel(ctx context.Context, id string) error {
 	return c.do(ctx, http.MethodPost, jobPath(id, "/cancel"), nil, nil)
 }
 
-// List answers a page of jobs.
+// List returns a page of jobs.
 func (c *Client) List(ctx context.Context, f job.Filter) (p job.Page, err error) {
 	q := url.Values{"status": {string(f.Status)}, "limit": {strconv.Itoa(f.Limit)}, "cursor": {f.Cursor}}
 	return p, c.do(ctx, http.MethodGet, "/v1/jobs?"+q.Encode(), nil, &p)
@@ -94,7 +94,7 @@ func (c *Client) Kill(ctx context.Context, id, signal string) (k job.Killed, err
 	return k, c.do(ctx, http.MethodPost, jobPath(id, "/kill?signal="+url.QueryEscape(signal)), nil, &k)
 }
 
-// Output answers what a stream has from offset.
+// Output returns what a stream has from offset.
 func (c *Client) Output(ctx context.Context, id, stream string, offset, limit int64) (chunk job.Chunk, err error) {
 	q := url.Values{"stream": {stream}, "offset": {strconv.FormatInt(offset, 10)}, "limit": {strconv.FormatInt(limit, 10)}}
 	return chunk, c.do(ctx, http.MethodGet, jobPath(id, "/output?"+q.Encode()), nil, &chunk)
@@ -110,7 +110,7 @@ func (c *Client) Cleanup(ctx context.Context, olderThan time.Duration) (n int, e
 	return n, c.do(ctx, http.MethodPost, "/v1/cleanup?older_than="+url.QueryEscape(olderThan.String()), nil, &n)
 }
 
-// OpenArtifact answers a file the job left.
+// OpenArtifact returns a file the job left.
 func (c *Client) OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, job.Artifact, error) {
 	var about job.Artifact
 	segments := strings.Split(path, "/")
@@ -131,12 +131,12 @@ func (c *Client) OpenArtifact(ctx context.Context, id, path string) (io.ReadClos
 	return resp.Body, about, nil
 }
 
-// VMs answers every VM of ours.
+// VMs returns every VM of ours.
 func (c *Client) VMs(ctx context.Context) (vms []job.VMInfo, err error) {
 	return vms, c.do(ctx, http.MethodGet, "/v1/vms", nil, &vms)
 }
 
-// VM answers one VM, by name or ID.
+// VM returns one VM, by name or ID.
 func (c *Client) VM(ctx context.Context, ref string) (vm job.VMInfo, err error) {
 	return vm, c.do(ctx, http.MethodGet, "/v1/vms/"+url.PathEscape(ref), nil, &vm)
 }
@@ -181,7 +181,7 @@ func (c *Client) CheckHost(ctx context.Context) (r job.HostReport, err error) {
 	return r, c.do(ctx, http.MethodGet, "/v1/host", nil, &r)
 }
 
-// Watch answers the events after the given number as soon as there are any or
+// Watch returns the events after the given number as soon as there are any or
 // the job is done, else none when ctx ends.
 func (c *Client) Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error) {
 	var last job.Job
@@ -218,7 +218,7 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 	return nil
 }
 
-// send makes one request and answers its success; the caller closes the body.
+// send makes one request and returns its success; the caller closes the body.
 // Failures arrive as the engine's own errors.
 func (c *Client) send(ctx context.Context, method, path string, in any) (*http.Response, error) {
 	var body io.Reader

@@ -37,7 +37,7 @@ type Engine interface {
 	SnapshotVM(ctx context.Context, ref, snapshot string) (job.VMInfo, error)
 	RevertVM(ctx context.Context, ref, snapshot string) (job.VMInfo, error)
 	CheckHost(ctx context.Context) (job.HostReport, error)
-	// Watch answers the events after the given number as soon as there are
+	// Watch returns the events after the given number as soon as there are
 	// any or the job is done, else none when ctx ends.
 	Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error)
 }

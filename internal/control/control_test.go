@@ -20,7 +20,7 @@ import (
 	"linus/internal/job"
 )
 
-// engine answers every call with what the test put in.
+// engine returns every call with what the test put in.
 type engine struct {
 	err    error
 	job    job.Job

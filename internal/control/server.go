@@ -21,7 +21,7 @@ import (
 // longestPoll bounds one request of Watch; the client asks again.
 const longestPoll = 50 * time.Second
 
-// Server answers clients on a unix socket.
+// Server returns clients on a unix socket.
 type Server struct {
 	http    *http.Server
 	clients atomic.Int64
@@ -55,7 +55,7 @@ func NewServer(engine Engine, info Info, stop func(), log *slog.Logger) *Server 
 // lives, so none means that nobody is there.
 func (s *Server) Clients() int { return int(s.clients.Load()) }
 
-// Serve answers on the listener until Close; then it returns nil.
+// Serve returns on the listener until Close; then it returns nil.
 func (s *Server) Serve(l net.Listener) error {
 	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve clients: %w", err)
@@ -201,7 +201,7 @@ func decode(r *http.Request, v any) error {
 // artifactHeader carries an artifact's description beside its bytes.
 const artifactHeader = "Linus-Artifact"
 
-// sendArtifact answers a file as it is. One that breaks off is an answer that
+// sendArtifact returns a file as it is. One that breaks off is an answer that
 // breaks off.
 func sendArtifact(w http.ResponseWriter, r *http.Request, engine Engine) {
 	file, about, err := engine.OpenArtifact(r.Context(), r.PathValue("id"), r.PathValue("path"))

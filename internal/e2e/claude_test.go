@@ -134,7 +134,7 @@ func newClaudeAPI(t *testing.T, program string) *claudeAPI {
 	return a
 }
 
-// messages answers a request of the Messages API, as a stream of events.
+// messages returns a request of the Messages API, as a stream of events.
 func (a *claudeAPI) messages(w http.ResponseWriter, r *http.Request) {
 	var asked struct {
 		Model    string            `json:"model"`

@@ -42,7 +42,7 @@ func npmClients(t *testing.T) clients {
 	return clients{dir, node}
 }
 
-// serveHTTP runs linus serve with MCP by HTTP and answers its URL.
+// serveHTTP runs linus serve with MCP by HTTP and returns its URL.
 func (h *host) serveHTTP(t *testing.T) string {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(binDir, "linus"), "serve", "--http", "127.0.0.1:0")

@@ -21,7 +21,7 @@ import (
 	"linus/internal/lab"
 )
 
-// holding answers the files below dir that have text in them.
+// holding returns the files below dir that have text in them.
 func holding(t *testing.T, dir, text string, except ...string) []string {
 	t.Helper()
 	var found []string
@@ -41,7 +41,7 @@ func holding(t *testing.T, dir, text string, except ...string) []string {
 	return found
 }
 
-// argv answers the command lines of all processes that have text in them.
+// argv returns the command lines of all processes that have text in them.
 func argv(text string) []string {
 	var found []string
 	lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -131,7 +131,7 @@ type came struct {
 	route string // complete, status, heartbeat, output
 }
 
-// listen answers a listener, with the settings of an engine behind it.
+// listen returns a listener, with the settings of an engine behind it.
 func listen(t *testing.T) (*listener, []string) {
 	t.Helper()
 	free, err := net.Listen("tcp", "127.0.0.1:0")

@@ -111,7 +111,7 @@ func (h *host) fault(t *testing.T, name, value string) {
 	}
 }
 
-// cli runs a verb of linus and answers its stdout.
+// cli runs a verb of linus and returns its stdout.
 func (h *host) cli(t *testing.T, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(binDir, "linus"), args...)
@@ -176,7 +176,7 @@ func (c *mcpClient) request(tool string, args map[string]any) *mcp.CallToolResul
 	return res
 }
 
-// call answers a tool's structured result.
+// call returns a tool's structured result.
 func (c *mcpClient) call(tool string, args map[string]any) map[string]any {
 	c.t.Helper()
 	res := c.request(tool, args)
@@ -194,7 +194,7 @@ func (c *mcpClient) call(tool string, args map[string]any) map[string]any {
 	return v
 }
 
-// fail answers the text of a tool's error.
+// fail returns the text of a tool's error.
 func (c *mcpClient) fail(tool string, args map[string]any) string {
 	c.t.Helper()
 	res := c.request(tool, args)

@@ -82,7 +82,7 @@ func at(addresses ...string) string {
 	return `[{"name":"eth0","hardware-address":"MAC","ip-addresses":[` + strings.Join(all, ",") + `]}]`
 }
 
-// keep makes a VM that stays and answers its ID, address and host key.
+// keep makes a VM that stays and returns its ID, address and host key.
 func (c *mcpClient) keep(h *host, name string) (id, ip, key string) {
 	c.t.Helper()
 	c.wait(c.call("provision_vm", map[string]any{"name": name})["job_id"].(string))

@@ -100,7 +100,7 @@ func (s sshTrap) traces(t *testing.T) (names []string) {
 	return names
 }
 
-// agent starts an SSH agent for the test and answers its socket.
+// agent starts an SSH agent for the test and returns its socket.
 func agent(t *testing.T) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "agent")
@@ -128,7 +128,7 @@ func untilDials(t *testing.T, network, address string) {
 }
 
 // realSSHD puts OpenSSH's server beside a process guest's own, with its keys,
-// and answers its port: it offers what the guest's does not.
+// and returns its port: it offers what the guest's does not.
 func realSSHD(t *testing.T, h *host, trap sshTrap, vm int, ip string) string {
 	t.Helper()
 	dir, port := t.TempDir(), freePort(t)

@@ -23,7 +23,7 @@ const (
 	shownNasty = "abcdefgh"
 )
 
-// obeyed answers the first thing in text that a terminal would obey.
+// obeyed returns the first thing in text that a terminal would obey.
 func obeyed(text string) string {
 	for i, r := range strings.ToValidUTF8(text, "\x00") {
 		if r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)) {
@@ -159,7 +159,7 @@ func (v *hostage) looksHarmless(t *testing.T, base, want string) {
 	}
 }
 
-// flat answers the strings of a value by where they are.
+// flat returns the strings of a value by where they are.
 func flat(at string, value any) map[string]string {
 	found := map[string]string{}
 	switch value := value.(type) {

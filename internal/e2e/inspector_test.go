@@ -23,7 +23,7 @@ type inspector struct {
 	era  string // of the protocol: legacy or modern
 }
 
-// run answers the result of one method.
+// run returns the result of one method.
 func (i inspector) run(t *testing.T, method string, args ...string) (map[string]any, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

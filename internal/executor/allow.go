@@ -27,7 +27,7 @@ type allowance struct {
 
 type allowanceKey struct{}
 
-// allow answers a context that ends with errTooSlow when patience is over, and
+// allow returns a context that ends with errTooSlow when patience is over, and
 // what earn has added: at most what bytes take on a slow line.
 func allow(ctx context.Context, patience time.Duration, bytes int64) (context.Context, context.CancelFunc) {
 	outer, _ := ctx.Value(allowanceKey{}).(*allowance)

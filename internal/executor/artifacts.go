@@ -16,7 +16,7 @@ import (
 )
 
 // collectArtifacts keeps the files the job's patterns match, once its task has
-// ended, and answers them, and what could not be kept and why. Files that are
+// ended, and returns them, and what could not be kept and why. Files that are
 // complete already, from before a restart, are not fetched again, and what there
 // is of others is gone on with. Nothing is kept of a job that was lost, or
 // cancelled: nobody waits for it. What is done in the VM ends with work; each
@@ -129,7 +129,7 @@ func (e *Executor) keepArtifact(ctx, work context.Context, j job.Job, f FoundArt
 	return nil
 }
 
-// keptOf answers how much of a file is in the store, and the sum of that.
+// keptOf returns how much of a file is in the store, and the sum of that.
 func (e *Executor) keptOf(ctx context.Context, j job.Job, f FoundArtifact) (sum hash.Hash, have int64, err error) {
 	sum = sha256.New()
 	r, err := e.Store.OpenArtifact(ctx, j.ID, f.Path)

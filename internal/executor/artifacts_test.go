@@ -17,7 +17,7 @@ import (
 	"linus/internal/providertest"
 )
 
-// artifacts answers what a job's artifacts are, by path, and its warnings.
+// artifacts returns what a job's artifacts are, by path, and its warnings.
 func (r *rig) artifacts(id string) (files map[string]string, warnings string) {
 	r.t.Helper()
 	j, err := r.Job(context.Background(), id)

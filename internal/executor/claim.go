@@ -44,7 +44,7 @@ func (e *Executor) unclaimed(ctx context.Context, id string, vm job.VM) error {
 		if !sameAddress(vm.IP, other.IP) {
 			continue
 		}
-		if status := e.stands(ctx, m); status != job.VMStopped && status != job.VMGone {
+		if status := e.vmStatus(ctx, m); status != job.VMStopped && status != job.VMGone {
 			return passesFor(vm, other, "address "+vm.IP, fmt.Sprintf("look for an address in use twice; if VM %d has another by now, stop and start it", other.ID))
 		}
 		_, err := e.update(context.WithoutCancel(ctx), m.ID, func(j *job.Job) ([]job.Event, error) {

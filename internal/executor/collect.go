@@ -82,7 +82,7 @@ func (e *Executor) patience(j job.Job) time.Duration {
 }
 
 // collectOutput ends the task, where it was not it that did, fetches what is
-// missing of both streams and seals them. It answers how the task stands then;
+// missing of both streams and seals them. It returns how the task stands then;
 // not Started where that could not be learned. What it does in the VM ends with
 // work, and before that when the VM is silent, or too slow.
 func (e *Executor) collectOutput(ctx, work context.Context, j job.Job) (state RunState, out [2]job.OutputInfo, err error) {

@@ -73,7 +73,7 @@ func (g *slyGuest) Stop(ctx context.Context, j job.Job, signal string) error {
 	return g.Guest.Stop(ctx, j, signal)
 }
 
-// trickle answers one byte at a time.
+// trickle returns one byte at a time.
 func trickle(ctx context.Context, _ string, _, _ int64) ([]byte, error) {
 	select {
 	case <-ctx.Done():

@@ -44,7 +44,7 @@ func (e *Executor) Cleanup(ctx context.Context, olderThan time.Duration) (int, e
 	return e.Store.Forget(ctx, now().Add(-olderThan))
 }
 
-// OpenArtifact answers a file the job left.
+// OpenArtifact returns a file the job left.
 func (e *Executor) OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, job.Artifact, error) {
 	j, err := e.Store.Job(ctx, id)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"linus/internal/providertest"
 )
 
-// counted answers n bytes that tell where in a stream they are.
+// counted returns n bytes that tell where in a stream they are.
 func counted(n int) []byte {
 	var b bytes.Buffer
 	for b.Len() < n {

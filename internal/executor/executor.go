@@ -29,7 +29,7 @@ type Options struct {
 	// CallbackAddr is where callbacks are listened for, "host:port" for this
 	// machine itself: the end of tunnels from VMs. Nil: no tunnels.
 	CallbackAddr func() string
-	// Secrets answers the values of named secrets. Errors are *secret.Error. Nil:
+	// Secrets returns the values of named secrets. Errors are *secret.Error. Nil:
 	// there are none.
 	Secrets func(names []string) ([]secret.Value, error)
 	// Keys log in to the VMs. Nil: the Provider's, one for all.
@@ -165,7 +165,7 @@ func (e *Executor) Idle() bool {
 	return len(e.waiting) == 0 && len(e.live) == 0 && e.leftover == 0 && e.expiring == 0 && len(e.atWork) == 0
 }
 
-// Job answers what is known of a job. While it waits, Progress says for what.
+// Job returns what is known of a job. While it waits, Progress says for what.
 func (e *Executor) Job(ctx context.Context, id string) (job.Job, error) {
 	j, err := e.Store.Job(ctx, id)
 	if err != nil {
@@ -179,7 +179,7 @@ func (e *Executor) Job(ctx context.Context, id string) (job.Job, error) {
 	return j, nil
 }
 
-// List answers a page of jobs, newest first.
+// List returns a page of jobs, newest first.
 func (e *Executor) List(ctx context.Context, f job.Filter) (job.Page, error) {
 	return e.Store.List(ctx, f)
 }
@@ -189,7 +189,7 @@ func (e *Executor) CheckHost(ctx context.Context) (job.HostReport, error) {
 	return e.Provider.Check(ctx)
 }
 
-// Result answers what a job came to, or *job.NotCompleteError. Where an agent
+// Result returns what a job came to, or *job.NotCompleteError. Where an agent
 // told what it did, the result's stdout is the text it ended with; all it told
 // is Output's.
 func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
@@ -276,7 +276,7 @@ func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, sign
 	return nil
 }
 
-// Watch answers the events after the given sequence number as soon as there
+// Watch returns the events after the given sequence number as soon as there
 // are any; none when ctx ends, or when the job is done and all are told.
 func (e *Executor) Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error) {
 	for {
@@ -316,7 +316,7 @@ func (e *Executor) unwatch(id string) {
 	e.tell(id)
 }
 
-// watch answers a channel that is closed at the job's next change, and whether
+// watch returns a channel that is closed at the job's next change, and whether
 // somebody works on the job.
 func (e *Executor) watch(id string) (changed <-chan struct{}, live bool) {
 	e.mu.Lock()

@@ -131,8 +131,8 @@ func unconfirmed(j job.Job) string {
 	return "; its end with " + j.Reported + " was reported, but SSH did not show it"
 }
 
-// stands asks the host for a VM that does not answer SSH. Unknown proves nothing.
-func (e *Executor) stands(ctx context.Context, j job.Job) job.VMStatus {
+// vmStatus asks the host for a VM that does not answer SSH. Unknown proves nothing.
+func (e *Executor) vmStatus(ctx context.Context, j job.Job) job.VMStatus {
 	status, err := e.Provider.Status(ctx, *j.VM)
 	if err != nil {
 		e.Log.Debug("the host does not say how the VM stands", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)

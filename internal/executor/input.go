@@ -51,7 +51,7 @@ func (e *Executor) Input(ctx context.Context, id string, data []byte, closed boo
 	return err
 }
 
-// takesInput answers the job when its task can be sent this.
+// takesInput returns the job when its task can be sent this.
 func (e *Executor) takesInput(ctx context.Context, id string, data []byte, closed bool) (job.Job, error) {
 	j, err := e.Store.Job(ctx, id)
 	switch {

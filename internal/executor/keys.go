@@ -10,16 +10,16 @@ import (
 // Keys are the key pairs that log in to VMs, one for each, by the job that makes
 // it. They outlive this process.
 type Keys interface {
-	// Make answers the public key, one line, of the VM a job is about to make: the
+	// Make returns the public key, one line, of the VM a job is about to make: the
 	// same one each time.
 	Make(id string) (public string, err error)
-	// Find answers it of a VM that may have been begun before there were any.
+	// Find returns it of a VM that may have been begun before there were any.
 	Find(id string) (public string, err error)
 	// Keep removes the pairs of all jobs of which keep is not true.
 	Keep(keep func(id string) bool) error
 }
 
-// loginKey answers the public key of j's VM. It is made before the row that says
+// loginKey returns the public key of j's VM. It is made before the row that says
 // that there may be a VM: a VM that has begun without one goes on without.
 func (e *Executor) loginKey(j job.Job) (string, error) {
 	switch {

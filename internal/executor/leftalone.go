@@ -25,7 +25,7 @@ func (e *Executor) found(ctx context.Context, id string, vm job.VM) error {
 
 // settleVM records what became of a VM that was to be destroyed: without an error
 // it is gone, and with one the host has left it alone. That is told again only
-// where the reason is another. It answers the error, with what can be done.
+// where the reason is another. It returns the error, with what can be done.
 func (e *Executor) settleVM(ctx context.Context, id string, err error) error {
 	var host *job.HostError
 	if err != nil && !errors.As(err, &host) {

@@ -15,7 +15,7 @@ import (
 // claudeKey is the secret a claude job gets without naming it, where there is one.
 const claudeKey = "ANTHROPIC_API_KEY"
 
-// secrets answers the secrets a job is to have.
+// secrets returns the secrets a job is to have.
 func (e *Executor) secrets(m job.Manifest) ([]secret.Value, error) {
 	resolve := e.Secrets
 	if resolve == nil {
@@ -41,7 +41,7 @@ func (e *Executor) secrets(m job.Manifest) ([]secret.Value, error) {
 // hasSecrets reports whether a job of this manifest may have secrets.
 func hasSecrets(m job.Manifest) bool { return len(m.Secrets) > 0 || m.AgentType == job.AgentClaude }
 
-// masker answers what hides a job's secrets, nil when it has none. The values are those
+// masker returns what hides a job's secrets, nil when it has none. The values are those
 // that were sent to its VM, or, after a restart, what the source has now.
 func (e *Executor) masker(j job.Job) (*secret.Masker, error) {
 	if !hasSecrets(j.Manifest) {
@@ -57,12 +57,12 @@ func (e *Executor) masker(j job.Job) (*secret.Masker, error) {
 	if err != nil {
 		return nil, err
 	}
-	return e.conceal(j.ID, values), nil
+	return e.cachePatterns(j.ID, values), nil
 }
 
-// conceal keeps in mind, while somebody works on the job, what hides these
+// cachePatterns keeps in mind, while somebody works on the job, what hides these
 // values.
-func (e *Executor) conceal(id string, values []secret.Value) *secret.Masker {
+func (e *Executor) cachePatterns(id string, values []secret.Value) *secret.Masker {
 	m := secret.NewMasker(values)
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -112,7 +112,7 @@ func (e *Executor) shown(j job.Job, text string) string {
 	return job.Bounded(text)
 }
 
-// hide answers text without the job's secrets.
+// hide returns text without the job's secrets.
 func (e *Executor) hide(j job.Job, text string) string {
 	if text == "" {
 		return ""
@@ -125,7 +125,7 @@ func (e *Executor) hide(j job.Job, text string) string {
 	return string(masked)
 }
 
-// hideNames answers what was found of artifacts with names that may be shown:
+// hideNames returns what was found of artifacts with names that may be shown:
 // without the job's secrets, and with '_' for what a terminal would obey. Two may
 // have the same name then.
 func (e *Executor) hideNames(j job.Job, found []FoundArtifact, skipped job.SkippedArtifacts) ([]FoundArtifact, job.SkippedArtifacts, error) {
@@ -148,7 +148,7 @@ func (e *Executor) hideNames(j job.Job, found []FoundArtifact, skipped job.Skipp
 	return found, skipped, nil
 }
 
-// hideError answers err with a text that may be shown.
+// hideError returns err with a text that may be shown.
 func (e *Executor) hideError(ctx context.Context, id string, err error) error {
 	if err == nil {
 		return nil

@@ -65,7 +65,7 @@ func (e *Executor) narrate(ctx context.Context, j job.Job) {
 	}
 }
 
-// read answers the steps in what the store has got since.
+// read returns the steps in what the store has got since.
 func (s *story) read(ctx context.Context, store Store, id string) (steps []string, err error) {
 	for {
 		data, at, err := store.Written(ctx, id, job.Stdout, s.offset, outputChunk)

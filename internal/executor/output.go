@@ -15,7 +15,7 @@ const (
 	readPatience = 10 * time.Second // for a VM that is asked what its task has written
 )
 
-// Output answers what a task has written to a stream from offset, at most limit
+// Output returns what a task has written to a stream from offset, at most limit
 // bytes (1 MiB when 0 or more); a negative offset counts from the end as it is
 // now. While the task runs that is what it has written by now, whatever the
 // status mode and however much; what could be the beginning of a secret comes
@@ -122,7 +122,7 @@ func (e *Executor) peek(ctx context.Context, j job.Job, stream string, offset, l
 	return e.readHidden(ctx, j, stream, offset, limit, false)
 }
 
-// readHidden answers at most limit bytes of a stream in the VM, from offset,
+// readHidden returns at most limit bytes of a stream in the VM, from offset,
 // without secrets; ended says that nothing more will be written. It looks
 // farther back and ahead than asked, for secrets that reach into it.
 func (e *Executor) readHidden(ctx context.Context, j job.Job, stream string, offset, limit int64, ended bool) ([]byte, error) {
@@ -145,7 +145,7 @@ func (e *Executor) readHidden(ctx context.Context, j job.Job, stream string, off
 	return masked[back:min(int64(n), back+limit)], nil
 }
 
-// keep takes what a runner sends of a stream, without secrets, and answers the
+// keep takes what a runner sends of a stream, without secrets, and returns the
 // offset to go on at: what could be the beginning of a secret is not taken yet.
 // What is held never ends within a secret, so that none is overlooked.
 func (e *Executor) keep(ctx context.Context, j job.Job, stream string, offset int64, data []byte, ended bool) (int64, error) {
@@ -203,7 +203,7 @@ func (e *Executor) catchUp(ctx context.Context, j job.Job, stream string, size i
 }
 
 // fetch brings the store's copy of a stream that has ended up to total bytes,
-// or, for one beyond the limit, up to the head, and answers the tail.
+// or, for one beyond the limit, up to the head, and returns the tail.
 func (e *Executor) fetch(ctx context.Context, j job.Job, stream string, total int64) ([]byte, error) {
 	if total <= e.MaxOutput {
 		return nil, e.catchUp(ctx, j, stream, total, true)

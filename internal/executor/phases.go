@@ -173,7 +173,7 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
-	e.conceal(r.id, secrets)
+	e.cachePatterns(r.id, secrets)
 	payload := Payload{
 		Secrets:  map[string]string{},
 		Manifest: manifest, CallbackURL: cmp.Or(url, e.unreachableURL()), Token: token,

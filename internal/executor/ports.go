@@ -55,7 +55,7 @@ type Seen struct {
 var ErrDetach = errors.New("the engine stops; work on the host goes on")
 
 // Provider makes and removes VMs on a hypervisor. Every method may be called
-// again after it was interrupted. Errors are *job.HostError where the host is
+// recordAddress after it was interrupted. Errors are *job.HostError where the host is
 // to blame.
 type Provider interface {
 	// Check looks whether jobs can run at all.
@@ -89,7 +89,7 @@ type Provider interface {
 	Look(ctx context.Context, vm job.VM) (Seen, error)
 	// Plan tells what Create would do, one command a line, and changes nothing.
 	Plan(ctx context.Context, spec VMSpec) ([]string, error)
-	// StartVM starts a VM, after proof, and answers it as it then is (its address
+	// StartVM starts a VM, after proof, and returns it as it then is (its address
 	// may be another) once it answers SSH. A running VM is success.
 	StartVM(ctx context.Context, vm job.VM, progress func(Progress)) (job.VM, error)
 	// StopVM shuts a VM down, after proof, and turns it off when it does not.
@@ -171,10 +171,10 @@ type Guest interface {
 	// Probe asks where the task stands. It does not wait long for a VM that is
 	// silent.
 	Probe(ctx context.Context, j job.Job) (RunState, error)
-	// ReadOutput answers at most limit bytes of stdout or stderr from offset;
+	// ReadOutput returns at most limit bytes of stdout or stderr from offset;
 	// fewer only at the end.
 	ReadOutput(ctx context.Context, j job.Job, stream string, offset, limit int64) ([]byte, error)
-	// Sums answers the sha256, in hex, of the first bytes of stdout and of stderr,
+	// Sums returns the sha256, in hex, of the first bytes of stdout and of stderr,
 	// so many of each: with that, what is held can be compared.
 	Sums(ctx context.Context, j job.Job, stdout, stderr int64) (sums [2]string, err error)
 	// Input appends data to the task's open stdin at offset, which is the count
@@ -189,7 +189,7 @@ type Guest interface {
 	// Artifacts finds what the job's patterns match once the task has ended, and
 	// says what was left out and why.
 	Artifacts(ctx context.Context, j job.Job, limits ArtifactLimits) (found []FoundArtifact, skipped job.SkippedArtifacts, err error)
-	// ReadArtifact answers at most limit bytes of a found file from offset;
+	// ReadArtifact returns at most limit bytes of a found file from offset;
 	// fewer only at the end.
 	ReadArtifact(ctx context.Context, j job.Job, source string, offset, limit int64) ([]byte, error)
 	// Clean removes what the job has left of itself in a VM that stays.
@@ -203,34 +203,34 @@ type Store interface {
 	// Insert adds a new job with its whole manifest, file contents included.
 	// A key that is not empty and was used before answers the first job and false.
 	Insert(ctx context.Context, j job.Job, tokenHash, key string) (job.Job, bool, error)
-	// Submitted answers the job that was submitted with an idempotency key;
+	// Submitted returns the job that was submitted with an idempotency key;
 	// job.ErrNotFound, always so for the empty key.
 	Submitted(ctx context.Context, key string) (job.Job, error)
-	// Job answers the job without its files' contents; job.ErrNotFound.
+	// Job returns the job without its files' contents; job.ErrNotFound.
 	Job(ctx context.Context, id string) (job.Job, error)
-	// Manifest answers the whole manifest.
+	// Manifest returns the whole manifest.
 	Manifest(ctx context.Context, id string) (job.Manifest, error)
-	// List answers a page of jobs, newest first.
+	// List returns a page of jobs, newest first.
 	List(ctx context.Context, f job.Filter) (job.Page, error)
-	// Unfinished answers every job that is not Done, oldest first.
+	// Unfinished returns every job that is not Done, oldest first.
 	Unfinished(ctx context.Context) ([]job.Job, error)
 	// Update changes one job in a transaction: change gets the job as it is,
-	// edits it and answers the events that tell of it. An error from change
+	// edits it and returns the events that tell of it. An error from change
 	// is returned as it is, and nothing is written. The manifest is not written.
 	Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error)
-	// OfClient answers the client's jobs that are not Done or keep a VM.
+	// OfClient returns the client's jobs that are not Done or keep a VM.
 	OfClient(ctx context.Context, client string) ([]job.Job, error)
-	// VMs answers the jobs whose own VM is intended, created or left alone, oldest
+	// VMs returns the jobs whose own VM is intended, created or left alone, oldest
 	// first.
 	VMs(ctx context.Context) ([]job.Job, error)
-	// Events answers the job's events with Seq > after, in order.
+	// Events returns the job's events with Seq > after, in order.
 	Events(ctx context.Context, id string, after int64) ([]job.Event, error)
 	// TokenHash and SetTokenHash keep the hex sha256 of the job's callback token;
 	// of a job that has ended there is none.
 	TokenHash(ctx context.Context, id string) (string, error)
 	SetTokenHash(ctx context.Context, id, hash string) error
 	// AppendOutput appends data that begins at offset of the stream, as far as
-	// it is new and below the size limit, and answers how much of the stream
+	// it is new and below the size limit, and returns how much of the stream
 	// has been seen: the offset to send next.
 	AppendOutput(ctx context.Context, id, stream string, offset int64, data []byte) (int64, error)
 	// CutOutput forgets what of an open stream is held beyond its first size bytes,
@@ -240,12 +240,12 @@ type Store interface {
 	// keeps the head, a marker with the count of dropped bytes, and tail.
 	SealOutput(ctx context.Context, id, stream string, total int64, tail []byte) (job.OutputInfo, error)
 	// Forget removes the jobs that ended before the given time and whose VM is
-	// gone, with their files, and answers how many.
+	// gone, with their files, and returns how many.
 	Forget(ctx context.Context, before time.Time) (int, error)
-	// Output answers at most limit bytes held of a stream, marker included, from
+	// Output returns at most limit bytes held of a stream, marker included, from
 	// offset, which counts these.
 	Output(ctx context.Context, id, stream string, offset, limit int64) ([]byte, error)
-	// Written answers at most limit bytes of what the task wrote to a stream:
+	// Written returns at most limit bytes of what the task wrote to a stream:
 	// those from offset on, or, where they are not held, the next that are, and
 	// the offset at which they begin. At the end there are none, and the offset
 	// is no more than the end.
@@ -255,7 +255,7 @@ type Store interface {
 	PutArtifact(ctx context.Context, id, path string, offset int64, data []byte) error
 	// DropArtifact removes what was kept of a file; none is fine.
 	DropArtifact(ctx context.Context, id, path string) error
-	// OpenArtifact answers a kept file; job.ErrNotFound, or an error that is
+	// OpenArtifact returns a kept file; job.ErrNotFound, or an error that is
 	// fs.ErrNotExist.
 	OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, error)
 }

@@ -57,7 +57,7 @@ func (e *Executor) hear(id string, what func(*run)) {
 	}
 }
 
-// takeHeard answers what was heard of a job, which is then to be written down.
+// takeHeard returns what was heard of a job, which is then to be written down.
 func (e *Executor) takeHeard(r *run) heard {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -122,7 +122,7 @@ func (e *Executor) takeSent(id string) (taken func(), open bool) {
 	return r.sent.RUnlock, true
 }
 
-// AppendOutput takes output a runner sends and answers the offset to send next,
+// AppendOutput takes output a runner sends and returns the offset to send next,
 // which may be before the end of data. While nobody works on the job, or its
 // output is being collected, nothing is taken.
 func (e *Executor) AppendOutput(ctx context.Context, id, token, stream string, offset int64, data []byte) (int64, error) {
@@ -145,7 +145,7 @@ func (e *Executor) AppendOutput(ctx context.Context, id, token, stream string, o
 	return next, err
 }
 
-// Authorize answers job.ErrNotFound unless the token is that of a job that has
+// Authorize returns job.ErrNotFound unless the token is that of a job that has
 // not ended.
 func (e *Executor) Authorize(ctx context.Context, id, token string) error {
 	want, err := e.Store.TokenHash(ctx, id)

@@ -42,7 +42,7 @@ func (s *countingStore) Update(ctx context.Context, id string, change func(*job.
 	return s.Store.Update(ctx, id, change)
 }
 
-// started submits a job whose task runs until the test ends, and answers its token.
+// started submits a job whose task runs until the test ends, and returns its token.
 func (r *rig) started(change ...func(*job.Manifest)) (id, token string) {
 	r.t.Helper()
 	tokens := make(chan string, 1)
@@ -71,7 +71,7 @@ func (r *rig) eventually(id string, wanted func(job.Job) bool) job.Job {
 	}
 }
 
-// events answers the texts of a job's events of a kind.
+// events returns the texts of a job's events of a kind.
 func (r *rig) events(id, kind string) (texts []string) {
 	r.t.Helper()
 	all, err := r.store.Events(context.Background(), id, 0)

@@ -130,7 +130,7 @@ func (e *Executor) idle(ctx context.Context, m job.Job, done string) error {
 	return nil
 }
 
-// sharers answers which of the unfinished jobs are in the VM that m has made, or
+// sharers returns which of the unfinished jobs are in the VM that m has made, or
 // wait for it; m itself while it runs a task of its own there.
 func sharers(unfinished []job.Job, m job.Job) []string {
 	var ids []string

@@ -107,7 +107,7 @@ func (s *silence) heard(ctx context.Context) {
 	}
 }
 
-// lasts answers how long nothing at all was heard of the task, and how long SSH
+// lasts returns how long nothing at all was heard of the task, and how long SSH
 // has not shown it.
 func (s *silence) lasts() (unheard, unseen time.Duration) {
 	s.mu.Lock()

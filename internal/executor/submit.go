@@ -67,7 +67,7 @@ func submissionDigest(s job.Submission) (string, error) {
 	return hex.EncodeToString(hash.Sum(nil)), err
 }
 
-// sameSubmission answers the job first submitted with a key, unless the digest
+// sameSubmission returns the job first submitted with a key, unless the digest
 // shows that it was another's. Of jobs older than the digest that is not known.
 func sameSubmission(first job.Job, digest string, err error) (job.Job, error) {
 	if err != nil || first.Submission == digest || first.Submission == "" {
@@ -121,7 +121,7 @@ func (e *Executor) admit(ctx context.Context, s job.Submission, m job.Manifest) 
 	return e.Admit(has, m)
 }
 
-// complete checks a submission, whether it is allowed too, and answers its
+// complete checks a submission, whether it is allowed too, and returns its
 // manifest with every default.
 func (e *Executor) complete(s job.Submission) (job.Manifest, error) {
 	m := s.Manifest

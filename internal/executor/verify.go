@@ -80,7 +80,7 @@ func (e *Executor) sumHeld(ctx context.Context, id, stream string, size int64) (
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// common answers up to where what is held of a stream is what the VM has.
+// common returns up to where what is held of a stream is what the VM has.
 func (e *Executor) common(ctx context.Context, j job.Job, stream string, size int64) (at int64, err error) {
 	for at < size {
 		theirs, err := e.readHidden(ctx, j, stream, at, min(outputChunk, size-at), true)

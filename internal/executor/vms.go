@@ -34,11 +34,11 @@ func (e *Executor) freeName(ctx context.Context, j job.Job) error {
 	if j.Manifest.VMName == "" {
 		return nil
 	}
-	makers, err := e.Store.VMs(ctx)
+	creators, err := e.Store.VMs(ctx)
 	if err != nil {
 		return err
 	}
-	for _, m := range makers {
+	for _, m := range creators {
 		if m.ID != j.ID && strings.EqualFold(m.VM.Name, j.Manifest.VMName) {
 			return fmt.Errorf("VM already exists: %q is VM %d, made by job %s; choose another name, or run in it with manifest.vm", m.VM.Name, m.VM.ID, m.ID)
 		}
@@ -65,29 +65,29 @@ func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error)
 	return e.Provider.Plan(ctx, spec)
 }
 
-// VMs answers every VM of ours, oldest first, as the host has it. When the host
+// VMs returns every VM of ours, oldest first, as the host has it. When the host
 // does not answer their status is unknown.
 func (e *Executor) VMs(ctx context.Context) ([]job.VMInfo, error) {
-	makers, err := e.Store.VMs(ctx)
+	creators, err := e.Store.VMs(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if len(makers) == 0 {
+	if len(creators) == 0 {
 		return nil, nil
 	}
-	statuses, asked := e.statuses(ctx, makers...)
+	statuses, asked := e.statuses(ctx, creators...)
 	unfinished, err := e.Store.Unfinished(ctx)
 	if err != nil {
 		return nil, err
 	}
-	infos := make([]job.VMInfo, len(makers))
-	for i, m := range makers {
+	infos := make([]job.VMInfo, len(creators))
+	for i, m := range creators {
 		infos[i] = vmInfo(m, unfinished, statuses, asked)
 	}
 	return infos, nil
 }
 
-// VM answers one VM, by name or ID.
+// VM returns one VM, by name or ID.
 func (e *Executor) VM(ctx context.Context, ref string) (job.VMInfo, error) {
 	m, err := e.maker(ctx, ref)
 	if err != nil {
@@ -97,10 +97,10 @@ func (e *Executor) VM(ctx context.Context, ref string) (job.VMInfo, error) {
 	return e.oneInfo(ctx, m, statuses, asked)
 }
 
-// statuses asks the host how the makers' VMs stand, by the job that made each. A
+// statuses asks the host how the creators' VMs stand, by the job that made each. A
 // kept one that is not in the host's list is asked for by its ID: it may have lost
 // its marker, and be there.
-func (e *Executor) statuses(ctx context.Context, makers ...job.Job) (map[string]job.VMStatus, bool) {
+func (e *Executor) statuses(ctx context.Context, creators ...job.Job) (map[string]job.VMStatus, bool) {
 	vms, err := e.Provider.List(ctx)
 	statuses := map[string]job.VMStatus{}
 	for _, vm := range vms {
@@ -110,7 +110,7 @@ func (e *Executor) statuses(ctx context.Context, makers ...job.Job) (map[string]
 		e.Log.Warn("list VMs on the host failed", "err", err)
 		return statuses, false
 	}
-	missing := slices.DeleteFunc(slices.Clone(makers), func(m job.Job) bool {
+	missing := slices.DeleteFunc(slices.Clone(creators), func(m job.Job) bool {
 		_, there := statuses[m.ID]
 		return there || !m.KeepsVM()
 	})
@@ -123,7 +123,7 @@ func (e *Executor) statuses(ctx context.Context, makers ...job.Job) (map[string]
 		asking.Go(func() {
 			turn <- struct{}{}
 			defer func() { <-turn }()
-			found[i] = e.stands(ctx, m)
+			found[i] = e.vmStatus(ctx, m)
 		})
 	}
 	asking.Wait()
@@ -177,17 +177,17 @@ func vmInfo(m job.Job, unfinished []job.Job, statuses map[string]job.VMStatus, a
 	return info
 }
 
-// StartVM starts a persistent VM and answers it when it can be logged in to.
+// StartVM starts a persistent VM and returns it when it can be logged in to.
 func (e *Executor) StartVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	return e.apart(ctx, ref, "started", false, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
+	return e.runExclusive(ctx, ref, "started", false, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
 		vm, err := e.Provider.StartVM(ctx, *m.VM, func(Progress) {})
-		return e.again(ctx, m, vm, err)
+		return e.recordAddress(ctx, m, vm, err)
 	})
 }
 
 // StopVM shuts a persistent VM down. Jobs in it must have ended.
 func (e *Executor) StopVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	return e.apart(ctx, ref, "stopped", true, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
+	return e.runExclusive(ctx, ref, "stopped", true, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
 		if err := e.Provider.StopVM(ctx, *m.VM); err != nil {
 			return job.VMInfo{}, err
 		}
@@ -267,7 +267,7 @@ func (e *Executor) SnapshotVM(ctx context.Context, ref, name string) (job.VMInfo
 	if err := checkSnapshot(name); err != nil {
 		return job.VMInfo{}, err
 	}
-	return e.apart(ctx, ref, "snapshotted", false, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
+	return e.runExclusive(ctx, ref, "snapshotted", false, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
 		if err := e.Provider.SnapshotVM(ctx, *m.VM, name); err != nil {
 			return job.VMInfo{}, err
 		}
@@ -281,18 +281,18 @@ func (e *Executor) RevertVM(ctx context.Context, ref, name string) (job.VMInfo, 
 	if err := checkSnapshot(name); err != nil {
 		return job.VMInfo{}, err
 	}
-	return e.apart(ctx, ref, "reverted", true, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
+	return e.runExclusive(ctx, ref, "reverted", true, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
 		vm, err := e.Provider.RevertVM(ctx, *m.VM, name, func(Progress) {})
-		return e.again(ctx, m, vm, err)
+		return e.recordAddress(ctx, m, vm, err)
 	})
 }
 
-// apart does work on a persistent VM that goes on when its caller leaves: half a
+// runExclusive does work on a persistent VM that goes on when its caller leaves: half a
 // revert is worse than none. done names it in one word. It keeps other work and
 // new jobs out of the VM while it lasts, and where it must be alone does not
 // begin while there are jobs.
-func (e *Executor) apart(ctx context.Context, ref, done string, alone bool, work func(context.Context, job.Job) (job.VMInfo, error)) (job.VMInfo, error) {
-	m, err := e.take(ctx, ref, done, alone)
+func (e *Executor) runExclusive(ctx context.Context, ref, done string, alone bool, work func(context.Context, job.Job) (job.VMInfo, error)) (job.VMInfo, error) {
+	m, err := e.reserve(ctx, ref, done, alone)
 	if err != nil {
 		return job.VMInfo{}, err
 	}
@@ -318,10 +318,10 @@ func (e *Executor) apart(ctx context.Context, ref, done string, alone bool, work
 	}
 }
 
-// take gives a persistent VM to work that is to be done on it. That is one step
+// reserve gives a persistent VM to work that is to be done on it. That is one step
 // with the check for jobs: a job counts as in the VM from its submission on, and
 // while it is decided on one nothing is taken.
-func (e *Executor) take(ctx context.Context, ref, done string, alone bool) (job.Job, error) {
+func (e *Executor) reserve(ctx context.Context, ref, done string, alone bool) (job.Job, error) {
 	e.deciding.Lock()
 	defer e.deciding.Unlock()
 	m, err := e.openVM(ctx, ref)
@@ -341,8 +341,8 @@ func (e *Executor) take(ctx context.Context, ref, done string, alone bool) (job.
 	return m, nil
 }
 
-// again records how a VM can be reached after it was started.
-func (e *Executor) again(ctx context.Context, m job.Job, vm job.VM, err error) (job.VMInfo, error) {
+// recordAddress records how a VM can be reached after it was started.
+func (e *Executor) recordAddress(ctx context.Context, m job.Job, vm job.VM, err error) (job.VMInfo, error) {
 	if err != nil {
 		return job.VMInfo{}, err
 	}
@@ -355,7 +355,7 @@ func (e *Executor) again(ctx context.Context, m job.Job, vm job.VM, err error) (
 
 // expire discards the persistent VMs whose time is over and that no job runs in.
 func (e *Executor) expire(ctx context.Context) error {
-	makers, err := e.Store.VMs(ctx)
+	creators, err := e.Store.VMs(ctx)
 	if err != nil {
 		return err
 	}
@@ -365,7 +365,7 @@ func (e *Executor) expire(ctx context.Context) error {
 		defer e.mu.Unlock()
 		e.expiring = expiring
 	}()
-	for _, m := range makers {
+	for _, m := range creators {
 		if m.VM.ExpiresAt.IsZero() || !m.KeepsVM() {
 			continue
 		}

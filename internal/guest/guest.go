@@ -80,7 +80,7 @@ func New(o Options) *Guest {
 	return &Guest{o: o, pools: map[string]pooled{}, tunnels: map[string]heldTunnel{}}
 }
 
-// pool answers a job's connections to its VM.
+// pool returns a job's connections to its VM.
 func (g *Guest) pool(j job.Job) (*remote.Pool, error) {
 	if j.VM == nil {
 		return nil, fmt.Errorf("job %s has no VM yet", j.ID)
@@ -154,7 +154,7 @@ type place struct {
 	tmpfs string // token and secrets
 }
 
-// place answers the job's. The job a VM was made for has it to itself; others
+// place returns the job's. The job a VM was made for has it to itself; others
 // in that VM have theirs below.
 func (g *Guest) place(j job.Job) place {
 	if j.VM != nil && j.VM.Job == j.ID {
@@ -163,7 +163,7 @@ func (g *Guest) place(j job.Job) place {
 	return place{g.o.Root + "/opt/job-runner/jobs/" + j.ID, g.o.Root + "/var/lib/linus/jobs/" + j.ID, g.o.Root + "/run/linus/jobs/" + j.ID}
 }
 
-// Start starts the task and answers the boot it was started under, if told.
+// Start starts the task and returns the boot it was started under, if told.
 func (g *Guest) Start(ctx context.Context, j job.Job) (bootID string, err error) {
 	res, err := g.runner(ctx, j, "start")
 	if boot := res.Get("LINUS_BOOT_ID"); bootForm.MatchString(boot) {
@@ -202,7 +202,7 @@ func (g *Guest) Probe(ctx context.Context, j job.Job) (executor.RunState, error)
 // sha256Hex is a sha256 as the runner writes it.
 var sha256Hex = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// Sums answers the sha256 of the beginning of both streams.
+// Sums returns the sha256 of the beginning of both streams.
 func (g *Guest) Sums(ctx context.Context, j job.Job, stdout, stderr int64) (sums [2]string, err error) {
 	const what = "compare the output of the task in"
 	res, err := g.runner(ctx, j, "sums", strconv.FormatInt(stdout, 10), strconv.FormatInt(stderr, 10))
@@ -217,7 +217,7 @@ func (g *Guest) Sums(ctx context.Context, j job.Job, stdout, stderr int64) (sums
 	return sums, nil
 }
 
-// ReadOutput answers a part of a stream. Before the task has begun there is none.
+// ReadOutput returns a part of a stream. Before the task has begun there is none.
 func (g *Guest) ReadOutput(ctx context.Context, j job.Job, stream string, offset, limit int64) ([]byte, error) {
 	if stream != job.Stdout && stream != job.Stderr {
 		return nil, fmt.Errorf("read output: no stream %q", stream)

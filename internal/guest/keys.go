@@ -23,7 +23,7 @@ type Keys struct {
 
 var _ executor.Keys = Keys{}
 
-// Make answers the public key of the VM that job id makes. The private one is on
+// Make returns the public key of the VM that job id makes. The private one is on
 // disk by then.
 func (k Keys) Make(id string) (string, error) {
 	if err := os.MkdirAll(k.Dir, 0o700); err != nil {
@@ -32,7 +32,7 @@ func (k Keys) Make(id string) (string, error) {
 	return remote.EnsureKeyPair(filepath.Join(k.Dir, id), "linus-"+id)
 }
 
-// Find answers the public key of a VM that job id has begun to make: Old's where
+// Find returns the public key of a VM that job id has begun to make: Old's where
 // that is there and the VM has none of its own.
 func (k Keys) Find(id string) (string, error) {
 	if _, err := os.Stat(k.Old); err == nil && k.path(id) == k.Old {

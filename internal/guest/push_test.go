@@ -44,7 +44,7 @@ func payload(files ...job.File) executor.Payload {
 
 func encoded(data []byte) string { return base64.StdEncoding.EncodeToString(data) }
 
-// read answers a file of the VM.
+// read returns a file of the VM.
 func (r *rig) read(name string) string {
 	r.t.Helper()
 	data, err := os.ReadFile(filepath.Join(r.root, name))

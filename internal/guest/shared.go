@@ -110,7 +110,7 @@ func readIndex(index []byte, skipped *job.SkippedArtifacts) (found []executor.Fo
 	return found, nil
 }
 
-// ReadArtifact answers a part of a found file.
+// ReadArtifact returns a part of a found file.
 func (g *Guest) ReadArtifact(ctx context.Context, j job.Job, source string, offset, limit int64) ([]byte, error) {
 	timed, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -9,7 +9,7 @@ func WithClient(ctx context.Context, client string) context.Context {
 	return context.WithValue(ctx, clientKey{}, client)
 }
 
-// ClientFrom answers the client that asks; empty when nobody was noted.
+// ClientFrom returns the client that asks; empty when nobody was noted.
 func ClientFrom(ctx context.Context) string {
 	client, _ := ctx.Value(clientKey{}).(string)
 	return client

@@ -36,7 +36,7 @@ func DecodeStrict(name string, data []byte, v any) error {
 	return err
 }
 
-// decode is DecodeStrict, and answers the JSON also as it was given.
+// decode is DecodeStrict, and returns the JSON also as it was given.
 func decode(name string, data []byte, v any) (tree any, err error) {
 	if !json.Valid(data) {
 		err := json.Unmarshal(data, new(json.RawMessage)) // tells what is wrong

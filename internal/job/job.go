@@ -130,7 +130,7 @@ func (s *SkippedArtifacts) Skip(path, reason string) {
 	}
 }
 
-// cut answers at most so many characters of a text, on one line.
+// cut returns at most so many characters of a text, on one line.
 func cut(text string, most int) string {
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

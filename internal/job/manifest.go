@@ -183,7 +183,7 @@ const (
 )
 
 // ParseSize reads sizes as manifests write them (`10G`, `512M`, `2048K`; powers
-// of 1024) and answers bytes.
+// of 1024) and returns bytes.
 func ParseSize(s string) (int64, error) {
 	if !sizeText.MatchString(s) {
 		return 0, fmt.Errorf("%q is not a size: write a whole number and G, M or K, as in 2G", s)

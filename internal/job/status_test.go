@@ -20,7 +20,7 @@ timeout        .       .            .       .       .      .
 
 var at = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// pairs answers every pair of the picture, and whether it is allowed.
+// pairs returns every pair of the picture, and whether it is allowed.
 func pairs(t *testing.T) map[[2]Status]bool {
 	t.Helper()
 	rows := strings.Split(strings.TrimSpace(life), "\n")

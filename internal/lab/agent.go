@@ -28,9 +28,9 @@ const (
 
 var errAgentSilent = fail(255, "QEMU guest agent is not running")
 
-// agentCall runs one command in the guest's agent and answers its return
+// agentCall runs one command in the guest's agent and returns its return
 // value. It begins with guest-sync-delimited, because the channel may still
-// hold answers nobody read.
+// hold returns nobody read.
 func agentCall(ctx context.Context, socket, command string, arguments any, timeout time.Duration) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

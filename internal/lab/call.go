@@ -67,7 +67,7 @@ func (s *State) Command(ctx context.Context, tool string, args []string, std Str
 	return s.Run(ctx, tool, args, std)
 }
 
-// Run runs a work-alike in the lab and answers its exit code.
+// Run runs a work-alike in the lab and returns its exit code.
 func (s *State) Run(ctx context.Context, tool string, args []string, std Streams) int {
 	err := s.run(ctx, tool, args, std)
 	if err == nil {

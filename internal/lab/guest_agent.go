@@ -56,7 +56,7 @@ func newAgentServer(g *guest) *agentServer {
 	return a
 }
 
-// handle answers requests, one line each, until the client goes.
+// handle returns requests, one line each, until the client goes.
 func (a *agentServer) handle(_ context.Context, conn net.Conn) {
 	r := bufio.NewReader(conn)
 	for {
@@ -234,7 +234,7 @@ func (a *agentServer) exec(arguments json.RawMessage) (any, error) {
 	return map[string]int{"pid": pid}, nil
 }
 
-// execStatus answers how a command is doing, and forgets it once it has told
+// execStatus returns how a command is doing, and forgets it once it has told
 // of its end.
 func (a *agentServer) execStatus(arguments json.RawMessage) (any, error) {
 	var v struct {

@@ -41,7 +41,7 @@ func forwardingAllowed() bool {
 	return true
 }
 
-// requests answers a connection's global requests until it ends.
+// requests returns a connection's global requests until it ends.
 func (f *forwarder) requests(requests <-chan *ssh.Request) {
 	for request := range requests {
 		var answer []byte

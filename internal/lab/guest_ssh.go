@@ -116,7 +116,7 @@ type session struct {
 	work    sync.WaitGroup
 }
 
-// serve answers a session's requests until the client closes it. A process
+// serve returns a session's requests until the client closes it. A process
 // that still runs then goes on; only its pipes are gone.
 func (s *session) serve(requests <-chan *ssh.Request) {
 	defer s.work.Wait()

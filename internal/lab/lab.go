@@ -271,7 +271,7 @@ func (s *State) makeTemplate(ctx context.Context, drv Driver) error {
 	return nil
 }
 
-// QM runs qm with arguments and answers its stdout; an error holds its stderr.
+// QM runs qm with arguments and returns its stdout; an error holds its stderr.
 func (s *State) QM(ctx context.Context, args ...string) (stdout string, err error) {
 	return s.output(ctx, "qm", args)
 }

@@ -192,7 +192,7 @@ func (v *verb) verify(opts map[string]string) error {
 	return fail(255, "400 Parameter verification failed.\n%s\n%s", strings.Join(problems, "\n"), v.usage())
 }
 
-// verify answers the value in its plain form, or what PVE's JSON schema says
+// verify returns the value in its plain form, or what PVE's JSON schema says
 // is wrong with it.
 func (o option) verify(value string) (string, error) {
 	switch o.kind {

@@ -51,7 +51,7 @@ func (l *Lab) address(t *testing.T, id int) string {
 	return ""
 }
 
-// boot clones the template, starts the clone and answers a connection to it.
+// boot clones the template, starts the clone and returns a connection to it.
 func (l *Lab) boot(t *testing.T, id int) *ssh.Client {
 	t.Helper()
 	l.must(t, fmt.Sprintf("qm clone 9000 %d --name guest-%d", id, id))

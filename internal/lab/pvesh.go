@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// pvesh answers the API paths our scripts read. It only reads: what changes
+// pvesh returns the API paths our scripts read. It only reads: what changes
 // VMs goes through qm.
 func (c *call) pvesh(args []string) error {
 	if len(args) < 2 {

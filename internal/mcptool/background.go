@@ -26,7 +26,7 @@ func newBackground(log *slog.Logger) *background {
 	return &background{log: log, end: make(chan struct{})}
 }
 
-// within runs f and answers whether it ended within limit. One that has not goes
+// within runs f and returns whether it ended within limit. One that has not goes
 // on; its error is logged then.
 func (b *background) within(ctx context.Context, limit time.Duration, f func(context.Context) error) (ended bool, err error) {
 	working, cancel := context.WithTimeout(context.WithoutCancel(ctx), longestWork)

@@ -153,7 +153,7 @@ func (p *progress) settle(ctx context.Context) {
 	_ = pause(ctx, settleTime-time.Since(p.at))
 }
 
-// follow waits until the job has ended, for at most limit, and answers it as it
+// follow waits until the job has ended, for at most limit, and returns it as it
 // then is. A caller that gave a token hears of every step.
 func follow(ctx context.Context, e Engine, c call, id string, limit time.Duration) (job.Job, error) {
 	j, err := e.Job(ctx, id)

@@ -185,7 +185,7 @@ func TestInteractWithJob_AnswersWhatCameSinceTheInput(t *testing.T) {
 	}
 }
 
-// user answers a client's questions.
+// user returns a client's questions.
 type user struct {
 	action mcp.ElicitationResponseAction
 	yes    bool

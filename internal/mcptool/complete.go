@@ -21,7 +21,7 @@ const (
 // of prompts and in the resources' templates.
 type completer struct{ engine Engine }
 
-// CompletePromptArgument answers what begins with what was typed.
+// CompletePromptArgument returns what begins with what was typed.
 func (c completer) CompletePromptArgument(ctx context.Context, prompt string, a mcp.CompleteArgument, _ mcp.CompleteContext) (*mcp.Completion, error) {
 	switch {
 	case prompt == diagnosePrompt && a.Name == "job_id":

@@ -55,7 +55,7 @@ func defineCall[In, Out any](name, title, description string, h hints, run func(
 		}
 		var in In
 		if err := job.DecodeStrict("", raw, &in); err != nil {
-			return mcp.NewToolResultError(term.Text(words(err))), nil
+			return mcp.NewToolResultError(term.Text(errorText(err))), nil
 		}
 		out, err := run(ctx, in, call{raw: raw, params: req.Params})
 		var ask *askError
@@ -63,7 +63,7 @@ func defineCall[In, Out any](name, title, description string, h hints, run func(
 		case errors.As(err, &ask):
 			return ask.result(), nil
 		case err != nil:
-			return mcp.NewToolResultError(term.Text(words(err))), nil
+			return mcp.NewToolResultError(term.Text(errorText(err))), nil
 		}
 		return structured(out)
 	}}

@@ -34,7 +34,7 @@ func NewHTTP(o Options, extra ...server.ServerOption) *HTTP {
 	)}
 }
 
-// ServeHTTP answers one request, or serves one stream.
+// ServeHTTP returns one request, or serves one stream.
 func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if id := r.Header.Get(server.HeaderKeySessionID); r.Method == http.MethodGet && id != "" {
 		defer h.server.notices.stream(id)()

@@ -27,7 +27,7 @@ type Engine interface {
 	Kill(ctx context.Context, id, signal string) (job.Killed, error)
 	List(ctx context.Context, f job.Filter) (job.Page, error)
 	Cleanup(ctx context.Context, olderThan time.Duration) (int, error)
-	// Output answers what a stream has from offset; a negative one counts from the end.
+	// Output returns what a stream has from offset; a negative one counts from the end.
 	Output(ctx context.Context, id, stream string, offset, limit int64) (job.Chunk, error)
 	Input(ctx context.Context, id string, data []byte, closed bool) error
 	OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, job.Artifact, error)
@@ -39,7 +39,7 @@ type Engine interface {
 	SnapshotVM(ctx context.Context, ref, snapshot string) (job.VMInfo, error)
 	RevertVM(ctx context.Context, ref, snapshot string) (job.VMInfo, error)
 	CheckHost(ctx context.Context) (job.HostReport, error)
-	// Watch answers the events after the given number as soon as there are
+	// Watch returns the events after the given number as soon as there are
 	// any or the job is done, else none when ctx ends.
 	Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error)
 }
@@ -100,8 +100,8 @@ func (s *mcpServer) close() {
 	s.background.close()
 }
 
-// words is an error with the next step in it.
-func words(err error) string {
+// errorText is an error with the next step in it.
+func errorText(err error) string {
 	var notComplete *job.NotCompleteError
 	switch {
 	case errors.Is(err, job.ErrNotFound):

@@ -131,7 +131,7 @@ func (n *notices) removeSession(id string) {
 	delete(n.away, id)
 }
 
-// stream notes that a session's stream is open, and answers what to call at its end.
+// stream notes that a session's stream is open, and returns what to call at its end.
 func (n *notices) stream(session string) (closed func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -52,7 +52,7 @@ func prompt(f func(context.Context, map[string]string) (*mcp.GetPromptResult, er
 	return func(ctx context.Context, req mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
 		result, err := f(ctx, req.Params.Arguments)
 		if err != nil {
-			return nil, errors.New(words(err))
+			return nil, errors.New(errorText(err))
 		}
 		return result, nil
 	}

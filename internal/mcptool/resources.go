@@ -44,7 +44,7 @@ func hostResources(e Engine, has having) []server.ServerResource {
 		Handler: func(ctx context.Context, _ mcp.ReadResourceRequest) ([]mcp.ResourceContents, error) {
 			report, err := checkReport(ctx, e)
 			if err != nil {
-				return nil, errors.New(words(err))
+				return nil, errors.New(errorText(err))
 			}
 			return jsonContents(hostURI, report)
 		},
@@ -64,7 +64,7 @@ func jobResources(e Engine, has having) []server.ServerResourceTemplate {
 				}
 				contents, err := read(ctx, r)
 				if err != nil {
-					return nil, errors.New(words(err))
+					return nil, errors.New(errorText(err))
 				}
 				return contents, nil
 			},

@@ -111,7 +111,7 @@ func rawRequest(t *testing.T, c *client.Client, method string, params any) error
 const outputURI = "linus://jobs/" + knownID + "/output"
 
 // subscribe asks to hear of the job's output, in the words of the client's era,
-// and answers how to end that.
+// and returns how to end that.
 func subscribe(t *testing.T, c *client.Client, legacy bool) (end func()) {
 	t.Helper()
 	if legacy {

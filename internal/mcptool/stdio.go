@@ -51,7 +51,7 @@ type gate struct {
 	quiet   chan struct{} // pending has become 0
 }
 
-// feed copies lines from stdin to w and answers how the copying ended.
+// feed copies lines from stdin to w and returns how the copying ended.
 func (g *gate) feed(ctx context.Context, stdin io.Reader, w io.Writer) error {
 	lines := bufio.NewReader(stdin)
 	for {

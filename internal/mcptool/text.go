@@ -19,7 +19,7 @@ type piece struct {
 	invalid bool  // bytes that are no UTF-8 were replaced
 }
 
-// read answers a stretch of a stream. It never ends amid a character, nor with
+// read returns a stretch of a stream. It never ends amid a character, nor with
 // plain amid an escape sequence, unless the stream does.
 func read(ctx context.Context, e Engine, id, stream string, offset int64, limit int, plain bool) (piece, error) {
 	chunk, err := e.Output(ctx, id, stream, offset, int64(limit))

@@ -10,7 +10,7 @@ import (
 // Toolsets are the names of the groups of tools.
 var Toolsets = []string{"jobs", "exec", "vm", "admin"}
 
-// toolset answers every tool of a group.
+// toolset returns every tool of a group.
 func toolset(name string, o Options, b *background) []server.ServerTool {
 	e := o.Engine
 	switch name {

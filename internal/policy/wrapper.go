@@ -57,7 +57,7 @@ func (c *checker) wrapped(at syntax.Node, name string, w wrapper, words []word) 
 }
 
 // unwrap takes a wrapper's own words off; replaced is the value of xargs -I.
-// When it cannot, it complains and answers false.
+// When it cannot, it complains and returns false.
 func (c *checker) unwrap(at syntax.Node, w wrapper, words []word) (rest []word, replaced string, ok bool) {
 	for len(words) > 0 && strings.HasPrefix(words[0].text, "-") {
 		option, value, length := w.option(words)

@@ -67,7 +67,7 @@ func next(list *[]error) error {
 	return err
 }
 
-// pause waits, and answers an error when ctx ends first or has ended.
+// pause waits, and returns an error when ctx ends first or has ended.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

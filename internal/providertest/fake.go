@@ -63,7 +63,7 @@ func NewFake() *Fake {
 	return &Fake{vms: map[int]*fakeVM{}, nextID: 100, opened: map[string]bool{}}
 }
 
-// Stats answers the counts so far.
+// Stats returns the counts so far.
 func (f *Fake) Stats() Stats {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -78,7 +78,7 @@ func (f *Fake) Doubt(id int, doubted bool) {
 	f.vms[id].doubted = doubted
 }
 
-// VMs answers the VMs there are, foreign ones left out, by ID.
+// VMs returns the VMs there are, foreign ones left out, by ID.
 func (f *Fake) VMs() []job.VM {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -33,7 +33,7 @@ type fakeRun struct {
 	unattended, lost bool // by LoseRunner, and what Start makes of it
 }
 
-// inside answers what a job has in its VM, with f.mu held, after the call's
+// inside returns what a job has in its VM, with f.mu held, after the call's
 // error of Behaviour. The VM must be the one that was made, address and all.
 func (f *Fake) inside(ctx context.Context, op string, j job.Job, errs *[]error) (*fakeJob, error) {
 	vm := *j.VM
@@ -101,7 +101,7 @@ func (f *Fake) Start(ctx context.Context, j job.Job) (bootID string, err error) 
 	return bootID, nil
 }
 
-// state answers how a run stands now.
+// state returns how a run stands now.
 func (r *fakeRun) state() executor.RunState {
 	s := executor.RunState{Started: true, StdoutBytes: int64(len(r.task.Stdout)), StderrBytes: int64(len(r.task.Stderr)), DiskFull: r.task.DiskFull}
 	ran := time.Since(r.began)
@@ -166,7 +166,7 @@ func (there *fakeVM) reboot() {
 	}
 }
 
-// Probe answers how the task stands.
+// Probe returns how the task stands.
 func (f *Fake) Probe(ctx context.Context, j job.Job) (executor.RunState, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -178,7 +178,7 @@ func (f *Fake) Probe(ctx context.Context, j job.Job) (executor.RunState, error) 
 	return there.run.state(), nil
 }
 
-// ReadOutput answers a part of what the task printed.
+// ReadOutput returns a part of what the task printed.
 func (f *Fake) ReadOutput(ctx context.Context, j job.Job, stream string, offset, limit int64) ([]byte, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -195,7 +195,7 @@ func (f *Fake) ReadOutput(ctx context.Context, j job.Job, stream string, offset,
 	return slices.Clone(data[from:min(from+limit, size)]), nil
 }
 
-// Sums answers the checksums of what the task printed.
+// Sums returns the checksums of what the task printed.
 func (f *Fake) Sums(ctx context.Context, j job.Job, stdout, stderr int64) (sums [2]string, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -260,7 +260,7 @@ func (f *Fake) CloseInput(ctx context.Context, j job.Job) error {
 	return err
 }
 
-// Artifacts answers every file the task leaves, whatever the patterns.
+// Artifacts returns every file the task leaves, whatever the patterns.
 func (f *Fake) Artifacts(ctx context.Context, j job.Job, limits executor.ArtifactLimits) (found []executor.FoundArtifact, skipped job.SkippedArtifacts, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -285,7 +285,7 @@ func (f *Fake) Artifacts(ctx context.Context, j job.Job, limits executor.Artifac
 	return found, skipped, nil
 }
 
-// ReadArtifact answers a part of a file the task left.
+// ReadArtifact returns a part of a file the task left.
 func (f *Fake) ReadArtifact(ctx context.Context, j job.Job, source string, offset, limit int64) ([]byte, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -90,7 +90,7 @@ func (f *Fake) Create(ctx context.Context, spec executor.VMSpec, progress func(e
 	return f.reached(f.vms[vm.ID]), nil
 }
 
-// reached answers a VM as its guest tells of it. f.mu is held.
+// reached returns a VM as its guest tells of it. f.mu is held.
 func (f *Fake) reached(vm *fakeVM) job.VM {
 	if f.behaviour.Reach != nil {
 		return f.behaviour.Reach(vm.VM)
@@ -158,7 +158,7 @@ func (f *Fake) ForgetVM(_ context.Context, vm job.VM) error {
 	return nil
 }
 
-// List answers every VM that is not foreign, as the host knows it.
+// List returns every VM that is not foreign, as the host knows it.
 func (f *Fake) List(ctx context.Context) ([]job.VM, error) {
 	if ctx.Err() != nil {
 		return nil, fault("list VMs", job.HostCancelled, context.Cause(ctx).Error(), "")
@@ -177,7 +177,7 @@ func (f *Fake) List(ctx context.Context) ([]job.VM, error) {
 	return list, nil
 }
 
-// Status answers how a VM is.
+// Status returns how a VM is.
 func (f *Fake) Status(ctx context.Context, vm job.VM) (job.VMStatus, error) {
 	f.mu.Lock()
 	err := next(&f.behaviour.Statuses)
@@ -197,7 +197,7 @@ func (f *Fake) doubted(vm job.VM) bool {
 	return f.vms[vm.ID] == nil || f.vms[vm.ID].doubted
 }
 
-// Look answers how a VM is, and where, and how often it was started.
+// Look returns how a VM is, and where, and how often it was started.
 func (f *Fake) Look(ctx context.Context, vm job.VM) (executor.Seen, error) {
 	status, err := f.Status(ctx, vm)
 	seen := executor.Seen{Status: status}
@@ -233,7 +233,7 @@ func (f *Fake) Plan(_ context.Context, spec executor.VMSpec) ([]string, error) {
 	return []string{"qm clone 9000 <id> --name " + spec.Name}, nil
 }
 
-// proven answers a VM a provider's call is for, with f.mu held, after the
+// proven returns a VM a provider's call is for, with f.mu held, after the
 // call's error of Behaviour and the proof that it is ours.
 func (f *Fake) proven(ctx context.Context, op string, vm job.VM) (*fakeVM, error) {
 	op = fmt.Sprintf("%s VM %d (%s)", op, vm.ID, vm.Name)

@@ -20,22 +20,22 @@ import (
 
 // Config is what the suite needs to know of a provider.
 type Config struct {
-	// New answers the provider under test, on the same host every time.
+	// New returns the provider under test, on the same host every time.
 	New func(t *testing.T) executor.Provider
-	// Spec answers a VM that can be made, under a name and job of its own. See
+	// Spec returns a VM that can be made, under a name and job of its own. See
 	// NewSpec.
 	Spec func() executor.VMSpec
 	// Foreign plants a VM that is not ours: its ID and name, and a check that
 	// it is as it was. Nil: the host cannot do that.
 	Foreign func(t *testing.T) (id int, name string, untouched func(t *testing.T))
-	// NoStorage answers a provider set up with a storage the host does not
+	// NoStorage returns a provider set up with a storage the host does not
 	// have. Nil: the provider has no such setting.
 	NoStorage func(t *testing.T) executor.Provider
 	// Slow leaves out what only repeats a boot that takes minutes.
 	Slow bool
 }
 
-// NewSpec answers a small VM of this owner, unlike any other, from a template.
+// NewSpec returns a small VM of this owner, unlike any other, from a template.
 func NewSpec(owner, template string) executor.VMSpec {
 	id := uuid.Must(uuid.NewV7()).String()
 	return executor.VMSpec{
@@ -203,7 +203,7 @@ func power(t *testing.T, c Config) {
 		vm, steps = got, nil
 		wantStatus(t, p, vm, job.VMRunning)
 	}
-	// lookInside checks what the guest says, and answers its boot.
+	// lookInside checks what the guest says, and returns its boot.
 	lookInside := func() string {
 		t.Helper()
 		seen, err := p.Look(ctx, vm)
@@ -380,7 +380,7 @@ func severalAtOnce(t *testing.T, c Config) {
 	}
 }
 
-// listed answers the listed VMs of one job.
+// listed returns the listed VMs of one job.
 func listed(t *testing.T, p executor.Provider, jobID string) []job.VM {
 	t.Helper()
 	vms, err := p.List(t.Context())

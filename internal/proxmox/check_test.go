@@ -17,7 +17,7 @@ import (
 	"linus/internal/sshtest"
 )
 
-// checkOf answers a report's check by name.
+// checkOf returns a report's check by name.
 func checkOf(t *testing.T, p *proxmox.Provider, name string) (job.HostReport, job.Check) {
 	t.Helper()
 	r, err := p.Check(t.Context())

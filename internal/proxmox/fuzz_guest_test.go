@@ -156,7 +156,7 @@ func FuzzGuest(f *testing.F) {
 	})
 }
 
-// greet is an SSH server as far as its greeting goes; it answers its port.
+// greet is an SSH server as far as its greeting goes; it returns its port.
 func greet(t *testing.T, greeting []byte) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

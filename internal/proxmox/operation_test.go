@@ -63,7 +63,7 @@ func (h *labHost) addr() string {
 	return net.JoinHostPort(h.Env()["PROXMOX_HOST"], h.Env()["PROXMOX_SSH_PORT"])
 }
 
-// knownAs answers a known_hosts file that has the lab's host key under addr.
+// knownAs returns a known_hosts file that has the lab's host key under addr.
 func (h *labHost) knownAs(t *testing.T, addr string) string {
 	t.Helper()
 	raw, err := os.ReadFile(h.Env()["PROXMOX_KNOWN_HOSTS"])

@@ -44,7 +44,7 @@ type powerCall struct {
 
 func (c powerCall) op() string { return fmt.Sprintf("%s VM %d (%s)", c.what, c.vm.ID, c.vm.Name) }
 
-// boot runs power-vm for a VM that runs in the end, and answers the VM as it is
+// boot runs power-vm for a VM that runs in the end, and returns the VM as it is
 // then.
 func (p *Provider) boot(ctx context.Context, c powerCall) (job.VM, error) {
 	res, err := p.power(ctx, c)

@@ -15,14 +15,14 @@ type said struct {
 	lines []string
 }
 
-// get answers the lines.
+// get returns the lines.
 func (q *said) get() []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.lines
 }
 
-// set takes the news and answers what came and what went since the last.
+// set takes the news and returns what came and what went since the last.
 func (q *said) set(lines []string) (came, went []string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -27,7 +27,7 @@ func (l *logBook) Write(b []byte) (int, error) {
 	return l.text.Write(b)
 }
 
-// lines answers those of the log that have word in them.
+// lines returns those of the log that have word in them.
 func (l *logBook) lines(word string) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

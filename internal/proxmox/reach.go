@@ -48,7 +48,7 @@ func (p *Provider) booted(op string, vm job.VM, res result.Result) (job.VM, erro
 	return vm, nil
 }
 
-// checkReach checks how a VM is said to be reached, and answers it with address
+// checkReach checks how a VM is said to be reached, and returns it with address
 // and host key in their one form. Everything that tells an address or a key of a
 // VM goes through here; that they are in no other VM's use is the executor's to
 // see, and whose card answers at the address the host script's.
@@ -86,7 +86,7 @@ var noVMs = []netip.Prefix{
 // theHosts are the addresses a host's own servers have on its loopback.
 var theHosts = netip.MustParseAddr("127.0.0.1")
 
-// checkAddress answers the address in text if a VM can have it: unicast, of a
+// checkAddress returns the address in text if a VM can have it: unicast, of a
 // network, one machine's own.
 func (p *Provider) checkAddress(text string) (netip.Addr, error) {
 	ip, err := netip.ParseAddr(text)

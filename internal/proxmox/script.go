@@ -28,7 +28,7 @@ type call struct {
 	patience time.Duration // how long a host that does not answer is tried again
 }
 
-// run runs a host script to its end and answers what it said; the error is a
+// run runs a host script to its end and returns what it said; the error is a
 // *job.HostError unless it exited with 0 and said success. It is for scripts
 // that can be run again whatever became of the first run: when the connection
 // breaks it is, and when ctx ends the script is left to itself.
@@ -163,7 +163,7 @@ type scripts struct {
 	there map[string]bool // guarded by turn
 }
 
-// ensure answers the script's path on the host, uploading it where it is not.
+// ensure returns the script's path on the host, uploading it where it is not.
 func (s *scripts) ensure(ctx context.Context, name string) (string, error) {
 	script, err := embed.Script(name)
 	if err != nil {

@@ -56,7 +56,7 @@ func newMachine(t *testing.T, h *labHost, vm job.VM, scripts ...string) machine 
 	return machine{t, pool}
 }
 
-// run runs a bash script in a session of its own and answers its stdout.
+// run runs a bash script in a session of its own and returns its stdout.
 func (m machine) run(script string) string {
 	m.Helper()
 	out, err := m.pool.Output(m.Context(), remote.Command{

@@ -59,7 +59,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // refuses for a moment while it restarts.
 func (e *Error) temporary() bool { return e.Class == Refused || e.Class == Lost }
 
-// ClassOf answers the class of the connection fault in err, "" when there is none.
+// ClassOf returns the class of the connection fault in err, "" when there is none.
 func ClassOf(err error) Class {
 	var e *Error
 	if errors.As(err, &e) {

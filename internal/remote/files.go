@@ -47,7 +47,7 @@ func (p *Pool) Upload(ctx context.Context, files ...File) error {
 	return nil
 }
 
-// ReadRange answers at most limit bytes of a file from offset; fewer only at
+// ReadRange returns at most limit bytes of a file from offset; fewer only at
 // its end. A missing file is fs.ErrNotExist.
 func (p *Pool) ReadRange(ctx context.Context, path string, offset, limit int64) ([]byte, error) {
 	var data []byte
@@ -84,7 +84,7 @@ func (p *Pool) withSFTP(ctx context.Context, work func(*sftp.Client) error) erro
 	}
 }
 
-// sftpClient answers the pool's SFTP session and starts it when there is none.
+// sftpClient returns the pool's SFTP session and starts it when there is none.
 func (p *Pool) sftpClient(ctx context.Context) (*sftp.Client, error) {
 	if client, err := p.currentSFTP(); client != nil || err != nil {
 		return client, err

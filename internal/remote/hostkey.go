@@ -143,7 +143,7 @@ func (p *pinned) check(_ string, _ net.Addr, key ssh.PublicKey) error {
 // maxHostKey is more than the longest key in use has, RSA of 16384 bits.
 const maxHostKey = 4096
 
-// HostKeyLine answers a machine's public key, as somebody else has told it, in
+// HostKeyLine returns a machine's public key, as somebody else has told it, in
 // the one form in which keys can be compared: "ssh-ed25519 AAAA...", without a
 // comment.
 func HostKeyLine(text string) (string, error) {

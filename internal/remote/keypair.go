@@ -12,7 +12,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// EnsureKeyPair answers the public key, as authorized_keys has it, of the
+// EnsureKeyPair returns the public key, as authorized_keys has it, of the
 // ed25519 private key in the file, which is made (0600, OpenSSH's format) when
 // it is not there. The caller sees to it that nobody else makes it meanwhile.
 func EnsureKeyPair(path, comment string) (string, error) {

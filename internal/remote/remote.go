@@ -191,7 +191,7 @@ func await[T any](ctx context.Context, p *Pool, gone <-chan struct{}, work func(
 	}
 }
 
-// acquire answers a connection with room for one more session, and takes that
+// acquire returns a connection with room for one more session, and takes that
 // room. It dials when there is none.
 func (p *Pool) acquire(ctx context.Context) (*conn, error) {
 	if c, err := p.take(); c != nil || err != nil {
@@ -228,7 +228,7 @@ func (p *Pool) acquire(ctx context.Context) (*conn, error) {
 	return c, nil
 }
 
-// take answers a live connection with room, or nil.
+// take returns a live connection with room, or nil.
 func (p *Pool) take() (*conn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

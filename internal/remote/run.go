@@ -78,7 +78,7 @@ func (p *Pool) verdict(cmd Command, stderr *tail, err error) error {
 	return fmt.Errorf("%s: %w", cmd.Name, err)
 }
 
-// Output runs a command and answers what it wrote to stdout, at most limit
+// Output runs a command and returns what it wrote to stdout, at most limit
 // bytes; more is an error, and the end of it.
 func (p *Pool) Output(ctx context.Context, cmd Command, limit int) ([]byte, error) {
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -46,7 +46,7 @@ func tunnel(t *testing.T, p *remote.Pool, to string) *remote.Tunnel {
 	return tun
 }
 
-// through sends a line through a tunnel and answers what comes back.
+// through sends a line through a tunnel and returns what comes back.
 func through(t *testing.T, addr string) (string, error) {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)

@@ -47,7 +47,7 @@ type Result struct {
 	Whole bool   // the block was closed; without a nonce: the stream ended well
 }
 
-// Get answers the last value of a key, or "". Scripts that know better later
+// Get returns the last value of a key, or "". Scripts that know better later
 // say so again.
 func (r Result) Get(key string) string {
 	value, _ := r.Lookup(key)
@@ -64,7 +64,7 @@ func (r Result) Lookup(key string) (string, bool) {
 	return "", false
 }
 
-// All answers every value of a key, in order: LINUS_VM and LINUS_PLAN come once
+// All returns every value of a key, in order: LINUS_VM and LINUS_PLAN come once
 // for each thing.
 func (r Result) All(key string) []string {
 	var values []string
@@ -149,8 +149,8 @@ func Parse(r io.Reader, nonce string, onLine func(key, value string)) (Result, e
 	}
 }
 
-// readLine answers one line without its end. Of a line longer than the
-// reader's buffer it answers the beginning, and true. The error comes with the
+// readLine returns one line without its end. Of a line longer than the
+// reader's buffer it returns the beginning, and true. The error comes with the
 // last line.
 func readLine(in *bufio.Reader) (text string, long bool, err error) {
 	chunk, err := in.ReadSlice('\n')

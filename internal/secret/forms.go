@@ -22,7 +22,7 @@ type pattern struct {
 	plainPercent, plainBackslash bool
 }
 
-// readings answers the patterns that a text is looked for by.
+// readings returns the patterns that a text is looked for by.
 func readings(text []byte) []pattern {
 	all := []pattern{{text: text, plainPercent: true, plainBackslash: true}}
 	if bytes.IndexByte(text, '%') >= 0 {

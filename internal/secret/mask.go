@@ -88,7 +88,7 @@ func (m *Masker) Longest() int {
 	return m.longest
 }
 
-// Mask answers the beginning of data in which every byte of every occurrence
+// Mask returns the beginning of data in which every byte of every occurrence
 // of the secrets is a '*', and its length n. Length and place of all other
 // bytes are kept, so that offsets mean the same before and after.
 //
@@ -137,7 +137,7 @@ func pair(a, b byte) uint16 { return uint16(a)<<8 | uint16(b) }
 // canBegin reports whether an occurrence can begin with these two bytes.
 func (m *Masker) canBegin(a, b byte) bool { return m.pairs[pair(a, b)>>6]&(1<<(b&63)) != 0 }
 
-// at answers where the longest occurrence that begins at i ends, 0 for none,
+// at returns where the longest occurrence that begins at i ends, 0 for none,
 // and whether data ends before it shows whether another one begins there.
 func (m *Masker) at(data []byte, i int) (end int, open bool) {
 	if i+1 == len(data) {

@@ -39,7 +39,7 @@ type Value struct {
 // NewValue makes a value of text that somebody else has read.
 func NewValue(name, text string) Value { return Value{Name: name, value: []byte(text)} }
 
-// Reveal answers the value itself; it must not be changed.
+// Reveal returns the value itself; it must not be changed.
 func (v Value) Reveal() []byte { return v.value }
 
 // String hides the value.
@@ -88,7 +88,7 @@ type Source struct{ o Options }
 // New makes a source. It reads nothing yet.
 func New(o Options) *Source { return &Source{o: o} }
 
-// Resolve answers the values of names, in their order. A name is looked for in
+// Resolve returns the values of names, in their order. A name is looked for in
 // the environment, then in the file, then among systemd's credentials, and the
 // first found counts. File and credentials are read anew each time, so that a
 // value changed there is used by the next job. Errors are *Error.
@@ -268,7 +268,7 @@ func ParseFile(data []byte) ([]Value, error) {
 	return values, nil
 }
 
-// quoted reads up to the closing quote and answers the text and how many bytes
+// quoted reads up to the closing quote and returns the text and how many bytes
 // it took, the quote included.
 func quoted(body string, quote byte) (value string, used int, err error) {
 	var b strings.Builder

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// serveRequests answers a connection's global requests until it ends:
+// serveRequests returns a connection's global requests until it ends:
 // tcpip-forward and its cancellation as OpenSSH does by default, on the loopback
 // address whatever is asked for; the rest is refused.
 func (s *Server) serveRequests(login ssh.Conn, requests <-chan *ssh.Request) {

@@ -132,7 +132,7 @@ func Start(t testing.TB, o Options) *Server {
 	return s
 }
 
-// NewKey writes a fresh private key and answers its public half as an
+// NewKey writes a fresh private key and returns its public half as an
 // authorized_keys line.
 func NewKey(t testing.TB, path string) string {
 	t.Helper()
@@ -169,7 +169,7 @@ func (s *Server) Set(f Faults) {
 	s.faults, s.execs, s.sent, s.got = f, 0, 0, 0
 }
 
-// Stats answers the counts so far.
+// Stats returns the counts so far.
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +178,7 @@ func (s *Server) Stats() Stats {
 	return stats
 }
 
-// LastExec answers the last command line that was run.
+// LastExec returns the last command line that was run.
 func (s *Server) LastExec() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -66,7 +66,7 @@ func (s *Store) DropArtifact(ctx context.Context, id, path string) error {
 	return nil
 }
 
-// OpenArtifact answers a kept file; job.ErrNotFound for an unknown job, an
+// OpenArtifact returns a kept file; job.ErrNotFound for an unknown job, an
 // error that is fs.ErrNotExist for a file it does not have.
 func (s *Store) OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, error) {
 	if _, err := s.TokenHash(ctx, id); err != nil {

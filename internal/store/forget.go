@@ -17,7 +17,7 @@ import (
 const orphanAge = time.Hour
 
 // Forget removes the jobs that ended before the given time, their events and
-// their files, and answers how many. A job stays while its VM does, also one that
+// their files, and returns how many. A job stays while its VM does, also one that
 // is left alone. Directories
 // that an interrupted Insert or Forget has left are removed as well.
 func (s *Store) Forget(ctx context.Context, before time.Time) (int, error) {

@@ -115,7 +115,7 @@ func withoutContents(m job.Manifest) job.Manifest {
 	return m
 }
 
-// Submitted answers the job that was submitted with an idempotency key.
+// Submitted returns the job that was submitted with an idempotency key.
 func (s *Store) Submitted(ctx context.Context, key string) (job.Job, error) {
 	j, err := s.byKey(ctx, s.read, key)
 	if err != nil && !errors.Is(err, job.ErrNotFound) {
@@ -124,7 +124,7 @@ func (s *Store) Submitted(ctx context.Context, key string) (job.Job, error) {
 	return j, err
 }
 
-// Job answers the job without its files' contents; job.ErrNotFound. While the
+// Job returns the job without its files' contents; job.ErrNotFound. While the
 // output is open its counts are those of this moment.
 func (s *Store) Job(ctx context.Context, id string) (job.Job, error) {
 	j, err := s.one(ctx, s.read, `jobs.id = ?`, id)
@@ -134,7 +134,7 @@ func (s *Store) Job(ctx context.Context, id string) (job.Job, error) {
 	return j, err
 }
 
-// Manifest answers the whole manifest, file contents included.
+// Manifest returns the whole manifest, file contents included.
 func (s *Store) Manifest(ctx context.Context, id string) (job.Manifest, error) {
 	if _, err := s.TokenHash(ctx, id); err != nil { // the row proves both the job and its ID as a file name
 		return job.Manifest{}, err
@@ -150,7 +150,7 @@ func (s *Store) Manifest(ctx context.Context, id string) (job.Manifest, error) {
 	return m, nil
 }
 
-// Unfinished answers every job that is not Done, oldest first.
+// Unfinished returns every job that is not Done, oldest first.
 func (s *Store) Unfinished(ctx context.Context) ([]job.Job, error) {
 	jobs, err := s.jobs(ctx, s.read, `jobs.done = 0 ORDER BY jobs.id`)
 	if err != nil {
@@ -159,7 +159,7 @@ func (s *Store) Unfinished(ctx context.Context) ([]job.Job, error) {
 	return jobs, nil
 }
 
-// OfClient answers the client's jobs that are not Done or keep a VM.
+// OfClient returns the client's jobs that are not Done or keep a VM.
 func (s *Store) OfClient(ctx context.Context, client string) ([]job.Job, error) {
 	jobs, err := s.jobs(ctx, s.read, `(jobs.done = 0 OR json_extract(jobs.doc, '$.vm.state') = ?)
 		AND coalesce(json_extract(jobs.doc, '$.client'), '') = ?`, string(job.VMCreated), client)
@@ -169,7 +169,7 @@ func (s *Store) OfClient(ctx context.Context, client string) ([]job.Job, error) 
 	return jobs, nil
 }
 
-// VMs answers the jobs whose own VM is intended, created or left alone, oldest first.
+// VMs returns the jobs whose own VM is intended, created or left alone, oldest first.
 func (s *Store) VMs(ctx context.Context) ([]job.Job, error) {
 	jobs, err := s.jobs(ctx, s.read, `json_extract(jobs.doc, '$.vm.state') IN (?, ?, ?)
 		AND json_extract(jobs.doc, '$.vm.job') = jobs.id ORDER BY jobs.id`, string(job.VMIntended), string(job.VMCreated), string(job.VMLeftAlone))
@@ -279,7 +279,7 @@ func updateRow(ctx context.Context, tx *sql.Tx, j job.Job, events []job.Event) e
 	return nil
 }
 
-// Events answers the job's events with Seq > after, in order.
+// Events returns the job's events with Seq > after, in order.
 func (s *Store) Events(ctx context.Context, id string, after int64) ([]job.Event, error) {
 	if _, err := s.TokenHash(ctx, id); err != nil {
 		return nil, err
@@ -299,7 +299,7 @@ func (s *Store) Events(ctx context.Context, id string, after int64) ([]job.Event
 	return events, nil
 }
 
-// TokenHash answers the hex sha256 of the job's callback token; none once the
+// TokenHash returns the hex sha256 of the job's callback token; none once the
 // job has ended: its token is worth nothing then.
 func (s *Store) TokenHash(ctx context.Context, id string) (string, error) {
 	var hash string

@@ -153,7 +153,7 @@ func TestInsert_CancelledLeavesNothing(t *testing.T) {
 	}
 }
 
-// live moves a job along its life and answers what must be read back.
+// live moves a job along its life and returns what must be read back.
 func live(t *testing.T, s *Store, id string) job.Job {
 	t.Helper()
 	code := 3

@@ -16,7 +16,7 @@ const (
 	maxLimit     = 200
 )
 
-// List answers a page of jobs, newest first. What is wrong with the filter is
+// List returns a page of jobs, newest first. What is wrong with the filter is
 // a *job.FieldError. Jobs that come while a caller pages do not move the pages.
 func (s *Store) List(ctx context.Context, f job.Filter) (job.Page, error) {
 	limit, before, err := checkFilter(f)
@@ -45,7 +45,7 @@ func (s *Store) List(ctx context.Context, f job.Filter) (job.Page, error) {
 	return page, nil
 }
 
-// checkFilter answers how many jobs to list, and the ID to begin below ("":
+// checkFilter returns how many jobs to list, and the ID to begin below ("":
 // at the newest).
 func checkFilter(f job.Filter) (limit int, before string, err error) {
 	if f.Status != "" && !f.Status.Valid() {

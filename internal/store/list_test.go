@@ -20,7 +20,7 @@ func list(t *testing.T, s *Store, f job.Filter) job.Page {
 	return p
 }
 
-// pages walks all pages and answers the jobs' IDs.
+// pages walks all pages and returns the jobs' IDs.
 func pages(t *testing.T, s *Store, f job.Filter) (ids []string, count int) {
 	t.Helper()
 	for {

@@ -158,7 +158,7 @@ func (s *Store) complete(id, stream string, held, total int64, tail []byte) (job
 	return info, syncFile(path)
 }
 
-// Output answers at most limit bytes held of a stream, marker included, from
+// Output returns at most limit bytes held of a stream, marker included, from
 // offset, which counts these; none at and past the end.
 func (s *Store) Output(ctx context.Context, id, stream string, offset, limit int64) ([]byte, error) {
 	h, err := s.held(ctx, id, stream, offset, limit)
@@ -168,7 +168,7 @@ func (s *Store) Output(ctx context.Context, id, stream string, offset, limit int
 	return s.readHeld(id, stream, h, offset, limit)
 }
 
-// Written answers at most limit bytes of what the task wrote to a stream: those
+// Written returns at most limit bytes of what the task wrote to a stream: those
 // from offset on, or, where they are not held, the next that are, and the
 // offset at which they begin. It does not read across what is not held. None
 // at and past the end; the offset is then no more than what was seen.
@@ -302,7 +302,7 @@ func (s *Store) writeCounts(ctx context.Context, id, stream string, info job.Out
 	return nil
 }
 
-// counts answers a stream's counts: the sealed ones, else those of its files.
+// counts returns a stream's counts: the sealed ones, else those of its files.
 func (s *Store) counts(id, stream string, sealed sql.NullString) (job.OutputInfo, error) {
 	if sealed.Valid {
 		return decodeCounts(id, sealed.String)
@@ -319,7 +319,7 @@ func decodeCounts(id, text string) (job.OutputInfo, error) {
 	return info, nil
 }
 
-// open answers how many bytes of an open stream are held, and how many were
+// open returns how many bytes of an open stream are held, and how many were
 // seen. What was seen is read first: once that file is there, stdout is final.
 func (s *Store) open(id, stream string) (held, seen int64, err error) {
 	text, err := os.ReadFile(s.outputPath(id, stream+seenSuffix))

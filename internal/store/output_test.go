@@ -12,7 +12,7 @@ import (
 	"linus/internal/job"
 )
 
-// text answers n bytes that tell where in a stream they are.
+// text returns n bytes that tell where in a stream they are.
 func text(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {

@@ -99,7 +99,7 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// InstallationID answers this state directory's UUID, made once: the
+// InstallationID returns this state directory's UUID, made once: the
 // linus-owner every VM of ours is marked with.
 func (s *Store) InstallationID(ctx context.Context) (string, error) {
 	var id string

@@ -80,7 +80,7 @@ type AuditOptions struct {
 	Keep    int // renamed files kept; 0: 9
 	Log     *slog.Logger
 
-	// ClientOf answers the client that submitted a job; "" where it is not
+	// ClientOf returns the client that submitted a job; "" where it is not
 	// known. Nil: never known.
 	ClientOf func(ctx context.Context, jobID string) string
 	// OnEnd is told how each change ended; nil: nobody.

@@ -30,9 +30,9 @@ type Metric struct {
 
 // Jobs is where the numbers of what there is now come from, at each scrape.
 type Jobs interface {
-	// Unfinished answers every job that is not done.
+	// Unfinished returns every job that is not done.
 	Unfinished(ctx context.Context) ([]job.Job, error)
-	// VMs answers the jobs whose own VM is intended, created or left alone.
+	// VMs returns the jobs whose own VM is intended, created or left alone.
 	VMs(ctx context.Context) ([]job.Job, error)
 }
 
@@ -87,7 +87,7 @@ func NewMetrics(version string, jobs Jobs, log *slog.Logger) *Metrics {
 // Table lists every metric of ours, for README and the dashboard.
 func Table() []Metric { return NewMetrics("", nil, nil).table }
 
-// Handler answers a scrape.
+// Handler returns a scrape.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
@@ -177,7 +177,7 @@ func (s *stored) Collect(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
 	defer cancel()
 	unfinished, err := s.jobs.Unfinished(ctx)
-	makers, vmsErr := s.jobs.VMs(ctx)
+	creators, vmsErr := s.jobs.VMs(ctx)
 	if err != nil || vmsErr != nil {
 		s.log.Error("metrics not read from the store", "err", errors.Join(err, vmsErr))
 		return
@@ -197,7 +197,7 @@ func (s *stored) Collect(to chan<- prometheus.Metric) {
 		gauge(s.states, float64(n), state)
 	}
 	vms := map[string]int{string(job.Ephemeral): 0, string(job.Persistent): 0, string(job.VMLeftAlone): 0}
-	for _, j := range makers {
+	for _, j := range creators {
 		lifecycle := string(j.Manifest.Lifecycle)
 		if j.VM.State == job.VMLeftAlone {
 			lifecycle = string(job.VMLeftAlone)

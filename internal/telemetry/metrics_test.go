@@ -31,7 +31,7 @@ type jobs struct {
 func (j jobs) Unfinished(context.Context) ([]job.Job, error) { return j.unfinished, j.err }
 func (j jobs) VMs(context.Context) ([]job.Job, error)        { return j.vms, j.err }
 
-// scrape answers the samples of our own metrics, by name with labels.
+// scrape returns the samples of our own metrics, by name with labels.
 func scrape(t *testing.T, m *Metrics) map[string]string {
 	t.Helper()
 	w := httptest.NewRecorder()

@@ -35,7 +35,7 @@ type kept struct{ *tracetest.InMemoryExporter }
 
 func (kept) Shutdown(context.Context) error { return nil }
 
-// spans ends the tracer and answers what it has exported, by name.
+// spans ends the tracer and returns what it has exported, by name.
 func spans(t *testing.T, tracer *Tracer, to kept) map[string]tracetest.SpanStub {
 	t.Helper()
 	if err := tracer.Close(t.Context()); err != nil {

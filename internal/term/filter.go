@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 )
 
-// Text answers text of several lines as it may be shown on a terminal: without
+// Text returns text of several lines as it may be shown on a terminal: without
 // escape sequences, control characters other than newline and tab, and the
 // characters that turn text around or hide it. Bytes that are no UTF-8 become
 // U+FFFD. Text that is clean comes back as it is; so Text of Text is Text.
@@ -22,7 +22,7 @@ func Text(text string) string { return filter(text, false) }
 // Line is Text on one line: newlines and tabs become blanks.
 func Line(text string) string { return filter(text, true) }
 
-// Name answers a name, of a file for example, in which each character that is
+// Name returns a name, of a file for example, in which each character that is
 // not shown as itself is a '_': nothing vanishes, so that different names are
 // likely to stay different.
 func Name(name string) string {
@@ -37,7 +37,7 @@ func Name(name string) string {
 	}, name)
 }
 
-// JSON answers JSON in which what Text would leave out is escaped, as \u009b:
+// JSON returns JSON in which what Text would leave out is escaped, as \u009b:
 // it means the same and is safe to show.
 func JSON(data []byte) []byte {
 	if isPlain(string(data), false) {

@@ -97,7 +97,7 @@ func (s *Screen) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Take answers the lines finished since the last call.
+// Take returns the lines finished since the last call.
 func (s *Screen) Take() []Row {
 	done := s.done
 	s.done = nil

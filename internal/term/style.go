@@ -65,7 +65,7 @@ func (s *Screen) paint(args string) {
 	}
 }
 
-// extended reads the rest of "38;5;N" or "38;2;R;G;B" and answers the nearest
+// extended reads the rest of "38;5;N" or "38;2;R;G;B" and returns the nearest
 // of the sixteen colours, and how many codes that took.
 func extended(codes []int) (colour uint8, used int) {
 	switch {

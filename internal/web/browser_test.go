@@ -61,7 +61,7 @@ func do(t *testing.T, ctx context.Context, actions ...chromedp.Action[chromedp.V
 	}
 }
 
-// read answers what an action reads.
+// read returns what an action reads.
 func read[T any](t *testing.T, ctx context.Context, action chromedp.Action[T]) T { //nolint:revive // t first
 	t.Helper()
 	v, err := chromedp.Run(ctx, action)
@@ -88,7 +88,7 @@ func shows(t *testing.T, ctx context.Context, selector, want string) { //nolint:
 	}
 }
 
-// serve listens on addr and answers the server's address and its end.
+// serve listens on addr and returns the server's address and its end.
 func serve(t *testing.T, addr string, e web.Engine) (string, func()) {
 	t.Helper()
 	var s *web.Server

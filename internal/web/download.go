@@ -27,7 +27,7 @@ const (
 	maxChunk   = 1 << 20
 )
 
-// output answers the bytes a stream has from ?offset= on (negative: from the
+// output returns the bytes a stream has from ?offset= on (negative: from the
 // end), at most ?limit= of them, exactly as the task wrote them.
 func (a *api) output(w http.ResponseWriter, r *http.Request) {
 	id, q := mux.Vars(r)["id"], r.URL.Query()
@@ -81,7 +81,7 @@ func number(text string, def int64) (int64, error) {
 	return strconv.ParseInt(text, 10, 64)
 }
 
-// artifact answers a file a job left, exactly.
+// artifact returns a file a job left, exactly.
 func (a *api) artifact(w http.ResponseWriter, r *http.Request) {
 	vars := mux.Vars(r)
 	file, about, err := a.Engine.OpenArtifact(r.Context(), vars["id"], vars["path"])

@@ -310,7 +310,7 @@ func (p *pages) input(w http.ResponseWriter, r *http.Request) {
 	p.acted(w, r, id, p.Engine.Input(r.Context(), id, []byte(data), closed))
 }
 
-// acted answers a form about a job: its page again, unless a script sent it.
+// acted returns a form about a job: its page again, unless a script sent it.
 func (p *pages) acted(w http.ResponseWriter, r *http.Request, id string, err error) {
 	switch {
 	case err != nil:

@@ -74,7 +74,7 @@ func (s *stream) write(data []byte) error {
 }
 
 // follow calls parts every interval until the browser or the server goes.
-// parts answers false when nothing will change any more.
+// parts returns false when nothing will change any more.
 func (p *pages) follow(w http.ResponseWriter, r *http.Request, interval time.Duration, parts func(context.Context, *stream) (more bool, err error)) {
 	s := newStream(w)
 	for {

@@ -54,7 +54,7 @@ func (v streamView) Note() string {
 	return ""
 }
 
-// view answers what is new, or, of a new output, all there is.
+// view returns what is new, or, of a new output, all there is.
 func (o *output) view(all bool) streamView {
 	v := streamView{ID: o.id, Name: o.name, Complete: o.complete, Problem: o.problem, Empty: o.next == 0}
 	if all {

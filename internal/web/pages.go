@@ -163,7 +163,7 @@ func (p *pages) frame(r *http.Request, name string, view any) frame {
 	return f
 }
 
-// render answers a whole page.
+// render returns a whole page.
 func (p *pages) render(w http.ResponseWriter, r *http.Request, code int, name string, view any) {
 	var b bytes.Buffer
 	if err := p.views[name].ExecuteTemplate(&b, "layout", p.frame(r, name, view)); err != nil {
@@ -192,7 +192,7 @@ type problemView struct {
 func (v problemView) Title() string { return http.StatusText(v.Code) }
 func (v problemView) title() string { return v.Title() }
 
-// problem answers a page that says what is wrong; to a script, the text alone.
+// problem returns a page that says what is wrong; to a script, the text alone.
 func (p *pages) problem(w http.ResponseWriter, r *http.Request, code int, text string) {
 	if r.Header.Get("HX-Request") != "" {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -203,7 +203,7 @@ func (p *pages) problem(w http.ResponseWriter, r *http.Request, code int, text s
 	p.render(w, r, code, "problem", problemView{code, text})
 }
 
-// failed answers an engine's error.
+// failed returns an engine's error.
 func (p *pages) failed(w http.ResponseWriter, r *http.Request, err error) {
 	var (
 		field   *job.FieldError
@@ -228,7 +228,7 @@ func (p *pages) failed(w http.ResponseWriter, r *http.Request, err error) {
 	p.problem(w, r, code, err.Error())
 }
 
-// notFound answers a browser's request for a page that is none.
+// notFound returns a browser's request for a page that is none.
 func (p *pages) notFound(w http.ResponseWriter, r *http.Request) {
 	p.problem(w, r, http.StatusNotFound, "There is no such page.")
 }

@@ -55,7 +55,7 @@ func (s sessions) mac(what, text string) string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// begin answers the cookie of a new session.
+// begin returns the cookie of a new session.
 func (s sessions) begin(r *http.Request) *http.Cookie {
 	random := make([]byte, 16)
 	_, _ = rand.Read(random) // never fails
@@ -63,7 +63,7 @@ func (s sessions) begin(r *http.Request) *http.Cookie {
 	return s.cookie(r, value+"."+s.mac("session", value), sessionTime)
 }
 
-// end ends the request's session, wherever its cookie has got to, and answers the
+// end ends the request's session, wherever its cookie has got to, and returns the
 // cookie that takes its place.
 func (s sessions) end(r *http.Request) (*http.Cookie, error) {
 	var err error
@@ -82,7 +82,7 @@ func (s sessions) cookie(r *http.Request, value string, age time.Duration) *http
 	}
 }
 
-// of answers the request's session, empty when it has none that holds.
+// of returns the request's session, empty when it has none that holds.
 func (s sessions) of(r *http.Request) string {
 	c, err := r.Cookie(s.name)
 	if err != nil {

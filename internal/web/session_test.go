@@ -15,7 +15,7 @@ import (
 	"linus/internal/web"
 )
 
-// cookieOf answers the visitor's session.
+// cookieOf returns the visitor's session.
 func (v *visitor) cookieOf() *http.Cookie {
 	v.Helper()
 	req := httptest.NewRequest(http.MethodGet, v.server.URL, nil)
@@ -26,7 +26,7 @@ func (v *visitor) cookieOf() *http.Cookie {
 	return all[0]
 }
 
-// with answers what a request with the cookie alone gets.
+// with returns what a request with the cookie alone gets.
 func with(t *testing.T, h http.Handler, path string, c *http.Cookie) int {
 	t.Helper()
 	return request(t, h, http.MethodGet, path, func(r *http.Request) {

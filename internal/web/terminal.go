@@ -20,7 +20,7 @@ func (t *terminal) Write(p []byte) (int, error) {
 	return t.Screen.Write(p)
 }
 
-// take answers the lines finished since the last call.
+// take returns the lines finished since the last call.
 func (t *terminal) take() string {
 	var b strings.Builder
 	for _, line := range t.Take() {

@@ -37,10 +37,10 @@ type Engine interface {
 	Cancel(ctx context.Context, id string) error
 	Kill(ctx context.Context, id, signal string) (job.Killed, error)
 	Input(ctx context.Context, id string, data []byte, closed bool) error
-	// Watch answers the events after the given number as soon as there are
+	// Watch returns the events after the given number as soon as there are
 	// any or the job is done, else none when ctx ends.
 	Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error)
-	// Output answers what a stream has from offset; a negative one counts from the end.
+	// Output returns what a stream has from offset; a negative one counts from the end.
 	Output(ctx context.Context, id, stream string, offset, limit int64) (job.Chunk, error)
 	OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, job.Artifact, error)
 	VMs(ctx context.Context) ([]job.VMInfo, error)
@@ -193,7 +193,7 @@ func fail(w http.ResponseWriter, code int, text string) {
 	answer(w, code, map[string]string{"error": text})
 }
 
-// failed answers an engine's error.
+// failed returns an engine's error.
 func (a *api) failed(w http.ResponseWriter, r *http.Request, err error) {
 	var field *job.FieldError
 	switch {
@@ -237,7 +237,7 @@ func Listen(ctx context.Context, addr string, o Options) (*Server, error) {
 // Addr is the address listened on.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
-// Serve answers until Close; then it returns nil.
+// Serve returns until Close; then it returns nil.
 func (s *Server) Serve() error {
 	if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve HTTP: %w", err)

@@ -29,7 +29,7 @@ const (
 
 var log = slog.New(slog.DiscardHandler)
 
-// echo stands for the MCP handler: it answers the length of the body.
+// echo stands for the MCP handler: it returns the length of the body.
 var echo = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	n, err := io.Copy(io.Discard, r.Body)
 	if err != nil {
