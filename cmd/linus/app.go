@@ -29,7 +29,7 @@ import (
 
 // backend is where VMs come from and how to work in them.
 type backend struct {
-	provider  executor.Provider
+	provider  job.Provider
 	templates templates // on the provider's host
 	guest     executor.Guest
 	close     func()
@@ -136,7 +136,7 @@ func (a *app) openEngine(ctx context.Context, c config.Config, log *slog.Logger)
 		Defaults: job.Defaults{VMTemplate: c.DefaultVMTemplate, Timeout: c.DefaultTimeout, CPU: c.DefaultCPU, Memory: c.DefaultMemory, Disk: c.DefaultDisk},
 		Secrets:  secrets(c).Resolve,
 		Keys:     in.keys,
-		Artifacts: executor.ArtifactLimits{
+		Artifacts: job.ArtifactLimits{
 			Files: c.MaxArtifactFiles, Each: int64(c.MaxArtifactSize), All: int64(c.MaxArtifactsSize),
 		},
 		MaxJobs: c.MaxJobs, MaxOutput: int64(c.MaxOutputSize),

@@ -18,7 +18,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"linus/internal/control"
 	"linus/internal/job"
 )
 
@@ -29,7 +28,7 @@ func (a *app) artifactsCommand() *cobra.Command {
 		Long:    "Lists the files that were kept of a job: what its manifest's artifacts (submit --artifact) matched when it ended.",
 		Example: "  linus job artifacts ID\n  linus job artifacts get ID --dir out\n  linus job artifacts get ID dist/app.tar.gz",
 		Args:    oneArg("the job's id"),
-		RunE: a.reading(func(ctx context.Context, e control.Engine, args []string) error {
+		RunE: a.reading(func(ctx context.Context, e job.Engine, args []string) error {
 			j, err := ended(ctx, e, args[0])
 			if err != nil {
 				return err
@@ -98,7 +97,7 @@ func (a *app) artifactsGetCommand() *cobra.Command {
 			}
 			return nil
 		},
-		RunE: a.reading(func(ctx context.Context, e control.Engine, args []string) error {
+		RunE: a.reading(func(ctx context.Context, e job.Engine, args []string) error {
 			j, err := ended(ctx, e, args[0])
 			if err != nil {
 				return err

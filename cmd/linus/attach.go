@@ -36,7 +36,7 @@ type session struct {
 	client *control.Client
 }
 
-var _ control.Engine = (*session)(nil)
+var _ job.Engine = (*session)(nil)
 
 // attach connects to the engine of the state directory, which is started in
 // the background when there is none. strict refuses an engine whose settings
@@ -65,7 +65,7 @@ func (a *app) attach(ctx context.Context, strict bool) (*session, error) {
 }
 
 // reading makes what a verb that only looks runs out of its work with an engine.
-func (a *app) reading(work func(ctx context.Context, e control.Engine, args []string) error) func(*cobra.Command, []string) error {
+func (a *app) reading(work func(ctx context.Context, e job.Engine, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		e, done, err := a.reader(cmd.Context())
 		if err != nil {
@@ -78,7 +78,7 @@ func (a *app) reading(work func(ctx context.Context, e control.Engine, args []st
 
 // reader is attach for verbs that only look: where no engine runs and there is
 // no host to start one for, they read the state directory themselves.
-func (a *app) reader(ctx context.Context) (control.Engine, func(), error) {
+func (a *app) reader(ctx context.Context) (job.Engine, func(), error) {
 	c, err := a.settings()
 	if err != nil {
 		return nil, nil, err

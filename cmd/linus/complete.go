@@ -20,7 +20,7 @@ type completer = func(cmd *cobra.Command, args []string, typed string) ([]string
 
 // completeJobs lets a command's arguments be completed with job ids.
 func (a *app) completeJobs(cmd *cobra.Command) *cobra.Command {
-	cmd.ValidArgsFunction = a.complete(func(ctx context.Context, e control.Engine) (words []string, err error) {
+	cmd.ValidArgsFunction = a.complete(func(ctx context.Context, e job.Engine) (words []string, err error) {
 		page, err := e.List(ctx, job.Filter{})
 		for _, j := range page.Jobs {
 			words = append(words, fmt.Sprintf("%s\t%s, %s", j.ID, j.Status, oneLine(j.Task, 40)))
@@ -62,7 +62,7 @@ func (a *app) completeFlags(cmd *cobra.Command) {
 }
 
 func (a *app) vmNames() completer {
-	return a.complete(func(ctx context.Context, e control.Engine) (words []string, err error) {
+	return a.complete(func(ctx context.Context, e job.Engine) (words []string, err error) {
 		vms, err := e.VMs(ctx)
 		for _, vm := range vms {
 			words = append(words, fmt.Sprintf("%s\t%d, %s", vm.Name, vm.ID, vm.Status))
@@ -73,7 +73,7 @@ func (a *app) vmNames() completer {
 
 // complete asks the engine that runs, or else what is stored: Tab starts none,
 // and says nothing where it cannot help.
-func (a *app) complete(ask func(context.Context, control.Engine) ([]string, error)) completer {
+func (a *app) complete(ask func(context.Context, job.Engine) ([]string, error)) completer {
 	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
 		defer cancel()
@@ -81,7 +81,7 @@ func (a *app) complete(ask func(context.Context, control.Engine) ([]string, erro
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		var e control.Engine
+		var e job.Engine
 		client, err := control.Dial(ctx, control.Socket(c.StateDir))
 		switch {
 		case err == nil:

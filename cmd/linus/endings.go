@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"linus/internal/control"
 	"linus/internal/job"
 )
 
@@ -33,7 +32,7 @@ func (a *app) waitCommand() *cobra.Command {
 			}
 			return nil
 		},
-		RunE: a.reading(func(ctx context.Context, e control.Engine, args []string) error {
+		RunE: a.reading(func(ctx context.Context, e job.Engine, args []string) error {
 			for _, id := range args { // a slip is told before the wait
 				if _, err := e.Job(ctx, id); err != nil {
 					return fmt.Errorf("%s: %w", id, err)

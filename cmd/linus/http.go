@@ -100,7 +100,7 @@ func (f *httpFace) close(ctx context.Context) error {
 }
 
 // mcpOptions wire the MCP server, whichever way it is reached.
-func mcpOptions(c config.Config, e mcptool.Engine, log *slog.Logger) mcptool.Options {
+func mcpOptions(c config.Config, e job.Engine, log *slog.Logger) mcptool.Options {
 	return mcptool.Options{
 		Engine: e, Version: buildVersion(), Log: log,
 		Toolsets: c.Toolsets(), ReadOnly: c.MCPReadOnly, DisableDestructive: c.MCPDisableDestructive,

@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"linus/internal/control"
 	"linus/internal/job"
 	"linus/internal/term"
 )
@@ -29,7 +28,7 @@ func (a *app) statusCommand() *cobra.Command {
 		Use:   "status ID",
 		Short: "Show where a job stands",
 		Args:  oneArg("the job's id"),
-		RunE: a.reading(func(ctx context.Context, e control.Engine, args []string) error {
+		RunE: a.reading(func(ctx context.Context, e job.Engine, args []string) error {
 			if wait {
 				return a.waitFor(ctx, e, args[0])
 			}
@@ -95,7 +94,7 @@ func (a *app) resultCommand() *cobra.Command {
 		Short: "Show what a finished job came to",
 		Long:  "Writes the task's stdout to stdout and its stderr to stderr, byte for byte, then a line on stderr that sums the job up.",
 		Args:  oneArg("the job's id"),
-		RunE: a.reading(func(ctx context.Context, e control.Engine, args []string) error {
+		RunE: a.reading(func(ctx context.Context, e job.Engine, args []string) error {
 			r, err := e.Result(ctx, args[0])
 			if err != nil {
 				return err

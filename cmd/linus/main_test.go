@@ -23,7 +23,6 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"linus/internal/config"
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
 )
@@ -38,7 +37,7 @@ func TestMain(m *testing.M) {
 
 func fakeBackend(config.Config, installation, *slog.Logger) backend {
 	fake := providertest.NewFake()
-	fake.Set(providertest.Behaviour{Task: runTask, OnStart: func(j job.Job, p executor.Payload) {
+	fake.Set(providertest.Behaviour{Task: runTask, OnStart: func(j job.Job, p job.Payload) {
 		if strings.Contains(p.Manifest.Task, "loses its marker") {
 			fake.Doubt(j.VM.ID, true)
 		}
@@ -51,7 +50,7 @@ func fakeBackend(config.Config, installation, *slog.Logger) backend {
 // until it is stopped, one with "echoes" prints its stdin and ends with it, the
 // VM of one with "loses its marker" does, and a job that asks for artifacts leaves two, and
 // a third that is too big, or 60 that match nothing where it "leaves nothing".
-func runTask(p executor.Payload) providertest.Task {
+func runTask(p job.Payload) providertest.Task {
 	switch {
 	case strings.Contains(p.Manifest.Task, "forever"):
 		return providertest.Task{Until: make(chan struct{}), Stdout: []byte("so far\n")}
@@ -86,7 +85,7 @@ func runTask(p executor.Payload) providertest.Task {
 // callBack reports the end of a task as a runner would, so that nobody waits
 // for the engine to ask. The address VMs are told is documentation's: only its
 // port is real.
-func callBack(j job.Job, p executor.Payload) {
+func callBack(j job.Job, p job.Payload) {
 	task := runTask(p)
 	if task.Until != nil || task.Echo {
 		return

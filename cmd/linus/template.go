@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/proxmox"
 	"linus/internal/store"
@@ -18,7 +17,7 @@ import (
 // templates are the templates on the host. No job needs the engine for them, so
 // the verbs ask the host themselves.
 type templates interface {
-	BuildTemplate(ctx context.Context, spec proxmox.TemplateSpec, progress func(executor.Progress)) (job.VM, error)
+	BuildTemplate(ctx context.Context, spec proxmox.TemplateSpec, progress func(job.Progress)) (job.VM, error)
 	Templates(ctx context.Context) ([]job.VM, error)
 	RemoveTemplate(ctx context.Context, nameOrID string) (job.VM, error)
 }
@@ -67,7 +66,7 @@ func (a *app) templateBuildCommand() *cobra.Command {
 				return usage("--image and --sha256 go together")
 			}
 			return a.withTemplates(cmd.Context(), func(t templates) error {
-				vm, err := t.BuildTemplate(cmd.Context(), spec, func(p executor.Progress) {
+				vm, err := t.BuildTemplate(cmd.Context(), spec, func(p job.Progress) {
 					if p.Warning != "" {
 						a.note("warning: %s", oneLine(p.Warning, 300))
 					} else {

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"linus/internal/config"
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/proxmox"
 	"linus/internal/sshtest"
@@ -24,9 +23,9 @@ type shelf struct {
 	fault error                  // every verb's
 }
 
-func (s *shelf) BuildTemplate(_ context.Context, spec proxmox.TemplateSpec, progress func(executor.Progress)) (job.VM, error) {
-	progress(executor.Progress{Step: "download_os_image", Text: "getting\nthe image", N: 1, Of: 2})
-	progress(executor.Progress{Warning: "the storage is almost full"})
+func (s *shelf) BuildTemplate(_ context.Context, spec proxmox.TemplateSpec, progress func(job.Progress)) (job.VM, error) {
+	progress(job.Progress{Step: "download_os_image", Text: "getting\nthe image", N: 1, Of: 2})
+	progress(job.Progress{Warning: "the storage is almost full"})
 	if s.fault != nil {
 		return job.VM{}, s.fault
 	}

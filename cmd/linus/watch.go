@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 
 	"linus/internal/config"
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/proxmox"
 	"linus/internal/store"
@@ -53,7 +52,7 @@ func openWatch(ctx context.Context, c config.Config, owner string, st *store.Sto
 }
 
 // observer is told what the engine does.
-func (w *watch) observer() executor.Observer {
+func (w *watch) observer() job.Observer {
 	if w.tracer == nil {
 		return w.metrics
 	}
@@ -77,7 +76,7 @@ type auditedTemplates struct {
 }
 
 // BuildTemplate makes a template.
-func (t auditedTemplates) BuildTemplate(ctx context.Context, spec proxmox.TemplateSpec, progress func(executor.Progress)) (job.VM, error) {
+func (t auditedTemplates) BuildTemplate(ctx context.Context, spec proxmox.TemplateSpec, progress func(job.Progress)) (job.VM, error) {
 	var vm job.VM
 	r := telemetry.Record{Action: telemetry.ActionBuildTemplate, VMName: spec.Name, Detail: spec.OS}
 	err := t.audit.Do(job.WithClient(ctx, "cli"), r, func(r *telemetry.Record) (err error) {

@@ -17,7 +17,7 @@ import (
 	"linus/internal/job"
 )
 
-// Client is an Engine reached through its socket. It holds a connection until
+// Client is a job.Engine reached through its socket. It holds a connection until
 // Close: that tells the engine that somebody is there.
 type Client struct {
 	info      Info
@@ -25,7 +25,7 @@ type Client struct {
 	transport *http.Transport
 }
 
-var _ Engine = (*Client)(nil)
+var _ job.Engine = (*Client)(nil)
 
 // Dial connects to the engine on the socket; ErrNoEngine when there is none.
 func Dial(ctx context.Context, socket string) (*Client, error) {

@@ -4,43 +4,12 @@
 package control
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"time"
 
 	"linus/internal/job"
 )
-
-// Engine is what the socket offers, on both ends. The methods are the
-// executor's; errors of package job arrive as what they were.
-type Engine interface {
-	Submit(ctx context.Context, s job.Submission) (job.Job, error)
-	Plan(ctx context.Context, s job.Submission) ([]string, error)
-	Job(ctx context.Context, id string) (job.Job, error)
-	Result(ctx context.Context, id string) (job.Result, error)
-	Cancel(ctx context.Context, id string) error
-	Kill(ctx context.Context, id, signal string) (job.Killed, error)
-	List(ctx context.Context, f job.Filter) (job.Page, error)
-	Cleanup(ctx context.Context, olderThan time.Duration) (int, error)
-	Output(ctx context.Context, id, stream string, offset, limit int64) (job.Chunk, error)
-	Input(ctx context.Context, id string, data []byte, closed bool) error
-	OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, job.Artifact, error)
-	VMs(ctx context.Context) ([]job.VMInfo, error)
-	VM(ctx context.Context, ref string) (job.VMInfo, error)
-	StartVM(ctx context.Context, ref string) (job.VMInfo, error)
-	StopVM(ctx context.Context, ref string) (job.VMInfo, error)
-	DestroyVM(ctx context.Context, ref string) (job.VMInfo, error)
-	ForgetVM(ctx context.Context, ref string) (job.VMInfo, error)
-	SnapshotVM(ctx context.Context, ref, snapshot string) (job.VMInfo, error)
-	RevertVM(ctx context.Context, ref, snapshot string) (job.VMInfo, error)
-	CheckHost(ctx context.Context) (job.HostReport, error)
-	// Watch returns the events after the given number as soon as there are
-	// any or the job is done, else none when ctx ends.
-	Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error)
-}
 
 // Info tells a client whom it has reached.
 type Info struct {

@@ -119,7 +119,7 @@ func (e *engine) Watch(ctx context.Context, _ string, _ int64) ([]job.Event, job
 }
 
 // serve runs a server for e on a socket in dir until the test ends.
-func serve(t *testing.T, dir string, e control.Engine, stop func()) *control.Server {
+func serve(t *testing.T, dir string, e job.Engine, stop func()) *control.Server {
 	t.Helper()
 	l, err := control.Listen(t.Context(), dir)
 	if err != nil {

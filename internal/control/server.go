@@ -30,7 +30,7 @@ type Server struct {
 
 // NewServer makes a server of the engine. stop is called, once per request,
 // when a client asks the engine to end.
-func NewServer(engine Engine, info Info, stop func(), log *slog.Logger) *Server {
+func NewServer(engine job.Engine, info Info, stop func(), log *slog.Logger) *Server {
 	base, cancel := context.WithCancelCause(context.Background()) // ended by Close
 	s := &Server{cancel: cancel}
 	s.http = &http.Server{
@@ -80,7 +80,7 @@ const (
 )
 
 // handler is the engine's API.
-func handler(engine Engine, info Info, stop func()) http.Handler {
+func handler(engine job.Engine, info Info, stop func()) http.Handler {
 	mux := http.NewServeMux()
 	handle := func(pattern string, f func(w http.ResponseWriter, r *http.Request) (any, error)) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
@@ -203,7 +203,7 @@ const artifactHeader = "Linus-Artifact"
 
 // sendArtifact returns a file as it is. One that breaks off is an answer that
 // breaks off.
-func sendArtifact(w http.ResponseWriter, r *http.Request, engine Engine) {
+func sendArtifact(w http.ResponseWriter, r *http.Request, engine job.Engine) {
 	file, about, err := engine.OpenArtifact(r.Context(), r.PathValue("id"), r.PathValue("path"))
 	if err != nil {
 		answer(w, nil, err)

@@ -17,7 +17,7 @@ import (
 
 // engine is none but for what the suites reach beside their own fixtures: they
 // read every resource in the list.
-type engine struct{ mcptool.Engine }
+type engine struct{ job.Engine }
 
 func (engine) CheckHost(context.Context) (job.HostReport, error) {
 	return job.HostReport{OK: true}, nil

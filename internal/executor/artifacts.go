@@ -21,7 +21,7 @@ import (
 // is of others is gone on with. Nothing is kept of a job that was lost, or
 // cancelled: nobody waits for it. What is done in the VM ends with work; each
 // file has a deadline of its own within that.
-func (e *Executor) collectArtifacts(ctx, work context.Context, j job.Job, state RunState) (kept []job.Artifact, skipped job.SkippedArtifacts, err error) {
+func (e *Executor) collectArtifacts(ctx, work context.Context, j job.Job, state job.RunState) (kept []job.Artifact, skipped job.SkippedArtifacts, err error) {
 	if why := notLookedFor(j, state); why != "" {
 		for _, pattern := range j.Manifest.Artifacts {
 			skipped.Skip(e.hide(j, pattern), "not looked for: "+why)
@@ -31,7 +31,7 @@ func (e *Executor) collectArtifacts(ctx, work context.Context, j job.Job, state 
 	if len(j.Manifest.Artifacts) == 0 {
 		return nil, skipped, nil
 	}
-	var found []FoundArtifact
+	var found []job.FoundArtifact
 	err = reach(work, e.CollectPatience, func(ctx context.Context) (err error) {
 		found, skipped, err = e.Guest.Artifacts(ctx, j, e.Artifacts)
 		return err
@@ -81,7 +81,7 @@ func (e *Executor) collectArtifacts(ctx, work context.Context, j job.Job, state 
 
 // notLookedFor says why there is no point in looking for artifacts; empty: there
 // is.
-func notLookedFor(j job.Job, state RunState) string {
+func notLookedFor(j job.Job, state job.RunState) string {
 	switch {
 	case j.Outcome.Reason == job.ReasonLost:
 		return "the job was lost"
@@ -113,7 +113,7 @@ var errAltered = errors.New("it was changed, or damaged on its way: its sha256 i
 
 // keepArtifact copies one file into the store, once more when what came is not
 // what was found.
-func (e *Executor) keepArtifact(ctx, work context.Context, j job.Job, f FoundArtifact) error {
+func (e *Executor) keepArtifact(ctx, work context.Context, j job.Job, f job.FoundArtifact) error {
 	timed, end := allow(work, e.CollectPatience, 2*f.Size)
 	defer end()
 	sum, have, err := e.keptOf(ctx, j, f)
@@ -130,7 +130,7 @@ func (e *Executor) keepArtifact(ctx, work context.Context, j job.Job, f FoundArt
 }
 
 // keptOf returns how much of a file is in the store, and the sum of that.
-func (e *Executor) keptOf(ctx context.Context, j job.Job, f FoundArtifact) (sum hash.Hash, have int64, err error) {
+func (e *Executor) keptOf(ctx context.Context, j job.Job, f job.FoundArtifact) (sum hash.Hash, have int64, err error) {
 	sum = sha256.New()
 	r, err := e.Store.OpenArtifact(ctx, j.ID, f.Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -151,7 +151,7 @@ func (e *Executor) keptOf(ctx context.Context, j job.Job, f FoundArtifact) (sum 
 
 // copyArtifact copies what is missing of a file, have bytes of which are kept
 // and in sum.
-func (e *Executor) copyArtifact(ctx context.Context, j job.Job, f FoundArtifact, sum hash.Hash, have int64) error {
+func (e *Executor) copyArtifact(ctx context.Context, j job.Job, f job.FoundArtifact, sum hash.Hash, have int64) error {
 	if have == 0 { // an empty file is one, too
 		if err := e.Store.PutArtifact(ctx, j.ID, f.Path, 0, nil); err != nil {
 			return err

@@ -106,12 +106,12 @@ func TestArtifacts_AreNotLookedForWhereNobodyWaits(t *testing.T) {
 type vmFiles struct {
 	executor.Guest
 
-	found []executor.FoundArtifact
+	found []job.FoundArtifact
 	read  func(source string, offset, limit int64) ([]byte, error)
 	reads atomic.Int32
 }
 
-func (v *vmFiles) Artifacts(context.Context, job.Job, executor.ArtifactLimits) ([]executor.FoundArtifact, job.SkippedArtifacts, error) {
+func (v *vmFiles) Artifacts(context.Context, job.Job, job.ArtifactLimits) ([]job.FoundArtifact, job.SkippedArtifacts, error) {
 	var skipped job.SkippedArtifacts
 	skipped.Skip("dist/link", "a symlink leads outside")
 	return v.found, skipped, nil
@@ -123,13 +123,13 @@ func (v *vmFiles) ReadArtifact(_ context.Context, _ job.Job, source string, offs
 }
 
 // file is one that a VM says it has, with what.
-func file(path string, data []byte) executor.FoundArtifact {
-	return executor.FoundArtifact{
+func file(path string, data []byte) job.FoundArtifact {
+	return job.FoundArtifact{
 		Artifact: job.Artifact{Path: path, Size: int64(len(data)), Mode: "0644", SHA256: sum(data)}, Source: "/srv/" + path,
 	}
 }
 
-func (r *rig) inVM(v *vmFiles, limits executor.ArtifactLimits) {
+func (r *rig) inVM(v *vmFiles, limits job.ArtifactLimits) {
 	r.t.Helper()
 	r.stop()
 	v.Guest, r.opts.Guest, r.opts.Artifacts = r.fake, v, limits
@@ -141,7 +141,7 @@ func TestArtifacts_OfAVMThatIsNotToBeBelieved(t *testing.T) {
 	r := newRig(t, 1)
 	lie := file("lie", []byte("what it says"))
 	v := &vmFiles{
-		found: []executor.FoundArtifact{
+		found: []job.FoundArtifact{
 			file("good", []byte("good")), file("good", []byte("twice")), lie, file("short", []byte("longer than it is")),
 			file("good/under-a-file", []byte("x")), file("../escape", []byte("x")), file("/abs", []byte("x")),
 			file("huge", bytes.Repeat([]byte("x"), 101)), file("second", []byte("second")), file("third", []byte("third")),
@@ -152,7 +152,7 @@ func TestArtifacts_OfAVMThatIsNotToBeBelieved(t *testing.T) {
 			return []byte(data)[min(offset, int64(len(data))):min(offset+limit, int64(len(data)))], nil
 		},
 	}
-	r.inVM(v, executor.ArtifactLimits{Files: 2, Each: 100, All: 1000})
+	r.inVM(v, job.ArtifactLimits{Files: 2, Each: 100, All: 1000})
 	id := r.submit(wanting("**"))
 	if j := r.wait(id); j.Status != job.Success {
 		t.Fatalf("the job is %s: %+v", j.Status, j.Outcome)
@@ -174,14 +174,14 @@ func TestArtifacts_OfAVMThatIsNotToBeBelieved(t *testing.T) {
 func TestArtifacts_DamagedOnceAreReadAgain(t *testing.T) {
 	r := newRig(t, 1)
 	data := counted(100)
-	v := &vmFiles{found: []executor.FoundArtifact{file("a", data)}}
+	v := &vmFiles{found: []job.FoundArtifact{file("a", data)}}
 	v.read = func(string, int64, int64) ([]byte, error) {
 		if v.reads.Load() == 1 {
 			return bytes.ToUpper(append([]byte("x"), data[1:]...)), nil
 		}
 		return data, nil
 	}
-	r.inVM(v, executor.ArtifactLimits{})
+	r.inVM(v, job.ArtifactLimits{})
 	id := r.submit(wanting("a"))
 	r.wait(id)
 	if files, warnings := r.artifacts(id); files["a"] != string(data) {
@@ -194,7 +194,7 @@ func TestArtifacts_GoOnAfterARestart(t *testing.T) {
 	first, second := counted(3<<20), counted(100)
 	gate := make(chan struct{})
 	stuck := make(chan struct{})
-	v := &vmFiles{found: []executor.FoundArtifact{file("first", first), file("second", second)}}
+	v := &vmFiles{found: []job.FoundArtifact{file("first", first), file("second", second)}}
 	v.read = func(source string, offset, limit int64) ([]byte, error) {
 		if strings.HasSuffix(source, "second") {
 			return second, nil
@@ -206,7 +206,7 @@ func TestArtifacts_GoOnAfterARestart(t *testing.T) {
 		}
 		return first[offset:min(offset+limit, int64(len(first)))], nil
 	}
-	r.inVM(v, executor.ArtifactLimits{})
+	r.inVM(v, job.ArtifactLimits{})
 	id := r.submit(wanting("**"))
 	<-stuck
 	if j, err := r.Job(t.Context(), id); err != nil || j.Status.Terminal() {

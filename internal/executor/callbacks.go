@@ -11,15 +11,15 @@ import (
 // ways looks after how news of one running task reach us while its callbacks
 // are silent.
 type ways struct {
-	way  CallbackWay // found last; empty: none looked for yet
-	next time.Time   // when to look again
+	way  job.CallbackWay // found last; empty: none looked for yet
+	next time.Time       // when to look again
 }
 
 // whileSilent does what SSH can for a task that runs while its callbacks are
 // silent: it brings back a runner that is gone, finds the callbacks another way
 // and fetches the output they would have brought. Whatever fails is tried again
 // when they are still silent later. A VM does not keep the next look waiting.
-func (e *Executor) whileSilent(ctx context.Context, j job.Job, state RunState, w *ways) {
+func (e *Executor) whileSilent(ctx context.Context, j job.Job, state job.RunState, w *ways) {
 	ctx, end := context.WithTimeout(ctx, e.HeartbeatThreshold)
 	defer end()
 	log := e.Log.With("job_id", j.ID)
@@ -75,17 +75,17 @@ func (e *Executor) findWay(ctx context.Context, j job.Job, w *ways) error {
 		w.way = before
 		return err
 	}
-	if w.way == CallbacksNone { // a firewall rarely changes its mind
+	if w.way == job.CallbacksNone { // a firewall rarely changes its mind
 		w.next = time.Now().Add(12 * e.HeartbeatInterval)
 	}
 	fail := "callbacks do not reach " + cmp.Or(url, local) + " from the VM"
-	event := map[CallbackWay]job.Event{
-		CallbacksDirect: {Kind: job.EventProgress, Text: "callbacks arrive directly"},
-		CallbacksTunnel: {Kind: job.EventProgress, Text: fail + ": they come through the SSH connection"},
-		CallbacksNone:   {Kind: job.EventWarning, Text: fail + ", and its SSH server does not forward: the VM is asked over SSH"},
+	event := map[job.CallbackWay]job.Event{
+		job.CallbacksDirect: {Kind: job.EventProgress, Text: "callbacks arrive directly"},
+		job.CallbacksTunnel: {Kind: job.EventProgress, Text: fail + ": they come through the SSH connection"},
+		job.CallbacksNone:   {Kind: job.EventWarning, Text: fail + ", and its SSH server does not forward: the VM is asked over SSH"},
 	}[w.way]
 	event.Phase = "run"
-	if w.way == before || before == "" && w.way == CallbacksDirect {
+	if w.way == before || before == "" && w.way == job.CallbacksDirect {
 		return nil
 	}
 	_, err = e.update(ctx, j.ID, func(*job.Job) ([]job.Event, error) { return []job.Event{event}, nil })

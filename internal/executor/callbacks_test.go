@@ -6,13 +6,12 @@ import (
 	"testing"
 	"time"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
 )
 
 // hold lets a task run until the test ends or calls release.
-func hold(t *testing.T, what providertest.Task) (do func(executor.Payload) providertest.Task, release func()) {
+func hold(t *testing.T, what providertest.Task) (do func(job.Payload) providertest.Task, release func()) {
 	until := make(chan struct{})
 	released := false
 	release = func() {
@@ -29,18 +28,18 @@ func hold(t *testing.T, what providertest.Task) (do func(executor.Payload) provi
 func TestFollow_SilentCallbacksAreGivenAnotherWay(t *testing.T) {
 	tests := []struct {
 		name string
-		way  executor.CallbackWay
+		way  job.CallbackWay
 		kind string
 		text string
 	}{
-		{"tunnel", executor.CallbacksTunnel, job.EventProgress, "through the SSH connection"},
-		{"none", executor.CallbacksNone, job.EventWarning, "the VM is asked over SSH"},
+		{"tunnel", job.CallbacksTunnel, job.EventProgress, "through the SSH connection"},
+		{"none", job.CallbacksNone, job.EventWarning, "the VM is asked over SSH"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t, 1)
 			do, release := hold(t, providertest.Task{})
-			r.behave(providertest.Behaviour{Task: do, Ways: []executor.CallbackWay{tt.way}}, false)
+			r.behave(providertest.Behaviour{Task: do, Ways: []job.CallbackWay{tt.way}}, false)
 			id := r.submit()
 			r.until(id, func(job.Job) bool {
 				events, err := r.store.Events(t.Context(), id, 0)
@@ -67,7 +66,7 @@ func TestFollow_CallbacksThatArriveAreLeftAlone(t *testing.T) {
 func TestFollow_OutputOfASilentTaskIsFetchedWhileItRuns(t *testing.T) {
 	r := newRig(t, 1)
 	do, release := hold(t, providertest.Task{Stdout: []byte("so far"), Stderr: []byte("so bad")})
-	r.behave(providertest.Behaviour{Task: do, Ways: []executor.CallbackWay{executor.CallbacksNone}}, false)
+	r.behave(providertest.Behaviour{Task: do, Ways: []job.CallbackWay{job.CallbacksNone}}, false)
 	id := r.submit(func(m *job.Manifest) { m.StatusMode = job.StatusStreaming })
 	held := func(stream string) string {
 		out, err := r.store.Output(t.Context(), id, stream, 0, 100)

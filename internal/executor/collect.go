@@ -40,7 +40,7 @@ func (e *Executor) collect(ctx context.Context, r *run) error {
 		cut()
 	}
 	var (
-		state     RunState
+		state     job.RunState
 		out       [2]job.OutputInfo
 		artifacts []job.Artifact
 		skipped   job.SkippedArtifacts
@@ -85,7 +85,7 @@ func (e *Executor) patience(j job.Job) time.Duration {
 // missing of both streams and seals them. It returns how the task stands then;
 // not Started where that could not be learned. What it does in the VM ends with
 // work, and before that when the VM is silent, or too slow.
-func (e *Executor) collectOutput(ctx, work context.Context, j job.Job) (state RunState, out [2]job.OutputInfo, err error) {
+func (e *Executor) collectOutput(ctx, work context.Context, j job.Job) (state job.RunState, out [2]job.OutputInfo, err error) {
 	timed, end := allow(work, e.patience(j), 4*e.MaxOutput)
 	defer end()
 	_, fetchErr := e.masker(j) // it would not come back by waiting
@@ -129,7 +129,7 @@ func (e *Executor) collectOutput(ctx, work context.Context, j job.Job) (state Ru
 		out[i].Incomplete, out[i].Why = why != "", why
 	}
 	if fetchErr != nil {
-		state = RunState{}
+		state = job.RunState{}
 	}
 	return state, out, nil
 }
@@ -139,7 +139,7 @@ const diskFull = "the VM's disk was full while the task ran: what it printed mea
 // settle ends a task that something else than its own end has ended, and answers
 // how it stands. In a VM that stays it is told to end even where a caller does
 // not want to wait for what it has written.
-func (e *Executor) settle(ctx, timed context.Context, j job.Job) (state RunState, err error) {
+func (e *Executor) settle(ctx, timed context.Context, j job.Job) (state job.RunState, err error) {
 	running := j.Outcome.Reason != job.ReasonExitStatus
 	stop := func(ctx context.Context) error {
 		err := e.Guest.Stop(ctx, j, cmp.Or(j.StopSignal, "TERM"))

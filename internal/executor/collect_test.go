@@ -47,7 +47,7 @@ func (g *slyGuest) ReadArtifact(ctx context.Context, j job.Job, source string, o
 	return g.Guest.ReadArtifact(ctx, j, source, offset, limit)
 }
 
-func (g *slyGuest) Push(ctx context.Context, j job.Job, p executor.Payload) error {
+func (g *slyGuest) Push(ctx context.Context, j job.Job, p job.Payload) error {
 	if g.push != nil {
 		return g.push(ctx)
 	}
@@ -61,7 +61,7 @@ func (g *slyGuest) Start(ctx context.Context, j job.Job) (string, error) {
 	return g.Guest.Start(ctx, j)
 }
 
-func (g *slyGuest) Callbacks(ctx context.Context, j job.Job, url, local string) (executor.CallbackWay, error) {
+func (g *slyGuest) Callbacks(ctx context.Context, j job.Job, url, local string) (job.CallbackWay, error) {
 	if g.callbacks != nil {
 		return "", g.callbacks(ctx)
 	}

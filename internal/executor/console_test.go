@@ -54,7 +54,7 @@ func TestOutput_OfARunningTaskIsReadPastWhatIsKept(t *testing.T) {
 			stream := counted(3*maxOutput + 17)
 			var token string
 			do, release := hold(t, providertest.Task{Stdout: stream})
-			r.fake.Set(providertest.Behaviour{Task: do, OnStart: func(_ job.Job, p executor.Payload) { token = p.Token }})
+			r.fake.Set(providertest.Behaviour{Task: do, OnStart: func(_ job.Job, p job.Payload) { token = p.Token }})
 			id := r.submit(func(m *job.Manifest) { m.StatusMode = mode })
 			r.until(id, func(j job.Job) bool { return j.Status == job.Running })
 			if mode == job.StatusStreaming { // as the runner sends it
@@ -135,7 +135,7 @@ func TestOutput_IsCompleteWhenTheStatusIsTerminal(t *testing.T) {
 	r.stop()
 	r.opts.CollectPatience = time.Minute // what is tested is not how much a slow machine can do
 	r.restart()
-	r.behave(providertest.Behaviour{Task: func(p executor.Payload) providertest.Task {
+	r.behave(providertest.Behaviour{Task: func(p job.Payload) providertest.Task {
 		return providertest.Task{Stdout: []byte("out of " + p.Manifest.Task), Stderr: []byte("err of " + p.Manifest.Task)}
 	}}, true)
 	var all sync.WaitGroup

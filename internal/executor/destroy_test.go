@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
 )
@@ -17,7 +16,7 @@ type lateCreate struct {
 	made, until chan struct{}
 }
 
-func (p *lateCreate) Create(ctx context.Context, spec executor.VMSpec, progress func(executor.Progress)) (job.VM, error) {
+func (p *lateCreate) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
 	vm, err := p.Fake.Create(ctx, spec, progress)
 	close(p.made)
 	<-p.until

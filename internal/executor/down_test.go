@@ -15,7 +15,7 @@ import (
 // deafVM is a guest that does not answer, and is waited for.
 type deafVM struct{ executor.Guest }
 
-func (deafVM) Push(ctx context.Context, _ job.Job, _ executor.Payload) error {
+func (deafVM) Push(ctx context.Context, _ job.Job, _ job.Payload) error {
 	<-ctx.Done()
 	return context.Cause(ctx)
 }
@@ -40,7 +40,7 @@ func (g fallingVM) fall(ctx context.Context, j job.Job, phase string, work func(
 	return errUnreachable
 }
 
-func (g fallingVM) Push(ctx context.Context, j job.Job, p executor.Payload) error {
+func (g fallingVM) Push(ctx context.Context, j job.Job, p job.Payload) error {
 	return g.fall(ctx, j, "push", func() error { return g.Guest.Push(ctx, j, p) })
 }
 

@@ -20,7 +20,7 @@ import (
 // required; a zero in the rest means the default named with it.
 type Options struct {
 	Store    Store
-	Provider Provider
+	Provider job.Provider
 	Guest    Guest
 	Log      *slog.Logger // slog.Default()
 
@@ -41,7 +41,7 @@ type Options struct {
 	// jobs that have not ended, and those whose VM is not gone. Nil: yes.
 	Admit func(has []job.Job, next job.Manifest) error
 	// Observer is told what happens. Nil: nobody.
-	Observer Observer
+	Observer job.Observer
 
 	Defaults           job.Defaults
 	MaxJobs            int           // jobs that hold a VM at once; 4
@@ -59,7 +59,7 @@ type Options struct {
 	// PlacePatience is how long a VM may take to be given a job, beside what its
 	// files need on a slow line, and then to start it. 10 min.
 	PlacePatience time.Duration
-	Artifacts     ArtifactLimits // 1000 files, 100 MB each, 500 MB together
+	Artifacts     job.ArtifactLimits // 1000 files, 100 MB each, 500 MB together
 }
 
 // Executor runs jobs. Its methods may be called from any goroutine.
@@ -149,7 +149,7 @@ func (e *Executor) Close(ctx context.Context) error {
 	if e.stop == nil {
 		return nil
 	}
-	e.stop(ErrDetach)
+	e.stop(job.ErrDetach)
 	select {
 	case <-e.done:
 		return nil

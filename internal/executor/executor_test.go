@@ -107,7 +107,7 @@ func (r *rig) stop() {
 // behave sets the fake; a task's end is reported by callback, as runners do.
 func (r *rig) behave(b providertest.Behaviour, reports bool) {
 	if reports {
-		b.OnStart = func(j job.Job, p executor.Payload) {
+		b.OnStart = func(j job.Job, p job.Payload) {
 			code := 0
 			if b.Task != nil {
 				code = b.Task(p).ExitCode
@@ -168,8 +168,8 @@ func (r *rig) noLeaks() {
 	}
 }
 
-func task(t providertest.Task) func(executor.Payload) providertest.Task {
-	return func(executor.Payload) providertest.Task { return t }
+func task(t providertest.Task) func(job.Payload) providertest.Task {
+	return func(job.Payload) providertest.Task { return t }
 }
 
 func TestJob_GoesThroughItsPhases(t *testing.T) {
@@ -352,7 +352,7 @@ func TestReport_WakesALookThatDecides(t *testing.T) {
 	until := make(chan struct{})
 	r.fake.Set(providertest.Behaviour{
 		Task:    task(providertest.Task{Until: until, ExitCode: 5}),
-		OnStart: func(_ job.Job, p executor.Payload) { tokens <- p.Token },
+		OnStart: func(_ job.Job, p job.Payload) { tokens <- p.Token },
 	})
 	id := r.submit()
 	token := <-tokens
@@ -398,7 +398,7 @@ func TestReport_WakesALookThatDecides(t *testing.T) {
 // A VM that goes as its task ends takes the proof with it.
 func TestReport_OfAVMThatIsGone(t *testing.T) {
 	r := newRig(t, 1)
-	r.fake.Set(providertest.Behaviour{OnStart: func(j job.Job, p executor.Payload) {
+	r.fake.Set(providertest.Behaviour{OnStart: func(j job.Job, p job.Payload) {
 		r.fake.Vanish(j.VM.ID)
 		if err := r.Report(t.Context(), j.ID, p.Token, job.Report{Kind: job.ReportComplete}); err != nil {
 			t.Error(err)
@@ -417,7 +417,7 @@ func TestReport_ConcurrentCompletes(t *testing.T) {
 	until := make(chan struct{})
 	r.fake.Set(providertest.Behaviour{
 		Task:    task(providertest.Task{Until: until, ExitCode: 100}),
-		OnStart: func(_ job.Job, p executor.Payload) { tokens <- p.Token },
+		OnStart: func(_ job.Job, p job.Payload) { tokens <- p.Token },
 	})
 	id := r.submit()
 	token := <-tokens
@@ -633,7 +633,7 @@ func TestSweep_DestroysWhatItsJobIsDoneWith(t *testing.T) {
 func TestProvision_LeaseOutlastsTheTimeout(t *testing.T) {
 	r := newRig(t, 1)
 	r.stop()
-	seen := &specs{Provider: r.fake, got: make(chan executor.VMSpec, 2)}
+	seen := &specs{Provider: r.fake, got: make(chan job.VMSpec, 2)}
 	r.opts.Provider, r.opts.Lease = seen, time.Hour
 	r.restart()
 	r.behave(providertest.Behaviour{}, true)
@@ -649,11 +649,11 @@ func TestProvision_LeaseOutlastsTheTimeout(t *testing.T) {
 
 // specs notes what VMs are asked for.
 type specs struct {
-	executor.Provider
-	got chan executor.VMSpec
+	job.Provider
+	got chan job.VMSpec
 }
 
-func (s *specs) Create(ctx context.Context, spec executor.VMSpec, progress func(executor.Progress)) (job.VM, error) {
+func (s *specs) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
 	s.got <- spec
 	return s.Provider.Create(ctx, spec, progress)
 }

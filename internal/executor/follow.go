@@ -80,7 +80,7 @@ func (e *Executor) follow(ctx context.Context, r *run) error {
 		case err == nil && !state.Started:
 			return e.decide(ctx, r, lostOutcome("the VM answers, but the job is gone from it: was it reset?"))
 		case err == nil && state.Duration > overdue(j):
-			return e.decide(ctx, r, taskOutcome(j.Manifest, RunState{Reason: "timeout", Duration: state.Duration}, ""))
+			return e.decide(ctx, r, taskOutcome(j.Manifest, job.RunState{Reason: "timeout", Duration: state.Duration}, ""))
 		case err == nil && reported:
 			if err := e.contradict(ctx, j); err != nil {
 				return err
@@ -142,7 +142,7 @@ func (e *Executor) vmStatus(ctx context.Context, j job.Job) job.VMStatus {
 }
 
 // taskOutcome turns what the runner says into how the job ended.
-func taskOutcome(m job.Manifest, s RunState, text string) job.Outcome {
+func taskOutcome(m job.Manifest, s job.RunState, text string) job.Outcome {
 	code := s.ExitCode
 	o := job.Outcome{Status: job.Failed, Reason: job.ReasonExitStatus, ExitCode: &code, Error: text, At: now(), Duration: s.Duration}
 	switch {

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"linus/internal/executor"
 	"linus/internal/guest"
 	"linus/internal/job"
 	"linus/internal/providertest"
@@ -17,14 +16,14 @@ import (
 
 // keyed is a provider that keeps what it was asked for.
 type keyed struct {
-	executor.Provider
+	job.Provider
 	dir string // of the keys
 
 	mu   sync.Mutex
 	keys map[string][]string // by job: the public key of each create whose private one was on disk
 }
 
-func (p *keyed) Create(ctx context.Context, spec executor.VMSpec, progress func(executor.Progress)) (job.VM, error) {
+func (p *keyed) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
 	if _, err := os.Stat(filepath.Join(p.dir, spec.Job)); err == nil {
 		p.mu.Lock()
 		p.keys[spec.Job] = append(p.keys[spec.Job], spec.PublicKey)

@@ -128,7 +128,7 @@ func (e *Executor) hide(j job.Job, text string) string {
 // hideNames returns what was found of artifacts with names that may be shown:
 // without the job's secrets, and with '_' for what a terminal would obey. Two may
 // have the same name then.
-func (e *Executor) hideNames(j job.Job, found []FoundArtifact, skipped job.SkippedArtifacts) ([]FoundArtifact, job.SkippedArtifacts, error) {
+func (e *Executor) hideNames(j job.Job, found []job.FoundArtifact, skipped job.SkippedArtifacts) ([]job.FoundArtifact, job.SkippedArtifacts, error) {
 	m, err := e.masker(j)
 	if err != nil {
 		return nil, job.SkippedArtifacts{}, fmt.Errorf("secrets could be in their names: %w", err)

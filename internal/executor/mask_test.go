@@ -11,7 +11,6 @@ import (
 	"sync"
 	"testing"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
 	"linus/internal/secret"
@@ -82,7 +81,7 @@ func TestSecrets_AreDeliveredAndNotKept(t *testing.T) {
 	r, _ := withSecrets(t, 1, map[string]string{"KEY": planted})
 	var got map[string]string
 	long := bytes.Repeat([]byte("0123456 "+planted+" 789\n"), maxOutput/8)
-	r.behave(providertest.Behaviour{Task: func(p executor.Payload) providertest.Task {
+	r.behave(providertest.Behaviour{Task: func(p job.Payload) providertest.Task {
 		got = p.Secrets
 		return providertest.Task{Stdout: long, Stderr: []byte("fatal: " + planted), ExitCode: 1}
 	}}, true)
@@ -130,7 +129,7 @@ func TestSecrets_ClaudeGetsItsKey(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			r, _ := withSecrets(t, 1, tt.has)
 			var got []string
-			r.behave(providertest.Behaviour{Task: func(p executor.Payload) providertest.Task {
+			r.behave(providertest.Behaviour{Task: func(p job.Payload) providertest.Task {
 				got = slices.Sorted(maps.Keys(p.Secrets))
 				return providertest.Task{}
 			}}, true)
@@ -151,7 +150,7 @@ func TestSecrets_SplitOverWrites(t *testing.T) {
 	var mu sync.Mutex
 	tokens := map[string]string{}
 	do, release := hold(t, providertest.Task{Stdout: stream})
-	r.fake.Set(providertest.Behaviour{Task: do, OnStart: func(j job.Job, p executor.Payload) {
+	r.fake.Set(providertest.Behaviour{Task: do, OnStart: func(j job.Job, p job.Payload) {
 		mu.Lock()
 		defer mu.Unlock()
 		tokens[j.ID] = p.Token
@@ -198,7 +197,7 @@ func TestSecrets_AreInNoText(t *testing.T) {
 	end := make(chan struct{})
 	r.fake.Set(providertest.Behaviour{
 		Task: task(providertest.Task{ExitCode: 1, Text: "cannot log in with " + planted, Artifacts: map[string][]byte{"a": nil}, Until: end}),
-		OnStart: func(j job.Job, p executor.Payload) {
+		OnStart: func(j job.Job, p job.Payload) {
 			for _, report := range []job.Report{
 				{Kind: job.ReportStatus, Progress: "logs in with " + planted},
 				{Kind: job.ReportComplete, ExitCode: 1, Error: "is not logged in with " + planted},

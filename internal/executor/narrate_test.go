@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
 )
@@ -37,7 +36,7 @@ func TestClaude_TellsWhatItDoesAndItsAnswer(t *testing.T) {
 			stream := []byte(claudeSays("looks around") + claudeSays("finds it") + claudeEnds)
 			var token atomic.Value
 			do, release := hold(t, providertest.Task{Stdout: stream})
-			r.fake.Set(providertest.Behaviour{Task: do, Ways: []executor.CallbackWay{executor.CallbacksNone}, OnStart: func(_ job.Job, p executor.Payload) { token.Store(p.Token) }})
+			r.fake.Set(providertest.Behaviour{Task: do, Ways: []job.CallbackWay{job.CallbacksNone}, OnStart: func(_ job.Job, p job.Payload) { token.Store(p.Token) }})
 			id := r.submit(func(m *job.Manifest) { m.AgentType, m.StatusMode = job.AgentClaude, tt.mode })
 			r.until(id, func(j job.Job) bool { return j.Status == job.Running })
 			if tt.callbacks {
@@ -92,7 +91,7 @@ func TestClaude_TellsNoMoreThanOneCanRead(t *testing.T) {
 	r := newRig(t, 1)
 	var token atomic.Value
 	do, release := hold(t, providertest.Task{})
-	r.fake.Set(providertest.Behaviour{Task: do, OnStart: func(_ job.Job, p executor.Payload) { token.Store(p.Token) }})
+	r.fake.Set(providertest.Behaviour{Task: do, OnStart: func(_ job.Job, p job.Payload) { token.Store(p.Token) }})
 	id := r.submit(func(m *job.Manifest) { m.AgentType, m.StatusMode = job.AgentClaude, job.StatusStreaming })
 	r.until(id, func(j job.Job) bool { return j.Status == job.Running })
 	var stream strings.Builder

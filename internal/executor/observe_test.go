@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
 	"linus/internal/store"
@@ -32,10 +31,10 @@ func (w *witness) Changed(_ job.Job, events []job.Event) {
 	}
 }
 
-func (w *witness) PhaseEnded(j job.Job, phase string, began time.Time, result executor.PhaseResult, err error) {
+func (w *witness) PhaseEnded(j job.Job, phase string, began time.Time, result job.PhaseResult, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if j.ID == "" || time.Since(began) > time.Minute || (err == nil) != (result == executor.PhaseOK) {
+	if j.ID == "" || time.Since(began) > time.Minute || (err == nil) != (result == job.PhaseOK) {
 		phase += " with wrong details"
 	}
 	w.phases = append(w.phases, phase+" "+string(result))
@@ -129,7 +128,7 @@ func TestObserver_IsToldOfPhasesAndHowTheyEnded(t *testing.T) {
 	})
 	t.Run("a job that is cancelled", func(t *testing.T) {
 		r, w := observed(t)
-		r.behave(providertest.Behaviour{Task: func(executor.Payload) providertest.Task { return providertest.Task{For: time.Hour} }}, false)
+		r.behave(providertest.Behaviour{Task: func(job.Payload) providertest.Task { return providertest.Task{For: time.Hour} }}, false)
 		id := r.submit()
 		r.until(id, func(j job.Job) bool { return j.Phase == "run" })
 		if err := r.Cancel(t.Context(), id); err != nil {
@@ -142,7 +141,7 @@ func TestObserver_IsToldOfPhasesAndHowTheyEnded(t *testing.T) {
 	})
 	t.Run("an engine that stops", func(t *testing.T) {
 		r, w := observed(t)
-		r.behave(providertest.Behaviour{Task: func(executor.Payload) providertest.Task { return providertest.Task{For: time.Hour} }}, false)
+		r.behave(providertest.Behaviour{Task: func(job.Payload) providertest.Task { return providertest.Task{For: time.Hour} }}, false)
 		r.until(r.submit(), func(j job.Job) bool { return j.Phase == "run" })
 		r.stop()
 		if !w.saw(phasesOf, "run interrupted") {
@@ -159,7 +158,7 @@ func TestObserver_IsToldOfVMsThatShouldNotBeThere(t *testing.T) {
 	r.stop()
 	r.fake.Set(providertest.Behaviour{Lists: []error{errors.New("host is away")}}) // tells nothing
 	spec := providertest.NewSpec(r.opts.Owner, providertest.FakeTemplate)          // of no job known here
-	if _, err := r.fake.Create(t.Context(), spec, func(executor.Progress) {}); err != nil {
+	if _, err := r.fake.Create(t.Context(), spec, func(job.Progress) {}); err != nil {
 		t.Fatal(err)
 	}
 	w.leaked = nil

@@ -62,7 +62,7 @@ func (e *Executor) chunk(ctx context.Context, j job.Job, stream string, offset, 
 	if offset < 0 {
 		size := counts(j, stream).Total
 		if asks {
-			var state RunState
+			var state job.RunState
 			if state, guestErr = e.probe(ctx, j); guestErr == nil {
 				size = max(size, written(state, stream))
 			}
@@ -102,14 +102,14 @@ func counts(j job.Job, stream string) job.OutputInfo {
 	return j.Stdout
 }
 
-func written(s RunState, stream string) int64 {
+func written(s job.RunState, stream string) int64 {
 	if stream == job.Stderr {
 		return s.StderrBytes
 	}
 	return s.StdoutBytes
 }
 
-func (e *Executor) probe(ctx context.Context, j job.Job) (RunState, error) {
+func (e *Executor) probe(ctx context.Context, j job.Job) (job.RunState, error) {
 	ctx, cancel := context.WithTimeout(ctx, readPatience)
 	defer cancel()
 	return e.Guest.Probe(ctx, j)

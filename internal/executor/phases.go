@@ -122,7 +122,7 @@ func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
 	if err != nil {
 		ended[0].Text = err.Error()
 	}
-	if err != nil && errors.Is(context.Cause(ctx), ErrDetach) {
+	if err != nil && errors.Is(context.Cause(ctx), job.ErrDetach) {
 		ended = nil
 	}
 	j, noteErr := e.update(context.WithoutCancel(ctx), r.id, func(*job.Job) ([]job.Event, error) {
@@ -174,7 +174,7 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 		return err
 	}
 	e.cachePatterns(r.id, secrets)
-	payload := Payload{
+	payload := job.Payload{
 		Secrets:  map[string]string{},
 		Manifest: manifest, CallbackURL: cmp.Or(url, e.unreachableURL()), Token: token,
 		HeartbeatInterval: int(e.HeartbeatInterval / time.Second), MaxOutput: e.MaxOutput,

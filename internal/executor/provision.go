@@ -47,7 +47,7 @@ func (e *Executor) provision(ctx context.Context, r *run) error {
 		return err
 	}
 	create := func() (job.VM, error) {
-		return e.Provider.Create(ctx, spec, func(p Progress) { e.progress(ctx, r, p, told) })
+		return e.Provider.Create(ctx, spec, func(p job.Progress) { e.progress(ctx, r, p, told) })
 	}
 	vm, err := create()
 	if exists(err) {
@@ -98,7 +98,7 @@ func (e *Executor) told(ctx context.Context, r *run) (map[job.Event]bool, error)
 
 // progress records a provider's steps and warnings that are not told yet, and
 // the VM ID as soon as there is one.
-func (e *Executor) progress(ctx context.Context, r *run, p Progress, told map[job.Event]bool) {
+func (e *Executor) progress(ctx context.Context, r *run, p job.Progress, told map[job.Event]bool) {
 	_, err := e.update(context.WithoutCancel(ctx), r.id, func(j *job.Job) ([]job.Event, error) {
 		if p.VMID != 0 {
 			j.VM.ID = p.VMID
@@ -126,14 +126,14 @@ func (e *Executor) progress(ctx context.Context, r *run, p Progress, told map[jo
 // vmName is the job's VM's name: a DNS label. The end of the ID is its random part.
 func vmName(id string) string { return "linus-job-" + id[len(id)-12:] }
 
-func (e *Executor) vmSpec(j job.Job) (VMSpec, error) {
+func (e *Executor) vmSpec(j job.Job) (job.VMSpec, error) {
 	memory, err := job.ParseSize(j.Manifest.Resources.Memory)
 	if err != nil {
-		return VMSpec{}, err
+		return job.VMSpec{}, err
 	}
 	disk, err := job.ParseSize(j.Manifest.Resources.Disk)
 	if err != nil {
-		return VMSpec{}, err
+		return job.VMSpec{}, err
 	}
 	const mib, gib = 1 << 20, 1 << 30
 	var lease time.Duration
@@ -143,7 +143,7 @@ func (e *Executor) vmSpec(j job.Job) (VMSpec, error) {
 	case e.Lease > 0 && j.Manifest.TTL > 0:
 		lease = time.Duration(j.Manifest.TTL)*time.Second + e.Lease
 	}
-	return VMSpec{
+	return job.VMSpec{
 		Lease: lease,
 		Name:  j.VM.Name, Job: j.VM.Job, Owner: j.VM.Owner,
 		CPU:      j.Manifest.Resources.CPU,

@@ -18,7 +18,7 @@ type unreachableGuest struct {
 
 var errUnreachable = &job.HostError{Op: "start the task", Class: job.HostUnreachable, Text: "the connection ended"}
 
-func (g *unreachableGuest) Push(ctx context.Context, j job.Job, p executor.Payload) error {
+func (g *unreachableGuest) Push(ctx context.Context, j job.Job, p job.Payload) error {
 	if g.pushes.Add(1) <= 2 {
 		return errUnreachable
 	}

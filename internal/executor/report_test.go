@@ -48,7 +48,7 @@ func (r *rig) started(change ...func(*job.Manifest)) (id, token string) {
 	tokens := make(chan string, 1)
 	r.fake.Set(providertest.Behaviour{
 		Task:    task(providertest.Task{Until: make(chan struct{})}),
-		OnStart: func(_ job.Job, p executor.Payload) { tokens <- p.Token },
+		OnStart: func(_ job.Job, p job.Payload) { tokens <- p.Token },
 	})
 	id = r.submit(change...)
 	token = <-tokens

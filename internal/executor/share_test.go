@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
 )
@@ -38,7 +37,7 @@ func (p *slowPower) wait(ctx context.Context) error {
 	}
 }
 
-func (p *slowPower) StartVM(ctx context.Context, vm job.VM, progress func(executor.Progress)) (job.VM, error) {
+func (p *slowPower) StartVM(ctx context.Context, vm job.VM, progress func(job.Progress)) (job.VM, error) {
 	if err := p.wait(ctx); err != nil {
 		return vm, err
 	}
@@ -59,7 +58,7 @@ func (p *slowPower) SnapshotVM(ctx context.Context, vm job.VM, name string) erro
 	return p.Fake.SnapshotVM(ctx, vm, name)
 }
 
-func (p *slowPower) RevertVM(ctx context.Context, vm job.VM, name string, progress func(executor.Progress)) (job.VM, error) {
+func (p *slowPower) RevertVM(ctx context.Context, vm job.VM, name string, progress func(job.Progress)) (job.VM, error) {
 	if err := p.wait(ctx); err != nil {
 		return vm, err
 	}

@@ -138,9 +138,9 @@ func TestFollow_SilenceAddsUpOverEngines(t *testing.T) {
 // muteVM is a guest whose SSH server takes connections and says nothing.
 type muteVM struct{ executor.Guest }
 
-func (muteVM) Probe(ctx context.Context, _ job.Job) (executor.RunState, error) {
+func (muteVM) Probe(ctx context.Context, _ job.Job) (job.RunState, error) {
 	<-ctx.Done()
-	return executor.RunState{}, context.Cause(ctx)
+	return job.RunState{}, context.Cause(ctx)
 }
 
 func (muteVM) Stop(ctx context.Context, _ job.Job, _ string) error {
@@ -227,7 +227,7 @@ func TestFollow_ASignOfLifeEndsASilence(t *testing.T) {
 			r.restart()
 			tokens := make(chan string, 1)
 			do, release := hold(t, providertest.Task{})
-			silent := providertest.Behaviour{Task: do, OnStart: func(_ job.Job, p executor.Payload) { tokens <- p.Token }}
+			silent := providertest.Behaviour{Task: do, OnStart: func(_ job.Job, p job.Payload) { tokens <- p.Token }}
 			for range 1000 {
 				silent.Probes = append(silent.Probes, errors.New("no answer"))
 			}

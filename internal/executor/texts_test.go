@@ -5,7 +5,6 @@ import (
 	"testing"
 	"unicode"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
 )
@@ -25,7 +24,7 @@ func TestTexts_OfGuestsAreFitToBeShown(t *testing.T) {
 	r := newRig(t, 1)
 	do, release := hold(t, providertest.Task{ExitCode: 1, Artifacts: map[string][]byte{"out/" + nasty: []byte("kept")}})
 	token := make(chan string, 1)
-	r.fake.Set(providertest.Behaviour{Warning: "warns " + nasty, Task: do, OnStart: func(_ job.Job, p executor.Payload) { token <- p.Token }})
+	r.fake.Set(providertest.Behaviour{Warning: "warns " + nasty, Task: do, OnStart: func(_ job.Job, p job.Payload) { token <- p.Token }})
 	ended := []string{r.submit(wanting("**"))}
 	r.until(ended[0], func(j job.Job) bool { return j.Status == job.Running })
 	if err := r.Report(t.Context(), ended[0], <-token, job.Report{Kind: job.ReportStatus, Progress: "reports " + nasty}); err != nil {

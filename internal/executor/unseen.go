@@ -20,7 +20,7 @@ var errKnown = errors.New("the look is over")
 // VM runs and is not reached, its guest through the hypervisor: engines may live
 // shorter than SSH takes to give up. seen is what the host says where SSH did not
 // show the task.
-func (e *Executor) lookFor(ctx context.Context, j job.Job, quiet *silence) (state RunState, seen Seen, err error) {
+func (e *Executor) lookFor(ctx context.Context, j job.Job, quiet *silence) (state job.RunState, seen job.Seen, err error) {
 	looking, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	patient, hurry := context.WithTimeout(ctx, lookAfter)
@@ -46,7 +46,7 @@ func (e *Executor) lookFor(ctx context.Context, j job.Job, quiet *silence) (stat
 		quiet.seen(ctx)
 		end(nil)
 		<-sought
-		return state, Seen{}, nil
+		return state, job.Seen{}, nil
 	case context.Cause(looking) != nil:
 		<-sought
 		return state, seen, errKnown
@@ -58,25 +58,25 @@ func (e *Executor) lookFor(ctx context.Context, j job.Job, quiet *silence) (stat
 
 // tells reports whether what is seen of a VM shows that SSH asks in vain. One that
 // has restarted where it was answers again, and knows how its task ended.
-func tells(j job.Job, seen Seen) bool {
+func tells(j job.Job, seen job.Seen) bool {
 	return seen.Status == job.VMGone || seen.Status == job.VMStopped || elsewhere(j, seen)
 }
 
-func elsewhere(j job.Job, seen Seen) bool { return seen.IP != "" && !sameAddress(seen.IP, j.VM.IP) }
+func elsewhere(j job.Job, seen job.Seen) bool { return seen.IP != "" && !sameAddress(seen.IP, j.VM.IP) }
 
-func restarted(j job.Job, seen Seen) bool {
+func restarted(j job.Job, seen job.Seen) bool {
 	return seen.BootID != "" && j.BootID != "" && seen.BootID != j.BootID
 }
 
 // seek asks the host for a VM whose task SSH does not show. Nothing known proves
 // nothing.
-func (e *Executor) seek(ctx context.Context, j job.Job) Seen {
+func (e *Executor) seek(ctx context.Context, j job.Job) job.Seen {
 	timed, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	seen, err := e.Provider.Look(timed, *j.VM)
 	if err != nil {
 		e.Log.Debug("the host does not say how the VM stands", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
-		return Seen{Status: job.VMUnknown}
+		return job.Seen{Status: job.VMUnknown}
 	}
 	return seen
 }
@@ -85,7 +85,7 @@ func (e *Executor) seek(ctx context.Context, j job.Job) Seen {
 // of err. A VM that is at another address is followed there. One that is down,
 // that has restarted, or that nothing was heard of for too long, ends the job:
 // the outcome says so.
-func (e *Executor) whileUnseen(ctx context.Context, j job.Job, quiet *silence, seen Seen, err error) (outcome *job.Outcome, moved bool) {
+func (e *Executor) whileUnseen(ctx context.Context, j job.Job, quiet *silence, seen job.Seen, err error) (outcome *job.Outcome, moved bool) {
 	lost := func(text string) *job.Outcome {
 		o := lostOutcome(text + unconfirmed(j))
 		return &o
@@ -107,7 +107,7 @@ func (e *Executor) whileUnseen(ctx context.Context, j job.Job, quiet *silence, s
 		}
 		return lost(text), false
 	case unseen > overdue(j)+e.HeartbeatThreshold: // callbacks come, and could for ever
-		o := taskOutcome(j.Manifest, RunState{Reason: "timeout", Duration: unseen}, "")
+		o := taskOutcome(j.Manifest, job.RunState{Reason: "timeout", Duration: unseen}, "")
 		return &o, false
 	}
 	return nil, moved

@@ -16,7 +16,7 @@ import (
 // nothing is held yet this costs nothing, and where all is well a checksum: only
 // where that differs, as it does where secrets were starred out, it is read.
 // A VM that went down under its task may have lost what callbacks had brought.
-func (e *Executor) verify(ctx context.Context, j job.Job, state RunState) error {
+func (e *Executor) verify(ctx context.Context, j job.Job, state job.RunState) error {
 	if !state.Started || state.Reason == "lost" || j.Outcome.Reason == job.ReasonLost {
 		return nil
 	}

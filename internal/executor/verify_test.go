@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
 )
@@ -64,7 +63,7 @@ func TestCollect_ForgedOutputIsReplaced(t *testing.T) {
 			r.restart()
 			do, release := hold(t, providertest.Task{Stdout: tt.stdout})
 			tokens := make(chan string, 1)
-			r.fake.Set(providertest.Behaviour{Task: do, OnStart: func(_ job.Job, p executor.Payload) { tokens <- p.Token }})
+			r.fake.Set(providertest.Behaviour{Task: do, OnStart: func(_ job.Job, p job.Payload) { tokens <- p.Token }})
 			id := r.submit(func(m *job.Manifest) { m.Secrets = []string{"TOKEN"} })
 			token := <-tokens
 			if next, err := r.AppendOutput(t.Context(), id, token, job.Stdout, 0, tt.sent); err != nil || next == 0 {
@@ -114,7 +113,7 @@ func TestAppendOutput_TakesNothingWhileItIsCollected(t *testing.T) {
 	r.stop()
 	g.Guest, r.opts.Guest = r.fake, g
 	r.restart()
-	r.fake.Set(providertest.Behaviour{Task: do, OnStart: func(_ job.Job, p executor.Payload) { tokens <- p.Token }})
+	r.fake.Set(providertest.Behaviour{Task: do, OnStart: func(_ job.Job, p job.Payload) { tokens <- p.Token }})
 	id, token = r.submit(), <-tokens
 	release()
 	if err := r.Report(t.Context(), id, token, job.Report{Kind: job.ReportComplete}); err != nil {

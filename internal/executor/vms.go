@@ -180,7 +180,7 @@ func vmInfo(m job.Job, unfinished []job.Job, statuses map[string]job.VMStatus, a
 // StartVM starts a persistent VM and returns it when it can be logged in to.
 func (e *Executor) StartVM(ctx context.Context, ref string) (job.VMInfo, error) {
 	return e.runExclusive(ctx, ref, "started", false, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
-		vm, err := e.Provider.StartVM(ctx, *m.VM, func(Progress) {})
+		vm, err := e.Provider.StartVM(ctx, *m.VM, func(job.Progress) {})
 		return e.recordAddress(ctx, m, vm, err)
 	})
 }
@@ -282,7 +282,7 @@ func (e *Executor) RevertVM(ctx context.Context, ref, name string) (job.VMInfo, 
 		return job.VMInfo{}, err
 	}
 	return e.runExclusive(ctx, ref, "reverted", true, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
-		vm, err := e.Provider.RevertVM(ctx, *m.VM, name, func(Progress) {})
+		vm, err := e.Provider.RevertVM(ctx, *m.VM, name, func(job.Progress) {})
 		return e.recordAddress(ctx, m, vm, err)
 	})
 }

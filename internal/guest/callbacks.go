@@ -8,7 +8,6 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/remote"
 	"linus/internal/result"
@@ -24,30 +23,30 @@ var errNoAnswer = errors.New("no server answers there")
 // straight to url, if there is one, else by a tunnel to local that is held open, over this
 // connection and those that follow it, until Forget or the next call. Every way
 // is tried from inside the VM before it is chosen.
-func (g *Guest) Callbacks(ctx context.Context, j job.Job, url, local string) (executor.CallbackWay, error) {
+func (g *Guest) Callbacks(ctx context.Context, j job.Job, url, local string) (job.CallbackWay, error) {
 	g.endTunnel(j.ID)
 	if url != "" {
 		err := g.sendCallbacks(ctx, j, url)
 		if err == nil {
-			return executor.CallbacksDirect, nil
+			return job.CallbacksDirect, nil
 		}
 		if !errors.Is(err, errNoAnswer) {
 			return "", g.fault(ctx, "find a way for callbacks from", j, result.Result{}, err)
 		}
 	}
 	if local == "" {
-		return executor.CallbacksNone, nil
+		return job.CallbacksNone, nil
 	}
 	t, err := g.openTunnel(ctx, j, local)
 	switch {
 	case errors.Is(err, errNoAnswer), errors.Is(err, remote.ErrNoForwarding):
 		g.o.Log.WarnContext(ctx, "no callbacks from the VM", "vm_id", j.VM.ID, "job_id", j.ID, "err", err)
-		return executor.CallbacksNone, nil
+		return job.CallbacksNone, nil
 	case err != nil:
 		return "", g.fault(ctx, "open a way for callbacks from", j, result.Result{}, err)
 	}
 	g.holdTunnel(ctx, j, local, t)
-	return executor.CallbacksTunnel, nil
+	return job.CallbacksTunnel, nil
 }
 
 // sendCallbacks makes the runner send callbacks to url; errNoAnswer, and no

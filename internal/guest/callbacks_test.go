@@ -23,7 +23,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"linus/internal/executor"
 	"linus/internal/guest"
 	"linus/internal/job"
 	"linus/internal/remote"
@@ -126,7 +125,7 @@ func (r *rig) connect() {
 func (r *rig) start() (release func()) {
 	r.t.Helper()
 	end := filepath.Join(r.root, "end")
-	err := r.Push(r.t.Context(), r.job(), executor.Payload{
+	err := r.Push(r.t.Context(), r.job(), job.Payload{
 		CallbackURL: nowhere, Token: "secret", HeartbeatInterval: 1, MaxOutput: 1 << 20,
 		Manifest: job.Manifest{
 			Task:      "until [ -e " + end + " ]; do sleep 0.1; done; echo over",
@@ -146,7 +145,7 @@ func (r *rig) start() (release func()) {
 	}
 }
 
-func (r *rig) way(url string, want executor.CallbackWay) {
+func (r *rig) way(url string, want job.CallbackWay) {
 	r.t.Helper()
 	way, err := r.Callbacks(r.t.Context(), r.job(), url, r.server.Listener.Addr().String())
 	if err != nil || way != want {
@@ -183,7 +182,7 @@ func (r *rig) callbackURL() string {
 func TestCallbacks_DirectWhereTheServerAnswers(t *testing.T) {
 	r := newRig(t)
 	release := r.start()
-	r.way(r.server.URL, executor.CallbacksDirect)
+	r.way(r.server.URL, job.CallbacksDirect)
 	if r.callbackURL() != r.server.URL {
 		t.Errorf("callbacks go to %s", r.callbackURL())
 	}
@@ -195,7 +194,7 @@ func TestCallbacks_DirectWhereTheServerAnswers(t *testing.T) {
 func TestCallbacks_ThroughATunnelWhereDirectIsBlocked(t *testing.T) {
 	r := newRig(t)
 	release := r.start()
-	r.way(nowhere, executor.CallbacksTunnel)
+	r.way(nowhere, job.CallbacksTunnel)
 	if !strings.HasPrefix(r.callbackURL(), "http://127.0.0.1:") {
 		t.Errorf("callbacks go to %s", r.callbackURL())
 	}
@@ -207,7 +206,7 @@ func TestCallbacks_ThroughATunnelWhereDirectIsBlocked(t *testing.T) {
 func TestCallbacks_TunnelCutWhileTheTaskRuns(t *testing.T) {
 	r := newRig(t)
 	release := r.start()
-	r.way(nowhere, executor.CallbacksTunnel)
+	r.way(nowhere, job.CallbacksTunnel)
 	r.arrives("heartbeat")
 	for range 2 {
 		r.inside.Drop()
@@ -224,7 +223,7 @@ func TestCallbacks_TunnelCutWhileTheTaskRuns(t *testing.T) {
 func TestCallbacks_TunnelAnewAfterARestart(t *testing.T) {
 	r := newRig(t)
 	release := r.start()
-	r.way(nowhere, executor.CallbacksTunnel)
+	r.way(nowhere, job.CallbacksTunnel)
 	r.arrives("heartbeat")
 	r.Close()
 	release()
@@ -233,7 +232,7 @@ func TestCallbacks_TunnelAnewAfterARestart(t *testing.T) {
 		t.Fatal("a closed tunnel carried the completion")
 	}
 	r.connect()
-	r.way(nowhere, executor.CallbacksTunnel)
+	r.way(nowhere, job.CallbacksTunnel)
 	r.arrives("complete")
 }
 
@@ -241,7 +240,7 @@ func TestCallbacks_NoneWhereForwardingIsRefused(t *testing.T) {
 	r := newRig(t)
 	release := r.start()
 	r.inside.Set(sshtest.Faults{NoForwarding: true})
-	r.way(nowhere, executor.CallbacksNone)
+	r.way(nowhere, job.CallbacksNone)
 	if r.callbackURL() != "" {
 		t.Errorf("callbacks go to %s", r.callbackURL())
 	}
@@ -257,7 +256,7 @@ func TestCallbacks_NoneWhereForwardingIsRefused(t *testing.T) {
 	}
 	// And back, when it is allowed again.
 	r.inside.Set(sshtest.Faults{})
-	r.way(nowhere, executor.CallbacksTunnel)
+	r.way(nowhere, job.CallbacksTunnel)
 	r.arrives("complete")
 }
 
@@ -265,10 +264,10 @@ func TestCallbacks_NoneWhereTheServerIsNot(t *testing.T) {
 	r := newRig(t)
 	defer r.start()()
 	way, err := r.Callbacks(t.Context(), r.job(), nowhere, "127.0.0.1:1")
-	if err != nil || way != executor.CallbacksNone {
+	if err != nil || way != job.CallbacksNone {
 		t.Errorf("way = %q, %v", way, err)
 	}
-	if way, err = r.Callbacks(t.Context(), r.job(), nowhere, ""); err != nil || way != executor.CallbacksNone {
+	if way, err = r.Callbacks(t.Context(), r.job(), nowhere, ""); err != nil || way != job.CallbacksNone {
 		t.Errorf("without a local address: %q, %v", way, err)
 	}
 }
@@ -276,7 +275,7 @@ func TestCallbacks_NoneWhereTheServerIsNot(t *testing.T) {
 func TestForget_EndsTheTunnel(t *testing.T) {
 	r := newRig(t)
 	defer r.start()()
-	r.way(nowhere, executor.CallbacksTunnel)
+	r.way(nowhere, job.CallbacksTunnel)
 	addr := strings.TrimPrefix(r.callbackURL(), "http://")
 	r.Forget(r.job())
 	listening := func() bool {

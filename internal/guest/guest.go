@@ -21,7 +21,6 @@ import (
 	"sync"
 	"time"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/remote"
 	"linus/internal/result"
@@ -69,8 +68,6 @@ type pooled struct {
 func (k pooled) serves(vm job.VM) bool {
 	return k.vm.ID == vm.ID && k.vm.IP == vm.IP && k.vm.User == vm.User && k.vm.HostKey == vm.HostKey
 }
-
-var _ executor.Guest = (*Guest)(nil)
 
 // New makes a Guest. It reaches for nothing yet.
 func New(o Options) *Guest {
@@ -182,19 +179,19 @@ func (g *Guest) Stop(ctx context.Context, j job.Job, signal string) error {
 }
 
 // Probe asks where the task stands. A VM without a runner has no task.
-func (g *Guest) Probe(ctx context.Context, j job.Job) (executor.RunState, error) {
+func (g *Guest) Probe(ctx context.Context, j job.Job) (job.RunState, error) {
 	timed, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	res, err := g.runner(timed, j, "probe")
 	if missing(err) {
-		return executor.RunState{}, nil
+		return job.RunState{}, nil
 	}
 	if err != nil {
-		return executor.RunState{}, g.fault(ctx, "probe the task in", j, res, err)
+		return job.RunState{}, g.fault(ctx, "probe the task in", j, res, err)
 	}
 	state, err := readState(res)
 	if err != nil {
-		return executor.RunState{}, g.fault(ctx, "probe the task in", j, res, err)
+		return job.RunState{}, g.fault(ctx, "probe the task in", j, res, err)
 	}
 	return state, nil
 }

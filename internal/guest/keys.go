@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/remote"
 )
@@ -20,8 +19,6 @@ type Keys struct {
 	Dir string // of the private keys, made when it is not there
 	Old string // private key of the VMs made before each had its own; need not be there
 }
-
-var _ executor.Keys = Keys{}
 
 // Make returns the public key of the VM that job id makes. The private one is on
 // disk by then.

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"linus/embed"
-	"linus/internal/executor"
 	"linus/internal/job"
 )
 
@@ -20,7 +19,7 @@ import (
 // the job's home. The task, command, env and files are bytes in files of their
 // own: no shell reads them on the way. The last file of each is in every payload:
 // where it has arrived, all have.
-func archives(id string, p executor.Payload) (secret, rest archive, err error) {
+func archives(id string, p job.Payload) (secret, rest archive, err error) {
 	runner, err := embed.Script("job-runner")
 	if err != nil {
 		return secret, rest, err
@@ -81,7 +80,7 @@ func packFiles(files []job.File) (packed archive, index []byte, err error) {
 
 // settings are the runner's KEY=VALUE lines. Every value is ours or validated:
 // none can hold a newline.
-func settings(id string, p executor.Payload) []byte {
+func settings(id string, p job.Payload) []byte {
 	agent := map[job.AgentType]string{job.AgentScript: "script", job.AgentCustom: "command", job.AgentClaude: "claude"}[p.Manifest.AgentType]
 	if p.Manifest.Agent.Command != "" {
 		agent = "command"

@@ -11,14 +11,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/result"
 )
 
 func TestArchives(t *testing.T) {
 	long := strings.Repeat("l/", 400) + "x"
-	p := executor.Payload{
+	p := job.Payload{
 		CallbackURL: "http://192.0.2.1:8765", Token: "t0ken", HeartbeatInterval: 30, MaxOutput: 1000,
 		Manifest: job.Manifest{
 			Task: "do 'it'\n$(now)", AgentType: job.AgentScript, Agent: job.Agent{Command: "python3 -"}, Timeout: 60, StatusMode: job.StatusSimple,
@@ -109,7 +108,7 @@ func TestSettings_NameTheAgent(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := string(settings("j-1", executor.Payload{Manifest: job.Manifest{AgentType: tt.kind, Agent: tt.agent}}))
+			got := string(settings("j-1", job.Payload{Manifest: job.Manifest{AgentType: tt.kind, Agent: tt.agent}}))
 			if !strings.Contains(got, tt.want+"\n") {
 				t.Errorf("settings = %q", got)
 			}
@@ -121,33 +120,33 @@ func TestReadState(t *testing.T) {
 	tests := []struct {
 		name  string
 		lines []string
-		want  executor.RunState
+		want  job.RunState
 		bad   bool
 	}{
 		{name: "absent", lines: []string{"JOB_STATE:absent"}},
 		{
 			name: "running", lines: []string{"JOB_STATE:running", "STDOUT_BYTES:12", "STDERR_BYTES:0"},
-			want: executor.RunState{Started: true, StdoutBytes: 12},
+			want: job.RunState{Started: true, StdoutBytes: 12},
 		},
 		{
 			name: "running without its runner", lines: []string{"JOB_STATE:running", "RUNNER_ALIVE:no"},
-			want: executor.RunState{Started: true, Unattended: true},
+			want: job.RunState{Started: true, Unattended: true},
 		},
 		{
 			name: "lost", lines: []string{"JOB_STATE:exited", "EXIT_CODE:-1", "EXIT_REASON:lost", "EXIT_TEXT:the guest was rebooted", "RUNNER_ALIVE:no"},
-			want: executor.RunState{Started: true, Exited: true, ExitCode: -1, Reason: "lost", Text: "the guest was rebooted"},
+			want: job.RunState{Started: true, Exited: true, ExitCode: -1, Reason: "lost", Text: "the guest was rebooted"},
 		},
 		{
 			name: "exited", lines: []string{"JOB_STATE:exited", "EXIT_CODE:3", "EXIT_REASON:exit", "STDOUT_BYTES:1", "STDERR_BYTES:2", "DISK_FULL:yes"},
-			want: executor.RunState{Started: true, Exited: true, ExitCode: 3, Reason: "exit", StdoutBytes: 1, StderrBytes: 2, DiskFull: true},
+			want: job.RunState{Started: true, Exited: true, ExitCode: 3, Reason: "exit", StdoutBytes: 1, StderrBytes: 2, DiskFull: true},
 		},
 		{
 			name: "timeout", lines: []string{"JOB_STATE:exited", "EXIT_CODE:143", "EXIT_REASON:timeout", "DURATION:86400.25"},
-			want: executor.RunState{Started: true, Exited: true, ExitCode: 143, Reason: "timeout", Duration: 86400250 * time.Millisecond},
+			want: job.RunState{Started: true, Exited: true, ExitCode: 143, Reason: "timeout", Duration: 86400250 * time.Millisecond},
 		},
 		{
 			name: "a text without end", lines: []string{"JOB_STATE:exited", "EXIT_CODE:1", "EXIT_REASON:exit", "EXIT_TEXT:" + strings.Repeat("ö", 10000)},
-			want: executor.RunState{Started: true, Exited: true, ExitCode: 1, Reason: "exit", Text: job.Bounded(strings.Repeat("ö", 10000))},
+			want: job.RunState{Started: true, Exited: true, ExitCode: 1, Reason: "exit", Text: job.Bounded(strings.Repeat("ö", 10000))},
 		},
 		{name: "an exit code of two bytes", lines: []string{"JOB_STATE:exited", "EXIT_CODE:256", "EXIT_REASON:exit"}, bad: true},
 		{name: "an exit code below 0", lines: []string{"JOB_STATE:exited", "EXIT_CODE:-1", "EXIT_REASON:exit"}, bad: true},

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/remote"
 	"linus/internal/result"
@@ -51,7 +50,7 @@ mv -f -- "$new"/* .`
 
 // Push puts runner and payload into the VM, as one stream. It replaces what an
 // earlier, interrupted Push has left; a task that runs already is not disturbed.
-func (g *Guest) Push(ctx context.Context, j job.Job, p executor.Payload) error {
+func (g *Guest) Push(ctx context.Context, j job.Job, p job.Payload) error {
 	const what = "put the job into"
 	timed, cancel := context.WithTimeout(ctx, pushTimeout)
 	defer cancel()

@@ -20,7 +20,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/sshtest"
 )
@@ -35,8 +34,8 @@ func bareVM(t *testing.T, o sshtest.Options) *rig {
 	return r
 }
 
-func payload(files ...job.File) executor.Payload {
-	return executor.Payload{
+func payload(files ...job.File) job.Payload {
+	return job.Payload{
 		CallbackURL: nowhere, Token: "t0ken", HeartbeatInterval: 1, MaxOutput: 1 << 20, Secrets: map[string]string{"KEY": "s3cret"},
 		Manifest: job.Manifest{Task: "true", AgentType: job.AgentScript, Timeout: 60, StatusMode: job.StatusSimple, Files: files, Env: map[string]string{"A": "1"}},
 	}

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/remote"
 	"linus/internal/result"
@@ -44,7 +43,7 @@ const (
 )
 
 // Artifacts finds what the job's patterns match.
-func (g *Guest) Artifacts(ctx context.Context, j job.Job, limits executor.ArtifactLimits) ([]executor.FoundArtifact, job.SkippedArtifacts, error) {
+func (g *Guest) Artifacts(ctx context.Context, j job.Job, limits job.ArtifactLimits) ([]job.FoundArtifact, job.SkippedArtifacts, error) {
 	const what = "find artifacts in"
 	res, err := g.runner(ctx, j, "artifacts", strconv.Itoa(limits.Files), strconv.FormatInt(limits.Each, 10), strconv.FormatInt(limits.All, 10))
 	if missing(err) {
@@ -85,7 +84,7 @@ func readSkipped(res result.Result) (skipped job.SkippedArtifacts) {
 // readIndex reads five NUL-terminated fields per file: name, absolute path,
 // size, mode, sha256. The VM is not to be believed: names are checked again. A
 // name that no path here can have skips its file.
-func readIndex(index []byte, skipped *job.SkippedArtifacts) (found []executor.FoundArtifact, err error) {
+func readIndex(index []byte, skipped *job.SkippedArtifacts) (found []job.FoundArtifact, err error) {
 	const fields = 5
 	list := strings.Split(string(bytes.TrimSuffix(index, []byte{0})), "\x00")
 	if len(index) == 0 {
@@ -103,7 +102,7 @@ func readIndex(index []byte, skipped *job.SkippedArtifacts) (found []executor.Fo
 		if err != nil || size < 0 || !path.IsAbs(f[1]) || len(f[4]) != 64 {
 			return nil, fmt.Errorf("the list of artifacts has an entry that cannot be: %q", f)
 		}
-		found = append(found, executor.FoundArtifact{
+		found = append(found, job.FoundArtifact{
 			Artifact: job.Artifact{Path: f[0], Size: size, Mode: f[3], SHA256: f[4]}, Source: f[1],
 		})
 	}

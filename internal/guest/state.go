@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"time"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/result"
 )
@@ -29,8 +28,8 @@ var seconds = regexp.MustCompile(`^[0-9]{1,10}(\.[0-9]{1,9})?$`)
 var bootForm = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
 // readState reads what probe answers.
-func readState(res result.Result) (executor.RunState, error) {
-	var s executor.RunState
+func readState(res result.Result) (job.RunState, error) {
+	var s job.RunState
 	state := res.Get("LINUS_JOB_STATE")
 	switch state {
 	case "absent":

@@ -155,7 +155,7 @@ func (p *progress) settle(ctx context.Context) {
 
 // follow waits until the job has ended, for at most limit, and returns it as it
 // then is. A caller that gave a token hears of every step.
-func follow(ctx context.Context, e Engine, c call, id string, limit time.Duration) (job.Job, error) {
+func follow(ctx context.Context, e job.Engine, c call, id string, limit time.Duration) (job.Job, error) {
 	j, err := e.Job(ctx, id)
 	if err != nil || limit <= 0 || j.Status.Terminal() {
 		return j, err

@@ -210,7 +210,7 @@ func TestDestroyVM_AsksTheUserWhereTheClientCan(t *testing.T) {
 	}
 	for _, tt := range tests {
 		for _, era := range []string{"", mcp.ProtocolVersion20251125} {
-			for way, connect := range map[string]func(*testing.T, Engine, ...client.ClientOption) *client.Client{"stdio": overStdio, "HTTP": overHTTP} {
+			for way, connect := range map[string]func(*testing.T, job.Engine, ...client.ClientOption) *client.Client{"stdio": overStdio, "HTTP": overHTTP} {
 				t.Run(strings.Join([]string{tt.name, way, era}, " "), func(t *testing.T) {
 					e := &engine{vm: job.VMInfo{VM: job.VM{ID: 105, Name: "dev"}}}
 					u := tt.user

@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/mark3labs/mcp-go/server"
+
+	"linus/internal/job"
 )
 
 type cancelOutput struct {
@@ -11,7 +13,7 @@ type cancelOutput struct {
 	Cancelled bool   `json:"cancelled"`
 }
 
-func cancelJob(e Engine) server.ServerTool {
+func cancelJob(e job.Engine) server.ServerTool {
 	return define("cancel_job", "Cancel a job",
 		"End a job that is waiting, being provisioned or running: its task is killed and its VM destroyed. "+
 			"The status becomes failed with reason cancelled once its output so far is collected. "+

@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/mark3labs/mcp-go/server"
+
+	"linus/internal/job"
 )
 
 type checkInput struct{}
@@ -22,7 +24,7 @@ type hostCheck struct {
 	Remedy string `json:"remedy,omitempty" jsonschema_description:"What to do."`
 }
 
-func checkHost(e Engine) server.ServerTool {
+func checkHost(e job.Engine) server.ServerTool {
 	return define("check_host", "Check the Proxmox host",
 		"Look whether the Proxmox host can run jobs: login, version, node, storage, bridge, template, tools; each ok or with a remedy. "+
 			"Use it before the first job and when one failed with provision_failed. Takes some seconds, changes nothing.",
@@ -32,7 +34,7 @@ func checkHost(e Engine) server.ServerTool {
 		})
 }
 
-func checkReport(ctx context.Context, e Engine) (checkOutput, error) {
+func checkReport(ctx context.Context, e job.Engine) (checkOutput, error) {
 	r, err := e.CheckHost(ctx)
 	if err != nil {
 		return checkOutput{}, err

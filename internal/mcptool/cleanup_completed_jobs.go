@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/mark3labs/mcp-go/server"
+
+	"linus/internal/job"
 )
 
 type cleanupInput struct {
@@ -16,7 +18,7 @@ type cleanupOutput struct {
 	Count int `json:"count" jsonschema_description:"Jobs forgotten."`
 }
 
-func cleanupCompletedJobs(e Engine) server.ServerTool {
+func cleanupCompletedJobs(e job.Engine) server.ServerTool {
 	return define("cleanup_completed_jobs", "Forget ended jobs",
 		"Forget jobs that have ended, with their output and artifacts. Running jobs, and jobs whose VM still exists, stay. Not needed for VMs: those go by themselves.",
 		hints{destructive: true, idempotent: true},

@@ -19,7 +19,7 @@ const (
 
 // completer completes ids of jobs and VMs and paths of artifacts, in arguments
 // of prompts and in the resources' templates.
-type completer struct{ engine Engine }
+type completer struct{ engine job.Engine }
 
 // CompletePromptArgument returns what begins with what was typed.
 func (c completer) CompletePromptArgument(ctx context.Context, prompt string, a mcp.CompleteArgument, _ mcp.CompleteContext) (*mcp.Completion, error) {

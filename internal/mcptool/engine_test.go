@@ -15,6 +15,8 @@ const knownID = "0197a1b2-0000-7000-8000-000000000001"
 
 // engine knows one job and one VM and records what is asked of it.
 type engine struct {
+	job.Engine // what no tool calls
+
 	mu        sync.Mutex
 	submitted []job.Submission
 	calls     []string // verb and arguments of what changes something
@@ -28,7 +30,7 @@ type engine struct {
 	hang      chan struct{} // CheckHost, StartVM and Watch wait for it, or for their context's end
 }
 
-var _ Engine = (*engine)(nil)
+var _ job.Engine = (*engine)(nil)
 
 // change alters the engine while it is in use.
 func (e *engine) change(f func()) {

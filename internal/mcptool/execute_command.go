@@ -22,7 +22,7 @@ type executeInput struct {
 	Persistent bool              `json:"persistent,omitempty" jsonschema_description:"New VM: it stays until destroy_vm."`
 }
 
-func executeCommand(e Engine) server.ServerTool {
+func executeCommand(e job.Engine) server.ServerTool {
 	return define("execute_command", "Execute a command",
 		"Start a shell command in the background, in a persistent VM (vm_id, from provision_vm) or in a new one, and answer its job_id at once. "+
 			"Its stdin is open: interact_with_job types into it, and a program that reads to the end of its input waits for close. "+

@@ -30,7 +30,7 @@ type outputOutput struct {
 	InvalidUTF8   bool       `json:"invalid_utf8,omitempty" jsonschema_description:"Bytes that are not UTF-8 were replaced."`
 }
 
-func getJobOutput(e Engine) server.ServerTool {
+func getJobOutput(e job.Engine) server.ServerTool {
 	return define("get_job_output", "Job output",
 		"What a job has written, from a byte offset on, while it runs and after. Ask again with the next offsets until complete. "+
 			"For the last lines use tail_job_output, for exit code and all of a finished job get_job_result.",
@@ -60,7 +60,7 @@ func getJobOutput(e Engine) server.ServerTool {
 type position [2]int64
 
 // output reads both streams, or only the one that is named, from a position.
-func output(ctx context.Context, e Engine, id, only string, at position, limit int, plain bool) (outputOutput, error) {
+func output(ctx context.Context, e job.Engine, id, only string, at position, limit int, plain bool) (outputOutput, error) {
 	out := outputOutput{JobID: id, Complete: true}
 	var pieces [2]piece
 	for i, stream := range streams {
@@ -86,7 +86,7 @@ func output(ctx context.Context, e Engine, id, only string, at position, limit i
 }
 
 // end is where the streams end now.
-func end(ctx context.Context, e Engine, id string) (position, error) {
+func end(ctx context.Context, e job.Engine, id string) (position, error) {
 	var at position
 	for i, stream := range streams {
 		chunk, err := e.Output(ctx, id, stream, -1, 1)

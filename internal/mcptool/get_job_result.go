@@ -59,7 +59,7 @@ type artifact struct {
 	URI    string `json:"uri" jsonschema_description:"Resource to read it by."`
 }
 
-func getJobResult(e Engine) server.ServerTool {
+func getJobResult(e job.Engine) server.ServerTool {
 	return defineCall("get_job_result", "Job result",
 		"What a finished job came to: exit code, stdout (output), stderr, error, artifacts (with links to read them) and what was left out of them. "+
 			"Before the end it is an error that names the status; wait_seconds waits for the end.",
@@ -82,7 +82,7 @@ func getJobResult(e Engine) server.ServerTool {
 		})
 }
 
-func resultOf(ctx context.Context, e Engine, j job.Job, limit int) (resultOutput, error) {
+func resultOf(ctx context.Context, e job.Engine, j job.Job, limit int) (resultOutput, error) {
 	r, err := e.Result(ctx, j.ID)
 	if err != nil {
 		return resultOutput{}, err

@@ -39,7 +39,7 @@ type jobVM struct {
 	State job.VMState `json:"state" jsonschema:"enum=intended,enum=created,enum=destroyed,enum=released,enum=left_alone,enum=forgotten"`
 }
 
-func getJobStatus(e Engine) server.ServerTool {
+func getJobStatus(e job.Engine) server.ServerTool {
 	return defineCall("get_job_status", "Job status",
 		"Where a job stands: status, phase and what is happening, its VM, and why it ended. Carries no output. "+
 			"success, failed and timeout are final, then use get_job_result. With wait_seconds it answers at the end, or when the time is over.",

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/mark3labs/mcp-go/server"
+
+	"linus/internal/job"
 )
 
 // What comes within quietTime of the last output belongs to the same answer.
@@ -23,7 +25,7 @@ type interactInput struct {
 	StripANSI bool   `json:"strip_ansi,omitempty" jsonschema_description:"Leave out colours and the like."`
 }
 
-func interactWithJob(e Engine) server.ServerTool {
+func interactWithJob(e job.Engine) server.ServerTool {
 	return define("interact_with_job", "Type into a job",
 		"Send input to a running task whose stdin is open (execute_command, or a manifest with stdin open), and answer what it writes next. "+
 			"For shells, REPLs, password prompts and yes-no questions. An error when stdin is closed or the job has ended. "+
@@ -57,7 +59,7 @@ func interactWithJob(e Engine) server.ServerTool {
 
 // awaitAnswer waits until output has come after a position and paused, the job
 // has ended, or the time is over.
-func awaitAnswer(ctx context.Context, e Engine, id string, before position, limit time.Duration) error {
+func awaitAnswer(ctx context.Context, e job.Engine, id string, before position, limit time.Duration) error {
 	deadline := time.Now().Add(limit)
 	at, changed := before, time.Time{}
 	for time.Now().Before(deadline) {

@@ -18,7 +18,7 @@ type killOutput struct {
 	Result job.Killed `json:"result" jsonschema:"enum=killed,enum=already_terminated,enum=not_found"`
 }
 
-func killJob(e Engine) server.ServerTool {
+func killJob(e job.Engine) server.ServerTool {
 	return define("kill_job", "Kill a job",
 		"End a job's task by a signal, with all processes it has started; the status becomes failed, reason killed. "+
 			"A VM of its own is destroyed, a persistent one stays. To send Ctrl-C and go on, use interact_with_job on a tty.",

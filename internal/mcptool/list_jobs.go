@@ -36,7 +36,7 @@ type listedJob struct {
 	CreatedAt time.Time  `json:"created_at"`
 }
 
-func listJobs(e Engine) server.ServerTool {
+func listJobs(e job.Engine) server.ServerTool {
 	return define("list_jobs", "List jobs",
 		"Jobs, newest first, in pages. Use it to find a job_id; use get_job_status to follow one.",
 		hints{readOnly: true, idempotent: true},

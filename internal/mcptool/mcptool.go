@@ -1,14 +1,12 @@
 // Package mcptool is linus as an MCP server: one file per tool, the resources,
 // and the transports stdio and Streamable HTTP. It turns arguments into calls
-// of the engine and answers into structured results; it knows the engine by the
-// interface below only.
+// of the engine and answers into structured results; it knows the engine by
+// job.Engine only.
 package mcptool
 
 import (
 	"cmp"
-	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"time"
 
@@ -17,36 +15,9 @@ import (
 	"linus/internal/job"
 )
 
-// Engine is what the tools call. Jobs live on when a call's context ends.
-type Engine interface {
-	Submit(ctx context.Context, s job.Submission) (job.Job, error)
-	Plan(ctx context.Context, s job.Submission) ([]string, error)
-	Job(ctx context.Context, id string) (job.Job, error)
-	Result(ctx context.Context, id string) (job.Result, error)
-	Cancel(ctx context.Context, id string) error
-	Kill(ctx context.Context, id, signal string) (job.Killed, error)
-	List(ctx context.Context, f job.Filter) (job.Page, error)
-	Cleanup(ctx context.Context, olderThan time.Duration) (int, error)
-	// Output returns what a stream has from offset; a negative one counts from the end.
-	Output(ctx context.Context, id, stream string, offset, limit int64) (job.Chunk, error)
-	Input(ctx context.Context, id string, data []byte, closed bool) error
-	OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, job.Artifact, error)
-	VMs(ctx context.Context) ([]job.VMInfo, error)
-	VM(ctx context.Context, ref string) (job.VMInfo, error)
-	StartVM(ctx context.Context, ref string) (job.VMInfo, error)
-	StopVM(ctx context.Context, ref string) (job.VMInfo, error)
-	DestroyVM(ctx context.Context, ref string) (job.VMInfo, error)
-	SnapshotVM(ctx context.Context, ref, snapshot string) (job.VMInfo, error)
-	RevertVM(ctx context.Context, ref, snapshot string) (job.VMInfo, error)
-	CheckHost(ctx context.Context) (job.HostReport, error)
-	// Watch returns the events after the given number as soon as there are
-	// any or the job is done, else none when ctx ends.
-	Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error)
-}
-
 // Options of a server.
 type Options struct {
-	Engine  Engine
+	Engine  job.Engine
 	Version string // of linus, told to clients
 	Log     *slog.Logger
 	// What of the tools there is: those of some sets only (of Toolsets; empty:

@@ -24,35 +24,35 @@ import (
 var at = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 
 // transports are the ways a client reaches the tools, in both protocol eras.
-var transports = map[string]func(t *testing.T, e Engine) *client.Client{
-	"in process": func(t *testing.T, e Engine) *client.Client {
+var transports = map[string]func(t *testing.T, e job.Engine) *client.Client{
+	"in process": func(t *testing.T, e job.Engine) *client.Client {
 		t.Helper()
 		c, err := client.NewInProcessClient(inProcess(t, e))
 		return begin(t, c, err)
 	},
-	"stdio": func(t *testing.T, e Engine) *client.Client {
+	"stdio": func(t *testing.T, e job.Engine) *client.Client {
 		t.Helper()
 		return begin(t, overStdio(t, e), nil)
 	},
-	"HTTP": func(t *testing.T, e Engine) *client.Client {
+	"HTTP": func(t *testing.T, e job.Engine) *client.Client {
 		t.Helper()
 		return begin(t, overHTTP(t, e), nil)
 	},
-	"HTTP, 2025-11-25": func(t *testing.T, e Engine) *client.Client {
+	"HTTP, 2025-11-25": func(t *testing.T, e job.Engine) *client.Client {
 		t.Helper()
 		return begin(t, overHTTP(t, e, client.WithProtocolVersion(mcp.ProtocolVersion20251125)), nil)
 	},
-	"stdio, 2025-11-25": func(t *testing.T, e Engine) *client.Client {
+	"stdio, 2025-11-25": func(t *testing.T, e job.Engine) *client.Client {
 		t.Helper()
 		return begin(t, overStdio(t, e, client.WithProtocolVersion(mcp.ProtocolVersion20251125)), nil)
 	},
 }
 
-func options(e Engine) Options {
+func options(e job.Engine) Options {
 	return Options{Engine: e, Version: "test", Log: slog.New(slog.DiscardHandler), notice: 100 * time.Millisecond}
 }
 
-func overStdio(t *testing.T, e Engine, o ...client.ClientOption) *client.Client {
+func overStdio(t *testing.T, e job.Engine, o ...client.ClientOption) *client.Client {
 	t.Helper()
 	toServer, fromClient := io.Pipe()
 	toClient, fromServer := io.Pipe()
@@ -70,14 +70,14 @@ func overStdio(t *testing.T, e Engine, o ...client.ClientOption) *client.Client 
 	return client.NewClient(transport.NewIO(toClient, fromClient, io.NopCloser(strings.NewReader(""))), o...)
 }
 
-func inProcess(t *testing.T, e Engine) *server.MCPServer {
+func inProcess(t *testing.T, e job.Engine) *server.MCPServer {
 	t.Helper()
 	s := newServer(options(e), server.WithOutputSchemaValidation())
 	t.Cleanup(s.close)
 	return s.MCPServer
 }
 
-func overHTTP(t *testing.T, e Engine, o ...client.ClientOption) *client.Client {
+func overHTTP(t *testing.T, e job.Engine, o ...client.ClientOption) *client.Client {
 	t.Helper()
 	h := NewHTTP(options(e), server.WithOutputSchemaValidation())
 	s := httptest.NewServer(h)

@@ -26,7 +26,7 @@ const (
 // them, and only while there are any. A subscription ends when the client ends
 // it, goes away or stops reading, or when the job has ended.
 type notices struct {
-	engine Engine
+	engine job.Engine
 	every  time.Duration
 	log    *slog.Logger
 	work   sync.WaitGroup
@@ -54,7 +54,7 @@ type subscription struct {
 	told  bool     // at is set
 }
 
-func newNotices(e Engine, every time.Duration, log *slog.Logger) *notices {
+func newNotices(e job.Engine, every time.Duration, log *slog.Logger) *notices {
 	return &notices{engine: e, every: every, log: log, all: map[subscriber]*subscription{}, away: map[string]time.Time{}, streams: map[string]int{}}
 }
 

@@ -21,7 +21,7 @@ const (
 
 // prompts lists what a user can ask for by name. Each is there when all tools
 // it sends the model to are.
-func prompts(e Engine, has having) []server.ServerPrompt {
+func prompts(e job.Engine, has having) []server.ServerPrompt {
 	var all []server.ServerPrompt
 	if has.all("submit_job", "get_job_result") {
 		all = append(all, server.ServerPrompt{
@@ -58,7 +58,7 @@ func prompt(f func(context.Context, map[string]string) (*mcp.GetPromptResult, er
 	}
 }
 
-func delegate(ctx context.Context, e Engine, args map[string]string) (*mcp.GetPromptResult, error) {
+func delegate(ctx context.Context, e job.Engine, args map[string]string) (*mcp.GetPromptResult, error) {
 	var bad faults
 	bad.required("task", strings.TrimSpace(args["task"]), "say what is to be done")
 	if err := bad.err(); err != nil {
@@ -109,7 +109,7 @@ const (
 	stepsTime = 5 * time.Second
 )
 
-func diagnose(ctx context.Context, e Engine, has having, args map[string]string) (*mcp.GetPromptResult, error) {
+func diagnose(ctx context.Context, e job.Engine, has having, args map[string]string) (*mcp.GetPromptResult, error) {
 	a := jobArg{args["job_id"]}
 	if err := a.check(); err != nil {
 		return nil, err
@@ -167,7 +167,7 @@ func beginning(text string, most int) string {
 }
 
 // stepsOf is what has happened to a job, a line for each step.
-func stepsOf(ctx context.Context, e Engine, id string) (string, error) {
+func stepsOf(ctx context.Context, e job.Engine, id string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, stepsTime)
 	defer cancel()
 	events, _, err := e.Watch(ctx, id, 0)

@@ -34,7 +34,7 @@ const (
 const hostURI = "linus://host"
 
 // hostResources lists the report of the host, which check_host answers as well.
-func hostResources(e Engine, has having) []server.ServerResource {
+func hostResources(e job.Engine, has having) []server.ServerResource {
 	if !has.all("check_host") {
 		return nil
 	}
@@ -53,7 +53,7 @@ func hostResources(e Engine, has having) []server.ServerResource {
 
 // jobResources lists what of a job can be read without a tool. Each is there
 // when a tool that answers the same is.
-func jobResources(e Engine, has having) []server.ServerResourceTemplate {
+func jobResources(e job.Engine, has having) []server.ServerResourceTemplate {
 	template := func(uri, name, title, description, mediaType string, read func(context.Context, resource) ([]mcp.ResourceContents, error)) server.ServerResourceTemplate {
 		return server.ServerResourceTemplate{
 			Template: mcp.NewResourceTemplate(uri, name, mcp.WithTemplateTitle(title), mcp.WithTemplateDescription(description), mcp.WithTemplateMIMEType(mediaType)),
@@ -120,7 +120,7 @@ func artifactURI(id, path string) string {
 	return resourcePrefix + id + "/artifacts/" + strings.Join(segments, "/")
 }
 
-func readOutput(ctx context.Context, e Engine, r resource) ([]mcp.ResourceContents, error) {
+func readOutput(ctx context.Context, e job.Engine, r resource) ([]mcp.ResourceContents, error) {
 	var contents []mcp.ResourceContents
 	for i, stream := range streams {
 		p, err := read(ctx, e, r.job, stream, -mostOutput, mostOutput, false)
@@ -136,7 +136,7 @@ func readOutput(ctx context.Context, e Engine, r resource) ([]mcp.ResourceConten
 	return contents, nil
 }
 
-func readResult(ctx context.Context, e Engine, r resource) ([]mcp.ResourceContents, error) {
+func readResult(ctx context.Context, e job.Engine, r resource) ([]mcp.ResourceContents, error) {
 	j, err := e.Job(ctx, r.job)
 	if err != nil {
 		return nil, err
@@ -157,7 +157,7 @@ func jsonContents(uri string, value any) ([]mcp.ResourceContents, error) {
 	return []mcp.ResourceContents{mcp.TextResourceContents{URI: uri, MIMEType: "application/json", Text: text}}, nil
 }
 
-func readArtifact(ctx context.Context, e Engine, r resource) ([]mcp.ResourceContents, error) {
+func readArtifact(ctx context.Context, e job.Engine, r resource) ([]mcp.ResourceContents, error) {
 	file, about, err := e.OpenArtifact(ctx, r.job, r.path)
 	if err != nil {
 		return nil, err

@@ -23,7 +23,7 @@ type submitOutput struct {
 	Status job.Status `json:"status"`
 }
 
-func submitJob(e Engine) server.ServerTool {
+func submitJob(e job.Engine) server.ServerTool {
 	return defineCall("submit_job", "Submit a job",
 		"Run a script, a command or a Claude agent in a virtual machine of its own, which is destroyed afterwards (or in one that exists: manifest.vm). "+
 			"Answers at once with the job's id; follow with get_job_status, read with get_job_result, both with wait_seconds. "+

@@ -33,7 +33,7 @@ type tailOutput struct {
 	InvalidUTF8 bool       `json:"invalid_utf8,omitempty" jsonschema_description:"Bytes that are not UTF-8 were replaced."`
 }
 
-func tailJobOutput(e Engine) server.ServerTool {
+func tailJobOutput(e job.Engine) server.ServerTool {
 	return define("tail_job_output", "Last lines of a job's output",
 		"The last lines a job has written, while it runs and after; a prompt that waits without a newline shows. "+
 			"Very long lines count as several: at most 256 bytes per line asked for, and never less than 16 KiB, are looked at.",

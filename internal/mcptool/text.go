@@ -21,7 +21,7 @@ type piece struct {
 
 // read returns a stretch of a stream. It never ends amid a character, nor with
 // plain amid an escape sequence, unless the stream does.
-func read(ctx context.Context, e Engine, id, stream string, offset int64, limit int, plain bool) (piece, error) {
+func read(ctx context.Context, e job.Engine, id, stream string, offset int64, limit int, plain bool) (piece, error) {
 	chunk, err := e.Output(ctx, id, stream, offset, int64(limit))
 	if err != nil {
 		return piece{}, err

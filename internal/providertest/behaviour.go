@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 )
 
@@ -21,15 +20,15 @@ type Behaviour struct {
 	Destroys, Lists, Pushes, Starts, Probes, Reads, Stops, Powers, Inputs, Statuses []error
 
 	// Ways are what Callbacks finds, in order; a list used up: direct.
-	Ways []executor.CallbackWay
+	Ways []job.CallbackWay
 
 	// Reach is what a started VM's guest says of how it is reached. Nil: the truth.
 	Reach func(job.VM) job.VM
 
 	// Task says what a job's task does. Nil: succeed in silence.
-	Task func(executor.Payload) Task
+	Task func(job.Payload) Task
 	// OnStart is told of each task as it starts, from a goroutine of Start.
-	OnStart func(job.Job, executor.Payload)
+	OnStart func(job.Job, job.Payload)
 	// LateID: Create fails at the end without ever telling the VM's ID, and
 	// leaves the VM, as after a lost connection.
 	LateID bool

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"sync"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 )
 
@@ -54,8 +53,7 @@ func (there *fakeVM) bootID() string {
 }
 
 var (
-	_ executor.Provider = (*Fake)(nil)
-	_ executor.Guest    = (*Fake)(nil)
+	_ job.Provider = (*Fake)(nil)
 )
 
 // NewFake makes an empty hypervisor.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 )
 
@@ -15,8 +14,8 @@ func TestFake_IsAProvider(t *testing.T) {
 	f := NewFake()
 	owner := uuid.NewString()
 	Run(t, Config{
-		New:  func(*testing.T) executor.Provider { return f },
-		Spec: func() executor.VMSpec { return NewSpec(owner, FakeTemplate) },
+		New:  func(*testing.T) job.Provider { return f },
+		Spec: func() job.VMSpec { return NewSpec(owner, FakeTemplate) },
 		Foreign: func(*testing.T) (int, string, func(*testing.T)) {
 			id := f.Plant("database")
 			return id, "database", func(t *testing.T) {
@@ -34,10 +33,10 @@ func TestFake_IsAProvider(t *testing.T) {
 func TestFake_RunsATask(t *testing.T) {
 	f := NewFake()
 	hold := make(chan struct{})
-	f.Set(Behaviour{Task: func(p executor.Payload) Task {
+	f.Set(Behaviour{Task: func(p job.Payload) Task {
 		return Task{Stdout: []byte("did " + p.Manifest.Task), Stderr: []byte("!"), ExitCode: 3, Until: hold}
 	}})
-	vm, err := f.Create(t.Context(), NewSpec("o", FakeTemplate), func(executor.Progress) {})
+	vm, err := f.Create(t.Context(), NewSpec("o", FakeTemplate), func(job.Progress) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +47,7 @@ func TestFake_RunsATask(t *testing.T) {
 	if _, err := f.Start(t.Context(), j); err == nil {
 		t.Error("started what was never pushed")
 	}
-	if err := f.Push(t.Context(), j, executor.Payload{Manifest: job.Manifest{Task: "it", Timeout: 60}}); err != nil {
+	if err := f.Push(t.Context(), j, job.Payload{Manifest: job.Manifest{Task: "it", Timeout: 60}}); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -73,13 +72,13 @@ func TestFake_RunsATask(t *testing.T) {
 
 func TestFake_StopsAndTimesOut(t *testing.T) {
 	f := NewFake()
-	f.Set(Behaviour{Task: func(executor.Payload) Task { return Task{For: time.Hour} }})
+	f.Set(Behaviour{Task: func(job.Payload) Task { return Task{For: time.Hour} }})
 	start := func(timeout int) job.Job {
-		vm, err := f.Create(t.Context(), NewSpec("o", FakeTemplate), func(executor.Progress) {})
+		vm, err := f.Create(t.Context(), NewSpec("o", FakeTemplate), func(job.Progress) {})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := f.Push(t.Context(), job.Job{ID: vm.Job, VM: &vm}, executor.Payload{Manifest: job.Manifest{Timeout: timeout}}); err != nil {
+		if err := f.Push(t.Context(), job.Job{ID: vm.Job, VM: &vm}, job.Payload{Manifest: job.Manifest{Timeout: timeout}}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := f.Start(t.Context(), job.Job{ID: vm.Job, VM: &vm}); err != nil {

@@ -10,14 +10,13 @@ import (
 	"strings"
 	"time"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 )
 
 // fakeJob is what a job has in a VM.
 type fakeJob struct {
-	payload *executor.Payload // pushed
-	run     *fakeRun          // started
+	payload *job.Payload // pushed
+	run     *fakeRun     // started
 }
 
 type fakeRun struct {
@@ -58,7 +57,7 @@ func (f *Fake) inside(ctx context.Context, op string, j job.Job, errs *[]error) 
 }
 
 // Push keeps the payload.
-func (f *Fake) Push(ctx context.Context, j job.Job, p executor.Payload) error {
+func (f *Fake) Push(ctx context.Context, j job.Job, p job.Payload) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.stats.Pushes++
@@ -102,8 +101,8 @@ func (f *Fake) Start(ctx context.Context, j job.Job) (bootID string, err error) 
 }
 
 // state returns how a run stands now.
-func (r *fakeRun) state() executor.RunState {
-	s := executor.RunState{Started: true, StdoutBytes: int64(len(r.task.Stdout)), StderrBytes: int64(len(r.task.Stderr)), DiskFull: r.task.DiskFull}
+func (r *fakeRun) state() job.RunState {
+	s := job.RunState{Started: true, StdoutBytes: int64(len(r.task.Stdout)), StderrBytes: int64(len(r.task.Stderr)), DiskFull: r.task.DiskFull}
 	ran := time.Since(r.began)
 	ended := ran >= r.task.For
 	if r.task.Echo {
@@ -134,7 +133,7 @@ func (r *fakeRun) state() executor.RunState {
 }
 
 // Callbacks finds the next way of Behaviour.
-func (f *Fake) Callbacks(ctx context.Context, j job.Job, _, _ string) (executor.CallbackWay, error) {
+func (f *Fake) Callbacks(ctx context.Context, j job.Job, _, _ string) (job.CallbackWay, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.stats.Callbacks++
@@ -142,7 +141,7 @@ func (f *Fake) Callbacks(ctx context.Context, j job.Job, _, _ string) (executor.
 		return "", err
 	}
 	if len(f.behaviour.Ways) == 0 {
-		return executor.CallbacksDirect, nil
+		return job.CallbacksDirect, nil
 	}
 	way := f.behaviour.Ways[0]
 	f.behaviour.Ways = f.behaviour.Ways[1:]
@@ -167,13 +166,13 @@ func (there *fakeVM) reboot() {
 }
 
 // Probe returns how the task stands.
-func (f *Fake) Probe(ctx context.Context, j job.Job) (executor.RunState, error) {
+func (f *Fake) Probe(ctx context.Context, j job.Job) (job.RunState, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.stats.Probes++
 	there, err := f.inside(ctx, "probe", j, &f.behaviour.Probes)
 	if err != nil || there.run == nil {
-		return executor.RunState{}, err
+		return job.RunState{}, err
 	}
 	return there.run.state(), nil
 }
@@ -261,7 +260,7 @@ func (f *Fake) CloseInput(ctx context.Context, j job.Job) error {
 }
 
 // Artifacts returns every file the task leaves, whatever the patterns.
-func (f *Fake) Artifacts(ctx context.Context, j job.Job, limits executor.ArtifactLimits) (found []executor.FoundArtifact, skipped job.SkippedArtifacts, err error) {
+func (f *Fake) Artifacts(ctx context.Context, j job.Job, limits job.ArtifactLimits) (found []job.FoundArtifact, skipped job.SkippedArtifacts, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	there, err := f.inside(ctx, "find artifacts in", j, &f.behaviour.Reads)
@@ -277,7 +276,7 @@ func (f *Fake) Artifacts(ctx context.Context, j job.Job, limits executor.Artifac
 			skipped.Skip(name, "over the limit")
 			continue
 		}
-		found = append(found, executor.FoundArtifact{
+		found = append(found, job.FoundArtifact{
 			Artifact: job.Artifact{Path: name, Size: int64(len(files[name])), Mode: "0644", SHA256: fmt.Sprintf("%x", sha256.Sum256(files[name]))},
 			Source:   "/home/debian/" + name,
 		})

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 )
 
@@ -38,7 +37,7 @@ func (f *Fake) Check(context.Context) (job.HostReport, error) {
 func (f *Fake) CallbackHost(context.Context) (string, error) { return "192.0.2.1", nil }
 
 // Create goes through the steps of create-vm.
-func (f *Fake) Create(ctx context.Context, spec executor.VMSpec, progress func(executor.Progress)) (job.VM, error) {
+func (f *Fake) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
 	f.mu.Lock()
 	b := f.behaviour
 	f.stats.Creates++
@@ -46,7 +45,7 @@ func (f *Fake) Create(ctx context.Context, spec executor.VMSpec, progress func(e
 	op := "create VM " + spec.Name
 	vm := job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}
 	if b.Warning != "" {
-		progress(executor.Progress{Warning: b.Warning})
+		progress(job.Progress{Warning: b.Warning})
 	}
 	reserved := 0
 	undo := func(err error) (job.VM, error) {
@@ -55,7 +54,7 @@ func (f *Fake) Create(ctx context.Context, spec executor.VMSpec, progress func(e
 	}
 	for i, step := range fakeSteps {
 		if ctx.Err() == nil {
-			progress(executor.Progress{Step: step, Text: "fake " + step, N: i + 1, Of: len(fakeSteps)})
+			progress(job.Progress{Step: step, Text: "fake " + step, N: i + 1, Of: len(fakeSteps)})
 		}
 		if err := pause(ctx, b.StepDelay); err != nil {
 			return undo(fault(op, job.HostCancelled, "stopped by a signal while: "+step, ""))
@@ -75,7 +74,7 @@ func (f *Fake) Create(ctx context.Context, spec executor.VMSpec, progress func(e
 			reserved = id
 			if !b.LateID {
 				vm.ID = id
-				progress(executor.Progress{VMID: id})
+				progress(job.Progress{VMID: id})
 			}
 		}
 	}
@@ -198,9 +197,9 @@ func (f *Fake) doubted(vm job.VM) bool {
 }
 
 // Look returns how a VM is, and where, and how often it was started.
-func (f *Fake) Look(ctx context.Context, vm job.VM) (executor.Seen, error) {
+func (f *Fake) Look(ctx context.Context, vm job.VM) (job.Seen, error) {
 	status, err := f.Status(ctx, vm)
-	seen := executor.Seen{Status: status}
+	seen := job.Seen{Status: status}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.stats.Looks++
@@ -226,7 +225,7 @@ func (f *Fake) status(vm job.VM) job.VMStatus {
 }
 
 // Plan tells one command.
-func (f *Fake) Plan(_ context.Context, spec executor.VMSpec) ([]string, error) {
+func (f *Fake) Plan(_ context.Context, spec job.VMSpec) ([]string, error) {
 	if spec.OS == "" && spec.Template != FakeTemplate && spec.Template != "9000" {
 		return nil, fault("plan VM "+spec.Name, job.HostConfig, fmt.Sprintf("template '%s' does not exist on node 'pve'", spec.Template), "name one that does")
 	}
@@ -251,14 +250,14 @@ func (f *Fake) proven(ctx context.Context, op string, vm job.VM) (*fakeVM, error
 }
 
 // StartVM starts a VM; it may have another address then.
-func (f *Fake) StartVM(ctx context.Context, vm job.VM, progress func(executor.Progress)) (job.VM, error) {
+func (f *Fake) StartVM(ctx context.Context, vm job.VM, progress func(job.Progress)) (job.VM, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	there, err := f.proven(ctx, "start", vm)
 	if err != nil {
 		return vm, err
 	}
-	progress(executor.Progress{Step: "start_vm", Text: "fake start", N: 1, Of: 1})
+	progress(job.Progress{Step: "start_vm", Text: "fake start", N: 1, Of: 1})
 	if there.stopped {
 		there.stopped, there.jobs = false, nil
 		there.boots++
@@ -294,7 +293,7 @@ func (f *Fake) SnapshotVM(ctx context.Context, vm job.VM, name string) error {
 }
 
 // RevertVM starts a VM anew.
-func (f *Fake) RevertVM(ctx context.Context, vm job.VM, name string, progress func(executor.Progress)) (job.VM, error) {
+func (f *Fake) RevertVM(ctx context.Context, vm job.VM, name string, progress func(job.Progress)) (job.VM, error) {
 	f.mu.Lock()
 	there, err := f.proven(ctx, "revert", vm)
 	if err == nil && !slices.Contains(there.snapshots, name) {

@@ -1,4 +1,4 @@
-// Package providertest holds what every executor.Provider must do, as a test
+// Package providertest holds what every job.Provider must do, as a test
 // suite, and a Provider and Guest in memory that pass it. For tests only.
 package providertest
 
@@ -14,31 +14,30 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 )
 
 // Config is what the suite needs to know of a provider.
 type Config struct {
 	// New returns the provider under test, on the same host every time.
-	New func(t *testing.T) executor.Provider
+	New func(t *testing.T) job.Provider
 	// Spec returns a VM that can be made, under a name and job of its own. See
 	// NewSpec.
-	Spec func() executor.VMSpec
+	Spec func() job.VMSpec
 	// Foreign plants a VM that is not ours: its ID and name, and a check that
 	// it is as it was. Nil: the host cannot do that.
 	Foreign func(t *testing.T) (id int, name string, untouched func(t *testing.T))
 	// NoStorage returns a provider set up with a storage the host does not
 	// have. Nil: the provider has no such setting.
-	NoStorage func(t *testing.T) executor.Provider
+	NoStorage func(t *testing.T) job.Provider
 	// Slow leaves out what only repeats a boot that takes minutes.
 	Slow bool
 }
 
 // NewSpec returns a small VM of this owner, unlike any other, from a template.
-func NewSpec(owner, template string) executor.VMSpec {
+func NewSpec(owner, template string) job.VMSpec {
 	id := uuid.Must(uuid.NewV7()).String()
-	return executor.VMSpec{
+	return job.VMSpec{
 		Name: "linus-job-" + id[len(id)-12:], Job: id, Owner: owner,
 		CPU: 1, MemoryMB: 512, DiskGB: 5, Template: template,
 	}
@@ -60,10 +59,10 @@ func Run(t *testing.T, c Config) {
 		{"UnknownStorage", false, unknownStorage},
 		{"DestroyOfAForeignVM", false, foreign},
 		{"CancelAtReservation", false, func(t *testing.T, c Config) {
-			cancelled(t, c, func(p executor.Progress) bool { return p.VMID != 0 })
+			cancelled(t, c, func(p job.Progress) bool { return p.VMID != 0 })
 		}},
 		{"CancelWhileBooting", false, func(t *testing.T, c Config) {
-			cancelled(t, c, func(p executor.Progress) bool { return p.Step == "wait_for_network" })
+			cancelled(t, c, func(p job.Progress) bool { return p.Step == "wait_for_network" })
 		}},
 		{"CancelBeforeTheStart", false, cancelledBefore},
 		{"SeveralAtOnce", true, severalAtOnce},
@@ -98,8 +97,8 @@ func check(t *testing.T, c Config) {
 // must not end it.
 func life(t *testing.T, c Config) {
 	p, spec := c.New(t), c.Spec()
-	var steps []executor.Progress
-	vm, err := p.Create(t.Context(), spec, func(s executor.Progress) { steps = append(steps, s) })
+	var steps []job.Progress
+	vm, err := p.Create(t.Context(), spec, func(s job.Progress) { steps = append(steps, s) })
 	destroyAtEnd(t, p, vm)
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +114,7 @@ func life(t *testing.T, c Config) {
 		}
 		last = max(last, s.N)
 	}
-	reserved := slices.IndexFunc(steps, func(s executor.Progress) bool { return s.VMID == vm.ID })
+	reserved := slices.IndexFunc(steps, func(s job.Progress) bool { return s.VMID == vm.ID })
 	if reserved < 0 || reserved == len(steps)-1 {
 		t.Errorf("progress did not tell ID %d before the end: %+v", vm.ID, steps)
 	}
@@ -132,7 +131,7 @@ func life(t *testing.T, c Config) {
 	t.Run("a second VM of its name is refused", func(t *testing.T) {
 		again := c.Spec()
 		again.Name = spec.Name
-		_, err := p.Create(t.Context(), again, func(executor.Progress) {})
+		_, err := p.Create(t.Context(), again, func(job.Progress) {})
 		wantClass(t, err, job.HostVM)
 		if left := listed(t, p, again.Job); len(left) != 0 {
 			t.Errorf("left behind: %+v", left)
@@ -179,13 +178,13 @@ func falseClaims(vm job.VM) map[string]job.VM {
 // power takes a VM through what an owner does to one that stays.
 func power(t *testing.T, c Config) {
 	p, ctx := c.New(t), t.Context()
-	vm, err := p.Create(ctx, c.Spec(), func(executor.Progress) {})
+	vm, err := p.Create(ctx, c.Spec(), func(job.Progress) {})
 	destroyAtEnd(t, p, vm)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var steps []string
-	tell := func(s executor.Progress) { steps = append(steps, s.Step) }
+	tell := func(s job.Progress) { steps = append(steps, s.Step) }
 	// up checks the answer of what brings a VM up, and empties steps.
 	up := func(what string, got job.VM, err error) {
 		t.Helper()
@@ -220,7 +219,7 @@ func power(t *testing.T, c Config) {
 		}
 		wantStatus(t, p, vm, job.VMStopped)
 	}
-	if seen, err := p.Look(ctx, vm); err != nil || seen != (executor.Seen{Status: job.VMStopped}) {
+	if seen, err := p.Look(ctx, vm); err != nil || seen != (job.Seen{Status: job.VMStopped}) {
 		t.Errorf("looked into a stopped VM: %+v, %v", seen, err)
 	}
 	if got := listed(t, p, vm.Job); len(got) != 1 || got[0].Status != job.VMStopped {
@@ -279,7 +278,7 @@ func plan(t *testing.T, c Config) {
 func unknownTemplate(t *testing.T, c Config) {
 	p, spec := c.New(t), c.Spec()
 	spec.Template = "no-such-template"
-	vm, err := p.Create(t.Context(), spec, func(executor.Progress) {})
+	vm, err := p.Create(t.Context(), spec, func(job.Progress) {})
 	destroyAtEnd(t, p, vm)
 	wantClass(t, err, job.HostConfig)
 	if left := listed(t, p, spec.Job); len(left) != 0 || vm.ID != 0 {
@@ -292,7 +291,7 @@ func unknownStorage(t *testing.T, c Config) {
 		t.Skip("the provider has no storage to be set")
 	}
 	p, spec := c.NoStorage(t), c.Spec()
-	vm, err := p.Create(t.Context(), spec, func(executor.Progress) {})
+	vm, err := p.Create(t.Context(), spec, func(job.Progress) {})
 	destroyAtEnd(t, p, vm)
 	wantClass(t, err, job.HostConfig)
 	if left := listed(t, c.New(t), spec.Job); len(left) != 0 {
@@ -324,11 +323,11 @@ func foreign(t *testing.T, c Config) {
 }
 
 // cancelled ends a create when it has come as far as at says.
-func cancelled(t *testing.T, c Config, at func(executor.Progress) bool) {
+func cancelled(t *testing.T, c Config, at func(job.Progress) bool) {
 	p, spec := c.New(t), c.Spec()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	vm, err := p.Create(ctx, spec, func(s executor.Progress) {
+	vm, err := p.Create(ctx, spec, func(s job.Progress) {
 		if at(s) {
 			cancel()
 		}
@@ -347,7 +346,7 @@ func cancelledBefore(t *testing.T, c Config) {
 	p, spec := c.New(t), c.Spec()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if vm, err := p.Create(ctx, spec, func(executor.Progress) {}); err == nil {
+	if vm, err := p.Create(ctx, spec, func(job.Progress) {}); err == nil {
 		destroyAtEnd(t, p, vm)
 		t.Error("a VM was made for nobody")
 	}
@@ -363,7 +362,7 @@ func severalAtOnce(t *testing.T, c Config) {
 	vms, errs := make([]job.VM, count), make([]error, count)
 	for i := range count {
 		spec := c.Spec()
-		running.Go(func() { vms[i], errs[i] = p.Create(t.Context(), spec, func(executor.Progress) {}) })
+		running.Go(func() { vms[i], errs[i] = p.Create(t.Context(), spec, func(job.Progress) {}) })
 	}
 	running.Wait()
 	ids, ips := map[int]bool{}, map[string]bool{}
@@ -381,7 +380,7 @@ func severalAtOnce(t *testing.T, c Config) {
 }
 
 // listed returns the listed VMs of one job.
-func listed(t *testing.T, p executor.Provider, jobID string) []job.VM {
+func listed(t *testing.T, p job.Provider, jobID string) []job.VM {
 	t.Helper()
 	vms, err := p.List(t.Context())
 	if err != nil {
@@ -390,7 +389,7 @@ func listed(t *testing.T, p executor.Provider, jobID string) []job.VM {
 	return slices.DeleteFunc(vms, func(vm job.VM) bool { return vm.Job != jobID })
 }
 
-func wantStatus(t *testing.T, p executor.Provider, vm job.VM, want job.VMStatus) {
+func wantStatus(t *testing.T, p job.Provider, vm job.VM, want job.VMStatus) {
 	t.Helper()
 	if got, err := p.Status(t.Context(), vm); err != nil || got != want {
 		t.Errorf("status of VM %d = %q, %v, want %q", vm.ID, got, err, want)
@@ -418,7 +417,7 @@ func describe(err error) string {
 }
 
 // destroyAtEnd leaves nothing of a failed test on the host.
-func destroyAtEnd(t *testing.T, p executor.Provider, vm job.VM) {
+func destroyAtEnd(t *testing.T, p job.Provider, vm job.VM) {
 	if vm.ID == 0 {
 		return
 	}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/lab"
 	"linus/internal/proxmox"
@@ -92,7 +91,7 @@ func TestTexts_NameTheSettings(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	p = h.provider(t, func(o *proxmox.Options) { o.VMIDRange = "9000-9000" }) // the template has it
-	_, err := p.Create(t.Context(), h.spec(), func(executor.Progress) {})
+	_, err := p.Create(t.Context(), h.spec(), func(job.Progress) {})
 	var host *job.HostError
 	if !errors.As(err, &host) || !strings.Contains(host.Text+host.Remedy, "PROXMOX_VMID_RANGE") || strings.Contains(host.Text+host.Remedy, "VM_ID_RANGE") {
 		t.Errorf("%v", err)

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"linus/internal/executor"
 	"linus/internal/guest"
 	"linus/internal/job"
 	"linus/internal/lab"
@@ -46,7 +45,7 @@ func TestFaults(t *testing.T) {
 	t.Run("a host without SFTP and without forwarding will do", func(t *testing.T) {
 		s, pool := h.faulty(t, sshtest.Faults{NoSFTP: true, NoForwarding: true})
 		p := h.provider(t, func(o *proxmox.Options) { o.Host, o.ScriptDir = pool, filepath.Join(t.TempDir(), "scripts") })
-		vm, err := p.Create(t.Context(), h.spec(), func(executor.Progress) {})
+		vm, err := p.Create(t.Context(), h.spec(), func(job.Progress) {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,7 +98,7 @@ func TestFaults(t *testing.T) {
 	t.Run("a cancel with a cause of its own is a cancel", func(t *testing.T) {
 		p := h.provider(t, nil)
 		ctx, cancel := context.WithCancelCause(t.Context())
-		_, err := p.Create(ctx, h.spec(), func(progress executor.Progress) {
+		_, err := p.Create(ctx, h.spec(), func(progress job.Progress) {
 			if progress.Step == "validate_environment" {
 				cancel(errors.New("Cancelled by user"))
 			}
@@ -112,7 +111,7 @@ func TestFaults(t *testing.T) {
 
 	t.Run("a VM that goes away is told, and its connections are not kept", func(t *testing.T) {
 		p := h.provider(t, nil)
-		vm, err := p.Create(t.Context(), h.spec(), func(executor.Progress) {})
+		vm, err := p.Create(t.Context(), h.spec(), func(job.Progress) {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -169,7 +168,7 @@ func TestConnectionFaults_TellClassAndRemedy(t *testing.T) {
 			p := proxmox.New(proxmox.Options{Host: pool, ScriptDir: t.TempDir(), Patience: time.Second})
 			_, checkErr := p.Check(t.Context())
 			_, addressErr := p.CallbackHost(t.Context())
-			_, createErr := p.Create(t.Context(), providertest.NewSpec("o", "t"), func(executor.Progress) {})
+			_, createErr := p.Create(t.Context(), providertest.NewSpec("o", "t"), func(job.Progress) {})
 			for _, err := range []error{checkErr, addressErr, createErr} {
 				var host *job.HostError
 				if !errors.As(err, &host) || host.Class != tt.class || !strings.Contains(host.Remedy, tt.remedy) || host.Host != pool.Login() {
@@ -188,7 +187,7 @@ func TestLockRetries_AreTold(t *testing.T) {
 	if err := h.SetFault(lab.FaultLockTimeout, "2"); err != nil {
 		t.Fatal(err)
 	}
-	vm, err := p.Create(t.Context(), h.spec(), func(executor.Progress) {})
+	vm, err := p.Create(t.Context(), h.spec(), func(job.Progress) {})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"linus/internal/executor"
 	"linus/internal/guest"
 	"linus/internal/job"
 	"linus/internal/lab"
@@ -93,7 +92,7 @@ func (h *labHost) provider(t *testing.T, change func(*proxmox.Options)) *proxmox
 	return proxmox.New(o)
 }
 
-func (h *labHost) spec() executor.VMSpec { return providertest.NewSpec(h.owner, lab.TemplateName) }
+func (h *labHost) spec() job.VMSpec { return providertest.NewSpec(h.owner, lab.TemplateName) }
 
 // foreign plants a VM that carries no marker, and checks its config byte for
 // byte.
@@ -117,10 +116,10 @@ func (h *labHost) foreign(t *testing.T) (int, string, func(*testing.T)) {
 
 func (h *labHost) suite(slow bool) providertest.Config {
 	return providertest.Config{
-		New:     func(t *testing.T) executor.Provider { return h.provider(t, nil) },
+		New:     func(t *testing.T) job.Provider { return h.provider(t, nil) },
 		Spec:    h.spec,
 		Foreign: h.foreign,
-		NoStorage: func(t *testing.T) executor.Provider {
+		NoStorage: func(t *testing.T) job.Provider {
 			return h.provider(t, func(o *proxmox.Options) { o.Storage = "no-such-storage" })
 		},
 		Slow: slow,
@@ -163,7 +162,7 @@ func guestRoundTrip(t *testing.T, h *labHost, vm job.VM) {
 	if s, err := g.Probe(ctx, j); err != nil || s.Started {
 		t.Fatalf("probe of an empty VM: %+v, %v", s, err)
 	}
-	payload := executor.Payload{
+	payload := job.Payload{
 		Token: "secret", HeartbeatInterval: 30, MaxOutput: 10 << 20,
 		Manifest: job.Manifest{
 			Task:      "cat /srv/in/data; printf 'it'\\''s %s\\n' \"$VALUE\"; echo oops >&2; id -un; sleep 1; exit 7",
@@ -199,7 +198,7 @@ func guestRoundTrip(t *testing.T, h *labHost, vm job.VM) {
 	}
 }
 
-func waitExit(t *testing.T, g *guest.Guest, j job.Job) executor.RunState {
+func waitExit(t *testing.T, g *guest.Guest, j job.Job) job.RunState {
 	t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)
 	for {

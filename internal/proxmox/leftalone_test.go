@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/lab"
 	"linus/internal/proxmox"
@@ -26,7 +25,7 @@ func TestLeftAlone_IsNotGone(t *testing.T) {
 	p := h.provider(t, func(o *proxmox.Options) { o.Log = slog.New(slog.NewTextHandler(log, nil)) })
 	ctx, spec := t.Context(), h.spec()
 	spec.Lease = time.Hour
-	vm, err := p.Create(ctx, spec, func(executor.Progress) {})
+	vm, err := p.Create(ctx, spec, func(job.Progress) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +112,7 @@ func TestLeftAlone_IsForgotten(t *testing.T) {
 	p := h.provider(t, nil)
 	ctx, spec := t.Context(), h.spec()
 	spec.Lease = time.Hour
-	vm, err := p.Create(ctx, spec, func(executor.Progress) {})
+	vm, err := p.Create(ctx, spec, func(job.Progress) {})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,6 @@ import (
 	"sync"
 	"testing"
 
-	"linus/internal/executor"
 	"linus/internal/guest"
 	"linus/internal/job"
 	"linus/internal/lab"
@@ -44,7 +43,7 @@ func TestPool_GivesEachVMItsOwn(t *testing.T) {
 	for i := range vms {
 		wg.Go(func() {
 			var err error
-			if vms[i], err = p.Create(t.Context(), h.spec(), func(executor.Progress) {}); err != nil {
+			if vms[i], err = p.Create(t.Context(), h.spec(), func(job.Progress) {}); err != nil {
 				t.Errorf("VM %d: %v", i, err)
 			}
 		})
@@ -63,7 +62,7 @@ func TestPool_GivesEachVMItsOwn(t *testing.T) {
 		t.Errorf("given: %v", given)
 	}
 
-	_, err := p.Create(t.Context(), h.spec(), func(executor.Progress) {})
+	_, err := p.Create(t.Context(), h.spec(), func(job.Progress) {})
 	var host *job.HostError
 	if !errors.As(err, &host) || !strings.Contains(host.Text, "no address of VM_IP_CONFIG=") {
 		t.Fatalf("with the pool used up: %v", err)
@@ -75,7 +74,7 @@ func TestPool_GivesEachVMItsOwn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	again, err := p.Create(t.Context(), h.spec(), func(executor.Progress) {})
+	again, err := p.Create(t.Context(), h.spec(), func(job.Progress) {})
 	if err != nil || again.IP != freed.IP {
 		t.Errorf("the freed address is %s, given was %s: %v", freed.IP, again.IP, err)
 	}
@@ -94,11 +93,11 @@ func TestPool_ACreateThatDiesGivesItsAddressBack(t *testing.T) {
 		if err := h.SetFault(fault, "1"); err != nil {
 			t.Fatal(err)
 		}
-		if vm, err := p.Create(t.Context(), h.spec(), func(executor.Progress) {}); err == nil {
+		if vm, err := p.Create(t.Context(), h.spec(), func(job.Progress) {}); err == nil {
 			t.Fatalf("%s: VM %d was made", fault, vm.ID)
 		}
 	}
-	if _, err := p.Create(t.Context(), h.spec(), func(executor.Progress) {}); err != nil {
+	if _, err := p.Create(t.Context(), h.spec(), func(job.Progress) {}); err != nil {
 		t.Error(err)
 	}
 }
@@ -130,7 +129,7 @@ func TestSystems_AreMadeFromTheirImages(t *testing.T) {
 		t.Run(os, func(t *testing.T) {
 			spec := h.spec()
 			spec.Template, spec.OS = "", os
-			vm, err := p.Create(t.Context(), spec, func(executor.Progress) {})
+			vm, err := p.Create(t.Context(), spec, func(job.Progress) {})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -166,7 +165,7 @@ func TestIPv6Only_OfARealMachine(t *testing.T) {
 
 func ipv6Only(t *testing.T, h *labHost, network netip.Prefix) {
 	p := h.provider(t, func(o *proxmox.Options) { o.IPConfig = "auto6" })
-	vm, err := p.Create(t.Context(), h.spec(), func(executor.Progress) {})
+	vm, err := p.Create(t.Context(), h.spec(), func(job.Progress) {})
 	if err != nil {
 		t.Fatal(err)
 	}

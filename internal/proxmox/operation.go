@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/remote"
 	"linus/internal/result"
@@ -46,7 +45,7 @@ func (p *Provider) operate(ctx context.Context, id string, c call) (result.Resul
 	defer end(nil)
 	defer context.AfterFunc(ctx, func() {
 		if detached(ctx) {
-			end(executor.ErrDetach)
+			end(job.ErrDetach)
 		}
 	})()
 
@@ -55,13 +54,13 @@ func (p *Provider) operate(ctx context.Context, id string, c call) (result.Resul
 		res, err = o.finish(ctx, work, end, c)
 	}
 	if detached(work) {
-		return res, fmt.Errorf("%s: %w", c.op, executor.ErrDetach)
+		return res, fmt.Errorf("%s: %w", c.op, job.ErrDetach)
 	}
 	return p.verdict(ctx, c, res, err)
 }
 
 func detached(ctx context.Context) bool {
-	return errors.Is(context.Cause(ctx), executor.ErrDetach)
+	return errors.Is(context.Cause(ctx), job.ErrDetach)
 }
 
 // begin starts the operation, or finds it.

@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/lab"
 	"linus/internal/proxmox"
@@ -79,7 +78,7 @@ func (h *labHost) knownAs(t *testing.T, addr string) string {
 	return path
 }
 
-func (h *labHost) operation(spec executor.VMSpec) string {
+func (h *labHost) operation(spec job.VMSpec) string {
 	return filepath.Join(h.scripts, "operations", "create-"+spec.Job)
 }
 
@@ -95,7 +94,7 @@ func (h *labHost) operationsLeft(t *testing.T) []string {
 
 // theVM fails the test unless the job has exactly the VM a create answered, and
 // takes it away.
-func (h *labHost) theVM(t *testing.T, spec executor.VMSpec, vm job.VM, err error) {
+func (h *labHost) theVM(t *testing.T, spec job.VMSpec, vm job.VM, err error) {
 	t.Helper()
 	p := h.provider(t, nil)
 	if err != nil || vm.ID == 0 || vm.IP == "" || vm.User == "" || vm.HostKey == "" {
@@ -113,7 +112,7 @@ func (h *labHost) theVM(t *testing.T, spec executor.VMSpec, vm job.VM, err error
 }
 
 // nothing fails the test when the host has anything left of the job.
-func (h *labHost) nothing(t *testing.T, spec executor.VMSpec) {
+func (h *labHost) nothing(t *testing.T, spec job.VMSpec) {
 	t.Helper()
 	if vms := h.vms(t, spec); len(vms) != 0 {
 		t.Errorf("VMs left: %+v", vms)
@@ -123,7 +122,7 @@ func (h *labHost) nothing(t *testing.T, spec executor.VMSpec) {
 	}
 }
 
-func (h *labHost) vms(t *testing.T, spec executor.VMSpec) []job.VM {
+func (h *labHost) vms(t *testing.T, spec job.VMSpec) []job.VM {
 	t.Helper()
 	vms, err := h.provider(t, nil).List(t.Context())
 	if err != nil {
@@ -139,7 +138,7 @@ type steps struct {
 	do   func()
 }
 
-func (s *steps) progress(p executor.Progress) {
+func (s *steps) progress(p job.Progress) {
 	if p.Step == "" {
 		return
 	}
@@ -236,7 +235,7 @@ func TestCreate_OutlastsTheConnection(t *testing.T) {
 		t.Run(fmt.Sprintf("cut at command %d", n), func(t *testing.T) {
 			s, pool := h.faulty(t, sshtest.Faults{DropAtExec: n})
 			spec := h.spec()
-			vm, err := h.through(t, pool).Create(t.Context(), spec, func(executor.Progress) {})
+			vm, err := h.through(t, pool).Create(t.Context(), spec, func(job.Progress) {})
 			if s.Stats().Connections < 2 && n < 5 {
 				t.Error("nothing was cut")
 			}
@@ -320,7 +319,7 @@ func TestCreate_OutlastsTheConnection(t *testing.T) {
 		for n := 1; n <= 3; n++ {
 			server, pool := h.faulty(t, sshtest.Faults{})
 			p, spec := h.through(t, pool), h.spec()
-			vm, err := p.Create(t.Context(), spec, func(executor.Progress) {})
+			vm, err := p.Create(t.Context(), spec, func(job.Progress) {})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -338,13 +337,13 @@ func TestCreate_IsJoined(t *testing.T) {
 	h := newLab(t, lab.DriverProcess)
 
 	// detach begins a create and leaves it at a step, as an engine that stops.
-	detach := func(t *testing.T, spec executor.VMSpec, step string) {
+	detach := func(t *testing.T, spec job.VMSpec, step string) {
 		t.Helper()
 		ctx, cancel := context.WithCancelCause(t.Context())
 		defer cancel(nil)
-		s := &steps{at: step, do: func() { cancel(executor.ErrDetach) }}
+		s := &steps{at: step, do: func() { cancel(job.ErrDetach) }}
 		_, err := h.provider(t, nil).Create(ctx, spec, s.progress)
-		if !errors.Is(err, executor.ErrDetach) {
+		if !errors.Is(err, job.ErrDetach) {
 			t.Fatalf("at %s: err = %v", step, err)
 		}
 		if _, err := os.Stat(filepath.Join(h.operation(spec), "exit")); err == nil {
@@ -368,11 +367,11 @@ func TestCreate_IsJoined(t *testing.T) {
 
 	t.Run("by an engine that comes after its end", func(t *testing.T) {
 		spec := h.spec()
-		first, err := h.provider(t, nil).Create(t.Context(), spec, func(executor.Progress) {})
+		first, err := h.provider(t, nil).Create(t.Context(), spec, func(job.Progress) {})
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := h.provider(t, nil).Create(t.Context(), spec, func(executor.Progress) {})
+		again, err := h.provider(t, nil).Create(t.Context(), spec, func(job.Progress) {})
 		if again != first {
 			t.Errorf("create = %+v, then %+v", first, again)
 		}
@@ -389,7 +388,7 @@ func TestCreate_IsJoined(t *testing.T) {
 		var running sync.WaitGroup
 		for i := range vms {
 			p := h.provider(t, nil)
-			running.Go(func() { vms[i], errs[i] = p.Create(t.Context(), spec, func(executor.Progress) {}) })
+			running.Go(func() { vms[i], errs[i] = p.Create(t.Context(), spec, func(job.Progress) {}) })
 		}
 		running.Wait()
 		for i := range vms {
@@ -458,7 +457,7 @@ func TestCreate_IsJoined(t *testing.T) {
 			}
 		}
 		began := time.Now()
-		_, err := h.provider(t, nil).Create(t.Context(), spec, func(executor.Progress) {})
+		_, err := h.provider(t, nil).Create(t.Context(), spec, func(job.Progress) {})
 		wantHost(t, err, job.HostVM)
 		if took := time.Since(began); err == nil || !strings.Contains(err.Error(), "restarted") || took > 10*time.Second {
 			t.Errorf("after %s: %v", took, err)
@@ -468,7 +467,7 @@ func TestCreate_IsJoined(t *testing.T) {
 }
 
 // removeAll does what the executor does for a job that failed to get its VM.
-func (h *labHost) removeAll(t *testing.T, p *proxmox.Provider, spec executor.VMSpec) {
+func (h *labHost) removeAll(t *testing.T, p *proxmox.Provider, spec job.VMSpec) {
 	t.Helper()
 	if err := p.Destroy(t.Context(), job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}); err != nil {
 		t.Error(err)

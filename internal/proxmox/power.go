@@ -6,13 +6,12 @@ import (
 
 	"github.com/google/uuid"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/result"
 )
 
 // StartVM starts a VM and waits, as Create does, until it can be worked in.
-func (p *Provider) StartVM(ctx context.Context, vm job.VM, progress func(executor.Progress)) (job.VM, error) {
+func (p *Provider) StartVM(ctx context.Context, vm job.VM, progress func(job.Progress)) (job.VM, error) {
 	return p.boot(ctx, powerCall{what: "start", action: "start", vm: vm, progress: progress})
 }
 
@@ -29,7 +28,7 @@ func (p *Provider) SnapshotVM(ctx context.Context, vm job.VM, name string) error
 }
 
 // RevertVM brings a VM back to a snapshot and starts it, as StartVM does.
-func (p *Provider) RevertVM(ctx context.Context, vm job.VM, name string, progress func(executor.Progress)) (job.VM, error) {
+func (p *Provider) RevertVM(ctx context.Context, vm job.VM, name string, progress func(job.Progress)) (job.VM, error) {
 	return p.boot(ctx, powerCall{what: "bring back snapshot " + name + " of", action: "revert", vm: vm, snapshot: name, progress: progress})
 }
 
@@ -39,7 +38,7 @@ type powerCall struct {
 	action   string // power-vm's
 	vm       job.VM
 	snapshot string
-	progress func(executor.Progress) // nil: nobody waits for steps
+	progress func(job.Progress) // nil: nobody waits for steps
 }
 
 func (c powerCall) op() string { return fmt.Sprintf("%s VM %d (%s)", c.what, c.vm.ID, c.vm.Name) }
@@ -72,7 +71,7 @@ func (p *Provider) power(ctx context.Context, c powerCall) (result.Result, error
 		case key == result.KeyStep:
 			c.progress(readStep(value))
 		case key == "LINUS_WARNING":
-			c.progress(executor.Progress{Warning: value})
+			c.progress(job.Progress{Warning: value})
 		}
 	}
 	id := "power-" + uuid.NewString()

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/lab"
 	"linus/internal/proxmox"
@@ -25,7 +24,7 @@ func revert(t *testing.T, h *labHost, vm job.VM) job.VM {
 	if status, err := p.Status(t.Context(), vm); err != nil || status != job.VMStopped {
 		t.Errorf("status = %q, %v", status, err)
 	}
-	vm, err := p.RevertVM(t.Context(), vm, "clean", func(executor.Progress) {})
+	vm, err := p.RevertVM(t.Context(), vm, "clean", func(job.Progress) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,16 +43,16 @@ func TestPlan_SaysWhatTheVMIsToBe(t *testing.T) {
 	p := h.provider(t, func(o *proxmox.Options) { o.Gateway, o.VLANTag = "10.9.8.1", 7 })
 	tests := []struct {
 		name   string
-		change func(*executor.VMSpec)
+		change func(*job.VMSpec)
 		want   []string
 		not    []string
 	}{
-		{"a template, the server's network", func(*executor.VMSpec) {}, []string{"'clone' '9000'", "tag=7", "ip=dhcp", "bridge=" + h.Config.Bridge}, []string{"fetch "}},
-		{"an operating system", func(s *executor.VMSpec) { s.Template, s.OS = "", "rocky-9" }, []string{"fetch https://", "Rocky", "'--ciuser' 'rocky'"}, []string{"'clone'"}},
-		{"a network of its own", func(s *executor.VMSpec) {
+		{"a template, the server's network", func(*job.VMSpec) {}, []string{"'clone' '9000'", "tag=7", "ip=dhcp", "bridge=" + h.Config.Bridge}, []string{"fetch "}},
+		{"an operating system", func(s *job.VMSpec) { s.Template, s.OS = "", "rocky-9" }, []string{"fetch https://", "Rocky", "'--ciuser' 'rocky'"}, []string{"'clone'"}},
+		{"a network of its own", func(s *job.VMSpec) {
 			s.Network = job.Network{VLAN: 42, IP: "10.1.2.3/24", Gateway: "10.1.2.1"}
 		}, []string{"tag=42", "ip=10.1.2.3/24,gw=10.1.2.1"}, []string{"tag=7"}},
-		{"an address, the server's gateway", func(s *executor.VMSpec) { s.Network.IP = "10.9.8.7/24" }, []string{"ip=10.9.8.7/24,gw=10.9.8.1"}, nil},
+		{"an address, the server's gateway", func(s *job.VMSpec) { s.Network.IP = "10.9.8.7/24" }, []string{"ip=10.9.8.7/24,gw=10.9.8.1"}, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -92,14 +91,14 @@ func TestSnapshot_OfAVMFromAnImageOnFiles(t *testing.T) {
 	})
 	ctx, spec := t.Context(), h.spec()
 	spec.Template, spec.OS = "", "debian-12"
-	vm, err := p.Create(ctx, spec, func(executor.Progress) {})
+	vm, err := p.Create(ctx, spec, func(job.Progress) {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := p.SnapshotVM(ctx, vm, "clean"); err != nil {
 		t.Error(err)
 	}
-	if _, err := p.RevertVM(ctx, vm, "clean", func(executor.Progress) {}); err != nil {
+	if _, err := p.RevertVM(ctx, vm, "clean", func(job.Progress) {}); err != nil {
 		t.Error(err)
 	}
 	if err := p.Destroy(ctx, vm); err != nil {

@@ -1,4 +1,4 @@
-// Package proxmox is the executor's Provider for Proxmox VE: it uploads the
+// Package proxmox is job.Provider for Proxmox VE: it uploads the
 // host scripts, runs them over SSH, follows what they say, and turns how they
 // end into errors an operator can act on. What the scripts do is theirs; what a
 // job is it does not know beyond the VM it asks for.
@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/remote"
 	"linus/internal/result"
@@ -75,7 +74,7 @@ type Provider struct {
 	leftAlone  said
 }
 
-var _ executor.Provider = (*Provider)(nil)
+var _ job.Provider = (*Provider)(nil)
 
 // New makes a Provider. It reaches for nothing yet.
 func New(o Options) *Provider {
@@ -155,8 +154,8 @@ func readChecks(res result.Result) []job.Check {
 // the same job, by this process or another, finds the first and has its result,
 // until Destroy. When ctx ends, the script is told to stop and has undone its
 // work by the time Create returns, or RollbackWait has passed; it is left alone
-// when the cause is executor.ErrDetach.
-func (p *Provider) Create(ctx context.Context, spec executor.VMSpec, progress func(executor.Progress)) (job.VM, error) {
+// when the cause is job.ErrDetach.
+func (p *Provider) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
 	vm := job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}
 	op := "create VM " + spec.Name
 	select {
@@ -177,7 +176,7 @@ func (p *Provider) Create(ctx context.Context, spec executor.VMSpec, progress fu
 		case "LINUS_VM_ID":
 			if id, err := readID(value); err == nil && id != vm.ID {
 				vm.ID = id
-				progress(executor.Progress{VMID: id})
+				progress(job.Progress{VMID: id})
 			}
 		case result.KeyStep:
 			step := readStep(value)
@@ -186,7 +185,7 @@ func (p *Provider) Create(ctx context.Context, spec executor.VMSpec, progress fu
 			}
 			progress(step)
 		case "LINUS_WARNING":
-			progress(executor.Progress{Warning: value})
+			progress(job.Progress{Warning: value})
 		}
 	}
 	res, err := p.operate(ctx, p.createOperation(spec.Job), call{op: op, script: "create-vm", env: p.createEnvironment(spec), onLine: onLine})
@@ -198,7 +197,7 @@ func (p *Provider) Create(ctx context.Context, spec executor.VMSpec, progress fu
 }
 
 // Plan tells the commands that Create would run on the host.
-func (p *Provider) Plan(ctx context.Context, spec executor.VMSpec) ([]string, error) {
+func (p *Provider) Plan(ctx context.Context, spec job.VMSpec) ([]string, error) {
 	res, err := p.run(ctx, call{
 		op: "plan VM " + spec.Name, script: "create-vm", args: []string{"--dry-run"}, env: p.createEnvironment(spec), patience: p.o.Patience / 10,
 	})
@@ -206,17 +205,17 @@ func (p *Provider) Plan(ctx context.Context, spec executor.VMSpec) ([]string, er
 }
 
 // readStep reads `<n>/<total>:<function>:<text>`.
-func readStep(value string) executor.Progress {
+func readStep(value string) job.Progress {
 	count, rest, _ := strings.Cut(value, ":")
 	name, text, _ := strings.Cut(rest, ":")
 	n, of, _ := strings.Cut(count, "/")
-	step := executor.Progress{Step: name, Text: text}
+	step := job.Progress{Step: name, Text: text}
 	step.N, _ = strconv.Atoi(n)
 	step.Of, _ = strconv.Atoi(of)
 	return step
 }
 
-func (p *Provider) createEnvironment(spec executor.VMSpec) map[string]string {
+func (p *Provider) createEnvironment(spec job.VMSpec) map[string]string {
 	env := p.machineEnvironment()
 	env["VM_NAME"], env["LINUS_JOB"], env["LINUS_OWNER"] = spec.Name, spec.Job, spec.Owner
 	env["SSH_PUBLIC_KEY"] = cmp.Or(spec.PublicKey, p.o.SSHPublicKey)

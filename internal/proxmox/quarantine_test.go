@@ -9,7 +9,6 @@ import (
 	"sync"
 	"testing"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/lab"
 	"linus/internal/proxmox"
@@ -60,7 +59,7 @@ func TestQuarantine_IsToldOnceInTheLogAndInEveryCheck(t *testing.T) {
 		t.Errorf("a clean host is told to be %+v", got)
 	}
 
-	vm, err := p.Create(t.Context(), h.spec(), func(executor.Progress) {})
+	vm, err := p.Create(t.Context(), h.spec(), func(job.Progress) {})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"linus/embed"
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/remote"
 )
@@ -22,7 +21,7 @@ type machine struct {
 func newVM(t *testing.T, h *labHost) job.VM {
 	t.Helper()
 	p := h.provider(t, nil)
-	vm, err := p.Create(t.Context(), h.spec(), func(executor.Progress) {})
+	vm, err := p.Create(t.Context(), h.spec(), func(job.Progress) {})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/result"
 )
@@ -26,7 +25,7 @@ type TemplateSpec struct {
 // BuildTemplate makes a template of a cloud image, which takes minutes. When ctx
 // ends, the script is told to stop and has undone its work by the time this
 // returns.
-func (p *Provider) BuildTemplate(ctx context.Context, spec TemplateSpec, progress func(executor.Progress)) (job.VM, error) {
+func (p *Provider) BuildTemplate(ctx context.Context, spec TemplateSpec, progress func(job.Progress)) (job.VM, error) {
 	build := uuid.NewString()
 	env := p.machineEnvironment()
 	env["LINUS_JOB"] = build
@@ -41,7 +40,7 @@ func (p *Provider) BuildTemplate(ctx context.Context, spec TemplateSpec, progres
 		case result.KeyStep:
 			progress(readStep(value))
 		case "LINUS_WARNING":
-			progress(executor.Progress{Warning: value})
+			progress(job.Progress{Warning: value})
 		}
 	}
 	const op = "build a template"

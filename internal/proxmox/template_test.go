@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/lab"
 	"linus/internal/providertest"
@@ -30,7 +29,7 @@ func TestTemplate_IsBuiltClonedListedAndRemoved(t *testing.T) {
 	p := h.provider(t, func(o *proxmox.Options) { o.ImageDir = filepath.Join(h.Dir, "images") })
 	spec := proxmox.TemplateSpec{Name: "built", ImageURL: "file://" + image, ImageSHA256: hex.EncodeToString(sum[:])}
 	var steps []string
-	built, err := p.BuildTemplate(t.Context(), spec, func(s executor.Progress) { steps = append(steps, s.Step) })
+	built, err := p.BuildTemplate(t.Context(), spec, func(s job.Progress) { steps = append(steps, s.Step) })
 	if err != nil {
 		t.Fatalf("%v, after %v", err, steps)
 	}
@@ -40,7 +39,7 @@ func TestTemplate_IsBuiltClonedListedAndRemoved(t *testing.T) {
 		t.Errorf("config of the template: %v\n%s", err, config)
 	}
 
-	if _, err := p.BuildTemplate(t.Context(), spec, func(executor.Progress) {}); err == nil || !strings.Contains(err.Error(), "VM already exists: 'built'") {
+	if _, err := p.BuildTemplate(t.Context(), spec, func(job.Progress) {}); err == nil || !strings.Contains(err.Error(), "VM already exists: 'built'") {
 		t.Errorf("a second build under that name: %v", err)
 	}
 	if again, err := h.QM(t.Context(), "config", id); err != nil || again != config {
@@ -48,11 +47,11 @@ func TestTemplate_IsBuiltClonedListedAndRemoved(t *testing.T) {
 	}
 
 	// Two clones: machines of their own.
-	first, err := p.Create(t.Context(), providertest.NewSpec(h.owner, "built"), func(executor.Progress) {})
+	first, err := p.Create(t.Context(), providertest.NewSpec(h.owner, "built"), func(job.Progress) {})
 	if err != nil {
 		t.Fatalf("create from the built template: %v", err)
 	}
-	second, err := p.Create(t.Context(), providertest.NewSpec(h.owner, "built"), func(executor.Progress) {})
+	second, err := p.Create(t.Context(), providertest.NewSpec(h.owner, "built"), func(job.Progress) {})
 	if err != nil {
 		t.Fatalf("create from the built template: %v", err)
 	}
@@ -107,13 +106,13 @@ func TestTemplate_WithClonesSaysWhich(t *testing.T) {
 	}
 	sum := sha256.Sum256(data)
 	p := h.provider(t, func(o *proxmox.Options) { o.ImageDir, o.Storage = filepath.Join(h.Dir, "images"), "local" })
-	built, err := p.BuildTemplate(t.Context(), proxmox.TemplateSpec{Name: "built", ImageURL: "file://" + image, ImageSHA256: hex.EncodeToString(sum[:])}, func(executor.Progress) {})
+	built, err := p.BuildTemplate(t.Context(), proxmox.TemplateSpec{Name: "built", ImageURL: "file://" + image, ImageSHA256: hex.EncodeToString(sum[:])}, func(job.Progress) {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	spec := h.spec()
 	spec.Template = "built"
-	clone, err := p.Create(t.Context(), spec, func(executor.Progress) {})
+	clone, err := p.Create(t.Context(), spec, func(job.Progress) {})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 )
 
@@ -131,16 +130,16 @@ func (p *Provider) Status(ctx context.Context, vm job.VM) (job.VMStatus, error) 
 }
 
 // Look is Status, and asks the guest of a VM that runs.
-func (p *Provider) Look(ctx context.Context, vm job.VM) (executor.Seen, error) {
+func (p *Provider) Look(ctx context.Context, vm job.VM) (job.Seen, error) {
 	op := fmt.Sprintf("look at VM %d (%s) and into it", vm.ID, vm.Name)
 	env := proof(vm)
 	env["LOOK_INSIDE"], env["VM_ROUTED"] = "true", strconv.FormatBool(p.o.Routed)
 	setNumber(env, "VM_SSH_PORT", p.o.GuestPort)
 	res, err := p.run(ctx, call{op: op, script: "show-vm", env: env})
 	if err != nil {
-		return executor.Seen{Status: job.VMUnknown}, err
+		return job.Seen{Status: job.VMUnknown}, err
 	}
-	seen := executor.Seen{Status: readStatus(res.Get("LINUS_VM_STATUS"))}
+	seen := job.Seen{Status: readStatus(res.Get("LINUS_VM_STATUS"))}
 	if boot := res.Get("LINUS_VM_BOOT_ID"); uuidForm.MatchString(boot) {
 		seen.BootID = boot
 	}

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 )
 
@@ -132,7 +131,7 @@ func resultOf(ctx context.Context, err error) string {
 	switch {
 	case err == nil:
 		return ResultOK
-	case errors.Is(err, executor.ErrDetach) || errors.Is(context.Cause(ctx), executor.ErrDetach):
+	case errors.Is(err, job.ErrDetach) || errors.Is(context.Cause(ctx), job.ErrDetach):
 		return ResultInterrupted
 	}
 	var host *job.HostError

@@ -15,7 +15,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
 )
@@ -57,7 +56,7 @@ func TestProvider_EveryChangeIsOnRecordBeforeAndAfter(t *testing.T) {
 		OnEnd:    func(r Record) { ended = append(ended, r.Action+" "+r.Result) },
 	})
 	p := a.Provider(fake)
-	vm, err := p.Create(t.Context(), executor.VMSpec{Name: "box", Job: jobID, Owner: owner, Template: providertest.FakeTemplate}, func(executor.Progress) {})
+	vm, err := p.Create(t.Context(), job.VMSpec{Name: "box", Job: jobID, Owner: owner, Template: providertest.FakeTemplate}, func(job.Progress) {})
 	if err != nil || vm.ID == 0 {
 		t.Fatalf("Create = %+v, %v", vm, err)
 	}
@@ -68,10 +67,10 @@ func TestProvider_EveryChangeIsOnRecordBeforeAndAfter(t *testing.T) {
 	if err := p.StopVM(asked, vm); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := p.StartVM(asked, vm, func(executor.Progress) {}); err != nil || got.ID != vm.ID {
+	if got, err := p.StartVM(asked, vm, func(job.Progress) {}); err != nil || got.ID != vm.ID {
 		t.Fatalf("StartVM = %+v, %v", got, err)
 	}
-	if got, err := p.RevertVM(asked, vm, "clean", func(executor.Progress) {}); err != nil || got.ID != vm.ID {
+	if got, err := p.RevertVM(asked, vm, "clean", func(job.Progress) {}); err != nil || got.ID != vm.ID {
 		t.Fatalf("RevertVM = %+v, %v", got, err)
 	}
 	if err := p.Destroy(t.Context(), vm); err == nil {
@@ -144,7 +143,7 @@ func TestAudit_WhatTheEnginesEndCutOffIsInterrupted(t *testing.T) {
 	a := newAudit(t, AuditOptions{})
 	ctx, stop := context.WithCancelCause(t.Context())
 	_ = a.Do(ctx, Record{Action: ActionStop}, func(*Record) error {
-		stop(executor.ErrDetach)
+		stop(job.ErrDetach)
 		return ctx.Err()
 	})
 	if got := readAudit(t, a.o.Path); len(got) != 2 || got[1].Result != ResultInterrupted {

@@ -16,7 +16,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 )
 
@@ -51,7 +50,7 @@ type Metrics struct {
 	lockRetries *prometheus.CounterVec
 }
 
-var _ executor.Observer = (*Metrics)(nil)
+var _ job.Observer = (*Metrics)(nil)
 
 // queuePhase is the wait for a slot, told beside the executor's phases.
 const queuePhase = "queue"
@@ -99,7 +98,7 @@ func (m *Metrics) Changed(j job.Job, events []job.Event) {
 		case event.Kind == job.EventIgnored:
 			m.ignored.WithLabelValues().Inc()
 		case event.Kind == job.EventStatus && event.Text == string(job.Provisioning):
-			m.phases.WithLabelValues(queuePhase, string(executor.PhaseOK)).Observe(time.Since(j.CreatedAt).Seconds())
+			m.phases.WithLabelValues(queuePhase, string(job.PhaseOK)).Observe(time.Since(j.CreatedAt).Seconds())
 		case event.Kind == job.EventStatus && job.Status(event.Text).Terminal():
 			m.ended.WithLabelValues(event.Text, string(j.Outcome.Reason)).Inc()
 		}
@@ -107,7 +106,7 @@ func (m *Metrics) Changed(j job.Job, events []job.Event) {
 }
 
 // PhaseEnded measures a phase.
-func (m *Metrics) PhaseEnded(_ job.Job, phase string, began time.Time, result executor.PhaseResult, _ error) {
+func (m *Metrics) PhaseEnded(_ job.Job, phase string, began time.Time, result job.PhaseResult, _ error) {
 	m.phases.WithLabelValues(phase, string(result)).Observe(time.Since(began).Seconds())
 }
 

@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 )
 
@@ -104,8 +103,8 @@ func TestMetrics_CountWhatTheyAreTold(t *testing.T) {
 	j := job.Job{CreatedAt: time.Now().Add(-3 * time.Second)}
 	m.Changed(j, []job.Event{{Kind: job.EventStatus, Text: "provisioning"}, {Kind: job.EventProgress}})
 	m.Changed(j, []job.Event{{Kind: job.EventStatus, Text: "running"}})
-	m.PhaseEnded(j, "provision", time.Now().Add(-40*time.Second), executor.PhaseOK, nil)
-	m.PhaseEnded(j, "run", time.Now(), executor.PhaseCancelled, context.Canceled)
+	m.PhaseEnded(j, "provision", time.Now().Add(-40*time.Second), job.PhaseOK, nil)
+	m.PhaseEnded(j, "run", time.Now(), job.PhaseCancelled, context.Canceled)
 	j.Outcome = &job.Outcome{Reason: job.ReasonCancelled}
 	m.Changed(j, []job.Event{{Kind: job.EventStatus, Text: "failed"}, {Kind: job.EventIgnored}})
 	m.Leaked(2)

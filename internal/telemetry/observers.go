@@ -3,12 +3,11 @@ package telemetry
 import (
 	"time"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 )
 
 // Observers are told one after the other.
-type Observers []executor.Observer
+type Observers []job.Observer
 
 // Changed tells all.
 func (all Observers) Changed(j job.Job, events []job.Event) {
@@ -18,7 +17,7 @@ func (all Observers) Changed(j job.Job, events []job.Event) {
 }
 
 // PhaseEnded tells all.
-func (all Observers) PhaseEnded(j job.Job, phase string, began time.Time, result executor.PhaseResult, err error) {
+func (all Observers) PhaseEnded(j job.Job, phase string, began time.Time, result job.PhaseResult, err error) {
 	for _, o := range all {
 		o.PhaseEnded(j, phase, began, result, err)
 	}

@@ -4,26 +4,29 @@ import (
 	"cmp"
 	"context"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 )
 
-// Provider writes an audit log of what another is told to change.
+// Provider writes an audit log of what another is told to change. Every method is
+// written out, those that change nothing too: so a new verb of the port does not
+// compile until it is decided whether it goes on record.
 type Provider struct {
-	executor.Provider // what changes nothing passes
-	audit             *Audit
+	to    job.Provider
+	audit *Audit
 }
 
+var _ job.Provider = (*Provider)(nil)
+
 // Provider makes a layer around p whose every change is on record.
-func (a *Audit) Provider(p executor.Provider) *Provider { return &Provider{Provider: p, audit: a} }
+func (a *Audit) Provider(p job.Provider) *Provider { return &Provider{to: p, audit: a} }
 
 // Create makes a VM.
-func (p *Provider) Create(ctx context.Context, spec executor.VMSpec, progress func(executor.Progress)) (job.VM, error) {
+func (p *Provider) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
 	var vm job.VM
 	r := recordOf(ActionCreate, job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner})
 	r.Detail = cmp.Or(spec.Template, spec.OS)
 	err := p.audit.Do(ctx, r, func(r *Record) (err error) {
-		vm, err = p.Provider.Create(ctx, spec, func(told executor.Progress) {
+		vm, err = p.to.Create(ctx, spec, func(told job.Progress) {
 			r.VMID = cmp.Or(told.VMID, r.VMID)
 			progress(told)
 		})
@@ -35,19 +38,19 @@ func (p *Provider) Create(ctx context.Context, spec executor.VMSpec, progress fu
 
 // Destroy removes a VM.
 func (p *Provider) Destroy(ctx context.Context, vm job.VM) error {
-	return p.audit.Do(ctx, recordOf(ActionDestroy, vm), func(*Record) error { return p.Provider.Destroy(ctx, vm) })
+	return p.audit.Do(ctx, recordOf(ActionDestroy, vm), func(*Record) error { return p.to.Destroy(ctx, vm) })
 }
 
 // ForgetVM lets go of a VM that is left alone.
 func (p *Provider) ForgetVM(ctx context.Context, vm job.VM) error {
-	return p.audit.Do(ctx, recordOf(ActionForget, vm), func(*Record) error { return p.Provider.ForgetVM(ctx, vm) })
+	return p.audit.Do(ctx, recordOf(ActionForget, vm), func(*Record) error { return p.to.ForgetVM(ctx, vm) })
 }
 
 // StartVM starts a VM.
-func (p *Provider) StartVM(ctx context.Context, vm job.VM, progress func(executor.Progress)) (job.VM, error) {
+func (p *Provider) StartVM(ctx context.Context, vm job.VM, progress func(job.Progress)) (job.VM, error) {
 	var now job.VM
 	err := p.audit.Do(ctx, recordOf(ActionStart, vm), func(*Record) (err error) {
-		now, err = p.Provider.StartVM(ctx, vm, progress)
+		now, err = p.to.StartVM(ctx, vm, progress)
 		return err
 	})
 	return now, err
@@ -55,27 +58,49 @@ func (p *Provider) StartVM(ctx context.Context, vm job.VM, progress func(executo
 
 // StopVM shuts a VM down.
 func (p *Provider) StopVM(ctx context.Context, vm job.VM) error {
-	return p.audit.Do(ctx, recordOf(ActionStop, vm), func(*Record) error { return p.Provider.StopVM(ctx, vm) })
+	return p.audit.Do(ctx, recordOf(ActionStop, vm), func(*Record) error { return p.to.StopVM(ctx, vm) })
 }
 
 // SnapshotVM keeps a VM's disk.
 func (p *Provider) SnapshotVM(ctx context.Context, vm job.VM, name string) error {
 	r := recordOf(ActionSnapshot, vm)
 	r.Detail = name
-	return p.audit.Do(ctx, r, func(*Record) error { return p.Provider.SnapshotVM(ctx, vm, name) })
+	return p.audit.Do(ctx, r, func(*Record) error { return p.to.SnapshotVM(ctx, vm, name) })
 }
 
 // RevertVM brings a VM's disk back.
-func (p *Provider) RevertVM(ctx context.Context, vm job.VM, name string, progress func(executor.Progress)) (job.VM, error) {
+func (p *Provider) RevertVM(ctx context.Context, vm job.VM, name string, progress func(job.Progress)) (job.VM, error) {
 	var now job.VM
 	r := recordOf(ActionRevert, vm)
 	r.Detail = name
 	err := p.audit.Do(ctx, r, func(*Record) (err error) {
-		now, err = p.Provider.RevertVM(ctx, vm, name, progress)
+		now, err = p.to.RevertVM(ctx, vm, name, progress)
 		return err
 	})
 	return now, err
 }
+
+// Check changes nothing.
+func (p *Provider) Check(ctx context.Context) (job.HostReport, error) { return p.to.Check(ctx) }
+
+// List changes nothing.
+func (p *Provider) List(ctx context.Context) ([]job.VM, error) { return p.to.List(ctx) }
+
+// Status changes nothing.
+func (p *Provider) Status(ctx context.Context, vm job.VM) (job.VMStatus, error) {
+	return p.to.Status(ctx, vm)
+}
+
+// Look changes nothing.
+func (p *Provider) Look(ctx context.Context, vm job.VM) (job.Seen, error) { return p.to.Look(ctx, vm) }
+
+// Plan changes nothing.
+func (p *Provider) Plan(ctx context.Context, spec job.VMSpec) ([]string, error) {
+	return p.to.Plan(ctx, spec)
+}
+
+// CallbackHost changes nothing.
+func (p *Provider) CallbackHost(ctx context.Context) (string, error) { return p.to.CallbackHost(ctx) }
 
 func recordOf(action string, vm job.VM) Record {
 	return Record{

@@ -18,7 +18,6 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 )
 
@@ -50,7 +49,7 @@ type step struct {
 	name, text string
 }
 
-var _ executor.Observer = (*Tracer)(nil)
+var _ job.Observer = (*Tracer)(nil)
 
 // NewTracer makes a tracer. It reaches for the collector in the background, and
 // a collector that does not answer holds nothing up. Headers and the like are
@@ -113,7 +112,7 @@ func (t *Tracer) Changed(j job.Job, events []job.Event) {
 }
 
 // PhaseEnded tells of a phase; after the last one, of the job.
-func (t *Tracer) PhaseEnded(j job.Job, phase string, began time.Time, result executor.PhaseResult, err error) {
+func (t *Tracer) PhaseEnded(j job.Job, phase string, began time.Time, result job.PhaseResult, err error) {
 	span := t.child(j, phase, began, t.takeSteps(j.ID))
 	span.SetAttributes(attribute.String("linus.result", string(result)))
 	if err != nil {
@@ -121,7 +120,7 @@ func (t *Tracer) PhaseEnded(j job.Job, phase string, began time.Time, result exe
 	}
 	span.End()
 	// A VM that was kept is destroyed long after its job, which has been told of.
-	if phase == lastPhase && result == executor.PhaseOK && (j.VM == nil || !j.VM.Unwanted) {
+	if phase == lastPhase && result == job.PhaseOK && (j.VM == nil || !j.VM.Unwanted) {
 		t.job(j)
 	}
 }

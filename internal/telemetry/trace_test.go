@@ -14,7 +14,6 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 )
 
@@ -61,15 +60,15 @@ func TestTracer_AJobIsOneTraceAcrossEngines(t *testing.T) {
 	first.Changed(j, []job.Event{{Kind: job.EventStatus, Text: "provisioning"}})
 	first.Changed(j, []job.Event{{Kind: job.EventProgress, Phase: "start_vm", Text: "starting the VM"}})
 	began := time.Now().Add(-10 * time.Second)
-	first.PhaseEnded(j, "provision", began, executor.PhaseInterrupted, executor.ErrDetach)
+	first.PhaseEnded(j, "provision", began, job.PhaseInterrupted, job.ErrDetach)
 	before := spans(t, first, to)
 
 	second := newTracer(t, TraceOptions{Exporter: to})
-	second.PhaseEnded(j, "provision", began, executor.PhaseOK, nil)
+	second.PhaseEnded(j, "provision", began, job.PhaseOK, nil)
 	code := 3
 	j.Status, j.Outcome = job.Failed, &job.Outcome{Status: job.Failed, Reason: job.ReasonExitStatus, ExitCode: &code, Error: "exit status 3"}
 	j.VM = &job.VM{ID: 101, Name: "box", Node: "pve"}
-	second.PhaseEnded(j, "destroy", time.Now(), executor.PhaseOK, nil)
+	second.PhaseEnded(j, "destroy", time.Now(), job.PhaseOK, nil)
 	after := spans(t, second, to)
 
 	root, ok := after["job"]
@@ -112,9 +111,9 @@ func TestTracer_AJobIsToldOnce(t *testing.T) {
 	to := kept{tracetest.NewInMemoryExporter()}
 	j := job.Job{ID: jobID, Status: job.Success, Outcome: &job.Outcome{Status: job.Success}, VM: &job.VM{State: job.VMCreated}}
 	tracer := newTracer(t, TraceOptions{Exporter: to})
-	tracer.PhaseEnded(j, "destroy", time.Now(), executor.PhaseFailed, errors.New("host is away")) // will be tried again
+	tracer.PhaseEnded(j, "destroy", time.Now(), job.PhaseFailed, errors.New("host is away")) // will be tried again
 	j.VM.Unwanted = true
-	tracer.PhaseEnded(j, "destroy", time.Now(), executor.PhaseOK, nil) // a VM that had been kept
+	tracer.PhaseEnded(j, "destroy", time.Now(), job.PhaseOK, nil) // a VM that had been kept
 	if err := tracer.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +138,7 @@ func TestTracer_KeepsNothingOfWhatHappensBetweenPhases(t *testing.T) {
 	if n := len(tracer.steps[jobID]); n != maxSteps {
 		t.Errorf("%d steps kept, want %d", n, maxSteps)
 	}
-	tracer.PhaseEnded(j, "run", time.Now(), executor.PhaseOK, nil)
+	tracer.PhaseEnded(j, "run", time.Now(), job.PhaseOK, nil)
 	if len(tracer.steps) != 0 {
 		t.Errorf("kept %v after the phase", tracer.steps)
 	}
@@ -152,7 +151,7 @@ func TestTracer_ExportsToTheCollectorBelowItsEndpoint(t *testing.T) {
 	}))
 	defer collector.Close()
 	tracer := newTracer(t, TraceOptions{Endpoint: collector.URL + "/otlp/"})
-	tracer.PhaseEnded(job.Job{ID: jobID}, "push", time.Now(), executor.PhaseOK, nil)
+	tracer.PhaseEnded(job.Job{ID: jobID}, "push", time.Now(), job.PhaseOK, nil)
 	if err := tracer.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +171,7 @@ func (refusing) Shutdown(context.Context) error { return nil }
 func TestTracer_WhatIsNotExportedIsALineInTheLog(t *testing.T) {
 	var log strings.Builder
 	tracer := newTracer(t, TraceOptions{Exporter: refusing{}, Log: slog.New(slog.NewTextHandler(&log, nil))})
-	tracer.PhaseEnded(job.Job{ID: jobID}, "push", time.Now(), executor.PhaseOK, nil)
+	tracer.PhaseEnded(job.Job{ID: jobID}, "push", time.Now(), job.PhaseOK, nil)
 	if err := tracer.Close(t.Context()); err != nil {
 		t.Errorf("Close = %v", err)
 	}

@@ -89,7 +89,7 @@ func shows(t *testing.T, ctx context.Context, selector, want string) { //nolint:
 }
 
 // serve listens on addr and returns the server's address and its end.
-func serve(t *testing.T, addr string, e web.Engine) (string, func()) {
+func serve(t *testing.T, addr string, e job.Engine) (string, func()) {
 	t.Helper()
 	var s *web.Server
 	var err error

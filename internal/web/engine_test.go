@@ -10,13 +10,14 @@ import (
 	"time"
 
 	"linus/internal/job"
-	"linus/internal/web"
 )
 
 // engine stands in for the real one: it knows the jobs and VMs it is given,
 // those named id among them with outputs and artifacts, and records what is
 // asked of it.
 type engine struct {
+	job.Engine // what no page calls
+
 	mu        sync.Mutex
 	changed   chan struct{} // closed at the next change
 	jobs      []job.Job     // newest first
@@ -33,7 +34,7 @@ type engine struct {
 	calls     []string
 }
 
-var _ web.Engine = (*engine)(nil)
+var _ job.Engine = (*engine)(nil)
 
 // change alters the engine while it is in use, and wakes those who watch.
 func (e *engine) change(f func()) {

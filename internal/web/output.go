@@ -5,6 +5,8 @@ import (
 	"context"
 	"html/template"
 	"time"
+
+	"linus/internal/job"
 )
 
 const (
@@ -17,7 +19,7 @@ const (
 
 // output is what a page shows of a stream: its end, and what follows.
 type output struct {
-	engine   Engine
+	engine   job.Engine
 	id, name string
 
 	terminal terminal
@@ -28,7 +30,7 @@ type output struct {
 	problem  string // why it could not be read the last time
 }
 
-func newOutput(e Engine, id, name string) *output { return &output{engine: e, id: id, name: name} }
+func newOutput(e job.Engine, id, name string) *output { return &output{engine: e, id: id, name: name} }
 
 // streamView is a stream for the template.
 type streamView struct {

@@ -25,7 +25,7 @@ type visitor struct {
 	client *http.Client
 }
 
-func visit(t *testing.T, e web.Engine) *visitor {
+func visit(t *testing.T, e job.Engine) *visitor {
 	t.Helper()
 	return visitWith(t, web.Options{Engine: e, MCP: echo, Token: token, Log: log})
 }
@@ -41,7 +41,7 @@ func visitWith(t *testing.T, o web.Options) *visitor {
 	return &visitor{t, s, &http.Client{Jar: jar, Transport: s.Client().Transport}}
 }
 
-func loggedIn(t *testing.T, e web.Engine) *visitor {
+func loggedIn(t *testing.T, e job.Engine) *visitor {
 	t.Helper()
 	v := visit(t, e)
 	if code, text := v.get(web.LoginPath(token)); code != 200 {

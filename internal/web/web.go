@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -30,28 +29,9 @@ const MaxBody = job.MaxManifest
 
 const mcpPath = "/mcp"
 
-// Engine is what downloads and pages come from, and what their forms change.
-type Engine interface {
-	Job(ctx context.Context, id string) (job.Job, error)
-	List(ctx context.Context, f job.Filter) (job.Page, error)
-	Cancel(ctx context.Context, id string) error
-	Kill(ctx context.Context, id, signal string) (job.Killed, error)
-	Input(ctx context.Context, id string, data []byte, closed bool) error
-	// Watch returns the events after the given number as soon as there are
-	// any or the job is done, else none when ctx ends.
-	Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error)
-	// Output returns what a stream has from offset; a negative one counts from the end.
-	Output(ctx context.Context, id, stream string, offset, limit int64) (job.Chunk, error)
-	OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, job.Artifact, error)
-	VMs(ctx context.Context) ([]job.VMInfo, error)
-	VM(ctx context.Context, ref string) (job.VMInfo, error)
-	DestroyVM(ctx context.Context, ref string) (job.VMInfo, error)
-	CheckHost(ctx context.Context) (job.HostReport, error)
-}
-
 // Options of a server. Token must not be empty.
 type Options struct {
-	Engine  Engine
+	Engine  job.Engine
 	MCP     http.Handler // Streamable HTTP, served at /mcp
 	Metrics http.Handler // served at /metrics; nil: nothing is
 	Token   string       // what "Authorization: Bearer" must say, and what a browser logs in with
