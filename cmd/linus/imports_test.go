@@ -50,12 +50,13 @@ var arrows = map[string][]string{
 	"internal/proxmox":   {"internal/job", "internal/remote", "internal/result", "embed"},
 	"internal/telemetry": {"internal/job"},
 
-	"internal/job":    {},
-	"internal/term":   {},
-	"internal/remote": {},
-	"internal/result": {},
-	"embed":           {"scripts"},
-	"scripts":         {},
+	"internal/job":     {},
+	"internal/envfile": {},
+	"internal/term":    {},
+	"internal/remote":  {},
+	"internal/result":  {},
+	"embed":            {"scripts"},
+	"scripts":          {},
 
 	"cmd/pvelab":   {"internal/lab"},
 	"internal/lab": {},
@@ -67,7 +68,7 @@ var arrows = map[string][]string{
 }
 
 // leaves may be imported by every package: they import none of ours.
-var leaves = []string{"internal/term"}
+var leaves = []string{"internal/envfile", "internal/term"}
 
 // testOnly are the packages that nothing but tests may import.
 var testOnly = []string{"internal/e2e", "internal/providertest", "internal/sshtest"}
@@ -88,7 +89,7 @@ var onlyIn = map[string][]string{
 }
 
 // standardOnly are the packages that import nothing but the standard library.
-var standardOnly = []string{"internal/claude", "internal/job", "internal/result", "internal/secret", "internal/term"}
+var standardOnly = []string{"internal/claude", "internal/envfile", "internal/job", "internal/result", "internal/secret", "internal/term"}
 
 func TestImports_GoOneWay(t *testing.T) {
 	packages := listPackages(t)

@@ -2,21 +2,20 @@ package config
 
 import (
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
+
+	"linus/internal/envfile"
 )
 
 // secretPrefix begins the variables that hold secrets of manifests.
 const secretPrefix = "LINUS_SECRET_"
 
-var secretName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-
 // minSecret is the length in bytes below which a value could not be masked in
 // output; package secret holds every source to it.
 const minSecret = 4
 
-// takeSecrets takes the manifests' secrets out of what was given and answers
+// takeSecrets takes the manifests' secrets out of what was given and returns
 // what is wrong with them.
 func (c *Config) takeSecrets() []Problem {
 	var problems []Problem
@@ -26,7 +25,7 @@ func (c *Config) takeSecrets() []Problem {
 		switch {
 		case !ok:
 			continue
-		case !secretName.MatchString(name):
+		case !envfile.IsName(name):
 			problems = append(problems, Problem{variable, "does not name a secret", "write LINUS_SECRET_ and a name of letters, digits and _ that a manifest can have", value.from})
 		case len(value.text) < minSecret:
 			problems = append(problems, Problem{variable, "is shorter than 4 bytes and could not be masked in output", "give a longer value, or use the manifest's env", value.from})

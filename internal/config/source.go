@@ -126,25 +126,25 @@ func (s Sources) readEnvFile() (map[string]entry, []Problem) {
 	}
 	var problems []Problem
 	for _, l := range lines {
-		at := fmt.Sprintf("%s:%d", path, l.number)
+		at := fmt.Sprintf("%s:%d", path, l.Number)
 		switch {
-		case l.problem != "":
-			problems = append(problems, Problem{cmp.Or(l.name, fmt.Sprintf("line %d", l.number)), l.problem, `write NAME=value, NAME='value' or NAME="value"`, at})
-		case given[l.name].from != "":
-			problems = append(problems, Problem{l.name, "is given twice, first at " + given[l.name].from, "keep one of them", at})
-		case l.name == envFileSetting:
-			problems = append(problems, Problem{l.name, "cannot name another file from inside of one", "set it in the environment, or use --env-file", at})
-		case strings.HasPrefix(l.name, secretPrefix):
-			given[l.name] = entry{l.value, at}
-		case !isSetting(l.name):
-			problems = append(problems, unknown(l.name, at))
+		case l.Problem != "":
+			problems = append(problems, Problem{cmp.Or(l.Name, fmt.Sprintf("line %d", l.Number)), l.Problem, `write NAME=value, NAME='value' or NAME="value"`, at})
+		case given[l.Name].from != "":
+			problems = append(problems, Problem{l.Name, "is given twice, first at " + given[l.Name].from, "keep one of them", at})
+		case l.Name == envFileSetting:
+			problems = append(problems, Problem{l.Name, "cannot name another file from inside of one", "set it in the environment, or use --env-file", at})
+		case strings.HasPrefix(l.Name, secretPrefix):
+			given[l.Name] = entry{l.Value, at}
+		case !isSetting(l.Name):
+			problems = append(problems, unknown(l.Name, at))
 		default:
-			if isPath(l.name) && l.value != "" && !strings.HasPrefix(l.value, "~/") && !filepath.IsAbs(l.value) {
+			if isPath(l.Name) && l.Value != "" && !strings.HasPrefix(l.Value, "~/") && !filepath.IsAbs(l.Value) {
 				// Of the file's directory: a file must not change its meaning with
 				// the directory somebody happens to be in.
-				l.value = filepath.Join(filepath.Dir(path), l.value)
+				l.Value = filepath.Join(filepath.Dir(path), l.Value)
 			}
-			given[l.name] = entry{l.value, at}
+			given[l.Name] = entry{l.Value, at}
 		}
 	}
 	if from != "" {

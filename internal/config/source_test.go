@@ -126,7 +126,6 @@ func TestLoad_WrongEnvFileOrFlagIsNamedWithItsPlace(t *testing.T) {
 	}{
 		{"unknown name", "\n# x\nPROXMOX_HSOT=pve\n", nil, 0o600, "PROXMOX_HSOT: is not a setting; did you mean PROXMOX_HOST? linus config lists all (FILE:3)"},
 		{"name of somebody else", "PATH=/bin\n", nil, 0o600, "PATH: is not a setting"},
-		{"blank before the equals sign, which no shell takes", "MAX_JOBS =1\n", nil, 0o600, "line 1: is not NAME=value"},
 		{"no assignment", "PROXMOX_HOST pve\n", nil, 0o600, "line 1: is not NAME=value; write NAME=value"},
 		{"value out of range", "MAX_JOBS=0\n", nil, 0o600, "MAX_JOBS: \"0\" is out of range; give a whole number from 1 to 1000 (FILE:1)"},
 		{"value that breaks a rule", "PROXMOX_HOST=https://pve\n", nil, 0o600, "PROXMOX_HOST: \"https://pve\" is not valid; give a host name or an IP address, without user, port or https:// (FILE:1)"},
@@ -208,9 +207,11 @@ func TestLoad_UnknownNameGuessesOnlyWhatIsNear(t *testing.T) {
 	}
 }
 
-func TestLoad_EnvFileReadsAsShellsAndSystemdDo(t *testing.T) {
+func TestLoad_EnvFileValues(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"plain", "ALLOWED_COMMANDS=git", "git"},
+		{"blank before the equals sign", "ALLOWED_COMMANDS =git", "git"},
+		{"number sign that begins a word", "ALLOWED_COMMANDS=#1\n", "#1"},
 		{"blanks before the value", "ALLOWED_COMMANDS=  git status \t\n", "git status"},
 		{"carriage return of an editor on Windows", "ALLOWED_COMMANDS=git\r\nMAX_JOBS=1\r\n", "git"},
 		{"byte order mark", "\xef\xbb\xbfALLOWED_COMMANDS=git\n", "git"},

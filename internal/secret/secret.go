@@ -1,7 +1,8 @@
 // Package secret finds the secrets a manifest names and keeps them out of a
 // task's output. It knows where values may lie (the environment, as it was read
 // at the start; a file of our own; systemd's credentials) and nothing of jobs,
-// VMs or how a value gets to them. It imports the standard library only.
+// VMs or how a value gets to them. Beside the standard library it imports
+// envfile.
 package secret
 
 import (
@@ -14,8 +15,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"regexp"
-	"strings"
+
+	"linus/internal/envfile"
 )
 
 // Bounds of a value in bytes. A shorter one could not be masked: its letters
@@ -27,8 +28,6 @@ const (
 
 	maxFile = 1 << 20
 )
-
-var nameText = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // Value is one secret. It shows itself to nobody but Reveal.
 type Value struct {
@@ -124,7 +123,7 @@ func (s *Source) Check() error {
 }
 
 func (s *Source) find(name string, file []Value) (Value, error) {
-	if !nameText.MatchString(name) {
+	if !envfile.IsName(name) {
 		return Value{}, fault(name, "is not a name", "use letters, digits and _, not starting with a digit")
 	}
 	for _, v := range append(append([]Value{}, s.o.Environment...), file...) {
@@ -164,7 +163,7 @@ func (s *Source) places(name string) string {
 // check holds the rules every value obeys, wherever it comes from.
 func check(v Value) error {
 	switch {
-	case !nameText.MatchString(v.Name):
+	case !envfile.IsName(v.Name):
 		return fault(v.Name, "is not a name", "use letters, digits and _, not starting with a digit")
 	case len(v.value) < MinValue:
 		return fault(v.Name, fmt.Sprintf("is shorter than %d bytes and could not be masked in output", MinValue), "give a longer value, or use the manifest's env")
@@ -223,69 +222,22 @@ func readBounded(path string, allow func(fs.FileInfo) error) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxFile))
 }
 
-// ParseFile reads lines NAME=VALUE. Blank lines and lines that begin with # are
-// passed over. A value without quotes is the rest of its line, blanks around it
-// left out, and everything else in it as it stands. A value in single quotes is
-// what is between them, byte for byte; in double quotes \n, \t, \", \\ are read
-// as in C, and no other backslash is. Quoted values may run over several lines;
-// nothing may follow the closing quote. A name may be given once. Errors name
-// lines and names, never a value.
+// ParseFile reads lines NAME=value, in the grammar of package envfile. A name
+// may be given once. Errors name lines and names, never a value.
 func ParseFile(data []byte) ([]Value, error) {
 	var values []Value
-	seen := map[string]bool{}
-	rest := string(data)
-	for rest != "" {
-		line := 1 + bytes.Count(data[:len(data)-len(rest)], []byte("\n"))
-		head, next, _ := strings.Cut(rest, "\n")
-		if text := strings.TrimSpace(head); text == "" || text[0] == '#' {
-			rest = next
-			continue
+	first := map[string]int{} // the line of each name
+	for _, l := range envfile.Parse(data) {
+		switch {
+		case l.Problem != "" && l.Name == "":
+			return nil, fmt.Errorf("line %d %s", l.Number, l.Problem)
+		case l.Problem != "":
+			return nil, fmt.Errorf("the value of %s in line %d %s", l.Name, l.Number, l.Problem)
+		case first[l.Name] > 0:
+			return nil, fmt.Errorf("line %d gives %s again, first given in line %d", l.Number, l.Name, first[l.Name])
 		}
-		name, text, ok := strings.Cut(head, "=")
-		name, text = strings.TrimSpace(name), strings.TrimSpace(text)
-		if !ok || !nameText.MatchString(name) {
-			return nil, fmt.Errorf("line %d does not begin with NAME=", line)
-		}
-		if seen[name] {
-			return nil, fmt.Errorf("line %d gives %s again", line, name)
-		}
-		seen[name] = true
-		if text != "" && (text[0] == '\'' || text[0] == '"') {
-			body := rest[strings.IndexByte(rest, text[0])+1:]
-			value, used, err := quoted(body, text[0])
-			if err != nil {
-				return nil, fmt.Errorf("the value of %s in line %d %w", name, line, err)
-			}
-			var after string
-			if after, next, _ = strings.Cut(body[used:], "\n"); strings.TrimSpace(after) != "" {
-				return nil, fmt.Errorf("the value of %s in line %d goes on after its closing quote", name, line)
-			}
-			text = value
-		}
-		values = append(values, NewValue(name, text))
-		rest = next
+		first[l.Name] = l.Number
+		values = append(values, NewValue(l.Name, l.Value))
 	}
 	return values, nil
-}
-
-// quoted reads up to the closing quote and returns the text and how many bytes
-// it took, the quote included.
-func quoted(body string, quote byte) (value string, used int, err error) {
-	var b strings.Builder
-	for i := 0; i < len(body); i++ {
-		c := body[i]
-		if c == quote {
-			return b.String(), i + 1, nil
-		}
-		if c == '\\' && quote == '"' {
-			i++
-			escapes := map[byte]byte{'n': '\n', 't': '\t', '"': '"', '\\': '\\'}
-			if i == len(body) || escapes[body[i]] == 0 {
-				return "", 0, errors.New(`has a backslash before something else than n, t, " or \`)
-			}
-			c = escapes[body[i]]
-		}
-		b.WriteByte(c)
-	}
-	return "", 0, errors.New("has no closing quote")
 }
