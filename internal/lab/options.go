@@ -3,6 +3,7 @@ package lab
 import (
 	"fmt"
 	"io"
+	"net/netip"
 	"regexp"
 	"slices"
 	"sort"
@@ -279,6 +280,13 @@ var (
 	tagName  = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9_\-+.]*$`)
 )
 
+// The formats of names that Proxmox gives: of storages, pools and nodes.
+const (
+	storageID = `[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]`
+	poolID    = `[A-Za-z0-9_.-]+`
+	nodeName  = `[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?`
+)
+
 func checkDNSName(value string) error {
 	if !dnsName.MatchString(value) {
 		return fmt.Errorf("invalid format - value does not look like a valid DNS name")
@@ -294,8 +302,26 @@ func checkConfigID(value string) error {
 	return nil
 }
 
+func checkConfigIDs(value string) error {
+	for _, id := range splitList(value) {
+		if err := checkConfigID(id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkAddresses(value string) error {
+	for _, address := range splitList(value) {
+		if _, err := netip.ParseAddr(address); err != nil && checkDNSName(address) != nil {
+			return fmt.Errorf("invalid format - value does not look like a valid address: %s", address)
+		}
+	}
+	return nil
+}
+
 func checkTags(value string) error {
-	for _, tag := range splitTags(value) {
+	for _, tag := range splitList(value) {
 		if !tagName.MatchString(tag) {
 			return fmt.Errorf("invalid format - invalid characters in tag")
 		}
@@ -303,7 +329,7 @@ func checkTags(value string) error {
 	return nil
 }
 
-// splitTags takes a tag list apart; PVE separates by ; , and blanks.
-func splitTags(value string) []string {
+// splitList takes a list apart; PVE separates by ; , and blanks.
+func splitList(value string) []string {
 	return strings.FieldsFunc(value, func(r rune) bool { return strings.ContainsRune(";, \x00", r) })
 }

@@ -46,7 +46,6 @@ func vmOptions() []option {
 		props("cpu", "cputype", text("cputype"), text("flags"), flag("hidden")),
 		number("cpulimit", 0, 128), whole("cpuunits", 1, 262144),
 		description,
-		text("hotplug"),
 		props("ide", "file", driveKeys(flag("ssd"), text("model"))...).indexed(3),
 		props("ipconfig", "", text("gw"), text("gw6"), text("ip"), text("ip6")).indexed(31),
 		flag("kvm"),
@@ -54,7 +53,7 @@ func vmOptions() []option {
 		props("machine", "type", text("type")),
 		props("memory", "current", whole("current", 16, 0)),
 		checked("name", checkDNSName),
-		text("nameserver"),
+		checked("nameserver", checkAddresses),
 		props("net", "model", netKeys()...).indexed(31),
 		flag("numa"), flag("onboot"),
 		oneOf("ostype", "other", "wxp", "w2k", "w2k3", "w2k8", "wvista", "win7", "win8", "win10", "win11", "l24", "l26", "solaris"),
@@ -65,7 +64,7 @@ func vmOptions() []option {
 		oneOf("scsihw", "lsi", "lsi53c810", "virtio-scsi-pci", "virtio-scsi-single", "megasas", "pvscsi"),
 		text("searchdomain"),
 		matching("serial", `/dev/[^,]+|socket`).indexed(3),
-		text("smbios1"), whole("sockets", 1, 0), text("sshkeys"), flag("tablet"),
+		whole("sockets", 1, 0), text("sshkeys"), flag("tablet"),
 		checked("tags", checkTags),
 		props("vga", "type", whole("memory", 4, 512),
 			oneOf("type", "cirrus", "qxl", "qxl2", "qxl3", "qxl4", "none", "serial0", "serial1", "serial2", "serial3", "std", "virtio", "virtio-gl", "vmware")),
@@ -80,25 +79,27 @@ func verbs() []*verb {
 	only := []option{vmid("vmid")}
 	with := func(options ...option) []option { return append([]option{vmid("vmid")}, options...) }
 	diskResize := with(matching("disk", `(ide[0-3]|sata[0-5]|scsi([12]?[0-9]|30)|virtio([0-9]|1[0-5])|efidisk0)`),
-		matching("size", `\+?\d+(\.\d+)?[KMGT]?`), text("digest"), flag("skiplock"))
-	diskImport := with(text("source"), text("storage"), oneOf("format", "raw", "qcow2", "vmdk"))
+		matching("size", `\+?\d+(\.\d+)?[KMGT]?`), flag("skiplock"))
+	diskImport := with(text("source"), matching("storage", storageID), oneOf("format", "raw", "qcow2", "vmdk"))
 	guestCmd := with(oneOf("command", "fsfreeze-freeze", "fsfreeze-status", "fsfreeze-thaw", "fstrim", "get-fsinfo",
 		"get-host-name", "get-memory-block-info", "get-memory-blocks", "get-osinfo", "get-time", "get-timezone", "get-users",
 		"get-vcpus", "info", "network-get-interfaces", "ping", "shutdown", "suspend-disk", "suspend-hybrid", "suspend-ram"))
 	snapname := checked("snapname", checkConfigID)
 	snapname.max = 40
+	snapshot := snapname
+	snapshot.name = "snapshot"
 	snapshotOf := []string{"vmid", "snapname"}
 	return []*verb{
-		{name: "create", positional: one, run: qmCreate, options: slices.Concat(vmOptions(), []option{flag("start"), text("storage"), text("pool")})},
-		{name: "set", positional: one, run: qmSet, options: slices.Concat(vmOptions(), []option{text("delete"), text("digest"), text("revert"), flag("force"), flag("skiplock")})},
+		{name: "create", positional: one, run: qmCreate, options: slices.Concat(vmOptions(), []option{flag("start"), matching("storage", storageID), matching("pool", poolID)})},
+		{name: "set", positional: one, run: qmSet, options: slices.Concat(vmOptions(), []option{checked("delete", checkConfigIDs), checked("revert", checkConfigIDs), flag("force"), flag("skiplock")})},
 		{name: "clone", positional: []string{"vmid", "newid"}, run: qmClone, options: with(vmid("newid"), text("description"),
-			oneOf("format", "raw", "qcow2", "vmdk"), flag("full"), checked("name", checkDNSName), text("pool"), text("snapname"), text("storage"), text("target"))},
+			oneOf("format", "raw", "qcow2", "vmdk"), flag("full"), checked("name", checkDNSName), matching("pool", poolID), snapname, matching("storage", storageID), matching("target", nodeName))},
 		{name: "disk resize", positional: []string{"vmid", "disk", "size"}, run: qmResize, options: diskResize},
 		{name: "resize", positional: []string{"vmid", "disk", "size"}, run: qmResize, options: diskResize},
 		{name: "disk import", positional: []string{"vmid", "source", "storage"}, run: qmImport, options: diskImport},
 		{name: "importdisk", positional: []string{"vmid", "source", "storage"}, run: qmImport, options: diskImport},
 		{name: "template", positional: one, run: qmTemplate, options: only},
-		{name: "config", positional: one, run: qmConfig, options: with(flag("current"), text("snapshot"))},
+		{name: "config", positional: one, run: qmConfig, options: with(flag("current"), snapshot)},
 		{name: "start", positional: one, run: qmStart, options: with(flag("skiplock"), whole("timeout", 0, 0))},
 		{name: "stop", positional: one, run: qmStop, options: with(flag("skiplock"), flag("keepActive"), flag("overrule-shutdown"), whole("timeout", 0, 0))},
 		{name: "shutdown", positional: one, run: qmShutdown, options: with(flag("forceStop"), flag("keepActive"), flag("skiplock"), whole("timeout", 0, 0))},

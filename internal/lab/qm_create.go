@@ -86,7 +86,7 @@ func qmSet(c *call) error {
 			return err
 		}
 		_, running := c.drv.Pid(c.s, VMRef{id, conf})
-		for _, key := range splitTags(c.opts["delete"]) {
+		for _, key := range splitList(c.opts["delete"]) {
 			if err := c.deleteKey(conf, key, running); err != nil {
 				return err
 			}
@@ -186,7 +186,7 @@ func (c *call) vmValues() (map[string]string, error) {
 		values["sshkeys"] = keys
 	}
 	if tags, ok := values["tags"]; ok {
-		list := splitTags(strings.ToLower(tags))
+		list := splitList(strings.ToLower(tags))
 		slices.Sort(list)
 		values["tags"] = strings.Join(slices.Compact(list), ";")
 	}

@@ -190,20 +190,18 @@ refute_called() {
   ! called "$1" || fail "was called: $1" "$(<"${PVE_STUB}/calls")"
 }
 
-assert_fits_options() { # <directory of qm-options-VERSION.json>: every qm command so far
+# Every qm command line of the test is one that both versions take.
+assert_fits_options() {
   local version
   for version in 8.2 9.2; do
-    jq -rR --slurpfile spec "$1/qm-options-${version}.json" '
-      split("\u001f") | select(.[0] == "qm") | . as $argv
-      | (if .[1] == "guest" then {verb: (.[1] + " " + .[2]), args: .[3:]} else {verb: .[1], args: .[2:]} end) as $call
-      | $spec[0][$call.verb] as $known
-      | if $known == null then "unknown verb: \($call.verb)" else
-          ($call.args | (index("--") // length) as $options_end | .[:$options_end] | map(select(startswith("--")) | .[2:])[]
-            | select((sub("[0-9]+$"; "[n]")) as $indexed | . as $name | ($known.options // {}) | has($name) or has($indexed) | not)
-            | "\($call.verb): unknown option --\(.)")
-        end' "${PVE_STUB}/argv" >"${BATS_TEST_TMPDIR}/misfits"
+    jq -nrR --slurpfile lists "${scripts_dir}/../testdata/pve/qm-options-${version}.json" \
+      -f "${scripts_dir}/test/helper/fits.jq" "${PVE_STUB}/argv" >"${BATS_TEST_TMPDIR}/misfits"
     [[ ! -s ${BATS_TEST_TMPDIR}/misfits ]] || fail "${version}: $(<"${BATS_TEST_TMPDIR}/misfits")"
   done
+}
+
+teardown() {
+  [[ ! -s ${PVE_STUB:-}/argv ]] || assert_fits_options
 }
 
 assert_no_vm_of_ours() {

@@ -275,15 +275,3 @@ power() { # <action> [<argument...>]
   assert_line 'LINUS_PLAN:qm snapshot 250 clean'
   refute_called 'qm \(unlock\|stop\|shutdown\|snapshot\).*'
 }
-
-@test "every qm command line fits the options of Proxmox VE 8.2 and 9.2" {
-  local -r lists=${scripts_dir}/../../shared/pve
-  [[ -d ${lists} ]] || skip "no option lists at ${lists}"
-  mkdir -p "${PVE_STUB}/snapshots/250"
-  echo 'snapstate: prepare' >"${PVE_STUB}/snapshots/250/clean"
-  SNAPSHOT=clean power snapshot
-  SNAPSHOT=clean power revert
-  power shutdown
-  power stop
-  assert_fits_options "${lists}"
-}
