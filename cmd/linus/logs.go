@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"linus/internal/job"
+	"linus/internal/term"
 )
 
 // Waits between two looks at a running job's output, growing while none comes.
@@ -225,7 +226,7 @@ func (l *logs) copy(ctx context.Context) error {
 }
 
 func (l *logs) copyStream(ctx context.Context, s *logStream) error {
-	to := &stripper{to: s.to}
+	to := &term.Printer{To: s.to}
 	wait := soonestLook
 	for {
 		chunk, err := l.engine.Output(ctx, l.id, s.name, s.next, 0)
@@ -240,7 +241,7 @@ func (l *logs) copyStream(ctx context.Context, s *logStream) error {
 			_, err = to.Write(chunk.Data)
 		}
 		if err == nil && (chunk.Complete || len(chunk.Data) == 0) {
-			err = to.flush()
+			err = to.Flush()
 		}
 		if err != nil {
 			return fmt.Errorf("write the job's %s: %w", s.name, err)

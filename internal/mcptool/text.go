@@ -1,6 +1,7 @@
 package mcptool
 
 import (
+	"bytes"
 	"context"
 	"strings"
 	"unicode/utf8"
@@ -20,7 +21,9 @@ type piece struct {
 }
 
 // read returns a stretch of a stream. It never ends amid a character, nor with
-// plain amid an escape sequence, unless the stream does.
+// plain amid an escape sequence, unless the stream does. With plain it is what a
+// terminal shows, as the command line prints it: a line that was written over
+// since the stretch before comes once more.
 func read(ctx context.Context, e job.Engine, id, stream string, offset int64, limit int, plain bool) (piece, error) {
 	chunk, err := e.Output(ctx, id, stream, offset, int64(limit))
 	if err != nil {
@@ -28,7 +31,7 @@ func read(ctx context.Context, e job.Engine, id, stream string, offset int64, li
 	}
 	data := chunk.Data
 	if !chunk.Complete {
-		n := wholeRunes(data)
+		n := term.WholeRunes(data)
 		if plain {
 			n = term.Whole(data)
 		}
@@ -38,24 +41,31 @@ func read(ctx context.Context, e job.Engine, id, stream string, offset int64, li
 	}
 	p := piece{offset: chunk.Offset, dropped: chunk.Dropped, next: chunk.Offset + int64(len(data)), invalid: !utf8.Valid(data)}
 	p.whole = chunk.Complete && len(data) == len(chunk.Data)
-	p.text = strings.ToValidUTF8(string(data), "\uFFFD")
-	if plain {
-		p.text = term.Plain(p.text)
+	if !plain {
+		p.text = strings.ToValidUTF8(string(data), "\uFFFD")
+		return p, nil
 	}
-	return p, nil
+	line, err := before(ctx, e, id, stream, p.offset)
+	p.text = term.Plain(line, data)
+	p.invalid = p.invalid && strings.ContainsRune(p.text, utf8.RuneError) // else what was cut off is whole here
+	return p, err
 }
 
-// wholeRunes is the length of data without a character that is cut off.
-func wholeRunes(data []byte) int {
-	for i := len(data) - 1; i >= 0 && i >= len(data)-utf8.UTFMax; i-- {
-		if utf8.RuneStart(data[i]) {
-			if !utf8.FullRune(data[i:]) {
-				return i
-			}
-			break
-		}
+// lineBefore is how much of a line before a stretch is looked at, in bytes: a
+// progress bar writes over no more.
+const lineBefore = 4096
+
+// before returns what of the line that goes on at offset was written before it.
+func before(ctx context.Context, e job.Engine, id, stream string, offset int64) ([]byte, error) {
+	begin := max(0, offset-lineBefore)
+	if begin == offset {
+		return nil, nil
 	}
-	return len(data)
+	chunk, err := e.Output(ctx, id, stream, begin, offset-begin)
+	if err != nil || chunk.Next != offset { // it is not held any more
+		return nil, err
+	}
+	return chunk.Data[bytes.LastIndexByte(chunk.Data, '\n')+1:], nil
 }
 
 // streams are both outputs of a task.

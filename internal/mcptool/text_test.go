@@ -42,6 +42,28 @@ func TestRead_NeverCutsACharacterOrAnEscapeSequence(t *testing.T) {
 	}
 }
 
+// However a client pages, it sees what the command line prints.
+func TestRead_ShowsALineWrittenOverAsATerminalDoes(t *testing.T) {
+	e := &engine{job: job.Job{Status: job.Running}}
+	var text strings.Builder
+	at := int64(0)
+	for _, written := range []string{"100% done", "\rX", "\n\u009b31mred\u202e", "\n"} {
+		e.out += written
+		p, err := read(t.Context(), e, knownID, job.Stdout, at, 100, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text.WriteString(p.text)
+		at = p.next
+	}
+	if want := "100% done\nX00% done\nred\n"; text.String() != want {
+		t.Errorf("in pages %q, want %q", text.String(), want)
+	}
+	if p, err := read(t.Context(), e, knownID, job.Stdout, 0, 100, true); err != nil || p.text != "X00% done\nred\n" {
+		t.Errorf("at once %q, %v", p.text, err)
+	}
+}
+
 func TestRead_WaitsForTheRestOfACharacter(t *testing.T) {
 	e := &engine{out: "pay 5 \xe2\x82", job: job.Job{Status: job.Running}}
 	p, err := read(t.Context(), e, knownID, job.Stdout, 0, 100, false)

@@ -182,18 +182,24 @@ func sequence(data []byte) int {
 	return 0
 }
 
-// Whole is the length of data without a character or an escape sequence that is
-// cut off at its end, for callers that get the rest later.
-func Whole(data []byte) int {
-	n := len(data)
-	for i := n - 1; i >= 0 && i >= n-utf8.UTFMax; i-- {
+// WholeRunes is the length of data without a character that is cut off at its
+// end, for callers that get the rest later.
+func WholeRunes(data []byte) int {
+	for i := len(data) - 1; i >= 0 && i >= len(data)-utf8.UTFMax; i-- {
 		if utf8.RuneStart(data[i]) {
 			if !utf8.FullRune(data[i:]) {
-				n = i
+				return i
 			}
 			break
 		}
 	}
+	return len(data)
+}
+
+// Whole is the length of data without a character or an escape sequence that is
+// cut off at its end.
+func Whole(data []byte) int {
+	n := WholeRunes(data)
 	// The last sequence may begin with an ESC that another has in it.
 	from := max(0, n-maxSequence+1)
 	for at := from; at < n; {

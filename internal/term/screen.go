@@ -52,23 +52,6 @@ func (r Row) String() string {
 	return b.String()
 }
 
-// Plain is what a screen shows of text in the end, line by line. Bytes that are
-// no UTF-8 become U+FFFD.
-func Plain(text string) string {
-	if isPlain(text, false) {
-		return text
-	}
-	var s Screen
-	_, _ = s.Write([]byte(text))
-	var b strings.Builder
-	for _, line := range s.Take() {
-		b.WriteString(line.String())
-		b.WriteByte('\n')
-	}
-	b.WriteString(s.Current().String())
-	return b.String()
-}
-
 // Write puts p on the screen. It never fails.
 func (s *Screen) Write(p []byte) (int, error) {
 	data := p

@@ -37,7 +37,7 @@ func TestScreen_ShowsWhatATerminalWould(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := term.Plain(tt.text); got != tt.want {
+			if got := term.Plain(nil, []byte(tt.text)); got != tt.want {
 				t.Errorf("Plain(%q) = %q, want %q", tt.text, got, tt.want)
 			}
 		})
@@ -49,7 +49,7 @@ func FuzzScreen(f *testing.F) {
 	f.Add("\x1b[2K\ra\bb\x1b]x")
 	f.Add("\u009b31mred\xc2")
 	f.Fuzz(func(t *testing.T, text string) {
-		got := term.Plain(text)
+		got := term.Plain(nil, []byte(text))
 		if !utf8.ValidString(got) || strings.ContainsAny(got, "\x1b\r\b\u009b") || strings.Count(got, "\n") > strings.Count(text, "\n") {
 			t.Errorf("Plain(%q) = %q", text, got)
 		}

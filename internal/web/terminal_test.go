@@ -26,6 +26,8 @@ func TestTerminal_ShowsWhatAScreenWould(t *testing.T) {
 		{"styles", "\x1b[2;3;4;7mx\x1b[22;23;24;27my\n", "<span class=\"dim italic underline inverse\">x</span>y\n", ""},
 		{"a title and a link", "\x1b]0;title\ax\x1b]8;;http://a\x1b\\y\n", "xy\n", ""},
 		{"moves of the cursor", "\x1b[2J\x1b[H\x1b[?25lx\x1b(By\n", "xy\n", ""},
+		{"written over in part, as MCP and the command line have it", "100% done\rX\n", "X00% done\n", ""},
+		{"C1 and direction", "\u009b31mred\u202e\n", "<span class=\"f1\">red</span>\n", ""},
 		{"bell, NUL and C1", "a\a\x00\u0085b\n", "ab\n", ""},
 		{"no UTF-8", "a\xffb\n", "a\uFFFDb\n", ""},
 		{"an escape that never ends", "\x1b[" + strings.Repeat("1", 3000), "", "[" + strings.Repeat("1", 3000)},
