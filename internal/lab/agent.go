@@ -4,15 +4,10 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
-	"os"
-	"path/filepath"
 	"strconv"
 	"time"
 )
@@ -26,10 +21,13 @@ const (
 	firstExecPoll    = 20 * time.Millisecond // then ever rarer, to spare an emulated guest
 )
 
-var errAgentSilent = fail(255, "QEMU guest agent is not running")
+// agentError is an agent's own refusal of a command.
+type agentError string
+
+func (e agentError) Error() string { return string(e) }
 
 // agentCall runs one command in the guest's agent and returns its return
-// value. It begins with guest-sync-delimited, because the channel may still
+// value; an agentError is the agent's own. It begins with guest-sync-delimited, because the channel may still
 // hold returns nobody read.
 func agentCall(ctx context.Context, socket, command string, arguments any, timeout time.Duration) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -91,233 +89,7 @@ func agentAnswer(r *bufio.Reader) (json.RawMessage, error) {
 		return nil, fmt.Errorf("agent answered %q: %w", line, err)
 	}
 	if answer.Error != nil {
-		return nil, fail(255, "Agent error: %s", answer.Error.Desc)
+		return nil, agentError(answer.Error.Desc)
 	}
 	return answer.Return, nil
-}
-
-// AgentPing asks a running VM's agent for a sign of life.
-func (s *State) AgentPing(ctx context.Context, id int) error {
-	drv, err := s.driver()
-	if err != nil {
-		return err
-	}
-	_, err = agentCall(ctx, drv.AgentSocket(s, VMRef{ID: id}), "guest-ping", nil, agentPingTimeout)
-	return err
-}
-
-// dialUnix connects to a socket whose path may be longer than the 107 bytes an
-// address holds.
-func dialUnix(ctx context.Context, path string) (net.Conn, error) {
-	short, done, err := shortSocketPath(path)
-	if err != nil {
-		return nil, err
-	}
-	defer done()
-	var d net.Dialer
-	return d.DialContext(ctx, "unix", short)
-}
-
-// agent makes the checks PVE makes before it talks to an agent, in its order,
-// and then the call.
-func (c *call) agent(id int, command string, arguments any) (json.RawMessage, error) {
-	conf, err := c.s.LoadConf(id)
-	if err != nil {
-		return nil, err
-	}
-	enabled := Props(conf.Get("agent"))
-	if enabled[""] != "1" && enabled["enabled"] != "1" {
-		return nil, fail(255, "No QEMU guest agent configured")
-	}
-	vm := VMRef{id, conf}
-	if _, running := c.drv.Pid(c.s, vm); !running {
-		return nil, fail(255, "VM %d is not running", id)
-	}
-	socket := c.drv.AgentSocket(c.s, vm)
-	if err := c.pingAgent(id, socket); err != nil {
-		return nil, err
-	}
-	raw, err := agentCall(c.ctx, socket, command, arguments, agentTimeout)
-	var exit *exitError
-	if err != nil && !errors.As(err, &exit) {
-		return nil, fail(255, "VM %d qga command '%s' failed - got timeout", id, command)
-	}
-	return raw, err
-}
-
-// pingAgent waits 3 s for a sign of life, as PVE does. An agent that is made
-// to be silent costs the same time.
-func (c *call) pingAgent(id int, socket string) error {
-	delay, _ := strconv.ParseFloat(c.s.fault(FaultAgentDelay), 64)
-	late := time.Until(c.s.startedAt(id).Add(time.Duration(delay * float64(time.Second))))
-	if c.s.fault(FaultAgentSilent) != "" || late > agentPingTimeout {
-		if err := sleep(c.ctx, agentPingTimeout); err != nil {
-			return err
-		}
-		return errAgentSilent
-	}
-	if err := sleep(c.ctx, late); err != nil {
-		return err
-	}
-	if _, err := agentCall(c.ctx, socket, "guest-ping", nil, agentPingTimeout); err != nil {
-		return errAgentSilent
-	}
-	return nil
-}
-
-func qmGuestCmd(c *call) error {
-	result, err := c.agentResult(c.id(), c.opts["command"])
-	if err != nil {
-		return err
-	}
-	return printPretty(c.stdout, result)
-}
-
-// agentResult runs an agent command without arguments, by PVE's name for it.
-func (c *call) agentResult(id int, command string) (any, error) {
-	raw, err := c.agent(id, agentCommand(command), nil)
-	if err != nil {
-		return nil, err
-	}
-	var result any
-	if err := json.Unmarshal(raw, &result); err != nil {
-		return nil, err
-	}
-	if list, ok := result.([]any); ok && command == "network-get-interfaces" && c.s.fault(FaultExtraInterfaces) != "" {
-		result = append(extraInterfaces(), list...)
-	}
-	return result, nil
-}
-
-// agentCommand is the protocol's name for PVE's command name.
-func agentCommand(name string) string { return "guest-" + name }
-
-// extraInterfaces are what a guest with Docker and without DHCP shows.
-func extraInterfaces() []any {
-	address := func(name, mac, ip string, prefix int) any {
-		return map[string]any{
-			"name": name, "hardware-address": mac,
-			"ip-addresses": []any{map[string]any{"ip-address": ip, "ip-address-type": "ipv4", "prefix": prefix}},
-		}
-	}
-	return []any{
-		address("docker0", "02:42:ac:11:00:01", "172.17.0.1", 16),
-		address("eth9", "bc:24:11:00:00:00", "169.254.12.34", 16),
-		map[string]any{"name": "tun0", "hardware-address": "00:00:00:00:00:00"}, // no ip-addresses key at all
-	}
-}
-
-// execStatus is an answer of guest exec-status, decoded as PVE shows it.
-type execStatus struct {
-	Exited   bool   `json:"exited"`
-	ExitCode *int   `json:"exitcode"`
-	Signal   *int   `json:"signal"`
-	Out      string `json:"out-data"`
-	Err      string `json:"err-data"`
-	OutCut   bool   `json:"out-truncated"`
-	ErrCut   bool   `json:"err-truncated"`
-}
-
-func (e execStatus) shown() map[string]any {
-	shown := map[string]any{"exited": 0}
-	if !e.Exited {
-		return shown
-	}
-	shown["exited"] = 1
-	if e.ExitCode != nil {
-		shown["exitcode"] = *e.ExitCode
-	}
-	if e.Signal != nil {
-		shown["signal"] = *e.Signal
-	}
-	for key, data := range map[string]string{"out-data": e.Out, "err-data": e.Err} {
-		if raw, err := base64.StdEncoding.DecodeString(data); err == nil && len(raw) > 0 {
-			shown[key] = string(raw)
-		}
-	}
-	for key, cut := range map[string]bool{"out-truncated": e.OutCut, "err-truncated": e.ErrCut} {
-		if cut {
-			shown[key] = 1
-		}
-	}
-	return shown
-}
-
-// qmGuestExec runs a command in the guest. It exits 0 whatever the command
-// does, also when it is not done in time: then only the pid is printed.
-func qmGuestExec(c *call) error {
-	if len(c.extra) == 0 {
-		return fail(255, "400 not enough arguments\nqm guest exec <vmid> [<extra-args>] [OPTIONS]")
-	}
-	arguments := map[string]any{"path": c.extra[0], "arg": c.extra[1:], "capture-output": true}
-	if c.on("pass-stdin") {
-		input, err := io.ReadAll(io.LimitReader(c.stdin, 1<<20))
-		if err != nil {
-			return err
-		}
-		arguments["input-data"] = base64.StdEncoding.EncodeToString(input)
-	}
-	raw, err := c.agent(c.id(), "guest-exec", arguments)
-	if err != nil {
-		return err
-	}
-	var started struct {
-		PID int `json:"pid"`
-	}
-	if err := json.Unmarshal(raw, &started); err != nil {
-		return err
-	}
-	timeout := 30
-	if given, err := strconv.Atoi(c.opts["timeout"]); err == nil {
-		timeout = given
-	}
-	if c.opts["synchronous"] == "0" {
-		timeout = 0
-	}
-	deadline := time.Now().Add(time.Duration(timeout) * time.Second)
-	for pause := firstExecPoll; timeout > 0 && time.Now().Before(deadline); pause = min(2*pause, time.Second) {
-		status, err := c.execStatus(c.id(), started.PID)
-		if err != nil {
-			return err
-		}
-		if status.Exited {
-			return printPretty(c.stdout, status.shown())
-		}
-		if err := sleep(c.ctx, min(pause, time.Until(deadline))); err != nil {
-			return err
-		}
-	}
-	return printPretty(c.stdout, map[string]any{"pid": started.PID})
-}
-
-func (c *call) execStatus(id, pid int) (execStatus, error) {
-	var status execStatus
-	raw, err := c.agent(id, "guest-exec-status", map[string]any{"pid": pid})
-	if err != nil {
-		return status, err
-	}
-	return status, json.Unmarshal(raw, &status)
-}
-
-func qmGuestExecStatus(c *call) error {
-	pid, _ := strconv.Atoi(c.opts["pid"])
-	status, err := c.execStatus(c.id(), pid)
-	if err != nil {
-		return err
-	}
-	return printPretty(c.stdout, status.shown())
-}
-
-// shortSocketPath names a socket through an open directory, for paths longer
-// than a socket address holds. done releases it after use.
-func shortSocketPath(path string) (short string, done func(), err error) {
-	if len(path) < 100 {
-		return path, func() {}, nil
-	}
-	dir, base := filepath.Split(path)
-	f, err := os.Open(dir)
-	if err != nil {
-		return "", nil, err
-	}
-	return fmt.Sprintf("/proc/self/fd/%d/%s", f.Fd(), base), func() { f.Close() }, nil
 }

@@ -17,25 +17,6 @@ import (
 // driver's host has a network of its own, and with it the real ip.
 func Tools() []string { return []string{"qm", "pvesh", "pvesm", "pveversion", "ip"} }
 
-// Streams are a command's standard files.
-type Streams struct {
-	In       io.Reader
-	Out, Err io.Writer
-}
-
-// exitError is how a work-alike ends: what PVE prints on stderr and its exit
-// code, which follows no rule there (whatever errno held).
-type exitError struct {
-	code int
-	text string
-}
-
-func (e *exitError) Error() string { return e.text }
-
-func fail(code int, format string, args ...any) error {
-	return &exitError{code: code, text: fmt.Sprintf(format, args...)}
-}
-
 // call is one run of a work-alike.
 type call struct {
 	ctx    context.Context
@@ -55,21 +36,47 @@ func (c *call) id() int {
 
 func (c *call) on(name string) bool { return c.opts[name] == "1" }
 
+// Host is a Proxmox host whose commands are played over a state directory; its
+// VMs are the driver's.
+type Host struct {
+	*State
+	Driver Driver
+}
+
+// QM runs qm with arguments and returns its stdout; an error holds its stderr.
+func (h *Host) QM(ctx context.Context, args ...string) (stdout string, err error) {
+	return h.output(ctx, "qm", args)
+}
+
+// PVESH is QM for pvesh.
+func (h *Host) PVESH(ctx context.Context, args ...string) (stdout string, err error) {
+	return h.output(ctx, "pvesh", args)
+}
+
+func (h *Host) output(ctx context.Context, tool string, args []string) (string, error) {
+	var out, errs strings.Builder
+	code := h.Run(ctx, tool, args, Streams{In: strings.NewReader(""), Out: &out, Err: &errs})
+	if code != 0 {
+		return out.String(), fmt.Errorf("%s %s: exit code %d: %s", tool, strings.Join(args, " "), code, strings.TrimSpace(errs.String()))
+	}
+	return out.String(), nil
+}
+
 // Command is Run as a process of its own: it is recorded, so that down can end
 // it when it hangs.
-func (s *State) Command(ctx context.Context, tool string, args []string, std Streams) int {
-	path := s.path("run", "call-"+strconv.Itoa(os.Getpid()))
+func (h *Host) Command(ctx context.Context, tool string, args []string, std Streams) int {
+	path := h.path("run", "call-"+strconv.Itoa(os.Getpid()))
 	if err := writePidFile(path, os.Getpid()); err != nil {
 		fmt.Fprintln(std.Err, err)
 		return 1
 	}
 	defer os.Remove(path)
-	return s.Run(ctx, tool, args, std)
+	return h.Run(ctx, tool, args, std)
 }
 
 // Run runs a work-alike in the lab and returns its exit code.
-func (s *State) Run(ctx context.Context, tool string, args []string, std Streams) int {
-	err := s.run(ctx, tool, args, std)
+func (h *Host) Run(ctx context.Context, tool string, args []string, std Streams) int {
+	err := h.run(ctx, tool, args, std)
 	if err == nil {
 		return 0
 	}
@@ -81,18 +88,14 @@ func (s *State) Run(ctx context.Context, tool string, args []string, std Streams
 	return 255
 }
 
-func (s *State) run(ctx context.Context, tool string, args []string, std Streams) error {
+func (h *Host) run(ctx context.Context, tool string, args []string, std Streams) error {
+	c := &call{ctx: ctx, s: h.State, drv: h.Driver, stdin: std.In, stdout: std.Out, stderr: std.Err}
 	if filepath.Base(tool) == "ip" { // none of Proxmox's, and never slow
-		return s.ip(args, std.Out)
+		return c.ip(args, std.Out)
 	}
-	if err := sleep(ctx, time.Duration(s.Config.SlowMS)*time.Millisecond); err != nil {
+	if err := sleep(ctx, time.Duration(h.Config.SlowMS)*time.Millisecond); err != nil {
 		return err
 	}
-	drv, err := s.driver()
-	if err != nil {
-		return err
-	}
-	c := &call{ctx: ctx, s: s, drv: drv, stdin: std.In, stdout: std.Out, stderr: std.Err}
 	switch filepath.Base(tool) {
 	case "qm":
 		return c.qm(args)
@@ -149,4 +152,28 @@ func (c *call) pveversion(args []string) error {
 	fmt.Fprintf(c.stdout, "proxmox-ve: %s.0 (running kernel: %s)\npve-manager: %s (running version: %s/%s)\nqemu-server: %s\n",
 		c.s.Config.Version, kernel, release, release, build, server)
 	return nil
+}
+
+// VMStatus is one VM of a Report; PID is 0 unless it runs.
+type VMStatus struct {
+	ID     int    `json:"id"`
+	Name   string `json:"name"`
+	Status string `json:"status"`
+	PID    int    `json:"pid"`
+}
+
+// VMs are this node's VMs, in order.
+func (h *Host) VMs(ctx context.Context) []VMStatus {
+	all := []VMStatus{}
+	c := &call{ctx: ctx, s: h.State, drv: h.Driver}
+	for _, id := range h.VMIDs() {
+		conf, err := h.LoadConf(id)
+		if err != nil {
+			continue // destroyed since it was listed
+		}
+		status := c.vmStatus(id, conf)
+		pid, _ := status["pid"].(int)
+		all = append(all, VMStatus{id, fmt.Sprint(status["name"]), fmt.Sprint(status["status"]), pid})
+	}
+	return all
 }

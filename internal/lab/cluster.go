@@ -171,23 +171,6 @@ func (s *State) reserve(ctx context.Context, id int, conf *Conf) error {
 	})
 }
 
-// createFile makes a file with its whole content, or fails with fs.ErrExist.
-func createFile(path, content string) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), temporary+"*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	if _, err := tmp.WriteString(content); err != nil {
-		tmp.Close()
-		return err
-	}
-	if err := tmp.Close(); err != nil {
-		return err
-	}
-	return os.Link(tmp.Name(), path)
-}
-
 // PlantVM writes the config of a VM that is not ours, without disks, on this
 // or another node of the cluster.
 func (s *State) PlantVM(node string, id int, name string) error {

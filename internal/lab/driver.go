@@ -1,31 +1,8 @@
-// Package lab is a stand-in Proxmox VE host: a state directory with PVE's own
-// config files, work-alikes of qm, pvesh, pvesm and pveversion over it, and
-// drivers that run its VMs. It is used by cmd/pvelab and by tests; it knows
-// nothing of jobs, and nothing of the product imports it outside tests.
 package lab
 
 import (
 	"context"
-	"errors"
-	"fmt"
 )
-
-// The two kinds of VM a lab runs.
-const (
-	DriverProcess = "process" // a process in namespaces of its own: milliseconds, isolates nothing
-	DriverQemu    = "qemu"    // a real QEMU machine
-)
-
-// ErrShutdownTimeout is what Shutdown answers when the guest has not gone in
-// time; qm turns it into `VM quit/powerdown failed - got timeout`.
-var ErrShutdownTimeout = errors.New("guest did not shut down in time")
-
-// VMRef is one VM as a driver needs it: its number and the config that is to
-// run (pending changes already applied).
-type VMRef struct {
-	ID   int
-	Conf *Conf
-}
 
 // Driver runs VMs of one kind. All methods may be called from different
 // processes at once; callers of Start, Stop and Shutdown hold the VM's lock.
@@ -46,10 +23,9 @@ type Driver interface {
 	Stop(ctx context.Context, s *State, vm VMRef) error
 	// Shutdown asks the guest and waits until ctx ends; then ErrShutdownTimeout.
 	Shutdown(ctx context.Context, s *State, vm VMRef) error
-	// Pid is the machine's process, if it runs.
-	Pid(s *State, vm VMRef) (pid int, running bool)
-	// AgentSocket is the unix socket that speaks the QEMU guest agent protocol.
-	AgentSocket(s *State, vm VMRef) string
+	// Nameserver is what PVE hands to guests whose config names none: the
+	// host's own.
+	Nameserver(s *State) string
 	// SnapshotDisk keeps the content of a VM's disk under a name, also while the
 	// machine runs. slot is the disk's key in the config.
 	SnapshotDisk(ctx context.Context, s *State, vm VMRef, slot, path, name string) error
@@ -79,15 +55,4 @@ type Disks interface {
 	// DeleteDisk removes a disk, its snapshots and everything kept beside it. A missing one is
 	// no error.
 	DeleteDisk(ctx context.Context, path string) error
-}
-
-// driver returns the driver the lab was set up with.
-func (s *State) driver() (Driver, error) {
-	switch s.Config.Driver {
-	case DriverProcess:
-		return newProcessDriver(), nil
-	case DriverQemu:
-		return newQemuDriver(), nil
-	}
-	return nil, fmt.Errorf("unknown lab driver %q: use %s or %s", s.Config.Driver, DriverProcess, DriverQemu)
 }

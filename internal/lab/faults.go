@@ -152,17 +152,3 @@ func (s *State) pause(ctx context.Context, fault Fault) error {
 	ms, _ := strconv.Atoi(s.fault(fault))
 	return sleep(ctx, time.Duration(ms)*time.Millisecond)
 }
-
-func sleep(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return nil
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
-}

@@ -17,19 +17,16 @@ type neighbour struct {
 	mac     string
 }
 
-// addressPath holds where a running process guest's SSH server listens.
-func (s *State) addressPath(id int) string { return s.path("run", fmt.Sprint(id), "address") }
-
 // neighbours are the VMs that run, as the bridge has seen them.
-func (s *State) neighbours() []neighbour {
+func (c *call) neighbours() []neighbour {
 	var table []neighbour
-	for _, id := range s.VMIDs() {
-		conf, err := s.LoadConf(id)
+	for _, id := range c.s.VMIDs() {
+		conf, err := c.s.LoadConf(id)
 		if err != nil {
 			continue // destroyed since it was listed
 		}
-		raw, _ := os.ReadFile(s.addressPath(id))
-		if stranger := s.fault(FaultNeighbourAddress); stranger != "" && len(raw) > 0 {
+		raw, _ := os.ReadFile(c.s.addressPath(id))
+		if stranger := c.s.fault(FaultNeighbourAddress); stranger != "" && len(raw) > 0 {
 			raw = []byte(stranger)
 		}
 		address, err := netip.ParseAddr(strings.TrimSpace(string(raw)))
@@ -37,7 +34,7 @@ func (s *State) neighbours() []neighbour {
 			continue // it does not run
 		}
 		mac := strings.ToLower(conf.MAC())
-		if other := s.fault(FaultNeighbourMAC); other != "" {
+		if other := c.s.fault(FaultNeighbourMAC); other != "" {
 			mac = other
 		}
 		table = append(table, neighbour{address, mac})
@@ -47,7 +44,7 @@ func (s *State) neighbours() []neighbour {
 
 // ip plays `ip [-4|-6|-o] route get ADDRESS` and `ip [-4|-6|-o] neigh show [to
 // ADDRESS] [dev DEVICE]`, in the words of iproute2.
-func (s *State) ip(args []string, out io.Writer) error {
+func (c *call) ip(args []string, out io.Writer) error {
 	family := ""
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
 		family = strings.TrimLeft(args[0], "-o") + family
@@ -59,27 +56,27 @@ func (s *State) ip(args []string, out io.Writer) error {
 	}
 	switch {
 	case len(args) == 3 && strings.Join(args[:2], " ") == "route get":
-		return s.routeGet(args[2], out)
+		return c.routeGet(args[2], out)
 	case len(args) >= 2 && strings.Join(args[:2], " ") == "neigh show":
-		s.neighShow(family, words["to"], words["dev"], out)
+		c.neighShow(family, words["to"], words["dev"], out)
 		return nil
 	}
 	return fail(255, "the lab's ip knows route get and neigh show, not %q", strings.Join(args, " "))
 }
 
-func (s *State) routeGet(text string, out io.Writer) error {
+func (c *call) routeGet(text string, out io.Writer) error {
 	address, err := netip.ParseAddr(text)
 	if err != nil {
 		return fail(1, "Error: any valid prefix is expected rather than %q.", text)
 	}
-	for _, n := range s.neighbours() {
+	for _, n := range c.neighbours() {
 		switch {
 		case n.address != address:
-		case s.fault(FaultRouted) != "":
+		case c.s.fault(FaultRouted) != "":
 			fmt.Fprintf(out, "%s via 127.0.0.254 dev eth0 src 127.0.0.1 uid 0 \\    cache \n", address)
 			return nil
 		default:
-			fmt.Fprintf(out, "%s dev %s src 127.0.0.1 uid 0 \\    cache \n", address, s.Config.Bridge)
+			fmt.Fprintf(out, "%s dev %s src 127.0.0.1 uid 0 \\    cache \n", address, c.s.Config.Bridge)
 			return nil
 		}
 	}
@@ -87,20 +84,20 @@ func (s *State) routeGet(text string, out io.Writer) error {
 	case address.IsLoopback():
 		fmt.Fprintf(out, "local %s dev lo src %[1]s uid 0 \\    cache <local> \n", address)
 	case address.IsMulticast():
-		fmt.Fprintf(out, "multicast %s dev %s src 127.0.0.1 uid 0 \\    cache <mc> \n", address, s.Config.Bridge)
+		fmt.Fprintf(out, "multicast %s dev %s src 127.0.0.1 uid 0 \\    cache <mc> \n", address, c.s.Config.Bridge)
 	default:
 		return fail(2, "RTNETLINK answers: Network is unreachable")
 	}
 	return nil
 }
 
-func (s *State) neighShow(family, to, device string, out io.Writer) {
-	for _, n := range s.neighbours() {
+func (c *call) neighShow(family, to, device string, out io.Writer) {
+	for _, n := range c.neighbours() {
 		if to != "" && n.address.String() != to || family == "4" && !n.address.Is4() || family == "6" && n.address.Is4() ||
-			device != "" && device != s.Config.Bridge || s.fault(FaultRouted) != "" {
+			device != "" && device != c.s.Config.Bridge || c.s.fault(FaultRouted) != "" {
 			continue
 		}
-		where := " dev " + s.Config.Bridge
+		where := " dev " + c.s.Config.Bridge
 		if device != "" {
 			where = ""
 		}

@@ -39,9 +39,30 @@ type Options struct {
 	Log            io.Writer // progress for people; nil: none
 }
 
-// Lab is a lab that is up.
+// Lab is a stand-in Proxmox host: its state directory, its commands, its VMs.
 type Lab struct {
-	*State
+	*Host
+}
+
+// withDriver gives a state directory the driver its settings name.
+func withDriver(s *State) (*Lab, error) {
+	switch s.Config.Driver {
+	case DriverProcess:
+		return &Lab{&Host{s, newProcessDriver()}}, nil
+	case DriverQemu:
+		return &Lab{&Host{s, newQemuDriver()}}, nil
+	}
+	return nil, fmt.Errorf("unknown lab driver %q: use %s or %s", s.Config.Driver, DriverProcess, DriverQemu)
+}
+
+// Open is the lab in dir, which may be up or half of one. Where there is none
+// the error is ErrNoLab.
+func Open(dir string) (*Lab, error) {
+	s, err := openState(dir)
+	if err != nil {
+		return nil, err
+	}
+	return withDriver(s)
 }
 
 // parts are the entries of a state directory; down removes these and nothing
@@ -51,21 +72,21 @@ var parts = []string{"etc", "storage", "locks", "run", "log", "bin", "ssh", "hom
 // Up makes a lab, or completes one that is there: it can be run again at any
 // time.
 func Up(ctx context.Context, opts Options) (*Lab, error) {
-	s, err := prepare(opts)
+	l, err := prepare(opts)
 	if err != nil {
 		return nil, err
 	}
-	if missing := Missing(s.Config.Driver); len(missing) > 0 {
-		return nil, missingError(s.Config.Driver, missing)
+	if missing := Missing(l.Config.Driver); len(missing) > 0 {
+		return nil, missingError(l.Config.Driver, missing)
 	}
-	if s, err = claim(s); err != nil {
+	if l, err = claim(l); err != nil {
 		return nil, err
 	}
-	err = s.withLock(ctx, io.Discard, upLock, s.path("locks", upLock), upWait, func() error { return s.up(ctx) })
+	err = l.withLock(ctx, io.Discard, upLock, l.path("locks", upLock), upWait, func() error { return l.up(ctx) })
 	if err != nil {
 		return nil, err
 	}
-	return &Lab{s}, nil
+	return l, nil
 }
 
 // Up and down of one lab take turns. Up may build the guest image meanwhile.
@@ -78,24 +99,24 @@ const (
 // claim writes lab.json before anything else, so that down knows a directory
 // as a lab's from the first file on. Of two who claim one directory the second
 // joins the first's lab.
-func claim(s *State) (*State, error) {
-	if err := os.MkdirAll(s.Dir, 0o755); err != nil {
+func claim(l *Lab) (*Lab, error) {
+	if err := os.MkdirAll(l.Dir, 0o755); err != nil {
 		return nil, err
 	}
-	raw, err := json.MarshalIndent(s.Config, "", "  ")
+	raw, err := json.MarshalIndent(l.Config, "", "  ")
 	if err != nil {
 		return nil, err
 	}
-	if err := createFile(s.path("lab.json"), string(raw)+"\n"); errors.Is(err, fs.ErrExist) {
-		log := s.Log
-		if s, err = Open(s.Dir); err != nil {
+	if err := createFile(l.path("lab.json"), string(raw)+"\n"); errors.Is(err, fs.ErrExist) {
+		log := l.Log
+		if l, err = Open(l.Dir); err != nil {
 			return nil, err
 		}
-		s.Log = log
+		l.Log = log
 	} else if err != nil {
 		return nil, err
 	}
-	return s, os.MkdirAll(s.path("locks"), 0o755)
+	return l, os.MkdirAll(l.path("locks"), 0o755)
 }
 
 func missingError(driver string, missing []string) error {
@@ -110,14 +131,14 @@ func missingError(driver string, missing []string) error {
 }
 
 // prepare opens the lab in opts.Dir or makes the settings of a new one.
-func prepare(opts Options) (*State, error) {
-	s, err := Open(opts.Dir)
+func prepare(opts Options) (*Lab, error) {
+	l, err := Open(opts.Dir)
 	switch {
-	case err == nil && opts.Driver != "" && opts.Driver != s.Config.Driver:
-		return nil, fmt.Errorf("%s holds a %s lab: take it down first (`pvelab down --dir %s`)", s.Dir, s.Config.Driver, opts.Dir)
+	case err == nil && opts.Driver != "" && opts.Driver != l.Config.Driver:
+		return nil, fmt.Errorf("%s holds a %s lab: take it down first (`pvelab down --dir %s`)", l.Dir, l.Config.Driver, opts.Dir)
 	case err == nil:
-		s.Log = opts.Log
-		return s, nil
+		l.Log = opts.Log
+		return l, nil
 	case !errors.Is(err, ErrNoLab):
 		return nil, err
 	}
@@ -132,7 +153,7 @@ func prepare(opts Options) (*State, error) {
 	if err := checkEmpty(dir); err != nil {
 		return nil, err
 	}
-	s = &State{Dir: dir, Log: opts.Log, Config: Config{
+	s := &State{Dir: dir, Log: opts.Log, Config: Config{
 		Driver: orDefault(opts.Driver, DriverProcess), Version: orDefault(opts.Version, "9.2"), Node: "pve", Bridge: "vmbr0",
 		Storage: orDefault(opts.Storage, "local-lvm"), Binary: binary, Direct: opts.Direct, BlockCallbacks: opts.BlockCallbacks,
 		ImageVariant: opts.ImageVariant, SlowMS: opts.SlowMS,
@@ -143,8 +164,7 @@ func prepare(opts Options) (*State, error) {
 	if _, err := s.storage(s.Config.Storage); err != nil {
 		return nil, fmt.Errorf("the lab's storages are local and local-lvm: %w", err)
 	}
-	_, err = s.driver()
-	return s, err
+	return withDriver(s)
 }
 
 func orDefault(value, fallback string) string {
@@ -172,43 +192,39 @@ func checkEmpty(dir string) error {
 // halfWritten tells a file that a killed command was about to put in place.
 func halfWritten(name string) bool { return strings.HasPrefix(name, temporary) }
 
-func (s *State) up(ctx context.Context) error {
-	drv, err := s.driver()
-	if err != nil {
+func (l *Lab) up(ctx context.Context) error {
+	if err := l.layOut(); err != nil {
 		return err
 	}
-	if err := s.layOut(); err != nil {
+	if err := l.Driver.Up(ctx, l.State); err != nil {
 		return err
 	}
-	if err := drv.Up(ctx, s); err != nil {
+	if err := l.Save(); err != nil {
 		return err
 	}
-	if err := s.Save(); err != nil {
+	if err := startSSHD(ctx, l.State); err != nil {
 		return err
 	}
-	if err := startSSHD(ctx, s); err != nil {
+	if err := l.Save(); err != nil {
 		return err
 	}
-	if err := s.Save(); err != nil {
+	fmt.Fprintf(l.log(), "sshd: %s\n", l.sshAddress())
+	if err := l.makeTemplate(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintf(s.log(), "sshd: %s\n", s.sshAddress())
-	if err := s.makeTemplate(ctx, drv); err != nil {
-		return err
-	}
-	fmt.Fprintf(s.log(), "lab: %s (%s, PVE %s) is up\n", s.Dir, s.Config.Driver, s.Config.Version)
+	fmt.Fprintf(l.log(), "lab: %s (%s, PVE %s) is up\n", l.Dir, l.Config.Driver, l.Config.Version)
 	return nil
 }
 
-func (s *State) sshAddress() string {
-	return net.JoinHostPort(s.Config.SSHHost, strconv.Itoa(s.Config.SSHPort))
+func (l *Lab) sshAddress() string {
+	return net.JoinHostPort(l.Config.SSHHost, strconv.Itoa(l.Config.SSHPort))
 }
 
 // layOut makes the directories and commands.
-func (s *State) layOut() error {
+func (l *Lab) layOut() error {
 	dirs := []string{
-		s.nodeDir(s.Config.Node, "qemu-server"), s.nodeDir(s.Config.Node, "lxc"),
-		s.path("storage", "local", "images"), s.path("storage", "local-lvm"), s.path("run"), s.path("log"), s.BinDir(),
+		l.nodeDir(l.Config.Node, "qemu-server"), l.nodeDir(l.Config.Node, "lxc"),
+		l.path("storage", "local", "images"), l.path("storage", "local-lvm"), l.path("run"), l.path("log"), l.BinDir(),
 	}
 	for _, dir := range dirs {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -216,115 +232,91 @@ func (s *State) layOut() error {
 		}
 	}
 	links := map[string]string{
-		s.path("etc", "pve", "qemu-server"): "nodes/" + s.Config.Node + "/qemu-server",
-		s.path("etc", "pve", "lxc"):         "nodes/" + s.Config.Node + "/lxc",
+		l.path("etc", "pve", "qemu-server"): "nodes/" + l.Config.Node + "/qemu-server",
+		l.path("etc", "pve", "lxc"):         "nodes/" + l.Config.Node + "/lxc",
 	}
 	for _, tool := range append(Tools(), "pvelab") {
-		if tool == "ip" && s.Config.Driver != DriverProcess {
+		if tool == "ip" && l.Config.Driver != DriverProcess {
 			continue
 		}
-		links[filepath.Join(s.BinDir(), tool)] = s.Config.Binary
+		links[filepath.Join(l.BinDir(), tool)] = l.Config.Binary
 	}
 	for link, target := range links {
 		if err := os.Symlink(target, link); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}
-	return s.writeMembers()
+	return l.writeMembers()
 }
 
 // makeTemplate makes VM 9000 the way an operator would, and makes a half of
 // one again.
-func (s *State) makeTemplate(ctx context.Context, drv Driver) error {
-	conf, err := s.LoadConf(TemplateID)
+func (l *Lab) makeTemplate(ctx context.Context) error {
+	conf, err := l.LoadConf(TemplateID)
 	if err == nil && conf.IsTemplate() {
 		return nil
 	}
-	image, imageErr := drv.BuildImage(ctx, s)
+	image, imageErr := l.Driver.BuildImage(ctx, l.State)
 	if imageErr != nil {
 		return fmt.Errorf("build the guest image: %w", imageErr)
 	}
 	id := strconv.Itoa(TemplateID)
 	if err == nil {
-		if _, err := s.QM(ctx, "unlock", id); err != nil {
+		if _, err := l.QM(ctx, "unlock", id); err != nil {
 			return err
 		}
-		if _, err := s.QM(ctx, "destroy", id, "--destroy-unreferenced-disks", "1"); err != nil {
+		if _, err := l.QM(ctx, "destroy", id, "--destroy-unreferenced-disks", "1"); err != nil {
 			return err
 		}
 	}
-	st := s.Config.Storage
-	_, err = s.QM(ctx, "create", id, "--name", TemplateName, "--memory", "1024", "--cores", "2", "--cpu", "host", "--ostype", "l26",
+	st := l.Config.Storage
+	_, err = l.QM(ctx, "create", id, "--name", TemplateName, "--memory", "1024", "--cores", "2", "--cpu", "host", "--ostype", "l26",
 		"--scsihw", "virtio-scsi-single", "--scsi0", st+":0,import-from="+image+",discard=on,iothread=1", "--scsi1", st+":cloudinit",
-		"--net0", "virtio,bridge="+s.Config.Bridge, "--serial0", "socket", "--vga", "serial0", "--agent", "enabled=1",
+		"--net0", "virtio,bridge="+l.Config.Bridge, "--serial0", "socket", "--vga", "serial0", "--agent", "enabled=1",
 		"--ciuser", defaultGuestUser, "--ipconfig0", "ip=dhcp", "--ciupgrade", "0")
 	if err != nil {
 		return err
 	}
-	if _, err := s.QM(ctx, "template", id); err != nil {
+	if _, err := l.QM(ctx, "template", id); err != nil {
 		return err
 	}
-	if conf, err := s.LoadConf(TemplateID); err != nil || !conf.IsTemplate() {
+	if conf, err := l.LoadConf(TemplateID); err != nil || !conf.IsTemplate() {
 		return errors.Join(fmt.Errorf("VM %s did not become a template", id), err)
 	}
-	fmt.Fprintf(s.log(), "template: %s %s on %s\n", id, TemplateName, st)
+	fmt.Fprintf(l.log(), "template: %s %s on %s\n", id, TemplateName, st)
 	return nil
 }
 
-// QM runs qm with arguments and returns its stdout; an error holds its stderr.
-func (s *State) QM(ctx context.Context, args ...string) (stdout string, err error) {
-	return s.output(ctx, "qm", args)
-}
-
-// PVESH is QM for pvesh.
-func (s *State) PVESH(ctx context.Context, args ...string) (stdout string, err error) {
-	return s.output(ctx, "pvesh", args)
-}
-
-func (s *State) output(ctx context.Context, tool string, args []string) (string, error) {
-	var out, errs strings.Builder
-	code := s.Run(ctx, tool, args, Streams{In: strings.NewReader(""), Out: &out, Err: &errs})
-	if code != 0 {
-		return out.String(), fmt.Errorf("%s %s: exit code %d: %s", tool, strings.Join(args, " "), code, strings.TrimSpace(errs.String()))
-	}
-	return out.String(), nil
-}
-
 // Env is how linus and the scripts are told of the lab.
-func (s *State) Env() map[string]string {
+func (l *Lab) Env() map[string]string {
 	env := map[string]string{
-		"PVELAB_DIR":           s.Dir,
-		"PROXMOX_HOST":         s.Config.SSHHost,
-		"PROXMOX_SSH_PORT":     strconv.Itoa(s.Config.SSHPort),
+		"PVELAB_DIR":           l.Dir,
+		"PROXMOX_HOST":         l.Config.SSHHost,
+		"PROXMOX_SSH_PORT":     strconv.Itoa(l.Config.SSHPort),
 		"PROXMOX_SSH_USER":     loginName(),
-		"PROXMOX_SSH_KEY_PATH": s.ClientKeyPath(),
-		"PROXMOX_KNOWN_HOSTS":  s.KnownHostsPath(),
-		"PROXMOX_NODE":         s.Config.Node,
-		"PROXMOX_STORAGE":      s.Config.Storage,
-		"PROXMOX_BRIDGE":       s.Config.Bridge,
-		"PROXMOX_SCRIPT_DIR":   filepath.Join(s.homeDir(), "linus", "scripts"), // goes with the lab
+		"PROXMOX_SSH_KEY_PATH": l.ClientKeyPath(),
+		"PROXMOX_KNOWN_HOSTS":  l.KnownHostsPath(),
+		"PROXMOX_NODE":         l.Config.Node,
+		"PROXMOX_STORAGE":      l.Config.Storage,
+		"PROXMOX_BRIDGE":       l.Config.Bridge,
+		"PROXMOX_SCRIPT_DIR":   filepath.Join(l.homeDir(), "linus", "scripts"), // goes with the lab
 		"DEFAULT_VM_TEMPLATE":  TemplateName,
 	}
-	if s.Config.Driver == DriverProcess {
+	if l.Config.Driver == DriverProcess {
 		env["PVELAB_LOOPBACK"] = "1" // where linus takes loopback addresses for VMs'
 	}
-	if s.Config.GuestPort != 22 {
-		env["VM_SSH_PORT"] = strconv.Itoa(s.Config.GuestPort)
+	if l.Config.GuestPort != 22 {
+		env["VM_SSH_PORT"] = strconv.Itoa(l.Config.GuestPort)
 	}
 	return env
 }
 
-// Down ends everything the lab started and removes its directory's content,
-// and the directory when nothing else is in it. It works on half a lab and
-// after anything was killed.
-func (l *Lab) Down(ctx context.Context) error { return l.State.Down(ctx) }
-
 // Down takes the lab in dir down. Where there is none it only removes what an
 // up that was killed at its first step has left.
 func Down(ctx context.Context, dir string) error {
-	s, err := Open(dir)
+	l, err := Open(dir)
 	if err == nil {
-		return s.Down(ctx)
+		return l.Down(ctx)
 	}
 	if !errors.Is(err, ErrNoLab) {
 		return err
@@ -339,55 +331,53 @@ func Down(ctx context.Context, dir string) error {
 	return errors.Join(err, os.Remove(dir))
 }
 
-// Down is described at Lab.Down.
-func (s *State) Down(ctx context.Context) error {
+// Down ends everything the lab started and removes its directory's content,
+// and the directory when nothing else is in it. It works on half a lab and
+// after anything was killed.
+func (l *Lab) Down(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), downTimeout)
 	defer cancel()
-	drv, err := s.driver()
-	if err != nil {
+	if err := os.MkdirAll(l.path("locks"), 0o755); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(s.path("locks"), 0o755); err != nil {
-		return err
-	}
-	return s.withLock(ctx, io.Discard, upLock, s.path("locks", upLock), downWait, func() error {
+	return l.withLock(ctx, io.Discard, upLock, l.path("locks", upLock), downWait, func() error {
 		// The order lets nothing new begin behind our back: first what can be
 		// asked to start things, then what runs.
-		err := errors.Join(stopSSHD(s), s.endCalls(ctx), s.stopVMs(ctx, drv), drv.Down(ctx, s))
+		err := errors.Join(stopSSHD(l.State), l.endCalls(ctx), l.stopVMs(ctx), l.Driver.Down(ctx, l.State))
 		if err != nil {
 			return err // keep the pid files: another down can go on from here
 		}
-		return s.remove()
+		return l.remove()
 	})
 }
 
 // remove deletes the lab's files, lab.json last.
-func (s *State) remove() error {
-	entries, err := os.ReadDir(s.Dir)
+func (l *Lab) remove() error {
+	entries, err := os.ReadDir(l.Dir)
 	if err != nil {
 		return err
 	}
 	for _, entry := range entries {
 		if halfWritten(entry.Name()) {
-			if err := os.Remove(s.path(entry.Name())); err != nil {
+			if err := os.Remove(l.path(entry.Name())); err != nil {
 				return err
 			}
 		}
 	}
 	for _, part := range parts {
-		if err := os.RemoveAll(s.path(part)); err != nil {
+		if err := os.RemoveAll(l.path(part)); err != nil {
 			return err
 		}
 	}
-	if err := os.Remove(s.Dir); err != nil && !errors.Is(err, syscall.ENOTEMPTY) {
+	if err := os.Remove(l.Dir); err != nil && !errors.Is(err, syscall.ENOTEMPTY) {
 		return err
 	}
 	return nil
 }
 
 // endCalls kills work-alikes that still run.
-func (s *State) endCalls(ctx context.Context) error {
-	files, err := filepath.Glob(s.path("run", "call-*"))
+func (l *Lab) endCalls(ctx context.Context) error {
+	files, err := filepath.Glob(l.path("run", "call-*"))
 	for _, file := range files {
 		err = errors.Join(err, killPidFile(ctx, file, syscall.SIGKILL))
 	}
@@ -396,14 +386,14 @@ func (s *State) endCalls(ctx context.Context) error {
 
 // stopVMs stops every VM that has a run directory, also one whose config is
 // gone.
-func (s *State) stopVMs(ctx context.Context, drv Driver) error {
-	entries, err := os.ReadDir(s.path("run"))
+func (l *Lab) stopVMs(ctx context.Context) error {
+	entries, err := os.ReadDir(l.path("run"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	for _, entry := range entries {
 		if id, atoiErr := strconv.Atoi(entry.Name()); atoiErr == nil {
-			err = errors.Join(err, drv.Stop(ctx, s, VMRef{ID: id, Conf: NewConf()}))
+			err = errors.Join(err, l.Driver.Stop(ctx, l.State, VMRef{ID: id, Conf: NewConf()}))
 		}
 	}
 	return err

@@ -7,14 +7,8 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
-	"strconv"
 	"strings"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // network is the qemu driver's network: one named network namespace that holds
@@ -40,7 +34,7 @@ const networkSlots = 1 << 14
 
 // network is the lab's network. Its addresses follow from where the lab's sshd
 // listens, and before the first up from the state directory's hash.
-func (s *State) network() network {
+func networkOf(s *State) network {
 	slot := s.Hash() % networkSlots
 	if host, err := netip.ParseAddr(s.Config.SSHHost); err == nil && host.Is4() {
 		b := host.As4()
@@ -70,7 +64,7 @@ func networkAt(name, bridge string, slot uint32) network {
 
 // freeNetwork steps from the derived addresses to some that no interface of
 // this machine overlaps with.
-func (s *State) freeNetwork(ctx context.Context) (network, error) {
+func freeNetwork(ctx context.Context, s *State) (network, error) {
 	out, err := runTool(ctx, "ip", "-4", "-o", "addr", "show")
 	if err != nil {
 		return network{}, err
@@ -98,7 +92,7 @@ func (s *State) freeNetwork(ctx context.Context) (network, error) {
 // upNetwork makes the network, or completes it and applies the settings anew.
 // It sets s.Config.SSHHost and SSHPort.
 func upNetwork(ctx context.Context, s *State) error {
-	n := s.network()
+	n := networkOf(s)
 	// The veth pair is made last but for DHCP: without it the namespace is what
 	// a killed up left, or empty.
 	if !n.complete() {
@@ -106,7 +100,7 @@ func upNetwork(ctx context.Context, s *State) error {
 			return err
 		}
 		var err error
-		if n, err = s.freeNetwork(ctx); err != nil {
+		if n, err = freeNetwork(ctx, s); err != nil {
 			return err
 		}
 		if err := n.create(ctx); err != nil {
@@ -125,7 +119,7 @@ func upNetwork(ctx context.Context, s *State) error {
 
 // downNetwork ends every process in the namespace and removes it. What is not
 // there is no error.
-func downNetwork(ctx context.Context, s *State) error { return s.network().remove(ctx) }
+func downNetwork(ctx context.Context, s *State) error { return networkOf(s).remove(ctx) }
 
 func (n network) path() string { return filepath.Join(netnsDir, n.namespace) }
 
@@ -258,19 +252,6 @@ func (n network) startDHCP(ctx context.Context, s *State) error {
 	return adoptPidFile(filepath.Join(dir, "dnsmasq.pid"), pidFile)
 }
 
-// adoptPidFile turns the pid file a daemon wrote into one of ours.
-func adoptPidFile(daemons, ours string) error {
-	raw, err := os.ReadFile(daemons)
-	if err != nil {
-		return err
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
-	if err != nil {
-		return fmt.Errorf("read %s: %w", daemons, err)
-	}
-	return writePidFile(ours, pid)
-}
-
 func (n network) remove(ctx context.Context) error {
 	if isMountPoint(n.path()) {
 		if err := killNetns(ctx, n.path()); err != nil {
@@ -283,149 +264,4 @@ func (n network) remove(ctx context.Context) error {
 		}
 	}
 	return removeNetns(ctx, n.namespace)
-}
-
-// netnsDir is where iproute2 keeps named network namespaces: mounts on files in
-// a directory that it mounts over itself.
-const netnsDir = "/run/netns"
-
-func createNetns(ctx context.Context, name string) error {
-	unlock, err := lockRun()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	_, err = runTool(ctx, "ip", "netns", "add", name)
-	return err
-}
-
-// removeNetns takes the name away; the namespace itself goes with its last
-// process. iproute2 would leave its directory and the mount on it: both go too,
-// when it was the last name there.
-func removeNetns(ctx context.Context, name string) error {
-	unlock, err := lockRun()
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if _, err := os.Stat(filepath.Join(netnsDir, name)); err == nil {
-		if _, err := runTool(ctx, "ip", "netns", "delete", name); err != nil {
-			return err
-		}
-	}
-	if names, err := os.ReadDir(netnsDir); err != nil || len(names) > 0 {
-		return nil
-	}
-	for isMountPoint(netnsDir) {
-		if err := unix.Unmount(netnsDir, unix.MNT_DETACH); err != nil {
-			return fmt.Errorf("unmount %s: %w", netnsDir, err)
-		}
-	}
-	_ = os.Remove(netnsDir) // refused when somebody's name appeared in it: then it stays
-	return nil
-}
-
-// lockRun keeps two labs from making and removing what they share below /run at
-// the same time. It locks the directory itself, so that no lock file stays
-// behind.
-func lockRun() (unlock func(), err error) {
-	dir, err := os.Open("/run")
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
-		dir.Close()
-		return nil, fmt.Errorf("lock %s: %w", dir.Name(), err)
-	}
-	return func() { dir.Close() }, nil
-}
-
-// inNetns runs f, and the processes f starts, inside a named network namespace,
-// whether the caller is inside or outside of it. It is the one way in. The
-// thread it runs on is given back only when it is in its old namespace again;
-// else it ends.
-func inNetns(path string, f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		origin, err := os.Open("/proc/thread-self/ns/net")
-		if err != nil {
-			done <- err
-			return
-		}
-		defer origin.Close()
-		err = enterNetns(path)
-		if err == nil {
-			err = f()
-		}
-		if unix.Setns(int(origin.Fd()), unix.CLONE_NEWNET) == nil {
-			runtime.UnlockOSThread()
-		}
-		done <- err
-	}()
-	return <-done
-}
-
-func enterNetns(path string) error {
-	namespace, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer namespace.Close()
-	if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("enter network namespace %s: %w", filepath.Base(path), err)
-	}
-	return nil
-}
-
-// isMountPoint reads the kernel's list: a bind mount on the same file system
-// does not show in the device number.
-func isMountPoint(path string) bool {
-	raw, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return false
-	}
-	for line := range strings.Lines(string(raw)) {
-		if fields := strings.Fields(line); len(fields) > 4 && fields[4] == path {
-			return true
-		}
-	}
-	return false
-}
-
-// tool is a command found on PATH or in the directories of system tools, which
-// a user's PATH may lack.
-func tool(ctx context.Context, name string, args ...string) (*exec.Cmd, error) {
-	path, err := findTool(name)
-	if err != nil {
-		return nil, err
-	}
-	return exec.CommandContext(ctx, path, args...), nil
-}
-
-// runTool runs a command and returns its stdout; a failure says what it
-// printed on stderr.
-func runTool(ctx context.Context, name string, args ...string) ([]byte, error) {
-	cmd, err := tool(ctx, name, args...)
-	if err != nil {
-		return nil, err
-	}
-	var stdout bytes.Buffer
-	cmd.Stdout = &stdout
-	err = runQuiet(cmd)
-	return stdout.Bytes(), err
-}
-
-// runQuiet runs a command that dies with us: one that were left at work by a
-// caller's kill -9 could put in place what down has just looked for.
-func runQuiet(cmd *exec.Cmd) error {
-	runtime.LockOSThread() // the kernel ties the child's death to the thread's
-	defer runtime.UnlockOSThread()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%s: %w: %s", filepath.Base(cmd.Path), err, bytes.TrimSpace(stderr.Bytes()))
-	}
-	return nil
 }

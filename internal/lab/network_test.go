@@ -15,13 +15,13 @@ func TestNetwork_UpRepairsWhatAKilledUpLeft(t *testing.T) {
 	needQemu(t)
 	s := newQemuState(t)
 	// A killed up may leave a namespace with nothing in it.
-	if err := createNetns(t.Context(), s.network().namespace); err != nil {
+	if err := createNetns(t.Context(), networkOf(s).namespace); err != nil {
 		t.Fatal(err)
 	}
 	if err := upNetwork(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	if !s.network().complete() {
+	if !networkOf(s).complete() {
 		t.Error("the network is not complete")
 	}
 }
@@ -40,14 +40,14 @@ func TestNetwork_UpStartsDHCPAgainAndKeepsTheRest(t *testing.T) {
 	if err := waitPidFile(t.Context(), pidFile); err != nil {
 		t.Fatal(err)
 	}
-	before := s.network()
+	before := networkOf(s)
 	if err := upNetwork(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
 	if second, running := readPidFile(pidFile); !running || second == first {
 		t.Errorf("DHCP was process %d and is %d, running %t", first, second, running)
 	}
-	if after := s.network(); after != before {
+	if after := networkOf(s); after != before {
 		t.Errorf("network %+v became %+v", before, after)
 	}
 }
@@ -59,7 +59,7 @@ func TestNetwork_DownEndsEveryProcessInside(t *testing.T) {
 		t.Fatal(err)
 	}
 	inside := exec.Command("sleep", "1000")
-	if err := inNetns(s.network().path(), inside.Start); err != nil {
+	if err := inNetns(networkOf(s).path(), inside.Start); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
@@ -97,7 +97,7 @@ func TestNetwork_DownLeavesOthersNamespaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	out, err := runTool(t.Context(), "ip", "netns", "list")
-	if err != nil || !bytes.Contains(out, []byte(other)) || bytes.Contains(out, []byte(s.network().namespace)) {
+	if err != nil || !bytes.Contains(out, []byte(other)) || bytes.Contains(out, []byte(networkOf(s).namespace)) {
 		t.Errorf("names after down: %q, %v; want %s alone", out, err, other)
 	}
 }
@@ -105,7 +105,7 @@ func TestNetwork_DownLeavesOthersNamespaces(t *testing.T) {
 func TestNetwork_AddressesStepAsideForOthers(t *testing.T) {
 	needQemu(t)
 	s := newQemuState(t)
-	first := s.network()
+	first := networkOf(s)
 	link := "pvt" + s.Name()
 	for _, args := range [][]string{
 		{"link", "add", link, "type", "dummy"},
@@ -140,7 +140,7 @@ func TestInNetns_TheCallersThreadsComeBack(t *testing.T) {
 	}
 	for range 50 {
 		var inside string
-		err := inNetns(s.network().path(), func() (err error) {
+		err := inNetns(networkOf(s).path(), func() (err error) {
 			inside, err = os.Readlink("/proc/thread-self/ns/net")
 			return err
 		})

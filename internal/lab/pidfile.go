@@ -86,3 +86,16 @@ func processStart(pid int) (ticks uint64, alive bool) {
 	ticks, err = strconv.ParseUint(fields[19], 10, 64)
 	return ticks, err == nil
 }
+
+// adoptPidFile turns the pid file a daemon wrote into one of ours.
+func adoptPidFile(daemons, ours string) error {
+	raw, err := os.ReadFile(daemons)
+	if err != nil {
+		return err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	if err != nil {
+		return fmt.Errorf("read %s: %w", daemons, err)
+	}
+	return writePidFile(ours, pid)
+}

@@ -26,7 +26,7 @@ var _ Driver = processDriver{}
 
 func (processDriver) Up(_ context.Context, s *State) error {
 	if s.Config.GuestPort == 0 {
-		s.Config.GuestPort = guestPort(s.guestAddress(0))
+		s.Config.GuestPort = guestPort(guestAddress(s, 0))
 	}
 	return nil
 }
@@ -37,7 +37,7 @@ func (processDriver) Down(context.Context, *State) error { return nil }
 // 127.77.0.0/16, which needs no set-up. n counts from a place drawn from the
 // lab's directory, so that labs beside each other rarely meet; when they do,
 // the guest takes the next.
-func (s *State) guestAddress(n int) netip.Addr {
+func guestAddress(s *State, n int) netip.Addr {
 	const hosts = 254 * 254 // no 0 and no 255 in the last two bytes
 	at := (int(s.Hash()%hosts) + n) % hosts
 	return netip.AddrFrom4([4]byte{127, 77, byte(at/254 + 1), byte(at%254 + 1)})
@@ -46,7 +46,7 @@ func (s *State) guestAddress(n int) netip.Addr {
 // guestCandidates are the addresses a VM may take: the one its cloud-init
 // settings name, else the first free one from its own number on. Of IPv6 the
 // loopback has a single address, for one VM at a time.
-func (s *State) guestCandidates(vm VMRef) []string {
+func guestCandidates(s *State, vm VMRef) []string {
 	settings := Props(vm.Conf.Get("ipconfig0"))
 	for _, key := range []string{"ip", "ip6"} {
 		if prefix, err := netip.ParsePrefix(settings[key]); err == nil && prefix.Addr().IsLoopback() {
@@ -58,7 +58,7 @@ func (s *State) guestCandidates(vm VMRef) []string {
 	}
 	candidates := make([]string, 0, 256)
 	for n := range cap(candidates) {
-		candidates = append(candidates, s.guestAddress(vm.ID+n).String())
+		candidates = append(candidates, guestAddress(s, vm.ID+n).String())
 	}
 	return candidates
 }
@@ -81,10 +81,10 @@ type guestConfig struct {
 
 const defaultGuestUser = "debian"
 
-func (s *State) guestConfig(vm VMRef) (guestConfig, error) {
+func configOf(s *State, vm VMRef) (guestConfig, error) {
 	config := guestConfig{
 		ID: vm.ID, Hostname: vm.Conf.Get("name"), User: vm.Conf.Get("ciuser"), Keys: vm.Conf.SSHKeys(),
-		MAC: strings.ToLower(vm.Conf.MAC()), Addresses: s.guestCandidates(vm), Port: s.Config.GuestPort,
+		MAC: strings.ToLower(vm.Conf.MAC()), Addresses: guestCandidates(s, vm), Port: s.Config.GuestPort,
 		Root: filepath.Join(s.RunDir(vm.ID), "root"), Disk: filepath.Join(s.RunDir(vm.ID), "disk"), Binary: s.Config.Binary,
 	}
 	if config.Hostname == "" {
@@ -95,8 +95,8 @@ func (s *State) guestConfig(vm VMRef) (guestConfig, error) {
 	}
 	meta := cloudInitSeed(vm.ID, vm.Conf, "").meta
 	config.InstanceID = strings.TrimSpace(strings.TrimPrefix(meta, "instance-id:"))
-	if agentEnabled(vm.Conf) {
-		config.Agent = agentSocket(s.RunDir(vm.ID))
+	if vm.Conf.AgentEnabled() {
+		config.Agent = s.AgentSocket(vm.ID)
 	}
 	if _, volid := vm.Conf.BootDisk(); volid != "" {
 		path, err := s.VolumePath(volid)
@@ -115,7 +115,7 @@ func (s *State) guestConfig(vm VMRef) (guestConfig, error) {
 // is recorded, and goes away when they do not come: a starter that is killed
 // in between leaves nothing that nobody knows of.
 func (processDriver) Start(ctx context.Context, s *State, vm VMRef) error {
-	config, err := s.guestConfig(vm)
+	config, err := configOf(s, vm)
 	if err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func (processDriver) Start(ctx context.Context, s *State, vm VMRef) error {
 	}
 	go func() { _ = cmd.Wait() }() // reaps it when it ends before we do
 	tellReady.Close()
-	pidFile := filepath.Join(s.RunDir(vm.ID), "pid")
+	pidFile := s.PidFile(vm.ID)
 	err = writePidFile(pidFile, cmd.Process.Pid)
 	if err == nil {
 		err = json.NewEncoder(settings).Encode(config)
@@ -211,7 +211,7 @@ func awaitReady(ctx context.Context, ready *os.File) (address string, err error)
 // Stop kills the guest's init, and with it the kernel all else in the
 // namespace.
 func (d processDriver) Stop(ctx context.Context, s *State, vm VMRef) error {
-	if err := killPidFile(ctx, filepath.Join(s.RunDir(vm.ID), "pid"), syscall.SIGKILL); err != nil {
+	if err := killPidFile(ctx, s.PidFile(vm.ID), syscall.SIGKILL); err != nil {
 		return err
 	}
 	return os.RemoveAll(s.RunDir(vm.ID))
@@ -219,21 +219,18 @@ func (d processDriver) Stop(ctx context.Context, s *State, vm VMRef) error {
 
 // Shutdown asks the guest's init to power off, as an ACPI button does.
 func (d processDriver) Shutdown(ctx context.Context, s *State, vm VMRef) error {
-	pid, running := d.Pid(s, vm)
+	pid, running := s.Pid(vm.ID)
 	if !running {
 		return nil
 	}
 	if err := syscall.Kill(pid, syscall.SIGPWR); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return err
 	}
-	if err := waitPidFile(ctx, filepath.Join(s.RunDir(vm.ID), "pid")); err != nil {
+	if err := waitPidFile(ctx, s.PidFile(vm.ID)); err != nil {
 		return ErrShutdownTimeout
 	}
 	return nil
 }
 
-func (processDriver) Pid(s *State, vm VMRef) (int, bool) {
-	return readPidFile(filepath.Join(s.RunDir(vm.ID), "pid"))
-}
-
-func (processDriver) AgentSocket(s *State, vm VMRef) string { return agentSocket(s.RunDir(vm.ID)) }
+// Nameserver is the machine itself: guests are on its loopback.
+func (processDriver) Nameserver(*State) string { return "127.0.0.1" }

@@ -134,7 +134,7 @@ func TestProcess_FromBootToDestroy(t *testing.T) {
 			t.Errorf("%s: %q, want %q", check.command, got, check.want)
 		}
 	}
-	pid, _ := newProcessDriver().Pid(l.State, VMRef{ID: 100})
+	pid, _ := l.Pid(100)
 	if rss := residentBytes(pid) >> 20; rss > 20 {
 		t.Errorf("the guest takes %d MiB", rss)
 	}
@@ -333,7 +333,7 @@ func TestProcess_SurvivesItsStarterAndDownAfterKill(t *testing.T) {
 	if out, err := l.command(t, "qm", "start", "100").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	pid, running := newProcessDriver().Pid(l.State, VMRef{ID: 100})
+	pid, running := l.Pid(100)
 	if !running {
 		t.Fatal("the VM ended with the command that started it")
 	}
@@ -492,7 +492,7 @@ func TestProcess_ManyAtOnce(t *testing.T) {
 func TestProcess_StaticAddress(t *testing.T) {
 	l := newLab(t)
 	l.must(t, "qm clone 9000 100")
-	want := l.guestAddress(4242).String()
+	want := guestAddress(l.State, 4242).String()
 	l.must(t, "qm set 100 --ipconfig0 ip="+want+"/8,gw=127.0.0.1")
 	l.must(t, "qm start 100")
 	if got := l.address(t, 100); got != want {

@@ -161,7 +161,7 @@ func apiNextID(c *call, _ map[string]string) (any, error) {
 func (c *call) vmsOf(name string) []map[string]any {
 	list := []map[string]any{}
 	for _, id := range c.s.idsOf(name, "qemu-server") {
-		conf, err := c.s.confOf(name, id)
+		conf, err := c.confOf(name, id)
 		if err != nil {
 			continue // destroyed since it was listed
 		}
@@ -289,7 +289,7 @@ func apiNodeStatus(c *call, _ map[string]string) (any, error) {
 
 func apiNetwork(c *call, _ map[string]string) (any, error) {
 	list := []map[string]any{{"iface": "eno1", "type": "eth", "active": 1, "exists": 1, "method": "manual", "priority": 3}}
-	if c.s.bridgeExists(c.s.Config.Bridge) {
+	if c.bridgeExists(c.s.Config.Bridge) {
 		list = append(list, map[string]any{
 			"iface": c.s.Config.Bridge, "type": "bridge", "active": 1, "autostart": 1, "method": "static",
 			"bridge_ports": "eno1", "bridge_stp": "off", "bridge_fd": "0", "priority": 4,

@@ -13,9 +13,9 @@ import (
 )
 
 // confOf reads the config of a VM on any node.
-func (s *State) confOf(node string, id int) (*Conf, error) {
-	raw, err := os.ReadFile(filepath.Join(s.nodeDir(node, "qemu-server"), strconv.Itoa(id)+".conf"))
-	if errors.Is(err, fs.ErrNotExist) || s.lists(FaultMissingTemplate, strconv.Itoa(id)) {
+func (c *call) confOf(node string, id int) (*Conf, error) {
+	raw, err := os.ReadFile(filepath.Join(c.s.nodeDir(node, "qemu-server"), strconv.Itoa(id)+".conf"))
+	if errors.Is(err, fs.ErrNotExist) || c.s.lists(FaultMissingTemplate, strconv.Itoa(id)) {
 		return nil, fail(2, "Configuration file 'nodes/%s/qemu-server/%d.conf' does not exist", node, id)
 	}
 	if err != nil {
@@ -30,7 +30,7 @@ func (c *call) vmOf(vars map[string]string) (int, *Conf, error) {
 	if err != nil {
 		return 0, nil, fail(255, "400 Parameter verification failed.\nvmid: invalid format - value does not look like a valid VM ID")
 	}
-	conf, err := c.s.confOf(vars["node"], id)
+	conf, err := c.confOf(vars["node"], id)
 	return id, conf, err
 }
 
@@ -139,16 +139,7 @@ func qmCloudinitDump(c *call) error {
 	if err != nil {
 		return err
 	}
-	seed := cloudInitSeed(c.id(), conf, c.s.nameserver())
+	seed := cloudInitSeed(c.id(), conf, c.drv.Nameserver(c.s))
 	fmt.Fprint(c.stdout, map[string]string{"user": seed.user, "network": seed.network, "meta": seed.meta}[c.opts["type"]])
 	return nil
-}
-
-// nameserver is what PVE hands to guests whose config names none: the host's
-// own, which in the qemu lab is the bridge's.
-func (s *State) nameserver() string {
-	if s.Config.Driver == DriverQemu {
-		return s.network().gateway.String()
-	}
-	return "127.0.0.1"
 }

@@ -2,7 +2,6 @@ package lab
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -86,14 +85,6 @@ func (c *call) volumeSize(v volume) int64 {
 		return fileSize(v.path)
 	}
 	return size
-}
-
-func fileSize(path string) int64 {
-	info, err := os.Stat(path)
-	if err != nil {
-		return 0
-	}
-	return info.Size()
 }
 
 func pvesmPath(c *call) error {

@@ -66,7 +66,7 @@ func (d qemuDriver) Start(ctx context.Context, s *State, vm VMRef) error {
 	if err != nil {
 		return fmt.Errorf("the lab is not up: %w", err)
 	}
-	n, runDir := s.network(), s.RunDir(vm.ID)
+	n, runDir := networkOf(s), s.RunDir(vm.ID)
 	if err := os.RemoveAll(runDir); err != nil { // of a machine that ended by itself
 		return err
 	}
@@ -85,7 +85,7 @@ func (d qemuDriver) Start(ctx context.Context, s *State, vm VMRef) error {
 
 func (qemuDriver) start(ctx context.Context, s *State, m machine, n network) error {
 	var err error
-	if m.drives, err = s.machineDrives(m.conf); err != nil {
+	if m.drives, err = machineDrives(s, m.conf); err != nil {
 		return err
 	}
 	for _, d := range m.drives {
@@ -117,7 +117,7 @@ func (qemuDriver) start(ctx context.Context, s *State, m machine, n network) err
 }
 
 // machineDrives finds the files behind a config's drives.
-func (s *State) machineDrives(conf *Conf) ([]machineDrive, error) {
+func machineDrives(s *State, conf *Conf) ([]machineDrive, error) {
 	var drives []machineDrive
 	for _, slot := range driveSlots(conf) {
 		line := parseDrive(conf.Get(slot))
@@ -140,7 +140,7 @@ func (s *State) machineDrives(conf *Conf) ([]machineDrive, error) {
 // disks, as pulling the plug of a real machine would not lose a disk's
 // metadata either; then by SIGKILL.
 func (qemuDriver) Stop(ctx context.Context, s *State, vm VMRef) error {
-	pidFile := filepath.Join(s.RunDir(vm.ID), "pid")
+	pidFile := s.PidFile(vm.ID)
 	gentle, cancel := context.WithTimeout(ctx, stopGrace)
 	defer cancel()
 	if err := killPidFile(gentle, pidFile, syscall.SIGTERM); err != nil {
@@ -157,29 +157,21 @@ func (qemuDriver) Stop(ctx context.Context, s *State, vm VMRef) error {
 // Shutdown asks the guest's agent where there is one, as PVE does, else
 // presses the power button.
 func (d qemuDriver) Shutdown(ctx context.Context, s *State, vm VMRef) error {
-	if agentEnabled(vm.Conf) {
+	if vm.Conf.AgentEnabled() {
 		// The agent does not answer this one. Where it does not even listen, the
 		// wait below says so.
-		_, err := agentCall(ctx, d.AgentSocket(s, vm), "guest-shutdown", nil, agentPingTimeout)
+		_, err := agentCall(ctx, s.AgentSocket(vm.ID), "guest-shutdown", nil, agentPingTimeout)
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, io.EOF) {
 			return err
 		}
 	} else if err := qmpCommand(ctx, qmpSocket(s.RunDir(vm.ID)), "system_powerdown", nil); err != nil {
 		return err
 	}
-	if err := waitPidFile(ctx, filepath.Join(s.RunDir(vm.ID), "pid")); err != nil {
+	if err := waitPidFile(ctx, s.PidFile(vm.ID)); err != nil {
 		return ErrShutdownTimeout
 	}
 	return os.RemoveAll(s.RunDir(vm.ID))
 }
-
-// Pid is the QEMU process.
-func (qemuDriver) Pid(s *State, vm VMRef) (int, bool) {
-	return readPidFile(filepath.Join(s.RunDir(vm.ID), "pid"))
-}
-
-// AgentSocket is the host's end of the guest agent's virtio port.
-func (qemuDriver) AgentSocket(s *State, vm VMRef) string { return agentSocket(s.RunDir(vm.ID)) }
 
 // writeTapUp writes the script that QEMU runs with the name of each tap it
 // makes; the tap goes away with QEMU.
@@ -191,3 +183,6 @@ func (n network) writeTapUp(path string) error {
 	script := strings.Join([]string{"#!/bin/sh", "exec " + ip + ` link set "$1" master ` + n.bridge + " up", ""}, "\n")
 	return os.WriteFile(path, []byte(script), 0o755)
 }
+
+// Nameserver is the bridge's address.
+func (qemuDriver) Nameserver(s *State) string { return networkOf(s).gateway.String() }

@@ -114,9 +114,9 @@ func (m machine) args() ([]string, error) {
 	if uuid := Props(m.conf.Get("smbios1"))["uuid"]; uuid != "" {
 		args = append(args, "-uuid", uuid)
 	}
-	if agentEnabled(m.conf) {
+	if m.conf.AgentEnabled() {
 		args = append(args,
-			"-chardev", "socket,id=qga0,path="+agentName+",server=on,wait=off",
+			"-chardev", "socket,id=qga0,path="+AgentSocketName+",server=on,wait=off",
 			"-device", "virtio-serial-pci", "-device", "virtserialport,chardev=qga0,name=org.qemu.guest_agent.0")
 	}
 	for n, d := range m.drives {
@@ -194,22 +194,9 @@ func checkMachine(conf *Conf, bridge string) error {
 // tapName is PVE's name for a VM's interface on the host.
 func tapName(id, n int) string { return fmt.Sprintf("tap%di%d", id, n) }
 
-// The sockets' names. QEMU is given them relative to the run directory, in which
-// it is started: a whole path may be longer than the 107 bytes a socket's
-// address holds.
-const (
-	qmpName   = "qmp"
-	agentName = "qga"
-)
+func qmpSocket(runDir string) string { return filepath.Join(runDir, qmpName) }
 
-func qmpSocket(runDir string) string   { return filepath.Join(runDir, qmpName) }
-func agentSocket(runDir string) string { return filepath.Join(runDir, agentName) }
-
-func agentEnabled(conf *Conf) bool {
-	props := Props(conf.Get("agent"))
-	value := props["enabled"]
-	if value == "" {
-		value = props[""]
-	}
-	return value == "1"
-}
+// qmpName is the monitor socket's name. QEMU is given it and the agent's
+// relative to the run directory, in which it is started: a whole path may be
+// longer than the 107 bytes a socket's address holds.
+const qmpName = "qmp"

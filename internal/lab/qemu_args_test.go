@@ -118,7 +118,7 @@ func TestAgentEnabled_AllSpellings(t *testing.T) {
 		if value != "" {
 			conf.Set("agent", value)
 		}
-		if got := agentEnabled(conf); got != want {
+		if got := conf.AgentEnabled(); got != want {
 			t.Errorf("agent: %q is %t, want %t", value, got, want)
 		}
 	}
@@ -140,7 +140,7 @@ func TestNetwork_IsFoundAgainFromTheSSHAddress(t *testing.T) {
 	for _, slot := range []uint32{0, 1, 77, 300, networkSlots - 1} {
 		want := networkAt(s.Name(), "vmbr0", slot)
 		s.Config.SSHHost = want.host.String()
-		if got := s.network(); got != want {
+		if got := networkOf(s); got != want {
 			t.Errorf("slot %d: %+v, want %+v", slot, got, want)
 		}
 	}

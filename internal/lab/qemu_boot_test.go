@@ -77,10 +77,10 @@ func assertNothingLeft(t *testing.T, s *State) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := s.network(); strings.Contains(string(mounts), n.namespace) || strings.Contains(string(mounts), s.Dir) {
+	if n := networkOf(s); strings.Contains(string(mounts), n.namespace) || strings.Contains(string(mounts), s.Dir) {
 		t.Errorf("mount left:\n%s", mounts)
 	}
-	for _, path := range []string{s.network().path(), filepath.Join("/sys/class/net", s.network().veth), s.Dir} {
+	for _, path := range []string{networkOf(s).path(), filepath.Join("/sys/class/net", networkOf(s).veth), s.Dir} {
 		if _, err := os.Stat(path); err == nil {
 			t.Errorf("%s left", path)
 		}
@@ -143,7 +143,7 @@ func TestQemu_BootsARealMachine(t *testing.T) {
 	if err := driver.Start(ctx, s, vm); err != nil {
 		t.Fatal(err)
 	}
-	pid, running := driver.Pid(s, vm)
+	pid, running := s.Pid(vm.ID)
 	if !running {
 		t.Fatal("no process after start")
 	}
@@ -161,7 +161,10 @@ func TestQemu_BootsARealMachine(t *testing.T) {
 	if err := qmpCommand(ctx, qmpSocket(s.RunDir(100)), "no-such-thing", nil); err == nil {
 		t.Error("monitor: an unknown command is no error")
 	}
-	waitFor(t, ctx, "agent", func() error { return s.AgentPing(ctx, 100) })
+	waitFor(t, ctx, "agent", func() error {
+		_, err := agentCall(ctx, s.AgentSocket(100), "guest-ping", nil, agentPingTimeout)
+		return err
+	})
 	step("agent answers")
 
 	address := leaseOf(t, ctx, s, conf.MAC())
@@ -178,7 +181,7 @@ func TestQemu_BootsARealMachine(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	step("cloud-init done")
-	wantID := strings.TrimSpace(strings.TrimPrefix(cloudInitSeed(100, conf, s.network().gateway.String()).meta, "instance-id: "))
+	wantID := strings.TrimSpace(strings.TrimPrefix(cloudInitSeed(100, conf, networkOf(s).gateway.String()).meta, "instance-id: "))
 	for _, want := range []string{"status: done", "\n0\n", "linus-job-1", wantID} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in the guest's answer:\n%s", want, out)
@@ -208,7 +211,7 @@ func TestQemu_BootsARealMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	step("shut down")
-	if _, running := driver.Pid(s, vm); running {
+	if _, running := s.Pid(vm.ID); running {
 		t.Error("process runs after shutdown")
 	}
 
@@ -243,7 +246,7 @@ func TestQemu_BootsARealMachine(t *testing.T) {
 // setting says so; and the outside reach the guest once there is a route.
 func testCallbackWay(t *testing.T, ctx context.Context, s *State, guest *ssh.Client, address string) {
 	t.Helper()
-	n := s.network()
+	n := networkOf(s)
 	listener, err := net.Listen("tcp", net.JoinHostPort(n.outside.String(), "0"))
 	if err != nil {
 		t.Fatal(err)
@@ -308,7 +311,7 @@ func TestQemu_TwoLabsAreUpSideBySide(t *testing.T) {
 	if err := newQemuDriver().Down(t.Context(), a); err != nil {
 		t.Fatal(err)
 	}
-	if out := hostRun(t, b, "hostname && ip -4 -o addr show dev vmbr0"); !strings.Contains(out, b.network().gateway.String()) {
+	if out := hostRun(t, b, "hostname && ip -4 -o addr show dev vmbr0"); !strings.Contains(out, networkOf(b).gateway.String()) {
 		t.Errorf("the second lab after the first went down: %s", out)
 	}
 }

@@ -63,7 +63,7 @@ func (qemuDriver) DiskSize(ctx context.Context, path string) (int64, error) {
 // file to itself, so it makes and deletes them.
 
 func (d qemuDriver) SnapshotDisk(ctx context.Context, s *State, vm VMRef, slot, path, name string) error {
-	if _, running := d.Pid(s, vm); running {
+	if _, running := s.Pid(vm.ID); running {
 		return qmpCommand(ctx, qmpSocket(s.RunDir(vm.ID)), "blockdev-snapshot-internal-sync", snapshotArguments(slot, name))
 	}
 	_, err := runTool(ctx, "qemu-img", "snapshot", "-c", name, path)
@@ -71,7 +71,7 @@ func (d qemuDriver) SnapshotDisk(ctx context.Context, s *State, vm VMRef, slot, 
 }
 
 func (d qemuDriver) DeleteSnapshot(ctx context.Context, s *State, vm VMRef, slot, path, name string) error {
-	if _, running := d.Pid(s, vm); running {
+	if _, running := s.Pid(vm.ID); running {
 		return qmpCommand(ctx, qmpSocket(s.RunDir(vm.ID)), "blockdev-snapshot-delete-internal-sync", snapshotArguments(slot, name))
 	}
 	_, err := runTool(ctx, "qemu-img", "snapshot", "-d", name, path)

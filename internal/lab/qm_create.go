@@ -36,7 +36,7 @@ func qmCreate(c *call) error {
 		conf := NewConf()
 		conf.Set("vmgenid", uuid.NewString())
 		conf.Set("smbios1", "uuid="+uuid.NewString())
-		conf.Set("meta", fmt.Sprintf("creation-qemu=%s,ctime=%d", c.s.qemuVersion(), time.Now().Unix()))
+		conf.Set("meta", fmt.Sprintf("creation-qemu=%s,ctime=%d", c.qemuVersion(), time.Now().Unix()))
 		made, err := c.applyValues(id, conf, values)
 		c.dieHalfWay()
 		if err == nil {
@@ -85,7 +85,7 @@ func qmSet(c *call) error {
 		if err := checkLock(conf, c.on("skiplock")); err != nil {
 			return err
 		}
-		_, running := c.drv.Pid(c.s, VMRef{id, conf})
+		_, running := c.s.Pid(id)
 		for _, key := range splitList(c.opts["delete"]) {
 			if err := c.deleteKey(conf, key, running); err != nil {
 				return err
@@ -359,8 +359,8 @@ func checkLock(conf *Conf, skip bool) error {
 	return nil
 }
 
-func (s *State) qemuVersion() string {
-	if s.Config.Version == "8.2" {
+func (c *call) qemuVersion() string {
+	if c.s.Config.Version == "8.2" {
 		return "8.1.5"
 	}
 	return "10.1.2"

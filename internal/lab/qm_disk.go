@@ -324,7 +324,7 @@ func qmTemplate(c *call) error {
 		if conf.IsTemplate() {
 			return fail(255, "you can't convert a template to a template")
 		}
-		if _, running := c.drv.Pid(c.s, VMRef{id, conf}); running {
+		if _, running := c.s.Pid(id); running {
 			return fail(255, "you can't convert a VM to template if VM is running")
 		}
 		if len(conf.snapshots) > 0 {

@@ -34,7 +34,7 @@ func (c *call) start(id int) error {
 		return fail(255, "you can't start a vm if it's a template")
 	}
 	vm := VMRef{id, conf}
-	if _, running := c.drv.Pid(c.s, vm); running {
+	if _, running := c.s.Pid(vm.ID); running {
 		return fail(255, "VM %d already running", id)
 	}
 	if conf.ApplyPending() {
@@ -47,7 +47,7 @@ func (c *call) start(id int) error {
 	}
 	for _, key := range conf.Keys() {
 		bridge := Props(conf.Get(key))["bridge"]
-		if strings.HasPrefix(key, "net") && bridge != "" && !c.s.bridgeExists(bridge) {
+		if strings.HasPrefix(key, "net") && bridge != "" && !c.bridgeExists(bridge) {
 			return fail(255, "bridge '%s' does not exist", bridge)
 		}
 	}
@@ -62,8 +62,8 @@ func (c *call) start(id int) error {
 	return nil
 }
 
-func (s *State) bridgeExists(name string) bool {
-	return name == s.Config.Bridge && !s.lists(FaultMissingBridge, name)
+func (c *call) bridgeExists(name string) bool {
+	return name == c.s.Config.Bridge && !c.s.lists(FaultMissingBridge, name)
 }
 
 func qmStop(c *call) error {
@@ -106,7 +106,7 @@ func qmShutdown(c *call) error {
 }
 
 func (c *call) shutdown(vm VMRef) error {
-	if _, running := c.drv.Pid(c.s, vm); !running {
+	if _, running := c.s.Pid(vm.ID); !running {
 		return nil
 	}
 	timeout := shutdownTimeout
@@ -143,7 +143,7 @@ func qmReboot(c *call) error {
 			return err
 		}
 		vm := VMRef{id, conf}
-		if _, running := c.drv.Pid(c.s, vm); !running {
+		if _, running := c.s.Pid(vm.ID); !running {
 			return fail(255, "VM %d not running", id)
 		}
 		if err := c.shutdown(vm); err != nil {
@@ -184,7 +184,7 @@ func qmDestroy(c *call) error {
 		if conf.Get("protection") == "1" {
 			return fail(255, "can't remove VM %d - protection mode enabled", id)
 		}
-		if _, running := c.drv.Pid(c.s, VMRef{id, conf}); running {
+		if _, running := c.s.Pid(id); running {
 			return fail(255, "VM %d is running - destroy failed", id)
 		}
 		if err := c.s.quorate(); err != nil {

@@ -10,7 +10,7 @@ import (
 
 // vmStatus is what the API tells of a VM, by its own key names.
 func (c *call) vmStatus(id int, conf *Conf) map[string]any {
-	pid, running := c.drv.Pid(c.s, VMRef{id, conf})
+	pid, running := c.s.Pid(id)
 	name := conf.Get("name")
 	if name == "" {
 		name = "VM " + strconv.Itoa(id)
@@ -24,7 +24,7 @@ func (c *call) vmStatus(id int, conf *Conf) map[string]any {
 		status["status"], status["qmpstatus"] = "running", "running"
 		status["pid"] = pid
 		status["mem"] = residentBytes(pid)
-		status["uptime"] = c.s.uptimeSeconds(id)
+		status["uptime"] = c.uptimeSeconds(id)
 	}
 	if conf.IsTemplate() {
 		status["template"] = 1
@@ -70,15 +70,15 @@ func (c *Conf) cpus() int {
 }
 
 // startedAt is when the VM started: the time of its pid file.
-func (s *State) startedAt(id int) time.Time {
-	info, err := os.Stat(filepath.Join(s.RunDir(id), "pid"))
+func (c *call) startedAt(id int) time.Time {
+	info, err := os.Stat(filepath.Join(c.s.RunDir(id), "pid"))
 	if err != nil {
 		return time.Now()
 	}
 	return info.ModTime()
 }
 
-func (s *State) uptimeSeconds(id int) int { return int(time.Since(s.startedAt(id)).Seconds()) }
+func (c *call) uptimeSeconds(id int) int { return int(time.Since(c.startedAt(id)).Seconds()) }
 
 func residentBytes(pid int) int64 {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))

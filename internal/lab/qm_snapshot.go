@@ -299,7 +299,7 @@ func apiSnapshots(c *call, vars map[string]string) (any, error) {
 			}
 		}
 		if e.name == "current" {
-			_, running := c.drv.Pid(c.s, VMRef{id, conf})
+			_, running := c.s.Pid(id)
 			entry["running"], entry["digest"] = 0, digest(conf)
 			if running {
 				entry["running"] = 1

@@ -3,8 +3,6 @@ package lab
 import (
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -84,31 +82,4 @@ func lacking(driver string) []requirement {
 		}
 	}
 	return needs
-}
-
-func openable(device string) error {
-	file, err := os.OpenFile(device, os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	return file.Close()
-}
-
-// findTool looks a command up on PATH and in the directories of system tools,
-// which a user's PATH may lack. An absolute path must exist.
-func findTool(name string) (string, error) {
-	if filepath.IsAbs(name) {
-		_, err := os.Stat(name)
-		return name, err
-	}
-	path, err := exec.LookPath(name)
-	if err == nil {
-		return path, nil
-	}
-	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/local/sbin"} {
-		if info, statErr := os.Stat(filepath.Join(dir, name)); statErr == nil && info.Mode()&0o111 != 0 {
-			return filepath.Join(dir, name), nil
-		}
-	}
-	return "", err
 }

@@ -73,7 +73,7 @@ func startSSHD(ctx context.Context, s *State) error {
 		return err
 	}
 	if s.Config.Driver == DriverQemu {
-		err = inNetns(s.network().path(), start)
+		err = inNetns(networkOf(s).path(), start)
 	} else {
 		err = start()
 	}
@@ -334,4 +334,27 @@ func lastLine(path string) string {
 		return ""
 	}
 	return ": " + strings.TrimSpace(lines[len(lines)-1])
+}
+
+// sessionVariable marks what was started through the lab's sshd. It is not
+// PVELAB_DIR, which people export in their own shells.
+const sessionVariable = "PVELAB_SESSION"
+
+// killSessions ends what was started through the lab's sshd and the sshd's own
+// processes, also those of an sshd that was itself killed.
+func killSessions(ctx context.Context, s *State) error {
+	marker, log := "\x00"+sessionVariable+"="+s.Dir+"\x00", s.path("ssh", "log")
+	return killProcesses(ctx, func(proc string) bool {
+		// What a session starts has the sshd's marker in its environment; sshd
+		// overwrites its own with its title, but keeps the lab's log open.
+		if raw, err := os.ReadFile(filepath.Join(proc, "environ")); err == nil &&
+			strings.Contains("\x00"+string(raw), marker) {
+			return true
+		}
+		exe, err := os.Readlink(filepath.Join(proc, "exe"))
+		if err != nil || !strings.HasPrefix(filepath.Base(exe), "sshd") {
+			return false
+		}
+		return hasOpen(proc, log)
+	})
 }

@@ -60,8 +60,9 @@ func (s *State) log() io.Writer {
 // ErrNoLab says that a directory holds no lab.
 var ErrNoLab = errors.New("no lab here")
 
-// Open reads the lab in dir.
-func Open(dir string) (*State, error) {
+// openState reads the settings of the lab in dir. Where there is none the error
+// is ErrNoLab.
+func openState(dir string) (*State, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
@@ -121,28 +122,3 @@ func (s *State) ClientKeyPath() string { return s.path("ssh", "id_ed25519") }
 
 // KnownHostsPath names the lab's sshd with its host key.
 func (s *State) KnownHostsPath() string { return s.path("ssh", "known_hosts") }
-
-// temporary begins the names of files on their way to their place.
-const temporary = ".pvelab-"
-
-// writeFileAtomic replaces a file in one step, so that readers see the old or
-// the new content and never a half.
-func writeFileAtomic(path string, data []byte, mode os.FileMode) error {
-	tmp, err := os.CreateTemp(filepath.Dir(path), temporary+"*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	if _, err := tmp.Write(data); err != nil {
-		tmp.Close()
-		return err
-	}
-	if err := tmp.Chmod(mode); err != nil {
-		tmp.Close()
-		return err
-	}
-	if err := tmp.Close(); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), path)
-}

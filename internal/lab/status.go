@@ -2,7 +2,6 @@ package lab
 
 import (
 	"context"
-	"fmt"
 	"os/user"
 )
 
@@ -17,33 +16,12 @@ type Report struct {
 	Faults     map[Fault]string `json:"faults"`
 }
 
-// VMStatus is one VM of a Report; PID is 0 unless it runs.
-type VMStatus struct {
-	ID     int    `json:"id"`
-	Name   string `json:"name"`
-	Status string `json:"status"`
-	PID    int    `json:"pid"`
-}
-
 // Status says what there is and what runs.
-func (s *State) Status(ctx context.Context) (Report, error) {
-	report := Report{Dir: s.Dir, Driver: s.Config.Driver, Version: s.Config.Version, SSH: s.sshAddress(), VMs: []VMStatus{}}
-	drv, err := s.driver()
-	if err != nil {
-		return report, err
-	}
-	_, report.SSHRunning = readPidFile(s.path("ssh", "pid"))
-	c := &call{ctx: ctx, s: s, drv: drv}
-	for _, id := range s.VMIDs() {
-		conf, err := s.LoadConf(id)
-		if err != nil {
-			continue // destroyed since it was listed
-		}
-		status := c.vmStatus(id, conf)
-		pid, _ := status["pid"].(int)
-		report.VMs = append(report.VMs, VMStatus{id, fmt.Sprint(status["name"]), fmt.Sprint(status["status"]), pid})
-	}
-	report.Faults, err = s.ActiveFaults()
+func (l *Lab) Status(ctx context.Context) (Report, error) {
+	report := Report{Dir: l.Dir, Driver: l.Config.Driver, Version: l.Config.Version, SSH: l.sshAddress(), VMs: l.VMs(ctx)}
+	_, report.SSHRunning = readPidFile(l.path("ssh", "pid"))
+	var err error
+	report.Faults, err = l.ActiveFaults()
 	return report, err
 }
 

@@ -7,13 +7,13 @@ import (
 )
 
 // taskPath is the pid file of whoever works on a VM now.
-func (s *State) taskPath(id string) string { return s.path("locks", "task-"+id) }
+func taskPath(s *State, id string) string { return s.path("locks", "task-"+id) }
 
 // apiTasks lists the tasks at work on VMs of the node. It keeps no history:
 // `--source active` is all our scripts ask for. A task's ID names its process
 // and that process's start, in hex, as PVE's does.
 func apiTasks(c *call, vars map[string]string) (any, error) {
-	files, err := filepath.Glob(c.s.taskPath("*"))
+	files, err := filepath.Glob(taskPath(c.s, "*"))
 	if err != nil {
 		return nil, err
 	}

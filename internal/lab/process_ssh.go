@@ -290,24 +290,6 @@ func (s *session) startSFTP() error {
 	return nil
 }
 
-type pipe struct{ r, w *os.File }
-
-func openPipes(n int) ([]pipe, error) {
-	pipes := make([]pipe, 0, n)
-	for range n {
-		r, w, err := os.Pipe()
-		if err != nil {
-			for _, p := range pipes {
-				p.r.Close()
-				p.w.Close()
-			}
-			return nil, err
-		}
-		pipes = append(pipes, pipe{r, w})
-	}
-	return pipes, nil
-}
-
 // nopCloser keeps a terminal open when the client's input ends.
 type nopCloser struct{ io.Writer }
 

@@ -18,9 +18,21 @@ import (
 	"time"
 )
 
-// agentServer is a process guest's side of the QEMU guest agent protocol.
+// agentGuest is the machine an agent serves in.
+type agentGuest interface {
+	// Start runs a program; done gets its status once.
+	Start(argv []string, attr *syscall.ProcAttr) (pid int, done <-chan syscall.WaitStatus, err error)
+	// Power asks for the machine's end, or with reboot for its next boot.
+	Power(reboot bool)
+	// Card is the network card's MAC, "" without one, and its address.
+	Card() (mac, address string)
+	// Path is the PATH of programs that are started without an environment.
+	Path() string
+}
+
+// agentServer is a guest's side of the QEMU guest agent protocol.
 type agentServer struct {
-	guest    *guest
+	guest    agentGuest
 	commands map[string]func(arguments json.RawMessage) (any, error)
 
 	mu     sync.Mutex
@@ -31,7 +43,7 @@ type agentServer struct {
 
 const agentOutputLimit = 16 << 20 // the real agent's
 
-func newAgentServer(g *guest) *agentServer {
+func newAgentServer(g agentGuest) *agentServer {
 	a := &agentServer{guest: g, execs: map[int]*agentExec{}, files: map[int]*os.File{}, nextFD: 1000}
 	a.commands = map[string]func(json.RawMessage) (any, error){
 		"guest-ping":                   func(json.RawMessage) (any, error) { return struct{}{}, nil },
@@ -146,10 +158,8 @@ func (a *agentServer) interfaces(json.RawMessage) (any, error) {
 		return []any{map[string]any{"ip-address": ip, "ip-address-type": "ipv4", "prefix": 8}}
 	}
 	list := []any{map[string]any{"name": "lo", "hardware-address": "00:00:00:00:00:00", "ip-addresses": address("127.0.0.1")}}
-	if a.guest.config.MAC != "" {
-		list = append(list, map[string]any{
-			"name": "eth0", "hardware-address": a.guest.config.MAC, "ip-addresses": address(a.guest.address),
-		})
+	if mac, ip := a.guest.Card(); mac != "" {
+		list = append(list, map[string]any{"name": "eth0", "hardware-address": mac, "ip-addresses": address(ip)})
 	}
 	return list, nil
 }
@@ -198,13 +208,13 @@ func (a *agentServer) exec(arguments json.RawMessage) (any, error) {
 	}
 	env := v.Env
 	if env == nil {
-		env = []string{"PATH=" + guestPath, "HOME=/root", "LANG=C.UTF-8"}
+		env = []string{"PATH=" + a.guest.Path(), "HOME=/root", "LANG=C.UTF-8"}
 	}
 	attr := &syscall.ProcAttr{
 		Dir: "/", Env: env, Sys: &syscall.SysProcAttr{Setsid: true},
 		Files: []uintptr{pipes[0].r.Fd(), pipes[1].w.Fd(), pipes[2].w.Fd()},
 	}
-	pid, done, err := a.guest.procs.start(append([]string{program}, v.Arg...), attr)
+	pid, done, err := a.guest.Start(append([]string{program}, v.Arg...), attr)
 	for _, f := range []*os.File{pipes[0].r, pipes[1].w, pipes[2].w} {
 		f.Close()
 	}
@@ -373,10 +383,6 @@ func (a *agentServer) shutdown(arguments json.RawMessage) (any, error) {
 			return nil, err
 		}
 	}
-	if v.Mode == "reboot" {
-		a.guest.setPower(powerReboot)
-	} else {
-		a.guest.setPower(powerOff)
-	}
+	a.guest.Power(v.Mode == "reboot")
 	return nil, nil
 }

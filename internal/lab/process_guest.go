@@ -375,10 +375,25 @@ func (g *guest) endAll() {
 	}
 }
 
-// setPower asks for a power change; the first one counts.
-func (g *guest) setPower(state powerState) {
+// Power asks for a power change; the first one counts.
+func (g *guest) Power(reboot bool) {
+	state := powerOff
+	if reboot {
+		state = powerReboot
+	}
 	select {
 	case g.power <- state:
 	default:
 	}
 }
+
+// Start runs a program in the guest; done gets its status once.
+func (g *guest) Start(argv []string, attr *syscall.ProcAttr) (pid int, done <-chan syscall.WaitStatus, err error) {
+	return g.procs.start(argv, attr)
+}
+
+// Card is the guest's network card.
+func (g *guest) Card() (mac, address string) { return g.config.MAC, g.address }
+
+// Path is where the guest's programs are.
+func (g *guest) Path() string { return guestPath }

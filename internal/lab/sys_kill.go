@@ -13,41 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sessionVariable marks what was started through the lab's sshd. It is not
-// PVELAB_DIR, which people export in their own shells.
-const sessionVariable = "PVELAB_SESSION"
-
-// killNetns ends every process in a named network namespace.
-func killNetns(ctx context.Context, path string) error {
-	var want, got unix.Stat_t
-	if err := unix.Stat(path, &want); err != nil {
-		return err
-	}
-	return killProcesses(ctx, func(proc string) bool {
-		err := unix.Stat(filepath.Join(proc, "ns/net"), &got)
-		return err == nil && got.Ino == want.Ino && got.Dev == want.Dev
-	})
-}
-
-// killSessions ends what was started through the lab's sshd and the sshd's own
-// processes, also those of an sshd that was itself killed.
-func killSessions(ctx context.Context, s *State) error {
-	marker, log := "\x00"+sessionVariable+"="+s.Dir+"\x00", s.path("ssh", "log")
-	return killProcesses(ctx, func(proc string) bool {
-		// What a session starts has the sshd's marker in its environment; sshd
-		// overwrites its own with its title, but keeps the lab's log open.
-		if raw, err := os.ReadFile(filepath.Join(proc, "environ")); err == nil &&
-			strings.Contains("\x00"+string(raw), marker) {
-			return true
-		}
-		exe, err := os.Readlink(filepath.Join(proc, "exe"))
-		if err != nil || !strings.HasPrefix(filepath.Base(exe), "sshd") {
-			return false
-		}
-		return hasOpen(proc, log)
-	})
-}
-
 // hasOpen tells whether a process has a file open.
 func hasOpen(proc, path string) bool {
 	descriptors, err := os.ReadDir(filepath.Join(proc, "fd"))
@@ -138,4 +103,19 @@ func ancestors() map[int]bool {
 		}
 	}
 	return pids
+}
+
+// lockRun keeps two labs from making and removing what they share below /run at
+// the same time. It locks the directory itself, so that no lock file stays
+// behind.
+func lockRun() (unlock func(), err error) {
+	dir, err := os.Open("/run")
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		dir.Close()
+		return nil, fmt.Errorf("lock %s: %w", dir.Name(), err)
+	}
+	return func() { dir.Close() }, nil
 }

@@ -1,0 +1,49 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+)
+
+// The two kinds of VM a lab runs.
+const (
+	DriverProcess = "process" // a process in namespaces of its own: milliseconds, isolates nothing
+	DriverQemu    = "qemu"    // a real QEMU machine
+)
+
+// ErrShutdownTimeout is what Shutdown answers when the guest has not gone in
+// time; qm turns it into `VM quit/powerdown failed - got timeout`.
+var ErrShutdownTimeout = errors.New("guest did not shut down in time")
+
+// VMRef is one VM as a driver needs it: its number and the config that is to
+// run (pending changes already applied).
+type VMRef struct {
+	ID   int
+	Conf *Conf
+}
+
+// PidFile records the process of a running VM: QEMU, or the guest's init.
+func (s *State) PidFile(id int) string { return filepath.Join(s.RunDir(id), "pid") }
+
+// Pid is a VM's process, if it runs.
+func (s *State) Pid(id int) (pid int, running bool) { return readPidFile(s.PidFile(id)) }
+
+// AgentSocketName is the name of AgentSocket in the VM's run directory.
+const AgentSocketName = "qga"
+
+// AgentSocket is the unix socket that speaks the QEMU guest agent protocol.
+func (s *State) AgentSocket(id int) string { return filepath.Join(s.RunDir(id), AgentSocketName) }
+
+// addressPath holds where a running process guest's SSH server listens.
+func (s *State) addressPath(id int) string { return s.path("run", fmt.Sprint(id), "address") }
+
+// AgentEnabled tells whether the VM is to have a guest agent.
+func (c *Conf) AgentEnabled() bool {
+	props := Props(c.Get("agent"))
+	value := props["enabled"]
+	if value == "" {
+		value = props[""]
+	}
+	return value == "1"
+}
