@@ -70,6 +70,8 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/result.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/clock.sh"
 # shellcheck source=../lib/settings.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/settings.sh"
+# shellcheck source=../lib/stat.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/stat.sh"
 # shellcheck source=../lib/process.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/process.sh"
 # shellcheck source=../lib/files.sh
@@ -255,9 +257,9 @@ run_job() {
     log_info "another runner looks after this job"
     return 0
   }
-  process_stat "$$"
+  stat_read "$$"
   exec {control}<>"${state}/control"
-  publish runner "$$ ${process_start} ${boot_id}"
+  publish runner "$$ ${stat_start} ${boot_id}"
   [[ -e ${state}/exit_status ]] || supervise_task
   [[ -z ${callback_url} || -e ${state}/completion ]] || callback_complete
 }

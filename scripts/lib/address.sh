@@ -79,8 +79,8 @@ address_take() {
   fi
   address_choose
   lease_read_clock
-  run_read_start "$$"
-  printf '%s\n' "${vm_job} $$ ${run_started} ${lease_boot_now} ${lease_date}" >"${dir}/${address_chosen}"
+  stat_read "$$"
+  printf '%s\n' "${vm_job} $$ ${stat_start} ${lease_boot_now} ${lease_date}" >"${dir}/${address_chosen}"
   exec 6>&-
   log_info "the address will be ${address_chosen}"
 }
@@ -124,8 +124,8 @@ address_look() { # <reservation>; address_held: yes or no
   if [[ ${boot} != "${lease_boot_now}" ]]; then
     address_held=no
   elif [[ ${pid} != 0 ]]; then
-    run_read_start "${pid}"
-    if [[ -z ${run_started} || ${run_started} != "${start}" ]]; then
+    stat_read "${pid}"
+    if [[ -z ${stat_start} || ${stat_start} != "${start}" ]]; then
       printf '%s\n' "${job} 0 0 ${boot} ${lease_date}" >"$1"
     fi
   elif ((lease_date >= date + address_grace)); then

@@ -231,8 +231,8 @@ vm_find_tasks() { # <vmid> <node>
       return 0
     fi
     local type=${BASH_REMATCH[3]} id=${BASH_REMATCH[4]} start=$((16#${BASH_REMATCH[2]}))
-    run_read_start "$((16#${BASH_REMATCH[1]}))"
-    if [[ -z ${ended} && ${run_started} == "${start}" && (${id} == "$1" || ${type} == qmclone || ${type}${id} == vzdump) ]]; then
+    stat_read "$((16#${BASH_REMATCH[1]}))"
+    if [[ -z ${ended} && ${stat_start} == "${start}" && (${id} == "$1" || ${type} == qmclone || ${type}${id} == vzdump) ]]; then
       return 0
     fi
   done

@@ -73,9 +73,9 @@ lease_announce() { # <vmid> <node> <lock> <storages, parted by blanks>
     lease_ends_date=0
   fi
   lease_read_clock
-  run_read_start "$$"
+  stat_read "$$"
   lease_lock=$3 lease_name=${vm_name} lease_owner=${vm_owner} lease_node=$2 lease_storages=${4//[[:space:]]/,}
-  lease_storages=${lease_storages:--} lease_made=${lease_date} lease_boot=${lease_boot_now} lease_pid=$$ lease_start=${run_started}
+  lease_storages=${lease_storages:--} lease_made=${lease_date} lease_boot=${lease_boot_now} lease_pid=$$ lease_start=${stat_start}
   lease_save
 }
 
@@ -122,8 +122,8 @@ lease_arm() { # <vmid> <seconds>
   # No child of this script, which would be waited for with the others.
   (
     setsid bash "${lease_file}.sh" </dev/null >/dev/null 2>&1 8>&- 9>&- &
-    run_read_start "$!"
-    printf '%s %s\n' "$!" "${run_started}" >"${lease_file}.pid"
+    stat_read "$!"
+    printf '%s %s\n' "$!" "${stat_start}" >"${lease_file}.pid"
   )
 }
 
@@ -140,8 +140,8 @@ lease_drop() { # <vmid> <job>
   rm -f -- "${file}"
   if [[ -e ${file}.sh && ${lease_is_timer:-no} == no ]]; then
     if { read -r pid start <"${file}.pid"; } 2>/dev/null; then
-      run_read_start "${pid}"
-      if [[ -n ${start} && ${run_started} == "${start}" ]]; then
+      stat_read "${pid}"
+      if [[ -n ${start} && ${stat_start} == "${start}" ]]; then
         kill -TERM -- "-${pid}" 2>/dev/null || :
       fi
     elif lease_has_systemd; then
@@ -206,9 +206,9 @@ lease_prove() { # <vmid> <node>
 }
 
 lease_read_writer() { # lease_writer: alive or gone
-  run_read_start "${lease_pid}"
+  stat_read "${lease_pid}"
   lease_writer=gone
-  if [[ -n ${run_started} && ${run_started} == "${lease_start}" ]]; then
+  if [[ -n ${stat_start} && ${stat_start} == "${lease_start}" ]]; then
     lease_writer=alive
   fi
 }

@@ -3,7 +3,8 @@
 # shellcheck disable=SC2154 # clock_now is clock.sh's
 # Processes named so that a recycled pid is never mistaken for them, and the
 # whole tree of a job's task. Reads /proc with builtins only: a fork costs much
-# more than a read on an emulated guest. Needs clock.sh.
+# more than a read on an emulated guest. Needs clock.sh
+# and stat.sh.
 # Functions only; source it.
 
 # process_as_root runs a command as root: as it is, or by sudo, which must not
@@ -12,29 +13,12 @@ process_as_root() { # <command...>
   if ((EUID == 0)); then "$@"; else sudo -n -- "$@"; fi
 }
 
-# process_stat reads one process. Sets process_state (one letter),
-# process_parent, process_session and process_start (clock ticks since boot).
-# False when there is no such process.
-process_stat() { # <pid>
-  local line
-  { IFS= read -r line <"/proc/$1/stat"; } 2>/dev/null || return 1
-  # The command's name is in brackets and may hold blanks and brackets itself.
-  line=${line##*) }
-  local IFS=' '
-  # shellcheck disable=SC2206 # numbers and one letter: splitting is the point
-  local -a fields=(${line})
-  process_state=${fields[0]}
-  process_parent=${fields[1]}
-  process_session=${fields[3]}
-  process_start=${fields[19]}
-}
-
 # process_alive tells whether the process that was <pid> when it started at
-# <start> still runs. A zombie does not.
+# <start> still runs.
 process_alive() { # <pid> <start>
   [[ $1 == [1-9]* ]] || return 1
-  process_stat "$1" || return 1
-  [[ ${process_start} == "$2" && ${process_state} != Z ]]
+  stat_read "$1"
+  [[ -n ${stat_start} && ${stat_start} == "$2" ]]
 }
 
 # process_has_job tells whether a process was started with LINUS_JOB_ID=<job>.
@@ -66,12 +50,13 @@ process_find_tree() { # <job_id> <sessions, blanks between> <cgroup directory, o
   fi
   for entry in /proc/[0-9]*; do
     pid=${entry#/proc/}
-    if ! process_stat "${pid}" || [[ ${process_state} == Z ]]; then
+    stat_read "${pid}"
+    if [[ -z ${stat_start} ]]; then
       unset "process_tree[${pid}]"
       continue
     fi
-    parents["${pid}"]=${process_parent}
-    if [[ ${sessions} == *" ${process_session} "* ]] || process_has_job "${pid}" "${job_id}"; then
+    parents["${pid}"]=${stat_parent}
+    if [[ ${sessions} == *" ${stat_session} "* ]] || process_has_job "${pid}" "${job_id}"; then
       process_tree["${pid}"]=1
     fi
   done
@@ -95,7 +80,8 @@ process_find_tree() { # <job_id> <sessions, blanks between> <cgroup directory, o
 process_signal_tree() { # <signal> [<session>]
   local pid
   for pid in "${!process_tree[@]}"; do
-    [[ -z ${2:-} ]] || ! process_stat "${pid}" || [[ ${process_session} != "$2" ]] || continue
+    stat_read "${pid}"
+    [[ -z ${2:-} || ${stat_session} != "$2" ]] || continue
     kill -s "$1" -- "${pid}" 2>/dev/null || [[ ! -e /proc/${pid} ]] \
       || process_as_root kill -s "$1" -- "${pid}" 2>/dev/null || true
   done

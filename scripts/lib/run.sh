@@ -21,8 +21,8 @@
 
 run_init() {
   run_sweep
-  run_read_start "$$"
-  run_dir=$(mktemp -d "${TMPDIR:-/tmp}/linus.$$.${run_started}.XXXXXXXX")
+  stat_read "$$"
+  run_dir=$(mktemp -d "${TMPDIR:-/tmp}/linus.$$.${stat_start}.XXXXXXXX")
   declare -gA run_pids=()
   run_rc=0
   run_out=''
@@ -35,25 +35,11 @@ run_sweep() {
   local dir pid started
   for dir in "${TMPDIR:-/tmp}"/linus.[0-9]*.[0-9]*.*; do
     IFS=. read -r _ pid started _ <<<"${dir##*/}"
-    run_read_start "${pid}"
-    if [[ ${run_started} != "${started}" && -d ${dir} && ! -L ${dir} && -O ${dir} ]]; then
+    stat_read "${pid}"
+    if [[ ${stat_start} != "${started}" && -d ${dir} && ! -L ${dir} && -O ${dir} ]]; then
       rm -rf -- "${dir}"
     fi
   done
-}
-
-# A process is told by its ID and its start, for IDs are used again. One that
-# has ended and is not yet waited for is none.
-run_read_start() { # <pid>; run_started: clock ticks since boot, empty: no such process
-  local stat=''
-  run_started=''
-  if { read -r stat <"/proc/$1/stat"; } 2>/dev/null; then
-    local -a fields
-    read -ra fields <<<"${stat##*) }"
-    if [[ ${fields[0]} != [ZX] ]]; then
-      run_started=${fields[19]}
-    fi
-  fi
 }
 
 run_slurp() { # <file>; run_text: its first 64 KiB, trailing newlines off
@@ -217,8 +203,8 @@ run_abandon() {
 }
 
 run_lives() { # <pid of a child>
-  run_read_start "$1"
-  [[ -n ${run_started} ]]
+  stat_read "$1"
+  [[ -n ${stat_start} ]]
 }
 
 run_clean() {

@@ -29,8 +29,8 @@ task_hold() {
   exec {control}>&- {run_lock}>&-
   local status task_stdin
   local -r holder=${BASHPID}
-  process_stat "${holder}"
-  local -r holder_start=${process_start}
+  stat_read "${holder}"
+  local -r holder_start=${stat_start}
   if [[ ${stdin} == open ]]; then
     stdin_feed
   else
@@ -96,8 +96,8 @@ task_become() {
   [[ ! -e ${home}/env ]] || mapfile -d '' -t __linus_entries <"${home}/env"
   [[ ! -e ${tmpfs}/secrets ]] || mapfile -d '' -t -O "${#__linus_entries[@]}" __linus_entries <"${tmpfs}/secrets"
   rm -f -- "${tmpfs}/secrets"
-  process_stat "$$"
-  publish session "${process_session}"
+  stat_read "$$"
+  publish session "${stat_session}"
   export LINUS_JOB_ID="${job_id}" LINUS_TASK_FILE="${home}/task"
   unset -v OLDPWD INVOCATION_ID JOURNAL_STREAM SYSTEMD_EXEC_PID
   for __linus_entry in "${__linus_entries[@]}"; do

@@ -26,6 +26,8 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/result.sh"
 # shellcheck source=../lib/script.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
+# shellcheck source=../lib/stat.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/stat.sh"
 # shellcheck source=../lib/run.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/run.sh"
 # shellcheck source=../lib/json.sh

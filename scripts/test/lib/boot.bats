@@ -7,7 +7,7 @@
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
 setup() {
-  load_libs log result run retry json validate vm probe guest boot
+  load_libs log result stat run retry json validate vm probe guest boot
   run_init
   run_read() { host_answers "$@"; }
   vm_id=105 probe_node=pve

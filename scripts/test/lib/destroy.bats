@@ -8,7 +8,7 @@
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
 setup() {
-  load_libs log run vm destroy
+  load_libs log stat run vm destroy
   run_init
 }
 

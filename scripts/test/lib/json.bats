@@ -7,7 +7,7 @@
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
 setup() {
-  load_libs log run json
+  load_libs log stat run json
   run_init
 }
 

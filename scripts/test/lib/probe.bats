@@ -6,7 +6,7 @@
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
 setup() {
-  load_libs log result run json vm probe
+  load_libs log result stat run json vm probe
   run_init
 }
 

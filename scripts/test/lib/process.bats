@@ -8,7 +8,7 @@
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
 setup() {
-  load_libs clock process
+  load_libs clock stat process
 }
 
 @test "a tree is signalled from its root on" {

@@ -1,0 +1,23 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2034 # what is read is for the callers
+# One process, as /proc has it. A process is told by its ID and its start, for
+# IDs are used again. Reads with builtins only: a fork costs much more than a read
+# on an emulated guest.
+# Functions only; source it.
+
+# stat_read sets stat_start (clock ticks since boot), stat_parent and
+# stat_session: empty when there is no such process, or it has ended and is only
+# not yet waited for.
+stat_read() { # <pid>
+  local line='' IFS=' '
+  stat_start='' stat_parent='' stat_session=''
+  { IFS= read -r line <"/proc/$1/stat"; } 2>/dev/null || return 0
+  # The command's name is in brackets and may hold blanks and brackets itself.
+  # shellcheck disable=SC2206 # numbers and one letter: splitting is the point
+  local -a fields=(${line##*) })
+  if [[ ${fields[0]} != [ZX] ]]; then
+    stat_start=${fields[19]:-}
+    stat_parent=${fields[1]}
+    stat_session=${fields[3]}
+  fi
+}

@@ -1,0 +1,36 @@
+#!/usr/bin/env bats
+# lib/stat.sh: one process, as /proc has it.
+
+# The library's globals are set and read across files; each test is a subshell.
+# shellcheck disable=SC2154
+# shellcheck source=../helper/lib.bash
+source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
+
+setup() {
+  load_libs stat
+}
+
+@test "start, parent and session are read whatever a process is called" {
+  local file pid
+  for file in plain 'a ) Z 1 2 3 (b'; do
+    cp /bin/sleep "${BATS_TEST_TMPDIR}/${file}"
+    setsid "${BATS_TEST_TMPDIR}/${file}" 60 3>&- &
+    pid=$!
+    until [[ $(<"/proc/${pid}/comm") == "${file:0:15}" ]]; do sleep 0.02; done
+    stat_read "${pid}"
+    kill "${pid}"
+    [[ ${stat_start} =~ ^[0-9]{3,}$ && ${stat_parent} == "${BASHPID}" && ${stat_session} == "${pid}" ]]
+  done
+}
+
+@test "what is not there, or has ended and is not waited for, is none" {
+  local pid
+  stat_read 999999999
+  [[ -z ${stat_start}${stat_parent}${stat_session} ]]
+  # Bash waits for its children by itself; this one's parent is another program by then.
+  bash -c 'true & echo $! >"$1"; exec sleep 60' bash "${BATS_TEST_TMPDIR}/pid" 3>&- &
+  until [[ -s ${BATS_TEST_TMPDIR}/pid ]] && pid=$(<"${BATS_TEST_TMPDIR}/pid") && grep -q '^State:[[:space:]]*Z' "/proc/${pid}/status"; do sleep 0.02; done
+  stat_read "${pid}"
+  kill "$!"
+  [[ -z ${stat_start} ]]
+}
