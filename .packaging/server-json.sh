@@ -27,7 +27,7 @@ cat <<JSON
   "\$schema": "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json",
   "name": "io.github.${repository}",
   "title": "linus",
-  "description": "Run jobs in Proxmox VE virtual machines of their own",
+  "description": "Run jobs in ephemeral Proxmox VE virtual machines",
   "version": "${version}",
   "repository": { "url": "https://github.com/${repository}", "source": "github" },
   "packages": [${packages}

@@ -24,10 +24,10 @@ import (
 func (a *app) artifactsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "artifacts ID",
-		Short:   "List the files a job has left, and fetch them",
-		Long:    "Lists the files that were kept of a job: what its manifest's artifacts (submit --artifact) matched when it ended.",
+		Short:   "List and fetch a job's artifacts",
+		Long:    "Lists the files collected from a job: those that its manifest's artifacts (submit --artifact) matched when it ended.",
 		Example: "  linus job artifacts ID\n  linus job artifacts get ID --dir out\n  linus job artifacts get ID dist/app.tar.gz",
-		Args:    oneArg("the job's id"),
+		Args:    oneArg("the job's ID"),
 		RunE: a.reading(func(ctx context.Context, e job.Engine, args []string) error {
 			j, err := ended(ctx, e, args[0])
 			if err != nil {
@@ -64,7 +64,7 @@ func (a *app) noteLeftOut(j job.Job) {
 }
 
 // errNoneKept is that a job has left nothing of what its manifest asks for.
-var errNoneKept = errors.New("no artifacts: none of what the job's manifest asks for was kept")
+var errNoneKept = errors.New("no artifacts: nothing the job's manifest asks for was collected")
 
 // ended returns a job whose artifacts are known.
 func ended(ctx context.Context, e outputs, id string) (job.Job, error) {
@@ -86,14 +86,14 @@ func (a *app) artifactsGetCommand() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "get ID [PATH...]",
-		Short: "Fetch the files a job has left",
-		Long: "Fetches all the job's artifacts, or those at the paths (a directory's with all below it), into --dir, with their paths\n" +
-			"and modes. Each is compared with its sha256. A file that is there already is left alone, and is an error, unless --force. What was\n" +
-			"left out, and why, is told on stderr; where nothing at all was kept of what the manifest asks for, that is an error.",
+		Short: "Fetch a job's artifacts",
+		Long: "Fetches all of the job's artifacts, or those at the given paths (a directory includes everything below it), into --dir,\n" +
+			"keeping paths and modes, and checks each against its sha256. An existing file is not replaced, and is an error, unless --force.\n" +
+			"What was left out, and why, is reported on stderr; it is an error if nothing the manifest asks for was collected.",
 		Example: "  linus job artifacts get ID --dir out\n  linus job artifacts get ID report.xml --force",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usage("%s takes the job's id, and paths if not all are wanted", cmd.CommandPath())
+				return usage("%s takes the job's ID, and the paths to fetch (default: all)", cmd.CommandPath())
 			}
 			return nil
 		},
@@ -147,8 +147,8 @@ func (a *app) artifactsGetCommand() *cobra.Command {
 			return failed
 		}),
 	}
-	cmd.Flags().StringVarP(&dir, "dir", "d", ".", "directory to put them into; made where it is missing")
-	cmd.Flags().BoolVar(&force, "force", false, "replace files that are there")
+	cmd.Flags().StringVarP(&dir, "dir", "d", ".", "destination directory; created if missing")
+	cmd.Flags().BoolVar(&force, "force", false, "replace existing files")
 	_ = cmd.MarkFlagDirname("dir")
 	return a.completeJobs(cmd)
 }
@@ -187,7 +187,7 @@ func fetch(ctx context.Context, e keeper, id, name string, root *os.Root, force 
 		return failure(errors.New("the path leads out of the directory; not fetched"))
 	}
 	if _, err := root.Lstat(target); err == nil && !force {
-		return failure(errors.New("is there already; --force replaces it"))
+		return failure(errors.New("already exists; --force replaces it"))
 	}
 	from, about, err := e.OpenArtifact(ctx, id, name)
 	if err != nil {

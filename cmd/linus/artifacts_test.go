@@ -48,7 +48,7 @@ func TestFetch(t *testing.T) {
 		{name: "a path that climbs out half-way", path: "dist/../../app", says: "leads out of the directory"},
 		{name: "an absolute path", path: "/tmp/app", says: "leads out of the directory"},
 		{name: "a link that leads out", path: "out/app", says: "escapes"},
-		{name: "a file that is there", path: "there", says: "is there already; --force replaces it"},
+		{name: "a file that is there", path: "there", says: "already exists; --force replaces it"},
 		{name: "a file that is there, by force", path: "there", force: true},
 		{name: "bytes that are not what was kept", path: "app", engine: left{lie: "00ff"}, says: "not kept; fetch it again"},
 		{name: "wrong bytes do not replace a file", path: "there", force: true, engine: left{lie: "00ff"}, says: "not kept"},

@@ -16,9 +16,9 @@ import (
 
 func (a *app) configCommand() *cobra.Command {
 	var given bool
-	cmd := group("config", "Show the settings in effect, and where each comes from", a.configCheckCommand(), a.configPathCommand())
+	cmd := group("config", "Show the settings in effect and where each comes from", a.configCheckCommand(), a.configPathCommand())
 	cmd.Long = "Shows every setting in effect and where it comes from: a flag, the environment, the env file (path and line), or its default.\n" +
-		"Flags count more than the environment, that more than the env file. Secrets are not shown."
+		"Flags take precedence over the environment, and the environment over the env file. Secrets are not shown."
 	cmd.RunE = func(*cobra.Command, []string) error {
 		c, err := a.settings()
 		if err != nil {
@@ -30,7 +30,7 @@ func (a *app) configCommand() *cobra.Command {
 		}
 		return a.printSettings(values)
 	}
-	cmd.Flags().BoolVar(&given, "given", false, "only what is not a default")
+	cmd.Flags().BoolVar(&given, "given", false, "only settings that differ from their default")
 	return cmd
 }
 
@@ -49,9 +49,9 @@ func (a *app) printSettings(values []config.Value) error {
 func (a *app) configCheckCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check",
-		Short: "Look whether the settings are right, without starting anything; exit code 2 when not",
-		Long: "Reads all settings and the files they name, and says everything that is wrong with them at once. Nothing is started and\n" +
-			"the host is not asked: linus host check does that.",
+		Short: "Check the settings without starting anything; exit code 2 if any is wrong",
+		Long: "Reads all settings and the files they name, and reports everything that is wrong with them at once. Nothing is started, and\n" +
+			"the host is not contacted: linus host check does that.",
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			problems := a.configProblems()
@@ -60,7 +60,7 @@ func (a *app) configCheckCommand() *cobra.Command {
 					return err
 				}
 			} else if len(problems) == 0 {
-				return a.print(nil, "the settings are right; linus host check asks the host")
+				return a.print(nil, "the settings are valid; linus host check checks the host")
 			}
 			for _, p := range problems {
 				if !a.json {
@@ -101,7 +101,7 @@ func (a *app) configProblems() []config.Problem {
 	}
 	for _, file := range []struct{ name, path, remedy string }{
 		{"PROXMOX_SSH_KEY_PATH", c.ProxmoxSSHKeyPath, "give the path of a private key, or unset it to use the SSH agent"},
-		{"PROXMOX_KNOWN_HOSTS", c.ProxmoxKnownHosts, "linus host trust makes it, with the host's key"},
+		{"PROXMOX_KNOWN_HOSTS", c.ProxmoxKnownHosts, "linus host trust creates it with the host's key"},
 	} {
 		if file.path == "" {
 			continue
@@ -136,7 +136,7 @@ func (a *app) configPathCommand() *cobra.Command {
 			case path == "":
 				a.note("no env file is read: LINUS_ENV_FILE is empty, or there is no home directory")
 			case !exists:
-				a.note("it is not there; make it with lines NAME=value as linus config shows them, mode 0600")
+				a.note("it does not exist; create it with lines NAME=value as linus config shows them, mode 0600")
 			}
 			return a.print(map[string]any{"path": path, "exists": exists}, path)
 		},

@@ -23,11 +23,11 @@ func (a *app) execCommand() *cobra.Command {
 	var vm vmFlags
 	cmd := &cobra.Command{
 		Use:   "exec [--vm NAME] -- COMMAND [ARG...]",
-		Short: "Run a command and talk to it: its output live, your input to it",
-		Long: "Runs the command as a job, in a VM that exists (--vm) or in one of its own, shows its output as it comes, sends it what\n" +
-			"comes on stdin, and exits with its code (124: out of time; 125: no exit code).\n\n" +
-			"Ctrl-C interrupts the command; once more leaves it to itself (130), as do ~. at the start of a line and a closed\n" +
-			"window: linus job attach takes it up again. With --tty every key goes to the command, Ctrl-C too.",
+		Short: "Run a command interactively: live output, your input",
+		Long: "Runs the command as a job, in an existing VM (--vm) or in a VM of its own, shows its output live, sends it what\n" +
+			"arrives on stdin, and exits with its exit code (124: timed out; 125: no exit code).\n\n" +
+			"Ctrl-C interrupts the command; a second Ctrl-C detaches from it (130), as do ~. at the start of a line and closing the\n" +
+			"terminal: linus job attach attaches again. With --tty every key goes to the command, including Ctrl-C.",
 		Example: "  linus job exec --vm dev -- make test\n" +
 			"  linus job exec --vm dev --tty -- python3\n" +
 			"  tar -c src | linus job exec --vm dev --cwd /srv -- tar -x\n" +
@@ -78,11 +78,11 @@ func (a *app) execCommand() *cobra.Command {
 func (a *app) attachCommand() *cobra.Command {
 	return a.completeJobs(&cobra.Command{
 		Use:   "attach ID",
-		Short: "Take up a running job: its output live, your input to it",
-		Long: "Shows the last lines of what the job has printed and then its output as it comes, sends it what comes on stdin where\n" +
-			"it takes input, and exits with its code. Ctrl-C interrupts the task; once more, or ~. at the start of a line, leaves it\n" +
-			"to itself. The end of stdin (Ctrl-D) is the end of the task's.",
-		Args: oneArg("the job's id"),
+		Short: "Attach to a running job: live output, your input",
+		Long: "Shows the last lines the job has printed and then its output live, sends it what arrives on stdin if\n" +
+			"it takes input, and exits with its exit code. Ctrl-C interrupts the task; a second Ctrl-C, or ~. at the start of a line,\n" +
+			"detaches from it. The end of stdin (Ctrl-D) ends the task's stdin.",
+		Args: oneArg("the job's ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := a.attach(cmd.Context(), false)
 			if err != nil {
@@ -122,7 +122,7 @@ type conversation struct {
 	joining bool // it has been running: its last lines are enough
 }
 
-var errLeft = errors.New("left to itself")
+var errLeft = errors.New("detached")
 
 // converse shows a job's output as it comes and sends it our input, until it
 // ends, and ends with its code. With -o json it shows the result at the end.
@@ -138,7 +138,7 @@ func (a *app) converse(outer context.Context, s *session, j job.Job, c conversat
 	err := a.talk(ctx, s, j, c, leave)
 	switch {
 	case errors.Is(context.Cause(ctx), errLeft):
-		a.note("\ndetached; the job goes on\n  take up: linus job attach %s\n  end:     linus job cancel %s", j.ID, j.ID)
+		a.note("\ndetached; the job goes on\n  attach: linus job attach %s\n  end:     linus job cancel %s", j.ID, j.ID)
 		return exitError(exitDetached)
 	case err != nil:
 		return err
@@ -174,7 +174,7 @@ func (a *app) interruptible(ctx context.Context, s killer, id string, interrupts
 				leave(errLeft)
 				return
 			}
-			a.note("\ninterrupting the job; Ctrl-C again leaves it to itself")
+			a.note("\ninterrupting the job; Ctrl-C again detaches from it")
 			if _, err := s.Kill(ctx, id, "INT"); err != nil {
 				a.note("not interrupted: %v", err)
 			}

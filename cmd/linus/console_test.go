@@ -202,14 +202,14 @@ func TestExec_OnATerminalWithoutTTY(t *testing.T) {
 	typed(t, keys, "line\r")
 	shown.until(t, "line\r\nline\r\n") // the terminal's echo, then the task's
 	typed(t, keys, "\x03")
-	shown.until(t, "interrupting the job; Ctrl-C again leaves it to itself")
+	shown.until(t, "interrupting the job; Ctrl-C again detaches from it")
 	shown.until(t, "Killed by user")
 	endsWith(t, ended, 143, shown)
 }
 
 func TestVMDestroy_AsksOnATerminal(t *testing.T) {
 	keys, shown, ended := onTerminal(t, "sh", "-c", "linus vm create dev && linus vm destroy dev; linus vm destroy dev")
-	shown.until(t, "Destroy VM dev (100) with its disk? [y/N] ")
+	shown.until(t, "Destroy VM dev (100) and its disk? [y/N] ")
 	typed(t, keys, "n\r")
 	shown.until(t, "not confirmed; nothing was changed")
 	typed(t, keys, "y\r")

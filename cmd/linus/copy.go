@@ -19,10 +19,10 @@ func (a *app) vmCopyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cp SRC... DST",
 		Short: "Copy files and directories to or from a VM",
-		Long: "Copies by SFTP, the way linus vm ssh logs in; directories with all that is in them, symbolic links as what they point to.\n" +
-			"Into a VM, links to nowhere, sockets, pipes and devices are said and left out.\n" +
-			"What lies in a VM is NAME:PATH, with the VM's name or ID, or the id of a job that runs in it; a PATH without a leading /\n" +
-			"begins in its user's home. A file here with a colon in its name is ./NAME.",
+		Long: "Copies by SFTP, logging in as linus vm ssh does; directories recursively, symbolic links as what they point to.\n" +
+			"Dangling links, sockets, pipes and devices are not copied into a VM; each is reported.\n" +
+			"A path in a VM is NAME:PATH, with the VM's name or ID, or the ID of a job that runs in it; a PATH without a leading /\n" +
+			"is relative to its user's home. Write a local file with a colon in its name as ./NAME.",
 		Example: "  linus vm cp ./src dev:/srv/app\n" +
 			"  linus vm cp dev:/var/log/syslog dev:core .\n" +
 			"  linus vm cp data.csv 01a1fcf5-c104-77fc-a46b-1716a403d4ed:",
@@ -67,7 +67,7 @@ func (a *app) vmCopyCommand() *cobra.Command {
 
 // copying is what is to be copied, between one VM and here.
 type copying struct {
-	vm      string   // name, ID, or a job's id
+	vm      string   // name, ID, or a job's ID
 	toVM    bool     // else from it
 	sources []string // paths
 	target  string   // path
@@ -82,7 +82,7 @@ func parseCopy(cmd *cobra.Command, args []string) (c copying, err error) {
 		return c, usage("%s %s; as in: linus vm cp ./x dev:/path, linus vm cp dev:/path .", cmd.CommandPath(), problem)
 	}
 	if len(args) < 2 {
-		return wrong("takes what is to be copied, and where to")
+		return wrong("takes one source or more, and a destination")
 	}
 	last := len(args) - 1
 	c.sources, c.target = make([]string, last), args[last]
@@ -93,11 +93,11 @@ func parseCopy(cmd *cobra.Command, args []string) (c copying, err error) {
 		m := inVM.FindStringSubmatch(source)
 		switch {
 		case m == nil && !c.toVM:
-			return wrong("copies between a VM and here: NAME:PATH on one side")
+			return wrong("copies between a VM and this machine: give NAME:PATH on one side")
 		case m == nil:
 			c.sources[i] = source
 		case c.toVM:
-			return wrong("copies between a VM and here, not from VM to VM")
+			return wrong("copies between a VM and this machine, not from VM to VM")
 		case c.vm != "" && m[1] != c.vm:
 			return wrong("copies from one VM at a time")
 		default:
@@ -135,13 +135,13 @@ func (a *app) vmForwardCommand() *cobra.Command {
 	var show bool
 	cmd := &cobra.Command{
 		Use:   "forward NAME|ID [LOCAL:]PORT...",
-		Short: "Reach ports of a VM at ports of this machine's loopback",
-		Long: "Listens on 127.0.0.1 and carries each connection to the VM's own loopback, through the Proxmox host, until Ctrl-C. PORT is\n" +
-			"the VM's, LOCAL this machine's, the same when left out. Says what it listens on once it does.",
+		Short: "Forward ports of this machine's loopback to a VM",
+		Long: "Listens on 127.0.0.1 and forwards each connection to the VM's own loopback, through the Proxmox host, until Ctrl-C. PORT is\n" +
+			"the VM's port, LOCAL this machine's (default: the same). Prints what it listens on once it does.",
 		Example: "  linus vm forward dev 8080:80 5432",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 {
-				return usage("%s takes the VM's name or ID and one port or more, as in: %s dev 8080:80", cmd.CommandPath(), cmd.CommandPath())
+				return usage("%s takes the VM's name or ID and one or more ports, as in: %s dev 8080:80", cmd.CommandPath(), cmd.CommandPath())
 			}
 			_, err := parseForwards(args[1:])
 			return err
@@ -171,7 +171,7 @@ func parseForwards(args []string) ([]forward, error) {
 	for i, arg := range args {
 		m := portPair.FindStringSubmatch(arg)
 		if m == nil {
-			return nil, usage("%q is no pair of ports; give LOCAL:PORT as in 8080:80, or PORT", arg)
+			return nil, usage("%q is not a pair of ports; give LOCAL:PORT as in 8080:80, or PORT", arg)
 		}
 		if m[1] == "" {
 			m[1] = m[2]

@@ -22,7 +22,7 @@ func TestCopy_OneSideIsInOneVM(t *testing.T) {
 		{"from a VM", []string{"dev:a", "dev:/b c", "."}, []string{"ada@10.0.0.5:a", "ada@10.0.0.5:/b c", "."}, ""},
 		{"colons and newlines behind the first", []string{"dev:/a:b\nc", "x"}, []string{"ada@10.0.0.5:/a:b\nc", "x"}, ""},
 		{"a slash first makes it a path here", []string{"./a:b", "/tmp/c:d", "dev:"}, []string{"./a:b", "/tmp/c:d", "ada@10.0.0.5:"}, ""},
-		{"nowhere to", []string{"dev:x"}, nil, "takes what is to be copied, and where to"},
+		{"nowhere to", []string{"dev:x"}, nil, "takes one source or more, and a destination"},
 		{"no VM", []string{"x", "y"}, nil, "NAME:PATH on one side"},
 		{"here and there", []string{"dev:x", "y", "."}, []string{}, "NAME:PATH on one side"},
 		{"from VM to VM", []string{"dev:x", "dev:y"}, nil, "not from VM to VM"},

@@ -23,12 +23,12 @@ type jsonEnd struct {
 func (a *app) waitCommand() *cobra.Command {
 	return a.completeJobs(&cobra.Command{
 		Use:   "wait ID...",
-		Short: "Wait until jobs have ended",
-		Long: "Waits until all the jobs have ended and shows how each did, a line each. Exits with 0 when all succeeded, else with the\n" +
-			"code of the first, as they are given, that did not (124: out of time; 125: no exit code).",
+		Short: "Wait for jobs to finish",
+		Long: "Waits until all the jobs have finished and prints each one's outcome, one line each. Exits with 0 if all succeeded, else with\n" +
+			"the exit code of the first one given that did not (124: timed out; 125: no exit code).",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usage("%s takes the ids of jobs", cmd.CommandPath())
+				return usage("%s takes the IDs of jobs", cmd.CommandPath())
 			}
 			return nil
 		},
@@ -75,10 +75,10 @@ func (a *app) killCommand() *cobra.Command {
 	var signal string
 	cmd := &cobra.Command{
 		Use:   "kill ID",
-		Short: "End a job's task with its whole process tree; a VM it shares stays",
-		Long: "Sends the signal to the task and all it has started, and KILL to what is left 5 seconds later. The job is then failed,\n" +
-			"reason killed, with the exit code where there was one. A job that does not run yet is ended as well.",
-		Args: oneArg("the job's id"),
+		Short: "Kill a job's task with its whole process tree; a shared VM stays",
+		Long: "Sends the signal to the task and everything it has started, and KILL to what is left 5 seconds later. The job's status is then\n" +
+			"failed, reason killed, with the task's exit code if it has one. A job that is not running yet is ended as well.",
+		Args: oneArg("the job's ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := a.attach(cmd.Context(), false)
 			if err != nil {
@@ -106,8 +106,8 @@ func (a *app) cleanupCommand() *cobra.Command {
 	var age time.Duration
 	cmd := &cobra.Command{
 		Use:   "cleanup",
-		Short: "Forget jobs that have ended, with their output and artifacts",
-		Long:  "Forgets the jobs that ended longer ago than --older-than. A job stays as long as its VM does.",
+		Short: "Delete the records of finished jobs, with their output and artifacts",
+		Long:  "Deletes jobs that finished longer ago than --older-than. A job is kept as long as its VM exists.",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if age < 0 {
@@ -122,9 +122,9 @@ func (a *app) cleanupCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(map[string]int{"forgotten": n}, fmt.Sprintf("%d jobs forgotten", n))
+			return a.print(map[string]int{"forgotten": n}, fmt.Sprintf("%d jobs deleted", n))
 		},
 	}
-	cmd.Flags().DurationVar(&age, "older-than", 24*time.Hour, "the time since a job's end; 0s: all that have ended")
+	cmd.Flags().DurationVar(&age, "older-than", 24*time.Hour, "time since the job finished; 0s: all finished jobs")
 	return cmd
 }

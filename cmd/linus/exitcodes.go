@@ -20,11 +20,11 @@ const (
 func exitCodes() []exitMeaning {
 	return []exitMeaning{
 		{exitOK, "done"},
-		{exitFailure, "it failed, or `host check` found that something is missing"},
-		{exitUsage, "wrong arguments, manifest or settings; nothing was done"},
-		{exitTimeout, "the job's task ran out of time"},
-		{exitNoCode, "the job ended without an exit code of its task: it could not be started, was lost, cancelled or killed"},
-		{exitDetached, "Ctrl-C while waiting for a job, which goes on"},
+		{exitFailure, "failure, or `host check` found something missing"},
+		{exitUsage, "invalid arguments, manifest or settings; nothing was done"},
+		{exitTimeout, "the job's task timed out"},
+		{exitNoCode, "the job ended without an exit code: it could not be started, or was lost, cancelled or killed"},
+		{exitDetached, "Ctrl-C while waiting for a job; the job goes on"},
 	}
 }
 
@@ -36,8 +36,8 @@ type exitMeaning struct {
 // exitHelp is the list for linus --help.
 func exitHelp() string {
 	var b strings.Builder
-	b.WriteString("Run jobs in Proxmox VE virtual machines of their own.\n\n" +
-		"Exit codes (verbs that wait for a job exit with its task's code, where it has one):\n")
+	b.WriteString("Run jobs in ephemeral Proxmox VE virtual machines.\n\n" +
+		"Exit codes (commands that wait for a job exit with its task's exit code, if it has one):\n")
 	for _, e := range exitCodes() {
 		fmt.Fprintf(&b, "  %3d  %s\n", e.code, strings.ReplaceAll(e.text, "`", ""))
 	}

@@ -27,15 +27,15 @@ type taskFlags struct {
 
 func (f *taskFlags) register(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.vm, "vm", "", "name or VM ID of a VM that exists, to run in instead of a new one")
-	flags.StringVar(&f.cwd, "cwd", "", "absolute directory to run in; the VM user's home otherwise")
-	flags.StringArrayVar(&f.env, "env", nil, "NAME=VALUE for the task; may be repeated")
-	flags.StringArrayVar(&f.secrets, "secret", nil, "name of a configured secret, a variable of the task then; may be repeated")
-	flags.StringArrayVar(&f.files, "file", nil, "LOCAL:REMOTE[:MODE], a file to put into the VM; may be repeated")
-	flags.StringArrayVar(&f.kept, "artifact", nil, "path or pattern such as 'dist/**' of files to keep at the end; may be repeated")
+	flags.StringVar(&f.vm, "vm", "", "name or VM ID of an existing VM to run in, instead of a new one")
+	flags.StringVar(&f.cwd, "cwd", "", "absolute directory to run in (default: the VM user's home)")
+	flags.StringArrayVar(&f.env, "env", nil, "environment variable NAME=VALUE for the task; may be repeated")
+	flags.StringArrayVar(&f.secrets, "secret", nil, "name of a configured secret, passed to the task as an environment variable; may be repeated")
+	flags.StringArrayVar(&f.files, "file", nil, "LOCAL:REMOTE[:MODE], a file to copy into the VM; may be repeated")
+	flags.StringArrayVar(&f.kept, "artifact", nil, "path or pattern such as 'dist/**' of files to collect at the end; may be repeated")
 	flags.BoolVar(&f.sudo, "sudo", false, "run as root")
-	flags.BoolVar(&f.tty, "tty", false, "run on a terminal, of this one's size")
-	flags.IntVar(&f.timeout, "timeout", 0, "seconds the task may run")
+	flags.BoolVar(&f.tty, "tty", false, "run on a terminal the size of this one")
+	flags.IntVar(&f.timeout, "timeout", 0, "the task's time limit in seconds")
 	flags.StringVar(&f.mode, "status-mode", "", "simple, detailed or streaming")
 }
 
@@ -105,17 +105,17 @@ func (f *vmFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&f.memory, "memory", "", "memory, as in 2G")
 	flags.StringVar(&f.disk, "disk", "", "disk, as in 20G")
 	flags.StringVar(&f.template, "template", "", "name or VM ID of the template to clone")
-	flags.StringVar(&f.system, "os", "", "make the VM from a cloud image instead: "+strings.Join(job.Systems, ", "))
-	flags.DurationVar(&f.ttl, "ttl", 0, "destroy the VM after this long, as in 8h, once no job runs in it")
+	flags.StringVar(&f.system, "os", "", "create the VM from a cloud image instead: "+strings.Join(job.Systems, ", "))
+	flags.DurationVar(&f.ttl, "ttl", 0, "destroy the VM after this time, as in 8h, once no job runs in it")
 	flags.StringVar(&f.network.Bridge, "bridge", "", "bridge of the host, as in vmbr0")
 	flags.IntVar(&f.network.VLAN, "vlan", 0, "VLAN tag, 1 to 4094")
 	flags.StringVar(&f.network.IP, "ip", "", "dhcp, or an address with its prefix length, as in 10.0.0.50/24")
-	flags.StringVar(&f.network.Gateway, "gateway", "", "gateway that goes with --ip")
+	flags.StringVar(&f.network.Gateway, "gateway", "", "gateway to use with --ip")
 }
 
 func (f *vmFlags) registerKeeping(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&f.keep, "keep", false, "keep the VM after the job (lifecycle persistent); --name and --ttl do as well")
-	cmd.Flags().StringVar(&f.name, "name", "", "name of the VM, which is kept")
+	cmd.Flags().BoolVar(&f.keep, "keep", false, "keep the VM after the job (lifecycle persistent); implied by --name and --ttl")
+	cmd.Flags().StringVar(&f.name, "name", "", "name of the VM, which is then kept")
 }
 
 func (f *vmFlags) override(cmd *cobra.Command, m *job.Manifest) error {
@@ -147,7 +147,7 @@ func override(cmd *cobra.Command, set map[string]func()) error {
 			continue
 		}
 		if slices.Contains([]string{"", "0", "0s"}, flag.Value.String()) {
-			return usage("--%s: give a value, or leave it out for the default", name)
+			return usage("--%s: give a value, or omit it for the default", name)
 		}
 		set[name]()
 	}

@@ -23,7 +23,7 @@ func (a *app) hostCommand() *cobra.Command {
 func (a *app) checkCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check",
-		Short: "Look whether the Proxmox host can run jobs; exit code 1 when not",
+		Short: "Check whether the Proxmox host can run jobs; exit code 1 if not",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := a.attach(cmd.Context(), true)
@@ -81,7 +81,7 @@ func (a *app) trustCommand() *cobra.Command {
 		Use:   "trust",
 		Short: "Show the Proxmox host's SSH key and add it to known_hosts",
 		Long: "Asks the host for its SSH key, shows the fingerprint, and adds the key to PROXMOX_KNOWN_HOSTS once you have compared it\n" +
-			"with what the host itself says: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub (on its console).",
+			"with what the host itself shows: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub (on its console).",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.settings()
@@ -94,15 +94,15 @@ func (a *app) trustCommand() *cobra.Command {
 			return a.trust(cmd.Context(), c, yes, expected)
 		},
 	}
-	cmd.Flags().BoolVar(&yes, "yes", false, "add it without asking: only where nobody can be in between")
-	cmd.Flags().StringVar(&expected, "fingerprint", "", "add it without asking when it is this one (SHA256:...)")
+	cmd.Flags().BoolVar(&yes, "yes", false, "add the key without asking: only on a network nobody can tamper with")
+	cmd.Flags().StringVar(&expected, "fingerprint", "", "add the key without asking if this is its fingerprint (SHA256:...)")
 	return cmd
 }
 
 func (a *app) trust(ctx context.Context, c config.Config, yes bool, expected string) error {
 	key, err := remote.ScanHostKey(ctx, hostOptions(c))
 	if err != nil {
-		return fmt.Errorf("%w; is PROXMOX_HOST %s right, and sshd running there?", err, c.ProxmoxHost)
+		return fmt.Errorf("%w; is PROXMOX_HOST %s correct, and is sshd running there?", err, c.ProxmoxHost)
 	}
 	answer := func(trusted bool, text string) error {
 		return a.print(map[string]any{"host": key.Addr, "fingerprint": key.Fingerprint, "known_hosts": c.ProxmoxKnownHosts, "trusted": trusted}, text)
@@ -110,9 +110,9 @@ func (a *app) trust(ctx context.Context, c config.Config, yes bool, expected str
 	_, hash, _ := strings.Cut(key.Fingerprint, " ")
 	switch {
 	case expected != "" && expected != key.Fingerprint && expected != hash:
-		return fmt.Errorf("%s shows %s, not %s: do not connect before you know why", key.Addr, key.Fingerprint, expected)
+		return fmt.Errorf("%s presented %s, not %s: do not connect before you know why", key.Addr, key.Fingerprint, expected)
 	case key.Known:
-		return answer(true, key.Addr+" is trusted already: "+key.Fingerprint)
+		return answer(true, key.Addr+" is already trusted: "+key.Fingerprint)
 	case len(key.Other) == 0 && !yes && expected == "":
 		if err := a.confirm(ctx, fmt.Sprintf("%s shows\n  %s\nCompare with this, on the host's console:\n  ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub\nTrust it? [y/N] ", key.Addr, key.Fingerprint), "--fingerprint SHA256:... (or --yes)"); err != nil {
 			return err
@@ -130,7 +130,7 @@ func (a *app) confirm(ctx context.Context, question, option string) error {
 	_, _ = io.WriteString(a.stderr, question)
 	if !isTerminal(a.stdin) {
 		_, _ = io.WriteString(a.stderr, "\n")
-		return usage("nobody can be asked here; give %s", option)
+		return usage("cannot ask for confirmation here; give %s", option)
 	}
 	answered := make(chan string, 1)
 	go func() {

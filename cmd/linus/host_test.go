@@ -73,7 +73,7 @@ func TestHostTrust_AddsTheKeyOnceAndRefusesAnother(t *testing.T) {
 		t.Fatalf("exit code %d, %s%s", code, stdout, stderr)
 	}
 	_, fingerprint, _ := strings.Cut(strings.SplitN(stdout, ", in ", 2)[0], "ssh-ed25519 ")
-	if code, stdout, stderr = linus(t, "", "host", "trust", "--fingerprint", fingerprint); code != exitOK || !strings.Contains(stdout, "is trusted already") {
+	if code, stdout, stderr = linus(t, "", "host", "trust", "--fingerprint", fingerprint); code != exitOK || !strings.Contains(stdout, "is already trusted") {
 		t.Errorf("again: exit code %d, %s%s", code, stdout, stderr)
 	}
 	held, err := os.ReadFile(knownHosts)
@@ -95,7 +95,7 @@ func TestHostTrust_NobodyThere(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{})
 	useHost(t, s)
 	s.Stop()
-	if code, _, stderr := linus(t, "", "host", "trust", "--yes"); code != exitFailure || !strings.Contains(stderr, "is PROXMOX_HOST "+s.Host+" right") {
+	if code, _, stderr := linus(t, "", "host", "trust", "--yes"); code != exitFailure || !strings.Contains(stderr, "is PROXMOX_HOST "+s.Host+" correct") {
 		t.Errorf("exit code %d, %s", code, stderr)
 	}
 }

@@ -132,12 +132,12 @@ func ensureToken(path string) (string, error) {
 		return "", fmt.Errorf("read the token of HTTP clients: %w", err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return "", fmt.Errorf("others may read the token in %s (mode %04o); chmod 600 it, or remove it for a new one", path, info.Mode().Perm())
+		return "", fmt.Errorf("the token in %s can be read by others (mode %04o); chmod 600 it, or remove it for a new one", path, info.Mode().Perm())
 	}
 	data, err := os.ReadFile(path)
 	token := strings.TrimSpace(string(data))
 	if err == nil && len(token) < 16 {
-		err = errors.New("it has fewer than 16 characters; remove the file for a new one")
+		err = errors.New("it has fewer than 16 characters; remove the file to get a new one")
 	}
 	if err != nil {
 		return "", fmt.Errorf("read the token in %s: %w", path, err)

@@ -16,13 +16,13 @@ func (a *app) inputCommand() *cobra.Command {
 	var closed bool
 	cmd := &cobra.Command{
 		Use:   "input ID [LINE]",
-		Short: "Send a line, or what comes on stdin, to a running task's stdin",
-		Long: "Sends the line with its newline; without one, stdin to its end, byte for byte. The task's stdin stays open: --close ends\n" +
-			"it. Waits for a job that does not run yet. The job must have been submitted with --stdin, or by linus job exec.",
+		Short: "Send a line, or stdin, to a running task's stdin",
+		Long: "Sends the line with a newline; without a line, all of stdin, byte for byte. The task's stdin stays open; --close closes\n" +
+			"it. Waits for a job that is not running yet. The job must have been submitted with --stdin, or by linus job exec.",
 		Example: "  linus job input ID 'print(6 * 7)'\n  linus job input ID <answers.txt\n  linus job input ID --close",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 && len(args) != 2 {
-				return usage("%s takes the job's id, and a line to send", cmd.CommandPath())
+				return usage("%s takes the job's ID and optionally a line to send", cmd.CommandPath())
 			}
 			return nil
 		},
@@ -52,7 +52,7 @@ func (a *app) inputCommand() *cobra.Command {
 			return a.print(map[string]any{"job_id": args[0], "bytes": sent, "closed": closed}, fmt.Sprintf("%d bytes sent", sent))
 		},
 	}
-	cmd.Flags().BoolVar(&closed, "close", false, "end the task's stdin then")
+	cmd.Flags().BoolVar(&closed, "close", false, "close the task's stdin afterwards")
 	return a.completeJobs(cmd)
 }
 

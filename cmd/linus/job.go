@@ -26,8 +26,8 @@ func (a *app) statusCommand() *cobra.Command {
 	var wait bool
 	cmd := &cobra.Command{
 		Use:   "status ID",
-		Short: "Show where a job stands",
-		Args:  oneArg("the job's id"),
+		Short: "Show a job's status",
+		Args:  oneArg("the job's ID"),
 		RunE: a.reading(func(ctx context.Context, e job.Engine, args []string) error {
 			if wait {
 				return a.waitFor(ctx, e, args[0])
@@ -39,7 +39,7 @@ func (a *app) statusCommand() *cobra.Command {
 			return a.print(j, statusText(j))
 		}),
 	}
-	cmd.Flags().BoolVar(&wait, "wait", false, "follow the job to its end, show its result and exit with its code, as submit --wait does")
+	cmd.Flags().BoolVar(&wait, "wait", false, "follow the job to its end, show its result and exit with its exit code, as submit --wait does")
 	return a.completeJobs(cmd)
 }
 
@@ -91,9 +91,9 @@ func vmID(vm *job.VM) string {
 func (a *app) resultCommand() *cobra.Command {
 	return a.completeJobs(&cobra.Command{
 		Use:   "result ID",
-		Short: "Show what a finished job came to",
-		Long:  "Writes the task's stdout to stdout and its stderr to stderr, byte for byte, then a line on stderr that sums the job up.",
-		Args:  oneArg("the job's id"),
+		Short: "Show a finished job's result",
+		Long:  "Writes the task's stdout to stdout and its stderr to stderr, byte for byte, then a one-line summary to stderr.",
+		Args:  oneArg("the job's ID"),
 		RunE: a.reading(func(ctx context.Context, e job.Engine, args []string) error {
 			r, err := e.Result(ctx, args[0])
 			if err != nil {
@@ -228,7 +228,7 @@ func (a *app) listCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar((*string)(&f.Status), "status", "", "only jobs of this status: "+statusWords(", "))
 	cmd.Flags().IntVar(&f.Limit, "limit", 50, "jobs to show, 1 to 200")
-	cmd.Flags().StringVar(&f.Cursor, "cursor", "", "where to go on, as the page before says")
+	cmd.Flags().StringVar(&f.Cursor, "cursor", "", "where to continue, as printed after the previous page")
 	_ = cmd.RegisterFlagCompletionFunc("status", cobra.FixedCompletions(strings.Split(statusWords(" "), " "), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -266,7 +266,7 @@ func (a *app) cancelCommand() *cobra.Command {
 	return a.completeJobs(&cobra.Command{
 		Use:   "cancel ID",
 		Short: "End a job: kill its task, destroy its VM",
-		Args:  oneArg("the job's id"),
+		Args:  oneArg("the job's ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			s, err := a.attach(ctx, false)

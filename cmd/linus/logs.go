@@ -37,16 +37,16 @@ func (a *app) logsCommand() *cobra.Command {
 	var lines int
 	cmd := &cobra.Command{
 		Use:   "logs ID",
-		Short: "Show what a job has printed so far; -f: as it prints",
-		Long: "Writes the task's stdout to stdout and its stderr to stderr, byte for byte, as far as it has come; for a job that has\n" +
-			"ended that is all of it. -f goes on until the job ends.",
+		Short: "Show a job's output so far; -f follows it",
+		Long: "Writes the task's stdout to stdout and its stderr to stderr, byte for byte, as far as it has arrived; for a finished\n" +
+			"job that is all of it. -f continues until the job ends.",
 		Example: "  linus job logs ID -f --tail 20\n  linus job logs ID --stderr\n  linus job logs ID --strip-ansi | less",
-		Args:    oneArg("the job's id"),
+		Args:    oneArg("the job's ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			streams := []string{job.Stdout, job.Stderr}
 			switch {
 			case follow && a.json:
-				return usage("-f writes output as it comes; for JSON leave it out, or use linus job status ID --wait -o json")
+				return usage("-f writes raw output; for JSON omit it, or use linus job status ID --wait -o json")
 			case lines < -1:
 				return usage("--tail %d: give a number of lines", lines)
 			case stderrOnly && stream != "" && stream != job.Stderr:
@@ -88,11 +88,11 @@ func (a *app) logsCommand() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVarP(&follow, "follow", "f", false, "go on until the job ends")
+	flags.BoolVarP(&follow, "follow", "f", false, "continue until the job ends")
 	flags.BoolVar(&stderrOnly, "stderr", false, "only stderr, on stdout")
 	flags.StringVar(&stream, "stream", "", "only this stream, on stdout: stdout or stderr")
-	flags.IntVar(&lines, "tail", -1, "only the last lines, so many")
-	flags.BoolVar(&strip, "strip-ansi", false, "without colours, and of progress bars only the last state")
+	flags.IntVar(&lines, "tail", -1, "only the last N lines")
+	flags.BoolVar(&strip, "strip-ansi", false, "without colours, and only the last state of progress bars")
 	a.completeJobs(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("stream", cobra.FixedCompletions([]string{job.Stdout, job.Stderr}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd

@@ -70,7 +70,7 @@ func run(ctx context.Context, backend newBackend, args []string, stdin io.Reader
 
 func (a *app) root() *cobra.Command {
 	var output string
-	root := group("linus", "Run jobs in Proxmox VE virtual machines of their own",
+	root := group("linus", "Run jobs in ephemeral Proxmox VE virtual machines",
 		a.mcpCommand(), a.serveCommand(), a.jobCommand(), a.vmCommand(), a.hostCommand(), a.templateCommand(), a.scriptsCommand(), a.configCommand(), a.manCommand(), a.versionCommand())
 	root.Long = exitHelp()
 	root.SilenceErrors, root.SilenceUsage = true, true
@@ -168,13 +168,13 @@ func nextStep(err error) string {
 	case errors.Is(err, job.ErrNotFound):
 		return "linus job list shows the jobs there are"
 	case errors.Is(err, job.ErrCompleted):
-		return "linus job result ID shows what it came to"
+		return "linus job result ID shows its result"
 	case errors.As(err, &notComplete):
 		return "linus job status ID --wait waits for its end"
 	case errors.Is(err, control.ErrLost):
 		return "linus job list shows what was recorded; engine.log in the state directory may say why"
 	case errors.Is(err, control.ErrStopped):
-		return "the job goes on in its VM; the next linus command takes it up again"
+		return "the job goes on in its VM; the next linus command follows it again"
 	}
 	return ""
 }

@@ -177,7 +177,7 @@ func waitForgetting(ts *testscript.TestScript, _ bool, args []string) {
 		got += n
 	}
 	if got != want {
-		ts.Fatalf("%d jobs forgotten, want %d", got, want)
+		ts.Fatalf("%d jobs deleted, want %d", got, want)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 func (a *app) manCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIR",
-		Short:  "Write man pages and shell completions below DIR, as packages lay them out",
+		Short:  "Write man pages and shell completions below DIR, in the layout packages use",
 		Hidden: true,
 		Args:   oneArg("the directory, such as build/usr/share"),
 		RunE: func(cmd *cobra.Command, args []string) error {

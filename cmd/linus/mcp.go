@@ -11,7 +11,7 @@ func (a *app) mcpCommand() *cobra.Command {
 		Use:   "mcp",
 		Short: "Serve MCP on stdin and stdout, for an MCP client",
 		Long: "Speaks the Model Context Protocol on stdin and stdout until stdin ends. Jobs are run by the engine, not by this\n" +
-			"process: they go on when the client is closed.",
+			"process, and go on when the client is closed.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := a.attach(cmd.Context(), true)

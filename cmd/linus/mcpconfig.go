@@ -24,8 +24,8 @@ type mcpClient struct {
 
 var mcpClients = []mcpClient{
 	{"claude-code", "mcpServers", true, []string{
-		".mcp.json in a project's directory, for all who work on it;",
-		"for you alone: claude mcp add-json --scope user linus with the inner object",
+		".mcp.json in a project's directory, for everyone who works on it;",
+		"for yourself only: claude mcp add-json --scope user linus with the inner object",
 	}},
 	{"claude-desktop", "mcpServers", false, []string{
 		"macOS: ~/Library/Application Support/Claude/claude_desktop_config.json",
@@ -34,7 +34,7 @@ var mcpClients = []mcpClient{
 	}},
 	{"cursor", "mcpServers", true, []string{"~/.cursor/mcp.json, or .cursor/mcp.json in a project's directory"}},
 	{"gemini", "mcpServers", false, []string{"~/.gemini/settings.json, or .gemini/settings.json in a project's directory"}},
-	{"vscode", "servers", true, []string{".vscode/mcp.json in a project's directory; for you alone: the command \"MCP: Open User Configuration\""}},
+	{"vscode", "servers", true, []string{".vscode/mcp.json in a project's directory; for yourself only: the command \"MCP: Open User Configuration\""}},
 }
 
 // mcpServer is a client's entry for linus.
@@ -57,9 +57,9 @@ func (a *app) mcpConfigCommand() *cobra.Command {
 	var client, command string
 	cmd := &cobra.Command{
 		Use:   "config",
-		Short: "Print what an MCP client's configuration needs to start linus",
-		Long: "Prints the client's configuration file to stdout, and to stderr where it belongs. It starts this very program with the\n" +
-			"settings given now by flags and the environment. What stands in the env file is read from there; secrets belong into it\n" +
+		Short: "Print the MCP client configuration that starts linus",
+		Long: "Prints the client's configuration file to stdout, and where to put it to stderr. It starts this program with the\n" +
+			"settings currently given by flags and the environment. Settings in the env file are read from there; secrets belong there\n" +
 			"too (linus config path) and are left out.",
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -113,12 +113,12 @@ func (a *app) printMCPConfig(client mcpClient, c config.Config, command string) 
 	if err := e.Encode(content); err != nil {
 		return fmt.Errorf("write the configuration: %w", err)
 	}
-	a.note("It belongs into\n  %s\nWhere that file exists, add the entry \"linus\" to its %q.", strings.Join(client.files, "\n  "), client.key)
+	a.note("Put it into\n  %s\nIf that file exists, add the entry \"linus\" to its %q.", strings.Join(client.files, "\n  "), client.key)
 	if len(secrets) > 0 {
-		a.note("Left out, since others may read that file: %s. Put them into %s, mode 0600.", strings.Join(secrets, ", "), a.sources.EnvFilePath())
+		a.note("Left out, because others may read that file: %s. Put them into %s, mode 0600.", strings.Join(secrets, ", "), a.sources.EnvFilePath())
 	}
 	if err := c.NeedHost(); err != nil {
-		a.note("Without PROXMOX_HOST linus mcp can start no engine: give it here with --host, or in the env file.")
+		a.note("Without PROXMOX_HOST linus mcp cannot start an engine: give it here with --host, or in the env file.")
 	}
 	_, err := a.stdout.Write(text.Bytes())
 	return err

@@ -42,7 +42,7 @@ func (a *app) scriptsCommand() *cobra.Command {
 	}
 	show := &cobra.Command{
 		Use:   "print NAME",
-		Short: "Print a script, self-contained: what is uploaded, byte for byte",
+		Short: "Print a script as it is uploaded: self-contained, byte for byte",
 		Args:  oneArg("a script's name; linus scripts list shows them"),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return embed.Names(), cobra.ShellCompDirectiveNoFileComp

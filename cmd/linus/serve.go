@@ -37,9 +37,9 @@ func (a *app) serveCommand() *cobra.Command {
 	var httpAddr string
 	cmd := &cobra.Command{
 		Use:   "serve",
-		Short: "Run the engine in the foreground (else it starts when needed)",
+		Short: "Run the engine in the foreground (otherwise it is started on demand)",
 		Long: "Runs the engine of the state directory in the foreground until it is interrupted. The other commands attach to it.\n" +
-			"Without it they start one in the background, which ends when nobody is connected and no job is unfinished.",
+			"Otherwise they start one in the background, which ends when no client is connected and no job is unfinished.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if unit {
@@ -57,7 +57,7 @@ func (a *app) serveCommand() *cobra.Command {
 			}
 			if httpAddr != "" {
 				if !config.IsAddress(httpAddr) {
-					return usage("--http %q is no address and port; give one such as 127.0.0.1:8766", httpAddr)
+					return usage("--http %q is not an address and port; give one such as 127.0.0.1:8766", httpAddr)
 				}
 				c.HTTPAddr = httpAddr
 			}
@@ -72,11 +72,11 @@ func (a *app) serveCommand() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&stop, "stop", false, "end the engine that is running; tasks in VMs go on and are taken up again by the next one")
-	cmd.Flags().BoolVar(&unit, "systemd-unit", false, "print a unit for systemd that keeps an engine running; how to use it stands at its top")
-	cmd.Flags().StringVar(&httpAddr, "http", "", "serve MCP, downloads and the web page by HTTP on this address:port as well (HTTP_ADDR)")
+	cmd.Flags().BoolVar(&stop, "stop", false, "stop the running engine; tasks in VMs go on and the next engine follows them again")
+	cmd.Flags().BoolVar(&unit, "systemd-unit", false, "print a systemd unit that keeps an engine running; its header explains how to use it")
+	cmd.Flags().StringVar(&httpAddr, "http", "", "also serve MCP, downloads and the web page over HTTP on this address:port (HTTP_ADDR)")
 	a.mcpFlags(cmd)
-	cmd.Flags().DurationVar(&idle, "idle", 0, "end after this long without clients and unfinished jobs; 0: never")
+	cmd.Flags().DurationVar(&idle, "idle", 0, "end after this time without clients and unfinished jobs; 0: never")
 	cmd.Flags().BoolVar(&background, "background", false, "")
 	_ = cmd.Flags().MarkHidden("background")
 	return cmd

@@ -17,9 +17,9 @@ func (a *app) settings() (config.Config, error) { return config.Load(a.sources) 
 // settingFlags adds the flags that give settings to every command.
 func (a *app) settingFlags(root *cobra.Command) {
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.sources.EnvFile, "env-file", "", "file with settings, lines NAME=value: LINUS_ENV_FILE (linus config path shows the default)")
+	flags.StringVar(&a.sources.EnvFile, "env-file", "", "env file, lines NAME=value: LINUS_ENV_FILE (linus config path shows the default)")
 	flags.Var(&settingFlag{a: a, flag: "--host", name: "PROXMOX_HOST"}, "host", "Proxmox VE host: PROXMOX_HOST")
-	flags.Var(&settingFlag{a: a, flag: "--state-dir", name: "LINUS_STATE_DIR"}, "state-dir", "directory of database, outputs and engine: LINUS_STATE_DIR")
+	flags.Var(&settingFlag{a: a, flag: "--state-dir", name: "LINUS_STATE_DIR"}, "state-dir", "directory for the database, outputs and the engine: LINUS_STATE_DIR")
 	flags.Var(&settingFlag{a: a, flag: "--log-level", name: "LINUS_LOG_LEVEL"}, "log-level", "debug, info, warn or error: LINUS_LOG_LEVEL")
 	flags.Var(&settingFlag{a: a, flag: "--set"}, "set", "any setting; may be repeated, and linus config shows them all")
 	_ = root.RegisterFlagCompletionFunc("host", cobra.NoFileCompletions)
@@ -38,10 +38,10 @@ func (a *app) settingFlags(root *cobra.Command) {
 // below it.
 func (a *app) mcpFlags(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
-	flags.Var(&settingFlag{a: a, flag: "--toolsets", name: "MCP_TOOLSETS"}, "toolsets", "only these groups of tools, as in jobs,exec: "+strings.Join(mcptool.Toolsets, ", ")+" (MCP_TOOLSETS)")
+	flags.Var(&settingFlag{a: a, flag: "--toolsets", name: "MCP_TOOLSETS"}, "toolsets", "only these toolsets, as in jobs,exec: "+strings.Join(mcptool.Toolsets, ", ")+" (MCP_TOOLSETS)")
 	flags.VarPF(&settingFlag{a: a, flag: "--read-only", name: "MCP_READ_ONLY", yes: true}, "read-only", "", "only tools that change nothing (MCP_READ_ONLY)").NoOptDefVal = "true"
 	flags.VarPF(&settingFlag{a: a, flag: "--disable-destructive", name: "MCP_DISABLE_DESTRUCTIVE", yes: true}, "disable-destructive", "",
-		"no tool that ends or destroys something (MCP_DISABLE_DESTRUCTIVE)").NoOptDefVal = "true"
+		"no tools that end or destroy anything (MCP_DISABLE_DESTRUCTIVE)").NoOptDefVal = "true"
 	_ = cmd.RegisterFlagCompletionFunc("toolsets", cobra.FixedCompletions(mcptool.Toolsets, cobra.ShellCompDirectiveNoFileComp))
 }
 

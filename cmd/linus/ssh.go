@@ -21,14 +21,14 @@ func (a *app) vmSSHCommand() *cobra.Command {
 	var show bool
 	cmd := &cobra.Command{
 		Use:   "ssh NAME|ID [-- COMMAND [ARG...]]",
-		Short: "Log in to a VM: ssh through the host, with the VM's host key pinned",
-		Long: "Runs ssh as the VM's user with the VM's own key, jumped through the Proxmox host, and lets only the host key in that the\n" +
-			"hypervisor has told. Your ssh_config has no say in it: no agent or display is forwarded. A job's id stands for the VM\n" +
+		Short: "Log in to a VM by ssh through the host, with the VM's host key pinned",
+		Long: "Runs ssh as the VM's user with the VM's own key, jumping through the Proxmox host, and accepts only the host key that the\n" +
+			"hypervisor reported. Your ssh_config is not used: no agent or display is forwarded. A job's ID stands for the VM\n" +
 			"it runs in. --print shows the command instead, for rsync -e.",
-		Example: "  linus vm ssh dev\n  linus vm ssh dev -- tail -f /var/log/syslog\n  $(linus vm ssh dev --print) true   # where no path has blanks",
+		Example: "  linus vm ssh dev\n  linus vm ssh dev -- tail -f /var/log/syslog\n  $(linus vm ssh dev --print) true   # if no path contains blanks",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); len(args) != 1 && dash != 1 {
-				return usage("%s takes the VM's name or ID, or a job's id; a command comes after --", cmd.CommandPath())
+				return usage("%s takes the VM's name or ID, or a job's ID; a command comes after --", cmd.CommandPath())
 			}
 			return nil
 		},
@@ -47,7 +47,7 @@ func (a *app) vmSSHCommand() *cobra.Command {
 }
 
 // withLogin makes a command of OpenSSH's that logs in to a VM, and starts it; or
-// only shows it. A job's id stands for the VM the job runs in.
+// only shows it. A job's ID stands for the VM the job runs in.
 func (a *app) withLogin(ctx context.Context, ref string, show bool, start func(program string, argv []string) error, command func(config.Config, job.VM) ([]string, error)) error {
 	s, err := a.attach(ctx, false)
 	if err != nil {

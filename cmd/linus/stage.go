@@ -46,13 +46,13 @@ func lookThrough(source string) (tree, error) {
 		info, err := os.Stat(path)
 		switch {
 		case err != nil && isLink:
-			leave("is a link to nowhere")
+			leave("is a dangling link")
 		case err != nil || info.Mode().IsRegular(): // what cannot be read scp says
 			t.parts = append(t.parts, part{name: name, path: path})
 		case !info.IsDir():
-			leave("is no file: a socket, pipe or device")
+			leave("is not a file but a socket, pipe or device")
 		case slices.ContainsFunc(above, func(a fs.FileInfo) bool { return os.SameFile(a, info) }):
-			leave("is a link to a directory it lies in")
+			leave("is a link to a directory that contains it")
 		default:
 			entries, err := os.ReadDir(path)
 			if err != nil {

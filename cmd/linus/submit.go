@@ -26,11 +26,11 @@ func (a *app) submitCommand() *cobra.Command {
 	var f submitFlags
 	cmd := &cobra.Command{
 		Use:   "submit [-f MANIFEST | -- COMMAND [ARG...]]",
-		Short: "Run a job in a VM of its own, or in one that is there",
-		Long: "Submits the manifest in a file (- is stdin), or the command after --, and answers the job's id; with --wait it follows\n" +
-			"the job, shows each phase as it happens and then the result, and exits with the task's exit code (124: the task ran\n" +
-			"out of time; 125: the job ended without an exit code; 130: Ctrl-C, the job goes on).\n\n" +
-			"The command gets exactly these arguments; for pipes and variables give a shell: -- sh -c 'env | sort'.\n" +
+		Short: "Run a job in a VM of its own, or in an existing one",
+		Long: "Submits the manifest in a file (- is stdin), or the command after --, and prints the job's ID; with --wait it follows\n" +
+			"the job, shows each phase as it happens and then the result, and exits with the task's exit code (124: the task timed\n" +
+			"out; 125: the job ended without an exit code; 130: Ctrl-C, the job goes on).\n\n" +
+			"The command gets exactly these arguments; for pipes and variables run a shell: -- sh -c 'env | sort'.\n" +
 			"To talk to a command while it runs, see linus job exec.",
 		Example: "  linus job submit --wait -- uname -a\n" +
 			"  linus job submit --memory 4G --file ./build.sh:/root/build.sh --artifact 'dist/**' --wait -- /root/build.sh\n" +
@@ -65,7 +65,7 @@ func (a *app) submitCommand() *cobra.Command {
 	flags.StringVarP(&f.file, "manifest", "f", "", "manifest, JSON; - is stdin")
 	flags.BoolVar(&f.wait, "wait", false, "follow the job to its end and show its result")
 	flags.BoolVar(&f.stdin, "stdin", false, "leave the task's stdin open, for linus job input and attach")
-	flags.StringVar(&f.key, "idempotency-key", "", "a repeated submit with the same key answers the first job; with another manifest it is an error")
+	flags.StringVar(&f.key, "idempotency-key", "", "idempotency key: submitting again with the same key returns the first job; with another manifest it is an error")
 	f.taskFlags.register(cmd)
 	f.vmFlags.register(cmd)
 	f.registerKeeping(cmd)

@@ -57,9 +57,9 @@ func (a *app) templateBuildCommand() *cobra.Command {
 	var spec proxmox.TemplateSpec
 	cmd := &cobra.Command{
 		Use:   "build",
-		Short: "Make a template of a cloud image on the Proxmox host",
-		Long: "Fetches the image on the host, boots a VM of it once, installs what jobs need (--bootstrap), removes what\n" +
-			"clones must not share, and turns the VM into a template. Takes minutes; Ctrl-C undoes it.",
+		Short: "Build a template from a cloud image on the Proxmox host",
+		Long: "Downloads the image to the host, boots a VM from it once, installs what jobs need (--bootstrap), removes what\n" +
+			"clones must not share, and converts the VM to a template. Takes minutes; Ctrl-C undoes it.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if (spec.ImageURL == "") != (spec.ImageSHA256 == "") {
@@ -81,8 +81,8 @@ func (a *app) templateBuildCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&spec.OS, "os", "debian-12", "ubuntu, debian-12, debian-13, almalinux-9 or rocky-9")
-	cmd.Flags().StringVar(&spec.Name, "name", "agent-template", "its name, which no VM may have")
-	cmd.Flags().StringVar(&spec.Bootstrap, "bootstrap", "base", `what to install in it: "base python node docker claude" or some of them, all, or none`)
+	cmd.Flags().StringVar(&spec.Name, "name", "agent-template", "its name; no VM may have it")
+	cmd.Flags().StringVar(&spec.Bootstrap, "bootstrap", "base", `what to install: "base python node docker claude" or some of them, all, or none`)
 	cmd.Flags().StringVar(&spec.ImageURL, "image", "", "URL of another image of that system (file:// is the host's)")
 	cmd.Flags().StringVar(&spec.ImageSHA256, "sha256", "", "that image's sha256 sum")
 	return cmd

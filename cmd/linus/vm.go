@@ -14,10 +14,10 @@ import (
 )
 
 func (a *app) vmCommand() *cobra.Command {
-	return group("vm", "Make and keep VMs for jobs and people",
+	return group("vm", "Create and manage persistent VMs for jobs and people",
 		a.vmCreateCommand(), a.vmListCommand(), a.vmShowCommand(), a.vmSSHCommand(), a.vmCopyCommand(), a.vmForwardCommand(),
-		a.vmVerb("start NAME|ID", "Start a VM that is stopped", "runs", (*session).StartVM),
-		a.vmVerb("stop NAME|ID", "Shut a VM down; jobs in it must have ended", "is stopped", (*session).StopVM),
+		a.vmVerb("start NAME|ID", "Start a stopped VM", "runs", (*session).StartVM),
+		a.vmVerb("stop NAME|ID", "Shut down a VM; no job may be running in it", "is stopped", (*session).StopVM),
 		a.vmSnapshotCommand(), a.vmRevertCommand(), a.vmDestroyCommand(), a.vmForgetCommand())
 }
 
@@ -33,10 +33,10 @@ func (a *app) vmCreateCommand() *cobra.Command {
 	var dryRun, noWait bool
 	cmd := &cobra.Command{
 		Use:   "create NAME",
-		Short: "Make a VM that stays until it is destroyed, or its --ttl is over",
-		Long: "Makes a VM from a template, or from a system's cloud image (--os), shows each step as it happens, and returns when the\n" +
-			"VM can be logged in to. Jobs run in it with linus job exec --vm NAME and linus job submit --vm NAME. Making it is a job\n" +
-			"too: Ctrl-C leaves it to the engine.",
+		Short: "Create a VM that stays until it is destroyed or its --ttl expires",
+		Long: "Creates a VM from a template, or from an operating system's cloud image (--os), shows each step as it happens, and returns when\n" +
+			"the VM accepts logins. Run jobs in it with linus job exec --vm NAME and linus job submit --vm NAME. Creating it is a job\n" +
+			"too: after Ctrl-C the engine continues.",
 		Example: "  linus vm create dev --cpu 4 --memory 8G --disk 50G --ttl 12h\n" +
 			"  linus vm create web --os ubuntu-24.04 --ip 10.0.0.50/24 --gateway 10.0.0.1\n" +
 			"  linus vm create dev --dry-run",
@@ -66,7 +66,7 @@ func (a *app) vmCreateCommand() *cobra.Command {
 			}
 			if noWait {
 				return a.print(map[string]any{"job_id": j.ID, "name": args[0], "status": j.Status},
-					fmt.Sprintf("VM %s is being made; linus vm show %s tells when it is ready", args[0], args[0]))
+					fmt.Sprintf("VM %s is being created; linus vm show %s says when it is ready", args[0], args[0]))
 			}
 			return a.awaitVM(ctx, s, j.ID, args[0])
 		},
@@ -84,12 +84,12 @@ func (a *app) awaitVM(ctx context.Context, s *session, id, name string) error {
 	j, err := a.follow(ctx, s, id, following{phase: "provision", until: func(j job.Job) bool { return j.Status.Terminal() }})
 	switch {
 	case ctx.Err() != nil:
-		a.note("\ndetached; the VM is still being made\n  look: linus vm show %s\n  end:  linus vm destroy %s", name, name)
+		a.note("\ndetached; the VM is still being created\n  look: linus vm show %s\n  end:  linus vm destroy %s", name, name)
 		return exitError(exitDetached)
 	case err != nil:
 		return err
 	case j.Status != job.Success:
-		return fmt.Errorf("VM %s was not made: %s", name, j.Outcome.Error)
+		return fmt.Errorf("VM %s was not created: %s", name, j.Outcome.Error)
 	}
 	info, err := s.VM(ctx, name)
 	if err != nil {
@@ -110,7 +110,7 @@ func (a *app) printVM(s *session, info job.VMInfo, text string) error {
 func (a *app) vmListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "List the VMs of ours: the kept ones, those of jobs under way, and those left alone",
+		Short: "List our VMs: persistent ones, those of unfinished jobs, and those left alone",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := a.attach(cmd.Context(), false)
@@ -162,7 +162,7 @@ func orDash(text string) string {
 func (a *app) vmShowCommand() *cobra.Command {
 	return a.completeVMs(&cobra.Command{
 		Use:   "show NAME|ID",
-		Short: "Show a VM: how it is, how to log in, which jobs run in it",
+		Short: "Show a VM: its status, how to log in, which jobs run in it",
 		Args:  oneArg("the VM's name or ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withVM(cmd.Context(), args[0], func(s *session, info job.VMInfo) error {
@@ -247,7 +247,7 @@ func vmAndSnapshot(cmd *cobra.Command, args []string) error {
 func (a *app) vmSnapshotCommand() *cobra.Command {
 	return a.completeVMs(&cobra.Command{
 		Use:     "snapshot NAME|ID SNAPSHOT",
-		Short:   "Keep a VM's disk as it is now under a name",
+		Short:   "Take a named snapshot of a VM's disk",
 		Example: "  linus vm snapshot dev clean",
 		Args:    vmAndSnapshot,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -269,15 +269,15 @@ func (a *app) vmRevertCommand() *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use:     "revert NAME|ID SNAPSHOT",
-		Short:   "Bring a VM's disk back to a snapshot, and start it",
-		Long:    "What was written to the VM's disk since the snapshot is lost. Jobs in it must have ended.",
+		Short:   "Revert a VM's disk to a snapshot and start the VM",
+		Long:    "What was written to the VM's disk since the snapshot is lost. No job may be running in it.",
 		Example: "  linus vm revert dev clean --yes",
 		Args:    vmAndSnapshot,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			return a.withVM(ctx, args[0], func(s *session, info job.VMInfo) error {
 				if !yes {
-					question := fmt.Sprintf("What VM %s (%d) has on its disk since snapshot %s is lost. Revert it? [y/N] ", info.Name, info.ID, args[1])
+					question := fmt.Sprintf("Everything VM %s (%d) has written since snapshot %s will be lost. Revert it? [y/N] ", info.Name, info.ID, args[1])
 					if err := a.confirm(ctx, question, "--yes"); err != nil {
 						return err
 					}
@@ -286,7 +286,7 @@ func (a *app) vmRevertCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.printVM(s, info, fmt.Sprintf("VM %s (%d) runs as in snapshot %s", info.Name, info.ID, args[1]))
+				return a.printVM(s, info, fmt.Sprintf("VM %s (%d) is reverted to snapshot %s and running", info.Name, info.ID, args[1]))
 			})
 		},
 	}
@@ -298,15 +298,15 @@ func (a *app) vmDestroyCommand() *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "destroy NAME|ID",
-		Short: "Destroy a VM with its disk; jobs in it must have ended",
-		Long: "The host proves that the VM is the one of ours that is meant, and destroys it. One that cannot be destroyed now is tried\n" +
-			"again by the engine until it is gone. One that does not prove to be ours is left alone, and stays listed with the reason.",
+		Short: "Destroy a VM and its disk; no job may be running in it",
+		Long: "The host proves that the VM is ours and the one meant, and destroys it. If it cannot be destroyed now, the engine tries\n" +
+			"again until it is gone. A VM that cannot be proven ours is left alone, and stays listed with the reason.",
 		Args: oneArg("the VM's name or ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			return a.withVM(ctx, args[0], func(s *session, info job.VMInfo) error {
 				if !yes {
-					if err := a.confirm(ctx, fmt.Sprintf("Destroy VM %s (%d) with its disk? [y/N] ", info.Name, info.ID), "--yes"); err != nil {
+					if err := a.confirm(ctx, fmt.Sprintf("Destroy VM %s (%d) and its disk? [y/N] ", info.Name, info.ID), "--yes"); err != nil {
 						return err
 					}
 				}
@@ -341,7 +341,7 @@ func (a *app) destroyVM(ctx context.Context, s *session, ref string, info job.VM
 	case j.VM != nil && j.VM.State == job.VMLeftAlone:
 		return fmt.Errorf("VM %s (%d) is left alone: %s; %s", info.Name, info.ID, j.VM.Reason, j.VM.Remedy)
 	case j.VM != nil && j.VM.State != job.VMDestroyed:
-		return errors.New("the VM could not be destroyed now; it is tried again until it is gone: linus vm list")
+		return errors.New("the VM could not be destroyed now; the engine tries again until it is gone: linus vm list")
 	}
 	_ = os.Remove(guestKnownHosts(s.config, info.VM))
 	return a.print(map[string]any{"id": info.ID, "name": info.Name, "job": info.Job, "destroyed": true},
@@ -352,9 +352,9 @@ func (a *app) vmForgetCommand() *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "forget NAME|ID",
-		Short: "Let go of a VM that is left alone; it stays on the host",
-		Long: "For a VM that was to be destroyed and does not prove to be ours, as after somebody rewrote its notes: it is not looked at\n" +
-			"again and not listed. The VM itself is not touched, and is yours from then on. Refused for every other VM.",
+		Short: "Stop tracking a VM that is left alone; it stays on the host",
+		Long: "For a VM that was to be destroyed but cannot be proven ours, for example after somebody rewrote its notes: it is no longer\n" +
+			"checked or listed. The VM itself is not touched, and is yours from then on. Refused for any other VM.",
 		Args: oneArg("the VM's name or ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()

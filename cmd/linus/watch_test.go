@@ -114,7 +114,7 @@ func TestServe_IsSeenFromOutside(t *testing.T) {
 		}
 	}
 	if !strings.Contains(spans, id) {
-		t.Error("no span tells the job's id")
+		t.Error("no span tells the job's ID")
 	}
 }
 

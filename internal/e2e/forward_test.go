@@ -107,7 +107,7 @@ ln -s sub other; ln -s . loop; mkfifo fifo; echo x >sub/x; printf odd >"$2"`, "_
 		if err != nil {
 			t.Fatalf("%v, %s", err, said)
 		}
-		for _, out := range []string{`/m" is a link to nowhere`, `/loop" is a link to a directory it lies in`, `/fifo" is no file`, `/sock" is no file`, `/sub/up" is a link to a directory it lies in`} {
+		for _, out := range []string{`/m" is a dangling link`, `/loop" is a link to a directory that contains it`, `/fifo" is not a file`, `/sock" is not a file`, `/sub/up" is a link to a directory that contains it`} {
 			if !strings.Contains(string(said), out) {
 				t.Errorf("not said: %s in\n%s", out, said)
 			}
