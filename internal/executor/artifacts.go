@@ -32,8 +32,8 @@ func (e *Executor) collectArtifacts(ctx, work context.Context, j job.Job, state 
 		return nil, skipped, nil
 	}
 	var found []job.FoundArtifact
-	err = reach(work, e.CollectPatience, func(ctx context.Context) (err error) {
-		found, skipped, err = e.Guest.Artifacts(ctx, j, e.Artifacts)
+	err = reach(work, e.o.CollectPatience, func(ctx context.Context) (err error) {
+		found, skipped, err = e.o.Guest.Artifacts(ctx, j, e.o.Artifacts)
 		return err
 	})
 	if ctx.Err() != nil {
@@ -48,7 +48,7 @@ func (e *Executor) collectArtifacts(ctx, work context.Context, j job.Job, state 
 			skipped.Skip(e.hide(j, pattern), "it could not be looked for: "+e.whyEnded(ctx, work, j, err))
 		}
 	}
-	left := e.Artifacts
+	left := e.o.Artifacts
 	for _, f := range found {
 		switch {
 		case left.Files == 0 || f.Size > left.Each || f.Size > left.All: // the VM is not to be believed
@@ -66,8 +66,8 @@ func (e *Executor) collectArtifacts(ctx, work context.Context, j job.Job, state 
 				return nil, skipped, ctx.Err()
 			}
 			skipped.Skip(f.Path, err.Error())
-			if err := e.Store.DropArtifact(ctx, j.ID, f.Path); err != nil {
-				e.Log.Warn("what was kept of a file stays", "job_id", j.ID, "err", err)
+			if err := e.o.Store.DropArtifact(ctx, j.ID, f.Path); err != nil {
+				e.o.Log.Warn("what was kept of a file stays", "job_id", j.ID, "err", err)
 			}
 			continue
 		}
@@ -114,7 +114,7 @@ var errAltered = errors.New("it was changed, or damaged on its way: its sha256 i
 // keepArtifact copies one file into the store, once more when what came is not
 // what was found.
 func (e *Executor) keepArtifact(ctx, work context.Context, j job.Job, f job.FoundArtifact) error {
-	timed, end := allow(work, e.CollectPatience, 2*f.Size)
+	timed, end := allow(work, e.o.CollectPatience, 2*f.Size)
 	defer end()
 	sum, have, err := e.keptOf(ctx, j, f)
 	if err == nil {
@@ -132,7 +132,7 @@ func (e *Executor) keepArtifact(ctx, work context.Context, j job.Job, f job.Foun
 // keptOf returns how much of a file is in the store, and the sum of that.
 func (e *Executor) keptOf(ctx context.Context, j job.Job, f job.FoundArtifact) (sum hash.Hash, have int64, err error) {
 	sum = sha256.New()
-	r, err := e.Store.OpenArtifact(ctx, j.ID, f.Path)
+	r, err := e.o.Store.OpenArtifact(ctx, j.ID, f.Path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return sum, 0, nil
 	}
@@ -153,14 +153,14 @@ func (e *Executor) keptOf(ctx context.Context, j job.Job, f job.FoundArtifact) (
 // and in sum.
 func (e *Executor) copyArtifact(ctx context.Context, j job.Job, f job.FoundArtifact, sum hash.Hash, have int64) error {
 	if have == 0 { // an empty file is one, too
-		if err := e.Store.PutArtifact(ctx, j.ID, f.Path, 0, nil); err != nil {
+		if err := e.o.Store.PutArtifact(ctx, j.ID, f.Path, 0, nil); err != nil {
 			return err
 		}
 	}
 	for have < f.Size {
 		var data []byte
-		err := reach(ctx, e.CollectPatience, func(ctx context.Context) (err error) {
-			data, err = e.Guest.ReadArtifact(ctx, j, f.Source, have, min(outputChunk, f.Size-have))
+		err := reach(ctx, e.o.CollectPatience, func(ctx context.Context) (err error) {
+			data, err = e.o.Guest.ReadArtifact(ctx, j, f.Source, have, min(outputChunk, f.Size-have))
 			return err
 		})
 		if err != nil {
@@ -170,7 +170,7 @@ func (e *Executor) copyArtifact(ctx context.Context, j job.Job, f job.FoundArtif
 			return fmt.Errorf("it was changed: %w", endsEarly("it", have, f.Size))
 		}
 		earn(ctx, int64(len(data)))
-		if err := e.Store.PutArtifact(ctx, j.ID, f.Path, have, data); err != nil {
+		if err := e.o.Store.PutArtifact(ctx, j.ID, f.Path, have, data); err != nil {
 			return err
 		}
 		sum.Write(data)

@@ -20,18 +20,18 @@ type ways struct {
 // and fetches the output they would have brought. Whatever fails is tried again
 // when they are still silent later. A VM does not keep the next look waiting.
 func (e *Executor) whileSilent(ctx context.Context, j job.Job, state job.RunState, w *ways) {
-	ctx, end := context.WithTimeout(ctx, e.HeartbeatThreshold)
+	ctx, end := context.WithTimeout(ctx, e.o.HeartbeatThreshold)
 	defer end()
-	log := e.Log.With("job_id", j.ID)
+	log := e.o.Log.With("job_id", j.ID)
 	if state.Unattended {
 		log.Warn("the job runner is gone, starting it again")
-		if _, err := e.Guest.Start(ctx, j); err != nil {
+		if _, err := e.o.Guest.Start(ctx, j); err != nil {
 			log.Warn("the job runner did not start again", "err", err)
 		}
 		return // the next look tells what it found
 	}
 	if time.Now().After(w.next) {
-		w.next = time.Now().Add(2 * e.HeartbeatInterval)
+		w.next = time.Now().Add(2 * e.o.HeartbeatInterval)
 		if err := e.findWay(ctx, j, w); err != nil {
 			log.Warn("no way for callbacks found", "err", err)
 		}
@@ -40,7 +40,7 @@ func (e *Executor) whileSilent(ctx context.Context, j job.Job, state job.RunStat
 		return // its output comes at the end
 	}
 	for _, stream := range []string{job.Stdout, job.Stderr} {
-		if err := e.catchUp(ctx, j, stream, min(written(state, stream), e.MaxOutput), false); err != nil {
+		if err := e.catchUp(ctx, j, stream, min(written(state, stream), e.o.MaxOutput), false); err != nil {
 			log.Debug("output not fetched", "stream", stream, "err", e.hideError(ctx, j.ID, err))
 		}
 	}
@@ -50,7 +50,7 @@ func (e *Executor) whileSilent(ctx context.Context, j job.Job, state job.RunStat
 // unreachableURL is what a VM is told that cannot call us until it has a tunnel: a
 // name that by RFC 2606 nobody has, for the runner to try. Empty: no callbacks.
 func (e *Executor) unreachableURL() string {
-	if e.CallbackAddr == nil {
+	if e.o.CallbackAddr == nil {
 		return ""
 	}
 	return "http://tunnel.invalid"
@@ -59,24 +59,24 @@ func (e *Executor) unreachableURL() string {
 // findWay has the VM try how its callbacks can arrive, and notes when that is
 // another way than before.
 func (e *Executor) findWay(ctx context.Context, j job.Job, w *ways) error {
-	url, err := e.CallbackURL(ctx)
+	url, err := e.o.CallbackURL(ctx)
 	if err != nil {
 		return err
 	}
 	local := ""
-	if e.CallbackAddr != nil {
-		local = e.CallbackAddr()
+	if e.o.CallbackAddr != nil {
+		local = e.o.CallbackAddr()
 	}
 	if url == "" && local == "" {
 		return nil
 	}
 	before := w.way
-	if w.way, err = e.Guest.Callbacks(ctx, j, url, local); err != nil {
+	if w.way, err = e.o.Guest.Callbacks(ctx, j, url, local); err != nil {
 		w.way = before
 		return err
 	}
 	if w.way == job.CallbacksNone { // a firewall rarely changes its mind
-		w.next = time.Now().Add(12 * e.HeartbeatInterval)
+		w.next = time.Now().Add(12 * e.o.HeartbeatInterval)
 	}
 	fail := "callbacks do not reach " + cmp.Or(url, local) + " from the VM"
 	event := map[job.CallbackWay]job.Event{

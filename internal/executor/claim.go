@@ -29,7 +29,7 @@ func (e *Executor) claim(ctx context.Context, id string, vm job.VM, change func(
 // A network may give the address of a VM that does not run to the next one: that
 // VM gets another when it is started. e.claiming is held.
 func (e *Executor) unclaimed(ctx context.Context, id string, vm job.VM) error {
-	makers, err := e.Store.VMs(context.WithoutCancel(ctx))
+	makers, err := e.o.Store.VMs(context.WithoutCancel(ctx))
 	if err != nil {
 		return err
 	}

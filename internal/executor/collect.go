@@ -29,7 +29,7 @@ func (e *Executor) collect(ctx context.Context, r *run) error {
 	r.cut = cut
 	e.mu.Unlock()
 	r.sent.Unlock()
-	j, err := e.Store.Job(ctx, r.id) // from here on a cancel finds cut
+	j, err := e.o.Store.Job(ctx, r.id) // from here on a cancel finds cut
 	if err != nil || j.Status.Terminal() {
 		return err
 	}
@@ -47,7 +47,7 @@ func (e *Executor) collect(ctx context.Context, r *run) error {
 	)
 	if !j.StartedAt.IsZero() && j.VM.State == job.VMCreated {
 		patience := e.patience(j)
-		work, end := allow(cuttable, 2*patience, 4*e.MaxOutput+2*e.Artifacts.All)
+		work, end := allow(cuttable, 2*patience, 4*e.o.MaxOutput+2*e.o.Artifacts.All)
 		defer end()
 		if state, out, err = e.collectOutput(ctx, work, j); err != nil {
 			return err
@@ -74,7 +74,7 @@ func (e *Executor) collect(ctx context.Context, r *run) error {
 // left there: not long where nobody waits for it, or little hope is, and less by
 // what engines before this one have waited.
 func (e *Executor) patience(j job.Job) time.Duration {
-	patience := e.CollectPatience
+	patience := e.o.CollectPatience
 	if r := j.Outcome.Reason; r == job.ReasonLost || r == job.ReasonCancelled {
 		patience /= 10
 	}
@@ -86,7 +86,7 @@ func (e *Executor) patience(j job.Job) time.Duration {
 // not Started where that could not be learned. What it does in the VM ends with
 // work, and before that when the VM is silent, or too slow.
 func (e *Executor) collectOutput(ctx, work context.Context, j job.Job) (state job.RunState, out [2]job.OutputInfo, err error) {
-	timed, end := allow(work, e.patience(j), 4*e.MaxOutput)
+	timed, end := allow(work, e.patience(j), 4*e.o.MaxOutput)
 	defer end()
 	_, fetchErr := e.masker(j) // it would not come back by waiting
 	if fetchErr == nil {
@@ -115,12 +115,12 @@ func (e *Executor) collectOutput(ctx, work context.Context, j job.Job) (state jo
 		why := ""
 		if fetchErr != nil {
 			why = e.whyEnded(ctx, timed, j, fetchErr)
-			e.Log.Warn("output incomplete", "job_id", j.ID, "stream", stream, "err", why)
-			if total, err = e.Store.AppendOutput(ctx, j.ID, stream, 0, nil); err != nil {
+			e.o.Log.Warn("output incomplete", "job_id", j.ID, "stream", stream, "err", why)
+			if total, err = e.o.Store.AppendOutput(ctx, j.ID, stream, 0, nil); err != nil {
 				return state, out, err
 			}
 		}
-		if out[i], err = e.Store.SealOutput(ctx, j.ID, stream, total, tail); err != nil {
+		if out[i], err = e.o.Store.SealOutput(ctx, j.ID, stream, total, tail); err != nil {
 			return state, out, err
 		}
 		if why == "" && state.DiskFull {
@@ -142,7 +142,7 @@ const diskFull = "the VM's disk was full while the task ran: what it printed mea
 func (e *Executor) settle(ctx, timed context.Context, j job.Job) (state job.RunState, err error) {
 	running := j.Outcome.Reason != job.ReasonExitStatus
 	stop := func(ctx context.Context) error {
-		err := e.Guest.Stop(ctx, j, cmp.Or(j.StopSignal, "TERM"))
+		err := e.o.Guest.Stop(ctx, j, cmp.Or(j.StopSignal, "TERM"))
 		running = running && err != nil
 		return err
 	}
@@ -152,14 +152,14 @@ func (e *Executor) settle(ctx, timed context.Context, j job.Job) (state job.RunS
 				return err
 			}
 		}
-		state, err = e.Guest.Probe(timed, j)
+		state, err = e.o.Guest.Probe(timed, j)
 		return err
 	})
 	if running && (j.Shares() || j.KeepsVM()) && errors.Is(context.Cause(timed), errCut) {
-		brief, end := context.WithTimeout(ctx, e.CollectPatience/10)
+		brief, end := context.WithTimeout(ctx, e.o.CollectPatience/10)
 		defer end()
 		if err := stop(brief); err != nil && ctx.Err() == nil {
-			e.Log.Warn("a task was left running in a VM that stays", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
+			e.o.Log.Warn("a task was left running in a VM that stays", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
 		}
 	}
 	return state, err

@@ -41,12 +41,12 @@ func (e *Executor) Cleanup(ctx context.Context, olderThan time.Duration) (int, e
 	if olderThan < 0 {
 		return 0, &job.FieldError{Field: "older_than", Problem: "is negative", Remedy: "give 0 or more"}
 	}
-	return e.Store.Forget(ctx, now().Add(-olderThan))
+	return e.o.Store.Forget(ctx, now().Add(-olderThan))
 }
 
 // OpenArtifact returns a file the job left.
 func (e *Executor) OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, job.Artifact, error) {
-	j, err := e.Store.Job(ctx, id)
+	j, err := e.o.Store.Job(ctx, id)
 	if err != nil {
 		return nil, job.Artifact{}, err
 	}
@@ -58,6 +58,6 @@ func (e *Executor) OpenArtifact(ctx context.Context, id, path string) (io.ReadCl
 		}
 		return nil, job.Artifact{}, &job.FieldError{Field: "path", Problem: fmt.Sprintf("the job has no artifact %q", path), Remedy: "it has: " + strings.Join(names, ", ")}
 	}
-	r, err := e.Store.OpenArtifact(ctx, id, path)
+	r, err := e.o.Store.OpenArtifact(ctx, id, path)
 	return r, j.Artifacts[i], err
 }

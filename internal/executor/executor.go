@@ -64,44 +64,29 @@ type Options struct {
 
 // Executor runs jobs. Its methods may be called from any goroutine.
 type Executor struct {
-	Options
+	o    Options
 	wake chan struct{} // something to do for the dispatcher
 	done chan struct{} // the dispatcher and all its jobs have ended
 
-	deciding sync.Mutex // held while it is decided on a submission, or on work on a kept VM
-
+	access   access     // who may enter or work on a persistent VM
 	claiming sync.Mutex // held while an address and a host key are taken for a VM's
 	leaving  sync.Mutex // held while a VM that is left alone is destroyed after all, or let go of
 
 	mu       sync.Mutex
-	waiting  []string                   // pending jobs in order of submission
-	live     map[string]*run            // jobs somebody is working on
-	leftover int                        // unfinished jobs nobody is working on, as last seen
-	expiring int                        // persistent VMs that are to go some day, as last seen
-	look     bool                       // for unfinished jobs nobody is working on, at once
-	inputs   map[string][]chan struct{} // who sends to a job's stdin, then who waits for that
-	masks    map[string]*secret.Masker  // what must not be seen of live jobs' secrets
-	stories  map[string]*story          // what the agents of live jobs do
-	watchers map[string]chan struct{}
-	verbs    sync.WaitGroup    // work on VMs that callers asked for
-	atWork   map[string]string // what is done by that ("started"), by the job that made the VM
-	deaf     atomic.Int64      // jobs whose task is being listened for in vain
-	running  context.Context   //nolint:containedctx // from Start to Close
-	stop     context.CancelCauseFunc
-}
+	waiting  []string                 // pending jobs in order of submission
+	runs     map[string]*run          // jobs being worked on
+	leftover int                      // unfinished jobs nobody is working on, as last seen
+	expiring int                      // persistent VMs that are to go some day, as last seen
+	look     bool                     // for unfinished jobs nobody is working on, at once
+	watchers map[string]chan struct{} // closed at the next change of a job
+	stop     context.CancelCauseFunc  // ends the engine; nil before Start
 
-// run is one job being worked on.
-type run struct {
-	id       string
-	cancel   context.CancelCauseFunc
-	changed  chan struct{} // a report arrived
-	reported chan struct{} // one of the task's end
-	heard    heard         // what reports have told and nobody has written down; mu is held
-	adopted  bool          // another process, or an earlier try, was here before
-	shares   bool          // it runs in another job's VM
+	// begin works in a goroutine of the engine, under its context; nil unless the
+	// engine runs.
+	begin func(work func(running context.Context))
+	work  sync.WaitGroup // all goroutines of the engine but the dispatcher
 
-	cut  func()       // ends collecting; nil before that. Executor.mu guards it
-	sent sync.RWMutex // held for reading while output that was sent is taken
+	deaf atomic.Int64 // jobs whose task is being listened for in vain
 }
 
 // New makes an Executor; nothing runs before Start.
@@ -119,37 +104,42 @@ func New(o Options) *Executor {
 	o.CleanupInterval = cmp.Or(o.CleanupInterval, 30*time.Second)
 	o.SweepInterval = cmp.Or(o.SweepInterval, 10*time.Minute)
 	return &Executor{
-		Options:  o,
+		o:        o,
 		wake:     make(chan struct{}, 1),
 		done:     make(chan struct{}),
-		live:     map[string]*run{},
+		runs:     map[string]*run{},
 		watchers: map[string]chan struct{}{},
-		inputs:   map[string][]chan struct{}{},
-		masks:    map[string]*secret.Masker{},
-		stories:  map[string]*story{},
-		atWork:   map[string]string{},
 	}
 }
 
 // Start adopts every unfinished job at the phase it was in and begins to work.
 // ctx's values are kept, its end is not: Close ends the work.
 func (e *Executor) Start(ctx context.Context) error {
-	unfinished, err := e.Store.Unfinished(ctx)
+	unfinished, err := e.o.Store.Unfinished(ctx)
 	if err != nil {
 		return fmt.Errorf("find unfinished jobs: %w", err)
 	}
-	e.running, e.stop = context.WithCancelCause(context.WithoutCancel(ctx))
-	go e.dispatch(e.running, unfinished) //nolint:contextcheck // the engine outlives the call that starts it
+	running, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	e.mu.Lock()
+	e.stop = stop
+	e.begin = func(work func(context.Context)) { e.work.Go(func() { work(running) }) }
+	e.mu.Unlock()
+	e.adopt(running, unfinished) //nolint:contextcheck // the engine outlives the call that starts it
+	go e.dispatch(running)       //nolint:contextcheck // as above
 	return nil
 }
 
 // Close stops following jobs and waits for that. Tasks in VMs go on; the next
 // Start adopts them.
 func (e *Executor) Close(ctx context.Context) error {
-	if e.stop == nil {
+	e.mu.Lock()
+	stop := e.stop
+	e.begin = nil
+	e.mu.Unlock()
+	if stop == nil {
 		return nil
 	}
-	e.stop(job.ErrDetach)
+	stop(job.ErrDetach)
 	select {
 	case <-e.done:
 		return nil
@@ -158,42 +148,53 @@ func (e *Executor) Close(ctx context.Context) error {
 	}
 }
 
+// spawn works in a goroutine, which outlives the caller and ends with the engine.
+func (e *Executor) spawn(work func(running context.Context)) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.begin == nil {
+		return errors.New("the engine does not run")
+	}
+	e.begin(work)
+	return nil
+}
+
 // Idle reports whether no job is unfinished, and no VM waits for its time to be over.
 func (e *Executor) Idle() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return len(e.waiting) == 0 && len(e.live) == 0 && e.leftover == 0 && e.expiring == 0 && len(e.atWork) == 0
+	return len(e.waiting) == 0 && len(e.runs) == 0 && e.leftover == 0 && e.expiring == 0 && !e.access.busy()
 }
 
 // Job returns what is known of a job. While it waits, Progress says for what.
 func (e *Executor) Job(ctx context.Context, id string) (job.Job, error) {
-	j, err := e.Store.Job(ctx, id)
+	j, err := e.o.Store.Job(ctx, id)
 	if err != nil {
 		return job.Job{}, err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if place := slices.Index(e.waiting, id); place >= 0 && e.slots() >= e.MaxJobs {
-		j.Progress = fmt.Sprintf("waiting: %d of %d slots in use, %d jobs ahead", e.MaxJobs, e.MaxJobs, place)
+	if place := slices.Index(e.waiting, id); place >= 0 && e.slots() >= e.o.MaxJobs {
+		j.Progress = fmt.Sprintf("waiting: %d of %d slots in use, %d jobs ahead", e.o.MaxJobs, e.o.MaxJobs, place)
 	}
 	return j, nil
 }
 
 // List returns a page of jobs, newest first.
 func (e *Executor) List(ctx context.Context, f job.Filter) (job.Page, error) {
-	return e.Store.List(ctx, f)
+	return e.o.Store.List(ctx, f)
 }
 
 // CheckHost looks whether the host can run jobs.
 func (e *Executor) CheckHost(ctx context.Context) (job.HostReport, error) {
-	return e.Provider.Check(ctx)
+	return e.o.Provider.Check(ctx)
 }
 
 // Result returns what a job came to, or *job.NotCompleteError. Where an agent
 // told what it did, the result's stdout is the text it ended with; all it told
 // is Output's.
 func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
-	j, err := e.Store.Job(ctx, id)
+	j, err := e.o.Store.Job(ctx, id)
 	if err != nil {
 		return job.Result{}, err
 	}
@@ -207,14 +208,14 @@ func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
 	if r.Duration = j.Outcome.Duration; r.Duration == 0 && !j.StartedAt.IsZero() {
 		r.Duration = max(0, j.Outcome.At.Sub(j.StartedAt))
 	}
-	if r.Stdout, err = e.Store.Output(ctx, id, job.Stdout, 0, j.Stdout.Held); err != nil {
+	if r.Stdout, err = e.o.Store.Output(ctx, id, job.Stdout, 0, j.Stdout.Held); err != nil {
 		return job.Result{}, fmt.Errorf("read the job's stdout: %w", err)
 	}
 	if text, ok := claude.Result(r.Stdout); ok && narrates(j.Manifest) {
 		n := int64(len(text))
 		r.Stdout, r.StdoutInfo = []byte(text), job.OutputInfo{Held: n, Total: n, Incomplete: j.Stdout.Incomplete, Why: j.Stdout.Why}
 	}
-	if r.Stderr, err = e.Store.Output(ctx, id, job.Stderr, 0, j.Stderr.Held); err != nil {
+	if r.Stderr, err = e.o.Store.Output(ctx, id, job.Stderr, 0, j.Stderr.Held); err != nil {
 		return job.Result{}, fmt.Errorf("read the job's stderr: %w", err)
 	}
 	return r, nil
@@ -262,10 +263,10 @@ func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, sign
 	if err != nil {
 		return err
 	}
-	e.Log.Info("job ended by request", "job_id", id, "reason", outcome.Reason, "collecting", cut)
+	e.o.Log.Info("job ended by request", "job_id", id, "reason", outcome.Reason, "collecting", cut)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	r := e.live[id]
+	r := e.runs[id]
 	switch {
 	case r != nil && cut && r.cut != nil:
 		r.cut()
@@ -281,7 +282,7 @@ func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, sign
 func (e *Executor) Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error) {
 	for {
 		changed, live := e.watch(id)
-		events, err := e.Store.Events(ctx, id, after)
+		events, err := e.o.Store.Events(ctx, id, after)
 		if err != nil {
 			return nil, job.Job{}, err
 		}
@@ -324,7 +325,7 @@ func (e *Executor) watch(id string) (changed <-chan struct{}, live bool) {
 	if e.watchers[id] == nil {
 		e.watchers[id] = make(chan struct{})
 	}
-	return e.watchers[id], e.live[id] != nil
+	return e.watchers[id], e.runs[id] != nil
 }
 
 func become(j *job.Job, next job.Status) []job.Event {

@@ -1,13 +1,18 @@
 package executor
 
+import "context"
+
 // LockInput and WaitingInputs let a test hold inputs up, and see them wait.
-var LockInput = (*Executor).lockInput
+func LockInput(e *Executor, ctx context.Context, id string) (unlock func(), err error) { //nolint:revive // as the method it stands for
+	return e.runOf(id).input.enter(ctx)
+}
 
 // WaitingInputs counts who sends to a job's stdin, and who waits for that.
 func (e *Executor) WaitingInputs(id string) int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return len(e.inputs[id])
+	l := &e.runOf(id).input
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.turns)
 }
 
 // Allow, Earn and ErrTooSlow let a test see what time work in a VM is given.

@@ -25,7 +25,7 @@ const (
 // All by clocks that no change of date moves: the VM's since its boot, and those
 // of the engines that listened.
 func (e *Executor) follow(ctx context.Context, r *run) error {
-	j, err := e.Store.Job(ctx, r.id)
+	j, err := e.o.Store.Job(ctx, r.id)
 	if err != nil || j.Outcome != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func (e *Executor) follow(ctx context.Context, r *run) error {
 				due = time.After(time.Until(noted.Add(noteEvery)))
 			}
 			if reports != nil {
-				wait.Reset(min(2*e.HeartbeatInterval+probeEvery, time.Until(lastLook.Add(e.HeartbeatThreshold))))
+				wait.Reset(min(2*e.o.HeartbeatInterval+probeEvery, time.Until(lastLook.Add(e.o.HeartbeatThreshold))))
 			}
 			continue
 		case <-due:
@@ -68,7 +68,7 @@ func (e *Executor) follow(ctx context.Context, r *run) error {
 		}
 		wait.Reset(probeEvery)
 		lastLook = time.Now()
-		if j, err = e.Store.Job(ctx, r.id); err != nil || j.Outcome != nil {
+		if j, err = e.o.Store.Job(ctx, r.id); err != nil || j.Outcome != nil {
 			return err
 		}
 		state, seen, err := e.lookFor(ctx, j, quiet)
@@ -115,7 +115,7 @@ func (e *Executor) contradict(ctx context.Context, j job.Job) error {
 	if j.Contradicted {
 		return nil
 	}
-	e.Log.Warn("a task's end was reported, but it runs on", "job_id", j.ID, "reported", j.Reported)
+	e.o.Log.Warn("a task's end was reported, but it runs on", "job_id", j.ID, "reported", j.Reported)
 	_, err := e.update(ctx, j.ID, func(j *job.Job) ([]job.Event, error) {
 		j.Contradicted = true
 		return []job.Event{{Kind: job.EventIgnored, Text: "complete with " + j.Reported + ": over SSH the task is seen to run on"}}, nil
@@ -133,9 +133,9 @@ func unconfirmed(j job.Job) string {
 
 // vmStatus asks the host for a VM that does not answer SSH. Unknown proves nothing.
 func (e *Executor) vmStatus(ctx context.Context, j job.Job) job.VMStatus {
-	status, err := e.Provider.Status(ctx, *j.VM)
+	status, err := e.o.Provider.Status(ctx, *j.VM)
 	if err != nil {
-		e.Log.Debug("the host does not say how the VM stands", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
+		e.o.Log.Debug("the host does not say how the VM stands", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
 		return job.VMUnknown
 	}
 	return status

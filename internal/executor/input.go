@@ -2,8 +2,10 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"linus/internal/job"
 )
@@ -19,24 +21,28 @@ func (e *Executor) Input(ctx context.Context, id string, data []byte, closed boo
 	if len(data) > MaxInput {
 		return &job.FieldError{Field: "input", Problem: fmt.Sprintf("is %d bytes, the limit is %d", len(data), MaxInput), Remedy: "send it in parts, or put it into files"}
 	}
+	r := e.runOf(id)
 	if _, err := e.takesInput(ctx, id, data, closed); err != nil {
 		return err
 	}
-	unlock, err := e.lockInput(ctx, id)
+	if r == nil {
+		return errors.New("the job is not being followed at the moment: try again")
+	}
+	leave, err := r.input.enter(ctx)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer leave()
 	j, err := e.takesInput(ctx, id, data, closed)
 	if err != nil || j.Stdin.Closed {
 		return err
 	}
 	sent := j.Stdin.Bytes
 	if len(data) > 0 {
-		sent, err = e.Guest.Input(ctx, j, sent, data)
+		sent, err = e.o.Guest.Input(ctx, j, sent, data)
 	}
 	if err == nil && closed {
-		err = e.Guest.CloseInput(ctx, j)
+		err = e.o.Guest.CloseInput(ctx, j)
 	}
 	if err != nil {
 		if state, probeErr := e.probe(ctx, j); probeErr == nil && state.Exited {
@@ -53,7 +59,7 @@ func (e *Executor) Input(ctx context.Context, id string, data []byte, closed boo
 
 // takesInput returns the job when its task can be sent this.
 func (e *Executor) takesInput(ctx context.Context, id string, data []byte, closed bool) (job.Job, error) {
-	j, err := e.Store.Job(ctx, id)
+	j, err := e.o.Store.Job(ctx, id)
 	switch {
 	case err != nil:
 		return j, err
@@ -69,34 +75,35 @@ func (e *Executor) takesInput(ctx context.Context, id string, data []byte, close
 	return j, nil
 }
 
-// lockInput keeps the inputs of one job apart, first come, first served.
-func (e *Executor) lockInput(ctx context.Context, id string) (unlock func(), err error) {
+// line lets one in at a time, first come, first served. The zero value is ready.
+type line struct {
+	mu    sync.Mutex
+	turns []chan struct{} // closed when it is one's turn; the first is in
+}
+
+// enter waits for its turn, which lasts until leave is called.
+func (l *line) enter(ctx context.Context) (leave func(), err error) {
 	turn := make(chan struct{})
-	e.mu.Lock()
-	e.inputs[id] = append(e.inputs[id], turn)
-	first := len(e.inputs[id]) == 1
-	e.mu.Unlock()
-	unlock = func() {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		place := slices.Index(e.inputs[id], turn)
-		line := slices.Delete(e.inputs[id], place, place+1)
-		e.inputs[id] = line
-		switch {
-		case len(line) == 0:
-			delete(e.inputs, id)
-		case place == 0:
-			close(line[0])
-		}
+	l.mu.Lock()
+	l.turns = append(l.turns, turn)
+	if len(l.turns) == 1 {
+		close(turn)
 	}
-	if first {
-		return unlock, nil
+	l.mu.Unlock()
+	leave = func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		place := slices.Index(l.turns, turn)
+		l.turns = slices.Delete(l.turns, place, place+1)
+		if place == 0 && len(l.turns) > 0 {
+			close(l.turns[0])
+		}
 	}
 	select {
 	case <-turn:
-		return unlock, nil
+		return leave, nil
 	case <-ctx.Done():
-		unlock()
+		leave()
 		return nil, fmt.Errorf("another input of the job is still under way: %w", ctx.Err())
 	}
 }

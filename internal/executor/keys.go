@@ -23,21 +23,21 @@ type Keys interface {
 // that there may be a VM: a VM that has begun without one goes on without.
 func (e *Executor) loginKey(j job.Job) (string, error) {
 	switch {
-	case e.Keys == nil:
+	case e.o.Keys == nil:
 		return "", nil
 	case j.VM == nil:
-		return e.Keys.Make(j.ID)
+		return e.o.Keys.Make(j.ID)
 	}
-	return e.Keys.Find(j.ID)
+	return e.o.Keys.Find(j.ID)
 }
 
 // dropKeys removes the keys of VMs that are gone, or no business of ours any more.
 func (e *Executor) dropKeys(ctx context.Context) {
-	if e.Keys == nil {
+	if e.o.Keys == nil {
 		return
 	}
-	err := e.Keys.Keep(func(id string) bool {
-		j, err := e.Store.Job(ctx, id)
+	err := e.o.Keys.Keep(func(id string) bool {
+		j, err := e.o.Store.Job(ctx, id)
 		if err != nil {
 			return !errors.Is(err, job.ErrNotFound)
 		}
@@ -45,6 +45,6 @@ func (e *Executor) dropKeys(ctx context.Context) {
 		return !ended || !j.Done()
 	})
 	if err != nil && ctx.Err() == nil {
-		e.Log.Error("remove keys of VMs that are gone failed", "err", err)
+		e.o.Log.Error("remove keys of VMs that are gone failed", "err", err)
 	}
 }

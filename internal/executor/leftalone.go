@@ -54,7 +54,7 @@ func (e *Executor) settleVM(ctx context.Context, id string, err error) error {
 	if noteErr != nil || left == nil {
 		return noteErr
 	}
-	e.Log.Warn("VM is left alone", "job_id", id, "err", left)
+	e.o.Log.Warn("VM is left alone", "job_id", id, "err", left)
 	return left
 }
 
@@ -62,10 +62,10 @@ func (e *Executor) settleVM(ctx context.Context, id string, err error) error {
 // back is destroyed, and so is, in the records, one that is gone. The host is
 // asked first how they are, for each destroy that is tried is put on record.
 func (e *Executor) lookAtLeftAlone(ctx context.Context) {
-	makers, err := e.Store.VMs(ctx)
+	makers, err := e.o.Store.VMs(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
-			e.Log.Error("find VMs that are left alone failed", "err", err)
+			e.o.Log.Error("find VMs that are left alone failed", "err", err)
 		}
 		return
 	}
@@ -73,12 +73,12 @@ func (e *Executor) lookAtLeftAlone(ctx context.Context) {
 		if m.VM.State != job.VMLeftAlone {
 			continue
 		}
-		status, err := e.Provider.Status(ctx, *m.VM)
+		status, err := e.o.Provider.Status(ctx, *m.VM)
 		if err != nil || status == job.VMUnproven {
 			continue
 		}
 		if err := e.tryLeftAlone(ctx, m.ID); err != nil && ctx.Err() == nil && !isClass(err, job.HostLeftAlone) {
-			e.Log.Warn("VM that was left alone could not be destroyed, will be tried again", "job_id", m.ID, "vm_id", m.VM.ID, "err", err)
+			e.o.Log.Warn("VM that was left alone could not be destroyed, will be tried again", "job_id", m.ID, "vm_id", m.VM.ID, "err", err)
 		}
 	}
 }
@@ -88,11 +88,11 @@ func (e *Executor) lookAtLeftAlone(ctx context.Context) {
 func (e *Executor) tryLeftAlone(ctx context.Context, id string) error {
 	e.leaving.Lock()
 	defer e.leaving.Unlock()
-	m, err := e.Store.Job(ctx, id)
+	m, err := e.o.Store.Job(ctx, id)
 	if err != nil || m.VM == nil || m.VM.State != job.VMLeftAlone {
 		return err
 	}
-	err = e.Provider.Destroy(ctx, *m.VM)
+	err = e.o.Provider.Destroy(ctx, *m.VM)
 	if isClass(err, job.HostForeign) {
 		err = nil
 	}
@@ -108,7 +108,7 @@ func (e *Executor) destroyLeftAlone(ctx context.Context, m job.Job) (job.VMInfo,
 	if err := e.tryLeftAlone(ctx, m.ID); err != nil {
 		return job.VMInfo{}, err
 	}
-	m, err := e.Store.Job(ctx, m.ID)
+	m, err := e.o.Store.Job(ctx, m.ID)
 	if err != nil {
 		return job.VMInfo{}, err
 	}
@@ -129,7 +129,7 @@ func (e *Executor) ForgetVM(ctx context.Context, ref string) (job.VMInfo, error)
 			Field: "vm", Problem: fmt.Sprintf("%q is not left alone, so it is not to be forgotten", ref), Remedy: "destroy it: linus vm destroy " + m.VM.Name,
 		}
 	}
-	if err := e.Provider.ForgetVM(ctx, *m.VM); err != nil {
+	if err := e.o.Provider.ForgetVM(ctx, *m.VM); err != nil {
 		return job.VMInfo{}, err
 	}
 	m, err = e.update(context.WithoutCancel(ctx), m.ID, func(j *job.Job) ([]job.Event, error) {
@@ -139,6 +139,6 @@ func (e *Executor) ForgetVM(ctx context.Context, ref string) (job.VMInfo, error)
 	if err != nil {
 		return job.VMInfo{}, err
 	}
-	e.Log.Warn("VM is forgotten by request, and stays on the host", "job_id", m.ID, "vm_id", m.VM.ID)
+	e.o.Log.Warn("VM is forgotten by request, and stays on the host", "job_id", m.ID, "vm_id", m.VM.ID)
 	return e.oneInfo(ctx, m, nil, false)
 }

@@ -17,7 +17,7 @@ const claudeKey = "ANTHROPIC_API_KEY"
 
 // secrets returns the secrets a job is to have.
 func (e *Executor) secrets(m job.Manifest) ([]secret.Value, error) {
-	resolve := e.Secrets
+	resolve := e.o.Secrets
 	if resolve == nil {
 		resolve = secret.New(secret.Options{}).Resolve
 	}
@@ -48,11 +48,12 @@ func (e *Executor) masker(j job.Job) (*secret.Masker, error) {
 		return nil, nil
 	}
 	e.mu.Lock()
-	m, known := e.masks[j.ID]
-	e.mu.Unlock()
-	if known {
-		return m, nil
+	r := e.runs[j.ID]
+	if r != nil && r.masker != nil {
+		defer e.mu.Unlock()
+		return r.masker, nil
 	}
+	e.mu.Unlock()
 	values, err := e.secrets(j.Manifest)
 	if err != nil {
 		return nil, err
@@ -66,8 +67,8 @@ func (e *Executor) cachePatterns(id string, values []secret.Value) *secret.Maske
 	m := secret.NewMasker(values)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.live[id] != nil {
-		e.masks[id] = m
+	if r := e.runs[id]; r != nil {
+		r.masker = m
 	}
 	return m
 }
@@ -76,7 +77,7 @@ func (e *Executor) cachePatterns(id string, values []secret.Value) *secret.Maske
 // and none of them longer than people read, and tells those who watch it.
 func (e *Executor) update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
 	var events []job.Event
-	j, err := e.Store.Update(ctx, id, func(j *job.Job) (_ []job.Event, err error) {
+	j, err := e.o.Store.Update(ctx, id, func(j *job.Job) (_ []job.Event, err error) {
 		undecided := j.Outcome == nil
 		if events, err = change(j); err != nil {
 			return nil, err
@@ -153,7 +154,7 @@ func (e *Executor) hideError(ctx context.Context, id string, err error) error {
 	if err == nil {
 		return nil
 	}
-	j, jobErr := e.Store.Job(context.WithoutCancel(ctx), id)
+	j, jobErr := e.o.Store.Job(context.WithoutCancel(ctx), id)
 	text := job.Bounded(err.Error())
 	if jobErr == nil {
 		text = e.shown(j, err.Error())

@@ -36,18 +36,19 @@ func (e *Executor) narrate(ctx context.Context, j job.Job) {
 		return
 	}
 	e.mu.Lock()
-	s := e.stories[j.ID]
-	if s == nil && e.live[j.ID] != nil {
-		s = &story{}
-		e.stories[j.ID] = s
-	}
-	e.mu.Unlock()
-	if s == nil {
+	r := e.runs[j.ID]
+	if r == nil {
+		e.mu.Unlock()
 		return
 	}
+	if r.story == nil {
+		r.story = &story{}
+	}
+	s := r.story
+	e.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	steps, err := s.read(ctx, e.Store, j.ID)
+	steps, err := s.read(ctx, e.o.Store, j.ID)
 	if err == nil && len(steps) > 0 {
 		steps = steps[max(0, len(steps)-maxStepsAtOnce):]
 		_, err = e.update(ctx, j.ID, func(j *job.Job) (events []job.Event, err error) {
@@ -61,7 +62,7 @@ func (e *Executor) narrate(ctx context.Context, j job.Job) {
 		})
 	}
 	if err != nil && ctx.Err() == nil {
-		e.Log.Warn("what the agent does is not told", "job_id", j.ID, "err", err)
+		e.o.Log.Warn("what the agent does is not told", "job_id", j.ID, "err", err)
 	}
 }
 
@@ -81,5 +82,6 @@ func (s *story) read(ctx context.Context, store Store, id string) (steps []strin
 func (e *Executor) isNarrated(id string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.stories[id] != nil
+	r := e.runs[id]
+	return r != nil && r.story != nil
 }

@@ -10,8 +10,8 @@ import (
 
 // observe tells of a change.
 func (e *Executor) observe(j job.Job, events []job.Event) {
-	if e.Observer != nil && len(events) > 0 {
-		e.Observer.Changed(j, events)
+	if e.o.Observer != nil && len(events) > 0 {
+		e.o.Observer.Changed(j, events)
 	}
 }
 
@@ -27,14 +27,14 @@ func (e *Executor) observePhase(ctx context.Context, j job.Job, phase string, be
 	default:
 		result = job.PhaseFailed
 	}
-	if e.Observer != nil {
-		e.Observer.PhaseEnded(j, phase, began, result, err)
+	if e.o.Observer != nil {
+		e.o.Observer.PhaseEnded(j, phase, began, result, err)
 	}
 }
 
 // observeLeaks tells how many VMs should not be on the host.
 func (e *Executor) observeLeaks(vms int) {
-	if e.Observer != nil {
-		e.Observer.Leaked(vms)
+	if e.o.Observer != nil {
+		e.o.Observer.Leaked(vms)
 	}
 }

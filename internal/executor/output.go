@@ -28,7 +28,7 @@ func (e *Executor) Output(ctx context.Context, id, stream string, offset, limit 
 		limit = maxChunk
 	}
 	for {
-		j, err := e.Store.Job(ctx, id)
+		j, err := e.o.Store.Job(ctx, id)
 		if err != nil {
 			return job.Chunk{}, err
 		}
@@ -45,7 +45,7 @@ func (e *Executor) endedSince(ctx context.Context, j job.Job) bool {
 	if j.Status.Terminal() {
 		return false
 	}
-	now, err := e.Store.Job(ctx, j.ID)
+	now, err := e.o.Store.Job(ctx, j.ID)
 	return err == nil && now.Status.Terminal()
 }
 
@@ -69,7 +69,7 @@ func (e *Executor) chunk(ctx context.Context, j job.Job, stream string, offset, 
 		}
 		offset = max(0, size+offset)
 	}
-	data, at, err := e.Store.Written(ctx, j.ID, stream, offset, limit)
+	data, at, err := e.o.Store.Written(ctx, j.ID, stream, offset, limit)
 	if err != nil {
 		return job.Chunk{}, err
 	}
@@ -80,7 +80,7 @@ func (e *Executor) chunk(ctx context.Context, j job.Job, stream string, offset, 
 		}
 	}
 	if guestErr != nil {
-		e.Log.Debug("output not read from the VM", "job_id", j.ID, "stream", stream, "err", e.hideError(ctx, j.ID, guestErr))
+		e.o.Log.Debug("output not read from the VM", "job_id", j.ID, "stream", stream, "err", e.hideError(ctx, j.ID, guestErr))
 		if len(data) == 0 && e.endedSince(ctx, j) {
 			return job.Chunk{}, guestErr
 		}
@@ -92,7 +92,7 @@ func (e *Executor) chunk(ctx context.Context, j job.Job, stream string, offset, 
 
 // asksGuest reports whether the job's VM has more of its output than we.
 func (e *Executor) asksGuest(j job.Job) bool {
-	return e.Guest != nil && !j.StartedAt.IsZero() && j.Outcome == nil && j.VM != nil && j.VM.State == job.VMCreated
+	return e.o.Guest != nil && !j.StartedAt.IsZero() && j.Outcome == nil && j.VM != nil && j.VM.State == job.VMCreated
 }
 
 func counts(j job.Job, stream string) job.OutputInfo {
@@ -112,7 +112,7 @@ func written(s job.RunState, stream string) int64 {
 func (e *Executor) probe(ctx context.Context, j job.Job) (job.RunState, error) {
 	ctx, cancel := context.WithTimeout(ctx, readPatience)
 	defer cancel()
-	return e.Guest.Probe(ctx, j)
+	return e.o.Guest.Probe(ctx, j)
 }
 
 // peek reads from the VM what its running task has written, without secrets.
@@ -133,7 +133,7 @@ func (e *Executor) readHidden(ctx context.Context, j job.Job, stream string, off
 	margin := int64(m.Longest())
 	back := min(offset, margin)
 	want := back + limit + 2*margin // as much may be held back
-	data, err := e.Guest.ReadOutput(ctx, j, stream, offset-back, want)
+	data, err := e.o.Guest.ReadOutput(ctx, j, stream, offset-back, want)
 	if err != nil || int64(len(data)) <= back {
 		return nil, err
 	}
@@ -154,14 +154,14 @@ func (e *Executor) keep(ctx context.Context, j job.Job, stream string, offset in
 		return 0, fmt.Errorf("secrets of job %s: %w", j.ID, err)
 	}
 	if !m.Empty() && offset >= 0 {
-		seen, err := e.Store.AppendOutput(ctx, j.ID, stream, 0, nil)
+		seen, err := e.o.Store.AppendOutput(ctx, j.ID, stream, 0, nil)
 		if err != nil || offset > seen || offset+int64(len(data)) <= seen {
 			return seen, err
 		}
 		data, _ = m.Mask(data[seen-offset:], ended)
 		offset = seen
 	}
-	return e.Store.AppendOutput(ctx, j.ID, stream, offset, data)
+	return e.o.Store.AppendOutput(ctx, j.ID, stream, offset, data)
 }
 
 // endsEarly is the error of a stream, or a file, that is not as long as the VM
@@ -177,10 +177,10 @@ func (e *earlyEnd) Error() string { return e.text }
 // catchUp brings the store's copy of a stream up to size bytes, or, where the
 // task may write more, to what can be told by now.
 func (e *Executor) catchUp(ctx context.Context, j job.Job, stream string, size int64, ended bool) error {
-	offset, err := e.Store.AppendOutput(ctx, j.ID, stream, 0, nil)
+	offset, err := e.o.Store.AppendOutput(ctx, j.ID, stream, 0, nil)
 	for chunk := int64(outputChunk); err == nil && offset < size; {
 		var data []byte
-		if data, err = e.Guest.ReadOutput(ctx, j, stream, offset, chunk); err != nil {
+		if data, err = e.o.Guest.ReadOutput(ctx, j, stream, offset, chunk); err != nil {
 			return err
 		}
 		earn(ctx, int64(len(data)))
@@ -205,14 +205,14 @@ func (e *Executor) catchUp(ctx context.Context, j job.Job, stream string, size i
 // fetch brings the store's copy of a stream that has ended up to total bytes,
 // or, for one beyond the limit, up to the head, and returns the tail.
 func (e *Executor) fetch(ctx context.Context, j job.Job, stream string, total int64) ([]byte, error) {
-	if total <= e.MaxOutput {
+	if total <= e.o.MaxOutput {
 		return nil, e.catchUp(ctx, j, stream, total, true)
 	}
-	if err := e.catchUp(ctx, j, stream, e.MaxOutput/2, true); err != nil {
+	if err := e.catchUp(ctx, j, stream, e.o.MaxOutput/2, true); err != nil {
 		return nil, err
 	}
 	var tail []byte
-	for at := total - e.MaxOutput/2; at < total; at = total - e.MaxOutput/2 + int64(len(tail)) {
+	for at := total - e.o.MaxOutput/2; at < total; at = total - e.o.MaxOutput/2 + int64(len(tail)) {
 		data, err := e.readHidden(ctx, j, stream, at, min(outputChunk, total-at), true)
 		if err != nil {
 			return nil, err

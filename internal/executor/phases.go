@@ -40,11 +40,11 @@ var (
 	}
 )
 
-// work takes a job from where it stands to its end and reports whether it got
+// runJob takes a job from where it stands to its end and reports whether it got
 // there. ctx ends with the engine; jobCtx also when the job is cancelled.
-func (e *Executor) work(ctx, jobCtx context.Context, r *run) (done bool) {
-	log := e.Log.With("job_id", r.id)
-	j, err := e.Store.Job(ctx, r.id)
+func (e *Executor) runJob(ctx, jobCtx context.Context, r *run) (done bool) {
+	log := e.o.Log.With("job_id", r.id)
+	j, err := e.o.Store.Job(ctx, r.id)
 	if err == nil && j.Done() {
 		return true // it was not yet when it was taken up: its last worker was just letting go
 	}
@@ -115,7 +115,7 @@ func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
 	if err != nil {
 		return err
 	}
-	e.Log.Info("phase started", "job_id", r.id, "phase", p.name)
+	e.o.Log.Info("phase started", "job_id", r.id, "phase", p.name)
 	began := time.Now()
 	err = e.hideError(ctx, r.id, p.run(e, ctx, r))
 	ended := []job.Event{{Kind: job.EventPhaseEnded, Phase: p.name}}
@@ -129,30 +129,30 @@ func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
 		return ended, nil
 	})
 	e.observePhase(ctx, j, p.name, began, err)
-	e.Log.Info("phase ended", "job_id", r.id, "phase", p.name, "duration_ms", time.Since(began).Milliseconds(), "err", err)
+	e.o.Log.Info("phase ended", "job_id", r.id, "phase", p.name, "duration_ms", time.Since(began).Milliseconds(), "err", err)
 	return errors.Join(err, noteErr)
 }
 
 // push puts runner, task and files into the VM, with a fresh callback token.
 func (e *Executor) push(ctx context.Context, r *run) error {
-	j, err := e.Store.Job(ctx, r.id)
+	j, err := e.o.Store.Job(ctx, r.id)
 	if err != nil || !j.StartedAt.IsZero() {
 		return err
 	}
 	if r.adopted {
-		if state, err := e.Guest.Probe(ctx, j); err == nil && state.Started {
+		if state, err := e.o.Guest.Probe(ctx, j); err == nil && state.Started {
 			return nil // its runner holds the token it was given
 		}
 	}
-	manifest, err := e.Store.Manifest(ctx, r.id)
+	manifest, err := e.o.Store.Manifest(ctx, r.id)
 	if err != nil {
 		return err
 	}
 	ctx, end := e.placing(ctx, manifest)
 	defer end()
 	var url string
-	err = reach(ctx, e.HeartbeatThreshold, func(context.Context) (err error) {
-		url, err = e.CallbackURL(ctx)
+	err = reach(ctx, e.o.HeartbeatThreshold, func(context.Context) (err error) {
+		url, err = e.o.CallbackURL(ctx)
 		return err
 	})
 	if err != nil {
@@ -163,7 +163,7 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 		return fmt.Errorf("make a callback token: %w", err)
 	}
 	token := hex.EncodeToString(secret)
-	if err := e.Store.SetTokenHash(ctx, r.id, tokenHash(token)); err != nil {
+	if err := e.o.Store.SetTokenHash(ctx, r.id, tokenHash(token)); err != nil {
 		return err
 	}
 	secrets, err := e.secrets(manifest)
@@ -177,13 +177,13 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 	payload := job.Payload{
 		Secrets:  map[string]string{},
 		Manifest: manifest, CallbackURL: cmp.Or(url, e.unreachableURL()), Token: token,
-		HeartbeatInterval: int(e.HeartbeatInterval / time.Second), MaxOutput: e.MaxOutput,
+		HeartbeatInterval: int(e.o.HeartbeatInterval / time.Second), MaxOutput: e.o.MaxOutput,
 	}
 	for _, s := range secrets {
 		payload.Secrets[s.Name] = string(s.Reveal())
 	}
-	return reach(ctx, e.HeartbeatThreshold, func(context.Context) error {
-		return e.whileUp(ctx, j, func(ctx context.Context) error { return e.Guest.Push(ctx, j, payload) })
+	return reach(ctx, e.o.HeartbeatThreshold, func(context.Context) error {
+		return e.whileUp(ctx, j, func(ctx context.Context) error { return e.o.Guest.Push(ctx, j, payload) })
 	})
 }
 
@@ -194,7 +194,7 @@ func (e *Executor) placing(ctx context.Context, m job.Manifest) (context.Context
 	for _, f := range m.Files {
 		size += int64(len(f.Content))
 	}
-	patience := (e.PlacePatience + onSlowLine(size)).Round(time.Second)
+	patience := (e.o.PlacePatience + onSlowLine(size)).Round(time.Second)
 	return context.WithTimeoutCause(ctx, patience, fmt.Errorf("the VM answers, but was not done within %s", patience))
 }
 
@@ -214,9 +214,9 @@ func (e *Executor) start(ctx context.Context, r *run) error {
 	timed, end := e.placing(ctx, job.Manifest{})
 	defer end()
 	var bootID string
-	err = reach(timed, e.HeartbeatThreshold, func(context.Context) error {
+	err = reach(timed, e.o.HeartbeatThreshold, func(context.Context) error {
 		return e.whileUp(timed, j, func(ctx context.Context) (err error) {
-			bootID, err = e.Guest.Start(ctx, j)
+			bootID, err = e.o.Guest.Start(ctx, j)
 			return err
 		})
 	})
@@ -235,14 +235,14 @@ func (e *Executor) start(ctx context.Context, r *run) error {
 
 // destroy removes the job's VM, unless it is to outlive the job.
 func (e *Executor) destroy(ctx context.Context, r *run) error {
-	j, err := e.Store.Job(ctx, r.id)
+	j, err := e.o.Store.Job(ctx, r.id)
 	if err != nil || j.VM == nil || j.VM.State.Settled() {
 		return err
 	}
 	if j.Shares() {
 		return e.release(ctx, r, j)
 	}
-	e.Guest.Forget(j)
+	e.o.Guest.Forget(j)
 	if j.KeepsVM() {
 		return nil
 	}
@@ -264,11 +264,11 @@ func (e *Executor) destroy(ctx context.Context, r *run) error {
 // removeVM destroys the job's VM; nil says that it is gone. Where its ID was never
 // learned, or is another's by now, the marker finds what there may be of it.
 func (e *Executor) removeVM(ctx context.Context, j job.Job) error {
-	err := e.Provider.Destroy(ctx, *j.VM)
+	err := e.o.Provider.Destroy(ctx, *j.VM)
 	if !isClass(err, job.HostForeign) && (err != nil || j.VM.ID != 0) {
 		return err
 	}
-	vms, err := e.Provider.List(ctx)
+	vms, err := e.o.Provider.List(ctx)
 	if err != nil {
 		return err
 	}
@@ -279,7 +279,7 @@ func (e *Executor) removeVM(ctx context.Context, j job.Job) error {
 		if err := e.found(ctx, j.ID, vm); err != nil {
 			return err
 		}
-		if err := e.Provider.Destroy(ctx, vm); err != nil && !isClass(err, job.HostForeign) {
+		if err := e.o.Provider.Destroy(ctx, vm); err != nil && !isClass(err, job.HostForeign) {
 			return err
 		}
 	}

@@ -14,7 +14,7 @@ import (
 // provision makes the job's VM, or finds the one it shares. The row says that a
 // VM is intended before one can exist, and its ID the moment that is ours.
 func (e *Executor) provision(ctx context.Context, r *run) error {
-	j, err := e.Store.Job(ctx, r.id)
+	j, err := e.o.Store.Job(ctx, r.id)
 	if err == nil && j.Shares() {
 		return e.join(ctx, r, j)
 	}
@@ -30,7 +30,7 @@ func (e *Executor) provision(ctx context.Context, r *run) error {
 	}
 	j, err = e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
 		if j.VM == nil {
-			j.VM = &job.VM{Name: cmp.Or(j.Manifest.VMName, vmName(j.ID)), Job: j.ID, Owner: e.Owner, State: job.VMIntended}
+			j.VM = &job.VM{Name: cmp.Or(j.Manifest.VMName, vmName(j.ID)), Job: j.ID, Owner: e.o.Owner, State: job.VMIntended}
 		}
 		return become(j, job.Provisioning), nil
 	})
@@ -47,13 +47,13 @@ func (e *Executor) provision(ctx context.Context, r *run) error {
 		return err
 	}
 	create := func() (job.VM, error) {
-		return e.Provider.Create(ctx, spec, func(p job.Progress) { e.progress(ctx, r, p, told) })
+		return e.o.Provider.Create(ctx, spec, func(p job.Progress) { e.progress(ctx, r, p, told) })
 	}
 	vm, err := create()
 	if exists(err) {
 		told = nil
 		// Maybe of an earlier try nobody remembers. If it is not, it stays.
-		if j, err = e.Store.Job(ctx, r.id); err != nil {
+		if j, err = e.o.Store.Job(ctx, r.id); err != nil {
 			return err
 		}
 		if err := e.removeVM(ctx, j); err != nil {
@@ -88,7 +88,7 @@ func (e *Executor) told(ctx context.Context, r *run) (map[job.Event]bool, error)
 	if !r.adopted {
 		return nil, nil
 	}
-	events, err := e.Store.Events(ctx, r.id, 0)
+	events, err := e.o.Store.Events(ctx, r.id, 0)
 	told := map[job.Event]bool{}
 	for _, event := range events {
 		told[job.Event{Kind: event.Kind, Phase: event.Phase, Text: event.Text}] = true
@@ -119,7 +119,7 @@ func (e *Executor) progress(ctx context.Context, r *run, p job.Progress, told ma
 		return []job.Event{event}, nil
 	})
 	if err != nil {
-		e.Log.Error("record progress failed", "job_id", r.id, "err", err)
+		e.o.Log.Error("record progress failed", "job_id", r.id, "err", err)
 	}
 }
 
@@ -138,10 +138,10 @@ func (e *Executor) vmSpec(j job.Job) (job.VMSpec, error) {
 	const mib, gib = 1 << 20, 1 << 30
 	var lease time.Duration
 	switch {
-	case e.Lease > 0 && j.Manifest.Lifecycle == job.Ephemeral:
-		lease = time.Duration(j.Manifest.Timeout)*time.Second + e.Lease
-	case e.Lease > 0 && j.Manifest.TTL > 0:
-		lease = time.Duration(j.Manifest.TTL)*time.Second + e.Lease
+	case e.o.Lease > 0 && j.Manifest.Lifecycle == job.Ephemeral:
+		lease = time.Duration(j.Manifest.Timeout)*time.Second + e.o.Lease
+	case e.o.Lease > 0 && j.Manifest.TTL > 0:
+		lease = time.Duration(j.Manifest.TTL)*time.Second + e.o.Lease
 	}
 	return job.VMSpec{
 		Lease: lease,

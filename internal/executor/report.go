@@ -50,7 +50,7 @@ func (e *Executor) Report(ctx context.Context, id, token string, r job.Report) e
 func (e *Executor) hear(id string, what func(*run)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if run := e.live[id]; run != nil {
+	if run := e.runs[id]; run != nil {
 		run.heard.at = now()
 		what(run)
 		signal(run.changed)
@@ -85,7 +85,7 @@ func (e *Executor) note(ctx context.Context, r *run) {
 		return nil, nil
 	})
 	if err != nil && ctx.Err() == nil {
-		e.Log.Warn("report not recorded", "job_id", r.id, "err", err)
+		e.o.Log.Warn("report not recorded", "job_id", r.id, "err", err)
 	}
 	if err == nil {
 		e.narrate(ctx, j)
@@ -106,9 +106,7 @@ func (h heard) late() []job.Event {
 // takeSent reports whether output that is sent can be taken: somebody works on
 // the job, and its output is not collected yet. taken is to be called then.
 func (e *Executor) takeSent(id string) (taken func(), open bool) {
-	e.mu.Lock()
-	r := e.live[id]
-	e.mu.Unlock()
+	r := e.runOf(id)
 	if r == nil {
 		return nil, false
 	}
@@ -129,13 +127,13 @@ func (e *Executor) AppendOutput(ctx context.Context, id, token, stream string, o
 	if err := e.Authorize(ctx, id, token); err != nil {
 		return 0, err
 	}
-	j, err := e.Store.Job(ctx, id)
+	j, err := e.o.Store.Job(ctx, id)
 	if err != nil {
 		return 0, err
 	}
 	taken, open := e.takeSent(id)
 	if !open {
-		return e.Store.AppendOutput(ctx, id, stream, 0, nil)
+		return e.o.Store.AppendOutput(ctx, id, stream, 0, nil)
 	}
 	defer taken()
 	next, err := e.keep(ctx, j, stream, offset, data, false)
@@ -148,7 +146,7 @@ func (e *Executor) AppendOutput(ctx context.Context, id, token, stream string, o
 // Authorize returns job.ErrNotFound unless the token is that of a job that has
 // not ended.
 func (e *Executor) Authorize(ctx context.Context, id, token string) error {
-	want, err := e.Store.TokenHash(ctx, id)
+	want, err := e.o.Store.TokenHash(ctx, id)
 	if err != nil {
 		return err
 	}

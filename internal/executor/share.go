@@ -23,7 +23,7 @@ func (e *Executor) join(ctx context.Context, r *run, j job.Job) error {
 	if err != nil {
 		return err
 	}
-	unfinished, err := e.Store.Unfinished(ctx)
+	unfinished, err := e.o.Store.Unfinished(ctx)
 	if err != nil {
 		return err
 	}
@@ -42,18 +42,18 @@ func (e *Executor) join(ctx context.Context, r *run, j job.Job) error {
 // release cleans up behind a job in a VM that stays, and lets go of it. A VM
 // that is gone, or does not answer, holds nobody up.
 func (e *Executor) release(ctx context.Context, r *run, j job.Job) error {
-	maker, err := e.Store.Job(ctx, j.VM.Job)
+	maker, err := e.o.Store.Job(ctx, j.VM.Job)
 	if err == nil && maker.VM != nil && maker.VM.State == job.VMCreated && j.Outcome.Reason != job.ReasonLost {
 		timed, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
-		if err := e.Guest.Clean(timed, j); err != nil {
+		if err := e.o.Guest.Clean(timed, j); err != nil {
 			if ctx.Err() != nil {
 				return err
 			}
-			e.Log.Warn("what a job left in its VM stays there", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
+			e.o.Log.Warn("what a job left in its VM stays there", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
 		}
 	}
-	e.Guest.Forget(j)
+	e.o.Guest.Forget(j)
 	_, err = e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
 		j.VM.State = job.VMReleased
 		return nil, nil
@@ -69,7 +69,7 @@ func noVM(ref, problem string) error {
 // maker finds the job that made a VM, by the VM's name or ID. One that is left
 // alone comes last: its ID may be another's by now.
 func (e *Executor) maker(ctx context.Context, ref string) (job.Job, error) {
-	makers, err := e.Store.VMs(ctx)
+	makers, err := e.o.Store.VMs(ctx)
 	if err != nil {
 		return job.Job{}, err
 	}
@@ -99,25 +99,23 @@ func (e *Executor) keptVM(ctx context.Context, ref string) (job.Job, error) {
 	return m, nil
 }
 
-// openVM finds a persistent VM that nothing is being done to. e.deciding is held
+// openVM finds a persistent VM that nothing is being done to. The decision is held
 // until whoever asks has entered it, or begun work on it.
-func (e *Executor) openVM(ctx context.Context, ref string) (job.Job, error) {
+func (e *Executor) openVM(ctx context.Context, d decision, ref string) (job.Job, error) {
 	m, err := e.keptVM(ctx, ref)
 	if err != nil {
 		return m, err
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if done := e.atWork[m.ID]; done != "" {
+	if done := d.workOn(m.ID); done != "" {
 		return m, &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q is being %s", m.VM.Name, done), Remedy: "try again when it is done"}
 	}
 	return m, nil
 }
 
 // idle is the error that jobs run in the VM that m has made, so that it cannot be
-// done with as asked. e.deciding is held.
-func (e *Executor) idle(ctx context.Context, m job.Job, done string) error {
-	unfinished, err := e.Store.Unfinished(ctx)
+// done with as asked.
+func (e *Executor) idle(ctx context.Context, _ decision, m job.Job, done string) error {
+	unfinished, err := e.o.Store.Unfinished(ctx)
 	if err != nil {
 		return err
 	}

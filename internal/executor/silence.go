@@ -127,7 +127,7 @@ func (s *silence) tick(ctx context.Context) {
 	if s.now.Unseen-s.saved.Unseen >= apart {
 		s.save(ctx)
 	}
-	if s.now.Unseen-s.now.Heard > s.e.HeartbeatThreshold+lookGrace && time.Since(s.begun) >= countEvery {
+	if s.now.Unseen-s.now.Heard > s.e.o.HeartbeatThreshold+lookGrace && time.Since(s.begun) >= countEvery {
 		s.cut()
 	}
 }
@@ -150,7 +150,7 @@ func (s *silence) hear(answered bool) {
 // save writes the row, by the store: it is no news for those who watch the job.
 func (s *silence) save(ctx context.Context) {
 	now := s.now
-	_, err := s.e.Store.Update(ctx, s.id, func(j *job.Job) ([]job.Event, error) {
+	_, err := s.e.o.Store.Update(ctx, s.id, func(j *job.Job) ([]job.Event, error) {
 		if s.decided == (j.Outcome != nil) {
 			j.Silence = now
 		}
@@ -159,6 +159,6 @@ func (s *silence) save(ctx context.Context) {
 	if err == nil {
 		s.saved = now
 	} else if ctx.Err() == nil {
-		s.e.Log.Warn("record of a silence failed", "job_id", s.id, "err", err)
+		s.e.o.Log.Warn("record of a silence failed", "job_id", s.id, "err", err)
 	}
 }

@@ -26,13 +26,13 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 	if err != nil {
 		return job.Job{}, err
 	}
-	e.deciding.Lock() // what is admitted counts for the next, and is in its VM
-	defer e.deciding.Unlock()
-	if first, err := e.Store.Submitted(ctx, s.IdempotencyKey); !errors.Is(err, job.ErrNotFound) {
+	d := e.access.decide()
+	defer d.end()
+	if first, err := e.o.Store.Submitted(ctx, s.IdempotencyKey); !errors.Is(err, job.ErrNotFound) {
 		return sameSubmission(first, digest, err)
 	}
 	if m.VM != "" {
-		if err := e.enterable(ctx, s, m); err != nil {
+		if err := e.enterable(ctx, d, s, m); err != nil {
 			return job.Job{}, err
 		}
 	}
@@ -44,14 +44,14 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 		return job.Job{}, fmt.Errorf("make a job id: %w", err)
 	}
 	j := job.Job{ID: id.String(), Kind: s.Kind, Client: s.Client, Manifest: m, Status: job.Pending, CreatedAt: now(), Submission: digest}
-	j, created, err := e.Store.Insert(ctx, j, "", s.IdempotencyKey)
+	j, created, err := e.o.Store.Insert(ctx, j, "", s.IdempotencyKey)
 	if err != nil {
 		return job.Job{}, fmt.Errorf("store the job: %w", err)
 	}
 	if !created {
 		return sameSubmission(j, digest, nil)
 	}
-	e.Log.Info("job submitted", "job_id", j.ID, "kind", j.Kind, "client", j.Client)
+	e.o.Log.Info("job submitted", "job_id", j.ID, "kind", j.Kind, "client", j.Client)
 	e.enqueue(j.ID)
 	return j, nil
 }
@@ -81,18 +81,18 @@ func sameSubmission(first job.Job, digest string, err error) (job.Job, error) {
 
 // enterable is the error that the VM a manifest names cannot take the job, or is
 // on a network that its client may not have a VM on.
-func (e *Executor) enterable(ctx context.Context, s job.Submission, m job.Manifest) error {
-	kept, err := e.openVM(ctx, m.VM)
+func (e *Executor) enterable(ctx context.Context, d decision, s job.Submission, m job.Manifest) error {
+	kept, err := e.openVM(ctx, d, m.VM)
 	if err != nil {
 		return err
 	}
-	if e.Allow != nil {
+	if e.o.Allow != nil {
 		there := job.Manifest{Network: job.Network{Bridge: kept.Manifest.Network.Bridge, VLAN: kept.Manifest.Network.VLAN}}
-		if err := e.Allow(job.Submission{Kind: job.KindVM, Client: s.Client, Manifest: there}); err != nil {
+		if err := e.o.Allow(job.Submission{Kind: job.KindVM, Client: s.Client, Manifest: there}); err != nil {
 			return fmt.Errorf("vm: %q is on a network that this client may not choose: %w", kept.VM.Name, err)
 		}
 	}
-	unfinished, err := e.Store.Unfinished(ctx)
+	unfinished, err := e.o.Store.Unfinished(ctx)
 	if err != nil {
 		return err
 	}
@@ -111,14 +111,14 @@ func (e *Executor) enterable(ctx context.Context, s job.Submission, m job.Manife
 
 // admit asks whether the client may have a job of this manifest as well.
 func (e *Executor) admit(ctx context.Context, s job.Submission, m job.Manifest) error {
-	if e.Admit == nil {
+	if e.o.Admit == nil {
 		return nil
 	}
-	has, err := e.Store.OfClient(ctx, s.Client)
+	has, err := e.o.Store.OfClient(ctx, s.Client)
 	if err != nil {
 		return err
 	}
-	return e.Admit(has, m)
+	return e.o.Admit(has, m)
 }
 
 // complete checks a submission, whether it is allowed too, and returns its
@@ -135,13 +135,13 @@ func (e *Executor) complete(s job.Submission) (job.Manifest, error) {
 	if err := m.Validate(); err != nil {
 		return m, err
 	}
-	m = m.WithDefaults(e.Defaults)
+	m = m.WithDefaults(e.o.Defaults)
 	if err := m.Validate(); err != nil {
 		return m, fmt.Errorf("a configured default is wrong: %w", err)
 	}
-	if e.Allow != nil {
+	if e.o.Allow != nil {
 		s.Manifest = m
-		if err := e.Allow(s); err != nil {
+		if err := e.o.Allow(s); err != nil {
 			return m, err
 		}
 	}

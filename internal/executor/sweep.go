@@ -11,19 +11,19 @@ import (
 
 // sweep looks from time to time for what no job's own life takes care of.
 func (e *Executor) sweep(ctx context.Context) {
-	tick := time.NewTicker(e.SweepInterval)
+	tick := time.NewTicker(e.o.SweepInterval)
 	defer tick.Stop()
 	for {
 		e.reapVMs(ctx)
 		e.lookAtLeftAlone(ctx)
 		e.dropKeys(ctx)
-		if e.Retention > 0 {
-			n, err := e.Store.Forget(ctx, now().Add(-e.Retention))
+		if e.o.Retention > 0 {
+			n, err := e.o.Store.Forget(ctx, now().Add(-e.o.Retention))
 			if err != nil && ctx.Err() == nil {
-				e.Log.Error("forget old jobs failed", "err", err)
+				e.o.Log.Error("forget old jobs failed", "err", err)
 			}
 			if n > 0 {
-				e.Log.Info("old jobs forgotten", "count", n)
+				e.o.Log.Info("old jobs forgotten", "count", n)
 			}
 		}
 		select {
@@ -40,18 +40,18 @@ func (e *Executor) sweep(ctx context.Context) {
 // of no job known here is left alone: this store may not be the only one with
 // our mark, and the host's own lease ends such a VM.
 func (e *Executor) reapVMs(ctx context.Context) {
-	page, err := e.Store.List(ctx, job.Filter{Limit: 1})
+	page, err := e.o.Store.List(ctx, job.Filter{Limit: 1})
 	if err != nil || len(page.Jobs) == 0 {
 		return
 	}
-	vms, err := e.Provider.List(ctx)
+	vms, err := e.o.Provider.List(ctx)
 	if err != nil && ctx.Err() == nil {
-		e.Log.Warn("list VMs on the host failed", "err", err)
+		e.o.Log.Warn("list VMs on the host failed", "err", err)
 	}
 	leaked := 0
 	for _, vm := range vms {
-		log := e.Log.With("vm_id", vm.ID, "node", vm.Node, "job_id", vm.Job)
-		j, err := e.Store.Job(ctx, vm.Job)
+		log := e.o.Log.With("vm_id", vm.ID, "node", vm.Node, "job_id", vm.Job)
+		j, err := e.o.Store.Job(ctx, vm.Job)
 		switch {
 		case errors.Is(err, job.ErrNotFound):
 			log.Warn("VM with our mark, but of no job known here: left alone")
@@ -68,7 +68,7 @@ func (e *Executor) reapVMs(ctx context.Context) {
 		}
 		leaked++
 		text := fmt.Sprintf("VM %d was found after the job's end and is destroyed", vm.ID)
-		if err = e.Provider.Destroy(ctx, vm); err != nil {
+		if err = e.o.Provider.Destroy(ctx, vm); err != nil {
 			if ctx.Err() != nil {
 				return
 			}

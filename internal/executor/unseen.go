@@ -40,7 +40,7 @@ func (e *Executor) lookFor(ctx context.Context, j job.Job, quiet *silence) (stat
 			end(errKnown)
 		}
 	}()
-	state, err = e.Guest.Probe(looking, j)
+	state, err = e.o.Guest.Probe(looking, j)
 	switch {
 	case err == nil:
 		quiet.seen(ctx)
@@ -73,9 +73,9 @@ func restarted(j job.Job, seen job.Seen) bool {
 func (e *Executor) seek(ctx context.Context, j job.Job) job.Seen {
 	timed, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	seen, err := e.Provider.Look(timed, *j.VM)
+	seen, err := e.o.Provider.Look(timed, *j.VM)
 	if err != nil {
-		e.Log.Debug("the host does not say how the VM stands", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
+		e.o.Log.Debug("the host does not say how the VM stands", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
 		return job.Seen{Status: job.VMUnknown}
 	}
 	return seen
@@ -100,13 +100,13 @@ func (e *Executor) whileUnseen(ctx context.Context, j job.Job, quiet *silence, s
 	switch {
 	case !moved && restarted(j, seen) && j.Reported == "": // else it may have ended before, and its VM knows
 		return lost("the VM restarted while the task ran"), false
-	case unheard > e.HeartbeatThreshold:
-		text := fmt.Sprintf("no heartbeat and no answer over SSH for %s", e.HeartbeatThreshold)
+	case unheard > e.o.HeartbeatThreshold:
+		text := fmt.Sprintf("no heartbeat and no answer over SSH for %s", e.o.HeartbeatThreshold)
 		if !errors.Is(err, errKnown) {
 			text += ": " + err.Error()
 		}
 		return lost(text), false
-	case unseen > overdue(j)+e.HeartbeatThreshold: // callbacks come, and could for ever
+	case unseen > overdue(j)+e.o.HeartbeatThreshold: // callbacks come, and could for ever
 		o := taskOutcome(j.Manifest, job.RunState{Reason: "timeout", Duration: unseen}, "")
 		return &o, false
 	}
@@ -135,10 +135,10 @@ func (e *Executor) move(ctx context.Context, j job.Job, ip string) bool {
 		_, err = e.update(ctx, j.ID, note)
 	}
 	if err != nil {
-		e.Log.Warn("the VM is not followed to another address", "job_id", j.ID, "vm_id", vm.ID, "address", ip, "err", err)
+		e.o.Log.Warn("the VM is not followed to another address", "job_id", j.ID, "vm_id", vm.ID, "address", ip, "err", err)
 		return false
 	}
-	e.Log.Info("the VM has another address", "job_id", j.ID, "vm_id", vm.ID, "address", ip, "before", j.VM.IP)
-	e.Guest.Forget(j)
+	e.o.Log.Info("the VM has another address", "job_id", j.ID, "vm_id", vm.ID, "address", ip, "before", j.VM.IP)
+	e.o.Guest.Forget(j)
 	return true
 }

@@ -47,7 +47,7 @@ func (e *Executor) whileUp(ctx context.Context, j job.Job, work func(context.Con
 			case <-t.C:
 				t.Reset(lookEvery)
 			}
-			if status, err := e.Provider.Status(working, *j.VM); err == nil {
+			if status, err := e.o.Provider.Status(working, *j.VM); err == nil {
 				if down = notUp(j, status); down != nil {
 					end(down)
 					return
@@ -66,7 +66,7 @@ func (e *Executor) whileUp(ctx context.Context, j job.Job, work func(context.Con
 	case ctx.Err() != nil:
 		return err
 	}
-	status, asked := e.Provider.Status(ctx, *j.VM)
+	status, asked := e.o.Provider.Status(ctx, *j.VM)
 	if asked != nil {
 		var host *job.HostError
 		if unreachable(err) && errors.As(asked, &host) && host.Class == job.HostUnreachable {

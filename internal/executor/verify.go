@@ -20,7 +20,7 @@ func (e *Executor) verify(ctx context.Context, j job.Job, state job.RunState) er
 	if !state.Started || state.Reason == "lost" || j.Outcome.Reason == job.ReasonLost {
 		return nil
 	}
-	j, err := e.Store.Job(ctx, j.ID)
+	j, err := e.o.Store.Job(ctx, j.ID)
 	if err != nil {
 		return err
 	}
@@ -29,8 +29,8 @@ func (e *Executor) verify(ctx context.Context, j job.Job, state job.RunState) er
 	streams := []string{job.Stdout, job.Stderr}
 	for i, stream := range streams {
 		total, held := written(state, stream), counts(j, stream)
-		if sizes[i] = min(held.Held, total); total > e.MaxOutput {
-			sizes[i] = min(held.Held, e.MaxOutput-e.MaxOutput/2)
+		if sizes[i] = min(held.Held, total); total > e.o.MaxOutput {
+			sizes[i] = min(held.Held, e.o.MaxOutput-e.o.MaxOutput/2)
 		}
 		if held.Total > total {
 			if err := e.cutOff(ctx, j, stream, sizes[i]); err != nil {
@@ -44,7 +44,7 @@ func (e *Executor) verify(ctx context.Context, j job.Job, state job.RunState) er
 	if sizes[0] == 0 && sizes[1] == 0 {
 		return nil
 	}
-	theirs, err := e.Guest.Sums(ctx, j, sizes[0], sizes[1])
+	theirs, err := e.o.Guest.Sums(ctx, j, sizes[0], sizes[1])
 	if err != nil {
 		return err
 	}
@@ -67,7 +67,7 @@ func (e *Executor) verify(ctx context.Context, j job.Job, state job.RunState) er
 func (e *Executor) sumHeld(ctx context.Context, id, stream string, size int64) (string, error) {
 	sum := sha256.New()
 	for at := int64(0); at < size; {
-		data, err := e.Store.Output(ctx, id, stream, at, min(outputChunk, size-at))
+		data, err := e.o.Store.Output(ctx, id, stream, at, min(outputChunk, size-at))
 		if err != nil {
 			return "", err
 		}
@@ -87,7 +87,7 @@ func (e *Executor) common(ctx context.Context, j job.Job, stream string, size in
 		if err != nil {
 			return at, err
 		}
-		ours, err := e.Store.Output(ctx, j.ID, stream, at, int64(len(theirs)))
+		ours, err := e.o.Store.Output(ctx, j.ID, stream, at, int64(len(theirs)))
 		if err != nil {
 			return at, err
 		}
@@ -106,7 +106,7 @@ func (e *Executor) common(ctx context.Context, j job.Job, stream string, size in
 
 // cutOff forgets what is held of a stream and is not the task's.
 func (e *Executor) cutOff(ctx context.Context, j job.Job, stream string, size int64) error {
-	if err := e.Store.CutOutput(ctx, j.ID, stream, size); err != nil {
+	if err := e.o.Store.CutOutput(ctx, j.ID, stream, size); err != nil {
 		return err
 	}
 	text := fmt.Sprintf("%s as callbacks brought it is not what the VM has, from byte %d on: fetched anew over SSH", stream, size)

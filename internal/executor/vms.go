@@ -34,7 +34,7 @@ func (e *Executor) freeName(ctx context.Context, j job.Job) error {
 	if j.Manifest.VMName == "" {
 		return nil
 	}
-	creators, err := e.Store.VMs(ctx)
+	creators, err := e.o.Store.VMs(ctx)
 	if err != nil {
 		return err
 	}
@@ -56,19 +56,19 @@ func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error)
 		return nil, err
 	}
 	j := job.Job{ID: "00000000-0000-7000-8000-000000000000", Manifest: m}
-	j.VM = &job.VM{Name: cmp.Or(m.VMName, vmName(j.ID)), Job: j.ID, Owner: e.Owner}
+	j.VM = &job.VM{Name: cmp.Or(m.VMName, vmName(j.ID)), Job: j.ID, Owner: e.o.Owner}
 	spec, err := e.vmSpec(j)
 	if err != nil {
 		return nil, err
 	}
 	spec.PublicKey = noKey
-	return e.Provider.Plan(ctx, spec)
+	return e.o.Provider.Plan(ctx, spec)
 }
 
 // VMs returns every VM of ours, oldest first, as the host has it. When the host
 // does not answer their status is unknown.
 func (e *Executor) VMs(ctx context.Context) ([]job.VMInfo, error) {
-	creators, err := e.Store.VMs(ctx)
+	creators, err := e.o.Store.VMs(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func (e *Executor) VMs(ctx context.Context) ([]job.VMInfo, error) {
 		return nil, nil
 	}
 	statuses, asked := e.statuses(ctx, creators...)
-	unfinished, err := e.Store.Unfinished(ctx)
+	unfinished, err := e.o.Store.Unfinished(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -101,13 +101,13 @@ func (e *Executor) VM(ctx context.Context, ref string) (job.VMInfo, error) {
 // kept one that is not in the host's list is asked for by its ID: it may have lost
 // its marker, and be there.
 func (e *Executor) statuses(ctx context.Context, creators ...job.Job) (map[string]job.VMStatus, bool) {
-	vms, err := e.Provider.List(ctx)
+	vms, err := e.o.Provider.List(ctx)
 	statuses := map[string]job.VMStatus{}
 	for _, vm := range vms {
 		statuses[vm.Job] = vm.Status
 	}
 	if err != nil {
-		e.Log.Warn("list VMs on the host failed", "err", err)
+		e.o.Log.Warn("list VMs on the host failed", "err", err)
 		return statuses, false
 	}
 	missing := slices.DeleteFunc(slices.Clone(creators), func(m job.Job) bool {
@@ -138,7 +138,7 @@ const statusesAtOnce = 4
 
 // oneInfo is vmInfo for who asks of one VM.
 func (e *Executor) oneInfo(ctx context.Context, m job.Job, statuses map[string]job.VMStatus, asked bool) (job.VMInfo, error) {
-	unfinished, err := e.Store.Unfinished(ctx)
+	unfinished, err := e.o.Store.Unfinished(ctx)
 	if err != nil {
 		return job.VMInfo{}, err
 	}
@@ -180,7 +180,7 @@ func vmInfo(m job.Job, unfinished []job.Job, statuses map[string]job.VMStatus, a
 // StartVM starts a persistent VM and returns it when it can be logged in to.
 func (e *Executor) StartVM(ctx context.Context, ref string) (job.VMInfo, error) {
 	return e.runExclusive(ctx, ref, "started", false, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
-		vm, err := e.Provider.StartVM(ctx, *m.VM, func(job.Progress) {})
+		vm, err := e.o.Provider.StartVM(ctx, *m.VM, func(job.Progress) {})
 		return e.recordAddress(ctx, m, vm, err)
 	})
 }
@@ -188,7 +188,7 @@ func (e *Executor) StartVM(ctx context.Context, ref string) (job.VMInfo, error) 
 // StopVM shuts a persistent VM down. Jobs in it must have ended.
 func (e *Executor) StopVM(ctx context.Context, ref string) (job.VMInfo, error) {
 	return e.runExclusive(ctx, ref, "stopped", true, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
-		if err := e.Provider.StopVM(ctx, *m.VM); err != nil {
+		if err := e.o.Provider.StopVM(ctx, *m.VM); err != nil {
 			return job.VMInfo{}, err
 		}
 		return e.VM(ctx, strconv.Itoa(m.VM.ID))
@@ -214,7 +214,7 @@ func (e *Executor) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error
 		if err := e.Cancel(ctx, m.ID); err != nil && !errors.Is(err, job.ErrCompleted) {
 			return job.VMInfo{}, err
 		}
-		if m, err = e.Store.Job(ctx, m.ID); err != nil {
+		if m, err = e.o.Store.Job(ctx, m.ID); err != nil {
 			return job.VMInfo{}, err
 		}
 	}
@@ -222,7 +222,7 @@ func (e *Executor) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error
 		if err := e.discard(ctx, m, "destroyed by request"); err != nil {
 			return job.VMInfo{}, err
 		}
-		if m, err = e.Store.Job(ctx, m.ID); err != nil {
+		if m, err = e.o.Store.Job(ctx, m.ID); err != nil {
 			return job.VMInfo{}, err
 		}
 	}
@@ -232,9 +232,9 @@ func (e *Executor) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error
 // discard lets go of a persistent VM no job runs in: its job, which was done, is
 // not any more. A *job.FieldError says that jobs run in it.
 func (e *Executor) discard(ctx context.Context, m job.Job, why string) error {
-	e.deciding.Lock()
-	defer e.deciding.Unlock()
-	if err := e.idle(ctx, m, "destroyed"); err != nil {
+	d := e.access.decide()
+	defer d.end()
+	if err := e.idle(ctx, d, m, "destroyed"); err != nil {
 		return err
 	}
 	_, err := e.update(ctx, m.ID, func(j *job.Job) ([]job.Event, error) {
@@ -247,7 +247,7 @@ func (e *Executor) discard(ctx context.Context, m job.Job, why string) error {
 	if err != nil {
 		return err
 	}
-	e.Log.Info("VM is to be destroyed", "job_id", m.ID, "why", why)
+	e.o.Log.Info("VM is to be destroyed", "job_id", m.ID, "why", why)
 	e.lookAgain()
 	return nil
 }
@@ -268,7 +268,7 @@ func (e *Executor) SnapshotVM(ctx context.Context, ref, name string) (job.VMInfo
 		return job.VMInfo{}, err
 	}
 	return e.runExclusive(ctx, ref, "snapshotted", false, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
-		if err := e.Provider.SnapshotVM(ctx, *m.VM, name); err != nil {
+		if err := e.o.Provider.SnapshotVM(ctx, *m.VM, name); err != nil {
 			return job.VMInfo{}, err
 		}
 		return e.VM(ctx, strconv.Itoa(m.VM.ID))
@@ -282,63 +282,56 @@ func (e *Executor) RevertVM(ctx context.Context, ref, name string) (job.VMInfo, 
 		return job.VMInfo{}, err
 	}
 	return e.runExclusive(ctx, ref, "reverted", true, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
-		vm, err := e.Provider.RevertVM(ctx, *m.VM, name, func(job.Progress) {})
+		vm, err := e.o.Provider.RevertVM(ctx, *m.VM, name, func(job.Progress) {})
 		return e.recordAddress(ctx, m, vm, err)
 	})
 }
 
-// runExclusive does work on a persistent VM that goes on when its caller leaves: half a
-// revert is worse than none. done names it in one word. It keeps other work and
-// new jobs out of the VM while it lasts, and where it must be alone does not
-// begin while there are jobs.
+// runExclusive works on a persistent VM. The work goes on when its caller leaves:
+// half a revert is worse than none. done names it in one word. While it lasts it
+// keeps other work and new jobs out of the VM, and where it must be alone it does
+// not begin while there are jobs.
 func (e *Executor) runExclusive(ctx context.Context, ref, done string, alone bool, work func(context.Context, job.Job) (job.VMInfo, error)) (job.VMInfo, error) {
-	m, err := e.reserve(ctx, ref, done, alone)
+	m, finished, err := e.reserve(ctx, ref, done, alone)
 	if err != nil {
 		return job.VMInfo{}, err
 	}
-	e.Log.Info("work on a VM", "vm_id", m.VM.ID, "job_id", m.ID, "work", done)
-	type answer struct {
+	type result struct {
 		info job.VMInfo
 		err  error
 	}
-	answered := make(chan answer, 1)
-	go func() {
-		defer e.verbs.Done()
-		info, err := work(job.WithClient(e.running, job.ClientFrom(ctx)), m) //nolint:contextcheck // it outlives its caller
-		e.mu.Lock()
-		delete(e.atWork, m.ID)
-		e.mu.Unlock()
-		answered <- answer{info, err}
-	}()
+	ended := make(chan result, 1)
+	err = e.spawn(func(running context.Context) {
+		info, err := work(job.WithClient(running, job.ClientFrom(ctx)), m)
+		finished()
+		ended <- result{info, err}
+	})
+	if err != nil {
+		finished()
+		return job.VMInfo{}, err
+	}
+	e.o.Log.Info("work on a VM", "vm_id", m.VM.ID, "job_id", m.ID, "work", done)
 	select {
-	case a := <-answered:
-		return a.info, a.err
+	case r := <-ended:
+		return r.info, r.err
 	case <-ctx.Done():
 		return job.VMInfo{}, fmt.Errorf("the work on the VM goes on: %w", context.Cause(ctx))
 	}
 }
 
-// reserve gives a persistent VM to work that is to be done on it. That is one step
-// with the check for jobs: a job counts as in the VM from its submission on, and
-// while it is decided on one nothing is taken.
-func (e *Executor) reserve(ctx context.Context, ref, done string, alone bool) (job.Job, error) {
-	e.deciding.Lock()
-	defer e.deciding.Unlock()
-	m, err := e.openVM(ctx, ref)
+// reserve gives a persistent VM to work that is to be done on it, until finished is
+// called.
+func (e *Executor) reserve(ctx context.Context, ref, done string, alone bool) (m job.Job, finished func(), err error) {
+	d := e.access.decide()
+	defer d.end()
+	m, err = e.openVM(ctx, d, ref)
 	if err == nil && alone {
-		err = e.idle(ctx, m, done)
+		err = e.idle(ctx, d, m, done)
 	}
 	if err != nil {
-		return m, err
+		return m, nil, err
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.running == nil || e.running.Err() != nil {
-		return m, errors.New("the engine does not run")
-	}
-	e.atWork[m.ID] = done
-	e.verbs.Add(1)
-	return m, nil
+	return m, d.begin(m.ID, done), nil
 }
 
 // recordAddress records how a VM can be reached after it was started.
@@ -355,7 +348,7 @@ func (e *Executor) recordAddress(ctx context.Context, m job.Job, vm job.VM, err 
 
 // expire discards the persistent VMs whose time is over and that no job runs in.
 func (e *Executor) expire(ctx context.Context) error {
-	creators, err := e.Store.VMs(ctx)
+	creators, err := e.o.Store.VMs(ctx)
 	if err != nil {
 		return err
 	}
