@@ -171,6 +171,30 @@ func TestArtifacts_OfAVMThatIsNotToBeBelieved(t *testing.T) {
 	}
 }
 
+// Each file is within its limit, and the VM has not kept the one for all of them.
+func TestArtifacts_TogetherStayWithinTheTotalLimit(t *testing.T) {
+	r := newRig(t, 1)
+	files := map[string]string{"six": "666666", "five": "55555", "four": "4444", "one": "1"}
+	v := &vmFiles{read: func(source string, _, _ int64) ([]byte, error) {
+		return []byte(files[strings.TrimPrefix(source, "/srv/")]), nil
+	}}
+	for _, name := range []string{"six", "five", "four", "one"} {
+		v.found = append(v.found, file(name, []byte(files[name])))
+	}
+	r.inVM(v, job.ArtifactLimits{Files: 10, Each: 6, All: 10})
+	id := r.submit(wanting("**"))
+	r.wait(id)
+	kept, warnings := r.artifacts(id)
+	if len(kept) != 2 || kept["six"] != files["six"] || kept["four"] != files["four"] {
+		t.Errorf("kept %v of 10 bytes", kept)
+	}
+	for _, name := range []string{"five", "one"} {
+		if !strings.Contains(warnings, "no artifact: "+name+": beyond the limits") {
+			t.Errorf("nothing says that %s was left out:\n%s", name, warnings)
+		}
+	}
+}
+
 func TestArtifacts_DamagedOnceAreReadAgain(t *testing.T) {
 	r := newRig(t, 1)
 	data := counted(100)

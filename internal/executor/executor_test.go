@@ -572,6 +572,52 @@ func TestRestart_AdoptsJobs(t *testing.T) {
 	})
 }
 
+// startedUnseen is a guest in which a push has started the runner, and its engine
+// does not live to see it.
+type startedUnseen struct {
+	*providertest.Fake
+	pushed chan struct{}
+}
+
+func (g *startedUnseen) Push(ctx context.Context, j job.Job, p job.Payload) error {
+	if err := g.Fake.Push(ctx, j, p); err != nil {
+		return err
+	}
+	if _, err := g.Start(ctx, j); err != nil {
+		return err
+	}
+	close(g.pushed)
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// A push that is gone on with finds a runner at work: it keeps its token and task.
+func TestRestart_ARunnerAtWorkIsNotPushedAgain(t *testing.T) {
+	r := newRig(t, 1)
+	r.stop()
+	unseen := &startedUnseen{Fake: r.fake, pushed: make(chan struct{})}
+	r.opts.Guest = unseen
+	r.restart()
+	tokens, until := make(chan string, 1), make(chan struct{})
+	r.fake.Set(providertest.Behaviour{
+		Task:    task(providertest.Task{Until: until}),
+		OnStart: func(_ job.Job, p job.Payload) { tokens <- p.Token },
+	})
+	id := r.submit()
+	<-unseen.pushed
+	r.stop()
+	r.opts.Guest = r.fake
+	r.restart()
+	r.until(id, func(j job.Job) bool { return j.Status == job.Running })
+	if err := r.Report(t.Context(), id, <-tokens, job.Report{Kind: job.ReportHeartbeat}); err != nil {
+		t.Errorf("the runner's own token: %v", err)
+	}
+	close(until)
+	if j := r.wait(id); j.Status != job.Success || r.fake.Stats().Pushes != 1 {
+		t.Errorf("outcome %+v after %d pushes", j.Outcome, r.fake.Stats().Pushes)
+	}
+}
+
 func TestSubmit_KeyAnswersTheFirstJob(t *testing.T) {
 	r := newRig(t, 1)
 	r.behave(providertest.Behaviour{}, true)

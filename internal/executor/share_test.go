@@ -3,6 +3,7 @@ package executor_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -228,5 +229,39 @@ func TestSubmit_OneMoreThanAVMTakesIsRefused(t *testing.T) {
 	}
 	if j := r.wait(r.submit(sharing("dev"))); j.Status != job.Success {
 		t.Errorf("after they have ended: %+v", j.Outcome)
+	}
+}
+
+// A row that came past the check at the submission, as another engine's might.
+func TestJoin_OneMoreThanAVMTakesFails(t *testing.T) {
+	r := newRig(t, 1)
+	r.makeVM("dev")
+	hold := make(chan struct{})
+	r.fake.Set(providertest.Behaviour{Task: task(providertest.Task{Until: hold})})
+	ids := make([]string, 16)
+	for i := range ids {
+		ids[i] = r.submit(sharing("dev"))
+	}
+	for _, id := range ids {
+		r.until(id, func(j job.Job) bool { return j.Status == job.Running })
+	}
+	row, err := r.store.Manifest(t.Context(), ids[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	more, _, err := r.store.Insert(t.Context(), job.Job{
+		ID: "019aa000-0000-7000-8000-000000000000", Kind: job.KindTask, Status: job.Pending, CreatedAt: time.Now(), Manifest: row,
+	}, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if j := r.wait(more.ID); j.Outcome.Reason != job.ReasonProvisionFailed || !strings.Contains(j.Outcome.Error, "runs 16 jobs already, which is the limit") {
+		t.Errorf("the 17th job: %+v", j.Outcome)
+	}
+	close(hold)
+	for _, id := range ids {
+		if j := r.wait(id); j.Status != job.Success {
+			t.Errorf("one of the 16: %+v", j.Outcome)
+		}
 	}
 }

@@ -276,6 +276,62 @@ func TestVM_HostThatDoesNotAnswerAndVMThatIsGone(t *testing.T) {
 	}
 }
 
+// partial is a host of which a node does not answer: its VMs are not in the list.
+type partial struct {
+	job.Provider
+	down map[int]bool // by VM ID
+}
+
+func (p *partial) List(ctx context.Context) ([]job.VM, error) {
+	vms, err := p.Provider.List(ctx)
+	vms = slices.DeleteFunc(vms, func(vm job.VM) bool { return p.down[vm.ID] })
+	if err == nil && len(p.down) > 0 {
+		err = &job.HostError{Op: "list VMs", Host: "pve", Class: job.HostOffline, Text: "node pve2 does not answer"}
+	}
+	return vms, err
+}
+
+func TestVMs_OfAnIncompleteListAreNotGone(t *testing.T) {
+	r := newRig(t, 2)
+	there, away := r.makeVM("there").VM, r.makeVM("away").VM
+	r.stop()
+	r.opts.Provider = &partial{Provider: r.fake, down: map[int]bool{away.ID: true}}
+	r.restart()
+	infos, err := r.VMs(t.Context())
+	if err != nil || len(infos) != 2 {
+		t.Fatalf("VMs %+v, %v", infos, err)
+	}
+	for _, info := range append(infos, r.vm("there"), r.vm("away")) {
+		want := map[int]job.VMStatus{there.ID: job.VMRunning, away.ID: job.VMUnknown}[info.ID]
+		if info.Status != want {
+			t.Errorf("VM %s is %s, want %s", info.Name, info.Status, want)
+		}
+	}
+}
+
+// The ID of the VM was never told, and the node it is on does not answer.
+func TestDestroy_VMThatAnIncompleteListLacksIsNotGone(t *testing.T) {
+	r := newRig(t, 1)
+	host := &partial{Provider: r.fake, down: map[int]bool{100: true}}
+	r.stop()
+	r.opts.Provider = host
+	r.restart()
+	r.behave(providertest.Behaviour{LateID: true}, false)
+	id := r.submit()
+	j := r.until(id, func(j job.Job) bool {
+		events, err := r.store.Events(t.Context(), id, 0)
+		return j.Done() || err == nil && slices.ContainsFunc(events, func(e job.Event) bool { return strings.Contains(e.Text, "VM not destroyed, will be tried again") })
+	})
+	if j.Done() || j.VM.State == job.VMDestroyed || !r.fake.Has(100) {
+		t.Errorf("the job is done, its VM %s, while the VM is on the host", j.VM.State)
+	}
+	r.stop()
+	host.down = nil
+	r.restart()
+	r.wait(id)
+	r.noLeaks()
+}
+
 func TestPlan_ChangesNothing(t *testing.T) {
 	r := newRig(t, 1)
 	plan, err := r.Plan(context.Background(), job.Submission{Kind: job.KindVM, Manifest: job.Manifest{VMName: "dev"}})
