@@ -3,9 +3,7 @@ package executor
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"linus/internal/job"
@@ -50,7 +48,7 @@ func (e *Executor) provision(ctx context.Context, r *run) error {
 		return e.o.Provider.Create(ctx, spec, func(p job.Progress) { e.progress(ctx, r, p, told) })
 	}
 	vm, err := create()
-	if exists(err) {
+	if isClass(err, job.HostExists) {
 		told = nil
 		// Maybe of an earlier try nobody remembers. If it is not, it stays.
 		if j, err = e.o.Store.Job(ctx, r.id); err != nil {
@@ -74,12 +72,6 @@ func (e *Executor) provision(ctx context.Context, r *run) error {
 		return nil, nil
 	})
 	return err
-}
-
-// exists reports whether a create failed because there is a VM of its name.
-func exists(err error) bool {
-	var host *job.HostError
-	return errors.As(err, &host) && host.Class == job.HostVM && strings.HasPrefix(host.Text, "VM already exists")
 }
 
 // told are the steps and warnings of the job's create that are recorded already,

@@ -80,6 +80,7 @@ const (
 	HostAuth        HostClass = "auth"              // SSH: key or password refused
 	HostKeyChanged  HostClass = "host_key"          // SSH: unknown or changed host key
 	HostCancelled   HostClass = "cancelled"         // a signal ended the script, after its roll-back
+	HostExists      HostClass = "vm_exists"         // not created: there is a VM of that name, which was not touched
 	HostLeftAlone   HostClass = "left_alone"        // not destroyed: the VM is there, and not proven to be the one meant
 	HostForeign     HostClass = "foreign"           // not destroyed: the ID is another VM's by now, and the one meant is gone
 )

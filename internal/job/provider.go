@@ -55,7 +55,7 @@ type Provider interface {
 	// Check looks whether jobs can run at all.
 	Check(ctx context.Context) (HostReport, error)
 	// Create makes a VM that answers SSH and has finished its first boot. When
-	// it fails, or ctx ends, it has removed what it made, or tried to: Destroy
+	// there is one of its name, the error is of class HostExists. When it fails, or ctx ends, it has removed what it made, or tried to: Destroy
 	// afterwards is always right. When ctx ends with ErrDetach the work goes on,
 	// and Create for the same job joins it. progress is called from one goroutine.
 	Create(ctx context.Context, spec VMSpec, progress func(Progress)) (VM, error)

@@ -103,7 +103,7 @@ func (f *Fake) reserve(op string, vm *job.VM) (int, error) {
 	defer f.mu.Unlock()
 	for _, other := range f.vms {
 		if other.Name == vm.Name {
-			return 0, fault(op, job.HostVM, fmt.Sprintf("VM already exists: '%s' is VM %d on node 'pve'", vm.Name, other.ID), "choose another name")
+			return 0, fault(op, job.HostExists, fmt.Sprintf("VM already exists: '%s' is VM %d on node 'pve'", vm.Name, other.ID), "choose another name")
 		}
 	}
 	made := *vm

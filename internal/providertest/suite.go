@@ -132,7 +132,7 @@ func life(t *testing.T, c Config) {
 		again := c.Spec()
 		again.Name = spec.Name
 		_, err := p.Create(t.Context(), again, func(job.Progress) {})
-		wantClass(t, err, job.HostVM)
+		wantClass(t, err, job.HostExists)
 		if left := listed(t, p, again.Job); len(left) != 0 {
 			t.Errorf("left behind: %+v", left)
 		}

@@ -226,6 +226,12 @@ var exitClass = map[int]job.HostClass{
 	129: job.HostCancelled, 130: job.HostCancelled, 141: job.HostCancelled, 143: job.HostCancelled,
 }
 
+// outcomeClass are the classes that scripts name beside exit code 5, by their
+// LINUS_VM_OUTCOME.
+var outcomeClass = map[string]job.HostClass{
+	"exists": job.HostExists, "refused": job.HostLeftAlone, "foreign": job.HostForeign,
+}
+
 // scriptError turns a script's end into a host error in the script's own words.
 func (p *Provider) scriptError(ctx context.Context, op string, res result.Result, err error) error {
 	e := &job.HostError{Op: op, Host: p.o.Host.Login(), Text: res.Failure(), Remedy: res.Remedy()}
@@ -233,6 +239,9 @@ func (p *Provider) scriptError(ctx context.Context, op string, res result.Result
 	switch {
 	case errors.As(err, &exit) && exitClass[exit.Code] != "":
 		e.Class = exitClass[exit.Code]
+		if named := outcomeClass[res.Get("LINUS_VM_OUTCOME")]; named != "" && e.Class == job.HostVM {
+			e.Class = named
+		}
 	case errors.As(err, &exit) && exit.Code == 255:
 		// What ssh itself exits with; no script of ours does.
 		e.Class = job.HostUnreachable

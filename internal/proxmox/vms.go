@@ -3,7 +3,6 @@ package proxmox
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -23,22 +22,12 @@ func (p *Provider) Destroy(ctx context.Context, vm job.VM) error {
 	return p.destroy(ctx, op, vm, "vm")
 }
 
-// destroy runs destroy-vm for a vm or a template. What became of a VM that is not
-// gone by that is the error's class.
+// destroy runs destroy-vm for a vm or a template.
 func (p *Provider) destroy(ctx context.Context, op string, vm job.VM, kind string) error {
 	env := proof(vm)
 	env["VM_KIND"] = kind
 	setText(env, "PROXMOX_NODE", cmp.Or(vm.Node, p.o.Node))
-	res, err := p.run(ctx, call{op: op, script: "destroy-vm", env: env, patience: p.o.Patience / 10})
-	var host *job.HostError
-	if errors.As(err, &host) && host.Class == job.HostVM {
-		switch res.Get("LINUS_VM_OUTCOME") {
-		case "refused":
-			host.Class = job.HostLeftAlone
-		case "foreign":
-			host.Class = job.HostForeign
-		}
-	}
+	_, err := p.run(ctx, call{op: op, script: "destroy-vm", env: env, patience: p.o.Patience / 10})
 	return err
 }
 

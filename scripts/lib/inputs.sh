@@ -122,6 +122,7 @@ note_taken_ids() {
     for line in "${json_lines[@]}"; do
       IFS=$'\x1f' read -r vmid name node <<<"${line}"
       if [[ ${name} == "${vm_name}" ]]; then
+        result_line VM_OUTCOME exists
         result_fail vm "VM already exists: '${vm_name}' is VM ${vmid} on node '${node:-${probe_node}}'" \
           'choose another name, or destroy that VM first'
       fi

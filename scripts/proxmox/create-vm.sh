@@ -38,7 +38,8 @@
 # Answers on stdout in LINUS_ lines (lib/result.sh); the log goes to stderr.
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 invalid configuration,
 # 4 node offline, 5 creation, configuration or start failed, 6 network or SSH
-# timeout, 129/130/141/143 signal. On every failure its own VM is destroyed.
+# timeout, 129/130/141/143 signal. On every failure its own VM is destroyed. With
+# LINUS_VM_OUTCOME:exists a VM has the name already, and was not touched.
 
 # shellcheck source=../lib/log.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"

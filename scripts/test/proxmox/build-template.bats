@@ -166,6 +166,7 @@ assert_rolled_back() {
   TEMPLATE_NAME=agent-template run_script build-template
   assert_status 5
   assert_says "VM already exists: 'agent-template' is VM 9000"
+  assert_line LINUS_VM_OUTCOME:exists
   refute_called 'qm \(create\|set\|start\|shutdown\|stop\|template\|destroy\) .*'
   assert_rolled_back
 }

@@ -208,6 +208,7 @@ setup() {
   VM_NAME=other run_script create-vm
   assert_status 5
   assert_says "LINUS_ERROR:VM already exists: 'other' is VM 101 on node 'pve'"
+  assert_line LINUS_VM_OUTCOME:exists
   refute_line_like LINUS_VM_ID
   refute_called 'qm \(create\|clone\|set\|stop\|destroy\).*'
   assert_foreign_untouched
