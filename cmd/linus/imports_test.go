@@ -53,7 +53,7 @@ var arrows = map[string][]string{
 	"internal/job":     {},
 	"internal/envfile": {},
 	"internal/term":    {},
-	"internal/remote":  {},
+	"internal/remote":  {"internal/job"},
 	"internal/result":  {},
 	"embed":            {"scripts"},
 	"scripts":          {},

@@ -276,15 +276,6 @@ func missing(err error) bool {
 	return errors.As(err, &exit) && exit.Code == 66
 }
 
-// exitClass are the runner's exit codes.
-var exitClass = map[int]job.HostClass{1: job.HostInvalid, 2: job.HostDependency, 5: job.HostVM}
-
-var connectionClass = map[remote.Class]job.HostClass{
-	remote.Refused: job.HostUnreachable, remote.Unreachable: job.HostUnreachable, remote.Timeout: job.HostUnreachable,
-	remote.Lost: job.HostUnreachable, remote.Auth: job.HostAuth,
-	remote.HostKeyUnknown: job.HostKeyChanged, remote.HostKeyChanged: job.HostKeyChanged,
-}
-
 var remedies = map[job.HostClass]string{
 	job.HostUnreachable: "check that the host reaches the VM (PROXMOX_BRIDGE, PROXMOX_VLAN_TAG, VM_IP_CONFIG) and that its SSH server runs",
 	job.HostAuth:        "check that the VM's template applies the SSH key cloud-init gives it, and VM_SSH_USER",
@@ -305,16 +296,18 @@ func (g *Guest) fault(ctx context.Context, what string, j job.Job, res result.Re
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	e := &job.HostError{Op: op, Host: vm.User + "@" + vm.IP, Class: job.HostVM, Text: res.Failure(), Remedy: res.Remedy()}
+	e := &job.HostError{Op: op, Host: vm.User + "@" + vm.IP, Class: remote.ClassOf(err).HostClass(), Text: res.Failure(), Remedy: res.Remedy()}
 	var exit *remote.ExitError
-	var class job.HostClass
-	if errors.As(err, &exit) {
-		class = exitClass[exit.Code]
-	} else if class = connectionClass[remote.ClassOf(err)]; class == "" && errors.Is(err, context.DeadlineExceeded) {
-		class = job.HostTimeout
-	}
-	if class != "" {
-		e.Class = class
+	switch {
+	case errors.As(err, &exit):
+		e.Class = exit.HostClass()
+		if e.Class != job.HostInvalid && e.Class != job.HostDependency { // the runner has no other, whatever its VM makes of it
+			e.Class = job.HostVM
+		}
+	case e.Class == "" && errors.Is(err, context.DeadlineExceeded):
+		e.Class = job.HostTimeout
+	case e.Class == "":
+		e.Class = job.HostVM
 	}
 	if e.Text == "" {
 		e.Text = strings.TrimSpace(term.Text(err.Error()))

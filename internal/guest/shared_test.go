@@ -1,10 +1,12 @@
 package guest
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
 	"linus/internal/job"
+	"linus/internal/remote"
 	"linus/internal/result"
 )
 
@@ -48,6 +50,20 @@ func TestReadSkipped(t *testing.T) {
 		got := readSkipped(res)
 		if got.ArtifactsSkippedCount != want || got.ArtifactsSkipped[0] != (job.SkippedArtifact{Path: "a: b", Reason: "nothing there matches"}) || got.ArtifactsSkipped[1].Reason != "odd" {
 			t.Errorf("count %s: %+v", count, got)
+		}
+	}
+}
+
+// A VM chooses its exit codes, and none of them is a fault of the host or of the
+// way there: those are waited for.
+func TestFault_AVMsExitCodeIsNeverTheHosts(t *testing.T) {
+	g := &Guest{}
+	for code, want := range map[int]job.HostClass{
+		1: job.HostInvalid, 2: job.HostDependency, 3: job.HostVM, 4: job.HostVM, 5: job.HostVM, 6: job.HostVM, 66: job.HostVM, 143: job.HostVM, 255: job.HostVM,
+	} {
+		var host *job.HostError
+		if err := g.fault(t.Context(), "look into", job.Job{}, result.Result{}, &remote.ExitError{Code: code}); !errors.As(err, &host) || host.Class != want {
+			t.Errorf("exit code %d: %v of class %s, want %s", code, err, host.Class, want)
 		}
 	}
 }

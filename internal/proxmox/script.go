@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"maps"
-	"net"
 	"path"
 	"time"
 
@@ -130,7 +129,7 @@ func (p *Provider) persist(ctx context.Context, op string, patience time.Duratio
 		if answered {
 			last, pause = time.Now(), firstPause
 		}
-		if !passing(err) || ctx.Err() != nil || time.Since(last)+pause > patience {
+		if !remote.Passing(err) || ctx.Err() != nil || time.Since(last)+pause > patience {
 			return err
 		}
 		p.o.Log.WarnContext(ctx, "host does not answer, trying again", "host", p.o.Host.Login(), "op", op, "err", err)
@@ -141,18 +140,6 @@ func (p *Provider) persist(ctx context.Context, op string, patience time.Duratio
 		}
 		pause = min(2*pause, maxPause)
 	}
-}
-
-// passing reports whether err is a fault of the connection that may pass.
-func passing(err error) bool {
-	var network net.Error
-	switch remote.ClassOf(err) {
-	case remote.Refused, remote.Unreachable, remote.Timeout, remote.Lost:
-		return true
-	case "":
-		return errors.As(err, &network)
-	}
-	return false
 }
 
 // scripts are the host scripts' uploaded copies, each under a name with its hash.
@@ -220,12 +207,6 @@ func (s *scripts) use(ctx context.Context, names []string, work func(files []str
 // noScript is bash's exit code for a script that is not there.
 const noScript = 127
 
-// exitClass are the scripts' exit codes.
-var exitClass = map[int]job.HostClass{
-	1: job.HostInvalid, 2: job.HostDependency, 3: job.HostConfig, 4: job.HostOffline, 5: job.HostVM, 6: job.HostTimeout,
-	129: job.HostCancelled, 130: job.HostCancelled, 141: job.HostCancelled, 143: job.HostCancelled,
-}
-
 // outcomeClass are the classes that scripts name beside exit code 5, by their
 // LINUS_VM_OUTCOME.
 var outcomeClass = map[string]job.HostClass{
@@ -237,14 +218,11 @@ func (p *Provider) scriptError(ctx context.Context, op string, res result.Result
 	e := &job.HostError{Op: op, Host: p.o.Host.Login(), Text: res.Failure(), Remedy: res.Remedy()}
 	var exit *remote.ExitError
 	switch {
-	case errors.As(err, &exit) && exitClass[exit.Code] != "":
-		e.Class = exitClass[exit.Code]
+	case errors.As(err, &exit) && exit.HostClass() != "":
+		e.Class = exit.HostClass()
 		if named := outcomeClass[res.Get("LINUS_VM_OUTCOME")]; named != "" && e.Class == job.HostVM {
 			e.Class = named
 		}
-	case errors.As(err, &exit) && exit.Code == 255:
-		// What ssh itself exits with; no script of ours does.
-		e.Class = job.HostUnreachable
 	case remote.ClassOf(err) != "":
 		return p.hostError(ctx, op, err)
 	case ctx.Err() != nil:
@@ -259,28 +237,28 @@ func (p *Provider) scriptError(ctx context.Context, op string, res result.Result
 }
 
 // remedies say what to do about each class of connection fault.
-var remedies = map[remote.Class]struct {
-	class  job.HostClass
-	remedy string
-}{
-	remote.Refused:     {job.HostUnreachable, "check PROXMOX_SSH_PORT, and that sshd runs on the host"},
-	remote.Unreachable: {job.HostUnreachable, "check PROXMOX_HOST and the network between here and the host"},
-	remote.Timeout:     {job.HostUnreachable, "check that the host is up and no firewall drops SSH (PROXMOX_HOST, PROXMOX_SSH_PORT)"},
-	remote.Lost:        {job.HostUnreachable, "try again; if it stays so, look at sshd's log on the host"},
-	remote.Auth:        {job.HostAuth, "check PROXMOX_SSH_USER and PROXMOX_SSH_KEY_PATH; the public key belongs into authorized_keys on the host"},
-	remote.HostKeyUnknown: {job.HostKeyChanged, "compare it with what `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` prints on the host, " +
-		"then run `linus host trust`"},
-	remote.HostKeyChanged: {job.HostKeyChanged, "if the host was reinstalled, remove its line from known_hosts (PROXMOX_KNOWN_HOSTS) and run `linus host trust`; " +
-		"if not, something stands between here and the host"},
+var remedies = map[remote.Class]string{
+	remote.Refused:     "check PROXMOX_SSH_PORT, and that sshd runs on the host",
+	remote.Unreachable: "check PROXMOX_HOST and the network between here and the host",
+	remote.Timeout:     "check that the host is up and no firewall drops SSH (PROXMOX_HOST, PROXMOX_SSH_PORT)",
+	remote.Lost:        "try again; if it stays so, look at sshd's log on the host",
+	remote.Auth:        "check PROXMOX_SSH_USER and PROXMOX_SSH_KEY_PATH; the public key belongs into authorized_keys on the host",
+	remote.HostKeyUnknown: "compare it with what `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` prints on the host, " +
+		"then run `linus host trust`",
+	remote.HostKeyChanged: "if the host was reinstalled, remove its line from known_hosts (PROXMOX_KNOWN_HOSTS) and run `linus host trust`; " +
+		"if not, something stands between here and the host",
 }
 
 // hostError turns a fault of the connection into a host error.
 func (p *Provider) hostError(ctx context.Context, op string, err error) error {
-	e := &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostUnreachable, Text: term.Text(err.Error())}
-	if known, ok := remedies[remote.ClassOf(err)]; ok {
-		e.Class, e.Remedy = known.class, known.remedy
-	} else if ctx.Err() != nil {
+	fault := remote.ClassOf(err)
+	e := &job.HostError{Op: op, Host: p.o.Host.Login(), Class: fault.HostClass(), Text: term.Text(err.Error()), Remedy: remedies[fault]}
+	switch {
+	case e.Class != "":
+	case ctx.Err() != nil:
 		e.Class = job.HostCancelled
+	default:
+		e.Class = job.HostUnreachable
 	}
 	return e
 }

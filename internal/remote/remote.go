@@ -1,8 +1,8 @@
 // Package remote reaches machines over SSH and SFTP: it dials (also through
 // another machine), pools connections, runs commands, moves files, checks host
 // keys, and sorts what goes wrong into classes. It is the only user of
-// x/crypto/ssh and pkg/sftp in the product, and knows nothing of Proxmox, jobs
-// or what the commands mean.
+// x/crypto/ssh and pkg/sftp in the product, and knows nothing of Proxmox or of
+// what the commands mean; of jobs, the classes of faults alone.
 //
 // Three facts about OpenSSH shape it: closing a session leaves the remote
 // process running, a signal request is answered and does nothing, and sshd
