@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,14 +28,9 @@ const (
 // session is an engine as a verb uses it. When the engine ends under it, it
 // attaches to the next one, starting it if need be.
 type session struct {
-	app    *app
+	*control.Client
 	config config.Config
-
-	mu     sync.Mutex
-	client *control.Client
 }
-
-var _ job.Engine = (*session)(nil)
 
 // attach connects to the engine of the state directory, which is started in
 // the background when there is none. strict refuses an engine whose settings
@@ -46,14 +40,23 @@ func (a *app) attach(ctx context.Context, strict bool) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &session{app: a, config: c}
-	client, err := s.connect(ctx)
+	client, err := control.NewClient(ctx, func(ctx context.Context) (*control.Conn, error) { return a.dial(ctx, c, strict) })
 	if err != nil {
 		return nil, err
 	}
-	info := client.Info()
+	return &session{Client: client, config: c}, nil
+}
+
+// dial connects to the engine of the state directory, which it starts when there
+// is none, and looks whether it is the right one.
+func (a *app) dial(ctx context.Context, c config.Config, strict bool) (*control.Conn, error) {
+	conn, err := connect(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	info := conn.Info()
 	if diff := c.Differs(info.Settings); strict && len(diff) > 0 {
-		s.close()
+		conn.Close()
 		return nil, fmt.Errorf("the engine of %s (pid %d) runs with other settings:\n%s\n"+
 			"end it with linus serve --stop (tasks in VMs go on, and are taken up again), or choose another LINUS_STATE_DIR",
 			c.StateDir, info.PID, strings.Join(diff, "\n"))
@@ -61,7 +64,7 @@ func (a *app) attach(ctx context.Context, strict bool) (*session, error) {
 	if info.Version != buildVersion() {
 		_, _ = fmt.Fprintf(a.stderr, "linus: warning: the engine (pid %d) is version %s, this is %s; linus serve --stop ends it\n", info.PID, info.Version, buildVersion())
 	}
-	return s, nil
+	return conn, nil
 }
 
 // reading makes what a verb that only looks runs out of its work with an engine.
@@ -101,7 +104,7 @@ func (a *app) reader(ctx context.Context) (job.Engine, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return s, s.close, nil
+	return s, s.Close, nil
 }
 
 // offline is what the state directory tells by itself. What only the host or a
@@ -126,44 +129,29 @@ func (o offline) Output(ctx context.Context, id, stream string, offset, limit in
 // VMs are the host's to tell of.
 func (o offline) VMs(context.Context) ([]job.VMInfo, error) { return nil, o.config.NeedHost() }
 
-func (s *session) close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.client != nil {
-		s.client.Close()
-		s.client = nil
-	}
-}
-
-// connect returns the connection there is, or a new one.
-func (s *session) connect(ctx context.Context) (*control.Client, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.client != nil {
-		return s.client, nil
-	}
+// connect returns a connection to the engine, which it starts when there is none.
+func connect(ctx context.Context, c config.Config) (*control.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	for {
-		client, err := control.Dial(ctx, control.Socket(s.config.StateDir))
+		conn, err := control.Connect(ctx, control.Socket(c.StateDir))
 		if err == nil {
-			s.client = client
-			return client, nil
+			return conn, nil
 		}
 		if !errors.Is(err, control.ErrNoEngine) && !errors.Is(err, control.ErrLost) {
 			return nil, err
 		}
-		if err := s.config.NeedHost(); err != nil {
+		if err := c.NeedHost(); err != nil {
 			return nil, err
 		}
-		said, err := startEngine(ctx, s.config)
+		said, err := startEngine(ctx, c)
 		switch {
 		case err != nil:
 			return nil, err
 		case said == readyWord:
 		case said == busyWord: // one is starting, or one is ending
 			if err := pause(ctx, 100*time.Millisecond); err != nil {
-				return nil, fmt.Errorf("an engine holds %s and does not answer: %w; see engine.log there", s.config.StateDir, err)
+				return nil, fmt.Errorf("an engine holds %s and does not answer: %w; see engine.log there", c.StateDir, err)
 			}
 		default:
 			return nil, errors.New(said)
@@ -223,133 +211,4 @@ func openLog(path string) (*os.File, error) {
 		return nil, fmt.Errorf("open the engine's log: %w", err)
 	}
 	return f, nil
-}
-
-// do calls f with a connection. When the engine has gone before it heard of the
-// call, or the call may be repeated, f is called once more with the next engine.
-func (s *session) do(ctx context.Context, repeatable bool, f func(*control.Client) error) error {
-	for attempt := 0; ; attempt++ {
-		client, err := s.connect(ctx)
-		if err != nil {
-			return err
-		}
-		err = f(client)
-		gone := errors.Is(err, control.ErrNoEngine) || errors.Is(err, control.ErrLost) && repeatable
-		if !gone || attempt > 0 || ctx.Err() != nil {
-			return err
-		}
-		s.mu.Lock()
-		if s.client == client {
-			s.client = nil
-			client.Close()
-		}
-		s.mu.Unlock()
-	}
-}
-
-func (s *session) Submit(ctx context.Context, sub job.Submission) (j job.Job, err error) {
-	err = s.do(ctx, sub.IdempotencyKey != "", func(c *control.Client) (err error) {
-		j, err = c.Submit(ctx, sub)
-		return err
-	})
-	return j, err
-}
-
-func (s *session) Job(ctx context.Context, id string) (job.Job, error) {
-	return ask(ctx, s, true, func(c *control.Client) (job.Job, error) { return c.Job(ctx, id) })
-}
-
-func (s *session) Plan(ctx context.Context, sub job.Submission) ([]string, error) {
-	return ask(ctx, s, true, func(c *control.Client) ([]string, error) { return c.Plan(ctx, sub) })
-}
-
-func (s *session) Result(ctx context.Context, id string) (job.Result, error) {
-	return ask(ctx, s, true, func(c *control.Client) (job.Result, error) { return c.Result(ctx, id) })
-}
-
-func (s *session) Cancel(ctx context.Context, id string) error {
-	return s.do(ctx, true, func(c *control.Client) error { return c.Cancel(ctx, id) })
-}
-
-func (s *session) Kill(ctx context.Context, id, signal string) (job.Killed, error) {
-	return ask(ctx, s, true, func(c *control.Client) (job.Killed, error) { return c.Kill(ctx, id, signal) })
-}
-
-func (s *session) List(ctx context.Context, f job.Filter) (job.Page, error) {
-	return ask(ctx, s, true, func(c *control.Client) (job.Page, error) { return c.List(ctx, f) })
-}
-
-func (s *session) Cleanup(ctx context.Context, olderThan time.Duration) (int, error) {
-	return ask(ctx, s, true, func(c *control.Client) (int, error) { return c.Cleanup(ctx, olderThan) })
-}
-
-func (s *session) Output(ctx context.Context, id, stream string, offset, limit int64) (job.Chunk, error) {
-	return ask(ctx, s, true, func(c *control.Client) (job.Chunk, error) { return c.Output(ctx, id, stream, offset, limit) })
-}
-
-// Input is not asked again: what was sent may have arrived.
-func (s *session) Input(ctx context.Context, id string, data []byte, closed bool) error {
-	return s.do(ctx, false, func(c *control.Client) error { return c.Input(ctx, id, data, closed) })
-}
-
-func (s *session) OpenArtifact(ctx context.Context, id, path string) (r io.ReadCloser, about job.Artifact, err error) {
-	err = s.do(ctx, true, func(c *control.Client) (err error) {
-		r, about, err = c.OpenArtifact(ctx, id, path)
-		return err
-	})
-	return r, about, err
-}
-
-func (s *session) VMs(ctx context.Context) ([]job.VMInfo, error) {
-	return ask(ctx, s, true, func(c *control.Client) ([]job.VMInfo, error) { return c.VMs(ctx) })
-}
-
-func (s *session) VM(ctx context.Context, ref string) (job.VMInfo, error) {
-	return ask(ctx, s, true, func(c *control.Client) (job.VMInfo, error) { return c.VM(ctx, ref) })
-}
-
-func (s *session) StartVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	return ask(ctx, s, true, func(c *control.Client) (job.VMInfo, error) { return c.StartVM(ctx, ref) })
-}
-
-func (s *session) StopVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	return ask(ctx, s, true, func(c *control.Client) (job.VMInfo, error) { return c.StopVM(ctx, ref) })
-}
-
-func (s *session) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	return ask(ctx, s, true, func(c *control.Client) (job.VMInfo, error) { return c.DestroyVM(ctx, ref) })
-}
-
-// ForgetVM is not asked again: what was forgotten is not found any more.
-func (s *session) ForgetVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	return ask(ctx, s, false, func(c *control.Client) (job.VMInfo, error) { return c.ForgetVM(ctx, ref) })
-}
-
-func (s *session) SnapshotVM(ctx context.Context, ref, snapshot string) (job.VMInfo, error) {
-	return ask(ctx, s, false, func(c *control.Client) (job.VMInfo, error) { return c.SnapshotVM(ctx, ref, snapshot) })
-}
-
-func (s *session) RevertVM(ctx context.Context, ref, snapshot string) (job.VMInfo, error) {
-	return ask(ctx, s, false, func(c *control.Client) (job.VMInfo, error) { return c.RevertVM(ctx, ref, snapshot) })
-}
-
-func (s *session) CheckHost(ctx context.Context) (job.HostReport, error) {
-	return ask(ctx, s, true, func(c *control.Client) (job.HostReport, error) { return c.CheckHost(ctx) })
-}
-
-func (s *session) Watch(ctx context.Context, id string, after int64) (events []job.Event, j job.Job, err error) {
-	err = s.do(ctx, true, func(c *control.Client) (err error) {
-		events, j, err = c.Watch(ctx, id, after)
-		return err
-	})
-	return events, j, err
-}
-
-// ask is session.do for calls with an answer.
-func ask[T any](ctx context.Context, s *session, repeatable bool, call func(*control.Client) (T, error)) (answer T, err error) {
-	err = s.do(ctx, repeatable, func(c *control.Client) (err error) {
-		answer, err = call(c)
-		return err
-	})
-	return answer, err
 }

@@ -60,7 +60,7 @@ func (a *app) execCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer s.close()
+			defer s.Close()
 			j, err := s.Submit(cmd.Context(), job.Submission{Manifest: m, Client: "cli"})
 			if err != nil {
 				return err
@@ -88,7 +88,7 @@ func (a *app) attachCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer s.close()
+			defer s.Close()
 			j, err := s.Job(cmd.Context(), args[0])
 			if err != nil {
 				return err

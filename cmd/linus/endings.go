@@ -84,7 +84,7 @@ func (a *app) killCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer s.close()
+			defer s.Close()
 			result, err := s.Kill(cmd.Context(), args[0], signal)
 			switch {
 			case err != nil:
@@ -117,7 +117,7 @@ func (a *app) cleanupCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer s.close()
+			defer s.Close()
 			n, err := s.Cleanup(cmd.Context(), age)
 			if err != nil {
 				return err

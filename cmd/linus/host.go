@@ -30,7 +30,7 @@ func (a *app) checkCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer s.close()
+			defer s.Close()
 			r, err := finding(s.CheckHost(cmd.Context()))
 			if err != nil {
 				return err

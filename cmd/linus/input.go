@@ -32,7 +32,7 @@ func (a *app) inputCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer s.close()
+			defer s.Close()
 			if _, err := a.follow(ctx, s, args[0], following{quiet: true, until: begun}); err != nil {
 				return err
 			}

@@ -273,7 +273,7 @@ func (a *app) cancelCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer s.close()
+			defer s.Close()
 			if err := s.Cancel(ctx, args[0]); err != nil {
 				return err
 			}

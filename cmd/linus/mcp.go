@@ -18,7 +18,7 @@ func (a *app) mcpCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer s.close()
+			defer s.Close()
 			o := mcpOptions(s.config, s, logger(a.stderr, s.config))
 			return mcptool.ServeStdio(cmd.Context(), o, a.stdin, a.stdout)
 		},

@@ -202,7 +202,7 @@ func (a *app) serveInBackground(ctx context.Context, c config.Config, idle time.
 
 // stopEngine ends the engine of the state directory and waits until it has gone.
 func (a *app) stopEngine(ctx context.Context, c config.Config) error {
-	client, err := control.Dial(ctx, control.Socket(c.StateDir))
+	client, err := control.Connect(ctx, control.Socket(c.StateDir))
 	if errors.Is(err, control.ErrNoEngine) {
 		return a.print(map[string]bool{"stopped": false}, "no engine is running")
 	}

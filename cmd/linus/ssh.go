@@ -53,7 +53,7 @@ func (a *app) withLogin(ctx context.Context, ref string, show bool, start func(p
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	info, err := s.loginVM(ctx, ref)
 	if err != nil {
 		return err
@@ -69,7 +69,7 @@ func (a *app) withLogin(ctx context.Context, ref string, show bool, start func(p
 	if err != nil {
 		return fmt.Errorf("%w; install OpenSSH's client", err)
 	}
-	s.close()
+	s.Close()
 	return start(program, argv)
 }
 

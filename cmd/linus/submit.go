@@ -46,7 +46,7 @@ func (a *app) submitCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer s.close()
+			defer s.Close()
 			j, err := s.Submit(ctx, job.Submission{Manifest: m, IdempotencyKey: f.key, Client: "cli"})
 			if err != nil {
 				return err

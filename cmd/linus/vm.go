@@ -52,7 +52,7 @@ func (a *app) vmCreateCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer s.close()
+			defer s.Close()
 			if dryRun {
 				plan, err := s.Plan(ctx, sub)
 				if err != nil {
@@ -117,7 +117,7 @@ func (a *app) vmListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer s.close()
+			defer s.Close()
 			vms, err := s.VMs(cmd.Context())
 			if err != nil {
 				return err
@@ -178,7 +178,7 @@ func (a *app) withVM(ctx context.Context, ref string, work func(*session, job.VM
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.Close()
 	info, err := s.VM(ctx, ref)
 	if err != nil {
 		return err
@@ -226,7 +226,7 @@ func (a *app) vmVerb(use, short, said string, act func(*session, context.Context
 			if err != nil {
 				return err
 			}
-			defer s.close()
+			defer s.Close()
 			info, err := act(s, cmd.Context(), args[0])
 			if err != nil {
 				return err
@@ -255,7 +255,7 @@ func (a *app) vmSnapshotCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer s.close()
+			defer s.Close()
 			info, err := s.SnapshotVM(cmd.Context(), args[0], args[1])
 			if err != nil {
 				return err

@@ -30,16 +30,6 @@ var (
 // maxBody bounds a request: a manifest, and what is about it.
 const maxBody = job.MaxManifest + 64<<10
 
-type input struct {
-	Data   []byte `json:"data,omitempty"`
-	Closed bool   `json:"closed,omitempty"`
-}
-
-type watched struct {
-	Events []job.Event `json:"events"`
-	Job    job.Job     `json:"job"`
-}
-
 // failure is an error on the wire: a code, the text, and the fields of the
 // type it came from.
 type failure struct {

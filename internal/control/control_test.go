@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -34,79 +37,131 @@ type engine struct {
 	input      string
 	filter     job.Filter
 	client     string // who asked for StopVM
+
+	cut   bool // each call breaks its connection instead of being answered
+	mu    sync.Mutex
+	calls []string // the methods called
+}
+
+func (e *engine) called(name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.calls = append(e.calls, name)
+	if e.cut {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func (e *engine) log() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.calls)
 }
 
 func (e *engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
+	e.called("Submit")
 	e.submission = s
 	return e.job, e.err
 }
 
 func (e *engine) Plan(_ context.Context, s job.Submission) ([]string, error) {
+	e.called("Plan")
 	e.submission = s
 	return []string{"qm create"}, e.err
 }
 
 func (e *engine) Kill(_ context.Context, id, signal string) (job.Killed, error) {
+	e.called("Kill")
 	return job.Killed(id + " " + signal), e.err
 }
 
 func (e *engine) Cleanup(_ context.Context, age time.Duration) (int, error) {
+	e.called("Cleanup")
 	return int(age / time.Hour), e.err
 }
 
 func (e *engine) Output(_ context.Context, id, stream string, offset, limit int64) (job.Chunk, error) {
+	e.called("Output")
 	return job.Chunk{Data: []byte(id + "\xff" + stream), Offset: offset, Next: limit}, e.err
 }
 
 func (e *engine) Input(_ context.Context, id string, data []byte, closed bool) error {
+	e.called("Input")
 	e.input = fmt.Sprintf("%s %v %v", id, data, closed) //nolint:staticcheck // the bytes, not text
 	return e.err
 }
 
 func (e *engine) OpenArtifact(_ context.Context, id, path string) (io.ReadCloser, job.Artifact, error) {
+	e.called("OpenArtifact")
 	return io.NopCloser(strings.NewReader(id + "\x00" + path)), job.Artifact{Path: path, Size: int64(len(id+path) + 1)}, e.err
 }
 
-func (e *engine) VMs(context.Context) ([]job.VMInfo, error)            { return []job.VMInfo{e.vm("list")}, e.err }
-func (e *engine) VM(_ context.Context, ref string) (job.VMInfo, error) { return e.vm(ref), e.err }
+func (e *engine) VMs(context.Context) ([]job.VMInfo, error) {
+	e.called("VMs")
+	return []job.VMInfo{e.vm("list")}, e.err
+}
+func (e *engine) VM(_ context.Context, ref string) (job.VMInfo, error) {
+	e.called("VM")
+	return e.vm(ref), e.err
+}
 func (e *engine) StartVM(_ context.Context, ref string) (job.VMInfo, error) {
+	e.called("StartVM")
 	return e.vm("start " + ref), e.err
 }
 
 func (e *engine) StopVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	e.called("StopVM")
 	e.client = job.ClientFrom(ctx)
 	return e.vm("stop " + ref), e.err
 }
 
 func (e *engine) DestroyVM(_ context.Context, ref string) (job.VMInfo, error) {
+	e.called("DestroyVM")
 	return e.vm("destroy " + ref), e.err
 }
 
 func (e *engine) ForgetVM(_ context.Context, ref string) (job.VMInfo, error) {
+	e.called("ForgetVM")
 	return e.vm("forget " + ref), e.err
 }
 
 func (e *engine) SnapshotVM(_ context.Context, ref, name string) (job.VMInfo, error) {
+	e.called("SnapshotVM")
 	return e.vm("snapshot " + ref + " " + name), e.err
 }
 
 func (e *engine) RevertVM(_ context.Context, ref, name string) (job.VMInfo, error) {
+	e.called("RevertVM")
 	return e.vm("revert " + ref + " " + name), e.err
 }
 
 func (e *engine) vm(asked string) job.VMInfo {
 	return job.VMInfo{VM: job.VM{ID: 7, Name: asked, Status: job.VMRunning}, Jobs: []string{"j1"}}
 }
-func (e *engine) Job(context.Context, string) (job.Job, error)       { return e.job, e.err }
-func (e *engine) Result(context.Context, string) (job.Result, error) { return e.result, e.err }
-func (e *engine) Cancel(context.Context, string) error               { return e.err }
-func (e *engine) CheckHost(context.Context) (job.HostReport, error)  { return e.report, e.err }
+func (e *engine) Job(context.Context, string) (job.Job, error) {
+	e.called("Job")
+	return e.job, e.err
+}
+func (e *engine) Result(context.Context, string) (job.Result, error) {
+	e.called("Result")
+	return e.result, e.err
+}
+func (e *engine) Cancel(context.Context, string) error {
+	e.called("Cancel")
+	return e.err
+}
+func (e *engine) CheckHost(context.Context) (job.HostReport, error) {
+	e.called("CheckHost")
+	return e.report, e.err
+}
 func (e *engine) List(_ context.Context, f job.Filter) (job.Page, error) {
+	e.called("List")
 	e.filter = f
 	return e.page, e.err
 }
 
 func (e *engine) Watch(ctx context.Context, _ string, _ int64) ([]job.Event, job.Job, error) {
+	e.called("Watch")
 	if e.err != nil {
 		return nil, job.Job{}, e.err
 	}
@@ -345,11 +400,16 @@ func TestServer_CountsClientsUntilTheyClose(t *testing.T) {
 	}
 }
 
-func TestClient_StopReachesTheEngine(t *testing.T) {
+func TestConn_StopReachesTheEngine(t *testing.T) {
 	var stopped atomic.Bool
 	dir := t.TempDir()
 	serve(t, dir, &engine{}, func() { stopped.Store(true) })
-	if err := dial(t, dir).Stop(t.Context()); err != nil || !stopped.Load() {
+	c, err := control.Connect(t.Context(), control.Socket(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := c.Stop(t.Context()); err != nil || !stopped.Load() {
 		t.Errorf("Stop() = %v, reached the engine: %v", err, stopped.Load())
 	}
 }

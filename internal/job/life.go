@@ -63,9 +63,9 @@ type SummaryVM struct {
 
 // Filter selects jobs, newest first.
 type Filter struct {
-	Status Status // empty: all
-	Limit  int    // 1 to 200; 0: 50
-	Cursor string // Next of the page before; empty: the first page
+	Status Status `json:"status"` // empty: all
+	Limit  int    `json:"limit"`  // 1 to 200; 0: 50
+	Cursor string `json:"cursor"` // Next of the page before; empty: the first page
 }
 
 // Page is one page of a list.

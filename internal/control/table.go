@@ -1,0 +1,202 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"linus/internal/job"
+)
+
+// verbs is the table of what an engine offers: a row for each method of
+// job.Engine, with its name, where it is by HTTP, whether a call whose answer
+// was lost may be made again, and the method. Server and client are made from
+// it. What a row takes and returns is plain JSON.
+func verbs() []row[job.Engine] {
+	return []row[job.Engine]{
+		route("Submit", "POST /v1/jobs", keyed, job.Engine.Submit),
+		route("Plan", "POST /v1/plan", again, job.Engine.Plan),
+		route("Job", "GET /v1/jobs/{id}", again, ofJob(job.Engine.Job)),
+		route("Result", "GET /v1/jobs/{id}/result", again, ofJob(job.Engine.Result)),
+		route("Cancel", "POST /v1/jobs/{id}/cancel", again, func(e job.Engine, ctx context.Context, in jobRef) (none, error) {
+			return none{}, e.Cancel(ctx, in.ID)
+		}),
+		route("Kill", "POST /v1/jobs/{id}/kill{?signal}", again, func(e job.Engine, ctx context.Context, in signalled) (job.Killed, error) {
+			return e.Kill(ctx, in.ID, in.Signal)
+		}),
+		route("List", "GET /v1/jobs{?status,limit,cursor}", again, job.Engine.List),
+		route("Cleanup", "POST /v1/cleanup{?older_than}", again, func(e job.Engine, ctx context.Context, in aged) (int, error) {
+			return e.Cleanup(ctx, time.Duration(in.OlderThan))
+		}),
+
+		route("Watch", "GET /v1/jobs/{id}/events{?after}", again, poll),
+		route("Output", "GET /v1/jobs/{id}/output{?stream,offset,limit}", again, func(e job.Engine, ctx context.Context, in stretch) (job.Chunk, error) {
+			return e.Output(ctx, in.ID, in.Stream, in.Offset, in.Limit)
+		}),
+		route("Input", "POST /v1/jobs/{id}/input", once, func(e job.Engine, ctx context.Context, in input) (none, error) {
+			return none{}, e.Input(ctx, in.ID, in.Data, in.Closed) // what was sent may have arrived
+		}),
+		route("OpenArtifact", "GET /v1/jobs/{id}/artifacts/{path...}", again, func(e job.Engine, ctx context.Context, in fileRef) (download, error) {
+			file, about, err := e.OpenArtifact(ctx, in.ID, in.Path)
+			return download{file, about}, err
+		}),
+
+		route("VMs", "GET /v1/vms", again, ofNothing(job.Engine.VMs)),
+		route("VM", "GET /v1/vms/{vm}", again, ofVM(job.Engine.VM)),
+		route("StartVM", "POST /v1/vms/{vm}/start", again, ofVM(job.Engine.StartVM)),
+		route("StopVM", "POST /v1/vms/{vm}/stop", again, ofVM(job.Engine.StopVM)),
+		route("DestroyVM", "POST /v1/vms/{vm}/destroy", again, ofVM(job.Engine.DestroyVM)),
+		route("ForgetVM", "POST /v1/vms/{vm}/forget", once, ofVM(job.Engine.ForgetVM)), // what was forgotten is not found
+		route("SnapshotVM", "POST /v1/vms/{vm}/snapshot{?snapshot}", once, ofSnapshot(job.Engine.SnapshotVM)),
+		route("RevertVM", "POST /v1/vms/{vm}/revert{?snapshot}", once, ofSnapshot(job.Engine.RevertVM)),
+
+		route("CheckHost", "GET /v1/host", again, ofNothing(job.Engine.CheckHost)),
+	}
+}
+
+// process is the table of what is asked of the process an engine runs in.
+func process() []row[*Server] {
+	return []row[*Server]{
+		route("Info", "GET /v1/info", again, ofNothing((*Server).tell)),
+		route("Stop", "POST /v1/stop", again, ofNothing((*Server).end)),
+	}
+}
+
+// What rows take, where it is not a type of package job.
+type (
+	none   struct{}
+	jobRef struct {
+		ID string `json:"id"`
+	}
+	fileRef struct {
+		ID   string `json:"id"`
+		Path string `json:"path"`
+	}
+	signalled struct {
+		ID     string `json:"id"`
+		Signal string `json:"signal"`
+	}
+	aged struct {
+		OlderThan duration `json:"older_than"`
+	}
+	watching struct {
+		ID    string `json:"id"`
+		After int64  `json:"after"`
+	}
+	stretch struct {
+		ID     string `json:"id"`
+		Stream string `json:"stream"`
+		Offset int64  `json:"offset"`
+		Limit  int64  `json:"limit"`
+	}
+	input struct {
+		ID     string `json:"id"`
+		Data   []byte `json:"data,omitempty"`
+		Closed bool   `json:"closed,omitempty"`
+	}
+	vmRef struct {
+		VM string `json:"vm"`
+	}
+	snapshotRef struct {
+		VM       string `json:"vm"`
+		Snapshot string `json:"snapshot"`
+	}
+)
+
+// watched is what Watch returns: the events, and the job as it then is.
+type watched struct {
+	Events []job.Event `json:"events"`
+	Job    job.Job     `json:"job"`
+}
+
+// duration is text such as 24h.
+type duration time.Duration
+
+func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
+
+func (d *duration) UnmarshalText(text []byte) error {
+	parsed, err := time.ParseDuration(string(text))
+	*d = duration(parsed)
+	return err
+}
+
+// Whether a call whose answer was lost may be made again.
+func again[In any](In) bool { return true }
+func once[In any](In) bool  { return false }
+
+// keyed: the same key returns the same job.
+func keyed(s job.Submission) bool { return s.IdempotencyKey != "" }
+
+// verb is a method of E, as a row has it.
+type verb[E, In, Out any] = func(E, context.Context, In) (Out, error)
+
+func ofNothing[E, Out any](call func(E, context.Context) (Out, error)) verb[E, none, Out] {
+	return func(e E, ctx context.Context, _ none) (Out, error) { return call(e, ctx) }
+}
+
+func ofJob[Out any](call verb[job.Engine, string, Out]) verb[job.Engine, jobRef, Out] {
+	return func(e job.Engine, ctx context.Context, in jobRef) (Out, error) { return call(e, ctx, in.ID) }
+}
+
+func ofVM(call verb[job.Engine, string, job.VMInfo]) verb[job.Engine, vmRef, job.VMInfo] {
+	return func(e job.Engine, ctx context.Context, in vmRef) (job.VMInfo, error) { return call(e, ctx, in.VM) }
+}
+
+func ofSnapshot(call func(job.Engine, context.Context, string, string) (job.VMInfo, error)) verb[job.Engine, snapshotRef, job.VMInfo] {
+	return func(e job.Engine, ctx context.Context, in snapshotRef) (job.VMInfo, error) {
+		return call(e, ctx, in.VM, in.Snapshot)
+	}
+}
+
+// longestPoll bounds one request of Watch; the client asks again.
+const longestPoll = 50 * time.Second
+
+// poll is one request of Watch.
+func poll(e job.Engine, ctx context.Context, in watching) (watched, error) {
+	ctx, cancel := context.WithTimeout(ctx, longestPoll)
+	defer cancel()
+	events, j, err := e.Watch(ctx, in.ID, in.After)
+	if err == nil && len(events) == 0 && errors.Is(context.Cause(ctx), ErrStopped) {
+		err = ErrStopped // else the client would ask again, and start another engine for it
+	}
+	return watched{Events: events, Job: j}, err
+}
+
+// artifactHeader carries an artifact's description beside its bytes.
+const artifactHeader = "Linus-Artifact"
+
+// download is a file: the one answer that is not JSON.
+type download struct {
+	file  io.ReadCloser
+	about job.Artifact
+}
+
+// send writes the file as it is. One that breaks off is an answer that breaks off.
+func (d *download) send(w http.ResponseWriter) {
+	defer func() { _ = d.file.Close() }()
+	description, err := json.Marshal(d.about)
+	if err != nil {
+		panic(http.ErrAbortHandler) // cannot happen: strings and numbers
+	}
+	w.Header().Set(artifactHeader, url.QueryEscape(string(description)))
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Length", strconv.FormatInt(d.about.Size, 10))
+	if _, err := io.Copy(w, d.file); err != nil {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// receive takes the file over from its response; who reads it closes it.
+func (d *download) receive(resp *http.Response) error {
+	description, err := url.QueryUnescape(resp.Header.Get(artifactHeader))
+	if err == nil {
+		err = json.Unmarshal([]byte(description), &d.about)
+	}
+	d.file = resp.Body
+	return err
+}

@@ -1,0 +1,108 @@
+package control_test
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"slices"
+	"testing"
+
+	"linus/internal/control"
+	"linus/internal/job"
+)
+
+// every calls each method of job.Engine on c, with nothing but a context, and
+// returns the methods' names with their errors.
+func every(t *testing.T, c *control.Client) map[string]error {
+	t.Helper()
+	methods := reflect.TypeFor[job.Engine]()
+	errs := map[string]error{}
+	for i := range methods.NumMethod() {
+		method := methods.Method(i)
+		in := []reflect.Value{reflect.ValueOf(t.Context())}
+		for k := 1; k < method.Type.NumIn(); k++ {
+			v := reflect.New(method.Type.In(k)).Elem()
+			if v.Kind() == reflect.String {
+				v.SetString("x")
+			}
+			in = append(in, v)
+		}
+		out := reflect.ValueOf(c).MethodByName(method.Name).Call(in)
+		err, _ := out[len(out)-1].Interface().(error)
+		errs[method.Name] = err
+	}
+	return errs
+}
+
+// A method of job.Engine that has no row, or another's, does not arrive.
+func TestTable_HasARowForEveryMethodOfAnEngine(t *testing.T) {
+	e := &engine{wait: make(chan struct{})}
+	e.job.Status = job.Success // or Watch would wait
+	close(e.wait)
+	dir := t.TempDir()
+	serve(t, dir, e, func() {})
+	for name, err := range every(t, dial(t, dir)) {
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if !slices.Contains(e.log(), name) {
+			t.Errorf("%s does not arrive; what does: %v", name, e.log())
+		}
+	}
+	if n := reflect.TypeFor[job.Engine]().NumMethod(); len(e.log()) != n {
+		t.Errorf("%d methods called, %d arrived: %v", n, len(e.log()), e.log())
+	}
+}
+
+// Where the answer was lost, only what may be done twice is asked for again.
+func TestClient_AsksAgainWhereTheAnswerWasLost(t *testing.T) {
+	once := []string{"Submit", "Input", "ForgetVM", "SnapshotVM", "RevertVM"}
+	e := &engine{cut: true}
+	dir := t.TempDir()
+	serve(t, dir, e, func() {})
+	c := dial(t, dir)
+	errs := every(t, c)
+	_, err := c.Submit(t.Context(), job.Submission{IdempotencyKey: "key"}) // twice, which makes three
+	errs["Submit with a key"] = err
+	for name, err := range errs {
+		if !errors.Is(err, control.ErrLost) {
+			t.Errorf("%s: %v, want ErrLost", name, err)
+		}
+	}
+	count := map[string]int{}
+	for _, name := range e.log() {
+		count[name]++
+	}
+	for name, n := range count {
+		switch {
+		case name == "Submit" && n == 3:
+		case name != "Submit" && slices.Contains(once, name) && n == 1:
+		case !slices.Contains(once, name) && n >= 2: // net/http repeats a GET by itself, too
+		default:
+			t.Errorf("%s was asked for %d times", name, n)
+		}
+	}
+}
+
+// An engine that has gone before it heard of a call is no reason not to make it.
+func TestClient_MakesTheCallWithTheNextEngine(t *testing.T) {
+	first, second := t.TempDir(), t.TempDir()
+	old := serve(t, first, &engine{}, func() {})
+	next := &engine{job: job.Job{ID: "j1"}}
+	serve(t, second, next, func() {})
+	dirs, dialled := []string{first, second}, 0
+	c, err := control.NewClient(t.Context(), func(ctx context.Context) (*control.Conn, error) {
+		dialled++
+		return control.Connect(ctx, control.Socket(dirs[dialled-1]))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	if err := old.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if j, err := c.Submit(t.Context(), job.Submission{}); err != nil || j.ID != "j1" || dialled != 2 {
+		t.Errorf("Submit = %v, %v after %d dials; want the next engine's", j.ID, err, dialled)
+	}
+}
