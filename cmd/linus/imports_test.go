@@ -58,8 +58,20 @@ var arrows = map[string][]string{
 	"embed":            {"scripts"},
 	"scripts":          {},
 
-	"cmd/pvelab":   {"internal/lab"},
-	"internal/lab": {},
+	"cmd/pvelab": {"internal/lab", "internal/lab/process"},
+
+	// The lab: users see its root, the drivers know no commands, the commands no
+	// driver.
+	"internal/lab":           {"internal/lab/pve", "internal/lab/process", "internal/lab/qemu", "internal/lab/netns", "internal/lab/state", "internal/lab/sys"},
+	"internal/lab/pve":       {"internal/lab/agent", "internal/lab/cloudinit", "internal/lab/state", "internal/lab/sys"},
+	"internal/lab/process":   {"internal/lab/agent", "internal/lab/cloudinit", "internal/lab/state", "internal/lab/sys"},
+	"internal/lab/qemu":      {"internal/lab/agent", "internal/lab/cloudinit", "internal/lab/image", "internal/lab/netns", "internal/lab/state", "internal/lab/sys"},
+	"internal/lab/netns":     {"internal/lab/state", "internal/lab/sys"},
+	"internal/lab/cloudinit": {"internal/lab/state", "internal/lab/sys"},
+	"internal/lab/agent":     {"internal/lab/sys"},
+	"internal/lab/image":     {"internal/lab/sys"},
+	"internal/lab/state":     {"internal/lab/sys"},
+	"internal/lab/sys":       {},
 
 	// Tests only.
 	"internal/e2e":          {},
@@ -76,8 +88,8 @@ var testOnly = []string{"internal/e2e", "internal/providertest", "internal/sshte
 // onlyIn says which packages alone may import a foreign package, or one below
 // it, outside tests.
 var onlyIn = map[string][]string{
-	"golang.org/x/crypto/ssh":              {"internal/remote", "internal/sshtest", "internal/lab"},
-	"github.com/pkg/sftp":                  {"internal/remote", "internal/sshtest", "internal/lab"},
+	"golang.org/x/crypto/ssh":              {"internal/remote", "internal/sshtest", "internal/lab", "internal/lab/process", "internal/lab/pve"},
+	"github.com/pkg/sftp":                  {"internal/remote", "internal/sshtest", "internal/lab/process"},
 	"github.com/mark3labs/mcp-go":          {"internal/mcptool"},
 	"github.com/kelseyhightower/envconfig": {"internal/config"},
 	"modernc.org/sqlite":                   {"internal/store"},

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"linus/internal/lab"
+	"linus/internal/lab/process"
 )
 
 func main() {
@@ -21,7 +22,7 @@ func main() {
 
 func run(args []string, std lab.Streams) int {
 	name := filepath.Base(args[0])
-	if code, ok := lab.RunGuestTool(name, args[1:], std); ok {
+	if code, ok := process.RunTool(name, args[1:], std); ok {
 		return code
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)

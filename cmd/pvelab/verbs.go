@@ -15,6 +15,7 @@ import (
 	"al.essio.dev/pkg/shellescape"
 
 	"linus/internal/lab"
+	"linus/internal/lab/process"
 )
 
 const usage = `pvelab: a stand-in Proxmox VE host
@@ -225,7 +226,7 @@ func tool(ctx context.Context, name string, args []string, std lab.Streams) int 
 
 // guest is the init of a process VM.
 func guest(std lab.Streams) int {
-	if err := lab.RunGuest(std.In); err != nil {
+	if err := process.Run(std.In); err != nil {
 		fmt.Fprintln(std.Err, err)
 		return 1
 	}

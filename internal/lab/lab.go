@@ -1,3 +1,11 @@
+// Package lab is a stand-in Proxmox VE host that one asks for and takes down
+// again: a real sshd with work-alikes of qm, pvesh, pvesm and pveversion behind
+// it, VMs of one of two kinds, and faults on demand. It is used by cmd/pvelab
+// and by tests; it knows nothing of jobs, and nothing of the product imports it
+// outside tests.
+//
+//	lab -> process, qemu -> agent, cloudinit, image, netns -> state -> sys
+//	lab -> pve           -> agent, cloudinit                -> state -> sys
 package lab
 
 import (
@@ -15,6 +23,12 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"linus/internal/lab/process"
+	"linus/internal/lab/pve"
+	"linus/internal/lab/qemu"
+	"linus/internal/lab/state"
+	"linus/internal/lab/sys"
 )
 
 // The VM that up makes a template of, so that a linked clone is the usual path.
@@ -41,24 +55,24 @@ type Options struct {
 
 // Lab is a stand-in Proxmox host: its state directory, its commands, its VMs.
 type Lab struct {
-	*Host
+	*pve.Host
 }
 
 // withDriver gives a state directory the driver its settings name.
-func withDriver(s *State) (*Lab, error) {
+func withDriver(s *state.State) (*Lab, error) {
 	switch s.Config.Driver {
-	case DriverProcess:
-		return &Lab{&Host{s, newProcessDriver()}}, nil
-	case DriverQemu:
-		return &Lab{&Host{s, newQemuDriver()}}, nil
+	case state.DriverProcess:
+		return &Lab{&pve.Host{State: s, Driver: process.Driver{}}}, nil
+	case state.DriverQemu:
+		return &Lab{&pve.Host{State: s, Driver: qemu.Driver{}}}, nil
 	}
-	return nil, fmt.Errorf("unknown lab driver %q: use %s or %s", s.Config.Driver, DriverProcess, DriverQemu)
+	return nil, fmt.Errorf("unknown lab driver %q: use %s or %s", s.Config.Driver, state.DriverProcess, state.DriverQemu)
 }
 
 // Open is the lab in dir, which may be up or half of one. Where there is none
 // the error is ErrNoLab.
 func Open(dir string) (*Lab, error) {
-	s, err := openState(dir)
+	s, err := state.Open(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +96,7 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 	if l, err = claim(l); err != nil {
 		return nil, err
 	}
-	err = l.withLock(ctx, io.Discard, upLock, l.path("locks", upLock), upWait, func() error { return l.up(ctx) })
+	err = l.WithLock(ctx, io.Discard, upLock, l.Path("locks", upLock), upWait, func() error { return l.up(ctx) })
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +121,7 @@ func claim(l *Lab) (*Lab, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := createFile(l.path("lab.json"), string(raw)+"\n"); errors.Is(err, fs.ErrExist) {
+	if err := sys.CreateFile(l.Path("lab.json"), string(raw)+"\n"); errors.Is(err, fs.ErrExist) {
 		log := l.Log
 		if l, err = Open(l.Dir); err != nil {
 			return nil, err
@@ -116,7 +130,7 @@ func claim(l *Lab) (*Lab, error) {
 	} else if err != nil {
 		return nil, err
 	}
-	return l, os.MkdirAll(l.path("locks"), 0o755)
+	return l, os.MkdirAll(l.Path("locks"), 0o755)
 }
 
 func missingError(driver string, missing []string) error {
@@ -124,7 +138,7 @@ func missingError(driver string, missing []string) error {
 	if hint := InstallHint(driver); hint != "" {
 		text += " Install with: " + hint
 	}
-	if driver == DriverQemu {
+	if driver == state.DriverQemu {
 		text += " The process lab needs none of the machine's parts: pvelab up --driver process"
 	}
 	return errors.New(text)
@@ -139,7 +153,7 @@ func prepare(opts Options) (*Lab, error) {
 	case err == nil:
 		l.Log = opts.Log
 		return l, nil
-	case !errors.Is(err, ErrNoLab):
+	case !errors.Is(err, state.ErrNoLab):
 		return nil, err
 	}
 	binary, err := filepath.Abs(opts.Binary)
@@ -153,15 +167,15 @@ func prepare(opts Options) (*Lab, error) {
 	if err := checkEmpty(dir); err != nil {
 		return nil, err
 	}
-	s := &State{Dir: dir, Log: opts.Log, Config: Config{
-		Driver: orDefault(opts.Driver, DriverProcess), Version: orDefault(opts.Version, "9.2"), Node: "pve", Bridge: "vmbr0",
+	s := &state.State{Dir: dir, Log: opts.Log, Config: state.Config{
+		Driver: orDefault(opts.Driver, state.DriverProcess), Version: orDefault(opts.Version, "9.2"), Node: "pve", Bridge: "vmbr0",
 		Storage: orDefault(opts.Storage, "local-lvm"), Binary: binary, Direct: opts.Direct, BlockCallbacks: opts.BlockCallbacks,
 		ImageVariant: opts.ImageVariant, SlowMS: opts.SlowMS,
 	}}
 	if !slices.Contains([]string{"9.2", "8.2"}, s.Config.Version) {
 		return nil, fmt.Errorf("the lab plays PVE 9.2 and 8.2, not %q", s.Config.Version)
 	}
-	if _, err := s.storage(s.Config.Storage); err != nil {
+	if _, err := s.Storage(s.Config.Storage); err != nil {
 		return nil, fmt.Errorf("the lab's storages are local and local-lvm: %w", err)
 	}
 	return withDriver(s)
@@ -190,7 +204,7 @@ func checkEmpty(dir string) error {
 }
 
 // halfWritten tells a file that a killed command was about to put in place.
-func halfWritten(name string) bool { return strings.HasPrefix(name, temporary) }
+func halfWritten(name string) bool { return strings.HasPrefix(name, sys.Temporary) }
 
 func (l *Lab) up(ctx context.Context) error {
 	if err := l.layOut(); err != nil {
@@ -208,11 +222,11 @@ func (l *Lab) up(ctx context.Context) error {
 	if err := l.Save(); err != nil {
 		return err
 	}
-	fmt.Fprintf(l.log(), "sshd: %s\n", l.sshAddress())
+	fmt.Fprintf(l.Progress(), "sshd: %s\n", l.sshAddress())
 	if err := l.makeTemplate(ctx); err != nil {
 		return err
 	}
-	fmt.Fprintf(l.log(), "lab: %s (%s, PVE %s) is up\n", l.Dir, l.Config.Driver, l.Config.Version)
+	fmt.Fprintf(l.Progress(), "lab: %s (%s, PVE %s) is up\n", l.Dir, l.Config.Driver, l.Config.Version)
 	return nil
 }
 
@@ -223,8 +237,8 @@ func (l *Lab) sshAddress() string {
 // layOut makes the directories and commands.
 func (l *Lab) layOut() error {
 	dirs := []string{
-		l.nodeDir(l.Config.Node, "qemu-server"), l.nodeDir(l.Config.Node, "lxc"),
-		l.path("storage", "local", "images"), l.path("storage", "local-lvm"), l.path("run"), l.path("log"), l.BinDir(),
+		l.NodeDir(l.Config.Node, "qemu-server"), l.NodeDir(l.Config.Node, "lxc"),
+		l.Path("storage", "local", "images"), l.Path("storage", "local-lvm"), l.Path("run"), l.Path("log"), l.BinDir(),
 	}
 	for _, dir := range dirs {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -232,11 +246,11 @@ func (l *Lab) layOut() error {
 		}
 	}
 	links := map[string]string{
-		l.path("etc", "pve", "qemu-server"): "nodes/" + l.Config.Node + "/qemu-server",
-		l.path("etc", "pve", "lxc"):         "nodes/" + l.Config.Node + "/lxc",
+		l.Path("etc", "pve", "qemu-server"): "nodes/" + l.Config.Node + "/qemu-server",
+		l.Path("etc", "pve", "lxc"):         "nodes/" + l.Config.Node + "/lxc",
 	}
-	for _, tool := range append(Tools(), "pvelab") {
-		if tool == "ip" && l.Config.Driver != DriverProcess {
+	for _, tool := range append(pve.Tools(), "pvelab") {
+		if tool == "ip" && l.Config.Driver != state.DriverProcess {
 			continue
 		}
 		links[filepath.Join(l.BinDir(), tool)] = l.Config.Binary
@@ -246,7 +260,7 @@ func (l *Lab) layOut() error {
 			return err
 		}
 	}
-	return l.writeMembers()
+	return l.WriteMembers()
 }
 
 // makeTemplate makes VM 9000 the way an operator would, and makes a half of
@@ -273,7 +287,7 @@ func (l *Lab) makeTemplate(ctx context.Context) error {
 	_, err = l.QM(ctx, "create", id, "--name", TemplateName, "--memory", "1024", "--cores", "2", "--cpu", "host", "--ostype", "l26",
 		"--scsihw", "virtio-scsi-single", "--scsi0", st+":0,import-from="+image+",discard=on,iothread=1", "--scsi1", st+":cloudinit",
 		"--net0", "virtio,bridge="+l.Config.Bridge, "--serial0", "socket", "--vga", "serial0", "--agent", "enabled=1",
-		"--ciuser", defaultGuestUser, "--ipconfig0", "ip=dhcp", "--ciupgrade", "0")
+		"--ciuser", process.DefaultUser, "--ipconfig0", "ip=dhcp", "--ciupgrade", "0")
 	if err != nil {
 		return err
 	}
@@ -283,7 +297,7 @@ func (l *Lab) makeTemplate(ctx context.Context) error {
 	if conf, err := l.LoadConf(TemplateID); err != nil || !conf.IsTemplate() {
 		return errors.Join(fmt.Errorf("VM %s did not become a template", id), err)
 	}
-	fmt.Fprintf(l.log(), "template: %s %s on %s\n", id, TemplateName, st)
+	fmt.Fprintf(l.Progress(), "template: %s %s on %s\n", id, TemplateName, st)
 	return nil
 }
 
@@ -299,10 +313,10 @@ func (l *Lab) Env() map[string]string {
 		"PROXMOX_NODE":         l.Config.Node,
 		"PROXMOX_STORAGE":      l.Config.Storage,
 		"PROXMOX_BRIDGE":       l.Config.Bridge,
-		"PROXMOX_SCRIPT_DIR":   filepath.Join(l.homeDir(), "linus", "scripts"), // goes with the lab
+		"PROXMOX_SCRIPT_DIR":   filepath.Join(l.HomeDir(), "linus", "scripts"), // goes with the lab
 		"DEFAULT_VM_TEMPLATE":  TemplateName,
 	}
-	if l.Config.Driver == DriverProcess {
+	if l.Config.Driver == state.DriverProcess {
 		env["PVELAB_LOOPBACK"] = "1" // where linus takes loopback addresses for VMs'
 	}
 	if l.Config.GuestPort != 22 {
@@ -318,7 +332,7 @@ func Down(ctx context.Context, dir string) error {
 	if err == nil {
 		return l.Down(ctx)
 	}
-	if !errors.Is(err, ErrNoLab) {
+	if !errors.Is(err, state.ErrNoLab) {
 		return err
 	}
 	entries, err := os.ReadDir(dir)
@@ -337,10 +351,10 @@ func Down(ctx context.Context, dir string) error {
 func (l *Lab) Down(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), downTimeout)
 	defer cancel()
-	if err := os.MkdirAll(l.path("locks"), 0o755); err != nil {
+	if err := os.MkdirAll(l.Path("locks"), 0o755); err != nil {
 		return err
 	}
-	return l.withLock(ctx, io.Discard, upLock, l.path("locks", upLock), downWait, func() error {
+	return l.WithLock(ctx, io.Discard, upLock, l.Path("locks", upLock), downWait, func() error {
 		// The order lets nothing new begin behind our back: first what can be
 		// asked to start things, then what runs.
 		err := errors.Join(stopSSHD(l.State), l.endCalls(ctx), l.stopVMs(ctx), l.Driver.Down(ctx, l.State))
@@ -359,13 +373,13 @@ func (l *Lab) remove() error {
 	}
 	for _, entry := range entries {
 		if halfWritten(entry.Name()) {
-			if err := os.Remove(l.path(entry.Name())); err != nil {
+			if err := os.Remove(l.Path(entry.Name())); err != nil {
 				return err
 			}
 		}
 	}
 	for _, part := range parts {
-		if err := os.RemoveAll(l.path(part)); err != nil {
+		if err := os.RemoveAll(l.Path(part)); err != nil {
 			return err
 		}
 	}
@@ -377,9 +391,9 @@ func (l *Lab) remove() error {
 
 // endCalls kills work-alikes that still run.
 func (l *Lab) endCalls(ctx context.Context) error {
-	files, err := filepath.Glob(l.path("run", "call-*"))
+	files, err := filepath.Glob(l.Path("run", "call-*"))
 	for _, file := range files {
-		err = errors.Join(err, killPidFile(ctx, file, syscall.SIGKILL))
+		err = errors.Join(err, sys.KillPidFile(ctx, file, syscall.SIGKILL))
 	}
 	return err
 }
@@ -387,13 +401,13 @@ func (l *Lab) endCalls(ctx context.Context) error {
 // stopVMs stops every VM that has a run directory, also one whose config is
 // gone.
 func (l *Lab) stopVMs(ctx context.Context) error {
-	entries, err := os.ReadDir(l.path("run"))
+	entries, err := os.ReadDir(l.Path("run"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	for _, entry := range entries {
 		if id, atoiErr := strconv.Atoi(entry.Name()); atoiErr == nil {
-			err = errors.Join(err, l.Driver.Stop(ctx, l.State, VMRef{ID: id, Conf: NewConf()}))
+			err = errors.Join(err, l.Driver.Stop(ctx, l.State, state.VM{ID: id, Conf: state.NewConf()}))
 		}
 	}
 	return err

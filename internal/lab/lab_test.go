@@ -12,6 +12,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"linus/internal/lab/state"
+	"linus/internal/lab/sys"
 )
 
 // binaryDir is where TestMain lets pvelabBinary build.
@@ -43,7 +46,7 @@ func TestMain(m *testing.M) {
 // when nothing of it may be left.
 func newLab(t *testing.T, change ...func(*Options)) *Lab {
 	t.Helper()
-	if missing := Missing(DriverProcess); len(missing) > 0 {
+	if missing := Missing(state.DriverProcess); len(missing) > 0 {
 		t.Skipf("no lab on this machine: %s", strings.Join(missing, " "))
 	}
 	binary, err := pvelabBinary()
@@ -59,7 +62,7 @@ func newLab(t *testing.T, change ...func(*Options)) *Lab {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if _, err := Open(l.Dir); errors.Is(err, ErrNoLab) {
+		if _, err := Open(l.Dir); errors.Is(err, state.ErrNoLab) {
 			return // the test took it down
 		}
 		if err := l.Down(context.Background()); err != nil {
@@ -88,7 +91,7 @@ func (l *Lab) run(t *testing.T, line string, stdin ...string) result {
 func (l *Lab) runArgs(t *testing.T, words []string, stdin string) result {
 	t.Helper()
 	var out, errs strings.Builder
-	code := l.Run(t.Context(), words[0], words[1:], Streams{In: strings.NewReader(stdin), Out: &out, Err: &errs})
+	code := l.Run(t.Context(), words[0], words[1:], sys.Streams{In: strings.NewReader(stdin), Out: &out, Err: &errs})
 	return result{out.String(), errs.String(), code}
 }
 
@@ -102,14 +105,14 @@ func (l *Lab) must(t *testing.T, line string, stdin ...string) string {
 	return r.out
 }
 
-func (l *Lab) setFault(t *testing.T, fault Fault, value string) {
+func (l *Lab) setFault(t *testing.T, fault state.Fault, value string) {
 	t.Helper()
 	if err := l.SetFault(fault, value); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (l *Lab) conf(t *testing.T, id int) *Conf {
+func (l *Lab) conf(t *testing.T, id int) *state.Conf {
 	t.Helper()
 	conf, err := l.LoadConf(id)
 	if err != nil {
@@ -146,7 +149,7 @@ func TestUp_RefusesAForeignDirectory(t *testing.T) {
 
 func TestUp_RefusesAnotherDriver(t *testing.T) {
 	l := newLab(t)
-	_, err := Up(t.Context(), Options{Dir: l.Dir, Binary: l.Config.Binary, Driver: DriverQemu})
+	_, err := Up(t.Context(), Options{Dir: l.Dir, Binary: l.Config.Binary, Driver: state.DriverQemu})
 	if err == nil || !strings.Contains(err.Error(), "down first") {
 		t.Errorf("got %v, want the advice to take it down first", err)
 	}
@@ -189,7 +192,7 @@ func TestUp_KilledAnywhereLeavesNothingAfterDown(t *testing.T) {
 		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("killed at %s, down left %s", delay, dir)
 		}
-		assertNothingLeft(t, &State{Dir: dir})
+		assertNothingLeft(t, &state.State{Dir: dir})
 	}
 }
 

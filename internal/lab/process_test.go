@@ -19,6 +19,11 @@ import (
 
 	"github.com/pkg/sftp"
 	"golang.org/x/crypto/ssh"
+
+	"linus/internal/lab/agent"
+	"linus/internal/lab/process"
+	"linus/internal/lab/state"
+	"linus/internal/lab/sys"
 )
 
 // command is one of the lab's commands as a process of its own.
@@ -57,7 +62,7 @@ func (l *Lab) boot(t *testing.T, id int) *ssh.Client {
 	l.must(t, fmt.Sprintf("qm clone 9000 %d --name guest-%d", id, id))
 	l.must(t, fmt.Sprintf("qm set %d --sshkeys %s.pub", id, l.ClientKeyPath()))
 	l.must(t, fmt.Sprintf("qm start %d", id))
-	return l.login(t, id, defaultGuestUser)
+	return l.login(t, id, process.DefaultUser)
 }
 
 // login connects to a guest, with the host key its agent tells.
@@ -135,11 +140,11 @@ func TestProcess_FromBootToDestroy(t *testing.T) {
 		}
 	}
 	pid, _ := l.Pid(100)
-	if rss := residentBytes(pid) >> 20; rss > 20 {
+	if rss := sys.ResidentBytes(pid) >> 20; rss > 20 {
 		t.Errorf("the guest takes %d MiB", rss)
 	}
 	l.must(t, "qm stop 100")
-	if _, running := processStart(pid); running {
+	if _, running := sys.ProcessStart(pid); running {
 		t.Errorf("process %d still runs", pid)
 	}
 	l.must(t, "qm destroy 100 --purge 1 --destroy-unreferenced-disks 1")
@@ -240,9 +245,9 @@ func TestProcess_SessionsAreLikeOpenSSH(t *testing.T) {
 		}
 	})
 	t.Run("eleven sessions are one too many", func(t *testing.T) {
-		other := l.login(t, 100, defaultGuestUser)
+		other := l.login(t, 100, process.DefaultUser)
 		var err error
-		for range maxSessions + 1 {
+		for range process.MaxSessions + 1 {
 			var session *ssh.Session
 			if session, err = other.NewSession(); err == nil {
 				defer session.Close()
@@ -253,7 +258,7 @@ func TestProcess_SessionsAreLikeOpenSSH(t *testing.T) {
 		}
 	})
 	t.Run("forwarding, to the machine and back to the client from loopback only", func(t *testing.T) {
-		other := l.login(t, 100, defaultGuestUser)
+		other := l.login(t, 100, process.DefaultUser)
 		back, err := other.Listen("tcp", "0.0.0.0:0")
 		if err != nil {
 			t.Fatal(err)
@@ -321,7 +326,7 @@ func TestProcess_RebootKeepsFilesAndEndsProcesses(t *testing.T) {
 			t.Fatalf("no reboot seen: %+v", r)
 		}
 	}
-	client = l.login(t, 100, defaultGuestUser)
+	client = l.login(t, 100, process.DefaultUser)
 	if got := remote(t, client, "ls /opt; ls /run/gone /tmp/gone 2>/dev/null; pgrep -x sleep; true"); got != "kept" {
 		t.Errorf("after the reboot: %q", got)
 	}
@@ -340,7 +345,7 @@ func TestProcess_SurvivesItsStarterAndDownAfterKill(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if err := waitPidFile(t.Context(), filepath.Join(l.RunDir(100), "pid")); err != nil {
+	if err := sys.WaitPidFile(t.Context(), filepath.Join(l.RunDir(100), "pid")); err != nil {
 		t.Fatal(err)
 	}
 	if got := l.must(t, "qm status 100"); got != "status: stopped\n" {
@@ -358,7 +363,7 @@ func TestGuest_EndsWithoutSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), binary, "guest", "100", t.TempDir())
-	cmd.SysProcAttr = guestNamespaces()
+	cmd.SysProcAttr = process.Namespaces()
 	out, err := cmd.CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "the starter is gone") {
 		t.Errorf("got %v: %s", err, out)
@@ -366,7 +371,7 @@ func TestGuest_EndsWithoutSettings(t *testing.T) {
 }
 
 func TestGuest_RefusesToRunOutsideANamespace(t *testing.T) {
-	if err := RunGuest(strings.NewReader("{}")); err == nil || !strings.Contains(err.Error(), "PID namespace") {
+	if err := process.Run(strings.NewReader("{}")); err == nil || !strings.Contains(err.Error(), "PID namespace") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -374,14 +379,14 @@ func TestGuest_RefusesToRunOutsideANamespace(t *testing.T) {
 func TestProcess_ShutdownAndItsTimeout(t *testing.T) {
 	l := newLab(t)
 	l.boot(t, 100)
-	l.setFault(t, FaultShutdownIgnored, "1")
+	l.setFault(t, state.FaultShutdownIgnored, "1")
 	if r := l.run(t, "qm shutdown 100 --timeout 1"); r.err != "VM quit/powerdown failed - got timeout\n" {
 		t.Errorf("got %+v", r)
 	}
 	if got := l.must(t, "qm status 100"); got != "status: running\n" {
 		t.Errorf("after the timeout: %q", got)
 	}
-	l.setFault(t, FaultShutdownIgnored, "")
+	l.setFault(t, state.FaultShutdownIgnored, "")
 	l.must(t, "qm shutdown 100")
 	if got := l.must(t, "qm status 100"); got != "status: stopped\n" {
 		t.Errorf("after the shutdown: %q", got)
@@ -443,8 +448,8 @@ func TestAgent(t *testing.T) {
 		}
 	})
 	t.Run("extra interfaces come first", func(t *testing.T) {
-		l.setFault(t, FaultExtraInterfaces, "1")
-		defer l.setFault(t, FaultExtraInterfaces, "")
+		l.setFault(t, state.FaultExtraInterfaces, "1")
+		defer l.setFault(t, state.FaultExtraInterfaces, "")
 		out := l.must(t, "qm guest cmd 100 network-get-interfaces")
 		if docker, right := strings.Index(out, "172.17.0.1"), strings.Index(out, "127.77."); docker < 0 || docker > right {
 			t.Errorf("got %s", out)
@@ -454,10 +459,10 @@ func TestAgent(t *testing.T) {
 		}
 	})
 	t.Run("silent", func(t *testing.T) {
-		l.setFault(t, FaultAgentSilent, "1")
+		l.setFault(t, state.FaultAgentSilent, "1")
 		start := time.Now()
 		r := l.run(t, "qm guest cmd 100 ping")
-		if r.code != 255 || r.err != "QEMU guest agent is not running\n" || time.Since(start) < agentPingTimeout {
+		if r.code != 255 || r.err != "QEMU guest agent is not running\n" || time.Since(start) < agent.PingTimeout {
 			t.Errorf("got %+v after %s", r, time.Since(start))
 		}
 	})
@@ -492,7 +497,7 @@ func TestProcess_ManyAtOnce(t *testing.T) {
 func TestProcess_StaticAddress(t *testing.T) {
 	l := newLab(t)
 	l.must(t, "qm clone 9000 100")
-	want := guestAddress(l.State, 4242).String()
+	want := process.Address(l.State, 4242).String()
 	l.must(t, "qm set 100 --ipconfig0 ip="+want+"/8,gw=127.0.0.1")
 	l.must(t, "qm start 100")
 	if got := l.address(t, 100); got != want {
@@ -528,15 +533,15 @@ func TestProcess_NeighboursAreOnTheBridge(t *testing.T) {
 	is("ip -6 neigh show", "")
 	is("ip -o route get 127.0.0.1", `local 127.0.0.1 dev lo src 127.0.0.1 uid 0 \    cache <local>`)
 	is("ip -o route get 10.9.9.9", "RTNETLINK answers: Network is unreachable")
-	l.setFault(t, FaultNeighbourMAC, "02:00:00:00:00:01")
+	l.setFault(t, state.FaultNeighbourMAC, "02:00:00:00:00:01")
 	is("ip neigh show to "+address+" dev vmbr0", address+" lladdr 02:00:00:00:00:01 REACHABLE")
-	l.setFault(t, FaultNeighbourMAC, "")
-	l.setFault(t, FaultNeighbourAddress, "127.9.9.9")
+	l.setFault(t, state.FaultNeighbourMAC, "")
+	l.setFault(t, state.FaultNeighbourAddress, "127.9.9.9")
 	is("ip -4 neigh show", "127.9.9.9 dev vmbr0 lladdr "+mac+" REACHABLE")
-	l.setFault(t, FaultNeighbourAddress, "")
-	l.setFault(t, FaultRouted, "1")
+	l.setFault(t, state.FaultNeighbourAddress, "")
+	l.setFault(t, state.FaultRouted, "1")
 	is("ip -o route get "+address, address+` via 127.0.0.254 dev eth0 src 127.0.0.1 uid 0 \    cache`)
-	l.setFault(t, FaultRouted, "")
+	l.setFault(t, state.FaultRouted, "")
 	l.must(t, "qm stop 100")
 	is("ip -4 neigh show", "")
 }

@@ -15,6 +15,12 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
+
+	"linus/internal/lab/agent"
+	"linus/internal/lab/cloudinit"
+	"linus/internal/lab/netns"
+	"linus/internal/lab/qemu"
+	"linus/internal/lab/state"
 )
 
 // needQemu skips where a real machine cannot run, and says why.
@@ -23,21 +29,21 @@ func needQemu(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: no real machines")
 	}
-	if missing := Missing(DriverQemu); len(missing) > 0 {
+	if missing := Missing(state.DriverQemu); len(missing) > 0 {
 		t.Skipf("no qemu lab on this machine: %s", strings.Join(missing, " "))
 	}
 }
 
 // newQemuState is a lab of its own with network and sshd, which leaves nothing.
-func newQemuState(t *testing.T) *State {
+func newQemuState(t *testing.T) *state.State {
 	t.Helper()
 	// Longer than a socket's address can be.
 	dir := filepath.Join(t.TempDir(), strings.Repeat("long-", 20)+"lab")
-	s := &State{Dir: dir, Log: testLog{t}, Config: Config{
-		Driver: DriverQemu, Version: "9.2", Node: "pve", Bridge: "vmbr0", Storage: "local-lvm",
+	s := &state.State{Dir: dir, Log: testLog{t}, Config: state.Config{
+		Driver: state.DriverQemu, Version: "9.2", Node: "pve", Bridge: "vmbr0", Storage: "local-lvm",
 	}}
 	for _, sub := range []string{"bin", "run", "log", "locks", "storage/local-lvm"} {
-		if err := os.MkdirAll(s.path(sub), 0o755); err != nil {
+		if err := os.MkdirAll(s.Path(sub), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -45,7 +51,7 @@ func newQemuState(t *testing.T) *State {
 		if err := stopSSHD(s); err != nil {
 			t.Error(err)
 		}
-		if err := newQemuDriver().Down(context.Background(), s); err != nil {
+		if err := (qemu.Driver{}).Down(context.Background(), s); err != nil {
 			t.Error(err)
 		}
 		if err := os.RemoveAll(dir); err != nil {
@@ -64,7 +70,7 @@ func (l testLog) Write(p []byte) (int, error) {
 }
 
 // assertNothingLeft looks for anything of the lab on the machine.
-func assertNothingLeft(t *testing.T, s *State) {
+func assertNothingLeft(t *testing.T, s *state.State) {
 	t.Helper()
 	commands, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, path := range commands {
@@ -77,15 +83,27 @@ func assertNothingLeft(t *testing.T, s *State) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := networkOf(s); strings.Contains(string(mounts), n.namespace) || strings.Contains(string(mounts), s.Dir) {
+	if n := netns.Of(s); strings.Contains(string(mounts), n.Namespace) || strings.Contains(string(mounts), s.Dir) {
 		t.Errorf("mount left:\n%s", mounts)
 	}
-	for _, path := range []string{networkOf(s).path(), filepath.Join("/sys/class/net", networkOf(s).veth), s.Dir} {
+	for _, path := range []string{netns.Of(s).Path(), filepath.Join("/sys/class/net", netns.Of(s).Veth), s.Dir} {
 		if _, err := os.Stat(path); err == nil {
 			t.Errorf("%s left", path)
 		}
 	}
 }
+
+// bootVM is the config of a VM as our scripts make one.
+const bootVM = `agent: enabled=1
+boot: order=scsi0;net0
+cores: 2
+memory: 2048
+name: linus-job-1
+net0: virtio=BC:24:11:AA:BB:CC,bridge=vmbr0
+scsi0: local-lvm:vm-100-disk-0,size=10G
+scsi1: local-lvm:vm-100-cloudinit,media=cdrom
+smbios1: uuid=6c4b7a52-0d3a-4f63-8d7f-e9f4f35f1b2a
+`
 
 // TestQemu_BootsARealMachine is the way of every VM of the qemu lab: image,
 // linked disk, seed, boot, agent, SSH jumped through the lab's sshd, cloud-init
@@ -94,7 +112,7 @@ func TestQemu_BootsARealMachine(t *testing.T) {
 	needQemu(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
-	s, driver := newQemuState(t), newQemuDriver()
+	s, driver := newQemuState(t), qemu.Driver{}
 	begin := time.Now()
 	step := func(format string, args ...any) {
 		t.Helper()
@@ -117,7 +135,7 @@ func TestQemu_BootsARealMachine(t *testing.T) {
 	}
 	step("network and sshd at %s", s.Config.SSHHost)
 
-	disk := s.path("storage", "local-lvm", "vm-100-disk-0")
+	disk := s.Path("storage", "local-lvm", "vm-100-disk-0")
 	if err := driver.LinkDisk(ctx, image, disk); err != nil {
 		t.Fatal(err)
 	}
@@ -131,13 +149,13 @@ func TestQemu_BootsARealMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conf := ParseConf(testVM)
+	conf := state.ParseConf(bootVM)
 	conf.Set("memory", "1024")
 	conf.Set("ciuser", "worker")
 	conf.Set("ciupgrade", "0")
 	conf.Set("ipconfig0", "ip=dhcp")
 	conf.Set("sshkeys", url.PathEscape(string(pub)))
-	vm := VMRef{ID: 100, Conf: conf}
+	vm := state.VM{ID: 100, Conf: conf}
 
 	begin = time.Now()
 	if err := driver.Start(ctx, s, vm); err != nil {
@@ -155,14 +173,14 @@ func TestQemu_BootsARealMachine(t *testing.T) {
 			t.Logf("serial console:\n%s", console)
 		}
 	})
-	if err := qmpCommand(ctx, qmpSocket(s.RunDir(100)), "query-status", nil); err != nil {
+	if err := qemu.Monitor(ctx, s.RunDir(100), "query-status", nil); err != nil {
 		t.Errorf("monitor: %v", err)
 	}
-	if err := qmpCommand(ctx, qmpSocket(s.RunDir(100)), "no-such-thing", nil); err == nil {
+	if err := qemu.Monitor(ctx, s.RunDir(100), "no-such-thing", nil); err == nil {
 		t.Error("monitor: an unknown command is no error")
 	}
 	waitFor(t, ctx, "agent", func() error {
-		_, err := agentCall(ctx, s.AgentSocket(100), "guest-ping", nil, agentPingTimeout)
+		_, err := agent.Call(ctx, s.AgentSocket(100), "guest-ping", nil, agent.PingTimeout)
 		return err
 	})
 	step("agent answers")
@@ -181,7 +199,7 @@ func TestQemu_BootsARealMachine(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	step("cloud-init done")
-	wantID := strings.TrimSpace(strings.TrimPrefix(cloudInitSeed(100, conf, networkOf(s).gateway.String()).meta, "instance-id: "))
+	wantID := strings.TrimSpace(strings.TrimPrefix(cloudinit.New(100, conf, netns.Of(s).Gateway.String()).Meta, "instance-id: "))
 	for _, want := range []string{"status: done", "\n0\n", "linus-job-1", wantID} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in the guest's answer:\n%s", want, out)
@@ -244,10 +262,10 @@ func TestQemu_BootsARealMachine(t *testing.T) {
 
 // testCallbackWay has the guest reach the outside, and not reach it when the
 // setting says so; and the outside reach the guest once there is a route.
-func testCallbackWay(t *testing.T, ctx context.Context, s *State, guest *ssh.Client, address string) {
+func testCallbackWay(t *testing.T, ctx context.Context, s *state.State, guest *ssh.Client, address string) {
 	t.Helper()
-	n := networkOf(s)
-	listener, err := net.Listen("tcp", net.JoinHostPort(n.outside.String(), "0"))
+	n := netns.Of(s)
+	listener, err := net.Listen("tcp", net.JoinHostPort(n.Outside.String(), "0"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,12 +281,12 @@ func testCallbackWay(t *testing.T, ctx context.Context, s *State, guest *ssh.Cli
 		}
 	}()
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
-	call := fmt.Sprintf("timeout 3 bash -c 'cat </dev/tcp/%s/%s'", n.outside, port)
-	if out, err := guestRun(guest, call); err != nil || !strings.HasPrefix(out, "from "+n.host.String()) {
-		t.Errorf("callback from the guest: %q, %v; want it to come from %s", out, err, n.host)
+	call := fmt.Sprintf("timeout 3 bash -c 'cat </dev/tcp/%s/%s'", n.Outside, port)
+	if out, err := guestRun(guest, call); err != nil || !strings.HasPrefix(out, "from "+n.Host.String()) {
+		t.Errorf("callback from the guest: %q, %v; want it to come from %s", out, err, n.Host)
 	}
 	s.Config.BlockCallbacks = true
-	if err := newQemuDriver().Up(ctx, s); err != nil {
+	if err := (qemu.Driver{}).Up(ctx, s); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := guestRun(guest, call); err == nil {
@@ -282,14 +300,14 @@ func testCallbackWay(t *testing.T, ctx context.Context, s *State, guest *ssh.Cli
 		t.Errorf("the guest is reached directly at %s without the setting", direct)
 	}
 	s.Config.Direct = true
-	if err := newQemuDriver().Up(ctx, s); err != nil {
+	if err := (qemu.Driver{}).Up(ctx, s); err != nil {
 		t.Fatal(err)
 	}
 	if err := greetsWithin(ctx, direct); err != nil {
 		t.Errorf("direct reach: %v", err)
 	}
 	s.Config.Direct = false
-	if err := newQemuDriver().Up(ctx, s); err != nil {
+	if err := (qemu.Driver{}).Up(ctx, s); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -297,8 +315,8 @@ func testCallbackWay(t *testing.T, ctx context.Context, s *State, guest *ssh.Cli
 func TestQemu_TwoLabsAreUpSideBySide(t *testing.T) {
 	needQemu(t)
 	a, b := newQemuState(t), newQemuState(t)
-	for _, s := range []*State{a, b} {
-		if err := newQemuDriver().Up(t.Context(), s); err != nil {
+	for _, s := range []*state.State{a, b} {
+		if err := (qemu.Driver{}).Up(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
 		if err := startSSHD(t.Context(), s); err != nil {
@@ -308,16 +326,16 @@ func TestQemu_TwoLabsAreUpSideBySide(t *testing.T) {
 	if err := stopSSHD(a); err != nil {
 		t.Fatal(err)
 	}
-	if err := newQemuDriver().Down(t.Context(), a); err != nil {
+	if err := (qemu.Driver{}).Down(t.Context(), a); err != nil {
 		t.Fatal(err)
 	}
-	if out := hostRun(t, b, "hostname && ip -4 -o addr show dev vmbr0"); !strings.Contains(out, networkOf(b).gateway.String()) {
+	if out := hostRun(t, b, "hostname && ip -4 -o addr show dev vmbr0"); !strings.Contains(out, netns.Of(b).Gateway.String()) {
 		t.Errorf("the second lab after the first went down: %s", out)
 	}
 }
 
 // hostRun runs a command through the lab's sshd.
-func hostRun(t *testing.T, s *State, command string) string {
+func hostRun(t *testing.T, s *state.State, command string) string {
 	t.Helper()
 	host, err := dialHost(s)
 	if err != nil {
@@ -331,7 +349,7 @@ func hostRun(t *testing.T, s *State, command string) string {
 	return out
 }
 
-func dialHost(s *State) (*ssh.Client, error) {
+func dialHost(s *state.State) (*ssh.Client, error) {
 	raw, err := os.ReadFile(s.ClientKeyPath())
 	if err != nil {
 		return nil, err
@@ -352,7 +370,7 @@ func dialHost(s *State) (*ssh.Client, error) {
 }
 
 // dialGuest jumps through the lab's sshd.
-func dialGuest(s *State, address, login string) (*ssh.Client, error) {
+func dialGuest(s *state.State, address, login string) (*ssh.Client, error) {
 	host, err := dialHost(s)
 	if err != nil {
 		return nil, err
@@ -393,10 +411,10 @@ func guestRun(client *ssh.Client, command string) (string, error) {
 }
 
 // leaseOf waits for the address that DHCP gave to a hardware address.
-func leaseOf(t *testing.T, ctx context.Context, s *State, mac string) (address string) {
+func leaseOf(t *testing.T, ctx context.Context, s *state.State, mac string) (address string) {
 	t.Helper()
 	waitFor(t, ctx, "DHCP lease", func() error {
-		raw, err := os.ReadFile(s.path("run", "dhcp", "leases"))
+		raw, err := os.ReadFile(s.Path("run", "dhcp", "leases"))
 		if err != nil {
 			return err
 		}

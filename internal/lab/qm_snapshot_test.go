@@ -6,6 +6,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"linus/internal/lab/process"
+	"linus/internal/lab/state"
 )
 
 func TestSnapshot_RollbackGivesFilesAndConfigBack(t *testing.T) {
@@ -33,7 +36,7 @@ func TestSnapshot_RollbackGivesFilesAndConfigBack(t *testing.T) {
 		t.Errorf("vmgenid %q, net0 %q", conf.Get("vmgenid"), conf.Get("net0"))
 	}
 	l.must(t, "qm start 100")
-	client = l.login(t, 100, defaultGuestUser)
+	client = l.login(t, 100, process.DefaultUser)
 	if got := remote(t, client, "cat /opt/file; ls /opt/later 2>&1; stat -c %a /srv"); !strings.HasPrefix(got, "first\n") || !strings.Contains(got, "No such file") || !strings.HasSuffix(got, "\n1777") {
 		t.Errorf("files after the rollback: %q", got)
 	}
@@ -56,7 +59,7 @@ func TestSnapshot_ListsAndDeletesATree(t *testing.T) {
 	}
 	l.must(t, "qm delsnapshot 100 two")
 	conf := l.conf(t, 100)
-	if got := conf.Snapshots(); !cmp.Equal(got, []string{"one", "three"}) || conf.snapshots["three"]["parent"] != "one" || conf.Get("parent") != "three" {
+	if got := conf.SnapshotNames(); !cmp.Equal(got, []string{"one", "three"}) || conf.Snapshots["three"]["parent"] != "one" || conf.Get("parent") != "three" {
 		t.Errorf("after two is deleted:\n%s", conf)
 	}
 	lines := strings.Split(strings.TrimSpace(l.must(t, "qm listsnapshot 100")), "\n")
@@ -69,14 +72,14 @@ func TestSnapshot_ListsAndDeletesATree(t *testing.T) {
 	if got := l.must(t, "qm config 100 --snapshot one"); !strings.Contains(got, "snaptime: ") || strings.Contains(got, "parent: ") {
 		t.Errorf("config of the first snapshot:\n%s", got)
 	}
-	if got := l.must(t, "qm clone 100 101"); l.conf(t, 101).Has("parent") || len(l.conf(t, 101).Snapshots()) != 0 {
+	if got := l.must(t, "qm clone 100 101"); l.conf(t, 101).Has("parent") || len(l.conf(t, 101).SnapshotNames()) != 0 {
 		t.Errorf("a clone has the snapshots: %s", got)
 	}
 	if got := l.must(t, "pvesm list local-lvm --vmid 100"); strings.Count(got, "\n") != 3 {
 		t.Errorf("snapshots show as volumes:\n%s", got)
 	}
 	l.must(t, "qm destroy 100")
-	if left, err := filepath.Glob(l.path("storage", "local-lvm", ".vm-100*")); err != nil || len(left) != 0 {
+	if left, err := filepath.Glob(l.Path("storage", "local-lvm", ".vm-100*")); err != nil || len(left) != 0 {
 		t.Errorf("destroy left %v, %v", left, err)
 	}
 }
@@ -87,7 +90,7 @@ func TestSnapshot_NeedsAFormatThatHasThem(t *testing.T) {
 	if r := l.run(t, "qm snapshot 100 clean"); r.code == 0 || r.err != "snapshot feature is not available\n" {
 		t.Errorf("of a raw file: %+v", r)
 	}
-	if conf := l.conf(t, 100); conf.Has("lock") || len(conf.Snapshots()) != 0 {
+	if conf := l.conf(t, 100); conf.Has("lock") || len(conf.SnapshotNames()) != 0 {
 		t.Errorf("left behind:\n%s", conf)
 	}
 }
@@ -95,7 +98,7 @@ func TestSnapshot_NeedsAFormatThatHasThem(t *testing.T) {
 func TestSnapshot_KilledHalfWayLeavesItsLock(t *testing.T) {
 	l := newLab(t)
 	l.must(t, "qm clone 9000 100")
-	l.setFault(t, FaultKilledWorker, "1")
+	l.setFault(t, state.FaultKilledWorker, "1")
 	if err := l.command(t, "qm", "snapshot", "100", "clean").Run(); err == nil {
 		t.Fatal("it was to be killed")
 	}

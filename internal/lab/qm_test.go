@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"linus/internal/lab/state"
 )
 
 const testKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOYLOqa7hEfCr8M0s71tim2Q/+VEmbzevrbZ0je9WDki someone@example\n"
@@ -171,7 +173,7 @@ func TestCreate_InOneCall(t *testing.T) {
 
 func TestCreate_FailureLeavesNothing(t *testing.T) {
 	l := newLab(t)
-	l.setFault(t, FaultStorageLockTimeout, "1")
+	l.setFault(t, state.FaultStorageLockTimeout, "1")
 	r := l.run(t, "qm create 100 --scsi0 local-lvm:4")
 	if r.code == 0 || !strings.Contains(r.err, "got timeout") {
 		t.Errorf("got %+v, want a lock timeout", r)
@@ -221,7 +223,7 @@ func TestLock_WaitsAndSaysSo(t *testing.T) {
 	l.must(t, "qm create 100")
 	held, release := make(chan struct{}), make(chan struct{})
 	go func() {
-		_ = l.withLock(t.Context(), os.Stderr, "lock-100.conf", "", time.Second, func() error {
+		_ = l.WithLock(t.Context(), os.Stderr, "lock-100.conf", "", time.Second, func() error {
 			close(held)
 			<-release
 			return nil
@@ -307,7 +309,7 @@ func TestDisk_NumberSkipsAStaleVolume(t *testing.T) {
 func TestFaults(t *testing.T) {
 	tests := []struct {
 		name  string
-		fault Fault
+		fault state.Fault
 		value string
 		line  string
 		code  int
@@ -315,12 +317,12 @@ func TestFaults(t *testing.T) {
 		then  func(t *testing.T, l *Lab)
 	}{
 		{
-			"lock timeout", FaultLockTimeout, "1", "qm set 100 --memory 1024", 255,
+			"lock timeout", state.FaultLockTimeout, "1", "qm set 100 --memory 1024", 255,
 			"can't lock file '/var/lock/qemu-server/lock-100.conf' - got timeout\n",
 			func(t *testing.T, l *Lab) { l.must(t, "qm set 100 --memory 1024") },
 		},
 		{
-			"ID taken by a VM", FaultTaken, "1", "qm clone 9000 110", 255, "unable to create VM 110: config file already exists\n",
+			"ID taken by a VM", state.FaultTaken, "1", "qm clone 9000 110", 255, "unable to create VM 110: config file already exists\n",
 			func(t *testing.T, l *Lab) {
 				if l.conf(t, 110).Get("name") != "foreign-vm" {
 					t.Error("110 is not the foreign VM")
@@ -328,9 +330,9 @@ func TestFaults(t *testing.T) {
 				l.must(t, "qm clone 9000 111")
 			},
 		},
-		{"ID taken by a container", FaultTakenCT, "1", "qm create 110", 255, "CT 110 already exists on node 'pve'\n", nil},
+		{"ID taken by a container", state.FaultTakenCT, "1", "qm create 110", 255, "CT 110 already exists on node 'pve'\n", nil},
 		{
-			"resize fails and exits 0", FaultResizeFails, "1", "qm resize 100 scsi0 9G", 0, "failed: exit code 5",
+			"resize fails and exits 0", state.FaultResizeFails, "1", "qm resize 100 scsi0 9G", 0, "failed: exit code 5",
 			func(t *testing.T, l *Lab) {
 				if got := l.conf(t, 100).Get("scsi0"); !strings.HasSuffix(got, "size=2G") {
 					t.Errorf("scsi0: %s", got)
@@ -338,7 +340,7 @@ func TestFaults(t *testing.T) {
 			},
 		},
 		{
-			"clone fails and exits 0", FaultCloneFails, "1", "qm clone 9000 110", 0, "clone failed: ",
+			"clone fails and exits 0", state.FaultCloneFails, "1", "qm clone 9000 110", 0, "clone failed: ",
 			func(t *testing.T, l *Lab) {
 				if _, err := l.LoadConf(110); err == nil {
 					t.Error("there is a clone")
@@ -346,7 +348,7 @@ func TestFaults(t *testing.T) {
 			},
 		},
 		{
-			"template fails and exits 0", FaultTemplateFails, "1", "qm template 100", 0, "failed: exit code 5",
+			"template fails and exits 0", state.FaultTemplateFails, "1", "qm template 100", 0, "failed: exit code 5",
 			func(t *testing.T, l *Lab) {
 				if l.conf(t, 100).IsTemplate() {
 					t.Error("it is a template")
@@ -354,7 +356,7 @@ func TestFaults(t *testing.T) {
 			},
 		},
 		{
-			"storage full", FaultStorageFull, "1", "qm create 110 --scsi0 local-lvm:0,import-from=/etc/hostname", 255,
+			"storage full", state.FaultStorageFull, "1", "qm create 110 --scsi0 local-lvm:0,import-from=/etc/hostname", 255,
 			"unable to create VM 110 - copy failed: command '/usr/bin/qemu-img convert -p -n -f qcow2 -O raw /etc/hostname zeroinit:local-lvm:vm-110-disk-0' failed: exit code 1\n",
 			func(t *testing.T, l *Lab) {
 				if got := l.must(t, "pvesm list local-lvm --vmid 110"); strings.Count(got, "\n") != 1 {
@@ -362,9 +364,9 @@ func TestFaults(t *testing.T) {
 				}
 			},
 		},
-		{"start fails", FaultStartFails, "1", "qm start 100", 255, "start failed: QEMU exited with code 1\n", nil},
+		{"start fails", state.FaultStartFails, "1", "qm start 100", 255, "start failed: QEMU exited with code 1\n", nil},
 		{
-			"destroy leaves a volume", FaultDestroyLeaves, "1", "qm destroy 100", 0, "Task finished with 1 warning(s)!\n",
+			"destroy leaves a volume", state.FaultDestroyLeaves, "1", "qm destroy 100", 0, "Task finished with 1 warning(s)!\n",
 			func(t *testing.T, l *Lab) {
 				if got := l.must(t, "pvesm list local-lvm --vmid 100"); strings.Count(got, "\n") != 2 {
 					t.Errorf("volumes:\n%s", got)
@@ -372,7 +374,7 @@ func TestFaults(t *testing.T) {
 			},
 		},
 		{
-			"destroy fails late", FaultDestroyLate, "1", "qm destroy 100", 255,
+			"destroy fails late", state.FaultDestroyLate, "1", "qm destroy 100", 255,
 			"access permissions cleanup for VM 100 failed: cfs-lock 'file-user_cfg' error: got lock request timeout\n",
 			func(t *testing.T, l *Lab) {
 				if raw, err := os.ReadFile(l.ConfPath(100)); string(raw) != "lock: destroyed\n" {
@@ -395,12 +397,12 @@ func TestFaults(t *testing.T) {
 				l.must(t, "qm destroy 100")
 			},
 		},
-		{"missing storage", FaultMissingStorage, "local-lvm", "qm set 100 --scsi3 local-lvm:1", 255, "storage 'local-lvm' does not exist\n", nil},
-		{"missing bridge", FaultMissingBridge, "vmbr0", "qm start 100", 255, "bridge 'vmbr0' does not exist\n", nil},
-		{"offline node", FaultMissingNode, "pve", "pvesh get /nodes/pve/status", 255, "595 ", nil},
-		{"missing template", FaultMissingTemplate, "9000", "qm clone 9000 110", 2, "Configuration file 'nodes/pve/qemu-server/9000.conf' does not exist\n", nil},
+		{"missing storage", state.FaultMissingStorage, "local-lvm", "qm set 100 --scsi3 local-lvm:1", 255, "storage 'local-lvm' does not exist\n", nil},
+		{"missing bridge", state.FaultMissingBridge, "vmbr0", "qm start 100", 255, "bridge 'vmbr0' does not exist\n", nil},
+		{"offline node", state.FaultMissingNode, "pve", "pvesh get /nodes/pve/status", 255, "595 ", nil},
+		{"missing template", state.FaultMissingTemplate, "9000", "qm clone 9000 110", 2, "Configuration file 'nodes/pve/qemu-server/9000.conf' does not exist\n", nil},
 		{
-			"no quorum", FaultNoQuorum, "1", "qm create 110", 255, "cluster not ready - no quorum?\n",
+			"no quorum", state.FaultNoQuorum, "1", "qm create 110", 255, "cluster not ready - no quorum?\n",
 			func(t *testing.T, l *Lab) { l.must(t, "qm config 100") },
 		},
 	}
@@ -422,7 +424,7 @@ func TestFaults(t *testing.T) {
 
 func TestFault_KilledWorkerLeavesItsLock(t *testing.T) {
 	l := newLab(t)
-	l.setFault(t, FaultKilledWorker, "1")
+	l.setFault(t, state.FaultKilledWorker, "1")
 	if err := l.command(t, "qm", "clone", "9000", "100", "--name", "half").Run(); err == nil {
 		t.Fatal("the worker was not killed")
 	}

@@ -5,6 +5,9 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"linus/internal/lab/state"
+	"linus/internal/lab/sys"
 )
 
 // requirement is a file or command that a driver needs, and Debian's package
@@ -16,8 +19,8 @@ type requirement struct {
 }
 
 var (
-	bothDrivers = []string{DriverProcess, DriverQemu}
-	onlyQemu    = []string{DriverQemu}
+	bothDrivers = []string{state.DriverProcess, state.DriverQemu}
+	onlyQemu    = []string{state.DriverQemu}
 )
 
 var requirements = []requirement{
@@ -45,11 +48,11 @@ var requirements = []requirement{
 // Empty: the lab can go up.
 func Missing(driver string) []string {
 	var missing []string
-	if driver == DriverQemu {
+	if driver == state.DriverQemu {
 		if os.Geteuid() != 0 {
 			missing = append(missing, "The qemu lab makes a network namespace and needs root: run it with sudo.")
 		}
-		if err := openable("/dev/net/tun"); err != nil {
+		if err := sys.Openable("/dev/net/tun"); err != nil {
 			missing = append(missing, fmt.Sprintf("The qemu lab needs /dev/net/tun for its VMs' network (%v): "+
 				"run `modprobe tun`, or give the container the device.", err))
 		}
@@ -77,7 +80,7 @@ func InstallHint(driver string) string {
 func lacking(driver string) []requirement {
 	var needs []requirement
 	for _, need := range requirements {
-		if _, err := findTool(need.name); err != nil && slices.Contains(need.drivers, driver) {
+		if _, err := sys.Find(need.name); err != nil && slices.Contains(need.drivers, driver) {
 			needs = append(needs, need)
 		}
 	}

@@ -19,6 +19,10 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
+
+	"linus/internal/lab/netns"
+	"linus/internal/lab/state"
+	"linus/internal/lab/sys"
 )
 
 // privsepDir is where sshd, as root, locks up its unprivileged half. The path
@@ -27,36 +31,36 @@ const privsepDir = "/run/sshd"
 
 // startSSHD runs the lab's sshd, a real OpenSSH with keys and config of the
 // lab's own, and returns when it answers. For the qemu driver it runs in the
-// lab's network namespace, at the address upNetwork has set; for process on
+// lab's network namespace, at the address Up has set; for process on
 // loopback, at a port of its own, which it sets in s.Config.SSHHost and
 // SSHPort for the caller to save. Idempotent.
-func startSSHD(ctx context.Context, s *State) error {
-	pidFile := s.path("ssh", "pid")
-	if _, running := readPidFile(pidFile); running {
+func startSSHD(ctx context.Context, s *state.State) error {
+	pidFile := s.Path("ssh", "pid")
+	if _, running := sys.ReadPidFile(pidFile); running {
 		return nil
 	}
-	for _, dir := range []string{s.SSHDir(), s.homeDir()} {
+	for _, dir := range []string{s.SSHDir(), s.HomeDir()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
 	}
-	if s.Config.Driver == DriverProcess {
-		if err := s.chooseSSHPort(ctx); err != nil {
+	if s.Config.Driver == state.DriverProcess {
+		if err := chooseSSHPort(s, ctx); err != nil {
 			return err
 		}
 	}
-	if err := s.writeSSHKeys(); err != nil {
+	if err := writeSSHKeys(s); err != nil {
 		return fmt.Errorf("make the lab's SSH keys: %w", err)
 	}
 	login, err := user.Current()
 	if err != nil {
 		return err
 	}
-	config := s.sshdConfig(login.Username, os.Geteuid() == 0 && rootIsLocked())
-	if err := writeFileAtomic(s.path("ssh", "sshd_config"), []byte(config), 0o600); err != nil {
+	config := sshdConfig(s, login.Username, os.Geteuid() == 0 && rootIsLocked())
+	if err := sys.WriteFile(s.Path("ssh", "sshd_config"), []byte(config), 0o600); err != nil {
 		return err
 	}
-	unlock, err := lockRun() // until it runs, nobody takes its directory away
+	unlock, err := sys.LockRun() // until it runs, nobody takes its directory away
 	if err != nil {
 		return err
 	}
@@ -64,16 +68,16 @@ func startSSHD(ctx context.Context, s *State) error {
 	if err := makePrivsepDir(); err != nil {
 		return err
 	}
-	daemonPid, log := s.path("ssh", "sshd.pid"), s.path("ssh", "log")
+	daemonPid, log := s.Path("ssh", "sshd.pid"), s.Path("ssh", "log")
 	if err := os.Remove(daemonPid); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	start := func() error {
-		_, err := runTool(ctx, "sshd", "-f", s.path("ssh", "sshd_config"), "-E", log)
+		_, err := sys.Run(ctx, "sshd", "-f", s.Path("ssh", "sshd_config"), "-E", log)
 		return err
 	}
-	if s.Config.Driver == DriverQemu {
-		err = inNetns(networkOf(s).path(), start)
+	if s.Config.Driver == state.DriverQemu {
+		err = netns.Do(netns.Of(s).Path(), start)
 	} else {
 		err = start()
 	}
@@ -83,14 +87,14 @@ func startSSHD(ctx context.Context, s *State) error {
 	if err != nil {
 		return fmt.Errorf("start the lab's sshd: %w%s", err, lastLine(log))
 	}
-	return adoptPidFile(daemonPid, pidFile)
+	return sys.AdoptPidFile(daemonPid, pidFile)
 }
 
 // stopSSHD ends the lab's sshd, its sessions, and everything they started.
-func stopSSHD(s *State) error {
+func stopSSHD(s *state.State) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
 	defer cancel()
-	if err := killPidFile(ctx, s.path("ssh", "pid"), syscall.SIGTERM); err != nil {
+	if err := sys.KillPidFile(ctx, s.Path("ssh", "pid"), syscall.SIGTERM); err != nil {
 		return err
 	}
 	if err := killSessions(ctx, s); err != nil {
@@ -102,14 +106,14 @@ func stopSSHD(s *State) error {
 // sshdConfig is the config of a Proxmox host's sshd as far as it matters to
 // clients (sftp, forwarding, the real session limits), with the lab's commands
 // first in PATH and one key that may log in.
-func (s *State) sshdConfig(login string, pam bool) string {
+func sshdConfig(s *state.State, login string, pam bool) string {
 	yesNo := map[bool]string{true: "yes", false: "no"}
 	path := s.BinDir() + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	return strings.Join([]string{
 		"ListenAddress " + net.JoinHostPort(s.Config.SSHHost, strconv.Itoa(s.Config.SSHPort)),
-		"HostKey " + sshdQuote(s.path("ssh", "host_ed25519")),
-		"PidFile " + sshdQuote(s.path("ssh", "sshd.pid")),
-		"AuthorizedKeysFile " + sshdExpanded(s.path("ssh", "authorized_keys")),
+		"HostKey " + sshdQuote(s.Path("ssh", "host_ed25519")),
+		"PidFile " + sshdQuote(s.Path("ssh", "sshd.pid")),
+		"AuthorizedKeysFile " + sshdExpanded(s.Path("ssh", "authorized_keys")),
 		"AuthenticationMethods publickey",
 		"PasswordAuthentication no",
 		"KbdInteractiveAuthentication no",
@@ -125,23 +129,18 @@ func (s *State) sshdConfig(login string, pam bool) string {
 		"MaxSessions 10",
 		"MaxStartups 10:30:100",
 		"SetEnv " + strings.Join([]string{
-			sshdQuote("PATH=" + path), sshdQuote("HOME=" + s.homeDir()),
+			sshdQuote("PATH=" + path), sshdQuote("HOME=" + s.HomeDir()),
 			sshdQuote("PVELAB_DIR=" + s.Dir), sshdQuote(sessionVariable + "=" + s.Dir),
 			// Where our scripts look for what a Proxmox host has in fixed places.
-			sshdQuote("LINUS_HOST_DIR=" + filepath.Join(s.homeDir(), "linus")), sshdQuote("LINUS_LOCK_DIR=" + s.path("locks")), sshdQuote("LINUS_PVE_DIR=" + s.path("etc", "pve")),
+			sshdQuote("LINUS_HOST_DIR=" + filepath.Join(s.HomeDir(), "linus")), sshdQuote("LINUS_LOCK_DIR=" + s.Path("locks")), sshdQuote("LINUS_PVE_DIR=" + s.Path("etc", "pve")),
 			// Guests cannot install packages: their programs are the machine's, or no
 			// server is in reach.
 			"VM_BOOTSTRAP=none",
 		}, " "),
-		"Subsystem sftp internal-sftp -d " + sshdExpanded(s.homeDir()),
+		"Subsystem sftp internal-sftp -d " + sshdExpanded(s.HomeDir()),
 		"",
 	}, "\n")
 }
-
-// homeDir is the home of who logs in: the lab's own, so that a session neither
-// runs the start-up files of the machine's user (bash reads .bashrc under sshd)
-// nor leaves anything in that user's home.
-func (s *State) homeDir() string { return s.path("home") }
 
 // sshdQuote quotes one argument in sshd_config.
 func sshdQuote(text string) string {
@@ -153,8 +152,8 @@ func sshdExpanded(text string) string { return sshdQuote(strings.ReplaceAll(text
 
 // writeSSHKeys makes the host's and the client's key pair once, and the files
 // that make each known to the other.
-func (s *State) writeSSHKeys() error {
-	host, err := sshKey(s.path("ssh", "host_ed25519"), "pvelab host")
+func writeSSHKeys(s *state.State) error {
+	host, err := sshKey(s.Path("ssh", "host_ed25519"), "pvelab host")
 	if err != nil {
 		return err
 	}
@@ -164,12 +163,12 @@ func (s *State) writeSSHKeys() error {
 	}
 	address := net.JoinHostPort(s.Config.SSHHost, strconv.Itoa(s.Config.SSHPort))
 	files := map[string][]byte{
-		s.path("ssh", "authorized_keys"): ssh.MarshalAuthorizedKey(client),
+		s.Path("ssh", "authorized_keys"): ssh.MarshalAuthorizedKey(client),
 		s.ClientKeyPath() + ".pub":       ssh.MarshalAuthorizedKey(client),
 		s.KnownHostsPath():               []byte(knownhosts.Line([]string{address}, host) + "\n"),
 	}
 	for path, content := range files {
-		if err := writeFileAtomic(path, content, 0o600); err != nil {
+		if err := sys.WriteFile(path, content, 0o600); err != nil {
 			return err
 		}
 	}
@@ -189,7 +188,7 @@ func sshKey(path, comment string) (ssh.PublicKey, error) {
 			return nil, err
 		}
 		raw = pem.EncodeToMemory(block)
-		if err := writeFileAtomic(path, raw, 0o600); err != nil {
+		if err := sys.WriteFile(path, raw, 0o600); err != nil {
 			return nil, err
 		}
 	} else if err != nil {
@@ -204,7 +203,7 @@ func sshKey(path, comment string) (ssh.PublicKey, error) {
 
 // chooseSSHPort keeps the port of an earlier up while it is free, else takes
 // the first free one from the state directory's own.
-func (s *State) chooseSSHPort(ctx context.Context) error {
+func chooseSSHPort(s *state.State, ctx context.Context) error {
 	const first, count = 20000, 10000
 	s.Config.SSHHost = "127.0.0.1"
 	candidates := []int{s.Config.SSHPort}
@@ -262,7 +261,7 @@ func makePrivsepDir() error {
 // removePrivsepDir takes it away again when a lab made it and no sshd is left
 // to live on it, be it another lab's or the machine's.
 func removePrivsepDir() error {
-	unlock, err := lockRun()
+	unlock, err := sys.LockRun()
 	if err != nil {
 		return err
 	}
@@ -342,9 +341,9 @@ const sessionVariable = "PVELAB_SESSION"
 
 // killSessions ends what was started through the lab's sshd and the sshd's own
 // processes, also those of an sshd that was itself killed.
-func killSessions(ctx context.Context, s *State) error {
-	marker, log := "\x00"+sessionVariable+"="+s.Dir+"\x00", s.path("ssh", "log")
-	return killProcesses(ctx, func(proc string) bool {
+func killSessions(ctx context.Context, s *state.State) error {
+	marker, log := "\x00"+sessionVariable+"="+s.Dir+"\x00", s.Path("ssh", "log")
+	return sys.KillProcesses(ctx, func(proc string) bool {
 		// What a session starts has the sshd's marker in its environment; sshd
 		// overwrites its own with its title, but keeps the lab's log open.
 		if raw, err := os.ReadFile(filepath.Join(proc, "environ")); err == nil &&
@@ -355,6 +354,6 @@ func killSessions(ctx context.Context, s *State) error {
 		if err != nil || !strings.HasPrefix(filepath.Base(exe), "sshd") {
 			return false
 		}
-		return hasOpen(proc, log)
+		return sys.HasOpen(proc, log)
 	})
 }

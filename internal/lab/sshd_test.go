@@ -13,17 +13,20 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/pkg/sftp"
+
+	"linus/internal/lab/state"
+	"linus/internal/lab/sys"
 )
 
 // newSSHD starts the lab's sshd as the process driver has it.
-func newSSHD(t *testing.T) *State { return newSSHDIn(t, "lab") }
+func newSSHD(t *testing.T) *state.State { return newSSHDIn(t, "lab") }
 
-func newSSHDIn(t *testing.T, name string) *State {
+func newSSHDIn(t *testing.T, name string) *state.State {
 	t.Helper()
-	if missing := Missing(DriverProcess); len(missing) > 0 {
+	if missing := Missing(state.DriverProcess); len(missing) > 0 {
 		t.Skip(strings.Join(missing, " "))
 	}
-	s := &State{Dir: filepath.Join(t.TempDir(), name), Config: Config{Driver: DriverProcess}}
+	s := &state.State{Dir: filepath.Join(t.TempDir(), name), Config: state.Config{Driver: state.DriverProcess}}
 	if err := os.MkdirAll(s.BinDir(), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -54,11 +57,11 @@ func TestSSHD_SessionsHaveTheLabsCommandsFirst(t *testing.T) {
 
 func TestSSHD_SessionsLeaveTheUsersHomeAlone(t *testing.T) {
 	s := newSSHD(t)
-	if err := os.WriteFile(filepath.Join(s.homeDir(), ".bashrc"), []byte("echo from the home of the lab\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(s.HomeDir(), ".bashrc"), []byte("echo from the home of the lab\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	got := hostRun(t, s, "echo ~")
-	if diff := cmp.Diff("from the home of the lab\n"+s.homeDir()+"\n", got); diff != "" {
+	if diff := cmp.Diff("from the home of the lab\n"+s.HomeDir()+"\n", got); diff != "" {
 		t.Errorf("home (-want +got):\n%s", diff)
 	}
 	host, err := dialHost(s)
@@ -71,19 +74,19 @@ func TestSSHD_SessionsLeaveTheUsersHomeAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer files.Close()
-	if dir, err := files.Getwd(); err != nil || dir != s.homeDir() {
-		t.Errorf("sftp begins in %q, %v; want %q", dir, err, s.homeDir())
+	if dir, err := files.Getwd(); err != nil || dir != s.HomeDir() {
+		t.Errorf("sftp begins in %q, %v; want %q", dir, err, s.HomeDir())
 	}
 }
 
 func TestSSHD_StartIsIdempotent(t *testing.T) {
 	s := newSSHD(t)
-	before, _ := readPidFile(s.path("ssh", "pid"))
+	before, _ := sys.ReadPidFile(s.Path("ssh", "pid"))
 	port := s.Config.SSHPort
 	if err := startSSHD(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	if after, running := readPidFile(s.path("ssh", "pid")); !running || after != before || s.Config.SSHPort != port {
+	if after, running := sys.ReadPidFile(s.Path("ssh", "pid")); !running || after != before || s.Config.SSHPort != port {
 		t.Errorf("process %d at port %d became %d at %d", before, port, after, s.Config.SSHPort)
 	}
 }
@@ -95,7 +98,7 @@ func TestSSHD_StartsAgainOnItsOldPortWithItsOldKeyAfterKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := killPidFile(t.Context(), s.path("ssh", "pid"), syscall.SIGKILL); err != nil {
+	if err := sys.KillPidFile(t.Context(), s.Path("ssh", "pid"), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	if err := startSSHD(t.Context(), s); err != nil {
@@ -127,14 +130,14 @@ func TestSSHD_StopEndsSessionsAndWhatTheyStarted(t *testing.T) {
 				t.Fatal(err)
 			}
 			if killed {
-				if err := killPidFile(t.Context(), s.path("ssh", "pid"), syscall.SIGKILL); err != nil {
+				if err := sys.KillPidFile(t.Context(), s.Path("ssh", "pid"), syscall.SIGKILL); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if err := stopSSHD(s); err != nil {
 				t.Fatal(err)
 			}
-			if _, alive := processStart(left); alive {
+			if _, alive := sys.ProcessStart(left); alive {
 				t.Errorf("process %d lives on", left)
 			}
 			ended := make(chan error, 1)
@@ -151,7 +154,7 @@ func TestSSHD_StopEndsSessionsAndWhatTheyStarted(t *testing.T) {
 func TestKillSessions_SparesWhatOnlyNamesTheLab(t *testing.T) {
 	s := newSSHD(t)
 	// A person's shell may well have PVELAB_DIR set, and the log open.
-	log, err := os.Open(s.path("ssh", "log"))
+	log, err := os.Open(s.Path("ssh", "log"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +169,7 @@ func TestKillSessions_SparesWhatOnlyNamesTheLab(t *testing.T) {
 	if err := killSessions(context.Background(), s); err != nil {
 		t.Fatal(err)
 	}
-	if _, alive := processStart(bystander.Process.Pid); !alive {
+	if _, alive := sys.ProcessStart(bystander.Process.Pid); !alive {
 		t.Error("a process that is not the lab's was ended")
 	}
 }

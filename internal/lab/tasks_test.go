@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"linus/internal/lab/sys"
 )
 
 func TestTasks_ShowWhoWorksOnAVMAndNoOneWhoIsGone(t *testing.T) {
@@ -13,13 +15,13 @@ func TestTasks_ShowWhoWorksOnAVMAndNoOneWhoIsGone(t *testing.T) {
 	if got := strings.TrimSpace(l.must(t, ask)); got != "[]" {
 		t.Errorf("nobody is at work, but: %s", got)
 	}
-	if err := writePidFile(taskPath(l.State, "100"), os.Getpid()); err != nil {
+	if err := sys.WritePidFile(l.TaskPath("100"), os.Getpid()); err != nil {
 		t.Fatal(err)
 	}
 	if got := l.must(t, ask); !strings.Contains(got, fmt.Sprintf("UPID:pve:%08X:", os.Getpid())) || !strings.Contains(got, `:100:`) {
 		t.Errorf("this process works on VM 100, but: %s", got)
 	}
-	if err := os.WriteFile(taskPath(l.State, "100"), fmt.Appendf(nil, "%d 1\n", os.Getpid()), 0o600); err != nil {
+	if err := os.WriteFile(l.TaskPath("100"), fmt.Appendf(nil, "%d 1\n", os.Getpid()), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if got := strings.TrimSpace(l.must(t, ask)); got != "[]" {

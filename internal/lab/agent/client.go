@@ -1,0 +1,99 @@
+// Package agent speaks the QEMU guest agent protocol, JSON lines over a socket:
+// the host's end, to QEMU's agent as to the process driver's, and the guest's
+// end, for guests that have no agent of their own.
+package agent
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"linus/internal/lab/sys"
+)
+
+// The client's side of the QEMU guest agent protocol: JSON lines over the
+// machine's agent socket. It speaks to QEMU's and to the process driver's.
+
+const (
+	PingTimeout = 3 * time.Second  // PVE's
+	Timeout     = 10 * time.Second // for other commands
+)
+
+// Error is an agent's own refusal of a command.
+type Error string
+
+func (e Error) Error() string { return string(e) }
+
+// Call runs one command in the guest's agent and returns its return value; an
+// Error is the agent's own. It begins with guest-sync-delimited, because the
+// channel may still hold returns nobody read.
+func Call(ctx context.Context, socket, command string, arguments any, timeout time.Duration) (json.RawMessage, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	conn, err := sys.DialUnix(ctx, socket)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	deadline, _ := ctx.Deadline()
+	if err := conn.SetDeadline(deadline); err != nil {
+		return nil, err
+	}
+	r := bufio.NewReader(conn)
+	if err := agentSync(conn, r); err != nil {
+		return nil, err
+	}
+	request := map[string]any{"execute": command}
+	if arguments != nil {
+		request["arguments"] = arguments
+	}
+	if err := json.NewEncoder(conn).Encode(request); err != nil {
+		return nil, err
+	}
+	return agentAnswer(r)
+}
+
+func agentSync(w io.Writer, r *bufio.Reader) error {
+	id := rand.Int64N(1 << 31)
+	if _, err := fmt.Fprintf(w, "\xff{\"execute\":\"guest-sync-delimited\",\"arguments\":{\"id\":%d}}\n", id); err != nil {
+		return err
+	}
+	for {
+		if _, err := r.ReadBytes(0xff); err != nil {
+			return err
+		}
+		raw, err := agentAnswer(r)
+		if err != nil {
+			return err
+		}
+		if string(bytes.TrimSpace(raw)) == strconv.FormatInt(id, 10) {
+			return nil
+		}
+	}
+}
+
+func agentAnswer(r *bufio.Reader) (json.RawMessage, error) {
+	line, err := r.ReadBytes('\n')
+	if err != nil {
+		return nil, err
+	}
+	var answer struct {
+		Return json.RawMessage `json:"return"`
+		Error  *struct {
+			Desc string `json:"desc"`
+		} `json:"error"`
+	}
+	if err := json.Unmarshal(line, &answer); err != nil {
+		return nil, fmt.Errorf("agent answered %q: %w", line, err)
+	}
+	if answer.Error != nil {
+		return nil, Error(answer.Error.Desc)
+	}
+	return answer.Return, nil
+}

@@ -1,0 +1,391 @@
+package agent
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"sort"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"linus/internal/lab/sys"
+)
+
+// Guest is the machine an agent serves in.
+type Guest interface {
+	// Start runs a program; done gets its status once.
+	Start(argv []string, attr *syscall.ProcAttr) (pid int, done <-chan syscall.WaitStatus, err error)
+	// Power asks for the machine's end, or with reboot for its next boot.
+	Power(reboot bool)
+	// Card is the network card's MAC, "" without one, and its address.
+	Card() (mac, address string)
+	// Path is the PATH of programs that are started without an environment.
+	Path() string
+}
+
+// Server is a guest's side of the QEMU guest agent protocol.
+type Server struct {
+	guest    Guest
+	commands map[string]func(arguments json.RawMessage) (any, error)
+
+	mu     sync.Mutex
+	execs  map[int]*agentExec
+	files  map[int]*os.File
+	nextFD int
+}
+
+const agentOutputLimit = 16 << 20 // the real agent's
+
+// NewServer is an agent in a guest; Serve serves one connection to it.
+func NewServer(g Guest) *Server {
+	a := &Server{guest: g, execs: map[int]*agentExec{}, files: map[int]*os.File{}, nextFD: 1000}
+	a.commands = map[string]func(json.RawMessage) (any, error){
+		"guest-ping":                   func(json.RawMessage) (any, error) { return struct{}{}, nil },
+		"guest-sync":                   agentEcho,
+		"guest-sync-delimited":         agentEcho,
+		"guest-info":                   a.info,
+		"guest-get-host-name":          a.hostName,
+		"guest-get-osinfo":             a.osInfo,
+		"guest-get-time":               func(json.RawMessage) (any, error) { return time.Now().UnixNano(), nil },
+		"guest-get-users":              func(json.RawMessage) (any, error) { return []any{}, nil },
+		"guest-get-vcpus":              func(json.RawMessage) (any, error) { return []any{}, nil },
+		"guest-get-fsinfo":             func(json.RawMessage) (any, error) { return []any{}, nil },
+		"guest-network-get-interfaces": a.interfaces,
+		"guest-exec":                   a.exec,
+		"guest-exec-status":            a.execStatus,
+		"guest-file-open":              a.fileOpen,
+		"guest-file-read":              a.fileRead,
+		"guest-file-write":             a.fileWrite,
+		"guest-file-close":             a.fileClose,
+		"guest-shutdown":               a.shutdown,
+	}
+	return a
+}
+
+// Serve handles requests, one line each, until the client goes.
+func (a *Server) Serve(_ context.Context, conn net.Conn) {
+	r := bufio.NewReader(conn)
+	for {
+		line, err := r.ReadBytes('\n')
+		if err != nil {
+			return
+		}
+		// A 0xff from the client means: forget what came before.
+		if at := bytes.LastIndexByte(line, 0xff); at >= 0 {
+			line = line[at+1:]
+		}
+		if len(bytes.TrimSpace(line)) == 0 {
+			continue
+		}
+		if _, err := conn.Write(a.answer(line)); err != nil {
+			return
+		}
+	}
+}
+
+func (a *Server) answer(line []byte) []byte {
+	var request struct {
+		Execute   string          `json:"execute"`
+		Arguments json.RawMessage `json:"arguments"`
+	}
+	fault := func(class, text string) []byte {
+		raw, _ := json.Marshal(map[string]any{"error": map[string]string{"class": class, "desc": text}}) // strings marshal
+		return append(raw, '\n')
+	}
+	if err := json.Unmarshal(line, &request); err != nil {
+		return fault("GenericError", "JSON parse error, "+err.Error())
+	}
+	command, ok := a.commands[request.Execute]
+	if !ok {
+		return fault("CommandNotFound", "The command "+request.Execute+" has not been found")
+	}
+	result, err := command(request.Arguments)
+	if err != nil {
+		return fault("GenericError", err.Error())
+	}
+	if result == nil {
+		return nil // guest-shutdown says nothing
+	}
+	raw, err := json.Marshal(map[string]any{"return": result})
+	if err != nil {
+		return fault("GenericError", err.Error())
+	}
+	if request.Execute == "guest-sync-delimited" {
+		raw = append([]byte{0xff}, raw...)
+	}
+	return append(raw, '\n')
+}
+
+func agentEcho(arguments json.RawMessage) (any, error) {
+	var v struct {
+		ID json.Number `json:"id"`
+	}
+	return &v.ID, json.Unmarshal(arguments, &v)
+}
+
+func (a *Server) info(json.RawMessage) (any, error) {
+	var supported []map[string]any
+	for name := range a.commands {
+		supported = append(supported, map[string]any{"name": name, "enabled": true, "success-response": name != "guest-shutdown"})
+	}
+	sort.Slice(supported, func(i, j int) bool { return supported[i]["name"].(string) < supported[j]["name"].(string) })
+	return map[string]any{"version": "pvelab", "supported_commands": supported}, nil
+}
+
+func (a *Server) hostName(json.RawMessage) (any, error) {
+	name, err := os.Hostname()
+	return map[string]string{"host-name": name}, err
+}
+
+func (a *Server) osInfo(json.RawMessage) (any, error) {
+	return map[string]string{"id": "linux", "name": "process guest", "pretty-name": "pvelab process guest", "machine": "x86_64"}, nil
+}
+
+func (a *Server) interfaces(json.RawMessage) (any, error) {
+	address := func(ip string) []any {
+		if strings.Contains(ip, ":") {
+			return []any{
+				map[string]any{"ip-address": "fe80::5054:ff:fe00:1", "ip-address-type": "ipv6", "prefix": 64},
+				map[string]any{"ip-address": ip, "ip-address-type": "ipv6", "prefix": 128},
+			}
+		}
+		return []any{map[string]any{"ip-address": ip, "ip-address-type": "ipv4", "prefix": 8}}
+	}
+	list := []any{map[string]any{"name": "lo", "hardware-address": "00:00:00:00:00:00", "ip-addresses": address("127.0.0.1")}}
+	if mac, ip := a.guest.Card(); mac != "" {
+		list = append(list, map[string]any{"name": "eth0", "hardware-address": mac, "ip-addresses": address(ip)})
+	}
+	return list, nil
+}
+
+// agentExec is a command run by guest-exec.
+type agentExec struct {
+	done     <-chan syscall.WaitStatus
+	out, err cappedBuffer
+	drained  sync.WaitGroup
+}
+
+// cappedBuffer keeps the first bytes of an output and drops the rest.
+type cappedBuffer struct {
+	bytes.Buffer
+	cut bool
+}
+
+func (b *cappedBuffer) Write(p []byte) (int, error) {
+	room := agentOutputLimit - b.Len()
+	if len(p) > room {
+		b.cut = true
+		b.Buffer.Write(p[:room])
+		return len(p), nil
+	}
+	return b.Buffer.Write(p)
+}
+
+func (a *Server) exec(arguments json.RawMessage) (any, error) {
+	var v struct {
+		Path    string   `json:"path"`
+		Arg     []string `json:"arg"`
+		Env     []string `json:"env"`
+		Input   []byte   `json:"input-data"` // base64 in JSON
+		Capture bool     `json:"capture-output"`
+	}
+	if err := json.Unmarshal(arguments, &v); err != nil {
+		return nil, err
+	}
+	program, err := exec.LookPath(v.Path)
+	if err != nil {
+		return nil, fmt.Errorf("Guest agent command failed, error was 'Failed to execute child process “%s” (No such file or directory)'", v.Path) //nolint:staticcheck // the agent's own text
+	}
+	pipes, err := sys.OpenPipes(3)
+	if err != nil {
+		return nil, err
+	}
+	env := v.Env
+	if env == nil {
+		env = []string{"PATH=" + a.guest.Path(), "HOME=/root", "LANG=C.UTF-8"}
+	}
+	attr := &syscall.ProcAttr{
+		Dir: "/", Env: env, Sys: &syscall.SysProcAttr{Setsid: true},
+		Files: []uintptr{pipes[0].R.Fd(), pipes[1].W.Fd(), pipes[2].W.Fd()},
+	}
+	pid, done, err := a.guest.Start(append([]string{program}, v.Arg...), attr)
+	for _, f := range []*os.File{pipes[0].R, pipes[1].W, pipes[2].W} {
+		f.Close()
+	}
+	if err != nil {
+		for _, f := range []*os.File{pipes[0].W, pipes[1].R, pipes[2].R} {
+			f.Close()
+		}
+		return nil, err
+	}
+	run := &agentExec{done: done}
+	go func() { // ends with the process
+		_, _ = pipes[0].W.Write(v.Input)
+		pipes[0].W.Close()
+	}()
+	for _, output := range []struct {
+		from *os.File
+		to   *cappedBuffer
+	}{{pipes[1].R, &run.out}, {pipes[2].R, &run.err}} {
+		run.drained.Go(func() {
+			_, _ = io.Copy(output.to, output.from)
+			output.from.Close()
+		})
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.execs[pid] = run
+	return map[string]int{"pid": pid}, nil
+}
+
+// execStatus returns how a command is doing, and forgets it once it has told
+// of its end.
+func (a *Server) execStatus(arguments json.RawMessage) (any, error) {
+	var v struct {
+		PID int `json:"pid"`
+	}
+	if err := json.Unmarshal(arguments, &v); err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	run, ok := a.execs[v.PID]
+	if !ok {
+		return nil, fmt.Errorf("Invalid parameter 'pid'") //nolint:staticcheck // the agent's own text
+	}
+	select {
+	case status := <-run.done:
+		run.drained.Wait()
+		delete(a.execs, v.PID)
+		answer := map[string]any{"exited": true}
+		if status.Signaled() {
+			answer["signal"] = int(status.Signal())
+		} else {
+			answer["exitcode"] = status.ExitStatus()
+		}
+		for name, output := range map[string]*cappedBuffer{"out": &run.out, "err": &run.err} {
+			if output.Len() > 0 {
+				answer[name+"-data"] = base64.StdEncoding.EncodeToString(output.Bytes())
+			}
+			if output.cut {
+				answer[name+"-truncated"] = true
+			}
+		}
+		return answer, nil
+	default:
+		return map[string]any{"exited": false}, nil
+	}
+}
+
+func (a *Server) fileOpen(arguments json.RawMessage) (any, error) {
+	var v struct {
+		Path string `json:"path"`
+		Mode string `json:"mode"`
+	}
+	if err := json.Unmarshal(arguments, &v); err != nil {
+		return nil, err
+	}
+	flags := map[string]int{
+		"": os.O_RDONLY, "r": os.O_RDONLY, "rb": os.O_RDONLY, "w": os.O_WRONLY | os.O_CREATE | os.O_TRUNC,
+		"wb": os.O_WRONLY | os.O_CREATE | os.O_TRUNC, "a": os.O_WRONLY | os.O_CREATE | os.O_APPEND,
+	}
+	mode, ok := flags[v.Mode]
+	if !ok {
+		return nil, fmt.Errorf("invalid file open mode '%s'", v.Mode)
+	}
+	f, err := os.OpenFile(v.Path, mode, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("failed to open file '%s' (mode: '%s'): No such file or directory", v.Path, v.Mode)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.nextFD++
+	a.files[a.nextFD] = f
+	return a.nextFD, nil
+}
+
+// file finds an open file by the handle in a request.
+func (a *Server) file(handle int) (*os.File, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f, ok := a.files[handle]
+	if !ok {
+		return nil, fmt.Errorf("handle '%d' has not been found", handle)
+	}
+	return f, nil
+}
+
+func (a *Server) fileRead(arguments json.RawMessage) (any, error) {
+	v := struct {
+		Handle int `json:"handle"`
+		Count  int `json:"count"`
+	}{Count: 4096}
+	if err := json.Unmarshal(arguments, &v); err != nil {
+		return nil, err
+	}
+	f, err := a.file(v.Handle)
+	if err != nil {
+		return nil, err
+	}
+	if v.Count < 0 || v.Count > 48<<20 {
+		return nil, fmt.Errorf("value '%d' is invalid for argument count", v.Count)
+	}
+	buf := make([]byte, v.Count)
+	n, err := io.ReadFull(f, buf)
+	return map[string]any{"count": n, "buf-b64": base64.StdEncoding.EncodeToString(buf[:n]), "eof": err != nil}, nil
+}
+
+func (a *Server) fileWrite(arguments json.RawMessage) (any, error) {
+	var v struct {
+		Handle int    `json:"handle"`
+		Data   []byte `json:"buf-b64"`
+	}
+	if err := json.Unmarshal(arguments, &v); err != nil {
+		return nil, err
+	}
+	f, err := a.file(v.Handle)
+	if err != nil {
+		return nil, err
+	}
+	n, err := f.Write(v.Data)
+	return map[string]any{"count": n, "eof": false}, err
+}
+
+func (a *Server) fileClose(arguments json.RawMessage) (any, error) {
+	var v struct {
+		Handle int `json:"handle"`
+	}
+	if err := json.Unmarshal(arguments, &v); err != nil {
+		return nil, err
+	}
+	f, err := a.file(v.Handle)
+	if err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	delete(a.files, v.Handle)
+	a.mu.Unlock()
+	return struct{}{}, f.Close()
+}
+
+func (a *Server) shutdown(arguments json.RawMessage) (any, error) {
+	var v struct {
+		Mode string `json:"mode"`
+	}
+	if len(arguments) > 0 {
+		if err := json.Unmarshal(arguments, &v); err != nil {
+			return nil, err
+		}
+	}
+	a.guest.Power(v.Mode == "reboot")
+	return nil, nil
+}

@@ -1,0 +1,154 @@
+// Package cloudinit makes what a VM's cloud-init reads (NoCloud) from the VM's
+// config, in the words PVE writes it in.
+package cloudinit
+
+import (
+	"context"
+	"crypto/sha1"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"linus/internal/lab/state"
+	"linus/internal/lab/sys"
+)
+
+// Seed is what a VM's cloud-init reads (NoCloud), in the words PVE writes it in
+// (PVE::QemuServer::Cloudinit).
+type Seed struct {
+	User    string
+	Network string
+	Meta    string
+}
+
+// New makes the seed from a VM's config. nameserver is the host's
+// own: PVE hands it on when the config names none.
+func New(id int, conf *state.Conf, nameserver string) Seed {
+	user := seedUserData(id, conf)
+	network := seedNetwork(conf, nameserver)
+	return Seed{
+		User:    user,
+		Network: network,
+		// A changed setting is a new instance, so that cloud-init runs again.
+		Meta: fmt.Sprintf("instance-id: %x\n", sha1.Sum([]byte(user+network))),
+	}
+}
+
+func seedUserData(id int, conf *state.Conf) string {
+	var b strings.Builder
+	hostname := conf.Get("name")
+	if hostname == "" {
+		hostname = fmt.Sprintf("VM%d", id)
+	}
+	fqdn := hostname
+	if short, _, dotted := strings.Cut(hostname, "."); dotted {
+		hostname = short
+	} else if search := conf.Get("searchdomain"); search != "" {
+		fqdn = hostname + "." + search
+	}
+	fmt.Fprintf(&b, "#cloud-config\nhostname: %s\nmanage_etc_hosts: true\nfqdn: %s\n", hostname, fqdn)
+	user := conf.Get("ciuser")
+	if user != "" {
+		fmt.Fprintf(&b, "user: %s\n", user)
+	}
+	if user == "root" {
+		b.WriteString("disable_root: False\n")
+	}
+	if password := conf.Get("cipassword"); password != "" {
+		fmt.Fprintf(&b, "password: %s\n", password)
+	}
+	if keys := conf.SSHKeys(); keys != "" {
+		b.WriteString("ssh_authorized_keys:\n")
+		for key := range strings.Lines(keys) {
+			if key = strings.TrimSpace(key); key != "" {
+				fmt.Fprintf(&b, "  - %s\n", key)
+			}
+		}
+	}
+	b.WriteString("chpasswd:\n  expire: False\n")
+	if user != "root" {
+		b.WriteString("users:\n  - default\n")
+	}
+	if conf.Get("ciupgrade") != "0" {
+		b.WriteString("package_upgrade: true\n")
+	}
+	return b.String()
+}
+
+// seedNetwork is cloud-init's network config, version 1, with each interface
+// that has an ipconfig matched by its hardware address.
+func seedNetwork(conf *state.Conf, nameserver string) string {
+	var b strings.Builder
+	b.WriteString("version: 1\nconfig:\n")
+	for n := range state.MaxNICs {
+		nic, ok := state.ParseNIC(conf.Get(fmt.Sprintf("net%d", n)))
+		ipconfig := conf.Get(fmt.Sprintf("ipconfig%d", n))
+		if !ok || ipconfig == "" {
+			continue
+		}
+		fmt.Fprintf(&b, "    - type: physical\n      name: eth%d\n      mac_address: '%s'\n      subnets:\n",
+			n, strings.ToLower(nic.MAC))
+		props := state.Props(ipconfig)
+		writeSubnet(&b, props["ip"], props["gw"], "dhcp4", "static")
+		writeSubnet(&b, props["ip6"], props["gw6"], "dhcp6", "static6")
+	}
+	nameservers := strings.FieldsFunc(conf.Get("nameserver"), func(r rune) bool { return strings.ContainsRune(" ,;", r) })
+	if len(nameservers) == 0 && conf.Get("searchdomain") == "" && nameserver != "" {
+		nameservers = []string{nameserver}
+	}
+	b.WriteString("    - type: nameserver\n      address:\n")
+	for _, address := range nameservers {
+		fmt.Fprintf(&b, "      - '%s'\n", address)
+	}
+	if search := conf.Get("searchdomain"); search != "" {
+		fmt.Fprintf(&b, "      search:\n      - '%s'\n", search)
+	}
+	return b.String()
+}
+
+func writeSubnet(b *strings.Builder, ip, gateway, dhcp, static string) {
+	switch ip {
+	case "":
+	case "dhcp":
+		fmt.Fprintf(b, "      - type: %s\n", dhcp)
+	case "auto":
+		b.WriteString("      - type: ipv6_slaac\n")
+	default:
+		address := ip
+		fmt.Fprintf(b, "      - type: %s\n", static)
+		if prefix, err := netip.ParsePrefix(ip); err == nil && prefix.Addr().Is4() {
+			address = prefix.Addr().String()
+			fmt.Fprintf(b, "        address: '%s'\n        netmask: '%s'\n", address, netmask(prefix.Bits()))
+		} else {
+			fmt.Fprintf(b, "        address: '%s'\n", address)
+		}
+		if gateway != "" {
+			fmt.Fprintf(b, "        gateway: '%s'\n", gateway)
+		}
+	}
+}
+
+func netmask(bits int) string {
+	mask := ^uint32(0) << (32 - bits)
+	return netip.AddrFrom4([4]byte{byte(mask >> 24), byte(mask >> 16), byte(mask >> 8), byte(mask)}).String()
+}
+
+// Write makes the ISO image that carries the seed.
+func (c Seed) Write(ctx context.Context, path string) error {
+	dir, err := os.MkdirTemp(filepath.Dir(path), "seed.")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	for name, content := range map[string]string{
+		"user-data": c.User, "network-config": c.Network, "meta-data": c.Meta, "vendor-data": "",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			return err
+		}
+	}
+	_, err = sys.Run(ctx, "genisoimage", "-quiet", "-iso-level", "3", "-R", "-V", "cidata", "-o", path, dir)
+	return err
+}

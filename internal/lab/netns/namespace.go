@@ -1,0 +1,119 @@
+package netns
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"linus/internal/lab/sys"
+)
+
+// netnsDir is where iproute2 keeps named network namespaces: mounts on files in
+// a directory that it mounts over itself.
+const netnsDir = "/run/netns"
+
+func createNetns(ctx context.Context, name string) error {
+	unlock, err := sys.LockRun()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	_, err = sys.Run(ctx, "ip", "netns", "add", name)
+	return err
+}
+
+// removeNetns takes the name away; the namespace itself goes with its last
+// process. iproute2 would leave its directory and the mount on it: both go too,
+// when it was the last name there.
+func removeNetns(ctx context.Context, name string) error {
+	unlock, err := sys.LockRun()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, err := os.Stat(filepath.Join(netnsDir, name)); err == nil {
+		if _, err := sys.Run(ctx, "ip", "netns", "delete", name); err != nil {
+			return err
+		}
+	}
+	if names, err := os.ReadDir(netnsDir); err != nil || len(names) > 0 {
+		return nil
+	}
+	for isMountPoint(netnsDir) {
+		if err := unix.Unmount(netnsDir, unix.MNT_DETACH); err != nil {
+			return fmt.Errorf("unmount %s: %w", netnsDir, err)
+		}
+	}
+	_ = os.Remove(netnsDir) // refused when somebody's name appeared in it: then it stays
+	return nil
+}
+
+// Do runs f, and the processes f starts, inside a named network namespace,
+// whether the caller is inside or outside of it. It is the one way in. The
+// thread it runs on is given back only when it is in its old namespace again;
+// else it ends.
+func Do(path string, f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		origin, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			done <- err
+			return
+		}
+		defer origin.Close()
+		err = enterNetns(path)
+		if err == nil {
+			err = f()
+		}
+		if unix.Setns(int(origin.Fd()), unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+func enterNetns(path string) error {
+	namespace, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer namespace.Close()
+	if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter network namespace %s: %w", filepath.Base(path), err)
+	}
+	return nil
+}
+
+// isMountPoint reads the kernel's list: a bind mount on the same file system
+// does not show in the device number.
+func isMountPoint(path string) bool {
+	raw, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(raw)) {
+		if fields := strings.Fields(line); len(fields) > 4 && fields[4] == path {
+			return true
+		}
+	}
+	return false
+}
+
+// killNetns ends every process in a named network namespace.
+func killNetns(ctx context.Context, path string) error {
+	var want, got unix.Stat_t
+	if err := unix.Stat(path, &want); err != nil {
+		return err
+	}
+	return sys.KillProcesses(ctx, func(proc string) bool {
+		err := unix.Stat(filepath.Join(proc, "ns/net"), &got)
+		return err == nil && got.Ino == want.Ino && got.Dev == want.Dev
+	})
+}

@@ -1,0 +1,221 @@
+package process
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"linus/internal/lab/state"
+	"linus/internal/lab/sys"
+)
+
+// A disk of the process driver is a line of text with its size, and beside it
+// a directory with the files its guest has written.
+const (
+	markerPrefix  = "linus lab disk, size "
+	contentSuffix = ".d"
+)
+
+// markerSize is the size of the template's disk.
+const markerSize = int64(2) << 30
+
+// BuildImage writes the marker that stands for the template's image.
+func (Driver) BuildImage(_ context.Context, s *state.State) (string, error) {
+	path := s.Path("image.qcow2")
+	return path, writeMarker(path, markerSize)
+}
+
+func writeMarker(path string, size int64) error {
+	return sys.WriteFile(path, fmt.Appendf(nil, "%s%d\n", markerPrefix, size), 0o640)
+}
+
+// CreateDisk makes an empty disk.
+func (Driver) CreateDisk(_ context.Context, dst, _ string, size int64) error {
+	return writeMarker(dst, size)
+}
+
+// ImportDisk copies an image, and what a guest has written to it, into a new disk.
+func (d Driver) ImportDisk(ctx context.Context, src, dst, _ string) error {
+	size, err := d.DiskSize(ctx, src)
+	if err != nil {
+		return err
+	}
+	if err := writeMarker(dst, size); err != nil {
+		return err
+	}
+	if err := copyTree(src+contentSuffix, dst+contentSuffix); err != nil {
+		return errors.Join(err, d.DeleteDisk(ctx, dst))
+	}
+	return nil
+}
+
+// LinkDisk copies too: a disk of this driver is small.
+func (d Driver) LinkDisk(ctx context.Context, base, dst string) error {
+	return d.ImportDisk(ctx, base, dst, "")
+}
+
+// ResizeDisk changes the size a disk says it has.
+func (Driver) ResizeDisk(_ context.Context, path string, size int64) error {
+	return writeMarker(path, size)
+}
+
+// DiskSize reads a marker, a qcow2 image's header, or takes a raw image's
+// length.
+func (Driver) DiskSize(_ context.Context, path string) (int64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	head := make([]byte, 64)
+	n, err := io.ReadFull(f, head)
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+		return 0, err
+	}
+	var size int64
+	if line, ok := strings.CutPrefix(string(head[:n]), markerPrefix); ok {
+		_, err := fmt.Sscan(line, &size)
+		return size, err
+	}
+	if n >= 32 && string(head[:4]) == "QFI\xfb" {
+		return int64(binary.BigEndian.Uint64(head[24:])), nil
+	}
+	return sys.FileSize(path), nil
+}
+
+// RenameDisk renames a disk with its files.
+func (Driver) RenameDisk(path, other string) error {
+	if err := os.Rename(path, other); err != nil {
+		return err
+	}
+	if err := os.Rename(path+contentSuffix, other+contentSuffix); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// DeleteDisk removes a disk with its files and snapshots.
+func (Driver) DeleteDisk(_ context.Context, path string) error {
+	dir, prefix := filepath.Split(snapshotPath(path, ""))
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, entry := range entries {
+		if strings.HasPrefix(entry.Name(), prefix) {
+			if err := os.RemoveAll(filepath.Join(dir, entry.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return removeDisk(path)
+}
+
+// removeDisk removes a marker and its files, what there is of them.
+func removeDisk(path string) error {
+	if err := os.RemoveAll(path); err != nil {
+		return err
+	}
+	return os.RemoveAll(path + contentSuffix)
+}
+
+// snapshotPath is a disk of its own beside the disk, under a name that no
+// volume has.
+func snapshotPath(path, name string) string {
+	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"@"+name)
+}
+
+// SnapshotDisk copies the disk under a name.
+func (d Driver) SnapshotDisk(ctx context.Context, _ *state.State, _ state.VM, _, path, name string) error {
+	return d.replaceDisk(ctx, path, snapshotPath(path, name))
+}
+
+// RollbackDisk copies a snapshot over the disk.
+func (d Driver) RollbackDisk(ctx context.Context, path, name string) error {
+	return d.replaceDisk(ctx, snapshotPath(path, name), path)
+}
+
+// replaceDisk copies a disk over another, of which a killed copy may have left
+// a half.
+func (d Driver) replaceDisk(ctx context.Context, src, dst string) error {
+	if _, err := os.Stat(src); err != nil {
+		return err
+	}
+	if err := removeDisk(dst); err != nil {
+		return err
+	}
+	return d.ImportDisk(ctx, src, dst, "")
+}
+
+// DeleteSnapshot removes a snapshot's copy.
+func (Driver) DeleteSnapshot(_ context.Context, _ *state.State, _ state.VM, _, path, name string) error {
+	snapshot := snapshotPath(path, name)
+	if _, err := os.Stat(snapshot); err != nil {
+		return err
+	}
+	return removeDisk(snapshot)
+}
+
+// copyTree copies a directory with its files, links and modes. A missing one
+// is an empty one, and a file that goes meanwhile, for a guest may be at work
+// on it, is left out. Sockets, pipes and devices stay behind.
+func copyTree(src, dst string) error {
+	if _, err := os.Stat(src); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return filepath.WalkDir(src, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil {
+			err = copyEntry(path, dst+strings.TrimPrefix(path, src), entry)
+		}
+		if errors.Is(err, fs.ErrNotExist) && path != src {
+			return nil
+		}
+		return err
+	})
+}
+
+func copyEntry(path, target string, entry fs.DirEntry) error {
+	info, err := entry.Info()
+	if err != nil {
+		return err
+	}
+	switch mode := info.Mode(); {
+	case mode.IsDir():
+		if err := os.MkdirAll(target, 0o700); err != nil {
+			return err
+		}
+		return os.Chmod(target, mode&(fs.ModePerm|fs.ModeSticky)|0o700)
+	case mode&fs.ModeSymlink != 0:
+		link, err := os.Readlink(path)
+		if err != nil {
+			return err
+		}
+		return os.Symlink(link, target)
+	case mode.IsRegular():
+		return copyFile(path, target, mode.Perm())
+	}
+	return nil
+}
+
+func copyFile(src, dst string, mode fs.FileMode) error {
+	in, err := os.Open(src)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(dst, os.O_CREATE|os.O_WRONLY|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(out, in); err != nil {
+		out.Close()
+		return err
+	}
+	return out.Close()
+}

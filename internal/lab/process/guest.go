@@ -1,0 +1,402 @@
+package process
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/sys/unix"
+
+	"linus/internal/lab/agent"
+	"linus/internal/lab/sys"
+)
+
+// guest is a process VM from the inside: init, SSH server and guest agent.
+type guest struct {
+	config  guestConfig
+	address string // of the SSH server, without port
+	procs   *procs
+	hostKey ssh.Signer
+	power   chan powerState
+	signals chan os.Signal // the power button, and what stands for it inside
+}
+
+type powerState int
+
+const (
+	powerOff powerState = iota
+	powerReboot
+)
+
+const (
+	shutdownGrace = 2 * time.Second // between TERM and KILL
+	readyFD       = 3
+)
+
+// Run is the body of `pvelab guest`: it is the first process of its PID
+// namespace, reads its settings from stdin and returns when the VM powers off.
+func Run(stdin io.Reader) error {
+	// Powering off kills every process there is: never do that outside.
+	if os.Getpid() != 1 {
+		return errors.New("`pvelab guest` is started by `qm start` only, as the first process of a PID namespace")
+	}
+	ready := os.NewFile(readyFD, "ready")
+	var config guestConfig
+	if err := json.NewDecoder(stdin).Decode(&config); err != nil {
+		return fmt.Errorf("no settings came: the starter is gone: %w", err)
+	}
+	g, listeners, err := newGuest(config)
+	if err != nil {
+		fmt.Fprintln(ready, strings.ReplaceAll(err.Error(), "\n", " "))
+		return err
+	}
+	fmt.Fprintln(ready, readyLine, g.address)
+	ready.Close()
+	return g.run(listeners)
+}
+
+// guestListeners are opened while the machine's file system is still in sight.
+type guestListeners struct {
+	ssh   net.Listener
+	agent net.Listener // nil without an agent
+}
+
+func newGuest(config guestConfig) (*guest, guestListeners, error) {
+	g := &guest{config: config, power: make(chan powerState, 1), signals: make(chan os.Signal, 1)}
+	// Before anybody is told that the VM runs: a shutdown may follow at once.
+	signal.Notify(g.signals, syscall.SIGPWR, syscall.SIGUSR2, syscall.SIGINT)
+	// An init does not die of a signal from within. Caught and dropped, not
+	// ignored: a process inherits what its parent ignores.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	var l guestListeners
+	var err error
+	if l.ssh, g.address, err = listenFirst(config.Addresses, config.Port); err != nil {
+		return nil, l, err
+	}
+	if config.Agent != "" {
+		if l.agent, err = listenUnix(config.Agent); err != nil {
+			return nil, l, err
+		}
+	}
+	if err := config.mountRoot(); err != nil {
+		return nil, l, err
+	}
+	return g, l, g.boot()
+}
+
+// guestPort is 22 where this user can bind it and nothing holds it on all
+// addresses, else 2222.
+func guestPort(probe fmt.Stringer) int {
+	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", net.JoinHostPort(probe.String(), "22"))
+	if err != nil {
+		return 2222
+	}
+	l.Close()
+	return 22
+}
+
+// listenFirst takes the first address that is free.
+func listenFirst(addresses []string, port int) (net.Listener, string, error) {
+	var last error
+	for _, address := range addresses {
+		l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", net.JoinHostPort(address, strconv.Itoa(port)))
+		if err == nil {
+			return l, address, nil
+		}
+		last = err
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+	}
+	return nil, "", fmt.Errorf("no address for the guest's SSH server: %w", last)
+}
+
+func listenUnix(path string) (net.Listener, error) {
+	short, done, err := sys.ShortSocketPath(path)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: short, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false) // by then the path means another file
+	return l, nil
+}
+
+// boot brings up what a system does before it lets anybody in: host name, host
+// key, and cloud-init's work when the instance is new.
+func (g *guest) boot() error {
+	if err := unix.Sethostname([]byte(g.config.Hostname)); err != nil {
+		return err
+	}
+	if err := clearDir("/tmp"); err != nil {
+		return err
+	}
+	for _, dir := range []string{"/run/lock", "/run/cloud-init"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	bootID := "/run/boot_id"
+	if err := os.WriteFile(bootID, []byte(uuid.NewString()+"\n"), 0o444); err != nil {
+		return err
+	}
+	if err := unix.Mount(bootID, "/proc/sys/kernel/random/boot_id", "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("give the boot an id of its own: %w", err)
+	}
+	if err := g.loadHostKey(); err != nil {
+		return err
+	}
+	return g.cloudInit()
+}
+
+func clearDir(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if err := os.RemoveAll(filepath.Join(dir, entry.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const hostKeyPath = "/etc/ssh/ssh_host_ed25519_key"
+
+// loadHostKey reads the guest's host key, made at first boot.
+func (g *guest) loadHostKey() error {
+	raw, err := os.ReadFile(hostKeyPath)
+	if err == nil {
+		g.hostKey, err = ssh.ParsePrivateKey(raw)
+		return err
+	}
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return err
+	}
+	if g.hostKey, err = ssh.NewSignerFromKey(key); err != nil {
+		return err
+	}
+	comment := "root@" + g.config.Hostname
+	block, err := ssh.MarshalPrivateKey(key, comment)
+	if err != nil {
+		return err
+	}
+	public := strings.TrimSpace(string(ssh.MarshalAuthorizedKey(g.hostKey.PublicKey()))) + " " + comment + "\n"
+	return errors.Join(
+		os.WriteFile(hostKeyPath, pem.EncodeToMemory(block), 0o600),
+		os.WriteFile(hostKeyPath+".pub", []byte(public), 0o644))
+}
+
+// home is the login user's home directory.
+func (g *guest) home() string {
+	if g.config.User == "root" {
+		return "/root"
+	}
+	return "/home/" + g.config.User
+}
+
+const (
+	instanceIDPath   = "/var/lib/cloud/data/instance-id"
+	cloudResultPath  = "/run/cloud-init/result.json"
+	bootFinishedPath = "/var/lib/cloud/instance/boot-finished"
+)
+
+// cloudInit does what the cloud-init settings say, once per instance id.
+func (g *guest) cloudInit() error {
+	seen, _ := os.ReadFile(instanceIDPath)
+	if strings.TrimSpace(string(seen)) != g.config.InstanceID {
+		if err := g.newInstance(); err != nil {
+			return err
+		}
+	}
+	finished := fmt.Sprintf("%s - %s\n", time.Now().UTC().Format(time.RFC1123Z), "process guest")
+	result := `{"v1": {"datasource": "DataSourceNoCloud", "errors": []}}` + "\n"
+	return errors.Join(
+		os.WriteFile(bootFinishedPath, []byte(finished), 0o644),
+		os.WriteFile(cloudResultPath, []byte(result), 0o644))
+}
+
+func (g *guest) newInstance() error {
+	instance := "/var/lib/cloud/instances/" + g.config.InstanceID
+	sshDir := filepath.Join(g.home(), ".ssh")
+	for dir, mode := range map[string]os.FileMode{instance: 0o755, sshDir: 0o700} {
+		if err := os.MkdirAll(dir, mode); err != nil {
+			return err
+		}
+	}
+	link := "/var/lib/cloud/instance"
+	if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := os.Symlink(instance, link); err != nil {
+		return err
+	}
+	// The login user is the namespace's root under its own name, so it comes
+	// first: whoever looks up user 0 finds it.
+	user, group := "root:x:0:0:root:/root:/bin/bash\n", "root:x:0:\n"
+	if g.config.User != "root" {
+		user = fmt.Sprintf("%s:x:0:0:%[1]s:%s:/bin/bash\n", g.config.User, g.home()) + user
+		group = g.config.User + ":x:0:\n" + group
+	}
+	files := map[string]string{
+		"/etc/passwd":                            user + systemAccounts(hostRoot+"/etc/passwd"),
+		"/etc/group":                             group + systemAccounts(hostRoot+"/etc/group"),
+		"/etc/hostname":                          g.config.Hostname + "\n",
+		"/etc/hosts":                             "127.0.0.1 localhost\n" + g.address + " " + g.config.Hostname + "\n",
+		"/etc/machine-id":                        strings.ReplaceAll(uuid.NewString(), "-", "") + "\n",
+		filepath.Join(sshDir, "authorized_keys"): strings.TrimSpace(g.config.Keys) + "\n",
+		instanceIDPath:                           g.config.InstanceID + "\n",
+		"/var/lib/cloud/data/previous-instance-id": "NO_PREVIOUS_INSTANCE_ID\n",
+	}
+	for path, content := range files {
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+			return err
+		}
+	}
+	return os.Chmod(filepath.Join(sshDir, "authorized_keys"), 0o600)
+}
+
+// run serves until the power goes; a reboot ends every process, empties /run
+// and boots again.
+func (g *guest) run(l guestListeners) error {
+	for {
+		state := g.serve(l)
+		g.endAll()
+		if state == powerOff {
+			fmt.Fprintln(os.Stderr, "power off")
+			return nil
+		}
+		fmt.Fprintln(os.Stderr, "reboot")
+		_ = unix.Unmount("/proc/sys/kernel/random/boot_id", unix.MNT_DETACH)
+		if err := clearDir("/run"); err != nil {
+			return err
+		}
+		if err := g.boot(); err != nil {
+			return err
+		}
+	}
+}
+
+// serve runs one uptime: from boot to the next power change.
+func (g *guest) serve(l guestListeners) powerState {
+	var stopReaping func()
+	g.procs, stopReaping = newProcs()
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { acceptAll(ctx, l.ssh, newSSHServer(g).handle) })
+	if l.agent != nil {
+		wg.Go(func() { acceptAll(ctx, l.agent, agent.NewServer(g).Serve) })
+	}
+	fmt.Fprintf(os.Stderr, "%s: up at %s, boot id in /proc/sys/kernel/random/boot_id\n", g.config.Hostname, l.ssh.Addr())
+
+	state := powerOff
+	select {
+	case state = <-g.power:
+	case sig := <-g.signals:
+		if sig == syscall.SIGINT {
+			state = powerReboot
+		}
+	}
+	g.terminate()
+	cancel()
+	wg.Wait()
+	stopReaping()
+	return state
+}
+
+// acceptAll serves connections until ctx ends; then it closes them and waits
+// for their handlers. The listener stays open for the next uptime.
+func acceptAll(ctx context.Context, l net.Listener, handle func(context.Context, net.Conn)) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	deadline, _ := l.(interface{ SetDeadline(time.Time) error })
+	_ = deadline.SetDeadline(time.Time{})
+	stop := context.AfterFunc(ctx, func() { _ = deadline.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	for {
+		conn, err := l.Accept()
+		if ctx.Err() != nil {
+			if conn != nil {
+				conn.Close()
+			}
+			return
+		}
+		if err != nil {
+			_ = sys.Sleep(ctx, 10*time.Millisecond) // out of descriptors: try again
+			continue
+		}
+		wg.Go(func() {
+			defer conn.Close()
+			stop := context.AfterFunc(ctx, func() { conn.Close() })
+			defer stop()
+			handle(ctx, conn)
+		})
+	}
+}
+
+// terminate asks every process to end and waits a moment for them.
+func (g *guest) terminate() {
+	_ = syscall.Kill(-1, syscall.SIGTERM)
+	deadline := time.Now().Add(shutdownGrace)
+	for time.Now().Before(deadline) {
+		if err := syscall.Kill(-1, 0); errors.Is(err, syscall.ESRCH) {
+			return
+		}
+		time.Sleep(5 * time.Millisecond) //nolint:forbidigo // bounded by the deadline; nothing can cancel a power-off
+	}
+}
+
+// endAll kills what is left and reaps it.
+func (g *guest) endAll() {
+	_ = syscall.Kill(-1, syscall.SIGKILL)
+	for {
+		var status syscall.WaitStatus
+		if _, err := syscall.Wait4(-1, &status, 0, nil); err != nil && !errors.Is(err, syscall.EINTR) {
+			return
+		}
+	}
+}
+
+// Power asks for a power change; the first one counts.
+func (g *guest) Power(reboot bool) {
+	state := powerOff
+	if reboot {
+		state = powerReboot
+	}
+	select {
+	case g.power <- state:
+	default:
+	}
+}
+
+// Start runs a program in the guest; done gets its status once.
+func (g *guest) Start(argv []string, attr *syscall.ProcAttr) (pid int, done <-chan syscall.WaitStatus, err error) {
+	return g.procs.start(argv, attr)
+}
+
+// Card is the guest's network card.
+func (g *guest) Card() (mac, address string) { return g.config.MAC, g.address }
+
+// Path is where the guest's programs are.
+func (g *guest) Path() string { return guestPath }

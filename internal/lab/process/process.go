@@ -1,0 +1,244 @@
+// Package process runs a VM as one process of this machine, in namespaces of its
+// own, in milliseconds: the driver that starts it, and what runs inside it. It
+// isolates nothing.
+package process
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"linus/internal/lab/cloudinit"
+	"linus/internal/lab/state"
+	"linus/internal/lab/sys"
+)
+
+// Driver runs each VM as one process, the pvelab binary, that is init
+// of a PID namespace and shows its children a root file system of its own. It
+// is fast and honest about commands, files and signals; it isolates nothing.
+type Driver struct{}
+
+// Up chooses the port of the guests' SSH servers.
+func (Driver) Up(_ context.Context, s *state.State) error {
+	if s.Config.GuestPort == 0 {
+		s.Config.GuestPort = guestPort(Address(s, 0))
+	}
+	return nil
+}
+
+// Down has nothing to remove: guests are stopped one by one.
+func (Driver) Down(context.Context, *state.State) error { return nil }
+
+// Address is where a VM's SSH server listens: an address of its own in
+// 127.77.0.0/16, which needs no set-up. n counts from a place drawn from the
+// lab's directory, so that labs beside each other rarely meet; when they do,
+// the guest takes the next.
+func Address(s *state.State, n int) netip.Addr {
+	const hosts = 254 * 254 // no 0 and no 255 in the last two bytes
+	at := (int(s.Hash()%hosts) + n) % hosts
+	return netip.AddrFrom4([4]byte{127, 77, byte(at/254 + 1), byte(at%254 + 1)})
+}
+
+// guestCandidates are the addresses a VM may take: the one its cloud-init
+// settings name, else the first free one from its own number on. Of IPv6 the
+// loopback has a single address, for one VM at a time.
+func guestCandidates(s *state.State, vm state.VM) []string {
+	settings := state.Props(vm.Conf.Get("ipconfig0"))
+	for _, key := range []string{"ip", "ip6"} {
+		if prefix, err := netip.ParsePrefix(settings[key]); err == nil && prefix.Addr().IsLoopback() {
+			return []string{prefix.Addr().String()}
+		}
+	}
+	if settings["ip"] == "" && settings["ip6"] != "" {
+		return []string{netip.IPv6Loopback().String()}
+	}
+	candidates := make([]string, 0, 256)
+	for n := range cap(candidates) {
+		candidates = append(candidates, Address(s, vm.ID+n).String())
+	}
+	return candidates
+}
+
+// guestConfig is what a guest is told at start, as JSON on its stdin.
+type guestConfig struct {
+	ID         int
+	Hostname   string
+	User       string
+	Keys       string // public keys, one per line
+	InstanceID string
+	MAC        string
+	Addresses  []string // to try, in order
+	Port       int
+	Agent      string // path of the agent's socket, "" when the VM has none
+	Root       string // empty directory to mount the root file system on
+	Disk       string // directory of the files that stay
+	Binary     string // the pvelab binary
+}
+
+// DefaultUser is the login user where the config names none.
+const DefaultUser = "debian"
+
+func configOf(s *state.State, vm state.VM) (guestConfig, error) {
+	config := guestConfig{
+		ID: vm.ID, Hostname: vm.Conf.Get("name"), User: vm.Conf.Get("ciuser"), Keys: vm.Conf.SSHKeys(),
+		MAC: strings.ToLower(vm.Conf.MAC()), Addresses: guestCandidates(s, vm), Port: s.Config.GuestPort,
+		Root: filepath.Join(s.RunDir(vm.ID), "root"), Disk: filepath.Join(s.RunDir(vm.ID), "disk"), Binary: s.Config.Binary,
+	}
+	if config.Hostname == "" {
+		config.Hostname = fmt.Sprintf("VM%d", vm.ID)
+	}
+	if config.User == "" {
+		config.User = DefaultUser
+	}
+	meta := cloudinit.New(vm.ID, vm.Conf, "").Meta
+	config.InstanceID = strings.TrimSpace(strings.TrimPrefix(meta, "instance-id:"))
+	if vm.Conf.AgentEnabled() {
+		config.Agent = s.AgentSocket(vm.ID)
+	}
+	if _, volid := vm.Conf.BootDisk(); volid != "" {
+		path, err := s.VolumePath(volid)
+		if err != nil {
+			return config, err
+		}
+		if _, err := os.Stat(path); err != nil {
+			return config, fmt.Errorf("volume '%s' does not exist", volid)
+		}
+		config.Disk = path + contentSuffix
+	}
+	return config, nil
+}
+
+// Start runs the guest's process. The process waits for its settings until it
+// is recorded, and goes away when they do not come: a starter that is killed
+// in between leaves nothing that nobody knows of.
+func (Driver) Start(ctx context.Context, s *state.State, vm state.VM) error {
+	config, err := configOf(s, vm)
+	if err != nil {
+		return err
+	}
+	if err := os.RemoveAll(s.RunDir(vm.ID)); err != nil {
+		return err
+	}
+	for _, dir := range []string{config.Root, config.Disk} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	log, err := os.OpenFile(s.LogPath(vm.ID), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	ready, tellReady, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer ready.Close()
+	defer tellReady.Close()
+
+	//nolint:contextcheck,noctx // the machine outlives the command that starts it
+	cmd := exec.Command(s.Config.Binary, "guest", strconv.Itoa(vm.ID), s.Dir)
+	cmd.Env = []string{"PATH=" + guestPath, "GOGC=50", "GOMAXPROCS=2"}
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.ExtraFiles = []*os.File{tellReady}
+	cmd.SysProcAttr = Namespaces()
+	settings, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("run %s in namespaces of its own: %w", s.Config.Binary, err)
+	}
+	go func() { _ = cmd.Wait() }() // reaps it when it ends before we do
+	tellReady.Close()
+	pidFile := s.PidFile(vm.ID)
+	err = sys.WritePidFile(pidFile, cmd.Process.Pid)
+	if err == nil {
+		err = json.NewEncoder(settings).Encode(config)
+	}
+	settings.Close()
+	if err == nil {
+		var address string
+		if address, err = awaitReady(ctx, ready); err == nil {
+			err = os.WriteFile(s.AddressPath(vm.ID), []byte(address+"\n"), 0o644)
+		}
+	}
+	if err != nil {
+		_ = cmd.Process.Kill()
+		return errors.Join(err, Driver{}.Stop(context.WithoutCancel(ctx), s, vm))
+	}
+	return nil
+}
+
+// Namespaces are how a guest's process is started: as the first of a PID
+// namespace, with mounts and a host name of its own.
+func Namespaces() *syscall.SysProcAttr {
+	attr := &syscall.SysProcAttr{
+		Setsid:     true,
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS,
+	}
+	if uid, gid := os.Geteuid(), os.Getegid(); uid != 0 {
+		attr.Cloneflags |= syscall.CLONE_NEWUSER
+		attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}
+		attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: gid, Size: 1}}
+	}
+	return attr
+}
+
+// readyLine begins what a guest says on descriptor 3 when it is up, its address
+// following; anything else is its error.
+const readyLine = "ready"
+
+func awaitReady(ctx context.Context, ready *os.File) (address string, err error) {
+	stop := context.AfterFunc(ctx, func() { ready.Close() })
+	defer stop()
+	line, _ := bufio.NewReader(ready).ReadString('\n')
+	line = strings.TrimSpace(line)
+	address, up := strings.CutPrefix(line, readyLine+" ")
+	switch {
+	case up:
+		return address, nil
+	case ctx.Err() != nil:
+		return "", ctx.Err()
+	case line == "":
+		return "", errors.New("the guest's process ended before it was up: see its log")
+	}
+	return "", errors.New(line)
+}
+
+// Stop kills the guest's init, and with it the kernel all else in the
+// namespace.
+func (d Driver) Stop(ctx context.Context, s *state.State, vm state.VM) error {
+	if err := sys.KillPidFile(ctx, s.PidFile(vm.ID), syscall.SIGKILL); err != nil {
+		return err
+	}
+	return os.RemoveAll(s.RunDir(vm.ID))
+}
+
+// Shutdown asks the guest's init to power off, as an ACPI button does.
+func (d Driver) Shutdown(ctx context.Context, s *state.State, vm state.VM) error {
+	pid, running := s.Pid(vm.ID)
+	if !running {
+		return nil
+	}
+	if err := syscall.Kill(pid, syscall.SIGPWR); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return err
+	}
+	if err := sys.WaitPidFile(ctx, s.PidFile(vm.ID)); err != nil {
+		return state.ErrShutdownTimeout
+	}
+	return nil
+}
+
+// Nameserver is the machine itself: guests are on its loopback.
+func (Driver) Nameserver(*state.State) string { return "127.0.0.1" }

@@ -1,0 +1,247 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A process guest's root file system: a tmpfs with the machine's programs
+// bound read-only, directories of the guest's own where a system writes, and
+// under /.host, read-only, what their links borrow from the machine. The
+// machine's own root is let go: a mount kept here would keep alive what the
+// machine unmounts. All of it is mounted in the guest's namespace only, on an empty
+// directory of the lab, so the machine never sees any.
+
+// programDirs are the machine's: what a guest runs.
+var programDirs = []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr"}
+
+// borrowedDirs are the machine's, for links from the guest's own.
+var borrowedDirs = []string{"etc", "usr/local/bin", "var/lib/dpkg"}
+
+// ownDirs lie on the guest's disk and outlive a reboot.
+var ownDirs = []string{"etc", "home", "root", "opt", "srv", "var", "tmp", "usr/local/bin"}
+
+const (
+	hostRoot  = "/.host"
+	guestPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	toolPath  = "/.pvelab" // the pvelab binary, for the guest's helpers
+)
+
+// guestTools are commands the guest has from pvelab, because they are about
+// the guest as a machine.
+func guestTools() []string {
+	return []string{"cloud-init", "sudo", "poweroff", "halt", "reboot", "shutdown"}
+}
+
+// mountRoot builds the root file system and moves into it.
+func (c guestConfig) mountRoot() error {
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	if err := unix.Mount("tmpfs", c.Root, "tmpfs", unix.MS_NOSUID, "mode=755"); err != nil {
+		return fmt.Errorf("mount the guest's root: %w", err)
+	}
+	if err := c.populateDisk(); err != nil {
+		return err
+	}
+	for _, step := range []func() error{c.bindPrograms, c.bindBorrowed, c.bindOwn, c.mountKernel, c.bindTool} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	const oldRoot = "/.old"
+	if err := os.Mkdir(filepath.Join(c.Root, oldRoot), 0o755); err != nil {
+		return err
+	}
+	if err := unix.PivotRoot(c.Root, filepath.Join(c.Root, oldRoot)); err != nil {
+		return fmt.Errorf("pivot_root: %w", err)
+	}
+	if err := os.Chdir("/"); err != nil {
+		return err
+	}
+	if err := unix.Unmount(oldRoot, unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("let go of the machine's root: %w", err)
+	}
+	return os.Remove(oldRoot)
+}
+
+func (c guestConfig) bindPrograms() error {
+	for _, name := range programDirs {
+		src, dst := "/"+name, filepath.Join(c.Root, name)
+		info, err := os.Lstat(src)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil:
+			return err
+		case info.Mode()&fs.ModeSymlink != 0:
+			target, err := os.Readlink(src)
+			if err != nil {
+				return err
+			}
+			if err := os.Symlink(target, dst); err != nil {
+				return err
+			}
+		default:
+			if err := bindReadOnly(src, dst); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (c guestConfig) bindBorrowed() error {
+	for _, name := range borrowedDirs {
+		if _, err := os.Stat("/" + name); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := bindReadOnly("/"+name, filepath.Join(c.Root, hostRoot, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c guestConfig) bindOwn() error {
+	for _, name := range ownDirs {
+		if err := bind(filepath.Join(c.Disk, name), filepath.Join(c.Root, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c guestConfig) mountKernel() error {
+	for _, name := range []string{"dev", "sys"} {
+		if err := bind("/"+name, filepath.Join(c.Root, name)); err != nil {
+			return err
+		}
+	}
+	mounts := []struct {
+		kind, path, data string
+		flags            uintptr
+	}{
+		{"proc", "proc", "", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC},
+		{"tmpfs", "run", "mode=755", unix.MS_NOSUID | unix.MS_NODEV},
+		{"tmpfs", "dev/shm", "mode=1777", unix.MS_NOSUID | unix.MS_NODEV},
+		{"devpts", "dev/pts", "newinstance,ptmxmode=0666,mode=0620", unix.MS_NOSUID | unix.MS_NOEXEC},
+	}
+	for _, m := range mounts {
+		path := filepath.Join(c.Root, m.path)
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			return err
+		}
+		if err := unix.Mount(m.kind, path, m.kind, m.flags, m.data); err != nil {
+			return fmt.Errorf("mount the guest's /%s: %w", m.path, err)
+		}
+	}
+	return nil
+}
+
+func (c guestConfig) bindTool() error {
+	path := filepath.Join(c.Root, toolPath)
+	if err := os.WriteFile(path, nil, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(c.Binary, path, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("bind %s: %w", c.Binary, err)
+	}
+	return nil
+}
+
+// bind shows a directory, with what is mounted in it, in another place.
+func bind(src, dst string) error {
+	if err := os.MkdirAll(dst, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(src, dst, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("bind %s to %s: %w", src, dst, err)
+	}
+	return nil
+}
+
+func bindReadOnly(src, dst string) error {
+	if err := bind(src, dst); err != nil {
+		return err
+	}
+	// A kernel before 5.12 cannot: the guest can write there.
+	_ = unix.MountSetattr(unix.AT_FDCWD, dst, unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+	return nil
+}
+
+// populateDisk fills a new disk: directories, links to the machine's settings
+// and local programs, and the guest's own tools before them.
+func (c guestConfig) populateDisk() error {
+	if _, err := os.Stat(filepath.Join(c.Disk, "etc")); err == nil {
+		return nil
+	}
+	dirs := append(slices.Clone(ownDirs), "var/lib/cloud/data", "var/log", "var/tmp", "var/cache", "etc/ssh")
+	for _, name := range dirs {
+		if err := os.MkdirAll(filepath.Join(c.Disk, name), 0o755); err != nil {
+			return err
+		}
+	}
+	for name, mode := range map[string]fs.FileMode{"tmp": 0o777 | fs.ModeSticky, "var/tmp": 0o777 | fs.ModeSticky, "root": 0o700} {
+		if err := os.Chmod(filepath.Join(c.Disk, name), mode); err != nil {
+			return err
+		}
+	}
+	links := map[string]string{"var/run": "/run", "var/lock": "/run/lock", "var/lib/dpkg": hostRoot + "/var/lib/dpkg"}
+	for _, name := range guestTools() {
+		links["usr/local/bin/"+name] = toolPath
+	}
+	for _, dir := range []string{"usr/local/bin", "etc"} {
+		entries, err := os.ReadDir("/" + dir)
+		if err != nil {
+			return err
+		}
+		for _, entry := range entries {
+			name := dir + "/" + entry.Name()
+			if _, ours := links[name]; ours || slices.Contains(ownSettings, name) {
+				continue
+			}
+			links[name] = hostRoot + "/" + name
+			// A link means the same from here: etc/os-release leads to usr/lib.
+			if target, err := os.Readlink("/" + name); err == nil {
+				links[name] = target
+			}
+		}
+	}
+	for name, target := range links {
+		if err := os.Symlink(target, filepath.Join(c.Disk, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ownSettings are files of /etc the guest has of its own.
+var ownSettings = []string{
+	"etc/passwd", "etc/passwd-", "etc/group", "etc/group-", "etc/shadow", "etc/shadow-", "etc/gshadow", "etc/gshadow-",
+	"etc/hostname", "etc/hosts", "etc/machine-id", "etc/ssh", "etc/cloud",
+}
+
+// systemAccounts are the lines of a passwd or group file for the system's own
+// accounts, which files of the bound programs may belong to.
+func systemAccounts(path string) string {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	var b strings.Builder
+	for line := range strings.Lines(string(raw)) {
+		fields := strings.Split(line, ":")
+		if len(fields) > 2 && fields[2] != "0" && (len(fields[2]) < 4 || fields[2] == "65534") {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,298 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/creack/pty"
+	"github.com/pkg/sftp"
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/sys/unix"
+
+	"linus/internal/lab/sys"
+)
+
+// sshServer is a process guest's SSH server. What it does, it does as
+// OpenSSH: a closed session leaves its process running, a signal request does
+// nothing, the exit status goes out when the process ends and the channel
+// closes when its output does.
+type sshServer struct {
+	guest  *guest
+	config *ssh.ServerConfig
+}
+
+const (
+	MaxSessions  = 10 // OpenSSH's MaxSessions
+	loginTimeout = 30 * time.Second
+)
+
+func newSSHServer(g *guest) *sshServer {
+	s := &sshServer{guest: g, config: &ssh.ServerConfig{ServerVersion: "SSH-2.0-pvelab"}}
+	s.config.AddHostKey(g.hostKey)
+	s.config.PublicKeyCallback = s.authorize
+	return s
+}
+
+// authorize looks a key up in the login user's authorized_keys.
+func (s *sshServer) authorize(conn ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
+	if conn.User() != s.guest.config.User {
+		return nil, fmt.Errorf("unknown user %q", conn.User())
+	}
+	rest, err := os.ReadFile(filepath.Join(s.guest.home(), ".ssh", "authorized_keys"))
+	for err == nil && len(rest) > 0 {
+		var known ssh.PublicKey
+		known, _, _, rest, err = ssh.ParseAuthorizedKey(rest)
+		if err == nil && string(known.Marshal()) == string(key.Marshal()) {
+			return &ssh.Permissions{}, nil
+		}
+	}
+	return nil, errors.New("key is not authorized")
+}
+
+func (s *sshServer) handle(_ context.Context, nc net.Conn) {
+	_ = nc.SetDeadline(time.Now().Add(loginTimeout))
+	conn, channels, requests, err := ssh.NewServerConn(nc, s.config)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "ssh: %s: %v\n", nc.RemoteAddr(), err)
+		return
+	}
+	_ = nc.SetDeadline(time.Time{})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	forwards := &forwarder{conn: conn, back: map[string]net.Listener{}}
+	wg.Go(func() { forwards.requests(requests) })
+	var open atomic.Int32
+	for c := range channels {
+		switch {
+		case c.ChannelType() == "direct-tcpip":
+			wg.Go(func() { forwards.connect(c) })
+		case c.ChannelType() != "session":
+			_ = c.Reject(ssh.UnknownChannelType, "unknown channel type")
+		case open.Load() >= MaxSessions:
+			_ = c.Reject(ssh.ConnectionFailed, "open failed")
+		default:
+			channel, requests, err := c.Accept()
+			if err != nil {
+				continue
+			}
+			open.Add(1)
+			wg.Go(func() {
+				defer open.Add(-1)
+				session := &session{guest: s.guest, conn: conn, channel: channel, env: s.guest.loginEnv(conn)}
+				session.serve(requests)
+			})
+		}
+	}
+}
+
+func (g *guest) loginEnv(conn ssh.ConnMetadata) []string {
+	remoteHost, remotePort, _ := net.SplitHostPort(conn.RemoteAddr().String())
+	localHost, localPort, _ := net.SplitHostPort(conn.LocalAddr().String())
+	return []string{
+		"HOME=" + g.home(), "USER=" + g.config.User, "LOGNAME=" + g.config.User, "SHELL=/bin/bash", "PATH=" + guestPath,
+		"LANG=C.UTF-8", "SSH_CLIENT=" + strings.Join([]string{remoteHost, remotePort, localPort}, " "),
+		"SSH_CONNECTION=" + strings.Join([]string{remoteHost, remotePort, localHost, localPort}, " "),
+	}
+}
+
+// session is one session channel.
+type session struct {
+	guest   *guest
+	conn    ssh.Conn
+	channel ssh.Channel
+	env     []string
+	master  *os.File // of a terminal, when one was asked for
+	slave   *os.File
+	ours    []*os.File // our ends of the process's files
+	started bool
+	work    sync.WaitGroup
+}
+
+// serve returns a session's requests until the client closes it. A process
+// that still runs then goes on; only its pipes are gone.
+func (s *session) serve(requests <-chan *ssh.Request) {
+	defer s.work.Wait()
+	defer func() {
+		for _, f := range s.ours {
+			f.Close()
+		}
+	}()
+	defer s.channel.Close()
+	for request := range requests {
+		err := s.request(request)
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "ssh: %s: %v\n", request.Type, err)
+		}
+		if request.WantReply {
+			_ = request.Reply(err == nil, nil)
+		}
+	}
+}
+
+var errRefused = errors.New("refused")
+
+func (s *session) request(request *ssh.Request) error {
+	switch request.Type {
+	case "env":
+		var v struct{ Name, Value string }
+		if err := ssh.Unmarshal(request.Payload, &v); err != nil {
+			return err
+		}
+		if v.Name != "LANG" && !strings.HasPrefix(v.Name, "LC_") { // Debian's AcceptEnv
+			return errRefused
+		}
+		s.env = append(s.env, v.Name+"="+v.Value)
+		return nil
+	case "pty-req":
+		return s.openTerminal(request.Payload)
+	case "window-change":
+		var v windowSize
+		if err := ssh.Unmarshal(request.Payload, &v); err != nil || s.master == nil {
+			return errors.Join(errRefused, err)
+		}
+		return pty.Setsize(s.master, v.size())
+	case "signal":
+		return nil
+	}
+	if s.started {
+		return errRefused
+	}
+	switch request.Type {
+	case "shell":
+		return s.startProcess([]string{"/bin/bash", "-l"})
+	case "exec":
+		var v struct{ Command string }
+		if err := ssh.Unmarshal(request.Payload, &v); err != nil {
+			return err
+		}
+		return s.startProcess([]string{"/bin/bash", "-c", v.Command})
+	case "subsystem":
+		var v struct{ Name string }
+		if err := ssh.Unmarshal(request.Payload, &v); err != nil || v.Name != "sftp" {
+			return errors.Join(errRefused, err)
+		}
+		return s.startSFTP()
+	}
+	return errRefused
+}
+
+type windowSize struct{ Columns, Rows, Width, Height uint32 }
+
+func (w windowSize) size() *pty.Winsize {
+	return &pty.Winsize{Cols: uint16(w.Columns), Rows: uint16(w.Rows)}
+}
+
+func (s *session) openTerminal(payload []byte) error {
+	var v struct {
+		Term                         string
+		Columns, Rows, Width, Height uint32
+		Modes                        string
+	}
+	if err := ssh.Unmarshal(payload, &v); err != nil || s.master != nil {
+		return errors.Join(errRefused, err)
+	}
+	window := windowSize{v.Columns, v.Rows, v.Width, v.Height}
+	var err error
+	if s.master, s.slave, err = pty.Open(); err != nil {
+		return err
+	}
+	s.ours = append(s.ours, s.master, s.slave)
+	s.env = append(s.env, "TERM="+v.Term)
+	return pty.Setsize(s.master, window.size())
+}
+
+// startProcess runs a command in a session of its own, on the terminal or on
+// pipes.
+func (s *session) startProcess(argv []string) error {
+	attr := &syscall.ProcAttr{Dir: s.guest.home(), Env: s.env, Sys: &syscall.SysProcAttr{Setsid: true}}
+	var theirs []*os.File
+	var stdin io.WriteCloser
+	outputs := map[io.Writer]io.Reader{}
+	if s.slave != nil {
+		attr.Sys.Setctty = true
+		theirs = []*os.File{s.slave, s.slave, s.slave}
+		stdin = nopCloser{s.master}
+		outputs[s.channel] = s.master
+	} else {
+		pipes, err := sys.OpenPipes(3)
+		if err != nil {
+			return err
+		}
+		theirs = []*os.File{pipes[0].R, pipes[1].W, pipes[2].W}
+		s.ours = append(s.ours, pipes[0].W, pipes[1].R, pipes[2].R)
+		stdin = pipes[0].W
+		outputs[s.channel] = pipes[1].R
+		outputs[s.channel.Stderr()] = pipes[2].R
+	}
+	for _, f := range theirs {
+		attr.Files = append(attr.Files, f.Fd())
+	}
+	_, done, err := s.guest.procs.start(argv, attr)
+	for _, f := range theirs {
+		f.Close()
+	}
+	if err != nil {
+		return err
+	}
+	s.started = true
+	go func() { // ends with the channel
+		_, _ = io.Copy(stdin, s.channel)
+		stdin.Close()
+	}()
+	var drained sync.WaitGroup
+	for w, r := range outputs {
+		drained.Go(func() { _, _ = io.Copy(w, r) })
+	}
+	s.work.Go(drained.Wait)
+	go s.finish(done, &drained) // ends with the process, which may outlive the session
+	return nil
+}
+
+// finish sends the exit status and, when the output is through, closes the
+// channel. Both fail when the session is gone, which is fine.
+func (s *session) finish(done <-chan syscall.WaitStatus, drained *sync.WaitGroup) {
+	status := <-done
+	if status.Signaled() {
+		name := strings.TrimPrefix(unix.SignalName(status.Signal()), "SIG")
+		_, _ = s.channel.SendRequest("exit-signal", false, ssh.Marshal(struct {
+			Signal     string
+			CoreDumped bool
+			Message    string
+			Language   string
+		}{name, status.CoreDump(), "", ""}))
+	} else {
+		_, _ = s.channel.SendRequest("exit-status", false, ssh.Marshal(struct{ Code uint32 }{uint32(status.ExitStatus())}))
+	}
+	drained.Wait()
+	_ = s.channel.CloseWrite()
+	s.channel.Close()
+}
+
+func (s *session) startSFTP() error {
+	server, err := sftp.NewServer(s.channel, sftp.WithServerWorkingDirectory(s.guest.home()))
+	if err != nil {
+		return err
+	}
+	s.started = true
+	s.work.Go(func() {
+		_ = server.Serve() // ends with the channel
+		_, _ = s.channel.SendRequest("exit-status", false, ssh.Marshal(struct{ Code uint32 }{0}))
+		s.channel.Close()
+	})
+	return nil
+}
+
+// nopCloser keeps a terminal open when the client's input ends.
+type nopCloser struct{ io.Writer }
+
+func (nopCloser) Close() error { return nil }

@@ -1,0 +1,130 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"linus/internal/lab/sys"
+)
+
+// RunTool is one of the commands a process guest has from pvelab; ok is
+// false when the name is none of them. code is the exit code.
+func RunTool(name string, args []string, std sys.Streams) (code int, ok bool) {
+	if !slices.Contains(guestTools(), name) {
+		return 0, false
+	}
+	var err error
+	switch name {
+	case "cloud-init":
+		return cloudInitTool(args, std), true
+	case "sudo":
+		err = sudo(args)
+	case "reboot":
+		err = syscall.Kill(1, syscall.SIGINT)
+	case "shutdown":
+		sig := syscall.SIGUSR2
+		if slices.Contains(args, "-r") {
+			sig = syscall.SIGINT
+		}
+		err = syscall.Kill(1, sig)
+	default:
+		err = syscall.Kill(1, syscall.SIGUSR2)
+	}
+	if err != nil {
+		fmt.Fprintf(std.Err, "%s: %v\n", name, err)
+		return 1, true
+	}
+	return 0, true
+}
+
+// cloudInitTool is `cloud-init status [--wait] [--long]`, answered from the
+// file that cloud-init itself writes when it is done, and `cloud-init clean
+// [--logs] [--machine-id]`, after which the next boot is a first boot.
+func cloudInitTool(args []string, std sys.Streams) int {
+	if len(args) > 0 && args[0] == "clean" {
+		err := errors.Join(os.RemoveAll("/var/lib/cloud"), os.MkdirAll(filepath.Dir(instanceIDPath), 0o755))
+		if slices.Contains(args, "--machine-id") {
+			err = errors.Join(err, os.WriteFile("/etc/machine-id", []byte("uninitialized\n"), 0o444))
+		}
+		if err != nil {
+			fmt.Fprintf(std.Err, "cloud-init clean: %v\n", err)
+			return 1
+		}
+		return 0
+	}
+	if len(args) == 0 || args[0] != "status" {
+		fmt.Fprintln(std.Err, "usage: cloud-init status [--wait] [--long] | clean [--logs] [--machine-id]")
+		return 2
+	}
+	done := func() bool {
+		_, err := os.Stat(cloudResultPath)
+		return err == nil
+	}
+	for slices.Contains(args, "--wait") && !done() {
+		fmt.Fprint(std.Out, ".")
+		time.Sleep(250 * time.Millisecond) //nolint:forbidigo // a command that waits; a signal ends it
+	}
+	status := "running"
+	if done() {
+		status = "done"
+	}
+	fmt.Fprintln(std.Out, "status: "+status)
+	if slices.Contains(args, "--long") {
+		fmt.Fprintf(std.Out, "extended_status: %s\nboot_status_code: enabled-by-generator\ndetail: DataSourceNoCloud\nerrors: []\nrecoverable_errors: {}\n", status)
+	}
+	return 0
+}
+
+// sudo runs a command as it stands: every user of a process guest is its root
+// already. It takes the options scripts use and changes what they can see.
+func sudo(args []string) error {
+	env := append(os.Environ(), "SUDO_USER="+os.Getenv("USER")) //nolint:forbidigo // sudo's own job
+	login := false
+	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
+		option := args[0]
+		args = args[1:]
+		switch option {
+		case "--":
+		case "-n", "-E", "-H", "-S", "-b", "--non-interactive", "--preserve-env":
+			continue
+		case "-u", "-g", "-p":
+			if len(args) > 0 {
+				args = args[1:]
+			}
+			continue
+		case "-i", "-s":
+			login = true
+			continue
+		case "-v", "-k", "-K":
+			return nil
+		default:
+			if strings.HasPrefix(option, "--preserve-env=") || strings.HasPrefix(option, "--user=") {
+				continue
+			}
+			return fmt.Errorf("option %s is not known to this stand-in", option)
+		}
+		break
+	}
+	for len(args) > 0 && strings.Contains(args[0], "=") {
+		env = append(env, args[0])
+		args = args[1:]
+	}
+	if login {
+		args = append([]string{"/bin/bash", "-lc", `"$@"`, "bash"}, args...)
+	}
+	if len(args) == 0 {
+		return errors.New("no command given")
+	}
+	program, err := exec.LookPath(args[0])
+	if err != nil {
+		return fmt.Errorf("%s: command not found", args[0])
+	}
+	return syscall.Exec(program, args, env)
+}

@@ -1,0 +1,185 @@
+// Package pve plays Proxmox's commands (qm, pvesh, pvesm, pveversion, and ip)
+// over a state directory: their options, texts, exit codes and locks. It runs VMs
+// through a Driver and knows none of them.
+package pve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"linus/internal/lab/state"
+	"linus/internal/lab/sys"
+)
+
+// Tools are the names the work-alikes go by in the lab's bin directory. The qemu
+// driver's host has a network of its own, and with it the real ip.
+func Tools() []string { return []string{"qm", "pvesh", "pvesm", "pveversion", "ip"} }
+
+// call is one run of a work-alike.
+type call struct {
+	ctx    context.Context
+	s      *state.State
+	drv    Driver
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+	opts   map[string]string
+	extra  []string
+}
+
+func (c *call) id() int {
+	n, _ := strconv.Atoi(c.opts["vmid"])
+	return n
+}
+
+func (c *call) on(name string) bool { return c.opts[name] == "1" }
+
+// Host is a Proxmox host whose commands are played over a state directory; its
+// VMs are the driver's.
+type Host struct {
+	*state.State
+	Driver Driver
+}
+
+// QM runs qm with arguments and returns its stdout; an error holds its stderr.
+func (h *Host) QM(ctx context.Context, args ...string) (stdout string, err error) {
+	return h.output(ctx, "qm", args)
+}
+
+// PVESH is QM for pvesh.
+func (h *Host) PVESH(ctx context.Context, args ...string) (stdout string, err error) {
+	return h.output(ctx, "pvesh", args)
+}
+
+func (h *Host) output(ctx context.Context, tool string, args []string) (string, error) {
+	var out, errs strings.Builder
+	code := h.Run(ctx, tool, args, sys.Streams{In: strings.NewReader(""), Out: &out, Err: &errs})
+	if code != 0 {
+		return out.String(), fmt.Errorf("%s %s: exit code %d: %s", tool, strings.Join(args, " "), code, strings.TrimSpace(errs.String()))
+	}
+	return out.String(), nil
+}
+
+// Command is Run as a process of its own: it is recorded, so that down can end
+// it when it hangs.
+func (h *Host) Command(ctx context.Context, tool string, args []string, std sys.Streams) int {
+	path := h.Path("run", "call-"+strconv.Itoa(os.Getpid()))
+	if err := sys.WritePidFile(path, os.Getpid()); err != nil {
+		fmt.Fprintln(std.Err, err)
+		return 1
+	}
+	defer os.Remove(path)
+	return h.Run(ctx, tool, args, std)
+}
+
+// Run runs a work-alike in the lab and returns its exit code.
+func (h *Host) Run(ctx context.Context, tool string, args []string, std sys.Streams) int {
+	err := h.run(ctx, tool, args, std)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(std.Err, strings.TrimRight(err.Error(), "\n"))
+	var exit *state.ExitError
+	if errors.As(err, &exit) {
+		return exit.Code
+	}
+	return 255
+}
+
+func (h *Host) run(ctx context.Context, tool string, args []string, std sys.Streams) error {
+	c := &call{ctx: ctx, s: h.State, drv: h.Driver, stdin: std.In, stdout: std.Out, stderr: std.Err}
+	if filepath.Base(tool) == "ip" { // none of Proxmox's, and never slow
+		return c.ip(args, std.Out)
+	}
+	if err := sys.Sleep(ctx, time.Duration(h.Config.SlowMS)*time.Millisecond); err != nil {
+		return err
+	}
+	switch filepath.Base(tool) {
+	case "qm":
+		return c.qm(args)
+	case "pvesh":
+		return c.pvesh(args)
+	case "pvesm":
+		return c.pvesm(args)
+	case "pveversion":
+		return c.pveversion(args)
+	}
+	return fmt.Errorf("the lab has no command %q", tool)
+}
+
+// qm finds the verb, the longest first: `guest exec-status` before `guest`.
+func (c *call) qm(args []string) error {
+	all := verbs()
+	for words := 2; words >= 1; words-- {
+		if len(args) < words {
+			continue
+		}
+		name := strings.Join(args[:words], " ")
+		if i := slices.IndexFunc(all, func(v *verb) bool { return v.name == name }); i >= 0 {
+			var err error
+			if c.opts, c.extra, err = all[i].parse(args[words:], c.stderr); err != nil {
+				return err
+			}
+			return all[i].run(c)
+		}
+	}
+	if len(args) == 0 {
+		return state.Fail(255, "ERROR: no command specified\nUSAGE: qm <COMMAND> [ARGS] [OPTIONS]")
+	}
+	return state.Fail(255, "ERROR: unknown command 'qm %s'\nUSAGE: qm <COMMAND> [ARGS] [OPTIONS]", args[0])
+}
+
+// child is a call in the same lab with other options, for verbs made of others.
+func (c *call) child(opts map[string]string) *call {
+	sub := *c
+	sub.opts = opts
+	return &sub
+}
+
+func (c *call) pveversion(args []string) error {
+	verbose := slices.ContainsFunc(args, func(a string) bool { return a == "-v" || a == "--verbose" })
+	manager, kernel, server := "9.2.2/3a1fb5d6e0b1c7a4", "6.17.4-1-pve", "9.2.6"
+	if c.s.Config.Version == "8.2" {
+		manager, kernel, server = "8.2.2/9355359cd7afbae4", "6.8.4-2-pve", "8.2.1"
+	}
+	if !verbose {
+		fmt.Fprintf(c.stdout, "pve-manager/%s (running kernel: %s)\n", manager, kernel)
+		return nil
+	}
+	release, build, _ := strings.Cut(manager, "/")
+	fmt.Fprintf(c.stdout, "proxmox-ve: %s.0 (running kernel: %s)\npve-manager: %s (running version: %s/%s)\nqemu-server: %s\n",
+		c.s.Config.Version, kernel, release, release, build, server)
+	return nil
+}
+
+// VMStatus is one VM of a Report; PID is 0 unless it runs.
+type VMStatus struct {
+	ID     int    `json:"id"`
+	Name   string `json:"name"`
+	Status string `json:"status"`
+	PID    int    `json:"pid"`
+}
+
+// VMs are this node's VMs, in order.
+func (h *Host) VMs(ctx context.Context) []VMStatus {
+	all := []VMStatus{}
+	c := &call{ctx: ctx, s: h.State, drv: h.Driver}
+	for _, id := range h.VMIDs() {
+		conf, err := h.LoadConf(id)
+		if err != nil {
+			continue // destroyed since it was listed
+		}
+		status := c.vmStatus(id, conf)
+		pid, _ := status["pid"].(int)
+		all = append(all, VMStatus{id, fmt.Sprint(status["name"]), fmt.Sprint(status["status"]), pid})
+	}
+	return all
+}

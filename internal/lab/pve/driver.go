@@ -1,0 +1,63 @@
+package pve
+
+import (
+	"context"
+
+	"linus/internal/lab/state"
+)
+
+// Driver runs VMs of one kind. All methods may be called from different
+// processes at once; callers of Start, Stop and Shutdown hold the VM's lock.
+type Driver interface {
+	// Up prepares what all VMs share (network namespace, bridge, DHCP; nothing
+	// for process). It may fill fields of s.Config, which the caller saves.
+	// Idempotent.
+	Up(ctx context.Context, s *state.State) error
+	// Down removes what Up made, also a half of it. Idempotent.
+	Down(ctx context.Context, s *state.State) error
+	// BuildImage returns the path of the disk image the template is made of and
+	// that can be imported: a Debian image (cached) or a marker file.
+	BuildImage(ctx context.Context, s *state.State) (path string, err error)
+	// Start returns when the machine's process runs and is recorded in RunDir.
+	Start(ctx context.Context, s *state.State, vm state.VM) error
+	// Stop pulls the plug and returns when the machine is gone. A VM that does
+	// not run is no error.
+	Stop(ctx context.Context, s *state.State, vm state.VM) error
+	// Shutdown asks the guest and waits until ctx ends; then ErrShutdownTimeout.
+	Shutdown(ctx context.Context, s *state.State, vm state.VM) error
+	// Nameserver is what PVE hands to guests whose config names none: the
+	// host's own.
+	Nameserver(s *state.State) string
+	// SnapshotDisk keeps the content of a VM's disk under a name, also while the
+	// machine runs. slot is the disk's key in the config.
+	SnapshotDisk(ctx context.Context, s *state.State, vm state.VM, slot, path, name string) error
+	// DeleteSnapshot forgets it. A missing one is an error.
+	DeleteSnapshot(ctx context.Context, s *state.State, vm state.VM, slot, path, name string) error
+
+	Disks
+}
+
+// Disks makes and changes the driver's disk images. format is raw or qcow2,
+// sizes are bytes as the guest sees them; dst does not exist yet and is
+// removed again on failure.
+type Disks interface {
+	// CreateDisk makes an empty disk.
+	CreateDisk(ctx context.Context, dst, format string, size int64) error
+	// ImportDisk copies an image of any format the driver reads into a new disk.
+	ImportDisk(ctx context.Context, src, dst, format string) error
+	// LinkDisk makes a disk that shows base's content and keeps only changes.
+	LinkDisk(ctx context.Context, base, dst string) error
+	// ResizeDisk grows a disk.
+	ResizeDisk(ctx context.Context, path string, size int64) error
+	// DiskSize is the size the guest sees.
+	DiskSize(ctx context.Context, path string) (int64, error)
+	// RollbackDisk gives a disk that no machine has open the content of one of
+	// its snapshots.
+	RollbackDisk(ctx context.Context, path, name string) error
+	// RenameDisk gives a disk, and what is kept beside it, another name in its
+	// directory.
+	RenameDisk(path, other string) error
+	// DeleteDisk removes a disk, its snapshots and everything kept beside it. A missing one is
+	// no error.
+	DeleteDisk(ctx context.Context, path string) error
+}

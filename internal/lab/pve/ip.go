@@ -1,0 +1,108 @@
+package pve
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"strings"
+
+	"linus/internal/lab/state"
+)
+
+// The process driver's guests are on the loopback, of which a host has no
+// neighbours. For the host's scripts ip answers as if they were on its bridge.
+
+// neighbour is one entry of the host's neighbour table.
+type neighbour struct {
+	address netip.Addr
+	MAC     string
+}
+
+// neighbours are the VMs that run, as the bridge has seen them.
+func (c *call) neighbours() []neighbour {
+	var table []neighbour
+	for _, id := range c.s.VMIDs() {
+		conf, err := c.s.LoadConf(id)
+		if err != nil {
+			continue // destroyed since it was listed
+		}
+		raw, _ := os.ReadFile(c.s.AddressPath(id))
+		if stranger := c.s.Fault(state.FaultNeighbourAddress); stranger != "" && len(raw) > 0 {
+			raw = []byte(stranger)
+		}
+		address, err := netip.ParseAddr(strings.TrimSpace(string(raw)))
+		if err != nil {
+			continue // it does not run
+		}
+		mac := strings.ToLower(conf.MAC())
+		if other := c.s.Fault(state.FaultNeighbourMAC); other != "" {
+			mac = other
+		}
+		table = append(table, neighbour{address, mac})
+	}
+	return table
+}
+
+// ip plays `ip [-4|-6|-o] route get ADDRESS` and `ip [-4|-6|-o] neigh show [to
+// ADDRESS] [dev DEVICE]`, in the words of iproute2.
+func (c *call) ip(args []string, out io.Writer) error {
+	family := ""
+	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
+		family = strings.TrimLeft(args[0], "-o") + family
+		args = args[1:]
+	}
+	words := map[string]string{}
+	for i := 2; i+1 < len(args); i += 2 {
+		words[args[i]] = args[i+1]
+	}
+	switch {
+	case len(args) == 3 && strings.Join(args[:2], " ") == "route get":
+		return c.routeGet(args[2], out)
+	case len(args) >= 2 && strings.Join(args[:2], " ") == "neigh show":
+		c.neighShow(family, words["to"], words["dev"], out)
+		return nil
+	}
+	return state.Fail(255, "the lab's ip knows route get and neigh show, not %q", strings.Join(args, " "))
+}
+
+func (c *call) routeGet(text string, out io.Writer) error {
+	address, err := netip.ParseAddr(text)
+	if err != nil {
+		return state.Fail(1, "Error: any valid prefix is expected rather than %q.", text)
+	}
+	for _, n := range c.neighbours() {
+		switch {
+		case n.address != address:
+		case c.s.Fault(state.FaultRouted) != "":
+			fmt.Fprintf(out, "%s via 127.0.0.254 dev eth0 src 127.0.0.1 uid 0 \\    cache \n", address)
+			return nil
+		default:
+			fmt.Fprintf(out, "%s dev %s src 127.0.0.1 uid 0 \\    cache \n", address, c.s.Config.Bridge)
+			return nil
+		}
+	}
+	switch {
+	case address.IsLoopback():
+		fmt.Fprintf(out, "local %s dev lo src %[1]s uid 0 \\    cache <local> \n", address)
+	case address.IsMulticast():
+		fmt.Fprintf(out, "multicast %s dev %s src 127.0.0.1 uid 0 \\    cache <mc> \n", address, c.s.Config.Bridge)
+	default:
+		return state.Fail(2, "RTNETLINK answers: Network is unreachable")
+	}
+	return nil
+}
+
+func (c *call) neighShow(family, to, device string, out io.Writer) {
+	for _, n := range c.neighbours() {
+		if to != "" && n.address.String() != to || family == "4" && !n.address.Is4() || family == "6" && n.address.Is4() ||
+			device != "" && device != c.s.Config.Bridge || c.s.Fault(state.FaultRouted) != "" {
+			continue
+		}
+		where := " dev " + c.s.Config.Bridge
+		if device != "" {
+			where = ""
+		}
+		fmt.Fprintf(out, "%s%s lladdr %s REACHABLE \n", n.address, where, n.MAC)
+	}
+}

@@ -1,0 +1,177 @@
+package pve
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"linus/internal/lab/state"
+)
+
+// qmClone copies a VM: linked from a template unless --full 1.
+func qmClone(c *call) error {
+	id := c.id()
+	newID, _ := strconv.Atoi(c.opts["newid"])
+	var source *state.Conf
+	err := c.lockVM(id, func() error {
+		var err error
+		if source, err = c.s.LoadConf(id); err != nil {
+			return err
+		}
+		return checkLock(source, false)
+	})
+	if err != nil {
+		return err
+	}
+	full := !source.IsTemplate()
+	if _, given := c.opts["full"]; given {
+		full = c.on("full")
+	}
+	if err := c.checkClone(source, full); err != nil {
+		return err
+	}
+	if c.s.Config.Version != "8.2" {
+		fmt.Fprintf(c.stdout, "creating a clone of VM %d with ID %d\n", id, newID)
+	}
+	err = c.lockVM(newID, func() error {
+		reserved := state.NewConf()
+		reserved.Set("lock", "clone")
+		if err := c.s.Reserve(c.ctx, newID, reserved); err != nil {
+			return cloneTaken(newID, err)
+		}
+		if c.s.UseFault(state.FaultCloneFails) {
+			failed := errors.New("clone failed: can't lock file '/var/lock/pve-manager/pve-storage-local-lvm' - got timeout")
+			return errors.Join(taskFailure(failed), os.Remove(c.s.ConfPath(newID)))
+		}
+		conf, made, err := c.cloneConf(source, newID, full)
+		c.dieHalfWay()
+		if err == nil {
+			err = c.s.WriteConf(newID, conf)
+		}
+		if err != nil {
+			return errors.Join(state.Fail(255, "clone failed: %s", err), c.freeAll(made), os.Remove(c.s.ConfPath(newID)))
+		}
+		return nil
+	})
+	return c.lie(err)
+}
+
+func (c *call) checkClone(source *state.Conf, full bool) error {
+	if !full {
+		for _, name := range []string{"storage", "format"} {
+			if _, given := c.opts[name]; given {
+				return state.Fail(255, "parameter '%s' not allowed for linked clones", name)
+			}
+		}
+		if key, volid := source.BootDisk(); key != "" && !source.IsTemplate() {
+			return state.Fail(255, "Linked clone feature is not supported for '%s' (%s)", volid, key)
+		}
+	}
+	if target := c.opts["target"]; target != "" && target != c.s.Config.Node {
+		return state.Fail(255, "Can't clone VM to node '%s' (VM uses local storage)", target)
+	}
+	return nil
+}
+
+// cloneTaken words a lost race for an ID as clone does: one text for a VM of
+// this node, another for all else.
+func cloneTaken(id int, err error) error {
+	var taken *state.TakenError
+	if errors.As(err, &taken) && taken.Kind == "VM" {
+		return state.Fail(255, "unable to create VM %d: config file already exists", id)
+	}
+	return state.Fail(255, "unable to create VM %d - %s", id, err)
+}
+
+// cloneConf makes the clone's disks and config. made are its volumes, also on
+// failure.
+func (c *call) cloneConf(source *state.Conf, id int, full bool) (conf *state.Conf, made []string, err error) {
+	conf = source.Clone()
+	conf.DropPending()
+	clear(conf.Snapshots)
+	for _, key := range []string{"template", "lock", "description", "parent", "vmstate"} {
+		conf.Delete(key)
+	}
+	conf.Set("vmgenid", uuid.NewString())
+	conf.Set("smbios1", "uuid="+uuid.NewString())
+	name := c.opts["name"]
+	if name == "" {
+		name = "Copy-of-VM-" + strings.TrimSpace(source.Get("name"))
+	}
+	conf.Set("name", name)
+	if description, given := c.opts["description"]; given {
+		conf.Set("description", description)
+	} else if source.Has("description") {
+		conf.Set("description", source.Get("description"))
+	}
+	for _, key := range conf.Keys() {
+		switch {
+		case strings.HasPrefix(key, "unused"):
+			conf.Delete(key)
+		case strings.HasPrefix(key, "net"):
+			conf.Set(key, renewMAC(conf.Get(key)))
+		case state.IsDrive(key):
+			volid, err := c.cloneDrive(key, conf, id, full)
+			if volid != "" {
+				made = append(made, volid)
+			}
+			if err != nil {
+				return nil, made, err
+			}
+		}
+	}
+	return conf, made, nil
+}
+
+func (c *call) cloneDrive(key string, conf *state.Conf, id int, full bool) (volid string, err error) {
+	d := state.ParseDrive(conf.Get(key))
+	switch {
+	case d.CloudInit():
+		var st state.Storage
+		storageName, _, _ := strings.Cut(d.File, ":")
+		if st, err = c.s.Storage(storageName); err != nil {
+			return "", err
+		}
+		fmt.Fprintf(c.stdout, "create full clone of drive %s (%s)\n", key, d.File)
+		volid, err = c.allocCloudInit(st, id)
+	case d.CDROM() || d.File == "none":
+		return "", nil
+	case full:
+		storageName, _, _ := strings.Cut(d.File, ":")
+		if c.opts["storage"] != "" {
+			storageName = c.opts["storage"]
+		}
+		var st state.Storage
+		if st, err = c.s.Storage(storageName); err != nil {
+			return "", err
+		}
+		fmt.Fprintf(c.stdout, "create full clone of drive %s (%s)\n", key, d.File)
+		volid, err = c.copyVolume(d.File, st, id, c.opts["format"])
+	default:
+		fmt.Fprintf(c.stdout, "create linked clone of drive %s (%s)\n", key, d.File)
+		volid, err = c.linkVolume(d.File, id)
+	}
+	if err != nil {
+		return volid, err
+	}
+	d.File = volid
+	conf.Set(key, d.String())
+	return volid, nil
+}
+
+// renewMAC gives a cloned network card an address of its own.
+func renewMAC(value string) string {
+	parts := strings.Split(value, ",")
+	for i, part := range parts {
+		for _, model := range state.NICModels {
+			if strings.HasPrefix(part, model+"=") {
+				parts[i] = model + "=" + newMAC()
+			}
+		}
+	}
+	return strings.Join(parts, ",")
+}

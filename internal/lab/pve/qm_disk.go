@@ -1,0 +1,367 @@
+package pve
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"linus/internal/lab/state"
+)
+
+// diskFormatFor is the file format of a new disk: a thin pool's files are
+// qcow2 whatever is asked for, a directory's raw by default.
+func diskFormatFor(st state.Storage, asked string) string {
+	if st.Thin() {
+		return "qcow2"
+	}
+	if asked == "" {
+		return "raw"
+	}
+	return asked
+}
+
+// makeVolume takes a disk name on a storage and lets fn make the file.
+func (c *call) makeVolume(st state.Storage, id int, format string, fn func(path string) error) (volid string, err error) {
+	err = c.lockStorage(st, func() error {
+		if volid, err = c.s.NewVolume(st, id, format); err != nil {
+			return err
+		}
+		return c.makeFile(st, id, volid, fn)
+	})
+	if err != nil {
+		volid = "" // fn leaves nothing behind when it fails
+	}
+	return volid, err
+}
+
+func (c *call) makeFile(st state.Storage, id int, volid string, fn func(path string) error) error {
+	path, err := c.s.VolumePath(volid)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(st.VolumeDir(id), 0o755); err != nil {
+		return err
+	}
+	return fn(path)
+}
+
+func (c *call) allocVolume(st state.Storage, id int, asked string, size int64) (string, error) {
+	format := diskFormatFor(st, asked)
+	return c.makeVolume(st, id, format, func(path string) error {
+		return c.drv.CreateDisk(c.ctx, path, format, size)
+	})
+}
+
+// importVolume copies an image by absolute path, which PVE allows root@pam.
+func (c *call) importVolume(st state.Storage, id int, source, asked string) (string, error) {
+	if !filepath.IsAbs(source) {
+		path, err := c.s.VolumePath(source)
+		if err != nil {
+			return "", err
+		}
+		source = path
+	}
+	if _, err := os.Stat(source); err != nil {
+		return "", state.Fail(255, "cannot import from '%s' - file does not exist", source)
+	}
+	format := diskFormatFor(st, asked)
+	full := c.s.UseFault(state.FaultStorageFull)
+	volid, err := c.makeVolume(st, id, format, func(path string) error {
+		if full {
+			return nil
+		}
+		return c.drv.ImportDisk(c.ctx, source, path, format)
+	})
+	if err != nil {
+		return volid, err
+	}
+	c.tellTransfer(full)
+	if full {
+		// The cause stands on stdout alone, where qemu-img's words go.
+		fmt.Fprintln(c.stdout, "qemu-img: error while writing at byte 1073741824: No space left on device")
+		return volid, state.Fail(255, "copy failed: command '/usr/bin/qemu-img convert -p -n -f qcow2 -O raw %s zeroinit:%s' failed: exit code 1", source, volid)
+	}
+	return volid, nil
+}
+
+// tellTransfer prints the progress of a copy of 2 GiB as qm does, the half of it
+// where it was broken off.
+func (c *call) tellTransfer(half bool) {
+	const lines = 36
+	for i := range lines + 1 {
+		if half && i > lines/2 {
+			return
+		}
+		share := float64(i) / lines
+		fmt.Fprintf(c.stdout, "transferred %.1f MiB of 2.0 GiB (%.2f%%)\n", share*2048, share*100)
+	}
+}
+
+// allocCloudInit makes the VM's cloud-init volume: 4 MiB that start fills.
+func (c *call) allocCloudInit(st state.Storage, id int) (volid string, err error) {
+	stem := fmt.Sprintf("vm-%d-cloudinit", id)
+	volid = st.VolID(id, stem, "qcow2")
+	err = c.lockStorage(st, func() error {
+		if c.s.VolumeExists(st, id, stem) {
+			if st.Thin() {
+				return state.Fail(5, "lvcreate 'pve/%s' error:   Logical Volume \"%s\" already exists in volume group \"pve\"", stem, stem)
+			}
+			return state.Fail(255, "disk image '/var/lib/vz/images/%d/%s.qcow2' already exists", id, stem)
+		}
+		return c.makeFile(st, id, volid, func(path string) error {
+			return os.WriteFile(path, make([]byte, 4<<20), 0o640)
+		})
+	})
+	if err != nil {
+		return "", err
+	}
+	return volid, nil
+}
+
+// linkVolume makes a linked clone's disk. On a thin pool the clone stands on
+// its own once made, so the base is kept alive for it by a second name.
+func (c *call) linkVolume(base string, id int) (volid string, err error) {
+	name, rest, _ := strings.Cut(base, ":")
+	st, err := c.s.Storage(name)
+	if err != nil {
+		return "", err
+	}
+	basePath, err := c.s.VolumePath(base)
+	if err != nil {
+		return "", err
+	}
+	volid, err = c.makeVolume(st, id, "qcow2", func(path string) error {
+		from := basePath
+		if st.Thin() && c.s.Config.Driver == state.DriverQemu {
+			from = hiddenBase(path)
+			if err := os.Link(basePath, from); err != nil {
+				return err
+			}
+		}
+		return c.drv.LinkDisk(c.ctx, from, path)
+	})
+	if err == nil && !st.Thin() {
+		_, own, _ := strings.Cut(volid, ":")
+		volid = name + ":" + rest + "/" + own
+	}
+	return volid, err
+}
+
+// hiddenBase is the second name of the base below a linked clone's disk.
+func hiddenBase(path string) string {
+	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".base")
+}
+
+// copyVolume makes a full clone's disk on a storage.
+func (c *call) copyVolume(volid string, st state.Storage, id int, asked string) (string, error) {
+	path, err := c.s.VolumePath(volid)
+	if err != nil {
+		return "", err
+	}
+	if asked == "" && strings.HasSuffix(path, ".qcow2") {
+		asked = "qcow2"
+	}
+	format := diskFormatFor(st, asked)
+	return c.makeVolume(st, id, format, func(dst string) error {
+		return c.drv.ImportDisk(c.ctx, path, dst, format)
+	})
+}
+
+// freeVolume removes a volume; one that is gone already is no error.
+func (c *call) freeVolume(volid string) error {
+	path, err := c.s.VolumePath(volid)
+	if err != nil {
+		return err
+	}
+	if err := c.drv.DeleteDisk(c.ctx, path); err != nil {
+		return err
+	}
+	if err := os.Remove(hiddenBase(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if !strings.HasPrefix(volid, "local-lvm:") {
+		_ = os.Remove(filepath.Dir(path)) // the VM's directory, once it is empty
+	}
+	return nil
+}
+
+func (c *call) freeAll(volids []string) error {
+	var all error
+	for _, volid := range volids {
+		all = errors.Join(all, c.freeVolume(volid))
+	}
+	return all
+}
+
+// qmResize grows a disk. Its task's failure is told on stderr only: the exit
+// code is 0, as with the real one.
+func qmResize(c *call) error {
+	id, key := c.id(), c.opts["disk"]
+	err := c.lockVM(id, func() error {
+		conf, err := c.s.LoadConf(id)
+		if err != nil {
+			return err
+		}
+		if err := checkLock(conf, c.on("skiplock")); err != nil {
+			return err
+		}
+		if !conf.Has(key) {
+			return state.Fail(255, "disk '%s' does not exist", key)
+		}
+		d := state.ParseDrive(conf.Get(key))
+		if d.CDROM() {
+			return state.Fail(255, "you can't resize a cdrom")
+		}
+		return taskFailure(c.growDrive(id, conf, key, d))
+	})
+	return c.lie(err)
+}
+
+func (c *call) growDrive(id int, conf *state.Conf, key string, d state.Drive) error {
+	if c.s.UseFault(state.FaultResizeFails) {
+		return errors.New("command '/sbin/lvextend -L 20971520k /dev/pve/vm' failed: exit code 5")
+	}
+	path, err := c.s.VolumePath(d.File)
+	if err != nil {
+		return err
+	}
+	size, err := c.drv.DiskSize(c.ctx, path)
+	if err != nil {
+		return err
+	}
+	wanted, grow := strings.CutPrefix(c.opts["size"], "+")
+	target, err := state.ParseSize(wanted)
+	if err != nil {
+		return err
+	}
+	if grow {
+		target += size
+	}
+	switch {
+	case target < size:
+		return errors.New("shrinking disks is not supported")
+	case target == size:
+		return nil
+	}
+	if err := c.drv.ResizeDisk(c.ctx, path, target); err != nil {
+		return err
+	}
+	d.Props["size"] = state.FormatSize(target)
+	conf.Set(key, d.String())
+	return c.s.WriteConf(id, conf)
+}
+
+// taskError is an error inside a task whose command ignores how it ended.
+type taskError struct{ error }
+
+func taskFailure(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &taskError{err}
+}
+
+// lie prints a task's error and forgets it: resize and template exit 0 then.
+func (c *call) lie(err error) error {
+	var task *taskError
+	if errors.As(err, &task) {
+		fmt.Fprintln(c.stderr, task.Error())
+		return nil
+	}
+	return err
+}
+
+// qmImport copies an image into a new, unattached volume.
+func qmImport(c *call) error {
+	id := c.id()
+	source, err := filepath.Abs(c.opts["source"])
+	if err != nil {
+		return err
+	}
+	return c.lockVM(id, func() error {
+		conf, err := c.s.LoadConf(id)
+		if err != nil {
+			return err
+		}
+		if err := checkLock(conf, false); err != nil {
+			return err
+		}
+		st, err := c.s.Storage(c.opts["storage"])
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(c.stdout, "importing disk '%s' to VM %d ...\n", c.opts["source"], id)
+		volid, err := c.importVolume(st, id, source, c.opts["format"])
+		if err != nil {
+			return err
+		}
+		key := addUnused(conf, volid)
+		if err := c.s.WriteConf(id, conf); err != nil {
+			return errors.Join(err, c.freeVolume(volid))
+		}
+		if c.s.Config.Version == "8.2" {
+			fmt.Fprintf(c.stdout, "Successfully imported disk as '%s:%s'\n", key, volid)
+		} else {
+			fmt.Fprintf(c.stdout, "%s: successfully imported disk '%s'\n", key, volid)
+		}
+		return nil
+	})
+}
+
+// qmTemplate turns a VM into a template: its disks become base volumes.
+func qmTemplate(c *call) error {
+	id := c.id()
+	err := c.lockVM(id, func() error {
+		conf, err := c.s.LoadConf(id)
+		if err != nil {
+			return err
+		}
+		if err := checkLock(conf, false); err != nil {
+			return err
+		}
+		if conf.IsTemplate() {
+			return state.Fail(255, "you can't convert a template to a template")
+		}
+		if _, running := c.s.Pid(id); running {
+			return state.Fail(255, "you can't convert a VM to template if VM is running")
+		}
+		if len(conf.Snapshots) > 0 {
+			return state.Fail(255, "unable to create template, because VM contains snapshots")
+		}
+		if c.s.UseFault(state.FaultTemplateFails) {
+			return taskFailure(errors.New("command '/sbin/lvrename pve vm-" + strconv.Itoa(id) + "-disk-0' failed: exit code 5"))
+		}
+		return taskFailure(c.makeBases(id, conf))
+	})
+	return c.lie(err)
+}
+
+func (c *call) makeBases(id int, conf *state.Conf) error {
+	for _, key := range conf.Keys() {
+		d := state.ParseDrive(conf.Get(key))
+		if !state.IsDrive(key) || d.CDROM() {
+			continue
+		}
+		path, err := c.s.VolumePath(d.File)
+		if err != nil {
+			return err
+		}
+		prefix := fmt.Sprintf("vm-%d-", id)
+		at := strings.LastIndex(d.File, prefix)
+		if at < 0 {
+			continue
+		}
+		d.File = d.File[:at] + "base-" + d.File[at+len("vm-"):]
+		base := filepath.Join(filepath.Dir(path), "base-"+strings.TrimPrefix(filepath.Base(path), "vm-"))
+		if err := c.drv.RenameDisk(path, base); err != nil {
+			return err
+		}
+		conf.Set(key, d.String())
+	}
+	conf.Set("template", "1")
+	return c.s.WriteConf(id, conf)
+}

@@ -1,0 +1,40 @@
+package pve
+
+import (
+	"os"
+	"strconv"
+
+	"linus/internal/lab/state"
+	"linus/internal/lab/sys"
+)
+
+// lockVM holds a VM's config lock.
+func (c *call) lockVM(id int, fn func() error) error {
+	name := "lock-" + strconv.Itoa(id) + ".conf"
+	shown := "/var/lock/qemu-server/" + name
+	if c.s.UseFault(state.FaultLockTimeout) {
+		return state.Fail(255, "can't lock file '%s' - got timeout", shown)
+	}
+	return c.s.WithLock(c.ctx, c.stderr, name, shown, state.LockWait, func() error {
+		task := c.s.TaskPath(strconv.Itoa(id))
+		if err := sys.WritePidFile(task, os.Getpid()); err != nil {
+			return err
+		}
+		defer os.Remove(task) //nolint:errcheck // a task whose process is gone is none
+		return fn()
+	})
+}
+
+// lockStorage holds a storage's lock.
+func (c *call) lockStorage(st state.Storage, fn func() error) error {
+	shown := "/var/lock/pve-manager/pve-storage-" + st.Name
+	if c.s.UseFault(state.FaultStorageLockTimeout) {
+		return state.Fail(255, "can't lock file '%s' - got timeout", shown)
+	}
+	return c.s.WithLock(c.ctx, c.stderr, "storage-"+st.Name, shown, state.LockWait, func() error {
+		if err := c.s.Pause(c.ctx, state.FaultSlowStorage); err != nil {
+			return err
+		}
+		return fn()
+	})
+}

@@ -1,0 +1,282 @@
+package pve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"linus/internal/lab/state"
+)
+
+// Time limits of PVE's own.
+const (
+	startTimeout    = 60 * time.Second
+	shutdownTimeout = 60 * time.Second
+	stopTimeout     = 30 * time.Second
+)
+
+func qmStart(c *call) error {
+	return c.lockVM(c.id(), func() error { return c.start(c.id()) })
+}
+
+// start boots a VM whose lock is held.
+func (c *call) start(id int) error {
+	conf, err := c.s.LoadConf(id)
+	if err != nil {
+		return err
+	}
+	if err := checkLock(conf, c.on("skiplock")); err != nil {
+		return err
+	}
+	if conf.IsTemplate() {
+		return state.Fail(255, "you can't start a vm if it's a template")
+	}
+	vm := state.VM{ID: id, Conf: conf}
+	if _, running := c.s.Pid(vm.ID); running {
+		return state.Fail(255, "VM %d already running", id)
+	}
+	if conf.ApplyPending() {
+		if err := c.s.WriteConf(id, conf); err != nil {
+			return err
+		}
+	}
+	if conf.CloudInitVolume() != "" {
+		fmt.Fprintln(c.stdout, "generating cloud-init ISO")
+	}
+	for _, key := range conf.Keys() {
+		bridge := state.Props(conf.Get(key))["bridge"]
+		if strings.HasPrefix(key, "net") && bridge != "" && !c.bridgeExists(bridge) {
+			return state.Fail(255, "bridge '%s' does not exist", bridge)
+		}
+	}
+	if c.s.UseFault(state.FaultStartFails) {
+		return state.Fail(255, "start failed: QEMU exited with code 1")
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, startTimeout)
+	defer cancel()
+	if err := c.drv.Start(ctx, c.s, vm); err != nil {
+		return state.Fail(255, "start failed: %s", err)
+	}
+	return nil
+}
+
+func (c *call) bridgeExists(name string) bool {
+	return name == c.s.Config.Bridge && !c.s.Lists(state.FaultMissingBridge, name)
+}
+
+func qmStop(c *call) error {
+	id := c.id()
+	return c.lockVM(id, func() error {
+		conf, err := c.s.LoadConf(id)
+		if err != nil {
+			return state.Fail(2, "unable to find configuration file for VM %d on node '%s'", id, c.s.Config.Node)
+		}
+		if err := checkLock(conf, c.on("skiplock")); err != nil {
+			return err
+		}
+		return c.stop(state.VM{ID: id, Conf: conf})
+	})
+}
+
+// stop pulls the plug of a VM whose lock is held, and leaves its run directory
+// clean.
+func (c *call) stop(vm state.VM) error {
+	ctx, cancel := context.WithTimeout(c.ctx, stopTimeout)
+	defer cancel()
+	if err := c.drv.Stop(ctx, c.s, vm); err != nil {
+		return state.Fail(255, "VM %d: stop failed: %s", vm.ID, err)
+	}
+	return nil
+}
+
+func qmShutdown(c *call) error {
+	id := c.id()
+	return c.lockVM(id, func() error {
+		conf, err := c.s.LoadConf(id)
+		if err != nil {
+			return err
+		}
+		if err := checkLock(conf, c.on("skiplock")); err != nil {
+			return err
+		}
+		return c.shutdown(state.VM{ID: id, Conf: conf})
+	})
+}
+
+func (c *call) shutdown(vm state.VM) error {
+	if _, running := c.s.Pid(vm.ID); !running {
+		return nil
+	}
+	timeout := shutdownTimeout
+	if seconds, err := strconv.Atoi(c.opts["timeout"]); err == nil {
+		timeout = time.Duration(seconds) * time.Second
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, timeout)
+	defer cancel()
+	err := state.ErrShutdownTimeout
+	if c.s.Fault(state.FaultShutdownIgnored) == "" {
+		err = c.drv.Shutdown(ctx, c.s, vm)
+	} else {
+		<-ctx.Done()
+	}
+	switch {
+	case err == nil:
+		return c.stop(vm) // clears what a machine that ended by itself leaves
+	case !errors.Is(err, state.ErrShutdownTimeout):
+		return err
+	case c.on("forceStop"):
+		fmt.Fprintln(c.stderr, "VM quit/powerdown failed - terminating now with SIGTERM")
+		return c.stop(vm)
+	}
+	return state.Fail(255, "VM quit/powerdown failed - got timeout")
+}
+
+// qmReboot shuts the VM down and starts it again, so that pending changes
+// count.
+func qmReboot(c *call) error {
+	id := c.id()
+	return c.lockVM(id, func() error {
+		conf, err := c.s.LoadConf(id)
+		if err != nil {
+			return err
+		}
+		vm := state.VM{ID: id, Conf: conf}
+		if _, running := c.s.Pid(vm.ID); !running {
+			return state.Fail(255, "VM %d not running", id)
+		}
+		if err := c.shutdown(vm); err != nil {
+			return err
+		}
+		return c.start(id)
+	})
+}
+
+// qmUnlock removes a lock line. It is silent and always succeeds.
+func qmUnlock(c *call) error {
+	err := c.lockVM(c.id(), func() error {
+		conf, err := c.s.LoadConf(c.id())
+		if err != nil {
+			return err
+		}
+		conf.Delete("lock")
+		return c.s.WriteConf(c.id(), conf)
+	})
+	var exit *state.ExitError
+	if errors.As(err, &exit) && exit.Code == 2 {
+		return err
+	}
+	return nil
+}
+
+// qmDestroy removes a stopped VM and its disks.
+func qmDestroy(c *call) error {
+	id := c.id()
+	return c.lockVM(id, func() error {
+		conf, err := c.s.LoadConf(id)
+		if err != nil {
+			return err
+		}
+		if err := checkLock(conf, c.on("skiplock")); err != nil {
+			return err
+		}
+		if conf.Get("protection") == "1" {
+			return state.Fail(255, "can't remove VM %d - protection mode enabled", id)
+		}
+		if _, running := c.s.Pid(id); running {
+			return state.Fail(255, "VM %d is running - destroy failed", id)
+		}
+		if err := c.s.Quorate(); err != nil {
+			return err
+		}
+		if err := c.checkBasesFree(conf); err != nil {
+			return err
+		}
+		return c.destroy(id, conf)
+	})
+}
+
+// checkBasesFree refuses to destroy a template whose linked clones read its
+// disks. A thin pool's clones do not.
+func (c *call) checkBasesFree(conf *state.Conf) error {
+	for _, key := range conf.Keys() {
+		d := state.ParseDrive(conf.Get(key))
+		if state.IsDrive(key) && conf.IsTemplate() && strings.HasPrefix(d.File, "local:") && c.s.UsedBy(d.File) {
+			return state.Fail(255, "base volume '%s' is still in use by linked cloned", d.File)
+		}
+	}
+	return nil
+}
+
+func (c *call) destroy(id int, conf *state.Conf) error {
+	warnings := 0
+	for _, volid := range c.ownVolumes(id, conf) {
+		var err error
+		if c.s.UseFault(state.FaultDestroyLeaves) {
+			err = state.Fail(5, "lvremove 'pve/vm-%d-disk-0' error:   Logical volume pve/vm-%d-disk-0 in use.", id, id)
+		} else {
+			err = c.freeVolume(volid)
+		}
+		if err != nil {
+			fmt.Fprintf(c.stdout, "WARN: Could not remove disk '%s', check manually: %s\n", volid, err)
+			warnings++
+		}
+	}
+	// Until all that names the VM is cleared, its ID stays taken.
+	if err := c.s.WriteConf(id, destroyedConf()); err != nil {
+		return err
+	}
+	if c.s.UseFault(state.FaultDestroyLate) {
+		return state.Fail(255, "access permissions cleanup for VM %d failed: cfs-lock 'file-user_cfg' error: got lock request timeout", id)
+	}
+	if c.on("purge") {
+		fmt.Fprintf(c.stdout, "purging VM %d from related configurations..\n", id)
+	}
+	if err := os.Remove(c.s.ConfPath(id)); err != nil {
+		return err
+	}
+	_ = os.Remove(c.s.LogPath(id)) // may never have been written
+	if warnings > 0 {
+		fmt.Fprintf(c.stderr, "Task finished with %d warning(s)!\n", warnings)
+	}
+	return nil
+}
+
+// destroyedConf is what a destroy makes of a config before it removes it.
+func destroyedConf() *state.Conf {
+	conf := state.NewConf()
+	conf.Set("lock", lockDestroyed)
+	return conf
+}
+
+const lockDestroyed = "destroyed"
+
+// ownVolumes are the volumes destroy removes: those the config names, and with
+// --destroy-unreferenced-disks all that carry the VM's number.
+func (c *call) ownVolumes(id int, conf *state.Conf) []string {
+	var volids []string
+	seen := map[string]bool{}
+	add := func(volid string) {
+		path, err := c.s.VolumePath(volid)
+		if err == nil && !seen[path] {
+			seen[path] = true
+			volids = append(volids, volid)
+		}
+	}
+	for _, key := range conf.Keys() {
+		if d := state.ParseDrive(conf.Get(key)); state.IsDrive(key) || strings.HasPrefix(key, "unused") {
+			add(d.File)
+		}
+	}
+	if c.on("destroy-unreferenced-disks") {
+		for _, st := range c.s.Storages() {
+			for _, v := range c.s.Volumes(st, id) {
+				add(v.VolID)
+			}
+		}
+	}
+	return volids
+}

@@ -1,0 +1,315 @@
+package pve
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"linus/internal/lab/state"
+)
+
+// Snapshots, of disks only: the lab keeps no memory of a running machine.
+
+// kept are the keys of a config that a snapshot does not take and a rollback
+// does not bring back.
+func kept(key string) bool {
+	return slices.Contains([]string{"description", "lock", "snapstate", "snaptime", "vmstate"}, key) || strings.HasPrefix(key, "unused")
+}
+
+// snapshotDisks are the keys of what is in a snapshot: disks, not CD drives.
+func snapshotDisks(values map[string]string) []string {
+	return slices.DeleteFunc(state.SortedKeys(values), func(key string) bool {
+		d := state.ParseDrive(values[key])
+		return !state.IsDrive(key) || d.CDROM() || d.File == "none"
+	})
+}
+
+// hasSnapshots reports whether every disk can have snapshots: a raw file cannot.
+func hasSnapshots(conf *state.Conf) bool {
+	return !slices.ContainsFunc(snapshotDisks(conf.Values), func(key string) bool {
+		return strings.HasSuffix(state.ParseDrive(conf.Get(key)).File, ".raw")
+	})
+}
+
+// apiFeature tells whether a VM can have snapshots, or be cloned or copied.
+func apiFeature(c *call, vars map[string]string) (any, error) {
+	_, conf, err := c.vmOf(vars)
+	if err != nil {
+		return nil, err
+	}
+	feature := c.opts["feature"]
+	if !slices.Contains([]string{"snapshot", "clone", "copy"}, feature) {
+		return nil, state.Fail(255, "400 Parameter verification failed.\nfeature: value '%s' does not have a value in the enumeration 'snapshot, clone, copy'", feature)
+	}
+	has := 1
+	if feature == "snapshot" && !hasSnapshots(conf) || feature == "clone" && !conf.IsTemplate() {
+		has = 0
+	}
+	return map[string]any{"hasFeature": has, "nodes": []string{vars["node"]}}, nil
+}
+
+// qmSnapshot keeps disks and config under a name.
+func qmSnapshot(c *call) error {
+	id, name := c.id(), c.opts["snapname"]
+	if name == "current" || name == "pending" {
+		return state.Fail(255, "unable to use snapshot name '%s' (reserved name)", name)
+	}
+	return c.lockVM(id, func() error {
+		conf, err := c.s.LoadConf(id)
+		if err != nil {
+			return err
+		}
+		if conf.IsTemplate() {
+			return state.Fail(255, "you can't take a snapshot if it's a template")
+		}
+		if err := checkLock(conf, false); err != nil {
+			return err
+		}
+		if _, used := conf.Snapshots[name]; used {
+			return state.Fail(255, "snapshot name '%s' already used", name)
+		}
+		if !hasSnapshots(conf) {
+			return state.Fail(255, "snapshot feature is not available")
+		}
+		return c.takeSnapshot(state.VM{ID: id, Conf: conf}, name)
+	})
+}
+
+func (c *call) takeSnapshot(vm state.VM, name string) error {
+	snapshot := map[string]string{}
+	for key, value := range vm.Conf.Values {
+		if !kept(key) {
+			snapshot[key] = value
+		}
+	}
+	if description := c.opts["description"]; description != "" {
+		snapshot["description"] = description + "\n"
+	}
+	snapshot["snaptime"] = strconv.FormatInt(time.Now().Unix(), 10)
+	snapshot["snapstate"] = "prepare"
+	vm.Conf.Snapshots[name] = snapshot
+	vm.Conf.Set("lock", "snapshot")
+	if err := c.s.WriteConf(vm.ID, vm.Conf); err != nil {
+		return err
+	}
+	err := c.snapshotDisks(vm, snapshot, name)
+	c.dieHalfWay()
+	vm.Conf.Delete("lock")
+	if err != nil {
+		delete(vm.Conf.Snapshots, name)
+		return errors.Join(err, c.s.WriteConf(vm.ID, vm.Conf))
+	}
+	delete(snapshot, "snapstate")
+	vm.Conf.Set("parent", name)
+	return c.s.WriteConf(vm.ID, vm.Conf)
+}
+
+// snapshotDisks takes all disks' snapshots or none.
+func (c *call) snapshotDisks(vm state.VM, snapshot map[string]string, name string) error {
+	for n, key := range snapshotDisks(snapshot) {
+		volid := state.ParseDrive(snapshot[key]).File
+		fmt.Fprintf(c.stdout, "snapshotting '%s' (%s)\n", state.DriveID(key), volid)
+		path, err := c.s.VolumePath(volid)
+		if err == nil {
+			err = c.drv.SnapshotDisk(c.ctx, c.s, vm, key, path, name)
+		}
+		if err != nil {
+			for _, taken := range snapshotDisks(snapshot)[:n] {
+				err = errors.Join(err, c.deleteSnapshotDisk(vm, snapshot, taken, name))
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *call) deleteSnapshotDisk(vm state.VM, snapshot map[string]string, key, name string) error {
+	path, err := c.s.VolumePath(state.ParseDrive(snapshot[key]).File)
+	if err != nil {
+		return err
+	}
+	return c.drv.DeleteSnapshot(c.ctx, c.s, vm, key, path, name)
+}
+
+// qmRollback gives a VM a snapshot's disks and config. It pulls the plug of one
+// that runs, and leaves it off.
+func qmRollback(c *call) error {
+	id, name := c.id(), c.opts["snapname"]
+	return c.lockVM(id, func() error {
+		conf, err := c.s.LoadConf(id)
+		if err != nil {
+			return err
+		}
+		snapshot, there := conf.Snapshots[name]
+		switch {
+		case !there:
+			return state.Fail(255, "snapshot '%s' does not exist", name)
+		case snapshot["snapstate"] != "":
+			return state.Fail(255, "unable to rollback to incomplete snapshot (snapstate = %s)", snapshot["snapstate"])
+		}
+		if err := checkLock(conf, false); err != nil {
+			return err
+		}
+		if err := c.stop(state.VM{ID: id, Conf: conf}); err != nil {
+			return err
+		}
+		conf.Set("lock", "rollback")
+		if err := c.s.WriteConf(id, conf); err != nil {
+			return err
+		}
+		for _, key := range snapshotDisks(snapshot) {
+			path, err := c.s.VolumePath(state.ParseDrive(snapshot[key]).File)
+			if err == nil {
+				err = c.drv.RollbackDisk(c.ctx, path, name)
+			}
+			if err != nil {
+				return err // the lock stays, as with the real one
+			}
+			c.dieHalfWay()
+		}
+		return c.s.WriteConf(id, rolledBack(conf, name))
+	})
+}
+
+// rolledBack is the config after a rollback. Disks made since are kept unused.
+func rolledBack(conf *state.Conf, name string) *state.Conf {
+	snapshot := conf.Snapshots[name]
+	back := state.NewConf()
+	back.Snapshots = conf.Snapshots
+	for key, value := range conf.Values {
+		if key == "description" || strings.HasPrefix(key, "unused") {
+			back.Set(key, value)
+		}
+	}
+	for key, value := range snapshot {
+		if !kept(key) {
+			back.Set(key, value)
+		}
+	}
+	for _, key := range snapshotDisks(conf.Values) {
+		if _, there := snapshot[key]; !there {
+			addUnused(back, state.ParseDrive(conf.Get(key)).File)
+		}
+	}
+	back.Set("parent", name)
+	back.Set("vmgenid", uuid.NewString())
+	return back
+}
+
+// qmDelsnapshot forgets a snapshot; its children become its parent's.
+func qmDelsnapshot(c *call) error {
+	id, name := c.id(), c.opts["snapname"]
+	return c.lockVM(id, func() error {
+		conf, err := c.s.LoadConf(id)
+		if err != nil {
+			return err
+		}
+		if err := checkLock(conf, false); err != nil {
+			return err
+		}
+		snapshot, there := conf.Snapshots[name]
+		if !there {
+			return state.Fail(255, "snapshot '%s' does not exist", name)
+		}
+		for _, key := range snapshotDisks(snapshot) {
+			if err := c.deleteSnapshotDisk(state.VM{ID: id, Conf: conf}, snapshot, key, name); err != nil && !c.on("force") {
+				return err
+			}
+		}
+		delete(conf.Snapshots, name)
+		for _, values := range append(slices.Collect(maps.Values(conf.Snapshots)), conf.Values) {
+			switch {
+			case values["parent"] != name:
+			case snapshot["parent"] == "":
+				delete(values, "parent")
+			default:
+				values["parent"] = snapshot["parent"]
+			}
+		}
+		return c.s.WriteConf(id, conf)
+	})
+}
+
+// snapshotEntry is a snapshot as lists show it; the VM's own state is the one
+// called current.
+type snapshotEntry struct {
+	name, parent, description, state string
+	time                             int64 // 0: current
+}
+
+func listSnapshots(conf *state.Conf) []snapshotEntry {
+	entries := make([]snapshotEntry, 0, len(conf.Snapshots)+1)
+	for _, name := range conf.SnapshotNames() {
+		values := conf.Snapshots[name]
+		e := snapshotEntry{name: name, parent: values["parent"], description: strings.TrimSuffix(values["description"], "\n"), state: values["snapstate"]}
+		e.time, _ = strconv.ParseInt(values["snaptime"], 10, 64)
+		entries = append(entries, e)
+	}
+	slices.SortStableFunc(entries, func(a, b snapshotEntry) int { return int(a.time - b.time) })
+	return append(entries, snapshotEntry{name: "current", parent: conf.Get("parent"), description: "You are here!"})
+}
+
+// qmListsnapshot prints the snapshots as a tree.
+func qmListsnapshot(c *call) error {
+	conf, err := c.s.LoadConf(c.id())
+	if err != nil {
+		return err
+	}
+	c.printSnapshots(listSnapshots(conf), conf, "", "`->")
+	return nil
+}
+
+func (c *call) printSnapshots(all []snapshotEntry, conf *state.Conf, parent, prefix string) {
+	for _, e := range all {
+		if _, known := conf.Snapshots[e.parent]; !known {
+			e.parent = ""
+		}
+		if e.parent != parent {
+			continue
+		}
+		when, description := "", e.description
+		if e.name != "current" {
+			when = time.Unix(e.time, 0).Format(time.DateTime)
+		}
+		if description == "" {
+			description = "no-description"
+		}
+		fmt.Fprintf(c.stdout, "%s %-*s %-23s %s\n", prefix, max(30-len(prefix), 0), e.name, when, description)
+		if e.name != "current" {
+			c.printSnapshots(all, conf, e.name, "    "+prefix)
+		}
+	}
+}
+
+func apiSnapshots(c *call, vars map[string]string) (any, error) {
+	id, conf, err := c.vmOf(vars)
+	if err != nil {
+		return nil, err
+	}
+	list := []map[string]any{}
+	for _, e := range listSnapshots(conf) {
+		entry := map[string]any{"name": e.name, "description": e.description}
+		for key, value := range map[string]string{"parent": e.parent, "snapstate": e.state} {
+			if value != "" {
+				entry[key] = value
+			}
+		}
+		if e.name == "current" {
+			_, running := c.s.Pid(id)
+			entry["running"], entry["digest"] = 0, digest(conf)
+			if running {
+				entry["running"] = 1
+			}
+		} else {
+			entry["snaptime"], entry["vmstate"] = e.time, 0
+		}
+		list = append(list, entry)
+	}
+	return list, nil
+}

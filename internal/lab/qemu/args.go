@@ -1,0 +1,174 @@
+package qemu
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+
+	"linus/internal/lab/state"
+)
+
+// machineDrive is a disk or CD-ROM as QEMU sees it.
+type machineDrive struct {
+	slot   string // scsi0, virtio1, ide2
+	path   string
+	format string // raw or qcow2
+	cdrom  bool
+}
+
+// machine is all that QEMU's command line depends on.
+type machine struct {
+	id     int
+	conf   *state.Conf
+	kvm    bool
+	runDir string
+	serial string // the console's log file
+	drives []machineDrive
+	tapUp  string // the script that QEMU runs with a new tap's name
+}
+
+var driveSlot = regexp.MustCompile(`^([a-z]+)([0-9]+)$`)
+
+// driveSlots are the keys of a config that are drives with something in them,
+// first to boot first.
+func driveSlots(conf *state.Conf) []string {
+	var slots []string
+	for _, key := range conf.Keys() {
+		if state.IsDrive(key) && state.ParseDrive(conf.Get(key)).File != "none" {
+			slots = append(slots, key)
+		}
+	}
+	order := strings.Split(state.Props(conf.Get("boot"))["order"], ";")
+	rank := func(slot string) int {
+		if at := slices.Index(order, slot); at >= 0 {
+			return at
+		}
+		return len(order)
+	}
+	sort.SliceStable(slots, func(i, j int) bool { return rank(slots[i]) < rank(slots[j]) })
+	return slots
+}
+
+// args is the command line, without the program, to run in runDir. QEMU goes to the background
+// once the machine is set up, so that what is wrong with it is told at once.
+func (m machine) args() ([]string, error) {
+	cores, err := m.number("cores", 1)
+	if err != nil {
+		return nil, err
+	}
+	sockets, err := m.number("sockets", 1)
+	if err != nil {
+		return nil, err
+	}
+	memory, err := m.number("memory", 512)
+	if err != nil {
+		return nil, err
+	}
+	name := m.conf.Get("name")
+	if name == "" {
+		name = fmt.Sprintf("vm%d", m.id)
+	}
+	args := []string{
+		"-name", name, "-daemonize", "-pidfile", filepath.Join(m.runDir, "qemu.pid"),
+		"-machine", "pc", "-smp", fmt.Sprintf("%d,sockets=%d,cores=%d", cores*sockets, sockets, cores),
+		"-m", strconv.Itoa(memory),
+		"-nodefaults", "-no-user-config", "-display", "none", "-vga", "none",
+		"-serial", "file:" + m.serial,
+		"-qmp", "unix:" + qmpName + ",server=on,wait=off",
+		"-device", "virtio-rng-pci", "-device", "virtio-scsi-pci,id=scsihw0",
+	}
+	if m.kvm {
+		args = append(args, "-accel", "kvm", "-cpu", "host")
+	} else {
+		// A smaller translation cache halves the memory a machine takes, at no
+		// cost in time.
+		args = append(args, "-accel", "tcg,thread=multi,tb-size=128", "-cpu", "max")
+	}
+	if uuid := state.Props(m.conf.Get("smbios1"))["uuid"]; uuid != "" {
+		args = append(args, "-uuid", uuid)
+	}
+	if m.conf.AgentEnabled() {
+		args = append(args,
+			"-chardev", "socket,id=qga0,path="+state.AgentSocketName+",server=on,wait=off",
+			"-device", "virtio-serial-pci", "-device", "virtserialport,chardev=qga0,name=org.qemu.guest_agent.0")
+	}
+	for n, d := range m.drives {
+		args = append(args, d.args(n+1)...)
+	}
+	for n := range state.MaxNICs {
+		nic, ok := state.ParseNIC(m.conf.Get(fmt.Sprintf("net%d", n)))
+		if !ok {
+			continue
+		}
+		id := fmt.Sprintf("net%d", n)
+		args = append(args,
+			"-netdev", fmt.Sprintf("tap,id=%s,ifname=%s,script=%s,downscript=no", id, tapName(m.id, n), m.tapUp),
+			"-device", fmt.Sprintf("%s,netdev=%s,mac=%s,romfile=", nic.Device, id, nic.MAC))
+	}
+	return args, nil
+}
+
+func (d machineDrive) args(bootIndex int) []string {
+	back := fmt.Sprintf("file=%s,if=none,id=%s,format=%s", strings.ReplaceAll(d.path, ",", ",,"), state.DriveID(d.slot), d.format)
+	kind := "hd"
+	if d.cdrom {
+		back += ",media=cdrom,readonly=on"
+		kind = "cd"
+	} else {
+		// A lab's disks need not outlive a crash of the machine.
+		back += ",cache=unsafe,discard=unmap"
+	}
+	match := driveSlot.FindStringSubmatch(d.slot)
+	bus, unit := match[1], match[2]
+	device := ""
+	switch bus {
+	case "scsi":
+		device = fmt.Sprintf("scsi-%s,bus=scsihw0.0,scsi-id=%s", kind, unit)
+	case "ide": // two a channel: ide2 is the second channel's first
+		n, _ := strconv.Atoi(unit)
+		device = fmt.Sprintf("ide-%s,bus=ide.%d,unit=%d", kind, n/2, n%2)
+	case "virtio":
+		device = "virtio-blk-pci"
+	}
+	return []string{"-drive", back, "-device", fmt.Sprintf("%s,drive=%s,id=%s,bootindex=%d", device, state.DriveID(d.slot), d.slot, bootIndex)}
+}
+
+func (m machine) number(key string, fallback int) (int, error) {
+	value := m.conf.Get(key)
+	if value == "" {
+		return fallback, nil
+	}
+	value = strings.TrimPrefix(value, "current=")
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("%s: %q is no number above 0", key, value)
+	}
+	return n, nil
+}
+
+// checkMachine refuses what this host cannot run, in PVE's words.
+func checkMachine(conf *state.Conf, bridge string) error {
+	for n := range state.MaxNICs {
+		if nic, ok := state.ParseNIC(conf.Get(fmt.Sprintf("net%d", n))); ok && nic.Bridge != "" && nic.Bridge != bridge {
+			return fmt.Errorf("bridge '%s' does not exist", nic.Bridge)
+		}
+	}
+	for _, slot := range driveSlots(conf) {
+		if strings.HasPrefix(slot, "sata") {
+			return fmt.Errorf("%s: the lab's machines have no SATA controller; use scsi", slot)
+		}
+	}
+	return nil
+}
+
+// tapName is PVE's name for a VM's interface on the host.
+func tapName(id, n int) string { return fmt.Sprintf("tap%di%d", id, n) }
+
+// qmpName is the monitor socket's name. QEMU is given it and the agent's
+// relative to the run directory, in which it is started: a whole path may be
+// longer than the 107 bytes a socket's address holds.
+const qmpName = "qmp"

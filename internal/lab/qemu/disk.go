@@ -1,0 +1,118 @@
+package qemu
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+
+	"linus/internal/lab/state"
+	"linus/internal/lab/sys"
+)
+
+// diskInfo is what `qemu-img info` tells of an image.
+type diskInfo struct {
+	Format string `json:"format"`
+	Size   int64  `json:"virtual-size"` // bytes the guest sees
+}
+
+// readDiskInfo also reads a disk that a running VM has open.
+func readDiskInfo(ctx context.Context, path string) (diskInfo, error) {
+	var info diskInfo
+	out, err := sys.Run(ctx, "qemu-img", "info", "--force-share", "--output=json", path)
+	if err != nil {
+		return info, err
+	}
+	if err := json.Unmarshal(out, &info); err != nil {
+		return info, fmt.Errorf("read qemu-img's answer on %s: %w", path, err)
+	}
+	return info, nil
+}
+
+// CreateDisk makes an empty image.
+func (Driver) CreateDisk(ctx context.Context, dst, format string, size int64) error {
+	return makeDisk(ctx, dst, "create", "-q", "-f", format, dst, strconv.FormatInt(size, 10))
+}
+
+// ImportDisk converts an image of any format that qemu-img reads.
+func (Driver) ImportDisk(ctx context.Context, src, dst, format string) error {
+	return makeDisk(ctx, dst, "convert", "-q", "-O", format, src, dst)
+}
+
+// LinkDisk makes a qcow2 image backed by base.
+func (Driver) LinkDisk(ctx context.Context, base, dst string) error {
+	info, err := readDiskInfo(ctx, base)
+	if err != nil {
+		return err
+	}
+	return makeDisk(ctx, dst, "create", "-q", "-f", "qcow2", "-b", base, "-F", info.Format, dst)
+}
+
+// ResizeDisk grows an image.
+func (Driver) ResizeDisk(ctx context.Context, path string, size int64) error {
+	info, err := readDiskInfo(ctx, path)
+	if err != nil {
+		return err
+	}
+	_, err = sys.Run(ctx, "qemu-img", "resize", "-q", "-f", info.Format, path, strconv.FormatInt(size, 10))
+	return err
+}
+
+// DiskSize is the image's virtual size in bytes.
+func (Driver) DiskSize(ctx context.Context, path string) (int64, error) {
+	info, err := readDiskInfo(ctx, path)
+	return info.Size, err
+}
+
+// Snapshots of a disk lie inside its qcow2 file. A machine that runs has the
+// file to itself, so it makes and deletes them.
+
+// SnapshotDisk makes an internal snapshot, through the monitor while the machine runs.
+func (d Driver) SnapshotDisk(ctx context.Context, s *state.State, vm state.VM, slot, path, name string) error {
+	if _, running := s.Pid(vm.ID); running {
+		return Monitor(ctx, s.RunDir(vm.ID), "blockdev-snapshot-internal-sync", snapshotArguments(slot, name))
+	}
+	_, err := sys.Run(ctx, "qemu-img", "snapshot", "-c", name, path)
+	return err
+}
+
+// DeleteSnapshot removes an internal snapshot, through the monitor while the machine runs.
+func (d Driver) DeleteSnapshot(ctx context.Context, s *state.State, vm state.VM, slot, path, name string) error {
+	if _, running := s.Pid(vm.ID); running {
+		return Monitor(ctx, s.RunDir(vm.ID), "blockdev-snapshot-delete-internal-sync", snapshotArguments(slot, name))
+	}
+	_, err := sys.Run(ctx, "qemu-img", "snapshot", "-d", name, path)
+	return err
+}
+
+func snapshotArguments(slot, name string) map[string]any {
+	return map[string]any{"device": state.DriveID(slot), "name": name}
+}
+
+// RollbackDisk applies an internal snapshot.
+func (Driver) RollbackDisk(ctx context.Context, path, name string) error {
+	_, err := sys.Run(ctx, "qemu-img", "snapshot", "-a", name, path)
+	return err
+}
+
+// RenameDisk renames the image; its snapshots are inside.
+func (Driver) RenameDisk(path, other string) error { return os.Rename(path, other) }
+
+// DeleteDisk removes the image; a missing one is no error.
+func (Driver) DeleteDisk(_ context.Context, path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// makeDisk runs qemu-img and removes what a failure left of dst.
+func makeDisk(ctx context.Context, dst string, args ...string) error {
+	if _, err := sys.Run(ctx, "qemu-img", args...); err != nil {
+		return errors.Join(err, Driver{}.DeleteDisk(ctx, dst))
+	}
+	return nil
+}

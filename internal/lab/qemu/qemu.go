@@ -1,0 +1,180 @@
+// Package qemu runs a VM as a real QEMU machine in the lab's network namespace.
+package qemu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"linus/internal/lab/agent"
+	"linus/internal/lab/cloudinit"
+	"linus/internal/lab/image"
+	"linus/internal/lab/netns"
+	"linus/internal/lab/state"
+	"linus/internal/lab/sys"
+)
+
+// Driver runs each VM as a QEMU machine in the lab's network namespace. It
+// needs root and /dev/net/tun.
+type Driver struct{}
+
+// stopGrace is how long QEMU may take to write out and leave before it is
+// killed.
+const stopGrace = 5 * time.Second
+
+// Up makes the lab's network and sets where its sshd listens.
+func (Driver) Up(ctx context.Context, s *state.State) error {
+	if err := netns.Up(ctx, s); err != nil {
+		return err
+	}
+	s.Config.GuestPort = 22
+	return nil
+}
+
+// Down ends every machine, whoever started it: all live in the namespace.
+func (Driver) Down(ctx context.Context, s *state.State) error { return netns.Down(ctx, s) }
+
+// BuildImage returns the cached guest image and decides, once for this lab,
+// between KVM and emulation.
+func (Driver) BuildImage(ctx context.Context, s *state.State) (string, error) {
+	cache, err := image.CacheDir()
+	if err != nil {
+		return "", err
+	}
+	log := s.Progress()
+	image, err := image.Builder{Cache: cache, Recipe: image.Recipes, Log: log}.Ensure(ctx, s.Config.ImageVariant)
+	if err != nil {
+		return "", err
+	}
+	verdict, err := kvmVerdict(ctx, cache, image+".vmlinuz")
+	if err != nil {
+		return "", err
+	}
+	fmt.Fprintln(log, "qemu: "+verdict.text())
+	return image, sys.WriteFile(s.Path("accel"), []byte(verdict.accel()), 0o644)
+}
+
+// Start makes the seed and the machine. QEMU leaves for the background when
+// the machine is set up, in a session of its own.
+func (d Driver) Start(ctx context.Context, s *state.State, vm state.VM) error {
+	if err := checkMachine(vm.Conf, s.Config.Bridge); err != nil {
+		return err
+	}
+	accel, err := os.ReadFile(s.Path("accel"))
+	if err != nil {
+		return fmt.Errorf("the lab is not up: %w", err)
+	}
+	n, runDir := netns.Of(s), s.RunDir(vm.ID)
+	if err := os.RemoveAll(runDir); err != nil { // of a machine that ended by itself
+		return err
+	}
+	if err := os.MkdirAll(runDir, 0o755); err != nil {
+		return err
+	}
+	err = d.start(ctx, s, machine{
+		id: vm.ID, conf: vm.Conf, kvm: string(accel) == accelKVM,
+		runDir: runDir, serial: s.LogPath(vm.ID), tapUp: filepath.Join(runDir, "tap-up"),
+	}, n)
+	if err != nil {
+		return errors.Join(err, d.Stop(context.WithoutCancel(ctx), s, vm))
+	}
+	return nil
+}
+
+func (Driver) start(ctx context.Context, s *state.State, m machine, n netns.Network) error {
+	var err error
+	if m.drives, err = machineDrives(s, m.conf); err != nil {
+		return err
+	}
+	for _, d := range m.drives {
+		if d.cdrom && state.ParseDrive(m.conf.Get(d.slot)).CloudInit() {
+			if err := cloudinit.New(m.id, m.conf, n.Gateway.String()).Write(ctx, d.path); err != nil {
+				return fmt.Errorf("write the cloud-init drive: %w", err)
+			}
+		}
+	}
+	if err := n.WriteTapUp(m.tapUp); err != nil {
+		return err
+	}
+	args, err := m.args()
+	if err != nil {
+		return err
+	}
+	err = netns.Do(n.Path(), func() error {
+		cmd, err := sys.Command(ctx, "qemu-system-x86_64", args...)
+		if err != nil {
+			return err
+		}
+		cmd.Dir = m.runDir
+		return sys.RunCommand(cmd)
+	})
+	if err != nil {
+		return err
+	}
+	return sys.AdoptPidFile(filepath.Join(m.runDir, "qemu.pid"), filepath.Join(m.runDir, "pid"))
+}
+
+// machineDrives finds the files behind a config's drives.
+func machineDrives(s *state.State, conf *state.Conf) ([]machineDrive, error) {
+	var drives []machineDrive
+	for _, slot := range driveSlots(conf) {
+		line := state.ParseDrive(conf.Get(slot))
+		path, err := s.VolumePath(line.File)
+		if err != nil {
+			return nil, err
+		}
+		format := "raw"
+		if !line.CDROM() {
+			if format, err = state.DiskFormat(path); err != nil {
+				return nil, err
+			}
+		}
+		drives = append(drives, machineDrive{slot: slot, path: path, format: format, cdrom: line.CDROM()})
+	}
+	return drives, nil
+}
+
+// Stop ends QEMU by SIGTERM, on which it writes out what it holds of its
+// disks, as pulling the plug of a real machine would not lose a disk's
+// metadata either; then by SIGKILL.
+func (Driver) Stop(ctx context.Context, s *state.State, vm state.VM) error {
+	pidFile := s.PidFile(vm.ID)
+	gentle, cancel := context.WithTimeout(ctx, stopGrace)
+	defer cancel()
+	if err := sys.KillPidFile(gentle, pidFile, syscall.SIGTERM); err != nil {
+		if !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+			return err
+		}
+		if err := sys.KillPidFile(ctx, pidFile, syscall.SIGKILL); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(s.RunDir(vm.ID))
+}
+
+// Shutdown asks the guest's agent where there is one, as PVE does, else
+// presses the power button.
+func (d Driver) Shutdown(ctx context.Context, s *state.State, vm state.VM) error {
+	if vm.Conf.AgentEnabled() {
+		// The agent does not answer this one. Where it does not even listen, the
+		// wait below says so.
+		_, err := agent.Call(ctx, s.AgentSocket(vm.ID), "guest-shutdown", nil, agent.PingTimeout)
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, io.EOF) {
+			return err
+		}
+	} else if err := Monitor(ctx, s.RunDir(vm.ID), "system_powerdown", nil); err != nil {
+		return err
+	}
+	if err := sys.WaitPidFile(ctx, s.PidFile(vm.ID)); err != nil {
+		return state.ErrShutdownTimeout
+	}
+	return os.RemoveAll(s.RunDir(vm.ID))
+}
+
+// Nameserver is the bridge's address.
+func (Driver) Nameserver(s *state.State) string { return netns.Of(s).Gateway.String() }

@@ -1,0 +1,209 @@
+package state
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+)
+
+// Conf is a VM's config file in PVE's syntax: `key: value` lines, the
+// description as `#` lines on top, changes that wait for a restart in a
+// [PENDING] section, each snapshot in a section of its name. Values are as PVE
+// stores them (sshkeys URL-encoded).
+type Conf struct {
+	Values    map[string]string
+	pending   map[string]string
+	Snapshots map[string]map[string]string // by name
+}
+
+// NewConf is an empty config.
+func NewConf() *Conf {
+	return &Conf{Values: map[string]string{}, pending: map[string]string{}, Snapshots: map[string]map[string]string{}}
+}
+
+var snapshotSection = regexp.MustCompile(`^\[([A-Za-z][A-Za-z0-9_-]+)\]$`)
+
+// ParseConf reads a config file. Unknown lines are dropped, as PVE does.
+func ParseConf(text string) *Conf {
+	c := NewConf()
+	section := c.Values
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\r\n")
+		switch {
+		case line == "[PENDING]":
+			section = c.pending
+		case strings.HasPrefix(line, "["):
+			section = nil // of a kind the lab does not know
+			if m := snapshotSection.FindStringSubmatch(line); m != nil {
+				section = map[string]string{}
+				c.Snapshots[m[1]] = section
+			}
+		case section == nil:
+		case strings.HasPrefix(line, "#"):
+			section["description"] += decodeText(line[1:]) + "\n"
+		default:
+			if key, value, ok := strings.Cut(line, ": "); ok && key != "description" {
+				section[key] = strings.TrimSpace(value)
+			}
+		}
+	}
+	delete(c.pending, "description") // counts at once, so never waits
+	return c
+}
+
+// String is the config file's text.
+func (c *Conf) String() string {
+	var b strings.Builder
+	writeSection(&b, c.Values)
+	if len(c.pending) > 0 {
+		b.WriteString("\n[PENDING]\n")
+		writeSection(&b, c.pending)
+	}
+	for _, name := range c.SnapshotNames() {
+		b.WriteString("\n[" + name + "]\n")
+		writeSection(&b, c.Snapshots[name])
+	}
+	return b.String()
+}
+
+func writeSection(b *strings.Builder, section map[string]string) {
+	for line := range strings.Lines(section["description"]) {
+		b.WriteString("#" + EncodeText(strings.TrimSuffix(line, "\n")) + "\n")
+	}
+	for _, key := range SortedKeys(section) {
+		if key != "description" {
+			fmt.Fprintf(b, "%s: %s\n", key, section[key])
+		}
+	}
+}
+
+// Get is the value that runs, or "".
+func (c *Conf) Get(key string) string { return c.Values[key] }
+
+// Has tells whether a key is set.
+func (c *Conf) Has(key string) bool { _, ok := c.Values[key]; return ok }
+
+// Set sets a value that counts at once.
+func (c *Conf) Set(key, value string) { c.Values[key] = value }
+
+// Delete removes a key.
+func (c *Conf) Delete(key string) { delete(c.Values, key) }
+
+// SetPending notes a change for the next start.
+func (c *Conf) SetPending(key, value string) { c.pending[key] = value }
+
+// DeletePending notes a removal for the next start.
+func (c *Conf) DeletePending(key string) {
+	delete(c.pending, key)
+	if c.Has(key) {
+		c.pending["delete"] = strings.Trim(c.pending["delete"]+","+key, ",")
+	}
+}
+
+// ApplyPending makes what waited count. It tells whether anything did.
+func (c *Conf) ApplyPending() bool {
+	changed := len(c.pending) > 0
+	for _, key := range strings.Split(c.pending["delete"], ",") {
+		delete(c.Values, key)
+	}
+	delete(c.pending, "delete")
+	for key, value := range c.pending {
+		c.Values[key] = value
+	}
+	c.pending = map[string]string{}
+	return changed
+}
+
+// DropPending forgets what waits for a restart.
+func (c *Conf) DropPending() { c.pending = map[string]string{} }
+
+// SnapshotNames are the snapshots' names, sorted.
+func (c *Conf) SnapshotNames() []string {
+	names := make([]string, 0, len(c.Snapshots))
+	for name := range c.Snapshots {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	return names
+}
+
+// Clone is a deep copy.
+func (c *Conf) Clone() *Conf { return ParseConf(c.String()) }
+
+// Keys are the keys set, sorted.
+func (c *Conf) Keys() []string { return SortedKeys(c.Values) }
+
+// IsTemplate tells whether the VM is a template.
+func (c *Conf) IsTemplate() bool { return c.Get("template") == "1" }
+
+// Props splits a property string such as `virtio=BC:24:11:00:00:01,bridge=vmbr0`
+// or `local:9/vm-9-disk-0.raw,size=2G` into its parts. The first part without
+// a name is kept under "".
+func Props(value string) map[string]string {
+	props := map[string]string{}
+	for _, part := range strings.Split(value, ",") {
+		name, v, ok := strings.Cut(part, "=")
+		if !ok {
+			name, v = "", part
+		}
+		props[name] = v
+	}
+	return props
+}
+
+// SSHKeys are the public keys of the cloud-init settings, one per line.
+func (c *Conf) SSHKeys() string { return decodeText(c.Get("sshkeys")) }
+
+// MAC is the hardware address of net0, upper case, or "".
+func (c *Conf) MAC() string {
+	for _, model := range NICModels {
+		if mac := Props(c.Get("net0"))[model]; mac != "" {
+			return strings.ToUpper(mac)
+		}
+	}
+	return ""
+}
+
+// EncodeText is PVE::Tools::encode_text: control and high characters, ':' and
+// '%' as %XX.
+func EncodeText(text string) string {
+	var b strings.Builder
+	for _, c := range []byte(text) {
+		if c >= 0x20 && c <= 0x7e && c != ':' && c != '%' {
+			b.WriteByte(c)
+			continue
+		}
+		fmt.Fprintf(&b, "%%%02X", c)
+	}
+	return b.String()
+}
+
+// decodeText undoes EncodeText and any other %XX encoding; what is not one
+// stays as it is.
+func decodeText(text string) string {
+	var b strings.Builder
+	for i := 0; i < len(text); i++ {
+		if text[i] == '%' && i+2 < len(text) {
+			if c, err := strconv.ParseUint(text[i+1:i+3], 16, 8); err == nil {
+				b.WriteByte(byte(c))
+				i += 2
+				continue
+			}
+		}
+		b.WriteByte(text[i])
+	}
+	return b.String()
+}
+
+// SortedKeys are a map's keys, sorted.
+func SortedKeys(m map[string]string) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	sort.Strings(keys)
+	return slices.Clip(keys)
+}

@@ -1,0 +1,156 @@
+package state
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"linus/internal/lab/sys"
+)
+
+// Fault is a fault on demand, by its name in faults.json.
+type Fault string
+
+// Faults. Counted ones hold how often they still happen.
+const (
+	FaultLockTimeout        Fault = "lock_timeout"         // count: a VM's config lock is not got
+	FaultStorageLockTimeout Fault = "storage_lock_timeout" // count: a storage's lock is not got
+	FaultTaken              Fault = "taken"                // count: the ID goes to a VM of somebody else just before create or clone
+	FaultTakenCT            Fault = "taken_ct"             // count: the same, to a container
+	FaultResizeFails        Fault = "resize_fails_silently"
+	FaultCloneFails         Fault = "clone_fails_silently"
+	FaultTemplateFails      Fault = "template_fails_silently"
+	FaultStartFails         Fault = "start_fails"           // count: QEMU does not start
+	FaultDestroyLeaves      Fault = "destroy_leaves_volume" // count: destroy warns, exits 0 and leaves the disks
+	FaultDestroyLate        Fault = "destroy_fails_late"    // count: destroy frees the disks, then fails and leaves lock: destroyed
+	FaultStorageFull        Fault = "storage_full"          // count: the storage is full in the middle of an import
+	FaultKilledWorker       Fault = "killed_worker"         // count: create or clone dies half way and leaves its lock
+	FaultAgentDelay         Fault = "agent_delay"           // seconds from start until the agent answers
+	FaultAgentSilent        Fault = "agent_silent"          // 1: the agent never answers
+	FaultExtraInterfaces    Fault = "extra_interfaces"      // 1: docker0 and a link-local address before the right one
+	FaultShutdownIgnored    Fault = "shutdown_ignored"      // 1: guests do not act on a shutdown request
+	FaultSlowStorage        Fault = "slow_storage_ms"       // milliseconds each storage operation holds the storage's lock
+	FaultMissingStorage     Fault = "missing_storage"       // name of a storage that is not there
+	FaultMissingBridge      Fault = "missing_bridge"        // name of a bridge that is not there
+	FaultMissingNode        Fault = "missing_node"          // name of a node that is offline
+	FaultMissingTemplate    Fault = "missing_template"      // ID of a VM nobody finds
+	FaultNoQuorum           Fault = "no_quorum"             // 1: every write fails
+	FaultNeighbourMAC       Fault = "neighbour_mac"         // process: the host's neighbour table has this hardware address for every VM's address
+	FaultNeighbourAddress   Fault = "neighbour_address"     // process: the table has this address, a stranger's, for every VM's card
+	FaultRouted             Fault = "routed"                // process, 1: the host reaches its VMs through a router
+)
+
+// Faults are all known faults.
+func Faults() []Fault {
+	return []Fault{
+		FaultLockTimeout, FaultStorageLockTimeout, FaultTaken, FaultTakenCT, FaultResizeFails, FaultCloneFails,
+		FaultTemplateFails, FaultStartFails, FaultDestroyLeaves, FaultDestroyLate, FaultStorageFull, FaultKilledWorker, FaultAgentDelay,
+		FaultAgentSilent, FaultExtraInterfaces, FaultShutdownIgnored, FaultSlowStorage, FaultMissingStorage, FaultMissingBridge,
+		FaultMissingNode, FaultMissingTemplate, FaultNoQuorum, FaultNeighbourMAC, FaultNeighbourAddress, FaultRouted,
+	}
+}
+
+// named are the faults whose value is a name; the others hold a number.
+func (f Fault) named() bool {
+	return slices.Contains([]Fault{FaultMissingStorage, FaultMissingBridge, FaultMissingNode, FaultNeighbourMAC, FaultNeighbourAddress}, f)
+}
+
+// SetFault switches a fault on; an empty value or "0" switches it off.
+func (s *State) SetFault(fault Fault, value string) error {
+	if !slices.Contains(Faults(), fault) {
+		return fmt.Errorf("unknown fault %q: `pvelab fault list` names them", fault)
+	}
+	if _, err := strconv.ParseFloat(value, 64); err != nil && value != "" && !fault.named() {
+		return fmt.Errorf("fault %s takes a number, not %q", fault, value)
+	}
+	return s.editFaults(func(faults map[Fault]string) {
+		if value == "" || value == "0" {
+			delete(faults, fault)
+			return
+		}
+		faults[fault] = value
+	})
+}
+
+// ClearFaults switches all faults off.
+func (s *State) ClearFaults() error {
+	return s.editFaults(func(faults map[Fault]string) { clear(faults) })
+}
+
+// ActiveFaults are the faults that are on.
+func (s *State) ActiveFaults() (map[Fault]string, error) {
+	faults := map[Fault]string{}
+	raw, err := os.ReadFile(s.Path("faults.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return faults, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(raw, &faults); err != nil {
+		return nil, fmt.Errorf("read %s: %w", s.Path("faults.json"), err)
+	}
+	return faults, nil
+}
+
+func (s *State) editFaults(edit func(map[Fault]string)) error {
+	return s.WithLock(context.Background(), io.Discard, "faults", "faults", LockWait, func() error {
+		faults, err := s.ActiveFaults()
+		if err != nil {
+			return err
+		}
+		edit(faults)
+		raw, err := json.MarshalIndent(faults, "", "  ")
+		if err != nil {
+			return err
+		}
+		return sys.WriteFile(s.Path("faults.json"), append(raw, '\n'), 0o644)
+	})
+}
+
+// Fault is a fault's value, "" when it is off. A control file nobody can read
+// counts as no faults.
+func (s *State) Fault(fault Fault) string {
+	faults, err := s.ActiveFaults()
+	if err != nil {
+		return ""
+	}
+	return faults[fault]
+}
+
+// UseFault tells whether a counted fault happens now, and counts it.
+func (s *State) UseFault(fault Fault) bool {
+	if s.Fault(fault) == "" {
+		return false
+	}
+	happens := false
+	err := s.editFaults(func(faults map[Fault]string) {
+		n, _ := strconv.Atoi(faults[fault])
+		if happens = n > 0; happens {
+			faults[fault] = strconv.Itoa(n - 1)
+		}
+		if n <= 1 {
+			delete(faults, fault)
+		}
+	})
+	return happens && err == nil
+}
+
+// Lists tells whether a name or ID is among a fault's comma separated values.
+func (s *State) Lists(fault Fault, name string) bool {
+	return slices.Contains(strings.Split(s.Fault(fault), ","), name)
+}
+
+// Pause waits as long as a fault says, in milliseconds.
+func (s *State) Pause(ctx context.Context, fault Fault) error {
+	ms, _ := strconv.Atoi(s.Fault(fault))
+	return sys.Sleep(ctx, time.Duration(ms)*time.Millisecond)
+}

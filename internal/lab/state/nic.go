@@ -1,0 +1,30 @@
+package state
+
+// MaxNICs is how many netN keys PVE knows.
+const MaxNICs = 32
+
+// NICModels are the models of network cards, as netN names them.
+var NICModels = []string{"virtio", "e1000", "e1000e", "rtl8139", "vmxnet3"}
+
+// NIC is a VM's network interface, as its netN says.
+type NIC struct {
+	Device string // QEMU's device type
+	MAC    string
+	Bridge string
+	down   bool
+}
+
+// ParseNIC reads a netN value; ok is false when it names no model.
+func ParseNIC(value string) (NIC, bool) {
+	props := Props(value)
+	for _, model := range NICModels {
+		if mac := props[model]; mac != "" {
+			device := model
+			if model == "virtio" {
+				device = "virtio-net-pci"
+			}
+			return NIC{Device: device, MAC: mac, Bridge: props["bridge"], down: props["link_down"] == "1"}, true
+		}
+	}
+	return NIC{}, false
+}

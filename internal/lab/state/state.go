@@ -1,0 +1,136 @@
+// Package state is a lab's state directory, which all of its processes share:
+// settings, VM configs in PVE's own syntax, volumes, locks and faults on demand.
+// It starts nothing.
+package state
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"linus/internal/lab/sys"
+)
+
+// Config is lab.json: what a lab was set up with. It is written by up and read
+// by every other command.
+type Config struct {
+	Driver  string `json:"driver"`
+	Version string `json:"version"` // PVE version played: 9.2 or 8.2
+	Node    string `json:"node"`    // this node's name
+	Bridge  string `json:"bridge"`
+	Storage string `json:"storage"` // where the template lies and clones go
+	Binary  string `json:"binary"`  // absolute path of the pvelab binary
+
+	SSHHost   string `json:"ssh_host"`   // where the lab's sshd listens, set by up
+	SSHPort   int    `json:"ssh_port"`   // its port
+	GuestPort int    `json:"guest_port"` // port of the guests' SSH servers, 22 where it can be bound
+
+	Direct         bool   `json:"direct,omitempty"`          // qemu: route from outside to the guests
+	BlockCallbacks bool   `json:"block_callbacks,omitempty"` // qemu: guests cannot reach the outside
+	ImageVariant   string `json:"image_variant,omitempty"`   // qemu: "" tuned, "plain"
+	SlowMS         int    `json:"slow_ms,omitempty"`         // start-up time of each qm, pvesh and pvesm call
+}
+
+// State is a lab's state directory: everything its processes share.
+//
+//	lab.json faults.json        settings, faults on demand
+//	etc/pve/...                 VM configs, in PVE's layout and syntax
+//	storage/local/images/<id>/  volumes of the directory storage
+//	storage/local-lvm/          volumes of the thin pool, flat
+//	locks/                      flock files
+//	run/<id>/                   of a running VM: pid, agent socket, address
+//	log/<id>.log                its serial console
+//	bin/                        qm, pvesh, pvesm, pveversion; process: ip
+//	ssh/                        the lab's sshd: keys, config, pid
+type State struct {
+	Dir    string // absolute
+	Config Config
+	Log    io.Writer // progress for people, a line each; nil: none
+}
+
+// Progress is where progress for people goes; it is never nil.
+func (s *State) Progress() io.Writer {
+	if s.Log == nil {
+		return io.Discard
+	}
+	return s.Log
+}
+
+// ErrNoLab says that a directory holds no lab.
+var ErrNoLab = errors.New("no lab here")
+
+// Open reads the settings of the lab in dir. Where there is none the error
+// is ErrNoLab.
+func Open(dir string) (*State, error) {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &State{Dir: abs}
+	raw, err := os.ReadFile(s.Path("lab.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s (run `pvelab up --dir %s`)", ErrNoLab, abs, dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(raw, &s.Config); err != nil {
+		return nil, fmt.Errorf("read %s: %w", s.Path("lab.json"), err)
+	}
+	return s, nil
+}
+
+// Save writes lab.json.
+func (s *State) Save() error {
+	raw, err := json.MarshalIndent(s.Config, "", "  ")
+	if err != nil {
+		return err
+	}
+	return sys.WriteFile(s.Path("lab.json"), append(raw, '\n'), 0o644)
+}
+
+// Hash is a number drawn from the state directory's path. Names, addresses
+// and ports are derived from it, so that two labs run side by side.
+func (s *State) Hash() uint32 {
+	sum := sha256.Sum256([]byte(s.Dir))
+	return binary.BigEndian.Uint32(sum[:4])
+}
+
+// Name is the lab's short name: 8 hex digits of Hash.
+func (s *State) Name() string { return fmt.Sprintf("%08x", s.Hash()) }
+
+// Path is a path below the state directory.
+func (s *State) Path(elem ...string) string {
+	return filepath.Join(append([]string{s.Dir}, elem...)...)
+}
+
+// RunDir holds a running VM's pid file and sockets. It exists while the VM
+// runs; its name is short because a unix socket path ends at 107 bytes.
+func (s *State) RunDir(id int) string { return s.Path("run", strconv.Itoa(id)) }
+
+// LogPath is the VM's serial console log.
+func (s *State) LogPath(id int) string { return s.Path("log", strconv.Itoa(id)+".log") }
+
+// BinDir holds the work-alikes, to be put first in the PATH of the lab's sshd.
+func (s *State) BinDir() string { return s.Path("bin") }
+
+// SSHDir holds the lab's sshd: host key, client key pair, config, pid file.
+func (s *State) SSHDir() string { return s.Path("ssh") }
+
+// ClientKeyPath is the private key that logs in to the lab's sshd.
+func (s *State) ClientKeyPath() string { return s.Path("ssh", "id_ed25519") }
+
+// KnownHostsPath names the lab's sshd with its host key.
+func (s *State) KnownHostsPath() string { return s.Path("ssh", "known_hosts") }
+
+// HomeDir is the home of who logs in: the lab's own, so that a session neither
+// runs the start-up files of the machine's user (bash reads .bashrc under sshd)
+// nor leaves anything in that user's home.
+func (s *State) HomeDir() string { return s.Path("home") }

@@ -1,0 +1,54 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"linus/internal/lab/sys"
+)
+
+// The two kinds of VM a lab runs.
+const (
+	DriverProcess = "process" // a process in namespaces of its own: milliseconds, isolates nothing
+	DriverQemu    = "qemu"    // a real QEMU machine
+)
+
+// ErrShutdownTimeout is what Shutdown answers when the guest has not gone in
+// time; qm turns it into `VM quit/powerdown failed - got timeout`.
+var ErrShutdownTimeout = errors.New("guest did not shut down in time")
+
+// VM is one VM as a driver needs it: its number and the config that is to
+// run (pending changes already applied).
+type VM struct {
+	ID   int
+	Conf *Conf
+}
+
+// PidFile records the process of a running VM: QEMU, or the guest's init.
+func (s *State) PidFile(id int) string { return filepath.Join(s.RunDir(id), "pid") }
+
+// Pid is a VM's process, if it runs.
+func (s *State) Pid(id int) (pid int, running bool) { return sys.ReadPidFile(s.PidFile(id)) }
+
+// AgentSocketName is the name of AgentSocket in the VM's run directory.
+const AgentSocketName = "qga"
+
+// AgentSocket is the unix socket that speaks the QEMU guest agent protocol.
+func (s *State) AgentSocket(id int) string { return filepath.Join(s.RunDir(id), AgentSocketName) }
+
+// AddressPath holds where a running process guest's SSH server listens.
+func (s *State) AddressPath(id int) string { return s.Path("run", fmt.Sprint(id), "address") }
+
+// AgentEnabled tells whether the VM is to have a guest agent.
+func (c *Conf) AgentEnabled() bool {
+	props := Props(c.Get("agent"))
+	value := props["enabled"]
+	if value == "" {
+		value = props[""]
+	}
+	return value == "1"
+}
+
+// TaskPath is the pid file of whoever works on a VM now.
+func (s *State) TaskPath(id string) string { return s.Path("locks", "task-"+id) }

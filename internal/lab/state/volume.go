@@ -1,0 +1,271 @@
+package state
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Storage is one of the lab's two storages. A thin pool's volumes are files in
+// one flat directory, in whatever format the driver likes; qm shows them raw,
+// as it does block devices.
+type Storage struct {
+	Name    string
+	Kind    string // dir or lvmthin
+	Content string
+	root    string
+}
+
+// Thin reports whether the storage is a thin pool.
+func (st Storage) Thin() bool { return st.Kind == "lvmthin" }
+
+// Storages are the storages there are, without those that a fault hides.
+func (s *State) Storages() []Storage {
+	all := []Storage{
+		{"local", "dir", "images,iso,vztmpl,backup,import", s.Path("storage", "local")},
+		{"local-lvm", "lvmthin", "images,rootdir", s.Path("storage", "local-lvm")},
+	}
+	return slices.DeleteFunc(all, func(st Storage) bool { return s.Lists(FaultMissingStorage, st.Name) })
+}
+
+// Storage finds a storage by name; without one it fails in PVE's words.
+func (s *State) Storage(name string) (Storage, error) {
+	for _, st := range s.Storages() {
+		if st.Name == name {
+			return st, nil
+		}
+	}
+	return Storage{}, Fail(255, "storage '%s' does not exist", name)
+}
+
+// VolumePattern takes a volume's last name apart: what it is (vm or base), the
+// owner, the rest.
+var VolumePattern = regexp.MustCompile(`^(vm|base)-(\d+)-(\S+)$`)
+
+// VolumePath is the file behind a volume id such as local-lvm:vm-100-disk-0
+// or local:9000/base-9000-disk-0.qcow2/101/vm-101-disk-0.qcow2.
+func (s *State) VolumePath(volid string) (string, error) {
+	name, volume, ok := strings.Cut(volid, ":")
+	if !ok {
+		return "", Fail(255, "unable to parse volume ID '%s'", volid)
+	}
+	st, err := s.Storage(name)
+	if err != nil {
+		return "", err
+	}
+	parts := strings.Split(volume, "/")
+	last := parts[len(parts)-1]
+	m := VolumePattern.FindStringSubmatch(last)
+	switch {
+	case m == nil:
+	case st.Thin() && len(parts) == 1:
+		return filepath.Join(st.root, last), nil
+	case !st.Thin() && len(parts) >= 2 && parts[len(parts)-2] == m[2]:
+		return filepath.Join(st.root, "images", m[2], last), nil
+	}
+	return "", Fail(255, "unable to parse %s volume name '%s'", st.Kind, volume)
+}
+
+// NewVolume finds the lowest free disk name of a VM on a storage. The caller
+// holds the storage's lock until the file is there. PVE takes any file with
+// the number for taken, whatever its format.
+func (s *State) NewVolume(st Storage, id int, format string) (volid string, err error) {
+	for n := range 100 {
+		stem := fmt.Sprintf("vm-%d-disk-%d", id, n)
+		base := fmt.Sprintf("base-%d-disk-%d", id, n)
+		if !s.VolumeExists(st, id, stem) && !s.VolumeExists(st, id, base) {
+			return st.VolID(id, stem, format), nil
+		}
+	}
+	return "", Fail(255, "unable to allocate an image name for VM %d in storage '%s'", id, st.Name)
+}
+
+// VolID builds a volume's id. A thin pool's volumes have no extension.
+func (st Storage) VolID(id int, stem, format string) string {
+	if st.Thin() {
+		return st.Name + ":" + stem
+	}
+	return fmt.Sprintf("%s:%d/%s.%s", st.Name, id, stem, format)
+}
+
+// VolumeDir is the directory of a VM's volumes.
+func (st Storage) VolumeDir(id int) string {
+	if st.Thin() {
+		return st.root
+	}
+	return filepath.Join(st.root, "images", strconv.Itoa(id))
+}
+
+// VolumeExists reports whether a volume has this name, whatever its format.
+func (s *State) VolumeExists(st Storage, id int, stem string) bool {
+	names, err := filepath.Glob(filepath.Join(st.VolumeDir(id), stem+"*"))
+	return err == nil && slices.ContainsFunc(names, func(name string) bool {
+		rest := strings.TrimPrefix(filepath.Base(name), stem)
+		return rest == "" || rest[0] == '.'
+	})
+}
+
+// Volume is one line of `pvesm list`.
+type Volume struct {
+	VolID  string
+	Format string
+	Path   string
+	Owner  int
+}
+
+// Volumes lists a storage, optionally of one owner (0: all).
+func (s *State) Volumes(st Storage, owner int) []Volume {
+	dirs := []string{st.root}
+	if !st.Thin() {
+		dirs, _ = filepath.Glob(filepath.Join(st.root, "images", "*"))
+	}
+	var found []Volume
+	for _, dir := range dirs {
+		entries, _ := os.ReadDir(dir)
+		for _, entry := range entries {
+			m := VolumePattern.FindStringSubmatch(entry.Name())
+			if m == nil || entry.IsDir() {
+				continue
+			}
+			id, _ := strconv.Atoi(m[2])
+			if owner != 0 && id != owner {
+				continue
+			}
+			v := Volume{Format: "raw", Path: filepath.Join(dir, entry.Name()), Owner: id}
+			stem, ext, _ := strings.Cut(entry.Name(), ".")
+			if !st.Thin() {
+				v.Format = ext
+			}
+			v.VolID = st.VolID(id, stem, v.Format)
+			found = append(found, v)
+		}
+	}
+	return found
+}
+
+// UsedBy finds a linked clone of a base volume on a directory storage, by the
+// VM configs that name it.
+func (s *State) UsedBy(baseVolid string) bool {
+	for _, id := range s.VMIDs() {
+		conf, err := s.LoadConf(id)
+		if err != nil {
+			continue
+		}
+		for _, key := range conf.Keys() {
+			if IsDrive(key) && strings.HasPrefix(conf.Get(key), baseVolid+"/") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// DiskFormat tells qcow2 from raw by the file's first bytes.
+func DiskFormat(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	var magic [4]byte
+	if n, _ := f.Read(magic[:]); n == 4 && bytes.Equal(magic[:], []byte("QFI\xfb")) {
+		return "qcow2", nil
+	}
+	return "raw", nil
+}
+
+var drivePattern = regexp.MustCompile(`^(ide|sata|scsi|virtio)\d+$`)
+
+// IsDrive reports whether a config key names a drive.
+func IsDrive(key string) bool { return drivePattern.MatchString(key) }
+
+// Drive is a disk line of a config: a volume and its properties.
+type Drive struct {
+	File  string
+	Props map[string]string
+}
+
+// ParseDrive reads a drive's value: volume first, then properties.
+func ParseDrive(value string) Drive {
+	p := Props(value)
+	file := p[""]
+	for _, alias := range []string{"file", "volume"} {
+		if file == "" {
+			file = p[alias]
+		}
+		delete(p, alias)
+	}
+	delete(p, "")
+	return Drive{file, p}
+}
+
+func (d Drive) String() string {
+	text := d.File
+	for _, key := range SortedKeys(d.Props) {
+		text += "," + key + "=" + d.Props[key]
+	}
+	return text
+}
+
+// CDROM reports whether the drive is a CD drive.
+func (d Drive) CDROM() bool { return d.Props["media"] == "cdrom" }
+
+// CloudInit reports whether it is the one cloud-init reads.
+func (d Drive) CloudInit() bool { return d.CDROM() && strings.Contains(d.File, "-cloudinit") }
+
+// CloudInitVolume is the volume id of the VM's cloud-init drive, or "".
+func (c *Conf) CloudInitVolume() string {
+	for _, key := range c.Keys() {
+		if d := ParseDrive(c.Get(key)); IsDrive(key) && d.CloudInit() {
+			return d.File
+		}
+	}
+	return ""
+}
+
+// BootDisk is the key and volume id of the disk the VM boots from: the first
+// disk of the boot order, else the first disk there is.
+func (c *Conf) BootDisk() (key, volid string) {
+	order := strings.Split(Props(c.Get("boot"))["order"], ";")
+	for _, key := range append(order, c.Keys()...) {
+		d := ParseDrive(c.Get(key))
+		if IsDrive(key) && c.Has(key) && !d.CDROM() && d.File != "none" {
+			return key, d.File
+		}
+	}
+	return "", ""
+}
+
+// ParseSize reads 10G, 512M, 4096K, 123 as bytes.
+func ParseSize(text string) (int64, error) {
+	units := map[byte]int64{'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}
+	factor := int64(1)
+	if text != "" && units[text[len(text)-1]] != 0 {
+		factor = units[text[len(text)-1]]
+		text = text[:len(text)-1]
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil || n < 0 {
+		return 0, fmt.Errorf("bad size %q", text)
+	}
+	return int64(n * float64(factor)), nil
+}
+
+// FormatSize writes bytes the way PVE does: in the largest unit that divides.
+func FormatSize(size int64) string {
+	units := []string{"", "K", "M", "G", "T"}
+	unit := 0
+	for unit < len(units)-1 && size >= 1024 && size%1024 == 0 {
+		size /= 1024
+		unit++
+	}
+	return strconv.FormatInt(size, 10) + units[unit]
+}
+
+// DriveID is PVE's name for a drive in QEMU's monitor.
+func DriveID(slot string) string { return "drive-" + slot }

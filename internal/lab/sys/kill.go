@@ -1,0 +1,123 @@
+package sys
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// HasOpen tells whether a process has a file open.
+func HasOpen(proc, path string) bool {
+	descriptors, err := os.ReadDir(filepath.Join(proc, "fd"))
+	if err != nil {
+		return false
+	}
+	for _, descriptor := range descriptors {
+		target, err := os.Readlink(filepath.Join(proc, "fd", descriptor.Name()))
+		if err == nil && target == path {
+			return true
+		}
+	}
+	return false
+}
+
+// KillProcesses ends all processes that are proven ours, until there is none.
+// The proof is given the process's /proc directory. It is asked again once the
+// process is held by a descriptor, so that a number that was given to another
+// process in between is never hit. The caller and its ancestors are spared.
+func KillProcesses(ctx context.Context, ours func(proc string) bool) error {
+	spared := ancestors()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for {
+		entries, err := os.ReadDir("/proc")
+		if err != nil {
+			return err
+		}
+		left := 0
+		for _, entry := range entries {
+			pid, err := strconv.Atoi(entry.Name())
+			if err != nil || spared[pid] {
+				continue
+			}
+			proc := filepath.Join("/proc", entry.Name())
+			if _, alive := ProcessStart(pid); !alive || !ours(proc) {
+				continue
+			}
+			left++
+			if err := KillProven(pid, func() bool { return ours(proc) }); err != nil {
+				return err
+			}
+		}
+		if left == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d processes of the lab do not end: %w", left, ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// KillProven kills one process, if proof still holds once it is held by a
+// descriptor. A process that is gone is no error.
+func KillProven(pid int, proof func() bool) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("hold process %d: %w", pid, err)
+	}
+	defer unix.Close(fd)
+	if !proof() {
+		return nil
+	}
+	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("kill process %d: %w", pid, err)
+	}
+	return nil
+}
+
+// ancestors are this process and all it descends from.
+func ancestors() map[int]bool {
+	pids := map[int]bool{}
+	for pid := os.Getpid(); pid > 1 && !pids[pid]; {
+		pids[pid] = true
+		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			break
+		}
+		fields := strings.Fields(string(raw)[strings.LastIndexByte(string(raw), ')')+1:])
+		if len(fields) < 2 {
+			break
+		}
+		if pid, err = strconv.Atoi(fields[1]); err != nil {
+			break
+		}
+	}
+	return pids
+}
+
+// LockRun keeps two labs from making and removing what they share below /run at
+// the same time. It locks the directory itself, so that no lock file stays
+// behind.
+func LockRun() (unlock func(), err error) {
+	dir, err := os.Open("/run")
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX); err != nil {
+		dir.Close()
+		return nil, fmt.Errorf("lock %s: %w", dir.Name(), err)
+	}
+	return func() { dir.Close() }, nil
+}

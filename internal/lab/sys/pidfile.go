@@ -1,0 +1,114 @@
+package sys
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A pid file holds `<pid> <start time>`, the start time as the kernel counts
+// it (field 22 of /proc/<pid>/stat), so that a number given to another process
+// in the meantime is never taken for ours, and never killed.
+
+// WritePidFile records a process.
+func WritePidFile(path string, pid int) error {
+	start, ok := ProcessStart(pid)
+	if !ok {
+		return fmt.Errorf("process %d is gone already", pid)
+	}
+	return WriteFile(path, fmt.Appendf(nil, "%d %d\n", pid, start), 0o644)
+}
+
+// ReadPidFile is the recorded process, if it is still alive.
+func ReadPidFile(path string) (pid int, running bool) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return 0, false
+	}
+	var recorded uint64
+	if n, err := fmt.Sscan(string(raw), &pid, &recorded); n != 2 || err != nil {
+		return 0, false
+	}
+	start, alive := ProcessStart(pid)
+	return pid, alive && start == recorded
+}
+
+// KillPidFile ends the recorded process, and its group when it leads one, and
+// returns when it is gone; a process that is not ours or not there is left
+// alone.
+func KillPidFile(ctx context.Context, path string, sig syscall.Signal) error {
+	pid, running := ReadPidFile(path)
+	if !running {
+		return nil
+	}
+	target := pid
+	if group, err := syscall.Getpgid(pid); err == nil && group == pid {
+		target = -pid
+	}
+	if err := syscall.Kill(target, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("kill process %d: %w", pid, err)
+	}
+	return WaitPidFile(ctx, path)
+}
+
+// WaitPidFile returns when the recorded process is gone, or with ctx's error.
+func WaitPidFile(ctx context.Context, path string) error {
+	for {
+		if _, running := ReadPidFile(path); !running {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// ProcessStart is a process's start time in clock ticks since boot. A zombie
+// counts as gone: nobody may be there to reap it.
+func ProcessStart(pid int) (ticks uint64, alive bool) {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, false
+	}
+	// The command name in parentheses may hold blanks and parentheses itself.
+	end := strings.LastIndexByte(string(raw), ')')
+	fields := strings.Fields(string(raw)[end+1:])
+	if end < 0 || len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+		return 0, false
+	}
+	ticks, err = strconv.ParseUint(fields[19], 10, 64)
+	return ticks, err == nil
+}
+
+// AdoptPidFile turns the pid file a daemon wrote into one of ours.
+func AdoptPidFile(daemons, ours string) error {
+	raw, err := os.ReadFile(daemons)
+	if err != nil {
+		return err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	if err != nil {
+		return fmt.Errorf("read %s: %w", daemons, err)
+	}
+	return WritePidFile(ours, pid)
+}
+
+// ResidentBytes is the memory a process has in RAM, 0 when it is gone.
+func ResidentBytes(pid int) int64 {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		return 0
+	}
+	var total, resident int64
+	if _, err := fmt.Sscan(string(raw), &total, &resident); err != nil {
+		return 0
+	}
+	return resident * int64(os.Getpagesize())
+}
