@@ -97,7 +97,7 @@ func (a *app) configProblems() []config.Problem {
 	}
 	if _, err := policies(c); err != nil {
 		name, problem, _ := strings.Cut(err.Error(), ": ")
-		add(name, problem, "write a list separated by commas, as linus config and README show it")
+		add(name, problem, "write a list separated by commas, as linus config and linus help settings show it")
 	}
 	for _, file := range []struct{ name, path, remedy string }{
 		{"PROXMOX_SSH_KEY_PATH", c.ProxmoxSSHKeyPath, "give the path of a private key, or unset it to use the SSH agent"},

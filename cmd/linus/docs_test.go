@@ -13,42 +13,18 @@ import (
 	"testing"
 
 	"github.com/spf13/cobra"
+
+	"linus/internal/doctest"
 )
 
 var repository = filepath.Join("..", "..")
 
-// keepInREADME holds the part of README that a pair of markers encloses to
-// text; with -update it writes it there.
-func keepInREADME(t *testing.T, part, text string) {
-	t.Helper()
-	path := filepath.Join(repository, "README.md")
-	old, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	begin, end := fmt.Sprintf("<!-- %s:begin -->\n", part), fmt.Sprintf("<!-- %s:end -->", part)
-	head, rest, found := strings.Cut(string(old), begin)
-	_, tail, ended := strings.Cut(rest, end)
-	if !found || !ended {
-		t.Fatalf("README.md has no place for %s", part)
-	}
-	switch current := head + begin + text + end + tail; {
-	case current == string(old):
-	case *update:
-		if err := os.WriteFile(path, []byte(current), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	default:
-		t.Errorf("README.md is stale (%s): run make golden", part)
-	}
-}
-
-func TestREADME_ListsEveryCommand(t *testing.T) {
+func TestDocs_ListsEveryCommand(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("| command | what |\n| --- | --- |\n")
 	var list func(cmd *cobra.Command)
 	list = func(cmd *cobra.Command) {
-		if cmd.Hidden || cmd.Name() == "completion" || cmd.Name() == "help" { // cobra's own
+		if cmd.Hidden || cmd.Name() == "completion" { // cobra's own
 			return
 		}
 		// A group that takes arguments or options does something itself.
@@ -57,19 +33,20 @@ func TestREADME_ListsEveryCommand(t *testing.T) {
 				t.Errorf("%s does not say what it does", cmd.CommandPath())
 			}
 			use := cmd.CommandPath() + strings.TrimPrefix(cmd.Use, cmd.Name())
-			fmt.Fprintf(&b, "| `%s` | %s |\n", strings.ReplaceAll(use, "|", `\|`), strings.ReplaceAll(cmd.Short, "|", `\|`))
+			fmt.Fprintf(&b, "| `%s` | %s |\n", strings.ReplaceAll(use, "|", `\|`), doctest.Cell(cmd.Short))
 		}
 		for _, sub := range cmd.Commands() {
 			list(sub)
 		}
 	}
 	root := (&app{}).root()
+	root.InitDefaultHelpCmd()
 	list(root)
 	b.WriteString("| `linus completion bash\\|zsh\\|fish\\|powershell` | Complete commands, options, job ids and VM names in your shell |\n")
-	keepInREADME(t, "commands", b.String())
+	doctest.Keep(t, "commands", b.String(), *update)
 }
 
-func TestREADME_ListsEveryExitCode(t *testing.T) {
+func TestDocs_ListsEveryExitCode(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("| code of linus | meaning |\n| --- | --- |\n")
 	said := map[string]bool{}
@@ -98,11 +75,11 @@ func TestREADME_ListsEveryExitCode(t *testing.T) {
 	if constants != len(exitCodes()) {
 		t.Errorf("%d constants and %d meanings", constants, len(exitCodes()))
 	}
-	keepInREADME(t, "exit-codes", b.String())
+	doctest.Keep(t, "exit-codes", b.String(), *update)
 }
 
-// TestREADME_ListsTheScriptsExitCodes takes them from where they are named.
-func TestREADME_ListsTheScriptsExitCodes(t *testing.T) {
+// TestDocs_ListsTheScriptsExitCodes takes them from where they are named.
+func TestDocs_ListsTheScriptsExitCodes(t *testing.T) {
 	source, err := os.ReadFile(filepath.Join(repository, "scripts", "lib", "result.sh"))
 	if err != nil {
 		t.Fatal(err)
@@ -116,5 +93,5 @@ func TestREADME_ListsTheScriptsExitCodes(t *testing.T) {
 	}
 	slices.Sort(rows)
 	rows = append(rows, "| 129, 130, 141, 143 | a signal, after roll-back |\n")
-	keepInREADME(t, "script-exit-codes", "| code of a host script | meaning |\n| --- | --- |\n"+strings.Join(rows, ""))
+	doctest.Keep(t, "script-exit-codes", "| code of a host script | meaning |\n| --- | --- |\n"+strings.Join(rows, ""), *update)
 }

@@ -16,7 +16,7 @@ const (
 	exitDetached = 130
 )
 
-// exitCodes says what they mean, for help and README.
+// exitCodes says what they mean, for help and the documents.
 func exitCodes() []exitMeaning {
 	return []exitMeaning{
 		{exitOK, "done"},
@@ -37,6 +37,7 @@ type exitMeaning struct {
 func exitHelp() string {
 	var b strings.Builder
 	b.WriteString("Run jobs in ephemeral Proxmox VE virtual machines.\n\n" +
+		"Documents: linus help --list lists them, linus help TOPIC shows one.\n\n" +
 		"Exit codes (commands that wait for a job exit with its task's exit code, if it has one):\n")
 	for _, e := range exitCodes() {
 		fmt.Fprintf(&b, "  %3d  %s\n", e.code, strings.ReplaceAll(e.text, "`", ""))

@@ -124,7 +124,7 @@ func TestServe_ShowsTheLoginLinkToATerminalAlone(t *testing.T) {
 	}
 }
 
-// What the settings allow, and --help and README list, is what there is.
+// What the settings allow, and --help and the documents list, is what there is.
 func TestToolsets_OfTheSettingsAreThoseOfTheServer(t *testing.T) {
 	t.Setenv("MCP_TOOLSETS", strings.Join(mcptool.Toolsets, ","))
 	if _, err := config.Load(config.Sources{}); err != nil {

@@ -34,7 +34,7 @@ var adapters = []string{
 //
 // A new package needs a line here: that is the moment to think of its place.
 var arrows = map[string][]string{
-	"cmd/linus": append([]string{"internal/job", "internal/remote", "internal/lab", "internal/secret", "embed"}, adapters...),
+	"cmd/linus": append([]string{"internal/job", "internal/remote", "internal/lab", "internal/manual", "internal/secret", "embed"}, adapters...),
 
 	"internal/callback":  {"internal/job"},
 	"internal/claude":    {},
@@ -45,12 +45,13 @@ var arrows = map[string][]string{
 	"internal/policy":    {"internal/job"},
 	"internal/secret":    {},
 	"internal/store":     {"internal/job"},
-	"internal/web":       {"internal/job"},
+	"internal/web":       {"internal/job", "internal/manual"},
 	"internal/guest":     {"internal/job", "internal/remote", "internal/result", "embed"},
 	"internal/proxmox":   {"internal/job", "internal/remote", "internal/result", "embed"},
 	"internal/telemetry": {"internal/job"},
 
 	"internal/job":     {},
+	"internal/manual":  {"embed"},
 	"internal/envfile": {},
 	"internal/term":    {},
 	"internal/remote":  {"internal/job"},
@@ -74,6 +75,7 @@ var arrows = map[string][]string{
 	"internal/lab/sys":       {},
 
 	// Tests only.
+	"internal/doctest":      {},
 	"internal/e2e":          {},
 	"internal/providertest": {"internal/job"},
 	"internal/sshtest":      {},
@@ -83,7 +85,7 @@ var arrows = map[string][]string{
 var leaves = []string{"internal/envfile", "internal/term"}
 
 // testOnly are the packages that nothing but tests may import.
-var testOnly = []string{"internal/e2e", "internal/providertest", "internal/sshtest"}
+var testOnly = []string{"internal/doctest", "internal/e2e", "internal/providertest", "internal/sshtest"}
 
 // onlyIn says which packages alone may import a foreign package, or one below
 // it, outside tests.
@@ -95,6 +97,7 @@ var onlyIn = map[string][]string{
 	"modernc.org/sqlite":                   {"internal/store"},
 	"github.com/pressly/goose":             {"internal/store"},
 	"database/sql":                         {"internal/store"},
+	"github.com/yuin/goldmark":             {"internal/manual"},
 	"mvdan.cc/sh/v3":                       {"internal/policy"},
 	"github.com/prometheus":                {"internal/telemetry"},
 	"go.opentelemetry.io":                  {"internal/telemetry"},

@@ -78,6 +78,7 @@ func (a *app) root() *cobra.Command {
 		return usage("%w; see %s --help", err, cmd.CommandPath())
 	})
 	a.settingFlags(root)
+	root.SetHelpCommand(a.helpCommand())
 	root.PersistentFlags().StringVarP(&output, "output", "o", "text", "text or json")
 	root.PersistentPreRunE = func(*cobra.Command, []string) error {
 		a.json = output == "json"

@@ -18,7 +18,7 @@ import (
 )
 
 // Config is every setting, validated. Names, defaults and texts are in the tags;
-// Table, README and .env.example are made from them.
+// Table, the documents and .env.example are made from them.
 type Config struct {
 	ProxmoxHost        string `envconfig:"PROXMOX_HOST" desc:"Name or address of the Proxmox VE host, reached by SSH. Needed by all that touches VMs."`
 	ProxmoxSSHPort     int    `envconfig:"PROXMOX_SSH_PORT" default:"22" min:"1" max:"65535" desc:"SSH port of the host."`

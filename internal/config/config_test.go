@@ -12,9 +12,10 @@ import (
 	"testing"
 
 	"linus/internal/config"
+	"linus/internal/doctest"
 )
 
-var update = flag.Bool("update", false, "write .env.example and README's table anew")
+var update = flag.Bool("update", false, "write .env.example and the documents' table anew")
 
 // clean unsets every setting of ours for the length of the test, and looks for
 // an env file where there is none.
@@ -257,8 +258,7 @@ func TestTable_DocumentsAreCurrent(t *testing.T) {
 		}
 		current(t, filepath.Join(root, ".env.example"), func(string) string { return b.String() })
 	})
-	t.Run("README.md", func(t *testing.T) {
-		const begin, end = "<!-- settings:begin -->\n", "<!-- settings:end -->"
+	t.Run("settings", func(t *testing.T) {
 		var b strings.Builder
 		b.WriteString("| name | default | meaning |\n| --- | --- | --- |\n")
 		for _, s := range config.Table() {
@@ -266,16 +266,9 @@ func TestTable_DocumentsAreCurrent(t *testing.T) {
 			if value != "" {
 				value = "`" + value + "`"
 			}
-			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", s.Name, value, strings.ReplaceAll(s.Text, "|", `\|`))
+			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", s.Name, value, doctest.Cell(s.Text))
 		}
-		current(t, filepath.Join(root, "README.md"), func(old string) string {
-			before, rest, ok := strings.Cut(old, begin)
-			_, after, ok2 := strings.Cut(rest, end)
-			if !ok || !ok2 {
-				t.Fatal("README.md has no place for the table of settings")
-			}
-			return before + begin + b.String() + end + after
-		})
+		doctest.Keep(t, "settings", b.String(), *update)
 	})
 }
 

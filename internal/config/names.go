@@ -12,7 +12,7 @@ import (
 // Setting is one row of the table of settings.
 type Setting struct{ Name, Default, Text string }
 
-// Table lists every setting in order, for README, .env.example and help.
+// Table lists every setting in order, for the documents, .env.example and help.
 func Table() []Setting {
 	var rows []Setting
 	t := reflect.TypeFor[Config]()

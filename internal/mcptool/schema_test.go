@@ -8,14 +8,18 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"linus/internal/doctest"
+	"linus/internal/job"
 )
 
-var update = flag.Bool("update", false, "write the tool schemas in testdata and README's table anew")
+var update = flag.Bool("update", false, "write the tool schemas in testdata and the documents' tables anew")
 
 // Schemas are a contract with clients: a change must be seen in review.
 func TestTools_SchemasMatchTheSnapshots(t *testing.T) {
@@ -69,8 +73,7 @@ func TestTools_ListFitsItsBudget(t *testing.T) {
 	}
 }
 
-func TestTools_ReadmeTableIsCurrent(t *testing.T) {
-	const begin, end = "<!-- tools:begin -->\n", "<!-- tools:end -->"
+func TestDocs_HaveTheTableOfTools(t *testing.T) {
 	var table strings.Builder
 	table.WriteString("| tool | toolset | arguments | what |\n| --- | --- | --- | --- |\n")
 	set := map[string]string{}
@@ -95,26 +98,49 @@ func TestTools_ReadmeTableIsCurrent(t *testing.T) {
 			args = append(args, "`"+name+"`")
 		}
 		slices.Sort(args)
-		fmt.Fprintf(&table, "| `%s` | %s | %s | %s |\n", tool.Tool.Name, set[tool.Tool.Name], strings.Join(args, ", "), tool.Tool.Description)
+		fmt.Fprintf(&table, "| `%s` | %s | %s | %s |\n", tool.Tool.Name, set[tool.Tool.Name], strings.Join(args, ", "), doctest.Cell(tool.Tool.Description))
 	}
-	path := filepath.Join("..", "..", "README.md")
-	old, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, ok := strings.Cut(string(old), begin)
-	_, after, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		t.Fatal("README.md has no place for the table of tools")
-	}
-	want := before + begin + table.String() + end + after
-	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o600); err != nil {
-			t.Fatal(err)
+	doctest.Keep(t, "tools", table.String(), *update)
+}
+
+// The manifest's table in the documents is made of submit_job's schema, to which
+// the command line's manifests are held as well.
+func TestDocs_HaveTheTableOfTheManifest(t *testing.T) {
+	var table strings.Builder
+	table.WriteString("| field | type | what |\n| --- | --- | --- |\n")
+	var rows func(prefix string, schema object)
+	rows = func(prefix string, schema object) {
+		properties, _ := value(schema, "properties").(object)
+		required, _ := value(schema, "required").([]string)
+		for _, p := range properties {
+			name, field := p.name, p.value.(object)
+			kind, text := fmt.Sprint(value(field, "type")), fmt.Sprint(value(field, "description"))
+			if slices.Contains(required, name) {
+				text = "Required. " + text
+			}
+			if enum, ok := value(field, "enum").([]string); ok {
+				kind = "`" + strings.Join(enum, "`, `") + "`"
+			}
+			if items, ok := value(field, "items").(object); ok {
+				kind = fmt.Sprintf("list of %vs", value(items, "type"))
+				if field = items; value(items, "properties") != nil {
+					name += "[]"
+				}
+			}
+			fmt.Fprintf(&table, "| `%s%s` | %s | %s |\n", prefix, name, kind, doctest.Cell(text))
+			rows(prefix+name+".", field)
 		}
-		return
 	}
-	if string(old) != want {
-		t.Error("README.md's table of tools is stale: make golden rewrites it")
+	rows("", schemaFor(reflect.TypeFor[job.Manifest](), "", true))
+	doctest.Keep(t, "manifest", table.String(), *update)
+}
+
+// value returns the member of an object, nil where it has none.
+func value(o object, name string) any {
+	for _, m := range o {
+		if m.name == name {
+			return m.value
+		}
 	}
+	return nil
 }

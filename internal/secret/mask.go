@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Masker stars the values of some secrets out of text, in every form that README
-// names: as they are, escaped as in JSON and URLs, and in base64.
+// Masker stars the values of some secrets out of text, in every form that linus
+// help guarantees names: as they are, escaped as in JSON and URLs, and in base64.
 // The nil Masker knows no secret. It is safe for concurrent use.
 type Masker struct {
 	patterns []pattern

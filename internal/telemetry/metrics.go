@@ -83,7 +83,7 @@ func NewMetrics(version string, jobs Jobs, log *slog.Logger) *Metrics {
 	return m
 }
 
-// Table lists every metric of ours, for README and the dashboard.
+// Table lists every metric of ours, for the documents and the dashboard.
 func Table() []Metric { return NewMetrics("", nil, nil).table }
 
 // Handler returns a scrape.

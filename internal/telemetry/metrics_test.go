@@ -16,10 +16,11 @@ import (
 	"testing"
 	"time"
 
+	"linus/internal/doctest"
 	"linus/internal/job"
 )
 
-var update = flag.Bool("update", false, "write README's table anew")
+var update = flag.Bool("update", false, "write the documents' table anew")
 
 // jobs are in a store.
 type jobs struct {
@@ -165,7 +166,7 @@ func TestReporter_CountsCallbacksAndPassesThemOn(t *testing.T) {
 // root is the repository's.
 const root = "../.."
 
-func TestReadme_HasTheTableOfMetrics(t *testing.T) {
+func TestDocs_HaveTheTableOfMetrics(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("| metric | type | labels | what |\n| --- | --- | --- | --- |\n")
 	for _, m := range Table() {
@@ -173,29 +174,9 @@ func TestReadme_HasTheTableOfMetrics(t *testing.T) {
 		if len(m.Labels) > 0 {
 			labels = "`" + strings.Join(m.Labels, "`, `") + "`"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", m.Name, m.Type, labels, m.Text)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", m.Name, m.Type, labels, doctest.Cell(m.Text))
 	}
-	path := filepath.Join(root, "README.md")
-	old, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const begin, end = "<!-- metrics:begin -->\n", "<!-- metrics:end -->"
-	head, rest, found := strings.Cut(string(old), begin)
-	_, tail, ended := strings.Cut(rest, end)
-	if !found || !ended {
-		t.Fatal("README.md has no place for the table of metrics")
-	}
-	current := head + begin + b.String() + end + tail
-	switch {
-	case current == string(old):
-	case *update:
-		if err := os.WriteFile(path, []byte(current), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	default:
-		t.Error("README.md is stale: run make golden")
-	}
+	doctest.Keep(t, "metrics", b.String(), *update)
 }
 
 func TestDashboard_ShowsEveryMetricAndNoOther(t *testing.T) {

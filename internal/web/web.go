@@ -56,7 +56,7 @@ func Handler(o Options) http.Handler {
 	return a.sameSite(asked(a.routes()))
 }
 
-// routes are those README lists.
+// routes are those that linus help http lists.
 func (a *api) routes() *mux.Router {
 	r := mux.NewRouter().SkipClean(true)
 	r.HandleFunc("/health", func(w http.ResponseWriter, _ *http.Request) {

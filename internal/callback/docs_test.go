@@ -3,7 +3,6 @@ package callback_test
 import (
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -13,9 +12,10 @@ import (
 	"github.com/gorilla/mux"
 
 	"linus/internal/callback"
+	"linus/internal/doctest"
 )
 
-func TestREADME_ListsEveryRoute(t *testing.T) {
+func TestDocs_ListsEveryRoute(t *testing.T) {
 	var routes []string
 	h := callback.Handler(nil, nil)
 	err := h.Walk(func(r *mux.Route, _ *mux.Router, _ []*mux.Route) error {
@@ -30,12 +30,7 @@ func TestREADME_ListsEveryRoute(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, part, _ := strings.Cut(string(text), "<!-- callback-routes:begin -->")
-	part, _, _ = strings.Cut(part, "<!-- callback-routes:end -->")
+	part := doctest.Part(t, "callback-routes")
 	var listed []string
 	for _, m := range regexp.MustCompile("`([A-Z]+ /[^`]*)`").FindAllStringSubmatch(part, -1) {
 		listed = append(listed, m[1])
@@ -43,6 +38,6 @@ func TestREADME_ListsEveryRoute(t *testing.T) {
 	slices.Sort(routes)
 	slices.Sort(listed)
 	if diff := cmp.Diff(routes, listed); diff != "" {
-		t.Errorf("-the router's routes +README's:\n%s", diff)
+		t.Errorf("-the router's routes +the documents':\n%s", diff)
 	}
 }

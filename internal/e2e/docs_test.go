@@ -13,38 +13,41 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"linus/internal/doctest"
 )
 
-const readme, readmeFiles = "../../README.md", "../../testdata/readme"
+const readmeFiles = "../../testdata/readme"
 
-// sessions are the README's under "What can I do with it", by title.
+// sessions are those the documents mark as such, by the title they stand under.
 func sessions(t *testing.T) map[string]string {
 	t.Helper()
-	text, err := os.ReadFile(readme)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, found := strings.Cut(string(text), "\n## What can I do with it\n")
-	if !found {
-		t.Fatal("README has no section \"What can I do with it\"")
-	}
-	section, _, _ = strings.Cut(section, "\n## ")
 	list := map[string]string{}
-	for _, part := range strings.Split(section, "\n### ")[1:] {
-		title, rest, _ := strings.Cut(part, "\n")
-		_, block, found := strings.Cut(rest, "```console\n")
-		block, _, closed := strings.Cut(block, "\n```")
-		if !found || !closed {
-			t.Fatalf("%q has no session", title)
+	for _, file := range doctest.Files(t) {
+		parts := strings.Split(doctest.Read(t, file), "\n<!-- session -->\n")
+		for i, part := range parts[1:] {
+			titles := regexp.MustCompile(`(?m)^#+ (.+)$`).FindAllStringSubmatch(parts[i], -1)
+			block, opened := strings.CutPrefix(part, "```console\n")
+			block, _, closed := strings.Cut(block, "\n```\n")
+			if len(titles) == 0 || !opened || !closed {
+				t.Fatalf("%s: after a mark there is no session, or no title above it", file)
+			}
+			title := titles[len(titles)-1][1]
+			if list[title] != "" {
+				t.Fatalf("two sessions have the title %q", title)
+			}
+			list[title] = block + "\n"
 		}
-		list[title] = block + "\n"
+	}
+	if len(list) < 5 {
+		t.Fatalf("%d sessions in the documents", len(list))
 	}
 	return list
 }
 
-// TestReadme_SessionsAreTrue runs each session as it stands on the lab and
+// TestDocs_SessionsAreTrue runs each session as it stands on the lab and
 // compares what it shows with what is written.
-func TestReadme_SessionsAreTrue(t *testing.T) {
+func TestDocs_SessionsAreTrue(t *testing.T) {
 	h := newHost(t, "process", "LINUS_SECRET_ANTHROPIC_API_KEY=sk-of-a-stand-in")
 	installInTemplate(t, h, "claude")
 	scripts := t.TempDir()
@@ -113,6 +116,6 @@ func (h *host) session(ts *testscript.TestScript) {
 		ts.Fatalf("the session does not end: %v\n%s", err, shown)
 	}
 	if !regexp.MustCompile(`^` + want.String() + `$`).Match(shown) {
-		ts.Fatalf("README says:\n%s\nbut it shows:\n%s", written, shown)
+		ts.Fatalf("the document says:\n%s\nbut it shows:\n%s", written, shown)
 	}
 }

@@ -2,17 +2,17 @@ package web
 
 import (
 	"net/http"
-	"os"
 	"regexp"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/gorilla/mux"
+
+	"linus/internal/doctest"
 )
 
-func TestREADME_ListsEveryRoute(t *testing.T) {
+func TestDocs_ListsEveryRoute(t *testing.T) {
 	nothing := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	o := Options{MCP: nothing, Metrics: nothing, Token: "token"}
 	var routes []string
@@ -32,12 +32,7 @@ func TestREADME_ListsEveryRoute(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, part, _ := strings.Cut(string(text), "<!-- routes:begin -->")
-	part, _, _ = strings.Cut(part, "<!-- routes:end -->")
+	part := doctest.Part(t, "routes")
 	var listed []string
 	for _, m := range regexp.MustCompile("`([A-Z]+ /[^`]*)`").FindAllStringSubmatch(part, -1) {
 		listed = append(listed, m[1])
@@ -45,6 +40,6 @@ func TestREADME_ListsEveryRoute(t *testing.T) {
 	slices.Sort(routes)
 	slices.Sort(listed)
 	if diff := cmp.Diff(routes, listed); diff != "" {
-		t.Errorf("-the router's routes +README's:\n%s", diff)
+		t.Errorf("-the router's routes +the documents':\n%s", diff)
 	}
 }

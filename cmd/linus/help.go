@@ -1,0 +1,116 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"linus/internal/manual"
+)
+
+// helpColumns is the widest text is wrapped at: longer lines are hard to read.
+const helpColumns = 100
+
+// helpCommand shows documents, beside what every command's --help shows.
+func (a *app) helpCommand() *cobra.Command {
+	var list bool
+	cmd := &cobra.Command{
+		Use:   "help [TOPIC|COMMAND...]",
+		Short: "Show a document, or the help of a command",
+		Long: "Shows one of the documents that come with linus, or, like --help, the options of a command. Where a topic has the name of a\n" +
+			"command (scripts), the document is shown.\n\nTopics:\n" + topicList(),
+		Example: "  linus help --list\n  linus help settings | less\n  linus help job submit",
+		Args: func(_ *cobra.Command, args []string) error {
+			if list && len(args) > 0 {
+				return usage("--list takes no topic")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case list:
+				return a.printTopics()
+			case len(args) == 0:
+				return cmd.Root().Help()
+			}
+			return a.help(cmd.Root(), args)
+		},
+		ValidArgsFunction: completeHelp,
+	}
+	cmd.Flags().BoolVar(&list, "list", false, "list the topics")
+	return cmd
+}
+
+// help shows the document of a topic, else the help of a command.
+func (a *app) help(root *cobra.Command, args []string) error {
+	if topic, ok := manual.Find(args[0]); ok && len(args) == 1 {
+		if a.json {
+			return a.printJSON(topic)
+		}
+		return a.print(nil, strings.TrimSuffix(manual.Text(topic, min(width(a.stdout), helpColumns)), "\n"))
+	}
+	if command, rest, err := root.Find(args); err == nil && len(rest) == 0 && command != root {
+		command.InitDefaultHelpFlag()
+		return command.Help()
+	}
+	hint := ""
+	if near := nearTopics(root, args[0]); len(args) == 1 && len(near) > 0 {
+		hint = fmt.Sprintf("did you mean %s? ", strings.Join(near, " or "))
+	}
+	return usage("no topic or command %q; %slinus help --list lists the topics", strings.Join(args, " "), hint)
+}
+
+// nearTopics returns the topics and commands whose names are like a word.
+func nearTopics(root *cobra.Command, word string) []string {
+	words := &cobra.Command{Use: "help", SuggestionsMinimumDistance: 2}
+	for _, t := range manual.Topics() {
+		words.AddCommand(&cobra.Command{Use: t.Topic, Run: func(*cobra.Command, []string) {}})
+	}
+	near := append(words.SuggestionsFor(word), root.SuggestionsFor(word)...)
+	slices.Sort(near)
+	return slices.Compact(near)
+}
+
+// topicSummary is a topic as --list has it.
+type topicSummary struct {
+	Topic   string `json:"topic"`
+	Summary string `json:"summary"`
+}
+
+func (a *app) printTopics() error {
+	list := []topicSummary{}
+	for _, t := range manual.Topics() {
+		list = append(list, topicSummary{t.Topic, t.Summary})
+	}
+	return a.print(list, strings.TrimSuffix(topicList(), "\n"))
+}
+
+func topicList() string {
+	var b strings.Builder
+	for _, t := range manual.Topics() {
+		fmt.Fprintf(&b, "  %-16s %s\n", t.Topic, t.Summary)
+	}
+	return b.String()
+}
+
+// completeHelp completes topics and commands, and a command's own.
+func completeHelp(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	var words []string
+	if len(args) == 0 {
+		for _, t := range manual.Topics() {
+			words = append(words, t.Topic+"\t"+t.Summary)
+		}
+	}
+	parent, rest, err := cmd.Root().Find(args)
+	if err == nil && len(rest) == 0 {
+		for _, sub := range parent.Commands() {
+			if sub.IsAvailableCommand() {
+				words = append(words, sub.Name()+"\t"+sub.Short)
+			}
+		}
+	}
+	words = slices.DeleteFunc(words, func(w string) bool { return !strings.HasPrefix(w, typed) })
+	return words, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,96 @@
+// Package doctest holds README and the documents of embed/docs to the code. It
+// finds generated parts by their markers, so that a part may move from one
+// document to another, and knows nothing of what is in them.
+package doctest
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Files returns the paths of README, of every document in embed/docs, and of
+// those in .github.
+func Files(t testing.TB) []string {
+	t.Helper()
+	root := "." // tests run in the directory of their package
+	for _, err := os.Stat("go.mod"); err != nil; _, err = os.Stat(filepath.Join(root, "go.mod")) {
+		if root = filepath.Join("..", root); len(root) > 100 {
+			t.Fatal("there is no go.mod above")
+		}
+	}
+	files := []string{filepath.Join(root, "README.md")}
+	for _, dir := range []string{"embed/docs", ".github"} {
+		found, err := filepath.Glob(filepath.Join(root, dir, "*.md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, found...)
+	}
+	return files
+}
+
+// Read returns a document's text.
+func Read(t testing.TB, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// Part returns what is between the markers of a part, <!-- NAME:begin --> and
+// <!-- NAME:end -->, each on a line of its own; exactly one document has it.
+func Part(t testing.TB, name string) string {
+	t.Helper()
+	_, _, part, _ := find(t, name)
+	return part
+}
+
+// Cell makes text a cell of a table: a bar does not end it, and a word such as
+// NAME_<X> is no HTML.
+func Cell(text string) string {
+	text = angled.ReplaceAllString(text, "`$0`")
+	return strings.ReplaceAll(text, "|", `\|`)
+}
+
+var angled = regexp.MustCompile(`\w*<\w+>`)
+
+// Keep fails the test unless the part is text. With update it writes it there
+// instead.
+func Keep(t testing.TB, name, text string, update bool) {
+	t.Helper()
+	path, before, part, after := find(t, name)
+	switch {
+	case part == text:
+	case update:
+		if err := os.WriteFile(path, []byte(before+text+after), 0o644); err != nil { //nolint:gosec // a source file
+			t.Fatal(err)
+		}
+	default:
+		t.Errorf("%s is stale (%s): run make golden", path, name)
+	}
+}
+
+func find(t testing.TB, name string) (path, before, part, after string) {
+	t.Helper()
+	begin, end := "<!-- "+name+":begin -->\n", "<!-- "+name+":end -->\n"
+	for _, file := range Files(t) {
+		head, rest, found := strings.Cut(Read(t, file), begin)
+		if !found {
+			continue
+		}
+		inner, tail, ended := strings.Cut(rest, end)
+		if !ended || path != "" || strings.Contains(tail, begin) {
+			t.Fatalf("part %s: in %s it has no end, or it is there twice", name, file)
+		}
+		path, before, part, after = file, head+begin, inner, end+tail
+	}
+	if path == "" {
+		t.Fatalf("no document has the part %s", name)
+	}
+	return path, before, part, after
+}
