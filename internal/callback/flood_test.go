@@ -110,6 +110,12 @@ func TestOutput_IsTakenPieceByPiece(t *testing.T) {
 func within(t *testing.T, all, address int, stall, grace time.Duration, r callback.Reporter) *callback.Server {
 	t.Helper()
 	s, err := callback.ListenWithin(t.Context(), all, address, stall, grace, r, slog.New(slog.DiscardHandler))
+	return serving(t, s, err)
+}
+
+// serving serves until the test ends.
+func serving(t *testing.T, s *callback.Server, err error) *callback.Server {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,6 +206,57 @@ func TestServer_EndsUploadsThatStallOrDrip(t *testing.T) {
 			t.Errorf("answer %d", code)
 		}
 	})
+}
+
+func TestServer_BoundsAHeader(t *testing.T) {
+	t.Run("that does not end", func(t *testing.T) {
+		s, err := callback.ListenHeader(t.Context(), 50*time.Millisecond, &steady{}, slog.New(slog.DiscardHandler))
+		s = serving(t, s, err)
+		for _, first := range []string{"", "POST /callback/x/complete HTTP/1.1\r\nHost: x\r\nX-Slow: "} {
+			c, err := net.Dial("tcp", s.Addr())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if _, err := io.WriteString(c, first); err != nil {
+				t.Fatal(err)
+			}
+			if code := ends(t, c); code != 0 && code != http.StatusRequestTimeout {
+				t.Errorf("answer %d to %q", code, first)
+			}
+		}
+	})
+	t.Run("that is large", func(t *testing.T) {
+		s := within(t, 10, 10, time.Hour, time.Hour, &steady{})
+		c, err := net.Dial("tcp", s.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := fmt.Fprintf(c, "GET /health HTTP/1.1\r\nHost: x\r\nX-Large: %s\r\n\r\n", strings.Repeat("x", 16<<10)); err != nil {
+			t.Fatal(err)
+		}
+		if code := ends(t, c); code != http.StatusRequestHeaderFieldsTooLarge {
+			t.Errorf("answer %d", code)
+		}
+	})
+}
+
+// A connection is for one request: none is held for a later one.
+func TestServer_ClosesAfterEachAnswer(t *testing.T) {
+	s := within(t, 10, 10, time.Hour, time.Hour, &steady{})
+	c, err := net.Dial("tcp", s.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+	if all, err := io.ReadAll(c); err != nil || !strings.HasPrefix(string(all), "HTTP/1.1 200 ") || !strings.Contains(string(all), "\r\nConnection: close\r\n") {
+		t.Errorf("read %q, %v", all, err)
+	}
 }
 
 // Who is there first and says nothing goes for who comes after; who has shown

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"linus/internal/job"
@@ -97,5 +98,50 @@ func TestFollow_ARebootedVMsJobIsLost(t *testing.T) {
 	r.fake.LoseRunner(j.VM.ID)
 	if j = r.wait(id); j.Outcome.Reason != job.ReasonLost || !strings.Contains(j.Outcome.Error, "rebooted") {
 		t.Errorf("outcome = %+v", j.Outcome)
+	}
+}
+
+// A VM whose callbacks do not arrive is not made to try at every look; one that
+// nothing reached, still less often.
+func TestFollow_WaysAreLookedForAgainAfterABackOff(t *testing.T) {
+	const interval = 30 * time.Second // of heartbeats
+	tests := []struct {
+		name string
+		way  job.CallbackWay
+		wait time.Duration // until the next try
+	}{
+		{"tunnel", job.CallbacksTunnel, 2 * interval},
+		{"none", job.CallbacksNone, 12 * interval},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRigHere(t, 1)
+				r.stop()
+				r.opts.HeartbeatInterval, r.opts.CleanupInterval = interval, time.Minute
+				r.restart()
+				do, release := hold(t, providertest.Task{})
+				r.behave(providertest.Behaviour{Task: do, Ways: slices.Repeat([]job.CallbackWay{tt.way}, 100)}, false)
+				id := r.submit()
+				tried := func(n int) {
+					t.Helper()
+					for deadline := time.Now().Add(time.Hour); r.fake.Stats().Callbacks < n; time.Sleep(time.Second) {
+						if time.Now().After(deadline) {
+							t.Fatalf("no try %d", n)
+						}
+					}
+				}
+				tried(1)
+				for n := 2; n < 5; n++ {
+					last := time.Now()
+					tried(n)
+					if pause := time.Since(last); pause < tt.wait || pause > tt.wait+10*time.Second {
+						t.Errorf("tried again after %s, want %s", pause, tt.wait)
+					}
+				}
+				release()
+				r.wait(id)
+			})
+		})
 	}
 }

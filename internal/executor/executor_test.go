@@ -66,6 +66,12 @@ func TestMain(m *testing.M) {
 func newRig(t *testing.T, maxJobs int) *rig {
 	t.Helper()
 	t.Parallel()
+	return newRigHere(t, maxJobs)
+}
+
+// newRigHere is newRig for a test in a bubble of testing/synctest.
+func newRigHere(t *testing.T, maxJobs int) *rig {
+	t.Helper()
 	dir, log := t.TempDir(), &logBuffer{}
 	s, err := store.Open(context.Background(), store.Options{Dir: dir, MaxOutput: maxOutput})
 	if err != nil {

@@ -265,3 +265,36 @@ func refused(t *testing.T, err error, class job.HostClass, text, remedy string) 
 		t.Errorf("error %+v, want %s, %q, %q", err, class, text, remedy)
 	}
 }
+
+// What was opened to a VM leads to it as long as it is the one of its row: no
+// connection is kept that another host key, address or user has vouched for.
+func TestGuest_ConnectionsEndWithWhatTheyWereMadeFor(t *testing.T) {
+	for name, change := range map[string]func(*job.VM){
+		"host key": func(vm *job.VM) { vm.HostKey = sshtest.NewKey(t, filepath.Join(t.TempDir(), "key")) },
+		"address":  func(vm *job.VM) { vm.IP = "127.0.0.99" },
+		"user":     func(vm *job.VM) { vm.User = "another" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := bareVM(t, sshtest.Options{})
+			if err := r.Push(t.Context(), r.job(), payload()); err != nil {
+				t.Fatal(err)
+			}
+			before := r.inside.Stats()
+			again := r.job()
+			vm := r.vm
+			change(&vm)
+			again.VM = &vm
+			err := r.Push(t.Context(), again, payload())
+			after := r.inside.Stats()
+			if after.Execs != before.Execs && name != "user" {
+				t.Errorf("the job with its token went over the old connection: %v", err)
+			}
+			if name == "host key" {
+				refused(t, err, job.HostKeyChanged, "", "in use twice")
+			}
+			if name == "user" && after.Connections == before.Connections {
+				t.Errorf("no new login: %v", err)
+			}
+		})
+	}
+}

@@ -73,3 +73,34 @@ func TestForget_RemovesOldEndedJobsWithTheirFiles(t *testing.T) {
 		}
 	}
 }
+
+// Insert makes a job's directory before its row, and a restored database is
+// younger than its files: only what no row has claimed for an hour is removed.
+func TestForget_LeavesAYoungDirectoryWithoutAJob(t *testing.T) {
+	ctx := context.Background()
+	s, err := Open(ctx, Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close() //nolint:errcheck // the test is over
+	for name, tt := range map[string]struct {
+		age  time.Duration
+		gone bool
+	}{
+		"019aa000-0000-7000-8000-000000000001": {0, false},
+		"019aa000-0000-7000-8000-000000000002": {59 * time.Minute, false},
+		"019aa000-0000-7000-8000-000000000003": {61 * time.Minute, true},
+		"somebody-elses":                       {61 * time.Minute, false},
+	} {
+		dir, made := s.jobDir(name), time.Now().Add(-tt.age)
+		if err := errors.Join(os.Mkdir(dir, 0o700), os.Chtimes(dir, made, made)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Forget(ctx, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) != tt.gone {
+			t.Errorf("%s, %s old: %v, want it gone: %t", name, tt.age, err, tt.gone)
+		}
+	}
+}

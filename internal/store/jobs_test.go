@@ -499,3 +499,37 @@ func TestUnfinished_IsWhatIsNotDone(t *testing.T) {
 	})
 	diff(t, []string{want[0], want[1], want[3]}, ids())
 }
+
+// A job that runs in another's VM has a copy of it in its row.
+func TestVMs_AreListedByTheJobsThatMadeThem(t *testing.T) {
+	s := newStore(t)
+	add := func(maker string, state job.VMState) string {
+		j := newJob("echo")
+		if maker == "" {
+			maker = j.ID
+		}
+		if state != "" {
+			j.VM = &job.VM{ID: 100, Name: "dev", Job: maker, Owner: "me", State: state}
+		}
+		return insert(t, s, j).ID
+	}
+	var want []string
+	for _, state := range []job.VMState{job.VMIntended, job.VMCreated, job.VMLeftAlone} {
+		want = append(want, add("", state))
+	}
+	for _, state := range []job.VMState{job.VMIntended, job.VMCreated, job.VMLeftAlone, job.VMReleased} {
+		add(want[1], state)
+	}
+	for _, state := range []job.VMState{job.VMDestroyed, job.VMForgotten, ""} {
+		add("", state)
+	}
+	makers, err := s.VMs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, m := range makers {
+		got = append(got, m.ID)
+	}
+	diff(t, want, got)
+}
