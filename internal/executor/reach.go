@@ -4,25 +4,26 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/cenkalti/backoff/v5"
 )
 
 // retry calls f with growing pauses until it succeeds or ctx ends, or until what
-// is asked for is not there.
+// is asked for is not there. It returns what f returned last.
 func retry(ctx context.Context, f func() error) error {
-	pause := 500 * time.Millisecond
-	for {
-		err := f()
-		var early *earlyEnd
-		if err == nil || ctx.Err() != nil || errors.As(err, &early) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, 10*time.Second)
+	var err error
+	pause := &backoff.ExponentialBackOff{
+		InitialInterval: 500 * time.Millisecond, Multiplier: 2, MaxInterval: 10 * time.Second, RandomizationFactor: backoff.DefaultRandomizationFactor,
 	}
+	_, _ = backoff.Retry(ctx, func() (struct{}, error) {
+		err = f()
+		var early *earlyEnd
+		if errors.As(err, &early) {
+			return struct{}{}, backoff.Permanent(err)
+		}
+		return struct{}{}, err
+	}, backoff.WithBackOff(pause), backoff.WithMaxElapsedTime(0))
+	return err
 }
 
 // reach calls f, with growing pauses, for as long as the VM cannot be reached,

@@ -10,6 +10,8 @@ import (
 	"path"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
+
 	"linus/embed"
 	"linus/internal/job"
 	"linus/internal/remote"
@@ -114,32 +116,51 @@ func (a *answer) end() (result.Result, error) {
 	return a.res, a.err
 }
 
-// Pauses between attempts to reach a host that does not answer.
-const (
-	firstPause = 250 * time.Millisecond
-	maxPause   = 10 * time.Second
-)
+// patience is the back-off between attempts to reach a host. It ends when the
+// host has not answered for limit.
+type patience struct {
+	backoff.ExponentialBackOff
+	limit time.Duration
+	heard time.Time // when the host answered last
+}
+
+// answered starts it anew.
+func (p *patience) answered() {
+	p.heard = time.Now()
+	p.Reset()
+}
+
+// NextBackOff is how long to wait, or backoff.Stop.
+func (p *patience) NextBackOff() time.Duration {
+	next := p.ExponentialBackOff.NextBackOff()
+	if time.Since(p.heard)+next > p.limit {
+		return backoff.Stop
+	}
+	return next
+}
 
 // persist calls try again, with growing pauses, as long as the host does not
-// answer, up to patience after it last did. try reports whether it did.
-func (p *Provider) persist(ctx context.Context, op string, patience time.Duration, try func() (answered bool, err error)) error {
-	last, pause := time.Now(), firstPause
-	for {
-		answered, err := try()
-		if answered {
-			last, pause = time.Now(), firstPause
+// answer, up to limit after it last did. try reports whether it did. persist
+// returns what try returned last.
+func (p *Provider) persist(ctx context.Context, op string, limit time.Duration, try func() (answered bool, err error)) error {
+	pause := &patience{limit: limit, ExponentialBackOff: backoff.ExponentialBackOff{
+		InitialInterval: 250 * time.Millisecond, Multiplier: 2, MaxInterval: 10 * time.Second, RandomizationFactor: backoff.DefaultRandomizationFactor,
+	}}
+	pause.answered()
+	var err error
+	_, _ = backoff.Retry(ctx, func() (struct{}, error) {
+		var answered bool
+		if answered, err = try(); answered {
+			pause.answered()
 		}
-		if !remote.Passing(err) || ctx.Err() != nil || time.Since(last)+pause > patience {
-			return err
+		if err != nil && !remote.Passing(err) {
+			return struct{}{}, backoff.Permanent(err)
 		}
+		return struct{}{}, err
+	}, backoff.WithBackOff(pause), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, _ time.Duration) {
 		p.o.Log.WarnContext(ctx, "host does not answer, trying again", "host", p.o.Host.Login(), "op", op, "err", err)
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(pause):
-		}
-		pause = min(2*pause, maxPause)
-	}
+	}))
+	return err
 }
 
 // scripts are the host scripts' uploaded copies, each under a name with its hash.

@@ -1,0 +1,74 @@
+package proxmox
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"time"
+
+	"linus/internal/remote"
+)
+
+func TestPersist_TriesAsLongAsTheHostMayAnswer(t *testing.T) {
+	refused := &remote.Error{Op: "connect to", Class: remote.Refused, Err: errors.New("refused")}
+	other := errors.New("the script failed")
+	type try struct {
+		answered bool
+		err      error
+	}
+	tests := []struct {
+		name  string
+		limit time.Duration
+		tries []try // what each attempt has; the last one must be the last
+	}{
+		{"it answers at once", time.Minute, []try{{true, nil}}},
+		{"it answers in the end", time.Minute, []try{{false, refused}, {true, refused}, {true, nil}}},
+		{"another fault ends it", time.Minute, []try{{false, refused}, {true, other}}},
+		{"no patience", 0, []try{{false, refused}}},
+		{"an exit code is an answer", time.Minute, []try{{true, &remote.ExitError{Code: 255}}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			p := &Provider{o: Options{Host: remote.NewPool(remote.Options{}), Log: slog.New(slog.DiscardHandler)}}
+			n := 0
+			err := p.persist(t.Context(), "look", tt.limit, func() (bool, error) {
+				if n++; n > len(tt.tries) {
+					return true, nil
+				}
+				return tt.tries[n-1].answered, tt.tries[n-1].err
+			})
+			if last := tt.tries[len(tt.tries)-1].err; n != len(tt.tries) || !errors.Is(err, last) {
+				t.Errorf("%d attempts, then %v; want %d, then %v", n, err, len(tt.tries), last)
+			}
+		})
+	}
+}
+
+func TestPersist_EndsWithItsContextAndTheLastFault(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	refused := &remote.Error{Op: "connect to", Class: remote.Refused, Err: errors.New("refused")}
+	p := &Provider{o: Options{Host: remote.NewPool(remote.Options{}), Log: slog.New(slog.DiscardHandler)}}
+	err := p.persist(ctx, "look", time.Hour, func() (bool, error) {
+		cancel()
+		return false, refused
+	})
+	if !errors.Is(err, refused) {
+		t.Errorf("persist() = %v, want what the last attempt returned", err)
+	}
+}
+
+// A host that answers now and then keeps its patience, however long it takes.
+func TestPatience_StartsAnewWithEachAnswer(t *testing.T) {
+	p := &patience{limit: time.Minute}
+	p.InitialInterval, p.Multiplier, p.MaxInterval = time.Second, 2, 10*time.Second
+	p.heard = time.Now().Add(-59500 * time.Millisecond)
+	if next := p.NextBackOff(); next > 0 {
+		t.Errorf("goes on for %v, beyond its limit", next)
+	}
+	p.answered()
+	if next := p.NextBackOff(); next != time.Second {
+		t.Errorf("waits %v after an answer, want the first interval", next)
+	}
+}
