@@ -215,6 +215,8 @@ func TestBrowser_EveryPageFits(t *testing.T) {
 		{"vms", "/vms"},
 		{"destroy", "/vms/105/destroy"},
 		{"host", "/host"},
+		{"help", "/help"},
+		{"document", "/help/settings"},
 		{"missing", "/jobs/none"},
 	} {
 		for _, window := range []int64{1400, 390} {

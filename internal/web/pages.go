@@ -57,7 +57,7 @@ func newPages(o Options) *pages {
 		"iso":      func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"pathPart": pathPart,
 	}
-	for _, name := range []string{"jobs", "job", "events", "vms", "destroy", "host", "login", "welcome", "problem"} {
+	for _, name := range []string{"jobs", "job", "events", "vms", "destroy", "host", "help", "login", "welcome", "problem"} {
 		p.views[name] = template.Must(template.New(name).Funcs(functions).
 			ParseFS(files, "templates/layout.html", "templates/shared.html", "templates/"+name+".html"))
 	}
@@ -96,6 +96,8 @@ func (p *pages) routes(r *mux.Router) {
 	post("/vms/{ref}/destroy", p.changing(p.destroy))
 
 	get("/host", p.loggedIn(p.host))
+	get("/help", p.loggedIn(p.help))
+	get("/help/{topic}", p.loggedIn(p.help))
 }
 
 func jobPath(id string) string { return "/jobs/" + url.PathEscape(id) }

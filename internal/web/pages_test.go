@@ -96,7 +96,7 @@ func (v *visitor) formToken() string {
 
 func TestPages_AreForThoseWithTheToken(t *testing.T) {
 	v := visit(t, sample())
-	for _, path := range []string{"/", "/jobs", "/jobs/" + id, "/jobs/live", "/jobs/" + id + "/live", "/vms", "/vms/live", "/vms/105/destroy", "/host", "/jobs/" + id + "/output", "/metrics", "/mcp"} {
+	for _, path := range []string{"/", "/jobs", "/jobs/" + id, "/jobs/live", "/jobs/" + id + "/live", "/vms", "/vms/live", "/vms/105/destroy", "/host", "/help", "/help/tools", "/jobs/" + id + "/output", "/metrics", "/mcp"} {
 		code, text := v.get(path)
 		if code != 401 || strings.Contains(text, "make all") || strings.Contains(text, "10.0.0.5") || strings.Contains(text, "storage") {
 			t.Errorf("%s without login: %d %s", path, code, text)
@@ -174,7 +174,7 @@ func TestLogin_CookieIsForThisServersPagesOnly(t *testing.T) {
 
 func TestPages_TellTheBrowserHowLittleTheyMayDo(t *testing.T) {
 	v := loggedIn(t, sample())
-	for _, path := range []string{"/jobs", "/jobs/" + id, "/vms", "/host", "/login", "/jobs/none", "/jobs/live"} {
+	for _, path := range []string{"/jobs", "/jobs/" + id, "/vms", "/host", "/help", "/help/tools", "/login", "/jobs/none", "/jobs/live"} {
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, v.server.URL+path, nil)
 		resp, err := v.client.Do(req)
 		if err != nil {
