@@ -59,11 +59,11 @@ var arrows = map[string][]string{
 	"embed":            {"scripts"},
 	"scripts":          {},
 
-	"cmd/pvelab": {"internal/lab", "internal/lab/process"},
+	"cmd/pvelab": {"internal/lab", "internal/lab/process", "internal/lab/systemd"},
 
 	// The lab: users see its root, the drivers know no commands, the commands no
 	// driver.
-	"internal/lab":           {"internal/lab/pve", "internal/lab/process", "internal/lab/qemu", "internal/lab/netns", "internal/lab/state", "internal/lab/sys"},
+	"internal/lab":           {"internal/lab/pve", "internal/lab/process", "internal/lab/qemu", "internal/lab/netns", "internal/lab/state", "internal/lab/sys", "internal/lab/systemd"},
 	"internal/lab/pve":       {"internal/lab/agent", "internal/lab/cloudinit", "internal/lab/state", "internal/lab/sys"},
 	"internal/lab/process":   {"internal/lab/agent", "internal/lab/cloudinit", "internal/lab/state", "internal/lab/sys"},
 	"internal/lab/qemu":      {"internal/lab/agent", "internal/lab/cloudinit", "internal/lab/image", "internal/lab/netns", "internal/lab/state", "internal/lab/sys"},
@@ -73,6 +73,7 @@ var arrows = map[string][]string{
 	"internal/lab/image":     {"internal/lab/sys"},
 	"internal/lab/state":     {"internal/lab/sys"},
 	"internal/lab/sys":       {},
+	"internal/lab/systemd":   {},
 
 	// Tests only.
 	"internal/doctest":      {},

@@ -1,6 +1,6 @@
 // Command pvelab is the lab: a stand-in Proxmox VE host for trials and tests.
-// It is one binary with many names. Called qm, pvesh, pvesm or pveversion it
-// plays that command in the lab named by PVELAB_DIR; in a process guest it
+// It is one binary with many names. Called qm, pvesh, pvesm or pveversion,
+// systemd-run or systemctl, it plays that command in the lab named by PVELAB_DIR; in a process guest it
 // plays what the guest lacks; under its own name it sets labs up and down.
 package main
 
@@ -14,6 +14,7 @@ import (
 
 	"linus/internal/lab"
 	"linus/internal/lab/process"
+	"linus/internal/lab/systemd"
 )
 
 func main() {
@@ -23,6 +24,9 @@ func main() {
 func run(args []string, std lab.Streams) int {
 	name := filepath.Base(args[0])
 	if code, ok := process.RunTool(name, args[1:], std); ok {
+		return code
+	}
+	if code, ok := systemd.Main(args, systemd.Streams{Out: std.Out, Err: std.Err}); ok {
 		return code
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)

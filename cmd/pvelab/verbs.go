@@ -23,6 +23,7 @@ const usage = `pvelab: a stand-in Proxmox VE host
   pvelab up [--driver process|qemu] [--version 9.2|8.2] [--storage local-lvm|local]
             [--image plain] [--direct] [--block-callbacks] [--slow-ms N]
   pvelab down           stop everything and remove the lab
+  pvelab reboot         reset the host: sessions, units and VMs are gone, files stay
   pvelab status         what runs (--json)
   pvelab env            the settings to use it: eval "$(pvelab env)"
   pvelab fault list | set NAME VALUE | clear
@@ -45,7 +46,7 @@ func verb(ctx context.Context, args []string, std lab.Streams) int {
 		return tool(ctx, args[0], args[1:], std)
 	}
 	verbs := map[string]func(context.Context, []string, lab.Streams) error{
-		"up": up, "down": down, "status": status, "env": env, "fault": fault,
+		"up": up, "down": down, "reboot": reboot, "status": status, "env": env, "fault": fault,
 	}
 	f, ok := verbs[args[0]]
 	if !ok {
@@ -121,6 +122,18 @@ func down(ctx context.Context, args []string, std lab.Streams) error {
 		fmt.Fprintf(std.Err, "lab: %s is down\n", *dir)
 	}
 	return err
+}
+
+func reboot(ctx context.Context, args []string, std lab.Streams) error {
+	set, dir := flags("reboot", std)
+	if err := set.Parse(args); err != nil {
+		return errors.Join(errUsage, err)
+	}
+	s, err := lab.Open(*dir)
+	if err != nil {
+		return err
+	}
+	return s.Reboot(ctx)
 }
 
 func status(ctx context.Context, args []string, std lab.Streams) error {

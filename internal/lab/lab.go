@@ -6,6 +6,7 @@
 //
 //	lab -> process, qemu -> agent, cloudinit, image, netns -> state -> sys
 //	lab -> pve           -> agent, cloudinit                -> state -> sys
+//	lab -> systemd
 package lab
 
 import (
@@ -29,6 +30,7 @@ import (
 	"linus/internal/lab/qemu"
 	"linus/internal/lab/state"
 	"linus/internal/lab/sys"
+	"linus/internal/lab/systemd"
 )
 
 // The VM that up makes a template of, so that a linked clone is the usual path.
@@ -249,7 +251,7 @@ func (l *Lab) layOut() error {
 		l.Path("etc", "pve", "qemu-server"): "nodes/" + l.Config.Node + "/qemu-server",
 		l.Path("etc", "pve", "lxc"):         "nodes/" + l.Config.Node + "/lxc",
 	}
-	for _, tool := range append(pve.Tools(), "pvelab") {
+	for _, tool := range slices.Concat(pve.Tools(), systemd.Tools(), []string{"pvelab"}) {
 		if tool == "ip" && l.Config.Driver != state.DriverProcess {
 			continue
 		}
@@ -259,6 +261,9 @@ func (l *Lab) layOut() error {
 		if err := os.Symlink(target, link); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
+	}
+	if err := l.units().SetEnvironment(hostEnv(l.State)); err != nil {
+		return err
 	}
 	return l.WriteMembers()
 }
@@ -357,7 +362,7 @@ func (l *Lab) Down(ctx context.Context) error {
 	return l.WithLock(ctx, io.Discard, upLock, l.Path("locks", upLock), downWait, func() error {
 		// The order lets nothing new begin behind our back: first what can be
 		// asked to start things, then what runs.
-		err := errors.Join(stopSSHD(l.State), l.endCalls(ctx), l.stopVMs(ctx), l.Driver.Down(ctx, l.State))
+		err := errors.Join(stopSSHD(l.State), l.units().Reboot(), l.endCalls(ctx), l.stopVMs(ctx), l.Driver.Down(ctx, l.State))
 		if err != nil {
 			return err // keep the pid files: another down can go on from here
 		}

@@ -108,7 +108,10 @@ func stopSSHD(s *state.State) error {
 // first in PATH and one key that may log in.
 func sshdConfig(s *state.State, login string, pam bool) string {
 	yesNo := map[bool]string{true: "yes", false: "no"}
-	path := s.BinDir() + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	var quoted []string
+	for _, variable := range hostEnv(s) {
+		quoted = append(quoted, sshdQuote(variable))
+	}
 	return strings.Join([]string{
 		"ListenAddress " + net.JoinHostPort(s.Config.SSHHost, strconv.Itoa(s.Config.SSHPort)),
 		"HostKey " + sshdQuote(s.Path("ssh", "host_ed25519")),
@@ -128,15 +131,7 @@ func sshdConfig(s *state.State, login string, pam bool) string {
 		"AllowTcpForwarding yes",
 		"MaxSessions 10",
 		"MaxStartups 10:30:100",
-		"SetEnv " + strings.Join([]string{
-			sshdQuote("PATH=" + path), sshdQuote("HOME=" + s.HomeDir()),
-			sshdQuote("PVELAB_DIR=" + s.Dir), sshdQuote(sessionVariable + "=" + s.Dir),
-			// Where our scripts look for what a Proxmox host has in fixed places.
-			sshdQuote("LINUS_HOST_DIR=" + filepath.Join(s.HomeDir(), "linus")), sshdQuote("LINUS_LOCK_DIR=" + s.Path("locks")), sshdQuote("LINUS_PVE_DIR=" + s.Path("etc", "pve")),
-			// Guests cannot install packages: their programs are the machine's, or no
-			// server is in reach.
-			"VM_BOOTSTRAP=none",
-		}, " "),
+		"SetEnv " + strings.Join(quoted, " "),
 		"Subsystem sftp internal-sftp -d " + sshdExpanded(s.HomeDir()),
 		"",
 	}, "\n")

@@ -23,6 +23,7 @@ setup_stub() {
   for tool in qm pvesh pvesm pveversion; do
     ln -s "${scripts_dir}/test/helper/pve-stub" "${BATS_TEST_TMPDIR}/bin/${tool}"
   done
+  setup_systemd
   stub_program sleep 'exit 0'
   # The node's network: VMs that run are on the bridge with the card their config
   # has, wherever they say that they are. route and neighbours say otherwise.
@@ -76,6 +77,28 @@ setup_stub() {
   export SSH_PUBLIC_KEY='ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHRlc3Q test key' VM_ID_RANGE=200-299
   export LINUS_JOB=${job} LINUS_OWNER=${owner} VM_NETWORK_TIMEOUT=10 VM_READY_TIMEOUT=10
   unset LINUS_NONCE LINUS_LEASE_SECONDS VM_OS VM_SSH_USER PROXMOX_NODE PROXMOX_STORAGE PROXMOX_BRIDGE
+}
+
+# The host's systemd is the lab's work-alike, which is built once a run. Units
+# inherit what the host's sessions have of the stub, and go with the test
+# (reboot_host).
+setup_systemd() {
+  export PVELAB_DIR=${BATS_TEST_TMPDIR}
+  local -r binary=${BATS_RUN_TMPDIR}/pvelab
+  if [[ ! -x ${binary} ]]; then
+    (cd -- "${scripts_dir}/.." && CGO_ENABLED=0 go build -o "${binary}" ./cmd/pvelab 3>&-)
+  fi
+  ln -s "${binary}" "${BATS_TEST_TMPDIR}/bin/systemd-run"
+  ln -s "${binary}" "${BATS_TEST_TMPDIR}/bin/systemctl"
+  mkdir -p "${PVELAB_DIR}/run/systemd"
+  printf '%s\n' "PATH=${BATS_TEST_TMPDIR}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin" "PVELAB_DIR=${PVELAB_DIR}" \
+    "PVE_STUB=${PVE_STUB}" "TMPDIR=${TMPDIR}" "LINUS_LOCK_DIR=${LINUS_LOCK_DIR}" "LINUS_HOST_DIR=${LINUS_HOST_DIR}" \
+    "LINUS_PVE_DIR=${LINUS_PVE_DIR}" >"${PVELAB_DIR}/run/systemd/environment"
+}
+
+# Takes away all units and what they started; files stay.
+reboot_host() {
+  "${BATS_RUN_TMPDIR}/pvelab" systemd-reboot 3>&-
 }
 
 stub_program() { # <name> <body>

@@ -1,0 +1,41 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"io"
+	"path/filepath"
+
+	"linus/internal/lab/state"
+	"linus/internal/lab/systemd"
+)
+
+// hostEnv is what the sessions of the lab's sshd and the units of its systemd
+// inherit, NAME=value each.
+func hostEnv(s *state.State) []string {
+	return []string{
+		"PATH=" + s.BinDir() + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME=" + s.HomeDir(), "PVELAB_DIR=" + s.Dir, sessionVariable + "=" + s.Dir,
+		// Where our scripts look for what a Proxmox host has in fixed places.
+		"LINUS_HOST_DIR=" + filepath.Join(s.HomeDir(), "linus"), "LINUS_LOCK_DIR=" + s.Path("locks"), "LINUS_PVE_DIR=" + s.Path("etc", "pve"),
+		// Guests cannot install packages: their programs are the machine's, or no
+		// server is in reach.
+		"VM_BOOTSTRAP=none",
+	}
+}
+
+// units are those of the host's systemd, a work-alike.
+func (l *Lab) units() systemd.Manager {
+	return systemd.Manager{Dir: systemd.Dir(l.Dir), Binary: l.Config.Binary}
+}
+
+// Reboot is a hard reset of the lab's host: its sessions, units and VMs are
+// gone, files stay, and its sshd is up again when it returns.
+func (l *Lab) Reboot(ctx context.Context) error {
+	return l.WithLock(ctx, io.Discard, upLock, l.Path("locks", upLock), upWait, func() error {
+		if err := errors.Join(stopSSHD(l.State), l.units().Reboot(), l.endCalls(ctx), l.stopVMs(ctx)); err != nil {
+			return err
+		}
+		return startSSHD(ctx, l.State)
+	})
+}

@@ -1,0 +1,194 @@
+package systemd
+
+import (
+	"bufio"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// run is systemd-run. It returns when the unit is started, with --wait when it
+// has ended, then with the exit code of its main process.
+func (m Manager) run(args []string, std Streams) (int, error) {
+	o, err := parseRun(args)
+	if err != nil {
+		return 1, err
+	}
+	if err := os.MkdirAll(m.path("units"), 0o755); err != nil {
+		return 1, err
+	}
+	if o.name == "" {
+		o.name = "run-r" + randomHex()
+	}
+	kind := "service"
+	if o.timer {
+		kind = "timer"
+	}
+	o.unit.Name = o.name + "." + kind
+	begun := time.Now()
+	reports, err := m.load(o.unit, false)
+	if err != nil {
+		return 1, fmt.Errorf("Failed to start transient %s unit: %w", kind, err)
+	}
+	defer reports.Close()
+	if !o.quiet && o.timer {
+		fmt.Fprintf(std.Err, "Running timer as unit: %s\nWill run service as unit: %s.service\n", o.unit.Name, o.name)
+	} else if !o.quiet {
+		fmt.Fprintf(std.Err, "Running as unit: %s\n", o.unit.Name)
+	}
+	if !o.wait {
+		return 0, nil
+	}
+	end := state{Result: "lost"} // the machine went down
+	lines := bufio.NewScanner(reports)
+	for lines.Scan() {
+		if err := json.Unmarshal(lines.Bytes(), &end); err != nil {
+			return 1, err
+		}
+	}
+	if !o.quiet {
+		how := map[int]string{1: "exited", 2: "killed", 3: "dumped"}[end.Code]
+		fmt.Fprintf(std.Err, "Finished with result: %s\nMain processes terminated with: code=%s/status=%s\nService runtime: %s\n",
+			end.Result, how, endText(end), time.Since(begun).Round(time.Millisecond))
+	}
+	switch {
+	case end.Result == "success":
+		return 0, nil
+	case end.Result == "exit-code" && end.Status > 0:
+		return end.Status, nil
+	case end.Result == "signal" || end.Result == "core-dump":
+		return 255, nil
+	}
+	return 1, nil
+}
+
+func randomHex() string {
+	raw := make([]byte, 16)
+	_, _ = rand.Read(raw) // never fails
+	return hex.EncodeToString(raw)
+}
+
+// load takes the unit's name and starts its supervisor. It returns once the unit
+// runs, with what the supervisor reports from then on: its state at the end.
+// byTimer is a service's start by the timer of its name.
+func (m Manager) load(s spec, byTimer bool) (reports *os.File, err error) {
+	unlock, err := m.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := m.checkFree(s.Name, byTimer); err != nil {
+		return nil, err
+	}
+	u := m.unit(s.Name)
+	if err := os.RemoveAll(u.dir); err != nil {
+		return nil, err
+	}
+	if err := os.Mkdir(u.dir, 0o755); err != nil {
+		return nil, err
+	}
+	reports, err = m.startSupervisor(u, s)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(u.dir))
+	}
+	return reports, nil
+}
+
+func (m Manager) checkFree(name string, byTimer bool) error {
+	taken := []string{name}
+	if service, isTimer := strings.CutSuffix(name, ".timer"); isTimer {
+		taken = append(taken, service+".service")
+	}
+	for _, name := range taken {
+		if byTimer {
+			if _, alive := m.unit(name).supervisor(); !alive {
+				continue
+			}
+		}
+		if m.loaded(name) {
+			return fmt.Errorf("Unit %s was already loaded or has a fragment file.", name)
+		}
+	}
+	return nil
+}
+
+// startSupervisor runs the unit's process. It waits until it is recorded and
+// goes away when that does not happen: a systemd-run that is killed in between
+// leaves nothing that nobody knows of.
+func (m Manager) startSupervisor(u unit, s spec) (reports *os.File, err error) {
+	raw, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(u.dir, "spec.json"), raw, 0o600); err != nil {
+		return nil, err
+	}
+	reports, report, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		report.Close()
+		if err != nil {
+			reports.Close()
+		}
+	}()
+	journal, err := os.OpenFile(m.path("journal"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer journal.Close()
+	cmd := exec.Command(m.Binary, supervisorVerb, u.dir) //nolint:noctx // it outlives the command that starts it
+	cmd.Env = m.environment()
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = journal, journal
+	cmd.ExtraFiles = []*os.File{report}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	goOn, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err = cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() { _ = cmd.Wait() }() // reaps it when it ends before we do
+	report.Close()
+	defer goOn.Close()
+	p, alive := readProcess(cmd.Process.Pid)
+	if !alive {
+		return nil, errors.New("the unit's supervisor has gone")
+	}
+	if err = replaceFile(filepath.Join(u.dir, "pid"), fmt.Appendf(nil, "%d %s\n", p.pid, p.start)); err != nil {
+		return nil, err
+	}
+	if _, err = goOn.Write([]byte("go\n")); err != nil {
+		return nil, err
+	}
+	// The first line says that it runs.
+	if _, err = readLine(reports); err != nil {
+		return nil, fmt.Errorf("the unit's supervisor has gone: %w", err)
+	}
+	return reports, nil
+}
+
+// readLine reads one line and no byte more.
+func readLine(f *os.File) (string, error) {
+	var line []byte
+	for one := make([]byte, 1); ; {
+		if _, err := f.Read(one); err != nil {
+			return "", err
+		}
+		if one[0] == '\n' {
+			return string(line), nil
+		}
+		line = append(line, one[0])
+	}
+}

@@ -1,0 +1,257 @@
+package systemd
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// host is a machine with a systemd, or with what plays one.
+type host interface {
+	// bash runs a script there, as root of that machine.
+	bash(ctx context.Context, script string) *exec.Cmd
+	// dir is a directory of the test's own that both sides see at one path.
+	dir(t *testing.T) string
+	// reboot returns when the machine is up again.
+	reboot(t *testing.T)
+}
+
+var binary string
+
+func TestMain(m *testing.M) {
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "systemd-test-")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	binary = filepath.Join(dir, "pvelab")
+	if out, err := exec.CommandContext(context.Background(), "go", "build", "-o", binary, "linus/cmd/pvelab").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build pvelab: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// simulated is the work-alike, with a machine of its own.
+type simulated struct{ lab, bin string }
+
+func newSimulated(t *testing.T) simulated {
+	t.Helper()
+	h := simulated{lab: t.TempDir(), bin: t.TempDir()}
+	for _, tool := range Tools() {
+		if err := os.Symlink(binary, filepath.Join(h.bin, tool)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { h.reboot(t) })
+	return h
+}
+
+func (h simulated) bash(ctx context.Context, script string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "bash", "-c", script)
+	cmd.Env = []string{"PATH=" + h.bin + ":/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "PVELAB_DIR=" + h.lab}
+	return cmd
+}
+
+func (simulated) dir(t *testing.T) string { return t.TempDir() }
+
+func (h simulated) reboot(t *testing.T) {
+	if err := (Manager{Dir: Dir(h.lab), Binary: binary}).Reboot(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSimulated(t *testing.T) {
+	t.Parallel()
+	suite(t, newSimulated(t))
+}
+
+// prelude is what the suite's scripts share: files are in $d, names of units
+// begin with $u.
+const prelude = `
+cd "$d"
+await() { # <command...>: until it succeeds
+  local -i tries=0
+  until "$@" >/dev/null 2>&1; do
+    if ((tries++ > 600)); then echo "never: $*"; exit 1; fi
+    sleep 0.05
+  done
+}
+inactive() { [[ $(systemctl is-active "$1") =~ ^(inactive|failed)$ ]]; }
+gone() { ! kill -0 "$1"; }
+`
+
+// suite is what the host scripts rely on. Scripts print what they see; both
+// systemds must print the same.
+func suite(t *testing.T, h host) {
+	tests := []struct{ name, script, want string }{
+		{"an exit code is handed on", `
+			systemd-run --quiet --collect --wait --unit=$u -- bash -c 'exit 7'; echo $?
+			systemd-run --quiet --collect --wait --unit=$u -- true; echo $?
+			systemd-run --quiet --collect --wait --unit=$u -- bash -c 'kill -KILL $$$$'; echo $?
+			systemd-run --quiet --collect --wait --unit=$u -- bash -c 'kill -TERM $$$$'; echo $?`, "7\n0\n255\n0\n"},
+		{"it returns when the unit runs, not when it ends", `
+			systemd-run --quiet --collect --unit=$u -- sleep 1000; echo $?
+			systemctl is-active $u; systemctl is-active --quiet $u.service; echo $?
+			systemctl stop $u; echo $?; systemctl is-active $u; echo $?`, "0\nactive\n0\n0\ninactive\n3\n"},
+		{"a name is a reservation", `
+			systemd-run --quiet --unit=$u -- sleep 1000
+			systemd-run --quiet --unit=$u -- touch second 2>err; echo $?; sed "s/$u/U/g" err
+			systemctl kill --signal=KILL $u; await systemctl is-failed $u
+			systemd-run --quiet --unit=$u -- touch second 2>err; echo $?; sed "s/$u/U/g" err # a failed unit is still loaded
+			systemctl show -p Result,ExecMainStatus,ActiveState $u
+			systemctl reset-failed $u; echo $?
+			systemd-run --quiet --wait --unit=$u -- true; echo $?
+			ls second 2>/dev/null`,
+			"1\nFailed to start transient service unit: Unit U.service was already loaded or has a fragment file.\n" +
+				"1\nFailed to start transient service unit: Unit U.service was already loaded or has a fragment file.\n" +
+				"Result=signal\nExecMainStatus=9\nActiveState=failed\n0\n0\n"},
+		{"of many who reserve one name at once, one has it", `
+			for ((i = 0; i < 10; i++)); do
+			  { systemd-run --quiet --collect --unit=$u -- sleep 1000 2>/dev/null && echo won >>won; } &
+			done
+			wait; cat won; systemctl stop $u`, "won\n"},
+		{"a collected unit that failed is gone", `
+			systemd-run --quiet --collect --wait --unit=$u -- false; echo $?
+			systemctl is-active $u; systemctl reset-failed $u 2>err; echo $?; sed "s/$u/U/g" err
+			systemctl show -p LoadState,ActiveState,SubState $u`,
+			"1\ninactive\n1\nFailed to reset failed state of unit U.service: Unit U.service not loaded.\nLoadState=not-found\nActiveState=inactive\nSubState=dead\n"},
+		{"what is not there", `
+			systemctl stop $u 2>err; echo $?; systemctl kill $u 2>>err; echo $?; systemctl stop $u.timer 2>>err; echo $?; sed "s/$u/U/g" err
+			systemctl frob; echo $?; systemd-run --frob true; echo $?; systemd-run -p Frob=1 true; echo $?; systemd-run /nope; echo $?`,
+			"5\n1\n5\nFailed to stop U.service: Unit U.service not loaded.\nFailed to kill unit U.service: Unit U.service not loaded.\n" +
+				"Failed to stop U.timer: Unit U.timer not loaded.\n1\n1\n1\n1\n"},
+		{"ExecStopPost sees how it ended", `
+			post=(-p "ExecStopPost=/bin/sh -c 'echo \$EXIT_CODE \$EXIT_STATUS \$SERVICE_RESULT >>$d/post'")
+			systemd-run --quiet --collect --wait "${post[@]}" -- bash -c 'exit 7'
+			systemd-run --quiet --collect --wait "${post[@]}" -- true
+			systemd-run --quiet --collect --wait "${post[@]}" -- bash -c 'kill -KILL $$$$'
+			systemd-run --quiet --collect --unit=$u "${post[@]}" -- sleep 1000; systemctl stop $u
+			systemd-run --quiet --collect --unit=$u --working-directory=$d "${post[@]}" -- bash -c 'trap "exit 143" TERM; touch ready; while :; do sleep 0.1; done'
+			await test -e ready; systemctl stop $u
+			systemd-run --quiet --collect --wait "${post[@]}" -p RuntimeMaxSec=1 -- sleep 1000; echo $?
+			cat post`, "1\nexited 7 exit-code\nexited 0 success\nkilled KILL signal\nkilled TERM success\nexited 143 exit-code\nkilled TERM timeout\n"},
+		{"ExecStopPost runs when its processes have gone, and before the unit has", `
+			systemd-run --quiet --collect --unit=$u --working-directory="$d" -p "ExecStopPost=/bin/bash -c 'kill -0 \$(<$d/pid) 2>/dev/null && touch $d/early; sleep 0.3; echo post >>$d/post2'" \
+			  -- bash -c 'sleep 1000 & echo $! >pid.new; mv pid.new pid; wait'
+			await test -e pid; systemctl stop $u; cat post2; ls early 2>/dev/null; systemctl is-active $u`, "post\ninactive\n"},
+		{"a failing ExecStopPost fails the unit, but with a minus", `
+			systemd-run --quiet --collect --wait -p ExecStopPost=/bin/false -- true; echo $?
+			systemd-run --quiet --collect --wait -p ExecStopPost=-/bin/false -- true; echo $?
+			systemd-run --quiet --collect --wait -p 'ExecStopPost=nope/false' -- true 2>/dev/null; echo $?`, "1\n0\n1\n"},
+		{"output is appended", `
+			echo before >out
+			systemd-run --quiet --collect --wait -p StandardOutput=append:$d/out -p StandardError=append:$d/err -- bash -c 'echo out; echo err >&2'
+			systemd-run --quiet --collect --wait -p StandardOutput=append:$d/out -- bash -c 'echo both; echo both >&2'
+			cat out err
+			systemd-run --quiet --collect --wait -p StandardOutput=append:/nope/out -- true; echo $?`, "before\nout\nboth\nboth\nerr\n209\n"},
+		{"nothing of the caller's is inherited but what --setenv says", `
+			export SECRET=x GIVEN=y
+			trap '' HUP INT
+			systemd-run --quiet --collect --wait --setenv=A='a b' --setenv=GIVEN -p StandardOutput=append:$d/out -- \
+			  bash -c 'echo "[$A] [$SECRET] [$GIVEN] $PWD $(umask) $(ls -l /proc/self/fd/0 | sed "s/.* //")"; [[ -n $INVOCATION_ID ]] && echo id'
+			systemd-run --quiet --collect --wait -p StandardOutput=append:$d/out -- bash -c 'trap "echo hup" HUP; kill -HUP $$$$; trap "echo pipe" PIPE; kill -PIPE $$$$'
+			cat out`, "[a b] [] [y] / 0022 /dev/null\nid\nhup\n"},
+		{"systemd's own variables in a command line", `
+			systemd-run --quiet --collect --wait --setenv=A='a b' -p StandardOutput=append:$d/out -- printf '[%s]' '$A' '${A}' 'x$A' '$$A' 'x${NOPE}y' ''
+			cat out`, "[a][b][a b][x$A][$A][xy][]"},
+		{"the whole unit is killed", `
+			systemd-run --quiet --collect --unit=$u --working-directory=$d -- bash -c 'setsid sleep 1000 & (sleep 1001 & echo $! >b.new; mv b.new b); echo $! >a.new; mv a.new a; exec sleep 1002'
+			await test -e a; await test -e b; kill -0 $(<a) $(<b) && echo there
+			systemctl kill --signal=KILL $u; await gone $(<a); await gone $(<b); await inactive $u; systemctl is-active $u`, "there\ninactive\n"},
+		{"what the main process leaves is ended, and killed when it does not end", `
+			systemd-run --quiet --collect --wait --working-directory=$d -p TimeoutStopSec=1 -- bash -c '(trap "touch told" TERM; touch ready; while :; do sleep 0.1; done) & echo $! >a; until [[ -e ready ]]; do sleep 0.05; done'
+			gone $(<a); echo $?; ls told`, "0\ntold\n"},
+		{"KillMode=mixed tells the main process, and kills the rest", `
+			systemd-run --quiet --collect --unit=$u --working-directory=$d -p KillMode=mixed -- bash -c '(trap "touch told" TERM; touch ready; while :; do sleep 0.1; done) & echo $! >a; trap "echo main >main; exit 0" TERM; while :; do sleep 0.1; done'
+			await test -e ready; systemctl stop $u; gone $(<a); echo $?; ls told 2>/dev/null; cat main`, "0\nmain\n"},
+		{"KillMode=process leaves what the main process left", `
+			systemd-run --quiet --collect --unit=$u --working-directory=$d -p KillMode=process -- bash -c 'sleep 1000 & echo $! >a'
+			await test -e a; await inactive $u; kill -0 $(<a) && echo there; systemctl show -p ActiveState,LoadState $u
+			systemd-run --quiet --collect --unit=$u -- touch second 2>/dev/null; echo $? # the name is taken while anything is left
+			systemctl stop $u; echo $?; kill -0 $(<a) && echo there; kill $(<a)
+			await systemd-run --quiet --collect --wait --unit=$u -- true; ls second 2>/dev/null`, "there\nLoadState=loaded\nActiveState=inactive\n1\n0\nthere\n"},
+		{"one that does not end is killed after TimeoutStopSec", `
+			systemd-run --quiet --unit=$u --working-directory=$d -p TimeoutStopSec=1 -- bash -c 'trap "" TERM; touch ready; while :; do sleep 0.1; done'
+			await test -e ready; systemctl stop $u; systemctl show -p Result,ExecMainStatus $u; systemctl reset-failed $u`, "Result=timeout\nExecMainStatus=9\n"},
+		{"a signal to the main process alone", `
+			systemd-run --quiet --collect --unit=$u --working-directory=$d -- bash -c 'sleep 1000 & echo $! >a; trap "kill -0 $! && echo there >b" USR1; touch ready; while :; do sleep 0.1; done'
+			await test -e ready; systemctl kill --kill-who=main --signal=USR1 $u; await test -s b; cat b; systemctl stop $u`, "there\n"},
+		{"show has an order of its own", `
+			systemd-run --quiet --collect --unit=$u --description='so it is' -- sleep 1000
+			systemctl show -p SubState,Description -p ActiveState,LoadState $u; systemctl show --value -p ActiveState $u
+			[[ $(systemctl show -p MainPID --value $u) -gt 0 ]] && echo pid; systemctl stop $u`, "Description=so it is\nLoadState=loaded\nActiveState=active\nSubState=running\nactive\npid\n"},
+		{"a list of units", `
+			systemd-run --quiet --unit=$u-a --description='is a' -- sleep 1000; systemd-run --quiet --unit=$u-b -- false; await systemctl is-failed $u-b
+			systemctl list-units --all --plain --no-legend "$u-*" | sed -E "s/$u/U/g; s/ +/ /g; s/[^ ]*false/false/"
+			systemctl stop $u-a; systemctl reset-failed $u-b; systemctl list-units --all --plain --no-legend "$u-*"`,
+			"U-a.service loaded active running is a\nU-b.service loaded failed failed false\n"},
+		{"a timer fires once, and is gone", `
+			systemd-run --quiet --collect --unit=$u --on-active=1 --timer-property=AccuracySec=100ms --working-directory=$d -- bash -c 'echo fired >>fired'
+			systemctl is-active $u.timer; systemctl is-active $u.service; systemctl show -p LoadState,ActiveState $u.service
+			systemd-run --quiet --unit=$u -- true 2>err; echo $?; sed "s/$u/U/g" err
+			systemd-run --quiet --on-active=1 --unit=$u -- true 2>err; echo $?; sed "s/$u/U/g" err
+			await test -s fired; await inactive $u.timer; cat fired; systemctl is-active $u.timer`,
+			"active\ninactive\nLoadState=loaded\nActiveState=inactive\n1\nFailed to start transient service unit: Unit U.service was already loaded or has a fragment file.\n" +
+				"1\nFailed to start transient timer unit: Unit U.timer was already loaded or has a fragment file.\nfired\ninactive\n"},
+		{"a timer that is stopped does not fire", `
+			systemd-run --quiet --collect --unit=$u --on-active=1 --timer-property=AccuracySec=100ms --working-directory=$d -- touch fired
+			systemd-run --quiet --collect --unit=$u-later --on-active=2 --timer-property=AccuracySec=100ms --working-directory=$d -- touch later
+			systemctl stop $u.timer; echo $?; await test -e later; ls fired 2>/dev/null; systemctl is-active $u.timer`, "0\ninactive\n"},
+		{"a timer comes again, also after a failure, and never twice at once", `
+			systemd-run --quiet --collect --unit=$u --on-active=1 --on-unit-active=1 --timer-property=AccuracySec=100ms --working-directory=$d -- \
+			  bash -c 'mkdir busy || touch twice; sleep 1.5; rmdir busy; echo >>fired; exit 1'
+			thrice() { [[ $(wc -l <fired) -ge 3 ]]; }
+			await thrice; systemctl is-active $u.timer; systemctl stop $u.timer $u.service 2>/dev/null; systemctl is-active $u.timer; ls twice 2>/dev/null`, "active\ninactive\n"},
+	}
+	t.Run("a reboot takes all units, and leaves files", func(t *testing.T) {
+		dir := h.dir(t)
+		see(t, h, "reboot", dir, `
+			systemd-run --quiet --unit=$u --working-directory=$d -p "ExecStopPost=/bin/touch $d/post" -- bash -c 'echo $$$$ >main; exec sleep 1000'
+			systemd-run --quiet --unit=$u-failed -- false; await systemctl is-failed $u-failed
+			systemd-run --quiet --unit=$u-timer --on-active=1 --timer-property=AccuracySec=1s --working-directory=$d -- touch fired
+			await test -s main`)
+		h.reboot(t)
+		const want = "main\ninactive\ninactive\ninactive\n"
+		if got := see(t, h, "reboot", dir, `ls; systemctl is-active $u $u-failed $u-timer.timer; gone $(<main) || grep -s sleep /proc/$(<main)/cmdline`); got != want {
+			t.Error(cmp.Diff(want, got))
+		}
+	})
+	for i, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if got := see(t, h, fmt.Sprintf("u%d", i), h.dir(t), tt.script); got != tt.want {
+				t.Error(cmp.Diff(tt.want, got))
+			}
+		})
+	}
+}
+
+// see runs a script and returns its stdout.
+func see(t *testing.T, h host, name, dir, script string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	defer cancel()
+	cmd := h.bash(ctx, "u=linus-test-"+name+"\nd="+dir+prelude+strings.ReplaceAll(script, "\n\t\t\t", "\n"))
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); ctx.Err() != nil {
+		t.Errorf("%v\n%s", err, stderr.String())
+	}
+	if stderr.Len() > 0 {
+		t.Logf("stderr: %s", stderr.String())
+	}
+	return stdout.String()
+}

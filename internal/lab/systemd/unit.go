@@ -1,0 +1,157 @@
+package systemd
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// spec is what a unit was loaded with.
+type spec struct {
+	Name        string // with its type's suffix
+	Description string
+	Collect     bool // unloaded also when it failed
+
+	// Of a service; a timer has those of the service it starts.
+	Argv        []string
+	Env         []string
+	StopPost    []execLine
+	KillMode    string // control-group, mixed, process
+	KillSignal  int
+	RuntimeMax  time.Duration // 0: none
+	TimeoutStop time.Duration // 0: none
+	Stdout      string        // journal, null, append:FILE, truncate:FILE, file:FILE
+	Stderr      string        // as Stdout; inherit
+	Directory   string
+	UMask       int
+	IgnorePipe  bool
+
+	// Of a timer.
+	OnActive     time.Duration
+	OnUnitActive time.Duration // 0: once
+	Accuracy     time.Duration
+}
+
+// state is what systemctl shows of a unit.
+type state struct {
+	Active string // active, activating, deactivating, failed, inactive
+	Sub    string
+	Main   int    // process, 0: none
+	Result string // success, exit-code, signal, core-dump, timeout
+	Exec   int    // the main process that last ran
+	Code   int    // how it ended: 0 not yet, 1 exited, 2 killed, 3 dumped
+	Status int    // its exit status or signal
+}
+
+// unit is a unit's directory.
+type unit struct {
+	name string
+	dir  string
+}
+
+var unitName = regexp.MustCompile(`^[A-Za-z0-9:_.\\@-]{1,255}$`)
+
+// fullName is a unit's name with its suffix.
+func fullName(name string) (string, error) {
+	if !unitName.MatchString(name) || strings.HasPrefix(name, ".") {
+		return "", fmt.Errorf("invalid unit name %q", name)
+	}
+	for _, suffix := range []string{".service", ".timer"} {
+		if strings.HasSuffix(name, suffix) {
+			return name, nil
+		}
+	}
+	return name + ".service", nil
+}
+
+func (m Manager) unit(name string) unit { return unit{name: name, dir: m.path("units", name)} }
+
+// units are all that are loaded, sorted by name.
+func (m Manager) units() ([]unit, error) {
+	entries, err := os.ReadDir(m.path("units"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	var units []unit
+	for _, entry := range entries {
+		if !strings.HasPrefix(entry.Name(), ".") {
+			units = append(units, m.unit(entry.Name()))
+		}
+	}
+	return units, nil
+}
+
+// loaded tells whether the name is taken. A service is loaded as long as a
+// timer that starts it is.
+func (m Manager) loaded(name string) bool {
+	u := m.unit(name)
+	if s, ok := u.state(); ok && s.Active == "failed" {
+		return true
+	}
+	if _, alive := u.supervisor(); alive {
+		return true
+	}
+	if base, isService := strings.CutSuffix(name, ".service"); isService {
+		_, alive := m.unit(base + ".timer").supervisor()
+		return alive
+	}
+	return false
+}
+
+// state is a loaded unit's. A unit whose supervisor was killed from outside, to
+// which systemd has no like, is not loaded.
+func (u unit) state() (state, bool) {
+	var s state
+	raw, err := os.ReadFile(filepath.Join(u.dir, "state.json"))
+	if err != nil || json.Unmarshal(raw, &s) != nil {
+		return state{Active: "inactive", Sub: "dead", Result: "success"}, false
+	}
+	if _, alive := u.supervisor(); !alive && s.Active != "failed" {
+		return state{Active: "inactive", Sub: "dead", Result: "success"}, false
+	}
+	return s, true
+}
+
+func (u unit) setState(s state) error {
+	raw, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	return replaceFile(filepath.Join(u.dir, "state.json"), raw)
+}
+
+func (u unit) spec() (spec, error) {
+	var s spec
+	raw, err := os.ReadFile(filepath.Join(u.dir, "spec.json"))
+	if err != nil {
+		return s, err
+	}
+	return s, json.Unmarshal(raw, &s)
+}
+
+// supervisor is the unit's process.
+func (u unit) supervisor() (pid int, alive bool) {
+	raw, err := os.ReadFile(filepath.Join(u.dir, "pid"))
+	if err != nil {
+		return 0, false
+	}
+	number, start, _ := strings.Cut(strings.TrimSpace(string(raw)), " ")
+	if pid, err = strconv.Atoi(number); err != nil {
+		return 0, false
+	}
+	p, ok := readProcess(pid)
+	return pid, ok && p.start == start
+}
+
+// supervised tells whether a process is the unit's supervisor.
+func (u unit) supervised(pid int) bool {
+	own, alive := u.supervisor()
+	return alive && own == pid
+}
