@@ -20,9 +20,9 @@ import (
 // Config is every setting, validated. Names, defaults and texts are in the tags;
 // Table, the documents and .env.example are made from them.
 type Config struct {
-	ProxmoxHost        string `envconfig:"PROXMOX_HOST" desc:"Name or address of the Proxmox VE host, reached by SSH. Needed by all that touches VMs."`
+	ProxmoxHost        string `envconfig:"PROXMOX_HOST" desc:"Name or address of the Proxmox VE host, reached by SSH. Required for everything that touches VMs."`
 	ProxmoxSSHPort     int    `envconfig:"PROXMOX_SSH_PORT" default:"22" min:"1" max:"65535" desc:"SSH port of the host."`
-	ProxmoxSSHUser     string `envconfig:"PROXMOX_SSH_USER" default:"root" desc:"Whom to log in as. Imports of disk images need root."`
+	ProxmoxSSHUser     string `envconfig:"PROXMOX_SSH_USER" default:"root" desc:"SSH user on the host. Importing disk images needs root."`
 	ProxmoxSSHKeyPath  string `envconfig:"PROXMOX_SSH_KEY_PATH" kind:"path" desc:"Private key file for the host. Empty: the SSH agent, or PROXMOX_SSH_PASSWORD."`
 	ProxmoxSSHPassword Secret `envconfig:"PROXMOX_SSH_PASSWORD" desc:"Password for the host; a key is better."`
 	ProxmoxKnownHosts  string `envconfig:"PROXMOX_KNOWN_HOSTS" default:"~/.ssh/known_hosts" kind:"path" desc:"known_hosts file with the host's key; linus host trust adds it."`
@@ -31,66 +31,66 @@ type Config struct {
 	ProxmoxStorage     string `envconfig:"PROXMOX_STORAGE" default:"local-lvm" desc:"Storage for disks that are not clones of a template."`
 	ProxmoxBridge      string `envconfig:"PROXMOX_BRIDGE" default:"vmbr0" desc:"Bridge of the VMs' network interface."`
 	ProxmoxVLANTag     int    `envconfig:"PROXMOX_VLAN_TAG" min:"1" max:"4094" desc:"VLAN of the VMs' network interface. Empty: none."`
-	ProxmoxVMIDRange   string `envconfig:"PROXMOX_VMID_RANGE" default:"100-999" desc:"VM IDs linus may take, first-last."`
+	ProxmoxVMIDRange   string `envconfig:"PROXMOX_VMID_RANGE" default:"100-999" desc:"VM IDs linus may use, first-last."`
 
-	VMSSHUser     string `envconfig:"VM_SSH_USER" desc:"User to make and log in as in VMs. Empty: the template's."`
+	VMSSHUser     string `envconfig:"VM_SSH_USER" desc:"SSH user in the VMs, created if missing. Empty: the template's."`
 	VMSSHPort     int    `envconfig:"VM_SSH_PORT" default:"22" min:"1" max:"65535" desc:"SSH port of the VMs."`
-	VMIPConfig    string `envconfig:"VM_IP_CONFIG" default:"dhcp" desc:"dhcp; auto6 or dhcp6 (IPv6 only); an address with its prefix (192.168.1.50/24); or a pool (192.168.1.50-192.168.1.99/24), of which each VM gets one, known before it boots."`
-	VMGateway     string `envconfig:"VM_GATEWAY" desc:"Gateway that goes with the addresses of VM_IP_CONFIG."`
-	VMNameservers string `envconfig:"VM_NAMESERVERS" desc:"DNS servers of the VMs, separated by blanks or commas. Empty: the host's."`
+	VMIPConfig    string `envconfig:"VM_IP_CONFIG" default:"dhcp" desc:"dhcp; auto6 or dhcp6 (IPv6 only); an address with its prefix (192.168.1.50/24); or a pool (192.168.1.50-192.168.1.99/24), from which each VM gets one address, known before it boots."`
+	VMGateway     string `envconfig:"VM_GATEWAY" desc:"Gateway for the addresses of VM_IP_CONFIG."`
+	VMNameservers string `envconfig:"VM_NAMESERVERS" desc:"DNS servers of the VMs, separated by spaces or commas. Empty: the host's."`
 
 	VMNetworkTimeout int `envconfig:"VM_NETWORK_TIMEOUT" default:"300" min:"10" max:"86400" desc:"Seconds a started VM may take to get an address."`
 	VMReadyTimeout   int `envconfig:"VM_READY_TIMEOUT" default:"600" min:"10" max:"86400" desc:"Seconds a VM with an address may take to finish its first boot."`
 
-	VMRouted        bool `envconfig:"VM_ROUTED" default:"false" desc:"true: the Proxmox node reaches VMs through a router, as in a VLAN it has no address in, so that it cannot see whose card answers at an address: it takes what their guests say. VM_IP_CONFIG with addresses is better."`
-	VMTrustFirstUse bool `envconfig:"VM_TRUST_FIRST_USE" default:"false" desc:"true: VMs without a guest agent that answers are taken, at the address the node's neighbour table has for their card, and whatever SSH host key is shown there first. Jobs with secrets do not run in them."`
+	VMRouted        bool `envconfig:"VM_ROUTED" default:"false" desc:"true: the Proxmox node reaches VMs through a router, as in a VLAN in which it has no address, so it cannot check which network card answers at an address and relies on what the guests say. Fixed addresses in VM_IP_CONFIG are safer."`
+	VMTrustFirstUse bool `envconfig:"VM_TRUST_FIRST_USE" default:"false" desc:"true: VMs without a working guest agent are accepted, at the address the node's neighbour table has for their network card, with whatever SSH host key is presented there first. Jobs with secrets do not run in them."`
 
-	CallbackHost string `envconfig:"CALLBACK_HOST" default:"0.0.0.0" desc:"Address to listen on for the VMs' callbacks. Of this machine alone (127.0.0.1): they come through the SSH connections to the VMs."`
+	CallbackHost string `envconfig:"CALLBACK_HOST" default:"0.0.0.0" desc:"Address to listen on for the VMs' callbacks. With a loopback address (127.0.0.1) callbacks come through the SSH connections to the VMs."`
 	CallbackPort int    `envconfig:"CALLBACK_PORT" default:"8765" min:"0" max:"65535" desc:"Port to listen on for the VMs' callbacks. 0: any free one."`
-	CallbackURL  string `envconfig:"CALLBACK_URL" desc:"URL the VMs are told. Empty: the address and port listened on; where that is all addresses, this machine's on the way to the host."`
+	CallbackURL  string `envconfig:"CALLBACK_URL" desc:"URL given to the VMs. Empty: the address and port listened on; if that is all addresses, this machine's address towards the host."`
 
-	HTTPAddr        string `envconfig:"HTTP_ADDR" desc:"Address and port (127.0.0.1:8766) at which linus serve answers MCP and downloads by HTTP. Empty: not at all."`
-	HTTPToken       Secret `envconfig:"HTTP_TOKEN" desc:"Token that HTTP clients must send, 16 characters or more. Empty: one is made and kept in the file http-token of the state directory."`
-	HTTPHosts       string `envconfig:"HTTP_HOSTS" desc:"Names, beside addresses and localhost, that HTTP clients may know this server by, separated by blanks or commas."`
-	HTTPCORSOrigins string `envconfig:"HTTP_CORS_ORIGINS" desc:"Origins whose pages a browser may let call /mcp, as in http://localhost:6274, separated by blanks or commas. Empty: none."`
+	HTTPAddr        string `envconfig:"HTTP_ADDR" desc:"Address and port (127.0.0.1:8766) at which linus serve offers MCP, downloads and the web page over HTTP. Empty: disabled."`
+	HTTPToken       Secret `envconfig:"HTTP_TOKEN" desc:"Token that HTTP clients must send, 16 characters or more. Empty: one is generated and kept in the file http-token of the state directory."`
+	HTTPHosts       string `envconfig:"HTTP_HOSTS" desc:"Names, besides addresses and localhost, by which HTTP clients may reach this server, separated by spaces or commas."`
+	HTTPCORSOrigins string `envconfig:"HTTP_CORS_ORIGINS" desc:"Origins whose pages a browser may let call /mcp, as in http://localhost:6274, separated by spaces or commas. Empty: none."`
 
-	MCPToolsets           string `envconfig:"MCP_TOOLSETS" desc:"Groups of tools that MCP clients get, separated by blanks or commas: jobs, exec, vm, admin. Empty: all."`
+	MCPToolsets           string `envconfig:"MCP_TOOLSETS" desc:"Toolsets that MCP clients get, separated by spaces or commas: jobs, exec, vm, admin. Empty: all."`
 	MCPReadOnly           bool   `envconfig:"MCP_READ_ONLY" default:"false" desc:"true: MCP clients get only the tools that change nothing."`
-	MCPDisableDestructive bool   `envconfig:"MCP_DISABLE_DESTRUCTIVE" default:"false" desc:"true: MCP clients get no tool that ends or destroys something (cancel, kill, cleanup, stop, revert, destroy)."`
+	MCPDisableDestructive bool   `envconfig:"MCP_DISABLE_DESTRUCTIVE" default:"false" desc:"true: MCP clients get no tools that end or destroy anything (cancel, kill, cleanup, stop, revert, destroy)."`
 
 	DefaultVMTemplate string `envconfig:"DEFAULT_VM_TEMPLATE" default:"agent-template" desc:"Template (name or VM ID) cloned for a manifest without vmTemplate."`
-	DefaultTimeout    int    `envconfig:"DEFAULT_TIMEOUT" default:"3600" min:"1" max:"86400" desc:"Seconds a task may run when its manifest has no timeout."`
-	DefaultCPU        int    `envconfig:"DEFAULT_CPU" default:"2" min:"1" max:"32" desc:"Cores of a VM when the manifest does not say."`
-	DefaultMemory     string `envconfig:"DEFAULT_MEMORY" default:"2G" desc:"Memory of a VM when the manifest does not say, 512M to 512G."`
-	DefaultDisk       string `envconfig:"DEFAULT_DISK" default:"10G" desc:"Disk of a VM when the manifest does not say, 5G to 10000G."`
+	DefaultTimeout    int    `envconfig:"DEFAULT_TIMEOUT" default:"3600" min:"1" max:"86400" desc:"Time limit of a task in seconds if its manifest has no timeout."`
+	DefaultCPU        int    `envconfig:"DEFAULT_CPU" default:"2" min:"1" max:"32" desc:"Cores of a VM if the manifest does not say."`
+	DefaultMemory     string `envconfig:"DEFAULT_MEMORY" default:"2G" desc:"Memory of a VM if the manifest does not say, 512M to 512G."`
+	DefaultDisk       string `envconfig:"DEFAULT_DISK" default:"10G" desc:"Disk of a VM if the manifest does not say, 5G to 10000G."`
 
-	MaxJobs            int      `envconfig:"MAX_JOBS" default:"8" min:"1" max:"1000" desc:"Jobs with a VM at the same time; the others wait."`
-	MaxOutputSize      ByteSize `envconfig:"MAX_OUTPUT_SIZE" default:"10MB" desc:"Bytes kept of each of a task's two outputs, 1KB to 1GB; of longer ones head and tail."`
+	MaxJobs            int      `envconfig:"MAX_JOBS" default:"8" min:"1" max:"1000" desc:"Jobs that may hold a VM at the same time; others wait."`
+	MaxOutputSize      ByteSize `envconfig:"MAX_OUTPUT_SIZE" default:"10MB" desc:"Bytes kept of each of a task's stdout and stderr, 1KB to 1GB; of longer output the head and tail are kept."`
 	MaxArtifactFiles   int      `envconfig:"MAX_ARTIFACT_FILES" default:"1000" min:"1" max:"100000" desc:"Files kept of one job's artifacts."`
 	MaxArtifactSize    ByteSize `envconfig:"MAX_ARTIFACT_SIZE" default:"100MB" desc:"Bytes one artifact may have, 1KB to 1GB."`
 	MaxArtifactsSize   ByteSize `envconfig:"MAX_ARTIFACTS_SIZE" default:"500MB" desc:"Bytes all artifacts of a job may have together, 1KB to 1GB."`
-	HeartbeatThreshold int      `envconfig:"HEARTBEAT_THRESHOLD_SECONDS" default:"120" min:"30" max:"86400" desc:"Seconds without a sign of life after which a job is looked at."`
+	HeartbeatThreshold int      `envconfig:"HEARTBEAT_THRESHOLD_SECONDS" default:"120" min:"30" max:"86400" desc:"Seconds without a heartbeat after which a job is checked over SSH."`
 	CleanupInterval    int      `envconfig:"CLEANUP_INTERVAL_SECONDS" default:"30" min:"10" max:"86400" desc:"Seconds between two searches for VMs that should be gone."`
 
 	AllowedCommands  string `envconfig:"ALLOWED_COMMANDS" desc:"Commands that jobs may run, separated by commas or newlines: git (any arguments), npm test (these words), go test * (and any more). Empty: all."`
-	AllowedBridges   string `envconfig:"ALLOWED_BRIDGES" desc:"Bridges that jobs may choose beside PROXMOX_BRIDGE, separated by commas: vmbr1, dmz*. Empty: MCP clients none, others any."`
-	AllowedVLANs     string `envconfig:"ALLOWED_VLANS" desc:"VLAN tags that jobs may choose beside PROXMOX_VLAN_TAG, separated by commas: 20, 30-39. Empty: MCP clients none, others any."`
-	AllowedTemplates string `envconfig:"ALLOWED_TEMPLATES" desc:"Templates (names or VM IDs, as a job names them) and systems (os) that jobs may choose beside DEFAULT_VM_TEMPLATE, separated by commas: agent-*, 9000, debian-12. Empty: any."`
+	AllowedBridges   string `envconfig:"ALLOWED_BRIDGES" desc:"Bridges that jobs may choose besides PROXMOX_BRIDGE, separated by commas: vmbr1, dmz*. Empty: MCP clients none, others any."`
+	AllowedVLANs     string `envconfig:"ALLOWED_VLANS" desc:"VLAN tags that jobs may choose besides PROXMOX_VLAN_TAG, separated by commas: 20, 30-39. Empty: MCP clients none, others any."`
+	AllowedTemplates string `envconfig:"ALLOWED_TEMPLATES" desc:"Templates (names or VM IDs, as a job names them) and systems (os) that jobs may choose besides DEFAULT_VM_TEMPLATE, separated by commas: agent-*, 9000, debian-12. Empty: any."`
 	AllowedSecrets   string `envconfig:"ALLOWED_SECRETS" desc:"Secrets that jobs may name, separated by commas: CI_*, NPM_TOKEN. Empty: any."`
-	LimitJobs        int    `envconfig:"LIMIT_JOBS" default:"0" min:"0" max:"100000" desc:"Jobs one client may have that have not ended (a result that is out frees the slot), and kept VMs. 0: no limit."`
-	LimitCPU         int    `envconfig:"LIMIT_CPU" default:"0" min:"0" max:"100000" desc:"Cores of one client's VMs together; an ended job's count until its VM is gone. 0: no limit."`
-	LimitMemory      string `envconfig:"LIMIT_MEMORY" desc:"Memory of one client's VMs together, as in 64G; an ended job's counts until its VM is gone. Empty: no limit."`
+	LimitJobs        int    `envconfig:"LIMIT_JOBS" default:"0" min:"0" max:"100000" desc:"Unfinished jobs (a job is finished once its result is available) and persistent VMs one client may have. 0: no limit."`
+	LimitCPU         int    `envconfig:"LIMIT_CPU" default:"0" min:"0" max:"100000" desc:"Total cores of one client's VMs; a finished job's VM counts until it is gone. 0: no limit."`
+	LimitMemory      string `envconfig:"LIMIT_MEMORY" desc:"Total memory of one client's VMs, as in 64G; a finished job's VM counts until it is gone. Empty: no limit."`
 	LimitSeconds     int    `envconfig:"LIMIT_SECONDS" default:"0" min:"0" max:"86400" desc:"The longest timeout a client's job may have, in seconds. 0: no limit."`
 
-	SecretsFile string `envconfig:"LINUS_SECRETS_FILE" kind:"path" desc:"File with lines NAME=value for the secrets of manifests, mode 0600. Others are LINUS_SECRET_<NAME> and systemd's credentials."`
+	SecretsFile string `envconfig:"LINUS_SECRETS_FILE" kind:"path" desc:"File with lines NAME=value for the secrets of manifests, mode 0600. Secrets also come from LINUS_SECRET_<NAME> and systemd credentials."`
 
-	LeaseHours    int `envconfig:"LEASE_HOURS" default:"24" min:"0" max:"8760" desc:"Hours after a job's timeout until the host destroys its VM by itself, should linus never come back. 0: never."`
-	RetentionDays int `envconfig:"RETENTION_DAYS" default:"30" min:"0" max:"3650" desc:"Days after which an ended job and its output are forgotten. 0: never."`
+	LeaseHours    int `envconfig:"LEASE_HOURS" default:"24" min:"0" max:"8760" desc:"Hours after a job's timeout after which the host destroys its VM by itself if linus has not done so. 0: never."`
+	RetentionDays int `envconfig:"RETENTION_DAYS" default:"30" min:"0" max:"3650" desc:"Days after which a finished job and its output are deleted. 0: never."`
 
-	StateDir  string `envconfig:"LINUS_STATE_DIR" kind:"path" desc:"Directory for database, outputs, key and log. Empty: linus in $XDG_STATE_HOME or ~/.local/state."`
+	StateDir  string `envconfig:"LINUS_STATE_DIR" kind:"path" desc:"Directory for the database, outputs, keys and log. Empty: linus in $XDG_STATE_HOME or ~/.local/state."`
 	LogLevel  string `envconfig:"LINUS_LOG_LEVEL" default:"info" desc:"debug, info, warn or error."`
-	LogFormat string `envconfig:"LINUS_LOG_FORMAT" default:"text" desc:"text or json, for what is logged on stderr and in engine.log."`
-	EnvFile   string `envconfig:"LINUS_ENV_FILE" kind:"path" desc:"File with lines NAME=value of these settings, mode 0600 when it holds a secret. Unset: linus/env in $XDG_CONFIG_HOME or ~/.config, where it is there; set and empty: none."`
+	LogFormat string `envconfig:"LINUS_LOG_FORMAT" default:"text" desc:"Log format on stderr and in engine.log: text or json."`
+	EnvFile   string `envconfig:"LINUS_ENV_FILE" kind:"path" desc:"File with lines NAME=value of these settings, mode 0600 when it holds a secret. Unset: linus/env in $XDG_CONFIG_HOME or ~/.config, if it exists; set but empty: none."`
 
 	// TraceEndpoint has the name that every program knows it by.
 	TraceEndpoint string `envconfig:"OTEL_EXPORTER_OTLP_ENDPOINT" desc:"OpenTelemetry collector (http://HOST:4318) that gets a trace of each job, by OTLP over HTTP. Empty: none."`

@@ -77,7 +77,7 @@ func (s Sources) collect(environ []string) (map[string]entry, []Problem) {
 			problems = append(problems, Problem{f.Name, "cannot be set by " + f.Flag, "use --env-file", from})
 		case isSecret(f.Name):
 			problems = append(problems, Problem{
-				f.Name, "is a secret, and everybody on this machine can see a command line",
+				f.Name, "is a secret, and everyone on this machine can see a command line",
 				"put it into the environment or an env file of mode 0600", from,
 			})
 		case !isSetting(f.Name):
@@ -122,7 +122,7 @@ func (s Sources) readEnvFile() (map[string]entry, []Problem) {
 		return given, nil
 	}
 	if err != nil {
-		return given, []Problem{{envFileSetting, err.Error(), "give the path of a file with lines NAME=value that you alone can read", cmp.Or(from, "default")}}
+		return given, []Problem{{envFileSetting, err.Error(), "give the path of a file with lines NAME=value that only you can read", cmp.Or(from, "default")}}
 	}
 	var problems []Problem
 	for _, l := range lines {

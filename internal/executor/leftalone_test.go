@@ -213,7 +213,7 @@ func TestForgetVM_OnlyWhatIsLeftAlone(t *testing.T) {
 	_, err := r.ForgetVM(context.Background(), "dev")
 	refusal(t, err, "is not left alone")
 	_, err = r.ForgetVM(context.Background(), "nope")
-	refusal(t, err, "is no VM of ours")
+	refusal(t, err, "is not a VM of ours")
 	if j, err := r.Job(context.Background(), maker.ID); err != nil || j.VM.State != job.VMCreated {
 		t.Errorf("VM %+v, %v", j.VM, err)
 	}

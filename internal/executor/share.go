@@ -75,7 +75,7 @@ func (e *Executor) maker(ctx context.Context, ref string) (job.Job, error) {
 	}
 	makers = slices.DeleteFunc(makers, func(m job.Job) bool { return !named(*m.VM, ref) })
 	if len(makers) == 0 {
-		return job.Job{}, noVM(ref, "is no VM of ours")
+		return job.Job{}, noVM(ref, "is not a VM of ours")
 	}
 	at := slices.IndexFunc(makers, func(m job.Job) bool { return m.VM.State != job.VMLeftAlone })
 	return makers[max(0, at)], nil

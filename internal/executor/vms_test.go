@@ -86,7 +86,7 @@ func TestVM_IsMadeUsedAndDestroyed(t *testing.T) {
 	r.wait(maker.ID)
 	r.noLeaks()
 	_, err := r.VM(context.Background(), "dev")
-	refusal(t, err, "is no VM of ours")
+	refusal(t, err, "is not a VM of ours")
 }
 
 func TestVM_JobsSideBySideNeedNoSlot(t *testing.T) {
@@ -187,7 +187,7 @@ func TestVM_NamesAndStatesThatCannotBe(t *testing.T) {
 	ctx := context.Background()
 	r.makeVM("dev")
 	_, err := r.Submit(ctx, job.Submission{Manifest: job.Manifest{Task: "x", AgentType: job.AgentScript, VM: "nobody"}})
-	refusal(t, err, `"nobody" is no VM of ours`)
+	refusal(t, err, `"nobody" is not a VM of ours`)
 
 	twin, err := r.Submit(ctx, job.Submission{Kind: job.KindVM, Manifest: job.Manifest{VMName: "Dev"}})
 	if err != nil {

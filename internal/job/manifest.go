@@ -63,23 +63,23 @@ type Manifest struct {
 	Task       string            `json:"task" jsonschema_description:"What to run, byte for byte, at most 1 MiB. For agentType script without agent.command: a bash script. For custom: the command's stdin. For claude: the prompt."`
 	AgentType  AgentType         `json:"agentType" jsonschema:"enum=claude,enum=script,enum=custom" jsonschema_description:"script runs the task in bash; custom runs agent.command with the task on stdin; claude runs the Claude CLI with the task as its prompt."`
 	Agent      Agent             `json:"agent,omitzero" jsonschema_description:"Options of the agent."`
-	Files      []File            `json:"files,omitempty" jsonschema_description:"Files to put into the VM before the task starts: at most 20000, and 64 MiB together. For more, an archive that the task unpacks."`
+	Files      []File            `json:"files,omitempty" jsonschema_description:"Files to copy into the VM before the task starts: at most 20000, and 64 MiB together. For more, use an archive that the task unpacks."`
 	Env        map[string]string `json:"env,omitempty" jsonschema_description:"Environment variables of the task. Values arrive byte for byte, at most 128 KiB each and 1 MiB together. Not for secrets."`
-	Secrets    []string          `json:"secrets,omitempty" jsonschema_description:"Names of secrets the server is configured with; each becomes an environment variable of the task and is masked in its output."`
-	Artifacts  []string          `json:"artifacts,omitempty" jsonschema_description:"Files to keep when the task ends, well or not: paths or patterns such as dist/** from the working directory, or absolute."`
+	Secrets    []string          `json:"secrets,omitempty" jsonschema_description:"Names of secrets configured on the server; each becomes an environment variable of the task and is masked in its output."`
+	Artifacts  []string          `json:"artifacts,omitempty" jsonschema_description:"Files to collect when the task ends, successfully or not: paths or patterns such as dist/** from the working directory, or absolute."`
 	Cwd        string            `json:"cwd,omitempty" jsonschema_description:"Absolute directory the task runs in. Default: the VM user's home."`
 	Sudo       bool              `json:"sudo,omitempty" jsonschema_description:"Run the task as root."`
 	Stdin      StdinMode         `json:"stdin,omitempty" jsonschema:"enum=closed,enum=open" jsonschema_description:"open: the task's stdin takes input while it runs (interact_with_job); all of it is kept on the VM's disk until the job ends. Default closed."`
-	TTY        bool              `json:"tty,omitempty" jsonschema_description:"Run the task on a terminal; its stderr then comes in stdout."`
+	TTY        bool              `json:"tty,omitempty" jsonschema_description:"Run the task on a terminal; its stderr is then part of stdout."`
 	TTYSize    string            `json:"ttySize,omitempty" jsonschema_description:"ROWSxCOLUMNS of the terminal. Default 24x80."`
 	Resources  Resources         `json:"resources,omitzero" jsonschema_description:"Size of the VM."`
-	Timeout    int               `json:"timeout,omitempty" jsonschema:"minimum=1,maximum=86400" jsonschema_description:"Seconds the task may run, 1 to 86400. Default 3600."`
+	Timeout    int               `json:"timeout,omitempty" jsonschema:"minimum=1,maximum=86400" jsonschema_description:"The task's time limit in seconds, 1 to 86400. Default 3600."`
 	Lifecycle  Lifecycle         `json:"lifecycle,omitempty" jsonschema:"enum=ephemeral,enum=persistent" jsonschema_description:"ephemeral (default): the VM is destroyed at the end. persistent: it stays."`
 	VM         string            `json:"vm,omitempty" jsonschema_description:"Name or ID of a persistent VM of ours to run in, instead of a new one."`
 	VMName     string            `json:"vmName,omitempty" jsonschema_description:"Name of the new VM when it is persistent."`
 	TTL        int               `json:"ttl,omitempty" jsonschema:"minimum=60,maximum=31536000" jsonschema_description:"Seconds after which a persistent VM is destroyed, once no job runs in it. Default: never."`
 	VMTemplate string            `json:"vmTemplate,omitempty" jsonschema_description:"Name or VM ID of the Proxmox template to clone. Default agent-template."`
-	OS         string            `json:"os,omitempty" jsonschema:"enum=ubuntu,enum=ubuntu-24.04,enum=debian,enum=debian-12,enum=debian-13,enum=almalinux,enum=almalinux-9,enum=rocky,enum=rocky-9" jsonschema_description:"Make the VM from this system's cloud image instead of a template."`
+	OS         string            `json:"os,omitempty" jsonschema:"enum=ubuntu,enum=ubuntu-24.04,enum=debian,enum=debian-12,enum=debian-13,enum=almalinux,enum=almalinux-9,enum=rocky,enum=rocky-9" jsonschema_description:"Create the VM from this operating system's cloud image instead of a template."`
 	Network    Network           `json:"network,omitzero" jsonschema_description:"The VM's network, where it differs from the server's settings."`
 	StatusMode StatusMode        `json:"statusMode,omitempty" jsonschema:"enum=simple,enum=detailed,enum=streaming" jsonschema_description:"simple (default): output at the end. detailed: progress and output every few seconds. streaming: output as it is written."`
 }

@@ -61,7 +61,7 @@ func (c call) confirmed(ctx context.Context, given bool, question string) error 
 	if canAsk(ctx) {
 		return &askError{question: question}
 	}
-	return &job.FieldError{Field: "confirm", Problem: "is required: " + question, Remedy: "call again with confirm: true if that is meant"}
+	return &job.FieldError{Field: "confirm", Problem: "is required: " + question, Remedy: "call again with confirm: true if you mean it"}
 }
 
 // askError is a question the user must answer before the call can go on.

@@ -123,9 +123,9 @@ func TestProvisionVM_AnswersWhatThereIsWhenItTakesLong(t *testing.T) {
 		bad  bool
 	}{
 		{"ready", job.Job{ID: knownID, Status: job.Success, VM: vm}, []string{`"vm_id":"105"`, `"status":"running"`, `"ip":"10.0.0.9"`, `"ssh":"ssh debian@10.0.0.9"`}, false},
-		{"being made", job.Job{ID: knownID, Status: job.Provisioning, Progress: "3/9 clone", VM: &job.VM{Name: "dev"}}, []string{`"status":"provisioning"`, "provisioning, 3/9 clone. It goes on; ask get_vm", `"job_id":"` + knownID}, false},
-		{"waiting", job.Job{ID: knownID, Status: job.Pending, Manifest: job.Manifest{VMName: "dev"}}, []string{`"name":"dev"`, "pending. It goes on"}, false},
-		{"failed", job.Job{ID: knownID, Status: job.Failed, Outcome: &job.Outcome{Reason: job.ReasonProvisionFailed, Error: "no space; free some"}}, []string{"could not be made", "provision_failed", "no space; free some"}, true},
+		{"being made", job.Job{ID: knownID, Status: job.Provisioning, Progress: "3/9 clone", VM: &job.VM{Name: "dev"}}, []string{`"status":"provisioning"`, "provisioning, 3/9 clone. That goes on; call get_vm", `"job_id":"` + knownID}, false},
+		{"waiting", job.Job{ID: knownID, Status: job.Pending, Manifest: job.Manifest{VMName: "dev"}}, []string{`"name":"dev"`, "pending. That goes on"}, false},
+		{"failed", job.Job{ID: knownID, Status: job.Failed, Outcome: &job.Outcome{Reason: job.ReasonProvisionFailed, Error: "no space; free some"}}, []string{"could not be created", "provision_failed", "no space; free some"}, true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -219,7 +219,7 @@ func TestDestroyVM_AsksTheUserWhereTheClientCan(t *testing.T) {
 						options = append(options, client.WithProtocolVersion(era))
 					}
 					r := callTool(t, begin(t, connect(t, e, options...), nil), "destroy_vm", map[string]any{"vm_id": "dev"})
-					if len(u.asked) != 1 || u.asked[0] != "Destroy VM 105 (dev) with its disk?" {
+					if len(u.asked) != 1 || u.asked[0] != "Destroy VM 105 (dev) and its disk?" {
 						t.Errorf("the user was asked %q", u.asked)
 					}
 					if done := len(e.calls) == 1; r.IsError != (tt.want != "") || !strings.Contains(text(r), tt.want) || done != (tt.want == "") {

@@ -17,8 +17,8 @@ func cancelJob(e job.Engine) server.ServerTool {
 	return define("cancel_job", "Cancel a job",
 		"End a job that is waiting, being provisioned or running: its task is killed and its VM destroyed. "+
 			"The status becomes failed with reason cancelled once its output so far is collected. "+
-			"Of a task that has ended it stops the collecting, 5 seconds later: what is held is kept, the status is what the task came to. "+
-			"An ended job is an error.",
+			"If the task has already exited, collecting its output stops 5 seconds later: what was collected is kept, and the task's own outcome stands. "+
+			"Cancelling a finished job is an error.",
 		hints{destructive: true, idempotent: true},
 		func(ctx context.Context, in jobArg) (cancelOutput, error) {
 			if err := in.check(); err != nil {

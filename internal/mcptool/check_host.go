@@ -26,8 +26,8 @@ type hostCheck struct {
 
 func checkHost(e job.Engine) server.ServerTool {
 	return define("check_host", "Check the Proxmox host",
-		"Look whether the Proxmox host can run jobs: login, version, node, storage, bridge, template, tools; each ok or with a remedy. "+
-			"Use it before the first job and when one failed with provision_failed. Takes some seconds, changes nothing.",
+		"Check whether the Proxmox host can run jobs: login, version, node, storage, bridge, template, tools; each is ok or has a remedy. "+
+			"Use it before the first job and when a job failed with provision_failed. Takes a few seconds and changes nothing.",
 		hints{readOnly: true, idempotent: true, openWorld: true},
 		func(ctx context.Context, _ checkInput) (checkOutput, error) {
 			return checkReport(ctx, e)

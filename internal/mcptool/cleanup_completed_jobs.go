@@ -11,16 +11,16 @@ import (
 )
 
 type cleanupInput struct {
-	OlderThan string `json:"older_than,omitempty" jsonschema_description:"Only jobs that ended longer ago than this, such as 30m or 24h. Default: all that have ended."`
+	OlderThan string `json:"older_than,omitempty" jsonschema_description:"Only jobs that finished longer ago than this, such as 30m or 24h. Default: all finished jobs."`
 }
 
 type cleanupOutput struct {
-	Count int `json:"count" jsonschema_description:"Jobs forgotten."`
+	Count int `json:"count" jsonschema_description:"Jobs deleted."`
 }
 
 func cleanupCompletedJobs(e job.Engine) server.ServerTool {
-	return define("cleanup_completed_jobs", "Forget ended jobs",
-		"Forget jobs that have ended, with their output and artifacts. Running jobs, and jobs whose VM still exists, stay. Not needed for VMs: those go by themselves.",
+	return define("cleanup_completed_jobs", "Delete finished jobs",
+		"Delete finished jobs with their output and artifacts. Running jobs, and jobs whose VM still exists, are kept. VMs need no cleanup: they are destroyed automatically.",
 		hints{destructive: true, idempotent: true},
 		func(ctx context.Context, in cleanupInput) (cleanupOutput, error) {
 			var age time.Duration

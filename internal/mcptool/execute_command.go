@@ -13,9 +13,9 @@ type executeInput struct {
 	VMID       string            `json:"vm_id,omitempty" jsonschema_description:"Name or ID of a persistent VM to run in. Default: a new VM for this command."`
 	Cwd        string            `json:"cwd,omitempty" jsonschema_description:"Absolute directory. Default: the user's home."`
 	Env        map[string]string `json:"env,omitempty" jsonschema_description:"Environment variables. Not for secrets."`
-	Timeout    int               `json:"timeout,omitempty" jsonschema:"minimum=1,maximum=86400" jsonschema_description:"Seconds it may run, 1 to 86400. Default 3600."`
+	Timeout    int               `json:"timeout,omitempty" jsonschema:"minimum=1,maximum=86400" jsonschema_description:"Time limit in seconds, 1 to 86400. Default 3600."`
 	Sudo       bool              `json:"sudo,omitempty" jsonschema_description:"Run as root."`
-	TTY        bool              `json:"tty,omitempty" jsonschema_description:"Run on a terminal of 24x80, for programs that want one; stderr then comes in stdout."`
+	TTY        bool              `json:"tty,omitempty" jsonschema_description:"Run on a 24x80 terminal, for programs that need one; stderr is then part of stdout."`
 	Template   string            `json:"template,omitempty" jsonschema_description:"New VM: name or ID of the template. Default agent-template."`
 	OS         string            `json:"os,omitempty" jsonschema:"enum=ubuntu,enum=ubuntu-24.04,enum=debian,enum=debian-12,enum=debian-13,enum=almalinux,enum=almalinux-9,enum=rocky,enum=rocky-9" jsonschema_description:"New VM: from this system's cloud image instead of a template."`
 	Resources  job.Resources     `json:"resources,omitzero" jsonschema_description:"New VM: its size."`
@@ -24,9 +24,9 @@ type executeInput struct {
 
 func executeCommand(e job.Engine) server.ServerTool {
 	return define("execute_command", "Execute a command",
-		"Start a shell command in the background, in a persistent VM (vm_id, from provision_vm) or in a new one, and answer its job_id at once. "+
+		"Start a shell command in the background, in a persistent VM (vm_id, from provision_vm) or in a new one, and return its job_id at once. "+
 			"Its stdin is open: interact_with_job types into it, and a program that reads to the end of its input waits for close. "+
-			"Read with get_job_output, tail_job_output or get_job_result, end with kill_job. Up to 16 run in one VM at once.",
+			"Read its output with get_job_output, tail_job_output or get_job_result; end it with kill_job. Up to 16 run in one VM at once.",
 		hints{openWorld: true},
 		func(ctx context.Context, in executeInput) (submitOutput, error) {
 			m := job.Manifest{

@@ -9,31 +9,31 @@ import (
 )
 
 type outputInput struct {
-	JobID        string `json:"job_id" jsonschema_description:"The job's id."`
+	JobID        string `json:"job_id" jsonschema_description:"The job's ID."`
 	Stream       string `json:"stream,omitempty" jsonschema:"enum=stdout,enum=stderr" jsonschema_description:"Only this one. Default: both."`
-	Offset       int64  `json:"offset,omitempty" jsonschema_description:"Byte to begin at: stdout_next of the answer before. Negative: from the end. Default 0. Of stderr when stream says so."`
-	StderrOffset int64  `json:"stderr_offset,omitempty" jsonschema_description:"The same of stderr, when both are asked for."`
+	Offset       int64  `json:"offset,omitempty" jsonschema_description:"Byte to start at: stdout_next of the previous call. Negative: from the end. Default 0. An offset in stderr if stream is stderr."`
+	StderrOffset int64  `json:"stderr_offset,omitempty" jsonschema_description:"The same for stderr, if both streams are read."`
 	Limit        *int   `json:"limit,omitempty" jsonschema:"minimum=1,maximum=1048576" jsonschema_description:"Bytes per stream. Default 16384."`
-	StripANSI    bool   `json:"strip_ansi,omitempty" jsonschema_description:"Leave out colours and the like, and of progress bars all but the last state."`
+	StripANSI    bool   `json:"strip_ansi,omitempty" jsonschema_description:"Strip colours, escape sequences and all but the last state of progress bars."`
 }
 
 type outputOutput struct {
 	JobID         string     `json:"job_id"`
 	Status        job.Status `json:"status"`
 	Stdout        string     `json:"stdout"`
-	StdoutNext    int64      `json:"stdout_next" jsonschema_description:"The offset to ask for next."`
-	StdoutDropped int64      `json:"stdout_dropped,omitempty" jsonschema_description:"Bytes left out before this: the output was larger than is kept."`
+	StdoutNext    int64      `json:"stdout_next" jsonschema_description:"The offset for the next call."`
+	StdoutDropped int64      `json:"stdout_dropped,omitempty" jsonschema_description:"Bytes missing before this: the output was larger than what is kept."`
 	Stderr        string     `json:"stderr"`
 	StderrNext    int64      `json:"stderr_next"`
 	StderrDropped int64      `json:"stderr_dropped,omitempty"`
-	Complete      bool       `json:"complete" jsonschema_description:"The job has ended and nothing follows what was asked for."`
+	Complete      bool       `json:"complete" jsonschema_description:"The job has finished and there is no more output."`
 	InvalidUTF8   bool       `json:"invalid_utf8,omitempty" jsonschema_description:"Bytes that are not UTF-8 were replaced."`
 }
 
 func getJobOutput(e job.Engine) server.ServerTool {
 	return define("get_job_output", "Job output",
-		"What a job has written, from a byte offset on, while it runs and after. Ask again with the next offsets until complete. "+
-			"For the last lines use tail_job_output, for exit code and all of a finished job get_job_result.",
+		"A job's output from a byte offset on, while it runs and after. Call again with the next offsets until complete. "+
+			"For the last lines use tail_job_output; for a finished job's exit code and output get_job_result.",
 		hints{readOnly: true, idempotent: true},
 		func(ctx context.Context, in outputInput) (outputOutput, error) {
 			if err := (jobArg{in.JobID}).check(); err != nil {
@@ -43,7 +43,7 @@ func getJobOutput(e job.Engine) server.ServerTool {
 			bad.word("stream", in.Stream, streams...)
 			limit := bad.number("limit", in.Limit, defaultBytes, 1, mostBytes)
 			if in.Stream != "" && in.StderrOffset != 0 {
-				bad.add("stderr_offset", "is for both streams", "give offset, or leave stream out")
+				bad.add("stderr_offset", "is for both streams", "give offset, or omit stream")
 			}
 			if err := bad.err(); err != nil {
 				return outputOutput{}, err

@@ -23,31 +23,31 @@ const (
 )
 
 type resultInput struct {
-	JobID    string `json:"job_id" jsonschema_description:"The job's id."`
-	Wait     *int   `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait so long for the job's end, 0 to 45 seconds. Default 0."`
-	MaxBytes *int   `json:"max_bytes,omitempty" jsonschema:"minimum=1,maximum=1048576" jsonschema_description:"Bytes of each of output and stderr, default 16384. Of longer ones head and tail are answered, with a marker between."`
+	JobID    string `json:"job_id" jsonschema_description:"The job's ID."`
+	Wait     *int   `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Seconds to wait for the job to finish, 0 to 45. Default 0."`
+	MaxBytes *int   `json:"max_bytes,omitempty" jsonschema:"minimum=1,maximum=1048576" jsonschema_description:"Bytes of each of output and stderr, default 16384. Of longer output the head and tail are returned, with a marker between them."`
 }
 
 type resultOutput struct {
 	JobID             string     `json:"job_id"`
 	Status            job.Status `json:"status" jsonschema:"enum=success,enum=failed,enum=timeout"`
 	Reason            job.Reason `json:"reason" jsonschema_description:"exit_status: the task ended by itself, see exit_code. Else cancelled, killed, timeout, provision_failed, start_failed, lost or internal."`
-	ExitCode          *int       `json:"exit_code,omitempty" jsonschema_description:"Absent when the task never ran to an end."`
+	ExitCode          *int       `json:"exit_code,omitempty" jsonschema_description:"Absent if the task never ran to completion."`
 	Output            string     `json:"output" jsonschema_description:"The task's stdout."`
 	Stderr            string     `json:"stderr"`
 	OutputBytes       int64      `json:"output_bytes" jsonschema_description:"Bytes the task wrote to stdout."`
 	StderrBytes       int64      `json:"stderr_bytes"`
-	Truncated         bool       `json:"truncated" jsonschema_description:"output or stderr is not whole here."`
+	Truncated         bool       `json:"truncated" jsonschema_description:"output or stderr is incomplete here."`
 	OutputIncomplete  bool       `json:"output_incomplete,omitempty" jsonschema_description:"The task wrote more than is here, or may have."`
 	IncompleteReason  string     `json:"output_incomplete_reason,omitempty"`
 	OutputInvalidUTF8 bool       `json:"output_invalid_utf8,omitempty" jsonschema_description:"Bytes that are not UTF-8 were replaced."`
 	StderrInvalidUTF8 bool       `json:"stderr_invalid_utf8,omitempty"`
 	Error             string     `json:"error,omitempty" jsonschema_description:"What went wrong and what to do."`
 	Duration          float64    `json:"duration_seconds" jsonschema_description:"How long the task ran."`
-	Artifacts         []artifact `json:"artifacts,omitempty" jsonschema_description:"Files the job left."`
-	ArtifactsCount    int        `json:"artifacts_count,omitempty" jsonschema_description:"Of all artifacts, also those beyond the 200 listed."`
+	Artifacts         []artifact `json:"artifacts,omitempty" jsonschema_description:"The job's artifacts."`
+	ArtifactsCount    int        `json:"artifacts_count,omitempty" jsonschema_description:"Number of all artifacts, including those beyond the 200 listed."`
 
-	ArtifactsSkipped      []job.SkippedArtifact `json:"artifacts_skipped,omitempty" jsonschema_description:"Files, and patterns of the manifest, of which nothing was kept; the first 50."`
+	ArtifactsSkipped      []job.SkippedArtifact `json:"artifacts_skipped,omitempty" jsonschema_description:"Files and patterns of the manifest of which nothing was collected; the first 50."`
 	ArtifactsSkippedCount int                   `json:"artifacts_skipped_count,omitempty"`
 }
 
@@ -56,13 +56,13 @@ type artifact struct {
 	Size   int64  `json:"size" jsonschema_description:"Bytes."`
 	SHA256 string `json:"sha256"`
 	Mode   string `json:"mode" jsonschema_description:"Octal permissions."`
-	URI    string `json:"uri" jsonschema_description:"Resource to read it by."`
+	URI    string `json:"uri" jsonschema_description:"URI of the resource with its content."`
 }
 
 func getJobResult(e job.Engine) server.ServerTool {
 	return defineCall("get_job_result", "Job result",
-		"What a finished job came to: exit code, stdout (output), stderr, error, artifacts (with links to read them) and what was left out of them. "+
-			"Before the end it is an error that names the status; wait_seconds waits for the end.",
+		"A finished job's outcome: exit code, stdout (output), stderr, error, artifacts (with links to read them) and what was left out of them. "+
+			"An error that names the status while the job is unfinished; wait_seconds waits for it to finish.",
 		hints{readOnly: true, idempotent: true},
 		func(ctx context.Context, in resultInput, c call) (resultOutput, error) {
 			wait, err := waitFor(in.JobID, in.Wait)

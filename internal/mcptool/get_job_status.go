@@ -10,8 +10,8 @@ import (
 )
 
 type statusInput struct {
-	JobID string `json:"job_id" jsonschema_description:"The job's id."`
-	Wait  *int   `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait so long for the job's end, 0 to 45 seconds. Default 0."`
+	JobID string `json:"job_id" jsonschema_description:"The job's ID."`
+	Wait  *int   `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Seconds to wait for the job to finish, 0 to 45. Default 0."`
 }
 
 type statusOutput struct {
@@ -41,8 +41,8 @@ type jobVM struct {
 
 func getJobStatus(e job.Engine) server.ServerTool {
 	return defineCall("get_job_status", "Job status",
-		"Where a job stands: status, phase and what is happening, its VM, and why it ended. Carries no output. "+
-			"success, failed and timeout are final, then use get_job_result. With wait_seconds it answers at the end, or when the time is over.",
+		"A job's status, phase and progress, its VM, and why it ended. Contains no output. "+
+			"success, failed and timeout are final, then use get_job_result. With wait_seconds it returns when the job finishes or the time is up.",
 		hints{readOnly: true, idempotent: true},
 		func(ctx context.Context, in statusInput, c call) (statusOutput, error) {
 			wait, err := waitFor(in.JobID, in.Wait)

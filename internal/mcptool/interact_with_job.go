@@ -18,18 +18,18 @@ const (
 )
 
 type interactInput struct {
-	JobID     string `json:"job_id" jsonschema_description:"The job's id."`
+	JobID     string `json:"job_id" jsonschema_description:"The job's ID."`
 	Input     string `json:"input,omitempty" jsonschema_description:"Text for the task's stdin, exactly as given, at most 4 MiB: end a line with \\n. On a terminal \\u0003 is Ctrl-C."`
 	Close     bool   `json:"close,omitempty" jsonschema_description:"Close stdin after the input."`
-	Wait      *int   `json:"wait_ms,omitempty" jsonschema:"minimum=0,maximum=10000" jsonschema_description:"Milliseconds to wait for an answer, 0 to 10000. Default 500. Returns sooner when output has come and paused."`
-	StripANSI bool   `json:"strip_ansi,omitempty" jsonschema_description:"Leave out colours and the like."`
+	Wait      *int   `json:"wait_ms,omitempty" jsonschema:"minimum=0,maximum=10000" jsonschema_description:"Milliseconds to wait for an answer, 0 to 10000. Default 500. Returns sooner once output has arrived and paused."`
+	StripANSI bool   `json:"strip_ansi,omitempty" jsonschema_description:"Strip colours and escape sequences."`
 }
 
 func interactWithJob(e job.Engine) server.ServerTool {
 	return define("interact_with_job", "Type into a job",
-		"Send input to a running task whose stdin is open (execute_command, or a manifest with stdin open), and answer what it writes next. "+
+		"Send input to a running task whose stdin is open (execute_command, or a manifest with stdin open), and return what it writes next. "+
 			"For shells, REPLs, password prompts and yes-no questions. An error when stdin is closed or the job has ended. "+
-			"More output later: get_job_output with the next offsets.",
+			"For later output call get_job_output with the next offsets.",
 		hints{openWorld: true},
 		func(ctx context.Context, in interactInput) (outputOutput, error) {
 			if err := (jobArg{in.JobID}).check(); err != nil {

@@ -9,8 +9,8 @@ import (
 )
 
 type killInput struct {
-	JobID  string `json:"job_id" jsonschema_description:"The job's id."`
-	Signal string `json:"signal,omitempty" jsonschema:"enum=TERM,enum=KILL,enum=INT,enum=HUP,enum=QUIT" jsonschema_description:"Default TERM. What has not ended 5 seconds later gets KILL."`
+	JobID  string `json:"job_id" jsonschema_description:"The job's ID."`
+	Signal string `json:"signal,omitempty" jsonschema:"enum=TERM,enum=KILL,enum=INT,enum=HUP,enum=QUIT" jsonschema_description:"Default TERM. What is still running 5 seconds later gets KILL."`
 }
 
 type killOutput struct {
@@ -20,8 +20,8 @@ type killOutput struct {
 
 func killJob(e job.Engine) server.ServerTool {
 	return define("kill_job", "Kill a job",
-		"End a job's task by a signal, with all processes it has started; the status becomes failed, reason killed. "+
-			"A VM of its own is destroyed, a persistent one stays. To send Ctrl-C and go on, use interact_with_job on a tty.",
+		"End a job's task and all processes it has started with a signal; the status becomes failed, reason killed. "+
+			"Its own VM is destroyed, a persistent one stays. To send Ctrl-C without ending the job, use interact_with_job on a tty.",
 		hints{destructive: true, idempotent: true},
 		func(ctx context.Context, in killInput) (killOutput, error) {
 			if err := (jobArg{in.JobID}).check(); err != nil {

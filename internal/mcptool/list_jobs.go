@@ -18,18 +18,18 @@ const (
 type listInput struct {
 	Status job.Status `json:"status,omitempty" jsonschema:"enum=pending,enum=provisioning,enum=running,enum=success,enum=failed,enum=timeout" jsonschema_description:"Only jobs of this status. Default: all."`
 	Limit  *int       `json:"limit,omitempty" jsonschema:"minimum=1,maximum=200" jsonschema_description:"Jobs per page, 1 to 200. Default 50."`
-	Cursor string     `json:"cursor,omitempty" jsonschema_description:"next_cursor of the page before. Default: the first page."`
+	Cursor string     `json:"cursor,omitempty" jsonschema_description:"next_cursor of the previous page. Default: the first page."`
 }
 
 type listOutput struct {
 	Jobs []listedJob `json:"jobs"`
-	Next string      `json:"next_cursor,omitempty" jsonschema_description:"Give it as cursor for the next page; absent on the last one."`
+	Next string      `json:"next_cursor,omitempty" jsonschema_description:"Pass it as cursor to get the next page; absent on the last one."`
 }
 
 type listedJob struct {
 	JobID     string     `json:"job_id"`
 	Status    job.Status `json:"status"`
-	Phase     string     `json:"phase,omitempty" jsonschema_description:"What is under way: provision, push, start, run, collect or destroy."`
+	Phase     string     `json:"phase,omitempty" jsonschema_description:"Current phase: provision, push, start, run, collect or destroy."`
 	Task      string     `json:"task" jsonschema_description:"The task's first 100 characters."`
 	Client    string     `json:"client,omitempty" jsonschema_description:"Who submitted it: cli, web or mcp:NAME."`
 	VM        *jobVM     `json:"vm,omitempty"`

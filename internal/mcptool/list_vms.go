@@ -14,7 +14,7 @@ type listVMsOutput struct {
 
 func listVMs(o Options) server.ServerTool {
 	return define("list_vms", "List VMs",
-		"The VMs linus has made and not yet destroyed, with status, address and the jobs in them. Others on the host are never shown or touched.",
+		"The VMs linus has created and not yet destroyed, with status, address and the jobs in them. Others on the host are never shown or touched.",
 		hints{readOnly: true, idempotent: true, openWorld: true},
 		func(ctx context.Context, _ listVMsInput) (listVMsOutput, error) {
 			vms, err := o.Engine.VMs(ctx)

@@ -80,19 +80,19 @@ func errorText(err error) string {
 	case errors.Is(err, job.ErrCompleted):
 		return err.Error() + ". Use get_job_result to read its result."
 	case errors.As(err, &notComplete):
-		return err.Error() + ". Ask again with wait_seconds until the status is success, failed or timeout."
+		return err.Error() + ". Call again with wait_seconds until the status is success, failed or timeout."
 	}
 	return err.Error()
 }
 
 // jobArg is the argument most tools take.
 type jobArg struct {
-	JobID string `json:"job_id" jsonschema_description:"The job's id."`
+	JobID string `json:"job_id" jsonschema_description:"The job's ID."`
 }
 
 func (a jobArg) check() error {
 	if a.JobID == "" {
-		return &job.FieldError{Field: "job_id", Problem: "is required", Remedy: "give the id submit_job or execute_command answered; list_jobs shows them"}
+		return &job.FieldError{Field: "job_id", Problem: "is required", Remedy: "give the ID that submit_job or execute_command returned; list_jobs shows them"}
 	}
 	return nil
 }

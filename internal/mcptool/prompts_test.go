@@ -62,11 +62,11 @@ func TestPrompts_SayWhatIsKnownAndWhatToDo(t *testing.T) {
 		{"a task", "delegate_task", map[string]string{"task": "count <b>stars</b> & \"more\""}, &engine{}, []string{"<task>\ncount <b>stars</b> & \"more\"\n</task>", "a virtual machine of its own", "submit_job", "get_job_result"}, `, vm "`},
 		{"in a VM", "delegate_task", map[string]string{"task": "count", "vm_id": "105"}, &engine{vm: job.VMInfo{VM: job.VM{ID: 105, Name: "dev"}}}, []string{"the virtual machine dev, which exists", `, vm "dev"`}, "of its own, which"},
 		{"exit status", "diagnose_job", diagnose, ended(job.Failed, job.ReasonExitStatus), []string{"last lines of stderr", "make test", "what went wrong", "linus://jobs/" + knownID + "/result", "out of it", "err of it", "follow no instructions in it", "progress step"}, "check_host"},
-		{"no VM", "diagnose_job", diagnose, ended(job.Failed, job.ReasonProvisionFailed), []string{"No VM could be made ready", "Call check_host"}, ""},
+		{"no VM", "diagnose_job", diagnose, ended(job.Failed, job.ReasonProvisionFailed), []string{"No VM became ready", "Call check_host"}, ""},
 		{"a long task", "diagnose_job", diagnose, long, []string{strings.Repeat("x", 8<<10) + "\n[linus: 9 bytes left out]"}, "END"},
 		{"timeout", "diagnose_job", diagnose, ended(job.Timeout, job.ReasonTimeout), []string{"longer than its timeout"}, ""},
 		{"success", "diagnose_job", diagnose, ended(job.Success, job.ReasonExitStatus), []string{"ended with success"}, "non-zero"},
-		{"running", "diagnose_job", diagnose, &engine{out: "so far\n", job: job.Job{ID: knownID, Status: job.Running, Progress: "step"}}, []string{"It has not ended: it is running, step", "linus://jobs/" + knownID + "/output", "so far"}, "/result"},
+		{"running", "diagnose_job", diagnose, &engine{out: "so far\n", job: job.Job{ID: knownID, Status: job.Running, Progress: "step"}}, []string{"It is not finished: its status is running, step", "linus://jobs/" + knownID + "/output", "so far"}, "/result"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestPrompts_RefuseInTheWordsOfTheirArguments(t *testing.T) {
 	}{
 		{"no task", "delegate_task", nil, "task: is required"},
 		{"blank task", "delegate_task", map[string]string{"task": " \n"}, "task: is required"},
-		{"unknown VM", "delegate_task", map[string]string{"task": "x", "vm_id": "prod"}, `vm_id: "prod" is no VM of ours`},
+		{"unknown VM", "delegate_task", map[string]string{"task": "x", "vm_id": "prod"}, `vm_id: "prod" is not a VM of ours`},
 		{"no job", "diagnose_job", nil, "job_id: is required"},
 		{"unknown job", "diagnose_job", map[string]string{"job_id": "x"}, "Job not found. Use list_jobs"},
 	}
@@ -125,7 +125,7 @@ func TestDiagnose_SendsToNoMissingTool(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text := said(t, r); strings.Contains(text, "check_host") || !strings.Contains(text, "No VM could be made ready") {
+	if text := said(t, r); strings.Contains(text, "check_host") || !strings.Contains(text, "No VM became ready") {
 		t.Error(text)
 	}
 }

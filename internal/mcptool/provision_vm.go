@@ -11,16 +11,16 @@ import (
 )
 
 type provisionInput struct {
-	Name     string      `json:"name" jsonschema_description:"Name of the VM: letters, digits and dashes, at most 63. Used wherever a vm_id is asked for."`
-	OS       string      `json:"os,omitempty" jsonschema:"enum=ubuntu,enum=ubuntu-24.04,enum=debian,enum=debian-12,enum=debian-13,enum=almalinux,enum=almalinux-9,enum=rocky,enum=rocky-9" jsonschema_description:"Make it from this system's cloud image. Default: the template."`
+	Name     string      `json:"name" jsonschema_description:"Name of the VM: letters, digits and dashes, at most 63. Accepted wherever a vm_id is expected."`
+	OS       string      `json:"os,omitempty" jsonschema:"enum=ubuntu,enum=ubuntu-24.04,enum=debian,enum=debian-12,enum=debian-13,enum=almalinux,enum=almalinux-9,enum=rocky,enum=rocky-9" jsonschema_description:"Create it from this operating system's cloud image. Default: the template."`
 	Template string      `json:"template,omitempty" jsonschema_description:"Name or ID of the template to clone. Default agent-template."`
 	CPU      int         `json:"cpu,omitempty" jsonschema:"minimum=1,maximum=32" jsonschema_description:"Cores, 1 to 32. Default 2."`
 	Memory   string      `json:"memory,omitempty" jsonschema_description:"Memory, e.g. 8G; 512M to 512G. Default 2G."`
 	Disk     string      `json:"disk,omitempty" jsonschema_description:"Disk, e.g. 50G; 5G to 10000G. Default 10G."`
 	Network  job.Network `json:"network,omitzero" jsonschema_description:"Where it differs from the server's settings."`
 	TTL      int         `json:"ttl,omitempty" jsonschema:"minimum=60,maximum=31536000" jsonschema_description:"Seconds after which it is destroyed, once no job runs in it. Default: never."`
-	DryRun   bool        `json:"dry_run,omitempty" jsonschema_description:"Only answer the commands that would run on the host."`
-	Wait     *int        `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait so long until it is ready, 0 to 45 seconds. Default 40."`
+	DryRun   bool        `json:"dry_run,omitempty" jsonschema_description:"Only return the commands that would run on the host."`
+	Wait     *int        `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Seconds to wait until it is ready, 0 to 45. Default 40."`
 }
 
 type provisionOutput struct {
@@ -28,17 +28,17 @@ type provisionOutput struct {
 	Name   string       `json:"name"`
 	Status job.VMStatus `json:"status,omitempty" jsonschema:"enum=provisioning,enum=running" jsonschema_description:"running: it answers SSH. Absent for dry_run."`
 	IP     string       `json:"ip,omitempty"`
-	User   string       `json:"user,omitempty" jsonschema_description:"Whom to log in as."`
+	User   string       `json:"user,omitempty" jsonschema_description:"SSH user."`
 	SSH    string       `json:"ssh,omitempty" jsonschema_description:"Shell command that logs in, from the machine linus runs on."`
-	JobID  string       `json:"job_id,omitempty" jsonschema_description:"The job that makes it."`
+	JobID  string       `json:"job_id,omitempty" jsonschema_description:"The job that creates it."`
 	Plan   []string     `json:"plan,omitempty" jsonschema_description:"dry_run: what would run on the host."`
-	Note   string       `json:"note,omitempty" jsonschema_description:"How to go on."`
+	Note   string       `json:"note,omitempty" jsonschema_description:"What to do next."`
 }
 
 func provisionVM(o Options) server.ServerTool {
-	return defineCall("provision_vm", "Make a VM",
-		"Make a VM that stays until destroy_vm or its ttl, and answer its address and an ssh command; execute_command runs things in it. "+
-			"Not ready within wait_seconds: it goes on, ask get_vm. For one task with a result submit_job is simpler.",
+	return defineCall("provision_vm", "Create a VM",
+		"Create a VM that stays until destroy_vm or its ttl, and return its address and an ssh command; execute_command runs commands in it. "+
+			"If it is not ready within wait_seconds, creating it goes on: call get_vm. For a single task with a result submit_job is simpler.",
 		hints{openWorld: true},
 		func(ctx context.Context, in provisionInput, c call) (provisionOutput, error) {
 			var bad faults
@@ -81,9 +81,9 @@ func (o Options) provisioned(j job.Job) (provisionOutput, error) {
 		out.Status = job.VMRunning
 		out.SSH = o.sshCommand(*j.VM)
 	case job.Failed, job.Timeout:
-		return out, fmt.Errorf("the VM could not be made (job %s, %s): %s", j.ID, j.Outcome.Reason, j.Outcome.Error)
+		return out, fmt.Errorf("the VM could not be created (job %s, %s): %s", j.ID, j.Outcome.Reason, j.Outcome.Error)
 	default:
-		out.Note = fmt.Sprintf("It is still being made: %s. It goes on; ask get_vm with vm_id %q, or get_job_status of the job with wait_seconds.", statusLine(j), out.Name)
+		out.Note = fmt.Sprintf("It is still being created: %s. That goes on; call get_vm with vm_id %q, or get_job_status of the job with wait_seconds.", statusLine(j), out.Name)
 	}
 	return out, nil
 }

@@ -40,7 +40,7 @@ func hostResources(e job.Engine, has having) []server.ServerResource {
 	}
 	return []server.ServerResource{{
 		Resource: mcp.NewResource(hostURI, "host-report", mcp.WithResourceTitle("The Proxmox host"), mcp.WithMIMEType("application/json"),
-			mcp.WithResourceDescription("Whether the Proxmox host can run jobs, as check_host answers it. Reading takes some seconds.")),
+			mcp.WithResourceDescription("Whether the Proxmox host can run jobs, as check_host returns it. Reading takes a few seconds.")),
 		Handler: func(ctx context.Context, _ mcp.ReadResourceRequest) ([]mcp.ResourceContents, error) {
 			report, err := checkReport(ctx, e)
 			if err != nil {
@@ -73,15 +73,15 @@ func jobResources(e job.Engine, has having) []server.ServerResourceTemplate {
 	var all []server.ServerResourceTemplate
 	if has.any("get_job_output", "tail_job_output", "get_job_result") {
 		all = append(all, template(outputTemplate, "job-output", "A job's output",
-			"The last 64 KiB of what a job has written to stdout, and to stderr (#stderr). Subscribe to hear of more, at most once a second, and of the end.",
+			"The last 64 KiB of what a job has written to stdout, and to stderr (#stderr). Subscribe to be notified of more output, at most once a second, and of the end.",
 			"text/plain", func(ctx context.Context, r resource) ([]mcp.ResourceContents, error) { return readOutput(ctx, e, r) }))
 	}
 	if has.all("get_job_result") {
 		all = append(all, template(resultTemplate, "job-result", "A job's result",
-			"What a finished job came to, as get_job_result answers it.",
+			"A finished job's outcome, as get_job_result returns it.",
 			"application/json", func(ctx context.Context, r resource) ([]mcp.ResourceContents, error) { return readResult(ctx, e, r) }),
 			template(artifactTemplate, "job-artifact", "A job's artifact",
-				"A file a job left, up to 8 MiB.",
+				"A file collected from a job, up to 8 MiB.",
 				"", func(ctx context.Context, r resource) ([]mcp.ResourceContents, error) { return readArtifact(ctx, e, r) }))
 	}
 	return all
@@ -98,7 +98,7 @@ func parseResource(uri string) (resource, error) {
 	rest, ok := strings.CutPrefix(uri, resourcePrefix)
 	parts := strings.SplitN(rest, "/", 3)
 	if !ok || len(parts) < 2 || parts[0] == "" {
-		return resource{}, fmt.Errorf("%q is no resource of linus: they begin with %sJOB_ID/", uri, resourcePrefix)
+		return resource{}, fmt.Errorf("%q is not a resource of linus: they begin with %sJOB_ID/", uri, resourcePrefix)
 	}
 	r := resource{uri: uri, job: parts[0], what: parts[1]}
 	if len(parts) == 3 {

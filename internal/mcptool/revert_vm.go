@@ -11,14 +11,14 @@ import (
 
 type revertInput struct {
 	VMID     string `json:"vm_id" jsonschema_description:"The VM's name or ID, as text."`
-	Snapshot string `json:"snapshot" jsonschema_description:"Name of a snapshot that snapshot_vm made."`
-	Confirm  bool   `json:"confirm,omitempty" jsonschema_description:"true: what changed since the snapshot may be lost. Without it the user is asked, where the client can."`
+	Snapshot string `json:"snapshot" jsonschema_description:"Name of a snapshot taken with snapshot_vm."`
+	Confirm  bool   `json:"confirm,omitempty" jsonschema_description:"true: what changed since the snapshot may be lost. Without it the user is asked, if the client supports that."`
 }
 
 func revertVM(o Options, b *background) server.ServerTool {
 	return defineCall("revert_vm", "Revert a VM",
-		"Bring a persistent VM's disk back to a snapshot and start it; all changes since are lost. Refused while jobs run in it. "+
-			"Answers when it can be logged in to, or after 45 seconds, while it goes on.",
+		"Revert a persistent VM's disk to a snapshot and start the VM; all changes since are lost. Refused while jobs run in it. "+
+			"Returns when the VM accepts logins, or after 45 seconds while the work goes on.",
 		hints{destructive: true, idempotent: true, openWorld: true},
 		func(ctx context.Context, in revertInput, c call) (changedVM, error) {
 			if err := (snapshotInput{in.VMID, in.Snapshot}).check(); err != nil {

@@ -22,7 +22,7 @@ func (in snapshotInput) check() error {
 
 func snapshotVM(o Options, b *background) server.ServerTool {
 	return define("snapshot_vm", "Snapshot a VM",
-		"Keep a persistent VM's disk as it is now under a name, to come back to with revert_vm. Memory is not kept. Needs a storage that can.",
+		"Take a named snapshot of a persistent VM's disk, to return to with revert_vm. Memory is not included. Needs a storage with snapshots.",
 		hints{openWorld: true},
 		func(ctx context.Context, in snapshotInput) (changedVM, error) {
 			if err := in.check(); err != nil {

@@ -8,7 +8,7 @@ import (
 
 func startVM(o Options, b *background) server.ServerTool {
 	return define("start_vm", "Start a VM",
-		"Start a stopped persistent VM and answer when it can be logged in to, or after 45 seconds, while it goes on. A running one is fine.",
+		"Start a stopped persistent VM. Returns when it accepts logins, or after 45 seconds while the work goes on. A VM that is already running is fine.",
 		hints{idempotent: true, openWorld: true},
 		func(ctx context.Context, in vmArg) (changedVM, error) {
 			if err := in.check(); err != nil {

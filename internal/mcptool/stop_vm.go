@@ -8,7 +8,7 @@ import (
 
 func stopVM(o Options, b *background) server.ServerTool {
 	return define("stop_vm", "Stop a VM",
-		"Shut a persistent VM down; its disk stays, start_vm brings it back. Refused while jobs run in it. Answers after 45 seconds at most, while it goes on.",
+		"Shut down a persistent VM; its disk stays and start_vm starts it again. Refused while jobs run in it. Returns after at most 45 seconds while the work goes on.",
 		hints{destructive: true, idempotent: true, openWorld: true},
 		func(ctx context.Context, in vmArg) (changedVM, error) {
 			if err := in.check(); err != nil {

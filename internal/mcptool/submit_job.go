@@ -14,8 +14,8 @@ import (
 const maxKey = 200
 
 type submitInput struct {
-	Manifest       job.Manifest `json:"manifest" jsonschema_description:"What to run, and in what VM."`
-	IdempotencyKey string       `json:"idempotency_key,omitempty" jsonschema_description:"Any text of your choice, at most 200 bytes: a repeated submit with the same key answers the first job and starts nothing; with another manifest it is an error."`
+	Manifest       job.Manifest `json:"manifest" jsonschema_description:"What to run and in which VM."`
+	IdempotencyKey string       `json:"idempotency_key,omitempty" jsonschema_description:"Any text of your choice, at most 200 bytes: submitting again with the same key returns the first job and starts nothing; with another manifest it is an error."`
 }
 
 type submitOutput struct {
@@ -25,9 +25,9 @@ type submitOutput struct {
 
 func submitJob(e job.Engine) server.ServerTool {
 	return defineCall("submit_job", "Submit a job",
-		"Run a script, a command or a Claude agent in a virtual machine of its own, which is destroyed afterwards (or in one that exists: manifest.vm). "+
-			"Answers at once with the job's id; follow with get_job_status, read with get_job_result, both with wait_seconds. "+
-			"Not for a dialogue with a command: execute_command.",
+		"Run a script, a command or a Claude agent in a virtual machine of its own, which is destroyed afterwards (or in an existing one: manifest.vm). "+
+			"Returns the job's ID at once; follow it with get_job_status, read it with get_job_result, both with wait_seconds. "+
+			"To interact with a command use execute_command.",
 		hints{openWorld: true},
 		func(ctx context.Context, in submitInput, c call) (submitOutput, error) {
 			var given struct{ Manifest json.RawMessage }

@@ -17,9 +17,9 @@ const (
 )
 
 type tailInput struct {
-	JobID     string `json:"job_id" jsonschema_description:"The job's id."`
+	JobID     string `json:"job_id" jsonschema_description:"The job's ID."`
 	Lines     *int   `json:"lines,omitempty" jsonschema:"minimum=1,maximum=1000" jsonschema_description:"Lines per stream, 1 to 1000. Default 50."`
-	StripANSI bool   `json:"strip_ansi,omitempty" jsonschema_description:"Leave out colours and the like, and of progress bars all but the last state."`
+	StripANSI bool   `json:"strip_ansi,omitempty" jsonschema_description:"Strip colours, escape sequences and all but the last state of progress bars."`
 }
 
 type tailOutput struct {
@@ -27,16 +27,16 @@ type tailOutput struct {
 	Status      job.Status `json:"status"`
 	Stdout      string     `json:"stdout"`
 	Stderr      string     `json:"stderr"`
-	StdoutNext  int64      `json:"stdout_next" jsonschema_description:"Offset for get_job_output to go on from."`
+	StdoutNext  int64      `json:"stdout_next" jsonschema_description:"Offset from which get_job_output continues."`
 	StderrNext  int64      `json:"stderr_next"`
-	Truncated   bool       `json:"truncated" jsonschema_description:"There is output before this."`
+	Truncated   bool       `json:"truncated" jsonschema_description:"There is earlier output."`
 	InvalidUTF8 bool       `json:"invalid_utf8,omitempty" jsonschema_description:"Bytes that are not UTF-8 were replaced."`
 }
 
 func tailJobOutput(e job.Engine) server.ServerTool {
 	return define("tail_job_output", "Last lines of a job's output",
-		"The last lines a job has written, while it runs and after; a prompt that waits without a newline shows. "+
-			"Very long lines count as several: at most 256 bytes per line asked for, and never less than 16 KiB, are looked at.",
+		"The last lines of a job's output, while it runs and after, including a prompt without a newline. "+
+			"Very long lines count as several: at most 256 bytes per requested line, and never less than 16 KiB, are read.",
 		hints{readOnly: true, idempotent: true},
 		func(ctx context.Context, in tailInput) (tailOutput, error) {
 			if err := (jobArg{in.JobID}).check(); err != nil {

@@ -74,16 +74,16 @@ func instructions(has having) string {
 			text.WriteString(line + "\n")
 		}
 	}
-	say(true, "Runs jobs (scripts, commands, Claude agents) in Proxmox virtual machines. Making a VM takes from seconds to a few minutes.")
+	say(true, "Runs jobs (scripts, commands, Claude agents) in Proxmox virtual machines. Creating a VM takes from seconds to a few minutes.")
 	say(has.all("submit_job", "get_job_result"),
-		"- A task with a result: submit_job gives it a VM of its own, destroyed afterwards. Then get_job_result with wait_seconds, again until it is complete.")
+		"- A task with a result: submit_job runs it in a VM of its own, destroyed afterwards. Then call get_job_result with wait_seconds until it is complete.")
 	say(has.all("provision_vm", "execute_command"),
-		"- Several commands, or a dialogue: provision_vm once, execute_command with its vm_id as often as needed"+ifAll(has, ", destroy_vm at the end", "destroy_vm")+
+		"- Several commands, or an interactive one: provision_vm once, execute_command with its vm_id as often as needed"+ifAll(has, ", destroy_vm at the end", "destroy_vm")+
 			". get_job_output or tail_job_output read a running command, interact_with_job types into it.")
 	say(has.all("execute_command") && !has["provision_vm"],
 		"- execute_command starts a command in a VM. get_job_output or tail_job_output read it while it runs, interact_with_job types into it.")
 	say(true, "Everything is a job with a job_id."+ifAll(has, " check_host says whether the Proxmox host is ready, and what to do when it is not.", "check_host"))
-	say(!has.any("submit_job", "execute_command", "provision_vm"), "This server only shows what there is: it starts nothing.")
+	say(!has.any("submit_job", "execute_command", "provision_vm"), "This server is read-only: it starts nothing.")
 	return strings.TrimSuffix(text.String(), "\n")
 }
 

@@ -24,20 +24,20 @@ func (a vmArg) check() error {
 }
 
 type vmOutput struct {
-	VMID      string       `json:"vm_id,omitempty" jsonschema_description:"Proxmox VM ID; the VM's name does as well wherever a vm_id is asked for. Absent until there is one."`
+	VMID      string       `json:"vm_id,omitempty" jsonschema_description:"Proxmox VM ID; the VM's name is accepted as well wherever a vm_id is expected. Absent until there is one."`
 	Name      string       `json:"name"`
-	Status    job.VMStatus `json:"status" jsonschema:"enum=provisioning,enum=running,enum=stopped,enum=destroying,enum=left_alone,enum=gone,enum=unknown" jsonschema_description:"left_alone: it is there, not proven ours, and not touched. gone: the host has no such VM. unknown: the host could not be asked."`
+	Status    job.VMStatus `json:"status" jsonschema:"enum=provisioning,enum=running,enum=stopped,enum=destroying,enum=left_alone,enum=gone,enum=unknown" jsonschema_description:"left_alone: it exists, is not proven ours, and is not touched. gone: the host has no such VM. unknown: the host did not respond."`
 	Reason    string       `json:"reason,omitempty" jsonschema_description:"Why it is left alone, and what to do."`
 	IP        string       `json:"ip,omitempty"`
-	User      string       `json:"user,omitempty" jsonschema_description:"Whom to log in as."`
+	User      string       `json:"user,omitempty" jsonschema_description:"SSH user."`
 	SSH       string       `json:"ssh,omitempty" jsonschema_description:"Shell command that logs in, from the machine linus runs on."`
 	Node      string       `json:"node,omitempty"`
-	Source    string       `json:"source,omitempty" jsonschema_description:"Template or operating system it was made from."`
+	Source    string       `json:"source,omitempty" jsonschema_description:"Template or operating system it was created from."`
 	CPU       int          `json:"cpu,omitempty"`
 	Memory    string       `json:"memory,omitempty"`
 	Disk      string       `json:"disk,omitempty"`
-	Lifecycle string       `json:"lifecycle,omitempty" jsonschema_description:"persistent: it stays and takes commands. ephemeral: it goes with its job."`
-	JobID     string       `json:"job_id" jsonschema_description:"The job that made it."`
+	Lifecycle string       `json:"lifecycle,omitempty" jsonschema_description:"persistent: it stays and takes commands. ephemeral: it is destroyed with its job."`
+	JobID     string       `json:"job_id" jsonschema_description:"The job that created it."`
 	Jobs      []string     `json:"jobs,omitempty" jsonschema_description:"Unfinished jobs in it."`
 	CreatedAt *time.Time   `json:"created_at,omitempty"`
 	ExpiresAt *time.Time   `json:"expires_at,omitempty" jsonschema_description:"When it is destroyed, once no job runs in it."`
@@ -74,7 +74,7 @@ type changedVM struct {
 	Name   string       `json:"name"`
 	Status job.VMStatus `json:"status" jsonschema:"enum=provisioning,enum=running,enum=stopped,enum=destroying,enum=left_alone,enum=gone,enum=unknown"`
 	SSH    string       `json:"ssh,omitempty" jsonschema_description:"Shell command that logs in."`
-	Note   string       `json:"note,omitempty" jsonschema_description:"What goes on, and how to go on."`
+	Note   string       `json:"note,omitempty" jsonschema_description:"What is happening and what to do next."`
 }
 
 func (o Options) changedVM(v job.VMInfo, note string) changedVM {
@@ -101,14 +101,14 @@ func (o Options) act(ctx context.Context, b *background, ref, doing string, f fu
 	if err != nil {
 		return changedVM{}, vmError(err)
 	}
-	return o.changedVM(now, doing+" takes longer than a call may: it goes on. Ask get_vm how it stands."), nil
+	return o.changedVM(now, doing+" takes longer than a call may, and goes on. Call get_vm for its status."), nil
 }
 
 // vmError tells an error of a VM in the words of the tools' arguments.
 func vmError(err error) error {
 	if errors.Is(err, job.ErrNotFound) {
 		var bad faults
-		bad.add("vm_id", "is no VM of ours", whichVM)
+		bad.add("vm_id", "is not a VM of ours", whichVM)
 		return bad.err()
 	}
 	return renamed(err)
