@@ -19,7 +19,7 @@ type ways struct {
 // silent: it brings back a runner that is gone, finds the callbacks another way
 // and fetches the output they would have brought. Whatever fails is tried again
 // when they are still silent later. A VM does not keep the next look waiting.
-func (e *Executor) whileSilent(ctx context.Context, j job.Job, state job.RunState, w *ways) {
+func (e *Executor) whileSilent(ctx context.Context, r *run, j job.Job, state job.RunState, w *ways) {
 	ctx, end := context.WithTimeout(ctx, e.o.HeartbeatThreshold)
 	defer end()
 	log := e.o.Log.With("job_id", j.ID)
@@ -39,12 +39,7 @@ func (e *Executor) whileSilent(ctx context.Context, j job.Job, state job.RunStat
 	if j.Manifest.StatusMode == job.StatusSimple {
 		return // its output comes at the end
 	}
-	for _, stream := range []string{job.Stdout, job.Stderr} {
-		if err := e.catchUp(ctx, j, stream, min(written(state, stream), e.o.MaxOutput), false); err != nil {
-			log.Debug("output not fetched", "stream", stream, "err", e.hideError(ctx, j.ID, err))
-		}
-	}
-	e.narrate(ctx, j)
+	r.capture.CatchUp(ctx, j, state)
 }
 
 // unreachableURL is what a VM is told that cannot call us until it has a tunnel: a

@@ -6,12 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"linus/internal/claude"
+	"linus/internal/capture"
 	"linus/internal/job"
 	"linus/internal/secret"
 )
@@ -64,7 +63,9 @@ type Options struct {
 
 // Executor runs jobs. Its methods may be called from any goroutine.
 type Executor struct {
-	o    Options
+	o        Options
+	captures capture.Options // of every job
+
 	wake chan struct{} // something to do for the dispatcher
 	done chan struct{} // the dispatcher and all its jobs have ended
 
@@ -103,13 +104,24 @@ func New(o Options) *Executor {
 	o.Artifacts.All = cmp.Or(o.Artifacts.All, 500<<20)
 	o.CleanupInterval = cmp.Or(o.CleanupInterval, 30*time.Second)
 	o.SweepInterval = cmp.Or(o.SweepInterval, 10*time.Minute)
-	return &Executor{
+	if o.Secrets == nil {
+		o.Secrets = secret.New(secret.Options{}).Resolve
+	}
+	if o.Observer == nil {
+		o.Observer = nobody{}
+	}
+	e := &Executor{
 		o:        o,
 		wake:     make(chan struct{}, 1),
 		done:     make(chan struct{}),
 		runs:     map[string]*run{},
 		watchers: map[string]chan struct{}{},
 	}
+	e.captures = capture.Options{
+		Store: o.Store, Guest: o.Guest, Log: o.Log, Secrets: e.secrets, Update: e.update,
+		MaxOutput: o.MaxOutput, Artifacts: o.Artifacts, Patience: o.CollectPatience,
+	}
+	return e
 }
 
 // Start adopts every unfinished job at the phase it was in and begins to work.
@@ -164,168 +176,6 @@ func (e *Executor) Idle() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.waiting) == 0 && len(e.runs) == 0 && e.leftover == 0 && e.expiring == 0 && !e.access.busy()
-}
-
-// Job returns what is known of a job. While it waits, Progress says for what.
-func (e *Executor) Job(ctx context.Context, id string) (job.Job, error) {
-	j, err := e.o.Store.Job(ctx, id)
-	if err != nil {
-		return job.Job{}, err
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if place := slices.Index(e.waiting, id); place >= 0 && e.slots() >= e.o.MaxJobs {
-		j.Progress = fmt.Sprintf("waiting: %d of %d slots in use, %d jobs ahead", e.o.MaxJobs, e.o.MaxJobs, place)
-	}
-	return j, nil
-}
-
-// List returns a page of jobs, newest first.
-func (e *Executor) List(ctx context.Context, f job.Filter) (job.Page, error) {
-	return e.o.Store.List(ctx, f)
-}
-
-// CheckHost looks whether the host can run jobs.
-func (e *Executor) CheckHost(ctx context.Context) (job.HostReport, error) {
-	return e.o.Provider.Check(ctx)
-}
-
-// Result returns what a job came to, or *job.NotCompleteError. Where an agent
-// told what it did, the result's stdout is the text it ended with; all it told
-// is Output's.
-func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
-	j, err := e.o.Store.Job(ctx, id)
-	if err != nil {
-		return job.Result{}, err
-	}
-	if !j.Status.Terminal() {
-		return job.Result{}, &job.NotCompleteError{Status: j.Status}
-	}
-	r := job.Result{
-		JobID: j.ID, Status: j.Status, Reason: j.Outcome.Reason, ExitCode: j.Outcome.ExitCode,
-		Error: j.Outcome.Error, StdoutInfo: j.Stdout, StderrInfo: j.Stderr, SkippedArtifacts: j.SkippedArtifacts,
-	}
-	if r.Duration = j.Outcome.Duration; r.Duration == 0 && !j.StartedAt.IsZero() {
-		r.Duration = max(0, j.Outcome.At.Sub(j.StartedAt))
-	}
-	if r.Stdout, err = e.o.Store.Output(ctx, id, job.Stdout, 0, j.Stdout.Held); err != nil {
-		return job.Result{}, fmt.Errorf("read the job's stdout: %w", err)
-	}
-	if text, ok := claude.Result(r.Stdout); ok && narrates(j.Manifest) {
-		n := int64(len(text))
-		r.Stdout, r.StdoutInfo = []byte(text), job.OutputInfo{Held: n, Total: n, Incomplete: j.Stdout.Incomplete, Why: j.Stdout.Why}
-	}
-	if r.Stderr, err = e.o.Store.Output(ctx, id, job.Stderr, 0, j.Stderr.Held); err != nil {
-		return job.Result{}, fmt.Errorf("read the job's stderr: %w", err)
-	}
-	return r, nil
-}
-
-var (
-	errCancelled = errors.New("cancelled by user")
-	errKilled    = errors.New("killed by user")
-	errCut       = errors.New("collecting was cancelled by user")
-)
-
-// Cancel ends a job. It returns once that is decided; the task is stopped, its
-// output collected and its VM destroyed right after. Of a task that has ended by
-// itself it ends the collecting, cutGrace later: what is held then is kept, and
-// said to be incomplete; how the job ended stays as it is. Cancelling again is fine until
-// the end is reached, then it is job.ErrCompleted.
-func (e *Executor) Cancel(ctx context.Context, id string) error {
-	return e.end(ctx, id, job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, Error: "Cancelled by user"}, "", errCancelled)
-}
-
-// end decides a job by a caller's wish and wakes who works on it. signal is
-// what its task gets, TERM when empty.
-func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, signal string, cause error) error {
-	outcome.At = now()
-	cut := false
-	_, err := e.update(ctx, id, func(j *job.Job) ([]job.Event, error) {
-		cut = false
-		switch {
-		case j.Decide(outcome):
-			j.StopSignal, j.EndedBy, j.Silence = signal, job.ClientFrom(ctx), job.Silence{}
-			return []job.Event{decided(outcome)}, nil
-		case !j.Status.Terminal() && j.Outcome.Reason == outcome.Reason:
-			return nil, nil
-		case !j.Status.Terminal() && j.Kind != job.KindVM && outcome.Reason == job.ReasonCancelled:
-			cut = true
-			if j.CollectCut {
-				return nil, nil
-			}
-			j.CollectCut, j.EndedBy = true, cmp.Or(j.EndedBy, job.ClientFrom(ctx))
-			return []job.Event{{Kind: job.EventWarning, Phase: "collect", Text: errCut.Error() + ": what is held is kept"}}, nil
-		default:
-			return nil, job.ErrCompleted
-		}
-	})
-	if err != nil {
-		return err
-	}
-	e.o.Log.Info("job ended by request", "job_id", id, "reason", outcome.Reason, "collecting", cut)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	r := e.runs[id]
-	switch {
-	case r != nil && cut && r.cut != nil:
-		r.cut()
-	case r != nil && !cut:
-		r.cancel(cause)
-	}
-	e.poke()
-	return nil
-}
-
-// Watch returns the events after the given sequence number as soon as there
-// are any; none when ctx ends, or when the job is done and all are told.
-func (e *Executor) Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error) {
-	for {
-		changed, live := e.watch(id)
-		events, err := e.o.Store.Events(ctx, id, after)
-		if err != nil {
-			return nil, job.Job{}, err
-		}
-		j, err := e.Job(ctx, id) // read after: never older than its events
-		if done := j.Done() && !live; err != nil || len(events) > 0 || done {
-			if done || err != nil {
-				e.unwatch(id)
-			}
-			return events, j, err
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return nil, j, nil
-		}
-	}
-}
-
-// tell wakes those who watch the job. e.mu is held.
-func (e *Executor) tell(id string) {
-	if c := e.watchers[id]; c != nil {
-		close(c)
-		delete(e.watchers, id)
-	}
-}
-
-// unwatch forgets those who watch a job nothing happens to any more; who still
-// waits looks again.
-func (e *Executor) unwatch(id string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.tell(id)
-}
-
-// watch returns a channel that is closed at the job's next change, and whether
-// somebody works on the job.
-func (e *Executor) watch(id string) (changed <-chan struct{}, live bool) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.watchers[id] == nil {
-		e.watchers[id] = make(chan struct{})
-	}
-	return e.watchers[id], e.runs[id] != nil
 }
 
 func become(j *job.Job, next job.Status) []job.Event {

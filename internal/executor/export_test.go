@@ -14,10 +14,3 @@ func (e *Executor) WaitingInputs(id string) int {
 	defer l.mu.Unlock()
 	return len(l.turns)
 }
-
-// Allow, Earn and ErrTooSlow let a test see what time work in a VM is given.
-var (
-	Allow      = allow
-	Earn       = earn
-	ErrTooSlow = errTooSlow
-)

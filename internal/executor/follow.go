@@ -86,7 +86,7 @@ func (e *Executor) follow(ctx context.Context, r *run) error {
 				return err
 			}
 		case err == nil:
-			e.whileSilent(ctx, j, state, &w)
+			e.whileSilent(ctx, r, j, state, &w)
 		default:
 			outcome, moved := e.whileUnseen(ctx, j, quiet, seen, err)
 			if outcome != nil {

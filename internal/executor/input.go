@@ -48,7 +48,7 @@ func (e *Executor) Input(ctx context.Context, id string, data []byte, closed boo
 		if state, probeErr := e.probe(ctx, j); probeErr == nil && state.Exited {
 			return job.ErrCompleted
 		}
-		return e.hideError(ctx, id, err)
+		return r.capture.ShownError(err)
 	}
 	_, err = e.update(context.WithoutCancel(ctx), id, func(j *job.Job) ([]job.Event, error) {
 		j.Stdin = job.InputInfo{Bytes: sent, Closed: closed}

@@ -8,12 +8,6 @@ import (
 	"linus/internal/job"
 )
 
-// isClass reports whether err is the host's, and of the class.
-func isClass(err error, class job.HostClass) bool {
-	var host *job.HostError
-	return errors.As(err, &host) && host.Class == class
-}
-
 // found records under which ID the host has the job's VM.
 func (e *Executor) found(ctx context.Context, id string, vm job.VM) error {
 	_, err := e.update(ctx, id, func(j *job.Job) ([]job.Event, error) {
@@ -77,7 +71,7 @@ func (e *Executor) lookAtLeftAlone(ctx context.Context) {
 		if err != nil || status == job.VMUnproven {
 			continue
 		}
-		if err := e.tryLeftAlone(ctx, m.ID); err != nil && ctx.Err() == nil && !isClass(err, job.HostLeftAlone) {
+		if err := e.tryLeftAlone(ctx, m.ID); err != nil && ctx.Err() == nil && !job.IsClass(err, job.HostLeftAlone) {
 			e.o.Log.Warn("VM that was left alone could not be destroyed, will be tried again", "job_id", m.ID, "vm_id", m.VM.ID, "err", err)
 		}
 	}
@@ -93,10 +87,10 @@ func (e *Executor) tryLeftAlone(ctx context.Context, id string) error {
 		return err
 	}
 	err = e.o.Provider.Destroy(ctx, *m.VM)
-	if isClass(err, job.HostForeign) {
+	if job.IsClass(err, job.HostForeign) {
 		err = nil
 	}
-	if err != nil && !isClass(err, job.HostLeftAlone) {
+	if err != nil && !job.IsClass(err, job.HostLeftAlone) {
 		return err
 	}
 	return e.settleVM(ctx, m.ID, err)

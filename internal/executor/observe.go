@@ -8,33 +8,22 @@ import (
 	"linus/internal/job"
 )
 
-// observe tells of a change.
-func (e *Executor) observe(j job.Job, events []job.Event) {
-	if e.o.Observer != nil && len(events) > 0 {
-		e.o.Observer.Changed(j, events)
-	}
-}
+// nobody observes nothing.
+type nobody struct{}
 
-// observePhase tells of a phase that has run under ctx.
-func (e *Executor) observePhase(ctx context.Context, j job.Job, phase string, began time.Time, err error) {
-	result := job.PhaseOK
+func (nobody) Changed(job.Job, []job.Event)                                  {}
+func (nobody) PhaseEnded(job.Job, string, time.Time, job.PhaseResult, error) {}
+func (nobody) Leaked(int)                                                    {}
+
+// phaseResult is how a phase that has run under ctx ended.
+func phaseResult(ctx context.Context, err error) job.PhaseResult {
 	switch {
 	case err == nil:
+		return job.PhaseOK
 	case errors.Is(context.Cause(ctx), job.ErrDetach):
-		result = job.PhaseInterrupted
+		return job.PhaseInterrupted
 	case ctx.Err() != nil:
-		result = job.PhaseCancelled
-	default:
-		result = job.PhaseFailed
+		return job.PhaseCancelled
 	}
-	if e.o.Observer != nil {
-		e.o.Observer.PhaseEnded(j, phase, began, result, err)
-	}
-}
-
-// observeLeaks tells how many VMs should not be on the host.
-func (e *Executor) observeLeaks(vms int) {
-	if e.o.Observer != nil {
-		e.o.Observer.Leaked(vms)
-	}
+	return job.PhaseFailed
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/patience"
 )
 
 // phase is one stretch of a job's life. Each can be run again after it was cut
@@ -117,7 +118,7 @@ func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
 	}
 	e.o.Log.Info("phase started", "job_id", r.id, "phase", p.name)
 	began := time.Now()
-	err = e.hideError(ctx, r.id, p.run(e, ctx, r))
+	err = r.capture.ShownError(p.run(e, ctx, r))
 	ended := []job.Event{{Kind: job.EventPhaseEnded, Phase: p.name}}
 	if err != nil {
 		ended[0].Text = err.Error()
@@ -128,7 +129,7 @@ func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
 	j, noteErr := e.update(context.WithoutCancel(ctx), r.id, func(*job.Job) ([]job.Event, error) {
 		return ended, nil
 	})
-	e.observePhase(ctx, j, p.name, began, err)
+	e.o.Observer.PhaseEnded(j, p.name, began, phaseResult(ctx, err), err)
 	e.o.Log.Info("phase ended", "job_id", r.id, "phase", p.name, "duration_ms", time.Since(began).Milliseconds(), "err", err)
 	return errors.Join(err, noteErr)
 }
@@ -151,7 +152,7 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 	ctx, end := e.placing(ctx, manifest)
 	defer end()
 	var url string
-	err = reach(ctx, e.o.HeartbeatThreshold, func(context.Context) (err error) {
+	err = patience.Reach(ctx, e.o.HeartbeatThreshold, func(context.Context) (err error) {
 		url, err = e.o.CallbackURL(ctx)
 		return err
 	})
@@ -173,7 +174,7 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
-	e.cachePatterns(r.id, secrets)
+	r.capture.Hide(secrets)
 	payload := job.Payload{
 		Secrets:  map[string]string{},
 		Manifest: manifest, CallbackURL: cmp.Or(url, e.unreachableURL()), Token: token,
@@ -182,7 +183,7 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 	for _, s := range secrets {
 		payload.Secrets[s.Name] = string(s.Reveal())
 	}
-	return reach(ctx, e.o.HeartbeatThreshold, func(context.Context) error {
+	return patience.Reach(ctx, e.o.HeartbeatThreshold, func(context.Context) error {
 		return e.whileUp(ctx, j, func(ctx context.Context) error { return e.o.Guest.Push(ctx, j, payload) })
 	})
 }
@@ -194,8 +195,8 @@ func (e *Executor) placing(ctx context.Context, m job.Manifest) (context.Context
 	for _, f := range m.Files {
 		size += int64(len(f.Content))
 	}
-	patience := (e.o.PlacePatience + onSlowLine(size)).Round(time.Second)
-	return context.WithTimeoutCause(ctx, patience, fmt.Errorf("the VM answers, but was not done within %s", patience))
+	wait := (e.o.PlacePatience + patience.OnSlowLine(size)).Round(time.Second)
+	return context.WithTimeoutCause(ctx, wait, fmt.Errorf("the VM answers, but was not done within %s", wait))
 }
 
 // start starts the task. StartedAt is written before: from then on there may
@@ -214,7 +215,7 @@ func (e *Executor) start(ctx context.Context, r *run) error {
 	timed, end := e.placing(ctx, job.Manifest{})
 	defer end()
 	var bootID string
-	err = reach(timed, e.o.HeartbeatThreshold, func(context.Context) error {
+	err = patience.Reach(timed, e.o.HeartbeatThreshold, func(context.Context) error {
 		return e.whileUp(timed, j, func(ctx context.Context) (err error) {
 			bootID, err = e.o.Guest.Start(ctx, j)
 			return err
@@ -247,7 +248,7 @@ func (e *Executor) destroy(ctx context.Context, r *run) error {
 		return nil
 	}
 	err = e.removeVM(job.WithClient(ctx, j.EndedBy), j) // whoever wanted it is who does it
-	if err != nil && !isClass(err, job.HostLeftAlone) {
+	if err != nil && !job.IsClass(err, job.HostLeftAlone) {
 		_, noteErr := e.update(ctx, r.id, func(*job.Job) ([]job.Event, error) {
 			return []job.Event{{Kind: job.EventWarning, Text: "VM not destroyed, will be tried again: " + err.Error()}}, nil
 		})
@@ -255,7 +256,7 @@ func (e *Executor) destroy(ctx context.Context, r *run) error {
 	}
 	err = e.settleVM(ctx, r.id, err)
 	e.dropKeys(ctx)
-	if isClass(err, job.HostLeftAlone) {
+	if job.IsClass(err, job.HostLeftAlone) {
 		return nil // the job is done; its VM stays listed
 	}
 	return err
@@ -265,7 +266,7 @@ func (e *Executor) destroy(ctx context.Context, r *run) error {
 // learned, or is another's by now, the marker finds what there may be of it.
 func (e *Executor) removeVM(ctx context.Context, j job.Job) error {
 	err := e.o.Provider.Destroy(ctx, *j.VM)
-	if !isClass(err, job.HostForeign) && (err != nil || j.VM.ID != 0) {
+	if !job.IsClass(err, job.HostForeign) && (err != nil || j.VM.ID != 0) {
 		return err
 	}
 	vms, err := e.o.Provider.List(ctx)
@@ -279,7 +280,7 @@ func (e *Executor) removeVM(ctx context.Context, j job.Job) error {
 		if err := e.found(ctx, j.ID, vm); err != nil {
 			return err
 		}
-		if err := e.o.Provider.Destroy(ctx, vm); err != nil && !isClass(err, job.HostForeign) {
+		if err := e.o.Provider.Destroy(ctx, vm); err != nil && !job.IsClass(err, job.HostForeign) {
 			return err
 		}
 	}

@@ -5,9 +5,9 @@ package executor
 
 import (
 	"context"
-	"io"
 	"time"
 
+	"linus/internal/capture"
 	"linus/internal/job"
 )
 
@@ -15,6 +15,8 @@ import (
 // the VM, which may be another job's. Jobs in one VM do not touch each other.
 // Every method may be called again.
 type Guest interface {
+	capture.Guest
+
 	// Push uploads the job runner, the task, its files and settings.
 	Push(ctx context.Context, j job.Job, p job.Payload) error
 	// Start starts the task detached and returns when it runs (or has run), with
@@ -28,12 +30,6 @@ type Guest interface {
 	// Probe asks where the task stands. It does not wait long for a VM that is
 	// silent.
 	Probe(ctx context.Context, j job.Job) (job.RunState, error)
-	// ReadOutput returns at most limit bytes of stdout or stderr from offset;
-	// fewer only at the end.
-	ReadOutput(ctx context.Context, j job.Job, stream string, offset, limit int64) ([]byte, error)
-	// Sums returns the sha256, in hex, of the first bytes of stdout and of stderr,
-	// so many of each: with that, what is held can be compared.
-	Sums(ctx context.Context, j job.Job, stdout, stderr int64) (sums [2]string, err error)
 	// Input appends data to the task's open stdin at offset, which is the count
 	// of bytes sent before: what is there already is not sent twice. It answers
 	// the count after.
@@ -43,12 +39,6 @@ type Guest interface {
 	// Stop ends the task's whole process tree: the signal (TERM, KILL, INT, HUP
 	// or QUIT), and KILL for what is left 5 s later.
 	Stop(ctx context.Context, j job.Job, signal string) error
-	// Artifacts finds what the job's patterns match once the task has ended, and
-	// says what was left out and why.
-	Artifacts(ctx context.Context, j job.Job, limits job.ArtifactLimits) (found []job.FoundArtifact, skipped job.SkippedArtifacts, err error)
-	// ReadArtifact returns at most limit bytes of a found file from offset;
-	// fewer only at the end.
-	ReadArtifact(ctx context.Context, j job.Job, source string, offset, limit int64) ([]byte, error)
 	// Clean removes what the job has left of itself in a VM that stays.
 	Clean(ctx context.Context, j job.Job) error
 	// Forget closes the connections for the job.
@@ -57,14 +47,14 @@ type Guest interface {
 
 // Store keeps jobs. Everything acknowledged survives kill -9.
 type Store interface {
+	capture.Store
+
 	// Insert adds a new job with its whole manifest, file contents included.
 	// A key that is not empty and was used before answers the first job and false.
 	Insert(ctx context.Context, j job.Job, tokenHash, key string) (job.Job, bool, error)
 	// Submitted returns the job that was submitted with an idempotency key;
 	// job.ErrNotFound, always so for the empty key.
 	Submitted(ctx context.Context, key string) (job.Job, error)
-	// Job returns the job without its files' contents; job.ErrNotFound.
-	Job(ctx context.Context, id string) (job.Job, error)
 	// Manifest returns the whole manifest.
 	Manifest(ctx context.Context, id string) (job.Manifest, error)
 	// List returns a page of jobs, newest first.
@@ -86,33 +76,7 @@ type Store interface {
 	// of a job that has ended there is none.
 	TokenHash(ctx context.Context, id string) (string, error)
 	SetTokenHash(ctx context.Context, id, hash string) error
-	// AppendOutput appends data that begins at offset of the stream, as far as
-	// it is new and below the size limit, and returns how much of the stream
-	// has been seen: the offset to send next.
-	AppendOutput(ctx context.Context, id, stream string, offset int64, data []byte) (int64, error)
-	// CutOutput forgets what of an open stream is held beyond its first size bytes,
-	// and that more was seen.
-	CutOutput(ctx context.Context, id, stream string, size int64) error
-	// SealOutput makes the stream final. When total is more than the limit it
-	// keeps the head, a marker with the count of dropped bytes, and tail.
-	SealOutput(ctx context.Context, id, stream string, total int64, tail []byte) (job.OutputInfo, error)
 	// Forget removes the jobs that ended before the given time and whose VM is
 	// gone, with their files, and returns how many.
 	Forget(ctx context.Context, before time.Time) (int, error)
-	// Output returns at most limit bytes held of a stream, marker included, from
-	// offset, which counts these.
-	Output(ctx context.Context, id, stream string, offset, limit int64) ([]byte, error)
-	// Written returns at most limit bytes of what the task wrote to a stream:
-	// those from offset on, or, where they are not held, the next that are, and
-	// the offset at which they begin. At the end there are none, and the offset
-	// is no more than the end.
-	Written(ctx context.Context, id, stream string, offset, limit int64) (data []byte, at int64, err error)
-	// PutArtifact keeps a part of a file the job left, at offset; the file at
-	// path becomes what was written from offset 0 on.
-	PutArtifact(ctx context.Context, id, path string, offset int64, data []byte) error
-	// DropArtifact removes what was kept of a file; none is fine.
-	DropArtifact(ctx context.Context, id, path string) error
-	// OpenArtifact returns a kept file; job.ErrNotFound, or an error that is
-	// fs.ErrNotExist.
-	OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, error)
 }

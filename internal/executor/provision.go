@@ -48,7 +48,7 @@ func (e *Executor) provision(ctx context.Context, r *run) error {
 		return e.o.Provider.Create(ctx, spec, func(p job.Progress) { e.progress(ctx, r, p, told) })
 	}
 	vm, err := create()
-	if isClass(err, job.HostExists) {
+	if job.IsClass(err, job.HostExists) {
 		told = nil
 		// Maybe of an earlier try nobody remembers. If it is not, it stays.
 		if j, err = e.o.Store.Job(ctx, r.id); err != nil {

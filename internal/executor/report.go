@@ -72,7 +72,7 @@ func (e *Executor) note(ctx context.Context, r *run) {
 	if h.at.IsZero() {
 		return
 	}
-	narrated := e.isNarrated(r.id)
+	narrated := r.capture.Narrating()
 	j, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
 		if j.Outcome != nil {
 			return h.late(), nil
@@ -88,7 +88,7 @@ func (e *Executor) note(ctx context.Context, r *run) {
 		e.o.Log.Warn("report not recorded", "job_id", r.id, "err", err)
 	}
 	if err == nil {
-		e.narrate(ctx, j)
+		r.capture.Narrate(ctx, j)
 	}
 }
 
@@ -103,23 +103,6 @@ func (h heard) late() []job.Event {
 	return []job.Event{{Kind: job.EventIgnored, Text: fmt.Sprintf("%d times complete, at last with %s: the job had ended", h.ends, h.end)}}
 }
 
-// takeSent reports whether output that is sent can be taken: somebody works on
-// the job, and its output is not collected yet. taken is to be called then.
-func (e *Executor) takeSent(id string) (taken func(), open bool) {
-	r := e.runOf(id)
-	if r == nil {
-		return nil, false
-	}
-	r.sent.RLock()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if r.cut != nil {
-		r.sent.RUnlock()
-		return nil, false
-	}
-	return r.sent.RUnlock, true
-}
-
 // AppendOutput takes output a runner sends and returns the offset to send next,
 // which may be before the end of data. While nobody works on the job, or its
 // output is being collected, nothing is taken.
@@ -127,16 +110,11 @@ func (e *Executor) AppendOutput(ctx context.Context, id, token, stream string, o
 	if err := e.Authorize(ctx, id, token); err != nil {
 		return 0, err
 	}
-	j, err := e.o.Store.Job(ctx, id)
-	if err != nil {
-		return 0, err
-	}
-	taken, open := e.takeSent(id)
-	if !open {
+	r := e.runOf(id)
+	if r == nil {
 		return e.o.Store.AppendOutput(ctx, id, stream, 0, nil)
 	}
-	defer taken()
-	next, err := e.keep(ctx, j, stream, offset, data, false)
+	next, err := r.capture.Append(ctx, stream, offset, data)
 	if err == nil {
 		e.hear(id, func(*run) {})
 	}

@@ -2,10 +2,9 @@ package executor
 
 import (
 	"context"
-	"sync"
 
+	"linus/internal/capture"
 	"linus/internal/job"
-	"linus/internal/secret"
 )
 
 // run is one job being worked on.
@@ -17,13 +16,11 @@ type run struct {
 	adopted  bool          // another process, or an earlier try, was here before
 	shares   bool          // it runs in another job's VM
 	input    line          // who sends to its task's stdin
-	sent     sync.RWMutex  // held for reading while output that was sent is taken
+	capture  *capture.Capture
 
 	// Executor.mu guards these.
-	heard  heard          // what reports have told and nobody has written down
-	cut    func()         // ends collecting; nil before that
-	masker *secret.Masker // hides its secrets; nil: not made yet
-	story  *story         // what its agent does; nil: not told yet
+	heard heard  // what reports have told and nobody has written down
+	cut   func() // ends collecting; nil before that
 }
 
 // runOf returns the run of a job, nil when nobody works on it.
@@ -33,6 +30,15 @@ func (e *Executor) runOf(id string) *run {
 	return e.runs[id]
 }
 
+// captureOf returns what captures a job that is being worked on, and for another
+// one that hides its secrets all the same.
+func (e *Executor) captureOf(j job.Job) *capture.Capture {
+	if r := e.runOf(j.ID); r != nil {
+		return r.capture
+	}
+	return capture.New(e.captures, j)
+}
+
 // launch works on a job in a goroutine of its own. e.mu is held.
 func (e *Executor) launch(ctx context.Context, j job.Job, adopted bool) {
 	id := j.ID
@@ -40,11 +46,13 @@ func (e *Executor) launch(ctx context.Context, j job.Job, adopted bool) {
 	r := &run{
 		id: id, shares: j.Shares(), cancel: cancel, adopted: adopted,
 		changed: make(chan struct{}, 1), reported: make(chan struct{}, 1),
+		capture: capture.New(e.captures, j),
 	}
 	e.runs[id] = r
 	e.work.Go(func() {
 		defer cancel(nil)
 		done := e.runJob(ctx, jobCtx, r)
+		r.capture.Close()
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		delete(e.runs, id)

@@ -72,7 +72,7 @@ func (e *Executor) reapVMs(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
-			if isClass(err, job.HostLeftAlone) {
+			if job.IsClass(err, job.HostLeftAlone) {
 				err = errors.Join(e.found(ctx, j.ID, vm), e.settleVM(ctx, j.ID, err))
 				log.Warn("VM found after its job's end is left alone", "err", err)
 				continue
@@ -87,6 +87,6 @@ func (e *Executor) reapVMs(ctx context.Context) {
 		}
 	}
 	if err == nil {
-		e.observeLeaks(leaked)
+		e.o.Observer.Leaked(leaked)
 	}
 }

@@ -2,7 +2,6 @@ package executor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -68,8 +67,7 @@ func (e *Executor) whileUp(ctx context.Context, j job.Job, work func(context.Con
 	}
 	status, asked := e.o.Provider.Status(ctx, *j.VM)
 	if asked != nil {
-		var host *job.HostError
-		if unreachable(err) && errors.As(asked, &host) && host.Class == job.HostUnreachable {
+		if job.IsClass(err, job.HostUnreachable) && job.IsClass(asked, job.HostUnreachable) {
 			return asked // it is not the VM that cannot be reached
 		}
 		return err
@@ -92,10 +90,4 @@ func notUp(j job.Job, status job.VMStatus) error {
 	default:
 		return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q (VM %d) is gone from the host, and not by us", j.VM.Name, j.VM.ID), Remedy: "destroy it here, too, and make it anew"}
 	}
-}
-
-// unreachable reports whether err is that a machine does not answer.
-func unreachable(err error) bool {
-	var host *job.HostError
-	return errors.As(err, &host) && host.Class == job.HostUnreachable
 }

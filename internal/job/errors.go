@@ -84,3 +84,9 @@ const (
 	HostLeftAlone   HostClass = "left_alone"        // not destroyed: the VM is there, and not proven to be the one meant
 	HostForeign     HostClass = "foreign"           // not destroyed: the ID is another VM's by now, and the one meant is gone
 )
+
+// IsClass reports whether err is a *HostError of the class.
+func IsClass(err error, class HostClass) bool {
+	var host *HostError
+	return errors.As(err, &host) && host.Class == class
+}

@@ -26,6 +26,14 @@ type RunState struct {
 	DiskFull    bool // the VM's disk was full while the task ran: what it printed meanwhile is lost
 }
 
+// Written returns how much the task has written to a stream, Stdout or Stderr.
+func (s RunState) Written(stream string) int64 {
+	if stream == Stderr {
+		return s.StderrBytes
+	}
+	return s.StdoutBytes
+}
+
 // CallbackWay is how a runner's callbacks arrive.
 type CallbackWay string
 

@@ -85,6 +85,14 @@ func (j Job) KeepsVM() bool {
 // Shares reports whether the job runs in a VM another job has made.
 func (j Job) Shares() bool { return j.Manifest.VM != "" }
 
+// Output returns the counts of one of the job's streams, Stdout or Stderr.
+func (j Job) Output(stream string) OutputInfo {
+	if stream == Stderr {
+		return j.Stderr
+	}
+	return j.Stdout
+}
+
 // Silence is how long nothing was heard of a running task, in time that engines
 // have listened. Zero while it is seen over SSH whenever that is asked.
 type Silence struct {

@@ -1,7 +1,6 @@
-package executor
+package capture
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -16,35 +15,34 @@ import (
 // nothing is held yet this costs nothing, and where all is well a checksum: only
 // where that differs, as it does where secrets were starred out, it is read.
 // A VM that went down under its task may have lost what callbacks had brought.
-func (e *Executor) verify(ctx context.Context, j job.Job, state job.RunState) error {
+func (c *Capture) verify(ctx context.Context, j job.Job, state job.RunState) error {
 	if !state.Started || state.Reason == "lost" || j.Outcome.Reason == job.ReasonLost {
 		return nil
 	}
-	j, err := e.o.Store.Job(ctx, j.ID)
+	j, err := c.o.Store.Job(ctx, c.id)
 	if err != nil {
 		return err
 	}
 	var ours [2]string
 	var sizes [2]int64 // of what is compared: all that will be kept of what is held
-	streams := []string{job.Stdout, job.Stderr}
 	for i, stream := range streams {
-		total, held := written(state, stream), counts(j, stream)
-		if sizes[i] = min(held.Held, total); total > e.o.MaxOutput {
-			sizes[i] = min(held.Held, e.o.MaxOutput-e.o.MaxOutput/2)
+		total, held := state.Written(stream), j.Output(stream)
+		if sizes[i] = min(held.Held, total); total > c.o.MaxOutput {
+			sizes[i] = min(held.Held, c.o.MaxOutput-c.o.MaxOutput/2)
 		}
 		if held.Total > total {
-			if err := e.cutOff(ctx, j, stream, sizes[i]); err != nil {
+			if err := c.cutOff(ctx, stream, sizes[i]); err != nil {
 				return err
 			}
 		}
-		if ours[i], err = e.sumHeld(ctx, j.ID, stream, sizes[i]); err != nil {
+		if ours[i], err = c.sumHeld(ctx, stream, sizes[i]); err != nil {
 			return err
 		}
 	}
 	if sizes[0] == 0 && sizes[1] == 0 {
 		return nil
 	}
-	theirs, err := e.o.Guest.Sums(ctx, j, sizes[0], sizes[1])
+	theirs, err := c.o.Guest.Sums(ctx, j, sizes[0], sizes[1])
 	if err != nil {
 		return err
 	}
@@ -52,9 +50,9 @@ func (e *Executor) verify(ctx context.Context, j job.Job, state job.RunState) er
 		if ours[i] == theirs[i] {
 			continue
 		}
-		same, err := e.common(ctx, j, stream, sizes[i])
+		same, err := c.common(ctx, j, stream, sizes[i])
 		if err == nil && same < sizes[i] {
-			err = e.cutOff(ctx, j, stream, same)
+			err = c.cutOff(ctx, stream, same)
 		}
 		if err != nil {
 			return err
@@ -64,10 +62,10 @@ func (e *Executor) verify(ctx context.Context, j job.Job, state job.RunState) er
 }
 
 // sumHeld is the sha256 of the first bytes held of a stream.
-func (e *Executor) sumHeld(ctx context.Context, id, stream string, size int64) (string, error) {
+func (c *Capture) sumHeld(ctx context.Context, stream string, size int64) (string, error) {
 	sum := sha256.New()
 	for at := int64(0); at < size; {
-		data, err := e.o.Store.Output(ctx, id, stream, at, min(outputChunk, size-at))
+		data, err := c.o.Store.Output(ctx, c.id, stream, at, min(chunkSize, size-at))
 		if err != nil {
 			return "", err
 		}
@@ -81,36 +79,35 @@ func (e *Executor) sumHeld(ctx context.Context, id, stream string, size int64) (
 }
 
 // common returns up to where what is held of a stream is what the VM has.
-func (e *Executor) common(ctx context.Context, j job.Job, stream string, size int64) (at int64, err error) {
+func (c *Capture) common(ctx context.Context, j job.Job, stream string, size int64) (at int64, err error) {
 	for at < size {
-		theirs, err := e.readHidden(ctx, j, stream, at, min(outputChunk, size-at), true)
+		theirs, err := c.Read(ctx, j, stream, at, min(chunkSize, size-at), true)
 		if err != nil {
 			return at, err
 		}
-		ours, err := e.o.Store.Output(ctx, j.ID, stream, at, int64(len(theirs)))
+		ours, err := c.o.Store.Output(ctx, c.id, stream, at, int64(len(theirs)))
 		if err != nil {
 			return at, err
 		}
-		if !bytes.Equal(ours, theirs) || len(theirs) == 0 {
-			for i := range min(len(ours), len(theirs)) {
-				if ours[i] != theirs[i] {
-					return at + int64(i), nil
-				}
-			}
-			return at + int64(min(len(ours), len(theirs))), nil
+		same := 0
+		for same < min(len(ours), len(theirs)) && ours[same] == theirs[same] {
+			same++
 		}
-		at += int64(len(theirs))
+		at += int64(same)
+		if same < len(theirs) || same == 0 {
+			return at, nil
+		}
 	}
 	return at, nil
 }
 
 // cutOff forgets what is held of a stream and is not the task's.
-func (e *Executor) cutOff(ctx context.Context, j job.Job, stream string, size int64) error {
-	if err := e.o.Store.CutOutput(ctx, j.ID, stream, size); err != nil {
+func (c *Capture) cutOff(ctx context.Context, stream string, size int64) error {
+	if err := c.o.Store.CutOutput(ctx, c.id, stream, size); err != nil {
 		return err
 	}
 	text := fmt.Sprintf("%s as callbacks brought it is not what the VM has, from byte %d on: fetched anew over SSH", stream, size)
-	_, err := e.update(ctx, j.ID, func(*job.Job) ([]job.Event, error) {
+	_, err := c.o.Update(ctx, c.id, func(*job.Job) ([]job.Event, error) {
 		return []job.Event{{Kind: job.EventWarning, Phase: "collect", Text: text}}, nil
 	})
 	return err

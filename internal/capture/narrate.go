@@ -1,8 +1,7 @@
-package executor
+package capture
 
 import (
 	"context"
-	"sync"
 
 	"linus/internal/claude"
 	"linus/internal/job"
@@ -17,7 +16,6 @@ const (
 
 // story is how far we know what a job's agent does.
 type story struct {
-	mu     sync.Mutex
 	reader claude.Reader
 	offset int64 // read up to here
 	told   int   // events
@@ -29,29 +27,32 @@ func narrates(m job.Manifest) bool {
 	return m.AgentType == job.AgentClaude && m.Agent.Command == "" && m.StatusMode != job.StatusSimple
 }
 
-// narrate tells what the job's agent has begun to do, as far as the store has
-// its stream. After a restart it tells the last of it again.
-func (e *Executor) narrate(ctx context.Context, j job.Job) {
-	if !narrates(j.Manifest) || j.Outcome != nil {
+// Answer returns the text that the job's agent ended with, where its stdout tells.
+func Answer(m job.Manifest, stdout []byte) (text string, ok bool) {
+	if !narrates(m) {
+		return "", false
+	}
+	return claude.Result(stdout)
+}
+
+// Narrating reports whether what the job's agent does is being told. It is its
+// follower's.
+func (c *Capture) Narrating() bool { return c.story != nil }
+
+// Narrate tells what the job's agent has begun to do, as far as the store has its
+// stream. After a restart it tells the last of it again. It is its follower's.
+func (c *Capture) Narrate(ctx context.Context, j job.Job) {
+	if !narrates(c.manifest) || j.Outcome != nil {
 		return
 	}
-	e.mu.Lock()
-	r := e.runs[j.ID]
-	if r == nil {
-		e.mu.Unlock()
-		return
+	if c.story == nil {
+		c.story = &story{}
 	}
-	if r.story == nil {
-		r.story = &story{}
-	}
-	s := r.story
-	e.mu.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	steps, err := s.read(ctx, e.o.Store, j.ID)
+	s := c.story
+	steps, err := s.read(ctx, c.o.Store, c.id)
 	if err == nil && len(steps) > 0 {
 		steps = steps[max(0, len(steps)-maxStepsAtOnce):]
-		_, err = e.update(ctx, j.ID, func(j *job.Job) (events []job.Event, err error) {
+		_, err = c.o.Update(ctx, c.id, func(j *job.Job) (events []job.Event, err error) {
 			j.Progress = steps[len(steps)-1]
 			for _, step := range steps {
 				if s.told++; s.told <= maxSteps {
@@ -62,26 +63,18 @@ func (e *Executor) narrate(ctx context.Context, j job.Job) {
 		})
 	}
 	if err != nil && ctx.Err() == nil {
-		e.o.Log.Warn("what the agent does is not told", "job_id", j.ID, "err", err)
+		c.o.Log.Warn("what the agent does is not told", "job_id", c.id, "err", err)
 	}
 }
 
 // read returns the steps in what the store has got since.
 func (s *story) read(ctx context.Context, store Store, id string) (steps []string, err error) {
 	for {
-		data, at, err := store.Written(ctx, id, job.Stdout, s.offset, outputChunk)
+		data, at, err := store.Written(ctx, id, job.Stdout, s.offset, chunkSize)
 		if err != nil || len(data) == 0 {
 			return steps, err
 		}
 		s.offset = at + int64(len(data))
 		steps = append(steps, s.reader.Read(data)...)
 	}
-}
-
-// isNarrated reports whether what the job's agent does is being told.
-func (e *Executor) isNarrated(id string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	r := e.runs[id]
-	return r != nil && r.story != nil
 }

@@ -1,4 +1,4 @@
-package executor_test
+package patience_test
 
 import (
 	"context"
@@ -7,12 +7,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"linus/internal/executor"
+	"linus/internal/patience"
 )
 
 // What is brought, and how fast, says how long it may go on.
 func TestAllow_BytesExtendTheTime(t *testing.T) {
-	const patience, all = 3 * time.Minute, 500 << 20
+	const wait, all = 3 * time.Minute, 500 << 20
 	tests := []struct {
 		name  string
 		rate  int64 // bytes a second
@@ -26,9 +26,9 @@ func TestAllow_BytesExtendTheTime(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				outer, endOuter := executor.Allow(t.Context(), patience, all)
+				outer, endOuter := patience.Allow(t.Context(), wait, all)
 				defer endOuter()
-				work, end := executor.Allow(outer, patience, all)
+				work, end := patience.Allow(outer, wait, all)
 				defer end()
 				var came int64
 				for came < all && work.Err() == nil {
@@ -36,13 +36,13 @@ func TestAllow_BytesExtendTheTime(t *testing.T) {
 					case <-work.Done():
 					case <-time.After(time.Second):
 						came += tt.rate
-						executor.Earn(work, tt.rate)
+						patience.Earn(work, tt.rate)
 					}
 				}
 				if came < tt.bytes || came > tt.bytes*105/100 {
 					t.Errorf("%d bytes came, want %d", came, tt.bytes)
 				}
-				if whole := came >= all; whole != (work.Err() == nil) || !whole && !errors.Is(context.Cause(work), executor.ErrTooSlow) {
+				if whole := came >= all; whole != (work.Err() == nil) || !whole && !errors.Is(context.Cause(work), patience.ErrTooSlow) {
 					t.Errorf("after %d bytes: %v", came, context.Cause(work))
 				}
 			})
@@ -53,14 +53,14 @@ func TestAllow_BytesExtendTheTime(t *testing.T) {
 // However much comes, there is an end.
 func TestAllow_IsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		work, end := executor.Allow(t.Context(), time.Minute, 64<<20)
+		work, end := patience.Allow(t.Context(), time.Minute, 64<<20)
 		defer end()
 		began := time.Now()
 		for work.Err() == nil {
 			select {
 			case <-work.Done():
 			case <-time.After(time.Second):
-				executor.Earn(work, 1<<20)
+				patience.Earn(work, 1<<20)
 			}
 		}
 		if took := time.Since(began); took < time.Minute || took > 19*time.Minute {

@@ -1,4 +1,7 @@
-package executor
+// Package patience says how long something in a VM is waited for: allowances of
+// time that bytes extend, and retries with growing pauses. What is done in the
+// meantime is none of its business.
+package patience
 
 import (
 	"context"
@@ -11,7 +14,8 @@ import (
 // have: what comes more slowly buys less time than it takes.
 const slowLine = 64 << 10
 
-var errTooSlow = errors.New("it took too long for what came")
+// ErrTooSlow is why a context of Allow has ended.
+var ErrTooSlow = errors.New("it took too long for what came")
 
 // allowance is the time that work in a VM may take. Its bytes extend it, so that
 // hundreds of megabytes come over a slow line, and a VM that trickles, or is
@@ -27,24 +31,24 @@ type allowance struct {
 
 type allowanceKey struct{}
 
-// allow returns a context that ends with errTooSlow when patience is over, and
-// what earn has added: at most what bytes take on a slow line.
-func allow(ctx context.Context, patience time.Duration, bytes int64) (context.Context, context.CancelFunc) {
+// Allow returns a context that ends with ErrTooSlow after patience and what Earn
+// has added to it: at most the time that bytes take on a slow line.
+func Allow(ctx context.Context, patience time.Duration, bytes int64) (context.Context, context.CancelFunc) {
 	outer, _ := ctx.Value(allowanceKey{}).(*allowance)
 	ctx, cancel := context.WithCancelCause(ctx)
-	a := &allowance{outer: outer, until: time.Now().Add(patience), left: onSlowLine(bytes)}
-	a.timer = time.AfterFunc(patience, func() { cancel(errTooSlow) })
+	a := &allowance{outer: outer, until: time.Now().Add(patience), left: OnSlowLine(bytes)}
+	a.timer = time.AfterFunc(patience, func() { cancel(ErrTooSlow) })
 	return context.WithValue(ctx, allowanceKey{}, a), func() {
 		a.timer.Stop()
 		cancel(nil)
 	}
 }
 
-// earn extends the allowances of work for bytes that have come.
-func earn(ctx context.Context, bytes int64) { earnTime(ctx, onSlowLine(bytes)) }
+// Earn extends the allowances of work for bytes that have come.
+func Earn(ctx context.Context, bytes int64) { EarnTime(ctx, OnSlowLine(bytes)) }
 
-// earnTime extends the allowances of work that got on.
-func earnTime(ctx context.Context, d time.Duration) {
+// EarnTime extends the allowances of work that got on.
+func EarnTime(ctx context.Context, d time.Duration) {
 	a, _ := ctx.Value(allowanceKey{}).(*allowance)
 	for ; a != nil; a = a.outer {
 		a.extend(d)
@@ -62,7 +66,7 @@ func (a *allowance) extend(d time.Duration) {
 	}
 }
 
-// onSlowLine is how long bytes take on a slow line.
-func onSlowLine(bytes int64) time.Duration {
+// OnSlowLine is how long bytes take on a slow line.
+func OnSlowLine(bytes int64) time.Duration {
 	return time.Duration(float64(max(0, bytes)) / slowLine * float64(time.Second))
 }

@@ -1,0 +1,187 @@
+package capture
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"slices"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/patience"
+)
+
+// collectArtifacts keeps the files the job's patterns match, once its task has
+// ended, and notes what could not be kept and why. Files that are complete
+// already, from before a restart, are not fetched again, and what there is of
+// others is gone on with. Nothing is kept of a job that was lost, or cancelled:
+// nobody waits for it. What is done in the VM ends with work; each file has a
+// deadline of its own within that.
+func (c *Capture) collectArtifacts(ctx, work context.Context, j job.Job, state job.RunState, got *Collected) error {
+	if len(c.manifest.Artifacts) == 0 {
+		return nil
+	}
+	if why := notLookedFor(j, state); why != "" {
+		c.skipAll(got, "not looked for: "+why)
+		return nil
+	}
+	var found []job.FoundArtifact
+	err := patience.Reach(work, c.o.Patience, func(ctx context.Context) (err error) {
+		found, got.Skipped, err = c.o.Guest.Artifacts(ctx, j, c.o.Artifacts)
+		return err
+	})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err == nil {
+		found, got.Skipped, err = c.hideNames(found, got.Skipped)
+	}
+	if err != nil {
+		found, got.Skipped = nil, job.SkippedArtifacts{}
+		c.skipAll(got, "it could not be looked for: "+c.whyEnded(work, err))
+	}
+	left := c.o.Artifacts
+	for _, f := range found {
+		switch {
+		case left.Files == 0 || f.Size > left.Each || f.Size > left.All: // the VM is not to be believed
+			got.Skipped.Skip(f.Path, "beyond the limits")
+			continue
+		case slices.ContainsFunc(got.Artifacts, func(a job.Artifact) bool { return a.Path == f.Path }):
+			got.Skipped.Skip(f.Path, "another one has this name")
+			continue
+		case work.Err() != nil:
+			got.Skipped.Skip(f.Path, c.whyEnded(work, work.Err()))
+			continue
+		}
+		if err := c.keepArtifact(ctx, work, j, f); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			got.Skipped.Skip(f.Path, err.Error())
+			if err := c.o.Store.DropArtifact(ctx, c.id, f.Path); err != nil {
+				c.o.Log.Warn("what was kept of a file stays", "job_id", c.id, "err", err)
+			}
+			continue
+		}
+		patience.EarnTime(work, perArtifact)
+		got.Artifacts = append(got.Artifacts, f.Artifact)
+		left.Files--
+		left.All -= f.Size
+	}
+	return nil
+}
+
+// skipAll notes for each of the job's patterns why nothing was looked for.
+func (c *Capture) skipAll(got *Collected, why string) {
+	for _, pattern := range c.manifest.Artifacts {
+		got.Skipped.Skip(c.hide(pattern), why)
+	}
+}
+
+// notLookedFor says why there is no point in looking for artifacts; empty: there
+// is.
+func notLookedFor(j job.Job, state job.RunState) string {
+	switch {
+	case j.Outcome.Reason == job.ReasonLost:
+		return "the job was lost"
+	case j.Outcome.Reason == job.ReasonCancelled:
+		return "the job was cancelled"
+	case !state.Exited:
+		return "its output could not be fetched either"
+	}
+	return ""
+}
+
+// Warnings are the events that tell of artifacts that were not kept.
+func (c Collected) Warnings() (events []job.Event) {
+	for _, s := range c.Skipped.ArtifactsSkipped {
+		events = append(events, job.Event{Kind: job.EventWarning, Phase: "collect", Text: "no artifact: " + s.Path + ": " + s.Reason})
+	}
+	if more := c.Skipped.ArtifactsSkippedCount - len(c.Skipped.ArtifactsSkipped); more > 0 {
+		events = append(events, job.Event{Kind: job.EventWarning, Phase: "collect", Text: fmt.Sprintf("no artifact: %d more", more)})
+	}
+	return events
+}
+
+// perArtifact is the time that a file brought whole buys the others: small ones
+// cost round trips, not bytes.
+const perArtifact = 2 * time.Second
+
+// errAltered says that a file is not what the VM has said it is.
+var errAltered = errors.New("it was changed, or damaged on its way: its sha256 is another")
+
+// keepArtifact copies one file into the store, once more when what came is not
+// what was found.
+func (c *Capture) keepArtifact(ctx, work context.Context, j job.Job, f job.FoundArtifact) error {
+	timed, end := patience.Allow(work, c.o.Patience, 2*f.Size)
+	defer end()
+	sum, have, err := c.keptOf(ctx, f)
+	if err == nil {
+		err = c.copyArtifact(timed, j, f, sum, have)
+	}
+	if errors.Is(err, errAltered) {
+		err = c.copyArtifact(timed, j, f, sha256.New(), 0)
+	}
+	if err != nil {
+		return errors.New(c.whyEnded(timed, err))
+	}
+	return nil
+}
+
+// keptOf returns how much of a file is in the store, and the sum of that.
+func (c *Capture) keptOf(ctx context.Context, f job.FoundArtifact) (sum hash.Hash, have int64, err error) {
+	sum = sha256.New()
+	r, err := c.o.Store.OpenArtifact(ctx, c.id, f.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return sum, 0, nil
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	have, err = io.Copy(sum, r)
+	if err = errors.Join(err, r.Close()); err != nil {
+		return nil, 0, err
+	}
+	if have > f.Size {
+		return sha256.New(), 0, nil
+	}
+	return sum, have, nil
+}
+
+// copyArtifact copies what is missing of a file, have bytes of which are kept
+// and in sum.
+func (c *Capture) copyArtifact(ctx context.Context, j job.Job, f job.FoundArtifact, sum hash.Hash, have int64) error {
+	if have == 0 { // an empty file is one, too
+		if err := c.o.Store.PutArtifact(ctx, c.id, f.Path, 0, nil); err != nil {
+			return err
+		}
+	}
+	for have < f.Size {
+		var data []byte
+		err := patience.Reach(ctx, c.o.Patience, func(ctx context.Context) (err error) {
+			data, err = c.o.Guest.ReadArtifact(ctx, j, f.Source, have, min(chunkSize, f.Size-have))
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if len(data) == 0 {
+			return fmt.Errorf("it was changed: %w", endsEarly("it", have, f.Size))
+		}
+		patience.Earn(ctx, int64(len(data)))
+		if err := c.o.Store.PutArtifact(ctx, c.id, f.Path, have, data); err != nil {
+			return err
+		}
+		sum.Write(data)
+		have += int64(len(data))
+	}
+	if hex.EncodeToString(sum.Sum(nil)) != f.SHA256 {
+		return errAltered
+	}
+	return nil
+}

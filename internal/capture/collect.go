@@ -1,0 +1,106 @@
+package capture
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/patience"
+)
+
+// ErrCut is the cause with which a caller ends the collecting of a job's output.
+var ErrCut = errors.New("collecting was cancelled by user")
+
+// Collected is what was kept of what a task has left.
+type Collected struct {
+	Output    [2]job.OutputInfo // of stdout and of stderr
+	Artifacts []job.Artifact
+	Skipped   job.SkippedArtifacts
+}
+
+// Collect makes the copy of a task's output complete and final, and keeps the files
+// the task has left. settle ends the task, where that has not ended, and returns
+// how it stands then. What is done in the VM ends with work (by a caller's wish:
+// with ErrCut), when the VM does not answer for so long as wait, and when it takes
+// too long for what comes. What is held then is the output, and said to be
+// incomplete. The state is the zero one where the output could not be fetched; an
+// error is that of ctx or the store.
+func (c *Capture) Collect(ctx, work context.Context, j job.Job, wait time.Duration, settle func(context.Context) (job.RunState, error)) (state job.RunState, got Collected, err error) {
+	work, end := patience.Allow(work, 2*wait, 4*c.o.MaxOutput+2*c.o.Artifacts.All)
+	defer end()
+	if state, err = c.collectOutput(ctx, work, j, wait, settle, &got); err == nil {
+		err = c.collectArtifacts(ctx, work, j, state, &got)
+	}
+	return state, got, err
+}
+
+// collectOutput fetches what is missing of both streams and seals them.
+func (c *Capture) collectOutput(ctx, work context.Context, j job.Job, wait time.Duration, settle func(context.Context) (job.RunState, error), got *Collected) (state job.RunState, err error) {
+	timed, end := patience.Allow(work, wait, 4*c.o.MaxOutput)
+	defer end()
+	fetchErr := c.CanHide() // it would not come back by waiting
+	if fetchErr == nil {
+		state, fetchErr = settle(timed)
+	}
+	if fetchErr == nil {
+		fetchErr = patience.Retry(timed, func() error { return c.verify(timed, j, state) })
+	}
+	for i, stream := range streams {
+		total := state.Written(stream)
+		var tail []byte
+		if fetchErr == nil {
+			fetchErr = patience.Retry(timed, func() (err error) {
+				tail, err = c.fetch(timed, j, stream, total)
+				return err
+			})
+		}
+		if ctx.Err() != nil {
+			return state, ctx.Err()
+		}
+		why := ""
+		if fetchErr != nil {
+			why = c.whyEnded(timed, fetchErr)
+			c.o.Log.Warn("output incomplete", "job_id", c.id, "stream", stream, "err", why)
+			if total, err = c.seen(ctx, stream); err != nil {
+				return state, err
+			}
+		}
+		info, err := c.o.Store.SealOutput(ctx, c.id, stream, total, tail)
+		if err != nil {
+			return state, err
+		}
+		if why == "" && state.DiskFull {
+			why = diskFull
+		}
+		info.Incomplete, info.Why = why != "", why
+		got.Output[i] = info
+	}
+	if fetchErr != nil {
+		state = job.RunState{}
+	}
+	return state, nil
+}
+
+const diskFull = "the VM's disk was full while the task ran: what it printed meanwhile may be missing"
+
+// whyEnded says in a line why what was done under work did not come to its end.
+func (c *Capture) whyEnded(work context.Context, err error) string {
+	switch cause := context.Cause(work); {
+	case errors.Is(cause, ErrCut):
+		return ErrCut.Error()
+	case errors.Is(cause, patience.ErrTooSlow):
+		return "the VM was given up, " + patience.ErrTooSlow.Error() + "; the last try: " + brief(c.ShownError(err).Error())
+	}
+	return brief(c.ShownError(err).Error())
+}
+
+// brief is what a reason shows of an error, which may be a VM's words.
+func brief(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if r := []rune(text); len(r) > 300 {
+		return string(r[:300]) + "..."
+	}
+	return text
+}

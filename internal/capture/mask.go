@@ -1,0 +1,105 @@
+package capture
+
+import (
+	"fmt"
+	"slices"
+
+	"linus/internal/job"
+	"linus/internal/secret"
+	"linus/internal/term"
+)
+
+// Hide has the capture hide these values: those that are sent to the VM. Without
+// that, as after a restart, it hides those that the source has when first asked.
+func (c *Capture) Hide(values []secret.Value) {
+	m := secret.NewMasker(values)
+	c.hiding.Lock()
+	defer c.hiding.Unlock()
+	c.masker = m
+}
+
+// CanHide returns an error unless the job's secrets are known, so that they can be
+// hidden.
+func (c *Capture) CanHide() error {
+	_, err := c.hider()
+	return err
+}
+
+// hider returns what hides the job's secrets, nil when it has none.
+func (c *Capture) hider() (*secret.Masker, error) {
+	if !c.hasSecrets() {
+		return nil, nil
+	}
+	c.hiding.Lock()
+	defer c.hiding.Unlock()
+	if c.masker == nil {
+		values, err := c.o.Secrets(c.manifest)
+		if err != nil {
+			return nil, err
+		}
+		c.masker = secret.NewMasker(values)
+	}
+	return c.masker, nil
+}
+
+// hasSecrets reports whether the job may have secrets.
+func (c *Capture) hasSecrets() bool {
+	return len(c.manifest.Secrets) > 0 || c.manifest.AgentType == job.AgentClaude
+}
+
+// Shown is text as it is kept for people: without what a terminal would obey,
+// since guests, agents and servers wrote it or are quoted in it; then without
+// the job's secrets, of which one that was broken up is whole by now; and bounded
+// after that, so that none is cut in two and half of it left.
+func (c *Capture) Shown(text string) string { return job.Bounded(c.hide(term.Text(text))) }
+
+// hide returns text without the job's secrets.
+func (c *Capture) hide(text string) string {
+	if text == "" {
+		return ""
+	}
+	m, err := c.hider()
+	if err != nil {
+		return "[hidden: the job's secrets are not known any more, and could be in it]"
+	}
+	masked, _ := m.Mask([]byte(text), true)
+	return string(masked)
+}
+
+// hideNames returns what was found of artifacts with names that may be shown:
+// without the job's secrets, and with '_' for what a terminal would obey. Two may
+// have the same name then.
+func (c *Capture) hideNames(found []job.FoundArtifact, skipped job.SkippedArtifacts) ([]job.FoundArtifact, job.SkippedArtifacts, error) {
+	if err := c.CanHide(); err != nil {
+		return nil, job.SkippedArtifacts{}, fmt.Errorf("secrets could be in their names: %w", err)
+	}
+	found = slices.Clone(found)
+	skipped.ArtifactsSkipped = slices.Clone(skipped.ArtifactsSkipped)
+	for i := range found {
+		found[i].Path = term.Name(c.hide(found[i].Path))
+	}
+	for i, s := range skipped.ArtifactsSkipped {
+		skipped.ArtifactsSkipped[i] = job.SkippedArtifact{Path: term.Name(c.hide(s.Path)), Reason: c.hide(term.Text(s.Reason))}
+	}
+	return found, skipped, nil
+}
+
+// ShownError returns err with a text that may be shown.
+func (c *Capture) ShownError(err error) error {
+	if err == nil {
+		return nil
+	}
+	if text := c.Shown(err.Error()); text != err.Error() {
+		return &shownError{text, err}
+	}
+	return err
+}
+
+// shownError is an error whose text had a secret in it, or was too long.
+type shownError struct {
+	text string
+	err  error
+}
+
+func (s *shownError) Error() string { return s.text }
+func (s *shownError) Unwrap() error { return s.err }

@@ -1,0 +1,92 @@
+package executor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"linus/internal/capture"
+	"linus/internal/job"
+)
+
+var (
+	errCancelled = errors.New("cancelled by user")
+	errKilled    = errors.New("killed by user")
+	errCut       = errors.New("collecting was cancelled by user")
+)
+
+// Cancel ends a job. It returns once that is decided; the task is stopped, its
+// output collected and its VM destroyed right after. Of a task that has ended by
+// itself it ends the collecting, cutGrace later: what is held then is kept, and
+// said to be incomplete; how the job ended stays as it is. Cancelling again is fine until
+// the end is reached, then it is job.ErrCompleted.
+func (e *Executor) Cancel(ctx context.Context, id string) error {
+	return e.end(ctx, id, job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, Error: "Cancelled by user"}, "", errCancelled)
+}
+
+// end decides a job by a caller's wish and wakes who works on it. signal is
+// what its task gets, TERM when empty.
+func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, signal string, cause error) error {
+	outcome.At = now()
+	cut := false
+	_, err := e.update(ctx, id, func(j *job.Job) ([]job.Event, error) {
+		cut = false
+		switch {
+		case j.Decide(outcome):
+			j.StopSignal, j.EndedBy, j.Silence = signal, job.ClientFrom(ctx), job.Silence{}
+			return []job.Event{decided(outcome)}, nil
+		case !j.Status.Terminal() && j.Outcome.Reason == outcome.Reason:
+			return nil, nil
+		case !j.Status.Terminal() && j.Kind != job.KindVM && outcome.Reason == job.ReasonCancelled:
+			cut = true
+			if j.CollectCut {
+				return nil, nil
+			}
+			j.CollectCut, j.EndedBy = true, cmp.Or(j.EndedBy, job.ClientFrom(ctx))
+			return []job.Event{{Kind: job.EventWarning, Phase: "collect", Text: capture.ErrCut.Error() + ": what is held is kept"}}, nil
+		default:
+			return nil, job.ErrCompleted
+		}
+	})
+	if err != nil {
+		return err
+	}
+	e.o.Log.Info("job ended by request", "job_id", id, "reason", outcome.Reason, "collecting", cut)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r := e.runs[id]
+	switch {
+	case r != nil && cut && r.cut != nil:
+		r.cut()
+	case r != nil && !cut:
+		r.cancel(cause)
+	}
+	e.poke()
+	return nil
+}
+
+// signals are what a task can be killed with.
+var signals = []string{"TERM", "KILL", "INT", "HUP", "QUIT"}
+
+// Kill ends a job's task with its whole process tree; the job is then failed,
+// killed. An empty signal is TERM. A job that waits or is being provisioned is
+// ended as well.
+func (e *Executor) Kill(ctx context.Context, id, signal string) (job.Killed, error) {
+	signal = strings.TrimPrefix(strings.ToUpper(signal), "SIG")
+	if signal != "" && !slices.Contains(signals, signal) {
+		return "", &job.FieldError{Field: "signal", Problem: fmt.Sprintf("%q is unknown", signal), Remedy: "use one of: " + strings.Join(signals, ", ")}
+	}
+	err := e.end(ctx, id, job.Outcome{Status: job.Failed, Reason: job.ReasonKilled, Error: "Killed by user"}, signal, errKilled)
+	switch {
+	case errors.Is(err, job.ErrNotFound):
+		return job.KillNotFound, nil
+	case errors.Is(err, job.ErrCompleted):
+		return job.AlreadyTerminated, nil
+	case err != nil:
+		return "", err
+	}
+	return job.KilledNow, nil
+}

@@ -1,0 +1,95 @@
+package executor
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"linus/internal/capture"
+	"linus/internal/job"
+)
+
+// Job returns what is known of a job. While it waits, Progress says for what.
+func (e *Executor) Job(ctx context.Context, id string) (job.Job, error) {
+	j, err := e.o.Store.Job(ctx, id)
+	if err != nil {
+		return job.Job{}, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if place := slices.Index(e.waiting, id); place >= 0 && e.slots() >= e.o.MaxJobs {
+		j.Progress = fmt.Sprintf("waiting: %d of %d slots in use, %d jobs ahead", e.o.MaxJobs, e.o.MaxJobs, place)
+	}
+	return j, nil
+}
+
+// List returns a page of jobs, newest first.
+func (e *Executor) List(ctx context.Context, f job.Filter) (job.Page, error) {
+	return e.o.Store.List(ctx, f)
+}
+
+// CheckHost looks whether the host can run jobs.
+func (e *Executor) CheckHost(ctx context.Context) (job.HostReport, error) {
+	return e.o.Provider.Check(ctx)
+}
+
+// Result returns what a job came to, or *job.NotCompleteError. Where an agent
+// told what it did, the result's stdout is the text it ended with; all it told
+// is Output's.
+func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
+	j, err := e.o.Store.Job(ctx, id)
+	if err != nil {
+		return job.Result{}, err
+	}
+	if !j.Status.Terminal() {
+		return job.Result{}, &job.NotCompleteError{Status: j.Status}
+	}
+	r := job.Result{
+		JobID: j.ID, Status: j.Status, Reason: j.Outcome.Reason, ExitCode: j.Outcome.ExitCode,
+		Error: j.Outcome.Error, StdoutInfo: j.Stdout, StderrInfo: j.Stderr, SkippedArtifacts: j.SkippedArtifacts,
+	}
+	if r.Duration = j.Outcome.Duration; r.Duration == 0 && !j.StartedAt.IsZero() {
+		r.Duration = max(0, j.Outcome.At.Sub(j.StartedAt))
+	}
+	if r.Stdout, err = e.o.Store.Output(ctx, id, job.Stdout, 0, j.Stdout.Held); err != nil {
+		return job.Result{}, fmt.Errorf("read the job's stdout: %w", err)
+	}
+	if text, ok := capture.Answer(j.Manifest, r.Stdout); ok {
+		n := int64(len(text))
+		r.Stdout, r.StdoutInfo = []byte(text), job.OutputInfo{Held: n, Total: n, Incomplete: j.Stdout.Incomplete, Why: j.Stdout.Why}
+	}
+	if r.Stderr, err = e.o.Store.Output(ctx, id, job.Stderr, 0, j.Stderr.Held); err != nil {
+		return job.Result{}, fmt.Errorf("read the job's stderr: %w", err)
+	}
+	return r, nil
+}
+
+// Cleanup forgets the jobs that ended longer ago than so, with their files. A
+// job stays while its VM does.
+func (e *Executor) Cleanup(ctx context.Context, olderThan time.Duration) (int, error) {
+	if olderThan < 0 {
+		return 0, &job.FieldError{Field: "older_than", Problem: "is negative", Remedy: "give 0 or more"}
+	}
+	return e.o.Store.Forget(ctx, now().Add(-olderThan))
+}
+
+// OpenArtifact returns a file the job left.
+func (e *Executor) OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, job.Artifact, error) {
+	j, err := e.o.Store.Job(ctx, id)
+	if err != nil {
+		return nil, job.Artifact{}, err
+	}
+	i := slices.IndexFunc(j.Artifacts, func(a job.Artifact) bool { return a.Path == path })
+	if i < 0 {
+		names := make([]string, 0, len(j.Artifacts))
+		for _, a := range j.Artifacts {
+			names = append(names, a.Path)
+		}
+		return nil, job.Artifact{}, &job.FieldError{Field: "path", Problem: fmt.Sprintf("the job has no artifact %q", path), Remedy: "it has: " + strings.Join(names, ", ")}
+	}
+	r, err := e.o.Store.OpenArtifact(ctx, id, path)
+	return r, j.Artifacts[i], err
+}

@@ -1,0 +1,40 @@
+package patience
+
+import (
+	"context"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"linus/internal/job"
+)
+
+// Retry calls f with growing pauses until it succeeds, fails with
+// backoff.Permanent, or ctx ends, and returns f's last error.
+func Retry(ctx context.Context, f func() error) error {
+	pauses := backoff.NewExponentialBackOff() // from half a second on
+	pauses.Multiplier, pauses.MaxInterval = 2, 10*time.Second
+	var last error // what f said is what matters, not that the time is over
+	_, _ = backoff.Retry(ctx, func() (struct{}, error) {
+		last = f()
+		return struct{}{}, last
+	}, backoff.WithBackOff(pauses), backoff.WithMaxElapsedTime(0))
+	return last
+}
+
+// Reach calls f, with growing pauses, for as long as the VM cannot be reached,
+// but no longer than patience, with which f's context ends. A try that may take
+// longer than that works with its caller's. It returns f's last error.
+func Reach(ctx context.Context, patience time.Duration, f func(context.Context) error) error {
+	patient, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	var last error
+	_ = Retry(patient, func() error {
+		last = f(patient)
+		if job.IsClass(last, job.HostUnreachable) {
+			return last
+		}
+		return nil
+	})
+	return last
+}
