@@ -31,8 +31,14 @@ func writeManual(root *cobra.Command, dir string) error {
 	if err := os.MkdirAll(man, 0o755); err != nil { //nolint:gosec // for everybody to read
 		return fmt.Errorf("make the directory for man pages: %w", err)
 	}
-	if err := doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "linus " + buildVersion(), Manual: "linus"}, man); err != nil {
-		return fmt.Errorf("write man pages: %w", err)
+	commands := []*cobra.Command{root}
+	if help, _, err := root.Find([]string{"help"}); err == nil {
+		commands = append(commands, help) // the tree leaves it out
+	}
+	for _, c := range commands {
+		if err := doc.GenManTree(c, &doc.GenManHeader{Section: "1", Source: "linus " + buildVersion(), Manual: "linus"}, man); err != nil {
+			return fmt.Errorf("write man pages: %w", err)
+		}
 	}
 	for _, c := range []struct {
 		path  string
