@@ -2,13 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"linus/internal/control"
+	"linus/internal/daemon"
 	"linus/internal/job"
 )
 
@@ -81,22 +80,11 @@ func (a *app) complete(ask func(context.Context, job.Engine) ([]string, error)) 
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		var e job.Engine
-		client, err := control.Dial(ctx, control.Socket(c.StateDir))
-		switch {
-		case err == nil:
-			defer client.Close()
-			e = client
-		case errors.Is(err, control.ErrNoEngine):
-			stored, closeStore, err := offlineEngine(ctx, c)
-			if err != nil {
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			defer closeStore() //nolint:errcheck // only read
-			e = offline{Executor: stored, config: c}
-		default:
+		e, done, err := daemon.Peek(ctx, c)
+		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
+		defer done()
 		words, err := ask(ctx, e)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp

@@ -3,15 +3,14 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"slices"
-	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"linus/internal/config"
+	"linus/internal/daemon"
 )
 
 func (a *app) configCommand() *cobra.Command {
@@ -82,45 +81,7 @@ func (a *app) configProblems() []config.Problem {
 	if errors.As(err, &wrong) {
 		return wrong.Problems
 	}
-	var problems []config.Problem
-	add := func(name, text, remedy string) {
-		p := config.Problem{Name: name, Text: text, Remedy: remedy}
-		for _, v := range c.Values() {
-			if v.Name == name {
-				p.From = v.From
-			}
-		}
-		problems = append(problems, p)
-	}
-	if err := c.NeedHost(); errors.As(err, &wrong) {
-		problems = append(problems, wrong.Problems...)
-	}
-	if _, err := policies(c); err != nil {
-		name, problem, _ := strings.Cut(err.Error(), ": ")
-		add(name, problem, "write a list separated by commas, as linus config and linus help settings show it")
-	}
-	for _, file := range []struct{ name, path, remedy string }{
-		{"PROXMOX_SSH_KEY_PATH", c.ProxmoxSSHKeyPath, "give the path of a private key, or unset it to use the SSH agent"},
-		{"PROXMOX_KNOWN_HOSTS", c.ProxmoxKnownHosts, "linus host trust creates it with the host's key"},
-	} {
-		if file.path == "" {
-			continue
-		}
-		f, err := os.Open(file.path)
-		if err != nil {
-			var at *fs.PathError
-			if errors.As(err, &at) {
-				err = at.Err
-			}
-			add(file.name, fmt.Sprintf("%s cannot be read: %v", file.path, err), file.remedy)
-			continue
-		}
-		_ = f.Close()
-	}
-	if err := secrets(c).Check(); err != nil {
-		add("LINUS_SECRETS_FILE", strings.ReplaceAll(err.Error(), "\n", "; "), "each secret needs a name and a value of 4 bytes or more")
-	}
-	return problems
+	return daemon.Problems(c)
 }
 
 func (a *app) configPathCommand() *cobra.Command {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"linus/internal/config"
+	"linus/internal/daemon"
 	"linus/internal/job"
 )
 
@@ -109,7 +110,7 @@ func parseCopy(cmd *cobra.Command, args []string) (c copying, err error) {
 
 // command is the scp command that copies.
 func (c copying) command(settings config.Config, vm job.VM) ([]string, error) {
-	options, err := sshOptions(settings, vm)
+	options, err := daemon.SSHOptions(settings, vm)
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +190,7 @@ func parseForwards(args []string) ([]forward, error) {
 // forwardCommand is the ssh command that forwards. ssh runs its LocalCommand
 // when it listens on all of them: that one tells.
 func forwardCommand(c config.Config, vm job.VM, forwards []forward) ([]string, error) {
-	options, err := sshOptions(c, vm)
+	options, err := daemon.SSHOptions(c, vm)
 	if err != nil {
 		return nil, err
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"linus/internal/config"
+	"linus/internal/daemon"
 	"linus/internal/job"
-	"linus/internal/remote"
 )
 
 func (a *app) hostCommand() *cobra.Command {
@@ -100,7 +100,7 @@ func (a *app) trustCommand() *cobra.Command {
 }
 
 func (a *app) trust(ctx context.Context, c config.Config, yes bool, expected string) error {
-	key, err := remote.ScanHostKey(ctx, hostOptions(c))
+	key, err := daemon.ScanHostKey(ctx, c)
 	if err != nil {
 		return fmt.Errorf("%w; is PROXMOX_HOST %s correct, and is sshd running there?", err, c.ProxmoxHost)
 	}
@@ -118,7 +118,7 @@ func (a *app) trust(ctx context.Context, c config.Config, yes bool, expected str
 			return err
 		}
 	}
-	if err := remote.TrustHostKey(c.ProxmoxKnownHosts, key); err != nil {
+	if err := daemon.TrustHostKey(c, key); err != nil {
 		return err
 	}
 	return answer(true, fmt.Sprintf("%s is trusted: %s, in %s", key.Addr, key.Fingerprint, c.ProxmoxKnownHosts))

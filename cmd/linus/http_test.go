@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/cookiejar"
 	"os"
@@ -16,6 +15,7 @@ import (
 	"github.com/creack/pty"
 
 	"linus/internal/config"
+	"linus/internal/daemon"
 	"linus/internal/mcptool"
 	"linus/internal/web"
 )
@@ -96,30 +96,25 @@ func TestServe_AnswersMCPByHTTPWithTheTokenOfTheStateDirectory(t *testing.T) {
 
 // The link that logs in is for a terminal: files, pipes and the journal are kept.
 func TestServe_ShowsTheLoginLinkToATerminalAlone(t *testing.T) {
-	server, err := web.Listen(t.Context(), "127.0.0.1:0", web.Options{Token: "a-token-of-this-test", Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = server.Close(t.Context()) })
-	f := &httpFace{server: server, token: "HTTP_TOKEN", login: "http://" + server.Addr() + web.LoginPath("a-token-of-this-test")}
+	h := &daemon.HTTP{Addr: "127.0.0.1:1", Browser: "127.0.0.1:1", Token: "HTTP_TOKEN", Login: "http://127.0.0.1:1" + web.LoginPath("a-token-of-this-test")}
 	ours, terminal, err := pty.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer ours.Close()
-	f.announce(terminal)
+	announce(terminal, h)
 	_ = terminal.Close()
 	shown, _ := io.ReadAll(ours) // ends with an error: the terminal is gone
-	if !strings.Contains(string(shown), f.login) {
+	if !strings.Contains(string(shown), h.Login) {
 		t.Errorf("a terminal gets %q", shown)
 	}
 	file, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.announce(file)
+	announce(file, h)
 	_ = file.Close()
-	if logged, err := os.ReadFile(file.Name()); err != nil || strings.Contains(string(logged), "a-token") || !strings.Contains(string(logged), "http://"+server.Addr()+"/, to log in") {
+	if logged, err := os.ReadFile(file.Name()); err != nil || strings.Contains(string(logged), "a-token") || !strings.Contains(string(logged), "http://127.0.0.1:1/, to log in") {
 		t.Errorf("a file gets %q, %v", logged, err)
 	}
 }
@@ -139,31 +134,5 @@ func TestToolsets_OfTheSettingsAreThoseOfTheServer(t *testing.T) {
 		if s.Name == "MCP_TOOLSETS" && !strings.Contains(s.Text, strings.Join(mcptool.Toolsets, ", ")) {
 			t.Errorf("the setting's text does not name them: %s", s.Text)
 		}
-	}
-}
-
-func TestEnsureToken_IsMadeOnceAndItsOwnersAlone(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "http-token")
-	first, err := ensureToken(path)
-	if err != nil || len(first) < 32 {
-		t.Fatalf("ensureToken = %q, %v", first, err)
-	}
-	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v, %v", info.Mode(), err)
-	}
-	if again, err := ensureToken(path); err != nil || again != first {
-		t.Errorf("again %q, %v", again, err)
-	}
-	if err := os.Chmod(path, 0o640); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := ensureToken(path); err == nil || !strings.Contains(err.Error(), "chmod 600") {
-		t.Errorf("readable by others: %v", err)
-	}
-	if err := os.WriteFile(path, []byte("\n"), 0o600); err != nil || os.Chmod(path, 0o600) != nil {
-		t.Fatal(err)
-	}
-	if token, err := ensureToken(path); err == nil {
-		t.Errorf("an empty file is a token: %q", token)
 	}
 }

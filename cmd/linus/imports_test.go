@@ -30,11 +30,12 @@ var adapters = []string{
 
 // arrows says for each package which of ours it may import, outside tests:
 //
-//	cmd -> adapters -> job;  proxmox, guest -> remote, result, embed;  embed -> scripts
+//	cmd -> daemon -> adapters -> job;  proxmox, guest -> remote, result, embed;  embed -> scripts
 //
 // A new package needs a line here: that is the moment to think of its place.
 var arrows = map[string][]string{
-	"cmd/linus": append([]string{"internal/job", "internal/remote", "internal/lab", "internal/manual", "internal/secret", "embed"}, adapters...),
+	"cmd/linus":       {"internal/daemon", "internal/config", "internal/control", "internal/job", "internal/manual", "internal/mcptool", "embed"},
+	"internal/daemon": append([]string{"internal/job", "internal/remote", "internal/secret"}, adapters...),
 
 	"internal/callback":  {"internal/job"},
 	"internal/claude":    {},

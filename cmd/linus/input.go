@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"linus/internal/executor"
+	"linus/internal/job"
 )
 
 func (a *app) inputCommand() *cobra.Command {
@@ -65,7 +65,7 @@ type receiver interface {
 // set; sent is told of each part. It returns the bytes sent. Every part is
 // acknowledged before the next is sent; what comes meanwhile goes together.
 func sendInput(ctx context.Context, to receiver, id string, from io.Reader, ending bool, sent func()) (total int64, err error) {
-	a := readAhead(from, executor.MaxInput)
+	a := readAhead(from, job.MaxInput)
 	defer a.stop()
 	for {
 		part, err := a.next()

@@ -8,7 +8,7 @@ import (
 	"io"
 	"testing"
 
-	"linus/internal/executor"
+	"linus/internal/job"
 )
 
 // slowTask takes a part of input each time it is let to.
@@ -46,11 +46,11 @@ func (f *fullness) Read(p []byte) (int, error) {
 }
 
 func TestSendInput_WhatComesMeanwhileGoesTogether(t *testing.T) {
-	blob := make([]byte, 3*executor.MaxInput)
+	blob := make([]byte, 3*job.MaxInput)
 	_, _ = rand.Read(blob)
 	to := &slowTask{parts: make(chan []byte), next: make(chan error)}
 	full := make(chan struct{})
-	from := &fullness{Reader: bytes.NewReader(blob), target: executor.MaxInput, full: full}
+	from := &fullness{Reader: bytes.NewReader(blob), target: job.MaxInput, full: full}
 	done := make(chan error)
 	var total int64
 	go func() {
@@ -65,10 +65,10 @@ func TestSendInput_WhatComesMeanwhileGoesTogether(t *testing.T) {
 	for {
 		select {
 		case part := <-to.parts:
-			if len(part) > executor.MaxInput {
+			if len(part) > job.MaxInput {
 				t.Fatalf("%d bytes at once", len(part))
 			}
-			if calls == 1 && len(part) < executor.MaxInput/2 {
+			if calls == 1 && len(part) < job.MaxInput/2 {
 				t.Errorf("%d bytes after the first, want what has come meanwhile", len(part))
 			}
 			got = append(got, part...)

@@ -18,6 +18,7 @@ import (
 
 	"linus/internal/config"
 	"linus/internal/control"
+	"linus/internal/daemon"
 	"linus/internal/job"
 	"linus/internal/term"
 )
@@ -25,10 +26,10 @@ import (
 // version is set by the linker: -X main.version=...
 var version = ""
 
-func main() { os.Exit(process(proxmoxBackend)) }
+func main() { os.Exit(process(daemon.Proxmox)) }
 
 // process is run with this process's arguments, streams and signals.
-func process(backend newBackend) int {
+func process(backend daemon.NewBackend) int {
 	stdout := os.Stdout
 	os.Stdout = os.Stderr // whatever prints by accident must not get into a protocol
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -40,14 +41,14 @@ func process(backend newBackend) int {
 type app struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
-	backend        newBackend
+	backend        daemon.NewBackend
 	json           bool           // -o json
 	sources        config.Sources // flags that give settings
 }
 
 // run is the whole program but for the process around it; it returns the exit
 // code.
-func run(ctx context.Context, backend newBackend, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+func run(ctx context.Context, backend daemon.NewBackend, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, backend: backend}
 	root := a.root() //nolint:contextcheck // the verbs take it from their command
 	root.SetArgs(args)

@@ -23,6 +23,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"linus/internal/config"
+	"linus/internal/daemon"
 	"linus/internal/job"
 	"linus/internal/providertest"
 )
@@ -35,7 +36,7 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"linus": func() { os.Exit(process(fakeBackend)) }})
 }
 
-func fakeBackend(config.Config, installation, *slog.Logger) backend {
+func fakeBackend(config.Config, daemon.Installation, *slog.Logger) daemon.Backend {
 	fake := providertest.NewFake()
 	fake.Set(providertest.Behaviour{Task: runTask, OnStart: func(j job.Job, p job.Payload) {
 		if strings.Contains(p.Manifest.Task, "loses its marker") {
@@ -43,7 +44,7 @@ func fakeBackend(config.Config, installation, *slog.Logger) backend {
 		}
 		callBack(j, p)
 	}})
-	return backend{provider: fake, guest: fake, close: func() {}}
+	return daemon.Backend{Provider: fake, Guest: fake, Close: func() {}}
 }
 
 // runTask runs a script task in bash. A task with the word "forever" in it runs
@@ -209,7 +210,7 @@ func killEngine(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Check(err)
 	ts.Check(syscall.Kill(pid, syscall.SIGKILL))
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		lock, err := lockState(ts.MkAbs("state"))
+		lock, err := daemon.Lock(ts.MkAbs("state"))
 		if err == nil {
 			ts.Check(lock.Close())
 			return

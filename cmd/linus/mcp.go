@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"linus/internal/daemon"
 	"linus/internal/mcptool"
 )
 
@@ -19,8 +20,7 @@ func (a *app) mcpCommand() *cobra.Command {
 				return err
 			}
 			defer s.Close()
-			o := mcpOptions(s.config, s, logger(a.stderr, s.config))
-			return mcptool.ServeStdio(cmd.Context(), o, a.stdin, a.stdout)
+			return mcptool.ServeStdio(cmd.Context(), daemon.MCPOptions(a.daemon(s.config), s), a.stdin, a.stdout)
 		},
 	}
 	a.mcpFlags(cmd)

@@ -3,18 +3,16 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 
+	"al.essio.dev/pkg/shellescape"
 	"github.com/spf13/cobra"
 
 	"linus/internal/config"
+	"linus/internal/daemon"
 	"linus/internal/job"
-	"linus/internal/remote"
 )
 
 func (a *app) vmSSHCommand() *cobra.Command {
@@ -34,9 +32,9 @@ func (a *app) vmSSHCommand() *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withLogin(cmd.Context(), args[0], show, become, func(c config.Config, vm job.VM) ([]string, error) {
-				argv, err := sshCommand(c, vm)
+				argv, err := daemon.SSHCommand(c, vm)
 				if len(args) > 1 { // ssh hands one line to a shell: these arguments it is to be
-					argv = append(argv, remote.Quote(args[1:]...))
+					argv = append(argv, shellescape.QuoteCommand(args[1:]))
 				}
 				return argv, err
 			})
@@ -63,7 +61,7 @@ func (a *app) withLogin(ctx context.Context, ref string, show bool, start func(p
 		return err
 	}
 	if show {
-		return a.print(map[string]any{"argv": argv, argv[0]: shellLine(argv)}, shellLine(argv))
+		return a.print(map[string]any{"argv": argv, argv[0]: shellescape.QuoteCommand(argv)}, shellescape.QuoteCommand(argv))
 	}
 	program, err := exec.LookPath(argv[0])
 	if err != nil {
@@ -110,75 +108,4 @@ func (s *session) loginVM(ctx context.Context, ref string) (job.VMInfo, error) {
 		return info, fmt.Errorf("VM %s (%d) has no address yet; linus vm show %s tells when it has", info.Name, info.ID, info.Name)
 	}
 	return info, nil
-}
-
-// guestKnownHosts is the file with a VM's host key.
-func guestKnownHosts(c config.Config, vm job.VM) string {
-	return filepath.Join(c.StateDir, "ssh", vm.Job+".known_hosts")
-}
-
-// sshCommand is the ssh command that logs in to a VM.
-func sshCommand(c config.Config, vm job.VM) ([]string, error) {
-	options, err := sshOptions(c, vm)
-	return append(append([]string{"ssh"}, options...), "-p", strconv.Itoa(c.VMSSHPort), vm.User+"@"+vm.IP), err
-}
-
-// sshOptions are the options with which ssh and scp reach a VM: through the
-// host, its host key pinned, with the login key that is this VM's. It writes the file with the VM's host
-// key that they name.
-func sshOptions(c config.Config, vm job.VM) ([]string, error) {
-	known, alias := guestKnownHosts(c, vm), "linus-"+vm.Job
-	checking := "yes"
-	if vm.HostKey == "" {
-		checking = "accept-new" // nobody could tell it; ssh shows when it changes
-	} else {
-		err := os.MkdirAll(filepath.Dir(known), 0o700)
-		if err == nil {
-			err = os.WriteFile(known, []byte(alias+" "+vm.HostKey+"\n"), 0o600)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("write the VM's host key: %w", err)
-		}
-	}
-	jump := append(append([]string{"ssh"}, sshAlone()...),
-		"-o", "StrictHostKeyChecking=yes", "-o", sshFile("UserKnownHostsFile", c.ProxmoxKnownHosts), "-p", strconv.Itoa(c.ProxmoxSSHPort))
-	if c.ProxmoxSSHKeyPath != "" {
-		jump = append(jump, "-o", "IdentitiesOnly=yes", "-o", sshFile("IdentityFile", c.ProxmoxSSHKeyPath))
-	}
-	through := strings.ReplaceAll(remote.Quote(append(jump, "-W")...), "%", "%%") + " '[%h]:%p' " +
-		strings.ReplaceAll(remote.Quote(c.ProxmoxSSHUser+"@"+c.ProxmoxHost), "%", "%%")
-	return append(sshAlone(),
-		"-o", "ProxyCommand="+through,
-		"-o", "HostKeyAlias="+alias, "-o", "StrictHostKeyChecking="+checking, "-o", sshFile("UserKnownHostsFile", known),
-		"-o", "IdentitiesOnly=yes", "-o", sshFile("IdentityFile", loginKeys(c).Path(vm)),
-		"-o", "PreferredAuthentications=publickey", // a VM's server asks nobody for a password
-	), nil
-}
-
-// sshAlone are the options that leave ssh_config out, the user's and the
-// machine's: what it turns on for hosts they trust (an agent or a display
-// forwarded, ports, commands to run) is not for VMs, and linus itself reaches the
-// host without it. ssh's own defaults have all of that off; the host keys that
-// count are the ones named beside these.
-func sshAlone() []string {
-	return []string{"-F", "none", "-o", "GlobalKnownHostsFile=/dev/null", "-o", "UpdateHostKeys=no"}
-}
-
-// sshFile is an option of ssh's that names a file, whatever is in its name:
-// ssh_config splits at blanks and replaces %.
-func sshFile(option, path string) string {
-	return option + `="` + strings.ReplaceAll(path, "%", "%%") + `"`
-}
-
-// shellLine is a command as one types it, with quotes only where they are
-// needed.
-func shellLine(argv []string) string {
-	words := make([]string, len(argv))
-	for i, word := range argv {
-		words[i] = word
-		if word == "" || strings.Trim(word, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789@%+=:,./_-") != "" {
-			words[i] = remote.Quote(word)
-		}
-	}
-	return strings.Join(words, " ")
 }

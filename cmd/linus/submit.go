@@ -6,10 +6,10 @@ import (
 	"os"
 	"strings"
 
+	"al.essio.dev/pkg/shellescape"
 	"github.com/spf13/cobra"
 
 	"linus/internal/job"
-	"linus/internal/remote"
 )
 
 // submitFlags are submit's options.
@@ -111,7 +111,7 @@ func commandManifest(cmd *cobra.Command, args []string) (job.Manifest, error) {
 		return job.Manifest{}, usage("put the command after --, as in: %s -- %s", cmd.CommandPath(), strings.Join(args, " "))
 	}
 	// exec: exactly this argv, whatever words of the shell it looks like.
-	return job.Manifest{AgentType: job.AgentScript, Task: "exec -- " + remote.Quote(args...) + "\n"}, nil
+	return job.Manifest{AgentType: job.AgentScript, Task: "exec -- " + shellescape.QuoteCommand(args) + "\n"}, nil
 }
 
 func readManifest(name string, stdin io.Reader) ([]byte, error) {

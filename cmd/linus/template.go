@@ -8,19 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"linus/internal/daemon"
 	"linus/internal/job"
-	"linus/internal/proxmox"
-	"linus/internal/store"
-	"linus/internal/telemetry"
 )
-
-// templates are the templates on the host. No job needs the engine for them, so
-// the verbs ask the host themselves.
-type templates interface {
-	BuildTemplate(ctx context.Context, spec proxmox.TemplateSpec, progress func(job.Progress)) (job.VM, error)
-	Templates(ctx context.Context) ([]job.VM, error)
-	RemoveTemplate(ctx context.Context, nameOrID string) (job.VM, error)
-}
 
 func (a *app) templateCommand() *cobra.Command {
 	return group("template", "Build the template that jobs' VMs are cloned from",
@@ -28,33 +18,16 @@ func (a *app) templateCommand() *cobra.Command {
 }
 
 // withTemplates calls work with the templates of the settings' host.
-func (a *app) withTemplates(ctx context.Context, work func(templates) error) error {
+func (a *app) withTemplates(ctx context.Context, work func(daemon.TemplateStore) error) error {
 	c, err := a.settings()
-	if err == nil {
-		err = c.NeedHost()
-	}
 	if err != nil {
 		return err
 	}
-	st, err := store.Open(ctx, store.Options{Dir: c.StateDir, MaxOutput: int64(c.MaxOutputSize)})
-	if err != nil {
-		return err
-	}
-	owner, err := st.InstallationID(ctx)
-	if closeErr := st.Close(); err == nil {
-		err = closeErr
-	}
-	if err != nil {
-		return err
-	}
-	log := logger(a.stderr, c)
-	b := a.backend(c, installation{owner: owner}, log)
-	defer b.close()
-	return work(auditedTemplates{b.templates, telemetry.NewAudit(auditOptions(c, log))})
+	return daemon.WithTemplates(ctx, a.daemon(c), work)
 }
 
 func (a *app) templateBuildCommand() *cobra.Command {
-	var spec proxmox.TemplateSpec
+	var spec daemon.TemplateSpec
 	cmd := &cobra.Command{
 		Use:   "build",
 		Short: "Build a template from a cloud image on the Proxmox host",
@@ -65,7 +38,7 @@ func (a *app) templateBuildCommand() *cobra.Command {
 			if (spec.ImageURL == "") != (spec.ImageSHA256 == "") {
 				return usage("--image and --sha256 go together")
 			}
-			return a.withTemplates(cmd.Context(), func(t templates) error {
+			return a.withTemplates(cmd.Context(), func(t daemon.TemplateStore) error {
 				vm, err := t.BuildTemplate(cmd.Context(), spec, func(p job.Progress) {
 					if p.Warning != "" {
 						a.note("warning: %s", oneLine(p.Warning, 300))
@@ -94,7 +67,7 @@ func (a *app) templateListCommand() *cobra.Command {
 		Short: "List the templates built by this installation",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withTemplates(cmd.Context(), func(t templates) error {
+			return a.withTemplates(cmd.Context(), func(t daemon.TemplateStore) error {
 				found, err := t.Templates(cmd.Context())
 				if err != nil && len(found) == 0 {
 					return err
@@ -123,7 +96,7 @@ func (a *app) templateRemoveCommand() *cobra.Command {
 		Short: "Remove a template built by this installation",
 		Args:  oneArg("the template's name or VM ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withTemplates(cmd.Context(), func(t templates) error {
+			return a.withTemplates(cmd.Context(), func(t daemon.TemplateStore) error {
 				vm, err := t.RemoveTemplate(cmd.Context(), args[0])
 				if err != nil {
 					return err

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"linus/internal/config"
+	"linus/internal/daemon"
 	"linus/internal/job"
 	"linus/internal/proxmox"
 	"linus/internal/sshtest"
@@ -91,8 +92,8 @@ func TestTemplate(t *testing.T) {
 			t.Setenv("LINUS_STATE_DIR", filepath.Join(t.TempDir(), "s"))
 			tt.shelf.held = slices.Clone(tt.shelf.held)
 			var stdout, stderr bytes.Buffer
-			withShelf := func(config.Config, installation, *slog.Logger) backend {
-				return backend{templates: &tt.shelf, close: func() {}}
+			withShelf := func(config.Config, daemon.Installation, *slog.Logger) daemon.Backend {
+				return daemon.Backend{Templates: &tt.shelf, Close: func() {}}
 			}
 			code := run(t.Context(), withShelf, append([]string{"template"}, strings.Fields(tt.args)...), strings.NewReader(""), &stdout, &stderr)
 			if code != tt.code || stdout.String() != tt.stdout || !strings.Contains(stderr.String(), tt.stderr) {
@@ -109,8 +110,8 @@ func TestTemplateBuild_PassesOnWhatIsAskedFor(t *testing.T) {
 	useHost(t, sshtest.Start(t, sshtest.Options{}))
 	t.Setenv("LINUS_STATE_DIR", filepath.Join(t.TempDir(), "s"))
 	var s shelf
-	withShelf := func(config.Config, installation, *slog.Logger) backend {
-		return backend{templates: &s, close: func() {}}
+	withShelf := func(config.Config, daemon.Installation, *slog.Logger) daemon.Backend {
+		return daemon.Backend{Templates: &s, Close: func() {}}
 	}
 	args := []string{"template", "build", "--os", "debian-13", "--name", "big", "--image", "file:///a.img", "--sha256", "00", "--bootstrap", "python node"}
 	var out bytes.Buffer

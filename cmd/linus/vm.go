@@ -8,8 +8,10 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"al.essio.dev/pkg/shellescape"
 	"github.com/spf13/cobra"
 
+	"linus/internal/daemon"
 	"linus/internal/job"
 )
 
@@ -101,8 +103,8 @@ func (a *app) awaitVM(ctx context.Context, s *session, id, name string) error {
 // printVM shows a VM: as JSON, or the text.
 func (a *app) printVM(s *session, info job.VMInfo, text string) error {
 	out := jsonVM{VMInfo: info}
-	if command, err := sshCommand(s.config, info.VM); err == nil && info.Status == job.VMRunning {
-		out.SSH = shellLine(command)
+	if command, err := daemon.SSHCommand(s.config, info.VM); err == nil && info.Status == job.VMRunning {
+		out.SSH = shellescape.QuoteCommand(command)
 	}
 	return a.print(out, text)
 }
@@ -343,7 +345,7 @@ func (a *app) destroyVM(ctx context.Context, s *session, ref string, info job.VM
 	case j.VM != nil && j.VM.State != job.VMDestroyed:
 		return errors.New("the VM could not be destroyed now; the engine tries again until it is gone: linus vm list")
 	}
-	_ = os.Remove(guestKnownHosts(s.config, info.VM))
+	_ = os.Remove(daemon.GuestKnownHosts(s.config, info.VM))
 	return a.print(map[string]any{"id": info.ID, "name": info.Name, "job": info.Job, "destroyed": true},
 		fmt.Sprintf("VM %s (%d) is destroyed", info.Name, info.ID))
 }

@@ -28,7 +28,7 @@ type shape struct {
 	path       string // a pattern of http.ServeMux
 	params     []param
 	body       bool // the fields that are no params, as JSON
-	in, out    reflect.Type
+	in         reflect.Type
 	repeatable func(in any) bool
 }
 
@@ -50,7 +50,7 @@ type streamed interface {
 // with that name in JSON, {x...} one with slashes, and {?x,y} at the end are
 // those in the query; the others are the body.
 func route[E, In, Out any](name, at string, repeatable func(In) bool, call verb[E, In, Out]) row[E] {
-	s := shape{name: name, in: reflect.TypeFor[In](), out: reflect.TypeFor[Out]()}
+	s := shape{name: name, in: reflect.TypeFor[In]()}
 	s.method, s.path, _ = strings.Cut(at, " ")
 	s.repeatable = func(in any) bool { return repeatable(in.(In)) }
 	path, query, _ := strings.Cut(strings.TrimSuffix(s.path, "}"), "{?")

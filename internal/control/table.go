@@ -34,7 +34,9 @@ func verbs() []row[job.Engine] {
 			return e.Cleanup(ctx, time.Duration(in.OlderThan))
 		}),
 
-		route("Watch", "GET /v1/jobs/{id}/events{?after}", again, poll),
+		route("Watch", "GET /v1/jobs/{id}/events{?after}", again, func(e job.Engine, ctx context.Context, in watching) (watched, error) {
+			return poll(ctx, e, in)
+		}),
 		route("Output", "GET /v1/jobs/{id}/output{?stream,offset,limit}", again, func(e job.Engine, ctx context.Context, in stretch) (job.Chunk, error) {
 			return e.Output(ctx, in.ID, in.Stream, in.Offset, in.Limit)
 		}),
@@ -157,7 +159,7 @@ func ofSnapshot(call func(job.Engine, context.Context, string, string) (job.VMIn
 const longestPoll = 50 * time.Second
 
 // poll is one request of Watch.
-func poll(e job.Engine, ctx context.Context, in watching) (watched, error) {
+func poll(ctx context.Context, e job.Engine, in watching) (watched, error) {
 	ctx, cancel := context.WithTimeout(ctx, longestPoll)
 	defer cancel()
 	events, j, err := e.Watch(ctx, in.ID, in.After)

@@ -235,7 +235,7 @@ func TestInput_KeepsTheOrderOfWhoWaits(t *testing.T) {
 func TestInput_Refused(t *testing.T) {
 	r, id := echoing(t)
 	ctx := t.Context()
-	refusal(t, r.Input(ctx, id, make([]byte, executor.MaxInput+1), false), "the limit is 4194304")
+	refusal(t, r.Input(ctx, id, make([]byte, job.MaxInput+1), false), "the limit is 4194304")
 	if err := r.Input(ctx, "019aa000-0000-7000-8000-000000000000", nil, false); !errors.Is(err, job.ErrNotFound) {
 		t.Errorf("to no job: %v", err)
 	}

@@ -10,16 +10,13 @@ import (
 	"linus/internal/job"
 )
 
-// MaxInput bounds what one call sends to a task's stdin, in bytes.
-const MaxInput = 4 << 20
-
 // Input sends data to the stdin of a running task, and closes it when closed
 // is set. Inputs arrive in the order of the calls. After an error that leaves
 // open whether data has arrived the same call can be made again: what has
 // arrived is not sent twice.
 func (e *Executor) Input(ctx context.Context, id string, data []byte, closed bool) error {
-	if len(data) > MaxInput {
-		return &job.FieldError{Field: "input", Problem: fmt.Sprintf("is %d bytes, the limit is %d", len(data), MaxInput), Remedy: "send it in parts, or put it into files"}
+	if len(data) > job.MaxInput {
+		return &job.FieldError{Field: "input", Problem: fmt.Sprintf("is %d bytes, the limit is %d", len(data), job.MaxInput), Remedy: "send it in parts, or put it into files"}
 	}
 	r := e.runOf(id)
 	if _, err := e.takesInput(ctx, id, data, closed); err != nil {

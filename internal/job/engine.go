@@ -38,6 +38,9 @@ type Jobs interface {
 	Cleanup(ctx context.Context, olderThan time.Duration) (int, error)
 }
 
+// MaxInput bounds what one call of Input sends, in bytes.
+const MaxInput = 4 << 20
+
 // Streams are what flows out of a job, and into it, while it runs and after.
 type Streams interface {
 	// Watch returns the events after the given sequence number as soon as there
@@ -46,7 +49,7 @@ type Streams interface {
 	// Output returns at most limit bytes of a stream (Stdout or Stderr) from
 	// offset; a negative offset counts from the end.
 	Output(ctx context.Context, id, stream string, offset, limit int64) (Chunk, error)
-	// Input sends data to the task's open stdin, and its end if closed.
+	// Input sends data (at most MaxInput) to the task's open stdin, and its end if closed.
 	Input(ctx context.Context, id string, data []byte, closed bool) error
 	// OpenArtifact returns a collected file, which the caller closes.
 	OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, Artifact, error)

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -6,46 +6,52 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 
-	"linus/internal/config"
 	"linus/internal/job"
 	"linus/internal/mcptool"
+	"linus/internal/remote"
 	"linus/internal/web"
 )
 
-// httpFace is the engine by HTTP, for as long as linus serve runs.
+// HTTP is where the engine is by HTTP.
+type HTTP struct {
+	Addr    string // listened on
+	Browser string // the same, as a browser on this machine can open it
+	Token   string // where clients find the token, for people
+	Login   string // link that logs a browser in: it holds the token
+}
+
+// httpFace is the engine by HTTP, for as long as it serves.
 type httpFace struct {
+	HTTP
 	server *web.Server
 	mcp    *mcptool.HTTP
 	served chan struct{}
-	token  string // where clients find the token, for people
-	login  string // link that logs a browser in: it holds the token
 }
 
 // openHTTP listens on HTTP_ADDR; nil when there is none. failed gets the error
 // that ends it before its time.
-func openHTTP(ctx context.Context, c config.Config, e *engine, log *slog.Logger, failed func(error)) (*httpFace, error) {
+func openHTTP(ctx context.Context, o Options, e *engine, failed func(error)) (*httpFace, error) {
+	c, log := o.Config, o.Log
 	if c.HTTPAddr == "" {
 		return nil, nil
 	}
-	f := &httpFace{served: make(chan struct{}), token: "HTTP_TOKEN"}
+	f := &httpFace{served: make(chan struct{}), HTTP: HTTP{Token: "HTTP_TOKEN"}}
 	token := c.HTTPToken.Reveal()
 	if token == "" {
-		f.token = filepath.Join(c.StateDir, "http-token")
+		f.Token = filepath.Join(c.StateDir, "http-token")
 		var err error
-		if token, err = ensureToken(f.token); err != nil {
+		if token, err = ensureToken(f.Token); err != nil {
 			return nil, err
 		}
 	}
-	f.mcp = mcptool.NewHTTP(mcpOptions(c, e, log))
+	f.mcp = mcptool.NewHTTP(MCPOptions(o, e))
 	var err error
 	f.server, err = web.Listen(ctx, c.HTTPAddr, web.Options{Engine: e, MCP: f.mcp, Metrics: e.watch.metrics.Handler(), Token: token, Logouts: filepath.Join(c.StateDir, "http-logouts"), Hosts: c.HTTPNames(), Origins: c.HTTPOrigins(), Log: log})
 	if err != nil {
@@ -60,23 +66,10 @@ func openHTTP(ctx context.Context, c config.Config, e *engine, log *slog.Logger,
 			failed(err)
 		}
 	}()
-	f.login = "http://" + browserAddr(f.server.Addr()) + web.LoginPath(token)
+	f.Addr, f.Browser = f.server.Addr(), browserAddr(f.server.Addr())
+	f.Login = "http://" + f.Browser + web.LoginPath(token)
 	log.Info("HTTP is served", "addr", f.server.Addr())
 	return f, nil
-}
-
-// announce says where MCP and the pages are. Only a terminal gets the link that
-// logs in: logs and the journal are read by others, and kept.
-func (f *httpFace) announce(w io.Writer) {
-	if f == nil {
-		return
-	}
-	_, _ = fmt.Fprintf(w, "MCP at http://%s/mcp, for clients with the token in %s\n", f.server.Addr(), f.token)
-	if isTerminal(w) {
-		_, _ = fmt.Fprintf(w, "Web page at %s\n", f.login)
-		return
-	}
-	_, _ = fmt.Fprintf(w, "Web page at http://%s/, to log in with the same token; in a terminal, linus serve shows a link that does\n", browserAddr(f.server.Addr()))
 }
 
 // browserAddr is an address a browser on this machine can open: one that stands
@@ -99,18 +92,19 @@ func (f *httpFace) close(ctx context.Context) error {
 	return err
 }
 
-// mcpOptions wire the MCP server, whichever way it is reached.
-func mcpOptions(c config.Config, e job.Engine, log *slog.Logger) mcptool.Options {
+// MCPOptions wire the MCP server of an engine, whichever way it is reached.
+func MCPOptions(o Options, e job.Engine) mcptool.Options {
+	c, log := o.Config, o.Log
 	return mcptool.Options{
-		Engine: e, Version: buildVersion(), Log: log,
+		Engine: e, Version: o.Version, Log: log,
 		Toolsets: c.Toolsets(), ReadOnly: c.MCPReadOnly, DisableDestructive: c.MCPDisableDestructive,
 		SSHCommand: func(vm job.VM) string {
-			argv, err := sshCommand(c, vm)
+			argv, err := SSHCommand(c, vm)
 			if err != nil {
 				log.Warn("no ssh command for a VM", "vm_id", vm.ID, "err", err)
 				return "linus vm ssh " + vm.Name
 			}
-			return shellLine(argv)
+			return remote.Quote(argv...)
 		},
 	}
 }

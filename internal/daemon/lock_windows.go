@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"errors"
@@ -12,12 +12,12 @@ import (
 // in it, since a locked byte cannot be read by others.
 var lockedByte = windows.Overlapped{OffsetHigh: 1}
 
-// lockFile locks an open file for this process; errLocked when another has it.
+// lockFile locks an open file for this process; ErrLocked when another has it.
 func lockFile(f *os.File) error {
 	at := lockedByte
 	err := windows.LockFileEx(windows.Handle(f.Fd()), windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &at)
 	if errors.Is(err, windows.ERROR_LOCK_VIOLATION) {
-		return errLocked
+		return ErrLocked
 	}
 	return err
 }

@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"log/slog"
@@ -34,7 +34,7 @@ func TestCallbackURL_IsWhatIsListenedOn(t *testing.T) {
 				t.Skip(err) // no IPv6 here
 			}
 			t.Cleanup(func() { _ = server.Close(t.Context()) })
-			e := &engine{callbacks: server, backend: backend{provider: providertest.NewFake()}}
+			e := &engine{callbacks: server, backend: Backend{Provider: providertest.NewFake()}}
 			want := tt.host
 			if want != "" && tt.setting == "" {
 				want = "http://" + net.JoinHostPort(tt.host, strconv.Itoa(server.Port()))

@@ -1,0 +1,144 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"linus/internal/control"
+)
+
+const (
+	startTime  = 30 * time.Second // for an engine to start, or to make room for one
+	maxLogSize = 10 << 20         // of engine.log, before it is set aside
+)
+
+// Attach returns a client of the engine of the state directory, which is started
+// in the background when there is none, and again when it has gone. strict
+// refuses an engine whose settings are not the ones given here: for verbs that
+// make VMs. Errors: *SettingsError.
+func Attach(ctx context.Context, o Options, strict bool) (*control.Client, error) {
+	return control.NewClient(ctx, func(ctx context.Context) (*control.Conn, error) { return o.dial(ctx, strict) })
+}
+
+// SettingsError is that the engine has other settings than the client.
+type SettingsError struct {
+	StateDir    string
+	PID         int
+	Differences []string // a line each
+}
+
+func (e *SettingsError) Error() string {
+	return fmt.Sprintf("the engine of %s (pid %d) runs with other settings:\n%s\n"+
+		"end it with linus serve --stop (tasks in VMs go on, and are taken up again), or choose another LINUS_STATE_DIR",
+		e.StateDir, e.PID, strings.Join(e.Differences, "\n"))
+}
+
+// dial connects to the engine and checks whether it is the right one.
+func (o Options) dial(ctx context.Context, strict bool) (*control.Conn, error) {
+	conn, err := o.connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	info := conn.Info()
+	if diff := o.Config.Differs(info.Settings); strict && len(diff) > 0 {
+		conn.Close()
+		return nil, &SettingsError{StateDir: o.Config.StateDir, PID: info.PID, Differences: diff}
+	}
+	if info.Version != o.Version && o.OtherVersion != nil {
+		o.OtherVersion(info)
+	}
+	return conn, nil
+}
+
+// connect returns a connection to the engine, which it starts when there is none.
+func (o Options) connect(ctx context.Context) (*control.Conn, error) {
+	c := o.Config
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	for {
+		conn, err := control.Connect(ctx, control.Socket(c.StateDir))
+		if err == nil {
+			return conn, nil
+		}
+		if !errors.Is(err, control.ErrNoEngine) && !errors.Is(err, control.ErrLost) {
+			return nil, err
+		}
+		if err := c.NeedHost(); err != nil {
+			return nil, err
+		}
+		said, err := o.start(ctx)
+		switch {
+		case err != nil:
+			return nil, err
+		case said == readyWord:
+		case said == busyWord: // one is starting, or one is ending
+			if err := pause(ctx, 100*time.Millisecond); err != nil {
+				return nil, fmt.Errorf("an engine holds %s and does not answer: %w; see engine.log there", c.StateDir, err)
+			}
+		default:
+			return nil, errors.New(said)
+		}
+	}
+}
+
+// start starts an engine in a session of its own and returns what it says of its
+// start.
+func (o Options) start(ctx context.Context) (string, error) {
+	c := o.Config
+	program, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("start the engine: %w", err)
+	}
+	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
+		return "", fmt.Errorf("make the state directory: %w; set LINUS_STATE_DIR to a directory of yours", err)
+	}
+	logFile, err := openLog(filepath.Join(c.StateDir, "engine.log"))
+	if err != nil {
+		return "", err
+	}
+	defer logFile.Close() //nolint:errcheck // the engine has its own
+	answer, tell, err := os.Pipe()
+	if err != nil {
+		return "", fmt.Errorf("start the engine: %w", err)
+	}
+	defer answer.Close()                     //nolint:errcheck // only read
+	cmd := exec.Command(program, o.Start...) //nolint:noctx // it outlives this process
+	cmd.Env = c.Environ()
+	cmd.Stdout, cmd.Stderr = tell, logFile
+	cmd.SysProcAttr = detached()
+	err = cmd.Start()
+	_ = tell.Close()
+	if err != nil {
+		return "", fmt.Errorf("start the engine: %w", err)
+	}
+	go cmd.Wait() //nolint:errcheck // only lest it stays a zombie while this process lives
+	stop := context.AfterFunc(ctx, func() { _ = answer.SetReadDeadline(time.Now()) })
+	defer stop()
+	said, err := io.ReadAll(io.LimitReader(answer, 64<<10))
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("the engine does not start: %w; see %s", errors.Join(ctx.Err(), err), logFile.Name())
+	case len(said) == 0:
+		return "", fmt.Errorf("the engine ended at once; see %s", logFile.Name())
+	}
+	return string(said), nil
+}
+
+// openLog opens a log for appending; a large one is set aside first.
+func openLog(path string) (*os.File, error) {
+	if info, err := os.Stat(path); err == nil && info.Size() > maxLogSize {
+		_ = os.Rename(path, path+".1")
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the engine's log: %w", err)
+	}
+	return f, nil
+}

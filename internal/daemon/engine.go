@@ -1,0 +1,147 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"linus/internal/callback"
+	"linus/internal/config"
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/policy"
+	"linus/internal/remote"
+	"linus/internal/store"
+)
+
+// engine is everything that runs jobs in this process.
+type engine struct {
+	*executor.Executor
+	callbacks *callback.Server
+	backend   Backend
+	store     *store.Store
+	watch     *watch
+	log       *slog.Logger
+}
+
+// openEngine wires the parts over the state directory, which the caller has
+// locked, and takes the callback port. Nothing runs before start.
+func openEngine(ctx context.Context, o Options) (*engine, error) {
+	c, log := o.Config, o.Log
+	st, err := store.Open(ctx, store.Options{Dir: c.StateDir, MaxOutput: int64(c.MaxOutputSize), Log: log})
+	if err != nil {
+		return nil, err
+	}
+	e := &engine{store: st, log: log}
+	allow, err := policies(c)
+	if err != nil {
+		return nil, errors.Join(err, st.Close())
+	}
+	limits := policy.Limits{Jobs: c.LimitJobs, CPU: c.LimitCPU, MemoryMB: c.LimitMemoryMB(), Seconds: c.LimitSeconds}
+	admit := limits.Check
+	if limits == (policy.Limits{}) {
+		admit = nil // nobody need count
+	}
+	in := Installation{keys: loginKeys(c)}
+	in.owner, err = st.InstallationID(ctx)
+	if _, none := os.Stat(in.keys.Old); err == nil && none == nil {
+		in.publicKey, err = remote.EnsureKeyPair(in.keys.Old, "linus")
+	}
+	if err == nil {
+		e.watch, err = openWatch(ctx, o, in.owner, st)
+	}
+	if err != nil {
+		return nil, errors.Join(err, st.Close())
+	}
+	in.onReconnect, in.onLockRetry = e.watch.metrics.Reconnected, e.watch.metrics.LockRetried
+	in.callbackURL = func(ctx context.Context) (string, error) { return e.callbackURL(ctx, c) }
+	e.backend = o.Backend(c, in, log)
+	e.Executor = executor.New(executor.Options{
+		Store: st, Provider: e.watch.audit.Provider(e.backend.Provider), Guest: e.backend.Guest, Log: log,
+		Observer: e.watch.observer(),
+		Owner:    in.owner,
+		Defaults: job.Defaults{VMTemplate: c.DefaultVMTemplate, Timeout: c.DefaultTimeout, CPU: c.DefaultCPU, Memory: c.DefaultMemory, Disk: c.DefaultDisk},
+		Secrets:  secrets(c).Resolve,
+		Keys:     in.keys,
+		Artifacts: job.ArtifactLimits{
+			Files: c.MaxArtifactFiles, Each: int64(c.MaxArtifactSize), All: int64(c.MaxArtifactsSize),
+		},
+		MaxJobs: c.MaxJobs, MaxOutput: int64(c.MaxOutputSize),
+		HeartbeatThreshold: time.Duration(c.HeartbeatThreshold) * time.Second,
+		CleanupInterval:    time.Duration(c.CleanupInterval) * time.Second,
+		Lease:              time.Duration(c.LeaseHours) * time.Hour,
+		Retention:          time.Duration(c.RetentionDays) * 24 * time.Hour,
+		Allow:              allow,
+		Admit:              admit,
+		CallbackURL:        func(ctx context.Context) (string, error) { return e.callbackURL(ctx, c) },
+		CallbackAddr:       func() string { return e.callbacks.Addr() },
+	})
+	e.callbacks, err = callback.Listen(ctx, c.CallbackHost, c.CallbackPort, e.watch.metrics.Reporter(e.Executor), log)
+	if err != nil {
+		e.backend.Close()
+		return nil, errors.Join(listenError(err, c), st.Close())
+	}
+	return e, nil
+}
+
+// start adopts unfinished jobs and begins to answer callbacks. failed gets the
+// error that ends the callback server before its time.
+func (e *engine) start(ctx context.Context, failed func(error)) error {
+	if err := e.Start(ctx); err != nil {
+		return err
+	}
+	go func() {
+		if err := e.callbacks.Serve(); err != nil {
+			failed(err)
+		}
+	}()
+	return nil
+}
+
+// close ends the engine. Tasks in VMs go on.
+func (e *engine) close(ctx context.Context) error {
+	err := errors.Join(e.callbacks.Close(ctx), e.Close(ctx))
+	e.backend.Close()
+	e.watch.close(ctx, e.log)
+	return errors.Join(err, e.store.Close())
+}
+
+// callbackURL is what VMs are told: the setting, or what is really listened on.
+// Where that is all addresses, it is the one on the way to the host; where it is
+// one that only this machine can reach, there is no URL, and callbacks come by
+// tunnels to it.
+func (e *engine) callbackURL(ctx context.Context, c config.Config) (string, error) {
+	if c.CallbackURL != "" {
+		return strings.TrimRight(c.CallbackURL, "/"), nil
+	}
+	at := e.callbacks.Address()
+	host := at.String()
+	switch {
+	case at.IsLoopback(), at.IsLinkLocalUnicast():
+		return "", nil
+	case at.IsUnspecified():
+		var err error
+		if host, err = e.backend.Provider.CallbackHost(ctx); err != nil {
+			return "", err
+		}
+	}
+	return "http://" + net.JoinHostPort(host, strconv.Itoa(e.callbacks.Port())), nil
+}
+
+// listenError names the setting to blame when the callback port cannot be had.
+func listenError(err error, c config.Config) error {
+	switch {
+	case errors.Is(err, errInUse):
+		return fmt.Errorf("CALLBACK_PORT %d is in use: %w; set CALLBACK_PORT to another port, or to 0 for any free one", c.CallbackPort, err)
+	case errors.Is(err, errNotOurs):
+		return fmt.Errorf("CALLBACK_PORT %d may not be used by this user: %w; set CALLBACK_PORT to one above 1023", c.CallbackPort, err)
+	default:
+		return fmt.Errorf("CALLBACK_HOST %s cannot be listened on: %w; set CALLBACK_HOST to an address of this machine, or to 0.0.0.0 for all", c.CallbackHost, err)
+	}
+}

@@ -1,0 +1,31 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// Lock takes the lock of the state directory; ErrLocked when an engine has
+// it. The lock goes with the open file, and so with the process. The process id
+// in the file is for people.
+func Lock(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the state directory: %w; set LINUS_STATE_DIR to a directory of yours", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, "engine.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock the state directory: %w; set LINUS_STATE_DIR to a directory of yours", err)
+	}
+	if err := lockFile(f); err != nil {
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", f.Name(), err), f.Close())
+	}
+	if err := f.Truncate(0); err == nil {
+		_, _ = fmt.Fprintln(f, os.Getpid())
+	}
+	return f, nil
+}
+
+// ErrLocked: another process has the state directory.
+var ErrLocked = errors.New("an engine is running here already")

@@ -1,0 +1,190 @@
+package daemon
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"linus/internal/config"
+	"linus/internal/control"
+)
+
+// closeTime bounds the end of an engine.
+const closeTime = 20 * time.Second
+
+// Serving says where an engine that runs can be reached.
+type Serving struct {
+	Callback string // address listened on for callbacks
+	HTTP     *HTTP  // nil: not served
+}
+
+// Serve runs the engine until ctx ends, a client asks it to stop, or it was
+// idle for so long; 0: that does not end it. ErrLocked when there is one already.
+func Serve(ctx context.Context, o Options, idle time.Duration, ready func(Serving)) (err error) {
+	c, log := o.Config, o.Log
+	if err := c.NeedHost(); err != nil {
+		return err
+	}
+	lock, err := Lock(c.StateDir)
+	if err != nil {
+		return err
+	}
+	defer lock.Close() //nolint:errcheck // nothing was written
+	e, err := openEngine(ctx, o)
+	if err != nil {
+		return err
+	}
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	l, err := control.Listen(ctx, c.StateDir)
+	if err == nil {
+		err = e.start(ctx, end)
+	}
+	if err != nil {
+		return errors.Join(err, e.close(ctx))
+	}
+	face, err := openHTTP(ctx, o, e, end)
+	if err != nil {
+		return errors.Join(err, l.Close(), e.close(ctx))
+	}
+	info := control.Info{Version: o.Version, PID: os.Getpid(), Callback: net.JoinHostPort(c.CallbackHost, strconv.Itoa(e.callbacks.Port())), Settings: c.Effective()}
+	clients := control.NewServer(e, info, func() { end(errAsked) }, log) //nolint:contextcheck // requests end with Close, after they were told why
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		if err := clients.Serve(l); err != nil {
+			end(err)
+		}
+	}()
+	log.Info("engine started", "version", info.Version, "state_dir", c.StateDir, "callback", info.Callback)
+	serving := Serving{Callback: info.Callback}
+	if face != nil {
+		serving.HTTP = &face.HTTP
+	}
+	ready(serving)
+	if idle > 0 {
+		go endWhenIdle(ctx, end, idle, func() bool { return clients.Clients() == 0 && e.Idle() })
+	}
+	<-ctx.Done()
+
+	why := context.Cause(ctx)
+	log.Info("engine ends", "cause", why)
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
+	defer cancel()
+	err = clients.Close(closing)
+	<-served
+	err = errors.Join(err, face.close(closing), e.close(closing))
+	if errors.Is(why, errAsked) || errors.Is(why, errIdle) || errors.Is(why, context.Canceled) {
+		return err
+	}
+	return errors.Join(why, err)
+}
+
+// Why an engine ends without being at fault.
+var (
+	errAsked = errors.New("a client asked for it")
+	errIdle  = errors.New("idle")
+)
+
+// endWhenIdle calls end when idle has been true for so long.
+func endWhenIdle(ctx context.Context, end context.CancelCauseFunc, limit time.Duration, idle func() bool) {
+	tick := time.NewTicker(max(limit/20, 10*time.Millisecond))
+	defer tick.Stop()
+	busy := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if !idle() {
+				busy = time.Now()
+			} else if time.Since(busy) >= limit {
+				end(errIdle)
+				return
+			}
+		}
+	}
+}
+
+// ServeInBackground is Serve as Attach starts it: what becomes of the start is
+// written to tell, which is closed with that. told says whether it was ready; an
+// error of before that is on tell.
+func ServeInBackground(ctx context.Context, o Options, idle time.Duration, tell io.Writer) (told bool, err error) {
+	signal.Ignore(syscall.SIGPIPE) // who started it may be gone by then
+	o.Config.HTTPAddr = ""         // for an engine that stays
+	err = Serve(ctx, o, idle, func(Serving) {
+		told = true
+		_, _ = io.WriteString(tell, readyWord)
+		if pipe, ok := tell.(io.Closer); ok {
+			_ = pipe.Close()
+		}
+	})
+	if !told {
+		text := busyWord
+		if err != nil && !errors.Is(err, ErrLocked) {
+			text = err.Error()
+		}
+		_, _ = io.WriteString(tell, text)
+	}
+	return told, err
+}
+
+// Stop ends the engine of the state directory and waits until it has gone. It
+// reports whether there was one.
+func Stop(ctx context.Context, c config.Config) (stopped bool, err error) {
+	conn, err := control.Connect(ctx, control.Socket(c.StateDir))
+	if errors.Is(err, control.ErrNoEngine) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	pid := conn.Info().PID
+	err = conn.Stop(ctx)
+	conn.Close()
+	if err != nil && !errors.Is(err, control.ErrLost) {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, closeTime+5*time.Second)
+	defer cancel()
+	for {
+		lock, err := Lock(c.StateDir)
+		if err == nil {
+			_ = lock.Close()
+			return true, nil
+		}
+		if !errors.Is(err, ErrLocked) {
+			return false, err
+		}
+		if err := pause(ctx, 50*time.Millisecond); err != nil {
+			return false, fmt.Errorf("the engine (pid %d) does not end: %w; see engine.log in %s", pid, err, c.StateDir)
+		}
+	}
+}
+
+// pause waits; it is an error when ctx ends first.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// What a background engine writes to the process that started it: one of these,
+// or the text of the error that ended it.
+const (
+	readyWord = "ready"
+	busyWord  = "busy"
+)

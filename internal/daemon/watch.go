@@ -1,0 +1,68 @@
+package daemon
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+
+	"linus/internal/job"
+	"linus/internal/store"
+	"linus/internal/telemetry"
+)
+
+// auditSize is how large audit.log grows before it is renamed.
+const auditSize = 10 << 20
+
+// auditOptions are those of the state directory's audit log. Only the engine,
+// of which there is one, renames it.
+func auditOptions(o Options) telemetry.AuditOptions {
+	return telemetry.AuditOptions{Path: filepath.Join(o.Config.StateDir, "audit.log"), Log: o.Log}
+}
+
+// watch is what an operator sees of an engine from outside.
+type watch struct {
+	metrics *telemetry.Metrics
+	tracer  *telemetry.Tracer // nil: no traces
+	audit   *telemetry.Audit
+}
+
+func openWatch(ctx context.Context, o Options, owner string, st *store.Store) (*watch, error) {
+	w := &watch{metrics: telemetry.NewMetrics(o.Version, st, o.Log)}
+	audit := auditOptions(o)
+	audit.MaxSize = auditSize
+	audit.OnEnd = w.metrics.HostChanged
+	audit.ClientOf = func(ctx context.Context, id string) string {
+		j, err := st.Job(context.WithoutCancel(ctx), id)
+		if err != nil {
+			return "" // a VM of no job here
+		}
+		return j.Client
+	}
+	w.audit = telemetry.NewAudit(audit)
+	if o.Config.TraceEndpoint == "" {
+		return w, nil
+	}
+	var err error
+	w.tracer, err = telemetry.NewTracer(ctx, telemetry.TraceOptions{
+		Endpoint: o.Config.TraceEndpoint, Version: o.Version, Instance: owner, Log: o.Log,
+	})
+	return w, err
+}
+
+// observer is told what the engine does.
+func (w *watch) observer() job.Observer {
+	if w.tracer == nil {
+		return w.metrics
+	}
+	return telemetry.Observers{w.metrics, w.tracer}
+}
+
+// close exports the last traces. Those that cannot be are no fault of the engine's.
+func (w *watch) close(ctx context.Context, log *slog.Logger) {
+	if w.tracer == nil {
+		return
+	}
+	if err := w.tracer.Close(ctx); err != nil {
+		log.Warn("traces not exported", "err", err)
+	}
+}
