@@ -58,6 +58,12 @@ func (e *engine) log() []string {
 	return slices.Clone(e.calls)
 }
 
+func (e *engine) wasCalled(name string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Contains(e.calls, name)
+}
+
 func (e *engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
 	e.called("Submit")
 	e.submission = s
@@ -365,17 +371,19 @@ func TestWatch_WaitsForNewsAndEndsWithItsContext(t *testing.T) {
 
 func TestWatch_EndsWithTheEngine(t *testing.T) {
 	dir := t.TempDir()
-	s := serve(t, dir, &engine{wait: make(chan struct{})}, func() {})
+	e := &engine{wait: make(chan struct{})}
+	s := serve(t, dir, e, func() {})
 	c := dial(t, dir)
 	watching := make(chan error, 1)
 	go func() {
 		_, _, err := c.Watch(context.Background(), "j", 0)
 		watching <- err
 	}()
-	for s.Clients() == 0 {
-		time.Sleep(time.Millisecond)
+	for deadline := time.Now().Add(10 * time.Second); !e.wasCalled("Watch"); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("Watch does not reach the engine")
+		}
 	}
-	time.Sleep(20 * time.Millisecond)
 	if err := s.Close(t.Context()); err != nil {
 		t.Error(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"linus/internal/job"
@@ -157,29 +158,24 @@ func TestVM_DestroyedAcrossARestart(t *testing.T) {
 }
 
 func TestVM_GoesWhenItsTimeIsOverAndNoJobRuns(t *testing.T) {
-	r := newRig(t, 1)
-	hold := make(chan struct{})
-	maker := r.makeVM("dev", func(m *job.Manifest) { m.TTL = 60 })
-	if at := maker.VM.ExpiresAt; time.Until(at) < 50*time.Second || time.Until(at) > time.Minute {
-		t.Errorf("expires at %v", at)
-	}
-	r.fake.Set(providertest.Behaviour{Task: task(providertest.Task{Until: hold})})
-	id := r.submit(sharing("dev"))
-	r.until(id, func(j job.Job) bool { return j.Status == job.Running })
-	_, err := r.store.Update(context.Background(), maker.ID, func(j *job.Job) ([]job.Event, error) {
-		j.VM.ExpiresAt = time.Now().Add(-time.Second)
-		return nil, nil
+	synctest.Test(t, func(t *testing.T) {
+		r := newRigHere(t, 1)
+		hold := make(chan struct{})
+		maker := r.makeVM("dev", func(m *job.Manifest) { m.TTL = 60 })
+		if at := maker.VM.ExpiresAt; time.Until(at) < 50*time.Second || time.Until(at) > time.Minute {
+			t.Errorf("expires at %v", at)
+		}
+		r.fake.Set(providertest.Behaviour{Task: task(providertest.Task{Until: hold})})
+		id := r.submit(sharing("dev"))
+		r.until(id, func(j job.Job) bool { return j.Status == job.Running })
+		time.Sleep(2 * time.Minute)
+		if len(r.fake.VMs()) != 1 {
+			t.Fatal("the VM went while a job ran in it")
+		}
+		close(hold)
+		r.wait(id)
+		r.gone()
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	time.Sleep(100 * time.Millisecond) // some looks of the dispatcher, at every 20 ms
-	if len(r.fake.VMs()) != 1 {
-		t.Fatal("the VM went while a job ran in it")
-	}
-	close(hold)
-	r.wait(id)
-	r.gone()
 }
 
 func TestVM_NamesAndStatesThatCannotBe(t *testing.T) {

@@ -163,11 +163,26 @@ func (r *rig) count(route string) int {
 func (r *rig) arrives(route string) {
 	r.t.Helper()
 	before := r.count(route)
-	for deadline := time.Now().Add(time.Minute); r.count(route) == before; time.Sleep(20 * time.Millisecond) {
+	r.within("another "+route, func() bool { return r.count(route) > before })
+}
+
+// within waits until something is so.
+func (r *rig) within(what string, so func() bool) {
+	r.t.Helper()
+	for deadline := time.Now().Add(time.Minute); !so(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			r.t.Fatalf("no %s arrives", route)
+			r.t.Fatalf("%s does not come", what)
 		}
 	}
+}
+
+// ended waits for the end of the task, which the runner then goes to tell.
+func (r *rig) ended() {
+	r.t.Helper()
+	r.within("the task's end", func() bool {
+		_, err := os.Stat(filepath.Join(r.root, "var/lib/linus/job/exit_status"))
+		return err == nil
+	})
 }
 
 // callbackURL is where the runner sends callbacks now.
@@ -215,7 +230,7 @@ func TestCallbacks_TunnelCutWhileTheTaskRuns(t *testing.T) {
 	r.inside.Set(sshtest.Faults{RefuseLogin: true})
 	r.inside.Drop()
 	release() // it ends while the VM cannot be reached
-	time.Sleep(time.Second)
+	r.ended()
 	r.inside.Set(sshtest.Faults{})
 	r.arrives("complete")
 }
@@ -227,13 +242,13 @@ func TestCallbacks_TunnelAnewAfterARestart(t *testing.T) {
 	r.arrives("heartbeat")
 	r.Close()
 	release()
-	time.Sleep(500 * time.Millisecond)
+	r.ended()
 	if r.count("complete") != 0 {
 		t.Fatal("a closed tunnel carried the completion")
 	}
 	r.connect()
 	r.way(nowhere, job.CallbacksTunnel)
-	r.arrives("complete")
+	r.within("the completion", func() bool { return r.count("complete") > 0 })
 }
 
 func TestCallbacks_NoneWhereForwardingIsRefused(t *testing.T) {
@@ -290,9 +305,12 @@ func TestForget_EndsTheTunnel(t *testing.T) {
 			t.Fatalf("the VM still listens, or has %d connections of ours", r.inside.Stats().Open)
 		}
 	}
-	time.Sleep(2 * time.Second)
-	if r.inside.Stats().Open > 0 || r.callbackURL() != "http://"+addr {
-		t.Error("the tunnel was opened anew")
+	before := r.inside.Stats().Connections
+	if _, err := r.Probe(t.Context(), r.job()); err != nil { // as long as a tunnel takes
+		t.Error(err)
+	}
+	if made := r.inside.Stats().Connections - before; made != 1 || r.callbackURL() != "http://"+addr {
+		t.Errorf("the tunnel was opened anew: %d connections for one look", made)
 	}
 }
 

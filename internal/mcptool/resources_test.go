@@ -171,6 +171,12 @@ func TestSubscription_HearsOfNewOutputInMeasureAndOfTheEnd(t *testing.T) {
 	}
 }
 
+func subscribed(n *notices) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.all) > 0
+}
+
 func TestSubscription_EndsAndLeavesNothing(t *testing.T) {
 	e := &engine{job: job.Job{ID: knownID, Status: job.Running}}
 	o := options(e)
@@ -209,7 +215,11 @@ func TestSubscription_EndsAndLeavesNothing(t *testing.T) {
 	t.Run("the stream of the newer protocol ends", func(t *testing.T) {
 		s, c := start(t)
 		end := subscribe(t, c, false)
-		time.Sleep(50 * time.Millisecond)
+		for deadline := time.Now().Add(5 * time.Second); !subscribed(s.notices); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("nobody is subscribed")
+			}
+		}
 		end()
 		gone(t, s.notices)
 	})

@@ -3,6 +3,7 @@ package providertest
 import (
 	"bytes"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -71,6 +72,10 @@ func TestFake_RunsATask(t *testing.T) {
 }
 
 func TestFake_StopsAndTimesOut(t *testing.T) {
+	synctest.Test(t, stopsAndTimesOut)
+}
+
+func stopsAndTimesOut(t *testing.T) {
 	f := NewFake()
 	f.Set(Behaviour{Task: func(job.Payload) Task { return Task{For: time.Hour} }})
 	start := func(timeout int) job.Job {
@@ -93,7 +98,7 @@ func TestFake_StopsAndTimesOut(t *testing.T) {
 	if s, err := f.Probe(t.Context(), stopped); err != nil || s.Reason != "stopped" {
 		t.Errorf("stopped: %+v, %v", s, err)
 	}
-	time.Sleep(1100 * time.Millisecond)
+	time.Sleep(2 * time.Second)
 	if s, err := f.Probe(t.Context(), late); err != nil || s.Reason != "timeout" {
 		t.Errorf("late: %+v, %v", s, err)
 	}

@@ -86,7 +86,8 @@ func TestRun_WritesNothingAfterItReturned(t *testing.T) {
 	var out bytes.Buffer // the race detector watches it
 	err := p.Run(ctx, remote.Command{Name: "flood", Line: "yes", Stdout: &out})
 	size := out.Len()
-	time.Sleep(50 * time.Millisecond)
+	p.Close()
+	s.Stop() // which waits for the command and its connection
 	if err == nil || out.Len() != size {
 		t.Errorf("err = %v, %d bytes came later", err, out.Len()-size)
 	}

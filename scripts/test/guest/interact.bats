@@ -34,6 +34,29 @@ nobody_runs() {
   ! grep -qaFf "${BATS_TEST_TMPDIR}/names" /proc/[0-9]*/cmdline 2>/dev/null
 }
 
+# awaited tells whether somebody waits for the lock on a file.
+awaited() { # <file>
+  local inode
+  inode=$(stat -c %i -- "$1")
+  grep -qE -- "-> FLOCK .*:${inode} " /proc/locks
+}
+
+# half_taken tells whether a runner has read one byte of input so far.
+half_taken() {
+  find /proc/[0-9]*/fd -lname "${state}/input.* (deleted)" -exec stat -L -c %s -- {} + 2>/dev/null | grep -qx 1
+}
+
+# sleeping tells whether the task runs sleep 300.
+sleeping() {
+  local pid
+  for pid in $(pgrep -xf 'sleep 300'); do
+    if grep -qzxF -- "LINUS_JOB_ID=${job_id}" "/proc/${pid}/environ" 2>/dev/null; then
+      return 0
+    fi
+  done
+  return 1
+}
+
 until_says() { # <text>
   local -r deadline=$((SECONDS + 20))
   until says "$1"; do
@@ -124,14 +147,14 @@ until_says() { # <text>
   exec {lock}>"${state}/stdin.lock"
   flock "${lock}"
   printf abc | bash "${runner}" input 0 {lock}>&- &
-  sleep 1
+  until_true 10 awaited "${state}/stdin.lock"
   [[ ! -s ${state}/stdin ]]
   flock -u "${lock}"
   wait "$!"
   [[ $(<"${state}/stdin") == abc ]]
   exec {silent}> >(bash "${runner}" input 3)
   printf 'd' >&"${silent}"
-  sleep 0.5
+  until_true 10 half_taken
   printf 'xyz' | bash "${runner}" input 3
   exec {silent}>&-
   until_says abcxyz
@@ -142,13 +165,14 @@ until_says() { # <text>
   start
   printf abc | bash "${runner}" input 0
   until_says abc
-  sleep 0.5
+  printf d | bash "${runner}" input 3
+  until_says abcd # it still reads
   run bash "${runner}" probe
-  [[ ${output} == *LINUS_JOB_STATE:running* && ${output} == *LINUS_STDIN_BYTES:3*LINUS_STDIN_CLOSED:no* ]]
+  [[ ${output} == *LINUS_JOB_STATE:running* && ${output} == *LINUS_STDIN_BYTES:4*LINUS_STDIN_CLOSED:no* ]]
   run bash "${runner}" close-input
-  [[ ${status} == 0 && ${output} == *LINUS_STDIN_BYTES:3* ]]
+  [[ ${status} == 0 && ${output} == *LINUS_STDIN_BYTES:4* ]]
   until_true 5 exited
-  [[ $(<"${state}/stdout") == abcend ]]
+  [[ $(<"${state}/stdout") == abcdend ]]
   run bash "${runner}" probe
   [[ ${output} == *LINUS_STDIN_CLOSED:yes* ]]
 }
@@ -248,7 +272,7 @@ until_says() { # <text>
   task 'exec bash --norc -i'
   start
   input 0 'PS1=; sleep 300; echo "after $?"'
-  sleep 0.5
+  until_true 20 sleeping
   printf '\x03' | bash "${runner}" input 33
   input 34 'echo on $((1 + 1))'
   until_says 'on 2'
