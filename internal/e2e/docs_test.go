@@ -1,13 +1,17 @@
 package e2e
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,9 +19,11 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"linus/internal/doctest"
+	"linus/internal/lab"
 )
 
-const readmeFiles = "../../testdata/readme"
+// What sessions find beside them: a project, and the manifests to start from.
+const readmeFiles, exampleFiles = "../../testdata/readme", "../../testdata/examples"
 
 // sessions are those the documents mark as such, by the title they stand under.
 func sessions(t *testing.T) map[string]string {
@@ -50,6 +56,8 @@ func sessions(t *testing.T) map[string]string {
 func TestDocs_SessionsAreTrue(t *testing.T) {
 	h := newHost(t, "process", "LINUS_SECRET_ANTHROPIC_API_KEY=sk-of-a-stand-in")
 	installInTemplate(t, h, "claude")
+	h.template(t, 9001, "debian-12", "Debian GNU/Linux 12 (bookworm)")
+	h.template(t, 9002, "ubuntu-24.04", "Ubuntu 24.04 LTS")
 	scripts := t.TempDir()
 	for title, session := range sessions(t) {
 		name := regexp.MustCompile(`[^a-z]+`).ReplaceAllString(strings.ToLower(title), "-")
@@ -61,12 +69,102 @@ func TestDocs_SessionsAreTrue(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: scripts,
 		Setup: func(e *testscript.Env) error {
-			return os.CopyFS(e.WorkDir, os.DirFS(readmeFiles))
+			return errors.Join(os.CopyFS(e.WorkDir, os.DirFS(readmeFiles)), os.CopyFS(e.WorkDir, os.DirFS(exampleFiles)))
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"session": func(ts *testscript.TestScript, _ bool, _ []string) { h.session(ts) },
 		},
 	})
+}
+
+// template makes another template, of a VM that says it is of a system.
+func (h *host) template(t *testing.T, id int, name, system string) {
+	t.Helper()
+	number := strconv.Itoa(id)
+	h.qm(t, "clone", strconv.Itoa(lab.TemplateID), number, "--name", name, "--full", "1")
+	h.qm(t, "start", number) // the first boot fills the disk
+	h.until(t, func() bool {
+		_, err := h.lab.QM(t.Context(), "agent", number, "ping")
+		return err == nil
+	})
+	h.qm(t, "stop", number)
+	found, _ := filepath.Glob(filepath.Join(h.dir, "storage", "*", "vm-"+number+"-disk-0.d", "etc", "os-release"))
+	if len(found) != 1 {
+		t.Fatalf("disks of template %s: %v", name, found)
+	}
+	if err := errors.Join(os.Remove(found[0]), os.WriteFile(found[0], fmt.Appendf(nil, "PRETTY_NAME=%q\n", system), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	h.qm(t, "template", number)
+}
+
+// TestExamples_NotebookIsReachedThroughItsVM runs the long-lived one, on a port
+// that is free: the loopback of the process lab's VMs is this machine's.
+func TestExamples_NotebookIsReachedThroughItsVM(t *testing.T) {
+	h := newHost(t, "process", "LINUS_SECRET_JUPYTER_TOKEN=open-sesame")
+	installInTemplate(t, h, "jupyter-lab")
+	inside, here := freePort(t), freePort(t)
+	id := strings.TrimSpace(h.cli(t, "job", "submit", "-f", filepath.Join(exampleFiles, "notebook.json"), "--env", "PORT="+inside))
+	h.until(t, func() bool { return strings.Contains(h.cli(t, "job", "logs", id, "--stderr"), "is running at") })
+
+	forward := exec.CommandContext(t.Context(), filepath.Join(binDir, "linus"), "vm", "forward", "notebook", here+":"+inside)
+	forward.Env, forward.Stderr = h.env, t.Output()
+	out, err := forward.StdoutPipe()
+	if err == nil {
+		err = forward.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer forward.Wait() //nolint:errcheck // it is interrupted
+	defer forward.Process.Signal(os.Interrupt)
+	if lines := bufio.NewScanner(out); !lines.Scan() { // it says so when it listens
+		t.Fatal("the port is not forwarded")
+	}
+	for token, want := range map[string]int{"open-sesame": http.StatusOK, "wrong": http.StatusForbidden} {
+		resp, err := http.Get("http://127.0.0.1:" + here + "/lab?token=" + token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("with the token %s: %s", token, resp.Status)
+		}
+	}
+
+	h.cli(t, "job", "kill", id)
+	if said := h.cli(t, "job", "wait", id); !strings.Contains(said, "failed, exit code 143") {
+		t.Errorf("the job ended so: %s", said)
+	}
+	if said := h.cli(t, "vm", "show", "notebook"); !strings.Contains(said, "running") {
+		t.Errorf("the VM after the job: %s", said)
+	}
+	h.cli(t, "vm", "destroy", "notebook", "--yes")
+	h.waitGone(t)
+}
+
+// Every example is one that people find in a document, and is run: by a session,
+// or by the test above.
+func TestExamples_AreAllInADocumentAndRun(t *testing.T) {
+	var text, run string
+	for _, file := range doctest.Files(t) {
+		text += doctest.Read(t, file)
+	}
+	for _, session := range sessions(t) {
+		run += session
+	}
+	files, err := os.ReadDir(exampleFiles)
+	if err != nil || len(files) < 5 {
+		t.Fatalf("%d examples, %v", len(files), err)
+	}
+	for _, f := range files {
+		if !strings.Contains(text, "| `"+f.Name()+"` |") {
+			t.Errorf("%s is in no document", f.Name())
+		}
+		if !strings.Contains(run, "-f "+f.Name()) && f.Name() != "notebook.json" {
+			t.Errorf("%s is in no session", f.Name())
+		}
+	}
 }
 
 // installInTemplate puts a program where clones of the lab's template have it.
