@@ -97,8 +97,8 @@ func (a *app) killCommand() *cobra.Command {
 			return a.print(map[string]any{"job_id": args[0], "result": result}, "job "+args[0]+" killed")
 		},
 	}
-	cmd.Flags().StringVar(&signal, "signal", "TERM", "TERM, KILL, INT, HUP or QUIT")
-	_ = cmd.RegisterFlagCompletionFunc("signal", cobra.FixedCompletions([]string{"TERM", "KILL", "INT", "HUP", "QUIT"}, cobra.ShellCompDirectiveNoFileComp))
+	cmd.Flags().StringVar(&signal, "signal", job.Signals[0], strings.Join(job.Signals, ", "))
+	_ = cmd.RegisterFlagCompletionFunc("signal", cobra.FixedCompletions(job.Signals, cobra.ShellCompDirectiveNoFileComp))
 	return a.completeJobs(cmd)
 }
 

@@ -16,7 +16,7 @@ import (
 
 	"linus/internal/config"
 	"linus/internal/daemon"
-	"linus/internal/mcptool"
+	"linus/internal/job"
 	"linus/internal/web"
 )
 
@@ -121,17 +121,17 @@ func TestServe_ShowsTheLoginLinkToATerminalAlone(t *testing.T) {
 
 // What the settings allow, and --help and the documents list, is what there is.
 func TestToolsets_OfTheSettingsAreThoseOfTheServer(t *testing.T) {
-	t.Setenv("MCP_TOOLSETS", strings.Join(mcptool.Toolsets, ","))
+	t.Setenv("MCP_TOOLSETS", strings.Join(job.Toolsets, ","))
 	if _, err := config.Load(config.Sources{}); err != nil {
 		t.Error(err)
 	}
 	t.Setenv("MCP_TOOLSETS", "none of them")
 	_, err := config.Load(config.Sources{})
-	if want := "use one or more of: " + strings.Join(mcptool.Toolsets, ", "); err == nil || !strings.Contains(err.Error(), want) {
+	if want := "use one or more of: " + strings.Join(job.Toolsets, ", "); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v; want %q", err, want)
 	}
 	for _, s := range config.Table() {
-		if s.Name == "MCP_TOOLSETS" && !strings.Contains(s.Text, strings.Join(mcptool.Toolsets, ", ")) {
+		if s.Name == "MCP_TOOLSETS" && !strings.Contains(s.Text, strings.Join(job.Toolsets, ", ")) {
 			t.Errorf("the setting's text does not name them: %s", s.Text)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"linus/internal/config"
-	"linus/internal/mcptool"
+	"linus/internal/job"
 )
 
 // settings are the settings of this process: flags over the environment over
@@ -38,11 +38,11 @@ func (a *app) settingFlags(root *cobra.Command) {
 // below it.
 func (a *app) mcpFlags(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
-	flags.Var(&settingFlag{a: a, flag: "--toolsets", name: "MCP_TOOLSETS"}, "toolsets", "only these toolsets, as in jobs,exec: "+strings.Join(mcptool.Toolsets, ", ")+" (MCP_TOOLSETS)")
+	flags.Var(&settingFlag{a: a, flag: "--toolsets", name: "MCP_TOOLSETS"}, "toolsets", "only these toolsets, as in jobs,exec: "+strings.Join(job.Toolsets, ", ")+" (MCP_TOOLSETS)")
 	flags.VarPF(&settingFlag{a: a, flag: "--read-only", name: "MCP_READ_ONLY", yes: true}, "read-only", "", "only tools that change nothing (MCP_READ_ONLY)").NoOptDefVal = "true"
 	flags.VarPF(&settingFlag{a: a, flag: "--disable-destructive", name: "MCP_DISABLE_DESTRUCTIVE", yes: true}, "disable-destructive", "",
 		"no tools that end or destroy anything (MCP_DISABLE_DESTRUCTIVE)").NoOptDefVal = "true"
-	_ = cmd.RegisterFlagCompletionFunc("toolsets", cobra.FixedCompletions(mcptool.Toolsets, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("toolsets", cobra.FixedCompletions(job.Toolsets, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // settingFlag is a flag that gives a setting; without a name it takes

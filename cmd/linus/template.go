@@ -53,7 +53,8 @@ func (a *app) templateBuildCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&spec.OS, "os", "debian-12", "ubuntu, debian-12, debian-13, almalinux-9 or rocky-9")
+	cmd.Flags().StringVar(&spec.OS, "os", job.DefaultSystem, strings.Join(job.Systems, ", "))
+	_ = cmd.RegisterFlagCompletionFunc("os", cobra.FixedCompletions(job.Systems, cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().StringVar(&spec.Name, "name", "agent-template", "its name; no VM may have it")
 	cmd.Flags().StringVar(&spec.Bootstrap, "bootstrap", "base", `what to install: "base python node docker claude" or some of them, all, or none`)
 	cmd.Flags().StringVar(&spec.ImageURL, "image", "", "URL of another image of that system (file:// is the host's)")

@@ -53,7 +53,7 @@ func addTimes(took map[string][]time.Duration, events []job.Event) {
 	}
 	for _, e := range events {
 		switch {
-		case e.Phase == "run" || e.Phase == "":
+		case e.Phase == job.PhaseRun || e.Phase == "":
 		case e.Kind == job.EventPhaseStarted:
 			if _, again := began[e.Phase]; !again { // after an engine's end it goes on
 				began[e.Phase] = e.At

@@ -83,7 +83,7 @@ func (a *app) vmCreateCommand() *cobra.Command {
 
 // awaitVM follows the making of a VM and tells how to log in.
 func (a *app) awaitVM(ctx context.Context, s *session, id, name string) error {
-	j, err := a.follow(ctx, s, id, following{phase: "provision", until: func(j job.Job) bool { return j.Status.Terminal() }})
+	j, err := a.follow(ctx, s, id, following{phase: job.PhaseProvision, until: func(j job.Job) bool { return j.Status.Terminal() }})
 	switch {
 	case ctx.Err() != nil:
 		a.note("\ndetached; the VM is still being created\n  look: linus vm show %s\n  end:  linus vm destroy %s", name, name)

@@ -100,10 +100,10 @@ func notLookedFor(j job.Job, state job.RunState) string {
 // Warnings are the events that tell of artifacts that were not kept.
 func (c Collected) Warnings() (events []job.Event) {
 	for _, s := range c.Skipped.ArtifactsSkipped {
-		events = append(events, job.Event{Kind: job.EventWarning, Phase: "collect", Text: "no artifact: " + s.Path + ": " + s.Reason})
+		events = append(events, job.Event{Kind: job.EventWarning, Phase: job.PhaseCollect, Text: "no artifact: " + s.Path + ": " + s.Reason})
 	}
 	if more := c.Skipped.ArtifactsSkippedCount - len(c.Skipped.ArtifactsSkipped); more > 0 {
-		events = append(events, job.Event{Kind: job.EventWarning, Phase: "collect", Text: fmt.Sprintf("no artifact: %d more", more)})
+		events = append(events, job.Event{Kind: job.EventWarning, Phase: job.PhaseCollect, Text: fmt.Sprintf("no artifact: %d more", more)})
 	}
 	return events
 }

@@ -56,7 +56,7 @@ func (c *Capture) Narrate(ctx context.Context, j job.Job) {
 			j.Progress = steps[len(steps)-1]
 			for _, step := range steps {
 				if s.told++; s.told <= maxSteps {
-					events = append(events, job.Event{Kind: job.EventProgress, Phase: "run", Text: step})
+					events = append(events, job.Event{Kind: job.EventProgress, Phase: job.PhaseRun, Text: step})
 				}
 			}
 			return events, nil

@@ -108,7 +108,7 @@ func (c *Capture) cutOff(ctx context.Context, stream string, size int64) error {
 	}
 	text := fmt.Sprintf("%s as callbacks brought it is not what the VM has, from byte %d on: fetched anew over SSH", stream, size)
 	_, err := c.o.Update(ctx, c.id, func(*job.Job) ([]job.Event, error) {
-		return []job.Event{{Kind: job.EventWarning, Phase: "collect", Text: text}}, nil
+		return []job.Event{{Kind: job.EventWarning, Phase: job.PhaseCollect, Text: text}}, nil
 	})
 	return err
 }

@@ -25,9 +25,6 @@ var (
 	scriptDir   = regexp.MustCompile(`^/[A-Za-z0-9_./-]+$`)
 )
 
-// toolsets are the groups of tools; a test of cmd/linus holds them to what there is.
-var toolsets = []string{"jobs", "exec", "vm", "admin"}
-
 // rule is one condition on one setting.
 type rule struct {
 	name   string
@@ -76,7 +73,7 @@ func (c Config) rules() []rule {
 		{"HTTP_TOKEN", c.HTTPToken.String(), c.HTTPToken.value == "" || tokenText.MatchString(c.HTTPToken.value), "give 16 to 512 letters, digits and -._~+/=, and no blanks"},
 		{"HTTP_HOSTS", c.HTTPHosts, !slices.ContainsFunc(words(c.HTTPHosts), func(s string) bool { return !isHost(s) }), "give host names without port, separated by spaces or commas"},
 		{"HTTP_CORS_ORIGINS", strings.Join(noOrigins, ", "), len(noOrigins) == 0, "give origins as browsers send them, http://HOST:PORT or https://HOST: lower case, no path, not the scheme's own port, and no *"},
-		{"MCP_TOOLSETS", c.MCPToolsets, c.MCPToolsets == "" || areToolsets(c.Toolsets()), "use one or more of: " + strings.Join(toolsets, ", ")},
+		{"MCP_TOOLSETS", c.MCPToolsets, c.MCPToolsets == "" || areToolsets(c.Toolsets()), "use one or more of: " + strings.Join(job.Toolsets, ", ")},
 		{"DEFAULT_VM_TEMPLATE", c.DefaultVMTemplate, sizes.Validate() == nil, "give a template's name (letters, digits, dots, dashes) or its VM ID"},
 		{"DEFAULT_MEMORY", c.DefaultMemory, memory.Validate() == nil || sizes.Validate() != nil, "give 512M to 512G, as in 2G"},
 		{"DEFAULT_DISK", c.DefaultDisk, disk.Validate() == nil || sizes.Validate() != nil, "give 5G to 10000G, as in 20G"},
@@ -114,7 +111,7 @@ func (c Config) Nameservers() []string {
 }
 
 func areToolsets(names []string) bool {
-	return len(names) > 0 && !slices.ContainsFunc(names, func(s string) bool { return !slices.Contains(toolsets, s) })
+	return len(names) > 0 && !slices.ContainsFunc(names, func(s string) bool { return !slices.Contains(job.Toolsets, s) })
 }
 
 // Toolsets splits MCP_TOOLSETS.

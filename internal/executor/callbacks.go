@@ -79,7 +79,7 @@ func (e *Executor) findWay(ctx context.Context, j job.Job, w *ways) error {
 		job.CallbacksTunnel: {Kind: job.EventProgress, Text: fail + ": they come through the SSH connection"},
 		job.CallbacksNone:   {Kind: job.EventWarning, Text: fail + ", and its SSH server does not forward: the VM is asked over SSH"},
 	}[w.way]
-	event.Phase = "run"
+	event.Phase = job.PhaseRun
 	if w.way == before || before == "" && w.way == job.CallbacksDirect {
 		return nil
 	}

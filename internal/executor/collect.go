@@ -83,7 +83,7 @@ func (e *Executor) settle(ctx, timed context.Context, j job.Job) (state job.RunS
 	quiet.asked(func() {}) // timed ends it
 	running := j.Outcome.Reason != job.ReasonExitStatus
 	stop := func(ctx context.Context) error {
-		err := e.o.Guest.Stop(ctx, j, cmp.Or(j.StopSignal, "TERM"))
+		err := e.o.Guest.Stop(ctx, j, cmp.Or(j.StopSignal, job.Signals[0]))
 		running = running && err != nil
 		return err
 	}

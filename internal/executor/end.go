@@ -46,7 +46,7 @@ func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, sign
 				return nil, nil
 			}
 			j.CollectCut, j.EndedBy = true, cmp.Or(j.EndedBy, job.ClientFrom(ctx))
-			return []job.Event{{Kind: job.EventWarning, Phase: "collect", Text: capture.ErrCut.Error() + ": what is held is kept"}}, nil
+			return []job.Event{{Kind: job.EventWarning, Phase: job.PhaseCollect, Text: capture.ErrCut.Error() + ": what is held is kept"}}, nil
 		default:
 			return nil, job.ErrCompleted
 		}
@@ -68,16 +68,13 @@ func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, sign
 	return nil
 }
 
-// signals are what a task can be killed with.
-var signals = []string{"TERM", "KILL", "INT", "HUP", "QUIT"}
-
 // Kill ends a job's task with its whole process tree; the job is then failed,
 // killed. An empty signal is TERM. A job that waits or is being provisioned is
 // ended as well.
 func (e *Executor) Kill(ctx context.Context, id, signal string) (job.Killed, error) {
 	signal = strings.TrimPrefix(strings.ToUpper(signal), "SIG")
-	if signal != "" && !slices.Contains(signals, signal) {
-		return "", &job.FieldError{Field: "signal", Problem: fmt.Sprintf("%q is unknown", signal), Remedy: "use one of: " + strings.Join(signals, ", ")}
+	if signal != "" && !slices.Contains(job.Signals, signal) {
+		return "", &job.FieldError{Field: "signal", Problem: fmt.Sprintf("%q is unknown", signal), Remedy: "use one of: " + strings.Join(job.Signals, ", ")}
 	}
 	err := e.end(ctx, id, job.Outcome{Status: job.Failed, Reason: job.ReasonKilled, Error: "Killed by user"}, signal, errKilled)
 	switch {

@@ -40,7 +40,7 @@ func (e *Executor) settleVM(ctx context.Context, id string, err error) error {
 			return []job.Event{{Kind: job.EventWarning, Text: fmt.Sprintf("VM %d is left alone: %s; %s", was.ID, left.Text, left.Remedy)}}, nil
 		case was.State == job.VMLeftAlone:
 			j.VM.State, j.VM.Reason, j.VM.Remedy = job.VMDestroyed, "", ""
-			return []job.Event{{Kind: job.EventProgress, Phase: "destroy", Text: fmt.Sprintf("VM %d, which was left alone, is gone", was.ID)}}, nil
+			return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseDestroy, Text: fmt.Sprintf("VM %d, which was left alone, is gone", was.ID)}}, nil
 		}
 		j.VM.State = job.VMDestroyed
 		return nil, nil

@@ -26,18 +26,18 @@ type phase struct {
 // makes a VM to stay has one working phase: that is all there is to it.
 var (
 	making = []phase{
-		{"provision", (*Executor).provision, job.ReasonProvisionFailed}, // a VM that answers SSH
-		{"ready", (*Executor).ready, job.ReasonInternal},                // which is the job's success
+		{job.PhaseProvision, (*Executor).provision, job.ReasonProvisionFailed}, // a VM that answers SSH
+		{job.PhaseReady, (*Executor).ready, job.ReasonInternal},                // which is the job's success
 	}
 	working = []phase{
-		{"provision", (*Executor).provision, job.ReasonProvisionFailed}, // a VM that answers SSH
-		{"push", (*Executor).push, job.ReasonStartFailed},               // runner, task and files into it
-		{"start", (*Executor).start, job.ReasonStartFailed},             // the task, detached
-		{"run", (*Executor).follow, job.ReasonLost},                     // until something ends it
+		{job.PhaseProvision, (*Executor).provision, job.ReasonProvisionFailed}, // a VM that answers SSH
+		{job.PhasePush, (*Executor).push, job.ReasonStartFailed},               // runner, task and files into it
+		{job.PhaseStart, (*Executor).start, job.ReasonStartFailed},             // the task, detached
+		{job.PhaseRun, (*Executor).follow, job.ReasonLost},                     // until something ends it
 	}
 	ending = []phase{
-		{"collect", (*Executor).collect, job.ReasonInternal}, // the whole output; then the status is terminal
-		{"destroy", (*Executor).destroy, job.ReasonInternal}, // the VM, or what the job left in another's
+		{job.PhaseCollect, (*Executor).collect, job.ReasonInternal}, // the whole output; then the status is terminal
+		{job.PhaseDestroy, (*Executor).destroy, job.ReasonInternal}, // the VM, or what the job left in another's
 	}
 )
 

@@ -98,7 +98,7 @@ func (e *Executor) progress(ctx context.Context, r *run, p job.Progress, told ma
 		var event job.Event
 		switch {
 		case p.Warning != "":
-			event = job.Event{Kind: job.EventWarning, Phase: "provision", Text: p.Warning}
+			event = job.Event{Kind: job.EventWarning, Phase: job.PhaseProvision, Text: p.Warning}
 		case p.Step != "":
 			j.Progress = fmt.Sprintf("%d/%d %s", p.N, p.Of, p.Text)
 			event = job.Event{Kind: job.EventProgress, Phase: p.Step, Text: p.Text}

@@ -119,7 +119,7 @@ func (e *Executor) move(ctx context.Context, j job.Job, ip string) bool {
 	vm := *j.VM
 	vm.IP = ip
 	event := job.Event{
-		Kind: job.EventProgress, Phase: "run",
+		Kind: job.EventProgress, Phase: job.PhaseRun,
 		Text: fmt.Sprintf("VM %d is at %s now, as its guest says, and not at %s any more", vm.ID, ip, j.VM.IP),
 	}
 	note := func(j *job.Job) ([]job.Event, error) {

@@ -242,7 +242,7 @@ func (e *Executor) discard(ctx context.Context, m job.Job, why string) error {
 			return nil, nil
 		}
 		j.VM.Unwanted, j.EndedBy = true, job.ClientFrom(ctx)
-		return []job.Event{{Kind: job.EventProgress, Phase: "destroy", Text: fmt.Sprintf("VM %d is %s", j.VM.ID, why)}}, nil
+		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseDestroy, Text: fmt.Sprintf("VM %d is %s", j.VM.ID, why)}}, nil
 	})
 	if err != nil {
 		return err

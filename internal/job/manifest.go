@@ -79,7 +79,7 @@ type Manifest struct {
 	VMName     string            `json:"vmName,omitempty" jsonschema_description:"Name of the new VM when it is persistent."`
 	TTL        int               `json:"ttl,omitempty" jsonschema:"minimum=60,maximum=31536000" jsonschema_description:"Seconds after which a persistent VM is destroyed, once no job runs in it. Default: never."`
 	VMTemplate string            `json:"vmTemplate,omitempty" jsonschema_description:"Name or VM ID of the Proxmox template to clone. Default agent-template."`
-	OS         string            `json:"os,omitempty" jsonschema:"enum=ubuntu,enum=ubuntu-24.04,enum=debian,enum=debian-12,enum=debian-13,enum=almalinux,enum=almalinux-9,enum=rocky,enum=rocky-9" jsonschema_description:"Create the VM from this operating system's cloud image instead of a template."`
+	OS         string            `json:"os,omitempty" jsonschema:"enum=@systems" jsonschema_description:"Create the VM from this operating system's cloud image instead of a template."`
 	Network    Network           `json:"network,omitzero" jsonschema_description:"The VM's network, where it differs from the server's settings."`
 	StatusMode StatusMode        `json:"statusMode,omitempty" jsonschema:"enum=simple,enum=detailed,enum=streaming" jsonschema_description:"simple (default): output at the end. detailed: progress and output every few seconds. streaming: output as it is written."`
 }

@@ -15,13 +15,6 @@ const (
 	maxTTL              = 365 * 24 * 3600 // seconds
 )
 
-// Systems are the operating systems a VM can be made from without a template.
-// A name without a version is the newest of its line.
-var Systems = []string{
-	"ubuntu", "ubuntu-24.04", "debian", "debian-12", "debian-13",
-	"almalinux", "almalinux-9", "rocky", "rocky-9",
-}
-
 // validateVM checks which VM the task runs in.
 func (m Manifest) validateVM() []*FieldError {
 	var bad []*FieldError

@@ -96,9 +96,6 @@ func notify(s server.ClientSession, method string, meta, params map[string]any) 
 	}
 }
 
-// phases are a job's in order; their place is the progress that is told.
-var phases = []string{"provision", "push", "start", "run", "collect", "destroy"}
-
 // settleTime is how long before its result a call must have sent its last
 // notification: the two take different ways to stdout.
 const settleTime = 20 * time.Millisecond
@@ -137,14 +134,14 @@ func (p *progress) tell(j job.Job) {
 		return
 	}
 	value := p.value + 0.01
-	for i, phase := range phases {
+	for i, phase := range job.Phases {
 		if phase == j.Phase {
 			value = max(value, float64(i+1))
 		}
 	}
 	p.value, p.told, p.at = value, text, time.Now()
 	notify(p.session, "notifications/progress", nil, map[string]any{
-		"progressToken": p.token, "progress": value, "total": float64(len(phases)), "message": text,
+		"progressToken": p.token, "progress": value, "total": float64(len(job.Phases)), "message": text,
 	})
 }
 

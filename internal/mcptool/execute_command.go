@@ -17,7 +17,7 @@ type executeInput struct {
 	Sudo       bool              `json:"sudo,omitempty" jsonschema_description:"Run as root."`
 	TTY        bool              `json:"tty,omitempty" jsonschema_description:"Run on a 24x80 terminal, for programs that need one; stderr is then part of stdout."`
 	Template   string            `json:"template,omitempty" jsonschema_description:"New VM: name or ID of the template. Default agent-template."`
-	OS         string            `json:"os,omitempty" jsonschema:"enum=ubuntu,enum=ubuntu-24.04,enum=debian,enum=debian-12,enum=debian-13,enum=almalinux,enum=almalinux-9,enum=rocky,enum=rocky-9" jsonschema_description:"New VM: from this system's cloud image instead of a template."`
+	OS         string            `json:"os,omitempty" jsonschema:"enum=@systems" jsonschema_description:"New VM: from this system's cloud image instead of a template."`
 	Resources  job.Resources     `json:"resources,omitzero" jsonschema_description:"New VM: its size."`
 	Persistent bool              `json:"persistent,omitempty" jsonschema_description:"New VM: it stays until destroy_vm."`
 }

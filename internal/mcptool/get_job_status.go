@@ -16,7 +16,7 @@ type statusInput struct {
 
 type statusOutput struct {
 	JobID         string     `json:"job_id"`
-	Status        job.Status `json:"status" jsonschema:"enum=pending,enum=provisioning,enum=running,enum=success,enum=failed,enum=timeout"`
+	Status        job.Status `json:"status" jsonschema:"enum=@statuses"`
 	Reason        job.Reason `json:"reason,omitempty" jsonschema_description:"Why the job ends or ended: exit_status, cancelled, killed, timeout, provision_failed, start_failed, lost or internal."`
 	Phase         string     `json:"phase,omitempty" jsonschema_description:"provision, push, start, run, collect or destroy."`
 	Progress      string     `json:"progress,omitempty" jsonschema_description:"What is happening now."`

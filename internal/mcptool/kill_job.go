@@ -10,7 +10,7 @@ import (
 
 type killInput struct {
 	JobID  string `json:"job_id" jsonschema_description:"The job's ID."`
-	Signal string `json:"signal,omitempty" jsonschema:"enum=TERM,enum=KILL,enum=INT,enum=HUP,enum=QUIT" jsonschema_description:"Default TERM. What is still running 5 seconds later gets KILL."`
+	Signal string `json:"signal,omitempty" jsonschema:"enum=@signals" jsonschema_description:"Default TERM. What is still running 5 seconds later gets KILL."`
 }
 
 type killOutput struct {
@@ -28,7 +28,7 @@ func killJob(e job.Engine) server.ServerTool {
 				return killOutput{}, err
 			}
 			var bad faults
-			bad.word("signal", in.Signal, "TERM", "KILL", "INT", "HUP", "QUIT")
+			bad.word("signal", in.Signal, job.Signals...)
 			if err := bad.err(); err != nil {
 				return killOutput{}, err
 			}

@@ -16,7 +16,7 @@ const (
 )
 
 type listInput struct {
-	Status job.Status `json:"status,omitempty" jsonschema:"enum=pending,enum=provisioning,enum=running,enum=success,enum=failed,enum=timeout" jsonschema_description:"Only jobs of this status. Default: all."`
+	Status job.Status `json:"status,omitempty" jsonschema:"enum=@statuses" jsonschema_description:"Only jobs of this status. Default: all."`
 	Limit  *int       `json:"limit,omitempty" jsonschema:"minimum=1,maximum=200" jsonschema_description:"Jobs per page, 1 to 200. Default 50."`
 	Cursor string     `json:"cursor,omitempty" jsonschema_description:"next_cursor of the previous page. Default: the first page."`
 }

@@ -20,7 +20,7 @@ type Options struct {
 	Engine  job.Engine
 	Version string // of linus, told to clients
 	Log     *slog.Logger
-	// What of the tools there is: those of some sets only (of Toolsets; empty:
+	// What of the tools there is: those of some sets only (of job.Toolsets; empty:
 	// all), without those that change anything, without those that cannot be
 	// undone. Prompts and resources that mean a missing tool are missing, too.
 	Toolsets           []string

@@ -12,7 +12,7 @@ import (
 
 type provisionInput struct {
 	Name     string      `json:"name" jsonschema_description:"Name of the VM: letters, digits and dashes, at most 63. Accepted wherever a vm_id is expected."`
-	OS       string      `json:"os,omitempty" jsonschema:"enum=ubuntu,enum=ubuntu-24.04,enum=debian,enum=debian-12,enum=debian-13,enum=almalinux,enum=almalinux-9,enum=rocky,enum=rocky-9" jsonschema_description:"Create it from this operating system's cloud image. Default: the template."`
+	OS       string      `json:"os,omitempty" jsonschema:"enum=@systems" jsonschema_description:"Create it from this operating system's cloud image. Default: the template."`
 	Template string      `json:"template,omitempty" jsonschema_description:"Name or ID of the template to clone. Default agent-template."`
 	CPU      int         `json:"cpu,omitempty" jsonschema:"minimum=1,maximum=32" jsonschema_description:"Cores, 1 to 32. Default 2."`
 	Memory   string      `json:"memory,omitempty" jsonschema_description:"Memory, e.g. 8G; 512M to 512G. Default 2G."`

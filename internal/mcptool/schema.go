@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"linus/internal/job"
 )
 
 // schemaOf is the JSON schema of a struct, in the subset every MCP client's
@@ -49,6 +51,16 @@ func (o object) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
+// lists are the values that a tag names, as in enum=@systems.
+var lists = map[string][]string{"@systems": job.Systems, "@signals": job.Signals, "@statuses": statuses()}
+
+func statuses() (all []string) {
+	for _, s := range job.Statuses {
+		all = append(all, string(s))
+	}
+	return all
+}
+
 func schemaFor(t reflect.Type, tag reflect.StructTag, closed bool) object {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -79,7 +91,11 @@ func schemaFor(t reflect.Type, tag reflect.StructTag, closed bool) object {
 		name, value, _ := strings.Cut(option, "=")
 		switch name {
 		case "enum":
-			enum = append(enum, value)
+			if list, ok := lists[value]; ok {
+				enum = append(enum, list...)
+			} else {
+				enum = append(enum, value)
+			}
 		case "minimum", "maximum":
 			if n, err := strconv.Atoi(value); err == nil {
 				s = append(s, member{name, n})

@@ -77,7 +77,7 @@ func TestDocs_HaveTheTableOfTools(t *testing.T) {
 	var table strings.Builder
 	table.WriteString("| tool | toolset | arguments | what |\n| --- | --- | --- | --- |\n")
 	set := map[string]string{}
-	for _, name := range Toolsets {
+	for _, name := range job.Toolsets {
 		for _, tool := range toolset(name, options(&engine{}), nil) {
 			set[tool.Tool.Name] = name
 		}

@@ -5,10 +5,9 @@ import (
 	"strings"
 
 	"github.com/mark3labs/mcp-go/server"
-)
 
-// Toolsets are the names of the groups of tools.
-var Toolsets = []string{"jobs", "exec", "vm", "admin"}
+	"linus/internal/job"
+)
 
 // toolset returns every tool of a group.
 func toolset(name string, o Options, b *background) []server.ServerTool {
@@ -31,7 +30,7 @@ func toolset(name string, o Options, b *background) []server.ServerTool {
 // tools lists the tools that the options leave.
 func tools(o Options, b *background) []server.ServerTool {
 	var all []server.ServerTool
-	for _, name := range Toolsets {
+	for _, name := range job.Toolsets {
 		if len(o.Toolsets) > 0 && !slices.Contains(o.Toolsets, name) {
 			continue
 		}

@@ -52,9 +52,6 @@ type Metrics struct {
 
 var _ job.Observer = (*Metrics)(nil)
 
-// queuePhase is the wait for a slot, told beside the executor's phases.
-const queuePhase = "queue"
-
 // NewMetrics makes the metrics of an engine. jobs is asked at each scrape.
 func NewMetrics(version string, jobs Jobs, log *slog.Logger) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
@@ -98,7 +95,7 @@ func (m *Metrics) Changed(j job.Job, events []job.Event) {
 		case event.Kind == job.EventIgnored:
 			m.ignored.WithLabelValues().Inc()
 		case event.Kind == job.EventStatus && event.Text == string(job.Provisioning):
-			m.phases.WithLabelValues(queuePhase, string(job.PhaseOK)).Observe(time.Since(j.CreatedAt).Seconds())
+			m.phases.WithLabelValues(job.PhaseQueue, string(job.PhaseOK)).Observe(time.Since(j.CreatedAt).Seconds())
 		case event.Kind == job.EventStatus && job.Status(event.Text).Terminal():
 			m.ended.WithLabelValues(event.Text, string(j.Outcome.Reason)).Inc()
 		}

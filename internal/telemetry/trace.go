@@ -105,7 +105,7 @@ func (t *Tracer) Changed(j job.Job, events []job.Event) {
 			t.addStep(j.ID, step{time.Now(), cmp.Or(event.Phase, event.Kind), event.Text})
 		case job.EventStatus:
 			if event.Text == string(job.Provisioning) {
-				t.child(j, queuePhase, j.CreatedAt, nil).End()
+				t.child(j, job.PhaseQueue, j.CreatedAt, nil).End()
 			}
 		}
 	}
@@ -120,13 +120,10 @@ func (t *Tracer) PhaseEnded(j job.Job, phase string, began time.Time, result job
 	}
 	span.End()
 	// A VM that was kept is destroyed long after its job, which has been told of.
-	if phase == lastPhase && result == job.PhaseOK && (j.VM == nil || !j.VM.Unwanted) {
+	if phase == job.PhaseDestroy && result == job.PhaseOK && (j.VM == nil || !j.VM.Unwanted) {
 		t.job(j)
 	}
 }
-
-// lastPhase ends a job.
-const lastPhase = "destroy"
 
 // Leaked is no job's.
 func (t *Tracer) Leaked(int) {}

@@ -53,7 +53,7 @@ func spans(j job.Job, events []job.Event, now time.Time) []span {
 				delete(open, e.Phase)
 			}
 		case job.EventProgress:
-			if _, ok := open["provision"]; ok && e.Phase != "" && e.Phase != "provision" {
+			if _, ok := open[job.PhaseProvision]; ok && e.Phase != "" && e.Phase != job.PhaseProvision {
 				endStep(e.At)
 				step = len(all)
 				all = append(all, span{name: e.Phase, step: true, begin: e.At, end: now, open: true})

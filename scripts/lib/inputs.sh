@@ -83,8 +83,8 @@ validate_inputs() {
 }
 
 validate_image() {
-  validate_pattern VM_OS "${VM_OS}" '[A-Za-z0-9][A-Za-z0-9._-]*' "one of: ubuntu, debian-12, debian-13, almalinux-9, rocky-9"
   image_lookup "${VM_OS}"
+  validate_pattern VM_OS "${VM_OS}" '[A-Za-z0-9][A-Za-z0-9._-]*' "one of: ${image_known}"
   if [[ -z ${image_os} && -z ${VM_TEMPLATE}${VM_IMAGE_URL} ]]; then
     result_fail config "VM_OS=${VM_OS@Q} is not known" "set VM_OS to one of: ${image_known}; or set VM_TEMPLATE"
   fi

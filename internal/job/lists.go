@@ -1,0 +1,34 @@
+package job
+
+// Systems are the operating systems a VM can be made from without a template.
+// A name without a version is the newest of its line. scripts/lib/image.sh has
+// their images.
+var Systems = []string{
+	"ubuntu", "ubuntu-24.04", "debian", "debian-12", "debian-13",
+	"almalinux", "almalinux-9", "rocky", "rocky-9",
+}
+
+// DefaultSystem is what templates are built from.
+const DefaultSystem = "debian-12"
+
+// Signals are what a task can be killed with; the first is the default.
+var Signals = []string{"TERM", "KILL", "INT", "HUP", "QUIT"}
+
+// The phases of a job's life, as events, metrics and traces name them. A job that
+// makes a VM to stay has PhaseReady after PhaseProvision.
+const (
+	PhaseQueue     = "queue"     // waits for a slot
+	PhaseProvision = "provision" // makes its VM
+	PhaseReady     = "ready"     // the VM answers SSH
+	PhasePush      = "push"      // puts runner, task and files into the VM
+	PhaseStart     = "start"     // starts the task, detached
+	PhaseRun       = "run"       // until something ends the task
+	PhaseCollect   = "collect"   // fetches output and artifacts
+	PhaseDestroy   = "destroy"   // destroys the VM
+)
+
+// Phases are those of a job with a task, in order.
+var Phases = []string{PhaseProvision, PhasePush, PhaseStart, PhaseRun, PhaseCollect, PhaseDestroy}
+
+// Toolsets are the groups of tools that MCP clients can be given.
+var Toolsets = []string{"jobs", "exec", "vm", "admin"}
