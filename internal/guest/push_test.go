@@ -298,3 +298,23 @@ func TestGuest_ConnectionsEndWithWhatTheyWereMadeFor(t *testing.T) {
 		})
 	}
 }
+
+// A runner is the guest's: what it says to have taken of an input is no number
+// that a stream can have.
+func TestInput_TakesOnlyWhatCanBeHeld(t *testing.T) {
+	r := bareVM(t, sshtest.Options{})
+	home := filepath.Join(r.root, "opt/job-runner")
+	if err := os.MkdirAll(home, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for said, held := range map[string]int64{"10": 10, "17": 17, "9": -1, "-1": -1, "": -1, "x": -1, "1125899906842625": -1, "99999999999999999999": -1} {
+		script := fmt.Sprintf("cat >/dev/null; printf '%%s\\n' LINUS_BEGIN:$LINUS_NONCE LINUS_STDIN_BYTES:%s LINUS_RESULT:SUCCESS LINUS_END:$LINUS_NONCE\n", said)
+		if err := os.WriteFile(filepath.Join(home, "job-runner.sh"), []byte(script), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := r.Input(t.Context(), r.job(), 10, []byte("0123456"))
+		if held < 0 && (err == nil || got != 10) || held >= 0 && (err != nil || got != held) {
+			t.Errorf("%q: %d, %v", said, got, err)
+		}
+	}
+}

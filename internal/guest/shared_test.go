@@ -27,6 +27,7 @@ func TestReadIndex(t *testing.T) {
 		{"cut off", good[:len(good)-80], 0, 0, true},
 		{"size in words", entry("a", "/a", "big", "0644", sum), 0, 0, true},
 		{"negative size", entry("a", "/a", "-1", "0644", sum), 0, 0, true},
+		{"a checksum that is none", entry("a", "/a", "1", "0644", sum+"a"), 0, 0, true},
 		{"relative source", entry("a", "a", "1", "0644", sum), 0, 0, true},
 	}
 	for _, tt := range tests {

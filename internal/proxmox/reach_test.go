@@ -52,6 +52,7 @@ func TestBooted_TakesOnlyWhatCanBeAVMs(t *testing.T) {
 		{name: "IPv4 in IPv6, the older way", key: "IP", value: "::10.0.0.5", wrong: "::/8"},
 		{name: "IPv4 behind NAT64", key: "IP", value: "64:ff9b::a00:5", wrong: "::/8"},
 		{name: "IPv4 in 6to4", key: "IP", value: "2002:7f00:1::", wrong: "2002::/16"},
+		{name: "IPv4 in Teredo", key: "IP", value: "2001:0:7f00:1::1", wrong: "2001::/32"},
 		{name: "another VM's answer", key: "ID", value: "106", wrong: `the answer is about VM "106"`},
 		{name: "node that is none", key: "NODE", value: "pve 2", wrong: "no node's name"},
 		{name: "node that climbs", key: "NODE", value: "../pve", wrong: "no node's name"},

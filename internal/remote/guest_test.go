@@ -50,6 +50,17 @@ func TestGuest_IsReachedDirectlyWhenTheHostDoesNotForward(t *testing.T) {
 	}
 }
 
+// A VM has keys of several types, of which the pinned one is asked for.
+func TestGuest_PinnedKeyIsAskedForAmongMany(t *testing.T) {
+	host, vm := sshtest.Start(t, sshtest.Options{}), sshtest.Start(t, sshtest.Options{ManyKeys: true})
+	for _, key := range vm.HostKeys {
+		g := guest(t, pool(t, options(host)), vm, func(o *remote.GuestOptions) { o.HostKey = key })
+		if err := g.Run(t.Context(), remote.Command{Name: "test", Line: "true"}); err != nil {
+			t.Errorf("%.20s: %v", key, err)
+		}
+	}
+}
+
 func TestGuest_HostKeyIsPinned(t *testing.T) {
 	host, vm, other := sshtest.Start(t, sshtest.Options{}), sshtest.Start(t, sshtest.Options{}), sshtest.Start(t, sshtest.Options{})
 	g := guest(t, pool(t, options(host)), vm, func(o *remote.GuestOptions) { o.HostKey = other.HostKey })
@@ -165,4 +176,22 @@ func proxy(t *testing.T, to string) *freezer {
 		running.Wait()
 	})
 	return f
+}
+
+func TestHostKeyLine_IsAKeyAlone(t *testing.T) {
+	const key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGd1ZXN0Z3Vlc3RndWVzdGd1ZXN0Z3Vlc3RndWVzdGd1"
+	for _, text := range []string{key, key + " root@guest", "  " + key} {
+		if line, err := remote.HostKeyLine(text); err != nil || line != key {
+			t.Errorf("%q: %q, %v", text, line, err)
+		}
+	}
+	for name, text := range map[string]string{
+		"nothing": "", "words": "ssh-ed25519 none", "two keys": key + "\n" + key, "a line end": key + "\n", "a carriage return": key + "\r",
+		"an option": "no-pty " + key, "a command": `command="true" ` + key, "too long": key + " " + strings.Repeat("x", 4096),
+		"a key of a token": "sk-ssh-ed25519@openssh.com AAAAGnNrLXNzaC1lZDI1NTE5QG9wZW5zc2guY29tAAAAIGd1ZXN0Z3Vlc3RndWVzdGd1ZXN0Z3Vlc3RndWVzdGd1AAAABHNzaDo=",
+	} {
+		if line, err := remote.HostKeyLine(text); err == nil {
+			t.Errorf("%s is taken for %q", name, line)
+		}
+	}
 }

@@ -153,6 +153,9 @@ func TestTrustHostKey_MakesAnUnknownHostKnown(t *testing.T) {
 	if err != nil || key.Known || !strings.HasPrefix(key.Fingerprint, "ssh-ed25519 SHA256:") {
 		t.Fatalf("scan = %+v, %v", key, err)
 	}
+	if n := s.Stats().Connections; n != 0 {
+		t.Errorf("%d logins at a host nobody has vouched for", n)
+	}
 	if err := os.MkdirAll(filepath.Dir(o.KnownHosts), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -6,8 +6,11 @@
 package sshtest
 
 import (
+	"crypto/ecdsa"
 	"crypto/ed25519"
+	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/rsa"
 	"encoding/pem"
 	"net"
 	"os"
@@ -30,6 +33,7 @@ type Options struct {
 	Env         []string // added to the commands' environment
 	Dir         string   // the commands' working directory; empty: the test's
 	Password    string   // accepted beside the client key, when not empty
+	ManyKeys    bool     // it has host keys of other types as well
 	Trap        bool     // any public key logs in; commands are counted and not run, and there is no sftp
 	MaxSessions int      // sessions a connection may have; 0: 10, as OpenSSH
 	Faults      Faults   // from the start
@@ -54,9 +58,10 @@ type Server struct {
 	Host string // the IP it listens on
 	Port int
 
-	ClientKeyPath string // private key that may log in
-	KnownHosts    string // known_hosts file with this server in it
-	HostKey       string // "ssh-ed25519 AAAA..."
+	ClientKeyPath string   // private key that may log in
+	KnownHosts    string   // known_hosts file with this server in it
+	HostKey       string   // "ssh-ed25519 AAAA..."
+	HostKeys      []string // all there are
 
 	options Options
 	config  *ssh.ServerConfig
@@ -118,6 +123,10 @@ func Start(t testing.TB, o Options) *Server {
 	host := newKey(t, filepath.Join(dir, "host_key"))
 	s.config.AddHostKey(host)
 	s.HostKey = strings.TrimSpace(string(ssh.MarshalAuthorizedKey(host.PublicKey())))
+	s.HostKeys = []string{s.HostKey}
+	if o.ManyKeys {
+		s.addHostKeys(t)
+	}
 	var err error
 	if s.listen, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", net.JoinHostPort(o.IP, strconv.Itoa(o.Port))); err != nil {
 		t.Fatalf("sshtest: %v", err)
@@ -157,6 +166,27 @@ func newKey(t testing.TB, path string) ssh.Signer {
 		t.Fatal(err)
 	}
 	return signer
+}
+
+// addHostKeys gives the server an ECDSA and an RSA key beside its own.
+func (s *Server) addHostKeys(t testing.TB) {
+	t.Helper()
+	curve, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	primes, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []any{curve, primes} {
+		signer, err := ssh.NewSignerFromKey(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.config.AddHostKey(signer)
+		s.HostKeys = append(s.HostKeys, strings.TrimSpace(string(ssh.MarshalAuthorizedKey(signer.PublicKey()))))
+	}
 }
 
 // Addr is "host:port".

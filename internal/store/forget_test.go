@@ -44,6 +44,7 @@ func TestForget_RemovesOldEndedJobsWithTheirFiles(t *testing.T) {
 		leaked  = "019aa000-0000-7000-8000-000000000004"
 		kept    = "019aa000-0000-7000-8000-000000000005"
 		left    = "019aa000-0000-7000-8000-000000000006"
+		unsure  = "019aa000-0000-7000-8000-000000000007" // ended, and its VM not yet looked for
 	)
 	add(gone, old, job.VMDestroyed, job.Ephemeral)
 	add(recent, time.Now(), job.VMDestroyed, job.Ephemeral)
@@ -51,6 +52,7 @@ func TestForget_RemovesOldEndedJobsWithTheirFiles(t *testing.T) {
 	add(leaked, old, job.VMCreated, job.Ephemeral)
 	add(kept, old, job.VMCreated, job.Persistent)
 	add(left, old, job.VMLeftAlone, job.Ephemeral)
+	add(unsure, old, job.VMIntended, job.Ephemeral)
 	orphan := s.jobDir("019aa000-0000-7000-8000-000000000009")
 	if err := errors.Join(os.Mkdir(orphan, 0o700), os.Chtimes(orphan, old, old)); err != nil {
 		t.Fatal(err)
@@ -67,7 +69,7 @@ func TestForget_RemovesOldEndedJobsWithTheirFiles(t *testing.T) {
 			t.Errorf("%s is still there", dir)
 		}
 	}
-	for _, id := range []string{recent, pending, leaked, kept, left} {
+	for _, id := range []string{recent, pending, leaked, kept, left, unsure} {
 		if _, err := s.Manifest(ctx, id); err != nil {
 			t.Errorf("job %s: %v", id, err)
 		}

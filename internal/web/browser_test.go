@@ -187,9 +187,11 @@ func TestBrowser_RestsWhileNobodyLooks(t *testing.T) {
 	do(t, ctx, chromedp.Navigate("http://"+addr+web.LoginPath(token)), chromedp.Navigate("http://"+addr+"/jobs/"+id))
 	shows(t, ctx, "#connection", "Live")
 	run(`const real = setTimeout; window.setTimeout = (f, ms) => real(f, ms === 30000 ? 0 : ms)`)
+	run(`const close = EventSource.prototype.close; let ended = 0; EventSource.prototype.close = function () {
+		close.call(this); document.title = ++ended + " of " + document.querySelectorAll("[sse-connect]").length + " streams ended" }`)
 	hide(true)
+	shows(t, ctx, "title", "1 of 1 streams ended")
 	e.change(func() { e.outputs[job.Stdout] += "unseen\n" })
-	<-time.After(2 * time.Second)
 	if text := read(t, ctx, chromedp.Text(on("#stdout"))); strings.Contains(text, "unseen") {
 		t.Error("a hidden page is still followed")
 	}

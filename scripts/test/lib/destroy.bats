@@ -26,7 +26,11 @@ setup() {
   chmod 1777 "${dir}.open"
   chmod 0770 "${dir}.group"
   : >"${dir}.file"
-  for dir in "${dir}.link" "${dir}.open" "${dir}.group" "${dir}.file"; do
+  mkdir -m 0700 "${dir}.theirs"
+  ((EUID != 0)) || chown 65534 "${dir}.theirs"
+  local -a wrong=("${dir}.link" "${dir}.open" "${dir}.group" "${dir}.file")
+  ((EUID != 0)) || wrong+=("${dir}.theirs")
+  for dir in "${wrong[@]}"; do
     LINUS_LOCK_DIR=${dir} vm_destroy 100 pve
     [[ ${vm_outcome} == failed && ${vm_reason} == *"could not take a lock in ${dir}"* ]]
     [[ ! -e ${dir}/linus-vm-100.lock ]]
@@ -38,4 +42,36 @@ setup() {
   stub_program qm 'echo called >>'"${BATS_TEST_TMPDIR}/calls"
   LINUS_LOCK_DIR=${BATS_TEST_TMPDIR}/none/locks vm_destroy 100 pve
   [[ ${vm_outcome} == failed && ${vm_reason} == *'could not take a lock'* && ! -e ${BATS_TEST_TMPDIR}/calls ]]
+}
+
+until_awaited() { # <inode>: until somebody waits for the lock on it
+  local -r deadline=$((SECONDS + 20))
+  until grep -qE -- "-> FLOCK .*:$1 " /proc/locks; do
+    ((SECONDS < deadline)) || return 1
+    sleep 0.02
+  done
+}
+
+# The file goes with the lock: what was taken of a file that is gone keeps nobody out.
+@test "who waited for a lock whose file went takes the lock of the next one" {
+  export LINUS_LOCK_DIR=${BATS_TEST_TMPDIR}/locks
+  local next inode
+  vm_lock 100
+  inode=$(stat -c %i "${vm_lock_file}")
+  (
+    exec 9>&-
+    vm_lock 100
+    echo "${vm_locked}" >"${BATS_TEST_TMPDIR}/locked"
+  ) 3>&- &
+  until_awaited "${inode}"
+  rm -f -- "${vm_lock_file}"
+  exec {next}>>"${vm_lock_file}"
+  flock "${next}"
+  exec 9>&-
+  inode=$(stat -c %i "${vm_lock_file}")
+  until_awaited "${inode}"
+  [[ ! -e ${BATS_TEST_TMPDIR}/locked ]]
+  exec {next}>&-
+  wait "$!"
+  [[ $(<"${BATS_TEST_TMPDIR}/locked") == yes ]]
 }

@@ -19,6 +19,11 @@ setup() {
   echo '{"nodename":"pve","version":0}' >"${LINUS_PVE_DIR}/.members"
 }
 
+fail() {
+  printf '%s\n' "$@" >&2
+  return 1
+}
+
 config_is() { # <text of the config's file>
   printf '%s\n' "$1" >"${LINUS_PVE_DIR}/qemu-server/100.conf"
 }
@@ -102,6 +107,54 @@ config_is() { # <text of the config's file>
   [[ -z ${vm_doubt} ]]
 }
 
+# Reads and judges the config after a change to it.
+changed() { # <sed's script>
+  sed -i "$1" "${LINUS_PVE_DIR}/qemu-server/100.conf"
+  vm_read 100
+  vm_prove
+}
+
+@test "every part of the proof is needed, and each word of it is whole" {
+  vm_marker
+  local change
+  for change in "s/${vm_job}/&0/" "s/${vm_job}/&-x/" "s/${vm_job}/x&/" 's/linus-job/x&/' 's/linus-job/& /' "s/linus-job=${vm_job} //" \
+    "s/${vm_owner}/&0/" "s/${vm_owner}/&,x/" "s/${vm_owner}/x&/" 's/linus-owner/x&/' "s/ linus-owner=${vm_owner}//" \
+    "s/${vm_owner}/${vm_job}/" "s/${vm_job}/${vm_owner}/" '/^#/d' 's/^#/#x/' 's/^#/memory: /' \
+    's/^name: ours/&2/' 's/^name: ours/name: Ours/' 's/^name: ours/name: xours/' '/^name/d' 's/^name: ours/name: ou.s/' \
+    '/^tags/d' 's/^tags: .*/tags: linux/' 's/^tags: .*/tags: linus-job/' 's/^tags: .*/tags: alinus/' '$ a template: 1' '$ a template: 2'; do
+    config_is "#${vm_description}"$'\n'"name: ours"$'\n'"tags: linus"
+    changed ''
+    [[ -z ${vm_doubt} ]]
+    changed "${change}"
+    [[ -n ${vm_doubt} ]] || fail "proven in spite of ${change}"
+  done
+}
+
+@test "a clone at work has no tag yet, and proves by a whole word" {
+  vm_marker
+  config_is "#${vm_description} linus-state=cloning"$'\n'"name: ours"
+  changed ''
+  [[ -z ${vm_doubt} ]]
+  changed 's/cloning/&x/'
+  [[ ${vm_doubt} == *tag* ]]
+  changed 's/cloningx/cloning/; s/linus-state/x&/'
+  [[ ${vm_doubt} == *tag* ]]
+}
+
+@test "a template proves as a template of ours only, and a VM as none" {
+  vm_marker
+  local change vm_kind=template
+  for change in '' '/^template/d' 's/^template: 1/template: 0/' 's/ linus-template=1//' 's/linus-template=1/&0/' 's/linus-template/x&/' '/^tags/d' "s/${vm_owner}/&0/"; do
+    config_is "#${vm_description} linus-template=1"$'\n'"name: ours"$'\n'"tags: linus"$'\n'"template: 1"
+    changed "${change}"
+    [[ -z ${change} && -z ${vm_doubt} || -n ${change} && -n ${vm_doubt} ]] || fail "'${change}': ${vm_doubt:-proven}"
+  done
+  vm_kind=vm
+  config_is "#${vm_description} linus-template=1"$'\n'"name: ours"$'\n'"tags: linus"$'\n'"template: 1"
+  changed ''
+  [[ ${vm_doubt} == *template* ]]
+}
+
 @test "a config read before does not prove the next one" {
   vm_marker
   config_is "#${vm_description}"$'\n'"name: ours"$'\n'"tags: linus"
@@ -125,6 +178,16 @@ config_is() { # <text of the config's file>
   vm_read 100
   vm_prove
   [[ ${vm_doubt} == *tag* ]]
+}
+
+@test "the status of a VM is what qm says and means" {
+  local line
+  for line in 'echo status: running=running' 'echo status: stopped=stopped' 'echo status: prelaunch=prelaunch' \
+    'echo status: stopped; exit 2=unknown' 'echo stopped=unknown' 'echo the status: stopped=unknown' 'exit 0=unknown'; do
+    stub_program qm "${line%=*}"
+    vm_read_status 100
+    [[ ${vm_status} == "${line##*=}" ]] || fail "${line}: ${vm_status}"
+  done
 }
 
 @test "sizes in every unit of Proxmox" {
