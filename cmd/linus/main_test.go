@@ -14,8 +14,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -33,7 +35,10 @@ var update = flag.Bool("update", false, "rewrite what the scripts compare with")
 // TestMain makes this binary be linus as well: with VMs in memory, whose tasks
 // run here, at once, in bash. The engine in the background is this binary too.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"linus": func() { os.Exit(process(fakeBackend)) }})
+	testscript.Main(m, map[string]func(){"linus": func() {
+		version = os.Getenv("TEST_VERSION")
+		os.Exit(process(fakeBackend))
+	}})
 }
 
 func fakeBackend(config.Config, daemon.Installation, *slog.Logger) daemon.Backend {
@@ -135,6 +140,8 @@ func TestCommandLine(t *testing.T) {
 			"waitjob":    waitJob,
 			"id":         keepID,
 			"killengine": killEngine,
+			"engineof":   engineOf,
+			"race":       race,
 
 			"waitforgetting": waitForgetting,
 		},
@@ -217,4 +224,51 @@ func killEngine(ts *testscript.TestScript, _ bool, _ []string) {
 		}
 	}
 	ts.Fatalf("engine %d holds its lock after SIGKILL", pid)
+}
+
+// engineof FILE writes the id of the engine's process into FILE.
+func engineOf(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(ts.ReadFile("state/engine.lock")), 0o600))
+}
+
+// race N submits N jobs at once, from as many processes, each with settings of its
+// own, three times over. A client may be refused for its settings. Every job that
+// one was told of is there, and succeeds.
+func race(ts *testscript.TestScript, _ bool, args []string) {
+	n, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	environ := []string{}
+	for _, name := range []string{"LINUS_STATE_DIR", "PROXMOX_HOST", "CALLBACK_PORT", "HOME", "PATH"} {
+		environ = append(environ, name+"="+ts.Getenv(name))
+	}
+	told := []string{}
+	for range 3 {
+		var clients sync.WaitGroup
+		var mu sync.Mutex
+		for i := range n {
+			clients.Go(func() {
+				cmd := exec.Command("linus", "job", "submit", "-o", "json", "--", "true")
+				cmd.Env = append(slices.Clone(environ), fmt.Sprintf("DEFAULT_CPU=%d", i%3+1))
+				var stderr strings.Builder
+				cmd.Stderr = &stderr
+				out, err := cmd.Output()
+				mu.Lock()
+				defer mu.Unlock()
+				if err == nil {
+					told = append(told, jobID.FindString(string(out)))
+				} else if !strings.Contains(stderr.String(), "runs with other settings") {
+					ts.Logf("a client failed: %v: %s", err, stderr.String())
+					told = append(told, "a client that failed")
+				}
+			})
+		}
+		clients.Wait()
+	}
+	ts.Logf("%d of %d jobs were taken", len(told), 3*n)
+	if len(told) == 0 {
+		ts.Fatalf("every client was refused")
+	}
+	for _, id := range told {
+		ts.Check(ts.Exec("linus", "job", "wait", id))
+	}
 }

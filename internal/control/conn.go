@@ -51,6 +51,15 @@ func (c *Conn) Stop(ctx context.Context) error {
 	return c.call(ctx, shapeOf(process(), "Stop"), none{}, &none{})
 }
 
+// Yield asks the engine to end if nobody else needs it: it was started in the
+// background, has no work, and no other client is connected. It reports whether
+// the engine does; no call reaches it from then on. Tasks in VMs go on.
+func (c *Conn) Yield(ctx context.Context) (bool, error) {
+	var y yielded
+	err := c.call(ctx, shapeOf(process(), "Yield"), none{}, &y)
+	return y.Ends, err
+}
+
 // shapeOf returns the row of a name. There is one: a test holds that.
 func shapeOf[E any](rows []row[E], name string) shape {
 	return rows[slices.IndexFunc(rows, func(r row[E]) bool { return r.name == name })].shape
@@ -62,6 +71,9 @@ func (c *Conn) call(ctx context.Context, s shape, in, out any) error {
 	req, err := s.request(ctx, in)
 	if err != nil {
 		return err
+	}
+	if c.info.ID != "" {
+		req.Header.Set(engineHeader, c.info.ID) // whatever else is on the socket by now is not meant
 	}
 	resp, err := c.http.Do(req) //nolint:gosec // the host is a socket, whatever the path
 	if err != nil {
@@ -84,7 +96,8 @@ func (c *Conn) call(ctx context.Context, s shape, in, out any) error {
 		}
 		return nil
 	}
-	defer resp.Body.Close() //nolint:errcheck // read to its end
+	defer resp.Body.Close()              //nolint:errcheck // read to its end
+	defer io.Copy(io.Discard, resp.Body) //nolint:errcheck // or the connection would be closed, and the engine think this client gone
 	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
 		return fmt.Errorf("read the engine's answer: %w: %w", ErrLost, err)
 	}

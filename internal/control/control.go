@@ -13,13 +13,17 @@ import (
 
 // Info tells a client whom it has reached.
 type Info struct {
-	Version  string            `json:"version"`  // of the engine's binary
-	PID      int               `json:"pid"`      // of the engine
-	Callback string            `json:"callback"` // address listened on for callbacks
-	Settings map[string]string `json:"settings"` // effective settings; secrets hashed
+	Version  string            `json:"version"`      // of the engine's binary
+	PID      int               `json:"pid"`          // of the engine
+	ID       string            `json:"id,omitempty"` // of this run of an engine; another for each
+	Callback string            `json:"callback"`     // address listened on for callbacks
+	Settings map[string]string `json:"settings"`     // effective settings; secrets hashed
+	// Background: it was started because a client needed it, and may be replaced
+	// when nobody does.
+	Background bool `json:"background,omitempty"`
 }
 
-// What can become of an engine. After ErrNoEngine nothing has been sent; after
+// What can become of an engine. After ErrNoEngine nothing has been done; after
 // ErrLost a request may or may not have been done.
 var (
 	ErrNoEngine = errors.New("no engine is running")
@@ -49,6 +53,7 @@ const (
 	codeField       = "field"
 	codeHost        = "host"
 	codeStopped     = "stopped"
+	codeGone        = "gone"
 	codeInternal    = "internal"
 )
 
@@ -80,6 +85,9 @@ func encodeError(err error) (int, failure) {
 	case errors.As(err, &host):
 		f.Code, f.Host = codeHost, host
 		return http.StatusBadGateway, f
+	case errors.Is(err, ErrNoEngine):
+		f.Code = codeGone
+		return http.StatusServiceUnavailable, f
 	case errors.Is(err, ErrStopped):
 		f.Code = codeStopped
 		return http.StatusServiceUnavailable, f
@@ -98,6 +106,8 @@ func (f failure) decodeError() error {
 		return job.ErrCompleted
 	case f.Code == codeStopped:
 		return ErrStopped
+	case f.Code == codeGone:
+		return ErrNoEngine
 	case f.Code == codeNotComplete:
 		return &job.NotCompleteError{Status: f.Status}
 	case f.Code == codeInvalid:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -186,7 +187,14 @@ func serve(t *testing.T, dir string, e job.Engine, stop func()) *control.Server 
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := control.NewServer(e, control.Info{Version: "v1", PID: 7, Settings: map[string]string{"PROXMOX_HOST": "pve"}}, stop, slog.New(slog.DiscardHandler))
+	return start(t, l, e, control.Options{Info: control.Info{Version: "v1", PID: 7, Settings: map[string]string{"PROXMOX_HOST": "pve"}}, Stop: stop})
+}
+
+// start is serve with a listener and options of the test's.
+func start(t *testing.T, l net.Listener, e job.Engine, o control.Options) *control.Server {
+	t.Helper()
+	o.Log = slog.New(slog.DiscardHandler)
+	s := control.NewServer(e, o)
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
 	t.Cleanup(func() {

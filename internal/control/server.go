@@ -3,11 +3,13 @@ package control
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,28 +19,44 @@ import (
 // Server serves clients on a unix socket.
 type Server struct {
 	engine  job.Engine
-	info    Info
-	stop    func()
+	o       Options
 	http    *http.Server
 	clients atomic.Int64
 	cancel  context.CancelCauseFunc
+
+	mu     sync.Mutex
+	going  bool              // no call is taken any more
+	asking map[net.Conn]bool // connections of clients that want another engine
 }
 
-// NewServer makes a server of the engine. stop is called, once per request,
-// when a client asks the engine to end.
-func NewServer(engine job.Engine, info Info, stop func(), log *slog.Logger) *Server {
+// Options of a Server: what is known of the process it is in, and how that ends.
+type Options struct {
+	Info Info   // without an ID
+	Stop func() // called, once per request, when a client asks the engine to end
+	// Idle reports whether ending now would cut nothing off. Nil: it would.
+	Idle func(context.Context) bool
+	Log  *slog.Logger
+}
+
+// NewServer makes a server of the engine.
+func NewServer(engine job.Engine, o Options) *Server {
+	o.Info.ID = rand.Text()
 	base, cancel := context.WithCancelCause(context.Background()) // ended by Close
-	s := &Server{engine: engine, info: info, stop: stop, cancel: cancel}
+	s := &Server{engine: engine, o: o, cancel: cancel, asking: map[net.Conn]bool{}}
 	s.http = &http.Server{
 		Handler:           s.handler(),
 		ReadHeaderTimeout: 10 * time.Second,
 		BaseContext:       func(net.Listener) context.Context { return base },
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-		ConnState: func(_ net.Conn, state http.ConnState) {
+		ErrorLog:          slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, conn)
+		},
+		ConnState: func(conn net.Conn, state http.ConnState) {
 			switch state {
 			case http.StateNew:
 				s.clients.Add(1)
 			case http.StateClosed, http.StateHijacked:
+				s.ask(conn, false) // first: in between it counts as a client, not as less than none
 				s.clients.Add(-1)
 			case http.StateActive, http.StateIdle:
 			}
@@ -61,12 +79,18 @@ func (s *Server) Serve(l net.Listener) error {
 
 // Close ends long polls, finishes the other requests within ctx, and stops.
 func (s *Server) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.going = true
+	s.mu.Unlock()
 	s.cancel(ErrStopped)
 	if err := s.http.Shutdown(ctx); err != nil {
 		return errors.Join(err, s.http.Close())
 	}
 	return nil
 }
+
+// engineHeader says which engine is meant, by its Info.ID.
+const engineHeader = "Linus-Engine"
 
 // clientHeader says which client asks, in job.Client's words; without it, it is
 // the command line.
@@ -79,25 +103,73 @@ const (
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	for _, r := range verbs() {
-		handle(mux, r, s.engine)
+		handle(mux, r, s, s.engine)
 	}
 	for _, r := range process() {
-		handle(mux, r, s)
+		handle(mux, r, s, s)
 	}
 	return mux
 }
 
-func handle[E any](mux *http.ServeMux, at row[E], e E) {
+func handle[E any](mux *http.ServeMux, at row[E], s *Server, e E) {
 	mux.HandleFunc(at.method+" "+at.path, func(w http.ResponseWriter, r *http.Request) {
+		conn, _ := r.Context().Value(connKey{}).(net.Conn)
+		s.ask(conn, at.name == "Yield")
+		if s.gone(r.Header.Get(engineHeader)) {
+			answer(w, nil, ErrNoEngine)
+			return
+		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		client := cmp.Or(r.Header.Get(clientHeader), commandLine)
 		at.serve(e, w, r.WithContext(job.WithClient(r.Context(), client)))
 	})
 }
 
-func (s *Server) tell(context.Context) (Info, error) { return s.info, nil }
+func (s *Server) tell(context.Context) (Info, error) { return s.o.Info, nil }
 
 func (s *Server) end(context.Context) (none, error) {
-	s.stop()
+	s.o.Stop()
 	return none{}, nil
+}
+
+// gone reports whether a call does not reach the engine it is for: that is
+// another one, or this one is ending.
+func (s *Server) gone(wanted string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.going || wanted != "" && wanted != s.o.Info.ID
+}
+
+// connKey is where a request's context has its connection.
+type connKey struct{}
+
+// ask notes whether a connection's last call was to have another engine.
+func (s *Server) ask(conn net.Conn, asks bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if asks {
+		s.asking[conn] = true
+	} else {
+		delete(s.asking, conn)
+	}
+}
+
+// yield ends an engine of the background unless somebody needs it.
+func (s *Server) yield(ctx context.Context) (yielded, error) {
+	if !s.o.Info.Background || !s.Retire(ctx) {
+		return yielded{}, nil
+	}
+	s.o.Stop()
+	return yielded{Ends: true}, nil
+}
+
+// Retire reports whether nobody needs the engine: it is idle, and no client is
+// connected but those that want another. If so, no call reaches it from then on,
+// which is one step with the check, and the caller ends it. An earlier call that
+// is under way, and a client that is between two calls, have a connection.
+func (s *Server) Retire(ctx context.Context) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.going = s.going || s.Clients() <= len(s.asking) && s.o.Idle != nil && s.o.Idle(ctx)
+	return s.going
 }

@@ -66,6 +66,7 @@ func process() []row[*Server] {
 	return []row[*Server]{
 		route("Info", "GET /v1/info", again, ofNothing((*Server).tell)),
 		route("Stop", "POST /v1/stop", again, ofNothing((*Server).end)),
+		route("Yield", "POST /v1/yield", once, ofNothing((*Server).yield)),
 	}
 }
 
@@ -109,6 +110,11 @@ type (
 		Snapshot string `json:"snapshot"`
 	}
 )
+
+// yielded is what Yield returns.
+type yielded struct {
+	Ends bool `json:"ends"`
+}
 
 // watched is what Watch returns: the events, and the job as it then is.
 type watched struct {

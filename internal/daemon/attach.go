@@ -17,12 +17,18 @@ import (
 const (
 	startTime  = 30 * time.Second // for an engine to start, or to make room for one
 	maxLogSize = 10 << 20         // of engine.log, before it is set aside
+
+	// How long an engine is given to become idle that is to be replaced, where it is
+	// of no use and where it would do; and how many are replaced for one connection.
+	uselessTime  = time.Second
+	outdatedTime = 200 * time.Millisecond
+	maxReplaced  = 3
 )
 
 // Attach returns a client of the engine of the state directory, which is started
 // in the background when there is none, and again when it has gone. strict
-// refuses an engine whose settings are not the ones given here: for verbs that
-// make VMs. Errors: *SettingsError.
+// refuses an engine whose settings are not the ones given here, unless it can be
+// replaced: for verbs that make VMs. Errors: *SettingsError.
 func Attach(ctx context.Context, o Options, strict bool) (*control.Client, error) {
 	return control.NewClient(ctx, func(ctx context.Context) (*control.Conn, error) { return o.dial(ctx, strict) })
 }
@@ -40,21 +46,58 @@ func (e *SettingsError) Error() string {
 		e.StateDir, e.PID, strings.Join(e.Differences, "\n"))
 }
 
-// dial connects to the engine and checks whether it is the right one.
+// dial connects to the engine and checks whether it is the right one. One of
+// other settings or of another version that nobody needs is replaced. It gives up
+// on that after a few: others may want engines, too.
 func (o Options) dial(ctx context.Context, strict bool) (*control.Conn, error) {
-	conn, err := o.connect(ctx)
-	if err != nil {
-		return nil, err
+	for replaced := 0; ; replaced++ {
+		conn, err := o.connect(ctx)
+		if err != nil {
+			return nil, err
+		}
+		info := conn.Info()
+		diff := o.Config.Differs(info.Settings)
+		refused := strict && len(diff) > 0
+		if !refused && info.Version == o.Version {
+			return conn, nil
+		}
+		patience := outdatedTime
+		if refused {
+			patience = uselessTime
+		}
+		if replaced < maxReplaced && o.replace(ctx, conn, patience) {
+			conn.Close()
+			continue
+		}
+		if refused {
+			conn.Close()
+			return nil, &SettingsError{StateDir: o.Config.StateDir, PID: info.PID, Differences: diff}
+		}
+		if o.OtherVersion != nil {
+			o.OtherVersion(info)
+		}
+		return conn, nil
 	}
-	info := conn.Info()
-	if diff := o.Config.Differs(info.Settings); strict && len(diff) > 0 {
-		conn.Close()
-		return nil, &SettingsError{StateDir: o.Config.StateDir, PID: info.PID, Differences: diff}
+}
+
+// replace asks an engine to make room for one of this process's, and reports
+// whether it does. patience is for what is about to be over: a client that has just
+// ended, a job's last steps.
+func (o Options) replace(ctx context.Context, conn *control.Conn, patience time.Duration) bool {
+	if !conn.Info().Background || o.Config.NeedHost() != nil {
+		return false
 	}
-	if info.Version != o.Version && o.OtherVersion != nil {
-		o.OtherVersion(info)
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		ends, err := conn.Yield(ctx)
+		if ends || errors.Is(err, control.ErrNoEngine) || errors.Is(err, control.ErrLost) {
+			return true // or it has ended by itself
+		}
+		if err != nil || pause(ctx, 50*time.Millisecond) != nil {
+			return false
+		}
 	}
-	return conn, nil
 }
 
 // connect returns a connection to the engine, which it starts when there is none.

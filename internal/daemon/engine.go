@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -102,6 +103,17 @@ func (e *engine) start(ctx context.Context, failed func(error)) error {
 		}
 	}()
 	return nil
+}
+
+// free reports whether ending now would cut nothing off: every job is done, and no
+// VM is being worked on or waits for its time to be over.
+func (e *engine) free(ctx context.Context) bool {
+	unfinished, err := e.store.Unfinished(ctx)
+	if err != nil || len(unfinished) > 0 || !e.Idle() {
+		return false
+	}
+	creators, err := e.store.VMs(ctx)
+	return err == nil && !slices.ContainsFunc(creators, func(j job.Job) bool { return !j.VM.ExpiresAt.IsZero() })
 }
 
 // close ends the engine. Tasks in VMs go on.

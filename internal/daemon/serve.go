@@ -28,7 +28,11 @@ type Serving struct {
 
 // Serve runs the engine until ctx ends, a client asks it to stop, or it was
 // idle for so long; 0: that does not end it. ErrLocked when there is one already.
-func Serve(ctx context.Context, o Options, idle time.Duration, ready func(Serving)) (err error) {
+func Serve(ctx context.Context, o Options, idle time.Duration, ready func(Serving)) error {
+	return serve(ctx, o, false, idle, ready)
+}
+
+func serve(ctx context.Context, o Options, background bool, idle time.Duration, ready func(Serving)) (err error) {
 	c, log := o.Config, o.Log
 	if err := c.NeedHost(); err != nil {
 		return err
@@ -55,8 +59,8 @@ func Serve(ctx context.Context, o Options, idle time.Duration, ready func(Servin
 	if err != nil {
 		return errors.Join(err, l.Close(), e.close(ctx))
 	}
-	info := control.Info{Version: o.Version, PID: os.Getpid(), Callback: net.JoinHostPort(c.CallbackHost, strconv.Itoa(e.callbacks.Port())), Settings: c.Effective()}
-	clients := control.NewServer(e, info, func() { end(errAsked) }, log) //nolint:contextcheck // requests end with Close, after they were told why
+	info := control.Info{Version: o.Version, PID: os.Getpid(), Callback: net.JoinHostPort(c.CallbackHost, strconv.Itoa(e.callbacks.Port())), Settings: c.Effective(), Background: background}
+	clients := control.NewServer(e, control.Options{Info: info, Stop: func() { end(errAsked) }, Idle: e.free, Log: log}) //nolint:contextcheck // requests end with Close, after they were told why
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -71,7 +75,13 @@ func Serve(ctx context.Context, o Options, idle time.Duration, ready func(Servin
 	}
 	ready(serving)
 	if idle > 0 {
-		go endWhenIdle(ctx, end, idle, func() bool { return clients.Clients() == 0 && e.Idle() })
+		go endWhenIdle(ctx, idle, func() bool { return clients.Clients() == 0 && e.Idle() }, func() bool {
+			retired := clients.Retire(ctx)
+			if retired {
+				end(errIdle)
+			}
+			return retired
+		})
 	}
 	<-ctx.Done()
 
@@ -94,8 +104,8 @@ var (
 	errIdle  = errors.New("idle")
 )
 
-// endWhenIdle calls end when idle has been true for so long.
-func endWhenIdle(ctx context.Context, end context.CancelCauseFunc, limit time.Duration, idle func() bool) {
+// endWhenIdle calls end when idle has been true for so long, until that is true.
+func endWhenIdle(ctx context.Context, limit time.Duration, idle, end func() bool) {
 	tick := time.NewTicker(max(limit/20, 10*time.Millisecond))
 	defer tick.Stop()
 	busy := time.Now()
@@ -106,8 +116,7 @@ func endWhenIdle(ctx context.Context, end context.CancelCauseFunc, limit time.Du
 		case <-tick.C:
 			if !idle() {
 				busy = time.Now()
-			} else if time.Since(busy) >= limit {
-				end(errIdle)
+			} else if time.Since(busy) >= limit && end() {
 				return
 			}
 		}
@@ -120,7 +129,7 @@ func endWhenIdle(ctx context.Context, end context.CancelCauseFunc, limit time.Du
 func ServeInBackground(ctx context.Context, o Options, idle time.Duration, tell io.Writer) (told bool, err error) {
 	signal.Ignore(syscall.SIGPIPE) // who started it may be gone by then
 	o.Config.HTTPAddr = ""         // for an engine that stays
-	err = Serve(ctx, o, idle, func(Serving) {
+	err = serve(ctx, o, true, idle, func(Serving) {
 		told = true
 		_, _ = io.WriteString(tell, readyWord)
 		if pipe, ok := tell.(io.Closer); ok {
@@ -150,7 +159,7 @@ func Stop(ctx context.Context, c config.Config) (stopped bool, err error) {
 	pid := conn.Info().PID
 	err = conn.Stop(ctx)
 	conn.Close()
-	if err != nil && !errors.Is(err, control.ErrLost) {
+	if err != nil && !errors.Is(err, control.ErrLost) && !errors.Is(err, control.ErrNoEngine) {
 		return false, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, closeTime+5*time.Second)

@@ -1,0 +1,56 @@
+package daemon
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"linus/internal/config"
+	"linus/internal/job"
+	"linus/internal/providertest"
+)
+
+// What an engine has yet to take up, or only keeps until its time, is work that
+// ending would cut off, whatever its executor has seen so far.
+func TestFree_CountsWhatIsStored(t *testing.T) {
+	const id = "01a200c7-9a69-7646-bc13-40e55ff07307"
+	vm := func(expires time.Time) *job.VM {
+		return &job.VM{ID: 100, Name: "dev", Job: id, State: job.VMCreated, ExpiresAt: expires}
+	}
+	for _, tt := range []struct {
+		name string
+		job  *job.Job
+		want bool
+	}{
+		{"nothing", nil, true},
+		{"an unfinished job", &job.Job{ID: id, Kind: job.KindTask, Status: job.Running}, false},
+		{"a persistent VM", &job.Job{ID: id, Kind: job.KindVM, Status: job.Success, Manifest: job.Manifest{Lifecycle: job.Persistent}, VM: vm(time.Time{})}, true},
+		{"a VM whose time is to come", &job.Job{ID: id, Kind: job.KindVM, Status: job.Success, Manifest: job.Manifest{Lifecycle: job.Persistent}, VM: vm(time.Now().Add(time.Hour))}, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Setenv("LINUS_STATE_DIR", t.TempDir())
+			t.Setenv("CALLBACK_PORT", "0")
+			c, err := config.Load(config.Sources{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			fake := providertest.NewFake()
+			backend := func(config.Config, Installation, *slog.Logger) Backend {
+				return Backend{Provider: fake, Guest: fake, Close: func() {}}
+			}
+			e, err := openEngine(t.Context(), Options{Config: c, Log: slog.New(slog.DiscardHandler), Backend: backend})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = e.close(t.Context()) })
+			if tt.job != nil {
+				if _, _, err := e.store.Insert(t.Context(), *tt.job, "", ""); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := e.free(t.Context()); got != tt.want {
+				t.Errorf("free() = %v", got)
+			}
+		})
+	}
+}
