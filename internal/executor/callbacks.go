@@ -83,6 +83,6 @@ func (e *Executor) findWay(ctx context.Context, j job.Job, w *ways) error {
 	if w.way == before || before == "" && w.way == job.CallbacksDirect {
 		return nil
 	}
-	_, err = e.update(ctx, j.ID, func(*job.Job) ([]job.Event, error) { return []job.Event{event}, nil })
+	_, err = e.update(ctx, j.ID, telling(event))
 	return err
 }

@@ -29,11 +29,11 @@ func (e *Executor) claim(ctx context.Context, id string, vm job.VM, change func(
 // A network may give the address of a VM that does not run to the next one: that
 // VM gets another when it is started. e.claiming is held.
 func (e *Executor) unclaimed(ctx context.Context, id string, vm job.VM) error {
-	makers, err := e.o.Store.VMs(context.WithoutCancel(ctx))
+	creators, err := e.o.Store.VMs(context.WithoutCancel(ctx))
 	if err != nil {
 		return err
 	}
-	for _, m := range makers {
+	for _, m := range creators {
 		other := *m.VM
 		if m.ID == id {
 			continue

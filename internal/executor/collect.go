@@ -17,10 +17,9 @@ import (
 const cutGrace = 5 * time.Second
 
 // collect makes the output complete and then the status terminal. A task that
-// still runs (cancelled, timed out) is stopped first. A VM that no longer
-// answers is given several tries, and one that does a deadline over all of it;
-// then what is held is the output, and said to be incomplete. So it is cutGrace
-// after a caller cancels.
+// still runs (cancelled, timed out) is stopped first. A VM that no longer responds
+// is asked several times, and all of it has a deadline: then what is held is the
+// output, and said to be incomplete. The same goes cutGrace after a caller cancels.
 func (e *Executor) collect(ctx context.Context, r *run) error {
 	work, end := context.WithCancelCause(ctx)
 	defer end(nil)

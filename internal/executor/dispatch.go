@@ -36,9 +36,8 @@ func (e *Executor) dispatch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-e.wake:
-			if !e.mustLook() {
-				continue
-			}
+			continue
+		case <-e.again:
 		case <-tick.C:
 			if err := e.expire(ctx); err != nil && ctx.Err() == nil {
 				e.o.Log.Error("find VMs whose time is over failed", "err", err)
@@ -51,22 +50,6 @@ func (e *Executor) dispatch(ctx context.Context) {
 		}
 		e.adopt(ctx, left)
 	}
-}
-
-// lookAgain makes the dispatcher take up a job that was done and is not any more.
-func (e *Executor) lookAgain() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.look = true
-	e.poke()
-}
-
-func (e *Executor) mustLook() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	look := e.look
-	e.look = false
-	return look
 }
 
 // adopt goes on with jobs that had begun and queues those that had not.

@@ -15,20 +15,19 @@ import (
 var (
 	errCancelled = errors.New("cancelled by user")
 	errKilled    = errors.New("killed by user")
-	errCut       = errors.New("collecting was cancelled by user")
 )
 
 // Cancel ends a job. It returns once that is decided; the task is stopped, its
-// output collected and its VM destroyed right after. Of a task that has ended by
-// itself it ends the collecting, cutGrace later: what is held then is kept, and
-// said to be incomplete; how the job ended stays as it is. Cancelling again is fine until
-// the end is reached, then it is job.ErrCompleted.
+// output collected and its VM destroyed right after. Where the task has ended by
+// itself, it ends the collecting cutGrace later: what is held then is kept and said
+// to be incomplete, and the outcome stays. Cancelling again is fine until the job
+// has ended; then it is job.ErrCompleted.
 func (e *Executor) Cancel(ctx context.Context, id string) error {
 	return e.end(ctx, id, job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, Error: "Cancelled by user"}, "", errCancelled)
 }
 
-// end decides a job by a caller's wish and wakes who works on it. signal is
-// what its task gets, TERM when empty.
+// end decides a job by a caller's wish and interrupts its run. signal is what its
+// task gets, TERM when empty.
 func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, signal string, cause error) error {
 	outcome.At = now()
 	cut := false

@@ -37,7 +37,7 @@ type Options struct {
 	// made or looked up for it. The manifest has every default. Nil: yes.
 	Allow func(s job.Submission) error
 	// Admit says whether a client may have one more job, given what it has already:
-	// jobs that have not ended, and those whose VM is not gone. Nil: yes.
+	// unfinished jobs, and those whose VM is not gone. Nil: yes.
 	Admit func(has []job.Job, next job.Manifest) error
 	// Observer is told what happens. Nil: nobody.
 	Observer job.Observer
@@ -66,8 +66,9 @@ type Executor struct {
 	o        Options
 	captures capture.Options // of every job
 
-	wake chan struct{} // something to do for the dispatcher
-	done chan struct{} // the dispatcher and all its jobs have ended
+	wake  chan struct{} // slots or waiting jobs have changed
+	again chan struct{} // a job that was done is not any more
+	done  chan struct{} // the dispatcher and all its jobs have ended
 
 	access   access     // who may enter or work on a persistent VM
 	claiming sync.Mutex // held while an address and a host key are taken for a VM's
@@ -78,7 +79,6 @@ type Executor struct {
 	runs     map[string]*run          // jobs being worked on
 	leftover int                      // unfinished jobs nobody is working on, as last seen
 	expiring int                      // persistent VMs that are to go some day, as last seen
-	look     bool                     // for unfinished jobs nobody is working on, at once
 	watchers map[string]chan struct{} // closed at the next change of a job
 	stop     context.CancelCauseFunc  // ends the engine; nil before Start
 
@@ -113,6 +113,7 @@ func New(o Options) *Executor {
 	e := &Executor{
 		o:        o,
 		wake:     make(chan struct{}, 1),
+		again:    make(chan struct{}, 1),
 		done:     make(chan struct{}),
 		runs:     map[string]*run{},
 		watchers: map[string]chan struct{}{},

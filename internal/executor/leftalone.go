@@ -56,14 +56,14 @@ func (e *Executor) settleVM(ctx context.Context, id string, err error) error {
 // back is destroyed, and so is, in the records, one that is gone. The host is
 // asked first how they are, for each destroy that is tried is put on record.
 func (e *Executor) lookAtLeftAlone(ctx context.Context) {
-	makers, err := e.o.Store.VMs(ctx)
+	creators, err := e.o.Store.VMs(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
 			e.o.Log.Error("find VMs that are left alone failed", "err", err)
 		}
 		return
 	}
-	for _, m := range makers {
+	for _, m := range creators {
 		if m.VM.State != job.VMLeftAlone {
 			continue
 		}
@@ -109,12 +109,12 @@ func (e *Executor) destroyLeftAlone(ctx context.Context, m job.Job) (job.VMInfo,
 	return e.oneInfo(ctx, m, nil, false)
 }
 
-// ForgetVM lets go of a VM that is left alone, which stays as it is: it is not
-// looked at again, not listed, and the operator's from now on.
+// ForgetVM stops tracking a VM that is left alone. The VM is not touched; it is not
+// listed any more, and the operator's from now on.
 func (e *Executor) ForgetVM(ctx context.Context, ref string) (job.VMInfo, error) {
 	e.leaving.Lock()
 	defer e.leaving.Unlock()
-	m, err := e.maker(ctx, ref)
+	m, err := e.creator(ctx, ref)
 	if err != nil {
 		return job.VMInfo{}, err
 	}

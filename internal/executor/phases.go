@@ -126,9 +126,7 @@ func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
 	if err != nil && errors.Is(context.Cause(ctx), job.ErrDetach) {
 		ended = nil
 	}
-	j, noteErr := e.update(context.WithoutCancel(ctx), r.id, func(*job.Job) ([]job.Event, error) {
-		return ended, nil
-	})
+	j, noteErr := e.update(context.WithoutCancel(ctx), r.id, telling(ended...))
 	e.o.Observer.PhaseEnded(j, p.name, began, phaseResult(ctx, err), err)
 	e.o.Log.Info("phase ended", "job_id", r.id, "phase", p.name, "duration_ms", time.Since(began).Milliseconds(), "err", err)
 	return errors.Join(err, noteErr)
@@ -249,9 +247,7 @@ func (e *Executor) destroy(ctx context.Context, r *run) error {
 	}
 	err = e.removeVM(job.WithClient(ctx, j.EndedBy), j) // whoever wanted it is who does it
 	if err != nil && !job.IsClass(err, job.HostLeftAlone) {
-		_, noteErr := e.update(ctx, r.id, func(*job.Job) ([]job.Event, error) {
-			return []job.Event{{Kind: job.EventWarning, Text: "VM not destroyed, will be tried again: " + err.Error()}}, nil
-		})
+		_, noteErr := e.update(ctx, r.id, telling(job.Event{Kind: job.EventWarning, Text: "VM not destroyed, will be tried again: " + err.Error()}))
 		return errors.Join(err, noteErr)
 	}
 	err = e.settleVM(ctx, r.id, err)

@@ -1,6 +1,7 @@
 // Package executor runs the life of a job: submit, provision, run, follow,
-// collect, destroy. It declares what it needs of a hypervisor (Provider), of the
-// inside of a VM (Guest) and of storage (Store), and knows none of them.
+// collect, destroy (phases.go). It declares what it needs of the inside of a VM
+// (Guest) and of storage (Store), and knows neither; what a job writes is
+// captured by internal/capture.
 package executor
 
 import (
@@ -22,17 +23,17 @@ type Guest interface {
 	// Start starts the task detached and returns when it runs (or has run), with
 	// the VM's boot it was started under; empty where that is not told.
 	Start(ctx context.Context, j job.Job) (bootID string, err error)
-	// Callbacks finds a way for a started task's callbacks, each tried from
-	// inside the VM: to url (empty: not tried), else by a tunnel to local, an address this process
-	// can dial (empty: no tunnel), which is held open until Forget or the next
-	// call.
+	// Callbacks finds a way for a started task's callbacks, each tried from inside
+	// the VM: to url (empty: not tried), else by a tunnel to local, an address this
+	// process can dial (empty: no tunnel). A tunnel is held open until Forget or
+	// the next call.
 	Callbacks(ctx context.Context, j job.Job, url, local string) (job.CallbackWay, error)
 	// Probe asks where the task stands. It does not wait long for a VM that is
 	// silent.
 	Probe(ctx context.Context, j job.Job) (job.RunState, error)
 	// Input appends data to the task's open stdin at offset, which is the count
-	// of bytes sent before: what is there already is not sent twice. It answers
-	// the count after.
+	// of bytes sent before: what is there already is not sent twice. It
+	// returns the count after.
 	Input(ctx context.Context, j job.Job, offset int64, data []byte) (int64, error)
 	// CloseInput lets the task read the end of its stdin after what was sent.
 	CloseInput(ctx context.Context, j job.Job) error
@@ -50,7 +51,8 @@ type Store interface {
 	capture.Store
 
 	// Insert adds a new job with its whole manifest, file contents included.
-	// A key that is not empty and was used before answers the first job and false.
+	// For a key that is not empty and was used before it returns the first job and
+	// false.
 	Insert(ctx context.Context, j job.Job, tokenHash, key string) (job.Job, bool, error)
 	// Submitted returns the job that was submitted with an idempotency key;
 	// job.ErrNotFound, always so for the empty key.

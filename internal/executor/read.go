@@ -31,14 +31,14 @@ func (e *Executor) List(ctx context.Context, f job.Filter) (job.Page, error) {
 	return e.o.Store.List(ctx, f)
 }
 
-// CheckHost looks whether the host can run jobs.
+// CheckHost checks whether the host can run jobs.
 func (e *Executor) CheckHost(ctx context.Context) (job.HostReport, error) {
 	return e.o.Provider.Check(ctx)
 }
 
-// Result returns what a job came to, or *job.NotCompleteError. Where an agent
-// told what it did, the result's stdout is the text it ended with; all it told
-// is Output's.
+// Result returns the job's outcome and output, or *job.NotCompleteError. Where an
+// agent told what it did, the result's stdout is the text it ended with; Output
+// returns all it told.
 func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
 	j, err := e.o.Store.Job(ctx, id)
 	if err != nil {

@@ -54,12 +54,12 @@ func (e *Executor) launch(ctx context.Context, j job.Job, adopted bool) {
 		done := e.runJob(ctx, jobCtx, r)
 		r.capture.Close()
 		e.mu.Lock()
-		defer e.mu.Unlock()
 		delete(e.runs, id)
-		e.tell(id)
 		if !done {
 			e.leftover++
 		}
+		e.mu.Unlock()
+		e.changed(id)
 		e.poke()
 	})
 }

@@ -19,7 +19,7 @@ func (e *Executor) join(ctx context.Context, r *run, j job.Job) error {
 	if j.VM != nil {
 		return nil
 	}
-	kept, err := e.keptVM(ctx, j.Manifest.VM)
+	kept, err := e.persistentVM(ctx, j.Manifest.VM)
 	if err != nil {
 		return err
 	}
@@ -66,24 +66,24 @@ func noVM(ref, problem string) error {
 	return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q %s", ref, problem), Remedy: "list_vms shows the VMs there are"}
 }
 
-// maker finds the job that made a VM, by the VM's name or ID. One that is left
+// creator finds the job that made a VM, by the VM's name or ID. One that is left
 // alone comes last: its ID may be another's by now.
-func (e *Executor) maker(ctx context.Context, ref string) (job.Job, error) {
-	makers, err := e.o.Store.VMs(ctx)
+func (e *Executor) creator(ctx context.Context, ref string) (job.Job, error) {
+	creators, err := e.o.Store.VMs(ctx)
 	if err != nil {
 		return job.Job{}, err
 	}
-	makers = slices.DeleteFunc(makers, func(m job.Job) bool { return !named(*m.VM, ref) })
-	if len(makers) == 0 {
+	creators = slices.DeleteFunc(creators, func(m job.Job) bool { return !named(*m.VM, ref) })
+	if len(creators) == 0 {
 		return job.Job{}, noVM(ref, "is not a VM of ours")
 	}
-	at := slices.IndexFunc(makers, func(m job.Job) bool { return m.VM.State != job.VMLeftAlone })
-	return makers[max(0, at)], nil
+	at := slices.IndexFunc(creators, func(m job.Job) bool { return m.VM.State != job.VMLeftAlone })
+	return creators[max(0, at)], nil
 }
 
-// keptVM finds a persistent VM that can take jobs.
-func (e *Executor) keptVM(ctx context.Context, ref string) (job.Job, error) {
-	m, err := e.maker(ctx, ref)
+// persistentVM finds a persistent VM that can take jobs.
+func (e *Executor) persistentVM(ctx context.Context, ref string) (job.Job, error) {
+	m, err := e.creator(ctx, ref)
 	switch {
 	case err != nil:
 		return m, err
@@ -102,7 +102,7 @@ func (e *Executor) keptVM(ctx context.Context, ref string) (job.Job, error) {
 // openVM finds a persistent VM that nothing is being done to. The decision is held
 // until whoever asks has entered it, or begun work on it.
 func (e *Executor) openVM(ctx context.Context, d decision, ref string) (job.Job, error) {
-	m, err := e.keptVM(ctx, ref)
+	m, err := e.persistentVM(ctx, ref)
 	if err != nil {
 		return m, err
 	}

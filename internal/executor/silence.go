@@ -21,11 +21,11 @@ const (
 	writeApart = 20 * time.Millisecond
 )
 
-// silence counts how long nothing is heard of a job's task, while it runs and
-// while its output is to be collected, in the time that engines have listened: by the monotonic clock, so that no change of date moves
-// it, and added up in the job's row, so that an engine that is killed takes only
-// its last step with it. What is counted while looks are answered is not worth a
-// row.
+// silence counts how long nothing is heard of a job's task, while it runs and while
+// its output is to be collected, in the time that engines have listened. It counts
+// by the monotonic clock, so that no change of date moves it, and adds up in the
+// job's row, so that an engine that is killed takes only its last step with it.
+// What is counted while looks are answered is not worth a row.
 type silence struct {
 	e       *Executor
 	id      string
@@ -72,9 +72,9 @@ func (s *silence) end() {
 	s.hear(true)
 }
 
-// asked says that a look has begun, which cut ends: that is called when engines
-// that did not live to the end of theirs have heard nothing for too long. It
-// answers whether an earlier look, perhaps of another engine, was not answered.
+// asked notes that a look has begun. cut ends it, and is called when engines that
+// did not live to the end of their looks have heard nothing for too long. It
+// reports whether an earlier look, perhaps of another engine, was not answered.
 func (s *silence) asked(cut func()) (before bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +84,7 @@ func (s *silence) asked(cut func()) (before bool) {
 	return before
 }
 
-// seen says that SSH has shown the task.
+// seen notes that SSH has shown the task.
 func (s *silence) seen(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +96,7 @@ func (s *silence) seen(ctx context.Context) {
 	}
 }
 
-// heard says that a callback has come.
+// heard notes that a callback has come.
 func (s *silence) heard(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,8 +14,9 @@ import (
 	"linus/internal/job"
 )
 
-// Submit checks what is asked for, stores the job and answers at once. A key
-// used before answers the first job, if it was submitted with the same manifest.
+// Submit checks what is asked for, stores the job and returns at once. For an
+// idempotency key used before it returns the first job, if that was submitted with
+// the same manifest.
 func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error) {
 	s.Kind = cmp.Or(s.Kind, job.KindTask)
 	digest, err := submissionDigest(s)

@@ -80,9 +80,7 @@ func (e *Executor) reapVMs(ctx context.Context) {
 			text = fmt.Sprintf("VM %d was found after the job's end and could not be destroyed, will be tried again: %v", vm.ID, err)
 		}
 		log.Warn("VM found after its job's end", "err", err)
-		if _, err := e.update(ctx, j.ID, func(*job.Job) ([]job.Event, error) {
-			return []job.Event{{Kind: job.EventWarning, Text: text}}, nil
-		}); err != nil && ctx.Err() == nil {
+		if _, err := e.update(ctx, j.ID, telling(job.Event{Kind: job.EventWarning, Text: text})); err != nil && ctx.Err() == nil {
 			log.Error("record warning failed", "err", err)
 		}
 	}

@@ -57,7 +57,7 @@ func (e *Executor) lookFor(ctx context.Context, j job.Job, quiet *silence) (stat
 }
 
 // tells reports whether what is seen of a VM shows that SSH asks in vain. One that
-// has restarted where it was answers again, and knows how its task ended.
+// has restarted where it was responds again, and knows how its task ended.
 func tells(j job.Job, seen job.Seen) bool {
 	return seen.Status == job.VMGone || seen.Status == job.VMStopped || elsewhere(j, seen)
 }
@@ -128,7 +128,7 @@ func (e *Executor) move(ctx context.Context, j job.Job, ip string) bool {
 	}
 	mine := note
 	if j.Shares() { // the address is the maker's row's, and a copy is in this one
-		mine = func(*job.Job) ([]job.Event, error) { return nil, nil }
+		mine = telling()
 	}
 	_, err := e.claim(ctx, vm.Job, vm, mine)
 	if err == nil && j.Shares() {

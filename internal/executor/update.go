@@ -31,10 +31,13 @@ func (e *Executor) update(ctx context.Context, id string, change func(*job.Job) 
 	if len(events) > 0 {
 		e.o.Observer.Changed(j, events)
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.tell(id)
+	e.changed(id)
 	return j, nil
+}
+
+// telling is a change of a job that events tell of, and nothing else.
+func telling(events ...job.Event) func(*job.Job) ([]job.Event, error) {
+	return func(*job.Job) ([]job.Event, error) { return events, nil }
 }
 
 // Watch returns the events after the given sequence number as soon as there
@@ -49,7 +52,7 @@ func (e *Executor) Watch(ctx context.Context, id string, after int64) ([]job.Eve
 		j, err := e.Job(ctx, id) // read after: never older than its events
 		if done := j.Done() && !live; err != nil || len(events) > 0 || done {
 			if done || err != nil {
-				e.unwatch(id)
+				e.changed(id) // the last time: nobody's channel stays behind
 			}
 			return events, j, err
 		}
@@ -61,20 +64,14 @@ func (e *Executor) Watch(ctx context.Context, id string, after int64) ([]job.Eve
 	}
 }
 
-// tell wakes those who watch the job. e.mu is held.
-func (e *Executor) tell(id string) {
+// changed wakes those who watch the job.
+func (e *Executor) changed(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	if c := e.watchers[id]; c != nil {
 		close(c)
 		delete(e.watchers, id)
 	}
-}
-
-// unwatch forgets those who watch a job nothing happens to any more; who still
-// waits looks again.
-func (e *Executor) unwatch(id string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.tell(id)
 }
 
 // watch returns a channel that is closed at the job's next change, and whether

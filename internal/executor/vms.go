@@ -89,7 +89,7 @@ func (e *Executor) VMs(ctx context.Context) ([]job.VMInfo, error) {
 
 // VM returns one VM, by name or ID.
 func (e *Executor) VM(ctx context.Context, ref string) (job.VMInfo, error) {
-	m, err := e.maker(ctx, ref)
+	m, err := e.creator(ctx, ref)
 	if err != nil {
 		return job.VMInfo{}, err
 	}
@@ -97,9 +97,9 @@ func (e *Executor) VM(ctx context.Context, ref string) (job.VMInfo, error) {
 	return e.oneInfo(ctx, m, statuses, asked)
 }
 
-// statuses asks the host how the creators' VMs stand, by the job that made each. A
-// kept one that is not in the host's list is asked for by its ID: it may have lost
-// its marker, and be there.
+// statuses asks the host for the status of the VMs that these jobs made, and returns
+// them by job; false when the host could not be asked. A persistent VM that is not
+// in the host's list is asked for by its ID: it may be there without its marker.
 func (e *Executor) statuses(ctx context.Context, creators ...job.Job) (map[string]job.VMStatus, bool) {
 	vms, err := e.o.Provider.List(ctx)
 	statuses := map[string]job.VMStatus{}
@@ -136,7 +136,7 @@ func (e *Executor) statuses(ctx context.Context, creators ...job.Job) (map[strin
 // statusesAtOnce bounds the questions to the host for single VMs.
 const statusesAtOnce = 4
 
-// oneInfo is vmInfo for who asks of one VM.
+// oneInfo is vmInfo for one VM alone.
 func (e *Executor) oneInfo(ctx context.Context, m job.Job, statuses map[string]job.VMStatus, asked bool) (job.VMInfo, error) {
 	unfinished, err := e.o.Store.Unfinished(ctx)
 	if err != nil {
@@ -145,8 +145,8 @@ func (e *Executor) oneInfo(ctx context.Context, m job.Job, statuses map[string]j
 	return vmInfo(m, unfinished, statuses, asked), nil
 }
 
-// vmInfo tells of the VM that m has made, by what the host has said, if it was
-// asked and answered.
+// vmInfo describes the VM that job m made. asked says that the host has answered
+// for all statuses.
 func vmInfo(m job.Job, unfinished []job.Job, statuses map[string]job.VMStatus, asked bool) job.VMInfo {
 	info := job.VMInfo{
 		VM: *m.VM, Lifecycle: m.Manifest.Lifecycle, Resources: m.Manifest.Resources,
@@ -200,7 +200,7 @@ func (e *Executor) StopVM(ctx context.Context, ref string) (job.VMInfo, error) {
 // hangs must not keep it. It returns once that is decided, and stands whatever
 // becomes of this process: the VM is gone, or is tried again until it is.
 func (e *Executor) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	m, err := e.maker(ctx, ref)
+	m, err := e.creator(ctx, ref)
 	if err != nil {
 		return job.VMInfo{}, err
 	}
@@ -248,7 +248,7 @@ func (e *Executor) discard(ctx context.Context, m job.Job, why string) error {
 		return err
 	}
 	e.o.Log.Info("VM is to be destroyed", "job_id", m.ID, "why", why)
-	e.lookAgain()
+	signal(e.again)
 	return nil
 }
 
@@ -339,7 +339,7 @@ func (e *Executor) recordAddress(ctx context.Context, m job.Job, vm job.VM, err 
 	if err != nil {
 		return job.VMInfo{}, err
 	}
-	m, err = e.claim(ctx, m.ID, vm, func(*job.Job) ([]job.Event, error) { return nil, nil })
+	m, err = e.claim(ctx, m.ID, vm, telling())
 	if err != nil {
 		return job.VMInfo{}, err
 	}
