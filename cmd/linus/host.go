@@ -54,7 +54,7 @@ func finding(r job.HostReport, err error) (job.HostReport, error) {
 	if !errors.As(err, &host) {
 		return r, err
 	}
-	c := job.Check{Name: "host", Level: "fail", Text: host.Text, Remedy: host.Remedy}
+	c := job.Check{Name: "host", Level: "fail", Text: words.In(host.Text), Remedy: words.In(host.Remedy)}
 	switch host.Class {
 	case job.HostUnreachable, job.HostAuth, job.HostKeyChanged:
 		c.Name = "ssh"

@@ -61,7 +61,7 @@ func run(ctx context.Context, backend daemon.NewBackend, args []string, stdin io
 		return int(code)
 	}
 	if err != nil {
-		_, _ = fmt.Fprintf(stderr, "%s %s\n", a.colours(stderr).word("linus:"), strings.ReplaceAll(asVerbs.Replace(term.Text(err.Error())), "\n", "\n  "))
+		_, _ = fmt.Fprintf(stderr, "%s %s\n", a.colours(stderr).word("linus:"), strings.ReplaceAll(words.In(term.Text(err.Error())), "\n", "\n  "))
 		if next := nextStep(err); next != "" {
 			_, _ = fmt.Fprintln(stderr, next)
 		}
@@ -159,9 +159,6 @@ func exitCode(err error) int {
 		return exitFailure
 	}
 }
-
-// asVerbs turns what errors say to do from tools into verbs.
-var asVerbs = strings.NewReplacer("list_vms shows", "linus vm list shows", "get_job_status says", "linus job status says")
 
 // nextStep says what to do about errors whose text does not.
 func nextStep(err error) string {

@@ -20,7 +20,7 @@ func (a *app) mcpCommand() *cobra.Command {
 				return err
 			}
 			defer s.Close()
-			return mcptool.ServeStdio(cmd.Context(), daemon.MCPOptions(a.daemon(s.config), s), a.stdin, a.stdout)
+			return mcptool.ServeStdio(cmd.Context(), daemon.MCPOptions(a.daemon(s.config), s.client), a.stdin, a.stdout)
 		},
 	}
 	a.mcpFlags(cmd)

@@ -16,9 +16,13 @@ import (
 // session is an engine as a verb uses it. When the engine ends under it, it
 // attaches to the next one, starting it if need be.
 type session struct {
-	*control.Client
-	config config.Config
+	job.Engine // what client is, in the words of the command line
+	client     *control.Client
+	config     config.Config
 }
+
+// Close lets go of the engine, which goes on.
+func (s *session) Close() { s.client.Close() }
 
 // idleTime is how long a background engine stays that nobody needs.
 const idleTime = time.Minute
@@ -44,7 +48,7 @@ func (a *app) attach(ctx context.Context, strict bool) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &session{Client: client, config: c}, nil
+	return &session{Engine: job.Worded(client, words), client: client, config: c}, nil
 }
 
 // reader is attach for verbs that only look: where no engine runs and there is
@@ -55,7 +59,11 @@ func (a *app) reader(ctx context.Context) (job.Engine, func(), error) {
 		return nil, nil, err
 	}
 	if c.NeedHost() != nil {
-		return daemon.Peek(ctx, c)
+		e, done, err := daemon.Peek(ctx, c)
+		if err != nil {
+			return nil, nil, err
+		}
+		return job.Worded(e, words), done, nil
 	}
 	s, err := a.attach(ctx, false)
 	if err != nil {

@@ -41,7 +41,7 @@ func (s *shelf) Templates(context.Context) ([]job.VM, error) { return s.held, s.
 func (s *shelf) RemoveTemplate(_ context.Context, nameOrID string) (job.VM, error) {
 	i := slices.IndexFunc(s.held, func(vm job.VM) bool { return vm.Name == nameOrID || fmt.Sprint(vm.ID) == nameOrID })
 	if i < 0 || s.fault != nil {
-		return job.VM{}, &job.HostError{Op: "remove template " + nameOrID, Host: "root@pve:22", Class: job.HostInvalid, Text: "no such template", Remedy: "linus template list shows them"}
+		return job.VM{}, &job.HostError{Op: "remove template " + nameOrID, Host: "root@pve:22", Class: job.HostInvalid, Text: "no such template", Remedy: string(job.ListTemplates) + " shows them"}
 	}
 	vm := s.held[i]
 	s.held = slices.Delete(s.held, i, i+1)

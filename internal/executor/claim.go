@@ -39,7 +39,7 @@ func (e *Executor) unclaimed(ctx context.Context, id string, vm job.VM) error {
 			continue
 		}
 		if vm.HostKey != "" && other.HostKey == vm.HostKey {
-			return passesFor(vm, other, "SSH host key", "each VM must have its own: where a template holds one, remove /etc/ssh/ssh_host_* from it, or make one by linus template build")
+			return passesFor(vm, other, "SSH host key", "each VM must have its own: where a template holds one, remove /etc/ssh/ssh_host_* from it, or make one by "+string(job.BuildTemplate))
 		}
 		if !sameAddress(vm.IP, other.IP) {
 			continue
@@ -76,7 +76,7 @@ func pinned(vm job.VM) error {
 	return &job.FieldError{
 		Field:   "manifest.secrets",
 		Problem: fmt.Sprintf("VM %d (%s) gets none: its SSH host key was not read through the hypervisor, and whatever answers at %s would have them", vm.ID, vm.Name, vm.IP),
-		Remedy:  "use a template whose guest agent answers (linus template build makes one), or run the job without secrets",
+		Remedy:  "use a template whose guest agent answers (" + string(job.BuildTemplate) + " makes one), or run the job without secrets",
 	}
 }
 

@@ -67,7 +67,7 @@ func (e *Executor) takesInput(ctx context.Context, id string, data []byte, close
 	case j.Stdin.Closed && (len(data) > 0 || !closed):
 		return j, &job.FieldError{Field: "input", Problem: "the job's stdin was closed", Remedy: "submit a new job"}
 	case j.Status != job.Running:
-		return j, &job.FieldError{Field: "input", Problem: "the task does not run yet: the job is " + string(j.Status), Remedy: "wait until get_job_status says running"}
+		return j, &job.FieldError{Field: "input", Problem: "the task does not run yet: the job is " + string(j.Status), Remedy: "wait until " + string(job.ShowJob) + " says running"}
 	}
 	return j, nil
 }

@@ -31,7 +31,7 @@ func (e *Executor) settleVM(ctx context.Context, id string, err error) error {
 		switch {
 		case host != nil:
 			told := *host
-			told.Remedy += "; or keep it, and have it forgotten: linus vm forget " + was.Name
+			told.Remedy += "; or keep it, and have it forgotten: " + string(job.ForgetVM) + " " + was.Name
 			left = &told
 			if was.State == job.VMForgotten || was.State == job.VMLeftAlone && was.Reason == left.Text {
 				return nil, nil
@@ -120,7 +120,7 @@ func (e *Executor) ForgetVM(ctx context.Context, ref string) (job.VMInfo, error)
 	}
 	if m.VM.State != job.VMLeftAlone {
 		return job.VMInfo{}, &job.FieldError{
-			Field: "vm", Problem: fmt.Sprintf("%q is not left alone, so it is not to be forgotten", ref), Remedy: "destroy it: linus vm destroy " + m.VM.Name,
+			Field: "vm", Problem: fmt.Sprintf("%q is not left alone, so it is not to be forgotten", ref), Remedy: "destroy it: " + string(job.DestroyVM) + " " + m.VM.Name,
 		}
 	}
 	if err := e.o.Provider.ForgetVM(ctx, *m.VM); err != nil {

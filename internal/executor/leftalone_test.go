@@ -70,7 +70,7 @@ func TestDestroy_LeavesAVMAloneThatIsNotProven(t *testing.T) {
 	close(release)
 	j = r.wait(id)
 	if j.Status != job.Success || j.VM.State != job.VMLeftAlone || !strings.Contains(j.VM.Reason, "not proven") ||
-		!strings.Contains(j.VM.Remedy, "linus vm forget "+j.VM.Name) {
+		!strings.Contains(j.VM.Remedy, string(job.ForgetVM)+" "+j.VM.Name) {
 		t.Errorf("job %s, VM %+v", j.Status, j.VM)
 	}
 	if !r.fake.Has(j.VM.ID) {
@@ -125,7 +125,7 @@ func TestDestroyVM_OfOneThatIsLeftAlone(t *testing.T) {
 	r, maker := leftAlone(t, time.Hour)
 	_, err := r.DestroyVM(context.Background(), "dev")
 	var host *job.HostError
-	if !errors.As(err, &host) || host.Class != job.HostLeftAlone || !strings.Contains(host.Remedy, "linus vm forget dev") {
+	if !errors.As(err, &host) || host.Class != job.HostLeftAlone || !strings.Contains(host.Remedy, string(job.ForgetVM)+" dev") {
 		t.Errorf("destroy answered %v", err)
 	}
 	if _, err := r.StartVM(context.Background(), "dev"); err == nil {

@@ -63,7 +63,7 @@ func (e *Executor) release(ctx context.Context, r *run, j job.Job) error {
 
 // noVM is the answer to a VM nobody knows, or that cannot take a job.
 func noVM(ref, problem string) error {
-	return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q %s", ref, problem), Remedy: "list_vms shows the VMs there are"}
+	return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q %s", ref, problem), Remedy: string(job.ListVMs) + " shows the VMs there are"}
 }
 
 // creator finds the job that made a VM, by the VM's name or ID. One that is left

@@ -69,7 +69,7 @@ type Manifest struct {
 	Artifacts  []string          `json:"artifacts,omitempty" jsonschema_description:"Files to collect when the task ends, successfully or not: paths or patterns such as dist/** from the working directory, or absolute."`
 	Cwd        string            `json:"cwd,omitempty" jsonschema_description:"Absolute directory the task runs in. Default: the VM user's home."`
 	Sudo       bool              `json:"sudo,omitempty" jsonschema_description:"Run the task as root."`
-	Stdin      StdinMode         `json:"stdin,omitempty" jsonschema:"enum=closed,enum=open" jsonschema_description:"open: the task's stdin takes input while it runs (interact_with_job); all of it is kept on the VM's disk until the job ends. Default closed."`
+	Stdin      StdinMode         `json:"stdin,omitempty" jsonschema:"enum=closed,enum=open" jsonschema_description:"open: the task's stdin takes input while it runs; all of it is kept on the VM's disk until the job ends. Default closed."`
 	TTY        bool              `json:"tty,omitempty" jsonschema_description:"Run the task on a terminal; its stderr is then part of stdout."`
 	TTYSize    string            `json:"ttySize,omitempty" jsonschema_description:"ROWSxCOLUMNS of the terminal. Default 24x80."`
 	Resources  Resources         `json:"resources,omitzero" jsonschema_description:"Size of the VM."`

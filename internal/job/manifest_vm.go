@@ -36,7 +36,7 @@ func (m Manifest) validateVM() []*FieldError {
 			}
 		}
 		if !vmTemplate.MatchString(m.VM) {
-			bad = append(bad, field("manifest.vm", "give the name or the VM ID of a persistent VM; list_vms shows them", "%q is neither", m.VM))
+			bad = append(bad, field("manifest.vm", "give the name or the VM ID of a persistent VM; "+string(ListVMs)+" shows them", "%q is neither", m.VM))
 		}
 		return bad
 	}

@@ -68,7 +68,7 @@ func (e *engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
 
 // noVM is the engine's own word for a VM it does not know.
 func noVM(ref string) error {
-	return &job.FieldError{Field: "vm", Problem: `"` + ref + `" is not a VM of ours`, Remedy: "list_vms shows the VMs there are"}
+	return &job.FieldError{Field: "vm", Problem: `"` + ref + `" is not a VM of ours`, Remedy: string(job.ListVMs) + " shows the VMs there are"}
 }
 
 func (e *engine) Plan(_ context.Context, s job.Submission) ([]string, error) {

@@ -40,6 +40,7 @@ type mcpServer struct {
 }
 
 func newServer(o Options, extra ...server.ServerOption) *mcpServer {
+	o.Engine = job.Worded(o.Engine, words)
 	s := &mcpServer{background: newBackground(o.Log), notices: newNotices(o.Engine, cmp.Or(o.notice, noticeTime), o.Log)}
 	all := tools(o, s.background)
 	has := havingTools(all)
@@ -71,18 +72,19 @@ func (s *mcpServer) close() {
 	s.background.close()
 }
 
-// errorText is an error with the next step in it.
+// errorText is an error in our words, with the next step in it.
 func errorText(err error) string {
 	var notComplete *job.NotCompleteError
+	text := words.In(err.Error())
 	switch {
 	case errors.Is(err, job.ErrNotFound):
-		return err.Error() + ". Use list_jobs to see the jobs there are."
+		return text + ". Use list_jobs to see the jobs there are."
 	case errors.Is(err, job.ErrCompleted):
-		return err.Error() + ". Use get_job_result to read its result."
+		return text + ". Use get_job_result to read its result."
 	case errors.As(err, &notComplete):
-		return err.Error() + ". Call again with wait_seconds until the status is success, failed or timeout."
+		return text + ". Call again with wait_seconds until the status is success, failed or timeout."
 	}
-	return err.Error()
+	return text
 }
 
 // jobArg is the argument most tools take.

@@ -149,7 +149,7 @@ func TestConnectionFaults_TellClassAndRemedy(t *testing.T) {
 		}, job.HostUnreachable, "firewall"},
 		{"another key than the host's", func(t *testing.T, _ *sshtest.Server, o *remote.Options) {
 			o.KnownHosts = filepath.Join(t.TempDir(), "known_hosts")
-		}, job.HostKeyChanged, "linus host trust"},
+		}, job.HostKeyChanged, string(job.TrustHost)},
 		{"a key that is not accepted", func(t *testing.T, _ *sshtest.Server, o *remote.Options) {
 			o.KeyPath = filepath.Join(t.TempDir(), "key")
 			sshtest.NewKey(t, o.KeyPath)

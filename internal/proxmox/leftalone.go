@@ -37,7 +37,7 @@ func (p *Provider) leftAloneChecks() []job.Check {
 			Name: "left_alone", Level: "warn",
 			Text: "VM " + id + " (" + name + ", of job " + jobID + ") is left alone though its end has come: " + why,
 			Remedy: "destroy it by hand, or make its proof whole again (name " + name + ", tag linus, linus-job=" + jobID +
-				" and linus-owner in its notes), or keep it: linus vm forget " + name,
+				" and linus-owner in its notes), or keep it: " + string(job.ForgetVM) + " " + name,
 		})
 	}
 	return checks

@@ -249,7 +249,7 @@ func (p *Provider) scriptError(ctx context.Context, op string, res result.Result
 	case ctx.Err() != nil:
 		e.Class = job.HostCancelled
 		e.Text = "cancelled, and whether the script has undone its work is not known: " + err.Error()
-		e.Remedy = "linus looks again before it takes the VM for gone; list-vms shows what is left"
+		e.Remedy = "linus looks again before it takes the VM for gone; " + string(job.ListVMs) + " shows what is left"
 	default:
 		e.Class = job.HostVM
 	}
@@ -265,8 +265,8 @@ var remedies = map[remote.Class]string{
 	remote.Lost:        "try again; if it stays so, look at sshd's log on the host",
 	remote.Auth:        "check PROXMOX_SSH_USER and PROXMOX_SSH_KEY_PATH; the public key belongs into authorized_keys on the host",
 	remote.HostKeyUnknown: "compare it with what `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` prints on the host, " +
-		"then run `linus host trust`",
-	remote.HostKeyChanged: "if the host was reinstalled, remove its line from known_hosts (PROXMOX_KNOWN_HOSTS) and run `linus host trust`; " +
+		"then run `" + string(job.TrustHost) + "`",
+	remote.HostKeyChanged: "if the host was reinstalled, remove its line from known_hosts (PROXMOX_KNOWN_HOSTS) and run `" + string(job.TrustHost) + "`; " +
 		"if not, something stands between here and the host",
 }
 

@@ -92,7 +92,7 @@ func (p *Provider) RemoveTemplate(ctx context.Context, nameOrID string) (job.VM,
 		}
 		return job.VM{}, &job.HostError{
 			Op: op, Host: p.o.Host.Login(), Class: job.HostInvalid, Text: text,
-			Remedy: "linus template list shows them; give an ID",
+			Remedy: string(job.ListTemplates) + " shows them; give an ID",
 		}
 	}
 	return found[0], p.destroy(ctx, op, found[0], "template")

@@ -2,7 +2,9 @@ package proxmox
 
 import (
 	"regexp"
+	"strings"
 
+	"linus/internal/job"
 	"linus/internal/result"
 )
 
@@ -29,7 +31,8 @@ var ownNames = map[string]map[string]string{
 		"VM_CPU": "resources.cpu", "VM_RAM": "resources.memory", "VM_DISK": "resources.disk",
 	},
 	"build-template": {
-		"TEMPLATE_NAME": "--name", "VM_OS": "--os", "VM_IMAGE_URL": "--image", "VM_IMAGE_SHA256": "--sha256", "VM_BOOTSTRAP": "--bootstrap",
+		"TEMPLATE_NAME": string(job.TemplateName), "VM_OS": string(job.TemplateOS), "VM_IMAGE_URL": string(job.TemplateImage),
+		"VM_IMAGE_SHA256": string(job.TemplateSHA256), "VM_BOOTSTRAP": string(job.TemplateParts),
 	},
 }
 
@@ -47,11 +50,14 @@ func inSettings(script, text string) string {
 	})
 }
 
+// scriptActions are what to do instead of running a script by hand.
+var scriptActions = strings.NewReplacer("build-template.sh", string(job.BuildTemplate), "list-vms.sh", string(job.ListVMs))
+
 // spoken is a line's value as people are to read it.
 func spoken(script, key, value string) string {
 	switch key {
 	case result.KeyError, result.KeyRemedy, "LINUS_WARNING", "LINUS_CHECK":
-		return inSettings(script, value)
+		return scriptActions.Replace(inSettings(script, value))
 	}
 	return value
 }

@@ -237,7 +237,7 @@ func (e *engine) VM(ctx context.Context, ref string) (job.VMInfo, error) {
 			return v, err
 		}
 	}
-	return job.VMInfo{}, &job.FieldError{Field: "vm", Problem: `"` + ref + `" is not a VM of ours`, Remedy: "list_vms shows the VMs there are"}
+	return job.VMInfo{}, &job.FieldError{Field: "vm", Problem: `"` + ref + `" is not a VM of ours`, Remedy: string(job.ListVMs) + " shows the VMs there are"}
 }
 
 func (e *engine) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error) {

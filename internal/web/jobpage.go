@@ -173,7 +173,7 @@ func (p *pages) firstOutput(ctx context.Context, j job.Job) []streamView {
 		o := newOutput(p.Engine, j.ID, name)
 		wg.Go(func() {
 			if err := o.read(ctx); err != nil {
-				o.problem = err.Error()
+				o.problem = words.In(err.Error())
 			}
 			views[i] = o.view(true)
 		})

@@ -100,7 +100,7 @@ func (p *pages) followOutput(ctx context.Context, id, name string, over <-chan s
 	for whole := true; ctx.Err() == nil; {
 		before := o.next
 		if err := o.read(ctx); err != nil {
-			o.problem = err.Error()
+			o.problem = words.In(err.Error())
 		}
 		if !whole && o.next-before >= stepSize {
 			o, whole = newOutput(p.Engine, id, name), true

@@ -227,7 +227,7 @@ func (p *pages) failed(w http.ResponseWriter, r *http.Request, err error) {
 	default:
 		p.Log.Error("page failed", "path", r.URL.Path, "err", err)
 	}
-	p.problem(w, r, code, err.Error())
+	p.problem(w, r, code, words.In(err.Error()))
 }
 
 // notFound returns a browser's request for a page that is none.

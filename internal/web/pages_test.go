@@ -249,7 +249,7 @@ func TestForms_DoWhatTheySay(t *testing.T) {
 		{"destroy", "/vms/105/destroy", "job=" + doneID, 200, "destroy 105", "destroying", false},
 		{"destroy another VM by now", "/vms/105/destroy", "job=" + id, 422, "", "is another VM by now", false},
 		{"destroy what is in use", "/vms/linus-job-000000000001/destroy", "job=" + id, 422, "destroy linus-job-000000000001", "jobs run in it", false},
-		{"destroy nothing", "/vms/nothing/destroy", "job=x", 422, "", "no VM of ours", false},
+		{"destroy nothing", "/vms/nothing/destroy", "job=x", 422, "", "not a VM of ours", false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

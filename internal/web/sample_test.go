@@ -25,7 +25,7 @@ func sample() *engine {
 			{Name: "ssh", Level: "ok", Text: "logged in as root"},
 			{Name: "version", Level: "ok", Text: "Proxmox VE 9.2"},
 			{Name: "storage", Level: "warn", Text: "local-lvm has 11 GiB free of 400 GiB", Remedy: "free space, or set PROXMOX_STORAGE to another storage"},
-			{Name: "template", Level: "fail", Text: "there is no template agent-template", Remedy: "linus template build makes one"},
+			{Name: "template", Level: "fail", Text: "there is no template agent-template", Remedy: string(job.BuildTemplate) + " makes one"},
 		}},
 		vms: []job.VMInfo{
 			{

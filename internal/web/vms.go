@@ -146,7 +146,7 @@ func (p *pages) host(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	var v hostView
 	if v.HostReport, err = p.Engine.CheckHost(ctx); err != nil {
-		v.Error = err.Error()
+		v.Error = words.In(err.Error())
 	}
 	for _, part := range []struct {
 		name string

@@ -52,6 +52,7 @@ type api struct {
 // Handler serves the routes. An answer of ours that is neither page nor file is
 // JSON.
 func Handler(o Options) http.Handler {
+	o.Engine = job.Worded(o.Engine, words)
 	a := &api{o, newPages(o)}
 	return a.sameSite(asked(a.routes()))
 }
@@ -178,11 +179,11 @@ func (a *api) failed(w http.ResponseWriter, r *http.Request, err error) {
 	var field *job.FieldError
 	switch {
 	case errors.Is(err, job.ErrNotFound), errors.As(err, &field):
-		fail(w, http.StatusNotFound, err.Error())
+		fail(w, http.StatusNotFound, words.In(err.Error()))
 	case r.Context().Err() != nil: // the client is gone
 	default:
 		a.Log.Error("download failed", "job_id", mux.Vars(r)["id"], "err", err)
-		fail(w, http.StatusInternalServerError, err.Error())
+		fail(w, http.StatusInternalServerError, words.In(err.Error()))
 	}
 }
 

@@ -133,7 +133,7 @@ wait_for_network() {
 # Without its agent's word a VM is whoever answers at an address.
 fail_without_agent() { # <seconds waited> <last seen>
   result_fail timeout "the guest agent of VM ${vm_id} on node '${probe_node}' did not answer within $1 s, so that nothing vouches for what answers in its name; last seen: $2" \
-    'use a template whose qemu-guest-agent runs (linus template build makes one), or install it in yours; VM_TRUST_FIRST_USE=true takes VMs without one, and whatever answers in their place, for jobs without secrets'
+    'use a template whose qemu-guest-agent runs (build-template.sh makes one), or install it in yours; VM_TRUST_FIRST_USE=true takes VMs without one, and whatever answers in their place, for jobs without secrets'
 }
 
 fail_when_stopped() {
@@ -267,5 +267,5 @@ fail_unpinned() { # <what was said>
     result_warning "${failure}; it will be trusted on first use, and jobs with secrets will not run in the VM"
     return 0
   fi
-  result_fail timeout "${failure}" 'use a template whose SSH server has its key in /etc/ssh and whose agent may run commands (linus template build makes one); VM_TRUST_FIRST_USE=true takes others, for jobs without secrets'
+  result_fail timeout "${failure}" 'use a template whose SSH server has its key in /etc/ssh and whose agent may run commands (build-template.sh makes one); VM_TRUST_FIRST_USE=true takes others, for jobs without secrets'
 }

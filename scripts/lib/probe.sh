@@ -146,7 +146,7 @@ probe_templates() {
     return 0
   elif [[ -z ${probe_known_templates} ]]; then
     probe_bad warn "node '${probe_node}' has no template" \
-      'make one: linus template build; VMs are then linked clones, made in seconds, else each is made from a cloud image (VM_OS)'
+      'make one: build-template.sh; VMs are then linked clones, made in seconds, else each is made from a cloud image (VM_OS)'
   else
     probe_ok "templates: ${probe_known_templates}"
   fi
@@ -188,7 +188,7 @@ probe_template() { # <name or ID>
   done
   if [[ -z ${found} ]]; then
     probe_bad config "template '$1' does not exist on node '${probe_node}' (templates: ${probe_known_templates:-none})" \
-      'make one: linus template build; or set VM_TEMPLATE to the name or ID of a template of this node'
+      'make one: build-template.sh; or set VM_TEMPLATE to the name or ID of a template of this node'
     return 0
   elif [[ ${found} == *' '* ]]; then
     probe_bad config "template '$1' stands for several VMs on node '${probe_node}': ${found}" 'set VM_TEMPLATE to the ID of one'

@@ -226,7 +226,7 @@ check_images() {
   if [[ ! ${free} =~ ^[0-9]+$ ]]; then
     probe_bad warn "the free space of ${IMAGE_DIR} is not known: ${run_said}" "look at: df ${existing}"
   elif ((free < 5242880)); then
-    probe_bad warn "$((free / 1048576)) GiB free in ${IMAGE_DIR} for cloud images" 'make room: linus template build and VMs from a cloud image need up to 5 GiB there'
+    probe_bad warn "$((free / 1048576)) GiB free in ${IMAGE_DIR} for cloud images" 'make room: build-template.sh and VMs from a cloud image need up to 5 GiB there'
   else
     probe_ok "$((free / 1048576)) GiB free in ${IMAGE_DIR} for cloud images"
   fi

@@ -66,11 +66,11 @@ assert_check_failed() { # <name> <part of its text>
   answer /nodes/pve/qemu '[{"vmid":101,"name":"other","status":"running"}]'
   VM_TEMPLATE='' run_script check-host
   assert_status 0
-  assert_says $'LINUS_CHECK:template:warn:node \'pve\' has no template\nLINUS_REMEDY:make one: linus template build'
+  assert_says $'LINUS_CHECK:template:warn:node \'pve\' has no template\nLINUS_REMEDY:make one: build-template.sh'
   run_script check-host
   assert_status 3
   assert_check_failed template "template 'agent-template' does not exist on node 'pve' (templates: none)"
-  assert_says 'LINUS_REMEDY:make one: linus template build'
+  assert_says 'LINUS_REMEDY:make one: build-template.sh'
 }
 
 @test "templates are told where none is named" {

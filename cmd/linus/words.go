@@ -1,0 +1,20 @@
+package main
+
+import "linus/internal/job"
+
+// words are what the command line calls the actions that errors and remedies
+// tell of.
+var words = job.Words{
+	job.ListVMs:        "linus vm list",
+	job.ShowJob:        "linus job status",
+	job.DestroyVM:      "linus vm destroy",
+	job.ForgetVM:       "linus vm forget",
+	job.BuildTemplate:  "linus template build",
+	job.ListTemplates:  "linus template list",
+	job.TrustHost:      "linus host trust",
+	job.TemplateName:   "--name",
+	job.TemplateOS:     "--os",
+	job.TemplateImage:  "--image",
+	job.TemplateSHA256: "--sha256",
+	job.TemplateParts:  "--bootstrap",
+}

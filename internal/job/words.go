@@ -1,0 +1,146 @@
+package job
+
+import (
+	"context"
+	"slices"
+	"strings"
+)
+
+// Action is something that a text for people tells them to do, and that each
+// face has another name for: a tool, a command, a page. The text holds the code;
+// a face puts its words in the code's place.
+type Action string
+
+// The actions.
+const (
+	ListVMs       Action = "{vm list}"
+	ShowJob       Action = "{job status}"
+	DestroyVM     Action = "{vm destroy}" // followed by the VM's name
+	ForgetVM      Action = "{vm forget}"  // followed by the VM's name
+	BuildTemplate Action = "{template build}"
+	ListTemplates Action = "{template list}"
+	TrustHost     Action = "{host trust}"
+
+	// What BuildTemplate is given.
+	TemplateName   Action = "{template build name}"
+	TemplateOS     Action = "{template build os}"
+	TemplateImage  Action = "{template build image}"
+	TemplateSHA256 Action = "{template build sha256}"
+	TemplateParts  Action = "{template build bootstrap}"
+)
+
+// Actions are all of them.
+var Actions = []Action{
+	ListVMs, ShowJob, DestroyVM, ForgetVM, BuildTemplate, ListTemplates, TrustHost,
+	TemplateName, TemplateOS, TemplateImage, TemplateSHA256, TemplateParts,
+}
+
+// Words are what a face calls the actions, all of them.
+type Words map[Action]string
+
+// In returns a text with the face's words for the actions in it.
+func (w Words) In(text string) string {
+	if !strings.Contains(text, "{") {
+		return text
+	}
+	for action, name := range w {
+		text = strings.ReplaceAll(text, string(action), name)
+	}
+	return text
+}
+
+// Worded returns e with the texts of jobs, VMs, events and reports in a face's
+// words. Errors are as e has them: a face puts its words into what it prints.
+func Worded(e Engine, w Words) Engine { return worded{e, w} }
+
+type worded struct {
+	Engine
+	words Words
+}
+
+func (e worded) Submit(ctx context.Context, s Submission) (Job, error) {
+	return e.job(e.Engine.Submit(ctx, s))
+}
+
+func (e worded) Job(ctx context.Context, id string) (Job, error) { return e.job(e.Engine.Job(ctx, id)) }
+
+func (e worded) Result(ctx context.Context, id string) (Result, error) {
+	r, err := e.Engine.Result(ctx, id)
+	r.Error = e.words.In(r.Error)
+	return r, err
+}
+
+func (e worded) Watch(ctx context.Context, id string, after int64) ([]Event, Job, error) {
+	events, j, err := e.Engine.Watch(ctx, id, after)
+	events = slices.Clone(events)
+	for i := range events {
+		events[i].Text = e.words.In(events[i].Text)
+	}
+	j, err = e.job(j, err)
+	return events, j, err
+}
+
+func (e worded) VMs(ctx context.Context) ([]VMInfo, error) {
+	all, err := e.Engine.VMs(ctx)
+	all = slices.Clone(all)
+	for i, v := range all {
+		all[i], _ = e.vm(v, nil)
+	}
+	return all, err
+}
+
+func (e worded) VM(ctx context.Context, ref string) (VMInfo, error) {
+	return e.vm(e.Engine.VM(ctx, ref))
+}
+
+func (e worded) StartVM(ctx context.Context, ref string) (VMInfo, error) {
+	return e.vm(e.Engine.StartVM(ctx, ref))
+}
+
+func (e worded) StopVM(ctx context.Context, ref string) (VMInfo, error) {
+	return e.vm(e.Engine.StopVM(ctx, ref))
+}
+
+func (e worded) DestroyVM(ctx context.Context, ref string) (VMInfo, error) {
+	return e.vm(e.Engine.DestroyVM(ctx, ref))
+}
+
+func (e worded) ForgetVM(ctx context.Context, ref string) (VMInfo, error) {
+	return e.vm(e.Engine.ForgetVM(ctx, ref))
+}
+
+func (e worded) SnapshotVM(ctx context.Context, ref, snapshot string) (VMInfo, error) {
+	return e.vm(e.Engine.SnapshotVM(ctx, ref, snapshot))
+}
+
+func (e worded) RevertVM(ctx context.Context, ref, snapshot string) (VMInfo, error) {
+	return e.vm(e.Engine.RevertVM(ctx, ref, snapshot))
+}
+
+func (e worded) CheckHost(ctx context.Context) (HostReport, error) {
+	r, err := e.Engine.CheckHost(ctx)
+	r.Checks = slices.Clone(r.Checks)
+	for i, c := range r.Checks {
+		r.Checks[i].Text, r.Checks[i].Remedy = e.words.In(c.Text), e.words.In(c.Remedy)
+	}
+	return r, err
+}
+
+func (e worded) job(j Job, err error) (Job, error) {
+	if j.Outcome != nil {
+		outcome := *j.Outcome
+		outcome.Error = e.words.In(outcome.Error)
+		j.Outcome = &outcome
+	}
+	if j.VM != nil {
+		vm := *j.VM
+		vm.Reason, vm.Remedy = e.words.In(vm.Reason), e.words.In(vm.Remedy)
+		j.VM = &vm
+	}
+	return j, err
+}
+
+func (e worded) vm(v VMInfo, err error) (VMInfo, error) {
+	v.Reason, v.Remedy = e.words.In(v.Reason), e.words.In(v.Remedy)
+	return v, err
+}

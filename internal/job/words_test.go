@@ -1,0 +1,104 @@
+package job_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"linus/internal/job"
+)
+
+func TestWords_TakeThePlaceOfTheirCodes(t *testing.T) {
+	w := job.Words{job.ListVMs: "list_vms", job.BuildTemplate: "build", job.TemplateName: "--name"}
+	text := string(job.ListVMs) + " and " + string(job.BuildTemplate) + " with " + string(job.TemplateName) + ", not {this}"
+	if got, want := w.In(text), "list_vms and build with --name, not {this}"; got != want {
+		t.Errorf("In(%q) = %q, want %q", text, got, want)
+	}
+	for i, a := range job.Actions {
+		for _, b := range job.Actions[i+1:] {
+			if strings.Contains(string(a), string(b)) || strings.Contains(string(b), string(a)) {
+				t.Errorf("%s is in %s, or the other way round", a, b)
+			}
+		}
+	}
+}
+
+// telling is an engine whose texts all name an action.
+type telling struct{ job.Engine }
+
+var told = "see " + string(job.ListVMs)
+
+var (
+	outcome = job.Outcome{Error: told}
+	itsVM   = job.VM{Reason: told, Remedy: told}
+	itsJob  = job.Job{Outcome: &outcome, VM: &itsVM, Manifest: job.Manifest{Task: told}}
+	checks  = []job.Check{{Text: told, Remedy: told}}
+	events  = []job.Event{{Text: told}}
+	vms     = []job.VMInfo{{VM: itsVM}}
+)
+
+func (telling) Submit(context.Context, job.Submission) (job.Job, error) { return itsJob, nil }
+func (telling) Job(context.Context, string) (job.Job, error)            { return itsJob, nil }
+func (telling) Result(context.Context, string) (job.Result, error) {
+	return job.Result{Error: told, Stdout: []byte(told)}, nil
+}
+func (telling) Watch(context.Context, string, int64) ([]job.Event, job.Job, error) {
+	return events, itsJob, nil
+}
+func (telling) VMs(context.Context) ([]job.VMInfo, error)             { return vms, nil }
+func (telling) VM(context.Context, string) (job.VMInfo, error)        { return vms[0], nil }
+func (telling) StartVM(context.Context, string) (job.VMInfo, error)   { return vms[0], nil }
+func (telling) StopVM(context.Context, string) (job.VMInfo, error)    { return vms[0], nil }
+func (telling) DestroyVM(context.Context, string) (job.VMInfo, error) { return vms[0], nil }
+func (telling) ForgetVM(context.Context, string) (job.VMInfo, error)  { return vms[0], nil }
+func (telling) CheckHost(context.Context) (job.HostReport, error) {
+	return job.HostReport{Checks: checks}, nil
+}
+func (telling) RevertVM(_ context.Context, _, _ string) (job.VMInfo, error) { return vms[0], nil }
+func (telling) SnapshotVM(_ context.Context, _, _ string) (job.VMInfo, error) {
+	return vms[0], nil
+}
+
+func TestWorded_WordsWhatIsToldAndNothingElse(t *testing.T) {
+	e, ctx := job.Worded(telling{}, job.Words{job.ListVMs: "list_vms"}), t.Context()
+	var got []string
+	add := func(j job.Job) {
+		got = append(got, j.Outcome.Error, j.VM.Reason, j.VM.Remedy)
+		if j.Manifest.Task != told {
+			t.Errorf("the task has become %q", j.Manifest.Task)
+		}
+	}
+	submitted, _ := e.Submit(ctx, job.Submission{})
+	add(submitted)
+	j, _ := e.Job(ctx, "")
+	add(j)
+	r, _ := e.Result(ctx, "")
+	if got = append(got, r.Error); string(r.Stdout) != told {
+		t.Errorf("the output has become %q", r.Stdout)
+	}
+	all, watched, _ := e.Watch(ctx, "", 0)
+	add(watched)
+	got = append(got, all[0].Text)
+	list, _ := e.VMs(ctx)
+	for _, call := range []func(context.Context, string) (job.VMInfo, error){
+		e.VM, e.StartVM, e.StopVM, e.DestroyVM, e.ForgetVM,
+		func(ctx context.Context, ref string) (job.VMInfo, error) { return e.SnapshotVM(ctx, ref, "") },
+		func(ctx context.Context, ref string) (job.VMInfo, error) { return e.RevertVM(ctx, ref, "") },
+	} {
+		v, _ := call(ctx, "")
+		list = append(list, v)
+	}
+	for _, v := range list {
+		got = append(got, v.Reason, v.Remedy)
+	}
+	report, _ := e.CheckHost(ctx)
+	got = append(got, report.Checks[0].Text, report.Checks[0].Remedy)
+	for i, text := range got {
+		if text != "see list_vms" {
+			t.Errorf("text %d is %q", i, text)
+		}
+	}
+	if outcome.Error != told || itsVM.Reason != told || checks[0].Text != told || events[0].Text != told || vms[0].Remedy != told {
+		t.Error("what the engine holds was changed")
+	}
+}

@@ -1,0 +1,20 @@
+package mcptool
+
+import "linus/internal/job"
+
+// words are what errors and remedies call the actions they tell of: tools, and
+// commands for the operator where there is no tool.
+var words = job.Words{
+	job.ListVMs:        "list_vms",
+	job.ShowJob:        "get_job_status",
+	job.DestroyVM:      "destroy_vm",
+	job.ForgetVM:       "linus vm forget",
+	job.BuildTemplate:  "linus template build",
+	job.ListTemplates:  "linus template list",
+	job.TrustHost:      "linus host trust",
+	job.TemplateName:   "--name",
+	job.TemplateOS:     "--os",
+	job.TemplateImage:  "--image",
+	job.TemplateSHA256: "--sha256",
+	job.TemplateParts:  "--bootstrap",
+}

@@ -1,0 +1,20 @@
+package web
+
+import "linus/internal/job"
+
+// words are what errors and remedies call the actions they tell of: pages, and
+// commands for the operator where there is no page.
+var words = job.Words{
+	job.ListVMs:        "the page of VMs",
+	job.ShowJob:        "the job's page",
+	job.DestroyVM:      "linus vm destroy",
+	job.ForgetVM:       "linus vm forget",
+	job.BuildTemplate:  "linus template build",
+	job.ListTemplates:  "linus template list",
+	job.TrustHost:      "linus host trust",
+	job.TemplateName:   "--name",
+	job.TemplateOS:     "--os",
+	job.TemplateImage:  "--image",
+	job.TemplateSHA256: "--sha256",
+	job.TemplateParts:  "--bootstrap",
+}
