@@ -127,6 +127,38 @@ func TestReport_LateAndRepeatedChangeNothing(t *testing.T) {
 	}
 }
 
+// Only the token of the job itself, whole, lets anybody speak for a job that runs.
+func TestReport_NeedsTheJobsOwnToken(t *testing.T) {
+	r := newRig(t, 2)
+	id, token := r.started()
+	_, others := r.started()
+	hash, err := r.store.TokenHash(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, bad := range map[string]string{
+		"none": "", "a word": "wrong", "another job's": others, "its hash": hash, "half of it": token[:len(token)/2],
+		"more than it": token + "0", "in capitals": strings.ToUpper(token), "as long": strings.Repeat("0", len(token)),
+	} {
+		if err := r.Authorize(t.Context(), id, bad); !errors.Is(err, job.ErrNotFound) {
+			t.Errorf("authorized with %s: %v", name, err)
+		}
+		if err := r.Report(t.Context(), id, bad, job.Report{Kind: job.ReportStatus, Progress: "a lie"}); !errors.Is(err, job.ErrNotFound) {
+			t.Errorf("report with %s: %v", name, err)
+		}
+		if _, err := r.AppendOutput(t.Context(), id, bad, job.Stdout, 0, []byte("a lie")); !errors.Is(err, job.ErrNotFound) {
+			t.Errorf("output with %s: %v", name, err)
+		}
+	}
+	if err := r.Report(t.Context(), id, token, job.Report{Kind: job.ReportStatus, Progress: "the truth"}); err != nil {
+		t.Errorf("its own token: %v", err)
+	}
+	j := r.eventually(id, func(j job.Job) bool { return j.Progress != "" })
+	if c, err := r.Output(t.Context(), id, job.Stdout, 0, 100); err != nil || len(c.Data) > 0 || j.Progress != "the truth" {
+		t.Errorf("progress %q, output %q, %v", j.Progress, c.Data, err)
+	}
+}
+
 // What a runner reports is written down once a second at most, its last words too.
 func TestReport_AFloodIsWrittenOnceASecond(t *testing.T) {
 	r := newRig(t, 1)
