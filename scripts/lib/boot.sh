@@ -119,7 +119,7 @@ wait_for_network() {
     if ((SECONDS >= deadline)); then
       break
     fi
-    sleep 1
+    run_pause 1
   done
   fail_when_stopped
   if [[ ${guest_agent} == no ]]; then
@@ -164,7 +164,7 @@ wait_for_banner() { # <deadline>
     if ((SECONDS >= $1)); then
       break
     fi
-    sleep 1
+    run_pause 1
   done
   fail_when_stopped
   result_fail timeout "SSH of VM ${vm_id} did not answer at ${vm_ip}:${VM_SSH_PORT} from node '${probe_node}' within ${VM_READY_TIMEOUT} s; last seen: ${run_said:-no greeting}" \
@@ -227,7 +227,7 @@ wait_for_cloud_init() { # <deadline>
     if ((SECONDS >= $1)); then
       break
     fi
-    sleep 1
+    run_pause 1
   done
   if [[ ${guest_agent} == no ]]; then
     fail_without_agent "${VM_READY_TIMEOUT}" "${run_said}"
@@ -243,7 +243,7 @@ pin_host_key() { # <deadline>
   fi
   guest_read_host_key "${vm_id}"
   while [[ -z ${guest_host_key}${guest_exit} ]] && ((SECONDS < $1)); do
-    sleep 1
+    run_pause 1
     guest_read_host_key "${vm_id}"
   done
   vm_host_key=${guest_host_key}

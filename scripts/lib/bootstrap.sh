@@ -156,7 +156,7 @@ run_manager() { # <command...>
         'wait until it has ended (ps -ef, cloud-init status), then run this again; or raise LINUS_LOCK_TIMEOUT'
     fi
     log_info "another package manager is at work, for $((deadline - SECONDS)) s more: ${run_said}"
-    sleep 5
+    run_pause 5
   done
 }
 

@@ -22,12 +22,13 @@ vm_lock() { # <vmid>; vm_locked: yes or no, and vm_reason why not
     if ! { exec 9>>"${vm_lock_file}"; } 2>/dev/null; then
       return 0
     fi
-    if flock -w 10 9 && [[ ${vm_lock_file} -ef /proc/self/fd/9 ]]; then
+    if flock -w 1 9 && [[ ${vm_lock_file} -ef /proc/self/fd/9 ]]; then
       vm_locked=yes
       vm_reason=''
       return 0
     fi
     exec 9>&-
+    run_heed
   done
 }
 

@@ -32,7 +32,7 @@ retry_change() { # <function that sets retry_landed> <seconds> <command...>
     log_info "Proxmox was busy: try ${attempt} of ${tries}, again in ${pause} ms"
     result_line LOCK_RETRY "${attempt}/${tries}" 2>/dev/null || : # in a roll-back nobody may be listening
     printf -v pause '%d.%03d' "$((pause / 1000))" "$((pause % 1000))"
-    sleep "${pause}"
+    run_pause "${pause}"
     if [[ -n ${retry_clear:-} ]]; then
       "${retry_clear}"
       run_said=${said}

@@ -1,12 +1,19 @@
 # shellcheck shell=bash
-# Running other programs: bounded in time, their words kept, signals handled.
+# Running other programs: bounded in time, their words kept, and ended when this
+# script is to stop.
 #
 # Every program runs under timeout(1), which puts it into a process group of
 # its own. A Ctrl-C or a hang-up meant for this script therefore never cuts a
 # qm in the middle (which would leave a lock and half a VM behind).
 #
-# Answers land in globals, not on stdout: a $( ) around a qm would die of the
-# signal while its qm ran on.
+# Cancellation is state, not a signal: run_stop is empty, or the status to exit
+# with. An operation's file LINUS_STOP sets it (operation.sh); by hand, a signal's
+# trap does (script.sh), and nothing else. It is looked at after each command and
+# while a read is waited for. A change is let end, a read is ended; then the
+# script exits, and what it made is undone in one place, script_finish, which
+# nothing stops any more (run_stoppable=no).
+#
+# Answers land in globals, not on stdout:
 #   run_rc   exit status (124: out of time)
 #   run_out  the first 64 KiB of stdout, trailing newlines off
 #   run_said one line of what it said, stderr first: for people and for matching
@@ -23,7 +30,11 @@ run_init() {
   run_sweep
   stat_read "$$"
   run_dir=$(mktemp -d "${TMPDIR:-/tmp}/linus.$$.${stat_start}.XXXXXXXX")
+  # shellcheck disable=SC2312 # `:` cannot fail
+  exec {run_bell}<> <(:) # a pipe: a line for each read that has ended
   declare -gA run_pids=()
+  run_stop=''
+  run_stoppable=yes
   run_rc=0
   run_out=''
   run_said=''
@@ -102,8 +113,22 @@ run_condense() { # <text of some KiB> <length of the beginning> <length of the e
   run_gist=${run_gist//[[:cntrl:]]/ }
 }
 
-# A command that changes something runs in the foreground: a signal waits until
-# it has ended, so roll-back never works against a command still running.
+# The script ends here when it is to stop.
+run_heed() {
+  if run_is_stopped; then
+    exit "${run_stop}"
+  fi
+}
+
+run_is_stopped() {
+  if [[ -z ${run_stop} && -n ${LINUS_STOP:-} && -e ${LINUS_STOP} ]]; then
+    run_stop=143
+  fi
+  [[ ${run_stoppable} == yes && -n ${run_stop} ]]
+}
+
+# A command that changes something is let end, so that roll-back never works
+# against a command still running.
 # Descriptor 9 is a lock of ours (vm.sh) that no child may inherit.
 run_change() { # <seconds> <command...>
   local -r seconds=$1
@@ -115,48 +140,79 @@ run_change() { # <seconds> <command...>
   if ((run_rc != 0)); then
     log_warn "exit ${run_rc}: ${run_said}"
   fi
+  run_heed
 }
 
-# Commands that only read run in the background: several at once where asked
-# for (each start of Proxmox's tools takes most of a second), and a signal ends
-# the wait at once.
+# Commands that only read run beside the script, several at once where asked for:
+# each start of Proxmox's tools takes most of a second. Each has a shell that
+# writes down how it ended, for bash's own wait (5.2) can lose that to a signal.
 run_start() { # <tag> <seconds> <command...>
   local -r tag=$1 seconds=$2
   shift 2
-  timeout -k 5 "${seconds}" "$@" >"${run_dir}/${tag}.out" 2>"${run_dir}/${tag}.err" 9>&- &
+  : >"${run_dir}/${tag}.pid"
+  : >"${run_dir}/${tag}.rc"
+  {
+    trap '' HUP INT TERM
+    exec 9>&-
+    run_rc=0
+    timeout -k 5 "${seconds}" "$@" >"${run_dir}/${tag}.out" 2>"${run_dir}/${tag}.err" &
+    printf '%s' "$!" >"${run_dir}/${tag}.pid"
+    wait "$!" || run_rc=$?
+    printf '%s' "${run_rc}" >"${run_dir}/${tag}.rc"
+    printf '\n' >&"${run_bell}"
+  } >/dev/null 2>&1 &
   run_pids[${tag}]=$!
 }
 
 run_wait() { # <tag>
-  run_rc=0
-  if [[ -n ${run_pids[$1]:-} ]]; then
-    wait "${run_pids[$1]}" || run_rc=$?
-    # A signal that no longer ends the script (roll-back) ended only the wait.
-    while ((run_rc > 128)) && run_lives "${run_pids[$1]}"; do
-      run_rc=0
-      wait "${run_pids[$1]}" || run_rc=$?
-    done
-    unset "run_pids[$1]"
-    printf '%s' "${run_rc}" >"${run_dir}/$1.rc"
-  else
-    run_slurp "${run_dir}/$1.rc"
-    run_rc=${run_text}
-  fi
+  run_await "$1"
+  run_slurp "${run_dir}/$1.rc"
+  run_rc=${run_text:-137} # it was killed with its shell
   run_load "$1"
 }
 
-# Where a signal no longer ends the script (roll-back), and comes as the read
-# ends, bash (5.2) tells of the signal and has lost the exit status: the read is
-# made again.
-run_read() { # <seconds> <command...>
-  while :; do
-    run_struck=no
-    run_start read "$@"
-    run_wait read
-    if ((run_rc <= 128)) || [[ ${run_struck} == no ]]; then
-      return 0
+run_await() { # <tag>
+  while run_lives "$1"; do
+    if run_is_stopped; then
+      run_end "$1"
     fi
+    IFS= read -r -t 0.2 -u "${run_bell}" _ || :
   done
+  unset "run_pids[$1]"
+  run_heed
+}
+
+run_lives() { # <tag>
+  [[ -n ${run_pids[$1]:-} && ! -s ${run_dir}/$1.rc ]] && kill -0 "${run_pids[$1]}" 2>/dev/null
+}
+
+run_end() { # <tag>
+  run_slurp "${run_dir}/$1.pid"
+  if [[ -n ${run_text} ]]; then
+    kill -TERM "${run_text}" 2>/dev/null || :
+  fi
+}
+
+# Ends the reads still under way, when the script exits.
+run_abandon() {
+  local tag
+  for tag in "${!run_pids[@]}"; do
+    while run_lives "${tag}"; do
+      run_end "${tag}"
+      IFS= read -r -t 0.2 -u "${run_bell}" _ || :
+    done
+  done
+  run_pids=()
+}
+
+run_pause() { # <seconds>: run_rc and the rest stay as they are
+  run_start pause 3600 sleep "$1"
+  run_await pause
+}
+
+run_read() { # <seconds> <command...>
+  run_start read "$@"
+  run_wait read
 }
 
 # A question to Proxmox. A node under load may not answer one in time, which says
@@ -176,35 +232,6 @@ run_ask_again() { # <tag of a finished run> <command...>
     run_start "${tag}" 60 "$@"
     run_wait "${tag}"
   done
-}
-
-# From here on these do not end the script. Where two came together, the trap of
-# one has ended it and the other still stands out: bash (5.2) would not get to it,
-# and would break off every wait for it. One more makes it look.
-run_hold_signals() { # <signal...>
-  trap 'run_struck=yes' "$@"
-  kill -s "$1" "$$"
-}
-
-# For the EXIT trap: ends the reads still under way. Their end is looked for,
-# not waited for: where a signal has just ended a wait, bash (5.2) may have lost
-# that end, and would wait until the last of all children is gone.
-run_abandon() {
-  local pid
-  for pid in "${run_pids[@]}"; do
-    kill -TERM "${pid}" 2>/dev/null || :
-  done
-  for pid in "${run_pids[@]}"; do
-    while run_lives "${pid}"; do
-      sleep 0.02
-    done
-  done
-  run_pids=()
-}
-
-run_lives() { # <pid of a child>
-  stat_read "$1"
-  [[ -n ${stat_start} ]]
 }
 
 run_clean() {

@@ -4,19 +4,21 @@
 
 dry_run=no
 
+# A signal by hand asks the script to stop. An operation's script is started with
+# these ignored, and bash traps none that was: there its file alone does.
 script_begin() { # <total steps> [<roll-back function>]
   script_rollback=${2:-:}
   export LC_ALL=C
   # Under `bash -s` the rest of the script stands on stdin: no child may read it.
   exec </dev/null
   trap script_finish EXIT
-  trap 'exit 129' HUP
-  trap 'exit 130' INT
-  trap 'exit 141' PIPE
-  trap 'exit 143' TERM
   trap 'result_unexpected "$?" "${LINENO}" "${BASH_COMMAND}"' ERR
   result_begin "$1"
   run_init
+  trap 'run_stop=129' HUP
+  trap 'run_stop=130' INT
+  trap 'run_stop=141' PIPE
+  trap 'run_stop=143' TERM
 }
 
 # The options are all that comes by arguments. --help is main's, which looks for
@@ -34,18 +36,17 @@ script_read_options() { # <--dry-run, or empty: the script has none> <argument..
   done
 }
 
-# From here on only a caller that has gone (PIPE) still fails the script.
-script_hold_signals() {
-  run_hold_signals HUP INT TERM
-}
-
-# Whatever fails in here, the rest is still tried. The traps do nothing rather
-# than ignore: children would inherit an ignored signal.
+# However the script ends, by itself, by a failure or because it was to stop, its
+# roll-back is this one step. Whatever fails in here, the rest is still tried.
 script_finish() {
-  local -r status=$?
-  run_hold_signals HUP INT TERM PIPE
+  local status=$?
+  trap '' HUP INT TERM PIPE
   trap - EXIT ERR
   set +e
+  if ((status != 0)) && [[ ${run_stop:-} == 141 ]]; then
+    status=141 # what failed is the answer to a caller that has gone
+  fi
+  run_stoppable=no
   run_abandon
   "${script_rollback}"
   result_end "${status}"

@@ -152,7 +152,7 @@ wait_for_login() {
     elif ((SECONDS >= ssh_deadline)); then
       break
     fi
-    sleep 1
+    run_pause 1
   done
   local -r said=${run_said}
   fail_when_stopped
@@ -232,7 +232,7 @@ verify_agent() {
       verify_host_key
       return 0
     fi
-    sleep 1
+    run_pause 1
   done
   result_fail timeout "the guest agent of VM ${vm_id} does not answer, or refuses to run commands: ${run_said} ${guest_out}" \
     'try another image, or make the template by hand'
@@ -281,7 +281,7 @@ make_template() {
   if [[ ${retry_landed} != yes ]]; then
     result_fail vm "could not mark VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said}" "look at: qm config ${vm_id} of a VM made by create-vm"
   fi
-  script_hold_signals
+  run_stoppable=no
   retry_change template_has_landed 600 qm template "${vm_id}"
   if [[ ${retry_landed} != yes ]]; then
     if [[ ${vm_config[template]:-0} == 1 ]]; then

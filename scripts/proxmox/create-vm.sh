@@ -98,10 +98,11 @@ read_inputs() { # <argument...>
 
 # --- output_result ---
 
-# A signal between the answer and the exit must not undo what was promised.
+# Nothing that comes between the answer and the exit undoes what was promised, but
+# a caller that is gone.
 # VM_ID and VM_NODE were told when the ID became ours.
 output_result() {
-  script_hold_signals
+  run_stoppable=no
   result_line VM_NAME "${vm_name}"
   result_line VM_IP "${vm_ip}"
   result_line VM_USER "${vm_user}"
