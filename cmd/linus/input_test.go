@@ -6,7 +6,9 @@ import (
 	"crypto/rand"
 	"errors"
 	"io"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"linus/internal/job"
 )
@@ -27,21 +29,15 @@ func (s *slowTask) Input(_ context.Context, _ string, data []byte, closed bool) 
 	return <-s.next
 }
 
-// fullness tells when all but the held back end of a stream was read.
-type fullness struct {
+// counted counts what is read of a stream.
+type counted struct {
 	io.Reader
-	read   int
-	target int
-	full   chan struct{}
+	read atomic.Int64
 }
 
-func (f *fullness) Read(p []byte) (int, error) {
-	if f.read >= f.target && f.full != nil {
-		close(f.full)
-		f.full = nil
-	}
-	n, err := f.Reader.Read(p)
-	f.read += n
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.read.Add(int64(n))
 	return n, err
 }
 
@@ -49,8 +45,7 @@ func TestSendInput_WhatComesMeanwhileGoesTogether(t *testing.T) {
 	blob := make([]byte, 3*job.MaxInput)
 	_, _ = rand.Read(blob)
 	to := &slowTask{parts: make(chan []byte), next: make(chan error)}
-	full := make(chan struct{})
-	from := &fullness{Reader: bytes.NewReader(blob), target: job.MaxInput, full: full}
+	from := &counted{Reader: bytes.NewReader(blob)}
 	done := make(chan error)
 	var total int64
 	go func() {
@@ -59,7 +54,12 @@ func TestSendInput_WhatComesMeanwhileGoesTogether(t *testing.T) {
 		done <- err
 	}()
 	first := <-to.parts // sent at once, however little it is
-	<-full              // while it is under way, the next fills up
+	// While it is under way, the next fills up.
+	for deadline := time.Now().Add(20 * time.Second); from.read.Load() < int64(len(first)+job.MaxInput*3/4); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d bytes are read ahead of the first %d", from.read.Load(), len(first))
+		}
+	}
 	to.next <- nil
 	got, calls := bytes.Clone(first), 1
 	for {

@@ -43,7 +43,7 @@ func Connect(ctx context.Context, socket string) (*Conn, error) {
 // Close gives up the connection. Jobs go on.
 func (c *Conn) Close() { c.transport.CloseIdleConnections() }
 
-// Info returns who answered Connect.
+// Info returns what the engine said of itself to Connect.
 func (c *Conn) Info() Info { return c.info }
 
 // Stop asks the engine to end. Tasks in VMs go on.

@@ -11,7 +11,7 @@ import (
 	"linus/internal/job"
 )
 
-// Info tells a client whom it has reached.
+// Info tells a client which engine it has reached.
 type Info struct {
 	Version  string            `json:"version"`      // of the engine's binary
 	PID      int               `json:"pid"`          // of the engine
@@ -97,7 +97,7 @@ func encodeError(err error) (int, failure) {
 	}
 }
 
-// decodeError is the error the engine answered, as it was.
+// decodeError returns the engine's error as it was.
 func (f failure) decodeError() error {
 	switch {
 	case f.Code == codeNotFound:

@@ -65,11 +65,11 @@ func NewServer(engine job.Engine, o Options) *Server {
 	return s
 }
 
-// Clients is the number of connections. A Client keeps one open as long as it
-// lives, so none means that nobody is there.
+// Clients returns the number of connections. A Client keeps one open as long as it
+// lives, so none means that no client is connected.
 func (s *Server) Clients() int { return int(s.clients.Load()) }
 
-// Serve returns on the listener until Close; then it returns nil.
+// Serve serves the listener until Close; then it returns nil.
 func (s *Server) Serve(l net.Listener) error {
 	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve clients: %w", err)

@@ -18,11 +18,11 @@ const (
 	startTime  = 30 * time.Second // for an engine to start, or to make room for one
 	maxLogSize = 10 << 20         // of engine.log, before it is set aside
 
-	// How long an engine is given to become idle that is to be replaced, where it is
-	// of no use and where it would do; and how many are replaced for one connection.
+	// How long to wait for an engine to become idle so that it can be replaced: if it
+	// would be refused, and if only its version differs.
 	uselessTime  = time.Second
 	outdatedTime = 200 * time.Millisecond
-	maxReplaced  = 3
+	maxReplaced  = 3 // engines, for one connection
 )
 
 // Attach returns a client of the engine of the state directory, which is started
@@ -33,7 +33,7 @@ func Attach(ctx context.Context, o Options, strict bool) (*control.Client, error
 	return control.NewClient(ctx, func(ctx context.Context) (*control.Conn, error) { return o.dial(ctx, strict) })
 }
 
-// SettingsError is that the engine has other settings than the client.
+// SettingsError says that the engine has other settings than the client.
 type SettingsError struct {
 	StateDir    string
 	PID         int
@@ -46,9 +46,9 @@ func (e *SettingsError) Error() string {
 		e.StateDir, e.PID, strings.Join(e.Differences, "\n"))
 }
 
-// dial connects to the engine and checks whether it is the right one. One of
-// other settings or of another version that nobody needs is replaced. It gives up
-// on that after a few: others may want engines, too.
+// dial connects to the engine and checks its settings and its version. An engine
+// that nobody needs is replaced if they differ, at most maxReplaced times: other
+// clients may be replacing engines, too.
 func (o Options) dial(ctx context.Context, strict bool) (*control.Conn, error) {
 	for replaced := 0; ; replaced++ {
 		conn, err := o.connect(ctx)
@@ -80,9 +80,8 @@ func (o Options) dial(ctx context.Context, strict bool) (*control.Conn, error) {
 	}
 }
 
-// replace asks an engine to make room for one of this process's, and reports
-// whether it does. patience is for what is about to be over: a client that has just
-// ended, a job's last steps.
+// replace asks the engine to end and reports whether it does. It waits up to
+// patience for a client that has just exited to be gone, or for a job's last steps.
 func (o Options) replace(ctx context.Context, conn *control.Conn, patience time.Duration) bool {
 	if !conn.Info().Background || o.Config.NeedHost() != nil {
 		return false
@@ -92,7 +91,7 @@ func (o Options) replace(ctx context.Context, conn *control.Conn, patience time.
 	for {
 		ends, err := conn.Yield(ctx)
 		if ends || errors.Is(err, control.ErrNoEngine) || errors.Is(err, control.ErrLost) {
-			return true // or it has ended by itself
+			return true // or it ended by itself
 		}
 		if err != nil || pause(ctx, 50*time.Millisecond) != nil {
 			return false

@@ -105,8 +105,8 @@ func (e *engine) start(ctx context.Context, failed func(error)) error {
 	return nil
 }
 
-// free reports whether ending now would cut nothing off: every job is done, and no
-// VM is being worked on or waits for its time to be over.
+// free reports whether the engine may end: every job is done, and no VM is being
+// worked on or will expire.
 func (e *engine) free(ctx context.Context) bool {
 	unfinished, err := e.store.Unfinished(ctx)
 	if err != nil || len(unfinished) > 0 || !e.Idle() {

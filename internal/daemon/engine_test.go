@@ -10,8 +10,8 @@ import (
 	"linus/internal/providertest"
 )
 
-// What an engine has yet to take up, or only keeps until its time, is work that
-// ending would cut off, whatever its executor has seen so far.
+// Stored jobs that are unfinished, and VMs that will expire, are work, whether the
+// executor has seen them yet or not.
 func TestFree_CountsWhatIsStored(t *testing.T) {
 	const id = "01a200c7-9a69-7646-bc13-40e55ff07307"
 	vm := func(expires time.Time) *job.VM {
@@ -25,7 +25,7 @@ func TestFree_CountsWhatIsStored(t *testing.T) {
 		{"nothing", nil, true},
 		{"an unfinished job", &job.Job{ID: id, Kind: job.KindTask, Status: job.Running}, false},
 		{"a persistent VM", &job.Job{ID: id, Kind: job.KindVM, Status: job.Success, Manifest: job.Manifest{Lifecycle: job.Persistent}, VM: vm(time.Time{})}, true},
-		{"a VM whose time is to come", &job.Job{ID: id, Kind: job.KindVM, Status: job.Success, Manifest: job.Manifest{Lifecycle: job.Persistent}, VM: vm(time.Now().Add(time.Hour))}, false},
+		{"a persistent VM that will expire", &job.Job{ID: id, Kind: job.KindVM, Status: job.Success, Manifest: job.Manifest{Lifecycle: job.Persistent}, VM: vm(time.Now().Add(time.Hour))}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("LINUS_STATE_DIR", t.TempDir())
