@@ -62,9 +62,9 @@ func Problems(c config.Config) []config.Problem {
 	if err := c.NeedHost(); errors.As(err, &wrong) {
 		problems = append(problems, wrong.Problems...)
 	}
-	if _, err := policies(c); err != nil {
-		name, problem, _ := strings.Cut(err.Error(), ": ")
-		add(name, problem, "write a list separated by commas, as linus config and linus help settings show it")
+	var refused *job.FieldError
+	if _, err := policies(c); errors.As(err, &refused) {
+		add(refused.Field, refused.Problem, refused.Remedy)
 	}
 	for _, file := range []struct{ name, path, remedy string }{
 		{"PROXMOX_SSH_KEY_PATH", c.ProxmoxSSHKeyPath, "give the path of a private key, or unset it to use the SSH agent"},

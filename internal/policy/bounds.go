@@ -31,7 +31,7 @@ type Bounds struct {
 	vlans                       [][2]int
 }
 
-// NewBounds reads the lists. The error names the setting.
+// NewBounds reads the lists. Errors are *job.FieldError, of the setting's name.
 func NewBounds(c Choices) (*Bounds, error) {
 	b := &Bounds{own: c}
 	for _, list := range []struct {
@@ -46,7 +46,7 @@ func NewBounds(c Choices) (*Bounds, error) {
 		}
 		for _, name := range names {
 			if _, err := path.Match(name, ""); err != nil || strings.ContainsAny(name, " \t/\\'\"") {
-				return nil, fmt.Errorf("%s: %q is not a name; write names with * and ? in them, separated by commas", list.name, name)
+				return nil, setting(list.name, "%q is not a name", name, "write names with * and ? in them, separated by commas")
 			}
 		}
 		*list.to = names
@@ -63,7 +63,7 @@ func NewBounds(c Choices) (*Bounds, error) {
 		from, err := strconv.Atoi(strings.TrimSpace(first))
 		to, toErr := strconv.Atoi(strings.TrimSpace(last))
 		if err != nil || toErr != nil || from < 1 || to > 4094 || from > to {
-			return nil, fmt.Errorf("ALLOWED_VLANS: %q is not a VLAN tag; write tags from 1 to 4094, or ranges such as 20-29, separated by commas", text)
+			return nil, setting("ALLOWED_VLANS", "%q is not a VLAN tag", text, "write tags from 1 to 4094, or ranges such as 20-29, separated by commas")
 		}
 		b.vlans = append(b.vlans, [2]int{from, to})
 	}
@@ -80,7 +80,7 @@ func entries(name, text string) ([]string, error) {
 		}
 	}
 	if text != "" && len(all) == 0 {
-		return nil, fmt.Errorf("%s: %q has no entry; give names separated by commas, or unset it", name, text)
+		return nil, setting(name, "%q has no entry", text, "give names separated by commas, or unset it")
 	}
 	return all, nil
 }

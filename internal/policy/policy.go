@@ -44,7 +44,7 @@ type Policy struct{ rules []rule }
 //	python3*      a * or ? within a word is for characters other than /
 //
 // Names are compared as they are written: git is not /usr/bin/git. Empty text
-// allows everything.
+// allows everything. Errors are *job.FieldError, of the setting's name.
 func New(rules string) (*Policy, error) {
 	p := &Policy{}
 	if rules == "" {
@@ -61,9 +61,14 @@ func New(rules string) (*Policy, error) {
 		p.rules = append(p.rules, r)
 	}
 	if len(p.rules) == 0 {
-		return nil, fmt.Errorf("ALLOWED_COMMANDS: %q has no rule; give commands separated by commas, or unset it to allow all", rules)
+		return nil, setting("ALLOWED_COMMANDS", "%q has no rule", rules, "give commands separated by commas, or unset it to allow all")
 	}
 	return p, nil
+}
+
+// setting is what is wrong with a setting's value: the error of New and NewBounds.
+func setting(name, problem, value, remedy string) error {
+	return &job.FieldError{Field: name, Problem: fmt.Sprintf(problem, value), Remedy: remedy}
 }
 
 // Check says whether a job with this manifest may run; nil, or a

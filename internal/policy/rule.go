@@ -23,7 +23,7 @@ func parseRule(text string) (rule, error) {
 	for _, w := range words {
 		// What means something to the shell would be taken for it by a reader, too.
 		if _, err := path.Match(w, ""); err != nil || strings.ContainsAny(w, "\"'`$\\;|&<>(){}#!~") {
-			return rule{}, fmt.Errorf("ALLOWED_COMMANDS: %q is not a rule; write a command and its arguments as plain words with * and ? in them, as in: git, npm test, go test *", r.text)
+			return rule{}, setting("ALLOWED_COMMANDS", "%q is not a rule", r.text, "write a command and its arguments as plain words with * and ? in them, as in: git, npm test, go test *")
 		}
 	}
 	return r, nil
