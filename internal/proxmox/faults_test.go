@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -176,31 +175,5 @@ func TestConnectionFaults_TellClassAndRemedy(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestLockRetries_AreTold(t *testing.T) {
-	t.Parallel()
-	h := newLab(t, lab.DriverProcess)
-	var told atomic.Int32
-	p := h.provider(t, func(o *proxmox.Options) { o.OnLockRetry = func() { told.Add(1) } })
-	if err := h.SetFault(lab.FaultLockTimeout, "2"); err != nil {
-		t.Fatal(err)
-	}
-	vm, err := p.Create(t.Context(), h.spec(), func(job.Progress) {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := told.Load(); n != 2 {
-		t.Errorf("told of %d retries, want 2", n)
-	}
-	if err := h.SetFault(lab.FaultLockTimeout, "1"); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Destroy(t.Context(), vm); err != nil { // a script that is no operation of its own
-		t.Fatal(err)
-	}
-	if n := told.Load(); n != 3 {
-		t.Errorf("told of %d retries, want 3", n)
 	}
 }

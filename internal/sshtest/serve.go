@@ -140,6 +140,16 @@ func (c *connection) exec(channel ssh.Channel, line string) {
 	if s.options.Trap {
 		return
 	}
+	if s.options.Play != nil {
+		if drop {
+			_ = c.net.Close()
+		}
+		code := s.options.Play(&Exec{Line: line, Ended: s.ended, Stdin: channel, Stdout: channel, Stderr: channel.Stderr()})
+		if !faults.NoExitStatus {
+			sendExit(channel, uint32(code))
+		}
+		return
+	}
 	cmd := exec.CommandContext(context.Background(), "bash", "-c", line)
 	cmd.Env = append(cmd.Environ(), s.options.Env...)
 	cmd.Dir = s.options.Dir

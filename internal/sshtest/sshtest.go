@@ -12,6 +12,7 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"encoding/pem"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -36,7 +37,12 @@ type Options struct {
 	ManyKeys    bool     // it has host keys of other types as well
 	Trap        bool     // any public key logs in; commands are counted and not run, and there is no sftp
 	MaxSessions int      // sessions a connection may have; 0: 10, as OpenSSH
-	Faults      Faults   // from the start
+
+	// Play answers commands in the place of a shell, each in a goroutine of its
+	// own: it returns the exit status. Nil: commands are run.
+	Play func(*Exec) int
+
+	Faults Faults // from the start
 }
 
 // Faults are what goes wrong. They can be changed while the server runs.
@@ -74,10 +80,20 @@ type Server struct {
 	sent    int64 // the same
 	got     int64 // the same
 	stats   Stats
-	last    string // command line
+	last    string        // command line
+	ended   chan struct{} // closed by Stop
 	open    map[net.Conn]bool
 	groups  map[int]bool // process groups of the commands that run
 	stopped bool
+}
+
+// Exec is a command that Play answers. What is written to a session that has
+// ended is lost, as a command's output is.
+type Exec struct {
+	Line           string
+	Ended          <-chan struct{} // closed when the server stops; a session's end is nothing to a command
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
 }
 
 // Stats count what clients have done.
@@ -98,7 +114,7 @@ func Start(t testing.TB, o Options) *Server {
 	if o.MaxSessions == 0 {
 		o.MaxSessions = 10
 	}
-	s := &Server{options: o, faults: o.Faults, open: map[net.Conn]bool{}, groups: map[int]bool{}}
+	s := &Server{options: o, faults: o.Faults, ended: make(chan struct{}), open: map[net.Conn]bool{}, groups: map[int]bool{}}
 	dir := t.TempDir()
 	s.ClientKeyPath = filepath.Join(dir, "id_ed25519")
 	s.KnownHosts = filepath.Join(dir, "known_hosts")
@@ -230,7 +246,10 @@ func (s *Server) Drop() {
 // Stop ends the server, its connections and the commands that still run.
 func (s *Server) Stop() {
 	s.mu.Lock()
-	s.stopped = true
+	if !s.stopped {
+		s.stopped = true
+		close(s.ended)
+	}
 	for group := range s.groups {
 		_ = syscall.Kill(-group, syscall.SIGKILL)
 	}

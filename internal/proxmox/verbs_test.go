@@ -1,0 +1,270 @@
+package proxmox_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"linus/internal/job"
+	"linus/internal/proxmox"
+	"linus/internal/sshtest"
+)
+
+// proves is what every script is told that does something to theVM.
+func proves(more map[string]string) map[string]string {
+	env := map[string]string{"VM_ID": "105", "VM_NAME": "linus-job-1", "LINUS_JOB": jobID, "LINUS_OWNER": owner}
+	maps.Copy(env, more)
+	return env
+}
+
+// Each verb runs its script, told which VM and by what it is proven to be ours.
+func TestVerbs_TellTheirScriptWhichVM(t *testing.T) {
+	t.Parallel()
+	machine := map[string]string{"VM_ROUTED": "false", "VM_TRUST_FIRST_USE": "false", "PROXMOX_NODE": "pve", "VM_SSH_USER": "debian"}
+	with := func(more map[string]string) map[string]string {
+		env := maps.Clone(machine)
+		maps.Copy(env, more)
+		return proves(env)
+	}
+	booted := theVM
+	booted.IP, booted.HostKey = "10.0.0.5", hostKey
+	tests := []struct {
+		name   string
+		script string
+		do     func(context.Context, *proxmox.Provider) (any, error)
+		want   any
+		env    map[string]string
+	}{
+		{"start", "power-vm", func(ctx context.Context, p *proxmox.Provider) (any, error) {
+			return p.StartVM(ctx, theVM, func(job.Progress) {})
+		}, booted, with(map[string]string{"ACTION": "start"})},
+		{"stop", "power-vm", func(ctx context.Context, p *proxmox.Provider) (any, error) {
+			return nil, p.StopVM(ctx, theVM)
+		}, nil, with(map[string]string{"ACTION": "shutdown"})},
+		{"snapshot", "power-vm", func(ctx context.Context, p *proxmox.Provider) (any, error) {
+			return nil, p.SnapshotVM(ctx, theVM, "clean")
+		}, nil, with(map[string]string{"ACTION": "snapshot", "SNAPSHOT": "clean"})},
+		{"revert", "power-vm", func(ctx context.Context, p *proxmox.Provider) (any, error) {
+			return p.RevertVM(ctx, theVM, "clean", func(job.Progress) {})
+		}, booted, with(map[string]string{"ACTION": "revert", "SNAPSHOT": "clean"})},
+		{"destroy", "destroy-vm", func(ctx context.Context, p *proxmox.Provider) (any, error) {
+			return nil, p.Destroy(ctx, theVM)
+		}, nil, proves(map[string]string{"VM_KIND": "vm", "PROXMOX_NODE": "pve"})},
+		{"forget", "destroy-vm", func(ctx context.Context, p *proxmox.Provider) (any, error) {
+			return nil, p.ForgetVM(ctx, theVM)
+		}, nil, proves(map[string]string{"ACTION": "forget", "PROXMOX_NODE": "pve"})},
+		{"status", "show-vm", func(ctx context.Context, p *proxmox.Provider) (any, error) {
+			return p.Status(ctx, theVM)
+		}, job.VMRunning, proves(nil)},
+		{"look", "show-vm", func(ctx context.Context, p *proxmox.Provider) (any, error) {
+			return p.Look(ctx, theVM)
+		}, job.Seen{Status: job.VMRunning, IP: "10.0.0.5", BootID: other}, proves(map[string]string{"LOOK_INSIDE": "true", "VM_ROUTED": "false"})},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var env map[string]string
+			script := func(r *run) int {
+				env = maps.Clone(r.env)
+				delete(env, "LINUS_NONCE")
+				return succeeds(append([]string{"LINUS_VM_STATUS:running", "LINUS_VM_BOOT_ID:" + other}, reached...)...)(r)
+			}
+			h := newScripted(t, map[string]func(*run) int{tt.script: script})
+			got, err := tt.do(t.Context(), h.provider(nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("returned (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.env, env); diff != "" {
+				t.Errorf("inputs (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A power action goes on when the engine stops, as a create does; its operation
+// is somebody's to find, so nothing of it is ended.
+func TestPower_GoesOnWhenTheEngineStops(t *testing.T) {
+	t.Parallel()
+	for name, do := range map[string]func(context.Context, *proxmox.Provider, func(job.Progress)) error{
+		"start": func(ctx context.Context, p *proxmox.Provider, progress func(job.Progress)) error {
+			_, err := p.StartVM(ctx, theVM, progress)
+			return err
+		},
+		"revert": func(ctx context.Context, p *proxmox.Provider, progress func(job.Progress)) error {
+			_, err := p.RevertVM(ctx, theVM, "clean", progress)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			going, ended := make(chan struct{}), make(chan string, 1)
+			h := newScripted(t, map[string]func(*run) int{"power-vm": func(r *run) int {
+				r.say("LINUS_STEP:1/2:start_vm:starting")
+				select {
+				case <-going:
+					ended <- "done"
+				case <-r.stop:
+					ended <- "told to stop"
+				}
+				return succeeds(reached...)(r)
+			}, "list-vms": succeeds()})
+			p := h.provider(nil)
+			ctx, stop := context.WithCancelCause(t.Context())
+			defer stop(nil)
+			if err := do(ctx, p, func(job.Progress) { stop(job.ErrDetach) }); !errors.Is(err, job.ErrDetach) {
+				t.Errorf("err = %v, want ErrDetach", err)
+			}
+			if _, err := p.List(t.Context()); err != nil { // what else was asked for would have come before
+				t.Error(err)
+			}
+			if got := append(h.asked("stop"), h.asked("settle")...); len(got) != 0 {
+				t.Errorf("asked of the host: %v", got)
+			}
+			close(going)
+			if how := <-ended; how != "done" {
+				t.Errorf("the action was %s", how)
+			}
+		})
+	}
+}
+
+// One that has ended leaves nothing on the host, and that this fails is no fault
+// of the action.
+func TestPower_SettlesWhatHasEnded(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name    string
+		settled int
+		script  func(*run) int
+		class   job.HostClass // of the error; "": none
+	}{
+		{"well", 0, succeeds(), ""},
+		{"badly", 0, func(r *run) int { return r.fails(5, "no such snapshot", "take one") }, job.HostVM},
+		{"well, and cannot be settled", 75, succeeds(), ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			log := &logBook{}
+			h := newScripted(t, map[string]func(*run) int{"power-vm": tt.script})
+			h.settled = tt.settled
+			err := h.provider(logged(log)).StopVM(t.Context(), theVM)
+			if tt.class != "" {
+				hostError(t, err, tt.class)
+			} else if err != nil {
+				t.Error(err)
+			}
+			started, settled := h.asked("start power-"), h.asked("settle power-")
+			if len(started) != 1 || len(settled) != 1 || strings.TrimPrefix(started[0], "start ") != strings.TrimPrefix(settled[0], "settle ") {
+				t.Errorf("started %v, settled %v", started, settled)
+			}
+			if n := len(log.lines("operation left on the host")); (n == 1) != (tt.settled != 0) {
+				t.Errorf("%d warnings of an operation left", n)
+			}
+		})
+	}
+}
+
+// Two actions on one VM are two operations.
+func TestPower_EachActionIsItsOwn(t *testing.T) {
+	t.Parallel()
+	h := newScripted(t, map[string]func(*run) int{"power-vm": succeeds()})
+	p := h.provider(nil)
+	for range 2 {
+		if err := p.StopVM(t.Context(), theVM); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := h.asked("start"); len(got) != 2 || got[0] == got[1] {
+		t.Errorf("started: %v", got)
+	}
+}
+
+func TestStatus_IsReadFromTheHostsWord(t *testing.T) {
+	t.Parallel()
+	for word, want := range map[string]job.VMStatus{
+		"running": job.VMRunning, "stopped": job.VMStopped, "gone": job.VMGone, "foreign": job.VMGone,
+		"left_alone": job.VMUnproven, "moved": job.VMUnproven, "paused": job.VMUnknown, "": job.VMUnknown,
+	} {
+		h := newScripted(t, map[string]func(*run) int{"show-vm": succeeds("LINUS_VM_STATUS:" + word)})
+		if got, err := h.provider(nil).Status(t.Context(), theVM); err != nil || got != want {
+			t.Errorf("%q is %q, %v; want %q", word, got, err, want)
+		}
+	}
+}
+
+// What a guest says of itself is taken only in its form.
+func TestLook_TakesNothingThatCannotBe(t *testing.T) {
+	t.Parallel()
+	log := &logBook{}
+	h := newScripted(t, map[string]func(*run) int{"show-vm": succeeds("LINUS_VM_STATUS:running", "LINUS_VM_BOOT_ID:'; reboot", "LINUS_VM_IP:127.0.0.1")})
+	seen, err := h.provider(logged(log)).Look(t.Context(), theVM)
+	if err != nil || seen != (job.Seen{Status: job.VMRunning}) {
+		t.Errorf("seen %+v, %v", seen, err)
+	}
+	if n := len(log.lines("cannot be")); n != 1 {
+		t.Errorf("%d warnings", n)
+	}
+}
+
+// A destroy first ends what is under way for the VM's job; while that does not
+// end, nothing is destroyed.
+func TestDestroy_SettlesTheCreateFirst(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name    string
+		vm      job.VM
+		settled int
+		want    []string
+		class   job.HostClass
+	}{
+		{"a VM", theVM, 0, []string{"settle create-" + jobID, "destroy-vm"}, ""},
+		{"no VM is known", job.VM{Job: jobID}, 0, []string{"settle create-" + jobID}, ""},
+		{"a create that does not end", theVM, 75, []string{"settle create-" + jobID}, job.HostTimeout},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newScripted(t, map[string]func(*run) int{"destroy-vm": succeeds()})
+			h.settled = tt.settled
+			err := h.provider(nil).Destroy(t.Context(), tt.vm)
+			if tt.class == "" && err != nil {
+				t.Error(err)
+			} else if tt.class != "" {
+				if host := hostError(t, err, tt.class); !strings.Contains(host.Remedy, "operations/create-"+jobID) {
+					t.Errorf("%+v does not say where to look", host)
+				}
+			}
+			got := slices.DeleteFunc(h.asked(""), func(c string) bool { return c == "prepare" })
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("asked of the host: %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
+
+// A destroy whose connection breaks comes again, and is as good as one.
+func TestDestroy_OutlastsBreaksOfTheConnection(t *testing.T) {
+	t.Parallel()
+	for n := range 4 {
+		t.Run(fmt.Sprintf("at command %d", n+1), func(t *testing.T) {
+			t.Parallel()
+			h := newScripted(t, map[string]func(*run) int{"destroy-vm": succeeds()})
+			h.Set(sshtest.Faults{DropAtExec: n + 1})
+			if err := h.provider(nil).Destroy(t.Context(), theVM); err != nil {
+				t.Error(err)
+			}
+			if h.Stats().Connections != 2 {
+				t.Errorf("%d connections, want 2", h.Stats().Connections)
+			}
+		})
+	}
+}
