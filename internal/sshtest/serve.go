@@ -92,19 +92,18 @@ func (c *connection) session(offered ssh.NewChannel) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	for r := range requests {
-		ok := false
+		ok, start := false, func() {}
 		switch r.Type {
 		case "exec":
 			var payload struct{ Line string }
-			ok = ssh.Unmarshal(r.Payload, &payload) == nil
-			if ok {
-				running.Go(func() { c.exec(channel, payload.Line) })
+			if ok = ssh.Unmarshal(r.Payload, &payload) == nil; ok {
+				start = func() { c.exec(channel, payload.Line) }
 			}
 		case "subsystem":
 			var payload struct{ Name string }
 			ok = ssh.Unmarshal(r.Payload, &payload) == nil && payload.Name == "sftp" && !c.server.current().NoSFTP && !c.server.options.Trap
 			if ok {
-				running.Go(func() { serveFiles(channel) })
+				start = func() { serveFiles(channel) }
 			}
 		case "signal":
 			ok = true // and nothing happens, as with OpenSSH
@@ -112,6 +111,7 @@ func (c *connection) session(offered ssh.NewChannel) {
 		if r.WantReply {
 			_ = r.Reply(ok, nil)
 		}
+		running.Go(start) // once it is answered: a quick command closes the channel
 	}
 }
 
