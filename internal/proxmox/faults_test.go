@@ -61,20 +61,6 @@ func TestFaults(t *testing.T) {
 		}
 	})
 
-	t.Run("scripts removed from the host are uploaded again", func(t *testing.T) {
-		_, pool := h.faulty(t, sshtest.Faults{})
-		dir := filepath.Join(t.TempDir(), "scripts")
-		p := h.provider(t, func(o *proxmox.Options) { o.Host, o.ScriptDir = pool, dir })
-		for range 2 {
-			if _, err := p.List(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.RemoveAll(dir); err != nil {
-				t.Fatal(err)
-			}
-		}
-	})
-
 	t.Run("an altered script on the host is not run", func(t *testing.T) {
 		_, pool := h.faulty(t, sshtest.Faults{})
 		dir := filepath.Join(t.TempDir(), "scripts")
@@ -91,20 +77,6 @@ func TestFaults(t *testing.T) {
 		}
 		if _, err := h.provider(t, func(o *proxmox.Options) { o.Host, o.ScriptDir = pool, dir }).List(t.Context()); err != nil {
 			t.Error(err)
-		}
-	})
-
-	t.Run("a cancel with a cause of its own is a cancel", func(t *testing.T) {
-		p := h.provider(t, nil)
-		ctx, cancel := context.WithCancelCause(t.Context())
-		_, err := p.Create(ctx, h.spec(), func(progress job.Progress) {
-			if progress.Step == "validate_environment" {
-				cancel(errors.New("Cancelled by user"))
-			}
-		})
-		var host *job.HostError
-		if !errors.As(err, &host) || host.Class != job.HostCancelled {
-			t.Errorf("err = %v", err)
 		}
 	})
 

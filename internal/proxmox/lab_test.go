@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,6 +34,30 @@ type labHost struct {
 	pool    *remote.Pool
 }
 
+// binaries is where pvelab is built, once for all tests.
+var binaries string
+
+var pvelab = sync.OnceValues(func() (string, error) {
+	binary := filepath.Join(binaries, "pvelab")
+	build := exec.CommandContext(context.Background(), "go", "build", "-o", binary, "linus/cmd/pvelab")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build pvelab: %w\n%s", err, out)
+	}
+	return binary, nil
+})
+
+func TestMain(m *testing.M) {
+	var err error
+	if binaries, err = os.MkdirTemp("", "linus-proxmox"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(binaries)
+	os.Exit(code)
+}
+
 // newLab brings a lab up until the test ends, or skips where it cannot run.
 func newLab(t *testing.T, driver string) *labHost {
 	t.Helper()
@@ -45,11 +70,9 @@ func newLab(t *testing.T, driver string) *labHost {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	binary := filepath.Join(dir, "pvelab")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "linus/cmd/pvelab")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build pvelab: %v\n%s", err, out)
+	binary, err := pvelab()
+	if err != nil {
+		t.Fatal(err)
 	}
 	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(dir, "lab"), Driver: driver, Binary: binary, Log: t.Output()})
 	if l != nil {
