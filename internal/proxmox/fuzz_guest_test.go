@@ -23,7 +23,7 @@ import (
 // What the host's scripts do with a guest's words, one after the other, in the
 // frame they all run in.
 const guestDriver = `
-source_all() { local name; for name in log result script run retry json validate vm guest; do source "$1/${name}.sh"; done; }
+source_all() { local name; for name in log result script stat run retry json validate vm guest; do source "$1/${name}.sh"; done; }
 ask_guest() {
   guest_agent=no guest_seen=''
   local -r mac=bc:24:11:00:00:01

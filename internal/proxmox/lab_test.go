@@ -2,8 +2,10 @@ package proxmox_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -47,8 +49,14 @@ var pvelab = sync.OnceValues(func() (string, error) {
 	return binary, nil
 })
 
+// Tests here wait for scripts, not for a processor.
 func TestMain(m *testing.M) {
-	var err error
+	flag.Parse()
+	err := flag.Set("test.parallel", "6")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	if binaries, err = os.MkdirTemp("", "linus-proxmox"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -164,8 +172,16 @@ func TestQemuLab(t *testing.T) {
 
 func testLab(t *testing.T, driver string, slow bool) {
 	h := newLab(t, driver)
-	t.Run("Provider", func(t *testing.T) { providertest.Run(t, h.suite(slow)) })
+	// Side by side, and so two machines boot at once: more would be slower.
+	t.Run("Provider", func(t *testing.T) {
+		t.Parallel()
+		providertest.Run(t, h.suite(slow))
+	})
 	t.Run("VM", func(t *testing.T) { // one for all that need no fresh one: boots are slow
+		t.Parallel()
+		if driver == lab.DriverQemu {
+			t.Run("IPv6Only", func(t *testing.T) { ipv6Only(t, h, netip.MustParsePrefix("fd77::/16")) })
+		}
 		vm := newVM(t, h)
 		t.Run("Guest", func(t *testing.T) { guestRoundTrip(t, h, vm) })
 		t.Run("Revert", func(t *testing.T) { vm = revert(t, h, vm) })

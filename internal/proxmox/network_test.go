@@ -155,14 +155,6 @@ func TestIPv6Only_IsFoundByItsAgent(t *testing.T) {
 	ipv6Only(t, h, netip.MustParsePrefix("::1/128"))
 }
 
-func TestIPv6Only_OfARealMachine(t *testing.T) {
-	t.Parallel()
-	if testing.Short() {
-		t.Skip("boots a real machine")
-	}
-	ipv6Only(t, newLab(t, lab.DriverQemu), netip.MustParsePrefix("fd77::/16"))
-}
-
 func ipv6Only(t *testing.T, h *labHost, network netip.Prefix) {
 	p := h.provider(t, func(o *proxmox.Options) { o.IPConfig = "auto6" })
 	vm, err := p.Create(t.Context(), h.spec(), func(job.Progress) {})
@@ -176,5 +168,8 @@ func ipv6Only(t *testing.T, h *labHost, network netip.Prefix) {
 	defer g.Close()
 	if state, err := g.Probe(t.Context(), job.Job{ID: vm.Job, VM: &vm}); err != nil || state.Started {
 		t.Errorf("probe: %+v, %v", state, err)
+	}
+	if err := p.Destroy(t.Context(), vm); err != nil {
+		t.Error(err)
 	}
 }
