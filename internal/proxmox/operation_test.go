@@ -369,18 +369,9 @@ func TestCreate_IsJoined(t *testing.T) {
 		h.slowBoot(t, "60")
 		spec := h.spec()
 		detach(t, spec, "wait_for_network")
-		for _, name := range []string{"owner", "pid"} { // as a restart of the host does
-			raw, err := os.ReadFile(filepath.Join(h.operation(spec), name))
-			if err != nil {
-				t.Fatal(err)
-			}
-			pid, err := strconv.Atoi(strings.Fields(string(raw))[0])
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-				t.Error(err)
-			}
+		unit := "linus-create-" + spec.Job
+		if err := h.pool.Run(t.Context(), remote.Command{Name: "kill", Line: remote.Quote("systemctl", "kill", "--signal=KILL", unit)}); err != nil {
+			t.Error(err)
 		}
 		began := time.Now()
 		_, err := h.provider(t, nil).Create(t.Context(), spec, func(job.Progress) {})

@@ -74,16 +74,17 @@ func (m machine) want(what, script, want string) {
 	}
 }
 
-// operationsInUnits runs operation.sh where systemd runs, which the lab's host
-// has none of.
+// operationsInUnits runs operation.sh where the whole machine is systemd's.
 func operationsInUnits(t *testing.T, m machine) {
 	m.T = t
 	m.run(`mkdir /tmp/ops
 		cat >/tmp/slow.sh <<'END'
 echo "value: $VALUE"
 setsid sleep 1000 &
-trap 'echo undone; exit 143' TERM
-for ((i = 0; i < 6000; i++)); do sleep 0.1; done
+trap 'echo TERM' TERM
+until [[ -e $LINUS_STOP ]]; do sleep 0.1; done
+echo undone
+exit 143
 END
 		echo 'echo "value: $VALUE"; exit 7' >/tmp/short.sh`)
 
@@ -91,9 +92,11 @@ END
 	m.run(`sudo systemd-run --quiet --scope --unit=caller env VALUE='a b' bash /tmp/operation.sh start /tmp/ops slow /tmp/slow.sh
 		sudo systemctl kill --kill-whom=all --signal=KILL caller.scope || :`)
 	m.want("the unit", `systemctl is-active linus-slow.service`, "active")
-	m.want("cgroup of run and script", `sudo cat /tmp/ops/slow/owner /tmp/ops/slow/pid | while read -r pid _; do cat /proc/$pid/cgroup; done | uniq`,
-		"0::/system.slice/linus-slow.service")
-	m.run(`sudo bash /tmp/operation.sh start /tmp/ops slow /tmp/short.sh`) // it is there
+	m.want("its process is the script", `until sudo grep -q value /tmp/ops/slow/out; do sleep 0.1; done
+		pid=$(systemctl show --property=MainPID --value linus-slow.service); tr '\0' ' ' </proc/$pid/cmdline; cat /proc/$pid/cgroup`,
+		"bash /tmp/slow.sh 0::/system.slice/linus-slow.service")
+	m.run(`sudo systemctl kill --kill-whom=main --signal=TERM linus-slow.service`) // it hears no signal
+	m.run(`sudo bash /tmp/operation.sh start /tmp/ops slow /tmp/short.sh`)         // it is there
 	m.run(`sudo bash /tmp/operation.sh stop /tmp/ops/slow`)
 	m.want("what is told", `sudo bash /tmp/operation.sh follow /tmp/ops/slow 0 2>&1 | sed 's/OPERATION:[0-9a-f]*/OPERATION/'`,
 		"LINUS_OPERATION\nvalue: a b\nundone\nLINUS_OPERATION:exit:143")

@@ -121,7 +121,7 @@ lease_arm() { # <vmid> <seconds>
   fi
   # No child of this script, which would be waited for with the others.
   (
-    setsid bash "${lease_file}.sh" </dev/null >/dev/null 2>&1 8>&- 9>&- &
+    env -u LINUS_STOP --default-signal setsid bash "${lease_file}.sh" </dev/null >/dev/null 2>&1 8>&- 9>&- &
     stat_read "$!"
     printf '%s %s\n' "$!" "${stat_start}" >"${lease_file}.pid"
   )

@@ -1,57 +1,31 @@
 #!/usr/bin/env bash
 # One run of a host script that does not depend on the connection it was asked
-# for over: it is started once, detached, and can be followed from any byte by
-# whoever comes, as often as needed. linus calls this; there is nothing in it
-# for people to run.
+# for over: it is started once, as a unit of the host's systemd, and can be
+# followed from any byte by whoever comes, as often as needed. linus calls this;
+# there is nothing in it for people to run.
 #
-# Runs as root on a Proxmox VE host; needs bash, coreutils and util-linux, and
-# uses systemd-run where systemd runs.
+# Runs as root on a Proxmox VE host; needs bash, coreutils and systemd.
 #
 #   operation.sh start <operations> <id> <script>   inputs for the script by environment
-#   operation.sh run <directory>                    the detached process itself
+#   operation.sh run <directory>                    the unit's process, which becomes the script
 #   operation.sh follow <directory> <offset>
 #   operation.sh stop <directory>
 #   operation.sh settle <directory> <seconds>
 #
 # An operation is the directory <operations>/<id>, made whole in one rename, so
-# it is there or not, and a second start finds the first. In it:
+# it is there or not, and the unit linus-<id>, of which systemd lets there be one.
+# In the directory:
 #   nonce, env, script   what is to be run (0700: root's alone)
-#   lock                 held by `run` as long as it lives
-#   owner, pid           processes of `run` and of the script: pid, start, boot
-#   told                 the script was told to stop
-#   out, log             its stdout and stderr
-#   exit                 its exit status, last of all
-# What nobody settled goes after a week.
+#   out                  its stdout
+#   log                  its stderr; made as it begins, so that it begins once
+#   stop                 it is to stop: it looks by itself (lib/run.sh), and no
+#                        signal but KILL does anything to it
+#   exit                 its exit status, or the signal that killed it: written by
+#                        systemd, last of all
+# One that has begun, has no exit and no unit is lost: the host was restarted.
+# What nobody settled goes after a week, and no operation runs that long.
 # Exit codes: 0 ok, 66 no such operation, 75 it does not end, 127 no such
 # script; else an error, in words on stderr.
-
-# process_identity: <pid> so named that neither a recycled pid nor a reboot can
-# be mistaken for it; empty when there is none, or a zombie.
-identify() { # <pid>
-  local line boot
-  process_identity=''
-  { IFS= read -r line <"/proc/$1/stat"; } 2>/dev/null || return 0
-  # The command's name is in brackets and may hold blanks and brackets itself.
-  local -a fields
-  IFS=' ' read -r -a fields <<<"${line##*) }"
-  IFS= read -r boot </proc/sys/kernel/random/boot_id
-  if [[ ${fields[0]} != Z ]]; then
-    process_identity="$1 ${fields[19]} ${boot}"
-  fi
-}
-
-# process_alive: yes or no; process_pid
-look() { # <file with an identity>
-  local line=''
-  process_alive=no
-  process_pid=''
-  { IFS= read -r line <"$1"; } 2>/dev/null || return 0
-  process_pid=${line%% *}
-  identify "${process_pid}"
-  if [[ ${process_identity} == "${line}" ]]; then
-    process_alive=yes
-  fi
-}
 
 # A tenth of a second without a process of its own.
 pause() {
@@ -66,7 +40,6 @@ pause() {
 start() { # <operations> <id> <script>
   local -r operations=$1 dir=$1/$2 script=$3
   local staged nonce
-  local -i waited=0
   if [[ ! -d ${dir} ]]; then
     if [[ ! -f ${script} ]]; then
       exit 127
@@ -81,85 +54,74 @@ start() { # <operations> <id> <script>
     printf '%s\n' "${script}" >"${staged}/script"
     env -0 >"${staged}/env"
     : >"${staged}/out"
-    : >"${staged}/log"
     # The reservation: another start's directory is not empty, and stays.
     mv -T -- "${staged}" "${dir}" 2>/dev/null || rm -rf -- "${staged}"
   fi
-  if [[ ! -e ${dir}/owner ]]; then
-    launch "${dir}" "$2"
-  fi
-  while [[ ! -e ${dir}/owner ]]; do
-    if ((waited++ >= 150)); then
-      printf 'the operation %s did not start within 15 s\n' "$2" >&2
-      exit 1
-    fi
-    pause
-  done
+  launch "${dir}" "$2"
   nonce=$(<"${dir}/nonce")
   printf 'LINUS_OPERATION:%s\n' "${nonce}"
 }
 
-# Launching twice does no harm: the second `run` finds the first and leaves.
-# systemd starts its units in the namespaces of process 1; in others (a lab's
-# network namespace, a container's mounts) the script has to stay in ours.
+# A unit of that name may be there: another start's, which is as good, or that of
+# an operation just settled, which is about to go. What the script leaves running
+# on purpose (a QEMU) outlives its unit.
 launch() { # <directory> <id>
-  if [[ -d /run/systemd/system && /proc/self/ns/net -ef /proc/1/ns/net && /proc/self/ns/mnt -ef /proc/1/ns/mnt ]] \
-    && command -v systemd-run >/dev/null \
-    && systemd-run --quiet --collect --unit="linus-$2" --property=KillMode=process \
-      -- bash "${BASH_SOURCE[0]}" run "$1" </dev/null; then
-    return 0
-  fi
-  setsid bash "${BASH_SOURCE[0]}" run "$1" </dev/null >/dev/null 2>&1 &
+  local said
+  local -i tries=0
+  # shellcheck disable=SC2016 # systemd makes one $ of two, and the shell it starts expands the rest
+  local -r note_exit='/bin/sh -c "[ -e exit ] || { echo $$EXIT_STATUS >exit.new && mv exit.new exit; }"'
+  until [[ -e $1/log ]] || said=$(
+    systemd-run --quiet --collect --unit="linus-$2" --description="operation $2 of linus" --property=KillMode=process \
+      --property=RuntimeMaxSec=6d --property=TimeoutStopSec=10 --property="WorkingDirectory=$1" --property="ExecStopPost=${note_exit}" \
+      -- bash "${BASH_SOURCE[0]}" run "$1" 2>&1 </dev/null
+  ); do
+    if ((tries++ >= 50)); then
+      printf 'the operation %s does not start: %s\n' "$2" "${said}" >&2
+      exit 1
+    fi
+    pause
+  done
 }
 
 run() { # <directory>
   local -r dir=$1
-  local script code
-  local -a variables
-  exec 8>>"${dir}/lock"
-  if ! flock -n 8 || [[ -e ${dir}/owner ]]; then
-    return 0
-  fi
+  local script variable
+  set -C
+  exec 2>"${dir}/log"
+  set +C
+  exec </dev/null >>"${dir}/out"
   cd /
-  exec </dev/null >>"${dir}/out" 2>>"${dir}/log"
+  while IFS= read -r -d '' variable; do
+    export "${variable?}" 2>/dev/null || : # bash keeps some for itself
+  done <"${dir}/env"
   LINUS_NONCE=$(<"${dir}/nonce")
-  export LINUS_NONCE
   script=$(<"${dir}/script")
-  mapfile -d '' -t variables <"${dir}/env"
-  identify "$$"
-  printf '%s\n' "${process_identity}" >"${dir}/owner.new"
-  mv -T -- "${dir}/owner.new" "${dir}/owner"
-  set +e
-  (begin "${dir}" "${script}" "${variables[@]}") 8>&-
-  code=$?
-  set -e
-  printf '%s\n' "${code}" >"${dir}/exit.new"
-  mv -T -- "${dir}/exit.new" "${dir}/exit"
+  export LINUS_NONCE LINUS_STOP=${dir}/stop
+  trap '' HUP INT PIPE TERM
+  exec bash "${script}"
 }
 
-begin() { # <directory> <script> <variables...>
-  identify "${BASHPID}"
-  printf '%s\n' "${process_identity}" >"$1/pid" || exit 1
-  exec env -- "${@:3}" bash "$2"
-}
+next_look=0 # SECONDS at which systemd is asked again
 
 # operation_end: empty while it runs; exit:<status>, or lost when it was killed
 # or the host restarted.
 find_end() { # <directory>
+  local state status=''
   operation_end=''
   if [[ ! -e $1/exit ]]; then
-    look "$1/owner"
-    if [[ ${process_alive} == no ]]; then
-      look "$1/pid" # its script may outlive it
+    if ((SECONDS < next_look)); then
+      return 0
     fi
-    if [[ ${process_alive} == yes ]]; then
+    next_look=$((SECONDS + 3))
+    state=$(systemctl is-active "linus-${1##*/}.service") || :
+    if [[ ${state} != inactive && ${state} != failed ]]; then
       return 0
     fi
   fi
-  if [[ -e $1/exit ]]; then
-    operation_end=exit:$(<"$1/exit")
-  else
-    operation_end=lost
+  operation_end=lost
+  { read -r status <"$1/exit"; } 2>/dev/null || :
+  if [[ ${status} =~ ^[0-9]+$ ]]; then
+    operation_end=exit:${status}
   fi
 }
 
@@ -189,29 +151,10 @@ follow() { # <directory> <offset>
   fi
 }
 
-tell_again=5 # SECONDS at which a script that was told and lives is told again
-
-# TERM to the script alone: the commands it runs must end by themselves before
-# it can know what to undo. Every 5 s anew, for bash (5.2) can lose a signal;
-# roll-back does not break off for one more.
-tell() { # <directory>
-  look "$1/pid"
-  if [[ ${process_alive} == yes ]] && { mkdir "$1/told" 2>/dev/null || ((SECONDS >= tell_again)); }; then
-    tell_again=$((SECONDS + 5))
-    kill -TERM "${process_pid}" 2>/dev/null || :
-  fi
-}
-
-# Returns as soon as the script is told, or has ended.
 stop() { # <directory>
-  local -i waited=0
-  while [[ -d $1 && ! -e $1/told && ! -e $1/exit ]]; do
-    tell "$1"
-    if ((waited++ >= 150)); then
-      exit 75
-    fi
-    pause
-  done
+  if [[ -d $1 ]]; then
+    : >"$1/stop"
+  fi
 }
 
 # Ends an operation and removes what is left of it. One that has not begun will
@@ -221,25 +164,18 @@ settle() { # <directory> <seconds>
   if [[ ! -d ${dir} ]]; then
     return 0
   fi
-  exec 8>>"${dir}/lock"
-  until flock -n 8; do
-    tell "${dir}"
-    give_up "${deadline}"
-  done
-  look "${dir}/pid"
-  while [[ ${process_alive} == yes ]]; do
-    tell "${dir}"
-    give_up "${deadline}"
-    look "${dir}/pid"
-  done
-  rm -rf -- "${dir}"
-}
-
-give_up() { # <deadline>
-  if ((SECONDS >= $1)); then
-    exit 75
+  stop "${dir}"
+  if ! (set -C && : >"${dir}/log") 2>/dev/null; then
+    find_end "${dir}"
+    while [[ -z ${operation_end} ]]; do
+      if ((SECONDS >= deadline)); then
+        exit 75
+      fi
+      pause
+      find_end "${dir}"
+    done
   fi
-  pause
+  rm -rf -- "${dir}"
 }
 
 main() {

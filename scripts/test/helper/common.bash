@@ -101,7 +101,8 @@ reboot_host() {
   "${BATS_RUN_TMPDIR}/pvelab" systemd-reboot 3>&-
 }
 
-stub_program() { # <name> <body>
+stub_program() { # <name> <body>; what is there may be a link
+  rm -f "${BATS_TEST_TMPDIR}/bin/$1"
   printf '#!/usr/bin/env bash\n%s\n' "$2" >"${BATS_TEST_TMPDIR}/bin/$1"
   chmod +x "${BATS_TEST_TMPDIR}/bin/$1"
 }

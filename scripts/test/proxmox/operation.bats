@@ -3,12 +3,44 @@ bats_require_minimum_version 1.5.0
 # operation.sh on its own; what it does for a create, over connections that
 # break, is tested in internal/proxmox.
 
+# Each test is a subshell.
+# shellcheck disable=SC2030,SC2031
+# shellcheck source=../helper/common.bash
+source "${BATS_TEST_DIRNAME}/../helper/common.bash"
+
 setup() {
-  operation=${BATS_TEST_DIRNAME}/../../proxmox/operation.sh
+  setup_stub
+  rm "${BATS_TEST_TMPDIR}/bin/sleep"
+  operation=${scripts_dir}/proxmox/operation.sh
   operations=${BATS_TEST_TMPDIR}/operations
   script=${BATS_TEST_TMPDIR}/script.sh
   # shellcheck disable=SC2016 # for the script to expand
   printf 'echo "hello $WHO"\n' >"${script}"
+}
+
+teardown() {
+  reboot_host
+}
+
+# A script of ours that works until it is told to stop, and then undoes that.
+slow_script() {
+  # shellcheck disable=SC2016 # for the script to expand
+  printf '%s\n' 'for lib in log result stat run script; do source "$LIBS/${lib}.sh"; done' \
+    'undo() { echo undone; }' 'set -Eeuo pipefail' 'script_begin 1 undo' 'echo begun' 'run_pause 600' >"${script}"
+  export LIBS=${scripts_dir}/lib
+}
+
+wait_for() { # <text in the output of operation one>
+  until grep -q "$1" "${operations}/one/out" 2>/dev/null; do command sleep 0.05; done
+}
+
+is_gone() { # <id>: its unit, not at once but soon
+  local -i i
+  for ((i = 0; i < 200; i += 1)); do
+    systemctl is-active --quiet "linus-$1" || return 0
+    command sleep 0.05
+  done
+  fail "the unit linus-$1 is there"
 }
 
 @test "a script's output is followed from any byte, as often as asked" {
@@ -24,7 +56,48 @@ setup() {
   bash "${operation}" start "${operations}" one "${script}"
   bash "${operation}" start "${operations}" one "${script}"
   bash "${operation}" follow "${operations}/one" 0
+  is_gone one
+  bash "${operation}" start "${operations}" one "${script}"
   [[ $(<"${BATS_TEST_TMPDIR}/runs") == run ]]
+}
+
+@test "a start that looked before the first had begun, and comes after its end, does no harm" {
+  printf 'echo run >>%q\n' "${BATS_TEST_TMPDIR}/runs" >"${script}"
+  # shellcheck disable=SC2016 # the stub's own variables
+  stub_program systemd-run 'printf "%s\0" "$@" >"${PVE_STUB}/unit"; exec "${BATS_RUN_TMPDIR}/systemd-run" "$@"'
+  ln -sf pvelab "${BATS_RUN_TMPDIR}/systemd-run"
+  bash "${operation}" start "${operations}" one "${script}"
+  bash "${operation}" follow "${operations}/one" 0
+  is_gone one
+  local -a unit
+  mapfile -d '' -t unit <"${PVE_STUB}/unit"
+  systemd-run --wait "${unit[@]}" || :
+  [[ $(<"${BATS_TEST_TMPDIR}/runs") == run && $(<"${operations}/one/exit") == 0 ]]
+}
+
+@test "starts at the same time run the script once" {
+  local -i i
+  printf 'echo run >>%q; sleep 0.3\n' "${BATS_TEST_TMPDIR}/runs" >"${script}"
+  for ((i = 0; i < 6; i += 1)); do
+    bash "${operation}" start "${operations}" one "${script}" >"${BATS_TEST_TMPDIR}/start.${i}" 3>&- &
+  done
+  wait
+  bash "${operation}" follow "${operations}/one" 0
+  is_gone one
+  [[ $(<"${BATS_TEST_TMPDIR}/runs") == run ]]
+  # shellcheck disable=SC2312 # what is compared tells
+  [[ $(sort -u "${BATS_TEST_TMPDIR}"/start.*) == "LINUS_OPERATION:$(<"${operations}/one/nonce")" ]]
+}
+
+@test "a start that was cut off before its unit was there is taken up by the next" {
+  WHO=first bash "${operation}" start "${operations}" one "${script}"
+  bash "${operation}" follow "${operations}/one" 0
+  is_gone one
+  rm "${operations}"/one/{log,exit}
+  : >"${operations}/one/out"
+  WHO=second bash "${operation}" start "${operations}" one "${script}"
+  run -0 bash "${operation}" follow "${operations}/one" 0
+  [[ ${output} == *'hello first'*':exit:0' ]]
 }
 
 @test "what nobody settled goes after a week, with the next start" {
@@ -35,28 +108,104 @@ setup() {
 }
 
 @test "a start does not mind that others come and go while it clears" {
-  mkdir -p "${BATS_TEST_TMPDIR}/bin"
-  printf '#!/bin/sh\necho "find: .new.x: No such file or directory" >&2\nexit 1\n' >"${BATS_TEST_TMPDIR}/bin/find"
-  chmod +x "${BATS_TEST_TMPDIR}/bin/find"
-  PATH=${BATS_TEST_TMPDIR}/bin:${PATH} run -0 bash "${operation}" start "${operations}" one "${script}"
+  stub_program find 'echo "find: .new.x: No such file or directory" >&2; exit 1'
+  run -0 bash "${operation}" start "${operations}" one "${script}"
+}
+
+@test "a unit that cannot be started is told in systemd's words" {
+  stub_program systemd-run 'echo "Failed to connect to bus" >&2; exit 1'
+  run -1 bash "${operation}" start "${operations}" one "${script}"
+  [[ ${output} == *'one does not start: Failed to connect to bus' ]]
 }
 
 @test "following what is not there says so by its exit code" {
   run -66 bash "${operation}" follow "${operations}/none" 0
 }
 
-@test "a script that did not hear it is told again" {
+@test "the inputs are in no argument and no property of a unit" {
   # shellcheck disable=SC2016 # for the script to expand
-  printf '%s\n' "trap 'n=\$((n + 1)); [[ \${n} -lt 2 ]] || exit 143' TERM" 'n=0' 'for ((i = 0; i < 250; i += 1)); do sleep 0.1; done' >"${script}"
+  printf 'tr "\\0" " " </proc/$$/cmdline; echo "[${INPUT}]"; sleep 600\n' >"${script}"
+  INPUT=$'of two\nlines, private' bash "${operation}" start "${operations}" one "${script}"
+  wait_for private
+  [[ $(<"${operations}/one/out") == "bash ${script} [of two"$'\n''lines, private]' ]]
+  ! grep -rq private "${PVELAB_DIR}/run/systemd" || fail 'systemd has it'
+}
+
+@test "a stop is a file; its script stops by itself, and no signal does that" {
+  slow_script
   bash "${operation}" start "${operations}" one "${script}"
+  wait_for begun
+  local signal
+  for signal in TERM INT HUP PIPE; do systemctl kill --kill-whom=main "--signal=${signal}" linus-one; done
+  bash "${operation}" start "${operations}" one "${script}" # the time for a signal to show
+  [[ ! -e ${operations}/one/exit ]]
   bash "${operation}" stop "${operations}/one"
+  run -0 bash "${operation}" follow "${operations}/one" 0
+  [[ ${output} == *$'begun\nundone\n'*LINUS_RESULT:FAILURE*':exit:143'* ]]
+  bash "${operation}" stop "${operations}/none"
+}
+
+@test "a settled operation is gone, its script undone, and its name free" {
+  slow_script
+  bash "${operation}" start "${operations}" one "${script}"
+  wait_for begun
+  ln "${operations}/one/out" "${BATS_TEST_TMPDIR}/kept"
   bash "${operation}" settle "${operations}/one" 20
+  [[ $(<"${BATS_TEST_TMPDIR}/kept") == *undone* && ! -e ${operations}/one ]]
+  printf 'echo again\n' >"${script}"
+  bash "${operation}" start "${operations}" one "${script}"
+  run -0 bash "${operation}" follow "${operations}/one" 0
+  [[ ${output} == *again*':exit:0' ]]
+}
+
+@test "settling waits for a script that does not stop, as long as it is to" {
+  printf 'sleep 600\n' >"${script}"
+  bash "${operation}" start "${operations}" one "${script}"
+  run -75 bash "${operation}" settle "${operations}/one" 1
+  [[ -d ${operations}/one ]]
+}
+
+@test "one that is settled before it has begun does not begin" {
+  # The unit of a start that is slow.
+  stub_program systemd-run 'command sleep 600'
+  bash "${operation}" start "${operations}" one "${script}" 3>&- &
+  local -r starting=$!
+  until [[ -d ${operations}/one ]]; do command sleep 0.05; done
+  cp -r "${operations}/one" "${BATS_TEST_TMPDIR}/late"
+  bash "${operation}" settle "${operations}/one" 5
+  [[ ! -e ${operations}/one ]]
+  run -1 bash "${operation}" run "${operations}/one"
+  # Also where settling has only come so far.
+  : >"${BATS_TEST_TMPDIR}/late/log"
+  run -1 bash "${operation}" run "${BATS_TEST_TMPDIR}/late"
+  [[ ! -s ${BATS_TEST_TMPDIR}/late/out ]]
+  kill -- "${starting}"
+}
+
+@test "a script that was killed is seen at once, and so is one lost with the host" {
+  slow_script
+  bash "${operation}" start "${operations}" one "${script}"
+  wait_for begun
+  systemctl kill --kill-whom=all --signal=KILL linus-one
+  run -0 bash "${operation}" follow "${operations}/one" 0
+  [[ ${output} == *:lost* && $(<"${operations}/one/exit") == KILL ]]
+  bash "${operation}" settle "${operations}/one" 5
+
+  bash "${operation}" start "${operations}" one "${script}"
+  wait_for begun
+  reboot_host
+  bash "${operation}" start "${operations}" one "${script}" # which does not run it again
+  run -0 bash "${operation}" follow "${operations}/one" 0
+  [[ ${output} == *:lost* && ! -e ${operations}/one/exit ]]
+  bash "${operation}" settle "${operations}/one" 5
   [[ ! -e ${operations}/one ]]
 }
 
-@test "a settled operation is gone, and its script was told to end" {
-  printf 'trap "echo told >%q; exit 143" TERM\nwhile :; do sleep 0.1; done\n' "${BATS_TEST_TMPDIR}/told" >"${script}"
+@test "a systemd that does not answer makes no operation a lost one" {
+  slow_script
   bash "${operation}" start "${operations}" one "${script}"
-  bash "${operation}" settle "${operations}/one" 20
-  [[ $(<"${BATS_TEST_TMPDIR}/told") == told && ! -e ${operations}/one ]]
+  wait_for begun
+  stub_program systemctl 'echo "Failed to connect to bus" >&2; exit 1'
+  run -75 bash "${operation}" settle "${operations}/one" 0
+  [[ -d ${operations}/one ]]
 }
