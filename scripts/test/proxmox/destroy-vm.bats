@@ -15,6 +15,12 @@ assert_untouched() {
   [[ -f ${PVE_STUB}/vm/205 && $(<"${PVE_STUB}/status/205") == running ]] || fail 'VM 205 was touched'
 }
 
+# A file where VM 205's lease of a job is, whatever is in it.
+lease_of() { # <job>
+  mkdir -p "${LINUS_HOST_DIR}/leases"
+  echo lease >"${LINUS_HOST_DIR}/leases/205-$1"
+}
+
 @test "stops and destroys a VM proven ours, disks too" {
   add_our_vm 205
   run_script destroy-vm
@@ -80,12 +86,33 @@ assert_untouched() {
   local line
   for line in '#precious' "#linus-job=${other} linus-owner=${owner}" "#linus-job=${other} linus-owner=${other}"; do
     add_vm 205 'name: web' 'memory: 512' "${line}" 'tags: linus'
+    lease_of "${job}"
+    lease_of "${other}"
     run_script destroy-vm
     assert_status 5
     assert_says "LINUS_ERROR:refused to destroy VM 205 on node 'pve': it is another VM by now"
     assert_line LINUS_VM_OUTCOME:foreign
     assert_untouched
+    # Ours is gone, and what the host kept for it; the other's is the other's.
+    [[ ! -e ${LINUS_HOST_DIR}/leases/205-${job} && -e ${LINUS_HOST_DIR}/leases/205-${other} ]]
   done
+}
+
+@test "the lease of a VM that is left alone, or was not destroyed, stays" {
+  add_our_vm 205
+  lease_of "${job}"
+  sed -i '/^tags/d' "${PVE_STUB}/vm/205"
+  run_script destroy-vm
+  assert_line LINUS_VM_OUTCOME:refused
+  [[ -e ${LINUS_HOST_DIR}/leases/205-${job} ]]
+  add_our_vm 205
+  lease_of "${job}"
+  for _ in {1..10}; do
+    fault stop 255 skip 'no'
+  done
+  run_script destroy-vm
+  assert_line LINUS_VM_OUTCOME:failed
+  [[ -e ${LINUS_HOST_DIR}/leases/205-${job} ]]
 }
 
 @test "a VM that another node has is not gone, and is left alone" {
@@ -168,6 +195,17 @@ assert_untouched() {
   hook stop 'sed -i "s/^name: .*/name: somebody/" "${PVE_STUB}/vm/$2"'
   run_script destroy-vm
   assert_status 5
+  refute_called 'qm destroy.*'
+  [[ -f ${PVE_STUB}/vm/205 ]]
+}
+
+@test "a VM that changes hands as its protection goes is not destroyed" {
+  add_our_vm 205 'protection: 1'
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook after-set 'sed -i "s/^name: .*/name: somebody/" "${PVE_STUB}/vm/$2"'
+  run_script destroy-vm
+  assert_status 5
+  assert_called 'qm set 205 --protection 0'
   refute_called 'qm destroy.*'
   [[ -f ${PVE_STUB}/vm/205 ]]
 }
@@ -274,6 +312,52 @@ assert_untouched() {
   run_script destroy-vm
   assert_status 5
   refute_called 'qm \(unlock\|destroy\).*'
+}
+
+@test "a lock is left alone where nobody tells what is at work" {
+  add_our_vm 205 'lock: clone'
+  fault stop 255 skip 'VM is locked (clone)'
+  fault stop 255 skip 'something else'
+  run_script destroy-vm # there is no answer to the question for tasks
+  assert_status 5
+  refute_called 'qm \(unlock\|destroy\).*'
+  answer /nodes/pve/tasks '[{"upid":"what is this"}]'
+  fault stop 255 skip 'VM is locked (clone)'
+  fault stop 255 skip 'something else'
+  run_script destroy-vm
+  assert_status 5
+  refute_called 'qm \(unlock\|destroy\).*'
+}
+
+# A task as Proxmox lists it, of a process of ours.
+task_of() { # <type> <VM ID> <added to the start of the process>
+  local start
+  start=$(cut -d' ' -f22 "/proc/$$/stat")
+  answer /nodes/pve/tasks "[{\"upid\":\"$(printf 'UPID:pve:%08X:%08X:0000:%s:%s:root@pam:' "$$" "$((start + $3))" "$1" "$2")\"}]"
+}
+
+@test "a lock is left alone while any clone is at work, and broken when its task is another VM's, or gone" {
+  local task
+  for task in 'qmclone 9000 0' 'qmclone 205 0' 'qmdestroy 205 0'; do
+    add_our_vm 205 'lock: clone'
+    # shellcheck disable=SC2086 # words
+    task_of ${task}
+    fault stop 255 skip 'VM is locked (clone)'
+    fault stop 255 skip 'something else'
+    run_script destroy-vm
+    assert_status 5
+    refute_called 'qm \(unlock\|destroy\).*'
+  done
+  for task in 'qmclone 9000 1' 'qmdestroy 205 1' 'qmdestroy 206 0' 'vzdump 206 0'; do
+    add_our_vm 205 'lock: clone'
+    # shellcheck disable=SC2086 # words
+    task_of ${task}
+    run_script destroy-vm
+    assert_status 0
+    assert_called 'qm unlock 205'
+    [[ ! -e ${PVE_STUB}/vm/205 ]]
+    rm "${PVE_STUB}/calls"
+  done
 }
 
 @test "a stop that lies is a failure and nothing is destroyed" {
