@@ -129,11 +129,11 @@ func (e *Executor) idle(ctx context.Context, _ decision, m job.Job, done string)
 }
 
 // sharers returns which of the unfinished jobs are in the VM that m has made, or
-// wait for it; m itself while it runs a task of its own there.
+// wait for it; m itself while it runs a task of its own there, or makes the VM.
 func sharers(unfinished []job.Job, m job.Job) []string {
 	var ids []string
 	for _, j := range unfinished {
-		inside := j.VM != nil && j.VM.Job == m.ID
+		inside := j.VM != nil && j.VM.Job == m.ID && (j.Kind != job.KindVM || j.Outcome == nil)
 		waits := j.VM == nil && j.Shares() && named(*m.VM, j.Manifest.VM)
 		if (inside || waits) && !j.Status.Terminal() { // one that cleans up behind itself holds nobody up
 			ids = append(ids, j.ID)

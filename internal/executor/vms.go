@@ -210,7 +210,7 @@ func (e *Executor) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error
 	if m.Manifest.Lifecycle != job.Persistent {
 		return job.VMInfo{}, noVM(ref, "goes with job "+m.ID+": cancel that")
 	}
-	if m.VM.State == job.VMIntended {
+	if m.VM.State == job.VMIntended || m.Kind == job.KindVM && m.Outcome == nil {
 		if err := e.Cancel(ctx, m.ID); err != nil && !errors.Is(err, job.ErrCompleted) {
 			return job.VMInfo{}, err
 		}

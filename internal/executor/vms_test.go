@@ -256,6 +256,42 @@ func TestVM_DestroyedWhileItIsMade(t *testing.T) {
 	r.gone()
 }
 
+// held is an observer that holds a job up where its VM has just been made.
+type held struct {
+	witness
+	made, release chan struct{}
+}
+
+func (h *held) PhaseEnded(_ job.Job, phase string, _ time.Time, _ job.PhaseResult, _ error) {
+	if phase == "provision" {
+		close(h.made)
+		<-h.release
+	}
+}
+
+// A VM that is there, and whose job has not come to its end, is still being made.
+func TestVM_DestroyedInTheMomentItIsMade(t *testing.T) {
+	r := newRig(t, 1)
+	r.stop()
+	h := &held{made: make(chan struct{}), release: make(chan struct{})}
+	r.opts.Observer = h
+	r.restart()
+	j, err := r.Submit(context.Background(), job.Submission{Kind: job.KindVM, Manifest: job.Manifest{VMName: "dev"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-h.made
+	_, err = r.DestroyVM(context.Background(), "dev")
+	close(h.release)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if j = r.wait(j.ID); j.Outcome.Reason != job.ReasonCancelled {
+		t.Errorf("its job: %+v", j.Outcome)
+	}
+	r.gone()
+}
+
 func TestVM_HostThatDoesNotAnswerAndVMThatIsGone(t *testing.T) {
 	r := newRig(t, 1)
 	vm := r.makeVM("dev").VM
