@@ -6,9 +6,13 @@ import (
 	"errors"
 	"io"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"linus/internal/doctest"
 )
 
 // goPackage is what `go list -json` tells of a package.
@@ -168,6 +172,25 @@ func TestImports_AdaptersAreApart(t *testing.T) {
 	for name, allowed := range arrows {
 		if slices.Contains(allowed, "scripts") && name != "embed" {
 			t.Errorf("the table lets %s import scripts; only embed may", name)
+		}
+	}
+}
+
+// The picture of the house, where people look for it, has every package of the
+// product.
+func TestImports_ThePictureHasEveryPackage(t *testing.T) {
+	for _, file := range []string{"embed/docs/architecture.md", ".github/CONTRIBUTING.md"} {
+		_, section, _ := strings.Cut(doctest.Read(t, filepath.Join("..", "..", file)), "\n## The house\n")
+		_, picture, _ := strings.Cut(section, "```\n")
+		picture, _, _ = strings.Cut(picture, "```\n")
+		for name := range arrows {
+			if slices.Contains(testOnly, name) || name == "cmd/pvelab" || strings.HasPrefix(name, "internal/lab") {
+				continue
+			}
+			short := regexp.QuoteMeta(strings.TrimPrefix(name, "internal/"))
+			if !regexp.MustCompile(`\b` + short + `\b`).MatchString(picture) {
+				t.Errorf("%s does not show %s", file, name)
+			}
 		}
 	}
 }

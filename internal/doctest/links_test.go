@@ -1,6 +1,7 @@
 package doctest_test
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -70,5 +71,36 @@ func TestReadme_IsShort(t *testing.T) {
 	const limit = 12_000 // bytes
 	if n := len(doctest.Read(t, doctest.Files(t)[0])); n > limit {
 		t.Errorf("README.md has %d bytes, more than %d: what is not for everybody goes to embed/docs", n, limit)
+	}
+}
+
+// What troubleshooting quotes is what the code says; "..." stands for what
+// differs.
+func TestTroubleshooting_QuotesWhatIsSaid(t *testing.T) {
+	root := filepath.Dir(doctest.Files(t)[0])
+	var said strings.Builder
+	for _, dir := range []string{"cmd/linus", "internal", "scripts"} {
+		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || strings.HasSuffix(path, "_test.go") || !slices.Contains([]string{".go", ".sh"}, filepath.Ext(path)) {
+				return err
+			}
+			said.WriteString(doctest.Read(t, path))
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	rows := regexp.MustCompile("(?m)^\\| `([^`]+)`").FindAllStringSubmatch(doctest.Read(t, filepath.Join(root, "embed", "docs", "troubleshooting.md")), -1)
+	if len(rows) < 10 {
+		t.Fatalf("%d messages", len(rows))
+	}
+	source := strings.ReplaceAll(said.String(), `\"`, `"`)
+	for _, m := range rows {
+		for _, part := range strings.Split(m[1], "...") {
+			if part = strings.Trim(part, ` "'`); !strings.Contains(source, part) {
+				t.Errorf("nothing says %q, of %q", part, m[1])
+			}
+		}
 	}
 }
