@@ -95,7 +95,11 @@ take_lease() {
     result_fail config "could not write the lease ${lease_file} on ${HOSTNAME}" 'check that its directory can be written and the disk is not full'
   fi
   if ((LINUS_LEASE_SECONDS > 0)); then
-    lease_set_end "${vm_id}" "${LINUS_LEASE_SECONDS}"
+    lease_set_end "${LINUS_LEASE_SECONDS}"
+    if [[ ${lease_armed} != yes ]]; then
+      lease_drop "${vm_id}" "${vm_job}"
+      result_fail config "could not start linus-sweep.timer, which would end the VM's lease: ${run_said}" 'look at: systemctl status; systemctl list-timers'
+    fi
   fi
 }
 

@@ -24,7 +24,7 @@ read_settings() {
 
 validate_environment() {
   validate_inputs
-  validate_tools qm pvesh pvesm perl timeout flock setsid ip
+  validate_tools qm pvesh pvesm perl timeout flock systemd-run systemctl ip
   if [[ ${dry_run} == no ]]; then
     lease_sweep
   fi

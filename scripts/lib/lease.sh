@@ -1,11 +1,10 @@
 # shellcheck shell=bash
-# shellcheck disable=SC2310 # lease_has_systemd answers with its status and changes nothing
 # What the host knows of a VM of ours beside the VM's own config: a lease, a
 # file <vmid>-<job> of one line, written before the VM can exist.
 #
-# It may end. Then the host itself destroys the VM, after the same proof as
-# every destroy: by a timer of its own while nobody of ours is there any more,
-# or, where a reboot lost the timer, by the next script of ours (lease_sweep).
+# It may end. Then the host itself destroys the VM, after the same proof as every
+# destroy: the sweep does, which a timer of the host runs every few minutes and
+# every script of ours that comes by.
 #
 # It also proves what a killed worker of Proxmox left. Such a config has a lock
 # and nothing else, for Proxmox writes the description later, and drops it
@@ -77,14 +76,14 @@ lease_announce() { # <vmid> <node> <lock> <storages, parted by blanks>
   lease_lock=$3 lease_name=${vm_name} lease_owner=${vm_owner} lease_node=$2 lease_storages=${4//[[:space:]]/,}
   lease_storages=${lease_storages:--} lease_made=${lease_date} lease_boot=${lease_boot_now} lease_pid=$$ lease_start=${stat_start}
   lease_save
+  lease_arm
 }
 
 # The lease just announced ends in so many seconds.
-lease_set_end() { # <vmid> <seconds>
-  lease_ends_uptime=$((lease_uptime + $2))
-  lease_ends_date=$((lease_date + $2))
+lease_set_end() { # <seconds>
+  lease_ends_uptime=$((lease_uptime + $1))
+  lease_ends_date=$((lease_date + $1))
   lease_save
-  lease_arm "$1" "$2"
 }
 
 # The create has landed: the config speaks for itself.
@@ -98,57 +97,86 @@ lease_settle() { # <vmid>
   fi
 }
 
-# Starts what ends the lease. It is a script of its own, made of the functions
-# of this one: the file this one runs from may be gone or newer by then.
-lease_arm() { # <vmid> <seconds>
-  local name
-  {
-    printf '# Destroys VM %s (job %s) when its lease ends, if it proves to be ours.\n' "$1" "${vm_job}"
-    for name in PATH LINUS_HOST_DIR LINUS_LOCK_DIR LINUS_PVE_DIR PVELAB_DIR; do
-      if [[ -n ${!name:-} ]]; then
-        printf 'export %s=%q\n' "${name}" "${!name}"
-      fi
-    done
-    declare -f
-    printf 'lease_window=%s\nlease_run %s %s\n' "${lease_window}" "$1" "${vm_job}"
-  } >"${lease_file}.sh"
-  if lease_has_systemd; then
-    run_change 30 systemd-run --quiet --collect "--unit=linus-lease-$1-${vm_job}" "--on-active=$2" \
-      "--description=end of the lease of VM $1" -- bash "${lease_file}.sh"
-    if ((run_rc == 0)); then
-      return 0
-    fi
-  fi
-  # No child of this script, which would be waited for with the others.
-  (
-    env -u LINUS_STOP --default-signal setsid bash "${lease_file}.sh" </dev/null >/dev/null 2>&1 8>&- 9>&- &
-    stat_read "$!"
-    printf '%s %s\n' "$!" "${stat_start}" >"${lease_file}.pid"
-  )
-}
-
-lease_has_systemd() {
-  [[ -d ${LINUS_SYSTEMD_DIR:-/run/systemd/system} ]] && command -v systemd-run >/dev/null
-}
-
-# Whoever has destroyed the VM ends its lease. The file is what counts: a timer
-# that finds it gone does nothing.
+# Whoever has destroyed the VM ends its lease. Earlier versions gave each a timer
+# with a script and a pid of its own: it finds the lease gone, and ends.
 lease_drop() { # <vmid> <job>
-  local pid start
   lease_locate "$1" "$2"
-  local -r file=${lease_file}
-  rm -f -- "${file}"
-  if [[ -e ${file}.sh && ${lease_is_timer:-no} == no ]]; then
-    if { read -r pid start <"${file}.pid"; } 2>/dev/null; then
-      stat_read "${pid}"
-      if [[ -n ${start} && ${stat_start} == "${start}" ]]; then
-        kill -TERM -- "-${pid}" 2>/dev/null || :
-      fi
-    elif lease_has_systemd; then
-      run_change 30 systemctl stop "linus-lease-$1-$2.timer" "linus-lease-$1-$2.service"
-    fi
+  rm -f -- "${lease_file}" "${lease_file}".{new,left,sh,pid}
+}
+
+# --- the timer ---
+
+# One timer per host runs the sweep while nobody of ours is there. Who announces
+# a lease arms it; after a reboot, the next script that finds leases does.
+lease_arm() { # lease_armed: yes or no
+  if [[ ${lease_armed:-no} == yes ]]; then
+    return 0
   fi
-  rm -f -- "${file}.sh" "${file}.pid" "${file}.new" "${file}.left"
+  lease_write_sweep
+  lease_read_timer
+  if [[ ${lease_armed} == no && ${lease_written} == yes ]]; then
+    run_change 30 systemd-run --quiet --collect --unit=linus-sweep --property=KillMode=mixed \
+      --on-active="${LINUS_SWEEP_SECONDS:-180}" --on-unit-active="${LINUS_SWEEP_SECONDS:-180}" --timer-property=AccuracySec=1s \
+      --description='ends leases of VMs of linus that are over' -- bash "${lease_sweeper}"
+    lease_read_timer # another script may have been first
+  fi
+}
+
+lease_read_timer() { # lease_armed: yes or no
+  run_read 30 systemctl is-active linus-sweep.timer
+  lease_armed=no
+  if [[ ${run_out} == active ]]; then
+    lease_armed=yes
+  fi
+}
+
+# The timer's program is made of the functions of this one, whose file may be gone
+# or newer by then. A newer one's takes its place; a sweep under way reads on in
+# its own.
+lease_write_sweep() { # lease_sweeper; lease_written: yes or no
+  local name
+  local -a names
+  mapfile -t names < <(declare -F)
+  local -ra names=("${names[@]#declare -f }")
+  lease_sweeper=${LINUS_HOST_DIR:-/var/lib/linus}/sweep.sh
+  lease_written=no
+  if (
+    umask 077
+    mkdir -p -- "${lease_sweeper%/*}"
+    {
+      printf '# Ends leases of VMs that are over. linus-sweep.timer runs it; the scripts that arm the timer write it.\n'
+      for name in LINUS_HOST_DIR LINUS_LOCK_DIR LINUS_PVE_DIR; do
+        if [[ -n ${!name:-} ]]; then
+          printf 'export %s=%q\n' "${name}" "${!name}"
+        fi
+      done
+      for name in "${names[@]}"; do
+        if [[ ${name} =~ ^(address|json|lease|left|log|quarantine|result|retry|run|stat|vm)_ ]]; then
+          declare -f "${name}"
+        fi
+      done
+      printf 'lease_window=%s\nlease_run\n' "${lease_window}"
+    } >"${lease_sweeper}.$$"
+    if cmp -s -- "${lease_sweeper}.$$" "${lease_sweeper}"; then
+      rm -f -- "${lease_sweeper}.$$"
+    else
+      mv -f -- "${lease_sweeper}.$$" "${lease_sweeper}"
+    fi
+  ) 2>/dev/null; then
+    lease_written=yes
+  fi
+}
+
+# The timer's program.
+lease_run() {
+  set -Eeuo pipefail
+  shopt -s inherit_errexit
+  export LC_ALL=C
+  trap run_clean EXIT
+  run_init
+  trap 'run_stop=143' HUP INT TERM
+  lease_armed=yes
+  lease_sweep
 }
 
 # --- what a lease proves ---
@@ -246,33 +274,6 @@ lease_end() { # <vmid> <job>, as lease_load has read it
   esac
 }
 
-# The timer's program: ends when the lease is gone, by itself or by others.
-lease_run() { # <vmid> <job>
-  set -Eeuo pipefail
-  shopt -s inherit_errexit
-  export LC_ALL=C
-  local wait next_try=0
-  lease_is_timer=yes
-  trap run_clean EXIT
-  trap 'exit 143' HUP INT TERM
-  while :; do
-    lease_load "$1" "$2"
-    if [[ ${lease_found} != yes ]]; then
-      return 0
-    fi
-    lease_read_end
-    if [[ ${lease_over} == yes ]] && ((lease_uptime >= next_try)); then
-      next_try=$((lease_uptime + 600))
-      run_init
-      lease_end "$1" "$2"
-      run_clean
-    else
-      wait=$((lease_ends_uptime - lease_uptime))
-      sleep "$((wait < 1 || wait > 30 ? 30 : wait))"
-    fi
-  done
-}
-
 # Ends what is over and clears up after runs that were killed. At most two VMs
 # a sweep, one sweep at a time: the script has other work to do.
 lease_sweep() {
@@ -283,6 +284,7 @@ lease_sweep() {
   if [[ ! -e ${files[0]} ]] || ! { exec 7>>"${dir}/.sweep"; } 2>/dev/null; then
     return 0
   fi
+  lease_arm
   if flock -n 7; then
     # From another place each time, so that one that fails does not keep the rest waiting.
     local -r offset=$((RANDOM % ${#files[@]}))

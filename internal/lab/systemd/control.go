@@ -1,6 +1,7 @@
 package systemd
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -257,6 +258,9 @@ func (m Manager) list(patterns []string, o controlOptions, std Streams) error {
 			}
 		}
 	}
+	slices.SortStableFunc(units, func(a, b unit) int {
+		return cmp.Or(strings.Compare(path.Ext(a.name), path.Ext(b.name)), strings.Compare(a.name, b.name))
+	})
 	fits := func(name string) bool {
 		return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool {
 			if filepath.Ext(p) == "" && !strings.ContainsAny(p, "*?[") {

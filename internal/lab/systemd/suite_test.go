@@ -164,6 +164,11 @@ func suite(t *testing.T, h host) {
 			  bash -c 'echo "[$A] [$SECRET] [$GIVEN] $PWD $(umask) $(ls -l /proc/self/fd/0 | sed "s/.* //")"; [[ -n $INVOCATION_ID ]] && echo id'
 			systemd-run --quiet --collect --wait -p StandardOutput=append:$d/out -- bash -c 'trap "echo hup" HUP; kill -HUP $$$$; trap "echo pipe" PIPE; kill -PIPE $$$$'
 			cat out`, "[a b] [] [y] / 0022 /dev/null\nid\nhup\n"},
+		{"no lock of the caller's is held by the unit", `
+			exec 7>lock; flock 7
+			systemd-run --quiet --collect --unit=$u -- sleep 1000
+			systemd-run --quiet --collect --unit=$u-timer --on-active=1000 -- true
+			exec 7>&-; flock -n lock echo free; systemctl stop $u $u-timer.timer`, "free\n"},
 		{"systemd's own variables in a command line", `
 			systemd-run --quiet --collect --wait --setenv=A='a b' -p StandardOutput=append:$d/out -- printf '[%s]' '$A' '${A}' 'x$A' '$$A' 'x${NOPE}y' ''
 			cat out`, "[a][b][a b][x$A][$A][xy][]"},

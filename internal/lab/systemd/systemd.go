@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -62,6 +63,11 @@ func Main(args []string, std Streams) (code int, ok bool) {
 	binary, err := os.Executable()
 	if lab == "" || err != nil {
 		fmt.Fprintln(std.Err, "System has not been booted with systemd as init system (PID 1). Can't operate.")
+		return 1, true
+	}
+	// A unit inherits nothing of its caller's.
+	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		fmt.Fprintln(std.Err, err)
 		return 1, true
 	}
 	m := Manager{Dir: Dir(lab), Binary: binary}

@@ -14,7 +14,7 @@ setup_stub() {
   export PVE_STUB=${BATS_TEST_TMPDIR}/pve
   export LINUS_LOCK_DIR=${BATS_TEST_TMPDIR}
   export TMPDIR=${BATS_TEST_TMPDIR}
-  export LINUS_HOST_DIR=${BATS_TEST_TMPDIR}/host LINUS_PVE_DIR=${BATS_TEST_TMPDIR}/etc LINUS_SYSTEMD_DIR=/nonexistent
+  export LINUS_HOST_DIR=${BATS_TEST_TMPDIR}/host LINUS_PVE_DIR=${BATS_TEST_TMPDIR}/etc
   mkdir -p "${LINUS_PVE_DIR}/nodes/pve/qemu-server"
   ln -s nodes/pve/qemu-server "${LINUS_PVE_DIR}/qemu-server"
   echo '{"nodename":"pve","version":0}' >"${LINUS_PVE_DIR}/.members"
@@ -225,6 +225,7 @@ assert_fits_options() {
 }
 
 teardown() {
+  [[ -z ${PVE_STUB:-} ]] || reboot_host
   [[ ! -s ${PVE_STUB:-}/argv ]] || assert_fits_options
 }
 

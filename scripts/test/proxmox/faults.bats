@@ -71,7 +71,7 @@ assert_no_lease() {
 
 @test "TERM, HUP, INT and PIPE at every step: the step ends, roll-back leaves nothing" {
   local verb pair
-  stub_program sleep 'exec /bin/sleep 0.1' # the lease's process waits with it, too
+  stub_program sleep 'exec /bin/sleep 0.1'
   export LINUS_LEASE_SECONDS=1000
   for verb in clone set resize start guest-cmd guest-exec; do
     for pair in TERM=143 HUP=129 INT=130 PIPE=141; do
@@ -88,7 +88,7 @@ assert_no_lease() {
 
 @test "signals again and again, while a clone is at work and in each command of the roll-back: nothing is left" {
   local verb
-  stub_program sleep 'exec /bin/sleep 0.1' # the lease's process waits with it, too
+  stub_program sleep 'exec /bin/sleep 0.1'
   export LINUS_LEASE_SECONDS=1000
   # shellcheck disable=SC2016 # the hooks' own variables
   local -r signals='pid=$(<"${PVE_STUB}/script.pid"); for signal in TERM INT TERM HUP TERM; do kill -"${signal}" "${pid}"; /bin/sleep "0.0$((RANDOM % 5))"; done'
@@ -263,33 +263,116 @@ setup_vm_list() {
 
 # --- leases ---
 
-# Makes a VM with a lease, whose process looks ten times a second.
 create_leased() { # sets id
-  stub_program sleep 'exec /bin/sleep 0.1'
   LINUS_LEASE_SECONDS=1000 run_script create-vm
   assert_status 0
   read_vm_id
 }
 
-# The time of the lease has come; returns when the lease is gone.
+# The time of the lease has come.
 end_lease() {
   local -r file=${LINUS_HOST_DIR}/leases/${id}-${job}
-  local -i i
   awk '{ $10 = 1; print }' "${file}" >"${BATS_TEST_TMPDIR}/over"
   mv "${BATS_TEST_TMPDIR}/over" "${file}"
-  for ((i = 0; i < 200; i += 1)); do
-    [[ -e ${file}.sh ]] || return 0
-    command sleep 0.1
-  done
-  fail 'the lease did not end'
+}
+
+# What the timer runs, with what a unit has: neither the script's file nor its environment.
+run_sweep() {
+  status=0
+  log=$(env -i "PATH=${PATH}" "PVE_STUB=${PVE_STUB}" "PVELAB_DIR=${PVELAB_DIR}" bash "${LINUS_HOST_DIR}/sweep.sh" 2>&1 3>&-) || status=$?
+}
+
+assert_timer() { # <active|inactive>
+  local state
+  state=$(systemctl is-active linus-sweep.timer) || :
+  [[ ${state} == "$1" ]] || fail "the timer is ${state}"
+}
+
+assert_vms_of_ours() { # <count>
+  local count
+  count=$({ grep -lr linus-job "${PVE_STUB}/vm" || :; } | wc -l)
+  [[ ${count} -eq $1 ]] || fail "${count} VMs of ours, expected $1"
 }
 
 @test "a lease that ends destroys the VM with no one of ours there" {
-  create_leased
+  LINUS_SWEEP_SECONDS=1 create_leased
   end_lease
+  local -i i
+  for ((i = 0; i < 300; i += 1)); do
+    [[ -e ${LINUS_HOST_DIR}/leases/${id}-${job} ]] || break
+    command sleep 0.1
+  done
   assert_called "qm destroy ${id} --purge 1 --destroy-unreferenced-disks 1"
   assert_no_vm_of_ours
   assert_no_lease
+}
+
+@test "one timer for all leases, whose program is its own; a reboot takes it, the next script arms it again" {
+  local units
+  create_leased
+  assert_timer active
+  ln "${LINUS_HOST_DIR}/sweep.sh" "${BATS_TEST_TMPDIR}/first"
+  LINUS_JOB=22222222-2222-4333-8444-555555555555 VM_NAME=linus-job-22222222 LINUS_LEASE_SECONDS=1000 run_script create-vm
+  assert_status 0
+  run_script list-vms
+  units=$({ systemctl list-units --all --plain --no-legend 'linus-*' || :; } | cut -d' ' -f1)
+  [[ ${units} == $'linus-sweep.service\nlinus-sweep.timer' ]] || fail "${units}"
+  [[ ${LINUS_HOST_DIR}/sweep.sh -ef ${BATS_TEST_TMPDIR}/first ]] || fail 'its program was written anew'
+  run_sweep # nothing is over yet
+  [[ ${status} -eq 0 && -z ${log} ]] || fail 'the sweep failed'
+  refute_called 'qm destroy.*'
+  reboot_host
+  assert_timer inactive
+  echo 'exit 1' >"${LINUS_HOST_DIR}/sweep.sh" # of another version
+  run_script list-vms
+  assert_timer active
+  end_lease
+  run_sweep
+  [[ ${status} -eq 0 ]] || fail 'the sweep failed'
+  [[ ${log} != *'command not found'* && ${log} != *'unbound variable'* ]] || fail "${log}"
+  [[ ! -e ${LINUS_HOST_DIR}/leases/${id}-${job} && ! -e ${PVE_STUB}/vm/${id} ]] || fail "${log}"
+}
+
+@test "a lease of an earlier version, with a timer of its own, ends by the sweep" {
+  create_leased
+  local -r file=${LINUS_HOST_DIR}/leases/${id}-${job}
+  # What the earlier timer runs: it ends when it finds its lease gone.
+  printf 'until [[ ! -e %q ]]; do /bin/sleep 0.05; done; : >%q\n' "${file}" "${BATS_TEST_TMPDIR}/ended" >"${file}.sh"
+  : >"${file}.pid"
+  systemd-run --quiet --collect --unit="linus-lease-${id}-${job}" -- bash "${file}.sh"
+  end_lease
+  run_sweep
+  [[ ${status} -eq 0 ]] || fail 'the sweep failed'
+  assert_no_vm_of_ours
+  assert_no_lease
+  until [[ -e ${BATS_TEST_TMPDIR}/ended ]]; do command sleep 0.05; done
+}
+
+@test "a sweep ends two leases at most, and one sweep is at work at a time" {
+  local -i n
+  for n in 205 206 207; do
+    add_our_vm "${n}"
+    lease "${n}" none 1 1
+  done
+  run_script list-vms # arms, and ends two
+  assert_vms_of_ours 1
+  exec 5>>"${LINUS_HOST_DIR}/leases/.sweep"
+  flock 5
+  run_sweep
+  assert_vms_of_ours 1
+  exec 5>&-
+  run_sweep
+  assert_no_vm_of_ours
+  assert_no_lease
+}
+
+@test "a lease that nothing would end stops the create" {
+  stub_program systemd-run 'echo "Failed to connect to bus: No such file or directory" >&2; exit 1'
+  LINUS_LEASE_SECONDS=1000 run_script create-vm
+  assert_status 3
+  assert_says 'could not start linus-sweep.timer'
+  refute_called 'qm clone.*'
+  assert_nothing_left
 }
 
 @test "a lease that ends leaves a VM alone that is not proven, keeps its file, and tells of it" {
@@ -340,53 +423,10 @@ end_lease() {
   [[ -e ${LINUS_HOST_DIR}/leases/205-${job} ]]
 }
 
-@test "destroy-vm ends the lease and its process" {
+@test "destroy-vm ends the lease" {
   create_leased
-  local waiting
-  read -r waiting _ <"${LINUS_HOST_DIR}/leases/${id}-${job}.pid"
-  kill -0 "${waiting}"
   VM_ID=${id} run_script destroy-vm
   assert_status 0
-  command sleep 0.3
-  # Ended, and perhaps already waited for.
-  ! grep -qs lease "/proc/${waiting}/cmdline" || fail 'the lease still waits'
-  assert_no_lease
-}
-
-# The script would wait for its children, were it told to stop in an unlucky moment.
-@test "the process that waits for a lease's end is no child of the script" {
-  # shellcheck disable=SC2016 # the hook's own variables
-  hook start 'read -r pid _ <"$(echo "${LINUS_HOST_DIR}"/leases/*.pid)"
-    sed -n "s/^PPid:[[:space:]]*//p" "/proc/${pid}/status" >"${PVE_STUB}/lease-parent"'
-  create_leased
-  local script
-  script=$(cut -d' ' -f8 "${LINUS_HOST_DIR}/leases/${id}-${job}")
-  [[ ${script} =~ ^[0-9]+$ && $(<"${PVE_STUB}/lease-parent") =~ ^[0-9]+$ ]]
-  [[ $(<"${PVE_STUB}/lease-parent") != "${script}" ]]
-  VM_ID=${id} run_script destroy-vm
-}
-
-@test "where systemd runs, the lease is a transient unit, and its script needs nothing else" {
-  export LINUS_SYSTEMD_DIR=${BATS_TEST_TMPDIR}
-  # shellcheck disable=SC2016 # the stub's own variables
-  stub_program systemd-run 'echo "systemd-run $*" >>"${PVE_STUB}/calls"'
-  # shellcheck disable=SC2016 # the stub's own variables
-  stub_program systemctl 'echo "systemctl $*" >>"${PVE_STUB}/calls"'
-  LINUS_LEASE_SECONDS=90000 run_script create-vm
-  assert_status 0
-  read_vm_id
-  local -r lease=${LINUS_HOST_DIR}/leases/${id}-${job}
-  assert_called "systemd-run --quiet --collect --unit=linus-lease-${id}-${job} --on-active=90000 .* -- bash ${lease}.sh"
-  [[ ! -e ${lease}.pid ]]
-  VM_ID=${id} run_script destroy-vm
-  assert_called "systemctl stop linus-lease-${id}-${job}.timer linus-lease-${id}-${job}.service"
-  assert_no_lease
-
-  LINUS_LEASE_SECONDS=1 run_script create-vm
-  read_vm_id
-  command sleep 1.2
-  env -i "PVE_STUB=${PVE_STUB}" timeout 20 bash "${LINUS_HOST_DIR}/leases/${id}-${job}.sh" 2>/dev/null 3>&- || fail 'the lease failed'
-  assert_no_vm_of_ours
   assert_no_lease
 }
 
