@@ -125,7 +125,8 @@ func suite(t *testing.T, h host) {
 			wait; cat won; systemctl stop $u`, "won\n"},
 		{"a collected unit that failed is gone", `
 			systemd-run --quiet --collect --wait --unit=$u -- false; echo $?
-			systemctl is-active $u; systemctl reset-failed $u 2>err; echo $?; sed "s/$u/U/g" err
+			collected() { [[ $(systemctl is-active $u) == inactive ]]; }
+			await collected; systemctl is-active $u; systemctl reset-failed $u 2>err; echo $?; sed "s/$u/U/g" err
 			systemctl show -p LoadState,ActiveState,SubState $u`,
 			"1\ninactive\n1\nFailed to reset failed state of unit U.service: Unit U.service not loaded.\nLoadState=not-found\nActiveState=inactive\nSubState=dead\n"},
 		{"what is not there", `
