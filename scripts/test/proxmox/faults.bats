@@ -149,6 +149,20 @@ setup_vm_list() {
   assert_no_lease
 }
 
+# A failed create never reaches a destroy, not even the proof before it.
+@test "roll-back looks for no VM whose create was refused, nor for one that another took" {
+  local said
+  for said in "unable to create VM 250 - VM 250 already exists on node 'pve2'" 'unable to create VM 250: no space left'; do
+    fault clone 255 skip "${said}"
+    VM_ID_RANGE=250-250 run_script create-vm
+    [[ ${status} -eq 3 || ${status} -eq 5 ]] || fail 'it did not fail'
+    refute_called 'qm \(status\|unlock\|stop\|destroy\).*'
+    [[ ${log} != *'rolling back'* ]] || fail 'it looked'
+    refute_line_like LINUS_WARNING
+    assert_nothing_left
+  done
+}
+
 # --- workers of Proxmox killed half way ---
 
 @test "a config with only a lock is destroyed where a lease of ours announced that work" {
