@@ -176,12 +176,12 @@ func testLab(t *testing.T, driver string, slow bool) {
 	t.Run("Provider", func(t *testing.T) {
 		t.Parallel()
 		providertest.Run(t, h.suite(slow))
-	})
-	t.Run("VM", func(t *testing.T) { // one for all that need no fresh one: boots are slow
-		t.Parallel()
 		if driver == lab.DriverQemu {
 			t.Run("IPv6Only", func(t *testing.T) { ipv6Only(t, h, netip.MustParsePrefix("fd77::/16")) })
 		}
+	})
+	t.Run("VM", func(t *testing.T) { // one for all that need no fresh one: boots are slow
+		t.Parallel()
 		vm := newVM(t, h)
 		t.Run("Guest", func(t *testing.T) { guestRoundTrip(t, h, vm) })
 		t.Run("Revert", func(t *testing.T) { vm = revert(t, h, vm) })
