@@ -364,6 +364,19 @@ func TestDestroy_VMThatAnIncompleteListLacksIsNotGone(t *testing.T) {
 	r.noLeaks()
 }
 
+// Who looks for a VM whose ID was never told, finds those of other jobs as well.
+func TestDestroy_OfAVMWithoutIDTouchesNoOther(t *testing.T) {
+	r := newRig(t, 1)
+	kept := r.makeVM("dev").VM
+	r.behave(providertest.Behaviour{LateID: true}, false)
+	if j := r.wait(r.submit()); j.Status != job.Failed || j.VM.State != job.VMDestroyed {
+		t.Errorf("job %+v, VM %+v", j.Outcome, j.VM)
+	}
+	if vms := r.fake.VMs(); len(vms) != 1 || vms[0].ID != kept.ID {
+		t.Errorf("left on the host: %+v, want VM %d", vms, kept.ID)
+	}
+}
+
 func TestPlan_ChangesNothing(t *testing.T) {
 	r := newRig(t, 1)
 	plan, err := r.Plan(context.Background(), job.Submission{Kind: job.KindVM, Manifest: job.Manifest{VMName: "dev"}})
