@@ -314,7 +314,7 @@ assert_vms_of_ours() { # <count>
   local -i i
   for ((i = 0; i < 300; i += 1)); do
     [[ -e ${LINUS_HOST_DIR}/leases/${id}-${job} ]] || break
-    command sleep 0.1
+    /bin/sleep 0.1
   done
   assert_called "qm destroy ${id} --purge 1 --destroy-unreferenced-disks 1"
   assert_no_vm_of_ours
@@ -359,7 +359,7 @@ assert_vms_of_ours() { # <count>
   [[ ${status} -eq 0 ]] || fail 'the sweep failed'
   assert_no_vm_of_ours
   assert_no_lease
-  until [[ -e ${BATS_TEST_TMPDIR}/ended ]]; do command sleep 0.05; done
+  until [[ -e ${BATS_TEST_TMPDIR}/ended ]]; do /bin/sleep 0.05; done
 }
 
 @test "a sweep ends two leases at most, and one sweep is at work at a time" {
