@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Addresses says where VMs get their address from: the network (First is not
-// valid then), or a pool.
+// Addresses says where VMs get their addresses from: the network (First is then
+// invalid) or a pool.
 type Addresses struct {
 	First, Last netip.Addr // of a pool; the same for a single address
 	Bits        int        // of the network's prefix
@@ -51,10 +51,12 @@ func ParseAddresses(text string) (Addresses, error) {
 	return a, nil
 }
 
-// Fixed reports whether an address is given rather than asked of the network.
+// Fixed reports whether addresses are configured rather than obtained from the
+// network.
 func (a Addresses) Fixed() bool { return a.First.IsValid() }
 
-// Size counts the addresses of a pool, up to one more than a pool may have.
+// Size returns the number of a pool's addresses, capped at one more than a pool
+// may have.
 func (a Addresses) Size() int {
 	n := 1
 	for at := a.First; at != a.Last && n <= maxPool; at = at.Next() {

@@ -12,9 +12,9 @@ import (
 	"unicode/utf8"
 )
 
-// DecodeManifest reads a manifest strictly and validates it: an unknown key at
-// any level is refused with the nearest known one, a wrong type is named by
-// its field. All complaints are *InvalidError.
+// DecodeManifest reads a manifest strictly and validates it. An unknown key at
+// any level is refused, with the nearest known key as a suggestion; a wrong
+// type is reported with its field. All errors are *InvalidError.
 func DecodeManifest(data []byte) (Manifest, error) {
 	var m Manifest
 	tree, err := decode("manifest", data, &m)
@@ -28,18 +28,18 @@ func DecodeManifest(data []byte) (Manifest, error) {
 }
 
 // DecodeStrict reads JSON into v, a pointer to a struct, and refuses what
-// encoding/json lets pass: unknown keys, keys in the wrong case, keys given
-// twice, and text that would not arrive as it was sent. name is the path to put
-// before each field; it may be empty.
+// encoding/json accepts: unknown keys, keys in the wrong case, duplicate keys,
+// and text that decoding would change. Each field's path begins with name,
+// which may be empty.
 func DecodeStrict(name string, data []byte, v any) error {
 	_, err := decode(name, data, v)
 	return err
 }
 
-// decode is DecodeStrict, and returns the JSON also as it was given.
+// decode is DecodeStrict and also returns the JSON as a tree.
 func decode(name string, data []byte, v any) (tree any, err error) {
 	if !json.Valid(data) {
-		err := json.Unmarshal(data, new(json.RawMessage)) // tells what is wrong
+		err := json.Unmarshal(data, new(json.RawMessage)) // says what is wrong
 		return nil, invalid(field(name, "give one JSON object", "is not valid JSON: %v", err))
 	}
 	if !utf8.Valid(data) || hasLoneSurrogate(data) {
@@ -64,13 +64,13 @@ func decode(name string, data []byte, v any) (tree any, err error) {
 }
 
 // readTree decodes valid JSON as encoding/json does into an any, with numbers
-// as json.Number, and finds the keys that an object has twice.
+// as json.Number, and finds duplicate keys.
 func readTree(name string, data []byte) (tree any, twice []*FieldError) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
 	var read func(at string) any
 	read = func(at string) any {
-		token, _ := dec.Token() // the JSON is valid: there is no error to meet
+		token, _ := dec.Token() // the JSON is valid: there can be no error
 		switch token {
 		case json.Delim('{'):
 			object := map[string]any{}
@@ -97,10 +97,10 @@ func readTree(name string, data []byte) (tree any, twice []*FieldError) {
 	return read(name), twice
 }
 
-// hasLoneSurrogate finds, in valid JSON, a \uXXXX escape that is half of a
-// pair: encoding/json would put another character in its place.
+// hasLoneSurrogate reports whether valid JSON has a \uXXXX escape that is half
+// of a pair: encoding/json would replace it with another character.
 func hasLoneSurrogate(data []byte) bool {
-	unit := func(i int) rune { // the code unit of an escape that begins at i, else 0
+	unit := func(i int) rune { // the code unit of an escape at i, else 0
 		if i+6 > len(data) || data[i] != '\\' || data[i+1] != 'u' {
 			return 0
 		}
@@ -249,7 +249,7 @@ func jsonKind(v any) string {
 	}
 }
 
-// below is the path of key under at; the top may be nameless.
+// below returns the path of key under at, which may be empty.
 func below(at, key string) string {
 	if at == "" {
 		return key
@@ -257,8 +257,8 @@ func below(at, key string) string {
 	return at + "." + key
 }
 
-// meant is the known key that a caller most likely meant: the one that key
-// shortens (mem), else the nearest.
+// meant returns the key the caller most likely meant: the one that key
+// abbreviates (mem), else the nearest.
 func meant(key string, known []string) string {
 	for _, k := range known {
 		if len(key) >= 3 && strings.HasPrefix(strings.ToLower(k), strings.ToLower(key)) {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Engine is everything an engine offers. The executor is one, and so is a
-// connection to an engine in another process.
+// Engine is everything an engine offers. The executor implements it, and so
+// does a connection to an engine in another process.
 type Engine interface {
 	Jobs
 	Streams
@@ -15,20 +15,20 @@ type Engine interface {
 	Host
 }
 
-// Jobs are the verbs of jobs. Errors: *ManifestError and *FieldError where the
-// input is to blame, ErrNotFound, ErrCompleted, *NotCompleteError.
+// Jobs are the operations on jobs. Errors: *InvalidError and *FieldError for
+// invalid input, ErrNotFound, ErrCompleted, *NotCompleteError.
 type Jobs interface {
-	// Submit checks what is asked for, stores the job and returns at once. An
+	// Submit checks the submission, stores the job and returns at once. An
 	// idempotency key used before returns the first job, if that was submitted
 	// with the same manifest.
 	Submit(ctx context.Context, s Submission) (Job, error)
-	// Plan returns what making the job's VM would do, one command a line, and
-	// changes nothing.
+	// Plan returns what creating the job's VM would do, one command per line,
+	// and changes nothing.
 	Plan(ctx context.Context, s Submission) ([]string, error)
 	Job(ctx context.Context, id string) (Job, error)
 	// Result returns the job's outcome and output, or *NotCompleteError.
 	Result(ctx context.Context, id string) (Result, error)
-	// Cancel ends a job. It returns once that is decided.
+	// Cancel ends a job. It returns once the outcome is decided.
 	Cancel(ctx context.Context, id string) error
 	// Kill ends a job's task with one of Signals.
 	Kill(ctx context.Context, id, signal string) (Killed, error)
@@ -41,22 +41,24 @@ type Jobs interface {
 // MaxInput bounds what one call of Input sends, in bytes.
 const MaxInput = 4 << 20
 
-// Streams are what flows out of a job, and into it, while it runs and after.
+// Streams are a job's output and input, while it runs and after.
 type Streams interface {
 	// Watch returns the events after the given sequence number as soon as there
-	// are any; none when ctx ends, or when the job is done and all are told.
+	// are any; none when ctx ends, or when the job is done and all were
+	// returned.
 	Watch(ctx context.Context, id string, after int64) ([]Event, Job, error)
 	// Output returns at most limit bytes of a stream (Stdout or Stderr) from
 	// offset; a negative offset counts from the end.
 	Output(ctx context.Context, id, stream string, offset, limit int64) (Chunk, error)
-	// Input sends data (at most MaxInput) to the task's open stdin, and its end if closed.
+	// Input sends data (at most MaxInput) to the task's open stdin, and then
+	// closes it if closed is set.
 	Input(ctx context.Context, id string, data []byte, closed bool) error
 	// OpenArtifact returns a collected file, which the caller closes.
 	OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, Artifact, error)
 }
 
-// VMs are the verbs of VMs. ref is a VM's name, its VM ID or the ID of the job
-// that made it.
+// VMs are the operations on VMs. ref is a VM's name, its VM ID or the ID of the
+// job that created it.
 type VMs interface {
 	VMs(ctx context.Context) ([]VMInfo, error)
 	VM(ctx context.Context, ref string) (VMInfo, error)
@@ -69,7 +71,7 @@ type VMs interface {
 	RevertVM(ctx context.Context, ref, snapshot string) (VMInfo, error)
 }
 
-// Host are the verbs of the Proxmox host.
+// Host are the operations on the Proxmox host.
 type Host interface {
 	// CheckHost checks whether the host can run jobs.
 	CheckHost(ctx context.Context) (HostReport, error)

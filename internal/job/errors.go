@@ -6,18 +6,18 @@ import (
 	"strings"
 )
 
-// Errors every face of the product answers alike.
+// Errors that every face reports with the same text.
 var (
 	ErrNotFound  = errors.New("Job not found")         //nolint:revive,staticcheck // the text is part of the contract
 	ErrCompleted = errors.New("Job already completed") //nolint:revive,staticcheck // the text is part of the contract
 )
 
-// NotCompleteError is the answer to a result asked for before the end.
+// NotCompleteError is returned for a result requested before the job has ended.
 type NotCompleteError struct{ Status Status }
 
 func (e *NotCompleteError) Error() string { return "Job not complete. Status: " + string(e.Status) }
 
-// FieldError is one thing wrong with one field of what a caller gave.
+// FieldError is one fault in one field of a caller's input.
 type FieldError struct {
 	Field   string // path, e.g. "manifest.resources.memory"
 	Problem string // what is wrong with the value
@@ -31,7 +31,8 @@ func (e *FieldError) Error() string {
 	return e.Field + ": " + e.Problem + "; " + e.Remedy
 }
 
-// InvalidError gathers every FieldError found, so that one round trip mends all.
+// InvalidError gathers every FieldError found, so that a caller can correct all
+// of them at once.
 type InvalidError struct{ Fields []*FieldError }
 
 func (e *InvalidError) Error() string {
@@ -47,13 +48,13 @@ func field(name, remedy, problem string, args ...any) *FieldError {
 	return &FieldError{Field: name, Problem: fmt.Sprintf(problem, args...), Remedy: remedy}
 }
 
-// HostError is what went wrong on the Proxmox host, in words an operator can
-// act on: what was tried, where, what Proxmox answered, and the remedy.
+// HostError is a failure on the Proxmox host, for an operator: what was tried,
+// where, what Proxmox reported, and the remedy.
 type HostError struct {
 	Op     string    // what was tried, e.g. "create VM linus-job-1a2b3c4d"
 	Host   string    // where, e.g. "root@pve.example:22"
-	Class  HostClass // what kind of fault
-	Text   string    // what Proxmox or SSH answered
+	Class  HostClass // the kind of fault
+	Text   string    // what Proxmox or SSH reported
 	Remedy string    // what to do
 }
 
@@ -65,7 +66,7 @@ func (e *HostError) Error() string {
 	return s
 }
 
-// HostClass sorts host faults by what a caller should do about them.
+// HostClass classifies host faults by what a caller should do about them.
 type HostClass string
 
 // The classes. The first six are the host scripts' exit codes 1 to 6.
@@ -79,10 +80,10 @@ const (
 	HostUnreachable HostClass = "unreachable"       // SSH: refused, no route, timeout
 	HostAuth        HostClass = "auth"              // SSH: key or password refused
 	HostKeyChanged  HostClass = "host_key"          // SSH: unknown or changed host key
-	HostCancelled   HostClass = "cancelled"         // a signal ended the script, after its roll-back
-	HostExists      HostClass = "vm_exists"         // not created: there is a VM of that name, which was not touched
-	HostLeftAlone   HostClass = "left_alone"        // not destroyed: the VM is there, and not proven to be the one meant
-	HostForeign     HostClass = "foreign"           // not destroyed: the ID is another VM's by now, and the one meant is gone
+	HostCancelled   HostClass = "cancelled"         // stopped by a signal, after the script's roll-back
+	HostExists      HostClass = "vm_exists"         // not created: a VM of that name exists, and was not touched
+	HostLeftAlone   HostClass = "left_alone"        // not destroyed: the VM exists, but is not proven to be the one meant
+	HostForeign     HostClass = "foreign"           // not destroyed: the ID now belongs to another VM, and the one meant is gone
 )
 
 // IsClass reports whether err is a *HostError of the class.

@@ -2,7 +2,7 @@ package job
 
 import "time"
 
-// Payload is all that a VM needs to run one job.
+// Payload is everything a VM needs to run one job.
 type Payload struct {
 	Manifest          Manifest          // with file contents
 	Secrets           map[string]string // values by name; they go to a tmpfs
@@ -12,18 +12,18 @@ type Payload struct {
 	MaxOutput         int64             // bytes
 }
 
-// RunState is what the runner in the VM says of the task.
+// RunState is what the runner in the VM reports about the task.
 type RunState struct {
 	Started     bool
 	Exited      bool
-	Unattended  bool // it has not ended, and its runner is gone: Start brings that back
+	Unattended  bool // the task has not ended, but its runner is gone: Start restarts the runner
 	ExitCode    int
 	Reason      string        // exit, timeout, stopped or lost
-	Text        string        // the runner's words where Reason is not exit
-	Duration    time.Duration // the task has run so far, by the VM's clock since boot
+	Text        string        // the runner's text where Reason is not exit
+	Duration    time.Duration // how long the task has run, by the VM's clock since boot
 	StdoutBytes int64
 	StderrBytes int64
-	DiskFull    bool // the VM's disk was full while the task ran: what it printed meanwhile is lost
+	DiskFull    bool // the VM's disk was full while the task ran: output from that time is lost
 }
 
 // Written returns how much the task has written to a stream, Stdout or Stderr.
@@ -41,14 +41,14 @@ type CallbackWay string
 const (
 	CallbacksDirect CallbackWay = "direct" // the VM reaches the URL
 	CallbacksTunnel CallbackWay = "tunnel" // through the SSH connection to the VM
-	CallbacksNone   CallbackWay = "none"   // not at all: Probe and ReadOutput tell
+	CallbacksNone   CallbackWay = "none"   // no callbacks: Probe and ReadOutput are used instead
 )
 
-// ArtifactLimits bound what is collected of one job.
+// ArtifactLimits bound what is collected from one job.
 type ArtifactLimits struct {
-	Files int   // how many
+	Files int   // number of files
 	Each  int64 // bytes of one file
-	All   int64 // bytes of all together
+	All   int64 // bytes of all files together
 }
 
 // FoundArtifact is a file in the VM that the job's patterns match.

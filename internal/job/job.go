@@ -1,6 +1,6 @@
-// Package job is the domain: what a job, its manifest, its VM and its result
-// are, which statuses follow which, and the errors callers can meet. It knows
-// nothing of SSH, Proxmox, MCP or storage, and imports the standard library only.
+// Package job is the domain: jobs, their manifests, VMs and results, which
+// statuses follow which, and the errors callers can meet. It knows nothing of
+// SSH, Proxmox, MCP or storage, and imports the standard library only.
 package job
 
 import (
@@ -25,26 +25,26 @@ type Job struct {
 	// visible as Status when the output is complete. Nil until decided.
 	Outcome *Outcome `json:"outcome,omitempty"`
 
-	StopSignal string `json:"stop_signal,omitempty"` // what a caller wanted the task to get; empty: TERM
-	EndedBy    string `json:"ended_by,omitempty"`    // the client that cancelled or killed it, or wanted its VM gone; empty: none
-	CollectCut bool   `json:"collect_cut,omitempty"` // a caller wanted no more of its output and artifacts to be collected
+	StopSignal string `json:"stop_signal,omitempty"` // the signal a caller asked for; empty: TERM
+	EndedBy    string `json:"ended_by,omitempty"`    // the client that cancelled or killed it, or asked for its VM's destruction; empty: none
+	CollectCut bool   `json:"collect_cut,omitempty"` // a caller asked to skip collecting the rest of its output and artifacts
 
 	VM *VM `json:"vm,omitempty"` // set before the VM can exist (intent), kept after it is gone
 
-	// Submission is a digest of what was submitted, where that came with an
-	// idempotency key: the key answers the job only to the same.
+	// Submission is a digest of what was submitted with an idempotency key: the
+	// key returns the job only for the same submission.
 	Submission    string    `json:"submission,omitempty"`
 	CreatedAt     time.Time `json:"created_at"`
-	StartedAt     time.Time `json:"started_at,omitzero"`     // the task began to run
+	StartedAt     time.Time `json:"started_at,omitzero"`     // the task started
 	CompletedAt   time.Time `json:"completed_at,omitzero"`   // the status became terminal
 	LastHeartbeat time.Time `json:"last_heartbeat,omitzero"` // the runner's last sign of life
 
 	// Reported is how a callback said the task ended, for people: SSH decides.
-	// Contradicted says that SSH has shown it to run on afterwards.
+	// Contradicted says that SSH has since shown it running.
 	Reported     string `json:"reported,omitempty"`
 	Contradicted bool   `json:"contradicted,omitempty"`
 
-	BootID  string  `json:"boot_id,omitempty"` // the boot of its VM the task runs under; empty: not known
+	BootID  string  `json:"boot_id,omitempty"` // the boot of its VM the task runs under; empty: unknown
 	Silence Silence `json:"silence,omitzero"`
 
 	Stdin     InputInfo  `json:"stdin,omitzero"`
@@ -59,8 +59,8 @@ type Kind string
 
 // The kinds.
 const (
-	KindTask Kind = "task" // to run a task, in a VM of its own or in one that exists
-	KindVM   Kind = "vm"   // to make a VM that stays; it succeeds when the VM answers SSH
+	KindTask Kind = "task" // to run a task, in a VM of its own or in an existing one
+	KindVM   Kind = "vm"   // to create a VM that stays; it succeeds when the VM answers SSH
 )
 
 // Submission is what a caller asks for. Kind is KindTask when empty.
@@ -71,18 +71,18 @@ type Submission struct {
 	Client         string   `json:"client,omitempty"`
 }
 
-// Done reports whether nothing more will happen: the status is terminal and
-// the VM, if it was to go, is gone or left alone.
+// Done reports whether nothing more will happen: the status is terminal and the
+// VM, if it was to be destroyed, is gone or left alone.
 func (j Job) Done() bool {
 	return j.Status.Terminal() && (j.VM == nil || j.VM.State.Settled() || j.KeepsVM())
 }
 
-// KeepsVM reports whether the job's VM is there and is to outlive the job.
+// KeepsVM reports whether the job's VM exists and is to outlive the job.
 func (j Job) KeepsVM() bool {
 	return j.Manifest.Lifecycle == Persistent && j.VM != nil && j.VM.State == VMCreated && !j.VM.Unwanted
 }
 
-// Shares reports whether the job runs in a VM another job has made.
+// Shares reports whether the job runs in a VM that another job created.
 func (j Job) Shares() bool { return j.Manifest.VM != "" }
 
 // Output returns the counts of one of the job's streams, Stdout or Stderr.
@@ -93,8 +93,9 @@ func (j Job) Output(stream string) OutputInfo {
 	return j.Stdout
 }
 
-// Silence is how long nothing was heard of a running task, in time that engines
-// have listened. Zero while it is seen over SSH whenever that is asked.
+// Silence is how long nothing was heard of a running task, counting only time
+// in which an engine was listening. Zero while every check over SSH sees the
+// task.
 type Silence struct {
 	Unseen time.Duration `json:"unseen,omitempty"` // since SSH last showed the task
 	Heard  time.Duration `json:"heard,omitempty"`  // of that, until the last callback came
@@ -106,7 +107,7 @@ type InputInfo struct {
 	Closed bool  `json:"closed,omitempty"`
 }
 
-// Artifact is a file a job left, kept on this side.
+// Artifact is a file a job left, stored on this side.
 type Artifact struct {
 	Path   string `json:"path"` // relative: to the task's working directory, or to / for an absolute pattern
 	Size   int64  `json:"size"` // bytes
@@ -114,23 +115,23 @@ type Artifact struct {
 	SHA256 string `json:"sha256"`
 }
 
-// SkippedArtifact is a file, or a pattern, of which nothing was kept.
+// SkippedArtifact is a file, or a pattern, that was not collected.
 type SkippedArtifact struct {
-	Path   string `json:"path"` // or a pattern of the manifest's
+	Path   string `json:"path"` // or one of the manifest's patterns
 	Reason string `json:"reason"`
 }
 
-// SkippedArtifacts are what of a job's artifacts was not kept.
+// SkippedArtifacts are the artifacts of a job that were not kept.
 type SkippedArtifacts struct {
 	ArtifactsSkipped      []SkippedArtifact `json:"artifacts_skipped,omitempty"`       // the first MaxSkipped
 	ArtifactsSkippedCount int               `json:"artifacts_skipped_count,omitempty"` // of all
 }
 
-// MaxSkipped bounds the artifacts that are told of one by one as not kept.
+// MaxSkipped bounds how many skipped artifacts are listed one by one.
 const MaxSkipped = 50
 
-// Skip notes that a file or a pattern was left out. Both texts, which may be a
-// VM's, are cut.
+// Skip records that a file or a pattern was left out. Both texts, which may
+// come from a VM, are truncated.
 func (s *SkippedArtifacts) Skip(path, reason string) {
 	s.ArtifactsSkippedCount++
 	if len(s.ArtifactsSkipped) < MaxSkipped {
@@ -138,7 +139,7 @@ func (s *SkippedArtifacts) Skip(path, reason string) {
 	}
 }
 
-// cut returns at most so many characters of a text, on one line.
+// cut truncates a text to most characters, on one line.
 func cut(text string, most int) string {
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
@@ -152,13 +153,13 @@ func cut(text string, most int) string {
 	return text
 }
 
-// Chunk is a stretch of a stream's output. Offsets count the bytes the task
-// wrote, whether they are held or not.
+// Chunk is a piece of a stream's output. Offsets count the bytes the task
+// wrote, whether or not they are stored.
 type Chunk struct {
 	Data     []byte `json:"data"`
 	Offset   int64  `json:"offset"`   // of Data's first byte
 	Next     int64  `json:"next"`     // the offset to ask for next
-	Dropped  int64  `json:"dropped"`  // bytes before Data, from the offset asked for, that are not held
+	Dropped  int64  `json:"dropped"`  // bytes before Data, from the offset asked for, that are not stored
 	Complete bool   `json:"complete"` // the stream ends at Next
 }
 
@@ -166,20 +167,20 @@ type Chunk struct {
 type Outcome struct {
 	Status   Status    `json:"status"` // success, failed or timeout
 	Reason   Reason    `json:"reason"`
-	ExitCode *int      `json:"exit_code,omitempty"` // nil when the task never ran to an end
+	ExitCode *int      `json:"exit_code,omitempty"` // nil when the task did not run to completion
 	Error    string    `json:"error,omitempty"`     // for people: what went wrong and what to do
 	At       time.Time `json:"at"`
 
-	Duration time.Duration `json:"duration,omitempty"` // the task ran, by the VM's own clock; 0 where unknown
+	Duration time.Duration `json:"duration,omitempty"` // how long the task ran, by the VM's own clock; 0: unknown
 }
 
 // OutputInfo counts one output stream in bytes.
 type OutputInfo struct {
-	Held    int64 `json:"held"`    // bytes kept on disk, marker included
+	Held    int64 `json:"held"`    // bytes stored on disk, marker included
 	Total   int64 `json:"total"`   // bytes the task wrote
 	Dropped int64 `json:"dropped"` // bytes left out between head and tail
-	// Incomplete says that there is more the task wrote, or may be; Why says how
-	// that came, in a line for people.
+	// Incomplete says that the task wrote more, or may have; Why gives the
+	// cause, in a line for people.
 	Incomplete bool   `json:"incomplete,omitempty"`
 	Why        string `json:"why,omitempty"`
 }
@@ -190,13 +191,13 @@ const (
 	Stderr = "stderr"
 )
 
-// VMState is where a VM of ours stands.
+// VMState is the state of a VM of ours.
 type VMState string
 
-// A VM is intended (a row exists before it can), then created, then destroyed: it
-// was seen gone. One that was to go and is not proven ours is left alone, until it
-// is seen gone or an operator has it forgotten.
-// A job that shares another's VM releases it when it has cleaned up behind itself.
+// A VM is intended (a row exists before it can), then created, then destroyed:
+// it was seen gone. One that was to be destroyed and is not proven ours is left
+// alone, until it is seen gone or an operator forgets it. A job that shares
+// another's VM releases it after cleaning up.
 const (
 	VMIntended  VMState = "intended"
 	VMCreated   VMState = "created"
@@ -206,63 +207,63 @@ const (
 	VMForgotten VMState = "forgotten"
 )
 
-// Settled reports whether the VM's job has no more to do with it.
+// Settled reports whether the VM's job is finished with it.
 func (s VMState) Settled() bool {
 	return s == VMDestroyed || s == VMReleased || s == VMLeftAlone || s == VMForgotten
 }
 
-// VM is a virtual machine of ours. Job and Owner are the marker that proves it.
+// VM is a virtual machine of ours. Job and Owner are the markers that prove it.
 type VM struct {
 	ID      int     `json:"id,omitempty"` // Proxmox VM ID; 0 until reserved
 	Name    string  `json:"name"`         // DNS label, unique to the job
 	Node    string  `json:"node,omitempty"`
 	IP      string  `json:"ip,omitempty"`
-	User    string  `json:"user,omitempty"`     // whom to log in as
+	User    string  `json:"user,omitempty"`     // SSH user
 	HostKey string  `json:"host_key,omitempty"` // guest's SSH host key, "ssh-ed25519 AAAA..."; pinned
 	Job     string  `json:"job"`                // linus-job=<uuid> in the VM's description
 	Owner   string  `json:"owner"`              // linus-owner=<installation id>
 	State   VMState `json:"state"`
 
-	ExpiresAt time.Time `json:"expires_at,omitzero"` // a persistent VM goes then, once no job runs in it
+	ExpiresAt time.Time `json:"expires_at,omitzero"` // when a persistent VM is destroyed, once no job runs in it
 	Unwanted  bool      `json:"unwanted,omitempty"`  // a persistent VM is to be destroyed
 
 	Reason string `json:"reason,omitempty"` // why it is left alone
-	Remedy string `json:"remedy,omitempty"` // and what an operator can do about it
+	Remedy string `json:"remedy,omitempty"` // what an operator can do about it
 
-	Status VMStatus `json:"status,omitempty"` // what the host said when it was asked; not kept
+	Status VMStatus `json:"status,omitempty"` // what the host said when it was asked; not stored
 }
 
-// VMInfo is a VM of ours as it stands, Status included.
+// VMInfo is a VM of ours, Status included.
 type VMInfo struct {
 	VM
 
 	Lifecycle Lifecycle `json:"lifecycle"`
 	Resources Resources `json:"resources"`
-	Source    string    `json:"source"`         // the template, or the operating system, it was made from
+	Source    string    `json:"source"`         // the template or operating system it was created from
 	Jobs      []string  `json:"jobs,omitempty"` // unfinished jobs that run in it
 	CreatedAt time.Time `json:"created_at"`
 }
 
-// VMStatus is what a VM of ours does.
+// VMStatus is the status of a VM, as the host reports it.
 type VMStatus string
 
 // The statuses of a VM.
 const (
-	VMProvisioning VMStatus = "provisioning" // it is being made
+	VMProvisioning VMStatus = "provisioning" // it is being created
 	VMRunning      VMStatus = "running"
 	VMStopped      VMStatus = "stopped"
 	VMDestroying   VMStatus = "destroying"
-	VMGone         VMStatus = "gone"    // the host has no VM of its ID, or that is another's by now
+	VMGone         VMStatus = "gone"    // the host has no VM of its ID, or another VM has it now
 	VMUnknown      VMStatus = "unknown" // the host could not be asked
-	// The host has a VM of its ID that is not proven to be ours, and not proven to
-	// be another's, or that is on another node: nothing of ours touches it.
+	// The host has a VM of its ID that is proven neither ours nor another's, or
+	// that is on another node: linus does not touch it.
 	VMUnproven VMStatus = "left_alone"
 )
 
-// Killed says what became of a request to kill a job.
+// Killed is the result of a request to kill a job.
 type Killed string
 
-// What kill_job answers.
+// What kill_job returns.
 const (
 	KilledNow         Killed = "killed"
 	AlreadyTerminated Killed = "already_terminated"
@@ -286,26 +287,26 @@ const (
 	EventPhaseEnded   = "phase_ended"   // Phase ended; Text is empty or the error
 	EventProgress     = "progress"      // Text says what is happening
 	EventWarning      = "warning"       // something an operator should know
-	EventIgnored      = "ignored"       // a late or contradictory report, recorded and without effect
+	EventIgnored      = "ignored"       // a late or contradictory report: recorded, without effect
 	EventDecided      = "decided"       // the outcome; Text is its reason
 )
 
-// Result is what a job came to: answered for every terminal status.
+// Result is a job's outcome and output, available for every terminal status.
 type Result struct {
 	JobID      string        `json:"job_id"`
 	Status     Status        `json:"status"`
 	Reason     Reason        `json:"reason"`
 	ExitCode   *int          `json:"exit_code,omitempty"`
 	Error      string        `json:"error,omitempty"`
-	Stdout     []byte        `json:"stdout"` // bytes held, exact
+	Stdout     []byte        `json:"stdout"` // bytes stored, exact
 	Stderr     []byte        `json:"stderr"`
 	StdoutInfo OutputInfo    `json:"stdout_info"`
 	StderrInfo OutputInfo    `json:"stderr_info"`
-	Duration   time.Duration `json:"duration"` // the task ran, 0 if it never started
+	Duration   time.Duration `json:"duration"` // how long the task ran; 0 if it never started
 	SkippedArtifacts
 }
 
-// Report is what the job runner tells through a callback.
+// Report is what the job runner reports through a callback.
 type Report struct {
 	Kind     ReportKind
 	ExitCode int           // complete
@@ -319,7 +320,7 @@ type Report struct {
 // ReportKind is the kind of a callback.
 type ReportKind string
 
-// The callbacks a runner makes.
+// The callbacks a runner sends.
 const (
 	ReportComplete  ReportKind = "complete"
 	ReportStatus    ReportKind = "status"
@@ -331,7 +332,7 @@ type HostReport struct {
 	Host   string  `json:"host"`   // address linus dials
 	Node   string  `json:"node"`   // Proxmox node name
 	OK     bool    `json:"ok"`     // no check failed
-	Checks []Check `json:"checks"` // in the order they were made
+	Checks []Check `json:"checks"` // in the order they ran
 }
 
 // Check is one finding about the host.

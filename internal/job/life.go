@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Become moves the job to next, or says why the table forbids it.
+// Become moves the job to next, or returns an error if that transition is not
+// allowed.
 func (j *Job) Become(next Status) error {
 	if !j.Status.CanBecome(next) {
 		return fmt.Errorf("job %s cannot become %s: it is %s", j.ID, next, j.Status)
@@ -14,8 +15,8 @@ func (j *Job) Become(next Status) error {
 	return nil
 }
 
-// Decide records how the job ends and reports whether this call was the one
-// that did: whatever ends a job first wins, later outcomes change nothing.
+// Decide records the outcome and reports whether this call decided it: the
+// first outcome wins, and later ones change nothing.
 func (j *Job) Decide(o Outcome) bool {
 	if j.Outcome != nil || j.Status.Terminal() {
 		return false
@@ -25,13 +26,13 @@ func (j *Job) Decide(o Outcome) bool {
 }
 
 // Finish makes the decided outcome the job's status. The output must be
-// complete by now: whoever reads a terminal status may read it at once.
+// complete: a client that sees a terminal status may read it at once.
 func (j *Job) Finish(at time.Time) error {
 	if j.Outcome == nil {
 		return fmt.Errorf("job %s cannot finish: nothing has decided its outcome", j.ID)
 	}
 	if !j.Outcome.Status.Terminal() {
-		return fmt.Errorf("job %s cannot finish as %q: that is no end", j.ID, string(j.Outcome.Status))
+		return fmt.Errorf("job %s cannot finish as %q: that is not a terminal status", j.ID, string(j.Outcome.Status))
 	}
 	if err := j.Become(j.Outcome.Status); err != nil {
 		return err
@@ -40,13 +41,14 @@ func (j *Job) Finish(at time.Time) error {
 	return nil
 }
 
-// Summary is one job in a list. What it has of a Job has the same name in JSON.
+// Summary is one job in a list. Fields it shares with Job have the same JSON
+// names.
 type Summary struct {
 	ID          string     `json:"job_id"`
 	Kind        Kind       `json:"kind"`
 	Client      string     `json:"client,omitempty"`
 	Status      Status     `json:"status"`
-	Phase       string     `json:"phase,omitempty"` // the one under way; empty when nothing more will happen
+	Phase       string     `json:"phase,omitempty"` // the current one; empty when nothing more will happen
 	VM          *SummaryVM `json:"vm,omitempty"`
 	Task        string     `json:"task"` // its first 100 characters
 	CreatedAt   time.Time  `json:"created_at"`
@@ -65,7 +67,7 @@ type SummaryVM struct {
 type Filter struct {
 	Status Status `json:"status"` // empty: all
 	Limit  int    `json:"limit"`  // 1 to 200; 0: 50
-	Cursor string `json:"cursor"` // Next of the page before; empty: the first page
+	Cursor string `json:"cursor"` // Next of the previous page; empty: the first page
 }
 
 // Page is one page of a list.

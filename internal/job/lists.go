@@ -1,8 +1,8 @@
 package job
 
-// Systems are the operating systems a VM can be made from without a template.
-// A name without a version is the newest of its line. scripts/lib/image.sh has
-// their images.
+// Systems are the operating systems a VM can be created from without a
+// template. A name without a version is the newest of its line. Their images
+// are in scripts/lib/image.sh.
 var Systems = []string{
 	"ubuntu", "ubuntu-24.04", "debian", "debian-12", "debian-13",
 	"almalinux", "almalinux-9", "rocky", "rocky-9",
@@ -14,11 +14,11 @@ const DefaultSystem = "debian-12"
 // Signals are what a task can be killed with; the first is the default.
 var Signals = []string{"TERM", "KILL", "INT", "HUP", "QUIT"}
 
-// The phases of a job's life, as events, metrics and traces name them. A job that
-// makes a VM to stay has PhaseReady after PhaseProvision.
+// The phases of a job's life, as events, metrics and traces name them. A job
+// that creates a persistent VM has PhaseReady after PhaseProvision.
 const (
 	PhaseQueue     = "queue"     // waits for a slot
-	PhaseProvision = "provision" // makes its VM
+	PhaseProvision = "provision" // creates its VM
 	PhaseReady     = "ready"     // the VM answers SSH
 	PhasePush      = "push"      // puts runner, task and files into the VM
 	PhaseStart     = "start"     // starts the task, detached

@@ -20,7 +20,7 @@ const (
 	MaxFileCount = 20000
 	MaxPaths     = 4 << 20  // bytes of all files' paths together
 	MaxEnv       = 1 << 20  // bytes of all variables together, as NAME=value: a kernel takes about twice that
-	MaxManifest  = 96 << 20 // bytes of all of it as JSON
+	MaxManifest  = 96 << 20 // bytes of the whole manifest as JSON
 	MaxTimeout   = 86400    // seconds
 	MaxCPU       = 32
 
@@ -39,7 +39,7 @@ const (
 	AgentCustom AgentType = "custom" // agent.command, the task on its stdin
 )
 
-// Lifecycle says what becomes of the VM when the job ends.
+// Lifecycle says what happens to the VM when the job ends.
 type Lifecycle string
 
 // The lifecycles.
@@ -48,7 +48,7 @@ const (
 	Persistent Lifecycle = "persistent"
 )
 
-// StatusMode says how much a running job tells.
+// StatusMode says how much a running job reports.
 type StatusMode string
 
 // The status modes.
@@ -97,7 +97,7 @@ type File struct {
 	Mode    string `json:"mode,omitempty" jsonschema_description:"Octal permissions, e.g. 0755. Default 0644."`
 }
 
-// Data decodes the content. Validate has made sure it can.
+// Data decodes the content, which Validate has checked.
 func (f File) Data() ([]byte, error) { return base64.StdEncoding.DecodeString(f.Content) }
 
 // StdinMode says whether a task takes input while it runs.
@@ -138,7 +138,7 @@ func (m Manifest) WithDefaults(d Defaults) Manifest {
 	orDefault(&m.Timeout, d.Timeout)
 	orDefault(&m.StatusMode, StatusSimple)
 	if m.VM != "" {
-		return m // the VM is what it is
+		return m // an existing VM keeps its size
 	}
 	if m.OS == "" {
 		orDefault(&m.VMTemplate, d.VMTemplate)
@@ -168,7 +168,7 @@ var (
 	vmTemplate = regexp.MustCompile(`^([1-9][0-9]{2,8}|[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?)$`)
 )
 
-// reserved names belong to the runner; a job that set them would lie to it.
+// reserved names belong to the runner: a job that set them would mislead it.
 var reserved = []string{"LINUS_JOB_ID", "LINUS_TASK_FILE", "LINUS_ROOT"}
 
 // Bounds of a VM's size in bytes.
@@ -327,7 +327,7 @@ func validateEnv(env map[string]string) []*FieldError {
 		case !envName.MatchString(name):
 			bad = append(bad, field("manifest.env", "use letters, digits and _, not starting with a digit", "%q is not a variable name", name))
 		case slices.Contains(reserved, name):
-			bad = append(bad, field(at, "choose another name", "is the job runner's own"))
+			bad = append(bad, field(at, "choose another name", "is reserved for the job runner"))
 		case strings.ContainsRune(env[name], 0):
 			bad = append(bad, field(at, "use files for binary content", "has a NUL byte"))
 		case len(name)+len("=")+len(env[name]) > maxArgument:

@@ -32,7 +32,7 @@ func (m Manifest) validateVM() []*FieldError {
 			{"network", m.Network != Network{}},
 		} {
 			if f.given {
-				bad = append(bad, field("manifest."+f.name, "remove it, or remove manifest.vm to get a new VM", "has no meaning for a VM that exists"))
+				bad = append(bad, field("manifest."+f.name, "remove it, or remove manifest.vm to get a new VM", "has no meaning for an existing VM"))
 			}
 		}
 		if !vmTemplate.MatchString(m.VM) {
@@ -55,10 +55,10 @@ func (m Manifest) validateVM() []*FieldError {
 	}
 	if m.Lifecycle != Persistent {
 		if m.VMName != "" {
-			bad = append(bad, field("manifest.vmName", "remove it, or set lifecycle to persistent", "has no meaning for a VM that goes with its job"))
+			bad = append(bad, field("manifest.vmName", "remove it, or set lifecycle to persistent", "has no meaning for an ephemeral VM"))
 		}
 		if m.TTL != 0 {
-			bad = append(bad, field("manifest.ttl", "remove it, or set lifecycle to persistent", "has no meaning for a VM that goes with its job"))
+			bad = append(bad, field("manifest.ttl", "remove it, or set lifecycle to persistent", "has no meaning for an ephemeral VM"))
 		}
 	}
 	return bad
@@ -138,7 +138,7 @@ func validateSecrets(names []string, env map[string]string) []*FieldError {
 		case !envName.MatchString(name):
 			bad = append(bad, field("manifest.secrets", "use letters, digits and _, not starting with a digit", "%q is not a secret's name", name))
 		case slices.Contains(reserved, name):
-			bad = append(bad, field("manifest.secrets", "choose another name", "%q is the job runner's own", name))
+			bad = append(bad, field("manifest.secrets", "choose another name", "%q is reserved for the job runner", name))
 		case seen[name]:
 			bad = append(bad, field("manifest.secrets", "name each secret once", "%q is given twice", name))
 		case both:

@@ -2,7 +2,7 @@ package job
 
 import "slices"
 
-// Status is where a job stands. Terminal statuses never change.
+// Status is the status of a job. Terminal statuses never change.
 type Status string
 
 // The life of a job: pending -> provisioning -> running -> success | failed | timeout.
@@ -30,23 +30,23 @@ var transitions = map[Status][]Status{
 // CanBecome reports whether a job may go from s to next.
 func (s Status) CanBecome(next Status) bool { return slices.Contains(transitions[s], next) }
 
-// Terminal reports whether s is an end: result complete, nothing follows.
+// Terminal reports whether s is final: the result is complete, nothing follows.
 func (s Status) Terminal() bool { return s == Success || s == Failed || s == Timeout }
 
-// Valid reports whether s is a status at all.
+// Valid reports whether s is a known status.
 func (s Status) Valid() bool { return slices.Contains(Statuses, s) }
 
-// Reason is the machine's word for why a job ended as it did.
+// Reason is the machine-readable reason why a job ended.
 type Reason string
 
 // The reasons a job can end for.
 const (
-	ReasonExitStatus      Reason = "exit_status"      // the task ended by itself; ExitCode says how
+	ReasonExitStatus      Reason = "exit_status"      // the task exited by itself; see ExitCode
 	ReasonCancelled       Reason = "cancelled"        // a caller cancelled the job
 	ReasonKilled          Reason = "killed"           // a caller killed the task
 	ReasonTimeout         Reason = "timeout"          // the task ran past the manifest's timeout
 	ReasonProvisionFailed Reason = "provision_failed" // no VM could be made ready
 	ReasonStartFailed     Reason = "start_failed"     // the VM was ready, the task could not be started
 	ReasonLost            Reason = "lost"             // the VM or the task vanished without a result
-	ReasonInternal        Reason = "internal"         // a fault of ours
+	ReasonInternal        Reason = "internal"         // an internal error of linus
 )

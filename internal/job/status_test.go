@@ -137,7 +137,7 @@ func TestFinish(t *testing.T) {
 		{"nothing decided", Running, nil, Running, "nothing has decided"},
 		{"success without having run", Provisioning, &Outcome{Status: Success}, Provisioning, "cannot become success"},
 		{"twice", Failed, &Outcome{Status: Failed}, Failed, "cannot become failed"},
-		{"an outcome that is no end", Provisioning, &Outcome{Status: Running}, Provisioning, "no end"},
+		{"an outcome that is no end", Provisioning, &Outcome{Status: Running}, Provisioning, "not a terminal status"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

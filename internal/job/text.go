@@ -6,13 +6,13 @@ import (
 	"unicode/utf8"
 )
 
-// MaxText is the most a text for people has, in bytes: progress, an error, an
-// event. Whoever made it, a guest too, can have no more of a reader's time.
+// MaxText bounds a text for people, in bytes: progress, an error, an event. It
+// limits how much of a reader's time anyone, a guest included, can take.
 const MaxText = 4096
 
-// Bounded is text as valid UTF-8 of at most MaxText bytes. Of a longer one it
-// keeps the beginning and, where causes and remedies stand, the end, with a mark
-// between them that says how much was cut.
+// Bounded returns text as valid UTF-8 of at most MaxText bytes. Of a longer
+// text it keeps the beginning and the end, where causes and remedies are, with
+// a mark between them that says how much was cut.
 func Bounded(text string) string {
 	text = strings.ToValidUTF8(text, string(utf8.RuneError))
 	if len(text) <= MaxText {

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Action is something that a text for people tells them to do, and that each
-// face has another name for: a tool, a command, a page. The text holds the code;
-// a face puts its words in the code's place.
+// Action is something a text for people asks them to do, for which each face
+// has another name: a tool, a command, a page. The text contains the code; a
+// face replaces it with its own name.
 type Action string
 
 // The actions.
@@ -35,10 +35,10 @@ var Actions = []Action{
 	TemplateName, TemplateOS, TemplateImage, TemplateSHA256, TemplateParts,
 }
 
-// Words are what a face calls the actions, all of them.
+// Words are a face's names for all the actions.
 type Words map[Action]string
 
-// In returns a text with the face's words for the actions in it.
+// In returns a text with the actions in it replaced by the face's words.
 func (w Words) In(text string) string {
 	if !strings.Contains(text, "{") {
 		return text
@@ -50,7 +50,7 @@ func (w Words) In(text string) string {
 }
 
 // Worded returns e with the texts of jobs, VMs, events and reports in a face's
-// words. Errors are as e has them: a face puts its words into what it prints.
+// words. Errors stay as they are: a face words them when it prints them.
 func Worded(e Engine, w Words) Engine { return worded{e, w} }
 
 type worded struct {
