@@ -1,6 +1,6 @@
 // Package callback is the HTTP API that job runners in VMs call: completion,
-// progress, heartbeat and output. It owns routes, limits and answers; what a
-// report means is its Reporter's to decide.
+// progress, heartbeat and output. It owns routes, limits and responses; its
+// Reporter decides what a report means.
 package callback
 
 import (
@@ -20,24 +20,26 @@ import (
 )
 
 // Limits of a request's body, in bytes. A runner's reports have a few hundred,
-// its pieces of output 256 KiB.
+// its chunks of output 256 KiB.
 const (
 	MaxReport = 64 << 10
 	MaxOutput = 1 << 20
 )
 
-// maxAtOnce is how many requests of one job are answered at the same time: a
-// runner makes one, two while one before has not ended.
+// maxAtOnce is how many requests of one job are served at the same time: a
+// runner sends one, or two while an earlier one is unfinished.
 const maxAtOnce = 4
 
-// Reporter takes what runners say. Unknown job, wrong token and a job that has
-// ended are all job.ErrNotFound, so that nobody can probe for job ids.
+// Reporter receives what runners report. An unknown job, a wrong token and a
+// job that has ended are all job.ErrNotFound, so that nobody can probe for job
+// IDs.
 type Reporter interface {
-	// Authorize looks whether the token is the job's, and changes nothing: what
-	// it refuses is not read.
+	// Authorize checks whether the token is the job's, and changes nothing. The
+	// body of a request it refuses is not read.
 	Authorize(ctx context.Context, id, token string) error
 	Report(ctx context.Context, id, token string, r job.Report) error
-	// AppendOutput returns how much of the stream is held: the offset to send next.
+	// AppendOutput returns how much of the stream has been seen: the offset to
+	// send next.
 	AppendOutput(ctx context.Context, id, token, stream string, offset int64, data []byte) (int64, error)
 }
 
@@ -47,13 +49,13 @@ type api struct {
 	bounds   bounds
 
 	mu   sync.Mutex
-	busy map[string]int // requests under way, by job
+	busy map[string]int // current requests, by job
 }
 
-// caller is who has shown a job's token.
+// caller has presented a job's token.
 type caller struct{ job, token string }
 
-// Handler serves the callback API. Every answer is JSON, errors too.
+// Handler serves the callback API. Every response is JSON, errors too.
 func Handler(reporter Reporter, log *slog.Logger) *mux.Router {
 	return newHandler(reporter, log, usual)
 }
@@ -74,8 +76,8 @@ func newHandler(reporter Reporter, log *slog.Logger, b bounds) *mux.Router {
 	return r
 }
 
-// withToken lets who has the job's token pass to h, with a body of at most
-// limit bytes. Nothing of the body is read before the token was looked at.
+// withToken passes requests with the job's token to h, with a body of at most
+// limit bytes. Nothing of the body is read before the token is checked.
 func (a *api) withToken(limit int64, h func(http.ResponseWriter, *http.Request, caller)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body := &patient{ReadCloser: r.Body, bounds: a.bounds, control: http.NewResponseController(w)}
@@ -108,7 +110,7 @@ func (a *api) withToken(limit int64, h func(http.ResponseWriter, *http.Request, 
 	}
 }
 
-// enter counts a request of a job; ok is false when there are enough already.
+// enter counts a request of a job; ok is false if there are too many already.
 func (a *api) enter(id string) (leave func(), ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -125,7 +127,7 @@ func (a *api) enter(id string) (leave func(), ok bool) {
 	}, true
 }
 
-// refuse returns what the reporter does not take.
+// refuse responds to what the reporter did not accept.
 func (a *api) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, job.ErrNotFound) {
 		fail(w, http.StatusNotFound, job.ErrNotFound.Error(), "")
@@ -135,7 +137,7 @@ func (a *api) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	fail(w, http.StatusInternalServerError, "Internal error", "try again")
 }
 
-// unread returns a body that could not be read to its end.
+// unread responds to a body that could not be read to its end.
 func unread(w http.ResponseWriter, err error) {
 	var large *http.MaxBytesError
 	switch {
@@ -174,5 +176,5 @@ func fail(w http.ResponseWriter, code int, text, details string) {
 func answer(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(body) // the runner is gone: it will ask again
+	_ = json.NewEncoder(w).Encode(body) // the runner is gone: it will retry
 }

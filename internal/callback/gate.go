@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// gate is a listener that keeps the connections within bounds, in all and by
-// address. Where there are as many as may be, a new one takes the place of the
-// oldest that has not shown a job's token: who connects and does nothing holds
-// nobody up, since a runner shows its token at once.
+// gate is a listener that limits the connections, in total and by address. At
+// the limit, a new one replaces the oldest that has not presented a job's
+// token: a client that connects and does nothing delays nobody, since a runner
+// sends its token at once.
 type gate struct {
 	*net.TCPListener
 	bounds bounds
@@ -22,15 +22,15 @@ type gate struct {
 
 	mu     sync.Mutex
 	inside []*visitor // oldest first
-	told   time.Time  // when the log last heard that it is full
+	told   time.Time  // when the log last said that it is full
 }
 
 // visitor is a connection within a gate's bounds.
 type visitor struct {
 	*net.TCPConn
 	gate  *gate
-	from  netip.Addr // of IPv6 the network's: a guest has all addresses of its own
-	known bool       // it has shown a job's token; the gate's mutex is held
+	from  netip.Addr // of IPv6 the network: a guest has all addresses of its own
+	known bool       // it has presented a job's token; guarded by the gate's mutex
 }
 
 func newGate(l net.Listener, b bounds, log *slog.Logger) *gate {
@@ -38,7 +38,7 @@ func newGate(l net.Listener, b bounds, log *slog.Logger) *gate {
 	return &gate{TCPListener: tcp, bounds: b, log: log}
 }
 
-// Accept returns the next connection there is room for.
+// Accept returns the next connection for which there is room.
 func (g *gate) Accept() (net.Conn, error) {
 	for {
 		c, err := g.AcceptTCP()
@@ -59,8 +59,8 @@ func (g *gate) Accept() (net.Conn, error) {
 	}
 }
 
-// admit lets v in. Where there are enough, out is to go for it; ok is false
-// when all of those have shown a token.
+// admit lets v in. At the limit, out is to be closed for it; ok is false if all
+// others have presented a token.
 func (g *gate) admit(v *visitor) (out *visitor, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -77,7 +77,7 @@ func (g *gate) admit(v *visitor) (out *visitor, ok bool) {
 	if full {
 		if time.Since(g.told) > time.Minute {
 			g.told = time.Now()
-			g.log.Warn("as many connections for callbacks as may be, old ones are closed", "from", v.from, "connections", len(g.inside))
+			g.log.Warn("too many connections for callbacks: the oldest are closed", "from", v.from, "connections", len(g.inside))
 		}
 		place := slices.IndexFunc(g.inside, func(other *visitor) bool { return !other.known && who(other) })
 		if place < 0 {
@@ -109,12 +109,12 @@ func (v *visitor) Close() error {
 	return v.TCPConn.Close()
 }
 
-// origin is whom a connection counts for.
+// origin is the address a connection counts for.
 func origin(c net.Conn) netip.Addr {
 	remote, _ := c.RemoteAddr().(*net.TCPAddr)
 	from := remote.AddrPort().Addr().Unmap()
 	if from.Is6() && !from.IsLoopback() {
-		network, _ := from.WithZone("").Prefix(64) // a length it has
+		network, _ := from.WithZone("").Prefix(64) // a valid length
 		from = network.Addr()
 	}
 	return from
@@ -126,7 +126,7 @@ func withVisitor(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, visitorKey{}, c)
 }
 
-// known notes that the request's connection has shown a job's token.
+// known notes that the request's connection has presented a job's token.
 func known(r *http.Request) {
 	if v, ok := r.Context().Value(visitorKey{}).(*visitor); ok {
 		v.gate.mu.Lock()

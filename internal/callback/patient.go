@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// patient is a request's body for as long as it keeps coming: each piece in
-// time, and all of it no slower than the lowest rate. What its reader does in
+// patient reads a request's body as long as it keeps coming: each piece in
+// time, and all of it no slower than the lowest rate. Time its reader spends in
 // between does not count.
 type patient struct {
 	io.ReadCloser
@@ -22,13 +22,13 @@ func (p *patient) Read(data []byte) (int, error) {
 	left := p.bounds.grace + time.Duration(p.read)*time.Second/time.Duration(p.bounds.rate) - p.waited
 	p.deadline(began.Add(min(left, p.bounds.stall)))
 	n, err := p.ReadCloser.Read(data)
-	p.deadline(time.Time{}) // else it would end the answer's making
+	p.deadline(time.Time{}) // otherwise it would interrupt the response
 	p.waited += time.Since(began)
 	p.read += int64(n)
 	return n, err
 }
 
-// leave bounds the wait for the rest of a body that nobody wants.
+// leave bounds the wait for the rest of an unwanted body.
 func (p *patient) leave() { p.deadline(time.Now().Add(p.bounds.linger)) }
 
 func (p *patient) deadline(at time.Time) {

@@ -13,8 +13,8 @@ import (
 	"linus/internal/job"
 )
 
-// report takes a report; read makes it of the body, and returns the job the body
-// speaks of, if it does.
+// report handles a report; read decodes it from the body, and returns the job
+// ID in the body, if any.
 func (a *api) report(read func(body []byte) (id string, r job.Report, problem string)) func(http.ResponseWriter, *http.Request, caller) {
 	return func(w http.ResponseWriter, r *http.Request, c caller) {
 		body, err := io.ReadAll(r.Body)
@@ -28,7 +28,7 @@ func (a *api) report(read func(body []byte) (id string, r job.Report, problem st
 		case len(body) > 0 && media != "" && media != "application/json":
 			problem = fmt.Sprintf("Content-Type %s; send application/json", media)
 		case problem == "" && id != "" && id != c.job:
-			problem = "job_id: is not the job of the path"
+			problem = "job_id: does not match the job in the path"
 		}
 		if problem != "" {
 			fail(w, http.StatusBadRequest, "Invalid payload", problem)
@@ -42,8 +42,9 @@ func (a *api) report(read func(body []byte) (id string, r job.Report, problem st
 	}
 }
 
-// complete reads the body of /complete. Fields a runner may send and we do not
-// use (artifacts) are let pass: a runner must never fail to report its end.
+// complete decodes the body of /complete. Fields a runner may send and linus
+// does not use (artifacts) are ignored: a runner must always be able to report
+// its end.
 func complete(body []byte) (id string, r job.Report, problem string) {
 	var c struct {
 		JobID    string  `json:"job_id"`
@@ -52,7 +53,7 @@ func complete(body []byte) (id string, r job.Report, problem string) {
 		Output   string  `json:"output"`
 		Duration float64 `json:"duration_seconds"`
 		Error    string  `json:"error"`
-		Reason   string  `json:"reason"` // exit, timeout, stopped or lost; our own runner's word
+		Reason   string  `json:"reason"` // exit, timeout, stopped or lost; only our own runner sends it
 	}
 	if err := json.Unmarshal(body, &c); err != nil {
 		return "", r, err.Error()
@@ -64,8 +65,8 @@ func complete(body []byte) (id string, r job.Report, problem string) {
 		return "", r, "exit_code: is required"
 	case !slices.Contains([]string{"", "exit", "timeout", "stopped", "lost"}, c.Reason):
 		return "", r, fmt.Sprintf("reason: %q is unknown; use exit, timeout, stopped or lost", c.Reason)
-	case (*c.ExitCode < 0 || *c.ExitCode > 255) && (c.Reason != "lost" || *c.ExitCode != -1): // what is lost has none
-		return "", r, fmt.Sprintf("exit_code: %d is none; give 0 to 255", *c.ExitCode)
+	case (*c.ExitCode < 0 || *c.ExitCode > 255) && (c.Reason != "lost" || *c.ExitCode != -1): // a lost task has none
+		return "", r, fmt.Sprintf("exit_code: %d is out of range; give 0 to 255", *c.ExitCode)
 	case c.Status == "success" && *c.ExitCode != 0:
 		return "", r, fmt.Sprintf("status: success contradicts exit_code %d", *c.ExitCode)
 	case c.Duration < 0 || c.Duration > 10*job.MaxTimeout:
@@ -89,7 +90,7 @@ func status(body []byte) (id string, r job.Report, problem string) {
 	return s.JobID, job.Report{Kind: job.ReportStatus, Progress: s.Progress, Output: s.Output}, ""
 }
 
-// heartbeat reads the body of /heartbeat, which may be empty.
+// heartbeat decodes the body of /heartbeat, which may be empty.
 func heartbeat(body []byte) (id string, r job.Report, problem string) {
 	var h struct {
 		JobID string `json:"job_id"`
@@ -102,12 +103,12 @@ func heartbeat(body []byte) (id string, r job.Report, problem string) {
 	return h.JobID, job.Report{Kind: job.ReportHeartbeat}, ""
 }
 
-// outputPiece is how much of a body of output is kept in memory, but for what
+// outputPiece is how much of a body of output is kept in memory, besides what
 // could be the beginning of a secret.
 const outputPiece = 64 << 10
 
-// output takes a body of output, piece by piece as it arrives: what came of one
-// that stops in the middle is kept, and the offset to go on at is answered.
+// output stores a body of output piece by piece as it arrives: what came of an
+// interrupted one is kept, and the response has the offset to continue at.
 func (a *api) output(w http.ResponseWriter, r *http.Request, c caller) {
 	stream := r.URL.Query().Get("stream")
 	if stream != job.Stdout && stream != job.Stderr {
@@ -119,7 +120,7 @@ func (a *api) output(w http.ResponseWriter, r *http.Request, c caller) {
 		fail(w, http.StatusBadRequest, "Invalid payload", "offset: give the number of bytes sent before")
 		return
 	}
-	var data []byte // what was read and not taken; it begins at offset
+	var data []byte // read but not yet stored; it starts at offset
 	for {
 		fresh, readErr := readPiece(r.Body)
 		if readErr != nil && readErr != io.EOF {

@@ -12,29 +12,29 @@ import (
 	"time"
 )
 
-// bounds are what the server grants to who calls it. A runner needs a moment of
-// one connection every few seconds; whatever calls may also be a hostile guest,
-// or anybody in its network.
+// bounds are what the server allows its clients. A runner needs one brief
+// connection every few seconds; a client may also be a hostile guest, or
+// anybody in its network.
 type bounds struct {
 	all      int // connections at once
-	address  int // of one address, or IPv6 network
-	loopback int // of this machine: tunnels of many VMs end there
+	address  int // from one address, or IPv6 network
+	loopback int // from this machine: tunnels of many VMs end there
 
-	header time.Duration // for the request's header to come
+	header time.Duration // until the request's header has arrived
 	stall  time.Duration // between two pieces of the body
-	grace  time.Duration // for any body; beyond it there is a lowest rate
-	rate   int64         // that, in bytes a second
+	grace  time.Duration // for any body; after that it must keep the lowest rate
+	rate   int64         // the lowest rate, in bytes per second
 	linger time.Duration // for the rest of a body that is not wanted
 }
 
 // usual are the bounds of a server. curl in the runner gives up after 20 s, in
-// which it sends 256 KiB at most.
+// which it sends at most 256 KiB.
 var usual = bounds{
 	all: 512, address: 64, loopback: 256,
 	header: 5 * time.Second, stall: 10 * time.Second, grace: 15 * time.Second, rate: 8 << 10, linger: time.Second,
 }
 
-// closeTime bounds how long requests under way hold up the end of a server.
+// closeTime bounds how long current requests delay the server's shutdown.
 const closeTime = 2 * time.Second
 
 // Server is the callback API on a port of this machine.
@@ -43,7 +43,8 @@ type Server struct {
 	http     *http.Server
 }
 
-// Listen takes host:port; port 0 takes a free one. It fails when the port is busy.
+// Listen listens on host:port; port 0 is any free one. It fails if the port is
+// in use.
 func Listen(ctx context.Context, host string, port int, reporter Reporter, log *slog.Logger) (*Server, error) {
 	return listen(ctx, host, port, reporter, log, usual)
 }
@@ -63,19 +64,20 @@ func listen(ctx context.Context, host string, port int, reporter Reporter, log *
 		ConnContext:       withVisitor,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}}
-	s.http.SetKeepAlivesEnabled(false) // one request a connection: none is held for later
+	s.http.SetKeepAlivesEnabled(false) // one request per connection: none is kept open for later
 	return s, nil
 }
 
-// Address is the address listened on; unspecified for all of this machine's.
+// Address is the address listened on; unspecified if that is all of this
+// machine's.
 func (s *Server) Address() netip.Addr { return s.at().Addr() }
 
 // Port is the port listened on.
 func (s *Server) Port() int { return int(s.at().Port()) }
 
-// Addr is "host:port" as this machine itself can reach it. Where all addresses
-// are listened on, with one socket for IPv4 and IPv6, it is not "localhost":
-// that could lead to another's port of the same number.
+// Addr is "host:port" as this machine itself can reach it. If it listens on all
+// addresses, with one socket for IPv4 and IPv6, it is not "localhost": that
+// could lead to another server on the same port.
 func (s *Server) Addr() string {
 	at := s.at()
 	if at.Addr().IsUnspecified() {
@@ -97,8 +99,8 @@ func (s *Server) Serve() error {
 	return nil
 }
 
-// Close finishes the requests under way, within ctx and a moment of its own, and
-// stops. A runner that was cut off asks again.
+// Close finishes the current requests, within ctx and closeTime, and stops. A
+// runner that was cut off retries.
 func (s *Server) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, closeTime)
 	defer cancel()

@@ -196,7 +196,7 @@ func TestHostileClient_GetsTheConfiguredNetworkAlone(t *testing.T) {
 		args  map[string]any
 		wants []string
 	}{
-		"a job":     {"submit_job", map[string]any{"manifest": elsewhere}, []string{"network.bridge", "network.vlan", "network.ip", "MCP clients get the configured network alone"}},
+		"a job":     {"submit_job", map[string]any{"manifest": elsewhere}, []string{"network.bridge", "network.vlan", "network.ip", "MCP clients get only the configured network"}},
 		"a VM":      {"provision_vm", map[string]any{"name": "dev", "network": map[string]any{"bridge": "vmbr1"}}, []string{"network.bridge", "ALLOWED_BRIDGES is not set"}},
 		"a plan":    {"provision_vm", map[string]any{"name": "dev", "network": map[string]any{"vlan": 9}, "dry_run": true}, []string{"network.vlan"}},
 		"a secret":  {"submit_job", map[string]any{"manifest": secret}, []string{`"ROOT" is not allowed: ALLOWED_SECRETS allows CI_*`}},

@@ -10,9 +10,9 @@ import (
 	"linus/internal/job"
 )
 
-// Choices are the settings of Bounds: lists as ALLOWED_COMMANDS is one, of names
-// in which * and ? stand for others, and of VLAN tags, 20 or 20-29. An empty one
-// is not set.
+// Choices are the settings of Bounds: lists like ALLOWED_COMMANDS, of names in
+// which * and ? are wildcards, and of VLAN tags, 20 or 20-29. An empty one is
+// not set.
 type Choices struct {
 	Bridges, VLANs, Templates, Secrets string
 
@@ -20,18 +20,20 @@ type Choices struct {
 	Template string      // the configured one
 }
 
-// Bounds decide which networks, templates and secrets a client may choose. What
-// is configured anybody gets, by leaving it out or by naming it. Where a list is
-// set, it holds for every client. Where no list of networks is set, MCP clients
-// get the configured network alone, its addresses too: an agent is not to put
-// itself where its operator did not think of. The command line is its operator's.
+// Bounds decide which networks, templates and secrets a client may choose.
+// Everybody may use what is configured, by naming it or by leaving it out. A
+// list that is set applies to every client. Where no list of networks is set,
+// MCP clients get only the configured network, and only its addresses: an agent
+// must not reach networks its operator did not think of. The command line
+// belongs to the operator.
 type Bounds struct {
 	own                         Choices
 	bridges, templates, secrets []string
 	vlans                       [][2]int
 }
 
-// NewBounds reads the lists. Errors are *job.FieldError, of the setting's name.
+// NewBounds reads the lists. Errors are *job.FieldError, named after the
+// setting.
 func NewBounds(c Choices) (*Bounds, error) {
 	b := &Bounds{own: c}
 	for _, list := range []struct {
@@ -70,8 +72,7 @@ func NewBounds(c Choices) (*Bounds, error) {
 	return b, nil
 }
 
-// entries are the parts of a list that is separated by commas and newlines; none
-// of one that is not set.
+// entries splits a list at commas and newlines; nil if it is not set.
 func entries(name, text string) ([]string, error) {
 	var all []string
 	for part := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' || r == '\n' }) {
@@ -85,8 +86,8 @@ func entries(name, text string) ([]string, error) {
 	return all, nil
 }
 
-// Check says whether a client may have what a submission, which is valid,
-// chooses; nil, or a *job.InvalidError with all that it may not.
+// Check checks whether a client may have what a valid submission chooses; it
+// returns nil, or a *job.InvalidError with everything that is not allowed.
 func (b *Bounds) Check(s job.Submission) error {
 	m := s.Manifest
 	found := &findings{}
@@ -109,8 +110,8 @@ func (b *Bounds) Check(s job.Submission) error {
 // network checks what a new VM is to be connected to.
 func (b *Bounds) network(found *findings, n job.Network, mcp bool) {
 	own := b.own.Network
-	const alone = "MCP clients get the configured network alone"
-	elsewhere := false // on a network that a list names, whose addresses are not ours to know
+	const alone = "MCP clients get only the configured network"
+	elsewhere := false // on a network that a list names, whose addresses linus does not know
 	if n.Bridge != "" && n.Bridge != own.Bridge {
 		switch {
 		case len(b.bridges) > 0 && !among(b.bridges, n.Bridge):
@@ -146,7 +147,7 @@ func (b *Bounds) network(found *findings, n job.Network, mcp bool) {
 	}
 }
 
-// template checks what a new VM is made of.
+// template checks what a new VM is created from.
 func (b *Bounds) template(found *findings, m job.Manifest) {
 	field, name := "manifest.vmTemplate", m.VMTemplate
 	if m.OS != "" {

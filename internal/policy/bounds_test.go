@@ -24,7 +24,7 @@ func TestBounds_ClientsGetWhatIsConfiguredAndWhatIsAllowed(t *testing.T) {
 	}{
 		{"MCP, nothing chosen", none, "mcp:claude", job.Manifest{}, "", nil},
 		{"MCP, the configured network by name", none, "mcp", net(ours), "", nil},
-		{"MCP, another bridge", none, "mcp:claude", net(job.Network{Bridge: "vmbr1"}), "manifest.network.bridge", []string{`"vmbr1"`, "MCP clients get the configured network alone, bridge vmbr0", "ALLOWED_BRIDGES is not set"}},
+		{"MCP, another bridge", none, "mcp:claude", net(job.Network{Bridge: "vmbr1"}), "manifest.network.bridge", []string{`"vmbr1"`, "MCP clients get only the configured network, bridge vmbr0", "ALLOWED_BRIDGES is not set"}},
 		{"MCP, another VLAN", none, "mcp", net(job.Network{VLAN: 8}), "manifest.network.vlan", []string{"8 is not allowed", "VLAN 7", "ALLOWED_VLANS is not set"}},
 		{"MCP, another address", none, "mcp", net(job.Network{IP: "10.0.0.7/24"}), "manifest.network.ip", []string{`"10.0.0.7/24"`, "VM_IP_CONFIG (10.0.0.50-10.0.0.99/24)"}},
 		{"MCP, dhcp where there is a pool", none, "mcp", net(job.Network{IP: "dhcp"}), "manifest.network.ip", nil},

@@ -8,16 +8,16 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// harmless are builtins that need no rule: they run nothing and change nothing
-// but the shell's own state, as long as builtin finds nothing in their words
-// that would evaluate something.
+// harmless are builtins that need no rule: they run nothing and change only the
+// shell's own state, as long as builtin finds nothing in their words that would
+// be evaluated.
 var harmless = []string{
 	":", "true", "false", "echo", "printf", "test", "[", "pwd", "cd", "pushd", "popd", "dirs", "exit", "return",
 	"break", "continue", "shift", "umask", "times", "type", "jobs", "wait", "read", "getopts", "unset", "set", "shopt", "trap",
 }
 
 // unjudged are builtins and reserved names that change what later commands
-// mean, or run text. They need a rule; a function may not take their names.
+// mean, or run text. They need a rule; a function may not have their names.
 var unjudged = []string{
 	"alias", "unalias", "bg", "bind", "builtin", "caller", "complete", "compgen", "compopt", "declare", "disown", "enable", "eval",
 	"export", "fc", "fg", "hash", "help", "history", "kill", "let", "local", "logout", "mapfile", "readarray", "readonly", "source", ".",
@@ -146,14 +146,14 @@ func (c *checker) printf(at syntax.Node, words []word) {
 	}
 }
 
-// Operators of test and [ that look at nothing but their operands.
+// Operators of test and [ that use nothing but their operands.
 var (
 	unaryTests  = []string{"-a", "-b", "-c", "-d", "-e", "-f", "-g", "-G", "-h", "-k", "-L", "-n", "-N", "-o", "-O", "-p", "-r", "-s", "-S", "-t", "-u", "-w", "-x", "-z"}
 	binaryTests = []string{"=", "==", "!=", "<", ">", "-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-nt", "-ot", "-ef", "-a", "-o"}
 )
 
 // test judges the words of test and [ by their number, as the shell does. -v
-// evaluates the subscript of a name; so an operator must be seen to be another.
+// evaluates the subscript of a name, so the operator must certainly be another.
 func (c *checker) test(at syntax.Node, words []word) {
 	for _, w := range words {
 		switch {
@@ -161,7 +161,7 @@ func (c *checker) test(at syntax.Node, words []word) {
 		case plainName.MatchString(w.param):
 			c.needNumber(at, w.param)
 		default:
-			c.refuse(at, "%q: put quotes around what is expanded, that it stays one word", c.text(at))
+			c.refuse(at, "%q: put quotes around what is expanded, so that it stays one word", c.text(at))
 			return
 		}
 	}
@@ -193,8 +193,8 @@ var shellOptions = []string{
 }
 
 // options allows the usual options of set and shopt. Others make the shell read
-// its text in another way (posix, histexpand), or take arguments for
-// assignments (keyword).
+// its text differently (posix, histexpand), or treat arguments as assignments
+// (keyword).
 func (c *checker) options(at syntax.Node, words []word) {
 	for i, w := range words {
 		switch {
@@ -204,7 +204,7 @@ func (c *checker) options(at syntax.Node, words []word) {
 		case w.literal && slices.Contains(shellOptions, w.text):
 		case w.literal && len(w.text) > 1 && (w.text[0] == '-' || w.text[0] == '+') && strings.Trim(w.text[1:], "aefuxvnbmBCETo") == "":
 		default:
-			c.refuse(at, "%q: only the usual options may be set, and values behind --", c.text(at))
+			c.refuse(at, "%q: only the usual options may be set, and values after --", c.text(at))
 			return
 		}
 	}

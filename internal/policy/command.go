@@ -8,10 +8,10 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// shells run the text behind -c.
+// shells run the text after -c.
 var shells = map[string][]syntax.LangVariant{
 	"bash": {syntax.LangBash},
-	// Which shell sh is depends on the system: both readings must pass.
+	// Which shell sh is depends on the system: it must pass as both.
 	"sh":   {syntax.LangPOSIX, syntax.LangBash},
 	"dash": {syntax.LangPOSIX, syntax.LangBash},
 }
@@ -23,7 +23,7 @@ func isSpecial(name string) bool {
 }
 
 // command judges one simple command. inShell says that the shell itself looks
-// for it, so that it may be a function.
+// it up, so that it may be a function.
 func (c *checker) command(at syntax.Node, words []word, inShell bool) {
 	name := words[0]
 	if !name.literal {
@@ -67,12 +67,12 @@ func (c *checker) command(at syntax.Node, words []word, inShell bool) {
 	}
 }
 
-// text is the command as it is written.
+// text is the command as written.
 func (c *checker) text(at syntax.Node) string {
 	return shorten(c.source[at.Pos().Offset():at.End().Offset()])
 }
 
-// eval checks text that this very shell runs.
+// eval checks text that this same shell runs.
 func (c *checker) eval(at syntax.Node, words []word) {
 	texts := make([]string, len(words))
 	for i, w := range words {
@@ -86,8 +86,8 @@ func (c *checker) eval(at syntax.Node, words []word) {
 	inner.check(strings.Join(texts, " "), syntax.LangBash)
 }
 
-// shell checks bash -c and its like. What a shell reads from a file or its
-// input is not known, and needs a rule of its own.
+// shell checks bash -c and the like. What a shell reads from a file or its
+// input is not known, and needs its own rule.
 func (c *checker) shell(at syntax.Node, words []word, languages []syntax.LangVariant) {
 	hasScript := false
 	i := 1
@@ -114,7 +114,7 @@ func (c *checker) shell(at syntax.Node, words []word, languages []syntax.LangVar
 	}
 	switch {
 	case !hasScript:
-		c.refuse(at, "%q runs a script that is only known when it runs, and no rule of ALLOWED_COMMANDS is for it", c.text(at))
+		c.refuse(at, "%q runs a script that is only known when it runs, and no rule of ALLOWED_COMMANDS matches it", c.text(at))
 	case i == len(words) || !words[i].literal:
 		c.refuse(at, "%q runs text that is only known when it runs", c.text(at))
 	default:

@@ -6,20 +6,20 @@ import (
 	"linus/internal/job"
 )
 
-// Limits bound what the jobs of one client may take at the same time. Zero is
-// no limit. Every client has the same ones, and all of them for itself.
+// Limits bound what the jobs of one client may use at the same time. Zero is no
+// limit. Every client has the same limits, counted separately.
 type Limits struct {
-	Jobs     int // jobs that have not ended, and VMs that are kept
+	Jobs     int // unfinished jobs and persistent VMs
 	CPU      int // cores of their VMs together
 	MemoryMB int // memory of their VMs together, MiB
 	Seconds  int // the longest timeout a job may have
 }
 
-// Check says whether a client that has these jobs (those that have not ended, and
-// those whose VM is not gone) may have one more; nil, or a *job.FieldError that
-// names the rule. Defaults are filled in. A job in a VM that exists takes no
-// resources: they count for the job that made the VM, until that is gone. A job
-// that has ended is none any more: its result is out.
+// Check checks whether a client that has these jobs (unfinished ones, and those
+// whose VM is not gone) may have one more; it returns nil, or a *job.FieldError
+// that names the rule. Defaults are filled in. A job in an existing VM uses no
+// resources: they count for the job that created the VM, until that is gone. A
+// job that has ended no longer counts as a job, since its result is available.
 func (l Limits) Check(has []job.Job, next job.Manifest) error {
 	open, kept, cpu, memory := 0, 0, 0, int64(0)
 	for _, j := range has {
@@ -37,11 +37,11 @@ func (l Limits) Check(has []job.Job, next job.Manifest) error {
 	case l.Jobs > 0 && open+kept >= l.Jobs:
 		e := &job.FieldError{
 			Field:   "manifest",
-			Problem: fmt.Sprintf("LIMIT_JOBS allows a client %d jobs at the same time, and %s not ended", l.Jobs, count(open, "has", "have")),
-			Remedy:  "wait for one to end, or cancel one",
+			Problem: fmt.Sprintf("LIMIT_JOBS allows a client %d jobs at the same time, and %s unfinished", l.Jobs, count(open, "is", "are")),
+			Remedy:  "wait for one to finish, or cancel one",
 		}
 		if kept > 0 {
-			e.Problem += fmt.Sprintf(", %s kept", count(kept, "VM is", "VMs are"))
+			e.Problem += fmt.Sprintf(", %s", count(kept, "VM is persistent", "VMs are persistent"))
 			e.Remedy += ", or destroy a VM"
 		}
 		return e
@@ -59,7 +59,7 @@ func (l Limits) Check(has []job.Job, next job.Manifest) error {
 	return nil
 }
 
-// count says how many there are of what is called one or many.
+// count returns n and the noun for it.
 func count(n int, one, many string) string {
 	if n == 1 {
 		many = one
@@ -67,20 +67,20 @@ func count(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// over is the refusal of a sum that would be too large.
+// over returns the error for a sum that would be too large.
 func over(resource, rule string, limit, taken, asked int64, unit string) error {
-	remedy := fmt.Sprintf("ask for at most %d, or wait for a job to end", limit-taken)
+	remedy := fmt.Sprintf("ask for at most %d, or wait for a job to finish", limit-taken)
 	if taken >= limit {
-		remedy = "wait for a job to end, or cancel one"
+		remedy = "wait for a job to finish, or cancel one"
 	}
 	return &job.FieldError{
 		Field:   "manifest.resources." + resource,
-		Problem: fmt.Sprintf("%s allows a client %d %s at the same time; %d are taken, this job asks for %d", rule, limit, unit, taken, asked),
+		Problem: fmt.Sprintf("%s allows a client %d %s at the same time; %d are in use, this job asks for %d", rule, limit, unit, taken, asked),
 		Remedy:  remedy,
 	}
 }
 
-// takes is what a job's own VM needs: cores, and MiB of memory.
+// takes returns what a job's own VM needs: cores, and MiB of memory.
 func takes(m job.Manifest) (cpu int, memory int64) {
 	if m.VM != "" {
 		return 0, 0
@@ -88,8 +88,8 @@ func takes(m job.Manifest) (cpu int, memory int64) {
 	return m.Resources.CPU, megabytes(m.Resources.Memory)
 }
 
-// megabytes reads a manifest's size, rounded up; 0 for none. Manifests are
-// validated before they get here.
+// megabytes returns a manifest's size in MiB, rounded up; 0 if it has none.
+// Manifests are validated before they get here.
 func megabytes(size string) int64 {
 	n, err := job.ParseSize(size)
 	if err != nil {

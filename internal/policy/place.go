@@ -9,7 +9,7 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// systemDirs hold programs, or what programs go by.
+// systemDirs contain programs, or what programs depend on.
 var systemDirs = []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "boot", "dev", "proc", "sys", "run", "snap"}
 
 // isSystem reports whether an absolute path is the root or in one of the
@@ -19,32 +19,32 @@ func isSystem(file string) bool {
 	return first == "" || slices.Contains(systemDirs, first)
 }
 
-// hasSpecial reports whether a path has a name in it that a shell or a program
-// looks for by itself: dot-files and directories of programs.
+// hasSpecial reports whether a path contains a name that a shell or a program
+// looks for of its own accord: dot-files and directories of programs.
 func hasSpecial(file string) bool {
 	return slices.ContainsFunc(strings.Split(path.Clean(file), "/"), func(name string) bool {
 		return name == "bin" || name == "sbin" || (strings.HasPrefix(name, ".") && name != ".")
 	})
 }
 
-// misplaced says why a job may not put a file there, "" when it may: below /tmp
-// and the task's working directory cwd, which may be "" for what is not known.
+// misplaced returns why a job may not put a file there, "" if it may: below
+// /tmp and the task's working directory cwd, which is "" if unknown.
 func (p *Policy) misplaced(cwd, file string) string {
 	clean := path.Clean(file)
 	below := func(dir string) bool { return dir != "" && strings.HasPrefix(clean, path.Clean(dir)+"/") }
 	switch {
 	case path.IsAbs(clean) && isSystem(clean), p.isProgram(clean):
-		return "is, or may be, a program or a setting of the system's"
+		return "is, or may be, a program or a setting of the system"
 	case path.IsAbs(clean) && !below("/tmp") && !below(cwd):
 		return "is neither below /tmp nor below the task's cwd"
 	case hasSpecial(clean):
-		return "has a name in it that shells and programs look for by themselves: one with a dot before it, or bin or sbin"
+		return "contains a name that shells and programs look for of their own accord: one that starts with a dot, or bin or sbin"
 	}
 	return ""
 }
 
-// isProgram reports whether a file may be what a rule means that names its
-// command by path: writing it would change what the rule allows.
+// isProgram reports whether a file may be what a rule that names its command by
+// path refers to: writing it would change what the rule allows.
 func (p *Policy) isProgram(file string) bool {
 	have := strings.Split(strings.TrimPrefix(path.Clean(file), "/"), "/")
 	return slices.ContainsFunc(p.rules, func(r rule) bool {
@@ -84,7 +84,7 @@ func (c *checker) redirect(n *syntax.Redirect) {
 	}
 	// Bash reads >&-x as >&- and a command x, the parser as a file -x.
 	if raw := c.text(n.Word); (n.Op == syntax.DplOut || n.Op == syntax.DplIn) && raw != "-" && strings.HasPrefix(raw, "-") {
-		c.refuse(n, "%q: put a blank behind the dash", c.text(n))
+		c.refuse(n, "%q: put a blank after the dash", c.text(n))
 	}
 	w := readWord(n.Word)
 	if n.Op == syntax.DplOut || n.Op == syntax.DplIn {
@@ -97,8 +97,8 @@ func (c *checker) redirect(n *syntax.Redirect) {
 			c.needNumber(n, w.param)
 			return
 		case n.Op == syntax.DplIn || !plainPath.MatchString(c.text(n.Word)):
-			// Of a file's name here bash expands twice what is in quotes, too.
-			c.refuse(n, "%q: only a descriptor, or the name of a file without quotes, may stand there; for a file write >FILE 2>&1", c.text(n))
+			// Here bash also expands quoted parts of a file's name twice.
+			c.refuse(n, "%q: only a descriptor, or the name of a file without quotes, is allowed there; for a file write >FILE 2>&1", c.text(n))
 			return
 		}
 	}
@@ -116,14 +116,13 @@ func (c *checker) redirect(n *syntax.Redirect) {
 	case !path.IsAbs(w.text):
 		c.later = append(c.later, func() {
 			if c.wandered {
-				c.refuse(n, "%s may not be written: by cd it may be a program; give cd a directory that is named literally and has no programs, or write below /tmp", shorten(w.text))
+				c.refuse(n, "%s may not be written: because of cd it may be a program; give cd a directory that is named literally and has no programs, or write below /tmp", shorten(w.text))
 			}
 		})
 	}
 }
 
-// changesDir notes whether relative paths go on meaning files that may be
-// written.
+// changesDir notes whether relative paths still mean files that may be written.
 func (f *findings) changesDir(words []word) {
 	for _, w := range words {
 		if w.literal && strings.HasPrefix(w.text, "-") && w.text != "-" {

@@ -3,12 +3,12 @@
 // manifests and knows nothing of VMs, stores or the tools that submit.
 //
 // The command policy guards against the mistakes of an agent. It is not the
-// boundary that holds an attacker: that is the VM. It sees the shell script as
-// the shell will read it, with every command in pipes, lists, subshells,
-// substitutions, functions, conditions and here-documents, looks through
-// programs that run others (env, sudo, timeout, xargs, bash -c, ...), and
-// refuses what it cannot judge: a command whose name is computed, eval of
-// computed text, a PATH set anew. It does not see
+// boundary against an attacker: that is the VM. It reads the shell script as
+// the shell will, with every command in pipes, lists, subshells, substitutions,
+// functions, conditions and here-documents, looks through programs that run
+// others (env, sudo, timeout, xargs, bash -c, ...), and refuses what it cannot
+// judge: a command whose name is computed, eval of computed text, a changed
+// PATH. It does not see
 //
 //   - what an allowed program does: make, npm, find -exec, git -c, python run
 //     whatever they are told to, by arguments, files or input (find -exec is
@@ -17,8 +17,8 @@
 //     be put: below /tmp and the task's working directory, under names that
 //     nobody runs without being told to.
 //
-// Of the shell's language what is not known to be harmless is refused. Bash
-// evaluates many a text once more where few expect it, as the subscript in
+// Any part of the shell's language that is not known to be harmless is refused.
+// Bash evaluates some texts again where few expect it, such as the subscript in
 // test -v 'a[$(reboot)]', or the value of a variable in arithmetic.
 package policy
 
@@ -34,8 +34,8 @@ import (
 // Policy is a list of rules.
 type Policy struct{ rules []rule }
 
-// New reads rules as ALLOWED_COMMANDS has them, separated by commas or
-// newlines. A rule is words: the command's name and, if given, its arguments.
+// New reads rules as in ALLOWED_COMMANDS, separated by commas or newlines. A
+// rule is words: the command's name and, if given, its arguments.
 //
 //	git           git, whatever its arguments
 //	npm test      npm test, and nothing after it
@@ -43,8 +43,8 @@ type Policy struct{ rules []rule }
 //	/usr/bin/make make, called by this path
 //	python3*      a * or ? within a word is for characters other than /
 //
-// Names are compared as they are written: git is not /usr/bin/git. Empty text
-// allows everything. Errors are *job.FieldError, of the setting's name.
+// Names are compared as written: git is not /usr/bin/git. Empty text allows
+// everything. Errors are *job.FieldError, named after the setting.
 func New(rules string) (*Policy, error) {
 	p := &Policy{}
 	if rules == "" {
@@ -66,15 +66,15 @@ func New(rules string) (*Policy, error) {
 	return p, nil
 }
 
-// setting is what is wrong with a setting's value: the error of New and NewBounds.
+// setting returns the error of New and NewBounds for a setting's value.
 func setting(name, problem, value, remedy string) error {
 	return &job.FieldError{Field: name, Problem: fmt.Sprintf(problem, value), Remedy: remedy}
 }
 
-// Check says whether a job with this manifest may run; nil, or a
-// *job.InvalidError with every command that no rule allows. Of the manifest,
-// which is valid, it reads the task or the agent's command, and what could
-// change which program a command's name means: env, secrets and files.
+// Check checks whether a job with this manifest may run; it returns nil, or a
+// *job.InvalidError with every command that no rule allows. It reads the task
+// or the agent's command of a valid manifest, and what could change which
+// program a command's name means: env, secrets and files.
 func (p *Policy) Check(m job.Manifest) error {
 	if len(p.rules) == 0 {
 		return nil
@@ -103,9 +103,9 @@ func (p *Policy) Check(m job.Manifest) error {
 	return nil
 }
 
-// checkRest looks at what could change which program a command's name means.
+// checkRest checks what could change which program a command's name means.
 func (p *Policy) checkRest(found *findings, m job.Manifest) {
-	const variable = "is a variable the shell, the loader or a program finds other programs by, and ALLOWED_COMMANDS is set"
+	const variable = "is a variable by which the shell, the loader or a program finds other programs, and ALLOWED_COMMANDS is set"
 	guarded := func(name string) bool {
 		return isGuarded(name) || slices.Contains(countingNames, name) || slices.Contains(ownNames, name)
 	}
@@ -120,7 +120,7 @@ func (p *Policy) checkRest(found *findings, m job.Manifest) {
 		}
 	}
 	if m.Cwd != "" && (isSystem(m.Cwd) || hasSpecial(m.Cwd)) {
-		found.add("manifest.cwd", "may hold programs, or what programs go by, and ALLOWED_COMMANDS is set", "use another directory")
+		found.add("manifest.cwd", "may contain programs, or what programs depend on, and ALLOWED_COMMANDS is set", "use another directory")
 	}
 	for i, f := range m.Files {
 		if problem := p.misplaced(m.Cwd, f.Path); problem != "" {
@@ -129,7 +129,7 @@ func (p *Policy) checkRest(found *findings, m job.Manifest) {
 	}
 }
 
-// maxFindings is how many complaints one answer has.
+// maxFindings is how many problems one error lists.
 const maxFindings = 10
 
 // findings gathers what is wrong with one manifest.
@@ -140,8 +140,8 @@ type findings struct {
 
 	cwd      string // of the task; "" for its user's home
 	vars     variables
-	wandered bool     // cd may lead to where programs are
-	later    []func() // checks that ask what is found everywhere
+	wandered bool     // cd may lead to a directory with programs
+	later    []func() // checks that need everything found in the script
 }
 
 func (f *findings) add(field, problem, remedy string) {

@@ -9,7 +9,7 @@ import (
 
 // rule allows the commands whose words match its own.
 type rule struct {
-	text  string   // as it was given, blanks evened out
+	text  string   // as given, with blanks normalized
 	words []string // patterns of path.Match, one a word
 	rest  bool     // any words may follow
 }
@@ -21,7 +21,7 @@ func parseRule(text string) (rule, error) {
 		r.words, r.rest = words[:len(words)-1], true
 	}
 	for _, w := range words {
-		// What means something to the shell would be taken for it by a reader, too.
+		// A reader would also take what is special to the shell as such.
 		if _, err := path.Match(w, ""); err != nil || strings.ContainsAny(w, "\"'`$\\;|&<>(){}#!~") {
 			return rule{}, setting("ALLOWED_COMMANDS", "%q is not a rule", r.text, "write a command and its arguments as plain words with * and ? in them, as in: git, npm test, go test *")
 		}
@@ -29,8 +29,8 @@ func parseRule(text string) (rule, error) {
 	return r, nil
 }
 
-// matches compares position by position; a word that may become several, or
-// none, makes all positions behind it uncertain.
+// matches compares position by position; a word that may expand to several, or
+// none, makes all positions after it uncertain.
 func (r rule) matches(words []word) bool {
 	if len(words) < len(r.words) || (len(words) > len(r.words) && !r.rest) {
 		return false
@@ -53,7 +53,7 @@ func (p *Policy) allows(words []word) bool {
 	return slices.ContainsFunc(p.rules, func(r rule) bool { return r.matches(words) })
 }
 
-// reason says why no rule allows words, by the rules that come nearest.
+// reason says why no rule allows words, citing the nearest rules.
 func (p *Policy) reason(words []word) string {
 	var near []string
 	for _, r := range p.rules {
@@ -62,9 +62,9 @@ func (p *Policy) reason(words []word) string {
 		}
 	}
 	if len(near) == 0 {
-		return fmt.Sprintf("no rule of ALLOWED_COMMANDS is for %s", shorten(words[0].text))
+		return fmt.Sprintf("no rule of ALLOWED_COMMANDS matches %s", shorten(words[0].text))
 	}
-	return fmt.Sprintf("of %s ALLOWED_COMMANDS allows only: %s", shorten(words[0].text), strings.Join(near, ", "))
+	return fmt.Sprintf("for %s, ALLOWED_COMMANDS allows only: %s", shorten(words[0].text), strings.Join(near, ", "))
 }
 
 // remedy says what is allowed.
@@ -79,8 +79,9 @@ func (p *Policy) remedy() string {
 	return "allowed are: " + strings.Join(texts, ", ")
 }
 
-// guardedNames are variables that decide which program a name means, that hold
-// code which the shell or a usual program runs by itself, or options of one.
+// guardedNames are variables that decide which program a name means, or that
+// contain code or options which the shell or a usual program uses of its own
+// accord.
 var guardedNames = []string{
 	"PATH", "ENV", "CDPATH", "EXECIGNORE", "BASHOPTS", "SHELLOPTS", "PROMPT_COMMAND", "PS0", "PS1", "PS2", "PS3", "PS4", "POSIXLY_CORRECT", "INPUTRC",
 	"HOME", "SHELL", "ZDOTDIR", "FPATH", "TEXTDOMAIN", "TEXTDOMAINDIR", "GCONV_PATH", "LOCPATH", "NLSPATH", "GLIBC_TUNABLES", "HOSTALIASES",
@@ -91,7 +92,7 @@ var guardedNames = []string{
 	"PHPRC", "PHP_INI_SCAN_DIR", "R_PROFILE", "R_PROFILE_USER", "R_ENVIRON", "R_ENVIRON_USER", "COMPOSER_HOME", "DOCKER_HOST", "DOCKER_CONFIG", "KUBECONFIG",
 }
 
-// guardedPrefixes are those of whole families of them.
+// guardedPrefixes are the prefixes of whole families of such variables.
 var guardedPrefixes = []string{
 	"LD_", "DYLD_", "BASH_", "GIT_", "PYTHON", "PERL", "RUBY", "GEM_", "BUNDLE_", "CARGO_", "CGO_", "XDG_", "PIP_", "UV_", "NPM_CONFIG_", "npm_config_", "COMP_", "READLINE_", "HIST",
 }

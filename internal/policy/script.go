@@ -12,8 +12,8 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// Bounds of a script, for the parser's sake: it goes down as deep as brackets
-// are nested.
+// Bounds of a script, for the parser: its recursion is as deep as brackets are
+// nested.
 const (
 	maxScript = 256 << 10 // bytes
 	maxDepth  = 250
@@ -25,18 +25,18 @@ const (
 type checker struct {
 	*findings
 	source    string
-	line      uint // where the script stands in the one around it; 0: nowhere
+	line      uint // the line at which the script starts in the one around it; 0: none
 	functions map[string][]*function
-	// inner is text that this shell runs (eval, trap). A function declared there
-	// may not be declared yet, or not any more, when a command of its name runs.
+	// inner is text that this shell runs (eval, trap). A function declared
+	// there may not exist yet, or no longer, when a command of its name runs.
 	inner   bool
 	nesting int // how many commands run this one
 }
 
-// function is a function of the script, declared on every way to what follows.
+// function is a function of the script, declared on every path to what follows.
 type function struct {
 	body  *syntax.Stmt
-	owner *checker // whose script it stands in
+	owner *checker // the script that declares it
 	seen  bool
 }
 
@@ -46,12 +46,12 @@ func (f *findings) script(text string) {
 	c.check(text, syntax.LangBash)
 }
 
-// refuse records a complaint about the node's line.
+// refuse records a problem with the node's line.
 func (c *checker) refuse(at syntax.Node, format string, args ...any) {
 	c.add(c.field, fmt.Sprintf("line %d: ", c.lineOf(at))+fmt.Sprintf(format, args...), c.policy.remedy())
 }
 
-// lineOf is the line a complaint about at names.
+// lineOf returns the line to report for at.
 func (c *checker) lineOf(at syntax.Node) uint {
 	if c.line != 0 {
 		return c.line
@@ -60,8 +60,8 @@ func (c *checker) lineOf(at syntax.Node) uint {
 }
 
 // check parses text and walks through it. Functions declared at its top level
-// may be called from there on: a function counts only where it is certain to
-// be declared, else a command of the same name would run unseen.
+// may be called from there on: a function counts only where it is certainly
+// declared, or else a command of the same name would run unseen.
 func (c *checker) check(text string, language syntax.LangVariant) {
 	const remedy = "write it so that it can be judged, or ask for a wider ALLOWED_COMMANDS"
 	if problem := unreadable(text); problem != "" {
@@ -101,7 +101,7 @@ func (c *checker) check(text string, language syntax.LangVariant) {
 	}
 }
 
-// unreadable says why text is not even parsed, empty if it is.
+// unreadable returns why text is not even parsed, "" if it is.
 func unreadable(text string) string {
 	if len(text) > maxScript {
 		return fmt.Sprintf("is %d bytes; with ALLOWED_COMMANDS a script may have %d", len(text), maxScript)
@@ -110,7 +110,7 @@ func unreadable(text string) string {
 	for i := range len(text) {
 		switch c := text[i]; {
 		case c < ' ' && c != '\n' && c != '\t', c == 0x7f:
-			// Of a carriage return shells and parsers think differently.
+			// Shells and parsers disagree about a carriage return.
 			return fmt.Sprintf("line %d: has the control character 0x%02x", 1+strings.Count(text[:i], "\n"), c)
 		case c == '(' || c == '{' || c == '[':
 			if depth++; depth > maxDepth {
@@ -126,14 +126,14 @@ func unreadable(text string) string {
 	return ""
 }
 
-// visit is called for every node of the script. What it does not know is
-// refused: a parser that learns something new would else let it through.
+// visit is called for every node of the script. It refuses what it does not
+// know: otherwise a parser that learns something new would let it through.
 func (c *checker) visit(node syntax.Node) bool {
 	switch n := node.(type) {
 	case nil, *syntax.Stmt, *syntax.Word, *syntax.Lit, *syntax.SglQuoted, *syntax.Block, *syntax.Subshell, *syntax.IfClause,
 		*syntax.WhileClause, *syntax.ForClause, *syntax.BinaryCmd, *syntax.CaseClause, *syntax.CaseItem, *syntax.TimeClause,
 		*syntax.TestClause, *syntax.ParenTest, *syntax.ProcSubst, *syntax.ArrayExpr,
-		*syntax.BinaryArithm, *syntax.UnaryArithm, *syntax.ParenArithm: // judged where the whole expression is
+		*syntax.BinaryArithm, *syntax.UnaryArithm, *syntax.ParenArithm: // judged as part of the whole expression
 	case *syntax.CallExpr:
 		if len(n.Args) > 0 {
 			words := make([]word, len(n.Args))
@@ -161,7 +161,7 @@ func (c *checker) visit(node syntax.Node) bool {
 	case *syntax.ArithmCmd:
 		c.arithmetic(n, n.X)
 	case *syntax.LetClause:
-		c.refuse(n, "let evaluates its words once more; write $(( )) or (( ))")
+		c.refuse(n, "let evaluates its words again; write $(( )) or (( ))")
 	case *syntax.UnaryTest:
 		if n.Op == syntax.TsVarSet || n.Op == syntax.TsRefVar {
 			c.asksName(n, n.X)
@@ -174,7 +174,7 @@ func (c *checker) visit(node syntax.Node) bool {
 		}
 	case *syntax.DblQuoted:
 		if n.Dollar {
-			c.refuse(n, "%s: a translation may hold anything; leave out the dollar sign", c.text(n))
+			c.refuse(n, "%s: a translation may contain anything; leave out the dollar sign", c.text(n))
 		}
 	case *syntax.CmdSubst:
 		if n.TempFile || n.ReplyVar {
@@ -190,7 +190,8 @@ func (c *checker) visit(node syntax.Node) bool {
 	case *syntax.Redirect:
 		c.redirect(n)
 	case *syntax.Comment:
-		// The parser takes the next line for part of the comment; shells do not.
+		// The parser treats the next line as part of the comment; shells do
+		// not.
 		if line, _, _ := strings.Cut(c.source[n.Pos().Offset():], "\n"); strings.HasSuffix(line, `\`) {
 			c.refuse(n, "a comment may not end in a backslash: what follows cannot be judged")
 		}
@@ -204,7 +205,7 @@ func (c *checker) visit(node syntax.Node) bool {
 
 var functionName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.:-]*$`)
 
-// nameFunction refuses names that hide what this package thinks it knows.
+// nameFunction refuses names that would hide what this package relies on.
 func (c *checker) nameFunction(f *syntax.FuncDecl) bool {
 	if f.Name == nil || !functionName.MatchString(f.Name.Value) {
 		c.refuse(f, "a function's name must be plain")
@@ -224,8 +225,8 @@ func (c *checker) declare(f *syntax.FuncDecl) {
 	}
 }
 
-// enter checks the bodies a call may run, each once: with the functions that
-// are declared at the first call, or at the script's end for want of one.
+// enter checks the bodies a call may run, each once: with the functions
+// declared at the first call or, if there is no call, at the script's end.
 func (c *checker) enter(all []*function) {
 	for _, f := range all {
 		if !f.seen {

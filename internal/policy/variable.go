@@ -9,7 +9,7 @@ import (
 )
 
 // variables is what is known of the values variables can have in any of a job's
-// scripts, however one runs another: whatever is set anywhere may be there
+// scripts, however one runs another: a value set anywhere may be seen
 // everywhere.
 type variables struct {
 	numbers map[string]bool // set to a number somewhere
@@ -24,33 +24,33 @@ var (
 	rangeText  = regexp.MustCompile(`^\{-?[0-9]+\.\.-?[0-9]+(\.\.-?[0-9]+)?\}$`)
 )
 
-// countingNames are variables in which the shell keeps a number of its own.
-// Some of them evaluate what they are set to.
+// countingNames are variables in which the shell keeps its own numbers. Some of
+// them evaluate what they are set to.
 var countingNames = []string{
 	"RANDOM", "SRANDOM", "SECONDS", "LINENO", "BASHPID", "EPOCHSECONDS", "UID", "EUID", "PPID", "SHLVL", "OPTIND", "HISTCMD", "COLUMNS", "LINES",
 }
 
-// ownNames are others the shell gives a meaning.
+// ownNames are other variables with a meaning to the shell.
 var ownNames = []string{
 	"_", "DIRSTACK", "FUNCNAME", "GROUPS", "PIPESTATUS", "EPOCHREALTIME", "COPROC", "MAPFILE", "REPLY", "OPTARG", "OPTERR", "FUNCNEST",
 }
 
-// isNumber reports whether a variable holds a number or nothing, for all that
-// is known when everything has been looked at. Of one that nobody sets, the
+// isNumber reports whether a variable holds a number or nothing, as far as is
+// known after everything was checked. Of the variables that nobody sets, the
 // shell's own have names in capitals.
 func (v variables) isNumber(name string) bool {
 	return !v.texts[name] && (v.numbers[name] || lowerName.MatchString(name) || slices.Contains(countingNames, name))
 }
 
-// set notes that a variable is set, to a number or to what else there may be,
-// and refuses the guarded ones.
+// set notes that a variable is set, to a number or to anything else, and
+// refuses the guarded ones.
 func (c *checker) set(at syntax.Node, name string, number bool) {
 	switch {
 	case !plainName.MatchString(name):
 		c.refuse(at, "%q: which variable is set is only known when it runs", c.text(at))
 		return
 	case isGuarded(name):
-		c.refuse(at, "%s may not be set: the shell, the loader or a program finds other programs by it", name)
+		c.refuse(at, "%s may not be set: by it the shell, the loader or a program finds other programs", name)
 	case !number && slices.Contains(countingNames, name), slices.Contains(ownNames, name) && name != "REPLY" && name != "OPTARG" && name != "OPTERR":
 		c.refuse(at, "%s may not be set: it is the shell's own", name)
 	}
@@ -61,8 +61,8 @@ func (c *checker) set(at syntax.Node, name string, number bool) {
 	}
 }
 
-// needNumber has a variable refused at the end if it may hold anything else
-// than a number: arithmetic runs $( ) in the subscripts it evaluates.
+// needNumber refuses a variable at the end if it may hold anything but a
+// number: arithmetic runs $( ) in the subscripts it evaluates.
 func (c *checker) needNumber(at syntax.Node, name string) {
 	c.later = append(c.later, func() {
 		if !c.vars.isNumber(name) {
@@ -111,7 +111,7 @@ func allNumbers(words []*syntax.Word) bool {
 
 // --- arithmetic --------------------------------------------------------------
 
-// index judges a subscript; nil is none.
+// index judges a subscript, if there is one.
 func (c *checker) index(at syntax.Node, x syntax.ArithmExpr) {
 	if w, ok := x.(*syntax.Word); ok && (w.Lit() == "@" || w.Lit() == "*") {
 		return
@@ -119,9 +119,9 @@ func (c *checker) index(at syntax.Node, x syntax.ArithmExpr) {
 	c.arithmetic(at, x)
 }
 
-// arithmetic judges an expression: of operators, numbers, names and expansions
-// that are numbers. The shell evaluates the value of a name as an expression,
-// too, and runs the $( ) in its subscripts, quoted or not.
+// arithmetic judges an expression: operators, numbers, names and expansions
+// that are numbers. The shell also evaluates the value of a name as an
+// expression, and runs the $( ) in its subscripts, quoted or not.
 func (c *checker) arithmetic(at syntax.Node, x syntax.ArithmExpr) {
 	switch x := x.(type) {
 	case nil:
@@ -167,7 +167,7 @@ func (c *checker) operand(at syntax.Node, w *syntax.Word) {
 	if len(w.Parts) == 1 && c.isOperand(at, w.Parts[0]) {
 		return
 	}
-	c.refuse(at, "%q: arithmetic evaluates what it is given, and runs $( ) in it; only numbers, names, $name and ${name:-0} may stand there", c.text(w))
+	c.refuse(at, "%q: arithmetic evaluates what it is given, and runs $( ) in it; only numbers, names, $name and ${name:-0} are allowed there", c.text(w))
 }
 
 func (c *checker) isOperand(at syntax.Node, part syntax.WordPart) bool {
@@ -181,7 +181,7 @@ func (c *checker) isOperand(at syntax.Node, part syntax.WordPart) bool {
 	case *syntax.DblQuoted:
 		return len(part.Parts) == 1 && !part.Dollar && c.isOperand(at, part.Parts[0])
 	case *syntax.ArithmExp:
-		return true // judged by itself
+		return true // judged separately
 	case *syntax.ParamExp:
 		return c.isNumericExpansion(at, part)
 	}
@@ -189,7 +189,7 @@ func (c *checker) isOperand(at syntax.Node, part syntax.WordPart) bool {
 }
 
 // isNumericExpansion judges an expansion within arithmetic; its subscript is
-// judged by itself.
+// judged separately.
 func (c *checker) isNumericExpansion(at syntax.Node, p *syntax.ParamExp) bool {
 	if p.Param == nil || p.Excl || p.Slice != nil || p.Repl != nil || p.Names != 0 {
 		return false
@@ -211,7 +211,7 @@ func (c *checker) isNumericExpansion(at syntax.Node, p *syntax.ParamExp) bool {
 
 var comparing = []syntax.BinTestOperator{syntax.TsEql, syntax.TsNeq, syntax.TsLeq, syntax.TsGeq, syntax.TsLss, syntax.TsGtr}
 
-// comparison judges the operands of -eq and its like, which are arithmetic.
+// comparison judges the operands of -eq and the like, which are arithmetic.
 func (c *checker) comparison(n *syntax.BinaryTest) {
 	if !slices.Contains(comparing, n.Op) {
 		return
@@ -229,7 +229,7 @@ func (c *checker) comparison(n *syntax.BinaryTest) {
 func (c *checker) asksName(n *syntax.UnaryTest, x syntax.TestExpr) {
 	w, ok := x.(*syntax.Word)
 	if !ok || !plainName.MatchString(w.Lit()) {
-		c.refuse(n, "%q: only a plain name may be asked for", c.text(n))
+		c.refuse(n, "%q: only a plain name is allowed", c.text(n))
 	}
 }
 
@@ -242,7 +242,7 @@ func (c *checker) assign(n *syntax.Assign) {
 	name := n.Name.Value
 	if n.Naked && n.Array == nil && n.Value == nil {
 		if isGuarded(name) {
-			c.refuse(n, "%s may not be set: the shell, the loader or a program finds other programs by it", name)
+			c.refuse(n, "%s may not be set: by it the shell, the loader or a program finds other programs", name)
 		}
 		return
 	}
@@ -257,12 +257,12 @@ func (c *checker) assign(n *syntax.Assign) {
 	c.index(n, n.Index)
 }
 
-// declarationFlags are the options that neither evaluate a value once more (-i)
-// nor set a variable by another's name (-n).
+// declarationFlags are the options that neither evaluate a value again (-i) nor
+// set a variable by another's name (-n).
 var declarationFlags = map[string]string{"export": "np", "readonly": "aAp", "declare": "aAfFglprux", "typeset": "aAfFglprux", "local": "aAglprux"}
 
 // declaration checks the words of declare, export, local, readonly and typeset;
-// plain assignments are visited by themselves, too.
+// plain assignments are also visited separately.
 func (c *checker) declaration(n *syntax.DeclClause) {
 	variant, array := n.Variant.Value, false
 	for _, a := range n.Args {
@@ -286,20 +286,20 @@ func (c *checker) declaration(n *syntax.DeclClause) {
 		case w.literal && option:
 			c.refuse(n, "%s %s: of its options only %s can be judged", variant, w.text, declarationFlags[variant])
 		default:
-			c.refuse(n, "%q: which variable is set is only known when it runs; write NAME=value, quotes around the value alone", c.text(a.Value))
+			c.refuse(n, "%q: which variable is set is only known when it runs; write NAME=value, with quotes around the value only", c.text(a.Value))
 		}
 	}
 }
 
 // declaredValue refuses a value that a declaration may take for the elements of
-// an array, (...), and expand once more.
+// an array, (...), and expand again.
 func (c *checker) declaredValue(n *syntax.DeclClause, a *syntax.Assign, array bool) {
 	w := readWord(a.Value)
 	if isNumeric(a.Value) || (w.text != "" && w.text[0] != '(') || (w.literal && w.text == "") {
 		return
 	}
 	refuse := func() {
-		c.refuse(n, "%q: the value of an array may be expanded once more; assign it in a line of its own", c.text(n))
+		c.refuse(n, "%q: the value of an array may be expanded again; assign it in a separate line", c.text(n))
 	}
 	if array || w.literal {
 		refuse()
@@ -338,7 +338,7 @@ func (c *checker) expansion(n *syntax.ParamExp) {
 	}
 }
 
-// readEnv notes the values a job's variables begin with.
+// readEnv notes the initial values of a job's variables.
 func (v variables) readEnv(env map[string]string, secrets []string) {
 	for name, value := range env {
 		if numberText.MatchString(value) {

@@ -8,8 +8,8 @@ import (
 
 // word is a word of a command as far as it is known before the command runs.
 type word struct {
-	text    string // the word, or, when not literal, how it begins
-	literal bool   // text is all of it
+	text    string // the word, or its beginning if not literal
+	literal bool   // text is the whole word
 	single  bool   // it becomes exactly one word, whatever its value
 	param   string // it is the value of this parameter and nothing else: $x, "$x"
 }
@@ -37,14 +37,15 @@ func readWord(w *syntax.Word) word {
 			r.computed(false)
 		}
 	}
-	// A brace expansion may be put together from several parts.
+	// A brace expansion may span several parts.
 	if _, after, ok := strings.Cut(string(r.bare), "{"); ok && (strings.Contains(after, ",") || strings.Contains(after, "..")) {
 		return word{}
 	}
 	return word{text: string(r.text), literal: r.literal, single: r.single, param: plainParam(w.Parts)}
 }
 
-// plainParam is the name of the parameter that is all of a word, "" for none.
+// plainParam returns the name of the parameter that makes up a whole word, ""
+// if there is none.
 func plainParam(parts []syntax.WordPart) string {
 	if len(parts) != 1 {
 		return ""
@@ -60,16 +61,16 @@ func plainParam(parts []syntax.WordPart) string {
 	return ""
 }
 
-// isPlain reports whether p is $x or ${x}, and nothing is made of the value.
+// isPlain reports whether p is $x or ${x}, with no operation on the value.
 func isPlain(p *syntax.ParamExp) bool {
 	return p.Param != nil && p.Index == nil && !p.Excl && !p.Length && !p.Width && p.Slice == nil && p.Repl == nil && p.Names == 0 && p.Exp == nil
 }
 
-// wordReader puts a word together.
+// wordReader assembles a word.
 type wordReader struct {
 	text            []byte
 	literal, single bool
-	bare            []byte // what stands outside quotes
+	bare            []byte // what is outside quotes
 }
 
 // add appends text, as long as all before it was literal.

@@ -7,8 +7,9 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// wrapper is a program that runs the command its arguments end with. A command
-// is judged as if it stood alone; an option that is not listed is refused.
+// wrapper is a program that runs the command at the end of its arguments. That
+// command is judged as if it stood alone; an option that is not listed is
+// refused.
 type wrapper struct {
 	flags    string   // one-letter options
 	valued   string   // one-letter options with a value
@@ -56,8 +57,8 @@ func (c *checker) wrapped(at syntax.Node, name string, w wrapper, words []word) 
 	c.command(at, rest, false)
 }
 
-// unwrap takes a wrapper's own words off; replaced is the value of xargs -I.
-// When it cannot, it complains and returns false.
+// unwrap removes a wrapper's own words; replaced is the value of xargs -I. If
+// it cannot, it reports why and returns false.
 func (c *checker) unwrap(at syntax.Node, w wrapper, words []word) (rest []word, replaced string, ok bool) {
 	for len(words) > 0 && strings.HasPrefix(words[0].text, "-") {
 		option, value, length := w.option(words)
@@ -93,8 +94,8 @@ func (c *checker) unwrap(at syntax.Node, w wrapper, words []word) (rest []word, 
 	return words, replaced, true
 }
 
-// option reads the option that words begin with: its name, its value, and how
-// many words it takes; 0 when it is not one of w's, or not known for certain.
+// option reads the option that words start with: its name, its value, and how
+// many words it takes; 0 if it is not one of w's, or not known for certain.
 func (w wrapper) option(words []word) (name, value string, length int) {
 	first := words[0]
 	if !first.literal {
@@ -134,8 +135,8 @@ func (w wrapper) option(words []word) (name, value string, length int) {
 	return first.text, "", 1
 }
 
-// withInput is the command xargs runs: words of its input stand in the place of
-// replaced, or, without it, at the end.
+// withInput returns the command xargs runs: words of its input replace replaced
+// or, without it, are appended.
 func withInput(words []word, replaced string) []word {
 	if replaced == "" {
 		return append(slices.Clone(words), word{})
@@ -177,7 +178,7 @@ func (c *checker) find(at syntax.Node, words []word) {
 			c.refuse(at, "%q: an option of find may be in a word that is only known when it runs; only its first may be", c.text(at))
 			return
 		case !w.literal && i+1 < len(words) && !(words[i+1].literal && strings.HasPrefix(words[i+1].text, "-")):
-			c.refuse(at, "%q: behind a word that is only known when it runs must stand an option", c.text(at))
+			c.refuse(at, "%q: a word that is only known when it runs must be followed by an option", c.text(at))
 			return
 		}
 	}

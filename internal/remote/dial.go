@@ -16,21 +16,21 @@ import (
 	"golang.org/x/crypto/ssh/agent"
 )
 
-// Options say how to reach and log in to one machine.
+// Options say how to reach and log in to a machine.
 type Options struct {
 	Host string
 	Port int // 0: 22
 	User string
 
 	KeyPath     string        // private key; empty: none
-	Password    func() string // asked when a login needs it; nil: none
-	AgentSocket string        // an SSH agent's socket, a further source of keys; empty: none
+	Password    func() string // called when a login needs it; nil: none
+	AgentSocket string        // an SSH agent's socket, another source of keys; empty: none
 	KnownHosts  string        // known_hosts file, strict; for NewPool and ScanHostKey
 
 	ConnectTimeout time.Duration // for one connection, login included; 0: 15 s
-	Patience       time.Duration // refused or dropped connections are tried again this long; 0: 3 s
+	Patience       time.Duration // how long refused or dropped connections are retried; 0: 3 s
 	KeepAlive      time.Duration // between keepalives, and the time to answer one; 0: 15 s
-	OnReconnect    func()        // told when a lost connection was made anew; nil: nobody. A Guest's goes with the pool's
+	OnReconnect    func()        // called when a lost connection was reestablished; nil: none. A Guest's goes with the pool's
 	Log            *slog.Logger  // nil: none
 }
 
@@ -60,14 +60,14 @@ func (o Options) addr() string { return net.JoinHostPort(o.Host, strconv.Itoa(o.
 
 func (o Options) login() string { return o.User + "@" + o.addr() }
 
-// dialer makes connections to one machine.
+// dialer connects to one machine.
 type dialer struct {
 	options  Options
 	network  func(ctx context.Context, network, addr string) (net.Conn, error)
 	verifier func() (verifier, error)
 }
 
-// dial connects and logs in, trying again with back-off what a moment may mend.
+// dial connects and logs in, retrying temporary faults with back-off.
 func (d *dialer) dial(ctx context.Context) (*ssh.Client, error) {
 	auth, release, err := d.methods(ctx)
 	if err != nil {
@@ -86,8 +86,8 @@ func (d *dialer) dial(ctx context.Context) (*ssh.Client, error) {
 	}, backoff.WithBackOff(pause), backoff.WithMaxElapsedTime(d.options.Patience))
 }
 
-// handshake makes one connection. The connection's own time limit is enforced
-// by closing it: a channel through another SSH connection knows no deadlines.
+// handshake makes one attempt to connect. The time limit is enforced by closing
+// the connection: a channel through another SSH connection has no deadlines.
 func (d *dialer) handshake(ctx context.Context, auth []ssh.AuthMethod) (*ssh.Client, error) {
 	verify, err := d.verifier()
 	if err != nil {
@@ -100,7 +100,8 @@ func (d *dialer) handshake(ctx context.Context, auth []ssh.AuthMethod) (*ssh.Cli
 		return nil, d.fault(ctx, timed, err)
 	}
 	stop := context.AfterFunc(timed, func() { _ = conn.Close() })
-	// The verdict is kept here: not every path through x/crypto keeps the chain.
+	// The verdict is kept here: not every path through x/crypto preserves the
+	// error chain.
 	var verdict error
 	config := &ssh.ClientConfig{
 		User: d.options.User,
@@ -113,7 +114,8 @@ func (d *dialer) handshake(ctx context.Context, auth []ssh.AuthMethod) (*ssh.Cli
 	}
 	c, channels, requests, err := ssh.NewClientConn(conn, d.options.addr(), config)
 	if !stop() && err == nil {
-		// The time was over in the very moment it had succeeded: conn is closed.
+		// The time limit was reached just as the handshake succeeded: conn is
+		// closed.
 		err = context.DeadlineExceeded
 	}
 	if err != nil {
@@ -129,7 +131,7 @@ func (d *dialer) handshake(ctx context.Context, auth []ssh.AuthMethod) (*ssh.Cli
 func (d *dialer) fault(ctx, timed context.Context, err error) error {
 	var verdict *Error
 	if errors.As(err, &verdict) {
-		if verdict.Addr == "" { // else it is the fault of the host we jump through
+		if verdict.Addr == "" { // otherwise the fault is the jump host's
 			verdict.Op, verdict.Addr = "connect to", d.options.login()
 		}
 		return err
@@ -140,8 +142,8 @@ func (d *dialer) fault(ctx, timed context.Context, err error) error {
 	return classify(ctx, "connect to", d.options.login(), err)
 }
 
-// methods are the ways to log in, in the order they are tried; release closes
-// what they hold open.
+// methods returns the ways to log in, in the order they are tried; release
+// closes what they keep open.
 func (d *dialer) methods(ctx context.Context) (methods []ssh.AuthMethod, release func(), err error) {
 	o := d.options
 	var signers []ssh.Signer

@@ -4,7 +4,7 @@ package remote
 
 import "syscall"
 
-// What a system says of connections; Windows has numbers of its own.
+// The system's connection errors; Windows has its own numbers.
 const (
 	errRefused  = syscall.ECONNREFUSED
 	errTimedOut = syscall.ETIMEDOUT

@@ -2,7 +2,7 @@ package remote
 
 import "golang.org/x/sys/windows"
 
-// What a system says of connections; Windows has numbers of its own.
+// The system's connection errors; Windows has its own numbers.
 const (
 	errRefused  = windows.WSAECONNREFUSED
 	errTimedOut = windows.WSAETIMEDOUT

@@ -15,7 +15,7 @@ import (
 	"linus/internal/term"
 )
 
-// Class sorts connection faults by what a caller should do about them.
+// Class classifies connection faults by what a caller should do about them.
 type Class string
 
 // The classes.
@@ -25,7 +25,7 @@ const (
 	Timeout        Class = "timeout"          // no answer in time
 	Auth           Class = "auth"             // no key or password was accepted
 	HostKeyUnknown Class = "host_key_unknown" // not in known_hosts
-	HostKeyChanged Class = "host_key_changed" // another key than the one known
+	HostKeyChanged Class = "host_key_changed" // not the known key
 	Lost           Class = "lost"             // the connection broke, or was dropped while it was set up
 )
 
@@ -37,7 +37,7 @@ type Error struct {
 	Err   error
 
 	// For the two host key classes: SHA256 fingerprints, with the key's type,
-	// of what the machine showed and of what was known of it.
+	// of the key presented and of the keys known.
 	Shown string
 	Known []string
 }
@@ -45,18 +45,18 @@ type Error struct {
 func (e *Error) Error() string {
 	switch e.Class {
 	case HostKeyUnknown:
-		return fmt.Sprintf("%s %s: its host key is not known; it shows %s", e.Op, e.Addr, e.Shown)
+		return fmt.Sprintf("%s %s: its host key is not known; it presents %s", e.Op, e.Addr, e.Shown)
 	case HostKeyChanged:
-		return fmt.Sprintf("%s %s: its host key has changed; it shows %s, known is %s", e.Op, e.Addr, e.Shown, strings.Join(e.Known, ", "))
+		return fmt.Sprintf("%s %s: its host key has changed; it presents %s, known is %s", e.Op, e.Addr, e.Shown, strings.Join(e.Known, ", "))
 	}
-	return term.Text(fmt.Sprintf("%s %s: %v", e.Op, e.Addr, e.Err)) // of servers, too
+	return term.Text(fmt.Sprintf("%s %s: %v", e.Op, e.Addr, e.Err)) // may quote a server
 }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// temporary reports whether the same attempt, made again at once, may succeed:
+// temporary reports whether the same attempt may succeed if repeated at once:
 // sshd sheds load by dropping connections that have not yet logged in, and
-// refuses for a moment while it restarts.
+// refuses connections briefly while it restarts.
 func (e *Error) temporary() bool { return e.Class == Refused || e.Class == Lost }
 
 // ClassOf returns the class of the connection fault in err, "" when there is none.
@@ -68,10 +68,10 @@ func ClassOf(err error) Class {
 	return ""
 }
 
-// ExitError is a command that ran and did not exit with 0.
+// ExitError is returned for a command that ran and did not exit with 0.
 type ExitError struct {
 	Name   string // the command's name for people
-	Code   int    // exit code; 128 and the signal's number when Signal is set
+	Code   int    // exit code; 128 plus the signal's number when Signal is set
 	Signal string // e.g. "TERM" when a signal ended it, else empty
 	Stderr string // the end of what it wrote to stderr, at most 8 KiB
 }
@@ -87,8 +87,9 @@ func (e *ExitError) Error() string {
 	return e.Name + ": " + how
 }
 
-// classify is the one place where faults of dialling and of the handshake get
-// their class. The end of the caller's own context is no fault and passes as it is.
+// classify is the only place where faults of dialling and of the handshake get
+// their class. The end of the caller's own context is no fault and is returned
+// unchanged.
 func classify(ctx context.Context, op, addr string, err error) error {
 	var known *Error
 	if err == nil || errors.As(err, &known) {
@@ -121,8 +122,8 @@ func classify(ctx context.Context, op, addr string, err error) error {
 	return e
 }
 
-// broken reports whether err is how a connection's end shows to who reads from
-// it or writes to it.
+// broken reports whether err is how a closed connection shows to a reader or
+// writer.
 func broken(err error) bool {
 	for _, end := range []error{
 		io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, sftp.ErrSSHFxConnectionLost,
@@ -135,7 +136,7 @@ func broken(err error) bool {
 	return false
 }
 
-// openClass sorts what a host answers when it cannot connect on our behalf.
+// openClass classifies a host's error when it cannot connect for us.
 func openClass(err *ssh.OpenChannelError) Class {
 	switch text := strings.ToLower(err.Message); {
 	case strings.Contains(text, "refused"):

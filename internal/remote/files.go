@@ -16,9 +16,9 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// File is one file to be put on the other machine.
+// File is a file to upload to the other machine.
 type File struct {
-	Path string // absolute; its directory exists
+	Path string // absolute; its directory must exist
 	Data []byte
 	Mode fs.FileMode // permissions
 }
@@ -31,9 +31,9 @@ type fileSession struct {
 
 var errNoSFTP = errors.New("the machine has no SFTP subsystem")
 
-// Upload puts files in place, each whole or not at all: it is written under a
-// temporary name beside its place, checked, and renamed. All go through one
-// SFTP session; a machine without SFTP gets them as base64 through a shell.
+// Upload puts files in place atomically: each is written under a temporary name
+// next to its place, checked, and renamed. All use one SFTP session; a machine
+// without SFTP gets them as base64 through a shell.
 func (p *Pool) Upload(ctx context.Context, files ...File) error {
 	for _, f := range files {
 		err := p.withSFTP(ctx, func(c *sftp.Client) error { return putSFTP(ctx, c, f) })
@@ -64,8 +64,8 @@ func (p *Pool) ReadRange(ctx context.Context, path string, offset, limit int64) 
 	return data, nil
 }
 
-// withSFTP runs work on the pool's SFTP session, and once more on a new one
-// when the session turns out dead: all work here can be done twice.
+// withSFTP runs work on the pool's SFTP session, and again on a new one if the
+// session turns out to be dead: all work here can be repeated.
 func (p *Pool) withSFTP(ctx context.Context, work func(*sftp.Client) error) error {
 	for attempt := 1; ; attempt++ {
 		client, err := p.sftpClient(ctx)
@@ -84,7 +84,7 @@ func (p *Pool) withSFTP(ctx context.Context, work func(*sftp.Client) error) erro
 	}
 }
 
-// sftpClient returns the pool's SFTP session and starts it when there is none.
+// sftpClient returns the pool's SFTP session, starting one if there is none.
 func (p *Pool) sftpClient(ctx context.Context) (*sftp.Client, error) {
 	if client, err := p.currentSFTP(); client != nil || err != nil {
 		return client, err
@@ -160,7 +160,7 @@ func (p *Pool) watchSFTP(c *conn, session *ssh.Session, client *sftp.Client) {
 	p.release(c)
 }
 
-// forget makes the next transfer start a session of its own.
+// forget makes the next transfer start a new session.
 func (p *Pool) forget(client *sftp.Client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -169,7 +169,7 @@ func (p *Pool) forget(client *sftp.Client) {
 	}
 }
 
-// refusedSFTP tells a machine without SFTP from a connection that broke.
+// refusedSFTP distinguishes a machine without SFTP from a broken connection.
 func (p *Pool) refusedSFTP(ctx context.Context, c *conn, err error) error {
 	if ctx.Err() != nil || errors.Is(err, errClosed) {
 		return err
@@ -201,7 +201,7 @@ func putSFTP(ctx context.Context, c *sftp.Client, f File) (err error) {
 			_ = c.Remove(temporary)
 		}
 	}()
-	// Narrow first: the content may be secret.
+	// Restrict the mode first: the content may be secret.
 	err = file.Chmod(f.Mode.Perm())
 	if err == nil {
 		_, err = file.ReadFrom(bytes.NewReader(f.Data))
@@ -224,7 +224,7 @@ func putSFTP(ctx context.Context, c *sftp.Client, f File) (err error) {
 	return explain(c.PosixRename(temporary, f.Path))
 }
 
-// explain gives SFTP's bare "failure" the reason it has most often.
+// explain adds the most likely causes to SFTP's bare "failure".
 func explain(err error) error {
 	var status *sftp.StatusError
 	if errors.As(err, &status) && status.FxCode() == sftp.ErrSSHFxFailure {
@@ -252,7 +252,7 @@ func readSFTP(c *sftp.Client, path string, offset, limit int64) ([]byte, error) 
 }
 
 // putExec is putSFTP through a shell, with base64 so that nothing in between
-// minds the bytes, and a checksum because nothing else would notice.
+// alters the bytes, and a checksum because nothing else would notice.
 func (p *Pool) putExec(ctx context.Context, f File) error {
 	const script = `umask 077 && base64 -d >"$1" && [ "$(sha256sum <"$1")" = "$2  -" ] && chmod "$3" "$1" && mv -f -- "$1" "$4" || { s=$?; rm -f -- "$1"; exit "$s"; }`
 	line := Quote("sh", "-c", script, "upload", temporaryName(f.Path), fmt.Sprintf("%x", sha256.Sum256(f.Data)), fmt.Sprintf("%o", f.Mode.Perm()), f.Path)

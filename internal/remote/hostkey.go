@@ -17,8 +17,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// verifier decides about the host key a machine shows: which types to ask for,
-// and whether the one shown is right.
+// verifier checks the host key a machine presents, and says which key types to
+// ask for.
 type verifier interface {
 	algorithms() []string
 	check(hostname string, remote net.Addr, key ssh.PublicKey) error
@@ -28,14 +28,14 @@ func fingerprint(key ssh.PublicKey) string {
 	return key.Type() + " " + ssh.FingerprintSHA256(key)
 }
 
-// keyTypes are asked for in this order when nothing is known of a machine.
+// keyTypes are requested in this order when nothing is known of a machine.
 var keyTypes = []string{
 	ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521,
 	ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256,
 }
 
 // knownHosts is strict: a key that is not in the file is refused. The file is
-// read anew for each connection, so that `linus host trust` takes effect.
+// read again for each connection, so that `linus host trust` takes effect.
 type knownHosts struct {
 	db   *knownhosts.HostKeyDB
 	addr string // host:port
@@ -54,7 +54,8 @@ func openKnownHosts(path, addr string) (*knownHosts, error) {
 }
 
 // algorithms puts the known types first, so that a machine with several keys
-// shows the one we know; the others follow, so that a changed key can be shown.
+// presents the one we know; the others follow, so that a changed key can be
+// reported.
 func (k *knownHosts) algorithms() []string {
 	list := k.db.HostKeyAlgorithms(k.addr)
 	for _, t := range keyTypes {
@@ -75,7 +76,7 @@ func (k *knownHosts) check(hostname string, remote net.Addr, key ssh.PublicKey) 
 	case knownhosts.IsHostKeyChanged(err):
 		return &Error{Class: HostKeyChanged, Err: err, Shown: fingerprint(key), Known: k.fingerprints()}
 	}
-	// Revoked keys and the like.
+	// Revoked keys, for example.
 	return &Error{Class: HostKeyChanged, Err: err, Shown: fingerprint(key), Known: []string{err.Error()}}
 }
 
@@ -87,8 +88,8 @@ func (k *knownHosts) fingerprints() []string {
 	return list
 }
 
-// pinned accepts exactly one key. Without one, the first key shown is accepted,
-// reported, and pinned from then on.
+// pinned accepts exactly one key. Without one, it accepts the first key
+// presented, reports it, and pins it from then on.
 type pinned struct {
 	onFirstUse func(fingerprint string)
 
@@ -140,11 +141,11 @@ func (p *pinned) check(_ string, _ net.Addr, key ssh.PublicKey) error {
 	return nil
 }
 
-// maxHostKey is more than the longest key in use has, RSA of 16384 bits.
+// maxHostKey exceeds the longest key in use, RSA of 16384 bits.
 const maxHostKey = 4096
 
-// HostKeyLine returns a machine's public key, as somebody else has told it, in
-// the one form in which keys can be compared: "ssh-ed25519 AAAA...", without a
+// HostKeyLine returns a machine's public key, as reported by somebody else, in
+// the form in which keys can be compared: "ssh-ed25519 AAAA...", without a
 // comment.
 func HostKeyLine(text string) (string, error) {
 	if len(text) > maxHostKey {
@@ -155,24 +156,24 @@ func HostKeyLine(text string) (string, error) {
 	case err != nil:
 		return "", err
 	case len(options) > 0 || len(rest) > 0 || strings.ContainsAny(text, "\r\n"):
-		return "", errors.New("it is not a key alone")
+		return "", errors.New("it is not a single key")
 	case key.Type() != ssh.KeyAlgoRSA && !slices.Contains(keyTypes, key.Type()):
 		return "", fmt.Errorf("its type is %s", key.Type())
 	}
 	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key))), nil
 }
 
-// HostKey is what a machine shows of itself, and what was known of it.
+// HostKey is the key a machine presents, and what was known of it.
 type HostKey struct {
 	Addr        string   // "host:port"
 	Fingerprint string   // "ssh-ed25519 SHA256:..."
 	Line        string   // for known_hosts, without newline
 	Known       bool     // exactly this key is in known_hosts
-	Other       []string // fingerprints known_hosts holds instead
+	Other       []string // fingerprints that known_hosts has instead
 }
 
-// scanned ends the handshake once the key is seen: nothing is sent to a machine
-// nobody has vouched for.
+// errScanned ends the handshake once the key is seen: nothing is sent to a
+// machine that is not trusted yet.
 var errScanned = errors.New("host key seen")
 
 type scanner struct {
@@ -192,7 +193,7 @@ func (s *scanner) check(hostname string, remote net.Addr, key ssh.PublicKey) err
 	return errScanned
 }
 
-// ScanHostKey asks a machine for its host key without logging in.
+// ScanHostKey returns a machine's host key without logging in.
 func ScanHostKey(ctx context.Context, o Options) (HostKey, error) {
 	o = o.withDefaults()
 	kh, err := openKnownHosts(o.KnownHosts, o.addr())
@@ -211,11 +212,11 @@ func ScanHostKey(ctx context.Context, o Options) (HostKey, error) {
 	return HostKey{}, err
 }
 
-// TrustHostKey adds the key to the known_hosts file, which is made when it is
-// not there. It never removes a key: a changed one is for a person to judge.
+// TrustHostKey adds the key to the known_hosts file, which is created if
+// missing. It never removes a key: a person must judge a changed one.
 func TrustHostKey(path string, key HostKey) error {
 	if len(key.Other) > 0 {
-		return fmt.Errorf("trust %s: %s already holds another key (%s); remove its line first if the machine was reinstalled: ssh-keygen -R %s -f %s",
+		return fmt.Errorf("trust %s: %s already has another key (%s); remove its line first if the machine was reinstalled: ssh-keygen -R %s -f %s",
 			key.Addr, path, strings.Join(key.Other, ", "), Quote(knownhosts.Normalize(key.Addr)), Quote(path))
 	}
 	if key.Known {

@@ -12,14 +12,14 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// EnsureKeyPair returns the public key, as authorized_keys has it, of the
-// ed25519 private key in the file, which is made (0600, OpenSSH's format) when
-// it is not there. The caller sees to it that nobody else makes it meanwhile.
+// EnsureKeyPair returns the public key, in authorized_keys format, of the
+// ed25519 private key in the file, which is created (0600, OpenSSH's format) if
+// missing. The caller ensures that nobody else creates it at the same time.
 func EnsureKeyPair(path, comment string) (string, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if data, err = makeKey(path, comment); err != nil {
-			return "", fmt.Errorf("make SSH key %s: %w", path, err)
+			return "", fmt.Errorf("create SSH key %s: %w", path, err)
 		}
 	}
 	if err != nil {
@@ -27,12 +27,12 @@ func EnsureKeyPair(path, comment string) (string, error) {
 	}
 	signer, err := ssh.ParsePrivateKey(data)
 	if err != nil {
-		return "", fmt.Errorf("read SSH key %s: %w; remove it to have a new one made", path, err)
+		return "", fmt.Errorf("read SSH key %s: %w; remove it to have a new one created", path, err)
 	}
 	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(signer.PublicKey()))) + " " + comment, nil
 }
 
-// makeKey writes the file whole or not at all.
+// makeKey writes the file completely or not at all.
 func makeKey(path, comment string) ([]byte, error) {
 	_, private, err := ed25519.GenerateKey(nil)
 	if err != nil {
@@ -49,7 +49,7 @@ func makeKey(path, comment string) ([]byte, error) {
 	}
 	_, err = f.Write(data)
 	if err == nil {
-		err = f.Sync() // what it logs in to may be there before the disk has it
+		err = f.Sync() // the machine it logs in to may exist before the disk has it
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, err

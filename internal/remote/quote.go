@@ -7,13 +7,13 @@ import (
 	"al.essio.dev/pkg/shellescape"
 )
 
-// Quote makes one line of argv that a POSIX shell reads back as exactly those
-// words. Arguments must not hold NUL, which no command line can.
+// Quote turns argv into one line that a POSIX shell splits into exactly those
+// arguments. They must not contain NUL, which no command line can.
 func Quote(argv ...string) string { return shellescape.QuoteCommand(argv) }
 
-// EnvLine is Quote of argv run with env added to its environment. The
-// variables stand in the command line, which others on the machine can read
-// while it runs: nothing secret belongs there.
+// EnvLine is Quote of argv run with env added to its environment. Others on the
+// machine can read the variables in the command line while it runs: they must
+// not be secret.
 func EnvLine(env map[string]string, argv ...string) string {
 	words := []string{"env"}
 	for _, name := range slices.Sorted(maps.Keys(env)) {

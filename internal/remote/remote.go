@@ -1,13 +1,13 @@
 // Package remote reaches machines over SSH and SFTP: it dials (also through
-// another machine), pools connections, runs commands, moves files, checks host
-// keys, and sorts what goes wrong into classes. It is the only user of
-// x/crypto/ssh and pkg/sftp in the product, and knows nothing of Proxmox or of
-// what the commands mean; of jobs, the classes of faults alone.
+// another machine), pools connections, runs commands, transfers files, checks
+// host keys, and classifies errors. It is the only user of x/crypto/ssh and
+// pkg/sftp in the product. It knows nothing of Proxmox or of what the commands
+// mean, and of jobs only the classes of faults.
 //
 // Three facts about OpenSSH shape it: closing a session leaves the remote
-// process running, a signal request is answered and does nothing, and sshd
+// process running, a signal request is acknowledged but does nothing, and sshd
 // refuses environment requests. So a command is stopped by a second session,
-// and environment travels in the quoted command line.
+// and the environment is part of the quoted command line.
 package remote
 
 import (
@@ -24,15 +24,15 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// maxSessions is how many sessions one connection carries: sshd's default
-// allows 10, and two are left for what the operator does over a shared one.
+// maxSessions is how many sessions one connection carries: sshd allows 10 by
+// default, and two are left for the operator on a shared connection.
 const maxSessions = 8
 
 var errClosed = errors.New("connection pool is closed")
 
-// Pool holds the connections to one machine: none until needed, one more
-// whenever all are full. Its methods may be called from many goroutines. A
-// dead connection is replaced when it is needed next.
+// Pool is the connections to one machine: none until needed, and one more
+// whenever all are full. Its methods may be called from many goroutines. A dead
+// connection is replaced when it is next needed.
 type Pool struct {
 	dialer *dialer
 	log    *slog.Logger
@@ -45,9 +45,9 @@ type Pool struct {
 	conns  []*conn
 	files  *fileSession // shared by all transfers; nil until needed
 	noSFTP bool         // the machine has no SFTP subsystem
-	lost   bool         // a connection ended before Close, and none was made since
+	lost   bool         // a connection ended before Close, and none was established since
 
-	owned sync.WaitGroup // every goroutine of the pool
+	owned sync.WaitGroup // all goroutines of the pool
 }
 
 // conn is one connection. sessions and limit belong to Pool.mu.
@@ -58,8 +58,8 @@ type conn struct {
 	gone     chan struct{} // closed when the connection has ended
 }
 
-// NewPool prepares connections to a machine whose host key is in known_hosts.
-// It dials nothing yet.
+// NewPool returns a pool for a machine whose host key is in known_hosts. It
+// does not dial yet.
 func NewPool(o Options) *Pool {
 	o = o.withDefaults()
 	return newPool(&dialer{
@@ -76,17 +76,18 @@ func newPool(d *dialer) *Pool {
 	}
 }
 
-// GuestOptions say how to reach a machine behind the pool's.
+// GuestOptions say how to reach a machine behind the pool's machine.
 type GuestOptions struct {
 	Options // KnownHosts is not used
 
-	HostKey    string                   // "ssh-ed25519 AAAA..."; empty: the first key shown is pinned
-	OnFirstUse func(fingerprint string) // told when a key was pinned without proof; nil: nobody
+	HostKey    string                   // "ssh-ed25519 AAAA..."; empty: the first key presented is pinned
+	OnFirstUse func(fingerprint string) // called when a key was pinned without proof; nil: none
 }
 
-// Guest prepares connections to a machine behind this pool's: through its
-// connections and, only when it refuses to forward, directly. Never directly
-// first: a stray machine of ours may have the same private address.
+// Guest returns a pool for a machine behind this pool's: through its
+// connections or, only if it refuses to forward, directly. Never directly
+// first: an unrelated machine in our own network may have the same private
+// address.
 func (p *Pool) Guest(o GuestOptions) (*Pool, error) {
 	pin, err := newPinned(o.HostKey, o.OnFirstUse)
 	if err != nil {
@@ -105,7 +106,8 @@ func (p *Pool) Guest(o GuestOptions) (*Pool, error) {
 // Login is "user@host:port", for people.
 func (p *Pool) Login() string { return p.dialer.options.login() }
 
-// NearIP is this machine's address as the other end of a connection sees it.
+// NearIP returns this machine's address as the other end of a connection sees
+// it.
 func (p *Pool) NearIP(ctx context.Context) (string, error) {
 	c, err := p.acquire(ctx)
 	if err != nil {
@@ -119,13 +121,13 @@ func (p *Pool) NearIP(ctx context.Context) (string, error) {
 	return host, nil
 }
 
-// closePatience is how long Close waits for what the pool has started.
+// closePatience is how long Close waits for the pool's goroutines.
 const closePatience = 5 * time.Second
 
-// Close ends all connections and waits for everything the pool has started, but
-// not for a machine that holds on to it: x/crypto waits for the other side of a
+// Close ends all connections and waits for all of the pool's goroutines, but
+// not for an unresponsive machine: x/crypto waits for the other side of a
 // connection through another machine, which may neither read nor close. What is
-// left then ends with the connection to that.
+// left ends with the connection to that machine.
 func (p *Pool) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -141,7 +143,7 @@ func (p *Pool) Close() {
 	select {
 	case <-ended:
 	case <-time.After(closePatience):
-		p.log.Warn("connections are left to end by themselves: the other side holds on to them")
+		p.log.Warn("some connections are not closed yet: the other side keeps them open")
 	}
 }
 
@@ -156,10 +158,11 @@ func (p *Pool) own(work func()) bool {
 	return true
 }
 
-// await runs work, which knows no context, in a goroutine of the pool's and
-// answers its result, the end of ctx, or io.EOF when gone is closed (nil: never),
-// whichever comes first. A result nobody waits for any more goes to discard. A
-// dead peer cannot hold work for ever: keepalive ends the connection under it.
+// await runs work, which takes no context, in a goroutine of the pool and
+// returns its result, the end of ctx, or io.EOF when gone is closed (nil:
+// never), whichever comes first. A result that nobody waits for any more goes
+// to discard. A dead peer cannot block work forever: keepalive closes its
+// connection.
 func await[T any](ctx context.Context, p *Pool, gone <-chan struct{}, work func() (T, error), discard func(T)) (T, error) {
 	type answer struct {
 		value T
@@ -191,8 +194,8 @@ func await[T any](ctx context.Context, p *Pool, gone <-chan struct{}, work func(
 	}
 }
 
-// acquire returns a connection with room for one more session, and takes that
-// room. It dials when there is none.
+// acquire returns a connection with room for one more session, and reserves
+// that room. It dials if there is none.
 func (p *Pool) acquire(ctx context.Context) (*conn, error) {
 	if c, err := p.take(); c != nil || err != nil {
 		return c, err
@@ -250,21 +253,21 @@ func (p *Pool) release(c *conn) {
 	c.sessions--
 }
 
-// drop takes a connection out of use and ends it, whether or not the other side
-// lets go of it.
+// drop removes a connection from the pool and ends it, whether or not the other
+// side cooperates.
 func (p *Pool) drop(c *conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if i := slices.Index(p.conns, c); i >= 0 { // not dropped before
 		p.conns = slices.Delete(p.conns, i, i+1)
 		p.lost = true
-		if !p.closed { // else Close does
+		if !p.closed { // otherwise Close does
 			p.owned.Go(func() { _ = c.client.Close() })
 		}
 	}
 }
 
-// watch waits for the connection's end.
+// watch waits until the connection ends.
 func (p *Pool) watch(c *conn) {
 	err := c.client.Wait()
 	close(c.gone)
@@ -272,8 +275,8 @@ func (p *Pool) watch(c *conn) {
 	p.log.Debug("connection ended", "err", err)
 }
 
-// keepAlive ends a connection whose other end has fallen silent; everything
-// under way on it then fails instead of waiting for ever.
+// keepAlive closes a connection whose other end no longer answers; everything
+// using it then fails instead of waiting forever.
 func (p *Pool) keepAlive(c *conn) {
 	period := p.dialer.options.KeepAlive
 	tick := time.NewTicker(period)
@@ -294,9 +297,8 @@ func (p *Pool) keepAlive(c *conn) {
 	}
 }
 
-// channel makes one channel on a connection of the pool. A connection found
-// dead, or full (in the judgement of full, nil: never), is passed over for
-// another one.
+// channel opens a channel on a connection of the pool. A connection that is
+// dead, or full (as full reports; nil: never), is skipped for another one.
 func channel[T any](ctx context.Context, p *Pool, full func(*conn, error) bool, create func(*ssh.Client) (T, error), discard func(T)) (*conn, T, error) {
 	var zero T
 	for attempt := 1; ; attempt++ {
@@ -304,8 +306,8 @@ func channel[T any](ctx context.Context, p *Pool, full func(*conn, error) bool, 
 		if err != nil {
 			return nil, zero, err
 		}
-		// A channel that x/crypto/ssh begins in the moment its connection ends is
-		// answered by nobody.
+		// A channel that x/crypto/ssh opens just as its connection ends never
+		// gets an answer.
 		value, err := await(ctx, p, c.gone, func() (T, error) { return create(c.client) }, discard)
 		if err == nil {
 			return c, value, nil
@@ -327,9 +329,9 @@ func channel[T any](ctx context.Context, p *Pool, full func(*conn, error) bool, 
 	}
 }
 
-// sessionsFull notes how many sessions the machine allows a connection when it
-// has just refused one more. OpenSSH has no reason of its own for that: "open
-// failed".
+// sessionsFull notes how many sessions the machine allows per connection when
+// it has just refused one more. OpenSSH gives no specific reason for that:
+// "open failed".
 func (p *Pool) sessionsFull(c *conn, err error) bool {
 	var open *ssh.OpenChannelError
 	if !errors.As(err, &open) {
@@ -350,7 +352,7 @@ func (p *Pool) dialThrough(ctx context.Context, network, addr string) (net.Conn,
 		return client.DialContext(ctx, network, addr)
 	}, func(n net.Conn) { _ = n.Close() })
 	if err == nil {
-		// A forwarded connection is not a session to sshd's count.
+		// A forwarded connection does not count as a session for sshd.
 		p.release(c)
 		return through, nil
 	}
@@ -372,7 +374,8 @@ func (p *Pool) session(ctx context.Context) (*conn, *ssh.Session, error) {
 	return c, s, err
 }
 
-// discardEOF forgives the end of a stream the other side closed first.
+// discardEOF ignores the error of closing a stream that the other side closed
+// first.
 func discardEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil

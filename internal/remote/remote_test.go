@@ -76,7 +76,7 @@ func TestDial_Faults(t *testing.T) {
 		{name: "wrong password", change: func(_ *testing.T, o *remote.Options) {
 			o.KeyPath, o.Password = "", func() string { return "wrong" }
 		}, class: remote.Auth},
-		{name: "unknown host key", change: func(_ *testing.T, o *remote.Options) { o.KnownHosts = "/nonexistent/known_hosts" }, class: remote.HostKeyUnknown, text: "it shows ssh-ed25519 SHA256:"},
+		{name: "unknown host key", change: func(_ *testing.T, o *remote.Options) { o.KnownHosts = "/nonexistent/known_hosts" }, class: remote.HostKeyUnknown, text: "it presents ssh-ed25519 SHA256:"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

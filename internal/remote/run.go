@@ -13,21 +13,21 @@ import (
 	"linus/internal/term"
 )
 
-// Command is one command line for the login shell of the other machine.
+// Command is a command line for the login shell of the other machine.
 type Command struct {
 	Name   string // for people, in errors: "create-vm"
 	Line   string // see Quote and EnvLine
 	Stdin  io.Reader
-	Stdout io.Writer // nil: thrown away
-	Stderr io.Writer // nil: only its end is kept, for ExitError
+	Stdout io.Writer // nil: discarded
+	Stderr io.Writer // nil: only its last part is kept, for ExitError
 }
 
 // stderrTail bounds ExitError.Stderr.
 const stderrTail = 8 << 10
 
-// Run runs a command to its end. Errors are *ExitError when it ended otherwise
-// than with 0, *Error when the connection failed, so that how the command ended
-// is not known. When ctx ends first the command is left running. Nothing is written to
+// Run runs a command to completion. Errors are *ExitError if it did not exit
+// with 0, and *Error if the connection failed, so that the command's outcome is
+// unknown. If ctx ends first the command is left running. Nothing is written to
 // Stdout and Stderr after Run has returned.
 func (p *Pool) Run(ctx context.Context, cmd Command) error {
 	c, session, err := p.session(ctx)
@@ -63,7 +63,7 @@ func (p *Pool) Run(ctx context.Context, cmd Command) error {
 	return fmt.Errorf("%s: %w; it may still run there", cmd.Name, context.Cause(ctx))
 }
 
-// verdict turns what x/crypto says of a session's end into this package's words.
+// verdict converts x/crypto's error at a session's end into this package's.
 func (p *Pool) verdict(cmd Command, stderr *tail, err error) error {
 	var exit *ssh.ExitError
 	var missing *ssh.ExitMissingError
@@ -79,7 +79,7 @@ func (p *Pool) verdict(cmd Command, stderr *tail, err error) error {
 }
 
 // Output runs a command and returns what it wrote to stdout, at most limit
-// bytes; more is an error, and the end of it.
+// bytes; more is an error, and stops the wait.
 func (p *Pool) Output(ctx context.Context, cmd Command, limit int) ([]byte, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -87,7 +87,7 @@ func (p *Pool) Output(ctx context.Context, cmd Command, limit int) ([]byte, erro
 	out := &bounded{limit: limit, over: func() { cancel(tooMuch) }}
 	cmd.Stdout = out
 	err := p.Run(ctx, cmd)
-	if err == nil && errors.Is(context.Cause(ctx), tooMuch) { // it had ended by itself
+	if err == nil && errors.Is(context.Cause(ctx), tooMuch) { // it had already ended
 		err = fmt.Errorf("%s: %w", cmd.Name, tooMuch)
 	}
 	return out.Bytes(), err
@@ -100,8 +100,8 @@ func orDiscard(w io.Writer) io.Writer {
 	return w
 }
 
-// gate passes writes on until it is shut: a session may go on for a moment
-// after its caller has left.
+// gate passes writes on until it is shut: a session may continue briefly after
+// its caller has left.
 type gate struct {
 	mu   sync.Mutex
 	to   io.Writer
@@ -146,7 +146,7 @@ func (t *tail) String() string {
 	return string(t.kept)
 }
 
-// bounded keeps the first limit bytes written and tells when there are more.
+// bounded keeps the first limit bytes written and reports when there are more.
 type bounded struct {
 	bytes.Buffer
 	limit int

@@ -12,16 +12,16 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// ErrNoForwarding is a machine whose SSH server does not forward
+// ErrNoForwarding is returned for a machine whose SSH server does not forward
 // (AllowTcpForwarding no).
 var ErrNoForwarding = errors.New("its SSH server does not allow forwarding")
 
-// maxTunnelled is how many connections a tunnel carries at once; more are cut
-// off. What connects is a job's to decide, and must not weigh on its server.
+// maxTunnelled is how many connections a tunnel carries at once; more are
+// closed. A job controls what connects, and must not load its server.
 const maxTunnelled = 16
 
-// Tunnel carries connections made to a port of the other machine's loopback to
-// an address of this one. It ends with the connection it is carried by.
+// Tunnel carries connections to a port of the other machine's loopback to an
+// address of this one. It ends with the connection that carries it.
 type Tunnel struct {
 	pool     *Pool
 	listener net.Listener
@@ -29,7 +29,7 @@ type Tunnel struct {
 }
 
 // Tunnel opens a tunnel from any free port of the other machine to an address,
-// "host:port". ErrNoForwarding when that is not allowed there.
+// "host:port". ErrNoForwarding if that is not allowed there.
 func (p *Pool) Tunnel(ctx context.Context, to string) (*Tunnel, error) {
 	closeIt := func(l net.Listener) {
 		if l != nil {
@@ -58,13 +58,13 @@ func (p *Pool) Tunnel(ctx context.Context, to string) (*Tunnel, error) {
 	return t, nil
 }
 
-// Addr is where the tunnel begins, "127.0.0.1:port" on the other machine.
+// Addr is where the tunnel starts, "127.0.0.1:port" on the other machine.
 func (t *Tunnel) Addr() string { return t.listener.Addr().String() }
 
-// Ended is closed when the tunnel carries nothing new any more.
+// Ended is closed when the tunnel carries no more connections.
 func (t *Tunnel) Ended() <-chan struct{} { return t.ended }
 
-// Close ends the tunnel. It does not wait: the other machine may be silent.
+// Close ends the tunnel. It does not wait: the other machine may not answer.
 func (t *Tunnel) Close() { t.pool.own(func() { _ = t.listener.Close() }) }
 
 func (t *Tunnel) accept(ctx context.Context, to string) {
@@ -90,12 +90,12 @@ func (t *Tunnel) accept(ctx context.Context, to string) {
 	}
 }
 
-// carry passes bytes both ways until either side closes.
+// carry copies bytes both ways until either side closes.
 func (t *Tunnel) carry(ctx context.Context, far net.Conn, to string) {
 	defer func() { _ = far.Close() }()
 	near, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", to)
 	if err != nil {
-		t.pool.log.WarnContext(ctx, "tunnel leads nowhere", "err", err)
+		t.pool.log.WarnContext(ctx, "tunnel cannot reach its target", "err", err)
 		return
 	}
 	back := make(chan struct{})

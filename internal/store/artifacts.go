@@ -10,8 +10,9 @@ import (
 	"path/filepath"
 )
 
-// artifactsDir holds, in a job's directory, the files the job left. Their names
-// come from the VM: all goes through an os.Root, which nothing leads out of.
+// artifactsDir is the directory, within a job's, of the files the job left.
+// Their names come from the VM: all access goes through an os.Root, which
+// nothing can escape.
 const artifactsDir = "artifacts"
 
 // PutArtifact keeps a part of a file; see executor.Store.
@@ -51,7 +52,7 @@ func (s *Store) PutArtifact(ctx context.Context, id, path string, offset int64, 
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// DropArtifact removes what was kept of a file; none is fine.
+// DropArtifact removes what was kept of a file, if anything.
 func (s *Store) DropArtifact(ctx context.Context, id, path string) error {
 	if _, err := s.TokenHash(ctx, id); err != nil {
 		return err

@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// writeFile writes a whole file (0600) so that it is either there and on disk,
-// or not there at all.
+// writeFile writes a whole file (0600): after a crash it is either complete and
+// on disk, or absent.
 func writeFile(path string, data []byte) error {
 	temporary := path + ".tmp"
 	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -28,7 +28,7 @@ func writeFile(path string, data []byte) error {
 	return syncDir(filepath.Dir(path))
 }
 
-// syncFile puts a file's bytes on disk. A file that is missing has none.
+// syncFile puts a file's bytes on disk. A missing file has none.
 func syncFile(path string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -40,8 +40,8 @@ func syncFile(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// appendAt writes data at the end of a file (0600, made when missing), which
-// is at offset. No data is no change.
+// appendAt writes data at the end of a file (0600, created if missing), which
+// is at offset. Without data it changes nothing.
 func appendAt(path string, offset int64, data []byte) (err error) {
 	if len(data) == 0 {
 		return nil
@@ -55,8 +55,8 @@ func appendAt(path string, offset int64, data []byte) (err error) {
 	return err
 }
 
-// replaceFile writes a small file so that readers, and whoever comes after a
-// crash of this process, find the old text or the new one.
+// replaceFile writes a small file atomically: readers, also after a crash of
+// this process, find the old text or the new one.
 func replaceFile(path, text string) error {
 	temporary := path + ".tmp"
 	if err := os.WriteFile(temporary, []byte(text), 0o600); err != nil {

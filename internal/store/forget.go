@@ -13,13 +13,13 @@ import (
 )
 
 // orphanAge is how old a job's directory without a row must be to be removed:
-// Insert makes the directory first.
+// Insert creates the directory first.
 const orphanAge = time.Hour
 
 // Forget removes the jobs that ended before the given time, their events and
-// their files, and returns how many. A job stays while its VM does, also one that
-// is left alone. Directories
-// that an interrupted Insert or Forget has left are removed as well.
+// their files, and returns how many. A job stays as long as its VM does, even
+// one that is left alone. Directories left by an interrupted Insert or Forget
+// are removed as well.
 func (s *Store) Forget(ctx context.Context, before time.Time) (int, error) {
 	ids, err := query(ctx, s.read, func(row scanner) (id string, err error) {
 		err = row.Scan(&id)
@@ -45,11 +45,11 @@ func (s *Store) Forget(ctx context.Context, before time.Time) (int, error) {
 	return len(ids), s.removeOrphans(ctx)
 }
 
-// removeOrphans removes job directories that no row knows.
+// removeOrphans removes job directories without a row.
 func (s *Store) removeOrphans(ctx context.Context) error {
 	entries, err := os.ReadDir(filepath.Join(s.dir, jobsDir))
 	if err != nil {
-		return fmt.Errorf("look for directories without a job: %w", err)
+		return fmt.Errorf("find directories without a job: %w", err)
 	}
 	for _, entry := range entries {
 		info, err := entry.Info()
@@ -58,7 +58,7 @@ func (s *Store) removeOrphans(ctx context.Context) error {
 		}
 		if _, err := s.TokenHash(ctx, entry.Name()); errors.Is(err, job.ErrNotFound) {
 			if err := os.RemoveAll(s.jobDir(entry.Name())); err != nil {
-				return fmt.Errorf("remove the directory of no job %s: %w", entry.Name(), err)
+				return fmt.Errorf("remove directory %s, which belongs to no job: %w", entry.Name(), err)
 			}
 		}
 	}

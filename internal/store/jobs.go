@@ -17,20 +17,20 @@ import (
 	"linus/internal/job"
 )
 
-// ErrForbidden is the answer to a change that the life of a job does not
-// allow: a status that may not follow, or a decided outcome changed.
+// ErrForbidden is returned for a change that the life of a job does not allow:
+// a status that may not follow, or a decided outcome changed.
 var ErrForbidden = errors.New("not allowed in the life of a job")
 
 // document is the part of a job that Update rewrites: the job without its
-// manifest, which is kept elsewhere. Its output counts are not those that
-// count (SealOutput and the files have them), but for Incomplete and Why.
+// manifest, which is stored elsewhere. Of its output counts only Incomplete and
+// Why are valid; SealOutput and the files have the others.
 type document struct {
 	job.Job
 	Manifest *struct{} `json:"manifest,omitempty"`
 }
 
 // Insert adds a new job with its whole manifest; see executor.Store. The
-// manifest is on disk before the row is, so a row never lacks it.
+// manifest is on disk before the row, so a row never lacks it.
 func (s *Store) Insert(ctx context.Context, j job.Job, tokenHash, key string) (job.Job, bool, error) {
 	if !isID(j.ID) {
 		return job.Job{}, false, fmt.Errorf("insert job %q: the ID is not a UUID", j.ID)
@@ -66,7 +66,7 @@ func (s *Store) Insert(ctx context.Context, j job.Job, tokenHash, key string) (j
 	return j, inserted, nil
 }
 
-// writeManifest makes the job's directory, which must be new, and writes the
+// writeManifest creates the job's directory, which must be new, and writes the
 // whole manifest into it.
 func (s *Store) writeManifest(dir string, j job.Job) error {
 	data, err := json.Marshal(j.Manifest)
@@ -74,7 +74,7 @@ func (s *Store) writeManifest(dir string, j job.Job) error {
 		return fmt.Errorf("encode manifest of job %s: %w", j.ID, err)
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil {
-		return fmt.Errorf("make directory of job %s: %w", j.ID, err)
+		return fmt.Errorf("create directory of job %s: %w", j.ID, err)
 	}
 	if err := writeFile(filepath.Join(dir, "manifest.json"), data); err != nil {
 		return errors.Join(fmt.Errorf("write manifest of job %s: %w", j.ID, err), os.RemoveAll(dir))
@@ -106,7 +106,8 @@ func insertRows(ctx context.Context, tx *sql.Tx, j job.Job, tokenHash, key strin
 	return err
 }
 
-// withoutContents is m with its files' names and modes, and no contents.
+// withoutContents returns m with its files' names and modes, but not their
+// contents.
 func withoutContents(m job.Manifest) job.Manifest {
 	m.Files = slices.Clone(m.Files)
 	for i := range m.Files {
@@ -119,13 +120,13 @@ func withoutContents(m job.Manifest) job.Manifest {
 func (s *Store) Submitted(ctx context.Context, key string) (job.Job, error) {
 	j, err := s.byKey(ctx, s.read, key)
 	if err != nil && !errors.Is(err, job.ErrNotFound) {
-		err = fmt.Errorf("look for the job of an idempotency key: %w", err)
+		err = fmt.Errorf("find the job of an idempotency key: %w", err)
 	}
 	return j, err
 }
 
 // Job returns the job without its files' contents; job.ErrNotFound. While the
-// output is open its counts are those of this moment.
+// output is open its counts are current.
 func (s *Store) Job(ctx context.Context, id string) (job.Job, error) {
 	j, err := s.one(ctx, s.read, `jobs.id = ?`, id)
 	if err != nil && !errors.Is(err, job.ErrNotFound) {
@@ -179,14 +180,14 @@ func (s *Store) VMs(ctx context.Context) ([]job.Job, error) {
 	return jobs, nil
 }
 
-// Update changes one job in a transaction; see executor.Store. It refuses,
-// with ErrForbidden, a status that may not follow the present one and any
-// change of a decided outcome. Of the output's counts it writes Incomplete
-// and Why; the rest is SealOutput's.
-// change must not call the store: it runs while the store's only writer waits.
+// Update changes one job in a transaction; see executor.Store. It refuses, with
+// ErrForbidden, a status that may not follow the present one and any change of
+// a decided outcome. Of the output's counts it writes Incomplete and Why;
+// SealOutput writes the rest. change must not call the store: it runs while the
+// store's only writer waits.
 func (s *Store) Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
 	var j job.Job
-	var refused error // change's own error, to be answered as it is
+	var refused error // change's own error, returned as it is
 	err := s.transaction(ctx, func(tx *sql.Tx) error {
 		var err error
 		if j, err = s.one(ctx, tx, `jobs.id = ?`, id); err != nil {
@@ -222,9 +223,9 @@ func (s *Store) Update(ctx context.Context, id string, change func(*job.Job) ([]
 	}
 }
 
-// allowed compares a changed job with its status and outcome (as JSON) before.
-// Of a decided outcome only this may be learned later: the exit code, with the
-// duration, of a task that something else than its own end has ended.
+// allowed compares a changed job with its previous status and outcome (as
+// JSON). A decided outcome may gain one thing later: the exit code and duration
+// of a task that did not end by itself.
 func allowed(before job.Status, decided []byte, j job.Job) error {
 	if j.Status != before && !before.CanBecome(j.Status) {
 		return fmt.Errorf("%w: status %s cannot become %q", ErrForbidden, before, string(j.Status))
@@ -299,8 +300,8 @@ func (s *Store) Events(ctx context.Context, id string, after int64) ([]job.Event
 	return events, nil
 }
 
-// TokenHash returns the hex sha256 of the job's callback token; none once the
-// job has ended: its token is worth nothing then.
+// TokenHash returns the hex sha256 of the job's callback token; "" once the job
+// has ended, when its token is no longer valid.
 func (s *Store) TokenHash(ctx context.Context, id string) (string, error) {
 	var hash string
 	err := s.read.QueryRowContext(ctx, `SELECT iif(status IN (?, ?, ?), '', token_hash) FROM jobs WHERE id = ?`,
@@ -326,11 +327,12 @@ func (s *Store) SetTokenHash(ctx context.Context, id, hash string) error {
 	return nil
 }
 
-// jobDir is where the job's files are. Only an ID that isID knows, or that the
-// database has, may come here.
+// jobDir is the directory of the job's files. id must have passed isID or come
+// from the database.
 func (s *Store) jobDir(id string) string { return filepath.Join(s.dir, jobsDir, id) }
 
-// isID tells a UUID in its usual form, the only thing that names a directory.
+// isID reports whether id is a UUID in its usual form, the only thing that
+// names a directory.
 func isID(id string) bool {
 	u, err := uuid.Parse(id)
 	return err == nil && u.String() == id

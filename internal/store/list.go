@@ -16,15 +16,15 @@ const (
 	maxLimit     = 200
 )
 
-// List returns a page of jobs, newest first. What is wrong with the filter is
-// a *job.FieldError. Jobs that come while a caller pages do not move the pages.
+// List returns a page of jobs, newest first. Errors in the filter are
+// *job.FieldError. New jobs do not shift the pages of a client that is paging.
 func (s *Store) List(ctx context.Context, f job.Filter) (job.Page, error) {
 	limit, before, err := checkFilter(f)
 	if err != nil {
 		return job.Page{}, err
 	}
-	// The conditions are written out only when they apply, so that each form
-	// of the question has its index.
+	// The conditions are written out only when they apply, so that each form of
+	// the query has its index.
 	where, args := "1", []any{}
 	if f.Status != "" {
 		where, args = where+" AND status = ?", append(args, string(f.Status))
@@ -38,15 +38,15 @@ func (s *Store) List(ctx context.Context, f job.Filter) (job.Page, error) {
 		return job.Page{}, fmt.Errorf("list jobs: %w", err)
 	}
 	page := job.Page{Jobs: jobs}
-	if len(jobs) > limit { // the one too many tells that there is a next page
+	if len(jobs) > limit { // the extra one shows that there is a next page
 		page.Jobs = jobs[:limit]
 		page.Next = encodeCursor(page.Jobs[limit-1].ID)
 	}
 	return page, nil
 }
 
-// checkFilter returns how many jobs to list, and the ID to begin below ("":
-// at the newest).
+// checkFilter returns how many jobs to list, and the ID below which to start
+// ("": at the newest).
 func checkFilter(f job.Filter) (limit int, before string, err error) {
 	if f.Status != "" && !f.Status.Valid() {
 		words := make([]string, len(job.Statuses))
@@ -76,7 +76,7 @@ func checkFilter(f job.Filter) (limit int, before string, err error) {
 	return limit, before, nil
 }
 
-// scanSummary reads what a list shows out of the job's document, which has it by
+// scanSummary reads a list's fields from the job's document, where they have
 // the same names.
 func scanSummary(row scanner) (job.Summary, error) {
 	var doc, head string
@@ -95,8 +95,8 @@ func scanSummary(row scanner) (job.Summary, error) {
 	return sum, nil
 }
 
-// cursorPrefix is the kind and version of what a cursor holds: the ID of the
-// last job of the page before.
+// cursorPrefix is the kind and version of a cursor, which contains the ID of
+// the previous page's last job.
 const cursorPrefix = "jobs1:"
 
 func encodeCursor(id string) string {
@@ -109,7 +109,7 @@ func decodeCursor(cursor string) (string, error) {
 	if err != nil || !ok || !isID(id) {
 		return "", &job.FieldError{
 			Field: "cursor", Problem: "is not a cursor of this list",
-			Remedy: "give next_cursor of the page before as it was, or none for the first page",
+			Remedy: "give next_cursor of the previous page unchanged, or none for the first page",
 		}
 	}
 	return id, nil

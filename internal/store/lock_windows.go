@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// lockDir locks a directory as on Unix, by a file in it: Windows locks no
-// directories.
+// lockDir locks a directory as on Unix, but through a file in it: Windows
+// cannot lock directories.
 func lockDir(dir string) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -21,5 +21,5 @@ func lockDir(dir string) (unlock func(), err error) {
 	return func() { f.Close() }, nil //nolint:errcheck // nothing was written
 }
 
-// syncDir has nothing to do: Windows writes directories by itself.
+// syncDir does nothing: Windows needs no sync of directories.
 func syncDir(string) error { return nil }

@@ -15,27 +15,27 @@ import (
 	"linus/internal/job"
 )
 
-// A stream's bytes are in three files of the job's directory, none of them
-// written through the database, so that many small writes stay cheap:
+// A stream's bytes are in three files of the job's directory. They bypass the
+// database, so that many small writes stay cheap:
 //
 //	stdout       the stream from its first byte, up to the limit
 //	stdout.seen  how much has been seen, once that is more than stdout holds
 //	stdout.tail  marker and tail, when the sealed stream is too long
 //
-// Sealing is the row's doing: stdout.tail counts from the moment the row has
-// the stream's counts, and is written anew by whoever seals before that. What
-// the row does not count of stdout is cut off for readers. stdout only grows, but
-// where what it holds is found not to be the task's, and the others are replaced
-// whole, so that reading needs no lock.
+// The row seals a stream: stdout.tail counts from the moment the row has the
+// stream's counts, and is rewritten by whoever seals before that. Readers do
+// not see bytes of stdout that the row does not count. stdout only grows,
+// unless its content turns out not to be the task's, and the other files are
+// replaced as a whole, so that reading needs no lock.
 const (
 	seenSuffix = ".seen"
 	tailSuffix = ".tail"
 )
 
-// AppendOutput appends what is new of data, as far as the limit allows, and
-// answers how much of the stream has been seen: the offset to send next. Data
-// seen before is skipped, data that would leave a gap is not taken, and a
-// sealed stream takes nothing.
+// AppendOutput appends the new part of data, as far as the limit allows, and
+// returns how much of the stream has been seen: the offset to send next. Data
+// seen before is skipped, data that would leave a gap is ignored, and a sealed
+// stream accepts nothing.
 func (s *Store) AppendOutput(ctx context.Context, id, stream string, offset int64, data []byte) (int64, error) {
 	if offset < 0 || offset > math.MaxInt64-int64(len(data)) {
 		return 0, &job.FieldError{Field: "offset", Problem: fmt.Sprintf("%d is out of range", offset), Remedy: "give the bytes sent before"}
@@ -77,8 +77,8 @@ func (s *Store) AppendOutput(ctx context.Context, id, stream string, offset int6
 	return end, nil
 }
 
-// CutOutput forgets what of an open stream is held beyond its first size bytes,
-// and that more was seen. A sealed one stays as it is.
+// CutOutput discards what is stored of an open stream beyond its first size
+// bytes, and the count of what was seen. A sealed stream stays as it is.
 func (s *Store) CutOutput(ctx context.Context, id, stream string, size int64) error {
 	unlock, err := s.lockOutput(id, stream)
 	if err != nil {
@@ -106,9 +106,9 @@ func (s *Store) CutOutput(ctx context.Context, id, stream string, size int64) er
 }
 
 // SealOutput makes the stream final: total bytes, of which tail are the last.
-// It keeps everything when the total is within the limit and all of it is at
-// hand; else the head, a marker with the count of dropped bytes, and as much
-// of the tail as half the limit. Sealing again answers the same.
+// It keeps everything when the total is within the limit and all of it is
+// available; otherwise the head, a marker with the count of dropped bytes, and
+// at most half the limit of the tail. Sealing again returns the same.
 func (s *Store) SealOutput(ctx context.Context, id, stream string, total int64, tail []byte) (job.OutputInfo, error) {
 	unlock, err := s.lockOutput(id, stream)
 	if err != nil {
@@ -126,7 +126,7 @@ func (s *Store) SealOutput(ctx context.Context, id, stream string, total int64, 
 	if err != nil {
 		return job.OutputInfo{}, err
 	}
-	if total < seen { // we know more than we are told: a VM that is gone tells nothing
+	if total < seen { // more was seen than is reported: a VM that is gone reports nothing
 		total, tail = seen, nil
 	}
 	info, err := s.complete(id, stream, held, total, tail)
@@ -158,8 +158,8 @@ func (s *Store) complete(id, stream string, held, total int64, tail []byte) (job
 	return info, syncFile(path)
 }
 
-// Output returns at most limit bytes held of a stream, marker included, from
-// offset, which counts these; none at and past the end.
+// Output returns at most limit stored bytes of a stream, marker included.
+// offset counts stored bytes; at and past the end there are none.
 func (s *Store) Output(ctx context.Context, id, stream string, offset, limit int64) ([]byte, error) {
 	h, err := s.held(ctx, id, stream, offset, limit)
 	if err != nil {
@@ -168,10 +168,10 @@ func (s *Store) Output(ctx context.Context, id, stream string, offset, limit int
 	return s.readHeld(id, stream, h, offset, limit)
 }
 
-// Written returns at most limit bytes of what the task wrote to a stream: those
-// from offset on, or, where they are not held, the next that are, and the
-// offset at which they begin. It does not read across what is not held. None
-// at and past the end; the offset is then no more than what was seen.
+// Written returns at most limit bytes of what the task wrote to a stream,
+// starting at offset or, where those are not stored, at the next stored byte,
+// and the offset at which they start. It does not read across a gap. At and
+// past the end it returns none, with an offset no greater than what was seen.
 func (s *Store) Written(ctx context.Context, id, stream string, offset, limit int64) (data []byte, at int64, err error) {
 	h, err := s.held(ctx, id, stream, offset, limit)
 	if err != nil {
@@ -187,12 +187,11 @@ func (s *Store) Written(ctx context.Context, id, stream string, offset, limit in
 	return data, at, err
 }
 
-// holding is what is held of a stream: the head, and of a sealed one that was
-// too long, behind it and after what was dropped, a tail that begins with a
-// marker.
+// holding is what is stored of a stream: the head and, for a sealed stream that
+// was too long, after the dropped bytes, a tail that starts with a marker.
 type holding struct{ head, dropped, tail, marker int64 }
 
-// held finds what is held of a stream, and checks what is asked for.
+// held returns what is stored of a stream, and validates offset and limit.
 func (s *Store) held(ctx context.Context, id, stream string, offset, limit int64) (holding, error) {
 	if offset < 0 {
 		return holding{}, &job.FieldError{Field: "offset", Problem: fmt.Sprintf("%d is out of range", offset), Remedy: "give 0 or more"}
@@ -218,11 +217,11 @@ func (s *Store) held(ctx context.Context, id, stream string, offset, limit int64
 	return holding{info.Held - fi.Size(), info.Dropped, fi.Size(), int64(len(marker(info.Dropped)))}, nil
 }
 
-// marker stands in a sealed stream for what was dropped.
+// marker replaces the dropped bytes in a sealed stream.
 func marker(dropped int64) []byte { return fmt.Appendf(nil, "\n[linus: %d bytes dropped]\n", dropped) }
 
-// readHeld reads across the one or two files that hold a stream; offset counts
-// what they hold.
+// readHeld reads across the one or two files of a stream; offset counts stored
+// bytes.
 func (s *Store) readHeld(id, stream string, h holding, offset, limit int64) (data []byte, err error) {
 	defer func() {
 		if err != nil {
@@ -276,8 +275,8 @@ func checkStream(stream string) error {
 	}
 }
 
-// sealed reads a stream's final counts, as the row has them: NULL while open.
-// The column is named like the stream, which checkStream has seen.
+// sealed reads a stream's final counts from the row: NULL while open. The
+// column has the stream's name, which checkStream has checked.
 func (s *Store) sealed(ctx context.Context, id, stream string) (sql.NullString, error) {
 	var counts sql.NullString
 	err := s.read.QueryRowContext(ctx, `SELECT `+stream+` FROM jobs WHERE id = ?`, id).Scan(&counts)
@@ -302,7 +301,8 @@ func (s *Store) writeCounts(ctx context.Context, id, stream string, info job.Out
 	return nil
 }
 
-// counts returns a stream's counts: the sealed ones, else those of its files.
+// counts returns a stream's counts: the sealed ones, or else those of its
+// files.
 func (s *Store) counts(id, stream string, sealed sql.NullString) (job.OutputInfo, error) {
 	if sealed.Valid {
 		return decodeCounts(id, sealed.String)
@@ -319,8 +319,8 @@ func decodeCounts(id, text string) (job.OutputInfo, error) {
 	return info, nil
 }
 
-// open returns how many bytes of an open stream are held, and how many were
-// seen. What was seen is read first: once that file is there, stdout is final.
+// open returns how many bytes of an open stream are stored, and how many were
+// seen. The latter is read first: once that file exists, stdout is final.
 func (s *Store) open(id, stream string) (held, seen int64, err error) {
 	text, err := os.ReadFile(s.outputPath(id, stream+seenSuffix))
 	if err == nil {

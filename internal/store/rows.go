@@ -15,10 +15,10 @@ type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// scanner is one row of an answer.
+// scanner is one row of a query's result.
 type scanner interface{ Scan(dest ...any) error }
 
-// query reads all rows of an answer.
+// query returns all rows of a query's result.
 func query[T any](ctx context.Context, q querier, read func(scanner) (T, error), text string, args ...any) (all []T, err error) {
 	rows, err := q.QueryContext(ctx, text, args...)
 	if err != nil {
@@ -35,13 +35,13 @@ func query[T any](ctx context.Context, q querier, read func(scanner) (T, error),
 	return all, rows.Err()
 }
 
-// jobs reads the jobs that a condition selects.
+// jobs returns the jobs that a condition selects.
 func (s *Store) jobs(ctx context.Context, q querier, where string, args ...any) ([]job.Job, error) {
 	return query(ctx, q, s.scanJob, `SELECT jobs.id, jobs.stdout, jobs.stderr, jobs.doc, m.manifest
 		FROM jobs JOIN job_manifests m ON m.job_id = jobs.id WHERE `+where, args...)
 }
 
-// one reads the one job that a condition selects; job.ErrNotFound.
+// one returns the one job that a condition selects; job.ErrNotFound.
 func (s *Store) one(ctx context.Context, q querier, where string, args ...any) (job.Job, error) {
 	found, err := s.jobs(ctx, q, where, args...)
 	if err != nil {
@@ -53,8 +53,8 @@ func (s *Store) one(ctx context.Context, q querier, where string, args ...any) (
 	return found[0], nil
 }
 
-// byKey reads the job that was submitted with an idempotency key;
-// job.ErrNotFound, always so for the empty key.
+// byKey returns the job that was submitted with an idempotency key;
+// job.ErrNotFound, always for the empty key.
 func (s *Store) byKey(ctx context.Context, q querier, key string) (job.Job, error) {
 	if key == "" {
 		return job.Job{}, job.ErrNotFound
@@ -62,7 +62,7 @@ func (s *Store) byKey(ctx context.Context, q querier, key string) (job.Job, erro
 	return s.one(ctx, q, `jobs.idempotency_key = ?`, key)
 }
 
-// scanJob puts a job together from its document, its manifest and its output.
+// scanJob assembles a job from its document, its manifest and its output.
 func (s *Store) scanJob(row scanner) (job.Job, error) {
 	var id, doc, manifest string
 	var stdout, stderr sql.NullString

@@ -1,13 +1,14 @@
-// Package store keeps jobs: executor.Store on one SQLite database and one
-// directory of files per job. It owns the schema, the transactions and the
-// layout of the state directory, and knows nothing of what runs the jobs.
+// Package store stores jobs: it implements executor.Store on one SQLite
+// database and one directory of files per job. It owns the schema, the
+// transactions and the layout of the state directory, and knows nothing of what
+// runs the jobs.
 //
 //	linus.db                   jobs, their manifests (without files) and events
 //	jobs/<id>/manifest.json    the whole manifest, file contents included
 //	jobs/<id>/stdout, stderr   what has been seen of the output, up to the limit
 //
 // What a call has acknowledged survives the death of the process. Several
-// processes may have one directory open.
+// processes may have the same directory open.
 package store
 
 import (
@@ -34,14 +35,15 @@ const (
 	databaseName = "linus.db"
 	jobsDir      = "jobs"
 
-	// readers is the size of the reading pool. There is one writer: SQLite has
-	// one anyway, and waiting for it in Go is fair and free of busy errors.
+	// readers is the size of the read pool. There is one writer: SQLite allows
+	// only one anyway, and waiting for it in Go is fair and free of busy
+	// errors.
 	readers = 4
 )
 
 // Options configure Open.
 type Options struct {
-	Dir       string       // the state directory; made (0700) when missing
+	Dir       string       // the state directory; created (0700) if missing
 	MaxOutput int64        // bytes kept of each output stream; 0: 10 MiB
 	Log       *slog.Logger // nil: silent
 }
@@ -55,7 +57,7 @@ type Store struct {
 	read      *sql.DB
 }
 
-// Open opens the state directory, makes it when it is new, and brings the
+// Open opens the state directory, creates it if it is new, and brings the
 // schema up to date. It refuses a database written by a newer linus.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	dir, err := filepath.Abs(o.Dir)
@@ -70,11 +72,11 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		s.log = slog.New(slog.DiscardHandler)
 	}
 	if err := os.MkdirAll(filepath.Join(dir, jobsDir), 0o700); err != nil {
-		return nil, fmt.Errorf("make state directory: %w", err)
+		return nil, fmt.Errorf("create state directory: %w", err)
 	}
 	path := filepath.Join(dir, databaseName)
 	if err := makePrivate(path); err != nil {
-		return nil, fmt.Errorf("make database: %w", err)
+		return nil, fmt.Errorf("create database: %w", err)
 	}
 	if s.write, err = openDatabase(path, 1, "&_txlock=immediate"); err == nil {
 		s.read, err = openDatabase(path, readers, "&_pragma=query_only(1)")
@@ -99,8 +101,8 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// InstallationID returns this state directory's UUID, made once: the
-// linus-owner every VM of ours is marked with.
+// InstallationID returns this state directory's UUID, generated once: the
+// linus-owner marker of every VM of ours.
 func (s *Store) InstallationID(ctx context.Context) (string, error) {
 	var id string
 	err := s.transaction(ctx, func(tx *sql.Tx) error {
@@ -117,7 +119,7 @@ func (s *Store) InstallationID(ctx context.Context) (string, error) {
 	return id, nil
 }
 
-// makePrivate makes sure that the file exists and only its owner can read it;
+// makePrivate ensures that the file exists and only its owner can read it;
 // SQLite gives its log and index files the same mode.
 func makePrivate(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -127,8 +129,8 @@ func makePrivate(path string) error {
 	return errors.Join(f.Chmod(0o600), f.Close())
 }
 
-// openDatabase opens a pool of connections. synchronous=NORMAL is safe against
-// the death of the process; a power cut may take the last moments, never the
+// openDatabase opens a pool of connections. synchronous=NORMAL survives the
+// death of the process; a power failure may lose the last moments, but never
 // consistency.
 func openDatabase(path string, connections int, options string) (*sql.DB, error) {
 	dsn := url.URL{Scheme: "file", Path: path, RawQuery: "_pragma=busy_timeout(10000)" +

@@ -173,12 +173,12 @@ func TestOpen_Refuses(t *testing.T) {
 		}, databaseName},
 		{"a file where the directory should be", func(t *testing.T, dir string) {
 			write(t, filepath.Join(dir, jobsDir), "")
-		}, "make state directory"},
+		}, "create state directory"},
 		{"a directory where the database should be", func(t *testing.T, dir string) {
 			if err := os.Mkdir(filepath.Join(dir, databaseName), 0o700); err != nil {
 				t.Fatal(err)
 			}
-		}, "make database"},
+		}, "create database"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
