@@ -1,8 +1,8 @@
-// Package claude reads what the Claude CLI prints with --output-format
-// stream-json: one JSON object a line. It tells what the agent is doing in
-// lines for people, and finds the text the agent ends with. It knows nothing of
-// jobs, and imports the standard library and term only. What it does not know it passes
-// over: the CLI adds kinds of lines from version to version.
+// Package claude parses the output of the Claude CLI with --output-format
+// stream-json: one JSON object per line. It describes what the agent is doing
+// in lines for people, and finds the agent's final text. It knows nothing of
+// jobs, and imports the standard library and term only. It skips what it does
+// not know: the CLI adds kinds of lines from version to version.
 package claude
 
 import (
@@ -18,20 +18,21 @@ import (
 )
 
 const (
-	maxLine = 8 << 20 // bytes; longer ones are passed over
+	maxLine = 8 << 20 // bytes; longer ones are skipped
 	maxStep = 160     // characters
 )
 
-// Reader makes steps of a stream that comes in pieces. The zero value is ready.
+// Reader extracts steps from a stream that comes in pieces. The zero value is
+// ready to use.
 type Reader struct {
-	line []byte // the beginning of one whose end has not come
-	long bool   // what comes up to the next newline belongs to a line that is too long
-	cwd  string // where the agent works, as it said
+	line []byte // the beginning of an incomplete line
+	long bool   // the rest of the current line is ignored: it is too long
+	cwd  string // the agent's working directory, as it reported
 }
 
 // Read takes the next piece of the stream and returns the steps the agent has
-// begun in it, a line for people each, such as "reads main.go", "runs go test
-// ./..." or the first line of what it says.
+// started in it, one line for people each, such as "reads main.go", "runs go
+// test ./..." or the first line of what it says.
 func (r *Reader) Read(data []byte) []string {
 	var steps []string
 	for len(data) > 0 {
@@ -51,12 +52,12 @@ func (r *Reader) Read(data []byte) []string {
 	return steps
 }
 
-// line is what we know of a line's fields.
+// line has the fields of a line that are used here.
 type line struct {
 	Type    string `json:"type"`
 	Subtype string `json:"subtype"`
 	Cwd     string `json:"cwd"`
-	Parent  string `json:"parent_tool_use_id"` // of an agent's own agents
+	Parent  string `json:"parent_tool_use_id"` // set for subagents
 	Message struct {
 		Content json.RawMessage `json:"content"`
 	} `json:"message"`
@@ -71,13 +72,13 @@ type block struct {
 	Input map[string]json.RawMessage `json:"input"`
 }
 
-// parse reads a line; false when it is none of ours.
+// parse decodes a line; false if it is not one to use.
 func parse(text []byte) (l line, ok bool) {
 	text = bytes.TrimSpace(text)
 	return l, len(text) > 0 && text[0] == '{' && json.Unmarshal(text, &l) == nil && l.Type != ""
 }
 
-// blocks returns the parts of a message, whose content may be one text.
+// blocks returns the parts of a message, whose content may be a single text.
 func (l line) blocks() []block {
 	var parts []json.RawMessage
 	if json.Unmarshal(l.Message.Content, &parts) != nil {
@@ -122,8 +123,8 @@ func (r *Reader) steps(text []byte) []string {
 	return steps
 }
 
-// uses says what it means that the agent uses a tool: a verb, and the field of
-// the tool's input that says on what.
+// uses maps a tool to the verb for its use, and to the field of its input that
+// has the object.
 var uses = map[string]struct{ verb, field string }{
 	"Read":         {"reads", "file_path"},
 	"Write":        {"writes", "file_path"},
@@ -156,8 +157,8 @@ func (r *Reader) use(b block) string {
 	return fmt.Sprintf("%s %s", use.verb, on)
 }
 
-// firstLine returns the first line of text that is not blank, as far as it is
-// fit to be shown.
+// firstLine returns the first line of text that is not blank, made safe to
+// show.
 func firstLine(text string) string {
 	for l := range strings.Lines(text) {
 		l = term.Line(l)
@@ -172,9 +173,9 @@ func firstLine(text string) string {
 	return ""
 }
 
-// Result returns the text the agent has ended with: that of the stream's result
-// line, else, when it was ended before it came to that, what it has said last.
-// False when the stream has neither, as when the CLI never started.
+// Result returns the agent's final text: that of the stream's result line or,
+// if the agent was stopped before that, its last message. False if the stream
+// has neither, as when the CLI never started.
 func Result(stream []byte) (text string, ok bool) {
 	for raw := range bytes.Lines(stream) {
 		l, known := parse(raw)

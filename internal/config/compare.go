@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// notCompared are settings of a process, not of the engine.
+// notCompared are settings of a process rather than of the engine.
 var notCompared = []string{"LINUS_STATE_DIR", "LINUS_LOG_LEVEL", "LINUS_LOG_FORMAT", envFileSetting, "HTTP_ADDR", "HTTP_TOKEN", "HTTP_HOSTS", "HTTP_CORS_ORIGINS", "MCP_TOOLSETS", "MCP_READ_ONLY", "MCP_DISABLE_DESTRUCTIVE"}
 
-// Effective returns every setting's value as text; of secrets only enough of a
-// hash to tell whether two are the same.
+// Effective returns every setting's value as text; for a secret only enough of
+// a hash to compare two values.
 func (c Config) Effective() map[string]string {
 	values := map[string]string{}
 	v := reflect.ValueOf(c)
@@ -39,7 +39,7 @@ func (c Config) Effective() map[string]string {
 	return values
 }
 
-// Differs returns the settings this process was given that are not the
+// Differs returns the settings given to this process that differ from the
 // engine's, as lines for people. What was not given is the engine's to decide.
 func (c Config) Differs(engine map[string]string) []string {
 	var lines []string
@@ -52,10 +52,10 @@ func (c Config) Differs(engine map[string]string) []string {
 	return lines
 }
 
-// Value is a setting in effect.
+// Value is an effective setting.
 type Value struct {
 	Name  string `json:"name"`
-	Value string `json:"value"` // of a secret [redacted]; else as an environment has it
+	Value string `json:"value"` // for a secret [redacted]; else as in the environment
 	// From is "default", "environment", "flag --host", or an env file's path
 	// and line.
 	From   string `json:"from"`
@@ -63,8 +63,8 @@ type Value struct {
 	Secret bool   `json:"secret,omitempty"`
 }
 
-// Values returns every setting in effect, in the order of Table, the secrets of
-// manifests behind.
+// Values returns every effective setting, in the order of Table, followed by
+// the secrets of manifests.
 func (c Config) Values() []Value {
 	var values []Value
 	for _, name := range c.names() {
@@ -75,16 +75,16 @@ func (c Config) Values() []Value {
 			v.Value, v.From = field.Tag.Get("default"), "default"
 		}
 		if isField && field.Tag.Get("kind") == "path" {
-			v.Value = reflect.ValueOf(c).FieldByIndex(field.Index).String() // made absolute
+			v.Value = reflect.ValueOf(c).FieldByIndex(field.Index).String() // the absolute path
 		}
 		values = append(values, v)
 	}
 	return values
 }
 
-// Environ is this process's environment with every setting that was given, for
-// an engine that is to have the same ones. It names no env file: what stood
-// there is in it. It holds secrets.
+// Environ returns this process's environment with every setting that was given,
+// for an engine that is to have the same settings. It names no env file, since
+// the file's settings are included. It contains secrets.
 func (c Config) Environ() []string {
 	environ := slices.DeleteFunc(os.Environ(), func(line string) bool {
 		name, _, _ := strings.Cut(line, "=")
@@ -102,7 +102,7 @@ func (c Config) Environ() []string {
 	return append(environ, envFileSetting+"=")
 }
 
-// secret is the value of a setting that is one.
+// secret returns the value of a setting that is a secret.
 func (c Config) secret(name string) Secret {
 	if of, ok := strings.CutPrefix(name, secretPrefix); ok {
 		return c.Secrets[of]
@@ -112,7 +112,8 @@ func (c Config) secret(name string) Secret {
 	return value
 }
 
-// names are the settings in the order of Table, then the secrets of manifests.
+// names returns the settings in the order of Table, then the secrets of
+// manifests.
 func (c Config) names() []string {
 	var names []string
 	for _, s := range Table() {
@@ -124,7 +125,7 @@ func (c Config) names() []string {
 	return names
 }
 
-// fingerprint tells two values apart, and no more.
+// fingerprint distinguishes values without revealing them.
 func fingerprint(name string, s Secret) string {
 	sum := sha256.Sum256([]byte(name + "\x00" + s.value))
 	return "[secret " + hex.EncodeToString(sum[:3]) + "]"

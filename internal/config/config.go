@@ -1,6 +1,6 @@
-// Package config holds the settings of linus: their names, defaults and rules.
-// It is the only reader of the environment and of the env file, and knows nothing of what the
-// settings are used for.
+// Package config provides the settings of linus: their names, defaults and
+// rules. It is the only reader of the environment and of the env file, and
+// knows nothing of what the settings are used for.
 package config
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/kelseyhightower/envconfig"
 )
 
-// Config is every setting, validated. Names, defaults and texts are in the tags;
-// Table, the documents and .env.example are made from them.
+// Config is every setting, validated. Names, defaults and texts are in the
+// tags; Table, the documents and .env.example are generated from them.
 type Config struct {
 	ProxmoxHost        string `envconfig:"PROXMOX_HOST" desc:"Name or address of the Proxmox VE host, reached by SSH. Required for everything that touches VMs."`
 	ProxmoxSSHPort     int    `envconfig:"PROXMOX_SSH_PORT" default:"22" min:"1" max:"65535" desc:"SSH port of the host."`
@@ -92,11 +92,12 @@ type Config struct {
 	LogFormat string `envconfig:"LINUS_LOG_FORMAT" default:"text" desc:"Log format on stderr and in engine.log: text or json."`
 	EnvFile   string `envconfig:"LINUS_ENV_FILE" kind:"path" desc:"File with lines NAME=value of these settings, mode 0600 when it holds a secret. Unset: linus/env in $XDG_CONFIG_HOME or ~/.config, if it exists; set but empty: none."`
 
-	// TraceEndpoint has the name that every program knows it by.
+	// TraceEndpoint has OpenTelemetry's standard name.
 	TraceEndpoint string `envconfig:"OTEL_EXPORTER_OTLP_ENDPOINT" desc:"OpenTelemetry collector (http://HOST:4318) that gets a trace of each job, by OTLP over HTTP. Empty: none."`
 
-	// LabLoopback says that VMs have addresses of this machine's loopback: the
-	// process lab's, whose own environment says so. Never on another host.
+	// LabLoopback says that VMs have addresses of this machine's loopback:
+	// those of the process lab, which sets it in its own environment. Never on
+	// another host.
 	LabLoopback bool   `ignored:"true"`
 	AgentSocket string `ignored:"true"` // the SSH agent's socket ($SSH_AUTH_SOCK), or empty
 
@@ -108,7 +109,7 @@ type Config struct {
 }
 
 // Load reads the settings from the environment and from, and validates them.
-// Everything wrong is reported at once, as *Error.
+// All problems are reported together, as *Error.
 func Load(from Sources) (Config, error) {
 	c := Config{
 		AgentSocket: os.Getenv("SSH_AUTH_SOCK"), CredentialsDirectory: os.Getenv("CREDENTIALS_DIRECTORY"),
@@ -141,7 +142,7 @@ func Load(from Sources) (Config, error) {
 			bad.Problems = append(bad.Problems, Problem{name, fmt.Sprintf("%q is out of range", value.text), rule, value.from})
 		}
 		if isSecret(name) && given {
-			c.given[name] = entry{redacted, value.from} // a map's text would show itself
+			c.given[name] = entry{redacted, value.from} // a map's text would reveal its values
 		}
 		if field.Tag.Get("kind") == "path" && v.Field(i).String() != "" {
 			v.Field(i).SetString(absolute(v.Field(i).String()))
@@ -160,10 +161,10 @@ func Load(from Sources) (Config, error) {
 	return c, nil
 }
 
-// decode puts text, or where it is empty the field's default, into a field.
-// envconfig takes a value from the environment or the default's tag; here the
-// text, which may come from elsewhere, is the tag's. One field at a time:
-// envconfig stops at the first fault.
+// decode sets a field to text or, if that is empty, to the field's default.
+// envconfig takes a value from the environment or from the default tag; here
+// text, which may come from elsewhere, is put into the tag. It decodes one
+// field at a time, because envconfig stops at the first error.
 func decode(into reflect.Value, field reflect.StructField, text string) error {
 	text = cmp.Or(text, field.Tag.Get("default"))
 	const nowhere = "=" // no variable has this name
@@ -176,7 +177,7 @@ func decode(into reflect.Value, field reflect.StructField, text string) error {
 	return nil
 }
 
-// NeedHost says what to do when there is no PROXMOX_HOST.
+// NeedHost returns an error with a remedy if PROXMOX_HOST is not set.
 func (c Config) NeedHost() error {
 	if c.ProxmoxHost != "" {
 		return nil
@@ -188,7 +189,7 @@ func (c Config) NeedHost() error {
 	return &Error{Problems: []Problem{{Name: "PROXMOX_HOST", Text: "is not set", Remedy: remedy}}}
 }
 
-// Problem is one thing wrong with one setting.
+// Problem is one problem with one setting.
 type Problem struct {
 	Name   string `json:"name"`
 	Text   string `json:"problem"`
@@ -204,7 +205,7 @@ func (p Problem) String() string {
 	return s
 }
 
-// Error is everything wrong with the settings.
+// Error is all problems with the settings.
 type Error struct{ Problems []Problem }
 
 func (e *Error) Error() string {
@@ -215,7 +216,7 @@ func (e *Error) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// has reports whether name is already complained about.
+// has reports whether there is a problem with name already.
 func (e *Error) has(name string) bool {
 	for _, p := range e.Problems {
 		if p.Name == name {
@@ -239,7 +240,7 @@ func parseProblem(err error, text string, field reflect.StructField) (problem, r
 	return err.Error(), "give a value such as " + field.Tag.Get("default")
 }
 
-// numberRule is the rule of a number with bounds, empty for other fields.
+// numberRule returns the rule of a number with bounds, "" for other fields.
 func numberRule(field reflect.StructField) string {
 	if field.Tag.Get("max") == "" {
 		return ""
@@ -254,7 +255,7 @@ func inRange(n int64, tag reflect.StructTag) bool {
 }
 
 // absolute resolves ~ and the working directory, so that an engine started
-// elsewhere means the same file.
+// elsewhere uses the same file.
 func absolute(path string) string {
 	if rest, ok := strings.CutPrefix(path, "~/"); ok {
 		if home, err := os.UserHomeDir(); err == nil {

@@ -8,11 +8,11 @@ import (
 	"linus/internal/envfile"
 )
 
-// maxEnvFile is what is read of an env file, in bytes.
+// maxEnvFile bounds the size of an env file, in bytes.
 const maxEnvFile = 1 << 20
 
-// readEnvFile reads an env file. One that holds a secret must be closed to
-// everybody else.
+// readEnvFile reads an env file. If it contains a secret, nobody else may be
+// able to read it.
 func readEnvFile(path string) ([]envfile.Line, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -33,7 +33,7 @@ func readEnvFile(path string) ([]envfile.Line, error) {
 	}
 	for _, l := range lines {
 		if isSecret(l.Name) && l.Value != "" && othersMayRead(info) {
-			return nil, fmt.Errorf("the env file %s holds a secret (%s) and others can read it (mode %04o): chmod 600 it", path, l.Name, info.Mode().Perm())
+			return nil, fmt.Errorf("the env file %s contains a secret (%s) and others can read it (mode %04o): chmod 600 it", path, l.Name, info.Mode().Perm())
 		}
 	}
 	return lines, nil

@@ -25,9 +25,9 @@ func Table() []Setting {
 	return rows
 }
 
-// misspelt finds variables that look like ours and are not: with one of our
-// prefixes and a letter or two from one of our names. Others may have
-// variables with these prefixes too, so what is further away is left alone.
+// misspelt finds variables that look like ours but are not: with one of our
+// prefixes, and a letter or two away from one of our names. Others may also use
+// these prefixes, so names that differ more are ignored.
 func misspelt(environ []string) []Problem {
 	var names, prefixes []string
 	for _, s := range Table() {

@@ -8,15 +8,15 @@ import (
 	"linus/internal/envfile"
 )
 
-// secretPrefix begins the variables that hold secrets of manifests.
+// secretPrefix is the prefix of variables with secrets of manifests.
 const secretPrefix = "LINUS_SECRET_"
 
 // minSecret is the length in bytes below which a value could not be masked in
-// output; package secret holds every source to it.
+// output; package secret applies it to every source.
 const minSecret = 4
 
-// takeSecrets takes the manifests' secrets out of what was given and returns
-// what is wrong with them.
+// takeSecrets removes the manifests' secrets from what was given and returns
+// the problems with them.
 func (c *Config) takeSecrets() []Problem {
 	var problems []Problem
 	for _, variable := range slices.Sorted(maps.Keys(c.given)) {

@@ -14,17 +14,17 @@ import (
 	"linus/internal/job"
 )
 
-// envFileSetting names the env file; it may stand in the environment only.
+// envFileSetting names the env file; only the environment may set it.
 const envFileSetting = "LINUS_ENV_FILE"
 
-// Sources are where settings come from beside the environment. A flag counts
-// more than the environment, and that more than the env file.
+// Sources are where settings come from besides the environment. A flag
+// overrides the environment, which overrides the env file.
 type Sources struct {
 	// EnvFile is the path of the env file. Empty: the one LINUS_ENV_FILE names;
-	// where that is not set, DefaultEnvFile's if there is one; where it is set and
+	// if that is not set, DefaultEnvFile's if it exists; if it is set but
 	// empty, none.
 	EnvFile string
-	Flags   []Flag // in the order given: of one name the last counts
+	Flags   []Flag // in the order given: the last of a name counts
 }
 
 // Flag is one setting given on the command line.
@@ -33,7 +33,7 @@ type Flag struct {
 	Name, Value string
 }
 
-// entry is a setting that was given, as text.
+// entry is a given setting, as text.
 type entry struct {
 	text string
 	from string // for people: "environment", "flag --host", "/home/ada/.config/linus/env:3"
@@ -41,8 +41,8 @@ type entry struct {
 
 const fromEnvironment = "environment"
 
-// DefaultEnvFile is where the env file lies when nobody says otherwise: linus/env
-// in $XDG_CONFIG_HOME or ~/.config, on Windows in %AppData%. Empty without a
+// DefaultEnvFile is the default path of the env file: linus/env in
+// $XDG_CONFIG_HOME or ~/.config, on Windows in %AppData%. Empty if there is no
 // home directory.
 func DefaultEnvFile() string {
 	dir := os.Getenv("XDG_CONFIG_HOME")
@@ -59,7 +59,7 @@ func DefaultEnvFile() string {
 	return filepath.Join(dir, "linus", "env")
 }
 
-// collect gathers what was given, by name, and what is wrong with where it was
+// collect returns what was given, by name, and the problems with where it was
 // given.
 func (s Sources) collect(environ []string) (map[string]entry, []Problem) {
 	given, problems := s.readEnvFile()
@@ -89,8 +89,8 @@ func (s Sources) collect(environ []string) (map[string]entry, []Problem) {
 	return given, problems
 }
 
-// envFile is the env file to read and who named it; without a path there is
-// none to read, without a name it need not be there.
+// envFile returns the env file to read and who named it. Without a path there
+// is none to read; without a name it may be missing.
 func (s Sources) envFile() (path, from string) {
 	named, ok := os.LookupEnv(envFileSetting)
 	switch {
@@ -104,13 +104,13 @@ func (s Sources) envFile() (path, from string) {
 	return DefaultEnvFile(), ""
 }
 
-// EnvFilePath is the env file that is read where it is there, empty for none.
+// EnvFilePath returns the env file that is read if it exists, "" if none.
 func (s Sources) EnvFilePath() string {
 	path, _ := s.envFile()
 	return path
 }
 
-// readEnvFile returns the settings of the env file, and itself as a setting.
+// readEnvFile returns the settings of the env file, and its path as a setting.
 func (s Sources) readEnvFile() (map[string]entry, []Problem) {
 	given := map[string]entry{}
 	path, from := s.envFile()
@@ -133,15 +133,15 @@ func (s Sources) readEnvFile() (map[string]entry, []Problem) {
 		case given[l.Name].from != "":
 			problems = append(problems, Problem{l.Name, "is given twice, first at " + given[l.Name].from, "keep one of them", at})
 		case l.Name == envFileSetting:
-			problems = append(problems, Problem{l.Name, "cannot name another file from inside of one", "set it in the environment, or use --env-file", at})
+			problems = append(problems, Problem{l.Name, "cannot be set in an env file", "set it in the environment, or use --env-file", at})
 		case strings.HasPrefix(l.Name, secretPrefix):
 			given[l.Name] = entry{l.Value, at}
 		case !isSetting(l.Name):
 			problems = append(problems, unknown(l.Name, at))
 		default:
 			if isPath(l.Name) && l.Value != "" && !strings.HasPrefix(l.Value, "~/") && !filepath.IsAbs(l.Value) {
-				// Of the file's directory: a file must not change its meaning with
-				// the directory somebody happens to be in.
+				// Relative to the file's directory: the file's meaning must not
+				// depend on the current directory.
 				l.Value = filepath.Join(filepath.Dir(path), l.Value)
 			}
 			given[l.Name] = entry{l.Value, at}
@@ -153,14 +153,14 @@ func (s Sources) readEnvFile() (map[string]entry, []Problem) {
 	return given, problems
 }
 
-// unknown is what to say of a name that is not one of ours: the one that is
-// meant, where no more than a third of it is mistyped.
+// unknown returns the problem for a name that is not a setting. It suggests a
+// setting if at most a third of its name was mistyped.
 func unknown(name, from string) Problem {
 	var names []string
 	for _, s := range Table() {
 		names = append(names, s.Name)
 	}
-	remedy := "linus config lists all"
+	remedy := "linus config lists all settings"
 	if near, distance := job.Nearest(name, names); distance <= len(name)/3 {
 		remedy = "did you mean " + near + "? " + remedy
 	}
@@ -172,7 +172,7 @@ func isSetting(name string) bool {
 	return ok
 }
 
-// isSecret reports whether a setting's value is to be kept from others.
+// isSecret reports whether a setting's value is secret.
 func isSecret(name string) bool {
 	field, ok := fieldOf(name)
 	return strings.HasPrefix(name, secretPrefix) || ok && field.Type == reflect.TypeFor[Secret]()
@@ -183,7 +183,7 @@ func isPath(name string) bool {
 	return field.Tag.Get("kind") == "path"
 }
 
-// fieldOf is the field of a setting.
+// fieldOf returns the field of a setting.
 func fieldOf(name string) (reflect.StructField, bool) {
 	t := reflect.TypeFor[Config]()
 	for i := range t.NumField() {

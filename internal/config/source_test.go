@@ -124,7 +124,7 @@ func TestLoad_WrongEnvFileOrFlagIsNamedWithItsPlace(t *testing.T) {
 		mode       os.FileMode
 		want       string
 	}{
-		{"unknown name", "\n# x\nPROXMOX_HSOT=pve\n", nil, 0o600, "PROXMOX_HSOT: is not a setting; did you mean PROXMOX_HOST? linus config lists all (FILE:3)"},
+		{"unknown name", "\n# x\nPROXMOX_HSOT=pve\n", nil, 0o600, "PROXMOX_HSOT: is not a setting; did you mean PROXMOX_HOST? linus config lists all settings (FILE:3)"},
 		{"name of somebody else", "PATH=/bin\n", nil, 0o600, "PATH: is not a setting"},
 		{"no assignment", "PROXMOX_HOST pve\n", nil, 0o600, "line 1: is not NAME=value; write NAME=value"},
 		{"value out of range", "MAX_JOBS=0\n", nil, 0o600, "MAX_JOBS: \"0\" is out of range; give a whole number from 1 to 1000 (FILE:1)"},
@@ -134,11 +134,11 @@ func TestLoad_WrongEnvFileOrFlagIsNamedWithItsPlace(t *testing.T) {
 		{"given twice", "MAX_JOBS=1\nMAX_JOBS=2\n", nil, 0o600, "MAX_JOBS: is given twice, first at FILE:1; keep one of them (FILE:2)"},
 		{"quote that does not end", "VM_NAMESERVERS=\"1.1.1.1\nMAX_JOBS=0\n", nil, 0o600, "VM_NAMESERVERS: has a quote that does not end"},
 		{"the line after it still counts", "VM_NAMESERVERS=\"1.1.1.1\nMAX_JOBS=0\n", nil, 0o600, "MAX_JOBS: \"0\" is out of range"},
-		{"secret that others can read", "PROXMOX_SSH_PASSWORD=hunter2\n", nil, 0o640, "holds a secret (PROXMOX_SSH_PASSWORD) and others can read it (mode 0640): chmod 600 it"},
-		{"manifest's secret that others can read", "LINUS_SECRET_KEY=hunter2\n", nil, 0o604, "holds a secret (LINUS_SECRET_KEY)"},
+		{"secret that others can read", "PROXMOX_SSH_PASSWORD=hunter2\n", nil, 0o640, "contains a secret (PROXMOX_SSH_PASSWORD) and others can read it (mode 0640): chmod 600 it"},
+		{"manifest's secret that others can read", "LINUS_SECRET_KEY=hunter2\n", nil, 0o604, "contains a secret (LINUS_SECRET_KEY)"},
 		{"short secret", "LINUS_SECRET_KEY=abc\n", nil, 0o600, "LINUS_SECRET_KEY: is shorter than 4 bytes"},
-		{"file in a file", "LINUS_ENV_FILE=/x\n", nil, 0o600, ": cannot name another file from inside of one"},
-		{"unknown flag name", "", []config.Flag{{Flag: "--set", Name: "MAX_JOB", Value: "1"}}, 0o600, "MAX_JOB: is not a setting; did you mean MAX_JOBS? linus config lists all (flag --set)"},
+		{"file in a file", "LINUS_ENV_FILE=/x\n", nil, 0o600, ": cannot be set in an env file"},
+		{"unknown flag name", "", []config.Flag{{Flag: "--set", Name: "MAX_JOB", Value: "1"}}, 0o600, "MAX_JOB: is not a setting; did you mean MAX_JOBS? linus config lists all settings (flag --set)"},
 		{"secret on the command line", "", []config.Flag{{Flag: "--set", Name: "PROXMOX_SSH_PASSWORD", Value: "hunter2"}}, 0o600, "PROXMOX_SSH_PASSWORD: is a secret"},
 		{"manifest's secret on the command line", "", []config.Flag{{Flag: "--set", Name: "LINUS_SECRET_KEY", Value: "hunter2"}}, 0o600, "LINUS_SECRET_KEY: is a secret"},
 		{"env file by --set", "", []config.Flag{{Flag: "--set", Name: "LINUS_ENV_FILE", Value: "x"}}, 0o600, "use --env-file"},
@@ -196,9 +196,9 @@ func TestLoad_UnknownNameGuessesOnlyWhatIsNear(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			clean(t)
 			_, err := config.Load(config.Sources{Flags: []config.Flag{{Flag: "--set", Name: tt.name, Value: "1"}}})
-			want := tt.name + ": is not a setting; linus config lists all (flag --set)"
+			want := tt.name + ": is not a setting; linus config lists all settings (flag --set)"
 			if tt.guess != "" {
-				want = tt.name + ": is not a setting; did you mean " + tt.guess + "? linus config lists all (flag --set)"
+				want = tt.name + ": is not a setting; did you mean " + tt.guess + "? linus config lists all settings (flag --set)"
 			}
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("error\n %v\nwant in it\n %s", err, want)

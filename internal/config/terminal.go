@@ -2,6 +2,6 @@ package config
 
 import "os"
 
-// NoColor reports whether output shall have no colours on terminals either:
-// NO_COLOR is set (no-color.org), or the terminal is one that has none.
+// NoColor reports whether output is to have no colours even on a terminal:
+// NO_COLOR is set (no-color.org), or the terminal has no colours.
 func NoColor() bool { return os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" }

@@ -33,8 +33,8 @@ type rule struct {
 	remedy string
 }
 
-// validate returns what is wrong beyond single numbers. Settings already in
-// known are passed over: their values mean nothing.
+// validate returns the problems other than single values out of range. It skips
+// settings already in known: their values are not valid.
 func (c Config) validate(known *Error) []Problem {
 	var problems []Problem
 	for _, r := range c.rules() {
@@ -149,8 +149,8 @@ func isURL(s string) bool {
 		u.User == nil && u.RawQuery == "" && u.Fragment == "" && !strings.ContainsAny(s, " \t\r\n")
 }
 
-// isOrigin reports whether s is an origin in the very words of a browser's
-// Origin header, since that is what it is compared with.
+// isOrigin reports whether s is an origin exactly as in a browser's Origin
+// header, since it is compared with that.
 func isOrigin(s string) bool {
 	u, err := url.Parse(s)
 	if err != nil || s != strings.ToLower(u.Scheme+"://"+u.Host) {
@@ -163,8 +163,8 @@ func isOrigin(s string) bool {
 	return ok && IsAddress(u.Host) && u.Port() != usual
 }
 
-// onLoopback reports whether a URL names this machine in words that mean the VM
-// when a VM reads them.
+// onLoopback reports whether a URL names this machine in a way that, inside a
+// VM, means the VM itself.
 func onLoopback(callback string) bool {
 	u, err := url.Parse(callback)
 	return err == nil && callback != "" && isLoopback(u.Hostname())

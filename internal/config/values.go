@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// Secret is a value that shows itself to nobody but Reveal.
+// Secret is a value that only Reveal shows.
 type Secret struct{ value string }
 
 const redacted = "[redacted]"
@@ -33,7 +33,7 @@ func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 // MarshalJSON hides the value.
 func (s Secret) MarshalJSON() ([]byte, error) { return json.Marshal(s.String()) }
 
-// Decode takes the value from the environment.
+// Decode sets the value from the environment.
 func (s *Secret) Decode(value string) error {
 	s.value = value
 	return nil
@@ -50,7 +50,7 @@ const (
 	maxOutput = ByteSize(1 << 30)
 )
 
-// Decode reads the text; powers of 1024.
+// Decode parses the text; units are powers of 1024.
 func (b *ByteSize) Decode(text string) error {
 	m := byteSizeText.FindStringSubmatch(text)
 	if m == nil {

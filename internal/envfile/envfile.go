@@ -1,4 +1,4 @@
-// Package envfile reads files of lines NAME=value: the env file with linus's
+// Package envfile parses files of lines NAME=value: the env file with linus's
 // settings, and the file with the secrets of manifests. It owns their grammar
 // and knows neither what the names mean nor where the files are; it imports the
 // standard library only.
@@ -32,19 +32,19 @@ var nameForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 // not beginning with a digit.
 func IsName(name string) bool { return nameForm.MatchString(name) }
 
-// Line is one line that is neither blank nor a comment; a value in quotes may
-// make it several lines of the file.
+// Line is one line that is neither blank nor a comment; a quoted value may span
+// several lines of the file.
 type Line struct {
 	Number int    // of its first line, from 1
-	Name   string // empty where Problem is about the name
+	Name   string // empty if Problem is about the name
 	Value  string
-	// Problem is what is wrong with the line, empty for nothing; it never holds
-	// (a part of) a value. The line after it is read as a line of its own.
+	// Problem is what is wrong with the line, or empty; it never contains (part
+	// of) a value. Parsing resumes with the next line.
 	Problem string
 }
 
-// Parse returns the lines of a file in their order, those with problems as well.
-// A name may be in several: callers decide what that means.
+// Parse returns the lines of a file in order, including those with problems. A
+// name may occur several times: callers decide what that means.
 func Parse(data []byte) []Line {
 	var lines []Line
 	rest := strings.TrimPrefix(string(data), "\xef\xbb\xbf")
@@ -62,7 +62,7 @@ func Parse(data []byte) []Line {
 	return lines
 }
 
-// read reads the line that text begins with, and returns what comes after it.
+// read parses the line that text begins with, and returns the text after it.
 func (l *Line) read(text string) (after string) {
 	line, after, _ := strings.Cut(text, "\n")
 	name, value, ok := strings.Cut(line, "=")
@@ -80,7 +80,7 @@ func (l *Line) read(text string) (after string) {
 		l.Value = withoutComment(line[strings.IndexByte(line, '=')+1:])
 		return after
 	}
-	// The value may have more lines than this one.
+	// The value may span more lines than this one.
 	quoted, behind, ok := unquote(text[len(line)-len(value):])
 	if !ok {
 		l.Problem = "has a quote that does not end"
@@ -88,15 +88,15 @@ func (l *Line) read(text string) (after string) {
 	}
 	behind, beyond, _ := strings.Cut(behind, "\n")
 	if behind = strings.TrimSpace(behind); behind != "" && behind[0] != '#' {
-		l.Problem = "goes on after its closing quote"
+		l.Problem = "has text after its closing quote"
 		return beyond
 	}
 	l.Value = quoted
 	return beyond
 }
 
-// withoutComment returns a value without quotes: text, which is what is behind
-// the equals sign, up to a comment.
+// withoutComment returns an unquoted value: text, which is what follows the
+// equals sign, up to a comment.
 func withoutComment(text string) string {
 	isBlank := func(i int) bool { return i == len(text) || text[i] == ' ' || text[i] == '\t' }
 	for i := range len(text) {
@@ -109,11 +109,11 @@ func withoutComment(text string) string {
 }
 
 // escapes are the characters that a backslash in double quotes changes, and
-// what they stand for.
+// what they become.
 var escapes = map[byte]byte{'n': '\n', 't': '\t', '"': '"', '$': '$', '`': '`', '\\': '\\'}
 
-// unquote returns the value in the quotes that text begins with, and what is
-// behind the closing one; false where there is none.
+// unquote returns the quoted value that text begins with, and what follows its
+// closing quote; false if there is none.
 func unquote(text string) (value, behind string, ok bool) {
 	quote := text[0]
 	var b strings.Builder

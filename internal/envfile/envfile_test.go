@@ -53,7 +53,7 @@ func TestParse_ProblemsHaveLineAndNameAndNoValue(t *testing.T) {
 		{"an open quote", "A='hunter2\nB=2", []envfile.Line{{Number: 1, Name: "A", Problem: "has a quote that does not end"}, {Number: 2, Name: "B", Value: "2"}}},
 		{"a backslash before the closing quote", `A="hunter2\"`, []envfile.Line{{Number: 1, Name: "A", Problem: "has a quote that does not end"}}},
 		{"text behind a quote", "A='1\n2\n3'\nB=\"hunter2\" x\nC=3", []envfile.Line{
-			{Number: 1, Name: "A", Value: "1\n2\n3"}, {Number: 4, Name: "B", Problem: "goes on after its closing quote"}, {Number: 5, Name: "C", Value: "3"},
+			{Number: 1, Name: "A", Value: "1\n2\n3"}, {Number: 4, Name: "B", Problem: "has text after its closing quote"}, {Number: 5, Name: "C", Value: "3"},
 		}},
 		{"a name twice", "A=1\nA=2", []envfile.Line{{Number: 1, Name: "A", Value: "1"}, {Number: 2, Name: "A", Value: "2"}}},
 		{"no line", "\n# A=1\n  # B=2\n", nil},

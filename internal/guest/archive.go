@@ -9,7 +9,7 @@ import (
 
 // entry is one file of an archive.
 type entry struct {
-	name string // relative
+	name string // relative path
 	mode uint64 // permissions
 	size int64
 	data io.Reader
@@ -19,8 +19,8 @@ func file(name string, mode uint64, data []byte) entry {
 	return entry{name, mode, int64(len(data)), bytes.NewReader(data)}
 }
 
-// archive is a tar archive that is made while it is read, once: what is in it
-// lies in memory no second time.
+// archive is a tar archive that is built while it is read, once, so that its
+// contents are not in memory twice.
 type archive struct {
 	io.Reader
 	size int64
@@ -40,6 +40,6 @@ func newArchive(entries ...entry) (archive, error) {
 		size += int64(head.Len()) + e.size + padding
 		parts = append(parts, &head, e.data, bytes.NewReader(make([]byte, padding)))
 	}
-	parts = append(parts, bytes.NewReader(make([]byte, 2*block))) // which is its end
+	parts = append(parts, bytes.NewReader(make([]byte, 2*block))) // the end of the archive
 	return archive{io.MultiReader(parts...), size + 2*block}, nil
 }

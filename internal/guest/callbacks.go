@@ -13,16 +13,16 @@ import (
 	"linus/internal/result"
 )
 
-// waysTimeout bounds one look from inside a VM at whether callbacks would arrive.
+// waysTimeout bounds one check from inside a VM whether callbacks would arrive.
 const waysTimeout = 30 * time.Second
 
-// errNoAnswer is a URL at which no linus server answers the VM.
+// errNoAnswer means that no linus server answers the VM at a URL.
 var errNoAnswer = errors.New("no server answers there")
 
-// Callbacks finds a way for the runner's callbacks and sets the runner on it:
-// straight to url, if there is one, else by a tunnel to local that is held open, over this
-// connection and those that follow it, until Forget or the next call. Every way
-// is tried from inside the VM before it is chosen.
+// Callbacks finds a way for the runner's callbacks and switches the runner to
+// it: straight to url, if there is one, or else through a tunnel to local that
+// is kept open, over this connection and those that follow it, until Forget or
+// the next call. Every way is tried from inside the VM before it is chosen.
 func (g *Guest) Callbacks(ctx context.Context, j job.Job, url, local string) (job.CallbackWay, error) {
 	g.endTunnel(j.ID)
 	if url != "" {
@@ -49,8 +49,8 @@ func (g *Guest) Callbacks(ctx context.Context, j job.Job, url, local string) (jo
 	return job.CallbacksTunnel, nil
 }
 
-// sendCallbacks makes the runner send callbacks to url; errNoAnswer, and no
-// change, when no server answers there.
+// sendCallbacks makes the runner send callbacks to url; errNoAnswer, without
+// any change, if no server answers there.
 func (g *Guest) sendCallbacks(ctx context.Context, j job.Job, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, waysTimeout)
 	defer cancel()
@@ -64,11 +64,11 @@ func (g *Guest) sendCallbacks(ctx context.Context, j job.Job, url string) error 
 	case "unreachable":
 		return fmt.Errorf("%s: %w", url, errNoAnswer)
 	default:
-		return fmt.Errorf("the job runner answered callback %q", answer)
+		return fmt.Errorf("the job runner returned callback %q", answer)
 	}
 }
 
-// openTunnel opens a tunnel and makes the runner use it.
+// openTunnel opens a tunnel and switches the runner to it.
 func (g *Guest) openTunnel(ctx context.Context, j job.Job, local string) (*remote.Tunnel, error) {
 	ctx, cancel := context.WithTimeout(ctx, waysTimeout)
 	defer cancel()
@@ -87,15 +87,15 @@ func (g *Guest) openTunnel(ctx context.Context, j job.Job, local string) (*remot
 	return t, nil
 }
 
-// heldTunnel is a tunnel somebody looks after.
+// heldTunnel is a tunnel that a goroutine keeps open.
 type heldTunnel struct {
 	stop context.CancelFunc
-	done chan struct{} // nobody looks after it any more
+	done chan struct{} // closed when that goroutine has stopped
 }
 
-// holdTunnel opens the tunnel anew whenever its connection is lost, until
-// endTunnel, whatever becomes of ctx. The new one has another port, which the runner is told: the old
-// one may be taken for as long as the VM has not noticed the loss.
+// holdTunnel reopens the tunnel whenever its connection is lost, until
+// endTunnel, regardless of ctx. The new tunnel has another port, which the
+// runner is told: the old one may stay in use until the VM notices the loss.
 func (g *Guest) holdTunnel(ctx context.Context, j job.Job, local string, t *remote.Tunnel) {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	held := heldTunnel{stop: stop, done: make(chan struct{})}
@@ -112,7 +112,7 @@ func (g *Guest) holdTunnel(ctx context.Context, j job.Job, local string, t *remo
 				return
 			case <-t.Ended():
 			}
-			log.Info("tunnel for callbacks lost, opening it anew")
+			log.Info("tunnel for callbacks lost, reopening it")
 			next, err := backoff.Retry(ctx, func() (*remote.Tunnel, error) {
 				next, err := g.openTunnel(ctx, j, local)
 				if errors.Is(err, remote.ErrNoForwarding) {

@@ -1,7 +1,7 @@
 // Package guest is the executor's Guest: it puts the job runner with a job's
 // task and files into a VM and drives it, over SSH through the Proxmox host.
-// How a task is run, ended and accounted for is the runner's; what a job is
-// beyond its payload it does not know.
+// The runner knows how to run, stop and account for a task; this package knows
+// nothing of a job beyond its payload.
 package guest
 
 import (
@@ -29,22 +29,22 @@ import (
 
 // Options say how to reach VMs.
 type Options struct {
-	Host *remote.Pool // what VMs are reached through; required
-	Keys Keys         // what logs in to the VMs; required
+	Host *remote.Pool // VMs are reached through it; required
+	Keys Keys         // to log in to the VMs; required
 	Port int          // SSH port of the VMs; 0: 22
 	Root string       // prefix of every path in the VM, for tests
 	Log  *slog.Logger // nil: none
 }
 
-// Time limits of one call, generous because an emulated VM takes its time; a
-// VM that has fallen silent is noticed sooner, by keepalive.
+// Time limits of one call, generous because an emulated VM is slow; keepalive
+// detects a VM that no longer responds sooner.
 const (
 	callTimeout  = 3 * time.Minute
 	pushTimeout  = 10 * time.Minute
 	probeTimeout = 20 * time.Second // a frozen VM must not look busy
 )
 
-// maxAnswer bounds what one call of the runner may print.
+// maxAnswer bounds what one call of the runner may print, in bytes.
 const maxAnswer = 256 << 10
 
 // Guest works inside VMs. It keeps connections to each until Forget.
@@ -52,24 +52,24 @@ type Guest struct {
 	o Options
 
 	mu      sync.Mutex
-	pools   map[string]pooled     // by job, also where jobs share a VM
+	pools   map[string]pooled     // by job, even if jobs share a VM
 	tunnels map[string]heldTunnel // by job
 
-	closing sync.WaitGroup // connections of VMs that were replaced
+	closing sync.WaitGroup // connections of replaced VMs
 }
 
-// pooled is a VM's connections and what they were made for.
+// pooled is the connections to a VM and the values they were created with.
 type pooled struct {
 	vm   job.VM
 	pool *remote.Pool
 }
 
-// serves reports whether the connections lead to vm.
+// serves reports whether the connections are to vm.
 func (k pooled) serves(vm job.VM) bool {
 	return k.vm.ID == vm.ID && k.vm.IP == vm.IP && k.vm.User == vm.User && k.vm.HostKey == vm.HostKey
 }
 
-// New makes a Guest. It reaches for nothing yet.
+// New returns a Guest. It does not connect yet.
 func New(o Options) *Guest {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -108,14 +108,14 @@ func (g *Guest) pool(j job.Job) (*remote.Pool, error) {
 	}
 	g.pools[j.ID] = pooled{vm: vm, pool: p}
 	if ok {
-		g.closing.Go(known.pool.Close) // which waits for what is under way there
+		g.closing.Go(known.pool.Close) // waits for calls under way there
 	}
 	return p, nil
 }
 
 // Forget closes the job's connections to its VM.
 func (g *Guest) Forget(j job.Job) {
-	g.endTunnel(j.ID) // first: it would connect again
+	g.endTunnel(j.ID) // first: it would reconnect
 	g.mu.Lock()
 	known, ok := g.pools[j.ID]
 	delete(g.pools, j.ID)
@@ -143,16 +143,16 @@ func (g *Guest) Close() {
 	g.closing.Wait()
 }
 
-// place is where in its VM a job has its files: the runner finds the other two
-// from where it lies itself.
+// place is where a job has its files in its VM: the runner finds the other two
+// from its own location.
 type place struct {
 	home  string // runner, task, settings
-	state string // what became of them
+	state string // their status and output
 	tmpfs string // token and secrets
 }
 
-// place returns the job's. The job a VM was made for has it to itself; others
-// in that VM have theirs below.
+// place returns the job's place. The job that created a VM uses the root
+// directories; other jobs in that VM have theirs below.
 func (g *Guest) place(j job.Job) place {
 	if j.VM != nil && j.VM.Job == j.ID {
 		return place{g.o.Root + "/opt/job-runner", g.o.Root + "/var/lib/linus/job", g.o.Root + "/run/linus"}
@@ -160,7 +160,8 @@ func (g *Guest) place(j job.Job) place {
 	return place{g.o.Root + "/opt/job-runner/jobs/" + j.ID, g.o.Root + "/var/lib/linus/jobs/" + j.ID, g.o.Root + "/run/linus/jobs/" + j.ID}
 }
 
-// Start starts the task and returns the boot it was started under, if told.
+// Start starts the task and returns the boot it was started under, if the
+// runner says.
 func (g *Guest) Start(ctx context.Context, j job.Job) (bootID string, err error) {
 	res, err := g.runner(ctx, j, "start")
 	if boot := res.Get("LINUS_BOOT_ID"); bootForm.MatchString(boot) {
@@ -169,7 +170,7 @@ func (g *Guest) Start(ctx context.Context, j job.Job) (bootID string, err error)
 	return bootID, g.fault(ctx, "start the task in", j, res, err)
 }
 
-// Stop ends the task's whole process tree.
+// Stop stops the task's whole process tree.
 func (g *Guest) Stop(ctx context.Context, j job.Job, signal string) error {
 	res, err := g.runner(ctx, j, "stop", signal)
 	if missing(err) {
@@ -178,7 +179,7 @@ func (g *Guest) Stop(ctx context.Context, j job.Job, signal string) error {
 	return g.fault(ctx, "stop the task in", j, res, err)
 }
 
-// Probe asks where the task stands. A VM without a runner has no task.
+// Probe returns the task's state. A VM without a runner has no task.
 func (g *Guest) Probe(ctx context.Context, j job.Job) (job.RunState, error) {
 	timed, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -199,7 +200,7 @@ func (g *Guest) Probe(ctx context.Context, j job.Job) (job.RunState, error) {
 // sha256Hex is a sha256 as the runner writes it.
 var sha256Hex = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// Sums returns the sha256 of the beginning of both streams.
+// Sums returns the sha256 of the given number of leading bytes of both streams.
 func (g *Guest) Sums(ctx context.Context, j job.Job, stdout, stderr int64) (sums [2]string, err error) {
 	const what = "compare the output of the task in"
 	res, err := g.runner(ctx, j, "sums", strconv.FormatInt(stdout, 10), strconv.FormatInt(stderr, 10))
@@ -208,13 +209,13 @@ func (g *Guest) Sums(ctx context.Context, j job.Job, stdout, stderr int64) (sums
 	}
 	for i, key := range []string{"LINUS_STDOUT_SHA256", "LINUS_STDERR_SHA256"} {
 		if sums[i] = res.Get(key); !sha256Hex.MatchString(sums[i]) {
-			return sums, g.fault(ctx, what, j, res, fmt.Errorf("the job runner answered %s:%.100q", key, sums[i]))
+			return sums, g.fault(ctx, what, j, res, fmt.Errorf("the job runner returned %s:%.100q", key, sums[i]))
 		}
 	}
 	return sums, nil
 }
 
-// ReadOutput returns a part of a stream. Before the task has begun there is none.
+// ReadOutput returns a part of a stream; nothing before the task has started.
 func (g *Guest) ReadOutput(ctx context.Context, j job.Job, stream string, offset, limit int64) ([]byte, error) {
 	if stream != job.Stdout && stream != job.Stderr {
 		return nil, fmt.Errorf("read output: no stream %q", stream)
@@ -256,8 +257,8 @@ func (g *Guest) runnerWith(ctx context.Context, j job.Job, stdin []byte, verb st
 	return res, err
 }
 
-// again does work, and once more when the connection broke under it: all work
-// here can be done twice.
+// again does work, and repeats it once if the connection broke: all work here
+// can be done twice.
 func (g *Guest) again(ctx context.Context, j job.Job, work func(*remote.Pool) error) error {
 	pool, err := g.pool(j)
 	if err != nil {
@@ -269,8 +270,9 @@ func (g *Guest) again(ctx context.Context, j job.Job, work func(*remote.Pool) er
 	return err
 }
 
-// missing reports whether there is no runner in the VM. Not by 127: a VM that
-// is out of processes or memory answers that as well, and has not lost its job.
+// missing reports whether there is no runner in the VM. It does not go by exit
+// code 127: a VM that is out of processes or memory returns that too, and has
+// not lost its job.
 func missing(err error) bool {
 	var exit *remote.ExitError
 	return errors.As(err, &exit) && exit.Code == 66
@@ -282,8 +284,8 @@ var remedies = map[job.HostClass]string{
 	job.HostKeyChanged:  "another machine answers at the VM's address: look for an address in use twice",
 }
 
-// fault turns err into a *job.HostError in the runner's own words where it had
-// some; nil stays nil, and the end of a caller's context stays what it is.
+// fault turns err into a *job.HostError, with the runner's own text if it gave
+// one; nil stays nil, and the end of a caller's context is returned unchanged.
 func (g *Guest) fault(ctx context.Context, what string, j job.Job, res result.Result, err error) error {
 	if err == nil {
 		return nil
@@ -301,7 +303,7 @@ func (g *Guest) fault(ctx context.Context, what string, j job.Job, res result.Re
 	switch {
 	case errors.As(err, &exit):
 		e.Class = exit.HostClass()
-		if e.Class != job.HostInvalid && e.Class != job.HostDependency { // the runner has no other, whatever its VM makes of it
+		if e.Class != job.HostInvalid && e.Class != job.HostDependency { // the runner has no other class, whatever its VM says
 			e.Class = job.HostVM
 		}
 	case e.Class == "" && errors.Is(err, context.DeadlineExceeded):

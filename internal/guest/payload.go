@@ -15,10 +15,10 @@ import (
 	"linus/internal/job"
 )
 
-// archives are what the job runner works from: secret is for the tmpfs, rest for
-// the job's home. The task, command, env and files are bytes in files of their
-// own: no shell reads them on the way. The last file of each is in every payload:
-// where it has arrived, all have.
+// archives is the job runner's input: secret is for the tmpfs, rest for the
+// job's home. The task, command, env and files are bytes in separate files: no
+// shell reads them on the way. The last file of each archive is in every
+// payload: once it has arrived, all have.
 func archives(id string, p job.Payload) (secret, rest archive, err error) {
 	runner, err := embed.Script("job-runner")
 	if err != nil {
@@ -57,8 +57,8 @@ func archives(id string, p job.Payload) (secret, rest archive, err error) {
 	return secret, rest, err
 }
 
-// packFiles makes an archive of the manifest's files, to be unpacked at the root
-// of the VM, and an index of it: mode and path of each, NUL-terminated.
+// packFiles creates an archive of the manifest's files, to be unpacked at the
+// root of the VM, and an index of it: mode and path of each, NUL-terminated.
 func packFiles(files []job.File) (packed archive, index []byte, err error) {
 	entries := make([]entry, len(files))
 	for i, f := range files {
@@ -79,7 +79,7 @@ func packFiles(files []job.File) (packed archive, index []byte, err error) {
 }
 
 // settings are the runner's KEY=VALUE lines. Every value is ours or validated:
-// none can hold a newline.
+// none can contain a newline.
 func settings(id string, p job.Payload) []byte {
 	agent := map[job.AgentType]string{job.AgentScript: "script", job.AgentCustom: "command", job.AgentClaude: "claude"}[p.Manifest.AgentType]
 	if p.Manifest.Agent.Command != "" {
@@ -112,7 +112,7 @@ func settings(id string, p job.Payload) []byte {
 func readableManifest(m job.Manifest) ([]byte, error) {
 	m.Files = slices.Clone(m.Files)
 	for i := range m.Files {
-		m.Files[i].Content = "" // lies in files/, byte for byte
+		m.Files[i].Content = "" // it is in files/, byte for byte
 	}
 	data, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
@@ -121,7 +121,7 @@ func readableManifest(m job.Manifest) ([]byte, error) {
 	return append(data, '\n'), nil
 }
 
-// envEntries are NUL-terminated NAME=VALUE entries.
+// envEntries returns NUL-terminated NAME=VALUE entries.
 func envEntries(env map[string]string) []byte {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(env)) {

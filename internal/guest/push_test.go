@@ -189,7 +189,7 @@ func TestPush_HalfAnArchiveIsNone(t *testing.T) {
 	}
 	run := exec.Command("bash", "-c", line)
 	run.Stdin = io.MultiReader(bytes.NewReader(append(pack("token"), make([]byte, size)...)[:size]), bytes.NewReader(pack("task")))
-	if out, err := run.CombinedOutput(); err == nil || !strings.Contains(string(out), "not all has arrived") {
+	if out, err := run.CombinedOutput(); err == nil || !strings.Contains(string(out), "the transfer was incomplete") {
 		t.Errorf("%v, %s", err, out)
 	}
 	if r.read("opt/job-runner/task") != "true" || r.read("run/linus/token") != "t0ken\n" || len(r.tree()) != len(before) {

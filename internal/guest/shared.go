@@ -24,7 +24,7 @@ func (g *Guest) Input(ctx context.Context, j job.Job, offset int64, data []byte)
 	}
 	held, err := strconv.ParseInt(res.Get("LINUS_STDIN_BYTES"), 10, 64)
 	if err != nil || held < offset || held > maxBytes {
-		held, err = offset, fmt.Errorf("the job runner answered LINUS_STDIN_BYTES:%.100q for input from %d on", res.Get("LINUS_STDIN_BYTES"), offset)
+		held, err = offset, fmt.Errorf("the job runner returned LINUS_STDIN_BYTES:%.100q for input from %d on", res.Get("LINUS_STDIN_BYTES"), offset)
 	}
 	return held, g.fault(ctx, "send input to the task in", j, res, err)
 }
@@ -36,7 +36,7 @@ func (g *Guest) CloseInput(ctx context.Context, j job.Job) error {
 }
 
 // maxIndex bounds the list of artifacts, in bytes, and maxSkipped the count of
-// what is said to be left out of it.
+// files reported as left out of it.
 const (
 	maxIndex   = 8 << 20
 	maxSkipped = 1_000_000_000
@@ -68,8 +68,8 @@ func (g *Guest) Artifacts(ctx context.Context, j job.Job, limits job.ArtifactLim
 	return found, skipped, g.fault(ctx, what, j, res, err)
 }
 
-// readSkipped reads what the runner has left out: lines "<why>: <name>" of the
-// first, and the count of all.
+// readSkipped reads what the runner left out: lines "<why>: <name>" of the
+// first ones, and the total count.
 func readSkipped(res result.Result) (skipped job.SkippedArtifacts) {
 	for _, line := range res.All("LINUS_ARTIFACT_SKIPPED") {
 		why, name, _ := strings.Cut(line, ": ")
@@ -82,8 +82,8 @@ func readSkipped(res result.Result) (skipped job.SkippedArtifacts) {
 }
 
 // readIndex reads five NUL-terminated fields per file: name, absolute path,
-// size, mode, sha256. The VM is not to be believed: names are checked again. A
-// name that no path here can have skips its file.
+// size, mode, sha256. The VM is not trusted: names are checked again, and a
+// file whose name is not possible on this side is skipped.
 func readIndex(index []byte, skipped *job.SkippedArtifacts) (found []job.FoundArtifact, err error) {
 	const fields = 5
 	list := strings.Split(string(bytes.TrimSuffix(index, []byte{0})), "\x00")
@@ -100,7 +100,7 @@ func readIndex(index []byte, skipped *job.SkippedArtifacts) (found []job.FoundAr
 			continue
 		}
 		if err != nil || size < 0 || !path.IsAbs(f[1]) || len(f[4]) != 64 {
-			return nil, fmt.Errorf("the list of artifacts has an entry that cannot be: %q", f)
+			return nil, fmt.Errorf("the list of artifacts has an invalid entry: %q", f)
 		}
 		found = append(found, job.FoundArtifact{
 			Artifact: job.Artifact{Path: f[0], Size: size, Mode: f[3], SHA256: f[4]}, Source: f[1],

@@ -10,24 +10,24 @@ import (
 	"linus/internal/result"
 )
 
-// What a job runner can truly say. It lies in a VM that may be anybody's by now:
-// what is beyond that is an error, like no answer.
+// Bounds of what a job runner can truly report. Its VM may be under anybody's
+// control by now: anything beyond these is an error, like no answer.
 const (
 	maxExitCode = 255
 	maxDuration = 30 * 24 * time.Hour // a task may run for a day
 	maxBytes    = 1 << 50             // of one stream
 )
 
-// exitReasons are why a task can have ended.
+// exitReasons are the reasons a task can have ended for.
 var exitReasons = map[string]bool{"exit": true, "timeout": true, "stopped": true, "lost": true}
 
-// seconds is how durations are written.
+// seconds is the format of durations.
 var seconds = regexp.MustCompile(`^[0-9]{1,10}(\.[0-9]{1,9})?$`)
 
-// bootForm is how the kernel writes the ID of a boot.
+// bootForm is the kernel's format of a boot ID.
 var bootForm = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// readState reads what probe answers.
+// readState decodes the runner's answer to probe.
 func readState(res result.Result) (job.RunState, error) {
 	var s job.RunState
 	state := res.Get("LINUS_JOB_STATE")
@@ -39,7 +39,7 @@ func readState(res result.Result) (job.RunState, error) {
 	case "exited":
 		s.Started, s.Exited = true, true
 	default:
-		return s, fmt.Errorf("the job runner answered state %.100q", state)
+		return s, fmt.Errorf("the job runner returned state %.100q", state)
 	}
 	var err error
 	number := func(key string, least, most int64) int64 {
@@ -49,7 +49,7 @@ func readState(res result.Result) (job.RunState, error) {
 		}
 		n, parseErr := strconv.ParseInt(text, 10, 64)
 		if parseErr != nil || n < least || n > most {
-			err = fmt.Errorf("the job runner answered %s:%.100q, which cannot be", key, text)
+			err = fmt.Errorf("the job runner returned %s:%.100q, which is impossible", key, text)
 			return 0
 		}
 		return n
@@ -67,10 +67,10 @@ func readState(res result.Result) (job.RunState, error) {
 	}
 	s.Reason, s.Text = res.Get("LINUS_EXIT_REASON"), job.Bounded(res.Get("LINUS_EXIT_TEXT"))
 	if _, ok := res.Lookup("LINUS_EXIT_CODE"); !ok || !exitReasons[s.Reason] {
-		return s, fmt.Errorf("the job runner answered an end without exit code or with reason %.100q", s.Reason)
+		return s, fmt.Errorf("the job runner returned an end without exit code or with reason %.100q", s.Reason)
 	}
 	least := int64(0)
-	if s.Reason == "lost" { // there is none then
+	if s.Reason == "lost" { // it has no exit code then
 		least = -1
 	}
 	s.ExitCode = int(number("LINUS_EXIT_CODE", least, maxExitCode))
@@ -83,5 +83,5 @@ func readDuration(text string) (time.Duration, error) {
 			return d, nil
 		}
 	}
-	return 0, fmt.Errorf("the job runner answered LINUS_DURATION:%.100q, which cannot be", text)
+	return 0, fmt.Errorf("the job runner returned LINUS_DURATION:%.100q, which is impossible", text)
 }

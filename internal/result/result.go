@@ -1,6 +1,6 @@
-// Package result reads what our bash scripts answer: LINUS_ lines on stdout,
-// among whatever else a login shell may print there. It knows the form of the
-// lines, not what the keys of a script mean, and imports the standard library
+// Package result parses the output of our bash scripts: LINUS_ lines on stdout,
+// among whatever else a login shell may print there. It knows the format of the
+// lines, not the meaning of a script's keys, and imports the standard library
 // only.
 package result
 
@@ -20,22 +20,22 @@ const (
 	KeyResult = "LINUS_RESULT" // SUCCESS or FAILURE
 	KeyError  = "LINUS_ERROR"  // what went wrong
 	KeyRemedy = "LINUS_REMEDY" // what to do about it
-	KeyStep   = "LINUS_STEP"   // <n>/<total>:<function>:<text>, as it begins
+	KeyStep   = "LINUS_STEP"   // <n>/<total>:<function>:<text>, when the step begins
 )
 
-// Limits of an answer. Scripts stay far below them.
+// Limits of a script's answer. Scripts stay far below them.
 const (
 	MaxLine  = 64 << 10 // bytes of one line
 	MaxLines = 10_000   // LINUS_ lines of one answer
 )
 
-// ErrTooLarge says that an answer went past MaxLine or MaxLines. What was read
-// before is in the Result, which is not whole.
+// ErrTooLarge means that an answer exceeded MaxLine or MaxLines. The Result has
+// what was read before, and is not whole.
 var ErrTooLarge = errors.New("script's answer is too large")
 
 var keyForm = regexp.MustCompile(`^LINUS_[A-Z][A-Z0-9_]*$`)
 
-// Line is one LINUS_ line: the value is all that follows the first colon.
+// Line is one LINUS_ line: the value is everything after the first colon.
 type Line struct {
 	Key   string // with the prefix, e.g. "LINUS_VM_ID"
 	Value string // valid UTF-8, without line end
@@ -43,18 +43,18 @@ type Line struct {
 
 // Result is a script's answer.
 type Result struct {
-	Lines []Line // in the order they came, BEGIN and END not among them
-	Whole bool   // the block was closed; without a nonce: the stream ended well
+	Lines []Line // in order of arrival, without BEGIN and END
+	Whole bool   // the block was closed; without a nonce: the stream ended without error
 }
 
-// Get returns the last value of a key, or "". Scripts that know better later
-// say so again.
+// Get returns the last value of a key, or "". A script may correct a value by
+// repeating the key.
 func (r Result) Get(key string) string {
 	value, _ := r.Lookup(key)
 	return value
 }
 
-// Lookup is Get that tells an empty value from none.
+// Lookup is Get that distinguishes an empty value from a missing one.
 func (r Result) Lookup(key string) (string, bool) {
 	for i := len(r.Lines) - 1; i >= 0; i-- {
 		if r.Lines[i].Key == key {
@@ -64,8 +64,8 @@ func (r Result) Lookup(key string) (string, bool) {
 	return "", false
 }
 
-// All returns every value of a key, in order: LINUS_VM and LINUS_PLAN come once
-// for each thing.
+// All returns every value of a key, in order: LINUS_VM and LINUS_PLAN are
+// repeated for each item.
 func (r Result) All(key string) []string {
 	var values []string
 	for _, l := range r.Lines {
@@ -76,15 +76,15 @@ func (r Result) All(key string) []string {
 	return values
 }
 
-// Success reports whether the script said so, in an answer that is whole. The
-// script's exit code must be 0 as well before a caller may believe it.
+// Success reports whether the script reported success, in an answer that is
+// whole. A caller must also check that its exit code is 0.
 func (r Result) Success() bool { return r.Whole && r.Get(KeyResult) == "SUCCESS" }
 
-// Failure is what the script says went wrong; "" when it says nothing.
+// Failure returns the script's error; "" if it has none.
 func (r Result) Failure() string { return r.Get(KeyError) }
 
-// Remedy is what the script says to do about its failure. A remedy that belongs
-// to one finding of a check is not it: "" unless there is a failure.
+// Remedy returns the script's remedy for its failure; "" unless there is a
+// failure. A remedy for a single finding of a check is not included.
 func (r Result) Remedy() string {
 	if r.Failure() == "" {
 		return ""
@@ -94,13 +94,13 @@ func (r Result) Remedy() string {
 
 // Parse reads a script's stdout to its end. With a nonce, only lines between
 // LINUS_BEGIN:<nonce> and LINUS_END:<nonce> count, so that nothing else on
-// stdout can pass for an answer; with "" all do. onLine, when not nil, is
-// called for each line as it arrives: LINUS_STEP is progress, LINUS_VM_ID must
-// not wait for the end.
+// stdout can pass for an answer; with "" all do. onLine, if not nil, is called
+// for each line as it arrives: LINUS_STEP is progress, and LINUS_VM_ID must not
+// wait for the end.
 //
-// Reading goes on past a limit, so that the script is not blocked; the error is
-// then ErrTooLarge. Any other error is the reader's. The Result holds what was
-// read in both cases. A last line without its line end does not count.
+// Reading continues past a limit, so that the script does not block; the error
+// is then ErrTooLarge. Any other error is the reader's. In both cases the
+// Result has what was read. A last line without a newline does not count.
 func Parse(r io.Reader, nonce string, onLine func(key, value string)) (Result, error) {
 	var (
 		res     Result
@@ -116,7 +116,7 @@ func Parse(r io.Reader, nonce string, onLine func(key, value string)) (Result, e
 		case err != nil:
 			// Cut off before its end: LINUS_VM_ID:12 may have been 123.
 		case long:
-			// Noise of any length may stand outside the block.
+			// Noise of any length is allowed outside the block.
 			tooMuch = tooMuch || (open && strings.HasPrefix(text, "LINUS_"))
 		case !isLine || !keyForm.MatchString(key):
 		case nonce != "" && key == "LINUS_BEGIN":
@@ -149,7 +149,7 @@ func Parse(r io.Reader, nonce string, onLine func(key, value string)) (Result, e
 	}
 }
 
-// readLine returns one line without its end. Of a line longer than the
+// readLine returns one line without its newline. For a line longer than the
 // reader's buffer it returns the beginning, and true. The error comes with the
 // last line.
 func readLine(in *bufio.Reader) (text string, long bool, err error) {

@@ -7,22 +7,22 @@ import (
 	"unicode/utf8"
 )
 
-// pattern is a text that is looked for however programs escape it. Each
-// character may stand as it is, as JSON strings have it (\n, \", \/, \u00e4,
-// with upper or lower digits, surrogates for what needs them), or as URLs have
-// it (each byte as %2F or %2f, a blank as +); a program escapes the characters
-// it likes, so each may be as it likes.
+// pattern is a text that is searched for in whatever way programs escape it.
+// Each character may be literal, as in JSON strings (\n, \", \/, \u00e4, with
+// upper or lower case digits, and surrogate pairs), or as in URLs (each byte as
+// %2F or %2f, a space as +); a program escapes the characters it chooses, so
+// each may have any form.
 //
-// Where escaping is in use, its own character is escaped as well. So a text
-// with a % or a \ is looked for in several readings, in each of which it is
-// clear what a % or \ means; and a match never needs to be tried two ways.
+// Where escaping is in use, the escape character itself is escaped too. So a
+// text with a % or a \ is searched for in several readings, in each of which
+// the meaning of % and \ is fixed; a match never needs to be tried in two ways.
 type pattern struct {
 	text []byte
-	// Whether the text's own % and \ stand as they are, or are escaped.
+	// Whether the text's own % and \ are literal, not escaped.
 	plainPercent, plainBackslash bool
 }
 
-// readings returns the patterns that a text is looked for by.
+// readings returns the patterns to search for to find a text.
 func readings(text []byte) []pattern {
 	all := []pattern{{text: text, plainPercent: true, plainBackslash: true}}
 	if bytes.IndexByte(text, '%') >= 0 {
@@ -36,7 +36,8 @@ func readings(text []byte) []pattern {
 	return all
 }
 
-// longestForm is how many bytes a text can become by escaping.
+// longestForm returns the largest number of bytes a text can become by
+// escaping.
 func longestForm(text []byte) int {
 	n := 0
 	for len(text) > 0 {
@@ -52,8 +53,8 @@ func (p pattern) plain(c byte) bool {
 	return (c != '%' || p.plainPercent) && (c != '\\' || p.plainBackslash)
 }
 
-// match tells whether the text stands at data[i:]: where it ends, 0 when it does
-// not; open when data ends before that shows.
+// match checks whether the text is at data[i:]: it returns where it ends, 0 if
+// it is not there; open if data ends too early to tell.
 func (p pattern) match(data []byte, i int) (end int, open bool) {
 	for k := 0; k < len(p.text); {
 		if i == len(data) {
@@ -82,8 +83,7 @@ func (p pattern) match(data []byte, i int) (end int, open bool) {
 }
 
 // escape reads the JSON escape that data begins with: how much of the text from
-// k it stands for, 0 when for something else; open when data ends before that
-// shows.
+// k it represents, 0 if something else; open if data ends too early to tell.
 func (p pattern) escape(k int, data []byte) (taken, used int, open bool) {
 	if len(data) == 1 {
 		return 0, 0, true
@@ -114,7 +114,8 @@ func (p pattern) escape(k int, data []byte) (taken, used int, open bool) {
 	return size, used, false
 }
 
-// shortEscape is the letter that stands for c behind a backslash, 0 for none.
+// shortEscape returns the letter that represents c after a backslash, 0 if
+// there is none.
 func shortEscape(c byte) byte {
 	if i := strings.IndexByte("\"\\/\b\f\n\r\t", c); i >= 0 {
 		return `"\/bfnrt`[i]
@@ -122,8 +123,8 @@ func shortEscape(c byte) byte {
 	return 0
 }
 
-// hexAt is how many of the digits of value, written with so many hexadecimal
-// ones of either case, data begins with.
+// hexAt returns how many of the digits of value, written as that many
+// hexadecimal digits of either case, data begins with.
 func hexAt(data []byte, value rune, digits int) int {
 	for n := range digits {
 		if n == len(data) {
@@ -141,7 +142,7 @@ func hexAt(data []byte, value rune, digits int) int {
 }
 
 // begins yields the two bytes that an occurrence can begin with, as one number;
-// some more than once, and some that none does.
+// some are yielded more than once, and some cannot occur.
 func (p pattern) begins() func(yield func(uint16) bool) {
 	return func(yield func(uint16) bool) {
 		c := p.text[0]

@@ -2,9 +2,9 @@ package secret
 
 import "io/fs"
 
-// closed is not told by a file's mode on Windows: a user's own directories are
-// closed to others there.
+// closed checks nothing on Windows, where a file's mode does not say who can
+// read it: a user's own directories are closed to others there.
 func closed(string, fs.FileInfo) error { return nil }
 
-// withoutWaiting is for named pipes, which are no files on Windows.
+// withoutWaiting is for named pipes, which are not files on Windows.
 const withoutWaiting = 0

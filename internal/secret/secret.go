@@ -1,8 +1,7 @@
 // Package secret finds the secrets a manifest names and keeps them out of a
-// task's output. It knows where values may lie (the environment, as it was read
-// at the start; a file of our own; systemd's credentials) and nothing of jobs,
-// VMs or how a value gets to them. Beside the standard library it imports
-// envfile.
+// task's output. It knows where values may be (the environment, as read at the
+// start; a file of our own; systemd's credentials) and nothing of jobs, VMs or
+// how a value gets to them. Besides the standard library it imports envfile.
 package secret
 
 import (
@@ -29,13 +28,13 @@ const (
 	maxFile = 1 << 20
 )
 
-// Value is one secret. It shows itself to nobody but Reveal.
+// Value is one secret. Only Reveal shows its value.
 type Value struct {
 	Name  string
 	value []byte
 }
 
-// NewValue makes a value of text that somebody else has read.
+// NewValue returns a secret whose value the caller has read.
 func NewValue(name, text string) Value { return Value{Name: name, value: []byte(text)} }
 
 // Reveal returns the value itself; it must not be changed.
@@ -53,13 +52,13 @@ func (v Value) LogValue() slog.Value { return slog.StringValue(v.String()) }
 // MarshalJSON hides the value.
 func (v Value) MarshalJSON() ([]byte, error) { return json.Marshal(v.String()) }
 
-// Error is what is wrong with one secret, or, with no Name, with the file of
-// them. It never holds a value.
+// Error is a problem with one secret or, without Name, with the secrets file.
+// It never contains a value.
 type Error struct {
 	Name    string
 	Problem string
 	Remedy  string
-	Unknown bool // nobody has it
+	Unknown bool // no source has it
 }
 
 func fault(name, problem, remedy string) error {
@@ -74,7 +73,7 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Options say where secrets may lie. The zero value knows none.
+// Options say where secrets may be. The zero value has none.
 type Options struct {
 	Environment []Value // of the variables LINUS_SECRET_<NAME>; Name is without the prefix
 	File        string  // path of a file as ParseFile reads it, mode 0600 and ours; may be empty
@@ -84,13 +83,13 @@ type Options struct {
 // Source resolves names to values.
 type Source struct{ o Options }
 
-// New makes a source. It reads nothing yet.
+// New returns a source. It reads nothing yet.
 func New(o Options) *Source { return &Source{o: o} }
 
-// Resolve returns the values of names, in their order. A name is looked for in
-// the environment, then in the file, then among systemd's credentials, and the
-// first found counts. File and credentials are read anew each time, so that a
-// value changed there is used by the next job. Errors are *Error.
+// Resolve returns the values of names, in order. A name is looked up in the
+// environment, then in the file, then among systemd's credentials; the first
+// match counts. File and credentials are read again each time, so that the next
+// job uses a value changed there. Errors are *Error.
 func (s *Source) Resolve(names []string) ([]Value, error) {
 	if len(names) == 0 {
 		return nil, nil
@@ -110,9 +109,9 @@ func (s *Source) Resolve(names []string) ([]Value, error) {
 	return values, nil
 }
 
-// Check finds what is wrong with the sources before a job needs them: a file
-// that others can read or that cannot be understood, values that cannot be
-// masked. The error joins one *Error for each fault.
+// Check finds problems with the sources before a job needs them: a file that
+// others can read or that cannot be parsed, and values that cannot be masked.
+// The error joins one *Error for each problem.
 func (s *Source) Check() error {
 	file, err := s.readFile()
 	faults := []error{err}
@@ -132,8 +131,8 @@ func (s *Source) find(name string, file []Value) (Value, error) {
 		}
 	}
 	if s.o.Credentials != "" {
-		// systemd sees to these files' modes: they are ours alone. An editor's
-		// newline at the end is not part of the value.
+		// systemd ensures these files' modes: only we can read them. A trailing
+		// newline, as editors add, is not part of the value.
 		data, err := readBounded(filepath.Join(s.o.Credentials, name), nil)
 		if err == nil {
 			v := Value{name, bytes.TrimSuffix(data, []byte("\n"))}
@@ -160,7 +159,7 @@ func (s *Source) places(name string) string {
 	return places
 }
 
-// check holds the rules every value obeys, wherever it comes from.
+// check applies the rules for every value, wherever it comes from.
 func check(v Value) error {
 	switch {
 	case !envfile.IsName(v.Name):
@@ -177,7 +176,7 @@ func check(v Value) error {
 	return nil
 }
 
-// readFile reads the secrets file, where there is one.
+// readFile reads the secrets file, if there is one.
 func (s *Source) readFile() ([]Value, error) {
 	if s.o.File == "" {
 		return nil, nil
@@ -197,8 +196,8 @@ func (s *Source) readFile() ([]Value, error) {
 	return values, nil
 }
 
-// readBounded reads a regular file after asking allow, which may be nil, about
-// the very file that was opened.
+// readBounded reads a regular file. It first passes the opened file's info to
+// allow, which may be nil.
 func readBounded(path string, allow func(fs.FileInfo) error) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|withoutWaiting, 0)
 	if err != nil {
@@ -222,8 +221,8 @@ func readBounded(path string, allow func(fs.FileInfo) error) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxFile))
 }
 
-// ParseFile reads lines NAME=value, in the grammar of package envfile. A name
-// may be given once. Errors name lines and names, never a value.
+// ParseFile parses lines NAME=value, in the grammar of package envfile.
+// Duplicate names are an error. Errors contain lines and names, never a value.
 func ParseFile(data []byte) ([]Value, error) {
 	var values []Value
 	first := map[string]int{} // the line of each name

@@ -131,7 +131,7 @@ func TestResolve_RefusesAFileOfSomebodyElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := secret.New(secret.Options{File: file}).Resolve([]string{"KEY"})
-	if err == nil || !strings.Contains(err.Error(), "belongs to user 12345") {
+	if err == nil || !strings.Contains(err.Error(), "is owned by user 12345") {
 		t.Errorf("Resolve() = %v, want the owner named", err)
 	}
 }
@@ -186,7 +186,7 @@ func TestParseFile_RefusesByLineAndName(t *testing.T) {
 		{"a name with a dash", "hunter-2=x", "line 1 is not NAME=value"},
 		{"twice", "A=x\n\nA=hunter2", "line 3 gives A again"},
 		{"open quote", "A=x\nB='hunter2\nC=y\n", "the value of B in line 2 has a quote that does not end"},
-		{"after the quote", "A='1\n2\n3'\nB=\"hunter2\" x", "the value of B in line 4 goes on after its closing quote"},
+		{"after the quote", "A='1\n2\n3'\nB=\"hunter2\" x", "the value of B in line 4 has text after its closing quote"},
 		{"backslash at the end", `A="hunter2\`, "the value of A in line 1 has a quote that does not end"},
 	}
 	for _, tt := range tests {

@@ -19,17 +19,17 @@ import (
 // how it ended.
 type Record struct {
 	Time   time.Time `json:"time"`
-	Who    string    `json:"who"`           // the client that asked; "engine" for what it does by itself
-	For    string    `json:"for,omitempty"` // the client whose job made the VM, where that is known
+	Who    string    `json:"who"`           // the client that asked; "engine" if no client did
+	For    string    `json:"for,omitempty"` // the client whose job created the VM, if known
 	Action string    `json:"action"`        // create_vm, destroy_vm, start_vm, ..., build_template
 	Job    string    `json:"job_id,omitempty"`
-	VMID   int       `json:"vm_id,omitempty"` // 0 where it was never learned
+	VMID   int       `json:"vm_id,omitempty"` // 0 if it was never learned
 	VMName string    `json:"vm_name,omitempty"`
 	Node   string    `json:"node,omitempty"`
-	Detail string    `json:"detail,omitempty"` // a snapshot's name, or what the VM is made from
+	Detail string    `json:"detail,omitempty"` // a snapshot's name, or what the VM is created from
 
-	// Proof is what the host compared, in one locked step, before it did
-	// anything to a VM that exists; of a VM that is made, the mark it is given.
+	// Proof is what the host compared, in one locked step, before it changed an
+	// existing VM; for a VM that is created, the marker it is given.
 	Proof *Proof `json:"proof,omitempty"`
 
 	Result   string  `json:"result"` // begun, then ok, refused, foreign, failed or interrupted
@@ -37,7 +37,7 @@ type Record struct {
 	Duration float64 `json:"duration_seconds,omitempty"`
 }
 
-// Proof is what tells a VM of ours from any other.
+// Proof distinguishes a VM of ours from any other.
 type Proof struct {
 	Name  string `json:"name"`
 	Job   string `json:"linus-job"`
@@ -61,28 +61,28 @@ const (
 const (
 	ResultBegun       = "begun"
 	ResultOK          = "ok"
-	ResultRefused     = "refused" // the VM is there, and not proven: it was left alone
-	ResultForeign     = "foreign" // its ID is another VM's by now, which was not touched: it is gone
+	ResultRefused     = "refused" // the VM exists, but is not proven: it was left alone
+	ResultForeign     = "foreign" // its ID now belongs to another VM, which was not touched: the VM is gone
 	ResultFailed      = "failed"
-	ResultInterrupted = "interrupted" // the engine ended; what was begun goes on, and is joined by the next
+	ResultInterrupted = "interrupted" // the engine stopped; the change goes on, and the next engine joins it
 )
 
-// engineName is who did what no client asked for at that moment.
+// engineName stands for a client in changes that no client asked for.
 const engineName = "engine"
 
 // AuditOptions of an audit log. Path and Log are required.
 type AuditOptions struct {
-	Path string // of the file; older ones are Path.1 and on
+	Path string // of the file; older ones are Path.1 and so on
 	// MaxSize is how large the file may grow, in bytes, before it is renamed.
-	// One process alone may rename: the others give 0, never.
+	// Only one process may rename: the others set 0, never.
 	MaxSize int64
-	Keep    int // renamed files kept; 0: 9
+	Keep    int // number of renamed files kept; 0: 9
 	Log     *slog.Logger
 
-	// ClientOf returns the client that submitted a job; "" where it is not
-	// known. Nil: never known.
+	// ClientOf returns the client that submitted a job; "" if unknown. Nil:
+	// always unknown.
 	ClientOf func(ctx context.Context, jobID string) string
-	// OnEnd is told how each change ended; nil: nobody.
+	// OnEnd is called with the record of how each change ended; nil: none.
 	OnEnd func(Record)
 }
 
@@ -92,7 +92,7 @@ type Audit struct {
 	mu sync.Mutex
 }
 
-// NewAudit makes a log; nothing is opened before the first record.
+// NewAudit returns a log; the file is opened at the first record.
 func NewAudit(o AuditOptions) *Audit {
 	if o.Keep == 0 {
 		o.Keep = 9
@@ -101,8 +101,8 @@ func NewAudit(o AuditOptions) *Audit {
 }
 
 // Do makes a change and writes a line before and after it. change completes the
-// record with what it learns. Should the log not be writable the change is made
-// all the same: VMs must not stay because of a full disk.
+// record with what it learns. If the log cannot be written the change is made
+// anyway: VMs must not stay because of a full disk.
 func (a *Audit) Do(ctx context.Context, r Record, change func(*Record) error) error {
 	r.Who = job.ClientFrom(ctx)
 	if r.Who == "" {

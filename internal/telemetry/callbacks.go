@@ -7,24 +7,24 @@ import (
 	"linus/internal/job"
 )
 
-// reporter is what callbacks are told to.
+// reporter handles callbacks.
 type reporter interface {
 	Authorize(ctx context.Context, id, token string) error
 	Report(ctx context.Context, id, token string, r job.Report) error
 	AppendOutput(ctx context.Context, id, token, stream string, offset int64, data []byte) (int64, error)
 }
 
-// Reporter counts the callbacks on their way to another.
+// Reporter counts the callbacks on their way to another reporter.
 type Reporter struct {
 	to      reporter
 	metrics *Metrics
 }
 
-// Reporter makes a layer around to that counts what passes.
+// Reporter wraps to in a layer that counts what passes.
 func (m *Metrics) Reporter(to reporter) *Reporter { return &Reporter{to: to, metrics: m} }
 
-// Authorize passes the question on. What is refused here counts as of no kind:
-// nothing of it was read.
+// Authorize passes the check on. A refused request has no kind, since nothing
+// of it was read.
 func (c *Reporter) Authorize(ctx context.Context, id, token string) error {
 	err := c.to.Authorize(ctx, id, token)
 	if err != nil {

@@ -1,8 +1,7 @@
 // Package telemetry is what an operator sees of the engine from outside:
 // metrics for Prometheus, a trace of each job for OpenTelemetry, and the audit
-// log of every change on the host. It is told of these things, by the executor
-// and as a layer around the Provider and the callbacks' Reporter, and changes
-// nothing.
+// log of every change on the host. The executor notifies it, and it wraps the
+// Provider and the callbacks' Reporter; it changes nothing.
 package telemetry
 
 import (
@@ -27,7 +26,7 @@ type Metric struct {
 	Text   string
 }
 
-// Jobs is where the numbers of what there is now come from, at each scrape.
+// Jobs provides the current numbers, at each scrape.
 type Jobs interface {
 	// Unfinished returns every job that is not done.
 	Unfinished(ctx context.Context) ([]job.Job, error)
@@ -52,7 +51,7 @@ type Metrics struct {
 
 var _ job.Observer = (*Metrics)(nil)
 
-// NewMetrics makes the metrics of an engine. jobs is asked at each scrape.
+// NewMetrics returns the metrics of an engine. jobs is queried at each scrape.
 func NewMetrics(version string, jobs Jobs, log *slog.Logger) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
 	stored := &stored{jobs: jobs, log: log}
@@ -74,21 +73,21 @@ func NewMetrics(version string, jobs Jobs, log *slog.Logger) *Metrics {
 
 	build.WithLabelValues(version).Set(1)
 	for _, unlabelled := range []*prometheus.CounterVec{m.ignored, m.reconnects, m.lockRetries} {
-		unlabelled.WithLabelValues() // there, and 0, from the start
+		unlabelled.WithLabelValues() // present, as 0, from the start
 	}
 	m.leaked.WithLabelValues()
 	return m
 }
 
-// Table lists every metric of ours, for the documents and the dashboard.
+// Table lists all of our metrics, for the documents and the dashboard.
 func Table() []Metric { return NewMetrics("", nil, nil).table }
 
-// Handler returns a scrape.
+// Handler serves scrapes.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// Changed counts ends, and ends of waiting.
+// Changed counts finished jobs, and those that stop waiting.
 func (m *Metrics) Changed(j job.Job, events []job.Event) {
 	for _, event := range events {
 		switch {
@@ -102,18 +101,18 @@ func (m *Metrics) Changed(j job.Job, events []job.Event) {
 	}
 }
 
-// PhaseEnded measures a phase.
+// PhaseEnded records a phase's duration.
 func (m *Metrics) PhaseEnded(_ job.Job, phase string, began time.Time, result job.PhaseResult, _ error) {
 	m.phases.WithLabelValues(phase, string(result)).Observe(time.Since(began).Seconds())
 }
 
-// Leaked sets what the last search of the host has found.
+// Leaked sets the result of the last search of the host.
 func (m *Metrics) Leaked(vms int) { m.leaked.WithLabelValues().Set(float64(vms)) }
 
-// Reconnected counts an SSH connection made anew.
+// Reconnected counts an SSH connection that was reestablished.
 func (m *Metrics) Reconnected() { m.reconnects.WithLabelValues().Inc() }
 
-// LockRetried counts a change tried again for a lock's sake.
+// LockRetried counts a change that was retried because of a lock.
 func (m *Metrics) LockRetried() { m.lockRetries.WithLabelValues().Inc() }
 
 // HostChanged counts a change of the audit log.
@@ -150,10 +149,10 @@ func (m *Metrics) histogram(name, text string, buckets []float64, labels ...stri
 	return v
 }
 
-// scrapeTime bounds one look at the store.
+// scrapeTime bounds one query of the store.
 const scrapeTime = 5 * time.Second
 
-// stored reads from the store what there is at the moment of a scrape.
+// stored reads the current numbers from the store at a scrape.
 type stored struct {
 	jobs Jobs
 	log  *slog.Logger
@@ -168,7 +167,8 @@ func (s *stored) Describe(to chan<- *prometheus.Desc) {
 	to <- s.queueAge
 }
 
-// Collect implements prometheus.Collector. What cannot be read is left out.
+// Collect implements prometheus.Collector. Numbers that cannot be read are left
+// out.
 func (s *stored) Collect(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
 	defer cancel()
@@ -206,7 +206,8 @@ func (s *stored) Collect(to chan<- prometheus.Metric) {
 	gauge(s.queueAge, queueAge)
 }
 
-// endingState is that of a job whose outcome is decided, until all is done.
+// endingState is the state of a job whose outcome is decided, until all is
+// done.
 const endingState = "ending"
 
 func stateOf(j job.Job) string {

@@ -6,24 +6,24 @@ import (
 	"linus/internal/job"
 )
 
-// Observers are told one after the other.
+// Observers are notified one after the other.
 type Observers []job.Observer
 
-// Changed tells all.
+// Changed notifies all observers.
 func (all Observers) Changed(j job.Job, events []job.Event) {
 	for _, o := range all {
 		o.Changed(j, events)
 	}
 }
 
-// PhaseEnded tells all.
+// PhaseEnded notifies all observers.
 func (all Observers) PhaseEnded(j job.Job, phase string, began time.Time, result job.PhaseResult, err error) {
 	for _, o := range all {
 		o.PhaseEnded(j, phase, began, result, err)
 	}
 }
 
-// Leaked tells all.
+// Leaked notifies all observers.
 func (all Observers) Leaked(vms int) {
 	for _, o := range all {
 		o.Leaked(vms)

@@ -7,9 +7,10 @@ import (
 	"linus/internal/job"
 )
 
-// Provider writes an audit log of what another is told to change. Every method is
-// written out, those that change nothing too: so a new verb of the port does not
-// compile until it is decided whether it goes on record.
+// Provider writes an audit log of the changes made through another Provider.
+// Every method is written out, including those that change nothing: so a new
+// method of the port does not compile until it is decided whether it is
+// recorded.
 type Provider struct {
 	to    job.Provider
 	audit *Audit
@@ -17,10 +18,10 @@ type Provider struct {
 
 var _ job.Provider = (*Provider)(nil)
 
-// Provider makes a layer around p whose every change is on record.
+// Provider wraps p in a layer that records every change.
 func (a *Audit) Provider(p job.Provider) *Provider { return &Provider{to: p, audit: a} }
 
-// Create makes a VM.
+// Create creates a VM.
 func (p *Provider) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
 	var vm job.VM
 	r := recordOf(ActionCreate, job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner})
@@ -36,12 +37,12 @@ func (p *Provider) Create(ctx context.Context, spec job.VMSpec, progress func(jo
 	return vm, err
 }
 
-// Destroy removes a VM.
+// Destroy destroys a VM.
 func (p *Provider) Destroy(ctx context.Context, vm job.VM) error {
 	return p.audit.Do(ctx, recordOf(ActionDestroy, vm), func(*Record) error { return p.to.Destroy(ctx, vm) })
 }
 
-// ForgetVM lets go of a VM that is left alone.
+// ForgetVM gives up a VM that is left alone.
 func (p *Provider) ForgetVM(ctx context.Context, vm job.VM) error {
 	return p.audit.Do(ctx, recordOf(ActionForget, vm), func(*Record) error { return p.to.ForgetVM(ctx, vm) })
 }
@@ -61,14 +62,14 @@ func (p *Provider) StopVM(ctx context.Context, vm job.VM) error {
 	return p.audit.Do(ctx, recordOf(ActionStop, vm), func(*Record) error { return p.to.StopVM(ctx, vm) })
 }
 
-// SnapshotVM keeps a VM's disk.
+// SnapshotVM takes a snapshot of a VM's disk.
 func (p *Provider) SnapshotVM(ctx context.Context, vm job.VM, name string) error {
 	r := recordOf(ActionSnapshot, vm)
 	r.Detail = name
 	return p.audit.Do(ctx, r, func(*Record) error { return p.to.SnapshotVM(ctx, vm, name) })
 }
 
-// RevertVM brings a VM's disk back.
+// RevertVM reverts a VM's disk to a snapshot.
 func (p *Provider) RevertVM(ctx context.Context, vm job.VM, name string, progress func(job.Progress)) (job.VM, error) {
 	var now job.VM
 	r := recordOf(ActionRevert, vm)

@@ -23,27 +23,27 @@ import (
 
 // TraceOptions of a tracer. Exporter, or else Endpoint, is required.
 type TraceOptions struct {
-	Endpoint string // base URL of an OTLP collector by HTTP; traces go to /v1/traces below it
+	Endpoint string // base URL of an OTLP collector over HTTP; traces go to /v1/traces below it
 	Exporter sdktrace.SpanExporter
 	Version  string // of the engine
-	Instance string // the installation's id
+	Instance string // the installation's ID
 	Log      *slog.Logger
 }
 
-// Tracer makes a trace of each job: a span for the job, and below it one for
+// Tracer creates a trace of each job: a span for the job, and below it one for
 // the wait for a slot and one for each run of a phase, with the host's steps as
-// events. The job's id is the trace's, and the job's span has an id that follows
-// from it: so the spans of an engine and of those that came before it, on the
-// same job, are one trace, and nothing has to be kept between them.
+// events. The job's ID is the trace's ID, and the ID of the job's span is
+// derived from it: so the spans of an engine and of its predecessors, on the
+// same job, form one trace, and no state has to be kept.
 type Tracer struct {
 	provider *sdktrace.TracerProvider
 	tracer   trace.Tracer
 
 	mu    sync.Mutex
-	steps map[string][]step // of a job's phase under way, by job id
+	steps map[string][]step // of a job's current phase, by job ID
 }
 
-// step is something told while a phase runs.
+// step is an event while a phase runs.
 type step struct {
 	at         time.Time
 	name, text string
@@ -51,9 +51,10 @@ type step struct {
 
 var _ job.Observer = (*Tracer)(nil)
 
-// NewTracer makes a tracer. It reaches for the collector in the background, and
-// a collector that does not answer holds nothing up. Headers and the like are
-// the exporter's own to take from the environment (OTEL_EXPORTER_OTLP_HEADERS).
+// NewTracer returns a tracer. It connects to the collector in the background,
+// and a collector that does not answer delays nothing. The exporter reads
+// headers and the like from the environment itself
+// (OTEL_EXPORTER_OTLP_HEADERS).
 func NewTracer(ctx context.Context, o TraceOptions) (*Tracer, error) {
 	if o.Exporter == nil {
 		var err error
@@ -68,7 +69,7 @@ func NewTracer(ctx context.Context, o TraceOptions) (*Tracer, error) {
 		attribute.String("service.instance.id", o.Instance),
 	), resource.WithFromEnv())
 	if err != nil {
-		o.Log.Warn("attributes for traces not understood", "err", err) // the others are there
+		o.Log.Warn("invalid attributes for traces ignored", "err", err) // the others are used
 	}
 	provider := sdktrace.NewTracerProvider(
 		sdktrace.WithBatcher(logged{o.Exporter, o.Log}),
@@ -79,7 +80,7 @@ func NewTracer(ctx context.Context, o TraceOptions) (*Tracer, error) {
 	return &Tracer{provider: provider, tracer: provider.Tracer("linus"), steps: map[string][]step{}}, nil
 }
 
-// flushTime bounds the last export: an engine's end does not wait for a
+// flushTime bounds the last export: a stopping engine does not wait for a
 // collector that is gone.
 const flushTime = 3 * time.Second
 
@@ -93,13 +94,13 @@ func (t *Tracer) Close(ctx context.Context) error {
 	return nil
 }
 
-// Changed notes the steps of a phase, and tells of the wait for a slot.
+// Changed records the steps of a phase, and exports the wait for a slot.
 func (t *Tracer) Changed(j job.Job, events []job.Event) {
 	for _, event := range events {
 		switch event.Kind {
 		case job.EventPhaseStarted:
 			t.mu.Lock()
-			t.steps[j.ID] = []step{} // told before: of a run that was cut off
+			t.steps[j.ID] = []step{} // earlier ones belong to a run that was cut off
 			t.mu.Unlock()
 		case job.EventProgress, job.EventWarning, job.EventIgnored:
 			t.addStep(j.ID, step{time.Now(), cmp.Or(event.Phase, event.Kind), event.Text})
@@ -111,7 +112,7 @@ func (t *Tracer) Changed(j job.Job, events []job.Event) {
 	}
 }
 
-// PhaseEnded tells of a phase; after the last one, of the job.
+// PhaseEnded exports a phase and, after the last one, the job.
 func (t *Tracer) PhaseEnded(j job.Job, phase string, began time.Time, result job.PhaseResult, err error) {
 	span := t.child(j, phase, began, t.takeSteps(j.ID))
 	span.SetAttributes(attribute.String("linus.result", string(result)))
@@ -119,19 +120,19 @@ func (t *Tracer) PhaseEnded(j job.Job, phase string, began time.Time, result job
 		span.SetStatus(codes.Error, err.Error())
 	}
 	span.End()
-	// A VM that was kept is destroyed long after its job, which has been told of.
+	// A persistent VM is destroyed long after its job, which has been exported.
 	if phase == job.PhaseDestroy && result == job.PhaseOK && (j.VM == nil || !j.VM.Unwanted) {
 		t.job(j)
 	}
 }
 
-// Leaked is no job's.
+// Leaked belongs to no job.
 func (t *Tracer) Leaked(int) {}
 
-// maxSteps bounds what is told with one phase: an agent may tell much.
+// maxSteps bounds the steps exported with one phase: an agent may report many.
 const maxSteps = 128
 
-// addStep notes a step of the phase under way.
+// addStep records a step of the current phase.
 func (t *Tracer) addStep(id string, s step) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -148,7 +149,7 @@ func (t *Tracer) takeSteps(id string) []step {
 	return steps
 }
 
-// child begins a span below the job's.
+// child starts a span below the job's.
 func (t *Tracer) child(j job.Job, name string, began time.Time, steps []step) trace.Span {
 	traceID, spanID := idsOf(j.ID)
 	ctx := trace.ContextWithRemoteSpanContext(context.Background(), trace.NewSpanContext(trace.SpanContextConfig{
@@ -161,7 +162,7 @@ func (t *Tracer) child(j job.Job, name string, began time.Time, steps []step) tr
 	return span
 }
 
-// job tells of a whole job.
+// job exports a whole job.
 func (t *Tracer) job(j job.Job) {
 	ctx := context.WithValue(context.Background(), idsKey{}, j.ID)
 	_, span := t.tracer.Start(ctx, "job", trace.WithTimestamp(j.CreatedAt), trace.WithAttributes(
@@ -185,10 +186,10 @@ func (t *Tracer) job(j job.Job) {
 	}
 }
 
-// idsKey is under what a context carries the job a root span is of.
+// idsKey is the context key of the job that a root span is for.
 type idsKey struct{}
 
-// jobIDs gives a job's span the ids that follow from the job's.
+// jobIDs derives the IDs of a job's span from the job's ID.
 type jobIDs struct{}
 
 // NewIDs implements sdktrace.IDGenerator.
@@ -203,8 +204,8 @@ func (jobIDs) NewSpanID(context.Context, trace.TraceID) (id trace.SpanID) {
 	return id
 }
 
-// idsOf makes a trace's id and its root's of a job's: the UUID, and the part of
-// it that is random.
+// idsOf returns the IDs of a job's trace and of its root span: the UUID, and
+// its random part.
 func idsOf(jobID string) (t trace.TraceID, s trace.SpanID) {
 	id, err := uuid.Parse(jobID)
 	if err != nil {
@@ -215,7 +216,7 @@ func idsOf(jobID string) (t trace.TraceID, s trace.SpanID) {
 	return t, s
 }
 
-// logged is an exporter whose failures are a line in the log.
+// logged is an exporter that logs its failures.
 type logged struct {
 	sdktrace.SpanExporter
 	log *slog.Logger

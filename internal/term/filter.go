@@ -1,8 +1,8 @@
-// Package term is the one home of what linus knows about terminals: a filter
-// for texts that others wrote (guests, their agents and SSH servers, host
-// scripts that quote them) before people see them, and a model of the screen
-// for a task's output. It knows nothing of jobs and imports the standard
-// library only; everybody may import it.
+// Package term is everything linus knows about terminals: a filter for texts
+// that others wrote (guests, their agents and SSH servers, host scripts that
+// quote them) before people see them, and a model of the screen for a task's
+// output. It knows nothing of jobs and imports the standard library only; every
+// package may import it.
 package term
 
 import (
@@ -13,18 +13,18 @@ import (
 	"unicode/utf8"
 )
 
-// Text returns text of several lines as it may be shown on a terminal: without
-// escape sequences, control characters other than newline and tab, and the
-// characters that turn text around or hide it. Bytes that are no UTF-8 become
-// U+FFFD. Text that is clean comes back as it is; so Text of Text is Text.
+// Text returns a text of several lines made safe to show on a terminal: without
+// escape sequences, control characters other than newline and tab, and
+// characters that reverse text or hide it. Invalid UTF-8 becomes U+FFFD. Clean
+// text is returned unchanged, so Text is idempotent.
 func Text(text string) string { return filter(text, false) }
 
-// Line is Text on one line: newlines and tabs become blanks.
+// Line is Text on one line: newlines and tabs become spaces.
 func Line(text string) string { return filter(text, true) }
 
-// Name returns a name, of a file for example, in which each character that is
-// not shown as itself is a '_': nothing vanishes, so that different names are
-// likely to stay different.
+// Name returns a name, of a file for example, with '_' for each character that
+// is not shown as itself: nothing vanishes, so that different names are likely
+// to stay different.
 func Name(name string) string {
 	if isPlain(name, true) {
 		return name
@@ -37,8 +37,8 @@ func Name(name string) string {
 	}, name)
 }
 
-// JSON returns JSON in which what Text would leave out is escaped, as \u009b:
-// it means the same and is safe to show.
+// JSON returns JSON in which what Text would remove is escaped, as \u009b: it
+// means the same and is safe to show.
 func JSON(data []byte) []byte {
 	if isPlain(string(data), false) {
 		return data
@@ -59,8 +59,8 @@ func JSON(data []byte) []byte {
 	return out
 }
 
-// isPlain reports whether text is printable ASCII, and newlines and tabs unless
-// it is to be one line: the usual case, told quickly.
+// isPlain reports whether text is printable ASCII, with newlines and tabs
+// unless it is to be one line: a fast check for the usual case.
 func isPlain(text string, line bool) bool {
 	for i := range len(text) {
 		if c := text[i]; (c < ' ' && (line || (c != '\n' && c != '\t'))) || c >= 0x7f {
@@ -81,7 +81,7 @@ func filter(text string, line bool) string {
 			if whole := sequence(data); whole > 0 {
 				n = whole
 			}
-			data = data[n:] // of an unended one what introduces it
+			data = data[n:] // of an unfinished one only its introducer
 			continue
 		}
 		r, size := utf8.DecodeRune(data)
@@ -89,16 +89,16 @@ func filter(text string, line bool) string {
 		case line && (r == '\n' || r == '\t' || r == '\u2028' || r == '\u2029'):
 			out.WriteByte(' ')
 		case r == '\n' || r == '\t' || !isHidden(r):
-			out.WriteRune(r) // U+FFFD for what is none
+			out.WriteRune(r) // U+FFFD if invalid
 		}
 		data = data[size:]
 	}
 	return out.String()
 }
 
-// isHidden reports whether a character is none that is seen where it stands:
-// the controls (C0, DEL, C1), those that set the direction of text, separators
-// of lines, and those that show nothing.
+// isHidden reports whether a character is not visible where it stands: controls
+// (C0, DEL, C1), those that set the direction of text, line separators, and
+// invisible ones.
 func isHidden(r rune) bool {
 	switch {
 	case r < ' ', r >= 0x7f && r < 0xa0:
@@ -112,11 +112,10 @@ func isHidden(r rune) bool {
 	return true
 }
 
-// maxSequence bounds what is taken for one escape sequence, in bytes: what has
-// not ended by then is none.
+// maxSequence bounds an escape sequence, in bytes: what is longer is not one.
 const maxSequence = 1024
 
-// introducer is the length of what introduces a sequence at the beginning of
+// introducer returns the length of a sequence's introducer at the beginning of
 // data: ESC, or one of the C1 controls that mean ESC and a letter, in UTF-8.
 func introducer(data []byte) int {
 	switch {
@@ -128,9 +127,9 @@ func introducer(data []byte) int {
 	return 0
 }
 
-// sequence is the length of the control sequence that data begins with; 0 when
-// its end is missing (ECMA-48: CSI to its final byte, OSC and its like to BEL
-// or ST, others two characters and more). data begins with an introducer.
+// sequence returns the length of the control sequence that data begins with; 0
+// if its end is missing (ECMA-48: CSI to its final byte, OSC and the like to
+// BEL or ST, others two characters and more). data begins with an introducer.
 func sequence(data []byte) int {
 	n := introducer(data)
 	if len(data) > maxSequence {
@@ -150,7 +149,7 @@ func sequence(data []byte) int {
 			switch c := data[n]; {
 			case c >= 0x40 && c <= 0x7e:
 				return n + 1
-			case c < 0x20 || c > 0x7e: // not of a sequence: it ends before
+			case c < 0x20 || c > 0x7e: // not part of a sequence: it ends before
 				return n
 			}
 		}
@@ -162,14 +161,14 @@ func sequence(data []byte) int {
 				return i + 1
 			case data[i] == '\x1b' && i+1 < len(data) && data[i+1] == '\\', data[i] == 0xc2 && i+1 < len(data) && data[i+1] == 0x9c:
 				return i + 2
-			case data[i] == '\x1b' && i+1 < len(data): // another one begins: this is over
+			case data[i] == '\x1b' && i+1 < len(data): // another one begins: this one is over
 				return i
 			}
 		}
 		return 0
 	}
 	if data[0] != '\x1b' {
-		return n // a control of its own
+		return n // a control by itself
 	}
 	for i := 1; i < len(data); i++ {
 		if data[i] < 0x20 || data[i] > 0x2f {
@@ -182,7 +181,7 @@ func sequence(data []byte) int {
 	return 0
 }
 
-// WholeRunes is the length of data without a character that is cut off at its
+// WholeRunes returns the length of data without an incomplete character at its
 // end, for callers that get the rest later.
 func WholeRunes(data []byte) int {
 	for i := len(data) - 1; i >= 0 && i >= len(data)-utf8.UTFMax; i-- {
@@ -196,11 +195,11 @@ func WholeRunes(data []byte) int {
 	return len(data)
 }
 
-// Whole is the length of data without a character or an escape sequence that is
-// cut off at its end.
+// Whole returns the length of data without an incomplete character or escape
+// sequence at its end.
 func Whole(data []byte) int {
 	n := WholeRunes(data)
-	// The last sequence may begin with an ESC that another has in it.
+	// The last sequence may begin with an ESC that is part of another.
 	from := max(0, n-maxSequence+1)
 	for at := from; at < n; {
 		i := bytes.IndexFunc(data[at:n], func(r rune) bool { return r == '\x1b' || (r >= 0x80 && r < 0xa0) })

@@ -5,17 +5,18 @@ import (
 	"strings"
 )
 
-// Printer passes a task's output on as a Screen shows it, without colours, to
-// where what has gone out cannot be changed: a line goes out when it ends, with
-// what was written over it (\r) last, or as far as it is with Flush.
+// Printer writes a task's output as a Screen shows it, without colours, to a
+// writer whose output cannot be changed later: a line is written when it ends,
+// in its last state if it was overwritten (\r), or in its current state by
+// Flush.
 type Printer struct {
 	To io.Writer
 
 	screen Screen
-	shown  string // what has gone out of the line under way
+	shown  string // the part of the current line that was written
 }
 
-// Write prints the lines that p ends. Its errors are the writer's.
+// Write prints the lines that p completes. Its errors are the writer's.
 func (p *Printer) Write(data []byte) (int, error) {
 	_, _ = p.screen.Write(data)
 	for _, line := range p.screen.Take() {
@@ -30,11 +31,11 @@ func (p *Printer) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// Flush prints what there is of a line: a prompt.
+// Flush prints the current line as it is, such as a prompt.
 func (p *Printer) Flush() error { return p.show(p.screen.Current().String()) }
 
-// show prints what of a line has not gone out; a line that was written over
-// since it went out comes once more.
+// show prints the new part of a line; a line that was overwritten since it was
+// printed is printed again.
 func (p *Printer) show(line string) error {
 	more, goesOn := strings.CutPrefix(line, p.shown)
 	if !goesOn {
@@ -45,12 +46,13 @@ func (p *Printer) show(line string) error {
 	return err
 }
 
-// Plain returns what a Printer prints of text, where before is what was written,
-// and printed, of its line until then. Bytes that are no UTF-8 become U+FFFD.
+// Plain returns what a Printer prints for text, where before is what was
+// already written, and printed, of its first line. Invalid UTF-8 becomes
+// U+FFFD.
 func Plain(before, text []byte) string {
 	var out strings.Builder
 	p := Printer{To: &out}
-	_, _ = p.Write(before) // a strings.Builder fails never
+	_, _ = p.Write(before) // a strings.Builder never fails
 	_ = p.Flush()
 	out.Reset()
 	_, _ = p.Write(text)

@@ -6,29 +6,29 @@ import (
 	"unicode/utf8"
 )
 
-// maxErased is how long a line may be, in characters, of which a sequence can
-// erase what was written: no progress bar is longer, and a task could keep us
-// busy by erasing a long one again and again.
+// maxErased is how long a line may be, in characters, for a sequence to erase
+// in it: no progress bar is longer, and a task could keep us busy by erasing a
+// long line again and again.
 const maxErased = 1024
 
 // Screen shows a task's output as a terminal would: colours become styles,
-// other escape sequences vanish, and of a line that was written over (\r, \b, as
-// progress bars do) the last state is shown. It holds lines that have ended
-// until they are taken, and the one under way. Text may be written in any
-// pieces. The zero value is a screen with nothing on it.
+// other escape sequences vanish, and a line that was overwritten (\r, \b, as by
+// progress bars) is shown in its last state. It keeps finished lines until they
+// are taken, and the current one. Text may be written in any pieces. The zero
+// value is an empty screen.
 type Screen struct {
 	// MaxLine is how many characters a line may have; a longer one is broken.
-	// 0: any number.
+	// 0: unlimited.
 	MaxLine int
 
 	done    []Row // finished, not taken yet
-	line    Row   // under way
+	line    Row   // the current line
 	column  int
 	style   Style
 	pending []byte // an unfinished character or escape sequence
 }
 
-// Row is a line of a screen, without its end.
+// Row is a line of a screen, without its newline.
 type Row []Cell
 
 // Cell is one character on a screen.
@@ -87,10 +87,10 @@ func (s *Screen) Take() []Row {
 	return done
 }
 
-// Current is the line under way.
+// Current is the current, unfinished line.
 func (s *Screen) Current() Row { return s.line }
 
-// put shows a character, or does what a control character asks for.
+// put shows a character, or executes a control character.
 func (s *Screen) put(r rune) {
 	switch {
 	case r == '\n':
@@ -126,8 +126,8 @@ func (s *Screen) endLine() {
 	s.line, s.column = nil, 0
 }
 
-// control does what a sequence asks for, if it is one of those that matter to a
-// line: colours (SGR), erasing in it (EL), moving in it (CUF, CUB, CHA).
+// control executes a sequence if it is one that affects a line: colours (SGR),
+// erasing in it (EL), moving in it (CUF, CUB, CHA).
 func (s *Screen) control(sequence []byte) {
 	var body string
 	switch text := string(sequence); {
@@ -147,7 +147,7 @@ func (s *Screen) control(sequence []byte) {
 	switch {
 	case final == 'm':
 		s.paint(args)
-	case final == 'G': // not beyond what was written: a few bytes are not to become many
+	case final == 'G': // not beyond what was written: a few bytes must not become many
 		s.column = min(count-1, len(s.line))
 	case final == 'C':
 		s.column = min(s.column+min(count, len(s.line)), max(s.column, len(s.line)))

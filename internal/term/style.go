@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// paint sets the style of what follows.
+// paint sets the style of the following characters.
 func (s *Screen) paint(args string) {
 	var codes []int
 	for _, word := range strings.FieldsFunc(args+";", func(r rune) bool { return r == ';' || r == ':' }) {
@@ -66,7 +66,7 @@ func (s *Screen) paint(args string) {
 }
 
 // extended reads the rest of "38;5;N" or "38;2;R;G;B" and returns the nearest
-// of the sixteen colours, and how many codes that took.
+// of the sixteen colours, and the number of codes used.
 func extended(codes []int) (colour uint8, used int) {
 	switch {
 	case len(codes) >= 2 && codes[0] == 5:
@@ -88,7 +88,7 @@ func extended(codes []int) (colour uint8, used int) {
 	return 0, len(codes)
 }
 
-// nearest is the one of the sixteen colours that comes closest.
+// nearest returns the closest of the sixteen colours.
 func nearest(r, g, b int) uint8 {
 	high := max(r, g, b)
 	switch {
