@@ -73,15 +73,11 @@ func Script(name string) (File, error) {
 	return File{}, fmt.Errorf("%w: %q (there are: %s)", ErrUnknownScript, name, strings.Join(Names(), ", "))
 }
 
-// bundle puts each library file in place of the line that sources it, without
-// the comments that are meant for shellcheck alone.
+// bundle puts each library file in place of the line that sources it.
 func bundle(fsys fs.FS, text string) ([]byte, error) {
 	var out strings.Builder
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
-		if strings.HasPrefix(line, "# shellcheck source=") {
-			continue
-		}
 		if m := sourceForm.FindStringSubmatch(line); m != nil {
 			if err := inline(&out, fsys, m[1]); err != nil {
 				return nil, err

@@ -103,7 +103,7 @@ func TestBundle(t *testing.T) {
 	}
 	tests := []struct{ name, in, want, wantErr string }{
 		{name: "nothing to inline", in: "#!/bin/bash\nx=1", want: "#!/bin/bash\nx=1\n"},
-		{name: "in place, without directive and shebang", in: "#!/bin/bash\n# shellcheck source=../lib/a.sh\n" + here + "a.sh\"\nb\n", want: "#!/bin/bash\n# lib/a.sh\na() { :; }\nb\n"},
+		{name: "in place, without its shebang", in: "#!/bin/bash\n" + here + "a.sh\"\nb\n", want: "#!/bin/bash\n# lib/a.sh\na() { :; }\nb\n"},
 		{name: "the word in a text is no source line", in: "echo source of it\n", want: "echo source of it\n"},
 		{name: "missing library file", in: here + "none.sh\"\n", wantErr: "inline lib/none.sh"},
 		{name: "another form", in: "source ../lib/a.sh\n", wantErr: "cannot inline"},

@@ -34,19 +34,12 @@
 # OS is not known, 5 installing failed, 6 another package manager did not end in
 # time, or this one; 129/130/141/143 signal. What is installed stays, always.
 
-# shellcheck source=../lib/log.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
-# shellcheck source=../lib/result.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/result.sh"
-# shellcheck source=../lib/script.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
-# shellcheck source=../lib/stat.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/stat.sh"
-# shellcheck source=../lib/run.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/run.sh"
-# shellcheck source=../lib/validate.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
-# shellcheck source=../lib/bootstrap.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/bootstrap.sh"
 
 usage() {

@@ -62,27 +62,16 @@
 #   artifacts.index  name, absolute path, size, mode, sha256 of each artifact
 #   control, bell   fifos: a byte wakes the supervisor, and who waits for stdin's end
 
-# shellcheck source=../lib/log.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
-# shellcheck source=../lib/result.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/result.sh"
-# shellcheck source=../lib/clock.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/clock.sh"
-# shellcheck source=../lib/settings.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/settings.sh"
-# shellcheck source=../lib/stat.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/stat.sh"
-# shellcheck source=../lib/process.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/process.sh"
-# shellcheck source=../lib/files.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/files.sh"
-# shellcheck source=../lib/stdin.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/stdin.sh"
-# shellcheck source=../lib/task.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/task.sh"
-# shellcheck source=../lib/artifacts.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/artifacts.sh"
-# shellcheck source=../lib/callback.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/callback.sh"
 
 home=${BASH_SOURCE[0]%"${BASH_SOURCE[0]##*/}"} # with builtins: every fork counts in an emulated guest

@@ -35,49 +35,27 @@
 # 4 node offline, 5 the name is taken, or a step failed, 6 network or SSH
 # timeout, 129/130/141/143 signal. On every failure its own VM is destroyed.
 
-# shellcheck source=../lib/log.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
-# shellcheck source=../lib/result.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/result.sh"
-# shellcheck source=../lib/script.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
-# shellcheck source=../lib/stat.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/stat.sh"
-# shellcheck source=../lib/run.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/run.sh"
-# shellcheck source=../lib/retry.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/retry.sh"
-# shellcheck source=../lib/json.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/json.sh"
-# shellcheck source=../lib/validate.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
-# shellcheck source=../lib/vm.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
-# shellcheck source=../lib/destroy.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/destroy.sh"
-# shellcheck source=../lib/lease.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/lease.sh"
-# shellcheck source=../lib/left.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/left.sh"
-# shellcheck source=../lib/address.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/address.sh"
-# shellcheck source=../lib/quarantine.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/quarantine.sh"
-# shellcheck source=../lib/probe.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/probe.sh"
-# shellcheck source=../lib/image.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/image.sh"
-# shellcheck source=../lib/image-keys.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/image-keys.sh"
-# shellcheck source=../lib/guest.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/guest.sh"
-# shellcheck source=../lib/inputs.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/inputs.sh"
-# shellcheck source=../lib/create.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/create.sh"
-# shellcheck source=../lib/boot.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/boot.sh"
-# shellcheck source=../lib/bootstrap.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/bootstrap.sh"
 
 ssh_deadline=0 # for what is done in the VM

@@ -26,33 +26,19 @@
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 the cluster gives no
 # list, 6 it gives no answer in time, 129/130/141/143 signal.
 
-# shellcheck source=../lib/log.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
-# shellcheck source=../lib/result.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/result.sh"
-# shellcheck source=../lib/script.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
-# shellcheck source=../lib/stat.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/stat.sh"
-# shellcheck source=../lib/run.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/run.sh"
-# shellcheck source=../lib/retry.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/retry.sh"
-# shellcheck source=../lib/json.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/json.sh"
-# shellcheck source=../lib/validate.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
-# shellcheck source=../lib/vm.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
-# shellcheck source=../lib/destroy.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/destroy.sh"
-# shellcheck source=../lib/lease.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/lease.sh"
-# shellcheck source=../lib/left.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/left.sh"
-# shellcheck source=../lib/address.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/address.sh"
-# shellcheck source=../lib/quarantine.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/quarantine.sh"
 
 owner=''

@@ -10,13 +10,9 @@
 # Writes <out.qcow2>.vmlinuz (the image's kernel, to try KVM with) and then
 # <out.qcow2>. Progress is lines on stderr; exit 0 when both are whole.
 
-# shellcheck source=rootfs.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/rootfs.sh"
-# shellcheck source=tune.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/tune.sh"
-# shellcheck source=initrd.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/initrd.sh"
-# shellcheck source=disk.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/disk.sh"
 
 # image_size_mb is the virtual size of the disk. A VM's disk grows from it and

@@ -2,7 +2,6 @@
 # bootstrap.sh as a whole: a process, on stubs of the package managers, with no
 # other program on PATH than those it says it needs.
 
-# shellcheck source=../helper/common.bash
 source "${BATS_TEST_DIRNAME}/../helper/common.bash"
 
 setup() {

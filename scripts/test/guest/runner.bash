@@ -34,9 +34,7 @@ runner_teardown() {
   if [[ -e ${state}/runner ]]; then
     LINUS_NONCE='' bash "${runner}" stop KILL >/dev/null 2>&1 || true
     read -r pid start _ <"${state}/runner"
-    # shellcheck source=../../lib/stat.sh
     source "${BATS_TEST_DIRNAME}/../../lib/stat.sh"
-    # shellcheck source=../../lib/process.sh
     source "${BATS_TEST_DIRNAME}/../../lib/process.sh"
     ! process_alive "${pid}" "${start}" || kill -KILL "${pid}" 2>/dev/null || true
   fi

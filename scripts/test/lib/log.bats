@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # lib/log.sh: the log for people.
 
-# shellcheck source=../helper/lib.bash
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
 setup() {

@@ -2,7 +2,6 @@
 # lib/probe.sh: judgements that need more than the whole-script tests show.
 
 # shellcheck disable=SC2154 # the library's globals
-# shellcheck source=../helper/lib.bash
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
 setup() {

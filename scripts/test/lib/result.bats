@@ -3,7 +3,6 @@
 
 # The library's globals are set and read across files; each test is a subshell.
 # shellcheck disable=SC2030,SC2031,SC2034,SC2154
-# shellcheck source=../helper/lib.bash
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
 setup() {

@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # lib/script.sh: the frame of every host script, seen from outside.
 
-# shellcheck source=../helper/lib.bash
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
 framed_by=()                                       # env's options

@@ -4,7 +4,6 @@
 
 # Each test is a subshell, and its changes of the environment are for it alone.
 # shellcheck disable=SC2030,SC2031
-# shellcheck source=../helper/common.bash
 source "${BATS_TEST_DIRNAME}/../helper/common.bash"
 
 setup_file() {

@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # destroy-vm.sh as a whole: a process, on a stub of Proxmox that keeps state.
 
-# shellcheck source=../helper/common.bash
 source "${BATS_TEST_DIRNAME}/../helper/common.bash"
 
 setup() {

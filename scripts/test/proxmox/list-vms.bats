@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # list-vms.sh as a whole: a process, on a stub of Proxmox.
 
-# shellcheck source=../helper/common.bash
 source "${BATS_TEST_DIRNAME}/../helper/common.bash"
 
 other_owner=88888888-2222-4333-8444-555555555555

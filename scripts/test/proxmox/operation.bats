@@ -5,7 +5,6 @@ bats_require_minimum_version 1.5.0
 
 # Each test is a subshell.
 # shellcheck disable=SC2030,SC2031
-# shellcheck source=../helper/common.bash
 source "${BATS_TEST_DIRNAME}/../helper/common.bash"
 
 setup() {

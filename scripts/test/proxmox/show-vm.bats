@@ -1,7 +1,6 @@
 #!/usr/bin/env bats
 # show-vm.sh as a whole: a process, on a stub of Proxmox.
 
-# shellcheck source=../helper/common.bash
 source "${BATS_TEST_DIRNAME}/../helper/common.bash"
 
 setup() {
