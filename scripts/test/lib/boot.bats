@@ -9,6 +9,7 @@ setup() {
   load_libs log result stat run retry json validate vm probe guest boot
   run_init
   run_read() { host_answers "$@"; }
+  run_pause() { ((SECONDS += $1)); } # nothing here takes time but the waiting itself
   vm_id=105 probe_node=pve
   declare -gA vm_config=([net0]='virtio=BC:24:11:00:00:01,bridge=vmbr0')
   VM_NETWORK_TIMEOUT=100 VM_READY_TIMEOUT=100
@@ -18,9 +19,6 @@ setup() {
   interfaces='[{"hardware-address":"bc:24:11:00:00:01","ip-addresses":[{"ip-address":"10.0.0.5","ip-address-type":"ipv4"}]}]'
   key='ssh-ed25519 AAAAkey=' shown='ssh-ed25519 AAAAkey='
 }
-
-# Nothing here takes time but the waiting itself.
-sleep() { ((SECONDS += $1)); }
 
 # The host's tools, as run.sh starts them: the answers are the tests' variables.
 # An agent without interfaces is silent.
@@ -136,7 +134,7 @@ fails_with() { # <words...>
 }
 
 @test "a wait whose time is over before it began still looks once" {
-  sleep() { ((SECONDS += 100)); }
+  run_pause() { ((SECONDS += 100)); }
   set -u
   VM_NETWORK_TIMEOUT=0 VM_READY_TIMEOUT=0
   run boot
