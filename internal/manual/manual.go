@@ -1,6 +1,6 @@
-// Package manual shows the documents that come with the binary: as plain text
-// for a terminal and as HTML for the web page. It owns how Markdown is rendered,
-// and knows nothing of what the documents say.
+// Package manual shows the built-in documents: as plain text for a terminal and
+// as HTML for the web page. It owns how Markdown is rendered, and knows nothing
+// of what the documents say.
 package manual
 
 import (
@@ -24,7 +24,7 @@ type Topic = embed.Doc
 // Topics returns all documents in reading order.
 func Topics() []Topic { return embed.Docs() }
 
-// Find returns the document of a topic's name.
+// Find returns the document with a topic's name.
 func Find(name string) (Topic, bool) {
 	topics := Topics()
 	i := slices.IndexFunc(topics, func(t Topic) bool { return t.Topic == name })
@@ -34,9 +34,9 @@ func Find(name string) (Topic, bool) {
 	return topics[i], true
 }
 
-// HTML renders a document for a page: headings have ids, raw HTML is left out,
-// and a link to another document leads to base + its topic. What a link may
-// lead to besides is decided by goldmark, which drops javascript: and its like.
+// HTML renders a document for a page: headings have IDs, raw HTML is left out,
+// and a link to another document leads to base + its topic. goldmark decides
+// which other links are allowed: it drops javascript: and the like.
 func HTML(t Topic, base string) (string, error) {
 	source := []byte(t.Text)
 	tree := markdown().Parser().Parse(text.NewReader(source))

@@ -11,8 +11,8 @@ import (
 )
 
 // Text renders a document as plain text, wrapped at the given column. A table
-// becomes a list: what its first column names, and the other cells below it. A
-// link to another document says how to read that one.
+// becomes a list: the first cell of each row, and the others below it. A link
+// to another document says how to read that document.
 func Text(t Topic, columns int) string {
 	p := printer{source: []byte(t.Text), columns: max(columns, 40)}
 	p.blocks(markdown().Parser().Parse(text.NewReader(p.source)), "")
@@ -71,8 +71,8 @@ func (p *printer) blocks(parent ast.Node, indent string) {
 }
 
 // table prints each row as its first cell and, below it, the others with the
-// names of their columns. With two columns, of which the first is narrow, they
-// stand side by side.
+// names of their columns. Two columns are printed side by side if the first is
+// narrow.
 func (p *printer) table(table *east.Table, indent string) {
 	var rows [][]string
 	narrow := 0
@@ -106,7 +106,7 @@ func (p *printer) table(table *east.Table, indent string) {
 	p.out.WriteString("\n")
 }
 
-// inline is the text in a node, on one line.
+// inline returns the text in a node, on one line.
 func (p *printer) inline(parent ast.Node) string {
 	var b strings.Builder
 	for n := parent.FirstChild(); n != nil; n = n.NextSibling() {

@@ -7,15 +7,16 @@ import (
 	"time"
 )
 
-// Bounds of a call and of the work it leaves behind.
+// Bounds of a call and of the work that outlives it.
 const (
-	mostWait     = 45 // seconds; clients give calls up after a minute
+	mostWait     = 45 // seconds; clients abandon calls after a minute
 	callTime     = mostWait * time.Second
 	longestWork  = 30 * time.Minute
 	defaultReady = 40 // seconds provision_vm waits
 )
 
-// background finishes what takes longer than a call may. It owns the goroutines.
+// background finishes work that takes longer than a call may. It owns the
+// goroutines.
 type background struct {
 	log  *slog.Logger
 	end  chan struct{}
@@ -26,8 +27,8 @@ func newBackground(log *slog.Logger) *background {
 	return &background{log: log, end: make(chan struct{})}
 }
 
-// within runs f and returns whether it ended within limit. One that has not goes
-// on; its error is logged then.
+// within runs f and returns whether it finished within limit. Otherwise f
+// continues, and its error is logged.
 func (b *background) within(ctx context.Context, limit time.Duration, f func(context.Context) error) (ended bool, err error) {
 	working, cancel := context.WithTimeout(context.WithoutCancel(ctx), longestWork)
 	b.work.Go(func() {
@@ -37,7 +38,7 @@ func (b *background) within(ctx context.Context, limit time.Duration, f func(con
 		case <-working.Done():
 		}
 	})
-	done := make(chan error) // taken by the caller, or nobody
+	done := make(chan error) // received by the caller, or by nobody
 	gone := make(chan struct{})
 	b.work.Go(func() {
 		defer cancel()
@@ -46,7 +47,7 @@ func (b *background) within(ctx context.Context, limit time.Duration, f func(con
 		case done <- err:
 		case <-gone:
 			if err != nil {
-				b.log.Warn("what a call left behind failed", "err", err)
+				b.log.Warn("work that outlived its call failed", "err", err)
 			}
 		}
 	})
@@ -62,7 +63,7 @@ func (b *background) within(ctx context.Context, limit time.Duration, f func(con
 	return false, nil
 }
 
-// close ends the work and waits for it.
+// close cancels the work and waits for it.
 func (b *background) close() {
 	close(b.end)
 	b.work.Wait()

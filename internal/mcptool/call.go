@@ -11,7 +11,7 @@ import (
 	"linus/internal/job"
 )
 
-// call is a tool call as it came.
+// call is a tool call as received.
 type call struct {
 	raw    []byte // the arguments' JSON
 	params mcp.CallToolParams
@@ -19,8 +19,9 @@ type call struct {
 
 var notInName = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
 
-// clientName is who asks, for the job's record and the limits of a client:
-// "mcp:" and the name the client gave itself, or "mcp". Its word is taken.
+// clientName identifies the caller, for the job's record and the limits of a
+// client: "mcp:" and the name the client gave itself, or "mcp". It is not
+// verified.
 func clientName(ctx context.Context) string {
 	name := ""
 	if info := server.RequestProtocolInfoFromContext(ctx); info != nil && info.ClientInfo != nil {
@@ -35,7 +36,7 @@ func clientName(ctx context.Context) string {
 	return "mcp:" + name[:min(len(name), 64)]
 }
 
-// canAsk reports whether the client can put a question to its user.
+// canAsk reports whether the client can ask its user a question.
 func canAsk(ctx context.Context) bool {
 	if info := server.RequestProtocolInfoFromContext(ctx); info != nil && info.Modern {
 		return info.ClientCapabilities != nil && info.ClientCapabilities.Elicitation != nil
@@ -44,9 +45,9 @@ func canAsk(ctx context.Context) bool {
 	return ok && s.GetClientCapabilities().Elicitation != nil
 }
 
-// confirmed is nil when the caller, or the user behind it, agrees to what
-// cannot be undone. A client that can is made to ask its user; for others the
-// argument confirm is the word.
+// confirmed returns nil if the caller, or the user behind it, agrees to
+// something irreversible. A client that can must ask its user; for others the
+// argument confirm decides.
 func (c call) confirmed(ctx context.Context, given bool, question string) error {
 	if given {
 		return nil
@@ -64,13 +65,13 @@ func (c call) confirmed(ctx context.Context, given bool, question string) error 
 	return &job.FieldError{Field: "confirm", Problem: "is required: " + question, Remedy: "call again with confirm: true if you mean it"}
 }
 
-// askError is a question the user must answer before the call can go on.
+// askError is a question the user must answer before the call can continue.
 type askError struct{ question string }
 
 func (e *askError) Error() string { return e.question }
 
 // result asks the client to call again with the answer; for clients of the
-// older protocol the library asks itself.
+// older protocol the library asks.
 func (e *askError) result() *mcp.CallToolResult {
 	return server.NewInputRequestBuilder("").Elicit("confirm", mcp.ElicitationParams{
 		Mode: mcp.ElicitationModeForm, Message: e.question,
@@ -82,8 +83,8 @@ func (e *askError) result() *mcp.CallToolResult {
 	}).ToolResult()
 }
 
-// notify queues a notification for a client and reports whether it took it: one
-// that does not read has its queue full.
+// notify queues a notification for a client and reports whether it was queued:
+// the queue of a client that does not read is full.
 func notify(s server.ClientSession, method string, meta, params map[string]any) bool {
 	n := mcp.JSONRPCNotification{JSONRPC: mcp.JSONRPC_VERSION}
 	n.Method = method
@@ -97,10 +98,10 @@ func notify(s server.ClientSession, method string, meta, params map[string]any) 
 }
 
 // settleTime is how long before its result a call must have sent its last
-// notification: the two take different ways to stdout.
+// notification: the two take different paths to stdout.
 const settleTime = 20 * time.Millisecond
 
-// progress tells a caller that gave a token how its job gets on.
+// progress reports a job's progress to a caller that gave a token.
 type progress struct {
 	session server.ClientSession
 	token   mcp.ProgressToken
@@ -117,9 +118,9 @@ func (c call) progress(ctx context.Context) *progress {
 	return p
 }
 
-// tell sends phase and step, when they are new. The value only ever grows, as
-// the protocol wants it: a whole number per phase, hundredths for its steps.
-func (p *progress) tell(j job.Job) {
+// send sends phase and step if they are new. The value only ever increases, as
+// the protocol requires: a whole number per phase, hundredths for its steps.
+func (p *progress) send(j job.Job) {
 	if p.token == nil || p.session == nil {
 		return
 	}
@@ -145,13 +146,13 @@ func (p *progress) tell(j job.Job) {
 	})
 }
 
-// settle waits until the last notification is on its way.
+// settle waits until the last notification has been sent.
 func (p *progress) settle(ctx context.Context) {
 	_ = pause(ctx, settleTime-time.Since(p.at))
 }
 
 // follow waits until the job has ended, for at most limit, and returns it as it
-// then is. A caller that gave a token hears of every step.
+// then is. A caller that gave a token is notified of every step.
 func follow(ctx context.Context, e job.Engine, c call, id string, limit time.Duration) (job.Job, error) {
 	j, err := e.Job(ctx, id)
 	if err != nil || limit <= 0 || j.Status.Terminal() {
@@ -170,14 +171,14 @@ func follow(ctx context.Context, e job.Engine, c call, id string, limit time.Dur
 		case err != nil:
 			return job.Job{}, err
 		case j.Status.Terminal():
-			p.tell(j)
+			p.send(j)
 			return j, nil
-		case len(events) == 0: // the engine's own patience is over
+		case len(events) == 0: // the engine's own wait is over
 			_ = pause(waiting, 100*time.Millisecond)
 			continue
 		}
 		seen = events[len(events)-1].Seq
-		p.tell(j)
+		p.send(j)
 	}
 }
 

@@ -11,17 +11,18 @@ import (
 	"linus/internal/job"
 )
 
-// Bounds of a completion: the protocol's, and of the jobs looked at, newest first.
+// Bounds of a completion: the protocol's, and of the jobs considered, newest
+// first.
 const (
 	mostValues  = 100
 	mostScanned = 1000
 )
 
-// completer completes ids of jobs and VMs and paths of artifacts, in arguments
+// completer completes IDs of jobs and VMs and paths of artifacts, in arguments
 // of prompts and in the resources' templates.
 type completer struct{ engine job.Engine }
 
-// CompletePromptArgument returns what begins with what was typed.
+// CompletePromptArgument returns the values that begin with what was typed.
 func (c completer) CompletePromptArgument(ctx context.Context, prompt string, a mcp.CompleteArgument, _ mcp.CompleteContext) (*mcp.Completion, error) {
 	switch {
 	case prompt == diagnosePrompt && a.Name == "job_id":
@@ -32,7 +33,7 @@ func (c completer) CompletePromptArgument(ctx context.Context, prompt string, a 
 	return &mcp.Completion{}, nil
 }
 
-// CompleteResourceArgument is the same for a template of a resource.
+// CompleteResourceArgument is the same for a resource template.
 func (c completer) CompleteResourceArgument(ctx context.Context, uri string, a mcp.CompleteArgument, given mcp.CompleteContext) (*mcp.Completion, error) {
 	switch {
 	case uri == outputTemplate && a.Name == "id":
@@ -45,7 +46,7 @@ func (c completer) CompleteResourceArgument(ctx context.Context, uri string, a m
 	return &mcp.Completion{}, nil
 }
 
-// jobs are the newest jobs of these statuses, or all.
+// jobs completes the newest jobs of these statuses, or of all.
 func (c completer) jobs(ctx context.Context, typed string, statuses ...job.Status) (*mcp.Completion, error) {
 	var found values
 	f := job.Filter{Limit: mostPage}
@@ -67,7 +68,8 @@ func (c completer) jobs(ctx context.Context, typed string, statuses ...job.Statu
 	return found.completion(), nil
 }
 
-// vms are the VMs that take commands, by name; by ID once a digit is typed.
+// vms completes the VMs that accept commands, by name, or by ID once a digit is
+// typed.
 func (c completer) vms(ctx context.Context, typed string) (*mcp.Completion, error) {
 	vms, err := c.engine.VMs(ctx)
 	if err != nil {
@@ -86,7 +88,7 @@ func (c completer) vms(ctx context.Context, typed string) (*mcp.Completion, erro
 	return found.completion(), nil
 }
 
-// artifacts are the paths of what a job left.
+// artifacts completes the paths of a job's artifacts.
 func (c completer) artifacts(ctx context.Context, id, typed string) (*mcp.Completion, error) {
 	j, err := c.engine.Job(ctx, id)
 	if err != nil {
@@ -99,7 +101,7 @@ func (c completer) artifacts(ctx context.Context, id, typed string) (*mcp.Comple
 	return found.completion(), nil
 }
 
-// values are the ones that fit what was typed.
+// values are the ones that match what was typed.
 type values []string
 
 func (v *values) add(typed, value string) {

@@ -19,13 +19,13 @@ type hints struct {
 	readOnly, destructive, idempotent, openWorld bool
 }
 
-// define makes a tool whose arguments are In and whose result is Out, both
-// structs. run's errors become tool errors, in words that say what to do next.
+// define returns a tool whose arguments are In and whose result is Out, both
+// structs. run's errors become tool errors that say what to do next.
 func define[In, Out any](name, title, description string, h hints, run func(context.Context, In) (Out, error)) server.ServerTool {
 	return defineCall(name, title, description, h, func(ctx context.Context, in In, _ call) (Out, error) { return run(ctx, in) })
 }
 
-// defineCall is define for tools that look at the call itself.
+// defineCall is define for tools that use the call itself.
 func defineCall[In, Out any](name, title, description string, h hints, run func(context.Context, In, call) (Out, error)) server.ServerTool {
 	tool := mcp.Tool{
 		Name:            name,
@@ -69,8 +69,8 @@ func defineCall[In, Out any](name, title, description string, h hints, run func(
 	}}
 }
 
-// structured is a result as structured content, and as JSON text for clients
-// that know no other.
+// structured returns a result as structured content, and as JSON text for
+// clients that know nothing else.
 func structured(out any) (*mcp.CallToolResult, error) {
 	text, err := plainJSON(out)
 	if err != nil {
@@ -85,7 +85,7 @@ func structured(out any) (*mcp.CallToolResult, error) {
 	return result, nil
 }
 
-// plainJSON is a value as JSON without HTML's escapes: models read it.
+// plainJSON returns a value as JSON without HTML escapes: models read it.
 func plainJSON(value any) (string, error) {
 	var text strings.Builder
 	e := json.NewEncoder(&text)
@@ -96,16 +96,16 @@ func plainJSON(value any) (string, error) {
 	return string(term.JSON([]byte(strings.TrimSuffix(text.String(), "\n")))), nil
 }
 
-// renamed is an error of a manifest told in the words of a tool's own
+// renamed returns an error of a manifest with the names of a tool's own
 // arguments: pairs are a manifest field's path and the argument it came from.
-// Longer paths come before those they begin with.
+// Longer paths come before their prefixes.
 func renamed(err error, pairs ...string) error {
 	for i := 0; i < len(pairs); i += 2 {
 		pairs[i] = "manifest." + pairs[i]
 	}
 	r := strings.NewReplacer(append(pairs, "manifest.", "", "vmTemplate", "template")...)
 	rename := func(f *job.FieldError) *job.FieldError {
-		if f.Field == "vm" { // the engine's own word for it
+		if f.Field == "vm" { // the engine's own name for it
 			return &job.FieldError{Field: "vm_id", Problem: f.Problem, Remedy: f.Remedy}
 		}
 		return &job.FieldError{Field: r.Replace(f.Field), Problem: r.Replace(f.Problem), Remedy: r.Replace(f.Remedy)}
@@ -127,22 +127,22 @@ func renamed(err error, pairs ...string) error {
 	return err
 }
 
-// faults gathers what is wrong with a call's arguments, so that one round trip
-// mends all.
+// faults collects the problems with a call's arguments, so that the caller can
+// correct all of them at once.
 type faults struct{ fields []*job.FieldError }
 
 func (f *faults) add(name, problem, remedy string) {
 	f.fields = append(f.fields, &job.FieldError{Field: name, Problem: problem, Remedy: remedy})
 }
 
-// required complains about an empty argument.
+// required reports an empty argument.
 func (f *faults) required(name, value, remedy string) {
 	if value == "" {
 		f.add(name, "is required", remedy)
 	}
 }
 
-// number is an optional number from least to most.
+// number checks an optional number from least to most.
 func (f *faults) number(name string, given *int, def, least, most int) int {
 	switch {
 	case given == nil:
@@ -155,7 +155,7 @@ func (f *faults) number(name string, given *int, def, least, most int) int {
 	}
 }
 
-// word is an optional word of a set.
+// word checks an optional argument with a fixed set of values.
 func (f *faults) word(name, given string, valid ...string) {
 	for _, v := range valid {
 		if given == v || given == "" {
@@ -165,7 +165,7 @@ func (f *faults) word(name, given string, valid ...string) {
 	f.add(name, fmt.Sprintf("%q is unknown", given), "use one of: "+strings.Join(valid, ", "))
 }
 
-// err is nil when nothing is wrong.
+// err returns nil if nothing is wrong.
 func (f *faults) err() error {
 	if len(f.fields) == 0 {
 		return nil

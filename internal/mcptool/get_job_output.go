@@ -59,7 +59,7 @@ func getJobOutput(e job.Engine) server.ServerTool {
 // position is an offset in each stream: stdout, stderr.
 type position [2]int64
 
-// output reads both streams, or only the one that is named, from a position.
+// output reads both streams, or only the named one, from a position.
 func output(ctx context.Context, e job.Engine, id, only string, at position, limit int, plain bool) (outputOutput, error) {
 	out := outputOutput{JobID: id, Complete: true}
 	var pieces [2]piece
@@ -85,7 +85,7 @@ func output(ctx context.Context, e job.Engine, id, only string, at position, lim
 	return out, nil
 }
 
-// end is where the streams end now.
+// end returns where the streams end now.
 func end(ctx context.Context, e job.Engine, id string) (position, error) {
 	var at position
 	for i, stream := range streams {

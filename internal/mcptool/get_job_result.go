@@ -106,7 +106,7 @@ func resultOf(ctx context.Context, e job.Engine, j job.Job, limit int) (resultOu
 	return out, nil
 }
 
-// links name the artifacts for clients that can fetch resources.
+// links returns links to the artifacts, for clients that can fetch resources.
 func (r resultOutput) links() []mcp.ResourceLink {
 	var links []mcp.ResourceLink
 	for _, a := range r.Artifacts {
@@ -115,7 +115,7 @@ func (r resultOutput) links() []mcp.ResourceLink {
 	return links
 }
 
-// mediaType goes by a file's name.
+// mediaType is guessed from a file's name.
 func mediaType(name string) string {
 	if t := mime.TypeByExtension(path.Ext(name)); t != "" {
 		return t
@@ -123,8 +123,8 @@ func mediaType(name string) string {
 	return "application/octet-stream"
 }
 
-// headAndTail is data as text; of more than limit bytes, the first and the last
-// half of limit with a marker between, and true.
+// headAndTail returns data as text; if it is more than limit bytes, the first
+// and the last half of limit with a marker between, and true.
 func headAndTail(data []byte, limit int) (string, bool) {
 	text := strings.ToValidUTF8(string(data), "\uFFFD")
 	if len(text) <= limit {

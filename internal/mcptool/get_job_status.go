@@ -82,7 +82,7 @@ func waitFor(id string, seconds *int) (time.Duration, error) {
 	return time.Duration(n) * time.Second, bad.err()
 }
 
-// known is nil for a time that has not come.
+// known returns nil for a time that is not set.
 func known(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil

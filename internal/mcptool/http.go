@@ -8,33 +8,33 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 )
 
-// Times of HTTP sessions: of the pings on an open stream, and after which a
-// client that is silent is forgotten.
+// Times of HTTP sessions: between pings on an open stream, and after which a
+// silent client is forgotten.
 const (
 	pingTime = 30 * time.Second
 	idleTime = 24 * time.Hour
 )
 
-// HTTP is the server as a handler for Streamable HTTP, in both eras of the
-// protocol. Who may call it, and from where, is for the caller to check first.
+// HTTP is the server as a handler for Streamable HTTP, in both versions of the
+// protocol. The caller must check first who may call it, and from where.
 type HTTP struct {
 	server *mcpServer
 	http   *server.StreamableHTTPServer
 }
 
-// NewHTTP makes a handler; Close ends what it has running.
+// NewHTTP returns a handler; Close stops what it has running.
 func NewHTTP(o Options, extra ...server.ServerOption) *HTTP {
 	s := newServer(o, extra...)
 	return &HTTP{server: s, http: server.NewStreamableHTTPServer(s.MCPServer,
 		server.WithStateful(true),
 		server.WithHeartbeatInterval(pingTime),
 		server.WithSessionIdleTTL(idleTime),
-		server.WithDisableLocalhostProtection(true), // the caller's, which knows the names it goes by
+		server.WithDisableLocalhostProtection(true), // the caller does that, since it knows its names
 		server.WithStreamableHTTPLogger(o.Log),
 	)}
 }
 
-// ServeHTTP returns one request, or serves one stream.
+// ServeHTTP serves one request or one stream.
 func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if id := r.Header.Get(server.HeaderKeySessionID); r.Method == http.MethodGet && id != "" {
 		defer h.server.notices.stream(id)()
@@ -42,7 +42,7 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.http.ServeHTTP(w, r)
 }
 
-// Close ends the open streams and what calls have left running.
+// Close closes the open streams and stops work that outlived its call.
 func (h *HTTP) Close(ctx context.Context) error {
 	err := h.http.Shutdown(ctx)
 	h.server.close()

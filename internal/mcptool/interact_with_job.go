@@ -9,7 +9,7 @@ import (
 	"linus/internal/job"
 )
 
-// What comes within quietTime of the last output belongs to the same answer.
+// Output within quietTime of the last belongs to the same answer.
 const (
 	defaultAnswer = 500   // milliseconds
 	mostAnswer    = 10000 // milliseconds
@@ -57,8 +57,8 @@ func interactWithJob(e job.Engine) server.ServerTool {
 		})
 }
 
-// awaitAnswer waits until output has come after a position and paused, the job
-// has ended, or the time is over.
+// awaitAnswer waits until output after a position has arrived and paused, the
+// job has ended, or the time is up.
 func awaitAnswer(ctx context.Context, e job.Engine, id string, before position, limit time.Duration) error {
 	deadline := time.Now().Add(limit)
 	at, changed := before, time.Time{}

@@ -1,7 +1,7 @@
 // Package mcptool is linus as an MCP server: one file per tool, the resources,
 // and the transports stdio and Streamable HTTP. It turns arguments into calls
-// of the engine and answers into structured results; it knows the engine by
-// job.Engine only.
+// of the engine and results into structured content; it knows the engine only
+// as job.Engine.
 package mcptool
 
 import (
@@ -18,21 +18,23 @@ import (
 // Options of a server.
 type Options struct {
 	Engine  job.Engine
-	Version string // of linus, told to clients
+	Version string // of linus, reported to clients
 	Log     *slog.Logger
-	// What of the tools there is: those of some sets only (of job.Toolsets; empty:
-	// all), without those that change anything, without those that cannot be
-	// undone. Prompts and resources that mean a missing tool are missing, too.
+	// Which tools there are: those of some sets only (of job.Toolsets; empty:
+	// all), without those that change anything, without those that are
+	// irreversible. Prompts and resources that refer to a missing tool are left
+	// out, too.
 	Toolsets           []string
 	ReadOnly           bool
 	DisableDestructive bool
 	// SSHCommand is the shell command that logs in to a VM. Nil: ssh USER@IP.
 	SSHCommand func(vm job.VM) string
 
-	notice time.Duration // between two notices to a subscriber; tests have no second to lose
+	notice time.Duration // between two notices to a subscriber; shorter in tests
 }
 
-// mcpServer is the MCP server all transports share, and what it has running.
+// mcpServer is the MCP server that all transports share, with its background
+// work.
 type mcpServer struct {
 	*server.MCPServer
 	background *background
@@ -66,13 +68,13 @@ func newServer(o Options, extra ...server.ServerOption) *mcpServer {
 	return s
 }
 
-// close ends what runs beyond calls, and waits for it.
+// close stops everything that outlives calls, and waits for it.
 func (s *mcpServer) close() {
 	s.notices.close()
 	s.background.close()
 }
 
-// errorText is an error in our words, with the next step in it.
+// errorText is an error with this face's words and the next step.
 func errorText(err error) string {
 	var notComplete *job.NotCompleteError
 	text := words.In(err.Error())

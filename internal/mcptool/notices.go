@@ -14,17 +14,17 @@ import (
 	"linus/internal/job"
 )
 
-// noticeTime is how often subscribed jobs are looked at, and so how often a
-// subscriber hears of one at most. graceTime is how long a client without its
-// stream may be away.
+// noticeTime is how often subscribed jobs are checked, and so the shortest time
+// between two notices to a subscriber. graceTime is how long a client may be
+// without its stream.
 const (
 	noticeTime = time.Second
 	graceTime  = time.Minute
 )
 
-// notices tells subscribers of new output. One goroutine looks after all of
-// them, and only while there are any. A subscription ends when the client ends
-// it, goes away or stops reading, or when the job has ended.
+// notices notifies subscribers of new output. One goroutine serves all of them,
+// and runs only while there are any. A subscription ends when the client ends
+// it, disconnects or stops reading, or when the job has ended.
 type notices struct {
 	engine job.Engine
 	every  time.Duration
@@ -33,13 +33,13 @@ type notices struct {
 
 	mu      sync.Mutex
 	closed  bool
-	cancel  context.CancelFunc // ends the goroutine; nil when there is none
+	cancel  context.CancelFunc // stops the goroutine; nil if there is none
 	all     map[subscriber]*subscription
-	away    map[string]time.Time // sessions whose stream has ended, since when
+	away    map[string]time.Time // sessions whose stream has ended, and when
 	streams map[string]int       // open streams by session
 }
 
-// subscriber is who asked for what, by which request.
+// subscriber is one subscription: the client, the resource and the request.
 type subscriber struct {
 	session server.ClientSession
 	uri     string
@@ -48,9 +48,9 @@ type subscriber struct {
 
 type subscription struct {
 	job   string
-	meta  map[string]any // goes with every notification
+	meta  map[string]any // sent with every notification
 	since time.Time
-	at    position // what was told of
+	at    position // the output already announced
 	told  bool     // at is set
 }
 
@@ -58,7 +58,7 @@ func newNotices(e job.Engine, every time.Duration, log *slog.Logger) *notices {
 	return &notices{engine: e, every: every, log: log, all: map[subscriber]*subscription{}, away: map[string]time.Time{}, streams: map[string]int{}}
 }
 
-// close ends everything and waits for it.
+// close ends all subscriptions and waits for the goroutine.
 func (n *notices) close() {
 	n.mu.Lock()
 	n.closed = true
@@ -69,7 +69,7 @@ func (n *notices) close() {
 	n.work.Wait()
 }
 
-// hooks learn of subscriptions: mcp-go accepts them and leaves the rest to us.
+// hooks report subscriptions: mcp-go accepts them and leaves the rest to us.
 func (n *notices) hooks() *server.Hooks {
 	h := &server.Hooks{}
 	h.AddAfterSubscribe(func(ctx context.Context, _ any, r *mcp.SubscribeRequest, _ *mcp.EmptyResult) {
@@ -89,8 +89,8 @@ func (n *notices) hooks() *server.Hooks {
 		}
 	})
 	h.AddAfterSubscriptionsListen(func(ctx context.Context, _ any, _ *mcp.SubscriptionsListenRequest, _ *mcp.SubscriptionsListenResult) {
-		// Who subscribed to nothing there is gets its result at once, and should
-		// have heard what was acknowledged before.
+		// If nothing can be subscribed to, the result follows at once, and the
+		// acknowledgement should arrive before it.
 		_ = pause(ctx, settleTime)
 	})
 	return h
@@ -131,7 +131,8 @@ func (n *notices) removeSession(id string) {
 	delete(n.away, id)
 }
 
-// stream notes that a session's stream is open, and returns what to call at its end.
+// stream records that a session's stream is open, and returns what to call when
+// it closes.
 func (n *notices) stream(session string) (closed func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -151,7 +152,7 @@ func (n *notices) stream(session string) (closed func()) {
 	}
 }
 
-// run looks after the subscriptions until there are none.
+// run serves the subscriptions until there are none.
 func (n *notices) run(ctx context.Context) {
 	tick := time.NewTicker(n.every)
 	defer tick.Stop()
@@ -175,7 +176,7 @@ func (n *notices) run(ctx context.Context) {
 	}
 }
 
-// jobs are the ones subscribed to, those of clients that went away left out.
+// jobs returns the subscribed jobs, except those of clients that went away.
 func (n *notices) jobs() map[string]bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -197,8 +198,8 @@ func (n *notices) jobs() map[string]bool {
 	return ids
 }
 
-// look tells the subscribers of a job what is new. A new subscriber is told
-// once in any case: it may have read before it was noticed.
+// look notifies the subscribers of a job of what is new. A new subscriber is
+// notified once in any case: it may have read before it was registered.
 func (n *notices) look(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -209,7 +210,7 @@ func (n *notices) look(ctx context.Context, id string) {
 	}
 	if err != nil && !errors.Is(err, job.ErrNotFound) {
 		if ctx.Err() == nil {
-			n.log.Warn("a subscribed job cannot be looked at", "job_id", id, "err", err)
+			n.log.Warn("a subscribed job cannot be read", "job_id", id, "err", err)
 		}
 		return
 	}
@@ -218,7 +219,7 @@ func (n *notices) look(ctx context.Context, id string) {
 	defer n.mu.Unlock()
 	for s, sub := range n.all {
 		if sub.job != id || time.Since(sub.since) < n.every {
-			continue // lest it hears of the job before it hears that it is subscribed
+			continue // so that it is not notified of the job before its subscription is acknowledged
 		}
 		news := over || !sub.told || now != sub.at
 		sub.at, sub.told = now, true

@@ -30,8 +30,8 @@ func (q *queue) NotificationChannel() chan<- mcp.JSONRPCNotification { return q.
 func TestProgress_TellsTheSameOnce(t *testing.T) {
 	q := newQueue()
 	p := &progress{session: q, token: "p"}
-	p.tell(job.Job{Status: job.Running, Phase: "run"})
-	p.tell(job.Job{Status: job.Running, Phase: "run"})
+	p.send(job.Job{Status: job.Running, Phase: "run"})
+	p.send(job.Job{Status: job.Running, Phase: "run"})
 	if len(q.all) != 1 {
 		t.Errorf("told %d times", len(q.all))
 	}

@@ -13,14 +13,14 @@ import (
 	"linus/internal/job"
 )
 
-// Names of the prompts, which completion knows, too.
+// Names of the prompts, also used by completion.
 const (
 	delegatePrompt = "delegate_task"
 	diagnosePrompt = "diagnose_job"
 )
 
-// prompts lists what a user can ask for by name. Each is there when all tools
-// it sends the model to are.
+// prompts lists what a user can ask for by name. Each is present if all the
+// tools it refers to are.
 func prompts(e job.Engine, has having) []server.ServerPrompt {
 	var all []server.ServerPrompt
 	if has.all("submit_job", "get_job_result") {
@@ -47,7 +47,7 @@ func prompts(e job.Engine, has having) []server.ServerPrompt {
 	return all
 }
 
-// prompt makes a handler of a function whose errors say what to do next.
+// prompt returns a handler for a function whose errors say what to do next.
 func prompt(f func(context.Context, map[string]string) (*mcp.GetPromptResult, error)) server.PromptHandlerFunc {
 	return func(ctx context.Context, req mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
 		result, err := f(ctx, req.Params.Arguments)
@@ -89,20 +89,20 @@ func delegate(ctx context.Context, e job.Engine, args map[string]string) (*mcp.G
 		where, args["task"], field))), nil
 }
 
-// causes say where to look, by why a job ended.
+// causes say where to look, by the reason why a job ended.
 var causes = map[job.Reason]string{
 	job.ReasonExitStatus:      "The task ran to completion and returned a non-zero exit code: the cause is in its own output, the last lines of stderr first.",
-	job.ReasonTimeout:         "The task ran longer than its timeout and was ended: see what it was doing last. Did it hang (waiting for input, for the network), or does it need more time (manifest.timeout) or cores?",
+	job.ReasonTimeout:         "The task ran longer than its timeout and was stopped: see what it was doing last. Did it hang (waiting for input, for the network), or does it need more time (manifest.timeout) or cores?",
 	job.ReasonProvisionFailed: "No VM became ready and the task never ran: the cause is on the Proxmox host, in its settings, or in template and resources of the manifest.",
 	job.ReasonStartFailed:     "The VM was ready, but the task could not be started in it: see the error and the steps; does the template have what the agentType needs?",
 	job.ReasonLost:            "The VM or the task vanished without a result: was the VM stopped or destroyed from outside, did it run out of memory or disk, was the host restarted?",
-	job.ReasonCancelled:       "Somebody cancelled it: nothing has failed by itself.",
-	job.ReasonKilled:          "Somebody killed the task: nothing has failed by itself.",
-	job.ReasonInternal:        "A fault of linus itself: its log (engine.log in the state directory) has more.",
+	job.ReasonCancelled:       "Somebody cancelled it: nothing has failed on its own.",
+	job.ReasonKilled:          "Somebody killed the task: nothing has failed on its own.",
+	job.ReasonInternal:        "An internal error of linus: its log (engine.log in the state directory) has more.",
 }
 
-// Bounds of a diagnosis: bytes of the task and last steps shown, and the time
-// to read those.
+// Bounds of a diagnosis: bytes of the task and number of last steps shown, and
+// the time to read those.
 const (
 	mostTask  = 8 << 10
 	mostSteps = 40
@@ -127,12 +127,12 @@ func diagnose(ctx context.Context, e job.Engine, has having, args map[string]str
 		return nil, err
 	}
 	var text strings.Builder
-	fmt.Fprintf(&text, "Find out why the job %s went wrong, and what to do about it.\n\n", j.ID)
+	fmt.Fprintf(&text, "Find out why job %s went wrong, and what to do about it.\n\n", j.ID)
 	switch {
 	case !j.Status.Terminal():
-		fmt.Fprintf(&text, "It is not finished: its status is %s. Say whether it makes progress or hangs, and wait with get_job_result where that helps.", statusLine(j))
+		fmt.Fprintf(&text, "It is not finished: its status is %s. Say whether it makes progress or hangs, and wait with get_job_result if that helps.", statusLine(j))
 	case j.Status == job.Success:
-		text.WriteString("It has ended with success. Say so, unless its output shows that the task went wrong all the same.")
+		text.WriteString("It has succeeded. Say so, unless its output shows that the task went wrong anyway.")
 	case j.Outcome != nil:
 		text.WriteString(causes[j.Outcome.Reason])
 		if has.all("check_host") && (j.Outcome.Reason == job.ReasonProvisionFailed || j.Outcome.Reason == job.ReasonLost) {
@@ -158,7 +158,7 @@ func diagnose(ctx context.Context, e job.Engine, has having, args map[string]str
 	return promptOf("Diagnose a failed job", messages...), nil
 }
 
-// beginning is text, of a longer one its first bytes.
+// beginning returns text, or the first bytes of a longer one.
 func beginning(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -166,7 +166,7 @@ func beginning(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + fmt.Sprintf("\n[linus: %d bytes left out]", len(text)-most)
 }
 
-// stepsOf is what has happened to a job, a line for each step.
+// stepsOf returns what has happened to a job, a line for each step.
 func stepsOf(ctx context.Context, e job.Engine, id string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, stepsTime)
 	defer cancel()

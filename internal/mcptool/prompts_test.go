@@ -65,7 +65,7 @@ func TestPrompts_SayWhatIsKnownAndWhatToDo(t *testing.T) {
 		{"no VM", "diagnose_job", diagnose, ended(job.Failed, job.ReasonProvisionFailed), []string{"No VM became ready", "Call check_host"}, ""},
 		{"a long task", "diagnose_job", diagnose, long, []string{strings.Repeat("x", 8<<10) + "\n[linus: 9 bytes left out]"}, "END"},
 		{"timeout", "diagnose_job", diagnose, ended(job.Timeout, job.ReasonTimeout), []string{"longer than its timeout"}, ""},
-		{"success", "diagnose_job", diagnose, ended(job.Success, job.ReasonExitStatus), []string{"ended with success"}, "non-zero"},
+		{"success", "diagnose_job", diagnose, ended(job.Success, job.ReasonExitStatus), []string{"has succeeded"}, "non-zero"},
 		{"running", "diagnose_job", diagnose, &engine{out: "so far\n", job: job.Job{ID: knownID, Status: job.Running, Progress: "step"}}, []string{"It is not finished: its status is running, step", "linus://jobs/" + knownID + "/output", "so far"}, "/result"},
 	}
 	for _, tt := range tests {

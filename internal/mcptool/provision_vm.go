@@ -69,7 +69,7 @@ func provisionVM(o Options) server.ServerTool {
 		})
 }
 
-// provisioned is how the job that makes a VM stands.
+// provisioned returns the status of the job that creates a VM.
 func (o Options) provisioned(j job.Job) (provisionOutput, error) {
 	out := provisionOutput{Name: j.Manifest.VMName, JobID: j.ID, Status: job.VMProvisioning}
 	if j.VM != nil {
@@ -88,7 +88,7 @@ func (o Options) provisioned(j job.Job) (provisionOutput, error) {
 	return out, nil
 }
 
-// statusLine is where a job stands, in a few words.
+// statusLine is the status of a job, in a few words.
 func statusLine(j job.Job) string {
 	if j.Progress != "" {
 		return string(j.Status) + ", " + j.Progress

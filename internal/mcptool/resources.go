@@ -17,7 +17,7 @@ import (
 	"linus/internal/job"
 )
 
-// Bounds of what a resource answers, in bytes.
+// Bounds of a resource's contents, in bytes.
 const (
 	mostOutput   = 64 << 10
 	mostArtifact = 8 << 20
@@ -30,10 +30,10 @@ const (
 	artifactTemplate = resourcePrefix + "{id}/artifacts/{+path}"
 )
 
-// hostURI is the one resource that is not a job's.
+// hostURI is the one resource that does not belong to a job.
 const hostURI = "linus://host"
 
-// hostResources lists the report of the host, which check_host answers as well.
+// hostResources lists the report of the host, which check_host returns as well.
 func hostResources(e job.Engine, has having) []server.ServerResource {
 	if !has.all("check_host") {
 		return nil
@@ -51,8 +51,8 @@ func hostResources(e job.Engine, has having) []server.ServerResource {
 	}}
 }
 
-// jobResources lists what of a job can be read without a tool. Each is there
-// when a tool that answers the same is.
+// jobResources lists what of a job can be read without a tool. Each is present
+// if a tool that returns the same is.
 func jobResources(e job.Engine, has having) []server.ServerResourceTemplate {
 	template := func(uri, name, title, description, mediaType string, read func(context.Context, resource) ([]mcp.ResourceContents, error)) server.ServerResourceTemplate {
 		return server.ServerResourceTemplate{
@@ -111,7 +111,7 @@ func parseResource(uri string) (resource, error) {
 	return r, nil
 }
 
-// artifactURI names an artifact as a resource.
+// artifactURI returns an artifact's resource URI.
 func artifactURI(id, path string) string {
 	segments := strings.Split(path, "/")
 	for i, s := range segments {
@@ -148,7 +148,7 @@ func readResult(ctx context.Context, e job.Engine, r resource) ([]mcp.ResourceCo
 	return jsonContents(r.uri, result)
 }
 
-// jsonContents is a value as JSON, without HTML's escapes: models read it.
+// jsonContents returns a value as JSON, without HTML escapes: models read it.
 func jsonContents(uri string, value any) ([]mcp.ResourceContents, error) {
 	text, err := plainJSON(value)
 	if err != nil {
@@ -165,7 +165,7 @@ func readArtifact(ctx context.Context, e job.Engine, r resource) ([]mcp.Resource
 	defer file.Close() //nolint:errcheck // only read
 	if about.Size > mostArtifact {
 		return nil, &job.FieldError{
-			Field: "path", Problem: fmt.Sprintf("%q has %d bytes, a resource at most %d", r.path, about.Size, mostArtifact),
+			Field: "path", Problem: fmt.Sprintf("%q has %d bytes, a resource may have at most %d", r.path, about.Size, mostArtifact),
 			Remedy: "fetch it with linus job artifacts get, or by HTTP",
 		}
 	}

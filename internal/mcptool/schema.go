@@ -12,11 +12,12 @@ import (
 	"linus/internal/job"
 )
 
-// schemaOf is the JSON schema of a struct, in the subset every MCP client's
-// model accepts: one type per value, no $ref, no anyOf, no null. mcp-go's own
-// generator writes ["null","array"] for slices and knows no bounds. Properties
-// come in the order of the fields. A field is required unless it is a pointer
-// or omitempty or omitzero. closed refuses properties that are not listed.
+// schemaOf returns the JSON schema of a struct, in the subset every MCP
+// client's model accepts: one type per value, no $ref, no anyOf, no null.
+// mcp-go's own generator writes ["null","array"] for slices and has no bounds.
+// Properties are in the order of the fields. A field is required unless it is a
+// pointer or has omitempty or omitzero. closed refuses properties that are not
+// listed.
 func schemaOf[T any](closed bool) json.RawMessage {
 	data, err := json.Marshal(schemaFor(reflect.TypeFor[T](), "", closed))
 	if err != nil {
@@ -51,7 +52,7 @@ func (o object) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// lists are the values that a tag names, as in enum=@systems.
+// lists are the values that a tag refers to, as in enum=@systems.
 var lists = map[string][]string{"@systems": job.Systems, "@signals": job.Signals, "@statuses": statuses()}
 
 func statuses() (all []string) {

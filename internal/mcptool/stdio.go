@@ -14,12 +14,12 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 )
 
-// workers is how many tool calls run at once; mcp-go's five would let five slow
-// ones block all.
+// workers is how many tool calls run at once; with mcp-go's default of five,
+// five slow ones would block all others.
 const workers = 64
 
-// answerTime is how long requests under way at the end of stdin may take to be
-// answered.
+// answerTime is how long requests that are unfinished at the end of stdin may
+// take.
 const answerTime = 1500 * time.Millisecond
 
 // ServeStdio speaks MCP on stdin and stdout, which carries nothing else, until
@@ -41,17 +41,17 @@ func ServeStdio(ctx context.Context, o Options, stdin io.Reader, stdout io.Write
 	return nil
 }
 
-// gate stands between the process's stdio and mcp-go's, which forgets what it
-// has not answered when its input ends. It counts requests in and answers out,
-// and holds the end of input back until all are answered, for answerTime at most.
+// gate is between the process's stdio and mcp-go's, which drops unanswered
+// requests when its input ends. It counts requests in and responses out, and
+// delays the end of input until all are answered, for answerTime at most.
 type gate struct {
 	mu      sync.Mutex
 	out     io.Writer
 	pending int
-	quiet   chan struct{} // pending has become 0
+	quiet   chan struct{} // pending is 0 again
 }
 
-// feed copies lines from stdin to w and returns how the copying ended.
+// feed copies lines from stdin to w and returns the error that stopped it.
 func (g *gate) feed(ctx context.Context, stdin io.Reader, w io.Writer) error {
 	lines := bufio.NewReader(stdin)
 	for {
@@ -92,7 +92,7 @@ func (g *gate) drain(ctx context.Context) {
 	}
 }
 
-// Write writes one message; mcp-go writes each with one call.
+// Write writes one message; mcp-go writes each in one call.
 func (g *gate) Write(message []byte) (int, error) {
 	g.mu.Lock()
 	n, err := g.out.Write(message)
@@ -116,8 +116,8 @@ func (g *gate) count(change int) int {
 	return g.pending
 }
 
-// isRequest and isResponse tell messages by what JSON-RPC says they carry. A
-// response to what could not be read has the id null and answers no request.
+// isRequest and isResponse classify messages by their JSON-RPC members. A
+// response to an unreadable request has the id null and answers no request.
 func isRequest(message []byte) bool {
 	id, method := envelope(message)
 	return id && method

@@ -9,7 +9,7 @@ import (
 	"linus/internal/job"
 )
 
-// Bounds of lines, and the bytes looked at for each stream: at least 16 KiB.
+// Bounds of lines, and the bytes read of each stream: at least 16 KiB.
 const (
 	defaultLines = 50
 	mostLines    = 1000
@@ -71,8 +71,9 @@ func tailJobOutput(e job.Engine) server.ServerTool {
 		})
 }
 
-// lastLines is the end of text from its n-th last line on, and whether that
-// leaves any out. Text that began amid a line loses that line, unless it is all.
+// lastLines returns the end of text from its n-th last line on, and whether
+// anything is left out. If text starts within a line, that line is dropped,
+// unless it is the only one.
 func lastLines(text string, n int, amid bool) (string, bool) {
 	if amid {
 		if _, rest, ok := strings.Cut(text, "\n"); ok && rest != "" {

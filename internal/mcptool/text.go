@@ -10,20 +10,20 @@ import (
 	"linus/internal/term"
 )
 
-// piece is a stretch of a stream as text.
+// piece is a part of a stream as text.
 type piece struct {
 	text    string
 	offset  int64 // of its first byte
 	next    int64 // the offset to ask for next
-	dropped int64 // bytes before offset that were asked for and are not held
+	dropped int64 // bytes before offset that were asked for and are not stored
 	whole   bool  // the stream ends at next
-	invalid bool  // bytes that are no UTF-8 were replaced
+	invalid bool  // invalid UTF-8 was replaced
 }
 
-// read returns a stretch of a stream. It never ends amid a character, nor with
-// plain amid an escape sequence, unless the stream does. With plain it is what a
-// terminal shows, as the command line prints it: a line that was written over
-// since the stretch before comes once more.
+// read returns a part of a stream. It never ends within a character nor, with
+// plain, within an escape sequence, unless the stream does. With plain it
+// returns what a terminal shows, as the command line prints it: a line that was
+// overwritten since the previous part is repeated.
 func read(ctx context.Context, e job.Engine, id, stream string, offset int64, limit int, plain bool) (piece, error) {
 	chunk, err := e.Output(ctx, id, stream, offset, int64(limit))
 	if err != nil {
@@ -35,7 +35,7 @@ func read(ctx context.Context, e job.Engine, id, stream string, offset int64, li
 		if plain {
 			n = term.Whole(data)
 		}
-		if n > 0 || len(data) < limit { // else nothing would ever come
+		if n > 0 || len(data) < limit { // otherwise nothing would ever be returned
 			data = data[:n]
 		}
 	}
@@ -47,22 +47,22 @@ func read(ctx context.Context, e job.Engine, id, stream string, offset int64, li
 	}
 	line, err := before(ctx, e, id, stream, p.offset)
 	p.text = term.Plain(line, data)
-	p.invalid = p.invalid && strings.ContainsRune(p.text, utf8.RuneError) // else what was cut off is whole here
+	p.invalid = p.invalid && strings.ContainsRune(p.text, utf8.RuneError) // unless only the part that was cut off was invalid
 	return p, err
 }
 
-// lineBefore is how much of a line before a stretch is looked at, in bytes: a
-// progress bar writes over no more.
+// lineBefore is how many bytes of a line before a part are read: a progress bar
+// overwrites no more.
 const lineBefore = 4096
 
-// before returns what of the line that goes on at offset was written before it.
+// before returns the start of the line that continues at offset.
 func before(ctx context.Context, e job.Engine, id, stream string, offset int64) ([]byte, error) {
 	begin := max(0, offset-lineBefore)
 	if begin == offset {
 		return nil, nil
 	}
 	chunk, err := e.Output(ctx, id, stream, begin, offset-begin)
-	if err != nil || chunk.Next != offset { // it is not held any more
+	if err != nil || chunk.Next != offset { // it is no longer stored
 		return nil, err
 	}
 	return chunk.Data[bytes.LastIndexByte(chunk.Data, '\n')+1:], nil

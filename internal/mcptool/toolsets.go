@@ -9,7 +9,7 @@ import (
 	"linus/internal/job"
 )
 
-// toolset returns every tool of a group.
+// toolset returns all tools of a group.
 func toolset(name string, o Options, b *background) []server.ServerTool {
 	e := o.Engine
 	switch name {
@@ -27,7 +27,7 @@ func toolset(name string, o Options, b *background) []server.ServerTool {
 	return nil
 }
 
-// tools lists the tools that the options leave.
+// tools lists the tools that the options allow.
 func tools(o Options, b *background) []server.ServerTool {
 	var all []server.ServerTool
 	for _, name := range job.Toolsets {
@@ -44,7 +44,7 @@ func tools(o Options, b *background) []server.ServerTool {
 	return all
 }
 
-// having says which tools a server has.
+// having records which tools a server has.
 type having map[string]bool
 
 func havingTools(tools []server.ServerTool) having {
@@ -55,7 +55,7 @@ func havingTools(tools []server.ServerTool) having {
 	return h
 }
 
-// all reports whether none of the tools is missing.
+// all reports whether all of the tools are there.
 func (h having) all(names ...string) bool {
 	return !slices.ContainsFunc(names, func(n string) bool { return !h[n] })
 }
@@ -65,7 +65,7 @@ func (h having) any(names ...string) bool {
 	return slices.ContainsFunc(names, func(n string) bool { return h[n] })
 }
 
-// instructions tell a model how the tools there are go together.
+// instructions tell a model how to use the available tools together.
 func instructions(has having) string {
 	var text strings.Builder
 	say := func(there bool, line string) {
@@ -86,7 +86,7 @@ func instructions(has having) string {
 	return strings.TrimSuffix(text.String(), "\n")
 }
 
-// ifAll is text when the tools it is about are there.
+// ifAll returns text if the tools it is about are there.
 func ifAll(has having, text string, names ...string) string {
 	if has.all(names...) {
 		return text

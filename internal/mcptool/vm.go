@@ -68,7 +68,7 @@ func (o Options) sshCommand(vm job.VM) string {
 	return fmt.Sprintf("ssh %s@%s", vm.User, vm.IP)
 }
 
-// changedVM is a VM after something was done to it.
+// changedVM is a VM after an operation on it.
 type changedVM struct {
 	VMID   string       `json:"vm_id,omitempty"`
 	Name   string       `json:"name"`
@@ -82,8 +82,8 @@ func (o Options) changedVM(v job.VMInfo, note string) changedVM {
 	return changedVM{VMID: out.VMID, Name: out.Name, Status: out.Status, SSH: out.SSH, Note: note}
 }
 
-// act does something to a VM that may take longer than a call: then it goes on,
-// and the answer says so and how the VM stands meanwhile.
+// act performs an operation on a VM that may outlast the call: then it
+// continues, and the result says so and gives the VM's current status.
 func (o Options) act(ctx context.Context, b *background, ref, doing string, f func(context.Context, string) (job.VMInfo, error)) (changedVM, error) {
 	result := make(chan job.VMInfo, 1)
 	ended, err := b.within(ctx, callTime, func(ctx context.Context) error {
@@ -104,7 +104,7 @@ func (o Options) act(ctx context.Context, b *background, ref, doing string, f fu
 	return o.changedVM(now, doing+" takes longer than a call may, and goes on. Call get_vm for its status."), nil
 }
 
-// vmError tells an error of a VM in the words of the tools' arguments.
+// vmError returns an error of a VM with the names of the tools' arguments.
 func vmError(err error) error {
 	if errors.Is(err, job.ErrNotFound) {
 		var bad faults

@@ -2,8 +2,8 @@ package mcptool
 
 import "linus/internal/job"
 
-// words are what errors and remedies call the actions they tell of: tools, and
-// commands for the operator where there is no tool.
+// words are this face's names for the actions in errors and remedies: tools,
+// and commands for the operator where there is no tool.
 var words = job.Words{
 	job.ListVMs:        "list_vms",
 	job.ShowJob:        "get_job_status",

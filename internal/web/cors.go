@@ -5,23 +5,23 @@ import (
 	"slices"
 )
 
-// What a page elsewhere may send to /mcp, and what it may read of the answer
-// beside the body: the headers of both eras of the protocol. Cookies are not
-// among it; such a page brings the token, as any program does.
+// What a page of another origin may send to /mcp, and what it may read of the
+// response besides the body: the headers of both versions of the protocol.
+// Cookies are not included; such a page sends the token, as any program does.
 const (
 	corsMethods = "GET, POST, DELETE"
 	corsHeaders = "Authorization, Content-Type, Last-Event-ID, Mcp-Method, Mcp-Name, Mcp-Protocol-Version, Mcp-Session-Id"
 	corsExposed = "Mcp-Session-Id, WWW-Authenticate"
-	corsMaxAge  = "600" // seconds for which a browser need not ask again
+	corsMaxAge  = "600" // seconds for which a browser may cache this
 )
 
-// mayCall reports whether a page of the request's origin may call what is asked for.
+// mayCall reports whether a page of the request's origin may make this request.
 func (a *api) mayCall(r *http.Request) bool {
 	return r.URL.Path == mcpPath && slices.Contains(a.Origins, r.Header.Get("Origin"))
 }
 
 // cors tells browsers that pages of Options.Origins may call next. A browser
-// asks so before it sends the token, so that question is answered without one.
+// asks before it sends the token, so that request is answered without one.
 func (a *api) cors(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()

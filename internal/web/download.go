@@ -13,22 +13,22 @@ import (
 	"linus/internal/job"
 )
 
-// Headers of an output: where the next request goes on, whether nothing can
-// follow, and how many bytes before that were never kept.
+// Headers of an output: the offset of the next request, whether the stream is
+// complete, and how many bytes before this were not kept.
 const (
 	nextHeader     = "Linus-Next-Offset"
 	completeHeader = "Linus-Complete"
 	droppedHeader  = "Linus-Dropped"
 )
 
-// Bounds in bytes: of one answer, and of what is asked of the engine at once.
+// Bounds in bytes: of one response, and of one request to the engine.
 const (
 	mostOutput = 16 << 20
 	maxChunk   = 1 << 20
 )
 
-// output returns the bytes a stream has from ?offset= on (negative: from the
-// end), at most ?limit= of them, exactly as the task wrote them.
+// output returns the bytes of a stream from ?offset= (negative: from the end),
+// at most ?limit= of them, exactly as the task wrote them.
 func (a *api) output(w http.ResponseWriter, r *http.Request) {
 	id, q := mux.Vars(r)["id"], r.URL.Query()
 	stream := q.Get("stream")
@@ -73,7 +73,7 @@ func (a *api) output(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(data) // the client is gone
 }
 
-// number reads a whole number; empty is def.
+// number parses a whole number; empty is def.
 func number(text string, def int64) (int64, error) {
 	if text == "" {
 		return def, nil
@@ -81,7 +81,7 @@ func number(text string, def int64) (int64, error) {
 	return strconv.ParseInt(text, 10, 64)
 }
 
-// artifact returns a file a job left, exactly.
+// artifact returns a file a job left, byte for byte.
 func (a *api) artifact(w http.ResponseWriter, r *http.Request) {
 	vars := mux.Vars(r)
 	file, about, err := a.Engine.OpenArtifact(r.Context(), vars["id"], vars["path"])
@@ -91,7 +91,7 @@ func (a *api) artifact(w http.ResponseWriter, r *http.Request) {
 	}
 	defer file.Close() //nolint:errcheck // only read
 	h := w.Header()
-	h.Set("Content-Type", "application/octet-stream") // never a page of ours to a browser
+	h.Set("Content-Type", "application/octet-stream") // a browser must never show it as a page of ours
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": path.Base(about.Path)}))
 	h.Set("Content-Length", strconv.FormatInt(about.Size, 10))

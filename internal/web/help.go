@@ -11,7 +11,7 @@ import (
 
 type helpView struct {
 	Topics []manual.Topic
-	Topic  manual.Topic  // that is shown; the zero one on the list of all
+	Topic  manual.Topic  // the one shown; zero on the list of all
 	Text   template.HTML // of the topic
 }
 
@@ -22,7 +22,7 @@ func (v helpView) title() string {
 	return v.Topic.Title
 }
 
-// help shows the documents that come with the binary: all of them, or one.
+// help shows the built-in documents: the list, or one of them.
 func (p *pages) help(w http.ResponseWriter, r *http.Request) {
 	view := helpView{Topics: manual.Topics()}
 	if name := mux.Vars(r)["topic"]; name != "" {

@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	watchTime  = time.Second     // a job's page is looked at anew at least this often
-	eventsTime = 5 * time.Second // for the events of a job, which are there
-	newest     = 200             // events a job's page shows; it is sent anew with each
-	eventsPage = 1000            // events on a page of their own
+	watchTime  = time.Second     // a job's page is refreshed at least this often
+	eventsTime = 5 * time.Second // limit for reading a job's past events
+	newest     = 200             // events a job's page shows; they are sent again with each new one
+	eventsPage = 1000            // events on a separate page
 )
 
 // jobView is a job as its page shows it.
 type jobView struct {
 	job.Job
 	Events    []job.Event // the newest
-	Earlier   int         // events before them, on pages of their own
+	Earlier   int         // events before them, on separate pages
 	Bars      []bar
 	Total     time.Duration // of the bars
 	Streams   []streamView
-	SSH       string // the command that logs in to the VM, empty when nobody can
+	SSH       string // the command that logs in to the VM; empty if nobody can
 	FormToken string
 	Rest      string // the manifest without its task, as JSON
 }
@@ -38,7 +38,7 @@ type jobView struct {
 func (v jobView) title() string { return string(v.Status) + " · job " + shortID(v.ID) }
 func (v jobView) goesOn() bool  { return !v.Done() }
 
-// Took is how long the job has been or was under way.
+// Took is how long the job took, or has taken so far.
 func (v jobView) Took() time.Duration {
 	if v.CompletedAt.IsZero() {
 		return time.Since(v.CreatedAt)
@@ -46,17 +46,17 @@ func (v jobView) Took() time.Duration {
 	return v.CompletedAt.Sub(v.CreatedAt)
 }
 
-// CanCancel reports whether there is something left to cancel: the job, or the
-// collecting of what its task has left.
+// CanCancel reports whether there is something to cancel: the job, or the
+// collecting of its output and artifacts.
 func (v jobView) CanCancel() bool {
 	collects := v.Outcome != nil && v.Kind != job.KindVM && v.Outcome.Reason != job.ReasonCancelled && !v.CollectCut
 	return !v.Status.Terminal() && (v.Outcome == nil || collects)
 }
 
-// CanKill reports whether a task runs that could be killed.
+// CanKill reports whether a task is running that could be killed.
 func (v jobView) CanKill() bool { return v.Outcome == nil && v.Status == job.Running }
 
-// Unlisted counts the artifacts that were left out and are not listed as that.
+// Unlisted counts the skipped artifacts that are not listed.
 func (v jobView) Unlisted() int { return v.ArtifactsSkippedCount - len(v.ArtifactsSkipped) }
 
 // TakesInput reports whether the task's stdin is open.
@@ -67,7 +67,7 @@ func (v jobView) TakesInput() bool {
 // Heading is the first line of the task.
 func (v jobView) Heading() string { return job.TaskHead(v.Manifest.Task) }
 
-// Ending is the outcome as long as it is decided and not yet the status.
+// Ending reports whether the outcome is decided but not yet the status.
 func (v jobView) Ending() bool { return v.Outcome != nil && !v.Status.Terminal() }
 
 func (p *pages) jobView(r *http.Request, j job.Job, events []job.Event) jobView {
@@ -81,7 +81,7 @@ func (p *pages) jobView(r *http.Request, j job.Job, events []job.Event) jobView 
 	return v
 }
 
-// manifestText is a manifest without its task, for people.
+// manifestText returns a manifest without its task, for people.
 func manifestText(m job.Manifest) string {
 	m.Task = ""
 	var b strings.Builder
@@ -92,8 +92,8 @@ func manifestText(m job.Manifest) string {
 	return strings.Replace(b.String(), "  \"task\": \"\",\n", "", 1)
 }
 
-// streams are the outputs a job's task has: a terminal is one for both, and a
-// job that makes a VM has no task.
+// streams returns the outputs of a job's task: a terminal is one for both, and
+// a job that creates a VM has no task.
 func streams(j job.Job) []string {
 	switch {
 	case j.Kind == job.KindVM:
@@ -104,7 +104,7 @@ func streams(j job.Job) []string {
 	return []string{job.Stdout, job.Stderr}
 }
 
-// watch is Engine.Watch, for at most so long.
+// watch is Engine.Watch for at most limit.
 func (p *pages) watch(ctx context.Context, id string, after int64, limit time.Duration) ([]job.Event, job.Job, error) {
 	timed, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -133,16 +133,16 @@ func (p *pages) job(w http.ResponseWriter, r *http.Request) {
 	p.render(w, r, http.StatusOK, "job", v)
 }
 
-// eventsView is a stretch of a job's events, oldest first.
+// eventsView is a page of a job's events, oldest first.
 type eventsView struct {
 	job.Job
 	Events []job.Event
-	Next   int64 // the last one's number, where there are more; else 0
+	Next   int64 // the number of the last one, if there are more; else 0
 }
 
 func (v eventsView) title() string { return "events · job " + shortID(v.ID) }
 
-// events shows a job's events from the first on, or from the one after ?after=.
+// events shows a job's events from the first, or from the one after ?after=.
 func (p *pages) events(w http.ResponseWriter, r *http.Request) {
 	id := mux.Vars(r)["id"]
 	after, _ := strconv.ParseInt(r.URL.Query().Get("after"), 10, 64) // 0: from the first
@@ -162,7 +162,7 @@ func (p *pages) events(w http.ResponseWriter, r *http.Request) {
 	p.render(w, r, http.StatusOK, "events", v)
 }
 
-// firstOutput reads both streams for the page as it is first shown.
+// firstOutput reads both streams for the first display of the page.
 func (p *pages) firstOutput(ctx context.Context, j job.Job) []streamView {
 	ctx, cancel := context.WithTimeout(ctx, firstOutputTime)
 	defer cancel()
@@ -185,7 +185,7 @@ func (p *pages) firstOutput(ctx context.Context, j job.Job) []streamView {
 // jobParts are the parts of a job's page that are sent when they change.
 var jobParts = []string{"summary", "actions", "timeline", "input", "artifacts", "events"}
 
-// jobLive follows a job to its end: what becomes of it, and both streams.
+// jobLive follows a job to its end: its status and both streams.
 func (p *pages) jobLive(w http.ResponseWriter, r *http.Request) {
 	id := mux.Vars(r)["id"]
 	j, err := p.Engine.Job(r.Context(), id)
@@ -197,7 +197,7 @@ func (p *pages) jobLive(w http.ResponseWriter, r *http.Request) {
 	defer end()
 	var (
 		s      = newStream(w)
-		mu     sync.Mutex // of s
+		mu     sync.Mutex // guards s
 		wg     sync.WaitGroup
 		events []job.Event
 		over   = make(chan struct{}) // closed when nothing more will be written
@@ -217,7 +217,7 @@ func (p *pages) jobLive(w http.ResponseWriter, r *http.Request) {
 	for {
 		more, j, err := p.watch(ctx, id, last(events), watchTime)
 		if p.sessions.of(r) == "" {
-			break // logged out meanwhile
+			break // logged out in the meantime
 		}
 		if errors.Is(err, errNothingNew) {
 			continue
@@ -284,8 +284,8 @@ func (p *pages) kill(w http.ResponseWriter, r *http.Request) {
 	p.acted(w, r, id, err)
 }
 
-// input sends a line to the task's stdin, or the end of it, or what a terminal
-// sends for Ctrl-C.
+// input sends a line to the task's stdin, or its end, or what a terminal sends
+// for Ctrl-C.
 func (p *pages) input(w http.ResponseWriter, r *http.Request) {
 	id := mux.Vars(r)["id"]
 	j, err := p.Engine.Job(r.Context(), id)
@@ -310,7 +310,8 @@ func (p *pages) input(w http.ResponseWriter, r *http.Request) {
 	p.acted(w, r, id, p.Engine.Input(r.Context(), id, []byte(data), closed))
 }
 
-// acted returns a form about a job: its page again, unless a script sent it.
+// acted responds to a form about a job: with the job's page, unless a script
+// sent it.
 func (p *pages) acted(w http.ResponseWriter, r *http.Request, id string, err error) {
 	switch {
 	case err != nil:

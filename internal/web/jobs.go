@@ -11,17 +11,17 @@ import (
 
 const (
 	pageSize  = 25
-	listPause = 2 * time.Second // between looks at the jobs
+	listPause = 2 * time.Second // between reads of the list
 )
 
 type jobsView struct {
 	Rows    []job.Summary
 	Filters []filterLink
-	Status  job.Status // shown only; empty: all
+	Status  job.Status // only these; empty: all
 	Later   bool       // this is not the first page
-	First   string     // its address
-	Next    string     // the next page's, empty on the last
-	Live    string     // the address of the changes
+	First   string     // the address of the first page
+	Next    string     // the address of the next page, empty on the last
+	Live    string     // the address of the live updates
 }
 
 func (jobsView) title() string  { return "Jobs" }
@@ -55,7 +55,7 @@ func jobsPath(base string, f job.Filter, cursor string) string {
 	return base + "?" + q.Encode()
 }
 
-// jobsView reads a page of jobs.
+// jobsView returns a page of jobs.
 func (p *pages) jobsView(ctx context.Context, f job.Filter) (jobsView, error) {
 	page, err := p.Engine.List(ctx, f)
 	if err != nil {

@@ -10,25 +10,25 @@ import (
 )
 
 const (
-	pingTime  = 15 * time.Second // between signs of life on a quiet stream
+	pingTime  = 15 * time.Second // between keep-alives on a quiet stream
 	writeTime = 20 * time.Second // a browser that takes longer for a part is gone
 )
 
 // stream sends a page's changes to a browser as server-sent events. Each event
-// is a part of the page, named after it, with its new HTML. A browser that was
-// away connects again and is told everything anew, so nothing hangs on what an
-// earlier connection has sent.
+// is a part of the page, named after it, with its new HTML. A browser that
+// reconnects is sent everything again, so nothing depends on what an earlier
+// connection has sent.
 type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	sent    map[string]string // the HTML each part was last sent with
-	at      time.Time         // of the last sign of life
+	at      time.Time         // of the last write
 }
 
 func newStream(w http.ResponseWriter) *stream {
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
-	h.Set("X-Accel-Buffering", "no") // for a proxy between
+	h.Set("X-Accel-Buffering", "no") // for a proxy in between
 	s := &stream{w: w, control: http.NewResponseController(w), sent: map[string]string{}}
 	_, _ = fmt.Fprint(w, "retry: 1000\n\n")
 	_ = s.control.Flush() // an error shows at the next write
@@ -36,7 +36,7 @@ func newStream(w http.ResponseWriter) *stream {
 	return s
 }
 
-// event sends one event, whatever was sent before.
+// event sends one event, even if it repeats the last one.
 func (s *stream) event(name, html string) error {
 	var b bytes.Buffer
 	b.WriteString("event: " + name + "\n")
@@ -47,7 +47,7 @@ func (s *stream) event(name, html string) error {
 	return s.write(b.Bytes())
 }
 
-// part sends a part of the page if it is not what was sent last.
+// part sends a part of the page if it differs from what was sent last.
 func (s *stream) part(name, html string) error {
 	if last, ok := s.sent[name]; ok && last == html {
 		return nil
@@ -56,7 +56,7 @@ func (s *stream) part(name, html string) error {
 	return s.event(name, html)
 }
 
-// ping shows that the stream is alive when nothing else has for a while.
+// ping sends a keep-alive if nothing was sent for a while.
 func (s *stream) ping() error {
 	if time.Since(s.at) < pingTime {
 		return nil
@@ -73,8 +73,8 @@ func (s *stream) write(data []byte) error {
 	return s.control.Flush()
 }
 
-// follow calls parts every interval until the browser or the server goes.
-// parts returns false when nothing will change any more.
+// follow calls parts every interval until the browser disconnects or the server
+// stops. parts returns false when nothing will change any more.
 func (p *pages) follow(w http.ResponseWriter, r *http.Request, interval time.Duration, parts func(context.Context, *stream) (more bool, err error)) {
 	s := newStream(w)
 	for {
@@ -94,7 +94,7 @@ func (p *pages) follow(w http.ResponseWriter, r *http.Request, interval time.Dur
 			}
 			return
 		}
-		if !pause(r.Context(), interval) || p.sessions.of(r) == "" { // logged out meanwhile
+		if !pause(r.Context(), interval) || p.sessions.of(r) == "" { // logged out in the meantime
 			return
 		}
 	}

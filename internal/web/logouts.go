@@ -14,18 +14,18 @@ import (
 	"time"
 )
 
-// logouts remembers which sessions were ended before their time, in a file where
-// it has one: a cookie that was copied does not come to life again with a restart.
+// logouts records which sessions were ended early, in a file if it has one: a
+// copied cookie does not become valid again after a restart.
 type logouts struct {
-	path  string // empty: in memory alone
-	since int64  // sessions that expire by this are none; seconds since 1970
+	path  string // empty: in memory only
+	since int64  // sessions that expire by then are invalid; seconds since 1970
 
 	mu    sync.Mutex
 	ended map[string]int64 // when the session would have expired, by its value
 }
 
-// readLogouts reads what was remembered. Where that cannot be read nobody knows
-// which sessions were ended: then all that began before now were.
+// readLogouts reads the record. If it cannot be read, nobody knows which
+// sessions were ended: then all sessions that began before now are.
 func readLogouts(path string) (*logouts, error) {
 	l := &logouts{path: path, ended: map[string]int64{}}
 	if path == "" {
@@ -45,9 +45,9 @@ func readLogouts(path string) (*logouts, error) {
 		}
 	}
 	if err != nil {
-		l.path = "" // what is there stays, for somebody to look at
+		l.path = "" // the file stays as it is, for somebody to examine
 		l.since = time.Now().Add(sessionTime).Unix()
-		err = fmt.Errorf("read which sessions were ended from %s: %w; all are: remove the file, and http-token for a new token", path, err)
+		err = fmt.Errorf("read which sessions were ended from %s: %w; all sessions are ended: remove the file, and http-token for a new token", path, err)
 	}
 	return l, err
 }
@@ -60,7 +60,7 @@ func (l *logouts) has(value string, expiry int64) bool {
 	return ended || expiry <= l.since
 }
 
-// add ends a session. An error is that only this process remembers it.
+// add ends a session. After an error only this process knows that it was ended.
 func (l *logouts) add(value string, expiry int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,7 +77,7 @@ func (l *logouts) add(value string, expiry int64) error {
 	return nil
 }
 
-// replaceFile writes a file of its owner's alone, whole or not at all.
+// replaceFile atomically writes a file that only its owner can read.
 func replaceFile(path, text string) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*") // mode 0600
 	if err != nil {
@@ -95,11 +95,11 @@ func replaceFile(path, text string) (err error) {
 	return os.Rename(f.Name(), path)
 }
 
-// expiryOf reads when a session expires out of its value, EXPIRY.RANDOM.
+// expiryOf returns when a session expires, from its value EXPIRY.RANDOM.
 func expiryOf(value string) (seconds int64, err error) {
 	text, random, ok := strings.Cut(value, ".")
 	if !ok || random == "" {
-		return 0, fmt.Errorf("%.100q is no session", value)
+		return 0, fmt.Errorf("%.100q is not a session", value)
 	}
 	return strconv.ParseInt(text, 10, 64)
 }

@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	tailSize        = 128 << 10 // bytes of a stream's end that a page begins with
-	stepSize        = 256 << 10 // bytes read of a stream at once
+	tailSize        = 128 << 10 // bytes of a stream's end that a page starts with
+	stepSize        = 256 << 10 // bytes read of a stream at a time
 	quickPause      = 250 * time.Millisecond
 	slowPause       = 1500 * time.Millisecond // when little is written
-	firstOutputTime = 4 * time.Second         // then the page is shown without
+	firstOutputTime = 4 * time.Second         // after that the page is shown without it
 )
 
-// output is what a page shows of a stream: its end, and what follows.
+// output is the part of a stream that a page shows: its end, and what follows.
 type output struct {
 	engine   job.Engine
 	id, name string
@@ -27,7 +27,7 @@ type output struct {
 	next     int64  // the offset to read next
 	skipped  int64  // bytes before what is shown
 	complete bool   // nothing follows
-	problem  string // why it could not be read the last time
+	problem  string // why the last read failed
 }
 
 func newOutput(e job.Engine, id, name string) *output { return &output{engine: e, id: id, name: name} }
@@ -36,14 +36,14 @@ func newOutput(e job.Engine, id, name string) *output { return &output{engine: e
 type streamView struct {
 	ID, Name string
 	Done     template.HTML // whole lines
-	Current  template.HTML // the line under way
+	Current  template.HTML // the current line
 	Skipped  int64         // bytes before
 	Empty    bool
 	Complete bool
 	Problem  string
 }
 
-// Note is what is to be said about the stream; empty when it speaks for itself.
+// Note is a remark about the stream; empty if none is needed.
 func (v streamView) Note() string {
 	switch {
 	case v.Problem != "":
@@ -51,12 +51,12 @@ func (v streamView) Note() string {
 	case v.Empty && v.Complete:
 		return "Nothing was written."
 	case v.Empty:
-		return "Nothing is written yet."
+		return "Nothing has been written yet."
 	}
 	return ""
 }
 
-// view returns what is new, or, of a new output, all there is.
+// view returns what is new, or, if all is set, everything.
 func (o *output) view(all bool) streamView {
 	v := streamView{ID: o.id, Name: o.name, Complete: o.complete, Problem: o.problem, Empty: o.next == 0}
 	if all {
@@ -66,7 +66,7 @@ func (o *output) view(all bool) streamView {
 	return v
 }
 
-// read reads on, at first from near the end.
+// read reads on, the first time from near the end.
 func (o *output) read(ctx context.Context) error {
 	offset, limit := o.next, int64(stepSize)
 	if !o.begun {
@@ -78,7 +78,7 @@ func (o *output) read(ctx context.Context) error {
 	}
 	data := chunk.Data
 	switch {
-	case !o.begun && chunk.Offset > 0: // begin with a whole line
+	case !o.begun && chunk.Offset > 0: // start with a whole line
 		n := bytes.IndexByte(data, '\n') + 1
 		data, o.skipped = data[n:], chunk.Offset+int64(n)
 	case chunk.Dropped > 0:
@@ -89,11 +89,11 @@ func (o *output) read(ctx context.Context) error {
 	return nil
 }
 
-// followOutput tells all there is of the stream, and what comes, until it is complete
-// or, once over is closed, cannot be read. Of a task that writes faster than
-// can be shown it tells the end, now and then. Events are named after the
-// stream: NAME-all replaces everything, NAME adds whole lines, NAME-line is the
-// line under way, NAME-note what is to be said about it.
+// followOutput sends what the stream has, and what follows, until it is
+// complete or, once over is closed, cannot be read. If a task writes faster
+// than can be shown, only the end is sent from time to time. Events are named
+// after the stream: NAME-all replaces everything, NAME adds whole lines,
+// NAME-line is the current line, NAME-note the remark about it.
 func (p *pages) followOutput(ctx context.Context, id, name string, over <-chan struct{}, event func(name, html string) error) error {
 	o := newOutput(p.Engine, id, name)
 	told, wait := streamView{}, quickPause
@@ -107,7 +107,7 @@ func (p *pages) followOutput(ctx context.Context, id, name string, over <-chan s
 			continue
 		}
 		v := o.view(whole)
-		if err := p.tellOutput(v, told, whole && o.begun, event); err != nil {
+		if err := p.sendOutput(v, told, whole && o.begun, event); err != nil {
 			return err
 		}
 		if told = v; o.begun {
@@ -122,7 +122,7 @@ func (p *pages) followOutput(ctx context.Context, id, name string, over <-chan s
 		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-		case <-over: // what is there now is all
+		case <-over: // nothing will follow
 			wait = quickPause
 			pause(ctx, wait)
 		case <-timer.C:
@@ -132,8 +132,8 @@ func (p *pages) followOutput(ctx context.Context, id, name string, over <-chan s
 	return nil
 }
 
-// tellOutput sends what differs from what was told before.
-func (p *pages) tellOutput(v, told streamView, whole bool, event func(name, html string) error) error {
+// sendOutput sends what differs from what was sent before.
+func (p *pages) sendOutput(v, told streamView, whole bool, event func(name, html string) error) error {
 	if whole {
 		html, err := p.fragment("job", "terminal", v)
 		if err != nil {

@@ -24,25 +24,25 @@ import (
 //go:embed templates static
 var files embed.FS
 
-// contentTypes of static files, which the machine's own tables may not know.
+// contentTypes of static files, which the machine's own tables may lack.
 var contentTypes = map[string]string{
 	".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
 	".svg": "image/svg+xml", ".txt": "text/plain; charset=utf-8",
 }
 
-// pages are the engine for people with a browser. Reading needs no JavaScript;
-// with it the pages follow what happens.
+// pages are the engine's pages for a browser. Reading needs no JavaScript; with
+// it the pages update themselves.
 type pages struct {
 	Options
 	sessions sessions
-	static   string // hash of the static files: part of their address, so that they can be kept for good
+	static   string // hash of the static files: part of their address, so that browsers can cache them forever
 	views    map[string]*template.Template
 }
 
 func newPages(o Options) *pages {
 	ended, err := readLogouts(o.Logouts)
 	if err != nil {
-		o.Log.Error("everybody has to log in again", "err", err)
+		o.Log.Error("all sessions are ended: everybody has to log in again", "err", err)
 	}
 	p := &pages{Options: o, sessions: newSessions(o.Token, o.Scope, ended), static: staticHash(), views: map[string]*template.Template{}}
 	if p.SSHCommand == nil {
@@ -87,7 +87,7 @@ func (p *pages) routes(r *mux.Router) {
 	post("/jobs/{id}/cancel", p.changing(p.cancel))
 	post("/jobs/{id}/kill", p.changing(p.kill))
 	post("/jobs/{id}/input", p.changing(p.input))
-	// Whoever had to log in to send a form comes here afterwards.
+	// A login that was needed to send a form leads here.
 	get("/jobs/{id}/{verb:cancel|kill|input}", to(func(r *http.Request) string { return jobPath(mux.Vars(r)["id"]) }))
 
 	get("/vms", p.loggedIn(p.vms))
@@ -102,7 +102,7 @@ func (p *pages) routes(r *mux.Router) {
 
 func jobPath(id string) string { return "/jobs/" + url.PathEscape(id) }
 
-// staticHash names the static files' contents.
+// staticHash returns a hash of the static files' contents.
 func staticHash() string {
 	sum := sha256.New()
 	_ = fs.WalkDir(files, "static", func(name string, d fs.DirEntry, err error) error { // embedded: cannot fail
@@ -131,20 +131,20 @@ func (p *pages) staticFile(w http.ResponseWriter, r *http.Request) {
 // frame is what the layout shows around a page's own view.
 type frame struct {
 	Title     string
-	Section   string // of the navigation
-	Static    string // where the static files are
+	Section   string // current section of the navigation
+	Static    string // address of the static files
 	FormToken string // empty: not logged in
-	Live      bool   // what is shown goes on: without JavaScript the page is loaded again
+	Live      bool   // the page changes: without JavaScript it is reloaded
 	View      any
 }
 
-// titled and live are what views may tell the frame.
+// titled and live are what views may implement for the frame.
 type (
 	titled interface{ title() string }
 	live   interface{ goesOn() bool }
 )
 
-// frame is the layout's part of a page.
+// frame returns the layout's part of a page.
 func (p *pages) frame(r *http.Request, name string, view any) frame {
 	f := frame{Title: name, Section: name, Static: "/static/" + p.static, View: view}
 	if session := p.sessions.of(r); session != "" {
@@ -165,7 +165,7 @@ func (p *pages) frame(r *http.Request, name string, view any) frame {
 	return f
 }
 
-// render returns a whole page.
+// render sends a whole page.
 func (p *pages) render(w http.ResponseWriter, r *http.Request, code int, name string, view any) {
 	var b bytes.Buffer
 	if err := p.views[name].ExecuteTemplate(&b, "layout", p.frame(r, name, view)); err != nil {
@@ -178,7 +178,7 @@ func (p *pages) render(w http.ResponseWriter, r *http.Request, code int, name st
 	_, _ = w.Write(b.Bytes()) // the browser is gone
 }
 
-// fragment is a part of a page as HTML.
+// fragment returns a part of a page as HTML.
 func (p *pages) fragment(page, part string, view any) (string, error) {
 	var b strings.Builder
 	err := p.views[page].ExecuteTemplate(&b, part, view)
@@ -190,11 +190,11 @@ type problemView struct {
 	Text string
 }
 
-// Title is the code in words.
+// Title is the text of the status code.
 func (v problemView) Title() string { return http.StatusText(v.Code) }
 func (v problemView) title() string { return v.Title() }
 
-// problem returns a page that says what is wrong; to a script, the text alone.
+// problem sends a page that says what is wrong; to a script, only the text.
 func (p *pages) problem(w http.ResponseWriter, r *http.Request, code int, text string) {
 	if r.Header.Get("HX-Request") != "" {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -205,7 +205,7 @@ func (p *pages) problem(w http.ResponseWriter, r *http.Request, code int, text s
 	p.render(w, r, code, "problem", problemView{code, text})
 }
 
-// failed returns an engine's error.
+// failed sends an engine's error.
 func (p *pages) failed(w http.ResponseWriter, r *http.Request, err error) {
 	var (
 		field   *job.FieldError
@@ -230,18 +230,18 @@ func (p *pages) failed(w http.ResponseWriter, r *http.Request, err error) {
 	p.problem(w, r, code, words.In(err.Error()))
 }
 
-// notFound returns a browser's request for a page that is none.
+// notFound responds to a browser's request for a missing page.
 func (p *pages) notFound(w http.ResponseWriter, r *http.Request) {
 	p.problem(w, r, http.StatusNotFound, "There is no such page.")
 }
 
-// isBrowser reports whether a page is wanted as the answer.
+// isBrowser reports whether the client wants a page.
 func isBrowser(r *http.Request) bool { return strings.Contains(r.Header.Get("Accept"), "text/html") }
 
-// shortID is the end of a job's id, as in its VM's name.
+// shortID is the end of a job's ID, as in its VM's name.
 func shortID(id string) string { return id[max(0, len(id)-12):] }
 
-// pathPart escapes an artifact's path for an address; its slashes stay.
+// pathPart escapes an artifact's path for an address, except its slashes.
 func pathPart(name string) string {
 	parts := strings.Split(name, "/")
 	for i := range parts {

@@ -247,7 +247,7 @@ func TestForms_DoWhatTheySay(t *testing.T) {
 		{"the end of input", "/jobs/" + id + "/input", "data=x&do=close", 200, "close " + id + " ", "make all", false},
 		{"Ctrl-C", "/jobs/" + id + "/input", "data=x&do=interrupt", 200, "input " + id + " \x03", "make all", true},
 		{"destroy", "/vms/105/destroy", "job=" + doneID, 200, "destroy 105", "destroying", false},
-		{"destroy another VM by now", "/vms/105/destroy", "job=" + id, 422, "", "is another VM by now", false},
+		{"destroy another VM by now", "/vms/105/destroy", "job=" + id, 422, "", "is now another VM", false},
 		{"destroy what is in use", "/vms/linus-job-000000000001/destroy", "job=" + id, 422, "destroy linus-job-000000000001", "jobs run in it", false},
 		{"destroy nothing", "/vms/nothing/destroy", "job=x", 422, "", "not a VM of ours", false},
 	}
@@ -298,7 +298,7 @@ func TestPages_CanBeReadWithoutJavaScript(t *testing.T) {
 		{"/vms", 200, []string{"10.0.0.5", "linus vm ssh dev", "/vms/105/destroy", "/jobs/" + id, "in 4 h", "provisioning", "left_alone", "Left alone: its description does not carry linus-job=&lt;...&gt;", "qm destroy 117"}},
 		{"/vms/kept/destroy", 200, []string{"It is left alone", "qm destroy 117"}},
 		{"/vms/105/destroy", 200, []string{"with its disk", `name="job" value="` + doneID + `"`}},
-		{"/vms/linus-job-000000000001/destroy", 200, []string{"goes with", "/jobs/" + id}},
+		{"/vms/linus-job-000000000001/destroy", 200, []string{"is destroyed with", "/jobs/" + id}},
 		{"/host", 200, []string{"not ready", "there is no template agent-template", "linus template build makes one"}},
 	}
 	v := loggedIn(t, e)

@@ -17,21 +17,21 @@ import (
 // sessionTime is how long a browser stays logged in.
 const sessionTime = 7 * 24 * time.Hour
 
-// maxForm is the most a form of ours may carry, in bytes: an input of 1 MiB,
+// maxForm is the maximum size of a form, in bytes: an input of 1 MiB,
 // percent-encoded.
 const maxForm = 4 << 20
 
 // LoginPath is where a browser logs in with the token: the link to print.
 func LoginPath(token string) string { return "/login?token=" + url.QueryEscape(token) }
 
-// sessions are cookies that prove a login: an expiry, a random part and a MAC of
-// both under a key made of the token and of what tells this server from others.
-// So they outlive a restart of the server, and end with the token, or when they
-// are ended.
+// sessions are cookies that prove a login: an expiry, a random part and a MAC
+// of both under a key derived from the token and from what distinguishes this
+// server from others. So they survive a restart of the server, and become
+// invalid with the token, or when they are ended.
 type sessions struct {
-	token [sha256.Size]byte // hash of it
+	token [sha256.Size]byte // its hash
 	key   []byte
-	name  string // of the cookie: servers on other ports of this machine get and set its cookies, too
+	name  string // of the cookie: servers on other ports of this machine read and set its cookies, too
 	ended *logouts
 }
 
@@ -43,7 +43,8 @@ func newSessions(token, scope string, ended *logouts) sessions {
 	return sessions{token: sha256.Sum256([]byte(token)), key: key, name: "linus-" + hex.EncodeToString(name[:8]), ended: ended}
 }
 
-// isToken compares hashes, so that time tells nothing of the length either.
+// isToken compares hashes, so that its timing does not reveal the length
+// either.
 func (s sessions) isToken(token string) bool {
 	got := sha256.Sum256([]byte(token))
 	return subtle.ConstantTimeCompare(s.token[:], got[:]) == 1
@@ -63,13 +64,13 @@ func (s sessions) begin(r *http.Request) *http.Cookie {
 	return s.cookie(r, value+"."+s.mac("session", value), sessionTime)
 }
 
-// end ends the request's session, wherever its cookie has got to, and returns the
-// cookie that takes its place.
+// end ends the request's session, including any copies of its cookie, and
+// returns the cookie that replaces it.
 func (s sessions) end(r *http.Request) (*http.Cookie, error) {
 	var err error
 	if session := s.of(r); session != "" {
 		value := session[:strings.LastIndexByte(session, '.')]
-		expiry, _ := expiryOf(value) // it holds: it has one
+		expiry, _ := expiryOf(value) // the session is valid, so it has an expiry
 		err = s.ended.add(value, expiry)
 	}
 	return s.cookie(r, "", -time.Second), err
@@ -82,7 +83,7 @@ func (s sessions) cookie(r *http.Request, value string, age time.Duration) *http
 	}
 }
 
-// of returns the request's session, empty when it has none that holds.
+// of returns the request's session, "" if it has no valid one.
 func (s sessions) of(r *http.Request) string {
 	c, err := r.Cookie(s.name)
 	if err != nil {
@@ -98,10 +99,11 @@ func (s sessions) of(r *http.Request) string {
 	return c.Value
 }
 
-// formToken is what the forms of a session carry, which no other site can know.
+// formToken is the token in the forms of a session, which no other site can
+// know.
 func (s sessions) formToken(session string) string { return s.mac("form", session) }
 
-// loggedIn lets browsers with a session pass; others get the login page.
+// loggedIn passes requests with a session to next; others get the login page.
 func (p *pages) loggedIn(next http.HandlerFunc) http.Handler {
 	return p.secured(func(w http.ResponseWriter, r *http.Request) {
 		if p.sessions.of(r) == "" {
@@ -112,8 +114,9 @@ func (p *pages) loggedIn(next http.HandlerFunc) http.Handler {
 	})
 }
 
-// changing lets forms of ours pass: sent by a page of this server (sameSite has
-// compared the Origin, so its presence is enough) with the session's form token.
+// changing passes our own forms to next: sent by a page of this server
+// (sameSite has compared the Origin, so its presence is enough) with the
+// session's form token.
 func (p *pages) changing(next http.HandlerFunc) http.Handler {
 	return p.loggedIn(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
@@ -123,21 +126,21 @@ func (p *pages) changing(next http.HandlerFunc) http.Handler {
 		}
 		want := p.sessions.formToken(p.sessions.of(r))
 		if r.Header.Get("Origin") == "" || !hmac.Equal([]byte(r.PostForm.Get("form_token")), []byte(want)) {
-			p.problem(w, r, http.StatusForbidden, "This form is not one of this session. Go back, reload the page and try again.")
+			p.problem(w, r, http.StatusForbidden, "This form does not belong to this session. Go back, reload the page and try again.")
 			return
 		}
 		next(w, r)
 	})
 }
 
-// secured sets what tells a browser how little a page of ours may do.
+// secured sets headers that restrict what a page of ours may do.
 func (p *pages) secured(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
 		h.Set("X-Frame-Options", "DENY")
 		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Referrer-Policy", "same-origin") // no-referrer would take the Origin from our forms
+		h.Set("Referrer-Policy", "same-origin") // no-referrer would remove the Origin from our forms
 		h.Set("Cross-Origin-Opener-Policy", "same-origin")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Cache-Control", "no-store")
@@ -146,12 +149,12 @@ func (p *pages) secured(next http.HandlerFunc) http.Handler {
 }
 
 type loginView struct {
-	Next  string // where to go afterwards
-	Wrong bool   // a token was given, and it is not ours
+	Next  string // where to go after the login
+	Wrong bool   // a wrong token was given
 }
 
-// login begins a session for who has the token: by the printed link, or by the
-// form of the login page.
+// login starts a session for a client with the token: by the printed link, or
+// by the form of the login page.
 func (p *pages) login(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, 16<<10)
 	if err := r.ParseForm(); err != nil {
@@ -167,8 +170,8 @@ func (p *pages) login(w http.ResponseWriter, r *http.Request) {
 	default:
 		http.SetCookie(w, p.sessions.begin(r))
 		if r.Header.Get("Sec-Fetch-Site") == "cross-site" {
-			// Come from a page elsewhere (a terminal in the browser), a redirect
-			// would not bring the strict cookie along; a page of ours does.
+			// After a link on another page (a terminal in the browser), a
+			// redirect would not send the strict cookie; a page of ours does.
 			w.Header().Set("Refresh", "0; url="+next)
 			p.render(w, r, http.StatusOK, "welcome", next)
 			return
@@ -177,7 +180,8 @@ func (p *pages) login(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// ownPath is a path of this server: text, or that of the first page.
+// ownPath returns text if it is a path of this server, or else that of the
+// first page.
 func ownPath(text string) string {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(u.Path, "/") || strings.HasPrefix(u.Path, "//") ||
@@ -190,7 +194,7 @@ func ownPath(text string) string {
 func (p *pages) logout(w http.ResponseWriter, r *http.Request) {
 	cookie, err := p.sessions.end(r)
 	if err != nil {
-		p.Log.Error("a session ends in this process alone", "err", err)
+		p.Log.Error("the end of a session is known to this process only", "err", err)
 	}
 	http.SetCookie(w, cookie)
 	http.Redirect(w, r, "/login", http.StatusSeeOther)

@@ -8,11 +8,12 @@ import (
 	"linus/internal/term"
 )
 
-// maxLine is how many characters a line on the page has; a longer one is broken.
+// maxLine is how many characters a line on the page may have; a longer one is
+// broken.
 const maxLine = 16 << 10
 
-// terminal turns a task's output into HTML as a screen would show it, colours as
-// classes. The zero value is a terminal with nothing on it.
+// terminal renders a task's output as HTML the way a screen would show it, with
+// colours as classes. The zero value is an empty terminal.
 type terminal struct{ term.Screen }
 
 func (t *terminal) Write(p []byte) (int, error) {
@@ -30,7 +31,7 @@ func (t *terminal) take() string {
 	return b.String()
 }
 
-// current is the line under way.
+// current returns the current line.
 func (t *terminal) current() string {
 	var b strings.Builder
 	writeLine(&b, t.Current())
@@ -54,7 +55,7 @@ func writeLine(b *strings.Builder, line term.Row) {
 	}
 }
 
-// class is the style as class names, empty for the default.
+// class returns the style as class names, "" for the default.
 func class(s term.Style) string {
 	if s == (term.Style{}) {
 		return ""

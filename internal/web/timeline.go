@@ -7,19 +7,19 @@ import (
 	"linus/internal/job"
 )
 
-// span is a stretch of time a job spent in a phase, or in a step of one.
+// span is the time a job spent in a phase, or in a step of one.
 type span struct {
 	name       string
 	step       bool
 	begin, end time.Time
-	open       bool   // it still goes on
+	open       bool   // it is not over
 	problem    string // the phase's error
 }
 
-// spans reads the stretches out of a job's events, in order of their beginning.
-// A phase that an engine's end cut off goes on when the next engine begins it
-// again: what was between is the phase's, too. So it is of one that fails and is
-// tried again, as the end of a VM may be for days.
+// spans returns the spans in a job's events, ordered by start. A phase that was
+// interrupted by the end of an engine continues when the next engine starts it
+// again, and includes the time between. The same holds for a phase that fails
+// and is retried, as the destruction of a VM may be for days.
 func spans(j job.Job, events []job.Event, now time.Time) []span {
 	var all []span
 	open := map[string]int{} // by phase
@@ -66,7 +66,8 @@ func spans(j job.Job, events []job.Event, now time.Time) []span {
 	return all
 }
 
-// lastPhase is the place of the last span that is no step, -1 where there is none.
+// lastPhase returns the index of the last span that is not a step, -1 if there
+// is none.
 func lastPhase(all []span) int {
 	for i := len(all) - 1; i >= 0; i-- {
 		if !all[i].step {
@@ -76,8 +77,8 @@ func lastPhase(all []span) int {
 	return -1
 }
 
-// bar is a line of the timeline: where the time went. Left and Width are parts
-// of the whole, as SVG attributes.
+// bar is a line of the timeline. Left and Width are fractions of the whole, as
+// SVG attributes.
 type bar struct {
 	Name, Class string
 	Step        bool
@@ -86,8 +87,8 @@ type bar struct {
 	Problem     string
 }
 
-// timeline draws the spans on one axis. Time in which nothing happened, as
-// between a VM's making and its end days later, has no place on it.
+// timeline draws the spans on one axis. It leaves out idle time, such as that
+// between a VM's creation and its destruction days later.
 func timeline(all []span) (bars []bar, total time.Duration) {
 	var busy []span // merged, without gaps inside
 	for _, s := range all {
@@ -97,7 +98,7 @@ func timeline(all []span) (bars []bar, total time.Duration) {
 			busy = append(busy, span{begin: s.begin, end: s.end})
 		}
 	}
-	place := func(t time.Time) (d time.Duration) { // on the axis
+	place := func(t time.Time) (d time.Duration) { // position on the axis
 		for _, b := range busy {
 			if t.After(b.begin) {
 				d += min(t.Sub(b.begin), b.end.Sub(b.begin))
@@ -141,7 +142,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// shortDuration is a duration for people.
+// shortDuration formats a duration for people.
 func shortDuration(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -158,7 +159,8 @@ func shortDuration(d time.Duration) string {
 	return fmt.Sprintf("%d days", int(d.Hours()/24))
 }
 
-// age is a duration for lists: it need not change every second.
+// age formats a duration for lists, coarsely, so that it does not change every
+// second.
 func age(d time.Duration) string {
 	switch {
 	case d < time.Minute:

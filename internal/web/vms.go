@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	vmsPause = 5 * time.Second  // between questions to the host
-	hostTime = 60 * time.Second // for a check of the host
-	vmsTime  = 20 * time.Second // for a list of its VMs
+	vmsPause = 5 * time.Second  // between queries of the host
+	hostTime = 60 * time.Second // limit for a check of the host
+	vmsTime  = 20 * time.Second // limit for a list of its VMs
 )
 
 type vmsView struct{ VMs []vmRow }
@@ -25,16 +25,17 @@ func (vmsView) goesOn() bool  { return true }
 
 type vmRow struct {
 	job.VMInfo
-	Ref string // what addresses it
-	SSH string // the command that logs in; empty when nobody can
+	Ref string // name or ID that identifies it
+	SSH string // the command that logs in; empty if nobody can
 }
 
-// CanGo reports whether it can be destroyed from here: others go with their job.
+// CanGo reports whether it can be destroyed from here: others are destroyed
+// with their job.
 func (v vmRow) CanGo() bool {
 	return v.Lifecycle == job.Persistent && v.Status != job.VMDestroying && v.State != job.VMLeftAlone
 }
 
-// ExpiresIn is the time it has left, as text; empty without an end.
+// ExpiresIn is the remaining time, as text; empty if it never expires.
 func (v vmRow) ExpiresIn() string {
 	if v.ExpiresAt.IsZero() {
 		return ""
@@ -106,13 +107,13 @@ func (p *pages) confirmDestroy(w http.ResponseWriter, r *http.Request) {
 	p.render(w, r, http.StatusOK, "destroy", destroyView{p.vmRow(info), p.sessions.formToken(p.sessions.of(r))})
 }
 
-// destroy lets go of the VM whose page was confirmed, not of another that has
-// its ID or name by now.
+// destroy destroys the VM that was confirmed, not another that has its ID or
+// name by now.
 func (p *pages) destroy(w http.ResponseWriter, r *http.Request) {
 	ref := mux.Vars(r)["ref"]
 	info, err := p.Engine.VM(r.Context(), ref)
 	if err == nil && info.Job != r.PostForm.Get("job") {
-		err = &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q is another VM by now", ref), Remedy: "look at the list of VMs again"}
+		err = &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q is now another VM", ref), Remedy: "look at the list of VMs again"}
 	}
 	if err == nil {
 		_, err = p.Engine.DestroyVM(r.Context(), ref)
@@ -129,7 +130,7 @@ type hostView struct {
 	Error string
 }
 
-// host checks the host while the browser shows the page's head already.
+// host checks the host while the browser already shows the top of the page.
 func (p *pages) host(w http.ResponseWriter, r *http.Request) {
 	frame := p.frame(r, "host", nil)
 	frame.Title = "Host"
@@ -153,7 +154,7 @@ func (p *pages) host(w http.ResponseWriter, r *http.Request) {
 		view any
 	}{{"report", v}, {"bottom", frame}} {
 		if err := p.views["host"].ExecuteTemplate(w, part.name, part.view); err != nil {
-			p.Log.Debug("page broke off", "page", "host", "err", err)
+			p.Log.Debug("page was cut off", "page", "host", "err", err)
 			return
 		}
 	}

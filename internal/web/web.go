@@ -1,7 +1,7 @@
-// Package web is the engine by HTTP: the MCP handler it is given, a job's
-// output and artifacts as plain downloads, and pages for people with a browser,
-// all behind one token. It owns routes, authentication, limits and looks, and
-// knows nothing of MCP.
+// Package web serves the engine over HTTP: the MCP handler it is given, a job's
+// output and artifacts as plain downloads, and pages for a browser, all behind
+// one token. It owns routes, authentication, limits and appearance, and knows
+// nothing of MCP.
 package web
 
 import (
@@ -24,7 +24,7 @@ import (
 	"linus/internal/job"
 )
 
-// MaxBody is the most a request may carry, in bytes.
+// MaxBody is the maximum size of a request, in bytes.
 const MaxBody = job.MaxManifest
 
 const mcpPath = "/mcp"
@@ -33,13 +33,13 @@ const mcpPath = "/mcp"
 type Options struct {
 	Engine  job.Engine
 	MCP     http.Handler // Streamable HTTP, served at /mcp
-	Metrics http.Handler // served at /metrics; nil: nothing is
-	Token   string       // what "Authorization: Bearer" must say, and what a browser logs in with
-	Hosts   []string     // names this server goes by, beside addresses and localhost
+	Metrics http.Handler // served at /metrics; nil: none
+	Token   string       // what "Authorization: Bearer" must contain, and what a browser logs in with
+	Hosts   []string     // names of this server, besides addresses and localhost
 	Origins []string     // whose pages a browser may let call /mcp: http://localhost:6274
 	Log     *slog.Logger
-	Logouts string // file that remembers which sessions were ended; empty: until a restart
-	Scope   string // tells this server's sessions from those of others with the same token; Listen sets it to its address
+	Logouts string // file that records which sessions were ended; empty: memory only
+	Scope   string // distinguishes this server's sessions from those of others with the same token; Listen sets it to its address
 	// SSHCommand is the shell command that logs in to a VM. Nil: linus vm ssh NAME.
 	SSHCommand func(vm job.VM) string
 }
@@ -49,7 +49,7 @@ type api struct {
 	pages *pages
 }
 
-// Handler serves the routes. An answer of ours that is neither page nor file is
+// Handler serves the routes. A response that is neither a page nor a file is
 // JSON.
 func Handler(o Options) http.Handler {
 	o.Engine = job.Worded(o.Engine, words)
@@ -57,11 +57,11 @@ func Handler(o Options) http.Handler {
 	return a.sameSite(asked(a.routes()))
 }
 
-// routes are those that linus help http lists.
+// routes are the ones listed by linus help http.
 func (a *api) routes() *mux.Router {
 	r := mux.NewRouter().SkipClean(true)
 	r.HandleFunc("/health", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusOK, map[string]string{"status": "ok"})
+		respond(w, http.StatusOK, map[string]string{"status": "ok"})
 	}).Methods(http.MethodGet, http.MethodHead)
 	r.Handle(mcpPath, a.cors(a.authorized(limited(a.MCP))))
 	r.Handle("/jobs/{id}/output", a.reading(a.output)).Methods(http.MethodGet, http.MethodHead)
@@ -71,7 +71,7 @@ func (a *api) routes() *mux.Router {
 	}
 	a.pages.routes(r)
 	none := a.authorized(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		fail(w, http.StatusNotFound, "Not found: the routes are /mcp, /jobs/JOB_ID/output, /jobs/JOB_ID/artifacts/PATH, /metrics and /health; the pages begin at /jobs")
+		fail(w, http.StatusNotFound, "Not found: the routes are /mcp, /jobs/JOB_ID/output, /jobs/JOB_ID/artifacts/PATH, /metrics and /health; the pages start at /jobs")
 	}))
 	r.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if isBrowser(r) {
@@ -87,16 +87,16 @@ func (a *api) routes() *mux.Router {
 	return r
 }
 
-// asked notes who asks the engine for what is done: a page, unless MCP says more.
+// asked records which client makes the request: a page, unless MCP says more.
 func asked(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(w, r.WithContext(job.WithClient(r.Context(), "web")))
 	})
 }
 
-// sameSite refuses what a web page elsewhere could make a browser send: a
-// request under a foreign host name (DNS rebinding), or from a foreign origin
-// that is not one of Options.Origins on its way to /mcp.
+// sameSite refuses requests that another site could make a browser send: under
+// a foreign host name (DNS rebinding), or from a foreign origin, except to /mcp
+// from Options.Origins.
 func (a *api) sameSite(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !a.isHost(r.Host) {
@@ -115,7 +115,7 @@ func (a *api) sameSite(next http.Handler) http.Handler {
 }
 
 // isHost reports whether the Host header names this server: by an address,
-// which no foreign name can turn into, or by a name of its own.
+// which no foreign name can imitate, or by one of its names.
 func (a *api) isHost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -127,7 +127,7 @@ func (a *api) isHost(host string) bool {
 	return host == "localhost" || slices.ContainsFunc(a.Hosts, func(h string) bool { return strings.EqualFold(h, host) })
 }
 
-// authorized lets requests with the token pass.
+// authorized passes requests with the token to next.
 func (a *api) authorized(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -140,7 +140,7 @@ func (a *api) authorized(next http.Handler) http.Handler {
 	})
 }
 
-// reading lets programs with the token pass, and browsers that are logged in.
+// reading passes requests with the token, and of logged-in browsers, to next.
 func (a *api) reading(next http.HandlerFunc) http.Handler {
 	program := a.authorized(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -164,17 +164,17 @@ func limited(next http.Handler) http.Handler {
 	})
 }
 
-func answer(w http.ResponseWriter, code int, body any) {
+func respond(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(body) // the client is gone
 }
 
 func fail(w http.ResponseWriter, code int, text string) {
-	answer(w, code, map[string]string{"error": text})
+	respond(w, code, map[string]string{"error": text})
 }
 
-// failed returns an engine's error.
+// failed sends an engine's error.
 func (a *api) failed(w http.ResponseWriter, r *http.Request, err error) {
 	var field *job.FieldError
 	switch {
@@ -194,8 +194,8 @@ type Server struct {
 	cancel   context.CancelFunc
 }
 
-// Listen takes addr, host:port; port 0 takes a free one. It fails when the port
-// is busy.
+// Listen listens on addr, host:port; port 0 is any free one. It fails if the
+// port is in use.
 func Listen(ctx context.Context, addr string, o Options) (*Server, error) {
 	var lc net.ListenConfig
 	listener, err := lc.Listen(ctx, "tcp", addr)
@@ -210,7 +210,7 @@ func Listen(ctx context.Context, addr string, o Options) (*Server, error) {
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
-		// No WriteTimeout: streams of events stay open.
+		// No WriteTimeout: event streams stay open.
 		ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
 	}}, nil
 }
@@ -226,7 +226,8 @@ func (s *Server) Serve() error {
 	return nil
 }
 
-// Close ends the open streams, finishes the other requests within ctx, and stops.
+// Close ends the open streams, finishes the other requests within ctx, and
+// stops.
 func (s *Server) Close(ctx context.Context) error {
 	s.cancel()
 	if err := s.http.Shutdown(ctx); err != nil {

@@ -2,8 +2,8 @@ package web
 
 import "linus/internal/job"
 
-// words are what errors and remedies call the actions they tell of: pages, and
-// commands for the operator where there is no page.
+// words are this face's names for the actions in errors and remedies: pages,
+// and commands for the operator where there is no page.
 var words = job.Words{
 	job.ListVMs:        "the page of VMs",
 	job.ShowJob:        "the job's page",

@@ -1,10 +1,10 @@
-// What the pages need beside htmx: whether the connection stands, output that
-// scrolls along and has an end, forms that empty themselves, and streams that
-// rest while nobody looks.
+// What the pages need besides htmx: the state of the connection, bounded output
+// that scrolls along, forms that are cleared, and streams that pause while the
+// page is hidden.
 "use strict";
 (() => {
   const mostText = 1 << 20; // characters of output kept on a page
-  const restTime = 30_000; // ms a page may be hidden before its stream ends
+  const restTime = 30_000; // ms a page may be hidden before its stream is closed
 
   const say = (state, text) => {
     const line = document.getElementById("connection");
@@ -19,7 +19,7 @@
     if (e.detail.type === "message") say("ended", "");
   });
 
-  // A terminal that shows its end goes on to show it.
+  // A terminal scrolled to its end stays there.
   const terminal = (e) => e.target.closest(".terminal");
   document.addEventListener("htmx:sseBeforeMessage", (e) => {
     const t = terminal(e);
@@ -47,7 +47,7 @@
     if (e.detail.successful) form.reset();
   });
 
-  // A browser has few connections for a server: tabs nobody looks at give theirs back.
+  // A browser has few connections per server: hidden tabs give theirs up.
   let rest = 0;
   let resting = false;
   const streams = () => document.querySelectorAll("[sse-connect]");
