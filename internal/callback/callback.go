@@ -57,14 +57,14 @@ type caller struct{ job, token string }
 
 // Handler serves the callback API. Every response is JSON, errors too.
 func Handler(reporter Reporter, log *slog.Logger) *mux.Router {
-	return newHandler(reporter, log, usual)
+	return newHandler(reporter, log, defaultBounds)
 }
 
 func newHandler(reporter Reporter, log *slog.Logger, b bounds) *mux.Router {
 	a := &api{reporter: reporter, log: log, bounds: b, busy: map[string]int{}}
 	r := mux.NewRouter().SkipClean(true)
 	r.Handle("/health", method(http.MethodGet, func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusOK, map[string]string{"status": "ok"})
+		respond(w, http.StatusOK, map[string]string{"status": "ok"})
 	}))
 	r.Handle("/callback/{jobId}/complete", method(http.MethodPost, a.withToken(MaxReport, a.report(complete))))
 	r.Handle("/callback/{jobId}/status", method(http.MethodPost, a.withToken(MaxReport, a.report(status))))
@@ -170,10 +170,10 @@ func fail(w http.ResponseWriter, code int, text, details string) {
 	if details != "" {
 		body["details"] = details
 	}
-	answer(w, code, body)
+	respond(w, code, body)
 }
 
-func answer(w http.ResponseWriter, code int, body any) {
+func respond(w http.ResponseWriter, code int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(body) // the runner is gone: it will retry

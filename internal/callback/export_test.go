@@ -8,7 +8,7 @@ import (
 
 // ListenWithin is Listen on a free port of loopback, with bounds that a test can wait for.
 func ListenWithin(ctx context.Context, all, address int, stall, grace time.Duration, reporter Reporter, log *slog.Logger) (*Server, error) {
-	b := usual
+	b := defaultBounds
 	b.all, b.address, b.loopback = all, address, address
 	b.stall, b.grace, b.rate, b.linger = stall, grace, 1<<10, 20*time.Millisecond
 	return listen(ctx, "127.0.0.1", 0, reporter, log, b)
@@ -16,7 +16,7 @@ func ListenWithin(ctx context.Context, all, address int, stall, grace time.Durat
 
 // ListenHeader is Listen on a free port of loopback, with so long for a header.
 func ListenHeader(ctx context.Context, header time.Duration, reporter Reporter, log *slog.Logger) (*Server, error) {
-	b := usual
+	b := defaultBounds
 	b.header, b.linger = header, time.Hour
 	return listen(ctx, "127.0.0.1", 0, reporter, log, b)
 }

@@ -38,7 +38,7 @@ func (a *api) report(read func(body []byte) (id string, r job.Report, problem st
 			a.refuse(w, r, err)
 			return
 		}
-		answer(w, http.StatusOK, map[string]bool{"received": true})
+		respond(w, http.StatusOK, map[string]bool{"received": true})
 	}
 }
 
@@ -134,7 +134,7 @@ func (a *api) output(w http.ResponseWriter, r *http.Request, c caller) {
 			return
 		}
 		if readErr == io.EOF || held < offset { // or the rest would leave a gap
-			answer(w, http.StatusOK, map[string]any{"received": true, "length": held})
+			respond(w, http.StatusOK, map[string]any{"received": true, "length": held})
 			return
 		}
 		taken := min(held-offset, int64(len(data)))

@@ -27,9 +27,9 @@ type bounds struct {
 	linger time.Duration // for the rest of a body that is not wanted
 }
 
-// usual are the bounds of a server. curl in the runner gives up after 20 s, in
-// which it sends at most 256 KiB.
-var usual = bounds{
+// defaultBounds are the bounds of a server. curl in the runner gives up after
+// 20 s, in which it sends at most 256 KiB.
+var defaultBounds = bounds{
 	all: 512, address: 64, loopback: 256,
 	header: 5 * time.Second, stall: 10 * time.Second, grace: 15 * time.Second, rate: 8 << 10, linger: time.Second,
 }
@@ -46,7 +46,7 @@ type Server struct {
 // Listen listens on host:port; port 0 is any free one. It fails if the port is
 // in use.
 func Listen(ctx context.Context, host string, port int, reporter Reporter, log *slog.Logger) (*Server, error) {
-	return listen(ctx, host, port, reporter, log, usual)
+	return listen(ctx, host, port, reporter, log, defaultBounds)
 }
 
 func listen(ctx context.Context, host string, port int, reporter Reporter, log *slog.Logger, b bounds) (*Server, error) {

@@ -64,7 +64,7 @@ func (c Config) rules() []rule {
 		{"VM_SSH_USER", c.VMSSHUser, c.VMSSHUser == "" || userText.MatchString(c.VMSSHUser), "give a Unix user name such as debian"},
 		{"VM_IP_CONFIG", c.VMIPConfig, addressErr == nil, "give dhcp, auto6, dhcp6, an address with its prefix such as 192.168.1.50/24, or a pool such as 192.168.1.50-192.168.1.99/24"},
 		{"MAX_JOBS", strconv.Itoa(c.MaxJobs), addressErr != nil || !addresses.Fixed() || c.MaxJobs <= addresses.Size(), fmt.Sprintf("give at most %d, or a larger pool: VM_IP_CONFIG has only that many addresses, each for one VM at a time", addresses.Size())},
-		{"VM_GATEWAY", c.VMGateway, c.VMGateway == "" || (gatewayErr == nil && addresses.Reaches(gateway)), "give an address in the network of VM_IP_CONFIG, which must be an address or a pool"},
+		{"VM_GATEWAY", c.VMGateway, c.VMGateway == "" || (gatewayErr == nil && addresses.NetworkContains(gateway)), "give an address in the network of VM_IP_CONFIG, which must be an address or a pool"},
 		{"VM_NAMESERVERS", c.VMNameservers, allAddresses(c.VMNameservers), "give IP addresses separated by spaces or commas"},
 		{"CALLBACK_HOST", c.CallbackHost, net.ParseIP(c.CallbackHost) != nil || hostText.MatchString(c.CallbackHost), "give an address of this machine, or 0.0.0.0 for all"},
 		{"CALLBACK_URL", c.CallbackURL, c.CallbackURL == "" || isURL(c.CallbackURL), "give http://HOST:PORT or https://HOST, without query and credentials"},

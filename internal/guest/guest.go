@@ -223,7 +223,7 @@ func (g *Guest) ReadOutput(ctx context.Context, j job.Job, stream string, offset
 	timed, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var data []byte
-	err := g.again(timed, j, func(pool *remote.Pool) (err error) {
+	err := g.retry(timed, j, func(pool *remote.Pool) (err error) {
 		data, err = pool.ReadRange(timed, path.Join(g.place(j).state, stream), offset, limit)
 		return err
 	})
@@ -246,7 +246,7 @@ func (g *Guest) runnerWith(ctx context.Context, j job.Job, stdin []byte, verb st
 	env := map[string]string{"LINUS_NONCE": nonce}
 	const run = `[ -e "$1" ] || exit 66; exec bash "$@"`
 	line := remote.EnvLine(env, append([]string{"sh", "-c", run, "sh", g.place(j).home + "/job-runner.sh", verb}, args...)...)
-	err = g.again(ctx, j, func(pool *remote.Pool) error {
+	err = g.retry(ctx, j, func(pool *remote.Pool) error {
 		out, err := pool.Output(ctx, remote.Command{Name: "job-runner " + verb, Line: line, Stdin: bytes.NewReader(stdin)}, maxAnswer)
 		res, _ = result.Parse(bytes.NewReader(out), nonce, nil) // reading from memory cannot fail; its limits are above ours
 		return err
@@ -257,9 +257,9 @@ func (g *Guest) runnerWith(ctx context.Context, j job.Job, stdin []byte, verb st
 	return res, err
 }
 
-// again does work, and repeats it once if the connection broke: all work here
+// retry does work, and repeats it once if the connection broke: all work here
 // can be done twice.
-func (g *Guest) again(ctx context.Context, j job.Job, work func(*remote.Pool) error) error {
+func (g *Guest) retry(ctx context.Context, j job.Job, work func(*remote.Pool) error) error {
 	pool, err := g.pool(j)
 	if err != nil {
 		return err

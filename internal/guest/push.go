@@ -56,7 +56,7 @@ func (g *Guest) Push(ctx context.Context, j job.Job, p job.Payload) error {
 	timed, cancel := context.WithTimeout(ctx, pushTimeout)
 	defer cancel()
 	at := g.place(j)
-	err := g.again(timed, j, func(pool *remote.Pool) error {
+	err := g.retry(timed, j, func(pool *remote.Pool) error {
 		secret, rest, err := archives(j.ID, p)
 		if err != nil {
 			return err

@@ -54,7 +54,7 @@ func (g *Guest) Artifacts(ctx context.Context, j job.Job, limits job.ArtifactLim
 	}
 	skipped := readSkipped(res)
 	var index []byte
-	err = g.again(ctx, j, func(pool *remote.Pool) (err error) {
+	err = g.retry(ctx, j, func(pool *remote.Pool) (err error) {
 		index, err = pool.ReadRange(ctx, path.Join(g.place(j).state, "artifacts.index"), 0, maxIndex)
 		return err
 	})
@@ -114,7 +114,7 @@ func (g *Guest) ReadArtifact(ctx context.Context, j job.Job, source string, offs
 	timed, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var data []byte
-	err := g.again(timed, j, func(pool *remote.Pool) (err error) {
+	err := g.retry(timed, j, func(pool *remote.Pool) (err error) {
 		data, err = pool.ReadRange(timed, source, offset, limit)
 		return err
 	})
@@ -127,7 +127,7 @@ func (g *Guest) Clean(ctx context.Context, j job.Job) error {
 	defer cancel()
 	at := g.place(j)
 	const remove = `if [ "$(id -u)" = 0 ]; then s=; else s='sudo -n'; fi; $s rm -rf -- "$@"`
-	err := g.again(timed, j, func(pool *remote.Pool) error {
+	err := g.retry(timed, j, func(pool *remote.Pool) error {
 		return pool.Run(timed, remote.Command{Name: "clean up", Line: remote.Quote("sh", "-c", remove, "clean", at.home, at.state, at.tmpfs)})
 	})
 	return g.fault(ctx, "clean up in", j, result.Result{}, err)

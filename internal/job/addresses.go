@@ -65,7 +65,7 @@ func (a Addresses) Size() int {
 	return n
 }
 
-// Reaches reports whether a gateway is in the network of a fixed address.
-func (a Addresses) Reaches(gateway netip.Addr) bool {
+// NetworkContains reports whether a gateway is in the network of a fixed address.
+func (a Addresses) NetworkContains(gateway netip.Addr) bool {
 	return a.Fixed() && netip.PrefixFrom(a.First, a.Bits).Contains(gateway)
 }

@@ -46,7 +46,7 @@ func TestParseAddresses(t *testing.T) {
 		})
 	}
 	pool, err := ParseAddresses("10.0.0.50-10.0.0.99/24")
-	if err != nil || !pool.Reaches(netip.MustParseAddr("10.0.0.1")) || pool.Reaches(netip.MustParseAddr("10.0.1.1")) {
+	if err != nil || !pool.NetworkContains(netip.MustParseAddr("10.0.0.1")) || pool.NetworkContains(netip.MustParseAddr("10.0.1.1")) {
 		t.Errorf("what %+v reaches is wrong (%v)", pool, err)
 	}
 }

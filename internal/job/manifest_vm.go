@@ -85,7 +85,7 @@ func (n Network) validate() []*FieldError {
 		bad = append(bad, field("manifest.network.gateway", "give an address, as in 10.0.0.1", "%q is not an address", n.Gateway))
 	case !addresses.Fixed():
 		bad = append(bad, field("manifest.network.gateway", "give network.ip as an address with its prefix length as well", "has no meaning without a fixed address"))
-	case !addresses.Reaches(gateway):
+	case !addresses.NetworkContains(gateway):
 		bad = append(bad, field("manifest.network.gateway", "give one that the VM can reach", "%s is not in the network of %s", gateway, n.IP))
 	}
 	return bad

@@ -13,9 +13,9 @@
 //   - what an allowed program does: make, npm, find -exec, git -c, python run
 //     whatever they are told to, by arguments, files or input (find -exec is
 //     seen);
-//   - what a file holds that an allowed command runs, but for where a file may
-//     be put: below /tmp and the task's working directory, under names that
-//     nobody runs without being told to.
+//   - the contents of a file that an allowed command runs. It only limits where
+//     a file may be put: below /tmp and the task's working directory, under
+//     names that no program runs of its own accord.
 //
 // Any part of the shell's language that is not known to be harmless is refused.
 // Bash evaluates some texts again where few expect it, such as the subscript in

@@ -161,11 +161,11 @@ func (s *Store) complete(id, stream string, held, total int64, tail []byte) (job
 // Output returns at most limit stored bytes of a stream, marker included.
 // offset counts stored bytes; at and past the end there are none.
 func (s *Store) Output(ctx context.Context, id, stream string, offset, limit int64) ([]byte, error) {
-	h, err := s.held(ctx, id, stream, offset, limit)
+	h, err := s.storedParts(ctx, id, stream, offset, limit)
 	if err != nil {
 		return nil, err
 	}
-	return s.readHeld(id, stream, h, offset, limit)
+	return s.readStored(id, stream, h, offset, limit)
 }
 
 // Written returns at most limit bytes of what the task wrote to a stream,
@@ -173,56 +173,56 @@ func (s *Store) Output(ctx context.Context, id, stream string, offset, limit int
 // and the offset at which they start. It does not read across a gap. At and
 // past the end it returns none, with an offset no greater than what was seen.
 func (s *Store) Written(ctx context.Context, id, stream string, offset, limit int64) (data []byte, at int64, err error) {
-	h, err := s.held(ctx, id, stream, offset, limit)
+	h, err := s.storedParts(ctx, id, stream, offset, limit)
 	if err != nil {
 		return nil, 0, err
 	}
 	if offset < h.head {
-		data, err = s.readHeld(id, stream, h, offset, min(limit, h.head-offset))
+		data, err = s.readStored(id, stream, h, offset, min(limit, h.head-offset))
 		return data, offset, err
 	}
 	tail := h.head + h.dropped
 	at = min(max(offset, tail), tail+h.tail-h.marker)
-	data, err = s.readHeld(id, stream, h, h.head+h.marker+at-tail, limit)
+	data, err = s.readStored(id, stream, h, h.head+h.marker+at-tail, limit)
 	return data, at, err
 }
 
-// holding is what is stored of a stream: the head and, for a sealed stream that
+// parts is what is stored of a stream: the head and, for a sealed stream that
 // was too long, after the dropped bytes, a tail that starts with a marker.
-type holding struct{ head, dropped, tail, marker int64 }
+type parts struct{ head, dropped, tail, marker int64 }
 
-// held returns what is stored of a stream, and validates offset and limit.
-func (s *Store) held(ctx context.Context, id, stream string, offset, limit int64) (holding, error) {
+// storedParts returns what is stored of a stream, and validates offset and limit.
+func (s *Store) storedParts(ctx context.Context, id, stream string, offset, limit int64) (parts, error) {
 	if offset < 0 {
-		return holding{}, &job.FieldError{Field: "offset", Problem: fmt.Sprintf("%d is out of range", offset), Remedy: "give 0 or more"}
+		return parts{}, &job.FieldError{Field: "offset", Problem: fmt.Sprintf("%d is out of range", offset), Remedy: "give 0 or more"}
 	}
 	if limit < 0 {
-		return holding{}, &job.FieldError{Field: "limit", Problem: fmt.Sprintf("%d is out of range", limit), Remedy: "give 0 or more"}
+		return parts{}, &job.FieldError{Field: "limit", Problem: fmt.Sprintf("%d is out of range", limit), Remedy: "give 0 or more"}
 	}
 	if err := checkStream(stream); err != nil {
-		return holding{}, err
+		return parts{}, err
 	}
 	sealed, err := s.sealed(ctx, id, stream)
 	if err != nil {
-		return holding{}, err
+		return parts{}, err
 	}
 	info, err := s.counts(id, stream, sealed)
 	if err != nil || !sealed.Valid || info.Dropped == 0 {
-		return holding{head: info.Held}, err
+		return parts{head: info.Held}, err
 	}
 	fi, err := os.Stat(s.outputPath(id, stream+tailSuffix))
 	if err != nil {
-		return holding{}, fmt.Errorf("read %s of job %s: %w", stream, id, err)
+		return parts{}, fmt.Errorf("read %s of job %s: %w", stream, id, err)
 	}
-	return holding{info.Held - fi.Size(), info.Dropped, fi.Size(), int64(len(marker(info.Dropped)))}, nil
+	return parts{info.Held - fi.Size(), info.Dropped, fi.Size(), int64(len(marker(info.Dropped)))}, nil
 }
 
 // marker replaces the dropped bytes in a sealed stream.
 func marker(dropped int64) []byte { return fmt.Appendf(nil, "\n[linus: %d bytes dropped]\n", dropped) }
 
-// readHeld reads across the one or two files of a stream; offset counts stored
+// readStored reads across the one or two files of a stream; offset counts stored
 // bytes.
-func (s *Store) readHeld(id, stream string, h holding, offset, limit int64) (data []byte, err error) {
+func (s *Store) readStored(id, stream string, h parts, offset, limit int64) (data []byte, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("read %s of job %s: %w", stream, id, err)

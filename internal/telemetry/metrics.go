@@ -56,7 +56,7 @@ func NewMetrics(version string, jobs Jobs, log *slog.Logger) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
 	stored := &stored{jobs: jobs, log: log}
 	stored.states = m.desc("linus_jobs", "Unfinished jobs: pending, provisioning, running, or ending (collected and destroyed).", "state")
-	stored.vms = m.desc("linus_vms", "VMs that exist or are being made, by lifecycle: ephemeral, persistent, or left_alone for those that were to be destroyed and are not proven to be ours.", "lifecycle")
+	stored.vms = m.desc("linus_vms", "VMs that exist or are being created, by lifecycle: ephemeral, persistent, or left_alone for those that were to be destroyed and are not proven to be ours.", "lifecycle")
 	stored.queueAge = m.desc("linus_queue_age_seconds", "Age of the job that has waited longest for a slot; 0 when none waits.")
 	m.registry.MustRegister(stored, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
@@ -64,11 +64,11 @@ func NewMetrics(version string, jobs Jobs, log *slog.Logger) *Metrics {
 	m.phases = m.histogram("linus_phase_duration_seconds", "Duration of a phase of a job, queue included, by result: ok, failed, cancelled or interrupted (by the engine's end).",
 		[]float64{.1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 14400}, "phase", "result")
 	m.changes = m.counter("linus_host_changes_total", "Changes on the host, as in the audit log, by result: ok, refused or foreign (a destroy that touched nothing), failed or interrupted.", "action", "result")
-	m.leaked = m.gauge("linus_leaked_vms", "VMs with our mark that the last search found on the host and that should not be there.")
-	m.callbacks = m.counter("linus_callbacks_total", "Callbacks of job runners, by kind (complete, status, heartbeat, output; none: turned away before it was read) and result: ok, refused or failed.", "kind", "result")
+	m.leaked = m.gauge("linus_leaked_vms", "VMs with our marker that the last search found on the host and that should not be there.")
+	m.callbacks = m.counter("linus_callbacks_total", "Callbacks of job runners, by kind (complete, status, heartbeat, output; none: rejected before it was read) and result: ok, refused or failed.", "kind", "result")
 	m.ignored = m.counter("linus_callbacks_ignored_total", "Late or contradictory reports, recorded and without effect; many of one job count as one.")
-	m.reconnects = m.counter("linus_ssh_reconnects_total", "SSH connections to the host, or to VMs through it, made anew after one was lost.")
-	m.lockRetries = m.counter("linus_lock_retries_total", "Changes tried again because a lock of Proxmox timed out.")
+	m.reconnects = m.counter("linus_ssh_reconnects_total", "SSH connections to the host, or to VMs through it, reestablished after one was lost.")
+	m.lockRetries = m.counter("linus_lock_retries_total", "Changes retried because a lock of Proxmox timed out.")
 	build := m.gauge("linus_build_info", "1, with the version of the engine.", "version")
 
 	build.WithLabelValues(version).Set(1)
