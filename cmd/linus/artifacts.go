@@ -56,17 +56,17 @@ func (a *app) artifactsCommand() *cobra.Command {
 	return a.completeJobs(cmd)
 }
 
-// noteLeftOut tells on stderr what was not kept of a job's artifacts.
+// noteLeftOut reports on stderr which of a job's artifacts were not kept.
 func (a *app) noteLeftOut(j job.Job) {
 	for _, line := range leftOut(j.SkippedArtifacts) {
 		a.note("no artifact: %s", line)
 	}
 }
 
-// errNoneKept is that a job has left nothing of what its manifest asks for.
 var errNoneKept = errors.New("no artifacts: nothing the job's manifest asks for was collected")
 
-// ended returns a job whose artifacts are known.
+// ended returns a job that has ended, whose artifacts are therefore known;
+// *job.NotCompleteError for any other.
 func ended(ctx context.Context, e outputs, id string) (job.Job, error) {
 	j, err := e.Job(ctx, id)
 	if err == nil && !j.Status.Terminal() {
@@ -75,7 +75,7 @@ func ended(ctx context.Context, e outputs, id string) (job.Job, error) {
 	return j, err
 }
 
-// keeper is what fetching artifacts needs of an engine.
+// keeper is the part of an engine that fetching artifacts needs.
 type keeper interface {
 	outputs
 	OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, job.Artifact, error)
@@ -112,18 +112,18 @@ func (a *app) artifactsGetCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // as any directory of the user's
+			if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // a user's ordinary directory
 				return fmt.Errorf("make the directory: %w; choose another with --dir", err)
 			}
 			root, err := os.OpenRoot(dir)
 			if err != nil {
 				return fmt.Errorf("open the directory: %w; choose another with --dir", err)
 			}
-			defer root.Close() //nolint:errcheck // only a handle
+			defer root.Close() //nolint:errcheck // nothing is written through it
 			type row struct {
 				job.Artifact
 
-				File string `json:"file"` // where it lies now
+				File string `json:"file"` // its local path
 			}
 			rows := make([]row, 0, len(chosen))
 			var lines []string
@@ -153,7 +153,7 @@ func (a *app) artifactsGetCommand() *cobra.Command {
 	return a.completeJobs(cmd)
 }
 
-// choose picks the artifacts at the paths, or below them; all without a path.
+// choose returns the artifacts at or below the paths; without a path, all.
 func choose(all []job.Artifact, paths []string) ([]job.Artifact, error) {
 	if len(paths) == 0 {
 		return all, nil
@@ -179,7 +179,7 @@ func choose(all []job.Artifact, paths []string) ([]job.Artifact, error) {
 	return chosen, nil
 }
 
-// fetch puts an artifact below root: whole and as it was, or not at all.
+// fetch writes an artifact below root. An incomplete or altered one leaves nothing there.
 func fetch(ctx context.Context, e keeper, id, name string, root *os.Root, force bool) (err error) {
 	failure := func(err error) error { return fmt.Errorf("%s: %w", name, err) }
 	target := filepath.FromSlash(name)
@@ -202,7 +202,7 @@ func fetch(ctx context.Context, e keeper, id, name string, root *os.Root, force 
 	if err != nil {
 		return failure(err)
 	}
-	defer root.Remove(part) //nolint:errcheck // it has its name by then, or is to go
+	defer root.Remove(part) //nolint:errcheck // renamed by then, or to be removed
 	sum := sha256.New()
 	_, err = io.Copy(io.MultiWriter(file, sum), from)
 	if mode, modeErr := strconv.ParseUint(about.Mode, 8, 32); err == nil && modeErr == nil {
@@ -217,7 +217,7 @@ func fetch(ctx context.Context, e keeper, id, name string, root *os.Root, force 
 	if force {
 		err = root.Rename(part, target)
 	} else {
-		err = root.Link(part, target) // never in place of a file that came meanwhile
+		err = root.Link(part, target) // never replaces a file created meanwhile
 	}
 	if err != nil {
 		return failure(err)

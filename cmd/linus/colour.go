@@ -6,16 +6,16 @@ import (
 	"linus/internal/config"
 )
 
-// colours are for terminals only. A coloured column stays a column: whatever its
-// words, the codes around them are equally long, which is all tabwriter needs.
+// colours are for terminals only. Coloured columns stay aligned: the codes around
+// each word have the same length, which is all tabwriter needs.
 type colours bool
 
-// colours returns whether what is written to stream has colours.
+// colours reports whether text written to stream is coloured.
 func (a *app) colours(stream any) colours { return colours(isTerminal(stream) && !config.NoColor()) }
 
-// word colours a word that tells how something stands. One without a colour of
-// its own, such as a column's title, keeps the terminal's.
-func (c colours) word(word string) string {
+// paint colours a status word. Other words, such as a column's title, get the
+// terminal's default colour.
+func (c colours) paint(word string) string {
 	if !c {
 		return word
 	}

@@ -11,13 +11,13 @@ import (
 	"linus/internal/job"
 )
 
-// completionTime bounds what a shell waits for after Tab.
+// completionTime bounds how long a shell waits after Tab.
 const completionTime = 3 * time.Second
 
-// completer is cobra's type of functions that complete arguments.
+// completer is cobra's type for functions that complete arguments.
 type completer = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective)
 
-// completeJobs lets a command's arguments be completed with job ids.
+// completeJobs completes a command's arguments with job IDs.
 func (a *app) completeJobs(cmd *cobra.Command) *cobra.Command {
 	cmd.ValidArgsFunction = a.complete(func(ctx context.Context, e job.Engine) (words []string, err error) {
 		page, err := e.List(ctx, job.Filter{})
@@ -29,7 +29,7 @@ func (a *app) completeJobs(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// completeVMs lets a command's first argument be completed with VMs' names.
+// completeVMs completes a command's first argument with VM names.
 func (a *app) completeVMs(cmd *cobra.Command) *cobra.Command {
 	names := a.vmNames()
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
@@ -41,7 +41,7 @@ func (a *app) completeVMs(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// completeFlags completes what options of jobs and VMs take.
+// completeFlags completes the values of the options of jobs and VMs.
 func (a *app) completeFlags(cmd *cobra.Command) {
 	fixed := func(words ...string) completer {
 		return cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
@@ -70,8 +70,8 @@ func (a *app) vmNames() completer {
 	})
 }
 
-// complete asks the engine that runs, or else what is stored: Tab starts none,
-// and says nothing where it cannot help.
+// complete asks the running engine or, without one, reads the state directory: Tab
+// starts no engine. On an error it completes nothing and prints nothing.
 func (a *app) complete(ask func(context.Context, job.Engine) ([]string, error)) completer {
 	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)

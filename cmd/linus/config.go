@@ -39,7 +39,7 @@ func (a *app) printSettings(values []config.Value) error {
 	}
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 	for _, v := range values {
-		// As a line of an env file, so that it can be copied.
+		// As a line of an env file, so that it can be copied there.
 		_, _ = fmt.Fprintf(w, "%s=%s\t# %s\n", v.Name, oneLine(v.Value, 200), v.From)
 	}
 	return w.Flush()
@@ -74,7 +74,7 @@ func (a *app) configCheckCommand() *cobra.Command {
 	}
 }
 
-// configProblems is everything wrong with the settings and the files they name.
+// configProblems returns everything wrong with the settings and the files they name.
 func (a *app) configProblems() []config.Problem {
 	var wrong *config.Error
 	c, err := a.settings()

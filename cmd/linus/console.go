@@ -15,7 +15,7 @@ import (
 	"linus/internal/job"
 )
 
-// attachLines are shown of what a job has printed before one attaches to it.
+// attachLines is how many lines of earlier output attach shows.
 const attachLines = 10
 
 func (a *app) execCommand() *cobra.Command {
@@ -100,8 +100,8 @@ func (a *app) attachCommand() *cobra.Command {
 	})
 }
 
-// hasInput reports whether stdin is there to be read: a terminal, a pipe or a
-// file, but not /dev/null.
+// hasInput reports whether stdin can be read: a terminal, a pipe or a file, but
+// not /dev/null.
 func hasInput(stdin io.Reader) bool {
 	file, ok := stdin.(*os.File)
 	if !ok {
@@ -111,23 +111,24 @@ func hasInput(stdin io.Reader) bool {
 	return err == nil && (info.Mode()&os.ModeCharDevice == 0 || isTerminal(file))
 }
 
-// begun reports whether a job's task has been started, or never will be.
+// begun reports whether a job's task has started, or never will.
 func begun(j job.Job) bool {
 	return j.Status == job.Running || j.Status.Terminal() || j.Outcome != nil
 }
 
-// conversation says how one talks with a job.
+// conversation are the options of converse.
 type conversation struct {
-	input   bool // what comes on stdin goes to the task
-	joining bool // it has been running: its last lines are enough
+	input   bool // stdin goes to the task
+	joining bool // the job was already running: show only its last lines
 }
 
-var errLeft = errors.New("detached")
+var errDetached = errors.New("detached")
 
-// converse shows a job's output as it comes and sends it our input, until it
-// ends, and ends with its code. With -o json it shows the result at the end.
+// converse shows a job's output as it arrives and sends it this process's input
+// until the job ends. It returns the task's exit code as an exitError. With -o json
+// it shows only the result, at the end.
 func (a *app) converse(outer context.Context, s *session, j job.Job, c conversation) error {
-	// The first Ctrl-C is the job's, so its end of outer is nothing to us.
+	// The first Ctrl-C is for the job, so the cancellation of outer is ignored.
 	ctx, leave := context.WithCancelCause(context.WithoutCancel(outer))
 	defer leave(nil)
 	interrupts := make(chan os.Signal, 2)
@@ -137,7 +138,7 @@ func (a *app) converse(outer context.Context, s *session, j job.Job, c conversat
 
 	err := a.talk(ctx, s, j, c, leave)
 	switch {
-	case errors.Is(context.Cause(ctx), errLeft):
+	case errors.Is(context.Cause(ctx), errDetached):
 		a.note("\ndetached; the job goes on\n  attach: linus job attach %s\n  end:     linus job cancel %s", j.ID, j.ID)
 		return exitError(exitDetached)
 	case err != nil:
@@ -157,13 +158,13 @@ func (a *app) converse(outer context.Context, s *session, j job.Job, c conversat
 	return codeOf(r)
 }
 
-// killer ends tasks.
+// killer is the part of an engine that interrupting a task needs.
 type killer interface {
 	Kill(ctx context.Context, id, signal string) (job.Killed, error)
 }
 
-// interruptible makes Ctrl-C the job's: the first interrupts its task, the
-// second leaves it.
+// interruptible handles Ctrl-C: the first interrupts the job's task, the second
+// detaches from it.
 func (a *app) interruptible(ctx context.Context, s killer, id string, interrupts <-chan os.Signal, leave context.CancelCauseFunc) {
 	for interrupted := false; ; interrupted = true {
 		select {
@@ -171,7 +172,7 @@ func (a *app) interruptible(ctx context.Context, s killer, id string, interrupts
 			return
 		case sig := <-interrupts:
 			if interrupted || sig != os.Interrupt {
-				leave(errLeft)
+				leave(errDetached)
 				return
 			}
 			a.note("\ninterrupting the job; Ctrl-C again detaches from it")
@@ -210,9 +211,9 @@ func (a *app) talk(ctx context.Context, s *session, j job.Job, c conversation, l
 			if restore, err = a.terminal(j.Manifest.TTY); err != nil {
 				return err
 			}
-			from = &escapable{from: a.stdin, leave: func() { leave(errLeft) }}
+			from = &escapable{from: a.stdin, leave: func() { leave(errDetached) }}
 		}
-		go func() { // ends with this process when nothing comes on stdin
+		go func() { // while nothing arrives on stdin it lasts as long as this process
 			_, err := sendInput(ctx, s, j.ID, from, true, l.soon)
 			failed <- err
 		}()
@@ -221,17 +222,17 @@ func (a *app) talk(ctx context.Context, s *session, j job.Job, c conversation, l
 	restore()
 	select {
 	case inputErr := <-failed:
-		// A task need not read all its input.
+		// A task may end without reading all its input.
 		if inputErr != nil && ctx.Err() == nil && !errors.Is(inputErr, job.ErrCompleted) {
 			a.note("input was not sent: %v", inputErr)
 		}
 	default:
 	}
-	l.sayDropped(a)
+	l.noteDropped(a)
 	return err
 }
 
-// terminal hands our terminal to the task's, where it has one.
+// terminal puts this process's terminal into raw mode if the task has a terminal.
 func (a *app) terminal(tty bool) (restore func(), err error) {
 	file, ok := a.stdin.(*os.File)
 	if !tty || !ok {
@@ -244,20 +245,19 @@ func (a *app) terminal(tty bool) (restore func(), err error) {
 	return func() { _ = term.Restore(int(file.Fd()), before) }, nil
 }
 
-// escapable reads a terminal and looks for ~. at the start of a line, which
-// leaves; ~~ is one ~.
+// escapable reads a terminal. ~. at the start of a line detaches; ~~ is one ~.
 type escapable struct {
 	from  io.Reader
 	leave func()
 
-	within bool // a line: no escape begins here
-	tilde  bool // one was read and is held back
+	within bool // within a line, where no escape begins
+	tilde  bool // a ~ was read and is held back
 	left   bool
 }
 
 func (e *escapable) Read(p []byte) (int, error) {
 	for !e.left {
-		part := make([]byte, max(1, len(p)-1)) // room for a held ~
+		part := make([]byte, max(1, len(p)-1)) // room for a ~ that was held back
 		n, err := e.from.Read(part)
 		out := e.filter(p[:0], part[:n])
 		if e.left {
@@ -267,7 +267,7 @@ func (e *escapable) Read(p []byte) (int, error) {
 			return len(out), err
 		}
 	}
-	return 0, errLeft // and no end: the task's stdin stays open
+	return 0, errDetached // not io.EOF: the task's stdin stays open
 }
 
 func (e *escapable) filter(out, in []byte) []byte {
@@ -292,8 +292,8 @@ func (e *escapable) filter(out, in []byte) []byte {
 	return out
 }
 
-// codeOf ends the program with the code of a job's task, where it is one a
-// program can end with: of a larger one the system keeps the lowest 8 bits.
+// codeOf returns the task's exit code as an exitError if a program can exit with
+// it: the system keeps only the lowest 8 bits of larger ones.
 func codeOf(r job.Result) error {
 	switch {
 	case r.ExitCode != nil && *r.ExitCode == 0 && r.Status == job.Success:

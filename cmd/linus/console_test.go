@@ -40,7 +40,7 @@ func TestEscapable_TildeDotAtTheStartOfALineLeaves(t *testing.T) {
 			for way, reader := range map[string]io.Reader{"whole": strings.NewReader(tt.in), "byte by byte": iotest.OneByteReader(strings.NewReader(tt.in))} {
 				left := false
 				got, err := io.ReadAll(&escapable{from: reader, leave: func() { left = true }})
-				if string(got) != tt.want || left != tt.left || errors.Is(err, errLeft) != tt.left {
+				if string(got) != tt.want || left != tt.left || errors.Is(err, errDetached) != tt.left {
 					t.Errorf("%s: %q, left %v, %v; want %q, %v", way, got, left, err, tt.want, tt.left)
 				}
 			}
@@ -77,7 +77,7 @@ func TestInterruptible_FirstInterruptsSecondLeaves(t *testing.T) {
 			var got killed
 			a := &app{stderr: io.Discard}
 			a.interruptible(ctx, &got, "j", signals, leave)
-			if diff := cmp.Diff(tt.want, got); diff != "" || !errors.Is(context.Cause(ctx), errLeft) {
+			if diff := cmp.Diff(tt.want, got); diff != "" || !errors.Is(context.Cause(ctx), errDetached) {
 				t.Errorf("left %v; -want +got:\n%s", context.Cause(ctx), diff)
 			}
 		})
@@ -269,7 +269,7 @@ func TestLogs_GoOnWhereTheLastChunkEnded(t *testing.T) {
 	if err := l.copy(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	l.sayDropped(&app{stderr: &notes})
+	l.noteDropped(&app{stderr: &notes})
 	if out.String() != "abyz" || !strings.Contains(notes.String(), "8 bytes of stdout are not kept") {
 		t.Errorf("%q, %q", out.String(), notes.String())
 	}

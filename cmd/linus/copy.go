@@ -61,23 +61,23 @@ func (a *app) vmCopyCommand() *cobra.Command {
 				words = append(words, name+":\t"+about)
 			}
 		}
-		return words, cobra.ShellCompDirectiveNoSpace // without words, files
+		return words, cobra.ShellCompDirectiveNoSpace // without suggestions the shell completes files
 	}
 	return cmd
 }
 
-// copying is what is to be copied, between one VM and here.
+// copying is a copy between one VM and this machine.
 type copying struct {
-	vm      string   // name, ID, or a job's ID
-	toVM    bool     // else from it
+	vm      string   // its name, its ID, or a job's ID
+	toVM    bool     // false: from the VM
 	sources []string // paths
 	target  string   // path
 }
 
-// inVM is NAME:PATH. A slash before the colon makes it a path here.
+// inVM is NAME:PATH. With a slash before the colon it is a local path.
 var inVM = regexp.MustCompile(`(?s)^([^/:]+):(.*)$`)
 
-// parseCopy reads SRC... DST: one side is in a VM, in one and the same.
+// parseCopy parses SRC... DST. One side is in a VM, and all its paths in the same one.
 func parseCopy(cmd *cobra.Command, args []string) (c copying, err error) {
 	wrong := func(problem string) (copying, error) {
 		return c, usage("%s %s; as in: linus vm cp ./x dev:/path, linus vm cp dev:/path .", cmd.CommandPath(), problem)
@@ -108,7 +108,7 @@ func parseCopy(cmd *cobra.Command, args []string) (c copying, err error) {
 	return c, nil
 }
 
-// command is the scp command that copies.
+// command returns the scp command that copies.
 func (c copying) command(settings config.Config, vm job.VM) ([]string, error) {
 	options, err := daemon.SSHOptions(settings, vm)
 	if err != nil {
@@ -119,12 +119,12 @@ func (c copying) command(settings config.Config, vm job.VM) ([]string, error) {
 		host = "[" + host + "]"
 	}
 	there := func(path string) string { return vm.User + "@" + host + ":" + path }
-	here := func(path string) string { return path } // never NAME:PATH: scp knows it for one of here, too
+	here := func(path string) string { return path } // never NAME:PATH, so scp takes it for a local path too
 	source, target := here, there
 	if !c.toVM {
 		source, target = there, here
 	}
-	// -s: by SFTP, which takes paths as they are; scp of old has a shell read them.
+	// -s: by SFTP, which takes paths literally; the old protocol lets a shell expand them.
 	argv := append(append([]string{"scp", "-s", "-r"}, options...), "-P", strconv.Itoa(settings.VMSSHPort), "--")
 	for _, path := range c.sources {
 		argv = append(argv, source(path))
@@ -161,12 +161,12 @@ func (a *app) vmForwardCommand() *cobra.Command {
 	return a.completeVMs(cmd)
 }
 
-// forward is a port here that stands for one of a VM.
+// forward is a local port that is forwarded to one of a VM.
 type forward struct{ local, there uint16 }
 
 var portPair = regexp.MustCompile(`^(?:(\d+):)?(\d+)$`)
 
-// parseForwards reads pairs such as 8080:80.
+// parseForwards parses pairs such as 8080:80.
 func parseForwards(args []string) ([]forward, error) {
 	forwards := make([]forward, len(args))
 	for i, arg := range args {
@@ -187,8 +187,8 @@ func parseForwards(args []string) ([]forward, error) {
 	return forwards, nil
 }
 
-// forwardCommand is the ssh command that forwards. ssh runs its LocalCommand
-// when it listens on all of them: that one tells.
+// forwardCommand returns the ssh command that forwards. ssh runs its LocalCommand
+// once it listens on all ports; the command prints them.
 func forwardCommand(c config.Config, vm job.VM, forwards []forward) ([]string, error) {
 	options, err := daemon.SSHOptions(c, vm)
 	if err != nil {

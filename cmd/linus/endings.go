@@ -11,7 +11,7 @@ import (
 	"linus/internal/job"
 )
 
-// jsonEnd is how a job ended, as job wait -o json shows it.
+// jsonEnd is a job's outcome, as job wait -o json shows it.
 type jsonEnd struct {
 	JobID    string     `json:"job_id"`
 	Status   job.Status `json:"status"`
@@ -33,7 +33,7 @@ func (a *app) waitCommand() *cobra.Command {
 			return nil
 		},
 		RunE: a.reading(func(ctx context.Context, e job.Engine, args []string) error {
-			for _, id := range args { // a slip is told before the wait
+			for _, id := range args { // a wrong ID is reported before waiting
 				if _, err := e.Job(ctx, id); err != nil {
 					return fmt.Errorf("%s: %w", id, err)
 				}

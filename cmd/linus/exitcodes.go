@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Exit codes. Where a verb waits for a job, the last ones are timeout(1)'s and
-// docker(1)'s.
+// Exit codes. For verbs that wait for a job, the last ones follow timeout(1) and
+// docker(1).
 const (
 	exitOK       = 0
 	exitFailure  = 1
@@ -16,7 +16,7 @@ const (
 	exitDetached = 130
 )
 
-// exitCodes says what they mean, for help and the documents.
+// exitCodes returns their meanings, for help and the documents.
 func exitCodes() []exitMeaning {
 	return []exitMeaning{
 		{exitOK, "done"},
@@ -33,7 +33,7 @@ type exitMeaning struct {
 	text string
 }
 
-// exitHelp is the list for linus --help.
+// exitHelp returns the list for linus --help.
 func exitHelp() string {
 	var b strings.Builder
 	b.WriteString("Run jobs in ephemeral Proxmox VE virtual machines.\n\n" +

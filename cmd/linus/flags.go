@@ -16,8 +16,7 @@ import (
 	"linus/internal/job"
 )
 
-// taskFlags are the options of a job's task; those given override the
-// manifest's fields.
+// taskFlags are the options of a job's task. They override the manifest's fields.
 type taskFlags struct {
 	vm, cwd, mode             string
 	timeout                   int
@@ -39,7 +38,7 @@ func (f *taskFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&f.mode, "status-mode", "", "simple, detailed or streaming")
 }
 
-// override puts the options that were given into the manifest.
+// override writes the given options into the manifest.
 func (f *taskFlags) override(cmd *cobra.Command, m *job.Manifest, terminal any) error {
 	err := override(cmd, map[string]func(){
 		"vm":          func() { m.VM = f.vm },
@@ -76,7 +75,7 @@ func (f *taskFlags) override(cmd *cobra.Command, m *job.Manifest, terminal any) 
 	return nil
 }
 
-// terminalSize is a terminal's size as a manifest has it; "" where it is none.
+// terminalSize returns a terminal's size in the manifest's form; "" for no terminal.
 func terminalSize(stream any) string {
 	if file, ok := stream.(*os.File); ok {
 		if columns, rows, err := term.GetSize(int(file.Fd())); err == nil && columns > 0 && rows > 0 {
@@ -97,8 +96,8 @@ type vmFlags struct {
 	network          job.Network
 }
 
-// register adds the options of every new VM, registerKeeping those of one that
-// may stay or not.
+// register adds the options of every new VM, registerKeeping those that make a
+// job's VM persistent.
 func (f *vmFlags) register(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.IntVar(&f.cpu, "cpu", 0, "cores, 1 to 32")
@@ -115,7 +114,7 @@ func (f *vmFlags) register(cmd *cobra.Command) {
 
 func (f *vmFlags) registerKeeping(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.keep, "keep", false, "keep the VM after the job (lifecycle persistent); implied by --name and --ttl")
-	cmd.Flags().StringVar(&f.name, "name", "", "name of the VM, which is then kept")
+	cmd.Flags().StringVar(&f.name, "name", "", "name of the VM, which is then persistent")
 }
 
 func (f *vmFlags) override(cmd *cobra.Command, m *job.Manifest) error {
@@ -138,8 +137,8 @@ func (f *vmFlags) override(cmd *cobra.Command, m *job.Manifest) error {
 	return err
 }
 
-// override calls set for each option that was given. One given as nothing is a
-// slip: to leave it out means the default.
+// override calls set for each given option. An empty value is an error: omitting
+// the option means the default.
 func override(cmd *cobra.Command, set map[string]func()) error {
 	for _, name := range slices.Sorted(maps.Keys(set)) {
 		flag := cmd.Flags().Lookup(name)
@@ -156,7 +155,7 @@ func override(cmd *cobra.Command, set map[string]func()) error {
 
 var fileArg = regexp.MustCompile(`^(.+?):(/[^:]*)(?::(0?[0-7]{3,4}))?$`)
 
-// localFile reads LOCAL:REMOTE[:MODE]; without MODE the file keeps its own.
+// localFile parses LOCAL:REMOTE[:MODE] and reads the file; without MODE it keeps its own.
 func localFile(arg string) (job.File, error) {
 	part := fileArg.FindStringSubmatch(arg)
 	if part == nil {

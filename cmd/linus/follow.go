@@ -9,25 +9,25 @@ import (
 	"linus/internal/job"
 )
 
-// watcher is what following a job needs of an engine.
+// watcher is the part of an engine that following a job needs.
 type watcher interface {
 	Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error)
 	Result(ctx context.Context, id string) (job.Result, error)
 	List(ctx context.Context, f job.Filter) (job.Page, error)
 }
 
-// following says how a job is followed. The zero value: from its first event to
-// its last, all shown.
+// following are the options of follow. The zero value shows all events, from first
+// to last.
 type following struct {
-	after int64              // the last event that is known already
-	until func(job.Job) bool // an end before the last event
-	quiet bool               // only warnings stay on the screen
-	phase string             // only the end of this one stays on the screen; empty: all
+	after int64              // the last event already known
+	until func(job.Job) bool // stops before the last event
+	quiet bool               // show only warnings, besides the live line
+	phase string             // show only this phase, besides the live line; empty: all
 }
 
 // follow shows each phase and each provisioning step with its time as it
-// happens, on stderr, and returns the job when it is done: its status is terminal
-// and its VM is gone, or was tried to be removed and is left to the engine.
+// happens, on stderr, and returns the job when its status is terminal and its VM is
+// gone, or could not be destroyed yet and is left to the engine.
 func (a *app) follow(ctx context.Context, e watcher, id string, f following) (job.Job, error) {
 	p := &progress{out: a.stderr, live: isTerminal(a.stderr), colours: a.colours(a.stderr), quiet: f.quiet, only: f.phase}
 	if p.live {
@@ -59,9 +59,9 @@ func (a *app) follow(ctx context.Context, e watcher, id string, f following) (jo
 // progress turns a job's events into lines.
 type progress struct {
 	out   io.Writer
-	live  bool   // out is a terminal: the last line shows what is under way
-	quiet bool   // what has ended is not shown
-	only  string // the one phase whose end is shown; empty: all
+	live  bool   // out is a terminal: the last line shows what is in progress
+	quiet bool   // finished phases and steps are not shown
+	only  string // the only phase whose end is shown; empty: all
 
 	colours colours
 	usual   map[string]time.Duration // of phases and steps, by name; for the live line
@@ -70,8 +70,8 @@ type progress struct {
 	phaseAt       time.Time
 	stepAt        time.Time
 	stepText      string
-	waiting       string // the job's own word while no phase runs
-	gaveUp        bool   // the destroy phase has failed; the engine tries on
+	waiting       string // the job's progress text while no phase runs
+	gaveUp        bool   // the destroy phase has failed; the engine retries it
 	liveLineShown bool
 }
 
@@ -91,12 +91,12 @@ func (p *progress) show(e job.Event) {
 			p.gaveUp = p.gaveUp || e.Phase == job.PhaseDestroy
 		}
 		if !p.quiet && (p.only == "" || p.only == e.Phase) {
-			p.line("%-22s %8s  %s", e.Phase, seconds(e.At.Sub(p.phaseAt)), p.colours.word(how))
+			p.line("%-22s %8s  %s", e.Phase, seconds(e.At.Sub(p.phaseAt)), p.colours.paint(how))
 		}
 		p.phase = ""
 	case job.EventWarning:
-		p.line("%s %s", p.colours.word("warning:"), oneLine(e.Text, 400))
-	case job.EventStatus, job.EventIgnored, job.EventDecided: // the result says it
+		p.line("%s %s", p.colours.paint("warning:"), oneLine(e.Text, 400))
+	case job.EventStatus, job.EventIgnored, job.EventDecided: // the result shows it
 	}
 }
 
@@ -112,7 +112,6 @@ func (p *progress) line(format string, args ...any) {
 	_, _ = fmt.Fprintf(p.out, format+"\n", args...)
 }
 
-// clear removes the live line.
 func (p *progress) clear() {
 	if p.liveLineShown {
 		_, _ = io.WriteString(p.out, "\r\x1b[K")
@@ -120,7 +119,7 @@ func (p *progress) clear() {
 	}
 }
 
-// whileLive calls watch and, on a terminal, keeps the live line going meanwhile.
+// whileLive calls watch and, on a terminal, refreshes the live line meanwhile.
 func (p *progress) whileLive(ctx context.Context, watch func(context.Context) ([]job.Event, job.Job, error)) ([]job.Event, job.Job, error) {
 	if !p.live {
 		return watch(ctx)
@@ -139,7 +138,7 @@ func (p *progress) whileLive(ctx context.Context, watch func(context.Context) ([
 	defer tick.Stop()
 	for {
 		select {
-		case got := <-answered: // comes soon after ctx ends, too
+		case got := <-answered: // returns soon after ctx ends, too
 			return got.events, got.job, got.err
 		case <-tick.C:
 			p.drawLive(time.Now())

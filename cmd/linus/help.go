@@ -10,10 +10,10 @@ import (
 	"linus/internal/manual"
 )
 
-// helpColumns is the widest text is wrapped at: longer lines are hard to read.
+// helpColumns is the largest width text is wrapped at: longer lines are hard to read.
 const helpColumns = 100
 
-// helpCommand shows documents, beside what every command's --help shows.
+// helpCommand shows documents, in addition to what every command's --help shows.
 func (a *app) helpCommand() *cobra.Command {
 	var list bool
 	cmd := &cobra.Command{
@@ -43,7 +43,7 @@ func (a *app) helpCommand() *cobra.Command {
 	return cmd
 }
 
-// help shows the document of a topic, else the help of a command.
+// help shows the document of a topic or, if there is none, the help of a command.
 func (a *app) help(root *cobra.Command, args []string) error {
 	if topic, ok := manual.Find(args[0]); ok && len(args) == 1 {
 		if a.json {
@@ -62,7 +62,7 @@ func (a *app) help(root *cobra.Command, args []string) error {
 	return usage("no topic or command %q; %slinus help --list lists the topics", strings.Join(args, " "), hint)
 }
 
-// nearTopics returns the topics and commands whose names are like a word.
+// nearTopics returns the topics and commands with names similar to a word.
 func nearTopics(root *cobra.Command, word string) []string {
 	words := &cobra.Command{Use: "help", SuggestionsMinimumDistance: 2}
 	for _, t := range manual.Topics() {
@@ -73,7 +73,7 @@ func nearTopics(root *cobra.Command, word string) []string {
 	return slices.Compact(near)
 }
 
-// topicSummary is a topic as --list has it.
+// topicSummary is a topic as --list shows it.
 type topicSummary struct {
 	Topic   string `json:"topic"`
 	Summary string `json:"summary"`
@@ -95,7 +95,7 @@ func topicList() string {
 	return b.String()
 }
 
-// completeHelp completes topics and commands, and a command's own.
+// completeHelp completes topics, commands and subcommands.
 func completeHelp(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	var words []string
 	if len(args) == 0 {

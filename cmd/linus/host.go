@@ -48,7 +48,7 @@ func (a *app) checkCommand() *cobra.Command {
 	}
 }
 
-// finding makes a report of a host that could not be asked: that is one, too.
+// finding turns the error of a host that could not be checked into a report.
 func finding(r job.HostReport, err error) (job.HostReport, error) {
 	var host *job.HostError
 	if !errors.As(err, &host) {
@@ -66,9 +66,9 @@ func (a *app) printReport(r job.HostReport) error {
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 	c := a.colours(a.stdout)
 	for _, check := range r.Checks {
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", c.word(check.Level), check.Name, oneLine(check.Text, 300))
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", c.paint(check.Level), check.Name, oneLine(check.Text, 300))
 		if check.Remedy != "" {
-			_, _ = fmt.Fprintf(w, "%s\t\t-> %s\n", c.word(""), oneLine(check.Remedy, 300))
+			_, _ = fmt.Fprintf(w, "%s\t\t-> %s\n", c.paint(""), oneLine(check.Remedy, 300))
 		}
 	}
 	return w.Flush()
@@ -124,8 +124,8 @@ func (a *app) trust(ctx context.Context, c config.Config, yes bool, expected str
 	return answer(true, fmt.Sprintf("%s is trusted: %s, in %s", key.Addr, key.Fingerprint, c.ProxmoxKnownHosts))
 }
 
-// confirm asks on the terminal; anything but yes is an error. Where there is
-// none, it says which option answers.
+// confirm asks on the terminal; anything but yes is an error. Without a terminal
+// the error names the option to give instead.
 func (a *app) confirm(ctx context.Context, question, option string) error {
 	_, _ = io.WriteString(a.stderr, question)
 	if !isTerminal(a.stdin) {

@@ -56,14 +56,14 @@ func (a *app) inputCommand() *cobra.Command {
 	return a.completeJobs(cmd)
 }
 
-// receiver takes a task's input.
+// receiver is the part of an engine that sending input needs.
 type receiver interface {
 	Input(ctx context.Context, id string, data []byte, closed bool) error
 }
 
-// sendInput sends all that comes to a task's stdin, and its end where ending is
-// set; sent is told of each part. It returns the bytes sent. Every part is
-// acknowledged before the next is sent; what comes meanwhile goes together.
+// sendInput sends everything it reads to a task's stdin, which it closes at the end
+// if ending is set. It calls sent after each part and returns the bytes sent. Each
+// part is acknowledged before the next is sent; what arrives meanwhile is one part.
 func sendInput(ctx context.Context, to receiver, id string, from io.Reader, ending bool, sent func()) (total int64, err error) {
 	a := readAhead(from, job.MaxInput)
 	defer a.stop()
@@ -77,9 +77,9 @@ func sendInput(ctx context.Context, to receiver, id string, from io.Reader, endi
 			sent()
 		}
 		switch {
-		case err == io.EOF && ending: //nolint:errorlint // io.Reader's own word
+		case err == io.EOF && ending: //nolint:errorlint // io.Reader returns it unwrapped
 			return total, to.Input(ctx, id, nil, true)
-		case err == io.EOF: //nolint:errorlint // the same
+		case err == io.EOF: //nolint:errorlint // likewise
 			return total, nil
 		case err != nil:
 			return total, fmt.Errorf("read stdin: %w", err)
@@ -87,18 +87,18 @@ func sendInput(ctx context.Context, to receiver, id string, from io.Reader, endi
 	}
 }
 
-// ahead reads on while what it has read is dealt with.
+// ahead keeps reading while what it has read is processed.
 type ahead struct {
-	limit int // bytes it holds at most
+	limit int // bytes buffered at most
 
 	mu      sync.Mutex
 	changed sync.Cond
 	held    []byte
-	err     error // that ended it
+	err     error // why reading ended
 }
 
-// readAhead begins to read, and goes on until from ends or, where nothing comes
-// any more, with this process.
+// readAhead starts to read, until from ends. A read that never returns lasts as
+// long as this process.
 func readAhead(from io.Reader, limit int) *ahead {
 	a := &ahead{limit: limit}
 	a.changed.L = &a.mu
@@ -106,7 +106,7 @@ func readAhead(from io.Reader, limit int) *ahead {
 		part := make([]byte, 64<<10)
 		for {
 			n, err := from.Read(part)
-			if !a.take(part[:n], err) {
+			if !a.add(part[:n], err) {
 				return
 			}
 		}
@@ -114,8 +114,8 @@ func readAhead(from io.Reader, limit int) *ahead {
 	return a
 }
 
-// take waits until there is room, and reports whether more is wanted.
-func (a *ahead) take(part []byte, err error) bool {
+// add waits until there is room for a part, and reports whether to read more.
+func (a *ahead) add(part []byte, err error) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for len(a.held)+len(part) > a.limit && a.err == nil {
@@ -129,7 +129,7 @@ func (a *ahead) take(part []byte, err error) bool {
 	return err == nil
 }
 
-// next returns all that has come, as soon as there is any, and why no more will.
+// next waits for data, and returns all there is and, at the end, why no more follows.
 func (a *ahead) next() ([]byte, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -142,7 +142,7 @@ func (a *ahead) next() ([]byte, error) {
 	return part, a.err
 }
 
-// stop lets the reader end.
+// stop makes the reader end.
 func (a *ahead) stop() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -43,7 +43,7 @@ func (a *app) statusCommand() *cobra.Command {
 	return a.completeJobs(cmd)
 }
 
-// statusText shows what is known of a job, a line for each thing.
+// statusText returns a job's status, one line for each detail.
 func statusText(j job.Job) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
@@ -112,7 +112,7 @@ type jsonResult struct {
 	ExitCode     *int           `json:"exit_code,omitempty"`
 	Error        string         `json:"error,omitempty"`
 	Output       string         `json:"output"`
-	OutputBase64 string         `json:"output_base64,omitempty"` // when output is not UTF-8
+	OutputBase64 string         `json:"output_base64,omitempty"` // if output is not UTF-8
 	Stderr       string         `json:"stderr"`
 	StderrBase64 string         `json:"stderr_base64,omitempty"`
 	OutputInfo   job.OutputInfo `json:"output_info"`
@@ -142,7 +142,7 @@ func (a *app) printResult(r job.Result) error {
 	return nil
 }
 
-// jsonText is data as text, and in base64 where text cannot hold it.
+// jsonText returns data as text, and also in base64 if it is not UTF-8.
 func jsonText(data []byte) (text, encoded string) {
 	if utf8.Valid(data) {
 		return string(data), ""
@@ -150,7 +150,7 @@ func jsonText(data []byte) (text, encoded string) {
 	return strings.ToValidUTF8(string(data), "\uFFFD"), base64.StdEncoding.EncodeToString(data)
 }
 
-// summary is a finished job in a line, and its error in the next.
+// summary returns a finished job in one line, and its error in the next.
 func summary(r job.Result) string {
 	s := fmt.Sprintf("job %s: %s", r.JobID, r.Status)
 	if r.ExitCode != nil {
@@ -184,10 +184,10 @@ func summary(r job.Result) string {
 	return s
 }
 
-// mostLeftOut is how many artifacts that were not kept are shown one by one.
+// mostLeftOut is how many artifacts that were not kept are listed.
 const mostLeftOut = 10
 
-// leftOut tells in lines of what was not kept of a job's artifacts, and why.
+// leftOut returns a line for each artifact that was not kept, with the reason.
 func leftOut(s job.SkippedArtifacts) (lines []string) {
 	for _, f := range s.ArtifactsSkipped[:min(len(s.ArtifactsSkipped), mostLeftOut)] {
 		lines = append(lines, oneLine(f.Path, 200)+": "+oneLine(f.Reason, 300))
@@ -226,14 +226,14 @@ func (a *app) listCommand() *cobra.Command {
 			return a.printList(page)
 		},
 	}
-	cmd.Flags().StringVar((*string)(&f.Status), "status", "", "only jobs of this status: "+statusWords(", "))
+	cmd.Flags().StringVar((*string)(&f.Status), "status", "", "only jobs of this status: "+statusNames(", "))
 	cmd.Flags().IntVar(&f.Limit, "limit", 50, "jobs to show, 1 to 200")
 	cmd.Flags().StringVar(&f.Cursor, "cursor", "", "where to continue, as printed after the previous page")
-	_ = cmd.RegisterFlagCompletionFunc("status", cobra.FixedCompletions(strings.Split(statusWords(" "), " "), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("status", cobra.FixedCompletions(strings.Split(statusNames(" "), " "), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
-func statusWords(separator string) string {
+func statusNames(separator string) string {
 	words := make([]string, len(job.Statuses))
 	for i, s := range job.Statuses {
 		words[i] = string(s)
@@ -248,13 +248,13 @@ func (a *app) printList(page job.Page) error {
 	}
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 	c := a.colours(a.stdout)
-	_, _ = fmt.Fprintf(w, "JOB\t%s\tPHASE\tNODE\tCREATED\tTASK\n", c.word("STATUS"))
+	_, _ = fmt.Fprintf(w, "JOB\t%s\tPHASE\tNODE\tCREATED\tTASK\n", c.paint("STATUS"))
 	for _, j := range page.Jobs {
 		var node string
 		if j.VM != nil {
 			node = j.VM.Node
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", j.ID, c.word(string(j.Status)), oneLine(j.Phase, 40), oneLine(node, 63), local(j.CreatedAt), oneLine(j.Task, 60))
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", j.ID, c.paint(string(j.Status)), oneLine(j.Phase, 40), oneLine(node, 63), local(j.CreatedAt), oneLine(j.Task, 60))
 	}
 	if page.Next != "" {
 		defer a.note("more: linus job list --cursor %s", page.Next)
@@ -282,7 +282,8 @@ func (a *app) cancelCommand() *cobra.Command {
 	})
 }
 
-// waitFor follows a job to its end, shows its result and ends with its code.
+// waitFor follows a job to its end, shows its result and returns its exit code as
+// an exitError.
 func (a *app) waitFor(ctx context.Context, e watcher, id string) error {
 	j, err := a.follow(ctx, e, id, following{})
 	if err != nil {

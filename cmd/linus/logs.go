@@ -16,16 +16,16 @@ import (
 	"linus/internal/term"
 )
 
-// Waits between two looks at a running job's output, growing while none comes.
+// Pauses between two reads of a running job's output, growing while none arrives.
 const (
 	soonestLook = 20 * time.Millisecond
 	latestLook  = 500 * time.Millisecond
 )
 
-// tailWindow is how far back lines are counted from the end, in bytes.
+// tailWindow is how far back from the end lines are counted, in bytes.
 const tailWindow = 1 << 20
 
-// outputs is what reading a job's output needs of an engine.
+// outputs is the part of an engine that reading a job's output needs.
 type outputs interface {
 	Job(ctx context.Context, id string) (job.Job, error)
 	Output(ctx context.Context, id, stream string, offset, limit int64) (job.Chunk, error)
@@ -83,7 +83,7 @@ func (a *app) logsCommand() *cobra.Command {
 			if cmd.Context().Err() != nil {
 				return exitError(exitDetached)
 			}
-			logs.sayDropped(a)
+			logs.noteDropped(a)
 			return err
 		},
 	}
@@ -107,7 +107,7 @@ type jsonLogs struct {
 
 type jsonStream struct {
 	Output       string `json:"output"`
-	OutputBase64 string `json:"output_base64,omitempty"` // when output is not UTF-8
+	OutputBase64 string `json:"output_base64,omitempty"` // if output is not UTF-8
 	Offset       int64  `json:"offset"`
 	Next         int64  `json:"next"`
 	Dropped      int64  `json:"dropped"`
@@ -134,12 +134,12 @@ func (a *app) logsJSON(ctx context.Context, l *logs) error {
 type logs struct {
 	engine  outputs
 	id      string
-	follow  bool // to the job's end; else as far as it has come
+	follow  bool // to the job's end; false: what there is now
 	strip   bool
 	streams []*logStream
 }
 
-// logStream is one stream on its way. next, dropped and complete are as in
+// logStream is the copy of one stream. next, dropped and complete are as in
 // job.Chunk.
 type logStream struct {
 	name     string
@@ -154,8 +154,8 @@ func (l *logs) add(name string, to io.Writer) {
 	l.streams = append(l.streams, &logStream{name: name, to: to, look: make(chan struct{}, 1)})
 }
 
-// sayDropped tells of output that was more than is kept.
-func (l *logs) sayDropped(a *app) {
+// noteDropped reports output beyond what is kept.
+func (l *logs) noteDropped(a *app) {
 	for _, s := range l.streams {
 		if s.dropped > 0 {
 			a.note("%d bytes of %s are not kept: MAX_OUTPUT_SIZE", s.dropped, s.name)
@@ -163,7 +163,7 @@ func (l *logs) sayDropped(a *app) {
 	}
 }
 
-// soon makes the next look at the output one without a wait.
+// soon makes the next read of the output happen at once.
 func (l *logs) soon() {
 	for _, s := range l.streams {
 		select {
@@ -173,7 +173,7 @@ func (l *logs) soon() {
 	}
 }
 
-// tail begins so many lines before the end as it is now.
+// tail starts at the last lines of what there is now.
 func (l *logs) tail(ctx context.Context, lines int) error {
 	for _, s := range l.streams {
 		chunk, err := l.engine.Output(ctx, l.id, s.name, -tailWindow, tailWindow)
@@ -185,8 +185,7 @@ func (l *logs) tail(ctx context.Context, lines int) error {
 	return nil
 }
 
-// lastLines is the end of data, from where so many lines begin. What follows the
-// last newline is a line.
+// lastLines returns the last lines of data. Text after the last newline is a line.
 func lastLines(data []byte, lines int) []byte {
 	at := len(data)
 	if lines > 0 && at > 0 && data[at-1] == '\n' {
@@ -203,7 +202,7 @@ func lastLines(data []byte, lines int) []byte {
 	return data[at:]
 }
 
-// copy copies all streams. They do not wait for each other.
+// copy copies all streams at the same time.
 func (l *logs) copy(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

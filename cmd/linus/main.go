@@ -1,5 +1,5 @@
-// Command linus runs jobs in Proxmox VE virtual machines of their own: as an
-// MCP server (linus mcp) and as a command line. Both are clients of one engine
+// Command linus runs each job in a Proxmox VE virtual machine of its own, for an
+// MCP client (linus mcp) or on the command line. Both are clients of one engine
 // per state directory, which is the same program (linus serve).
 package main
 
@@ -28,10 +28,10 @@ var version = ""
 
 func main() { os.Exit(process(daemon.Proxmox)) }
 
-// process is run with this process's arguments, streams and signals.
+// process calls run with this process's arguments, streams and signals.
 func process(backend daemon.NewBackend) int {
 	stdout := os.Stdout
-	os.Stdout = os.Stderr // whatever prints by accident must not get into a protocol
+	os.Stdout = os.Stderr // stray prints must not get into a protocol
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the second signal ends the process at once
 	return run(ctx, backend, os.Args[1:], os.Stdin, stdout, os.Stderr)
@@ -43,14 +43,13 @@ type app struct {
 	stdout, stderr io.Writer
 	backend        daemon.NewBackend
 	json           bool           // -o json
-	sources        config.Sources // flags that give settings
+	sources        config.Sources // settings given as flags
 }
 
-// run is the whole program but for the process around it; it returns the exit
-// code.
+// run is the whole program, without the process around it. It returns the exit code.
 func run(ctx context.Context, backend daemon.NewBackend, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := &app{stdin: stdin, stdout: stdout, stderr: stderr, backend: backend}
-	root := a.root() //nolint:contextcheck // the verbs take it from their command
+	root := a.root() //nolint:contextcheck // the verbs use their command's context
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)
@@ -61,7 +60,7 @@ func run(ctx context.Context, backend daemon.NewBackend, args []string, stdin io
 		return int(code)
 	}
 	if err != nil {
-		_, _ = fmt.Fprintf(stderr, "%s %s\n", a.colours(stderr).word("linus:"), strings.ReplaceAll(words.In(term.Text(err.Error())), "\n", "\n  "))
+		_, _ = fmt.Fprintf(stderr, "%s %s\n", a.colours(stderr).paint("linus:"), strings.ReplaceAll(words.In(term.Text(err.Error())), "\n", "\n  "))
 		if next := nextStep(err); next != "" {
 			_, _ = fmt.Fprintln(stderr, next)
 		}
@@ -92,7 +91,7 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// group is a command that only holds others.
+// group is a command that only has subcommands.
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	g := &cobra.Command{
 		Use: use, Short: short,
@@ -113,7 +112,7 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	return g
 }
 
-// exitError ends the program with a code and without a word: all is said.
+// exitError ends the program with a code and prints nothing more.
 type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
@@ -126,7 +125,7 @@ func (e *usageError) Unwrap() error { return e.err }
 
 func usage(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
 
-// noArgs and oneArg are cobra's checks, as usage errors.
+// noArgs and oneArg are cobra's checks, returning usage errors.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if err := cobra.NoArgs(cmd, args); err != nil {
 		return usage("%s takes no arguments", cmd.CommandPath())
@@ -160,7 +159,7 @@ func exitCode(err error) int {
 	}
 }
 
-// nextStep says what to do about errors whose text does not.
+// nextStep returns what to do about errors whose own text does not say it.
 func nextStep(err error) string {
 	var notComplete *job.NotCompleteError
 	switch {
@@ -178,7 +177,7 @@ func nextStep(err error) string {
 	return ""
 }
 
-// buildVersion is the linker's version, else the module's.
+// buildVersion returns the linker's version or, without one, the module's.
 func buildVersion() string {
 	if version != "" {
 		return version

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// manCommand is for packages: they carry what it writes.
+// manCommand writes files for distribution packages.
 func (a *app) manCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIR",
@@ -22,13 +22,13 @@ func (a *app) manCommand() *cobra.Command {
 	}
 }
 
-// writeManual writes a man page for each command, and completions for the
-// shells, where they lie below /usr/share. SOURCE_DATE_EPOCH is their date.
+// writeManual writes a man page for each command, and shell completions, in the
+// layout of /usr/share. Their date is SOURCE_DATE_EPOCH.
 func writeManual(root *cobra.Command, dir string) error {
 	root.InitDefaultCompletionCmd()
 	root.DisableAutoGenTag = true
 	man := filepath.Join(dir, "man", "man1")
-	if err := os.MkdirAll(man, 0o755); err != nil { //nolint:gosec // for everybody to read
+	if err := os.MkdirAll(man, 0o755); err != nil { //nolint:gosec // world-readable on purpose
 		return fmt.Errorf("make the directory for man pages: %w", err)
 	}
 	commands := []*cobra.Command{root}
@@ -49,7 +49,7 @@ func writeManual(root *cobra.Command, dir string) error {
 		{filepath.Join("fish", "vendor_completions.d", "linus.fish"), func(p string) error { return root.GenFishCompletionFile(p, true) }},
 	} {
 		path := filepath.Join(dir, c.path)
-		err := os.MkdirAll(filepath.Dir(path), 0o755) //nolint:gosec // for everybody to read
+		err := os.MkdirAll(filepath.Dir(path), 0o755) //nolint:gosec // world-readable on purpose
 		if err == nil {
 			err = c.write(path)
 		}

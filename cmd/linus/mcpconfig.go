@@ -13,13 +13,12 @@ import (
 	"linus/internal/config"
 )
 
-// mcpClient is a program that starts MCP servers, and how it wants to be told
-// of one.
+// mcpClient is a program that starts MCP servers, and its configuration format.
 type mcpClient struct {
 	name  string
 	key   string   // of the object that holds the servers
-	typed bool     // an entry says that it is of type stdio
-	files []string // where the file lies, for people
+	typed bool     // entries need "type": "stdio"
+	files []string // where the file is, for people
 }
 
 var mcpClients = []mcpClient{
@@ -45,7 +44,7 @@ type mcpServer struct {
 	Env     map[string]string `json:"env,omitempty"`
 }
 
-// mcpClientNames are the clients linus mcp config knows.
+// mcpClientNames returns the clients linus mcp config knows.
 func mcpClientNames() (names []string) {
 	for _, c := range mcpClients {
 		names = append(names, c.name)
@@ -72,7 +71,7 @@ func (a *app) mcpConfigCommand() *cobra.Command {
 				return err
 			}
 			if command == "" {
-				// In full: programs started from a desktop have not the shell's PATH.
+				// The absolute path: programs started from a desktop do not have the shell's PATH.
 				if command, err = os.Executable(); err != nil {
 					return fmt.Errorf("find the path of this program: %w; give it with --command", err)
 				}

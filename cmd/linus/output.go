@@ -14,7 +14,7 @@ import (
 	shown "linus/internal/term"
 )
 
-// print writes a verb's answer to stdout: v as JSON with -o json, else text.
+// print writes a verb's result to stdout: v as JSON with -o json, else text.
 func (a *app) print(v any, text string) error {
 	if a.json {
 		return a.printJSON(v)
@@ -35,7 +35,7 @@ func (a *app) printJSON(v any) error {
 	return err
 }
 
-// note tells people something beside the answer.
+// note writes a message for people to stderr.
 func (a *app) note(format string, args ...any) {
 	_, _ = fmt.Fprintln(a.stderr, shown.Text(fmt.Sprintf(format, args...)))
 }
@@ -45,7 +45,7 @@ func isTerminal(stream any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// width is how many columns the terminal has.
+// width returns the number of the terminal's columns, 80 if unknown.
 func width(w io.Writer) int {
 	if f, ok := w.(*os.File); ok {
 		if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 {
@@ -55,7 +55,7 @@ func width(w io.Writer) int {
 	return 80
 }
 
-// oneLine makes text from elsewhere safe to show on one line of a terminal.
+// oneLine makes untrusted text safe to show on one line of a terminal.
 func oneLine(text string, columns int) string {
 	text = strings.Join(strings.Fields(shown.Line(text)), " ")
 	if r := []rune(text); len(r) > columns {
@@ -66,7 +66,7 @@ func oneLine(text string, columns int) string {
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
 
-// local is a time for people; "" for one that has not come.
+// local formats a time for people; "" for the zero time.
 func local(t time.Time) string {
 	if t.IsZero() {
 		return ""

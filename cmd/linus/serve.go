@@ -41,7 +41,7 @@ func (a *app) serveCommand() *cobra.Command {
 			case background:
 				told, err := daemon.ServeInBackground(cmd.Context(), a.daemon(c), idle, a.stdout)
 				if !told {
-					err = exitError(exitCode(err)) // it is on stdout
+					err = exitError(exitCode(err)) // stdout is a terminal
 				}
 				return err
 			}
@@ -65,7 +65,7 @@ func (a *app) serveCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&unit, "systemd-unit", false, "print a systemd unit that keeps an engine running; its header explains how to use it")
 	cmd.Flags().StringVar(&httpAddr, "http", "", "also serve MCP, downloads and the web page over HTTP on this address:port (HTTP_ADDR)")
 	a.mcpFlags(cmd)
-	cmd.Flags().DurationVar(&idle, "idle", 0, "end after this time without clients and unfinished jobs; 0: never")
+	cmd.Flags().DurationVar(&idle, "idle", 0, "stop after this time without clients and unfinished jobs; 0: never")
 	cmd.Flags().BoolVar(&background, "background", false, "")
 	_ = cmd.Flags().MarkHidden("background")
 	return cmd
@@ -74,7 +74,7 @@ func (a *app) serveCommand() *cobra.Command {
 //go:embed linus.service
 var unitText string
 
-// printUnit writes the systemd unit with this program's path in it.
+// printUnit prints the systemd unit, with this program's path in it.
 func printUnit(w io.Writer) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -83,8 +83,8 @@ func printUnit(w io.Writer) error {
 	return template.Must(template.New("unit").Parse(unitText)).Execute(w, self)
 }
 
-// announce says where MCP and the pages are. Only a terminal gets the link that
-// logs in: logs and the journal are read by others, and kept.
+// announce prints where MCP and the page are. Only a terminal gets the link that
+// logs in: others read logs and the journal, which are kept.
 func announce(w io.Writer, h *daemon.HTTP) {
 	if h == nil {
 		return
@@ -97,7 +97,7 @@ func announce(w io.Writer, h *daemon.HTTP) {
 	_, _ = fmt.Fprintf(w, "Web page at http://%s/, to log in with the same token; in a terminal, linus serve shows a link that does\n", h.Browser)
 }
 
-// stopEngine ends the engine of the state directory.
+// stopEngine stops the engine of the state directory.
 func (a *app) stopEngine(ctx context.Context, c config.Config) error {
 	stopped, err := daemon.Stop(ctx, c)
 	if err != nil {
@@ -110,11 +110,10 @@ func (a *app) stopEngine(ctx context.Context, c config.Config) error {
 	return a.print(map[string]bool{"stopped": stopped}, text)
 }
 
-// logger writes to w: as JSON when asked to, else coloured on a terminal, plain
-// lines elsewhere.
+// logger writes to w: JSON if set so, else lines, coloured on a terminal.
 func logger(w io.Writer, c config.Config) *slog.Logger {
 	var l slog.Level
-	_ = l.UnmarshalText([]byte(c.LogLevel)) // config has checked it
+	_ = l.UnmarshalText([]byte(c.LogLevel)) // config has validated it
 	switch {
 	case c.LogFormat == "json":
 		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l}))

@@ -13,21 +13,21 @@ import (
 	"linus/internal/job"
 )
 
-// session is an engine as a verb uses it. When the engine ends under it, it
-// attaches to the next one, starting it if need be.
+// session is an engine as a verb uses it. If the engine ends meanwhile, the session
+// attaches to the next one, starting it if necessary.
 type session struct {
-	job.Engine // what client is, in the words of the command line
+	job.Engine // client, with actions named as on the command line
 	client     *control.Client
 	config     config.Config
 }
 
-// Close lets go of the engine, which goes on.
+// Close disconnects from the engine, which keeps running.
 func (s *session) Close() { s.client.Close() }
 
-// idleTime is how long a background engine stays that nobody needs.
+// idleTime is how long an idle background engine keeps running.
 const idleTime = time.Minute
 
-// daemon says which engine is meant.
+// daemon returns the options of the engine to run or attach to.
 func (a *app) daemon(c config.Config) daemon.Options {
 	return daemon.Options{
 		Config: c, Version: buildVersion(), Log: logger(a.stderr, c), Backend: a.backend,
@@ -51,8 +51,8 @@ func (a *app) attach(ctx context.Context, strict bool) (*session, error) {
 	return &session{Engine: job.Worded(client, words), client: client, config: c}, nil
 }
 
-// reader is attach for verbs that only look: where no engine runs and there is
-// no host to start one for, they read the state directory themselves.
+// reader is attach for read-only verbs: if no engine runs and no host is set, so
+// that none can be started, they read the state directory themselves.
 func (a *app) reader(ctx context.Context) (job.Engine, func(), error) {
 	c, err := a.settings()
 	if err != nil {
@@ -72,7 +72,7 @@ func (a *app) reader(ctx context.Context) (job.Engine, func(), error) {
 	return s, s.Close, nil
 }
 
-// reading makes what a verb that only looks runs out of its work with an engine.
+// reading makes a read-only verb's RunE from its work with an engine.
 func (a *app) reading(work func(ctx context.Context, e job.Engine, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		e, done, err := a.reader(cmd.Context())

@@ -10,11 +10,11 @@ import (
 	"linus/internal/job"
 )
 
-// settings are the settings of this process: flags over the environment over
-// the env file.
+// settings returns the settings of this process: flags take precedence over the
+// environment, and the environment over the env file.
 func (a *app) settings() (config.Config, error) { return config.Load(a.sources) }
 
-// settingFlags adds the flags that give settings to every command.
+// settingFlags adds the flags for settings to every command.
 func (a *app) settingFlags(root *cobra.Command) {
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.sources.EnvFile, "env-file", "", "env file, lines NAME=value: LINUS_ENV_FILE (linus config path shows the default)")
@@ -34,8 +34,7 @@ func (a *app) settingFlags(root *cobra.Command) {
 	_ = root.MarkPersistentFlagDirname("state-dir")
 }
 
-// mcpFlags adds the flags that say what MCP clients get, to a command and those
-// below it.
+// mcpFlags adds the flags that select MCP tools, to a command and its subcommands.
 func (a *app) mcpFlags(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
 	flags.Var(&settingFlag{a: a, flag: "--toolsets", name: "MCP_TOOLSETS"}, "toolsets", "only these toolsets, as in jobs,exec: "+strings.Join(job.Toolsets, ", ")+" (MCP_TOOLSETS)")
@@ -45,17 +44,16 @@ func (a *app) mcpFlags(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("toolsets", cobra.FixedCompletions(job.Toolsets, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// settingFlag is a flag that gives a setting; without a name it takes
-// NAME=value.
+// settingFlag is a flag for a setting; without a name it takes NAME=value.
 type settingFlag struct {
 	a          *app
 	flag, name string
-	yes        bool // given without a value it means true
+	yes        bool // without a value it means true
 }
 
 func (f *settingFlag) String() string { return "" }
 
-// Type is what stands for the value in help.
+// Type is the placeholder for the value in help.
 func (f *settingFlag) Type() string {
 	switch {
 	case f.name == "":
@@ -66,7 +64,7 @@ func (f *settingFlag) Type() string {
 	return "string"
 }
 
-// Set is called for each time the flag is given.
+// Set is called each time the flag is given.
 func (f *settingFlag) Set(text string) error {
 	name := f.name
 	if name == "" {

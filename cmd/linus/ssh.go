@@ -33,7 +33,7 @@ func (a *app) vmSSHCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withLogin(cmd.Context(), args[0], show, become, func(c config.Config, vm job.VM) ([]string, error) {
 				argv, err := daemon.SSHCommand(c, vm)
-				if len(args) > 1 { // ssh hands one line to a shell: these arguments it is to be
+				if len(args) > 1 { // ssh passes one line to a shell; quoted, it becomes these arguments again
 					argv = append(argv, shellescape.QuoteCommand(args[1:]))
 				}
 				return argv, err
@@ -44,8 +44,8 @@ func (a *app) vmSSHCommand() *cobra.Command {
 	return a.completeVMs(cmd)
 }
 
-// withLogin makes a command of OpenSSH's that logs in to a VM, and starts it; or
-// only shows it. A job's ID stands for the VM the job runs in.
+// withLogin starts an OpenSSH command that logs in to a VM, or only shows it. A
+// job's ID stands for the VM the job runs in.
 func (a *app) withLogin(ctx context.Context, ref string, show bool, start func(program string, argv []string) error, command func(config.Config, job.VM) ([]string, error)) error {
 	s, err := a.attach(ctx, false)
 	if err != nil {
@@ -71,14 +71,14 @@ func (a *app) withLogin(ctx context.Context, ref string, show bool, start func(p
 	return start(program, argv)
 }
 
-// become lets a program take this process's place: terminal, signals and exit
-// code are its own.
+// become replaces this process with a program, which gets its terminal, signals
+// and exit code.
 func become(program string, argv []string) error {
 	return fmt.Errorf("run %s: %w", program, syscall.Exec(program, argv, syscall.Environ()))
 }
 
-// loginVM returns the VM that has this name or ID, or that the job with this id
-// runs in, if it can be logged in to.
+// loginVM returns the VM with this name or ID, or in which the job with this ID
+// runs; an error if it does not accept logins.
 func (s *session) loginVM(ctx context.Context, ref string) (job.VMInfo, error) {
 	info, err := s.VM(ctx, ref)
 	if err != nil {
@@ -92,7 +92,7 @@ func (s *session) loginVM(ctx context.Context, ref string) (job.VMInfo, error) {
 			return info, fmt.Errorf("the VM of job %s is gone; --keep keeps the next one", j.ID)
 		}
 		info, err = s.VM(ctx, strconv.Itoa(j.VM.ID))
-		if err == nil && info.Job != j.VM.Job { // its ID is another's by now
+		if err == nil && info.Job != j.VM.Job { // another VM has its ID by now
 			err = fmt.Errorf("the VM of job %s is gone; --keep keeps the next one", j.ID)
 		}
 		if err != nil {
@@ -103,9 +103,9 @@ func (s *session) loginVM(ctx context.Context, ref string) (job.VMInfo, error) {
 	case info.Status == job.VMStopped && info.Lifecycle == job.Persistent:
 		return info, fmt.Errorf("VM %s (%d) is stopped; linus vm start %s starts it", info.Name, info.ID, info.Name)
 	case info.Status != job.VMRunning && info.Status != job.VMUnknown:
-		return info, fmt.Errorf("VM %s (%d) is %s; linus vm show %s tells more", info.Name, info.ID, info.Status, info.Name)
+		return info, fmt.Errorf("VM %s (%d) is %s; linus vm show %s shows more", info.Name, info.ID, info.Status, info.Name)
 	case info.IP == "":
-		return info, fmt.Errorf("VM %s (%d) has no address yet; linus vm show %s tells when it has", info.Name, info.ID, info.Name)
+		return info, fmt.Errorf("VM %s (%d) has no address yet; linus vm show %s shows it once it has", info.Name, info.ID, info.Name)
 	}
 	return info, nil
 }

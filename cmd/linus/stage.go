@@ -11,13 +11,13 @@ import (
 	"strconv"
 )
 
-// tree is what scp is to be given of a source: it follows links to files, stops
-// at links to directories, and fails at what is neither, or nowhere.
+// tree is what scp can copy of a source. scp follows links to files, stops at
+// links to directories, and fails at dangling links and special files.
 type tree struct {
 	source string
 	parts  []part
 	out    []string // what cannot be copied, and why
-	linked bool     // directories behind links are in it
+	linked bool     // it contains directories behind links
 }
 
 // part is a file or directory of a tree.
@@ -28,8 +28,8 @@ type part struct {
 	mode fs.FileMode
 }
 
-// lookThrough finds what a source has, directories behind links included.
-func lookThrough(source string) (tree, error) {
+// scanTree walks a source, including directories behind links.
+func scanTree(source string) (tree, error) {
 	t := tree{source: source}
 	root, err := filepath.Abs(source)
 	if err != nil {
@@ -47,7 +47,7 @@ func lookThrough(source string) (tree, error) {
 		switch {
 		case err != nil && isLink:
 			leave("is a dangling link")
-		case err != nil || info.Mode().IsRegular(): // what cannot be read scp says
+		case err != nil || info.Mode().IsRegular(): // scp reports what it cannot read
 			t.parts = append(t.parts, part{name: name, path: path})
 		case !info.IsDir():
 			leave("is not a file but a socket, pipe or device")
@@ -70,24 +70,24 @@ func lookThrough(source string) (tree, error) {
 	return t, nil
 }
 
-// stage returns sources that scp can copy whole: where one has what it cannot, a
-// tree of links to the rest of it stands for it, until remove. What is left out is
-// said.
+// stage returns sources that scp can copy whole. A source with something scp cannot
+// copy is replaced by a temporary tree of links to the rest, which remove deletes.
+// What is left out is reported.
 func (a *app) stage(sources []string) (staged []string, remove func(), err error) {
 	staged, remove = slices.Clone(sources), func() {}
 	dir := ""
 	for i, source := range sources {
-		t, err := lookThrough(source)
+		t, err := scanTree(source)
 		base := filepath.Base(source)
 		if err != nil || len(t.parts) == 0 || len(t.out) == 0 && !t.linked || base == ".." || base == string(filepath.Separator) {
-			continue // scp copies it, or says why not
+			continue // scp copies it, or reports why not
 		}
 		for _, out := range t.out {
 			a.note("left out: %s", out)
 		}
 		if dir == "" {
 			if dir, err = os.MkdirTemp("", "linus-cp"); err != nil {
-				return nil, remove, fmt.Errorf("make room for a list of files: %w", err)
+				return nil, remove, fmt.Errorf("create a temporary directory: %w", err)
 			}
 			remove = func() { _ = os.RemoveAll(dir) }
 		}
@@ -98,7 +98,7 @@ func (a *app) stage(sources []string) (staged []string, remove func(), err error
 	return staged, remove, nil
 }
 
-// link makes the tree of links, in dir, and returns how it is to be named.
+// link creates the tree of links in dir, and returns its name for scp.
 func (t tree) link(dir, base string) (string, error) {
 	root := filepath.Join(dir, base)
 	if base == "." {
@@ -127,9 +127,10 @@ func (t tree) link(dir, base string) (string, error) {
 	return root, nil
 }
 
-// runTool runs a program to its end, as if it had this process's place.
+// runTool runs a program to its end on this process's streams and returns its exit
+// code as an exitError.
 func runTool(program string, argv []string) error {
-	cmd := exec.Command(program, argv[1:]...) //nolint:noctx // Ctrl-C reaches it, too
+	cmd := exec.Command(program, argv[1:]...) //nolint:noctx // Ctrl-C reaches it too
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	err := cmd.Run()
 	var exit *exec.ExitError

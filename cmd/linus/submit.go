@@ -12,7 +12,6 @@ import (
 	"linus/internal/job"
 )
 
-// submitFlags are submit's options.
 type submitFlags struct {
 	taskFlags
 	vmFlags
@@ -73,7 +72,7 @@ func (a *app) submitCommand() *cobra.Command {
 	return cmd
 }
 
-// manifest is the job the command line asks for, validated.
+// manifest returns the manifest the command line asks for, validated.
 func (f *submitFlags) manifest(cmd *cobra.Command, args []string, a *app) (m job.Manifest, err error) {
 	switch {
 	case f.file != "" && len(args) > 0:
@@ -105,12 +104,12 @@ func (f *submitFlags) manifest(cmd *cobra.Command, args []string, a *app) (m job
 	return m, m.Validate()
 }
 
-// commandManifest is a job that runs the command after --.
+// commandManifest returns the manifest of a job that runs the command after --.
 func commandManifest(cmd *cobra.Command, args []string) (job.Manifest, error) {
 	if cmd.ArgsLenAtDash() != 0 {
 		return job.Manifest{}, usage("put the command after --, as in: %s -- %s", cmd.CommandPath(), strings.Join(args, " "))
 	}
-	// exec: exactly this argv, whatever words of the shell it looks like.
+	// exec runs exactly this argv, even if it looks like shell keywords.
 	return job.Manifest{AgentType: job.AgentScript, Task: "exec -- " + shellescape.QuoteCommand(args) + "\n"}, nil
 }
 
@@ -121,7 +120,7 @@ func readManifest(name string, stdin io.Reader) ([]byte, error) {
 		if err != nil {
 			return nil, usage("read the manifest: %w", err)
 		}
-		defer file.Close() //nolint:errcheck // only read
+		defer file.Close() //nolint:errcheck // opened for reading
 		in = file
 	}
 	data, err := io.ReadAll(io.LimitReader(in, job.MaxManifest+1))

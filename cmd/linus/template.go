@@ -17,7 +17,7 @@ func (a *app) templateCommand() *cobra.Command {
 		a.templateBuildCommand(), a.templateListCommand(), a.templateRemoveCommand())
 }
 
-// withTemplates calls work with the templates of the settings' host.
+// withTemplates calls work with the templates of the configured host.
 func (a *app) withTemplates(ctx context.Context, work func(daemon.TemplateStore) error) error {
 	c, err := a.settings()
 	if err != nil {

@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	usualJobs  = 7                      // of which the usual times are the medians
-	usualWait  = 500 * time.Millisecond // for the engine to tell of them
+	usualJobs  = 7                      // usual times are the medians of these
+	usualWait  = 500 * time.Millisecond // for the engine to return them
 	gaugeWidth = 10
 )
 
-// usualTimes are how long phases and their steps took in the last jobs that
-// succeeded here, by name. How long a task runs is its own affair. What cannot
-// be told in a moment is left out.
+// usualTimes returns, by name, how long phases and their steps took in the last
+// jobs that succeeded here, except the task itself. What the engine does not return
+// within usualWait is left out.
 func usualTimes(ctx context.Context, e watcher) map[string]time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, usualWait)
 	defer cancel()
@@ -41,7 +41,7 @@ func usualTimes(ctx context.Context, e watcher) map[string]time.Duration {
 	return usual
 }
 
-// addTimes adds what one job's phases and steps took.
+// addTimes adds the times of one job's phases and steps.
 func addTimes(took map[string][]time.Duration, events []job.Event) {
 	began := map[string]time.Time{}
 	step := ""
@@ -55,7 +55,7 @@ func addTimes(took map[string][]time.Duration, events []job.Event) {
 		switch {
 		case e.Phase == job.PhaseRun || e.Phase == "":
 		case e.Kind == job.EventPhaseStarted:
-			if _, again := began[e.Phase]; !again { // after an engine's end it goes on
+			if _, again := began[e.Phase]; !again { // continued after a restart of the engine
 				began[e.Phase] = e.At
 			}
 		case e.Kind == job.EventProgress:
@@ -72,8 +72,8 @@ func addTimes(took map[string][]time.Duration, events []job.Event) {
 	}
 }
 
-// gauge shows how far a phase or step is, as far as its usual time tells; ""
-// where there is none, or it is over in a blink.
+// gauge shows the progress of a phase or step, judged by its usual time; "" if that
+// is unknown or under a second.
 func gauge(took, usual time.Duration) string {
 	if usual < time.Second {
 		return ""

@@ -68,7 +68,7 @@ func (a *app) vmCreateCommand() *cobra.Command {
 			}
 			if noWait {
 				return a.print(map[string]any{"job_id": j.ID, "name": args[0], "status": j.Status},
-					fmt.Sprintf("VM %s is being created; linus vm show %s says when it is ready", args[0], args[0]))
+					fmt.Sprintf("VM %s is being created; linus vm show %s shows when it is ready", args[0], args[0]))
 			}
 			return a.awaitVM(ctx, s, j.ID, args[0])
 		},
@@ -81,7 +81,7 @@ func (a *app) vmCreateCommand() *cobra.Command {
 	return cmd
 }
 
-// awaitVM follows the making of a VM and tells how to log in.
+// awaitVM follows the creation of a VM and shows how to log in.
 func (a *app) awaitVM(ctx context.Context, s *session, id, name string) error {
 	j, err := a.follow(ctx, s, id, following{phase: job.PhaseProvision, until: func(j job.Job) bool { return j.Status.Terminal() }})
 	switch {
@@ -100,7 +100,7 @@ func (a *app) awaitVM(ctx context.Context, s *session, id, name string) error {
 	return a.printVM(s, info, fmt.Sprintf("VM %s (%d) runs on node %s, %s\nlog in: linus vm ssh %s", info.Name, info.ID, info.Node, info.IP, info.Name))
 }
 
-// printVM shows a VM: as JSON, or the text.
+// printVM shows a VM, as JSON or as the text.
 func (a *app) printVM(s *session, info job.VMInfo, text string) error {
 	out := jsonVM{VMInfo: info}
 	if command, err := daemon.SSHCommand(s.config, info.VM); err == nil && info.Status == job.VMRunning {
@@ -133,13 +133,13 @@ func (a *app) vmListCommand() *cobra.Command {
 			}
 			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 			c := a.colours(a.stdout)
-			_, _ = fmt.Fprintf(w, "ID\tNAME\t%s\tNODE\tIP\tLIFECYCLE\tEXPIRES\tJOBS\n", c.word("STATUS"))
+			_, _ = fmt.Fprintf(w, "ID\tNAME\t%s\tNODE\tIP\tLIFECYCLE\tEXPIRES\tJOBS\n", c.paint("STATUS"))
 			for _, vm := range vms {
 				expires := local(vm.ExpiresAt)
 				if expires == "" {
 					expires = "-"
 				}
-				_, _ = fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", vm.ID, oneLine(vm.Name, 63), c.word(string(vm.Status)), orDash(oneLine(vm.Node, 63)), orDash(oneLine(vm.IP, 63)), vm.Lifecycle, expires, len(vm.Jobs))
+				_, _ = fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", vm.ID, oneLine(vm.Name, 63), c.paint(string(vm.Status)), orDash(oneLine(vm.Node, 63)), orDash(oneLine(vm.IP, 63)), vm.Lifecycle, expires, len(vm.Jobs))
 			}
 			if err := w.Flush(); err != nil {
 				return err
@@ -174,7 +174,7 @@ func (a *app) vmShowCommand() *cobra.Command {
 	})
 }
 
-// withVM calls work with a VM as it stands.
+// withVM calls work with a VM's current state.
 func (a *app) withVM(ctx context.Context, ref string, work func(*session, job.VMInfo) error) error {
 	s, err := a.attach(ctx, false)
 	if err != nil {
@@ -217,7 +217,7 @@ func vmText(info job.VMInfo) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// vmVerb is a command that does one thing to a VM; said tells that it is done.
+// vmVerb is a command that does one thing to a VM; said ends the line it prints.
 func (a *app) vmVerb(use, short, said string, act func(*session, context.Context, string) (job.VMInfo, error)) *cobra.Command {
 	return a.completeVMs(&cobra.Command{
 		Use:   use,
@@ -320,7 +320,7 @@ func (a *app) vmDestroyCommand() *cobra.Command {
 	return a.completeVMs(cmd)
 }
 
-// destroyVM has a VM destroyed and waits until it is gone.
+// destroyVM destroys a VM and waits until it is gone.
 func (a *app) destroyVM(ctx context.Context, s *session, ref string, info job.VMInfo) error {
 	f := following{quiet: true, until: func(j job.Job) bool { return j.VM != nil && j.VM.State.Settled() }}
 	past, _, err := s.Watch(ctx, info.Job, 0)

@@ -2,8 +2,8 @@ package main
 
 import "linus/internal/job"
 
-// words are what the command line calls the actions that errors and remedies
-// tell of.
+// words are the command line's names for the actions that errors and remedies
+// mention.
 var words = job.Words{
 	job.ListVMs:        "linus vm list",
 	job.ShowJob:        "linus job status",

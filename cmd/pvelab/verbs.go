@@ -34,7 +34,7 @@ Each takes --dir DIR, the lab's state directory; default: $PVELAB_DIR, else
 machine: it isolates nothing.
 `
 
-// errUsage says that the command line made no sense.
+// errUsage: the command line is wrong.
 var errUsage = errors.New("see `pvelab help`")
 
 func verb(ctx context.Context, args []string, std lab.Streams) int {
@@ -65,7 +65,7 @@ func verb(ctx context.Context, args []string, std lab.Streams) int {
 	return 1
 }
 
-// flags begins a verb's flag set with the one all share.
+// flags returns a verb's flag set, with the flag all verbs share.
 func flags(name string, std lab.Streams) (*flag.FlagSet, *string) {
 	set := flag.NewFlagSet("pvelab "+name, flag.ContinueOnError)
 	set.SetOutput(std.Err)
@@ -73,7 +73,7 @@ func flags(name string, std lab.Streams) (*flag.FlagSet, *string) {
 }
 
 func defaultDir() string {
-	if dir := os.Getenv("PVELAB_DIR"); dir != "" { //nolint:forbidigo // the lab has a reader of its own: it is not the product
+	if dir := os.Getenv("PVELAB_DIR"); dir != "" { //nolint:forbidigo // the lab is not the product, and reads its environment itself
 		return dir
 	}
 	home, err := os.UserHomeDir()
@@ -89,7 +89,7 @@ func up(ctx context.Context, args []string, std lab.Streams) error {
 	set.StringVar(&opts.Driver, "driver", "", "process or qemu")
 	set.StringVar(&opts.Version, "version", "", "PVE version to play: 9.2 or 8.2")
 	set.StringVar(&opts.Storage, "storage", "", "local-lvm or local")
-	set.StringVar(&opts.ImageVariant, "image", "", "qemu: plain for an untuned guest image")
+	set.StringVar(&opts.ImageVariant, "image", "", "qemu: plain for an unmodified guest image")
 	set.BoolVar(&opts.Direct, "direct", false, "qemu: a route from outside to the guests")
 	set.BoolVar(&opts.BlockCallbacks, "block-callbacks", false, "qemu: guests cannot reach the outside")
 	set.IntVar(&opts.SlowMS, "slow-ms", 0, "start-up time of each command")
@@ -237,7 +237,7 @@ func tool(ctx context.Context, name string, args []string, std lab.Streams) int 
 	return s.Command(ctx, name, args, std)
 }
 
-// guest is the init of a process VM.
+// guest is the init process of a process VM.
 func guest(std lab.Streams) int {
 	if err := process.Run(std.In); err != nil {
 		fmt.Fprintln(std.Err, err)

@@ -16,18 +16,17 @@ import (
 	"linus/internal/patience"
 )
 
-// collectArtifacts keeps the files the job's patterns match, once its task has
-// ended, and notes what could not be kept and why. Files that are complete
-// already, from before a restart, are not fetched again, and what there is of
-// others is gone on with. Nothing is kept of a job that was lost, or cancelled:
-// nobody waits for it. What is done in the VM ends with work; each file has a
-// deadline of its own within that.
+// collectArtifacts stores the files the job's patterns match, once its task has
+// ended, and records what could not be stored and why. Files that are complete
+// already, from before a restart, are not fetched again; partial ones are resumed.
+// Nothing is stored for a job that was lost or cancelled: nobody waits for it. work
+// bounds what is done in the VM; each file has its own deadline within that.
 func (c *Capture) collectArtifacts(ctx, work context.Context, j job.Job, state job.RunState, got *Collected) error {
 	if len(c.manifest.Artifacts) == 0 {
 		return nil
 	}
-	if why := notLookedFor(j, state); why != "" {
-		c.skipAll(got, "not looked for: "+why)
+	if why := whyNotSearched(j, state); why != "" {
+		c.skipAll(got, "not searched for: "+why)
 		return nil
 	}
 	var found []job.FoundArtifact
@@ -43,16 +42,16 @@ func (c *Capture) collectArtifacts(ctx, work context.Context, j job.Job, state j
 	}
 	if err != nil {
 		found, got.Skipped = nil, job.SkippedArtifacts{}
-		c.skipAll(got, "it could not be looked for: "+c.whyEnded(work, err))
+		c.skipAll(got, "it could not be searched for: "+c.whyEnded(work, err))
 	}
 	left := c.o.Artifacts
 	for _, f := range found {
 		switch {
-		case left.Files == 0 || f.Size > left.Each || f.Size > left.All: // the VM is not to be believed
+		case left.Files == 0 || f.Size > left.Each || f.Size > left.All: // the VM is not trusted
 			got.Skipped.Skip(f.Path, "beyond the limits")
 			continue
 		case slices.ContainsFunc(got.Artifacts, func(a job.Artifact) bool { return a.Path == f.Path }):
-			got.Skipped.Skip(f.Path, "another one has this name")
+			got.Skipped.Skip(f.Path, "another artifact has this name")
 			continue
 		case work.Err() != nil:
 			got.Skipped.Skip(f.Path, c.whyEnded(work, work.Err()))
@@ -76,16 +75,16 @@ func (c *Capture) collectArtifacts(ctx, work context.Context, j job.Job, state j
 	return nil
 }
 
-// skipAll notes for each of the job's patterns why nothing was looked for.
+// skipAll records for each of the job's patterns why it was not searched for.
 func (c *Capture) skipAll(got *Collected, why string) {
 	for _, pattern := range c.manifest.Artifacts {
 		got.Skipped.Skip(c.hide(pattern), why)
 	}
 }
 
-// notLookedFor says why there is no point in looking for artifacts; empty: there
-// is.
-func notLookedFor(j job.Job, state job.RunState) string {
+// whyNotSearched returns why there is no point in searching for artifacts; empty:
+// there is.
+func whyNotSearched(j job.Job, state job.RunState) string {
 	switch {
 	case j.Outcome.Reason == job.ReasonLost:
 		return "the job was lost"
@@ -97,7 +96,7 @@ func notLookedFor(j job.Job, state job.RunState) string {
 	return ""
 }
 
-// Warnings are the events that tell of artifacts that were not kept.
+// Warnings returns the events about artifacts that were not kept.
 func (c Collected) Warnings() (events []job.Event) {
 	for _, s := range c.Skipped.ArtifactsSkipped {
 		events = append(events, job.Event{Kind: job.EventWarning, Phase: job.PhaseCollect, Text: "no artifact: " + s.Path + ": " + s.Reason})
@@ -108,15 +107,15 @@ func (c Collected) Warnings() (events []job.Event) {
 	return events
 }
 
-// perArtifact is the time that a file brought whole buys the others: small ones
-// cost round trips, not bytes.
+// perArtifact is how much a completely fetched file extends the time for the others:
+// small ones cost round trips, not bytes.
 const perArtifact = 2 * time.Second
 
-// errAltered says that a file is not what the VM has said it is.
-var errAltered = errors.New("it was changed, or damaged on its way: its sha256 is another")
+// errAltered: a file does not have the sha256 the VM reported.
+var errAltered = errors.New("it was changed, or damaged in transit: its sha256 differs")
 
-// keepArtifact copies one file into the store, once more when what came is not
-// what was found.
+// keepArtifact copies one file into the store, and once more if the copy differs
+// from what was found.
 func (c *Capture) keepArtifact(ctx, work context.Context, j job.Job, f job.FoundArtifact) error {
 	timed, end := patience.Allow(work, c.o.Patience, 2*f.Size)
 	defer end()
@@ -133,7 +132,7 @@ func (c *Capture) keepArtifact(ctx, work context.Context, j job.Job, f job.Found
 	return nil
 }
 
-// keptOf returns how much of a file is in the store, and the sum of that.
+// keptOf returns how much of a file is in the store, and the checksum of that.
 func (c *Capture) keptOf(ctx context.Context, f job.FoundArtifact) (sum hash.Hash, have int64, err error) {
 	sum = sha256.New()
 	r, err := c.o.Store.OpenArtifact(ctx, c.id, f.Path)
@@ -153,10 +152,10 @@ func (c *Capture) keptOf(ctx context.Context, f job.FoundArtifact) (sum hash.Has
 	return sum, have, nil
 }
 
-// copyArtifact copies what is missing of a file, have bytes of which are kept
-// and in sum.
+// copyArtifact copies the rest of a file. have bytes of it are stored and included
+// in sum.
 func (c *Capture) copyArtifact(ctx context.Context, j job.Job, f job.FoundArtifact, sum hash.Hash, have int64) error {
-	if have == 0 { // an empty file is one, too
+	if have == 0 { // an empty file is stored too
 		if err := c.o.Store.PutArtifact(ctx, c.id, f.Path, 0, nil); err != nil {
 			return err
 		}

@@ -142,7 +142,7 @@ func TestCollect_WhatTheVMHasWins(t *testing.T) {
 		t.Errorf("artifacts: %+v, skipped %+v", got.Artifacts, got.Skipped)
 	}
 	events, err := r.store.Events(t.Context(), id, 0)
-	if err != nil || !slices.ContainsFunc(events, func(e job.Event) bool { return strings.Contains(e.Text, "from byte 18 on: fetched anew") }) {
+	if err != nil || !slices.ContainsFunc(events, func(e job.Event) bool { return strings.Contains(e.Text, "from byte 18 on: fetched again") }) {
 		t.Errorf("events %+v, %v", events, err)
 	}
 }
@@ -163,7 +163,7 @@ func TestCollect_CutOffKeepsWhatIsHeld(t *testing.T) {
 	if o := got.Output[0]; !o.Incomplete || o.Why != capture.ErrCut.Error() || o.Held != next {
 		t.Errorf("output %+v, want %d bytes", o, next)
 	}
-	if len(got.Artifacts) != 0 || len(got.Warnings()) != 1 || !strings.Contains(got.Warnings()[0].Text, "no artifact: out*: not looked for") {
+	if len(got.Artifacts) != 0 || len(got.Warnings()) != 1 || !strings.Contains(got.Warnings()[0].Text, "no artifact: out*: not searched for") {
 		t.Errorf("artifacts %+v, warnings %+v", got.Artifacts, got.Warnings())
 	}
 }

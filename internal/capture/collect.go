@@ -10,23 +10,22 @@ import (
 	"linus/internal/patience"
 )
 
-// ErrCut is the cause with which a caller ends the collecting of a job's output.
+// ErrCut is the cause with which a caller cancels the collecting of a job's output.
 var ErrCut = errors.New("collecting was cancelled by user")
 
-// Collected is what was kept of what a task has left.
+// Collected is what was stored of a task's output and artifacts.
 type Collected struct {
 	Output    [2]job.OutputInfo // of stdout and of stderr
 	Artifacts []job.Artifact
 	Skipped   job.SkippedArtifacts
 }
 
-// Collect makes the copy of a task's output complete and final, and keeps the files
-// the task has left. settle ends the task, where that has not ended, and returns
-// how it stands then. What is done in the VM ends with work (by a caller's wish:
-// with ErrCut), when the VM does not answer for so long as wait, and when it takes
-// too long for what comes. What is held then is the output, and said to be
-// incomplete. The state is the zero one where the output could not be fetched; an
-// error is that of ctx or the store.
+// Collect completes and seals the copy of a task's output, and stores the task's
+// artifacts. settle ends the task if it still runs, and returns its state. Reading
+// from the VM ends with work (cancelled by a caller: ErrCut), if the VM does not
+// answer for as long as wait, or if the data arrives too slowly. The output is then
+// what is stored, marked as incomplete. The state is zero if the output could not be
+// fetched. Errors are those of ctx and the store.
 func (c *Capture) Collect(ctx, work context.Context, j job.Job, wait time.Duration, settle func(context.Context) (job.RunState, error)) (state job.RunState, got Collected, err error) {
 	work, end := patience.Allow(work, 2*wait, 4*c.o.MaxOutput+2*c.o.Artifacts.All)
 	defer end()
@@ -36,11 +35,11 @@ func (c *Capture) Collect(ctx, work context.Context, j job.Job, wait time.Durati
 	return state, got, err
 }
 
-// collectOutput fetches what is missing of both streams and seals them.
+// collectOutput fetches the rest of both streams and seals them.
 func (c *Capture) collectOutput(ctx, work context.Context, j job.Job, wait time.Duration, settle func(context.Context) (job.RunState, error), got *Collected) (state job.RunState, err error) {
 	timed, end := patience.Allow(work, wait, 4*c.o.MaxOutput)
 	defer end()
-	fetchErr := c.CanHide() // it would not come back by waiting
+	fetchErr := c.CanHide() // retrying would not change it
 	if fetchErr == nil {
 		state, fetchErr = settle(timed)
 	}
@@ -85,7 +84,7 @@ func (c *Capture) collectOutput(ctx, work context.Context, j job.Job, wait time.
 
 const diskFull = "the VM's disk was full while the task ran: what it printed meanwhile may be missing"
 
-// whyEnded says in a line why what was done under work did not come to its end.
+// whyEnded returns in one line why work was not completed.
 func (c *Capture) whyEnded(work context.Context, err error) string {
 	switch cause := context.Cause(work); {
 	case errors.Is(cause, ErrCut):
@@ -96,7 +95,7 @@ func (c *Capture) whyEnded(work context.Context, err error) string {
 	return brief(c.ShownError(err).Error())
 }
 
-// brief is what a reason shows of an error, which may be a VM's words.
+// brief bounds an error's text, which a VM may have written, for use in a reason.
 func brief(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	if r := []rune(text); len(r) > 300 {

@@ -9,8 +9,8 @@ import (
 	"linus/internal/term"
 )
 
-// Hide has the capture hide these values: those that are sent to the VM. Without
-// that, as after a restart, it hides those that the source has when first asked.
+// Hide sets the secrets to hide: those that are sent to the VM. Without a call, as
+// after a restart, they are read from the source when first needed.
 func (c *Capture) Hide(values []secret.Value) {
 	m := secret.NewMasker(values)
 	c.hiding.Lock()
@@ -18,14 +18,13 @@ func (c *Capture) Hide(values []secret.Value) {
 	c.masker = m
 }
 
-// CanHide returns an error unless the job's secrets are known, so that they can be
-// hidden.
+// CanHide returns an error if the job's secrets are unknown and cannot be hidden.
 func (c *Capture) CanHide() error {
 	_, err := c.hider()
 	return err
 }
 
-// hider returns what hides the job's secrets, nil when it has none.
+// hider returns the masker of the job's secrets, nil if it has none.
 func (c *Capture) hider() (*secret.Masker, error) {
 	if !c.hasSecrets() {
 		return nil, nil
@@ -47,10 +46,10 @@ func (c *Capture) hasSecrets() bool {
 	return len(c.manifest.Secrets) > 0 || c.manifest.AgentType == job.AgentClaude
 }
 
-// Shown is text as it is kept for people: without what a terminal would obey,
-// since guests, agents and servers wrote it or are quoted in it; then without
-// the job's secrets, of which one that was broken up is whole by now; and bounded
-// after that, so that none is cut in two and half of it left.
+// Shown returns text as it is stored for people. First it removes terminal escapes,
+// since guests, agents and servers wrote or are quoted in the text. Then it hides
+// the job's secrets, which escapes can no longer split. It bounds the text last, so
+// that no part of a secret remains.
 func (c *Capture) Shown(text string) string { return job.Bounded(c.hide(term.Text(text))) }
 
 // hide returns text without the job's secrets.
@@ -66,9 +65,8 @@ func (c *Capture) hide(text string) string {
 	return string(masked)
 }
 
-// hideNames returns what was found of artifacts with names that may be shown:
-// without the job's secrets, and with '_' for what a terminal would obey. Two may
-// have the same name then.
+// hideNames returns the artifacts with names that may be shown: without the job's
+// secrets, and with '_' for control characters. Two may have the same name then.
 func (c *Capture) hideNames(found []job.FoundArtifact, skipped job.SkippedArtifacts) ([]job.FoundArtifact, job.SkippedArtifacts, error) {
 	if err := c.CanHide(); err != nil {
 		return nil, job.SkippedArtifacts{}, fmt.Errorf("secrets could be in their names: %w", err)
@@ -84,7 +82,7 @@ func (c *Capture) hideNames(found []job.FoundArtifact, skipped job.SkippedArtifa
 	return found, skipped, nil
 }
 
-// ShownError returns err with a text that may be shown.
+// ShownError returns err with its text as Shown returns it.
 func (c *Capture) ShownError(err error) error {
 	if err == nil {
 		return nil
@@ -95,7 +93,7 @@ func (c *Capture) ShownError(err error) error {
 	return err
 }
 
-// shownError is an error whose text had a secret in it, or was too long.
+// shownError is an error whose text had to be changed.
 type shownError struct {
 	text string
 	err  error

@@ -7,27 +7,27 @@ import (
 	"linus/internal/job"
 )
 
-// Bounds of the events that tell what an agent does: of one look at its
-// stream, the last ones, and of a job.
+// Bounds of the events about an agent's steps: of one read of its stream, of which
+// the last are kept, and of a job.
 const (
 	maxStepsAtOnce = 3
 	maxSteps       = 500
 )
 
-// story is how far we know what a job's agent does.
+// story is how far a job's agent has been followed.
 type story struct {
 	reader claude.Reader
 	offset int64 // read up to here
-	told   int   // events
+	told   int   // number of events recorded
 }
 
-// narrates reports whether a job's stdout is the agent's stream of JSON, in
-// which it tells what it does and, in the end, its answer.
+// narrates reports whether a job's stdout is the agent's JSON stream: its steps and,
+// at the end, its answer.
 func narrates(m job.Manifest) bool {
 	return m.AgentType == job.AgentClaude && m.Agent.Command == "" && m.StatusMode != job.StatusSimple
 }
 
-// Answer returns the text that the job's agent ended with, where its stdout tells.
+// Answer returns the agent's final text; ok is false if its stdout has none.
 func Answer(m job.Manifest, stdout []byte) (text string, ok bool) {
 	if !narrates(m) {
 		return "", false
@@ -35,12 +35,12 @@ func Answer(m job.Manifest, stdout []byte) (text string, ok bool) {
 	return claude.Result(stdout)
 }
 
-// Narrating reports whether what the job's agent does is being told. It is its
+// Narrating reports whether the agent's steps are being recorded. It is its
 // follower's.
 func (c *Capture) Narrating() bool { return c.story != nil }
 
-// Narrate tells what the job's agent has begun to do, as far as the store has its
-// stream. After a restart it tells the last of it again. It is its follower's.
+// Narrate records the agent's new steps, as far as the store has its stream. After
+// a restart it records the last ones again. It is its follower's.
 func (c *Capture) Narrate(ctx context.Context, j job.Job) {
 	if !narrates(c.manifest) || j.Outcome != nil {
 		return
@@ -63,11 +63,11 @@ func (c *Capture) Narrate(ctx context.Context, j job.Job) {
 		})
 	}
 	if err != nil && ctx.Err() == nil {
-		c.o.Log.Warn("what the agent does is not told", "job_id", c.id, "err", err)
+		c.o.Log.Warn("agent's steps not recorded", "job_id", c.id, "err", err)
 	}
 }
 
-// read returns the steps in what the store has got since.
+// read returns the steps in what the store has received since.
 func (s *story) read(ctx context.Context, store Store, id string) (steps []string, err error) {
 	for {
 		data, at, err := store.Written(ctx, id, job.Stdout, s.offset, chunkSize)

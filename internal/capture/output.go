@@ -11,13 +11,12 @@ import (
 	"linus/internal/patience"
 )
 
-const chunkSize = 1 << 20 // bytes fetched at once
+const chunkSize = 1 << 20 // bytes per read
 
 var streams = []string{job.Stdout, job.Stderr}
 
-// Append takes output that the job's runner sends and returns the offset to send
-// next, which may be before the end of data. Nothing is taken after Close, or while
-// the output is being collected.
+// Append stores output that the job's runner sent and returns the offset to send
+// next, which may be before the end of data. It stores nothing after Close.
 func (c *Capture) Append(ctx context.Context, stream string, offset int64, data []byte) (int64, error) {
 	c.receiving.RLock()
 	defer c.receiving.RUnlock()
@@ -27,8 +26,8 @@ func (c *Capture) Append(ctx context.Context, stream string, offset int64, data 
 	return c.keep(ctx, stream, offset, data, false)
 }
 
-// CatchUp fetches what the task has written, as far as callbacks have not brought
-// it, and tells of its agent's steps. It is its follower's.
+// CatchUp fetches what the task has written and callbacks have not delivered, and
+// records its agent's steps. It is its follower's.
 func (c *Capture) CatchUp(ctx context.Context, j job.Job, state job.RunState) {
 	for _, stream := range streams {
 		if err := c.catchUp(ctx, j, stream, min(state.Written(stream), c.o.MaxOutput), false); err != nil {
@@ -39,9 +38,9 @@ func (c *Capture) CatchUp(ctx context.Context, j job.Job, state job.RunState) {
 }
 
 // Read returns at most limit bytes of a stream in the VM, from offset, without
-// secrets; ended says that nothing more will be written. It looks farther back and
-// ahead than asked, for secrets that reach into it: what could be the beginning of
-// one is not returned before it is known not to be.
+// secrets; ended: nothing more will be written. It reads farther back and ahead than
+// asked, for secrets that extend into the range. What could be the beginning of a
+// secret is not returned until it is known not to be.
 func (c *Capture) Read(ctx context.Context, j job.Job, stream string, offset, limit int64, ended bool) ([]byte, error) {
 	m, err := c.hider()
 	if err != nil {
@@ -49,7 +48,7 @@ func (c *Capture) Read(ctx context.Context, j job.Job, stream string, offset, li
 	}
 	margin := int64(m.Longest())
 	back := min(offset, margin)
-	want := back + limit + 2*margin // as much may be held back
+	want := back + limit + 2*margin // up to margin bytes may be held back
 	data, err := c.o.Guest.ReadOutput(ctx, j, stream, offset-back, want)
 	if err != nil || int64(len(data)) <= back {
 		return nil, err
@@ -62,9 +61,9 @@ func (c *Capture) Read(ctx context.Context, j job.Job, stream string, offset, li
 	return masked[back:min(int64(n), back+limit)], nil
 }
 
-// keep writes what was sent or read of a stream, without secrets, and returns the
-// offset to go on at: what could be the beginning of a secret is not taken yet.
-// What is held never ends within a secret, so that none is overlooked.
+// keep stores a part of a stream, without secrets, and returns the offset to continue
+// at: what could be the beginning of a secret is not stored yet. The stored part
+// never ends within a secret, so that none is overlooked.
 func (c *Capture) keep(ctx context.Context, stream string, offset int64, data []byte, ended bool) (int64, error) {
 	m, err := c.hider()
 	if err != nil {
@@ -81,13 +80,13 @@ func (c *Capture) keep(ctx context.Context, stream string, offset int64, data []
 	return c.o.Store.AppendOutput(ctx, c.id, stream, offset, data)
 }
 
-// seen returns how much of a stream has been seen.
+// seen returns how many bytes of a stream have been seen.
 func (c *Capture) seen(ctx context.Context, stream string) (int64, error) {
 	return c.o.Store.AppendOutput(ctx, c.id, stream, 0, nil)
 }
 
-// catchUp brings the store's copy of a stream up to size bytes, or, where the
-// task may write more, to what can be told by now.
+// catchUp extends the store's copy of a stream to size bytes or, if the task may
+// write more, to what is known not to be the beginning of a secret.
 func (c *Capture) catchUp(ctx context.Context, j job.Job, stream string, size int64, ended bool) error {
 	offset, err := c.seen(ctx, stream)
 	for chunk := int64(chunkSize); err == nil && offset < size; {
@@ -107,15 +106,15 @@ func (c *Capture) catchUp(ctx context.Context, j job.Job, stream string, size in
 			return endsEarly(stream, offset, size)
 		case last:
 			return nil
-		default: // a secret longer than that might begin here
+		default: // a secret longer than the chunk may begin here
 			chunk *= 2
 		}
 	}
 	return err
 }
 
-// fetch brings the store's copy of a stream that has ended up to total bytes,
-// or, for one beyond the limit, up to the head, and returns the tail.
+// fetch extends the store's copy of a finished stream to total bytes. Of one beyond
+// the limit it stores the head and returns the tail.
 func (c *Capture) fetch(ctx context.Context, j job.Job, stream string, total int64) (tail []byte, err error) {
 	if total <= c.o.MaxOutput {
 		return nil, c.catchUp(ctx, j, stream, total, true)
@@ -137,8 +136,8 @@ func (c *Capture) fetch(ctx context.Context, j job.Job, stream string, total int
 	return tail, nil
 }
 
-// endsEarly is the error of a stream, or a file, that is not as long as the VM
-// has said: it does not pass by asking again.
+// endsEarly is the error of a stream or file that is shorter than the VM reported.
+// Retrying would not change it.
 func endsEarly(what string, at, size int64) error {
 	return backoff.Permanent(fmt.Errorf("%s ends at %d of %d bytes", what, at, size))
 }

@@ -9,12 +9,12 @@ import (
 	"linus/internal/job"
 )
 
-// verify compares what is held of the output with the VM's, and cuts it off where
-// the two part: callbacks brought it, and these are whoever's who has seen the
-// job's token. What is missing is then fetched as anything else that is. Where
-// nothing is held yet this costs nothing, and where all is well a checksum: only
-// where that differs, as it does where secrets were starred out, it is read.
-// A VM that went down under its task may have lost what callbacks had brought.
+// verify compares the stored output with the VM's and truncates it where they
+// differ: callbacks delivered it, and anyone who has seen the job's token can send
+// those. The rest is then fetched like any other missing output. This costs nothing
+// if nothing is stored yet, and one checksum if all is well. Only if that differs, as
+// it does with masked secrets, is the output read. A VM that went down under its task
+// may have lost what callbacks had delivered.
 func (c *Capture) verify(ctx context.Context, j job.Job, state job.RunState) error {
 	if !state.Started || state.Reason == "lost" || j.Outcome.Reason == job.ReasonLost {
 		return nil
@@ -24,7 +24,7 @@ func (c *Capture) verify(ctx context.Context, j job.Job, state job.RunState) err
 		return err
 	}
 	var ours [2]string
-	var sizes [2]int64 // of what is compared: all that will be kept of what is held
+	var sizes [2]int64 // bytes to compare: all that will be kept of what is stored
 	for i, stream := range streams {
 		total, held := state.Written(stream), j.Output(stream)
 		if sizes[i] = min(held.Held, total); total > c.o.MaxOutput {
@@ -61,7 +61,7 @@ func (c *Capture) verify(ctx context.Context, j job.Job, state job.RunState) err
 	return nil
 }
 
-// sumHeld is the sha256 of the first bytes held of a stream.
+// sumHeld returns the sha256, in hex, of the first size bytes stored of a stream.
 func (c *Capture) sumHeld(ctx context.Context, stream string, size int64) (string, error) {
 	sum := sha256.New()
 	for at := int64(0); at < size; {
@@ -70,7 +70,7 @@ func (c *Capture) sumHeld(ctx context.Context, stream string, size int64) (strin
 			return "", err
 		}
 		if len(data) == 0 {
-			return "", endsEarly("what is held of "+stream, at, size)
+			return "", endsEarly("the stored "+stream, at, size)
 		}
 		sum.Write(data)
 		at += int64(len(data))
@@ -78,7 +78,7 @@ func (c *Capture) sumHeld(ctx context.Context, stream string, size int64) (strin
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// common returns up to where what is held of a stream is what the VM has.
+// common returns how many bytes at the start of a stream equal the VM's.
 func (c *Capture) common(ctx context.Context, j job.Job, stream string, size int64) (at int64, err error) {
 	for at < size {
 		theirs, err := c.Read(ctx, j, stream, at, min(chunkSize, size-at), true)
@@ -101,12 +101,12 @@ func (c *Capture) common(ctx context.Context, j job.Job, stream string, size int
 	return at, nil
 }
 
-// cutOff forgets what is held of a stream and is not the task's.
+// cutOff truncates a stream to the bytes that are the task's.
 func (c *Capture) cutOff(ctx context.Context, stream string, size int64) error {
 	if err := c.o.Store.CutOutput(ctx, c.id, stream, size); err != nil {
 		return err
 	}
-	text := fmt.Sprintf("%s as callbacks brought it is not what the VM has, from byte %d on: fetched anew over SSH", stream, size)
+	text := fmt.Sprintf("%s as delivered by callbacks differs from the VM's from byte %d on: fetched again over SSH", stream, size)
 	_, err := c.o.Update(ctx, c.id, func(*job.Job) ([]job.Event, error) {
 		return []job.Event{{Kind: job.EventWarning, Phase: job.PhaseCollect, Text: text}}, nil
 	})

@@ -10,24 +10,24 @@ import (
 	"linus/internal/job"
 )
 
-// Dialer connects to the engine there is, which it may start. Every engine a
-// Client uses comes from its Dialer.
+// Dialer connects to the running engine, or starts one. Every connection of a Client
+// is made by its Dialer.
 type Dialer func(ctx context.Context) (*Conn, error)
 
-// Client is a job.Engine in another process. When that has gone before it heard
-// of a call, or the call may be made again, it is made once more with the next
-// engine that the dialer finds.
+// Client is a job.Engine in another process. If the engine has ended, a call is
+// repeated once with the next engine that the dialer finds, provided that the call did
+// not reach the first one or is repeatable.
 type Client struct {
 	dial Dialer
 	rows map[string]shape
 
 	mu   sync.Mutex
-	conn *Conn // nil: none at the moment
+	conn *Conn // nil: not connected
 }
 
 var _ job.Engine = (*Client)(nil)
 
-// NewClient connects with dial, now and whenever the engine has gone.
+// NewClient connects with dial, now and whenever the engine has ended.
 func NewClient(ctx context.Context, dial Dialer) (*Client, error) {
 	c := &Client{dial: dial, rows: map[string]shape{}}
 	for _, r := range verbs() {
@@ -39,13 +39,13 @@ func NewClient(ctx context.Context, dial Dialer) (*Client, error) {
 	return c, nil
 }
 
-// Dial is a Client of whatever engine is on the socket; ErrNoEngine when there
+// Dial returns a Client of whatever engine listens on the socket; ErrNoEngine if there
 // is none.
 func Dial(ctx context.Context, socket string) (*Client, error) {
 	return NewClient(ctx, func(ctx context.Context) (*Conn, error) { return Connect(ctx, socket) })
 }
 
-// Close gives up the connection. Jobs go on.
+// Close closes the connection. Jobs go on.
 func (c *Client) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -55,7 +55,7 @@ func (c *Client) Close() {
 	}
 }
 
-// connect returns the connection there is, or a new one.
+// connect returns the open connection, or a new one.
 func (c *Client) connect(ctx context.Context) (*Conn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,7 +69,7 @@ func (c *Client) connect(ctx context.Context) (*Conn, error) {
 	return conn, err
 }
 
-// ask makes a call of a verb.
+// ask calls a verb.
 func ask[Out any](ctx context.Context, c *Client, verb string, in any) (Out, error) {
 	s := c.rows[verb]
 	for attempt := 0; ; attempt++ {
@@ -92,7 +92,7 @@ func ask[Out any](ctx context.Context, c *Client, verb string, in any) (Out, err
 	}
 }
 
-// tell is ask for a verb that returns nothing.
+// tell calls a verb that returns nothing.
 func tell(ctx context.Context, c *Client, verb string, in any) error {
 	_, err := ask[none](ctx, c, verb, in)
 	return err
@@ -138,8 +138,8 @@ func (c *Client) Cleanup(ctx context.Context, olderThan time.Duration) (int, err
 	return ask[int](ctx, c, "Cleanup", aged{duration(olderThan)})
 }
 
-// Watch implements job.Streams. Unlike the others it makes as many requests as it
-// takes: each is answered after a while, whether there is news or not.
+// Watch implements job.Streams. Unlike the others it makes as many requests as
+// necessary: each returns after a while, with events or without.
 func (c *Client) Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error) {
 	var last job.Job
 	for {
@@ -210,7 +210,7 @@ func (c *Client) RevertVM(ctx context.Context, ref, snapshot string) (job.VMInfo
 	return ask[job.VMInfo](ctx, c, "RevertVM", snapshotRef{ref, snapshot})
 }
 
-// CheckHost is job.Host's.
+// CheckHost implements job.Host.
 func (c *Client) CheckHost(ctx context.Context) (job.HostReport, error) {
 	return ask[job.HostReport](ctx, c, "CheckHost", none{})
 }

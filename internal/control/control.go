@@ -1,6 +1,6 @@
-// Package control is how the faces of linus on one machine (CLI, MCP server)
-// speak with the engine of a state directory: HTTP and JSON over a unix socket
-// only its owner can open. It carries calls and errors and decides nothing.
+// Package control connects the faces of linus on one machine (CLI, MCP server) to the
+// engine of a state directory: HTTP and JSON over a unix socket only its owner can
+// open. It transports calls and errors and decides nothing.
 package control
 
 import (
@@ -11,31 +11,30 @@ import (
 	"linus/internal/job"
 )
 
-// Info tells a client which engine it has reached.
+// Info describes the engine a client is connected to.
 type Info struct {
 	Version  string            `json:"version"`      // of the engine's binary
 	PID      int               `json:"pid"`          // of the engine
-	ID       string            `json:"id,omitempty"` // of this run of an engine; another for each
+	ID       string            `json:"id,omitempty"` // unique to this run of the engine
 	Callback string            `json:"callback"`     // address listened on for callbacks
 	Settings map[string]string `json:"settings"`     // effective settings; secrets hashed
 	// Background: it was started because a client needed it, and may be replaced
-	// when nobody does.
+	// when it is idle.
 	Background bool `json:"background,omitempty"`
 }
 
-// What can become of an engine. After ErrNoEngine nothing has been done; after
-// ErrLost a request may or may not have been done.
+// Errors of calls to an engine that has ended. After ErrNoEngine nothing has been
+// done; after ErrLost the request may or may not have been carried out.
 var (
 	ErrNoEngine = errors.New("no engine is running")
 	ErrLost     = errors.New("the engine went away")
 	ErrStopped  = errors.New("the engine was stopped")
 )
 
-// maxBody bounds a request: a manifest, and what is about it.
+// maxBody bounds a request: a manifest and the fields around it.
 const maxBody = job.MaxManifest + 64<<10
 
-// failure is an error on the wire: a code, the text, and the fields of the
-// type it came from.
+// failure is an error on the wire: a code, the text, and the fields of its type.
 type failure struct {
 	Code   string            `json:"code"`
 	Text   string            `json:"text"`
@@ -44,7 +43,7 @@ type failure struct {
 	Host   *job.HostError    `json:"host,omitempty"`
 }
 
-// The codes of failures.
+// Codes of failures.
 const (
 	codeNotFound    = "not_found"
 	codeCompleted   = "completed"
@@ -57,7 +56,7 @@ const (
 	codeInternal    = "internal"
 )
 
-// encodeError picks code and HTTP status for an engine's error.
+// encodeError returns the code and HTTP status of an engine's error.
 func encodeError(err error) (int, failure) {
 	f := failure{Text: err.Error()}
 	var (
@@ -97,7 +96,7 @@ func encodeError(err error) (int, failure) {
 	}
 }
 
-// decodeError returns the engine's error as it was.
+// decodeError returns the engine's error with its original type.
 func (f failure) decodeError() error {
 	switch {
 	case f.Code == codeNotFound:

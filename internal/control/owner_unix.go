@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// oursAlone reports whether a directory belongs to this user and is closed to
-// all others.
+// oursAlone reports whether a directory belongs to this user and nobody else has
+// access to it.
 func oursAlone(dir fs.FileInfo) bool {
 	owner, ok := dir.Sys().(*syscall.Stat_t)
 	return ok && dir.IsDir() && dir.Mode().Perm() == 0o700 && int(owner.Uid) == os.Getuid()

@@ -15,40 +15,40 @@ import (
 	"linus/internal/job"
 )
 
-// row is one verb of E by HTTP.
+// row is one verb of E, as an HTTP route.
 type row[E any] struct {
 	shape
 	serve func(e E, w http.ResponseWriter, r *http.Request)
 }
 
-// shape is a row without its verb: what a client needs.
+// shape is the part of a row that a client needs.
 type shape struct {
-	name       string // of the method
+	name       string // the method's name
 	method     string
 	path       string // a pattern of http.ServeMux
 	params     []param
-	body       bool // the fields that are no params, as JSON
+	body       bool // the fields that are not params, as JSON
 	in         reflect.Type
 	repeatable func(in any) bool
 }
 
-// param is a field of what a row takes that stands in the URL.
+// param is an input field that is in the URL.
 type param struct {
 	name  string // in JSON and in the URL
 	field int
-	query bool // else in the path
+	query bool // false: in the path
 	rest  bool // the rest of the path, slashes included
 }
 
-// streamed is what a row returns that is not JSON.
+// streamed is a result that is not JSON.
 type streamed interface {
 	send(w http.ResponseWriter)
 	receive(resp *http.Response) error
 }
 
-// route makes a row. at is a method and a path, in which {x} is the field of In
-// with that name in JSON, {x...} one with slashes, and {?x,y} at the end are
-// those in the query; the others are the body.
+// route returns a row. at is a method and a path. In it {x} is the field of In with
+// that JSON name, {x...} is one with slashes, and {?x,y} at the end are the fields in
+// the query. The other fields are the body.
 func route[E, In, Out any](name, at string, repeatable func(In) bool, call verb[E, In, Out]) row[E] {
 	s := shape{name: name, in: reflect.TypeFor[In]()}
 	s.method, s.path, _ = strings.Cut(at, " ")
@@ -81,7 +81,7 @@ func route[E, In, Out any](name, at string, repeatable func(In) bool, call verb[
 	}}
 }
 
-// encode puts the fields of in where the row has them.
+// encode returns the path, with its query, and the body of a request for in.
 func (s shape) encode(in any) (path string, body []byte, err error) {
 	path = s.path
 	query := url.Values{}
@@ -117,7 +117,7 @@ func (s shape) encode(in any) (path string, body []byte, err error) {
 	return path, body, err
 }
 
-// encodeBody is in as JSON, without what stands in the URL.
+// encodeBody returns in as JSON, without the fields in the URL.
 func (s shape) encodeBody(in any) ([]byte, error) {
 	body, err := json.Marshal(in)
 	if err != nil || len(s.params) == 0 {
@@ -133,11 +133,11 @@ func (s shape) encodeBody(in any) ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-// decode reads what a row takes from a request; in is a pointer.
+// decode reads a row's input from a request; in is a pointer.
 func (s shape) decode(r *http.Request, in any) error {
 	if s.body {
 		dec := json.NewDecoder(r.Body)
-		dec.DisallowUnknownFields() // a newer client's field must not be dropped in silence
+		dec.DisallowUnknownFields() // a newer client's field must not be dropped silently
 		if err := dec.Decode(in); err != nil {
 			return &job.FieldError{Field: "request", Problem: err.Error(), Remedy: "if linus was updated, restart the engine: linus serve --stop"}
 		}
@@ -155,7 +155,7 @@ func (s shape) decode(r *http.Request, in any) error {
 	return nil
 }
 
-// setField sets a field from its text in a URL; without one it is zero.
+// setField sets a field from its text in a URL; empty text means zero.
 func setField(v reflect.Value, text string) error {
 	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		return u.UnmarshalText([]byte(text))
@@ -173,7 +173,7 @@ func setField(v reflect.Value, text string) error {
 	return nil
 }
 
-// formOf says what is right for a field of a type in a URL.
+// formOf describes valid values of a field of type t in a URL.
 func formOf(t reflect.Type) string {
 	if t == reflect.TypeFor[duration]() {
 		return "a duration such as 24h"
@@ -181,7 +181,7 @@ func formOf(t reflect.Type) string {
 	return "a whole number"
 }
 
-// answer sends body, or instead of it the error that there is.
+// answer sends body or, if err is not nil, the error.
 func answer(w http.ResponseWriter, body any, err error) {
 	code := http.StatusOK
 	if err != nil {
@@ -191,10 +191,10 @@ func answer(w http.ResponseWriter, body any, err error) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(body) // the client is gone
+	_ = json.NewEncoder(w).Encode(body) // fails only if the client is gone
 }
 
-// request makes the HTTP request of a call.
+// request returns the HTTP request of a call.
 func (s shape) request(ctx context.Context, in any) (*http.Request, error) {
 	path, body, err := s.encode(in)
 	if err != nil {

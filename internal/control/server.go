@@ -25,23 +25,23 @@ type Server struct {
 	cancel  context.CancelCauseFunc
 
 	mu     sync.Mutex
-	going  bool              // no call is taken any more
-	asking map[net.Conn]bool // connections of clients that want another engine
+	going  bool              // no more calls are accepted
+	asking map[net.Conn]bool // connections of clients that want to replace the engine
 }
 
-// Options of a Server: what is known of the process it is in, and how that ends.
+// Options of a Server.
 type Options struct {
 	Info Info   // without an ID
-	Stop func() // called, once per request, when a client asks the engine to end
-	// Idle reports whether ending now would cut nothing off. Nil: it would.
+	Stop func() // called, once per request, when a client asks the engine to stop
+	// Idle reports whether stopping now would interrupt nothing. Nil: never idle.
 	Idle func(context.Context) bool
 	Log  *slog.Logger
 }
 
-// NewServer makes a server of the engine.
+// NewServer returns a server of the engine.
 func NewServer(engine job.Engine, o Options) *Server {
 	o.Info.ID = rand.Text()
-	base, cancel := context.WithCancelCause(context.Background()) // ended by Close
+	base, cancel := context.WithCancelCause(context.Background()) // cancelled by Close
 	s := &Server{engine: engine, o: o, cancel: cancel, asking: map[net.Conn]bool{}}
 	s.http = &http.Server{
 		Handler:           s.handler(),
@@ -56,7 +56,7 @@ func NewServer(engine job.Engine, o Options) *Server {
 			case http.StateNew:
 				s.clients.Add(1)
 			case http.StateClosed, http.StateHijacked:
-				s.ask(conn, false) // first: in between it counts as a client, not as less than none
+				s.ask(conn, false) // first, so that in between it counts as a client rather than as minus one
 				s.clients.Add(-1)
 			case http.StateActive, http.StateIdle:
 			}
@@ -89,11 +89,11 @@ func (s *Server) Close(ctx context.Context) error {
 	return nil
 }
 
-// engineHeader says which engine is meant, by its Info.ID.
+// engineHeader is the Info.ID of the engine a call is for.
 const engineHeader = "Linus-Engine"
 
-// clientHeader says which client asks, in job.Client's words; without it, it is
-// the command line.
+// clientHeader is the calling client's name, as of job.Client; default: the command
+// line.
 const (
 	clientHeader = "Linus-Client"
 	commandLine  = "cli"
@@ -132,18 +132,18 @@ func (s *Server) end(context.Context) (none, error) {
 	return none{}, nil
 }
 
-// gone reports whether a call does not reach the engine it is for: that is
-// another one, or this one is ending.
+// gone reports whether a call is to be refused: it is for another engine, or this one
+// is stopping.
 func (s *Server) gone(wanted string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.going || wanted != "" && wanted != s.o.Info.ID
 }
 
-// connKey is where a request's context has its connection.
+// connKey is the key of a request's connection in its context.
 type connKey struct{}
 
-// ask notes whether a connection's last call was to have another engine.
+// ask records whether a connection's last call asked to replace the engine.
 func (s *Server) ask(conn net.Conn, asks bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +154,7 @@ func (s *Server) ask(conn net.Conn, asks bool) {
 	}
 }
 
-// yield ends an engine of the background unless somebody needs it.
+// yield stops a background engine unless somebody needs it.
 func (s *Server) yield(ctx context.Context) (yielded, error) {
 	if !s.o.Info.Background || !s.Retire(ctx) {
 		return yielded{}, nil
@@ -163,10 +163,10 @@ func (s *Server) yield(ctx context.Context) (yielded, error) {
 	return yielded{Ends: true}, nil
 }
 
-// Retire reports whether nobody needs the engine: it is idle, and no client is
-// connected but those that want another. If so, no call reaches it from then on,
-// which is one step with the check, and the caller ends it. An earlier call that
-// is under way, and a client that is between two calls, have a connection.
+// Retire reports whether nobody needs the engine: it is idle, and only clients that
+// want to replace it are connected. If so, it accepts no more calls, atomically with
+// the check, and the caller stops it. A call in progress, and a client between two
+// calls, have a connection and so count.
 func (s *Server) Retire(ctx context.Context) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,16 +13,16 @@ import (
 	"strconv"
 )
 
-// maxSocketPath is what a kernel takes as a socket's path, its final NUL
-// excluded: 107 bytes on Linux and Windows, 103 on macOS.
+// maxSocketPath is the longest path of a socket in bytes, without the final NUL, that
+// all systems accept: 107 on Linux and Windows, 103 on macOS.
 const maxSocketPath = 103
 
 // socketName is the socket in the state directory, or a symbolic link to it
-// where the directory's path is too long for a socket.
+// if the directory's path is too long for a socket.
 const socketName = "engine.sock"
 
-// Listen makes the socket of the state directory dir. The caller holds the
-// directory's lock, so a socket that is there is a dead one.
+// Listen creates the socket of the state directory dir. The caller holds the
+// directory's lock, so an existing socket is a dead one.
 func Listen(ctx context.Context, dir string) (net.Listener, error) {
 	name := filepath.Join(dir, socketName)
 	path := name
@@ -54,7 +54,7 @@ func Listen(ctx context.Context, dir string) (net.Listener, error) {
 	return l, nil
 }
 
-// Socket is where to dial the engine of the state directory dir.
+// Socket returns the path at which to dial the engine of the state directory dir.
 func Socket(dir string) string {
 	name := filepath.Join(dir, socketName)
 	if target, err := os.Readlink(name); err == nil {
@@ -63,21 +63,21 @@ func Socket(dir string) string {
 	return name
 }
 
-// shortDir is a directory of this user's alone, with a short path.
+// shortDir returns a directory with a short path that only this user has access to.
 func shortDir() (string, error) {
 	dir := filepath.Join("/tmp", "linus-"+strconv.Itoa(os.Getuid()))
 	if runtime.GOOS == "windows" {
 		dir = filepath.Join(os.TempDir(), "linus")
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return "", fmt.Errorf("make a directory for the socket: %w", err)
+		return "", fmt.Errorf("create a directory for the socket: %w", err)
 	}
 	info, err := os.Lstat(dir)
 	if err != nil {
-		return "", fmt.Errorf("make a directory for the socket: %w", err)
+		return "", fmt.Errorf("create a directory for the socket: %w", err)
 	}
 	if !oursAlone(info) {
-		return "", fmt.Errorf("%s is not a directory of this user's alone; remove it, or set LINUS_STATE_DIR to a shorter path", dir)
+		return "", fmt.Errorf("%s belongs to another user, or others have access to it; remove it, or set LINUS_STATE_DIR to a shorter path", dir)
 	}
 	return dir, nil
 }

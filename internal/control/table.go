@@ -13,64 +13,64 @@ import (
 	"linus/internal/job"
 )
 
-// verbs is the table of what an engine offers: a row for each method of
-// job.Engine, with its name, where it is by HTTP, whether a call whose answer
-// was lost may be made again, and the method. Server and client are made from
-// it. What a row takes and returns is plain JSON.
+// verbs is the table of what an engine offers: a row for each method of job.Engine,
+// with its name, its HTTP route, whether a call may be repeated after its response was
+// lost, and the method. Server and client are built from it. Inputs and results are
+// plain JSON.
 func verbs() []row[job.Engine] {
 	return []row[job.Engine]{
-		route("Submit", "POST /v1/jobs", keyed, job.Engine.Submit),
-		route("Plan", "POST /v1/plan", again, job.Engine.Plan),
-		route("Job", "GET /v1/jobs/{id}", again, ofJob(job.Engine.Job)),
-		route("Result", "GET /v1/jobs/{id}/result", again, ofJob(job.Engine.Result)),
-		route("Cancel", "POST /v1/jobs/{id}/cancel", again, func(e job.Engine, ctx context.Context, in jobRef) (none, error) {
+		route("Submit", "POST /v1/jobs", ifKeyed, job.Engine.Submit),
+		route("Plan", "POST /v1/plan", always, job.Engine.Plan),
+		route("Job", "GET /v1/jobs/{id}", always, ofJob(job.Engine.Job)),
+		route("Result", "GET /v1/jobs/{id}/result", always, ofJob(job.Engine.Result)),
+		route("Cancel", "POST /v1/jobs/{id}/cancel", always, func(e job.Engine, ctx context.Context, in jobRef) (none, error) {
 			return none{}, e.Cancel(ctx, in.ID)
 		}),
-		route("Kill", "POST /v1/jobs/{id}/kill{?signal}", again, func(e job.Engine, ctx context.Context, in signalled) (job.Killed, error) {
+		route("Kill", "POST /v1/jobs/{id}/kill{?signal}", always, func(e job.Engine, ctx context.Context, in signalled) (job.Killed, error) {
 			return e.Kill(ctx, in.ID, in.Signal)
 		}),
-		route("List", "GET /v1/jobs{?status,limit,cursor}", again, job.Engine.List),
-		route("Cleanup", "POST /v1/cleanup{?older_than}", again, func(e job.Engine, ctx context.Context, in aged) (int, error) {
+		route("List", "GET /v1/jobs{?status,limit,cursor}", always, job.Engine.List),
+		route("Cleanup", "POST /v1/cleanup{?older_than}", always, func(e job.Engine, ctx context.Context, in aged) (int, error) {
 			return e.Cleanup(ctx, time.Duration(in.OlderThan))
 		}),
 
-		route("Watch", "GET /v1/jobs/{id}/events{?after}", again, func(e job.Engine, ctx context.Context, in watching) (watched, error) {
+		route("Watch", "GET /v1/jobs/{id}/events{?after}", always, func(e job.Engine, ctx context.Context, in watching) (watched, error) {
 			return poll(ctx, e, in)
 		}),
-		route("Output", "GET /v1/jobs/{id}/output{?stream,offset,limit}", again, func(e job.Engine, ctx context.Context, in stretch) (job.Chunk, error) {
+		route("Output", "GET /v1/jobs/{id}/output{?stream,offset,limit}", always, func(e job.Engine, ctx context.Context, in stretch) (job.Chunk, error) {
 			return e.Output(ctx, in.ID, in.Stream, in.Offset, in.Limit)
 		}),
-		route("Input", "POST /v1/jobs/{id}/input", once, func(e job.Engine, ctx context.Context, in input) (none, error) {
-			return none{}, e.Input(ctx, in.ID, in.Data, in.Closed) // what was sent may have arrived
+		route("Input", "POST /v1/jobs/{id}/input", never, func(e job.Engine, ctx context.Context, in input) (none, error) {
+			return none{}, e.Input(ctx, in.ID, in.Data, in.Closed) // it may have been delivered
 		}),
-		route("OpenArtifact", "GET /v1/jobs/{id}/artifacts/{path...}", again, func(e job.Engine, ctx context.Context, in fileRef) (download, error) {
+		route("OpenArtifact", "GET /v1/jobs/{id}/artifacts/{path...}", always, func(e job.Engine, ctx context.Context, in fileRef) (download, error) {
 			file, about, err := e.OpenArtifact(ctx, in.ID, in.Path)
 			return download{file, about}, err
 		}),
 
-		route("VMs", "GET /v1/vms", again, ofNothing(job.Engine.VMs)),
-		route("VM", "GET /v1/vms/{vm}", again, ofVM(job.Engine.VM)),
-		route("StartVM", "POST /v1/vms/{vm}/start", again, ofVM(job.Engine.StartVM)),
-		route("StopVM", "POST /v1/vms/{vm}/stop", again, ofVM(job.Engine.StopVM)),
-		route("DestroyVM", "POST /v1/vms/{vm}/destroy", again, ofVM(job.Engine.DestroyVM)),
-		route("ForgetVM", "POST /v1/vms/{vm}/forget", once, ofVM(job.Engine.ForgetVM)), // what was forgotten is not found
-		route("SnapshotVM", "POST /v1/vms/{vm}/snapshot{?snapshot}", once, ofSnapshot(job.Engine.SnapshotVM)),
-		route("RevertVM", "POST /v1/vms/{vm}/revert{?snapshot}", once, ofSnapshot(job.Engine.RevertVM)),
+		route("VMs", "GET /v1/vms", always, ofNothing(job.Engine.VMs)),
+		route("VM", "GET /v1/vms/{vm}", always, ofVM(job.Engine.VM)),
+		route("StartVM", "POST /v1/vms/{vm}/start", always, ofVM(job.Engine.StartVM)),
+		route("StopVM", "POST /v1/vms/{vm}/stop", always, ofVM(job.Engine.StopVM)),
+		route("DestroyVM", "POST /v1/vms/{vm}/destroy", always, ofVM(job.Engine.DestroyVM)),
+		route("ForgetVM", "POST /v1/vms/{vm}/forget", never, ofVM(job.Engine.ForgetVM)), // a repeated call would be ErrNotFound
+		route("SnapshotVM", "POST /v1/vms/{vm}/snapshot{?snapshot}", never, ofSnapshot(job.Engine.SnapshotVM)),
+		route("RevertVM", "POST /v1/vms/{vm}/revert{?snapshot}", never, ofSnapshot(job.Engine.RevertVM)),
 
-		route("CheckHost", "GET /v1/host", again, ofNothing(job.Engine.CheckHost)),
+		route("CheckHost", "GET /v1/host", always, ofNothing(job.Engine.CheckHost)),
 	}
 }
 
-// process is the table of what is asked of the process an engine runs in.
+// process is the table of calls to the process an engine runs in.
 func process() []row[*Server] {
 	return []row[*Server]{
-		route("Info", "GET /v1/info", again, ofNothing((*Server).tell)),
-		route("Stop", "POST /v1/stop", again, ofNothing((*Server).end)),
-		route("Yield", "POST /v1/yield", once, ofNothing((*Server).yield)),
+		route("Info", "GET /v1/info", always, ofNothing((*Server).tell)),
+		route("Stop", "POST /v1/stop", always, ofNothing((*Server).end)),
+		route("Yield", "POST /v1/yield", never, ofNothing((*Server).yield)),
 	}
 }
 
-// What rows take, where it is not a type of package job.
+// Inputs of rows that are not types of package job.
 type (
 	none   struct{}
 	jobRef struct {
@@ -116,7 +116,7 @@ type yielded struct {
 	Ends bool `json:"ends"`
 }
 
-// watched is what Watch returns: the events, and the job as it then is.
+// watched is what Watch returns: the events, and the job's current state.
 type watched struct {
 	Events []job.Event `json:"events"`
 	Job    job.Job     `json:"job"`
@@ -133,14 +133,14 @@ func (d *duration) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Whether a call whose answer was lost may be made again.
-func again[In any](In) bool { return true }
-func once[In any](In) bool  { return false }
+// Whether a call may be repeated after its response was lost.
+func always[In any](In) bool { return true }
+func never[In any](In) bool  { return false }
 
-// keyed: the same key returns the same job.
-func keyed(s job.Submission) bool { return s.IdempotencyKey != "" }
+// ifKeyed: the same key returns the same job.
+func ifKeyed(s job.Submission) bool { return s.IdempotencyKey != "" }
 
-// verb is a method of E, as a row has it.
+// verb is a method of E, in the form rows use.
 type verb[E, In, Out any] = func(E, context.Context, In) (Out, error)
 
 func ofNothing[E, Out any](call func(E, context.Context) (Out, error)) verb[E, none, Out] {
@@ -161,30 +161,30 @@ func ofSnapshot(call func(job.Engine, context.Context, string, string) (job.VMIn
 	}
 }
 
-// longestPoll bounds one request of Watch; the client asks again.
+// longestPoll bounds one request of Watch; the client repeats it.
 const longestPoll = 50 * time.Second
 
-// poll is one request of Watch.
+// poll serves one request of Watch.
 func poll(ctx context.Context, e job.Engine, in watching) (watched, error) {
 	ctx, cancel := context.WithTimeout(ctx, longestPoll)
 	defer cancel()
 	events, j, err := e.Watch(ctx, in.ID, in.After)
 	if err == nil && len(events) == 0 && errors.Is(context.Cause(ctx), ErrStopped) {
-		err = ErrStopped // else the client would ask again, and start another engine for it
+		err = ErrStopped // so that the client does not repeat it and start another engine for it
 	}
 	return watched{Events: events, Job: j}, err
 }
 
-// artifactHeader carries an artifact's description beside its bytes.
+// artifactHeader is the header with an artifact's description.
 const artifactHeader = "Linus-Artifact"
 
-// download is a file: the one answer that is not JSON.
+// download is an artifact, the only result that is not JSON.
 type download struct {
 	file  io.ReadCloser
 	about job.Artifact
 }
 
-// send writes the file as it is. One that breaks off is an answer that breaks off.
+// send writes the file's bytes. If reading it fails, the response is cut off.
 func (d *download) send(w http.ResponseWriter) {
 	defer func() { _ = d.file.Close() }()
 	description, err := json.Marshal(d.about)
@@ -199,7 +199,7 @@ func (d *download) send(w http.ResponseWriter) {
 	}
 }
 
-// receive takes the file over from its response; who reads it closes it.
+// receive takes the file from its response; the reader closes it.
 func (d *download) receive(resp *http.Response) error {
 	description, err := url.QueryUnescape(resp.Header.Get(artifactHeader))
 	if err == nil {

@@ -15,29 +15,29 @@ import (
 )
 
 const (
-	startTime  = 30 * time.Second // for an engine to start, or to make room for one
-	maxLogSize = 10 << 20         // of engine.log, before it is set aside
+	startTime  = 30 * time.Second // for an engine to start, or for an old one to end
+	maxLogSize = 10 << 20         // of engine.log, before it is rotated
 
-	// How long to wait for an engine to become idle so that it can be replaced: if it
-	// would be refused, and if only its version differs.
+	// How long to wait for an engine to become idle, so that it can be replaced: if its
+	// settings differ and it would be refused, and if only its version differs.
 	uselessTime  = time.Second
 	outdatedTime = 200 * time.Millisecond
-	maxReplaced  = 3 // engines, for one connection
+	maxReplaced  = 3 // of engines, for one connection
 )
 
-// Attach returns a client of the engine of the state directory, which is started
-// in the background when there is none, and again when it has gone. strict
-// refuses an engine whose settings are not the ones given here, unless it can be
-// replaced: for verbs that make VMs. Errors: *SettingsError.
+// Attach returns a client of the engine of the state directory. It starts one in the
+// background if there is none, now and whenever the engine has ended. strict, for
+// verbs that create VMs, refuses an engine with other settings, unless it can be
+// replaced. Errors: *SettingsError.
 func Attach(ctx context.Context, o Options, strict bool) (*control.Client, error) {
 	return control.NewClient(ctx, func(ctx context.Context) (*control.Conn, error) { return o.dial(ctx, strict) })
 }
 
-// SettingsError says that the engine has other settings than the client.
+// SettingsError: the engine has other settings than the client.
 type SettingsError struct {
 	StateDir    string
 	PID         int
-	Differences []string // a line each
+	Differences []string // one line each
 }
 
 func (e *SettingsError) Error() string {
@@ -46,9 +46,9 @@ func (e *SettingsError) Error() string {
 		e.StateDir, e.PID, strings.Join(e.Differences, "\n"))
 }
 
-// dial connects to the engine and checks its settings and its version. An engine
-// that nobody needs is replaced if they differ, at most maxReplaced times: other
-// clients may be replacing engines, too.
+// dial connects to the engine and checks its settings and its version. If they differ
+// it replaces an idle engine, at most maxReplaced times: other clients may be
+// replacing engines too.
 func (o Options) dial(ctx context.Context, strict bool) (*control.Conn, error) {
 	for replaced := 0; ; replaced++ {
 		conn, err := o.connect(ctx)
@@ -81,7 +81,7 @@ func (o Options) dial(ctx context.Context, strict bool) (*control.Conn, error) {
 }
 
 // replace asks the engine to end and reports whether it does. It waits up to
-// patience for a client that has just exited to be gone, or for a job's last steps.
+// patience for the last steps of a job, or of a client that has just exited.
 func (o Options) replace(ctx context.Context, conn *control.Conn, patience time.Duration) bool {
 	if !conn.Info().Background || o.Config.NeedHost() != nil {
 		return false
@@ -91,7 +91,7 @@ func (o Options) replace(ctx context.Context, conn *control.Conn, patience time.
 	for {
 		ends, err := conn.Yield(ctx)
 		if ends || errors.Is(err, control.ErrNoEngine) || errors.Is(err, control.ErrLost) {
-			return true // or it ended by itself
+			return true // or it has ended on its own
 		}
 		if err != nil || pause(ctx, 50*time.Millisecond) != nil {
 			return false
@@ -99,7 +99,7 @@ func (o Options) replace(ctx context.Context, conn *control.Conn, patience time.
 	}
 }
 
-// connect returns a connection to the engine, which it starts when there is none.
+// connect returns a connection to the engine, which it starts if there is none.
 func (o Options) connect(ctx context.Context) (*control.Conn, error) {
 	c := o.Config
 	ctx, cancel := context.WithTimeout(ctx, startTime)
@@ -120,9 +120,9 @@ func (o Options) connect(ctx context.Context) (*control.Conn, error) {
 		case err != nil:
 			return nil, err
 		case said == readyWord:
-		case said == busyWord: // one is starting, or one is ending
+		case said == busyWord: // an engine is starting or ending
 			if err := pause(ctx, 100*time.Millisecond); err != nil {
-				return nil, fmt.Errorf("an engine holds %s and does not answer: %w; see engine.log there", c.StateDir, err)
+				return nil, fmt.Errorf("an engine has %s locked and does not respond: %w; see engine.log there", c.StateDir, err)
 			}
 		default:
 			return nil, errors.New(said)
@@ -130,7 +130,7 @@ func (o Options) connect(ctx context.Context) (*control.Conn, error) {
 	}
 }
 
-// start starts an engine in a session of its own and returns what it says of its
+// start starts an engine in its own session and returns what it reports about its
 // start.
 func (o Options) start(ctx context.Context) (string, error) {
 	c := o.Config
@@ -139,18 +139,18 @@ func (o Options) start(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("start the engine: %w", err)
 	}
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
-		return "", fmt.Errorf("make the state directory: %w; set LINUS_STATE_DIR to a directory of yours", err)
+		return "", fmt.Errorf("create the state directory: %w; set LINUS_STATE_DIR to a directory you can write to", err)
 	}
 	logFile, err := openLog(filepath.Join(c.StateDir, "engine.log"))
 	if err != nil {
 		return "", err
 	}
-	defer logFile.Close() //nolint:errcheck // the engine has its own
+	defer logFile.Close() //nolint:errcheck // the engine has its own descriptor
 	answer, tell, err := os.Pipe()
 	if err != nil {
 		return "", fmt.Errorf("start the engine: %w", err)
 	}
-	defer answer.Close()                     //nolint:errcheck // only read
+	defer answer.Close()                     //nolint:errcheck // opened for reading
 	cmd := exec.Command(program, o.Start...) //nolint:noctx // it outlives this process
 	cmd.Env = c.Environ()
 	cmd.Stdout, cmd.Stderr = tell, logFile
@@ -160,7 +160,7 @@ func (o Options) start(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("start the engine: %w", err)
 	}
-	go cmd.Wait() //nolint:errcheck // only lest it stays a zombie while this process lives
+	go cmd.Wait() //nolint:errcheck // only so that it does not remain a zombie while this process lives
 	stop := context.AfterFunc(ctx, func() { _ = answer.SetReadDeadline(time.Now()) })
 	defer stop()
 	said, err := io.ReadAll(io.LimitReader(answer, 64<<10))
@@ -173,7 +173,7 @@ func (o Options) start(ctx context.Context) (string, error) {
 	return string(said), nil
 }
 
-// openLog opens a log for appending; a large one is set aside first.
+// openLog opens a log for appending, after rotating a large one.
 func openLog(path string) (*os.File, error) {
 	if info, err := os.Stat(path); err == nil && info.Size() > maxLogSize {
 		_ = os.Rename(path, path+".1")

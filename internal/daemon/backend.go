@@ -15,7 +15,7 @@ import (
 	"linus/internal/remote"
 )
 
-// Backend is where VMs come from and how to work in them.
+// Backend provides VMs and access to them.
 type Backend struct {
 	Provider  job.Provider
 	Templates TemplateStore // on the provider's host
@@ -23,22 +23,22 @@ type Backend struct {
 	Close     func()
 }
 
-// Installation is what a backend must know of this installation of linus.
+// Installation is what a backend needs to know about this installation of linus.
 type Installation struct {
 	owner     string     // the VMs' linus-owner
-	keys      guest.Keys // what logs in to VMs
-	publicKey string     // of those made before each had its own; empty: there are none
+	keys      guest.Keys // login keys of the VMs
+	publicKey string     // of VMs created before each had its own key; empty: there are none
 
-	onReconnect, onLockRetry func() // told of trouble with the host; nil: nobody
+	onReconnect, onLockRetry func() // called on trouble with the host; may be nil
 
-	callbackURL func(context.Context) (string, error) // what VMs are told to report to
+	callbackURL func(context.Context) (string, error) // where VMs send their callbacks
 }
 
-// NewBackend makes a backend; it reaches for nothing yet. Tests have another than
+// NewBackend returns a backend, which connects to nothing yet. Tests use others than
 // Proxmox.
 type NewBackend func(c config.Config, in Installation, log *slog.Logger) Backend
 
-// Proxmox is the real backend: VMs on the Proxmox host of the settings.
+// Proxmox is the real backend: VMs on the configured Proxmox host.
 func Proxmox(c config.Config, in Installation, log *slog.Logger) Backend {
 	o := hostOptions(c)
 	o.Log, o.OnReconnect = log, in.onReconnect
@@ -65,7 +65,7 @@ func Proxmox(c config.Config, in Installation, log *slog.Logger) Backend {
 	}
 }
 
-// hostOptions say how to reach the Proxmox host.
+// hostOptions returns how to connect to the Proxmox host.
 func hostOptions(c config.Config) remote.Options {
 	o := remote.Options{
 		Host: c.ProxmoxHost, Port: c.ProxmoxSSHPort, User: c.ProxmoxSSHUser,
@@ -77,18 +77,18 @@ func hostOptions(c config.Config) remote.Options {
 	return o
 }
 
-// ScanHostKey asks the Proxmox host of the settings for its key.
+// ScanHostKey asks the configured Proxmox host for its key.
 func ScanHostKey(ctx context.Context, c config.Config) (remote.HostKey, error) {
 	return remote.ScanHostKey(ctx, hostOptions(c))
 }
 
-// TrustHostKey adds a key of the Proxmox host to the settings' known_hosts.
+// TrustHostKey adds a key of the Proxmox host to the configured known_hosts.
 func TrustHostKey(c config.Config, key remote.HostKey) error {
 	return remote.TrustHostKey(c.ProxmoxKnownHosts, key)
 }
 
-// loginKeys are the keys of the VMs, in the state directory. Installations of old
-// have one for all, which their VMs of then know.
+// loginKeys are the VMs' login keys, in the state directory. Old installations also
+// have one shared key, which their older VMs accept.
 func loginKeys(c config.Config) guest.Keys {
 	return guest.Keys{Dir: filepath.Join(c.StateDir, "keys"), Old: filepath.Join(c.StateDir, "id_ed25519")}
 }

@@ -1,7 +1,7 @@
-// Package daemon is the engine of a state directory as a process: one at a time,
-// held by a lock; wired from its parts; started in the background when a client
-// needs it, and ended when nobody does. It prints nothing and knows no command
-// line, and the parts know nothing of it.
+// Package daemon is the engine of a state directory as a process. A lock allows one
+// at a time. It is wired from its parts, started in the background when a client
+// needs it, and ended when it is idle. The package prints nothing and knows no command
+// line, and the parts do not know it.
 package daemon
 
 import (
@@ -11,17 +11,16 @@ import (
 	"linus/internal/control"
 )
 
-// Options say what an engine is to be, for who runs one and for who attaches to
-// one.
+// Options of an engine, to run it or to attach to it.
 type Options struct {
 	Config  config.Config
 	Version string // of this binary
 	Log     *slog.Logger
 	Backend NewBackend
 
-	// Start are the arguments with which this program runs ServeInBackground.
+	// Start are the arguments that make this program run ServeInBackground.
 	Start []string
-	// OtherVersion is told of an engine of another version that is attached to
-	// all the same. Nil: nobody.
+	// OtherVersion is called when Attach uses an engine of another version. May be
+	// nil.
 	OtherVersion func(control.Info)
 }

@@ -32,7 +32,7 @@ type engine struct {
 }
 
 // openEngine wires the parts over the state directory, which the caller has
-// locked, and takes the callback port. Nothing runs before start.
+// locked, and listens on the callback port. Nothing runs before start.
 func openEngine(ctx context.Context, o Options) (*engine, error) {
 	c, log := o.Config, o.Log
 	st, err := store.Open(ctx, store.Options{Dir: c.StateDir, MaxOutput: int64(c.MaxOutputSize), Log: log})
@@ -47,7 +47,7 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 	limits := policy.Limits{Jobs: c.LimitJobs, CPU: c.LimitCPU, MemoryMB: c.LimitMemoryMB(), Seconds: c.LimitSeconds}
 	admit := limits.Check
 	if limits == (policy.Limits{}) {
-		admit = nil // nobody need count
+		admit = nil // no limits, so nothing to count
 	}
 	in := Installation{keys: loginKeys(c)}
 	in.owner, err = st.InstallationID(ctx)
@@ -91,8 +91,8 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 	return e, nil
 }
 
-// start adopts unfinished jobs and begins to answer callbacks. failed gets the
-// error that ends the callback server before its time.
+// start adopts unfinished jobs and begins to serve callbacks. failed is called with
+// the error if the callback server fails.
 func (e *engine) start(ctx context.Context, failed func(error)) error {
 	if err := e.Start(ctx); err != nil {
 		return err
@@ -105,8 +105,8 @@ func (e *engine) start(ctx context.Context, failed func(error)) error {
 	return nil
 }
 
-// free reports whether the engine may end: every job is done, and no VM is being
-// worked on or will expire.
+// free reports whether the engine may end: every job is done, no operation on a VM is
+// in progress, and no VM will expire.
 func (e *engine) free(ctx context.Context) bool {
 	unfinished, err := e.store.Unfinished(ctx)
 	if err != nil || len(unfinished) > 0 || !e.Idle() {
@@ -116,7 +116,7 @@ func (e *engine) free(ctx context.Context) bool {
 	return err == nil && !slices.ContainsFunc(creators, func(j job.Job) bool { return !j.VM.ExpiresAt.IsZero() })
 }
 
-// close ends the engine. Tasks in VMs go on.
+// close stops the engine. Tasks in VMs go on.
 func (e *engine) close(ctx context.Context) error {
 	err := errors.Join(e.callbacks.Close(ctx), e.Close(ctx))
 	e.backend.Close()
@@ -124,10 +124,10 @@ func (e *engine) close(ctx context.Context) error {
 	return errors.Join(err, e.store.Close())
 }
 
-// callbackURL is what VMs are told: the setting, or what is really listened on.
-// Where that is all addresses, it is the one on the way to the host; where it is
-// one that only this machine can reach, there is no URL, and callbacks come by
-// tunnels to it.
+// callbackURL returns the URL for VMs' callbacks: the setting, or the address
+// listened on. For the unspecified address it is the one on the route to the host.
+// For an address only this machine can reach it is empty, and callbacks arrive
+// through tunnels.
 func (e *engine) callbackURL(ctx context.Context, c config.Config) (string, error) {
 	if c.CallbackURL != "" {
 		return strings.TrimRight(c.CallbackURL, "/"), nil
@@ -146,7 +146,7 @@ func (e *engine) callbackURL(ctx context.Context, c config.Config) (string, erro
 	return "http://" + net.JoinHostPort(host, strconv.Itoa(e.callbacks.Port())), nil
 }
 
-// listenError names the setting to blame when the callback port cannot be had.
+// listenError names the setting to change when the callback port cannot be used.
 func listenError(err error, c config.Config) error {
 	switch {
 	case errors.Is(err, errInUse):

@@ -19,15 +19,15 @@ import (
 	"linus/internal/web"
 )
 
-// HTTP is where the engine is by HTTP.
+// HTTP is where the engine can be reached by HTTP.
 type HTTP struct {
-	Addr    string // listened on
-	Browser string // the same, as a browser on this machine can open it
-	Token   string // where clients find the token, for people
-	Login   string // link that logs a browser in: it holds the token
+	Addr    string // address listened on
+	Browser string // the same, for a browser on this machine
+	Token   string // where people find the clients' token: a file or a setting
+	Login   string // link that logs a browser in: it contains the token
 }
 
-// httpFace is the engine by HTTP, for as long as it serves.
+// httpFace serves the engine by HTTP.
 type httpFace struct {
 	HTTP
 	server *web.Server
@@ -35,8 +35,8 @@ type httpFace struct {
 	served chan struct{}
 }
 
-// openHTTP listens on HTTP_ADDR; nil when there is none. failed gets the error
-// that ends it before its time.
+// openHTTP listens on HTTP_ADDR; it returns nil if that is not set. failed is called
+// with the error if the server fails.
 func openHTTP(ctx context.Context, o Options, e *engine, failed func(error)) (*httpFace, error) {
 	c, log := o.Config, o.Log
 	if c.HTTPAddr == "" {
@@ -68,12 +68,12 @@ func openHTTP(ctx context.Context, o Options, e *engine, failed func(error)) (*h
 	}()
 	f.Addr, f.Browser = f.server.Addr(), browserAddr(f.server.Addr())
 	f.Login = "http://" + f.Browser + web.LoginPath(token)
-	log.Info("HTTP is served", "addr", f.server.Addr())
+	log.Info("HTTP server started", "addr", f.server.Addr())
 	return f, nil
 }
 
-// browserAddr is an address a browser on this machine can open: one that stands
-// for all of the machine's becomes loopback.
+// browserAddr returns an address a browser on this machine can open: the unspecified
+// address becomes loopback.
 func browserAddr(addr string) string {
 	a, err := netip.ParseAddrPort(addr)
 	if err != nil || !a.Addr().IsUnspecified() {
@@ -82,7 +82,7 @@ func browserAddr(addr string) string {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), a.Port()).String()
 }
 
-// close ends streams and requests, and what they left running.
+// close ends streams and requests, and waits for the server.
 func (f *httpFace) close(ctx context.Context) error {
 	if f == nil {
 		return nil
@@ -92,7 +92,7 @@ func (f *httpFace) close(ctx context.Context) error {
 	return err
 }
 
-// MCPOptions wire the MCP server of an engine, whichever way it is reached.
+// MCPOptions returns the options of an engine's MCP server, for stdio and HTTP.
 func MCPOptions(o Options, e job.Engine) mcptool.Options {
 	c, log := o.Config, o.Log
 	return mcptool.Options{
@@ -109,8 +109,8 @@ func MCPOptions(o Options, e job.Engine) mcptool.Options {
 	}
 }
 
-// ensureToken returns the token kept in a file, which is made when it is not
-// there. Like a private key, it must be its owner's alone.
+// ensureToken returns the token in a file, which it creates if missing. Like a
+// private key, only its owner may have access to it.
 func ensureToken(path string) (string, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -118,7 +118,7 @@ func ensureToken(path string) (string, error) {
 		_, _ = rand.Read(random) // never fails
 		token := hex.EncodeToString(random)
 		if err := os.WriteFile(path, []byte(token+"\n"), 0o600); err != nil {
-			return "", fmt.Errorf("keep a token for HTTP clients: %w", err)
+			return "", fmt.Errorf("store a token for HTTP clients: %w", err)
 		}
 		return token, nil
 	}

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// lockFile locks an open file for this process; ErrLocked when another has it.
+// lockFile locks an open file for this process; ErrLocked if another has locked it.
 func lockFile(f *os.File) error {
 	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
@@ -17,7 +17,7 @@ func lockFile(f *os.File) error {
 	return err
 }
 
-// detached makes a new process outlive the terminal of this one.
+// detached makes a new process outlive this one's terminal.
 func detached() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
 
 // Why a port cannot be listened on.

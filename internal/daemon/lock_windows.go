@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// lockedByte is the one byte of a lock file that is locked: far behind what is
-// in it, since a locked byte cannot be read by others.
+// lockedByte is the offset of the only byte that is locked: far beyond the file's
+// content, since others cannot read a locked byte.
 var lockedByte = windows.Overlapped{OffsetHigh: 1}
 
-// lockFile locks an open file for this process; ErrLocked when another has it.
+// lockFile locks an open file for this process; ErrLocked if another has locked it.
 func lockFile(f *os.File) error {
 	at := lockedByte
 	err := windows.LockFileEx(windows.Handle(f.Fd()), windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &at)
@@ -22,7 +22,7 @@ func lockFile(f *os.File) error {
 	return err
 }
 
-// detached makes a new process outlive the console of this one.
+// detached makes a new process outlive this one's console.
 func detached() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{CreationFlags: windows.DETACHED_PROCESS | windows.CREATE_NEW_PROCESS_GROUP}
 }

@@ -11,8 +11,8 @@ import (
 	"linus/internal/store"
 )
 
-// Peek returns the engine that runs or, where there is none, what the state
-// directory tells by itself. It starts none.
+// Peek returns the running engine or, if there is none, a read-only view of the state
+// directory. It does not start an engine.
 func Peek(ctx context.Context, c config.Config) (job.Engine, func(), error) {
 	client, err := control.Dial(ctx, control.Socket(c.StateDir))
 	switch {
@@ -28,14 +28,14 @@ func Peek(ctx context.Context, c config.Config) (job.Engine, func(), error) {
 	return offline{Executor: executor.New(executor.Options{Store: st}), config: c}, func() { _ = st.Close() }, nil
 }
 
-// offline is what the state directory tells by itself. What only the host or a
-// VM can tell is an error that names the setting that is missing.
+// offline reads the state directory without an engine. What needs the host or a VM is
+// an error that names the missing setting.
 type offline struct {
 	*executor.Executor
 	config config.Config
 }
 
-// Output returns what is stored, which of a job that has ended is all.
+// Output returns the stored output, which is complete once a job has ended.
 func (o offline) Output(ctx context.Context, id, stream string, offset, limit int64) (job.Chunk, error) {
 	j, err := o.Job(ctx, id)
 	if err == nil && !j.Status.Terminal() {
@@ -47,5 +47,5 @@ func (o offline) Output(ctx context.Context, id, stream string, offset, limit in
 	return o.Executor.Output(ctx, id, stream, offset, limit)
 }
 
-// VMs are the host's to tell of.
+// VMs needs the host.
 func (o offline) VMs(context.Context) ([]job.VMInfo, error) { return nil, o.config.NeedHost() }

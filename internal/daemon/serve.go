@@ -17,17 +17,17 @@ import (
 	"linus/internal/control"
 )
 
-// closeTime bounds the end of an engine.
+// closeTime bounds how long an engine takes to stop.
 const closeTime = 20 * time.Second
 
-// Serving says where an engine that runs can be reached.
+// Serving is where a running engine can be reached.
 type Serving struct {
 	Callback string // address listened on for callbacks
 	HTTP     *HTTP  // nil: not served
 }
 
-// Serve runs the engine until ctx ends, a client asks it to stop, or it was
-// idle for so long; 0: that does not end it. ErrLocked when there is one already.
+// Serve runs the engine until ctx ends, a client asks it to stop, or it has been idle
+// for that long (0: no limit). ErrLocked if one is running already.
 func Serve(ctx context.Context, o Options, idle time.Duration, ready func(Serving)) error {
 	return serve(ctx, o, false, idle, ready)
 }
@@ -41,7 +41,7 @@ func serve(ctx context.Context, o Options, background bool, idle time.Duration, 
 	if err != nil {
 		return err
 	}
-	defer lock.Close() //nolint:errcheck // nothing was written
+	defer lock.Close() //nolint:errcheck // nothing to lose
 	e, err := openEngine(ctx, o)
 	if err != nil {
 		return err
@@ -60,7 +60,7 @@ func serve(ctx context.Context, o Options, background bool, idle time.Duration, 
 		return errors.Join(err, l.Close(), e.close(ctx))
 	}
 	info := control.Info{Version: o.Version, PID: os.Getpid(), Callback: net.JoinHostPort(c.CallbackHost, strconv.Itoa(e.callbacks.Port())), Settings: c.Effective(), Background: background}
-	clients := control.NewServer(e, control.Options{Info: info, Stop: func() { end(errAsked) }, Idle: e.free, Log: log}) //nolint:contextcheck // requests end with Close, after they were told why
+	clients := control.NewServer(e, control.Options{Info: info, Stop: func() { end(errAsked) }, Idle: e.free, Log: log}) //nolint:contextcheck // requests end with Close, after being told why
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -86,7 +86,7 @@ func serve(ctx context.Context, o Options, background bool, idle time.Duration, 
 	<-ctx.Done()
 
 	why := context.Cause(ctx)
-	log.Info("engine ends", "cause", why)
+	log.Info("engine stops", "cause", why)
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
 	err = clients.Close(closing)
@@ -98,13 +98,14 @@ func serve(ctx context.Context, o Options, background bool, idle time.Duration, 
 	return errors.Join(why, err)
 }
 
-// Why an engine ends without being at fault.
+// Causes with which an engine stops without an error.
 var (
 	errAsked = errors.New("a client asked for it")
 	errIdle  = errors.New("idle")
 )
 
-// endWhenIdle calls end when idle has been true for so long, until that is true.
+// endWhenIdle calls end once idle has been true for as long as limit, and repeats it
+// until end returns true.
 func endWhenIdle(ctx context.Context, limit time.Duration, idle, end func() bool) {
 	tick := time.NewTicker(max(limit/20, 10*time.Millisecond))
 	defer tick.Stop()
@@ -123,12 +124,12 @@ func endWhenIdle(ctx context.Context, limit time.Duration, idle, end func() bool
 	}
 }
 
-// ServeInBackground is Serve as Attach starts it: what becomes of the start is
-// written to tell, which is closed with that. told says whether it was ready; an
-// error of before that is on tell.
+// ServeInBackground is Serve as started by Attach. It writes the outcome of the start
+// to tell and then closes it. told: the engine was ready; if not, the error has been
+// written to tell.
 func ServeInBackground(ctx context.Context, o Options, idle time.Duration, tell io.Writer) (told bool, err error) {
-	signal.Ignore(syscall.SIGPIPE) // who started it may be gone by then
-	o.Config.HTTPAddr = ""         // for an engine that stays
+	signal.Ignore(syscall.SIGPIPE) // the process that started it may have exited
+	o.Config.HTTPAddr = ""         // only for an engine in the foreground
 	err = serve(ctx, o, true, idle, func(Serving) {
 		told = true
 		_, _ = io.WriteString(tell, readyWord)
@@ -146,7 +147,7 @@ func ServeInBackground(ctx context.Context, o Options, idle time.Duration, tell 
 	return told, err
 }
 
-// Stop ends the engine of the state directory and waits until it has gone. It
+// Stop stops the engine of the state directory and waits until it has ended. It
 // reports whether there was one.
 func Stop(ctx context.Context, c config.Config) (stopped bool, err error) {
 	conn, err := control.Connect(ctx, control.Socket(c.StateDir))
@@ -174,12 +175,12 @@ func Stop(ctx context.Context, c config.Config) (stopped bool, err error) {
 			return false, err
 		}
 		if err := pause(ctx, 50*time.Millisecond); err != nil {
-			return false, fmt.Errorf("the engine (pid %d) does not end: %w; see engine.log in %s", pid, err, c.StateDir)
+			return false, fmt.Errorf("the engine (pid %d) does not stop: %w; see engine.log in %s", pid, err, c.StateDir)
 		}
 	}
 }
 
-// pause waits; it is an error when ctx ends first.
+// pause waits; it returns an error if ctx ends first.
 func pause(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -191,8 +192,8 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// What a background engine writes to the process that started it: one of these,
-// or the text of the error that ended it.
+// What a background engine writes to the process that started it: one of these, or
+// the text of its error.
 const (
 	readyWord = "ready"
 	busyWord  = "busy"

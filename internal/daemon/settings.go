@@ -13,8 +13,7 @@ import (
 	"linus/internal/secret"
 )
 
-// policies returns what says whether a client may have a job: the settings
-// ALLOWED_*.
+// policies returns the check of submissions against the settings ALLOWED_*.
 func policies(c config.Config) (func(job.Submission) error, error) {
 	commands, err := policy.New(c.AllowedCommands)
 	if err != nil {
@@ -29,14 +28,14 @@ func policies(c config.Config) (func(job.Submission) error, error) {
 		return nil, err
 	}
 	return func(s job.Submission) error {
-		if err := bounds.Check(s); err != nil || s.Kind == job.KindVM { // which runs nothing
+		if err := bounds.Check(s); err != nil || s.Kind == job.KindVM { // no command to check
 			return err
 		}
 		return commands.Check(s.Manifest)
 	}, nil
 }
 
-// secrets are where the settings say they are.
+// secrets returns the configured source of secrets.
 func secrets(c config.Config) *secret.Source {
 	o := secret.Options{File: c.SecretsFile, Credentials: c.CredentialsDirectory}
 	for name, value := range c.Secrets {
@@ -45,8 +44,8 @@ func secrets(c config.Config) *secret.Source {
 	return secret.New(o)
 }
 
-// Problems is everything wrong with settings that can each be read: what they
-// say together, and the files they name.
+// Problems returns everything wrong with settings that are valid one by one: their
+// combinations, and the files they name.
 func Problems(c config.Config) []config.Problem {
 	var wrong *config.Error
 	var problems []config.Problem

@@ -12,16 +12,16 @@ import (
 // TemplateSpec is a template to build.
 type TemplateSpec = proxmox.TemplateSpec
 
-// TemplateStore is the templates on the host. No job needs the engine for them, so
-// the verbs ask the host themselves.
+// TemplateStore manages the templates on the host. This needs no engine, so the verbs
+// contact the host themselves.
 type TemplateStore interface {
 	BuildTemplate(ctx context.Context, spec TemplateSpec, progress func(job.Progress)) (job.VM, error)
 	Templates(ctx context.Context) ([]job.VM, error)
 	RemoveTemplate(ctx context.Context, nameOrID string) (job.VM, error)
 }
 
-// WithTemplates calls work with the templates of the settings' host. What work
-// does to them goes on record.
+// WithTemplates calls work with the templates of the configured host. Changes are
+// written to the audit log.
 func WithTemplates(ctx context.Context, o Options, work func(TemplateStore) error) error {
 	c := o.Config
 	if err := c.NeedHost(); err != nil {
@@ -43,13 +43,12 @@ func WithTemplates(ctx context.Context, o Options, work func(TemplateStore) erro
 	return work(auditedTemplates{b.Templates, telemetry.NewAudit(auditOptions(o))})
 }
 
-// auditedTemplates writes what is done to templates to the audit log.
+// auditedTemplates writes changes of templates to the audit log.
 type auditedTemplates struct {
 	TemplateStore
 	audit *telemetry.Audit
 }
 
-// BuildTemplate makes a template.
 func (t auditedTemplates) BuildTemplate(ctx context.Context, spec TemplateSpec, progress func(job.Progress)) (job.VM, error) {
 	var vm job.VM
 	r := telemetry.Record{Action: telemetry.ActionBuildTemplate, VMName: spec.Name, Detail: spec.OS}
@@ -61,7 +60,6 @@ func (t auditedTemplates) BuildTemplate(ctx context.Context, spec TemplateSpec, 
 	return vm, err
 }
 
-// RemoveTemplate removes a template.
 func (t auditedTemplates) RemoveTemplate(ctx context.Context, nameOrID string) (job.VM, error) {
 	var vm job.VM
 	r := telemetry.Record{Action: telemetry.ActionRemoveTemplate, VMName: nameOrID}
@@ -73,7 +71,7 @@ func (t auditedTemplates) RemoveTemplate(ctx context.Context, nameOrID string) (
 	return vm, err
 }
 
-// ofVM completes a record with what became known of its template.
+// ofVM adds to a record what is known of its template.
 func ofVM(r *telemetry.Record, vm job.VM) {
 	if vm.ID != 0 {
 		r.Job, r.VMID, r.VMName, r.Node = vm.Job, vm.ID, vm.Name, vm.Node

@@ -10,16 +10,16 @@ import (
 	"linus/internal/telemetry"
 )
 
-// auditSize is how large audit.log grows before it is renamed.
+// auditSize is how large audit.log grows before it is rotated.
 const auditSize = 10 << 20
 
-// auditOptions are those of the state directory's audit log. Only the engine,
-// of which there is one, renames it.
+// auditOptions returns the options of the state directory's audit log. Only the
+// engine, of which there is one, rotates it.
 func auditOptions(o Options) telemetry.AuditOptions {
 	return telemetry.AuditOptions{Path: filepath.Join(o.Config.StateDir, "audit.log"), Log: o.Log}
 }
 
-// watch is what an operator sees of an engine from outside.
+// watch is what operators observe of an engine: metrics, traces and the audit log.
 type watch struct {
 	metrics *telemetry.Metrics
 	tracer  *telemetry.Tracer // nil: no traces
@@ -49,7 +49,7 @@ func openWatch(ctx context.Context, o Options, owner string, st *store.Store) (*
 	return w, err
 }
 
-// observer is told what the engine does.
+// observer returns the observer of what the engine does.
 func (w *watch) observer() job.Observer {
 	if w.tracer == nil {
 		return w.metrics
@@ -57,7 +57,7 @@ func (w *watch) observer() job.Observer {
 	return telemetry.Observers{w.metrics, w.tracer}
 }
 
-// close exports the last traces. Those that cannot be are no fault of the engine's.
+// close exports the last traces. A failure is only logged.
 func (w *watch) close(ctx context.Context, log *slog.Logger) {
 	if w.tracer == nil {
 		return

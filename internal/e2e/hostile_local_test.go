@@ -307,7 +307,7 @@ timeout 20 "$bin/linus" serve; code=$?; ls -A "$1" /tmp/linus-0/ >&2; rm -rf "$b
 				"CALLBACK_PORT=0", "CALLBACK_URL=http://127.0.0.1:1")
 			said, err := cmd.CombinedOutput()
 			var exit *exec.ExitError
-			if !errors.As(err, &exit) || exit.ExitCode() == 124 || !strings.Contains(string(said), "is not a directory of this user's alone") {
+			if !errors.As(err, &exit) || exit.ExitCode() == 124 || !strings.Contains(string(said), "belongs to another user, or others have access to it") {
 				t.Errorf("%v\n%s", err, said)
 			}
 			if left, _ := os.ReadDir(victim); len(left) > 0 || strings.Contains(string(said), ".sock\n") {

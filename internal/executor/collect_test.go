@@ -112,7 +112,7 @@ func TestCollect_OfASlyVMEnds(t *testing.T) {
 			}
 			_, warnings := r.artifacts(id)
 			for _, name := range []string{"a", "b", "c", "d"} {
-				if !strings.Contains(warnings, "no artifact: "+name+": the VM was given up, it took too long for what came") {
+				if !strings.Contains(warnings, "no artifact: "+name+": the VM was given up, too little data arrived in time") {
 					t.Errorf("nothing is said of %s:\n%s", name, warnings)
 				}
 			}
@@ -123,7 +123,7 @@ func TestCollect_OfASlyVMEnds(t *testing.T) {
 			r.with(&slyGuest{read: read}, nil)
 			r.behave(providertest.Behaviour{Task: task(providertest.Task{Stdout: make([]byte, maxOutput)})}, true)
 			j := r.wait(r.submit())
-			if j.Status != job.Success || !j.Stdout.Incomplete || !strings.Contains(j.Stdout.Why, "took too long") {
+			if j.Status != job.Success || !j.Stdout.Incomplete || !strings.Contains(j.Stdout.Why, "too little data arrived in time") {
 				t.Errorf("job %+v", j)
 			}
 			r.noLeaks()

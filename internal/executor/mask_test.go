@@ -239,7 +239,7 @@ func TestSecrets_AreInNoArtifactsName(t *testing.T) {
 	if len(files) != 2 || files[strings.Repeat("*", len("%53%33cret-of-the-Test"))+"/data.json"] != "three" || files["out/"+stars+".log"] == "" {
 		t.Errorf("artifacts %v", files)
 	}
-	if want := "no artifact: out/" + stars + ".log: another one has this name\n"; warnings != want {
+	if want := "no artifact: out/" + stars + ".log: another artifact has this name\n"; warnings != want {
 		t.Errorf("warnings %q, want %q", warnings, want)
 	}
 }

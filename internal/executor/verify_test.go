@@ -27,7 +27,7 @@ func (g *countingReads) ReadOutput(ctx context.Context, j job.Job, stream string
 	return data, err
 }
 
-// Output that callbacks brought is what the VM has, or it is fetched anew: who has
+// Output that callbacks brought is what the VM has, or it is fetched again: who has
 // seen the token can send what he likes.
 func TestCollect_ForgedOutputIsReplaced(t *testing.T) {
 	truth := counted(3000)
@@ -87,7 +87,7 @@ func TestCollect_ForgedOutputIsReplaced(t *testing.T) {
 			} else if err != nil || !bytes.Equal(got.Stdout, want) || j.Stdout.Incomplete || j.Stdout.Total != int64(len(want)) {
 				t.Errorf("%d bytes, want %d: %.60q, %+v, %v", len(got.Stdout), len(want), got.Stdout, j.Stdout, err)
 			}
-			if _, warnings := r.artifacts(id); strings.Contains(warnings, "is not what the VM has") != tt.forged {
+			if _, warnings := r.artifacts(id); strings.Contains(warnings, "differs from the VM's") != tt.forged {
 				t.Errorf("warnings %q", warnings)
 			}
 			if n := g.bytes.Load(); n > tt.read {

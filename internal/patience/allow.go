@@ -1,6 +1,6 @@
-// Package patience says how long something in a VM is waited for: allowances of
-// time that bytes extend, and retries with growing pauses. What is done in the
-// meantime is none of its business.
+// Package patience decides how long to wait for something in a VM: time limits that
+// received bytes extend, and retries with growing pauses. It does not know what is
+// waited for.
 package patience
 
 import (
@@ -10,29 +10,29 @@ import (
 	"time"
 )
 
-// slowLine is the rate, in bytes a second, that a line to a VM is expected to
-// have: what comes more slowly buys less time than it takes.
+// slowLine is the lowest rate expected of a connection to a VM, in bytes a second.
+// Data that arrives more slowly earns less time than it takes.
 const slowLine = 64 << 10
 
-// ErrTooSlow is why a context of Allow has ended.
-var ErrTooSlow = errors.New("it took too long for what came")
+// ErrTooSlow is the cause with which a context of Allow ends.
+var ErrTooSlow = errors.New("too little data arrived in time")
 
-// allowance is the time that work in a VM may take. Its bytes extend it, so that
-// hundreds of megabytes come over a slow line, and a VM that trickles, or is
-// silent, is given up all the same.
+// allowance is the time that work in a VM may take. Received bytes extend it, so that
+// hundreds of megabytes arrive over a slow connection, while a VM that trickles or is
+// silent is still given up.
 type allowance struct {
-	outer *allowance // of the work this one is a part of
+	outer *allowance // of the work this is part of
 
 	mu    sync.Mutex
 	until time.Time
-	left  time.Duration // by so much it can be extended yet
+	left  time.Duration // by how much it can still be extended
 	timer *time.Timer
 }
 
 type allowanceKey struct{}
 
-// Allow returns a context that ends with ErrTooSlow after patience and what Earn
-// has added to it: at most the time that bytes take on a slow line.
+// Allow returns a context that ends with ErrTooSlow after patience plus what Earn
+// adds: at most the time that bytes take on a slow connection.
 func Allow(ctx context.Context, patience time.Duration, bytes int64) (context.Context, context.CancelFunc) {
 	outer, _ := ctx.Value(allowanceKey{}).(*allowance)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -44,10 +44,10 @@ func Allow(ctx context.Context, patience time.Duration, bytes int64) (context.Co
 	}
 }
 
-// Earn extends the allowances of work for bytes that have come.
+// Earn extends the allowances in ctx by the time of the bytes received.
 func Earn(ctx context.Context, bytes int64) { EarnTime(ctx, OnSlowLine(bytes)) }
 
-// EarnTime extends the allowances of work that got on.
+// EarnTime extends the allowances in ctx by d.
 func EarnTime(ctx context.Context, d time.Duration) {
 	a, _ := ctx.Value(allowanceKey{}).(*allowance)
 	for ; a != nil; a = a.outer {
@@ -61,12 +61,12 @@ func (a *allowance) extend(d time.Duration) {
 	d = min(d, a.left)
 	a.left -= d
 	a.until = a.until.Add(d)
-	if a.timer.Stop() { // else it is over already
+	if a.timer.Stop() { // false: it has ended already
 		a.timer.Reset(time.Until(a.until))
 	}
 }
 
-// OnSlowLine is how long bytes take on a slow line.
+// OnSlowLine returns how long bytes take on a slow connection.
 func OnSlowLine(bytes int64) time.Duration {
 	return time.Duration(float64(max(0, bytes)) / slowLine * float64(time.Second))
 }

@@ -14,7 +14,7 @@ import (
 func Retry(ctx context.Context, f func() error) error {
 	pauses := backoff.NewExponentialBackOff() // from half a second on
 	pauses.Multiplier, pauses.MaxInterval = 2, 10*time.Second
-	var last error // what f said is what matters, not that the time is over
+	var last error // f's error matters, not that of ctx
 	_, _ = backoff.Retry(ctx, func() (struct{}, error) {
 		last = f()
 		return struct{}{}, last
@@ -22,9 +22,9 @@ func Retry(ctx context.Context, f func() error) error {
 	return last
 }
 
-// Reach calls f, with growing pauses, for as long as the VM cannot be reached,
-// but no longer than patience, with which f's context ends. A try that may take
-// longer than that works with its caller's. It returns f's last error.
+// Reach calls f with growing pauses while the VM cannot be reached, for at most
+// patience, with which f's context ends. An attempt that may take longer uses its
+// caller's context. It returns f's last error.
 func Reach(ctx context.Context, patience time.Duration, f func(context.Context) error) error {
 	patient, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
