@@ -5,24 +5,24 @@ import "sync"
 // access decides who may submit a job into a persistent VM, and who may work on
 // the VM itself (start, stop, snapshot, revert or destroy it). Its rule:
 //
-//   - One decision at a time. Whoever decides holds a decision from the first look
-//     at the store until what was decided is in the store: a job counts as in its
-//     VM, and against its client's limits, from its submission on.
-//   - Work on a VM is begun with a decision and goes on after it. Until it is done
-//     nobody enters the VM, and no other work on it begins.
+//   - One decision at a time. A decision is held from the first read of the store
+//     until its result is stored: a job counts as in its VM, and against its client's
+//     limits, from its submission on.
+//   - Work on a VM begins with a decision and outlasts it. Until it is done no job
+//     enters the VM, and no other work on it begins.
 //
 // The zero value is ready to use.
 type access struct {
 	deciding sync.Mutex
 
 	mu   sync.Mutex
-	work map[string]string // under way, as "started", by the job that made the VM
+	work map[string]string // in progress, such as "started", by the job that created the VM
 }
 
-// decision is the right to decide. Functions that need one to be held take it.
+// decision is the right to decide. Functions that need one take it as a parameter.
 type decision struct{ a *access }
 
-// decide waits for the right to decide, which end gives back.
+// decide waits for the right to decide, which end releases.
 func (a *access) decide() decision {
 	a.deciding.Lock()
 	return decision{a}
@@ -30,7 +30,7 @@ func (a *access) decide() decision {
 
 func (d decision) end() { d.a.deciding.Unlock() }
 
-// workOn returns what is being done to the VM that job id made, in one word;
+// workOn returns what is being done to the VM that job id created, in one word;
 // empty: nothing.
 func (d decision) workOn(id string) string {
 	d.a.mu.Lock()
@@ -38,7 +38,7 @@ func (d decision) workOn(id string) string {
 	return d.a.work[id]
 }
 
-// begin notes that the VM that job id made is worked on, until finished is called.
+// begin marks the VM that job id created as worked on, until finished is called.
 func (d decision) begin(id, work string) (finished func()) {
 	d.a.mu.Lock()
 	defer d.a.mu.Unlock()
@@ -53,7 +53,7 @@ func (d decision) begin(id, work string) (finished func()) {
 	}
 }
 
-// busy reports whether any VM is worked on.
+// busy reports whether work on any VM is in progress.
 func (a *access) busy() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

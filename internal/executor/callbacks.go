@@ -8,17 +8,16 @@ import (
 	"linus/internal/job"
 )
 
-// ways looks after how news of one running task reach us while its callbacks
-// are silent.
+// ways is how reports of one running task can arrive while its callbacks are silent.
 type ways struct {
-	way  job.CallbackWay // found last; empty: none looked for yet
-	next time.Time       // when to look again
+	way  job.CallbackWay // last one found; empty: not searched for yet
+	next time.Time       // when to search again
 }
 
-// whileSilent does what SSH can for a task that runs while its callbacks are
-// silent: it brings back a runner that is gone, finds the callbacks another way
-// and fetches the output they would have brought. Whatever fails is tried again
-// when they are still silent later. A VM does not keep the next look waiting.
+// whileSilent replaces the silent callbacks of a running task by SSH: it restarts a
+// job runner that is gone, finds another way for the callbacks, and fetches the output
+// they would have delivered. Whatever fails is retried if they are still silent later.
+// A time limit keeps a VM from delaying the next check.
 func (e *Executor) whileSilent(ctx context.Context, r *run, j job.Job, state job.RunState, w *ways) {
 	ctx, end := context.WithTimeout(ctx, e.o.HeartbeatThreshold)
 	defer end()
@@ -28,7 +27,7 @@ func (e *Executor) whileSilent(ctx context.Context, r *run, j job.Job, state job
 		if _, err := e.o.Guest.Start(ctx, j); err != nil {
 			log.Warn("the job runner did not start again", "err", err)
 		}
-		return // the next look tells what it found
+		return // the next check shows the result
 	}
 	if time.Now().After(w.next) {
 		w.next = time.Now().Add(2 * e.o.HeartbeatInterval)
@@ -37,13 +36,13 @@ func (e *Executor) whileSilent(ctx context.Context, r *run, j job.Job, state job
 		}
 	}
 	if j.Manifest.StatusMode == job.StatusSimple {
-		return // its output comes at the end
+		return // its output is collected at the end
 	}
 	r.capture.CatchUp(ctx, j, state)
 }
 
-// unreachableURL is what a VM is told that cannot call us until it has a tunnel: a
-// name that by RFC 2606 nobody has, for the runner to try. Empty: no callbacks.
+// unreachableURL is the callback URL for a VM that needs a tunnel, until it has one: a
+// name that RFC 2606 reserves, for the runner to try. Empty: no callbacks.
 func (e *Executor) unreachableURL() string {
 	if e.o.CallbackAddr == nil {
 		return ""
@@ -51,8 +50,7 @@ func (e *Executor) unreachableURL() string {
 	return "http://tunnel.invalid"
 }
 
-// findWay has the VM try how its callbacks can arrive, and notes when that is
-// another way than before.
+// findWay makes the VM try how its callbacks can arrive, and records a change.
 func (e *Executor) findWay(ctx context.Context, j job.Job, w *ways) error {
 	url, err := e.o.CallbackURL(ctx)
 	if err != nil {
@@ -70,7 +68,7 @@ func (e *Executor) findWay(ctx context.Context, j job.Job, w *ways) error {
 		w.way = before
 		return err
 	}
-	if w.way == job.CallbacksNone { // a firewall rarely changes its mind
+	if w.way == job.CallbacksNone { // a firewall's rules rarely change
 		w.next = time.Now().Add(12 * e.o.HeartbeatInterval)
 	}
 	fail := "callbacks do not reach " + cmp.Or(url, local) + " from the VM"

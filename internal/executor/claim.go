@@ -9,10 +9,10 @@ import (
 	"linus/internal/job"
 )
 
-// claim records how the VM that job id has made is reached now; change does what
-// else there is to its row. It is the one place where an address or a host key
-// is taken for a VM's, one VM at a time: what another of our VMs has is refused,
-// for the guest has told it, and with it would get what is meant for the other.
+// claim records the current address and host key of the VM that job id created, and
+// applies change to its row. It is the only place where they are accepted, for one VM
+// at a time. The guest reports them, so those of another of our VMs are refused: with
+// them the guest would receive what is meant for the other.
 func (e *Executor) claim(ctx context.Context, id string, vm job.VM, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
 	e.claiming.Lock()
 	defer e.claiming.Unlock()
@@ -25,9 +25,9 @@ func (e *Executor) claim(ctx context.Context, id string, vm job.VM, change func(
 	})
 }
 
-// unclaimed is the error that another VM of ours has vm's address or host key.
-// A network may give the address of a VM that does not run to the next one: that
-// VM gets another when it is started. e.claiming is held.
+// unclaimed returns an error if another VM of ours has vm's address or host key. A
+// network may assign the address of a stopped VM to another: the stopped VM's is then
+// cleared, and it gets a new one when it is started. e.claiming is held.
 func (e *Executor) unclaimed(ctx context.Context, id string, vm job.VM) error {
 	creators, err := e.o.Store.VMs(context.WithoutCancel(ctx))
 	if err != nil {
@@ -58,7 +58,7 @@ func (e *Executor) unclaimed(ctx context.Context, id string, vm job.VM) error {
 	return nil
 }
 
-// passesFor is the error that vm shows what is another VM's.
+// passesFor is the error of a vm that shows another VM's address or host key.
 func passesFor(vm, other job.VM, what, remedy string) error {
 	return &job.HostError{
 		Op: "reach VM " + strconv.Itoa(vm.ID) + " (" + vm.Name + ")", Host: "node " + vm.Node, Class: job.HostVM,
@@ -67,8 +67,8 @@ func passesFor(vm, other job.VM, what, remedy string) error {
 	}
 }
 
-// pinned is the error that a VM is known by its address alone, so that it can have
-// no secrets: whoever answers there would get them.
+// pinned returns an error if a VM is identified only by its address. It gets no secrets
+// then: whatever answers there would receive them.
 func pinned(vm job.VM) error {
 	if vm.HostKey != "" {
 		return nil
@@ -76,11 +76,11 @@ func pinned(vm job.VM) error {
 	return &job.FieldError{
 		Field:   "manifest.secrets",
 		Problem: fmt.Sprintf("VM %d (%s) gets none: its SSH host key was not read through the hypervisor, and whatever answers at %s would have them", vm.ID, vm.Name, vm.IP),
-		Remedy:  "use a template whose guest agent answers (" + string(job.BuildTemplate) + " makes one), or run the job without secrets",
+		Remedy:  "use a template whose guest agent responds (" + string(job.BuildTemplate) + " makes one), or run the job without secrets",
 	}
 }
 
-// sameAddress reports whether two texts are one address.
+// sameAddress reports whether two texts are the same address.
 func sameAddress(a, b string) bool {
 	if a == b {
 		return a != ""

@@ -12,23 +12,23 @@ import (
 	"linus/internal/patience"
 )
 
-// cutGrace is what a VM has left after a cancel for what its task has written: an
-// honest one is mostly done by then, and no result is lost for impatience.
+// cutGrace is how long after a cancel a VM may still deliver what its task has
+// written. An honest one is mostly done by then, so no result is lost.
 const cutGrace = 5 * time.Second
 
-// collect makes the output complete and then the status terminal. A task that
-// still runs (cancelled, timed out) is stopped first. A VM that no longer responds
-// is asked several times, and all of it has a deadline: then what is held is the
-// output, and said to be incomplete. The same goes cutGrace after a caller cancels.
+// collect completes the output and then makes the status terminal. A task that still
+// runs (cancelled, timed out) is stopped first. A VM that does not respond is retried,
+// and there is a deadline for everything. After it, or cutGrace after a caller cancels,
+// the output is what is stored, marked as incomplete.
 func (e *Executor) collect(ctx context.Context, r *run) error {
 	work, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	cut := func() { time.AfterFunc(cutGrace, func() { end(capture.ErrCut) }) }
-	r.capture.Close() // what a callback has brought is written, and no more is
+	r.capture.Close() // what a callback has delivered is written, and nothing more is
 	e.mu.Lock()
 	r.cut = cut
 	e.mu.Unlock()
-	j, err := e.o.Store.Job(ctx, r.id) // from here on a cancel finds cut
+	j, err := e.o.Store.Job(ctx, r.id) // from here on a cancel calls cut
 	if err != nil || j.Status.Terminal() {
 		return err
 	}
@@ -62,9 +62,9 @@ func (e *Executor) collect(ctx context.Context, r *run) error {
 	return err
 }
 
-// patience is how long a VM that does not answer is asked for what a job has
-// left there: not long where nobody waits for it, or little hope is, and less by
-// what engines before this one have waited.
+// patience is how long to try to collect from a VM that does not respond: not long if
+// nobody waits for the result or there is little hope, and less by what earlier engines
+// have waited.
 func (e *Executor) patience(j job.Job) time.Duration {
 	wait := e.o.CollectPatience
 	if r := j.Outcome.Reason; r == job.ReasonLost || r == job.ReasonCancelled {
@@ -73,13 +73,13 @@ func (e *Executor) patience(j job.Job) time.Duration {
 	return wait - j.Silence.Unseen
 }
 
-// settle ends a task that something else than its own end has ended, and returns
-// how it stands. In a VM that stays it is told to end even where a caller does
-// not want to wait for what it has written.
+// settle stops a task whose job was ended by something else than the task's exit, and
+// returns the task's state. In a persistent VM it stops the task even if a caller does
+// not want to wait for its output.
 func (e *Executor) settle(ctx, timed context.Context, j job.Job) (state job.RunState, err error) {
 	quiet := e.listen(ctx, j)
 	defer quiet.end()
-	quiet.asked(func() {}) // timed ends it
+	quiet.asked(func() {}) // timed bounds it
 	running := j.Outcome.Reason != job.ReasonExitStatus
 	stop := func(ctx context.Context) error {
 		err := e.o.Guest.Stop(ctx, j, cmp.Or(j.StopSignal, job.Signals[0]))
@@ -102,7 +102,7 @@ func (e *Executor) settle(ctx, timed context.Context, j job.Job) (state job.RunS
 		brief, end := context.WithTimeout(ctx, e.o.CollectPatience/10)
 		defer end()
 		if err := stop(brief); err != nil && ctx.Err() == nil {
-			e.o.Log.Warn("a task was left running in a VM that stays", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
+			e.o.Log.Warn("a task was left running in a persistent VM", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
 		}
 	}
 	return state, err

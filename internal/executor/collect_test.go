@@ -207,7 +207,7 @@ func TestCancel_EndsCollecting(t *testing.T) {
 			if !whole && j.Stdout.Why != "collecting was cancelled by user" {
 				t.Errorf("why: %q", j.Stdout.Why)
 			}
-			if _, warnings := r.artifacts(id); strings.Count(warnings, "collecting was cancelled by user: what is held is kept") != 1 {
+			if _, warnings := r.artifacts(id); strings.Count(warnings, "collecting was cancelled by user: what has arrived is kept") != 1 {
 				t.Errorf("warnings %q", warnings)
 			}
 			if err := r.Cancel(t.Context(), id); !errors.Is(err, job.ErrCompleted) {
@@ -286,7 +286,7 @@ func TestPush_AndStartEnd(t *testing.T) {
 			r.with(g, func(o *executor.Options) { o.PlacePatience = time.Second })
 			r.behave(providertest.Behaviour{}, false)
 			j := r.wait(r.submit())
-			if j.Outcome.Reason != job.ReasonStartFailed || !strings.Contains(j.Outcome.Error, "was not done within 1s") {
+			if j.Outcome.Reason != job.ReasonStartFailed || !strings.Contains(j.Outcome.Error, "did not finish within 1s") {
 				t.Errorf("outcome %+v", j.Outcome)
 			}
 			r.noLeaks()

@@ -8,11 +8,11 @@ import (
 	"linus/internal/job"
 )
 
-// enqueue puts a new job at the end of the line.
+// enqueue adds a new job at the end of the queue.
 func (e *Executor) enqueue(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !slices.Contains(e.waiting, id) && e.runs[id] == nil { // adopted as soon as it was stored
+	if !slices.Contains(e.waiting, id) && e.runs[id] == nil { // it was adopted as soon as it was stored
 		e.waiting = append(e.waiting, id)
 	}
 	e.poke()
@@ -21,9 +21,8 @@ func (e *Executor) enqueue(id string) {
 // poke wakes the dispatcher.
 func (e *Executor) poke() { signal(e.wake) }
 
-// dispatch starts waiting jobs as slots come free, and from time to time takes
-// up unfinished jobs nobody works on: a VM that could not be destroyed is
-// tried again until it is gone.
+// dispatch starts waiting jobs as slots become free. Periodically it resumes unfinished
+// jobs that have no run, such as those whose VM could not be destroyed, until it is gone.
 func (e *Executor) dispatch(ctx context.Context) {
 	defer close(e.done)
 	defer e.work.Wait()
@@ -40,7 +39,7 @@ func (e *Executor) dispatch(ctx context.Context) {
 		case <-e.again:
 		case <-tick.C:
 			if err := e.expire(ctx); err != nil && ctx.Err() == nil {
-				e.o.Log.Error("find VMs whose time is over failed", "err", err)
+				e.o.Log.Error("find expired VMs failed", "err", err)
 			}
 		}
 		left, err := e.o.Store.Unfinished(ctx)
@@ -52,7 +51,7 @@ func (e *Executor) dispatch(ctx context.Context) {
 	}
 }
 
-// adopt goes on with jobs that had begun and queues those that had not.
+// adopt resumes jobs that had begun and queues those that had not.
 func (e *Executor) adopt(ctx context.Context, unfinished []job.Job) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -69,7 +68,7 @@ func (e *Executor) adopt(ctx context.Context, unfinished []job.Job) {
 	e.leftover = 0
 }
 
-// slots counts the jobs at work that hold a VM of their own. e.mu is held.
+// slots returns the number of runs with a VM of their own. e.mu is held.
 func (e *Executor) slots() int {
 	n := 0
 	for _, r := range e.runs {
@@ -80,8 +79,8 @@ func (e *Executor) slots() int {
 	return n
 }
 
-// startWaiting starts the jobs at the head of the line while slots are free.
-// A waiting job that was cancelled, or that shares a VM, needs no slot.
+// startWaiting starts the first jobs of the queue while slots are free. A waiting job
+// that was cancelled, or that shares a VM, needs no slot.
 func (e *Executor) startWaiting(ctx context.Context) {
 	e.mu.Lock()
 	waiting := slices.Clone(e.waiting)

@@ -17,17 +17,17 @@ var (
 	errKilled    = errors.New("killed by user")
 )
 
-// Cancel ends a job. It returns once that is decided; the task is stopped, its
-// output collected and its VM destroyed right after. Where the task has ended by
-// itself, it ends the collecting cutGrace later: what is held then is kept and said
-// to be incomplete, and the outcome stays. Cancelling again is fine until the job
-// has ended; then it is job.ErrCompleted.
+// Cancel ends a job. It returns once that is decided; the task is stopped, its output
+// collected and its VM destroyed right after. If the task has already exited, the
+// outcome stays, and collecting stops cutGrace later: what is stored then is marked as
+// incomplete. Cancelling again is fine until the job has ended; then it is
+// job.ErrCompleted.
 func (e *Executor) Cancel(ctx context.Context, id string) error {
 	return e.end(ctx, id, job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, Error: "Cancelled by user"}, "", errCancelled)
 }
 
-// end decides a job by a caller's wish and interrupts its run. signal is what its
-// task gets, TERM when empty.
+// end decides a job at a caller's request and interrupts its run. signal is sent to its
+// task; empty: TERM.
 func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, signal string, cause error) error {
 	outcome.At = now()
 	cut := false
@@ -45,7 +45,7 @@ func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, sign
 				return nil, nil
 			}
 			j.CollectCut, j.EndedBy = true, cmp.Or(j.EndedBy, job.ClientFrom(ctx))
-			return []job.Event{{Kind: job.EventWarning, Phase: job.PhaseCollect, Text: capture.ErrCut.Error() + ": what is held is kept"}}, nil
+			return []job.Event{{Kind: job.EventWarning, Phase: job.PhaseCollect, Text: capture.ErrCut.Error() + ": what has arrived is kept"}}, nil
 		default:
 			return nil, job.ErrCompleted
 		}
@@ -67,8 +67,8 @@ func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, sign
 	return nil
 }
 
-// Kill ends a job's task with its whole process tree; the job is then failed,
-// killed. An empty signal is TERM. A job that waits or is being provisioned is
+// Kill ends a job's task with its whole process tree; the job is then failed, with
+// reason killed. An empty signal is TERM. A job that waits or is being provisioned is
 // ended as well.
 func (e *Executor) Kill(ctx context.Context, id, signal string) (job.Killed, error) {
 	signal = strings.TrimPrefix(strings.ToUpper(signal), "SIG")

@@ -15,48 +15,48 @@ import (
 	"linus/internal/secret"
 )
 
-// Options of an Executor. Store, Provider, Guest, Owner and CallbackURL are
-// required; a zero in the rest means the default named with it.
+// Options of an Executor. Store, Provider, Guest, Owner and CallbackURL are required;
+// for the others zero means the default named with it.
 type Options struct {
 	Store    Store
 	Provider job.Provider
 	Guest    Guest
-	Log      *slog.Logger // slog.Default()
+	Log      *slog.Logger // default: slog.Default()
 
-	Owner       string                                // this installation's id, the VMs' linus-owner
-	CallbackURL func(context.Context) (string, error) // what VMs are told; "" where they cannot call it
-	// CallbackAddr is where callbacks are listened for, "host:port" for this
-	// machine itself: the end of tunnels from VMs. Nil: no tunnels.
+	Owner       string                                // this installation's ID, the VMs' linus-owner
+	CallbackURL func(context.Context) (string, error) // the URL for callbacks; "" if VMs cannot reach it
+	// CallbackAddr returns the "host:port" on this machine at which callbacks are
+	// served: the end of tunnels from VMs. Nil: no tunnels.
 	CallbackAddr func() string
 	// Secrets returns the values of named secrets. Errors are *secret.Error. Nil:
 	// there are none.
 	Secrets func(names []string) ([]secret.Value, error)
-	// Keys log in to the VMs. Nil: the Provider's, one for all.
+	// Keys log in to the VMs. Nil: the Provider's, one for all VMs.
 	Keys Keys
-	// Allow says whether a client may have such a job at all, before anything is
-	// made or looked up for it. The manifest has every default. Nil: yes.
+	// Allow returns an error if a client may not have such a job, before anything is
+	// created or looked up for it. The manifest has every default. Nil: all allowed.
 	Allow func(s job.Submission) error
-	// Admit says whether a client may have one more job, given what it has already:
-	// unfinished jobs, and those whose VM is not gone. Nil: yes.
+	// Admit returns an error if a client may not have one more job, given those it has:
+	// unfinished jobs, and those whose VM is not gone. Nil: all admitted.
 	Admit func(has []job.Job, next job.Manifest) error
-	// Observer is told what happens. Nil: nobody.
+	// Observer is called on what happens. May be nil.
 	Observer job.Observer
 
 	Defaults           job.Defaults
-	MaxJobs            int           // jobs that hold a VM at once; 4
-	MaxOutput          int64         // bytes kept of each stream; 10 MiB
+	MaxJobs            int           // jobs with a VM of their own at a time; 4
+	MaxOutput          int64         // bytes stored of each stream; 10 MiB
 	HeartbeatThreshold time.Duration // silence after which a job is lost; 2 min
-	CleanupInterval    time.Duration // between two tries to finish what could not be finished; 30 s
-	SweepInterval      time.Duration // between two searches for forgotten VMs and old jobs; 10 min
-	Retention          time.Duration // after which an ended job is forgotten; 0: never
-	Lease              time.Duration // after a job's timeout, until the host destroys its VM by itself; 0: never
+	CleanupInterval    time.Duration // between two attempts to finish what could not be finished; 30 s
+	SweepInterval      time.Duration // between two searches for leftover VMs and old jobs; 10 min
+	Retention          time.Duration // after which an ended job is deleted; 0: never
+	Lease              time.Duration // after a job's timeout, until the host destroys its VM without an engine; 0: never
 	HeartbeatInterval  time.Duration // between two heartbeats of a runner; 10 s
-	// CollectPatience is how long a VM that does not answer is asked for the
-	// output, and for each file; twice that all together, beside what the bytes
-	// need on a slow line. A tenth of it where the job was cancelled or lost. 3 min.
+	// CollectPatience is how long to try to get the output, and each file, from a VM
+	// that does not respond; twice that for everything, plus the time the bytes need
+	// on a slow connection. A tenth of it if the job was cancelled or lost. 3 min.
 	CollectPatience time.Duration
-	// PlacePatience is how long a VM may take to be given a job, beside what its
-	// files need on a slow line, and then to start it. 10 min.
+	// PlacePatience is how long copying a job into a VM may take, in addition to the
+	// time its files need on a slow connection, and then starting it. 10 min.
 	PlacePatience time.Duration
 	Artifacts     job.ArtifactLimits // 1000 files, 100 MB each, 500 MB together
 }
@@ -64,33 +64,33 @@ type Options struct {
 // Executor runs jobs. Its methods may be called from any goroutine.
 type Executor struct {
 	o        Options
-	captures capture.Options // of every job
+	captures capture.Options // for every job
 
 	wake  chan struct{} // slots or waiting jobs have changed
-	again chan struct{} // a job that was done is not any more
+	again chan struct{} // a job that was done is unfinished again
 	done  chan struct{} // the dispatcher and all its jobs have ended
 
-	access   access     // who may enter or work on a persistent VM
-	claiming sync.Mutex // held while an address and a host key are taken for a VM's
-	leaving  sync.Mutex // held while a VM that is left alone is destroyed after all, or let go of
+	access   access     // decides who may enter or work on a persistent VM
+	claiming sync.Mutex // held while an address and a host key are accepted for a VM
+	leaving  sync.Mutex // held while a VM that was left alone is destroyed or forgotten
 
 	mu       sync.Mutex
 	waiting  []string                 // pending jobs in order of submission
 	runs     map[string]*run          // jobs being worked on
-	leftover int                      // unfinished jobs nobody is working on, as last seen
-	expiring int                      // persistent VMs that are to go some day, as last seen
+	leftover int                      // unfinished jobs without a run, as of the last look
+	expiring int                      // persistent VMs with an expiry time, as of the last look
 	watchers map[string]chan struct{} // closed at the next change of a job
 	stop     context.CancelCauseFunc  // ends the engine; nil before Start
 
-	// begin works in a goroutine of the engine, under its context; nil unless the
+	// begin runs work in a goroutine of the engine, under its context; nil unless the
 	// engine runs.
 	begin func(work func(running context.Context))
-	work  sync.WaitGroup // all goroutines of the engine but the dispatcher
+	work  sync.WaitGroup // all goroutines of the engine except the dispatcher
 
-	deaf atomic.Int64 // jobs whose task is being listened for in vain
+	deaf atomic.Int64 // jobs with a check that has not been answered
 }
 
-// New makes an Executor; nothing runs before Start.
+// New returns an Executor; nothing runs before Start.
 func New(o Options) *Executor {
 	o.Log = cmp.Or(o.Log, slog.Default())
 	o.MaxJobs = cmp.Or(o.MaxJobs, 4)
@@ -125,8 +125,8 @@ func New(o Options) *Executor {
 	return e
 }
 
-// Start adopts every unfinished job at the phase it was in and begins to work.
-// ctx's values are kept, its end is not: Close ends the work.
+// Start adopts every unfinished job at the phase it was in and begins to work. The
+// work has ctx's values, but not its cancellation: Close ends it.
 func (e *Executor) Start(ctx context.Context) error {
 	unfinished, err := e.o.Store.Unfinished(ctx)
 	if err != nil {
@@ -138,7 +138,7 @@ func (e *Executor) Start(ctx context.Context) error {
 	e.begin = func(work func(context.Context)) { e.work.Go(func() { work(running) }) }
 	e.mu.Unlock()
 	e.adopt(running, unfinished) //nolint:contextcheck // the engine outlives the call that starts it
-	go e.dispatch(running)       //nolint:contextcheck // as above
+	go e.dispatch(running)       //nolint:contextcheck // likewise
 	return nil
 }
 
@@ -161,7 +161,7 @@ func (e *Executor) Close(ctx context.Context) error {
 	}
 }
 
-// spawn works in a goroutine, which outlives the caller and ends with the engine.
+// spawn runs work in a goroutine, which outlives the caller and ends with the engine.
 func (e *Executor) spawn(work func(running context.Context)) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -172,7 +172,7 @@ func (e *Executor) spawn(work func(running context.Context)) error {
 	return nil
 }
 
-// Idle reports whether no job is unfinished, and no VM waits for its time to be over.
+// Idle reports whether no job is unfinished and no VM has an expiry time.
 func (e *Executor) Idle() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

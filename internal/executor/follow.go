@@ -9,21 +9,20 @@ import (
 	"linus/internal/job"
 )
 
-// Waits while following a task. Callbacks bring news at once; SSH is asked
-// when they are silent, sooner before the first one came.
+// Intervals while following a task. Callbacks report changes at once; SSH is used when
+// they are silent, and sooner before the first one has arrived.
 const (
 	firstProbe   = 3 * time.Second
 	probeEvery   = 5 * time.Second
 	timeoutGrace = 60 * time.Second // for the runner's own timeout to be reported
 )
 
-// follow returns when the job's outcome is decided: by what SSH shows of the
-// task, by the deadline (kept by the runner, and here should it fail), or
-// because nothing is heard of the task any more. Callbacks come over a network
-// where others may send them, too: they put a look off, or bring one about, and
-// decide nothing. A job that another engine has followed is looked at at once.
-// All by clocks that no change of date moves: the VM's since its boot, and those
-// of the engines that listened.
+// follow returns when the job's outcome is decided: by what SSH shows of the task, by
+// the deadline (enforced by the runner, or here if that fails), or because nothing is
+// heard of the task any more. Callbacks arrive over a network where others may send
+// them too: they delay or trigger a check, and decide nothing. A job that another
+// engine has followed is checked at once. Times are by monotonic clocks: the VM's since
+// its boot, and those of the engines that listened.
 func (e *Executor) follow(ctx context.Context, r *run) error {
 	j, err := e.o.Store.Job(ctx, r.id)
 	if err != nil || j.Outcome != nil {
@@ -32,9 +31,9 @@ func (e *Executor) follow(ctx context.Context, r *run) error {
 	quiet := e.listen(ctx, j)
 	defer quiet.end()
 	var w ways
-	reports := r.reported    // nil after a report that was not so, until the next look
-	followed := false        // the VM to another address, by the last look
-	var due <-chan time.Time // when to write down what was heard; nil while nothing was
+	reports := r.reported    // nil after a report that proved wrong, until the next check
+	followed := false        // the VM has changed its address, as of the last check
+	var due <-chan time.Time // when to record what was heard; nil if nothing was
 	var noted time.Time
 	first := firstProbe
 	if r.adopted {
@@ -105,12 +104,12 @@ func (e *Executor) follow(ctx context.Context, r *run) error {
 	}
 }
 
-// overdue is how long a task can have run that its runner ends in time.
+// overdue is the longest a task can run if its runner enforces the timeout.
 func overdue(j job.Job) time.Duration {
 	return time.Duration(j.Manifest.Timeout)*time.Second + timeoutGrace
 }
 
-// contradict notes that a task whose end was reported runs on.
+// contradict records that a task whose end was reported is still running.
 func (e *Executor) contradict(ctx context.Context, j job.Job) error {
 	if j.Contradicted {
 		return nil
@@ -123,7 +122,7 @@ func (e *Executor) contradict(ctx context.Context, j job.Job) error {
 	return err
 }
 
-// unconfirmed is what is to be said of a lost task whose end was reported.
+// unconfirmed returns a note for a lost task whose end was reported.
 func unconfirmed(j job.Job) string {
 	if j.Reported == "" {
 		return ""
@@ -131,17 +130,18 @@ func unconfirmed(j job.Job) string {
 	return "; its end with " + j.Reported + " was reported, but SSH did not show it"
 }
 
-// vmStatus asks the host for a VM that does not answer SSH. Unknown proves nothing.
+// vmStatus asks the host for the status of a VM that does not respond over SSH. Unknown
+// proves nothing.
 func (e *Executor) vmStatus(ctx context.Context, j job.Job) job.VMStatus {
 	status, err := e.o.Provider.Status(ctx, *j.VM)
 	if err != nil {
-		e.o.Log.Debug("the host does not say how the VM stands", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
+		e.o.Log.Debug("the host does not report the VM's status", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
 		return job.VMUnknown
 	}
 	return status
 }
 
-// taskOutcome turns what the runner says into how the job ended.
+// taskOutcome returns the job's outcome for the state the runner reports.
 func taskOutcome(m job.Manifest, s job.RunState, text string) job.Outcome {
 	code := s.ExitCode
 	o := job.Outcome{Status: job.Failed, Reason: job.ReasonExitStatus, ExitCode: &code, Error: text, At: now(), Duration: s.Duration}

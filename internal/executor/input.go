@@ -10,10 +10,9 @@ import (
 	"linus/internal/job"
 )
 
-// Input sends data to the stdin of a running task, and closes it when closed
-// is set. Inputs arrive in the order of the calls. After an error that leaves
-// open whether data has arrived the same call can be made again: what has
-// arrived is not sent twice.
+// Input sends data to the stdin of a running task, and closes it if closed is set.
+// Inputs arrive in the order of the calls. After an error that does not say whether
+// data has arrived, the call can be repeated: nothing is delivered twice.
 func (e *Executor) Input(ctx context.Context, id string, data []byte, closed bool) error {
 	if len(data) > job.MaxInput {
 		return &job.FieldError{Field: "input", Problem: fmt.Sprintf("is %d bytes, the limit is %d", len(data), job.MaxInput), Remedy: "send it in parts, or put it into files"}
@@ -54,7 +53,7 @@ func (e *Executor) Input(ctx context.Context, id string, data []byte, closed boo
 	return err
 }
 
-// takesInput returns the job when its task can be sent this.
+// takesInput returns the job; an error if its task does not accept this input.
 func (e *Executor) takesInput(ctx context.Context, id string, data []byte, closed bool) (job.Job, error) {
 	j, err := e.o.Store.Job(ctx, id)
 	switch {
@@ -72,13 +71,13 @@ func (e *Executor) takesInput(ctx context.Context, id string, data []byte, close
 	return j, nil
 }
 
-// line lets one in at a time, first come, first served. The zero value is ready.
+// line is a fair lock: first come, first served. The zero value is ready.
 type line struct {
 	mu    sync.Mutex
-	turns []chan struct{} // closed when it is one's turn; the first is in
+	turns []chan struct{} // each is closed when its turn comes; the first one has the lock
 }
 
-// enter waits for its turn, which lasts until leave is called.
+// enter waits for the lock, until leave is called.
 func (l *line) enter(ctx context.Context) (leave func(), err error) {
 	turn := make(chan struct{})
 	l.mu.Lock()
@@ -101,6 +100,6 @@ func (l *line) enter(ctx context.Context) (leave func(), err error) {
 		return leave, nil
 	case <-ctx.Done():
 		leave()
-		return nil, fmt.Errorf("another input of the job is still under way: %w", ctx.Err())
+		return nil, fmt.Errorf("another input of the job is still in progress: %w", ctx.Err())
 	}
 }

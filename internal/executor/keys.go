@@ -7,20 +7,20 @@ import (
 	"linus/internal/job"
 )
 
-// Keys are the key pairs that log in to VMs, one for each, by the job that makes
-// it. They outlive this process.
+// Keys are the key pairs for logging in to VMs, one for each VM, by the job that
+// creates it. They outlive this process.
 type Keys interface {
-	// Make returns the public key, one line, of the VM a job is about to make: the
+	// Make returns the public key, one line, for the VM a job is about to create: the
 	// same one each time.
 	Make(id string) (public string, err error)
-	// Find returns it of a VM that may have been begun before there were any.
+	// Find returns that of a VM that may be older than such keys.
 	Find(id string) (public string, err error)
-	// Keep removes the pairs of all jobs of which keep is not true.
+	// Keep removes the pairs of all jobs for which keep returns false.
 	Keep(keep func(id string) bool) error
 }
 
-// loginKey returns the public key of j's VM. It is made before the row that says
-// that there may be a VM: a VM that has begun without one goes on without.
+// loginKey returns the public key of j's VM. It is created before the row says that
+// there may be a VM: a VM begun without one continues without.
 func (e *Executor) loginKey(j job.Job) (string, error) {
 	switch {
 	case e.o.Keys == nil:
@@ -31,7 +31,7 @@ func (e *Executor) loginKey(j job.Job) (string, error) {
 	return e.o.Keys.Find(j.ID)
 }
 
-// dropKeys removes the keys of VMs that are gone, or no business of ours any more.
+// dropKeys removes the keys of VMs that are gone or forgotten.
 func (e *Executor) dropKeys(ctx context.Context) {
 	if e.o.Keys == nil {
 		return

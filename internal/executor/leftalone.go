@@ -8,7 +8,7 @@ import (
 	"linus/internal/job"
 )
 
-// found records under which ID the host has the job's VM.
+// found records the ID under which the host has the job's VM.
 func (e *Executor) found(ctx context.Context, id string, vm job.VM) error {
 	_, err := e.update(ctx, id, func(j *job.Job) ([]job.Event, error) {
 		j.VM.ID, j.VM.Node = vm.ID, vm.Node
@@ -17,9 +17,9 @@ func (e *Executor) found(ctx context.Context, id string, vm job.VM) error {
 	return err
 }
 
-// settleVM records what became of a VM that was to be destroyed: without an error
-// it is gone, and with one the host has left it alone. That is told again only
-// where the reason is another. It returns the error, with what can be done.
+// settleVM records the result of destroying a VM: it is gone, or, if err is a
+// *job.HostError, the host has left it alone. That is reported again only if the reason
+// changes. It returns the error, with what can be done.
 func (e *Executor) settleVM(ctx context.Context, id string, err error) error {
 	var host *job.HostError
 	if err != nil && !errors.As(err, &host) {
@@ -52,9 +52,9 @@ func (e *Executor) settleVM(ctx context.Context, id string, err error) error {
 	return left
 }
 
-// lookAtLeftAlone looks again at the VMs that are left alone: one whose proof is
-// back is destroyed, and so is, in the records, one that is gone. The host is
-// asked first how they are, for each destroy that is tried is put on record.
+// lookAtLeftAlone checks the VMs that are left alone again: one whose proof is complete
+// again is destroyed, and one that is gone is recorded as destroyed. It asks the host
+// for their status first, since every attempt to destroy is audited.
 func (e *Executor) lookAtLeftAlone(ctx context.Context) {
 	creators, err := e.o.Store.VMs(ctx)
 	if err != nil {
@@ -77,8 +77,8 @@ func (e *Executor) lookAtLeftAlone(ctx context.Context) {
 	}
 }
 
-// tryLeftAlone tries once more to destroy a VM that is left alone; one that was
-// let go of meanwhile is the operator's.
+// tryLeftAlone tries again to destroy a VM that is left alone, unless it has been
+// forgotten meanwhile and so is the operator's.
 func (e *Executor) tryLeftAlone(ctx context.Context, id string) error {
 	e.leaving.Lock()
 	defer e.leaving.Unlock()
@@ -96,8 +96,8 @@ func (e *Executor) tryLeftAlone(ctx context.Context, id string) error {
 	return e.settleVM(ctx, m.ID, err)
 }
 
-// destroyLeftAlone is DestroyVM for a VM that is left alone: it is done, or
-// refused, when it returns.
+// destroyLeftAlone is DestroyVM for a VM that is left alone. When it returns, the VM
+// is destroyed, or the host has refused.
 func (e *Executor) destroyLeftAlone(ctx context.Context, m job.Job) (job.VMInfo, error) {
 	if err := e.tryLeftAlone(ctx, m.ID); err != nil {
 		return job.VMInfo{}, err
@@ -109,8 +109,8 @@ func (e *Executor) destroyLeftAlone(ctx context.Context, m job.Job) (job.VMInfo,
 	return e.oneInfo(ctx, m, nil, false)
 }
 
-// ForgetVM stops tracking a VM that is left alone. The VM is not touched; it is not
-// listed any more, and the operator's from now on.
+// ForgetVM stops tracking a VM that is left alone. The VM is not touched; it is no
+// longer listed, and the operator's from now on.
 func (e *Executor) ForgetVM(ctx context.Context, ref string) (job.VMInfo, error) {
 	e.leaving.Lock()
 	defer e.leaving.Unlock()

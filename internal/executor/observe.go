@@ -8,14 +8,14 @@ import (
 	"linus/internal/job"
 )
 
-// nobody observes nothing.
+// nobody is an observer that ignores everything.
 type nobody struct{}
 
 func (nobody) Changed(job.Job, []job.Event)                                  {}
 func (nobody) PhaseEnded(job.Job, string, time.Time, job.PhaseResult, error) {}
 func (nobody) Leaked(int)                                                    {}
 
-// phaseResult is how a phase that has run under ctx ended.
+// phaseResult returns how a phase that ran under ctx ended.
 func phaseResult(ctx context.Context, err error) job.PhaseResult {
 	switch {
 	case err == nil:

@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	maxChunk     = 1 << 20          // bytes one call of Output returns
-	readPatience = 10 * time.Second // for a VM that is asked what its task has written
+	maxChunk     = 1 << 20          // bytes one call of Output returns at most
+	readPatience = 10 * time.Second // for reading a task's output from its VM
 )
 
 // Output returns what a task has written to a stream from offset, at most limit
-// bytes (1 MiB when 0 or more); a negative offset counts from the end as it is
-// now. While the task runs that is what it has written by now, whatever the
-// status mode and however much; what could be the beginning of a secret comes
-// when it is known not to be. Afterwards it is head and tail of what was kept.
+// bytes (1 MiB if that is 0 or larger). A negative offset counts from the current end.
+// While the task runs this is everything it has written so far, whatever the status
+// mode; what could be the beginning of a secret follows once it is known not to be.
+// Afterwards it is the head and tail that were kept.
 func (e *Executor) Output(ctx context.Context, id, stream string, offset, limit int64) (job.Chunk, error) {
 	if stream != job.Stdout && stream != job.Stderr {
 		return job.Chunk{}, &job.FieldError{Field: "stream", Problem: fmt.Sprintf("%q is unknown", stream), Remedy: "use stdout or stderr"}
@@ -32,13 +32,13 @@ func (e *Executor) Output(ctx context.Context, id, stream string, offset, limit 
 		}
 		chunk, err := e.chunk(ctx, j, stream, offset, limit)
 		if err != nil && e.endedSince(ctx, j) {
-			continue // all there is, is here now
+			continue // everything is in the store now
 		}
 		return chunk, err
 	}
 }
 
-// endedSince reports whether a job that ran has come to its end.
+// endedSince reports whether a job that was unfinished has ended.
 func (e *Executor) endedSince(ctx context.Context, j job.Job) bool {
 	if j.Status.Terminal() {
 		return false
@@ -47,13 +47,13 @@ func (e *Executor) endedSince(ctx context.Context, j job.Job) bool {
 	return err == nil && now.Status.Terminal()
 }
 
-// chunk is Output for a job as it was a moment ago: when that had ended, all
-// that is held is final.
+// chunk is Output for j as just read from the store: if it had ended, what is stored
+// is final.
 func (e *Executor) chunk(ctx context.Context, j job.Job, stream string, offset, limit int64) (job.Chunk, error) {
 	ended, asks, c := j.Status.Terminal(), e.asksGuest(j), e.captureOf(j)
 	if asks {
 		if err := c.CanHide(); err != nil {
-			return job.Chunk{}, fmt.Errorf("what the task has written is not shown while its secrets are not known: %w", err)
+			return job.Chunk{}, fmt.Errorf("the task's output is not shown while its secrets are unknown: %w", err)
 		}
 	}
 	var guestErr error
@@ -88,7 +88,7 @@ func (e *Executor) chunk(ctx context.Context, j job.Job, stream string, offset, 
 	return job.Chunk{Data: data, Offset: at, Next: next, Dropped: at - offset, Complete: ended && next >= j.Output(stream).Total}, nil
 }
 
-// asksGuest reports whether the job's VM has more of its output than we.
+// asksGuest reports whether the job's VM may have more of its output than the store.
 func (e *Executor) asksGuest(j job.Job) bool {
 	return e.o.Guest != nil && !j.StartedAt.IsZero() && j.Outcome == nil && j.VM != nil && j.VM.State == job.VMCreated
 }
@@ -99,7 +99,7 @@ func (e *Executor) probe(ctx context.Context, j job.Job) (job.RunState, error) {
 	return e.o.Guest.Probe(ctx, j)
 }
 
-// peek reads from the VM what its running task has written, without secrets.
+// peek reads a running task's output from its VM, without secrets.
 func (e *Executor) peek(ctx context.Context, j job.Job, stream string, offset, limit int64) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, readPatience)
 	defer cancel()

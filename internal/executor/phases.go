@@ -13,17 +13,17 @@ import (
 	"linus/internal/patience"
 )
 
-// phase is one stretch of a job's life. Each can be run again after it was cut
-// off at any instant, by this process or another.
+// phase is one stage of a job's life. Each can be repeated after it was interrupted at
+// any instant, by this process or another.
 type phase struct {
 	name   string
 	run    func(*Executor, context.Context, *run) error
-	reason job.Reason // why the job failed when this phase does
+	reason job.Reason // the job's reason if this phase fails
 }
 
-// The life of a job. The working phases stop at the first failure, at a cancel
-// or when the outcome is decided; the ending phases always follow. A job that
-// makes a VM to stay has one working phase: that is all there is to it.
+// The life of a job. The working phases stop at the first failure, at a cancel or when
+// the outcome is decided; the ending phases always follow. A job that creates a
+// persistent VM and runs no task has only the phases in making.
 var (
 	making = []phase{
 		{job.PhaseProvision, (*Executor).provision, job.ReasonProvisionFailed}, // a VM that answers SSH
@@ -32,22 +32,22 @@ var (
 	working = []phase{
 		{job.PhaseProvision, (*Executor).provision, job.ReasonProvisionFailed}, // a VM that answers SSH
 		{job.PhasePush, (*Executor).push, job.ReasonStartFailed},               // runner, task and files into it
-		{job.PhaseStart, (*Executor).start, job.ReasonStartFailed},             // the task, detached
-		{job.PhaseRun, (*Executor).follow, job.ReasonLost},                     // until something ends it
+		{job.PhaseStart, (*Executor).start, job.ReasonStartFailed},             // starts the task, detached
+		{job.PhaseRun, (*Executor).follow, job.ReasonLost},                     // until the outcome is decided
 	}
 	ending = []phase{
-		{job.PhaseCollect, (*Executor).collect, job.ReasonInternal}, // the whole output; then the status is terminal
-		{job.PhaseDestroy, (*Executor).destroy, job.ReasonInternal}, // the VM, or what the job left in another's
+		{job.PhaseCollect, (*Executor).collect, job.ReasonInternal}, // all the output; then the status is terminal
+		{job.PhaseDestroy, (*Executor).destroy, job.ReasonInternal}, // the VM or, in a shared one, what the job left there
 	}
 )
 
-// runJob takes a job from where it stands to its end and reports whether it got
+// runJob runs a job from its current phase to its end and reports whether it got
 // there. ctx ends with the engine; jobCtx also when the job is cancelled.
 func (e *Executor) runJob(ctx, jobCtx context.Context, r *run) (done bool) {
 	log := e.o.Log.With("job_id", r.id)
 	j, err := e.o.Store.Job(ctx, r.id)
 	if err == nil && j.Done() {
-		return true // it was not yet when it was taken up: its last worker was just letting go
+		return true // it was not when it was adopted: its last run was just ending
 	}
 	if err == nil && j.Outcome == nil {
 		phases := working
@@ -57,7 +57,7 @@ func (e *Executor) runJob(ctx, jobCtx context.Context, r *run) (done bool) {
 		err = e.workTask(jobCtx, r, phases)
 	}
 	if ctx.Err() != nil {
-		return false // the engine stops; the next one goes on here
+		return false // the engine stops; the next one continues here
 	}
 	if err != nil {
 		log.Warn("job ends early", "err", err)
@@ -74,8 +74,8 @@ func (e *Executor) runJob(ctx, jobCtx context.Context, r *run) (done bool) {
 	return true
 }
 
-// workTask runs the working phases. When one fails, that decides the job,
-// unless something else did before.
+// workTask runs the working phases. A failure decides the job, unless it was decided
+// before.
 func (e *Executor) workTask(ctx context.Context, r *run, phases []phase) error {
 	for _, p := range phases {
 		err := e.runPhase(ctx, r, p)
@@ -83,7 +83,7 @@ func (e *Executor) workTask(ctx context.Context, r *run, phases []phase) error {
 			continue
 		}
 		if ctx.Err() != nil {
-			return context.Cause(ctx) // a cancel is decided already, a stopping engine decides nothing
+			return context.Cause(ctx) // a cancel has been decided already, and a stopping engine decides nothing
 		}
 		reason := p.reason
 		if down := new(downError); errors.As(err, &down) {
@@ -94,20 +94,20 @@ func (e *Executor) workTask(ctx context.Context, r *run, phases []phase) error {
 	return nil
 }
 
-// decide ends the job with o unless it was decided before.
+// decide sets the job's outcome unless it was decided before.
 func (e *Executor) decide(ctx context.Context, r *run, o job.Outcome) error {
 	_, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
 		if !j.Decide(o) {
 			return nil, nil
 		}
-		j.Silence = job.Silence{} // another begins, should its VM not answer in collect
+		j.Silence = job.Silence{} // a new one begins if its VM does not respond in collect
 		return []job.Event{decided(o)}, nil
 	})
 	return err
 }
 
-// runPhase runs one phase and records when it began and ended. A phase that a
-// stopping engine cut off has not ended: the next engine goes on with it.
+// runPhase runs one phase and records its start and end. A phase interrupted by a
+// stopping engine has no end: the next engine continues it.
 func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
 	_, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
 		j.Phase, j.Progress = p.name, ""
@@ -132,7 +132,7 @@ func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
 	return errors.Join(err, noteErr)
 }
 
-// push puts runner, task and files into the VM, with a fresh callback token.
+// push copies runner, task and files into the VM, with a new callback token.
 func (e *Executor) push(ctx context.Context, r *run) error {
 	j, err := e.o.Store.Job(ctx, r.id)
 	if err != nil || !j.StartedAt.IsZero() {
@@ -140,7 +140,7 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 	}
 	if r.adopted {
 		if state, err := e.o.Guest.Probe(ctx, j); err == nil && state.Started {
-			return nil // its runner holds the token it was given
+			return nil // its runner has its token already
 		}
 	}
 	manifest, err := e.o.Store.Manifest(ctx, r.id)
@@ -159,7 +159,7 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 	}
 	secret := make([]byte, 32)
 	if _, err := rand.Read(secret); err != nil {
-		return fmt.Errorf("make a callback token: %w", err)
+		return fmt.Errorf("create a callback token: %w", err)
 	}
 	token := hex.EncodeToString(secret)
 	if err := e.o.Store.SetTokenHash(ctx, r.id, tokenHash(token)); err != nil {
@@ -186,20 +186,20 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 	})
 }
 
-// placing limits how long a VM may take to be given a job, or to start it, all
-// tries together.
+// placing bounds how long copying a job into a VM, or starting it, may take, with all
+// retries.
 func (e *Executor) placing(ctx context.Context, m job.Manifest) (context.Context, context.CancelFunc) {
 	size := int64(len(m.Task))
 	for _, f := range m.Files {
 		size += int64(len(f.Content))
 	}
 	wait := (e.o.PlacePatience + patience.OnSlowLine(size)).Round(time.Second)
-	return context.WithTimeoutCause(ctx, wait, fmt.Errorf("the VM answers, but was not done within %s", wait))
+	return context.WithTimeoutCause(ctx, wait, fmt.Errorf("the VM responds, but did not finish within %s", wait))
 }
 
-// start starts the task. StartedAt is written before: from then on there may
-// be output to collect. A job that was cancelled meanwhile never becomes
-// running; its ending stops what may have begun.
+// start starts the task. StartedAt is stored before: from then on there may be output
+// to collect. A job that was cancelled meanwhile never becomes running; its ending
+// phases stop what may have started.
 func (e *Executor) start(ctx context.Context, r *run) error {
 	j, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
 		if j.StartedAt.IsZero() {
@@ -232,7 +232,7 @@ func (e *Executor) start(ctx context.Context, r *run) error {
 	return err
 }
 
-// destroy removes the job's VM, unless it is to outlive the job.
+// destroy destroys the job's VM, unless it is to outlive the job.
 func (e *Executor) destroy(ctx context.Context, r *run) error {
 	j, err := e.o.Store.Job(ctx, r.id)
 	if err != nil || j.VM == nil || j.VM.State.Settled() {
@@ -245,7 +245,7 @@ func (e *Executor) destroy(ctx context.Context, r *run) error {
 	if j.KeepsVM() {
 		return nil
 	}
-	err = e.removeVM(job.WithClient(ctx, j.EndedBy), j) // whoever wanted it is who does it
+	err = e.removeVM(job.WithClient(ctx, j.EndedBy), j) // attributed to whoever ended the job
 	if err != nil && !job.IsClass(err, job.HostLeftAlone) {
 		_, noteErr := e.update(ctx, r.id, telling(job.Event{Kind: job.EventWarning, Text: "VM not destroyed, will be tried again: " + err.Error()}))
 		return errors.Join(err, noteErr)
@@ -253,13 +253,13 @@ func (e *Executor) destroy(ctx context.Context, r *run) error {
 	err = e.settleVM(ctx, r.id, err)
 	e.dropKeys(ctx)
 	if job.IsClass(err, job.HostLeftAlone) {
-		return nil // the job is done; its VM stays listed
+		return nil // the job is done; its VM remains listed
 	}
 	return err
 }
 
-// removeVM destroys the job's VM; nil says that it is gone. Where its ID was never
-// learned, or is another's by now, the marker finds what there may be of it.
+// removeVM destroys the job's VM; nil: it is gone. If its ID was never learned, or
+// belongs to another VM by now, the VM is searched for by its marker.
 func (e *Executor) removeVM(ctx context.Context, j job.Job) error {
 	err := e.o.Provider.Destroy(ctx, *j.VM)
 	if !job.IsClass(err, job.HostForeign) && (err != nil || j.VM.ID != 0) {

@@ -1,7 +1,6 @@
-// Package executor runs the life of a job: submit, provision, run, follow,
-// collect, destroy (phases.go). It declares what it needs of the inside of a VM
-// (Guest) and of storage (Store), and knows neither; what a job writes is
-// captured by internal/capture.
+// Package executor runs the life of a job: submit, provision, run, follow, collect,
+// destroy (phases.go). It declares what it needs of VMs (Guest) and of storage (Store)
+// and knows no implementation of them. internal/capture captures what a job writes.
 package executor
 
 import (
@@ -12,50 +11,48 @@ import (
 	"linus/internal/job"
 )
 
-// Guest works inside a VM over SSH, for one job in it: j.ID is the job, *j.VM
-// the VM, which may be another job's. Jobs in one VM do not touch each other.
-// Every method may be called again.
+// Guest works inside a VM over SSH, for one job in it: j.ID is the job, *j.VM the VM,
+// which may be another job's. Jobs in one VM do not affect each other. Every method may
+// be repeated.
 type Guest interface {
 	capture.Guest
 
 	// Push uploads the job runner, the task, its files and settings.
 	Push(ctx context.Context, j job.Job, p job.Payload) error
-	// Start starts the task detached and returns when it runs (or has run), with
-	// the VM's boot it was started under; empty where that is not told.
+	// Start starts the task detached and returns when it runs (or has run), with the
+	// ID of the VM's boot at that time; empty if unknown.
 	Start(ctx context.Context, j job.Job) (bootID string, err error)
-	// Callbacks finds a way for a started task's callbacks, each tried from inside
-	// the VM: to url (empty: not tried), else by a tunnel to local, an address this
-	// process can dial (empty: no tunnel). A tunnel is held open until Forget or
-	// the next call.
+	// Callbacks finds a way for a started task's callbacks, by trying each from inside
+	// the VM: url (empty: not tried), then a tunnel to local, an address this process
+	// can dial (empty: no tunnel). A tunnel stays open until Forget or the next call.
 	Callbacks(ctx context.Context, j job.Job, url, local string) (job.CallbackWay, error)
-	// Probe asks where the task stands. It does not wait long for a VM that is
-	// silent.
+	// Probe returns the task's state. It does not wait long for a VM that does not
+	// respond.
 	Probe(ctx context.Context, j job.Job) (job.RunState, error)
-	// Input appends data to the task's open stdin at offset, which is the count
-	// of bytes sent before: what is there already is not sent twice. It
-	// returns the count after.
+	// Input appends data to the task's open stdin at offset, the number of bytes sent
+	// before: what has arrived already is not delivered twice. It returns the number
+	// after.
 	Input(ctx context.Context, j job.Job, offset int64, data []byte) (int64, error)
-	// CloseInput lets the task read the end of its stdin after what was sent.
+	// CloseInput closes the task's stdin after what was sent.
 	CloseInput(ctx context.Context, j job.Job) error
-	// Stop ends the task's whole process tree: the signal (TERM, KILL, INT, HUP
-	// or QUIT), and KILL for what is left 5 s later.
+	// Stop ends the task's whole process tree: it sends the signal (TERM, KILL, INT,
+	// HUP or QUIT), and KILL to what is left 5 s later.
 	Stop(ctx context.Context, j job.Job, signal string) error
-	// Clean removes what the job has left of itself in a VM that stays.
+	// Clean removes the job's files and processes from a persistent VM.
 	Clean(ctx context.Context, j job.Job) error
-	// Forget closes the connections for the job.
+	// Forget closes the job's connections.
 	Forget(j job.Job)
 }
 
-// Store keeps jobs. Everything acknowledged survives kill -9.
+// Store stores jobs. Everything acknowledged survives kill -9.
 type Store interface {
 	capture.Store
 
-	// Insert adds a new job with its whole manifest, file contents included.
-	// For a key that is not empty and was used before it returns the first job and
-	// false.
+	// Insert adds a new job with its whole manifest, file contents included. For a
+	// non-empty key that was used before it returns the first job and false.
 	Insert(ctx context.Context, j job.Job, tokenHash, key string) (job.Job, bool, error)
 	// Submitted returns the job that was submitted with an idempotency key;
-	// job.ErrNotFound, always so for the empty key.
+	// job.ErrNotFound if there is none, as for the empty key.
 	Submitted(ctx context.Context, key string) (job.Job, error)
 	// Manifest returns the whole manifest.
 	Manifest(ctx context.Context, id string) (job.Manifest, error)
@@ -63,9 +60,9 @@ type Store interface {
 	List(ctx context.Context, f job.Filter) (job.Page, error)
 	// Unfinished returns every job that is not Done, oldest first.
 	Unfinished(ctx context.Context) ([]job.Job, error)
-	// Update changes one job in a transaction: change gets the job as it is,
-	// edits it and returns the events that tell of it. An error from change
-	// is returned as it is, and nothing is written. The manifest is not written.
+	// Update changes one job in a transaction: change gets the stored job, edits it and
+	// returns the events to record. An error from change is returned unwrapped, and
+	// nothing is written. The manifest is never written.
 	Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error)
 	// OfClient returns the client's jobs that are not Done or keep a VM.
 	OfClient(ctx context.Context, client string) ([]job.Job, error)
@@ -74,8 +71,8 @@ type Store interface {
 	VMs(ctx context.Context) ([]job.Job, error)
 	// Events returns the job's events with Seq > after, in order.
 	Events(ctx context.Context, id string, after int64) ([]job.Event, error)
-	// TokenHash and SetTokenHash keep the hex sha256 of the job's callback token;
-	// of a job that has ended there is none.
+	// TokenHash and SetTokenHash store the hex sha256 of the job's callback token; a
+	// job that has ended has none.
 	TokenHash(ctx context.Context, id string) (string, error)
 	SetTokenHash(ctx context.Context, id, hash string) error
 	// Forget removes the jobs that ended before the given time and whose VM is

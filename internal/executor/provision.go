@@ -9,8 +9,8 @@ import (
 	"linus/internal/job"
 )
 
-// provision makes the job's VM, or finds the one it shares. The row says that a
-// VM is intended before one can exist, and its ID the moment that is ours.
+// provision creates the job's VM, or finds the one it shares. The row says that a VM is
+// intended before one can exist, and has its ID as soon as that is reserved.
 func (e *Executor) provision(ctx context.Context, r *run) error {
 	j, err := e.o.Store.Job(ctx, r.id)
 	if err == nil && j.Shares() {
@@ -50,12 +50,12 @@ func (e *Executor) provision(ctx context.Context, r *run) error {
 	vm, err := create()
 	if job.IsClass(err, job.HostExists) {
 		told = nil
-		// Maybe of an earlier try nobody remembers. If it is not, it stays.
+		// It may be from an unrecorded earlier attempt. If not, it stays.
 		if j, err = e.o.Store.Job(ctx, r.id); err != nil {
 			return err
 		}
 		if err := e.removeVM(ctx, j); err != nil {
-			return fmt.Errorf("remove what an earlier try left: %w", err)
+			return fmt.Errorf("remove what an earlier attempt left: %w", err)
 		}
 		vm, err = create()
 	}
@@ -67,15 +67,15 @@ func (e *Executor) provision(ctx context.Context, r *run) error {
 		vm.ExpiresAt = now().Add(time.Duration(j.Manifest.TTL) * time.Second)
 	}
 	_, err = e.claim(ctx, r.id, vm, func(j *job.Job) ([]job.Event, error) {
-		vm.Unwanted = j.Outcome != nil && j.Manifest.Lifecycle == job.Persistent // it was ended meanwhile: nobody wants it kept
+		vm.Unwanted = j.Outcome != nil && j.Manifest.Lifecycle == job.Persistent // the job was ended meanwhile: nobody wants the VM
 		j.VM = &vm
 		return nil, nil
 	})
 	return err
 }
 
-// told are the steps and warnings of the job's create that are recorded already,
-// by kind, phase and text: a create that is joined tells all of them again.
+// told returns the steps and warnings of the job's create that are already recorded, by
+// kind, phase and text: a create that is joined reports all of them again.
 func (e *Executor) told(ctx context.Context, r *run) (map[job.Event]bool, error) {
 	if !r.adopted {
 		return nil, nil
@@ -88,8 +88,8 @@ func (e *Executor) told(ctx context.Context, r *run) (map[job.Event]bool, error)
 	return told, err
 }
 
-// progress records a provider's steps and warnings that are not told yet, and
-// the VM ID as soon as there is one.
+// progress records a provider's steps and warnings that are not recorded yet, and the
+// VM's ID as soon as there is one.
 func (e *Executor) progress(ctx context.Context, r *run, p job.Progress, told map[job.Event]bool) {
 	_, err := e.update(context.WithoutCancel(ctx), r.id, func(j *job.Job) ([]job.Event, error) {
 		if p.VMID != 0 {
@@ -115,7 +115,8 @@ func (e *Executor) progress(ctx context.Context, r *run, p job.Progress, told ma
 	}
 }
 
-// vmName is the job's VM's name: a DNS label. The end of the ID is its random part.
+// vmName returns the name of the job's VM: a DNS label. The end of the job's ID is its
+// random part.
 func vmName(id string) string { return "linus-job-" + id[len(id)-12:] }
 
 func (e *Executor) vmSpec(j job.Job) (job.VMSpec, error) {

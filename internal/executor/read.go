@@ -12,7 +12,7 @@ import (
 	"linus/internal/job"
 )
 
-// Job returns what is known of a job. While it waits, Progress says for what.
+// Job returns a job. While it waits, Progress says for what.
 func (e *Executor) Job(ctx context.Context, id string) (job.Job, error) {
 	j, err := e.o.Store.Job(ctx, id)
 	if err != nil {
@@ -36,9 +36,9 @@ func (e *Executor) CheckHost(ctx context.Context) (job.HostReport, error) {
 	return e.o.Provider.Check(ctx)
 }
 
-// Result returns the job's outcome and output, or *job.NotCompleteError. Where an
-// agent told what it did, the result's stdout is the text it ended with; Output
-// returns all it told.
+// Result returns the job's outcome and output, or *job.NotCompleteError. If an agent
+// wrote a JSON stream, the result's stdout is its final text; Output returns the whole
+// stream.
 func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
 	j, err := e.o.Store.Job(ctx, id)
 	if err != nil {
@@ -67,8 +67,8 @@ func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
 	return r, nil
 }
 
-// Cleanup forgets the jobs that ended longer ago than so, with their files. A
-// job stays while its VM does.
+// Cleanup deletes the jobs that ended longer ago than the given time, with their files.
+// A job is kept as long as its VM exists.
 func (e *Executor) Cleanup(ctx context.Context, olderThan time.Duration) (int, error) {
 	if olderThan < 0 {
 		return 0, &job.FieldError{Field: "older_than", Problem: "is negative", Remedy: "give 0 or more"}

@@ -12,24 +12,23 @@ import (
 	"linus/internal/job"
 )
 
-// noteEvery is how often at most a job's reports are written down: what a guest
-// sends must not weigh on other jobs.
+// noteEvery is the shortest interval at which a job's reports are recorded: what a
+// guest sends must not slow other jobs down.
 const noteEvery = time.Second
 
-// heard is what a job's runner has reported since that was last written down.
+// heard is what a job's runner has reported since that was last recorded.
 type heard struct {
-	at       time.Time // of the last report; zero: none
+	at       time.Time // time of the last report; zero: none
 	progress string
-	end      string // how the task's end was last reported; empty: it was not
-	ends     int    // how often it was
+	end      string // the task's end as last reported; empty: it was not
+	ends     int    // how often it was reported
 }
 
-// Report takes what a runner tells. An unknown job and a wrong token are both
-// job.ErrNotFound. That a task has ended is noted and looked after over SSH,
-// which decides: who listens on the VMs' network can send reports, too. Late,
-// repeated and contradictory reports are accepted and change nothing. Who
-// follows the job writes down what was heard, so that a flood of reports comes
-// to one row a second.
+// Report accepts a runner's report. An unknown job and a wrong token are both
+// job.ErrNotFound. A reported end of the task only triggers a check over SSH, which
+// decides: whoever listens on the VMs' network can send reports too. Late, repeated and
+// contradictory reports are accepted and change nothing. The job's follower records
+// them, so that a flood of reports costs one write a second.
 func (e *Executor) Report(ctx context.Context, id, token string, r job.Report) error {
 	if err := e.Authorize(ctx, id, token); err != nil {
 		return err
@@ -45,8 +44,8 @@ func (e *Executor) Report(ctx context.Context, id, token string, r job.Report) e
 	return nil
 }
 
-// hear notes that a job's runner has called, and what it told, for who follows
-// the job. Where nobody does, who takes it up looks first.
+// hear passes a call of a job's runner to the job's follower. Without one it is
+// dropped: whoever adopts the job checks it first.
 func (e *Executor) hear(id string, what func(*run)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -57,7 +56,7 @@ func (e *Executor) hear(id string, what func(*run)) {
 	}
 }
 
-// takeHeard returns what was heard of a job, which is then to be written down.
+// takeHeard returns and clears what was heard of a job, for recording.
 func (e *Executor) takeHeard(r *run) heard {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -66,7 +65,7 @@ func (e *Executor) takeHeard(r *run) heard {
 	return h
 }
 
-// note writes down what was heard of a job, and tells of its agent's steps.
+// note records what was heard of a job, and its agent's steps.
 func (e *Executor) note(ctx context.Context, r *run) {
 	h := e.takeHeard(r)
 	if h.at.IsZero() {
@@ -92,7 +91,7 @@ func (e *Executor) note(ctx context.Context, r *run) {
 	}
 }
 
-// late is the event that tells of ends reported after the job's.
+// late returns the event for ends reported after the job's.
 func (h heard) late() []job.Event {
 	switch h.ends {
 	case 0:
@@ -103,9 +102,9 @@ func (h heard) late() []job.Event {
 	return []job.Event{{Kind: job.EventIgnored, Text: fmt.Sprintf("%d times complete, at last with %s: the job had ended", h.ends, h.end)}}
 }
 
-// AppendOutput takes output a runner sends and returns the offset to send next,
-// which may be before the end of data. While nobody works on the job, or its
-// output is being collected, nothing is taken.
+// AppendOutput stores output a runner sends and returns the offset to send next, which
+// may be before the end of data. Nothing is stored while the job has no run or its
+// output is being collected.
 func (e *Executor) AppendOutput(ctx context.Context, id, token, stream string, offset int64, data []byte) (int64, error) {
 	if err := e.Authorize(ctx, id, token); err != nil {
 		return 0, err

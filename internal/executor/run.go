@@ -7,31 +7,31 @@ import (
 	"linus/internal/job"
 )
 
-// run is one job being worked on.
+// run is the work on one job.
 type run struct {
 	id       string
 	cancel   context.CancelCauseFunc
 	changed  chan struct{} // a report arrived
-	reported chan struct{} // one of the task's end
-	adopted  bool          // another process, or an earlier try, was here before
+	reported chan struct{} // the task's end was reported
+	adopted  bool          // it continues the work of another process or an earlier run
 	shares   bool          // it runs in another job's VM
-	input    line          // who sends to its task's stdin
+	input    line          // orders inputs to its task
 	capture  *capture.Capture
 
 	// Executor.mu guards these.
-	heard heard  // what reports have told and nobody has written down
-	cut   func() // ends collecting; nil before that
+	heard heard  // reports that are not recorded yet
+	cut   func() // stops collecting; nil before that
 }
 
-// runOf returns the run of a job, nil when nobody works on it.
+// runOf returns the run of a job, nil if it has none.
 func (e *Executor) runOf(id string) *run {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.runs[id]
 }
 
-// captureOf returns what captures a job that is being worked on, and for another
-// one that hides its secrets all the same.
+// captureOf returns the Capture of a job's run or, without a run, a new one that hides
+// the job's secrets.
 func (e *Executor) captureOf(j job.Job) *capture.Capture {
 	if r := e.runOf(j.ID); r != nil {
 		return r.capture
@@ -39,7 +39,7 @@ func (e *Executor) captureOf(j job.Job) *capture.Capture {
 	return capture.New(e.captures, j)
 }
 
-// launch works on a job in a goroutine of its own. e.mu is held.
+// launch starts a run of a job in its own goroutine. e.mu is held.
 func (e *Executor) launch(ctx context.Context, j job.Job, adopted bool) {
 	id := j.ID
 	jobCtx, cancel := context.WithCancelCause(ctx)

@@ -9,10 +9,10 @@ import (
 	"linus/internal/secret"
 )
 
-// claudeKey is the secret a claude job gets without naming it, where there is one.
+// claudeKey is the secret a claude job gets without naming it, if there is one.
 const claudeKey = "ANTHROPIC_API_KEY"
 
-// secrets returns the secrets a job is to have.
+// secrets returns the secrets a job gets.
 func (e *Executor) secrets(m job.Manifest) ([]secret.Value, error) {
 	values, err := e.o.Secrets(m.Secrets)
 	var fault *secret.Error

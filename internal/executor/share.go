@@ -11,10 +11,10 @@ import (
 	"linus/internal/job"
 )
 
-// maxShared bounds the jobs that run in one VM at once, or wait for it.
+// maxShared bounds the jobs that run in one VM at a time or wait for it.
 const maxShared = 16
 
-// join gives the job the VM it is to share.
+// join records in the job the VM it shares.
 func (e *Executor) join(ctx context.Context, r *run, j job.Job) error {
 	if j.VM != nil {
 		return nil
@@ -39,8 +39,8 @@ func (e *Executor) join(ctx context.Context, r *run, j job.Job) error {
 	return err
 }
 
-// release cleans up behind a job in a VM that stays, and lets go of it. A VM
-// that is gone, or does not answer, holds nobody up.
+// release cleans up after a job in a persistent VM and releases the VM. A VM that is
+// gone or does not respond delays nothing.
 func (e *Executor) release(ctx context.Context, r *run, j job.Job) error {
 	maker, err := e.o.Store.Job(ctx, j.VM.Job)
 	if err == nil && maker.VM != nil && maker.VM.State == job.VMCreated && j.Outcome.Reason != job.ReasonLost {
@@ -50,7 +50,7 @@ func (e *Executor) release(ctx context.Context, r *run, j job.Job) error {
 			if ctx.Err() != nil {
 				return err
 			}
-			e.o.Log.Warn("what a job left in its VM stays there", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
+			e.o.Log.Warn("could not clean up after a job in its VM", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
 		}
 	}
 	e.o.Guest.Forget(j)
@@ -61,13 +61,13 @@ func (e *Executor) release(ctx context.Context, r *run, j job.Job) error {
 	return err
 }
 
-// noVM is the answer to a VM nobody knows, or that cannot take a job.
+// noVM is the error for a VM that is unknown or does not accept jobs.
 func noVM(ref, problem string) error {
 	return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q %s", ref, problem), Remedy: string(job.ListVMs) + " shows the VMs there are"}
 }
 
-// creator finds the job that made a VM, by the VM's name or ID. One that is left
-// alone comes last: its ID may be another's by now.
+// creator returns the job that created a VM, by the VM's name or ID. A VM that is left
+// alone comes last: its ID may belong to another by now.
 func (e *Executor) creator(ctx context.Context, ref string) (job.Job, error) {
 	creators, err := e.o.Store.VMs(ctx)
 	if err != nil {
@@ -81,7 +81,7 @@ func (e *Executor) creator(ctx context.Context, ref string) (job.Job, error) {
 	return creators[max(0, at)], nil
 }
 
-// persistentVM finds a persistent VM that can take jobs.
+// persistentVM returns the creator of a persistent VM that accepts jobs.
 func (e *Executor) persistentVM(ctx context.Context, ref string) (job.Job, error) {
 	m, err := e.creator(ctx, ref)
 	switch {
@@ -99,8 +99,8 @@ func (e *Executor) persistentVM(ctx context.Context, ref string) (job.Job, error
 	return m, nil
 }
 
-// openVM finds a persistent VM that nothing is being done to. The decision is held
-// until whoever asks has entered it, or begun work on it.
+// openVM returns the creator of a persistent VM on which no work is in progress. The
+// caller holds the decision until it has entered the VM or begun work on it.
 func (e *Executor) openVM(ctx context.Context, d decision, ref string) (job.Job, error) {
 	m, err := e.persistentVM(ctx, ref)
 	if err != nil {
@@ -112,8 +112,8 @@ func (e *Executor) openVM(ctx context.Context, d decision, ref string) (job.Job,
 	return m, nil
 }
 
-// idle is the error that jobs run in the VM that m has made, so that it cannot be
-// done with as asked.
+// idle returns an error if jobs run in the VM that m created. done is what was to be
+// done to it.
 func (e *Executor) idle(ctx context.Context, _ decision, m job.Job, done string) error {
 	unfinished, err := e.o.Store.Unfinished(ctx)
 	if err != nil {
@@ -128,21 +128,21 @@ func (e *Executor) idle(ctx context.Context, _ decision, m job.Job, done string)
 	return nil
 }
 
-// sharers returns which of the unfinished jobs are in the VM that m has made, or
-// wait for it; m itself while it runs a task of its own there, or makes the VM.
+// sharers returns the IDs of the unfinished jobs that are in the VM that m created or
+// wait for it, including m itself while it runs a task there or creates the VM.
 func sharers(unfinished []job.Job, m job.Job) []string {
 	var ids []string
 	for _, j := range unfinished {
 		inside := j.VM != nil && j.VM.Job == m.ID && (j.Kind != job.KindVM || j.Outcome == nil)
 		waits := j.VM == nil && j.Shares() && named(*m.VM, j.Manifest.VM)
-		if (inside || waits) && !j.Status.Terminal() { // one that cleans up behind itself holds nobody up
+		if (inside || waits) && !j.Status.Terminal() { // one that only cleans up does not count
 			ids = append(ids, j.ID)
 		}
 	}
 	return ids
 }
 
-// named reports whether ref, a name or an ID, means the VM.
+// named reports whether ref is the VM's name or ID.
 func named(vm job.VM, ref string) bool {
 	id, _ := strconv.Atoi(ref)
 	return strings.EqualFold(vm.Name, ref) || id != 0 && vm.ID == id

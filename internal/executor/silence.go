@@ -8,34 +8,33 @@ import (
 	"linus/internal/job"
 )
 
-// Silence is counted in steps, and a step counts for no more than maxStep: what
-// an engine slept, or a machine, it has not listened.
+// Silence is counted in steps of at most maxStep: an engine, or a machine, that was
+// suspended has not listened.
 const (
 	countEvery = time.Second
 	maxStep    = 2 * countEvery
-	// lookGrace is what a look may last beyond the heartbeat threshold, where its
-	// engine lives so long: as long as SSH takes to give up.
+	// lookGrace is how long a check may take beyond the heartbeat threshold, if its
+	// engine runs that long: as long as SSH takes to give up.
 	lookGrace = 20 * time.Second
-	// writeApart is what lies between two writes of all silences together: when
-	// a whole host falls silent, its jobs share the database.
+	// writeApart is the time between two writes of all silences together: if a whole
+	// host falls silent, its jobs share the database.
 	writeApart = 20 * time.Millisecond
 )
 
-// silence counts how long nothing is heard of a job's task, while it runs and while
-// its output is to be collected, in the time that engines have listened. It counts
-// by the monotonic clock, so that no change of date moves it, and adds up in the
-// job's row, so that an engine that is killed takes only its last step with it.
-// What is counted while looks are answered is not worth a row.
+// silence counts how long nothing was heard of a job's task, while it runs and while its
+// output is collected, in the time that engines listened. It uses the monotonic clock,
+// so changes of the date do not matter. The sum is in the job's row, so a killed engine
+// loses only its last step. While checks are answered nothing is written.
 type silence struct {
 	e       *Executor
 	id      string
-	decided bool // the job is: one silence ends with that, and another begins
+	decided bool // the job is decided, with which one silence ends and another begins
 
 	mu    sync.Mutex
 	now   job.Silence
 	saved job.Silence // in the row
 	upTo  time.Time   // counted
-	deaf  bool        // a look has begun and is not answered
+	deaf  bool        // a check has begun and has not been answered
 	begun time.Time   // when it began
 	cut   func()      // ends it
 
@@ -43,7 +42,7 @@ type silence struct {
 	done chan struct{}
 }
 
-// listen counts the silence of a job, on from what its row says, until end.
+// listen counts the silence of a job, starting from its row, until end.
 func (e *Executor) listen(ctx context.Context, j job.Job) *silence {
 	counting, stop := context.WithCancel(ctx)
 	s := &silence{e: e, id: j.ID, decided: j.Outcome != nil, now: j.Silence, saved: j.Silence, upTo: time.Now(), stop: stop, done: make(chan struct{})}
@@ -72,9 +71,9 @@ func (s *silence) end() {
 	s.hear(true)
 }
 
-// asked notes that a look has begun. cut ends it, and is called when engines that
-// did not live to the end of their looks have heard nothing for too long. It
-// reports whether an earlier look, perhaps of another engine, was not answered.
+// asked records that a check has begun. cut ends the check; it is called if nothing was
+// heard for too long by engines that ended before their checks did. It reports whether
+// an earlier check, perhaps another engine's, was not answered.
 func (s *silence) asked(cut func()) (before bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +83,7 @@ func (s *silence) asked(cut func()) (before bool) {
 	return before
 }
 
-// seen notes that SSH has shown the task.
+// seen records that SSH has shown the task.
 func (s *silence) seen(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +95,7 @@ func (s *silence) seen(ctx context.Context) {
 	}
 }
 
-// heard notes that a callback has come.
+// heard records that a callback has arrived.
 func (s *silence) heard(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,8 +106,8 @@ func (s *silence) heard(ctx context.Context) {
 	}
 }
 
-// lasts returns how long nothing at all was heard of the task, and how long SSH
-// has not shown it.
+// lasts returns how long nothing was heard of the task, by callbacks or SSH, and how
+// long SSH has not shown it.
 func (s *silence) lasts() (unheard, unseen time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,7 +138,7 @@ func (s *silence) count() {
 	s.upTo = now
 }
 
-// hear notes whether looks are answered.
+// hear records whether checks are answered.
 func (s *silence) hear(answered bool) {
 	if s.deaf == answered {
 		s.deaf = !answered
@@ -147,7 +146,7 @@ func (s *silence) hear(answered bool) {
 	}
 }
 
-// save writes the row, by the store: it is no news for those who watch the job.
+// save writes the row directly in the store: it is not news for watchers of the job.
 func (s *silence) save(ctx context.Context) {
 	now := s.now
 	_, err := s.e.o.Store.Update(ctx, s.id, func(j *job.Job) ([]job.Event, error) {

@@ -14,9 +14,9 @@ import (
 	"linus/internal/job"
 )
 
-// Submit checks what is asked for, stores the job and returns at once. For an
-// idempotency key used before it returns the first job, if that was submitted with
-// the same manifest.
+// Submit checks the submission, stores the job and returns at once. For an idempotency
+// key used before it returns the first job, if that was submitted with the same
+// manifest.
 func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error) {
 	s.Kind = cmp.Or(s.Kind, job.KindTask)
 	digest, err := submissionDigest(s)
@@ -42,7 +42,7 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
-		return job.Job{}, fmt.Errorf("make a job id: %w", err)
+		return job.Job{}, fmt.Errorf("create a job ID: %w", err)
 	}
 	j := job.Job{ID: id.String(), Kind: s.Kind, Client: s.Client, Manifest: m, Status: job.Pending, CreatedAt: now(), Submission: digest}
 	j, created, err := e.o.Store.Insert(ctx, j, "", s.IdempotencyKey)
@@ -57,8 +57,8 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 	return j, nil
 }
 
-// submissionDigest tells submissions with an idempotency key apart, by all that
-// makes the job: its kind, and its manifest with the files' contents.
+// submissionDigest distinguishes submissions with an idempotency key by everything that
+// defines the job: its kind, and its manifest with the files' contents.
 func submissionDigest(s job.Submission) (string, error) {
 	if s.IdempotencyKey == "" {
 		return "", nil
@@ -68,20 +68,20 @@ func submissionDigest(s job.Submission) (string, error) {
 	return hex.EncodeToString(hash.Sum(nil)), err
 }
 
-// sameSubmission returns the job first submitted with a key, unless the digest
-// shows that it was another's. Of jobs older than the digest that is not known.
+// sameSubmission returns the job first submitted with a key; an error if its digest
+// differs. Jobs older than digests have none.
 func sameSubmission(first job.Job, digest string, err error) (job.Job, error) {
 	if err != nil || first.Submission == digest || first.Submission == "" {
 		return first, err
 	}
 	return job.Job{}, &job.FieldError{
 		Field: "idempotency_key", Problem: "was used for another submission, job " + first.ID,
-		Remedy: "use a new key for a new job; a key answers its job again only for the same manifest",
+		Remedy: "use a new key for a new job; a key returns its job again only for the same manifest",
 	}
 }
 
-// enterable is the error that the VM a manifest names cannot take the job, or is
-// on a network that its client may not have a VM on.
+// enterable returns an error if the VM a manifest names does not accept the job, or is
+// on a network that its client may not use.
 func (e *Executor) enterable(ctx context.Context, d decision, s job.Submission, m job.Manifest) error {
 	kept, err := e.openVM(ctx, d, m.VM)
 	if err != nil {
@@ -110,7 +110,7 @@ func (e *Executor) enterable(ctx context.Context, d decision, s job.Submission, 
 	return pinned(*kept.VM)
 }
 
-// admit asks whether the client may have a job of this manifest as well.
+// admit returns an error if the client may not have one more job, of this manifest.
 func (e *Executor) admit(ctx context.Context, s job.Submission, m job.Manifest) error {
 	if e.o.Admit == nil {
 		return nil
@@ -122,14 +122,14 @@ func (e *Executor) admit(ctx context.Context, s job.Submission, m job.Manifest) 
 	return e.o.Admit(has, m)
 }
 
-// complete checks a submission, whether it is allowed too, and returns its
+// complete checks a submission, including whether it is allowed, and returns its
 // manifest with every default.
 func (e *Executor) complete(s job.Submission) (job.Manifest, error) {
 	m := s.Manifest
 	switch s.Kind {
 	case job.KindTask:
 	case job.KindVM:
-		m.Task, m.AgentType, m.Lifecycle = "make VM "+m.VMName, job.AgentScript, job.Persistent
+		m.Task, m.AgentType, m.Lifecycle = "create VM "+m.VMName, job.AgentScript, job.Persistent
 	default:
 		return m, &job.FieldError{Field: "kind", Problem: fmt.Sprintf("%q is unknown", s.Kind), Remedy: "use task or vm"}
 	}

@@ -9,7 +9,7 @@ import (
 	"linus/internal/job"
 )
 
-// sweep looks from time to time for what no job's own life takes care of.
+// sweep periodically finds what no job's own life takes care of.
 func (e *Executor) sweep(ctx context.Context) {
 	tick := time.NewTicker(e.o.SweepInterval)
 	defer tick.Stop()
@@ -20,10 +20,10 @@ func (e *Executor) sweep(ctx context.Context) {
 		if e.o.Retention > 0 {
 			n, err := e.o.Store.Forget(ctx, now().Add(-e.o.Retention))
 			if err != nil && ctx.Err() == nil {
-				e.o.Log.Error("forget old jobs failed", "err", err)
+				e.o.Log.Error("delete old jobs failed", "err", err)
 			}
 			if n > 0 {
-				e.o.Log.Info("old jobs forgotten", "count", n)
+				e.o.Log.Info("old jobs deleted", "count", n)
 			}
 		}
 		select {
@@ -34,11 +34,10 @@ func (e *Executor) sweep(ctx context.Context) {
 	}
 }
 
-// reapVMs compares the host with the store and destroys what is ours and
-// unwanted: a VM of a job that is done with its VM, under whatever ID it is.
-// It must carry the job's marker and name, which the host proves again. A VM
-// of no job known here is left alone: this store may not be the only one with
-// our mark, and the host's own lease ends such a VM.
+// reapVMs compares the host with the store and destroys what is ours and unwanted: the
+// VM, under whatever ID, of a job that is done with it. It must have the job's marker
+// and name, which the host proves again. A VM of an unknown job is left alone: this
+// store may not be the only one with our marker, and the host's lease ends such a VM.
 func (e *Executor) reapVMs(ctx context.Context) {
 	page, err := e.o.Store.List(ctx, job.Filter{Limit: 1})
 	if err != nil || len(page.Jobs) == 0 {
@@ -60,7 +59,7 @@ func (e *Executor) reapVMs(ctx context.Context) {
 		case err != nil:
 			return
 		case !j.Done() || j.VM == nil || j.VM.State != job.VMDestroyed:
-			continue // its job takes care of it, or keeps it
+			continue // its job destroys it, or keeps it
 		case vm.Name != j.VM.Name:
 			log.Warn("VM with a job's mark, but another name: left alone")
 			leaked++

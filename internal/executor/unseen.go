@@ -12,14 +12,13 @@ import (
 // lookTime bounds how long the host is asked for a VM whose task SSH does not show.
 const lookTime = time.Minute
 
-// errKnown ends a look that need not be waited for: what is known suffices.
-var errKnown = errors.New("the look is over")
+// errKnown ends a check that need not be waited for: enough is known.
+var errKnown = errors.New("the check is over")
 
-// lookFor asks for a task over SSH. Where that takes long, or the last look found
-// nothing either, the host is asked for the VM at the same time, and, where the
-// VM runs and is not reached, its guest through the hypervisor: engines may live
-// shorter than SSH takes to give up. seen is what the host says where SSH did not
-// show the task.
+// lookFor asks for a task's state over SSH. If that takes long, or the last check was
+// not answered, it asks the host for the VM at the same time and, if the VM runs, its
+// guest through the hypervisor: an engine may end before SSH gives up. seen is what the
+// host reports if SSH did not show the task.
 func (e *Executor) lookFor(ctx context.Context, j job.Job, quiet *silence) (state job.RunState, seen job.Seen, err error) {
 	looking, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -51,13 +50,13 @@ func (e *Executor) lookFor(ctx context.Context, j job.Job, quiet *silence) (stat
 		<-sought
 		return state, seen, errKnown
 	}
-	hurry() // SSH has said all it will
+	hurry() // SSH has failed
 	<-sought
 	return state, seen, err
 }
 
-// tells reports whether what is seen of a VM shows that SSH asks in vain. One that
-// has restarted where it was responds again, and knows how its task ended.
+// tells reports whether a VM's state shows that SSH cannot succeed. A VM that has
+// restarted at its address responds again, and knows its task's outcome.
 func tells(j job.Job, seen job.Seen) bool {
 	return seen.Status == job.VMGone || seen.Status == job.VMStopped || elsewhere(j, seen)
 }
@@ -68,23 +67,21 @@ func restarted(j job.Job, seen job.Seen) bool {
 	return seen.BootID != "" && j.BootID != "" && seen.BootID != j.BootID
 }
 
-// seek asks the host for a VM whose task SSH does not show. Nothing known proves
-// nothing.
+// seek asks the host for a VM whose task SSH does not show. Unknown proves nothing.
 func (e *Executor) seek(ctx context.Context, j job.Job) job.Seen {
 	timed, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	seen, err := e.o.Provider.Look(timed, *j.VM)
 	if err != nil {
-		e.o.Log.Debug("the host does not say how the VM stands", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
+		e.o.Log.Debug("the host does not report the VM's status", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
 		return job.Seen{Status: job.VMUnknown}
 	}
 	return seen
 }
 
-// whileUnseen does what can be done for a task that SSH does not show, because
-// of err. A VM that is at another address is followed there. One that is down,
-// that has restarted, or that nothing was heard of for too long, ends the job:
-// the outcome says so.
+// whileUnseen handles a task that SSH does not show, because of err. A VM with another
+// address is followed there (moved). If the VM is down, has restarted, or was not heard
+// of for too long, it returns the job's outcome.
 func (e *Executor) whileUnseen(ctx context.Context, j job.Job, quiet *silence, seen job.Seen, err error) (outcome *job.Outcome, moved bool) {
 	lost := func(text string) *job.Outcome {
 		o := lostOutcome(text + unconfirmed(j))
@@ -98,7 +95,7 @@ func (e *Executor) whileUnseen(ctx context.Context, j job.Job, quiet *silence, s
 	}
 	unheard, unseen := quiet.lasts()
 	switch {
-	case !moved && restarted(j, seen) && j.Reported == "": // else it may have ended before, and its VM knows
+	case !moved && restarted(j, seen) && j.Reported == "": // a reported task may have ended before, and its VM knows
 		return lost("the VM restarted while the task ran"), false
 	case unheard > e.o.HeartbeatThreshold:
 		text := fmt.Sprintf("no heartbeat and no answer over SSH for %s", e.o.HeartbeatThreshold)
@@ -106,15 +103,15 @@ func (e *Executor) whileUnseen(ctx context.Context, j job.Job, quiet *silence, s
 			text += ": " + err.Error()
 		}
 		return lost(text), false
-	case unseen > overdue(j)+e.o.HeartbeatThreshold: // callbacks come, and could for ever
+	case unseen > overdue(j)+e.o.HeartbeatThreshold: // callbacks arrive, and could forever
 		o := taskOutcome(j.Manifest, job.RunState{Reason: "timeout", Duration: unseen}, "")
 		return &o, false
 	}
 	return nil, moved
 }
 
-// move takes ip for the address of a running job's VM, whose host key stays
-// pinned, and reports whether it could: another of our VMs may have it.
+// move records ip as the address of a running job's VM, whose host key stays pinned,
+// and reports whether it could: another of our VMs may have the address.
 func (e *Executor) move(ctx context.Context, j job.Job, ip string) bool {
 	vm := *j.VM
 	vm.IP = ip
@@ -127,7 +124,7 @@ func (e *Executor) move(ctx context.Context, j job.Job, ip string) bool {
 		return []job.Event{event}, nil
 	}
 	mine := note
-	if j.Shares() { // the address is the maker's row's, and a copy is in this one
+	if j.Shares() { // the creator's row has the address, and this row a copy
 		mine = telling()
 	}
 	_, err := e.claim(ctx, vm.Job, vm, mine)
@@ -135,7 +132,7 @@ func (e *Executor) move(ctx context.Context, j job.Job, ip string) bool {
 		_, err = e.update(ctx, j.ID, note)
 	}
 	if err != nil {
-		e.o.Log.Warn("the VM is not followed to another address", "job_id", j.ID, "vm_id", vm.ID, "address", ip, "err", err)
+		e.o.Log.Warn("the VM's new address was not accepted", "job_id", j.ID, "vm_id", vm.ID, "address", ip, "err", err)
 		return false
 	}
 	e.o.Log.Info("the VM has another address", "job_id", j.ID, "vm_id", vm.ID, "address", ip, "before", j.VM.IP)

@@ -8,15 +8,14 @@ import (
 	"linus/internal/job"
 )
 
-// How long work in a VM may take before the host is asked whether the VM runs at
-// all, and after how long it is asked again: a look costs the host a second of
-// CPU.
+// How long work in a VM may take before the host is asked whether the VM runs, and
+// after how long it is asked again: each time costs the host a second of CPU.
 const (
 	lookAfter = 3 * time.Second
 	lookEvery = 10 * time.Second
 )
 
-// downError is that a job's own VM does not run, where the host says so.
+// downError: a job's own VM does not run, as the host reports.
 type downError struct{ status job.VMStatus }
 
 func (e *downError) Error() string {
@@ -27,10 +26,9 @@ func (e *downError) Error() string {
 	return fmt.Sprintf("its VM is %s on the host, and not by us; %s", e.status, remedy)
 }
 
-// whileUp calls work, which reaches into the job's VM. Work that takes long or
-// fails ends with what the host says of the VM, where that is the cause, rather
-// than when SSH gives up and with what that makes of it: the VM does not run, or
-// the host does not answer.
+// whileUp calls work, which connects to the job's VM. If work takes long or fails
+// because the VM does not run or the host does not respond, whileUp returns the host's
+// error early, instead of SSH's error when that gives up.
 func (e *Executor) whileUp(ctx context.Context, j job.Job, work func(context.Context) error) error {
 	working, end := context.WithCancelCause(ctx)
 	looked := make(chan struct{})
@@ -68,7 +66,7 @@ func (e *Executor) whileUp(ctx context.Context, j job.Job, work func(context.Con
 	status, asked := e.o.Provider.Status(ctx, *j.VM)
 	if asked != nil {
 		if job.IsClass(err, job.HostUnreachable) && job.IsClass(asked, job.HostUnreachable) {
-			return asked // it is not the VM that cannot be reached
+			return asked // it is the host that cannot be reached, not the VM
 		}
 		return err
 	}
@@ -78,7 +76,7 @@ func (e *Executor) whileUp(ctx context.Context, j job.Job, work func(context.Con
 	return err
 }
 
-// notUp is the error that the job's VM does not run, as the host has said.
+// notUp returns an error if the job's VM does not run, as the host has reported.
 func notUp(j job.Job, status job.VMStatus) error {
 	switch {
 	case status != job.VMStopped && status != job.VMGone:
@@ -88,6 +86,6 @@ func notUp(j job.Job, status job.VMStatus) error {
 	case status == job.VMStopped:
 		return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q (VM %d) is stopped", j.VM.Name, j.VM.ID), Remedy: "start it first"}
 	default:
-		return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q (VM %d) is gone from the host, and not by us", j.VM.Name, j.VM.ID), Remedy: "destroy it here, too, and make it anew"}
+		return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q (VM %d) is gone from the host, and not by us", j.VM.Name, j.VM.ID), Remedy: "destroy it here too, and create it again"}
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"linus/internal/job"
 )
 
-// update changes a job in the store, its texts fit to be shown, without secrets
-// and none of them longer than people read, and tells those who watch it.
+// update changes a job in the store and wakes its watchers. The job's texts are stored
+// as they may be shown: without secrets, and bounded.
 func (e *Executor) update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
 	var events []job.Event
 	j, err := e.o.Store.Update(ctx, id, func(j *job.Job) (_ []job.Event, err error) {
@@ -35,13 +35,13 @@ func (e *Executor) update(ctx context.Context, id string, change func(*job.Job) 
 	return j, nil
 }
 
-// telling is a change of a job that events tell of, and nothing else.
+// telling is a change that only records events.
 func telling(events ...job.Event) func(*job.Job) ([]job.Event, error) {
 	return func(*job.Job) ([]job.Event, error) { return events, nil }
 }
 
-// Watch returns the events after the given sequence number as soon as there
-// are any; none when ctx ends, or when the job is done and all are told.
+// Watch returns the events after the given sequence number as soon as there are any;
+// none when ctx ends, or when the job is done and there are no more.
 func (e *Executor) Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error) {
 	for {
 		changed, live := e.watch(id)
@@ -49,10 +49,10 @@ func (e *Executor) Watch(ctx context.Context, id string, after int64) ([]job.Eve
 		if err != nil {
 			return nil, job.Job{}, err
 		}
-		j, err := e.Job(ctx, id) // read after: never older than its events
+		j, err := e.Job(ctx, id) // read after its events, so never older than they are
 		if done := j.Done() && !live; err != nil || len(events) > 0 || done {
 			if done || err != nil {
-				e.changed(id) // the last time: nobody's channel stays behind
+				e.changed(id) // the last time, so that no channel is left behind
 			}
 			return events, j, err
 		}
@@ -64,7 +64,7 @@ func (e *Executor) Watch(ctx context.Context, id string, after int64) ([]job.Eve
 	}
 }
 
-// changed wakes those who watch the job.
+// changed wakes the job's watchers.
 func (e *Executor) changed(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -74,8 +74,8 @@ func (e *Executor) changed(id string) {
 	}
 }
 
-// watch returns a channel that is closed at the job's next change, and whether
-// somebody works on the job.
+// watch returns a channel that is closed at the job's next change, and whether the job
+// has a run.
 func (e *Executor) watch(id string) (changed <-chan struct{}, live bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"linus/internal/job"
 )
 
-// ready ends a job that was to make a VM.
+// ready ends a job whose only purpose was to create a VM.
 func (e *Executor) ready(ctx context.Context, r *run) error {
 	code := 0
 	outcome := job.Outcome{Status: job.Success, Reason: job.ReasonExitStatus, ExitCode: &code, At: now()}
@@ -28,8 +28,8 @@ func (e *Executor) ready(ctx context.Context, r *run) error {
 	return err
 }
 
-// freeName refuses a second VM of one name: the host does as well, but not
-// while the first is still being made.
+// freeName refuses a second VM of the same name. The host does too, but not while the
+// first is still being created.
 func (e *Executor) freeName(ctx context.Context, j job.Job) error {
 	if j.Manifest.VMName == "" {
 		return nil
@@ -46,10 +46,10 @@ func (e *Executor) freeName(ctx context.Context, j job.Job) error {
 	return nil
 }
 
-// noKey stands for a VM's key where no VM is made; its private half is nobody's.
+// noKey is a placeholder where no VM is created; nobody has its private key.
 const noKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA none"
 
-// Plan tells what making the submission's VM would do, and changes nothing.
+// Plan returns what creating the submission's VM would do, and changes nothing.
 func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error) {
 	m, err := e.complete(s)
 	if err != nil {
@@ -65,8 +65,8 @@ func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error)
 	return e.o.Provider.Plan(ctx, spec)
 }
 
-// VMs returns every VM of ours, oldest first, as the host has it. When the host
-// does not answer their status is unknown.
+// VMs returns every VM of ours, oldest first, with its status on the host; unknown if
+// the host does not respond.
 func (e *Executor) VMs(ctx context.Context) ([]job.VMInfo, error) {
 	creators, err := e.o.Store.VMs(ctx)
 	if err != nil {
@@ -97,9 +97,9 @@ func (e *Executor) VM(ctx context.Context, ref string) (job.VMInfo, error) {
 	return e.oneInfo(ctx, m, statuses, asked)
 }
 
-// statuses asks the host for the status of the VMs that these jobs made, and returns
-// them by job; false when the host could not be asked. A persistent VM that is not
-// in the host's list is asked for by its ID: it may be there without its marker.
+// statuses asks the host for the status of the VMs that these jobs created, and returns
+// them by job; false if the host could not be asked. A persistent VM missing in the
+// host's list is asked for by its ID: it may be there without its marker.
 func (e *Executor) statuses(ctx context.Context, creators ...job.Job) (map[string]job.VMStatus, bool) {
 	vms, err := e.o.Provider.List(ctx)
 	statuses := map[string]job.VMStatus{}
@@ -133,10 +133,10 @@ func (e *Executor) statuses(ctx context.Context, creators ...job.Job) (map[strin
 	return statuses, true
 }
 
-// statusesAtOnce bounds the questions to the host for single VMs.
+// statusesAtOnce bounds concurrent requests for single VMs.
 const statusesAtOnce = 4
 
-// oneInfo is vmInfo for one VM alone.
+// oneInfo is vmInfo for a single VM.
 func (e *Executor) oneInfo(ctx context.Context, m job.Job, statuses map[string]job.VMStatus, asked bool) (job.VMInfo, error) {
 	unfinished, err := e.o.Store.Unfinished(ctx)
 	if err != nil {
@@ -145,8 +145,8 @@ func (e *Executor) oneInfo(ctx context.Context, m job.Job, statuses map[string]j
 	return vmInfo(m, unfinished, statuses, asked), nil
 }
 
-// vmInfo describes the VM that job m made. asked says that the host has answered
-// for all statuses.
+// vmInfo describes the VM that job m created. asked: the host has reported all
+// statuses.
 func vmInfo(m job.Job, unfinished []job.Job, statuses map[string]job.VMStatus, asked bool) job.VMInfo {
 	info := job.VMInfo{
 		VM: *m.VM, Lifecycle: m.Manifest.Lifecycle, Resources: m.Manifest.Resources,
@@ -171,13 +171,13 @@ func vmInfo(m job.Job, unfinished []job.Job, statuses map[string]job.VMStatus, a
 		info.Status = job.VMUnknown
 	}
 	if info.Status == job.VMUnproven && info.Reason == "" {
-		info.Reason = "the host has a VM of its ID that does not prove to be this one any more, or has it on another node"
-		info.Remedy = fmt.Sprintf("look at its name, its tag and its notes (qm config %d): name %s, tag linus, linus-job=%s and linus-owner=%s", info.ID, info.Name, info.Job, info.Owner)
+		info.Reason = "the VM with its ID on the host is no longer proven to be this one, or is on another node"
+		info.Remedy = fmt.Sprintf("check its name, its tag and its notes (qm config %d): name %s, tag linus, linus-job=%s and linus-owner=%s", info.ID, info.Name, info.Job, info.Owner)
 	}
 	return info
 }
 
-// StartVM starts a persistent VM and returns it when it can be logged in to.
+// StartVM starts a persistent VM and returns it when it accepts logins.
 func (e *Executor) StartVM(ctx context.Context, ref string) (job.VMInfo, error) {
 	return e.runExclusive(ctx, ref, "started", false, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
 		vm, err := e.o.Provider.StartVM(ctx, *m.VM, func(job.Progress) {})
@@ -195,10 +195,10 @@ func (e *Executor) StopVM(ctx context.Context, ref string) (job.VMInfo, error) {
 	})
 }
 
-// DestroyVM destroys a persistent VM. Jobs in it must have ended; a VM that is
-// still being made goes as well, and so does one that is worked on: a start that
-// hangs must not keep it. It returns once that is decided, and stands whatever
-// becomes of this process: the VM is gone, or is tried again until it is.
+// DestroyVM destroys a persistent VM. Jobs in it must have ended. A VM that is still
+// being created is destroyed too, and so is one with work in progress: a start that
+// hangs must not prevent it. It returns once that is decided. The decision survives
+// this process: destroying is retried until the VM is gone.
 func (e *Executor) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error) {
 	m, err := e.creator(ctx, ref)
 	if err != nil {
@@ -229,8 +229,8 @@ func (e *Executor) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error
 	return e.oneInfo(ctx, m, nil, false)
 }
 
-// discard lets go of a persistent VM no job runs in: its job, which was done, is
-// not any more. A *job.FieldError says that jobs run in it.
+// discard marks a persistent VM for destruction: its job, which was done, becomes
+// unfinished again. It returns a *job.FieldError if jobs run in the VM.
 func (e *Executor) discard(ctx context.Context, m job.Job, why string) error {
 	d := e.access.decide()
 	defer d.end()
@@ -252,7 +252,7 @@ func (e *Executor) discard(ctx context.Context, m job.Job, why string) error {
 	return nil
 }
 
-// snapshotName is what Proxmox takes, and "current" is its own.
+// snapshotName is what Proxmox accepts, except for names it reserves.
 var snapshotName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,39}$`)
 
 func checkSnapshot(name string) error {
@@ -262,7 +262,7 @@ func checkSnapshot(name string) error {
 	return nil
 }
 
-// SnapshotVM keeps a persistent VM's disk as it is now.
+// SnapshotVM takes a snapshot of a persistent VM's disk.
 func (e *Executor) SnapshotVM(ctx context.Context, ref, name string) (job.VMInfo, error) {
 	if err := checkSnapshot(name); err != nil {
 		return job.VMInfo{}, err
@@ -275,8 +275,8 @@ func (e *Executor) SnapshotVM(ctx context.Context, ref, name string) (job.VMInfo
 	})
 }
 
-// RevertVM brings a persistent VM back to a snapshot and starts it. Jobs in it
-// must have ended.
+// RevertVM reverts a persistent VM to a snapshot and starts it. Jobs in it must have
+// ended.
 func (e *Executor) RevertVM(ctx context.Context, ref, name string) (job.VMInfo, error) {
 	if err := checkSnapshot(name); err != nil {
 		return job.VMInfo{}, err
@@ -287,10 +287,9 @@ func (e *Executor) RevertVM(ctx context.Context, ref, name string) (job.VMInfo, 
 	})
 }
 
-// runExclusive works on a persistent VM. The work goes on when its caller leaves:
-// half a revert is worse than none. done names it in one word. While it lasts it
-// keeps other work and new jobs out of the VM, and where it must be alone it does
-// not begin while there are jobs.
+// runExclusive runs work on a persistent VM. The work goes on if its caller leaves: half
+// a revert is worse than none. done names it in one word. Meanwhile other work and new
+// jobs are kept out of the VM. If alone is set, the work does not begin while jobs run.
 func (e *Executor) runExclusive(ctx context.Context, ref, done string, alone bool, work func(context.Context, job.Job) (job.VMInfo, error)) (job.VMInfo, error) {
 	m, finished, err := e.reserve(ctx, ref, done, alone)
 	if err != nil {
@@ -319,8 +318,7 @@ func (e *Executor) runExclusive(ctx context.Context, ref, done string, alone boo
 	}
 }
 
-// reserve gives a persistent VM to work that is to be done on it, until finished is
-// called.
+// reserve reserves a persistent VM for work on it, until finished is called.
 func (e *Executor) reserve(ctx context.Context, ref, done string, alone bool) (m job.Job, finished func(), err error) {
 	d := e.access.decide()
 	defer d.end()
@@ -334,7 +332,7 @@ func (e *Executor) reserve(ctx context.Context, ref, done string, alone bool) (m
 	return m, d.begin(m.ID, done), nil
 }
 
-// recordAddress records how a VM can be reached after it was started.
+// recordAddress records a VM's address and host key after it was started.
 func (e *Executor) recordAddress(ctx context.Context, m job.Job, vm job.VM, err error) (job.VMInfo, error) {
 	if err != nil {
 		return job.VMInfo{}, err
@@ -346,7 +344,7 @@ func (e *Executor) recordAddress(ctx context.Context, m job.Job, vm job.VM, err 
 	return e.oneInfo(ctx, m, map[string]job.VMStatus{m.ID: job.VMRunning}, true)
 }
 
-// expire discards the persistent VMs whose time is over and that no job runs in.
+// expire discards the persistent VMs that have expired and in which no job runs.
 func (e *Executor) expire(ctx context.Context) error {
 	creators, err := e.o.Store.VMs(ctx)
 	if err != nil {
@@ -367,7 +365,7 @@ func (e *Executor) expire(ctx context.Context) error {
 			continue
 		}
 		var busy *job.FieldError
-		if err := e.discard(ctx, m, "destroyed: its ttl is over"); err != nil && !errors.As(err, &busy) {
+		if err := e.discard(ctx, m, "destroyed: its ttl has expired"); err != nil && !errors.As(err, &busy) {
 			return err
 		}
 	}
