@@ -155,7 +155,7 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("find the address VMs can call back: %w", err)
+		return fmt.Errorf("find the address for callbacks: %w", err)
 	}
 	secret := make([]byte, 32)
 	if _, err := rand.Read(secret); err != nil {

@@ -7,30 +7,31 @@ import (
 	"linus/internal/job"
 )
 
-// Behaviour is what a Fake does. The zero value makes VMs at once, and tasks
-// that print nothing and succeed at once.
+// Behaviour is what a Fake does. With the zero value VMs are created at once, and tasks
+// print nothing and succeed at once.
 type Behaviour struct {
-	StepDelay time.Duration // of each step of Create
-	FailStep  string        // Create fails at this step, e.g. "start_vm", after undoing its work
-	Fail      error         // with this; nil: a *job.HostError of class HostVM
-	Warning   string        // told while Create works
+	StepDelay time.Duration // duration of each step of Create
+	FailStep  string        // Create fails at this step, such as "start_vm", after undoing its work
+	Fail      error         // the error; nil: a *job.HostError of class HostVM
+	Warning   string        // reported during Create
 
-	// Errors the calls answer, in order; nil in between lets a call through.
-	// A list used up lets all through.
+	// Errors that calls return, in order; for a nil entry, and after the last one,
+	// calls succeed.
 	Destroys, Lists, Pushes, Starts, Probes, Reads, Stops, Powers, Inputs, Statuses []error
 
-	// Ways are what Callbacks finds, in order; a list used up: direct.
+	// Ways are what Callbacks finds, in order; after the last one: direct.
 	Ways []job.CallbackWay
 
-	// Reach is what a started VM's guest says of how it is reached. Nil: the truth.
+	// Reach is the address and host key that a started VM's guest reports. Nil: the
+	// true ones.
 	Reach func(job.VM) job.VM
 
-	// Task says what a job's task does. Nil: succeed in silence.
+	// Task returns what a job's task does. Nil: it succeeds and prints nothing.
 	Task func(job.Payload) Task
-	// OnStart is told of each task as it starts, from a goroutine of Start.
+	// OnStart is called in Start for each task.
 	OnStart func(job.Job, job.Payload)
-	// LateID: Create fails at the end without ever telling the VM's ID, and
-	// leaves the VM, as after a lost connection.
+	// LateID: Create fails at the end without ever reporting the VM's ID, and leaves
+	// the VM, as after a lost connection.
 	LateID bool
 }
 
@@ -38,25 +39,25 @@ type Behaviour struct {
 type Task struct {
 	Stdout, Stderr []byte
 	ExitCode       int
-	Text           string          // what the runner says of its end
-	Until          <-chan struct{} // it runs until this is closed; nil: no longer than For
+	Text           string          // what the runner reports as its end
+	Until          <-chan struct{} // it runs until this is closed; nil: for For
 	For            time.Duration   // how long it runs without Until
-	Ahead          time.Duration   // by so much longer the VM's clock says it has run
+	Ahead          time.Duration   // how much longer it has run by the VM's clock
 
-	DiskFull  bool              // its VM's disk is full meanwhile
-	Echo      bool              // what comes on its open stdin it prints; the end of stdin ends it
+	DiskFull  bool              // its VM's disk is full while it runs
+	Echo      bool              // it prints its open stdin, and ends with it
 	Artifacts map[string][]byte // files it leaves, by relative path
 	LeftOut   []job.SkippedArtifact
 }
 
-// Set changes the behaviour, for calls that begin from now on.
+// Set changes the behaviour of calls that begin from now on.
 func (f *Fake) Set(b Behaviour) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.behaviour = b
 }
 
-// next takes the next error of a list in Behaviour.
+// next returns the next error of a list in Behaviour.
 func next(list *[]error) error {
 	if len(*list) == 0 {
 		return nil
@@ -66,7 +67,7 @@ func next(list *[]error) error {
 	return err
 }
 
-// pause waits, and returns an error when ctx ends first or has ended.
+// pause waits; it returns an error if ctx ends first.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -14,22 +14,22 @@ type Fake struct {
 	behaviour Behaviour
 	vms       map[int]*fakeVM
 	nextID    int
-	opened    map[string]bool // jobs that have used their guest and not forgotten it
+	opened    map[string]bool // jobs that have used their guest without Forget
 	stats     Stats
 }
 
-// Stats count what a Fake was asked to do.
+// Stats counts what a Fake was asked to do.
 type Stats struct {
 	Creates, Destroys, Lists, Looks, Pushes, Starts, Probes, Stops, Callbacks int
-	MostVMs                                                                   int // at once
+	MostVMs                                                                   int // most at a time
 
 	Forgotten []string // names of VMs
 }
 
 type fakeVM struct {
 	job.VM
-	foreign bool // no marker of anybody's
-	doubted bool // its marker was taken from it
+	foreign bool // without any marker
+	doubted bool // its marker was removed
 	stopped bool
 	boots   int // after the first
 
@@ -37,17 +37,17 @@ type fakeVM struct {
 	snapshots []string
 }
 
-// is reports whether this is the VM meant.
+// is reports whether this is vm.
 func (there *fakeVM) is(vm job.VM) bool {
 	return !there.foreign && !there.doubted && there.Name == vm.Name && there.Job == vm.Job && there.Owner == vm.Owner
 }
 
-// another reports whether this is not the VM meant, and proves to be another.
+// another reports whether this is proven to be another VM than vm.
 func (there *fakeVM) another(vm job.VM) bool {
 	return there.Name != vm.Name && (there.foreign || there.doubted || there.Job != vm.Job)
 }
 
-// bootID is the ID of the VM's present boot.
+// bootID returns the ID of the VM's current boot.
 func (there *fakeVM) bootID() string {
 	return fmt.Sprintf("%08d-0000-4000-8000-000000000000", there.boots)
 }
@@ -56,7 +56,7 @@ var (
 	_ job.Provider = (*Fake)(nil)
 )
 
-// NewFake makes an empty hypervisor.
+// NewFake returns an empty hypervisor.
 func NewFake() *Fake {
 	return &Fake{vms: map[int]*fakeVM{}, nextID: 100, opened: map[string]bool{}}
 }
@@ -68,15 +68,15 @@ func (f *Fake) Stats() Stats {
 	return f.stats
 }
 
-// Doubt takes a VM's marker from it, as an operator does who rewrites its notes,
-// or gives it back.
+// Doubt removes a VM's marker, as an operator does who rewrites its notes, or restores
+// it.
 func (f *Fake) Doubt(id int, doubted bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.vms[id].doubted = doubted
 }
 
-// VMs returns the VMs there are, foreign ones left out, by ID.
+// VMs returns the existing VMs except foreign ones, by ID.
 func (f *Fake) VMs() []job.VM {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -90,8 +90,8 @@ func (f *Fake) VMs() []job.VM {
 	return list
 }
 
-// Leaks names what should be gone when every job is done: VMs, and guests that
-// were not forgotten.
+// Leaks returns what should be gone when every job is done: VMs, and guests without
+// Forget.
 func (f *Fake) Leaks() []string {
 	var leaks []string
 	for _, vm := range f.VMs() {
@@ -116,29 +116,29 @@ func (f *Fake) Plant(name string) (id int) {
 	return vm.ID
 }
 
-// PlantAt adds a VM that is not ours at an ID that is free.
+// PlantAt adds a VM that is not ours, with an unused ID.
 func (f *Fake) PlantAt(id int, name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.vms[id] = &fakeVM{VM: job.VM{ID: id, Name: name}, foreign: true}
 }
 
-// Return puts a VM back that was destroyed, as from a backup.
+// Return restores a destroyed VM, as from a backup.
 func (f *Fake) Return(vm job.VM) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.vms[vm.ID] = &fakeVM{VM: vm}
 }
 
-// Has reports whether there is a VM of this ID.
+// Has reports whether a VM with this ID exists.
 func (f *Fake) Has(id int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.vms[id] != nil
 }
 
-// Move gives a VM another address, as a DHCP server can; nobody is told. With
-// reboot it has restarted as well, and what ran in it does not any more.
+// Move silently gives a VM another address, as a DHCP server can. With reboot it also
+// restarts, and what ran in it has ended.
 func (f *Fake) Move(id int, ip string, reboot bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -149,7 +149,7 @@ func (f *Fake) Move(id int, ip string, reboot bool) {
 	}
 }
 
-// Vanish removes a VM as an operator would: nobody is told.
+// Vanish silently removes a VM, as an operator would.
 func (f *Fake) Vanish(id int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

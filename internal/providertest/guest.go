@@ -29,11 +29,11 @@ type fakeRun struct {
 	input  []byte
 	closed bool // its stdin
 
-	unattended, lost bool // by LoseRunner, and what Start makes of it
+	unattended, lost bool // by LoseRunner, and the result of Start after it
 }
 
-// inside returns what a job has in its VM, with f.mu held, after the call's
-// error of Behaviour. The VM must be the one that was made, address and all.
+// inside returns a job's state in its VM, with f.mu held, or the call's error from
+// Behaviour. The VM must be the one that was created, including its address.
 func (f *Fake) inside(ctx context.Context, op string, j job.Job, errs *[]error) (*fakeJob, error) {
 	vm := *j.VM
 	if ctx.Err() != nil {
@@ -56,7 +56,7 @@ func (f *Fake) inside(ctx context.Context, op string, j job.Job, errs *[]error) 
 	return there.jobs[j.ID], nil
 }
 
-// Push keeps the payload.
+// Push stores the payload.
 func (f *Fake) Push(ctx context.Context, j job.Job, p job.Payload) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -100,7 +100,7 @@ func (f *Fake) Start(ctx context.Context, j job.Job) (bootID string, err error) 
 	return bootID, nil
 }
 
-// state returns how a run stands now.
+// state returns a run's current state.
 func (r *fakeRun) state() job.RunState {
 	s := job.RunState{Started: true, StdoutBytes: int64(len(r.task.Stdout)), StderrBytes: int64(len(r.task.Stderr)), DiskFull: r.task.DiskFull}
 	ran := time.Since(r.began)
@@ -132,7 +132,7 @@ func (r *fakeRun) state() job.RunState {
 	return s
 }
 
-// Callbacks finds the next way of Behaviour.
+// Callbacks returns the next way of Behaviour.
 func (f *Fake) Callbacks(ctx context.Context, j job.Job, _, _ string) (job.CallbackWay, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -148,8 +148,8 @@ func (f *Fake) Callbacks(ctx context.Context, j job.Job, _, _ string) (job.Callb
 	return way, nil
 }
 
-// LoseRunner makes the runners of a VM's running tasks go, as a reboot does;
-// Start brings them back, and they say that the task is lost.
+// LoseRunner removes the runners of a VM's running tasks, as a reboot does. After Start
+// they report that the task is lost.
 func (f *Fake) LoseRunner(id int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -165,7 +165,7 @@ func (there *fakeVM) reboot() {
 	}
 }
 
-// Probe returns how the task stands.
+// Probe returns the task's state.
 func (f *Fake) Probe(ctx context.Context, j job.Job) (job.RunState, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -209,7 +209,7 @@ func (f *Fake) Sums(ctx context.Context, j job.Job, stdout, stderr int64) (sums 
 	return sums, nil
 }
 
-// Stop ends the task, if it runs.
+// Stop stops the task, if it runs.
 func (f *Fake) Stop(ctx context.Context, j job.Job, _ string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -229,7 +229,7 @@ func (f *Fake) Forget(j job.Job) {
 	delete(f.opened, j.ID)
 }
 
-// Input keeps what is sent to a task's stdin; a task that echoes prints it.
+// Input stores what is sent to a task's stdin; a task that echoes prints it.
 func (f *Fake) Input(ctx context.Context, j job.Job, offset int64, data []byte) (int64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -248,7 +248,7 @@ func (f *Fake) Input(ctx context.Context, j job.Job, offset int64, data []byte) 
 	return int64(len(run.input)), nil
 }
 
-// CloseInput ends a task's stdin.
+// CloseInput closes a task's stdin.
 func (f *Fake) CloseInput(ctx context.Context, j job.Job) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -24,16 +24,16 @@ func fault(op string, class job.HostClass, text, remedy string) error {
 	return &job.HostError{Op: op, Host: fakeHost, Class: class, Text: text, Remedy: remedy}
 }
 
-// Check finds everything in order.
+// Check reports that everything is in order.
 func (f *Fake) Check(context.Context) (job.HostReport, error) {
 	return job.HostReport{Host: fakeHost, Node: "pve", OK: true, Checks: []job.Check{
 		{Name: "node", Level: "ok", Text: "node 'pve' is online"},
 		{Name: "template", Level: "ok", Text: "template '" + FakeTemplate + "' is VM 9000"},
-		{Name: "kvm", Level: "warn", Text: "there is no KVM", Remedy: "turn on virtualisation"},
+		{Name: "kvm", Level: "warn", Text: "there is no KVM", Remedy: "enable virtualisation"},
 	}}, nil
 }
 
-// CallbackHost is an address of documentation's.
+// CallbackHost returns an address reserved for documentation.
 func (f *Fake) CallbackHost(context.Context) (string, error) { return "192.0.2.1", nil }
 
 // Create goes through the steps of create-vm.
@@ -89,7 +89,7 @@ func (f *Fake) Create(ctx context.Context, spec job.VMSpec, progress func(job.Pr
 	return f.reached(f.vms[vm.ID]), nil
 }
 
-// reached returns a VM as its guest tells of it. f.mu is held.
+// reached returns a VM as its guest reports it. f.mu is held.
 func (f *Fake) reached(vm *fakeVM) job.VM {
 	if f.behaviour.Reach != nil {
 		return f.behaviour.Reach(vm.VM)
@@ -97,7 +97,7 @@ func (f *Fake) reached(vm *fakeVM) job.VM {
 	return vm.VM
 }
 
-// reserve takes an ID for vm, as qm clone does.
+// reserve allocates an ID for vm, as qm clone does.
 func (f *Fake) reserve(op string, vm *job.VM) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -132,7 +132,7 @@ func (f *Fake) Destroy(ctx context.Context, vm job.VM) error {
 	there := f.vms[vm.ID]
 	switch {
 	case vm.ID == 0:
-		return nil // what a create left under way; here nothing is
+		return nil // an unfinished create; a Fake has none
 	case vm.ID < 100:
 		return fault(op, job.HostInvalid, fmt.Sprintf("VM_ID '%d' is not a VM ID", vm.ID), "give one from 100")
 	case there == nil:
@@ -146,7 +146,7 @@ func (f *Fake) Destroy(ctx context.Context, vm job.VM) error {
 	return nil
 }
 
-// ForgetVM refuses a VM that is proven, and remembers the others' names.
+// ForgetVM refuses a VM that is proven, and records the names of others.
 func (f *Fake) ForgetVM(_ context.Context, vm job.VM) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -157,7 +157,7 @@ func (f *Fake) ForgetVM(_ context.Context, vm job.VM) error {
 	return nil
 }
 
-// List returns every VM that is not foreign, as the host knows it.
+// List returns every VM that is not foreign.
 func (f *Fake) List(ctx context.Context) ([]job.VM, error) {
 	if ctx.Err() != nil {
 		return nil, fault("list VMs", job.HostCancelled, context.Cause(ctx).Error(), "")
@@ -176,13 +176,13 @@ func (f *Fake) List(ctx context.Context) ([]job.VM, error) {
 	return list, nil
 }
 
-// Status returns how a VM is.
+// Status returns a VM's status.
 func (f *Fake) Status(ctx context.Context, vm job.VM) (job.VMStatus, error) {
 	f.mu.Lock()
 	err := next(&f.behaviour.Statuses)
 	f.mu.Unlock()
 	if ctx.Err() != nil {
-		err = fault(fmt.Sprintf("look at VM %d (%s)", vm.ID, vm.Name), job.HostCancelled, context.Cause(ctx).Error(), "")
+		err = fault(fmt.Sprintf("check VM %d (%s)", vm.ID, vm.Name), job.HostCancelled, context.Cause(ctx).Error(), "")
 	}
 	if err != nil {
 		return job.VMUnknown, err
@@ -196,7 +196,7 @@ func (f *Fake) doubted(vm job.VM) bool {
 	return f.vms[vm.ID] == nil || f.vms[vm.ID].doubted
 }
 
-// Look returns how a VM is, and where, and how often it was started.
+// Look returns a VM's status, address and boot.
 func (f *Fake) Look(ctx context.Context, vm job.VM) (job.Seen, error) {
 	status, err := f.Status(ctx, vm)
 	seen := job.Seen{Status: status}
@@ -224,7 +224,7 @@ func (f *Fake) status(vm job.VM) job.VMStatus {
 	return job.VMRunning
 }
 
-// Plan tells one command.
+// Plan returns one command.
 func (f *Fake) Plan(_ context.Context, spec job.VMSpec) ([]string, error) {
 	if spec.OS == "" && spec.Template != FakeTemplate && spec.Template != "9000" {
 		return nil, fault("plan VM "+spec.Name, job.HostConfig, fmt.Sprintf("template '%s' does not exist on node 'pve'", spec.Template), "name one that does")
@@ -232,8 +232,8 @@ func (f *Fake) Plan(_ context.Context, spec job.VMSpec) ([]string, error) {
 	return []string{"qm clone 9000 <id> --name " + spec.Name}, nil
 }
 
-// proven returns a VM a provider's call is for, with f.mu held, after the
-// call's error of Behaviour and the proof that it is ours.
+// proven returns the VM of a provider's call, with f.mu held, or the call's error from
+// Behaviour, or an error if the VM is not proven ours.
 func (f *Fake) proven(ctx context.Context, op string, vm job.VM) (*fakeVM, error) {
 	op = fmt.Sprintf("%s VM %d (%s)", op, vm.ID, vm.Name)
 	if ctx.Err() != nil {
@@ -249,7 +249,7 @@ func (f *Fake) proven(ctx context.Context, op string, vm job.VM) (*fakeVM, error
 	return there, nil
 }
 
-// StartVM starts a VM; it may have another address then.
+// StartVM starts a VM, perhaps with another address.
 func (f *Fake) StartVM(ctx context.Context, vm job.VM, progress func(job.Progress)) (job.VM, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -277,7 +277,7 @@ func (f *Fake) StopVM(ctx context.Context, vm job.VM) error {
 	return err
 }
 
-// SnapshotVM remembers a name.
+// SnapshotVM records a name.
 func (f *Fake) SnapshotVM(ctx context.Context, vm job.VM, name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -292,7 +292,7 @@ func (f *Fake) SnapshotVM(ctx context.Context, vm job.VM, name string) error {
 	return nil
 }
 
-// RevertVM starts a VM anew.
+// RevertVM restarts a VM.
 func (f *Fake) RevertVM(ctx context.Context, vm job.VM, name string, progress func(job.Progress)) (job.VM, error) {
 	f.mu.Lock()
 	there, err := f.proven(ctx, "revert", vm)

@@ -1,5 +1,5 @@
-// Package providertest holds what every job.Provider must do, as a test
-// suite, and a Provider and Guest in memory that pass it. For tests only.
+// Package providertest is a test suite of what every job.Provider must do, and a
+// Provider and Guest in memory that pass it. For tests only.
 package providertest
 
 import (
@@ -17,24 +17,24 @@ import (
 	"linus/internal/job"
 )
 
-// Config is what the suite needs to know of a provider.
+// Config is what the suite needs to know about a provider.
 type Config struct {
 	// New returns the provider under test, on the same host every time.
 	New func(t *testing.T) job.Provider
-	// Spec returns a VM that can be made, under a name and job of its own. See
+	// Spec returns a VM that can be created, with a unique name and job. See
 	// NewSpec.
 	Spec func() job.VMSpec
-	// Foreign plants a VM that is not ours: its ID and name, and a check that
-	// it is as it was. Nil: the host cannot do that.
+	// Foreign adds a VM that is not ours. It returns its ID and name, and a check that
+	// it is unchanged. Nil: not supported.
 	Foreign func(t *testing.T) (id int, name string, untouched func(t *testing.T))
 	// NoStorage returns a provider set up with a storage the host does not
 	// have. Nil: the provider has no such setting.
 	NoStorage func(t *testing.T) job.Provider
-	// Slow leaves out what only repeats a boot that takes minutes.
+	// Slow skips what only repeats a boot, if that takes minutes.
 	Slow bool
 }
 
-// NewSpec returns a small VM of this owner, unlike any other, from a template.
+// NewSpec returns a small VM of this owner from a template, with a unique name and job.
 func NewSpec(owner, template string) job.VMSpec {
 	id := uuid.Must(uuid.NewV7()).String()
 	return job.VMSpec{
@@ -43,12 +43,12 @@ func NewSpec(owner, template string) job.VMSpec {
 	}
 }
 
-// Run runs the suite. Every VM it makes is gone afterwards, or the test fails.
+// Run runs the suite. If a VM it created is left afterwards, the test fails.
 func Run(t *testing.T, c Config) {
 	t.Helper()
 	tests := []struct {
 		name string
-		slow bool // left out where boots are slow
+		slow bool // skipped if boots are slow
 		run  func(*testing.T, Config)
 	}{
 		{"Check", false, check},
@@ -93,8 +93,8 @@ func check(t *testing.T, c Config) {
 	}
 }
 
-// life is one VM from its making to its end, with everything in between that
-// must not end it.
+// life is one VM from creation to destruction, with everything in between that must not
+// destroy it.
 func life(t *testing.T, c Config) {
 	p, spec := c.New(t), c.Spec()
 	var steps []job.Progress
@@ -168,14 +168,14 @@ func life(t *testing.T, c Config) {
 	})
 }
 
-// falseClaims are ways to mean a VM and not be it.
+// falseClaims are VMs that resemble vm without being it.
 func falseClaims(vm job.VM) map[string]job.VM {
 	anotherJob, anotherOwner, anotherName := vm, vm, vm
 	anotherJob.Job, anotherOwner.Owner, anotherName.Name = uuid.NewString(), uuid.NewString(), "another-name"
 	return map[string]job.VM{"job": anotherJob, "owner": anotherOwner, "name": anotherName}
 }
 
-// power takes a VM through what an owner does to one that stays.
+// power does to a VM what an owner does to a persistent one.
 func power(t *testing.T, c Config) {
 	p, ctx := c.New(t), t.Context()
 	vm, err := p.Create(ctx, c.Spec(), func(job.Progress) {})
@@ -185,14 +185,14 @@ func power(t *testing.T, c Config) {
 	}
 	var steps []string
 	tell := func(s job.Progress) { steps = append(steps, s.Step) }
-	// up checks the answer of what brings a VM up, and empties steps.
+	// up checks the result of a call that boots a VM, and empties steps.
 	up := func(what string, got job.VM, err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
 		want := vm
-		want.IP = got.IP // may be another after a boot
+		want.IP = got.IP // may change with a boot
 		if !cmp.Equal(got, want) || got.IP == "" {
 			t.Errorf("%s: %s", what, cmp.Diff(want, got))
 		}
@@ -202,7 +202,7 @@ func power(t *testing.T, c Config) {
 		vm, steps = got, nil
 		wantStatus(t, p, vm, job.VMRunning)
 	}
-	// lookInside checks what the guest says, and returns its boot.
+	// lookInside checks what the guest reports, and returns its boot ID.
 	lookInside := func() string {
 		t.Helper()
 		seen, err := p.Look(ctx, vm)
@@ -322,7 +322,7 @@ func foreign(t *testing.T, c Config) {
 	}
 }
 
-// cancelled ends a create when it has come as far as at says.
+// cancelled cancels a create at the step at.
 func cancelled(t *testing.T, c Config, at func(job.Progress) bool) {
 	p, spec := c.New(t), c.Spec()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -416,7 +416,7 @@ func describe(err error) string {
 	return fmt.Sprint(err)
 }
 
-// destroyAtEnd leaves nothing of a failed test on the host.
+// destroyAtEnd removes what a failed test left on the host.
 func destroyAtEnd(t *testing.T, p job.Provider, vm job.VM) {
 	if vm.ID == 0 {
 		return

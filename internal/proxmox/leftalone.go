@@ -9,7 +9,7 @@ import (
 	"linus/internal/job"
 )
 
-// ForgetVM gives up the lease of a VM that is left alone, and its address.
+// ForgetVM removes the lease of a VM that is left alone, and frees its address.
 func (p *Provider) ForgetVM(ctx context.Context, vm job.VM) error {
 	env := proof(vm)
 	env["ACTION"] = "forget"
@@ -19,8 +19,8 @@ func (p *Provider) ForgetVM(ctx context.Context, vm job.VM) error {
 	return err
 }
 
-// readLeftAlone reads what the host tells of a VM whose end has come and that it
-// leaves alone, because its proof is not whole: "<id> <job> <name> <why>".
+// readLeftAlone parses the host's line about an expired VM that it leaves alone,
+// because its proof is incomplete: "<id> <job> <name> <why>".
 func readLeftAlone(line string) (id, jobID, name, why string) {
 	id, rest, _ := strings.Cut(line, " ")
 	jobID, rest, _ = strings.Cut(rest, " ")
@@ -28,31 +28,31 @@ func readLeftAlone(line string) (id, jobID, name, why string) {
 	return id, jobID, name, why
 }
 
-// leftAloneChecks tells of every such VM, for a report on the host.
+// leftAloneChecks returns a check for every such VM, for a report on the host.
 func (p *Provider) leftAloneChecks() []job.Check {
 	var checks []job.Check
 	for _, line := range p.leftAlone.get() {
 		id, jobID, name, why := readLeftAlone(line)
 		checks = append(checks, job.Check{
 			Name: "left_alone", Level: "warn",
-			Text: "VM " + id + " (" + name + ", of job " + jobID + ") is left alone though its end has come: " + why,
-			Remedy: "destroy it by hand, or make its proof whole again (name " + name + ", tag linus, linus-job=" + jobID +
+			Text: "VM " + id + " (" + name + ", of job " + jobID + ") has expired but is left alone: " + why,
+			Remedy: "destroy it by hand, or restore its proof (name " + name + ", tag linus, linus-job=" + jobID +
 				" and linus-owner in its notes), or keep it: " + string(job.ForgetVM) + " " + name,
 		})
 	}
 	return checks
 }
 
-// noteLeftAlone writes each change to the log once.
+// noteLeftAlone logs each change once.
 func (p *Provider) noteLeftAlone(ctx context.Context, lines []string) {
 	log := p.o.Log.With("host", p.o.Host.Login())
 	came, went := p.leftAlone.set(lines)
 	for _, line := range came {
 		id, jobID, _, why := readLeftAlone(line)
-		log.WarnContext(ctx, "VM whose end has come is left alone", "vm_id", id, "job_id", jobID, "why", why)
+		log.WarnContext(ctx, "expired VM is left alone", "vm_id", id, "job_id", jobID, "why", why)
 	}
 	for _, line := range went {
 		id, jobID, _, _ := readLeftAlone(line)
-		log.InfoContext(ctx, "VM is not told to be left alone any more", "vm_id", id, "job_id", jobID)
+		log.InfoContext(ctx, "expired VM is no longer left alone", "vm_id", id, "job_id", jobID)
 	}
 }

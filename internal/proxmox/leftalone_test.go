@@ -62,7 +62,7 @@ func TestLeftAlone_IsNotGone(t *testing.T) {
 		}
 	}
 	isThere()
-	if lines := log.lines("VM whose end has come is left alone"); len(lines) != 1 || !strings.Contains(lines[0], "vm_id="+id) {
+	if lines := log.lines("expired VM is left alone"); len(lines) != 1 || !strings.Contains(lines[0], "vm_id="+id) {
 		t.Errorf("log: %q", lines)
 	}
 	r, err := p.Check(ctx)
@@ -83,7 +83,7 @@ func TestLeftAlone_IsNotGone(t *testing.T) {
 	if _, err := p.List(ctx); err != nil {
 		t.Error(err)
 	}
-	if lines := log.lines("not told to be left alone any more"); len(lines) != 1 {
+	if lines := log.lines("no longer left alone"); len(lines) != 1 {
 		t.Errorf("log: %q", lines)
 	}
 }

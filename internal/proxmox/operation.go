@@ -17,30 +17,30 @@ import (
 	"linus/internal/term"
 )
 
-// operation is one run of a host script that goes on without us: see
-// scripts/proxmox/operation.sh, which does the host's part.
+// operation is one run of a host script that continues without an engine: see
+// scripts/proxmox/operation.sh, the host's part.
 type operation struct {
 	p    *Provider
 	dir  string // on the host
 	name string // the script's, for errors
 
 	nonce string
-	told  int64 // bytes of the script's stdout that have arrived
+	told  int64 // bytes of the script's stdout received
 }
 
 func (p *Provider) operations() string { return path.Join(p.o.ScriptDir, "operations") }
 
-// createOperation names the one create a job can have.
+// createOperation returns the ID of the only create a job can have.
 func (p *Provider) createOperation(jobID string) string { return "create-" + jobID }
 
 var errGone = errors.New("the script is gone from the host without a result: the host was restarted, or the script was killed")
 
-// operate runs a host script as the operation of that id, or joins the one
-// there is, and answers as run does. It outlasts breaks of the connection.
+// operate runs a host script as the operation with that ID, or joins the existing one,
+// and returns what run does. It survives a loss of the connection.
 func (p *Provider) operate(ctx context.Context, id string, c call) (result.Result, error) {
 	o := &operation{p: p, dir: path.Join(p.operations(), id), name: c.script}
-	// A command under way is never cut off by a cancel: what it did would not
-	// be known.
+	// A command in progress is never interrupted by a cancel: its effect would be
+	// unknown.
 	work, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(nil)
 	defer context.AfterFunc(ctx, func() {
@@ -63,10 +63,10 @@ func detached(ctx context.Context) bool {
 	return errors.Is(context.Cause(ctx), job.ErrDetach)
 }
 
-// begin starts the operation, or finds it.
+// begin starts the operation, or finds the existing one.
 func (o *operation) begin(ctx, work context.Context, id string, c call) (result.Result, error) {
-	// Nothing is under way before the scripts are there: a host that was never
-	// reached is given up on sooner.
+	// Nothing is in progress before the scripts are uploaded: a host that was never
+	// reached is given up sooner.
 	names := []string{"operation", c.script}
 	err := o.p.persist(ctx, c.op, o.p.o.Patience/10, func() (bool, error) {
 		return false, o.p.scripts.use(ctx, names, func([]string) error { return nil })
@@ -85,7 +85,7 @@ func (o *operation) begin(ctx, work context.Context, id string, c call) (result.
 			if err != nil {
 				return err
 			}
-			// The last line: a login shell may have printed before.
+			// The last line: a login shell may have printed something before.
 			line := strings.TrimSpace(string(out))
 			nonce, found := strings.CutPrefix(line[strings.LastIndexByte(line, '\n')+1:], "LINUS_OPERATION:")
 			if !found {
@@ -97,7 +97,7 @@ func (o *operation) begin(ctx, work context.Context, id string, c call) (result.
 	})
 }
 
-// finish follows the operation to its end, and ends it when ctx ends before.
+// finish follows the operation to its end, and stops it if ctx ends before.
 func (o *operation) finish(ctx, work context.Context, end context.CancelCauseFunc, c call) (result.Result, error) {
 	var stopping sync.WaitGroup
 	ended := make(chan struct{})
@@ -119,7 +119,7 @@ func (o *operation) finish(ctx, work context.Context, end context.CancelCauseFun
 	return res, errors.Join(err, parseErr)
 }
 
-// stop has the script undo its work, and ends the wait for that after
+// stop makes the script undo its work, and waits for that for at most
 // RollbackWait.
 func (o *operation) stop(ctx, work context.Context, end context.CancelCauseFunc, ended <-chan struct{}) {
 	limit := time.NewTimer(o.p.o.RollbackWait)
@@ -130,7 +130,7 @@ func (o *operation) stop(ctx, work context.Context, end context.CancelCauseFunc,
 		return false, o.p.command(stopping, "stop "+o.name, "stop", o.dir)
 	})
 	if err != nil {
-		o.p.o.Log.WarnContext(ctx, "script not told to stop", "script", o.name, "err", err)
+		o.p.o.Log.WarnContext(ctx, "stopping the script failed", "script", o.name, "err", err)
 	}
 	select {
 	case <-ended:
@@ -139,8 +139,8 @@ func (o *operation) stop(ctx, work context.Context, end context.CancelCauseFunc,
 	}
 }
 
-// follow passes on what the script says from where an earlier follow broke off,
-// until it has ended; it is nil when the script exited with 0.
+// follow passes on the script's output, from where an earlier follow was interrupted,
+// until the script has ended. It returns nil if the script exited with 0.
 func (o *operation) follow(ctx context.Context, to *answer) (answered bool, err error) {
 	mark := "LINUS_OPERATION:" + o.nonce
 	var said bytes.Buffer // bounded by operation.sh
@@ -166,14 +166,14 @@ func (o *operation) follow(ctx context.Context, to *answer) (answered bool, err 
 	case found && how == "lost":
 		return answered, errGone
 	case !found || !isCode || err != nil:
-		return answered, fmt.Errorf("%s: its end was not told: %q", o.name, said.String())
+		return answered, fmt.Errorf("%s: its end was not reported: %q", o.name, said.String())
 	case status == 0:
 		return answered, nil
 	}
 	return answered, &remote.ExitError{Name: o.name, Code: status, Stderr: term.Text(log)}
 }
 
-// afterMark passes on what follows the first occurrence of mark, and counts it.
+// afterMark passes on, and counts, what follows the first occurrence of mark.
 type afterMark struct {
 	mark  []byte
 	seen  []byte
@@ -198,8 +198,7 @@ func (w *afterMark) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// settle ends an operation, with its roll-back, and removes what the host keeps
-// of it.
+// settle ends an operation, with its roll-back, and removes its files on the host.
 func (p *Provider) settle(ctx context.Context, op, id string) error {
 	seconds := strconv.Itoa(int(p.o.RollbackWait / time.Second))
 	err := p.persist(ctx, op, p.o.Patience/10, func() (bool, error) {
@@ -212,8 +211,8 @@ func (p *Provider) settle(ctx context.Context, op, id string) error {
 	case errors.As(err, &exit):
 		return &job.HostError{
 			Op: op, Host: p.o.Host.Login(), Class: job.HostTimeout,
-			Text:   "what is under way for its job has not ended: " + err.Error(),
-			Remedy: "it is tried again; if it stays so, look on the host at " + path.Join(p.operations(), id),
+			Text:   "the operation of its job has not ended: " + err.Error(),
+			Remedy: "this is retried; if it persists, check on the host: " + path.Join(p.operations(), id),
 		}
 	}
 	return p.hostError(ctx, op, err)

@@ -10,41 +10,40 @@ import (
 	"linus/internal/result"
 )
 
-// StartVM starts a VM and waits, as Create does, until it can be worked in.
+// StartVM starts a VM and waits, as Create does, until it is usable.
 func (p *Provider) StartVM(ctx context.Context, vm job.VM, progress func(job.Progress)) (job.VM, error) {
 	return p.boot(ctx, powerCall{what: "start", action: "start", vm: vm, progress: progress})
 }
 
-// StopVM shuts a VM down, and turns it off when it does not act on that.
+// StopVM shuts a VM down, and powers it off if it does not react.
 func (p *Provider) StopVM(ctx context.Context, vm job.VM) error {
 	_, err := p.power(ctx, powerCall{what: "stop", action: "shutdown", vm: vm})
 	return err
 }
 
-// SnapshotVM keeps the VM's disk as it is now under a name.
+// SnapshotVM takes a named snapshot of the VM's disk.
 func (p *Provider) SnapshotVM(ctx context.Context, vm job.VM, name string) error {
 	_, err := p.power(ctx, powerCall{what: "take snapshot " + name + " of", action: "snapshot", vm: vm, snapshot: name})
 	return err
 }
 
-// RevertVM brings a VM back to a snapshot and starts it, as StartVM does.
+// RevertVM reverts a VM to a snapshot and starts it, as StartVM does.
 func (p *Provider) RevertVM(ctx context.Context, vm job.VM, name string, progress func(job.Progress)) (job.VM, error) {
-	return p.boot(ctx, powerCall{what: "bring back snapshot " + name + " of", action: "revert", vm: vm, snapshot: name, progress: progress})
+	return p.boot(ctx, powerCall{what: "revert to snapshot " + name + " of", action: "revert", vm: vm, snapshot: name, progress: progress})
 }
 
 // powerCall is one run of power-vm.
 type powerCall struct {
-	what     string // is done to the VM, for errors
-	action   string // power-vm's
+	what     string // what is done to the VM, for errors
+	action   string // power-vm's argument
 	vm       job.VM
 	snapshot string
-	progress func(job.Progress) // nil: nobody waits for steps
+	progress func(job.Progress) // nil: steps are not reported
 }
 
 func (c powerCall) op() string { return fmt.Sprintf("%s VM %d (%s)", c.what, c.vm.ID, c.vm.Name) }
 
-// boot runs power-vm for a VM that runs in the end, and returns the VM as it is
-// then.
+// boot runs a power-vm action after which the VM runs, and returns the VM's new state.
 func (p *Provider) boot(ctx context.Context, c powerCall) (job.VM, error) {
 	res, err := p.power(ctx, c)
 	if err != nil {
@@ -53,8 +52,8 @@ func (p *Provider) boot(ctx context.Context, c powerCall) (job.VM, error) {
 	return p.booted(c.op(), c.vm, res)
 }
 
-// power runs power-vm as an operation of its own: when the connection breaks, or
-// the engine stops, it goes on, and is not done twice.
+// power runs power-vm as an operation: if the connection is lost or the engine stops,
+// it continues, and it is not done twice.
 func (p *Provider) power(ctx context.Context, c powerCall) (result.Result, error) {
 	op := c.op()
 	env := p.machineEnvironment()

@@ -1,7 +1,7 @@
-// Package proxmox is job.Provider for Proxmox VE: it uploads the
-// host scripts, runs them over SSH, follows what they say, and turns how they
-// end into errors an operator can act on. What the scripts do is theirs; what a
-// job is it does not know beyond the VM it asks for.
+// Package proxmox implements job.Provider for Proxmox VE: it uploads the host scripts,
+// runs them over SSH, follows their output, and turns their failures into errors an
+// operator can act on. The scripts do the work on the host. The package knows nothing
+// of a job except the VM it asks for.
 package proxmox
 
 import (
@@ -17,8 +17,8 @@ import (
 	"linus/internal/result"
 )
 
-// Options say where VMs are made and how. Empty values are left to the scripts'
-// own defaults (CONTRACT's), except where noted.
+// Options say where and how VMs are created. For empty values the scripts' own defaults
+// apply, except where noted.
 type Options struct {
 	Host *remote.Pool // the Proxmox host; required
 
@@ -30,42 +30,42 @@ type Options struct {
 	IPConfig     string // "dhcp" or ADDRESS/PREFIX
 	Gateway      string
 	Nameservers  string
-	SSHPublicKey string // one line; logs in to VMs whose spec has none of its own
-	VMUser       string // whom to log in to VMs as; default: the template's
+	SSHPublicKey string // one line; for VMs whose spec has no key of its own
+	VMUser       string // SSH user of the VMs; default: the template's
 	CPUType      string
 	GuestPort    int // SSH port of the VMs; 0: 22
 
-	Template string // what Check looks for; Create takes the spec's
-	// CallbackURL is what VMs are told to report to, for Check to look whether it
-	// is reached from the host; nil: it does not look.
+	Template string // for Check; Create uses the spec's
+	// CallbackURL returns the URL for callbacks, for Check to test whether the host
+	// reaches it; nil: not tested.
 	CallbackURL func(context.Context) (string, error)
 	ImageURL    string // for specs without a template
 	ImageSHA256 string
-	ImageDir    string // where the host keeps images
+	ImageDir    string // the host's directory for images
 
-	// Loopback says that VMs have addresses of the host's loopback, as the process
-	// lab's have. Of no other host is such an address a VM's.
+	// Loopback says that VMs have addresses of the host's loopback, as those of the
+	// process lab do. On any other host such addresses are refused.
 	Loopback bool
 
-	Routed        bool // the node cannot see whose card answers at an address, and VMs are taken all the same
-	TrustFirstUse bool // VMs whose host key the hypervisor does not tell are taken, without it
+	Routed        bool // accept VMs though the node cannot see which card has an address
+	TrustFirstUse bool // accept VMs without a host key if the hypervisor does not report it
 
-	Owner          string        // installation id: List answers its VMs only
+	Owner          string        // installation ID: List returns only its VMs
 	NetworkTimeout time.Duration // for a VM to get an address
-	ReadyTimeout   time.Duration // for a VM to be done with its first boot
+	ReadyTimeout   time.Duration // for a VM to finish its first boot
 	RollbackWait   time.Duration // for a stopped script to undo its work; 0: 2 min
-	Patience       time.Duration // for a host that stopped answering while a VM is made; 0: 10 min. Else a tenth of it
-	ScriptDir      string        // on the host, with the operations under way below it; "": /var/lib/linus/scripts
-	OnLockRetry    func()        // told of each change tried again for a lock's sake; nil: nobody
+	Patience       time.Duration // for a host that stopped responding while a VM is created; 0: 10 min. Otherwise a tenth of it
+	ScriptDir      string        // on the host, with the operations in progress below it; "": /var/lib/linus/scripts
+	OnLockRetry    func()        // called when a change is retried because of a lock; may be nil
 	Log            *slog.Logger  // nil: none
 }
 
-// clonesAtOnce bounds creates up to the start of their VM: Proxmox's storage
-// lock times out when more than two or three clones want it. Booting, by far
-// the longest part, is not bounded.
+// clonesAtOnce bounds concurrent creates until their VM starts: Proxmox's storage lock
+// times out if more than two or three clones wait for it. Booting, by far the longest
+// part, is not bounded.
 const clonesAtOnce = 3
 
-// Provider makes VMs on one Proxmox VE node.
+// Provider creates VMs on one Proxmox VE node.
 type Provider struct {
 	o          Options
 	cloning    chan struct{}
@@ -76,7 +76,7 @@ type Provider struct {
 
 var _ job.Provider = (*Provider)(nil)
 
-// New makes a Provider. It reaches for nothing yet.
+// New returns a Provider, which connects to nothing yet.
 func New(o Options) *Provider {
 	o.ScriptDir = cmp.Or(o.ScriptDir, "/var/lib/linus/scripts")
 	o.RollbackWait = cmp.Or(o.RollbackWait, 2*time.Minute)
@@ -90,15 +90,15 @@ func New(o Options) *Provider {
 	}
 }
 
-// Check looks whether VMs can be made. What a check finds is in the report; an
-// error is only that the host could not be asked.
+// Check checks whether VMs can be created. Findings are in the report; an error means
+// that the host could not be asked.
 func (p *Provider) Check(ctx context.Context) (job.HostReport, error) {
 	r := job.HostReport{Host: p.o.Host.Login(), Node: p.o.Node}
 	env := p.environment()
 	setText(env, "VM_TEMPLATE", p.o.Template)
 	setText(env, "IMAGE_DIR", p.o.ImageDir)
 	if p.o.CallbackURL != nil {
-		if url, err := p.o.CallbackURL(ctx); err == nil { // else the host does not answer, which comes out below
+		if url, err := p.o.CallbackURL(ctx); err == nil { // if the host does not respond, the script fails below
 			env["CALLBACK_URL"] = url
 		}
 	}
@@ -117,11 +117,11 @@ func (p *Provider) Check(ctx context.Context) (job.HostReport, error) {
 	return r, nil
 }
 
-// forwarding looks whether the host's SSH server forwards: VMs that only the
-// host reaches are reached through it.
+// forwarding checks whether the host's SSH server forwards connections, which VMs that
+// only the host can reach need.
 func (p *Provider) forwarding(ctx context.Context) job.Check {
 	c := job.Check{Name: "forwarding", Level: "ok", Text: "VMs can be reached through the host"}
-	t, err := p.o.Host.Tunnel(ctx, "127.0.0.1:9") // nobody connects to it
+	t, err := p.o.Host.Tunnel(ctx, "127.0.0.1:9") // not used otherwise
 	if err != nil {
 		c.Level, c.Text = "warn", err.Error()
 		c.Remedy = "allow it in the host's sshd_config (AllowTcpForwarding yes); without it VMs and CALLBACK_URL must be reached directly"
@@ -131,8 +131,8 @@ func (p *Provider) forwarding(ctx context.Context) job.Check {
 	return c
 }
 
-// readChecks reads `LINUS_CHECK:<name>:<level>:<text>` lines, each followed by
-// its LINUS_REMEDY unless it is ok.
+// readChecks parses `LINUS_CHECK:<name>:<level>:<text>` lines, each followed by its
+// LINUS_REMEDY unless the level is ok.
 func readChecks(res result.Result) []job.Check {
 	var checks []job.Check
 	previous := ""
@@ -150,11 +150,10 @@ func readChecks(res result.Result) []job.Check {
 	return checks
 }
 
-// Create makes a VM, in an operation of its own on the host: a second Create for
-// the same job, by this process or another, finds the first and has its result,
-// until Destroy. When ctx ends, the script is told to stop and has undone its
-// work by the time Create returns, or RollbackWait has passed; it is left alone
-// when the cause is job.ErrDetach.
+// Create creates a VM, as an operation on the host: until Destroy, a second Create for
+// the same job, by this process or another, joins the first and returns its result. If
+// ctx ends, the script is stopped, and has undone its work when Create returns, unless
+// RollbackWait has passed. If the cause is job.ErrDetach the script continues.
 func (p *Provider) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
 	vm := job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}
 	op := "create VM " + spec.Name
@@ -196,7 +195,7 @@ func (p *Provider) Create(ctx context.Context, spec job.VMSpec, progress func(jo
 	return p.booted(op, vm, res)
 }
 
-// Plan tells the commands that Create would run on the host.
+// Plan returns the commands that Create would run on the host.
 func (p *Provider) Plan(ctx context.Context, spec job.VMSpec) ([]string, error) {
 	res, err := p.run(ctx, call{
 		op: "plan VM " + spec.Name, script: "create-vm", args: []string{"--dry-run"}, env: p.createEnvironment(spec), patience: p.o.Patience / 10,
@@ -204,7 +203,7 @@ func (p *Provider) Plan(ctx context.Context, spec job.VMSpec) ([]string, error) 
 	return res.All("LINUS_PLAN"), err
 }
 
-// readStep reads `<n>/<total>:<function>:<text>`.
+// readStep parses `<n>/<total>:<function>:<text>`.
 func readStep(value string) job.Progress {
 	count, rest, _ := strings.Cut(value, ":")
 	name, text, _ := strings.Cut(rest, ":")
@@ -236,7 +235,7 @@ func (p *Provider) createEnvironment(spec job.VMSpec) map[string]string {
 	return env
 }
 
-// machineEnvironment is what every VM made here is like.
+// machineEnvironment returns the script inputs that all VMs created here share.
 func (p *Provider) machineEnvironment() map[string]string {
 	env := p.environment()
 	setNumber(env, "VM_VLAN_TAG", p.o.VLANTag)
@@ -254,7 +253,7 @@ func (p *Provider) machineEnvironment() map[string]string {
 	return env
 }
 
-// environment is what the scripts share that look for a place for VMs.
+// environment returns the inputs of scripts that choose or check where VMs run.
 func (p *Provider) environment() map[string]string {
 	env := map[string]string{}
 	setText(env, "PROXMOX_NODE", p.o.Node)
@@ -275,11 +274,11 @@ func setNumber(env map[string]string, name string, value int) {
 	}
 }
 
-// CallbackHost is this machine's address on the way to the host.
+// CallbackHost returns this machine's address on the route to the host.
 func (p *Provider) CallbackHost(ctx context.Context) (string, error) {
 	ip, err := p.o.Host.NearIP(ctx)
 	if err != nil {
-		return "", p.hostError(ctx, "find the address VMs can call back", err)
+		return "", p.hostError(ctx, "find the address for callbacks", err)
 	}
 	return ip, nil
 }

@@ -9,7 +9,7 @@ import (
 	"linus/internal/job"
 )
 
-// said is what the host has last told of one subject, a line each.
+// said is what the host has last reported on one subject, as lines.
 type said struct {
 	mu    sync.Mutex
 	lines []string
@@ -22,7 +22,7 @@ func (q *said) get() []string {
 	return q.lines
 }
 
-// set takes the news and returns what came and what went since the last.
+// set stores the new lines and returns which were added and which removed.
 func (q *said) set(lines []string) (came, went []string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -33,22 +33,22 @@ func (q *said) set(lines []string) (came, went []string) {
 	return came, went
 }
 
-// quarantined tells of every ID that is not used because volumes of a destroyed VM
-// of ours are still there ("<id> <volume> ..."), for a report on the host.
+// quarantined returns a check for every ID that is not used because volumes of a
+// destroyed VM of ours are still there ("<id> <volume> ..."), for a report on the host.
 func (p *Provider) quarantined() []job.Check {
 	var checks []job.Check
 	for _, line := range p.quarantine.get() {
 		id, volumes, _ := strings.Cut(line, " ")
 		checks = append(checks, job.Check{
 			Name: "quarantine", Level: "warn",
-			Text:   "VM ID " + id + " is not used: of a destroyed VM is left " + volumes,
-			Remedy: "look why Proxmox could not remove it, then: pvesm free " + volumes,
+			Text:   "VM ID " + id + " is not used: volumes of a destroyed VM are left: " + volumes,
+			Remedy: "find out why Proxmox could not remove them, then: pvesm free " + volumes,
 		})
 	}
 	return checks
 }
 
-// noteQuarantine writes each change to the log once.
+// noteQuarantine logs each change once.
 func (p *Provider) noteQuarantine(ctx context.Context, lines []string) {
 	log := p.o.Log.With("host", p.o.Host.Login())
 	came, went := p.quarantine.set(lines)
@@ -58,6 +58,6 @@ func (p *Provider) noteQuarantine(ctx context.Context, lines []string) {
 	}
 	for _, line := range went {
 		id, volumes, _ := strings.Cut(line, " ")
-		log.InfoContext(ctx, "volumes of a destroyed VM are not the same any more", "vm_id", id, "volumes", volumes)
+		log.InfoContext(ctx, "volumes left of a destroyed VM have changed", "vm_id", id, "volumes", volumes)
 	}
 }

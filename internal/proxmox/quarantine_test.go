@@ -92,7 +92,7 @@ func TestQuarantine_IsToldOnceInTheLogAndInEveryCheck(t *testing.T) {
 	if got := told(); len(got) != 0 {
 		t.Errorf("after the volumes went: %+v", got)
 	}
-	if lines := log.lines("not the same any more"); len(lines) != 1 {
+	if lines := log.lines("left of a destroyed VM have changed"); len(lines) != 1 {
 		t.Errorf("log: %q", lines)
 	}
 }

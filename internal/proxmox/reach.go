@@ -13,8 +13,8 @@ import (
 	"linus/internal/result"
 )
 
-// The forms of what scripts tell of a VM. Addresses and keys come from inside
-// VMs, where a job may have been root: they are not believed by their key alone.
+// Valid forms of what scripts report about a VM. Addresses and keys come from inside
+// VMs, where a job may have been root, so they are checked.
 var (
 	idForm   = regexp.MustCompile(`^[1-9][0-9]{2,8}$`)
 	nodeForm = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`)
@@ -25,73 +25,72 @@ var (
 
 func readID(text string) (int, error) {
 	if !idForm.MatchString(text) {
-		return 0, fmt.Errorf("%q is no VM ID", text)
+		return 0, fmt.Errorf("%q is not a VM ID", text)
 	}
 	return strconv.Atoi(text)
 }
 
-// booted reads how to reach a VM that a script has brought up.
+// booted parses the address and host key of a VM that a script has booted.
 func (p *Provider) booted(op string, vm job.VM, res result.Result) (job.VM, error) {
 	vm.IP, vm.User, vm.HostKey = res.Get("LINUS_VM_IP"), res.Get("LINUS_VM_USER"), res.Get("LINUS_VM_HOST_KEY")
 	vm.Node = cmp.Or(res.Get("LINUS_VM_NODE"), vm.Node)
 	vm, err := p.checkReach(vm)
 	if id := res.Get("LINUS_VM_ID"); err == nil && id != strconv.Itoa(vm.ID) {
-		err = fmt.Errorf("the answer is about VM %q", id)
+		err = fmt.Errorf("the result is about VM %q", id)
 	}
 	if err != nil {
 		return vm, &job.HostError{
 			Op: op, Host: p.o.Host.Login(), Class: job.HostVM,
-			Text:   "how VM " + strconv.Itoa(vm.ID) + " is said to be reached cannot be: " + err.Error(),
-			Remedy: "nothing was sent there; look at the VM's console: a guest tells its address and host key itself, and may lie",
+			Text:   "VM " + strconv.Itoa(vm.ID) + " is reported at an address, or with a host key, that is not valid: " + err.Error(),
+			Remedy: "nothing was sent there; check the VM's console: a guest reports its address and host key itself, and may lie",
 		}
 	}
 	return vm, nil
 }
 
-// checkReach checks how a VM is said to be reached, and returns it with address
-// and host key in their one form. Everything that tells an address or a key of a
-// VM goes through here; that they are in no other VM's use is the executor's to
-// see, and whose card answers at the address the host script's.
+// checkReach checks the reported address and host key of a VM, and returns the VM with
+// both in canonical form. Every reported address and key is checked here. The executor
+// checks that no other VM uses them, and the host script which card has the address.
 func (p *Provider) checkReach(vm job.VM) (job.VM, error) {
 	ip, err := p.checkAddress(vm.IP)
 	switch {
 	case !idForm.MatchString(strconv.Itoa(vm.ID)):
-		return vm, fmt.Errorf("VM %d has no ID that Proxmox gives", vm.ID)
+		return vm, fmt.Errorf("VM %d does not have an ID that Proxmox assigns", vm.ID)
 	case !nodeForm.MatchString(vm.Node):
-		return vm, fmt.Errorf("%q is no node's name", vm.Node)
+		return vm, fmt.Errorf("%q is not a node's name", vm.Node)
 	case err != nil:
 		return vm, err
 	case !userForm.MatchString(vm.User):
-		return vm, fmt.Errorf("%q is no user's name", vm.User)
+		return vm, fmt.Errorf("%q is not a user's name", vm.User)
 	}
 	vm.IP = ip.String()
 	if vm.HostKey == "" && p.o.TrustFirstUse {
 		return vm, nil
 	}
 	if vm.HostKey, err = remote.HostKeyLine(vm.HostKey); err != nil {
-		return vm, fmt.Errorf("its SSH host key is none: %w", err)
+		return vm, fmt.Errorf("its SSH host key is invalid: %w", err)
 	}
 	return vm, nil
 }
 
-// Ranges that netip takes for global unicast and that no VM has an address of:
-// "this network" and the reserved end of IPv4; of IPv6 the first 1/256, where
-// IPv4 addresses are written in IPv6 (::ffff:0:0/96, ::/96, 64:ff9b::/96), and
-// the tunnels that carry one inside (6to4, Teredo).
+// Ranges that netip considers global unicast but no VM has an address in: "this
+// network" and the reserved end of IPv4; of IPv6 the first 1/256, which includes
+// embedded IPv4 addresses (::ffff:0:0/96, ::/96, 64:ff9b::/96), and the tunnels that
+// embed one (6to4, Teredo).
 var noVMs = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("240.0.0.0/4"),
 	netip.MustParsePrefix("::/8"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("2001::/32"),
 }
 
-// theHosts are the addresses a host's own servers have on its loopback.
+// theHosts is the loopback address of the host's own servers.
 var theHosts = netip.MustParseAddr("127.0.0.1")
 
-// checkAddress returns the address in text if a VM can have it: unicast, of a
-// network, one machine's own.
+// checkAddress parses an address and returns it if a VM can have it: a unicast address
+// of a single machine in a network.
 func (p *Provider) checkAddress(text string) (netip.Addr, error) {
 	ip, err := netip.ParseAddr(text)
 	if err != nil {
-		return ip, fmt.Errorf("%.100q is no IP address", text)
+		return ip, fmt.Errorf("%.100q is not an IP address", text)
 	}
 	if p.o.Loopback && ip.IsLoopback() && ip != theHosts && !ip.Is4In6() {
 		return ip, nil
@@ -103,11 +102,11 @@ func (p *Provider) checkAddress(text string) (netip.Addr, error) {
 	case ip.IsLoopback():
 		reason = "it is the host's own"
 	case !ip.IsGlobalUnicast():
-		reason = "it is no machine's own in a network"
+		reason = "it is not the address of one machine in a network"
 	}
 	for _, prefix := range noVMs {
 		if reason == "" && prefix.Contains(ip) {
-			reason = "addresses in " + prefix.String() + " are no machine's own"
+			reason = "addresses in " + prefix.String() + " do not belong to one machine"
 		}
 	}
 	if reason != "" {

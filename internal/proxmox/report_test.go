@@ -90,8 +90,8 @@ func TestList_TellsOnceOfWhatIsLeft(t *testing.T) {
 	counts := func(came, went int) {
 		t.Helper()
 		for word, want := range map[string]int{
-			"VM ID is not used": came, "VM whose end has come is left alone": came,
-			"not the same any more": went, "not told to be left alone any more": went,
+			"VM ID is not used": came, "expired VM is left alone": came,
+			"volumes left of a destroyed VM have changed": went, "no longer left alone": went,
 		} {
 			if got := len(log.lines(word)); got != want {
 				t.Errorf("%q is logged %d times, want %d", word, got, want)

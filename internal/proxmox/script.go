@@ -26,13 +26,13 @@ type call struct {
 	args     []string // of the script
 	env      map[string]string
 	onLine   func(key, value string)
-	patience time.Duration // how long a host that does not answer is tried again
+	patience time.Duration // how long a host that does not respond is retried
 }
 
-// run runs a host script to its end and returns what it said; the error is a
-// *job.HostError unless it exited with 0 and said success. It is for scripts
-// that can be run again whatever became of the first run: when the connection
-// breaks it is, and when ctx ends the script is left to itself.
+// run runs a host script to its end and returns its result; the error is a
+// *job.HostError unless the script exited with 0 and reported success. It is for scripts
+// that can be repeated whatever happened to the first run: they are repeated if the
+// connection is lost, and not stopped if ctx ends.
 func (p *Provider) run(ctx context.Context, c call) (result.Result, error) {
 	var res result.Result
 	err := p.persist(ctx, c.op, c.patience, func() (bool, error) {
@@ -58,7 +58,7 @@ func (p *Provider) runOnce(ctx context.Context, c call) (result.Result, error) {
 	return res, err
 }
 
-// verdict turns a script's end into what its caller gets.
+// verdict returns the result and error for a script's end.
 func (p *Provider) verdict(ctx context.Context, c call, res result.Result, err error) (result.Result, error) {
 	log := p.o.Log.With("host", p.o.Host.Login(), "script", c.script)
 	for _, warning := range res.All("LINUS_WARNING") {
@@ -77,7 +77,7 @@ func (p *Provider) verdict(ctx context.Context, c call, res result.Result, err e
 	return res, p.scriptError(ctx, c.op, res, err)
 }
 
-// answer parses what is written to it as a script's answer.
+// answer parses what is written to it as a script's output.
 type answer struct {
 	*io.PipeWriter
 	done chan struct{}
@@ -85,7 +85,7 @@ type answer struct {
 	err  error
 }
 
-// keyLockRetry is a line that tells of a change tried again because one of
+// keyLockRetry is the key of a line about a change that is retried because one of
 // Proxmox's locks timed out: <try>/<tries>.
 const keyLockRetry = "LINUS_LOCK_RETRY"
 
@@ -116,21 +116,21 @@ func (a *answer) end() (result.Result, error) {
 	return a.res, a.err
 }
 
-// patience is the back-off between attempts to reach a host. It ends when the
-// host has not answered for limit.
+// patience is the back-off between attempts to reach a host. It stops when the host has
+// not responded for limit.
 type patience struct {
 	backoff.ExponentialBackOff
 	limit time.Duration
-	heard time.Time // when the host answered last
+	heard time.Time // when the host last responded
 }
 
-// answered starts it anew.
+// answered resets it.
 func (p *patience) answered() {
 	p.heard = time.Now()
 	p.Reset()
 }
 
-// NextBackOff is how long to wait, or backoff.Stop.
+// NextBackOff returns how long to wait, or backoff.Stop.
 func (p *patience) NextBackOff() time.Duration {
 	next := p.ExponentialBackOff.NextBackOff()
 	if time.Since(p.heard)+next > p.limit {
@@ -139,9 +139,9 @@ func (p *patience) NextBackOff() time.Duration {
 	return next
 }
 
-// persist calls try again, with growing pauses, as long as the host does not
-// answer, up to limit after it last did. try reports whether it did. persist
-// returns what try returned last.
+// persist repeats try with growing pauses while the host does not respond, until limit
+// after its last response. try reports whether the host responded. persist returns try's
+// last error.
 func (p *Provider) persist(ctx context.Context, op string, limit time.Duration, try func() (answered bool, err error)) error {
 	pause := &patience{limit: limit, ExponentialBackOff: backoff.ExponentialBackOff{
 		InitialInterval: 250 * time.Millisecond, Multiplier: 2, MaxInterval: 10 * time.Second, RandomizationFactor: backoff.DefaultRandomizationFactor,
@@ -158,20 +158,20 @@ func (p *Provider) persist(ctx context.Context, op string, limit time.Duration, 
 		}
 		return struct{}{}, err
 	}, backoff.WithBackOff(pause), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, _ time.Duration) {
-		p.o.Log.WarnContext(ctx, "host does not answer, trying again", "host", p.o.Host.Login(), "op", op, "err", err)
+		p.o.Log.WarnContext(ctx, "host does not respond, retrying", "host", p.o.Host.Login(), "op", op, "err", err)
 	}))
 	return err
 }
 
-// scripts are the host scripts' uploaded copies, each under a name with its hash.
+// scripts are the uploaded copies of the host scripts, each with its hash in its name.
 type scripts struct {
 	host  *remote.Pool
 	dir   string
-	turn  chan struct{}   // one upload at a time
+	turn  chan struct{}   // allows one upload at a time
 	there map[string]bool // guarded by turn
 }
 
-// ensure returns the script's path on the host, uploading it where it is not.
+// ensure returns the script's path on the host, and uploads the script if it is missing.
 func (s *scripts) ensure(ctx context.Context, name string) (string, error) {
 	script, err := embed.Script(name)
 	if err != nil {
@@ -201,8 +201,8 @@ func (s *scripts) ensure(ctx context.Context, name string) (string, error) {
 	return file, nil
 }
 
-// use calls work with the paths of the named scripts on the host, and once more
-// when it turns out that somebody has removed them since they were uploaded.
+// use calls work with the paths of the named scripts on the host, and once more if
+// somebody has removed them since they were uploaded.
 func (s *scripts) use(ctx context.Context, names []string, work func(files []string) error) error {
 	for attempt := 1; ; attempt++ {
 		files := make([]string, len(names))
@@ -225,16 +225,15 @@ func (s *scripts) use(ctx context.Context, names []string, work func(files []str
 	}
 }
 
-// noScript is bash's exit code for a script that is not there.
+// noScript is bash's exit code for a missing script.
 const noScript = 127
 
-// outcomeClass are the classes that scripts name beside exit code 5, by their
-// LINUS_VM_OUTCOME.
+// outcomeClass are the error classes of exit code 5, by LINUS_VM_OUTCOME.
 var outcomeClass = map[string]job.HostClass{
 	"exists": job.HostExists, "refused": job.HostLeftAlone, "foreign": job.HostForeign,
 }
 
-// scriptError turns a script's end into a host error in the script's own words.
+// scriptError turns a script's failure into a host error with the script's text.
 func (p *Provider) scriptError(ctx context.Context, op string, res result.Result, err error) error {
 	e := &job.HostError{Op: op, Host: p.o.Host.Login(), Text: res.Failure(), Remedy: res.Remedy()}
 	var exit *remote.ExitError
@@ -248,8 +247,8 @@ func (p *Provider) scriptError(ctx context.Context, op string, res result.Result
 		return p.hostError(ctx, op, err)
 	case ctx.Err() != nil:
 		e.Class = job.HostCancelled
-		e.Text = "cancelled, and whether the script has undone its work is not known: " + err.Error()
-		e.Remedy = "linus looks again before it takes the VM for gone; " + string(job.ListVMs) + " shows what is left"
+		e.Text = "cancelled, and it is not known whether the script has undone its work: " + err.Error()
+		e.Remedy = "linus checks again before it considers the VM gone; " + string(job.ListVMs) + " shows what is left"
 	default:
 		e.Class = job.HostVM
 	}
@@ -257,20 +256,20 @@ func (p *Provider) scriptError(ctx context.Context, op string, res result.Result
 	return e
 }
 
-// remedies say what to do about each class of connection fault.
+// remedies are the remedies for each class of connection fault.
 var remedies = map[remote.Class]string{
 	remote.Refused:     "check PROXMOX_SSH_PORT, and that sshd runs on the host",
 	remote.Unreachable: "check PROXMOX_HOST and the network between here and the host",
 	remote.Timeout:     "check that the host is up and no firewall drops SSH (PROXMOX_HOST, PROXMOX_SSH_PORT)",
-	remote.Lost:        "try again; if it stays so, look at sshd's log on the host",
-	remote.Auth:        "check PROXMOX_SSH_USER and PROXMOX_SSH_KEY_PATH; the public key belongs into authorized_keys on the host",
+	remote.Lost:        "try again; if it persists, check sshd's log on the host",
+	remote.Auth:        "check PROXMOX_SSH_USER and PROXMOX_SSH_KEY_PATH; the public key belongs in authorized_keys on the host",
 	remote.HostKeyUnknown: "compare it with what `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` prints on the host, " +
 		"then run `" + string(job.TrustHost) + "`",
 	remote.HostKeyChanged: "if the host was reinstalled, remove its line from known_hosts (PROXMOX_KNOWN_HOSTS) and run `" + string(job.TrustHost) + "`; " +
 		"if not, something stands between here and the host",
 }
 
-// hostError turns a fault of the connection into a host error.
+// hostError turns a connection fault into a host error.
 func (p *Provider) hostError(ctx context.Context, op string, err error) error {
 	fault := remote.ClassOf(err)
 	e := &job.HostError{Op: op, Host: p.o.Host.Login(), Class: fault.HostClass(), Text: term.Text(err.Error()), Remedy: remedies[fault]}

@@ -12,19 +12,18 @@ import (
 	"linus/internal/result"
 )
 
-// TemplateSpec is a template to be built. Empty values are left to
-// build-template.sh's own defaults.
+// TemplateSpec describes a template to build. For empty values build-template.sh's
+// defaults apply.
 type TemplateSpec struct {
 	Name        string
-	OS          string // one of create-vm.sh's
-	ImageURL    string // an image other than the OS's
+	OS          string // one of create-vm.sh's operating systems
+	ImageURL    string // another image than the OS's
 	ImageSHA256 string
-	Bootstrap   string // what is installed: base, python, node, docker, claude (some of them, separated by blanks), all or none
+	Bootstrap   string // what to install: base, python, node, docker, claude (some of them, separated by blanks), all or none
 }
 
-// BuildTemplate makes a template of a cloud image, which takes minutes. When ctx
-// ends, the script is told to stop and has undone its work by the time this
-// returns.
+// BuildTemplate builds a template from a cloud image, which takes minutes. If ctx ends,
+// the script is stopped, and has undone its work when BuildTemplate returns.
 func (p *Provider) BuildTemplate(ctx context.Context, spec TemplateSpec, progress func(job.Progress)) (job.VM, error) {
 	build := uuid.NewString()
 	env := p.machineEnvironment()
@@ -55,20 +54,19 @@ func (p *Provider) BuildTemplate(ctx context.Context, spec TemplateSpec, progres
 	}
 	vm.ID, err = strconv.Atoi(res.Get("LINUS_VM_ID"))
 	if err != nil {
-		return vm, &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostVM, Text: "build-template answered success without an ID"}
+		return vm, &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostVM, Text: "build-template reported success without an ID"}
 	}
 	return vm, nil
 }
 
-// Templates finds the templates that this installation built. As List, it
-// answers with what it found and an error when a node could not be asked.
+// Templates returns the templates that this installation built. Like List, it returns
+// what it found, and an error, if a node could not be asked.
 func (p *Provider) Templates(ctx context.Context) ([]job.VM, error) {
 	return p.list(ctx, "list templates", "template")
 }
 
-// RemoveTemplate removes a template that this installation built, by its name
-// or ID, once the host has proven that it is one. Proxmox refuses where clones
-// still read its disk.
+// RemoveTemplate removes a template that this installation built, by its name or ID,
+// once the host has proven that it is one. Proxmox refuses while clones use its disk.
 func (p *Provider) RemoveTemplate(ctx context.Context, nameOrID string) (job.VM, error) {
 	op := "remove template " + nameOrID
 	templates, err := p.Templates(ctx)
@@ -88,7 +86,7 @@ func (p *Provider) RemoveTemplate(ctx context.Context, nameOrID string) (job.VM,
 		}
 		text := fmt.Sprintf("no template that this installation built is called %q; others are removed by hand only", nameOrID)
 		if len(found) > 1 {
-			text = fmt.Sprintf("%q stands for several templates: %s", nameOrID, strings.Join(ids, ", "))
+			text = fmt.Sprintf("%q is the name of several templates: %s", nameOrID, strings.Join(ids, ", "))
 		}
 		return job.VM{}, &job.HostError{
 			Op: op, Host: p.o.Host.Login(), Class: job.HostInvalid, Text: text,

@@ -11,9 +11,8 @@ import (
 	"linus/internal/job"
 )
 
-// Destroy ends what a create for the VM's job has left under way, and removes
-// the VM once the host has proven that it is vm. Without an ID it does the
-// former only.
+// Destroy stops an unfinished create of the VM's job, and destroys the VM once the host
+// has proven that it is vm. Without an ID it only does the former.
 func (p *Provider) Destroy(ctx context.Context, vm job.VM) error {
 	op := fmt.Sprintf("destroy VM %d (%s)", vm.ID, vm.Name)
 	if err := p.settle(ctx, op, p.createOperation(vm.Job)); err != nil || vm.ID == 0 {
@@ -31,9 +30,9 @@ func (p *Provider) destroy(ctx context.Context, op string, vm job.VM, kind strin
 	return err
 }
 
-// List finds every VM of this installation. When a node could not be asked it
-// answers what it found and an error of class HostOffline: a VM that is not in
-// the list may then still exist.
+// List returns every VM of this installation. If a node could not be asked, it returns
+// what it found and an error of class HostOffline: a VM that is not in the list may then
+// still exist.
 func (p *Provider) List(ctx context.Context) ([]job.VM, error) {
 	return p.list(ctx, "list VMs", "vm")
 }
@@ -58,30 +57,30 @@ func (p *Provider) list(ctx context.Context, op, kind string) ([]job.VM, error) 
 	if warnings := res.All("LINUS_WARNING"); len(warnings) > 0 {
 		return vms, &job.HostError{
 			Op: op, Host: p.o.Host.Login(), Class: job.HostOffline, Text: strings.Join(warnings, "; "),
-			Remedy: "bring the node back, or remove it from the cluster",
+			Remedy: "bring the node back online, or remove it from the cluster",
 		}
 	}
 	return vms, nil
 }
 
-// readVM reads `id=101 node=pve name=... status=... job=<uuid> owner=<uuid>`. An
-// operator may have given the VM another name, or none.
+// readVM parses `id=101 node=pve name=... status=... job=<uuid> owner=<uuid>`. An
+// operator may have changed or removed the VM's name.
 func readVM(line string) (job.VM, error) {
 	values := map[string]string{}
 	for word := range strings.FieldsSeq(line) {
 		key, value, _ := strings.Cut(word, "=")
 		if _, twice := values[key]; twice {
-			return job.VM{}, fmt.Errorf("list-vms answered a VM with two of %s: %q", key, line)
+			return job.VM{}, fmt.Errorf("list-vms returned a VM with two of %s: %q", key, line)
 		}
 		values[key] = value
 	}
 	id, err := readID(values["id"])
 	if err != nil {
-		return job.VM{}, fmt.Errorf("list-vms answered a VM without ID: %q", line)
+		return job.VM{}, fmt.Errorf("list-vms returned a VM without ID: %q", line)
 	}
 	for key, form := range map[string]*regexp.Regexp{"node": nodeForm, "name": nameForm, "job": uuidForm, "owner": uuidForm} {
 		if !form.MatchString(values[key]) {
-			return job.VM{}, fmt.Errorf("list-vms answered VM %d with %s %q", id, key, values[key])
+			return job.VM{}, fmt.Errorf("list-vms returned VM %d with %s %q", id, key, values[key])
 		}
 	}
 	return job.VM{
@@ -90,15 +89,14 @@ func readVM(line string) (job.VM, error) {
 	}, nil
 }
 
-// readStatus reads Proxmox's word for what a VM does, and show-vm's where there
-// is none to do anything.
+// readStatus converts Proxmox's status of a VM, or show-vm's if there is no such VM.
 func readStatus(word string) job.VMStatus {
 	switch word {
 	case "running":
 		return job.VMRunning
 	case "stopped":
 		return job.VMStopped
-	case "gone", "foreign": // foreign: the ID is another VM's by now
+	case "gone", "foreign": // foreign: the ID belongs to another VM by now
 		return job.VMGone
 	case "left_alone", "moved":
 		return job.VMUnproven
@@ -106,11 +104,11 @@ func readStatus(word string) job.VMStatus {
 	return job.VMUnknown
 }
 
-// Status asks the host how vm is, and does not wait for a host that does not
-// answer. A VM that another node has, as after a migration, is unproven; one that
-// is neither running nor stopped is unknown.
+// Status asks the host for vm's status, and does not wait for a host that does not
+// respond. A VM on another node, as after a migration, is unproven; one that is neither
+// running nor stopped is unknown.
 func (p *Provider) Status(ctx context.Context, vm job.VM) (job.VMStatus, error) {
-	op := fmt.Sprintf("look at VM %d (%s)", vm.ID, vm.Name)
+	op := fmt.Sprintf("check VM %d (%s)", vm.ID, vm.Name)
 	res, err := p.run(ctx, call{op: op, script: "show-vm", env: proof(vm)})
 	if err != nil {
 		return job.VMUnknown, err
@@ -118,9 +116,9 @@ func (p *Provider) Status(ctx context.Context, vm job.VM) (job.VMStatus, error) 
 	return readStatus(res.Get("LINUS_VM_STATUS")), nil
 }
 
-// Look is Status, and asks the guest of a VM that runs.
+// Look is Status, and also asks the guest of a running VM.
 func (p *Provider) Look(ctx context.Context, vm job.VM) (job.Seen, error) {
-	op := fmt.Sprintf("look at VM %d (%s) and into it", vm.ID, vm.Name)
+	op := fmt.Sprintf("check VM %d (%s) and its guest", vm.ID, vm.Name)
 	env := proof(vm)
 	env["LOOK_INSIDE"], env["VM_ROUTED"] = "true", strconv.FormatBool(p.o.Routed)
 	setNumber(env, "VM_SSH_PORT", p.o.GuestPort)
@@ -135,7 +133,7 @@ func (p *Provider) Look(ctx context.Context, vm job.VM) (job.Seen, error) {
 	if said := res.Get("LINUS_VM_IP"); said != "" {
 		ip, err := p.checkAddress(said)
 		if err != nil {
-			p.o.Log.WarnContext(ctx, "what the guest says of its address cannot be", "vm_id", vm.ID, "err", err)
+			p.o.Log.WarnContext(ctx, "address reported by the guest refused", "vm_id", vm.ID, "err", err)
 			return seen, nil
 		}
 		seen.IP = ip.String()
@@ -143,7 +141,7 @@ func (p *Provider) Look(ctx context.Context, vm job.VM) (job.Seen, error) {
 	return seen, nil
 }
 
-// proof is what a script needs to tell a VM of ours from any other.
+// proof returns the inputs with which a script proves that a VM is the one meant.
 func proof(vm job.VM) map[string]string {
 	return map[string]string{
 		"VM_ID": strconv.Itoa(vm.ID), "VM_NAME": vm.Name, "LINUS_JOB": vm.Job, "LINUS_OWNER": vm.Owner,

@@ -8,11 +8,10 @@ import (
 	"linus/internal/result"
 )
 
-// inputName is a name that may be one of a script's inputs.
+// inputName matches names that may be inputs of a script.
 var inputName = regexp.MustCompile(`\b(?:VM|TEMPLATE)_[A-Z0-9_]+\b`)
 
-// settingNames are what users of linus call inputs of the scripts; the others
-// have the same name here and there.
+// settingNames are the settings for inputs of the scripts, where the names differ.
 var settingNames = map[string]string{
 	"VM_ID_RANGE": "PROXMOX_VMID_RANGE",
 	"VM_VLAN_TAG": "PROXMOX_VLAN_TAG",
@@ -23,7 +22,7 @@ var settingNames = map[string]string{
 	"VM_OS":       "os",
 }
 
-// ownNames are those that mean something else to one script's callers: a field of
+// ownNames are the names, by script, that differ from that for its callers: a field of
 // the manifest, an option of the command.
 var ownNames = map[string]map[string]string{
 	"create-vm": {
@@ -36,8 +35,8 @@ var ownNames = map[string]map[string]string{
 	},
 }
 
-// inSettings is a script's text for people in the names they set things by. By
-// hand the script's own names are the right ones, so it speaks in those.
+// inSettings replaces the names of inputs in a script's text by those of settings. The
+// script uses its own names, which are the right ones when it is run by hand.
 func inSettings(script, text string) string {
 	return inputName.ReplaceAllStringFunc(text, func(name string) string {
 		if own, ok := ownNames[script][name]; ok {
@@ -50,10 +49,10 @@ func inSettings(script, text string) string {
 	})
 }
 
-// scriptActions are what to do instead of running a script by hand.
+// scriptActions replaces names of scripts by the actions that run them.
 var scriptActions = strings.NewReplacer("build-template.sh", string(job.BuildTemplate), "list-vms.sh", string(job.ListVMs))
 
-// spoken is a line's value as people are to read it.
+// spoken returns a line's value as people read it.
 func spoken(script, key, value string) string {
 	switch key {
 	case result.KeyError, result.KeyRemedy, "LINUS_WARNING", "LINUS_CHECK":

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// serveRequests returns a connection's global requests until it ends:
-// tcpip-forward and its cancellation as OpenSSH does by default, on the loopback
-// address whatever is asked for; the rest is refused.
+// serveRequests serves a connection's global requests until it ends: tcpip-forward and
+// its cancellation, as OpenSSH does by default on the loopback address whatever is asked
+// for. Others are refused.
 func (s *Server) serveRequests(login ssh.Conn, requests <-chan *ssh.Request) {
 	listeners := map[uint32]net.Listener{}
 	var running sync.WaitGroup
@@ -51,7 +51,7 @@ func (s *Server) serveRequests(login ssh.Conn, requests <-chan *ssh.Request) {
 	running.Wait()
 }
 
-// passBack hands connections made to l to the client.
+// passBack passes connections made to l to the client.
 func passBack(login ssh.Conn, l net.Listener, address string, port uint32, running *sync.WaitGroup) {
 	for {
 		conn, err := l.Accept()

@@ -44,7 +44,7 @@ func (s *Server) serve(raw net.Conn) {
 					c.session(channel)
 				})
 			} else {
-				_ = channel.Reject(ssh.ConnectionFailed, "open failed") // OpenSSH's words
+				_ = channel.Reject(ssh.ConnectionFailed, "open failed") // OpenSSH's text
 			}
 		case "direct-tcpip":
 			running.Go(func() { s.forward(channel) })
@@ -106,12 +106,12 @@ func (c *connection) session(offered ssh.NewChannel) {
 				start = func() { serveFiles(channel) }
 			}
 		case "signal":
-			ok = true // and nothing happens, as with OpenSSH
+			ok = true // without effect, as with OpenSSH
 		}
 		if r.WantReply {
 			_ = r.Reply(ok, nil)
 		}
-		running.Go(start) // once it is answered: a quick command closes the channel
+		running.Go(start) // after the reply: a quick command closes the channel
 	}
 }
 
@@ -123,8 +123,8 @@ func serveFiles(channel ssh.Channel) {
 	}
 }
 
-// exec runs a command in a process group of its own. What the command leaves
-// running holds the session open only as long as it holds its output open.
+// exec runs a command in its own process group. What the command leaves running keeps
+// the session open only as long as it keeps its output open.
 func (c *connection) exec(channel ssh.Channel, line string) {
 	defer func() { _ = channel.Close() }()
 	s := c.server
@@ -187,12 +187,12 @@ func (c *connection) exec(channel ssh.Channel, line string) {
 		sendSignal(channel, exit.Sys().(syscall.WaitStatus).Signal())
 	case errors.As(err, &exit):
 		sendExit(channel, uint32(exit.ExitCode()))
-	default: // its output could not be passed on; OpenSSH tells the status all the same
+	default: // its output could not be passed on; OpenSSH still reports the status
 		sendExit(channel, uint32(cmd.ProcessState.ExitCode()))
 	}
 }
 
-// track notes a command's process group; false once the server stops.
+// track records a command's process group; false once the server stops.
 func (s *Server) track(group int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

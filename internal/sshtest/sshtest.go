@@ -1,8 +1,7 @@
-// Package sshtest is an SSH and SFTP server in the test's own process that
-// really runs commands and really writes files, with faults on demand. It
-// behaves as OpenSSH does where clients notice: a closed session leaves its
-// process running, a signal request is answered and does nothing, environment
-// requests are refused. For tests only.
+// Package sshtest is an SSH and SFTP server in the test's own process that really runs
+// commands and really writes files, with faults on demand. It behaves like OpenSSH where
+// clients notice: a closed session leaves its process running, a signal request is
+// acknowledged without effect, environment requests are refused. For tests only.
 package sshtest
 
 import (
@@ -27,36 +26,36 @@ import (
 	"golang.org/x/crypto/ssh/knownhosts"
 )
 
-// Options set up a server.
+// Options of a server.
 type Options struct {
 	IP          string   // address to listen on; empty: 127.0.0.1
 	Port        int      // 0: any free one
-	Env         []string // added to the commands' environment
-	Dir         string   // the commands' working directory; empty: the test's
-	Password    string   // accepted beside the client key, when not empty
-	ManyKeys    bool     // it has host keys of other types as well
-	Trap        bool     // any public key logs in; commands are counted and not run, and there is no sftp
-	MaxSessions int      // sessions a connection may have; 0: 10, as OpenSSH
+	Env         []string // added to the environment of commands
+	Dir         string   // working directory of commands; empty: the test's
+	Password    string   // accepted in addition to the client key, unless empty
+	ManyKeys    bool     // add host keys of other types
+	Trap        bool     // accept any public key; commands are counted but not run, and there is no sftp
+	MaxSessions int      // sessions per connection; 0: 10, like OpenSSH
 
-	// Play answers commands in the place of a shell, each in a goroutine of its
-	// own: it returns the exit status. Nil: commands are run.
+	// Play plays commands instead of a shell, each in its own goroutine, and returns
+	// the exit status. Nil: commands are run.
 	Play func(*Exec) int
 
 	Faults Faults // from the start
 }
 
-// Faults are what goes wrong. They can be changed while the server runs.
+// Faults to inject. They can be changed while the server runs.
 type Faults struct {
 	RefuseLogin  bool          // connections are dropped before the handshake
-	Silent       bool          // connections are accepted and never answered
-	Deaf         bool          // nothing is read any more of what clients send
+	Silent       bool          // connections are accepted, and then nothing is sent
+	Deaf         bool          // nothing more is read from clients
 	NoSFTP       bool          // no sftp subsystem
-	NoForwarding bool          // neither to other machines nor back to the client
+	NoForwarding bool          // no forwarding, neither to other machines nor back to the client
 	DropAtExec   int           // the connection is cut at the n-th command from now on
-	DropAfter    int64         // the connection is cut after sending so many bytes from now on
-	DropAfterGot int64         // the connection is cut, once, after so many bytes were sent to it from now on
+	DropAfter    int64         // the connection is cut after sending this many bytes from now on
+	DropAfterGot int64         // the connection is cut, once, after receiving this many bytes from now on
 	NoExitStatus bool          // commands end without an exit status
-	Delay        time.Duration // before each command
+	Delay        time.Duration // delay before each command
 }
 
 // Server is a running server. It ends with the test.
@@ -64,7 +63,7 @@ type Server struct {
 	Host string // the IP it listens on
 	Port int
 
-	ClientKeyPath string   // private key that may log in
+	ClientKeyPath string   // file with the client's private key
 	KnownHosts    string   // known_hosts file with this server in it
 	HostKey       string   // "ssh-ed25519 AAAA..."
 	HostKeys      []string // all there are
@@ -87,18 +86,18 @@ type Server struct {
 	stopped bool
 }
 
-// Exec is a command that Play answers. What is written to a session that has
-// ended is lost, as a command's output is.
+// Exec is a command for Play. What is written to a session that has ended is lost, like
+// a command's output.
 type Exec struct {
 	Line           string
-	Ended          <-chan struct{} // closed when the server stops; a session's end is nothing to a command
+	Ended          <-chan struct{} // closed when the server stops; the end of a session does not affect a command
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 }
 
-// Stats count what clients have done.
+// Stats counts what clients have done.
 type Stats struct {
-	Connections int // logins that succeeded
+	Connections int // successful logins
 	Open        int // connections now
 	Execs       int // commands run
 	MaxSessions int // most sessions at once on one connection
@@ -157,8 +156,8 @@ func Start(t testing.TB, o Options) *Server {
 	return s
 }
 
-// NewKey writes a fresh private key and returns its public half as an
-// authorized_keys line.
+// NewKey writes a new private key and returns its public key as an authorized_keys
+// line.
 func NewKey(t testing.TB, path string) string {
 	t.Helper()
 	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(newKey(t, path).PublicKey())))
@@ -184,7 +183,7 @@ func newKey(t testing.TB, path string) ssh.Signer {
 	return signer
 }
 
-// addHostKeys gives the server an ECDSA and an RSA key beside its own.
+// addHostKeys gives the server an ECDSA and an RSA key in addition to its own.
 func (s *Server) addHostKeys(t testing.TB) {
 	t.Helper()
 	curve, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -208,10 +207,10 @@ func (s *Server) addHostKeys(t testing.TB) {
 	}
 }
 
-// Addr is "host:port".
+// Addr returns "host:port".
 func (s *Server) Addr() string { return net.JoinHostPort(s.Host, strconv.Itoa(s.Port)) }
 
-// Set changes the faults and counts commands and bytes anew.
+// Set changes the faults and restarts the counts of commands and bytes.
 func (s *Server) Set(f Faults) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -234,7 +233,7 @@ func (s *Server) LastExec() string {
 	return s.last
 }
 
-// Drop cuts every connection there is.
+// Drop cuts every open connection.
 func (s *Server) Drop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -243,7 +242,7 @@ func (s *Server) Drop() {
 	}
 }
 
-// Stop ends the server, its connections and the commands that still run.
+// Stop stops the server, its connections and running commands.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	if !s.stopped {
@@ -304,16 +303,16 @@ func (s *Server) accept() {
 	}
 }
 
-// counted cuts the connection once the fault's count of bytes has gone either way.
+// counted cuts the connection once the fault's number of bytes has been sent or received.
 type counted struct {
 	net.Conn
 	server *Server
 }
 
-// Read takes nothing off the network while the server is deaf.
+// Read reads nothing from the network while the server is deaf.
 func (c *counted) Read(b []byte) (int, error) {
 	for c.server.deaf() {
-		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // until the test lets it hear, or ends it
+		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // until the test changes the fault or stops the server
 	}
 	n, err := c.Conn.Read(b)
 	c.server.mu.Lock()
