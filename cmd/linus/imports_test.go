@@ -81,6 +81,7 @@ var arrows = map[string][]string{
 	"internal/lab/state":     {"internal/lab/sys"},
 	"internal/lab/sys":       {},
 	"internal/lab/systemd":   {},
+	"internal/lab/nspawn":    {"internal/lab/sys"},
 
 	// Tests only.
 	"internal/doctest":      {},
