@@ -166,7 +166,7 @@ func TestHandler_Refuses(t *testing.T) {
 	}
 }
 
-func TestHandler_UnknownJobAndWrongTokenAnswerAlike(t *testing.T) {
+func TestHandler_UnknownJobAndWrongTokenLookAlike(t *testing.T) {
 	h := callback.Handler(&reporter{}, slog.New(slog.DiscardHandler))
 	unknown := post(t, h, "/callback/nobody/heartbeat", token, "")
 	wrong := post(t, h, "/callback/"+jobID+"/heartbeat", "wrong", "")
@@ -182,7 +182,7 @@ func TestHandler_HidesInternalErrors(t *testing.T) {
 	}
 }
 
-func TestHandler_OutputAnswersTheLengthHeld(t *testing.T) {
+func TestHandler_OutputReturnsTheLengthSeen(t *testing.T) {
 	r := &reporter{}
 	h := callback.Handler(r, slog.New(slog.DiscardHandler))
 	for _, step := range []struct {

@@ -19,7 +19,7 @@ import (
 	"linus/internal/callback"
 )
 
-// unreadable fails the test when somebody reads it.
+// unreadable fails the test if it is read.
 type unreadable struct{ t *testing.T }
 
 func (u unreadable) Read([]byte) (int, error) {
@@ -70,7 +70,7 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
-// hoarder holds back what could be the beginning of a secret, and notes how
+// hoarder withholds what could be the beginning of a secret, and records how
 // much it was given at once.
 type hoarder struct {
 	reporter
@@ -129,7 +129,7 @@ func serving(t *testing.T, s *callback.Server, err error) *callback.Server {
 	return s
 }
 
-// upload begins a request of so many bytes and sends the first of them.
+// upload starts a request of size bytes and sends the first of them.
 func upload(t *testing.T, s *callback.Server, auth string, size int, first string) *net.TCPConn {
 	t.Helper()
 	c, err := net.Dial("tcp", s.Addr())
@@ -242,8 +242,8 @@ func TestServer_BoundsAHeader(t *testing.T) {
 	})
 }
 
-// A connection is for one request: none is held for a later one.
-func TestServer_ClosesAfterEachAnswer(t *testing.T) {
+// A connection is for one request: none is kept open for a later one.
+func TestServer_ClosesAfterEachResponse(t *testing.T) {
 	s := within(t, 10, 10, time.Hour, time.Hour, &steady{})
 	c, err := net.Dial("tcp", s.Addr())
 	if err != nil {
@@ -261,7 +261,7 @@ func TestServer_ClosesAfterEachAnswer(t *testing.T) {
 
 // Who is there first and says nothing goes for who comes after; who has shown
 // a token stays.
-func TestServer_StrangersHoldNobodyUp(t *testing.T) {
+func TestServer_StrangersDelayNobody(t *testing.T) {
 	taken := make(chan string, 1)
 	s := within(t, 8, 5, time.Hour, time.Hour, &steady{taken: taken})
 	honest := upload(t, s, token, 65537, strings.Repeat("x", 65536))

@@ -11,8 +11,8 @@ import (
 	"linus/internal/callback"
 )
 
-// Whatever a VM sends, the answer is JSON, of a status the contract names, and
-// only a body taken is recorded.
+// Whatever a VM sends, the response is JSON, of a status the contract names, and
+// only an accepted body is recorded.
 func FuzzHandler(f *testing.F) {
 	for _, body := range []string{
 		`{"job_id":"` + jobID + `","status":"success","exit_code":0,"output":"","duration_seconds":1.5}`,

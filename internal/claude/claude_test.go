@@ -25,7 +25,7 @@ var steps = []string{
 	"edits /etc/hosts", "uses mcp__x__y", "runs", "an agent's agent says",
 }
 
-func TestReader_TellsTheStepsHoweverTheStreamIsCut(t *testing.T) {
+func TestReader_ReturnsTheStepsHoweverTheStreamIsCut(t *testing.T) {
 	for _, size := range []int{1, 2, 7, 100, len(session)} {
 		var r Reader
 		var got []string

@@ -106,7 +106,7 @@ func endRunner(t *testing.T, root string) {
 // job is the one the VM is for.
 func (r *rig) job() job.Job { return job.Job{ID: r.vm.Job, VM: &r.vm} }
 
-// connect makes the Guest, as an engine does that starts.
+// connect creates the Guest, as a starting engine does.
 func (r *rig) connect() {
 	r.t.Helper()
 	host := sshtest.Start(r.t, sshtest.Options{})
@@ -176,7 +176,7 @@ func (r *rig) within(what string, so func() bool) {
 	}
 }
 
-// ended waits for the end of the task, which the runner then goes to tell.
+// ended waits for the end of the task, which the runner then reports.
 func (r *rig) ended() {
 	r.t.Helper()
 	r.within("the task's end", func() bool {
@@ -235,7 +235,7 @@ func TestCallbacks_TunnelCutWhileTheTaskRuns(t *testing.T) {
 	r.arrives("complete")
 }
 
-func TestCallbacks_TunnelAnewAfterARestart(t *testing.T) {
+func TestCallbacks_TunnelReopensAfterARestart(t *testing.T) {
 	r := newRig(t)
 	release := r.start()
 	r.way(nowhere, job.CallbacksTunnel)
@@ -275,7 +275,7 @@ func TestCallbacks_NoneWhereForwardingIsRefused(t *testing.T) {
 	r.arrives("complete")
 }
 
-func TestCallbacks_NoneWhereTheServerIsNot(t *testing.T) {
+func TestCallbacks_NoneWithoutAServer(t *testing.T) {
 	r := newRig(t)
 	defer r.start()()
 	way, err := r.Callbacks(t.Context(), r.job(), nowhere, "127.0.0.1:1")
@@ -361,7 +361,7 @@ func TestProbe_DoesNotWaitForAFrozenVM(t *testing.T) {
 	}
 }
 
-func TestProbe_TellsOfARunnerThatIsGone(t *testing.T) {
+func TestProbe_ReportsARunnerThatIsGone(t *testing.T) {
 	r := newRig(t)
 	release := r.start()
 	state, err := r.Probe(t.Context(), r.job())

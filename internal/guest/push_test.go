@@ -128,8 +128,8 @@ func TestPush_SecretsGoToTheTmpfsAlone(t *testing.T) {
 	}
 }
 
-// A push cut off at any byte is made again on a new connection, and is whole;
-// before it is, nothing of it is where the runner looks.
+// A push cut off at any byte is repeated on a new connection, and is complete;
+// until then, nothing of it is where the runner looks.
 func TestPush_CutOff(t *testing.T) {
 	blob := make([]byte, 1<<20)
 	_, _ = rand.Read(blob)
@@ -167,7 +167,7 @@ func TestPush_CutOff(t *testing.T) {
 
 // Where the connection ends between two files, what has arrived looks like an
 // archive; it is not put in place.
-func TestPush_HalfAnArchiveIsNone(t *testing.T) {
+func TestPush_RefusesHalfAnArchive(t *testing.T) {
 	r := bareVM(t, sshtest.Options{})
 	if err := r.Push(t.Context(), r.job(), payload()); err != nil {
 		t.Fatal(err)
@@ -266,9 +266,9 @@ func refused(t *testing.T, err error, class job.HostClass, text, remedy string) 
 	}
 }
 
-// What was opened to a VM leads to it as long as it is the one of its row: no
-// connection is kept that another host key, address or user has vouched for.
-func TestGuest_ConnectionsEndWithWhatTheyWereMadeFor(t *testing.T) {
+// Connections to a VM are kept only as long as its record is the same: not after
+// a change of its host key, address or user.
+func TestGuest_ConnectionsEndWhenTheVMChanges(t *testing.T) {
 	for name, change := range map[string]func(*job.VM){
 		"host key": func(vm *job.VM) { vm.HostKey = sshtest.NewKey(t, filepath.Join(t.TempDir(), "key")) },
 		"address":  func(vm *job.VM) { vm.IP = "127.0.0.99" },
@@ -301,7 +301,7 @@ func TestGuest_ConnectionsEndWithWhatTheyWereMadeFor(t *testing.T) {
 
 // A runner is the guest's: what it says to have taken of an input is no number
 // that a stream can have.
-func TestInput_TakesOnlyWhatCanBeHeld(t *testing.T) {
+func TestInput_AcceptsOnlyValidCounts(t *testing.T) {
 	r := bareVM(t, sshtest.Options{})
 	home := filepath.Join(r.root, "opt/job-runner")
 	if err := os.MkdirAll(home, 0o700); err != nil {

@@ -34,8 +34,8 @@ func manifestJSON(t testing.TB, changes object) []byte {
 	return data
 }
 
-// complaints decodes a manifest and answers "field: problem; remedy" of each
-// complaint, which must all be in one *InvalidError.
+// complaints decodes a manifest and returns its problems, which must all be in
+// one *InvalidError.
 func complaints(t testing.TB, data []byte) []*FieldError {
 	t.Helper()
 	_, err := DecodeManifest(data)
@@ -276,7 +276,7 @@ func TestDecodeManifest_Rules(t *testing.T) {
 	}
 }
 
-func TestDecodeManifest_TellsAllAtOnce(t *testing.T) {
+func TestDecodeManifest_ReportsAllProblemsAtOnce(t *testing.T) {
 	bad := complaints(t, manifestJSON(t, object{
 		"task": " ", "agentType": "x", "lifecycle": "x", "statusMode": "x", "vmTemplate": "-",
 		"files":     []object{{"path": "a", "content": "*", "mode": "x"}, {"path": "", "content": ""}},

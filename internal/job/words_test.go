@@ -59,7 +59,7 @@ func (telling) SnapshotVM(_ context.Context, _, _ string) (job.VMInfo, error) {
 	return vms[0], nil
 }
 
-func TestWorded_WordsWhatIsToldAndNothingElse(t *testing.T) {
+func TestWorded_ChangesTextsForPeopleOnly(t *testing.T) {
 	e, ctx := job.Worded(telling{}, job.Words{job.ListVMs: "list_vms"}), t.Context()
 	var got []string
 	add := func(j job.Job) {

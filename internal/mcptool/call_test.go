@@ -49,7 +49,7 @@ func (h *heard) await(t *testing.T, n int) []map[string]any {
 	return nil
 }
 
-func TestGetJobResult_WaitsForTheEndAndTellsTheSteps(t *testing.T) {
+func TestGetJobResult_WaitsForTheEndAndReportsTheSteps(t *testing.T) {
 	for way, connect := range transports {
 		t.Run(way, func(t *testing.T) {
 			e := &engine{job: job.Job{ID: knownID, Status: job.Provisioning, Phase: "provision", Progress: "1"}}
@@ -114,7 +114,7 @@ func TestWait_EndsWithItsTime(t *testing.T) {
 	}
 }
 
-func TestProvisionVM_AnswersWhatThereIsWhenItTakesLong(t *testing.T) {
+func TestProvisionVM_ReturnsTheStatusWhenItTakesLong(t *testing.T) {
 	vm := &job.VM{ID: 105, Name: "dev", IP: "10.0.0.9", User: "debian"}
 	tests := []struct {
 		name string
@@ -165,7 +165,7 @@ func TestExecuteCommand_IsAJobWithOpenStdin(t *testing.T) {
 	}
 }
 
-func TestInteractWithJob_AnswersWhatCameSinceTheInput(t *testing.T) {
+func TestInteractWithJob_ReturnsTheOutputSinceTheInput(t *testing.T) {
 	e := &engine{out: ">>> ", job: job.Job{Status: job.Running}}
 	e.onInput = func(input string) {
 		time.AfterFunc(30*time.Millisecond, func() { e.change(func() { e.out += "2\n" }) })

@@ -20,7 +20,7 @@ func (a *asked) StopVM(ctx context.Context, ref string) (job.VMInfo, error) {
 	return a.engine.StopVM(ctx, ref)
 }
 
-func TestTools_TellTheEngineWhoAsks(t *testing.T) {
+func TestTools_PassTheClientToTheEngine(t *testing.T) {
 	e := &asked{engine: &engine{vm: job.VMInfo{VM: job.VM{ID: 105, Name: "dev"}}}}
 	c, err := client.NewInProcessClient(inProcess(t, e))
 	callTool(t, begin(t, c, err), "stop_vm", map[string]any{"vm_id": "dev"})

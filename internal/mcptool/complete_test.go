@@ -86,7 +86,7 @@ func TestCompletion_OfJobsVMsAndArtifacts(t *testing.T) {
 	}
 }
 
-func TestCompletion_AnswersTheNewestHundredAndSaysThatThereAreMore(t *testing.T) {
+func TestCompletion_ReturnsTheNewestHundredAndSaysThatThereAreMore(t *testing.T) {
 	for jobs, more := range map[int]bool{100: false, 101: true, 5000: true} {
 		e := &engine{}
 		r, err := completer{many{e, jobs}}.CompleteResourceArgument(t.Context(), outputTemplate, mcp.CompleteArgument{Name: "id"}, mcp.CompleteContext{})

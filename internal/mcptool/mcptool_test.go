@@ -149,7 +149,7 @@ func manifest(change map[string]any) map[string]any {
 	return map[string]any{"manifest": m}
 }
 
-func TestTools_AnswerStructured(t *testing.T) {
+func TestTools_ReturnStructuredContent(t *testing.T) {
 	code := 3
 	e := &engine{
 		job: job.Job{
@@ -228,7 +228,7 @@ func TestTools_AnswerStructured(t *testing.T) {
 	}
 }
 
-// toolTest is one call and its answer.
+// toolTest is one call and its result.
 type toolTest struct {
 	tool string
 	args any

@@ -27,7 +27,7 @@ func newQueue() *queue { return &queue{all: make(chan mcp.JSONRPCNotification, 1
 func (*queue) SessionID() string                                     { return "q" }
 func (q *queue) NotificationChannel() chan<- mcp.JSONRPCNotification { return q.all }
 
-func TestProgress_TellsTheSameOnce(t *testing.T) {
+func TestProgress_SendsTheSameOnce(t *testing.T) {
 	q := newQueue()
 	p := &progress{session: q, token: "p"}
 	p.send(job.Job{Status: job.Running, Phase: "run"})
@@ -37,7 +37,7 @@ func TestProgress_TellsTheSameOnce(t *testing.T) {
 	}
 }
 
-func TestNotices_BeginAfterTheSubscriptionWasAnswered(t *testing.T) {
+func TestNotices_StartAfterTheSubscriptionIsAcknowledged(t *testing.T) {
 	o := options(&engine{job: job.Job{ID: knownID, Status: job.Running}})
 	o.notice = time.Hour
 	s := newServer(o)
@@ -101,7 +101,8 @@ func TestHTTP_KnowsWhichSessionsHaveAStream(t *testing.T) {
 	t.Error("the end of the stream was not noticed")
 }
 
-// Whoever listens for what there is not is told so, and then that it is all.
+// A client that listens only for what is not offered gets an empty
+// acknowledgement, and then the result.
 func TestListen_AcknowledgesBeforeItEnds(t *testing.T) {
 	h := NewHTTP(options(&engine{}))
 	s := httptest.NewServer(h)

@@ -135,7 +135,7 @@ func subscribe(t *testing.T, c *client.Client, legacy bool) (end func()) {
 	}
 }
 
-func TestSubscription_HearsOfNewOutputInMeasureAndOfTheEnd(t *testing.T) {
+func TestSubscription_IsNotifiedOfNewOutputAtABoundedRateAndOfTheEnd(t *testing.T) {
 	for way, connect := range transports {
 		t.Run(way, func(t *testing.T) {
 			e := &engine{job: job.Job{ID: knownID, Status: job.Running}}

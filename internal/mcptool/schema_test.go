@@ -103,8 +103,8 @@ func TestDocs_HaveTheTableOfTools(t *testing.T) {
 	doctest.Keep(t, "tools", table.String(), *update)
 }
 
-// The manifest's table in the documents is made of submit_job's schema, to which
-// the command line's manifests are held as well.
+// The manifest's table in the documents is generated from submit_job's schema,
+// which also applies to the command line's manifests.
 func TestDocs_HaveTheTableOfTheManifest(t *testing.T) {
 	var table strings.Builder
 	table.WriteString("| field | type | what |\n| --- | --- | --- |\n")

@@ -19,22 +19,22 @@ var (
 	seed    = flag.Uint64("policy.seed", 1, "what they are made of")
 )
 
-// probe makes bash tell the names of the commands it would run: it knows no
-// directory of programs, and asks this function about each. Restricted, it can
+// probe makes bash report the names of the commands it would run: its PATH has
+// no programs, and it calls this function for each. Restricted, it can
 // neither write files nor run programs by path.
 const probe = `command_not_found_handle() { printf 'RAN %s\n' "$1" >&9; }
 FUNCNEST=20
 `
 
 // ranIn runs an allowed script in a restricted bash without programs and
-// answers the names of the commands it came to.
+// returns the names of the commands it reached.
 func ranIn(t *testing.T, script string) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-c", `exec 9>&1 >/dev/null 2>&1 </dev/null; exec -- "$BASH" --restricted -c "$1"`, "bash", probe+script)
 	cmd.Env, cmd.Dir = []string{"PATH=/nonexistent"}, t.TempDir()
-	out, _ := cmd.Output() // how the script ends is its own affair
+	out, _ := cmd.Output() // the script's exit code does not matter
 	var names []string
 	for line := range strings.Lines(string(out)) {
 		if name, ok := strings.CutPrefix(line, "RAN "); ok {
@@ -44,9 +44,9 @@ func ranIn(t *testing.T, script string) []string {
 	return names
 }
 
-// What bash runs is the measure, not what a parser takes it for: scripts put
-// together at random, of what the two might read differently, are allowed only
-// when bash runs nothing but the allowed command.
+// What bash runs counts, not what the parser reads: scripts generated at random,
+// from parts that the two might read differently, are allowed only if bash runs
+// nothing but the allowed command.
 func TestCheck_RealBashRunsNothingThatWasNotAllowed(t *testing.T) {
 	if _, err := exec.LookPath("bash"); err != nil {
 		t.Skip("no bash")

@@ -77,15 +77,15 @@ var settings = []job.Manifest{
 	{Task: "./run-tests.sh", Files: []job.File{{Path: "/tmp/run-tests.sh"}}, Cwd: "/tmp"},
 }
 
-// nobody is who attempts are run as: a policy that is wrong must not harm the
-// machine of who tests it.
+// nobody is the user that runs the attempts: a faulty policy must not harm the
+// machine of the tester.
 const nobody = 65534
 
 // sandbox is a directory of nobody's with a bin that has git, evil and what
 // scripts need, and a working directory; evil leaves a canary behind.
 type sandbox struct{ work, bin, canary string }
 
-// newSandbox skips the test where scripts cannot be run as nobody.
+// newSandbox skips the test if scripts cannot be run as nobody.
 func newSandbox(t *testing.T) sandbox {
 	t.Helper()
 	for _, name := range []string{"bash", "setpriv"} {

@@ -101,7 +101,7 @@ func TestGuest_ThatDoesNotListen(t *testing.T) {
 	}
 }
 
-func TestGuest_FaultsOfTheHostAreToldAsTheHosts(t *testing.T) {
+func TestGuest_FaultsOfTheHostAreReportedAsTheHosts(t *testing.T) {
 	host, vm := sshtest.Start(t, sshtest.Options{}), sshtest.Start(t, sshtest.Options{})
 	host.Stop()
 	g := guest(t, pool(t, options(host)), vm, nil)
@@ -112,8 +112,8 @@ func TestGuest_FaultsOfTheHostAreToldAsTheHosts(t *testing.T) {
 	}
 }
 
-// freezer passes bytes on until it is frozen; then it holds the connection and
-// is silent, as a machine does whose network has gone.
+// freezer passes bytes on until it is frozen; then it keeps the connection open
+// and is silent, like a machine whose network is gone.
 type freezer struct {
 	host   string
 	port   int

@@ -27,9 +27,9 @@ func soon(t *testing.T, what string, work func()) {
 	}
 }
 
-// A guest that takes nothing off its network any more: what the host holds for
-// it cannot be got rid of, and until it is, OpenSSH does not let go of the
-// channel. Here the host says nothing of the channel's end at all.
+// A guest that no longer reads from its network: the host cannot deliver what it
+// has buffered, and until it does, OpenSSH does not close the channel. Here the
+// host does not report the channel's end at all.
 func TestClose_DoesNotWaitForADeafGuest(t *testing.T) {
 	host, vm := sshtest.Start(t, sshtest.Options{}), sshtest.Start(t, sshtest.Options{})
 	o := options(host)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestEnsureKeyPair_MakesOnceAndKeepsPrivate(t *testing.T) {
+func TestEnsureKeyPair_CreatesOnceAndKeepsPrivate(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "id_ed25519")
 	first, err := EnsureKeyPair(path, "linus")
 	if err != nil || !strings.HasPrefix(first, "ssh-ed25519 AAAA") || !strings.HasSuffix(first, " linus") {

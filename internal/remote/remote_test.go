@@ -19,7 +19,7 @@ import (
 	"linus/internal/sshtest"
 )
 
-// What x/crypto/ssh never answers is not waited for, and stays.
+// A call that x/crypto/ssh never answers is not waited for, and stays.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("golang.org/x/crypto/ssh.(*mux).openChannel"))
 }
@@ -96,7 +96,7 @@ func TestDial_Faults(t *testing.T) {
 	}
 }
 
-func TestDial_TellsAChangedHostKeyWithBothFingerprints(t *testing.T) {
+func TestDial_ReportsAChangedHostKeyWithBothFingerprints(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{})
 	other := sshtest.Start(t, sshtest.Options{})
 	o := options(s)
@@ -250,7 +250,7 @@ func TestPool_ReplacesADeadConnection(t *testing.T) {
 	}
 }
 
-func TestPool_TellsWhenALostConnectionIsMadeAnew(t *testing.T) {
+func TestPool_ReportsAReestablishedConnection(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{})
 	var told atomic.Int32
 	o := options(s)
@@ -319,8 +319,8 @@ func wait(t *testing.T, done func() bool) {
 	}
 }
 
-// A channel that is begun as its connection ends is never answered, and another
-// connection takes it.
+// A channel opened just as its connection ends is never answered, and is opened
+// on another connection.
 func TestChannel_ThatNobodyAnswers(t *testing.T) {
 	s := sshtest.Start(t, sshtest.Options{})
 	p := pool(t, options(s))

@@ -83,7 +83,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestParse_TellsProgressAsItComes(t *testing.T) {
+func TestParse_ReportsProgressAsItComes(t *testing.T) {
 	r, w := io.Pipe()
 	steps := make(chan string)
 	go func() {
@@ -118,7 +118,7 @@ func TestParse_IsBounded(t *testing.T) {
 	}
 }
 
-func TestParse_AnswersTheReadersError(t *testing.T) {
+func TestParse_ReturnsTheReadersError(t *testing.T) {
 	broken := errors.New("connection lost")
 	got, err := Parse(io.MultiReader(strings.NewReader("LINUS_VM_ID:7\nLINUS_VM_ID:1"), iotest.ErrReader(broken)), "", nil)
 	if !errors.Is(err, broken) || got.Whole || got.Get("LINUS_VM_ID") != "7" {

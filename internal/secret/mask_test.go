@@ -207,8 +207,8 @@ func TestMask_NoChunkingLetsAByteThrough(t *testing.T) {
 	}
 }
 
-// clothed is text, each character escaped in one way or another; what stands
-// for escaping always.
+// clothed returns text with each character escaped at random, and the escape
+// characters always.
 func clothed(text string, random *rand.Rand) []byte {
 	var b bytes.Buffer
 	for _, r := range text {

@@ -57,7 +57,7 @@ func TestResolve_FirstSourceThatKnowsTheNameCounts(t *testing.T) {
 	}
 }
 
-func TestResolve_ReadsAnewEachTime(t *testing.T) {
+func TestResolve_ReadsAgainEachTime(t *testing.T) {
 	file := write(t, filepath.Join(t.TempDir(), "secrets"), "KEY=before\n", 0o600)
 	s := secret.New(secret.Options{File: file})
 	for _, want := range []string{"before", "after"} {

@@ -57,8 +57,8 @@ func child(t *testing.T, role, dir string) *exec.Cmd {
 	return cmd
 }
 
-// writeUntilKilled writes for ever and prints, after each answer, what has
-// been acknowledged: "<job> <updates> <output bytes>".
+// writeUntilKilled writes forever and prints, after each call, what has been
+// acknowledged: "<job> <updates> <output bytes>".
 func writeUntilKilled(dir string) error {
 	ctx := context.Background()
 	s, err := Open(ctx, Options{Dir: dir, MaxOutput: 1 << 30})

@@ -76,7 +76,7 @@ func TestForget_RemovesOldEndedJobsWithTheirFiles(t *testing.T) {
 	}
 }
 
-// Insert makes a job's directory before its row, and a restored database is
+// Insert creates a job's directory before its row, and a restored database is
 // younger than its files: only what no row has claimed for an hour is removed.
 func TestForget_LeavesAYoungDirectoryWithoutAJob(t *testing.T) {
 	ctx := context.Background()

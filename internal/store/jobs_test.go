@@ -64,7 +64,7 @@ func TestInsert_ContentsStayOutOfTheDatabase(t *testing.T) {
 	}
 }
 
-func TestInsert_SameKeyAnswersTheFirstJob(t *testing.T) {
+func TestInsert_SameKeyReturnsTheFirstJob(t *testing.T) {
 	s := newStore(t)
 	first, second := newJob("one"), newJob("two")
 	if _, isNew, err := s.Insert(t.Context(), first, "h1", "key"); err != nil || !isNew {
@@ -85,7 +85,7 @@ func TestInsert_SameKeyAnswersTheFirstJob(t *testing.T) {
 	insert(t, s, newJob("four"))
 }
 
-func TestInsert_SameKeyAtOnceMakesOneJob(t *testing.T) {
+func TestInsert_SameKeyAtOnceCreatesOneJob(t *testing.T) {
 	s := newStore(t)
 	var made atomic.Int32
 	answers := make([]string, 20)
@@ -501,7 +501,7 @@ func TestUnfinished_IsWhatIsNotDone(t *testing.T) {
 }
 
 // A job that runs in another's VM has a copy of it in its row.
-func TestVMs_AreListedByTheJobsThatMadeThem(t *testing.T) {
+func TestVMs_AreListedByTheJobsThatCreatedThem(t *testing.T) {
 	s := newStore(t)
 	add := func(maker string, state job.VMState) string {
 		j := newJob("echo")

@@ -12,7 +12,7 @@ import (
 	"linus/internal/job"
 )
 
-// text returns n bytes that tell where in a stream they are.
+// text returns n bytes that show their position in a stream.
 func text(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {
@@ -30,7 +30,7 @@ func appendOutput(t testing.TB, s *Store, id string, offset int64, data []byte) 
 	return seen
 }
 
-// held reads all that is held of stdout, and checks it against the counts.
+// held reads all that is stored of stdout, and checks it against the counts.
 func held(t testing.TB, s *Store, id string) ([]byte, job.OutputInfo) {
 	t.Helper()
 	data, err := s.Output(t.Context(), id, job.Stdout, 0, math.MaxInt64)

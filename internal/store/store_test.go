@@ -36,10 +36,10 @@ func openStore(t testing.TB, o Options) *Store {
 	return s
 }
 
-// newStore opens a store in a directory of its own that keeps 100 bytes of output.
+// newStore opens a store in a new directory that keeps 100 bytes of output.
 func newStore(t testing.TB) *Store { return openStore(t, Options{Dir: t.TempDir(), MaxOutput: 100}) }
 
-// newJob makes a pending job as the executor would.
+// newJob returns a pending job as the executor would create it.
 func newJob(task string) job.Job {
 	return job.Job{
 		ID:        uuid.Must(uuid.NewV7()).String(),

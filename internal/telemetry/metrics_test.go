@@ -58,7 +58,7 @@ func wantSamples(t *testing.T, m *Metrics, want map[string]string) {
 	}
 }
 
-func TestMetrics_TellWhatTheStoreHas(t *testing.T) {
+func TestMetrics_ReportWhatTheStoreHas(t *testing.T) {
 	decided := &job.Outcome{Status: job.Failed}
 	m := NewMetrics("v1", jobs{
 		unfinished: []job.Job{
@@ -99,7 +99,7 @@ func TestMetrics_OutlastAStoreThatCannotBeRead(t *testing.T) {
 	}
 }
 
-func TestMetrics_CountWhatTheyAreTold(t *testing.T) {
+func TestMetrics_CountEvents(t *testing.T) {
 	m := NewMetrics("v1", jobs{}, nil)
 	j := job.Job{CreatedAt: time.Now().Add(-3 * time.Second)}
 	m.Changed(j, []job.Event{{Kind: job.EventStatus, Text: "provisioning"}, {Kind: job.EventProgress}})
@@ -129,7 +129,7 @@ func TestMetrics_CountWhatTheyAreTold(t *testing.T) {
 	})
 }
 
-// told is a reporter that answers err.
+// told is a reporter that returns err.
 type told struct{ err error }
 
 func (r told) Authorize(context.Context, string, string) error { return r.err }

@@ -29,7 +29,7 @@ func newTracer(t *testing.T, o TraceOptions) *Tracer {
 	return tracer
 }
 
-// kept is an exporter that keeps its spans when it is shut down.
+// kept is an exporter that keeps its spans after Shutdown.
 type kept struct{ *tracetest.InMemoryExporter }
 
 func (kept) Shutdown(context.Context) error { return nil }
@@ -107,7 +107,7 @@ func TestTracer_AJobIsOneTraceAcrossEngines(t *testing.T) {
 	}
 }
 
-func TestTracer_AJobIsToldOnce(t *testing.T) {
+func TestTracer_AJobIsExportedOnce(t *testing.T) {
 	to := kept{tracetest.NewInMemoryExporter()}
 	j := job.Job{ID: jobID, Status: job.Success, Outcome: &job.Outcome{Status: job.Success}, VM: &job.VM{State: job.VMCreated}}
 	tracer := newTracer(t, TraceOptions{Exporter: to})

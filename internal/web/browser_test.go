@@ -175,7 +175,7 @@ func TestBrowser_FollowsAJobToItsEnd(t *testing.T) {
 	}
 }
 
-func TestBrowser_RestsWhileNobodyLooks(t *testing.T) {
+func TestBrowser_PausesWhileHidden(t *testing.T) {
 	ctx := browser(t)
 	e := sample()
 	addr, end := serve(t, "127.0.0.1:0", e)

@@ -14,12 +14,12 @@ import (
 
 const inspector = "http://localhost:6274"
 
-// from makes a request one that a page elsewhere has a browser send.
+// from makes a request look sent by a browser for a page of another origin.
 func from(origin string) func(*http.Request) {
 	return func(r *http.Request) { r.Header.Set("Origin", origin) }
 }
 
-// preflight makes it the question whether that is allowed, which has no token.
+// preflight turns it into the preflight request, which has no token.
 func preflight(origin string) func(*http.Request) {
 	return func(r *http.Request) {
 		r.Header.Del("Authorization")

@@ -10,7 +10,7 @@ import (
 	"linus/internal/job"
 )
 
-// A VM that cannot be destroyed makes events for as long as that lasts.
+// A VM that cannot be destroyed causes events as long as that lasts.
 func TestJob_WithManyEventsIsAShortPage(t *testing.T) {
 	e := sample()
 	const tries = 30_000

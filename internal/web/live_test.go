@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestStream_TellsAPartWhenItHasChanged(t *testing.T) {
+func TestStream_SendsAPartWhenItHasChanged(t *testing.T) {
 	w := httptest.NewRecorder()
 	s := newStream(w)
 	for _, html := range []string{"a\nb", "a\nb", "<pre>x\ry</pre>", "a\nb"} {
@@ -36,7 +36,7 @@ func TestSession_EndsWithItsTime(t *testing.T) {
 	}
 }
 
-func TestStatic_IsKeptForGoodUnderItsContentsName(t *testing.T) {
+func TestStatic_IsCachedForeverUnderItsHash(t *testing.T) {
 	p := newPages(Options{Token: "some-token-of-ours"})
 	get := func(hash, name string) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()

@@ -50,7 +50,7 @@ func loggedIn(t *testing.T, e job.Engine) *visitor {
 	return v
 }
 
-// answer is what came of a request, and of the redirects after it.
+// answer is the response to a request, after any redirects.
 type answer struct {
 	StatusCode int
 	Path       string
@@ -172,7 +172,7 @@ func TestLogin_CookieIsForThisServersPagesOnly(t *testing.T) {
 	}
 }
 
-func TestPages_TellTheBrowserHowLittleTheyMayDo(t *testing.T) {
+func TestPages_RestrictWhatTheyMayDo(t *testing.T) {
 	v := loggedIn(t, sample())
 	for _, path := range []string{"/jobs", "/jobs/" + id, "/vms", "/host", "/help", "/help/tools", "/login", "/jobs/none", "/jobs/live"} {
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, v.server.URL+path, nil)
@@ -267,7 +267,7 @@ func TestForms_DoWhatTheySay(t *testing.T) {
 	}
 }
 
-func TestForms_AnswerAScriptWithoutAPage(t *testing.T) {
+func TestForms_SendAScriptNoPage(t *testing.T) {
 	e := sample()
 	v := loggedIn(t, e)
 	script := func(r *http.Request) { r.Header.Set("HX-Request", "true") }
@@ -327,7 +327,7 @@ func TestPages_CanBeReadWithoutJavaScript(t *testing.T) {
 	}
 }
 
-// noJob is an engine that answers no single job.
+// noJob is an engine that finds no job.
 type noJob struct{ *engine }
 
 func (noJob) Job(context.Context, string) (job.Job, error) {
@@ -502,7 +502,7 @@ func TestLive_SaysWhatWasNotKept(t *testing.T) {
 	}
 }
 
-func TestLive_OfTheListTellsWhatChanges(t *testing.T) {
+func TestLive_OfTheListSendsWhatChanges(t *testing.T) {
 	e := sample()
 	v := loggedIn(t, e)
 	times := 0

@@ -57,7 +57,7 @@ func TestTerminal_BreaksALineWithoutEnd(t *testing.T) {
 	}
 }
 
-// Whatever a task writes, the HTML holds our spans and text only.
+// Whatever a task writes, the HTML contains our spans and text only.
 func FuzzTerminal(f *testing.F) {
 	f.Add([]byte("a\x1b[31mb<script>\x1b[0K\r\b\n\x1b]0;t\a"))
 	f.Fuzz(func(t *testing.T, data []byte) {

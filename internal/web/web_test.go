@@ -29,7 +29,7 @@ const (
 
 var log = slog.New(slog.DiscardHandler)
 
-// echo stands for the MCP handler: it returns the length of the body.
+// echo replaces the MCP handler: it returns the length of the body.
 var echo = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	n, err := io.Copy(io.Discard, r.Body)
 	if err != nil {
@@ -168,7 +168,7 @@ func TestOutput_IsTheBytesFromTheOffsetAsked(t *testing.T) {
 	}
 }
 
-func TestOutput_TellsWhatIsLeftOut(t *testing.T) {
+func TestOutput_ReportsWhatIsLeftOut(t *testing.T) {
 	h := web.Handler(web.Options{Engine: &engine{outputs: map[string]string{"stdout": "head---"}, complete: true, gap: 4}, MCP: echo, Token: token, Log: log})
 	resp := request(t, h, http.MethodGet, "/jobs/"+id+"/output", nil)
 	if got := resp.Header(); resp.Body.String() != "headtail" || got.Get("Linus-Dropped") != "100" || got.Get("Linus-Next-Offset") != "108" || got.Get("Linus-Complete") != "true" {
