@@ -45,7 +45,7 @@ func (g *Guest) Callbacks(ctx context.Context, j job.Job, url, local string) (jo
 	case err != nil:
 		return "", g.fault(ctx, "open a way for callbacks from", j, result.Result{}, err)
 	}
-	g.holdTunnel(ctx, j, local, t)
+	g.keepTunnel(ctx, j, local, t)
 	return job.CallbacksTunnel, nil
 }
 
@@ -87,18 +87,18 @@ func (g *Guest) openTunnel(ctx context.Context, j job.Job, local string) (*remot
 	return t, nil
 }
 
-// heldTunnel is a tunnel that a goroutine keeps open.
-type heldTunnel struct {
+// keptTunnel is a tunnel that a goroutine keeps open.
+type keptTunnel struct {
 	stop context.CancelFunc
 	done chan struct{} // closed when that goroutine has stopped
 }
 
-// holdTunnel reopens the tunnel whenever its connection is lost, until
+// keepTunnel reopens the tunnel whenever its connection is lost, until
 // endTunnel, regardless of ctx. The new tunnel has another port, which the
 // runner is told: the old one may stay in use until the VM notices the loss.
-func (g *Guest) holdTunnel(ctx context.Context, j job.Job, local string, t *remote.Tunnel) {
+func (g *Guest) keepTunnel(ctx context.Context, j job.Job, local string, t *remote.Tunnel) {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	held := heldTunnel{stop: stop, done: make(chan struct{})}
+	held := keptTunnel{stop: stop, done: make(chan struct{})}
 	g.mu.Lock()
 	g.tunnels[j.ID] = held
 	g.mu.Unlock()

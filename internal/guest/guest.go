@@ -53,7 +53,7 @@ type Guest struct {
 
 	mu      sync.Mutex
 	pools   map[string]pooled     // by job, even if jobs share a VM
-	tunnels map[string]heldTunnel // by job
+	tunnels map[string]keptTunnel // by job
 
 	closing sync.WaitGroup // connections of replaced VMs
 }
@@ -74,7 +74,7 @@ func New(o Options) *Guest {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Guest{o: o, pools: map[string]pooled{}, tunnels: map[string]heldTunnel{}}
+	return &Guest{o: o, pools: map[string]pooled{}, tunnels: map[string]keptTunnel{}}
 }
 
 // pool returns a job's connections to its VM.
@@ -151,7 +151,7 @@ type place struct {
 	tmpfs string // token and secrets
 }
 
-// place returns the job's place. The job that created a VM uses the root
+// place returns the job's place. The job that created a VM uses the top
 // directories; other jobs in that VM have theirs below.
 func (g *Guest) place(j job.Job) place {
 	if j.VM != nil && j.VM.Job == j.ID {

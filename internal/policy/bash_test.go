@@ -20,8 +20,8 @@ var (
 )
 
 // probe makes bash report the names of the commands it would run: its PATH has
-// no programs, and it calls this function for each. Restricted, it can
-// neither write files nor run programs by path.
+// no programs, and it calls this function for each. Restricted, it can neither
+// write files nor run programs by path.
 const probe = `command_not_found_handle() { printf 'RAN %s\n' "$1" >&9; }
 FUNCNEST=20
 `
