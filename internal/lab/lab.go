@@ -41,9 +41,9 @@ const (
 
 const downTimeout = 60 * time.Second
 
-// Options are how a lab is set up. Dir and Binary are required.
+// Options of a lab. Dir and Binary are required.
 type Options struct {
-	Dir            string    // state directory, made when missing
+	Dir            string    // state directory, created if missing
 	Driver         string    // DriverProcess (default) or DriverQemu
 	Binary         string    // the pvelab binary, which plays qm and is the process guests' init
 	Version        string    // PVE version to play: 9.2 (default) or 8.2
@@ -85,7 +85,7 @@ func Open(dir string) (*Lab, error) {
 // else.
 var parts = []string{"etc", "storage", "locks", "run", "log", "bin", "ssh", "home", "image.qcow2", "accel", "faults.json", "lab.json"}
 
-// Up makes a lab, or completes one that is there: it can be run again at any
+// Up creates a lab, or completes one that is there: it can be run again at any
 // time.
 func Up(ctx context.Context, opts Options) (*Lab, error) {
 	l, err := prepare(opts)
@@ -236,7 +236,7 @@ func (l *Lab) sshAddress() string {
 	return net.JoinHostPort(l.Config.SSHHost, strconv.Itoa(l.Config.SSHPort))
 }
 
-// layOut makes the directories and commands.
+// layOut creates the directories and commands.
 func (l *Lab) layOut() error {
 	dirs := []string{
 		l.NodeDir(l.Config.Node, "qemu-server"), l.NodeDir(l.Config.Node, "lxc"),
@@ -306,7 +306,7 @@ func (l *Lab) makeTemplate(ctx context.Context) error {
 	return nil
 }
 
-// Env is how linus and the scripts are told of the lab.
+// Env returns the settings with which linus and the scripts use the lab.
 func (l *Lab) Env() map[string]string {
 	env := map[string]string{
 		"PVELAB_DIR":           l.Dir,

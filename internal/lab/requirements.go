@@ -50,7 +50,7 @@ func Missing(driver string) []string {
 	var missing []string
 	if driver == state.DriverQemu {
 		if os.Geteuid() != 0 {
-			missing = append(missing, "The qemu lab makes a network namespace and needs root: run it with sudo.")
+			missing = append(missing, "The qemu lab creates a network namespace and needs root: run it with sudo.")
 		}
 		if err := sys.Openable("/dev/net/tun"); err != nil {
 			missing = append(missing, fmt.Sprintf("The qemu lab needs /dev/net/tun for its VMs' network (%v): "+

@@ -50,7 +50,7 @@ func startSSHD(ctx context.Context, s *state.State) error {
 		}
 	}
 	if err := writeSSHKeys(s); err != nil {
-		return fmt.Errorf("make the lab's SSH keys: %w", err)
+		return fmt.Errorf("create the lab's SSH keys: %w", err)
 	}
 	login, err := user.Current()
 	if err != nil {
@@ -219,7 +219,7 @@ func chooseSSHPort(s *state.State, ctx context.Context) error {
 	return errors.New("no free port for the lab's sshd on 127.0.0.1")
 }
 
-// rootIsLocked tells whether root's account is locked (`!` in shadow), as on
+// rootIsLocked reports whether root's account is locked (`!` in shadow), as on
 // machines that are administered by sudo: sshd then refuses root's keys too,
 // unless the account is left to PAM.
 func rootIsLocked() bool {
@@ -296,7 +296,7 @@ func waitSSHD(ctx context.Context, address, pidFile string) error {
 	}
 }
 
-// sshGreets tells whether an SSH server answers.
+// sshGreets reports whether an SSH server responds.
 func sshGreets(ctx context.Context, address string) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// Report is what `pvelab status` tells.
+// Report is what `pvelab status` reports.
 type Report struct {
 	Dir        string                 `json:"dir"`
 	Driver     string                 `json:"driver"`

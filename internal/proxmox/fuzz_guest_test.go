@@ -37,7 +37,7 @@ ask_guest() {
   guest_check_place 127.0.0.1 "${mac}"
   result_text WARNING "${guest_seen}"
   guest_read_banner 127.0.0.1 "${VM_SSH_PORT}"
-  result_text WARNING "SSH answers: ${guest_banner}"
+  result_text WARNING "SSH responds: ${guest_banner}"
   guest_check_cloud_init 100
   result_text WARNING "cloud-init ${guest_cloud_init} ${guest_exit} ${guest_out}"
   guest_read_host_key 100

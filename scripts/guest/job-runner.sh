@@ -243,7 +243,7 @@ run_job() {
   exec {run_lock}>"${state}/run.lock"
   # The last runner's children may hold the lock for a moment longer than it lived.
   flock -w 5 "${run_lock}" || {
-    log_info "another runner looks after this job"
+    log_info "another runner is in charge of this job"
     return 0
   }
   stat_read "$$"

@@ -132,14 +132,14 @@ wait_for_network() {
 
 # Without its agent's word a VM is whoever answers at an address.
 fail_without_agent() { # <seconds waited> <last seen>
-  result_fail timeout "the guest agent of VM ${vm_id} on node '${probe_node}' did not answer within $1 s, so that nothing vouches for what answers in its name; last seen: $2" \
+  result_fail timeout "the guest agent of VM ${vm_id} on node '${probe_node}' did not answer within $1 s, so nothing proves which machine responds at its address; last seen: $2" \
     'use a template whose qemu-guest-agent runs (build-template.sh makes one), or install it in yours; VM_TRUST_FIRST_USE=true takes VMs without one, and whatever answers in their place, for jobs without secrets'
 }
 
 fail_when_stopped() {
   vm_read_status "${vm_id}"
   if [[ ${vm_status} == stopped ]]; then
-    result_fail vm "VM ${vm_id} on node '${probe_node}' stopped by itself while it booted" \
+    result_fail vm "VM ${vm_id} on node '${probe_node}' stopped while it booted" \
       'look at its console when started by hand; CPU type and memory are the usual causes'
   fi
 }
@@ -158,7 +158,7 @@ wait_for_banner() { # <deadline>
   while :; do
     guest_read_banner "${vm_ip}" "${VM_SSH_PORT}"
     if [[ -n ${guest_banner} ]]; then
-      log_info "SSH answers: ${guest_banner}"
+      log_info "SSH responds: ${guest_banner}"
       return 0
     fi
     if ((SECONDS >= $1)); then
@@ -221,7 +221,7 @@ wait_for_cloud_init() { # <deadline>
       *) ;;
     esac
     if [[ ${guest_agent} == no && ${VM_TRUST_FIRST_USE} == true ]] && ((SECONDS - began >= 30)); then
-      result_warning "VM ${vm_id} has no guest agent that answers: whether cloud-init is done is not known, its host key will be trusted on first use, and jobs with secrets will not run in it"
+      result_warning "VM ${vm_id} has no guest agent that responds: it is not known whether cloud-init is done, its host key will be trusted on first use, and jobs with secrets will not run in it"
       return 0
     fi
     if ((SECONDS >= $1)); then
@@ -267,5 +267,5 @@ fail_unpinned() { # <what was said>
     result_warning "${failure}; it will be trusted on first use, and jobs with secrets will not run in the VM"
     return 0
   fi
-  result_fail timeout "${failure}" 'use a template whose SSH server has its key in /etc/ssh and whose agent may run commands (build-template.sh makes one); VM_TRUST_FIRST_USE=true takes others, for jobs without secrets'
+  result_fail timeout "${failure}" 'use a template whose SSH server has its key in /etc/ssh and whose agent may run commands (build-template.sh makes one); VM_TRUST_FIRST_USE=true accepts others, for jobs without secrets'
 }

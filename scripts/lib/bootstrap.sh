@@ -155,7 +155,7 @@ run_manager() { # <command...>
       result_fail timeout "another package manager held its lock for ${LINUS_LOCK_TIMEOUT} s: ${run_said}" \
         'wait until it has ended (ps -ef, cloud-init status), then run this again; or raise LINUS_LOCK_TIMEOUT'
     fi
-    log_info "another package manager is at work, for $((deadline - SECONDS)) s more: ${run_said}"
+    log_info "another package manager is running, waiting $((deadline - SECONDS)) s more: ${run_said}"
     run_pause 5
   done
 }
@@ -220,7 +220,7 @@ find_commands() { # <command...>; commands_there: yes when all are on PATH
 report_version() { # <key without LINUS_ and _VERSION> <command>
   run_read 60 "$2" --version
   if ((run_rc != 0)) || [[ ! ${run_out} =~ [0-9]+(\.[0-9]+)+[^[:space:],]* ]]; then
-    result_fail vm "$2 is installed but does not tell its version (exit ${run_rc}): ${run_said}" \
+    result_fail vm "$2 is installed but does not report its version (exit ${run_rc}): ${run_said}" \
       "run by hand: $2 --version"
   fi
   result_line "$1_VERSION" "${BASH_REMATCH[0]}"

@@ -85,7 +85,7 @@ create_vm() {
     ids_taken[${vm_id}]=yes
     allocate_vm_id
   done
-  result_fail vm "20 VM IDs in a row were taken between look and create on node '${probe_node}'" 'try again, or give this caller a VM_ID_RANGE of its own'
+  result_fail vm "20 VM IDs in a row were taken between check and create on node '${probe_node}'" 'try again, or give this caller a VM_ID_RANGE of its own'
 }
 
 # Before the VM can exist, the host knows whose it will be and when it ends.
@@ -176,7 +176,7 @@ configure_vm() {
   fi
   network_is_applied
   if [[ ${network_applied} != yes ]]; then
-    result_fail vm "VM ${vm_id} on node '${probe_node}' has not the network asked for: net0 ${vm_config[net0]:-none}, ipconfig0 ${vm_config[ipconfig0]:-none}, nameserver ${vm_config[nameserver]:-none}" "look at: qm config ${vm_id}"
+    result_fail vm "VM ${vm_id} on node '${probe_node}' does not have the requested network: net0 ${vm_config[net0]:-none}, ipconfig0 ${vm_config[ipconfig0]:-none}, nameserver ${vm_config[nameserver]:-none}" "look at: qm config ${vm_id}"
   fi
   address_settle "${vm_id}"
   vm_find_boot_disk

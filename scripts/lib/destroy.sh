@@ -245,7 +245,7 @@ vm_find_leftovers() { # <vmid>; vm_leftovers
   for storage in ${vm_storages}; do
     run_read 60 pvesm list "${storage}" --vmid "$1"
     if ((run_rc != 0)); then
-      log_warn "could not look for volumes left on ${storage}: ${run_said}"
+      log_warn "could not search for volumes left on ${storage}: ${run_said}"
       continue
     fi
     run_lines read

@@ -69,7 +69,7 @@ image_obtain() { # <directory> <sha256, or empty: the vendor's>; image_file
   if [[ ${image_good} != yes ]]; then
     rm -f -- "${image_part}"
     result_fail vm "the checksum of ${image_url} is ${image_found}, not ${image_sum}" \
-      'try again; if it stays so, the download is broken or tampered with'
+      'try again; if it persists, the download is broken or tampered with'
   fi
   image_name_by_content "${base}"
   mv -f -- "${image_part}" "${image_file}"
@@ -153,7 +153,7 @@ image_verify_sums() { # <the list's URL>
   run_read 60 gpgv --status-fd 1 --keyring "${run_dir}/keyring.gpg" -- "${run_dir}/signature" "${run_dir}/sums"
   if [[ $'\n'${run_out} != *$'\n[GNUPG:] GOODSIG '* || $'\n'${run_out} != *$'\n[GNUPG:] VALIDSIG '"${image_signer} "* ]]; then
     result_fail vm "$1 is not signed by its vendor's key ${image_signer}: ${run_said}" \
-      'try again; if it stays so, it is tampered with, or the vendor has a new key: update linus, or set VM_IMAGE_URL and VM_IMAGE_SHA256'
+      'try again; if it persists, it is tampered with, or the vendor has a new key: update linus, or set VM_IMAGE_URL and VM_IMAGE_SHA256'
   fi
   log_info "$1 is signed by its vendor's key ${image_signer}"
 }

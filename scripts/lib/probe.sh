@@ -66,7 +66,7 @@ probe_cluster() { # <wanted node, or empty>; probe_quorum: yes, no, or none wher
     probe_bad config "the cluster has no quorum (asked on ${HOSTNAME})" \
       'bring the other nodes back: until then Proxmox refuses every change; look at: pvecm status'
   elif [[ -z ${own} ]]; then
-    probe_bad config "Proxmox on ${HOSTNAME} does not say which node it is" 'look at: pvesh get /cluster/status'
+    probe_bad config "Proxmox on ${HOSTNAME} does not report which node it is" 'look at: pvesh get /cluster/status'
   elif [[ ${probe_node} == "${own}" && ${own_online} != 1 ]]; then
     probe_bad offline "node '${own}' is offline, as the cluster sees it" 'look at: pvecm status, systemctl status pve-cluster corosync'
   elif [[ ${probe_node} == "${own}" ]]; then
@@ -191,7 +191,7 @@ probe_template() { # <name or ID>
       'make one: build-template.sh; or set VM_TEMPLATE to the name or ID of a template of this node'
     return 0
   elif [[ ${found} == *' '* ]]; then
-    probe_bad config "template '$1' stands for several VMs on node '${probe_node}': ${found}" 'set VM_TEMPLATE to the ID of one'
+    probe_bad config "template '$1' is the name of several VMs on node '${probe_node}': ${found}" 'set VM_TEMPLATE to the ID of one'
     return 0
   fi
   vm_read "${found}"

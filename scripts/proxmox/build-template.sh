@@ -1,36 +1,36 @@
 #!/usr/bin/env bash
-# Makes a template of a cloud image on the Proxmox VE node this runs on, ready
+# Builds a template from a cloud image on the Proxmox VE node this runs on, ready
 # for create-vm: it boots a throw-away VM from the image, installs the guest
-# agent where there is none and what jobs commonly need (as bootstrap.sh does),
-# removes what makes a machine that machine, and turns the VM into the template.
+# agent if it is missing and what jobs commonly need (as bootstrap.sh does),
+# removes what identifies a machine, and converts the VM to the template.
 #
 # Stock images have no agent, and Proxmox has no other way into a guest that
 # works on every storage. So it is done over SSH from this host, as the image's
-# own user, with a key made here that exists only while this runs.
+# own user, with a key created here that exists only while this runs.
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
-# The VM needs a way to its distribution's packages, but where it needs none.
+# The VM must reach its distribution's packages, unless it needs none.
 #
 # Inputs (environment), all optional; those not listed are create-vm's:
-#   TEMPLATE_NAME agent-template   a name that no VM has
+#   TEMPLATE_NAME agent-template   must not be the name of a VM
 #   TEMPLATE_ID         default: a free one of VM_ID_RANGE (100-999)
 #   VM_OS debian-12     ubuntu, debian-12, debian-13, almalinux-9, rocky-9
-#   VM_IMAGE_URL, VM_IMAGE_SHA256   an image other than VM_OS's (file:// works)
-#   VM_DISK             (GB) default: 5, for almalinux and rocky 10. No clone
-#                       can have less
-#   VM_CPU 2, VM_RAM 2048 (MB)     of the throw-away VM, and what clones get
-#                       that are made by hand
+#   VM_IMAGE_URL, VM_IMAGE_SHA256   another image than VM_OS's (file:// works)
+#   VM_DISK             (GB) default: 5, for almalinux and rocky 10. Clones
+#                       cannot have less
+#   VM_CPU 2, VM_RAM 2048 (MB)     of the throw-away VM, and of clones
+#                       that are created by hand
 #   VM_BOOTSTRAP base   what to install: base, python, node, docker, claude, parted
 #                       by blanks; all; or none
-#   VM_READY_TIMEOUT 900 (seconds)  until the VM is ready and its agent answers
-#   VM_BOOTSTRAP_TIMEOUT 3600 (seconds)  for what is installed then
+#   VM_READY_TIMEOUT 900 (seconds)  until the VM is ready and its agent responds
+#   VM_BOOTSTRAP_TIMEOUT 3600 (seconds)  for installing VM_BOOTSTRAP
 #   LINUS_OWNER         UUID of the installation the template belongs to
-#   LINUS_LEASE_SECONDS 10800   after which the host destroys the VM by itself if
-#                       it is no template by then, as when this run was killed
-#   LINUS_NONCE         frames the answer
+#   LINUS_LEASE_SECONDS 10800   after which the host destroys the VM if it is not
+#                       a template by then, as when this run was killed
+#   LINUS_NONCE         delimits the output
 # Options: --dry-run (check everything, print the commands, change nothing), --help
 #
-# Answers on stdout in LINUS_ lines (lib/result.sh); the log goes to stderr.
+# The result is on stdout in LINUS_ lines (lib/result.sh), the log on stderr.
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 invalid configuration,
 # 4 node offline, 5 the name is taken, or a step failed, 6 network or SSH
 # timeout, 129/130/141/143 signal. On every failure its own VM is destroyed.
@@ -98,7 +98,7 @@ read_inputs() { # <argument...>
 make_key() {
   run_read 60 ssh-keygen -q -t ed25519 -N '' -C 'linus build-template' -f "${run_dir}/key"
   if ((run_rc != 0)); then
-    result_fail dependency "could not make an SSH key on ${HOSTNAME}: ${run_said}" 'look at: ssh-keygen -t ed25519'
+    result_fail dependency "could not create an SSH key on ${HOSTNAME}: ${run_said}" 'look at: ssh-keygen -t ed25519'
   fi
   run_slurp "${run_dir}/key.pub"
   SSH_PUBLIC_KEY=${run_text}
@@ -206,13 +206,13 @@ verify_agent() {
   while ((SECONDS < deadline)); do
     guest_read_host_key "${vm_id}"
     if [[ -n ${guest_host_key} ]]; then
-      log_info 'the guest agent answers'
+      log_info 'the guest agent responds'
       verify_host_key
       return 0
     fi
     run_pause 1
   done
-  result_fail timeout "the guest agent of VM ${vm_id} does not answer, or refuses to run commands: ${run_said} ${guest_out}" \
+  result_fail timeout "the guest agent of VM ${vm_id} does not respond, or refuses to run commands: ${run_said} ${guest_out}" \
     'try another image, or make the template by hand'
 }
 

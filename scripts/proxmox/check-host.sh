@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# Tells whether VMs can be created on this Proxmox VE host, and what to do about
+# Reports whether VMs can be created on this Proxmox VE host, and what to do about
 # each thing that is missing. Changes nothing.
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
 #
 # Inputs (environment), all optional:
 #   PROXMOX_NODE (this host's own), PROXMOX_STORAGE local-lvm,
-#   PROXMOX_BRIDGE vmbr0, VM_TEMPLATE (empty: any will do)
-#   VM_DISK        GB, 20: storages with less room are warned of
-#   IMAGE_DIR      /var/lib/vz/template/linus: where cloud images are kept
-#   CALLBACK_URL   what VMs report to; is it reached from here? Empty: not asked
-#   LINUS_NONCE    frames the answer
+#   PROXMOX_BRIDGE vmbr0, VM_TEMPLATE (empty: any)
+#   VM_DISK        GB, 20: warn of storages with less free space
+#   IMAGE_DIR      /var/lib/vz/template/linus: the directory of cloud images
+#   CALLBACK_URL   the URL for callbacks, tested from here; empty: not tested
+#   LINUS_NONCE    delimits the output
 # Options: --help
 #
 # One line per check on stdout, a warn or fail followed by what to do:
 #   LINUS_CHECK:<name>:<ok|warn|fail>:<text>
 #   LINUS_REMEDY:<what to do>
-# Exit codes: 0 no check failed, else that of the first that did: 1 invalid
+# Exit codes: 0 no check failed, otherwise that of the first failure: 1 invalid
 # parameter, 2 missing tool, 3 invalid configuration, 4 node offline;
 # 129/130/141/143 signal.
 
@@ -86,8 +86,7 @@ check_tools() {
   report_probe tools
 }
 
-# Proxmox lets nobody but root import disks, and what is under way is kept in
-# files here.
+# Proxmox lets only root import disks, and the state of operations is in files here.
 check_permissions() {
   local user dir=${LINUS_HOST_DIR:-/var/lib/linus}
   user=$(id -un)
@@ -95,7 +94,7 @@ check_permissions() {
   if [[ ${user} != root ]]; then
     probe_bad config "logged in as ${user}: only root may import disks and run qm" 'set PROXMOX_SSH_USER=root'
   elif [[ ! -d ${existing} || ! -w ${existing} ]]; then
-    probe_bad config "${existing} on ${HOSTNAME} is no directory that can be written to" "look at: findmnt -T ${existing}; journalctl -kp err"
+    probe_bad config "${existing} on ${HOSTNAME} is not a writable directory" "look at: findmnt -T ${existing}; journalctl -kp err"
   else
     probe_ok "root, and ${dir} can be written to"
   fi
@@ -121,7 +120,7 @@ check_version() {
     result_line PVE_VERSION "${version}"
   fi
   if [[ -z ${version} ]]; then
-    probe_bad config "pveversion on ${HOSTNAME} did not tell a version: ${run_said}" 'look at: pveversion -v'
+    probe_bad config "pveversion on ${HOSTNAME} did not report a version: ${run_said}" 'look at: pveversion -v'
   elif ((${version%%[!0-9]*} < 8)); then
     probe_bad config "Proxmox VE ${version} is too old" 'upgrade to 8.x or 9.x: --ciupgrade and more are missing before'
   elif ((${version%%[!0-9]*} > 9)); then
@@ -175,7 +174,7 @@ check_parts() {
   check_snippets
 }
 
-# Thin storages promise more than they have; one that is full stops every VM on it.
+# Thin storages are overcommitted; a full one stops every VM on it.
 check_space() { # <storages, parted by blanks>
   local line storage active avail free='' low=''
   run_wait storages
@@ -206,7 +205,7 @@ check_space() { # <storages, parted by blanks>
   report_probe space
 }
 
-# Cloud images are some hundred MB each, and unpacked beside the download.
+# Cloud images are some hundred MB each, and are unpacked next to the download.
 check_images() {
   local line free=''
   find_existing "${IMAGE_DIR}"
@@ -224,7 +223,7 @@ check_images() {
   report_probe images
 }
 
-# Told because people look for it: users, keys and addresses are given by
+# Reported because people ask for it: users, keys and addresses are given by
 # Proxmox's own cloud-init settings, and host keys read through the guest agent.
 check_snippets() {
   local line storage content having=''
@@ -244,7 +243,7 @@ check_snippets() {
   report_probe snippets
 }
 
-# VMs are elsewhere than this host, but near: what it cannot reach they hardly can.
+# VMs are near this host: what it cannot reach they hardly can.
 check_callback() {
   run_wait callback
   if ((run_rc != 0)); then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Creates a VM on the Proxmox VE node this runs on, from a template (linked
-# clone) or from a cloud image, starts it and waits until it can be worked in.
+# clone) or from a cloud image, starts it and waits until it is usable.
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
 #
@@ -10,36 +10,36 @@
 #   VM_CPU 2, VM_RAM 2048 (MB), VM_DISK 20 (GB)
 #   VM_TEMPLATE         name or ID of a template on this node; empty: an image
 #   VM_OS ubuntu        ubuntu, debian-12, debian-13, almalinux-9, rocky-9 (with a
-#                       template only told back, and its user where it sets none)
-#   VM_IMAGE_URL, VM_IMAGE_SHA256   an image other than VM_OS's (file:// works)
+#                       template: only reported, and its user if that sets none)
+#   VM_IMAGE_URL, VM_IMAGE_SHA256   another image than VM_OS's (file:// works)
 #   IMAGE_DIR           where images are kept (/var/lib/vz/template/linus)
 #   PROXMOX_NODE        default: this host's own
 #   PROXMOX_STORAGE local-lvm, PROXMOX_BRIDGE vmbr0, VM_VLAN_TAG
 #   VM_ID_RANGE 100-999
-#   VM_SSH_USER         default: the template's user, else the system's usual one
+#   VM_SSH_USER         default: the template's user, or the system's usual one
 #   VM_SSH_PORT 22
 #   VM_IP_CONFIG dhcp   or auto6 or dhcp6 (IPv6 only), ADDRESS/PREFIX, or a pool
-#                       FIRST-LAST/PREFIX whose addresses are given to one VM
-#                       each; with VM_GATEWAY (lib/address.sh)
+#                       FIRST-LAST/PREFIX of which each VM gets one;
+#                       with VM_GATEWAY (lib/address.sh)
 #   VM_NAMESERVERS      default: the host's
 #   VM_CPU_TYPE         image: host where KVM works, else x86-64-v2-AES;
 #                       template: the template's
 #   VM_NETWORK_TIMEOUT 300, VM_READY_TIMEOUT 600 (seconds)
-#   VM_ROUTED false     true: this node reaches VMs through a router, and takes an
-#                       address from a guest's mouth that it cannot see the card of
-#   VM_TRUST_FIRST_USE false   true: a VM whose guest agent does not answer is taken,
-#                       by the neighbour table and without a host key to pin
-#   LINUS_JOB, LINUS_OWNER  UUIDs that mark the VM (by hand: made up)
-#   LINUS_LEASE_SECONDS 0     the host destroys the VM after so long by itself; 0: never
-#   LINUS_HOST_DIR /var/lib/linus   leases, addresses reserved, IDs in quarantine
-#   LINUS_NONCE         frames the answer
+#   VM_ROUTED false     true: this node reaches VMs through a router; accept addresses
+#                       that guests report though it cannot see their cards
+#   VM_TRUST_FIRST_USE false   true: accept a VM whose guest agent does not respond, by
+#                       the neighbour table and without a host key to pin
+#   LINUS_JOB, LINUS_OWNER  UUIDs that mark the VM (default: generated)
+#   LINUS_LEASE_SECONDS 0     time after which the host destroys the VM; 0: never
+#   LINUS_HOST_DIR /var/lib/linus   leases, reserved addresses, quarantined IDs
+#   LINUS_NONCE         delimits the output
 # Options: --dry-run (check everything, print the commands, change nothing), --help
 #
-# Answers on stdout in LINUS_ lines (lib/result.sh); the log goes to stderr.
+# The result is on stdout in LINUS_ lines (lib/result.sh), the log on stderr.
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 invalid configuration,
 # 4 node offline, 5 creation, configuration or start failed, 6 network or SSH
 # timeout, 129/130/141/143 signal. On every failure its own VM is destroyed. With
-# LINUS_VM_OUTCOME:exists a VM has the name already, and was not touched.
+# LINUS_VM_OUTCOME:exists a VM already has the name, and was not touched.
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/result.sh"
@@ -77,9 +77,8 @@ read_inputs() { # <argument...>
 
 # --- output_result ---
 
-# Nothing that comes between the answer and the exit undoes what was promised, but
-# a caller that is gone.
-# VM_ID and VM_NODE were told when the ID became ours.
+# Nothing that happens between the result and the exit undoes the VM, except a
+# caller that is gone. VM_ID and VM_NODE were reported when the ID became ours.
 output_result() {
   run_stoppable=no
   result_line VM_NAME "${vm_name}"

@@ -9,26 +9,26 @@
 #   VM_ID, VM_NAME            the VM
 #   LINUS_JOB, LINUS_OWNER    the UUIDs in its description (list-vms shows them)
 # and optionally:
-#   ACTION                    destroy, or forget: give up the lease and the address
-#                             of a VM that is not proven, which is left as it is
-#                             (default: destroy)
-#   VM_KIND                   vm, or template: only a template that build-template
-#                             made is removed, and no other VM (default: vm)
+#   ACTION                    destroy, or forget: remove the lease and free the
+#                             address of a VM that is not proven; the VM itself
+#                             is not touched (default: destroy)
+#   VM_KIND                   vm, or template: remove only a template that
+#                             build-template created (default: vm)
 #   PROXMOX_NODE              default: this host's own
-#   LINUS_NONCE               frames the answer
-# Options: --dry-run (look and prove, print the commands, change nothing), --help
+#   LINUS_NONCE               delimits the output
+# Options: --dry-run (check the proof, print the commands, change nothing), --help
 #
-# A VM that does not exist is a success: it can be run twice. Answers on stdout
-# in LINUS_ lines (lib/result.sh), the log on stderr. What became of the VM is
-# said also where the script fails:
-#   LINUS_VM_OUTCOME:destroyed  it is gone, by this run
-#   LINUS_VM_OUTCOME:gone       the cluster has no VM of that ID
-#   LINUS_VM_OUTCOME:foreign    the VM of that ID is another by now, and was not
-#                               touched: the one meant is gone (exit 5 all the same)
-#   LINUS_VM_OUTCOME:refused    it has the name, job or owner, but the proof is not
-#                               whole, or another node has it: it was left alone
-#   LINUS_VM_OUTCOME:failed     tried and not done: to be tried again
-# Without that line nothing is known of it.
+# A VM that does not exist is a success: it can be run twice. The result is on
+# stdout in LINUS_ lines (lib/result.sh), the log on stderr. The VM's fate is
+# reported even if the script fails:
+#   LINUS_VM_OUTCOME:destroyed  this run destroyed it
+#   LINUS_VM_OUTCOME:gone       the cluster has no VM with that ID
+#   LINUS_VM_OUTCOME:foreign    another VM has that ID by now, and was not touched:
+#                               the one meant is gone (the exit code is still 5)
+#   LINUS_VM_OUTCOME:refused    it has the name, job or owner, but the proof is
+#                               incomplete, or it is on another node: left alone
+#   LINUS_VM_OUTCOME:failed     destroying it failed: to be retried
+# Without that line nothing is known about it.
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 invalid configuration,
 # 4 node offline, 5 foreign, refused or failed, 129/130/141/143 signal.
 
@@ -121,7 +121,7 @@ destroy_vm() {
           'destroy these VMs first, then remove it again; until then it can stay, and new VMs be made of another template'
       fi
       result_fail vm "could not destroy VM ${vm_id} on node '${probe_node}' (host ${HOSTNAME}): ${vm_reason}" \
-        "run it again; if it stays so, look at: qm config ${vm_id} and the task log of node '${probe_node}'"
+        "run it again; if it persists, look at: qm config ${vm_id} and the task log of node '${probe_node}'"
       ;;
   esac
   if [[ -n ${vm_leftovers} ]]; then
@@ -129,14 +129,14 @@ destroy_vm() {
   fi
 }
 
-# Nobody of ours looks at the VM again. One that proves to be ours is destroyed,
-# not forgotten.
+# linus does not check the VM again. One that is proven ours is destroyed, not
+# forgotten.
 forget_vm() {
   vm_check_before_destroy "${vm_id}" "${probe_node}"
   if [[ -z ${vm_doubt} ]]; then
     result_fail vm "refused to forget VM ${vm_id} on node '${probe_node}': it is proven to be ${vm_name}" 'destroy it'
   elif [[ ${vm_outcome} == failed ]]; then
-    result_fail vm "could not look at VM ${vm_id} on node '${probe_node}' (host ${HOSTNAME}): ${vm_reason}" 'run it again'
+    result_fail vm "could not check VM ${vm_id} on node '${probe_node}' (host ${HOSTNAME}): ${vm_reason}" 'run it again'
   elif [[ ${dry_run} == no ]]; then
     lease_drop "${vm_id}" "${vm_job}"
     address_drop "${vm_job}"

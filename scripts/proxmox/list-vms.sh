@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Lists the VMs of ours on every online node: those whose description carries
 # linus-job=<uuid> and linus-owner=<uuid>. Before that it destroys the VMs of
-# this host whose lease is over (lib/lease.sh), and what a killed run of ours left
-# half made.
+# this host whose lease has expired (lib/lease.sh), and what a killed run of ours
+# left unfinished.
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
 #
 # Inputs (environment), all optional:
 #   LINUS_OWNER    only the VMs of this installation
-#   VM_KIND        vm, or template: the templates that build-template made
-#                  instead of VMs (default: vm)
-#   LINUS_NONCE    frames the answer
+#   VM_KIND        vm, or template: the templates that build-template
+#                  created, instead of VMs (default: vm)
+#   LINUS_NONCE    delimits the output
 # Options: --help
 #
 # One line per VM on stdout:
@@ -18,13 +18,13 @@
 # and one per VM ID that is not used because volumes of a destroyed VM of ours
 # are still there:
 #   LINUS_QUARANTINED:<id> <volume> ...
-# and one per VM of this host whose end has come and that is left alone, because
-# its proof is not whole (any installation's: they are few, and should be seen):
+# and one per expired VM of this host that is left alone because its proof is
+# incomplete (of any installation: they are few, and should be seen):
 #   LINUS_LEFT_ALONE:<id> <job> <name> <why>
-# A node that is offline, or does not answer, is a LINUS_WARNING: its VMs are not
-# in the list, which is no proof that they are gone.
-# Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 the cluster gives no
-# list, 6 it gives no answer in time, 129/130/141/143 signal.
+# A node that is offline, or does not respond, is a LINUS_WARNING: its VMs are not
+# in the list, which does not prove that they are gone.
+# Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 the cluster returns
+# no list, 6 it does not respond in time, 129/130/141/143 signal.
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/result.sh"

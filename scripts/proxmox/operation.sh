@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# One run of a host script that does not depend on the connection it was asked
-# for over: it is started once, as a unit of the host's systemd, and can be
-# followed from any byte by whoever comes, as often as needed. linus calls this;
-# there is nothing in it for people to run.
+# One run of a host script, independent of the connection that started it: it is
+# started once, as a unit of the host's systemd, and can be followed from any byte
+# by anybody, as often as needed. linus calls this; it is not for people to run.
 #
 # Runs as root on a Proxmox VE host; needs bash, coreutils and systemd.
 #
@@ -24,8 +23,8 @@
 #                        systemd, last of all
 # One that has begun, has no exit and no unit is lost: the host was restarted.
 # What nobody settled goes after a week, and no operation runs that long.
-# Exit codes: 0 ok, 66 no such operation, 75 it does not end, 127 no such
-# script; else an error, in words on stderr.
+# Exit codes: 0 ok, 66 no such operation, 75 it does not stop, 127 no such
+# script; otherwise an error, with a text on stderr.
 
 # A tenth of a second without a process of its own.
 pause() {

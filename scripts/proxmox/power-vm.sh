@@ -6,11 +6,11 @@
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
 #
 # Inputs (environment), all required:
-#   ACTION                    start     and wait until it can be worked in
-#                             stop      at once, as by pulling the plug
-#                             shutdown  asking the guest; at once when it does not
+#   ACTION                    start     and wait until it is usable
+#                             stop      at once, as by cutting its power
+#                             shutdown  by asking the guest; at once if it does not
 #                             snapshot  of its disks, running or not
-#                             revert    to a snapshot, losing all since; then start
+#                             revert    to a snapshot, losing later changes; then start
 #   VM_ID, VM_NAME            the VM
 #   LINUS_JOB, LINUS_OWNER    the UUIDs in its description (list-vms shows them)
 # and optionally:
@@ -19,17 +19,17 @@
 #   VM_SSH_USER               default: the VM's
 #   VM_SSH_PORT 22
 #   VM_NETWORK_TIMEOUT 300, VM_READY_TIMEOUT 600, VM_SHUTDOWN_TIMEOUT 60 (seconds)
-#   VM_ROUTED false     true: this node reaches VMs through a router, and takes an
-#                       address from a guest's mouth that it cannot see the card of
-#   VM_TRUST_FIRST_USE false   true: a VM whose guest agent does not answer is taken,
-#                       by the neighbour table and without a host key to pin
-#   LINUS_NONCE               frames the answer
-# Options: --dry-run (look and prove, print the commands, change nothing), --help
+#   VM_ROUTED false     true: this node reaches VMs through a router; accept addresses
+#                       that guests report though it cannot see their cards
+#   VM_TRUST_FIRST_USE false   true: accept a VM whose guest agent does not respond, by
+#                       the neighbour table and without a host key to pin
+#   LINUS_NONCE               delimits the output
+# Options: --dry-run (check the proof, print the commands, change nothing), --help
 #
-# Each can be run twice: a VM that is as it should be is a success; only a name
-# of a snapshot is not used again. After start and revert the answer has the
-# address, user and host key as create-vm's. Answers on stdout in LINUS_ lines
-# (lib/result.sh), the log on stderr.
+# Each can be run twice: a VM already in the wanted state is a success; only the name
+# of a snapshot cannot be used again. After start and revert the result has the
+# address, user and host key, like create-vm's. The result is on stdout in LINUS_
+# lines (lib/result.sh), the log on stderr.
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 invalid configuration
 # (also a storage without snapshots), 4 node offline, 5 refused or failed, 6
 # network or SSH timeout, 129/130/141/143 signal. The VM is never destroyed.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tells whether one VM of ours still exists on the Proxmox VE node this runs on,
+# Reports whether one VM of ours still exists on the Proxmox VE node this runs on,
 # and whether it runs. Changes nothing.
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
@@ -8,24 +8,24 @@
 #   VM_ID, VM_NAME            the VM
 #   LINUS_JOB, LINUS_OWNER    the UUIDs in its description (list-vms shows them)
 # and optionally:
-#   LOOK_INSIDE               true: asks the guest of a VM that runs, through its
-#                             agent, where it is and which boot this is; false
-#   VM_SSH_PORT, VM_ROUTED    for that, as power-vm.sh has them
-#   LINUS_NONCE               frames the answer
+#   LOOK_INSIDE               true: ask the guest of a running VM, through its
+#                             agent, for its address and boot ID (default: false)
+#   VM_SSH_PORT, VM_ROUTED    for that, as for power-vm.sh
+#   LINUS_NONCE               delimits the output
 # Options: --help
 #
-# Answers one of these on stdout, or fails:
-#   LINUS_VM_STATUS:<running|stopped|paused|...>   as Proxmox says of the VM meant
-#   LINUS_VM_STATUS:gone       there is no VM of that ID in the cluster
-#   LINUS_VM_STATUS:foreign    the VM of that ID is another: the one meant is gone
+# Prints one of these on stdout, or fails:
+#   LINUS_VM_STATUS:<running|stopped|paused|...>   Proxmox's status of the VM meant
+#   LINUS_VM_STATUS:gone       there is no VM with that ID in the cluster
+#   LINUS_VM_STATUS:foreign    another VM has that ID: the one meant is gone
 #   LINUS_VM_STATUS:left_alone it has the name, job or owner, but the proof that it
-#                              is the VM meant is not whole
-#   LINUS_VM_STATUS:moved      another node has it, or one that may be it
+#                              is the VM meant is incomplete
+#   LINUS_VM_STATUS:moved      it, or a VM that may be it, is on another node
 # A LINUS_WARNING says why it is foreign, left alone or moved. With LOOK_INSIDE,
-# where the guest of a running VM says it:
-#   LINUS_VM_IP                its address, if its card is what answers there
+# if the guest of a running VM reports them:
+#   LINUS_VM_IP                its address, if its card has that address
 #   LINUS_VM_BOOT_ID           the kernel's ID of its boot
-# Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 5 Proxmox does not say,
+# Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 5 status unknown,
 # 129/130/141/143 signal.
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
@@ -92,7 +92,7 @@ show_vm() {
 }
 
 # A guest whose network has changed, or that was restarted, still has its agent.
-# One that says nothing has told nothing: that is no failure.
+# A guest that reports nothing is not a failure.
 look_inside() {
   local -r boot='^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})[[:space:]]*$'
   guest_agent=no
@@ -130,7 +130,7 @@ show_doubtful() { # <status, where it may be ours>
 }
 
 fail_unknown() { # <what was said>
-  result_fail vm "Proxmox on ${HOSTNAME} does not say how VM ${vm_id} is: $1" "look at: qm status ${vm_id}; systemctl status pve-cluster"
+  result_fail vm "Proxmox on ${HOSTNAME} does not report the status of VM ${vm_id}: $1" "look at: qm status ${vm_id}; systemctl status pve-cluster"
 }
 
 main() {

@@ -1,5 +1,5 @@
 // Package cloudinit makes what a VM's cloud-init reads (NoCloud) from the VM's
-// config, in the words PVE writes it in.
+// config, in PVE's format.
 package cloudinit
 
 import (
@@ -15,7 +15,7 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// Seed is what a VM's cloud-init reads (NoCloud), in the words PVE writes it in
+// Seed is what a VM's cloud-init reads (NoCloud), in PVE's format
 // (PVE::QemuServer::Cloudinit).
 type Seed struct {
 	User    string
@@ -23,7 +23,7 @@ type Seed struct {
 	Meta    string
 }
 
-// New makes the seed from a VM's config. nameserver is the host's
+// New returns the seed from a VM's config. nameserver is the host's
 // own: PVE hands it on when the config names none.
 func New(id int, conf *state.Conf, nameserver string) Seed {
 	user := seedUserData(id, conf)
@@ -135,7 +135,7 @@ func netmask(bits int) string {
 	return netip.AddrFrom4([4]byte{byte(mask >> 24), byte(mask >> 16), byte(mask >> 8), byte(mask)}).String()
 }
 
-// Write makes the ISO image that carries the seed.
+// Write creates the ISO image that carries the seed.
 func (c Seed) Write(ctx context.Context, path string) error {
 	dir, err := os.MkdirTemp(filepath.Dir(path), "seed.")
 	if err != nil {

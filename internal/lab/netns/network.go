@@ -95,7 +95,7 @@ func freeNetwork(ctx context.Context, s *state.State) (Network, error) {
 	return Network{}, errors.New("no free addresses for the lab's network in 10.77.0.0/16 and 10.78.0.0/16")
 }
 
-// Up makes the network, or completes it and applies the settings anew.
+// Up creates the network, or completes it and applies the settings again.
 // It sets s.Config.SSHHost and SSHPort.
 func Up(ctx context.Context, s *state.State) error {
 	n := Of(s)

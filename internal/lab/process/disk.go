@@ -35,7 +35,7 @@ func writeMarker(path string, size int64) error {
 	return sys.WriteFile(path, fmt.Appendf(nil, "%s%d\n", markerPrefix, size), 0o640)
 }
 
-// CreateDisk makes an empty disk.
+// CreateDisk creates an empty disk.
 func (Driver) CreateDisk(_ context.Context, dst, _ string, size int64) error {
 	return writeMarker(dst, size)
 }

@@ -68,7 +68,7 @@ func guestCandidates(s *state.State, vm state.VM) []string {
 	return candidates
 }
 
-// guestConfig is what a guest is told at start, as JSON on its stdin.
+// guestConfig is a guest's configuration, as JSON on its stdin.
 type guestConfig struct {
 	ID         int
 	Hostname   string

@@ -13,7 +13,7 @@ type Driver interface {
 	// for process). It may fill fields of s.Config, which the caller saves.
 	// Idempotent.
 	Up(ctx context.Context, s *state.State) error
-	// Down removes what Up made, also a half of it. Idempotent.
+	// Down removes what Up created, also a half of it. Idempotent.
 	Down(ctx context.Context, s *state.State) error
 	// BuildImage returns the path of the disk image the template is made of and
 	// that can be imported: a Debian image (cached) or a marker file.
@@ -41,11 +41,11 @@ type Driver interface {
 // sizes are bytes as the guest sees them; dst does not exist yet and is
 // removed again on failure.
 type Disks interface {
-	// CreateDisk makes an empty disk.
+	// CreateDisk creates an empty disk.
 	CreateDisk(ctx context.Context, dst, format string, size int64) error
 	// ImportDisk copies an image of any format the driver reads into a new disk.
 	ImportDisk(ctx context.Context, src, dst, format string) error
-	// LinkDisk makes a disk that shows base's content and keeps only changes.
+	// LinkDisk creates a disk that shows base's content and keeps only changes.
 	LinkDisk(ctx context.Context, base, dst string) error
 	// ResizeDisk grows a disk.
 	ResizeDisk(ctx context.Context, path string, size int64) error

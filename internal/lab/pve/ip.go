@@ -45,7 +45,7 @@ func (c *call) neighbours() []neighbour {
 }
 
 // ip plays `ip [-4|-6|-o] route get ADDRESS` and `ip [-4|-6|-o] neigh show [to
-// ADDRESS] [dev DEVICE]`, in the words of iproute2.
+// ADDRESS] [dev DEVICE]`, in iproute2's syntax.
 func (c *call) ip(args []string, out io.Writer) error {
 	family := ""
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") {

@@ -111,7 +111,7 @@ func pvesmFree(c *call) error {
 	return nil
 }
 
-// pvesmAlloc makes a volume of a given name; its size is in KiB without a unit.
+// pvesmAlloc creates a volume of a given name; its size is in KiB without a unit.
 func pvesmAlloc(c *call) error {
 	st, err := c.s.Storage(c.opts["storage"])
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"linus/internal/lab/state"
 )
 
-// qmCreate makes a VM. Taking the ID comes first: the config with `lock:
+// qmCreate creates a VM. Taking the ID comes first: the config with `lock:
 // create`; what fails later gives it back.
 func qmCreate(c *call) error {
 	id := c.id()
@@ -368,7 +368,7 @@ func (c *call) qemuVersion() string {
 	return "10.1.2"
 }
 
-// digest is what the API answers as a config's digest.
+// digest is what the API returns as a config's digest.
 func digest(conf *state.Conf) string {
 	return fmt.Sprintf("%x", sha256.Sum256([]byte(conf.String())))[:40]
 }

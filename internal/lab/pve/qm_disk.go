@@ -101,7 +101,7 @@ func (c *call) tellTransfer(half bool) {
 	}
 }
 
-// allocCloudInit makes the VM's cloud-init volume: 4 MiB that start fills.
+// allocCloudInit creates the VM's cloud-init volume: 4 MiB that start fills.
 func (c *call) allocCloudInit(st state.Storage, id int) (volid string, err error) {
 	stem := fmt.Sprintf("vm-%d-cloudinit", id)
 	volid = st.VolID(id, stem, "qcow2")
@@ -122,7 +122,7 @@ func (c *call) allocCloudInit(st state.Storage, id int) (volid string, err error
 	return volid, nil
 }
 
-// linkVolume makes a linked clone's disk. On a thin pool the clone stands on
+// linkVolume creates a linked clone's disk. On a thin pool the clone stands on
 // its own once made, so the base is kept alive for it by a second name.
 func (c *call) linkVolume(base string, id int) (volid string, err error) {
 	name, rest, _ := strings.Cut(base, ":")
@@ -156,7 +156,7 @@ func hiddenBase(path string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".base")
 }
 
-// copyVolume makes a full clone's disk on a storage.
+// copyVolume creates a full clone's disk on a storage.
 func (c *call) copyVolume(volid string, st state.Storage, id int, asked string) (string, error) {
 	path, err := c.s.VolumePath(volid)
 	if err != nil {

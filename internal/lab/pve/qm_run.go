@@ -82,7 +82,7 @@ func qmStop(c *call) error {
 	})
 }
 
-// stop pulls the plug of a VM whose lock is held, and leaves its run directory
+// stop powers off a VM whose lock is held, and leaves its run directory
 // clean.
 func (c *call) stop(vm state.VM) error {
 	ctx, cancel := context.WithTimeout(c.ctx, stopTimeout)
@@ -125,7 +125,7 @@ func (c *call) shutdown(vm state.VM) error {
 	}
 	switch {
 	case err == nil:
-		return c.stop(vm) // clears what a machine that ended by itself leaves
+		return c.stop(vm) // clears what a machine that ended on its own leaves
 	case !errors.Is(err, state.ErrShutdownTimeout):
 		return err
 	case c.on("forceStop"):

@@ -11,7 +11,7 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// vmStatus is what the API tells of a VM, by its own key names.
+// vmStatus is what the API returns for a VM, by its own key names.
 func (c *call) vmStatus(id int, conf *state.Conf) map[string]any {
 	pid, running := c.s.Pid(id)
 	name := conf.Get("name")

@@ -37,7 +37,7 @@ func hasSnapshots(conf *state.Conf) bool {
 	})
 }
 
-// apiFeature tells whether a VM can have snapshots, or be cloned or copied.
+// apiFeature reports whether a VM can have snapshots, or be cloned or copied.
 func apiFeature(c *call, vars map[string]string) (any, error) {
 	_, conf, err := c.vmOf(vars)
 	if err != nil {

@@ -106,5 +106,5 @@ func probeKVM(ctx context.Context, kernel string) (why string, err error) {
 		first, _, _ := strings.Cut(runErr.Error(), "\n")
 		return first, nil
 	}
-	return "a guest ended without a word", nil
+	return "a guest ended without output", nil
 }

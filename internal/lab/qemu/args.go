@@ -150,7 +150,7 @@ func (m machine) number(key string, fallback int) (int, error) {
 	return n, nil
 }
 
-// checkMachine refuses what this host cannot run, in PVE's words.
+// checkMachine refuses what this host cannot run, with PVE's text.
 func checkMachine(conf *state.Conf, bridge string) error {
 	for n := range state.MaxNICs {
 		if nic, ok := state.ParseNIC(conf.Get(fmt.Sprintf("net%d", n))); ok && nic.Bridge != "" && nic.Bridge != bridge {

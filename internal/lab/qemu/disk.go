@@ -13,7 +13,7 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// diskInfo is what `qemu-img info` tells of an image.
+// diskInfo is what `qemu-img info` reports for an image.
 type diskInfo struct {
 	Format string `json:"format"`
 	Size   int64  `json:"virtual-size"` // bytes the guest sees
@@ -32,7 +32,7 @@ func readDiskInfo(ctx context.Context, path string) (diskInfo, error) {
 	return info, nil
 }
 
-// CreateDisk makes an empty image.
+// CreateDisk creates an empty image.
 func (Driver) CreateDisk(ctx context.Context, dst, format string, size int64) error {
 	return makeDisk(ctx, dst, "create", "-q", "-f", format, dst, strconv.FormatInt(size, 10))
 }
@@ -42,7 +42,7 @@ func (Driver) ImportDisk(ctx context.Context, src, dst, format string) error {
 	return makeDisk(ctx, dst, "convert", "-q", "-O", format, src, dst)
 }
 
-// LinkDisk makes a qcow2 image backed by base.
+// LinkDisk creates a qcow2 image backed by base.
 func (Driver) LinkDisk(ctx context.Context, base, dst string) error {
 	info, err := readDiskInfo(ctx, base)
 	if err != nil {
@@ -70,7 +70,7 @@ func (Driver) DiskSize(ctx context.Context, path string) (int64, error) {
 // Snapshots of a disk lie inside its qcow2 file. A machine that runs has the
 // file to itself, so it makes and deletes them.
 
-// SnapshotDisk makes an internal snapshot, through the monitor while the machine runs.
+// SnapshotDisk creates an internal snapshot, through the monitor while the machine runs.
 func (d Driver) SnapshotDisk(ctx context.Context, s *state.State, vm state.VM, slot, path, name string) error {
 	if _, running := s.Pid(vm.ID); running {
 		return Monitor(ctx, s.RunDir(vm.ID), "blockdev-snapshot-internal-sync", snapshotArguments(slot, name))

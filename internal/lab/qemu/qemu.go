@@ -27,7 +27,7 @@ type Driver struct{}
 // killed.
 const stopGrace = 5 * time.Second
 
-// Up makes the lab's network and sets where its sshd listens.
+// Up creates the lab's network and sets where its sshd listens.
 func (Driver) Up(ctx context.Context, s *state.State) error {
 	if err := netns.Up(ctx, s); err != nil {
 		return err
@@ -70,7 +70,7 @@ func (d Driver) Start(ctx context.Context, s *state.State, vm state.VM) error {
 		return fmt.Errorf("the lab is not up: %w", err)
 	}
 	n, runDir := netns.Of(s), s.RunDir(vm.ID)
-	if err := os.RemoveAll(runDir); err != nil { // of a machine that ended by itself
+	if err := os.RemoveAll(runDir); err != nil { // of a machine that ended on its own
 		return err
 	}
 	if err := os.MkdirAll(runDir, 0o755); err != nil {
@@ -161,7 +161,7 @@ func (Driver) Stop(ctx context.Context, s *state.State, vm state.VM) error {
 // presses the power button.
 func (d Driver) Shutdown(ctx context.Context, s *state.State, vm state.VM) error {
 	if vm.Conf.AgentEnabled() {
-		// The agent does not answer this one. Where it does not even listen, the
+		// The agent does not respond to this one. Where it does not even listen, the
 		// wait below says so.
 		_, err := agent.Call(ctx, s.AgentSocket(vm.ID), "guest-shutdown", nil, agent.PingTimeout)
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, io.EOF) {

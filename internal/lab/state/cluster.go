@@ -79,7 +79,7 @@ type Node struct {
 	Online bool
 }
 
-// WriteMembers makes etc/pve/.members where it is not there. It is one of the
+// WriteMembers creates etc/pve/.members where it is not there. It is one of the
 // files by which pmxcfs is told from a directory that it is not mounted on.
 func (s *State) WriteMembers() error {
 	err := sys.CreateFile(s.Path("etc", "pve", ".members"), fmt.Sprintf("{\n\"nodename\": %q,\n\"version\": 0\n}\n", s.Config.Node))

@@ -83,7 +83,7 @@ func writeSection(b *strings.Builder, section map[string]string) {
 // Get is the value that runs, or "".
 func (c *Conf) Get(key string) string { return c.Values[key] }
 
-// Has tells whether a key is set.
+// Has reports whether a key is set.
 func (c *Conf) Has(key string) bool { _, ok := c.Values[key]; return ok }
 
 // Set sets a value that counts at once.
@@ -103,7 +103,7 @@ func (c *Conf) DeletePending(key string) {
 	}
 }
 
-// ApplyPending makes what waited count. It tells whether anything did.
+// ApplyPending makes what waited count. It reports whether anything did.
 func (c *Conf) ApplyPending() bool {
 	changed := len(c.pending) > 0
 	for _, key := range strings.Split(c.pending["delete"], ",") {
@@ -136,7 +136,7 @@ func (c *Conf) Clone() *Conf { return ParseConf(c.String()) }
 // Keys are the keys set, sorted.
 func (c *Conf) Keys() []string { return SortedKeys(c.Values) }
 
-// IsTemplate tells whether the VM is a template.
+// IsTemplate reports whether the VM is a template.
 func (c *Conf) IsTemplate() bool { return c.Get("template") == "1" }
 
 // Props splits a property string such as `virtio=BC:24:11:00:00:01,bridge=vmbr0`

@@ -13,7 +13,7 @@ type ExitError struct {
 
 func (e *ExitError) Error() string { return e.text }
 
-// Fail makes an ExitError.
+// Fail returns an ExitError.
 func Fail(code int, format string, args ...any) error {
 	return &ExitError{Code: code, text: fmt.Sprintf(format, args...)}
 }

@@ -33,8 +33,8 @@ const (
 	FaultDestroyLate        Fault = "destroy_fails_late"    // count: destroy frees the disks, then fails and leaves lock: destroyed
 	FaultStorageFull        Fault = "storage_full"          // count: the storage is full in the middle of an import
 	FaultKilledWorker       Fault = "killed_worker"         // count: create or clone dies half way and leaves its lock
-	FaultAgentDelay         Fault = "agent_delay"           // seconds from start until the agent answers
-	FaultAgentSilent        Fault = "agent_silent"          // 1: the agent never answers
+	FaultAgentDelay         Fault = "agent_delay"           // seconds from start until the agent responds
+	FaultAgentSilent        Fault = "agent_silent"          // 1: the agent never responds
 	FaultExtraInterfaces    Fault = "extra_interfaces"      // 1: docker0 and a link-local address before the right one
 	FaultShutdownIgnored    Fault = "shutdown_ignored"      // 1: guests do not act on a shutdown request
 	FaultSlowStorage        Fault = "slow_storage_ms"       // milliseconds each storage operation holds the storage's lock
@@ -126,7 +126,7 @@ func (s *State) Fault(fault Fault) string {
 	return faults[fault]
 }
 
-// UseFault tells whether a counted fault happens now, and counts it.
+// UseFault reports whether a counted fault happens now, and counts it.
 func (s *State) UseFault(fault Fault) bool {
 	if s.Fault(fault) == "" {
 		return false
@@ -144,7 +144,7 @@ func (s *State) UseFault(fault Fault) bool {
 	return happens && err == nil
 }
 
-// Lists tells whether a name or ID is among a fault's comma separated values.
+// Lists reports whether a name or ID is among a fault's comma separated values.
 func (s *State) Lists(fault Fault, name string) bool {
 	return slices.Contains(strings.Split(s.Fault(fault), ","), name)
 }

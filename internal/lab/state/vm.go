@@ -14,7 +14,7 @@ const (
 	DriverQemu    = "qemu"    // a real QEMU machine
 )
 
-// ErrShutdownTimeout is what Shutdown answers when the guest has not gone in
+// ErrShutdownTimeout is what Shutdown returns when the guest has not gone in
 // time; qm turns it into `VM quit/powerdown failed - got timeout`.
 var ErrShutdownTimeout = errors.New("guest did not shut down in time")
 
@@ -40,7 +40,7 @@ func (s *State) AgentSocket(id int) string { return filepath.Join(s.RunDir(id), 
 // AddressPath holds where a running process guest's SSH server listens.
 func (s *State) AddressPath(id int) string { return s.Path("run", fmt.Sprint(id), "address") }
 
-// AgentEnabled tells whether the VM is to have a guest agent.
+// AgentEnabled reports whether the VM is to have a guest agent.
 func (c *Conf) AgentEnabled() bool {
 	props := Props(c.Get("agent"))
 	value := props["enabled"]

@@ -33,7 +33,7 @@ func (s *State) Storages() []Storage {
 	return slices.DeleteFunc(all, func(st Storage) bool { return s.Lists(FaultMissingStorage, st.Name) })
 }
 
-// Storage finds a storage by name; without one it fails in PVE's words.
+// Storage finds a storage by name; without one it fails with PVE's text.
 func (s *State) Storage(name string) (Storage, error) {
 	for _, st := range s.Storages() {
 		if st.Name == name {

@@ -40,7 +40,7 @@ func WriteFile(path string, data []byte, mode os.FileMode) error {
 	return os.Rename(tmp.Name(), path)
 }
 
-// CreateFile makes a file with its whole content, or fails with fs.ErrExist.
+// CreateFile creates a file with its whole content, or fails with fs.ErrExist.
 func CreateFile(path, content string) error {
 	tmp, err := os.CreateTemp(filepath.Dir(path), Temporary+"*")
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HasOpen tells whether a process has a file open.
+// HasOpen reports whether a process has a file open.
 func HasOpen(proc, path string) bool {
 	descriptors, err := os.ReadDir(filepath.Join(proc, "fd"))
 	if err != nil {

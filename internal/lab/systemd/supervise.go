@@ -337,7 +337,7 @@ func (s *supervisor) signal(sig unix.Signal, all bool) error {
 	return err
 }
 
-// stopPost runs the commands of ExecStopPost, which are told how it went.
+// stopPost runs the commands of ExecStopPost, which get its result.
 func (s *supervisor) stopPost() error {
 	for _, line := range s.spec.StopPost {
 		if err := s.in("deactivating", "stop-post"); err != nil {

@@ -28,7 +28,7 @@ import (
 //	lock          held while units come and go
 //	units/<name>  a loaded unit: spec.json, state.json, pid of its supervisor
 type Manager struct {
-	Dir    string // made when missing
+	Dir    string // created if missing
 	Binary string // the program that plays the supervisor, see Main
 }
 

@@ -58,7 +58,7 @@ func (s *supervisor) waitFor() error {
 	return s.show()
 }
 
-// sleep tells whether it was asked to stop meanwhile.
+// sleep reports whether it was asked to stop meanwhile.
 func (s *supervisor) sleep(d time.Duration) (stopped bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -88,7 +88,7 @@ func (m Manager) units() ([]unit, error) {
 	return units, nil
 }
 
-// loaded tells whether the name is taken. A service is loaded as long as a
+// loaded reports whether the name is taken. A service is loaded as long as a
 // timer that starts it is.
 func (m Manager) loaded(name string) bool {
 	u := m.unit(name)
@@ -150,7 +150,7 @@ func (u unit) supervisor() (pid int, alive bool) {
 	return pid, ok && p.start == start
 }
 
-// supervised tells whether a process is the unit's supervisor.
+// supervised reports whether a process is the unit's supervisor.
 func (u unit) supervised(pid int) bool {
 	own, alive := u.supervisor()
 	return alive && own == pid

@@ -175,7 +175,7 @@ changes='\(apt-get\|dnf\|npm\|usermod\) .*'
     bootstrap base
     assert_status 0
     [[ $(<"${PACKAGE_STUB}/locked") == 0 ]]
-    [[ ${log} == *'another package manager is at work'* ]] || fail 'the log does not tell of the wait'
+    [[ ${log} == *'another package manager is running'* ]] || fail 'the log does not tell of the wait'
     assert_line LINUS_PACKAGE_COUNT:11
   done
 }
@@ -224,7 +224,7 @@ changes='\(apt-get\|dnf\|npm\|usermod\) .*'
   assert_failed 5 'these are not installed: git'
   : >"${PACKAGE_STUB}/lies/@anthropic-ai_claude-code"
   bootstrap claude
-  assert_failed 5 'claude is installed but does not tell its version'
+  assert_failed 5 'claude is installed but does not report its version'
 }
 
 @test "npm that cannot install the Claude CLI is exit 5" {

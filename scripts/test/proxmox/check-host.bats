@@ -113,7 +113,7 @@ assert_check_failed() { # <name> <part of its text>
   touch "${BATS_TEST_TMPDIR}/file"
   LINUS_HOST_DIR=${BATS_TEST_TMPDIR}/file/linus run_script check-host
   assert_status 3
-  assert_check_failed permissions "${BATS_TEST_TMPDIR}/file on ${HOSTNAME} is no directory"
+  assert_check_failed permissions "${BATS_TEST_TMPDIR}/file on ${HOSTNAME} is not a writable directory"
 }
 
 @test "little space is a warning: where the template lies, not elsewhere, and of the host's own for images" {

@@ -250,7 +250,7 @@ setup() {
 
 # --- IDs ---
 
-@test "an ID taken between look and create: the next is tried, the winner is not touched" {
+@test "an ID taken between check and create: the next is tried, the winner is not touched" {
   export VM_ID_RANGE=200-201
   # Whoever comes first, wins the ID this run has chosen.
   # shellcheck disable=SC2016 # the hook's own variables
@@ -411,7 +411,7 @@ setup() {
   hook guest-cmd 'echo stopped >"${PVE_STUB}/status/$3"'
   run_script create-vm
   assert_status 5
-  assert_says 'stopped by itself'
+  assert_says 'stopped while it booted'
   assert_no_vm_of_ours
 }
 
@@ -616,7 +616,7 @@ leave_lock_behind() {
   mv "${PVE_STUB}/hook-after-set" "${PVE_STUB}/hook-after-create"
   IMAGE_DIR=${BATS_TEST_TMPDIR}/images run_script create-vm
   assert_status 5
-  assert_says 'has not the network asked for: net0 none'
+  assert_says 'does not have the requested network: net0 none'
   assert_no_vm_of_ours
   assert_nothing_left
 }
