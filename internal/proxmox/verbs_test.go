@@ -210,7 +210,7 @@ func TestLook_TakesNothingThatCannotBe(t *testing.T) {
 	if err != nil || seen != (job.Seen{Status: job.VMRunning}) {
 		t.Errorf("seen %+v, %v", seen, err)
 	}
-	if n := len(log.lines("cannot be")); n != 1 {
+	if n := len(log.lines("address reported by the guest refused")); n != 1 {
 		t.Errorf("%d warnings", n)
 	}
 }
