@@ -22,6 +22,7 @@ const usage = `pvelab: a stand-in Proxmox VE host
 
   pvelab up [--driver process|qemu] [--version 9.2|8.2] [--storage local-lvm|local]
             [--image plain] [--direct] [--block-callbacks] [--slow-ms N]
+            [--systemd simulated|real]   real: the host is a container (root, systemd-nspawn)
   pvelab down           stop everything and remove the lab
   pvelab reboot         reset the host: sessions, units and VMs are gone, files stay
   pvelab status         what runs (--json)
@@ -90,6 +91,7 @@ func up(ctx context.Context, args []string, std lab.Streams) error {
 	set.StringVar(&opts.Version, "version", "", "PVE version to play: 9.2 or 8.2")
 	set.StringVar(&opts.Storage, "storage", "", "local-lvm or local")
 	set.StringVar(&opts.ImageVariant, "image", "", "qemu: plain for an unmodified guest image")
+	set.StringVar(&opts.Systemd, "systemd", "", "simulated, or real: the host is a container with a systemd of its own (needs root and systemd-nspawn)")
 	set.BoolVar(&opts.Direct, "direct", false, "qemu: a route from outside to the guests")
 	set.BoolVar(&opts.BlockCallbacks, "block-callbacks", false, "qemu: guests cannot reach the outside")
 	set.IntVar(&opts.SlowMS, "slow-ms", 0, "start-up time of each command")

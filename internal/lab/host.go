@@ -33,9 +33,33 @@ func (l *Lab) units() systemd.Manager {
 // gone, files stay, and its sshd is up again when it returns.
 func (l *Lab) Reboot(ctx context.Context) error {
 	return l.WithLock(ctx, io.Discard, upLock, l.Path("locks", upLock), upWait, func() error {
-		if err := errors.Join(stopSSHD(l.State), l.units().Reboot(), l.endCalls(ctx), l.stopVMs(ctx)); err != nil {
+		if err := l.powerCut(ctx); err != nil {
 			return err
 		}
-		return startSSHD(ctx, l.State)
+		return l.start(ctx)
 	})
+}
+
+// start boots the host, as far as it is one, and starts its sshd.
+func (l *Lab) start(ctx context.Context) error {
+	if l.Config.RealSystemd {
+		return l.startContainer(ctx)
+	}
+	return startSSHD(ctx, l.State)
+}
+
+// powerCut ends the host's sshd, sessions, units and VMs.
+func (l *Lab) powerCut(ctx context.Context) error {
+	if l.Config.RealSystemd {
+		if !l.outside() {
+			return errInside
+		}
+		if err := l.container().Stop(ctx); err != nil {
+			return err
+		}
+		if err := l.forgetProcesses(); err != nil {
+			return err
+		}
+	}
+	return errors.Join(stopSSHD(l.State), l.units().Reboot(), l.endCalls(ctx), l.stopVMs(ctx))
 }

@@ -6,7 +6,7 @@
 //
 //	lab -> process, qemu -> agent, cloudinit, image, netns -> state -> sys
 //	lab -> pve           -> agent, cloudinit                -> state -> sys
-//	lab -> systemd
+//	lab -> systemd, nspawn, image
 package lab
 
 import (
@@ -25,6 +25,7 @@ import (
 	"syscall"
 	"time"
 
+	"linus/internal/lab/nspawn"
 	"linus/internal/lab/process"
 	"linus/internal/lab/pve"
 	"linus/internal/lab/qemu"
@@ -45,6 +46,7 @@ const downTimeout = 60 * time.Second
 type Options struct {
 	Dir            string    // state directory, created if missing
 	Driver         string    // DriverProcess (default) or DriverQemu
+	Systemd        string    // SystemdSimulated (default) or SystemdReal
 	Binary         string    // the pvelab binary, which plays qm and is the process guests' init
 	Version        string    // PVE version to play: 9.2 (default) or 8.2
 	Storage        string    // local-lvm (default) or local
@@ -62,11 +64,17 @@ type Lab struct {
 
 // withDriver gives a state directory the driver its settings name.
 func withDriver(s *state.State) (*Lab, error) {
+	l := &Lab{&pve.Host{State: s}}
+	if l.outside() {
+		l.Enter = l.enter
+	}
 	switch s.Config.Driver {
 	case state.DriverProcess:
-		return &Lab{&pve.Host{State: s, Driver: process.Driver{}}}, nil
+		l.Driver = process.Driver{}
+		return l, nil
 	case state.DriverQemu:
-		return &Lab{&pve.Host{State: s, Driver: qemu.Driver{}}}, nil
+		l.Driver = qemu.Driver{}
+		return l, nil
 	}
 	return nil, fmt.Errorf("unknown lab driver %q: use %s or %s", s.Config.Driver, state.DriverProcess, state.DriverQemu)
 }
@@ -83,7 +91,7 @@ func Open(dir string) (*Lab, error) {
 
 // parts are the entries of a state directory; down removes these and nothing
 // else.
-var parts = []string{"etc", "storage", "locks", "run", "log", "bin", "ssh", "home", "image.qcow2", "accel", "faults.json", "lab.json"}
+var parts = []string{"etc", "storage", "locks", "run", "log", "bin", "ssh", "home", "root", "image.qcow2", "accel", "faults.json", "lab.json"}
 
 // Up creates a lab, or completes one that is there: it can be run again at any
 // time.
@@ -94,6 +102,11 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 	}
 	if missing := Missing(l.Config.Driver); len(missing) > 0 {
 		return nil, missingError(l.Config.Driver, missing)
+	}
+	if l.Config.RealSystemd {
+		if missing := nspawn.Missing(); len(missing) > 0 {
+			return nil, errors.New(strings.Join(missing, " ") + " A lab with --systemd simulated needs none of this.")
+		}
 	}
 	if l, err = claim(l); err != nil {
 		return nil, err
@@ -152,6 +165,8 @@ func prepare(opts Options) (*Lab, error) {
 	switch {
 	case err == nil && opts.Driver != "" && opts.Driver != l.Config.Driver:
 		return nil, fmt.Errorf("%s holds a %s lab: take it down first (`pvelab down --dir %s`)", l.Dir, l.Config.Driver, opts.Dir)
+	case err == nil && opts.Systemd != "" && l.Config.RealSystemd != (opts.Systemd == SystemdReal):
+		return nil, fmt.Errorf("%s holds a lab with another systemd: take it down first (`pvelab down --dir %s`)", l.Dir, opts.Dir)
 	case err == nil:
 		l.Log = opts.Log
 		return l, nil
@@ -172,10 +187,13 @@ func prepare(opts Options) (*Lab, error) {
 	s := &state.State{Dir: dir, Log: opts.Log, Config: state.Config{
 		Driver: orDefault(opts.Driver, state.DriverProcess), Version: orDefault(opts.Version, "9.2"), Node: "pve", Bridge: "vmbr0",
 		Storage: orDefault(opts.Storage, "local-lvm"), Binary: binary, Direct: opts.Direct, BlockCallbacks: opts.BlockCallbacks,
-		ImageVariant: opts.ImageVariant, SlowMS: opts.SlowMS,
+		ImageVariant: opts.ImageVariant, RealSystemd: opts.Systemd == SystemdReal, SlowMS: opts.SlowMS,
 	}}
 	if !slices.Contains([]string{"9.2", "8.2"}, s.Config.Version) {
 		return nil, fmt.Errorf("the lab plays PVE 9.2 and 8.2, not %q", s.Config.Version)
+	}
+	if !slices.Contains([]string{"", SystemdSimulated, SystemdReal}, opts.Systemd) {
+		return nil, fmt.Errorf("the lab's systemd is %s or %s, not %q", SystemdSimulated, SystemdReal, opts.Systemd)
 	}
 	if _, err := s.Storage(s.Config.Storage); err != nil {
 		return nil, fmt.Errorf("the lab's storages are local and local-lvm: %w", err)
@@ -218,7 +236,7 @@ func (l *Lab) up(ctx context.Context) error {
 	if err := l.Save(); err != nil {
 		return err
 	}
-	if err := startSSHD(ctx, l.State); err != nil {
+	if err := l.start(ctx); err != nil {
 		return err
 	}
 	if err := l.Save(); err != nil {
@@ -252,6 +270,9 @@ func (l *Lab) layOut() error {
 		l.Path("etc", "pve", "lxc"):         "nodes/" + l.Config.Node + "/lxc",
 	}
 	for _, tool := range slices.Concat(pve.Tools(), systemd.Tools(), []string{"pvelab"}) {
+		if l.Config.RealSystemd && slices.Contains(systemd.Tools(), tool) {
+			continue
+		}
 		if tool == "ip" && l.Config.Driver != state.DriverProcess {
 			continue
 		}
@@ -262,8 +283,10 @@ func (l *Lab) layOut() error {
 			return err
 		}
 	}
-	if err := l.units().SetEnvironment(hostEnv(l.State)); err != nil {
-		return err
+	if !l.Config.RealSystemd {
+		if err := l.units().SetEnvironment(hostEnv(l.State)); err != nil {
+			return err
+		}
 	}
 	return l.WriteMembers()
 }
@@ -362,7 +385,7 @@ func (l *Lab) Down(ctx context.Context) error {
 	return l.WithLock(ctx, io.Discard, upLock, l.Path("locks", upLock), downWait, func() error {
 		// The order lets nothing new begin behind our back: first what can be
 		// asked to start things, then what runs.
-		err := errors.Join(stopSSHD(l.State), l.units().Reboot(), l.endCalls(ctx), l.stopVMs(ctx), l.Driver.Down(ctx, l.State))
+		err := errors.Join(l.powerCut(ctx), l.Driver.Down(ctx, l.State))
 		if err != nil {
 			return err // keep the pid files: another down can go on from here
 		}

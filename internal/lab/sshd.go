@@ -39,6 +39,38 @@ func startSSHD(ctx context.Context, s *state.State) error {
 	if _, running := sys.ReadPidFile(pidFile); running {
 		return nil
 	}
+	if err := configureSSHD(ctx, s, os.Geteuid() == 0 && rootIsLocked()); err != nil {
+		return err
+	}
+	unlock, err := sys.LockRun() // until it runs, nobody takes its directory away
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := makePrivsepDir(); err != nil {
+		return err
+	}
+	daemonPid, log := s.Path("ssh", "sshd.pid"), s.Path("ssh", "log")
+	start := func() error {
+		_, err := sys.Run(ctx, "sshd", "-f", s.Path("ssh", "sshd_config"), "-E", log)
+		return err
+	}
+	if s.Config.Driver == state.DriverQemu {
+		err = netns.Do(netns.Of(s).Path(), start)
+	} else {
+		err = start()
+	}
+	if err == nil {
+		err = waitSSHD(ctx, net.JoinHostPort(s.Config.SSHHost, strconv.Itoa(s.Config.SSHPort)), daemonPid)
+	}
+	if err != nil {
+		return fmt.Errorf("start the lab's sshd: %w%s", err, lastLine(log))
+	}
+	return sys.AdoptPidFile(daemonPid, pidFile)
+}
+
+// configureSSHD writes all that an sshd about to start needs.
+func configureSSHD(ctx context.Context, s *state.State, pam bool) error {
 	for _, dir := range []string{s.SSHDir(), s.HomeDir()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
@@ -56,38 +88,10 @@ func startSSHD(ctx context.Context, s *state.State) error {
 	if err != nil {
 		return err
 	}
-	config := sshdConfig(s, login.Username, os.Geteuid() == 0 && rootIsLocked())
-	if err := sys.WriteFile(s.Path("ssh", "sshd_config"), []byte(config), 0o600); err != nil {
+	if err := os.Remove(s.Path("ssh", "sshd.pid")); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	unlock, err := sys.LockRun() // until it runs, nobody takes its directory away
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if err := makePrivsepDir(); err != nil {
-		return err
-	}
-	daemonPid, log := s.Path("ssh", "sshd.pid"), s.Path("ssh", "log")
-	if err := os.Remove(daemonPid); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	start := func() error {
-		_, err := sys.Run(ctx, "sshd", "-f", s.Path("ssh", "sshd_config"), "-E", log)
-		return err
-	}
-	if s.Config.Driver == state.DriverQemu {
-		err = netns.Do(netns.Of(s).Path(), start)
-	} else {
-		err = start()
-	}
-	if err == nil {
-		err = waitSSHD(ctx, net.JoinHostPort(s.Config.SSHHost, strconv.Itoa(s.Config.SSHPort)), daemonPid)
-	}
-	if err != nil {
-		return fmt.Errorf("start the lab's sshd: %w%s", err, lastLine(log))
-	}
-	return sys.AdoptPidFile(daemonPid, pidFile)
+	return sys.WriteFile(s.Path("ssh", "sshd_config"), []byte(sshdConfig(s, login.Username, pam)), 0o600)
 }
 
 // stopSSHD ends the lab's sshd, its sessions, and everything they started.

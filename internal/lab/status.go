@@ -2,7 +2,10 @@ package lab
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"os/user"
+	"strings"
 
 	"linus/internal/lab/pve"
 	"linus/internal/lab/state"
@@ -22,10 +25,27 @@ type Report struct {
 
 // Status says what there is and what runs.
 func (l *Lab) Status(ctx context.Context) (Report, error) {
+	if l.outside() && l.container().Running() {
+		return l.statusInside(ctx)
+	}
 	report := Report{Dir: l.Dir, Driver: l.Config.Driver, Version: l.Config.Version, SSH: l.sshAddress(), VMs: l.VMs(ctx)}
 	_, report.SSHRunning = sys.ReadPidFile(l.Path("ssh", "pid"))
 	var err error
 	report.Faults, err = l.ActiveFaults()
+	return report, err
+}
+
+// statusInside is what `pvelab status` tells on the host.
+func (l *Lab) statusInside(ctx context.Context) (Report, error) {
+	var report Report
+	var out, errs strings.Builder
+	if code := l.enter(ctx, "status", []string{"--json"}, sys.Streams{Out: &out, Err: &errs}); code != 0 {
+		return report, fmt.Errorf("status of the lab's host: exit code %d: %s", code, strings.TrimSpace(errs.String()))
+	}
+	err := json.Unmarshal([]byte(out.String()), &report)
+	if err == nil {
+		report.SSHRunning = sshGreets(ctx, l.sshAddress()) == nil
+	}
 	return report, err
 }
 

@@ -69,6 +69,11 @@ func TestMain(m *testing.M) {
 // newLab brings a lab up until the test ends, or skips where it cannot run.
 func newLab(t *testing.T, driver string) *labHost {
 	t.Helper()
+	return newLabOf(t, driver, lab.SystemdSimulated)
+}
+
+func newLabOf(t *testing.T, driver, systemd string) *labHost {
+	t.Helper()
 	if missing := lab.Missing(driver); len(missing) > 0 {
 		t.Skipf("no %s lab here: %s", driver, strings.Join(missing, "; "))
 	}
@@ -82,7 +87,7 @@ func newLab(t *testing.T, driver string) *labHost {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(dir, "lab"), Driver: driver, Binary: binary, Log: t.Output()})
+	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(dir, "lab"), Driver: driver, Systemd: systemd, Binary: binary, Log: t.Output()})
 	if l != nil {
 		t.Cleanup(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -35,6 +35,7 @@ type Config struct {
 	Direct         bool   `json:"direct,omitempty"`          // qemu: route from outside to the guests
 	BlockCallbacks bool   `json:"block_callbacks,omitempty"` // qemu: guests cannot reach the outside
 	ImageVariant   string `json:"image_variant,omitempty"`   // qemu: "" tuned, "plain"
+	RealSystemd    bool   `json:"real_systemd,omitempty"`    // the host is a container with a systemd of its own
 	SlowMS         int    `json:"slow_ms,omitempty"`         // start-up time of each qm, pvesh and pvesm call
 }
 
