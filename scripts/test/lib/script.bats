@@ -3,7 +3,7 @@
 
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
-framed_by=()                                       # env's options
+framed_by=('--default-signal=HUP,INT,PIPE,TERM')   # env's options: whoever runs the tests may ignore some
 as_operation=('--ignore-signal=HUP,INT,PIPE,TERM') # starts its script with these ignored
 
 # A script of one step, as a process.
