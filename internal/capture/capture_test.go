@@ -60,6 +60,11 @@ type rig struct {
 
 func newRig(t *testing.T, g guest) *rig {
 	t.Helper()
+	return newRigOf(t, g, time.Minute)
+}
+
+func newRigOf(t *testing.T, g capture.Guest, patience time.Duration) *rig {
+	t.Helper()
 	s, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), MaxOutput: 1 << 10})
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +83,7 @@ func newRig(t *testing.T, g guest) *rig {
 		Secrets: func(job.Manifest) ([]secret.Value, error) {
 			return []secret.Value{secret.NewValue("KEY", planted)}, nil
 		},
-		MaxOutput: 1 << 10, Artifacts: job.ArtifactLimits{Files: 10, Each: 1 << 10, All: 1 << 10}, Patience: time.Minute,
+		MaxOutput: 1 << 10, Artifacts: job.ArtifactLimits{Files: 10, Each: 1 << 10, All: 1 << 10}, Patience: patience,
 	}, j)
 	return &rig{Capture: c, t: t, store: s, job: j}
 }
@@ -144,6 +149,26 @@ func TestCollect_WhatTheVMHasWins(t *testing.T) {
 	events, err := r.store.Events(t.Context(), id, 0)
 	if err != nil || !slices.ContainsFunc(events, func(e job.Event) bool { return strings.Contains(e.Text, "from byte 18 on: fetched again") }) {
 		t.Errorf("events %+v, %v", events, err)
+	}
+}
+
+// mute is a VM that says nothing about artifacts.
+type mute struct{ guest }
+
+func (mute) Artifacts(ctx context.Context, _ job.Job, _ job.ArtifactLimits) ([]job.FoundArtifact, job.SkippedArtifacts, error) {
+	<-ctx.Done()
+	return nil, job.SkippedArtifacts{}, ctx.Err()
+}
+
+func TestCollect_OfAMuteVMSaysThatItWasGivenUp(t *testing.T) {
+	r := newRigOf(t, mute{}, 10*time.Millisecond)
+	r.Close()
+	_, got, err := r.Collect(t.Context(), t.Context(), r.job, time.Minute, settled(guest{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w := got.Warnings(); len(w) != 1 || !strings.Contains(w[0].Text, "the VM was given up, too little data arrived in time") {
+		t.Errorf("warnings %+v", w)
 	}
 }
 
