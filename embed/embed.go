@@ -29,8 +29,13 @@ var ErrUnknownScript = errors.New("no such script")
 var entryDirs = []string{"proxmox", "guest"}
 
 var (
-	// The one form in which an entry point sources a library file.
-	sourceForm = regexp.MustCompile(`^source "\$\(dirname -- "\$\{BASH_SOURCE\[0\]\}"\)/\.\./(lib/[a-z0-9-]+\.sh)"$`)
+	// The form in which an entry point sources a library file, and the one in
+	// which a library file sources another: that one starts no process, for by
+	// hand a file is read once for every way that leads to it.
+	entrySource   = regexp.MustCompile(`^source "\$\(dirname -- "\$\{BASH_SOURCE\[0\]\}"\)/\.\./lib/([a-z0-9-]+\.sh)"$`)
+	librarySource = regexp.MustCompile(`^source "\$\{BASH_SOURCE\[0\]%/\*\}/([a-z0-9-]+\.sh)"$`)
+	// What a library file has only for the tools that read it by itself.
+	preamble   = regexp.MustCompile(`(?m)^(#!|# shellcheck shell=).*\n`)
 	sourceLike = regexp.MustCompile(`^\s*(source|\.)\s`)
 )
 
@@ -73,40 +78,56 @@ func Script(name string) (File, error) {
 	return File{}, fmt.Errorf("%w: %q (there are: %s)", ErrUnknownScript, name, strings.Join(Names(), ", "))
 }
 
-// bundle puts each library file in place of the line that sources it.
+// bundle puts each library file in place of the first line that sources it, and
+// nothing in place of the later ones.
 func bundle(fsys fs.FS, text string) ([]byte, error) {
-	var out strings.Builder
+	b := bundler{fsys: fsys, done: map[string]bool{}}
+	if err := b.write(text, entrySource); err != nil {
+		return nil, err
+	}
+	return []byte(b.out.String()), nil
+}
+
+type bundler struct {
+	fsys fs.FS
+	out  strings.Builder
+	done map[string]bool // library files: false while one is being written, true after
+}
+
+// write writes a script whose source lines have the given form.
+func (b *bundler) write(text string, source *regexp.Regexp) error {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
-		if m := sourceForm.FindStringSubmatch(line); m != nil {
-			if err := inline(&out, fsys, m[1]); err != nil {
-				return nil, err
+		if m := source.FindStringSubmatch(line); m != nil {
+			if err := b.inline("lib/" + m[1]); err != nil {
+				return err
 			}
 			continue
 		}
 		if sourceLike.MatchString(line) {
-			return nil, fmt.Errorf("cannot inline %q", line)
+			return fmt.Errorf("cannot inline %q", strings.TrimSpace(line))
 		}
-		out.WriteString(line + "\n")
+		b.out.WriteString(line + "\n")
 	}
-	return []byte(out.String()), nil
+	return nil
 }
 
-// inline writes one library file, which must not source anything itself.
-func inline(out *strings.Builder, fsys fs.FS, name string) error {
-	text, err := fs.ReadFile(fsys, name)
+// inline writes one library file and those it sources, unless they are there.
+func (b *bundler) inline(name string) error {
+	if done, begun := b.done[name]; done {
+		return nil
+	} else if begun {
+		return fmt.Errorf("inline %s: it sources itself", name)
+	}
+	text, err := fs.ReadFile(b.fsys, name)
 	if err != nil {
 		return fmt.Errorf("inline %s: %w", name, err)
 	}
-	fmt.Fprintf(out, "# %s\n", name)
-	for line := range strings.Lines(string(text)) {
-		if strings.HasPrefix(line, "#!") || strings.HasPrefix(line, "# shellcheck shell=") {
-			continue
-		}
-		if sourceLike.MatchString(line) {
-			return fmt.Errorf("inline %s: a library file sources another: %q", name, strings.TrimSpace(line))
-		}
-		out.WriteString(strings.TrimSuffix(line, "\n") + "\n")
+	b.done[name] = false
+	fmt.Fprintf(&b.out, "# %s\n", name)
+	if err := b.write(preamble.ReplaceAllString(string(text), ""), librarySource); err != nil {
+		return fmt.Errorf("inline %s: %w", name, err)
 	}
+	b.done[name] = true
 	return nil
 }

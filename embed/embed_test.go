@@ -96,10 +96,17 @@ func TestScript_RefusesUnknownNames(t *testing.T) {
 }
 
 func TestBundle(t *testing.T) {
-	const here = `source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/`
+	const (
+		here   = `source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/`
+		beside = `source "${BASH_SOURCE[0]%/*}/`
+	)
 	files := fstest.MapFS{
 		"lib/a.sh":    {Data: []byte("#!/bin/bash\n# shellcheck shell=bash\na() { :; }")},
+		"lib/b.sh":    {Data: []byte(beside + "a.sh\"\nb() { a; }\n")},
 		"lib/deep.sh": {Data: []byte("source ./a.sh\n")},
+		"lib/far.sh":  {Data: []byte(here + "a.sh\"\n")},
+		"lib/odd.sh":  {Data: []byte(beside + "even.sh\"\n")},
+		"lib/even.sh": {Data: []byte(beside + "odd.sh\"\n")},
 	}
 	tests := []struct{ name, in, want, wantErr string }{
 		{name: "nothing to inline", in: "#!/bin/bash\nx=1", want: "#!/bin/bash\nx=1\n"},
@@ -109,7 +116,10 @@ func TestBundle(t *testing.T) {
 		{name: "another form", in: "source ../lib/a.sh\n", wantErr: "cannot inline"},
 		{name: "dot form", in: "  . lib/a.sh\n", wantErr: "cannot inline"},
 		{name: "out of the tree", in: here + "../../x.sh\"\n", wantErr: "cannot inline"},
-		{name: "a library file that sources", in: here + "deep.sh\"\n", wantErr: "sources another"},
+		{name: "a library file that sources another, which is taken once", in: here + "b.sh\"\n" + here + "a.sh\"\nb\n", want: "# lib/b.sh\n# lib/a.sh\na() { :; }\nb() { a; }\nb\n"},
+		{name: "another form in a library file", in: here + "deep.sh\"\n", wantErr: "inline lib/deep.sh: cannot inline"},
+		{name: "an entry point's form in a library file", in: here + "far.sh\"\n", wantErr: "inline lib/far.sh: cannot inline"},
+		{name: "a circle", in: here + "odd.sh\"\n", wantErr: "lib/odd.sh: it sources itself"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -23,7 +23,6 @@ import (
 // What the host's scripts do with a guest's words, one after the other, in the
 // frame they all run in.
 const guestDriver = `
-source_all() { local name; for name in log result script stat run retry json validate vm guest; do source "$1/${name}.sh"; done; }
 ask_guest() {
   guest_agent=no guest_seen=''
   local -r mac=bc:24:11:00:00:01
@@ -56,7 +55,8 @@ main() {
   result_run_step ask_guest 'asking the guest'
   result_line RESULT SUCCESS
 }
-source_all "$1"
+source "$1/script.sh"
+source "$1/guest.sh"
 main
 `
 

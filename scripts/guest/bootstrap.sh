@@ -34,12 +34,6 @@
 # OS is not known, 5 installing failed, 6 another package manager did not end in
 # time, or this one; 129/130/141/143 signal. What is installed stays, always.
 
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/result.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/stat.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/run.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/bootstrap.sh"
 
 usage() {

@@ -62,17 +62,10 @@
 #   artifacts.index  name, absolute path, size, mode, sha256 of each artifact
 #   control, bell   fifos: a byte wakes the supervisor, and who waits for stdin's end
 
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/result.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/clock.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/settings.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/stat.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/process.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/files.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/stdin.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/task.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/artifacts.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/callback.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/files.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/task.sh"
 
 home=${BASH_SOURCE[0]%"${BASH_SOURCE[0]##*/}"} # with builtins: every fork counts in an emulated guest
 home=$(cd -- "${home:-.}" && pwd)

@@ -18,6 +18,8 @@
 # list of reservations each: where two of them chose the same address at once,
 # both see it in the configs, and both give it back.
 
+source "${BASH_SOURCE[0]%/*}/lease.sh"
+
 address_kind=''   # dhcp, auto6, dhcp6 or pool
 address_option='' # what goes into ipconfig0
 address_chosen='' # of a pool: the VM's, without prefix

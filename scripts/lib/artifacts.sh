@@ -5,8 +5,11 @@
 # relative to the task's working directory, or absolute; nothing in them but
 # * ? [] and ** means anything: [*] is a plain *. What they match must lie, symlinks resolved, in
 # the working directory, or for an absolute pattern in the directory before its
-# first wildcard. A part of the job runner; needs settings.sh, process.sh and
-# result.sh. Functions only; source it.
+# first wildcard. A part of the job runner.
+
+source "${BASH_SOURCE[0]%/*}/process.sh"
+source "${BASH_SOURCE[0]%/*}/result.sh"
+source "${BASH_SOURCE[0]%/*}/settings.sh"
 
 # artifacts_find writes the state's file artifacts.index, NUL-terminated: name,
 # absolute path, size, mode, sha256 of each file, and tells how many and what

@@ -3,6 +3,10 @@
 # verify_ssh_ready; and how a start or a stop of it is seen to have landed.
 # vm_config is the VM's. Whatever time is left, each wait looks once.
 
+source "${BASH_SOURCE[0]%/*}/guest.sh"
+source "${BASH_SOURCE[0]%/*}/retry.sh"
+source "${BASH_SOURCE[0]%/*}/vm.sh"
+
 vm_mac='' vm_bridge='' # of its card net0
 vm_ip='' vm_host_key=''
 

@@ -3,6 +3,9 @@
 # this, and build-template has it run in the VM that becomes a template, as a
 # text of these functions. Nothing here may lean on a file beside it.
 
+source "${BASH_SOURCE[0]%/*}/script.sh"
+source "${BASH_SOURCE[0]%/*}/validate.sh"
+
 # Ends the script with its answer (bootstrap.sh says which).
 bootstrap_guest() { # [<part...>]
   set -Eeuo pipefail

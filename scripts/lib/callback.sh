@@ -2,8 +2,11 @@
 # shellcheck disable=SC2310,SC2312 # what is asked in conditions here returns its own failures
 # shellcheck disable=SC2154,SC2034 # settings, state and control are the runner's
 # What a job's guest tells the linus server, over HTTP, by curl. A part of the
-# job runner: it reads its settings, places and state, and waits by its pause. Functions
-# only; source it.
+# job runner: it reads its settings, places and state, and waits by its pause.
+
+source "${BASH_SOURCE[0]%/*}/clock.sh"
+source "${BASH_SOURCE[0]%/*}/log.sh"
+source "${BASH_SOURCE[0]%/*}/settings.sh"
 
 # callback_post sends the body on stdin to /callback/<job>/<route>. Sets
 # callback_status to the HTTP status (000: no answer, none: no token here) and

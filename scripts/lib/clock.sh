@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2034 # clock_now is the callers'
-# Time that only goes forward. Functions only; source it.
+# Time that only goes forward.
 
 # clock_read sets clock_now, in 1/100 s since boot: no change of date or
 # daylight can end a task early.

@@ -3,6 +3,11 @@
 # at a time, and what stands in the way of that: locks of Proxmox, its tasks, a
 # protection. Whose VM is meant stands in vm_job, vm_owner and vm_name.
 
+source "${BASH_SOURCE[0]%/*}/address.sh"
+source "${BASH_SOURCE[0]%/*}/left.sh"
+source "${BASH_SOURCE[0]%/*}/quarantine.sh"
+source "${BASH_SOURCE[0]%/*}/retry.sh"
+
 # One at a time may stop and destroy a VM: between proof and destroy nobody of
 # ours gets in. The lock file goes with the lock, so none is left behind; who
 # waited on a file that went takes the lock on its successor. The directory is
@@ -211,33 +216,6 @@ vm_break_lock() { # <vmid> <node>
     log_warn "VM $1 carries the lock '${vm_config[lock]}' of a worker that is gone: unlocking"
     run_change 60 qm unlock "$1"
   fi
-}
-
-# vm_busy: yes when a task of Proxmox may be at work on the VM, also when nobody
-# can tell. A clone's task bears the ID of its template, so that any clone may
-# be this one's, and the backup of several VMs bears none. The list also has tasks that have ended, or were killed: a task
-# lives when its process does, which its UPID names by ID and start.
-vm_find_tasks() { # <vmid> <node>
-  local line upid ended
-  local -r form='^UPID:[^:]+:([0-9A-Fa-f]+):([0-9A-Fa-f]+):[0-9A-Fa-f]+:([^:]+):([^:]*):'
-  vm_busy=yes
-  run_ask pvesh get "/nodes/$2/tasks" --source active --output-format json
-  json_rows read upid endtime
-  if ((run_rc != 0 || json_rc != 0)); then
-    return 0
-  fi
-  for line in "${json_lines[@]}"; do
-    IFS=$'\x1f' read -r upid ended <<<"${line}"
-    if [[ ! ${upid} =~ ${form} ]]; then
-      return 0
-    fi
-    local type=${BASH_REMATCH[3]} id=${BASH_REMATCH[4]} start=$((16#${BASH_REMATCH[2]}))
-    stat_read "$((16#${BASH_REMATCH[1]}))"
-    if [[ -z ${ended} && ${stat_start} == "${start}" && (${id} == "$1" || ${type} == qmclone || ${type}${id} == vzdump) ]]; then
-      return 0
-    fi
-  done
-  vm_busy=no
 }
 
 vm_find_leftovers() { # <vmid>; vm_leftovers

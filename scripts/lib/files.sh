@@ -2,8 +2,10 @@
 # shellcheck disable=SC2310 # what is asked in conditions here returns its own failures
 # shellcheck disable=SC2154 # places are the runner's
 # What a job brings into its guest beside the task: environment, secrets and
-# files. A part of the job runner; needs result.sh and process.sh. Functions
-# only; source it.
+# files. A part of the job runner.
+
+source "${BASH_SOURCE[0]%/*}/process.sh"
+source "${BASH_SOURCE[0]%/*}/result.sh"
 
 # files_check_env refuses what task_become could not hand on exactly, and
 # secrets that it could hand on only by an argument list.

@@ -4,6 +4,9 @@
 # word alone: a job may have been root where it runs. Nor may it hold this script
 # by its length.
 
+source "${BASH_SOURCE[0]%/*}/json.sh"
+source "${BASH_SOURCE[0]%/*}/run.sh"
+
 # guest_ip: the address of the card with this MAC, empty while there is none.
 # guest_agent becomes yes once the agent has answered; guest_seen is the last
 # thing seen, for people. An IPv6 address alone goes into guest_ipv6: IPv4 may

@@ -1,6 +1,10 @@
 # shellcheck shell=bash
 # Cloud images: which there are, and how one comes onto the host whole.
 
+source "${BASH_SOURCE[0]%/*}/image-keys.sh"
+source "${BASH_SOURCE[0]%/*}/result.sh"
+source "${BASH_SOURCE[0]%/*}/run.sh"
+
 # The table of operating systems. image_user is whom the image's cloud-init
 # makes by default.
 image_lookup() { # <os>; image_os (empty: unknown), image_url, image_sums, image_user, image_known

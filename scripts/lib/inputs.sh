@@ -2,6 +2,11 @@
 # The inputs of the scripts that make a VM (create-vm.sh lists them), checked,
 # and the host they are for: the step validate_environment. Nothing is changed.
 
+source "${BASH_SOURCE[0]%/*}/boot.sh"
+source "${BASH_SOURCE[0]%/*}/image.sh"
+source "${BASH_SOURCE[0]%/*}/probe.sh"
+source "${BASH_SOURCE[0]%/*}/sweep.sh"
+
 # What is not set gets its default here, and only here.
 read_settings() {
   : "${VM_NAME:=}" "${SSH_PUBLIC_KEY:=}" "${VM_TEMPLATE:=}"

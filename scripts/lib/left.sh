@@ -7,6 +7,8 @@
 # The host keeps such a VM's lease, and beside it a file <vmid>-<job>.left of one
 # line: the date it was last looked at, and why it was left alone.
 
+source "${BASH_SOURCE[0]%/*}/lease.sh"
+
 # Whose the config just read is, that does not prove to be the VM meant.
 # left_whose: another's, where neither its name nor its job is ours, and its
 # owner only beside another job, for IDs are used again: ours is gone then. Else

@@ -7,6 +7,8 @@
 # has run; the other reads start together, for each start of Proxmox's tools
 # takes most of a second.
 
+source "${BASH_SOURCE[0]%/*}/vm.sh"
+
 probe_ok() { # <text>
   probe_kind=''
   probe_text=$1

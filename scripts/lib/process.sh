@@ -3,9 +3,10 @@
 # shellcheck disable=SC2154 # clock_now is clock.sh's
 # Processes named so that a recycled pid is never mistaken for them, and the
 # whole tree of a job's task. Reads /proc with builtins only: a fork costs much
-# more than a read on an emulated guest. Needs clock.sh
-# and stat.sh.
-# Functions only; source it.
+# more than a read on an emulated guest.
+
+source "${BASH_SOURCE[0]%/*}/clock.sh"
+source "${BASH_SOURCE[0]%/*}/stat.sh"
 
 # process_as_root runs a command as root: as it is, or by sudo, which must not
 # ask for a password.

@@ -4,6 +4,8 @@
 # they are gone. One file a VM ID in LINUS_HOST_DIR (/var/lib/linus)/quarantine,
 # one volume a line.
 
+source "${BASH_SOURCE[0]%/*}/run.sh"
+
 quarantine_add() { # <vmid> <volume...>
   local -r dir=${LINUS_HOST_DIR:-/var/lib/linus}/quarantine
   if ! {

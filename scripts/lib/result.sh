@@ -9,6 +9,8 @@
 # Exit codes, named once here (result_code): 0 ok, 1 invalid, 2 dependency,
 # 3 config, 4 offline, 5 vm, 6 timeout.
 
+source "${BASH_SOURCE[0]%/*}/log.sh"
+
 result_begin() { # <total steps>
   result_steps_total=$1
   result_steps_done=0

@@ -10,6 +10,9 @@
 # Where retry_clear names a function, that one comes before each further try: it
 # clears the way, or sets retry_landed to hopeless where none may be made.
 
+source "${BASH_SOURCE[0]%/*}/result.sh"
+source "${BASH_SOURCE[0]%/*}/run.sh"
+
 retry_change() { # <function that sets retry_landed> <seconds> <command...>
   local -r landed=$1 seconds=$2
   shift 2

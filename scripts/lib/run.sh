@@ -26,6 +26,9 @@
 # Files are read without $( ), too: bash (5.2) parses one anew each time, and a
 # trap that comes just then is lost, and its signal with it.
 
+source "${BASH_SOURCE[0]%/*}/log.sh"
+source "${BASH_SOURCE[0]%/*}/stat.sh"
+
 run_init() {
   run_sweep
   stat_read "$$"

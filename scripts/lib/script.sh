@@ -2,6 +2,9 @@
 # The frame every host script runs in: its answer is always finished, its
 # temporary files always go, and a signal is a failure like any other.
 
+source "${BASH_SOURCE[0]%/*}/result.sh"
+source "${BASH_SOURCE[0]%/*}/run.sh"
+
 dry_run=no
 
 # A signal by hand asks the script to stop. An operation's script is started with

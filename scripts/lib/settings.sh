@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2034,SC2154 # what is set here is read by the runner's other parts; home is the runner's
 # How a job is to run: the lines KEY=VALUE of its settings file. They are read,
-# never sourced. A part of the job runner. Functions only; source it.
+# never sourced. A part of the job runner.
 
 # settings_load reads the settings file into globals; sets settings_error and is
 # false when a value cannot be.

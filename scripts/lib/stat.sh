@@ -3,7 +3,6 @@
 # One process, as /proc has it. A process is told by its ID and its start, for
 # IDs are used again. Reads with builtins only: a fork costs much more than a read
 # on an emulated guest.
-# Functions only; source it.
 
 # stat_read sets stat_start (clock ticks since boot), stat_parent and
 # stat_session: empty when there is no such process, or it has ended and is only

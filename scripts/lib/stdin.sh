@@ -3,7 +3,9 @@
 # shellcheck disable=SC2154,SC2034 # state is the runner's; task_stdin is task_hold's
 # A task's open stdin: what is sent is kept in the state's file stdin, at its
 # offset, so that sending again changes nothing, and flows from there to the
-# task. A part of the job runner; needs result.sh. Functions only; source it.
+# task. A part of the job runner.
+
+source "${BASH_SOURCE[0]%/*}/result.sh"
 
 # stdin_feed sets task_stdin to a descriptor that reads what has been and will
 # be kept, and ends once stdin is closed and all was read. Call it in the task's

@@ -3,8 +3,12 @@
 # shellcheck disable=SC2154 # settings, places and descriptors are the runner's
 # The task as a process: the parent that waits for it, the way into its cgroup,
 # terminal and root's rights, and the last step, which becomes it. A part of the
-# job runner; needs settings.sh, process.sh, clock.sh and stdin.sh. Functions
-# only; source it.
+# job runner.
+
+source "${BASH_SOURCE[0]%/*}/clock.sh"
+source "${BASH_SOURCE[0]%/*}/settings.sh"
+source "${BASH_SOURCE[0]%/*}/stat.sh"
+source "${BASH_SOURCE[0]%/*}/stdin.sh"
 
 # task_make_cgroup sets cgroup to a cgroup for the task alone, beside the runner
 # in its unit's; empty where there is no such unit or no cgroup v2.

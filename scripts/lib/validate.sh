@@ -2,6 +2,8 @@
 # Checks of inputs. Each ends the script with the input's name, the value as it
 # was given and the rule; none changes anything.
 
+source "${BASH_SOURCE[0]%/*}/result.sh"
+
 validate_pattern() { # <name> <value> <regex> <rule>
   if [[ ! $2 =~ ^($3)$ || $2 == *[[:cntrl:]]* ]]; then
     result_fail invalid "$1=${2@Q} is not valid" "$1 must be $4"

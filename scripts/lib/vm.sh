@@ -8,6 +8,10 @@
 # ours also carries linus-template=1, and is touched only where vm_kind (vm when
 # not set) is template.
 
+source "${BASH_SOURCE[0]%/*}/json.sh"
+source "${BASH_SOURCE[0]%/*}/run.sh"
+source "${BASH_SOURCE[0]%/*}/validate.sh"
+
 vm_id='' # the VM's, or while one is made the ID tried
 vm_job='' vm_owner='' vm_name=''
 
@@ -168,4 +172,31 @@ vm_find_storages() { # vm_storages: those the config's drives lie on, parted by 
       vm_storages+="${vm_storages:+ }${BASH_REMATCH[1]}"
     fi
   done
+}
+
+# vm_busy: yes when a task of Proxmox may be at work on the VM, also when nobody
+# can tell. A clone's task bears the ID of its template, so that any clone may
+# be this one's, and the backup of several VMs bears none. The list also has tasks that have ended, or were killed: a task
+# lives when its process does, which its UPID names by ID and start.
+vm_find_tasks() { # <vmid> <node>
+  local line upid ended
+  local -r form='^UPID:[^:]+:([0-9A-Fa-f]+):([0-9A-Fa-f]+):[0-9A-Fa-f]+:([^:]+):([^:]*):'
+  vm_busy=yes
+  run_ask pvesh get "/nodes/$2/tasks" --source active --output-format json
+  json_rows read upid endtime
+  if ((run_rc != 0 || json_rc != 0)); then
+    return 0
+  fi
+  for line in "${json_lines[@]}"; do
+    IFS=$'\x1f' read -r upid ended <<<"${line}"
+    if [[ ! ${upid} =~ ${form} ]]; then
+      return 0
+    fi
+    local type=${BASH_REMATCH[3]} id=${BASH_REMATCH[4]} start=$((16#${BASH_REMATCH[2]}))
+    stat_read "$((16#${BASH_REMATCH[1]}))"
+    if [[ -z ${ended} && ${stat_start} == "${start}" && (${id} == "$1" || ${type} == qmclone || ${type}${id} == vzdump) ]]; then
+      return 0
+    fi
+  done
+  vm_busy=no
 }

@@ -35,28 +35,9 @@
 # 4 node offline, 5 the name is taken, or a step failed, 6 network or SSH
 # timeout, 129/130/141/143 signal. On every failure its own VM is destroyed.
 
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/result.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/stat.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/run.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/retry.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/json.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/destroy.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/lease.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/left.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/address.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/quarantine.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/probe.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/image.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/image-keys.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/guest.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/inputs.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/create.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/boot.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/bootstrap.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/create.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/inputs.sh"
 
 ssh_deadline=0 # for what is done in the VM
 installed=()   # KEY:value, what the bootstrap told

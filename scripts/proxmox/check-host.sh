@@ -20,15 +20,8 @@
 # parameter, 2 missing tool, 3 invalid configuration, 4 node offline;
 # 129/130/141/143 signal.
 
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/result.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/stat.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/run.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/json.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/probe.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
 
 first_failure='' # kind of the first check that failed
 first_failure_text=''

@@ -41,27 +41,9 @@
 # timeout, 129/130/141/143 signal. On every failure its own VM is destroyed. With
 # LINUS_VM_OUTCOME:exists a VM already has the name, and was not touched.
 
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/result.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/stat.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/run.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/retry.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/json.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/destroy.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/lease.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/left.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/address.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/quarantine.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/probe.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/image.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/image-keys.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/guest.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/inputs.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/create.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/boot.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/inputs.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
 
 usage() {
   printf '%s\n' \

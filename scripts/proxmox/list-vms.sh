@@ -26,20 +26,8 @@
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 the cluster returns
 # no list, 6 it does not respond in time, 129/130/141/143 signal.
 
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/result.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/stat.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/run.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/retry.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/json.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/destroy.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/lease.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/left.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/address.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/quarantine.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/sweep.sh"
 
 owner=''
 

@@ -34,21 +34,10 @@
 # (also a storage without snapshots), 4 node offline, 5 refused or failed, 6
 # network or SSH timeout, 129/130/141/143 signal. The VM is never destroyed.
 
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/result.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/stat.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/run.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/retry.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/json.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/destroy.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/lease.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/left.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/probe.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/guest.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/boot.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/destroy.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/probe.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
 
 vm_locked=no
 

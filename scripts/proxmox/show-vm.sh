@@ -28,18 +28,9 @@
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 5 status unknown,
 # 129/130/141/143 signal.
 
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/log.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/result.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/stat.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/run.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/json.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/validate.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/vm.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/left.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/lease.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/guest.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/boot.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/left.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
 
 usage() {
   printf '%s\n' \

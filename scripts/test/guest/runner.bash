@@ -21,10 +21,12 @@ use_place() { # <home> <state> <tmpfs>, all below root
   cp "${server}/token" "${tmpfs}/token"
   # Self-contained, as package embed makes it.
   awk -v dir="${BATS_TEST_DIRNAME}/../.." '
-    /^source "/ { sub(/.*\.\.\//, ""); sub(/".*/, ""); file = dir "/" $0
-      while ((getline line < file) > 0) print line
-      next }
-    { print }' "${BATS_TEST_DIRNAME}/../../guest/job-runner.sh" >"${runner}"
+    function write(file,  line) {
+      while ((getline line < file) > 0)
+        if (line !~ /^source "/) print line
+        else { sub(/.*\//, "", line); sub(/".*/, "", line); if (!had[line]++) write(dir "/lib/" line) }
+    }
+    BEGIN { write(dir "/guest/job-runner.sh") }' >"${runner}"
   settings
 }
 
@@ -34,7 +36,6 @@ runner_teardown() {
   if [[ -e ${state}/runner ]]; then
     LINUS_NONCE='' bash "${runner}" stop KILL >/dev/null 2>&1 || true
     read -r pid start _ <"${state}/runner"
-    source "${BATS_TEST_DIRNAME}/../../lib/stat.sh"
     source "${BATS_TEST_DIRNAME}/../../lib/process.sh"
     ! process_alive "${pid}" "${start}" || kill -KILL "${pid}" 2>/dev/null || true
   fi

@@ -6,7 +6,7 @@
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
 setup() {
-  load_libs log result stat run json validate vm lease address
+  load_libs address
   run_init
   vm_job=11111111-2222-4333-8444-555555555555
   probe_node=pve

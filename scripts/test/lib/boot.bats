@@ -6,7 +6,7 @@
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
 setup() {
-  load_libs log result stat run retry json validate vm probe guest boot
+  load_libs boot probe
   run_init
   run_read() { host_answers "$@"; }
   run_pause() { ((SECONDS += $1)); } # nothing here takes time but the waiting itself

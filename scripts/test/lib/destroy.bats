@@ -7,7 +7,7 @@
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
 setup() {
-  load_libs log stat run vm destroy
+  load_libs destroy
   run_init
 }
 

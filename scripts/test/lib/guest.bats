@@ -6,7 +6,7 @@
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
 setup() {
-  load_libs log stat run json guest
+  load_libs guest
   run_init
   guest_agent=no
   mac=BC:24:11:00:00:01

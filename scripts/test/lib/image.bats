@@ -6,7 +6,7 @@
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
 setup() {
-  load_libs log result stat run image image-keys
+  load_libs image
   result_begin 1
   run_init
   source_dir=${BATS_TEST_TMPDIR}/vendor

@@ -6,7 +6,7 @@
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
 setup() {
-  load_libs log stat run json
+  load_libs json run
   run_init
 }
 

@@ -7,7 +7,7 @@
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
 setup() {
-  load_libs log stat run retry json vm destroy lease
+  load_libs lease
   run_init
   vm_job=11111111-2222-4333-8444-555555555555
   vm_owner=99999999-2222-4333-8444-555555555555

@@ -5,7 +5,7 @@
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
 setup() {
-  load_libs log result stat run json vm probe
+  load_libs probe
   run_init
 }
 

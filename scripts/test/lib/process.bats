@@ -7,7 +7,7 @@
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
 setup() {
-  load_libs clock stat process
+  load_libs process
 }
 
 @test "a tree is signalled from its root on" {

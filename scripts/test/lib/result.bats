@@ -6,7 +6,7 @@
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
 setup() {
-  load_libs log result
+  load_libs result
   unset LINUS_NONCE
   result_begin 3 >/dev/null
 }

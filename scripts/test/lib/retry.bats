@@ -6,7 +6,7 @@
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
 setup() {
-  load_libs log stat run result retry
+  load_libs retry
   run_init
   stub_program sleep :
   record=${BATS_TEST_TMPDIR}/tries

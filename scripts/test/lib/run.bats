@@ -6,7 +6,7 @@
 source "${BATS_TEST_DIRNAME}/../helper/lib.bash"
 
 setup() {
-  load_libs log stat run
+  load_libs run
   run_init
 }
 
@@ -33,7 +33,7 @@ setup() {
   local kind
   for kind in '\n' '\r' ' ' '\1' '%' '\377' 'x\n' '\0'; do
     # shellcheck disable=SC2016 # the inner shell's parameters
-    timeout 60 bash -c 'source "$1/stat.sh"; source "$1/run.sh"; source "$1/log.sh"; run_init
+    timeout 60 bash -c 'source "$1/run.sh"; run_init
       run_read 20 bash -c "text=\$(printf \"%0120000d\" 0); printf \"\${text//0/\$1}\"; printf \"\${text//0/\$1}\" >&2" bash "$2"
       run_lines read
       run_clean
@@ -77,7 +77,7 @@ setup() {
 
 @test "a signal that does not end the script does not end a read either" {
   # shellcheck disable=SC2016 # the inner shell's own variables
-  run bash -c 'source "$1/log.sh"; source "$1/stat.sh"; source "$1/run.sh"; trap : TERM; run_init
+  run bash -c 'source "$1/run.sh"; trap : TERM; run_init
     (sleep 0.2; kill -TERM "$$"; sleep 0.2; kill -TERM "$$") &
     run_read 20 sh -c "sleep 1; echo answer; exit 3"
     printf "%s %s\n" "${run_rc}" "${run_out}"; run_clean' bash "${lib_dir}"
@@ -87,8 +87,7 @@ setup() {
 # Bash's own wait told of the signal once in twenty, not of how the read had ended.
 @test "a signal that is held as a read ends does not stand for the read's answer" {
   cat >"${BATS_TEST_TMPDIR}/reads" <<'EOF'
-source "$1/log.sh"
-source "$1/stat.sh"; source "$1/run.sh"
+source "$1/run.sh"
 run_init
 trap 'run_stop=143' TERM
 run_stoppable=no
@@ -108,8 +107,7 @@ EOF
 @test "a signal in the middle of a read: what is left of the script waits for no other child" {
   local i
   cat >"${BATS_TEST_TMPDIR}/reads" <<'EOF'
-source "$1/log.sh"
-source "$1/stat.sh"; source "$1/run.sh"
+source "$1/run.sh"
 trap 'run_abandon; run_clean' EXIT
 run_init
 trap 'run_stop=143' TERM
@@ -145,7 +143,7 @@ EOF
 @test "what a killed run has left goes with the next; what lives or is not ours stays" {
   local -r own=${run_dir}
   # shellcheck disable=SC2016 # the inner shell's own variables
-  bash -c 'source "$1/log.sh"; source "$1/stat.sh"; source "$1/run.sh"; run_init; : >"${run_dir}/file"; kill -KILL "$$"' bash "${lib_dir}" || :
+  bash -c 'source "$1/run.sh"; run_init; : >"${run_dir}/file"; kill -KILL "$$"' bash "${lib_dir}" || :
   local -ra left=("${TMPDIR}"/linus.*)
   [[ ${#left[@]} -eq 2 ]]
   mkdir "${TMPDIR}/linus.1.1.recycled" "${TMPDIR}/linus.notes" "${TMPDIR}/precious"

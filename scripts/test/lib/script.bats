@@ -9,7 +9,7 @@ as_operation=('--ignore-signal=HUP,INT,PIPE,TERM') # starts its script with thes
 # A script of one step, as a process.
 run_framed() { # <the step's body>
   # shellcheck disable=SC2016 # the framed script's parameter
-  printf '%s\n' 'for lib in log result script stat run; do source "$1/${lib}.sh"; done' \
+  printf '%s\n' 'source "$1/script.sh"' \
     'undo() { echo "LINUS_UNDONE:yes"; }' "step() { $1" '}' \
     'set -Eeuo pipefail; shopt -s inherit_errexit' 'script_begin 1 undo' 'result_run_step step stepping' >"${BATS_TEST_TMPDIR}/framed"
   # shellcheck disable=SC2030,SC2031 # for this test alone

@@ -24,7 +24,7 @@ teardown() {
 # A script of ours that works until it is told to stop, and then undoes that.
 slow_script() {
   # shellcheck disable=SC2016 # for the script to expand
-  printf '%s\n' 'for lib in log result stat run script; do source "$LIBS/${lib}.sh"; done' \
+  printf '%s\n' 'source "$LIBS/script.sh"' \
     'undo() { echo undone; }' 'set -Eeuo pipefail' 'script_begin 1 undo' 'echo begun' 'run_pause 600' >"${script}"
   export LIBS=${scripts_dir}/lib
 }

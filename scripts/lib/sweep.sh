@@ -1,0 +1,123 @@
+# shellcheck shell=bash
+# The sweep: ends leases that are over, and what killed runs left. Every script
+# that announces a lease sources this, for the timer's program is made of it.
+
+source "${BASH_SOURCE[0]%/*}/destroy.sh"
+
+lease_read_end() { # lease_over: yes or no
+  lease_read_clock
+  lease_over=no
+  if ((lease_ends_date == 0)); then
+    return 0
+  fi
+  if [[ ${lease_boot} == "${lease_boot_now}" ]]; then
+    if ((lease_uptime >= lease_ends_uptime)); then
+      lease_over=yes
+    fi
+  elif ((lease_date >= lease_ends_date)); then
+    lease_over=yes
+  fi
+}
+
+# Destroys the lease's VM. One that is left alone keeps its lease: it is told of,
+# and looked at again, until it is gone or somebody lets go of it.
+lease_end() { # <vmid> <job>, as lease_load has read it
+  local vm_job=$2 vm_owner=${lease_owner} vm_name=${lease_name}
+  log_info "the lease of VM $1 (${vm_name}) is over, or its run was killed: destroying it"
+  vm_destroy "$1" "${lease_node}"
+  case ${vm_outcome} in
+    refused)
+      log_warn "VM $1 is left alone: ${vm_reason}"
+      left_note "$1" "$2" "${vm_reason}"
+      ;;
+    failed) log_warn "VM $1 could not be destroyed yet: ${vm_reason}" ;;
+    *) log_info "VM $1: ${vm_outcome}" ;;
+  esac
+}
+
+# Ends what is over and clears up after runs that were killed. At most two VMs
+# a sweep, one sweep at a time: the script has other work to do.
+lease_sweep() {
+  local file looks=0 i
+  local -r dir=${LINUS_HOST_DIR:-/var/lib/linus}/leases
+  local -r form='^([0-9]+)-([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})$'
+  local -ra files=("${dir}"/*)
+  if [[ ! -e ${files[0]} ]] || ! { exec 7>>"${dir}/.sweep"; } 2>/dev/null; then
+    return 0
+  fi
+  lease_arm
+  if flock -n 7; then
+    # From another place each time, so that one that fails does not keep the rest waiting.
+    local -r offset=$((RANDOM % ${#files[@]}))
+    for ((i = 0; i < ${#files[@]} && looks < 2; i += 1)); do
+      file=${files[(i + offset) % ${#files[@]}]##*/}
+      if [[ ${file} =~ ${form} ]]; then
+        lease_look "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}"
+        looks=$((looks + lease_looked))
+      fi
+    done
+  fi
+  exec 7>&-
+}
+
+lease_look() { # <vmid> <job>; lease_looked: 1 when Proxmox was asked
+  lease_looked=0
+  lease_load "$1" "$2"
+  left_rests "$1" "$2"
+  if [[ ${lease_found} != yes || ${left_resting} == yes ]]; then
+    return 0
+  fi
+  lease_read_end
+  lease_read_writer
+  if [[ ${lease_over} == yes ]]; then
+    lease_looked=1
+    lease_end "$1" "$2"
+  elif [[ ${lease_lock} != none && ${lease_writer} == gone ]]; then
+    lease_looked=1
+    lease_finish "$1" "$2"
+  fi
+}
+
+# A run was killed between announcing its work and seeing it done.
+lease_finish() { # <vmid> <job>, as lease_load has read it
+  local vm_job=$2 vm_owner=${lease_owner} vm_name=${lease_name}
+  vm_read "$1"
+  vm_prove
+  if [[ ${vm_state} == unknown ]]; then
+    return 0
+  elif [[ ${vm_state} == absent ]]; then
+    # Its create may still be at work: the killed script's commands go on.
+    if [[ ${lease_boot} != "${lease_boot_now}" ]] || ((lease_date > lease_made + lease_window)); then
+      lease_drop "$1" "$2"
+    fi
+  elif [[ -z ${vm_doubt} ]]; then
+    lease_settle "$1"
+  else
+    lease_prove "$1" "${lease_node}"
+    case ${lease_proof} in
+      yes) lease_end "$1" "$2" ;;
+      busy) log_info "VM $1: ${vm_reason}" ;;
+      *)
+        left_judge
+        if [[ ${left_whose} == another ]]; then
+          lease_drop "$1" "$2"
+        else
+          log_warn "VM $1 is left alone: ${vm_doubt}"
+          left_note "$1" "$2" "${vm_doubt}"
+        fi
+        ;;
+    esac
+  fi
+}
+
+# The timer's program.
+lease_run() {
+  set -Eeuo pipefail
+  shopt -s inherit_errexit
+  export LC_ALL=C
+  trap run_clean EXIT
+  run_init
+  trap 'run_stop=143' HUP INT TERM
+  lease_armed=yes
+  lease_sweep
+}
