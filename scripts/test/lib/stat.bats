@@ -26,9 +26,14 @@ setup() {
   local pid
   stat_read 999999999
   [[ -z ${stat_start}${stat_parent}${stat_session} ]]
-  # Bash waits for its children by itself; this one's parent is another program by then.
-  bash -c 'true & echo $! >"$1"; exec sleep 60' bash "${BATS_TEST_TMPDIR}/pid" 3>&- &
-  until [[ -s ${BATS_TEST_TMPDIR}/pid ]] && pid=$(<"${BATS_TEST_TMPDIR}/pid") && grep -q '^State:[[:space:]]*Z' "/proc/${pid}/status"; do sleep 0.02; done
+  # Bash would wait for its children by itself.
+  : >"${BATS_TEST_TMPDIR}/pid"
+  perl -e '$| = 1; my $child = fork // die; exit if !$child; print "$child\n"; sleep 60' >"${BATS_TEST_TMPDIR}/pid" 3>&- &
+  for _ in {1..500}; do
+    pid=$(<"${BATS_TEST_TMPDIR}/pid")
+    [[ -z ${pid} ]] || ! grep -q '^State:[[:space:]]*Z' "/proc/${pid}/status" || break
+    sleep 0.02
+  done
   stat_read "${pid}"
   kill "$!"
   [[ -z ${stat_start} ]]
