@@ -63,7 +63,7 @@ func TestBooted_TakesOnlyWhatCanBeAVMs(t *testing.T) {
 		{name: "no key, and first use is trusted", key: "HOST_KEY", trust: true, want: job.VM{HostKey: "none"}},
 		{name: "text for a key, and first use is trusted", key: "HOST_KEY", value: "ssh-ed25519 AAAA", trust: true, wrong: "its SSH host key is invalid"},
 		{name: "text for a key", key: "HOST_KEY", value: "ssh-ed25519 AAAA", wrong: "its SSH host key is invalid"},
-		{name: "key with options", key: "HOST_KEY", value: `command="id" ` + keyLine, wrong: "not a key alone"},
+		{name: "key with options", key: "HOST_KEY", value: `command="id" ` + keyLine, wrong: "not a single key"},
 		{name: "key with escapes", key: "HOST_KEY", value: "ssh-ed25519 \x1b]0;x\x07 " + keyLine, wrong: "its SSH host key is invalid"},
 		{name: "key with a long comment", key: "HOST_KEY", value: keyLine + " " + strings.Repeat("x", 5000), wrong: "bytes"},
 	}
