@@ -394,7 +394,7 @@ func (s *soak) nothingLeft() {
 	if len(sessions) > 0 {
 		s.t.Errorf("%d SSH sessions are left", len(sessions))
 	}
-	owners := []string{"9000", "150", "151", "152", "dhcp"} // the last is the network's
+	owners := []string{"9000", "150", "151", "152", "dhcp", "systemd"} // the last two are the network's and the host's
 	for _, pattern := range []string{"storage/local-lvm/*", "storage/local/images/*", "run/*"} {
 		paths, err := filepath.Glob(filepath.Join(s.h.dir, pattern))
 		if err != nil {

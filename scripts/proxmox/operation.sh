@@ -43,7 +43,6 @@ start() { # <operations> <id> <script>
     if [[ ! -f ${script} ]]; then
       exit 127
     fi
-    umask 077
     mkdir -p -- "${operations}"
     # Other starts come and go here meanwhile: what find then misses is no fault.
     find "${operations}" -mindepth 1 -maxdepth 1 -mtime +7 -exec rm -rf -- {} + 2>/dev/null || :
@@ -68,7 +67,7 @@ launch() { # <directory> <id>
   local said
   local -i tries=0
   # shellcheck disable=SC2016 # systemd makes one $ of two, and the shell it starts expands the rest
-  local -r note_exit='/bin/sh -c "[ -e exit ] || { echo $$EXIT_STATUS >exit.new && mv exit.new exit; }"'
+  local -r note_exit='/bin/sh -c "umask 077; [ -e exit ] || { echo $$EXIT_STATUS >exit.new && mv exit.new exit; }"'
   until [[ -e $1/log ]] || said=$(
     systemd-run --quiet --collect --unit="linus-$2" --description="operation $2 of linus" --property=KillMode=process \
       --property=RuntimeMaxSec=6d --property=TimeoutStopSec=10 --property="WorkingDirectory=$1" --property="ExecStopPost=${note_exit}" \
@@ -181,6 +180,7 @@ main() {
   set -Eeuo pipefail
   shopt -s inherit_errexit
   export LC_ALL=C
+  umask 077
   case ${1:-} in
     start | run | follow | stop | settle) "$@" ;;
     *)
