@@ -160,6 +160,7 @@ is_gone() { # <id>: its unit, not at once but soon
 @test "settling waits for a script that does not stop, as long as it is to" {
   printf 'sleep 600\n' >"${script}"
   bash "${operation}" start "${operations}" one "${script}"
+  until [[ -e ${operations}/one/log ]]; do command sleep 0.05; done # one that has not begun is settled at once
   run -75 bash "${operation}" settle "${operations}/one" 1
   [[ -d ${operations}/one ]]
 }
