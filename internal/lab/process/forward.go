@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/crypto/ssh"
 )
@@ -158,17 +159,20 @@ func (f *forwarder) connect(offered ssh.NewChannel) {
 }
 
 // splice passes bytes both ways until both have ended, one way fails, or the
-// channel is gone: with it goes the connection, even one that says nothing.
+// channel is gone: with it goes the connection, even one that says nothing, but
+// not before what the channel brought was passed on.
 func splice(channel ssh.Channel, requests <-chan *ssh.Request, conn net.Conn) {
-	go func() { // ends with the channel
-		ssh.DiscardRequests(requests)
-		conn.Close()
-	}()
 	var out sync.WaitGroup
 	out.Go(func() {
 		_, _ = io.Copy(conn, channel)
 		_ = conn.(*net.TCPConn).CloseWrite()
 	})
+	go func() { // ends with the channel
+		ssh.DiscardRequests(requests)
+		_ = conn.SetWriteDeadline(time.Now().Add(loginTimeout))
+		out.Wait()
+		conn.Close()
+	}()
 	_, _ = io.Copy(channel, conn)
 	_ = channel.CloseWrite()
 	out.Wait()
