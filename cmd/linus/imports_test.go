@@ -80,7 +80,7 @@ var arrows = map[string][]string{
 	"internal/lab/image":     {"internal/lab/sys"},
 	"internal/lab/state":     {"internal/lab/sys"},
 	"internal/lab/sys":       {},
-	"internal/lab/systemd":   {},
+	"internal/lab/systemd":   {"internal/lab/sys"},
 	"internal/lab/nspawn":    {"internal/lab/sys"},
 
 	// Tests only.

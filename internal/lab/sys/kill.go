@@ -67,9 +67,13 @@ func KillProcesses(ctx context.Context, ours func(proc string) bool) error {
 	}
 }
 
-// KillProven kills one process, if proof still holds once it is held by a
-// descriptor. A process that is gone is no error.
-func KillProven(pid int, proof func() bool) error {
+// KillProven is SignalProven with KILL.
+func KillProven(pid int, proof func() bool) error { return SignalProven(pid, unix.SIGKILL, proof) }
+
+// SignalProven signals one process, if proof still holds once it is held by a
+// descriptor: a number given to another process meanwhile is never hit. A process
+// that is gone is no error.
+func SignalProven(pid int, sig unix.Signal, proof func() bool) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return nil
@@ -81,8 +85,8 @@ func KillProven(pid int, proof func() bool) error {
 	if !proof() {
 		return nil
 	}
-	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("kill process %d: %w", pid, err)
+	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("signal process %d: %w", pid, err)
 	}
 	return nil
 }

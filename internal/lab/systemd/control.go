@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"linus/internal/lab/sys"
 )
 
 var controlFlags = map[string]bool{
@@ -111,7 +113,7 @@ func (m Manager) stop(u unit, o controlOptions, _ Streams) (int, error) {
 		}
 		return 0, nil
 	}
-	if err := signalProven(pid, unix.SIGTERM, u.supervised); err != nil {
+	if err := sys.SignalProven(pid, unix.SIGTERM, func() bool { return u.supervised(pid) }); err != nil {
 		return 1, err
 	}
 	for !o.given["no-block"] && u.supervised(pid) {
@@ -145,8 +147,8 @@ func (m Manager) kill(u unit, o controlOptions, _ Streams) (int, error) {
 			return 1, fmt.Errorf("Failed to kill unit %s: No main process to kill", u.name)
 		}
 		start, _ := readProcess(s.Main)
-		return 0, signalProven(s.Main, unix.Signal(sig), func(pid int) bool {
-			now, ok := readProcess(pid)
+		return 0, sys.SignalProven(s.Main, unix.Signal(sig), func() bool {
+			now, ok := readProcess(s.Main)
 			return ok && now == start
 		})
 	}
@@ -158,25 +160,23 @@ func (m Manager) kill(u unit, o controlOptions, _ Streams) (int, error) {
 }
 
 func (m Manager) isActive(u unit, o controlOptions, std Streams) (int, error) {
-	s, _ := m.status(u)
-	if !o.given["quiet"] {
-		fmt.Fprintln(std.Out, s.Active)
-	}
-	if s.Active == "active" {
-		return 0, nil
-	}
-	return 3, nil
+	return m.isState("active", 3, u, o, std)
 }
 
 func (m Manager) isFailed(u unit, o controlOptions, std Streams) (int, error) {
+	return m.isState("failed", 1, u, o, std)
+}
+
+// isState prints a unit's state, and returns otherwise if it is not the one asked for.
+func (m Manager) isState(state string, otherwise int, u unit, o controlOptions, std Streams) (int, error) {
 	s, _ := m.status(u)
 	if !o.given["quiet"] {
 		fmt.Fprintln(std.Out, s.Active)
 	}
-	if s.Active == "failed" {
+	if s.Active == state {
 		return 0, nil
 	}
-	return 1, nil
+	return otherwise, nil
 }
 
 // show prints properties in an order of its own, as systemctl does, not in that

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"linus/internal/lab/sys"
 )
 
 // process is a line of the process table.
@@ -62,8 +64,8 @@ func descendants(supervisor int) ([]process, error) {
 func signalTree(supervisor int, sig unix.Signal) (int, error) {
 	all, err := descendants(supervisor)
 	for _, p := range all {
-		err = errors.Join(err, signalProven(p.pid, sig, func(pid int) bool {
-			now, ok := readProcess(pid)
+		err = errors.Join(err, sys.SignalProven(p.pid, sig, func() bool {
+			now, ok := readProcess(p.pid)
 			return ok && now.start == p.start
 		}))
 	}
@@ -84,25 +86,4 @@ func killTree(supervisor int) error {
 		}
 		time.Sleep(2 * time.Millisecond) //nolint:forbidigo // the kernel tells nobody but their parent
 	}
-}
-
-// signalProven signals a process that is still the one meant once it is held:
-// a number given to another process meanwhile is never hit. One that has gone
-// is no error.
-func signalProven(pid int, sig unix.Signal, proof func(pid int) bool) error {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if errors.Is(err, unix.ESRCH) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("hold process %d: %w", pid, err)
-	}
-	defer unix.Close(fd)
-	if !proof(pid) {
-		return nil
-	}
-	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("signal process %d: %w", pid, err)
-	}
-	return nil
 }

@@ -19,6 +19,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"linus/internal/lab/sys"
 )
 
 // Manager is what a host has one of: the units in a directory.
@@ -134,13 +136,13 @@ func (m Manager) Reboot() error {
 		if pid, alive := u.supervisor(); alive {
 			// Stopped first: it must neither see its main process end nor start
 			// anything.
-			if err := signalProven(pid, unix.SIGSTOP, u.supervised); err != nil {
+			if err := sys.SignalProven(pid, unix.SIGSTOP, func() bool { return u.supervised(pid) }); err != nil {
 				return err
 			}
 			if err := killTree(pid); err != nil {
 				return err
 			}
-			if err := signalProven(pid, unix.SIGKILL, u.supervised); err != nil {
+			if err := sys.SignalProven(pid, unix.SIGKILL, func() bool { return u.supervised(pid) }); err != nil {
 				return err
 			}
 		}
