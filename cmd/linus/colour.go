@@ -23,7 +23,7 @@ func (c colours) paint(word string) string {
 	switch word {
 	case "ok", "success", "running":
 		colour = 32 // green
-	case "warn", "warning:", "pending", "provisioning", "stopped", "destroying", "unknown", "left_alone":
+	case "warn", "warning:", "pending", "provisioning", "stopped", "suspended", "destroying", "unknown", "left_alone":
 		colour = 33 // yellow
 	case "fail", "failed", "timeout", "gone", "linus:":
 		colour = 31 // red

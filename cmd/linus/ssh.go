@@ -102,6 +102,8 @@ func (s *session) loginVM(ctx context.Context, ref string) (job.VMInfo, error) {
 	switch {
 	case info.Status == job.VMStopped && info.Lifecycle == job.Persistent:
 		return info, fmt.Errorf("VM %s (%d) is stopped; linus vm start %s starts it", info.Name, info.ID, info.Name)
+	case info.Status == job.VMSuspended && info.Lifecycle == job.Persistent:
+		return info, fmt.Errorf("VM %s (%d) is suspended; linus vm resume %s continues it", info.Name, info.ID, info.Name)
 	case info.Status != job.VMRunning && info.Status != job.VMUnknown:
 		return info, fmt.Errorf("VM %s (%d) is %s; linus vm show %s shows more", info.Name, info.ID, info.Status, info.Name)
 	case info.IP == "":

@@ -258,7 +258,7 @@ func (a *app) vmSnapshotCommand() *cobra.Command {
 				return err
 			}
 			defer s.Close()
-			info, err := s.SnapshotVM(cmd.Context(), args[0], args[1])
+			info, err := s.SnapshotVM(cmd.Context(), args[0], args[1], false)
 			if err != nil {
 				return err
 			}

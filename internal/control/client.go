@@ -200,9 +200,19 @@ func (c *Client) ForgetVM(ctx context.Context, ref string) (job.VMInfo, error) {
 	return ask[job.VMInfo](ctx, c, "ForgetVM", vmRef{ref})
 }
 
+// SuspendVM implements job.VMs.
+func (c *Client) SuspendVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return ask[job.VMInfo](ctx, c, "SuspendVM", vmRef{ref})
+}
+
+// ResumeVM implements job.VMs.
+func (c *Client) ResumeVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return ask[job.VMInfo](ctx, c, "ResumeVM", vmRef{ref})
+}
+
 // SnapshotVM implements job.VMs.
-func (c *Client) SnapshotVM(ctx context.Context, ref, snapshot string) (job.VMInfo, error) {
-	return ask[job.VMInfo](ctx, c, "SnapshotVM", snapshotRef{ref, snapshot})
+func (c *Client) SnapshotVM(ctx context.Context, ref, snapshot string, memory bool) (job.VMInfo, error) {
+	return ask[job.VMInfo](ctx, c, "SnapshotVM", newSnapshot{ref, snapshot, memory})
 }
 
 // RevertVM implements job.VMs.

@@ -132,9 +132,19 @@ func (e *engine) ForgetVM(_ context.Context, ref string) (job.VMInfo, error) {
 	return e.vm("forget " + ref), e.err
 }
 
-func (e *engine) SnapshotVM(_ context.Context, ref, name string) (job.VMInfo, error) {
+func (e *engine) SuspendVM(_ context.Context, ref string) (job.VMInfo, error) {
+	e.called("SuspendVM")
+	return e.vm("suspend " + ref), e.err
+}
+
+func (e *engine) ResumeVM(_ context.Context, ref string) (job.VMInfo, error) {
+	e.called("ResumeVM")
+	return e.vm("resume " + ref), e.err
+}
+
+func (e *engine) SnapshotVM(_ context.Context, ref, name string, memory bool) (job.VMInfo, error) {
 	e.called("SnapshotVM")
-	return e.vm("snapshot " + ref + " " + name), e.err
+	return e.vm(fmt.Sprint("snapshot ", ref, " ", name, " ", memory)), e.err
 }
 
 func (e *engine) RevertVM(_ context.Context, ref, name string) (job.VMInfo, error) {
@@ -262,13 +272,17 @@ func TestClient_CarriesEveryCall(t *testing.T) {
 	vms, err := c.VMs(ctx)
 	check(t, "VMs", vms, []job.VMInfo{e.vm("list")}, err)
 	for want, f := range map[string]func() (job.VMInfo, error){
-		"a/b":           func() (job.VMInfo, error) { return c.VM(ctx, "a/b") },
-		"start dev":     func() (job.VMInfo, error) { return c.StartVM(ctx, "dev") },
-		"stop dev":      func() (job.VMInfo, error) { return c.StopVM(ctx, "dev") },
-		"destroy dev":   func() (job.VMInfo, error) { return c.DestroyVM(ctx, "dev") },
-		"forget dev":    func() (job.VMInfo, error) { return c.ForgetVM(ctx, "dev") },
-		"snapshot d &a": func() (job.VMInfo, error) { return c.SnapshotVM(ctx, "d", "&a") },
-		"revert d a":    func() (job.VMInfo, error) { return c.RevertVM(ctx, "d", "a") },
+		"a/b":         func() (job.VMInfo, error) { return c.VM(ctx, "a/b") },
+		"start dev":   func() (job.VMInfo, error) { return c.StartVM(ctx, "dev") },
+		"stop dev":    func() (job.VMInfo, error) { return c.StopVM(ctx, "dev") },
+		"destroy dev": func() (job.VMInfo, error) { return c.DestroyVM(ctx, "dev") },
+		"forget dev":  func() (job.VMInfo, error) { return c.ForgetVM(ctx, "dev") },
+		"revert d a":  func() (job.VMInfo, error) { return c.RevertVM(ctx, "d", "a") },
+		"suspend dev": func() (job.VMInfo, error) { return c.SuspendVM(ctx, "dev") },
+		"resume dev":  func() (job.VMInfo, error) { return c.ResumeVM(ctx, "dev") },
+
+		"snapshot d &a true": func() (job.VMInfo, error) { return c.SnapshotVM(ctx, "d", "&a", true) },
+		"snapshot d b false": func() (job.VMInfo, error) { return c.SnapshotVM(ctx, "d", "b", false) },
 	} {
 		vm, err := f()
 		check(t, want, vm, e.vm(want), err)

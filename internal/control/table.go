@@ -54,8 +54,14 @@ func verbs() []row[job.Engine] {
 		route("StopVM", "POST /v1/vms/{vm}/stop", always, ofVM(job.Engine.StopVM)),
 		route("DestroyVM", "POST /v1/vms/{vm}/destroy", always, ofVM(job.Engine.DestroyVM)),
 		route("ForgetVM", "POST /v1/vms/{vm}/forget", never, ofVM(job.Engine.ForgetVM)), // a repeated call would be ErrNotFound
-		route("SnapshotVM", "POST /v1/vms/{vm}/snapshot{?snapshot}", never, ofSnapshot(job.Engine.SnapshotVM)),
-		route("RevertVM", "POST /v1/vms/{vm}/revert{?snapshot}", never, ofSnapshot(job.Engine.RevertVM)),
+		route("SuspendVM", "POST /v1/vms/{vm}/suspend", always, ofVM(job.Engine.SuspendVM)),
+		route("ResumeVM", "POST /v1/vms/{vm}/resume", always, ofVM(job.Engine.ResumeVM)),
+		route("SnapshotVM", "POST /v1/vms/{vm}/snapshot{?snapshot}", never, func(e job.Engine, ctx context.Context, in newSnapshot) (job.VMInfo, error) {
+			return e.SnapshotVM(ctx, in.VM, in.Snapshot, in.Memory)
+		}),
+		route("RevertVM", "POST /v1/vms/{vm}/revert{?snapshot}", never, func(e job.Engine, ctx context.Context, in snapshotRef) (job.VMInfo, error) {
+			return e.RevertVM(ctx, in.VM, in.Snapshot)
+		}),
 
 		route("CheckHost", "GET /v1/host", always, ofNothing(job.Engine.CheckHost)),
 	}
@@ -109,6 +115,11 @@ type (
 		VM       string `json:"vm"`
 		Snapshot string `json:"snapshot"`
 	}
+	newSnapshot struct {
+		VM       string `json:"vm"`
+		Snapshot string `json:"snapshot"`
+		Memory   bool   `json:"memory"`
+	}
 )
 
 // yielded is what Yield returns.
@@ -153,12 +164,6 @@ func ofJob[Out any](call verb[job.Engine, string, Out]) verb[job.Engine, jobRef,
 
 func ofVM(call verb[job.Engine, string, job.VMInfo]) verb[job.Engine, vmRef, job.VMInfo] {
 	return func(e job.Engine, ctx context.Context, in vmRef) (job.VMInfo, error) { return call(e, ctx, in.VM) }
-}
-
-func ofSnapshot(call func(job.Engine, context.Context, string, string) (job.VMInfo, error)) verb[job.Engine, snapshotRef, job.VMInfo] {
-	return func(e job.Engine, ctx context.Context, in snapshotRef) (job.VMInfo, error) {
-		return call(e, ctx, in.VM, in.Snapshot)
-	}
 }
 
 // longestPoll bounds one request of Watch; the client repeats it.

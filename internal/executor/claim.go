@@ -26,7 +26,7 @@ func (e *Executor) claim(ctx context.Context, id string, vm job.VM, change func(
 }
 
 // unclaimed returns an error if another VM of ours has vm's address or host key. A
-// network may assign the address of a stopped VM to another: the stopped VM's is then
+// network may assign the address of a VM that is off to another: the first VM's is then
 // cleared, and it gets a new one when it is started. e.claiming is held.
 func (e *Executor) unclaimed(ctx context.Context, id string, vm job.VM) error {
 	creators, err := e.o.Store.VMs(context.WithoutCancel(ctx))
@@ -44,7 +44,7 @@ func (e *Executor) unclaimed(ctx context.Context, id string, vm job.VM) error {
 		if !sameAddress(vm.IP, other.IP) {
 			continue
 		}
-		if status := e.vmStatus(ctx, m); status != job.VMStopped && status != job.VMGone {
+		if status := e.vmStatus(ctx, m); !status.Down() {
 			return passesFor(vm, other, "address "+vm.IP, fmt.Sprintf("look for an address in use twice; if VM %d has another by now, stop and start it", other.ID))
 		}
 		_, err := e.update(context.WithoutCancel(ctx), m.ID, func(j *job.Job) ([]job.Event, error) {

@@ -26,7 +26,7 @@ func TestClaim_NoVMPassesForAnother(t *testing.T) {
 	r := newRig(t, 2)
 	ctx := context.Background()
 	victim, kept := r.makeVM("victim"), r.makeVM("kept")
-	if _, err := r.SnapshotVM(ctx, "kept", "clean"); err != nil {
+	if _, err := r.SnapshotVM(ctx, "kept", "clean", false); err != nil {
 		t.Fatal(err)
 	}
 	for what, lie := range map[string]func(*job.VM){

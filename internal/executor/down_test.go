@@ -56,14 +56,17 @@ func (g fallingVM) Start(ctx context.Context, j job.Job) (bootID string, err err
 // later: at once, by what the host says. The heartbeat threshold is an hour.
 func TestJob_VMThatGoesDownBeforeItsTaskRunsIsLostAtOnce(t *testing.T) {
 	for _, phase := range []string{"push", "start"} {
-		for _, status := range []job.VMStatus{job.VMGone, job.VMStopped} {
+		for _, status := range []job.VMStatus{job.VMGone, job.VMStopped, job.VMSuspended} {
 			for _, deaf := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s, %s, deaf %v", phase, status, deaf), func(t *testing.T) {
 					r := newRig(t, 1)
 					r.stop()
 					down := func(vm job.VM) { r.fake.Vanish(vm.ID) }
-					if status == job.VMStopped {
+					switch status {
+					case job.VMStopped:
 						down = func(vm job.VM) { _ = r.fake.StopVM(context.Background(), vm) }
+					case job.VMSuspended:
+						down = func(vm job.VM) { _ = r.fake.SuspendVM(context.Background(), vm) }
 					}
 					r.opts.Guest = fallingVM{r.fake, phase, down, deaf}
 					r.opts.HeartbeatThreshold = time.Hour
@@ -98,8 +101,9 @@ func TestStart_HostThatDoesNotAnswerIsNotTheVMsFault(t *testing.T) {
 
 func TestJoin_VMThatDoesNotRunIsToldByTheHostAtOnce(t *testing.T) {
 	for name, undo := range map[string]func(*rig, job.VM){
-		"gone":    func(r *rig, vm job.VM) { r.fake.Vanish(vm.ID) },
-		"stopped": func(r *rig, vm job.VM) { _ = r.fake.StopVM(context.Background(), vm) },
+		"gone":      func(r *rig, vm job.VM) { r.fake.Vanish(vm.ID) },
+		"stopped":   func(r *rig, vm job.VM) { _ = r.fake.StopVM(context.Background(), vm) },
+		"suspended": func(r *rig, vm job.VM) { _ = r.fake.SuspendVM(context.Background(), vm) },
 	} {
 		for _, answer := range []string{"refused", "none"} {
 			t.Run(name+", answer "+answer, func(t *testing.T) {

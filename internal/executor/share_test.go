@@ -52,11 +52,25 @@ func (p *slowPower) StopVM(ctx context.Context, vm job.VM) error {
 	return p.Fake.StopVM(ctx, vm)
 }
 
-func (p *slowPower) SnapshotVM(ctx context.Context, vm job.VM, name string) error {
+func (p *slowPower) SuspendVM(ctx context.Context, vm job.VM) error {
 	if err := p.wait(ctx); err != nil {
 		return err
 	}
-	return p.Fake.SnapshotVM(ctx, vm, name)
+	return p.Fake.SuspendVM(ctx, vm)
+}
+
+func (p *slowPower) ResumeVM(ctx context.Context, vm job.VM, progress func(job.Progress)) (job.VM, error) {
+	if err := p.wait(ctx); err != nil {
+		return vm, err
+	}
+	return p.Fake.ResumeVM(ctx, vm, progress)
+}
+
+func (p *slowPower) SnapshotVM(ctx context.Context, vm job.VM, name string, memory bool) error {
+	if err := p.wait(ctx); err != nil {
+		return err
+	}
+	return p.Fake.SnapshotVM(ctx, vm, name, memory)
 }
 
 func (p *slowPower) RevertVM(ctx context.Context, vm job.VM, name string, progress func(job.Progress)) (job.VM, error) {
@@ -72,7 +86,9 @@ func (r *rig) works() map[string]func() error {
 	return map[string]func() error{
 		"started":     func() error { _, err := r.StartVM(ctx, "dev"); return err },
 		"stopped":     func() error { _, err := r.StopVM(ctx, "dev"); return err },
-		"snapshotted": func() error { _, err := r.SnapshotVM(ctx, "dev", "other"); return err },
+		"suspended":   func() error { _, err := r.SuspendVM(ctx, "dev"); return err },
+		"resumed":     func() error { _, err := r.ResumeVM(ctx, "dev"); return err },
+		"snapshotted": func() error { _, err := r.SnapshotVM(ctx, "dev", "other", false); return err },
 		"reverted":    func() error { _, err := r.RevertVM(ctx, "dev", "clean"); return err },
 	}
 }
@@ -82,11 +98,11 @@ func inDev() job.Submission {
 }
 
 func TestVM_ThatIsWorkedOnTakesNoJobAndNoOtherWork(t *testing.T) {
-	for _, done := range []string{"started", "stopped", "snapshotted", "reverted"} {
+	for _, done := range []string{"started", "stopped", "suspended", "resumed", "snapshotted", "reverted"} {
 		t.Run(done, func(t *testing.T) {
 			r := newRig(t, 1)
 			vm := *r.makeVM("dev").VM
-			if err := r.fake.SnapshotVM(context.Background(), vm, "clean"); err != nil {
+			if err := r.fake.SnapshotVM(context.Background(), vm, "clean", false); err != nil {
 				t.Fatal(err)
 			}
 			began := make(chan struct{}, len(r.works()))
@@ -111,7 +127,7 @@ func TestVM_ThatIsWorkedOnTakesNoJobAndNoOtherWork(t *testing.T) {
 			if err := <-ended; err != nil {
 				t.Fatal(err)
 			}
-			if done == "stopped" {
+			if done == "stopped" || done == "suspended" {
 				if err := r.works()["started"](); err != nil {
 					t.Fatal(err)
 				}
@@ -125,7 +141,7 @@ func TestVM_ThatIsWorkedOnTakesNoJobAndNoOtherWork(t *testing.T) {
 
 // A submission is held up between its look at the VM and its row.
 func TestVM_IsNotTakenFromAJobThatIsEnteringIt(t *testing.T) {
-	for _, done := range []string{"stopped", "reverted", "destroyed", "expired"} {
+	for _, done := range []string{"stopped", "suspended", "reverted", "destroyed", "expired"} {
 		t.Run(done, func(t *testing.T) {
 			r := newRig(t, 1)
 			maker := r.makeVM("dev", func(m *job.Manifest) { m.TTL = 600 })

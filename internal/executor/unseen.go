@@ -58,7 +58,7 @@ func (e *Executor) lookFor(ctx context.Context, j job.Job, quiet *silence) (stat
 // tells reports whether a VM's state shows that SSH cannot succeed. A VM that has
 // restarted at its address responds again, and knows its task's outcome.
 func tells(j job.Job, seen job.Seen) bool {
-	return seen.Status == job.VMGone || seen.Status == job.VMStopped || elsewhere(j, seen)
+	return seen.Status.Down() || elsewhere(j, seen)
 }
 
 func elsewhere(j job.Job, seen job.Seen) bool { return seen.IP != "" && !sameAddress(seen.IP, j.VM.IP) }
@@ -87,7 +87,7 @@ func (e *Executor) whileUnseen(ctx context.Context, j job.Job, quiet *silence, s
 		o := lostOutcome(text + unconfirmed(j))
 		return &o
 	}
-	if seen.Status == job.VMGone || seen.Status == job.VMStopped {
+	if seen.Status.Down() {
 		return lost((&downError{seen.Status}).Error()), false
 	}
 	if elsewhere(j, seen) {

@@ -20,8 +20,11 @@ type downError struct{ status job.VMStatus }
 
 func (e *downError) Error() string {
 	remedy := "look in the host's log who stopped it, or whether the host restarted, and submit the job again"
-	if e.status == job.VMGone {
+	switch e.status {
+	case job.VMGone:
 		remedy = "look in the host's log who destroyed it, and submit the job again"
+	case job.VMSuspended:
+		remedy = "look in the host's log who suspended it, and submit the job again"
 	}
 	return fmt.Sprintf("its VM is %s on the host, and not by us; %s", e.status, remedy)
 }
@@ -79,12 +82,14 @@ func (e *Executor) whileUp(ctx context.Context, j job.Job, work func(context.Con
 // notUp returns an error if the job's VM does not run, as the host has reported.
 func notUp(j job.Job, status job.VMStatus) error {
 	switch {
-	case status != job.VMStopped && status != job.VMGone:
+	case !status.Down():
 		return nil
 	case !j.Shares():
 		return &downError{status}
 	case status == job.VMStopped:
 		return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q (VM %d) is stopped", j.VM.Name, j.VM.ID), Remedy: "start it first"}
+	case status == job.VMSuspended:
+		return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q (VM %d) is suspended", j.VM.Name, j.VM.ID), Remedy: "resume it first"}
 	default:
 		return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q (VM %d) is gone from the host, and not by us", j.VM.Name, j.VM.ID), Remedy: "destroy it here too, and create it again"}
 	}

@@ -262,13 +262,32 @@ func checkSnapshot(name string) error {
 	return nil
 }
 
-// SnapshotVM takes a snapshot of a persistent VM's disk.
-func (e *Executor) SnapshotVM(ctx context.Context, ref, name string) (job.VMInfo, error) {
+// SuspendVM suspends a persistent VM. Jobs in it must have ended.
+func (e *Executor) SuspendVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return e.runExclusive(ctx, ref, "suspended", true, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
+		if err := e.o.Provider.SuspendVM(ctx, *m.VM); err != nil {
+			return job.VMInfo{}, err
+		}
+		return e.VM(ctx, strconv.Itoa(m.VM.ID))
+	})
+}
+
+// ResumeVM resumes a suspended persistent VM and returns it when it accepts logins.
+func (e *Executor) ResumeVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return e.runExclusive(ctx, ref, "resumed", false, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
+		vm, err := e.o.Provider.ResumeVM(ctx, *m.VM, func(job.Progress) {})
+		return e.recordAddress(ctx, m, vm, err)
+	})
+}
+
+// SnapshotVM takes a snapshot of a persistent VM's disk, and of its memory if that is
+// set: jobs in it must have ended then, or a revert would run them again.
+func (e *Executor) SnapshotVM(ctx context.Context, ref, name string, memory bool) (job.VMInfo, error) {
 	if err := checkSnapshot(name); err != nil {
 		return job.VMInfo{}, err
 	}
-	return e.runExclusive(ctx, ref, "snapshotted", false, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
-		if err := e.o.Provider.SnapshotVM(ctx, *m.VM, name); err != nil {
+	return e.runExclusive(ctx, ref, "snapshotted", memory, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
+		if err := e.o.Provider.SnapshotVM(ctx, *m.VM, name, memory); err != nil {
 			return job.VMInfo{}, err
 		}
 		return e.VM(ctx, strconv.Itoa(m.VM.ID))

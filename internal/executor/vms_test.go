@@ -202,7 +202,7 @@ func TestVM_NamesAndStatesThatCannotBe(t *testing.T) {
 	_, err = r.DestroyVM(ctx, own.VM.Name)
 	refusal(t, err, "cancel that")
 	for _, name := range []string{"", "current", "1st", "a b", "x'; true"} {
-		_, err = r.SnapshotVM(ctx, "dev", name)
+		_, err = r.SnapshotVM(ctx, "dev", name, false)
 		refusal(t, err, "not a snapshot's name")
 	}
 }
@@ -211,7 +211,7 @@ func TestVM_StopsStartsAndReverts(t *testing.T) {
 	r := newRig(t, 1)
 	ctx := context.Background()
 	before := r.makeVM("dev").VM.IP
-	if info, err := r.SnapshotVM(ctx, "dev", "clean"); err != nil || info.Status != job.VMRunning {
+	if info, err := r.SnapshotVM(ctx, "dev", "clean", false); err != nil || info.Status != job.VMRunning {
 		t.Fatalf("snapshot: %+v, %v", info, err)
 	}
 	if _, err := r.StopVM(ctx, "dev"); err != nil {
@@ -233,6 +233,96 @@ func TestVM_StopsStartsAndReverts(t *testing.T) {
 	}
 	if j := r.wait(r.submit(sharing("dev"))); j.Status != job.Success {
 		t.Errorf("a job after it: %+v", j.Outcome)
+	}
+}
+
+func TestVM_SuspendsAndResumes(t *testing.T) {
+	r := newRig(t, 1)
+	ctx := context.Background()
+	made := *r.makeVM("dev").VM
+	var host *job.HostError
+	if _, err := r.ResumeVM(ctx, "dev"); err != nil {
+		t.Errorf("resume of a VM that runs: %v", err)
+	}
+	for range 2 {
+		if info, err := r.SuspendVM(ctx, "dev"); err != nil || info.Status != job.VMSuspended {
+			t.Fatalf("suspend: %+v, %v", info, err)
+		}
+	}
+	if info := r.vm("dev"); info.Status != job.VMSuspended {
+		t.Errorf("shown as %s", info.Status)
+	}
+	for what, err := range map[string]error{
+		"stop":     func() error { _, err := r.StopVM(ctx, "dev"); return err }(),
+		"snapshot": func() error { _, err := r.SnapshotVM(ctx, "dev", "clean", true); return err }(),
+	} {
+		if !errors.As(err, &host) {
+			t.Errorf("%s of a suspended VM: %v", what, err)
+		}
+	}
+	before, err := r.fake.Look(ctx, made)
+	if err != nil || before.BootID != "" {
+		t.Errorf("looked into a suspended VM: %+v, %v", before, err)
+	}
+	info, err := r.ResumeVM(ctx, "dev")
+	if err != nil || info.IP == made.IP || info.Status != job.VMRunning {
+		t.Errorf("resume: %+v, %v", info, err)
+	}
+	if kept := r.vm("dev"); kept.IP != info.IP {
+		t.Errorf("the new address was not kept: %s, want %s", kept.IP, info.IP)
+	}
+	if j := r.wait(r.submit(sharing("dev"))); j.Status != job.Success {
+		t.Errorf("a job after it: %+v", j.Outcome)
+	}
+	if _, err := r.SuspendVM(ctx, "dev"); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := r.StartVM(ctx, "dev"); err != nil || info.Status != job.VMRunning {
+		t.Errorf("start of a suspended VM: %+v, %v", info, err)
+	}
+	if _, err := r.StopVM(ctx, "dev"); err != nil {
+		t.Fatal(err)
+	}
+	for what, f := range map[string]func(context.Context, string) (job.VMInfo, error){"suspend": r.SuspendVM, "resume": r.ResumeVM} {
+		if _, err := f(ctx, "dev"); !errors.As(err, &host) {
+			t.Errorf("%s of a VM that is stopped: %v", what, err)
+		}
+	}
+	if _, err := r.StartVM(ctx, "dev"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.SuspendVM(ctx, "dev"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.DestroyVM(ctx, "dev"); err != nil {
+		t.Fatal(err)
+	}
+	r.gone()
+}
+
+// A snapshot's memory would bring a job's processes back to life.
+func TestVM_MemoryIsNotSavedWhileAJobRuns(t *testing.T) {
+	r := newRig(t, 1)
+	ctx := context.Background()
+	hold := make(chan struct{})
+	r.makeVM("dev")
+	r.fake.Set(providertest.Behaviour{Task: task(providertest.Task{Until: hold})})
+	id := r.submit(sharing("dev"))
+	r.until(id, func(j job.Job) bool { return j.Status == job.Running })
+	_, err := r.SuspendVM(ctx, "dev")
+	refusal(t, err, "VM 100 cannot be suspended: jobs run in it: "+id)
+	_, err = r.SnapshotVM(ctx, "dev", "clean", true)
+	refusal(t, err, "VM 100 cannot be snapshotted: jobs run in it: "+id)
+	if _, err := r.SnapshotVM(ctx, "dev", "disk", false); err != nil {
+		t.Errorf("snapshot of the disk: %v", err)
+	}
+	close(hold)
+	r.wait(id)
+	if _, err := r.SnapshotVM(ctx, "dev", "clean", true); err != nil {
+		t.Error(err)
+	}
+	if info, err := r.RevertVM(ctx, "dev", "clean"); err != nil || info.Status != job.VMRunning {
+		t.Errorf("revert: %+v, %v", info, err)
 	}
 }
 

@@ -67,7 +67,12 @@ type VMs interface {
 	DestroyVM(ctx context.Context, ref string) (VMInfo, error)
 	// ForgetVM stops tracking a VM that is left alone. The VM is not touched.
 	ForgetVM(ctx context.Context, ref string) (VMInfo, error)
-	SnapshotVM(ctx context.Context, ref, snapshot string) (VMInfo, error)
+	// SuspendVM writes a VM's memory to its disk and turns it off, until
+	// ResumeVM or StartVM.
+	SuspendVM(ctx context.Context, ref string) (VMInfo, error)
+	ResumeVM(ctx context.Context, ref string) (VMInfo, error)
+	// SnapshotVM saves the VM's disk, and with memory set what runs in it.
+	SnapshotVM(ctx context.Context, ref, snapshot string, memory bool) (VMInfo, error)
 	RevertVM(ctx context.Context, ref, snapshot string) (VMInfo, error)
 }
 

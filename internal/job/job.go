@@ -252,6 +252,7 @@ const (
 	VMProvisioning VMStatus = "provisioning" // it is being created
 	VMRunning      VMStatus = "running"
 	VMStopped      VMStatus = "stopped"
+	VMSuspended    VMStatus = "suspended" // off, with its memory on disk
 	VMDestroying   VMStatus = "destroying"
 	VMGone         VMStatus = "gone"    // the host has no VM of its ID, or another VM has it now
 	VMUnknown      VMStatus = "unknown" // the host could not be asked
@@ -259,6 +260,9 @@ const (
 	// that is on another node: linus does not touch it.
 	VMUnproven VMStatus = "left_alone"
 )
+
+// Down reports whether nothing runs in a VM of this status.
+func (s VMStatus) Down() bool { return s == VMStopped || s == VMSuspended || s == VMGone }
 
 // Killed is the result of a request to kill a job.
 type Killed string

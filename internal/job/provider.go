@@ -92,11 +92,23 @@ type Provider interface {
 	// StopVM shuts a VM down, after proof, and powers it off if it does not
 	// shut down. A stopped VM is success.
 	StopVM(ctx context.Context, vm VM) error
-	// SnapshotVM saves the VM's disk as it is now under a name, after proof. An
+	// SuspendVM writes a running VM's memory to the VM's storage, after proof,
+	// and turns the VM off: its memory on the host is free until ResumeVM. A
+	// suspended VM is success; a stopped one is an error. After an error the VM
+	// runs on, unless the error says otherwise.
+	SuspendVM(ctx context.Context, vm VM) error
+	// ResumeVM continues a suspended VM where it was suspended (it is the same
+	// boot), after proof, sets the guest's clock, and returns it as StartVM does.
+	// StartVM does the same to a suspended VM. A running VM is success; a
+	// stopped one is an error, and after an error the VM may run.
+	ResumeVM(ctx context.Context, vm VM, progress func(Progress)) (VM, error)
+	// SnapshotVM saves the VM's disk as it is now under a name, after proof,
+	// and with memory set also what runs in it; the VM must run then. An
 	// existing snapshot of that name is an error.
-	SnapshotVM(ctx context.Context, vm VM, name string) error
-	// RevertVM returns the VM to a snapshot, after proof, starts it and returns
-	// it as StartVM does. Changes on its disk since then are lost.
+	SnapshotVM(ctx context.Context, vm VM, name string, memory bool) error
+	// RevertVM returns the VM to a snapshot, after proof, and returns it as
+	// StartVM does: booted, or, where the snapshot has its memory, running as it
+	// was then, with the clock set. Changes on its disk since then are lost.
 	RevertVM(ctx context.Context, vm VM, name string, progress func(Progress)) (VM, error)
 	// CallbackHost returns this machine's address as VMs of the host can reach
 	// it: the near end of the connection to the host. Never "localhost", unless

@@ -109,8 +109,16 @@ func (e worded) ForgetVM(ctx context.Context, ref string) (VMInfo, error) {
 	return e.vm(e.Engine.ForgetVM(ctx, ref))
 }
 
-func (e worded) SnapshotVM(ctx context.Context, ref, snapshot string) (VMInfo, error) {
-	return e.vm(e.Engine.SnapshotVM(ctx, ref, snapshot))
+func (e worded) SuspendVM(ctx context.Context, ref string) (VMInfo, error) {
+	return e.vm(e.Engine.SuspendVM(ctx, ref))
+}
+
+func (e worded) ResumeVM(ctx context.Context, ref string) (VMInfo, error) {
+	return e.vm(e.Engine.ResumeVM(ctx, ref))
+}
+
+func (e worded) SnapshotVM(ctx context.Context, ref, snapshot string, memory bool) (VMInfo, error) {
+	return e.vm(e.Engine.SnapshotVM(ctx, ref, snapshot, memory))
 }
 
 func (e worded) RevertVM(ctx context.Context, ref, snapshot string) (VMInfo, error) {

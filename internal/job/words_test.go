@@ -55,7 +55,9 @@ func (telling) CheckHost(context.Context) (job.HostReport, error) {
 	return job.HostReport{Checks: checks}, nil
 }
 func (telling) RevertVM(_ context.Context, _, _ string) (job.VMInfo, error) { return vms[0], nil }
-func (telling) SnapshotVM(_ context.Context, _, _ string) (job.VMInfo, error) {
+func (telling) SuspendVM(context.Context, string) (job.VMInfo, error)       { return vms[0], nil }
+func (telling) ResumeVM(context.Context, string) (job.VMInfo, error)        { return vms[0], nil }
+func (telling) SnapshotVM(_ context.Context, _, _ string, _ bool) (job.VMInfo, error) {
 	return vms[0], nil
 }
 
@@ -81,8 +83,8 @@ func TestWorded_ChangesTextsForPeopleOnly(t *testing.T) {
 	got = append(got, all[0].Text)
 	list, _ := e.VMs(ctx)
 	for _, call := range []func(context.Context, string) (job.VMInfo, error){
-		e.VM, e.StartVM, e.StopVM, e.DestroyVM, e.ForgetVM,
-		func(ctx context.Context, ref string) (job.VMInfo, error) { return e.SnapshotVM(ctx, ref, "") },
+		e.VM, e.StartVM, e.StopVM, e.DestroyVM, e.ForgetVM, e.SuspendVM, e.ResumeVM,
+		func(ctx context.Context, ref string) (job.VMInfo, error) { return e.SnapshotVM(ctx, ref, "", false) },
 		func(ctx context.Context, ref string) (job.VMInfo, error) { return e.RevertVM(ctx, ref, "") },
 	} {
 		v, _ := call(ctx, "")

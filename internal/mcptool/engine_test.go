@@ -200,7 +200,20 @@ func (e *engine) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error) 
 	return vm, err
 }
 
-func (e *engine) SnapshotVM(ctx context.Context, ref, name string) (job.VMInfo, error) {
+func (e *engine) SuspendVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	vm, err := e.act(ctx, ref, "suspend", ref)
+	vm.Status = job.VMSuspended
+	return vm, err
+}
+
+func (e *engine) ResumeVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return e.act(ctx, ref, "resume", ref)
+}
+
+func (e *engine) SnapshotVM(ctx context.Context, ref, name string, memory bool) (job.VMInfo, error) {
+	if memory {
+		name += " with memory"
+	}
 	return e.act(ctx, ref, "snapshot", ref, name)
 }
 

@@ -29,7 +29,7 @@ func snapshotVM(o Options, b *background) server.ServerTool {
 				return changedVM{}, err
 			}
 			return o.act(ctx, b, in.VMID, "The snapshot", func(ctx context.Context, ref string) (job.VMInfo, error) {
-				return o.Engine.SnapshotVM(ctx, ref, in.Snapshot)
+				return o.Engine.SnapshotVM(ctx, ref, in.Snapshot, false)
 			})
 		})
 }

@@ -33,8 +33,9 @@ type fakeVM struct {
 	stopped bool
 	boots   int // after the first
 
+	suspended bool                // off, with what runs in it
 	jobs      map[string]*fakeJob // by job ID
-	snapshots []string
+	snapshots map[string]int      // the boot each has in its memory; -1: it is of the disk alone
 }
 
 // is reports whether this is vm.

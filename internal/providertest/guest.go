@@ -44,7 +44,7 @@ func (f *Fake) inside(ctx context.Context, op string, j job.Job, errs *[]error) 
 		return nil, err
 	}
 	there := f.vms[vm.ID]
-	if there == nil || there.stopped || there.Job != vm.Job || there.IP != vm.IP {
+	if there == nil || there.stopped || there.suspended || there.Job != vm.Job || there.IP != vm.IP {
 		return nil, fault(fmt.Sprintf("%s VM %d", op, vm.ID), job.HostUnreachable, "no route to host "+vm.IP, "check that the VM runs")
 	}
 	if there.jobs == nil {

@@ -218,6 +218,8 @@ func (f *Fake) status(vm job.VM) job.VMStatus {
 		return job.VMGone
 	case !there.is(vm):
 		return job.VMUnproven
+	case there.suspended:
+		return job.VMSuspended
 	case there.stopped:
 		return job.VMStopped
 	}
@@ -259,8 +261,11 @@ func (f *Fake) StartVM(ctx context.Context, vm job.VM, progress func(job.Progres
 	}
 	progress(job.Progress{Step: "start_vm", Text: "fake start", N: 1, Of: 1})
 	if there.stopped {
-		there.stopped, there.jobs = false, nil
+		there.jobs = nil
 		there.boots++
+	}
+	if there.stopped || there.suspended {
+		there.stopped, there.suspended = false, false
 		there.IP = fmt.Sprintf("10.98.%d.%d", there.ID/250, there.ID%250+1)
 	}
 	return f.reached(there), nil
@@ -271,36 +276,92 @@ func (f *Fake) StopVM(ctx context.Context, vm job.VM) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	there, err := f.proven(ctx, "stop", vm)
-	if err == nil {
-		there.stopped = true
+	if err != nil {
+		return err
 	}
-	return err
+	if there.suspended {
+		return suspended("stop")
+	}
+	there.stopped = true
+	return nil
 }
 
-// SnapshotVM records a name.
-func (f *Fake) SnapshotVM(ctx context.Context, vm job.VM, name string) error {
+func suspended(op string) error {
+	return fault(op, job.HostVM, "the VM is suspended; nothing was touched", "resume it first")
+}
+
+// SuspendVM suspends a VM, with what runs in it.
+func (f *Fake) SuspendVM(ctx context.Context, vm job.VM) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.proven(ctx, "suspend", vm)
+	if err != nil {
+		return err
+	}
+	if there.stopped {
+		return fault("suspend", job.HostVM, "the VM is stopped", "start it first")
+	}
+	there.suspended = true
+	return nil
+}
+
+// ResumeVM continues a suspended VM, perhaps with another address.
+func (f *Fake) ResumeVM(ctx context.Context, vm job.VM, progress func(job.Progress)) (job.VM, error) {
+	f.mu.Lock()
+	there := f.vms[vm.ID]
+	if there != nil && there.is(vm) && there.stopped {
+		f.mu.Unlock()
+		return vm, fault("resume", job.HostVM, "the VM is stopped, not suspended", "start it")
+	}
+	f.mu.Unlock()
+	return f.StartVM(ctx, vm, progress)
+}
+
+// SnapshotVM records a name, and whether the VM's memory is part of it.
+func (f *Fake) SnapshotVM(ctx context.Context, vm job.VM, name string, memory bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	there, err := f.proven(ctx, "snapshot", vm)
 	if err != nil {
 		return err
 	}
-	if slices.Contains(there.snapshots, name) {
+	if _, taken := there.snapshots[name]; taken {
 		return fault("snapshot", job.HostVM, fmt.Sprintf("snapshot name '%s' already used", name), "choose another name")
 	}
-	there.snapshots = append(there.snapshots, name)
+	if there.suspended {
+		return suspended("snapshot")
+	}
+	if memory && there.stopped {
+		return fault("snapshot", job.HostVM, "the VM is stopped: it has no memory to save", "start it first")
+	}
+	boots := -1
+	if memory {
+		boots = there.boots
+	}
+	if there.snapshots == nil {
+		there.snapshots = map[string]int{}
+	}
+	there.snapshots[name] = boots
 	return nil
 }
 
-// RevertVM restarts a VM.
+// RevertVM restarts a VM, or returns it to the boot that the snapshot has.
 func (f *Fake) RevertVM(ctx context.Context, vm job.VM, name string, progress func(job.Progress)) (job.VM, error) {
 	f.mu.Lock()
 	there, err := f.proven(ctx, "revert", vm)
-	if err == nil && !slices.Contains(there.snapshots, name) {
-		err = fault("revert", job.HostVM, fmt.Sprintf("snapshot '%s' does not exist", name), "take one first")
+	if err == nil && there.suspended {
+		err = suspended("revert")
 	}
 	if err == nil {
-		there.stopped = true
+		boots, taken := there.snapshots[name]
+		switch {
+		case !taken:
+			err = fault("revert", job.HostVM, fmt.Sprintf("snapshot '%s' does not exist", name), "take one first")
+		case boots < 0:
+			there.stopped = true
+		default:
+			there.stopped, there.suspended, there.boots = false, true, boots
+		}
 	}
 	f.mu.Unlock()
 	if err != nil {

@@ -225,10 +225,10 @@ func power(t *testing.T, c Config) {
 	if got := listed(t, p, vm.Job); len(got) != 1 || got[0].Status != job.VMStopped {
 		t.Errorf("a stopped VM is listed as %+v", got)
 	}
-	if err := p.SnapshotVM(ctx, vm, "clean"); err != nil {
+	if err := p.SnapshotVM(ctx, vm, "clean", false); err != nil {
 		t.Fatal(err)
 	}
-	wantClass(t, p.SnapshotVM(ctx, vm, "clean"), job.HostVM)
+	wantClass(t, p.SnapshotVM(ctx, vm, "clean", false), job.HostVM)
 	for range 2 {
 		got, err := p.StartVM(ctx, vm, tell)
 		up("start", got, err)
@@ -246,7 +246,7 @@ func power(t *testing.T, c Config) {
 		t.Run("nothing is done with the wrong "+what, func(t *testing.T) {
 			_, startErr := p.StartVM(t.Context(), claim, tell)
 			_, revertErr := p.RevertVM(t.Context(), claim, "clean", tell)
-			for _, err := range []error{startErr, revertErr, p.StopVM(t.Context(), claim), p.SnapshotVM(t.Context(), claim, "mine")} {
+			for _, err := range []error{startErr, revertErr, p.StopVM(t.Context(), claim), p.SnapshotVM(t.Context(), claim, "mine", false)} {
 				wantClass(t, err, job.HostVM)
 			}
 			wantStatus(t, p, vm, job.VMRunning)

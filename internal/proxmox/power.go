@@ -21,9 +21,20 @@ func (p *Provider) StopVM(ctx context.Context, vm job.VM) error {
 	return err
 }
 
-// SnapshotVM takes a named snapshot of the VM's disk.
-func (p *Provider) SnapshotVM(ctx context.Context, vm job.VM, name string) error {
-	_, err := p.power(ctx, powerCall{what: "take snapshot " + name + " of", action: "snapshot", vm: vm, snapshot: name})
+// SuspendVM writes a VM's memory to its storage and turns it off.
+func (p *Provider) SuspendVM(ctx context.Context, vm job.VM) error {
+	_, err := p.power(ctx, powerCall{what: "suspend", action: "suspend", vm: vm})
+	return err
+}
+
+// ResumeVM continues a suspended VM, sets its clock, and waits until it is usable.
+func (p *Provider) ResumeVM(ctx context.Context, vm job.VM, progress func(job.Progress)) (job.VM, error) {
+	return p.boot(ctx, powerCall{what: "resume", action: "resume", vm: vm, progress: progress})
+}
+
+// SnapshotVM takes a named snapshot of the VM's disk, and of its memory if that is set.
+func (p *Provider) SnapshotVM(ctx context.Context, vm job.VM, name string, memory bool) error {
+	_, err := p.power(ctx, powerCall{what: "take snapshot " + name + " of", action: "snapshot", vm: vm, snapshot: name, memory: memory})
 	return err
 }
 
@@ -38,6 +49,7 @@ type powerCall struct {
 	action   string // power-vm's argument
 	vm       job.VM
 	snapshot string
+	memory   bool               // the snapshot has the VM's memory as well
 	progress func(job.Progress) // nil: steps are not reported
 }
 
@@ -63,6 +75,9 @@ func (p *Provider) power(ctx context.Context, c powerCall) (result.Result, error
 	env["ACTION"] = c.action
 	setText(env, "PROXMOX_NODE", c.vm.Node)
 	setText(env, "SNAPSHOT", c.snapshot)
+	if c.memory {
+		env["SNAPSHOT_MEMORY"] = "true"
+	}
 	setText(env, "VM_SSH_USER", c.vm.User)
 	onLine := func(key, value string) {
 		switch {

@@ -14,7 +14,7 @@ import (
 func revert(t *testing.T, h *labHost, vm job.VM) job.VM {
 	p := h.provider(t, nil)
 	newMachine(t, h, vm).run(`echo kept >~/kept; echo old >~/changed; sync`)
-	if err := p.SnapshotVM(t.Context(), vm, "clean"); err != nil {
+	if err := p.SnapshotVM(t.Context(), vm, "clean", false); err != nil {
 		t.Fatal(err)
 	}
 	newMachine(t, h, vm).run(`echo new >~/changed; echo more >~/added; sync`)
@@ -95,7 +95,7 @@ func TestSnapshot_OfAVMFromAnImageOnFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.SnapshotVM(ctx, vm, "clean"); err != nil {
+	if err := p.SnapshotVM(ctx, vm, "clean", false); err != nil {
 		t.Error(err)
 	}
 	if _, err := p.RevertVM(ctx, vm, "clean", func(job.Progress) {}); err != nil {

@@ -48,7 +48,7 @@ func TestVerbs_TellTheirScriptWhichVM(t *testing.T) {
 			return nil, p.StopVM(ctx, theVM)
 		}, nil, with(map[string]string{"ACTION": "shutdown"})},
 		{"snapshot", "power-vm", func(ctx context.Context, p *proxmox.Provider) (any, error) {
-			return nil, p.SnapshotVM(ctx, theVM, "clean")
+			return nil, p.SnapshotVM(ctx, theVM, "clean", false)
 		}, nil, with(map[string]string{"ACTION": "snapshot", "SNAPSHOT": "clean"})},
 		{"revert", "power-vm", func(ctx context.Context, p *proxmox.Provider) (any, error) {
 			return p.RevertVM(ctx, theVM, "clean", func(job.Progress) {})

@@ -96,6 +96,8 @@ func readStatus(word string) job.VMStatus {
 		return job.VMRunning
 	case "stopped":
 		return job.VMStopped
+	case "suspended":
+		return job.VMSuspended
 	case "gone", "foreign": // foreign: the ID belongs to another VM by now
 		return job.VMGone
 	case "left_alone", "moved":
@@ -106,7 +108,7 @@ func readStatus(word string) job.VMStatus {
 
 // Status asks the host for vm's status, and does not wait for a host that does not
 // respond. A VM on another node, as after a migration, is unproven; one that is neither
-// running nor stopped is unknown.
+// running, stopped nor suspended is unknown.
 func (p *Provider) Status(ctx context.Context, vm job.VM) (job.VMStatus, error) {
 	op := fmt.Sprintf("check VM %d (%s)", vm.ID, vm.Name)
 	res, err := p.run(ctx, call{op: op, script: "show-vm", env: proof(vm)})

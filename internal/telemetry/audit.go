@@ -51,6 +51,8 @@ const (
 	ActionForget         = "forget_vm"
 	ActionStart          = "start_vm"
 	ActionStop           = "stop_vm"
+	ActionSuspend        = "suspend_vm"
+	ActionResume         = "resume_vm"
 	ActionSnapshot       = "snapshot_vm"
 	ActionRevert         = "revert_vm"
 	ActionBuildTemplate  = "build_template"

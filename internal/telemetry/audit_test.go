@@ -61,7 +61,7 @@ func TestProvider_EveryChangeIsOnRecordBeforeAndAfter(t *testing.T) {
 		t.Fatalf("Create = %+v, %v", vm, err)
 	}
 	asked := job.WithClient(t.Context(), "cli")
-	if err := p.SnapshotVM(asked, vm, "clean"); err != nil {
+	if err := p.SnapshotVM(asked, vm, "clean", false); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.StopVM(asked, vm); err != nil {
@@ -69,6 +69,15 @@ func TestProvider_EveryChangeIsOnRecordBeforeAndAfter(t *testing.T) {
 	}
 	if got, err := p.StartVM(asked, vm, func(job.Progress) {}); err != nil || got.ID != vm.ID {
 		t.Fatalf("StartVM = %+v, %v", got, err)
+	}
+	if err := p.SuspendVM(asked, vm); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := p.ResumeVM(asked, vm, func(job.Progress) {}); err != nil || got.ID != vm.ID {
+		t.Fatalf("ResumeVM = %+v, %v", got, err)
+	}
+	if err := p.SnapshotVM(asked, vm, "live", true); err != nil {
+		t.Fatal(err)
 	}
 	if got, err := p.RevertVM(asked, vm, "clean", func(job.Progress) {}); err != nil || got.ID != vm.ID {
 		t.Fatalf("RevertVM = %+v, %v", got, err)
@@ -113,6 +122,9 @@ func TestProvider_EveryChangeIsOnRecordBeforeAndAfter(t *testing.T) {
 		line("cli", ActionSnapshot, "clean", ResultOK, ""),
 		line("cli", ActionStop, "", ResultOK, ""),
 		line("cli", ActionStart, "", ResultOK, ""),
+		line("cli", ActionSuspend, "", ResultOK, ""),
+		line("cli", ActionResume, "", ResultOK, ""),
+		line("cli", ActionSnapshot, "live with memory", ResultOK, ""),
 		line("cli", ActionRevert, "clean", ResultOK, ""),
 		line("engine", ActionDestroy, "", ResultFailed, "locked"),
 		line("engine", ActionDestroy, "", ResultOK, ""),
@@ -131,7 +143,7 @@ func TestProvider_EveryChangeIsOnRecordBeforeAndAfter(t *testing.T) {
 			t.Errorf("%s %s has no time", r.Action, r.Result)
 		}
 	}
-	if len(ended) != 10 || ended[5] != "destroy_vm failed" {
+	if len(ended) != 13 || ended[8] != "destroy_vm failed" {
 		t.Errorf("told of %v", ended)
 	}
 	if info, err := os.Stat(a.o.Path); err != nil || info.Mode().Perm() != 0o600 {

@@ -62,14 +62,32 @@ func (p *Provider) StopVM(ctx context.Context, vm job.VM) error {
 	return p.audit.Do(ctx, recordOf(ActionStop, vm), func(*Record) error { return p.to.StopVM(ctx, vm) })
 }
 
-// SnapshotVM takes a snapshot of a VM's disk.
-func (p *Provider) SnapshotVM(ctx context.Context, vm job.VM, name string) error {
-	r := recordOf(ActionSnapshot, vm)
-	r.Detail = name
-	return p.audit.Do(ctx, r, func(*Record) error { return p.to.SnapshotVM(ctx, vm, name) })
+// SuspendVM writes a VM's memory to disk and turns it off.
+func (p *Provider) SuspendVM(ctx context.Context, vm job.VM) error {
+	return p.audit.Do(ctx, recordOf(ActionSuspend, vm), func(*Record) error { return p.to.SuspendVM(ctx, vm) })
 }
 
-// RevertVM reverts a VM's disk to a snapshot.
+// ResumeVM continues a suspended VM.
+func (p *Provider) ResumeVM(ctx context.Context, vm job.VM, progress func(job.Progress)) (job.VM, error) {
+	var now job.VM
+	err := p.audit.Do(ctx, recordOf(ActionResume, vm), func(*Record) (err error) {
+		now, err = p.to.ResumeVM(ctx, vm, progress)
+		return err
+	})
+	return now, err
+}
+
+// SnapshotVM takes a snapshot of a VM's disk, perhaps with its memory.
+func (p *Provider) SnapshotVM(ctx context.Context, vm job.VM, name string, memory bool) error {
+	r := recordOf(ActionSnapshot, vm)
+	r.Detail = name
+	if memory {
+		r.Detail += " with memory"
+	}
+	return p.audit.Do(ctx, r, func(*Record) error { return p.to.SnapshotVM(ctx, vm, name, memory) })
+}
+
+// RevertVM reverts a VM to a snapshot.
 func (p *Provider) RevertVM(ctx context.Context, vm job.VM, name string, progress func(job.Progress)) (job.VM, error) {
 	var now job.VM
 	r := recordOf(ActionRevert, vm)
