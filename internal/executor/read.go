@@ -50,9 +50,7 @@ func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
 	r := job.Result{
 		JobID: j.ID, Status: j.Status, Reason: j.Outcome.Reason, ExitCode: j.Outcome.ExitCode,
 		Error: j.Outcome.Error, StdoutInfo: j.Stdout, StderrInfo: j.Stderr, SkippedArtifacts: j.SkippedArtifacts,
-	}
-	if r.Duration = j.Outcome.Duration; r.Duration == 0 && !j.StartedAt.IsZero() {
-		r.Duration = max(0, j.Outcome.At.Sub(j.StartedAt))
+		Duration: j.Ran(),
 	}
 	if r.Stdout, err = e.o.Store.Output(ctx, id, job.Stdout, 0, j.Stdout.Held); err != nil {
 		return job.Result{}, fmt.Errorf("read the job's stdout: %w", err)

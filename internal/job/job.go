@@ -82,6 +82,15 @@ func (j Job) KeepsVM() bool {
 	return j.Manifest.Lifecycle == Persistent && j.VM != nil && j.VM.State == VMCreated && !j.VM.Unwanted
 }
 
+// Ran returns how long the task of a decided job ran: by the VM's clock or, where
+// that is unknown, by ours. 0 if it never started.
+func (j Job) Ran() time.Duration {
+	if j.Outcome.Duration > 0 || j.StartedAt.IsZero() {
+		return j.Outcome.Duration
+	}
+	return max(0, j.Outcome.At.Sub(j.StartedAt))
+}
+
 // Shares reports whether the job runs in a VM that another job created.
 func (j Job) Shares() bool { return j.Manifest.VM != "" }
 

@@ -20,15 +20,21 @@ type executeInput struct {
 	OS         string            `json:"os,omitempty" jsonschema:"enum=@systems" jsonschema_description:"New VM: from this system's cloud image instead of a template."`
 	Resources  job.Resources     `json:"resources,omitzero" jsonschema_description:"New VM: its size."`
 	Persistent bool              `json:"persistent,omitempty" jsonschema_description:"New VM: it stays until destroy_vm."`
+	Wait       *int              `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Seconds to wait for the command to finish, 0 to 45. Default 0: the job_id at once."`
 }
 
 func executeCommand(e job.Engine) server.ServerTool {
-	return define("execute_command", "Execute a command",
-		"Start a shell command in the background, in a persistent VM (vm_id, from provision_vm) or in a new one, and return its job_id at once. "+
-			"Its stdin is open: interact_with_job types into it, and a program that reads to the end of its input waits for close. "+
-			"Read its output with get_job_output, tail_job_output or get_job_result; end it with kill_job. Up to 16 run in one VM at once.",
+	return defineCall("execute_command", "Execute a command",
+		"Run a shell command in a persistent VM (vm_id, from provision_vm; up to 16 at once) or in a new one. "+
+			"With wait_seconds its exit code and output are in the same call if it finishes in time; if not, or if the call is cancelled, it goes on: "+
+			"get_job_output, get_job_result, kill_job. "+
+			"Its stdin is open: interact_with_job types into it; a program that reads all of its input waits for close.",
 		hints{openWorld: true},
-		func(ctx context.Context, in executeInput) (submitOutput, error) {
+		func(ctx context.Context, in executeInput, c call) (startedOutput, error) {
+			wait, err := waitTime(in.Wait)
+			if err != nil {
+				return startedOutput{}, err
+			}
 			m := job.Manifest{
 				Task: in.Command, AgentType: job.AgentScript, Stdin: job.StdinOpen, StatusMode: job.StatusStreaming,
 				VM: in.VMID, Cwd: in.Cwd, Env: in.Env, Timeout: in.Timeout, Sudo: in.Sudo, TTY: in.TTY,
@@ -39,8 +45,8 @@ func executeCommand(e job.Engine) server.ServerTool {
 			}
 			j, err := e.Submit(ctx, job.Submission{Manifest: m, Client: clientName(ctx)})
 			if err != nil {
-				return submitOutput{}, renamed(err, "task", "command", "vmTemplate", "template", "vm", "vm_id", "lifecycle", "persistent")
+				return startedOutput{}, renamed(err, "task", "command", "vmTemplate", "template", "vm", "vm_id", "lifecycle", "persistent")
 			}
-			return submitOutput{JobID: j.ID, Status: j.Status}, nil
+			return started(ctx, e, c, j, wait), nil
 		})
 }

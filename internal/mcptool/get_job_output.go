@@ -18,16 +18,21 @@ type outputInput struct {
 }
 
 type outputOutput struct {
-	JobID         string     `json:"job_id"`
-	Status        job.Status `json:"status"`
-	Stdout        string     `json:"stdout"`
-	StdoutNext    int64      `json:"stdout_next" jsonschema_description:"The offset for the next call."`
-	StdoutDropped int64      `json:"stdout_dropped,omitempty" jsonschema_description:"Bytes missing before this: the output was larger than what is kept."`
-	Stderr        string     `json:"stderr"`
-	StderrNext    int64      `json:"stderr_next"`
-	StderrDropped int64      `json:"stderr_dropped,omitempty"`
-	Complete      bool       `json:"complete" jsonschema_description:"The job has finished and there is no more output."`
-	InvalidUTF8   bool       `json:"invalid_utf8,omitempty" jsonschema_description:"Bytes that are not UTF-8 were replaced."`
+	JobID  string     `json:"job_id"`
+	Status job.Status `json:"status"`
+	outputPart
+}
+
+// outputPart is a part of a job's output.
+type outputPart struct {
+	Stdout        string `json:"stdout"`
+	StdoutNext    int64  `json:"stdout_next" jsonschema_description:"The offset for the next call."`
+	StdoutDropped int64  `json:"stdout_dropped,omitempty" jsonschema_description:"Bytes missing before this: the output was larger than what is kept."`
+	Stderr        string `json:"stderr"`
+	StderrNext    int64  `json:"stderr_next"`
+	StderrDropped int64  `json:"stderr_dropped,omitempty"`
+	Complete      bool   `json:"complete" jsonschema_description:"The job has finished and there is no more output."`
+	InvalidUTF8   bool   `json:"invalid_utf8,omitempty" jsonschema_description:"Bytes that are not UTF-8 were replaced."`
 }
 
 func getJobOutput(e job.Engine) server.ServerTool {
@@ -61,7 +66,17 @@ type position [2]int64
 
 // output reads both streams, or only the named one, from a position.
 func output(ctx context.Context, e job.Engine, id, only string, at position, limit int, plain bool) (outputOutput, error) {
-	out := outputOutput{JobID: id, Complete: true}
+	part, err := readPart(ctx, e, id, only, at, limit, plain)
+	if err != nil {
+		return outputOutput{}, err
+	}
+	j, err := e.Job(ctx, id)
+	return outputOutput{JobID: id, Status: j.Status, outputPart: part}, err
+}
+
+// readPart is output without the job's status.
+func readPart(ctx context.Context, e job.Engine, id, only string, at position, limit int, plain bool) (outputPart, error) {
+	out := outputPart{Complete: true}
 	var pieces [2]piece
 	for i, stream := range streams {
 		if only != "" && only != stream {
@@ -69,17 +84,12 @@ func output(ctx context.Context, e job.Engine, id, only string, at position, lim
 		}
 		p, err := read(ctx, e, id, stream, at[i], limit, plain)
 		if err != nil {
-			return outputOutput{}, err
+			return outputPart{}, err
 		}
 		pieces[i] = p
 		out.Complete = out.Complete && p.whole
 		out.InvalidUTF8 = out.InvalidUTF8 || p.invalid
 	}
-	j, err := e.Job(ctx, id)
-	if err != nil {
-		return outputOutput{}, err
-	}
-	out.Status = j.Status
 	out.Stdout, out.StdoutNext, out.StdoutDropped = pieces[0].text, pieces[0].next, pieces[0].dropped
 	out.Stderr, out.StderrNext, out.StderrDropped = pieces[1].text, pieces[1].next, pieces[1].dropped
 	return out, nil

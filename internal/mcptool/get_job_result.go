@@ -90,12 +90,11 @@ func resultOf(ctx context.Context, e job.Engine, j job.Job, limit int) (resultOu
 	out := resultOutput{
 		JobID: r.JobID, Status: r.Status, Reason: r.Reason, ExitCode: r.ExitCode, Error: r.Error,
 		OutputBytes: r.StdoutInfo.Total, StderrBytes: r.StderrInfo.Total, Duration: r.Duration.Seconds(),
-		OutputIncomplete:  r.StdoutInfo.Incomplete || r.StderrInfo.Incomplete,
 		OutputInvalidUTF8: !utf8.Valid(r.Stdout), StderrInvalidUTF8: !utf8.Valid(r.Stderr),
 		ArtifactsCount:   len(j.Artifacts),
 		ArtifactsSkipped: j.ArtifactsSkipped, ArtifactsSkippedCount: j.ArtifactsSkippedCount,
-		IncompleteReason: cmp.Or(r.StdoutInfo.Why, r.StderrInfo.Why),
 	}
+	out.OutputIncomplete, out.IncompleteReason = incomplete(r.StdoutInfo, r.StderrInfo)
 	var cutOut, cutErr bool
 	out.Output, cutOut = headAndTail(r.Stdout, limit)
 	out.Stderr, cutErr = headAndTail(r.Stderr, limit)
@@ -104,6 +103,11 @@ func resultOf(ctx context.Context, e job.Engine, j job.Job, limit int) (resultOu
 		out.Artifacts = append(out.Artifacts, artifact{Path: a.Path, Size: a.Size, SHA256: a.SHA256, Mode: a.Mode, URI: artifactURI(j.ID, a.Path)})
 	}
 	return out, nil
+}
+
+// incomplete reports whether a task wrote more than was kept, or may have, and why.
+func incomplete(stdout, stderr job.OutputInfo) (bool, string) {
+	return stdout.Incomplete || stderr.Incomplete, cmp.Or(stdout.Why, stderr.Why)
 }
 
 // links returns links to the artifacts, for clients that can fetch resources.

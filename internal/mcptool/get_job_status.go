@@ -77,6 +77,11 @@ func waitFor(id string, seconds *int) (time.Duration, error) {
 	if err := (jobArg{id}).check(); err != nil {
 		return 0, err
 	}
+	return waitTime(seconds)
+}
+
+// waitTime checks the argument wait_seconds of a tool that by default does not wait.
+func waitTime(seconds *int) (time.Duration, error) {
 	var bad faults
 	n := bad.number("wait_seconds", seconds, 0, 0, mostWait)
 	return time.Duration(n) * time.Second, bad.err()

@@ -16,8 +16,9 @@ import (
 // client's model accepts: one type per value, no $ref, no anyOf, no null.
 // mcp-go's own generator writes ["null","array"] for slices and has no bounds.
 // Properties are in the order of the fields. A field is required unless it is a
-// pointer or has omitempty or omitzero. closed refuses properties that are not
-// listed.
+// pointer or has omitempty or omitzero; those of an embedded struct are the
+// struct's own, and none is required if it is a pointer. closed refuses
+// properties that are not listed.
 func schemaOf[T any](closed bool) json.RawMessage {
 	data, err := json.Marshal(schemaFor(reflect.TypeFor[T](), "", closed))
 	if err != nil {
@@ -113,16 +114,7 @@ func schemaFor(t reflect.Type, tag reflect.StructTag, closed bool) object {
 }
 
 func structSchema(t reflect.Type, closed bool) object {
-	var properties object
-	required := []string{}
-	for i := range t.NumField() {
-		f := t.Field(i)
-		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
-		properties = append(properties, member{name, schemaFor(f.Type, f.Tag, closed)})
-		if f.Type.Kind() != reflect.Pointer && !strings.Contains(options, "omit") {
-			required = append(required, name)
-		}
-	}
+	properties, required := fieldSchemas(t, closed)
 	s := object{{"type", "object"}, {"properties", properties}}
 	if len(required) > 0 {
 		s = append(s, member{"required", required})
@@ -131,4 +123,29 @@ func structSchema(t reflect.Type, closed bool) object {
 		s = append(s, member{"additionalProperties", false})
 	}
 	return s
+}
+
+// fieldSchemas returns a struct's properties and the names of the required ones.
+func fieldSchemas(t reflect.Type, closed bool) (properties object, required []string) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		if f.Anonymous {
+			inner := f.Type
+			if inner.Kind() == reflect.Pointer {
+				inner = inner.Elem()
+			}
+			more, needed := fieldSchemas(inner, closed)
+			properties = append(properties, more...)
+			if f.Type.Kind() != reflect.Pointer {
+				required = append(required, needed...)
+			}
+			continue
+		}
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		properties = append(properties, member{name, schemaFor(f.Type, f.Tag, closed)})
+		if f.Type.Kind() != reflect.Pointer && !strings.Contains(options, "omit") {
+			required = append(required, name)
+		}
+	}
+	return properties, required
 }

@@ -75,12 +75,12 @@ func instructions(has having) string {
 	}
 	say(true, "Runs jobs (scripts, commands, Claude agents) in Proxmox virtual machines. Creating a VM takes from seconds to a few minutes.")
 	say(has.all("submit_job", "get_job_result"),
-		"- A task with a result: submit_job runs it in a VM of its own, destroyed afterwards. Then call get_job_result with wait_seconds until it is complete.")
+		"- A task with a result: submit_job runs it in a VM of its own, destroyed afterwards. With wait_seconds 45 the result of a short one is in the same call; else call get_job_result with wait_seconds until it is complete.")
 	say(has.all("provision_vm", "execute_command"),
-		"- Several commands, or an interactive one: provision_vm once, execute_command with its vm_id as often as needed"+ifAll(has, ", destroy_vm at the end", "destroy_vm")+
+		"- Several commands, or an interactive one: provision_vm once, execute_command with its vm_id as often as needed (with wait_seconds one call runs a command and returns its output)"+ifAll(has, ", destroy_vm at the end", "destroy_vm")+
 			". get_job_output or tail_job_output read a running command, interact_with_job types into it.")
 	say(has.all("execute_command") && !has["provision_vm"],
-		"- execute_command starts a command in a VM. get_job_output or tail_job_output read it while it runs, interact_with_job types into it.")
+		"- execute_command starts a command in a VM; with wait_seconds the same call returns its output. get_job_output or tail_job_output read it while it runs, interact_with_job types into it.")
 	say(true, "Everything is a job with a job_id."+ifAll(has, " check_host says whether the Proxmox host is ready, and what to do when it is not.", "check_host"))
 	say(!has.any("submit_job", "execute_command", "provision_vm"), "This server is read-only: it starts nothing.")
 	return strings.TrimSuffix(text.String(), "\n")

@@ -1,0 +1,85 @@
+package mcptool
+
+import (
+	"context"
+	"time"
+
+	"linus/internal/job"
+)
+
+// startedOutput is what the tools that submit a job return: its ID and, to a
+// caller that waits, what has become of it.
+type startedOutput struct {
+	JobID  string     `json:"job_id"`
+	Status job.Status `json:"status"`
+	*waitedOutput
+}
+
+// waitedOutput is a job at the end of the wait: finished, or as far as it is.
+type waitedOutput struct {
+	Phase    string     `json:"phase,omitempty" jsonschema_description:"From here on only with wait_seconds: as in get_job_status, get_job_result and get_job_output."`
+	Progress string     `json:"progress,omitempty"`
+	Reason   job.Reason `json:"reason,omitempty"`
+	ExitCode *int       `json:"exit_code,omitempty"`
+	Error    string     `json:"error,omitempty"`
+	outputPart
+	OutputIncomplete bool    `json:"output_incomplete,omitempty"`
+	IncompleteReason string  `json:"output_incomplete_reason,omitempty"`
+	Duration         float64 `json:"duration_seconds,omitempty"`
+	ArtifactsCount   int     `json:"artifacts_count,omitempty" jsonschema_description:"get_job_result lists them."`
+	ArtifactsSkipped int     `json:"artifacts_skipped_count,omitempty"`
+	Note             string  `json:"note,omitempty" jsonschema_description:"What to do next."`
+}
+
+// started returns a job that was submitted, after waiting for its end for at most
+// limit. From here on nothing is an error: the caller must learn the job's ID.
+func started(ctx context.Context, e job.Engine, c call, j job.Job, limit time.Duration) startedOutput {
+	out := startedOutput{JobID: j.ID, Status: j.Status}
+	if limit <= 0 {
+		return out
+	}
+	var waited waitedOutput
+	now, err := follow(ctx, e, c, j.ID, limit)
+	if err == nil {
+		now, waited, err = waitedOf(ctx, e, now)
+	}
+	if err == nil {
+		out.Status = now.Status
+	} else {
+		waited.Note = "The job is submitted and goes on; get_job_result with wait_seconds waits for it. This call could not: " + errorText(err)
+	}
+	out.waitedOutput = &waited
+	return out
+}
+
+// waitedOf reads the output before it says how the job is, so that a job without an
+// outcome is never shown with all of its output.
+func waitedOf(ctx context.Context, e job.Engine, j job.Job) (job.Job, waitedOutput, error) {
+	var out waitedOutput
+	var err error
+	if out.outputPart, err = readPart(ctx, e, j.ID, "", position{}, defaultBytes, false); err != nil {
+		return j, out, err
+	}
+	if !j.Status.Terminal() && out.Complete { // it has finished since
+		if j, err = e.Job(ctx, j.ID); err != nil {
+			return j, out, err
+		}
+	}
+	out.Phase, out.Progress = j.Phase, j.Progress
+	if !j.Status.Terminal() {
+		return j, out, nil
+	}
+	out.Reason, out.ExitCode, out.Error, out.Duration = j.Outcome.Reason, j.Outcome.ExitCode, j.Outcome.Error, j.Ran().Seconds()
+	out.OutputIncomplete, out.IncompleteReason = incomplete(j.Stdout, j.Stderr)
+	out.ArtifactsCount, out.ArtifactsSkipped = len(j.Artifacts), j.ArtifactsSkippedCount
+	if j.Manifest.AgentType == job.AgentClaude { // its answer, not the stream of its steps
+		r, err := e.Result(ctx, j.ID)
+		if err != nil {
+			return j, out, err
+		}
+		var cut bool
+		out.Stdout, cut = headAndTail(r.Stdout, defaultBytes)
+		out.StdoutNext, out.StdoutDropped, out.Complete = j.Stdout.Total, 0, !cut && out.StderrNext >= j.Stderr.Total
+	}
+	return j, out, nil
+}
