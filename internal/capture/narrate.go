@@ -52,13 +52,14 @@ func (c *Capture) Narrate(ctx context.Context, j job.Job) {
 	steps, err := s.read(ctx, c.o.Store, c.id)
 	if err == nil && len(steps) > 0 {
 		steps = steps[max(0, len(steps)-maxStepsAtOnce):]
-		_, err = c.o.Update(ctx, c.id, func(j *job.Job) (events []job.Event, err error) {
-			j.Progress = steps[len(steps)-1]
-			for _, step := range steps {
-				if s.told++; s.told <= maxSteps {
-					events = append(events, job.Event{Kind: job.EventProgress, Phase: job.PhaseRun, Text: step})
-				}
+		var events []job.Event
+		for _, step := range steps {
+			if s.told++; s.told <= maxSteps {
+				events = append(events, job.Event{Kind: job.EventProgress, Phase: job.PhaseRun, Text: step})
 			}
+		}
+		_, err = c.o.Update(ctx, c.id, func(j *job.Job) ([]job.Event, error) {
+			j.Progress = steps[len(steps)-1]
 			return events, nil
 		})
 	}

@@ -108,8 +108,12 @@ func (e *engine) start(ctx context.Context, failed func(error)) error {
 // free reports whether the engine may end: every job is done, no operation on a VM is
 // in progress, and no VM will expire.
 func (e *engine) free(ctx context.Context) bool {
-	unfinished, err := e.store.Unfinished(ctx)
-	if err != nil || len(unfinished) > 0 || !e.Idle() {
+	waiting, _, err := e.store.Queue(ctx)
+	if err != nil || waiting > 0 || !e.Idle() {
+		return false
+	}
+	begun, err := e.store.Begun(ctx)
+	if err != nil || len(begun) > 0 {
 		return false
 	}
 	creators, err := e.store.VMs(ctx)

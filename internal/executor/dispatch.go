@@ -2,18 +2,22 @@ package executor
 
 import (
 	"context"
-	"slices"
+	"errors"
 	"time"
 
 	"linus/internal/job"
 )
 
-// enqueue adds a new job at the end of the queue.
-func (e *Executor) enqueue(id string) {
+// enqueue queues a new job. One that shares a VM needs no slot.
+func (e *Executor) enqueue(j job.Job) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !slices.Contains(e.waiting, id) && e.runs[id] == nil { // it was adopted as soon as it was stored
-		e.waiting = append(e.waiting, id)
+	switch {
+	case e.runs[j.ID] != nil: // it was adopted as soon as it was stored
+	case j.Shares():
+		e.queue.hurry(j.ID)
+	default:
+		e.queue.add(j.ID)
 	}
 	e.poke()
 }
@@ -42,7 +46,7 @@ func (e *Executor) dispatch(ctx context.Context) {
 				e.o.Log.Error("find expired VMs failed", "err", err)
 			}
 		}
-		left, err := e.o.Store.Unfinished(ctx)
+		left, err := e.unfinished(ctx, false)
 		if err != nil {
 			e.o.Log.Error("find unfinished jobs failed", "err", err)
 			continue
@@ -51,21 +55,53 @@ func (e *Executor) dispatch(ctx context.Context) {
 	}
 }
 
+// left are unfinished jobs, as the store has them.
+type left struct {
+	begun   []job.Job
+	waiting []string // for a slot; nil: not read
+	counted int      // of Executor.leftover, those that are among them
+}
+
+// unfinished reads the jobs that adopt takes. Those that wait are already in the queue,
+// and are only read at the start of the engine, or if one may be missing there.
+func (e *Executor) unfinished(ctx context.Context, start bool) (l left, err error) {
+	e.mu.Lock()
+	l.counted = e.leftover
+	e.mu.Unlock()
+	if l.begun, err = e.o.Store.Begun(ctx); err == nil && (start || l.counted > 0) {
+		l.waiting, err = e.o.Store.Waiting(ctx)
+	}
+	return l, err
+}
+
 // adopt resumes jobs that had begun and queues those that had not.
-func (e *Executor) adopt(ctx context.Context, unfinished []job.Job) {
+func (e *Executor) adopt(ctx context.Context, l left) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, j := range unfinished {
+	for _, j := range l.begun {
 		switch {
-		case e.runs[j.ID] != nil || slices.Contains(e.waiting, j.ID):
+		case e.runs[j.ID] != nil:
 		case j.Status == job.Pending && j.Outcome == nil:
-			e.waiting = append(e.waiting, j.ID)
+			e.queue.hurry(j.ID)
 		default:
 			e.o.Log.Info("job adopted", "job_id", j.ID, "status", j.Status, "phase", j.Phase)
+			e.queue.remove(j.ID)
 			e.launch(ctx, j, true)
 		}
 	}
-	e.leftover = 0
+	for _, id := range l.waiting {
+		if e.runs[id] == nil {
+			e.queue.add(id)
+		}
+	}
+	e.leftover -= l.counted
+}
+
+// doubt makes the next look find a job that may be stored without being queued.
+func (e *Executor) doubt() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.leftover++
 }
 
 // slots returns the number of runs with a VM of their own. e.mu is held.
@@ -79,23 +115,26 @@ func (e *Executor) slots() int {
 	return n
 }
 
-// startWaiting starts the first jobs of the queue while slots are free. A waiting job
-// that was cancelled, or that shares a VM, needs no slot.
+// startWaiting starts the jobs that need no slot, and the first ones in line while
+// slots are free. Only a job that is to be started is read.
 func (e *Executor) startWaiting(ctx context.Context) {
-	e.mu.Lock()
-	waiting := slices.Clone(e.waiting)
-	e.mu.Unlock()
-	for _, id := range waiting {
+	for {
+		e.mu.Lock()
+		id, ok := e.queue.next(e.slots() < e.o.MaxJobs)
+		e.mu.Unlock()
+		if !ok {
+			return
+		}
 		j, err := e.o.Store.Job(ctx, id)
-		if err != nil {
+		if err != nil && !errors.Is(err, job.ErrNotFound) {
 			if ctx.Err() == nil {
 				e.o.Log.Error("read waiting job failed", "job_id", id, "err", err)
 			}
 			return
 		}
 		e.mu.Lock()
-		if e.slots() < e.o.MaxJobs || j.Outcome != nil || j.Shares() {
-			e.waiting = slices.DeleteFunc(e.waiting, func(w string) bool { return w == id })
+		e.queue.remove(id)
+		if err == nil && e.runs[id] == nil {
 			e.launch(ctx, j, false)
 		}
 		e.mu.Unlock()

@@ -31,7 +31,7 @@ func (e *Executor) Cancel(ctx context.Context, id string) error {
 func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, signal string, cause error) error {
 	outcome.At = now()
 	cut := false
-	_, err := e.update(ctx, id, func(j *job.Job) ([]job.Event, error) {
+	j, err := e.update(ctx, id, func(j *job.Job) ([]job.Event, error) {
 		cut = false
 		switch {
 		case j.Decide(outcome):
@@ -62,6 +62,8 @@ func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, sign
 		r.cut()
 	case r != nil && !cut:
 		r.cancel(cause)
+	case r == nil && j.Status == job.Pending:
+		e.queue.hurry(id) // it needs no slot to end
 	}
 	e.poke()
 	return nil

@@ -75,9 +75,9 @@ type Executor struct {
 	leaving  sync.Mutex // held while a VM that was left alone is destroyed or forgotten
 
 	mu       sync.Mutex
-	waiting  []string                 // pending jobs in order of submission
+	queue    queue                    // jobs without a run
 	runs     map[string]*run          // jobs being worked on
-	leftover int                      // unfinished jobs without a run, as of the last look
+	leftover int                      // jobs that may be unfinished, and have neither a run nor a place in the queue
 	expiring int                      // persistent VMs with an expiry time, as of the last look
 	watchers map[string]chan struct{} // closed at the next change of a job
 	stop     context.CancelCauseFunc  // ends the engine; nil before Start
@@ -128,7 +128,7 @@ func New(o Options) *Executor {
 // Start adopts every unfinished job at the phase it was in and begins to work. The
 // work has ctx's values, but not its cancellation: Close ends it.
 func (e *Executor) Start(ctx context.Context) error {
-	unfinished, err := e.o.Store.Unfinished(ctx)
+	left, err := e.unfinished(ctx, true)
 	if err != nil {
 		return fmt.Errorf("find unfinished jobs: %w", err)
 	}
@@ -137,8 +137,8 @@ func (e *Executor) Start(ctx context.Context) error {
 	e.stop = stop
 	e.begin = func(work func(context.Context)) { e.work.Go(func() { work(running) }) }
 	e.mu.Unlock()
-	e.adopt(running, unfinished) //nolint:contextcheck // the engine outlives the call that starts it
-	go e.dispatch(running)       //nolint:contextcheck // likewise
+	e.adopt(running, left) //nolint:contextcheck // the engine outlives the call that starts it
+	go e.dispatch(running) //nolint:contextcheck // likewise
 	return nil
 }
 
@@ -176,7 +176,7 @@ func (e *Executor) spawn(work func(running context.Context)) error {
 func (e *Executor) Idle() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return len(e.waiting) == 0 && len(e.runs) == 0 && e.leftover == 0 && e.expiring == 0 && !e.access.busy()
+	return e.queue.empty() && len(e.runs) == 0 && e.leftover == 0 && e.expiring == 0 && !e.access.busy()
 }
 
 func become(j *job.Job, next job.Status) []job.Event {

@@ -64,17 +64,17 @@ func observed(t *testing.T) (*rig, *witness) {
 	return r, w
 }
 
-// A lateStore answers the unfinished jobs as they were when there first were any.
+// A lateStore answers the jobs that have begun as they were when there first were any.
 type lateStore struct {
 	*store.Store
 	first atomic.Pointer[[]job.Job]
 }
 
-func (s *lateStore) Unfinished(ctx context.Context) ([]job.Job, error) {
+func (s *lateStore) Begun(ctx context.Context) ([]job.Job, error) {
 	if first := s.first.Load(); first != nil {
 		return *first, nil
 	}
-	jobs, err := s.Store.Unfinished(ctx)
+	jobs, err := s.Store.Begun(ctx)
 	if len(jobs) > 0 && jobs[0].Status == job.Running {
 		s.first.Store(&jobs)
 	}

@@ -58,11 +58,15 @@ type Store interface {
 	Manifest(ctx context.Context, id string) (job.Manifest, error)
 	// List returns a page of jobs, newest first.
 	List(ctx context.Context, f job.Filter) (job.Page, error)
-	// Unfinished returns every job that is not Done, oldest first.
-	Unfinished(ctx context.Context) ([]job.Job, error)
+	// Waiting returns the IDs of the jobs that wait for a slot, oldest first: they are
+	// pending and undecided, and do not share a VM.
+	Waiting(ctx context.Context) ([]string, error)
+	// Begun returns every other job that is not Done, oldest first.
+	Begun(ctx context.Context) ([]job.Job, error)
 	// Update changes one job in a transaction: change gets the stored job, edits it and
 	// returns the events to record. An error from change is returned unwrapped, and
-	// nothing is written. The manifest is never written.
+	// nothing is written. The manifest is never written. change may be called again,
+	// with the job as it is then: what its last call did counts.
 	Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error)
 	// OfClient returns the client's jobs that are not Done or keep a VM.
 	OfClient(ctx context.Context, client string) ([]job.Job, error)

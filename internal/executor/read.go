@@ -20,8 +20,8 @@ func (e *Executor) Job(ctx context.Context, id string) (job.Job, error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if place := slices.Index(e.waiting, id); place >= 0 && e.slots() >= e.o.MaxJobs {
-		j.Progress = fmt.Sprintf("waiting: %d of %d slots in use, %d jobs ahead", e.o.MaxJobs, e.o.MaxJobs, place)
+	if ahead, waits := e.queue.ahead(id); waits && e.slots() >= e.o.MaxJobs {
+		j.Progress = fmt.Sprintf("waiting: %d of %d slots in use, %d jobs ahead", e.o.MaxJobs, e.o.MaxJobs, ahead)
 	}
 	return j, nil
 }

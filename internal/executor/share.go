@@ -23,11 +23,11 @@ func (e *Executor) join(ctx context.Context, r *run, j job.Job) error {
 	if err != nil {
 		return err
 	}
-	unfinished, err := e.o.Store.Unfinished(ctx)
+	begun, err := e.o.Store.Begun(ctx)
 	if err != nil {
 		return err
 	}
-	others := sharers(unfinished, kept)
+	others := sharers(begun, kept)
 	if len(others) > maxShared { // itself included
 		return fmt.Errorf("VM %d runs %d jobs already, which is the limit; wait for one to end", kept.VM.ID, len(others)-1)
 	}
@@ -115,11 +115,11 @@ func (e *Executor) openVM(ctx context.Context, d decision, ref string) (job.Job,
 // idle returns an error if jobs run in the VM that m created. done is what was to be
 // done to it.
 func (e *Executor) idle(ctx context.Context, _ decision, m job.Job, done string) error {
-	unfinished, err := e.o.Store.Unfinished(ctx)
+	begun, err := e.o.Store.Begun(ctx)
 	if err != nil {
 		return err
 	}
-	if jobs := sharers(unfinished, m); len(jobs) > 0 {
+	if jobs := sharers(begun, m); len(jobs) > 0 {
 		return &job.FieldError{
 			Field: "vm", Problem: fmt.Sprintf("VM %d cannot be %s: jobs run in it: %s", m.VM.ID, done, strings.Join(jobs, ", ")),
 			Remedy: "wait for them, or cancel them first",
@@ -130,9 +130,9 @@ func (e *Executor) idle(ctx context.Context, _ decision, m job.Job, done string)
 
 // sharers returns the IDs of the unfinished jobs that are in the VM that m created or
 // wait for it, including m itself while it runs a task there or creates the VM.
-func sharers(unfinished []job.Job, m job.Job) []string {
+func sharers(begun []job.Job, m job.Job) []string {
 	var ids []string
-	for _, j := range unfinished {
+	for _, j := range begun {
 		inside := j.VM != nil && j.VM.Job == m.ID && (j.Kind != job.KindVM || j.Outcome == nil)
 		waits := j.VM == nil && j.Shares() && named(*m.VM, j.Manifest.VM)
 		if (inside || waits) && !j.Status.Terminal() { // one that only cleans up does not count

@@ -27,18 +27,18 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 	if err != nil {
 		return job.Job{}, err
 	}
-	d := e.access.decide()
-	defer d.end()
-	if first, err := e.o.Store.Submitted(ctx, s.IdempotencyKey); !errors.Is(err, job.ErrNotFound) {
-		return sameSubmission(first, digest, err)
-	}
-	if m.VM != "" {
+	if m.VM != "" || e.o.Admit != nil { // others decide nothing, and can be stored side by side
+		d := e.access.decide()
+		defer d.end()
+		if first, err := e.o.Store.Submitted(ctx, s.IdempotencyKey); !errors.Is(err, job.ErrNotFound) {
+			return sameSubmission(first, digest, err)
+		}
 		if err := e.enterable(ctx, d, s, m); err != nil {
 			return job.Job{}, err
 		}
-	}
-	if err := e.admit(ctx, s, m); err != nil {
-		return job.Job{}, err
+		if err := e.admit(ctx, s, m); err != nil {
+			return job.Job{}, err
+		}
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
@@ -47,13 +47,14 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 	j := job.Job{ID: id.String(), Kind: s.Kind, Client: s.Client, Manifest: m, Status: job.Pending, CreatedAt: now(), Submission: digest}
 	j, created, err := e.o.Store.Insert(ctx, j, "", s.IdempotencyKey)
 	if err != nil {
+		e.doubt() // it may be stored nevertheless
 		return job.Job{}, fmt.Errorf("store the job: %w", err)
 	}
 	if !created {
 		return sameSubmission(j, digest, nil)
 	}
 	e.o.Log.Info("job submitted", "job_id", j.ID, "kind", j.Kind, "client", j.Client)
-	e.enqueue(j.ID)
+	e.enqueue(j)
 	return j, nil
 }
 
@@ -80,9 +81,12 @@ func sameSubmission(first job.Job, digest string, err error) (job.Job, error) {
 	}
 }
 
-// enterable returns an error if the VM a manifest names does not accept the job, or is
-// on a network that its client may not use.
+// enterable returns an error if the manifest names a VM that does not accept the job, or
+// is on a network that its client may not use.
 func (e *Executor) enterable(ctx context.Context, d decision, s job.Submission, m job.Manifest) error {
+	if m.VM == "" {
+		return nil
+	}
 	kept, err := e.openVM(ctx, d, m.VM)
 	if err != nil {
 		return err
@@ -93,11 +97,11 @@ func (e *Executor) enterable(ctx context.Context, d decision, s job.Submission, 
 			return fmt.Errorf("vm: %q is on a network that this client may not choose: %w", kept.VM.Name, err)
 		}
 	}
-	unfinished, err := e.o.Store.Unfinished(ctx)
+	begun, err := e.o.Store.Begun(ctx)
 	if err != nil {
 		return err
 	}
-	if jobs := sharers(unfinished, kept); len(jobs) >= maxShared {
+	if jobs := sharers(begun, kept); len(jobs) >= maxShared {
 		return &job.FieldError{
 			Field: "vm", Problem: fmt.Sprintf("%q has %d jobs, which is the limit", kept.VM.Name, len(jobs)),
 			Remedy: "wait for one to end, or use another VM",

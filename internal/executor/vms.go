@@ -76,13 +76,13 @@ func (e *Executor) VMs(ctx context.Context) ([]job.VMInfo, error) {
 		return nil, nil
 	}
 	statuses, asked := e.statuses(ctx, creators...)
-	unfinished, err := e.o.Store.Unfinished(ctx)
+	begun, err := e.o.Store.Begun(ctx)
 	if err != nil {
 		return nil, err
 	}
 	infos := make([]job.VMInfo, len(creators))
 	for i, m := range creators {
-		infos[i] = vmInfo(m, unfinished, statuses, asked)
+		infos[i] = vmInfo(m, begun, statuses, asked)
 	}
 	return infos, nil
 }
@@ -138,20 +138,20 @@ const statusesAtOnce = 4
 
 // oneInfo is vmInfo for a single VM.
 func (e *Executor) oneInfo(ctx context.Context, m job.Job, statuses map[string]job.VMStatus, asked bool) (job.VMInfo, error) {
-	unfinished, err := e.o.Store.Unfinished(ctx)
+	begun, err := e.o.Store.Begun(ctx)
 	if err != nil {
 		return job.VMInfo{}, err
 	}
-	return vmInfo(m, unfinished, statuses, asked), nil
+	return vmInfo(m, begun, statuses, asked), nil
 }
 
 // vmInfo describes the VM that job m created. asked: the host has reported all
 // statuses.
-func vmInfo(m job.Job, unfinished []job.Job, statuses map[string]job.VMStatus, asked bool) job.VMInfo {
+func vmInfo(m job.Job, begun []job.Job, statuses map[string]job.VMStatus, asked bool) job.VMInfo {
 	info := job.VMInfo{
 		VM: *m.VM, Lifecycle: m.Manifest.Lifecycle, Resources: m.Manifest.Resources,
 		Source: cmp.Or(m.Manifest.VMTemplate, m.Manifest.OS), CreatedAt: m.CreatedAt,
-		Jobs: sharers(unfinished, m),
+		Jobs: sharers(begun, m),
 	}
 	status, there := statuses[m.ID]
 	switch {

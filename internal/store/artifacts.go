@@ -28,6 +28,9 @@ func (s *Store) PutArtifact(ctx context.Context, id, path string, offset int64, 
 			err = fmt.Errorf("keep artifact %s of job %s: %w", path, id, err)
 		}
 	}()
+	if err := s.makeJobDir(id); err != nil {
+		return err
+	}
 	dir := filepath.Join(s.jobDir(id), artifactsDir)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err

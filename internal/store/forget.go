@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -12,26 +11,24 @@ import (
 	"linus/internal/job"
 )
 
-// orphanAge is how old a job's directory without a row must be to be removed:
-// Insert creates the directory first.
+// orphanAge is how old a job's directory without a row must be to be removed: a
+// restored database is younger than its files.
 const orphanAge = time.Hour
 
 // Forget removes the jobs that ended before the given time, their events and
 // their files, and returns how many. A job stays as long as its VM does, even
-// one that is left alone. Directories left by an interrupted Insert or Forget
-// are removed as well.
+// one that is left alone. Directories left by an interrupted Forget are
+// removed as well.
 func (s *Store) Forget(ctx context.Context, before time.Time) (int, error) {
 	ids, err := query(ctx, s.read, func(row scanner) (id string, err error) {
 		err = row.Scan(&id)
 		return id, err
-	}, `SELECT id FROM jobs WHERE done = 1
-		AND json_extract(doc, '$.completed_at') < ?
-		AND coalesce(json_extract(doc, '$.vm.state'), '') NOT IN (?, ?)`, timeText(before), string(job.VMCreated), string(job.VMLeftAlone))
+	}, `SELECT id FROM jobs WHERE done = 1 AND completed_at < ? AND vm_state NOT IN ('created', 'left_alone')`, timeText(before))
 	if err != nil {
 		return 0, fmt.Errorf("find jobs that ended before %s: %w", timeText(before), err)
 	}
 	for n, id := range ids {
-		err := s.transaction(ctx, func(tx *sql.Tx) error {
+		err := s.transaction(ctx, func(tx *tx) error {
 			_, err := tx.ExecContext(ctx, `DELETE FROM jobs WHERE id = ?`, id)
 			return err
 		})

@@ -7,9 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -27,93 +25,6 @@ var ErrForbidden = errors.New("not allowed in the life of a job")
 type document struct {
 	job.Job
 	Manifest *struct{} `json:"manifest,omitempty"`
-}
-
-// Insert adds a new job with its whole manifest; see executor.Store. The
-// manifest is on disk before the row, so a row never lacks it.
-func (s *Store) Insert(ctx context.Context, j job.Job, tokenHash, key string) (job.Job, bool, error) {
-	if !isID(j.ID) {
-		return job.Job{}, false, fmt.Errorf("insert job %q: the ID is not a UUID", j.ID)
-	}
-	if first, err := s.byKey(ctx, s.read, key); err == nil || !errors.Is(err, job.ErrNotFound) {
-		return first, false, err
-	}
-	dir := s.jobDir(j.ID)
-	if err := s.writeManifest(dir, j); err != nil {
-		return job.Job{}, false, err
-	}
-	inserted := false
-	err := s.transaction(ctx, func(tx *sql.Tx) error {
-		first, err := s.byKey(ctx, tx, key)
-		if err == nil {
-			j = first
-			return nil
-		}
-		if !errors.Is(err, job.ErrNotFound) {
-			return err
-		}
-		inserted = true
-		j.Manifest = withoutContents(j.Manifest)
-		j.Stdout, j.Stderr = job.OutputInfo{}, job.OutputInfo{}
-		return insertRows(ctx, tx, j, tokenHash, key)
-	})
-	if err != nil || !inserted {
-		err = errors.Join(err, os.RemoveAll(dir))
-	}
-	if err != nil {
-		return job.Job{}, false, fmt.Errorf("write job %s to %s: %w", j.ID, databaseName, err)
-	}
-	return j, inserted, nil
-}
-
-// writeManifest creates the job's directory, which must be new, and writes the
-// whole manifest into it.
-func (s *Store) writeManifest(dir string, j job.Job) error {
-	data, err := json.Marshal(j.Manifest)
-	if err != nil {
-		return fmt.Errorf("encode manifest of job %s: %w", j.ID, err)
-	}
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return fmt.Errorf("create directory of job %s: %w", j.ID, err)
-	}
-	if err := writeFile(filepath.Join(dir, "manifest.json"), data); err != nil {
-		return errors.Join(fmt.Errorf("write manifest of job %s: %w", j.ID, err), os.RemoveAll(dir))
-	}
-	if err := syncDir(filepath.Dir(dir)); err != nil {
-		return errors.Join(fmt.Errorf("write manifest of job %s: %w", j.ID, err), os.RemoveAll(dir))
-	}
-	return nil
-}
-
-func insertRows(ctx context.Context, tx *sql.Tx, j job.Job, tokenHash, key string) error {
-	doc, err := json.Marshal(document{Job: j})
-	if err != nil {
-		return err
-	}
-	manifest, err := json.Marshal(j.Manifest)
-	if err != nil {
-		return err
-	}
-	_, err = tx.ExecContext(ctx, `INSERT INTO jobs
-		(id, created_at, status, done, task_head, idempotency_key, token_hash, doc)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
-		j.ID, timeText(j.CreatedAt), string(j.Status), j.Done(), job.TaskHead(j.Manifest.Task),
-		sql.NullString{String: key, Valid: key != ""}, tokenHash, string(doc))
-	if err != nil {
-		return err
-	}
-	_, err = tx.ExecContext(ctx, `INSERT INTO job_manifests (job_id, manifest) VALUES (?, ?)`, j.ID, string(manifest))
-	return err
-}
-
-// withoutContents returns m with its files' names and modes, but not their
-// contents.
-func withoutContents(m job.Manifest) job.Manifest {
-	m.Files = slices.Clone(m.Files)
-	for i := range m.Files {
-		m.Files[i].Content = ""
-	}
-	return m
 }
 
 // Submitted returns the job that was submitted with an idempotency key.
@@ -135,61 +46,17 @@ func (s *Store) Job(ctx context.Context, id string) (job.Job, error) {
 	return j, err
 }
 
-// Manifest returns the whole manifest, file contents included.
-func (s *Store) Manifest(ctx context.Context, id string) (job.Manifest, error) {
-	if _, err := s.TokenHash(ctx, id); err != nil { // the row proves both the job and its ID as a file name
-		return job.Manifest{}, err
-	}
-	var m job.Manifest
-	data, err := os.ReadFile(filepath.Join(s.jobDir(id), "manifest.json"))
-	if err == nil {
-		err = json.Unmarshal(data, &m)
-	}
-	if err != nil {
-		return job.Manifest{}, fmt.Errorf("read manifest of job %s: %w", id, err)
-	}
-	return m, nil
-}
-
-// Unfinished returns every job that is not Done, oldest first.
-func (s *Store) Unfinished(ctx context.Context) ([]job.Job, error) {
-	jobs, err := s.jobs(ctx, s.read, `jobs.done = 0 ORDER BY jobs.id`)
-	if err != nil {
-		return nil, fmt.Errorf("read unfinished jobs: %w", err)
-	}
-	return jobs, nil
-}
-
-// OfClient returns the client's jobs that are not Done or keep a VM.
-func (s *Store) OfClient(ctx context.Context, client string) ([]job.Job, error) {
-	jobs, err := s.jobs(ctx, s.read, `(jobs.done = 0 OR json_extract(jobs.doc, '$.vm.state') = ?)
-		AND coalesce(json_extract(jobs.doc, '$.client'), '') = ?`, string(job.VMCreated), client)
-	if err != nil {
-		return nil, fmt.Errorf("read the jobs of client %q: %w", client, err)
-	}
-	return jobs, nil
-}
-
-// VMs returns the jobs whose own VM is intended, created or left alone, oldest first.
-func (s *Store) VMs(ctx context.Context) ([]job.Job, error) {
-	jobs, err := s.jobs(ctx, s.read, `json_extract(jobs.doc, '$.vm.state') IN (?, ?, ?)
-		AND json_extract(jobs.doc, '$.vm.job') = jobs.id ORDER BY jobs.id`, string(job.VMIntended), string(job.VMCreated), string(job.VMLeftAlone))
-	if err != nil {
-		return nil, fmt.Errorf("read jobs with a VM: %w", err)
-	}
-	return jobs, nil
-}
-
 // Update changes one job in a transaction; see executor.Store. It refuses, with
 // ErrForbidden, a status that may not follow the present one and any change of
 // a decided outcome. Of the output's counts it writes Incomplete and Why;
-// SealOutput writes the rest. change must not call the store: it runs while the
-// store's only writer waits.
+// SealOutput writes the rest. change must not call the store: it runs in the
+// store's only writer, and may run again, with the job as it is then.
 func (s *Store) Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
 	var j job.Job
 	var refused error // change's own error, returned as it is
-	err := s.transaction(ctx, func(tx *sql.Tx) error {
+	err := s.transaction(ctx, func(tx *tx) error {
 		var err error
+		refused = nil
 		if j, err = s.one(ctx, tx, `jobs.id = ?`, id); err != nil {
 			return err
 		}
@@ -257,13 +124,14 @@ func allowed(before job.Status, decided []byte, j job.Job) error {
 	return nil
 }
 
-func updateRow(ctx context.Context, tx *sql.Tx, j job.Job, events []job.Event) error {
+func updateRow(ctx context.Context, tx *tx, j job.Job, events []job.Event) error {
 	doc, err := json.Marshal(document{Job: j})
 	if err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, `UPDATE jobs SET status = ?, done = ?, doc = ? WHERE id = ?`,
-		string(j.Status), j.Done(), string(doc), j.ID)
+	_, err = tx.ExecContext(ctx, `UPDATE jobs
+		SET status = ?, done = ?, waiting = ?, vm_job = ?, vm_state = ?, completed_at = ?, doc = ? WHERE id = ?`,
+		append(columns(j, string(doc)), j.ID)...)
 	if err != nil {
 		return err
 	}
@@ -278,6 +146,21 @@ func updateRow(ctx context.Context, tx *sql.Tx, j job.Job, events []job.Event) e
 		}
 	}
 	return nil
+}
+
+// columns are what an update writes: status, done, waiting, vm_job, vm_state,
+// completed_at and doc.
+func columns(j job.Job, doc string) []any {
+	var vm job.VM
+	if j.VM != nil {
+		vm = *j.VM
+	}
+	completed := ""
+	if !j.CompletedAt.IsZero() {
+		completed = timeText(j.CompletedAt)
+	}
+	waiting := j.Status == job.Pending && j.Outcome == nil && !j.Shares()
+	return []any{string(j.Status), j.Done(), waiting, vm.Job, string(vm.State), completed, doc}
 }
 
 // Events returns the job's events with Seq > after, in order.
@@ -303,9 +186,8 @@ func (s *Store) Events(ctx context.Context, id string, after int64) ([]job.Event
 // TokenHash returns the hex sha256 of the job's callback token; "" once the job
 // has ended, when its token is no longer valid.
 func (s *Store) TokenHash(ctx context.Context, id string) (string, error) {
-	var hash string
-	err := s.read.QueryRowContext(ctx, `SELECT iif(status IN (?, ?, ?), '', token_hash) FROM jobs WHERE id = ?`,
-		string(job.Success), string(job.Failed), string(job.Timeout), id).Scan(&hash)
+	hash, err := first[string](ctx, s.read, `SELECT iif(status IN (?, ?, ?), '', token_hash) FROM jobs WHERE id = ?`,
+		string(job.Success), string(job.Failed), string(job.Timeout), id)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return "", job.ErrNotFound
@@ -317,11 +199,18 @@ func (s *Store) TokenHash(ctx context.Context, id string) (string, error) {
 
 // SetTokenHash replaces the hex sha256 of the job's callback token.
 func (s *Store) SetTokenHash(ctx context.Context, id, hash string) error {
-	result, err := s.write.ExecContext(ctx, `UPDATE jobs SET token_hash = ? WHERE id = ?`, hash, id)
+	var changed int64
+	err := s.transaction(ctx, func(tx *tx) error {
+		result, err := tx.ExecContext(ctx, `UPDATE jobs SET token_hash = ? WHERE id = ?`, hash, id)
+		if err == nil {
+			changed, err = result.RowsAffected()
+		}
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("write token of job %s to %s: %w", id, databaseName, err)
 	}
-	if n, err := result.RowsAffected(); err == nil && n == 0 {
+	if changed == 0 {
 		return job.ErrNotFound
 	}
 	return nil

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"errors"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -41,27 +40,6 @@ func TestInsert_KeepsJobAndManifest(t *testing.T) {
 		t.Fatal(err)
 	}
 	diff(t, j.Manifest, m)
-}
-
-func TestInsert_ContentsStayOutOfTheDatabase(t *testing.T) {
-	dir := t.TempDir()
-	s, err := Open(t.Context(), Options{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	j := newJob("echo")
-	j.Manifest.Files = []job.File{{Path: "/a", Content: "bmVlZGxlbmVlZGxl"}}
-	insert(t, s, j)
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	data, err := os.ReadFile(dir + "/" + databaseName)
-	if err != nil || !strings.Contains(string(data), j.ID) {
-		t.Fatalf("database without the job: %v", err)
-	}
-	if strings.Contains(string(data), "bmVlZGxl") {
-		t.Error("a file's content is in the database")
-	}
 }
 
 func TestInsert_SameKeyReturnsTheFirstJob(t *testing.T) {
@@ -111,9 +89,8 @@ func TestInsert_SameKeyAtOnceCreatesOneJob(t *testing.T) {
 	if made.Load() != 1 {
 		t.Errorf("%d jobs were new", made.Load())
 	}
-	entries, err := os.ReadDir(s.jobDir(""))
-	if err != nil || len(entries) != 1 {
-		t.Errorf("%d job directories, %v", len(entries), err)
+	if page := list(t, s, job.Filter{}); len(page.Jobs) != 1 {
+		t.Errorf("%d jobs are stored", len(page.Jobs))
 	}
 }
 
@@ -147,9 +124,8 @@ func TestInsert_CancelledLeavesNothing(t *testing.T) {
 	if _, _, err := s.Insert(ctx, newJob("echo"), "", ""); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	entries, err := os.ReadDir(s.jobDir(""))
-	if err != nil || len(entries) != 0 {
-		t.Errorf("%d job directories, %v", len(entries), err)
+	if page := list(t, s, job.Filter{}); len(page.Jobs) != 0 {
+		t.Errorf("%d jobs are stored", len(page.Jobs))
 	}
 }
 
@@ -462,17 +438,20 @@ func TestTokenHash_IsReplaced(t *testing.T) {
 	}
 }
 
-func TestUnfinished_IsWhatIsNotDone(t *testing.T) {
+func TestBegunAndWaiting_AreWhatIsNotDone(t *testing.T) {
 	s := newStore(t)
-	state := func(st job.Status, l job.Lifecycle, vm *job.VM) string {
+	state := func(st job.Status, l job.Lifecycle, vm *job.VM, more ...func(*job.Job)) string {
 		j := newJob("echo")
 		j.Status, j.Manifest.Lifecycle, j.VM = st, l, vm
+		for _, change := range more {
+			change(&j)
+		}
 		return insert(t, s, j).ID
 	}
-	var want []string
-	want = append(want, state(job.Pending, job.Ephemeral, nil))
+	var begun, waiting []string
+	waiting = append(waiting, state(job.Pending, job.Ephemeral, nil))
 	state(job.Failed, job.Ephemeral, nil)
-	want = append(want,
+	begun = append(begun,
 		state(job.Running, job.Persistent, &job.VM{State: job.VMCreated}),
 		state(job.Success, job.Ephemeral, &job.VM{State: job.VMCreated}),
 		state(job.Failed, job.Ephemeral, &job.VM{State: job.VMIntended}))
@@ -480,9 +459,14 @@ func TestUnfinished_IsWhatIsNotDone(t *testing.T) {
 	state(job.Timeout, job.Ephemeral, &job.VM{State: job.VMDestroyed})
 	state(job.Success, job.Ephemeral, &job.VM{State: job.VMLeftAlone})
 	state(job.Success, job.Persistent, &job.VM{State: job.VMForgotten})
+	begun = append(begun,
+		state(job.Pending, job.Ephemeral, nil, func(j *job.Job) { j.Manifest.VM = "dev" }), // needs no slot
+		state(job.Pending, job.Ephemeral, nil, func(j *job.Job) { j.Decide(job.Outcome{Status: job.Failed, At: at}) }))
+	waiting = append(waiting, state(job.Pending, "", nil, func(j *job.Job) { j.Kind = job.KindVM }))
 
-	ids := func() []string {
-		jobs, err := s.Unfinished(t.Context())
+	check := func() {
+		t.Helper()
+		jobs, err := s.Begun(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -490,14 +474,29 @@ func TestUnfinished_IsWhatIsNotDone(t *testing.T) {
 		for _, j := range jobs {
 			ids = append(ids, j.ID)
 		}
-		return ids
+		diff(t, begun, ids)
+		ids, err = s.Waiting(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		diff(t, waiting, ids)
+		n, since, err := s.Queue(t.Context())
+		if err != nil || n != len(waiting) || n > 0 == since.IsZero() {
+			t.Errorf("%d wait since %v, %v", n, since, err)
+		}
 	}
-	diff(t, want, ids())
-	update(t, s, want[2], func(j *job.Job) ([]job.Event, error) {
+	check()
+	update(t, s, begun[1], func(j *job.Job) ([]job.Event, error) {
 		j.VM.State = job.VMDestroyed
 		return nil, nil
 	})
-	diff(t, []string{want[0], want[1], want[3]}, ids())
+	update(t, s, waiting[0], func(j *job.Job) ([]job.Event, error) { return nil, j.Become(job.Provisioning) })
+	update(t, s, waiting[1], func(j *job.Job) ([]job.Event, error) {
+		j.Decide(job.Outcome{Status: job.Failed, At: at})
+		return nil, nil
+	})
+	begun, waiting = []string{waiting[0], begun[0], begun[2], begun[3], begun[4], waiting[1]}, nil
+	check()
 }
 
 // A job that runs in another's VM has a copy of it in its row.

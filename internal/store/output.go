@@ -40,7 +40,7 @@ func (s *Store) AppendOutput(ctx context.Context, id, stream string, offset int6
 	if offset < 0 || offset > math.MaxInt64-int64(len(data)) {
 		return 0, &job.FieldError{Field: "offset", Problem: fmt.Sprintf("%d is out of range", offset), Remedy: "give the bytes sent before"}
 	}
-	unlock, err := s.lockOutput(id, stream)
+	unlock, err := s.lockOutput(ctx, id, stream)
 	if err != nil {
 		return 0, err
 	}
@@ -80,7 +80,7 @@ func (s *Store) AppendOutput(ctx context.Context, id, stream string, offset int6
 // CutOutput discards what is stored of an open stream beyond its first size
 // bytes, and the count of what was seen. A sealed stream stays as it is.
 func (s *Store) CutOutput(ctx context.Context, id, stream string, size int64) error {
-	unlock, err := s.lockOutput(id, stream)
+	unlock, err := s.lockOutput(ctx, id, stream)
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (s *Store) CutOutput(ctx context.Context, id, stream string, size int64) er
 // available; otherwise the head, a marker with the count of dropped bytes, and
 // at most half the limit of the tail. Sealing again returns the same.
 func (s *Store) SealOutput(ctx context.Context, id, stream string, total int64, tail []byte) (job.OutputInfo, error) {
-	unlock, err := s.lockOutput(id, stream)
+	unlock, err := s.lockOutput(ctx, id, stream)
 	if err != nil {
 		return job.OutputInfo{}, err
 	}
@@ -248,7 +248,7 @@ func (s *Store) readStored(id, stream string, h parts, offset, limit int64) (dat
 }
 
 // lockOutput locks both streams of a job; job.ErrNotFound.
-func (s *Store) lockOutput(id, stream string) (unlock func(), err error) {
+func (s *Store) lockOutput(ctx context.Context, id, stream string) (unlock func(), err error) {
 	if err := checkStream(stream); err != nil {
 		return nil, err
 	}
@@ -257,7 +257,12 @@ func (s *Store) lockOutput(id, stream string) (unlock func(), err error) {
 	}
 	unlock, err = lockDir(s.jobDir(id))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, job.ErrNotFound
+		if _, err := s.sealed(ctx, id, stream); err != nil {
+			return nil, err
+		}
+		if err = s.makeJobDir(id); err == nil {
+			unlock, err = lockDir(s.jobDir(id))
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("lock output of job %s: %w", id, err)
@@ -278,8 +283,7 @@ func checkStream(stream string) error {
 // sealed reads a stream's final counts from the row: NULL while open. The
 // column has the stream's name, which checkStream has checked.
 func (s *Store) sealed(ctx context.Context, id, stream string) (sql.NullString, error) {
-	var counts sql.NullString
-	err := s.read.QueryRowContext(ctx, `SELECT `+stream+` FROM jobs WHERE id = ?`, id).Scan(&counts)
+	counts, err := first[sql.NullString](ctx, s.read, `SELECT `+stream+` FROM jobs WHERE id = ?`, id)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return counts, job.ErrNotFound
@@ -293,7 +297,10 @@ func (s *Store) sealed(ctx context.Context, id, stream string) (sql.NullString, 
 func (s *Store) writeCounts(ctx context.Context, id, stream string, info job.OutputInfo) error {
 	text, err := json.Marshal(info)
 	if err == nil {
-		_, err = s.write.ExecContext(ctx, `UPDATE jobs SET `+stream+` = ? WHERE id = ?`, string(text), id) //nolint:gosec // stream is a column's name, checked by checkStream
+		err = s.transaction(ctx, func(tx *tx) error {
+			_, err := tx.ExecContext(ctx, `UPDATE jobs SET `+stream+` = ? WHERE id = ?`, string(text), id) //nolint:gosec // stream is a column's name, checked by checkStream
+			return err
+		})
 	}
 	if err != nil {
 		return fmt.Errorf("write counts of job %s to %s: %w", id, databaseName, err)

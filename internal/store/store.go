@@ -3,15 +3,17 @@
 // transactions and the layout of the state directory, and knows nothing of what
 // runs the jobs.
 //
-//	linus.db                   jobs, their manifests (without files) and events
-//	jobs/<id>/manifest.json    the whole manifest, file contents included
+//	linus.db                   jobs, their manifests and events
 //	jobs/<id>/stdout, stderr   what has been seen of the output, up to the limit
+//	jobs/<id>/artifacts        the files the job left
 //
-// What a call has acknowledged survives the death of the process. Several
+// What a call has acknowledged survives the death of the process, and all but
+// the output of a running job, which its VM still has, a power cut. Several
 // processes may have the same directory open.
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"embed"
@@ -19,7 +21,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net/url"
 	"os"
 	"path/filepath"
 
@@ -36,8 +37,7 @@ const (
 	jobsDir      = "jobs"
 
 	// readers is the size of the read pool. There is one writer: SQLite allows
-	// only one anyway, and waiting for it in Go is fair and free of busy
-	// errors.
+	// only one anyway.
 	readers = 4
 )
 
@@ -46,6 +46,8 @@ type Options struct {
 	Dir       string       // the state directory; created (0700) if missing
 	MaxOutput int64        // bytes kept of each output stream; 0: 10 MiB
 	Log       *slog.Logger // nil: silent
+
+	driver string // of database/sql; "sqlite" but in tests
 }
 
 // Store is an open state directory. Its methods may be called concurrently.
@@ -53,8 +55,12 @@ type Store struct {
 	dir       string
 	maxOutput int64
 	log       *slog.Logger
-	write     *sql.DB // one connection; each transaction takes the write lock at once
-	read      *sql.DB
+	read      *reader
+
+	write   *tx           // of writeAll alone, once the store is open
+	waiting changes       // for writeAll
+	written chan struct{} // writeAll has ended; nil: it did not begin
+	pools   []*sql.DB     // to close, in this order
 }
 
 // Open opens the state directory, creates it if it is new, and brings the
@@ -64,7 +70,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open state directory: %w", err)
 	}
-	s := &Store{dir: dir, maxOutput: o.MaxOutput, log: o.Log}
+	s := &Store{dir: dir, maxOutput: o.MaxOutput, log: o.Log, waiting: changes{news: make(chan struct{}, 1)}}
 	if s.maxOutput == 0 {
 		s.maxOutput = 10 << 20
 	}
@@ -78,25 +84,48 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := makePrivate(path); err != nil {
 		return nil, fmt.Errorf("create database: %w", err)
 	}
-	if s.write, err = openDatabase(path, 1, "&_txlock=immediate"); err == nil {
-		s.read, err = openDatabase(path, readers, "&_pragma=query_only(1)")
-	}
-	if err == nil {
-		err = s.migrate(ctx, path)
-	}
-	if err != nil {
+	if err := s.openPools(ctx, cmp.Or(o.driver, "sqlite"), path); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
+	s.written = make(chan struct{})
+	go s.writeAll()
 	return s, nil
+}
+
+// openPools opens the database and brings it up to date.
+func (s *Store) openPools(ctx context.Context, driver, path string) error {
+	write, err := openDatabase(driver, path, 1, "&_txlock=immediate")
+	if err != nil {
+		return err
+	}
+	s.pools = []*sql.DB{write}
+	read, err := openDatabase(driver, path, readers, "&_pragma=query_only(1)")
+	if err != nil {
+		return err
+	}
+	s.pools = []*sql.DB{read, write} // the writer last: it folds the log into the database
+	s.read = newReader(read)
+	if err := s.migrate(ctx, path, write); err != nil {
+		return err
+	}
+	conn, err := write.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("open database %s: %w", path, err)
+	}
+	s.write = newTx(conn)
+	return nil
 }
 
 // Close waits for calls under way and closes the database.
 func (s *Store) Close() error {
+	s.waiting.close()
 	var errs []error
-	for _, db := range []*sql.DB{s.read, s.write} { // the writer last: it folds the log into the database
-		if db != nil {
-			errs = append(errs, db.Close())
-		}
+	if s.written != nil {
+		<-s.written
+		_ = s.write.conn.Close() // back to its pool; it may be there already
+	}
+	for _, db := range s.pools {
+		errs = append(errs, db.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -105,13 +134,14 @@ func (s *Store) Close() error {
 // linus-owner marker of every VM of ours.
 func (s *Store) InstallationID(ctx context.Context) (string, error) {
 	var id string
-	err := s.transaction(ctx, func(tx *sql.Tx) error {
+	err := s.transaction(ctx, func(tx *tx) error {
 		_, err := tx.ExecContext(ctx,
 			`INSERT INTO meta (key, value) VALUES ('installation_id', ?) ON CONFLICT DO NOTHING`, uuid.NewString())
 		if err != nil {
 			return err
 		}
-		return tx.QueryRowContext(ctx, `SELECT value FROM meta WHERE key = 'installation_id'`).Scan(&id)
+		id, err = first[string](ctx, tx, `SELECT value FROM meta WHERE key = 'installation_id'`)
+		return err
 	})
 	if err != nil {
 		return "", fmt.Errorf("read installation id from %s: %w", databaseName, err)
@@ -129,23 +159,8 @@ func makePrivate(path string) error {
 	return errors.Join(f.Chmod(0o600), f.Close())
 }
 
-// openDatabase opens a pool of connections. synchronous=NORMAL survives the
-// death of the process; a power failure may lose the last moments, but never
-// consistency.
-func openDatabase(path string, connections int, options string) (*sql.DB, error) {
-	dsn := url.URL{Scheme: "file", Path: path, RawQuery: "_pragma=busy_timeout(10000)" +
-		"&_pragma=journal_mode(WAL)&_pragma=synchronous(NORMAL)&_pragma=foreign_keys(1)" + options}
-	db, err := sql.Open("sqlite", dsn.String())
-	if err != nil {
-		return nil, fmt.Errorf("open database %s: %w", path, err)
-	}
-	db.SetMaxOpenConns(connections)
-	db.SetMaxIdleConns(connections)
-	return db, nil
-}
-
 // migrate brings the schema up to date, one process at a time.
-func (s *Store) migrate(ctx context.Context, path string) error {
+func (s *Store) migrate(ctx context.Context, path string, db *sql.DB) error {
 	unlock, err := lockDir(s.dir)
 	if err != nil {
 		return fmt.Errorf("lock state directory: %w", err)
@@ -155,7 +170,7 @@ func (s *Store) migrate(ctx context.Context, path string) error {
 	if err != nil {
 		return fmt.Errorf("read migrations: %w", err)
 	}
-	provider, err := goose.NewProvider(goose.DialectSQLite3, s.write, files)
+	provider, err := goose.NewProvider(goose.DialectSQLite3, db, files)
 	if err != nil {
 		return fmt.Errorf("read migrations: %w", err)
 	}
@@ -175,18 +190,4 @@ func (s *Store) migrate(ctx context.Context, path string) error {
 		s.log.Info("database migrated", "from", current, "to", target)
 	}
 	return nil
-}
-
-// transaction runs work in one immediate transaction on the writer. It rolls
-// back when work fails or panics.
-func (s *Store) transaction(ctx context.Context, work func(*sql.Tx) error) error {
-	tx, err := s.write.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback() //nolint:errcheck // after a commit there is nothing to roll back
-	if err := work(tx); err != nil {
-		return err
-	}
-	return tx.Commit()
 }

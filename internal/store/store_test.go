@@ -199,7 +199,7 @@ func TestOpen_Refuses(t *testing.T) {
 func TestOpen_Settings(t *testing.T) {
 	s := newStore(t)
 	for pragma, want := range map[string]string{
-		"journal_mode": "wal", "synchronous": "1", "foreign_keys": "1", "busy_timeout": "10000",
+		"journal_mode": "wal", "synchronous": "2", "foreign_keys": "1", "busy_timeout": "10000",
 	} {
 		for name, db := range map[string]querier{"writer": s.write, "reader": s.read} {
 			got, err := query(t.Context(), db, func(row scanner) (string, error) {
@@ -211,7 +211,7 @@ func TestOpen_Settings(t *testing.T) {
 			}
 		}
 	}
-	if _, err := s.read.ExecContext(t.Context(), `DELETE FROM jobs`); err == nil {
+	if _, err := s.read.db.ExecContext(t.Context(), `DELETE FROM jobs`); err == nil {
 		t.Error("the reading pool can write")
 	}
 }

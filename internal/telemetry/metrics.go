@@ -28,8 +28,10 @@ type Metric struct {
 
 // Jobs provides the current numbers, at each scrape.
 type Jobs interface {
-	// Unfinished returns every job that is not done.
-	Unfinished(ctx context.Context) ([]job.Job, error)
+	// Queue returns how many jobs wait for a slot, and since when the first does.
+	Queue(ctx context.Context) (waiting int, since time.Time, err error)
+	// Begun returns every other job that is not done.
+	Begun(ctx context.Context) ([]job.Job, error)
 	// VMs returns the jobs whose own VM is intended, created or left alone.
 	VMs(ctx context.Context) ([]job.Job, error)
 }
@@ -172,22 +174,23 @@ func (s *stored) Describe(to chan<- *prometheus.Desc) {
 func (s *stored) Collect(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
 	defer cancel()
-	unfinished, err := s.jobs.Unfinished(ctx)
+	waiting, since, queueErr := s.jobs.Queue(ctx)
+	begun, err := s.jobs.Begun(ctx)
 	creators, vmsErr := s.jobs.VMs(ctx)
-	if err != nil || vmsErr != nil {
-		s.log.Error("metrics not read from the store", "err", errors.Join(err, vmsErr))
+	if err := errors.Join(queueErr, err, vmsErr); err != nil {
+		s.log.Error("metrics not read from the store", "err", err)
 		return
 	}
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
-	states := map[string]int{string(job.Pending): 0, string(job.Provisioning): 0, string(job.Running): 0, endingState: 0}
+	states := map[string]int{string(job.Pending): waiting, string(job.Provisioning): 0, string(job.Running): 0, endingState: 0}
 	queueAge := 0.0
-	for _, j := range unfinished {
+	if waiting > 0 {
+		queueAge = time.Since(since).Seconds()
+	}
+	for _, j := range begun {
 		states[stateOf(j)]++
-		if j.Status == job.Pending && j.Outcome == nil {
-			queueAge = max(queueAge, time.Since(j.CreatedAt).Seconds())
-		}
 	}
 	for state, n := range states {
 		gauge(s.states, float64(n), state)

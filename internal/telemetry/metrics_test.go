@@ -28,8 +28,25 @@ type jobs struct {
 	err             error
 }
 
-func (j jobs) Unfinished(context.Context) ([]job.Job, error) { return j.unfinished, j.err }
-func (j jobs) VMs(context.Context) ([]job.Job, error)        { return j.vms, j.err }
+func (j jobs) VMs(context.Context) ([]job.Job, error) { return j.vms, j.err }
+
+func (j jobs) Queue(context.Context) (waiting int, since time.Time, err error) {
+	for _, of := range j.unfinished {
+		if of.Status == job.Pending && of.Outcome == nil {
+			waiting, since = waiting+1, of.CreatedAt
+		}
+	}
+	return waiting, since, j.err
+}
+
+func (j jobs) Begun(context.Context) (begun []job.Job, err error) {
+	for _, of := range j.unfinished {
+		if of.Status != job.Pending || of.Outcome != nil {
+			begun = append(begun, of)
+		}
+	}
+	return begun, j.err
+}
 
 // scrape returns the samples of our own metrics, by name with labels.
 func scrape(t *testing.T, m *Metrics) map[string]string {

@@ -1,0 +1,186 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+)
+
+// errClosed is returned for a change after Close.
+var errClosed = errors.New("the store is closed")
+
+// maxBatch bounds how many changes share a commit, and so how long the first of
+// them waits for the others.
+const maxBatch = 128
+
+// change is what one caller writes.
+type change struct {
+	work     func(*tx) error
+	err      error // of work, or of the commit
+	panicked any   // what work panicked with
+	done     chan struct{}
+}
+
+// transaction runs work in a transaction of the store's only writer and returns
+// when it is durable, or has been rolled back because work failed or panicked.
+// Calls at the same time share a commit, but not their failures. ctx ends the
+// wait for the writer, and not what it has begun.
+//
+// work runs in the writer's goroutine. It must not call the store, and it may
+// run again after the transaction failed for another caller's reason.
+func (s *Store) transaction(ctx context.Context, work func(*tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	c := &change{work: work, done: make(chan struct{})}
+	if !s.waiting.add(c) {
+		return errClosed
+	}
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		if s.waiting.remove(c) {
+			return ctx.Err()
+		}
+		<-c.done
+	}
+	if c.panicked != nil {
+		panic(c.panicked)
+	}
+	return c.err
+}
+
+// changes wait for the writer.
+type changes struct {
+	mu      sync.Mutex
+	waiting []*change
+	closed  bool
+	news    chan struct{} // there are some, or no more will come
+}
+
+// add puts c in line; false: the store is closed.
+func (w *changes) add(c *change) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return false
+	}
+	w.waiting = append(w.waiting, c)
+	w.wake()
+	return true
+}
+
+// remove takes c out of the line; false: its turn has come.
+func (w *changes) remove(c *change) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at := slices.Index(w.waiting, c)
+	if at >= 0 {
+		w.waiting = slices.Delete(w.waiting, at, at+1)
+	}
+	return at >= 0
+}
+
+// take waits for changes, and takes those that wait; none when the store is
+// closed.
+func (w *changes) take() []*change {
+	for {
+		w.mu.Lock()
+		batch := w.waiting[:min(len(w.waiting), maxBatch)]
+		w.waiting = slices.Clone(w.waiting[len(batch):])
+		closed := w.closed
+		w.mu.Unlock()
+		if len(batch) > 0 || closed {
+			return batch
+		}
+		<-w.news
+	}
+}
+
+// close lets no more changes in.
+func (w *changes) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	w.wake()
+}
+
+// wake tells take. w.mu is held.
+func (w *changes) wake() {
+	select {
+	case w.news <- struct{}{}:
+	default:
+	}
+}
+
+// writeAll commits what callers want to write, until the store is closed.
+func (s *Store) writeAll() {
+	defer close(s.written)
+	for {
+		batch := s.waiting.take()
+		if len(batch) == 0 {
+			return
+		}
+		s.commit(batch)
+	}
+}
+
+// commit writes a batch and tells its callers. If the transaction fails as a
+// whole, each change gets one of its own, so that only those fail that have to.
+func (s *Store) commit(batch []*change) {
+	ctx := context.Background()
+	_, err := s.write.ExecContext(ctx, `BEGIN IMMEDIATE`)
+	begun := err == nil
+	if begun {
+		if err = s.run(ctx, batch); err == nil {
+			_, err = s.write.ExecContext(ctx, `COMMIT`)
+		}
+		if err != nil {
+			_, _ = s.write.ExecContext(ctx, `ROLLBACK`) // SQLite may have done so already
+		}
+	}
+	if err != nil && begun && len(batch) > 1 {
+		for _, c := range batch {
+			s.commit([]*change{c})
+		}
+		return
+	}
+	for _, c := range batch {
+		if c.err == nil && err != nil {
+			c.err = err
+		}
+		close(c.done)
+	}
+}
+
+// run runs the work of a batch, and undoes what failed. An error is the whole
+// transaction's.
+func (s *Store) run(ctx context.Context, batch []*change) error {
+	for _, c := range batch {
+		c.err, c.panicked = nil, nil
+		if _, err := s.write.ExecContext(ctx, `SAVEPOINT change`); err != nil {
+			return err
+		}
+		if c.run(s.write); c.err != nil {
+			if _, err := s.write.ExecContext(ctx, `ROLLBACK TO change`); err != nil {
+				return errors.Join(c.err, err)
+			}
+		}
+		if _, err := s.write.ExecContext(ctx, `RELEASE change`); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// run does the work, and keeps its error or its panic.
+func (c *change) run(t *tx) {
+	defer func() {
+		if c.panicked = recover(); c.panicked != nil {
+			c.err = fmt.Errorf("panic: %v", c.panicked)
+		}
+	}()
+	c.err = c.work(t)
+}

@@ -1,0 +1,153 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"linus/internal/job"
+)
+
+// Insert adds a new job with its whole manifest; see executor.Store.
+func (s *Store) Insert(ctx context.Context, j job.Job, tokenHash, key string) (job.Job, bool, error) {
+	if !isID(j.ID) {
+		return job.Job{}, false, fmt.Errorf("insert job %q: the ID is not a UUID", j.ID)
+	}
+	rows, err := newRows(j, tokenHash, key)
+	if err != nil {
+		return job.Job{}, false, fmt.Errorf("encode job %s: %w", j.ID, err)
+	}
+	var first job.Job // of the key, if there is one
+	isNew := false
+	err = s.transaction(ctx, func(tx *tx) (err error) {
+		if first, err = s.byKey(ctx, tx, key); !errors.Is(err, job.ErrNotFound) {
+			isNew = false
+			return err
+		}
+		isNew = true
+		return rows.insert(ctx, tx)
+	})
+	switch {
+	case err != nil:
+		return job.Job{}, false, fmt.Errorf("write job %s to %s: %w", j.ID, databaseName, err)
+	case isNew:
+		return rows.job, true, nil
+	}
+	return first, false, nil
+}
+
+// rows are a new job's, encoded before the writer's turn.
+type rows struct {
+	job                    job.Job // as it is stored
+	doc, manifest          string
+	files                  string // "": the manifest has none
+	idempotency, tokenHash string
+}
+
+func newRows(j job.Job, tokenHash, key string) (rows, error) {
+	var contents []string
+	for _, f := range j.Manifest.Files {
+		contents = append(contents, f.Content)
+	}
+	j.Manifest = withoutContents(j.Manifest)
+	j.Stdout, j.Stderr = job.OutputInfo{}, job.OutputInfo{}
+	doc, err := json.Marshal(document{Job: j})
+	if err != nil {
+		return rows{}, err
+	}
+	manifest, err := json.Marshal(j.Manifest)
+	if err != nil {
+		return rows{}, err
+	}
+	r := rows{job: j, doc: string(doc), manifest: string(manifest), idempotency: key, tokenHash: tokenHash}
+	if len(contents) > 0 {
+		files, err := json.Marshal(contents)
+		if err != nil {
+			return rows{}, err
+		}
+		r.files = string(files)
+	}
+	return r, nil
+}
+
+func (r rows) insert(ctx context.Context, tx *tx) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO jobs
+		(id, created_at, task_head, client, idempotency_key, token_hash, status, done, waiting, vm_job, vm_state, completed_at, doc)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		append([]any{
+			r.job.ID, timeText(r.job.CreatedAt), job.TaskHead(r.job.Manifest.Task), r.job.Client,
+			sql.NullString{String: r.idempotency, Valid: r.idempotency != ""}, r.tokenHash,
+		}, columns(r.job, r.doc)...)...)
+	if err == nil {
+		_, err = tx.ExecContext(ctx, `INSERT INTO job_manifests (job_id, manifest) VALUES (?, ?)`, r.job.ID, r.manifest)
+	}
+	if err == nil && r.files != "" {
+		_, err = tx.ExecContext(ctx, `INSERT INTO job_files (job_id, contents) VALUES (?, ?)`, r.job.ID, r.files)
+	}
+	return err
+}
+
+// withoutContents returns m with its files' names and modes, but not their
+// contents.
+func withoutContents(m job.Manifest) job.Manifest {
+	m.Files = slices.Clone(m.Files)
+	for i := range m.Files {
+		m.Files[i].Content = ""
+	}
+	return m
+}
+
+// Manifest returns the whole manifest, file contents included.
+func (s *Store) Manifest(ctx context.Context, id string) (m job.Manifest, err error) {
+	defer func() {
+		if err != nil && !errors.Is(err, job.ErrNotFound) {
+			err = fmt.Errorf("read manifest of job %s: %w", id, err)
+		}
+	}()
+	type texts struct {
+		manifest string
+		contents sql.NullString
+	}
+	found, err := query(ctx, s.read, func(row scanner) (t texts, err error) {
+		err = row.Scan(&t.manifest, &t.contents)
+		return t, err
+	}, `SELECT m.manifest, f.contents FROM job_manifests m LEFT JOIN job_files f ON f.job_id = m.job_id WHERE m.job_id = ?`, id)
+	switch {
+	case err != nil:
+		return m, err
+	case len(found) == 0:
+		return m, job.ErrNotFound
+	}
+	if err := json.Unmarshal([]byte(found[0].manifest), &m); err != nil || len(m.Files) == 0 {
+		return m, err
+	}
+	if !found[0].contents.Valid {
+		return s.oldManifest(id)
+	}
+	var contents []string
+	if err := json.Unmarshal([]byte(found[0].contents.String), &contents); err != nil {
+		return m, err
+	}
+	if len(contents) != len(m.Files) {
+		return m, fmt.Errorf("%d files, but the contents of %d", len(m.Files), len(contents))
+	}
+	for i := range m.Files {
+		m.Files[i].Content = contents[i]
+	}
+	return m, nil
+}
+
+// oldManifest returns the manifest of a job that is older than the table of
+// contents. The job exists, which proves its ID as a file name.
+func (s *Store) oldManifest(id string) (m job.Manifest, err error) {
+	data, err := os.ReadFile(filepath.Join(s.jobDir(id), "manifest.json"))
+	if err == nil {
+		err = json.Unmarshal(data, &m)
+	}
+	return m, err
+}

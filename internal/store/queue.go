@@ -1,0 +1,74 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"linus/internal/job"
+)
+
+// The conditions below are written out, without parameters, as in the indexes
+// that serve them.
+
+// Waiting returns the IDs of the jobs that wait for a slot, oldest first; see
+// executor.Store.
+func (s *Store) Waiting(ctx context.Context) ([]string, error) {
+	ids, err := query(ctx, s.read, func(row scanner) (id string, err error) {
+		err = row.Scan(&id)
+		return id, err
+	}, `SELECT id FROM jobs WHERE waiting = 1 ORDER BY id`)
+	if err != nil {
+		return nil, fmt.Errorf("read waiting jobs: %w", err)
+	}
+	return ids, nil
+}
+
+// Queue returns how many jobs wait for a slot, and since when the first does.
+func (s *Store) Queue(ctx context.Context) (waiting int, since time.Time, err error) {
+	waiting, err = first[int](ctx, s.read, `SELECT count(*) FROM jobs WHERE waiting = 1`)
+	if err == nil && waiting > 0 {
+		var at string
+		at, err = first[string](ctx, s.read, `SELECT created_at FROM jobs WHERE waiting = 1 ORDER BY id LIMIT 1`)
+		if errors.Is(err, sql.ErrNoRows) { // it has begun meanwhile
+			return 0, time.Time{}, nil
+		}
+		if err == nil {
+			since, err = time.Parse(time.RFC3339Nano, at)
+		}
+	}
+	if err != nil {
+		return 0, time.Time{}, fmt.Errorf("count waiting jobs: %w", err)
+	}
+	return waiting, since, nil
+}
+
+// Begun returns every job that is not Done, except those that Waiting returns,
+// oldest first.
+func (s *Store) Begun(ctx context.Context) ([]job.Job, error) {
+	jobs, err := s.jobs(ctx, s.read, `jobs.done = 0 AND jobs.waiting = 0 ORDER BY jobs.id`)
+	if err != nil {
+		return nil, fmt.Errorf("read unfinished jobs: %w", err)
+	}
+	return jobs, nil
+}
+
+// OfClient returns the client's jobs that are not Done or keep a VM.
+func (s *Store) OfClient(ctx context.Context, client string) ([]job.Job, error) {
+	jobs, err := s.jobs(ctx, s.read, `(jobs.done = 0 OR jobs.vm_state = 'created') AND jobs.client = ?`, client)
+	if err != nil {
+		return nil, fmt.Errorf("read the jobs of client %q: %w", client, err)
+	}
+	return jobs, nil
+}
+
+// VMs returns the jobs whose own VM is intended, created or left alone, oldest first.
+func (s *Store) VMs(ctx context.Context) ([]job.Job, error) {
+	jobs, err := s.jobs(ctx, s.read, `jobs.vm_job = jobs.id AND jobs.vm_state IN ('intended', 'created', 'left_alone') ORDER BY jobs.id`)
+	if err != nil {
+		return nil, fmt.Errorf("read jobs with a VM: %w", err)
+	}
+	return jobs, nil
+}

@@ -1,0 +1,164 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"linus/internal/job"
+)
+
+// used runs every query and every change once.
+func used(t testing.TB, s *Store) {
+	t.Helper()
+	ctx := context.Background()
+	j := newJob("echo")
+	j.Client, j.Manifest.Files = "cli", []job.File{{Path: "/a", Content: "aGk="}}
+	_, _, err := s.Insert(ctx, j, "hash", "key-"+j.ID)
+	errs := []error{err}
+	note := func(_ any, err error) { errs = append(errs, err) }
+	note(s.Submitted(ctx, "key-"+j.ID))
+	note(s.Job(ctx, j.ID))
+	note(s.Manifest(ctx, j.ID))
+	note(s.Waiting(ctx))
+	_, _, err = s.Queue(ctx)
+	note(nil, err)
+	note(s.Begun(ctx))
+	note(s.OfClient(ctx, "cli"))
+	note(s.VMs(ctx))
+	note(s.TokenHash(ctx, j.ID))
+	note(nil, s.SetTokenHash(ctx, j.ID, "new"))
+	note(s.Events(ctx, j.ID, 0))
+	for _, f := range []job.Filter{{}, {Status: job.Failed}, {Cursor: encodeCursor(j.ID)}, {Status: job.Failed, Cursor: encodeCursor(j.ID)}} {
+		note(s.List(ctx, f))
+	}
+	for _, stream := range []string{job.Stdout, job.Stderr} {
+		note(s.AppendOutput(ctx, j.ID, stream, 0, []byte("x")))
+		note(s.SealOutput(ctx, j.ID, stream, 1, nil))
+	}
+	note(s.Update(ctx, j.ID, func(j *job.Job) ([]job.Event, error) {
+		j.Decide(job.Outcome{Status: job.Failed, At: at})
+		return []job.Event{{Kind: job.EventDecided}}, j.Finish(at)
+	}))
+	note(s.Forget(ctx, at.Add(time.Hour)))
+	for _, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// No statement reads a whole table: each has an index for what it asks, or one
+// of nothing but that.
+func TestStatements_UseIndexes(t *testing.T) {
+	s := newStore(t)
+	used(t, s)
+	texts := slices.Concat(slices.Collect(maps.Keys(s.read.byText)), slices.Collect(maps.Keys(s.write.byText)))
+	plans := 0
+	for _, text := range texts {
+		if !regexp.MustCompile(`^(SELECT|UPDATE|DELETE)`).MatchString(text) {
+			continue
+		}
+		plan, err := query(t.Context(), s.read.db, func(row scanner) (string, error) {
+			var id, parent, unused int
+			var detail string
+			return detail, row.Scan(&id, &parent, &unused, &detail)
+		}, "EXPLAIN QUERY PLAN "+text, make([]any, strings.Count(text, "?"))...)
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		plans++
+		for _, step := range plan {
+			ofOnly := regexp.MustCompile(`USING (COVERING )?INDEX jobs_(waiting|begun|with_vm)\b`).MatchString(step)
+			page := strings.HasSuffix(text, "ORDER BY id DESC LIMIT ?") && strings.Contains(step, "USING INDEX")
+			if strings.HasPrefix(step, "SCAN") && !ofOnly && !page || strings.Contains(step, "TEMP B-TREE") {
+				t.Errorf("%s\nreads too much: %s", text, step)
+			}
+		}
+	}
+	if plans < 15 {
+		t.Errorf("only %d statements were seen", plans)
+	}
+}
+
+// jobsOf adds waiting jobs, and ended ones, all of one client.
+func jobsOf(t testing.TB, s *Store, waiting, ended int) {
+	t.Helper()
+	err := s.transaction(context.Background(), func(tx *tx) error {
+		for n := range waiting + ended {
+			j := newJob(fmt.Sprintf("echo %d", n))
+			j.ID, j.Client = uuid.Must(uuid.NewV7()).String(), "other"
+			if n >= waiting {
+				j.Decide(job.Outcome{Status: job.Failed, Reason: job.ReasonExitStatus, At: at})
+				j.Status, j.CompletedAt = job.Failed, at
+				j.VM = &job.VM{ID: 100, Name: "vm", Job: j.ID, State: job.VMDestroyed}
+			}
+			rows, err := newRows(j, "", "")
+			if err == nil {
+				err = rows.insert(context.Background(), tx)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What a job costs does not depend on how many others there are.
+func TestCosts_DoNotGrowWithTheNumberOfJobs(t *testing.T) {
+	costs := func(jobs int) map[string]counts {
+		s := openCounted(t, t.TempDir())
+		jobsOf(t, s, jobs, jobs)
+		used(t, s) // prepares the statements
+		j := newJob("echo")
+		j.Client = "cli"
+		must := func(_ any, err error) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx := context.Background()
+		return map[string]counts{
+			"submit": during(func() { insert(t, s, j) }),
+			"dispatch": during(func() {
+				must(s.Job(ctx, j.ID))
+				update(t, s, j.ID, func(j *job.Job) ([]job.Event, error) {
+					j.Phase = job.PhaseProvision
+					return []job.Event{{Kind: job.EventPhaseStarted, Phase: j.Phase}}, nil
+				})
+			}),
+			"list":   during(func() { must(s.List(ctx, job.Filter{Limit: 20})) }),
+			"begun":  during(func() { must(s.Begun(ctx)) }),
+			"VMs":    during(func() { must(s.VMs(ctx)) }),
+			"client": during(func() { must(s.OfClient(ctx, "cli")) }),
+			"forget": during(func() { must(s.Forget(ctx, at.Add(-time.Hour))) }),
+		}
+	}
+	few, many := costs(100), costs(10000)
+	for name := range few {
+		if few[name] != many[name] {
+			t.Errorf("%s: %+v with 100 jobs, %+v with 10000", name, few[name], many[name])
+		}
+	}
+	for name, most := range map[string]counts{
+		"submit":   {statements: 6, commits: 1},          // begin, savepoint, two rows, release, commit
+		"dispatch": {statements: 8, rows: 2, commits: 1}, // read it; begin, savepoint, read, write, event, release, commit
+		"list":     {statements: 1, rows: 21},            // a page and whether there is another
+		"begun":    {statements: 1},
+	} {
+		if got := many[name]; got.statements > most.statements || got.rows > most.rows || got.commits > most.commits {
+			t.Errorf("%s: %+v, want at most %+v", name, got, most)
+		}
+	}
+}
