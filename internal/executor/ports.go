@@ -17,6 +17,10 @@ import (
 type Guest interface {
 	capture.Guest
 
+	// Warm prepares the VM for Push, which is faster then: it connects, and puts the
+	// job runner there. What the job that created the VM has warmed serves the first job
+	// that is pushed there.
+	Warm(ctx context.Context, j job.Job) error
 	// Push uploads the job runner, the task, its files and settings.
 	Push(ctx context.Context, j job.Job, p job.Payload) error
 	// Start starts the task detached and returns when it runs (or has run), with the

@@ -9,9 +9,30 @@ import (
 	"linus/internal/job"
 )
 
-// provision creates the job's VM, or finds the one it shares. The row says that a VM is
-// intended before one can exist, and has its ID as soon as that is reserved.
+// warmPatience bounds how long a new VM is prepared for its task in advance. Push goes
+// on from there.
+const warmPatience = 10 * time.Second
+
+// provision gets the job a VM, and prepares that for its task.
 func (e *Executor) provision(ctx context.Context, r *run) error {
+	if err := e.obtain(ctx, r); err != nil {
+		return err
+	}
+	j, err := e.o.Store.Job(ctx, r.id)
+	if err != nil || j.Kind == job.KindVM || !j.StartedAt.IsZero() {
+		return err
+	}
+	timed, end := context.WithTimeout(ctx, warmPatience)
+	defer end()
+	if err := e.o.Guest.Warm(timed, j); err != nil {
+		e.o.Log.Debug("the VM is not prepared in advance", "job_id", r.id, "err", err)
+	}
+	return nil
+}
+
+// obtain creates the job's VM, or finds the one it shares. The row says that a VM is
+// intended before one can exist, and has its ID as soon as that is reserved.
+func (e *Executor) obtain(ctx context.Context, r *run) error {
 	j, err := e.o.Store.Job(ctx, r.id)
 	if err == nil && j.Shares() {
 		return e.join(ctx, r, j)

@@ -2,6 +2,7 @@ package guest_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -40,6 +41,7 @@ type rig struct {
 	inside *sshtest.Server
 	server *httptest.Server
 	root   string
+	port   int // where the VM's SSH server is reached; 0: at its own
 
 	mu    sync.Mutex
 	calls map[string]int // by the last part of the route
@@ -115,7 +117,7 @@ func (r *rig) connect() {
 	})
 	r.t.Cleanup(pool.Close)
 	r.Guest = guest.New(guest.Options{
-		Host: pool, Keys: guest.Keys{Old: r.inside.ClientKeyPath}, Port: r.inside.Port, Root: r.root,
+		Host: pool, Keys: guest.Keys{Old: r.inside.ClientKeyPath}, Port: cmp.Or(r.port, r.inside.Port), Root: r.root,
 		Log: slog.New(slog.NewTextHandler(r.t.Output(), nil)),
 	})
 	r.t.Cleanup(r.Close)

@@ -52,7 +52,7 @@ type Guest struct {
 	o Options
 
 	mu      sync.Mutex
-	pools   map[string]pooled     // by job, even if jobs share a VM
+	pools   map[string]*pooled    // by job, even if jobs share a VM
 	tunnels map[string]keptTunnel // by job
 
 	closing sync.WaitGroup // connections of replaced VMs
@@ -60,12 +60,13 @@ type Guest struct {
 
 // pooled is the connections to a VM and the values they were created with.
 type pooled struct {
-	vm   job.VM
-	pool *remote.Pool
+	vm     job.VM
+	pool   *remote.Pool
+	launch *launch // that the job's next call uses; nil: none
 }
 
 // serves reports whether the connections are to vm.
-func (k pooled) serves(vm job.VM) bool {
+func (k *pooled) serves(vm job.VM) bool {
 	return k.vm.ID == vm.ID && k.vm.IP == vm.IP && k.vm.User == vm.User && k.vm.HostKey == vm.HostKey
 }
 
@@ -74,7 +75,7 @@ func New(o Options) *Guest {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Guest{o: o, pools: map[string]pooled{}, tunnels: map[string]keptTunnel{}}
+	return &Guest{o: o, pools: map[string]*pooled{}, tunnels: map[string]keptTunnel{}}
 }
 
 // pool returns a job's connections to its VM.
@@ -92,6 +93,11 @@ func (g *Guest) pool(j job.Job) (*remote.Pool, error) {
 	if ok && known.serves(vm) {
 		return known.pool, nil
 	}
+	if warm := g.pools[vm.Job]; !ok && warm != nil && warm.serves(vm) && warm.launch != nil && !warm.launch.placed {
+		g.pools[j.ID] = warm
+		delete(g.pools, vm.Job)
+		return warm.pool, nil
+	}
 	log := g.o.Log.With("vm_id", vm.ID, "job_id", j.ID)
 	p, err := g.o.Host.Guest(remote.GuestOptions{
 		Options: remote.Options{
@@ -106,7 +112,7 @@ func (g *Guest) pool(j job.Job) (*remote.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	g.pools[j.ID] = pooled{vm: vm, pool: p}
+	g.pools[j.ID] = &pooled{vm: vm, pool: p}
 	if ok {
 		g.closing.Go(known.pool.Close) // waits for calls under way there
 	}
@@ -135,7 +141,7 @@ func (g *Guest) Close() {
 	}
 	g.mu.Lock()
 	known := g.pools
-	g.pools = map[string]pooled{}
+	g.pools = map[string]*pooled{}
 	g.mu.Unlock()
 	for _, k := range known {
 		k.pool.Close()
@@ -151,23 +157,16 @@ type place struct {
 	tmpfs string // token and secrets
 }
 
+// topHome is the home of the job that created the VM, and above those of all others.
+const topHome = "/opt/job-runner"
+
 // place returns the job's place. The job that created a VM uses the top
 // directories; other jobs in that VM have theirs below.
 func (g *Guest) place(j job.Job) place {
 	if j.VM != nil && j.VM.Job == j.ID {
-		return place{g.o.Root + "/opt/job-runner", g.o.Root + "/var/lib/linus/job", g.o.Root + "/run/linus"}
+		return place{g.o.Root + topHome, g.o.Root + "/var/lib/linus/job", g.o.Root + "/run/linus"}
 	}
-	return place{g.o.Root + "/opt/job-runner/jobs/" + j.ID, g.o.Root + "/var/lib/linus/jobs/" + j.ID, g.o.Root + "/run/linus/jobs/" + j.ID}
-}
-
-// Start starts the task and returns the boot it was started under, if the
-// runner says.
-func (g *Guest) Start(ctx context.Context, j job.Job) (bootID string, err error) {
-	res, err := g.runner(ctx, j, "start")
-	if boot := res.Get("LINUS_BOOT_ID"); bootForm.MatchString(boot) {
-		bootID = boot
-	}
-	return bootID, g.fault(ctx, "start the task in", j, res, err)
+	return place{g.o.Root + topHome + "/jobs/" + j.ID, g.o.Root + "/var/lib/linus/jobs/" + j.ID, g.o.Root + "/run/linus/jobs/" + j.ID}
 }
 
 // Stop stops the task's whole process tree.

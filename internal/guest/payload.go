@@ -11,19 +11,14 @@ import (
 	"strconv"
 	"strings"
 
-	"linus/embed"
 	"linus/internal/job"
 )
 
-// archives is the job runner's input: secret is for the tmpfs, rest for the
+// archives is the job runner's input, without the runner: secret is for the tmpfs, rest for the
 // job's home. The task, command, env and files are bytes in separate files: no
 // shell reads them on the way. The last file of each archive is in every
 // payload: once it has arrived, all have.
 func archives(id string, p job.Payload) (secret, rest archive, err error) {
-	runner, err := embed.Script("job-runner")
-	if err != nil {
-		return secret, rest, err
-	}
 	manifest, err := readableManifest(p.Manifest)
 	if err != nil {
 		return secret, rest, err
@@ -33,7 +28,6 @@ func archives(id string, p job.Payload) (secret, rest archive, err error) {
 		secrets = append(secrets, file("secrets", 0o600, envEntries(p.Secrets)))
 	}
 	list := []entry{
-		file("job-runner.sh", 0o700, runner.Body),
 		file("manifest.json", 0o600, manifest),
 		file("task", 0o600, []byte(p.Manifest.Task)),
 		file("env", 0o600, envEntries(p.Manifest.Env)),

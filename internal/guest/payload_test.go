@@ -50,9 +50,6 @@ func TestArchives(t *testing.T) {
 		"settings": "JOB_ID=j-1\nAGENT=command\nCLAUDE_MODEL=\nTIMEOUT=60\nSTATUS_MODE=simple\n" +
 			"CALLBACK_URL=http://192.0.2.1:8765\nHEARTBEAT_INTERVAL=30\nMAX_OUTPUT_SIZE=1000\nCWD=\n",
 	}
-	if !strings.HasPrefix(got["job-runner.sh"], "#!/usr/bin/env bash\n") {
-		t.Error("there is no runner")
-	}
 	if text := got["manifest.json"]; strings.Contains(text, "aGk=") || !strings.Contains(text, "/srv/a b") {
 		t.Errorf("manifest.json = %s", text)
 	}
@@ -61,13 +58,13 @@ func TestArchives(t *testing.T) {
 			t.Errorf("the token is in %s", name)
 		}
 	}
-	for _, large := range []string{"job-runner.sh", "manifest.json", "files.tar"} {
+	for _, large := range []string{"manifest.json", "files.tar"} {
 		delete(got, large)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
-	if secretModes["token"] != 0o600 || modes["env"] != 0o600 || modes["job-runner.sh"] != 0o700 || fileModes["srv/a b"] != 0o755 || fileModes["srv/"+long] != 0o4600 {
+	if secretModes["token"] != 0o600 || modes["env"] != 0o600 || fileModes["srv/a b"] != 0o755 || fileModes["srv/"+long] != 0o4600 {
 		t.Errorf("modes = %v %v %v", secretModes, modes, fileModes)
 	}
 }

@@ -56,6 +56,9 @@ func (f *Fake) inside(ctx context.Context, op string, j job.Job, errs *[]error) 
 	return there.jobs[j.ID], nil
 }
 
+// Warm does nothing: a fake VM is always warm.
+func (f *Fake) Warm(context.Context, job.Job) error { return nil }
+
 // Push stores the payload.
 func (f *Fake) Push(ctx context.Context, j job.Job, p job.Payload) error {
 	f.mu.Lock()

@@ -1,0 +1,298 @@
+package guest
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"linus/embed"
+	"linus/internal/job"
+	"linus/internal/remote"
+	"linus/internal/result"
+)
+
+// bakedRunner is where templates of ours have the job runner. It is root's, but whoever
+// was root in the VM, as an earlier job in a persistent one may have been, can have
+// changed it. So a copy is used only if the VM computes the right sha256 of it. In a VM
+// under somebody's control that proves nothing: there it could run anything else
+// instead of the runner that is sent, too.
+const bakedRunner = "/usr/local/lib/linus/job-runner.sh"
+
+// launcher prepares a VM for a job, up to its start: it says whether the VM has the
+// runner with the sha256 $3, baked in at $2 or kept in $1 since an earlier job, takes
+// it from stdin if not, and then waits: for the places of a job (home, tmpfs, sizes)
+// and two archives, the first for the tmpfs, the second for the home. Both are complete
+// before anything is moved to where the runner looks, in one locked step. Then it waits
+// for the word to start the task. Where stdin ends before that, nothing has started,
+// and nothing will.
+//
+// A launcher may survive the loss of its connection for a while: what a dead one has
+// left is removed, and a live one is left alone. The directories may need root, and
+// belong to the user the job runs as. It uses dd because that never reads more bytes
+// from a pipe than requested.
+const launcher = `set -eu
+umask 077
+say() { echo "$2" >&2; exit "$1"; }
+tell() { printf 'LINUS_BEGIN:%s\n%s\nLINUS_RESULT:SUCCESS\nLINUS_END:%s\n' "$LINUS_NONCE" "$1" "$LINUS_NONCE"; }
+for tool in tar flock dd sha256sum; do
+  command -v "$tool" >/dev/null || say 2 "$tool is missing in the VM; install it in the template"
+done
+export LINUS_NONCE="$4"
+top=$1 sum="$3  -"
+user=$(id -u) group=$(id -g)
+if [ "$user" = 0 ]; then s=; else s='sudo -n'; fi
+own() { $s install -d -o "$user" -g "$group" -m 0700 -- "$@" || say 1 "cannot create $*"; }
+locked() { flock -w 60 9 || say 5 "somebody has held the lock of $PWD for 60 s"; }
+take() { dd bs=64K count="$1" iflag=fullblock,count_bytes status=none; }
+own "$top"
+cd -- "$top"
+exec 9<.
+locked
+for old in .push-*; do
+  if [ -e "$old" ] && { [ ! -d "$old" ] || flock -n "$old" true; }; then rm -rf -- "$old"; fi
+done
+new=$top/.push-$$ part=$top/.push-$$
+trap 'rm -rf -- "$new" "$part"' EXIT
+mkdir -- "$new"
+exec 8<"$new"
+flock 8
+exec 9<&-
+runner=missing
+for known in "$2" runner; do
+  if [ -f "$known" ] && cp -- "$known" "$new/job-runner.sh" && [ "$(sha256sum <"$new/job-runner.sh")" = "$sum" ]; then
+    runner=present
+    break
+  fi
+done
+tell "LINUS_RUNNER:$runner"
+if [ "$runner" = missing ]; then
+  read -r size || exit 0
+  rm -f -- "$new/job-runner.sh"
+  take "$size" >"$new/job-runner.sh" || say 5 "cannot write below $top"
+  [ "$(sha256sum <"$new/job-runner.sh")" = "$sum" ] || say 5 'the transfer was incomplete'
+  ln -f -- "$new/job-runner.sh" runner
+fi
+read -r home && read -r tmpfs && read -r secret && read -r rest || exit 0
+own "$home" "$tmpfs"
+cd -- "$home"
+part=$tmpfs/.push-$$
+for old in "$tmpfs"/.push-*; do
+  alive=$top/${old##*/}
+  if [ -e "$old" ] && { [ "$old" = "$part" ] || [ ! -d "$alive" ] || flock -n "$alive" true; }; then rm -rf -- "$old"; fi
+done
+mkdir -- "$part"
+take "$secret" | tar -x -m -f - -C "$part" || say 5 "cannot write below $tmpfs"
+take "$rest" | tar -x -m -f - -C "$new" || say 5 "cannot write below $home"
+[ -e "$part/token" ] && [ -e "$new/settings" ] || say 5 'the transfer was incomplete'
+exec 9<.
+locked
+rm -rf -- files.tar files.index command env artifacts
+mv -f -- "$part"/* "$tmpfs"
+mv -f -- "$new"/* .
+rmdir -- "$new" "$part"
+trap - EXIT
+exec 8<&- 9<&-
+cd /
+tell LINUS_PLACED:yes
+read -r start || exit 0
+exec bash "$home/job-runner.sh" "$start"`
+
+// launch is a launcher in a VM, and what the engine says to it and hears from it.
+type launch struct {
+	process *remote.Process
+	nonce   string
+	placed  bool // it has a job, and waits for the word to start it
+}
+
+// openLaunch starts a launcher and returns when it has the job runner and waits for a
+// job. It takes one round trip more than a command where the VM lacks the runner.
+func (g *Guest) openLaunch(ctx context.Context, pool *remote.Pool) (*launch, error) {
+	runner, err := embed.Script("job-runner")
+	if err != nil {
+		return nil, err
+	}
+	l := &launch{nonce: rand.Text()}
+	l.process, err = pool.Begin(ctx, remote.Command{
+		Name: "launch",
+		Line: remote.Quote("sh", "-c", launcher, "launch", g.o.Root+topHome, g.o.Root+bakedRunner, runner.SHA256, l.nonce),
+	})
+	if err != nil {
+		return nil, err
+	}
+	said, err := l.answer(ctx)
+	if err == nil && said.Get("LINUS_RUNNER") != "present" {
+		err = l.process.Send(ctx, io.MultiReader(strings.NewReader(fmt.Sprintln(len(runner.Body))), bytes.NewReader(runner.Body)))
+	}
+	if err != nil {
+		l.process.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// place puts a job where the runner looks for it.
+func (l *launch) place(ctx context.Context, g *Guest, j job.Job, p job.Payload) error {
+	secret, rest, err := archives(j.ID, p)
+	if err != nil {
+		return err
+	}
+	at := g.place(j)
+	head := fmt.Sprintf("%s\n%s\n%d\n%d\n", at.home, at.tmpfs, secret.size, rest.size)
+	if err := l.process.Send(ctx, io.MultiReader(strings.NewReader(head), secret, rest)); err != nil {
+		return err
+	}
+	_, err = l.answer(ctx)
+	l.placed = err == nil
+	return err
+}
+
+// start starts the task that was placed.
+func (l *launch) start(ctx context.Context) (result.Result, error) {
+	if err := l.process.Send(ctx, strings.NewReader("start\n")); err != nil {
+		return result.Result{}, err
+	}
+	return l.answer(ctx)
+}
+
+// answer reads the launcher's next answer.
+func (l *launch) answer(ctx context.Context) (result.Result, error) {
+	res, err := remote.Receive(ctx, l.process, func(stdout *bufio.Reader) (result.Result, error) {
+		return readAnswer(stdout, l.nonce)
+	})
+	if err == nil && !res.Success() {
+		if err = l.process.Wait(ctx); err == nil {
+			err = errors.New("the launcher ended without a result")
+		}
+	}
+	return res, err
+}
+
+// readAnswer reads up to the end of an answer that nonce delimits. Whatever is there
+// before it is skipped. All of it is bounded.
+func readAnswer(stdout *bufio.Reader, nonce string) (result.Result, error) {
+	var text bytes.Buffer
+	for begins := true; ; {
+		chunk, err := stdout.ReadSlice('\n')
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return result.Result{}, err
+		}
+		text.Write(chunk)
+		if text.Len() > maxAnswer {
+			return result.Result{}, fmt.Errorf("it returned more than %d bytes", maxAnswer)
+		}
+		if begins && string(chunk) == "LINUS_END:"+nonce+"\n" {
+			return result.Parse(&text, nonce, nil)
+		}
+		begins = err == nil
+	}
+}
+
+// Warm connects to a job's VM and leaves a launcher waiting there, which has the job
+// runner: the job's Push then is one round trip. It can be repeated: what is in place
+// stays. What the job that created a VM has warmed, the first job that uses the VM
+// takes.
+func (g *Guest) Warm(ctx context.Context, j job.Job) error {
+	timed, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	err := g.retry(timed, j, func(pool *remote.Pool) error {
+		if l := g.takeLaunch(j, false); l != nil {
+			if l.process.Running() {
+				g.keepLaunch(j, pool, l)
+				return nil
+			}
+			l.process.Close()
+		}
+		l, err := g.openLaunch(timed, pool)
+		if err == nil {
+			g.keepLaunch(j, pool, l)
+		}
+		return err
+	})
+	return g.fault(ctx, "prepare", j, result.Result{}, err)
+}
+
+// takeLaunch returns the job's launch that has a job or, for placed false, waits for
+// one; nil if there is none. It is the caller's then.
+func (g *Guest) takeLaunch(j job.Job, placed bool) *launch {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	known := g.pools[j.ID]
+	if known == nil || known.launch == nil || known.launch.placed != placed {
+		return nil
+	}
+	l := known.launch
+	known.launch = nil
+	return l
+}
+
+// keepLaunch keeps a launch for the job's next call, as long as the connections to the
+// VM are kept.
+func (g *Guest) keepLaunch(j job.Job, pool *remote.Pool, l *launch) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	known := g.pools[j.ID]
+	if known != nil && known.pool == pool {
+		known.launch, l = l, known.launch
+	}
+	if l != nil {
+		l.process.Close()
+	}
+}
+
+// Push puts runner and payload into the VM, as one stream. It replaces what an
+// earlier, interrupted Push has left; a task that is already running is not
+// disturbed.
+func (g *Guest) Push(ctx context.Context, j job.Job, p job.Payload) error {
+	timed, cancel := context.WithTimeout(ctx, pushTimeout)
+	defer cancel()
+	err := g.retry(timed, j, func(pool *remote.Pool) (err error) {
+		l := g.takeLaunch(j, false)
+		if l == nil {
+			l, err = g.openLaunch(timed, pool)
+		}
+		if err != nil {
+			return err
+		}
+		if err = l.place(timed, g, j, p); err != nil {
+			l.process.Close()
+			return err
+		}
+		g.keepLaunch(j, pool, l)
+		return nil
+	})
+	err = g.fault(ctx, "put the job into", j, result.Result{}, err)
+	var host *job.HostError
+	if errors.As(err, &host) && strings.Contains(host.Text, "No space left on device") {
+		host.Remedy = "give the VM a larger disk (resources.disk), or more memory if it is a tmpfs that is full"
+	}
+	return err
+}
+
+// Start starts the task and returns the boot it was started under, if the runner says.
+// It is the word to the launcher that has placed the job or, if that is gone, a command
+// of its own. The runner starts no task twice.
+func (g *Guest) Start(ctx context.Context, j job.Job) (bootID string, err error) {
+	var res result.Result
+	err = errNotPlaced
+	if l := g.takeLaunch(j, true); l != nil {
+		timed, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		res, err = l.start(timed)
+		l.process.Close()
+	}
+	if errors.Is(err, errNotPlaced) || remote.ClassOf(err) == remote.Lost && ctx.Err() == nil {
+		res, err = g.runner(ctx, j, "start")
+	}
+	if boot := res.Get("LINUS_BOOT_ID"); bootForm.MatchString(boot) {
+		bootID = boot
+	}
+	return bootID, g.fault(ctx, "start the task in", j, res, err)
+}
+
+// errNotPlaced: no launcher has the job.
+var errNotPlaced = errors.New("no launcher has the job")

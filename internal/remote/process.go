@@ -1,0 +1,117 @@
+package remote
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"golang.org/x/crypto/ssh"
+)
+
+// Process is a command on the other machine that is talked to while it runs. One
+// Send and one Receive may be in progress at a time. After an error of either, only
+// Close is of use.
+type Process struct {
+	pool    *Pool
+	conn    *conn
+	session *ssh.Session
+	name    string
+	stdin   io.WriteCloser
+	stdout  *bufio.Reader
+	stderr  *tail
+
+	ended chan struct{} // closed when the command has ended or the connection is lost
+	err   error         // how it ended, as of Session.Wait; set before ended is closed
+}
+
+// Begin starts a command, whose Stdin, Stdout and Stderr are not used, and returns once
+// the other machine has accepted it. It runs until it ends by itself: Close only
+// closes its stdin and stdout.
+func (p *Pool) Begin(ctx context.Context, cmd Command) (*Process, error) {
+	c, session, err := p.session(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", cmd.Name, err)
+	}
+	run := &Process{pool: p, conn: c, session: session, name: cmd.Name, stderr: &tail{limit: stderrTail}, ended: make(chan struct{})}
+	session.Stderr = run.stderr
+	var stdout io.Reader
+	if run.stdin, err = session.StdinPipe(); err == nil {
+		stdout, err = session.StdoutPipe()
+	}
+	run.stdout = bufio.NewReaderSize(stdout, stdoutBuffer)
+	accepted := make(chan struct{})
+	owned := err == nil && p.own(func() {
+		defer p.release(c)
+		defer func() { _ = session.Close() }()
+		defer close(run.ended)
+		if run.err = session.Start(cmd.Line); run.err == nil {
+			close(accepted)
+			run.err = discardEOF(session.Wait())
+		}
+	})
+	if !owned {
+		p.release(c)
+		return nil, fmt.Errorf("%s: %w", cmd.Name, errors.Join(errClosed, err, session.Close()))
+	}
+	select {
+	case <-accepted:
+		return run, nil
+	case <-run.ended:
+		return nil, p.verdict(cmd, run.stderr, run.err)
+	case <-ctx.Done():
+		run.Close()
+		return nil, fmt.Errorf("%s: %w; it may still run there", cmd.Name, context.Cause(ctx))
+	}
+}
+
+// Send writes data to the command's stdin, and returns when all of it is on the way.
+func (r *Process) Send(ctx context.Context, data io.Reader) error {
+	_, err := await(ctx, r.pool, r.ended, func() (int64, error) { return io.Copy(r.stdin, data) }, nil)
+	return r.verdict(ctx, err)
+}
+
+// stdoutBuffer is the size of the buffer through which a Process' stdout is read.
+const stdoutBuffer = 64 << 10
+
+// Receive returns what read returns, which is given the command's stdout.
+func Receive[T any](ctx context.Context, r *Process, read func(stdout *bufio.Reader) (T, error)) (T, error) {
+	value, err := await(ctx, r.pool, nil, func() (T, error) { return read(r.stdout) }, nil)
+	return value, r.verdict(ctx, err)
+}
+
+// Wait returns when the command has ended. Errors are those of Pool.Run.
+func (r *Process) Wait(ctx context.Context) error {
+	select {
+	case <-r.ended:
+		return r.pool.verdict(Command{Name: r.name}, r.stderr, r.err)
+	case <-ctx.Done():
+		return fmt.Errorf("%s: %w", r.name, context.Cause(ctx))
+	}
+}
+
+// Running reports whether the command has not been seen to end.
+func (r *Process) Running() bool {
+	select {
+	case <-r.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// Close ends the conversation. It does not wait: the other machine may not answer.
+func (r *Process) Close() { r.pool.own(func() { _ = r.session.Close() }) }
+
+// verdict converts an error of talking to the command: the end of a stream is that of
+// the command or of the connection.
+func (r *Process) verdict(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() != nil || !broken(err) {
+		return err
+	}
+	if err := r.Wait(ctx); err != nil {
+		return err
+	}
+	return &Error{Op: "talk to " + r.name + " on", Addr: r.pool.Login(), Class: Lost, Err: errors.New("it has ended")}
+}
