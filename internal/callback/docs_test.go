@@ -3,12 +3,9 @@ package callback_test
 import (
 	"net/http"
 	"net/http/httptest"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/gorilla/mux"
 
 	"linus/internal/callback"
@@ -30,14 +27,5 @@ func TestDocs_ListsEveryRoute(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	part := doctest.Part(t, "callback-routes")
-	var listed []string
-	for _, m := range regexp.MustCompile("`([A-Z]+ /[^`]*)`").FindAllStringSubmatch(part, -1) {
-		listed = append(listed, m[1])
-	}
-	slices.Sort(routes)
-	slices.Sort(listed)
-	if diff := cmp.Diff(routes, listed); diff != "" {
-		t.Errorf("-the router's routes +the documents':\n%s", diff)
-	}
+	doctest.Routes(t, "callback-routes", routes)
 }

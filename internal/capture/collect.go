@@ -89,7 +89,7 @@ func (c *Capture) whyEnded(work context.Context, err error) string {
 	switch cause := context.Cause(work); {
 	case errors.Is(cause, ErrCut):
 		return ErrCut.Error()
-	case errors.Is(cause, patience.ErrTooSlow), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(cause, patience.ErrTooSlow), errors.Is(err, patience.ErrTooSlow):
 		return "the VM was given up, " + patience.ErrTooSlow.Error() + "; the last try: " + brief(c.ShownError(err).Error())
 	}
 	return brief(c.ShownError(err).Error())

@@ -7,8 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // Files returns the paths of README, of every document in embed/docs, and of
@@ -93,4 +96,19 @@ func find(t testing.TB, name string) (path, before, part, after string) {
 		t.Fatalf("no document has the part %s", name)
 	}
 	return path, before, part, after
+}
+
+// Routes fails the test unless a document's part lists exactly these routes, each
+// as a method and a path in a code span.
+func Routes(t testing.TB, name string, routes []string) {
+	t.Helper()
+	var listed []string
+	for _, m := range regexp.MustCompile("`([A-Z]+ /[^`]*)`").FindAllStringSubmatch(Part(t, name), -1) {
+		listed = append(listed, m[1])
+	}
+	slices.Sort(routes)
+	slices.Sort(listed)
+	if diff := cmp.Diff(routes, listed); diff != "" {
+		t.Errorf("-the router's routes +the document's:\n%s", diff)
+	}
 }

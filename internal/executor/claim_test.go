@@ -3,6 +3,7 @@ package executor_test
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -57,6 +58,32 @@ func TestClaim_NoVMPassesForAnother(t *testing.T) {
 		if stats := r.fake.Stats(); stats.Pushes != 0 {
 			t.Errorf("%s: %d pushes", what, stats.Pushes)
 		}
+	}
+}
+
+// Of VMs that show one host key at the same instant, one is taken for what it is.
+func TestClaim_OneAtATime(t *testing.T) {
+	const n = 12
+	r := newRig(t, n)
+	r.posing("", func(vm *job.VM) { vm.HostKey = "ssh-ed25519 AAAAsame" })
+	var ids []string
+	for i := range n {
+		j, err := r.Submit(t.Context(), job.Submission{Kind: job.KindVM, Manifest: job.Manifest{VMName: "vm-" + strconv.Itoa(i)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, j.ID)
+	}
+	made := 0
+	for _, id := range ids {
+		if j := r.wait(id); j.Status == job.Success {
+			made++
+		} else if !strings.Contains(j.Outcome.Error, "it shows the SSH host key of VM") {
+			t.Errorf("job %+v", j.Outcome)
+		}
+	}
+	if made != 1 {
+		t.Errorf("%d VMs with one host key were accepted", made)
 	}
 }
 

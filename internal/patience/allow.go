@@ -14,7 +14,7 @@ import (
 // Data that arrives more slowly earns less time than it takes.
 const slowLine = 64 << 10
 
-// ErrTooSlow is the cause with which a context of Allow ends.
+// ErrTooSlow is the cause with which the contexts of Allow and Reach end.
 var ErrTooSlow = errors.New("too little data arrived in time")
 
 // allowance is the time that work in a VM may take. Received bytes extend it, so that

@@ -2,6 +2,7 @@ package patience
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -24,9 +25,10 @@ func Retry(ctx context.Context, f func() error) error {
 
 // Reach calls f with growing pauses while the VM cannot be reached, for at most
 // patience, with which f's context ends. An attempt that may take longer uses its
-// caller's context. It returns f's last error.
+// caller's context. It returns f's last error, which is ErrTooSlow too if patience
+// ended.
 func Reach(ctx context.Context, patience time.Duration, f func(context.Context) error) error {
-	patient, cancel := context.WithTimeout(ctx, patience)
+	patient, cancel := context.WithTimeoutCause(ctx, patience, ErrTooSlow)
 	defer cancel()
 	var last error
 	_ = Retry(patient, func() error {
@@ -36,5 +38,13 @@ func Reach(ctx context.Context, patience time.Duration, f func(context.Context) 
 		}
 		return nil
 	})
+	if last != nil && errors.Is(context.Cause(patient), ErrTooSlow) {
+		return gaveUp{last}
+	}
 	return last
 }
+
+// gaveUp is the last error of what was given up for the time it took.
+type gaveUp struct{ error }
+
+func (e gaveUp) Unwrap() []error { return []error{e.error, ErrTooSlow} }

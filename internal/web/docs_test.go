@@ -3,10 +3,8 @@ package web
 import (
 	"net/http"
 	"regexp"
-	"slices"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/gorilla/mux"
 
 	"linus/internal/doctest"
@@ -32,14 +30,5 @@ func TestDocs_ListsEveryRoute(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	part := doctest.Part(t, "routes")
-	var listed []string
-	for _, m := range regexp.MustCompile("`([A-Z]+ /[^`]*)`").FindAllStringSubmatch(part, -1) {
-		listed = append(listed, m[1])
-	}
-	slices.Sort(routes)
-	slices.Sort(listed)
-	if diff := cmp.Diff(routes, listed); diff != "" {
-		t.Errorf("-the router's routes +the documents':\n%s", diff)
-	}
+	doctest.Routes(t, "routes", routes)
 }

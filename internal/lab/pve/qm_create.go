@@ -79,14 +79,7 @@ func qmSet(c *call) error {
 		return err
 	}
 	fmt.Fprintln(c.stdout, updateLine(id, values, c.opts["delete"]))
-	return c.lockVM(id, func() error {
-		conf, err := c.s.LoadConf(id)
-		if err != nil {
-			return err
-		}
-		if err := checkLock(conf, c.on("skiplock")); err != nil {
-			return err
-		}
+	return c.withVM(id, c.on("skiplock"), func(conf *state.Conf) error {
 		_, running := c.s.Pid(id)
 		for _, key := range splitList(c.opts["delete"]) {
 			if err := c.deleteKey(conf, key, running); err != nil {
@@ -351,6 +344,21 @@ func defaultBoot(conf *state.Conf) string {
 		order = append(order, "net0")
 	}
 	return strings.Join(order, ";")
+}
+
+// withVM calls f with a VM's config while its file is locked. A `lock:` line in it
+// refuses, unless skip.
+func (c *call) withVM(id int, skip bool, f func(*state.Conf) error) error {
+	return c.lockVM(id, func() error {
+		conf, err := c.s.LoadConf(id)
+		if err != nil {
+			return err
+		}
+		if err := checkLock(conf, skip); err != nil {
+			return err
+		}
+		return f(conf)
+	})
 }
 
 // checkLock refuses to work on a VM with a `lock:` line.

@@ -201,14 +201,7 @@ func (c *call) freeAll(volids []string) error {
 // code is 0, as with the real one.
 func qmResize(c *call) error {
 	id, key := c.id(), c.opts["disk"]
-	err := c.lockVM(id, func() error {
-		conf, err := c.s.LoadConf(id)
-		if err != nil {
-			return err
-		}
-		if err := checkLock(conf, c.on("skiplock")); err != nil {
-			return err
-		}
+	err := c.withVM(id, c.on("skiplock"), func(conf *state.Conf) error {
 		if !conf.Has(key) {
 			return state.Fail(255, "disk '%s' does not exist", key)
 		}
@@ -282,14 +275,7 @@ func qmImport(c *call) error {
 	if err != nil {
 		return err
 	}
-	return c.lockVM(id, func() error {
-		conf, err := c.s.LoadConf(id)
-		if err != nil {
-			return err
-		}
-		if err := checkLock(conf, false); err != nil {
-			return err
-		}
+	return c.withVM(id, false, func(conf *state.Conf) error {
 		st, err := c.s.Storage(c.opts["storage"])
 		if err != nil {
 			return err
@@ -315,14 +301,7 @@ func qmImport(c *call) error {
 // qmTemplate turns a VM into a template: its disks become base volumes.
 func qmTemplate(c *call) error {
 	id := c.id()
-	err := c.lockVM(id, func() error {
-		conf, err := c.s.LoadConf(id)
-		if err != nil {
-			return err
-		}
-		if err := checkLock(conf, false); err != nil {
-			return err
-		}
+	err := c.withVM(id, false, func(conf *state.Conf) error {
 		if conf.IsTemplate() {
 			return state.Fail(255, "you can't convert a template to a template")
 		}

@@ -95,14 +95,7 @@ func (c *call) stop(vm state.VM) error {
 
 func qmShutdown(c *call) error {
 	id := c.id()
-	return c.lockVM(id, func() error {
-		conf, err := c.s.LoadConf(id)
-		if err != nil {
-			return err
-		}
-		if err := checkLock(conf, c.on("skiplock")); err != nil {
-			return err
-		}
+	return c.withVM(id, c.on("skiplock"), func(conf *state.Conf) error {
 		return c.shutdown(state.VM{ID: id, Conf: conf})
 	})
 }
@@ -175,14 +168,7 @@ func qmUnlock(c *call) error {
 // qmDestroy removes a stopped VM and its disks.
 func qmDestroy(c *call) error {
 	id := c.id()
-	return c.lockVM(id, func() error {
-		conf, err := c.s.LoadConf(id)
-		if err != nil {
-			return err
-		}
-		if err := checkLock(conf, c.on("skiplock")); err != nil {
-			return err
-		}
+	return c.withVM(id, c.on("skiplock"), func(conf *state.Conf) error {
 		if conf.Get("protection") == "1" {
 			return state.Fail(255, "can't remove VM %d - protection mode enabled", id)
 		}

@@ -205,14 +205,7 @@ func rolledBack(conf *state.Conf, name string) *state.Conf {
 // qmDelsnapshot forgets a snapshot; its children become its parent's.
 func qmDelsnapshot(c *call) error {
 	id, name := c.id(), c.opts["snapname"]
-	return c.lockVM(id, func() error {
-		conf, err := c.s.LoadConf(id)
-		if err != nil {
-			return err
-		}
-		if err := checkLock(conf, false); err != nil {
-			return err
-		}
+	return c.withVM(id, false, func(conf *state.Conf) error {
 		snapshot, there := conf.Snapshots[name]
 		if !there {
 			return state.Fail(255, "snapshot '%s' does not exist", name)

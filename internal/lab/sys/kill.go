@@ -96,17 +96,8 @@ func ancestors() map[int]bool {
 	pids := map[int]bool{}
 	for pid := os.Getpid(); pid > 1 && !pids[pid]; {
 		pids[pid] = true
-		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err != nil {
-			break
-		}
-		fields := strings.Fields(string(raw)[strings.LastIndexByte(string(raw), ')')+1:])
-		if len(fields) < 2 {
-			break
-		}
-		if pid, err = strconv.Atoi(fields[1]); err != nil {
-			break
-		}
+		p, _ := ReadProcess(pid)
+		pid = p.Parent
 	}
 	return pids
 }

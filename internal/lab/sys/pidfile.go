@@ -73,18 +73,31 @@ func WaitPidFile(ctx context.Context, path string) error {
 // ProcessStart is a process's start time in clock ticks since boot. A zombie
 // counts as gone: nobody may be there to reap it.
 func ProcessStart(pid int) (ticks uint64, alive bool) {
+	p, alive := ReadProcess(pid)
+	return p.Start, alive
+}
+
+// Process is a line of the process table.
+type Process struct {
+	PID, Parent int
+	Start       uint64 // in clock ticks since boot
+}
+
+// ReadProcess reads one process from /proc/<pid>/stat. A zombie counts as gone.
+func ReadProcess(pid int) (p Process, alive bool) {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0, false
+		return Process{}, false
 	}
-	// The command name in parentheses may hold blanks and parentheses itself.
+	// The command name in parentheses may contain blanks and parentheses itself.
 	end := strings.LastIndexByte(string(raw), ')')
 	fields := strings.Fields(string(raw)[end+1:])
 	if end < 0 || len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
-		return 0, false
+		return Process{}, false
 	}
-	ticks, err = strconv.ParseUint(fields[19], 10, 64)
-	return ticks, err == nil
+	parent, errParent := strconv.Atoi(fields[1])
+	start, errStart := strconv.ParseUint(fields[19], 10, 64)
+	return Process{PID: pid, Parent: parent, Start: start}, errParent == nil && errStart == nil
 }
 
 // AdoptPidFile turns the pid file a daemon wrote into one of ours.

@@ -3,10 +3,8 @@ package systemd
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,47 +12,25 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// process is a line of the process table.
-type process struct {
-	pid, parent int
-	start       string // in ticks since boot
-}
-
-// readProcess reads one process; a zombie is none.
-func readProcess(pid int) (process, bool) {
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return process{}, false
-	}
-	// The command's name, in brackets, may hold blanks and brackets itself.
-	text := string(raw)
-	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
-	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
-		return process{}, false
-	}
-	parent, err := strconv.Atoi(fields[1])
-	return process{pid: pid, parent: parent, start: fields[19]}, err == nil
-}
-
 // descendants are the processes below a supervisor: its unit's cgroup.
-func descendants(supervisor int) ([]process, error) {
+func descendants(supervisor int) ([]sys.Process, error) {
 	paths, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return nil, err
 	}
-	children := map[int][]process{}
+	children := map[int][]sys.Process{}
 	for _, path := range paths {
 		pid, err := strconv.Atoi(filepath.Base(path))
 		if err != nil {
 			continue
 		}
-		if p, ok := readProcess(pid); ok {
-			children[p.parent] = append(children[p.parent], p)
+		if p, ok := sys.ReadProcess(pid); ok {
+			children[p.Parent] = append(children[p.Parent], p)
 		}
 	}
 	all := children[supervisor]
 	for i := 0; i < len(all); i++ {
-		all = append(all, children[all[i].pid]...)
+		all = append(all, children[all[i].PID]...)
 	}
 	return all, nil
 }
@@ -64,9 +40,9 @@ func descendants(supervisor int) ([]process, error) {
 func signalTree(supervisor int, sig unix.Signal) (int, error) {
 	all, err := descendants(supervisor)
 	for _, p := range all {
-		err = errors.Join(err, sys.SignalProven(p.pid, sig, func() bool {
-			now, ok := readProcess(p.pid)
-			return ok && now.start == p.start
+		err = errors.Join(err, sys.SignalProven(p.PID, sig, func() bool {
+			now, ok := sys.ReadProcess(p.PID)
+			return ok && now.Start == p.Start
 		}))
 	}
 	return len(all), err

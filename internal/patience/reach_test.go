@@ -1,0 +1,45 @@
+package patience_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/patience"
+)
+
+// What was given up for the time it took is told from what failed by itself, also
+// where both ended with a deadline.
+func TestReach_TellsWhatWasGivenUp(t *testing.T) {
+	unreachable := &job.HostError{Class: job.HostUnreachable, Text: "no route"}
+	for _, tt := range []struct {
+		name   string
+		f      func(context.Context) error
+		gaveUp bool
+	}{
+		{"it never answers", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, true},
+		{"it stays unreachable", func(context.Context) error { return unreachable }, true},
+		{"a deadline of its own", func(context.Context) error { return context.DeadlineExceeded }, false},
+		{"it succeeds", func(context.Context) error { return nil }, false},
+		{"it succeeds late", func(ctx context.Context) error { <-ctx.Done(); return nil }, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var last error
+				err := patience.Reach(t.Context(), time.Minute, func(ctx context.Context) error {
+					last = tt.f(ctx)
+					return last
+				})
+				if errors.Is(err, patience.ErrTooSlow) != tt.gaveUp {
+					t.Errorf("given up: %t; %v", !tt.gaveUp, err)
+				}
+				if (err == nil) != (last == nil) || err != nil && err.Error() != last.Error() {
+					t.Errorf("returned %v, not %v", err, last)
+				}
+			})
+		})
+	}
+}
