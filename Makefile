@@ -42,8 +42,8 @@ go-test: build ## vet and Go tests with -race, the lab's real VMs and MCP client
 	CGO_ENABLED=0 go vet ./...
 	bash .packaging/cross.sh darwin/arm64 windows/amd64
 	@bash scripts/dev/clients.sh >/dev/null || { [[ $$? -eq 75 ]] && echo "tests with MCP clients from npm are skipped" >&2; }
-	go test -race -timeout 20m $$(go list ./... | grep -v /internal/e2e)
-	CGO_ENABLED=0 go test -timeout 20m ./internal/e2e
+	go test -race -timeout 20m $$(go list ./... | grep -vE '/(internal/e2e|cmd/linus)$$')
+	CGO_ENABLED=0 go test -timeout 20m ./cmd/linus ./internal/e2e # they start built programs, hundreds of times
 
 soak: ## 1000 jobs under faults drawn at random (SOAK_JOBS=, SOAK_SEED= of a run to repeat)
 	go test -v -timeout 3h -run '^TestSoak$$' ./internal/e2e -soak.jobs=$(SOAK_JOBS) -soak.seed=$(SOAK_SEED)

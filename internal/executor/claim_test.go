@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"linus/internal/job"
@@ -61,10 +62,28 @@ func TestClaim_NoVMPassesForAnother(t *testing.T) {
 	}
 }
 
-// Of VMs that show one host key at the same instant, one is taken for what it is.
+// madeTogether is a host whose VMs are ready all at the same instant.
+type madeTogether struct {
+	*providertest.Fake
+	left sync.WaitGroup
+}
+
+func (p *madeTogether) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
+	vm, err := p.Fake.Create(ctx, spec, progress)
+	p.left.Done()
+	p.left.Wait()
+	return vm, err
+}
+
+// Of VMs that show one host key at the same instant, one is accepted.
 func TestClaim_OneAtATime(t *testing.T) {
-	const n = 12
+	const n = 32
 	r := newRig(t, n)
+	r.stop()
+	together := &madeTogether{Fake: r.fake}
+	together.left.Add(n)
+	r.opts.Provider = together
+	r.restart()
 	r.posing("", func(vm *job.VM) { vm.HostKey = "ssh-ed25519 AAAAsame" })
 	var ids []string
 	for i := range n {

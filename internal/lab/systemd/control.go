@@ -146,9 +146,9 @@ func (m Manager) kill(u unit, o controlOptions, _ Streams) (int, error) {
 		if s.Main == 0 {
 			return 1, fmt.Errorf("Failed to kill unit %s: No main process to kill", u.name)
 		}
-		start, _ := readProcess(s.Main)
+		start, _ := sys.ProcessStart(s.Main)
 		return 0, sys.SignalProven(s.Main, unix.Signal(sig), func() bool {
-			now, ok := readProcess(s.Main)
+			now, ok := sys.ProcessStart(s.Main)
 			return ok && now == start
 		})
 	}

@@ -41,8 +41,8 @@ func signalTree(supervisor int, sig unix.Signal) (int, error) {
 	all, err := descendants(supervisor)
 	for _, p := range all {
 		err = errors.Join(err, sys.SignalProven(p.PID, sig, func() bool {
-			now, ok := sys.ReadProcess(p.PID)
-			return ok && now.Start == p.Start
+			start, alive := sys.ProcessStart(p.PID)
+			return alive && start == p.Start
 		}))
 	}
 	return len(all), err

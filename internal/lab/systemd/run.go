@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"linus/internal/lab/sys"
 )
 
 // run is systemd-run. It returns when the unit is started, with --wait when it
@@ -162,11 +164,7 @@ func (m Manager) startSupervisor(u unit, s spec) (reports *os.File, err error) {
 	go func() { _ = cmd.Wait() }() // reaps it when it ends before we do
 	report.Close()
 	defer goOn.Close()
-	p, alive := readProcess(cmd.Process.Pid)
-	if !alive {
-		return nil, errors.New("the unit's supervisor has gone")
-	}
-	if err = replaceFile(filepath.Join(u.dir, "pid"), fmt.Appendf(nil, "%d %s\n", p.pid, p.start)); err != nil {
+	if err = sys.WritePidFile(filepath.Join(u.dir, "pid"), cmd.Process.Pid); err != nil {
 		return nil, err
 	}
 	if _, err = goOn.Write([]byte("go\n")); err != nil {

@@ -99,7 +99,7 @@ func (m Manager) SetEnvironment(variables []string) error {
 	if err := os.MkdirAll(m.path("units"), 0o755); err != nil {
 		return err
 	}
-	return replaceFile(m.path("environment"), []byte(strings.Join(variables, "\n")+"\n"))
+	return sys.WriteFile(m.path("environment"), []byte(strings.Join(variables, "\n")+"\n"), 0o644)
 }
 
 func (m Manager) environment() []string {
@@ -174,13 +174,4 @@ func (m Manager) lock() (unlock func(), err error) {
 		return nil, err
 	}
 	return func() { f.Close() }, nil
-}
-
-// replaceFile changes a file in one step.
-func replaceFile(path string, data []byte) error {
-	temporary := fmt.Sprintf("%s.%d", path, os.Getpid())
-	if err := os.WriteFile(temporary, data, 0o644); err != nil {
-		return err
-	}
-	return os.Rename(temporary, path)
 }

@@ -8,9 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
+
+	"linus/internal/lab/sys"
 )
 
 // spec is what a unit was loaded with.
@@ -124,7 +125,7 @@ func (u unit) setState(s state) error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(filepath.Join(u.dir, "state.json"), raw)
+	return sys.WriteFile(filepath.Join(u.dir, "state.json"), raw, 0o644)
 }
 
 func (u unit) spec() (spec, error) {
@@ -138,16 +139,7 @@ func (u unit) spec() (spec, error) {
 
 // supervisor is the unit's process.
 func (u unit) supervisor() (pid int, alive bool) {
-	raw, err := os.ReadFile(filepath.Join(u.dir, "pid"))
-	if err != nil {
-		return 0, false
-	}
-	number, start, _ := strings.Cut(strings.TrimSpace(string(raw)), " ")
-	if pid, err = strconv.Atoi(number); err != nil {
-		return 0, false
-	}
-	p, ok := readProcess(pid)
-	return pid, ok && p.start == start
+	return sys.ReadPidFile(filepath.Join(u.dir, "pid"))
 }
 
 // supervised reports whether a process is the unit's supervisor.
