@@ -214,6 +214,8 @@ func TestQemu_BootsARealMachine(t *testing.T) {
 
 	testCallbackWay(t, ctx, s, guest, address)
 
+	testSuspend(t, ctx, s, vm, disk, address, guest, step)
+
 	// The first snapshot is the running machine's to make, and so is its end;
 	// with the machine off they are qemu-img's.
 	for _, name := range []string{"running", "deleted"} {

@@ -100,8 +100,12 @@ func (Driver) RenameDisk(path, other string) error {
 	return nil
 }
 
-// DeleteDisk removes a disk with its files and snapshots.
-func (Driver) DeleteDisk(_ context.Context, path string) error {
+// DeleteDisk removes a disk with its files and snapshots, and with a state the guest
+// that is suspended in it.
+func (Driver) DeleteDisk(ctx context.Context, path string) error {
+	if err := endShelved(ctx, path); err != nil {
+		return err
+	}
 	dir, prefix := filepath.Split(snapshotPath(path, ""))
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -150,6 +150,9 @@ func (g *guest) boot() error {
 	if err := clearDir("/tmp"); err != nil {
 		return err
 	}
+	if err := setRight(); err != nil {
+		return err
+	}
 	for _, dir := range []string{"/run/lock", "/run/cloud-init"} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err

@@ -217,10 +217,12 @@ func awaitReady(ctx context.Context, ready *os.File) (address string, err error)
 }
 
 // Stop kills the guest's init, and with it the kernel all else in the
-// namespace.
+// namespace; also that of a guest which is suspended.
 func (d Driver) Stop(ctx context.Context, s *state.State, vm state.VM) error {
-	if err := sys.KillPidFile(ctx, s.PidFile(vm.ID), syscall.SIGKILL); err != nil {
-		return err
+	for _, file := range []string{s.PidFile(vm.ID), filepath.Join(s.RunDir(vm.ID), frozenFile)} {
+		if err := sys.KillPidFile(ctx, file, syscall.SIGKILL); err != nil {
+			return err
+		}
 	}
 	return os.RemoveAll(s.RunDir(vm.ID))
 }

@@ -17,6 +17,9 @@ import (
 // RunTool is one of the commands a process guest has from pvelab; ok is
 // false when the name is none of them. code is the exit code.
 func RunTool(name string, args []string, std sys.Streams) (code int, ok bool) {
+	if name == dateTool {
+		return runDate(args, std), true
+	}
 	if !slices.Contains(guestTools(), name) {
 		return 0, false
 	}

@@ -25,6 +25,18 @@ type Driver interface {
 	Stop(ctx context.Context, s *state.State, vm state.VM) error
 	// Shutdown asks the guest and waits until ctx ends; then ErrShutdownTimeout.
 	Shutdown(ctx context.Context, s *state.State, vm state.VM) error
+	// Pause stops what runs in a VM where it stands; Continue lets it run on.
+	Pause(ctx context.Context, s *state.State, vm state.VM) error
+	Continue(ctx context.Context, s *state.State, vm state.VM) error
+	// Paused reports whether a running VM is paused.
+	Paused(ctx context.Context, s *state.State, vm state.VM) bool
+	// SaveMemory writes what runs in a paused VM into a volume of that size, in
+	// bytes. The VM stays as it is.
+	SaveMemory(ctx context.Context, s *state.State, vm state.VM, path string, size int64) error
+	// Shelve turns off a paused VM whose memory was saved.
+	Shelve(ctx context.Context, s *state.State, vm state.VM, path string) error
+	// Restore is Start with what SaveMemory wrote.
+	Restore(ctx context.Context, s *state.State, vm state.VM, path string) error
 	// Nameserver is what PVE hands to guests whose config names none: the
 	// host's own.
 	Nameserver(s *state.State) string

@@ -59,6 +59,7 @@ func apiVMStatus(c *call, vars map[string]string) (any, error) {
 		return nil, err
 	}
 	status := c.vmStatus(id, conf)
+	c.askMonitor(state.VM{ID: id, Conf: conf}, status)
 	status["ha"] = map[string]any{"managed": 0}
 	if state.Props(conf.Get("agent"))[""] == "1" || state.Props(conf.Get("agent"))["enabled"] == "1" {
 		status["agent"] = 1

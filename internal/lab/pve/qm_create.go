@@ -79,9 +79,17 @@ func qmSet(c *call) error {
 		return err
 	}
 	fmt.Fprintln(c.stdout, updateLine(id, values, c.opts["delete"]))
-	return c.withVM(id, c.on("skiplock"), func(conf *state.Conf) error {
+	return c.withVM(id, true, func(conf *state.Conf) error {
+		deleted := splitList(c.opts["delete"])
+		dropped := slices.Contains(deleted, "vmstate") && conf.Get("lock") == lockSuspended
+		if err := checkLock(conf, c.on("skiplock") || dropped); err != nil {
+			return err
+		}
+		if dropped {
+			conf.Delete("lock")
+		}
 		_, running := c.s.Pid(id)
-		for _, key := range splitList(c.opts["delete"]) {
+		for _, key := range deleted {
 			if err := c.deleteKey(conf, key, running); err != nil {
 				return err
 			}
@@ -138,6 +146,13 @@ func (c *call) deleteKey(conf *state.Conf, key string, running bool) error {
 	}
 	d := state.ParseDrive(conf.Get(key))
 	switch {
+	case key == "vmstate" && conf.Get("protection") == "1":
+		return state.Fail(255, "can't remove vmstate '%s' - protection mode enabled", d.File)
+	case key == "vmstate":
+		for _, key := range stateKeys {
+			conf.Delete(key)
+		}
+		return c.freeVolume(d.File)
 	case strings.HasPrefix(key, "unused") || (state.IsDrive(key) && d.CloudInit()):
 		conf.Delete(key)
 		return c.freeVolume(d.File)

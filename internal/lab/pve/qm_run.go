@@ -15,6 +15,7 @@ import (
 // Time limits of PVE's own.
 const (
 	startTimeout    = 60 * time.Second
+	resumeTimeout   = 300 * time.Second
 	shutdownTimeout = 60 * time.Second
 	stopTimeout     = 30 * time.Second
 )
@@ -29,17 +30,18 @@ func (c *call) start(id int) error {
 	if err != nil {
 		return err
 	}
-	if err := checkLock(conf, c.on("skiplock")); err != nil {
-		return err
-	}
 	if conf.IsTemplate() {
 		return state.Fail(255, "you can't start a vm if it's a template")
+	}
+	if err := checkLock(conf, c.on("skiplock") || conf.Get("lock") == lockSuspended); err != nil {
+		return err
 	}
 	vm := state.VM{ID: id, Conf: conf}
 	if _, running := c.s.Pid(vm.ID); running {
 		return state.Fail(255, "VM %d already running", id)
 	}
-	if conf.ApplyPending() {
+	saved := conf.Has("vmstate")
+	if !saved && conf.ApplyPending() {
 		if err := c.s.WriteConf(id, conf); err != nil {
 			return err
 		}
@@ -56,12 +58,22 @@ func (c *call) start(id int) error {
 	if c.s.UseFault(state.FaultStartFails) {
 		return state.Fail(255, "start failed: QEMU exited with code 1")
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, startTimeout)
-	defer cancel()
-	if err := c.drv.Start(ctx, c.s, vm); err != nil {
+	if saved {
+		err = c.restore(vm)
+	} else {
+		err = c.within(startTimeout, func(ctx context.Context) error { return c.drv.Start(ctx, c.s, vm) })
+	}
+	if err != nil {
 		return state.Fail(255, "start failed: %s", err)
 	}
 	return nil
+}
+
+// within runs work that may take so long.
+func (c *call) within(limit time.Duration, work func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(c.ctx, limit)
+	defer cancel()
+	return work(ctx)
 }
 
 func (c *call) bridgeExists(name string) bool {
@@ -74,6 +86,9 @@ func qmStop(c *call) error {
 		conf, err := c.s.LoadConf(id)
 		if err != nil {
 			return state.Fail(2, "unable to find configuration file for VM %d on node '%s'", id, c.s.Config.Node)
+		}
+		if _, running := c.s.Pid(id); !running {
+			return nil
 		}
 		if err := checkLock(conf, c.on("skiplock")); err != nil {
 			return err
@@ -95,8 +110,22 @@ func (c *call) stop(vm state.VM) error {
 
 func qmShutdown(c *call) error {
 	id := c.id()
-	return c.withVM(id, c.on("skiplock"), func(conf *state.Conf) error {
-		return c.shutdown(state.VM{ID: id, Conf: conf})
+	return c.withVM(id, true, func(conf *state.Conf) error {
+		vm := state.VM{ID: id, Conf: conf}
+		if _, running := c.s.Pid(id); !running {
+			return nil
+		}
+		if c.drv.Paused(c.ctx, c.s, vm) {
+			if !c.on("forceStop") {
+				return state.Fail(255, "VM is paused - cannot shutdown")
+			}
+			fmt.Fprintln(c.stderr, "VM is paused - stop instead of shutdown")
+			return c.stop(vm)
+		}
+		if err := checkLock(conf, c.on("skiplock")); err != nil {
+			return err
+		}
+		return c.shutdown(vm)
 	})
 }
 
@@ -168,7 +197,10 @@ func qmUnlock(c *call) error {
 // qmDestroy removes a stopped VM and its disks.
 func qmDestroy(c *call) error {
 	id := c.id()
-	return c.withVM(id, c.on("skiplock"), func(conf *state.Conf) error {
+	return c.withVM(id, true, func(conf *state.Conf) error {
+		if err := checkLock(conf, c.on("skiplock") || conf.Get("lock") == lockSuspended); err != nil {
+			return err
+		}
 		if conf.Get("protection") == "1" {
 			return state.Fail(255, "can't remove VM %d - protection mode enabled", id)
 		}
@@ -253,9 +285,12 @@ func (c *call) ownVolumes(id int, conf *state.Conf) []string {
 		}
 	}
 	for _, key := range conf.Keys() {
-		if d := state.ParseDrive(conf.Get(key)); state.IsDrive(key) || strings.HasPrefix(key, "unused") {
+		if d := state.ParseDrive(conf.Get(key)); state.IsDrive(key) || strings.HasPrefix(key, "unused") || key == "vmstate" {
 			add(d.File)
 		}
+	}
+	for _, snapshot := range conf.Snapshots {
+		add(snapshot["vmstate"])
 	}
 	if c.on("destroy-unreferenced-disks") {
 		for _, st := range c.s.Storages() {

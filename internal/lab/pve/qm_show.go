@@ -40,6 +40,13 @@ func (c *call) vmStatus(id int, conf *state.Conf) map[string]any {
 	return status
 }
 
+// askMonitor completes a status by what only the machine itself can tell.
+func (c *call) askMonitor(vm state.VM, status map[string]any) {
+	if status["status"] == "running" && c.drv.Paused(c.ctx, c.s, vm) {
+		status["qmpstatus"] = "paused"
+	}
+}
+
 func (c *call) bootDiskSize(conf *state.Conf) int64 {
 	key, _ := conf.BootDisk()
 	size, err := state.ParseSize(state.ParseDrive(conf.Get(key)).Props["size"])
@@ -93,6 +100,7 @@ func qmStatus(c *call) error {
 		fmt.Fprintf(c.stdout, "status: %s\n", status["status"])
 		return nil
 	}
+	c.askMonitor(state.VM{ID: c.id(), Conf: conf}, status)
 	for _, key := range sortedAnyKeys(status) {
 		fmt.Fprintf(c.stdout, "%s: %v\n", key, status[key])
 	}

@@ -1,6 +1,7 @@
 package pve
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -14,12 +15,12 @@ import (
 	"linus/internal/lab/state"
 )
 
-// Snapshots, of disks only: the lab keeps no memory of a running machine.
+// Snapshots: of disks, and with --vmstate of what runs in the machine.
 
 // kept are the keys of a config that a snapshot does not take and a rollback
 // does not bring back.
 func kept(key string) bool {
-	return slices.Contains([]string{"description", "lock", "snapstate", "snaptime", "vmstate"}, key) || strings.HasPrefix(key, "unused")
+	return slices.Contains([]string{"description", "lock", "snapstate", "snaptime"}, key) || slices.Contains(stateKeys, key) || strings.HasPrefix(key, "unused")
 }
 
 // snapshotDisks are the keys of what is in a snapshot: disks, not CD drives.
@@ -91,6 +92,15 @@ func (c *call) takeSnapshot(vm state.VM, name string) error {
 	if description := c.opts["description"]; description != "" {
 		snapshot["description"] = description + "\n"
 	}
+	_, running := c.s.Pid(vm.ID)
+	live := c.on("vmstate") && running
+	if live {
+		volid, err := c.allocState(vm, name, "")
+		if err != nil {
+			return err
+		}
+		c.noteState(vm.Conf, func(key, value string) { snapshot[key] = value }, volid)
+	}
 	snapshot["snaptime"] = strconv.FormatInt(time.Now().Unix(), 10)
 	snapshot["snapstate"] = "prepare"
 	vm.Conf.Snapshots[name] = snapshot
@@ -98,16 +108,53 @@ func (c *call) takeSnapshot(vm state.VM, name string) error {
 	if err := c.s.WriteConf(vm.ID, vm.Conf); err != nil {
 		return err
 	}
-	err := c.snapshotDisks(vm, snapshot, name)
+	var err error
+	if live {
+		err = c.snapshotLive(vm, snapshot, name)
+	} else {
+		err = c.snapshotDisks(vm, snapshot, name)
+	}
 	c.dieHalfWay()
 	vm.Conf.Delete("lock")
 	if err != nil {
+		fmt.Fprintln(c.stderr, "snapshot create failed: starting cleanup")
+		if live {
+			err = errors.Join(err, c.freeVolume(snapshot["vmstate"]))
+		}
 		delete(vm.Conf.Snapshots, name)
 		return errors.Join(err, c.s.WriteConf(vm.ID, vm.Conf))
 	}
 	delete(snapshot, "snapstate")
 	vm.Conf.Set("parent", name)
 	return c.s.WriteConf(vm.ID, vm.Conf)
+}
+
+// snapshotLive keeps what runs in a VM together with its disks. The real one saves the
+// memory first, while the machine runs, and stops it for the rest; here it stands still
+// for all of it.
+func (c *call) snapshotLive(vm state.VM, snapshot map[string]string, name string) error {
+	path, err := c.s.VolumePath(snapshot["vmstate"])
+	if err != nil {
+		return err
+	}
+	if err := c.drv.Pause(c.ctx, c.s, vm); err != nil {
+		return err
+	}
+	storage, _, _ := strings.Cut(snapshot["vmstate"], ":")
+	fmt.Fprintf(c.stdout, "saving VM state and RAM using storage '%s'\n", storage)
+	began := time.Now()
+	err = c.snapshotDisks(vm, snapshot, name)
+	if err == nil {
+		if err = c.saveState(vm, path); err != nil {
+			err = state.Fail(255, "unable to save VM state and RAM - %s", err)
+			for _, key := range snapshotDisks(snapshot) {
+				err = errors.Join(err, c.deleteSnapshotDisk(vm, snapshot, key, name))
+			}
+		} else {
+			fmt.Fprintf(c.stdout, "completed saving the VM state in %ds, saved %d MiB\n", int(time.Since(began).Seconds()), memoryBytes(vm.Conf)>>20)
+		}
+	}
+	return errors.Join(err, c.drv.Continue(context.WithoutCancel(c.ctx), c.s, vm))
 }
 
 // snapshotDisks takes all disks' snapshots or none.
@@ -138,7 +185,7 @@ func (c *call) deleteSnapshotDisk(vm state.VM, snapshot map[string]string, key, 
 }
 
 // qmRollback gives a VM a snapshot's disks and config. It pulls the plug of one
-// that runs, and leaves it off.
+// that runs, and leaves it off, or running again where the snapshot has its memory.
 func qmRollback(c *call) error {
 	id, name := c.id(), c.opts["snapname"]
 	return c.lockVM(id, func() error {
@@ -173,8 +220,27 @@ func qmRollback(c *call) error {
 			}
 			c.dieHalfWay()
 		}
-		return c.s.WriteConf(id, rolledBack(conf, name))
+		back := rolledBack(conf, name)
+		if err := c.s.WriteConf(id, back); err != nil || snapshot["vmstate"] == "" {
+			return err
+		}
+		return c.startFrom(state.VM{ID: id, Conf: back}, snapshot["vmstate"])
 	})
+}
+
+// startFrom starts a VM with a snapshot's memory, which stays.
+func (c *call) startFrom(vm state.VM, volid string) error {
+	if vm.Conf.CloudInitVolume() != "" {
+		fmt.Fprintln(c.stdout, "generating cloud-init ISO")
+	}
+	path, err := c.s.VolumePath(volid)
+	if err == nil {
+		err = c.within(resumeTimeout, func(ctx context.Context) error { return c.drv.Restore(ctx, c.s, vm, path) })
+	}
+	if err != nil {
+		return state.Fail(255, "start failed: %s", err)
+	}
+	return nil
 }
 
 // rolledBack is the config after a rollback. Disks made since are kept unused.
@@ -210,6 +276,11 @@ func qmDelsnapshot(c *call) error {
 		if !there {
 			return state.Fail(255, "snapshot '%s' does not exist", name)
 		}
+		if volid := snapshot["vmstate"]; volid != "" {
+			if err := c.freeVolume(volid); err != nil && !c.on("force") {
+				return err
+			}
+		}
 		for _, key := range snapshotDisks(snapshot) {
 			if err := c.deleteSnapshotDisk(state.VM{ID: id, Conf: conf}, snapshot, key, name); err != nil && !c.on("force") {
 				return err
@@ -234,6 +305,7 @@ func qmDelsnapshot(c *call) error {
 type snapshotEntry struct {
 	name, parent, description, state string
 	time                             int64 // 0: current
+	live                             int   // 1: with the machine's memory
 }
 
 func listSnapshots(conf *state.Conf) []snapshotEntry {
@@ -242,6 +314,9 @@ func listSnapshots(conf *state.Conf) []snapshotEntry {
 		values := conf.Snapshots[name]
 		e := snapshotEntry{name: name, parent: values["parent"], description: strings.TrimSuffix(values["description"], "\n"), state: values["snapstate"]}
 		e.time, _ = strconv.ParseInt(values["snaptime"], 10, 64)
+		if values["vmstate"] != "" {
+			e.live = 1
+		}
 		entries = append(entries, e)
 	}
 	slices.SortStableFunc(entries, func(a, b snapshotEntry) int { return int(a.time - b.time) })
@@ -300,7 +375,7 @@ func apiSnapshots(c *call, vars map[string]string) (any, error) {
 				entry["running"] = 1
 			}
 		} else {
-			entry["snaptime"], entry["vmstate"] = e.time, 0
+			entry["snaptime"], entry["vmstate"] = e.time, e.live
 		}
 		list = append(list, entry)
 	}

@@ -23,10 +23,13 @@ func apiTasks(c *call, vars map[string]string) (any, error) {
 		if !running {
 			continue
 		}
-		id := strings.TrimPrefix(filepath.Base(file), "task-")
+		id, kind, _ := strings.Cut(strings.TrimPrefix(filepath.Base(file), "task-"), ".")
+		if kind == "" {
+			kind = "qmconfig"
+		}
 		tasks = append(tasks, map[string]any{
-			"upid": fmt.Sprintf("UPID:%s:%08X:%08X:%08X:qmconfig:%s:root@pam:", vars["node"], pid, start, 0, id),
-			"node": vars["node"], "pid": pid, "pstart": start, "type": "qmconfig", "id": id, "user": "root@pam",
+			"upid": fmt.Sprintf("UPID:%s:%08X:%08X:%08X:%s:%s:root@pam:", vars["node"], pid, start, 0, kind, id),
+			"node": vars["node"], "pid": pid, "pstart": start, "type": kind, "id": id, "user": "root@pam",
 		})
 	}
 	return tasks, nil

@@ -29,6 +29,8 @@ type machine struct {
 	serial string // the console's log file
 	drives []machineDrive
 	tapUp  string // the script that QEMU runs with a new tap's name
+
+	incoming string // where its memory comes from; "": it boots
 }
 
 var driveSlot = regexp.MustCompile(`^([a-z]+)([0-9]+)$`)
@@ -87,6 +89,9 @@ func (m machine) args() ([]string, error) {
 		// A smaller translation cache halves the memory a machine takes, at no
 		// cost in time.
 		args = append(args, "-accel", "tcg,thread=multi,tb-size=128", "-cpu", "max")
+	}
+	if m.incoming != "" {
+		args = append(args, "-incoming", m.incoming)
 	}
 	if uuid := state.Props(m.conf.Get("smbios1"))["uuid"]; uuid != "" {
 		args = append(args, "-uuid", uuid)

@@ -62,6 +62,11 @@ func (Driver) BuildImage(ctx context.Context, s *state.State) (string, error) {
 // Start makes the seed and the machine. QEMU leaves for the background when
 // the machine is set up, in a session of its own.
 func (d Driver) Start(ctx context.Context, s *state.State, vm state.VM) error {
+	return d.launch(ctx, s, vm, "")
+}
+
+// launch is Start, or with incoming the machine waits for its memory from there.
+func (d Driver) launch(ctx context.Context, s *state.State, vm state.VM, incoming string) error {
 	if err := checkMachine(vm.Conf, s.Config.Bridge); err != nil {
 		return err
 	}
@@ -79,6 +84,7 @@ func (d Driver) Start(ctx context.Context, s *state.State, vm state.VM) error {
 	err = d.start(ctx, s, machine{
 		id: vm.ID, conf: vm.Conf, kvm: string(accel) == accelKVM,
 		runDir: runDir, serial: s.LogPath(vm.ID), tapUp: filepath.Join(runDir, "tap-up"),
+		incoming: incoming,
 	}, n)
 	if err != nil {
 		return errors.Join(err, d.Stop(context.WithoutCancel(ctx), s, vm))

@@ -14,38 +14,45 @@ import (
 // Monitor gives the monitor of the machine in runDir one command; arguments
 // may be nil.
 func Monitor(ctx context.Context, runDir, command string, arguments map[string]any) error {
+	_, err := ask(ctx, runDir, command, arguments)
+	return err
+}
+
+// ask is Monitor with what the command returns.
+func ask(ctx context.Context, runDir, command string, arguments map[string]any) (json.RawMessage, error) {
 	conn, err := sys.DialUnix(ctx, filepath.Join(runDir, qmpName))
 	if err != nil {
-		return fmt.Errorf("reach QEMU's monitor: %w", err)
+		return nil, fmt.Errorf("reach QEMU's monitor: %w", err)
 	}
 	defer conn.Close()
 	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		return err
+		return nil, err
 	}
 	answers := json.NewDecoder(conn)
 	var greeting struct {
 		QMP json.RawMessage `json:"QMP"`
 	}
 	if err := answers.Decode(&greeting); err != nil {
-		return fmt.Errorf("greet QEMU's monitor: %w", err)
+		return nil, fmt.Errorf("greet QEMU's monitor: %w", err)
 	}
-	if err := qmpExecute(conn, answers, "qmp_capabilities", nil); err != nil {
-		return fmt.Errorf("QEMU monitor command qmp_capabilities: %w", err)
+	if _, err := qmpExecute(conn, answers, "qmp_capabilities", nil); err != nil {
+		return nil, fmt.Errorf("QEMU monitor command qmp_capabilities: %w", err)
 	}
-	if err := qmpExecute(conn, answers, command, arguments); err != nil {
-		return fmt.Errorf("QEMU monitor command %s: %w", command, err)
+	raw, err := qmpExecute(conn, answers, command, arguments)
+	if err != nil {
+		return nil, fmt.Errorf("QEMU monitor command %s: %w", command, err)
 	}
-	return nil
+	return raw, nil
 }
 
 // qmpExecute sends a command and skips the events that come before its answer.
-func qmpExecute(conn net.Conn, answers *json.Decoder, name string, arguments map[string]any) error {
+func qmpExecute(conn net.Conn, answers *json.Decoder, name string, arguments map[string]any) (json.RawMessage, error) {
 	request := map[string]any{"execute": name}
 	if arguments != nil {
 		request["arguments"] = arguments
 	}
 	if err := json.NewEncoder(conn).Encode(request); err != nil {
-		return err
+		return nil, err
 	}
 	for {
 		var answer struct {
@@ -55,13 +62,13 @@ func qmpExecute(conn net.Conn, answers *json.Decoder, name string, arguments map
 			} `json:"error"`
 		}
 		if err := answers.Decode(&answer); err != nil {
-			return err
+			return nil, err
 		}
 		if answer.Error != nil {
-			return fmt.Errorf("%s", answer.Error.Desc)
+			return nil, fmt.Errorf("%s", answer.Error.Desc)
 		}
 		if answer.Return != nil {
-			return nil
+			return answer.Return, nil
 		}
 	}
 }

@@ -45,6 +45,7 @@ const (
 	FaultNoQuorum           Fault = "no_quorum"             // 1: every write fails
 	FaultNeighbourMAC       Fault = "neighbour_mac"         // process: the host's neighbour table has this hardware address for every VM's address
 	FaultNeighbourAddress   Fault = "neighbour_address"     // process: the table has this address, a stranger's, for every VM's card
+	FaultHAManaged          Fault = "ha_managed"            // ID of a VM that is a resource of the HA manager
 	FaultRouted             Fault = "routed"                // process, 1: the host reaches its VMs through a router
 )
 
@@ -54,7 +55,7 @@ func Faults() []Fault {
 		FaultLockTimeout, FaultStorageLockTimeout, FaultTaken, FaultTakenCT, FaultResizeFails, FaultCloneFails,
 		FaultTemplateFails, FaultStartFails, FaultDestroyLeaves, FaultDestroyLate, FaultStorageFull, FaultKilledWorker, FaultAgentDelay,
 		FaultAgentSilent, FaultExtraInterfaces, FaultShutdownIgnored, FaultSlowStorage, FaultMissingStorage, FaultMissingBridge,
-		FaultMissingNode, FaultMissingTemplate, FaultNoQuorum, FaultNeighbourMAC, FaultNeighbourAddress, FaultRouted,
+		FaultMissingNode, FaultMissingTemplate, FaultNoQuorum, FaultNeighbourMAC, FaultNeighbourAddress, FaultHAManaged, FaultRouted,
 	}
 }
 

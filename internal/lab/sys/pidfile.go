@@ -81,6 +81,7 @@ func ProcessStart(pid int) (ticks uint64, alive bool) {
 type Process struct {
 	PID, Parent int
 	Start       uint64 // in clock ticks since boot
+	Stopped     bool   // by a signal
 }
 
 // ReadProcess reads one process from /proc/<pid>/stat. A zombie counts as gone.
@@ -97,7 +98,7 @@ func ReadProcess(pid int) (p Process, alive bool) {
 	}
 	parent, errParent := strconv.Atoi(fields[1])
 	start, errStart := strconv.ParseUint(fields[19], 10, 64)
-	return Process{PID: pid, Parent: parent, Start: start}, errParent == nil && errStart == nil
+	return Process{PID: pid, Parent: parent, Start: start, Stopped: strings.ContainsAny(fields[0], "Tt")}, errParent == nil && errStart == nil
 }
 
 // AdoptPidFile turns the pid file a daemon wrote into one of ours.

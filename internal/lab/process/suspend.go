@@ -1,0 +1,211 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"linus/internal/lab/state"
+	"linus/internal/lab/sys"
+)
+
+// A process guest cannot be written to a disk. When it is suspended its processes are
+// stopped where they are (SIGSTOP) and keep their memory; the VM is off for everybody
+// who asks the host. Continued, they are the same processes of the same boot. What this
+// does not show: memory that becomes free, a state that survives the machine's restart,
+// a clock that stood still for more than those who call date (clock.go), and a snapshot
+// with memory, for there is but one copy of a process: such a snapshot boots.
+
+// stoppedFile holds the processes that were stopped, a line each, the guest's init
+// first; frozenFile is the pid file of a guest that is suspended.
+const (
+	stoppedFile = "stopped"
+	frozenFile  = "frozen"
+)
+
+// Pause stops every process of the guest.
+func (Driver) Pause(ctx context.Context, s *state.State, vm state.VM) error {
+	init, running := s.Pid(vm.ID)
+	if !running {
+		return fmt.Errorf("VM %d is not running", vm.ID)
+	}
+	var stopped []int
+	for {
+		moving, err := moving(init)
+		if err != nil {
+			return err
+		}
+		moving = slices.DeleteFunc(moving, func(pid int) bool { return slices.Contains(stopped, pid) })
+		if len(moving) == 0 {
+			break
+		}
+		for _, pid := range moving {
+			if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return err
+			}
+			stopped = append(stopped, pid)
+		}
+		if err := awaitStopped(ctx, moving); err != nil {
+			return err
+		}
+	}
+	var lines strings.Builder
+	for _, pid := range stopped {
+		fmt.Fprintln(&lines, pid)
+	}
+	return sys.WriteFile(filepath.Join(s.RunDir(vm.ID), stoppedFile), []byte(lines.String()), 0o644)
+}
+
+// Continue lets the processes run on that Pause stopped, the children first: a parent
+// never sees that they were stopped.
+func (Driver) Continue(_ context.Context, s *state.State, vm state.VM) error {
+	path := filepath.Join(s.RunDir(vm.ID), stoppedFile)
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("VM %d was not paused: %w", vm.ID, err)
+	}
+	lines := strings.Fields(string(raw))
+	for _, line := range slices.Backward(lines) {
+		pid, err := strconv.Atoi(line)
+		if err != nil {
+			return err
+		}
+		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return err
+		}
+	}
+	return os.Remove(path)
+}
+
+// Paused reports whether Pause was the last of the two.
+func (Driver) Paused(_ context.Context, s *state.State, vm state.VM) bool {
+	_, err := os.Stat(filepath.Join(s.RunDir(vm.ID), stoppedFile))
+	return err == nil
+}
+
+// SaveMemory writes nothing but the volume: the memory stays with the processes.
+func (Driver) SaveMemory(_ context.Context, _ *state.State, _ state.VM, path string, size int64) error {
+	return writeMarker(path, size)
+}
+
+// Shelve takes a paused guest from sight, and notes in the volume where it is.
+func (Driver) Shelve(_ context.Context, s *state.State, vm state.VM, path string) error {
+	marker, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	frozen := filepath.Join(s.RunDir(vm.ID), frozenFile)
+	marker = fmt.Appendf(marker, "%s\n%d\n", frozen, time.Now().UnixNano())
+	if err := sys.WriteFile(path, marker, 0o640); err != nil {
+		return err
+	}
+	return os.Rename(s.PidFile(vm.ID), frozen)
+}
+
+// Restore lets a guest run on that was shelved, its clock behind by the time it was
+// off. Without one, as for a snapshot, it boots.
+func (d Driver) Restore(ctx context.Context, s *state.State, vm state.VM, path string) error {
+	frozen, since, err := shelved(path)
+	if err != nil {
+		return err
+	}
+	if frozen == "" {
+		return d.Start(ctx, s, vm)
+	}
+	pid, alive := sys.ReadPidFile(frozen)
+	if !alive {
+		return fmt.Errorf("the processes of VM %d are gone: the machine restarted, or somebody ended them", vm.ID)
+	}
+	if err := setBehind(pid, time.Since(since)); err != nil {
+		return err
+	}
+	if err := sys.WritePidFile(s.PidFile(vm.ID), pid); err != nil { // the uptime is that of the machine now
+		return err
+	}
+	if err := os.Remove(frozen); err != nil {
+		return err
+	}
+	return d.Continue(ctx, s, vm)
+}
+
+// shelved is the pid file of the guest whose state a volume is, and when it was
+// suspended; "" for a volume that is none or has no guest.
+func shelved(path string) (frozen string, since time.Time, err error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return "", since, err
+	}
+	lines := strings.Split(string(raw), "\n")
+	if !strings.HasPrefix(lines[0], markerPrefix) || len(lines) < 3 {
+		return "", since, nil
+	}
+	nanos, err := strconv.ParseInt(lines[2], 10, 64)
+	return lines[1], time.Unix(0, nanos), err
+}
+
+// endShelved kills the guest that is suspended in a volume, if any.
+func endShelved(ctx context.Context, path string) error {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() > 1<<16 { // a disk with a system in it
+		return nil
+	}
+	frozen, _, err := shelved(path)
+	if err != nil || frozen == "" {
+		return err
+	}
+	if _, alive := sys.ReadPidFile(frozen); !alive {
+		return nil
+	}
+	if err := sys.KillPidFile(ctx, frozen, syscall.SIGKILL); err != nil {
+		return err
+	}
+	return os.RemoveAll(filepath.Dir(frozen))
+}
+
+// moving are the processes of a guest that are not stopped, its init first.
+func moving(init int) ([]int, error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	children := map[int][]int{}
+	stopped := map[int]bool{}
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		if p, alive := sys.ReadProcess(pid); alive {
+			children[p.Parent] = append(children[p.Parent], pid)
+			stopped[pid] = p.Stopped
+		}
+	}
+	var found []int
+	for next := []int{init}; len(next) > 0; next = next[1:] {
+		if !stopped[next[0]] {
+			found = append(found, next[0])
+		}
+		next = append(next, children[next[0]]...)
+	}
+	return found, nil
+}
+
+// awaitStopped returns when none of the processes runs any more.
+func awaitStopped(ctx context.Context, pids []int) error {
+	for _, pid := range pids {
+		for p, alive := sys.ReadProcess(pid); alive && !p.Stopped; p, alive = sys.ReadProcess(pid) {
+			if err := sys.Sleep(ctx, time.Millisecond); err != nil {
+				return fmt.Errorf("process %d does not stop: %w", pid, err)
+			}
+		}
+	}
+	return nil
+}

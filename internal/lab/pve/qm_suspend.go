@@ -1,0 +1,249 @@
+package pve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"linus/internal/lab/state"
+	"linus/internal/lab/sys"
+)
+
+// What runs in a machine: paused (`qm suspend`), written to a volume and off until the
+// next start (`qm suspend --todisk 1`), or written beside a snapshot.
+
+// The locks of a suspend under way, and of one that is done.
+const (
+	lockSuspending = "suspending"
+	lockSuspended  = "suspended"
+)
+
+// stateKeys are what a saved state adds to a config.
+var stateKeys = []string{"vmstate", "runningmachine", "runningcpu", "running-nets-host-mtu"}
+
+var passedThrough = regexp.MustCompile(`^hostpci\d+$`)
+
+// qmSuspend pauses a VM; with --todisk it saves what runs and turns the VM off.
+func qmSuspend(c *call) error {
+	id := c.id()
+	conf, err := c.s.LoadConf(id)
+	if err != nil {
+		return state.Fail(2, "unable to find configuration file for VM %d on node '%s'", id, c.s.Config.Node)
+	}
+	if c.opts["statestorage"] != "" && !c.on("todisk") {
+		return state.Fail(255, "400 Parameter verification failed.\ntodisk: missing property - 'statestorage' requires this property")
+	}
+	if _, running := c.s.Pid(id); !running {
+		return state.Fail(255, "VM %d not running", id)
+	}
+	if !c.on("todisk") {
+		return c.withVM(id, c.on("skiplock"), func(conf *state.Conf) error {
+			return c.drv.Pause(c.ctx, c.s, state.VM{ID: id, Conf: conf})
+		})
+	}
+	switch {
+	case c.s.Lists(state.FaultHAManaged, fmt.Sprint(id)):
+		return state.Fail(255, "Cannot suspend HA managed VM to disk")
+	case slices.ContainsFunc(conf.Keys(), passedThrough.MatchString):
+		return state.Fail(255, "cannot suspend VM to disk due to passed-through PCI device(s), which lack the possibility to save/restore their internal state")
+	}
+	return c.task(id, "qmsuspend", func() error { return c.suspend(id) })
+}
+
+// suspend saves what runs in a VM and turns it off. The VM's own lock is held at the
+// beginning and at the end; in between the config's `lock` line keeps others out.
+func (c *call) suspend(id int) error {
+	vm := state.VM{ID: id}
+	var volid string
+	err := c.withVM(id, c.on("skiplock"), func(conf *state.Conf) (err error) {
+		vm.Conf = conf
+		if volid, err = c.allocState(vm, "suspend-"+time.Now().Format(time.DateOnly), c.opts["statestorage"]); err != nil {
+			return err
+		}
+		vm.Conf.Set("lock", lockSuspending)
+		c.noteState(vm.Conf, vm.Conf.Set, volid)
+		return c.s.WriteConf(id, vm.Conf)
+	})
+	if err != nil {
+		return err
+	}
+	c.dieHalfWay()
+	path, err := c.s.VolumePath(volid)
+	if err == nil {
+		err = c.drv.Pause(c.ctx, c.s, vm)
+	}
+	if err == nil {
+		err = c.saveState(vm, path)
+	}
+	if err != nil {
+		err = state.Fail(255, "query-savevm failed with error '%s'", err)
+		return errors.Join(err, c.withVM(id, true, func(conf *state.Conf) error { return c.undoSuspend(vm, conf, volid) }))
+	}
+	fmt.Fprintln(c.stdout, "State saved, quitting")
+	return c.withVM(id, true, func(conf *state.Conf) error {
+		if conf.Get("lock") != lockSuspending {
+			return state.Fail(255, "lock changed unexpectedly")
+		}
+		if err := c.drv.Shelve(c.ctx, c.s, vm, path); err != nil {
+			return err
+		}
+		conf.Set("lock", lockSuspended)
+		return c.s.WriteConf(id, conf)
+	})
+}
+
+// undoSuspend lets a VM run on whose state was not saved. Its lock stays, as with the
+// real one, to show that something went wrong.
+func (c *call) undoSuspend(vm state.VM, conf *state.Conf, volid string) error {
+	for _, key := range stateKeys {
+		conf.Delete(key)
+	}
+	return errors.Join(c.drv.Continue(c.ctx, c.s, vm), c.freeVolume(volid), c.s.WriteConf(vm.ID, conf))
+}
+
+// saveState writes what runs in a paused VM into a volume.
+func (c *call) saveState(vm state.VM, path string) error {
+	if c.s.UseFault(state.FaultStorageFull) {
+		return errors.New("qemu_savevm_state_iterate error -28")
+	}
+	return c.drv.SaveMemory(c.ctx, c.s, vm, path, stateSize(vm.Conf))
+}
+
+// stateSize is what PVE reserves for a state: it is saved while the machine runs, and
+// so twice in part.
+func stateSize(conf *state.Conf) int64 { return 2*memoryBytes(conf) + 500<<20 }
+
+// allocState creates the volume for a VM's state. storage: "" for the VM's own choice.
+func (c *call) allocState(vm state.VM, name, storage string) (volid string, err error) {
+	if storage == "" {
+		storage = c.stateStorage(vm.Conf)
+	}
+	st, err := c.s.Storage(storage)
+	if err != nil {
+		return "", err
+	}
+	stem := fmt.Sprintf("vm-%d-state-%s", vm.ID, name)
+	volid = st.VolID(vm.ID, stem, "raw")
+	return volid, c.lockStorage(st, func() error {
+		switch {
+		case c.s.VolumeExists(st, vm.ID, stem) && st.Thin():
+			return state.Fail(5, "lvcreate 'pve/%s' error:   Logical Volume \"%s\" already exists in volume group \"pve\"", stem, stem)
+		case c.s.VolumeExists(st, vm.ID, stem):
+			return state.Fail(255, "disk image '/var/lib/vz/images/%d/%s.raw' already exists", vm.ID, stem)
+		}
+		return c.makeFile(st, vm.ID, volid, func(path string) error {
+			return c.drv.CreateDisk(c.ctx, path, "raw", stateSize(vm.Conf))
+		})
+	})
+}
+
+// stateStorage is where a VM's state goes: where its config says, else beside one of
+// its disks, in files rather than volumes.
+func (c *call) stateStorage(conf *state.Conf) string {
+	if storage := conf.Get("vmstatestorage"); storage != "" {
+		return storage
+	}
+	target := ""
+	for _, key := range conf.Keys() {
+		drive := state.ParseDrive(conf.Get(key))
+		name, _, named := strings.Cut(drive.File, ":")
+		st, err := c.s.Storage(name)
+		if state.IsDrive(key) && !drive.CDROM() && named && err == nil && (target == "" || !st.Thin()) {
+			target = name
+		}
+	}
+	if target == "" {
+		return "local"
+	}
+	return target
+}
+
+// noteState sets what a config or a snapshot notes of a saved state.
+func (c *call) noteState(conf *state.Conf, set func(key, value string), volid string) {
+	set("vmstate", volid)
+	set("runningmachine", "pc-i440fx-"+c.machineVersion()+"+pve0")
+	set("runningcpu", "host,+kvm_pv_eoi,+kvm_pv_unhalt")
+	if c.s.Config.Version != "8.2" {
+		var cards []string
+		for _, key := range conf.Keys() {
+			if strings.HasPrefix(conf.Get(key), "virtio=") {
+				cards = append(cards, key+"=1500")
+			}
+		}
+		set("running-nets-host-mtu", strings.Join(cards, ","))
+	}
+}
+
+func (c *call) machineVersion() string {
+	if c.s.Config.Version == "8.2" {
+		return "8.1"
+	}
+	return "10.1"
+}
+
+// restore starts a VM from its saved state, which is freed then. The VM's lock is held.
+func (c *call) restore(vm state.VM) error {
+	volid := vm.Conf.Get("vmstate")
+	fmt.Fprintf(c.stdout, "Resuming suspended VM\nactivating and using '%s' as vmstate\n", volid)
+	path, err := c.s.VolumePath(volid)
+	if err != nil {
+		return err
+	}
+	if err := c.within(resumeTimeout, func(ctx context.Context) error { return c.drv.Restore(ctx, c.s, vm, path) }); err != nil {
+		return err
+	}
+	fmt.Fprintln(c.stdout, "Resumed VM, removing state")
+	vm.Conf.Delete("lock")
+	return c.dropState(vm)
+}
+
+// dropState frees a config's saved state.
+func (c *call) dropState(vm state.VM) error {
+	if err := c.freeVolume(vm.Conf.Get("vmstate")); err != nil {
+		return err
+	}
+	for _, key := range stateKeys {
+		vm.Conf.Delete(key)
+	}
+	return c.s.WriteConf(vm.ID, vm.Conf)
+}
+
+// qmResume lets a paused VM run on, and starts one that is suspended to disk.
+func qmResume(c *call) error {
+	id := c.id()
+	conf, err := c.s.LoadConf(id)
+	if err != nil {
+		return state.Fail(2, "unable to find configuration file for VM %d on node '%s'", id, c.s.Config.Node)
+	}
+	if conf.Get("lock") == lockSuspended {
+		return qmStart(c)
+	}
+	if _, running := c.s.Pid(id); !running {
+		return state.Fail(255, "VM %d not running", id)
+	}
+	return c.withVM(id, true, func(conf *state.Conf) error {
+		vm := state.VM{ID: id, Conf: conf}
+		if !c.drv.Paused(c.ctx, c.s, vm) {
+			return nil
+		}
+		if err := checkLock(conf, c.on("skiplock")); err != nil {
+			return err
+		}
+		return c.drv.Continue(c.ctx, c.s, vm)
+	})
+}
+
+// task shows work on a VM as a task while it does not hold the VM's lock.
+func (c *call) task(id int, kind string, work func() error) error {
+	file := c.s.TaskPath(fmt.Sprintf("%d.%s", id, kind))
+	if err := sys.WritePidFile(file, os.Getpid()); err != nil {
+		return err
+	}
+	defer os.Remove(file) //nolint:errcheck // a task whose process is gone is none
+	return work()
+}

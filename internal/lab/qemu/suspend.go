@@ -1,0 +1,120 @@
+package qemu
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"time"
+
+	"al.essio.dev/pkg/shellescape"
+
+	"linus/internal/lab/state"
+	"linus/internal/lab/sys"
+)
+
+// Pause stops the machine's processors.
+func (Driver) Pause(ctx context.Context, s *state.State, vm state.VM) error {
+	return Monitor(ctx, s.RunDir(vm.ID), "stop", nil)
+}
+
+// Continue lets them run on.
+func (Driver) Continue(ctx context.Context, s *state.State, vm state.VM) error {
+	return Monitor(ctx, s.RunDir(vm.ID), "cont", nil)
+}
+
+// Paused reports whether they are stopped.
+func (Driver) Paused(ctx context.Context, s *state.State, vm state.VM) bool {
+	status, err := runState(ctx, s.RunDir(vm.ID))
+	return err == nil && status == "paused"
+}
+
+// runState is QEMU's word for what the machine does: running, paused, inmigrate.
+func runState(ctx context.Context, runDir string) (string, error) {
+	var answer struct {
+		Status string `json:"status"`
+	}
+	raw, err := ask(ctx, runDir, "query-status", nil)
+	if err == nil {
+		err = json.Unmarshal(raw, &answer)
+	}
+	return answer.Status, err
+}
+
+// statePoll is how often QEMU is asked how far it is with a machine's memory.
+const statePoll = 50 * time.Millisecond
+
+// SaveMemory has QEMU migrate the machine into the volume, which PVE's own QEMU does by
+// a command that others lack.
+func (Driver) SaveMemory(ctx context.Context, s *state.State, vm state.VM, path string, size int64) error {
+	if err := os.Truncate(path, size); err != nil {
+		return err
+	}
+	runDir := s.RunDir(vm.ID)
+	if err := Monitor(ctx, runDir, "migrate-set-parameters", map[string]any{"max-bandwidth": math.MaxInt32 * int64(1024)}); err != nil {
+		return err
+	}
+	if err := Monitor(ctx, runDir, "migrate", map[string]any{"uri": "exec:cat 1<>" + shellescape.Quote(path)}); err != nil {
+		return err
+	}
+	for {
+		var answer struct {
+			Status string `json:"status"`
+			Error  string `json:"error-desc"`
+		}
+		raw, err := ask(ctx, runDir, "query-migrate", nil)
+		if err == nil {
+			err = json.Unmarshal(raw, &answer)
+		}
+		switch {
+		case err != nil:
+			return err
+		case answer.Status == "completed":
+			return nil
+		case answer.Status == "failed" || answer.Status == "cancelled":
+			return fmt.Errorf("QEMU could not save the machine (%s): %s", answer.Status, answer.Error)
+		}
+		if err := sys.Sleep(ctx, statePoll); err != nil {
+			return errors.Join(err, Monitor(context.WithoutCancel(ctx), runDir, "migrate_cancel", nil))
+		}
+	}
+}
+
+// Shelve ends QEMU.
+func (d Driver) Shelve(ctx context.Context, s *state.State, vm state.VM, _ string) error {
+	return d.Stop(ctx, s, vm)
+}
+
+// Restore starts QEMU with the memory in a volume.
+func (d Driver) Restore(ctx context.Context, s *state.State, vm state.VM, path string) error {
+	if err := d.launch(ctx, s, vm, "exec:cat "+shellescape.Quote(path)); err != nil {
+		return err
+	}
+	err := d.awaitRestored(ctx, s, vm)
+	if err != nil {
+		return errors.Join(err, d.Stop(context.WithoutCancel(ctx), s, vm))
+	}
+	return nil
+}
+
+// awaitRestored returns when the machine runs on: it was paused when it was saved, and
+// is when it has been read.
+func (d Driver) awaitRestored(ctx context.Context, s *state.State, vm state.VM) error {
+	for {
+		status, err := runState(ctx, s.RunDir(vm.ID))
+		if err != nil {
+			if _, running := s.Pid(vm.ID); !running {
+				return errors.New("QEMU exited with code 1")
+			}
+			return err
+		}
+		if status != "inmigrate" {
+			return d.Continue(ctx, s, vm)
+		}
+		if err := sys.Sleep(ctx, statePoll); err != nil {
+			return err
+		}
+	}
+}
