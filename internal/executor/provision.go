@@ -22,6 +22,9 @@ func (e *Executor) provision(ctx context.Context, r *run) error {
 	if err != nil || j.Kind == job.KindVM || !j.StartedAt.IsZero() {
 		return err
 	}
+	if pinned(*j.VM) != nil {
+		return nil // push says whether the job may go there at all
+	}
 	timed, end := context.WithTimeout(ctx, warmPatience)
 	defer end()
 	if err := e.o.Guest.Warm(timed, j); err != nil {
