@@ -19,10 +19,14 @@ REPOSITORY ?=
 SOAK_JOBS ?= 1000
 SOAK_SEED ?= 0
 
-.PHONY: help build demo test go-test soak soak-qemu bats lint fmt golden bench cross dist clean deps
+# Rows of the benchmark report (internal/bench has their names), and measurements of each.
+ROWS ?= all
+N ?= 0
+
+.PHONY: help build demo test go-test soak soak-qemu bats lint fmt golden bench bench-report cross dist clean deps
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## static binaries bin/linus and bin/pvelab
 	@mkdir -p bin
@@ -66,10 +70,14 @@ fmt: ## format Go and shell files
 	shfmt -i 2 -ci -bn -w $(SHELL_MAIN) $(SHELL_LIB) $(BATS_FILES)
 
 golden: ## rewrite snapshots and generated tables
-	go test ./internal/mcptool ./internal/config ./cmd/linus ./internal/telemetry -update
+	go test ./internal/mcptool ./internal/config ./cmd/linus ./internal/telemetry ./internal/bench -update
 
 bench: ## benchmarks
 	go test -run '^$$' -bench . -benchmem ./...
+
+bench-report: ## measure what is not measured at this commit and write the report (ROWS="linked jobs", N=3, DRIVER=process)
+	CGO_ENABLED=0 go test -v -timeout 2h -run '^TestBenchReport$$' ./internal/e2e -bench.rows="$(ROWS)" -bench.n=$(N) -bench.driver=$(DRIVER)
+	CGO_ENABLED=0 go test ./internal/bench -update
 
 cross: ## build and vet linus for every system it is released for
 	@bash .packaging/cross.sh

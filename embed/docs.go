@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-//go:embed docs/*.md
+//go:embed docs/*.md docs/*.svg
 var docs embed.FS
 
 // Doc is one of the documents that come with the binary.
@@ -22,7 +22,7 @@ type Doc struct {
 func Docs() []Doc {
 	topics := []string{
 		"tools", "manifest", "cli", "settings", "guarantees", "http", "operate",
-		"scripts", "templates", "lab", "architecture", "troubleshooting",
+		"scripts", "templates", "lab", "architecture", "benchmark", "troubleshooting",
 	}
 	list := make([]Doc, 0, len(topics))
 	for _, topic := range topics {
@@ -46,4 +46,10 @@ func parseDoc(topic, text string) (Doc, error) {
 		return Doc{}, fmt.Errorf("document %s does not begin with a title and a summary of one line each", topic)
 	}
 	return Doc{Topic: topic, Title: strings.TrimPrefix(parts[0], "# "), Summary: parts[1], Text: text}, nil
+}
+
+// Plot returns a picture that a document shows, by its file name.
+func Plot(name string) (svg []byte, ok bool) {
+	svg, err := docs.ReadFile("docs/" + name)
+	return svg, err == nil && strings.HasSuffix(name, ".svg")
 }

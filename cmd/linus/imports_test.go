@@ -84,17 +84,19 @@ var arrows = map[string][]string{
 	"internal/lab/nspawn":    {"internal/lab/sys"},
 
 	// Tests only.
-	"internal/doctest":      {},
-	"internal/e2e":          {},
-	"internal/providertest": {"internal/job"},
-	"internal/sshtest":      {},
+	"internal/bench":         {},
+	"internal/doctest":       {},
+	"internal/e2e":           {},
+	"internal/e2e/simulated": {"internal/config", "internal/daemon", "internal/job", "internal/providertest"},
+	"internal/providertest":  {"internal/job"},
+	"internal/sshtest":       {},
 }
 
 // leaves may be imported by every package: they import none of ours.
 var leaves = []string{"internal/envfile", "internal/term"}
 
 // testOnly are the packages that nothing but tests may import.
-var testOnly = []string{"internal/doctest", "internal/e2e", "internal/providertest", "internal/sshtest"}
+var testOnly = []string{"internal/bench", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/providertest", "internal/sshtest"}
 
 // onlyIn says which packages alone may import a foreign package, or one below
 // it, outside tests.

@@ -59,8 +59,14 @@ type host struct {
 // with everything that is linus's, at the end of the test.
 func newHost(t testing.TB, driver string, settings ...string) *host {
 	t.Helper()
-	if missing := lab.Missing(driver); len(missing) > 0 {
-		t.Skipf("no %s lab here: %s", driver, strings.Join(missing, "; "))
+	return newHostAs(t, lab.Options{Driver: driver}, settings...)
+}
+
+// newHostAs is newHost with a lab's options; its directory and program are set here.
+func newHostAs(t testing.TB, o lab.Options, settings ...string) *host {
+	t.Helper()
+	if missing := lab.Missing(o.Driver); len(missing) > 0 {
+		t.Skipf("no %s lab here: %s", o.Driver, strings.Join(missing, "; "))
 	}
 	dir, err := os.MkdirTemp("", "linus-e2e")
 	if err != nil {
@@ -69,7 +75,8 @@ func newHost(t testing.TB, driver string, settings ...string) *host {
 	h := &host{dir: filepath.Join(dir, "host"), state: filepath.Join(dir, "linus")}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	h.lab, err = lab.Up(ctx, lab.Options{Dir: h.dir, Driver: driver, Binary: filepath.Join(binDir, "pvelab")})
+	o.Dir, o.Binary = h.dir, filepath.Join(binDir, "pvelab")
+	h.lab, err = lab.Up(ctx, o)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()

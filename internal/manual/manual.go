@@ -34,6 +34,10 @@ func Find(name string) (Topic, bool) {
 	return topics[i], true
 }
 
+// Plot returns the SVG that a document shows by this file name; ok is false if there
+// is none.
+func Plot(name string) (svg []byte, ok bool) { return embed.Plot(name) }
+
 // HTML renders a document for a page: headings have IDs, raw HTML is left out,
 // and a link to another document leads to base + its topic. goldmark decides
 // which other links are allowed: it drops javascript: and the like.

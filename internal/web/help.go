@@ -40,3 +40,14 @@ func (p *pages) help(w http.ResponseWriter, r *http.Request) {
 	}
 	p.render(w, r, http.StatusOK, "help", view)
 }
+
+// plot returns a document's plot.
+func (p *pages) plot(w http.ResponseWriter, r *http.Request) {
+	svg, ok := manual.Plot(mux.Vars(r)["plot"])
+	if !ok {
+		p.notFound(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "image/svg+xml")
+	_, _ = w.Write(svg) // fails only if the client is gone
+}

@@ -2,6 +2,7 @@ package web_test
 
 import (
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -37,9 +38,16 @@ func TestHelp_ShowsTheDocuments(t *testing.T) {
 	if _, page := v.get("/help/tools"); !strings.Contains(page, `href="/help/manifest"`) {
 		t.Error("a link to another document leads elsewhere")
 	}
-	for _, path := range []string{"/help/none", "/help/settings.md"} {
+	for _, plot := range regexp.MustCompile(`<img src="(benchmark-[^"]+)"`).FindAllStringSubmatch(second(v.get("/help/benchmark")), -1) {
+		if code, svg := v.get("/help/" + plot[1]); code != http.StatusOK || !strings.Contains(svg, "</svg>") {
+			t.Errorf("plot %s: %d", plot[1], code)
+		}
+	}
+	for _, path := range []string{"/help/none.svg", "/help/none", "/help/settings.md"} {
 		if code, _ := v.get(path); code != http.StatusNotFound {
 			t.Errorf("%s: %d", path, code)
 		}
 	}
 }
+
+func second(_ int, text string) string { return text }

@@ -97,6 +97,7 @@ func (p *pages) routes(r *mux.Router) {
 
 	get("/host", p.loggedIn(p.host))
 	get("/help", p.loggedIn(p.help))
+	get("/help/{plot:[a-z0-9-]+\\.svg}", p.loggedIn(p.plot))
 	get("/help/{topic}", p.loggedIn(p.help))
 }
 

@@ -1,0 +1,226 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"linus/internal/bench"
+	"linus/internal/control"
+	"linus/internal/job"
+	"linus/internal/lab"
+)
+
+// The labs that are measured.
+var (
+	processLab = lab.Options{Driver: lab.DriverProcess}
+	slowLab    = lab.Options{Driver: lab.DriverProcess, SlowMS: 800}
+	qemuLab    = lab.Options{Driver: lab.DriverQemu}
+)
+
+// meter measures jobs of one installation: it submits over MCP as an agent does, and
+// watches over the engine's socket, which costs the engine less.
+type meter struct {
+	h      *host
+	c      *mcpClient
+	engine *control.Client
+}
+
+func newMeter(t *testing.T, o lab.Options, settings ...string) *meter {
+	t.Helper()
+	h := newHostAs(t, o, append([]string{"LINUS_LOG_LEVEL=info"}, settings...)...)
+	c := h.connect(t)
+	engine, err := control.Dial(t.Context(), control.Socket(h.state))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(engine.Close)
+	return &meter{h, c, engine}
+}
+
+// command runs a command and returns its times, from the call on.
+func (m *meter) command(t *testing.T, args map[string]any) bench.Sample {
+	t.Helper()
+	args["command"] = "echo first"
+	began := time.Now()
+	since := func() float64 { return float64(time.Since(began).Microseconds()) / 1000 }
+	id, _ := m.c.call("execute_command", args)["job_id"].(string)
+	sample := bench.Sample{}
+	var seen int64
+	var phase time.Time
+	for j := (job.Job{}); ; {
+		if _, known := sample[bench.FirstOutput]; !known && (j.Status == job.Running || j.Status.Terminal()) {
+			m.awaitOutput(t, id)
+			sample[bench.FirstOutput] = since()
+		}
+		var events []job.Event
+		var err error
+		events, j, err = m.engine.Watch(t.Context(), id, seen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, known := sample["finished_ms"]; !known && j.Status.Terminal() {
+			if sample["finished_ms"] = since(); j.Status != job.Success {
+				t.Fatalf("job %s is %s: %+v", id, j.Status, j.Outcome)
+			}
+		}
+		for _, e := range events {
+			seen = e.Seq
+			switch {
+			case e.Kind == job.EventPhaseStarted:
+				phase = e.At
+			case e.Kind == job.EventPhaseEnded && (e.Phase == job.PhaseProvision || e.Phase == job.PhaseDestroy):
+				sample[e.Phase+"_ms"] = float64(e.At.Sub(phase).Microseconds()) / 1000
+			}
+		}
+		if j.Done() {
+			if _, given := args["vm_id"]; given { // it stays
+				delete(sample, "provision_ms")
+				delete(sample, "destroy_ms")
+			} else {
+				sample["gone_ms"] = since()
+			}
+			return sample
+		}
+	}
+}
+
+// awaitOutput polls, but only while output is due: each look costs the engine time.
+func (m *meter) awaitOutput(t *testing.T, id string) {
+	t.Helper()
+	for {
+		chunk, err := m.engine.Output(t.Context(), id, job.Stdout, 0, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(chunk.Data) > 0 {
+			return
+		}
+		if chunk.Complete {
+			t.Fatalf("the job has no output: %v", m.c.call("get_job_status", map[string]any{"job_id": id}))
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// inNewVM measures jobs, one after the other, in clones of the template.
+func inNewVM(o lab.Options) func(*testing.T, int) []bench.Sample {
+	return func(t *testing.T, n int) (samples []bench.Sample) {
+		m := newMeter(t, o)
+		m.command(t, memory(o)) // scripts are uploaded, connections opened
+		for range n {
+			samples = append(samples, m.command(t, memory(o)))
+		}
+		return samples
+	}
+}
+
+// inPersistentVM measures commands in a VM that is there.
+func inPersistentVM(o lab.Options) func(*testing.T, int) []bench.Sample {
+	return func(t *testing.T, n int) (samples []bench.Sample) {
+		m := newMeter(t, o)
+		made := m.c.call("provision_vm", map[string]any{"name": "dev", "memory": "1G"})
+		m.c.wait(made["job_id"].(string))
+		m.command(t, map[string]any{"vm_id": "dev"})
+		for range n {
+			samples = append(samples, m.command(t, map[string]any{"vm_id": "dev"}))
+		}
+		return samples
+	}
+}
+
+// memory are the arguments of a new VM: an emulated one is given less.
+func memory(o lab.Options) map[string]any {
+	if o.Driver == lab.DriverQemu {
+		return map[string]any{"resources": map[string]any{"memory": "1G"}}
+	}
+	return map[string]any{}
+}
+
+// burst measures n times 20 jobs at once.
+func burst(t *testing.T, n int) (samples []bench.Sample) {
+	const jobs = 20
+	m := newMeter(t, processLab, "MAX_JOBS="+strconv.Itoa(jobs))
+	m.command(t, memory(processLab))
+	for range n {
+		var at sync.WaitGroup
+		round := make([]bench.Sample, jobs)
+		began, cpu := time.Now(), cpuTime(m.h.engine())
+		for i := range jobs {
+			at.Go(func() {
+				m := &meter{m.h, &mcpClient{m.c.Client, t}, m.engine}
+				round[i] = m.command(t, memory(processLab))
+			})
+		}
+		at.Wait()
+		all := 0.0
+		for _, s := range round {
+			all = max(all, s["finished_ms"])
+		}
+		samples = append(samples, round...)
+		samples = append(samples, bench.Sample{
+			"all_ms": all, "engine_cpu_ms": ms(cpuTime(m.h.engine())-cpu) / jobs, "rss_mb": rss(m.h.engine()),
+		})
+		t.Logf("a round took %s", time.Since(began).Round(time.Millisecond))
+	}
+	return samples
+}
+
+// sequentialJobs measures n jobs of true, each by one call that waits for its result.
+func sequentialJobs(t *testing.T, n int) (samples []bench.Sample) {
+	m := newMeter(t, processLab)
+	m.command(t, memory(processLab))
+	cpu := cpuTime(m.h.engine())
+	for range n {
+		began := time.Now()
+		got := m.c.call("execute_command", map[string]any{"command": "true", "wait_seconds": 40})
+		if got["exit_code"] != 0.0 {
+			t.Fatalf("job %v", got)
+		}
+		samples = append(samples, bench.Sample{"finished_ms": ms(time.Since(began))})
+		m.h.waitGone(t)
+	}
+	return append(samples, bench.Sample{"engine_cpu_ms": ms(cpuTime(m.h.engine())-cpu) / float64(n), "rss_mb": rss(m.h.engine())})
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// cpuTime is the CPU time a process has used, to 10 ms.
+func cpuTime(pid int) time.Duration {
+	_, rest, _ := strings.Cut(readAll(fmt.Sprintf("/proc/%d/stat", pid)), ") ")
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0
+	}
+	user, _ := strconv.Atoi(fields[11])
+	system, _ := strconv.Atoi(fields[12])
+	return time.Duration(user+system) * 10 * time.Millisecond
+}
+
+// rss is a process's resident memory in MB.
+func rss(pid int) float64 {
+	for line := range strings.Lines(readAll(fmt.Sprintf("/proc/%d/status", pid))) {
+		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kb, _ := strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")))
+			return float64(kb) / 1000
+		}
+	}
+	return 0
+}
+
+// byHand measures what an operator does without linus, n times.
+func byHand(o lab.Options, do func(context.Context, *testing.T, *host, int) bench.Sample) func(*testing.T, int) []bench.Sample {
+	return func(t *testing.T, n int) (samples []bench.Sample) {
+		h := newHostAs(t, o)
+		for i := range n {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+			samples = append(samples, do(ctx, t, h, 700+i))
+			cancel()
+		}
+		return samples
+	}
+}

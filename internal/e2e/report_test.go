@@ -1,0 +1,141 @@
+package e2e
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"linus/internal/bench"
+)
+
+// The report's rows are measured by make bench-report; without -bench.rows the test
+// that measures them is skipped.
+var (
+	benchRows   = flag.String("bench.rows", "", "measure these rows of the report; all: every one not yet measured at this commit")
+	benchN      = flag.Int("bench.n", 0, "measurements of each row; 0: the row's own number")
+	benchDriver = flag.String("bench.driver", "process", "qemu: the rows of the QEMU lab, too")
+)
+
+// reportRow measures a row of the report n times.
+type reportRow struct {
+	n       int // by default
+	measure func(t *testing.T, n int) []bench.Sample
+}
+
+var reportRows = map[string]reportRow{
+	"vm":           {20, inPersistentVM(processLab)},
+	"linked":       {20, inNewVM(processLab)},
+	"import":       {5, byHand(processLab, importByHand)},
+	"floor":        {20, byHand(processLab, cloneByHand)},
+	"linked-slow":  {3, inNewVM(slowLab)},
+	"floor-slow":   {3, byHand(slowLab, cloneByHand)},
+	"qemu-vm":      {5, inPersistentVM(qemuLab)},
+	"qemu-linked":  {3, inNewVM(qemuLab)},
+	"qemu-import":  {2, byHand(qemuLab, importByHand)},
+	"qemu-floor":   {2, byHand(qemuLab, cloneByHand)},
+	"burst":        {3, burst},
+	"jobs":         {50, sequentialJobs},
+	"simulated":    {1000, simulatedVMs},
+	"start":        {20, startToInitialize},
+	"submit":       {5, submits(0)},
+	"submit-10000": {5, submits(10_000)},
+	"calls-10000":  {500, calls(10_000)},
+	"callbacks":    {2000, callbacks},
+}
+
+// TestBenchReport measures the rows that are asked for, each into its own file, so
+// that it can be interrupted and go on.
+func TestBenchReport(t *testing.T) {
+	if *benchRows == "" {
+		t.Skip("measures only with -bench.rows: make bench-report")
+	}
+	asked := strings.Fields(*benchRows)
+	for _, name := range asked {
+		if _, ok := reportRows[name]; !ok && name != "all" {
+			t.Fatalf("there is no row %q", name)
+		}
+	}
+	dir := bench.Dir(filepath.Join("..", ".."))
+	version := measuredVersion(t)
+	for _, r := range bench.Rows {
+		row, ok := reportRows[r.Name]
+		named := slices.Contains(asked, r.Name)
+		if !ok || !named && !slices.Contains(asked, "all") || strings.HasPrefix(r.Name, "qemu-") && *benchDriver != "qemu" {
+			continue
+		}
+		if s, err := bench.Read(dir, r.Name); err == nil && s.About.Version == version && !named {
+			t.Logf("%s: measured at %s already", r.Name, s.About.At.Format(time.RFC3339))
+			continue
+		}
+		t.Run(r.Name, func(t *testing.T) {
+			n := row.n
+			if *benchN > 0 {
+				n = *benchN
+			}
+			samples := row.measure(t, n)
+			about := bench.About{Row: r.Name, Version: version, At: time.Now().UTC().Truncate(time.Second), Machine: machine()}
+			if err := bench.Write(dir, bench.Series{About: about, Samples: samples}); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// measuredVersion is the commit that is measured: the last one that changed more than
+// the report.
+func measuredVersion(t *testing.T) string {
+	t.Helper()
+	product := []string{"--", ":(top)", ":(top,exclude)testdata/bench", ":(top,exclude)embed/docs/benchmark*"}
+	out, err := exec.Command("git", append([]string{"log", "-1", "--format=%h", "--abbrev=8"}, product...)...).Output()
+	if err != nil {
+		t.Fatalf("git: %v", err)
+	}
+	version := strings.TrimSpace(string(out))
+	if exec.Command("git", append([]string{"diff", "--quiet", "HEAD"}, product...)...).Run() != nil {
+		version += "-dirty"
+	}
+	return version
+}
+
+// machine describes this machine and what the lab is made of.
+func machine() string {
+	cpu, memory := "unknown CPU", ""
+	if m := regexp.MustCompile(`(?m)^model name\s*: (.+)$`).FindStringSubmatch(readAll("/proc/cpuinfo")); m != nil {
+		cpu = m[1]
+	}
+	if m := regexp.MustCompile(`(?m)^MemTotal:\s+(\d+) kB$`).FindStringSubmatch(readAll("/proc/meminfo")); m != nil {
+		var kb int
+		_, _ = fmt.Sscan(m[1], &kb)
+		memory = fmt.Sprintf(", %d GiB", (kb+1<<19)>>20)
+	}
+	parts := []string{
+		fmt.Sprintf("%d cores of %s%s", runtime.NumCPU(), cpu, memory),
+		"Linux " + strings.TrimSpace(readAll("/proc/sys/kernel/osrelease")), runtime.Version(),
+		programVersion(`OpenSSH_[\w.]+`, "ssh", "-V"),
+	}
+	if *benchDriver == "qemu" {
+		parts = append(parts, "QEMU "+programVersion(`\d+\.\d+\.\d+`, "qemu-system-x86_64", "--version")+" without KVM")
+		if _, err := os.Stat("/dev/kvm"); err == nil {
+			parts[len(parts)-1] = strings.Replace(parts[len(parts)-1], " without KVM", "", 1)
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func readAll(path string) string {
+	data, _ := os.ReadFile(path)
+	return string(data)
+}
+
+func programVersion(pattern, program string, args ...string) string {
+	out, _ := exec.Command(program, args...).CombinedOutput()
+	return regexp.MustCompile(pattern).FindString(string(out))
+}
