@@ -220,6 +220,31 @@ func (c *Client) RevertVM(ctx context.Context, ref, snapshot string) (job.VMInfo
 	return ask[job.VMInfo](ctx, c, "RevertVM", snapshotRef{ref, snapshot})
 }
 
+// Pools implements job.Pools.
+func (c *Client) Pools(ctx context.Context) ([]job.PoolInfo, error) {
+	return ask[[]job.PoolInfo](ctx, c, "Pools", none{})
+}
+
+// Pool implements job.Pools.
+func (c *Client) Pool(ctx context.Context, name string) (job.PoolInfo, error) {
+	return ask[job.PoolInfo](ctx, c, "Pool", poolRef{name})
+}
+
+// CreatePool implements job.Pools.
+func (c *Client) CreatePool(ctx context.Context, p job.Pool) (job.PoolInfo, error) {
+	return ask[job.PoolInfo](ctx, c, "CreatePool", p)
+}
+
+// ResizePool implements job.Pools.
+func (c *Client) ResizePool(ctx context.Context, name string, size job.PoolSize) (job.PoolInfo, error) {
+	return ask[job.PoolInfo](ctx, c, "ResizePool", poolSize{name, size})
+}
+
+// RemovePool implements job.Pools.
+func (c *Client) RemovePool(ctx context.Context, name string) (job.PoolInfo, error) {
+	return ask[job.PoolInfo](ctx, c, "RemovePool", poolRef{name})
+}
+
 // CheckHost implements job.Host.
 func (c *Client) CheckHost(ctx context.Context) (job.HostReport, error) {
 	return ask[job.HostReport](ctx, c, "CheckHost", none{})

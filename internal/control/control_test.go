@@ -171,6 +171,24 @@ func (e *engine) CheckHost(context.Context) (job.HostReport, error) {
 	e.called("CheckHost")
 	return e.report, e.err
 }
+func (e *engine) pool(call string) (job.PoolInfo, error) {
+	e.called(call)
+	return job.PoolInfo{Pool: job.Pool{Name: call}, State: "ready"}, e.err
+}
+func (e *engine) Pools(context.Context) ([]job.PoolInfo, error) {
+	p, err := e.pool("list")
+	return []job.PoolInfo{p}, err
+}
+func (e *engine) Pool(_ context.Context, name string) (job.PoolInfo, error) { return e.pool(name) }
+func (e *engine) CreatePool(_ context.Context, p job.Pool) (job.PoolInfo, error) {
+	return e.pool(fmt.Sprint("create ", p.Name, " ", p.Warm))
+}
+func (e *engine) ResizePool(_ context.Context, name string, s job.PoolSize) (job.PoolInfo, error) {
+	return e.pool(fmt.Sprint("resize ", name, " ", s.Warm, " ", s.Hibernated))
+}
+func (e *engine) RemovePool(_ context.Context, name string) (job.PoolInfo, error) {
+	return e.pool("remove " + name)
+}
 func (e *engine) List(_ context.Context, f job.Filter) (job.Page, error) {
 	e.called("List")
 	e.filter = f
@@ -286,6 +304,19 @@ func TestClient_CarriesEveryCall(t *testing.T) {
 	} {
 		vm, err := f()
 		check(t, want, vm, e.vm(want), err)
+	}
+	pools, err := c.Pools(ctx)
+	check(t, "Pools", pools, []job.PoolInfo{{Pool: job.Pool{Name: "list"}, State: "ready"}}, err)
+	for want, f := range map[string]func() (job.PoolInfo, error){
+		"a/b": func() (job.PoolInfo, error) { return c.Pool(ctx, "a/b") },
+		"create dev 3": func() (job.PoolInfo, error) {
+			return c.CreatePool(ctx, job.Pool{Name: "dev", PoolSize: job.PoolSize{Warm: 3}})
+		},
+		"resize dev 2 1": func() (job.PoolInfo, error) { return c.ResizePool(ctx, "dev", job.PoolSize{Warm: 2, Hibernated: 1}) },
+		"remove dev":     func() (job.PoolInfo, error) { return c.RemovePool(ctx, "dev") },
+	} {
+		p, err := f()
+		check(t, want, p, job.PoolInfo{Pool: job.Pool{Name: want}, State: "ready"}, err)
 	}
 	gotJob, err := c.Job(ctx, "j1")
 	check(t, "Job", gotJob, e.job, err)

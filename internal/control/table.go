@@ -63,6 +63,14 @@ func verbs() []row[job.Engine] {
 			return e.RevertVM(ctx, in.VM, in.Snapshot)
 		}),
 
+		route("Pools", "GET /v1/pools", always, ofNothing(job.Engine.Pools)),
+		route("Pool", "GET /v1/pools/{pool}", always, ofPool(job.Engine.Pool)),
+		route("CreatePool", "POST /v1/pools", never, job.Engine.CreatePool), // a repeated call would find it there
+		route("ResizePool", "POST /v1/pools/{pool}/resize", always, func(e job.Engine, ctx context.Context, in poolSize) (job.PoolInfo, error) {
+			return e.ResizePool(ctx, in.Pool, in.PoolSize)
+		}),
+		route("RemovePool", "POST /v1/pools/{pool}/remove", never, ofPool(job.Engine.RemovePool)), // a repeated call would be refused
+
 		route("CheckHost", "GET /v1/host", always, ofNothing(job.Engine.CheckHost)),
 	}
 }
@@ -110,6 +118,13 @@ type (
 	}
 	vmRef struct {
 		VM string `json:"vm"`
+	}
+	poolRef struct {
+		Pool string `json:"pool"`
+	}
+	poolSize struct {
+		Pool string `json:"pool"`
+		job.PoolSize
 	}
 	snapshotRef struct {
 		VM       string `json:"vm"`
@@ -164,6 +179,12 @@ func ofJob[Out any](call verb[job.Engine, string, Out]) verb[job.Engine, jobRef,
 
 func ofVM(call verb[job.Engine, string, job.VMInfo]) verb[job.Engine, vmRef, job.VMInfo] {
 	return func(e job.Engine, ctx context.Context, in vmRef) (job.VMInfo, error) { return call(e, ctx, in.VM) }
+}
+
+func ofPool(call verb[job.Engine, string, job.PoolInfo]) verb[job.Engine, poolRef, job.PoolInfo] {
+	return func(e job.Engine, ctx context.Context, in poolRef) (job.PoolInfo, error) {
+		return call(e, ctx, in.Pool)
+	}
 }
 
 // longestPoll bounds one request of Watch; the client repeats it.

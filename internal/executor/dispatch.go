@@ -31,6 +31,7 @@ func (e *Executor) dispatch(ctx context.Context) {
 	defer close(e.done)
 	defer e.work.Wait()
 	e.work.Go(func() { e.sweep(ctx) })
+	e.work.Go(func() { e.tendPools(ctx) })
 	tick := time.NewTicker(e.o.CleanupInterval)
 	defer tick.Stop()
 	for {
@@ -74,13 +75,15 @@ func (e *Executor) unfinished(ctx context.Context, start bool) (l left, err erro
 	return l, err
 }
 
-// adopt resumes jobs that had begun and queues those that had not.
+// adopt resumes jobs that had begun and queues those that had not. A pool's member that
+// is not begun is left to the pool: it goes behind the queue.
 func (e *Executor) adopt(ctx context.Context, l left) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, j := range l.begun {
 		switch {
 		case e.runs[j.ID] != nil:
+		case j.Status == job.Pending && j.Outcome == nil && j.Member != nil:
 		case j.Status == job.Pending && j.Outcome == nil:
 			e.queue.hurry(j.ID)
 		default:
@@ -104,11 +107,12 @@ func (e *Executor) doubt() {
 	e.leftover++
 }
 
-// slots returns the number of runs with a VM of their own. e.mu is held.
+// slots returns the number of runs with a VM of their own, without those that make VMs
+// of pools. e.mu is held.
 func (e *Executor) slots() int {
 	n := 0
 	for _, r := range e.runs {
-		if !r.shares {
+		if !r.shares && !r.maker {
 			n++
 		}
 	}

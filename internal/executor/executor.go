@@ -48,6 +48,7 @@ type Options struct {
 	HeartbeatThreshold time.Duration // silence after which a job is lost; 2 min
 	CleanupInterval    time.Duration // between two attempts to finish what could not be finished; 30 s
 	SweepInterval      time.Duration // between two searches for leftover VMs and old jobs; 10 min
+	PoolInterval       time.Duration // between two rounds of tending the pools; 10 s
 	Retention          time.Duration // after which an ended job is deleted; 0: never
 	Lease              time.Duration // after a job's timeout, until the host destroys its VM without an engine; 0: never
 	HeartbeatInterval  time.Duration // between two heartbeats of a runner; 10 s
@@ -70,6 +71,7 @@ type Executor struct {
 	again chan struct{} // a job that was done is unfinished again
 	done  chan struct{} // the dispatcher and all its jobs have ended
 
+	pools    *pools
 	access   access     // decides who may enter or work on a persistent VM
 	claiming sync.Mutex // held while an address and a host key are accepted for a VM
 	leaving  sync.Mutex // held while a VM that was left alone is destroyed or forgotten
@@ -104,6 +106,7 @@ func New(o Options) *Executor {
 	o.Artifacts.All = cmp.Or(o.Artifacts.All, 500<<20)
 	o.CleanupInterval = cmp.Or(o.CleanupInterval, 30*time.Second)
 	o.SweepInterval = cmp.Or(o.SweepInterval, 10*time.Minute)
+	o.PoolInterval = cmp.Or(o.PoolInterval, 10*time.Second)
 	if o.Secrets == nil {
 		o.Secrets = secret.New(secret.Options{}).Resolve
 	}
@@ -117,6 +120,7 @@ func New(o Options) *Executor {
 		done:     make(chan struct{}),
 		runs:     map[string]*run{},
 		watchers: map[string]chan struct{}{},
+		pools:    newPools(),
 	}
 	e.captures = capture.Options{
 		Store: o.Store, Guest: o.Guest, Log: o.Log, Secrets: e.secrets, Update: e.update,
@@ -131,6 +135,9 @@ func (e *Executor) Start(ctx context.Context) error {
 	left, err := e.unfinished(ctx, true)
 	if err != nil {
 		return fmt.Errorf("find unfinished jobs: %w", err)
+	}
+	if _, err := e.loadPools(ctx); err != nil {
+		return err
 	}
 	running, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	e.mu.Lock()
@@ -172,11 +179,12 @@ func (e *Executor) spawn(work func(running context.Context)) error {
 	return nil
 }
 
-// Idle reports whether no job is unfinished and no VM has an expiry time.
+// Idle reports whether no job is unfinished, no VM has an expiry time, and no pool is to
+// be kept.
 func (e *Executor) Idle() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.queue.empty() && len(e.runs) == 0 && e.leftover == 0 && e.expiring == 0 && !e.access.busy()
+	return e.queue.empty() && len(e.runs) == 0 && e.leftover == 0 && e.expiring == 0 && !e.access.busy() && !e.pools.active()
 }
 
 func become(j *job.Job, next job.Status) []job.Event {

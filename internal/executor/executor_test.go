@@ -85,7 +85,7 @@ func newRigHere(t *testing.T, maxJobs int) *rig {
 		CallbackURL: func(context.Context) (string, error) { return "http://192.0.2.1:8765", nil },
 		Defaults:    job.Defaults{VMTemplate: providertest.FakeTemplate, Timeout: 3600, CPU: 2, Memory: "2G", Disk: "10G"},
 		MaxJobs:     maxJobs, MaxOutput: maxOutput, CleanupInterval: 20 * time.Millisecond, CollectPatience: 2 * time.Second,
-		HeartbeatInterval: time.Second,
+		HeartbeatInterval: time.Second, PoolInterval: 20 * time.Millisecond,
 	}}
 	r.restart()
 	t.Cleanup(r.stop)

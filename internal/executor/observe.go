@@ -14,6 +14,7 @@ type nobody struct{}
 func (nobody) Changed(job.Job, []job.Event)                                  {}
 func (nobody) PhaseEnded(job.Job, string, time.Time, job.PhaseResult, error) {}
 func (nobody) Leaked(int)                                                    {}
+func (nobody) Pooled(job.PoolEvent)                                          {}
 
 // phaseResult returns how a phase that ran under ctx ended.
 func phaseResult(ctx context.Context, err error) job.PhaseResult {

@@ -21,6 +21,7 @@ type witness struct {
 	phases []string // name and result
 	events []string // kind and text
 	leaked []int
+	pooled []job.PoolEvent
 }
 
 func (w *witness) Changed(_ job.Job, events []job.Event) {
@@ -44,6 +45,12 @@ func (w *witness) Leaked(vms int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.leaked = append(w.leaked, vms)
+}
+
+func (w *witness) Pooled(e job.PoolEvent) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pooled = append(w.pooled, e)
 }
 
 func (w *witness) saw(list func(*witness) []string, what string) bool {

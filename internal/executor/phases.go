@@ -85,6 +85,9 @@ func (e *Executor) workTask(ctx context.Context, r *run, phases []phase) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx) // a cancel has been decided already, and a stopping engine decides nothing
 		}
+		if e.goesCold(ctx, r, err) {
+			return e.workTask(ctx, r, phases)
+		}
 		reason := p.reason
 		if down := new(downError); errors.As(err, &down) {
 			reason = job.ReasonLost
@@ -243,7 +246,11 @@ func (e *Executor) destroy(ctx context.Context, r *run) error {
 	}
 	e.o.Guest.Forget(j)
 	if j.KeepsVM() {
+		signal(e.pools.wake)
 		return nil
+	}
+	if j.Borrows() {
+		return e.destroyBorrowed(ctx, j)
 	}
 	err = e.removeVM(job.WithClient(ctx, j.EndedBy), j) // attributed to whoever ended the job
 	if err != nil && !job.IsClass(err, job.HostLeftAlone) {

@@ -44,6 +44,8 @@ type Guest interface {
 	Stop(ctx context.Context, j job.Job, signal string) error
 	// Clean removes the job's files and processes from a persistent VM.
 	Clean(ctx context.Context, j job.Job) error
+	// Ping checks that the job's VM answers over SSH, and leaves the connection open.
+	Ping(ctx context.Context, j job.Job) error
 	// Forget closes the job's connections.
 	Forget(j job.Job)
 }
@@ -77,6 +79,23 @@ type Store interface {
 	// VMs returns the jobs whose own VM is intended, created or left alone, oldest
 	// first.
 	VMs(ctx context.Context) ([]job.Job, error)
+	// Pools returns every pool, by name.
+	Pools(ctx context.Context) ([]job.Pool, error)
+	// InsertPool adds a pool, and reports whether there was none of that name.
+	InsertPool(ctx context.Context, p job.Pool) (bool, error)
+	// UpdatePool changes a pool in a transaction; job.ErrNotFound.
+	UpdatePool(ctx context.Context, name string, change func(*job.Pool)) (job.Pool, error)
+	// DeletePool removes a pool's row. Its members are jobs, and stay.
+	DeletePool(ctx context.Context, name string) error
+	// Members returns the jobs that make, or have made, a member of any pool that is
+	// not known to be gone, oldest first. A member that could not be made is among
+	// them until it is doomed.
+	Members(ctx context.Context) ([]job.Job, error)
+	// Claim gives a job a member of a pool, in one transaction: choose gets the job and
+	// the pool's idle members, oldest first, edits the job and one member, and returns
+	// that one's index and the job's events; an index of -1 claims none, and counts as
+	// a miss. It returns the job as it is then, and the member's maker.
+	Claim(ctx context.Context, id, pool string, choose func(j *job.Job, idle []job.Job) (at int, events []job.Event)) (j, maker job.Job, claimed bool, err error)
 	// Events returns the job's events with Seq > after, in order.
 	Events(ctx context.Context, id string, after int64) ([]job.Event, error)
 	// TokenHash and SetTokenHash store the hex sha256 of the job's callback token; a

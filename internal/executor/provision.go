@@ -33,12 +33,19 @@ func (e *Executor) provision(ctx context.Context, r *run) error {
 	return nil
 }
 
-// obtain creates the job's VM, or finds the one it shares. The row says that a VM is
-// intended before one can exist, and has its ID as soon as that is reserved.
+// obtain creates the job's VM, or finds the one it shares or gets from a pool. The row
+// says that a VM is intended before one can exist, and has its ID as soon as that is
+// reserved.
 func (e *Executor) obtain(ctx context.Context, r *run) error {
 	j, err := e.o.Store.Job(ctx, r.id)
 	if err == nil && j.Shares() {
 		return e.join(ctx, r, j)
+	}
+	if err == nil {
+		var has bool
+		if j, has, err = e.fromPool(ctx, r, j); has {
+			return nil
+		}
 	}
 	if err == nil && j.VM == nil {
 		err = e.freeName(ctx, j)
@@ -52,7 +59,7 @@ func (e *Executor) obtain(ctx context.Context, r *run) error {
 	}
 	j, err = e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
 		if j.VM == nil {
-			j.VM = &job.VM{Name: cmp.Or(j.Manifest.VMName, vmName(j.ID)), Job: j.ID, Owner: e.o.Owner, State: job.VMIntended}
+			j.VM = &job.VM{Name: cmp.Or(j.Manifest.VMName, vmName(j.ID)), Job: j.ID, Owner: e.o.Owner, State: job.VMIntended, Source: job.SourceCold}
 		}
 		return become(j, job.Provisioning), nil
 	})
@@ -86,12 +93,12 @@ func (e *Executor) obtain(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
-	vm.State = job.VMCreated
+	vm.State, vm.Source = job.VMCreated, job.SourceCold
 	if j.Manifest.TTL > 0 {
 		vm.ExpiresAt = now().Add(time.Duration(j.Manifest.TTL) * time.Second)
 	}
 	_, err = e.claim(ctx, r.id, vm, func(j *job.Job) ([]job.Event, error) {
-		vm.Unwanted = j.Outcome != nil && j.Manifest.Lifecycle == job.Persistent // the job was ended meanwhile: nobody wants the VM
+		vm.Unwanted = j.Outcome != nil && j.Manifest.Lifecycle != job.Ephemeral // the job was ended meanwhile: nobody wants the VM
 		j.VM = &vm
 		return nil, nil
 	})
@@ -155,6 +162,8 @@ func (e *Executor) vmSpec(j job.Job) (job.VMSpec, error) {
 	const mib, gib = 1 << 20, 1 << 30
 	var lease time.Duration
 	switch {
+	case j.Member != nil:
+		lease = e.memberLease()
 	case e.o.Lease > 0 && j.Manifest.Lifecycle == job.Ephemeral:
 		lease = time.Duration(j.Manifest.Timeout)*time.Second + e.o.Lease
 	case e.o.Lease > 0 && j.Manifest.TTL > 0:

@@ -15,6 +15,8 @@ type run struct {
 	reported chan struct{} // the task's end was reported
 	adopted  bool          // it continues the work of another process or an earlier run
 	shares   bool          // it runs in another job's VM
+	maker    bool          // it makes a VM of a pool
+	cold     bool          // it has had a VM of a pool that failed it: it creates its own
 	input    line          // orders inputs to its task
 	capture  *capture.Capture
 
@@ -44,7 +46,7 @@ func (e *Executor) launch(ctx context.Context, j job.Job, adopted bool) {
 	id := j.ID
 	jobCtx, cancel := context.WithCancelCause(ctx)
 	r := &run{
-		id: id, shares: j.Shares(), cancel: cancel, adopted: adopted,
+		id: id, shares: j.Shares(), maker: j.Member != nil, cancel: cancel, adopted: adopted,
 		changed: make(chan struct{}, 1), reported: make(chan struct{}, 1),
 		capture: capture.New(e.captures, j),
 	}

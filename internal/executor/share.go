@@ -87,6 +87,8 @@ func (e *Executor) persistentVM(ctx context.Context, ref string) (job.Job, error
 	switch {
 	case err != nil:
 		return m, err
+	case m.Member != nil:
+		return m, noVM(ref, "is a VM of pool "+m.Member.Pool+": only persistent VMs take others")
 	case m.Manifest.Lifecycle != job.Persistent:
 		return m, noVM(ref, "goes with its job: only persistent VMs take others")
 	case m.VM.State == job.VMLeftAlone:

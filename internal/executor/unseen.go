@@ -124,11 +124,12 @@ func (e *Executor) move(ctx context.Context, j job.Job, ip string) bool {
 		return []job.Event{event}, nil
 	}
 	mine := note
-	if j.Shares() { // the creator's row has the address, and this row a copy
+	copied := vm.Job != j.ID // the creator's row has the address, and this row a copy
+	if copied {
 		mine = telling()
 	}
 	_, err := e.claim(ctx, vm.Job, vm, mine)
-	if err == nil && j.Shares() {
+	if err == nil && copied {
 		_, err = e.update(ctx, j.ID, note)
 	}
 	if err != nil {

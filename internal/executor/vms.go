@@ -20,6 +20,7 @@ func (e *Executor) ready(ctx context.Context, r *run) error {
 	outcome := job.Outcome{Status: job.Success, Reason: job.ReasonExitStatus, ExitCode: &code, At: now()}
 	_, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
 		events := become(j, job.Running)
+		e.made(j)
 		if j.Decide(outcome) {
 			events = append(events, decided(outcome))
 		}
@@ -207,6 +208,9 @@ func (e *Executor) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error
 	if m.VM.State == job.VMLeftAlone {
 		return e.destroyLeftAlone(ctx, m)
 	}
+	if m.Member != nil {
+		return e.destroyMember(ctx, m)
+	}
 	if m.Manifest.Lifecycle != job.Persistent {
 		return job.VMInfo{}, noVM(ref, "goes with job "+m.ID+": cancel that")
 	}
@@ -225,6 +229,22 @@ func (e *Executor) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error
 		if m, err = e.o.Store.Job(ctx, m.ID); err != nil {
 			return job.VMInfo{}, err
 		}
+	}
+	return e.oneInfo(ctx, m, nil, false)
+}
+
+// destroyMember is DestroyVM for a VM of a pool: one that no job has is given up, and the
+// pool makes another.
+func (e *Executor) destroyMember(ctx context.Context, m job.Job) (job.VMInfo, error) {
+	if m.Member.State == job.MemberClaimed {
+		return job.VMInfo{}, noVM(m.VM.Name, "goes with job "+m.Member.Claimer+": cancel that")
+	}
+	if err := e.doom(ctx, m.ID, m.Member.State, "destroyed by request"); err != nil {
+		return job.VMInfo{}, err
+	}
+	m, err := e.o.Store.Job(ctx, m.ID)
+	if err != nil {
+		return job.VMInfo{}, err
 	}
 	return e.oneInfo(ctx, m, nil, false)
 }

@@ -78,6 +78,12 @@ func New(o Options) *Guest {
 	return &Guest{o: o, pools: map[string]*pooled{}, tunnels: map[string]keptTunnel{}}
 }
 
+// Ping checks that the job's VM answers over SSH, and leaves a connection open.
+func (g *Guest) Ping(ctx context.Context, j job.Job) error {
+	err := g.retry(ctx, j, func(pool *remote.Pool) error { return pool.Ping(ctx) })
+	return g.fault(ctx, "reach", j, result.Result{}, err)
+}
+
 // pool returns a job's connections to its VM.
 func (g *Guest) pool(j job.Job) (*remote.Pool, error) {
 	if j.VM == nil {

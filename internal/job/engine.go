@@ -12,6 +12,7 @@ type Engine interface {
 	Jobs
 	Streams
 	VMs
+	Pools
 	Host
 }
 

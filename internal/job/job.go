@@ -31,6 +31,9 @@ type Job struct {
 
 	VM *VM `json:"vm,omitempty"` // set before the VM can exist (intent), kept after it is gone
 
+	// Member is set for a job that makes a VM of a pool, and nil for all others.
+	Member *Member `json:"member,omitempty"`
+
 	// Submission is a digest of what was submitted with an idempotency key: the
 	// key returns the job only for the same submission.
 	Submission    string    `json:"submission,omitempty"`
@@ -79,7 +82,8 @@ func (j Job) Done() bool {
 
 // KeepsVM reports whether the job's VM exists and is to outlive the job.
 func (j Job) KeepsVM() bool {
-	return j.Manifest.Lifecycle == Persistent && j.VM != nil && j.VM.State == VMCreated && !j.VM.Unwanted
+	stays := j.Manifest.Lifecycle == Persistent || j.Manifest.Lifecycle == Pooled
+	return stays && j.VM != nil && j.VM.State == VMCreated && !j.VM.Unwanted
 }
 
 // Ran returns how long the task of a decided job ran: by the VM's clock or, where
@@ -90,6 +94,10 @@ func (j Job) Ran() time.Duration {
 	}
 	return max(0, j.Outcome.At.Sub(j.StartedAt))
 }
+
+// Borrows reports whether the job has a VM that a pool's job made, for itself
+// alone.
+func (j Job) Borrows() bool { return !j.Shares() && j.VM != nil && j.VM.Job != j.ID }
 
 // Shares reports whether the job runs in a VM that another job created.
 func (j Job) Shares() bool { return j.Manifest.VM != "" }
@@ -234,10 +242,12 @@ type VM struct {
 	State   VMState `json:"state"`
 
 	ExpiresAt time.Time `json:"expires_at,omitzero"` // when a persistent VM is destroyed, once no job runs in it
-	Unwanted  bool      `json:"unwanted,omitempty"`  // a persistent VM is to be destroyed
+	Unwanted  bool      `json:"unwanted,omitempty"`  // a persistent VM, or a pool's, is to be destroyed
 
 	Reason string `json:"reason,omitempty"` // why it is left alone
 	Remedy string `json:"remedy,omitempty"` // what an operator can do about it
+
+	Source VMSource `json:"source,omitempty"` // where the job's VM came from; empty: it is another job's, or older than pools
 
 	Status VMStatus `json:"status,omitempty"` // what the host said when it was asked; not stored
 }

@@ -46,6 +46,8 @@ type Lifecycle string
 const (
 	Ephemeral  Lifecycle = "ephemeral"
 	Persistent Lifecycle = "persistent"
+
+	Pooled Lifecycle = "pooled" // a pool's VM waits for a job; no manifest of a client may say so
 )
 
 // StatusMode says how much a running job reports.
@@ -80,6 +82,7 @@ type Manifest struct {
 	TTL        int               `json:"ttl,omitempty" jsonschema:"minimum=60,maximum=31536000" jsonschema_description:"Seconds after which a persistent VM is destroyed, once no job runs in it. Default: never."`
 	VMTemplate string            `json:"vmTemplate,omitempty" jsonschema_description:"Name or VM ID of the Proxmox template to clone. Default agent-template."`
 	OS         string            `json:"os,omitempty" jsonschema:"enum=@systems" jsonschema_description:"Create the VM from this operating system's cloud image instead of a template."`
+	Start      StartMode         `json:"start,omitempty" jsonschema:"enum=any,enum=cold" jsonschema_description:"any (default): a VM of a pool if one like this is ready, which saves the boot. cold: always a new VM."`
 	Network    Network           `json:"network,omitzero" jsonschema_description:"The VM's network, where it differs from the server's settings."`
 	StatusMode StatusMode        `json:"statusMode,omitempty" jsonschema:"enum=simple,enum=detailed,enum=streaming" jsonschema_description:"simple (default): output at the end. detailed: progress and output every few seconds. streaming: output as it is written."`
 }
@@ -215,6 +218,7 @@ func (m Manifest) Validate() error {
 	}
 	add(oneOf("manifest.agentType", m.AgentType, true, AgentClaude, AgentScript, AgentCustom))
 	add(oneOf("manifest.lifecycle", m.Lifecycle, false, Ephemeral, Persistent))
+	add(oneOf("manifest.start", m.Start, false, StartAny, StartCold))
 	add(oneOf("manifest.statusMode", m.StatusMode, false, StatusSimple, StatusDetailed, StatusStreaming))
 	bad = append(bad, m.Agent.validate(m.AgentType)...)
 	bad = append(bad, validateFiles(m.Files)...)

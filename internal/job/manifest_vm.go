@@ -29,6 +29,7 @@ func (m Manifest) validateVM() []*FieldError {
 			{"lifecycle", m.Lifecycle != ""},
 			{"vmName", m.VMName != ""},
 			{"ttl", m.TTL != 0},
+			{"start", m.Start != ""},
 			{"network", m.Network != Network{}},
 		} {
 			if f.given {

@@ -12,6 +12,8 @@ type Observer interface {
 	// Leaked receives the number of VMs carrying our marker that the last
 	// search of the host found and that should not exist.
 	Leaked(vms int)
+	// Pooled receives what happened to a pool.
+	Pooled(e PoolEvent)
 }
 
 // PhaseResult is how a run of a phase ended.

@@ -14,6 +14,7 @@ type Action string
 // The actions.
 const (
 	ListVMs       Action = "{vm list}"
+	ListPools     Action = "{pool list}"
 	ShowJob       Action = "{job status}"
 	DestroyVM     Action = "{vm destroy}" // followed by the VM's name
 	ForgetVM      Action = "{vm forget}"  // followed by the VM's name
@@ -31,7 +32,7 @@ const (
 
 // Actions are all of them.
 var Actions = []Action{
-	ListVMs, ShowJob, DestroyVM, ForgetVM, BuildTemplate, ListTemplates, TrustHost,
+	ListVMs, ListPools, ShowJob, DestroyVM, ForgetVM, BuildTemplate, ListTemplates, TrustHost,
 	TemplateName, TemplateOS, TemplateImage, TemplateSHA256, TemplateParts,
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"linus/internal/job"
 )
@@ -20,8 +21,8 @@ type Fake struct {
 
 // Stats counts what a Fake was asked to do.
 type Stats struct {
-	Creates, Destroys, Lists, Looks, Pushes, Starts, Probes, Stops, Callbacks int
-	MostVMs                                                                   int // most at a time
+	Creates, Destroys, Lists, Looks, Pushes, Starts, Probes, Stops, Callbacks, Rooms, Pings int
+	MostVMs                                                                                 int // most at a time
 
 	Forgotten []string // names of VMs
 }
@@ -32,6 +33,7 @@ type fakeVM struct {
 	doubted bool // its marker was removed
 	stopped bool
 	boots   int // after the first
+	lease   time.Duration
 
 	suspended bool                // off, with what runs in it
 	jobs      map[string]*fakeJob // by job ID

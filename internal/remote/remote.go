@@ -253,6 +253,26 @@ func (p *Pool) release(c *conn) {
 	c.sessions--
 }
 
+// Ping checks that the machine answers, with one round trip on an open
+// connection; without one it connects. A connection that does not answer before
+// ctx ends is closed.
+func (p *Pool) Ping(ctx context.Context) error {
+	c, err := p.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer p.release(c)
+	_, err = await(ctx, p, c.gone, func() (struct{}, error) {
+		_, _, err := c.client.SendRequest("keepalive@openssh.com", true, nil)
+		return struct{}{}, err
+	}, nil)
+	if err != nil {
+		p.drop(c)
+		return classify(ctx, "reach", p.Login(), err)
+	}
+	return nil
+}
+
 // drop removes a connection from the pool and ends it, whether or not the other
 // side cooperates.
 func (p *Pool) drop(c *conn) {

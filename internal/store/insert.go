@@ -77,8 +77,8 @@ func newRows(j job.Job, tokenHash, key string) (rows, error) {
 
 func (r rows) insert(ctx context.Context, tx *tx) error {
 	_, err := tx.ExecContext(ctx, `INSERT INTO jobs
-		(id, created_at, task_head, client, idempotency_key, token_hash, status, done, waiting, vm_job, vm_state, completed_at, doc)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		(id, created_at, task_head, client, idempotency_key, token_hash, status, done, waiting, member, vm_job, vm_state, completed_at, doc)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
 		append([]any{
 			r.job.ID, timeText(r.job.CreatedAt), job.TaskHead(r.job.Manifest.Task), r.job.Client,
 			sql.NullString{String: r.idempotency, Valid: r.idempotency != ""}, r.tokenHash,

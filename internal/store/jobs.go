@@ -130,7 +130,7 @@ func updateRow(ctx context.Context, tx *tx, j job.Job, events []job.Event) error
 		return err
 	}
 	_, err = tx.ExecContext(ctx, `UPDATE jobs
-		SET status = ?, done = ?, waiting = ?, vm_job = ?, vm_state = ?, completed_at = ?, doc = ? WHERE id = ?`,
+		SET status = ?, done = ?, waiting = ?, member = ?, vm_job = ?, vm_state = ?, completed_at = ?, doc = ? WHERE id = ?`,
 		append(columns(j, string(doc)), j.ID)...)
 	if err != nil {
 		return err
@@ -148,8 +148,8 @@ func updateRow(ctx context.Context, tx *tx, j job.Job, events []job.Event) error
 	return nil
 }
 
-// columns are what an update writes: status, done, waiting, vm_job, vm_state,
-// completed_at and doc.
+// columns are what an update writes: status, done, waiting, member, vm_job,
+// vm_state, completed_at and doc.
 func columns(j job.Job, doc string) []any {
 	var vm job.VM
 	if j.VM != nil {
@@ -159,8 +159,8 @@ func columns(j job.Job, doc string) []any {
 	if !j.CompletedAt.IsZero() {
 		completed = timeText(j.CompletedAt)
 	}
-	waiting := j.Status == job.Pending && j.Outcome == nil && !j.Shares()
-	return []any{string(j.Status), j.Done(), waiting, vm.Job, string(vm.State), completed, doc}
+	waiting := j.Status == job.Pending && j.Outcome == nil && !j.Shares() && j.Member == nil
+	return []any{string(j.Status), j.Done(), waiting, memberColumn(j), vm.Job, string(vm.State), completed, doc}
 }
 
 // Events returns the job's events with Seq > after, in order.

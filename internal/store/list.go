@@ -18,6 +18,7 @@ const (
 
 // List returns a page of jobs, newest first. Errors in the filter are
 // *job.FieldError. New jobs do not shift the pages of a client that is paging.
+// Jobs that make VMs of pools are not listed.
 func (s *Store) List(ctx context.Context, f job.Filter) (job.Page, error) {
 	limit, before, err := checkFilter(f)
 	if err != nil {
@@ -25,7 +26,7 @@ func (s *Store) List(ctx context.Context, f job.Filter) (job.Page, error) {
 	}
 	// The conditions are written out only when they apply, so that each form of
 	// the query has its index.
-	where, args := "1", []any{}
+	where, args := "member IS NULL", []any{}
 	if f.Status != "" {
 		where, args = where+" AND status = ?", append(args, string(f.Status))
 	}

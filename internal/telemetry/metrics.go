@@ -34,6 +34,8 @@ type Jobs interface {
 	Begun(ctx context.Context) ([]job.Job, error)
 	// VMs returns the jobs whose own VM is intended, created or left alone.
 	VMs(ctx context.Context) ([]job.Job, error)
+	// Members returns the jobs that make VMs of pools, of those that are not gone.
+	Members(ctx context.Context) ([]job.Job, error)
 }
 
 // Metrics are the engine's numbers. Its methods may be called from any goroutine.
@@ -49,6 +51,9 @@ type Metrics struct {
 	ignored     *prometheus.CounterVec
 	reconnects  *prometheus.CounterVec
 	lockRetries *prometheus.CounterVec
+	claims      *prometheus.CounterVec
+	claimed     *prometheus.HistogramVec
+	refills     *prometheus.CounterVec
 }
 
 var _ job.Observer = (*Metrics)(nil)
@@ -58,7 +63,8 @@ func NewMetrics(version string, jobs Jobs, log *slog.Logger) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
 	stored := &stored{jobs: jobs, log: log}
 	stored.states = m.desc("linus_jobs", "Unfinished jobs: pending, provisioning, running, or ending (collected and destroyed).", "state")
-	stored.vms = m.desc("linus_vms", "VMs that exist or are being created, by lifecycle: ephemeral, persistent, or left_alone for those that were to be destroyed and are not proven to be ours.", "lifecycle")
+	stored.vms = m.desc("linus_vms", "VMs that exist or are being created, by lifecycle: ephemeral, persistent, pooled, or left_alone for those that were to be destroyed and are not proven to be ours.", "lifecycle")
+	stored.members = m.desc("linus_pool_members", "VMs of a pool by state: making, warm, hibernated, claimed, or doomed (being destroyed).", "pool", "state")
 	stored.queueAge = m.desc("linus_queue_age_seconds", "Age of the job that has waited longest for a slot; 0 when none waits.")
 	m.registry.MustRegister(stored, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
@@ -71,6 +77,10 @@ func NewMetrics(version string, jobs Jobs, log *slog.Logger) *Metrics {
 	m.ignored = m.counter("linus_callbacks_ignored_total", "Late or contradictory reports, recorded and without effect; many of one job count as one.")
 	m.reconnects = m.counter("linus_ssh_reconnects_total", "SSH connections to the host, or to VMs through it, reestablished after one was lost.")
 	m.lockRetries = m.counter("linus_lock_retries_total", "Changes retried because a lock of Proxmox timed out.")
+	m.claims = m.counter("linus_pool_claims_total", "Jobs that asked a pool for a VM, by result: hit, miss (none was ready), or fell_through (a claimed one did not answer, and the job went on without it).", "pool", "result")
+	m.claimed = m.histogram("linus_pool_claim_seconds", "Time from a job's asking a pool until the VM it was given has answered.",
+		[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}, "pool")
+	m.refills = m.counter("linus_pool_refill_failures_total", "VMs that a pool could not make.", "pool")
 	build := m.gauge("linus_build_info", "1, with the version of the engine.", "version")
 
 	build.WithLabelValues(version).Set(1)
@@ -89,8 +99,12 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// Changed counts finished jobs, and those that stop waiting.
+// Changed counts finished jobs, and those that stop waiting. Those that make VMs of
+// pools are not counted.
 func (m *Metrics) Changed(j job.Job, events []job.Event) {
+	if j.Member != nil {
+		return
+	}
 	for _, event := range events {
 		switch {
 		case event.Kind == job.EventIgnored:
@@ -110,6 +124,20 @@ func (m *Metrics) PhaseEnded(_ job.Job, phase string, began time.Time, result jo
 
 // Leaked sets the result of the last search of the host.
 func (m *Metrics) Leaked(vms int) { m.leaked.WithLabelValues().Set(float64(vms)) }
+
+// Pooled counts what happened to pools.
+func (m *Metrics) Pooled(e job.PoolEvent) {
+	switch e.Kind {
+	case job.PoolHit, job.PoolMiss, job.PoolFell:
+		result := map[job.PoolEventKind]string{job.PoolHit: "hit", job.PoolMiss: "miss", job.PoolFell: "fell_through"}[e.Kind]
+		m.claims.WithLabelValues(e.Pool, result).Inc()
+		if e.Kind == job.PoolHit {
+			m.claimed.WithLabelValues(e.Pool).Observe(e.Took.Seconds())
+		}
+	case job.PoolFailed:
+		m.refills.WithLabelValues(e.Pool).Inc()
+	}
+}
 
 // Reconnected counts an SSH connection that was reestablished.
 func (m *Metrics) Reconnected() { m.reconnects.WithLabelValues().Inc() }
@@ -159,13 +187,14 @@ type stored struct {
 	jobs Jobs
 	log  *slog.Logger
 
-	states, vms, queueAge *prometheus.Desc
+	states, vms, members, queueAge *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
 func (s *stored) Describe(to chan<- *prometheus.Desc) {
 	to <- s.states
 	to <- s.vms
+	to <- s.members
 	to <- s.queueAge
 }
 
@@ -177,7 +206,8 @@ func (s *stored) Collect(to chan<- prometheus.Metric) {
 	waiting, since, queueErr := s.jobs.Queue(ctx)
 	begun, err := s.jobs.Begun(ctx)
 	creators, vmsErr := s.jobs.VMs(ctx)
-	if err := errors.Join(queueErr, err, vmsErr); err != nil {
+	members, membersErr := s.jobs.Members(ctx)
+	if err := errors.Join(queueErr, err, vmsErr, membersErr); err != nil {
 		s.log.Error("metrics not read from the store", "err", err)
 		return
 	}
@@ -190,12 +220,15 @@ func (s *stored) Collect(to chan<- prometheus.Metric) {
 		queueAge = time.Since(since).Seconds()
 	}
 	for _, j := range begun {
+		if j.Member != nil {
+			continue
+		}
 		states[stateOf(j)]++
 	}
 	for state, n := range states {
 		gauge(s.states, float64(n), state)
 	}
-	vms := map[string]int{string(job.Ephemeral): 0, string(job.Persistent): 0, string(job.VMLeftAlone): 0}
+	vms := map[string]int{string(job.Ephemeral): 0, string(job.Persistent): 0, string(job.Pooled): 0, string(job.VMLeftAlone): 0}
 	for _, j := range creators {
 		lifecycle := string(j.Manifest.Lifecycle)
 		if j.VM.State == job.VMLeftAlone {
@@ -205,6 +238,18 @@ func (s *stored) Collect(to chan<- prometheus.Metric) {
 	}
 	for lifecycle, n := range vms {
 		gauge(s.vms, float64(n), lifecycle)
+	}
+	byPool := map[string]map[job.MemberState]int{}
+	for _, m := range members {
+		if byPool[m.Member.Pool] == nil {
+			byPool[m.Member.Pool] = map[job.MemberState]int{}
+		}
+		byPool[m.Member.Pool][m.Member.State]++
+	}
+	for pool, states := range byPool {
+		for _, state := range job.MemberStates {
+			gauge(s.members, float64(states[state]), pool, string(state))
+		}
 	}
 	gauge(s.queueAge, queueAge)
 }

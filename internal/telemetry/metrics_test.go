@@ -24,11 +24,12 @@ var update = flag.Bool("update", false, "write the documents' table anew")
 
 // jobs are in a store.
 type jobs struct {
-	unfinished, vms []job.Job
-	err             error
+	unfinished, vms, members []job.Job
+	err                      error
 }
 
-func (j jobs) VMs(context.Context) ([]job.Job, error) { return j.vms, j.err }
+func (j jobs) VMs(context.Context) ([]job.Job, error)     { return j.vms, j.err }
+func (j jobs) Members(context.Context) ([]job.Job, error) { return j.members, j.err }
 
 func (j jobs) Queue(context.Context) (waiting int, since time.Time, err error) {
 	for _, of := range j.unfinished {

@@ -29,3 +29,10 @@ func (all Observers) Leaked(vms int) {
 		o.Leaked(vms)
 	}
 }
+
+// Pooled notifies all observers.
+func (all Observers) Pooled(e job.PoolEvent) {
+	for _, o := range all {
+		o.Pooled(e)
+	}
+}

@@ -118,6 +118,11 @@ func (p *Provider) Plan(ctx context.Context, spec job.VMSpec) ([]string, error) 
 	return p.to.Plan(ctx, spec)
 }
 
+// Room renews leases of VMs of ours, which changes none of them.
+func (p *Provider) Room(ctx context.Context, origins []job.Origin, leases []job.LeaseRenewal) (job.HostRoom, error) {
+	return p.to.Room(ctx, origins, leases)
+}
+
 // CallbackHost changes nothing.
 func (p *Provider) CallbackHost(ctx context.Context) (string, error) { return p.to.CallbackHost(ctx) }
 

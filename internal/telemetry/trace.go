@@ -129,6 +129,9 @@ func (t *Tracer) PhaseEnded(j job.Job, phase string, began time.Time, result job
 // Leaked belongs to no job.
 func (t *Tracer) Leaked(int) {}
 
+// Pooled does nothing: what a pool does is not part of a job.
+func (t *Tracer) Pooled(job.PoolEvent) {}
+
 // maxSteps bounds the steps exported with one phase: an agent may report many.
 const maxSteps = 128
 

@@ -1,0 +1,122 @@
+package executor
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"linus/internal/job"
+)
+
+// room is what is known of the host's room.
+type room struct {
+	job.HostRoom
+	known bool
+	why   string // it is not known
+	at    time.Time
+}
+
+// Times of members' leases on the host.
+const (
+	leaseMore  = time.Hour        // a member's, beyond what a job's VM has after its job's timeout
+	leaseRenew = 30 * time.Minute // one is renewed when it is that much shorter than it could be
+)
+
+// readRoom returns what the host has left, as read within the last PoolInterval, and
+// renews the members' leases when it reads.
+func (e *Executor) readRoom(ctx context.Context, rows []job.Pool, members []job.Job) room {
+	p := e.pools
+	p.mu.Lock()
+	known, read := room{HostRoom: p.room, known: true, at: p.roomAt}, p.origins
+	p.mu.Unlock()
+	var origins []job.Origin
+	for _, row := range rows {
+		if !slices.Contains(origins, row.Origin()) {
+			origins = append(origins, row.Origin())
+		}
+	}
+	unread := slices.ContainsFunc(origins, func(o job.Origin) bool { return !slices.Contains(read, o) })
+	if time.Since(known.at) < e.o.PoolInterval && !unread {
+		return known
+	}
+	var leases []job.LeaseRenewal
+	for _, m := range members {
+		if l := e.renewal(ctx, m); l.For > 0 {
+			leases = append(leases, l)
+		}
+	}
+	asked := now()
+	next, err := e.o.Provider.Room(ctx, origins, leases)
+	p.mu.Lock()
+	if err != nil {
+		p.roomAt = time.Time{}
+	} else {
+		p.room, p.roomAt, p.origins = next, time.Now(), origins
+	}
+	known = room{HostRoom: p.room, known: err == nil, at: p.roomAt}
+	p.mu.Unlock()
+	if err != nil {
+		if ctx.Err() == nil {
+			e.o.Log.Warn("read the host's room for pools failed", "err", err)
+		}
+		known.why = err.Error()
+		return known
+	}
+	for _, l := range leases {
+		e.noteLease(ctx, l, next.Leases[l.VM.Job], asked)
+	}
+	return known
+}
+
+// memberLease is the lease of a member that no job has; 0: never.
+func (e *Executor) memberLease() time.Duration {
+	if e.o.Lease == 0 {
+		return 0
+	}
+	return e.o.Lease + leaseMore
+}
+
+// renewal returns the lease that a member is to be given now; none if it has enough.
+func (e *Executor) renewal(ctx context.Context, m job.Job) job.LeaseRenewal {
+	lease := e.memberLease()
+	if lease == 0 || !m.KeepsVM() || m.Member.State == job.MemberDoomed {
+		return job.LeaseRenewal{}
+	}
+	enough := now().Add(lease - leaseRenew)
+	if m.Member.State == job.MemberClaimed {
+		j, err := e.o.Store.Job(ctx, m.Member.Claimer)
+		if err != nil {
+			return job.LeaseRenewal{}
+		}
+		lease = seconds(j.Manifest.Timeout) + e.o.Lease
+		enough = m.Member.Since.Add(lease)
+		lease += leaseMore
+	}
+	if m.Member.LeaseUntil.After(enough) {
+		return job.LeaseRenewal{}
+	}
+	return job.LeaseRenewal{VM: *m.VM, For: lease}
+}
+
+// noteLease records what became of a lease that was to be renewed.
+func (e *Executor) noteLease(ctx context.Context, l job.LeaseRenewal, state job.LeaseState, asked time.Time) {
+	switch state {
+	case job.LeaseRenewed:
+		_, err := e.update(ctx, l.VM.Job, func(j *job.Job) ([]job.Event, error) {
+			j.Member.LeaseUntil = asked.Add(l.For)
+			return nil, nil
+		})
+		if err != nil && ctx.Err() == nil {
+			e.o.Log.Error("record a member's lease failed", "job_id", l.VM.Job, "err", err)
+		}
+	case job.LeaseOver, job.LeaseGone:
+		m, err := e.o.Store.Job(ctx, l.VM.Job)
+		if err != nil || !m.Member.State.Idle() {
+			return
+		}
+		status, err := e.o.Provider.Status(ctx, l.VM)
+		if state == job.LeaseOver || err == nil && status == job.VMGone {
+			e.giveUp(ctx, m, "the host has ended it, or somebody there")
+		}
+	}
+}

@@ -1,0 +1,489 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"linus/internal/job"
+)
+
+// How pools are tended. Pressure is PSI's some avg10 of the host's memory, in percent.
+const (
+	makersAtOnce   = 2                // members being made, of all pools: jobs create VMs too
+	pressurePauses = 10               // above it no member is made
+	pressureEases  = 20               // above it idle members are given up, one per reading
+	pingTime       = 10 * time.Second // for an idle member to answer
+	pingsMissed    = 2                // in a row, until a member that runs is given up
+	longestBackoff = 10 * time.Minute
+)
+
+// tendPools keeps the pools as they are wanted. Each round compares what is wanted with
+// what there is, and can be repeated after an interruption at any instant.
+func (e *Executor) tendPools(ctx context.Context) {
+	tick := time.NewTicker(e.o.PoolInterval)
+	defer tick.Stop()
+	for {
+		if err := e.tend(ctx); err != nil && ctx.Err() == nil {
+			e.o.Log.Error("tend the pools failed", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-e.pools.wake:
+		}
+	}
+}
+
+func (e *Executor) tend(ctx context.Context) error {
+	rows, err := e.loadPools(ctx)
+	if err != nil {
+		return err
+	}
+	members, err := e.o.Store.Members(ctx)
+	if err != nil {
+		return err
+	}
+	e.pools.mu.Lock()
+	e.pools.members = len(members)
+	e.pools.mu.Unlock()
+	if len(rows)+len(members) == 0 {
+		return nil
+	}
+	host := e.readRoom(ctx, rows, members)
+	members = slices.DeleteFunc(members, func(m job.Job) bool { return !e.counts(ctx, m) })
+	if host.known {
+		e.ping(ctx, members)
+	}
+	for _, m := range members {
+		if !slices.ContainsFunc(rows, func(p job.Pool) bool { return p.Name == m.Member.Pool }) {
+			e.giveUp(ctx, m, "its pool was removed")
+		}
+	}
+	for _, p := range rows {
+		own := slices.DeleteFunc(slices.Clone(members), func(m job.Job) bool { return m.Member.Pool != p.Name })
+		e.tendPool(ctx, p, own, host)
+	}
+	if host.known && host.Pressure > pressureEases {
+		e.ease(ctx, members, host)
+	}
+	return nil
+}
+
+// counts takes a member on whose state has a result by now, and reports whether the
+// pool still counts on it: it is being made, or idle.
+func (e *Executor) counts(ctx context.Context, m job.Job) bool {
+	switch m.Member.State {
+	case job.MemberMaking:
+		e.pools.mu.Lock()
+		busy := e.pools.busy[m.ID]
+		e.pools.mu.Unlock()
+		switch {
+		case !m.Done() || busy:
+			return true
+		case m.KeepsVM():
+			e.giveUp(ctx, m, "suspending it was interrupted")
+		default:
+			e.noteFailure(ctx, m)
+			e.giveUp(ctx, m, "it could not be made")
+		}
+	case job.MemberWarm, job.MemberHibernated:
+		return true
+	case job.MemberClaimed:
+		j, err := e.o.Store.Job(ctx, m.Member.Claimer)
+		if errors.Is(err, job.ErrNotFound) || err == nil && (j.Done() || j.VM == nil || j.VM.Job != m.ID) {
+			e.giveUp(ctx, m, "its job has ended")
+		}
+	}
+	return false
+}
+
+// tendPool brings one pool nearer to what is wanted.
+func (e *Executor) tendPool(ctx context.Context, p job.Pool, own []job.Job, host room) {
+	generation := host.Generations[p.Origin()]
+	var warm, hibernated, making []job.Job
+	for _, m := range own {
+		if why := outdated(p, m, generation); why != "" && m.Member.State.Idle() {
+			e.giveUp(ctx, m, why)
+			continue
+		}
+		switch m.Member.State {
+		case job.MemberWarm:
+			warm = append(warm, m)
+		case job.MemberHibernated:
+			hibernated = append(hibernated, m)
+		case job.MemberMaking:
+			making = append(making, m)
+		}
+	}
+	p = e.forgive(ctx, p, own, generation)
+	want, asleep := p.PoolSize, p.IdleLimit > 0 && now().Sub(p.AskedAt) > seconds(p.IdleLimit)
+	if asleep {
+		want.Warm, want.Hibernated = 0, 0
+	}
+	hibernated = e.shrink(ctx, hibernated, want.Hibernated)
+	warm = e.shrink(ctx, warm, want.Warm+want.Hibernated-len(hibernated))
+	making = e.shrink(ctx, making, max(0, want.Warm+want.Hibernated-len(warm)-len(hibernated)))
+	missing := want.Warm + want.Hibernated - len(warm) - len(hibernated) - len(making)
+	waiting := slices.DeleteFunc(slices.Clone(making), func(m job.Job) bool { return m.Status != job.Pending || e.runOf(m.ID) != nil })
+
+	state := "ready"
+	switch {
+	case asleep:
+		state = "asleep: no job has asked for a while; the next one wakes it"
+	case missing+len(waiting) > 0:
+		if state = e.unready(ctx, p, host, generation); state == "" {
+			state = "filling"
+			e.refill(ctx, p, generation, missing, waiting)
+		}
+	case len(making) > 0:
+		state = "filling"
+	}
+	e.pools.mu.Lock()
+	defer e.pools.mu.Unlock()
+	e.pools.states[p.Name] = state
+}
+
+// outdated returns why an idle member is not to be given to a job any more; empty: it is.
+func outdated(p job.Pool, m job.Job, generation string) string {
+	switch {
+	case generation != "" && m.Member.Generation != generation:
+		return p.Origin().String() + ", or a setting, has changed"
+	case now().Sub(m.CreatedAt) > seconds(p.MaxAge):
+		return "it is as old as a member may be"
+	case !m.KeepsVM():
+		return "its VM is to be destroyed"
+	}
+	return ""
+}
+
+// shrink gives up the oldest members of a list that are more than wanted, and returns
+// the rest.
+func (e *Executor) shrink(ctx context.Context, members []job.Job, wanted int) []job.Job {
+	for len(members) > wanted {
+		e.giveUp(ctx, members[0], "the pool keeps fewer")
+		members = members[1:]
+	}
+	return members
+}
+
+// unready returns why no member of a pool can be made now; empty: one can.
+func (e *Executor) unready(ctx context.Context, p job.Pool, host room, generation string) string {
+	memory := sizeMB(p.Resources.Memory)
+	spoken := e.spokenFor(ctx)
+	switch {
+	case !host.known:
+		return "paused: the host does not answer: " + host.why
+	case generation == "":
+		return "paused: " + p.Origin().String() + " is not on the host"
+	case p.Stopped():
+		return fmt.Sprintf("stopped after %d equal failures: %s; resize it to try again", p.Failure.Count, p.Failure.Error)
+	case p.Failure != nil && now().Before(p.Failure.At.Add(e.backoff(p.Failure.Row))):
+		return "waiting after a failure: " + p.Failure.Error
+	case e.jobsWait():
+		return "paused: jobs wait, and go first"
+	case host.Pressure > pressurePauses:
+		return fmt.Sprintf("paused: the host is short of memory (pressure %.0f %%)", host.Pressure)
+	case host.FreeMB-spoken-memory < host.ReserveMB():
+		return fmt.Sprintf("paused: a member takes %d MiB, and the host has %d MiB free, of which %d MiB stay free and %d MiB are for VMs being created",
+			memory, host.FreeMB, host.ReserveMB(), spoken)
+	}
+	return ""
+}
+
+// backoff returns how long to wait after that many failures in a row.
+func (e *Executor) backoff(failures int) time.Duration {
+	return min(longestBackoff, e.o.PoolInterval<<min(failures, 10))
+}
+
+// jobsWait reports whether a client's job waits for a slot.
+func (e *Executor) jobsWait() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return !e.queue.empty()
+}
+
+// spokenFor returns the memory, in MiB, of VMs that are being created and may not have
+// taken it yet.
+func (e *Executor) spokenFor(ctx context.Context) int {
+	e.mu.Lock()
+	var ids []string
+	for id, r := range e.runs {
+		if !r.shares {
+			ids = append(ids, id)
+		}
+	}
+	e.mu.Unlock()
+	total := 0
+	for _, id := range ids {
+		if j, err := e.o.Store.Job(ctx, id); err == nil && j.Status == job.Provisioning && j.Outcome == nil && !j.Borrows() {
+			total += sizeMB(j.Manifest.Resources.Memory)
+		}
+	}
+	return total
+}
+
+func sizeMB(text string) int {
+	n, err := job.ParseSize(text)
+	if err != nil {
+		return 0
+	}
+	return int((n + 1<<20 - 1) >> 20)
+}
+
+// refill begins to make members: those whose job is stored and has not begun, then new
+// ones. The job is stored before anything of it can exist.
+func (e *Executor) refill(ctx context.Context, p job.Pool, generation string, missing int, waiting []job.Job) {
+	for _, m := range waiting {
+		e.beginMaking(ctx, m)
+	}
+	for range missing {
+		if e.makers() >= makersAtOnce {
+			return
+		}
+		id, err := uuid.NewV7()
+		if err == nil {
+			m := job.Job{
+				ID: id.String(), Kind: job.KindVM, Client: poolClient, Status: job.Pending, CreatedAt: now(),
+				Manifest: p.Maker().WithDefaults(e.o.Defaults),
+				Member:   &job.Member{Pool: p.Name, Generation: generation, State: job.MemberMaking, Since: now()},
+			}
+			if m, _, err = e.o.Store.Insert(ctx, m, "", ""); err == nil {
+				e.beginMaking(ctx, m)
+			}
+		}
+		if err != nil {
+			if ctx.Err() == nil {
+				e.o.Log.Error("store a pool's new member failed", "pool", p.Name, "err", err)
+			}
+			return
+		}
+	}
+}
+
+// makers returns how many members are being made now.
+func (e *Executor) makers() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	n := 0
+	for _, r := range e.runs {
+		if r.maker {
+			n++
+		}
+	}
+	return n
+}
+
+// beginMaking starts the job of a stored member, unless others are enough.
+func (e *Executor) beginMaking(ctx context.Context, m job.Job) {
+	if e.makers() >= makersAtOnce {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.runs[m.ID] == nil {
+		e.launch(ctx, m, false)
+	}
+}
+
+// made is the end of a member's making: it answers, and may be claimed. Other jobs are
+// left as they are.
+func (e *Executor) made(j *job.Job) {
+	if j.Member == nil {
+		return
+	}
+	if lease := e.memberLease(); lease > 0 {
+		j.Member.LeaseUntil = j.CreatedAt.Add(lease) // it was announced after that
+	}
+	if j.Member.State != job.MemberMaking || j.Outcome != nil { // it was given up meanwhile
+		j.VM.Unwanted = true
+		return
+	}
+	j.Member.Become(job.MemberWarm, now())
+	j.Member.ReadyAt = now()
+}
+
+// errChanged: a member is not in the state any more that a decision was based on.
+var errChanged = errors.New("the member's state has changed")
+
+// doom has a member destroyed, if it is still in that state. The decision survives this
+// process. A member that is being made is stopped.
+func (e *Executor) doom(ctx context.Context, maker string, state job.MemberState, why string) error {
+	j, err := e.update(ctx, maker, func(j *job.Job) ([]job.Event, error) {
+		if j.Member == nil || j.Member.State != state {
+			return nil, errChanged
+		}
+		j.Member.Become(job.MemberDoomed, now())
+		j.Member.Why = why
+		if j.KeepsVM() {
+			j.VM.Unwanted = true
+		}
+		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseDestroy, Text: "the pool gives it up: " + why}}, nil
+	})
+	if errors.Is(err, errChanged) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	e.o.Log.Info("pool gives a member up", "pool", j.Member.Pool, "job_id", j.ID, "was", state, "why", why)
+	if j.Outcome == nil {
+		if err := e.Cancel(ctx, j.ID); err != nil && !errors.Is(err, job.ErrCompleted) {
+			return err
+		}
+	}
+	signal(e.again)
+	return nil
+}
+
+// giveUp is doom for a member as it was just seen.
+func (e *Executor) giveUp(ctx context.Context, m job.Job, why string) {
+	if err := e.doom(ctx, m.ID, m.Member.State, why); err != nil && ctx.Err() == nil {
+		e.o.Log.Error("give a pool's member up failed", "job_id", m.ID, "err", err)
+	}
+}
+
+// anyNumber is what makes texts of the same failure differ.
+var anyNumber = regexp.MustCompile(`[0-9a-f]{8,}|[0-9]+`)
+
+// noteFailure counts, once, that a member could not be made. One that was cancelled is
+// no failure.
+func (e *Executor) noteFailure(ctx context.Context, m job.Job) {
+	if m.Outcome == nil || m.Outcome.Reason == job.ReasonCancelled || m.Outcome.Reason == job.ReasonKilled {
+		return
+	}
+	counted := false
+	_, err := e.o.Store.UpdatePool(ctx, m.Member.Pool, func(p *job.Pool) {
+		last := job.PoolFailure{}
+		if p.Failure != nil {
+			last = *p.Failure
+		}
+		if counted = last.Maker != m.ID; !counted {
+			return
+		}
+		next := job.PoolFailure{Error: m.Outcome.Error, Count: 1, Row: last.Row + 1, Maker: m.ID, At: now(), Generation: m.Member.Generation}
+		if anyNumber.ReplaceAllString(last.Error, "#") == anyNumber.ReplaceAllString(next.Error, "#") {
+			next.Count = last.Count + 1
+		}
+		p.Failure = &next
+	})
+	if err != nil && !errors.Is(err, job.ErrNotFound) && ctx.Err() == nil {
+		e.o.Log.Error("note a pool's failure failed", "pool", m.Member.Pool, "err", err)
+	}
+	if counted && err == nil {
+		e.o.Log.Warn("a pool's member could not be made", "pool", m.Member.Pool, "job_id", m.ID, "err", m.Outcome.Error)
+		e.o.Observer.Pooled(job.PoolEvent{Pool: m.Member.Pool, Kind: job.PoolFailed, Job: m.ID, Detail: m.Outcome.Error})
+	}
+}
+
+// forgive forgets a pool's failures once a member was made after them, or what members
+// are made from has changed. It returns the pool as it is then.
+func (e *Executor) forgive(ctx context.Context, p job.Pool, own []job.Job, generation string) job.Pool {
+	if p.Failure == nil {
+		return p
+	}
+	failed := *p.Failure
+	over := generation != "" && failed.Generation != generation ||
+		slices.ContainsFunc(own, func(m job.Job) bool { return m.Member.ReadyAt.After(failed.At) })
+	if !over {
+		return p
+	}
+	next, err := e.o.Store.UpdatePool(ctx, p.Name, func(p *job.Pool) {
+		if p.Failure != nil && p.Failure.Maker == failed.Maker {
+			p.Failure = nil
+		}
+	})
+	if err != nil {
+		return p
+	}
+	return next
+}
+
+// ping checks that warm members answer, and so keeps the connections to them open. One
+// that is stopped or gone is given up at once; one that runs, when it does not answer
+// again.
+func (e *Executor) ping(ctx context.Context, members []job.Job) {
+	var asking sync.WaitGroup
+	for _, m := range members {
+		if m.Member.State != job.MemberWarm || !e.pools.due(m.ID, 3*e.o.PoolInterval) {
+			continue
+		}
+		asking.Go(func() {
+			timed, end := context.WithTimeoutCause(ctx, pingTime, fmt.Errorf("no answer within %s", pingTime))
+			defer end()
+			err := e.o.Guest.Ping(timed, m)
+			silent := e.pools.answered(m.ID, err == nil)
+			if err == nil || ctx.Err() != nil {
+				return
+			}
+			status, asked := e.o.Provider.Status(ctx, *m.VM)
+			switch {
+			case asked != nil: // the host does not answer either
+			case status == job.VMStopped || status == job.VMGone || status == job.VMUnproven:
+				e.giveUp(ctx, m, "its VM is "+string(status)+" on the host, and not by us")
+			case silent >= pingsMissed:
+				e.giveUp(ctx, m, "it does not answer: "+err.Error())
+			}
+		})
+	}
+	asking.Wait()
+	e.pools.forget(members)
+}
+
+// due reports whether a member has not answered for that long.
+func (p *pools) due(maker string, after time.Duration) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return time.Since(p.pinged[maker]) >= after
+}
+
+// answered notes whether a member has answered, and returns how often in a row it has
+// not.
+func (p *pools) answered(maker string, well bool) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if well {
+		p.pinged[maker], p.silent[maker] = time.Now(), 0
+	} else {
+		p.silent[maker]++
+	}
+	return p.silent[maker]
+}
+
+// forget drops what is known of members that are no more.
+func (p *pools) forget(members []job.Job) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	gone := func(maker string) bool {
+		return !slices.ContainsFunc(members, func(m job.Job) bool { return m.ID == maker })
+	}
+	for maker := range p.pinged {
+		if gone(maker) {
+			delete(p.pinged, maker)
+		}
+	}
+	for maker := range p.silent {
+		if gone(maker) {
+			delete(p.silent, maker)
+		}
+	}
+}
+
+// ease gives up the oldest warm member, once per reading of the host's pressure.
+func (e *Executor) ease(ctx context.Context, members []job.Job, host room) {
+	e.pools.mu.Lock()
+	done := e.pools.eased.Equal(host.at)
+	e.pools.eased = host.at
+	e.pools.mu.Unlock()
+	at := slices.IndexFunc(members, func(m job.Job) bool { return m.Member.State == job.MemberWarm })
+	if !done && at >= 0 {
+		e.giveUp(ctx, members[at], fmt.Sprintf("the host is short of memory (pressure %.0f %%)", host.Pressure))
+	}
+}

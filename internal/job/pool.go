@@ -1,0 +1,339 @@
+package job
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Pool is VMs that are kept ready for jobs that ask for exactly such a VM. Its
+// members are created by jobs of kind KindVM and lifecycle Pooled. A job claims
+// one instead of creating its own; a VM serves one job and is then destroyed.
+type Pool struct {
+	Name string `json:"name"`
+
+	// What its VMs are, as in a manifest. A job must ask for the same.
+	VMTemplate string    `json:"template,omitempty"`
+	OS         string    `json:"os,omitempty"`
+	Resources  Resources `json:"resources"`
+	Network    Network   `json:"network,omitzero"`
+
+	PoolSize
+
+	CreatedAt time.Time `json:"created_at"`
+	AskedAt   time.Time `json:"asked_at"` // when a job last asked it for a VM, or it was resized
+	Hits      int64     `json:"hits"`     // jobs that were given a member
+	Misses    int64     `json:"misses"`   // jobs that found none
+
+	Failure *PoolFailure `json:"failure,omitempty"` // the last members could not be made; nil: the last one could
+}
+
+// PoolSize is how many VMs a pool keeps, and for how long.
+type PoolSize struct {
+	Warm       int `json:"warm"`                 // members that run
+	Hibernated int `json:"hibernated,omitempty"` // members suspended to disk, which take no memory
+	IdleLimit  int `json:"idle_limit,omitempty"` // seconds without a job asking, after which it keeps none until one does; 0: never
+	MaxAge     int `json:"max_age"`              // seconds after which a member is replaced
+}
+
+// PoolFailure is why a pool's members cannot be made.
+type PoolFailure struct {
+	Error string    `json:"error"` // the last one's, with the remedy
+	Count int       `json:"count"` // equal ones in a row
+	Row   int       `json:"row"`   // all in a row
+	Maker string    `json:"maker"` // the job that failed last
+	At    time.Time `json:"at"`
+	// Generation is the template's of the member that could not be made: a pool
+	// that has stopped tries again with another one.
+	Generation string `json:"generation,omitempty"`
+}
+
+// MostFailures is the number of equal failures in a row after which a pool stops
+// making members, until it is resized or its template is replaced.
+const MostFailures = 3
+
+// Stopped reports whether the pool has given up making members.
+func (p Pool) Stopped() bool { return p.Failure != nil && p.Failure.Count >= MostFailures }
+
+// HitRate is the share of jobs that were given a member, 0 to 1; false if no job
+// has asked.
+func (p Pool) HitRate() (float64, bool) {
+	asked := p.Hits + p.Misses
+	return float64(p.Hits) / float64(max(1, asked)), asked > 0
+}
+
+// MemberState is the state of a pool's member.
+type MemberState string
+
+// The states. A member is being made (booted, or suspended), then idle (warm or
+// hibernated), then claimed by one job. One that nobody wants is doomed: it is
+// destroyed.
+const (
+	MemberMaking     MemberState = "making"
+	MemberWarm       MemberState = "warm"
+	MemberHibernated MemberState = "hibernated"
+	MemberClaimed    MemberState = "claimed"
+	MemberDoomed     MemberState = "doomed"
+)
+
+// MemberStates are all of them, in the order a member passes them.
+var MemberStates = []MemberState{MemberMaking, MemberWarm, MemberHibernated, MemberClaimed, MemberDoomed}
+
+// Idle reports whether a member can be claimed.
+func (s MemberState) Idle() bool { return s == MemberWarm || s == MemberHibernated }
+
+// Member is what the job that makes a pool's VM knows of it. The job's VM is the
+// member.
+type Member struct {
+	Pool       string      `json:"pool"`
+	Generation string      `json:"generation,omitempty"` // of the template and the host's settings it is made from
+	State      MemberState `json:"state"`
+	Since      time.Time   `json:"since"`                // in this state
+	ReadyAt    time.Time   `json:"ready_at,omitzero"`    // it could first be claimed
+	Claimer    string      `json:"claimer,omitempty"`    // the job that has it, or had it
+	LeaseUntil time.Time   `json:"lease_until,omitzero"` // no job may rely on it for longer; zero: the host never ends it
+	Why        string      `json:"why,omitempty"`        // why it is doomed
+}
+
+// Become moves the member to a state, and notes when.
+func (m *Member) Become(s MemberState, at time.Time) {
+	if m.State != s {
+		m.State, m.Since = s, at
+	}
+}
+
+// PoolInfo is a pool and its members.
+type PoolInfo struct {
+	Pool
+
+	State   string       `json:"state"` // one line for people: ready, filling, paused: ..., stopped: ...
+	Members []MemberInfo `json:"members,omitempty"`
+}
+
+// MemberInfo is a member as it is shown.
+type MemberInfo struct {
+	VM         VM          `json:"vm"`
+	State      MemberState `json:"state"`
+	Since      time.Time   `json:"since"`
+	CreatedAt  time.Time   `json:"created_at"`
+	Maker      string      `json:"maker"` // the job that makes it
+	Claimer    string      `json:"claimer,omitempty"`
+	Generation string      `json:"generation,omitempty"`
+	Why        string      `json:"why,omitempty"`
+}
+
+// Count returns the number of members in a state.
+func (p PoolInfo) Count(s MemberState) int {
+	n := 0
+	for _, m := range p.Members {
+		if m.State == s {
+			n++
+		}
+	}
+	return n
+}
+
+// Pools are the operations on pools. Errors: *InvalidError and *FieldError.
+type Pools interface {
+	// Pools returns every pool, by name.
+	Pools(ctx context.Context) ([]PoolInfo, error)
+	Pool(ctx context.Context, name string) (PoolInfo, error)
+	// CreatePool adds a pool. Empty fields get the defaults of a manifest. Its
+	// members are made in the background.
+	CreatePool(ctx context.Context, p Pool) (PoolInfo, error)
+	// ResizePool changes how many members a pool keeps; sizes 0 drain it. One
+	// that has stopped tries again.
+	ResizePool(ctx context.Context, name string, size PoolSize) (PoolInfo, error)
+	// RemovePool removes a pool. Its idle members are destroyed; jobs that have
+	// one keep it to their end.
+	RemovePool(ctx context.Context, name string) (PoolInfo, error)
+}
+
+// Bounds of a pool.
+const (
+	MaxPoolMembers = 100 // warm, and hibernated
+	DefaultMaxAge  = 24 * 3600
+	minPoolSeconds = 60
+	maxPoolSeconds = 30 * 24 * 3600
+)
+
+// Maker returns the manifest of a job that makes a member.
+func (p Pool) Maker() Manifest {
+	return Manifest{
+		Task: "make a VM of pool " + p.Name, AgentType: AgentScript, Lifecycle: Pooled,
+		VMTemplate: p.VMTemplate, OS: p.OS, Resources: p.Resources, Network: p.Network,
+	}
+}
+
+// Offers reports whether the pool's VMs are exactly what a job asks for. The
+// manifest has every default.
+func (p Pool) Offers(m Manifest) bool {
+	return m.VM == "" && m.Lifecycle == Ephemeral && m.Start != StartCold &&
+		p.VMTemplate == m.VMTemplate && p.OS == m.OS && p.Network == m.Network &&
+		p.Resources.CPU == m.Resources.CPU &&
+		sameSize(p.Resources.Memory, m.Resources.Memory) && sameSize(p.Resources.Disk, m.Resources.Disk)
+}
+
+// sameSize reports whether two texts are the same size, as in 2G and 2048M.
+func sameSize(a, b string) bool {
+	x, errX := ParseSize(a)
+	y, errY := ParseSize(b)
+	return errX == nil && errY == nil && x == y
+}
+
+// Validate reports everything wrong with a pool as an *InvalidError. Empty
+// fields that have defaults are fine.
+func (p Pool) Validate() error {
+	var bad []*FieldError
+	if !dnsLabel.MatchString(p.Name) || strings.ToLower(p.Name) != p.Name {
+		bad = append(bad, field("pool.name", "use lower-case letters, digits and dashes, at most 63", "%q is not a pool's name", p.Name))
+	}
+	m := p.Maker()
+	m.Lifecycle = Ephemeral
+	if err, ok := m.Validate().(*InvalidError); ok { //nolint:errorlint // it returns no other
+		for _, f := range err.Fields {
+			f.Field = strings.Replace(f.Field, "manifest.", "pool.", 1)
+			bad = append(bad, f)
+		}
+	}
+	if addresses, err := ParseAddresses(p.Network.IP); p.Network.IP != "" && err == nil && addresses.Fixed() && addresses.First == addresses.Last {
+		bad = append(bad, field("pool.network.ip", "give dhcp, or a pool of addresses as in 10.0.0.50-10.0.0.99/24", "%q is one address, and a pool has several VMs", p.Network.IP))
+	}
+	bad = append(bad, p.PoolSize.validate()...)
+	if len(bad) > 0 {
+		return &InvalidError{Fields: bad}
+	}
+	return nil
+}
+
+// Validate reports everything wrong with a size as an *InvalidError.
+func (s PoolSize) Validate() error {
+	if bad := s.validate(); len(bad) > 0 {
+		return &InvalidError{Fields: bad}
+	}
+	return nil
+}
+
+func (s PoolSize) validate() []*FieldError {
+	var bad []*FieldError
+	for _, f := range []struct {
+		name string
+		n    int
+	}{{"warm", s.Warm}, {"hibernated", s.Hibernated}} {
+		if f.n < 0 || f.n > MaxPoolMembers {
+			bad = append(bad, field("pool."+f.name, fmt.Sprintf("give 0 to %d", MaxPoolMembers), "%d is out of range", f.n))
+		}
+	}
+	for _, f := range []struct {
+		name string
+		n    int
+	}{{"idle_limit", s.IdleLimit}, {"max_age", s.MaxAge}} {
+		if f.n != 0 && (f.n < minPoolSeconds || f.n > maxPoolSeconds) {
+			bad = append(bad, field("pool."+f.name, "give seconds from 60 to 2592000", "%d is out of range", f.n))
+		}
+	}
+	return bad
+}
+
+// WithDefaults returns p with every empty field that has a default filled in.
+func (p Pool) WithDefaults(d Defaults) Pool {
+	m := p.Maker().WithDefaults(d)
+	p.VMTemplate, p.Resources = m.VMTemplate, m.Resources
+	orDefault(&p.MaxAge, DefaultMaxAge)
+	return p
+}
+
+// StartMode says which VM a job may start in.
+type StartMode string
+
+// The start modes.
+const (
+	StartAny  StartMode = "any"  // a pool's, if one is ready
+	StartCold StartMode = "cold" // one that is created for it
+)
+
+// VMSource says where a job's VM came from.
+type VMSource string
+
+// The sources.
+const (
+	SourceCold       VMSource = "cold"       // it was created for the job
+	SourcePool       VMSource = "pool"       // a pool's warm member
+	SourceHibernated VMSource = "hibernated" // a pool's hibernated member
+)
+
+// Origin is what VMs are made from: a template's name or ID, or an operating
+// system.
+type Origin struct{ Template, OS string }
+
+func (o Origin) String() string {
+	if o.Template == "" {
+		return o.OS
+	}
+	return "template '" + o.Template + "'"
+}
+
+// Origin returns what the pool's VMs are made from.
+func (p Pool) Origin() Origin { return Origin{Template: p.VMTemplate, OS: p.OS} }
+
+// HostRoom is what a host has left for VMs, and what its templates are now.
+type HostRoom struct {
+	FreeMB   int     // memory available, MiB
+	TotalMB  int     // memory of the node, MiB
+	Pressure float64 // share of time in which some work waited for memory, in percent: PSI's some avg10; 0 if unknown
+
+	// Generations identify what VMs of a source are made from now: one changes
+	// with its template, and with the settings that shape VMs. Missing: the
+	// template could not be found.
+	Generations map[Origin]string
+	// Leases are what became of the leases that were to be renewed, by the VM's
+	// job.
+	Leases map[string]LeaseState
+}
+
+// ReserveMB is how much memory refilling pools leaves free on a host: a tenth,
+// and at least 1 GiB.
+func (r HostRoom) ReserveMB() int { return max(1024, r.TotalMB/10) }
+
+// LeaseState is what became of a lease that was to be renewed.
+type LeaseState string
+
+// The states of a lease.
+const (
+	LeaseRenewed LeaseState = "renewed"
+	LeaseKept    LeaseState = "kept" // it could not be renewed now: another is at work on the host's leases
+	LeaseOver    LeaseState = "over" // the host is ending the VM, or has
+	LeaseGone    LeaseState = "gone" // the host has no VM with that ID
+)
+
+// LeaseRenewal asks the host to end a VM no sooner than a time from now.
+type LeaseRenewal struct {
+	VM  VM
+	For time.Duration
+}
+
+// PoolEvent is something that happened to a pool, for an Observer.
+type PoolEvent struct {
+	Pool   string
+	Kind   PoolEventKind
+	Who    string        // created, resized, removed: the client that asked
+	Job    string        // claims: the job
+	VM     VM            // claims: the member
+	Took   time.Duration // hit: from the claim until the member has answered
+	Detail string        // one line for people
+}
+
+// PoolEventKind is the kind of a PoolEvent.
+type PoolEventKind string
+
+// The kinds.
+const (
+	PoolCreated PoolEventKind = "create_pool"
+	PoolResized PoolEventKind = "resize_pool"
+	PoolRemoved PoolEventKind = "remove_pool"
+	PoolHit     PoolEventKind = "claim_vm"     // a job has a member, which answers
+	PoolMiss    PoolEventKind = "miss"         // no member was ready for a job
+	PoolFell    PoolEventKind = "fell_through" // a claimed member did not answer: its job goes on without it
+	PoolFailed  PoolEventKind = "refill_failed"
+)

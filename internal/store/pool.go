@@ -1,0 +1,171 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"linus/internal/job"
+)
+
+// Pools returns every pool, by name.
+func (s *Store) Pools(ctx context.Context) ([]job.Pool, error) {
+	pools, err := query(ctx, s.read, scanPool, `SELECT doc FROM pools ORDER BY name`)
+	if err != nil {
+		return nil, fmt.Errorf("read the pools: %w", err)
+	}
+	return pools, nil
+}
+
+func scanPool(row scanner) (p job.Pool, err error) {
+	var doc string
+	if err := row.Scan(&doc); err != nil {
+		return p, err
+	}
+	if err := json.Unmarshal([]byte(doc), &p); err != nil {
+		return p, fmt.Errorf("decode a pool: %w", err)
+	}
+	return p, nil
+}
+
+// InsertPool adds a pool, and reports whether there was none of that name.
+func (s *Store) InsertPool(ctx context.Context, p job.Pool) (bool, error) {
+	doc, err := json.Marshal(p)
+	if err != nil {
+		return false, err
+	}
+	inserted := false
+	err = s.transaction(ctx, func(tx *tx) error {
+		result, err := tx.ExecContext(ctx, `INSERT INTO pools (name, doc) VALUES (?, ?) ON CONFLICT DO NOTHING`, p.Name, string(doc))
+		if err != nil {
+			return err
+		}
+		n, err := result.RowsAffected()
+		inserted = n > 0
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("write pool %s to %s: %w", p.Name, databaseName, err)
+	}
+	return inserted, nil
+}
+
+// UpdatePool changes a pool in a transaction; job.ErrNotFound. change must not
+// call the store.
+func (s *Store) UpdatePool(ctx context.Context, name string, change func(*job.Pool)) (job.Pool, error) {
+	var p job.Pool
+	err := s.transaction(ctx, func(tx *tx) (err error) {
+		p, err = updatePool(ctx, tx, name, change)
+		return err
+	})
+	if err != nil && !errors.Is(err, job.ErrNotFound) {
+		err = fmt.Errorf("write pool %s to %s: %w", name, databaseName, err)
+	}
+	return p, err
+}
+
+func updatePool(ctx context.Context, tx *tx, name string, change func(*job.Pool)) (job.Pool, error) {
+	found, err := query(ctx, tx, scanPool, `SELECT doc FROM pools WHERE name = ?`, name)
+	if err != nil || len(found) == 0 {
+		return job.Pool{}, errors.Join(err, missing(found))
+	}
+	p := found[0]
+	change(&p)
+	p.Name = name
+	doc, err := json.Marshal(p)
+	if err != nil {
+		return p, err
+	}
+	_, err = tx.ExecContext(ctx, `UPDATE pools SET doc = ? WHERE name = ?`, string(doc), name)
+	return p, err
+}
+
+func missing(found []job.Pool) error {
+	if len(found) == 0 {
+		return job.ErrNotFound
+	}
+	return nil
+}
+
+// DeletePool removes a pool's row. Its members are jobs, and stay.
+func (s *Store) DeletePool(ctx context.Context, name string) error {
+	err := s.transaction(ctx, func(tx *tx) error {
+		_, err := tx.ExecContext(ctx, `DELETE FROM pools WHERE name = ?`, name)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("remove pool %s from %s: %w", name, databaseName, err)
+	}
+	return nil
+}
+
+// Members returns the jobs that make, or have made, a member of any pool that is
+// not known to be gone, oldest first. A member that could not be made is among
+// them until it is doomed.
+func (s *Store) Members(ctx context.Context) ([]job.Job, error) {
+	jobs, err := s.jobs(ctx, s.read, `jobs.member <> '' ORDER BY jobs.id`)
+	if err != nil {
+		return nil, fmt.Errorf("read the pools' members: %w", err)
+	}
+	return jobs, nil
+}
+
+// Claim gives a job a member of a pool, in one transaction; see executor.Store.
+// choose must not call the store.
+func (s *Store) Claim(ctx context.Context, id, pool string, choose func(j *job.Job, idle []job.Job) (at int, events []job.Event)) (j, maker job.Job, claimed bool, err error) {
+	err = s.transaction(ctx, func(tx *tx) error {
+		var err error
+		if j, err = s.one(ctx, tx, `jobs.id = ?`, id); err != nil {
+			return err
+		}
+		idle, err := s.jobs(ctx, tx, `jobs.member <> '' AND jobs.member IN (?, ?) ORDER BY jobs.id`, string(job.MemberWarm), string(job.MemberHibernated))
+		if err != nil {
+			return err
+		}
+		idle = slices.DeleteFunc(idle, func(m job.Job) bool { return m.Member.Pool != pool })
+		before := j.Status
+		at, events := choose(&j, idle)
+		claimed = at >= 0
+		if claimed {
+			maker = idle[at]
+			if j.Status != before && !before.CanBecome(j.Status) {
+				return fmt.Errorf("%w: status %s cannot become %q", ErrForbidden, before, string(j.Status))
+			}
+			if err := errors.Join(updateRow(ctx, tx, maker, nil), updateRow(ctx, tx, j, events)); err != nil {
+				return err
+			}
+		}
+		_, err = updatePool(ctx, tx, pool, func(p *job.Pool) {
+			p.AskedAt = time.Now().UTC()
+			if claimed {
+				p.Hits++
+			} else {
+				p.Misses++
+			}
+		})
+		if errors.Is(err, job.ErrNotFound) { // it was removed meanwhile
+			err = nil
+		}
+		return err
+	})
+	if err != nil {
+		return job.Job{}, job.Job{}, false, fmt.Errorf("claim a VM of pool %s in %s: %w", pool, databaseName, err)
+	}
+	return j, maker, claimed, nil
+}
+
+// memberColumn is what jobs.member says of a job. A member that is being made is
+// never gone before somebody has learned why.
+func memberColumn(j job.Job) sql.NullString {
+	switch {
+	case j.Member == nil:
+		return sql.NullString{}
+	case j.Member.State != job.MemberMaking && j.Done() && !j.KeepsVM():
+		return sql.NullString{Valid: true}
+	}
+	return sql.NullString{String: string(j.Member.State), Valid: true}
+}
