@@ -6,6 +6,7 @@ import "linus/internal/job"
 // mention.
 var words = job.Words{
 	job.ListVMs:        "linus vm list",
+	job.ListPools:      "linus pool list",
 	job.ShowJob:        "linus job status",
 	job.DestroyVM:      "linus vm destroy",
 	job.ForgetVM:       "linus vm forget",

@@ -126,6 +126,31 @@ func (e worded) RevertVM(ctx context.Context, ref, snapshot string) (VMInfo, err
 	return e.vm(e.Engine.RevertVM(ctx, ref, snapshot))
 }
 
+func (e worded) Pools(ctx context.Context) ([]PoolInfo, error) {
+	all, err := e.Engine.Pools(ctx)
+	all = slices.Clone(all)
+	for i, p := range all {
+		all[i], _ = e.pool(p, nil)
+	}
+	return all, err
+}
+
+func (e worded) Pool(ctx context.Context, name string) (PoolInfo, error) {
+	return e.pool(e.Engine.Pool(ctx, name))
+}
+
+func (e worded) CreatePool(ctx context.Context, p Pool) (PoolInfo, error) {
+	return e.pool(e.Engine.CreatePool(ctx, p))
+}
+
+func (e worded) ResizePool(ctx context.Context, name string, size PoolSize) (PoolInfo, error) {
+	return e.pool(e.Engine.ResizePool(ctx, name, size))
+}
+
+func (e worded) RemovePool(ctx context.Context, name string) (PoolInfo, error) {
+	return e.pool(e.Engine.RemovePool(ctx, name))
+}
+
 func (e worded) CheckHost(ctx context.Context) (HostReport, error) {
 	r, err := e.Engine.CheckHost(ctx)
 	r.Checks = slices.Clone(r.Checks)
@@ -147,6 +172,20 @@ func (e worded) job(j Job, err error) (Job, error) {
 		j.VM = &vm
 	}
 	return j, err
+}
+
+func (e worded) pool(p PoolInfo, err error) (PoolInfo, error) {
+	p.State = e.words.In(p.State)
+	if p.Failure != nil {
+		failure := *p.Failure
+		failure.Error = e.words.In(failure.Error)
+		p.Failure = &failure
+	}
+	p.Members = slices.Clone(p.Members)
+	for i, m := range p.Members {
+		p.Members[i].Why = e.words.In(m.Why)
+	}
+	return p, err
 }
 
 func (e worded) vm(v VMInfo, err error) (VMInfo, error) {

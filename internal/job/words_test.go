@@ -35,6 +35,7 @@ var (
 	checks  = []job.Check{{Text: told, Remedy: told}}
 	events  = []job.Event{{Text: told}}
 	vms     = []job.VMInfo{{VM: itsVM}}
+	pools   = []job.PoolInfo{{State: told, Pool: job.Pool{Failure: &job.PoolFailure{Error: told}}, Members: []job.MemberInfo{{Why: told}}}}
 )
 
 func (telling) Submit(context.Context, job.Submission) (job.Job, error) { return itsJob, nil }
@@ -51,6 +52,15 @@ func (telling) StartVM(context.Context, string) (job.VMInfo, error)   { return v
 func (telling) StopVM(context.Context, string) (job.VMInfo, error)    { return vms[0], nil }
 func (telling) DestroyVM(context.Context, string) (job.VMInfo, error) { return vms[0], nil }
 func (telling) ForgetVM(context.Context, string) (job.VMInfo, error)  { return vms[0], nil }
+func (telling) Pools(context.Context) ([]job.PoolInfo, error)         { return pools, nil }
+func (telling) Pool(context.Context, string) (job.PoolInfo, error)    { return pools[0], nil }
+func (telling) CreatePool(context.Context, job.Pool) (job.PoolInfo, error) {
+	return pools[0], nil
+}
+func (telling) ResizePool(context.Context, string, job.PoolSize) (job.PoolInfo, error) {
+	return pools[0], nil
+}
+func (telling) RemovePool(context.Context, string) (job.PoolInfo, error) { return pools[0], nil }
 func (telling) CheckHost(context.Context) (job.HostReport, error) {
 	return job.HostReport{Checks: checks}, nil
 }
@@ -93,6 +103,19 @@ func TestWorded_ChangesTextsForPeopleOnly(t *testing.T) {
 	for _, v := range list {
 		got = append(got, v.Reason, v.Remedy)
 	}
+	shown, _ := e.Pools(ctx)
+	for _, call := range []func() (job.PoolInfo, error){
+		func() (job.PoolInfo, error) { return e.Pool(ctx, "") },
+		func() (job.PoolInfo, error) { return e.CreatePool(ctx, job.Pool{}) },
+		func() (job.PoolInfo, error) { return e.ResizePool(ctx, "", job.PoolSize{}) },
+		func() (job.PoolInfo, error) { return e.RemovePool(ctx, "") },
+	} {
+		p, _ := call()
+		shown = append(shown, p)
+	}
+	for _, p := range shown {
+		got = append(got, p.State, p.Failure.Error, p.Members[0].Why)
+	}
 	report, _ := e.CheckHost(ctx)
 	got = append(got, report.Checks[0].Text, report.Checks[0].Remedy)
 	for i, text := range got {
@@ -100,7 +123,8 @@ func TestWorded_ChangesTextsForPeopleOnly(t *testing.T) {
 			t.Errorf("text %d is %q", i, text)
 		}
 	}
-	if outcome.Error != told || itsVM.Reason != told || checks[0].Text != told || events[0].Text != told || vms[0].Remedy != told {
+	if outcome.Error != told || itsVM.Reason != told || checks[0].Text != told || events[0].Text != told || vms[0].Remedy != told ||
+		pools[0].State != told || pools[0].Failure.Error != told || pools[0].Members[0].Why != told {
 		t.Error("what the engine holds was changed")
 	}
 }

@@ -6,6 +6,7 @@ import "linus/internal/job"
 // and commands for the operator where there is no tool.
 var words = job.Words{
 	job.ListVMs:        "list_vms",
+	job.ListPools:      "linus pool list",
 	job.ShowJob:        "get_job_status",
 	job.DestroyVM:      "destroy_vm",
 	job.ForgetVM:       "linus vm forget",

@@ -6,6 +6,7 @@ import "linus/internal/job"
 // and commands for the operator where there is no page.
 var words = job.Words{
 	job.ListVMs:        "the page of VMs",
+	job.ListPools:      "the page of pools",
 	job.ShowJob:        "the job's page",
 	job.DestroyVM:      "linus vm destroy",
 	job.ForgetVM:       "linus vm forget",

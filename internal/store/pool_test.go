@@ -1,0 +1,181 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"linus/internal/job"
+)
+
+// member is the job of a pool's VM in a state.
+func member(t *testing.T, s *Store, pool string, state job.MemberState) job.Job {
+	t.Helper()
+	id := uuid.Must(uuid.NewV7()).String()
+	j, _, err := s.Insert(t.Context(), job.Job{
+		ID: id, Kind: job.KindVM, Status: job.Success, CreatedAt: time.Now().UTC(), Manifest: job.Manifest{Task: "true", Lifecycle: job.Pooled},
+		Outcome: &job.Outcome{Status: job.Success}, Member: &job.Member{Pool: pool, State: state},
+		VM: &job.VM{ID: 100, Job: id, State: job.VMCreated},
+	}, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return j
+}
+
+// first claims the oldest idle member.
+func first(j *job.Job, idle []job.Job) (int, []job.Event) {
+	if len(idle) == 0 {
+		return -1, nil
+	}
+	vm := *idle[0].VM
+	j.VM = &vm
+	idle[0].Member.State, idle[0].Member.Claimer = job.MemberClaimed, j.ID
+	return 0, []job.Event{{Kind: job.EventProgress, Text: "claimed"}}
+}
+
+func TestPools_AreRows(t *testing.T) {
+	s, ctx := newStore(t), t.Context()
+	p := job.Pool{Name: "a", VMTemplate: "x", Resources: job.Resources{CPU: 2}, PoolSize: job.PoolSize{Warm: 3}}
+	for range 2 {
+		if _, err := s.InsertPool(ctx, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if created, err := s.InsertPool(ctx, job.Pool{Name: "a"}); err != nil || created {
+		t.Errorf("a second pool of the name: %v, %v", created, err)
+	}
+	got, err := s.UpdatePool(ctx, "a", func(p *job.Pool) { p.Warm, p.Name = 4, "b" })
+	p.Warm = 4
+	if diff := cmp.Diff(p, got); err != nil || diff != "" {
+		t.Errorf("%v\n%s", err, diff)
+	}
+	if all, err := s.Pools(ctx); err != nil || cmp.Diff([]job.Pool{p}, all) != "" {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if _, err := s.UpdatePool(ctx, "b", func(*job.Pool) {}); !errors.Is(err, job.ErrNotFound) {
+		t.Error(err)
+	}
+	if err := s.DeletePool(ctx, "a"); err != nil {
+		t.Error(err)
+	}
+	if all, err := s.Pools(ctx); err != nil || len(all) > 0 {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
+
+func TestMembers_AreThoseNotGone(t *testing.T) {
+	s, ctx := newStore(t), t.Context()
+	warm := member(t, s, "p", job.MemberWarm)
+	insert(t, s, newJob("true"))
+	failed := member(t, s, "p", job.MemberMaking)
+	gone := func(j *job.Job) ([]job.Event, error) {
+		j.VM.State = job.VMDestroyed
+		return nil, nil
+	}
+	if _, err := s.Update(ctx, failed.ID, gone); err != nil {
+		t.Fatal(err)
+	}
+	ids := func() (ids []string) {
+		all, err := s.Members(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range all {
+			ids = append(ids, m.ID)
+		}
+		return ids
+	}
+	if diff := cmp.Diff([]string{warm.ID, failed.ID}, ids()); diff != "" {
+		t.Errorf("one that could not be made is to be learned of: %s", diff)
+	}
+	if _, err := s.Update(ctx, failed.ID, func(j *job.Job) ([]job.Event, error) {
+		j.Member.State = job.MemberDoomed
+		return nil, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Update(ctx, warm.ID, gone); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string(nil), ids()); diff != "" {
+		t.Error(diff)
+	}
+	if page, err := s.List(ctx, job.Filter{}); err != nil || len(page.Jobs) != 1 {
+		t.Errorf("listed: %+v, %v", page.Jobs, err)
+	}
+}
+
+func TestClaim_GivesAMemberToOneJob(t *testing.T) {
+	s, ctx := newStore(t), t.Context()
+	if _, err := s.InsertPool(ctx, job.Pool{Name: "p"}); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		member(t, s, "p", job.MemberWarm)
+		member(t, s, "other", job.MemberWarm)
+		member(t, s, "p", job.MemberMaking)
+	}
+	var (
+		mu    sync.Mutex
+		given = map[string]int{}
+		work  sync.WaitGroup
+	)
+	for range 30 {
+		j := insert(t, s, newJob("true"))
+		work.Go(func() {
+			claimer, maker, claimed, err := s.Claim(context.WithoutCancel(ctx), j.ID, "p", first)
+			if err != nil {
+				t.Error(err)
+			}
+			if !claimed {
+				return
+			}
+			stored, err := s.Job(ctx, maker.ID)
+			if err != nil || stored.Member.Claimer != j.ID || claimer.VM.Job != maker.ID {
+				t.Errorf("%+v, %+v, %v", stored.Member, claimer.VM, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			given[maker.ID]++
+		})
+	}
+	work.Wait()
+	p, err := s.UpdatePool(ctx, "p", func(*job.Pool) {})
+	if err != nil || len(given) != 5 || p.Hits != 5 || p.Misses != 25 || p.AskedAt.IsZero() {
+		t.Errorf("given %v, %+v, %v", given, p, err)
+	}
+	for id, n := range given {
+		if n != 1 {
+			t.Errorf("member %s was given %d times", id, n)
+		}
+	}
+}
+
+// Neither half of a claim may be written without the other.
+func TestClaim_IsWholeOrNotAtAll(t *testing.T) {
+	s, ctx := newStore(t), t.Context()
+	m := member(t, s, "p", job.MemberWarm)
+	j := newJob("true")
+	j.Status = job.Running
+	insert(t, s, j)
+	_, _, claimed, err := s.Claim(ctx, j.ID, "p", func(j *job.Job, idle []job.Job) (int, []job.Event) {
+		at, events := first(j, idle)
+		j.Status = job.Pending // not allowed
+		return at, events
+	})
+	if !errors.Is(err, ErrForbidden) || claimed {
+		t.Errorf("%v, %v", claimed, err)
+	}
+	stored, err := s.Job(ctx, m.ID)
+	claimer, err2 := s.Job(ctx, j.ID)
+	if err != nil || err2 != nil || stored.Member.State != job.MemberWarm || claimer.VM != nil {
+		t.Error(fmt.Sprintf("%+v, %+v", stored.Member, claimer.VM), err, err2)
+	}
+}
