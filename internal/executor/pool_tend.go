@@ -43,22 +43,19 @@ func (e *Executor) tendPools(ctx context.Context) {
 }
 
 func (e *Executor) tend(ctx context.Context) error {
-	rows, err := e.loadPools(ctx)
-	if err != nil {
-		return err
-	}
-	members, err := e.o.Store.Members(ctx)
+	all, err := e.o.Store.Members(ctx)
 	if err != nil {
 		return err
 	}
 	e.pools.mu.Lock()
-	e.pools.members = len(members)
+	e.pools.members = len(all)
 	e.pools.mu.Unlock()
-	if len(rows)+len(members) == 0 {
-		return nil
+	members := slices.DeleteFunc(slices.Clone(all), func(m job.Job) bool { return !e.counts(ctx, m) })
+	rows, err := e.loadPools(ctx) // with the failures that were just noted
+	if err != nil || len(rows)+len(all) == 0 {
+		return err
 	}
-	host := e.readRoom(ctx, rows, members)
-	members = slices.DeleteFunc(members, func(m job.Job) bool { return !e.counts(ctx, m) })
+	host := e.readRoom(ctx, rows, all)
 	if host.known {
 		e.ping(ctx, members)
 	}
@@ -132,6 +129,9 @@ func (e *Executor) tendPool(ctx context.Context, p job.Pool, own []job.Job, host
 	warm = e.shrink(ctx, warm, want.Warm+want.Hibernated-len(hibernated))
 	making = e.shrink(ctx, making, max(0, want.Warm+want.Hibernated-len(warm)-len(hibernated)))
 	missing := want.Warm + want.Hibernated - len(warm) - len(hibernated) - len(making)
+	if p.Failure != nil {
+		missing = min(missing, max(0, 1-len(making))) // one, to see whether it can be made by now
+	}
 	waiting := slices.DeleteFunc(slices.Clone(making), func(m job.Job) bool { return m.Status != job.Pending || e.runOf(m.ID) != nil })
 
 	state := "ready"

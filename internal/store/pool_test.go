@@ -29,8 +29,8 @@ func member(t *testing.T, s *Store, pool string, state job.MemberState) job.Job 
 	return j
 }
 
-// first claims the oldest idle member.
-func first(j *job.Job, idle []job.Job) (int, []job.Event) {
+// firstIdle claims the oldest idle member.
+func firstIdle(j *job.Job, idle []job.Job) (int, []job.Event) {
 	if len(idle) == 0 {
 		return -1, nil
 	}
@@ -130,7 +130,7 @@ func TestClaim_GivesAMemberToOneJob(t *testing.T) {
 	for range 30 {
 		j := insert(t, s, newJob("true"))
 		work.Go(func() {
-			claimer, maker, claimed, err := s.Claim(context.WithoutCancel(ctx), j.ID, "p", first)
+			claimer, maker, claimed, err := s.Claim(context.WithoutCancel(ctx), j.ID, "p", firstIdle)
 			if err != nil {
 				t.Error(err)
 			}
@@ -166,7 +166,7 @@ func TestClaim_IsWholeOrNotAtAll(t *testing.T) {
 	j.Status = job.Running
 	insert(t, s, j)
 	_, _, claimed, err := s.Claim(ctx, j.ID, "p", func(j *job.Job, idle []job.Job) (int, []job.Event) {
-		at, events := first(j, idle)
+		at, events := firstIdle(j, idle)
 		j.Status = job.Pending // not allowed
 		return at, events
 	})
