@@ -171,23 +171,25 @@ func (e *engine) CheckHost(context.Context) (job.HostReport, error) {
 	e.called("CheckHost")
 	return e.report, e.err
 }
-func (e *engine) pool(call string) (job.PoolInfo, error) {
+func (e *engine) pool(call, what string) (job.PoolInfo, error) {
 	e.called(call)
-	return job.PoolInfo{Pool: job.Pool{Name: call}, State: "ready"}, e.err
+	return job.PoolInfo{Pool: job.Pool{Name: what}, State: "ready"}, e.err
 }
 func (e *engine) Pools(context.Context) ([]job.PoolInfo, error) {
-	p, err := e.pool("list")
+	p, err := e.pool("Pools", "list")
 	return []job.PoolInfo{p}, err
 }
-func (e *engine) Pool(_ context.Context, name string) (job.PoolInfo, error) { return e.pool(name) }
+func (e *engine) Pool(_ context.Context, name string) (job.PoolInfo, error) {
+	return e.pool("Pool", name)
+}
 func (e *engine) CreatePool(_ context.Context, p job.Pool) (job.PoolInfo, error) {
-	return e.pool(fmt.Sprint("create ", p.Name, " ", p.Warm))
+	return e.pool("CreatePool", fmt.Sprint("create ", p.Name, " ", p.Warm))
 }
 func (e *engine) ResizePool(_ context.Context, name string, s job.PoolSize) (job.PoolInfo, error) {
-	return e.pool(fmt.Sprint("resize ", name, " ", s.Warm, " ", s.Hibernated))
+	return e.pool("ResizePool", fmt.Sprint("resize ", name, " ", s.Warm, " ", s.Hibernated))
 }
 func (e *engine) RemovePool(_ context.Context, name string) (job.PoolInfo, error) {
-	return e.pool("remove " + name)
+	return e.pool("RemovePool", "remove "+name)
 }
 func (e *engine) List(_ context.Context, f job.Filter) (job.Page, error) {
 	e.called("List")

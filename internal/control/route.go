@@ -59,6 +59,9 @@ func route[E, In, Out any](name, at string, repeatable func(In) bool, call verb[
 	}
 	for i := range s.in.NumField() {
 		field, _, _ := strings.Cut(s.in.Field(i).Tag.Get("json"), ",")
+		if field == "" {
+			continue // an embedded struct's are in the body
+		}
 		p := param{name: field, field: i, rest: strings.Contains(s.path, "{"+field+"...}")}
 		p.query = strings.Contains(","+query+",", ","+field+",")
 		if p.query || p.rest || strings.Contains(s.path, "{"+field+"}") {

@@ -56,7 +56,7 @@ func TestTable_HasARowForEveryMethodOfAnEngine(t *testing.T) {
 
 // Where the answer was lost, only what may be done twice is asked for again.
 func TestClient_AsksAgainWhereTheAnswerWasLost(t *testing.T) {
-	once := []string{"Submit", "Input", "ForgetVM", "SnapshotVM", "RevertVM"}
+	once := []string{"Submit", "Input", "ForgetVM", "SnapshotVM", "RevertVM", "CreatePool", "RemovePool"}
 	e := &engine{cut: true}
 	dir := t.TempDir()
 	serve(t, dir, e, func() {})
