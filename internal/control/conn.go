@@ -30,7 +30,7 @@ func Connect(ctx context.Context, socket string) (*Conn, error) {
 			}
 			return conn, err
 		},
-		MaxIdleConnsPerHost: 8,
+		MaxIdleConnsPerHost: 64, // as many as an MCP client has calls under way
 	}
 	c := &Conn{transport: transport, http: &http.Client{Transport: transport}}
 	if err := c.call(ctx, shapeOf(process(), "Info"), none{}, &c.info); err != nil {

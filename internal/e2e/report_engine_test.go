@@ -87,7 +87,7 @@ const hello = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocol
 	`{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n"
 
 // newWire starts linus mcp and returns a client after the answer to initialize.
-func newWire(t *testing.T, env []string) *wire {
+func newWire(t testing.TB, env []string) *wire {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(binDir, "linus"), "mcp")
 	cmd.Env, cmd.Stderr = env, os.Stderr
@@ -115,7 +115,7 @@ func newWire(t *testing.T, env []string) *wire {
 	return w
 }
 
-func (w *wire) answer(t *testing.T) []byte {
+func (w *wire) answer(t testing.TB) []byte {
 	t.Helper()
 	line, err := w.lines.ReadBytes('\n')
 	if err != nil || bytes.Contains(line, []byte(`"isError":true`)) || bytes.Contains(line, []byte(`"error":`)) {
@@ -131,7 +131,7 @@ func toolLine(id int, tool string, args map[string]any) []byte {
 }
 
 // calls makes n calls with at most inFlight of them unanswered.
-func (w *wire) calls(t *testing.T, n, inFlight int, tool string, args map[string]any) {
+func (w *wire) calls(t testing.TB, n, inFlight int, tool string, args map[string]any) {
 	t.Helper()
 	room := make(chan struct{}, inFlight)
 	var writing sync.WaitGroup

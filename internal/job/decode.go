@@ -17,27 +17,28 @@ import (
 // type is reported with its field. All errors are *InvalidError.
 func DecodeManifest(data []byte) (Manifest, error) {
 	var m Manifest
-	tree, err := decode("manifest", data, &m)
+	tree, err := DecodeStrict("manifest", data, &m)
 	if err != nil {
 		return Manifest{}, err
 	}
+	return m, m.Check(tree)
+}
+
+// Check reports everything wrong with a manifest that DecodeStrict has decoded,
+// as an *InvalidError. tree is the manifest's JSON.
+func (m Manifest) Check(tree any) error {
 	if bad := explicitZeros(tree); len(bad) > 0 {
-		return Manifest{}, &InvalidError{Fields: bad}
+		return &InvalidError{Fields: bad}
 	}
-	return m, m.Validate()
+	return m.Validate()
 }
 
 // DecodeStrict reads JSON into v, a pointer to a struct, and refuses what
 // encoding/json accepts: unknown keys, keys in the wrong case, duplicate keys,
 // and text that decoding would change. Each field's path begins with name,
-// which may be empty.
-func DecodeStrict(name string, data []byte, v any) error {
-	_, err := decode(name, data, v)
-	return err
-}
-
-// decode is DecodeStrict and also returns the JSON as a tree.
-func decode(name string, data []byte, v any) (tree any, err error) {
+// which may be empty. It also returns the JSON as encoding/json decodes it into
+// an any, with numbers as json.Number.
+func DecodeStrict(name string, data []byte, v any) (tree any, err error) {
 	if !json.Valid(data) {
 		err := json.Unmarshal(data, new(json.RawMessage)) // says what is wrong
 		return nil, invalid(field(name, "give one JSON object", "is not valid JSON: %v", err))

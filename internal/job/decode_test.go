@@ -154,11 +154,11 @@ func TestDecodeStrict_WithoutAName(t *testing.T) {
 		`{"tail":"x"}`:  `tail: is a string, want true or false`,
 		`{"count":300}`: `count: is number 300, want int8`,
 	} {
-		if err := DecodeStrict("", []byte(text), &in); err == nil || err.Error() != want {
+		if _, err := DecodeStrict("", []byte(text), &in); err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
-	if err := DecodeStrict("", []byte(`{"job_id":"x","tail":true,"count":3}`), &in); err != nil || in.JobID != "x" || !*in.Tail || in.Count != 3 {
+	if _, err := DecodeStrict("", []byte(`{"job_id":"x","tail":true,"count":3}`), &in); err != nil || in.JobID != "x" || !*in.Tail || in.Count != 3 {
 		t.Errorf("%+v, %v", in, err)
 	}
 }

@@ -73,9 +73,12 @@ func (n Network) validate() []*FieldError {
 	if n.VLAN < 0 || n.VLAN > 4094 {
 		bad = append(bad, field("manifest.network.vlan", "give 1 to 4094", "%d is out of range", n.VLAN))
 	}
-	addresses, err := ParseAddresses(n.IP)
-	if n.IP != "" && err != nil {
-		bad = append(bad, field("manifest.network.ip", "give an address with its prefix length, as in 10.0.0.50/24, or dhcp", "%v", err))
+	var addresses Addresses
+	if n.IP != "" {
+		var err error
+		if addresses, err = ParseAddresses(n.IP); err != nil {
+			bad = append(bad, field("manifest.network.ip", "give an address with its prefix length, as in 10.0.0.50/24, or dhcp", "%v", err))
+		}
 	}
 	if n.Gateway == "" {
 		return bad

@@ -13,7 +13,7 @@ import (
 
 // call is a tool call as received.
 type call struct {
-	raw    []byte // the arguments' JSON
+	tree   any // the arguments' JSON, as of job.DecodeStrict
 	params mcp.CallToolParams
 }
 

@@ -54,10 +54,11 @@ func defineCall[In, Out any](name, title, description string, h hints, run func(
 			raw = []byte("{}")
 		}
 		var in In
-		if err := job.DecodeStrict("", raw, &in); err != nil {
+		tree, err := job.DecodeStrict("", raw, &in)
+		if err != nil {
 			return mcp.NewToolResultError(term.Text(errorText(err))), nil
 		}
-		out, err := run(ctx, in, call{raw: raw, params: req.Params})
+		out, err := run(ctx, in, call{tree: tree, params: req.Params})
 		var ask *askError
 		switch {
 		case errors.As(err, &ask):

@@ -2,7 +2,6 @@ package mcptool
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"github.com/mark3labs/mcp-go/server"
@@ -26,15 +25,14 @@ func submitJob(e job.Engine) server.ServerTool {
 			"A call that is cancelled or cut off does not cancel the job. To interact with a command use execute_command.",
 		hints{openWorld: true},
 		func(ctx context.Context, in submitInput, c call) (startedOutput, error) {
-			var given struct{ Manifest json.RawMessage }
-			if err := json.Unmarshal(c.raw, &given); err != nil || given.Manifest == nil {
+			given, _ := c.tree.(map[string]any)
+			if given["manifest"] == nil {
 				return startedOutput{}, &job.FieldError{
 					Field: "manifest", Problem: "is required",
 					Remedy: `give an object such as {"task": "uname -a", "agentType": "script"}`,
 				}
 			}
-			manifest, err := job.DecodeManifest(given.Manifest)
-			if err != nil {
+			if err := in.Manifest.Check(given["manifest"]); err != nil {
 				return startedOutput{}, err
 			}
 			if len(in.IdempotencyKey) > maxKey {
@@ -47,7 +45,7 @@ func submitJob(e job.Engine) server.ServerTool {
 			if err != nil {
 				return startedOutput{}, err
 			}
-			j, err := e.Submit(ctx, job.Submission{Manifest: manifest, IdempotencyKey: in.IdempotencyKey, Client: clientName(ctx)})
+			j, err := e.Submit(ctx, job.Submission{Manifest: in.Manifest, IdempotencyKey: in.IdempotencyKey, Client: clientName(ctx)})
 			if err != nil {
 				return startedOutput{}, err
 			}

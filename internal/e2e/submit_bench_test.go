@@ -1,0 +1,133 @@
+package e2e
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	_ "modernc.org/sqlite" // to make a large database
+
+	"linus/internal/control"
+	"linus/internal/job"
+)
+
+// BenchmarkSubmit submits jobs over MCP stdio to the real binaries, which store
+// them and start none: their host accepts a connection and says nothing. It
+// reports the CPU of both processes per job, the engine's memory, and how long
+// linus mcp takes to start, with a new engine and with one that runs.
+func BenchmarkSubmit(b *testing.B) {
+	for _, has := range []struct {
+		name           string
+		waiting, ended int
+	}{{"waiting=0", 0, 0}, {"waiting=10000", 10000, 0}, {"ended=1000000", 0, 1000000}} {
+		b.Run(has.name, func(b *testing.B) {
+			if testing.Short() && has.ended > 0 {
+				b.Skip("a large database takes half a minute to make")
+			}
+			h := silentHost(b)
+			h.cliB(b, nil, "job", "submit", "--", "true")
+			newWire(b, h.env).calls(b, has.waiting, 32, "submit_job", aTask)
+			if has.ended > 0 {
+				h.endedJobs(b, has.ended)
+			}
+			h.cliB(b, nil, "serve", "--stop")
+			fresh, attached := toInitialize(b, h.env), toInitialize(b, h.env)
+			w := newWire(b, h.env)
+			w.calls(b, 100, 32, "submit_job", aTask)
+			pid, before := h.engine(), cpuTime(h.engine())+cpuTime(w.pid)
+			b.ResetTimer()
+			w.calls(b, b.N, 32, "submit_job", aTask)
+			b.StopTimer()
+			b.ReportMetric(float64((cpuTime(pid)+cpuTime(w.pid)-before).Microseconds())/float64(b.N), "cpu-us/op")
+			b.ReportMetric(rss(pid), "engine-MB")
+			b.ReportMetric(ms(fresh), "new-ms")
+			b.ReportMetric(ms(attached), "attach-ms")
+		})
+	}
+}
+
+// silentHost is an installation of linus whose host never answers.
+func silentHost(b *testing.B) *host {
+	b.Helper()
+	var lc net.ListenConfig
+	l, err := lc.Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	var accepting sync.WaitGroup
+	accepting.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			defer conn.Close() // at the end, with the listener
+		}
+	})
+	dir := b.TempDir()
+	h := &host{state: filepath.Join(dir, "linus")}
+	known := filepath.Join(dir, "known_hosts")
+	if err := os.WriteFile(known, nil, 0o600); err != nil {
+		b.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	h.env = append(os.Environ(), "LINUS_STATE_DIR="+h.state, "CALLBACK_HOST=127.0.0.1", "CALLBACK_PORT=0", "MAX_JOBS=1", "LINUS_ENV_FILE=",
+		"PROXMOX_HOST=127.0.0.1", "PROXMOX_SSH_PORT="+port, "PROXMOX_KNOWN_HOSTS="+known, "PROXMOX_SSH_PASSWORD=none")
+	b.Cleanup(func() {
+		stop := exec.Command(filepath.Join(binDir, "linus"), "serve", "--stop")
+		stop.Env = h.env
+		if out, err := stop.CombinedOutput(); err != nil {
+			b.Errorf("linus serve --stop: %v\n%s", err, out)
+		}
+		l.Close()
+		accepting.Wait()
+	})
+	return h
+}
+
+// endedJobs adds copies of the rows of an ended job.
+func (h *host) endedJobs(b *testing.B, count int) {
+	b.Helper()
+	engine, err := control.Dial(b.Context(), control.Socket(h.state))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer engine.Close()
+	j, err := engine.Submit(b.Context(), job.Submission{Manifest: job.Manifest{Task: "true", AgentType: job.AgentScript}})
+	if err == nil {
+		err = engine.Cancel(b.Context(), j.ID)
+	}
+	for seen := int64(0); err == nil && !j.Done(); {
+		var events []job.Event
+		if events, j, err = engine.Watch(b.Context(), j.ID, seen); len(events) > 0 {
+			seen = events[len(events)-1].Seq
+		}
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	db, err := sql.Open("sqlite", filepath.Join(h.state, "linus.db")+"?_pragma=busy_timeout(60000)")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer db.Close()
+	for _, table := range []struct{ name, key string }{{"jobs", "id"}, {"job_manifests", "job_id"}} {
+		var columns string
+		if err := db.QueryRow(`SELECT group_concat(name) FROM pragma_table_info(?) WHERE name != ?`, table.name, table.key).Scan(&columns); err != nil {
+			b.Fatal(err)
+		}
+		_, err := db.Exec(strings.NewReplacer("TABLE", table.name, "KEY", table.key, "COLUMNS", columns, "COUNT", fmt.Sprint(count)).Replace(
+			`WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < COUNT)
+			INSERT INTO TABLE (KEY, COLUMNS) SELECT printf('01900000-0000-7000-8000-%012d', n), COLUMNS FROM number, TABLE WHERE KEY = ?`), j.ID)
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}
