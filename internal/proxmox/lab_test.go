@@ -158,7 +158,7 @@ func (h *labHost) suite(slow bool) providertest.Config {
 		NoStorage: func(t *testing.T) job.Provider {
 			return h.provider(t, func(o *proxmox.Options) { o.Storage = "no-such-storage" })
 		},
-		Slow: slow,
+		Slow: slow, Memoryless: h.Config.Driver == lab.DriverProcess,
 	}
 }
 
@@ -190,6 +190,7 @@ func testLab(t *testing.T, driver string, slow bool) {
 		vm := newVM(t, h)
 		t.Run("Guest", func(t *testing.T) { guestRoundTrip(t, h, vm) })
 		t.Run("Revert", func(t *testing.T) { vm = revert(t, h, vm) })
+		t.Run("Suspend", func(t *testing.T) { vm = suspend(t, h, vm) })
 		if driver == lab.DriverQemu && !t.Failed() {
 			m := newMachine(t, h, vm, "operation", "job-runner")
 			t.Run("OperationsInUnits", func(t *testing.T) { operationsInUnits(t, m) })

@@ -50,6 +50,15 @@ func TestVerbs_TellTheirScriptWhichVM(t *testing.T) {
 		{"snapshot", "power-vm", func(ctx context.Context, p *proxmox.Provider) (any, error) {
 			return nil, p.SnapshotVM(ctx, theVM, "clean", false)
 		}, nil, with(map[string]string{"ACTION": "snapshot", "SNAPSHOT": "clean"})},
+		{"suspend", "power-vm", func(ctx context.Context, p *proxmox.Provider) (any, error) {
+			return nil, p.SuspendVM(ctx, theVM)
+		}, nil, with(map[string]string{"ACTION": "suspend"})},
+		{"resume", "power-vm", func(ctx context.Context, p *proxmox.Provider) (any, error) {
+			return p.ResumeVM(ctx, theVM, func(job.Progress) {})
+		}, booted, with(map[string]string{"ACTION": "resume"})},
+		{"snapshot with memory", "power-vm", func(ctx context.Context, p *proxmox.Provider) (any, error) {
+			return nil, p.SnapshotVM(ctx, theVM, "live", true)
+		}, nil, with(map[string]string{"ACTION": "snapshot", "SNAPSHOT": "live", "SNAPSHOT_MEMORY": "true"})},
 		{"revert", "power-vm", func(ctx context.Context, p *proxmox.Provider) (any, error) {
 			return p.RevertVM(ctx, theVM, "clean", func(job.Progress) {})
 		}, booted, with(map[string]string{"ACTION": "revert", "SNAPSHOT": "clean"})},
@@ -97,6 +106,10 @@ func TestPower_GoesOnWhenTheEngineStops(t *testing.T) {
 	for name, do := range map[string]func(context.Context, *proxmox.Provider, func(job.Progress)) error{
 		"start": func(ctx context.Context, p *proxmox.Provider, progress func(job.Progress)) error {
 			_, err := p.StartVM(ctx, theVM, progress)
+			return err
+		},
+		"resume": func(ctx context.Context, p *proxmox.Provider, progress func(job.Progress)) error {
+			_, err := p.ResumeVM(ctx, theVM, progress)
 			return err
 		},
 		"revert": func(ctx context.Context, p *proxmox.Provider, progress func(job.Progress)) error {
@@ -191,7 +204,7 @@ func TestPower_EachActionIsItsOwn(t *testing.T) {
 func TestStatus_IsReadFromTheHostsWord(t *testing.T) {
 	t.Parallel()
 	for word, want := range map[string]job.VMStatus{
-		"running": job.VMRunning, "stopped": job.VMStopped, "gone": job.VMGone, "foreign": job.VMGone,
+		"running": job.VMRunning, "stopped": job.VMStopped, "suspended": job.VMSuspended, "gone": job.VMGone, "foreign": job.VMGone,
 		"left_alone": job.VMUnproven, "moved": job.VMUnproven, "paused": job.VMUnknown, "": job.VMUnknown,
 	} {
 		h := newScripted(t, map[string]func(*run) int{"show-vm": succeeds("LINUS_VM_STATUS:" + word)})

@@ -213,7 +213,7 @@ vm_break_lock() { # <vmid> <node>
   fi
   vm_find_tasks "$1" "$2"
   if [[ ${vm_busy} == no ]]; then
-    log_warn "VM $1 carries the lock '${vm_config[lock]}' of a worker that is gone: unlocking"
+    log_warn "VM $1 carries the lock '${vm_config[lock]}', and no task is at work on it: unlocking"
     run_change 60 qm unlock "$1"
   fi
 }

@@ -167,11 +167,20 @@ vm_find_storages() { # vm_storages: those the config's drives lie on, parted by 
   local key
   vm_storages=''
   for key in "${!vm_config[@]}"; do
-    if [[ ${key} =~ ^(scsi|virtio|sata|ide|efidisk|tpmstate|unused)[0-9]+$ &&
+    if [[ ${key} =~ ^((scsi|virtio|sata|ide|efidisk|tpmstate|unused)[0-9]+|vmstate)$ &&
       ${vm_config[${key}]} =~ ^([A-Za-z][A-Za-z0-9_.-]*): && " ${vm_storages} " != *" ${BASH_REMATCH[1]} "* ]]; then
       vm_storages+="${vm_storages:+ }${BASH_REMATCH[1]}"
     fi
   done
+}
+
+# Whether a VM of the config just read is off with its memory on the disk. Proxmox
+# calls it stopped.
+vm_find_suspended() { # <its status>; vm_suspended: yes or no
+  vm_suspended=no
+  if [[ $1 == stopped && -n ${vm_config[vmstate]:-} && ${vm_config[lock]:-suspended} == suspended ]]; then
+    vm_suspended=yes
+  fi
 }
 
 # vm_busy: yes when a task of Proxmox may be at work on the VM, also when nobody

@@ -160,8 +160,13 @@ list_bare() { # <node> <vmid> <name> <status>
 }
 
 tell_vm() { # <node> <vmid> <name> <status>
+  local status=$4
+  vm_find_suspended "${status}"
+  if [[ ${vm_suspended} == yes ]]; then
+    status=suspended
+  fi
   if [[ -z ${owner} || ${vm_owner} == "${owner}" ]]; then
-    result_line VM "id=$2 node=$1 name=$3 status=$4 job=${vm_job} owner=${vm_owner}"
+    result_line VM "id=$2 node=$1 name=$3 status=${status} job=${vm_job} owner=${vm_owner}"
   fi
 }
 

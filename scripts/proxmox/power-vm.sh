@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Starts, stops, snapshots or reverts one VM of ours on the Proxmox VE node this
-# runs on. It touches nothing unless the VM's config, read in the same locked
+# Starts, stops, suspends, resumes, snapshots or reverts one VM of ours on the
+# Proxmox VE node this runs on. It touches nothing unless the VM's config, read in the same locked
 # step, proves that it is the VM meant.
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
@@ -9,12 +9,18 @@
 #   ACTION                    start     and wait until it is usable
 #                             stop      at once, as by cutting its power
 #                             shutdown  by asking the guest; at once if it does not
+#                             suspend   to disk: its memory goes to its storage, which
+#                                       takes twice its size and 500 MB
+#                             resume    where it was suspended, its clock set; start
+#                                       does the same to a suspended VM
 #                             snapshot  of its disks, running or not
 #                             revert    to a snapshot, losing later changes; then start
 #   VM_ID, VM_NAME            the VM
 #   LINUS_JOB, LINUS_OWNER    the UUIDs in its description (list-vms shows them)
 # and optionally:
 #   SNAPSHOT                  name, for snapshot and revert: required there
+#   SNAPSHOT_MEMORY false     true: the snapshot has what runs in the VM as well, and a
+#                             revert to it comes back running
 #   PROXMOX_NODE              default: this host's own
 #   VM_SSH_USER               default: the VM's
 #   VM_SSH_PORT 22
@@ -27,36 +33,37 @@
 # Options: --dry-run (check the proof, print the commands, change nothing), --help
 #
 # Each can be run twice: a VM already in the wanted state is a success; only the name
-# of a snapshot cannot be used again. After start and revert the result has the
+# of a snapshot cannot be used again. After start, resume and revert the result has the
 # address, user and host key, like create-vm's. The result is on stdout in LINUS_
 # lines (lib/result.sh), the log on stderr.
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 invalid configuration
 # (also a storage without snapshots), 4 node offline, 5 refused or failed, 6
 # network or SSH timeout, 129/130/141/143 signal. The VM is never destroyed.
 
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/boot.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/destroy.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/probe.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/suspend.sh"
 
 vm_locked=no
+vm_resumed=no # its memory came back from a disk, and its clock is behind
 
 usage() {
   printf '%s\n' \
-    'usage: ACTION=start|stop|shutdown|snapshot|revert VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=...' \
-    '       [SNAPSHOT=...] power-vm.sh [--dry-run | --help]' \
+    'usage: ACTION=start|stop|shutdown|suspend|resume|snapshot|revert VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=...' \
+    '       [SNAPSHOT=... [SNAPSHOT_MEMORY=true]] power-vm.sh [--dry-run | --help]' \
     'Does that to the VM when its description proves it is ours; list-vms.sh shows' \
     'the values. Inputs and exit codes are listed at the top of the script.' >&2
 }
 
 read_inputs() { # <argument...>
   script_read_options --dry-run "$@"
-  : "${ACTION:=}" "${SNAPSHOT:=}" "${PROXMOX_NODE:=}" "${VM_SHUTDOWN_TIMEOUT:=60}"
+  : "${ACTION:=}" "${SNAPSHOT:=}" "${SNAPSHOT_MEMORY:=false}" "${PROXMOX_NODE:=}" "${VM_SHUTDOWN_TIMEOUT:=60}"
   boot_read_inputs
 }
 
 validate_environment() {
-  validate_pattern ACTION "${ACTION}" 'start|stop|shutdown|snapshot|revert' 'start, stop, shutdown, snapshot or revert'
+  validate_pattern ACTION "${ACTION}" 'start|stop|shutdown|suspend|resume|snapshot|revert' 'start, stop, shutdown, suspend, resume, snapshot or revert'
   vm_read_inputs
   if [[ ${ACTION} == snapshot || ${ACTION} == revert ]]; then
     validate_pattern SNAPSHOT "${SNAPSHOT}" '[A-Za-z][A-Za-z0-9_-]{1,39}' 'a name of 2 to 40 of A-Z a-z 0-9 _ -, beginning with a letter'
@@ -64,6 +71,7 @@ validate_environment() {
       result_fail invalid "SNAPSHOT=${SNAPSHOT} is a name of Proxmox's own" 'choose another name'
     fi
   fi
+  validate_pattern SNAPSHOT_MEMORY "${SNAPSHOT_MEMORY}" 'true|false' 'true or false'
   boot_validate_inputs
   validate_number VM_SHUTDOWN_TIMEOUT "${VM_SHUTDOWN_TIMEOUT}" 1 3600 seconds
   validate_node "${PROXMOX_NODE}"
@@ -83,16 +91,34 @@ power_vm() {
   fi
   require_proof
   vm_read_status "${vm_id}"
+  clear_half_suspend
   plan_lock
   "do_${ACTION}"
   let_go
+}
+
+# What a killed suspend or resume has left goes first. A suspended VM is resumed, or
+# destroyed: nothing else is done to it.
+clear_half_suspend() {
+  suspend_find_half
+  if [[ ${suspend_half} == yes && ${dry_run} == yes ]]; then
+    result_fail vm "could not ${ACTION} VM ${vm_id} on node '${probe_node}' now: it was left in the middle of a suspend or a resume" 'a real run lets go of what that left, unless it is still at work'
+  elif [[ ${suspend_half} == yes ]]; then
+    suspend_clear_half "${probe_node}"
+    require_proof
+    vm_read_status "${vm_id}"
+  fi
+  vm_find_suspended "${vm_status}"
+  if [[ ${vm_suspended} == yes && ${ACTION} =~ ^(stop|shutdown|snapshot|revert)$ ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' is suspended: its memory is on the disk, and nothing was done to it" 'resume it first'
+  fi
 }
 
 # What a real run would come to, where the config is locked by other work. Locks
 # that a killed snapshot has left it breaks (clear_killed_work).
 plan_lock() {
   local -r lock=${vm_config[lock]:-}
-  if [[ ${dry_run} == no || -z ${lock} ]]; then
+  if [[ ${dry_run} == no || -z ${lock} || ${vm_suspended} == yes ]]; then
     return 0
   elif [[ ${ACTION} != snapshot && ${ACTION} != revert || ! ${lock} =~ ^(snapshot|snapshot-delete|rollback)$ ]]; then
     result_fail vm "could not ${ACTION} VM ${vm_id} on node '${probe_node}' now: VM is locked (${lock})" 'wait for the work that holds the lock to end, then try again'
@@ -135,10 +161,36 @@ do_start() {
     log_info "VM ${vm_id} runs already"
   elif [[ ${dry_run} == yes ]]; then
     result_text PLAN "qm start ${vm_id}"
+  elif [[ ${vm_suspended} == yes ]]; then
+    suspend_resume "${probe_node}"
+    require_proof
+    vm_resumed=yes
   else
     start_vm
     # What waited for a restart counts now: card and address may be others.
     require_proof
+  fi
+}
+
+# One that runs may be so by a resume that was killed before it set the clock.
+do_resume() {
+  if [[ ${vm_status} == stopped && ${vm_suspended} == no ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' is stopped, not suspended" 'start it'
+  fi
+  do_start
+  vm_resumed=yes
+}
+
+do_suspend() {
+  if [[ ${vm_suspended} == yes ]]; then
+    log_info "VM ${vm_id} is suspended already"
+    return 0
+  elif [[ ${vm_status} == stopped ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' is stopped: it has no memory to keep" 'start it first, or leave it stopped'
+  fi
+  change_vm suspend_has_landed 3600 qm suspend "${vm_id}" --todisk 1
+  if [[ ${retry_landed} != yes ]]; then
+    suspend_fail "${probe_node}"
   fi
 }
 
@@ -165,19 +217,23 @@ require_stopped() { # <what was to be done>
 
 # --- snapshots ---
 
-# snapshot_state: absent, whole, or half (its making was killed);
-# snapshot_names: all there are.
+# snapshot_state: absent, whole, or half (its making was killed); snapshot_memory:
+# yes where it has what ran in the VM; snapshot_names: all there are.
 find_snapshot() {
-  local line name state
+  local line name state memory
   snapshot_state=absent
+  snapshot_memory=no
   snapshot_names=''
   run_ask pvesh get "/nodes/${probe_node}/qemu/${vm_id}/snapshot" --output-format json
-  json_rows read name snapstate
+  json_rows read name snapstate vmstate
   if ((run_rc != 0 || json_rc != 0)); then
     result_fail vm "could not list the snapshots of VM ${vm_id} on node '${probe_node}': ${run_said}" "look at: qm listsnapshot ${vm_id}"
   fi
   for line in "${json_lines[@]}"; do
-    IFS=$'\x1f' read -r name state <<<"${line}"
+    IFS=$'\x1f' read -r name state memory <<<"${line}"
+    if [[ ${name} == "${SNAPSHOT}" && ${memory} == 1 ]]; then
+      snapshot_memory=yes
+    fi
     if [[ ${name} == "${SNAPSHOT}" && -n ${state} ]]; then
       snapshot_state=half
     elif [[ ${name} == "${SNAPSHOT}" ]]; then
@@ -212,13 +268,29 @@ do_snapshot() {
   if [[ ${snapshot_state} == whole ]]; then
     result_fail vm "VM ${vm_id} on node '${probe_node}' has a snapshot '${SNAPSHOT}' already" "choose another name; there are: ${snapshot_names}"
   fi
+  if [[ ${SNAPSHOT_MEMORY} == true && ${vm_status} == stopped ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' is stopped: it has no memory to save" 'start it first, or take the snapshot without its memory'
+  fi
   clear_killed_work
   plan_snapshot
-  change_vm snapshot_has_landed 900 qm snapshot "${vm_id}" "${SNAPSHOT}"
-  if [[ ${retry_landed} == yes ]]; then
-    return 0
+  if [[ ${SNAPSHOT_MEMORY} == true ]]; then
+    change_vm snapshot_has_landed 3600 qm snapshot "${vm_id}" "${SNAPSHOT}" --vmstate 1
+  else
+    change_vm snapshot_has_landed 900 qm snapshot "${vm_id}" "${SNAPSHOT}"
   fi
-  fail_snapshot
+  if [[ ${retry_landed} != yes ]]; then
+    fail_snapshot
+  elif [[ ${SNAPSHOT_MEMORY} == true && ${dry_run} == no ]]; then
+    require_memory
+  fi
+}
+
+# A VM that stopped meanwhile has a snapshot of its disks alone.
+require_memory() {
+  find_snapshot
+  if [[ ${snapshot_state} != whole || ${snapshot_memory} != yes ]]; then
+    result_fail vm "snapshot '${SNAPSHOT}' of VM ${vm_id} on node '${probe_node}' was taken without its memory" "remove it (qm delsnapshot ${vm_id} ${SNAPSHOT}), and take it again while the VM runs"
+  fi
 }
 
 fail_snapshot() { # run_said: why
@@ -251,7 +323,8 @@ snapshot_has_landed() {
   fi
 }
 
-# A roll-back pulls the plug by itself. It gives the config of its day back, too
+# A roll-back pulls the plug by itself, and starts the VM where the snapshot has its
+# memory. It gives the config of its day back, too
 # (but the description), so that the proof comes again before the start.
 do_revert() {
   find_snapshot
@@ -266,8 +339,10 @@ do_revert() {
   fi
   require_proof
   vm_read_status "${vm_id}"
-  if [[ ${dry_run} == yes ]]; then
+  if [[ ${dry_run} == yes && ${snapshot_memory} == no ]]; then
     vm_status=stopped
+  elif [[ ${vm_status} == running ]]; then
+    vm_resumed=yes
   fi
   do_start
 }
@@ -311,14 +386,18 @@ main() {
   set -Eeuo pipefail
   shopt -s inherit_errexit
   local waits=no steps=3
-  if [[ ${ACTION:-} == start || ${ACTION:-} == revert ]]; then
+  if [[ ${ACTION:-} =~ ^(start|resume|revert)$ ]]; then
     waits=yes steps=5
   fi
   script_begin "${steps}" finish
   read_inputs "$@"
   result_run_step validate_environment 'checking the inputs and the host'
   result_run_step power_vm "${ACTION} of the VM"
-  if [[ ${waits} == yes && ${dry_run} == no ]]; then
+  if [[ ${vm_resumed} == yes && ${dry_run} == no ]]; then
+    suspend_set_clock "${probe_node}"
+    result_run_step wait_for_network 'asking for its address'
+    result_run_step suspend_verify_ready 'waiting until it can be reached'
+  elif [[ ${waits} == yes && ${dry_run} == no ]]; then
     result_run_step wait_for_network 'waiting for its address'
     result_run_step verify_ssh_ready 'waiting until it is ready'
   fi

@@ -16,6 +16,7 @@
 #
 # Prints one of these on stdout, or fails:
 #   LINUS_VM_STATUS:<running|stopped|paused|...>   Proxmox's status of the VM meant
+#   LINUS_VM_STATUS:suspended  it is off, with its memory on the disk
 #   LINUS_VM_STATUS:gone       there is no VM with that ID in the cluster
 #   LINUS_VM_STATUS:foreign    another VM has that ID: the one meant is gone
 #   LINUS_VM_STATUS:left_alone it has the name, job or owner, but the proof that it
@@ -71,6 +72,10 @@ show_vm() {
     fi
     vm_read_status "${vm_id}"
     if [[ ${vm_status} != unknown ]]; then
+      vm_find_suspended "${vm_status}"
+      if [[ ${vm_suspended} == yes ]]; then
+        vm_status=suspended
+      fi
       result_line VM_STATUS "${vm_status}"
       if [[ ${LOOK_INSIDE} == true && ${vm_status} == running ]]; then
         look_inside

@@ -33,6 +33,21 @@ lease_of() { # <job>
   assert_nothing_left
 }
 
+@test "a suspended VM is destroyed with its memory, protected or not" {
+  local protection
+  answer /nodes/pve/tasks '[]'
+  for protection in 0 1; do
+    add_our_vm 201 'lock: suspended' 'vmstate: nfs:201/vm-201-state-suspend-2026-11-22.raw' "protection: ${protection}"
+    echo stopped >"${PVE_STUB}/status/201"
+    VM_ID=201 run_script destroy-vm
+    assert_status 0
+    assert_line LINUS_VM_OUTCOME:destroyed
+    [[ ! -e ${PVE_STUB}/vm/201 ]]
+  done
+  assert_called 'pvesm list nfs --vmid 201'
+  assert_nothing_left
+}
+
 @test "a VM that does not exist is a success: it can be run twice" {
   add_our_vm 205
   run_script destroy-vm

@@ -185,9 +185,191 @@ power() { # <action> [<argument...>]
   refute_called 'qm start.*'
 }
 
+@test "suspend puts the memory on the disk, and is read back from the config" {
+  power suspend
+  assert_status 0
+  assert_called 'qm suspend 250 --todisk 1'
+  refute_line_like LINUS_VM_IP
+  [[ $(<"${PVE_STUB}/vm/250") == *'lock: suspended'* && $(<"${PVE_STUB}/status/250") == stopped ]]
+  power suspend
+  assert_status 0
+  assert_called_times 1 'qm suspend .*'
+  assert_nothing_left
+}
+
+@test "a suspend that lies is 5; a stopped VM has no memory to keep" {
+  fault suspend 0 skip ''
+  power suspend
+  assert_status 5
+  assert_says 'could not suspend VM 250'
+  assert_says '(status: running)'
+  stopped
+  power suspend
+  assert_status 5
+  assert_says 'LINUS_REMEDY:start it first'
+  assert_called_times 1 'qm suspend .*'
+}
+
+@test "what cannot be suspended is told with what to do instead" {
+  fault suspend 255 skip 'Cannot suspend HA managed VM to disk'
+  power suspend
+  assert_status 3
+  assert_says 'ha-manager remove vm:250'
+  fault suspend 255 skip 'cannot suspend VM to disk due to passed-through PCI device(s), which lack the possibility to save/restore their internal state'
+  power suspend
+  assert_status 3
+  assert_says 'LINUS_REMEDY:stop it instead'
+  fault suspend 255 skip 'Cannot live-migrate, snapshot (with RAM), or hibernate a VM with: virtiofs'
+  power suspend
+  assert_status 3
+}
+
+@test "a suspend that fails lets go of its lock, and the VM runs on" {
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook suspend 'echo "lock: suspending" >>"${PVE_STUB}/vm/$2"'
+  fault suspend 255 skip "query-savevm failed with error 'qemu_savevm_state_iterate error -28'"
+  answer /nodes/pve/tasks '[]'
+  power suspend
+  assert_status 5
+  assert_says 'qemu_savevm_state_iterate error -28'
+  assert_says 'room for twice its memory'
+  assert_says '(status: running)'
+  assert_called 'qm unlock 250'
+  assert_called 'qm resume 250'
+  assert_called_times 1 'qm suspend .*'
+  [[ $(<"${PVE_STUB}/vm/250") != *'lock:'* ]]
+  assert_nothing_left
+}
+
+@test "resume goes on where it was, its clock set, its address and key asked for anew" {
+  power suspend
+  echo 86400 >"${PVE_STUB}/guest/clock-behind"
+  power resume
+  assert_status 0
+  assert_called 'qm start 250'
+  assert_called 'qm guest exec 250 --timeout 20 -- sh -c .*'
+  assert_line LINUS_VM_IP:127.0.0.1
+  assert_line "LINUS_VM_HOST_KEY:${host_key}"
+  assert_says 'LINUS_STEP:5/5:output_result:'
+  refute_called '.*cloud-init.*'
+  [[ $(<"${PVE_STUB}/vm/250") != *state* && $(<"${PVE_STUB}/vm/250") != *'lock:'* ]]
+  [[ ! -e ${PVE_STUB}/guest/clock-behind ]]
+  assert_nothing_left
+}
+
+@test "resume of a VM that runs sets its clock; start of one that is suspended resumes it" {
+  echo 3600 >"${PVE_STUB}/guest/clock-behind"
+  power resume
+  assert_status 0
+  refute_called 'qm start.*'
+  [[ ! -e ${PVE_STUB}/guest/clock-behind ]]
+  power suspend
+  echo 3600 >"${PVE_STUB}/guest/clock-behind"
+  power start
+  assert_status 0
+  assert_called 'qm start 250'
+  assert_line LINUS_VM_IP:127.0.0.1
+  [[ ! -e ${PVE_STUB}/guest/clock-behind ]]
+}
+
+@test "resume of a stopped VM is refused; one that does not start, or whose clock stays behind, fails" {
+  stopped
+  power resume
+  assert_status 5
+  assert_says 'is stopped, not suspended'
+  refute_called 'qm start.*'
+  echo running >"${PVE_STUB}/status/250"
+  power suspend
+  fault start 255 skip 'start failed: QEMU exited with code 1'
+  power resume
+  assert_status 5
+  assert_says 'QEMU exited with code 1 (status: stopped); its state is as it was'
+  [[ $(<"${PVE_STUB}/vm/250") == *'lock: suspended'* ]]
+  echo 3600 >"${PVE_STUB}/guest/clock-behind"
+  : >"${PVE_STUB}/guest/clock-fixed"
+  power resume
+  assert_status 5
+  assert_says 'could not be set: it is 3600 s behind'
+  [[ -e ${PVE_STUB}/vm/250 ]]
+}
+
+@test "a resume whose worker was killed leaves no state for a later start" {
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook start 'echo running >"${PVE_STUB}/status/$2"'
+  answer /nodes/pve/tasks '[]'
+  power suspend
+  fault start 255 skip 'got unexpected control message'
+  power resume
+  assert_status 0
+  assert_called 'qm set 250 --delete vmstate'
+  [[ $(<"${PVE_STUB}/vm/250") != *state* && $(<"${PVE_STUB}/vm/250") != *'lock:'* ]]
+}
+
+@test "what a killed suspend left goes before anything else is done, unless a task is at work" {
+  printf '%s\n' 'lock: suspending' 'vmstate: local-lvm:vm-250-state-suspend-2026-11-22' >>"${PVE_STUB}/vm/250"
+  answer /nodes/pve/tasks '[{"upid":"UPID:pve:1"}]'
+  power shutdown
+  assert_status 5
+  assert_says 'is being suspended or resumed: VM is locked (suspending)'
+  refute_called 'qm \(unlock\|set\|shutdown\|resume\) .*'
+  answer /nodes/pve/tasks '[]'
+  power shutdown --dry-run
+  assert_status 5
+  assert_says 'in the middle of a suspend'
+  refute_called 'qm \(unlock\|set\|shutdown\|resume\) .*'
+  power shutdown
+  assert_status 0
+  assert_called 'qm unlock 250'
+  assert_called 'qm set 250 --delete vmstate'
+  assert_called 'qm shutdown 250 .*'
+  [[ $(<"${PVE_STUB}/vm/250") != *vmstate* ]]
+}
+
+@test "nothing but a resume is done to a suspended VM" {
+  local action
+  power suspend
+  for action in stop shutdown snapshot revert; do
+    SNAPSHOT=clean power "${action}"
+    assert_status 5
+    assert_says 'is suspended: its memory is on the disk, and nothing was done to it'
+    assert_says 'LINUS_REMEDY:resume it first'
+  done
+  refute_called 'qm \(stop\|shutdown\|snapshot\|rollback\|unlock\) .*'
+  power resume --dry-run
+  assert_status 0
+  assert_line 'LINUS_PLAN:qm start 250'
+  [[ $(<"${PVE_STUB}/vm/250") == *'lock: suspended'* ]]
+}
+
+@test "a snapshot with memory comes back running, its clock set" {
+  SNAPSHOT=live SNAPSHOT_MEMORY=true power snapshot
+  assert_status 0
+  assert_called 'qm snapshot 250 live --vmstate 1'
+  echo 3600 >"${PVE_STUB}/guest/clock-behind"
+  SNAPSHOT=live power revert
+  assert_status 0
+  assert_called 'qm rollback 250 live'
+  refute_called 'qm start.*'
+  assert_line LINUS_VM_IP:127.0.0.1
+  [[ ! -e ${PVE_STUB}/guest/clock-behind && $(<"${PVE_STUB}/status/250") == running ]]
+  stopped
+  SNAPSHOT=later SNAPSHOT_MEMORY=true power snapshot
+  assert_status 5
+  assert_says 'is stopped: it has no memory to save'
+  assert_called_times 1 'qm snapshot .*'
+}
+
+@test "a snapshot that has no memory though it was asked for is told" {
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook snapshot 'echo stopped >"${PVE_STUB}/status/$2"'
+  SNAPSHOT=live SNAPSHOT_MEMORY=true power snapshot
+  assert_status 5
+  assert_says 'was taken without its memory'
+}
+
 @test "no action touches a VM that does not prove to be the one meant" {
   local action change
-  for action in start stop shutdown snapshot revert; do
+  for action in start stop shutdown suspend resume snapshot revert; do
     for change in LINUS_JOB=aaaaaaaa-2222-4333-8444-555555555555 LINUS_OWNER=aaaaaaaa-2222-4333-8444-555555555555 VM_NAME=another VM_ID=101 VM_ID=9000; do
       status=0
       output=$(env "${change}" ACTION="${action}" SNAPSHOT=clean bash "${scripts_dir}/proxmox/power-vm.sh" 2>/dev/null) || status=$?
@@ -198,7 +380,7 @@ power() { # <action> [<argument...>]
     assert_status 5
     assert_says 'VM 299 does not exist'
   done
-  refute_called 'qm \(start\|stop\|shutdown\|snapshot\|rollback\|delsnapshot\|unlock\).*'
+  refute_called 'qm \(start\|stop\|shutdown\|suspend\|resume\|snapshot\|rollback\|delsnapshot\|unlock\).*'
   assert_foreign_untouched
   assert_nothing_left
 }
@@ -206,6 +388,11 @@ power() { # <action> [<argument...>]
 @test "proof and change are one locked step: a destroy waits for it" {
   # shellcheck disable=SC2016 # the hook's own variables
   hook stop 'flock -n "${LINUS_LOCK_DIR}/linus-vm-250.lock" true && touch "${PVE_STUB}/not-locked" || :'
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook suspend 'flock -n "${LINUS_LOCK_DIR}/linus-vm-250.lock" true && touch "${PVE_STUB}/not-locked" || :'
+  power suspend
+  assert_status 0
+  power start
   power stop
   assert_status 0
   [[ ! -e ${PVE_STUB}/not-locked ]]
@@ -224,7 +411,7 @@ power() { # <action> [<argument...>]
 @test "inputs are refused by name, before any program is started" {
   local setting
   for setting in ACTION= ACTION=reboot ACTION=$'stop\nx' VM_ID=99 VM_ID=x VM_NAME=a_b LINUS_JOB=x LINUS_OWNER=x VM_SSH_USER='a b' VM_SSH_PORT=0 \
-    VM_SHUTDOWN_TIMEOUT=0 PROXMOX_NODE='--x'; do
+    VM_SHUTDOWN_TIMEOUT=0 SNAPSHOT_MEMORY=yes PROXMOX_NODE='--x'; do
     status=0
     output=$(env ACTION=stop "${setting}" bash "${scripts_dir}/proxmox/power-vm.sh" 2>/dev/null) || status=$?
     assert_status 1

@@ -26,6 +26,22 @@ assert_vm_status() { # <status>
   refute_called 'qm \(start\|stop\|set\|destroy\|unlock\).*'
 }
 
+@test "a VM with its memory on the disk is suspended, and one on its way there or back runs" {
+  add_our_vm 201 'lock: suspended' 'vmstate: local-lvm:vm-201-state-suspend-2026-11-22'
+  echo stopped >"${PVE_STUB}/status/201"
+  run_script show-vm
+  assert_vm_status suspended
+  echo running >"${PVE_STUB}/status/201"
+  run_script show-vm
+  assert_vm_status running
+  sed -i 's/^lock: .*/lock: suspending/' "${PVE_STUB}/vm/201"
+  run_script show-vm
+  assert_vm_status running
+  echo stopped >"${PVE_STUB}/status/201"
+  run_script show-vm
+  assert_vm_status stopped
+}
+
 @test "no VM of that ID is gone" {
   run_script show-vm
   assert_vm_status gone

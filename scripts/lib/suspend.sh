@@ -1,0 +1,156 @@
+# shellcheck shell=bash
+# VM vm_id with its memory on the disk: how it gets there, how it comes back, and
+# what a worker of Proxmox that was killed on the way has left. vm_config and
+# vm_status are the VM's; the caller holds its lock.
+#
+# `qm suspend --todisk` writes `lock: suspending` and the volume vmstate into the
+# config, saves, ends QEMU and writes `lock: suspended`. `qm start` loads the
+# state, frees it and takes the lock away. A state must be loaded once at most: one
+# that stays behind would give a later start an old memory beside newer disks.
+
+source "${BASH_SOURCE[0]%/*}/boot.sh"
+
+# What a worker that was killed has left: a state that is not whole, or is loaded
+# already. suspend_half: yes or no.
+suspend_find_half() {
+  local -r lock=${vm_config[lock]:-}
+  suspend_half=no
+  if [[ ${lock} == suspending ||
+    (${vm_status} == running && (${lock} == suspended || (-z ${lock} && -n ${vm_config[vmstate]:-}))) ]]; then
+    suspend_half=yes
+  fi
+}
+
+# Lets go of that, where no task is at work on the VM any more. A machine whose
+# state was being saved may have been paused for it.
+suspend_clear_half() { # <node>
+  vm_find_tasks "${vm_id}" "$1"
+  if [[ ${vm_busy} == yes ]]; then
+    result_fail vm "VM ${vm_id} on node '$1' is being suspended or resumed: VM is locked (${vm_config[lock]:-})" 'wait for it to end, then try again'
+  fi
+  log_warn "VM ${vm_id} was left in the middle of a suspend or a resume (lock ${vm_config[lock]:-none}): letting go of its state"
+  if [[ ${vm_config[lock]:-} == suspending ]]; then
+    run_change 60 qm unlock "${vm_id}"
+  fi
+  if [[ -n ${vm_config[vmstate]:-} ]]; then
+    retry_change suspend_state_is_gone 300 qm set "${vm_id}" --delete vmstate
+  fi
+  if [[ ${vm_status} == running ]]; then
+    run_change 60 qm resume "${vm_id}"
+  fi
+}
+
+suspend_state_is_gone() {
+  vm_read "${vm_id}"
+  if [[ ${vm_state} == present && -z ${vm_config[vmstate]:-} ]]; then
+    retry_landed=yes
+  fi
+}
+
+suspend_has_landed() {
+  vm_read "${vm_id}"
+  vm_read_status "${vm_id}"
+  # QEMU has been told to end, and takes a moment.
+  local -r deadline=$((SECONDS + 15))
+  while [[ ${vm_config[lock]:-} == suspended && ${vm_status} == running ]] && ((SECONDS < deadline)); do
+    run_pause 1
+    vm_read_status "${vm_id}"
+  done
+  vm_find_suspended "${vm_status}"
+  if [[ ${vm_suspended} == yes && ${vm_config[lock]:-} == suspended ]]; then
+    retry_landed=yes
+  fi
+}
+
+# Why the VM could not be suspended, as run_said has it. It runs on: the lock with
+# which Proxmox marks that is of no use any more.
+suspend_fail() { # <node>
+  local -r said=${run_said:-nothing}
+  vm_read "${vm_id}"
+  vm_read_status "${vm_id}"
+  suspend_find_half
+  if [[ ${suspend_half} == yes ]]; then
+    suspend_clear_half "$1"
+    vm_read_status "${vm_id}"
+  fi
+  local -r failure="could not suspend VM ${vm_id} on node '$1': Proxmox answered: ${said} (status: ${vm_status})"
+  case ${said} in
+    *'HA managed'*)
+      result_fail config "${failure}" "stop it instead, or take it out of the HA manager: ha-manager remove vm:${vm_id}"
+      ;;
+    *'passed-through PCI'* | *'Cannot live-migrate'*)
+      result_fail config "${failure}" 'stop it instead: what that device holds cannot be saved'
+      ;;
+    *) ;;
+  esac
+  result_fail vm "${failure}" 'look whether its storage has room for twice its memory and 500 MB (pvesm status), and at the task log of the node'
+}
+
+# --- resume ---
+
+# A VM that comes back from its state, and nothing of that left in its config.
+suspend_resume() { # <node>
+  retry_change start_has_landed 420 qm start "${vm_id}"
+  if [[ ${retry_landed} != yes ]]; then
+    result_fail vm "could not resume VM ${vm_id} on node '$1': Proxmox answered: ${run_said:-nothing} (status: ${vm_status}); its state is as it was" \
+      'check that the node has the memory free; the state can be given up, and the VM started anew, after: qm set ID --delete vmstate'
+  fi
+  vm_read "${vm_id}"
+  suspend_find_half
+  if [[ ${suspend_half} == yes ]]; then
+    suspend_clear_half "$1"
+  fi
+}
+
+# The guest's clock stands where it was suspended. It is set through the agent, which
+# also has the guest ask for its address again; what the guest then says its time is
+# must be the host's. guest_host_key comes with it, as guest.sh tells of it.
+suspend_set_clock() { # <node>
+  local -r deadline=$((SECONDS + VM_READY_TIMEOUT))
+  local behind='' tries=0
+  guest_agent=no
+  read_network
+  while :; do
+    suspend_ask_clock "${EPOCHSECONDS}"
+    if [[ -n ${guest_time} ]]; then
+      behind=$((EPOCHSECONDS - guest_time))
+      if ((${behind#-} <= 10)); then
+        log_info "the guest's clock is set"
+        return 0
+      fi
+      ((tries += 1))
+    fi
+    if ((tries >= 3 || SECONDS >= deadline)); then
+      break
+    fi
+    run_pause 1
+  done
+  if [[ -n ${behind} ]]; then
+    result_fail vm "the clock of VM ${vm_id} on node '$1' could not be set: it is ${behind} s behind" 'set it in the guest (date -s), or have its agent run commands as root'
+  fi
+  fail_without_agent "${VM_READY_TIMEOUT}" "${run_said}"
+}
+
+suspend_ask_clock() { # <the time>; guest_time: what the guest says it is, empty when it does not
+  local -r form='^([0-9]{9,11})([[:space:]]|$)'
+  # shellcheck disable=SC2016 # the guest's variables
+  guest_exec "${vm_id}" 20 sh -c 'off=$(($1 - $(date +%s)))
+    [ "${off#-}" -le 2 ] || date -u -s "@$1" >/dev/null 2>&1
+    for card in /sys/class/net/*; do
+      [ "$(cat "$card/address" 2>/dev/null)" != "$2" ] || timeout 5 networkctl renew "${card##*/}" >/dev/null 2>&1
+    done
+    exec date +%s' sh "$1" "${vm_mac,,}"
+  guest_time=''
+  if [[ ${guest_exit} == 0 && ${guest_out:0:64} =~ ${form} ]]; then
+    guest_time=$((10#${BASH_REMATCH[1]}))
+  fi
+}
+
+# The guest was ready when it was suspended, and has its host key; what answers at
+# its address is to be it again.
+suspend_verify_ready() {
+  local -r deadline=$((SECONDS + VM_READY_TIMEOUT))
+  wait_for_banner "${deadline}"
+  check_place
+  pin_host_key "${deadline}"
+}
