@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -32,6 +33,9 @@ func main() { os.Exit(process(daemon.Proxmox)) }
 func process(backend daemon.NewBackend) int {
 	stdout := os.Stdout
 	os.Stdout = os.Stderr // stray prints must not get into a protocol
+	// Little of what is made while a process starts is garbage: collecting it can wait.
+	collect := debug.SetGCPercent(400)
+	time.AfterFunc(time.Second, func() { debug.SetGCPercent(collect) })
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the second signal ends the process at once
 	return run(ctx, backend, os.Args[1:], os.Stdin, stdout, os.Stderr)

@@ -41,6 +41,27 @@ func clean(t *testing.T) {
 	}
 }
 
+func TestLoad_LongTextsHaveABound(t *testing.T) {
+	tests := []struct {
+		name, char string
+		most       int
+	}{{"PROXMOX_HOST", "h", 254}, {"CALLBACK_HOST", "h", 254}, {"PROXMOX_NODE", "n", 63}, {"HTTP_TOKEN", "t", 512}}
+	for _, tt := range tests {
+		for n, want := range map[int]bool{tt.most: true, tt.most + 1: false} {
+			clean(t)
+			t.Setenv(tt.name, strings.Repeat(tt.char, n))
+			if _, err := config.Load(config.Sources{}); (err == nil) != want || err != nil && !strings.Contains(err.Error(), tt.name+": ") {
+				t.Errorf("%s of %d characters: %v", tt.name, n, err)
+			}
+		}
+	}
+	clean(t)
+	t.Setenv("HTTP_TOKEN", strings.Repeat("t", 15))
+	if _, err := config.Load(config.Sources{}); err == nil {
+		t.Error("HTTP_TOKEN of 15 characters is accepted")
+	}
+}
+
 func TestLoad_DefaultsAreTheContracts(t *testing.T) {
 	clean(t)
 	t.Setenv("HOME", "/home/ada")

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"runtime"
 	"strings"
+	"sync"
 
 	"linus/internal/job"
 )
@@ -185,11 +186,18 @@ func isPath(name string) bool {
 
 // fieldOf returns the field of a setting.
 func fieldOf(name string) (reflect.StructField, bool) {
+	field, ok := fields()[name]
+	return field, ok
+}
+
+// fields are the fields of all settings, by the settings' names.
+var fields = sync.OnceValue(func() map[string]reflect.StructField {
+	all := map[string]reflect.StructField{}
 	t := reflect.TypeFor[Config]()
 	for i := range t.NumField() {
-		if name != "" && t.Field(i).Tag.Get("envconfig") == name {
-			return t.Field(i), true
+		if name := t.Field(i).Tag.Get("envconfig"); name != "" {
+			all[name] = t.Field(i)
 		}
 	}
-	return reflect.StructField{}, false
-}
+	return all
+})

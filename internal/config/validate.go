@@ -15,13 +15,13 @@ import (
 )
 
 var (
-	hostText    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?$`)
+	hostText    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`)
 	userText    = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`)
-	nodeText    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`)
+	nodeText    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$`)
 	storageText = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]*[A-Za-z0-9]$`)
 	bridgeText  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,14}$`)
 	rangeText   = regexp.MustCompile(`^([1-9][0-9]{2,8})-([1-9][0-9]{2,8})$`)
-	tokenText   = regexp.MustCompile(`^[A-Za-z0-9._~+/=-]{16,512}$`)
+	tokenText   = regexp.MustCompile(`^[A-Za-z0-9._~+/=-]+$`)
 	scriptDir   = regexp.MustCompile(`^/[A-Za-z0-9_./-]+$`)
 )
 
@@ -57,7 +57,7 @@ func (c Config) rules() []rule {
 		{"PROXMOX_HOST", c.ProxmoxHost, c.ProxmoxHost == "" || isHost(c.ProxmoxHost), "give a host name or an IP address, without user, port or https://"},
 		{"PROXMOX_SSH_USER", c.ProxmoxSSHUser, userText.MatchString(c.ProxmoxSSHUser), "give a Unix user name such as root"},
 		{"PROXMOX_SCRIPT_DIR", c.ProxmoxScriptDir, scriptDir.MatchString(c.ProxmoxScriptDir) && path.Clean(c.ProxmoxScriptDir) == c.ProxmoxScriptDir, "give an absolute path of letters, digits, _ . and -"},
-		{"PROXMOX_NODE", c.ProxmoxNode, c.ProxmoxNode == "" || nodeText.MatchString(c.ProxmoxNode), "give a node name as Proxmox shows it"},
+		{"PROXMOX_NODE", c.ProxmoxNode, c.ProxmoxNode == "" || len(c.ProxmoxNode) <= 63 && nodeText.MatchString(c.ProxmoxNode), "give a node name as Proxmox shows it"},
 		{"PROXMOX_STORAGE", c.ProxmoxStorage, storageText.MatchString(c.ProxmoxStorage), "give a storage name such as local-lvm"},
 		{"PROXMOX_BRIDGE", c.ProxmoxBridge, bridgeText.MatchString(c.ProxmoxBridge), "give a bridge name such as vmbr0"},
 		{"PROXMOX_VMID_RANGE", c.ProxmoxVMIDRange, isRange(c.ProxmoxVMIDRange), "give first-last, from 100 to 999999999, as in 100-999"},
@@ -66,11 +66,11 @@ func (c Config) rules() []rule {
 		{"MAX_JOBS", strconv.Itoa(c.MaxJobs), addressErr != nil || !addresses.Fixed() || c.MaxJobs <= addresses.Size(), fmt.Sprintf("give at most %d, or a larger pool: VM_IP_CONFIG has only that many addresses, each for one VM at a time", addresses.Size())},
 		{"VM_GATEWAY", c.VMGateway, c.VMGateway == "" || (gatewayErr == nil && addresses.NetworkContains(gateway)), "give an address in the network of VM_IP_CONFIG, which must be an address or a pool"},
 		{"VM_NAMESERVERS", c.VMNameservers, allAddresses(c.VMNameservers), "give IP addresses separated by spaces or commas"},
-		{"CALLBACK_HOST", c.CallbackHost, net.ParseIP(c.CallbackHost) != nil || hostText.MatchString(c.CallbackHost), "give an address of this machine, or 0.0.0.0 for all"},
+		{"CALLBACK_HOST", c.CallbackHost, isHost(c.CallbackHost), "give an address of this machine, or 0.0.0.0 for all"},
 		{"CALLBACK_URL", c.CallbackURL, c.CallbackURL == "" || isURL(c.CallbackURL), "give http://HOST:PORT or https://HOST, without query and credentials"},
 		{"CALLBACK_URL", c.CallbackURL, !onLoopback(c.CallbackURL) || isLoopback(c.ProxmoxHost), "give an address VMs can reach: inside a VM, localhost is the VM itself"},
 		{"HTTP_ADDR", c.HTTPAddr, c.HTTPAddr == "" || IsAddress(c.HTTPAddr), "give address:port, as in 127.0.0.1:8766; port 0 is any free one"},
-		{"HTTP_TOKEN", c.HTTPToken.String(), c.HTTPToken.value == "" || tokenText.MatchString(c.HTTPToken.value), "give 16 to 512 letters, digits and -._~+/=, and no blanks"},
+		{"HTTP_TOKEN", c.HTTPToken.String(), c.HTTPToken.value == "" || isToken(c.HTTPToken.value), "give 16 to 512 letters, digits and -._~+/=, and no blanks"},
 		{"HTTP_HOSTS", c.HTTPHosts, !slices.ContainsFunc(words(c.HTTPHosts), func(s string) bool { return !isHost(s) }), "give host names without port, separated by spaces or commas"},
 		{"HTTP_CORS_ORIGINS", strings.Join(noOrigins, ", "), len(noOrigins) == 0, "give origins as browsers send them, http://HOST:PORT or https://HOST: lower case, no path, not the scheme's own port, and no *"},
 		{"MCP_TOOLSETS", c.MCPToolsets, c.MCPToolsets == "" || areToolsets(c.Toolsets()), "use one or more of: " + strings.Join(job.Toolsets, ", ")},
@@ -84,7 +84,11 @@ func (c Config) rules() []rule {
 	}
 }
 
-func isHost(s string) bool { return net.ParseIP(s) != nil || hostText.MatchString(s) }
+func isHost(s string) bool {
+	return net.ParseIP(s) != nil || len(s) <= 254 && hostText.MatchString(s)
+}
+
+func isToken(s string) bool { return len(s) >= 16 && len(s) <= 512 && tokenText.MatchString(s) }
 
 func isRange(s string) bool {
 	m := rangeText.FindStringSubmatch(s)

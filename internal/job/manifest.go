@@ -164,12 +164,18 @@ var (
 	envName    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	sizeText   = regexp.MustCompile(`^[1-9][0-9]*[GMK]$`)
 	modeText   = regexp.MustCompile(`^0?[0-7]{3,4}$`)
-	modelText  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@-]{0,127}$`)
+	modelText  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:/@-]*$`)
 	ttySize    = regexp.MustCompile(`^[1-9][0-9]{0,3}x[1-9][0-9]{0,3}$`)
-	dnsLabel   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`)
+	dnsLabel   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$`)
 	bridgeName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,14}$`)
-	vmTemplate = regexp.MustCompile(`^([1-9][0-9]{2,8}|[A-Za-z0-9]([A-Za-z0-9.-]{0,61}[A-Za-z0-9])?)$`)
+	vmTemplate = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`) // a name or a VM ID
 )
+
+// fits reports whether a text has a form and at most so many bytes. A bound within the
+// pattern would make it slow to compile, and every process starts with that.
+func fits(form *regexp.Regexp, text string, most int) bool {
+	return len(text) <= most && form.MatchString(text)
+}
 
 // reserved names belong to the runner: a job that set them would mislead it.
 var reserved = []string{"LINUS_JOB_ID", "LINUS_TASK_FILE", "LINUS_ROOT"}
@@ -230,7 +236,7 @@ func (m Manifest) Validate() error {
 	if m.Timeout < 0 || m.Timeout > MaxTimeout {
 		add(field("manifest.timeout", "give seconds from 1 to 86400", "%d is out of range", m.Timeout))
 	}
-	if m.VMTemplate != "" && !vmTemplate.MatchString(m.VMTemplate) {
+	if m.VMTemplate != "" && !fits(vmTemplate, m.VMTemplate, 63) {
 		add(field("manifest.vmTemplate", "give a template's name (letters, digits, dots, dashes) or its VM ID", "%q is neither", m.VMTemplate))
 	}
 	bad = append(bad, m.validateVM()...)
@@ -269,7 +275,7 @@ func (a Agent) validate(t AgentType) []*FieldError {
 	}
 	if a.ClaudeModel != "" && t != "" && t != AgentClaude {
 		bad = append(bad, field("manifest.agent.claudeModel", "remove it", "has no meaning for agentType %s", t))
-	} else if a.ClaudeModel != "" && !modelText.MatchString(a.ClaudeModel) {
+	} else if a.ClaudeModel != "" && !fits(modelText, a.ClaudeModel, 128) {
 		bad = append(bad, field("manifest.agent.claudeModel", "give a model name such as sonnet", "%q is not a model name", a.ClaudeModel))
 	}
 	return bad

@@ -36,7 +36,7 @@ func (m Manifest) validateVM() []*FieldError {
 				bad = append(bad, field("manifest."+f.name, "remove it, or remove manifest.vm to get a new VM", "has no meaning for an existing VM"))
 			}
 		}
-		if !vmTemplate.MatchString(m.VM) {
+		if !fits(vmTemplate, m.VM, 63) {
 			bad = append(bad, field("manifest.vm", "give the name or the VM ID of a persistent VM; "+string(ListVMs)+" shows them", "%q is neither", m.VM))
 		}
 		return bad
@@ -48,7 +48,7 @@ func (m Manifest) validateVM() []*FieldError {
 		bad = append(bad, field("manifest.os", "use one of: "+strings.Join(Systems, ", "), "%q is unknown", m.OS))
 	}
 	bad = append(bad, m.Network.validate()...)
-	if m.VMName != "" && !dnsLabel.MatchString(m.VMName) {
+	if m.VMName != "" && !fits(dnsLabel, m.VMName, 63) {
 		bad = append(bad, field("manifest.vmName", "use letters, digits and dashes, at most 63", "%q is not a host name", m.VMName))
 	}
 	if m.TTL < 0 || m.TTL > 0 && m.TTL < minTTL || m.TTL > maxTTL {

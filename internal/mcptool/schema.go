@@ -1,7 +1,6 @@
 package mcptool
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -20,7 +19,7 @@ import (
 // struct's own, and none is required if it is a pointer. closed refuses
 // properties that are not listed.
 func schemaOf[T any](closed bool) json.RawMessage {
-	data, err := json.Marshal(schemaFor(reflect.TypeFor[T](), "", closed))
+	data, err := schemaFor(reflect.TypeFor[T](), "", closed).appendTo(nil)
 	if err != nil {
 		panic(fmt.Sprintf("schema of %v: %v", reflect.TypeFor[T](), err)) // cannot happen with the types below
 	}
@@ -35,22 +34,29 @@ type member struct {
 	value any
 }
 
-// MarshalJSON writes the members in order.
-func (o object) MarshalJSON() ([]byte, error) {
-	var b bytes.Buffer
-	b.WriteByte('{')
+// appendTo appends the object's JSON, with the members in order. It is not MarshalJSON,
+// whose result is read again at every level: all schemas are made when a client starts.
+func (o object) appendTo(b []byte) ([]byte, error) {
+	b = append(b, '{')
 	for i, m := range o {
 		if i > 0 {
-			b.WriteByte(',')
+			b = append(b, ',')
+		}
+		b = append(strconv.AppendQuote(b, m.name), ':')
+		if inner, ok := m.value.(object); ok {
+			var err error
+			if b, err = inner.appendTo(b); err != nil {
+				return nil, err
+			}
+			continue
 		}
 		value, err := json.Marshal(m.value)
 		if err != nil {
 			return nil, err
 		}
-		fmt.Fprintf(&b, "%q:%s", m.name, value)
+		b = append(b, value...)
 	}
-	b.WriteByte('}')
-	return b.Bytes(), nil
+	return append(b, '}'), nil
 }
 
 // lists are the values that a tag refers to, as in enum=@systems.

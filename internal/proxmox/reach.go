@@ -18,7 +18,7 @@ import (
 var (
 	idForm   = regexp.MustCompile(`^[1-9][0-9]{2,8}$`)
 	nodeForm = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`)
-	nameForm = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?)?$`)
+	nameForm = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?)?$`) // of at most 253 bytes
 	userForm = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`)
 	uuidForm = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 )

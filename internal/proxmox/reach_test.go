@@ -113,7 +113,7 @@ func TestReadVM_TakesOnlyWhatCanBeAVM(t *testing.T) {
 	}
 	for _, change := range [][2]string{
 		{"id=105", "id=5"}, {"id=105", "id=+105"}, {"id=105", "id=0105"}, {"id=105 ", ""}, {"id=105", "id=105 id=106"},
-		{"node=pve", "node=../pve"}, {"node=pve", "node="}, {"name=dev", "name=\x1b[2J"}, {"job=1", "job=x"}, {"owner=1", "owner="},
+		{"node=pve", "node=../pve"}, {"node=pve", "node="}, {"name=dev", "name=\x1b[2J"}, {"name=dev", "name=" + strings.Repeat("a", 254)}, {"job=1", "job=x"}, {"owner=1", "owner="},
 	} {
 		if vm, err := readVM(strings.Replace(line, change[0], change[1], 1)); err == nil {
 			t.Errorf("with %q: %+v", change[1], vm)

@@ -79,7 +79,7 @@ func readVM(line string) (job.VM, error) {
 		return job.VM{}, fmt.Errorf("list-vms returned a VM without ID: %q", line)
 	}
 	for key, form := range map[string]*regexp.Regexp{"node": nodeForm, "name": nameForm, "job": uuidForm, "owner": uuidForm} {
-		if !form.MatchString(values[key]) {
+		if len(values[key]) > 253 || !form.MatchString(values[key]) {
 			return job.VM{}, fmt.Errorf("list-vms returned VM %d with %s %q", id, key, values[key])
 		}
 	}
