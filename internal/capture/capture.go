@@ -94,11 +94,14 @@ type Capture struct {
 	hiding sync.Mutex
 	masker *secret.Masker // hides the job's secrets; nil: not created yet
 
-	story *story // what its agent does; nil: nothing read yet
+	story *story               // what its agent does; nil: nothing read yet
+	back  map[string]*heldBack // by stream
 }
 
 // New returns the Capture of j.
-func New(o Options, j job.Job) *Capture { return &Capture{o: o, id: j.ID, manifest: j.Manifest} }
+func New(o Options, j job.Job) *Capture {
+	return &Capture{o: o, id: j.ID, manifest: j.Manifest, back: map[string]*heldBack{}}
+}
 
 // Close makes Append store nothing more. What it was storing is written when Close
 // returns.

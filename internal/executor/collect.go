@@ -43,7 +43,12 @@ func (e *Executor) collect(ctx context.Context, r *run) error {
 		got   capture.Collected
 	)
 	if !j.StartedAt.IsZero() && j.VM.State == job.VMCreated {
-		settle := func(timed context.Context) (job.RunState, error) { return e.settle(ctx, timed, j) }
+		settle := func(timed context.Context) (job.RunState, error) {
+			if r.ended != nil && j.Outcome.Reason == job.ReasonExitStatus {
+				return *r.ended, nil // which decided the outcome
+			}
+			return e.settle(ctx, timed, j)
+		}
 		if state, got, err = r.capture.Collect(ctx, work, j, e.patience(j), settle); err != nil {
 			return err
 		}

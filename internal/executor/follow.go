@@ -17,8 +17,8 @@ const (
 	timeoutGrace = 60 * time.Second // for the runner's own timeout to be reported
 )
 
-// follow returns when the job's outcome is decided: by what SSH shows of the task, by
-// the deadline (enforced by the runner, or here if that fails), or because nothing is
+// follow returns when the job's outcome is decided: by what SSH shows of the task, be it
+// on the channel that its start left open or to a check, by the deadline (enforced by the runner, or here if that fails), or because nothing is
 // heard of the task any more. Callbacks arrive over a network where others may send
 // them too: they delay or trigger a check, and decide nothing. A job that another
 // engine has followed is checked at once. Times are by monotonic clocks: the VM's since
@@ -30,6 +30,8 @@ func (e *Executor) follow(ctx context.Context, r *run) error {
 	}
 	quiet := e.listen(ctx, j)
 	defer quiet.end()
+	channel := e.attend(ctx, r, j)
+	defer channel.stop()
 	var w ways
 	reports := r.reported    // nil after a report that proved wrong, until the next check
 	followed := false        // the VM has changed its address, as of the last check
@@ -55,6 +57,14 @@ func (e *Executor) follow(ctx context.Context, r *run) error {
 				wait.Reset(min(2*e.o.HeartbeatInterval+probeEvery, time.Until(lastLook.Add(e.o.HeartbeatThreshold))))
 			}
 			continue
+		case <-channel.came:
+			if due == nil {
+				due = time.After(time.Until(noted.Add(noteEvery)))
+			}
+			continue
+		case state := <-channel.ended:
+			r.ended = &state
+			return e.decide(ctx, r, taskOutcome(j.Manifest, state, state.Text))
 		case <-due:
 			due, noted = nil, time.Now()
 			e.note(ctx, r)
@@ -62,6 +72,9 @@ func (e *Executor) follow(ctx context.Context, r *run) error {
 		case <-reports:
 			reports, reported = nil, true
 			e.note(ctx, r)
+			if r.ended = channel.reported(ctx); r.ended != nil {
+				return e.decide(ctx, r, taskOutcome(j.Manifest, *r.ended, r.ended.Text))
+			}
 		case <-wait.C:
 			reports = r.reported
 		}

@@ -26,6 +26,12 @@ type Guest interface {
 	// Start starts the task detached and returns when it runs (or has run), with the
 	// ID of the VM's boot at that time; empty if unknown.
 	Start(ctx context.Context, j job.Job) (bootID string, err error)
+	// Follow calls take with what comes on the channel that Start may have left open: the
+	// task's output from its beginning, and its end, as the last piece. It returns when
+	// take returns an error, ctx ends, or nothing more comes: with nil after the end, and
+	// job.ErrNoChannel if nothing ever does. The other methods and callbacks show the
+	// task then. The channel is closed when Follow returns.
+	Follow(ctx context.Context, j job.Job, take func(job.Piece) error) error
 	// Callbacks finds a way for a started task's callbacks, by trying each from inside
 	// the VM: url (empty: not tried), then a tunnel to local, an address this process
 	// can dial (empty: no tunnel). A tunnel stays open until Forget or the next call.

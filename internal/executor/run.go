@@ -19,6 +19,7 @@ type run struct {
 	cold     bool          // it has had a VM of a pool that failed it: it creates its own
 	input    line          // orders inputs to its task
 	capture  *capture.Capture
+	ended    *job.RunState // the task's end, as its channel brought it; nil: it did not
 
 	// Executor.mu guards these.
 	heard heard  // reports that are not recorded yet

@@ -106,8 +106,18 @@ exec bash "$home/job-runner.sh" "$start"`
 type launch struct {
 	process *remote.Process
 	nonce   string
-	placed  bool // it has a job, and waits for the word to start it
+	stage   stage
+	read    [2]int64 // how much of stdout and of stderr it has brought
 }
+
+// stage is how far a launch is.
+type stage int
+
+const (
+	waiting stage = iota // for a job
+	placed               // it has a job, and waits for the word to start it
+	started              // it tells of the task
+)
 
 // openLaunch starts a launcher and returns when it has the job runner and waits for a
 // job. It takes one round trip more than a command where the VM lacks the runner.
@@ -147,22 +157,23 @@ func (l *launch) place(ctx context.Context, g *Guest, j job.Job, p job.Payload) 
 		return err
 	}
 	_, err = l.answer(ctx)
-	l.placed = err == nil
+	l.stage = placed
 	return err
 }
 
 // start starts the task that was placed.
 func (l *launch) start(ctx context.Context) (result.Result, error) {
-	if err := l.process.Send(ctx, strings.NewReader("start\n")); err != nil {
+	if err := l.process.Send(ctx, strings.NewReader("launch\n")); err != nil {
 		return result.Result{}, err
 	}
+	l.stage = started
 	return l.answer(ctx)
 }
 
 // answer reads the launcher's next answer.
 func (l *launch) answer(ctx context.Context) (result.Result, error) {
 	res, err := remote.Receive(ctx, l.process, func(stdout *bufio.Reader) (result.Result, error) {
-		return readAnswer(stdout, l.nonce)
+		return readAnswer(stdout, l.nonce, "")
 	})
 	if err == nil && !res.Success() {
 		if err = l.process.Wait(ctx); err == nil {
@@ -170,26 +181,6 @@ func (l *launch) answer(ctx context.Context) (result.Result, error) {
 		}
 	}
 	return res, err
-}
-
-// readAnswer reads up to the end of an answer that nonce delimits. Whatever is there
-// before it is skipped. All of it is bounded.
-func readAnswer(stdout *bufio.Reader, nonce string) (result.Result, error) {
-	var text bytes.Buffer
-	for begins := true; ; {
-		chunk, err := stdout.ReadSlice('\n')
-		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
-			return result.Result{}, err
-		}
-		text.Write(chunk)
-		if text.Len() > maxAnswer {
-			return result.Result{}, fmt.Errorf("it returned more than %d bytes", maxAnswer)
-		}
-		if begins && string(chunk) == "LINUS_END:"+nonce+"\n" {
-			return result.Parse(&text, nonce, nil)
-		}
-		begins = err == nil
-	}
 }
 
 // Warm connects to a job's VM and leaves a launcher waiting there, which has the job
@@ -200,7 +191,7 @@ func (g *Guest) Warm(ctx context.Context, j job.Job) error {
 	timed, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	err := g.retry(timed, j, func(pool *remote.Pool) error {
-		if l := g.takeLaunch(j, false); l != nil {
+		if l := g.takeLaunch(j, waiting); l != nil {
 			if l.process.Running() {
 				g.keepLaunch(j, pool, l)
 				return nil
@@ -216,13 +207,13 @@ func (g *Guest) Warm(ctx context.Context, j job.Job) error {
 	return g.fault(ctx, "prepare", j, result.Result{}, err)
 }
 
-// takeLaunch returns the job's launch that has a job or, for placed false, waits for
-// one; nil if there is none. It is the caller's then.
-func (g *Guest) takeLaunch(j job.Job, placed bool) *launch {
+// takeLaunch returns the job's launch if it is at that stage; nil if there is none. It
+// is the caller's then.
+func (g *Guest) takeLaunch(j job.Job, at stage) *launch {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	known := g.pools[j.ID]
-	if known == nil || known.launch == nil || known.launch.placed != placed {
+	if known == nil || known.launch == nil || known.launch.stage != at {
 		return nil
 	}
 	l := known.launch
@@ -251,7 +242,7 @@ func (g *Guest) Push(ctx context.Context, j job.Job, p job.Payload) error {
 	timed, cancel := context.WithTimeout(ctx, pushTimeout)
 	defer cancel()
 	err := g.retry(timed, j, func(pool *remote.Pool) (err error) {
-		l := g.takeLaunch(j, false)
+		l := g.takeLaunch(j, waiting)
 		if l == nil {
 			l, err = g.openLaunch(timed, pool)
 		}
@@ -274,25 +265,30 @@ func (g *Guest) Push(ctx context.Context, j job.Job, p job.Payload) error {
 }
 
 // Start starts the task and returns the boot it was started under, if the runner says.
-// It is the word to the launcher that has placed the job or, if that is gone, a command
-// of its own. The runner starts no task twice.
+// It is the word to the launcher that has placed the job, and tells of the task then
+// (Follow) or, if that is gone, a command of its own. The runner starts no task twice.
 func (g *Guest) Start(ctx context.Context, j job.Job) (bootID string, err error) {
+	const what = "start the task in"
+	pool, err := g.pool(j)
+	if err != nil {
+		return "", g.fault(ctx, what, j, result.Result{}, err)
+	}
 	var res result.Result
-	err = errNotPlaced
-	if l := g.takeLaunch(j, true); l != nil {
+	l := g.takeLaunch(j, placed)
+	if l != nil {
 		timed, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
-		res, err = l.start(timed)
-		l.process.Close()
+		if res, err = l.start(timed); err == nil {
+			g.keepLaunch(j, pool, l)
+		} else {
+			l.process.Close()
+		}
 	}
-	if errors.Is(err, errNotPlaced) || remote.ClassOf(err) == remote.Lost && ctx.Err() == nil {
+	if l == nil || remote.ClassOf(err) == remote.Lost && ctx.Err() == nil {
 		res, err = g.runner(ctx, j, "start")
 	}
 	if boot := res.Get("LINUS_BOOT_ID"); bootForm.MatchString(boot) {
 		bootID = boot
 	}
-	return bootID, g.fault(ctx, "start the task in", j, res, err)
+	return bootID, g.fault(ctx, what, j, res, err)
 }
-
-// errNotPlaced: no launcher has the job.
-var errNotPlaced = errors.New("no launcher has the job")

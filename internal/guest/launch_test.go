@@ -245,3 +245,5 @@ func TestPush_SendsTheRunnerWhereItIsMissing(t *testing.T) {
 		})
 	}
 }
+
+func touch(path string) error { return os.WriteFile(path, nil, 0o600) }

@@ -74,7 +74,25 @@ func readState(res result.Result) (job.RunState, error) {
 		least = -1
 	}
 	s.ExitCode = int(number("LINUS_EXIT_CODE", least, maxExitCode))
+	if _, ok := res.Lookup(sumKeys[0]); ok && err == nil {
+		s.Sums, err = readSums(res)
+	}
 	return s, err
+}
+
+// sumKeys are the runner's keys for the sha256 of stdout and of stderr.
+var sumKeys = [2]string{"LINUS_STDOUT_SHA256", "LINUS_STDERR_SHA256"}
+
+// sha256Hex is a sha256 as the runner writes it.
+var sha256Hex = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+func readSums(res result.Result) (sums [2]string, err error) {
+	for i, key := range sumKeys {
+		if sums[i] = res.Get(key); !sha256Hex.MatchString(sums[i]) {
+			return [2]string{}, fmt.Errorf("the job runner returned %s:%.100q", key, sums[i])
+		}
+	}
+	return sums, nil
 }
 
 func readDuration(text string) (time.Duration, error) {

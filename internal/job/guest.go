@@ -1,6 +1,9 @@
 package job
 
-import "time"
+import (
+	"errors"
+	"time"
+)
 
 // Payload is everything a VM needs to run one job.
 type Payload struct {
@@ -24,6 +27,9 @@ type RunState struct {
 	StdoutBytes int64
 	StderrBytes int64
 	DiskFull    bool // the VM's disk was full while the task ran: output from that time is lost
+	// Sums are the sha256, in hex, of all of stdout and of stderr, where the task has
+	// ended and the runner computed them; else empty.
+	Sums [2]string
 }
 
 // Written returns how much the task has written to a stream, Stdout or Stderr.
@@ -33,6 +39,17 @@ func (s RunState) Written(stream string) int64 {
 	}
 	return s.StdoutBytes
 }
+
+// Piece is what a task's channel brings at a time: a part of its output, or its end.
+type Piece struct {
+	Stream string // Stdout or Stderr
+	Offset int64  // of Data in the stream: the end of the stream's last piece
+	Data   []byte
+	End    *RunState // nil: the task has not ended. Nothing comes after it
+}
+
+// ErrNoChannel: nothing tells of a task as it runs.
+var ErrNoChannel = errors.New("the task has no channel")
 
 // CallbackWay is how a runner's callbacks arrive.
 type CallbackWay string

@@ -103,6 +103,11 @@ func (f *Fake) Start(ctx context.Context, j job.Job) (bootID string, err error) 
 	return bootID, nil
 }
 
+// Follow returns job.ErrNoChannel.
+func (f *Fake) Follow(context.Context, job.Job, func(job.Piece) error) error {
+	return job.ErrNoChannel
+}
+
 // state returns a run's current state.
 func (r *fakeRun) state() job.RunState {
 	s := job.RunState{Started: true, StdoutBytes: int64(len(r.task.Stdout)), StderrBytes: int64(len(r.task.Stderr)), DiskFull: r.task.DiskFull}

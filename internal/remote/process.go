@@ -40,7 +40,7 @@ func (p *Pool) Begin(ctx context.Context, cmd Command) (*Process, error) {
 	if run.stdin, err = session.StdinPipe(); err == nil {
 		stdout, err = session.StdoutPipe()
 	}
-	run.stdout = bufio.NewReaderSize(stdout, stdoutBuffer)
+	run.stdout = bufio.NewReader(stdout)
 	accepted := make(chan struct{})
 	owned := err == nil && p.own(func() {
 		defer p.release(c)
@@ -71,9 +71,6 @@ func (r *Process) Send(ctx context.Context, data io.Reader) error {
 	_, err := await(ctx, r.pool, r.ended, func() (int64, error) { return io.Copy(r.stdin, data) }, nil)
 	return r.verdict(ctx, err)
 }
-
-// stdoutBuffer is the size of the buffer through which a Process' stdout is read.
-const stdoutBuffer = 64 << 10
 
 // Receive returns what read returns, which is given the command's stdout.
 func Receive[T any](ctx context.Context, r *Process, read func(stdout *bufio.Reader) (T, error)) (T, error) {

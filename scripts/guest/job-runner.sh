@@ -14,12 +14,14 @@
 # callbacks, and sudo for tasks that run as root and files that go beyond the
 # user's reach.
 #
-# Usage: job-runner.sh start | probe | stop [<signal>] | input <offset> |
+# Usage: job-runner.sh start | launch | probe | stop [<signal>] | input <offset> |
 #        close-input | artifacts <files> <bytes each> <bytes all> | callback <url> |
 #        sums <bytes of stdout> <bytes of stderr>
 #   start  installs the job's files, sets `run` going in the background and
 #          returns when it lives, with the boot the task was started under.
 #          Again: resumes what is left to do, or nothing.
+#   launch  is start, and then tells what the task writes as it comes, and how it
+#          ended, for as long as somebody listens: until stdin ends.
 #   probe  says how the job stands.
 #   stop   ends the task with its whole process tree by TERM, KILL, INT, HUP or
 #          QUIT, by KILL what is left 5 s later, and waits until recorded.
@@ -57,6 +59,7 @@
 #   stop            the signal somebody asked for
 #   full            uptime (1/100 s) at which the disk was first seen full
 #   completion      recorded|given_up and the HTTP status
+#   follow.<pid>    the time of what launch has read last
 #   callback_url    where callbacks go, when not to the settings' CALLBACK_URL
 #   stdin_closed    how long stdin is in the end
 #   artifacts.index  name, absolute path, size, mode, sha256 of each artifact
@@ -65,6 +68,7 @@
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/artifacts.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/callback.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/files.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/follow.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/task.sh"
 
 home=${BASH_SOURCE[0]%"${BASH_SOURCE[0]##*/}"} # with builtins: every fork counts in an emulated guest
@@ -156,6 +160,18 @@ start_job() {
   result_line BOOT_ID "${boot}"
   # Sent once more, to a task that has read them.
   [[ ! -e ${state}/session && ! -e ${state}/exit_status ]] || rm -f -- "${tmpfs}/secrets"
+}
+
+# launch_job is the answer of start and, where that went well, what the task writes, and
+# the answer of ended.
+launch_job() {
+  local status
+  (answer start)
+  status=$?
+  ((status == 0)) || return "${status}"
+  settings_load
+  follow_task || return 0
+  (answer ended)
 }
 
 require_directory() {
@@ -396,6 +412,16 @@ probe_job() {
   if runner_alive; then result_line RUNNER_ALIVE yes; else result_line RUNNER_ALIVE no; fi
 }
 
+# tell_end is what launch says last: how the task ended and, unless somebody had to wait
+# for it, the sums of all it wrote.
+tell_end() {
+  local -i stdout_size stderr_size
+  probe_job
+  stdout_size=$(stat -c %s -- "${state}/stdout")
+  stderr_size=$(stat -c %s -- "${state}/stderr")
+  ((stdout_size > max_output_size || stderr_size > max_output_size)) || sum_output "${stdout_size}" "${stderr_size}"
+}
+
 # sum_output lets linus compare what it holds: callbacks brought it, and those
 # are whoever's who has seen the token.
 sum_output() { # <bytes of stdout> <bytes of stderr>
@@ -460,6 +486,7 @@ main() {
       return
       ;;
     task) task_become ;;
+    launch) launch_job ;;
     *) answer "${verb}" "$@" ;;
   esac
 }
@@ -474,6 +501,7 @@ answer() { # <verb> [<argument>...]
   case $1 in
     start) start_job ;;
     probe) probe_job ;;
+    ended) tell_end ;; # within launch
     stop) stop_job "${2:-TERM}" ;;
     input)
       require_launch
@@ -505,7 +533,7 @@ answer() { # <verb> [<argument>...]
       require_launch
       sum_output "${@:2}"
       ;;
-    *) result_fail invalid "${1@Q} is not a command" "use start, probe, stop, input, close-input, artifacts, sums or callback" ;;
+    *) result_fail invalid "${1@Q} is not a command" "use start, launch, probe, stop, input, close-input, artifacts, sums or callback" ;;
   esac
   result_line RESULT SUCCESS
 }

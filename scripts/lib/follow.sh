@@ -1,0 +1,52 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2154 # state, settings and the nonce are the runner's
+# What the task writes, told as it comes to whoever started it, over the connection that
+# was open for that anyway. A part of the job runner.
+
+source "${BASH_SOURCE[0]%/*}/result.sh"
+
+# follow_task writes to stdout what the task has written and writes, each piece behind a
+# line LINUS_OUTPUT:<nonce>:<stream>:<offset>:<bytes>, at most max_output_size bytes of a
+# stream, until the task has ended or stdin has: nobody listens any more then. It looks
+# with builtins, 10 to 100 times a second, whether a file was changed since it last
+# read it, or at the same time: a timestamp can be as coarse as a second.
+follow_task() {
+  local -r mark=${state}/follow.$$
+  local -i follow_stdout=0 follow_stderr=0 delay=1
+  local seconds ended=''
+  while [[ -z ${ended} && -d ${state} ]]; do
+    [[ ! -e ${state}/exit_status ]] || ended=yes
+    if [[ -n ${ended} || ! ${state}/stdout -ot ${mark} || ! ${state}/stderr -ot ${mark} ]]; then
+      : >"${mark}"
+      follow_send || break
+      delay=1
+    fi
+    if [[ -z ${ended} ]]; then
+      printf -v seconds '0.%02d' "${delay}"
+      read -r -t "${seconds}" _
+      (($? > 128)) || break
+      delay=$((delay < 5 ? delay * 2 : 10))
+    fi
+  done
+  rm -f -- "${mark}"
+  [[ -n ${ended} ]]
+}
+
+# follow_send sends what is new of both streams.
+follow_send() {
+  local sizes
+  sizes=$(stat -c %s -- "${state}/stdout" "${state}/stderr") || return 1
+  follow_stream stdout "${sizes%$'\n'*}" && follow_stream stderr "${sizes#*$'\n'}"
+}
+
+follow_stream() { # <stream> <size>
+  local -n sent=follow_$1
+  local -i size=$2 length
+  ((size <= max_output_size)) || size=${max_output_size}
+  while ((sent < size)); do
+    length=$((size - sent < 262144 ? size - sent : 262144))
+    printf 'LINUS_OUTPUT:%s:%s:%d:%d\n' "${LINUS_NONCE}" "$1" "${sent}" "${length}" || return 1
+    dd if="${state}/$1" iflag=skip_bytes,count_bytes skip="${sent}" count="${length}" bs=65536 status=none || return 1
+    sent=$((sent + length))
+  done
+}
