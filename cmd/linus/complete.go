@@ -49,6 +49,7 @@ func (a *app) completeFlags(cmd *cobra.Command) {
 	for name, with := range map[string]completer{
 		"vm":          a.vmNames(),
 		"os":          fixed(job.Systems...),
+		"start":       fixed(string(job.StartAny), string(job.StartCold)),
 		"status-mode": fixed(string(job.StatusSimple), string(job.StatusDetailed), string(job.StatusStreaming)),
 		"manifest": func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return []string{"json"}, cobra.ShellCompDirectiveFilterFileExt

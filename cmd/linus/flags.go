@@ -92,20 +92,26 @@ type vmFlags struct {
 	template, system string
 	name             string
 	keep             bool
+	start            string
 	ttl              time.Duration
 	network          job.Network
 }
 
 // register adds the options of every new VM, registerKeeping those that make a
-// job's VM persistent.
+// job's VM persistent, and whether it may be a pool's.
 func (f *vmFlags) register(cmd *cobra.Command) {
+	f.registerMachine(cmd)
+	cmd.Flags().DurationVar(&f.ttl, "ttl", 0, "destroy the VM after this time, as in 8h, once no job runs in it")
+}
+
+// registerMachine adds the options that say what a VM is.
+func (f *vmFlags) registerMachine(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.IntVar(&f.cpu, "cpu", 0, "cores, 1 to 32")
 	flags.StringVar(&f.memory, "memory", "", "memory, as in 2G")
 	flags.StringVar(&f.disk, "disk", "", "disk, as in 20G")
 	flags.StringVar(&f.template, "template", "", "name or VM ID of the template to clone")
 	flags.StringVar(&f.system, "os", "", "create the VM from a cloud image instead: "+strings.Join(job.Systems, ", "))
-	flags.DurationVar(&f.ttl, "ttl", 0, "destroy the VM after this time, as in 8h, once no job runs in it")
 	flags.StringVar(&f.network.Bridge, "bridge", "", "bridge of the host, as in vmbr0")
 	flags.IntVar(&f.network.VLAN, "vlan", 0, "VLAN tag, 1 to 4094")
 	flags.StringVar(&f.network.IP, "ip", "", "dhcp, or an address with its prefix length, as in 10.0.0.50/24")
@@ -115,6 +121,7 @@ func (f *vmFlags) register(cmd *cobra.Command) {
 func (f *vmFlags) registerKeeping(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.keep, "keep", false, "keep the VM after the job (lifecycle persistent); implied by --name and --ttl")
 	cmd.Flags().StringVar(&f.name, "name", "", "name of the VM, which is then persistent")
+	cmd.Flags().StringVar(&f.start, "start", "", "any (default): in a VM of a pool, if one like this is ready; cold: always in a new one")
 }
 
 func (f *vmFlags) override(cmd *cobra.Command, m *job.Manifest) error {
@@ -125,6 +132,7 @@ func (f *vmFlags) override(cmd *cobra.Command, m *job.Manifest) error {
 		"template": func() { m.VMTemplate = f.template },
 		"os":       func() { m.OS = f.system },
 		"name":     func() { m.VMName = f.name },
+		"start":    func() { m.Start = job.StartMode(f.start) },
 		"ttl":      func() { m.TTL = int(f.ttl / time.Second) },
 		"bridge":   func() { m.Network.Bridge = f.network.Bridge },
 		"vlan":     func() { m.Network.VLAN = f.network.VLAN },

@@ -65,7 +65,7 @@ func statusText(j job.Job) string {
 	row("progress", j.Progress)
 	row("task", oneLine(job.TaskHead(j.Manifest.Task), 100))
 	if vm := j.VM; vm != nil {
-		row("vm", strings.Join(strings.Fields(fmt.Sprintf("%s %s %s %s", vmID(vm), vm.Name, vm.Node, vm.IP)), " ")+" ("+string(vm.State)+")")
+		row("vm", strings.Join(strings.Fields(fmt.Sprintf("%s %s %s %s", vmID(vm), vm.Name, vm.Node, vm.IP)), " ")+" ("+vmOrigin(vm)+")")
 		row("vm's reason", oneLine(vm.Reason, 600))
 		row("vm's remedy", oneLine(vm.Remedy, 600))
 	}
@@ -86,6 +86,18 @@ func vmID(vm *job.VM) string {
 		return ""
 	}
 	return fmt.Sprint(vm.ID)
+}
+
+// vmOrigin is the state of a job's VM and, unless it was created for it, where it came
+// from.
+func vmOrigin(vm *job.VM) string {
+	switch vm.Source {
+	case job.SourcePool:
+		return string(vm.State) + ", from a pool"
+	case job.SourceHibernated:
+		return string(vm.State) + ", hibernated in a pool"
+	}
+	return string(vm.State)
 }
 
 func (a *app) resultCommand() *cobra.Command {

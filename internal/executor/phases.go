@@ -244,9 +244,12 @@ func (e *Executor) destroy(ctx context.Context, r *run) error {
 	if j.Shares() {
 		return e.release(ctx, r, j)
 	}
+	if j.Member != nil && j.KeepsVM() { // what is open to it serves the job that claims it
+		signal(e.pools.wake)
+		return nil
+	}
 	e.o.Guest.Forget(j)
 	if j.KeepsVM() {
-		signal(e.pools.wake)
 		return nil
 	}
 	if j.Borrows() {

@@ -117,6 +117,9 @@ func (e *Executor) poolInfo(row job.Pool, members []job.Job) job.PoolInfo {
 	e.pools.mu.Lock()
 	defer e.pools.mu.Unlock()
 	info.State = cmp.Or(e.pools.states[row.Name], "filling")
+	if info.Count(job.MemberWarm) >= row.Warm && info.Count(job.MemberHibernated) >= row.Hibernated {
+		info.State = "ready"
+	}
 	return info
 }
 

@@ -406,8 +406,8 @@ func (e *Executor) forgive(ctx context.Context, p job.Pool, own []job.Job, gener
 	return next
 }
 
-// ping checks that warm members answer, and so keeps the connections to them open. One
-// that is stopped or gone is given up at once; one that runs, when it does not answer
+// ping checks that warm members answer, and has each prepared for the job that will
+// claim it. One that is stopped or gone is given up at once; one that runs, when it does not answer
 // again.
 func (e *Executor) ping(ctx context.Context, members []job.Job) {
 	var asking sync.WaitGroup
@@ -419,6 +419,9 @@ func (e *Executor) ping(ctx context.Context, members []job.Job) {
 			timed, end := context.WithTimeoutCause(ctx, pingTime, fmt.Errorf("no answer within %s", pingTime))
 			defer end()
 			err := e.o.Guest.Ping(timed, m)
+			if err == nil {
+				err = e.o.Guest.Warm(timed, m)
+			}
 			silent := e.pools.answered(m.ID, err == nil)
 			if err == nil || ctx.Err() != nil {
 				return

@@ -265,6 +265,9 @@ func (l *Lab) layOut() error {
 			return err
 		}
 	}
+	if err := l.SetMemory(64<<10, 0); err != nil {
+		return err
+	}
 	links := map[string]string{
 		l.Path("etc", "pve", "qemu-server"): "nodes/" + l.Config.Node + "/qemu-server",
 		l.Path("etc", "pve", "lxc"):         "nodes/" + l.Config.Node + "/lxc",

@@ -32,11 +32,12 @@ type statusOutput struct {
 }
 
 type jobVM struct {
-	ID    int         `json:"id,omitempty" jsonschema_description:"Proxmox VM ID."`
-	Name  string      `json:"name,omitempty"`
-	Node  string      `json:"node,omitempty"`
-	IP    string      `json:"ip,omitempty"`
-	State job.VMState `json:"state" jsonschema:"enum=intended,enum=created,enum=destroyed,enum=released,enum=left_alone,enum=forgotten"`
+	ID     int          `json:"id,omitempty" jsonschema_description:"Proxmox VM ID."`
+	Name   string       `json:"name,omitempty"`
+	Node   string       `json:"node,omitempty"`
+	IP     string       `json:"ip,omitempty"`
+	Source job.VMSource `json:"source,omitempty" jsonschema:"enum=cold,enum=pool,enum=hibernated" jsonschema_description:"cold: created for the job. pool or hibernated: a pool's, which was ready."`
+	State  job.VMState  `json:"state" jsonschema:"enum=intended,enum=created,enum=destroyed,enum=released,enum=left_alone,enum=forgotten"`
 }
 
 func getJobStatus(e job.Engine) server.ServerTool {
@@ -67,7 +68,7 @@ func statusOf(j job.Job) statusOutput {
 		out.Reason, out.Error = j.Outcome.Reason, j.Outcome.Error
 	}
 	if j.VM != nil {
-		out.VM = &jobVM{ID: j.VM.ID, Name: j.VM.Name, Node: j.VM.Node, IP: j.VM.IP, State: j.VM.State}
+		out.VM = &jobVM{ID: j.VM.ID, Name: j.VM.Name, Node: j.VM.Node, IP: j.VM.IP, Source: j.VM.Source, State: j.VM.State}
 	}
 	return out
 }

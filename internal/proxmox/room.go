@@ -2,11 +2,70 @@ package proxmox
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
 
 	"linus/internal/job"
 )
 
-// Room returns what the host has left for VMs.
+// Room returns what the host has left for VMs and what templates are now, and renews
+// leases.
 func (p *Provider) Room(ctx context.Context, origins []job.Origin, leases []job.LeaseRenewal) (job.HostRoom, error) {
-	return job.HostRoom{}, nil
+	const op = "read what the host has left"
+	var templates, renewals []string
+	for _, o := range origins {
+		if o.Template != "" {
+			templates = append(templates, o.Template)
+		}
+	}
+	for _, l := range leases {
+		renewals = append(renewals, fmt.Sprintf("%d:%s:%d", l.VM.ID, l.VM.Job, int(l.For/time.Second)))
+	}
+	env := map[string]string{}
+	setText(env, "ROOM_TEMPLATES", strings.Join(templates, " "))
+	setText(env, "ROOM_LEASES", strings.Join(renewals, " "))
+	setText(env, "LINUS_OWNER", p.o.Owner)
+	res, err := p.run(ctx, call{op: op, script: "host-room", env: env})
+	if err != nil {
+		return job.HostRoom{}, err
+	}
+	room := job.HostRoom{Generations: map[job.Origin]string{}, Leases: map[string]job.LeaseState{}}
+	if _, err := fmt.Sscanf(res.Get("LINUS_MEMORY"), "%d %d %f", &room.FreeMB, &room.TotalMB, &room.Pressure); err != nil {
+		return job.HostRoom{}, &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostVM, Text: fmt.Sprintf("host-room returned LINUS_MEMORY:%.100q", res.Get("LINUS_MEMORY"))}
+	}
+	made := map[string]string{}
+	for _, line := range res.All("LINUS_TEMPLATE") {
+		name, what, _ := strings.Cut(line, " ")
+		made[name] = what
+	}
+	for _, o := range origins {
+		if made[o.Template] != "" || o.Template == "" {
+			room.Generations[o] = p.generation(o, made[o.Template])
+		}
+	}
+	for _, line := range res.All("LINUS_LEASE") {
+		id, state, _ := strings.Cut(line, " ")
+		room.Leases[id] = job.LeaseState(state)
+	}
+	return room, nil
+}
+
+// generation identifies what VMs are made from: a template's ID and config, or an
+// operating system, and the settings that shape VMs.
+func (p *Provider) generation(o job.Origin, template string) string {
+	env := p.machineEnvironment()
+	env["template"], env["os"] = template, o.OS
+	env["image"], env["owner key"] = p.o.ImageURL+" "+p.o.ImageSHA256, p.o.SSHPublicKey
+	var all strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		all.WriteString(name + "=" + strconv.Quote(env[name]) + "\n")
+	}
+	sum := sha256.Sum256([]byte(all.String()))
+	return hex.EncodeToString(sum[:8])
 }

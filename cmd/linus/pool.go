@@ -1,0 +1,296 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"linus/internal/job"
+)
+
+func (a *app) poolCommand() *cobra.Command {
+	return group("pool", "Keep VMs ready, so that jobs start at once",
+		a.poolCreateCommand(), a.poolListCommand(), a.poolShowCommand(), a.poolResizeCommand(), a.poolDrainCommand(), a.poolRemoveCommand())
+}
+
+// poolFlags are how many VMs a pool keeps, and for how long.
+type poolFlags struct {
+	warm, hibernated  int
+	idleLimit, maxAge time.Duration
+	wait              bool
+}
+
+func (f *poolFlags) register(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.IntVar(&f.warm, "warm", 0, "VMs that run and wait, 0 to 100")
+	flags.IntVar(&f.hibernated, "hibernated", 0, "VMs that wait suspended to disk, without memory, 0 to 100")
+	flags.DurationVar(&f.idleLimit, "idle-limit", 0, "keep no VM once no job has asked for one for this long, until one does (default: never)")
+	flags.DurationVar(&f.maxAge, "max-age", 0, "replace a VM that is this old (default 24h)")
+	flags.BoolVar(&f.wait, "wait", false, "return when the VMs are ready")
+}
+
+func (f *poolFlags) override(cmd *cobra.Command, size *job.PoolSize) {
+	for name, set := range map[string]func(){
+		"warm":       func() { size.Warm = f.warm },
+		"hibernated": func() { size.Hibernated = f.hibernated },
+		"idle-limit": func() { size.IdleLimit = int(f.idleLimit / time.Second) },
+		"max-age":    func() { size.MaxAge = int(f.maxAge / time.Second) },
+	} {
+		if cmd.Flags().Changed(name) {
+			set()
+		}
+	}
+}
+
+func (a *app) poolCreateCommand() *cobra.Command {
+	var vm vmFlags
+	var f poolFlags
+	cmd := &cobra.Command{
+		Use:   "create NAME",
+		Short: "Create a pool of VMs that wait for jobs",
+		Long: "A job that asks for exactly such a VM (template or operating system, size, network) gets one of the pool's, which has booted,\n" +
+			"instead of a new one. Each VM serves one job and is then destroyed; the pool makes another, behind waiting jobs and only\n" +
+			"while the host has memory to spare. Without --warm and --hibernated the pool is empty; linus pool resize fills it.",
+		Example: "  linus pool create small --warm 2\n" +
+			"  linus pool create big --template ci --cpu 8 --memory 16G --warm 1 --hibernated 3 --idle-limit 2h",
+		Args: oneArg("the pool's name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var m job.Manifest
+			if err := vm.override(cmd, &m); err != nil {
+				return err
+			}
+			p := job.Pool{Name: args[0], VMTemplate: m.VMTemplate, OS: m.OS, Resources: m.Resources, Network: m.Network}
+			f.override(cmd, &p.PoolSize)
+			return a.changePool(cmd.Context(), f.wait, func(ctx context.Context, s *session) (job.PoolInfo, error) {
+				return s.CreatePool(ctx, p)
+			})
+		},
+	}
+	vm.registerMachine(cmd)
+	f.register(cmd)
+	a.completeFlags(cmd)
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	return cmd
+}
+
+func (a *app) poolResizeCommand() *cobra.Command {
+	var f poolFlags
+	cmd := &cobra.Command{
+		Use:     "resize NAME",
+		Short:   "Change how many VMs a pool keeps, and for how long; one that has stopped tries again",
+		Example: "  linus pool resize small --warm 4",
+		Args:    oneArg("the pool's name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.changePool(cmd.Context(), f.wait, func(ctx context.Context, s *session) (job.PoolInfo, error) {
+				p, err := s.Pool(ctx, args[0])
+				if err != nil {
+					return p, err
+				}
+				f.override(cmd, &p.PoolSize)
+				return s.ResizePool(ctx, args[0], p.PoolSize)
+			})
+		},
+	}
+	f.register(cmd)
+	return a.completePools(cmd)
+}
+
+func (a *app) poolDrainCommand() *cobra.Command {
+	return a.completePools(&cobra.Command{
+		Use:   "drain NAME",
+		Short: "Empty a pool: destroy its waiting VMs and keep none until it is resized",
+		Args:  oneArg("the pool's name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.changePool(cmd.Context(), false, func(ctx context.Context, s *session) (job.PoolInfo, error) {
+				p, err := s.Pool(ctx, args[0])
+				if err != nil {
+					return p, err
+				}
+				p.Warm, p.Hibernated = 0, 0
+				return s.ResizePool(ctx, args[0], p.PoolSize)
+			})
+		},
+	})
+}
+
+func (a *app) poolRemoveCommand() *cobra.Command {
+	return a.completePools(&cobra.Command{
+		Use:   "remove NAME",
+		Short: "Remove a pool; its waiting VMs are destroyed, and jobs keep the ones they have",
+		Args:  oneArg("the pool's name"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := a.attach(cmd.Context(), false)
+			if err != nil {
+				return err
+			}
+			defer s.Close()
+			p, err := s.RemovePool(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return a.print(p, fmt.Sprintf("pool %s is removed", p.Name))
+		},
+	})
+}
+
+// changePool makes a change to a pool and shows the pool. With wait it returns when its
+// VMs are ready, or cannot be.
+func (a *app) changePool(ctx context.Context, wait bool, change func(context.Context, *session) (job.PoolInfo, error)) error {
+	s, err := a.attach(ctx, true)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	p, err := change(ctx, s)
+	if err != nil {
+		return err
+	}
+	for wait && (p.Count(job.MemberWarm) < p.Warm || p.Count(job.MemberHibernated) < p.Hibernated) {
+		if p.Stopped() {
+			return fmt.Errorf("pool %s: %s", p.Name, p.State)
+		}
+		select {
+		case <-ctx.Done():
+			a.note("\nthe pool is still being filled\n  look: linus pool show %s", p.Name)
+			return exitError(exitDetached)
+		case <-time.After(poolPause):
+		}
+		if p, err = s.Pool(ctx, p.Name); err != nil {
+			return err
+		}
+	}
+	return a.print(p, poolText(p))
+}
+
+// poolPause is the time between two looks at a pool that is being filled.
+const poolPause = 200 * time.Millisecond
+
+func (a *app) poolListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the pools: their VMs by state, and how many jobs got one",
+		Args:  noArgs,
+		RunE: a.reading(func(ctx context.Context, e job.Engine, _ []string) error {
+			pools, err := e.Pools(ctx)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(append([]job.PoolInfo{}, pools...))
+			}
+			if len(pools) == 0 {
+				a.note("no pools; linus pool create makes one")
+				return nil
+			}
+			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+			_, _ = fmt.Fprintln(w, "NAME\tFROM\tSIZE\tWARM\tHIBERNATED\tMAKING\tIN USE\tHIT RATE\tSTATE")
+			for _, p := range pools {
+				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d/%d\t%d/%d\t%d\t%d\t%s\t%s\n", p.Name, oneLine(p.VMTemplate+p.OS, 63), poolMachine(p.Pool),
+					p.Count(job.MemberWarm), p.Warm, p.Count(job.MemberHibernated), p.Hibernated, p.Count(job.MemberMaking), p.Count(job.MemberClaimed),
+					hitRate(p.Pool), oneLine(p.State, 60))
+			}
+			return w.Flush()
+		}),
+	}
+}
+
+func (a *app) poolShowCommand() *cobra.Command {
+	return a.completePools(&cobra.Command{
+		Use:   "show NAME",
+		Short: "Show a pool: its VMs, how many jobs got one, and why it is not full",
+		Args:  oneArg("the pool's name"),
+		RunE: a.reading(func(ctx context.Context, e job.Engine, args []string) error {
+			p, err := e.Pool(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			return a.print(p, poolText(p))
+		}),
+	})
+}
+
+func poolMachine(p job.Pool) string {
+	return fmt.Sprintf("%d cores, %s, %s", p.Resources.CPU, p.Resources.Memory, p.Resources.Disk)
+}
+
+func hitRate(p job.Pool) string {
+	rate, any := p.HitRate()
+	if !any {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f %% of %d", 100*rate, p.Hits+p.Misses)
+}
+
+func poolText(p job.PoolInfo) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	row := func(name, value string) {
+		if value != "" {
+			_, _ = fmt.Fprintf(w, "%s\t%s\n", name, value)
+		}
+	}
+	row("pool", p.Name)
+	row("state", oneLine(p.State, 600))
+	row("made from", p.VMTemplate+p.OS)
+	row("size", fmt.Sprintf("%d cores, %s memory, %s disk", p.Resources.CPU, p.Resources.Memory, p.Resources.Disk))
+	row("network", networkText(p.Network))
+	row("warm", fmt.Sprintf("%d of %d", p.Count(job.MemberWarm), p.Warm))
+	row("hibernated", fmt.Sprintf("%d of %d", p.Count(job.MemberHibernated), p.Hibernated))
+	if p.IdleLimit > 0 {
+		row("idle limit", seconds(time.Duration(p.IdleLimit)*time.Second))
+	}
+	row("replaced after", (time.Duration(p.MaxAge) * time.Second).String())
+	row("hit rate", hitRate(p.Pool))
+	if p.Failure != nil {
+		row("failed", fmt.Sprintf("%s, %d in a row, %d of them equal: %s", local(p.Failure.At), p.Failure.Row, p.Failure.Count, oneLine(p.Failure.Error, 600)))
+	}
+	_ = w.Flush()
+	if len(p.Members) > 0 {
+		_, _ = fmt.Fprintf(w, "\nVM\tSTATE\tSINCE\tIP\tJOB\n")
+		for _, m := range p.Members {
+			of := m.Maker
+			if m.Claimer != "" {
+				of = m.Claimer
+			}
+			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", orDash(vmID(&m.VM)), m.State, local(m.Since), orDash(m.VM.IP), of)
+		}
+		_ = w.Flush()
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+func networkText(n job.Network) string {
+	var parts []string
+	add := func(name, value string) {
+		if value != "" && value != "0" {
+			parts = append(parts, name+" "+value)
+		}
+	}
+	add("bridge", n.Bridge)
+	add("VLAN", fmt.Sprint(n.VLAN))
+	add("address", n.IP)
+	add("gateway", n.Gateway)
+	return strings.Join(parts, ", ")
+}
+
+// completePools completes a command's first argument with the pools' names.
+func (a *app) completePools(cmd *cobra.Command) *cobra.Command {
+	names := a.complete(func(ctx context.Context, e job.Engine) (words []string, err error) {
+		pools, err := e.Pools(ctx)
+		for _, p := range pools {
+			words = append(words, fmt.Sprintf("%s\t%d warm, %d hibernated", p.Name, p.Warm, p.Hibernated))
+		}
+		return words, err
+	})
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return names(cmd, args, typed)
+	}
+	return cmd
+}

@@ -1,0 +1,100 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"linus/internal/lab"
+)
+
+// makePool makes a pool of the lab's template and returns when it is full.
+func (h *host) makePool(t *testing.T, flags ...string) {
+	t.Helper()
+	out := h.cli(t, append([]string{"pool", "create", "p", "--wait"}, flags...)...)
+	if !strings.Contains(out, "state           ready") {
+		t.Fatalf("the pool is\n%s", out)
+	}
+}
+
+// emptyPool removes the pool and waits until no VM of ours is left.
+func (h *host) emptyPool(t *testing.T) {
+	t.Helper()
+	h.cli(t, "pool", "remove", "p")
+	h.waitGone(t)
+}
+
+// A job gets a VM that has booted; the host sees nothing of it but the destroy.
+func TestPool_JobStartsAtOnce(t *testing.T) {
+	h := newHost(t, lab.DriverProcess)
+	h.makePool(t, "--warm", "2")
+	c := h.connect(t)
+	var took []time.Duration
+	for range 8 {
+		began := time.Now()
+		got := c.call("submit_job", map[string]any{"manifest": script("echo warm"), "wait_seconds": 30})
+		took = append(took, time.Since(began))
+		job := c.call("get_job_status", map[string]any{"job_id": got["job_id"]})
+		if vm := job["vm"].(map[string]any); job["status"] != "success" || vm["source"] != "pool" || got["stdout"] != "warm\n" {
+			t.Errorf("%v\n%v", got, job)
+		}
+		for deadline := time.Now().Add(time.Minute); strings.Count(h.cli(t, "pool", "show", "p"), " warm ") < 2; {
+			if time.Now().After(deadline) {
+				t.Fatalf("the pool is not filled again:\n%s", h.cli(t, "pool", "show", "p"))
+			}
+		}
+	}
+	slices.Sort(took)
+	t.Logf("submit to result: median %s, all %v", took[len(took)/2], took)
+	if list := h.cli(t, "job", "list"); strings.Count(list, "\n") != 9 {
+		t.Errorf("jobs listed:\n%s", list)
+	}
+	if shown := h.cli(t, "pool", "list"); !strings.Contains(shown, "100 % of 8") {
+		t.Errorf("pools:\n%s", shown)
+	}
+	h.emptyPool(t)
+}
+
+// The engine is killed again and again while jobs come: each runs exactly once, in a VM
+// that no other job had, and at the end nothing is left.
+func TestPool_EngineKilled(t *testing.T) {
+	h := newHost(t, lab.DriverProcess, "MAX_JOBS=4", "CLEANUP_INTERVAL_SECONDS=10")
+	h.makePool(t, "--warm", "2")
+	ledger := newLedger(t)
+	c := h.connect(t)
+	over := make(chan struct{})
+	var killing sync.WaitGroup
+	killing.Go(func() {
+		for {
+			select {
+			case <-over:
+				return
+			case <-time.After(700 * time.Millisecond):
+				h.killEngine()
+			}
+		}
+	})
+	s := &soak{h: h, t: t, ledger: ledger, clients: []*mcpClient{c}, began: time.Now(), jobs: 10, each: 20 * time.Second, ends: map[string]int{}, faults: map[string]int{}}
+	vms := map[any]int{}
+	for n := range 10 {
+		j := soakJob{work: work{n: n, lines: 10, sleep: "0.1"}, kind: "ends"}
+		j.manifest = script(ledger.task(j.work))
+		s.follow(&j)
+		job := s.ask(&j, "get_job_status", map[string]any{"job_id": j.id})
+		if vm, ok := job["vm"].(map[string]any); ok {
+			vms[fmt.Sprint(vm["name"], vm["source"])]++
+		}
+	}
+	close(over)
+	killing.Wait()
+	for vm, n := range vms {
+		if n != 1 {
+			t.Errorf("VM %v had %d jobs", vm, n)
+		}
+	}
+	t.Logf("VMs %v\n%s", vms, h.cli(t, "pool", "list"))
+	h.emptyPool(t)
+}

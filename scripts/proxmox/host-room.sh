@@ -1,0 +1,161 @@
+#!/usr/bin/env bash
+# Reports what this Proxmox VE host has left for VMs and what templates are now, and
+# renews leases of VMs of ours. Starts nothing of Proxmox: it reads files.
+#
+# Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
+#
+# Inputs (environment), all optional:
+#   ROOM_TEMPLATES   names or IDs of templates of this node, parted by blanks
+#   ROOM_LEASES      leases to renew, parted by blanks: <vmid>:<job's UUID>:<seconds from now>
+#   LINUS_OWNER      the installation whose leases these are; required with ROOM_LEASES
+#   LINUS_NONCE      delimits the output
+# Options: --help
+#
+# On stdout:
+#   LINUS_MEMORY:<MiB available> <MiB in all> <pressure>   the pressure is PSI's some
+#                avg10, 0 where the kernel does not tell
+#   LINUS_TEMPLATE:<name or ID as given> <vmid> <sha256>   of its config without lock;
+#                none for what is not one template
+#   LINUS_LEASE:<job> <renewed|kept|over|gone>   kept: not renewed, as the host's leases
+#                are being worked on, or there is none; over: the host ends the VM; gone:
+#                no node has a VM of that ID
+# Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 5 the memory is not known,
+# 129/130/141/143 signal.
+
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/sweep.sh"
+
+usage() {
+  printf '%s\n' \
+    'usage: [ROOM_TEMPLATES=...] [ROOM_LEASES=...] host-room.sh [--help]' \
+    'Tells how much memory the host has left, and what its templates are.' >&2
+}
+
+validate_environment() {
+  local -r lease='[1-9][0-9]{2,8}:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:[1-9][0-9]{0,8}'
+  : "${ROOM_TEMPLATES:=}" "${ROOM_LEASES:=}"
+  validate_pattern ROOM_TEMPLATES "${ROOM_TEMPLATES}" '[A-Za-z0-9. -]*' 'names or IDs of templates'
+  validate_pattern ROOM_LEASES "${ROOM_LEASES}" "(${lease}( ${lease})*)?" 'VMID:JOB:SECONDS, several parted by blanks'
+  if [[ -n ${ROOM_LEASES} ]]; then
+    validate_uuid LINUS_OWNER "${LINUS_OWNER:-}"
+  fi
+  validate_tools perl timeout flock sha256sum
+}
+
+report_memory() {
+  local key value free='' total='' pressure=0
+  local -r proc=${LINUS_PROC_DIR:-/proc}
+  while read -r key value _; do
+    case ${key} in
+      MemAvailable:) free=${value} ;;
+      MemTotal:) total=${value} ;;
+    esac
+  done 2>/dev/null <"${proc}/meminfo" || true
+  if [[ ! ${free} =~ ^[0-9]{1,15}$ || ! ${total} =~ ^[0-9]{1,15}$ ]]; then
+    result_fail vm "${proc}/meminfo does not tell how much memory ${HOSTNAME} has" "look at: cat ${proc}/meminfo"
+  fi
+  if { read -r key value _; } 2>/dev/null <"${proc}/pressure/memory" && [[ ${key} == some && ${value} =~ ^avg10=([0-9]{1,3}(\.[0-9]{1,2})?)$ ]]; then
+    pressure=${BASH_REMATCH[1]}
+  fi
+  result_line MEMORY "$((free / 1024)) $((total / 1024)) ${pressure}"
+}
+
+report_templates() {
+  local given
+  for given in ${ROOM_TEMPLATES}; do
+    find_template "${given}"
+    if [[ -n ${template_id} ]]; then
+      result_line TEMPLATE "${given} ${template_id} ${template_sum}"
+    fi
+  done
+}
+
+# The config says whether a VM is a template: what only has its name is none.
+find_template() { # <name or ID>; template_id: empty if it is not one template; template_sum
+  local file id text
+  local -a candidates=()
+  template_id=''
+  if [[ $1 =~ ^[1-9][0-9]{2,8}$ ]]; then
+    candidates=("$1")
+  else
+    run_read 30 grep -RlFx --include='*.conf' -e "name: $1" -- "${LINUS_PVE_DIR:-/etc/pve}/qemu-server/"
+    run_lines read
+    for file in "${run_lines[@]}"; do
+      file=${file##*/}
+      candidates+=("${file%.conf}")
+    done
+  fi
+  for id in "${candidates[@]}"; do
+    vm_read "${id}"
+    if [[ ${vm_state} != present || ${vm_config[template]:-0} != 1 || ($1 != "${id}" && ${vm_config[name]:-} != "$1") ]]; then
+      continue
+    elif [[ -n ${template_id} ]]; then
+      template_id='' # two of the name: neither is meant
+      return 0
+    fi
+    template_id=${id}
+    text=$(grep -v '^lock ' <<<"${run_out}")
+    template_sum=$(sha256sum <<<"${text}")
+    template_sum=${template_sum%% *}
+  done
+}
+
+renew_leases() {
+  local given id rest renewing=no
+  local -r dir=${LINUS_HOST_DIR:-/var/lib/linus}/leases
+  if [[ -z ${ROOM_LEASES} ]]; then
+    return 0
+  fi
+  # Not while a sweep is ending some.
+  if { exec 7>>"${dir}/.sweep"; } 2>/dev/null && flock -w 2 7; then
+    renewing=yes
+  fi
+  for given in ${ROOM_LEASES}; do
+    id=${given%%:*}
+    rest=${given#*:}
+    renew_lease "${id}" "${rest%:*}" "${rest##*:}" "${renewing}"
+    result_line LEASE "${rest%:*} ${lease_renewed}"
+  done
+  exec 7>&-
+}
+
+renew_lease() { # <vmid> <job> <seconds> <may it be: yes or no>; lease_renewed
+  lease_renewed=kept
+  vm_read "$1"
+  if [[ ${vm_state} == absent ]]; then
+    lease_renewed=gone
+    return 0
+  fi
+  lease_load "$1" "$2"
+  if [[ $4 == no || ${lease_found} != yes || ${lease_owner} != "${LINUS_OWNER}" || ${lease_lock} != none ]]; then
+    return 0
+  fi
+  lease_read_end
+  if [[ ${lease_over} == yes ]]; then
+    lease_renewed=over
+    return 0
+  fi
+  lease_boot=${lease_boot_now}
+  lease_set_end "$3"
+  if [[ ${lease_saved} == yes ]]; then
+    lease_renewed=renewed
+  fi
+}
+
+main() {
+  if [[ ${1:-} == --help ]]; then
+    usage
+    return 0
+  fi
+  set -Eeuo pipefail
+  shopt -s inherit_errexit
+  script_begin 4
+  script_read_options '' "$@"
+  result_run_step validate_environment 'checking the inputs'
+  result_run_step report_memory 'reading the memory'
+  result_run_step report_templates 'reading the templates'
+  result_run_step renew_leases 'renewing leases'
+  result_line RESULT SUCCESS
+}
+
+if ! (return 0 2>/dev/null); then main "$@"; fi
