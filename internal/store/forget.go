@@ -2,13 +2,14 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
-
-	"linus/internal/job"
 )
 
 // orphanAge is how old a job's directory without a row must be to be removed: a
@@ -27,36 +28,76 @@ func (s *Store) Forget(ctx context.Context, before time.Time) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("find jobs that ended before %s: %w", timeText(before), err)
 	}
-	for n, id := range ids {
+	n := 0
+	for some := range slices.Chunk(ids, forgottenAtOnce) {
 		err := s.transaction(ctx, func(tx *tx) error {
-			_, err := tx.ExecContext(ctx, `DELETE FROM jobs WHERE id = ?`, id)
-			return err
+			for _, id := range some {
+				if _, err := tx.ExecContext(ctx, `DELETE FROM jobs WHERE id = ?`, id); err != nil {
+					return err
+				}
+			}
+			return nil
 		})
-		if err == nil {
-			err = os.RemoveAll(s.jobDir(id))
-		}
-		if err != nil {
-			return n, fmt.Errorf("remove job %s: %w", id, err)
+		for _, id := range some {
+			if err == nil {
+				err = os.RemoveAll(s.jobDir(id))
+			}
+			if err != nil {
+				return n, fmt.Errorf("remove job %s: %w", id, err)
+			}
+			n++
 		}
 	}
-	return len(ids), s.removeOrphans(ctx)
+	return n, s.removeOrphans(ctx)
 }
 
+// forgottenAtOnce bounds the jobs that are removed in one transaction, and the
+// directories that are compared with the database at once.
+const forgottenAtOnce = 500
+
 // removeOrphans removes job directories without a row.
-func (s *Store) removeOrphans(ctx context.Context) error {
-	entries, err := os.ReadDir(filepath.Join(s.dir, jobsDir))
+func (s *Store) removeOrphans(ctx context.Context) (err error) {
+	dir, err := os.Open(filepath.Join(s.dir, jobsDir))
 	if err != nil {
 		return fmt.Errorf("find directories without a job: %w", err)
 	}
-	for _, entry := range entries {
-		info, err := entry.Info()
-		if err != nil || !isID(entry.Name()) || time.Since(info.ModTime()) < orphanAge {
+	defer dir.Close() //nolint:errcheck // only read
+	for {
+		names, err := dir.Readdirnames(forgottenAtOnce) // there may be a million
+		orphans, queryErr := s.unknown(ctx, names)
+		if err := errors.Join(queryErr, removeOld(s.jobDir, orphans)); err != nil {
+			return fmt.Errorf("remove directories without a job: %w", err)
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("find directories without a job: %w", err)
+		}
+	}
+}
+
+// unknown returns those of the names that are IDs, but not a job's.
+func (s *Store) unknown(ctx context.Context, names []string) ([]string, error) {
+	ids, err := json.Marshal(slices.DeleteFunc(names, func(name string) bool { return !isID(name) }))
+	if err != nil {
+		return nil, err
+	}
+	return query(ctx, s.read, func(row scanner) (id string, err error) {
+		err = row.Scan(&id)
+		return id, err
+	}, `SELECT value FROM json_each(?) WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE id = value)`, string(ids))
+}
+
+// removeOld removes the directories of ids that have not changed for orphanAge.
+func removeOld(dirOf func(id string) string, ids []string) error {
+	for _, id := range ids {
+		info, err := os.Stat(dirOf(id))
+		if err != nil || time.Since(info.ModTime()) < orphanAge {
 			continue
 		}
-		if _, err := s.TokenHash(ctx, entry.Name()); errors.Is(err, job.ErrNotFound) {
-			if err := os.RemoveAll(s.jobDir(entry.Name())); err != nil {
-				return fmt.Errorf("remove directory %s, which belongs to no job: %w", entry.Name(), err)
-			}
+		if err := os.RemoveAll(dirOf(id)); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -3,7 +3,9 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -104,5 +106,37 @@ func TestForget_LeavesAYoungDirectoryWithoutAJob(t *testing.T) {
 		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) != tt.gone {
 			t.Errorf("%s, %s old: %v, want it gone: %t", name, tt.age, err, tt.gone)
 		}
+	}
+}
+
+func TestForget_ManyAtOnce(t *testing.T) {
+	s := openCounted(t, t.TempDir())
+	const many = 2*forgottenAtOnce + 1
+	jobsOf(t, s, 1, many)
+	old := time.Now().Add(-48 * time.Hour)
+	for n := range many {
+		dir := s.jobDir(fmt.Sprintf("019aa000-0000-7000-8000-%012d", n))
+		if err := errors.Join(os.Mkdir(dir, 0o700), os.Chtimes(dir, old, old)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	young := s.jobDir("019aa000-0000-7000-9000-000000000001")
+	if err := os.Mkdir(young, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	got := during(func() {
+		if n, err := s.Forget(context.Background(), time.Now()); n != many || err != nil {
+			t.Errorf("forgot %d of %d, %v", n, many, err)
+		}
+	})
+	if got.commits != 3 {
+		t.Errorf("%d commits", got.commits)
+	}
+	entries, err := os.ReadDir(s.jobDir(""))
+	if err != nil || len(entries) != 1 || entries[0].Name() != filepath.Base(young) {
+		t.Errorf("directories %v, %v; want one", entries, err)
+	}
+	if page := list(t, s, job.Filter{}); len(page.Jobs) != 1 {
+		t.Errorf("%d jobs are left", len(page.Jobs))
 	}
 }
