@@ -20,6 +20,8 @@ func (a *app) vmCommand() *cobra.Command {
 		a.vmCreateCommand(), a.vmListCommand(), a.vmShowCommand(), a.vmSSHCommand(), a.vmCopyCommand(), a.vmForwardCommand(),
 		a.vmVerb("start NAME|ID", "Start a stopped VM", "runs", (*session).StartVM),
 		a.vmVerb("stop NAME|ID", "Shut down a VM; no job may be running in it", "is stopped", (*session).StopVM),
+		a.vmVerb("suspend NAME|ID", "Write a VM's memory to its disk and turn it off; no job may be running in it", "is suspended", (*session).SuspendVM),
+		a.vmVerb("resume NAME|ID", "Continue a suspended VM where it was", "runs", (*session).ResumeVM),
 		a.vmSnapshotCommand(), a.vmRevertCommand(), a.vmDestroyCommand(), a.vmForgetCommand())
 }
 
@@ -247,10 +249,13 @@ func vmAndSnapshot(cmd *cobra.Command, args []string) error {
 }
 
 func (a *app) vmSnapshotCommand() *cobra.Command {
-	return a.completeVMs(&cobra.Command{
-		Use:     "snapshot NAME|ID SNAPSHOT",
-		Short:   "Take a named snapshot of a VM's disk",
-		Example: "  linus vm snapshot dev clean",
+	var memory bool
+	cmd := &cobra.Command{
+		Use:   "snapshot NAME|ID SNAPSHOT",
+		Short: "Take a named snapshot of a VM's disk",
+		Long: "With --memory the snapshot includes what runs in the VM: linus vm revert continues it there instead of booting. No job may be\n" +
+			"running in the VM then, and its storage needs room for twice its memory.",
+		Example: "  linus vm snapshot dev clean\n  linus vm snapshot dev live --memory",
 		Args:    vmAndSnapshot,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := a.attach(cmd.Context(), false)
@@ -258,13 +263,15 @@ func (a *app) vmSnapshotCommand() *cobra.Command {
 				return err
 			}
 			defer s.Close()
-			info, err := s.SnapshotVM(cmd.Context(), args[0], args[1], false)
+			info, err := s.SnapshotVM(cmd.Context(), args[0], args[1], memory)
 			if err != nil {
 				return err
 			}
 			return a.printVM(s, info, fmt.Sprintf("snapshot %s of VM %s (%d) taken", args[1], info.Name, info.ID))
 		},
-	})
+	}
+	cmd.Flags().BoolVar(&memory, "memory", false, "include what runs in the VM")
+	return a.completeVMs(cmd)
 }
 
 func (a *app) vmRevertCommand() *cobra.Command {
@@ -272,7 +279,7 @@ func (a *app) vmRevertCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "revert NAME|ID SNAPSHOT",
 		Short:   "Revert a VM's disk to a snapshot and start the VM",
-		Long:    "What was written to the VM's disk since the snapshot is lost. No job may be running in it.",
+		Long:    "What was written to the VM's disk since the snapshot is lost. No job may be running in it. Where the snapshot was taken with\n--memory, what ran in the VM then continues.",
 		Example: "  linus vm revert dev clean --yes",
 		Args:    vmAndSnapshot,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -119,6 +119,8 @@ func TestInspector_CallsEveryTool(t *testing.T) {
 	h.until(t, func() bool { return call("get_vm", map[string]any{"vm_id": "dev"})["jobs"] == nil })
 	call("stop_vm", map[string]any{"vm_id": "dev"})
 	call("start_vm", map[string]any{"vm_id": "dev"})
+	call("suspend_vm", map[string]any{"vm_id": "dev"})
+	call("resume_vm", map[string]any{"vm_id": "dev"})
 	call("snapshot_vm", map[string]any{"vm_id": "dev", "snapshot": "clean"})
 	call("revert_vm", map[string]any{"vm_id": "dev", "snapshot": "clean", "confirm": true})
 	call("destroy_vm", map[string]any{"vm_id": "dev", "confirm": true})

@@ -190,6 +190,9 @@ func TestTools_ReturnStructuredContent(t *testing.T) {
 		{"get_vm", map[string]any{"vm_id": "dev"}, devVM},
 		{"start_vm", map[string]any{"vm_id": "105"}, `{"vm_id":"105","name":"dev","status":"running","ssh":"ssh debian@10.0.0.9"}`},
 		{"stop_vm", map[string]any{"vm_id": "dev"}, `{"vm_id":"105","name":"dev","status":"running","ssh":"ssh debian@10.0.0.9"}`},
+		{"suspend_vm", map[string]any{"vm_id": "dev"}, `{"vm_id":"105","name":"dev","status":"suspended"}`},
+		{"resume_vm", map[string]any{"vm_id": "dev"}, `{"vm_id":"105","name":"dev","status":"running","ssh":"ssh debian@10.0.0.9"}`},
+		{"snapshot_vm", map[string]any{"vm_id": "dev", "snapshot": "live", "memory": true}, `{"vm_id":"105","name":"dev","status":"running","ssh":"ssh debian@10.0.0.9"}`},
 		{"snapshot_vm", map[string]any{"vm_id": "dev", "snapshot": "clean"}, `{"vm_id":"105","name":"dev","status":"running","ssh":"ssh debian@10.0.0.9"}`},
 		{"revert_vm", map[string]any{"vm_id": "dev", "snapshot": "clean", "confirm": true}, `{"vm_id":"105","name":"dev","status":"running","ssh":"ssh debian@10.0.0.9"}`},
 		{"destroy_vm", map[string]any{"vm_id": "dev", "confirm": true}, `{"vm_id":"105","name":"dev","status":"destroying"}`},
@@ -216,7 +219,7 @@ func TestTools_ReturnStructuredContent(t *testing.T) {
 				}
 			}
 			wanted := []string{
-				"input 1+1\n", "kill INT", "cleanup 24h0m0s", "start 105", "stop dev", "snapshot dev clean", "revert dev clean", "destroy dev",
+				"input 1+1\n", "kill INT", "cleanup 24h0m0s", "start 105", "stop dev", "suspend dev", "resume dev", "snapshot dev live with memory", "snapshot dev clean", "revert dev clean", "destroy dev",
 			}
 			e.change(func() {
 				if diff := cmp.Diff(wanted, e.calls); diff != "" {

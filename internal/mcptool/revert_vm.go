@@ -17,11 +17,11 @@ type revertInput struct {
 
 func revertVM(o Options, b *background) server.ServerTool {
 	return defineCall("revert_vm", "Revert a VM",
-		"Revert a persistent VM's disk to a snapshot and start the VM; all changes since are lost. Refused while jobs run in it. "+
+		"Revert a persistent VM's disk to a snapshot and start the VM, or continue what ran in it where the snapshot has its memory; all changes since are lost. Refused while jobs run in it. "+
 			"Returns when the VM accepts logins, or after 45 seconds while the work goes on.",
 		hints{destructive: true, idempotent: true, openWorld: true},
 		func(ctx context.Context, in revertInput, c call) (changedVM, error) {
-			if err := (snapshotInput{in.VMID, in.Snapshot}).check(); err != nil {
+			if err := (snapshotInput{VMID: in.VMID, Snapshot: in.Snapshot}).check(); err != nil {
 				return changedVM{}, err
 			}
 			question := fmt.Sprintf("Revert VM %s to snapshot %s? All changes since are lost.", in.VMID, in.Snapshot)

@@ -19,7 +19,7 @@ func toolset(name string, o Options, b *background) []server.ServerTool {
 		return []server.ServerTool{executeCommand(e), getJobOutput(e), tailJobOutput(e), interactWithJob(e), killJob(e)}
 	case "vm":
 		return []server.ServerTool{
-			provisionVM(o), listVMs(o), getVM(o), startVM(o, b), stopVM(o, b), snapshotVM(o, b), revertVM(o, b), destroyVM(o),
+			provisionVM(o), listVMs(o), getVM(o), startVM(o, b), stopVM(o, b), suspendVM(o, b), resumeVM(o, b), snapshotVM(o, b), revertVM(o, b), destroyVM(o),
 		}
 	case "admin":
 		return []server.ServerTool{checkHost(e), cleanupCompletedJobs(e)}

@@ -107,7 +107,7 @@ func TestToolsets_LeaveOutWhatMeansAMissingTool(t *testing.T) {
 			offer{
 				tools: []string{
 					"check_host", "execute_command", "get_job_output", "get_job_result", "get_job_status", "get_vm", "interact_with_job", "list_jobs", "list_vms",
-					"provision_vm", "snapshot_vm", "start_vm", "submit_job", "tail_job_output",
+					"provision_vm", "resume_vm", "snapshot_vm", "start_vm", "submit_job", "suspend_vm", "tail_job_output",
 				},
 				prompts:   []string{"delegate_task", "diagnose_job"},
 				resources: []string{"host-report", "job-artifact", "job-output", "job-result"},

@@ -26,7 +26,7 @@ func (a vmArg) check() error {
 type vmOutput struct {
 	VMID      string       `json:"vm_id,omitempty" jsonschema_description:"Proxmox VM ID; the VM's name is accepted as well wherever a vm_id is expected. Absent until there is one."`
 	Name      string       `json:"name"`
-	Status    job.VMStatus `json:"status" jsonschema:"enum=provisioning,enum=running,enum=stopped,enum=destroying,enum=left_alone,enum=gone,enum=unknown" jsonschema_description:"left_alone: it exists, is not proven ours, and is not touched. gone: the host has no such VM. unknown: the host did not respond."`
+	Status    job.VMStatus `json:"status" jsonschema:"enum=provisioning,enum=running,enum=stopped,enum=suspended,enum=destroying,enum=left_alone,enum=gone,enum=unknown" jsonschema_description:"suspended: off, its memory on disk. left_alone: it exists, is not proven ours, and is not touched. gone: the host has no such VM. unknown: the host did not respond."`
 	Reason    string       `json:"reason,omitempty" jsonschema_description:"Why it is left alone, and what to do."`
 	IP        string       `json:"ip,omitempty"`
 	User      string       `json:"user,omitempty" jsonschema_description:"SSH user."`
@@ -72,7 +72,7 @@ func (o Options) sshCommand(vm job.VM) string {
 type changedVM struct {
 	VMID   string       `json:"vm_id,omitempty"`
 	Name   string       `json:"name"`
-	Status job.VMStatus `json:"status" jsonschema:"enum=provisioning,enum=running,enum=stopped,enum=destroying,enum=left_alone,enum=gone,enum=unknown"`
+	Status job.VMStatus `json:"status" jsonschema:"enum=provisioning,enum=running,enum=stopped,enum=suspended,enum=destroying,enum=left_alone,enum=gone,enum=unknown"`
 	SSH    string       `json:"ssh,omitempty" jsonschema_description:"Shell command that logs in."`
 	Note   string       `json:"note,omitempty" jsonschema_description:"What is happening and what to do next."`
 }

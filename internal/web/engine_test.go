@@ -240,6 +240,27 @@ func (e *engine) VM(ctx context.Context, ref string) (job.VMInfo, error) {
 	return job.VMInfo{}, &job.FieldError{Field: "vm", Problem: `"` + ref + `" is not a VM of ours`, Remedy: string(job.ListVMs) + " shows the VMs there are"}
 }
 
+func (e *engine) SuspendVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return e.power(ctx, "suspend", ref, job.VMSuspended)
+}
+
+func (e *engine) ResumeVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return e.power(ctx, "resume", ref, job.VMRunning)
+}
+
+func (e *engine) power(ctx context.Context, what, ref string, status job.VMStatus) (job.VMInfo, error) {
+	v, err := e.VM(ctx, ref)
+	e.change(func() {
+		e.calls = append(e.calls, what+" "+ref)
+		for i := range e.vms {
+			if err == nil && e.vms[i].Job == v.Job {
+				e.vms[i].Status = status
+			}
+		}
+	})
+	return v, err
+}
+
 func (e *engine) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error) {
 	v, err := e.VM(ctx, ref)
 	if err == nil && len(v.Jobs) > 0 {

@@ -93,7 +93,10 @@ func (p *pages) routes(r *mux.Router) {
 	get("/vms", p.loggedIn(p.vms))
 	get("/vms/live", p.loggedIn(p.vmsLive))
 	get("/vms/{ref}/destroy", p.loggedIn(p.confirmDestroy))
-	post("/vms/{ref}/destroy", p.changing(p.destroy))
+	post("/vms/{ref}/destroy", p.changing(p.changeVM(job.Engine.DestroyVM)))
+	post("/vms/{ref}/suspend", p.changing(p.changeVM(job.Engine.SuspendVM)))
+	post("/vms/{ref}/resume", p.changing(p.changeVM(job.Engine.ResumeVM)))
+	get("/vms/{ref}/{verb:suspend|resume}", to(func(*http.Request) string { return "/vms" }))
 
 	get("/host", p.loggedIn(p.host))
 	get("/help", p.loggedIn(p.help))

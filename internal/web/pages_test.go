@@ -202,7 +202,7 @@ func TestForms_NeedTheSessionsTokenAndOrigin(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/jobs/" + id + "/cancel", "/jobs/" + id + "/kill", "/jobs/" + id + "/input", "/vms/105/destroy", "/logout"} {
+	for _, path := range []string{"/jobs/" + id + "/cancel", "/jobs/" + id + "/kill", "/jobs/" + id + "/input", "/vms/105/destroy", "/vms/105/suspend", "/vms/105/resume", "/logout"} {
 		for name, bad := range map[string]struct {
 			form   string
 			change func(*http.Request)
@@ -249,6 +249,9 @@ func TestForms_DoWhatTheySay(t *testing.T) {
 		{"destroy", "/vms/105/destroy", "job=" + doneID, 200, "destroy 105", "destroying", false},
 		{"destroy another VM by now", "/vms/105/destroy", "job=" + id, 422, "", "is now another VM", false},
 		{"destroy what is in use", "/vms/linus-job-000000000001/destroy", "job=" + id, 422, "destroy linus-job-000000000001", "jobs run in it", false},
+		{"suspend", "/vms/105/suspend", "job=" + doneID, 200, "suspend 105", "/vms/105/resume", false},
+		{"suspend another VM by now", "/vms/105/suspend", "job=" + id, 422, "", "is now another VM", false},
+		{"resume", "/vms/105/resume", "job=" + doneID, 200, "resume 105", "running", false},
 		{"destroy nothing", "/vms/nothing/destroy", "job=x", 422, "", "not a VM of ours", false},
 	}
 	for _, tt := range tests {

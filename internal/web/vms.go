@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -18,7 +19,10 @@ const (
 	vmsTime  = 20 * time.Second // limit for a list of its VMs
 )
 
-type vmsView struct{ VMs []vmRow }
+type vmsView struct {
+	VMs       []vmRow
+	FormToken string
+}
 
 func (vmsView) title() string { return "VMs" }
 func (vmsView) goesOn() bool  { return true }
@@ -34,6 +38,14 @@ type vmRow struct {
 func (v vmRow) CanGo() bool {
 	return v.Lifecycle == job.Persistent && v.Status != job.VMDestroying && v.State != job.VMLeftAlone
 }
+
+// CanSuspend reports whether it can be suspended from here.
+func (v vmRow) CanSuspend() bool {
+	return v.CanGo() && v.Status == job.VMRunning && len(v.Jobs) == 0
+}
+
+// CanResume reports whether it is suspended.
+func (v vmRow) CanResume() bool { return v.CanGo() && v.Status == job.VMSuspended }
 
 // ExpiresIn is the remaining time, as text; empty if it never expires.
 func (v vmRow) ExpiresIn() string {
@@ -57,11 +69,11 @@ func (p *pages) vmRow(info job.VMInfo) vmRow {
 	return row
 }
 
-func (p *pages) vmsView(ctx context.Context) (vmsView, error) {
+func (p *pages) vmsView(ctx context.Context, r *http.Request) (vmsView, error) {
 	ctx, cancel := context.WithTimeout(ctx, vmsTime)
 	defer cancel()
 	infos, err := p.Engine.VMs(ctx)
-	v := vmsView{}
+	v := vmsView{FormToken: p.sessions.formToken(p.sessions.of(r))}
 	for _, info := range infos {
 		v.VMs = append(v.VMs, p.vmRow(info))
 	}
@@ -69,7 +81,7 @@ func (p *pages) vmsView(ctx context.Context) (vmsView, error) {
 }
 
 func (p *pages) vms(w http.ResponseWriter, r *http.Request) {
-	v, err := p.vmsView(r.Context())
+	v, err := p.vmsView(r.Context(), r)
 	if err != nil {
 		p.failed(w, r, err)
 		return
@@ -79,7 +91,7 @@ func (p *pages) vms(w http.ResponseWriter, r *http.Request) {
 
 func (p *pages) vmsLive(w http.ResponseWriter, r *http.Request) {
 	p.follow(w, r, vmsPause, func(ctx context.Context, s *stream) (bool, error) {
-		v, err := p.vmsView(ctx)
+		v, err := p.vmsView(ctx, r)
 		if err != nil {
 			return false, err
 		}
@@ -107,22 +119,28 @@ func (p *pages) confirmDestroy(w http.ResponseWriter, r *http.Request) {
 	p.render(w, r, http.StatusOK, "destroy", destroyView{p.vmRow(info), p.sessions.formToken(p.sessions.of(r))})
 }
 
-// destroy destroys the VM that was confirmed, not another that has its ID or
-// name by now.
-func (p *pages) destroy(w http.ResponseWriter, r *http.Request) {
-	ref := mux.Vars(r)["ref"]
-	info, err := p.Engine.VM(r.Context(), ref)
-	if err == nil && info.Job != r.PostForm.Get("job") {
-		err = &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q is now another VM", ref), Remedy: "look at the list of VMs again"}
+// changeVM does something to the VM that the form is about, not to another that has
+// its ID or name by now. What takes long goes on; the list shows when it is done.
+func (p *pages) changeVM(change func(job.Engine, context.Context, string) (job.VMInfo, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		ref := mux.Vars(r)["ref"]
+		info, err := p.Engine.VM(r.Context(), ref)
+		if err == nil && info.Job != r.PostForm.Get("job") {
+			err = &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q is now another VM", ref), Remedy: "look at the list of VMs again"}
+		}
+		if err == nil {
+			ctx, cancel := context.WithTimeout(r.Context(), vmsTime)
+			defer cancel()
+			if _, err = change(p.Engine, ctx, ref); errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				err = nil
+			}
+		}
+		if err != nil {
+			p.failed(w, r, err)
+			return
+		}
+		http.Redirect(w, r, "/vms", http.StatusSeeOther)
 	}
-	if err == nil {
-		_, err = p.Engine.DestroyVM(r.Context(), ref)
-	}
-	if err != nil {
-		p.failed(w, r, err)
-		return
-	}
-	http.Redirect(w, r, "/vms", http.StatusSeeOther)
 }
 
 type hostView struct {

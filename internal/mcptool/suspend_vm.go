@@ -1,0 +1,20 @@
+package mcptool
+
+import (
+	"context"
+
+	"github.com/mark3labs/mcp-go/server"
+)
+
+func suspendVM(o Options, b *background) server.ServerTool {
+	return define("suspend_vm", "Suspend a VM",
+		"Write a persistent VM's memory to its disk and turn it off; resume_vm continues it where it was, in seconds. "+
+			"Refused while jobs run in it. Returns after at most 45 seconds while the work goes on.",
+		hints{idempotent: true, openWorld: true},
+		func(ctx context.Context, in vmArg) (changedVM, error) {
+			if err := in.check(); err != nil {
+				return changedVM{}, err
+			}
+			return o.act(ctx, b, in.VMID, "The suspend", o.Engine.SuspendVM)
+		})
+}
