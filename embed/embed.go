@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"regexp"
 	"strings"
+	"sync"
 
 	"linus/scripts"
 )
@@ -57,9 +58,25 @@ func Names() []string {
 	return names
 }
 
-// Script returns one script, self-contained. An unknown name is
-// ErrUnknownScript; any other error is a fault in the script's source lines.
+// bundled are the scripts that were asked for, File by name: what is compiled in does
+// not change, and putting one together takes milliseconds.
+var bundled sync.Map
+
+// Script returns one script, self-contained; its Body is shared and not to be changed.
+// An unknown name is ErrUnknownScript; any other error is a fault in the script's source
+// lines.
 func Script(name string) (File, error) {
+	if f, ok := bundled.Load(name); ok {
+		return f.(File), nil
+	}
+	f, err := readScript(name)
+	if err == nil {
+		bundled.Store(name, f)
+	}
+	return f, err
+}
+
+func readScript(name string) (File, error) {
 	for _, dir := range entryDirs {
 		text, err := fs.ReadFile(scripts.FS, dir+"/"+name+".sh")
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) {

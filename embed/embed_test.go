@@ -136,3 +136,14 @@ func TestBundle(t *testing.T) {
 		})
 	}
 }
+
+// A job asks for scripts several times, and putting one together takes milliseconds.
+func TestScript_IsPutTogetherOnce(t *testing.T) {
+	first, err := Script("create-vm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := Script("create-vm"); err != nil || &again.Body[0] != &first.Body[0] {
+		t.Errorf("put together again: %v", err)
+	}
+}
