@@ -36,7 +36,7 @@ const nowhere = "http://127.0.0.1:1"
 // prefix, and the server its callbacks are for.
 type rig struct {
 	*guest.Guest
-	t      *testing.T
+	t      testing.TB
 	vm     job.VM
 	inside *sshtest.Server
 	server *httptest.Server
@@ -78,18 +78,18 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// endRunner ends a VM's job runner, which would go on telling of its task's end,
+// endRunner ends a VM's job runners, which would go on telling of its task's end,
 // and returns when it writes no more.
-func endRunner(t *testing.T, root string) {
+func endRunner(t testing.TB, root string) {
 	t.Helper()
-	script := filepath.Join(root, "opt/job-runner/job-runner.sh")
+	homes := []byte(filepath.Join(root, "opt/job-runner") + "/")
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		left := 0
 		all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 		for _, path := range all {
 			line, _ := os.ReadFile(path)
 			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-			if err != nil || !bytes.Contains(line, []byte(script+"\x00")) {
+			if err != nil || !bytes.Contains(line, homes) || !bytes.Contains(line, []byte("/job-runner.sh\x00")) {
 				continue
 			}
 			left++

@@ -27,6 +27,11 @@ import (
 func bareVM(t *testing.T, o sshtest.Options) *rig {
 	t.Helper()
 	t.Parallel()
+	return newVM(t, o)
+}
+
+func newVM(t testing.TB, o sshtest.Options) *rig {
+	t.Helper()
 	r := &rig{t: t, inside: sshtest.Start(t, o), root: t.TempDir()}
 	r.vm = job.VM{ID: 100, Job: uuid.NewString(), IP: r.inside.Host, User: "debian", HostKey: r.inside.HostKey}
 	r.connect()

@@ -1,0 +1,161 @@
+package guest_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"linus/internal/executor"
+	"linus/internal/guest"
+	"linus/internal/job"
+	"linus/internal/providertest"
+	"linus/internal/sshtest"
+	"linus/internal/store"
+)
+
+// oneVM is a provider all of whose VMs are the rig's.
+type oneVM struct {
+	*providertest.Fake
+	r *rig
+}
+
+func (p oneVM) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
+	vm, err := p.Fake.Create(ctx, spec, progress)
+	vm.IP, vm.User, vm.HostKey = p.r.vm.IP, p.r.vm.User, p.r.vm.HostKey
+	return vm, err
+}
+
+// countedFromWarm counts round trips from when the VM is warm.
+type countedFromWarm struct {
+	*guest.Guest
+	wire *sshtest.Wire
+}
+
+func (g countedFromWarm) Warm(ctx context.Context, j job.Job) error {
+	err := g.Guest.Warm(ctx, j)
+	g.wire.RoundTrips()
+	return err
+}
+
+// engine is an executor whose jobs run in the rig's VM.
+func (r *rig) engine(w *sshtest.Wire) *executor.Executor {
+	r.t.Helper()
+	s, err := store.Open(r.t.Context(), store.Options{Dir: r.t.TempDir(), MaxOutput: 1 << 20})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { _ = s.Close() })
+	e := executor.New(executor.Options{
+		Store: s, Provider: oneVM{providertest.NewFake(), r}, Guest: countedFromWarm{r.Guest, w}, Owner: uuid.NewString(),
+		CallbackURL: func(context.Context) (string, error) { return nowhere, nil },
+		Defaults:    job.Defaults{VMTemplate: providertest.FakeTemplate, Timeout: 60, CPU: 1, Memory: "1G", Disk: "10G"},
+		MaxOutput:   1 << 20, Log: slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
+	})
+	if err := e.Start(r.t.Context()); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() {
+		if err := e.Close(context.Background()); err != nil {
+			r.t.Error(err)
+		}
+		endRunner(r.t, r.root)
+	})
+	return e
+}
+
+// done returns the job when nothing is left to do for it.
+func done(t *testing.T, e *executor.Executor, s job.Submission) job.Job {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	j, err := e.Submit(ctx, s)
+	for after := int64(0); err == nil && !j.Done(); {
+		var events []job.Event
+		events, j, err = e.Watch(ctx, j.ID, after)
+		if len(events) > 0 {
+			after = events[len(events)-1].Seq
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("the job does not end: %+v", j)
+		}
+	}
+	if err != nil || j.Outcome == nil {
+		t.Fatalf("%+v, %v", j, err)
+	}
+	return j
+}
+
+// A whole small job takes few round trips in its VM, and one command; in a persistent VM
+// another one, to clean up.
+func TestJob_TakesFewRoundTrips(t *testing.T) {
+	for name, shared := range map[string]bool{"in a VM of its own": false, "in a persistent VM": true} {
+		t.Run(name, func(t *testing.T) {
+			r := bareVM(t, sshtest.Options{})
+			w := r.wired(0)
+			e := r.engine(w)
+			m := job.Manifest{Task: "echo out; echo err >&2; exit 3", AgentType: job.AgentScript}
+			commands := 1
+			if shared {
+				vm := done(t, e, job.Submission{Kind: job.KindVM, Manifest: job.Manifest{Lifecycle: job.Persistent, VMName: "dev"}})
+				if vm.Outcome.Status != job.Success {
+					t.Fatalf("%+v", vm.Outcome)
+				}
+				m.VM, commands = "dev", 2
+			}
+			j := done(t, e, job.Submission{Manifest: m})
+			got, err := e.Result(t.Context(), j.ID)
+			if err != nil || string(got.Stdout) != "out\n" || string(got.Stderr) != "err\n" || got.ExitCode == nil || *got.ExitCode != 3 || got.StdoutInfo.Incomplete {
+				t.Errorf("%+v, %v", got, err)
+			}
+			n := w.RoundTrips()
+			t.Logf("%d round trips", n)
+			if n > 8 {
+				t.Errorf("%d round trips, want at most 8", n)
+			}
+			if n := r.inside.Stats().Execs; n != commands {
+				t.Errorf("%d commands, want %d", n, commands)
+			}
+		})
+	}
+}
+
+// BenchmarkLaunch is the time from a job at hand to its first output, its VM being warm,
+// at round trips of that many milliseconds.
+func BenchmarkLaunch(b *testing.B) {
+	for _, trip := range []time.Duration{0, 1, 50, 200} {
+		b.Run(fmt.Sprintf("rtt-%dms", trip), func(b *testing.B) {
+			r := newVM(b, sshtest.Options{})
+			r.wired(trip * time.Millisecond)
+			for b.Loop() {
+				b.StopTimer()
+				j := job.Job{ID: uuid.NewString(), VM: &r.vm}
+				if err := r.Warm(b.Context(), j); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+				err := r.Push(b.Context(), j, payload())
+				if err == nil {
+					_, err = r.Start(b.Context(), j)
+				}
+				if err == nil {
+					err = r.Follow(b.Context(), j, func(job.Piece) error { return io.EOF })
+				}
+				if err != io.EOF {
+					b.Fatal(err)
+				}
+				b.StopTimer()
+				if err := r.Stop(b.Context(), j, "KILL"); err != nil {
+					b.Fatal(err)
+				}
+				r.Forget(j)
+				endRunner(b, r.root)
+				b.StartTimer()
+			}
+		})
+	}
+}
