@@ -25,11 +25,11 @@ const bakedRunner = "/usr/local/lib/linus/job-runner.sh"
 
 // launcher prepares a VM for a job, up to its start: it says whether the VM has the
 // runner with the sha256 $3, baked in at $2 or kept in $1 since an earlier job, takes
-// it from stdin if not, and then waits: for the places of a job (home, tmpfs, sizes)
-// and two archives, the first for the tmpfs, the second for the home. Both are complete
-// before anything is moved to where the runner looks, in one locked step. Then it waits
-// for the word to start the task. Where stdin ends before that, nothing has started,
-// and nothing will.
+// it from stdin if not, and then waits: for the places of a job (home, state, tmpfs),
+// the sizes of two archives, and these, the first for the tmpfs, the second for the
+// home. Both are complete before anything is moved to where the runner looks, in one
+// locked step. Then it waits for the word to start the task. Where stdin ends before
+// that, nothing has started, and nothing will.
 //
 // A launcher may survive the loss of its connection for a while: what a dead one has
 // left is removed, and a live one is left alone. The directories may need root, and
@@ -77,8 +77,8 @@ if [ "$runner" = missing ]; then
   [ "$(sha256sum <"$new/job-runner.sh")" = "$sum" ] || say 5 'the transfer was incomplete'
   ln -f -- "$new/job-runner.sh" runner
 fi
-read -r home && read -r tmpfs && read -r secret && read -r rest || exit 0
-own "$home" "$tmpfs"
+read -r home && read -r state && read -r tmpfs && read -r secret && read -r rest || exit 0
+own "$home" "$state" "$tmpfs"
 cd -- "$home"
 part=$tmpfs/.push-$$
 for old in "$tmpfs"/.push-*; do
@@ -91,7 +91,9 @@ take "$rest" | tar -x -m -f - -C "$new" || say 5 "cannot write below $home"
 [ -e "$part/token" ] && [ -e "$new/settings" ] || say 5 'the transfer was incomplete'
 exec 9<.
 locked
-rm -rf -- files.tar files.index command env artifacts
+for old in files.tar files.index command env artifacts; do
+  [ ! -e "$old" ] || rm -f -- "$old"
+done
 mv -f -- "$part"/* "$tmpfs"
 mv -f -- "$new"/* .
 rmdir -- "$new" "$part"
@@ -152,7 +154,7 @@ func (l *launch) place(ctx context.Context, g *Guest, j job.Job, p job.Payload) 
 		return err
 	}
 	at := g.place(j)
-	head := fmt.Sprintf("%s\n%s\n%d\n%d\n", at.home, at.tmpfs, secret.size, rest.size)
+	head := fmt.Sprintf("%s\n%s\n%s\n%d\n%d\n", at.home, at.state, at.tmpfs, secret.size, rest.size)
 	if err := l.process.Send(ctx, io.MultiReader(strings.NewReader(head), secret, rest)); err != nil {
 		return err
 	}

@@ -188,7 +188,7 @@ func TestPush_RefusesHalfAnArchive(t *testing.T) {
 	}
 	run := exec.Command("bash", "-c", line)
 	secret, rest := pack("token"), pack("task")
-	head := fmt.Sprintf("%s\n%s\n%d\n%d\n", filepath.Join(r.root, "opt/job-runner"), filepath.Join(r.root, "run/linus"), len(secret), 2*len(rest))
+	head := fmt.Sprintf("%s\n%s\n%s\n%d\n%d\n", filepath.Join(r.root, "opt/job-runner"), filepath.Join(r.root, "var/lib/linus/job"), filepath.Join(r.root, "run/linus"), len(secret), 2*len(rest))
 	run.Stdin = io.MultiReader(strings.NewReader(head), bytes.NewReader(secret), bytes.NewReader(rest))
 	if out, err := run.CombinedOutput(); err == nil || !strings.Contains(string(out), "the transfer was incomplete") {
 		t.Errorf("%v, %s", err, out)

@@ -72,7 +72,8 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/follow.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/task.sh"
 
 home=${BASH_SOURCE[0]%"${BASH_SOURCE[0]##*/}"} # with builtins: every fork counts in an emulated guest
-home=$(cd -- "${home:-.}" && pwd)
+[[ ${home} == /?*/ ]] || home=$(cd -- "${home:-.}" && pwd)/
+home=${home%/}
 script=${home}/${BASH_SOURCE[0]##*/}
 max_argument=131071 # Linux: one argument, its final NUL included, has at most 128 KiB
 give_up_after=3600  # seconds of "no such job" before completion is given up
@@ -190,13 +191,12 @@ lock_start() {
 }
 
 prepare_state() {
-  if ! mkdir -p -- "${state}" 2>/dev/null || [[ ! -w ${state} ]]; then
-    local group
-    group=$(id -g)
-    process_as_root install -d -o "${EUID}" -g "${group}" -- "${state}" \
+  if [[ ! -d ${state} || ! -w ${state} || ! -O ${state} ]]; then # linus makes it where it puts the job
+    { mkdir -p -- "${state}" 2>/dev/null && [[ -w ${state} ]]; } \
+      || process_as_root install -d -o "${EUID}" -g "${GROUPS[0]}" -- "${state}" \
       || result_fail invalid "cannot make ${state}" "let the login user use sudo without a password"
+    chmod 0700 "${state}"
   fi
-  chmod 0700 "${state}"
   [[ -p ${state}/control ]] || mkfifo -m 0600 "${state}/control"
   local name
   for name in runner launched task session task_status exit_status completion full; do
@@ -216,10 +216,10 @@ detach_runner() {
     http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
     [[ -z ${!name:-} ]] || environment+=("${name}=${!name}")
   done
-  local -a unit_options=(--quiet --collect "--unit=linus-job-${job_id}.service" "--uid=${EUID}" "--gid=$(id -g)"
-  -p KillMode=process -p Delegate=yes -p Restart=on-failure -p RestartSec=1 -p OOMPolicy=continue
-  -p TasksMax=infinity -p EnvironmentFile=-/etc/environment
-  -p "StandardOutput=append:${state}/runner.log" -p "StandardError=append:${state}/runner.log")
+  local -a unit_options=(--quiet --collect "--unit=linus-job-${job_id}.service" "--uid=${EUID}" "--gid=${GROUPS[0]}"
+    -p KillMode=process -p Delegate=yes -p Restart=on-failure -p RestartSec=1 -p OOMPolicy=continue
+    -p TasksMax=infinity -p EnvironmentFile=-/etc/environment
+    -p "StandardOutput=append:${state}/runner.log" -p "StandardError=append:${state}/runner.log")
   : >>"${state}/runner.log"
   if [[ ! -d /run/systemd/system ]] \
     || ! process_as_root systemd-run "${unit_options[@]}" "${environment[@]/#/--setenv=}" -- "${BASH}" "${script}" run >&2; then
@@ -229,12 +229,16 @@ detach_runner() {
   clock_read
   deadline=$((clock_now + 6000))
   local -r dead=${runner_seen}
+  local nobody
+  # shellcheck disable=SC2312 # nobody writes to it: to read from it is to sleep, without a process
+  exec {nobody}<> <(:)
   while [[ ${runner_seen} == "${dead}" || ! -e ${state}/launched ]]; do
     clock_read
     ((clock_now < deadline)) || result_fail vm "the job runner did not come up in 60 s" "read ${state}/runner.log in the guest"
-    sleep 0.05
+    read -r -t 0.01 -u "${nobody}" _ || true
     read_runner
   done
+  exec {nobody}<&-
 }
 
 # --- run ---------------------------------------------------------------------
@@ -379,7 +383,7 @@ record_end() { # <code> <reason> <started> <ended> <duration, 1/100 s> <text>
   printf -v line '%d %s %d %d %d.%02d %s' "$1" "$2" "$3" "$4" "$(($5 / 100))" "$(($5 % 100))" "$6"
   log_info "task ended: ${line}"
   until publish exit_status "${line}"; do pause 100; done
-  rm -f -- "${tmpfs}/secrets" # a task that never ran has not read them
+  [[ ! -e ${tmpfs}/secrets ]] || rm -f -- "${tmpfs}/secrets" # a task that never ran has not read them
 }
 
 # --- probe, stop and callback ------------------------------------------------

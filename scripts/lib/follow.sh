@@ -35,6 +35,7 @@ follow_task() {
 # follow_send sends what is new of both streams.
 follow_send() {
   local sizes
+  [[ -s ${state}/stdout || -s ${state}/stderr ]] || return 0
   sizes=$(stat -c %s -- "${state}/stdout" "${state}/stderr") || return 1
   follow_stream stdout "${sizes%$'\n'*}" && follow_stream stderr "${sizes#*$'\n'}"
 }

@@ -99,7 +99,7 @@ task_become() {
   __linus_start=("$(type -P env)" --default-signal)
   [[ ! -e ${home}/env ]] || mapfile -d '' -t __linus_entries <"${home}/env"
   [[ ! -e ${tmpfs}/secrets ]] || mapfile -d '' -t -O "${#__linus_entries[@]}" __linus_entries <"${tmpfs}/secrets"
-  rm -f -- "${tmpfs}/secrets"
+  [[ ! -e ${tmpfs}/secrets ]] || rm -f -- "${tmpfs}/secrets"
   stat_read "$$"
   publish session "${stat_session}"
   export LINUS_JOB_ID="${job_id}" LINUS_TASK_FILE="${home}/task"
