@@ -102,9 +102,9 @@ suspend_resume() { # <node>
   fi
 }
 
-# The guest's clock stands where it was suspended. It is set through the agent, which
-# also has the guest ask for its address again; what the guest then says its time is
-# must be the host's. guest_host_key comes with it, as guest.sh tells of it.
+# The guest's clock stands where it was suspended. It is set through the agent; what
+# the guest then says its time is must be the host's. The same call has the guest ask
+# for its address again, and brings its host key (guest_host_key).
 suspend_set_clock() { # <node>
   local -r deadline=$((SECONDS + VM_READY_TIMEOUT))
   local behind='' tries=0
@@ -132,17 +132,23 @@ suspend_set_clock() { # <node>
 }
 
 suspend_ask_clock() { # <the time>; guest_time: what the guest says it is, empty when it does not
-  local -r form='^([0-9]{9,11})([[:space:]]|$)'
+  local -r form='^([0-9]{9,11}) (linus-host-key ((ssh-ed25519|ecdsa-sha2-nistp(256|384|521)|ssh-rsa) [A-Za-z0-9+/]+=*))?'
   # shellcheck disable=SC2016 # the guest's variables
   guest_exec "${vm_id}" 20 sh -c 'off=$(($1 - $(date +%s)))
     [ "${off#-}" -le 2 ] || date -u -s "@$1" >/dev/null 2>&1
-    for card in /sys/class/net/*; do
-      [ "$(cat "$card/address" 2>/dev/null)" != "$2" ] || timeout 5 networkctl renew "${card##*/}" >/dev/null 2>&1
+    date +%s
+    for type in ed25519 ecdsa rsa; do
+      file=/etc/ssh/ssh_host_${type}_key.pub
+      [ ! -f "$file" ] || { printf "linus-host-key " && head -c 2048 "$file"; break; }
     done
-    exec date +%s' sh "$1" "${vm_mac,,}"
-  guest_time=''
-  if [[ ${guest_exit} == 0 && ${guest_out:0:64} =~ ${form} ]]; then
+    for card in /sys/class/net/*; do
+      [ "$(cat "$card/address")" != "$2" ] || timeout 5 networkctl renew "${card##*/}"
+    done >/dev/null 2>&1 </dev/null &
+    exit 0' sh "$1" "${vm_mac,,}"
+  guest_time='' guest_host_key=''
+  if [[ ${guest_exit} == 0 && "${guest_out:0:4096} " =~ ${form} ]]; then
     guest_time=$((10#${BASH_REMATCH[1]}))
+    guest_host_key=${BASH_REMATCH[3]:-}
   fi
 }
 

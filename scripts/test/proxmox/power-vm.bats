@@ -247,7 +247,7 @@ power() { # <action> [<argument...>]
   power resume
   assert_status 0
   assert_called 'qm start 250'
-  assert_called 'qm guest exec 250 --timeout 20 -- sh -c .*'
+  assert_called 'qm guest exec 250 --timeout 20 -- sh -c off=.*'
   assert_line LINUS_VM_IP:127.0.0.1
   assert_line "LINUS_VM_HOST_KEY:${host_key}"
   assert_says 'LINUS_STEP:5/5:output_result:'
