@@ -346,6 +346,21 @@ assert_vms_of_ours() { # <count>
   [[ ! -e ${LINUS_HOST_DIR}/leases/${id}-${job} && ! -e ${PVE_STUB}/vm/${id} ]] || fail "${log}"
 }
 
+@test "a lease that ends destroys a suspended VM, too, and one whose suspend was killed" {
+  local lock
+  for lock in suspended suspending; do
+    create_leased
+    printf '%s\n' "lock: ${lock}" "vmstate: local-lvm:vm-${id}-state-suspend-2026-11-22" >>"${PVE_STUB}/vm/${id}"
+    [[ ${lock} == suspending ]] || echo stopped >"${PVE_STUB}/status/${id}"
+    answer /nodes/pve/tasks '[]'
+    end_lease
+    run_sweep
+    [[ ${status} -eq 0 ]] || fail 'the sweep failed'
+    assert_no_vm_of_ours
+    assert_no_lease
+  done
+}
+
 @test "a lease of an earlier version, with a timer of its own, ends by the sweep" {
   create_leased
   local -r file=${LINUS_HOST_DIR}/leases/${id}-${job}
