@@ -52,9 +52,9 @@ func openWatch(ctx context.Context, o Options, owner string, st *store.Store) (*
 // observer returns the observer of what the engine does.
 func (w *watch) observer() job.Observer {
 	if w.tracer == nil {
-		return w.metrics
+		return telemetry.Observers{w.metrics, w.audit}
 	}
-	return telemetry.Observers{w.metrics, w.tracer}
+	return telemetry.Observers{w.metrics, w.audit, w.tracer}
 }
 
 // close exports the last traces. A failure is only logged.

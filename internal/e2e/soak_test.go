@@ -30,6 +30,7 @@ func TestSoak(t *testing.T) {
 	s := newSoak(t, h, 5*time.Second)
 	s.ledger = newLedger(t)
 	foreign := s.plantForeigners()
+	h.makePool(t, "--warm", "2")
 	for range 4 { // as many chat windows
 		s.clients = append(s.clients, h.connect(t))
 	}
@@ -39,6 +40,8 @@ func TestSoak(t *testing.T) {
 	}
 	s.run(jobs, s.injectUntil)
 	s.summary()
+	s.membersWhole()
+	h.cli(t, "pool", "remove", "p")
 	s.nothingLeft()
 	if now := s.foreigners(); now != foreign {
 		t.Errorf("VMs of others were\n%s\nare\n%s", foreign, now)
@@ -61,7 +64,8 @@ type soak struct {
 	ends   map[string]int
 	faults map[string]int
 	maxVMs int
-	others int // VMs with the marker of another installation
+	vms    []string // the jobs' VMs, by name and source
+	others int      // VMs with the marker of another installation
 }
 
 func newSoak(t *testing.T, h *host, each time.Duration) *soak {
@@ -161,6 +165,11 @@ func (s *soak) follow(j *soakJob) {
 			return
 		}
 		time.Sleep(200 * time.Millisecond)
+	}
+	if vm, ok := job["vm"].(map[string]any); ok {
+		s.mu.Lock()
+		s.vms = append(s.vms, fmt.Sprint(vm["name"], " ", vm["source"]))
+		s.mu.Unlock()
 	}
 	s.check(j, job)
 }
@@ -332,6 +341,48 @@ func (s *soak) summary() {
 		}
 	}
 	s.t.Logf("%d jobs in %s, at most %d VMs at once\nends:\n%s", total, time.Since(s.began).Round(time.Second), s.maxVMs, b.String())
+}
+
+// membersWhole checks that no VM of the pool was given to two jobs, that the pool fills
+// again once the faults are over, and that no VM of ours is there but its members.
+func (s *soak) membersWhole() {
+	s.t.Helper()
+	of := map[string]int{}
+	for _, vm := range s.vms {
+		of[vm]++
+	}
+	pooled := 0
+	for vm, n := range of {
+		if n > 1 {
+			s.t.Errorf("VM %s was given to %d jobs", vm, n)
+		}
+		if strings.HasSuffix(vm, " pool") {
+			pooled++
+		}
+	}
+	var p struct {
+		Members []struct {
+			State string `json:"state"`
+		} `json:"members"`
+	}
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		p.Members = nil
+		err := json.Unmarshal([]byte(s.h.cli(s.t, "pool", "show", "p", "-o", "json")), &p)
+		warm := 0
+		for _, m := range p.Members {
+			if m.State == "warm" {
+				warm++
+			}
+		}
+		if err == nil && warm == 2 && len(p.Members) == 2 && s.h.ourVMs(s.t)-s.others == 2 {
+			break
+		}
+		if time.Now().After(deadline) {
+			s.t.Errorf("%d VMs of ours; the pool is\n%s", s.h.ourVMs(s.t)-s.others, s.h.cli(s.t, "pool", "show", "p"))
+			break
+		}
+	}
+	s.t.Logf("%d jobs had a VM of the pool\n%s", pooled, s.h.cli(s.t, "pool", "list"))
 }
 
 // plantForeigners makes VMs of others: one that only exists, one that runs,

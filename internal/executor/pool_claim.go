@@ -38,8 +38,9 @@ func (e *Executor) fromPool(ctx context.Context, r *run, j job.Job) (_ job.Job, 
 		if !j.Borrows() {
 			return j, false, nil
 		}
-		err := e.enter(ctx, j)
+		entered, err := e.enter(ctx, j)
 		if err == nil {
+			j = entered
 			e.o.Observer.Pooled(job.PoolEvent{Pool: e.poolOf(ctx, j), Kind: job.PoolHit, Job: j.ID, VM: *j.VM, Took: time.Since(began)})
 			return j, true, nil
 		}
@@ -124,11 +125,41 @@ func (e *Executor) lend(j, m *job.Job) []job.Event {
 	return append(become(j, job.Provisioning), job.Event{Kind: job.EventProgress, Phase: job.PhaseProvision, Text: text})
 }
 
-// enter checks that a claimed member answers. A hibernated one is resumed first.
-func (e *Executor) enter(ctx context.Context, j job.Job) error {
+// enter checks that a claimed member answers. A hibernated one is resumed first. It
+// returns the job as it is then.
+func (e *Executor) enter(ctx context.Context, j job.Job) (job.Job, error) {
+	if j.VM.Source == job.SourceHibernated {
+		woken, err := e.awaken(ctx, j)
+		if err != nil {
+			return j, err
+		}
+		j = woken
+	}
 	timed, end := context.WithTimeoutCause(ctx, claimTime, fmt.Errorf("no answer within %s", claimTime))
 	defer end()
-	return e.o.Guest.Ping(timed, j)
+	return j, e.o.Guest.Ping(timed, j)
+}
+
+// awaken resumes the hibernated member that a job has claimed. It may have another
+// address then, but not another host key.
+func (e *Executor) awaken(ctx context.Context, j job.Job) (job.Job, error) {
+	timed, end := context.WithTimeoutCause(ctx, resumeTime, fmt.Errorf("not resumed within %s", resumeTime))
+	defer end()
+	vm, err := e.o.Provider.ResumeVM(timed, *j.VM, func(job.Progress) {})
+	if err != nil {
+		return j, err
+	}
+	if vm.HostKey != j.VM.HostKey {
+		return j, passesFor(vm, *j.VM, "SSH host key", "look for an address in use twice")
+	}
+	e.o.Guest.Forget(j)
+	if _, err := e.claim(ctx, vm.Job, vm, telling()); err != nil {
+		return j, err
+	}
+	return e.update(ctx, j.ID, func(j *job.Job) ([]job.Event, error) {
+		j.VM.IP, j.VM.User, j.VM.Node = vm.IP, vm.User, vm.Node
+		return nil, nil
+	})
 }
 
 // giveBack takes a member that does not answer from a job whose task has not begun, and

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -88,7 +87,9 @@ func (e *Executor) counts(ctx context.Context, m job.Job) bool {
 		case m.KeepsVM():
 			e.giveUp(ctx, m, "suspending it was interrupted")
 		default:
-			e.noteFailure(ctx, m)
+			if m.Outcome.Reason != job.ReasonCancelled && m.Outcome.Reason != job.ReasonKilled {
+				e.noteFailure(ctx, m, m.Outcome.Error, false)
+			}
 			e.giveUp(ctx, m, "it could not be made")
 		}
 	case job.MemberWarm, job.MemberHibernated:
@@ -97,6 +98,10 @@ func (e *Executor) counts(ctx context.Context, m job.Job) bool {
 		j, err := e.o.Store.Job(ctx, m.Member.Claimer)
 		if errors.Is(err, job.ErrNotFound) || err == nil && (j.Done() || j.VM == nil || j.VM.Job != m.ID) {
 			e.giveUp(ctx, m, "its job has ended")
+		}
+	case job.MemberDoomed:
+		if m.Outcome == nil { // this was interrupted when it was given up
+			e.giveUp(ctx, m, m.Member.Why)
 		}
 	}
 	return false
@@ -124,6 +129,10 @@ func (e *Executor) tendPool(ctx context.Context, p job.Pool, own []job.Job, host
 	want, asleep := p.PoolSize, p.IdleLimit > 0 && now().Sub(p.AskedAt) > seconds(p.IdleLimit)
 	if asleep {
 		want.Warm, want.Hibernated = 0, 0
+	}
+	if host.known && e.mayTry(p) && len(warm) > want.Warm && len(hibernated)+e.suspending(making) < want.Hibernated {
+		e.hibernate(ctx, warm[0])
+		making, warm = append(making, warm[0]), warm[1:]
 	}
 	hibernated = e.shrink(ctx, hibernated, want.Hibernated)
 	warm = e.shrink(ctx, warm, want.Warm+want.Hibernated-len(hibernated))
@@ -185,7 +194,7 @@ func (e *Executor) unready(ctx context.Context, p job.Pool, host room, generatio
 		return "paused: " + p.Origin().String() + " is not on the host"
 	case p.Stopped():
 		return fmt.Sprintf("stopped after %d equal failures: %s; resize it to try again", p.Failure.Count, p.Failure.Error)
-	case p.Failure != nil && now().Before(p.Failure.At.Add(e.backoff(p.Failure.Row))):
+	case !e.mayTry(p):
 		return "waiting after a failure: " + p.Failure.Error
 	case e.jobsWait():
 		return "paused: jobs wait, and go first"
@@ -198,9 +207,14 @@ func (e *Executor) unready(ctx context.Context, p job.Pool, host room, generatio
 	return ""
 }
 
-// backoff returns how long to wait after that many failures in a row.
-func (e *Executor) backoff(failures int) time.Duration {
-	return min(longestBackoff, e.o.PoolInterval<<min(failures, 10))
+// mayTry reports whether a pool that has failed has not stopped, and has waited, the
+// longer the more often it has failed in a row.
+func (e *Executor) mayTry(p job.Pool) bool {
+	if p.Failure == nil {
+		return true
+	}
+	wait := min(longestBackoff, e.o.PoolInterval<<min(p.Failure.Row, 10))
+	return !p.Stopped() && now().After(p.Failure.At.Add(wait))
 }
 
 // jobsWait reports whether a client's job waits for a slot.
@@ -353,12 +367,8 @@ func (e *Executor) giveUp(ctx context.Context, m job.Job, why string) {
 // anyNumber is what makes texts of the same failure differ.
 var anyNumber = regexp.MustCompile(`[0-9a-f]{8,}|[0-9]+`)
 
-// noteFailure counts, once, that a member could not be made. One that was cancelled is
-// no failure.
-func (e *Executor) noteFailure(ctx context.Context, m job.Job) {
-	if m.Outcome == nil || m.Outcome.Reason == job.ReasonCancelled || m.Outcome.Reason == job.ReasonKilled {
-		return
-	}
+// noteFailure counts, once, that a member could not be made, or suspended.
+func (e *Executor) noteFailure(ctx context.Context, m job.Job, text string, suspending bool) {
 	counted := false
 	_, err := e.o.Store.UpdatePool(ctx, m.Member.Pool, func(p *job.Pool) {
 		last := job.PoolFailure{}
@@ -368,7 +378,7 @@ func (e *Executor) noteFailure(ctx context.Context, m job.Job) {
 		if counted = last.Maker != m.ID; !counted {
 			return
 		}
-		next := job.PoolFailure{Error: m.Outcome.Error, Count: 1, Row: last.Row + 1, Maker: m.ID, At: now(), Generation: m.Member.Generation}
+		next := job.PoolFailure{Error: text, Count: 1, Row: last.Row + 1, Maker: m.ID, At: now(), Generation: m.Member.Generation, Suspending: suspending}
 		if anyNumber.ReplaceAllString(last.Error, "#") == anyNumber.ReplaceAllString(next.Error, "#") {
 			next.Count = last.Count + 1
 		}
@@ -378,8 +388,8 @@ func (e *Executor) noteFailure(ctx context.Context, m job.Job) {
 		e.o.Log.Error("note a pool's failure failed", "pool", m.Member.Pool, "err", err)
 	}
 	if counted && err == nil {
-		e.o.Log.Warn("a pool's member could not be made", "pool", m.Member.Pool, "job_id", m.ID, "err", m.Outcome.Error)
-		e.o.Observer.Pooled(job.PoolEvent{Pool: m.Member.Pool, Kind: job.PoolFailed, Job: m.ID, Detail: m.Outcome.Error})
+		e.o.Log.Warn("a pool's member could not be made", "pool", m.Member.Pool, "job_id", m.ID, "err", text)
+		e.o.Observer.Pooled(job.PoolEvent{Pool: m.Member.Pool, Kind: job.PoolFailed, Job: m.ID, Detail: text})
 	}
 }
 
@@ -391,7 +401,9 @@ func (e *Executor) forgive(ctx context.Context, p job.Pool, own []job.Job, gener
 	}
 	failed := *p.Failure
 	over := generation != "" && failed.Generation != generation ||
-		slices.ContainsFunc(own, func(m job.Job) bool { return m.Member.ReadyAt.After(failed.At) })
+		slices.ContainsFunc(own, func(m job.Job) bool {
+			return m.Member.ReadyAt.After(failed.At) && (!failed.Suspending || m.Member.State == job.MemberHibernated)
+		})
 	if !over {
 		return p
 	}
@@ -404,79 +416,6 @@ func (e *Executor) forgive(ctx context.Context, p job.Pool, own []job.Job, gener
 		return p
 	}
 	return next
-}
-
-// ping checks that warm members answer, and has each prepared for the job that will
-// claim it. One that is stopped or gone is given up at once; one that runs, when it does not answer
-// again.
-func (e *Executor) ping(ctx context.Context, members []job.Job) {
-	var asking sync.WaitGroup
-	for _, m := range members {
-		if m.Member.State != job.MemberWarm || !e.pools.due(m.ID, 3*e.o.PoolInterval) {
-			continue
-		}
-		asking.Go(func() {
-			timed, end := context.WithTimeoutCause(ctx, pingTime, fmt.Errorf("no answer within %s", pingTime))
-			defer end()
-			err := e.o.Guest.Ping(timed, m)
-			if err == nil {
-				err = e.o.Guest.Warm(timed, m)
-			}
-			silent := e.pools.answered(m.ID, err == nil)
-			if err == nil || ctx.Err() != nil {
-				return
-			}
-			status, asked := e.o.Provider.Status(ctx, *m.VM)
-			switch {
-			case asked != nil: // the host does not answer either
-			case status == job.VMStopped || status == job.VMGone || status == job.VMUnproven:
-				e.giveUp(ctx, m, "its VM is "+string(status)+" on the host, and not by us")
-			case silent >= pingsMissed:
-				e.giveUp(ctx, m, "it does not answer: "+err.Error())
-			}
-		})
-	}
-	asking.Wait()
-	e.pools.forget(members)
-}
-
-// due reports whether a member has not answered for that long.
-func (p *pools) due(maker string, after time.Duration) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return time.Since(p.pinged[maker]) >= after
-}
-
-// answered notes whether a member has answered, and returns how often in a row it has
-// not.
-func (p *pools) answered(maker string, well bool) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if well {
-		p.pinged[maker], p.silent[maker] = time.Now(), 0
-	} else {
-		p.silent[maker]++
-	}
-	return p.silent[maker]
-}
-
-// forget drops what is known of members that are no more.
-func (p *pools) forget(members []job.Job) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	gone := func(maker string) bool {
-		return !slices.ContainsFunc(members, func(m job.Job) bool { return m.ID == maker })
-	}
-	for maker := range p.pinged {
-		if gone(maker) {
-			delete(p.pinged, maker)
-		}
-	}
-	for maker := range p.silent {
-		if gone(maker) {
-			delete(p.silent, maker)
-		}
-	}
 }
 
 // ease gives up the oldest warm member, once per reading of the host's pressure.

@@ -31,9 +31,13 @@ func (e *Executor) List(ctx context.Context, f job.Filter) (job.Page, error) {
 	return e.o.Store.List(ctx, f)
 }
 
-// CheckHost checks whether the host can run jobs.
+// CheckHost checks whether the host can run jobs, and whether its pools fit.
 func (e *Executor) CheckHost(ctx context.Context) (job.HostReport, error) {
-	return e.o.Provider.Check(ctx)
+	r, err := e.o.Provider.Check(ctx)
+	if err == nil && r.OK {
+		r.Checks = append(r.Checks, e.checkPools(ctx)...)
+	}
+	return r, err
 }
 
 // Result returns the job's outcome and output, or *job.NotCompleteError. If an agent

@@ -39,11 +39,13 @@ type PoolSize struct {
 
 // PoolFailure is why a pool's members cannot be made.
 type PoolFailure struct {
-	Error string    `json:"error"` // the last one's, with the remedy
-	Count int       `json:"count"` // equal ones in a row
-	Row   int       `json:"row"`   // all in a row
-	Maker string    `json:"maker"` // the job that failed last
-	At    time.Time `json:"at"`
+	Error string `json:"error"` // the last one's, with the remedy
+	Count int    `json:"count"` // equal ones in a row
+	Row   int    `json:"row"`   // all in a row
+	Maker string `json:"maker"` // the job that failed last
+
+	Suspending bool      `json:"suspending,omitempty"` // it was made, and could not be suspended
+	At         time.Time `json:"at"`
 	// Generation is the template's of the member that could not be made: a pool
 	// that has stopped tries again with another one.
 	Generation string `json:"generation,omitempty"`

@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,6 +28,7 @@ type Record struct {
 	VMName string    `json:"vm_name,omitempty"`
 	Node   string    `json:"node,omitempty"`
 	Detail string    `json:"detail,omitempty"` // a snapshot's name, or what the VM is created from
+	Pool   string    `json:"pool,omitempty"`   // the pool that was changed, or whose VM a job has claimed
 
 	// Proof is what the host compared, in one locked step, before it changed an
 	// existing VM; for a VM that is created, the marker it is given.
@@ -128,6 +130,33 @@ func (a *Audit) Do(ctx context.Context, r Record, change func(*Record) error) er
 	}
 	return err
 }
+
+// Pooled writes a line when a pool is changed, and when a job claims a pool's VM. The
+// host is not changed by either.
+func (a *Audit) Pooled(e job.PoolEvent) {
+	switch e.Kind {
+	case job.PoolCreated, job.PoolResized, job.PoolRemoved, job.PoolHit:
+	default:
+		return
+	}
+	r := Record{
+		Time: time.Now().UTC(), Who: cmp.Or(e.Who, engineName), Action: string(e.Kind), Job: e.Job, VMID: e.VM.ID, VMName: e.VM.Name, Node: e.VM.Node,
+		Detail: e.Detail, Pool: e.Pool, Result: ResultOK, Duration: e.Took.Seconds(),
+	}
+	if a.o.ClientOf != nil && r.Job != "" {
+		r.For = a.o.ClientOf(context.Background(), r.Job)
+	}
+	a.write(r)
+}
+
+// Changed is of no change on the host.
+func (a *Audit) Changed(job.Job, []job.Event) {}
+
+// PhaseEnded is of no change on the host.
+func (a *Audit) PhaseEnded(job.Job, string, time.Time, job.PhaseResult, error) {}
+
+// Leaked is of no change on the host.
+func (a *Audit) Leaked(int) {}
 
 func resultOf(ctx context.Context, err error) string {
 	switch {

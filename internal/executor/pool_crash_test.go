@@ -1,0 +1,213 @@
+package executor_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/providertest"
+)
+
+// mortal ends an engine at one of its steps: from then on nothing it does has an effect,
+// as after kill -9. A step is before or after each thing it writes or does to a VM.
+type mortal struct {
+	mu    sync.Mutex
+	at    int // the step at which it dies; 0: never
+	steps int
+	dead  bool
+	died  chan struct{}
+}
+
+var errDead = errors.New("this engine is dead")
+
+func (m *mortal) step() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.dead {
+		return errDead
+	}
+	if m.steps++; m.steps == m.at {
+		m.dead = true
+		close(m.died)
+		return errDead
+	}
+	return nil
+}
+
+func (m *mortal) do(work func() error) error {
+	if err := m.step(); err != nil {
+		return err
+	}
+	err := work()
+	if dead := m.step(); dead != nil {
+		return dead
+	}
+	return err
+}
+
+func have[T any](m *mortal, work func() (T, error)) (v T, err error) {
+	err = m.do(func() error { v, err = work(); return err })
+	return v, err
+}
+
+type mortalStore struct {
+	executor.Store
+	m *mortal
+}
+
+func (s mortalStore) Insert(ctx context.Context, j job.Job, hash, key string) (got job.Job, created bool, err error) {
+	err = s.m.do(func() error { got, created, err = s.Store.Insert(ctx, j, hash, key); return err })
+	return got, created, err
+}
+
+func (s mortalStore) Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
+	return have(s.m, func() (job.Job, error) { return s.Store.Update(ctx, id, change) })
+}
+
+func (s mortalStore) InsertPool(ctx context.Context, p job.Pool) (bool, error) {
+	return have(s.m, func() (bool, error) { return s.Store.InsertPool(ctx, p) })
+}
+
+func (s mortalStore) UpdatePool(ctx context.Context, name string, change func(*job.Pool)) (job.Pool, error) {
+	return have(s.m, func() (job.Pool, error) { return s.Store.UpdatePool(ctx, name, change) })
+}
+
+func (s mortalStore) Claim(ctx context.Context, id, pool string, choose func(*job.Job, []job.Job) (int, []job.Event)) (j, maker job.Job, claimed bool, err error) {
+	err = s.m.do(func() error { j, maker, claimed, err = s.Store.Claim(ctx, id, pool, choose); return err })
+	return j, maker, claimed, err
+}
+
+type mortalProvider struct {
+	job.Provider
+	m *mortal
+}
+
+func (p mortalProvider) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
+	return have(p.m, func() (job.VM, error) { return p.Provider.Create(ctx, spec, progress) })
+}
+
+func (p mortalProvider) Destroy(ctx context.Context, vm job.VM) error {
+	return p.m.do(func() error { return p.Provider.Destroy(ctx, vm) })
+}
+
+func (p mortalProvider) SuspendVM(ctx context.Context, vm job.VM) error {
+	return p.m.do(func() error { return p.Provider.SuspendVM(ctx, vm) })
+}
+
+func (p mortalProvider) ResumeVM(ctx context.Context, vm job.VM, progress func(job.Progress)) (job.VM, error) {
+	return have(p.m, func() (job.VM, error) { return p.Provider.ResumeVM(ctx, vm, progress) })
+}
+
+type mortalGuest struct {
+	executor.Guest
+	m *mortal
+}
+
+func (g mortalGuest) Push(ctx context.Context, j job.Job, p job.Payload) error {
+	return g.m.do(func() error { return g.Guest.Push(ctx, j, p) })
+}
+
+func (g mortalGuest) Start(ctx context.Context, j job.Job) (string, error) {
+	return have(g.m, func() (string, error) { return g.Guest.Start(ctx, j) })
+}
+
+// The engine is killed between every two steps of making, suspending, claiming and
+// destroying a member: the job runs once and succeeds, and nothing is left.
+func TestPool_EngineKilledAtEveryStep(t *testing.T) {
+	for _, size := range []job.PoolSize{{Warm: 1}, {Hibernated: 1}} {
+		name := fmt.Sprintf("warm %d hibernated %d", size.Warm, size.Hibernated)
+		steps, stride := 0, 1
+		if size.Warm > 0 {
+			stride = 5 // a hibernated member goes through all of this too
+		}
+		t.Run(name, func(t *testing.T) {
+			m := &mortal{died: make(chan struct{})}
+			liveWith(t, m, size)
+			if steps = m.steps; steps < 40 {
+				t.Errorf("only %d steps", steps)
+			}
+		})
+		t.Run(name, func(t *testing.T) {
+			for at := 1; at <= steps+4; at += stride {
+				t.Run(fmt.Sprint(at), func(t *testing.T) {
+					t.Parallel()
+					liveWith(t, &mortal{at: at, died: make(chan struct{})}, size)
+				})
+			}
+		})
+	}
+}
+
+// liveWith has a job go through a pool with an engine that dies, and then with one that
+// does not.
+func liveWith(t *testing.T, m *mortal, size job.PoolSize) {
+	r := newRigHere(t, 1)
+	var mu sync.Mutex
+	begun := 0
+	r.fake.Set(providertest.Behaviour{
+		Task:    task(providertest.Task{Stdout: []byte("once\n"), For: 5 * time.Millisecond}),
+		OnStart: func(job.Job, job.Payload) { mu.Lock(); defer mu.Unlock(); begun++ },
+	})
+	r.stop()
+	whole := r.opts
+	r.opts.Store, r.opts.Provider, r.opts.Guest = mortalStore{r.store, m}, mortalProvider{r.fake, m}, mortalGuest{r.fake, m}
+	ctx := context.Background()
+	ready := func(p job.PoolInfo) bool {
+		return p.Count(job.MemberWarm) >= size.Warm && p.Count(job.MemberHibernated) >= size.Hibernated
+	}
+	pool := job.Pool{Name: "p", PoolSize: size}
+	submission := job.Submission{Manifest: job.Manifest{Task: "true", AgentType: job.AgentScript}, IdempotencyKey: "key"}
+	live := func(over <-chan struct{}) {
+		filled, done := false, false
+		id := ""
+		for !done {
+			select {
+			case <-over:
+				return
+			case <-time.After(time.Millisecond):
+			}
+			if _, err := r.Pool(ctx, "p"); err != nil {
+				if _, err := r.CreatePool(ctx, pool); err != nil && !errors.Is(err, errDead) {
+					t.Error(err)
+				}
+				continue
+			}
+			p, err := r.Pool(ctx, "p")
+			if filled = filled || err == nil && ready(p); !filled {
+				continue
+			}
+			if id == "" {
+				if j, err := r.Submit(ctx, submission); err == nil {
+					id = j.ID
+				}
+				continue
+			}
+			j, err := r.Job(ctx, id)
+			done = err == nil && j.Done()
+		}
+	}
+	r.restart()
+	live(m.died)
+	r.stop()
+	r.opts = whole
+	r.restart()
+	ended := make(chan struct{})
+	timer := time.AfterFunc(time.Minute, func() { close(ended) })
+	live(ended)
+	timer.Stop()
+	j, err := r.Submit(ctx, submission)
+	if err != nil || j.Status != job.Success || begun != 1 {
+		p, _ := r.Pool(ctx, "p")
+		t.Errorf("died at step %d: %s %+v, VM %+v, begun %d times, %v; pool %+v", m.at, j.Status, j.Outcome, j.VM, begun, err, p)
+	}
+	if m.at == 0 && j.VM.Source == job.SourceCold {
+		t.Errorf("the job had no member: %+v", j.VM)
+	}
+	r.removePool()
+	r.noLeaks()
+}

@@ -1,0 +1,90 @@
+package executor_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"linus/internal/job"
+	"linus/internal/providertest"
+)
+
+// hibernated is a rig with a pool of that many hibernated members.
+func hibernated(t *testing.T, members int) *rig {
+	r := newRig(t, 1)
+	r.behave(providertest.Behaviour{Task: task(providertest.Task{Stdout: []byte("out\n")})}, true)
+	if _, err := r.CreatePool(context.Background(), job.Pool{Name: "p", PoolSize: job.PoolSize{Hibernated: members}}); err != nil {
+		t.Fatal(err)
+	}
+	r.untilPool("hibernated members", func(p job.PoolInfo) bool {
+		return p.Count(job.MemberHibernated) == members && len(p.Members) == members
+	})
+	return r
+}
+
+func TestPool_HibernatedMemberIsResumedForAJob(t *testing.T) {
+	r := hibernated(t, 2)
+	j := r.wait(r.submit())
+	if j.Status != job.Success || j.VM.Source != job.SourceHibernated || j.VM.State != job.VMDestroyed {
+		t.Errorf("%+v, VM %+v", j.Outcome, j.VM)
+	}
+	m, err := r.Job(context.Background(), j.VM.Job)
+	if err != nil || m.VM.IP != j.VM.IP || m.Member.Claimer != j.ID {
+		t.Errorf("its maker's VM is %+v, %+v, %v", m.VM, m.Member, err)
+	}
+	r.untilPool("refill", func(p job.PoolInfo) bool { return p.Count(job.MemberHibernated) == 2 })
+	r.removePool()
+	r.noLeaks()
+}
+
+// A member that cannot be resumed, or comes back as somebody else, is not used.
+func TestPool_HibernatedMemberThatDoesNotComeBack(t *testing.T) {
+	broken := &job.HostError{Op: "resume VM", Class: job.HostVM, Text: "the state could not be loaded"}
+	for name, b := range map[string]providertest.Behaviour{
+		"fails":        {Powers: []error{broken}},
+		"another key":  {Reach: func(vm job.VM) job.VM { vm.HostKey = "ssh-ed25519 AAAAother"; return vm }},
+		"not over SSH": {Pings: []error{broken}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := hibernated(t, 1)
+			id := ""
+			reach := b.Reach
+			if reach != nil {
+				b.Reach = func(vm job.VM) job.VM {
+					if j, err := r.store.Job(context.Background(), id); err == nil && j.VM != nil && j.VM.Job == vm.Job && vm.Job != id {
+						return reach(vm)
+					}
+					return vm
+				}
+			}
+			b = paused(b)
+			b.Task = task(providertest.Task{Stdout: []byte("out\n")})
+			r.behave(b, true)
+			id = r.submit()
+			if j := r.wait(id); j.Status != job.Success || j.VM.Source != job.SourceCold {
+				t.Errorf("%+v, VM %+v", j.Outcome, j.VM)
+			}
+			r.removePool()
+			r.noLeaks()
+		})
+	}
+}
+
+func TestPool_StopsWhereMembersCannotBeSuspended(t *testing.T) {
+	r := newRig(t, 1)
+	full := &job.HostError{Op: "suspend VM", Class: job.HostVM, Text: "no space left on the storage"}
+	errs := make([]error, 20)
+	for i := range errs {
+		errs[i] = full
+	}
+	r.fake.Set(providertest.Behaviour{Powers: errs})
+	if _, err := r.CreatePool(context.Background(), job.Pool{Name: "p", PoolSize: job.PoolSize{Hibernated: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	p := r.untilPool("stop", func(p job.PoolInfo) bool { return p.Stopped() && len(p.Members) == 0 })
+	if !strings.Contains(p.Failure.Error, "no space left") || r.fake.Stats().Creates > job.MostFailures+1 {
+		t.Errorf("%+v, %d creates", p.Failure, r.fake.Stats().Creates)
+	}
+	r.removePool()
+	r.noLeaks()
+}

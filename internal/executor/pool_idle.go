@@ -1,0 +1,149 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"linus/internal/job"
+)
+
+// ping checks that warm members answer, and has each prepared for the job that will
+// claim it. One that is stopped or gone is given up at once; one that runs, when it does not answer
+// again. One that is known by its address only is left to the job that claims it: nobody
+// logs in there before.
+func (e *Executor) ping(ctx context.Context, members []job.Job) {
+	var asking sync.WaitGroup
+	for _, m := range members {
+		if m.Member.State != job.MemberWarm || m.VM.HostKey == "" || !e.pools.due(m.ID, 3*e.o.PoolInterval) {
+			continue
+		}
+		asking.Go(func() {
+			timed, end := context.WithTimeoutCause(ctx, pingTime, fmt.Errorf("no answer within %s", pingTime))
+			defer end()
+			err := e.o.Guest.Ping(timed, m)
+			if err == nil {
+				err = e.o.Guest.Warm(timed, m)
+			}
+			silent := e.pools.answered(m.ID, err == nil)
+			if err == nil || ctx.Err() != nil {
+				return
+			}
+			status, asked := e.o.Provider.Status(ctx, *m.VM)
+			switch {
+			case asked != nil: // the host does not answer either
+			case status == job.VMStopped || status == job.VMGone || status == job.VMUnproven:
+				e.giveUp(ctx, m, "its VM is "+string(status)+" on the host, and not by us")
+			case silent >= pingsMissed:
+				e.giveUp(ctx, m, "it does not answer: "+err.Error())
+			}
+		})
+	}
+	asking.Wait()
+	e.pools.forget(members)
+}
+
+// due reports whether a member has not answered for that long.
+func (p *pools) due(maker string, after time.Duration) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return time.Since(p.pinged[maker]) >= after
+}
+
+// answered notes whether a member has answered, and returns how often in a row it has
+// not.
+func (p *pools) answered(maker string, well bool) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if well {
+		p.pinged[maker], p.silent[maker] = time.Now(), 0
+	} else {
+		p.silent[maker]++
+	}
+	return p.silent[maker]
+}
+
+// forget drops what is known of members that are no more.
+func (p *pools) forget(members []job.Job) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	gone := func(maker string) bool {
+		return !slices.ContainsFunc(members, func(m job.Job) bool { return m.ID == maker })
+	}
+	for maker := range p.pinged {
+		if gone(maker) {
+			delete(p.pinged, maker)
+		}
+	}
+	for maker := range p.silent {
+		if gone(maker) {
+			delete(p.silent, maker)
+		}
+	}
+}
+
+// suspending returns how many of the members being made are being suspended.
+func (e *Executor) suspending(making []job.Job) int {
+	e.pools.mu.Lock()
+	defer e.pools.mu.Unlock()
+	n := 0
+	for _, m := range making {
+		if e.pools.busy[m.ID] {
+			n++
+		}
+	}
+	return n
+}
+
+// hibernate suspends a warm member in the background. Meanwhile it counts as being made:
+// if this process ends, the next one gives it up.
+func (e *Executor) hibernate(ctx context.Context, m job.Job) {
+	e.pools.mu.Lock()
+	e.pools.busy[m.ID] = true
+	e.pools.mu.Unlock()
+	e.work.Go(func() {
+		err := e.suspendMember(ctx, m)
+		if err != nil && ctx.Err() == nil {
+			e.noteFailure(ctx, m, err.Error(), true)
+			if err := e.doom(ctx, m.ID, job.MemberMaking, "it could not be suspended: "+err.Error()); err != nil {
+				e.o.Log.Error("give a pool's member up failed", "job_id", m.ID, "err", err)
+			}
+		}
+		e.pools.mu.Lock()
+		delete(e.pools.busy, m.ID)
+		e.pools.mu.Unlock()
+		signal(e.pools.wake)
+	})
+}
+
+func (e *Executor) suspendMember(ctx context.Context, m job.Job) error {
+	become := func(from, to job.MemberState) error {
+		_, err := e.update(ctx, m.ID, func(j *job.Job) ([]job.Event, error) {
+			if j.Member.State != from {
+				return nil, errChanged
+			}
+			j.Member.Become(to, now())
+			return nil, nil
+		})
+		return err
+	}
+	if err := become(job.MemberWarm, job.MemberMaking); err != nil {
+		return ignoring(errChanged, err) // a job has it
+	}
+	e.o.Guest.Forget(m)
+	if err := e.o.Provider.SuspendVM(ctx, *m.VM); err != nil {
+		return err
+	}
+	return ignoring(errChanged, become(job.MemberMaking, job.MemberHibernated))
+}
+
+// ignoring returns err, or nil if it is what.
+func ignoring(what, err error) error {
+	if errors.Is(err, what) {
+		return nil
+	}
+	return err
+}
