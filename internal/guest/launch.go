@@ -21,7 +21,7 @@ import (
 // changed it. So a copy is used only if the VM computes the right sha256 of it. In a VM
 // under somebody's control that proves nothing: there it could run anything else
 // instead of the runner that is sent, too.
-const bakedRunner = "/usr/local/lib/linus/job-runner.sh"
+const bakedRunner = "/opt/linus/job-runner.sh"
 
 // launcher prepares a VM for a job, up to its start: it says whether the VM has the
 // runner with the sha256 $3, baked in at $2 or kept in $1 since an earlier job, takes

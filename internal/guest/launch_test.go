@@ -209,7 +209,7 @@ func TestPush_SendsTheRunnerWhereItIsMissing(t *testing.T) {
 	for name, there := range map[string]string{"none": "", "another": "echo no\n", "the right one": string(right.Body)} {
 		t.Run(name, func(t *testing.T) {
 			r := bareVM(t, sshtest.Options{})
-			baked := filepath.Join(r.root, "usr/local/lib/linus/job-runner.sh")
+			baked := filepath.Join(r.root, "opt/linus/job-runner.sh")
 			if err := os.MkdirAll(filepath.Dir(baked), 0o755); err != nil {
 				t.Fatal(err)
 			}

@@ -68,6 +68,9 @@ func (o *operation) begin(ctx, work context.Context, id string, c call) (result.
 	// Nothing is in progress before the scripts are uploaded: a host that was never
 	// reached is given up sooner.
 	names := []string{"operation", c.script}
+	if c.guest != "" {
+		names = append(names, c.guest)
+	}
 	err := o.p.persist(ctx, c.op, o.p.o.Patience/10, func() (bool, error) {
 		return false, o.p.scripts.use(ctx, names, func([]string) error { return nil })
 	})
@@ -79,6 +82,9 @@ func (o *operation) begin(ctx, work context.Context, id string, c call) (result.
 			return false, context.Cause(ctx)
 		}
 		return false, o.p.scripts.use(work, names, func(files []string) error {
+			if c.guest != "" {
+				c.env["VM_RUNNER"] = files[2]
+			}
 			out, err := o.p.o.Host.Output(work, remote.Command{
 				Name: c.script, Line: remote.EnvLine(c.env, "bash", files[0], "start", o.p.operations(), id, files[1]),
 			}, 64<<10)

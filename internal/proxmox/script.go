@@ -25,6 +25,7 @@ type call struct {
 	script   string
 	args     []string // of the script
 	env      map[string]string
+	guest    string // another script, for a VM: it gets its path on the host as VM_RUNNER; empty: none
 	onLine   func(key, value string)
 	patience time.Duration // how long a host that does not respond is retried
 }

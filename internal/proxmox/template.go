@@ -44,7 +44,7 @@ func (p *Provider) BuildTemplate(ctx context.Context, spec TemplateSpec, progres
 	}
 	const op = "build a template"
 	id := "template-" + build
-	res, err := p.operate(ctx, id, call{op: op, script: "build-template", env: env, onLine: onLine})
+	res, err := p.operate(ctx, id, call{op: op, script: "build-template", guest: "job-runner", env: env, onLine: onLine})
 	if settled := p.settle(context.WithoutCancel(ctx), op, id); settled != nil {
 		p.o.Log.WarnContext(ctx, "operation left on the host", "err", settled)
 	}

@@ -11,10 +11,12 @@ import (
 	"strings"
 	"testing"
 
+	"linus/embed"
 	"linus/internal/job"
 	"linus/internal/lab"
 	"linus/internal/providertest"
 	"linus/internal/proxmox"
+	"linus/internal/remote"
 )
 
 func TestTemplate_IsBuiltClonedListedAndRemoved(t *testing.T) {
@@ -58,6 +60,9 @@ func TestTemplate_IsBuiltClonedListedAndRemoved(t *testing.T) {
 	if first.HostKey == "" || first.HostKey == second.HostKey {
 		t.Errorf("host keys of two clones: %q, %q", first.HostKey, second.HostKey)
 	}
+	for _, vm := range []job.VM{first, second} {
+		hasRunner(t, h, vm)
+	}
 	if vms, err := p.List(t.Context()); err != nil || len(vms) != 2 {
 		t.Errorf("the list of VMs has the template, or lacks a clone: %v, %v", vms, err)
 	}
@@ -92,6 +97,24 @@ func TestTemplate_IsBuiltClonedListedAndRemoved(t *testing.T) {
 	}
 	if _, err := h.QM(t.Context(), "config", id); err == nil {
 		t.Error("the template is still there")
+	}
+}
+
+// hasRunner checks that a clone has the job runner from its template.
+func hasRunner(t *testing.T, h *labHost, vm job.VM) {
+	t.Helper()
+	runner, err := embed.Script("job-runner")
+	if err != nil {
+		t.Fatal(err)
+	}
+	inside, err := h.pool.Guest(remote.GuestOptions{Options: remote.Options{Host: vm.IP, Port: h.Config.GuestPort, User: vm.User, KeyPath: h.key}, HostKey: vm.HostKey})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inside.Close()
+	out, err := inside.Output(t.Context(), remote.Command{Name: "look", Line: "sha256sum </opt/linus/job-runner.sh"}, 1000)
+	if err != nil || string(out) != runner.SHA256+"  -\n" {
+		t.Errorf("the runner in VM %d is %q, %v", vm.ID, out, err)
 	}
 }
 

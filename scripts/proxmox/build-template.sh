@@ -22,6 +22,8 @@
 #                       that are created by hand
 #   VM_BOOTSTRAP base   what to install: base, python, node, docker, claude, parted
 #                       by blanks; all; or none
+#   VM_RUNNER           file on this host: the job runner, which clones then have
+#                       already (in /opt/linus). Default: none
 #   VM_READY_TIMEOUT 900 (seconds)  until the VM is ready and its agent responds
 #   VM_BOOTSTRAP_TIMEOUT 3600 (seconds)  for installing VM_BOOTSTRAP
 #   LINUS_OWNER         UUID of the installation the template belongs to
@@ -53,6 +55,7 @@ read_inputs() { # <argument...>
   script_read_options --dry-run "$@"
   : "${TEMPLATE_NAME:=agent-template}" "${TEMPLATE_ID:=}" "${VM_OS:=debian-12}"
   : "${LINUS_LEASE_SECONDS:=10800}" "${VM_READY_TIMEOUT:=900}" "${VM_BOOTSTRAP:=base}" "${VM_BOOTSTRAP_TIMEOUT:=3600}"
+  : "${VM_RUNNER:=}"
   VM_BOOTSTRAP=${VM_BOOTSTRAP//,/ }
   validate_pattern VM_BOOTSTRAP "${VM_BOOTSTRAP}" 'none|all|(base|python|node|docker|claude)( +(base|python|node|docker|claude))*' \
     'none, all, or some of: base python node docker claude'
@@ -153,8 +156,32 @@ customise_guest() {
   fi
 }
 
+# The job runner becomes root's in the VM. Whoever uses it there compares its
+# checksum with the one that is wanted.
+install_runner() {
+  local runner sum
+  if [[ -z ${VM_RUNNER} ]]; then
+    return 0
+  fi
+  ssh_deadline=$((SECONDS + VM_READY_TIMEOUT))
+  runner=$(base64 -- "${VM_RUNNER}")
+  sum=$(sha256sum <"${VM_RUNNER}")
+  guest_run "
+    set -eu
+    umask 022
+    mkdir -p /opt/linus
+    base64 -d >/opt/linus/job-runner.sh <<'END'
+${runner}
+END
+    [ \"\$(sha256sum </opt/linus/job-runner.sh)\" = '${sum}' ]"
+  if ((run_rc != 0)); then
+    result_fail vm "could not put the job runner into VM ${vm_id} (exit ${run_rc}): ${run_said}" 'look for free space on its disk (VM_DISK)'
+  fi
+}
+
 bootstrap_vm() {
   local line error='' remedy='' success=no kind=vm
+  install_runner
   if [[ ${VM_BOOTSTRAP} == none ]]; then
     log_info 'nothing is to be installed'
     return 0
@@ -291,6 +318,9 @@ print_plan() {
   result_text PLAN "qm resize ${vm_id} scsi0 ${VM_DISK}G"
   result_text PLAN "qm start ${vm_id}"
   result_text PLAN "in the VM, over SSH: install qemu-guest-agent unless it is there"
+  if [[ -n ${VM_RUNNER} ]]; then
+    result_text PLAN "in the VM, over SSH: put ${VM_RUNNER} into /opt/linus"
+  fi
   if [[ ${VM_BOOTSTRAP} != none ]]; then
     result_text PLAN "in the VM, over SSH: bootstrap.sh ${VM_BOOTSTRAP/all/}"
   fi

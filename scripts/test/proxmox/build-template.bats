@@ -107,6 +107,22 @@ assert_rolled_back() {
   ! grep -q 'bootstrap_guest base' "${PVE_STUB}/guest-programs" || fail 'the bootstrap ran'
 }
 
+@test "the job runner is put into the VM, byte for byte and root's, or the build fails" {
+  # shellcheck disable=SC2016 # it is not expanded, and that is the point
+  printf 'echo "it'"'"'s $(id)"\nEND\n\\x\n' >"${BATS_TEST_TMPDIR}/runner"
+  VM_RUNNER=${BATS_TEST_TMPDIR}/runner VM_BOOTSTRAP=none run_script build-template
+  assert_status 0
+  local program
+  program=$(sed -n '/mkdir -p .opt.linus$/,/^    \[ /p' "${PVE_STUB}/guest-programs")
+  bash -euc "${program//\/opt\/linus/${BATS_TEST_TMPDIR}\/opt}"
+  cmp "${BATS_TEST_TMPDIR}/runner" "${BATS_TEST_TMPDIR}/opt/job-runner.sh"
+  printf '%s\n' '0 login' '0 agent' '1 No space left on device' >"${PVE_STUB}/ssh-faults"
+  TEMPLATE_NAME=another VM_RUNNER=${BATS_TEST_TMPDIR}/runner run_script build-template
+  assert_status 5
+  assert_says 'could not put the job runner into VM'
+  assert_says 'No space left'
+}
+
 @test "a package that cannot be had is told in the bootstrap's own words, and rolled back" {
   : >"${PACKAGE_STUB}/absent/rsync"
   run_script build-template
