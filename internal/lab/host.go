@@ -19,6 +19,7 @@ func hostEnv(s *state.State) []string {
 		// Where our scripts look for what a Proxmox host has in fixed places.
 		"LINUS_HOST_DIR=" + filepath.Join(s.HomeDir(), "linus"), "LINUS_LOCK_DIR=" + s.Path("locks"), "LINUS_PVE_DIR=" + s.Path("etc", "pve"),
 		"LINUS_PROC_DIR=" + s.Path("proc"),
+		"LINUS_QEMU_DIR=" + s.QemuDir(),
 		// Guests cannot install packages: their programs are the machine's, or no
 		// server is in reach.
 		"VM_BOOTSTRAP=none",

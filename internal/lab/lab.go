@@ -91,7 +91,7 @@ func Open(dir string) (*Lab, error) {
 
 // parts are the entries of a state directory; down removes these and nothing
 // else.
-var parts = []string{"etc", "storage", "locks", "run", "log", "bin", "ssh", "home", "root", "image.qcow2", "accel", "faults.json", "lab.json"}
+var parts = []string{"etc", "storage", "locks", "run", "log", "bin", "ssh", "home", "root", "image.qcow2", "accel", "nodes.json", "faults.json", "lab.json"}
 
 // Up creates a lab, or completes one that is there: it can be run again at any
 // time.
@@ -258,7 +258,7 @@ func (l *Lab) sshAddress() string {
 func (l *Lab) layOut() error {
 	dirs := []string{
 		l.NodeDir(l.Config.Node, "qemu-server"), l.NodeDir(l.Config.Node, "lxc"),
-		l.Path("storage", "local", "images"), l.Path("storage", "local-lvm"), l.Path("run"), l.Path("log"), l.BinDir(),
+		l.Path("storage", "local", "images"), l.Path("storage", "local-lvm"), l.QemuDir(), l.Path("log"), l.BinDir(),
 	}
 	for _, dir := range dirs {
 		if err := os.MkdirAll(dir, 0o755); err != nil {

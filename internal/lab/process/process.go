@@ -128,7 +128,7 @@ func (Driver) Start(ctx context.Context, s *state.State, vm state.VM) error {
 	if err := os.RemoveAll(s.RunDir(vm.ID)); err != nil {
 		return err
 	}
-	for _, dir := range []string{config.Root, config.Disk} {
+	for _, dir := range []string{config.Root, config.Disk, s.QemuDir()} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
@@ -146,7 +146,7 @@ func (Driver) Start(ctx context.Context, s *state.State, vm state.VM) error {
 	defer tellReady.Close()
 
 	//nolint:contextcheck,noctx // the machine outlives the command that starts it
-	cmd := exec.Command(s.Config.Binary, "guest", strconv.Itoa(vm.ID), s.Dir)
+	cmd := exec.Command(s.Config.Binary, "guest", strconv.Itoa(vm.ID), s.Dir, "-pidfile", s.QemuPidFile(vm.ID))
 	cmd.Env = []string{"PATH=" + guestPath, "GOGC=50", "GOMAXPROCS=2"}
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = log, log
@@ -161,8 +161,7 @@ func (Driver) Start(ctx context.Context, s *state.State, vm state.VM) error {
 	}
 	go func() { _ = cmd.Wait() }() // reaps it when it ends before we do
 	tellReady.Close()
-	pidFile := s.PidFile(vm.ID)
-	err = sys.WritePidFile(pidFile, cmd.Process.Pid)
+	err = record(s, vm.ID, cmd.Process.Pid)
 	if err == nil {
 		err = json.NewEncoder(settings).Encode(config)
 	}
@@ -178,6 +177,13 @@ func (Driver) Start(ctx context.Context, s *state.State, vm state.VM) error {
 		return errors.Join(err, Driver{}.Stop(context.WithoutCancel(ctx), s, vm))
 	}
 	return nil
+}
+
+// record notes the process of a VM that runs, for us and as QEMU does.
+func record(s *state.State, id, pid int) error {
+	return errors.Join(
+		sys.WritePidFile(s.PidFile(id), pid),
+		sys.WriteFile(s.QemuPidFile(id), fmt.Appendf(nil, "%d\n", pid), 0o644))
 }
 
 // Namespaces are how a guest's process is started: as the first of a PID
@@ -224,7 +230,7 @@ func (d Driver) Stop(ctx context.Context, s *state.State, vm state.VM) error {
 			return err
 		}
 	}
-	return os.RemoveAll(s.RunDir(vm.ID))
+	return errors.Join(os.RemoveAll(s.QemuPidFile(vm.ID)), os.RemoveAll(s.RunDir(vm.ID)))
 }
 
 // Shutdown asks the guest's init to power off, as an ACPI button does.

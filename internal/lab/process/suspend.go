@@ -107,7 +107,7 @@ func (Driver) Shelve(_ context.Context, s *state.State, vm state.VM, path string
 	if err := sys.WriteFile(path, marker, 0o640); err != nil {
 		return err
 	}
-	return os.Rename(s.PidFile(vm.ID), frozen)
+	return errors.Join(os.Rename(s.PidFile(vm.ID), frozen), os.Remove(s.QemuPidFile(vm.ID)))
 }
 
 // Restore lets a guest run on that was shelved, its clock behind by the time it was
@@ -127,7 +127,7 @@ func (d Driver) Restore(ctx context.Context, s *state.State, vm state.VM, path s
 	if err := setBehind(pid, time.Since(since)); err != nil {
 		return err
 	}
-	if err := sys.WritePidFile(s.PidFile(vm.ID), pid); err != nil { // the uptime is that of the machine now
+	if err := record(s, vm.ID, pid); err != nil { // the uptime is that of the machine now
 		return err
 	}
 	if err := os.Remove(frozen); err != nil {

@@ -62,8 +62,14 @@ func (c *call) ip(args []string, out io.Writer) error {
 	case len(args) >= 2 && strings.Join(args[:2], " ") == "neigh show":
 		c.neighShow(family, words["to"], words["dev"], out)
 		return nil
+	case len(args) == 6 && strings.Join(args[:2], " ") == "link show" && words["type"] == "bridge":
+		if !c.bridgeExists(words["dev"]) {
+			return state.Fail(1, "Device %q does not exist.", words["dev"])
+		}
+		fmt.Fprintf(out, "3: %s: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 1500 qdisc noqueue state UP mode DEFAULT group default qlen 1000\\    link/ether bc:24:11:00:00:01 brd ff:ff:ff:ff:ff:ff\n", words["dev"])
+		return nil
 	}
-	return state.Fail(255, "the lab's ip knows route get and neigh show, not %q", strings.Join(args, " "))
+	return state.Fail(255, "the lab's ip knows route get, neigh show and link show of a bridge, not %q", strings.Join(args, " "))
 }
 
 func (c *call) routeGet(text string, out io.Writer) error {

@@ -2,7 +2,6 @@ package qemu
 
 import (
 	"fmt"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"sort"
@@ -22,13 +21,14 @@ type machineDrive struct {
 
 // machine is all that QEMU's command line depends on.
 type machine struct {
-	id     int
-	conf   *state.Conf
-	kvm    bool
-	runDir string
-	serial string // the console's log file
-	drives []machineDrive
-	tapUp  string // the script that QEMU runs with a new tap's name
+	id      int
+	conf    *state.Conf
+	kvm     bool
+	runDir  string
+	pidFile string
+	serial  string // the console's log file
+	drives  []machineDrive
+	tapUp   string // the script that QEMU runs with a new tap's name
 
 	incoming string // where its memory comes from; "": it boots
 }
@@ -75,7 +75,7 @@ func (m machine) args() ([]string, error) {
 		name = fmt.Sprintf("vm%d", m.id)
 	}
 	args := []string{
-		"-name", name, "-daemonize", "-pidfile", filepath.Join(m.runDir, "qemu.pid"),
+		"-name", name, "-daemonize", "-pidfile", m.pidFile,
 		"-machine", "pc", "-smp", fmt.Sprintf("%d,sockets=%d,cores=%d", cores*sockets, sockets, cores),
 		"-m", strconv.Itoa(memory),
 		"-nodefaults", "-no-user-config", "-display", "none", "-vga", "none",

@@ -78,12 +78,14 @@ func (d Driver) launch(ctx context.Context, s *state.State, vm state.VM, incomin
 	if err := os.RemoveAll(runDir); err != nil { // of a machine that ended on its own
 		return err
 	}
-	if err := os.MkdirAll(runDir, 0o755); err != nil {
-		return err
+	for _, dir := range []string{runDir, s.QemuDir()} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
 	}
 	err = d.start(ctx, s, machine{
 		id: vm.ID, conf: vm.Conf, kvm: string(accel) == accelKVM,
-		runDir: runDir, serial: s.LogPath(vm.ID), tapUp: filepath.Join(runDir, "tap-up"),
+		runDir: runDir, pidFile: s.QemuPidFile(vm.ID), serial: s.LogPath(vm.ID), tapUp: filepath.Join(runDir, "tap-up"),
 		incoming: incoming,
 	}, n)
 	if err != nil {
@@ -122,7 +124,7 @@ func (Driver) start(ctx context.Context, s *state.State, m machine, n netns.Netw
 	if err != nil {
 		return err
 	}
-	return sys.AdoptPidFile(filepath.Join(m.runDir, "qemu.pid"), filepath.Join(m.runDir, "pid"))
+	return sys.AdoptPidFile(m.pidFile, s.PidFile(m.id))
 }
 
 // machineDrives finds the files behind a config's drives.
@@ -160,7 +162,7 @@ func (Driver) Stop(ctx context.Context, s *state.State, vm state.VM) error {
 			return err
 		}
 	}
-	return os.RemoveAll(s.RunDir(vm.ID))
+	return errors.Join(os.RemoveAll(s.QemuPidFile(vm.ID)), os.RemoveAll(s.RunDir(vm.ID)))
 }
 
 // Shutdown asks the guest's agent where there is one, as PVE does, else

@@ -43,7 +43,7 @@ func (s *State) IDsOf(node, kind string) []int {
 	var ids []int
 	for _, entry := range entries {
 		name, ok := strings.CutSuffix(entry.Name(), ".conf")
-		if id, err := strconv.Atoi(name); ok && err == nil && !s.Lists(FaultMissingTemplate, name) {
+		if id, err := strconv.Atoi(name); ok && err == nil {
 			ids = append(ids, id)
 		}
 	}
@@ -79,35 +79,58 @@ type Node struct {
 	Online bool
 }
 
-// WriteMembers creates etc/pve/.members where it is not there. It is one of the
-// files by which pmxcfs is told from a directory that it is not mounted on.
+// WriteMembers writes etc/pve/.members as pmxcfs shows it: a host without a
+// cluster has no list of nodes there.
 func (s *State) WriteMembers() error {
-	err := sys.CreateFile(s.Path("etc", "pve", ".members"), fmt.Sprintf("{\n\"nodename\": %q,\n\"version\": 0\n}\n", s.Config.Node))
-	if errors.Is(err, fs.ErrExist) {
-		return nil
+	nodes := s.Nodes()
+	m := map[string]any{"nodename": s.Config.Node, "version": len(nodes) - 1}
+	if len(nodes) > 1 {
+		quorate := 1
+		if s.Fault(FaultNoQuorum) != "" {
+			quorate = 0
+		}
+		list := map[string]any{}
+		for i, n := range nodes {
+			online, ip := 0, OtherNodeIP
+			if n.Online {
+				online = 1
+			}
+			if i == 0 {
+				ip = "127.0.0.1"
+			}
+			list[n.Name] = map[string]any{"id": i + 1, "online": online, "ip": ip}
+		}
+		m["cluster"] = map[string]any{"name": "lab", "version": len(nodes), "nodes": len(nodes), "quorate": quorate}
+		m["nodelist"] = list
 	}
-	return err
+	raw, err := json.MarshalIndent(m, "", "")
+	if err != nil {
+		return err
+	}
+	return sys.WriteFile(s.Path("etc", "pve", ".members"), append(raw, '\n'), 0o644)
 }
 
-// members is etc/pve/.members, which has no list of nodes where there is one.
-type members struct {
-	NodeList map[string]member `json:"nodelist"`
-}
+// plantedPath has the other nodes of the cluster: whether they are online, by name.
+func (s *State) plantedPath() string { return s.Path("nodes.json") }
 
-type member struct {
-	Online int    `json:"online"`
-	IP     string `json:"ip"`
+func (s *State) planted() (map[string]bool, error) {
+	nodes := map[string]bool{}
+	raw, err := os.ReadFile(s.plantedPath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nodes, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return nodes, json.Unmarshal(raw, &nodes)
 }
 
 // Nodes are the cluster's nodes, this one first.
 func (s *State) Nodes() []Node {
 	all := []Node{{s.Config.Node, !s.Lists(FaultMissingNode, s.Config.Node)}}
-	var m members
-	if raw, err := os.ReadFile(s.Path("etc", "pve", ".members")); err == nil && json.Unmarshal(raw, &m) == nil {
-		for name, other := range m.NodeList {
-			if name != s.Config.Node {
-				all = append(all, Node{name, other.Online == 1 && !s.Lists(FaultMissingNode, name)})
-			}
+	if others, err := s.planted(); err == nil {
+		for name, online := range others {
+			all = append(all, Node{name, online && !s.Lists(FaultMissingNode, name)})
 		}
 	}
 	slices.SortFunc(all[1:], func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
@@ -117,7 +140,7 @@ func (s *State) Nodes() []Node {
 // LoadConf reads the config of this node's VM.
 func (s *State) LoadConf(id int) (*Conf, error) {
 	raw, err := os.ReadFile(s.ConfPath(id))
-	if errors.Is(err, fs.ErrNotExist) || s.Lists(FaultMissingTemplate, strconv.Itoa(id)) {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, Fail(2, "Configuration file 'nodes/%s/qemu-server/%d.conf' does not exist", s.Config.Node, id)
 	}
 	if err != nil {
@@ -200,24 +223,56 @@ func (s *State) plant(node, kind string, id int, content string) error {
 // PlantNode makes another node part of the cluster, or changes whether it is
 // online.
 func (s *State) PlantNode(name string, online bool) error {
-	path := s.Path("etc", "pve", ".members")
-	m := members{NodeList: map[string]member{s.Config.Node: {Online: 1, IP: "127.0.0.1"}}}
-	if raw, err := os.ReadFile(path); err == nil {
-		if err := json.Unmarshal(raw, &m); err != nil {
-			return err
-		}
+	nodes, err := s.planted()
+	if err != nil {
+		return err
 	}
-	other := member{IP: OtherNodeIP}
-	if online {
-		other.Online = 1
-	}
-	m.NodeList[name] = other
-	raw, err := json.Marshal(m)
+	nodes[name] = online
+	raw, err := json.Marshal(nodes)
 	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(s.NodeDir(name, "qemu-server"), 0o755); err != nil {
 		return err
 	}
-	return sys.WriteFile(path, raw, 0o644)
+	if err := sys.WriteFile(s.plantedPath(), raw, 0o644); err != nil {
+		return err
+	}
+	return s.WriteMembers()
+}
+
+// showFaults makes the cluster's files agree with the faults that show in them:
+// whoever reads these starts none of our commands.
+func (s *State) showFaults() error {
+	if err := s.hideConfs(); err != nil {
+		return err
+	}
+	return s.WriteMembers()
+}
+
+// hideConfs moves the configs that nobody is to find away, and the others back.
+func (s *State) hideConfs() error {
+	hidden := s.Path("etc", "hidden")
+	if err := os.MkdirAll(hidden, 0o755); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(hidden)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if id, err := strconv.Atoi(entry.Name()); err == nil && !s.Lists(FaultMissingTemplate, entry.Name()) {
+			if err := os.Rename(filepath.Join(hidden, entry.Name()), s.ConfPath(id)); err != nil {
+				return err
+			}
+		}
+	}
+	for _, name := range strings.Split(s.Fault(FaultMissingTemplate), ",") {
+		if id, err := strconv.Atoi(name); err == nil {
+			if err := os.Rename(s.ConfPath(id), filepath.Join(hidden, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	return nil
 }

@@ -72,18 +72,20 @@ func (s *State) SetFault(fault Fault, value string) error {
 	if _, err := strconv.ParseFloat(value, 64); err != nil && value != "" && !fault.named() {
 		return fmt.Errorf("fault %s takes a number, not %q", fault, value)
 	}
-	return s.editFaults(func(faults map[Fault]string) {
+	err := s.editFaults(func(faults map[Fault]string) {
 		if value == "" || value == "0" {
 			delete(faults, fault)
 			return
 		}
 		faults[fault] = value
 	})
+	return errors.Join(err, s.showFaults())
 }
 
 // ClearFaults switches all faults off.
 func (s *State) ClearFaults() error {
-	return s.editFaults(func(faults map[Fault]string) { clear(faults) })
+	err := s.editFaults(func(faults map[Fault]string) { clear(faults) })
+	return errors.Join(err, s.showFaults())
 }
 
 // ActiveFaults are the faults that are on.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strconv"
 
 	"linus/internal/lab/sys"
 )
@@ -27,6 +28,15 @@ type VM struct {
 
 // PidFile records the process of a running VM: QEMU, or the guest's init.
 func (s *State) PidFile(id int) string { return filepath.Join(s.RunDir(id), "pid") }
+
+// QemuPidFile is where Proxmox's QEMU writes its process ID; its name is among
+// that process's arguments. Scripts see by it whether a VM runs.
+func (s *State) QemuPidFile(id int) string {
+	return filepath.Join(s.QemuDir(), strconv.Itoa(id)+".pid")
+}
+
+// QemuDir stands for Proxmox's /run/qemu-server.
+func (s *State) QemuDir() string { return s.Path("run", "qemu-server") }
 
 // Pid is a VM's process, if it runs.
 func (s *State) Pid(id int) (pid int, running bool) { return sys.ReadPidFile(s.PidFile(id)) }
