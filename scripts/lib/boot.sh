@@ -4,11 +4,13 @@
 # vm_config is the VM's. Whatever time is left, each wait looks once.
 
 source "${BASH_SOURCE[0]%/*}/guest.sh"
+source "${BASH_SOURCE[0]%/*}/pace.sh"
 source "${BASH_SOURCE[0]%/*}/retry.sh"
 source "${BASH_SOURCE[0]%/*}/vm.sh"
 
 vm_mac='' vm_bridge='' # of its card net0
 vm_ip='' vm_host_key=''
+boot_template='' # whose boots tell when its agent will answer (lib/pace.sh); empty: nobody's
 
 # What the scripts that start a VM are told of how to reach it, with defaults.
 boot_read_inputs() {
@@ -27,6 +29,7 @@ boot_validate_inputs() {
 
 start_vm() {
   retry_change start_has_landed 300 qm start "${vm_id}"
+  pace_start
   if [[ ${retry_landed} != yes ]]; then
     result_fail vm "could not start VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said:-nothing} (status: ${vm_status})" \
       'check that the node has the memory free and that KVM works there'
@@ -34,14 +37,14 @@ start_vm() {
 }
 
 start_has_landed() {
-  vm_read_status "${vm_id}"
+  vm_expect_status "${vm_id}" running
   if [[ ${vm_status} == running ]]; then
     retry_landed=yes
   fi
 }
 
 stop_has_landed() {
-  vm_read_status "${vm_id}"
+  vm_expect_status "${vm_id}" stopped
   if [[ ${vm_status} == stopped ]]; then
     retry_landed=yes
   fi
@@ -97,7 +100,9 @@ wait_for_network() {
   if [[ ${vm_ipv6_only} == yes ]]; then
     family=6 patience=0
   fi
+  pace_await "${boot_template}" "${deadline}"
   while :; do
+    pace_ask
     guest_find_address "${vm_id}" "${vm_mac}"
     # An agent takes a while to come up, and some images have none.
     if [[ -z ${guest_ip} && ${guest_agent} == no && ${VM_TRUST_FIRST_USE} == true ]] && ((SECONDS - began >= 20)); then
@@ -113,19 +118,21 @@ wait_for_network() {
     if [[ -n ${guest_ip} ]]; then
       vm_ip=${guest_ip}
       log_info "VM ${vm_id} (${vm_mac}) has the address ${vm_ip}"
+      if [[ ${guest_agent} == yes ]]; then
+        pace_note "${boot_template}"
+      fi
       return 0
     fi
     if [[ ${guest_seen} != "${said}" ]]; then
       said=${guest_seen}
       log_info "${said}"
-      fail_when_stopped
     fi
+    fail_when_stopped
     if ((SECONDS >= deadline)); then
       break
     fi
-    run_pause 1
+    pace_pause
   done
-  fail_when_stopped
   if [[ ${guest_agent} == no ]]; then
     guest_find_neighbour "${vm_mac}" "${family}"
     fail_without_agent "${VM_NETWORK_TIMEOUT}" "${guest_seen}${guest_neighbour:+; the neighbour table of ${HOSTNAME} has ${guest_neighbour} for its card ${vm_mac}, which nobody vouches for}"
@@ -141,7 +148,7 @@ fail_without_agent() { # <seconds waited> <last seen>
 }
 
 fail_when_stopped() {
-  vm_read_status "${vm_id}"
+  vm_expect_status "${vm_id}" running
   if [[ ${vm_status} == stopped ]]; then
     result_fail vm "VM ${vm_id} on node '${probe_node}' stopped while it booted" \
       'look at its console when started by hand; CPU type and memory are the usual causes'
@@ -154,24 +161,28 @@ verify_ssh_ready() {
   local -r deadline=$((SECONDS + VM_READY_TIMEOUT))
   wait_for_banner "${deadline}"
   check_place
-  wait_for_cloud_init "${deadline}"
-  pin_host_key "${deadline}"
+  wait_for_guest "${deadline}"
+  pin_host_key
 }
 
+# Trying the port starts none of Proxmox's tools. Where the address was given, it
+# is tried from the start of the boot on.
 wait_for_banner() { # <deadline>
+  pace_next=20
   while :; do
     guest_read_banner "${vm_ip}" "${VM_SSH_PORT}"
     if [[ -n ${guest_banner} ]]; then
       log_info "SSH responds: ${guest_banner}"
       return 0
     fi
+    local said=${run_said}
+    fail_when_stopped
     if ((SECONDS >= $1)); then
       break
     fi
-    run_pause 1
+    pace_pause
   done
-  fail_when_stopped
-  result_fail timeout "SSH of VM ${vm_id} did not answer at ${vm_ip}:${VM_SSH_PORT} from node '${probe_node}' within ${VM_READY_TIMEOUT} s; last seen: ${run_said:-no greeting}" \
+  result_fail timeout "SSH of VM ${vm_id} did not answer at ${vm_ip}:${VM_SSH_PORT} from node '${probe_node}' within ${VM_READY_TIMEOUT} s; last seen: ${said:-no greeting}" \
     "check that the guest runs an SSH server on port ${VM_SSH_PORT} and the node reaches ${vm_ip}; or raise VM_READY_TIMEOUT"
 }
 
@@ -205,10 +216,11 @@ check_place() {
 
 # An SSH server that answers is not a guest that is ready. Without an agent
 # nobody can be asked: that ends the start, or is said where it was allowed.
-wait_for_cloud_init() { # <deadline>
+wait_for_guest() { # <deadline>
   local -r began=${SECONDS}
+  guest_host_key='' pace_next=20
   while :; do
-    guest_check_cloud_init "${vm_id}"
+    guest_ask_ready "${vm_id}"
     case ${guest_cloud_init} in
       done)
         log_info 'cloud-init is done'
@@ -231,7 +243,7 @@ wait_for_cloud_init() { # <deadline>
     if ((SECONDS >= $1)); then
       break
     fi
-    run_pause 1
+    pace_pause
   done
   if [[ ${guest_agent} == no ]]; then
     fail_without_agent "${VM_READY_TIMEOUT}" "${run_said}"
@@ -240,18 +252,11 @@ wait_for_cloud_init() { # <deadline>
     'raise VM_READY_TIMEOUT, or use a template that has less to do at its first boot'
 }
 
-pin_host_key() { # <deadline>
-  vm_host_key=''
+pin_host_key() {
+  vm_host_key=${guest_host_key}
   if [[ ${guest_agent} == no ]]; then
     return 0 # which was allowed
-  fi
-  guest_read_host_key "${vm_id}"
-  while [[ -z ${guest_host_key}${guest_exit} ]] && ((SECONDS < $1)); do
-    run_pause 1
-    guest_read_host_key "${vm_id}"
-  done
-  vm_host_key=${guest_host_key}
-  if [[ -z ${vm_host_key} ]]; then
+  elif [[ -z ${vm_host_key} ]]; then
     fail_unpinned "${run_said}"
     return 0
   fi

@@ -3,6 +3,7 @@
 # download_os_image, create_vm and configure_vm, which bear the names they are
 # told by, and the roll-back of it all. lib/inputs.sh has read what they need.
 
+source "${BASH_SOURCE[0]%/*}/checked.sh"
 source "${BASH_SOURCE[0]%/*}/image.sh"
 source "${BASH_SOURCE[0]%/*}/sweep.sh"
 
@@ -281,7 +282,9 @@ rollback() {
   image_clean
   if [[ ${vm_committed} == yes ]]; then
     return 0
-  elif [[ -z ${vm_attempted} ]]; then
+  fi
+  checked_drop
+  if [[ -z ${vm_attempted} ]]; then
     address_drop "${vm_job}"
     return 0
   fi

@@ -100,7 +100,7 @@ vm_destroy_locked() { # <vmid> <node>
   }
   local retry_clear=clear_way
   is_stopped() {
-    vm_read_status "${id}"
+    vm_expect_status "${id}" stopped
     if [[ ${vm_status} == stopped ]]; then
       retry_landed=yes
     fi

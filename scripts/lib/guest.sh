@@ -113,23 +113,40 @@ guest_exec() { # <vmid> <seconds> <command...>
   fi
 }
 
-# cloud-init's word that the guest is ready. guest_cloud_init: done, none (the
-# guest has no cloud-init), failed, running, or silent (the agent says nothing).
-# Exit 0 is done, 2 is done with warnings.
+# The guest's last word, in one call of the agent: whether it is ready, as
+# cloud-init says, and its SSH host key, which comes through the hypervisor and
+# which the network cannot tamper with.
+#   guest_cloud_init  done, none (the guest has no cloud-init), failed, running, or
+#                     silent (the agent says nothing). Exit 0 is done, 2 is done
+#                     with warnings
+#   guest_host_key    "ssh-ed25519 AAAA...", once it is done or none; empty when
+#                     not to be had
 #
 # The waiting is the shell's. cloud-init's own is Python that looks four times a
 # second: on a slow guest it takes the CPU from what it waits for, and the agent
 # leaves one more behind with each call that times out.
-guest_check_cloud_init() { # <vmid>
+guest_ask_ready() { # <vmid>
+  local -r form='^linus-host-key ((ssh-ed25519|ecdsa-sha2-nistp(256|384|521)|ssh-rsa) [A-Za-z0-9+/]+=*)'
+  guest_host_key=''
   # shellcheck disable=SC2016 # the guest's variables
-  guest_exec "$1" 60 sh -c 'command -v cloud-init >/dev/null || exit 127
-    n=0
-    until [ -e /run/cloud-init/result.json ] || [ -e /run/cloud-init/disabled ]; do
-      n=$((n + 1))
-      [ "$n" -le 20 ] || exit 75
-      sleep 1
-    done
-    exec cloud-init status --wait'
+  guest_exec "$1" 60 sh -c 'n=0 code=127 said=
+    if command -v cloud-init >/dev/null; then
+      until [ -e /run/cloud-init/result.json ] || [ -e /run/cloud-init/disabled ]; do
+        n=$((n + 1))
+        [ "$n" -le 20 ] || exit 75
+        sleep 1
+      done
+      said=$(cloud-init status --wait 2>&1)
+      code=$?
+    fi
+    case $code in 0 | 2 | 127)
+      for type in ed25519 ecdsa rsa; do
+        file=/etc/ssh/ssh_host_${type}_key.pub
+        [ ! -f "$file" ] || { printf "linus-host-key " && head -c 2048 "$file"; break; }
+      done
+    esac
+    printf "%s\n" "$said"
+    exit "$code"'
   case ${guest_exit} in
     0 | 2) guest_cloud_init='done' ;;
     75) guest_cloud_init=running ;;
@@ -142,21 +159,7 @@ guest_check_cloud_init() { # <vmid>
       ;;
     *) guest_cloud_init=failed ;;
   esac
-}
-
-# The guest's SSH host key through the hypervisor, which the network cannot
-# tamper with. guest_host_key: "ssh-ed25519 AAAA...", empty when not to be had;
-# guest_exit is then empty when the agent did not answer.
-guest_read_host_key() { # <vmid>
-  # shellcheck disable=SC2016 # the guest's variables
-  guest_exec "$1" 10 sh -c 'for type in ed25519 ecdsa rsa; do
-      file=/etc/ssh/ssh_host_${type}_key.pub
-      [ ! -f "$file" ] || exec head -c 4096 "$file"
-    done
-    exit 1'
-  guest_host_key=''
-  local -r key='^((ssh-ed25519|ecdsa-sha2-nistp(256|384|521)|ssh-rsa) [A-Za-z0-9+/]+=*)'
-  if [[ ${guest_exit} == 0 && ${guest_out:0:4096} =~ ${key} ]]; then
+  if [[ ${guest_cloud_init} == @(done|none) && ${guest_out:0:4096} =~ ${form} ]]; then
     guest_host_key=${BASH_REMATCH[1]}
   fi
 }

@@ -3,6 +3,7 @@
 # and the host they are for: the step validate_environment. Nothing is changed.
 
 source "${BASH_SOURCE[0]%/*}/boot.sh"
+source "${BASH_SOURCE[0]%/*}/checked.sh"
 source "${BASH_SOURCE[0]%/*}/image.sh"
 source "${BASH_SOURCE[0]%/*}/probe.sh"
 source "${BASH_SOURCE[0]%/*}/sweep.sh"
@@ -33,15 +34,14 @@ validate_environment() {
   if [[ ${dry_run} == no ]]; then
     lease_sweep
   fi
+  run_start volumes 60 pvesm list "${PROXMOX_STORAGE}" # read by note_unclean_ids
   probe_cluster "${PROXMOX_NODE}"
   probe_require
-  probe_start "${PROXMOX_STORAGE}"
-  run_start volumes 60 pvesm list "${PROXMOX_STORAGE}"
-  run_start resources 60 pvesh get /cluster/resources --type vm --output-format json
-  probe_storage "${PROXMOX_STORAGE}"
-  probe_require
-  probe_bridge "${PROXMOX_BRIDGE}"
-  probe_require
+  check_host_parts
+  cluster_list_vms
+  if ((run_rc != 0)); then
+    result_fail vm "could not list the VMs on node '${probe_node}': ${run_said}" 'look at: systemctl status pve-cluster'
+  fi
   if [[ -n ${VM_TEMPLATE} ]]; then
     probe_template "${VM_TEMPLATE}"
     probe_require
@@ -50,6 +50,7 @@ validate_environment() {
     create_storages=${vm_storages}
     check_template_fits
   fi
+  boot_template=${template_id:-${image_os}}
   note_taken_ids
   note_unclean_ids
   vm_user=${VM_SSH_USER:-${vm_user:-${image_user}}}
@@ -111,28 +112,40 @@ check_template_fits() { # vm_config is the template's
   vm_user=${vm_config[ciuser]:-}
 }
 
-# IDs are held by VMs and containers of every node. Both lists are hints: the
-# cluster's lags, and the create itself is what decides.
+# Storage and bridge, unless a run just before this one saw that they are well.
+check_host_parts() { # probe_storage_type
+  local -ra parts=("${probe_node}" "${PROXMOX_STORAGE}" "${PROXMOX_BRIDGE}")
+  checked_type=''
+  if [[ ${dry_run} == no ]]; then
+    checked_read "${parts[@]}"
+  fi
+  probe_storage_type=${checked_type}
+  if [[ -n ${probe_storage_type} ]]; then
+    log_info "storage '${PROXMOX_STORAGE}' and bridge '${PROXMOX_BRIDGE}' were seen to be well less than ${checked_seconds} s ago"
+    return 0
+  fi
+  probe_start "${PROXMOX_STORAGE}"
+  probe_storage "${PROXMOX_STORAGE}"
+  probe_require
+  probe_bridge "${PROXMOX_BRIDGE}"
+  probe_require
+  if [[ ${dry_run} == no ]]; then
+    checked_note "${parts[@]}" "${probe_storage_type}"
+  fi
+}
+
+# IDs are held by VMs and containers of every node. That is a hint: the create
+# itself is what decides.
 note_taken_ids() {
-  local tag line vmid name node
-  for tag in resources vms; do
-    run_wait "${tag}"
-    if [[ ${tag} == resources ]]; then
-      run_ask_again resources pvesh get /cluster/resources --type vm --output-format json
+  local line vmid node name
+  for line in "${cluster_vms[@]}"; do
+    read -r vmid node _ _ name <<<"${line}"
+    if [[ ${name} == "${vm_name}" ]]; then
+      result_line VM_OUTCOME exists
+      result_fail vm "VM already exists: '${vm_name}' is VM ${vmid} on node '${node}'" \
+        'choose another name, or destroy that VM first'
     fi
-    json_rows "${tag}" vmid name node
-    if ((run_rc != 0 || json_rc != 0)); then
-      result_fail vm "could not list the VMs on node '${probe_node}': ${run_said}" 'look at: pvesh get /cluster/resources --type vm'
-    fi
-    for line in "${json_lines[@]}"; do
-      IFS=$'\x1f' read -r vmid name node <<<"${line}"
-      if [[ ${name} == "${vm_name}" ]]; then
-        result_line VM_OUTCOME exists
-        result_fail vm "VM already exists: '${vm_name}' is VM ${vmid} on node '${node:-${probe_node}}'" \
-          'choose another name, or destroy that VM first'
-      fi
-      ids_taken[${vmid:-0}]=yes
-    done
+    ids_taken[${vmid}]=yes
   done
 }
 
@@ -142,6 +155,10 @@ note_unclean_ids() {
   local line vmid
   run_wait volumes
   run_ask_again volumes pvesm list "${PROXMOX_STORAGE}"
+  if ((run_rc != 0)); then
+    probe_unread "the volumes on storage '${PROXMOX_STORAGE}' of node '${probe_node}'" "look at: pvesm list ${PROXMOX_STORAGE}"
+    probe_require
+  fi
   run_lines volumes
   for line in "${run_lines[@]}"; do
     if [[ ${line} =~ :.*[[:space:]]([0-9]+)[[:space:]]*$ ]]; then

@@ -37,6 +37,19 @@ json_addresses() { # <tag> <mac>; json_lines: "ipv4 ADDR" or "ipv6 ADDR"
     }' "$2"
 }
 
+# The nodes as pmxcfs's .members has them; a host without a cluster has no list.
+json_members() { # <tag>; json_lines: "NODE\x1fQUORUM" of this node, then "NODE\x1fONLINE" of each
+  json_perl "$1" '
+    die "it does not name this node\n" unless ref $doc eq "HASH" and text($doc->{nodename}) =~ /^[A-Za-z0-9.-]+$/;
+    my ($own, $cluster) = @$doc{"nodename", "cluster"};
+    my $nodes = $doc->{nodelist} // {$own => {online => 1}};
+    die "its list of nodes cannot be read\n" unless ref $nodes eq "HASH";
+    print "$own\x1f", !ref $cluster ? "none" : text($cluster->{quorate}) eq "1" ? "yes" : "no", "\n";
+    for my $name (sort grep { /^[A-Za-z0-9.-]+$/ and ref $nodes->{$_} eq "HASH" } keys %$nodes) {
+      print "$name\x1f", text($nodes->{$name}{online}) eq "1" ? 1 : 0, "\n";
+    }'
+}
+
 json_perl() { # <tag> <program> <argument...>; json_lines, json_rc (0: it was JSON)
   local -r tag=$1 program=$2
   shift 2

@@ -147,7 +147,7 @@ lease_write_sweep() { # lease_sweeper; lease_written: yes or no
     mkdir -p -- "${lease_sweeper%/*}"
     {
       printf '# Ends leases of VMs that are over. linus-sweep.timer runs it; the scripts that arm the timer write it.\n'
-      for name in LINUS_HOST_DIR LINUS_LOCK_DIR LINUS_PVE_DIR; do
+      for name in LINUS_HOST_DIR LINUS_LOCK_DIR LINUS_PVE_DIR LINUS_QEMU_DIR; do
         if [[ -n ${!name:-} ]]; then
           printf 'export %s=%q\n' "${name}" "${!name}"
         fi

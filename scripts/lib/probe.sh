@@ -4,9 +4,10 @@
 #
 # A probe sets probe_kind (empty: ok, else a kind of result_fail), probe_text
 # (what was found) and probe_remedy. The node is in probe_node once probe_cluster
-# has run; the other reads start together, for each start of Proxmox's tools
-# takes most of a second.
+# has run. Each start of Proxmox's tools takes most of a second: what can be seen
+# without them is, and the read that needs one runs beside the rest.
 
+source "${BASH_SOURCE[0]%/*}/cluster.sh"
 source "${BASH_SOURCE[0]%/*}/vm.sh"
 
 probe_ok() { # <text>
@@ -35,57 +36,38 @@ probe_unread() { # <what was read> <remedy>
 # the node it runs on, so another node, though online, will not do.
 probe_cluster() { # <wanted node, or empty>; probe_quorum: yes, no, or none where there is no cluster
   local -r wanted=$1
-  local line type name online is_local quorate own='' own_online='' known='' wanted_online=''
+  local name known='' own
   probe_node=${wanted}
-  probe_quorum=none
-  run_ask pvesh get /cluster/status --output-format json
-  json_rows read type name online local quorate
-  if ((run_rc != 0 || json_rc != 0)); then
+  cluster_read
+  probe_quorum=${cluster_quorum}
+  if ((cluster_rc != 0)); then
     probe_unread "the cluster's status on ${HOSTNAME}" \
       'run this on a Proxmox VE host, as root; look at: systemctl status pve-cluster'
     return 0
   fi
-  for line in "${json_lines[@]}"; do
-    IFS=$'\x1f' read -r type name online is_local quorate <<<"${line}"
-    if [[ ${type} == cluster ]]; then
-      probe_quorum=yes
-      if [[ ${quorate:-1} != 1 ]]; then
-        probe_quorum=no
-      fi
-    elif [[ ${type} == node ]]; then
-      known+="${known:+, }${name}"
-      if [[ ${is_local} == 1 ]]; then
-        own=${name}
-        own_online=${online:-0}
-      fi
-      if [[ ${name} == "${wanted}" ]]; then
-        wanted_online=${online:-0}
-      fi
-    fi
+  own=${cluster_node}
+  for name in "${cluster_nodes[@]}"; do
+    known+="${known:+, }${name}"
   done
   probe_node=${wanted:-${own}}
   if [[ ${probe_quorum} == no ]]; then
     probe_bad config "the cluster has no quorum (asked on ${HOSTNAME})" \
       'bring the other nodes back: until then Proxmox refuses every change; look at: pvecm status'
-  elif [[ -z ${own} ]]; then
-    probe_bad config "Proxmox on ${HOSTNAME} does not report which node it is" 'look at: pvesh get /cluster/status'
-  elif [[ ${probe_node} == "${own}" && ${own_online} != 1 ]]; then
+  elif [[ ${probe_node} == "${own}" && ${cluster_online[${own}]:-0} != 1 ]]; then
     probe_bad offline "node '${own}' is offline, as the cluster sees it" 'look at: pvecm status, systemctl status pve-cluster corosync'
   elif [[ ${probe_node} == "${own}" ]]; then
     probe_ok "node '${own}' is online"
-  elif [[ -z ${wanted_online} ]]; then
+  elif [[ -z ${cluster_online[${wanted}]:-} ]]; then
     probe_bad config "node '${wanted}' does not exist (known: ${known})" 'set PROXMOX_NODE to one of these'
-  elif [[ ${wanted_online} != 1 ]]; then
+  elif [[ ${cluster_online[${wanted}]} != 1 ]]; then
     probe_bad offline "node '${wanted}' is offline" 'start the node, or set PROXMOX_NODE to one that is online'
   else
     probe_bad config "node '${wanted}' is not this host, which is '${own}'" "connect to '${wanted}' itself, or leave PROXMOX_NODE empty"
   fi
 }
 
-probe_start() { # <storage>: starts the reads the probes below take up
+probe_start() { # <storage>: starts the read that probe_storage takes up
   run_start storage 60 pvesh get "/nodes/${probe_node}/storage/$1/status" --output-format json
-  run_start network 60 pvesh get "/nodes/${probe_node}/network" --output-format json
-  run_start vms 60 pvesh get "/nodes/${probe_node}/qemu" --output-format json
 }
 
 probe_storage() { # <storage>; probe_storage_type: dir, lvmthin, ...; empty where it is not fit
@@ -114,13 +96,18 @@ probe_storage() { # <storage>; probe_storage_type: dir, lvmthin, ...; empty wher
   fi
 }
 
-# Proxmox's list has the bridges of /etc/network/interfaces; bridges made by the
-# software-defined network exist on the host only.
+# The host itself shows its bridges, those of the software-defined network too.
+# Only Proxmox's list, of /etc/network/interfaces, tells which others are (Open
+# vSwitch), and which there are.
 probe_bridge() { # <bridge>
   local line iface type bridges=''
-  run_wait network
-  run_ask_again network pvesh get "/nodes/${probe_node}/network" --output-format json
-  json_rows network iface type
+  run_read 10 ip -o link show dev "$1" type bridge
+  if ((run_rc == 0)) && [[ ${run_out} =~ ^[0-9]+:\ "$1"[:@] ]]; then
+    probe_ok "bridge '$1' exists"
+    return 0
+  fi
+  run_ask pvesh get "/nodes/${probe_node}/network" --output-format json
+  json_rows read iface type
   for line in "${json_lines[@]}"; do
     IFS=$'\x1f' read -r iface type <<<"${line}"
     if [[ ${type} == *[Bb]ridge* ]]; then
@@ -131,9 +118,7 @@ probe_bridge() { # <bridge>
       fi
     fi
   done
-  if [[ -d /sys/class/net/$1/bridge ]]; then
-    probe_ok "bridge '$1' exists on the host"
-  elif ((run_rc != 0 || json_rc != 0)); then
+  if ((run_rc != 0 || json_rc != 0)); then
     probe_unread "the network of node '${probe_node}'" 'look at: pvesh get /nodes/localhost/network'
   else
     probe_bad config "bridge '$1' does not exist on node '${probe_node}' (bridges: ${bridges:-none})" 'set PROXMOX_BRIDGE to one of these'
@@ -141,12 +126,10 @@ probe_bridge() { # <bridge>
 }
 
 # Whether the node has any template, for who has not named one: a cloud image
-# does, too, only slower.
+# does, too, only slower. cluster_vms are its VMs.
 probe_templates() {
   probe_list_templates
-  if [[ -n ${probe_kind} ]]; then
-    return 0
-  elif [[ -z ${probe_known_templates} ]]; then
+  if [[ -z ${probe_known_templates} ]]; then
     probe_bad warn "node '${probe_node}' has no template" \
       'make one: build-template.sh; VMs are then linked clones, made in seconds, else each is made from a cloud image (VM_OS)'
   else
@@ -154,37 +137,27 @@ probe_templates() {
   fi
 }
 
-probe_list_templates() { # probe_known_templates: their names; probe_kind
-  local line vmid name template
+probe_list_templates() { # probe_known_templates: their names
+  local line vmid node kind template name
   probe_known_templates=''
-  run_wait vms
-  run_ask_again vms pvesh get "/nodes/${probe_node}/qemu" --output-format json
-  json_rows vms vmid name template
-  if ((run_rc != 0 || json_rc != 0)); then
-    probe_unread "the list of VMs of node '${probe_node}'" 'look at: qm list'
-    return 0
-  fi
-  probe_kind=''
-  for line in "${json_lines[@]}"; do
-    IFS=$'\x1f' read -r vmid name template <<<"${line}"
-    if [[ ${template} == 1 ]]; then
+  for line in "${cluster_vms[@]}"; do
+    read -r vmid node kind template name <<<"${line}"
+    if [[ ${node}/${kind} == "${probe_node}/qemu-server" && ${template} == 1 ]]; then
       probe_known_templates+="${probe_known_templates:+, }${name} (${vmid})"
     fi
   done
 }
 
 # Templates lie on a node; a clone is made on the template's node.
-# probe_template_id is set when it is found and fit, vm_config is its config.
+# cluster_vms are the VMs it is looked for among. probe_template_id is set when it is
+# found and fit, vm_config is its config.
 probe_template() { # <name or ID>
-  local line vmid name template found=''
+  local line vmid node name template found=''
   probe_template_id=''
   probe_list_templates
-  if [[ -n ${probe_kind} ]]; then
-    return 0
-  fi
-  for line in "${json_lines[@]}"; do
-    IFS=$'\x1f' read -r vmid name template <<<"${line}"
-    if [[ ${vmid} == "$1" ]] || [[ ${name} == "$1" && ${template} == 1 ]]; then
+  for line in "${cluster_vms[@]}"; do
+    read -r vmid node kind template name <<<"${line}"
+    if [[ ${node}/${kind} == "${probe_node}/qemu-server" ]] && [[ ${vmid} == "$1" || (${name} == "$1" && ${template} == 1) ]]; then
       found+="${found:+ }${vmid}"
     fi
   done

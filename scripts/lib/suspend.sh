@@ -155,8 +155,7 @@ suspend_ask_clock() { # <the time>; guest_time: what the guest says it is, empty
 # The guest was ready when it was suspended, and has its host key; what answers at
 # its address is to be it again.
 suspend_verify_ready() {
-  local -r deadline=$((SECONDS + VM_READY_TIMEOUT))
-  wait_for_banner "${deadline}"
+  wait_for_banner "$((SECONDS + VM_READY_TIMEOUT))"
   check_place
-  pin_host_key "${deadline}"
+  pin_host_key
 }

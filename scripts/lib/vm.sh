@@ -56,7 +56,8 @@ vm_read() { # <vmid> [<node>: one other than this]
 
 # Prints `present`, `moved NODE` or `absent`, then a line `KEY VALUE` for each key.
 # A file counts as missing only where its directory is pmxcfs's, which has files
-# of its own. What no line of Proxmox's is, is a key `unparsed`.
+# of its own, and the node has quorum: without it, another node may have the VM by
+# now. What no line of Proxmox's is, is a key `unparsed`.
 vm_read_file() { # <directory of pmxcfs> <vmid> <node, or empty>; run_rc, run_out
   # shellcheck disable=SC2016 # perl's variables, not the shell's
   run_read 30 perl -e '
@@ -75,7 +76,9 @@ vm_read_file() { # <directory of pmxcfs> <vmid> <node, or empty>; run_rc, run_ou
       $!{ENOENT} or die "$root/$dir/$id.conf: $!\n";
     }
     if (!defined $text) {
-      -e ".members" or die "$root: pmxcfs is gone\n";
+      open my $in, "<", ".members" or die "$root: pmxcfs is gone\n";
+      my $members = do { local $/; <$in> } // "";
+      die "the cluster has no quorum: whether another node has VM $id is not known\n" if $members =~ /"quorate"\s*+:\s*+(?!"?1\b)/;
       print "absent\n";
       exit;
     }
@@ -122,6 +125,37 @@ vm_prove() {
     vm_doubt="its description does not carry linus-template=1"
   elif [[ ${vm_words} != *" linus-state=cloning "* && ";${vm_config[tags]:-};" != *[\;,\ ]linus[\;,\ ]* ]]; then
     vm_doubt="it does not carry the tag 'linus'"
+  fi
+}
+
+# Whether the VM runs, as Proxmox itself tells: QEMU writes its process ID to a
+# file, whose name is among the process's arguments. Reading that starts no tool.
+vm_see_process() { # <vmid>; vm_process: running, stopped or unknown
+  local -r dir=${LINUS_QEMU_DIR:-/run/qemu-server}
+  local pid=''
+  local -a words=()
+  local -i i
+  vm_process=unknown
+  if [[ ! -d ${dir} ]] || ! { [[ ! -e ${dir}/$1.pid ]] || IFS= read -r pid <"${dir}/$1.pid"; } 2>/dev/null; then
+    return 0
+  fi
+  vm_process=stopped
+  if [[ ${pid} =~ ^[1-9][0-9]{0,9}$ ]]; then
+    { mapfile -d '' -t words <"/proc/${pid}/cmdline"; } 2>/dev/null || :
+  fi
+  for ((i = 0; i + 1 < ${#words[@]}; i += 1)); do
+    if [[ ${words[i]} == -pidfile && ${words[i + 1]} == */qemu-server/"$1".pid ]]; then
+      vm_process=running
+    fi
+  done
+}
+
+# qm is asked only where the process is not as it should be.
+vm_expect_status() { # <vmid> <running|stopped>; vm_status, as vm_read_status has it
+  vm_see_process "$1"
+  vm_status=${vm_process}
+  if [[ ${vm_process} != "$2" ]]; then
+    vm_read_status "$1"
   fi
 }
 

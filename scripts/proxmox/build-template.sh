@@ -212,7 +212,7 @@ bootstrap_vm() {
 verify_agent() {
   local -r deadline=$((SECONDS + 60))
   while ((SECONDS < deadline)); do
-    guest_read_host_key "${vm_id}"
+    guest_ask_ready "${vm_id}"
     if [[ -n ${guest_host_key} ]]; then
       log_info 'the guest agent responds'
       verify_host_key
@@ -232,13 +232,20 @@ verify_host_key() {
   fi
 }
 
-# No clone may share its machine ID, host keys or log-in keys with another.
+# No clone may share its machine ID, host keys or log-in keys with another. Nor
+# does a clone's first boot make up for the upgrades that the template slept
+# through, which install and restart things under a job: they come at their next
+# time. (A first boot enables again what was disabled, so that this is a drop-in.)
 clean_guest() {
   # shellcheck disable=SC2016 # the guest's variables
   guest_run '
     set -eu
     if command -v apt-get >/dev/null; then apt-get clean || :; fi
     if command -v dnf >/dev/null; then dnf -q clean packages || :; fi
+    for timer in apt-daily apt-daily-upgrade dnf-automatic dnf-automatic-install; do
+      mkdir -p "/etc/systemd/system/$timer.timer.d"
+      printf "[Timer]\nPersistent=false\n" >"/etc/systemd/system/$timer.timer.d/linus.conf"
+    done
     home=$(getent passwd "$1" | cut -d: -f6)
     cloud-init clean --logs --machine-id >&2
     rm -f /etc/ssh/ssh_host_* /root/.ssh/authorized_keys "${home:?}/.ssh/authorized_keys"

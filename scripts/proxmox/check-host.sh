@@ -150,7 +150,10 @@ check_parts() {
   report_probe storage
   probe_bridge "${PROXMOX_BRIDGE}"
   report_probe bridge
-  if [[ -n ${VM_TEMPLATE} ]]; then
+  cluster_list_vms
+  if ((run_rc != 0)); then
+    probe_unread "the configs of the VMs on ${HOSTNAME}" 'look at: systemctl status pve-cluster'
+  elif [[ -n ${VM_TEMPLATE} ]]; then
     probe_template "${VM_TEMPLATE}"
     if [[ -n ${probe_template_id} && ${vm_words} != *' linus-template=1 '* ]]; then
       probe_text+='; made elsewhere: a VM of it counts only when its qemu-guest-agent answers'

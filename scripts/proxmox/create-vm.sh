@@ -31,7 +31,8 @@
 #                       the neighbour table and without a host key to pin
 #   LINUS_JOB, LINUS_OWNER  UUIDs that mark the VM (default: generated)
 #   LINUS_LEASE_SECONDS 0     time after which the host destroys the VM; 0: never
-#   LINUS_HOST_DIR /var/lib/linus   leases, reserved addresses, quarantined IDs
+#   LINUS_HOST_DIR /var/lib/linus   leases, reserved addresses, quarantined IDs, what
+#                       was checked in the last minute, how long templates took to boot
 #   LINUS_NONCE         delimits the output
 # Options: --dry-run (check everything, print the commands, change nothing), --help
 #

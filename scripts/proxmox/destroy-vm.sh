@@ -56,7 +56,11 @@ validate_environment() {
   validate_node "${PROXMOX_NODE}"
   validate_tools qm pvesh pvesm perl timeout flock
   probe_cluster "${PROXMOX_NODE}"
-  probe_require
+  # Where pmxcfs cannot be read, neither can the VM's config: its fate is told then.
+  probe_node=${probe_node:-${HOSTNAME}}
+  if ((cluster_rc == 0)); then
+    probe_require
+  fi
 }
 
 # find_clones sets clones: ID and name of the VMs whose disks are linked to a

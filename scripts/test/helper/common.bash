@@ -14,15 +14,16 @@ setup_stub() {
   export PVE_STUB=${BATS_TEST_TMPDIR}/pve
   export LINUS_LOCK_DIR=${BATS_TEST_TMPDIR}
   export TMPDIR=${BATS_TEST_TMPDIR}
-  export LINUS_HOST_DIR=${BATS_TEST_TMPDIR}/host LINUS_PVE_DIR=${BATS_TEST_TMPDIR}/etc
-  mkdir -p "${LINUS_PVE_DIR}/nodes/pve/qemu-server"
+  export LINUS_HOST_DIR=${BATS_TEST_TMPDIR}/host LINUS_PVE_DIR=${BATS_TEST_TMPDIR}/etc LINUS_QEMU_DIR=${BATS_TEST_TMPDIR}/qemu-server
+  mkdir -p "${LINUS_PVE_DIR}"/nodes/pve/{qemu-server,lxc} "${LINUS_QEMU_DIR}"
   ln -s nodes/pve/qemu-server "${LINUS_PVE_DIR}/qemu-server"
-  echo '{"nodename":"pve","version":0}' >"${LINUS_PVE_DIR}/.members"
+  echo 'hostname: ct' >"${LINUS_PVE_DIR}/nodes/pve/lxc/100.conf"
   mkdir -p "${PVE_STUB}"/{vm,status,answers,guest,faults} "${BATS_TEST_TMPDIR}/bin"
   local tool
   for tool in qm pvesh pvesm pveversion; do
     ln -s "${scripts_dir}/test/helper/pve-stub" "${BATS_TEST_TMPDIR}/bin/${tool}"
   done
+  start_machine
   setup_systemd
   stub_program sleep 'exit 0'
   # The node's network: VMs that run are on the bridge with the card their config
@@ -30,6 +31,12 @@ setup_stub() {
   # shellcheck disable=SC2016 # the stubs' own variables
   stub_program ip '
     case " $* " in
+      *" link show dev vmbr0 type bridge "*) echo "3: vmbr0: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 1500" ;;
+      *" link show dev eno1 "*) ;; # there, and no bridge
+      *" link show "*)
+        echo "Device \"$5\" does not exist." >&2
+        exit 1
+        ;;
       *" route get "*)
         if [[ -s ${PVE_STUB}/route ]]; then
           cat "${PVE_STUB}/route"
@@ -96,6 +103,19 @@ setup_systemd() {
     "LINUS_PVE_DIR=${LINUS_PVE_DIR}" >"${PVELAB_DIR}/run/systemd/environment"
 }
 
+# The process of every VM that runs: pve-stub writes its ID where QEMU writes
+# its own.
+start_machine() {
+  local -a names=()
+  local -i id
+  for ((id = 100; id < 1000; id += 1)); do
+    names+=(-pidfile "${LINUS_QEMU_DIR}/${id}.pid")
+  done
+  perl -e 'sleep 3600' -- "${names[@]}" >/dev/null 2>&1 3>&- &
+  machine_pid=$!
+  echo "${machine_pid}" >"${PVE_STUB}/machine"
+}
+
 # Takes away all units and what they started; files stay.
 reboot_host() {
   "${BATS_RUN_TMPDIR}/pvelab" systemd-reboot 3>&-
@@ -110,6 +130,18 @@ stub_program() { # <name> <body>; what is there may be a link
 answer() { # <API path> <JSON>
   local name=${1#/}
   printf '%s\n' "$2" >"${PVE_STUB}/answers/${name//\//_}"
+  if [[ ${name} == cluster/status ]]; then
+    write_members "$2"
+  fi
+}
+
+# The same in pmxcfs: a host without a cluster has no list of nodes there.
+write_members() { # <answer of /cluster/status>
+  jq '[.[] | select(.type == "cluster")] as $cluster | [.[] | select(.type == "node")] as $nodes
+    | {nodename: ($nodes[] | select(.local | tostring == "1") | .name), version: 1}
+    + if $cluster == [] then {} else {cluster: {name: "c", version: 1, nodes: ($nodes | length), quorate: $cluster[0].quorate}} end
+    + if $nodes | length == 1 then {} else {nodelist: ($nodes | map({key: .name, value: {id: 1, online: .online}}) | from_entries)} end
+  ' <<<"$1" >"${LINUS_PVE_DIR}/.members"
 }
 
 fault() { # <verb> <exit> <do|skip> <text>: of the verb's next call, in turn
@@ -128,6 +160,7 @@ guest_interfaces() { # <JSON objects, comma separated>
 add_vm() { # <id> <config line...>: a VM that stands there already
   printf '%s\n' "${@:2}" >"${PVE_STUB}/vm/$1"
   echo running >"${PVE_STUB}/status/$1"
+  echo "${machine_pid}" >"${LINUS_QEMU_DIR}/$1.pid"
   ln -sf "${PVE_STUB}/vm/$1" "${LINUS_PVE_DIR}/qemu-server/$1.conf"
 }
 
@@ -225,6 +258,7 @@ assert_fits_options() {
 }
 
 teardown() {
+  [[ -z ${machine_pid:-} ]] || kill "${machine_pid}"
   [[ -z ${PVE_STUB:-} ]] || reboot_host
   [[ ! -s ${PVE_STUB:-}/argv ]] || assert_fits_options
 }

@@ -110,11 +110,11 @@ network_says() { # <of the route> <of the neighbour>
   local pair
   for pair in '{"exitcode":0}=done' '{"exitcode":2}=done' '{"exitcode":127}=none' '{"exitcode":1,"err-data":"boom"}=failed' '{"exitcode":75}=running' '{"pid":7}=running'; do
     agent_says "${pair%=*}"
-    guest_check_cloud_init 100
+    guest_ask_ready 100
     [[ ${guest_cloud_init} == "${pair##*=}" ]]
   done
   stub_program qm 'exit 255'
-  guest_check_cloud_init 100
+  guest_ask_ready 100
   [[ ${guest_cloud_init} == silent ]]
 }
 
@@ -143,18 +143,60 @@ network_says() { # <of the route> <of the neighbour>
 }
 
 @test "the host key is the key alone, and only what looks like one" {
-  agent_says '{"exitcode":0,"out-data":"ssh-ed25519 AAAAkey= root@guest\n"}'
-  guest_read_host_key 100
+  agent_says '{"exitcode":0,"out-data":"linus-host-key ssh-ed25519 AAAAkey= root@guest\nstatus: done\n"}'
+  guest_ask_ready 100
   [[ ${guest_host_key} == 'ssh-ed25519 AAAAkey=' ]]
-  agent_says '{"exitcode":0,"out-data":"ecdsa-sha2-nistp256 AAAAkey= root@guest\n"}'
-  guest_read_host_key 100
+  agent_says '{"exitcode":127,"out-data":"linus-host-key ecdsa-sha2-nistp256 AAAAkey= root@guest\n"}'
+  guest_ask_ready 100
   [[ ${guest_host_key} == 'ecdsa-sha2-nistp256 AAAAkey=' ]]
-  agent_says '{"exitcode":1,"err-data":"cat: No such file"}'
-  guest_read_host_key 100
-  [[ -z ${guest_host_key} ]]
-  agent_says '{"exitcode":0,"out-data":"<html>"}'
-  guest_read_host_key 100
-  [[ -z ${guest_host_key} ]]
+  local words
+  # A key of a guest that is not ready, or in cloud-init's words, is none.
+  for words in '{"exitcode":0,"err-data":"head: cannot open"}' '{"exitcode":0,"out-data":"linus-host-key <html>"}' \
+    '{"exitcode":1,"out-data":"linus-host-key ssh-ed25519 AAAAkey="}' '{"exitcode":75,"out-data":"linus-host-key ssh-ed25519 AAAAkey="}' \
+    '{"pid":7}' '{"exitcode":0,"out-data":"status: done linus-host-key ssh-ed25519 AAAAkey="}' '{"exitcode":0,"out-data":"ssh-ed25519 AAAAkey="}'; do
+    agent_says "${words}"
+    guest_ask_ready 100
+    [[ -z ${guest_host_key} ]] || {
+      echo "${words}: ${guest_host_key}"
+      return 1
+    }
+  done
+}
+
+# The program the agent is given, as a guest would run it.
+run_in_guest() { # <cloud-init's body, or empty: there is none>
+  # shellcheck disable=SC2016 # the stub's own arguments
+  stub_program qm 'printf "%s\n" "${@: -1}" >"'"${BATS_TEST_TMPDIR}"'/program"; echo "{}"'
+  guest_ask_ready 100
+  local root=${BATS_TEST_TMPDIR}/root tool path
+  rm -rf "${root}"
+  mkdir -p "${root}"/{etc/ssh,run/cloud-init,bin}
+  for tool in sh head sleep; do
+    path=$(type -P "${tool}")
+    ln -s "${path}" "${root}/bin/${tool}"
+  done
+  if [[ -n $1 ]]; then
+    printf '#!/bin/sh\n%s\n' "$1" >"${root}/bin/cloud-init"
+    chmod +x "${root}/bin/cloud-init"
+    : >"${root}/run/cloud-init/result.json"
+  fi
+  echo "${2:-ssh-ed25519 AAAAkey= root@guest}" >"${root}/etc/ssh/ssh_host_ed25519_key.pub"
+  sed -i "s|/run/cloud-init|${root}&|g; s|/etc/ssh|${root}&|g" "${BATS_TEST_TMPDIR}/program"
+  status=0
+  program=$(<"${BATS_TEST_TMPDIR}/program")
+  output=$(PATH=${root}/bin sh -c "${program}" 2>&1) || status=$?
+  mapfile -t lines <<<"${output}"
+}
+
+@test "the guest's program waits for cloud-init, tells the key first, and exits as cloud-init does" {
+  run_in_guest 'echo "status: done"'
+  [[ ${status} -eq 0 && ${lines[0]} == 'linus-host-key ssh-ed25519 AAAAkey= root@guest' && ${lines[1]} == 'status: done' ]]
+  run_in_guest 'echo "status: degraded"; exit 2'
+  [[ ${status} -eq 2 && ${lines[0]} == linus-host-key* ]]
+  run_in_guest 'echo "status: error" >&2; exit 1'
+  [[ ${status} -eq 1 && ${lines[0]} == 'status: error' ]]
+  run_in_guest ''
+  [[ ${status} -eq 127 && ${lines[0]} == linus-host-key* ]]
 }
 
 @test "the key shown on the network" {

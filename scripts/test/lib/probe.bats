@@ -14,25 +14,42 @@ pvesh_says() { # <JSON>: to every question
   stub_program pvesh "cat ${BATS_TEST_TMPDIR}/answer"
 }
 
+pmxcfs_says() { # <text of .members>
+  export LINUS_PVE_DIR=${BATS_TEST_TMPDIR}/etc
+  mkdir -p "${LINUS_PVE_DIR}/nodes"
+  printf '%s\n' "$1" >"${LINUS_PVE_DIR}/.members"
+}
+
 @test "without a wish the node is the host's own" {
-  pvesh_says '[{"type":"cluster","name":"c","quorate":1},{"type":"node","name":"b","local":0,"online":1},{"type":"node","name":"a","local":1,"online":1}]'
+  pmxcfs_says '{"nodename":"a","version":4,"cluster":{"name":"c","version":2,"nodes":2,"quorate":1},"nodelist":{"b":{"id":2,"online":1,"ip":"10.0.0.2"},"a":{"id":1,"online":1}}}'
   probe_cluster ''
-  [[ -z ${probe_kind} && ${probe_node} == a ]]
+  [[ -z ${probe_kind} && ${probe_node} == a && ${probe_quorum} == yes ]]
+  pmxcfs_says '{"nodename":"a","version":0}'
+  probe_cluster ''
+  [[ -z ${probe_kind} && ${probe_node} == a && ${probe_quorum} == none ]]
 }
 
 @test "a host that answers nothing useful is not taken for a sound one" {
-  pvesh_says 'ipcc_send_rec[1] failed: Connection refused'
-  probe_cluster ''
-  [[ ${probe_kind} == config && -n ${probe_remedy} ]]
-  pvesh_says '[]'
-  probe_cluster ''
+  local text
+  for text in 'no JSON' '[]' '{}' '{"nodename":"a","nodelist":[]}' '{"nodename":"../a"}'; do
+    pmxcfs_says "${text}"
+    probe_cluster ''
+    [[ ${probe_kind} == config && -n ${probe_remedy} ]]
+  done
+  LINUS_PVE_DIR=/nonexistent probe_cluster ''
   [[ ${probe_kind} == config ]]
+  pmxcfs_says '{"nodename":"a","cluster":{"quorate":1},"nodelist":{"a":{"online":0}}}'
+  probe_cluster ''
+  [[ ${probe_kind} == offline ]]
+  pmxcfs_says '{"nodename":"a","cluster":{"name":"c"},"nodelist":{"a":{"online":1}}}'
+  probe_cluster ''
+  [[ ${probe_kind} == config && ${probe_text} == *'no quorum'* ]]
 }
 
 @test "an open vSwitch is a bridge, a card is not" {
   pvesh_says '[{"iface":"vmbr3","type":"OVSBridge"},{"iface":"eno1","type":"eth"}]'
+  stub_program ip 'exit 1'
   probe_node=pve
-  probe_start st
   probe_bridge vmbr3
   [[ -z ${probe_kind} ]]
   probe_bridge eno1
@@ -40,9 +57,18 @@ pvesh_says() { # <JSON>: to every question
 }
 
 @test "a name that stands for two templates is refused with both IDs" {
-  pvesh_says '[{"vmid":900,"name":"t","template":1},{"vmid":901,"name":"t","template":"1"},{"vmid":902,"name":"t"}]'
+  pmxcfs_says '{"nodename":"pve","version":0}'
+  mkdir -p "${LINUS_PVE_DIR}"/nodes/{pve,pve2}/{qemu-server,lxc}
+  local id
+  for id in pve/qemu-server/900 pve/qemu-server/901 pve2/qemu-server/903; do
+    printf 'name: t\ntemplate: 1\n' >"${LINUS_PVE_DIR}/nodes/${id}.conf"
+  done
+  echo 'name: t' >"${LINUS_PVE_DIR}/nodes/pve/qemu-server/902.conf"
+  printf 'hostname: t\ntemplate: 1\n' >"${LINUS_PVE_DIR}/nodes/pve/lxc/904.conf"
   probe_node=pve
-  probe_start st
+  cluster_list_vms
   probe_template t
   [[ ${probe_kind} == config && ${probe_text} == *'900 901' ]]
+  probe_template 904
+  [[ ${probe_kind} == config && ${probe_text} == *'does not exist'*'(templates: t (900), t (901))' ]]
 }

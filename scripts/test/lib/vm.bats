@@ -89,6 +89,23 @@ config_is() { # <text of the config's file>
   [[ -n ${vm_doubt} ]]
 }
 
+@test "without quorum no file is known to be missing, and what is there is there" {
+  local members
+  for members in '{"nodename":"pve","cluster":{"name":"c","quorate": 0 }}' '{"cluster":{"quorate":"0"}}' '{"cluster":{"quorate"  :  }}'; do
+    echo "${members}" >"${LINUS_PVE_DIR}/.members"
+    rm -f "${LINUS_PVE_DIR}/qemu-server/100.conf"
+    vm_read 100
+    [[ ${vm_state} == unknown && ${run_said} == *'no quorum'* ]] || fail "${members}"
+    config_is 'name: ours'
+    vm_read 100
+    [[ ${vm_state} == present ]]
+  done
+  echo '{"nodename":"pve","cluster":{"name":"c","nodes":2,"quorate": 1 }}' >"${LINUS_PVE_DIR}/.members"
+  rm "${LINUS_PVE_DIR}/qemu-server/100.conf"
+  vm_read 100
+  [[ ${vm_state} == absent ]]
+}
+
 @test "a file system that does not answer is unknown" {
   stub_program perl 'exec sleep 60'
   # shellcheck disable=SC2016 # the stub's own arguments
@@ -187,6 +204,43 @@ changed() { # <sed's script>
     vm_read_status 100
     [[ ${vm_status} == "${line##*=}" ]] || fail "${line}: ${vm_status}"
   done
+}
+
+@test "a VM runs while the process lives whose ID QEMU wrote, and which names that file" {
+  export LINUS_QEMU_DIR=${BATS_TEST_TMPDIR}/qemu-server
+  # shellcheck disable=SC2016 # the stub's own variable
+  stub_program qm 'echo asked >>"${LINUS_QEMU_DIR}.asked"; echo "status: paused"'
+  vm_see_process 100
+  [[ ${vm_process} == unknown ]]
+  vm_expect_status 100 stopped
+  [[ ${vm_status} == paused && -e ${LINUS_QEMU_DIR}.asked ]]
+  rm "${LINUS_QEMU_DIR}.asked"
+  mkdir "${LINUS_QEMU_DIR}"
+  vm_expect_status 100 stopped
+  [[ ${vm_process} == stopped && ${vm_status} == stopped ]]
+  perl -e 'sleep 600' -- -id 100 -pidfile "/var/run/qemu-server/100.pid" -daemonize >/dev/null 2>&1 3>&- &
+  local -r pid=$!
+  echo "${pid}" >"${LINUS_QEMU_DIR}/100.pid"
+  until mapfile -d '' -t words <"/proc/${pid}/cmdline" && [[ ${words[0]} == perl ]]; do sleep 0.02; done
+  vm_expect_status 100 running
+  [[ ${vm_process} == running && ${vm_status} == running && ! -e ${LINUS_QEMU_DIR}.asked ]]
+  # Another VM's process, one that is gone, and no number.
+  cp "${LINUS_QEMU_DIR}/100.pid" "${LINUS_QEMU_DIR}/10.pid"
+  vm_see_process 10
+  [[ ${vm_process} == stopped ]]
+  kill "${pid}"
+  wait "${pid}" || :
+  vm_see_process 100
+  [[ ${vm_process} == stopped ]]
+  local text
+  for text in '' x 0 -1 '1 1' "$$"; do
+    echo "${text}" >"${LINUS_QEMU_DIR}/100.pid"
+    vm_see_process 100
+    [[ ${vm_process} == stopped ]] || fail "${text}: ${vm_process}"
+  done
+  # Not as it should be: qm has the last word.
+  vm_expect_status 100 running
+  [[ ${vm_status} == paused && -e ${LINUS_QEMU_DIR}.asked ]]
 }
 
 @test "sizes in every unit of Proxmox" {

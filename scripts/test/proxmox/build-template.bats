@@ -144,6 +144,22 @@ assert_rolled_back() {
   assert_rolled_back
 }
 
+@test "a clone's first boot makes up for no upgrade that its template slept through" {
+  run_script build-template
+  assert_status 0
+  local -r root=${BATS_TEST_TMPDIR}/root
+  mkdir -p "${root}/etc"
+  # That part of the program, as a guest would run it, below a directory.
+  sed -n "/for timer in/,/^ *done\$/{s|/etc/systemd|${root}&|g;p}" "${PVE_STUB}/guest-programs" >"${root}/program"
+  sh -eu "${root}/program"
+  local timer
+  for timer in apt-daily apt-daily-upgrade; do
+    [[ $(<"${root}/etc/systemd/system/${timer}.timer.d/linus.conf") == $'[Timer]\nPersistent=false' ]]
+  done
+  read_vm_id
+  grep -qx 'ciupgrade: 0' "${PVE_STUB}/vm/${id}"
+}
+
 @test "no address stays with the template" {
   VM_IP_CONFIG=127.0.0.1/8 VM_BOOTSTRAP=none run_script build-template
   assert_status 0

@@ -62,7 +62,7 @@ assert_check_failed() { # <name> <part of its text>
 }
 
 @test "no template is a warning where none is named, and a failure where one is: both say how to get one" {
-  answer /nodes/pve/qemu '[{"vmid":101,"name":"other","status":"running"}]'
+  rm "${PVE_STUB}/vm/9000" "${LINUS_PVE_DIR}/qemu-server/9000.conf"
   VM_TEMPLATE='' run_script check-host
   assert_status 0
   assert_says $'LINUS_CHECK:template:warn:node \'pve\' has no template\nLINUS_REMEDY:make one: build-template.sh'

@@ -1,0 +1,205 @@
+#!/usr/bin/env bats
+# How often create-vm.sh and destroy-vm.sh start a tool of Proxmox, each of which
+# takes most of a second: counted over whole scripts.
+
+# Each test is a subshell, and its changes of the environment are for it alone.
+# shellcheck disable=SC2030,SC2031
+source "${BATS_TEST_DIRNAME}/../helper/common.bash"
+
+setup_file() {
+  start_greeter
+}
+
+teardown_file() {
+  kill "${greeter_pid}"
+}
+
+setup() {
+  setup_stub
+  export LINUS_LEASE_SECONDS=1000
+}
+
+# Since the last look these were started, by tool and verb, in whatever order.
+assert_starts() { # <"tool verb"...>
+  local want have
+  want=$(printf '%s\n' "$@" | sort)
+  have=$({ sed -E "${seen:+1,${seen}d;}"'s/\x1f/ /g; s/^(qm guest [a-z]+|[a-z]+ [a-z]+).*/\1/' "${PVE_STUB}/argv" || :; } | sort)
+  [[ ${have} == "${want}" ]] || fail "started:" "${have}"
+  look_from_here
+}
+
+look_from_here() {
+  seen=$(wc -l <"${PVE_STUB}/argv")
+}
+
+destroys_with_three() {
+  read_vm_id
+  VM_ID=${id} run_script destroy-vm
+  assert_status 0
+  assert_line LINUS_VM_OUTCOME:destroyed
+  assert_starts 'qm stop' 'qm destroy' 'pvesm list'
+}
+
+@test "a linked clone takes eight starts, a second one within a minute seven, a destroy three" {
+  run_script create-vm
+  assert_status 0
+  assert_line "LINUS_VM_HOST_KEY:${host_key}"
+  assert_starts 'pvesm list' 'pvesh get' 'qm clone' 'qm set' 'qm resize' 'qm start' 'qm guest cmd' 'qm guest exec'
+  destroys_with_three
+  VM_NAME=second run_script create-vm
+  assert_status 0
+  assert_starts 'pvesm list' 'qm clone' 'qm set' 'qm resize' 'qm start' 'qm guest cmd' 'qm guest exec'
+}
+
+@test "where the disk has its size and the address was given, two fewer" {
+  VM_IP_CONFIG=127.0.0.1/8 VM_DISK=5 run_script create-vm
+  assert_status 0
+  sed -i 's/size=3G/size=5G/' "${PVE_STUB}/vm/9000"
+  read_vm_id
+  VM_ID=${id} run_script destroy-vm
+  look_from_here
+  VM_IP_CONFIG=127.0.0.1/8 VM_DISK=5 run_script create-vm
+  assert_status 0
+  assert_starts 'pvesm list' 'qm clone' 'qm set' 'qm start' 'qm guest exec'
+  destroys_with_three
+}
+
+@test "a VM from an image takes seven starts, its destroy three" {
+  printf 'QFI\373image' >"${BATS_TEST_TMPDIR}/disk.img"
+  VM_IMAGE_SHA256=$(sha256sum "${BATS_TEST_TMPDIR}/disk.img")
+  export VM_TEMPLATE='' VM_IMAGE_URL=file://${BATS_TEST_TMPDIR}/disk.img VM_IMAGE_SHA256=${VM_IMAGE_SHA256%% *}
+  export IMAGE_DIR=${BATS_TEST_TMPDIR}/images
+  stub_program qemu-img 'echo "{\"virtual-size\": 2147483648}"'
+  guest_interfaces '{"name":"e","hardware-address":"bc:24:11:00:00:01","ip-addresses":[{"ip-address":"127.0.0.1","ip-address-type":"ipv4"}]}'
+  run_script create-vm
+  assert_status 0
+  assert_starts 'pvesm list' 'pvesh get' 'qm create' 'qm resize' 'qm start' 'qm guest cmd' 'qm guest exec'
+  destroys_with_three
+}
+
+@test "qm is asked for a status where a start or a stop is in doubt, and only there" {
+  add_our_vm 205
+  fault stop 0 skip ''
+  VM_ID=205 run_script destroy-vm
+  assert_status 5
+  assert_says 'did not stop it (status running)'
+  assert_starts 'qm stop' 'qm status'
+  # A host that does not show its machines.
+  rm -r "${LINUS_QEMU_DIR}"
+  VM_ID=205 run_script destroy-vm
+  assert_status 0
+  assert_starts 'qm stop' 'qm status' 'qm destroy' 'pvesm list'
+}
+
+# --- what was checked a moment ago ---
+
+note_file() { # note: the one there is
+  note=$(find "${LINUS_HOST_DIR}/checked" -type f)
+}
+
+@test "what a check found is kept by storage and bridge, for root alone; a create that fails takes it away" {
+  local note mode
+  run_script create-vm
+  assert_status 0
+  note_file
+  [[ ${note} == */checked/pve:local-lvm:vmbr0 ]] || fail "${note}"
+  mode=$(stat -c %a "${note}" "${note%/*}")
+  [[ ${mode} == $'600\n700' ]] || fail "${mode}"
+  fault start 255 skip 'no memory'
+  VM_NAME=second run_script create-vm
+  assert_status 5
+  refute_called 'pvesh get /nodes/pve/network.*'
+  note_file
+  [[ -z ${note} ]] || fail 'it is still there'
+  assert_called_times 1 'pvesh get /nodes/pve/storage/.*'
+  VM_NAME=third run_script create-vm
+  assert_status 0
+  assert_called_times 2 'pvesh get /nodes/pve/storage/.*'
+  answer /nodes/pve/storage/other/status '{"active":0,"enabled":1,"content":"images","avail":1,"type":"dir"}'
+  PROXMOX_STORAGE=other VM_NAME=fourth run_script create-vm
+  assert_status 3
+  assert_says "storage 'other' on node 'pve' is not active"
+  note_file
+  [[ ${note} == */pve:local-lvm:vmbr0 ]] || fail "a check that failed was kept, or another's taken: ${note}"
+}
+
+@test "a note that is old, of another boot, another's, a link or unreadable says nothing" {
+  local note boot up text
+  boot=$(</proc/sys/kernel/random/boot_id)
+  run_script create-vm
+  assert_status 0
+  note_file
+  read -r up _ </proc/uptime
+  up=${up%.*}
+  for text in "${boot} $((up - 61)) lvmthin" "${boot} $((up + 100)) lvmthin" "other-boot ${up} lvmthin" "${boot} 08 lvmthin" "${boot} ${up}" \
+    "${boot} a[\$(touch ${BATS_TEST_TMPDIR}/ran)] lvmthin" "${boot} ${up} ../x" link theirs directory; do
+    rm -rf "${note}" "${PVE_STUB}/calls"
+    case ${text} in
+      link) printf '%s\n' "${boot} ${up} lvmthin" >"${note}.target" && ln -s "${note}.target" "${note}" ;;
+      theirs)
+        printf '%s\n' "${boot} ${up} lvmthin" >"${note}"
+        ((EUID == 0)) && chown 65534 "${note}"
+        ;;
+      directory) mkdir "${note}" ;;
+      *) printf '%s\n' "${text}" >"${note}" ;;
+    esac
+    fault clone 255 skip 'seen enough'
+    VM_NAME=another run_script create-vm
+    assert_status 5
+    assert_says 'seen enough'
+    [[ ${text}${EUID} == theirs[1-9]* ]] || called 'pvesh get /nodes/pve/storage/.*' || fail "believed: ${text}"
+  done
+  [[ ! -e ${BATS_TEST_TMPDIR}/ran ]]
+}
+
+@test "node, quorum, names, IDs, template and volumes are looked at each time" {
+  run_script create-vm
+  assert_status 0
+  printf '%s\n' 'Volid Format Type Size VMID' 'local-lvm:vm-205-disk-0 raw images 4194304 205' >"${PVE_STUB}/volumes"
+  VM_NAME=second VM_ID_RANGE=205-205 run_script create-vm
+  assert_status 3
+  assert_says 'no VM ID is free'
+  rm "${PVE_STUB}/volumes"
+  run_script create-vm # so that all is noted again
+  assert_status 5
+  assert_says 'VM already exists'
+  echo 'hostname: taken' >"${LINUS_PVE_DIR}/nodes/pve/lxc/150.conf"
+  VM_NAME=taken run_script create-vm
+  assert_status 5
+  assert_says "VM already exists: 'taken' is VM 150 on node 'pve'"
+  mkdir -p "${LINUS_PVE_DIR}/nodes/pve2/qemu-server"
+  : >"${LINUS_PVE_DIR}/nodes/pve2/qemu-server/206.conf"
+  VM_NAME=second VM_ID_RANGE=206-206 run_script create-vm
+  assert_status 3
+  VM_NAME=second run_script create-vm
+  assert_status 0
+  answer /cluster/status '[{"type":"cluster","quorate":0},{"type":"node","name":"pve","local":1,"online":1}]'
+  VM_NAME=third run_script create-vm
+  assert_status 3
+  assert_says 'no quorum'
+}
+
+@test "a storage that cannot be listed makes no VM, however well it was a moment ago" {
+  run_script create-vm
+  assert_status 0
+  fault list 255 skip "storage 'local-lvm' is not online"
+  VM_NAME=second run_script create-vm
+  assert_status 3
+  assert_says "could not read the volumes on storage 'local-lvm' of node 'pve': storage 'local-lvm' is not online"
+  assert_called_times 1 'qm clone .*'
+}
+
+# --- when a guest is asked ---
+
+@test "boots of a template are noted, and the next one is not asked before its time" {
+  run_script create-vm
+  assert_status 0
+  [[ $(<"${LINUS_HOST_DIR}/boots") =~ ^9000\ [0-9]{1,3}$ ]] || fail "$(<"${LINUS_HOST_DIR}/boots")"
+  # shellcheck disable=SC2016 # the stub's own variables
+  stub_program sleep 'echo "sleep $*" >>"${PVE_STUB}/slept"'
+  echo '9000 4000 2000 3000' >"${LINUS_HOST_DIR}/boots"
+  VM_NETWORK_TIMEOUT=300 VM_NAME=second run_script create-vm
+  assert_status 0
+  grep -qxE 'sleep 1[45]\.[0-9]{2}' "${PVE_STUB}/slept" || fail "$(<"${PVE_STUB}/slept")"
+  [[ ${log} == *'boots of 9000 answer later: waiting 1'* ]]
+}
