@@ -241,7 +241,7 @@ func poolText(p job.PoolInfo) string {
 	row("warm", fmt.Sprintf("%d of %d", p.Count(job.MemberWarm), p.Warm))
 	row("hibernated", fmt.Sprintf("%d of %d", p.Count(job.MemberHibernated), p.Hibernated))
 	if p.IdleLimit > 0 {
-		row("idle limit", seconds(time.Duration(p.IdleLimit)*time.Second))
+		row("idle limit", (time.Duration(p.IdleLimit) * time.Second).String())
 	}
 	row("replaced after", (time.Duration(p.MaxAge) * time.Second).String())
 	row("hit rate", hitRate(p.Pool))

@@ -169,7 +169,7 @@ func liveWith(t *testing.T, m *mortal, size job.PoolSize) {
 			select {
 			case <-over:
 				return
-			case <-time.After(time.Millisecond):
+			case <-time.After(10 * time.Millisecond):
 			}
 			if _, err := r.Pool(ctx, "p"); err != nil {
 				if _, err := r.CreatePool(ctx, pool); err != nil && !errors.Is(err, errDead) {
