@@ -62,6 +62,14 @@ suspend_has_landed() {
   fi
 }
 
+# A try that has left its lock would only meet that.
+suspend_give_up() {
+  vm_read "${vm_id}"
+  if [[ ${vm_config[lock]:-} == suspending ]]; then
+    retry_landed=hopeless
+  fi
+}
+
 # Why the VM could not be suspended, as run_said has it. It runs on: the lock with
 # which Proxmox marks that is of no use any more.
 suspend_fail() { # <node>

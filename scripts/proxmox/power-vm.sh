@@ -188,6 +188,7 @@ do_suspend() {
   elif [[ ${vm_status} == stopped ]]; then
     result_fail vm "VM ${vm_id} on node '${probe_node}' is stopped: it has no memory to keep" 'start it first, or leave it stopped'
   fi
+  local retry_clear=suspend_give_up
   change_vm suspend_has_landed 3600 qm suspend "${vm_id}" --todisk 1
   if [[ ${retry_landed} != yes ]]; then
     suspend_fail "${probe_node}"

@@ -241,6 +241,22 @@ power() { # <action> [<argument...>]
   assert_nothing_left
 }
 
+@test "a suspend that met a lock is tried again; one that has left its own is not" {
+  fault suspend 255 skip "can't lock file '/var/lock/qemu-server/lock-250.conf' - got timeout"
+  power suspend
+  assert_status 0
+  assert_called_times 2 'qm suspend .*'
+  power start
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook suspend 'echo "lock: suspending" >>"${PVE_STUB}/vm/$2"'
+  fault suspend 255 skip "VM 250 qmp command 'savevm-start' failed - got timeout"
+  answer /nodes/pve/tasks '[]'
+  power suspend
+  assert_status 5
+  assert_says "qmp command 'savevm-start' failed - got timeout"
+  assert_called_times 3 'qm suspend .*'
+}
+
 @test "resume goes on where it was, its clock set, its address and key asked for anew" {
   power suspend
   echo 86400 >"${PVE_STUB}/guest/clock-behind"
