@@ -130,15 +130,19 @@ func BenchmarkLaunch(b *testing.B) {
 	for _, trip := range []time.Duration{0, 1, 50, 200} {
 		b.Run(fmt.Sprintf("rtt-%dms", trip), func(b *testing.B) {
 			r := newVM(b, sshtest.Options{})
-			r.wired(trip * time.Millisecond)
+			w := r.wired(trip * time.Millisecond)
+			trips := 0
 			for b.Loop() {
 				b.StopTimer()
 				j := job.Job{ID: uuid.NewString(), VM: &r.vm}
 				if err := r.Warm(b.Context(), j); err != nil {
 					b.Fatal(err)
 				}
+				p := payload()
+				p.Manifest.Task = "echo out"
+				w.RoundTrips()
 				b.StartTimer()
-				err := r.Push(b.Context(), j, payload())
+				err := r.Push(b.Context(), j, p)
 				if err == nil {
 					_, err = r.Start(b.Context(), j)
 				}
@@ -149,6 +153,7 @@ func BenchmarkLaunch(b *testing.B) {
 					b.Fatal(err)
 				}
 				b.StopTimer()
+				trips += w.RoundTrips()
 				if err := r.Stop(b.Context(), j, "KILL"); err != nil {
 					b.Fatal(err)
 				}
@@ -156,6 +161,7 @@ func BenchmarkLaunch(b *testing.B) {
 				endRunner(b, r.root)
 				b.StartTimer()
 			}
+			b.ReportMetric(float64(trips)/float64(b.N), "trips/op")
 		})
 	}
 }
