@@ -549,3 +549,60 @@ func TestPool_RefusesNonsense(t *testing.T) {
 		t.Error("a client's job may be a member")
 	}
 }
+
+func TestCheckHost_SaysWhatPoolsCost(t *testing.T) {
+	r := newRig(t, 1)
+	check := func() job.Check {
+		t.Helper()
+		report, err := r.CheckHost(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := slices.IndexFunc(report.Checks, func(c job.Check) bool { return c.Name == "pools" })
+		if at < 0 {
+			t.Fatalf("no word of pools: %+v", report.Checks)
+		}
+		return report.Checks[at]
+	}
+	if c := check(); c.Level != "ok" || c.Text != "no pools; one of 2 warm VMs like a job's by default would take 4096 MiB, and 65536 of 65536 MiB are free" {
+		t.Errorf("%+v", c)
+	}
+	r.newPool(2)
+	if c := check(); c.Level != "ok" || c.Text != "pool p: 2 warm VMs take 4096 MiB, and 65536 of 65536 MiB are free" {
+		t.Errorf("%+v", c)
+	}
+	r.fake.Set(providertest.Behaviour{Room: job.HostRoom{FreeMB: 4 << 10, TotalMB: 16 << 10}})
+	if _, err := r.ResizePool(context.Background(), "p", job.PoolSize{Warm: 4}); err != nil {
+		t.Fatal(err)
+	}
+	if c := check(); c.Level != "warn" || !strings.Contains(c.Text, "it does not fit, for 1638 MiB stay free") || c.Remedy == "" {
+		t.Errorf("%+v", c)
+	}
+	r.removePool()
+	r.noLeaks()
+}
+
+// What happens to pools is told to observers: the metrics and the audit log.
+func TestPool_IsObserved(t *testing.T) {
+	r, w := observed(t)
+	r.behave(providertest.Behaviour{}, true)
+	r.newPool(1)
+	hit := r.wait(r.submit())
+	r.behave(paused(providertest.Behaviour{FailStep: "create_vm"}), true)
+	r.removePool()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	kinds := map[job.PoolEventKind]job.PoolEvent{}
+	for _, e := range w.pooled {
+		kinds[e.Kind] = e
+	}
+	if e := kinds[job.PoolHit]; e.Pool != "p" || e.Job != hit.ID || e.VM.ID != hit.VM.ID || e.Took <= 0 {
+		t.Errorf("hit %+v", e)
+	}
+	if e := kinds[job.PoolCreated]; e.Pool != "p" || e.Detail == "" {
+		t.Errorf("created %+v", e)
+	}
+	if _, told := kinds[job.PoolRemoved]; !told {
+		t.Error("its end was not told")
+	}
+}

@@ -215,6 +215,7 @@ func TestBrowser_EveryPageFits(t *testing.T) {
 		{"job", "/jobs/" + id},
 		{"done", "/jobs/" + doneID},
 		{"vms", "/vms"},
+		{"pools", "/pools"},
 		{"destroy", "/vms/105/destroy"},
 		{"host", "/host"},
 		{"help", "/help"},

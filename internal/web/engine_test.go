@@ -29,6 +29,7 @@ type engine struct {
 	outputErr error
 	vms       []job.VMInfo
 	vmsErr    error
+	pools     []job.PoolInfo
 	report    job.HostReport
 	reportErr error
 	calls     []string
@@ -228,6 +229,12 @@ func (e *engine) VMs(context.Context) ([]job.VMInfo, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Clone(e.vms), e.vmsErr
+}
+
+func (e *engine) Pools(context.Context) ([]job.PoolInfo, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.pools), nil
 }
 
 func (e *engine) VM(ctx context.Context, ref string) (job.VMInfo, error) {

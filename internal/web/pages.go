@@ -57,7 +57,7 @@ func newPages(o Options) *pages {
 		"iso":      func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"pathPart": pathPart,
 	}
-	for _, name := range []string{"jobs", "job", "events", "vms", "destroy", "host", "help", "login", "welcome", "problem"} {
+	for _, name := range []string{"jobs", "job", "events", "vms", "destroy", "pools", "host", "help", "login", "welcome", "problem"} {
 		p.views[name] = template.Must(template.New(name).Funcs(functions).
 			ParseFS(files, "templates/layout.html", "templates/shared.html", "templates/"+name+".html"))
 	}
@@ -89,6 +89,9 @@ func (p *pages) routes(r *mux.Router) {
 	post("/jobs/{id}/input", p.changing(p.input))
 	// A login that was needed to send a form leads here.
 	get("/jobs/{id}/{verb:cancel|kill|input}", to(func(r *http.Request) string { return jobPath(mux.Vars(r)["id"]) }))
+
+	get("/pools", p.loggedIn(p.pools))
+	get("/pools/live", p.loggedIn(p.poolsLive))
 
 	get("/vms", p.loggedIn(p.vms))
 	get("/vms/live", p.loggedIn(p.vmsLive))

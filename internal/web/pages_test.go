@@ -96,7 +96,7 @@ func (v *visitor) formToken() string {
 
 func TestPages_AreForThoseWithTheToken(t *testing.T) {
 	v := visit(t, sample())
-	for _, path := range []string{"/", "/jobs", "/jobs/" + id, "/jobs/live", "/jobs/" + id + "/live", "/vms", "/vms/live", "/vms/105/destroy", "/host", "/help", "/help/tools", "/jobs/" + id + "/output", "/metrics", "/mcp"} {
+	for _, path := range []string{"/", "/jobs", "/jobs/" + id, "/jobs/live", "/jobs/" + id + "/live", "/vms", "/vms/live", "/pools", "/pools/live", "/vms/105/destroy", "/host", "/help", "/help/tools", "/jobs/" + id + "/output", "/metrics", "/mcp"} {
 		code, text := v.get(path)
 		if code != 401 || strings.Contains(text, "make all") || strings.Contains(text, "10.0.0.5") || strings.Contains(text, "storage") {
 			t.Errorf("%s without login: %d %s", path, code, text)
@@ -174,7 +174,7 @@ func TestLogin_CookieIsForThisServersPagesOnly(t *testing.T) {
 
 func TestPages_RestrictWhatTheyMayDo(t *testing.T) {
 	v := loggedIn(t, sample())
-	for _, path := range []string{"/jobs", "/jobs/" + id, "/vms", "/host", "/help", "/help/tools", "/login", "/jobs/none", "/jobs/live"} {
+	for _, path := range []string{"/jobs", "/jobs/" + id, "/vms", "/pools", "/host", "/help", "/help/tools", "/login", "/jobs/none", "/jobs/live"} {
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, v.server.URL+path, nil)
 		resp, err := v.client.Do(req)
 		if err != nil {
@@ -527,5 +527,15 @@ func TestLive_OfTheListSendsWhatChanges(t *testing.T) {
 	})
 	if code, _ := v.get("/jobs/none/live"); code != 404 {
 		t.Errorf("stream of no job: %d", code)
+	}
+}
+
+func TestPools_ShowMembersAndHitRate(t *testing.T) {
+	v := loggedIn(t, sample())
+	_, text := v.get("/pools")
+	for _, want := range []string{"ready", "1 of 2", "0 of 1", "90 % of 10 jobs", "paused: &lt;b&gt;jobs", ">106</a> warm", `href="/jobs/` + id + `"`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page of pools lacks %q:\n%s", want, text)
+		}
 	}
 }

@@ -27,6 +27,17 @@ func sample() *engine {
 			{Name: "storage", Level: "warn", Text: "local-lvm has 11 GiB free of 400 GiB", Remedy: "free space, or set PROXMOX_STORAGE to another storage"},
 			{Name: "template", Level: "fail", Text: "there is no template agent-template", Remedy: string(job.BuildTemplate) + " makes one"},
 		}},
+		pools: []job.PoolInfo{{
+			Pool: job.Pool{
+				Name: "ready", VMTemplate: "agent-template", Resources: job.Resources{CPU: 2, Memory: "2G", Disk: "10G"},
+				PoolSize: job.PoolSize{Warm: 2, Hibernated: 1}, Hits: 9, Misses: 1,
+			},
+			State: "paused: <b>jobs</b> wait, and go first",
+			Members: []job.MemberInfo{
+				{VM: job.VM{ID: 106}, State: job.MemberWarm, Since: time.Now().Add(-time.Hour), Maker: doneID},
+				{VM: job.VM{ID: 107}, State: job.MemberClaimed, Since: time.Now().Add(-time.Minute), Maker: doneID, Claimer: id},
+			},
+		}},
 		vms: []job.VMInfo{
 			{
 				VM:        job.VM{ID: 105, Name: "dev", Node: "pve", IP: "10.0.0.5", Job: doneID, State: job.VMCreated, Status: job.VMRunning, ExpiresAt: now.Add(5 * time.Hour)},
