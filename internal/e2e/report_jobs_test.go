@@ -3,6 +3,8 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -45,6 +47,13 @@ func newMeter(t *testing.T, o lab.Options, settings ...string) *meter {
 // command runs a command and returns its times, from the call on.
 func (m *meter) command(t *testing.T, args map[string]any) bench.Sample {
 	t.Helper()
+	_, sample := m.commandJob(t, args)
+	return sample
+}
+
+// commandJob is command with the job's ID.
+func (m *meter) commandJob(t *testing.T, args map[string]any) (string, bench.Sample) {
+	t.Helper()
 	args["command"] = "echo first"
 	began := time.Now()
 	since := func() float64 { return float64(time.Since(began).Microseconds()) / 1000 }
@@ -84,7 +93,7 @@ func (m *meter) command(t *testing.T, args map[string]any) bench.Sample {
 			} else {
 				sample["gone_ms"] = since()
 			}
-			return sample
+			return id, sample
 		}
 	}
 }
@@ -130,6 +139,41 @@ func inPersistentVM(o lab.Options) func(*testing.T, int) []bench.Sample {
 			samples = append(samples, m.command(t, map[string]any{"vm_id": "dev"}))
 		}
 		return samples
+	}
+}
+
+// fromPool measures jobs that get a VM of a pool, which is full again before each.
+func fromPool(o lab.Options, kind, source string) func(*testing.T, int) []bench.Sample {
+	return func(t *testing.T, n int) (samples []bench.Sample) {
+		m := newMeter(t, o)
+		create := []string{"pool", "create", "ready"}
+		if o.Driver == lab.DriverQemu {
+			create = append(create, "--memory", "1G")
+		}
+		m.linus(t, create...)
+		for range n + 1 { // the first one opens connections
+			m.linus(t, "pool", "resize", "ready", kind, "1", "--wait")
+			id, sample := m.commandJob(t, memory(o))
+			status := m.c.call("get_job_status", map[string]any{"job_id": id})
+			if vm, _ := status["vm"].(map[string]any); vm["source"] != source {
+				t.Fatalf("the job got another VM: %v", status)
+			}
+			delete(sample, "provision_ms") // of the member
+			samples = append(samples, sample)
+		}
+		return samples[1:]
+	}
+}
+
+// linus runs a verb and fails the test if it fails.
+func (m *meter) linus(t *testing.T, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(binDir, "linus"), args...)
+	cmd.Env = m.h.env
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("linus %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 }
 
