@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/font"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 )
@@ -62,8 +63,7 @@ var (
 
 // bars draws a bar for each series, the first one on top.
 func bars(title string, rows []Series) ([]byte, error) {
-	p := plot.New()
-	p.Title.Text, p.X.Label.Text, p.X.Min = title, "seconds", 0
+	p := newPlot(title, "seconds")
 	var medians plotter.Values
 	var names []string
 	var spread spreads
@@ -72,7 +72,7 @@ func bars(title string, rows []Series) ([]byte, error) {
 		median, p90 := quantile(values, 0.5)/1000, quantile(values, 0.9)/1000
 		at := float64(len(rows) - 1 - i)
 		medians = append(medians, median)
-		names = append(names, shortTitle(s.About.Row))
+		names = append(names, shortTitle(s.About.Row)+strings.Repeat("\u00a0", 5)) // room for a wider font
 		spread.XYs = append(spread.XYs, plotter.XY{X: median, Y: at})
 		spread.XErrors = append(spread.XErrors, struct{ Low, High float64 }{0, p90 - median})
 	}
@@ -99,8 +99,8 @@ type spreads struct {
 
 // steps draws how many of the values are below each of them.
 func steps(title string, sorted []float64) ([]byte, error) {
-	p := plot.New()
-	p.Title.Text, p.X.Label.Text, p.Y.Label.Text, p.X.Min, p.Y.Min = title, "seconds to first output", "share of jobs, %", 0, 0
+	p := newPlot(title, "seconds to first output")
+	p.Y.Label.Text, p.Y.Min = "share of jobs, %", 0
 	points := plotter.XYs{{X: 0, Y: 0}}
 	for i, v := range sorted {
 		points = append(points, plotter.XY{X: v / 1000, Y: 100 * float64(i+1) / float64(len(sorted))})
@@ -114,16 +114,29 @@ func steps(title string, sorted []float64) ([]byte, error) {
 	return draw(p, vg.Points(240))
 }
 
-// draw returns a plot on white, to be read on any page.
-func draw(p *plot.Plot, height vg.Length) ([]byte, error) {
+// newPlot returns a plot on white, to be read on any page. Its padding leaves room for
+// fonts that are wider than the one it is laid out with.
+func newPlot(title, x string) *plot.Plot {
+	p := plot.New()
 	p.BackgroundColor = color.White
+	p.Title.Text, p.Title.Padding, p.X.Label.Text, p.X.Min = title, vg.Points(8), x, 0
+	for _, style := range []*font.Font{&p.Title.TextStyle.Font, &p.X.Label.TextStyle.Font, &p.Y.Label.TextStyle.Font, &p.X.Tick.Label.Font, &p.Y.Tick.Label.Font} {
+		style.Variant = "Sans"
+	}
+	p.Y.Padding = vg.Points(8)
+	return p
+}
+
+// draw returns a plot as SVG.
+func draw(p *plot.Plot, height vg.Length) ([]byte, error) {
 	w, err := p.WriterTo(vg.Points(600), height, "svg")
 	if err != nil {
 		return nil, err
 	}
 	var b bytes.Buffer
 	_, err = w.WriteTo(&b)
-	return b.Bytes(), err
+	const laidOut, elsewhere = "Liberation Sans", "Liberation Sans, Arial, Helvetica, sans-serif" // of the same widths
+	return bytes.ReplaceAll(b.Bytes(), []byte("font-family:"+laidOut), []byte("font-family:"+elsewhere)), err
 }
 
 // shortTitle is a row's title without its lab, which the plot's title names.
