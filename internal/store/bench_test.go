@@ -1,6 +1,8 @@
 package store
 
 import (
+	"fmt"
+	"runtime"
 	"testing"
 
 	"linus/internal/job"
@@ -10,6 +12,58 @@ func BenchmarkInsert(b *testing.B) {
 	s := newStore(b)
 	for b.Loop() {
 		insert(b, s, newJob("echo"))
+	}
+}
+
+// BenchmarkQueue is what a job costs while others wait; restart is for all of them.
+func BenchmarkQueue(b *testing.B) {
+	for _, waiting := range []int{100, 10000} {
+		s := newStore(b)
+		jobsOf(b, s, waiting, 100)
+		of := func(name string) string { return fmt.Sprintf("%s/waiting=%d", name, waiting) }
+		id := insert(b, s, newJob("echo")).ID
+		ctx := b.Context()
+		b.Run(of("dispatch"), func(b *testing.B) {
+			for b.Loop() {
+				if _, err := s.Job(ctx, id); err != nil {
+					b.Fatal(err)
+				}
+				update(b, s, id, func(j *job.Job) ([]job.Event, error) {
+					j.Phase = job.PhaseProvision
+					return []job.Event{{Kind: job.EventPhaseStarted, Phase: j.Phase}}, nil
+				})
+			}
+		})
+		b.Run(of("list"), func(b *testing.B) {
+			for b.Loop() {
+				if _, err := s.List(ctx, job.Filter{}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run(of("restart"), func(b *testing.B) {
+			for b.Loop() {
+				if ids, err := s.Waiting(ctx); err != nil || len(ids) < waiting {
+					b.Fatal(len(ids), err)
+				}
+				if _, err := s.Begun(ctx); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run(of("submit"), func(b *testing.B) {
+			for b.Loop() {
+				insert(b, s, newJob("echo"))
+			}
+		})
+		b.Run(of("submit-32"), func(b *testing.B) {
+			b.SetParallelism(32 / runtime.GOMAXPROCS(0))
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					insert(b, s, newJob("echo"))
+				}
+			})
+		})
 	}
 }
 
