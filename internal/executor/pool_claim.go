@@ -125,9 +125,19 @@ func (e *Executor) lend(j, m *job.Job) []job.Event {
 	return append(become(j, job.Provisioning), job.Event{Kind: job.EventProgress, Phase: job.PhaseProvision, Text: text})
 }
 
+// errGivenUp: giving a member back was interrupted when the member was doomed and the
+// job still had it.
+var errGivenUp = errors.New("the pool has given it up")
+
 // enter checks that a claimed member answers. A hibernated one is resumed first. It
 // returns the job as it is then.
 func (e *Executor) enter(ctx context.Context, j job.Job) (job.Job, error) {
+	switch m, err := e.o.Store.Job(ctx, j.VM.Job); {
+	case err != nil:
+		return j, err
+	case m.Member == nil || m.Member.State != job.MemberClaimed || m.Member.Claimer != j.ID:
+		return j, errGivenUp
+	}
 	if j.VM.Source == job.SourceHibernated {
 		woken, err := e.awaken(ctx, j)
 		if err != nil {

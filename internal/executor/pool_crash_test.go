@@ -105,7 +105,15 @@ func (p mortalProvider) ResumeVM(ctx context.Context, vm job.VM, progress func(j
 
 type mortalGuest struct {
 	executor.Guest
-	m *mortal
+	m    *mortal
+	deaf bool // members do not answer the jobs that claim them
+}
+
+func (g mortalGuest) Ping(ctx context.Context, j job.Job) error {
+	if g.deaf && j.Borrows() {
+		return errors.New("no answer")
+	}
+	return g.Guest.Ping(ctx, j)
 }
 
 func (g mortalGuest) Push(ctx context.Context, j job.Job, p job.Payload) error {
@@ -116,18 +124,24 @@ func (g mortalGuest) Start(ctx context.Context, j job.Job) (string, error) {
 	return have(g.m, func() (string, error) { return g.Guest.Start(ctx, j) })
 }
 
-// The engine is killed between every two steps of making, suspending, claiming and
-// destroying a member: the job runs once and succeeds, and nothing is left.
+// The engine is killed between every two steps of making, suspending, claiming, giving
+// back and destroying a member: the job runs once and succeeds, and nothing is left.
 func TestPool_EngineKilledAtEveryStep(t *testing.T) {
-	for _, size := range []job.PoolSize{{Warm: 1}, {Hibernated: 1}} {
-		name := fmt.Sprintf("warm %d hibernated %d", size.Warm, size.Hibernated)
-		steps, stride := 0, 1
-		if size.Warm > 0 {
-			stride = 5 // a hibernated member goes through all of this too
-		}
+	for _, tt := range []struct {
+		size   job.PoolSize
+		deaf   bool // and the member answers the next engine again
+		stride int
+	}{
+		{size: job.PoolSize{Warm: 1}, stride: 5}, // a hibernated member goes through all of this too
+		{size: job.PoolSize{Warm: 1}, deaf: true, stride: 2},
+		{size: job.PoolSize{Hibernated: 1}, stride: 1},
+	} {
+		size, stride := tt.size, tt.stride
+		name := fmt.Sprintf("warm %d hibernated %d deaf %t", size.Warm, size.Hibernated, tt.deaf)
+		steps := 0
 		t.Run(name, func(t *testing.T) {
 			m := &mortal{died: make(chan struct{})}
-			liveWith(t, m, size)
+			liveWith(t, m, size, tt.deaf)
 			if steps = m.steps; steps < 40 {
 				t.Errorf("only %d steps", steps)
 			}
@@ -136,26 +150,47 @@ func TestPool_EngineKilledAtEveryStep(t *testing.T) {
 			for at := 1; at <= steps+4; at += stride {
 				t.Run(fmt.Sprint(at), func(t *testing.T) {
 					t.Parallel()
-					liveWith(t, &mortal{at: at, died: make(chan struct{})}, size)
+					liveWith(t, &mortal{at: at, died: make(chan struct{})}, size, tt.deaf)
 				})
 			}
 		})
 	}
 }
 
+// keepsMembers is a host that destroys no pool's VM for a while.
+type keepsMembers struct {
+	*providertest.Fake
+	store executor.Store
+	until time.Time
+}
+
+func (p *keepsMembers) Destroy(ctx context.Context, vm job.VM) error {
+	if maker, err := p.store.Job(ctx, vm.Job); err == nil && maker.Member != nil && time.Now().Before(p.until) {
+		return errUnreachable
+	}
+	return p.Fake.Destroy(ctx, vm)
+}
+
 // liveWith has a job go through a pool with an engine that dies, and then with one that
 // does not.
-func liveWith(t *testing.T, m *mortal, size job.PoolSize) {
+func liveWith(t *testing.T, m *mortal, size job.PoolSize, deaf bool) {
 	r := newRigHere(t, 1)
 	var mu sync.Mutex
 	begun := 0
 	r.fake.Set(providertest.Behaviour{
-		Task:    task(providertest.Task{Stdout: []byte("once\n"), For: 5 * time.Millisecond}),
-		OnStart: func(job.Job, job.Payload) { mu.Lock(); defer mu.Unlock(); begun++ },
+		Task: task(providertest.Task{Stdout: []byte("once\n"), For: 5 * time.Millisecond}),
+		OnStart: func(j job.Job, _ job.Payload) {
+			mu.Lock()
+			defer mu.Unlock()
+			begun++
+			if maker, err := r.store.Job(context.Background(), j.VM.Job); err != nil || j.Borrows() && maker.Member.Claimer != j.ID || j.Borrows() && maker.Member.State != job.MemberClaimed {
+				t.Errorf("died at step %d: the job begins in a VM that is not its own: %+v, %v", m.at, maker.Member, err)
+			}
+		},
 	})
 	r.stop()
 	whole := r.opts
-	r.opts.Store, r.opts.Provider, r.opts.Guest = mortalStore{r.store, m}, mortalProvider{r.fake, m}, mortalGuest{r.fake, m}
+	r.opts.Store, r.opts.Provider, r.opts.Guest = mortalStore{r.store, m}, mortalProvider{r.fake, m}, mortalGuest{r.fake, m, deaf}
 	ctx := context.Background()
 	ready := func(p job.PoolInfo) bool {
 		return p.Count(job.MemberWarm) >= size.Warm && p.Count(job.MemberHibernated) >= size.Hibernated
@@ -195,6 +230,9 @@ func liveWith(t *testing.T, m *mortal, size job.PoolSize) {
 	live(m.died)
 	r.stop()
 	r.opts = whole
+	if deaf { // what is given up is still there when the next engine looks
+		r.opts.Provider = &keepsMembers{r.fake, r.store, time.Now().Add(100 * time.Millisecond)}
+	}
 	r.restart()
 	ended := make(chan struct{})
 	timer := time.AfterFunc(time.Minute, func() { close(ended) })
@@ -205,8 +243,8 @@ func liveWith(t *testing.T, m *mortal, size job.PoolSize) {
 		p, _ := r.Pool(ctx, "p")
 		t.Errorf("died at step %d: %s %+v, VM %+v, begun %d times, %v; pool %+v", m.at, j.Status, j.Outcome, j.VM, begun, err, p)
 	}
-	if m.at == 0 && j.VM.Source == job.SourceCold {
-		t.Errorf("the job had no member: %+v", j.VM)
+	if m.at == 0 && (j.VM.Source == job.SourceCold) != deaf {
+		t.Errorf("the job's VM: %+v", j.VM)
 	}
 	r.removePool()
 	r.noLeaks()
