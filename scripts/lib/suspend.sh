@@ -49,12 +49,12 @@ suspend_state_is_gone() {
 
 suspend_has_landed() {
   vm_read "${vm_id}"
-  vm_read_status "${vm_id}"
+  vm_expect_status "${vm_id}" stopped
   # QEMU has been told to end, and takes a moment.
   local -r deadline=$((SECONDS + 15))
   while [[ ${vm_config[lock]:-} == suspended && ${vm_status} == running ]] && ((SECONDS < deadline)); do
     run_pause 1
-    vm_read_status "${vm_id}"
+    vm_expect_status "${vm_id}" stopped
   done
   vm_find_suspended "${vm_status}"
   if [[ ${vm_suspended} == yes && ${vm_config[lock]:-} == suspended ]]; then

@@ -90,7 +90,11 @@ power_vm() {
     fi
   fi
   require_proof
-  vm_read_status "${vm_id}"
+  local expected=running
+  if [[ ${ACTION} == start || ${ACTION} == resume ]]; then
+    expected=stopped
+  fi
+  vm_expect_status "${vm_id}" "${expected}"
   clear_half_suspend
   plan_lock
   "do_${ACTION}"

@@ -21,6 +21,7 @@ setup() {
 
 stopped() {
   echo stopped >"${PVE_STUB}/status/250"
+  rm -f "${LINUS_QEMU_DIR}/250.pid"
 }
 
 power() { # <action> [<argument...>]

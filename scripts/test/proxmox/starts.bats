@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# How often create-vm.sh and destroy-vm.sh start a tool of Proxmox, each of which
+# How often create-vm.sh, destroy-vm.sh and a suspend and resume start a tool of Proxmox, each of which
 # takes most of a second: counted over whole scripts.
 
 # Each test is a subshell, and its changes of the environment are for it alone.
@@ -75,6 +75,17 @@ destroys_with_three() {
   assert_status 0
   assert_starts 'pvesm list' 'pvesh get' 'qm create' 'qm resize' 'qm start' 'qm guest cmd' 'qm guest exec'
   destroys_with_three
+}
+
+@test "a suspend takes one start, a resume three" {
+  add_our_vm 250 'ciuser: worker' 'net0: virtio=BC:24:11:AA:AA:AA,bridge=vmbr0' 'ipconfig0: ip=dhcp'
+  VM_ID=250 ACTION=suspend run_script power-vm
+  assert_status 0
+  assert_starts 'qm suspend'
+  VM_ID=250 ACTION=resume run_script power-vm
+  assert_status 0
+  assert_line "LINUS_VM_HOST_KEY:${host_key}"
+  assert_starts 'qm start' 'qm guest exec' 'qm guest cmd'
 }
 
 @test "qm is asked for a status where a start or a stop is in doubt, and only there" {
