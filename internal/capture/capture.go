@@ -53,7 +53,7 @@ type Guest interface {
 	// fewer only at the end.
 	ReadOutput(ctx context.Context, j job.Job, stream string, offset, limit int64) ([]byte, error)
 	// Sums returns the sha256, in hex, of the given number of first bytes of stdout
-	// and of stderr, to compare with what is stored.
+	// and of stderr, to compare with what is stored; empty: the VM says none.
 	Sums(ctx context.Context, j job.Job, stdout, stderr int64) (sums [2]string, err error)
 	// Artifacts returns the files the job's patterns match once the task has ended,
 	// and what was left out and why.

@@ -280,3 +280,27 @@ func TestChannel_AReportIsCheckedWhereItSaysNothing(t *testing.T) {
 		t.Errorf("%+v after %s", j.Outcome, time.Since(began))
 	}
 }
+
+// A VM that has no sums of its output to say is compared with byte by byte: it delays
+// nothing.
+func TestChannel_OfAVMWithoutSums(t *testing.T) {
+	r := newRig(t, 1)
+	truth := string(counted(3000))
+	g := r.channelled(func(_ context.Context, _ job.Job, take func(job.Piece) error) error {
+		return errors.Join(bring(take, job.Stdout, []byte("lie"), 9), errors.New("the connection ended"))
+	})
+	g.Guest = noSums{r.fake}
+	r.behave(providertest.Behaviour{Task: task(providertest.Task{Stdout: []byte(truth)})}, true)
+	id := r.submit()
+	r.wait(id)
+	if got, err := r.Result(t.Context(), id); err != nil || string(got.Stdout) != truth || got.StdoutInfo.Incomplete {
+		t.Errorf("%d bytes of stdout, %+v, %v", len(got.Stdout), got.StdoutInfo, err)
+	}
+}
+
+// noSums is a guest that returns no sums.
+type noSums struct{ executor.Guest }
+
+func (noSums) Sums(context.Context, job.Job, int64, int64) ([2]string, error) {
+	return [2]string{}, nil
+}

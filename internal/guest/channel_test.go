@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -164,5 +165,23 @@ func TestStart_RefusedByTheRunner(t *testing.T) {
 	}
 	if n := r.inside.Stats().Execs; n != 1 {
 		t.Errorf("%d commands: it was started again", n)
+	}
+}
+
+// Sums that are none are none: they hold nobody up, and agree with nothing.
+func TestSums_OfAVMThatSaysNone(t *testing.T) {
+	r := bareVM(t, sshtest.Options{})
+	home := filepath.Join(r.root, "opt/job-runner")
+	if err := os.MkdirAll(home, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, lines := range []string{"", "LINUS_STDOUT_SHA256:x LINUS_STDERR_SHA256:y", "LINUS_STDOUT_SHA256:" + strings.Repeat("0", 64)} {
+		script := "printf '%s\\n' LINUS_BEGIN:$LINUS_NONCE " + lines + " LINUS_RESULT:SUCCESS LINUS_END:$LINUS_NONCE\n"
+		if err := os.WriteFile(filepath.Join(home, "job-runner.sh"), []byte(script), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if sums, err := r.Sums(t.Context(), r.job(), 1, 1); err != nil || sums != [2]string{} {
+			t.Errorf("%q: %q, %v", lines, sums, err)
+		}
 	}
 }
