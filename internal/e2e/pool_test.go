@@ -57,6 +57,19 @@ func TestPool_JobStartsAtOnce(t *testing.T) {
 	h.emptyPool(t)
 }
 
+// A member that was suspended to disk is resumed for the job that claims it.
+func TestPool_HibernatedMember(t *testing.T) {
+	h := newHost(t, lab.DriverProcess)
+	h.makePool(t, "--hibernated", "1")
+	c := h.connect(t)
+	got := c.call("submit_job", map[string]any{"manifest": script("echo back"), "wait_seconds": 45})
+	job := c.call("get_job_status", map[string]any{"job_id": got["job_id"]})
+	if vm := job["vm"].(map[string]any); job["status"] != "success" || vm["source"] != "hibernated" || got["stdout"] != "back\n" {
+		t.Errorf("%v\n%v", got, job)
+	}
+	h.emptyPool(t)
+}
+
 // The engine is killed again and again while jobs come: each runs exactly once, in a VM
 // that no other job had, and at the end nothing is left.
 func TestPool_EngineKilled(t *testing.T) {

@@ -17,35 +17,41 @@ import (
 const orphanAge = time.Hour
 
 // Forget removes the jobs that ended before the given time, their events and
-// their files, and returns how many. A job stays as long as its VM does, even
+// their files, and returns how many, of those that List returns. A job stays as long as its VM does, even
 // one that is left alone. Directories left by an interrupted Forget are
 // removed as well.
 func (s *Store) Forget(ctx context.Context, before time.Time) (int, error) {
-	ids, err := query(ctx, s.read, func(row scanner) (id string, err error) {
-		err = row.Scan(&id)
-		return id, err
-	}, `SELECT id FROM jobs WHERE done = 1 AND completed_at < ? AND vm_state NOT IN ('created', 'left_alone')`, timeText(before))
+	type ended struct {
+		id     string
+		listed bool
+	}
+	all, err := query(ctx, s.read, func(row scanner) (j ended, err error) {
+		err = row.Scan(&j.id, &j.listed)
+		return j, err
+	}, `SELECT id, member IS NULL FROM jobs WHERE done = 1 AND completed_at < ? AND vm_state NOT IN ('created', 'left_alone')`, timeText(before))
 	if err != nil {
 		return 0, fmt.Errorf("find jobs that ended before %s: %w", timeText(before), err)
 	}
 	n := 0
-	for some := range slices.Chunk(ids, forgottenAtOnce) {
+	for some := range slices.Chunk(all, forgottenAtOnce) {
 		err := s.transaction(ctx, func(tx *tx) error {
-			for _, id := range some {
-				if _, err := tx.ExecContext(ctx, `DELETE FROM jobs WHERE id = ?`, id); err != nil {
+			for _, j := range some {
+				if _, err := tx.ExecContext(ctx, `DELETE FROM jobs WHERE id = ?`, j.id); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
-		for _, id := range some {
+		for _, j := range some {
 			if err == nil {
-				err = os.RemoveAll(s.jobDir(id))
+				err = os.RemoveAll(s.jobDir(j.id))
 			}
 			if err != nil {
-				return n, fmt.Errorf("remove job %s: %w", id, err)
+				return n, fmt.Errorf("remove job %s: %w", j.id, err)
 			}
-			n++
+			if j.listed {
+				n++
+			}
 		}
 	}
 	return n, s.removeOrphans(ctx)

@@ -110,6 +110,9 @@ func TestMembers_AreThoseNotGone(t *testing.T) {
 	if page, err := s.List(ctx, job.Filter{}); err != nil || len(page.Jobs) != 1 {
 		t.Errorf("listed: %+v, %v", page.Jobs, err)
 	}
+	if n, err := s.Forget(ctx, time.Now().Add(time.Hour)); err != nil || n != 0 {
+		t.Errorf("forgotten: %d, %v; nobody was ever shown them", n, err)
+	}
 }
 
 func TestClaim_GivesAMemberToOneJob(t *testing.T) {
