@@ -232,6 +232,9 @@ func (e *Executor) start(ctx context.Context, r *run) error {
 		}
 		return become(j, job.Running), nil
 	})
+	if j.Borrows() {
+		signal(e.pools.wake) // its pool makes another, now that the host is not needed for this one
+	}
 	return err
 }
 
@@ -244,9 +247,8 @@ func (e *Executor) destroy(ctx context.Context, r *run) error {
 	if j.Shares() {
 		return e.release(ctx, r, j)
 	}
-	if j.Member != nil && j.KeepsVM() { // what is open to it serves the job that claims it
-		signal(e.pools.wake)
-		return nil
+	if j.Member != nil && j.KeepsVM() {
+		return nil // what is open to it serves the job that claims it
 	}
 	e.o.Guest.Forget(j)
 	if j.KeepsVM() {

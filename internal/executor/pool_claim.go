@@ -71,11 +71,11 @@ func (e *Executor) claimMember(ctx context.Context, j job.Job) (job.Job, bool, e
 			}
 			return at, events
 		})
-		signal(e.pools.wake) // it is to be filled again, or has been asked for the first time in a while
 		if err != nil {
 			return j, false, err
 		}
 		if !claimed {
+			signal(e.pools.wake) // it may be asleep
 			e.o.Observer.Pooled(job.PoolEvent{Pool: p.Name, Kind: job.PoolMiss, Job: j.ID})
 			continue
 		}

@@ -98,14 +98,25 @@ func (e *Executor) suspending(making []job.Job) int {
 	return n
 }
 
-// hibernate suspends a warm member in the background. Meanwhile it counts as being made:
-// if this process ends, the next one gives it up.
-func (e *Executor) hibernate(ctx context.Context, m job.Job) {
+// hibernate suspends a warm member in the background, and reports whether it began: a job
+// may have claimed it. Meanwhile it counts as being made: if this process ends, the next
+// one gives it up.
+func (e *Executor) hibernate(ctx context.Context, m job.Job) bool {
 	e.pools.mu.Lock()
 	e.pools.busy[m.ID] = true
 	e.pools.mu.Unlock()
+	if err := e.becomes(ctx, m, job.MemberWarm, job.MemberMaking); err != nil {
+		e.pools.mu.Lock()
+		delete(e.pools.busy, m.ID)
+		e.pools.mu.Unlock()
+		return false
+	}
 	e.work.Go(func() {
-		err := e.suspendMember(ctx, m)
+		e.o.Guest.Forget(m)
+		err := e.o.Provider.SuspendVM(ctx, *m.VM)
+		if err == nil {
+			err = ignoring(errChanged, e.becomes(ctx, m, job.MemberMaking, job.MemberHibernated))
+		}
 		if err != nil && ctx.Err() == nil {
 			e.noteFailure(ctx, m, err.Error(), true)
 			if err := e.doom(ctx, m.ID, job.MemberMaking, "it could not be suspended: "+err.Error()); err != nil {
@@ -117,27 +128,20 @@ func (e *Executor) hibernate(ctx context.Context, m job.Job) {
 		e.pools.mu.Unlock()
 		signal(e.pools.wake)
 	})
+	return true
 }
 
-func (e *Executor) suspendMember(ctx context.Context, m job.Job) error {
-	become := func(from, to job.MemberState) error {
-		_, err := e.update(ctx, m.ID, func(j *job.Job) ([]job.Event, error) {
-			if j.Member.State != from {
-				return nil, errChanged
-			}
-			j.Member.Become(to, now())
-			return nil, nil
-		})
-		return err
-	}
-	if err := become(job.MemberWarm, job.MemberMaking); err != nil {
-		return ignoring(errChanged, err) // a job has it
-	}
-	e.o.Guest.Forget(m)
-	if err := e.o.Provider.SuspendVM(ctx, *m.VM); err != nil {
-		return err
-	}
-	return ignoring(errChanged, become(job.MemberMaking, job.MemberHibernated))
+// becomes moves a member from one state to another; errChanged if it is not in the
+// first.
+func (e *Executor) becomes(ctx context.Context, m job.Job, from, to job.MemberState) error {
+	_, err := e.update(ctx, m.ID, func(j *job.Job) ([]job.Event, error) {
+		if j.Member.State != from {
+			return nil, errChanged
+		}
+		j.Member.Become(to, now())
+		return nil, nil
+	})
+	return err
 }
 
 // ignoring returns err, or nil if it is what.

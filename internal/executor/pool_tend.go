@@ -131,8 +131,10 @@ func (e *Executor) tendPool(ctx context.Context, p job.Pool, own []job.Job, host
 		want.Warm, want.Hibernated = 0, 0
 	}
 	if host.known && e.mayTry(p) && len(warm) > want.Warm && len(hibernated)+e.suspending(making) < want.Hibernated {
-		e.hibernate(ctx, warm[0])
-		making, warm = append(making, warm[0]), warm[1:]
+		if e.hibernate(ctx, warm[0]) {
+			making = append(making, warm[0])
+		}
+		warm = warm[1:]
 	}
 	hibernated = e.shrink(ctx, hibernated, want.Hibernated)
 	warm = e.shrink(ctx, warm, want.Warm+want.Hibernated-len(hibernated))

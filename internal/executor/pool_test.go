@@ -29,7 +29,7 @@ func (r *rig) newPool(warm int) {
 func (r *rig) untilPool(what string, wanted func(job.PoolInfo) bool) job.PoolInfo {
 	r.t.Helper()
 	var p job.PoolInfo
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		var err error
 		if p, err = r.Pool(context.Background(), "p"); err != nil {
 			r.t.Fatal(err)
@@ -38,7 +38,7 @@ func (r *rig) untilPool(what string, wanted func(job.PoolInfo) bool) job.PoolInf
 			return p
 		}
 	}
-	r.t.Fatalf("no %s within a minute: %+v", what, p)
+	r.t.Fatalf("no %s within 3 minutes: %+v", what, p)
 	return p
 }
 

@@ -64,5 +64,8 @@ func (e *Executor) launch(ctx context.Context, j job.Job, adopted bool) {
 		e.mu.Unlock()
 		e.changed(id)
 		e.poke()
+		if r.maker {
+			signal(e.pools.wake)
+		}
 	})
 }
