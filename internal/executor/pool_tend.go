@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"time"
 
@@ -20,7 +19,6 @@ const (
 	pressureEases  = 20               // above it idle members are given up, one per reading
 	pingTime       = 10 * time.Second // for an idle member to answer
 	pingsMissed    = 2                // in a row, until a member that runs is given up
-	longestBackoff = 10 * time.Minute
 )
 
 // tendPools keeps the pools as they are wanted. Each round compares what is wanted with
@@ -209,16 +207,6 @@ func (e *Executor) unready(ctx context.Context, p job.Pool, host room, generatio
 	return ""
 }
 
-// mayTry reports whether a pool that has failed has not stopped, and has waited, the
-// longer the more often it has failed in a row.
-func (e *Executor) mayTry(p job.Pool) bool {
-	if p.Failure == nil {
-		return true
-	}
-	wait := min(longestBackoff, e.o.PoolInterval<<min(p.Failure.Row, 10))
-	return !p.Stopped() && now().After(p.Failure.At.Add(wait))
-}
-
 // jobsWait reports whether a client's job waits for a slot.
 func (e *Executor) jobsWait() bool {
 	e.mu.Lock()
@@ -364,60 +352,6 @@ func (e *Executor) giveUp(ctx context.Context, m job.Job, why string) {
 	if err := e.doom(ctx, m.ID, m.Member.State, why); err != nil && ctx.Err() == nil {
 		e.o.Log.Error("give a pool's member up failed", "job_id", m.ID, "err", err)
 	}
-}
-
-// anyNumber is what makes texts of the same failure differ.
-var anyNumber = regexp.MustCompile(`[0-9a-f]{8,}|[0-9]+`)
-
-// noteFailure counts, once, that a member could not be made, or suspended.
-func (e *Executor) noteFailure(ctx context.Context, m job.Job, text string, suspending bool) {
-	counted := false
-	_, err := e.o.Store.UpdatePool(ctx, m.Member.Pool, func(p *job.Pool) {
-		last := job.PoolFailure{}
-		if p.Failure != nil {
-			last = *p.Failure
-		}
-		if counted = last.Maker != m.ID; !counted {
-			return
-		}
-		next := job.PoolFailure{Error: text, Count: 1, Row: last.Row + 1, Maker: m.ID, At: now(), Generation: m.Member.Generation, Suspending: suspending}
-		if anyNumber.ReplaceAllString(last.Error, "#") == anyNumber.ReplaceAllString(next.Error, "#") {
-			next.Count = last.Count + 1
-		}
-		p.Failure = &next
-	})
-	if err != nil && !errors.Is(err, job.ErrNotFound) && ctx.Err() == nil {
-		e.o.Log.Error("note a pool's failure failed", "pool", m.Member.Pool, "err", err)
-	}
-	if counted && err == nil {
-		e.o.Log.Warn("a pool's member could not be made", "pool", m.Member.Pool, "job_id", m.ID, "err", text)
-		e.o.Observer.Pooled(job.PoolEvent{Pool: m.Member.Pool, Kind: job.PoolFailed, Job: m.ID, Detail: text})
-	}
-}
-
-// forgive forgets a pool's failures once a member was made after them, or what members
-// are made from has changed. It returns the pool as it is then.
-func (e *Executor) forgive(ctx context.Context, p job.Pool, own []job.Job, generation string) job.Pool {
-	if p.Failure == nil {
-		return p
-	}
-	failed := *p.Failure
-	over := generation != "" && failed.Generation != generation ||
-		slices.ContainsFunc(own, func(m job.Job) bool {
-			return m.Member.ReadyAt.After(failed.At) && (!failed.Suspending || m.Member.State == job.MemberHibernated)
-		})
-	if !over {
-		return p
-	}
-	next, err := e.o.Store.UpdatePool(ctx, p.Name, func(p *job.Pool) {
-		if p.Failure != nil && p.Failure.Maker == failed.Maker {
-			p.Failure = nil
-		}
-	})
-	if err != nil {
-		return p
-	}
-	return next
 }
 
 // ease gives up the oldest warm member, once per reading of the host's pressure.
