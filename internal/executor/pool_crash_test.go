@@ -3,7 +3,9 @@ package executor_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -22,6 +24,8 @@ type mortal struct {
 	dead  bool
 	died  chan struct{}
 }
+
+var everyStep = flag.Bool("pool.every", false, "kill the engine at every step, not at some")
 
 var errDead = errors.New("this engine is dead")
 
@@ -126,17 +130,20 @@ func (g mortalGuest) Start(ctx context.Context, j job.Job) (string, error) {
 
 // The engine is killed between every two steps of making, suspending, claiming, giving
 // back and destroying a member: the job runs once and succeeds, and nothing is left.
+// Each run of the test takes some of the steps, others each time; -pool.every takes all.
 func TestPool_EngineKilledAtEveryStep(t *testing.T) {
 	for _, tt := range []struct {
-		size   job.PoolSize
-		deaf   bool // and the member answers the next engine again
-		stride int
+		size job.PoolSize
+		deaf bool // and the member answers the next engine again
 	}{
-		{size: job.PoolSize{Warm: 1}, stride: 5}, // a hibernated member goes through all of this too
-		{size: job.PoolSize{Warm: 1}, deaf: true, stride: 2},
-		{size: job.PoolSize{Hibernated: 1}, stride: 1},
+		{size: job.PoolSize{Warm: 1}},
+		{size: job.PoolSize{Warm: 1}, deaf: true},
+		{size: job.PoolSize{Hibernated: 1}},
 	} {
-		size, stride := tt.size, tt.stride
+		size, stride := tt.size, 8
+		if *everyStep {
+			stride = 1
+		}
 		name := fmt.Sprintf("warm %d hibernated %d deaf %t", size.Warm, size.Hibernated, tt.deaf)
 		steps := 0
 		t.Run(name, func(t *testing.T) {
@@ -147,7 +154,7 @@ func TestPool_EngineKilledAtEveryStep(t *testing.T) {
 			}
 		})
 		t.Run(name, func(t *testing.T) {
-			for at := 1; at <= steps+4; at += stride {
+			for at := 1 + rand.IntN(stride); at <= steps+4; at += stride {
 				t.Run(fmt.Sprint(at), func(t *testing.T) {
 					t.Parallel()
 					liveWith(t, &mortal{at: at, died: make(chan struct{})}, size, tt.deaf)
