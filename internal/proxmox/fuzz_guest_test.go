@@ -37,9 +37,8 @@ ask_guest() {
   result_text WARNING "${guest_seen}"
   guest_read_banner 127.0.0.1 "${VM_SSH_PORT}"
   result_text WARNING "SSH responds: ${guest_banner}"
-  guest_check_cloud_init 100
+  guest_ask_ready 100
   result_text WARNING "cloud-init ${guest_cloud_init} ${guest_exit} ${guest_out}"
-  guest_read_host_key 100
   if [[ -n ${guest_host_key} ]]; then
     result_line VM_HOST_KEY "${guest_host_key}"
     guest_scan_host_key 127.0.0.1 "${VM_SSH_PORT}" "${guest_host_key}"

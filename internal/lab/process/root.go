@@ -183,7 +183,7 @@ func (c guestConfig) populateDisk() error {
 	if _, err := os.Stat(filepath.Join(c.Disk, "etc")); err == nil {
 		return nil
 	}
-	dirs := append(slices.Clone(ownDirs), "var/lib/cloud/data", "var/log", "var/tmp", "var/cache", "etc/ssh")
+	dirs := append(slices.Clone(ownDirs), "var/lib/cloud/data", "var/log", "var/tmp", "var/cache", "etc/ssh", "etc/systemd/system")
 	for _, name := range dirs {
 		if err := os.MkdirAll(filepath.Join(c.Disk, name), 0o755); err != nil {
 			return err
@@ -226,7 +226,7 @@ func (c guestConfig) populateDisk() error {
 // ownSettings are files of /etc the guest has of its own.
 var ownSettings = []string{
 	"etc/passwd", "etc/passwd-", "etc/group", "etc/group-", "etc/shadow", "etc/shadow-", "etc/gshadow", "etc/gshadow-",
-	"etc/hostname", "etc/hosts", "etc/machine-id", "etc/ssh", "etc/cloud",
+	"etc/hostname", "etc/hosts", "etc/machine-id", "etc/ssh", "etc/cloud", "etc/systemd",
 }
 
 // systemAccounts are the lines of a passwd or group file for the system's own
