@@ -104,15 +104,17 @@ setup_systemd() {
 }
 
 # The process of every VM that runs: pve-stub writes its ID where QEMU writes
-# its own.
+# its own. It is no child of the test, whose `wait` would wait for it.
 start_machine() {
   local -a names=()
   local -i id
   for ((id = 100; id < 1000; id += 1)); do
     names+=(-pidfile "${LINUS_QEMU_DIR}/${id}.pid")
   done
-  perl -e 'sleep 3600' -- "${names[@]}" >/dev/null 2>&1 3>&- &
-  machine_pid=$!
+  machine_pid=$(
+    perl -e 'sleep 3600' -- "${names[@]}" >/dev/null 2>&1 3>&- &
+    echo "$!"
+  )
   echo "${machine_pid}" >"${PVE_STUB}/machine"
 }
 

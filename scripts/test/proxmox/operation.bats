@@ -17,10 +17,6 @@ setup() {
   printf 'echo "hello $WHO"\n' >"${script}"
 }
 
-teardown() {
-  reboot_host
-}
-
 # A script of ours that works until it is told to stop, and then undoes that.
 slow_script() {
   # shellcheck disable=SC2016 # for the script to expand
