@@ -35,17 +35,31 @@ func descendants(supervisor int) ([]sys.Process, error) {
 	return all, nil
 }
 
-// signalTree sends a signal once to all below a supervisor, and returns how many
-// there were.
+// signalTree sends a signal once to all below a supervisor, those that are started
+// meanwhile included, as systemd does. It returns how many there were.
 func signalTree(supervisor int, sig unix.Signal) (int, error) {
-	all, err := descendants(supervisor)
-	for _, p := range all {
-		err = errors.Join(err, sys.SignalProven(p.PID, sig, func() bool {
-			start, alive := sys.ProcessStart(p.PID)
-			return alive && start == p.Start
-		}))
+	type identity struct {
+		pid   int
+		start uint64
 	}
-	return len(all), err
+	told := map[identity]bool{}
+	for {
+		before := len(told)
+		all, err := descendants(supervisor)
+		for _, p := range all {
+			if told[identity{p.PID, p.Start}] {
+				continue
+			}
+			told[identity{p.PID, p.Start}] = true
+			err = errors.Join(err, sys.SignalProven(p.PID, sig, func() bool {
+				start, alive := sys.ProcessStart(p.PID)
+				return alive && start == p.Start
+			}))
+		}
+		if err != nil || len(told) == before {
+			return len(told), err
+		}
+	}
 }
 
 // killTree kills all below a supervisor and returns when nothing is left. The
