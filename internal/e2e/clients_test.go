@@ -112,7 +112,7 @@ func TestSDKs(t *testing.T) {
 				asked, _ := got["asked"].([]any)
 				delete(got, "asked")
 				want := map[string]any{
-					"tools": 20.0, "prompts": []any{"delegate_task", "diagnose_job"}, "resources": []any{"linus://host"}, "templates": 3.0,
+					"tools": 22.0, "prompts": []any{"delegate_task", "diagnose_job"}, "resources": []any{"linus://host"}, "templates": 3.0,
 					"submitted": true, "status": "failed", "exit_code": 3.0, "output": said, "read": said,
 					"completed": true, "diagnosed": true, "destroyed": true,
 				}

@@ -55,7 +55,7 @@ func (h *host) lies() string { return filepath.Join(h.dir, "lies") }
 func (h *host) lie(t *testing.T, vm, interfaces, key string) {
 	t.Helper()
 	if key != "" {
-		key = fmt.Sprintf(`{"exitcode":0,"exited":1,"out-data":%q}`, key+"\n")
+		key = fmt.Sprintf(`{"exitcode":0,"exited":1,"out-data":%q}`, "linus-host-key "+key+"\n")
 	}
 	for name, text := range map[string]string{"interfaces": interfaces, "key": key} {
 		path := filepath.Join(h.lies(), vm+"."+name)

@@ -34,7 +34,8 @@ func obeyed(text string) string {
 }
 
 // textLiar is a job runner that answers what a guest's root likes when it is asked
-// how the task stands; else it is the real one.
+// how the task stands, as it is once the channel on which the task was started is
+// gone; else it is the real one.
 const textLiar = `#!/usr/bin/env bash
 if [[ $* == *probe* ]]; then
   nasty=$(base64 -d <<<%s)
@@ -63,6 +64,7 @@ read -r lie
 runner=$(ls /opt/job-runner/job-runner*.sh)
 cp "$runner" /opt/job-runner/honest.sh
 base64 -d <<<"$lie" >"$runner"
+pkill -KILL -f 'job-runner.*sh launch'
 exit 3`, l.url))
 	manifest["stdin"], manifest["sudo"], manifest["artifacts"], manifest["cwd"] = "open", true, []any{"out/**"}, "/tmp"
 	v := &hostage{host: h, c: c, id: c.submit(manifest)}
