@@ -20,6 +20,7 @@ import (
 	"linus/internal/guest"
 	"linus/internal/job"
 	"linus/internal/lab"
+	"linus/internal/patience"
 	"linus/internal/providertest"
 	"linus/internal/proxmox"
 	"linus/internal/remote"
@@ -204,8 +205,15 @@ func guestRoundTrip(t *testing.T, h *labHost, vm job.VM) {
 	g := guest.New(guest.Options{Host: h.pool, Keys: guest.Keys{Old: h.key}, Port: h.Config.GuestPort})
 	defer g.Close()
 	ctx, j := t.Context(), job.Job{ID: vm.Job, VM: &vm}
-	if s, err := g.Probe(ctx, j); err != nil || s.Started {
-		t.Fatalf("probe of an empty VM: %+v, %v", s, err)
+	err := patience.Reach(ctx, 2*time.Minute, func(ctx context.Context) error {
+		s, err := g.Probe(ctx, j)
+		if err == nil && s.Started {
+			t.Errorf("probe of an empty VM: %+v", s)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatalf("probe of an empty VM: %v", err)
 	}
 	payload := job.Payload{
 		Token: "secret", HeartbeatInterval: 30, MaxOutput: 10 << 20,
