@@ -98,7 +98,9 @@ func (e *Executor) counts(ctx context.Context, m job.Job) bool {
 			e.giveUp(ctx, m, "its job has ended")
 		}
 	case job.MemberDoomed:
-		if m.Outcome == nil { // this was interrupted when it was given up
+		// Giving it up was interrupted, or its VM was ready between that and the
+		// cancelling of the job that made it.
+		if m.Outcome == nil || m.KeepsVM() {
 			e.giveUp(ctx, m, m.Member.Why)
 		}
 	}
