@@ -28,6 +28,10 @@ func (e *Executor) ping(ctx context.Context, members []job.Job) {
 			if err == nil {
 				err = e.o.Guest.Warm(timed, m)
 			}
+			if j, readErr := e.o.Store.Job(ctx, m.ID); readErr == nil && j.Member.State == job.MemberDoomed {
+				e.o.Guest.Forget(m) // it may have been forgotten while it was asked
+				return
+			}
 			silent := e.pools.answered(m.ID, err == nil)
 			if err == nil || ctx.Err() != nil {
 				return
