@@ -144,8 +144,9 @@ func suite(t *testing.T, h host) {
 			await test -e ready; systemctl stop $u
 			systemd-run --quiet --collect --wait "${post[@]}" -p RuntimeMaxSec=1 -- sleep 1000; echo $?
 			cat post`, "1\nexited 7 exit-code\nexited 0 success\nkilled KILL signal\nkilled TERM success\nexited 143 exit-code\nkilled TERM timeout\n"},
+		// What its parent has yet to reap, once that is systemd, has gone.
 		{"ExecStopPost runs when its processes have gone, and before the unit has", `
-			systemd-run --quiet --collect --unit=$u --working-directory="$d" -p "ExecStopPost=/bin/bash -c 'kill -0 \$(<$d/pid) 2>/dev/null && touch $d/early; sleep 0.3; echo post >>$d/post2'" \
+			systemd-run --quiet --collect --unit=$u --working-directory="$d" -p "ExecStopPost=/bin/bash -c 'grep -qs State:.[^ZX] /proc/\$(<$d/pid)/status && touch $d/early; sleep 0.3; echo post >>$d/post2'" \
 			  -- bash -c 'sleep 1000 & echo $! >pid.new; mv pid.new pid; wait'
 			await test -e pid; systemctl stop $u; cat post2; ls early 2>/dev/null; systemctl is-active $u`, "post\ninactive\n"},
 		{"a failing ExecStopPost fails the unit, but with a minus", `
