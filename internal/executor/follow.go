@@ -17,12 +17,13 @@ const (
 	timeoutGrace = 60 * time.Second // for the runner's own timeout to be reported
 )
 
-// follow returns when the job's outcome is decided: by what SSH shows of the task, be it
-// on the channel that its start left open or to a check, by the deadline (enforced by the runner, or here if that fails), or because nothing is
-// heard of the task any more. Callbacks arrive over a network where others may send
-// them too: they delay or trigger a check, and decide nothing. A job that another
-// engine has followed is checked at once. Times are by monotonic clocks: the VM's since
-// its boot, and those of the engines that listened.
+// follow returns when the job's outcome is decided: by what SSH shows of the task, on
+// the channel that its start left open or in a check; by the deadline (enforced by the
+// runner, or here if that fails); or because nothing is heard of the task any more.
+// Callbacks arrive over a network where others may send them too: they delay or trigger
+// a check, and decide nothing. A job that another engine has followed is checked at
+// once. Times are by monotonic clocks: the VM's since its boot, and those of the engines
+// that listened.
 func (e *Executor) follow(ctx context.Context, r *run) error {
 	j, err := e.o.Store.Job(ctx, r.id)
 	if err != nil || j.Outcome != nil {

@@ -24,18 +24,17 @@ type pools struct {
 	members int               // not known to be gone, as of the last look
 	states  map[string]string // what tending each pool came to, for people
 	room    job.HostRoom
-	roomAt  time.Time            // zero: the host has not been asked yet, or did not answer the last time
-	origins []job.Origin         // that room was read for
-	eased   time.Time            // roomAt of the reading for which an idle member was given up
-	busy    map[string]bool      // members being suspended, by their maker
-	pinged  map[string]time.Time // when a warm member last answered, by its maker
-	silent  map[string]int       // how often in a row it did not
+	roomAt  time.Time          // zero: the host has not been asked yet, or did not answer the last time
+	origins []job.Origin       // that room was read for
+	eased   time.Time          // roomAt of the reading for which an idle member was given up
+	busy    map[string]bool    // members being suspended, by their maker
+	heard   map[string]contact // of warm members, by their maker
 }
 
 func newPools() *pools {
 	return &pools{
 		wake: make(chan struct{}, 1), states: map[string]string{},
-		busy: map[string]bool{}, pinged: map[string]time.Time{}, silent: map[string]int{},
+		busy: map[string]bool{}, heard: map[string]contact{},
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -12,9 +13,9 @@ import (
 )
 
 // ping checks that warm members answer, and has each prepared for the job that will
-// claim it. One that is stopped or gone is given up at once; one that runs, when it does not answer
-// again. One that is known by its address only is left to the job that claims it: nobody
-// logs in there before.
+// claim it. One that is stopped or gone is given up at once; one that runs, when it does
+// not answer again. One that is known by its address only is left to the job that claims
+// it: nobody logs in there before.
 func (e *Executor) ping(ctx context.Context, members []job.Job) {
 	var asking sync.WaitGroup
 	for _, m := range members {
@@ -50,11 +51,17 @@ func (e *Executor) ping(ctx context.Context, members []job.Job) {
 	e.pools.forget(members)
 }
 
+// contact is how a warm member has answered.
+type contact struct {
+	at     time.Time // the last time
+	missed int       // how often in a row it has not since
+}
+
 // due reports whether a member has not answered for that long.
 func (p *pools) due(maker string, after time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return time.Since(p.pinged[maker]) >= after
+	return time.Since(p.heard[maker].at) >= after
 }
 
 // answered notes whether a member has answered, and returns how often in a row it has
@@ -62,31 +69,23 @@ func (p *pools) due(maker string, after time.Duration) bool {
 func (p *pools) answered(maker string, well bool) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	c := p.heard[maker]
 	if well {
-		p.pinged[maker], p.silent[maker] = time.Now(), 0
+		c = contact{at: time.Now()}
 	} else {
-		p.silent[maker]++
+		c.missed++
 	}
-	return p.silent[maker]
+	p.heard[maker] = c
+	return c.missed
 }
 
 // forget drops what is known of members that are no more.
 func (p *pools) forget(members []job.Job) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	gone := func(maker string) bool {
+	maps.DeleteFunc(p.heard, func(maker string, _ contact) bool {
 		return !slices.ContainsFunc(members, func(m job.Job) bool { return m.ID == maker })
-	}
-	for maker := range p.pinged {
-		if gone(maker) {
-			delete(p.pinged, maker)
-		}
-	}
-	for maker := range p.silent {
-		if gone(maker) {
-			delete(p.silent, maker)
-		}
-	}
+	})
 }
 
 // suspending returns how many of the members being made are being suspended.

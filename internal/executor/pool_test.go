@@ -243,6 +243,29 @@ func TestPool_SecretsNeedAHostKey(t *testing.T) {
 	r.noLeaks()
 }
 
+// A member's VM that was ready just after the member was given up is destroyed all the
+// same, at the latest by the next engine.
+func TestPool_MemberGivenUpAsItGetsReadyIsDestroyed(t *testing.T) {
+	r := newRig(t, 1)
+	r.newPool(1)
+	p, err := r.Pool(context.Background(), "p")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.stop()
+	_, err = r.store.Update(context.Background(), p.Members[0].Maker, func(j *job.Job) ([]job.Event, error) {
+		j.Member.Become(job.MemberDoomed, time.Now())
+		return nil, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.restart()
+	r.until(p.Members[0].Maker, func(j job.Job) bool { return j.VM.State == job.VMDestroyed })
+	r.removePool()
+	r.noLeaks()
+}
+
 func TestPool_MemberDestroyedByAnOperatorIsReplaced(t *testing.T) {
 	r := newRig(t, 1)
 	r.newPool(2)
