@@ -205,16 +205,7 @@ func power(t *testing.T, c Config) {
 		vm, steps = got, nil
 		wantStatus(t, p, vm, job.VMRunning)
 	}
-	// lookInside checks what the guest reports, and returns its boot ID.
-	lookInside := func() string {
-		t.Helper()
-		seen, err := p.Look(ctx, vm)
-		if err != nil || seen.Status != job.VMRunning || seen.IP != vm.IP || seen.BootID == "" {
-			t.Errorf("looked into VM %d at %s: %+v, %v", vm.ID, vm.IP, seen, err)
-		}
-		return seen.BootID
-	}
-	first := lookInside()
+	first := bootOf(t, p, vm)
 
 	for range 2 {
 		if err := p.StopVM(ctx, vm); err != nil {
@@ -236,7 +227,7 @@ func power(t *testing.T, c Config) {
 		got, err := p.StartVM(ctx, vm, tell)
 		up("start", got, err)
 	}
-	if second := lookInside(); second == first || second != lookInside() {
+	if second := bootOf(t, p, vm); second == first || second != bootOf(t, p, vm) {
 		t.Errorf("boot %s, after a restart %s", first, second)
 	}
 	got, err := p.RevertVM(ctx, vm, "clean", tell)
@@ -274,16 +265,8 @@ func suspend(t *testing.T, c Config) {
 	}
 	var steps []string
 	tell := func(s job.Progress) { steps = append(steps, s.Step) }
-	boot := func() string {
-		t.Helper()
-		seen, err := p.Look(ctx, vm)
-		if err != nil || seen.Status != job.VMRunning || seen.IP != vm.IP || seen.BootID == "" {
-			t.Errorf("looked into VM %d at %s: %+v, %v", vm.ID, vm.IP, seen, err)
-		}
-		return seen.BootID
-	}
 	// back checks the result of a call after which the VM runs on, in the same boot.
-	before := boot()
+	before := bootOf(t, p, vm)
 	back := func(what string, got job.VM, err error, same bool) {
 		t.Helper()
 		if err != nil {
@@ -298,7 +281,7 @@ func suspend(t *testing.T, c Config) {
 			t.Errorf("%s: no step was told", what)
 		}
 		vm, steps = got, nil
-		if now := boot(); (now == before) != same {
+		if now := bootOf(t, p, vm); (now == before) != same {
 			t.Errorf("%s: boot %s, before %s", what, now, before)
 		}
 	}
@@ -531,4 +514,14 @@ func destroyAtEnd(t *testing.T, p job.Provider, vm job.VM) {
 			t.Errorf("clean up: %v", err)
 		}
 	})
+}
+
+// bootOf checks what the guest of a running VM reports, and returns its boot ID.
+func bootOf(t *testing.T, p job.Provider, vm job.VM) string {
+	t.Helper()
+	seen, err := p.Look(t.Context(), vm)
+	if err != nil || seen.Status != job.VMRunning || seen.IP != vm.IP || seen.BootID == "" {
+		t.Errorf("looked into VM %d at %s: %+v, %v", vm.ID, vm.IP, seen, err)
+	}
+	return seen.BootID
 }

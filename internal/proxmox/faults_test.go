@@ -33,10 +33,6 @@ func (h *labHost) faulty(t *testing.T, faults sshtest.Faults) (*sshtest.Server, 
 	return s, pool
 }
 
-func (h *labHost) through(t *testing.T, pool *remote.Pool) *proxmox.Provider {
-	return h.provider(t, func(o *proxmox.Options) { o.Host = pool })
-}
-
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	h := newLab(t, lab.DriverProcess)

@@ -54,19 +54,10 @@ type Host struct {
 
 // QM runs qm with arguments and returns its stdout; an error holds its stderr.
 func (h *Host) QM(ctx context.Context, args ...string) (stdout string, err error) {
-	return h.output(ctx, "qm", args)
-}
-
-// PVESH is QM for pvesh.
-func (h *Host) PVESH(ctx context.Context, args ...string) (stdout string, err error) {
-	return h.output(ctx, "pvesh", args)
-}
-
-func (h *Host) output(ctx context.Context, tool string, args []string) (string, error) {
 	var out, errs strings.Builder
-	code := h.Run(ctx, tool, args, sys.Streams{In: strings.NewReader(""), Out: &out, Err: &errs})
+	code := h.Run(ctx, "qm", args, sys.Streams{In: strings.NewReader(""), Out: &out, Err: &errs})
 	if code != 0 {
-		return out.String(), fmt.Errorf("%s %s: exit code %d: %s", tool, strings.Join(args, " "), code, strings.TrimSpace(errs.String()))
+		return out.String(), fmt.Errorf("qm %s: exit code %d: %s", strings.Join(args, " "), code, strings.TrimSpace(errs.String()))
 	}
 	return out.String(), nil
 }
