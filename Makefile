@@ -19,14 +19,17 @@ REPOSITORY ?=
 SOAK_JOBS ?= 1000
 SOAK_SEED ?= 0
 
+# Packages whose tests start built programs, hundreds of times: too slow with -race.
+PROGRAMS := /(internal/e2e|cmd/linus)$$
+
 # Rows of the benchmark report (internal/bench has their names), and measurements of each.
 ROWS ?= all
 N ?= 0
 
-.PHONY: help build demo test go-test soak soak-qemu bats lint fmt golden bench bench-report cross dist clean deps
+.PHONY: help build demo test race e2e vet soak soak-qemu bats lint fmt golden bench bench-report cross dist clean deps
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## static binaries bin/linus and bin/pvelab
 	@mkdir -p bin
@@ -38,16 +41,20 @@ demo: ## run jobs in real VMs of a stand-in Proxmox host (DRIVER=process: withou
 deps:
 	@bash scripts/dev/install-deps.sh test
 
-# Side by side: the shell's tests wait more than they work.
+# Side by side: tests of the shell and end to end wait more than they work.
 test: deps ## everything: vet for Linux, macOS and Windows, Go tests with -race, bats, shell checks, real VMs
-	@$(MAKE) --no-print-directory -j2 bats go-test
+	@$(MAKE) --no-print-directory -j3 bats race e2e
 
-go-test: build ## vet and Go tests with -race, the lab's real VMs and MCP clients from npm included
+race: vet ## Go tests with -race, but for those of whole programs
+	go test -race -timeout 20m $$(go list ./... | grep -vE '$(PROGRAMS)')
+
+e2e: vet ## tests of whole programs, the lab's real VMs and MCP clients from npm included
+	@bash scripts/dev/clients.sh >/dev/null || { [[ $$? -eq 75 ]] && echo "tests with MCP clients from npm are skipped" >&2; }
+	CGO_ENABLED=0 go test -timeout 20m $$(go list ./... | grep -E '$(PROGRAMS)')
+
+vet: build ## vet for Linux, macOS and Windows
 	CGO_ENABLED=0 go vet ./...
 	bash .packaging/cross.sh darwin/arm64 windows/amd64
-	@bash scripts/dev/clients.sh >/dev/null || { [[ $$? -eq 75 ]] && echo "tests with MCP clients from npm are skipped" >&2; }
-	go test -race -timeout 20m $$(go list ./... | grep -vE '/(internal/e2e|cmd/linus)$$')
-	CGO_ENABLED=0 go test -timeout 20m ./cmd/linus ./internal/e2e # they start built programs, hundreds of times
 
 soak: ## 1000 jobs under faults drawn at random (SOAK_JOBS=, SOAK_SEED= of a run to repeat)
 	go test -v -timeout 3h -run '^TestSoak$$' ./internal/e2e -soak.jobs=$(SOAK_JOBS) -soak.seed=$(SOAK_SEED)
