@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"linus/internal/job"
@@ -109,27 +110,32 @@ func (e *Executor) decide(ctx context.Context, r *run, o job.Outcome) error {
 	return err
 }
 
-// runPhase runs one phase and records its start and end. A phase interrupted by a
+// runPhase runs one phase and records its start and end. The end of one that another
+// follows is recorded with the other's start: one commit fewer. A phase interrupted by a
 // stopping engine has no end: the next engine continues it.
 func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
-	_, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
+	j, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
 		j.Phase, j.Progress = p.name, ""
-		return []job.Event{{Kind: job.EventPhaseStarted, Phase: p.name}}, nil
+		return append(slices.Clone(r.before), job.Event{Kind: job.EventPhaseStarted, Phase: p.name}), nil
 	})
 	if err != nil {
 		return err
 	}
+	r.before = nil
 	e.o.Log.Info("phase started", "job_id", r.id, "phase", p.name)
 	began := time.Now()
 	err = r.capture.ShownError(p.run(e, ctx, r))
-	ended := []job.Event{{Kind: job.EventPhaseEnded, Phase: p.name}}
-	if err != nil {
-		ended[0].Text = err.Error()
+	ended := job.Event{At: now(), Kind: job.EventPhaseEnded, Phase: p.name}
+	var noteErr error
+	switch {
+	case err == nil && p.name != job.PhaseDestroy:
+		r.before = []job.Event{ended}
+	case err == nil:
+		j, noteErr = e.update(context.WithoutCancel(ctx), r.id, telling(ended))
+	case !errors.Is(context.Cause(ctx), job.ErrDetach):
+		ended.Text = err.Error()
+		j, noteErr = e.update(context.WithoutCancel(ctx), r.id, telling(ended))
 	}
-	if err != nil && errors.Is(context.Cause(ctx), job.ErrDetach) {
-		ended = nil
-	}
-	j, noteErr := e.update(context.WithoutCancel(ctx), r.id, telling(ended...))
 	e.o.Observer.PhaseEnded(j, p.name, began, phaseResult(ctx, err), err)
 	e.o.Log.Info("phase ended", "job_id", r.id, "phase", p.name, "duration_ms", time.Since(began).Milliseconds(), "err", err)
 	return errors.Join(err, noteErr)

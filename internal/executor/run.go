@@ -20,6 +20,7 @@ type run struct {
 	input    line          // orders inputs to its task
 	capture  *capture.Capture
 	ended    *job.RunState // the task's end, as its channel brought it; nil: it did not
+	before   []job.Event   // the end of the last phase, while it is not recorded
 
 	// Executor.mu guards these.
 	heard heard  // reports that are not recorded yet

@@ -156,10 +156,13 @@ func (s *Store) commit(batch []*change) {
 }
 
 // run runs the work of a batch, and undoes what failed. An error is the whole
-// transaction's.
+// transaction's, which is that of a batch of one.
 func (s *Store) run(ctx context.Context, batch []*change) error {
+	if len(batch) == 1 {
+		batch[0].run(s.write)
+		return batch[0].err
+	}
 	for _, c := range batch {
-		c.err, c.panicked = nil, nil
 		if _, err := s.write.ExecContext(ctx, `SAVEPOINT change`); err != nil {
 			return err
 		}
@@ -177,6 +180,7 @@ func (s *Store) run(ctx context.Context, batch []*change) error {
 
 // run does the work, and keeps its error or its panic.
 func (c *change) run(t *tx) {
+	c.err, c.panicked = nil, nil
 	defer func() {
 		if c.panicked = recover(); c.panicked != nil {
 			c.err = fmt.Errorf("panic: %v", c.panicked)

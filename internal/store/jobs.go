@@ -165,9 +165,6 @@ func columns(j job.Job, doc string) []any {
 
 // Events returns the job's events with Seq > after, in order.
 func (s *Store) Events(ctx context.Context, id string, after int64) ([]job.Event, error) {
-	if _, err := s.TokenHash(ctx, id); err != nil {
-		return nil, err
-	}
 	events, err := query(ctx, s.read, func(row scanner) (job.Event, error) {
 		e := job.Event{JobID: id}
 		var at string
@@ -180,7 +177,10 @@ func (s *Store) Events(ctx context.Context, id string, after int64) ([]job.Event
 	if err != nil {
 		return nil, fmt.Errorf("read events of job %s: %w", id, err)
 	}
-	return events, nil
+	if len(events) == 0 {
+		_, err = s.TokenHash(ctx, id) // is there such a job?
+	}
+	return events, err
 }
 
 // TokenHash returns the hex sha256 of the job's callback token; "" once the job
