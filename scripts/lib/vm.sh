@@ -174,10 +174,10 @@ vm_disk_kib() { # <drive's value>; vm_kib
     vm_kib=${BASH_REMATCH[2]}
     case ${BASH_REMATCH[3]} in
       K) ;;
-      M) ((vm_kib *= 1024)) ;;
-      G) ((vm_kib *= 1024 * 1024)) ;;
-      T) ((vm_kib *= 1024 * 1024 * 1024)) ;;
-      *) ((vm_kib /= 1024)) ;;
+      M) vm_kib=$((vm_kib * 1024)) ;;
+      G) vm_kib=$((vm_kib * 1024 * 1024)) ;;
+      T) vm_kib=$((vm_kib * 1024 * 1024 * 1024)) ;;
+      *) vm_kib=$((vm_kib / 1024)) ;;
     esac
   fi
 }

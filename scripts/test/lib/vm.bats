@@ -245,7 +245,7 @@ changed() { # <sed's script>
 
 @test "sizes in every unit of Proxmox" {
   local pair
-  for pair in 'x,size=10G=10485760' 'size=2252M=2306048' 'a:b,size=524288K=524288' 'x,size=1T=1073741824' 'x,size=1048576=1024' 'x,discard=on=0'; do
+  for pair in 'x,size=10G=10485760' 'size=2252M=2306048' 'a:b,size=524288K=524288' 'x,size=1T=1073741824' 'x,size=1048576=1024' 'x,size=14=0' 'x,size=0T=0' 'x,discard=on=0'; do
     vm_disk_kib "${pair%=*}"
     [[ ${vm_kib} -eq ${pair##*=} ]]
   done
