@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"linus/internal/bench"
+	"linus/internal/lab/image"
 )
 
 // ssh runs a command on the lab's host, as an operator does, and returns its stdout.
@@ -98,21 +99,19 @@ func (h *host) destroyByHand(ctx context.Context, t *testing.T, id int, began ti
 // image is a file on the host, because a lab reaches no vendor.
 func importByHand(ctx context.Context, t *testing.T, h *host, id int) bench.Sample {
 	t.Helper()
-	image := filepath.Join(h.dir, "cloud.img")
-	if _, err := os.Stat(image); err != nil { // the process driver takes any file
-		if found, _ := filepath.EvalSymlinks(filepath.Join(h.dir, "image.qcow2")); found != "" {
-			err = os.Link(found, image)
-			if err != nil {
-				err = os.Symlink(found, image)
-			}
-		} else {
-			err = os.WriteFile(image, []byte("a cloud image\n"), 0o600)
+	source := filepath.Join(h.dir, "cloud.img")
+	if accel, err := os.ReadFile(filepath.Join(h.dir, "accel")); err == nil && len(accel) > 0 { // of real machines
+		cache, err := image.CacheDir()
+		if err == nil {
+			source, err = image.Builder{Cache: cache, Recipe: image.Recipes, Log: io.Discard}.Ensure(ctx, "")
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
+	} else if err := os.WriteFile(source, []byte("a cloud image: the process driver takes any file\n"), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	file, err := os.Open(image)
+	file, err := os.Open(source)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,10 +128,10 @@ func importByHand(ctx context.Context, t *testing.T, h *host, id int) bench.Samp
 	script := h.cli(t, "scripts", "print", "create-vm")
 	began := time.Now()
 	settings := fmt.Sprintf("VM_NAME=by-hand-%d VM_CPU=2 VM_RAM=1024 VM_DISK=10 VM_IMAGE_URL=file://%s VM_IMAGE_SHA256=%x IMAGE_DIR=%s VM_SSH_USER=debian SSH_PUBLIC_KEY='%s' PROXMOX_STORAGE=%s VM_SSH_PORT=%s",
-		id, image, sum.Sum(nil), filepath.Join(h.dir, "images"), strings.TrimSpace(string(key)), h.lab.Env()["PROXMOX_STORAGE"], h.lab.Env()["VM_SSH_PORT"])
+		id, source, sum.Sum(nil), filepath.Join(h.dir, "images"), strings.TrimSpace(string(key)), h.lab.Env()["PROXMOX_STORAGE"], h.lab.Env()["VM_SSH_PORT"])
 	out, err := h.ssh(ctx, strings.NewReader(script), settings+" bash -s")
 	if err != nil {
-		t.Fatal(err)
+		t.Fatal(err, out)
 	}
 	sample := bench.Sample{"provision_ms": ms(time.Since(began))}
 	vm := map[string]string{}
