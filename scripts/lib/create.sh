@@ -66,7 +66,8 @@ check_image_fits() {
 # --- create_vm: the create is the reservation ---
 
 create_vm() {
-  local -r already_there='(VM|CT) [0-9]+ already exists|config file already exists'
+  # Of an ID that another node has, a clone learns from pmxcfs when it writes its config.
+  local -r already_there='(VM|CT) [0-9]+ already exists|config file already exists|close \(rename\) atomic file .*/[0-9]+\.conf. failed: File exists'
   local attempt
   address_take
   for ((attempt = 1; attempt <= 20; attempt += 1)); do

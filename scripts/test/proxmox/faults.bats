@@ -133,7 +133,7 @@ setup_vm_list() {
 }
 
 @test "IDs lost to a VM and to a container of other nodes: the next is tried, no lease is left" {
-  fault clone 255 skip "unable to create VM 250 - VM 250 already exists on node 'pve2'"
+  fault clone 255 skip "close (rename) atomic file '/etc/pve/nodes/pve/qemu-server/250.conf' failed: File exists"
   fault clone 255 skip "unable to create VM 251 - CT 251 already exists on node 'pve3'"
   stub_program sleep 'exec /bin/sleep 0.1'
   LINUS_LEASE_SECONDS=1000 run_script create-vm
