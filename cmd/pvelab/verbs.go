@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -23,15 +24,20 @@ const usage = `pvelab: a stand-in Proxmox VE host
   pvelab up [--driver process|qemu] [--version 9.2|8.2] [--storage local-lvm|local]
             [--image plain] [--direct] [--block-callbacks] [--slow-ms N]
             [--systemd simulated|real]   real: the host is a container (root, systemd-nspawn)
+            [--nodes N] [--node-memory 32G,16G,...] [--node-cpus 8,4,...]   a cluster (process driver)
   pvelab down           stop everything and remove the lab
   pvelab reboot         reset the host: sessions, units and VMs are gone, files stay
   pvelab status         what runs (--json)
   pvelab env            the settings to use it: eval "$(pvelab env)"
+  pvelab node list | down NODE | up NODE     a cluster's nodes: cut a node's power, boot it
+  pvelab node maintenance NODE on|off
+  pvelab quorum lost|back [NODE]   cut a node, or all of them, from each other
   pvelab fault list | set NAME VALUE | clear
   pvelab qm|pvesh|pvesm|pveversion ARGS...   run a command of the lab here
 
 Each takes --dir DIR, the lab's state directory; default: $PVELAB_DIR, else
-~/.local/state/linus-lab. With the process driver a VM is a process of this
+~/.local/state/linus-lab. Of a cluster that is the first node's; the others have
+theirs in DIR/nodes, for reboot, fault and the commands. With the process driver a VM is a process of this
 machine: it isolates nothing.
 `
 
@@ -48,6 +54,7 @@ func verb(ctx context.Context, args []string, std lab.Streams) int {
 	}
 	verbs := map[string]func(context.Context, []string, lab.Streams) error{
 		"up": up, "down": down, "reboot": reboot, "status": status, "env": env, "fault": fault,
+		"node": node, "quorum": quorum,
 	}
 	f, ok := verbs[args[0]]
 	if !ok {
@@ -95,6 +102,21 @@ func up(ctx context.Context, args []string, std lab.Streams) error {
 	set.BoolVar(&opts.Direct, "direct", false, "qemu: a route from outside to the guests")
 	set.BoolVar(&opts.BlockCallbacks, "block-callbacks", false, "qemu: guests cannot reach the outside")
 	set.IntVar(&opts.SlowMS, "slow-ms", 0, "start-up time of each command")
+	set.IntVar(&opts.Nodes, "nodes", 0, "number of nodes of a cluster")
+	set.Func("node-memory", "memory of each node, 32G,16G: further nodes have the last", func(list string) error {
+		opts.NodeMemory = strings.Split(list, ",")
+		return nil
+	})
+	set.Func("node-cpus", "CPUs of each node, 8,4: further nodes have the last", func(list string) error {
+		for _, text := range strings.Split(list, ",") {
+			cpus, err := strconv.Atoi(text)
+			if err != nil {
+				return err
+			}
+			opts.NodeCPUs = append(opts.NodeCPUs, cpus)
+		}
+		return nil
+	})
 	asJSON := set.Bool("json", false, "print the settings as JSON")
 	if err := set.Parse(args); err != nil {
 		return errors.Join(errUsage, err)
@@ -161,8 +183,17 @@ func status(ctx context.Context, args []string, std lab.Streams) error {
 	fmt.Fprintf(std.Out, "sshd: %s, %s\n", report.SSH, map[bool]string{true: "running", false: "not running"}[report.SSHRunning])
 	tw := tabwriter.NewWriter(std.Out, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(tw, "VM\tNAME\tSTATUS\tPID")
-	for _, vm := range report.VMs {
-		fmt.Fprintf(tw, "%d\t%s\t%s\t%d\n", vm.ID, vm.Name, vm.Status, vm.PID)
+	printVMs := func(vms []lab.VMStatus) {
+		for _, vm := range vms {
+			fmt.Fprintf(tw, "%d\t%s\t%s\t%d\n", vm.ID, vm.Name, vm.Status, vm.PID)
+		}
+	}
+	if len(report.Nodes) == 0 {
+		printVMs(report.VMs)
+	}
+	for _, n := range report.Nodes {
+		fmt.Fprintf(tw, "node %s\t%s\t%s\t\n", n.Name, n.SSH, n.State)
+		printVMs(n.VMs)
 	}
 	if err := tw.Flush(); err != nil {
 		return err

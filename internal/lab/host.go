@@ -3,7 +3,7 @@ package lab
 import (
 	"context"
 	"errors"
-	"io"
+	"fmt"
 	"path/filepath"
 
 	"linus/internal/lab/state"
@@ -34,7 +34,10 @@ func (l *Lab) units() systemd.Manager {
 // Reboot is a hard reset of the lab's host: its sessions, units and VMs are
 // gone, files stay, and its sshd is up again when it returns.
 func (l *Lab) Reboot(ctx context.Context) error {
-	return l.WithLock(ctx, io.Discard, upLock, l.Path("locks", upLock), upWait, func() error {
+	return l.alone(ctx, func() error {
+		if _, m, _ := l.Member(l.Config.Node); !m.Down.IsZero() {
+			return fmt.Errorf("node %s is down: bring it up instead", l.Config.Node)
+		}
 		if err := l.powerCut(ctx); err != nil {
 			return err
 		}

@@ -22,7 +22,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"linus/internal/lab/nspawn"
@@ -33,14 +32,6 @@ import (
 	"linus/internal/lab/sys"
 	"linus/internal/lab/systemd"
 )
-
-// The VM that up makes a template of, so that a linked clone is the usual path.
-const (
-	TemplateID   = 9000
-	TemplateName = "agent-template"
-)
-
-const downTimeout = 60 * time.Second
 
 // Options of a lab. Dir and Binary are required.
 type Options struct {
@@ -54,6 +45,9 @@ type Options struct {
 	Direct         bool      // qemu: a route from outside to the guests
 	BlockCallbacks bool      // qemu: the guests cannot reach the outside
 	SlowMS         int       // start-up time of each command; the real one's is about 700
+	Nodes          int       // of a cluster; 0 and 1: no cluster. Only with the process driver and the simulated systemd
+	NodeMemory     []string  // memory of each node, 32G; nodes beyond the list have its last value
+	NodeCPUs       []int     // CPUs of each node, in the same way
 	Log            io.Writer // progress for people; nil: none
 }
 
@@ -91,7 +85,7 @@ func Open(dir string) (*Lab, error) {
 
 // parts are the entries of a state directory; down removes these and nothing
 // else.
-var parts = []string{"etc", "storage", "locks", "run", "log", "bin", "ssh", "home", "root", "image.qcow2", "accel", "proc", "nodes.json", "faults.json", "lab.json"}
+var parts = []string{"etc", "storage", "locks", "run", "log", "bin", "ssh", "home", "root", "image.qcow2", "accel", "proc", "nodes", "cluster", "nodes.json", "faults.json", "lab.json"}
 
 // Up creates a lab, or completes one that is there: it can be run again at any
 // time.
@@ -167,6 +161,10 @@ func prepare(opts Options) (*Lab, error) {
 		return nil, fmt.Errorf("%s holds a %s lab: take it down first (`pvelab down --dir %s`)", l.Dir, l.Config.Driver, opts.Dir)
 	case err == nil && opts.Systemd != "" && l.Config.RealSystemd != (opts.Systemd == SystemdReal):
 		return nil, fmt.Errorf("%s holds a lab with another systemd: take it down first (`pvelab down --dir %s`)", l.Dir, opts.Dir)
+	case err == nil && l.Root() != l.Dir:
+		return nil, l.onlyANode()
+	case err == nil && opts.Nodes > 0 && opts.Nodes != l.size():
+		return nil, fmt.Errorf("%s holds a lab of %d nodes: take it down first (`pvelab down --dir %s`)", l.Dir, l.size(), opts.Dir)
 	case err == nil:
 		l.Log = opts.Log
 		return l, nil
@@ -195,8 +193,13 @@ func prepare(opts Options) (*Lab, error) {
 	if !slices.Contains([]string{"", SystemdSimulated, SystemdReal}, opts.Systemd) {
 		return nil, fmt.Errorf("the lab's systemd is %s or %s, not %q", SystemdSimulated, SystemdReal, opts.Systemd)
 	}
+	if opts.Nodes > 1 {
+		if err := planCluster(s, opts); err != nil {
+			return nil, err
+		}
+	}
 	if _, err := s.Storage(s.Config.Storage); err != nil {
-		return nil, fmt.Errorf("the lab's storages are local and local-lvm: %w", err)
+		return nil, fmt.Errorf("the lab's storages are local and local-lvm, and shared in a cluster: %w", err)
 	}
 	return withDriver(s)
 }
@@ -227,9 +230,24 @@ func checkEmpty(dir string) error {
 func halfWritten(name string) bool { return strings.HasPrefix(name, sys.Temporary) }
 
 func (l *Lab) up(ctx context.Context) error {
-	if err := l.layOut(); err != nil {
+	nodes, err := l.layOutNodes(ctx)
+	for _, node := range nodes {
+		if err == nil {
+			err = node.upNode(ctx)
+		}
+	}
+	if err == nil {
+		err = l.ForgetBirths() // what up made is as old as the lab
+	}
+	if err != nil {
 		return err
 	}
+	fmt.Fprintf(l.Progress(), "lab: %s (%s, PVE %s) is up\n", l.Dir, l.Config.Driver, l.Config.Version)
+	return nil
+}
+
+// upNode brings the host of a lab up, a node's of a cluster, and its template.
+func (l *Lab) upNode(ctx context.Context) error {
 	if err := l.Driver.Up(ctx, l.State); err != nil {
 		return err
 	}
@@ -243,11 +261,7 @@ func (l *Lab) up(ctx context.Context) error {
 		return err
 	}
 	fmt.Fprintf(l.Progress(), "sshd: %s\n", l.sshAddress())
-	if err := l.makeTemplate(ctx); err != nil {
-		return err
-	}
-	fmt.Fprintf(l.Progress(), "lab: %s (%s, PVE %s) is up\n", l.Dir, l.Config.Driver, l.Config.Version)
-	return nil
+	return l.makeTemplate(ctx)
 }
 
 func (l *Lab) sshAddress() string {
@@ -256,8 +270,16 @@ func (l *Lab) sshAddress() string {
 
 // layOut creates the directories and commands.
 func (l *Lab) layOut() error {
+	if l.Config.Cluster != "" {
+		if err := os.MkdirAll(l.Path("etc", "pve"), 0o755); err != nil {
+			return err
+		}
+		if err := l.ShowCluster(); err != nil {
+			return err
+		}
+	}
 	dirs := []string{
-		l.NodeDir(l.Config.Node, "qemu-server"), l.NodeDir(l.Config.Node, "lxc"),
+		l.NodeDir(l.Config.Node, "qemu-server"), l.NodeDir(l.Config.Node, "lxc"), l.Path("etc", "pve", "priv"),
 		l.Path("storage", "local", "images"), l.Path("storage", "local-lvm"), l.QemuDir(), l.Path("log"), l.BinDir(),
 	}
 	for _, dir := range dirs {
@@ -265,7 +287,7 @@ func (l *Lab) layOut() error {
 			return err
 		}
 	}
-	if err := l.SetMemory(64<<10, 0); err != nil {
+	if err := l.SetMemory(l.memoryMB(), 0); err != nil {
 		return err
 	}
 	links := map[string]string{
@@ -294,44 +316,6 @@ func (l *Lab) layOut() error {
 	return l.WriteMembers()
 }
 
-// makeTemplate makes VM 9000 the way an operator would, and makes a half of
-// one again.
-func (l *Lab) makeTemplate(ctx context.Context) error {
-	conf, err := l.LoadConf(TemplateID)
-	if err == nil && conf.IsTemplate() {
-		return nil
-	}
-	image, imageErr := l.Driver.BuildImage(ctx, l.State)
-	if imageErr != nil {
-		return fmt.Errorf("build the guest image: %w", imageErr)
-	}
-	id := strconv.Itoa(TemplateID)
-	if err == nil {
-		if _, err := l.QM(ctx, "unlock", id); err != nil {
-			return err
-		}
-		if _, err := l.QM(ctx, "destroy", id, "--destroy-unreferenced-disks", "1"); err != nil {
-			return err
-		}
-	}
-	st := l.Config.Storage
-	_, err = l.QM(ctx, "create", id, "--name", TemplateName, "--memory", "1024", "--cores", "2", "--cpu", "host", "--ostype", "l26",
-		"--scsihw", "virtio-scsi-single", "--scsi0", st+":0,import-from="+image+",discard=on,iothread=1", "--scsi1", st+":cloudinit",
-		"--net0", "virtio,bridge="+l.Config.Bridge, "--serial0", "socket", "--vga", "serial0", "--agent", "enabled=1",
-		"--ciuser", process.DefaultUser, "--ipconfig0", "ip=dhcp", "--ciupgrade", "0")
-	if err != nil {
-		return err
-	}
-	if _, err := l.QM(ctx, "template", id); err != nil {
-		return err
-	}
-	if conf, err := l.LoadConf(TemplateID); err != nil || !conf.IsTemplate() {
-		return errors.Join(fmt.Errorf("VM %s did not become a template", id), err)
-	}
-	fmt.Fprintf(l.Progress(), "template: %s %s on %s\n", id, TemplateName, st)
-	return nil
-}
-
 // Env returns the settings with which linus and the scripts use the lab.
 func (l *Lab) Env() map[string]string {
 	env := map[string]string{
@@ -354,92 +338,4 @@ func (l *Lab) Env() map[string]string {
 		env["VM_SSH_PORT"] = strconv.Itoa(l.Config.GuestPort)
 	}
 	return env
-}
-
-// Down takes the lab in dir down. Where there is none it only removes what an
-// up that was killed at its first step has left.
-func Down(ctx context.Context, dir string) error {
-	l, err := Open(dir)
-	if err == nil {
-		return l.Down(ctx)
-	}
-	if !errors.Is(err, state.ErrNoLab) {
-		return err
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil || checkEmpty(dir) != nil {
-		return nil // nothing there, or nothing of ours
-	}
-	for _, entry := range entries {
-		err = errors.Join(err, os.Remove(filepath.Join(dir, entry.Name())))
-	}
-	return errors.Join(err, os.Remove(dir))
-}
-
-// Down ends everything the lab started and removes its directory's content,
-// and the directory when nothing else is in it. It works on half a lab and
-// after anything was killed.
-func (l *Lab) Down(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), downTimeout)
-	defer cancel()
-	if err := os.MkdirAll(l.Path("locks"), 0o755); err != nil {
-		return err
-	}
-	return l.WithLock(ctx, io.Discard, upLock, l.Path("locks", upLock), downWait, func() error {
-		// The order lets nothing new begin behind our back: first what can be
-		// asked to start things, then what runs.
-		err := errors.Join(l.powerCut(ctx), l.Driver.Down(ctx, l.State))
-		if err != nil {
-			return err // keep the pid files: another down can go on from here
-		}
-		return l.remove()
-	})
-}
-
-// remove deletes the lab's files, lab.json last.
-func (l *Lab) remove() error {
-	entries, err := os.ReadDir(l.Dir)
-	if err != nil {
-		return err
-	}
-	for _, entry := range entries {
-		if halfWritten(entry.Name()) {
-			if err := os.Remove(l.Path(entry.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	for _, part := range parts {
-		if err := os.RemoveAll(l.Path(part)); err != nil {
-			return err
-		}
-	}
-	if err := os.Remove(l.Dir); err != nil && !errors.Is(err, syscall.ENOTEMPTY) {
-		return err
-	}
-	return nil
-}
-
-// endCalls kills work-alikes that still run.
-func (l *Lab) endCalls(ctx context.Context) error {
-	files, err := filepath.Glob(l.Path("run", "call-*"))
-	for _, file := range files {
-		err = errors.Join(err, sys.KillPidFile(ctx, file, syscall.SIGKILL))
-	}
-	return err
-}
-
-// stopVMs stops every VM that has a run directory, also one whose config is
-// gone.
-func (l *Lab) stopVMs(ctx context.Context) error {
-	entries, err := os.ReadDir(l.Path("run"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	for _, entry := range entries {
-		if id, atoiErr := strconv.Atoi(entry.Name()); atoiErr == nil {
-			err = errors.Join(err, l.Driver.Stop(ctx, l.State, state.VM{ID: id, Conf: state.NewConf()}))
-		}
-	}
-	return err
 }

@@ -9,12 +9,17 @@ import (
 
 // memoryMB is the memory of the lab's host, MiB. The machine's own has nothing to do with
 // it: VMs of the process driver take none.
-const memoryMB = 64 << 10
+func (l *Lab) memoryMB() int {
+	if _, m, ok := l.Member(l.Config.Node); ok {
+		return m.MemoryMB
+	}
+	return 64 << 10
+}
 
 // SetMemory sets what the lab's host says of its memory: how many MiB are available, and
 // the share of time, in percent, in which some work waited for memory.
 func (l *Lab) SetMemory(free int, pressure float64) error {
-	meminfo := fmt.Sprintf("MemTotal:       %d kB\nMemFree:        %d kB\nMemAvailable:   %d kB\n", memoryMB<<10, free<<10, free<<10)
+	meminfo := fmt.Sprintf("MemTotal:       %d kB\nMemFree:        %d kB\nMemAvailable:   %d kB\n", l.memoryMB()<<10, free<<10, free<<10)
 	waits := fmt.Sprintf("some avg10=%.2f avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n", pressure)
 	return errors.Join(l.writeProc("meminfo", meminfo), l.writeProc("pressure/memory", waits))
 }

@@ -15,6 +15,12 @@ const (
 // Streams are a command's standard files.
 type Streams = sys.Streams
 
+// VMStatus is a VM of a Report.
+type VMStatus = pve.VMStatus
+
+// NodeName completes a node's name: 2 stands for pve2.
+func NodeName(name string) string { return state.NodeName(name) }
+
 // Fault is a fault on demand, by its name in faults.json.
 type Fault = state.Fault
 

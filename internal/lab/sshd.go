@@ -2,8 +2,10 @@ package lab
 
 import (
 	"context"
+	"crypto"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/rsa"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -12,6 +14,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -76,8 +79,8 @@ func configureSSHD(ctx context.Context, s *state.State, pam bool) error {
 			return err
 		}
 	}
-	if s.Config.Driver == state.DriverProcess {
-		if err := chooseSSHPort(s, ctx); err != nil {
+	if s.Config.Driver == state.DriverProcess && s.Config.Cluster == "" {
+		if err := chooseSSHPort(ctx, s, "127.0.0.1"); err != nil {
 			return err
 		}
 	}
@@ -116,9 +119,13 @@ func sshdConfig(s *state.State, login string, pam bool) string {
 	for _, variable := range hostEnv(s) {
 		quoted = append(quoted, sshdQuote(variable))
 	}
+	hostKeys := "HostKey " + sshdQuote(s.Path("ssh", "host_ed25519"))
+	if s.Config.Cluster != "" {
+		hostKeys += "\nHostKey " + sshdQuote(s.Path("ssh", "host_rsa"))
+	}
 	return strings.Join([]string{
 		"ListenAddress " + net.JoinHostPort(s.Config.SSHHost, strconv.Itoa(s.Config.SSHPort)),
-		"HostKey " + sshdQuote(s.Path("ssh", "host_ed25519")),
+		hostKeys,
 		"PidFile " + sshdQuote(s.Path("ssh", "sshd.pid")),
 		"AuthorizedKeysFile " + sshdExpanded(s.Path("ssh", "authorized_keys")),
 		"AuthenticationMethods publickey",
@@ -149,22 +156,34 @@ func sshdQuote(text string) string {
 // sshdExpanded quotes an argument in which sshd expands % tokens.
 func sshdExpanded(text string) string { return sshdQuote(strings.ReplaceAll(text, "%", "%%")) }
 
-// writeSSHKeys makes the host's and the client's key pair once, and the files
-// that make each known to the other.
+// writeSSHKeys makes the host's and the client's keys once, and the files
+// that make each known to the other. A cluster's nodes have an RSA key, too, the only
+// one that Proxmox tells the other nodes of.
 func writeSSHKeys(s *state.State) error {
-	host, err := sshKey(s.Path("ssh", "host_ed25519"), "pvelab host")
+	host, err := sshKey(s.Path("ssh", "host_ed25519"), "pvelab host", newEd25519)
 	if err != nil {
 		return err
 	}
-	client, err := sshKey(s.ClientKeyPath(), "pvelab client")
+	client, err := sshKey(s.ClientKeyPath(), "pvelab client", newEd25519)
 	if err != nil {
 		return err
 	}
 	address := net.JoinHostPort(s.Config.SSHHost, strconv.Itoa(s.Config.SSHPort))
+	known := knownhosts.Line([]string{address}, host) + "\n"
+	if s.Config.Cluster != "" {
+		rsaHost, err := sshKey(s.Path("ssh", "host_rsa"), "pvelab host", newRSA)
+		if err != nil {
+			return err
+		}
+		known += knownhosts.Line([]string{address}, rsaHost) + "\n"
+		if err := tellHostKey(s, rsaHost); err != nil {
+			return err
+		}
+	}
 	files := map[string][]byte{
 		s.Path("ssh", "authorized_keys"): ssh.MarshalAuthorizedKey(client),
 		s.ClientKeyPath() + ".pub":       ssh.MarshalAuthorizedKey(client),
-		s.KnownHostsPath():               []byte(knownhosts.Line([]string{address}, host) + "\n"),
+		s.KnownHostsPath():               []byte(known),
 	}
 	for path, content := range files {
 		if err := sys.WriteFile(path, content, 0o600); err != nil {
@@ -174,11 +193,29 @@ func writeSSHKeys(s *state.State) error {
 	return nil
 }
 
-// sshKey reads an ed25519 private key, or makes it, and returns its public key.
-func sshKey(path, comment string) (ssh.PublicKey, error) {
+// tellHostKey writes a node's host key where the other nodes find it, as `pvecm
+// updatecerts` does. A node without quorum cannot.
+func tellHostKey(s *state.State, key ssh.PublicKey) error {
+	path := s.Path("etc", "pve", "nodes", s.Config.Node, "ssh_known_hosts")
+	line := s.Config.Node + " " + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key)))
+	if told, err := os.ReadFile(path); err == nil && string(told) == line {
+		return nil
+	}
+	return sys.WriteFile(path, []byte(line), 0o644)
+}
+
+func newEd25519() (crypto.PrivateKey, error) {
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	return private, err
+}
+
+func newRSA() (crypto.PrivateKey, error) { return rsa.GenerateKey(rand.Reader, 2048) }
+
+// sshKey reads a private key, or makes it, and returns its public key.
+func sshKey(path, comment string, generate func() (crypto.PrivateKey, error)) (ssh.PublicKey, error) {
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		_, private, err := ed25519.GenerateKey(rand.Reader)
+		private, err := generate()
 		if err != nil {
 			return nil, err
 		}
@@ -201,26 +238,31 @@ func sshKey(path, comment string) (ssh.PublicKey, error) {
 }
 
 // chooseSSHPort keeps the port of an earlier up while it is free, else takes
-// the first free one from the state directory's own.
-func chooseSSHPort(s *state.State, ctx context.Context) error {
+// the first one from the state directory's own that is free on all hosts. The first
+// of these is the lab's.
+func chooseSSHPort(ctx context.Context, s *state.State, hosts ...string) error {
 	const first, count = 20000, 10000
-	s.Config.SSHHost = "127.0.0.1"
+	s.Config.SSHHost = hosts[0]
 	candidates := []int{s.Config.SSHPort}
 	for n := range 100 {
 		candidates = append(candidates, first+(int(s.Hash()%count)+n)%count)
 	}
 	for _, port := range candidates {
-		if port == 0 {
-			continue
+		if port != 0 && !slices.ContainsFunc(hosts, func(host string) bool { return !isFree(ctx, host, port) }) {
+			s.Config.SSHPort = port
+			return nil
 		}
-		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(s.Config.SSHHost, strconv.Itoa(port)))
-		if err != nil {
-			continue
-		}
-		s.Config.SSHPort = port
-		return listener.Close()
 	}
-	return errors.New("no free port for the lab's sshd on 127.0.0.1")
+	return fmt.Errorf("no free port for the lab's sshd on %s", strings.Join(hosts, ", "))
+}
+
+func isFree(ctx context.Context, host string, port int) bool {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	if err != nil {
+		return false
+	}
+	listener.Close()
+	return true
 }
 
 // rootIsLocked reports whether root's account is locked (`!` in shadow), as on

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os/user"
+	"slices"
 	"strings"
 
 	"linus/internal/lab/pve"
@@ -20,6 +21,7 @@ type Report struct {
 	SSH        string                 `json:"ssh"`
 	SSHRunning bool                   `json:"ssh_running"`
 	VMs        []pve.VMStatus         `json:"vms"`
+	Nodes      []NodeStatus           `json:"nodes,omitempty"` // of a cluster; VMs are then the first node's
 	Faults     map[state.Fault]string `json:"faults"`
 }
 
@@ -31,6 +33,9 @@ func (l *Lab) Status(ctx context.Context) (Report, error) {
 	report := Report{Dir: l.Dir, Driver: l.Config.Driver, Version: l.Config.Version, SSH: l.sshAddress(), VMs: l.VMs(ctx)}
 	_, report.SSHRunning = sys.ReadPidFile(l.Path("ssh", "pid"))
 	var err error
+	if report.Nodes, err = l.nodeStatus(ctx); err != nil {
+		return report, err
+	}
 	report.Faults, err = l.ActiveFaults()
 	return report, err
 }
@@ -47,6 +52,43 @@ func (l *Lab) statusInside(ctx context.Context) (Report, error) {
 		report.SSHRunning = sshGreets(ctx, l.sshAddress()) == nil
 	}
 	return report, err
+}
+
+// NodeStatus is a node of a Report. State is up, or what is the matter: down, cut off,
+// maintenance.
+type NodeStatus struct {
+	Name  string         `json:"name"`
+	Dir   string         `json:"dir"`
+	SSH   string         `json:"ssh"`
+	State string         `json:"state"`
+	VMs   []pve.VMStatus `json:"vms"`
+}
+
+// nodeStatus lists the nodes of a cluster; a lab without one has none.
+func (l *Lab) nodeStatus(ctx context.Context) ([]NodeStatus, error) {
+	members, err := l.Members()
+	if err != nil {
+		return nil, err
+	}
+	var all []NodeStatus
+	for _, m := range members {
+		node, err := l.Node(m.Name)
+		if err != nil {
+			return nil, err
+		}
+		var words []string
+		for word, is := range map[string]bool{"down": !m.Down.IsZero(), "cut off": !m.CutOff.IsZero(), "maintenance": m.Maintenance} {
+			if is {
+				words = append(words, word)
+			}
+		}
+		slices.Sort(words)
+		if len(words) == 0 {
+			words = []string{"up"}
+		}
+		all = append(all, NodeStatus{Name: m.Name, Dir: m.Dir, SSH: node.sshAddress(), State: strings.Join(words, ", "), VMs: node.VMs(ctx)})
+	}
+	return all, nil
 }
 
 // loginName is the user the lab's sshd lets in: the one who runs it.

@@ -75,8 +75,14 @@ func newLab(t *testing.T, driver string) *labHost {
 
 func newLabOf(t *testing.T, driver, systemd string) *labHost {
 	t.Helper()
-	if missing := lab.Missing(driver); len(missing) > 0 {
-		t.Skipf("no %s lab here: %s", driver, strings.Join(missing, "; "))
+	return newLabAs(t, lab.Options{Driver: driver, Systemd: systemd})
+}
+
+// newLabAs is newLab with a lab's options; its directory and program are set here.
+func newLabAs(t *testing.T, o lab.Options) *labHost {
+	t.Helper()
+	if missing := lab.Missing(o.Driver); len(missing) > 0 {
+		t.Skipf("no %s lab here: %s", o.Driver, strings.Join(missing, "; "))
 	}
 	// Not t.TempDir: the name of a test makes socket paths too long.
 	dir, err := os.MkdirTemp("", "linus-lab")
@@ -88,7 +94,8 @@ func newLabOf(t *testing.T, driver, systemd string) *labHost {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := lab.Up(t.Context(), lab.Options{Dir: filepath.Join(dir, "lab"), Driver: driver, Systemd: systemd, Binary: binary, Log: t.Output()})
+	o.Dir, o.Binary, o.Log = filepath.Join(dir, "lab"), binary, t.Output()
+	l, err := lab.Up(t.Context(), o)
 	if l != nil {
 		t.Cleanup(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -101,19 +108,25 @@ func newLabOf(t *testing.T, driver, systemd string) *labHost {
 	if err != nil {
 		t.Fatalf("lab up: %v", err)
 	}
-	env := l.Env()
+	h := &labHost{Lab: l, owner: uuid.NewString(), key: filepath.Join(dir, "id_ed25519"), scripts: filepath.Join(dir, "scripts")}
+	h.public = sshtest.NewKey(t, h.key)
+	h.dial(t)
+	return h
+}
+
+// dial gives the installation its connections to the host.
+func (h *labHost) dial(t *testing.T) {
+	t.Helper()
+	env := h.Env()
 	port, err := strconv.Atoi(env["PROXMOX_SSH_PORT"])
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &labHost{Lab: l, owner: uuid.NewString(), key: filepath.Join(dir, "id_ed25519"), scripts: filepath.Join(dir, "scripts")}
-	h.public = sshtest.NewKey(t, h.key)
 	h.pool = remote.NewPool(remote.Options{
 		Host: env["PROXMOX_HOST"], Port: port, User: env["PROXMOX_SSH_USER"],
 		KeyPath: env["PROXMOX_SSH_KEY_PATH"], KnownHosts: env["PROXMOX_KNOWN_HOSTS"],
 	})
 	t.Cleanup(h.pool.Close)
-	return h
 }
 
 func (h *labHost) provider(t *testing.T, change func(*proxmox.Options)) *proxmox.Provider {

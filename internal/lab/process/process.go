@@ -248,5 +248,25 @@ func (d Driver) Shutdown(ctx context.Context, s *state.State, vm state.VM) error
 	return nil
 }
 
+// Move lets the guest's process be another node's: the same process of the same boot,
+// at the same address.
+func (Driver) Move(_ context.Context, from, to *state.State, vm state.VM) error {
+	pid, running := from.Pid(vm.ID)
+	if !running {
+		return fmt.Errorf("VM %d is not running", vm.ID)
+	}
+	if err := os.MkdirAll(to.QemuDir(), 0o755); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(to.RunDir(vm.ID)); err != nil {
+		return err
+	}
+	return errors.Join(
+		os.Rename(from.LogPath(vm.ID), to.LogPath(vm.ID)),
+		os.Rename(from.RunDir(vm.ID), to.RunDir(vm.ID)),
+		sys.WriteFile(to.QemuPidFile(vm.ID), fmt.Appendf(nil, "%d\n", pid), 0o644),
+		os.Remove(from.QemuPidFile(vm.ID)))
+}
+
 // Nameserver is the machine itself: guests are on its loopback.
 func (Driver) Nameserver(*state.State) string { return "127.0.0.1" }

@@ -27,6 +27,7 @@ func Tools() []string { return []string{"qm", "pvesh", "pvesm", "pveversion", "i
 type call struct {
 	ctx    context.Context
 	s      *state.State
+	via    *state.State // of a call that came from another node: that one; else nil
 	drv    Driver
 	stdin  io.Reader
 	stdout io.Writer

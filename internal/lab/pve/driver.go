@@ -37,6 +37,9 @@ type Driver interface {
 	Shelve(ctx context.Context, s *state.State, vm state.VM, path string) error
 	// Restore is Start with what SaveMemory wrote.
 	Restore(ctx context.Context, s *state.State, vm state.VM, path string) error
+	// Move hands a running VM over to another node of the cluster, whose state is to.
+	// The VM's disks and config have moved already.
+	Move(ctx context.Context, from, to *state.State, vm state.VM) error
 	// Nameserver is what PVE hands to guests whose config names none: the
 	// host's own.
 	Nameserver(s *state.State) string
@@ -66,8 +69,8 @@ type Disks interface {
 	// RollbackDisk gives a disk that no machine has open the content of one of
 	// its snapshots.
 	RollbackDisk(ctx context.Context, path, name string) error
-	// RenameDisk gives a disk, and what is kept beside it, another name in its
-	// directory.
+	// RenameDisk gives a disk, and what is kept beside it, another name, also in
+	// another directory of the lab.
 	RenameDisk(path, other string) error
 	// DeleteDisk removes a disk, its snapshots and everything kept beside it. A missing one is
 	// no error.

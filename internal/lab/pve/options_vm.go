@@ -112,6 +112,7 @@ func verbs() []*verb {
 		{name: "rollback", positional: snapshotOf, run: qmRollback, options: with(snapname)},
 		{name: "delsnapshot", positional: snapshotOf, run: qmDelsnapshot, options: with(snapname, flag("force"))},
 		{name: "listsnapshot", positional: one, run: qmListsnapshot, options: only},
+		{name: "migrate", positional: []string{"vmid", "target"}, run: qmMigrate, options: with(matching("target", nodeName), flag("online"), flag("with-local-disks"))},
 		{name: "list", run: qmList, options: []option{flag("full")}},
 		{name: "unlock", positional: one, run: qmUnlock, options: only},
 		{name: "guest exec", positional: one, extra: true, run: qmGuestExec, options: with(flag("pass-stdin"), flag("synchronous"), whole("timeout", 0, 0))},

@@ -31,12 +31,13 @@ func (c *call) pvesh(args []string) error {
 		if !ok {
 			continue
 		}
-		if err := c.checkNode(vars["node"]); err != nil {
-			return err
-		}
-		result, err := route.handle(c, vars)
+		at, err := c.proxied(vars["node"], path)
 		if err != nil {
 			return err
+		}
+		result, err := route.handle(at, vars)
+		if err != nil {
+			return at.proxyError(err, path)
 		}
 		return c.printAPI(params["output-format"], result)
 	}
@@ -70,22 +71,6 @@ func (c *call) printAPI(format string, result any) error {
 		return printPretty(c.stdout, result)
 	}
 	return printTable(c.stdout, result)
-}
-
-// checkNode refuses a node nobody knows and one that does not answer.
-func (c *call) checkNode(name string) error {
-	if name == "" {
-		return nil
-	}
-	for _, n := range c.s.Nodes() {
-		if n.Name == name && n.Online {
-			return nil
-		}
-		if n.Name == name {
-			return state.Fail(255, "595 Errors during connection establishment, proxy handshake: No route to host")
-		}
-	}
-	return state.Fail(255, "hostname lookup '%s' failed - failed to get address info for: %s: Name or service not known", name, name)
 }
 
 type route struct {
@@ -145,21 +130,6 @@ func apiVersion(c *call, _ map[string]string) (any, error) {
 	return map[string]any{"release": release, "version": version, "repoid": repo}, nil
 }
 
-func apiNextID(c *call, _ map[string]string) (any, error) {
-	asked, given := c.opts["vmid"]
-	if !given {
-		return strconv.Itoa(c.s.NextID()), nil
-	}
-	id, err := strconv.Atoi(asked)
-	if err != nil || id < 100 {
-		return nil, state.Fail(255, "400 Parameter verification failed.\nvmid: invalid format - value does not look like a valid VM ID")
-	}
-	if _, _, taken := c.s.Holder(id); taken { // it says VM of a container too
-		return nil, state.Fail(255, "400 Parameter verification failed.\nvmid: VM %d already exists", id)
-	}
-	return asked, nil
-}
-
 // vmsOf are the VMs of a node as the API lists them.
 func (c *call) vmsOf(name string) []map[string]any {
 	list := []map[string]any{}
@@ -183,106 +153,17 @@ func apiContainers(c *call, vars map[string]string) (any, error) {
 	return list, nil
 }
 
-func apiResources(c *call, _ map[string]string) (any, error) {
-	kind := c.opts["type"]
-	if kind != "" && !slices.Contains([]string{"vm", "storage", "node", "sdn"}, kind) {
-		return nil, state.Fail(255, "400 Parameter verification failed.\ntype: value '%s' does not have a value in the enumeration 'vm, storage, node, sdn'", kind)
-	}
-	list := []map[string]any{}
-	for _, n := range c.s.Nodes() {
-		if kind == "" || kind == "vm" {
-			for _, vm := range c.vmsOf(n.Name) {
-				list = append(list, resource("qemu", n, vm))
-			}
-			for _, id := range c.s.IDsOf(n.Name, "lxc") {
-				list = append(list, resource("lxc", n, map[string]any{"vmid": id, "name": fmt.Sprintf("ct%d", id), "status": "stopped"}))
-			}
-		}
-		if kind == "" || kind == "node" {
-			entry := nodeEntry(n)
-			entry["type"] = "node"
-			list = append(list, entry)
-		}
-		if kind == "" || kind == "storage" {
-			for _, st := range c.s.Storages() {
-				list = append(list, map[string]any{
-					"id": "storage/" + n.Name + "/" + st.Name, "type": "storage", "node": n.Name, "storage": st.Name,
-					"status": "available", "plugintype": st.Kind, "content": st.Content, "shared": 0,
-				})
-			}
-		}
-	}
-	return list, nil
-}
-
-// resource is a VM or container as /cluster/resources shows it.
-func resource(kind string, n state.Node, vm map[string]any) map[string]any {
-	entry := map[string]any{"type": kind, "node": n.Name, "id": fmt.Sprintf("%s/%v", kind, vm["vmid"]), "template": 0, "maxcpu": vm["cpus"]}
-	for _, key := range []string{"vmid", "name", "status", "template", "tags", "lock", "maxmem", "maxdisk", "cpu", "mem", "disk", "uptime"} {
-		if value, ok := vm[key]; ok {
-			entry[key] = value
-		}
-	}
-	if !n.Online {
-		entry["status"] = "unknown"
-	}
-	return entry
-}
-
-func apiNodes(c *call, _ map[string]string) (any, error) {
-	list := []map[string]any{}
-	for _, n := range c.s.Nodes() {
-		entry := nodeEntry(n)
-		entry["type"] = "node"
-		list = append(list, entry)
-	}
-	return list, nil
-}
-
-func nodeEntry(n state.Node) map[string]any {
-	entry := map[string]any{"node": n.Name, "id": "node/" + n.Name, "status": "offline"}
-	if n.Online {
-		entry["status"] = "online"
-		entry["cpu"], entry["maxcpu"] = 0.1, 8
-		entry["mem"], entry["maxmem"] = int64(4)<<30, int64(32)<<30
-		entry["uptime"] = 86400
-	}
-	return entry
-}
-
-func apiClusterStatus(c *call, _ map[string]string) (any, error) {
-	nodes := c.s.Nodes()
-	list := []map[string]any{}
-	if len(nodes) > 1 {
-		quorate := 1
-		if c.s.Fault(state.FaultNoQuorum) != "" {
-			quorate = 0
-		}
-		list = append(list, map[string]any{"type": "cluster", "id": "cluster", "name": "lab", "nodes": len(nodes), "quorate": quorate, "version": len(nodes)})
-	}
-	for i, n := range nodes {
-		entry := map[string]any{"type": "node", "id": "node/" + n.Name, "name": n.Name, "nodeid": i + 1, "online": 0, "local": 0, "level": "", "ip": state.OtherNodeIP}
-		if n.Online {
-			entry["online"] = 1
-		}
-		if i == 0 {
-			entry["local"], entry["ip"] = 1, "127.0.0.1"
-		}
-		list = append(list, entry)
-	}
-	return list, nil
-}
-
 // apiNodeStatus has no `status` key, like the real one.
 func apiNodeStatus(c *call, _ map[string]string) (any, error) {
 	version, _ := apiVersion(c, nil)
 	numbers := version.(map[string]any)
+	memory, used, cpus := c.memory()
 	return map[string]any{
 		"cpu": 0.1, "uptime": 86400, "wait": 0, "idle": 0,
 		"loadavg":        []any{"0.10", "0.08", "0.05"},
-		"memory":         map[string]any{"total": int64(32) << 30, "used": int64(4) << 30, "free": int64(28) << 30},
+		"memory":         map[string]any{"total": memory, "used": used, "free": memory - used},
 		"rootfs":         map[string]any{"total": int64(94) << 30, "used": int64(14) << 30, "free": int64(80) << 30, "avail": int64(80) << 30},
-		"cpuinfo":        map[string]any{"cpus": 8, "cores": 8, "sockets": 1, "model": "lab"},
+		"cpuinfo":        map[string]any{"cpus": cpus, "cores": cpus, "sockets": 1, "model": "lab"},
 		"pveversion":     fmt.Sprintf("pve-manager/%s/%s", numbers["version"], numbers["repoid"]),
 		"kversion":       "Linux",
 		"ksm":            map[string]any{"shared": 0},
@@ -314,7 +195,7 @@ func (c *call) storageStatus(st state.Storage) map[string]any {
 		used += sys.FileSize(v.Path)
 	}
 	return map[string]any{
-		"type": st.Kind, "content": st.Content, "active": 1, "enabled": 1, "shared": 0,
+		"type": st.Kind, "content": st.Content, "active": 1, "enabled": 1, "shared": number01(st.Shared),
 		"total": storageTotal, "used": used, "avail": storageTotal - used,
 	}
 }
@@ -354,9 +235,12 @@ func apiContent(c *call, vars map[string]string) (any, error) {
 
 func storageDefinition(st state.Storage) map[string]any {
 	entry := map[string]any{"storage": st.Name, "type": st.Kind, "content": st.Content}
-	if st.Thin() {
+	switch {
+	case st.Thin():
 		entry["thinpool"], entry["vgname"] = "data", "pve"
-	} else {
+	case st.Shared:
+		entry["path"], entry["server"], entry["export"], entry["shared"] = "/mnt/pve/"+st.Name, "192.0.2.10", "/srv/"+st.Name, 1
+	default:
 		entry["path"] = "/var/lib/vz"
 	}
 	return entry

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -16,6 +17,16 @@ import (
 func qmClone(c *call) error {
 	id := c.id()
 	newID, _ := strconv.Atoi(c.opts["newid"])
+	target := c.opts["target"]
+	if target == "" {
+		target = c.s.Config.Node
+	}
+	if err := c.checkMember(target); err != nil {
+		return err
+	}
+	if err := c.s.Quorate(); err != nil {
+		return err
+	}
 	var source *state.Conf
 	err := c.lockVM(id, func() error {
 		var err error
@@ -41,7 +52,7 @@ func qmClone(c *call) error {
 		reserved := state.NewConf()
 		reserved.Set("lock", "clone")
 		if err := c.s.Reserve(c.ctx, newID, reserved); err != nil {
-			return cloneTaken(newID, err)
+			return c.cloneTaken(newID, err)
 		}
 		if c.s.UseFault(state.FaultCloneFails) {
 			failed := errors.New("clone failed: can't lock file '/var/lock/pve-manager/pve-storage-local-lvm' - got timeout")
@@ -51,6 +62,9 @@ func qmClone(c *call) error {
 		c.dieHalfWay()
 		if err == nil {
 			err = c.s.WriteConf(newID, conf)
+		}
+		if err == nil && target != c.s.Config.Node {
+			err = os.Rename(c.s.ConfPath(newID), c.s.ConfPathOn(target, newID))
 		}
 		if err != nil {
 			return errors.Join(state.Fail(255, "clone failed: %s", err), c.freeAll(made), os.Remove(c.s.ConfPath(newID)))
@@ -71,20 +85,42 @@ func (c *call) checkClone(source *state.Conf, full bool) error {
 			return state.Fail(255, "Linked clone feature is not supported for '%s' (%s)", volid, key)
 		}
 	}
-	if target := c.opts["target"]; target != "" && target != c.s.Config.Node {
-		return state.Fail(255, "Can't clone VM to node '%s' (VM uses local storage)", target)
+	if target := c.opts["target"]; target != "" && target != c.s.Config.Node && !c.onShared(source) {
+		return state.Fail(255, "can't clone VM to node '%s' (VM uses local storage)", target)
 	}
 	return nil
 }
 
-// cloneTaken words a lost race for an ID as clone does: one text for a VM of
-// this node, another for all else.
-func cloneTaken(id int, err error) error {
-	var taken *state.TakenError
-	if errors.As(err, &taken) && taken.Kind == "VM" {
-		return state.Fail(255, "unable to create VM %d: config file already exists", id)
+func (c *call) checkMember(name string) error {
+	if slices.ContainsFunc(c.s.Nodes(), func(n state.Node) bool { return n.Name == name }) {
+		return nil
 	}
-	return state.Fail(255, "unable to create VM %d - %s", id, err)
+	return state.Fail(255, "no such cluster node '%s'", name)
+}
+
+// onShared reports whether all disks of a VM are on shared storages.
+func (c *call) onShared(conf *state.Conf) bool {
+	for _, key := range conf.Keys() {
+		d := state.ParseDrive(conf.Get(key))
+		name, _, named := strings.Cut(d.File, ":")
+		if st, err := c.s.Storage(name); state.IsDrive(key) && named && (err != nil || !st.Shared) {
+			return false
+		}
+	}
+	return true
+}
+
+// cloneTaken words a lost race for an ID as clone does: it looks for a VM of this node
+// itself, and of all else pmxcfs refuses the config.
+func (c *call) cloneTaken(id int, err error) error {
+	var taken *state.TakenError
+	switch {
+	case errors.As(err, &taken) && taken.Kind == "VM" && taken.Node == c.s.Config.Node:
+		return state.Fail(255, "unable to create VM %d: config file already exists", id)
+	case taken != nil:
+		return state.Fail(255, "close (rename) atomic file '/etc/pve/nodes/%s/qemu-server/%d.conf' failed: File exists", c.s.Config.Node, id)
+	}
+	return err
 }
 
 // cloneConf makes the clone's disks and config. made are its volumes, also on

@@ -28,6 +28,9 @@ func qmCreate(c *call) error {
 	if err != nil {
 		return err
 	}
+	if err := c.s.Quorate(); err != nil {
+		return err
+	}
 	started := false
 	err = c.lockVM(id, func() error {
 		reserved := state.NewConf()

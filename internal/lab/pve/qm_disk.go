@@ -183,7 +183,8 @@ func (c *call) freeVolume(volid string) error {
 	if err := os.Remove(hiddenBase(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if !strings.HasPrefix(volid, "local-lvm:") {
+	name, _, _ := strings.Cut(volid, ":")
+	if st, err := c.s.Storage(name); err == nil && !st.Thin() {
 		_ = os.Remove(filepath.Dir(path)) // the VM's directory, once it is empty
 	}
 	return nil

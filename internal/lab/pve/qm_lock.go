@@ -25,16 +25,24 @@ func (c *call) lockVM(id int, fn func() error) error {
 	})
 }
 
-// lockStorage holds a storage's lock.
+// lockStorage holds a storage's lock: the node's, or with a shared storage the cluster's.
 func (c *call) lockStorage(st state.Storage, fn func() error) error {
-	shown := "/var/lock/pve-manager/pve-storage-" + st.Name
-	if c.s.UseFault(state.FaultStorageLockTimeout) {
-		return state.Fail(255, "can't lock file '%s' - got timeout", shown)
-	}
-	return c.s.WithLock(c.ctx, c.stderr, "storage-"+st.Name, shown, state.LockWait, func() error {
+	name, shown := "storage-"+st.Name, "/var/lock/pve-manager/pve-storage-"+st.Name
+	work := func() error {
 		if err := c.s.Pause(c.ctx, state.FaultSlowStorage); err != nil {
 			return err
 		}
 		return fn()
-	})
+	}
+	switch {
+	case st.Shared && c.s.Quorate() != nil:
+		return state.Fail(255, "cfs-lock '%s' error: no quorum!", name)
+	case st.Shared && c.s.UseFault(state.FaultStorageLockTimeout):
+		return state.Fail(255, "cfs-lock '%s' error: got lock request timeout", name)
+	case st.Shared:
+		return c.s.WithClusterLock(c.ctx, c.stderr, name, work)
+	case c.s.UseFault(state.FaultStorageLockTimeout):
+		return state.Fail(255, "can't lock file '%s' - got timeout", shown)
+	}
+	return c.s.WithLock(c.ctx, c.stderr, name, shown, state.LockWait, work)
 }

@@ -21,6 +21,9 @@ const (
 )
 
 func qmStart(c *call) error {
+	if err := c.s.Quorate(); err != nil {
+		return err
+	}
 	return c.lockVM(c.id(), func() error { return c.start(c.id()) })
 }
 
@@ -207,9 +210,6 @@ func qmDestroy(c *call) error {
 		if _, running := c.s.Pid(id); running {
 			return state.Fail(255, "VM %d is running - destroy failed", id)
 		}
-		if err := c.s.Quorate(); err != nil {
-			return err
-		}
 		if err := c.checkBasesFree(conf); err != nil {
 			return err
 		}
@@ -222,7 +222,7 @@ func qmDestroy(c *call) error {
 func (c *call) checkBasesFree(conf *state.Conf) error {
 	for _, key := range conf.Keys() {
 		d := state.ParseDrive(conf.Get(key))
-		if state.IsDrive(key) && conf.IsTemplate() && strings.HasPrefix(d.File, "local:") && c.s.UsedBy(d.File) {
+		if state.IsDrive(key) && conf.IsTemplate() && c.s.UsedBy(d.File) {
 			return state.Fail(255, "base volume '%s' is still in use by linked cloned", d.File)
 		}
 	}
@@ -244,8 +244,9 @@ func (c *call) destroy(id int, conf *state.Conf) error {
 		}
 	}
 	// Until all that names the VM is cleared, its ID stays taken.
+	// Without quorum it fails here, with the disks freed.
 	if err := c.s.WriteConf(id, destroyedConf()); err != nil {
-		return err
+		return state.Fail(255, "%s", err)
 	}
 	if c.s.UseFault(state.FaultDestroyLate) {
 		return state.Fail(255, "access permissions cleanup for VM %d failed: cfs-lock 'file-user_cfg' error: got lock request timeout", id)

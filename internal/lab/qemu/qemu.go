@@ -184,5 +184,10 @@ func (d Driver) Shutdown(ctx context.Context, s *state.State, vm state.VM) error
 	return os.RemoveAll(s.RunDir(vm.ID))
 }
 
+// Move fails: a lab of real machines has one node.
+func (Driver) Move(context.Context, *state.State, *state.State, state.VM) error {
+	return errors.New("the qemu lab has one node")
+}
+
 // Nameserver is the bridge's address.
 func (Driver) Nameserver(s *state.State) string { return netns.Of(s).Gateway.String() }

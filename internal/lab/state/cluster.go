@@ -2,7 +2,6 @@ package state
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,13 +11,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"linus/internal/lab/sys"
 )
 
 // What PVE keeps in its cluster file system: whose VM or container an ID is.
-
-const OtherNodeIP = "192.0.2.2" // a documentation address: nothing answers there
 
 // NodeDir is a node's directory below etc/pve/nodes.
 func (s *State) NodeDir(node, kind string) string {
@@ -26,8 +24,11 @@ func (s *State) NodeDir(node, kind string) string {
 }
 
 // ConfPath is the config file of this node's VM.
-func (s *State) ConfPath(id int) string {
-	return filepath.Join(s.NodeDir(s.Config.Node, "qemu-server"), strconv.Itoa(id)+".conf")
+func (s *State) ConfPath(id int) string { return s.ConfPathOn(s.Config.Node, id) }
+
+// ConfPathOn is the config file of a node's VM.
+func (s *State) ConfPathOn(node string, id int) string {
+	return filepath.Join(s.NodeDir(node, "qemu-server"), strconv.Itoa(id)+".conf")
 }
 
 // VMIDs are the IDs of this node's VMs, in order.
@@ -73,70 +74,6 @@ func (s *State) NextID() int {
 	}
 }
 
-// Node is a node of the cluster.
-type Node struct {
-	Name   string
-	Online bool
-}
-
-// WriteMembers writes etc/pve/.members as pmxcfs shows it: a host without a
-// cluster has no list of nodes there.
-func (s *State) WriteMembers() error {
-	nodes := s.Nodes()
-	m := map[string]any{"nodename": s.Config.Node, "version": len(nodes) - 1}
-	if len(nodes) > 1 {
-		quorate := 1
-		if s.Fault(FaultNoQuorum) != "" {
-			quorate = 0
-		}
-		list := map[string]any{}
-		for i, n := range nodes {
-			online, ip := 0, OtherNodeIP
-			if n.Online {
-				online = 1
-			}
-			if i == 0 {
-				ip = "127.0.0.1"
-			}
-			list[n.Name] = map[string]any{"id": i + 1, "online": online, "ip": ip}
-		}
-		m["cluster"] = map[string]any{"name": "lab", "version": len(nodes), "nodes": len(nodes), "quorate": quorate}
-		m["nodelist"] = list
-	}
-	raw, err := json.MarshalIndent(m, "", "")
-	if err != nil {
-		return err
-	}
-	return sys.WriteFile(s.Path("etc", "pve", ".members"), append(raw, '\n'), 0o644)
-}
-
-// plantedPath has the other nodes of the cluster: whether they are online, by name.
-func (s *State) plantedPath() string { return s.Path("nodes.json") }
-
-func (s *State) planted() (map[string]bool, error) {
-	nodes := map[string]bool{}
-	raw, err := os.ReadFile(s.plantedPath())
-	if errors.Is(err, fs.ErrNotExist) {
-		return nodes, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return nodes, json.Unmarshal(raw, &nodes)
-}
-
-// Nodes are the cluster's nodes, this one first.
-func (s *State) Nodes() []Node {
-	all := []Node{{s.Config.Node, !s.Lists(FaultMissingNode, s.Config.Node)}}
-	if others, err := s.planted(); err == nil {
-		for name, online := range others {
-			all = append(all, Node{name, online && !s.Lists(FaultMissingNode, name)})
-		}
-	}
-	slices.SortFunc(all[1:], func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
-	return all
-}
-
 // LoadConf reads the config of this node's VM.
 func (s *State) LoadConf(id int) (*Conf, error) {
 	raw, err := os.ReadFile(s.ConfPath(id))
@@ -151,28 +88,20 @@ func (s *State) LoadConf(id int) (*Conf, error) {
 
 // WriteConf replaces a VM's config. The caller holds the VM's lock.
 func (s *State) WriteConf(id int, conf *Conf) error {
-	if err := s.Quorate(); err != nil {
-		return err
+	if s.Quorate() != nil { // pmxcfs refuses the file, whoever writes it
+		return Fail(int(syscall.EACCES), "unable to open file '/etc/pve/nodes/%s/qemu-server/%d.conf.tmp.%d' - Permission denied", s.Config.Node, id, os.Getpid())
 	}
 	return sys.WriteFile(s.ConfPath(id), []byte(conf.String()), 0o640)
-}
-
-// Quorate is the error of every write without quorum.
-func (s *State) Quorate() error {
-	if s.Fault(FaultNoQuorum) != "" {
-		return Fail(255, "cluster not ready - no quorum?")
-	}
-	return nil
 }
 
 // TakenError says who has an ID that was to be reserved.
 type TakenError struct {
 	id         int
-	Kind, node string
+	Kind, Node string
 }
 
 func (e *TakenError) Error() string {
-	return fmt.Sprintf("%s %d already exists on node '%s'", e.Kind, e.id, e.node)
+	return fmt.Sprintf("%s %d already exists on node '%s'", e.Kind, e.id, e.Node)
 }
 
 // Reserve takes an ID by writing its config: the one moment that decides a
@@ -191,9 +120,12 @@ func (s *State) Reserve(ctx context.Context, id int, conf *Conf) error {
 			return err
 		}
 	}
-	return s.WithLock(ctx, io.Discard, "vmids", "vmids", LockWait, func() error {
+	return s.WithClusterLock(ctx, io.Discard, "vmids", func() error {
 		if kind, node, taken := s.Holder(id); taken {
 			return &TakenError{id, kind, node}
+		}
+		if err := s.noteBirth(id); err != nil {
+			return err
 		}
 		return sys.CreateFile(s.ConfPath(id), conf.String())
 	})
@@ -220,34 +152,13 @@ func (s *State) plant(node, kind string, id int, content string) error {
 	return sys.CreateFile(filepath.Join(s.NodeDir(node, kind), strconv.Itoa(id)+".conf"), content)
 }
 
-// PlantNode makes another node part of the cluster, or changes whether it is
-// online.
-func (s *State) PlantNode(name string, online bool) error {
-	nodes, err := s.planted()
-	if err != nil {
-		return err
-	}
-	nodes[name] = online
-	raw, err := json.Marshal(nodes)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(s.NodeDir(name, "qemu-server"), 0o755); err != nil {
-		return err
-	}
-	if err := sys.WriteFile(s.plantedPath(), raw, 0o644); err != nil {
-		return err
-	}
-	return s.WriteMembers()
-}
-
 // showFaults makes the cluster's files agree with the faults that show in them:
 // whoever reads these starts none of our commands.
 func (s *State) showFaults() error {
 	if err := s.hideConfs(); err != nil {
 		return err
 	}
-	return s.WriteMembers()
+	return s.ShowCluster()
 }
 
 // hideConfs moves the configs that nobody is to find away, and the others back.

@@ -37,11 +37,17 @@ type Config struct {
 	ImageVariant   string `json:"image_variant,omitempty"`   // qemu: "" tuned, "plain"
 	RealSystemd    bool   `json:"real_systemd,omitempty"`    // the host is a container with a systemd of its own
 	SlowMS         int    `json:"slow_ms,omitempty"`         // start-up time of each qm, pvesh and pvesm call
+
+	// Of a node of a cluster. The first node's lab is the cluster's: up and down are its.
+	Cluster string `json:"cluster,omitempty"` // directory of what all nodes share; "": no cluster
+	Sizes   string `json:"sizes,omitempty"`   // of the first node: memory in MiB and CPUs of each, `32768/8 16384/4`
 }
 
 // State is a lab's state directory: everything its processes share.
 //
 //	lab.json faults.json        settings, faults on demand
+//	cluster/                    of a cluster's first node: what all nodes share
+//	nodes/<name>/               of a cluster's first node: the labs of the others
 //	etc/pve/...                 VM configs, in PVE's layout and syntax
 //	storage/local/images/<id>/  volumes of the directory storage
 //	storage/local-lvm/          volumes of the thin pool, flat
@@ -112,6 +118,14 @@ func (s *State) Path(elem ...string) string {
 	return filepath.Join(append([]string{s.Dir}, elem...)...)
 }
 
+// Root is the directory of the whole lab: that of the cluster's first node.
+func (s *State) Root() string {
+	if s.Config.Cluster == "" {
+		return s.Dir
+	}
+	return filepath.Dir(s.Config.Cluster)
+}
+
 // RunDir holds a running VM's pid file and sockets. It exists while the VM
 // runs; its name is short because a unix socket path ends at 107 bytes.
 func (s *State) RunDir(id int) string { return s.Path("run", strconv.Itoa(id)) }
@@ -125,8 +139,9 @@ func (s *State) BinDir() string { return s.Path("bin") }
 // SSHDir holds the lab's sshd: host key, client key pair, config, pid file.
 func (s *State) SSHDir() string { return s.Path("ssh") }
 
-// ClientKeyPath is the private key that logs in to the lab's sshd.
-func (s *State) ClientKeyPath() string { return s.Path("ssh", "id_ed25519") }
+// ClientKeyPath is the private key that logs in to the lab's sshd; all nodes of a
+// cluster have that of the first.
+func (s *State) ClientKeyPath() string { return filepath.Join(s.Root(), "ssh", "id_ed25519") }
 
 // KnownHostsPath names the lab's sshd with its host key.
 func (s *State) KnownHostsPath() string { return s.Path("ssh", "known_hosts") }

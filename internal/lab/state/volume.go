@@ -11,13 +11,14 @@ import (
 	"strings"
 )
 
-// Storage is one of the lab's two storages. A thin pool's volumes are files in
-// one flat directory, in whatever format the driver likes; qm shows them raw,
-// as it does block devices.
+// Storage is one of the lab's storages: a node has two of its own, a cluster one for
+// all. A thin pool's volumes are files in one flat directory, in whatever format the
+// driver likes; qm shows them raw, as it does block devices.
 type Storage struct {
 	Name    string
-	Kind    string // dir or lvmthin
+	Kind    string // dir, lvmthin or nfs
 	Content string
+	Shared  bool
 	root    string
 }
 
@@ -26,9 +27,13 @@ func (st Storage) Thin() bool { return st.Kind == "lvmthin" }
 
 // Storages are the storages there are, without those that a fault hides.
 func (s *State) Storages() []Storage {
+	const files = "images,iso,vztmpl,backup,import"
 	all := []Storage{
-		{"local", "dir", "images,iso,vztmpl,backup,import", s.Path("storage", "local")},
-		{"local-lvm", "lvmthin", "images,rootdir", s.Path("storage", "local-lvm")},
+		{Name: "local", Kind: "dir", Content: files, root: s.Path("storage", "local")},
+		{Name: "local-lvm", Kind: "lvmthin", Content: "images,rootdir", root: s.Path("storage", "local-lvm")},
+	}
+	if s.Config.Cluster != "" {
+		all = append(all, Storage{Name: "shared", Kind: "nfs", Content: files, Shared: true, root: s.Common("storage", "shared")})
 	}
 	return slices.DeleteFunc(all, func(st Storage) bool { return s.Lists(FaultMissingStorage, st.Name) })
 }
@@ -149,16 +154,24 @@ func (s *State) Volumes(st Storage, owner int) []Volume {
 }
 
 // UsedBy finds a linked clone of a base volume on a directory storage, by the
-// VM configs that name it.
+// VM configs that name it: this node's, or with a shared storage all nodes'.
 func (s *State) UsedBy(baseVolid string) bool {
-	for _, id := range s.VMIDs() {
-		conf, err := s.LoadConf(id)
-		if err != nil {
+	name, _, _ := strings.Cut(baseVolid, ":")
+	st, _ := s.Storage(name)
+	for _, node := range s.Nodes() {
+		if node.Name != s.Config.Node && !st.Shared {
 			continue
 		}
-		for _, key := range conf.Keys() {
-			if IsDrive(key) && strings.HasPrefix(conf.Get(key), baseVolid+"/") {
-				return true
+		for _, id := range s.IDsOf(node.Name, "qemu-server") {
+			raw, err := os.ReadFile(s.ConfPathOn(node.Name, id))
+			if err != nil {
+				continue
+			}
+			conf := ParseConf(string(raw))
+			for _, key := range conf.Keys() {
+				if IsDrive(key) && strings.HasPrefix(conf.Get(key), baseVolid+"/") {
+					return true
+				}
 			}
 		}
 	}

@@ -1,0 +1,290 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"linus/internal/lab/state"
+)
+
+// A cluster is a lab of several nodes. Each node is a lab of its own: sshd, units,
+// VMs, local storages, faults. The first node's is the cluster's, by whose directory
+// it is brought up and taken down; the others' lie below it. What Proxmox's nodes have
+// in common is one directory of all: /etc/pve and the storage called shared.
+
+const maxNodes = 9
+
+// planCluster makes a new lab's settings those of a cluster's first node.
+func planCluster(s *state.State, opts Options) error {
+	switch {
+	case opts.Nodes > maxNodes:
+		return fmt.Errorf("a lab has at most %d nodes", maxNodes)
+	case s.Config.Driver != state.DriverProcess:
+		return errors.New("a lab of several nodes needs the process driver: the qemu lab has one node")
+	case s.Config.RealSystemd:
+		return errors.New("a lab of several nodes needs the simulated systemd")
+	}
+	s.Config.Node, s.Config.Cluster = nodeName(0), s.Path("cluster")
+	var sizes []string
+	for i := range opts.Nodes {
+		memory, cpus := int64(32)<<30, 8
+		if n := len(opts.NodeMemory); n > 0 {
+			var err error
+			if memory, err = state.ParseSize(opts.NodeMemory[min(i, n-1)]); err != nil || memory < 1<<30 {
+				return fmt.Errorf("memory of node %d: %q is no size of at least 1G", i+1, opts.NodeMemory[min(i, n-1)])
+			}
+		}
+		if n := len(opts.NodeCPUs); n > 0 {
+			if cpus = opts.NodeCPUs[min(i, n-1)]; cpus < 1 {
+				return fmt.Errorf("node %d has %d CPUs", i+1, cpus)
+			}
+		}
+		sizes = append(sizes, fmt.Sprintf("%d/%d", memory>>20, cpus))
+	}
+	s.Config.Sizes = strings.Join(sizes, " ")
+	return nil
+}
+
+func nodeName(i int) string { return "pve" + strconv.Itoa(i+1) }
+
+// size is the number of nodes.
+func (l *Lab) size() int { return max(1, len(strings.Fields(l.Config.Sizes))) }
+
+// onlyANode refuses what is the cluster's.
+func (l *Lab) onlyANode() error {
+	return fmt.Errorf("%s is node %s of the lab in %s: give that directory", l.Dir, l.Config.Node, l.Root())
+}
+
+// layOutNodes makes the directories and files of the nodes, and returns those that are
+// not off; a lab without a cluster is its only node.
+func (l *Lab) layOutNodes(ctx context.Context) ([]*Lab, error) {
+	if l.Config.Cluster == "" {
+		return []*Lab{l}, l.layOut()
+	}
+	if err := l.LayOutCluster(); err != nil {
+		return nil, err
+	}
+	if _, err := l.Members(); errors.Is(err, fs.ErrNotExist) {
+		if err := l.join(ctx); err != nil {
+			return nil, err
+		}
+	} else if err != nil {
+		return nil, err
+	}
+	members, err := l.Members()
+	if err != nil {
+		return nil, err
+	}
+	var nodes []*Lab
+	for i, m := range members {
+		node := l
+		if i > 0 {
+			if node, err = l.claimNode(m); err != nil {
+				return nil, err
+			}
+		}
+		if err := node.layOut(); err != nil {
+			return nil, err
+		}
+		if m.Down.IsZero() {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes, nil
+}
+
+// join writes the list of the cluster's nodes. Each has an address of its own on the
+// loopback, and all have the same port.
+func (l *Lab) join(ctx context.Context) error {
+	var members []state.Member
+	var addresses []string
+	for i, size := range strings.Fields(l.Config.Sizes) {
+		m := state.Member{Name: nodeName(i), Dir: l.Dir, IP: fmt.Sprintf("127.78.%d.%d", l.Hash()%254+1, i+1)}
+		if i > 0 {
+			m.Dir = l.Path("nodes", m.Name)
+		}
+		if _, err := fmt.Sscanf(size, "%d/%d", &m.MemoryMB, &m.CPUs); err != nil {
+			return fmt.Errorf("size of node %d, %q: %w", i+1, size, err)
+		}
+		members, addresses = append(members, m), append(addresses, m.IP)
+	}
+	if err := chooseSSHPort(ctx, l.State, addresses...); err != nil {
+		return err
+	}
+	if err := l.Save(); err != nil {
+		return err
+	}
+	return l.SetMembers(members)
+}
+
+// claimNode opens the lab of another node, or writes its settings.
+func (l *Lab) claimNode(m state.Member) (*Lab, error) {
+	s := &state.State{Dir: m.Dir, Config: l.Config, Log: l.Log}
+	s.Config.Node, s.Config.SSHHost, s.Config.Sizes = m.Name, m.IP, ""
+	if err := os.MkdirAll(s.Path("locks"), 0o755); err != nil {
+		return nil, err
+	}
+	if err := s.Save(); err != nil {
+		return nil, err
+	}
+	return withDriver(s)
+}
+
+// Node is the lab of a cluster's node, by name.
+func (l *Lab) Node(name string) (*Lab, error) {
+	s, _, ok := l.Member(name)
+	if !ok {
+		return nil, fmt.Errorf("the lab in %s has no node %q", l.Root(), name)
+	}
+	return withDriver(s)
+}
+
+// Nodes are the labs of a cluster's nodes, in order; without a cluster the lab itself.
+func (l *Lab) Nodes() ([]*Lab, error) {
+	if l.Config.Cluster == "" {
+		return []*Lab{l}, nil
+	}
+	members, err := l.Members()
+	if err != nil {
+		return nil, err
+	}
+	var nodes []*Lab
+	for _, m := range members {
+		node, err := l.Node(m.Name)
+		if err != nil {
+			return nil, err
+		}
+		nodes = append(nodes, node)
+	}
+	return nodes, nil
+}
+
+// edit changes the cluster's record of a node.
+func (l *Lab) edit(ctx context.Context, name string, change func(*state.Member)) error {
+	if l.Config.Cluster == "" {
+		return fmt.Errorf("the lab in %s is no cluster: it was not brought up with --nodes", l.Dir)
+	}
+	return l.EditMembers(ctx, func(members []state.Member) error {
+		at := slices.IndexFunc(members, func(m state.Member) bool { return m.Name == name })
+		if at < 0 {
+			return fmt.Errorf("the lab in %s has no node %q", l.Root(), name)
+		}
+		change(&members[at])
+		return nil
+	})
+}
+
+// NodeDown cuts the power of a node: its sshd, units and VMs are gone, and the other
+// nodes see it offline.
+func (l *Lab) NodeDown(ctx context.Context, name string) error {
+	node, err := l.Node(name)
+	if err != nil {
+		return err
+	}
+	return node.alone(ctx, func() error {
+		var ran []int
+		for _, vm := range node.VMs(ctx) {
+			if vm.PID != 0 {
+				ran = append(ran, vm.ID)
+			}
+		}
+		if err := l.edit(ctx, name, func(m *state.Member) {
+			if m.Down.IsZero() {
+				m.Down, m.Running = time.Now(), ran
+			}
+		}); err != nil {
+			return err
+		}
+		return node.powerCut(ctx)
+	})
+}
+
+// NodeUp boots a node that is down. Its VMs are stopped, but for those with onboot, which
+// it starts when it is one of a quorum.
+func (l *Lab) NodeUp(ctx context.Context, name string) error {
+	node, err := l.Node(name)
+	if err != nil {
+		return err
+	}
+	return node.alone(ctx, func() error {
+		if err := l.edit(ctx, name, func(m *state.Member) { m.Down, m.Running = time.Time{}, nil }); err != nil {
+			return err
+		}
+		if err := node.start(ctx); err != nil {
+			return err
+		}
+		if node.Quorate() != nil {
+			return nil
+		}
+		for _, vm := range node.VMs(ctx) {
+			conf, err := node.LoadConf(vm.ID)
+			if err == nil && conf.Get("onboot") == "1" && vm.PID == 0 {
+				if _, err := node.QM(ctx, "start", strconv.Itoa(vm.ID)); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// SetMaintenance puts a node into maintenance, as `ha-manager crm-command
+// node-maintenance` does, or ends it.
+func (l *Lab) SetMaintenance(ctx context.Context, name string, on bool) error {
+	return l.edit(ctx, name, func(m *state.Member) { m.Maintenance = on })
+}
+
+// SetCutOff cuts a node's link to all others, or mends it. The node stays up, and in
+// reach of who is no node: it has lost quorum, and the others see it offline.
+func (l *Lab) SetCutOff(ctx context.Context, name string, off bool) error {
+	node, err := l.Node(name)
+	if err != nil {
+		return err
+	}
+	var ran []int
+	for _, vm := range node.VMs(ctx) {
+		if vm.PID != 0 {
+			ran = append(ran, vm.ID)
+		}
+	}
+	return l.edit(ctx, name, func(m *state.Member) {
+		switch {
+		case !off:
+			m.CutOff, m.Running = time.Time{}, nil
+		case m.CutOff.IsZero():
+			m.CutOff, m.Running = time.Now(), ran
+		}
+	})
+}
+
+// alone runs work on a host that takes turns with its up, down and reboot.
+func (l *Lab) alone(ctx context.Context, fn func() error) error {
+	return l.WithLock(ctx, io.Discard, upLock, l.Path("locks", upLock), upWait, fn)
+}
+
+// otherNodesDown ends what the other nodes of a cluster run. It works on half a node.
+func (l *Lab) otherNodesDown(ctx context.Context) error {
+	entries, err := os.ReadDir(l.Path("nodes"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, entry := range entries {
+		node, openErr := Open(l.Path("nodes", entry.Name()))
+		switch {
+		case errors.Is(openErr, state.ErrNoLab):
+		case openErr != nil:
+			err = errors.Join(err, openErr)
+		default:
+			err = errors.Join(err, node.powerCut(ctx), node.Driver.Down(ctx, node.State), node.Thaw())
+		}
+	}
+	return err
+}

@@ -1,0 +1,482 @@
+package lab
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/crypto/ssh"
+
+	"linus/internal/lab/state"
+	"linus/internal/lab/sys"
+)
+
+// newCluster is a lab of three nodes of different size.
+func newCluster(t *testing.T, change ...func(*Options)) (first, second, third *Lab) {
+	t.Helper()
+	l := newLab(t, append([]func(*Options){func(o *Options) {
+		o.Nodes, o.NodeMemory, o.NodeCPUs = 3, []string{"32G", "16G", "8G"}, []int{16, 8}
+	}}, change...)...)
+	nodes, err := l.Nodes()
+	if err != nil || len(nodes) != 3 {
+		t.Fatalf("nodes: %v, %v", nodes, err)
+	}
+	return nodes[0], nodes[1], nodes[2]
+}
+
+// members is .members as a node shows it: the nodes it sees online, and its quorum.
+func (l *Lab) members(t *testing.T) (online []string, quorate int) {
+	t.Helper()
+	var m struct {
+		NodeName string
+		Cluster  struct{ Quorate int }
+		NodeList map[string]struct {
+			Online int
+			IP     string
+		}
+	}
+	raw, err := os.ReadFile(l.Path("etc", "pve", ".members"))
+	if err == nil {
+		err = json.Unmarshal(raw, &m)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if self := m.NodeList[l.Config.Node]; m.NodeName != l.Config.Node || self.IP != l.Config.SSHHost || len(m.NodeList) != 3 {
+		t.Errorf("%s: .members: %s", l.Config.Node, raw)
+	}
+	for name, node := range m.NodeList {
+		if node.Online == 1 {
+			online = append(online, name)
+		}
+	}
+	slices.Sort(online)
+	return online, m.Cluster.Quorate
+}
+
+// resources are the entries of a kind of /cluster/resources, by their IDs.
+func (l *Lab) resources(t *testing.T, kind string) map[string]map[string]any {
+	t.Helper()
+	var list []map[string]any
+	if err := json.Unmarshal([]byte(l.must(t, "pvesh get /cluster/resources --output-format json --type "+kind)), &list); err != nil {
+		t.Fatal(err)
+	}
+	byID := map[string]map[string]any{}
+	for _, entry := range list {
+		byID[fmt.Sprint(entry["id"])] = entry
+	}
+	return byID
+}
+
+// nextStatistics waits until the nodes have told their statistics once more.
+func nextStatistics(t *testing.T) {
+	t.Helper()
+	next := time.Now().Truncate(state.StatisticsInterval).Add(state.StatisticsInterval)
+	if err := sys.Sleep(t.Context(), time.Until(next)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCluster_NodesShareTheirConfigsAndOneStorage(t *testing.T) {
+	first, second, third := newCluster(t)
+	for i, l := range []*Lab{first, second, third} {
+		online, quorate := l.members(t)
+		if diff := cmp.Diff([]string{"pve1", "pve2", "pve3"}, online); diff != "" || quorate != 1 {
+			t.Errorf("%s: quorate %d, online (-want +got):\n%s", l.Config.Node, quorate, diff)
+		}
+		// Its sshd is its own, with an RSA key that the other nodes know.
+		if got := hostRun(t, l.State, "echo $PVELAB_DIR; qm list"); !strings.HasPrefix(got, l.Dir+"\n") || strings.Count(got, TemplateName) != 1 || !strings.Contains(got, fmt.Sprint(TemplateID+i)) {
+			t.Errorf("%s: qm list:\n%s", l.Config.Node, got)
+		}
+		told, err := os.ReadFile(first.Path("etc", "pve", "nodes", l.Config.Node, "ssh_known_hosts"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var shown ssh.PublicKey
+		client, err := ssh.Dial("tcp", l.sshAddress(), &ssh.ClientConfig{
+			User: "root", HostKeyAlgorithms: []string{ssh.KeyAlgoRSASHA512}, Timeout: 5 * time.Second,
+			HostKeyCallback: ssh.HostKeyCallback(func(_ string, _ net.Addr, key ssh.PublicKey) error { shown = key; return errors.New("seen") }),
+		})
+		if err == nil {
+			client.Close()
+		}
+		if want := l.Config.Node + " " + strings.TrimSpace(string(ssh.MarshalAuthorizedKey(shown))); string(told) != want {
+			t.Errorf("%s: ssh_known_hosts has %q, the sshd %q", l.Config.Node, told, want)
+		}
+	}
+	if first.Config.SSHPort != second.Config.SSHPort || first.Config.SSHHost == second.Config.SSHHost {
+		t.Errorf("sshds at %s and %s", first.sshAddress(), second.sshAddress())
+	}
+	first.must(t, "qm clone 9000 100 --name on-first")
+	second.must(t, "qm create 101 --name on-second --scsi0 shared:1 --scsi1 local:1")
+	for line, want := range map[string]string{
+		"qm list": "on-second", "pvesm list shared": "shared:101/vm-101-disk-0.raw", "pvesm list local": "local:101/vm-101-disk-0.raw",
+	} {
+		for l, seen := range map[*Lab]bool{first: line == "pvesm list shared", second: true} {
+			if got := l.must(t, line); strings.Contains(got, want) != seen {
+				t.Errorf("%s on %s:\n%s", line, l.Config.Node, got)
+			}
+		}
+	}
+	if got := first.must(t, "pvesh get /nodes/pve2/qemu/101/status/current"); !strings.Contains(got, "on-second") {
+		t.Errorf("asked through another node: %s", got)
+	}
+	// What root writes on one node is on all.
+	hostRun(t, third.State, "cd "+third.Path("etc", "pve", "priv")+" && mkdir linus && echo x >linus/fence")
+	if got := hostRun(t, first.State, "cat "+first.Path("etc", "pve", "priv", "linus", "fence")); got != "x\n" {
+		t.Errorf("a file of another node: %q", got)
+	}
+	again, err := Up(t.Context(), Options{Dir: first.Dir, Binary: first.Config.Binary})
+	if err != nil || again.Config != first.Config {
+		t.Errorf("up again: %v, %+v", err, again)
+	}
+	if err := Down(t.Context(), second.Dir); err == nil || !strings.Contains(err.Error(), first.Dir) {
+		t.Errorf("down of a node: %v", err)
+	}
+}
+
+// Every case begins with VM 100 on pve1, VM 200 on pve2 and container 201 there.
+func TestCluster_Texts(t *testing.T) {
+	first, second, _ := newCluster(t)
+	first.must(t, "qm clone 9000 100 --name here")
+	first.must(t, "qm start 100")
+	second.must(t, "qm create 200 --name there --memory 512")
+	if err := second.PlantContainer("pve2", 201); err != nil {
+		t.Fatal(err)
+	}
+	const atomic = "close (rename) atomic file '/etc/pve/nodes/pve1/qemu-server/%d.conf' failed: File exists\n"
+	tests := []struct {
+		name, line string
+		code       int
+		err        string
+	}{
+		{"status of another node's VM", "qm status 200", 2, "Configuration file 'nodes/pve1/qemu-server/200.conf' does not exist\n"},
+		{"stop of another node's VM", "qm stop 200", 2, "unable to find configuration file for VM 200 on node 'pve1'\n"},
+		{"destroy of another node's VM", "qm destroy 200 --purge 1", 2, "Configuration file 'nodes/pve1/qemu-server/200.conf' does not exist\n"},
+		{"create with another node's ID", "qm create 200 --name x", 255, "unable to create VM 200 - VM 200 already exists on node 'pve2'\n"},
+		{"clone to another node's ID", "qm clone 9000 200", 255, fmt.Sprintf(atomic, 200)},
+		{"clone to another node's container", "qm clone 9000 201", 255, fmt.Sprintf(atomic, 201)},
+		{"clone to a node without the disks", "qm clone 9000 110 --target pve2", 255, "can't clone VM to node 'pve2' (VM uses local storage)\n"},
+		{"clone to no node", "qm clone 9000 110 --target mars", 255, "no such cluster node 'mars'\n"},
+		{"migrate to itself", "qm migrate 100 pve1", 255, "400 Parameter verification failed.\ntarget: target is local node.\n"},
+		{"migrate to no node", "qm migrate 100 mars", 255, "no such cluster node 'mars'\n"},
+		{"migrate another node's VM", "qm migrate 200 pve3", 2, "Configuration file 'nodes/pve1/qemu-server/200.conf' does not exist\n"},
+		{"migrate what runs", "qm migrate 100 pve2", 255, "can't migrate running VM without --online\n"},
+		{"migrate what runs on local disks", "qm migrate 100 pve2 --online", 255, "migration aborted\n"},
+		{"a VM that its node has not", "pvesh get /nodes/pve2/qemu/100/status/current", 255, "Configuration file 'nodes/pve2/qemu-server/100.conf' does not exist\nproxy handler failed: command '/usr/bin/ssh "},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := first.run(t, tt.line); got.code != tt.code || !strings.Contains(got.err, tt.err) {
+				t.Errorf("got %+v, want exit code %d and %q", got, tt.code, tt.err)
+			}
+		})
+	}
+	if got := first.VMIDs(); !cmp.Equal(got, []int{100, 9000}) {
+		t.Errorf("VMs of pve1: %v", got)
+	}
+	if lock := first.conf(t, 100).Get("lock"); lock != "" {
+		t.Errorf("an aborted migration left the lock %s", lock)
+	}
+	if got := first.must(t, "pvesh get /cluster/nextid"); got != "101\n" {
+		t.Errorf("next ID: %s", got)
+	}
+}
+
+func TestCluster_OneOfManyGetsAnID(t *testing.T) {
+	first, second, third := newCluster(t)
+	var won sync.Map
+	var all sync.WaitGroup
+	for i, l := range []*Lab{first, second, third, first, second, third} {
+		all.Go(func() {
+			if r := l.run(t, fmt.Sprintf("qm create 500 --name racer%d", i)); r.code == 0 {
+				won.Store(i, l.Config.Node)
+			} else if !strings.Contains(r.err, "already exists on node") {
+				t.Errorf("%s: %+v", l.Config.Node, r)
+			}
+		})
+	}
+	all.Wait()
+	var winners []any
+	won.Range(func(_, node any) bool { winners = append(winners, node); return true })
+	files, _ := filepath.Glob(first.Path("etc", "pve", "nodes", "*", "qemu-server", "500.conf"))
+	if len(winners) != 1 || len(files) != 1 || !strings.Contains(files[0], fmt.Sprint(winners[0])) {
+		t.Errorf("winners %v, configs %v", winners, files)
+	}
+}
+
+func TestCluster_VMsMove(t *testing.T) {
+	first, second, third := newCluster(t)
+	pid := func(l *Lab) int { p, _ := l.Pid(100); return p }
+
+	first.must(t, "qm clone 9000 100 --name mover")
+	out := first.must(t, "qm migrate 100 pve2")
+	for _, want := range []string{" starting migration of VM 100 to node 'pve2' (127.78.", " found local disk 'local-lvm:vm-100-disk-0' (attached)\n", " migration finished successfully (duration 00:00:0"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("offline: no %q in\n%s", want, out)
+		}
+	}
+	if _, err := os.Stat(first.ConfPath(100)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the config is still on pve1: %v", err)
+	}
+	if got := first.must(t, "pvesm list local-lvm --vmid 100"); strings.Count(got, "\n") != 1 {
+		t.Errorf("volumes left on pve1:\n%s", got)
+	}
+	second.must(t, "qm start 100")
+	process, address := pid(second), second.address(t, 100)
+	if r := second.run(t, "qm migrate 100 pve3 --online"); r.code == 0 || !strings.Contains(r.out, "can't migrate local disk 'local-lvm:vm-100-disk-0': can't live migrate attached local disks without with-local-disks option\n") {
+		t.Errorf("online without its disks: %+v", r)
+	}
+	second.must(t, "qm migrate 100 pve3 --online --with-local-disks")
+	if got := third.must(t, "qm status 100"); got != "status: running\n" {
+		t.Errorf("on pve3: %s", got)
+	}
+	if pid(third) != process || third.address(t, 100) != address || pid(second) != 0 {
+		t.Errorf("process %d at %s is now %d at %s", process, address, pid(third), third.address(t, 100))
+	}
+	raw, err := os.ReadFile(third.QemuPidFile(100))
+	if err != nil || strings.TrimSpace(string(raw)) != fmt.Sprint(process) {
+		t.Errorf("QEMU's pid file on pve3: %q, %v", raw, err)
+	}
+	if _, err := os.Stat(second.QemuPidFile(100)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("QEMU's pid file on pve2: %v", err)
+	}
+	third.must(t, "qm stop 100")
+	third.must(t, "qm destroy 100 --purge 1 --destroy-unreferenced-disks 1")
+	if _, alive := sys.ProcessStart(process); alive {
+		t.Error("the guest outlives its VM")
+	}
+}
+
+func TestCluster_SharedStorage(t *testing.T) {
+	first, second, _ := newCluster(t, func(o *Options) { o.Storage = "shared" })
+	if ids := second.VMIDs(); len(ids) != 0 {
+		t.Errorf("pve2 has a template of its own: %v", ids)
+	}
+	first.must(t, "qm clone 9000 100 --name cloned --target pve2")
+	second.must(t, "qm start 100")
+	if r := first.run(t, "qm destroy 9000"); r.code != 255 || !strings.Contains(r.err, "is still in use by linked cloned") {
+		t.Errorf("destroy of a base that a clone on another node reads: %+v", r)
+	}
+	second.must(t, "qm migrate 100 pve1 --online")
+	if got := first.must(t, "qm status 100"); got != "status: running\n" {
+		t.Errorf("moved: %s", got)
+	}
+}
+
+func TestCluster_Statistics(t *testing.T) {
+	first, second, _ := newCluster(t)
+	nodes := first.resources(t, "node")
+	for name, want := range map[string][2]float64{"node/pve1": {32 << 30, 16}, "node/pve2": {16 << 30, 8}, "node/pve3": {8 << 30, 8}} {
+		if n := nodes[name]; n["maxmem"] != want[0] || n["maxcpu"] != want[1] || n["status"] != "online" {
+			t.Errorf("%s: %v", name, n)
+		}
+	}
+	if raw, err := os.ReadFile(second.Path("proc", "meminfo")); err != nil || !strings.Contains(string(raw), "MemTotal:       16777216 kB\n") {
+		t.Errorf("meminfo of pve2: %s, %v", raw, err)
+	}
+	nextStatistics(t)
+	second.must(t, "qm clone 9001 100 --name new --description d")
+	if vm := first.resources(t, "vm")["qemu/100"]; vm["status"] != "unknown" || vm["name"] != nil || vm["maxmem"] != nil || vm["node"] != "pve2" {
+		t.Errorf("a VM made just now: %v", vm)
+	}
+	if vm := first.resources(t, "vm")["qemu/9000"]; vm["name"] != TemplateName || vm["template"] != 1.0 {
+		t.Errorf("a template of before: %v", vm)
+	}
+	nextStatistics(t)
+	if vm := first.resources(t, "vm")["qemu/100"]; vm["status"] != "stopped" || vm["name"] != "new" {
+		t.Errorf("10 s later: %v", vm)
+	}
+	for id, want := range map[string]float64{"storage/pve1/local-lvm": 0, "storage/pve2/shared": 1} {
+		if st := first.resources(t, "storage")[id]; st["shared"] != want || st["status"] != "available" {
+			t.Errorf("%s: %v", id, st)
+		}
+	}
+	if err := first.SetMaintenance(t.Context(), "pve3", true); err != nil {
+		t.Fatal(err)
+	}
+	if n := second.resources(t, "node")["node/pve3"]; n["hastate"] != "maintenance" || n["status"] != "online" {
+		t.Errorf("pve3 in maintenance: %v", n)
+	}
+}
+
+func TestCluster_NodeDown(t *testing.T) {
+	first, second, third := newCluster(t)
+	second.must(t, "qm clone 9001 100 --name lost")
+	second.must(t, "qm clone 9001 101 --name boots")
+	second.must(t, "qm set 101 --onboot 1")
+	second.must(t, "qm start 100")
+	second.must(t, "qm start 101")
+	nextStatistics(t)
+	guest, _ := second.Pid(100)
+	if err := first.NodeDown(t.Context(), "pve2"); err != nil {
+		t.Fatal(err)
+	}
+	if _, alive := sys.ProcessStart(guest); alive {
+		t.Error("a VM of the node that is down runs")
+	}
+	if _, err := dialHost(second.State); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("its sshd: %v", err)
+	}
+	online, quorate := first.members(t)
+	if diff := cmp.Diff([]string{"pve1", "pve3"}, online); diff != "" || quorate != 1 {
+		t.Errorf("quorate %d, online (-want +got):\n%s", quorate, diff)
+	}
+	if vm := third.resources(t, "vm")["qemu/100"]; vm["status"] != "running" || vm["node"] != "pve2" {
+		t.Errorf("what is known of its VM: %v", vm)
+	}
+	if n := third.resources(t, "node")["node/pve2"]; n["status"] != "offline" {
+		t.Errorf("the node: %v", n)
+	}
+	if r := first.run(t, "pvesh get /nodes/pve2/qemu --output-format json"); r.code != 255 || !strings.HasPrefix(r.err, "ssh: connect to host 127.78.") || !strings.Contains(r.err, "No route to host\nproxy handler failed: command '/usr/bin/ssh -e none") {
+		t.Errorf("asked for its VMs: %+v", r)
+	}
+	first.must(t, "qm clone 9000 102 --name mover")
+	if r := first.run(t, "qm migrate 102 pve2"); r.code != 255 || !strings.Contains(r.out, "Can't connect to destination address using public key\n") {
+		t.Errorf("migrate to it: %+v", r)
+	}
+	// 5 minutes later the others have forgotten its VMs but for their configs.
+	if err := first.edit(t.Context(), "pve2", func(m *state.Member) { m.Down = m.Down.Add(-state.StatisticsKept) }); err != nil {
+		t.Fatal(err)
+	}
+	if vm := third.resources(t, "vm")["qemu/100"]; vm["status"] != "unknown" || vm["name"] != nil {
+		t.Errorf("forgotten: %v", vm)
+	}
+	// With a second node down the last one has no quorum.
+	if err := first.NodeDown(t.Context(), "pve3"); err != nil {
+		t.Fatal(err)
+	}
+	if _, quorate := first.members(t); quorate != 0 {
+		t.Error("one node of three is quorate")
+	}
+	if r := first.run(t, "qm create 110"); r.err != "cluster not ready - no quorum?\n" {
+		t.Errorf("create: %+v", r)
+	}
+	for _, name := range []string{"pve2", "pve3"} {
+		if err := first.NodeUp(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if online, quorate := second.members(t); len(online) != 3 || quorate != 1 {
+		t.Errorf("back: quorate %d, online %v", quorate, online)
+	}
+	if got := hostRun(t, second.State, "qm status 100; qm status 101"); got != "status: stopped\nstatus: running\n" {
+		t.Errorf("after the boot: %s", got)
+	}
+}
+
+func TestCluster_QuorumLost(t *testing.T) {
+	first, second, third := newCluster(t)
+	third.must(t, "qm clone 9002 100 --name cut")
+	third.must(t, "qm clone 9002 101 --name idle")
+	third.must(t, "qm start 100")
+	if err := first.SetCutOff(t.Context(), "pve3", true); err != nil {
+		t.Fatal(err)
+	}
+	online, quorate := third.members(t)
+	if diff := cmp.Diff([]string{"pve3"}, online); diff != "" || quorate != 0 {
+		t.Errorf("pve3: quorate %d, online (-want +got):\n%s", quorate, diff)
+	}
+	if online, quorate := first.members(t); len(online) != 2 || quorate != 1 {
+		t.Errorf("pve1: quorate %d, online %v", quorate, online)
+	}
+	const refused = "cluster not ready - no quorum?\n"
+	for line, want := range map[string]string{
+		"qm create 110": refused, "qm clone 9002 110": refused, "qm start 101": refused, "qm migrate 101 pve1": refused,
+		"qm set 101 --memory 2048":       "unable to open file '/etc/pve/nodes/pve3/qemu-server/101.conf.tmp.",
+		"qm create 110 --scsi0 shared:1": refused,
+	} {
+		if r := third.run(t, line); r.code == 0 || !strings.HasPrefix(r.err, want) {
+			t.Errorf("%s: %+v, want %q", line, r, want)
+		}
+	}
+	// What runs goes on and can be stopped; nobody can write.
+	if got := hostRun(t, third.State, "qm status 100; touch "+third.Path("etc", "pve", "priv", "fence")+" 2>/dev/null || echo refused"); got != "status: running\nrefused\n" {
+		t.Errorf("on the node without quorum: %q", got)
+	}
+	// The others go on, and the node does not see it.
+	first.must(t, "qm clone 9000 110 --name later")
+	if _, err := os.Stat(third.ConfPathOn("pve1", 110)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the node without quorum sees what came later: %v", err)
+	}
+	if err := first.SetCutOff(t.Context(), "pve3", false); err != nil {
+		t.Fatal(err)
+	}
+	if r := third.run(t, "qm create 110"); !strings.Contains(r.err, "VM 110 already exists on node 'pve1'") {
+		t.Errorf("with quorum again: %+v", r)
+	}
+	third.must(t, "qm set 101 --memory 2048")
+
+	// A destroy that began without quorum has freed the disks when it fails.
+	for _, l := range []*Lab{first, second, third} {
+		if err := first.SetCutOff(t.Context(), l.Config.Node, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, l := range []*Lab{first, second, third} {
+		if online, quorate := l.members(t); len(online) != 1 || quorate != 0 {
+			t.Errorf("%s alone: quorate %d, online %v", l.Config.Node, quorate, online)
+		}
+	}
+	if r := third.run(t, "qm destroy 101 --purge 1"); r.code != 255 || !strings.Contains(r.err, "Permission denied") {
+		t.Errorf("destroy: %+v", r)
+	}
+	if got := third.must(t, "pvesm list local-lvm --vmid 101"); strings.Count(got, "\n") != 1 {
+		t.Errorf("volumes:\n%s", got)
+	}
+	third.must(t, "qm stop 100")
+	// The lab is taken down without quorum.
+}
+
+func TestCluster_RefusesWhatItCannotBe(t *testing.T) {
+	for want, o := range map[string]Options{
+		"process driver":      {Nodes: 3, Driver: DriverQemu},
+		"simulated systemd":   {Nodes: 3, Systemd: SystemdReal},
+		"at most 9 nodes":     {Nodes: 10},
+		"no size of at least": {Nodes: 2, NodeMemory: []string{"lots"}},
+	} {
+		o.Dir, o.Binary = filepath.Join(t.TempDir(), "lab"), "pvelab"
+		if _, err := Up(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", o, err, want)
+		}
+		if _, err := os.Stat(o.Dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%+v left %s", o, o.Dir)
+		}
+	}
+}
+
+func TestCluster_UpKilledAnywhereLeavesNothingAfterDown(t *testing.T) {
+	binary, err := pvelabBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for delay := 5 * time.Millisecond; delay < 2*time.Second; delay = delay * 2 {
+		dir := filepath.Join(t.TempDir(), "lab")
+		up := exec.CommandContext(t.Context(), binary, "up", "--nodes", "2", "--dir", dir)
+		if err := up.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(delay)
+		_ = up.Process.Kill()
+		_ = up.Wait()
+		if out, err := exec.CommandContext(t.Context(), binary, "down", "--dir", dir).CombinedOutput(); err != nil {
+			t.Fatalf("down after a kill at %s: %v: %s", delay, err, out)
+		}
+		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("killed at %s, down left %s", delay, dir)
+		}
+		assertNothingLeft(t, &state.State{Dir: dir})
+	}
+}

@@ -1,0 +1,109 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"linus/internal/lab/state"
+	"linus/internal/lab/sys"
+)
+
+const downTimeout = 60 * time.Second
+
+// Down takes the lab in dir down. Where there is none it only removes what an
+// up that was killed at its first step has left.
+func Down(ctx context.Context, dir string) error {
+	l, err := Open(dir)
+	if err == nil {
+		return l.Down(ctx)
+	}
+	if !errors.Is(err, state.ErrNoLab) {
+		return err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || checkEmpty(dir) != nil {
+		return nil // nothing there, or nothing of ours
+	}
+	for _, entry := range entries {
+		err = errors.Join(err, os.Remove(filepath.Join(dir, entry.Name())))
+	}
+	return errors.Join(err, os.Remove(dir))
+}
+
+// Down ends everything the lab started and removes its directory's content,
+// and the directory when nothing else is in it. It works on half a lab and
+// after anything was killed.
+func (l *Lab) Down(ctx context.Context) error {
+	if l.Root() != l.Dir {
+		return l.onlyANode()
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), downTimeout)
+	defer cancel()
+	if err := os.MkdirAll(l.Path("locks"), 0o755); err != nil {
+		return err
+	}
+	return l.WithLock(ctx, io.Discard, upLock, l.Path("locks", upLock), downWait, func() error {
+		// The order lets nothing new begin behind our back: first what can be
+		// asked to start things, then what runs.
+		err := errors.Join(l.otherNodesDown(ctx), l.powerCut(ctx), l.Driver.Down(ctx, l.State), l.Thaw())
+		if err != nil {
+			return err // keep the pid files: another down can go on from here
+		}
+		return l.remove()
+	})
+}
+
+// remove deletes the lab's files, lab.json last.
+func (l *Lab) remove() error {
+	entries, err := os.ReadDir(l.Dir)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if halfWritten(entry.Name()) {
+			if err := os.Remove(l.Path(entry.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	for _, part := range parts {
+		if err := os.RemoveAll(l.Path(part)); err != nil {
+			return err
+		}
+	}
+	if err := os.Remove(l.Dir); err != nil && !errors.Is(err, syscall.ENOTEMPTY) {
+		return err
+	}
+	return nil
+}
+
+// endCalls kills work-alikes that still run.
+func (l *Lab) endCalls(ctx context.Context) error {
+	files, err := filepath.Glob(l.Path("run", "call-*"))
+	for _, file := range files {
+		err = errors.Join(err, sys.KillPidFile(ctx, file, syscall.SIGKILL))
+	}
+	return err
+}
+
+// stopVMs stops every VM that has a run directory, also one whose config is
+// gone.
+func (l *Lab) stopVMs(ctx context.Context) error {
+	entries, err := os.ReadDir(l.Path("run"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, entry := range entries {
+		if id, atoiErr := strconv.Atoi(entry.Name()); atoiErr == nil {
+			err = errors.Join(err, l.Driver.Stop(ctx, l.State, state.VM{ID: id, Conf: state.NewConf()}))
+		}
+	}
+	return err
+}

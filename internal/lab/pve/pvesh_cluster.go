@@ -1,0 +1,265 @@
+package pve
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"linus/internal/lab/state"
+	"linus/internal/lab/sys"
+)
+
+// What a node tells of the other nodes of its cluster.
+
+// at is a call on another node.
+func (c *call) at(node *state.State) *call {
+	sub := *c
+	sub.s, sub.via = node, c.s
+	return &sub
+}
+
+// proxied is the call on the node that an API path names. pvesh forwards it there over
+// SSH, whether or not the node is known to be offline.
+func (c *call) proxied(name, path string) (*call, error) {
+	if name == "" || name == c.s.Config.Node && !c.s.Lists(state.FaultMissingNode, name) {
+		return c, nil
+	}
+	node, m, ok := c.s.Member(name)
+	if !ok {
+		return c, c.checkPlanted(name)
+	}
+	at := c.at(node)
+	if !m.Down.IsZero() {
+		// As long as the machine waits for an answer to its ARP requests.
+		if err := sys.Sleep(c.ctx, 3*time.Second); err != nil {
+			return nil, err
+		}
+		return nil, at.proxyError(state.Fail(255, "ssh: connect to host %s port 22: No route to host", m.IP), path)
+	}
+	return at, sys.Sleep(c.ctx, time.Duration(node.Config.SlowMS)*time.Millisecond)
+}
+
+// proxyError is what pvesh says of an error on the node it forwarded a call to.
+func (c *call) proxyError(err error, path string) error {
+	if c.via == nil {
+		return err
+	}
+	_, m, _ := c.via.Member(c.s.Config.Node)
+	code := 255
+	if exit := new(state.ExitError); errors.As(err, &exit) {
+		code = exit.Code
+	}
+	return state.Fail(255, "%s\nproxy handler failed: command '%s -- pvesh --noproxy get %s --output-format json' failed: exit code %d",
+		strings.TrimRight(err.Error(), "\n"), sshCommand(m), path, code)
+}
+
+// sshCommand is how one node of a cluster reaches another.
+func sshCommand(m state.Member) string {
+	return fmt.Sprintf("/usr/bin/ssh -e none -o 'BatchMode=yes' -o 'HostKeyAlias=%[1]s' -o 'UserKnownHostsFile=/etc/pve/nodes/%[1]s/ssh_known_hosts' -o 'GlobalKnownHostsFile=none' root@%[2]s", m.Name, m.IP)
+}
+
+// checkPlanted refuses a node nobody knows and one that does not answer, where these
+// are no labs.
+func (c *call) checkPlanted(name string) error {
+	for _, n := range c.s.Nodes() {
+		if n.Name == name && n.Online {
+			return nil
+		}
+		if n.Name == name {
+			return state.Fail(255, "595 Errors during connection establishment, proxy handshake: No route to host")
+		}
+	}
+	return state.Fail(255, "hostname lookup '%s' failed - failed to get address info for: %s: Name or service not known", name, name)
+}
+
+func apiNextID(c *call, _ map[string]string) (any, error) {
+	asked, given := c.opts["vmid"]
+	if !given {
+		return strconv.Itoa(c.s.NextID()), nil
+	}
+	id, err := strconv.Atoi(asked)
+	if err != nil || id < 100 {
+		return nil, state.Fail(255, "400 Parameter verification failed.\nvmid: invalid format - value does not look like a valid VM ID")
+	}
+	if _, _, taken := c.s.Holder(id); taken { // it says VM of a container too
+		return nil, state.Fail(255, "400 Parameter verification failed.\nvmid: VM %d already exists", id)
+	}
+	return asked, nil
+}
+
+func apiResources(c *call, _ map[string]string) (any, error) {
+	kind := c.opts["type"]
+	if kind != "" && !slices.Contains([]string{"vm", "storage", "node", "sdn"}, kind) {
+		return nil, state.Fail(255, "400 Parameter verification failed.\ntype: value '%s' does not have a value in the enumeration 'vm, storage, node, sdn'", kind)
+	}
+	list := []map[string]any{}
+	ha := c.s.HAStates()
+	for _, n := range c.s.Nodes() {
+		last := c.lastWord(n)
+		if kind == "" || kind == "vm" {
+			for _, id := range c.s.IDsOf(n.Name, "qemu-server") {
+				if conf, err := c.confOf(n.Name, id); err == nil { // else destroyed since it was listed
+					list = append(list, last.vm(n.Name, id, conf))
+				}
+			}
+			for _, id := range c.s.IDsOf(n.Name, "lxc") {
+				list = append(list, last.container(n.Name, id))
+			}
+		}
+		if kind == "" || kind == "node" {
+			entry := last.node(n)
+			if state, known := ha[n.Name]; known {
+				entry["hastate"] = state
+			}
+			list = append(list, entry)
+		}
+		if kind == "" || kind == "storage" {
+			for _, st := range c.s.Storages() {
+				list = append(list, last.storage(n.Name, st))
+			}
+		}
+	}
+	return list, nil
+}
+
+// word is what a node told of itself last. Its statistics come every 10 s; of a node
+// that is gone they are kept as they were for 5 minutes.
+type word struct {
+	call      *call
+	told      time.Time // when; zero: now, in a lab of one node
+	forgotten bool
+	gone      bool  // the node's VMs are as they were then:
+	running   []int // these ran
+}
+
+func (c *call) lastWord(n state.Node) word {
+	node, m, ok := c.s.Member(n.Name)
+	if !ok {
+		return word{call: c, forgotten: !n.Online, gone: !n.Online}
+	}
+	w := word{call: c.at(node), told: time.Now().Truncate(state.StatisticsInterval)}
+	if n.Online {
+		return w
+	}
+	if w.told = m.Gone(); w.told.IsZero() { // it is this node that hears nobody
+		_, self, _ := c.s.Member(c.s.Config.Node)
+		w.told = self.Gone()
+	} else {
+		w.gone, w.running = true, m.Running
+	}
+	w.forgotten = time.Since(w.told) > state.StatisticsKept
+	return w
+}
+
+// vm is a VM as /cluster/resources shows it. What the statistics do not know yet, or no
+// more, has neither name nor size.
+func (w word) vm(node string, id int, conf *state.Conf) map[string]any {
+	entry := map[string]any{"type": "qemu", "node": node, "id": fmt.Sprintf("qemu/%d", id), "vmid": id, "status": "unknown"}
+	for _, key := range []string{"tags", "lock"} { // from the config
+		if conf.Has(key) {
+			entry[key] = conf.Get(key)
+		}
+	}
+	if w.forgotten || !w.told.IsZero() && w.call.s.BornAfter(id, w.told) {
+		return entry
+	}
+	status := w.call.vmStatus(id, conf)
+	if status["status"] == "running" && !w.told.IsZero() && w.call.startedAt(id).After(w.told) || w.gone {
+		status["status"], status["mem"], status["uptime"] = "stopped", 0, 0
+	}
+	if w.gone && slices.Contains(w.running, id) {
+		status["status"] = "running"
+	}
+	entry["template"], entry["maxcpu"] = 0, status["cpus"]
+	for _, key := range []string{"name", "status", "template", "maxmem", "maxdisk", "cpu", "mem", "disk", "uptime"} {
+		if value, ok := status[key]; ok {
+			entry[key] = value
+		}
+	}
+	return entry
+}
+
+func (w word) container(node string, id int) map[string]any {
+	entry := map[string]any{"type": "lxc", "node": node, "id": fmt.Sprintf("lxc/%d", id), "vmid": id, "status": "unknown"}
+	if !w.forgotten {
+		entry["name"], entry["status"], entry["template"] = fmt.Sprintf("ct%d", id), "stopped", 0
+	}
+	return entry
+}
+
+func (w word) node(n state.Node) map[string]any {
+	entry := map[string]any{"type": "node", "node": n.Name, "id": "node/" + n.Name, "status": "offline"}
+	memory, used, cpus := w.call.memory()
+	if !w.forgotten {
+		entry["maxcpu"], entry["maxmem"], entry["maxdisk"], entry["level"] = cpus, memory, int64(94)<<30, ""
+	}
+	if n.Online {
+		entry["status"] = "online"
+		entry["cpu"], entry["mem"], entry["disk"], entry["uptime"] = 0.1, used, int64(14)<<30, 86400
+	}
+	return entry
+}
+
+func (w word) storage(node string, st state.Storage) map[string]any {
+	entry := map[string]any{
+		"id": "storage/" + node + "/" + st.Name, "type": "storage", "node": node, "storage": st.Name,
+		"status": "unknown", "plugintype": st.Kind, "content": st.Content, "shared": number01(st.Shared),
+	}
+	if own, err := w.call.s.Storage(st.Name); err == nil && !w.forgotten {
+		status := w.call.storageStatus(own)
+		entry["status"], entry["maxdisk"], entry["disk"] = "available", status["total"], status["used"]
+	}
+	return entry
+}
+
+func number01(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// memory is the memory of this node, what of it is in use, in bytes, and its CPUs. A
+// running VM of a cluster uses all of its own.
+func (c *call) memory() (total, used int64, cpus int) {
+	_, m, ok := c.s.Member(c.s.Config.Node)
+	if !ok {
+		return 32 << 30, 4 << 30, 8
+	}
+	used = 1 << 30
+	for _, id := range c.s.VMIDs() {
+		if conf, err := c.s.LoadConf(id); err == nil {
+			if _, running := c.s.Pid(id); running {
+				used += memoryBytes(conf)
+			}
+		}
+	}
+	return int64(m.MemoryMB) << 20, used, m.CPUs
+}
+
+func apiNodes(c *call, _ map[string]string) (any, error) {
+	list := []map[string]any{}
+	for _, n := range c.s.Nodes() {
+		list = append(list, c.lastWord(n).node(n))
+	}
+	return list, nil
+}
+
+func apiClusterStatus(c *call, _ map[string]string) (any, error) {
+	nodes := c.s.Nodes()
+	list := []map[string]any{}
+	if len(nodes) > 1 {
+		list = append(list, map[string]any{
+			"type": "cluster", "id": "cluster", "name": "lab", "nodes": len(nodes), "quorate": number01(c.s.Quorate() == nil), "version": len(nodes),
+		})
+	}
+	for _, n := range nodes {
+		list = append(list, map[string]any{
+			"type": "node", "id": "node/" + n.Name, "name": n.Name, "nodeid": n.ID, "online": number01(n.Online), "local": number01(n.Local), "level": "", "ip": n.IP,
+		})
+	}
+	return list, nil
+}

@@ -1,0 +1,331 @@
+package state
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"linus/internal/lab/sys"
+)
+
+// The nodes of a cluster, and what each sees of the others. A lab of one node has
+// no members; nodes that tests plant beside it exist by name only.
+
+// OtherNodeIP is the address of planted nodes: one for documentation, where nothing answers.
+const OtherNodeIP = "192.0.2.2"
+
+// Member is a node of a cluster of labs, as cluster.json has it. Each is a lab with a
+// directory of its own.
+type Member struct {
+	Name        string    `json:"name"`
+	Dir         string    `json:"dir"`
+	IP          string    `json:"ip"`
+	MemoryMB    int       `json:"memory_mb"`
+	CPUs        int       `json:"cpus"`
+	Down        time.Time `json:"down,omitzero"`    // since when it is off; zero: it is on
+	CutOff      time.Time `json:"cut_off,omitzero"` // since when no other node hears it; zero: they do
+	Running     []int     `json:"running,omitempty"`
+	Maintenance bool      `json:"maintenance,omitempty"`
+}
+
+// Gone is since when the others have not heard of it; zero: they do.
+func (m Member) Gone() time.Time {
+	if m.Down.IsZero() {
+		return m.CutOff
+	}
+	return m.Down
+}
+
+// Common is a path below what all nodes of a cluster share; without a cluster below
+// the state directory.
+func (s *State) Common(elem ...string) string {
+	if s.Config.Cluster == "" {
+		return s.Path(elem...)
+	}
+	return filepath.Join(append([]string{s.Config.Cluster}, elem...)...)
+}
+
+func (s *State) membersPath() string { return s.Common("cluster.json") }
+
+// Members are the cluster's nodes, in order; none without a cluster.
+func (s *State) Members() ([]Member, error) {
+	if s.Config.Cluster == "" {
+		return nil, nil
+	}
+	raw, err := os.ReadFile(s.membersPath())
+	if err != nil {
+		return nil, err
+	}
+	var members []Member
+	if err := json.Unmarshal(raw, &members); err != nil {
+		return nil, fmt.Errorf("read %s: %w", s.membersPath(), err)
+	}
+	return members, nil
+}
+
+// SetMembers makes a cluster of these nodes.
+func (s *State) SetMembers(members []Member) error {
+	raw, err := json.MarshalIndent(members, "", "  ")
+	if err != nil {
+		return err
+	}
+	return sys.WriteFile(s.membersPath(), append(raw, '\n'), 0o644)
+}
+
+// EditMembers changes the cluster's nodes, and what each of them shows of the others.
+func (s *State) EditMembers(ctx context.Context, edit func([]Member) error) error {
+	return s.WithClusterLock(ctx, io.Discard, "members", func() error {
+		members, err := s.Members()
+		if err == nil {
+			err = edit(members)
+		}
+		if err == nil {
+			err = s.SetMembers(members)
+		}
+		if err == nil {
+			err = s.writeManagerStatus(members)
+		}
+		for _, m := range members {
+			var node *State
+			if err == nil {
+				node, err = Open(m.Dir)
+			}
+			if err == nil {
+				err = node.ShowCluster()
+			}
+		}
+		return err
+	})
+}
+
+// Member is the state of a node of the cluster; ok is false when there is none of that name.
+func (s *State) Member(name string) (node *State, m Member, ok bool) {
+	members, err := s.Members()
+	if err != nil {
+		return nil, m, false
+	}
+	at := slices.IndexFunc(members, func(m Member) bool { return m.Name == name })
+	if at < 0 {
+		return nil, m, false
+	}
+	node, err = Open(members[at].Dir)
+	return node, members[at], err == nil
+}
+
+// Node is a node as another sees it.
+type Node struct {
+	ID     int
+	Name   string
+	IP     string
+	Local  bool
+	Online bool
+}
+
+// Nodes are the cluster's nodes as this one sees them, in the order of their IDs.
+func (s *State) Nodes() []Node {
+	members, _ := s.Members()
+	all := []Node{{Name: s.Config.Node, IP: "127.0.0.1", Local: true, Online: true}}
+	if len(members) > 0 {
+		all = nil
+		for _, m := range members {
+			all = append(all, Node{Name: m.Name, IP: m.IP, Local: m.Name == s.Config.Node, Online: sees(members, s.Config.Node, m)})
+		}
+	}
+	if others, err := s.planted(); err == nil {
+		for _, name := range SortedKeys(others) {
+			all = append(all, Node{Name: name, IP: OtherNodeIP, Online: others[name] == plantedOnline})
+		}
+	}
+	for i := range all {
+		all[i].ID = i + 1
+		all[i].Online = all[i].Online && !s.Lists(FaultMissingNode, all[i].Name)
+	}
+	return all
+}
+
+// sees reports whether a node sees a member online.
+func sees(members []Member, node string, m Member) bool {
+	if m.Name == node {
+		return true
+	}
+	self := slices.IndexFunc(members, func(m Member) bool { return m.Name == node })
+	return m.Gone().IsZero() && self >= 0 && members[self].Gone().IsZero()
+}
+
+// Quorate is the error of every change without quorum: in a cluster a node needs to
+// see more than half of all.
+func (s *State) Quorate() error {
+	members, err := s.Members()
+	if err != nil {
+		return err
+	}
+	online := 0
+	for _, m := range members {
+		if sees(members, s.Config.Node, m) {
+			online++
+		}
+	}
+	if s.Fault(FaultNoQuorum) != "" || len(members) > 0 && online <= len(members)/2 {
+		return Fail(255, "cluster not ready - no quorum?")
+	}
+	return nil
+}
+
+// WriteMembers writes etc/pve/.members as pmxcfs shows it: a host without a
+// cluster has no list of nodes there.
+func (s *State) WriteMembers() error {
+	nodes := s.Nodes()
+	m := map[string]any{"nodename": s.Config.Node, "version": len(nodes) - 1}
+	if len(nodes) > 1 {
+		quorate := 1
+		if s.Quorate() != nil {
+			quorate = 0
+		}
+		list := map[string]any{}
+		for _, n := range nodes {
+			online := 0
+			if n.Online {
+				online = 1
+			}
+			list[n.Name] = map[string]any{"id": n.ID, "online": online, "ip": n.IP}
+		}
+		m["cluster"] = map[string]any{"name": "lab", "version": len(nodes), "nodes": len(nodes), "quorate": quorate}
+		m["nodelist"] = list
+	}
+	raw, err := json.MarshalIndent(m, "", "")
+	if err != nil {
+		return err
+	}
+	return sys.WriteFile(s.Path("etc", "pve", ".members"), append(raw, '\n'), 0o644)
+}
+
+// writeManagerStatus writes what the HA manager says of the nodes. Until one was in
+// maintenance it is idle and says nothing.
+func (s *State) writeManagerStatus(members []Member) error {
+	path := s.Common("pve", "ha", "manager_status")
+	_, err := os.Stat(path)
+	used := err == nil || slices.ContainsFunc(members, func(m Member) bool { return m.Maintenance })
+	if !used {
+		return nil
+	}
+	nodes := map[string]string{}
+	for _, m := range members {
+		nodes[m.Name] = "online"
+		if m.Maintenance {
+			nodes[m.Name] = "maintenance"
+		} else if !m.Gone().IsZero() {
+			nodes[m.Name] = "unknown"
+		}
+	}
+	raw, err := json.Marshal(map[string]any{"node_status": nodes, "service_status": map[string]any{}, "timestamp": time.Now().Unix()})
+	if err != nil {
+		return err
+	}
+	return sys.WriteFile(path, raw, 0o640)
+}
+
+// HAStates are the nodes' states as the HA manager knows them; it may know none.
+func (s *State) HAStates() map[string]string {
+	var status struct {
+		Nodes map[string]string `json:"node_status"`
+	}
+	raw, err := os.ReadFile(s.Path("etc", "pve", "ha", "manager_status"))
+	if err != nil || json.Unmarshal(raw, &status) != nil {
+		return nil
+	}
+	return status.Nodes
+}
+
+// Planted nodes are in nodes.json, by name.
+const (
+	plantedOnline  = "online"
+	plantedOffline = "offline"
+)
+
+func (s *State) plantedPath() string { return s.Common("nodes.json") }
+
+func (s *State) planted() (map[string]string, error) {
+	nodes := map[string]string{}
+	raw, err := os.ReadFile(s.plantedPath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return nodes, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return nodes, json.Unmarshal(raw, &nodes)
+}
+
+// PlantNode makes another node part of the cluster, or changes whether it is
+// online.
+func (s *State) PlantNode(name string, online bool) error {
+	nodes, err := s.planted()
+	if err != nil {
+		return err
+	}
+	nodes[name] = plantedOffline
+	if online {
+		nodes[name] = plantedOnline
+	}
+	raw, err := json.Marshal(nodes)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(s.NodeDir(name, "qemu-server"), 0o755); err != nil {
+		return err
+	}
+	if err := sys.WriteFile(s.plantedPath(), raw, 0o644); err != nil {
+		return err
+	}
+	return s.WriteMembers()
+}
+
+// Statistics: the API tells of other nodes what these said last. They say it every 10 s,
+// and 5 minutes later it is forgotten (pvestatd, pmxcfs).
+const (
+	StatisticsInterval = 10 * time.Second
+	StatisticsKept     = 5 * time.Minute
+)
+
+func (s *State) birthPath(id int) string { return s.Common("born", fmt.Sprint(id)) }
+
+// noteBirth notes when an ID was taken: the statistics do not know it at once.
+func (s *State) noteBirth(id int) error {
+	if s.Config.Cluster == "" {
+		return nil
+	}
+	return sys.WriteFile(s.birthPath(id), nil, 0o644)
+}
+
+// BornAfter reports whether a VM of a cluster was made after a moment.
+func (s *State) BornAfter(id int, moment time.Time) bool {
+	info, err := os.Stat(s.birthPath(id))
+	return err == nil && info.ModTime().After(moment)
+}
+
+// ForgetBirths makes all VMs there are as old as the lab.
+func (s *State) ForgetBirths() error {
+	if s.Config.Cluster == "" {
+		return nil
+	}
+	if err := os.RemoveAll(s.Common("born")); err != nil {
+		return err
+	}
+	return os.MkdirAll(s.Common("born"), 0o755)
+}
+
+// NodeName completes a node's name: 2 stands for pve2.
+func NodeName(name string) string {
+	if strings.Trim(name, "0123456789") == "" {
+		return "pve" + name
+	}
+	return name
+}

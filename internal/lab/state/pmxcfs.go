@@ -1,0 +1,164 @@
+package state
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"linus/internal/lab/sys"
+)
+
+// The nodes of a cluster have one /etc/pve, as far as they see each other: a node
+// without quorum keeps what it saw last, and nobody can write there. pmxcfs refuses
+// that with `Permission denied`; of root, which no mode of a file stops, the lab's file
+// system takes it with `Operation not permitted`.
+
+// clusterFiles are the entries of /etc/pve that all nodes have in common.
+var clusterFiles = []string{"nodes", "priv", "ha", "storage.cfg"}
+
+// LayOutCluster creates the files that all nodes have in common.
+func (s *State) LayOutCluster() error {
+	for _, dir := range []string{"locks", "born", "pve/nodes", "pve/priv", "pve/ha", "storage/shared/images"} {
+		if err := os.MkdirAll(s.Common(dir), 0o755); err != nil {
+			return err
+		}
+	}
+	return sys.WriteFile(s.Common("pve", "storage.cfg"), []byte(storageConfig), 0o640)
+}
+
+const storageConfig = `dir: local
+	path /var/lib/vz
+	content images,iso,vztmpl,backup,import
+
+lvmthin: local-lvm
+	thinpool data
+	vgname pve
+	content images,rootdir
+
+nfs: shared
+	export /srv/shared
+	path /mnt/pve/shared
+	server 192.0.2.10
+	content images,iso,vztmpl,backup,import
+
+`
+
+// ShowCluster makes this node's /etc/pve agree with what the node sees.
+func (s *State) ShowCluster() error {
+	if s.Config.Cluster == "" {
+		return s.WriteMembers()
+	}
+	if s.Quorate() == nil {
+		if err := s.link(s.Common("pve")); err != nil {
+			return err
+		}
+		return errors.Join(s.Thaw(), s.WriteMembers())
+	}
+	return errors.Join(s.freeze(), s.WriteMembers())
+}
+
+// link points the common entries of this node's /etc/pve to a directory.
+func (s *State) link(dir string) error {
+	for _, name := range clusterFiles {
+		path := s.Path("etc", "pve", name)
+		tmp := filepath.Join(filepath.Dir(path), sys.Temporary+name)
+		if err := os.Remove(tmp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err := os.Symlink(filepath.Join(dir, name), tmp); err != nil {
+			return err
+		}
+		if err := os.Rename(tmp, path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *State) frozen() string { return s.Path("etc", "frozen") }
+
+// freeze keeps what is in /etc/pve now, for this node only, and lets nobody write there.
+func (s *State) freeze() error {
+	if target, err := os.Readlink(s.Path("etc", "pve", "nodes")); err == nil && target == filepath.Join(s.frozen(), "nodes") {
+		return nil
+	}
+	if err := s.Thaw(); err != nil {
+		return err
+	}
+	if err := copyFiles(s.Common("pve"), s.frozen()); err != nil {
+		return err
+	}
+	if err := s.link(s.frozen()); err != nil {
+		return err
+	}
+	return eachFile(s.frozen(), func(path string, info fs.FileInfo) error {
+		err := os.Chmod(path, info.Mode().Perm()&^0o222)
+		_ = setImmutable(path, true) // root's alone, and not on every file system
+		return err
+	})
+}
+
+// Thaw removes what freeze kept.
+func (s *State) Thaw() error {
+	err := eachFile(s.frozen(), func(path string, info fs.FileInfo) error {
+		_ = setImmutable(path, false)
+		return os.Chmod(path, info.Mode().Perm()|0o200)
+	})
+	return errors.Join(err, os.RemoveAll(s.frozen()))
+}
+
+// eachFile visits a directory and all below it; a missing one is an empty one.
+func eachFile(dir string, visit func(path string, info fs.FileInfo) error) error {
+	return filepath.Walk(dir, func(path string, info fs.FileInfo, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return visit(path, info)
+	})
+}
+
+// copyFiles copies a directory, but no file that is on its way to its place or has gone.
+func copyFiles(src, dst string) error {
+	return eachFile(src, func(path string, info fs.FileInfo) error {
+		target := dst + strings.TrimPrefix(path, src)
+		if info.IsDir() {
+			return os.MkdirAll(target, 0o755)
+		}
+		raw, err := os.ReadFile(path)
+		if strings.HasPrefix(info.Name(), sys.Temporary) || errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(target, raw, info.Mode().Perm())
+	})
+}
+
+const immutableFlag = 0x10 // FS_IMMUTABLE_FL of linux/fs.h
+
+// setImmutable sets or clears what chattr calls +i.
+func setImmutable(path string, on bool) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS)
+	if err != nil {
+		return err
+	}
+	if on {
+		flags |= immutableFlag
+	} else {
+		flags &^= immutableFlag
+	}
+	return unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags)
+}

@@ -1,0 +1,197 @@
+package proxmox_test
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"linus/internal/job"
+	"linus/internal/lab"
+	"linus/internal/proxmox"
+)
+
+// newClusterLab is one installation that uses three nodes, each by its own provider.
+func newClusterLab(t *testing.T) []*labHost {
+	t.Helper()
+	first := newLabAs(t, lab.Options{Driver: lab.DriverProcess, Nodes: 3})
+	nodes, err := first.Nodes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hosts := []*labHost{first}
+	for _, l := range nodes[1:] {
+		h := &labHost{Lab: l, owner: first.owner, key: first.key, public: first.public, scripts: first.scripts + "-" + l.Config.Node}
+		h.dial(t)
+		hosts = append(hosts, h)
+	}
+	return hosts
+}
+
+// anywhere are the configs of VMs and their volumes, but for the templates', on all nodes.
+func anywhere(t *testing.T, l *lab.Lab) []string {
+	t.Helper()
+	var found []string
+	for _, pattern := range []string{"etc/pve/nodes/*/qemu-server/*.conf", "storage/*/vm-*", "storage/*/images/*/vm-*", "nodes/*/storage/*/vm-*", "nodes/*/storage/*/images/*/vm-*", "cluster/storage/*/images/*/vm-*"} {
+		files, err := filepath.Glob(filepath.Join(l.Root(), pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		found = append(found, files...)
+	}
+	return slices.DeleteFunc(found, func(file string) bool { return strings.Contains(file, "/900") || strings.Contains(file, "vm-900") })
+}
+
+// TestCluster takes the host scripts through what happens on a cluster. Each step
+// leaves the lab as it found it.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	hosts := newClusterLab(t)
+	first, second, third := hosts[0], hosts[1], hosts[2]
+	ctx := t.Context()
+	create := func(t *testing.T, h *labHost, change func(*proxmox.Options)) job.VM {
+		t.Helper()
+		vm, err := h.provider(t, change).Create(ctx, h.spec(), func(job.Progress) {})
+		if err != nil {
+			t.Fatalf("create on %s: %v", h.Config.Node, err)
+		}
+		if vm.Node != h.Config.Node {
+			t.Errorf("VM %d is on %s, asked for on %s", vm.ID, vm.Node, h.Config.Node)
+		}
+		return vm
+	}
+	destroy := func(t *testing.T, h *labHost, vm job.VM) {
+		t.Helper()
+		if err := h.provider(t, nil).Destroy(ctx, vm); err != nil {
+			t.Errorf("destroy VM %d on %s: %v", vm.ID, h.Config.Node, err)
+		}
+	}
+	// listed are the nodes of the VMs that a node lists. offline is the node that it must
+	// have said it could not ask; "": none.
+	listed := func(t *testing.T, h *labHost, offline string) map[int]string {
+		t.Helper()
+		vms, err := h.provider(t, nil).List(ctx)
+		if offline == "" && err != nil || offline != "" && (err == nil || !strings.Contains(err.Error(), "node '"+offline+"' is offline")) {
+			t.Fatalf("list: %v", err)
+		}
+		nodes := map[int]string{}
+		for _, vm := range vms {
+			nodes[vm.ID] = vm.Node
+		}
+		return nodes
+	}
+	nothingLeft := func(t *testing.T) {
+		t.Helper()
+		if left := anywhere(t, first.Lab); len(left) > 0 {
+			t.Errorf("left: %v", left)
+		}
+	}
+
+	t.Run("NodesTakeTheIDsTheyGet", func(t *testing.T) {
+		// As many VMs as IDs: all meet at the same ones.
+		vms := make([]job.VM, len(hosts))
+		var all sync.WaitGroup
+		for i, h := range hosts {
+			all.Go(func() {
+				vms[i] = create(t, h, func(o *proxmox.Options) { o.VMIDRange = "300-302" })
+			})
+		}
+		all.Wait()
+		if nodes := listed(t, second, ""); len(nodes) != 3 {
+			t.Errorf("listed over the nodes: %v", nodes)
+		}
+		for i, h := range hosts {
+			destroy(t, h, vms[i])
+		}
+		nothingLeft(t)
+	})
+
+	t.Run("AMovedVM", func(t *testing.T) {
+		vm := create(t, first, nil)
+		id := strconv.Itoa(vm.ID)
+		if _, err := first.QM(ctx, "migrate", id, "pve3", "--online", "--with-local-disks"); err != nil {
+			t.Fatal(err)
+		}
+		if node := listed(t, first, "")[vm.ID]; node != "pve3" {
+			t.Errorf("listed on %q", node)
+		}
+		err := first.provider(t, nil).Destroy(ctx, vm)
+		if err == nil || !strings.Contains(err.Error(), "pve3") {
+			t.Errorf("destroy where it was: %v", err)
+		}
+		if out, err := third.QM(ctx, "status", id); err != nil || out != "status: running\n" {
+			t.Errorf("after a destroy on its old node: %q, %v", out, err)
+		}
+		vm.Node = "pve3"
+		destroy(t, third, vm)
+		nothingLeft(t)
+	})
+
+	t.Run("ANodeDown", func(t *testing.T) {
+		here, there := create(t, first, nil), create(t, second, nil)
+		if err := first.NodeDown(ctx, "pve2"); err != nil {
+			t.Fatal(err)
+		}
+		if nodes := listed(t, first, "pve2"); nodes[here.ID] != "pve1" || nodes[there.ID] != "" {
+			t.Errorf("listed: %v", nodes)
+		}
+		if err := first.NodeUp(ctx, "pve2"); err != nil {
+			t.Fatal(err)
+		}
+		second.dial(t)
+		destroy(t, first, here)
+		destroy(t, second, there)
+		nothingLeft(t)
+	})
+
+	t.Run("NoQuorum", func(t *testing.T) {
+		for _, h := range hosts {
+			if err := first.SetCutOff(ctx, h.Config.Node, true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := first.provider(t, nil).Create(ctx, first.spec(), func(job.Progress) {})
+		if err == nil || !strings.Contains(err.Error(), "quorum") {
+			t.Errorf("create: %v", err)
+		}
+		for _, h := range hosts {
+			if err := first.SetCutOff(ctx, h.Config.Node, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		nothingLeft(t)
+	})
+
+	t.Run("QuorumLostInTheMiddle", func(t *testing.T) {
+		// The link breaks when the clone is there: from then on nothing can be changed.
+		lost := make(chan error, 1)
+		var once sync.Once
+		_, err := third.provider(t, nil).Create(ctx, third.spec(), func(p job.Progress) {
+			if p.VMID != 0 {
+				once.Do(func() { lost <- first.SetCutOff(context.WithoutCancel(ctx), "pve3", true) })
+			}
+		})
+		if lostErr := <-lost; lostErr != nil {
+			t.Fatal(lostErr)
+		}
+		if err == nil {
+			t.Fatal("a VM was made without quorum")
+		}
+		if len(anywhere(t, first.Lab)) == 0 {
+			t.Error("what was made was taken away without quorum")
+		}
+		if err := first.SetCutOff(ctx, "pve3", false); err != nil {
+			t.Fatal(err)
+		}
+		// With quorum again it is found by its marker and destroyed.
+		vms, err := third.provider(t, nil).List(ctx)
+		if err != nil || len(vms) != 1 {
+			t.Fatalf("listed: %v, %v", vms, err)
+		}
+		destroy(t, third, vms[0])
+		nothingLeft(t)
+	})
+}
