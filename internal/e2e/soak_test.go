@@ -122,15 +122,28 @@ func (s *soak) withManifest(j soakJob) soakJob {
 	return j
 }
 
-// run submits the jobs, injects faults until all have ended, and checks each.
+// atOnce is how many of the second half of a soak's jobs there are at a time: fewer than
+// slots, so that pools make members between them.
+const atOnce = 5
+
+// run submits the jobs, injects faults until all have ended, and checks each. The first
+// half is submitted at once, and waits for slots.
 func (s *soak) run(jobs []soakJob, inject func(over <-chan struct{})) {
 	s.jobs = len(jobs)
 	over := make(chan struct{})
 	var faults, following sync.WaitGroup
 	faults.Go(func() { inject(over) })
 	faults.Go(func() { s.countVMs(over) })
-	for i := range jobs {
+	half := len(jobs) / 2
+	for i := range half {
 		following.Go(func() { s.follow(&jobs[i]) })
+	}
+	for i := range atOnce {
+		following.Go(func() {
+			for at := half + i; at < len(jobs); at += atOnce {
+				s.follow(&jobs[at])
+			}
+		})
 	}
 	following.Wait()
 	close(over)
