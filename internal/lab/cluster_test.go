@@ -138,6 +138,12 @@ func TestCluster_NodesShareTheirConfigsAndOneStorage(t *testing.T) {
 	if got := hostRun(t, first.State, "cat "+first.Path("etc", "pve", "priv", "linus", "fence")); got != "x\n" {
 		t.Errorf("a file of another node: %q", got)
 	}
+	// A setting names one directory, which is each node's own.
+	scripts := first.Env()["PROXMOX_SCRIPT_DIR"]
+	hostRun(t, first.State, "mkdir -p "+scripts+" && touch "+scripts+"/first")
+	if got := hostRun(t, second.State, "ls "+scripts+" 2>/dev/null || echo none"); got != "none\n" && os.Geteuid() == 0 {
+		t.Errorf("scripts of another node: %q", got)
+	}
 	again, err := Up(t.Context(), Options{Dir: first.Dir, Binary: first.Config.Binary})
 	if err != nil || again.Config != first.Config {
 		t.Errorf("up again: %v, %+v", err, again)
@@ -381,6 +387,7 @@ func TestCluster_QuorumLost(t *testing.T) {
 	first, second, third := newCluster(t)
 	third.must(t, "qm clone 9002 100 --name cut")
 	third.must(t, "qm clone 9002 101 --name idle")
+	third.must(t, "qm set 101 --scsi3 shared:1")
 	third.must(t, "qm start 100")
 	if err := first.SetCutOff(t.Context(), "pve3", true); err != nil {
 		t.Fatal(err)
@@ -419,7 +426,7 @@ func TestCluster_QuorumLost(t *testing.T) {
 	}
 	third.must(t, "qm set 101 --memory 2048")
 
-	// A destroy that began without quorum has freed the disks when it fails.
+	// A destroy that began without quorum has freed the node's own disks when it fails.
 	for _, l := range []*Lab{first, second, third} {
 		if err := first.SetCutOff(t.Context(), l.Config.Node, true); err != nil {
 			t.Fatal(err)
@@ -430,11 +437,14 @@ func TestCluster_QuorumLost(t *testing.T) {
 			t.Errorf("%s alone: quorate %d, online %v", l.Config.Node, quorate, online)
 		}
 	}
-	if r := third.run(t, "qm destroy 101 --purge 1"); r.code != 255 || !strings.Contains(r.err, "Permission denied") {
+	if r := third.run(t, "qm destroy 101 --purge 1"); r.code != 255 || !strings.Contains(r.err, "Permission denied") ||
+		!strings.Contains(r.out, "WARN: Could not remove disk 'shared:101/vm-101-disk-0.raw', check manually: cfs-lock 'storage-shared' error: no quorum!\n") {
 		t.Errorf("destroy: %+v", r)
 	}
-	if got := third.must(t, "pvesm list local-lvm --vmid 101"); strings.Count(got, "\n") != 1 {
-		t.Errorf("volumes:\n%s", got)
+	for storage, left := range map[string]int{"local-lvm": 0, "shared": 1} {
+		if got := third.must(t, "pvesm list "+storage+" --vmid 101"); strings.Count(got, "\n") != 1+left {
+			t.Errorf("volumes:\n%s", got)
+		}
 	}
 	third.must(t, "qm stop 100")
 	// The lab is taken down without quorum.

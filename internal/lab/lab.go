@@ -328,7 +328,7 @@ func (l *Lab) Env() map[string]string {
 		"PROXMOX_NODE":         l.Config.Node,
 		"PROXMOX_STORAGE":      l.Config.Storage,
 		"PROXMOX_BRIDGE":       l.Config.Bridge,
-		"PROXMOX_SCRIPT_DIR":   filepath.Join(l.HomeDir(), "linus", "scripts"), // goes with the lab
+		"PROXMOX_SCRIPT_DIR":   filepath.Join(nodeHome(l.State), "linus", "scripts"), // goes with the lab
 		"DEFAULT_VM_TEMPLATE":  TemplateName,
 	}
 	if l.Config.Driver == state.DriverProcess {

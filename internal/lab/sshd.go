@@ -61,7 +61,7 @@ func startSSHD(ctx context.Context, s *state.State) error {
 	if s.Config.Driver == state.DriverQemu {
 		err = netns.Do(netns.Of(s).Path(), start)
 	} else {
-		err = start()
+		err = inOwnMounts(s, start)
 	}
 	if err == nil {
 		err = waitSSHD(ctx, net.JoinHostPort(s.Config.SSHHost, strconv.Itoa(s.Config.SSHPort)), daemonPid)

@@ -177,14 +177,21 @@ func (c *call) freeVolume(volid string) error {
 	if err != nil {
 		return err
 	}
+	name, _, _ := strings.Cut(volid, ":")
+	st, err := c.s.Storage(name)
+	if err != nil {
+		return err
+	}
+	if st.Shared && c.s.Quorate() != nil {
+		return noQuorumFor(st)
+	}
 	if err := c.drv.DeleteDisk(c.ctx, path); err != nil {
 		return err
 	}
 	if err := os.Remove(hiddenBase(path)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	name, _, _ := strings.Cut(volid, ":")
-	if st, err := c.s.Storage(name); err == nil && !st.Thin() {
+	if !st.Thin() {
 		_ = os.Remove(filepath.Dir(path)) // the VM's directory, once it is empty
 	}
 	return nil

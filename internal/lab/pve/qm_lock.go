@@ -36,7 +36,7 @@ func (c *call) lockStorage(st state.Storage, fn func() error) error {
 	}
 	switch {
 	case st.Shared && c.s.Quorate() != nil:
-		return state.Fail(255, "cfs-lock '%s' error: no quorum!", name)
+		return noQuorumFor(st)
 	case st.Shared && c.s.UseFault(state.FaultStorageLockTimeout):
 		return state.Fail(255, "cfs-lock '%s' error: got lock request timeout", name)
 	case st.Shared:
@@ -45,4 +45,9 @@ func (c *call) lockStorage(st state.Storage, fn func() error) error {
 		return state.Fail(255, "can't lock file '%s' - got timeout", shown)
 	}
 	return c.s.WithLock(c.ctx, c.stderr, name, shown, state.LockWait, work)
+}
+
+// noQuorumFor refuses a change of a shared storage, whose lock is the cluster's.
+func noQuorumFor(st state.Storage) error {
+	return state.Fail(255, "cfs-lock 'storage-%s' error: no quorum!", st.Name)
 }
