@@ -1,6 +1,9 @@
 package executor
 
-import "sync"
+import (
+	"context"
+	"sync"
+)
 
 // access decides who may submit a job into a persistent VM, and who may work on
 // the VM itself (start, stop, snapshot, revert or destroy it). Its rule:
@@ -11,49 +14,67 @@ import "sync"
 //   - Work on a VM begins with a decision and outlasts it. Until it is done no job
 //     enters the VM, and no other work on it begins.
 //
-// The zero value is ready to use.
+// Both hold among all engines that share the store.
 type access struct {
-	deciding sync.Mutex
+	engines  Engines // nil: this engine shares with none
+	deciding *lock
 
 	mu   sync.Mutex
-	work map[string]string // in progress, such as "started", by the job that created the VM
+	work map[string]string // in progress here, such as "started", by the job that created the VM
+}
+
+func newAccess(engines Engines) *access {
+	// Decisions are about rows only, so one that an engine has not ended with its
+	// lease is not waited for until that engine is buried.
+	return &access{engines: engines, deciding: &lock{name: "deciding", loose: true, engines: engines}, work: map[string]string{}}
 }
 
 // decision is the right to decide. Functions that need one take it as a parameter.
-type decision struct{ a *access }
-
-// decide waits for the right to decide, which end releases.
-func (a *access) decide() decision {
-	a.deciding.Lock()
-	return decision{a}
+type decision struct {
+	a   *access
+	end func()
 }
 
-func (d decision) end() { d.a.deciding.Unlock() }
+// decide waits for the right to decide, which end releases.
+func (a *access) decide(ctx context.Context) (decision, error) {
+	release, err := a.deciding.take(ctx)
+	return decision{a, release}, err
+}
+
+func workLock(id string) string { return "vm " + id }
 
 // workOn returns what is being done to the VM that job id created, in one word;
 // empty: nothing.
-func (d decision) workOn(id string) string {
+func (d decision) workOn(ctx context.Context, id string) (string, error) {
 	d.a.mu.Lock()
-	defer d.a.mu.Unlock()
-	return d.a.work[id]
+	work := d.a.work[id]
+	d.a.mu.Unlock()
+	if work != "" || d.a.engines == nil {
+		return work, nil
+	}
+	return d.a.engines.Locked(ctx, workLock(id))
 }
 
 // begin marks the VM that job id created as worked on, until finished is called.
-func (d decision) begin(id, work string) (finished func()) {
+func (d decision) begin(ctx context.Context, id, work string) (finished func(), err error) {
+	unlock := func() {}
+	if d.a.engines != nil {
+		if unlock, err = lockNow(ctx, d.a.engines, workLock(id), work); err != nil {
+			return nil, err
+		}
+	}
 	d.a.mu.Lock()
 	defer d.a.mu.Unlock()
-	if d.a.work == nil {
-		d.a.work = map[string]string{}
-	}
 	d.a.work[id] = work
 	return func() {
 		d.a.mu.Lock()
-		defer d.a.mu.Unlock()
 		delete(d.a.work, id)
-	}
+		d.a.mu.Unlock()
+		unlock()
+	}, nil
 }
 
-// busy reports whether work on any VM is in progress.
+// busy reports whether work on any VM is in progress here.
 func (a *access) busy() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -14,8 +14,11 @@ import (
 // at a time. The guest reports them, so those of another of our VMs are refused: with
 // them the guest would receive what is meant for the other.
 func (e *Executor) claim(ctx context.Context, id string, vm job.VM, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
-	e.claiming.Lock()
-	defer e.claiming.Unlock()
+	release, err := e.claiming.take(context.WithoutCancel(ctx))
+	if err != nil {
+		return job.Job{}, err
+	}
+	defer release()
 	if err := e.unclaimed(ctx, id, vm); err != nil {
 		return job.Job{}, err
 	}

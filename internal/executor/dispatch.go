@@ -28,7 +28,6 @@ func (e *Executor) poke() { signal(e.wake) }
 // dispatch starts waiting jobs as slots become free. Periodically it resumes unfinished
 // jobs that have no run, such as those whose VM could not be destroyed, until it is gone.
 func (e *Executor) dispatch(ctx context.Context) {
-	defer close(e.done)
 	defer e.work.Wait()
 	e.work.Go(func() { e.sweep(ctx) })
 	e.work.Go(func() { e.tendPools(ctx) })
@@ -75,29 +74,53 @@ func (e *Executor) unfinished(ctx context.Context, start bool) (l left, err erro
 	return l, err
 }
 
-// adopt resumes jobs that had begun and queues those that had not. A pool's member that
-// is not begun is left to the pool: it goes behind the queue.
+// adopt resumes jobs that had begun, unless another engine works on them, and queues
+// those that had not. A pool's member that is not begun is left to the pool: it goes
+// behind the queue.
 func (e *Executor) adopt(ctx context.Context, l left) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	for _, j := range l.begun {
 		switch {
-		case e.runs[j.ID] != nil:
+		case e.runOf(j.ID) != nil || e.isOthers(j):
 		case j.Status == job.Pending && j.Outcome == nil && j.Member != nil:
 		case j.Status == job.Pending && j.Outcome == nil:
+			e.mu.Lock()
 			e.queue.hurry(j.ID)
+			e.mu.Unlock()
 		default:
-			e.o.Log.Info("job adopted", "job_id", j.ID, "status", j.Status, "phase", j.Phase)
-			e.queue.remove(j.ID)
-			e.launch(ctx, j, true)
+			e.resume(ctx, j)
 		}
 	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	for _, id := range l.waiting {
 		if e.runs[id] == nil {
 			e.queue.add(id)
 		}
 	}
 	e.leftover -= l.counted
+}
+
+// resume goes on with a job that had begun.
+func (e *Executor) resume(ctx context.Context, j job.Job) {
+	if e.o.Engines != nil {
+		if e.isDraining() && j.Engine == "" {
+			return
+		}
+		taken, err := false, error(nil)
+		if j, taken, err = e.take(ctx, j.ID); err != nil && ctx.Err() == nil {
+			e.o.Log.Error("take a job that had begun failed", "job_id", j.ID, "err", err)
+		}
+		if !taken {
+			return
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.queue.remove(j.ID)
+	if e.runs[j.ID] == nil {
+		e.o.Log.Info("job adopted", "job_id", j.ID, "status", j.Status, "phase", j.Phase)
+		e.launch(ctx, j, true)
+	}
 }
 
 // doubt makes the next look find a job that may be stored without being queued.
@@ -120,25 +143,26 @@ func (e *Executor) slots() int {
 }
 
 // startWaiting starts the jobs that need no slot, and the first ones in line while
-// slots are free. Only a job that is to be started is read.
+// slots are free. Only a job that is to be started is read. Where engines share the
+// store, another may be faster.
 func (e *Executor) startWaiting(ctx context.Context) {
-	for {
+	for !e.isDraining() {
 		e.mu.Lock()
 		id, ok := e.queue.next(e.slots() < e.o.MaxJobs)
 		e.mu.Unlock()
 		if !ok {
 			return
 		}
-		j, err := e.o.Store.Job(ctx, id)
-		if err != nil && !errors.Is(err, job.ErrNotFound) {
-			if ctx.Err() == nil {
-				e.o.Log.Error("read waiting job failed", "job_id", id, "err", err)
+		j, taken, err := e.take(ctx, id)
+		if err != nil {
+			if ctx.Err() == nil && !errors.Is(err, job.ErrNoSlot) {
+				e.o.Log.Error("take a waiting job failed", "job_id", id, "err", err)
 			}
 			return
 		}
 		e.mu.Lock()
 		e.queue.remove(id)
-		if err == nil && e.runs[id] == nil {
+		if taken && e.runs[id] == nil {
 			e.launch(ctx, j, false)
 		}
 		e.mu.Unlock()

@@ -42,6 +42,15 @@ type Options struct {
 	// Observer is called on what happens. May be nil.
 	Observer job.Observer
 
+	// Engines is how this engine knows of others that share the store. Nil: it shares
+	// with none.
+	Engines Engines
+	About   job.EngineInfo // this engine, for people
+	// Fence makes the host refuse whatever an engine that is dead asks from then on.
+	// Nil: nothing has to.
+	Fence       func(ctx context.Context, engine string) error
+	EngineLease time.Duration // without a renewal for so long an engine is taken for dead; 15 s
+
 	Defaults           job.Defaults
 	MaxJobs            int           // jobs with a VM of their own at a time; 4
 	MaxOutput          int64         // bytes stored of each stream; 10 MiB
@@ -67,16 +76,23 @@ type Executor struct {
 	o        Options
 	captures capture.Options // for every job
 
-	wake  chan struct{} // slots or waiting jobs have changed
-	again chan struct{} // a job that was done is unfinished again
-	done  chan struct{} // the dispatcher and all its jobs have ended
+	wake    chan struct{} // slots or waiting jobs have changed
+	again   chan struct{} // a job that was done is unfinished again
+	suspect chan struct{} // the lease may be lost
+	done    chan struct{} // everything that Start began has ended
 
 	pools    *pools
-	access   access     // decides who may enter or work on a persistent VM
-	claiming sync.Mutex // held while an address and a host key are accepted for a VM
-	leaving  sync.Mutex // held while a VM that was left alone is destroyed or forgotten
+	access   *access   // decides who may enter or work on a persistent VM
+	claiming *lock     // held while an address and a host key are accepted for a VM
+	leaving  *lock     // held while a VM that was left alone is destroyed or forgotten
+	valid    time.Time // until when the lease lasts, for sure; keepLease's, and enroll's before
 
 	mu       sync.Mutex
+	id       string                   // of this engine among those that share the store; empty: it shares with none
+	closed   bool                     // Close was called
+	draining bool                     // no more jobs are taken
+	problems map[string]string        // why dead engines' jobs cannot be taken over, by engine
+	passed   map[string]time.Time     // when reports were last passed on to other engines
 	queue    queue                    // jobs without a run
 	runs     map[string]*run          // jobs being worked on
 	leftover int                      // jobs that may be unfinished, and have neither a run nor a place in the queue
@@ -107,6 +123,7 @@ func New(o Options) *Executor {
 	o.CleanupInterval = cmp.Or(o.CleanupInterval, 30*time.Second)
 	o.SweepInterval = cmp.Or(o.SweepInterval, 10*time.Minute)
 	o.PoolInterval = cmp.Or(o.PoolInterval, 10*time.Second)
+	o.EngineLease = cmp.Or(o.EngineLease, 15*time.Second)
 	if o.Secrets == nil {
 		o.Secrets = secret.New(secret.Options{}).Resolve
 	}
@@ -117,10 +134,15 @@ func New(o Options) *Executor {
 		o:        o,
 		wake:     make(chan struct{}, 1),
 		again:    make(chan struct{}, 1),
+		suspect:  make(chan struct{}, 1),
+		passed:   map[string]time.Time{},
 		done:     make(chan struct{}),
 		runs:     map[string]*run{},
 		watchers: map[string]chan struct{}{},
 		pools:    newPools(),
+		access:   newAccess(o.Engines),
+		claiming: &lock{name: "claiming", engines: o.Engines},
+		leaving:  &lock{name: "leaving", engines: o.Engines},
 	}
 	e.captures = capture.Options{
 		Store: o.Store, Guest: o.Guest, Log: o.Log, Secrets: e.secrets, Update: e.update,
@@ -132,7 +154,7 @@ func New(o Options) *Executor {
 // Start adopts every unfinished job at the phase it was in and begins to work. The
 // work has ctx's values, but not its cancellation: Close ends it.
 func (e *Executor) Start(ctx context.Context) error {
-	left, err := e.unfinished(ctx, true)
+	left, err := e.enroll(ctx)
 	if err != nil {
 		return fmt.Errorf("find unfinished jobs: %w", err)
 	}
@@ -142,10 +164,9 @@ func (e *Executor) Start(ctx context.Context) error {
 	running, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	e.mu.Lock()
 	e.stop = stop
-	e.begin = func(work func(context.Context)) { e.work.Go(func() { work(running) }) }
 	e.mu.Unlock()
-	e.adopt(running, left) //nolint:contextcheck // the engine outlives the call that starts it
-	go e.dispatch(running) //nolint:contextcheck // likewise
+	//nolint:contextcheck // the engine outlives the call that starts it
+	go e.serve(running, e.open(running, left))
 	return nil
 }
 
@@ -154,7 +175,7 @@ func (e *Executor) Start(ctx context.Context) error {
 func (e *Executor) Close(ctx context.Context) error {
 	e.mu.Lock()
 	stop := e.stop
-	e.begin = nil
+	e.begin, e.closed = nil, true
 	e.mu.Unlock()
 	if stop == nil {
 		return nil

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"sync"
 
 	"linus/internal/job"
 )
@@ -26,7 +24,7 @@ func (e *Executor) Input(ctx context.Context, id string, data []byte, closed boo
 	}
 	leave, err := r.input.enter(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("another input of the job is still in progress: %w", err)
 	}
 	defer leave()
 	j, err := e.takesInput(ctx, id, data, closed)
@@ -69,37 +67,4 @@ func (e *Executor) takesInput(ctx context.Context, id string, data []byte, close
 		return j, &job.FieldError{Field: "input", Problem: "the task does not run yet: the job is " + string(j.Status), Remedy: "wait until " + string(job.ShowJob) + " says running"}
 	}
 	return j, nil
-}
-
-// line is a fair lock: first come, first served. The zero value is ready.
-type line struct {
-	mu    sync.Mutex
-	turns []chan struct{} // each is closed when its turn comes; the first one has the lock
-}
-
-// enter waits for the lock, until leave is called.
-func (l *line) enter(ctx context.Context) (leave func(), err error) {
-	turn := make(chan struct{})
-	l.mu.Lock()
-	l.turns = append(l.turns, turn)
-	if len(l.turns) == 1 {
-		close(turn)
-	}
-	l.mu.Unlock()
-	leave = func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		place := slices.Index(l.turns, turn)
-		l.turns = slices.Delete(l.turns, place, place+1)
-		if place == 0 && len(l.turns) > 0 {
-			close(l.turns[0])
-		}
-	}
-	select {
-	case <-turn:
-		return leave, nil
-	case <-ctx.Done():
-		leave()
-		return nil, fmt.Errorf("another input of the job is still in progress: %w", ctx.Err())
-	}
 }

@@ -80,8 +80,11 @@ func (e *Executor) lookAtLeftAlone(ctx context.Context) {
 // tryLeftAlone tries again to destroy a VM that is left alone, unless it has been
 // forgotten meanwhile and so is the operator's.
 func (e *Executor) tryLeftAlone(ctx context.Context, id string) error {
-	e.leaving.Lock()
-	defer e.leaving.Unlock()
+	release, err := e.leaving.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
 	m, err := e.o.Store.Job(ctx, id)
 	if err != nil || m.VM == nil || m.VM.State != job.VMLeftAlone {
 		return err
@@ -112,8 +115,11 @@ func (e *Executor) destroyLeftAlone(ctx context.Context, m job.Job) (job.VMInfo,
 // ForgetVM stops tracking a VM that is left alone. The VM is not touched; it is no
 // longer listed, and the operator's from now on.
 func (e *Executor) ForgetVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	e.leaving.Lock()
-	defer e.leaving.Unlock()
+	release, err := e.leaving.take(ctx)
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	defer release()
 	m, err := e.creator(ctx, ref)
 	if err != nil {
 		return job.VMInfo{}, err

@@ -57,7 +57,7 @@ func (e *Executor) runJob(ctx, jobCtx context.Context, r *run) (done bool) {
 		}
 		err = e.workTask(jobCtx, r, phases)
 	}
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || errors.Is(err, job.ErrDetach) {
 		return false // the engine stops; the next one continues here
 	}
 	if err != nil {

@@ -39,7 +39,21 @@ func (e *Executor) tendPools(ctx context.Context) {
 	}
 }
 
+// followPools is tend for an engine that does not lead: it only knows what it can give
+// to its jobs.
+func (e *Executor) followPools(ctx context.Context) error {
+	rows, err := e.loadPools(ctx)
+	if err != nil || len(rows) == 0 {
+		return err
+	}
+	e.readRoom(ctx, rows, nil)
+	return nil
+}
+
 func (e *Executor) tend(ctx context.Context) error {
+	if !e.leads(ctx) {
+		return e.followPools(ctx)
+	}
 	all, err := e.o.Store.Members(ctx)
 	if err != nil {
 		return err
@@ -289,12 +303,16 @@ func (e *Executor) makers() int {
 
 // beginMaking starts the job of a stored member, unless others are enough.
 func (e *Executor) beginMaking(ctx context.Context, m job.Job) {
-	if e.makers() >= makersAtOnce {
+	if e.makers() >= makersAtOnce || e.isDraining() {
 		return
+	}
+	m, taken, err := e.take(ctx, m.ID)
+	if err != nil && ctx.Err() == nil {
+		e.o.Log.Error("take a pool's new member failed", "job_id", m.ID, "err", err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.runs[m.ID] == nil {
+	if taken && e.runs[m.ID] == nil {
 		e.launch(ctx, m, false)
 	}
 }

@@ -75,6 +75,11 @@ type Store interface {
 	Waiting(ctx context.Context) ([]string, error)
 	// Begun returns every other job that is not Done, oldest first.
 	Begun(ctx context.Context) ([]job.Job, error)
+	// Take makes this engine the one that works on a job, and returns the job; false:
+	// another engine works on it, or nothing is left to do. job.ErrNoSlot: it waits, as
+	// many jobs have a slot as may. For an engine that shares its store with none it only
+	// reads the job.
+	Take(ctx context.Context, id string) (job.Job, bool, error)
 	// Update changes one job in a transaction: change gets the stored job, edits it and
 	// returns the events to record. An error from change is returned unwrapped, and
 	// nothing is written. The manifest is never written. change may be called again,

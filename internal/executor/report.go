@@ -33,27 +33,35 @@ func (e *Executor) Report(ctx context.Context, id, token string, r job.Report) e
 	if err := e.Authorize(ctx, id, token); err != nil {
 		return err
 	}
-	e.hear(id, func(run *run) {
-		run.heard.progress = cmp.Or(r.Progress, run.heard.progress)
-		if r.Kind == job.ReportComplete {
-			run.heard.end = fmt.Sprintf("exit code %d", r.ExitCode)
-			run.heard.ends++
-			signal(run.reported)
-		}
-	})
+	end := ""
+	if r.Kind == job.ReportComplete {
+		end = fmt.Sprintf("exit code %d", r.ExitCode)
+	}
+	if !e.hear(id, r.Progress, end) {
+		e.passOn(ctx, id, r.Progress, end)
+	}
 	return nil
 }
 
-// hear passes a call of a job's runner to the job's follower. Without one it is
-// dropped: whoever adopts the job checks it first.
-func (e *Executor) hear(id string, what func(*run)) {
+// hear passes what a job's runner reports to the job's follower, and reports whether
+// there is one here. If there is none at all, it is dropped: whoever adopts the job
+// checks it first.
+func (e *Executor) hear(id, progress, end string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if run := e.runs[id]; run != nil {
-		run.heard.at = now()
-		what(run)
-		signal(run.changed)
+	run := e.runs[id]
+	if run == nil {
+		return false
 	}
+	run.heard.at = now()
+	run.heard.progress = cmp.Or(progress, run.heard.progress)
+	if end != "" {
+		run.heard.end = end
+		run.heard.ends++
+		signal(run.reported)
+	}
+	signal(run.changed)
+	return true
 }
 
 // takeHeard returns and clears what was heard of a job, for recording.
@@ -115,7 +123,7 @@ func (e *Executor) AppendOutput(ctx context.Context, id, token, stream string, o
 	}
 	next, err := r.capture.Append(ctx, stream, offset, data)
 	if err == nil {
-		e.hear(id, func(*run) {})
+		e.hear(id, "", "")
 	}
 	return next, err
 }

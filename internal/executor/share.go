@@ -108,10 +108,11 @@ func (e *Executor) openVM(ctx context.Context, d decision, ref string) (job.Job,
 	if err != nil {
 		return m, err
 	}
-	if done := d.workOn(m.ID); done != "" {
-		return m, &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q is being %s", m.VM.Name, done), Remedy: "try again when it is done"}
+	done, err := d.workOn(ctx, m.ID)
+	if err == nil && done != "" {
+		err = &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q is being %s", m.VM.Name, done), Remedy: "try again when it is done"}
 	}
-	return m, nil
+	return m, err
 }
 
 // idle returns an error if jobs run in the VM that m created. done is what was to be

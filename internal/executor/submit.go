@@ -28,7 +28,10 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 		return job.Job{}, err
 	}
 	if m.VM != "" || e.o.Admit != nil { // others decide nothing, and can be stored side by side
-		d := e.access.decide()
+		d, err := e.access.decide(ctx)
+		if err != nil {
+			return job.Job{}, err
+		}
 		defer d.end()
 		if first, err := e.o.Store.Submitted(ctx, s.IdempotencyKey); !errors.Is(err, job.ErrNotFound) {
 			return sameSubmission(first, digest, err)

@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"errors"
 
 	"linus/internal/job"
 )
@@ -25,6 +26,9 @@ func (e *Executor) update(ctx context.Context, id string, change func(*job.Job) 
 		}
 		return events, nil
 	})
+	if errors.Is(err, job.ErrDetach) {
+		signal(e.suspect)
+	}
 	if err != nil {
 		return j, err
 	}

@@ -252,12 +252,15 @@ func (e *Executor) destroyMember(ctx context.Context, m job.Job) (job.VMInfo, er
 // discard marks a persistent VM for destruction: its job, which was done, becomes
 // unfinished again. It returns a *job.FieldError if jobs run in the VM.
 func (e *Executor) discard(ctx context.Context, m job.Job, why string) error {
-	d := e.access.decide()
+	d, err := e.access.decide(ctx)
+	if err != nil {
+		return err
+	}
 	defer d.end()
 	if err := e.idle(ctx, d, m, "destroyed"); err != nil {
 		return err
 	}
-	_, err := e.update(ctx, m.ID, func(j *job.Job) ([]job.Event, error) {
+	_, err = e.update(ctx, m.ID, func(j *job.Job) ([]job.Event, error) {
 		if j.VM.Unwanted {
 			return nil, nil
 		}
@@ -359,7 +362,10 @@ func (e *Executor) runExclusive(ctx context.Context, ref, done string, alone boo
 
 // reserve reserves a persistent VM for work on it, until finished is called.
 func (e *Executor) reserve(ctx context.Context, ref, done string, alone bool) (m job.Job, finished func(), err error) {
-	d := e.access.decide()
+	d, err := e.access.decide(ctx)
+	if err != nil {
+		return m, nil, err
+	}
 	defer d.end()
 	m, err = e.openVM(ctx, d, ref)
 	if err == nil && alone {
@@ -368,7 +374,8 @@ func (e *Executor) reserve(ctx context.Context, ref, done string, alone bool) (m
 	if err != nil {
 		return m, nil, err
 	}
-	return m, d.begin(m.ID, done), nil
+	finished, err = d.begin(ctx, m.ID, done)
+	return m, finished, err
 }
 
 // recordAddress records a VM's address and host key after it was started.
@@ -385,6 +392,9 @@ func (e *Executor) recordAddress(ctx context.Context, m job.Job, vm job.VM, err 
 
 // expire discards the persistent VMs that have expired and in which no job runs.
 func (e *Executor) expire(ctx context.Context) error {
+	if !e.leads(ctx) {
+		return nil
+	}
 	creators, err := e.o.Store.VMs(ctx)
 	if err != nil {
 		return err

@@ -84,6 +84,7 @@ const (
 	HostExists      HostClass = "vm_exists"         // not created: a VM of that name exists, and was not touched
 	HostLeftAlone   HostClass = "left_alone"        // not destroyed: the VM exists, but is not proven to be the one meant
 	HostForeign     HostClass = "foreign"           // not destroyed: the ID now belongs to another VM, and the one meant is gone
+	HostFenced      HostClass = "fenced"            // not done: others have taken the engine that asked for dead
 )
 
 // IsClass reports whether err is a *HostError of the class.

@@ -31,6 +31,9 @@ type Job struct {
 
 	VM *VM `json:"vm,omitempty"` // set before the VM can exist (intent), kept after it is gone
 
+	// Engine is the engine that works on it, of several that share a database.
+	Engine string `json:"engine,omitempty"`
+
 	// Member is set for a job that makes a VM of a pool, and nil for all others.
 	Member *Member `json:"member,omitempty"`
 

@@ -18,6 +18,7 @@ const maxBatch = 128
 // change is what one caller writes.
 type change struct {
 	work     func(*tx) error
+	outside  bool  // it counts even if this engine is no member
 	err      error // of work, or of the commit
 	panicked any   // what work panicked with
 	done     chan struct{}
@@ -31,10 +32,19 @@ type change struct {
 // work runs in the writer's goroutine. It must not call the store, and it may
 // run again after the transaction failed for another caller's reason.
 func (s *Store) transaction(ctx context.Context, work func(*tx) error) error {
+	return s.submit(ctx, &change{work: work, done: make(chan struct{})})
+}
+
+// outside is transaction for what an engine may write that is no member: see
+// engines.go.
+func (s *Store) outside(ctx context.Context, work func(*tx) error) error {
+	return s.submit(ctx, &change{work: work, outside: true, done: make(chan struct{})})
+}
+
+func (s *Store) submit(ctx context.Context, c *change) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	c := &change{work: work, done: make(chan struct{})}
 	if !s.waiting.add(c) {
 		return errClosed
 	}
@@ -158,15 +168,19 @@ func (s *Store) commit(batch []*change) {
 // run runs the work of a batch, and undoes what failed. An error is the whole
 // transaction's, which is that of a batch of one.
 func (s *Store) run(ctx context.Context, batch []*change) error {
+	member, err := s.member(ctx, s.write)
+	if err != nil {
+		return err
+	}
 	if len(batch) == 1 {
-		batch[0].run(s.write)
+		batch[0].run(s.write, member)
 		return batch[0].err
 	}
 	for _, c := range batch {
 		if _, err := s.write.ExecContext(ctx, `SAVEPOINT change`); err != nil {
 			return err
 		}
-		if c.run(s.write); c.err != nil {
+		if c.run(s.write, member); c.err != nil {
 			if _, err := s.write.ExecContext(ctx, `ROLLBACK TO change`); err != nil {
 				return errors.Join(c.err, err)
 			}
@@ -178,9 +192,14 @@ func (s *Store) run(ctx context.Context, batch []*change) error {
 	return nil
 }
 
-// run does the work, and keeps its error or its panic.
-func (c *change) run(t *tx) {
+// run does the work, and keeps its error or its panic. member: what this engine
+// writes counts.
+func (c *change) run(t *tx, member bool) {
 	c.err, c.panicked = nil, nil
+	if !member && !c.outside {
+		c.err = errBuried
+		return
+	}
 	defer func() {
 		if c.panicked = recover(); c.panicked != nil {
 			c.err = fmt.Errorf("panic: %v", c.panicked)

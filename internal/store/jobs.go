@@ -20,11 +20,12 @@ import (
 var ErrForbidden = errors.New("not allowed in the life of a job")
 
 // document is the part of a job that Update rewrites: the job without its
-// manifest, which is stored elsewhere. Of its output counts only Incomplete and
-// Why are valid; SealOutput and the files have the others.
+// manifest and its engine, which are stored elsewhere. Of its output counts only
+// Incomplete and Why are valid; SealOutput and the files have the others.
 type document struct {
 	job.Job
 	Manifest *struct{} `json:"manifest,omitempty"`
+	Engine   *struct{} `json:"engine,omitempty"`
 }
 
 // Submitted returns the job that was submitted with an idempotency key.
@@ -60,7 +61,7 @@ func (s *Store) Update(ctx context.Context, id string, change func(*job.Job) ([]
 		if j, err = s.one(ctx, tx, `jobs.id = ?`, id); err != nil {
 			return err
 		}
-		before, manifest, stdout, stderr := j.Status, j.Manifest, j.Stdout, j.Stderr
+		before, manifest, stdout, stderr, engine := j.Status, j.Manifest, j.Stdout, j.Stderr, j.Engine
 		decided, err := json.Marshal(j.Outcome)
 		if err != nil {
 			return err
@@ -72,7 +73,7 @@ func (s *Store) Update(ctx context.Context, id string, change func(*job.Job) ([]
 		}
 		stdout.Incomplete, stdout.Why = j.Stdout.Incomplete, j.Stdout.Why
 		stderr.Incomplete, stderr.Why = j.Stderr.Incomplete, j.Stderr.Why
-		j.ID, j.Manifest, j.Stdout, j.Stderr = id, manifest, stdout, stderr
+		j.ID, j.Manifest, j.Stdout, j.Stderr, j.Engine = id, manifest, stdout, stderr, engine
 		if err := allowed(before, decided, j); err != nil {
 			return err
 		}
@@ -129,8 +130,12 @@ func updateRow(ctx context.Context, tx *tx, j job.Job, events []job.Event) error
 	if err != nil {
 		return err
 	}
+	free := ""
+	if j.Done() {
+		free = ", engine = NULL" // nobody works on it any more
+	}
 	_, err = tx.ExecContext(ctx, `UPDATE jobs
-		SET status = ?, done = ?, waiting = ?, member = ?, vm_job = ?, vm_state = ?, completed_at = ?, doc = ? WHERE id = ?`,
+		SET status = ?, done = ?, waiting = ?, member = ?, vm_job = ?, vm_state = ?, completed_at = ?, doc = ?`+free+` WHERE id = ?`,
 		append(columns(j, string(doc)), j.ID)...)
 	if err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 
 // jobs returns the jobs that a condition selects.
 func (s *Store) jobs(ctx context.Context, q querier, where string, args ...any) ([]job.Job, error) {
-	return query(ctx, q, s.scanJob, `SELECT jobs.id, jobs.stdout, jobs.stderr, jobs.doc, m.manifest
+	return query(ctx, q, s.scanJob, `SELECT jobs.id, jobs.engine, jobs.stdout, jobs.stderr, jobs.doc, m.manifest
 		FROM jobs JOIN job_manifests m ON m.job_id = jobs.id WHERE `+where, args...)
 }
 
@@ -39,8 +39,8 @@ func (s *Store) byKey(ctx context.Context, q querier, key string) (job.Job, erro
 // scanJob assembles a job from its document, its manifest and its output.
 func (s *Store) scanJob(row scanner) (job.Job, error) {
 	var id, doc, manifest string
-	var stdout, stderr sql.NullString
-	if err := row.Scan(&id, &stdout, &stderr, &doc, &manifest); err != nil {
+	var engine, stdout, stderr sql.NullString
+	if err := row.Scan(&id, &engine, &stdout, &stderr, &doc, &manifest); err != nil {
 		return job.Job{}, err
 	}
 	var d document
@@ -48,6 +48,7 @@ func (s *Store) scanJob(row scanner) (job.Job, error) {
 		return job.Job{}, fmt.Errorf("decode job %s: %w", id, err)
 	}
 	j := d.Job
+	j.Engine = engine.String
 	if err := json.Unmarshal([]byte(manifest), &j.Manifest); err != nil {
 		return job.Job{}, fmt.Errorf("decode manifest of job %s: %w", id, err)
 	}

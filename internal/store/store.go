@@ -23,6 +23,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 
 	"github.com/google/uuid"
 	"github.com/pressly/goose/v3"
@@ -45,6 +46,7 @@ const (
 type Options struct {
 	Dir       string       // the state directory; created (0700) if missing
 	MaxOutput int64        // bytes kept of each output stream; 0: 10 MiB
+	MaxJobs   int          // jobs with a slot, on all engines together; 0: no limit
 	Log       *slog.Logger // nil: silent
 
 	driver string // of database/sql; "sqlite" but in tests
@@ -56,6 +58,8 @@ type Store struct {
 	maxOutput int64
 	log       *slog.Logger
 	read      *reader
+	maxJobs   int
+	engine    atomic.Pointer[string] // see engines.go; nil: it did not join
 
 	write   *tx           // of writeAll alone, once the store is open
 	waiting changes       // for writeAll
@@ -70,7 +74,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open state directory: %w", err)
 	}
-	s := &Store{dir: dir, maxOutput: o.MaxOutput, log: o.Log, waiting: changes{news: make(chan struct{}, 1)}}
+	s := &Store{dir: dir, maxOutput: o.MaxOutput, maxJobs: o.MaxJobs, log: o.Log, waiting: changes{news: make(chan struct{}, 1)}}
 	if s.maxOutput == 0 {
 		s.maxOutput = 10 << 20
 	}

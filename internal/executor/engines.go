@@ -1,0 +1,355 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"linus/internal/job"
+)
+
+// Engines is how engines that share a store know of each other. This engine is a member
+// while it renews its lease. Others bury one that has not: its jobs and locks are free
+// then, and nothing it still writes has an effect.
+type Engines interface {
+	// Join makes this engine a member, with a new ID and a lease. What it held as an
+	// earlier member is free then.
+	Join(ctx context.Context, about job.EngineInfo, lease time.Duration) (id string, err error)
+	// Renew extends the lease; job.ErrDetach if this engine is no member any more.
+	Renew(ctx context.Context, lease time.Duration) error
+	// Leave ends the membership.
+	Leave(ctx context.Context) error
+	// Drain notes that this engine takes no more jobs.
+	Drain(ctx context.Context) error
+	// Engines returns every member, oldest first; one of them leads.
+	Engines(ctx context.Context) ([]job.EngineInfo, error)
+	// Bury ends the membership of an engine whose lease has ended, and reports whether
+	// it did.
+	Bury(ctx context.Context, id string) (bool, error)
+	// Lock takes a lock for this engine until Unlock, if no other has it; else it returns
+	// what that one does meanwhile, in one word. The lock of an engine is free when that
+	// is buried, and a loose one already when its lease ends.
+	Lock(ctx context.Context, name, what string, loose bool) (taken bool, holder string, err error)
+	Unlock(ctx context.Context, name string) error
+	// Locked returns what the engine that has a lock does meanwhile; empty: none has it.
+	Locked(ctx context.Context, name string) (string, error)
+	// Listen calls heard for each notice of another engine, one after the other, until
+	// ctx ends. Changes of jobs and pools bring their own.
+	Listen(ctx context.Context, heard func(job.Notice)) error
+	// Tell gives the other engines a notice.
+	Tell(ctx context.Context, n job.Notice) error
+}
+
+// serve works until running ends: with other engines, for as long as this one is a
+// member, and then as a new one.
+func (e *Executor) serve(running context.Context, t tenure) {
+	defer close(e.done)
+	for {
+		e.hold(t)
+		if running.Err() != nil {
+			break
+		}
+		l, err := e.enroll(running)
+		for ; err != nil; l, err = e.enroll(running) {
+			e.o.Log.Warn("joining the other engines failed, will be tried again", "err", err)
+			if sleep(running, e.o.EngineLease/renewals) != nil {
+				return
+			}
+		}
+		t = e.open(running, l)
+	}
+	if e.o.Engines == nil {
+		return
+	}
+	leaving, end := context.WithTimeout(context.WithoutCancel(running), e.o.EngineLease)
+	defer end()
+	if err := e.o.Engines.Leave(leaving); err != nil {
+		e.o.Log.Warn("leaving the other engines failed: they wait for the end of the lease", "err", err)
+	}
+}
+
+// enroll makes this engine a member, and returns what it may adopt.
+func (e *Executor) enroll(ctx context.Context) (left, error) {
+	if e.o.Engines != nil {
+		began := time.Now()
+		id, err := e.o.Engines.Join(ctx, e.o.About, e.o.EngineLease)
+		if err != nil {
+			return left{}, err
+		}
+		e.valid = began.Add(e.o.EngineLease - e.leaseMargin())
+		e.mu.Lock()
+		e.id = id
+		e.mu.Unlock()
+		e.o.Log.Info("joined the engines of the database", "engine", id)
+	}
+	return e.unfinished(ctx, true)
+}
+
+// tenure is the time in which this engine may work: until it stops, or has lost its
+// lease. Then everything that is under way is left as it is.
+type tenure struct {
+	ctx context.Context //nolint:containedctx // it is the tenure
+	end context.CancelCauseFunc
+}
+
+// open begins a tenure, and adopts what is left.
+func (e *Executor) open(running context.Context, l left) tenure {
+	ctx, end := context.WithCancelCause(running)
+	e.mu.Lock()
+	if !e.closed {
+		e.begin = func(work func(context.Context)) { e.work.Go(func() { work(ctx) }) }
+	}
+	e.mu.Unlock()
+	e.adopt(ctx, l)
+	return tenure{ctx, end}
+}
+
+// hold works until the tenure ends.
+func (e *Executor) hold(t tenure) {
+	defer t.end(nil)
+	if e.o.Engines != nil {
+		e.work.Go(func() {
+			e.keepLease(t.ctx)
+			e.mu.Lock()
+			e.begin = nil
+			e.mu.Unlock()
+			t.end(job.ErrDetach)
+		})
+		e.work.Go(func() { e.tendEngines(t.ctx) })
+		e.work.Go(func() { e.heedOthers(t.ctx) })
+	}
+	e.dispatch(t.ctx)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.queue, e.leftover = queue{}, 0
+}
+
+// renewals is how often a lease is renewed in its time.
+const renewals = 3
+
+// leaseMargin is how long before the end of its lease an engine stops by itself: for a
+// clock that runs slower than the database's, and for work to end.
+func (e *Executor) leaseMargin() time.Duration { return e.o.EngineLease / 5 }
+
+// keepLease renews the lease until ctx ends, or the lease is lost. It goes by the
+// monotonic clock: whatever else holds a renewal up, time passes.
+func (e *Executor) keepLease(ctx context.Context) {
+	tick := time.NewTicker(e.o.EngineLease / renewals)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-e.suspect:
+		}
+		began, renewed := time.Now(), make(chan error, 1)
+		e.work.Go(func() { renewed <- e.o.Engines.Renew(ctx, e.o.EngineLease) })
+		over := time.NewTimer(time.Until(e.valid))
+		var err error
+		select {
+		case err = <-renewed:
+		case <-over.C:
+			err = errors.New("the database does not answer")
+		case <-ctx.Done():
+		}
+		over.Stop()
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			e.valid = began.Add(e.o.EngineLease - e.leaseMargin())
+		case errors.Is(err, job.ErrDetach) || !time.Now().Before(e.valid):
+			e.o.Log.Error("the lease is lost: this engine leaves its jobs to the others, and joins again", "err", err)
+			return
+		default:
+			e.o.Log.Warn("renewing the lease failed, will be tried again", "err", err)
+		}
+	}
+}
+
+// tendEngines takes over from engines that are dead, and looks what others have done in
+// case that nothing told of it.
+func (e *Executor) tendEngines(ctx context.Context) {
+	tick := time.NewTicker(e.o.EngineLease / renewals)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		err := e.takeOver(ctx)
+		if err == nil {
+			err = e.lookAround(ctx)
+		}
+		if err != nil && ctx.Err() == nil {
+			e.o.Log.Warn("looking at the other engines failed, will be tried again", "err", err)
+		}
+	}
+}
+
+// takeOver buries the engines whose lease has ended. Their jobs are then anybody's who
+// has room. First the host is told to refuse what such an engine asks from then on: if
+// that fails, its jobs stay its own.
+func (e *Executor) takeOver(ctx context.Context) error {
+	engines, err := e.o.Engines.Engines(ctx)
+	if err != nil {
+		return err
+	}
+	problems := map[string]string{}
+	for _, other := range engines {
+		if other.Self || other.Lease > 0 {
+			continue
+		}
+		if e.o.Fence != nil {
+			if err := e.o.Fence(ctx, other.ID); err != nil {
+				problems[other.ID] = "the host cannot be told to refuse it: " + err.Error()
+				e.o.Log.Warn("a dead engine's jobs cannot be taken over", "engine", other.ID, "host", other.Host, "jobs", other.Jobs, "err", err)
+				continue
+			}
+		}
+		buried, err := e.o.Engines.Bury(ctx, other.ID)
+		if err != nil {
+			return err
+		}
+		if buried {
+			e.o.Log.Warn("an engine is dead: its jobs are taken over", "engine", other.ID, "host", other.Host, "pid", other.PID, "jobs", other.Jobs)
+		}
+	}
+	e.mu.Lock()
+	e.problems = problems
+	e.mu.Unlock()
+	return nil
+}
+
+// lookAround does what notices of others' changes would have had done, of which any may
+// be missing.
+func (e *Executor) lookAround(ctx context.Context) error {
+	e.mu.Lock()
+	var runs []*run
+	for _, r := range e.runs {
+		runs = append(runs, r)
+	}
+	for id, c := range e.watchers {
+		close(c)
+		delete(e.watchers, id)
+	}
+	free := e.slots() < e.o.MaxJobs
+	e.mu.Unlock()
+	for _, r := range runs {
+		if err := e.heed(ctx, r.id); err != nil {
+			return err
+		}
+	}
+	if free {
+		waiting, err := e.o.Store.Waiting(ctx)
+		if err != nil {
+			return err
+		}
+		e.mu.Lock()
+		e.queue.waiting = nil
+		for _, id := range waiting {
+			if e.runs[id] == nil {
+				e.queue.add(id)
+			}
+		}
+		e.mu.Unlock()
+	}
+	signal(e.again)
+	return nil
+}
+
+// heed makes a job's run here, if it has one, do what was asked of the job at another
+// engine.
+func (e *Executor) heed(ctx context.Context, id string) error {
+	j, err := e.o.Store.Job(ctx, id)
+	if errors.Is(err, job.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch r := e.runs[id]; {
+	case r == nil || j.Outcome == nil:
+	case j.CollectCut && r.cut != nil:
+		r.cut()
+	default:
+		r.cancel(errCancelled) // the working phases are over, whoever has decided that
+	}
+	return nil
+}
+
+// take makes this engine the one that works on a job; false: another is, or it has
+// ended.
+func (e *Executor) take(ctx context.Context, id string) (job.Job, bool, error) {
+	j, taken, err := e.o.Store.Take(ctx, id)
+	if errors.Is(err, job.ErrNotFound) {
+		return j, false, nil
+	}
+	return j, taken, err
+}
+
+// leads reports whether this engine does what one does for all: it sweeps, and tends
+// pools.
+func (e *Executor) leads(ctx context.Context) bool {
+	if e.o.Engines == nil {
+		return true
+	}
+	engines, err := e.o.Engines.Engines(ctx)
+	if err != nil && ctx.Err() == nil {
+		e.o.Log.Warn("which engine leads is not known", "err", err)
+	}
+	return slices.ContainsFunc(engines, func(i job.EngineInfo) bool { return i.Self && i.Leads })
+}
+
+// Engines returns every engine that shares the store.
+func (e *Executor) Engines(ctx context.Context) ([]job.EngineInfo, error) {
+	e.mu.Lock()
+	self := e.o.About
+	self.Jobs, self.Leads, self.Self, self.Draining = len(e.runs), true, true, e.draining
+	problems := e.problems
+	e.mu.Unlock()
+	if e.o.Engines == nil {
+		return []job.EngineInfo{self}, nil
+	}
+	engines, err := e.o.Engines.Engines(ctx)
+	for i := range engines {
+		engines[i].Problem = problems[engines[i].ID]
+	}
+	return engines, err
+}
+
+// Drain makes this engine take no more jobs. It goes on with those it works on.
+func (e *Executor) Drain(ctx context.Context) error {
+	e.mu.Lock()
+	e.draining = true
+	e.mu.Unlock()
+	if e.o.Engines == nil {
+		return nil
+	}
+	return e.o.Engines.Drain(ctx)
+}
+
+// isOthers reports whether another engine works on a job.
+func (e *Executor) isOthers(j job.Job) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return j.Engine != "" && j.Engine != e.id
+}
+
+func (e *Executor) isDraining() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.draining
+}
+
+// Drained reports whether this engine works on nothing any more.
+func (e *Executor) Drained() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.draining && len(e.runs) == 0 && !e.access.busy()
+}

@@ -1,0 +1,81 @@
+package executor
+
+import (
+	"context"
+	"time"
+
+	"linus/internal/job"
+)
+
+// heedOthers takes the notices of other engines.
+func (e *Executor) heedOthers(ctx context.Context) {
+	err := e.o.Engines.Listen(ctx, func(n job.Notice) {
+		if err := e.notice(ctx, n); err != nil && ctx.Err() == nil {
+			e.o.Log.Warn("taking up another engine's change failed, will be tried again", "kind", n.Kind, "job_id", n.Job, "err", err)
+		}
+	})
+	if err != nil && ctx.Err() == nil {
+		e.o.Log.Error("other engines' notices are not heard: their changes show some seconds later", "err", err)
+	}
+}
+
+func (e *Executor) notice(ctx context.Context, n job.Notice) error {
+	switch n.Kind {
+	case job.NoticeWaiting:
+		e.mu.Lock()
+		if e.runs[n.Job] == nil {
+			e.queue.add(n.Job)
+		}
+		e.mu.Unlock()
+		e.poke()
+	case job.NoticeTaken:
+		e.mu.Lock()
+		e.queue.remove(n.Job)
+		e.mu.Unlock()
+	case job.NoticeChanged:
+		e.changed(n.Job)
+		if e.runOf(n.Job) != nil {
+			return e.heed(ctx, n.Job)
+		}
+	case job.NoticeSlot:
+		e.poke()
+	case job.NoticeFree:
+		signal(e.again)
+	case job.NoticePools:
+		_, err := e.loadPools(ctx)
+		signal(e.pools.wake)
+		return err
+	case job.NoticeHeard:
+		e.hear(n.Job, n.Progress, n.End)
+	case job.NoticeMissed:
+		return e.lookAround(ctx)
+	}
+	return nil
+}
+
+// passOn tells the other engines what a job's runner has reported here, at most once a
+// second: what a guest sends must not slow others down.
+func (e *Executor) passOn(ctx context.Context, id, progress, end string) {
+	if e.o.Engines == nil {
+		return
+	}
+	key := id
+	if end != "" {
+		key += " end"
+	}
+	e.mu.Lock()
+	again := time.Since(e.passed[key]) < noteEvery
+	if !again {
+		if len(e.passed) > 10_000 {
+			clear(e.passed)
+		}
+		e.passed[key] = time.Now()
+	}
+	e.mu.Unlock()
+	if again {
+		return
+	}
+	if err := e.o.Engines.Tell(ctx, job.Notice{Kind: job.NoticeHeard, Job: id, Progress: job.Bounded(progress), End: end}); err != nil && ctx.Err() == nil {
+		e.o.Log.Debug("a report was not passed on", "job_id", id, "err", err)
+	}
+}

@@ -1,0 +1,57 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// EngineInfo is an engine, as others that share its database see it.
+type EngineInfo struct {
+	ID        string    `json:"id"`             // UUID version 7; an engine that lost its lease comes back with another
+	Host      string    `json:"host,omitempty"` // of the machine it runs on
+	PID       int       `json:"pid,omitempty"`
+	Version   string    `json:"version,omitempty"`
+	URL       string    `json:"url,omitempty"` // at which it takes callbacks; empty: through tunnels only
+	StartedAt time.Time `json:"started_at"`
+
+	Lease    time.Duration `json:"lease"`              // how much longer it is trusted to be alive; negative: it is not
+	Draining bool          `json:"draining,omitempty"` // it takes no more jobs
+	Jobs     int           `json:"jobs"`               // it works on
+	Leads    bool          `json:"leads,omitempty"`    // it does what one engine does for all: it sweeps, and tends pools
+	Self     bool          `json:"self,omitempty"`     // it is the one that was asked
+	Problem  string        `json:"problem,omitempty"`  // why its jobs cannot be taken over, though its lease has ended
+}
+
+// Engines are the operations on the engines of an installation.
+type Engines interface {
+	// Engines returns every engine that shares the database, oldest first.
+	Engines(ctx context.Context) ([]EngineInfo, error)
+}
+
+// ErrNoSlot: as many jobs run in the installation as may.
+var ErrNoSlot = errors.New("as many jobs run, on all engines together, as MAX_JOBS_ALL says")
+
+// Notice tells the engines that share a database what one of them has changed. Any may
+// be lost.
+type Notice struct {
+	Kind     NoticeKind `json:"kind"`
+	Job      string     `json:"job,omitempty"`
+	Progress string     `json:"progress,omitempty"` // heard: as its runner reported it, bounded
+	End      string     `json:"end,omitempty"`      // heard: its task's end, as reported; empty: it was not
+}
+
+// NoticeKind is what a notice is about.
+type NoticeKind string
+
+// The kinds.
+const (
+	NoticeWaiting NoticeKind = "waiting" // a job waits for a slot
+	NoticeTaken   NoticeKind = "taken"   // an engine has taken a job
+	NoticeChanged NoticeKind = "changed" // a job has changed
+	NoticeSlot    NoticeKind = "slot"    // a slot of the installation's is free
+	NoticeFree    NoticeKind = "free"    // jobs that had begun have no engine
+	NoticePools   NoticeKind = "pools"   // pools or their members have changed
+	NoticeHeard   NoticeKind = "heard"   // a job's runner has reported, at another engine than the job's
+	NoticeMissed  NoticeKind = "missed"  // there may have been others
+)

@@ -1,0 +1,261 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"linus/internal/job"
+)
+
+// Several engines may share a database. Each has a row in engines while it is a
+// member, with a lease that it renews. Others may bury one whose lease has ended:
+// its row goes, and with it, by foreign keys, its hold on jobs and its locks.
+//
+// The row is the fence: a transaction of a member writes nothing unless its row is
+// there, and keeps it from going until the transaction has ended. So nothing that
+// a buried engine still writes has an effect, wherever it was held up, and no
+// write needs a condition of its own. An ID is never used twice.
+
+// clock is the database's time, in seconds since 1970.
+const clock = `unixepoch('subsec')`
+
+// EngineID returns the ID under which this engine last joined; empty: it did not.
+func (s *Store) EngineID() string {
+	if id := s.engine.Load(); id != nil {
+		return *id
+	}
+	return ""
+}
+
+// Join makes this engine a member with a new ID, which it returns, and a lease. The
+// jobs and locks that it had as an earlier member are free then.
+func (s *Store) Join(ctx context.Context, about job.EngineInfo, lease time.Duration) (string, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return "", fmt.Errorf("create an engine's ID: %w", err)
+	}
+	before := s.EngineID()
+	about.ID = id.String()
+	doc, err := json.Marshal(about)
+	if err != nil {
+		return "", err
+	}
+	err = s.outside(ctx, func(tx *tx) error {
+		if _, err := tx.ExecContext(ctx, `DELETE FROM engines WHERE id = ?`, before); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, `INSERT INTO engines (id, doc, lease_until) VALUES (?, ?, `+clock+` + ?) ON CONFLICT DO NOTHING`,
+			about.ID, string(doc), lease.Seconds())
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("join the engines of %s: %w", databaseName, err)
+	}
+	s.engine.Store(&about.ID)
+	return about.ID, nil
+}
+
+// Renew extends this engine's lease; job.ErrDetach if it is no member any more.
+func (s *Store) Renew(ctx context.Context, lease time.Duration) error {
+	n, err := s.affect(ctx, `UPDATE engines SET lease_until = `+clock+` + ? WHERE id = ?`, lease.Seconds(), s.EngineID())
+	if err == nil && n == 0 {
+		err = errBuried
+	}
+	if err != nil {
+		return fmt.Errorf("renew this engine's lease in %s: %w", databaseName, err)
+	}
+	return nil
+}
+
+// errBuried is the error of whatever an engine writes that is no member any more.
+var errBuried = fmt.Errorf("the others have taken this engine for dead: %w", job.ErrDetach)
+
+// Leave ends the membership: the jobs this engine works on are free for others.
+func (s *Store) Leave(ctx context.Context) error {
+	if _, err := s.affect(ctx, `DELETE FROM engines WHERE id = ?`, s.EngineID()); err != nil {
+		return fmt.Errorf("leave the engines of %s: %w", databaseName, err)
+	}
+	return nil
+}
+
+// Drain notes that this engine takes no more jobs.
+func (s *Store) Drain(ctx context.Context) error {
+	if _, err := s.affect(ctx, `UPDATE engines SET draining = 1 WHERE id = ?`, s.EngineID()); err != nil {
+		return fmt.Errorf("drain this engine in %s: %w", databaseName, err)
+	}
+	return nil
+}
+
+// Bury removes an engine whose lease has ended, and reports whether it did: the jobs
+// it worked on are free for others. It waits for a transaction of that engine that
+// is under way.
+func (s *Store) Bury(ctx context.Context, id string) (bool, error) {
+	n, err := s.affect(ctx, `DELETE FROM engines WHERE id = ? AND lease_until < `+clock, id)
+	if err != nil {
+		return false, fmt.Errorf("remove engine %s from %s: %w", id, databaseName, err)
+	}
+	return n > 0, nil
+}
+
+// Engines returns every member, oldest first. The first whose lease lasts and that
+// is not draining leads; if all drain, the first.
+func (s *Store) Engines(ctx context.Context) ([]job.EngineInfo, error) {
+	engines, err := query(ctx, s.read, func(row scanner) (e job.EngineInfo, err error) {
+		var doc string
+		var left float64
+		var draining, jobs int
+		if err := row.Scan(&doc, &left, &draining, &jobs); err != nil {
+			return e, err
+		}
+		err = json.Unmarshal([]byte(doc), &e)
+		e.Lease, e.Draining, e.Jobs = time.Duration(left*float64(time.Second)), draining != 0, jobs
+		return e, err
+	}, `SELECT doc, lease_until - `+clock+`, draining, (SELECT count(*) FROM jobs WHERE jobs.engine = engines.id) FROM engines ORDER BY id`)
+	if err != nil {
+		return nil, fmt.Errorf("read the engines: %w", err)
+	}
+	leader := -1
+	for i := range engines {
+		engines[i].Self = engines[i].ID == s.EngineID()
+		if engines[i].Lease > 0 && (leader < 0 || engines[leader].Draining && !engines[i].Draining) {
+			leader = i
+		}
+	}
+	if leader >= 0 {
+		engines[leader].Leads = true
+	}
+	return engines, nil
+}
+
+// Take makes this engine the one that works on a job, and returns the job; false:
+// another engine works on it, or there is nothing to do. job.ErrNoSlot: it needs a
+// slot, and as many jobs have one as may. For an engine that shares with none this
+// only reads the job.
+func (s *Store) Take(ctx context.Context, id string) (j job.Job, taken bool, err error) {
+	engine := s.EngineID()
+	if engine == "" {
+		j, err = s.Job(ctx, id)
+		return j, err == nil, err
+	}
+	err = s.transaction(ctx, func(tx *tx) error {
+		taken = false
+		if j, err = s.one(ctx, tx, `jobs.id = ?`, id); err != nil {
+			return err
+		}
+		if j.Done() || j.Engine != "" && j.Engine != engine {
+			return nil
+		}
+		slot := !j.Shares() && j.Member == nil && j.Outcome == nil
+		if slot && s.maxJobs > 0 && j.Status == job.Pending && j.Engine == "" {
+			n, err := first[int](ctx, tx, `SELECT count(*) FROM jobs WHERE slot = 1 AND done = 0 AND id <> ?`, id)
+			if err != nil {
+				return err
+			}
+			if n >= s.maxJobs {
+				return job.ErrNoSlot
+			}
+		}
+		taken, j.Engine = true, engine
+		text := `UPDATE jobs SET engine = ? WHERE id = ?`
+		if slot {
+			text = `UPDATE jobs SET engine = ?, slot = 1 WHERE id = ?`
+		}
+		_, err := tx.ExecContext(ctx, text, engine, id)
+		return err
+	})
+	if err != nil && !errors.Is(err, job.ErrNotFound) && !errors.Is(err, job.ErrNoSlot) {
+		err = fmt.Errorf("take job %s in %s: %w", id, databaseName, err)
+	}
+	return j, taken && err == nil, err
+}
+
+// Lock takes a lock for this engine, if no other has it; else it returns what that
+// one does meanwhile. An engine that is buried loses its locks; loose: already when
+// its lease ends.
+func (s *Store) Lock(ctx context.Context, name, what string, loose bool) (taken bool, holder string, err error) {
+	engine := s.EngineID()
+	err = s.transaction(ctx, func(tx *tx) error {
+		if loose {
+			_, err := tx.ExecContext(ctx, `DELETE FROM locks WHERE name = ? AND engine IN (SELECT id FROM engines WHERE lease_until < `+clock+`)`, name)
+			if err != nil {
+				return err
+			}
+		}
+		// Its own it may take again: a commit may have been written, and its answer lost.
+		result, err := tx.ExecContext(ctx, `INSERT INTO locks (name, engine, what) VALUES (?, ?, ?)
+			ON CONFLICT (name) DO UPDATE SET what = excluded.what WHERE locks.engine = excluded.engine`, name, engine, what)
+		if err != nil {
+			return err
+		}
+		n, err := result.RowsAffected()
+		taken = n > 0
+		return err
+	})
+	if err == nil && !taken {
+		holder, err = s.Locked(ctx, name)
+	}
+	if err != nil {
+		return false, "", fmt.Errorf("take the lock %s in %s: %w", name, databaseName, err)
+	}
+	return taken, holder, nil
+}
+
+// Locked returns what the engine that has a lock does meanwhile; empty: none has it.
+func (s *Store) Locked(ctx context.Context, name string) (string, error) {
+	held, err := query(ctx, s.read, func(row scanner) (what string, err error) {
+		err = row.Scan(&what)
+		return what, err
+	}, `SELECT what FROM locks WHERE name = ?`, name)
+	if err != nil || len(held) == 0 {
+		return "", err
+	}
+	return held[0], nil
+}
+
+// Unlock releases a lock of this engine.
+func (s *Store) Unlock(ctx context.Context, name string) error {
+	if _, err := s.affect(ctx, `DELETE FROM locks WHERE name = ? AND engine = ?`, name, s.EngineID()); err != nil {
+		return fmt.Errorf("release the lock %s in %s: %w", name, databaseName, err)
+	}
+	return nil
+}
+
+// affect runs one statement, member or not, and returns how many rows it changed.
+func (s *Store) affect(ctx context.Context, text string, args ...any) (n int64, err error) {
+	err = s.outside(ctx, func(tx *tx) error {
+		result, err := tx.ExecContext(ctx, text, args...)
+		if err == nil {
+			n, err = result.RowsAffected()
+		}
+		return err
+	})
+	return n, err
+}
+
+// member reports, within a transaction, whether what this engine writes counts, and
+// keeps it so until the transaction's end.
+func (s *Store) member(ctx context.Context, tx *tx) (bool, error) {
+	engine := s.EngineID()
+	if engine == "" {
+		return true, nil // it shares with none
+	}
+	found, err := query(ctx, tx, func(row scanner) (n int, err error) {
+		err = row.Scan(&n)
+		return n, err
+	}, `SELECT 1 FROM engines WHERE id = ?`, engine)
+	return len(found) > 0, err
+}
+
+// Listen hears nothing: SQLite passes no notices on. It returns when ctx ends.
+func (s *Store) Listen(ctx context.Context, _ func(job.Notice)) error {
+	<-ctx.Done()
+	return nil
+}
+
+// Tell tells nobody.
+func (s *Store) Tell(context.Context, job.Notice) error { return nil }
