@@ -20,9 +20,10 @@ import (
 // operation is one run of a host script that continues without an engine: see
 // scripts/proxmox/operation.sh, the host's part.
 type operation struct {
-	p    *Provider
-	dir  string // on the host
-	name string // the script's, for errors
+	p      *Provider
+	dir    string // on the host
+	name   string // the script's, for errors
+	engine string // that began it
 
 	nonce string
 	told  int64 // bytes of the script's stdout received
@@ -38,7 +39,8 @@ var errGone = errors.New("the script is gone from the host without a result: the
 // operate runs a host script as the operation with that ID, or joins the existing one,
 // and returns what run does. It survives a loss of the connection.
 func (p *Provider) operate(ctx context.Context, id string, c call) (result.Result, error) {
-	o := &operation{p: p, dir: path.Join(p.operations(), id), name: c.script}
+	p.sign(&c)
+	o := &operation{p: p, dir: path.Join(p.operations(), id), name: c.script, engine: c.env["LINUS_ENGINE"]}
 	// A command in progress is never interrupted by a cancel: its effect would be
 	// unknown.
 	work, end := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -133,7 +135,7 @@ func (o *operation) stop(ctx, work context.Context, end context.CancelCauseFunc,
 	stopping, done := context.WithTimeout(work, o.p.o.RollbackWait)
 	defer done()
 	err := o.p.persist(stopping, "stop "+o.name, o.p.o.RollbackWait, func() (bool, error) {
-		return false, o.p.command(stopping, "stop "+o.name, "stop", o.dir)
+		return false, o.p.command(stopping, "stop "+o.name, o.engine, "stop", o.dir)
 	})
 	if err != nil {
 		o.p.o.Log.WarnContext(ctx, "stopping the script failed", "script", o.name, "err", err)
@@ -206,14 +208,16 @@ func (w *afterMark) Write(b []byte) (int, error) {
 
 // settle ends an operation, with its roll-back, and removes its files on the host.
 func (p *Provider) settle(ctx context.Context, op, id string) error {
-	seconds := strconv.Itoa(int(p.o.RollbackWait / time.Second))
+	seconds, engine := strconv.Itoa(int(p.o.RollbackWait/time.Second)), p.o.Engine()
 	err := p.persist(ctx, op, p.o.Patience/10, func() (bool, error) {
-		return false, p.command(ctx, op, "settle", path.Join(p.operations(), id), seconds)
+		return false, p.command(ctx, op, engine, "settle", path.Join(p.operations(), id), seconds)
 	})
 	var exit *remote.ExitError
 	switch {
 	case err == nil:
 		return nil
+	case errors.As(err, &exit) && exit.Code == fencedExit:
+		return &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostFenced, Text: exit.Stderr}
 	case errors.As(err, &exit):
 		return &job.HostError{
 			Op: op, Host: p.o.Host.Login(), Class: job.HostTimeout,
@@ -224,9 +228,14 @@ func (p *Provider) settle(ctx context.Context, op, id string) error {
 	return p.hostError(ctx, op, err)
 }
 
-// command runs one of operation.sh's verbs.
-func (p *Provider) command(ctx context.Context, name string, argv ...string) error {
+// command runs one of operation.sh's verbs for an engine.
+func (p *Provider) command(ctx context.Context, name, engine string, argv ...string) error {
 	return p.scripts.use(ctx, []string{"operation"}, func(files []string) error {
-		return p.o.Host.Run(ctx, remote.Command{Name: name, Line: remote.Quote(append([]string{"bash", files[0]}, argv...)...)})
+		argv := append([]string{"bash", files[0]}, argv...)
+		line := remote.Quote(argv...)
+		if engine != "" {
+			line = remote.EnvLine(map[string]string{"LINUS_ENGINE": engine}, argv...)
+		}
+		return p.o.Host.Run(ctx, remote.Command{Name: name, Line: line})
 	})
 }

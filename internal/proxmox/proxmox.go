@@ -50,6 +50,9 @@ type Options struct {
 	Routed        bool // accept VMs though the node cannot see which card has an address
 	TrustFirstUse bool // accept VMs without a host key if the hypervisor does not report it
 
+	// Engine returns the ID under which this engine works with others on one database:
+	// the host refuses one that is fenced. Nil, or empty: it works alone.
+	Engine         func() string
 	Owner          string        // installation ID: List returns only its VMs
 	NetworkTimeout time.Duration // for a VM to get an address
 	ReadyTimeout   time.Duration // for a VM to finish its first boot
@@ -81,6 +84,9 @@ func New(o Options) *Provider {
 	o.ScriptDir = cmp.Or(o.ScriptDir, "/var/lib/linus/scripts")
 	o.RollbackWait = cmp.Or(o.RollbackWait, 2*time.Minute)
 	o.Patience = cmp.Or(o.Patience, 10*time.Minute)
+	if o.Engine == nil {
+		o.Engine = func() string { return "" }
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}

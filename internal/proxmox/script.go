@@ -36,12 +36,22 @@ type call struct {
 // connection is lost, and not stopped if ctx ends.
 func (p *Provider) run(ctx context.Context, c call) (result.Result, error) {
 	var res result.Result
+	p.sign(&c)
 	err := p.persist(ctx, c.op, c.patience, func() (bool, error) {
 		var err error
 		res, err = p.runOnce(ctx, c)
 		return false, err
 	})
 	return p.verdict(ctx, c, res, err)
+}
+
+// sign says in a call's environment which engine asks. It is the one that begins the
+// call, however often that is repeated.
+func (p *Provider) sign(c *call) {
+	env := map[string]string{}
+	maps.Copy(env, c.env)
+	setText(env, "LINUS_ENGINE", p.o.Engine())
+	c.env = env
 }
 
 func (p *Provider) runOnce(ctx context.Context, c call) (result.Result, error) {
@@ -229,9 +239,12 @@ func (s *scripts) use(ctx context.Context, names []string, work func(files []str
 // noScript is bash's exit code for a missing script.
 const noScript = 127
 
+// fencedExit is operation.sh's exit code for an engine that is fenced.
+const fencedExit = 76
+
 // outcomeClass are the error classes of exit code 5, by LINUS_VM_OUTCOME.
 var outcomeClass = map[string]job.HostClass{
-	"exists": job.HostExists, "refused": job.HostLeftAlone, "foreign": job.HostForeign,
+	"exists": job.HostExists, "refused": job.HostLeftAlone, "foreign": job.HostForeign, "fenced": job.HostFenced,
 }
 
 // scriptError turns a script's failure into a host error with the script's text.
@@ -244,6 +257,9 @@ func (p *Provider) scriptError(ctx context.Context, op string, res result.Result
 		if named := outcomeClass[res.Get("LINUS_VM_OUTCOME")]; named != "" && e.Class == job.HostVM {
 			e.Class = named
 		}
+	case exit != nil && exit.Code == fencedExit:
+		e.Class = job.HostFenced
+		e.Text = exit.Stderr
 	case remote.ClassOf(err) != "":
 		return p.hostError(ctx, op, err)
 	case ctx.Err() != nil:

@@ -5,6 +5,7 @@
 
 source "${BASH_SOURCE[0]%/*}/checked.sh"
 source "${BASH_SOURCE[0]%/*}/image.sh"
+source "${BASH_SOURCE[0]%/*}/slot.sh"
 source "${BASH_SOURCE[0]%/*}/sweep.sh"
 
 # State of this run.
@@ -69,6 +70,7 @@ create_vm() {
   # Of an ID that another node has, a clone learns from pmxcfs when it writes its config.
   local -r already_there='(VM|CT) [0-9]+ already exists|config file already exists|close \(rename\) atomic file .*/[0-9]+\.conf. failed: File exists'
   local attempt
+  slot_take
   address_take
   for ((attempt = 1; attempt <= 20; attempt += 1)); do
     build_create_command
@@ -194,6 +196,7 @@ configure_vm() {
     result_fail vm "the disk of VM ${vm_id} on node '${probe_node}' is ${vm_kib} KiB, not ${VM_DISK} GB: Proxmox answered: ${run_said:-nothing}" \
       "check the free space of its storage (pvesm status), and that VM_DISK is not below the image's size"
   fi
+  slot_leave
 }
 
 build_set_command() { # set_command; vm_config is the clone's, as read at create

@@ -4,6 +4,7 @@
 # protection. Whose VM is meant stands in vm_job, vm_owner and vm_name.
 
 source "${BASH_SOURCE[0]%/*}/address.sh"
+source "${BASH_SOURCE[0]%/*}/fence.sh"
 source "${BASH_SOURCE[0]%/*}/left.sh"
 source "${BASH_SOURCE[0]%/*}/quarantine.sh"
 source "${BASH_SOURCE[0]%/*}/retry.sh"
@@ -58,6 +59,7 @@ vm_unlock() {
 #   foreign    that ID is another VM's by now (lib/left.sh), untouched: ours is gone
 #   refused    it is not proven and yet not gone: left alone, untouched
 #   failed     tried and not done, or not known: to be tried again
+#   fenced     others have taken the engine that asks for dead (lib/fence.sh): untouched
 # vm_reason says why; vm_leftovers lists volumes that stayed on the storage, and
 # its ID is then in quarantine. Its lease and the address reserved for it end
 # when it is gone, not before. Never ends the script: roll-back calls it too.
@@ -67,6 +69,12 @@ vm_destroy() { # <vmid> <node>
   vm_leftovers=''
   vm_lock "$1"
   if [[ ${vm_locked} != yes ]]; then
+    return 0
+  fi
+  fence_look
+  if [[ ${fence_up} == yes ]]; then
+    vm_outcome=fenced
+    vm_unlock
     return 0
   fi
   vm_destroy_locked "$1" "$2"

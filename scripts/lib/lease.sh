@@ -153,11 +153,11 @@ lease_write_sweep() { # lease_sweeper; lease_written: yes or no
         fi
       done
       for name in "${names[@]}"; do
-        if [[ ${name} =~ ^(address|json|lease|left|log|quarantine|result|retry|run|stat|vm)_ ]]; then
+        if [[ ${name} =~ ^(address|fence|json|lease|left|log|quarantine|result|retry|run|stat|vm)_ ]]; then
           declare -f "${name}"
         fi
       done
-      printf 'lease_window=%s\nlease_run\n' "${lease_window}"
+      printf 'lease_window=%s\nfence_engine=\nlease_run\n' "${lease_window}"
     } >"${lease_sweeper}.$$"
     if cmp -s -- "${lease_sweeper}.$$" "${lease_sweeper}"; then
       rm -f -- "${lease_sweeper}.$$"

@@ -30,6 +30,7 @@
 #   VM_TRUST_FIRST_USE false   true: accept a VM whose guest agent does not respond, by
 #                       the neighbour table and without a host key to pin
 #   LINUS_JOB, LINUS_OWNER  UUIDs that mark the VM (default: generated)
+#   LINUS_ENGINE        the engine that asks, of several: clones take turns then (lib/slot.sh)
 #   LINUS_LEASE_SECONDS 0     time after which the host destroys the VM; 0: never
 #   LINUS_HOST_DIR /var/lib/linus   leases, reserved addresses, quarantined IDs, what
 #                       was checked in the last minute, how long templates took to boot

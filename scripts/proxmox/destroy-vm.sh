@@ -15,6 +15,7 @@
 #   VM_KIND                   vm, or template: remove only a template that
 #                             build-template created (default: vm)
 #   PROXMOX_NODE              default: this host's own
+#   LINUS_ENGINE              the engine that asks, of several (lib/fence.sh)
 #   LINUS_NONCE               delimits the output
 # Options: --dry-run (check the proof, print the commands, change nothing), --help
 #
@@ -28,9 +29,11 @@
 #   LINUS_VM_OUTCOME:refused    it has the name, job or owner, but the proof is
 #                               incomplete, or it is on another node: left alone
 #   LINUS_VM_OUTCOME:failed     destroying it failed: to be retried
+#   LINUS_VM_OUTCOME:fenced     other engines have taken LINUS_ENGINE for dead:
+#                               nothing is done for it any more
 # Without that line nothing is known about it.
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 invalid configuration,
-# 4 node offline, 5 foreign, refused or failed, 129/130/141/143 signal.
+# 4 node offline, 5 foreign, refused, failed or fenced, 129/130/141/143 signal.
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/probe.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
@@ -50,6 +53,7 @@ read_inputs() { # <argument...>
 
 validate_environment() {
   vm_read_inputs
+  fence_read_inputs
   validate_pattern ACTION "${ACTION}" 'destroy|forget' 'destroy or forget'
   validate_pattern VM_KIND "${VM_KIND}" 'vm|template' 'vm or template'
   vm_kind=${VM_KIND}
@@ -102,6 +106,10 @@ destroy_vm() {
     foreign)
       result_fail vm "refused to destroy VM ${vm_id} on node '${probe_node}': it is another VM by now, and ${vm_name} is gone: ${vm_reason}; nothing was touched" \
         "check VM_ID, VM_NAME, LINUS_JOB and LINUS_OWNER against list-vms.sh"
+      ;;
+    fenced)
+      result_fail vm "refused to destroy VM ${vm_id} on node '${probe_node}' for engine ${fence_engine}: others have taken it for dead, and its jobs over" \
+        'restart that engine: it joins the others as a new one'
       ;;
     refused)
       result_fail vm "refused to destroy VM ${vm_id} on node '${probe_node}': ${vm_reason}; nothing was touched" "${refused_remedy}"

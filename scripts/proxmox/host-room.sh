@@ -7,6 +7,8 @@
 # Inputs (environment), all optional:
 #   ROOM_TEMPLATES   names or IDs of templates of this node, parted by blanks
 #   ROOM_LEASES      leases to renew, parted by blanks: <vmid>:<job's UUID>:<seconds from now>
+#   LINUS_ENGINE     the engine that asks, of several: one that others have taken for
+#                    dead renews none (lib/fence.sh)
 #   LINUS_OWNER      the installation whose leases these are; required with ROOM_LEASES
 #   LINUS_NONCE      delimits the output
 # Options: --help
@@ -39,6 +41,7 @@ validate_environment() {
   if [[ -n ${ROOM_LEASES} ]]; then
     validate_uuid LINUS_OWNER "${LINUS_OWNER:-}"
   fi
+  fence_read_inputs
   validate_tools perl timeout flock sha256sum
 }
 
@@ -108,7 +111,10 @@ renew_leases() {
   fi
   # Not while a sweep is ending some.
   if { exec 7>>"${dir}/.sweep"; } 2>/dev/null && flock -w 2 7; then
-    renewing=yes
+    fence_look
+    if [[ ${fence_up} == no ]]; then
+      renewing=yes
+    fi
   fi
   for given in ${ROOM_LEASES}; do
     id=${given%%:*}

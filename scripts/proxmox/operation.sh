@@ -23,8 +23,13 @@
 #                        systemd, last of all
 # One that has begun, has no exit and no unit is lost: the host was restarted.
 # What nobody settled goes after a week, and no operation runs that long.
-# Exit codes: 0 ok, 66 no such operation, 75 it does not stop, 127 no such
-# script; otherwise an error, with a text on stderr.
+#
+# An engine that others have taken for dead (LINUS_ENGINE, with a file fence-<engine>
+# in /etc/pve/priv/linus: lib/fence.sh) starts, stops and settles none. Starts and
+# settles for engines take turns: a start that came before that file is there to be
+# settled after it.
+# Exit codes: 0 ok, 66 no such operation, 75 it does not stop, 76 for an engine that
+# is taken for dead, 127 no such script; otherwise an error, with a text on stderr.
 
 # A tenth of a second without a process of its own.
 pause() {
@@ -36,9 +41,30 @@ pause() {
   IFS= read -r -t 0.1 -u 7 _ || :
 }
 
+# Takes the turn, on descriptor 6, and ends the script where the engine is fenced.
+enter() { # <operations>
+  if [[ -z ${LINUS_ENGINE:-} ]]; then
+    return 0
+  fi
+  mkdir -p -- "$1"
+  exec 6<"$1"
+  flock 6
+  if [[ ! ${LINUS_ENGINE} =~ ^[0-9a-f-]{36}$ || -e ${LINUS_PVE_DIR:-/etc/pve}/priv/linus/fence-${LINUS_ENGINE} ]]; then
+    printf 'refused for engine %s: others have taken it for dead, and its jobs over\n' "${LINUS_ENGINE}" >&2
+    exit 76
+  fi
+}
+
+leave() {
+  if [[ -n ${LINUS_ENGINE:-} ]]; then
+    exec 6<&-
+  fi
+}
+
 start() { # <operations> <id> <script>
   local -r operations=$1 dir=$1/$2 script=$3
   local staged nonce
+  enter "${operations}"
   if [[ ! -d ${dir} ]]; then
     if [[ ! -f ${script} ]]; then
       exit 127
@@ -55,6 +81,7 @@ start() { # <operations> <id> <script>
     # The reservation: another start's directory is not empty, and stays.
     mv -T -- "${staged}" "${dir}" 2>/dev/null || rm -rf -- "${staged}"
   fi
+  leave
   launch "${dir}" "$2"
   nonce=$(<"${dir}/nonce")
   printf 'LINUS_OPERATION:%s\n' "${nonce}"
@@ -150,19 +177,21 @@ follow() { # <directory> <offset>
 }
 
 stop() { # <directory>
+  enter "${1%/*}"
   if [[ -d $1 ]]; then
     : >"$1/stop"
   fi
+  leave
 }
 
 # Ends an operation and removes what is left of it. One that has not begun will
 # not begin any more.
 settle() { # <directory> <seconds>
   local -r dir=$1 deadline=$((SECONDS + $2))
+  stop "${dir}"
   if [[ ! -d ${dir} ]]; then
     return 0
   fi
-  stop "${dir}"
   if ! (set -C && : >"${dir}/log") 2>/dev/null; then
     find_end "${dir}"
     while [[ -z ${operation_end} ]]; do

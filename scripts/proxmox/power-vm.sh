@@ -65,6 +65,7 @@ read_inputs() { # <argument...>
 validate_environment() {
   validate_pattern ACTION "${ACTION}" 'start|stop|shutdown|suspend|resume|snapshot|revert' 'start, stop, shutdown, suspend, resume, snapshot or revert'
   vm_read_inputs
+  fence_read_inputs
   if [[ ${ACTION} == snapshot || ${ACTION} == revert ]]; then
     validate_pattern SNAPSHOT "${SNAPSHOT}" '[A-Za-z][A-Za-z0-9_-]{1,39}' 'a name of 2 to 40 of A-Z a-z 0-9 _ -, beginning with a letter'
     if [[ ${SNAPSHOT} == current || ${SNAPSHOT} == pending ]]; then
@@ -88,6 +89,7 @@ power_vm() {
     if [[ ${vm_locked} != yes ]]; then
       result_fail vm "${vm_reason}" 'wait for it to end, then try again'
     fi
+    require_no_fence
   fi
   require_proof
   local expected=running
@@ -99,6 +101,15 @@ power_vm() {
   plan_lock
   "do_${ACTION}"
   let_go
+}
+
+require_no_fence() {
+  fence_look
+  if [[ ${fence_up} == yes ]]; then
+    result_line VM_OUTCOME fenced
+    result_fail vm "refused to ${ACTION} VM ${vm_id} on node '${probe_node}' for engine ${fence_engine}: others have taken it for dead, and its jobs over" \
+      'restart that engine: it joins the others as a new one'
+  fi
 }
 
 # What a killed suspend or resume has left goes first. A suspended VM is resumed, or

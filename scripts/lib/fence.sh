@@ -1,0 +1,26 @@
+# shellcheck shell=bash
+# The fence against engines of linus that others have taken for dead: a file
+# fence-<engine> in /etc/pve/priv/linus. pmxcfs shows it to every node at once, and
+# takes no file without quorum. Who changes something for an engine looks for it
+# inside its lock: what began before the file was there has ended then, or is seen
+# by those who wait for the lock, and what comes later does nothing.
+#
+# LINUS_ENGINE is the engine that asks; empty where there can be one only.
+
+source "${BASH_SOURCE[0]%/*}/validate.sh"
+
+fence_engine='' # on whose behalf this script works
+
+fence_read_inputs() {
+  fence_engine=${LINUS_ENGINE:-}
+  if [[ -n ${fence_engine} ]]; then
+    validate_uuid LINUS_ENGINE "${fence_engine}"
+  fi
+}
+
+fence_look() { # fence_up: yes or no
+  fence_up=no
+  if [[ -n ${fence_engine} && -e ${LINUS_PVE_DIR:-/etc/pve}/priv/linus/fence-${fence_engine} ]]; then
+    fence_up=yes
+  fi
+}

@@ -1,0 +1,35 @@
+# shellcheck shell=bash
+# The clones of one node at a time, where several engines of linus ask for some:
+# Proxmox's lock on a storage times out if more than a few wait for it. One engine
+# alone keeps to that number by itself.
+#
+# A slot is a lock, on descriptor 8, of a file in LINUS_LOCK_DIR (/run/linus), and
+# ends with the script that has it.
+
+source "${BASH_SOURCE[0]%/*}/destroy.sh"
+
+slot_count=3
+
+slot_take() { # waits for one
+  local -r dir=${LINUS_LOCK_DIR:-/run/linus}
+  local -i i
+  if [[ -z ${LINUS_ENGINE:-} ]]; then
+    return 0
+  fi
+  vm_check_lock_dir "${dir}"
+  if [[ -n ${vm_reason} ]]; then
+    result_fail vm "${vm_reason}" "look at: ls -ld ${dir}"
+  fi
+  while true; do
+    for ((i = 1; i <= slot_count; i += 1)); do
+      if { exec 8>>"${dir}/clone-${i}.lock"; } 2>/dev/null && flock -n 8; then
+        return 0
+      fi
+    done
+    run_pause 0.3
+  done
+}
+
+slot_leave() {
+  exec 8>&-
+}
