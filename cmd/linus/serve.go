@@ -19,7 +19,7 @@ import (
 )
 
 func (a *app) serveCommand() *cobra.Command {
-	var stop, background, unit bool
+	var stop, drain, background, unit bool
 	var idle time.Duration
 	var httpAddr string
 	cmd := &cobra.Command{
@@ -38,6 +38,8 @@ func (a *app) serveCommand() *cobra.Command {
 				return err
 			case stop:
 				return a.stopEngine(cmd.Context(), c)
+			case drain:
+				return a.drainEngine(cmd.Context(), c)
 			case background:
 				told, err := daemon.ServeInBackground(cmd.Context(), a.daemon(c), idle, a.stdout)
 				if !told {
@@ -62,6 +64,7 @@ func (a *app) serveCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&stop, "stop", false, "stop the running engine; tasks in VMs go on and the next engine follows them again")
+	cmd.Flags().BoolVar(&drain, "drain", false, "have the running engine take no more jobs, and stop when its jobs have ended; returns then")
 	cmd.Flags().BoolVar(&unit, "systemd-unit", false, "print a systemd unit that keeps an engine running; its header explains how to use it")
 	cmd.Flags().StringVar(&httpAddr, "http", "", "also serve MCP, downloads and the web page over HTTP on this address:port (HTTP_ADDR)")
 	a.mcpFlags(cmd)
@@ -108,6 +111,21 @@ func (a *app) stopEngine(ctx context.Context, c config.Config) error {
 		text = "engine stopped; tasks in VMs go on, and the next engine takes them up again"
 	}
 	return a.print(map[string]bool{"stopped": stopped}, text)
+}
+
+// drainEngine has the engine of the state directory end its jobs, and then stop.
+func (a *app) drainEngine(ctx context.Context, c config.Config) error {
+	drained, err := daemon.Drain(ctx, c, func() {
+		_, _ = fmt.Fprintln(a.stderr, "the engine takes no more jobs, and stops when its jobs have ended; interrupting this command does not change that")
+	})
+	if err != nil {
+		return err
+	}
+	text := "no engine is running"
+	if drained {
+		text = "engine drained and stopped"
+	}
+	return a.print(map[string]bool{"drained": drained}, text)
 }
 
 // logger writes to w: JSON if set so, else lines, coloured on a terminal.

@@ -245,6 +245,11 @@ func (c *Client) RemovePool(ctx context.Context, name string) (job.PoolInfo, err
 	return ask[job.PoolInfo](ctx, c, "RemovePool", poolRef{name})
 }
 
+// Engines implements job.Engines.
+func (c *Client) Engines(ctx context.Context) ([]job.EngineInfo, error) {
+	return ask[[]job.EngineInfo](ctx, c, "Engines", none{})
+}
+
 // CheckHost implements job.Host.
 func (c *Client) CheckHost(ctx context.Context) (job.HostReport, error) {
 	return ask[job.HostReport](ctx, c, "CheckHost", none{})

@@ -51,6 +51,11 @@ func (c *Conn) Stop(ctx context.Context) error {
 	return c.call(ctx, shapeOf(process(), "Stop"), none{}, &none{})
 }
 
+// Drain asks the engine to take no more jobs, and to stop when it works on none.
+func (c *Conn) Drain(ctx context.Context) error {
+	return c.call(ctx, shapeOf(process(), "Drain"), none{}, &none{})
+}
+
 // Yield asks the engine to stop if nobody else needs it: it was started in the
 // background, has no work, and no other client is connected. It reports whether
 // the engine stops; no call reaches it from then on. Tasks in VMs go on.

@@ -167,6 +167,10 @@ func (e *engine) Cancel(context.Context, string) error {
 	e.called("Cancel")
 	return e.err
 }
+func (e *engine) Engines(context.Context) ([]job.EngineInfo, error) {
+	e.called("Engines")
+	return []job.EngineInfo{{ID: "e1", Jobs: 2, Self: true}}, e.err
+}
 func (e *engine) CheckHost(context.Context) (job.HostReport, error) {
 	e.called("CheckHost")
 	return e.report, e.err
@@ -329,6 +333,8 @@ func TestClient_CarriesEveryCall(t *testing.T) {
 	check(t, "filter", e.filter, job.Filter{Status: job.Failed, Limit: 7, Cursor: "a&b"}, nil)
 	gotReport, err := c.CheckHost(ctx)
 	check(t, "CheckHost", gotReport, e.report, err)
+	gotEngines, err := c.Engines(ctx)
+	check(t, "Engines", gotEngines, []job.EngineInfo{{ID: "e1", Jobs: 2, Self: true}}, err)
 	gotEvents, watchedJob, err := c.Watch(ctx, "j1", 3)
 	check(t, "Watch", gotEvents, e.events, err)
 	check(t, "Watch's job", watchedJob, e.job, nil)

@@ -33,6 +33,8 @@ type Server struct {
 type Options struct {
 	Info Info   // without an ID
 	Stop func() // called, once per request, when a client asks the engine to stop
+	// Drain is called when a client asks the engine to stop once its jobs have ended.
+	Drain func(context.Context) error
 	// Idle reports whether stopping now would interrupt nothing. Nil: never idle.
 	Idle func(context.Context) bool
 	Log  *slog.Logger
@@ -131,6 +133,8 @@ func (s *Server) end(context.Context) (none, error) {
 	s.o.Stop()
 	return none{}, nil
 }
+
+func (s *Server) drain(ctx context.Context) (none, error) { return none{}, s.o.Drain(ctx) }
 
 // gone reports whether a call is to be refused: it is for another engine, or this one
 // is stopping.

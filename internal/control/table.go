@@ -71,6 +71,8 @@ func verbs() []row[job.Engine] {
 		}),
 		route("RemovePool", "POST /v1/pools/{pool}/remove", never, ofPool(job.Engine.RemovePool)), // a repeated call would be refused
 
+		route("Engines", "GET /v1/engines", always, ofNothing(job.Engine.Engines)),
+
 		route("CheckHost", "GET /v1/host", always, ofNothing(job.Engine.CheckHost)),
 	}
 }
@@ -80,6 +82,7 @@ func process() []row[*Server] {
 	return []row[*Server]{
 		route("Info", "GET /v1/info", always, ofNothing((*Server).tell)),
 		route("Stop", "POST /v1/stop", always, ofNothing((*Server).end)),
+		route("Drain", "POST /v1/drain", always, ofNothing((*Server).drain)),
 		route("Yield", "POST /v1/yield", never, ofNothing((*Server).yield)),
 	}
 }

@@ -20,14 +20,18 @@ type Backend struct {
 	Provider  job.Provider
 	Templates TemplateStore // on the provider's host
 	Guest     executor.Guest
-	Close     func()
+	// Fence makes the provider's host refuse what an engine asks from now on; nil where
+	// there is nothing to refuse.
+	Fence func(ctx context.Context, engine string) error
+	Close func()
 }
 
 // Installation is what a backend needs to know about this installation of linus.
 type Installation struct {
-	owner     string     // the VMs' linus-owner
-	keys      guest.Keys // login keys of the VMs
-	publicKey string     // of VMs created before each had its own key; empty: there are none
+	owner     string        // the VMs' linus-owner
+	engine    func() string // the ID of this engine among those that share the database; nil: it works alone
+	keys      guest.Keys    // login keys of the VMs
+	publicKey string        // of VMs created before each had its own key; empty: there are none
 
 	onReconnect, onLockRetry func() // called on trouble with the host; may be nil
 
@@ -50,7 +54,7 @@ func Proxmox(c config.Config, in Installation, log *slog.Logger) Backend {
 		VMIDRange: c.ProxmoxVMIDRange, IPConfig: c.VMIPConfig, Gateway: c.VMGateway,
 		Nameservers:  strings.Join(c.Nameservers(), " "),
 		SSHPublicKey: in.publicKey, VMUser: c.VMSSHUser, GuestPort: c.VMSSHPort,
-		Template: c.DefaultVMTemplate, Owner: in.owner, ScriptDir: c.ProxmoxScriptDir,
+		Template: c.DefaultVMTemplate, Owner: in.owner, Engine: in.engine, ScriptDir: c.ProxmoxScriptDir,
 		NetworkTimeout: time.Duration(c.VMNetworkTimeout) * time.Second,
 		ReadyTimeout:   time.Duration(c.VMReadyTimeout) * time.Second,
 		OnLockRetry:    in.onLockRetry,
@@ -60,7 +64,7 @@ func Proxmox(c config.Config, in Installation, log *slog.Logger) Backend {
 		Log: log,
 	})
 	return Backend{
-		Provider: provider, Templates: provider, Guest: inside,
+		Provider: provider, Templates: provider, Guest: inside, Fence: provider.Fence,
 		Close: func() { inside.Close(); host.Close() },
 	}
 }

@@ -105,6 +105,23 @@ func (e *engine) start(ctx context.Context, failed func(error)) error {
 	return nil
 }
 
+// drain makes the engine take no more jobs, and calls end once it works on none. ctx is
+// the engine's.
+func (e *engine) drain(asked, ctx context.Context, end func(error)) error {
+	if err := e.Drain(asked); err != nil {
+		return err
+	}
+	go func() { //nolint:contextcheck // it outlives the call that asks
+		for !e.Drained() {
+			if pause(ctx, 100*time.Millisecond) != nil {
+				return
+			}
+		}
+		end(errDrained)
+	}()
+	return nil
+}
+
 // free reports whether the engine may end: every job is done, no operation on a VM is
 // in progress, and no VM will expire.
 func (e *engine) free(ctx context.Context) bool {

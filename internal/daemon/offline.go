@@ -25,7 +25,7 @@ func Peek(ctx context.Context, c config.Config) (job.Engine, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return offline{Executor: executor.New(executor.Options{Store: st}), config: c}, func() { _ = st.Close() }, nil
+	return offline{Executor: executor.New(executor.Options{Store: st, Engines: st}), config: c}, func() { _ = st.Close() }, nil
 }
 
 // offline reads the state directory without an engine. What needs the host or a VM is

@@ -60,7 +60,7 @@ func serve(ctx context.Context, o Options, background bool, idle time.Duration, 
 		return errors.Join(err, l.Close(), e.close(ctx))
 	}
 	info := control.Info{Version: o.Version, PID: os.Getpid(), Callback: net.JoinHostPort(c.CallbackHost, strconv.Itoa(e.callbacks.Port())), Settings: c.Effective(), Background: background}
-	clients := control.NewServer(e, control.Options{Info: info, Stop: func() { end(errAsked) }, Idle: e.free, Log: log}) //nolint:contextcheck // requests end with Close, after being told why
+	clients := control.NewServer(e, control.Options{Info: info, Stop: func() { end(errAsked) }, Drain: func(asked context.Context) error { return e.drain(asked, ctx, end) }, Idle: e.free, Log: log}) //nolint:contextcheck // requests end with Close, after being told why
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -92,7 +92,7 @@ func serve(ctx context.Context, o Options, background bool, idle time.Duration, 
 	err = clients.Close(closing)
 	<-served
 	err = errors.Join(err, face.close(closing), e.close(closing))
-	if errors.Is(why, errAsked) || errors.Is(why, errIdle) || errors.Is(why, context.Canceled) {
+	if errors.Is(why, errAsked) || errors.Is(why, errDrained) || errors.Is(why, errIdle) || errors.Is(why, context.Canceled) {
 		return err
 	}
 	return errors.Join(why, err)
@@ -100,8 +100,9 @@ func serve(ctx context.Context, o Options, background bool, idle time.Duration, 
 
 // Causes with which an engine stops without an error.
 var (
-	errAsked = errors.New("a client asked for it")
-	errIdle  = errors.New("idle")
+	errAsked   = errors.New("a client asked for it")
+	errDrained = errors.New("drained")
+	errIdle    = errors.New("idle")
 )
 
 // endWhenIdle calls end once idle has been true for as long as limit, and repeats it
@@ -165,17 +166,44 @@ func Stop(ctx context.Context, c config.Config) (stopped bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, closeTime+5*time.Second)
 	defer cancel()
+	if err := ended(ctx, c); err != nil {
+		return false, fmt.Errorf("the engine (pid %d) does not stop: %w; see engine.log in %s", pid, err, c.StateDir)
+	}
+	return true, nil
+}
+
+// Drain has the engine of the state directory take no more jobs, and waits until its
+// jobs have ended and it has. asked is called when it has begun to drain. It reports
+// whether there was one.
+func Drain(ctx context.Context, c config.Config, asked func()) (drained bool, err error) {
+	conn, err := control.Connect(ctx, control.Socket(c.StateDir))
+	if errors.Is(err, control.ErrNoEngine) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	err = conn.Drain(ctx)
+	conn.Close()
+	if err != nil {
+		return false, err
+	}
+	asked()
+	return true, ended(ctx, c)
+}
+
+// ended waits until no engine has the state directory.
+func ended(ctx context.Context, c config.Config) error {
 	for {
 		lock, err := Lock(c.StateDir)
 		if err == nil {
-			_ = lock.Close()
-			return true, nil
+			return lock.Close()
 		}
 		if !errors.Is(err, ErrLocked) {
-			return false, err
+			return err
 		}
 		if err := pause(ctx, 50*time.Millisecond); err != nil {
-			return false, fmt.Errorf("the engine (pid %d) does not stop: %w; see engine.log in %s", pid, err, c.StateDir)
+			return err
 		}
 	}
 }

@@ -13,6 +13,7 @@ type Engine interface {
 	Streams
 	VMs
 	Pools
+	Engines
 	Host
 }
 

@@ -151,6 +151,15 @@ func (e worded) RemovePool(ctx context.Context, name string) (PoolInfo, error) {
 	return e.pool(e.Engine.RemovePool(ctx, name))
 }
 
+func (e worded) Engines(ctx context.Context) ([]EngineInfo, error) {
+	engines, err := e.Engine.Engines(ctx)
+	engines = slices.Clone(engines)
+	for i, other := range engines {
+		engines[i].Problem = e.words.In(other.Problem)
+	}
+	return engines, err
+}
+
 func (e worded) CheckHost(ctx context.Context) (HostReport, error) {
 	r, err := e.Engine.CheckHost(ctx)
 	r.Checks = slices.Clone(r.Checks)

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"linus/internal/job"
+)
+
+func (a *app) engineCommand() *cobra.Command {
+	return group("engine", "See the engines that share the database", a.engineListCommand())
+}
+
+func (a *app) engineListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the engines: where they run, their jobs, and how long their leases last",
+		Long: "Lists the engines that share the database (LINUS_DATABASE_URL), the oldest first. An engine renews its lease every 5 s for 15 s; the others\n" +
+			"take over the jobs of one that does not. One engine leads: it sweeps, and tends the pools. Without a shared database there is one engine.",
+		Args: noArgs,
+		RunE: a.reading(func(ctx context.Context, e job.Engine, _ []string) error {
+			engines, err := e.Engines(ctx)
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(append([]job.EngineInfo{}, engines...))
+			}
+			if len(engines) == 0 {
+				a.note("no engine runs")
+				return nil
+			}
+			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+			_, _ = fmt.Fprintln(w, "ID\tHOST\tPID\tVERSION\tJOBS\tLEASE\tSTATE")
+			for _, i := range engines {
+				_, _ = fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%d\t%s\t%s\n", dash(i.ID), oneLine(i.Host, 40), i.PID, oneLine(i.Version, 30), i.Jobs, engineLease(i), oneLine(engineState(i), 200))
+			}
+			return w.Flush()
+		}),
+	}
+}
+
+func dash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+// engineLease returns how long an engine's lease lasts; one without others needs none.
+func engineLease(i job.EngineInfo) string {
+	switch {
+	case i.ID == "":
+		return "-"
+	case i.Lease <= 0:
+		return "ended " + (-i.Lease).Round(time.Second).String() + " ago"
+	}
+	return i.Lease.Round(time.Second).String()
+}
+
+func engineState(i job.EngineInfo) string {
+	var words []string
+	if i.Self {
+		words = append(words, "this one")
+	}
+	if i.Leads && i.ID != "" {
+		words = append(words, "leads")
+	}
+	if i.Draining {
+		words = append(words, "draining")
+	}
+	if i.Problem != "" {
+		words = append(words, "its jobs cannot be taken over: "+i.Problem)
+	}
+	return strings.Join(words, ", ")
+}
