@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"text/tabwriter"
 
@@ -12,14 +11,14 @@ import (
 // node shows a cluster's nodes and does to one what happens to nodes.
 func node(ctx context.Context, args []string, std lab.Streams) error {
 	set, dir := flags("node", std)
-	if err := set.Parse(args); err != nil {
-		return errors.Join(errUsage, err)
+	words, err := parse(set, args)
+	if err != nil {
+		return err
 	}
 	l, err := lab.Open(*dir)
 	if err != nil {
 		return err
 	}
-	words := set.Args()
 	switch {
 	case len(words) == 1 && words[0] == "list":
 		return listNodes(ctx, l, std)
@@ -49,10 +48,10 @@ func listNodes(ctx context.Context, l *lab.Lab, std lab.Streams) error {
 // quorum cuts the link of a node, or of all, to the others, or mends it.
 func quorum(ctx context.Context, args []string, std lab.Streams) error {
 	set, dir := flags("quorum", std)
-	if err := set.Parse(args); err != nil {
-		return errors.Join(errUsage, err)
+	words, err := parse(set, args)
+	if err != nil {
+		return err
 	}
-	words := set.Args()
 	if len(words) < 1 || len(words) > 2 || words[0] != "lost" && words[0] != "back" {
 		return errUsage
 	}

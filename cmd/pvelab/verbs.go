@@ -80,6 +80,20 @@ func flags(name string, std lab.Streams) (*flag.FlagSet, *string) {
 	return set, set.String("dir", defaultDir(), "state directory")
 }
 
+// parse reads a verb's flags, before, between and after its words, and returns these.
+func parse(set *flag.FlagSet, args []string) ([]string, error) {
+	var words []string
+	for {
+		if err := set.Parse(args); err != nil {
+			return nil, errors.Join(errUsage, err)
+		}
+		if set.NArg() == 0 {
+			return words, nil
+		}
+		words, args = append(words, set.Arg(0)), set.Args()[1:]
+	}
+}
+
 func defaultDir() string {
 	if dir := os.Getenv("PVELAB_DIR"); dir != "" { //nolint:forbidigo // the lab is not the product, and reads its environment itself
 		return dir
@@ -231,10 +245,10 @@ func env(_ context.Context, args []string, std lab.Streams) error {
 
 func fault(_ context.Context, args []string, std lab.Streams) error {
 	set, dir := flags("fault", std)
-	if err := set.Parse(args); err != nil {
-		return errors.Join(errUsage, err)
+	words, err := parse(set, args)
+	if err != nil {
+		return err
 	}
-	words := set.Args()
 	if len(words) == 0 {
 		return errUsage
 	}

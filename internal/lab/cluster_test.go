@@ -280,6 +280,20 @@ func TestCluster_SharedStorage(t *testing.T) {
 	if got := first.must(t, "qm status 100"); got != "status: running\n" {
 		t.Errorf("moved: %s", got)
 	}
+	// A VM of a node that is down is started elsewhere once its config is there: so does HA.
+	if err := second.NodeDown(t.Context(), "pve1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(second.ConfPathOn("pve1", 100), second.ConfPath(100)); err != nil {
+		t.Fatal(err)
+	}
+	second.must(t, "qm start 100")
+	if err := second.NodeUp(t.Context(), "pve1"); err != nil {
+		t.Fatal(err)
+	}
+	if r := first.run(t, "qm status 100"); r.code != 2 {
+		t.Errorf("on the node that is back: %+v", r)
+	}
 }
 
 func TestCluster_Statistics(t *testing.T) {
