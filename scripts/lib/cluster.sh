@@ -9,11 +9,12 @@ source "${BASH_SOURCE[0]%/*}/run.sh"
 # The nodes, and this one among them.
 #   cluster_node    this node's name; empty when pmxcfs does not tell
 #   cluster_quorum  yes, no, or none where there is no cluster
-#   cluster_nodes   all of them, in order; cluster_online has 1 or 0 for each
+#   cluster_nodes   all of them, in order; cluster_online has 1 or 0 for each, and
+#                   cluster_ip its address, empty when pmxcfs does not tell
 cluster_read() { # cluster_rc: 0 when it could be read, else run_said says why
-  local line name online
+  local line name online ip
   cluster_node='' cluster_quorum=none cluster_nodes=()
-  declare -gA cluster_online=()
+  declare -gA cluster_online=() cluster_ip=()
   run_read 30 cat -- "${LINUS_PVE_DIR:-/etc/pve}/.members"
   cluster_rc=${run_rc}
   if ((cluster_rc != 0)); then
@@ -26,9 +27,10 @@ cluster_read() { # cluster_rc: 0 when it could be read, else run_said says why
   fi
   IFS=$'\x1f' read -r cluster_node cluster_quorum <<<"${json_lines[0]}"
   for line in "${json_lines[@]:1}"; do
-    IFS=$'\x1f' read -r name online <<<"${line}"
+    IFS=$'\x1f' read -r name online ip <<<"${line}"
     cluster_nodes+=("${name}")
     cluster_online[${name}]=${online}
+    cluster_ip[${name}]=${ip}
   done
 }
 

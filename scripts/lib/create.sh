@@ -14,6 +14,7 @@ vm_committed=no # the answer is out: the VM is the caller's now
 vm_system='' vm_user='' vm_boot_disk=''
 template_id=''     # empty: from an image
 create_storages='' # where its disks will lie
+names_in=cluster   # where no other VM has its name: cluster, or node
 image_file=''
 key_file=''
 declare -A ids_taken=()

@@ -140,7 +140,7 @@ note_taken_ids() {
   local line vmid node name
   for line in "${cluster_vms[@]}"; do
     read -r vmid node _ _ name <<<"${line}"
-    if [[ ${name} == "${vm_name}" ]]; then
+    if [[ ${name} == "${vm_name}" && (${names_in} == cluster || ${node} == "${probe_node}") ]]; then
       result_line VM_OUTCOME exists
       result_fail vm "VM already exists: '${vm_name}' is VM ${vmid} on node '${node}'" \
         'choose another name, or destroy that VM first'

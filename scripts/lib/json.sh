@@ -38,7 +38,7 @@ json_addresses() { # <tag> <mac>; json_lines: "ipv4 ADDR" or "ipv6 ADDR"
 }
 
 # The nodes as pmxcfs's .members has them; a host without a cluster has no list.
-json_members() { # <tag>; json_lines: "NODE\x1fQUORUM" of this node, then "NODE\x1fONLINE" of each
+json_members() { # <tag>; json_lines: "NODE\x1fQUORUM" of this node, then "NODE\x1fONLINE\x1fADDRESS" of each
   json_perl "$1" '
     die "it does not name this node\n" unless ref $doc eq "HASH" and text($doc->{nodename}) =~ /^[A-Za-z0-9.-]+$/;
     my ($own, $cluster) = @$doc{"nodename", "cluster"};
@@ -46,7 +46,8 @@ json_members() { # <tag>; json_lines: "NODE\x1fQUORUM" of this node, then "NODE\
     die "its list of nodes cannot be read\n" unless ref $nodes eq "HASH";
     print "$own\x1f", !ref $cluster ? "none" : text($cluster->{quorate}) eq "1" ? "yes" : "no", "\n";
     for my $name (sort grep { /^[A-Za-z0-9.-]+$/ and ref $nodes->{$_} eq "HASH" } keys %$nodes) {
-      print "$name\x1f", text($nodes->{$name}{online}) eq "1" ? 1 : 0, "\n";
+      my $ip = text($nodes->{$name}{ip});
+      print "$name\x1f", text($nodes->{$name}{online}) eq "1" ? 1 : 0, "\x1f", $ip =~ /^[0-9A-Fa-f.:]+$/ ? $ip : "", "\n";
     }'
 }
 

@@ -13,6 +13,7 @@
 #
 # Inputs (environment), all optional; those not listed are create-vm's:
 #   TEMPLATE_NAME agent-template   must not be the name of a VM
+#   TEMPLATE_NAME_IN cluster       of which nodes: cluster, or node: only this one
 #   TEMPLATE_ID         default: a free one of VM_ID_RANGE (100-999)
 #   VM_OS debian-12     ubuntu, debian-12, debian-13, almalinux-9, rocky-9
 #   VM_IMAGE_URL, VM_IMAGE_SHA256   another image than VM_OS's (file:// works)
@@ -61,6 +62,9 @@ read_inputs() { # <argument...>
     'none, all, or some of: base python node docker claude'
   validate_number VM_BOOTSTRAP_TIMEOUT "${VM_BOOTSTRAP_TIMEOUT}" 1 86400 seconds
   validate_name TEMPLATE_NAME "${TEMPLATE_NAME}"
+  : "${TEMPLATE_NAME_IN:=cluster}"
+  validate_pattern TEMPLATE_NAME_IN "${TEMPLATE_NAME_IN}" 'cluster|node' 'cluster or node'
+  names_in=${TEMPLATE_NAME_IN}
   if [[ -n ${TEMPLATE_ID} ]]; then
     validate_number TEMPLATE_ID "${TEMPLATE_ID}" 100 999999999
     VM_ID_RANGE=${TEMPLATE_ID}-${TEMPLATE_ID}

@@ -28,6 +28,7 @@
 #                               the one meant is gone (the exit code is still 5)
 #   LINUS_VM_OUTCOME:refused    it has the name, job or owner, but the proof is
 #                               incomplete, or it is on another node: left alone
+#   LINUS_VM_MOVED:<node>       refused because it is on that node
 #   LINUS_VM_OUTCOME:failed     destroying it failed: to be retried
 #   LINUS_VM_OUTCOME:fenced     other engines have taken LINUS_ENGINE for dead:
 #                               nothing is done for it any more
@@ -112,6 +113,9 @@ destroy_vm() {
         'restart that engine: it joins the others as a new one'
       ;;
     refused)
+      if [[ ${vm_state} == moved ]]; then
+        result_line VM_MOVED "${vm_moved_to}"
+      fi
       result_fail vm "refused to destroy VM ${vm_id} on node '${probe_node}': ${vm_reason}; nothing was touched" "${refused_remedy}"
       ;;
     *)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Lists the VMs of ours on every online node: those whose description carries
-# linus-job=<uuid> and linus-owner=<uuid>. Before that it destroys the VMs of
+# Lists the VMs of ours on every online node, or on this one: those whose description
+# carries linus-job=<uuid> and linus-owner=<uuid>. Before that it destroys the VMs of
 # this host whose lease has expired (lib/lease.sh), and what a killed run of ours
 # left unfinished.
 #
@@ -10,6 +10,7 @@
 #   LINUS_OWNER    only the VMs of this installation
 #   VM_KIND        vm, or template: the templates that build-template
 #                  created, instead of VMs (default: vm)
+#   LIST_NODES     all, or own: only this node, without asking for others (default: all)
 #   LINUS_NONCE    delimits the output
 # Options: --help
 #
@@ -26,6 +27,7 @@
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 the cluster returns
 # no list, 6 it does not respond in time, 129/130/141/143 signal.
 
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/cluster.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/sweep.sh"
 
@@ -40,7 +42,7 @@ usage() {
 read_inputs() { # <argument...>
   script_read_options '' "$@"
   owner=${LINUS_OWNER:-}
-  : "${VM_KIND:=vm}"
+  : "${VM_KIND:=vm}" "${LIST_NODES:=all}"
 }
 
 validate_environment() {
@@ -48,6 +50,7 @@ validate_environment() {
     validate_uuid LINUS_OWNER "${owner}"
   fi
   validate_pattern VM_KIND "${VM_KIND}" 'vm|template' 'vm or template'
+  validate_pattern LIST_NODES "${LIST_NODES}" 'all|own' 'all or own'
   validate_tools pvesh perl timeout
 }
 
@@ -66,6 +69,10 @@ sweep_host() {
 
 list_vms() {
   local line node status
+  if [[ ${LIST_NODES} == own ]]; then
+    list_own
+    return 0
+  fi
   run_ask pvesh get /nodes --output-format json
   json_rows read node status
   if ((run_rc == 124)); then
@@ -82,6 +89,14 @@ list_vms() {
       result_warning "node '${node}' is ${status:-unknown}: its VMs are not in this list"
     fi
   done
+}
+
+list_own() {
+  cluster_read
+  if ((cluster_rc != 0)); then
+    result_fail config "could not read the cluster's status on ${HOSTNAME}: ${run_said}" 'run this on a Proxmox VE host, as root; look at: systemctl status pve-cluster'
+  fi
+  list_node "${cluster_node}"
 }
 
 # Looked into are those whose config has a marker somewhere, and those this host

@@ -156,6 +156,9 @@ require_proof() {
   elif [[ ${vm_state} == unknown ]]; then
     result_fail vm "could not read the config of VM ${vm_id} on node '${probe_node}': ${run_said}" "look at: qm config ${vm_id}"
   elif [[ -n ${vm_doubt} ]]; then
+    if [[ ${vm_state} == moved ]]; then
+      result_line VM_MOVED "${vm_moved_to}"
+    fi
     result_fail vm "refused to ${ACTION} VM ${vm_id} on node '${probe_node}': ${vm_doubt}; nothing was touched" \
       'check VM_ID, VM_NAME, LINUS_JOB and LINUS_OWNER against list-vms.sh; a VM that is not ours is left to its owner'
   fi

@@ -21,7 +21,8 @@
 #   LINUS_VM_STATUS:foreign    another VM has that ID: the one meant is gone
 #   LINUS_VM_STATUS:left_alone it has the name, job or owner, but the proof that it
 #                              is the VM meant is incomplete
-#   LINUS_VM_STATUS:moved      it, or a VM that may be it, is on another node
+#   LINUS_VM_STATUS:moved      it, or a VM that may be it, is on another node:
+#   LINUS_VM_MOVED:<node>      that one
 # A LINUS_WARNING says why it is foreign, left alone or moved. With LOOK_INSIDE,
 # if the guest of a running VM reports them:
 #   LINUS_VM_IP                its address, if its card has that address
@@ -122,6 +123,9 @@ show_doubtful() { # <status, where it may be ours>
   else
     result_warning "VM ${vm_id} is not proven to be '${vm_name}': ${vm_doubt}"
     result_line VM_STATUS "$1"
+    if [[ $1 == moved ]]; then
+      result_line VM_MOVED "${vm_moved_to}"
+    fi
   fi
 }
 

@@ -62,7 +62,7 @@ func (c *call) ip(args []string, out io.Writer) error {
 	case len(args) >= 2 && strings.Join(args[:2], " ") == "neigh show":
 		c.neighShow(family, words["to"], words["dev"], out)
 		return nil
-	case len(args) == 6 && strings.Join(args[:2], " ") == "link show" && words["type"] == "bridge":
+	case (len(args) == 6 && words["type"] == "bridge" || len(args) == 4 && words["dev"] != "") && strings.Join(args[:2], " ") == "link show":
 		if !c.bridgeExists(words["dev"]) {
 			return state.Fail(1, "Device %q does not exist.", words["dev"])
 		}
