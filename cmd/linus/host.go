@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -66,7 +67,7 @@ func (a *app) printReport(r job.HostReport) error {
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 	c := a.colours(a.stdout)
 	for _, check := range r.Checks {
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", c.paint(check.Level), check.Name, oneLine(check.Text, 300))
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", c.paint(check.Level), strings.TrimSpace(check.Node+" "+check.Name), oneLine(check.Text, 300))
 		if check.Remedy != "" {
 			_, _ = fmt.Fprintf(w, "%s\t\t-> %s\n", c.paint(""), oneLine(check.Remedy, 300))
 		}
@@ -91,25 +92,30 @@ func (a *app) trustCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.trust(cmd.Context(), c, yes, expected)
+			for _, host := range c.Hosts() {
+				if err := a.trust(cmd.Context(), c, host, yes, expected); err != nil {
+					return err
+				}
+			}
+			return nil
 		},
 	}
 	cmd.Flags().BoolVar(&yes, "yes", false, "add the key without asking: only on a network nobody can tamper with")
-	cmd.Flags().StringVar(&expected, "fingerprint", "", "add the key without asking if this is its fingerprint (SHA256:...)")
+	cmd.Flags().StringVar(&expected, "fingerprint", "", "add the key without asking if this is its fingerprint (SHA256:...); of several hosts, all of theirs, separated by commas")
 	return cmd
 }
 
-func (a *app) trust(ctx context.Context, c config.Config, yes bool, expected string) error {
-	key, err := daemon.ScanHostKey(ctx, c)
+func (a *app) trust(ctx context.Context, c config.Config, host string, yes bool, expected string) error {
+	key, err := daemon.ScanHostKey(ctx, c, host)
 	if err != nil {
-		return fmt.Errorf("%w; is PROXMOX_HOST %s correct, and is sshd running there?", err, c.ProxmoxHost)
+		return fmt.Errorf("%w; is PROXMOX_HOST %s correct, and is sshd running there?", err, host)
 	}
 	answer := func(trusted bool, text string) error {
 		return a.print(map[string]any{"host": key.Addr, "fingerprint": key.Fingerprint, "known_hosts": c.ProxmoxKnownHosts, "trusted": trusted}, text)
 	}
 	_, hash, _ := strings.Cut(key.Fingerprint, " ")
 	switch {
-	case expected != "" && expected != key.Fingerprint && expected != hash:
+	case expected != "" && !slices.Contains(strings.Split(expected, ","), key.Fingerprint) && !slices.Contains(strings.Split(expected, ","), hash):
 		return fmt.Errorf("%s presented %s, not %s: do not connect before you know why", key.Addr, key.Fingerprint, expected)
 	case key.Known:
 		return answer(true, key.Addr+" is already trusted: "+key.Fingerprint)

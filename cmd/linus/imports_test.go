@@ -27,7 +27,7 @@ const module = "linus/"
 
 // adapters are the packages around the domain: none knows another.
 var adapters = []string{
-	"internal/callback", "internal/config", "internal/control", "internal/executor",
+	"internal/callback", "internal/cluster", "internal/config", "internal/control", "internal/executor",
 	"internal/guest", "internal/mcptool", "internal/policy", "internal/proxmox",
 	"internal/store", "internal/telemetry", "internal/web",
 }
@@ -43,6 +43,7 @@ var arrows = map[string][]string{
 
 	"internal/callback":  {"internal/job"},
 	"internal/claude":    {},
+	"internal/cluster":   {"internal/job"},
 	"internal/config":    {"internal/job"},
 	"internal/control":   {"internal/job"},
 	"internal/executor":  {"internal/capture", "internal/job", "internal/patience", "internal/secret"},

@@ -26,8 +26,18 @@ func (a *app) withTemplates(ctx context.Context, work func(daemon.TemplateStore)
 	return daemon.WithTemplates(ctx, a.daemon(c), work)
 }
 
+// onEveryNode calls work with the templates of each node that VMs are spread over.
+func (a *app) onEveryNode(ctx context.Context, work func(node string, t daemon.TemplateStore) error) error {
+	c, err := a.settings()
+	if err != nil {
+		return err
+	}
+	return daemon.OnEveryNode(ctx, a.daemon(c), work)
+}
+
 func (a *app) templateBuildCommand() *cobra.Command {
-	var spec daemon.TemplateSpec
+	var spec job.TemplateSpec
+	var everywhere bool
 	cmd := &cobra.Command{
 		Use:   "build",
 		Short: "Build a template from a cloud image on the Proxmox host",
@@ -38,21 +48,27 @@ func (a *app) templateBuildCommand() *cobra.Command {
 			if (spec.ImageURL == "") != (spec.ImageSHA256 == "") {
 				return usage("--image and --sha256 go together")
 			}
-			return a.withTemplates(cmd.Context(), func(t daemon.TemplateStore) error {
+			build := func(on string, t daemon.TemplateStore) error {
 				vm, err := t.BuildTemplate(cmd.Context(), spec, func(p job.Progress) {
 					if p.Warning != "" {
-						a.note("warning: %s", oneLine(p.Warning, 300))
+						a.note("%swarning: %s", on, oneLine(p.Warning, 300))
 					} else {
-						a.note("%d/%d %s", p.N, p.Of, oneLine(p.Text, 100))
+						a.note("%s%d/%d %s", on, p.N, p.Of, oneLine(p.Text, 100))
 					}
 				})
 				if err != nil {
 					return err
 				}
 				return a.print(templateRow(vm), fmt.Sprintf("template %s is VM %d on node %s", vm.Name, vm.ID, vm.Node))
-			})
+			}
+			if everywhere {
+				spec.Build = daemon.NewBuild()
+				return a.onEveryNode(cmd.Context(), func(node string, t daemon.TemplateStore) error { return build(node+": ", t) })
+			}
+			return a.withTemplates(cmd.Context(), func(t daemon.TemplateStore) error { return build("", t) })
 		},
 	}
+	cmd.Flags().BoolVar(&everywhere, "all-nodes", false, "build it on every node that VMs are spread over (PROXMOX_NODES), one after the other")
 	cmd.Flags().StringVar(&spec.OS, "os", job.DefaultSystem, strings.Join(job.Systems, ", "))
 	_ = cmd.RegisterFlagCompletionFunc("os", cobra.FixedCompletions(job.Systems, cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().StringVar(&spec.Name, "name", "agent-template", "its name; no VM may have it")
@@ -92,20 +108,27 @@ func (a *app) templateListCommand() *cobra.Command {
 }
 
 func (a *app) templateRemoveCommand() *cobra.Command {
-	return &cobra.Command{
+	var everywhere bool
+	cmd := &cobra.Command{
 		Use:   "remove NAME|ID",
 		Short: "Remove a template built by this installation",
 		Args:  oneArg("the template's name or VM ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withTemplates(cmd.Context(), func(t daemon.TemplateStore) error {
+			remove := func(t daemon.TemplateStore) error {
 				vm, err := t.RemoveTemplate(cmd.Context(), args[0])
 				if err != nil {
 					return err
 				}
 				return a.print(templateRow(vm), fmt.Sprintf("template %s (VM %d) is removed", vm.Name, vm.ID))
-			})
+			}
+			if everywhere {
+				return a.onEveryNode(cmd.Context(), func(_ string, t daemon.TemplateStore) error { return remove(t) })
+			}
+			return a.withTemplates(cmd.Context(), remove)
 		},
 	}
+	cmd.Flags().BoolVar(&everywhere, "all-nodes", false, "remove the template of that name from every node that VMs are spread over (PROXMOX_NODES)")
+	return cmd
 }
 
 // jsonTemplate is a template as -o json shows it.

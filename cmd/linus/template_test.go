@@ -13,18 +13,17 @@ import (
 	"linus/internal/config"
 	"linus/internal/daemon"
 	"linus/internal/job"
-	"linus/internal/proxmox"
 	"linus/internal/sshtest"
 )
 
 // shelf is a host's templates in memory.
 type shelf struct {
 	held  []job.VM
-	specs []proxmox.TemplateSpec // that were built
-	fault error                  // every verb's
+	specs []job.TemplateSpec // that were built
+	fault error              // every verb's
 }
 
-func (s *shelf) BuildTemplate(_ context.Context, spec proxmox.TemplateSpec, progress func(job.Progress)) (job.VM, error) {
+func (s *shelf) BuildTemplate(_ context.Context, spec job.TemplateSpec, progress func(job.Progress)) (job.VM, error) {
 	progress(job.Progress{Step: "download_os_image", Text: "getting\nthe image", N: 1, Of: 2})
 	progress(job.Progress{Warning: "the storage is almost full"})
 	if s.fault != nil {
@@ -118,7 +117,7 @@ func TestTemplateBuild_PassesOnWhatIsAskedFor(t *testing.T) {
 	if code := run(t.Context(), withShelf, args, strings.NewReader(""), &out, &out); code != exitOK {
 		t.Fatalf("exit code %d, %s", code, &out)
 	}
-	want := proxmox.TemplateSpec{Name: "big", OS: "debian-13", ImageURL: "file:///a.img", ImageSHA256: "00", Bootstrap: "python node"}
+	want := job.TemplateSpec{Name: "big", OS: "debian-13", ImageURL: "file:///a.img", ImageSHA256: "00", Bootstrap: "python node"}
 	if len(s.specs) != 1 || s.specs[0] != want {
 		t.Errorf("built %+v, want %+v", s.specs, want)
 	}

@@ -20,14 +20,15 @@ import (
 // Config is every setting, validated. Names, defaults and texts are in the
 // tags; Table, the documents and .env.example are generated from them.
 type Config struct {
-	ProxmoxHost        string `envconfig:"PROXMOX_HOST" desc:"Name or address of the Proxmox VE host, reached by SSH. Required for everything that touches VMs."`
+	ProxmoxHost        string `envconfig:"PROXMOX_HOST" desc:"Name or address of the Proxmox VE host, reached by SSH. Required for everything that touches VMs. Several, separated by commas, are entries of one cluster: when one does not answer, the next is asked."`
 	ProxmoxSSHPort     int    `envconfig:"PROXMOX_SSH_PORT" default:"22" min:"1" max:"65535" desc:"SSH port of the host."`
 	ProxmoxSSHUser     string `envconfig:"PROXMOX_SSH_USER" default:"root" desc:"SSH user on the host. Importing disk images needs root."`
 	ProxmoxSSHKeyPath  string `envconfig:"PROXMOX_SSH_KEY_PATH" kind:"path" desc:"Private key file for the host. Empty: the SSH agent, or PROXMOX_SSH_PASSWORD."`
 	ProxmoxSSHPassword Secret `envconfig:"PROXMOX_SSH_PASSWORD" desc:"Password for the host; a key is better."`
 	ProxmoxKnownHosts  string `envconfig:"PROXMOX_KNOWN_HOSTS" default:"~/.ssh/known_hosts" kind:"path" desc:"known_hosts file with the host's key; linus host trust adds it."`
 	ProxmoxScriptDir   string `envconfig:"PROXMOX_SCRIPT_DIR" default:"/var/lib/linus/scripts" desc:"Directory on the host where linus puts its scripts."`
-	ProxmoxNode        string `envconfig:"PROXMOX_NODE" desc:"Proxmox node name. Empty: the host's own."`
+	ProxmoxNode        string `envconfig:"PROXMOX_NODE" desc:"Proxmox node that all VMs go to. Empty: the host's own, unless PROXMOX_NODES is set."`
+	ProxmoxNodes       string `envconfig:"PROXMOX_NODES" desc:"Nodes of a cluster that VMs are spread over as they have memory left, separated by commas, or all. Empty: VMs are not spread."`
 	ProxmoxStorage     string `envconfig:"PROXMOX_STORAGE" default:"local-lvm" desc:"Storage for disks that are not clones of a template."`
 	ProxmoxBridge      string `envconfig:"PROXMOX_BRIDGE" default:"vmbr0" desc:"Bridge of the VMs' network interface."`
 	ProxmoxVLANTag     int    `envconfig:"PROXMOX_VLAN_TAG" min:"1" max:"4094" desc:"VLAN of the VMs' network interface. Empty: none."`
@@ -66,6 +67,7 @@ type Config struct {
 
 	MaxJobs            int      `envconfig:"MAX_JOBS" default:"8" min:"1" max:"1000" desc:"Jobs that may hold a VM at the same time; others wait."`
 	MaxJobsAll         int      `envconfig:"MAX_JOBS_ALL" default:"0" min:"0" max:"100000" desc:"Jobs that may hold a VM at the same time on all engines that share the database together. 0: no limit."`
+	MaxVMsPerNode      int      `envconfig:"MAX_VMS_PER_NODE" default:"0" min:"0" max:"10000" desc:"VMs of linus that one node may have at the same time if PROXMOX_NODES is set. 0: no limit."`
 	MaxOutputSize      ByteSize `envconfig:"MAX_OUTPUT_SIZE" default:"10MB" desc:"Bytes kept of each of a task's stdout and stderr, 1KB to 1GB; of longer output the head and tail are kept."`
 	MaxArtifactFiles   int      `envconfig:"MAX_ARTIFACT_FILES" default:"1000" min:"1" max:"100000" desc:"Files kept of one job's artifacts."`
 	MaxArtifactSize    ByteSize `envconfig:"MAX_ARTIFACT_SIZE" default:"100MB" desc:"Bytes one artifact may have, 1KB to 1GB."`
@@ -152,7 +154,7 @@ func Load(from Sources) (Config, error) {
 	if c.StateDir == "" {
 		c.StateDir = defaultStateDir()
 	}
-	c.LabLoopback = os.Getenv("PVELAB_LOOPBACK") == "1" && isLoopback(c.ProxmoxHost)
+	c.LabLoopback = os.Getenv("PVELAB_LOOPBACK") == "1" && c.hostsOnLoopback()
 	c.EnvFile = from.EnvFilePath()
 	bad.Problems = append(bad.Problems, c.takeSecrets()...)
 	bad.Problems = append(bad.Problems, c.validate(&bad)...)

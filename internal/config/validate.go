@@ -54,10 +54,14 @@ func (c Config) rules() []rule {
 	gateway, gatewayErr := netip.ParseAddr(c.VMGateway)
 	noOrigins := slices.DeleteFunc(c.HTTPOrigins(), isOrigin)
 	return []rule{
-		{"PROXMOX_HOST", c.ProxmoxHost, c.ProxmoxHost == "" || isHost(c.ProxmoxHost), "give a host name or an IP address, without user, port or https://"},
+		{"PROXMOX_HOST", c.ProxmoxHost, c.ProxmoxHost == "" || len(c.Hosts()) > 1 || isHost(c.ProxmoxHost), "give a host name or an IP address, without user, port or https://"},
+		{"PROXMOX_HOST", c.ProxmoxHost, len(c.Hosts()) < 2 || areHosts(c.Hosts()), "give host names or IP addresses of nodes of one cluster, separated by commas, each once, without user, port or https://"},
 		{"PROXMOX_SSH_USER", c.ProxmoxSSHUser, userText.MatchString(c.ProxmoxSSHUser), "give a Unix user name such as root"},
 		{"PROXMOX_SCRIPT_DIR", c.ProxmoxScriptDir, scriptDir.MatchString(c.ProxmoxScriptDir) && path.Clean(c.ProxmoxScriptDir) == c.ProxmoxScriptDir, "give an absolute path of letters, digits, _ . and -"},
 		{"PROXMOX_NODE", c.ProxmoxNode, c.ProxmoxNode == "" || len(c.ProxmoxNode) <= 63 && nodeText.MatchString(c.ProxmoxNode), "give a node name as Proxmox shows it"},
+		{"PROXMOX_NODES", c.ProxmoxNodes, areNodes(c.ProxmoxNodes), "give all, or node names as Proxmox shows them, separated by commas"},
+		{"PROXMOX_NODES", c.ProxmoxNodes, c.ProxmoxNodes == "" || c.ProxmoxNode == "", "set PROXMOX_NODE for one node, or PROXMOX_NODES to spread VMs over several, not both"},
+		{"PROXMOX_NODES", c.ProxmoxNodes, len(c.Hosts()) < 2 || c.ProxmoxNodes != "" || c.ProxmoxNode != "", "PROXMOX_HOST has several entries, so say where VMs go: all, or names of nodes; or PROXMOX_NODE for one node"},
 		{"PROXMOX_STORAGE", c.ProxmoxStorage, storageText.MatchString(c.ProxmoxStorage), "give a storage name such as local-lvm"},
 		{"PROXMOX_BRIDGE", c.ProxmoxBridge, bridgeText.MatchString(c.ProxmoxBridge), "give a bridge name such as vmbr0"},
 		{"PROXMOX_VMID_RANGE", c.ProxmoxVMIDRange, isRange(c.ProxmoxVMIDRange), "give first-last, from 100 to 999999999, as in 100-999"},
@@ -68,7 +72,7 @@ func (c Config) rules() []rule {
 		{"VM_NAMESERVERS", c.VMNameservers, allAddresses(c.VMNameservers), "give IP addresses separated by spaces or commas"},
 		{"CALLBACK_HOST", c.CallbackHost, isHost(c.CallbackHost), "give an address of this machine, or 0.0.0.0 for all"},
 		{"CALLBACK_URL", c.CallbackURL, c.CallbackURL == "" || isURL(c.CallbackURL), "give http://HOST:PORT or https://HOST, without query and credentials"},
-		{"CALLBACK_URL", c.CallbackURL, !onLoopback(c.CallbackURL) || isLoopback(c.ProxmoxHost), "give an address VMs can reach: inside a VM, localhost is the VM itself"},
+		{"CALLBACK_URL", c.CallbackURL, !onLoopback(c.CallbackURL) || c.hostsOnLoopback(), "give an address VMs can reach: inside a VM, localhost is the VM itself"},
 		{"HTTP_ADDR", c.HTTPAddr, c.HTTPAddr == "" || IsAddress(c.HTTPAddr), "give address:port, as in 127.0.0.1:8766; port 0 is any free one"},
 		{"HTTP_TOKEN", c.HTTPToken.String(), c.HTTPToken.value == "" || isToken(c.HTTPToken.value), "give 16 to 512 letters, digits and -._~+/=, and no blanks"},
 		{"HTTP_HOSTS", c.HTTPHosts, !slices.ContainsFunc(words(c.HTTPHosts), func(s string) bool { return !isHost(s) }), "give host names without port, separated by spaces or commas"},
@@ -86,6 +90,46 @@ func (c Config) rules() []rule {
 
 func isHost(s string) bool {
 	return net.ParseIP(s) != nil || len(s) <= 254 && hostText.MatchString(s)
+}
+
+// Hosts splits PROXMOX_HOST.
+func (c Config) Hosts() []string {
+	hosts := strings.Split(c.ProxmoxHost, ",")
+	for i, h := range hosts {
+		hosts[i] = strings.TrimSpace(h)
+	}
+	return hosts
+}
+
+// Clustered reports whether more than one node may be used: there is a choice of nodes,
+// or of entries.
+func (c Config) Clustered() bool { return c.ProxmoxNodes != "" || len(c.Hosts()) > 1 }
+
+// Nodes returns the nodes for new VMs, if Clustered; nil: all.
+func (c Config) Nodes() []string {
+	if c.ProxmoxNodes == "all" {
+		return nil
+	}
+	return append(words(c.ProxmoxNodes), words(c.ProxmoxNode)...)
+}
+
+func areHosts(hosts []string) bool {
+	for i, h := range hosts {
+		if !isHost(h) || slices.Contains(hosts[:i], h) {
+			return false
+		}
+	}
+	return true
+}
+
+func areNodes(list string) bool {
+	return !slices.ContainsFunc(words(list), func(n string) bool { return len(n) > 63 || !nodeText.MatchString(n) }) &&
+		(list == "" || len(words(list)) > 0)
+}
+
+// hostsOnLoopback reports whether PROXMOX_HOST is this machine.
+func (c Config) hostsOnLoopback() bool {
+	return !slices.ContainsFunc(c.Hosts(), func(h string) bool { return !isLoopback(h) })
 }
 
 func isToken(s string) bool { return len(s) >= 16 && len(s) <= 512 && tokenText.MatchString(s) }

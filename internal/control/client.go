@@ -254,3 +254,18 @@ func (c *Client) Engines(ctx context.Context) ([]job.EngineInfo, error) {
 func (c *Client) CheckHost(ctx context.Context) (job.HostReport, error) {
 	return ask[job.HostReport](ctx, c, "CheckHost", none{})
 }
+
+// Nodes implements job.Host.
+func (c *Client) Nodes(ctx context.Context) ([]job.NodeInfo, error) {
+	return ask[[]job.NodeInfo](ctx, c, "Nodes", none{})
+}
+
+// CordonNode implements job.Host.
+func (c *Client) CordonNode(ctx context.Context, name string) (job.NodeInfo, error) {
+	return ask[job.NodeInfo](ctx, c, "CordonNode", nodeRef{name})
+}
+
+// UncordonNode implements job.Host.
+func (c *Client) UncordonNode(ctx context.Context, name string) (job.NodeInfo, error) {
+	return ask[job.NodeInfo](ctx, c, "UncordonNode", nodeRef{name})
+}

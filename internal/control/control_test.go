@@ -195,6 +195,20 @@ func (e *engine) ResizePool(_ context.Context, name string, s job.PoolSize) (job
 func (e *engine) RemovePool(_ context.Context, name string) (job.PoolInfo, error) {
 	return e.pool("RemovePool", "remove "+name)
 }
+func (e *engine) node(call, what string) (job.NodeInfo, error) {
+	e.called(call)
+	return job.NodeInfo{Name: what}, e.err
+}
+func (e *engine) Nodes(context.Context) ([]job.NodeInfo, error) {
+	n, err := e.node("Nodes", "list")
+	return []job.NodeInfo{n}, err
+}
+func (e *engine) CordonNode(_ context.Context, name string) (job.NodeInfo, error) {
+	return e.node("CordonNode", "cordon "+name)
+}
+func (e *engine) UncordonNode(_ context.Context, name string) (job.NodeInfo, error) {
+	return e.node("UncordonNode", "uncordon "+name)
+}
 func (e *engine) List(_ context.Context, f job.Filter) (job.Page, error) {
 	e.called("List")
 	e.filter = f
@@ -324,6 +338,12 @@ func TestClient_CarriesEveryCall(t *testing.T) {
 		p, err := f()
 		check(t, want, p, job.PoolInfo{Pool: job.Pool{Name: want}, State: "ready"}, err)
 	}
+	nodes, err := c.Nodes(ctx)
+	check(t, "Nodes", nodes, []job.NodeInfo{{Name: "list"}}, err)
+	node, err := c.CordonNode(ctx, "a/b")
+	check(t, "CordonNode", node, job.NodeInfo{Name: "cordon a/b"}, err)
+	node, err = c.UncordonNode(ctx, "pve2")
+	check(t, "UncordonNode", node, job.NodeInfo{Name: "uncordon pve2"}, err)
 	gotJob, err := c.Job(ctx, "j1")
 	check(t, "Job", gotJob, e.job, err)
 	gotResult, err := c.Result(ctx, "j1")

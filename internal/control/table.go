@@ -74,6 +74,9 @@ func verbs() []row[job.Engine] {
 		route("Engines", "GET /v1/engines", always, ofNothing(job.Engine.Engines)),
 
 		route("CheckHost", "GET /v1/host", always, ofNothing(job.Engine.CheckHost)),
+		route("Nodes", "GET /v1/nodes", always, ofNothing(job.Engine.Nodes)),
+		route("CordonNode", "POST /v1/nodes/{node}/cordon", always, ofNode(job.Engine.CordonNode)),
+		route("UncordonNode", "POST /v1/nodes/{node}/uncordon", always, ofNode(job.Engine.UncordonNode)),
 	}
 }
 
@@ -124,6 +127,9 @@ type (
 	}
 	poolRef struct {
 		Pool string `json:"pool"`
+	}
+	nodeRef struct {
+		Node string `json:"node"`
 	}
 	poolSize struct {
 		Pool string `json:"pool"`
@@ -187,6 +193,12 @@ func ofVM(call verb[job.Engine, string, job.VMInfo]) verb[job.Engine, vmRef, job
 func ofPool(call verb[job.Engine, string, job.PoolInfo]) verb[job.Engine, poolRef, job.PoolInfo] {
 	return func(e job.Engine, ctx context.Context, in poolRef) (job.PoolInfo, error) {
 		return call(e, ctx, in.Pool)
+	}
+}
+
+func ofNode(call verb[job.Engine, string, job.NodeInfo]) verb[job.Engine, nodeRef, job.NodeInfo] {
+	return func(e job.Engine, ctx context.Context, in nodeRef) (job.NodeInfo, error) {
+		return call(e, ctx, in.Node)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"linus/internal/cluster"
 	"linus/internal/config"
 	"linus/internal/executor"
 	"linus/internal/guest"
@@ -18,9 +19,12 @@ import (
 // Backend provides VMs and access to them.
 type Backend struct {
 	Provider  job.Provider
-	Templates TemplateStore // on the provider's host
-	Guest     executor.Guest
-	// Fence makes the provider's host refuse what an engine asks from now on; nil where
+	Placer    executor.Placer // chooses nodes for VMs; nil: there is no choice
+	Templates TemplateStore   // on the provider's host
+	// TemplatesOn returns those of one node; nil: there is no choice.
+	TemplatesOn func(ctx context.Context, node string) (TemplateStore, error)
+	Guest       executor.Guest
+	// Fence makes the provider's hosts refuse what an engine asks from now on; nil where
 	// there is nothing to refuse.
 	Fence func(ctx context.Context, engine string) error
 	Close func()
@@ -33,7 +37,8 @@ type Installation struct {
 	keys      guest.Keys    // login keys of the VMs
 	publicKey string        // of VMs created before each had its own key; empty: there are none
 
-	onReconnect, onLockRetry func() // called on trouble with the host; may be nil
+	onReconnect, onLockRetry func()              // called on trouble with the host; may be nil
+	onRefused                func(r job.Refusal) // called when a node is refused for a VM; may be nil
 
 	callbackURL func(context.Context) (string, error) // where VMs send their callbacks
 }
@@ -42,14 +47,66 @@ type Installation struct {
 // Proxmox.
 type NewBackend func(c config.Config, in Installation, log *slog.Logger) Backend
 
-// Proxmox is the real backend: VMs on the configured Proxmox host.
+// Proxmox is the real backend: VMs on the configured Proxmox host, or on the nodes of
+// its cluster.
 func Proxmox(c config.Config, in Installation, log *slog.Logger) Backend {
-	o := hostOptions(c)
-	o.Log, o.OnReconnect = log, in.onReconnect
-	host := remote.NewPool(o)
-	inside := guest.New(guest.Options{Host: host, Keys: in.keys, Port: c.VMSSHPort, Log: log})
-	provider := proxmox.New(proxmox.Options{
-		Host: host,
+	provider := func(o remote.Options, change func(*proxmox.Options)) *proxmox.Provider {
+		o.Log, o.OnReconnect = log, in.onReconnect
+		p := providerOptions(c, in, log)
+		p.Host = remote.NewPool(o)
+		change(&p)
+		return proxmox.New(p)
+	}
+	if c.Clustered() {
+		return proxmoxCluster(c, in, log, provider)
+	}
+	host := provider(hostOptions(c, c.ProxmoxHost), func(*proxmox.Options) {})
+	inside := guest.New(guest.Options{Host: guest.Through(host.Host()), Keys: in.keys, Port: c.VMSSHPort, Log: log})
+	return Backend{
+		Provider: host, Templates: host, Guest: inside, Fence: host.Fence,
+		Close: func() { inside.Close(); host.Close() },
+	}
+}
+
+// proxmoxCluster is the backend of a cluster's nodes.
+func proxmoxCluster(c config.Config, in Installation, log *slog.Logger, provider func(remote.Options, func(*proxmox.Options)) *proxmox.Provider) Backend {
+	o := cluster.Options{
+		Only: c.Nodes(), Storage: c.ProxmoxStorage, Bridge: c.ProxmoxBridge, MaxVMs: c.MaxVMsPerNode,
+		Refused: in.onRefused, Log: log,
+		Open: func(n job.Node) cluster.Node {
+			at := hostOptions(c, n.Address)
+			at.HostKeys = n.HostKeys
+			return provider(at, func(p *proxmox.Options) {
+				p.Node, p.Member = n.Name, true
+				p.KeyRemedy = "the cluster vouches for another key, in /etc/pve/nodes/" + n.Name + "/ssh_known_hosts; if the node was reinstalled, run `pvecm updatecerts` on it; " +
+					"if not, something stands between here and the node"
+			})
+		},
+	}
+	for _, host := range c.Hosts() {
+		o.Entries = append(o.Entries, cluster.Entry{Host: host, Node: provider(hostOptions(c, host), func(p *proxmox.Options) { p.Node, p.Member = "", true })})
+	}
+	nodes := cluster.New(o)
+	inside := guest.New(guest.Options{
+		Host: func(ctx context.Context, vm job.VM) (*remote.Pool, error) {
+			n, err := nodes.At(ctx, vm)
+			if err != nil {
+				return nil, err
+			}
+			return n.(*proxmox.Provider).Host(), nil
+		},
+		Keys: in.keys, Port: c.VMSSHPort, Log: log,
+	})
+	return Backend{
+		Provider: nodes, Placer: nodes, Templates: nodes, Guest: inside, Fence: nodes.Fence,
+		TemplatesOn: func(ctx context.Context, node string) (TemplateStore, error) { return nodes.Node(ctx, node) },
+		Close:       func() { inside.Close(); nodes.Close() },
+	}
+}
+
+// providerOptions returns how VMs are created on any node.
+func providerOptions(c config.Config, in Installation, log *slog.Logger) proxmox.Options {
+	return proxmox.Options{
 		Node: c.ProxmoxNode, Storage: c.ProxmoxStorage, Bridge: c.ProxmoxBridge, VLANTag: c.ProxmoxVLANTag,
 		VMIDRange: c.ProxmoxVMIDRange, IPConfig: c.VMIPConfig, Gateway: c.VMGateway,
 		Nameservers:  strings.Join(c.Nameservers(), " "),
@@ -62,17 +119,13 @@ func Proxmox(c config.Config, in Installation, log *slog.Logger) Backend {
 		Loopback:       c.LabLoopback,
 		Routed:         c.VMRouted, TrustFirstUse: c.VMTrustFirstUse,
 		Log: log,
-	})
-	return Backend{
-		Provider: provider, Templates: provider, Guest: inside, Fence: provider.Fence,
-		Close: func() { inside.Close(); host.Close() },
 	}
 }
 
-// hostOptions returns how to connect to the Proxmox host.
-func hostOptions(c config.Config) remote.Options {
+// hostOptions returns how to connect to a Proxmox host.
+func hostOptions(c config.Config, host string) remote.Options {
 	o := remote.Options{
-		Host: c.ProxmoxHost, Port: c.ProxmoxSSHPort, User: c.ProxmoxSSHUser,
+		Host: host, Port: c.ProxmoxSSHPort, User: c.ProxmoxSSHUser,
 		KeyPath: c.ProxmoxSSHKeyPath, KnownHosts: c.ProxmoxKnownHosts, AgentSocket: c.AgentSocket,
 	}
 	if c.ProxmoxSSHPassword.Reveal() != "" {
@@ -81,9 +134,9 @@ func hostOptions(c config.Config) remote.Options {
 	return o
 }
 
-// ScanHostKey asks the configured Proxmox host for its key.
-func ScanHostKey(ctx context.Context, c config.Config) (remote.HostKey, error) {
-	return remote.ScanHostKey(ctx, hostOptions(c))
+// ScanHostKey asks one of the configured Proxmox hosts for its key.
+func ScanHostKey(ctx context.Context, c config.Config, host string) (remote.HostKey, error) {
+	return remote.ScanHostKey(ctx, hostOptions(c, host))
 }
 
 // TrustHostKey adds a key of the Proxmox host to the configured known_hosts.

@@ -60,11 +60,12 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 	if err != nil {
 		return nil, errors.Join(err, st.Close())
 	}
+	in.onRefused = e.watch.metrics.NodeRefused
 	in.onReconnect, in.onLockRetry = e.watch.metrics.Reconnected, e.watch.metrics.LockRetried
 	in.callbackURL = func(ctx context.Context) (string, error) { return e.callbackURL(ctx, c) }
 	e.backend = o.Backend(c, in, log)
 	e.Executor = executor.New(executor.Options{
-		Store: st, Provider: e.watch.audit.Provider(e.backend.Provider), Guest: e.backend.Guest, Log: log,
+		Store: st, Provider: e.watch.audit.Provider(e.backend.Provider), Placer: e.backend.Placer, Guest: e.backend.Guest, Log: log,
 		Observer: e.watch.observer(),
 		Owner:    in.owner,
 		Defaults: job.Defaults{VMTemplate: c.DefaultVMTemplate, Timeout: c.DefaultTimeout, CPU: c.DefaultCPU, Memory: c.DefaultMemory, Disk: c.DefaultDisk},

@@ -49,3 +49,6 @@ func (o offline) Output(ctx context.Context, id, stream string, offset, limit in
 
 // VMs needs the host.
 func (o offline) VMs(context.Context) ([]job.VMInfo, error) { return nil, o.config.NeedHost() }
+
+// Nodes needs the host.
+func (o offline) Nodes(context.Context) ([]job.NodeInfo, error) { return nil, o.config.NeedHost() }

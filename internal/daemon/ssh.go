@@ -23,8 +23,8 @@ func SSHCommand(c config.Config, vm job.VM) ([]string, error) {
 	return append(append([]string{"ssh"}, options...), "-p", strconv.Itoa(c.VMSSHPort), vm.User+"@"+vm.IP), err
 }
 
-// SSHOptions returns the options with which ssh and scp reach a VM: through the host,
-// with its host key pinned and its own login key. It writes the file with the VM's
+// SSHOptions returns the options with which ssh and scp reach a VM: through the host (of
+// several, the first), with its host key pinned and its own login key. It writes the file with the VM's
 // host key that they name.
 func SSHOptions(c config.Config, vm job.VM) ([]string, error) {
 	known, alias := GuestKnownHosts(c, vm), "linus-"+vm.Job
@@ -46,7 +46,7 @@ func SSHOptions(c config.Config, vm job.VM) ([]string, error) {
 		jump = append(jump, "-o", "IdentitiesOnly=yes", "-o", sshFile("IdentityFile", c.ProxmoxSSHKeyPath))
 	}
 	through := strings.ReplaceAll(remote.Quote(append(jump, "-W")...), "%", "%%") + " '[%h]:%p' " +
-		strings.ReplaceAll(remote.Quote(c.ProxmoxSSHUser+"@"+c.ProxmoxHost), "%", "%%")
+		strings.ReplaceAll(remote.Quote(c.ProxmoxSSHUser+"@"+c.Hosts()[0]), "%", "%%")
 	return append(sshAlone(),
 		"-o", "ProxyCommand="+through,
 		"-o", "HostKeyAlias="+alias, "-o", "StrictHostKeyChecking="+checking, "-o", sshFile("UserKnownHostsFile", known),

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 
 	"linus/internal/job"
 	"linus/internal/proxmox"
@@ -9,20 +10,53 @@ import (
 	"linus/internal/telemetry"
 )
 
-// TemplateSpec is a template to build.
-type TemplateSpec = proxmox.TemplateSpec
-
 // TemplateStore manages the templates on the host. This needs no engine, so the verbs
 // contact the host themselves.
 type TemplateStore interface {
-	BuildTemplate(ctx context.Context, spec TemplateSpec, progress func(job.Progress)) (job.VM, error)
+	BuildTemplate(ctx context.Context, spec job.TemplateSpec, progress func(job.Progress)) (job.VM, error)
 	Templates(ctx context.Context) ([]job.VM, error)
 	RemoveTemplate(ctx context.Context, nameOrID string) (job.VM, error)
 }
 
+// NewBuild returns the ID of a build of a template.
+func NewBuild() string { return proxmox.NewBuild() }
+
 // WithTemplates calls work with the templates of the configured host. Changes are
 // written to the audit log.
 func WithTemplates(ctx context.Context, o Options, work func(TemplateStore) error) error {
+	return withBackend(ctx, o, func(b Backend, audit *telemetry.Audit) error {
+		return work(auditedTemplates{b.Templates, audit})
+	})
+}
+
+// OnEveryNode calls work with the templates of each node that VMs are spread over, one
+// after the other, also after a failure.
+func OnEveryNode(ctx context.Context, o Options, work func(node string, t TemplateStore) error) error {
+	return withBackend(ctx, o, func(b Backend, audit *telemetry.Audit) error {
+		inv, err := b.Provider.Nodes(ctx)
+		if err != nil {
+			return err
+		}
+		if !inv.Spread || b.TemplatesOn == nil {
+			return &job.FieldError{Field: "--all-nodes", Problem: "VMs are not spread over several nodes", Remedy: "set PROXMOX_NODES, or leave the option out"}
+		}
+		var failed []error
+		for _, n := range inv.Nodes {
+			t, err := b.TemplatesOn(ctx, n.Name)
+			if err == nil {
+				err = work(n.Name, auditedTemplates{t, audit})
+			}
+			if ctx.Err() != nil {
+				return err
+			}
+			failed = append(failed, err)
+		}
+		return errors.Join(failed...)
+	})
+}
+
+// withBackend calls work with the backend, without an engine.
+func withBackend(ctx context.Context, o Options, work func(Backend, *telemetry.Audit) error) error {
 	c := o.Config
 	if err := c.NeedHost(); err != nil {
 		return err
@@ -40,7 +74,7 @@ func WithTemplates(ctx context.Context, o Options, work func(TemplateStore) erro
 	}
 	b := o.Backend(c, Installation{owner: owner}, o.Log)
 	defer b.Close()
-	return work(auditedTemplates{b.Templates, telemetry.NewAudit(auditOptions(o))})
+	return work(b, telemetry.NewAudit(auditOptions(o)))
 }
 
 // auditedTemplates writes changes of templates to the audit log.
@@ -49,7 +83,7 @@ type auditedTemplates struct {
 	audit *telemetry.Audit
 }
 
-func (t auditedTemplates) BuildTemplate(ctx context.Context, spec TemplateSpec, progress func(job.Progress)) (job.VM, error) {
+func (t auditedTemplates) BuildTemplate(ctx context.Context, spec job.TemplateSpec, progress func(job.Progress)) (job.VM, error) {
 	var vm job.VM
 	r := telemetry.Record{Action: telemetry.ActionBuildTemplate, VMName: spec.Name, Detail: spec.OS}
 	err := t.audit.Do(job.WithClient(ctx, "cli"), r, func(r *telemetry.Record) (err error) {

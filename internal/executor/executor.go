@@ -20,6 +20,7 @@ import (
 type Options struct {
 	Store    Store
 	Provider job.Provider
+	Placer   Placer // chooses nodes for VMs. Nil: the Provider has only one
 	Guest    Guest
 	Log      *slog.Logger // default: slog.Default()
 
@@ -83,6 +84,7 @@ type Executor struct {
 
 	pools    *pools
 	access   *access   // decides who may enter or work on a persistent VM
+	choosing *lock     // held while a node is chosen for a VM
 	claiming *lock     // held while an address and a host key are accepted for a VM
 	leaving  *lock     // held while a VM that was left alone is destroyed or forgotten
 	valid    time.Time // until when the lease lasts, for sure; keepLease's, and enroll's before
@@ -98,6 +100,7 @@ type Executor struct {
 	leftover int                      // jobs that may be unfinished, and have neither a run nor a place in the queue
 	expiring int                      // persistent VMs with an expiry time, as of the last look
 	watchers map[string]chan struct{} // closed at the next change of a job
+	roomier  chan struct{}            // closed when there may be more room for VMs
 	stop     context.CancelCauseFunc  // ends the engine; nil before Start
 
 	// begin runs work in a goroutine of the engine, under its context; nil unless the
@@ -139,6 +142,8 @@ func New(o Options) *Executor {
 		done:     make(chan struct{}),
 		runs:     map[string]*run{},
 		watchers: map[string]chan struct{}{},
+		roomier:  make(chan struct{}),
+		choosing: &lock{name: "choosing", loose: true, engines: o.Engines},
 		pools:    newPools(),
 		access:   newAccess(o.Engines),
 		claiming: &lock{name: "claiming", engines: o.Engines},

@@ -45,6 +45,9 @@ func (e *Executor) settleVM(ctx context.Context, id string, err error) error {
 		j.VM.State = job.VMDestroyed
 		return nil, nil
 	})
+	if left == nil {
+		e.madeRoom()
+	}
 	if noteErr != nil || left == nil {
 		return noteErr
 	}

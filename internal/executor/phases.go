@@ -93,6 +93,9 @@ func (e *Executor) workTask(ctx context.Context, r *run, phases []phase) error {
 		if down := new(downError); errors.As(err, &down) {
 			reason = job.ReasonLost
 		}
+		if e.o.Placer != nil && job.IsClass(err, job.HostOffline) {
+			reason = job.ReasonLost // with its node
+		}
 		return errors.Join(err, e.decide(ctx, r, job.Outcome{Status: job.Failed, Reason: reason, Error: err.Error(), At: now()}))
 	}
 	return nil

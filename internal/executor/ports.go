@@ -113,6 +113,10 @@ type Store interface {
 	// job that has ended has none.
 	TokenHash(ctx context.Context, id string) (string, error)
 	SetTokenHash(ctx context.Context, id, hash string) error
+	// Cordons returns the nodes that get no new VMs, by name.
+	Cordons(ctx context.Context) ([]string, error)
+	// SetCordon adds a node to those, or removes it.
+	SetCordon(ctx context.Context, node string, cordoned bool) error
 	// Forget removes the jobs that ended before the given time and whose VM is
 	// gone, with their files, and returns how many.
 	Forget(ctx context.Context, before time.Time) (int, error)

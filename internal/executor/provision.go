@@ -1,7 +1,6 @@
 package executor
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -57,12 +56,7 @@ func (e *Executor) obtain(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
-	j, err = e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
-		if j.VM == nil {
-			j.VM = &job.VM{Name: cmp.Or(j.Manifest.VMName, vmName(j.ID)), Job: j.ID, Owner: e.o.Owner, State: job.VMIntended, Source: job.SourceCold}
-		}
-		return become(j, job.Provisioning), nil
-	})
+	j, err = e.intend(ctx, r, j)
 	if err != nil || j.VM.State == job.VMCreated {
 		return err
 	}
@@ -171,6 +165,7 @@ func (e *Executor) vmSpec(j job.Job) (job.VMSpec, error) {
 	}
 	return job.VMSpec{
 		Lease: lease,
+		Node:  j.VM.Node,
 		Name:  j.VM.Name, Job: j.VM.Job, Owner: j.VM.Owner,
 		CPU:      j.Manifest.Resources.CPU,
 		MemoryMB: int((memory + mib - 1) / mib),

@@ -17,6 +17,7 @@ type run struct {
 	shares   bool          // it runs in another job's VM
 	maker    bool          // it makes a VM of a pool
 	cold     bool          // it has had a VM of a pool that failed it: it creates its own
+	waits    string        // why it has no node yet, as its progress shows; empty: it did not wait
 	input    line          // orders inputs to its task
 	capture  *capture.Capture
 	ended    *job.RunState // the task's end, as its channel brought it; nil: it did not

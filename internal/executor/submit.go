@@ -153,6 +153,8 @@ func (e *Executor) complete(s job.Submission) (job.Manifest, error) {
 			return m, err
 		}
 	}
-	_, err := e.secrets(m)
-	return m, err
+	if _, err := e.secrets(m); err != nil {
+		return m, err
+	}
+	return m, e.fits(m)
 }

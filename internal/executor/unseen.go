@@ -76,6 +76,9 @@ func (e *Executor) seek(ctx context.Context, j job.Job) job.Seen {
 		e.o.Log.Debug("the host does not report the VM's status", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
 		return job.Seen{Status: job.VMUnknown}
 	}
+	if seen.Node != "" && seen.Node != j.VM.Node {
+		e.relocate(ctx, j, seen.Node)
+	}
 	return seen
 }
 

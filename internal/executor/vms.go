@@ -63,6 +63,11 @@ func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error)
 		return nil, err
 	}
 	spec.PublicKey = noKey
+	if e.o.Placer != nil {
+		if spec.Node, err = e.place(ctx, j, *j.VM); err != nil {
+			return nil, err
+		}
+	}
 	return e.o.Provider.Plan(ctx, spec)
 }
 

@@ -72,7 +72,7 @@ func (g *Guest) sendCallbacks(ctx context.Context, j job.Job, url string) error 
 func (g *Guest) openTunnel(ctx context.Context, j job.Job, local string) (*remote.Tunnel, error) {
 	ctx, cancel := context.WithTimeout(ctx, waysTimeout)
 	defer cancel()
-	pool, err := g.pool(j)
+	pool, err := g.pool(ctx, j)
 	if err != nil {
 		return nil, err
 	}

@@ -117,7 +117,7 @@ func (r *rig) connect() {
 	})
 	r.t.Cleanup(pool.Close)
 	r.Guest = guest.New(guest.Options{
-		Host: pool, Keys: guest.Keys{Old: r.inside.ClientKeyPath}, Port: cmp.Or(r.port, r.inside.Port), Root: r.root,
+		Host: guest.Through(pool), Keys: guest.Keys{Old: r.inside.ClientKeyPath}, Port: cmp.Or(r.port, r.inside.Port), Root: r.root,
 		Log: slog.New(slog.NewTextHandler(r.t.Output(), nil)),
 	})
 	r.t.Cleanup(r.Close)

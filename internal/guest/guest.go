@@ -28,7 +28,9 @@ import (
 
 // Options say how to reach VMs.
 type Options struct {
-	Host *remote.Pool // VMs are reached through it; required
+	// Host returns the machine through which a VM is reached: the host it is on.
+	// Required.
+	Host func(context.Context, job.VM) (*remote.Pool, error)
 	Keys Keys         // to log in to the VMs; required
 	Port int          // SSH port of the VMs; 0: 22
 	Root string       // prefix of every path in the VM, for tests
@@ -60,13 +62,19 @@ type Guest struct {
 // pooled is the connections to a VM and the values they were created with.
 type pooled struct {
 	vm     job.VM
+	host   *remote.Pool
 	pool   *remote.Pool
 	launch *launch // that the job's next call uses; nil: none
 }
 
-// serves reports whether the connections are to vm.
-func (k *pooled) serves(vm job.VM) bool {
-	return k.vm.ID == vm.ID && k.vm.IP == vm.IP && k.vm.User == vm.User && k.vm.HostKey == vm.HostKey
+// serves reports whether the connections are to vm, through host.
+func (k *pooled) serves(vm job.VM, host *remote.Pool) bool {
+	return k.host == host && k.vm.ID == vm.ID && k.vm.IP == vm.IP && k.vm.User == vm.User && k.vm.HostKey == vm.HostKey
+}
+
+// Through returns Options.Host for VMs that are all reached through one machine.
+func Through(host *remote.Pool) func(context.Context, job.VM) (*remote.Pool, error) {
+	return func(context.Context, job.VM) (*remote.Pool, error) { return host, nil }
 }
 
 // New returns a Guest. It does not connect yet.
@@ -84,7 +92,7 @@ func (g *Guest) Ping(ctx context.Context, j job.Job) error {
 }
 
 // pool returns a job's connections to its VM.
-func (g *Guest) pool(j job.Job) (*remote.Pool, error) {
+func (g *Guest) pool(ctx context.Context, j job.Job) (*remote.Pool, error) {
 	if j.VM == nil {
 		return nil, fmt.Errorf("job %s has no VM yet", j.ID)
 	}
@@ -92,19 +100,23 @@ func (g *Guest) pool(j job.Job) (*remote.Pool, error) {
 	if vm.IP == "" || vm.User == "" {
 		return nil, fmt.Errorf("VM %d has no address or user yet", vm.ID)
 	}
+	host, err := g.o.Host(ctx, vm)
+	if err != nil {
+		return nil, err
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	known, ok := g.pools[j.ID]
-	if ok && known.serves(vm) {
+	if ok && known.serves(vm, host) {
 		return known.pool, nil
 	}
-	if warm := g.pools[vm.Job]; !ok && warm != nil && warm.serves(vm) && warm.launch != nil && warm.launch.stage == waiting {
+	if warm := g.pools[vm.Job]; !ok && warm != nil && warm.serves(vm, host) && warm.launch != nil && warm.launch.stage == waiting {
 		g.pools[j.ID] = warm
 		delete(g.pools, vm.Job)
 		return warm.pool, nil
 	}
 	log := g.o.Log.With("vm_id", vm.ID, "job_id", j.ID)
-	p, err := g.o.Host.Guest(remote.GuestOptions{
+	p, err := host.Guest(remote.GuestOptions{
 		Options: remote.Options{
 			Host: vm.IP, Port: g.o.Port, User: vm.User, KeyPath: g.o.Keys.Path(vm),
 			ConnectTimeout: time.Minute, Patience: 5 * time.Second, KeepAlive: 20 * time.Second, Log: log,
@@ -117,7 +129,7 @@ func (g *Guest) pool(j job.Job) (*remote.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	g.pools[j.ID] = &pooled{vm: vm, pool: p}
+	g.pools[j.ID] = &pooled{vm: vm, host: host, pool: p}
 	if ok {
 		g.closing.Go(known.pool.Close) // waits for calls under way there
 	}
@@ -257,7 +269,7 @@ func (g *Guest) runnerWith(ctx context.Context, j job.Job, stdin []byte, verb st
 // retry does work, and repeats it once if the connection broke: all work here
 // can be done twice.
 func (g *Guest) retry(ctx context.Context, j job.Job, work func(*remote.Pool) error) error {
-	pool, err := g.pool(j)
+	pool, err := g.pool(ctx, j)
 	if err != nil {
 		return err
 	}
@@ -297,7 +309,10 @@ func (g *Guest) fault(ctx context.Context, what string, j job.Job, res result.Re
 	}
 	e := &job.HostError{Op: op, Host: vm.User + "@" + vm.IP, Class: remote.ClassOf(err).HostClass(), Text: res.Failure(), Remedy: res.Remedy()}
 	var exit *remote.ExitError
+	var host *job.HostError
 	switch {
+	case errors.As(err, &host): // the machine through which the VM is reached
+		e.Class, e.Text, e.Remedy = job.HostUnreachable, host.Text, host.Remedy
 	case errors.As(err, &exit):
 		e.Class = exit.HostClass()
 		if e.Class != job.HostInvalid && e.Class != job.HostDependency { // the runner has no other class, whatever its VM says

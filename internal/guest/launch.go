@@ -271,7 +271,7 @@ func (g *Guest) Push(ctx context.Context, j job.Job, p job.Payload) error {
 // (Follow) or, if that is gone, a command of its own. The runner starts no task twice.
 func (g *Guest) Start(ctx context.Context, j job.Job) (bootID string, err error) {
 	const what = "start the task in"
-	pool, err := g.pool(j)
+	pool, err := g.pool(ctx, j)
 	if err != nil {
 		return "", g.fault(ctx, what, j, result.Result{}, err)
 	}

@@ -82,4 +82,10 @@ type VMs interface {
 type Host interface {
 	// CheckHost checks whether the host can run jobs.
 	CheckHost(ctx context.Context) (HostReport, error)
+	// Nodes returns the nodes that VMs are created on, by name.
+	Nodes(ctx context.Context) ([]NodeInfo, error)
+	// CordonNode keeps new VMs off a node, until UncordonNode. VMs that are there
+	// stay.
+	CordonNode(ctx context.Context, name string) (NodeInfo, error)
+	UncordonNode(ctx context.Context, name string) (NodeInfo, error)
 }

@@ -363,6 +363,7 @@ type HostReport struct {
 
 // Check is one finding about the host.
 type Check struct {
+	Node   string `json:"node,omitempty"`   // of a cluster, if it is about one
 	Name   string `json:"name"`             // e.g. "storage"
 	Level  string `json:"level"`            // ok, warn or fail
 	Text   string `json:"text"`             // what was found

@@ -8,6 +8,7 @@ import (
 
 // VMSpec is the VM a job asks for. Name, Job and Owner identify it permanently.
 type VMSpec struct {
+	Node     string // where it is to be, as Nodes has it; empty: the Provider's own
 	Name     string // DNS label
 	Job      string // linus-job=<uuid>
 	Owner    string // linus-owner=<uuid>
@@ -42,6 +43,7 @@ type Seen struct {
 	Status VMStatus
 	IP     string // an address a VM can have
 	BootID string // the kernel's; it changes with each restart
+	Node   string // where the VM is; empty: where it was
 }
 
 // ErrDetach is the cause with which a context ends when its work is to go on
@@ -114,6 +116,8 @@ type Provider interface {
 	// are made from now, and renews leases. It is cheap: it reads files of the
 	// host and starts nothing of Proxmox.
 	Room(ctx context.Context, origins []Origin, leases []LeaseRenewal) (HostRoom, error)
+	// Nodes returns the nodes that VMs are created on.
+	Nodes(ctx context.Context) (Inventory, error)
 	// CallbackHost returns this machine's address as VMs of the host can reach
 	// it: the near end of the connection to the host. Never "localhost", unless
 	// the host itself is this machine's loopback.

@@ -18,6 +18,7 @@ type checkOutput struct {
 }
 
 type hostCheck struct {
+	Node   string `json:"node,omitempty" jsonschema_description:"The node of a cluster this is about."`
 	Name   string `json:"name"`
 	Level  string `json:"level" jsonschema:"enum=ok,enum=warn,enum=fail"`
 	Text   string `json:"text" jsonschema_description:"What was found."`
@@ -41,7 +42,7 @@ func checkReport(ctx context.Context, e job.Engine) (checkOutput, error) {
 	}
 	out := checkOutput{OK: r.OK, Host: r.Host, Node: r.Node, Checks: make([]hostCheck, len(r.Checks))}
 	for i, c := range r.Checks {
-		out.Checks[i] = hostCheck{Name: c.Name, Level: c.Level, Text: c.Text, Remedy: c.Remedy}
+		out.Checks[i] = hostCheck{Node: c.Node, Name: c.Name, Level: c.Level, Text: c.Text, Remedy: c.Remedy}
 	}
 	return out, nil
 }

@@ -1,6 +1,7 @@
 package providertest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -63,4 +64,16 @@ func (f *Fake) Ping(ctx context.Context, j job.Job) error {
 	f.stats.Pings++
 	_, err := f.inside(ctx, fmt.Sprintf("reach VM %d", j.VM.ID), j, &f.behaviour.Pings)
 	return err
+}
+
+// Nodes returns one node, with the memory of Behaviour.Room.
+func (f *Fake) Nodes(context.Context) (job.Inventory, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	total := cmp.Or(f.behaviour.Room.TotalMB, 64<<10)
+	n := job.Node{Name: "pve", Online: true, MemoryMB: total, UsedMB: total / 8, Templates: []job.NodeTemplate{{ID: 9000, Name: FakeTemplate}}}
+	for id, vm := range f.vms {
+		n.VMs = append(n.VMs, job.NodeVM{ID: id, MemoryMB: 2048, Stopped: vm.stopped})
+	}
+	return job.Inventory{Asked: "pve", Quorum: true, Nodes: []job.Node{n}}, nil
 }

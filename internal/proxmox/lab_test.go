@@ -215,7 +215,7 @@ func testLab(t *testing.T, driver string, slow bool) {
 
 // guestRoundTrip takes the job of a VM through it by hand, as the executor does.
 func guestRoundTrip(t *testing.T, h *labHost, vm job.VM) {
-	g := guest.New(guest.Options{Host: h.pool, Keys: guest.Keys{Old: h.key}, Port: h.Config.GuestPort})
+	g := guest.New(guest.Options{Host: guest.Through(h.pool), Keys: guest.Keys{Old: h.key}, Port: h.Config.GuestPort})
 	defer g.Close()
 	ctx, j := t.Context(), job.Job{ID: vm.Job, VM: &vm}
 	err := patience.Reach(ctx, 2*time.Minute, func(ctx context.Context) error {

@@ -121,7 +121,7 @@ func TestSystems_AreMadeFromTheirImages(t *testing.T) {
 	t.Parallel()
 	h := newLab(t, lab.DriverProcess)
 	p := h.provider(t, h.fromImage(t))
-	g := guest.New(guest.Options{Host: h.pool, Keys: guest.Keys{Old: h.key}, Port: h.Config.GuestPort})
+	g := guest.New(guest.Options{Host: guest.Through(h.pool), Keys: guest.Keys{Old: h.key}, Port: h.Config.GuestPort})
 	defer g.Close()
 	for os, user := range map[string]string{
 		"ubuntu-24.04": "ubuntu", "debian-12": "debian", "debian-13": "debian", "almalinux-9": "almalinux", "rocky-9": "rocky",
@@ -164,7 +164,7 @@ func ipv6Only(t *testing.T, h *labHost, network netip.Prefix) {
 	if ip, err := netip.ParseAddr(vm.IP); err != nil || !network.Contains(ip) {
 		t.Errorf("its address is %q, not in %s", vm.IP, network)
 	}
-	g := guest.New(guest.Options{Host: h.pool, Keys: guest.Keys{Old: h.key}, Port: h.Config.GuestPort})
+	g := guest.New(guest.Options{Host: guest.Through(h.pool), Keys: guest.Keys{Old: h.key}, Port: h.Config.GuestPort})
 	defer g.Close()
 	if state, err := g.Probe(t.Context(), job.Job{ID: vm.Job, VM: &vm}); err != nil || state.Started {
 		t.Errorf("probe: %+v, %v", state, err)

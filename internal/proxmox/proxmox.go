@@ -23,6 +23,7 @@ type Options struct {
 	Host *remote.Pool // the Proxmox host; required
 
 	Node         string // default: the host's own
+	Member       bool   // the other nodes of its cluster have Providers of their own, see job.MovedError
 	Storage      string
 	Bridge       string
 	VLANTag      int    // 0: none
@@ -52,7 +53,11 @@ type Options struct {
 
 	// Engine returns the ID under which this engine works with others on one database:
 	// the host refuses one that is fenced. Nil, or empty: it works alone.
-	Engine         func() string
+	Engine func() string
+	// KeyRemedy is the remedy for a host that presents another SSH host key; "": that
+	// for a host in known_hosts.
+	KeyRemedy string
+
 	Owner          string        // installation ID: List returns only its VMs
 	NetworkTimeout time.Duration // for a VM to get an address
 	ReadyTimeout   time.Duration // for a VM to finish its first boot
@@ -78,6 +83,12 @@ type Provider struct {
 }
 
 var _ job.Provider = (*Provider)(nil)
+
+// Close ends the connections to the host.
+func (p *Provider) Close() { p.o.Host.Close() }
+
+// Host returns the connections to the host.
+func (p *Provider) Host() *remote.Pool { return p.o.Host }
 
 // New returns a Provider, which connects to nothing yet.
 func New(o Options) *Provider {
@@ -229,6 +240,7 @@ func (p *Provider) createEnvironment(spec job.VMSpec) map[string]string {
 	setNumber(env, "VM_DISK", spec.DiskGB)
 	setNumber(env, "LINUS_LEASE_SECONDS", int(spec.Lease/time.Second))
 	setText(env, "VM_TEMPLATE", spec.Template)
+	setText(env, "PROXMOX_NODE", spec.Node)
 	setText(env, "PROXMOX_BRIDGE", spec.Network.Bridge)
 	setNumber(env, "VM_VLAN_TAG", spec.Network.VLAN)
 	setText(env, "VM_IP_CONFIG", spec.Network.IP)

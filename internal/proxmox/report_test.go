@@ -213,7 +213,7 @@ func TestBuildTemplate_IsAnOperationThatIsSettled(t *testing.T) {
 				return tt.script(r)
 			}})
 			var told []job.Progress
-			spec := proxmox.TemplateSpec{Name: "built", OS: "debian-12", Bootstrap: "base"}
+			spec := job.TemplateSpec{Name: "built", OS: "debian-12", Bootstrap: "base"}
 			vm, err := h.provider(nil).BuildTemplate(t.Context(), spec, func(p job.Progress) { told = append(told, p) })
 			if env["TEMPLATE_NAME"] != "built" || env["VM_OS"] != "debian-12" || env["VM_BOOTSTRAP"] != "base" || env["LINUS_OWNER"] != owner {
 				t.Errorf("asked with %v", env)

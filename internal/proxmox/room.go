@@ -46,7 +46,7 @@ func (p *Provider) Room(ctx context.Context, origins []job.Origin, leases []job.
 	}
 	for _, o := range origins {
 		if made[o.Template] != "" || o.Template == "" {
-			room.Generations[o] = p.generation(o, made[o.Template])
+			room.Generations[o] = p.Generation(o, made[o.Template])
 		}
 	}
 	for _, line := range res.All("LINUS_LEASE") {
@@ -56,9 +56,9 @@ func (p *Provider) Room(ctx context.Context, origins []job.Origin, leases []job.
 	return room, nil
 }
 
-// generation identifies what VMs are made from: a template's ID and config, or an
+// Generation identifies what VMs are made from: a template's ID and config, or an
 // operating system, and the settings that shape VMs.
-func (p *Provider) generation(o job.Origin, template string) string {
+func (p *Provider) Generation(o job.Origin, template string) string {
 	env := p.machineEnvironment()
 	env["template"], env["os"] = template, o.OS
 	env["image"], env["owner key"] = p.o.ImageURL+" "+p.o.ImageSHA256, p.o.SSHPublicKey

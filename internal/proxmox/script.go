@@ -270,7 +270,19 @@ func (p *Provider) scriptError(ctx context.Context, op string, res result.Result
 		e.Class = job.HostVM
 	}
 	e.Text, e.Remedy = job.Bounded(term.Text(cmp.Or(e.Text, err.Error()))), job.Bounded(e.Remedy)
+	if node := p.movedTo(res); node != "" {
+		return &job.MovedError{Node: node, Err: e}
+	}
 	return e
+}
+
+// movedTo returns the node that has the VM which a script was about, if that is another
+// one and has a Provider of its own.
+func (p *Provider) movedTo(res result.Result) string {
+	if node := res.Get("LINUS_VM_MOVED"); p.o.Member && nodeForm.MatchString(node) {
+		return node
+	}
+	return ""
 }
 
 // remedies are the remedies for each class of connection fault.
@@ -291,6 +303,8 @@ func (p *Provider) hostError(ctx context.Context, op string, err error) error {
 	fault := remote.ClassOf(err)
 	e := &job.HostError{Op: op, Host: p.o.Host.Login(), Class: fault.HostClass(), Text: term.Text(err.Error()), Remedy: remedies[fault]}
 	switch {
+	case fault == remote.HostKeyChanged:
+		e.Remedy = cmp.Or(p.o.KeyRemedy, e.Remedy)
 	case e.Class != "":
 	case ctx.Err() != nil:
 		e.Class = job.HostCancelled

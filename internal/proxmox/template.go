@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -12,21 +13,17 @@ import (
 	"linus/internal/result"
 )
 
-// TemplateSpec describes a template to build. For empty values build-template.sh's
-// defaults apply.
-type TemplateSpec struct {
-	Name        string
-	OS          string // one of create-vm.sh's operating systems
-	ImageURL    string // another image than the OS's
-	ImageSHA256 string
-	Bootstrap   string // what to install: base, python, node, docker, claude (some of them, separated by blanks), all or none
-}
+// NewBuild returns the ID of a new build of a template: a UUID that sorts by time.
+func NewBuild() string { return uuid.Must(uuid.NewV7()).String() }
 
 // BuildTemplate builds a template from a cloud image, which takes minutes. If ctx ends,
 // the script is stopped, and has undone its work when BuildTemplate returns.
-func (p *Provider) BuildTemplate(ctx context.Context, spec TemplateSpec, progress func(job.Progress)) (job.VM, error) {
-	build := uuid.NewString()
+func (p *Provider) BuildTemplate(ctx context.Context, spec job.TemplateSpec, progress func(job.Progress)) (job.VM, error) {
+	build := cmp.Or(spec.Build, NewBuild())
 	env := p.machineEnvironment()
+	if p.o.Member {
+		env["TEMPLATE_NAME_IN"] = "node"
+	}
 	env["LINUS_JOB"] = build
 	setText(env, "LINUS_OWNER", p.o.Owner)
 	setText(env, "TEMPLATE_NAME", spec.Name)

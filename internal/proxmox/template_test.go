@@ -29,7 +29,7 @@ func TestTemplate_IsBuiltClonedListedAndRemoved(t *testing.T) {
 	}
 	sum := sha256.Sum256(data)
 	p := h.provider(t, func(o *proxmox.Options) { o.ImageDir = filepath.Join(h.Dir, "images") })
-	spec := proxmox.TemplateSpec{Name: "built", ImageURL: "file://" + image, ImageSHA256: hex.EncodeToString(sum[:])}
+	spec := job.TemplateSpec{Name: "built", ImageURL: "file://" + image, ImageSHA256: hex.EncodeToString(sum[:])}
 	var steps []string
 	built, err := p.BuildTemplate(t.Context(), spec, func(s job.Progress) { steps = append(steps, s.Step) })
 	if err != nil {
@@ -129,7 +129,7 @@ func TestTemplate_WithClonesSaysWhich(t *testing.T) {
 	}
 	sum := sha256.Sum256(data)
 	p := h.provider(t, func(o *proxmox.Options) { o.ImageDir, o.Storage = filepath.Join(h.Dir, "images"), "local" })
-	built, err := p.BuildTemplate(t.Context(), proxmox.TemplateSpec{Name: "built", ImageURL: "file://" + image, ImageSHA256: hex.EncodeToString(sum[:])}, func(job.Progress) {})
+	built, err := p.BuildTemplate(t.Context(), job.TemplateSpec{Name: "built", ImageURL: "file://" + image, ImageSHA256: hex.EncodeToString(sum[:])}, func(job.Progress) {})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"linus/internal/job"
+	"linus/internal/result"
 )
 
 // Destroy stops an unfinished create of the VM's job, and destroys the VM once the host
@@ -40,7 +41,12 @@ func (p *Provider) List(ctx context.Context) ([]job.VM, error) {
 func (p *Provider) list(ctx context.Context, op, kind string) ([]job.VM, error) {
 	env := map[string]string{"VM_KIND": kind}
 	setText(env, "LINUS_OWNER", p.o.Owner)
-	res, err := p.run(ctx, call{op: op, script: "list-vms", env: env, patience: p.o.Patience / 10})
+	patience := p.o.Patience / 10
+	if p.o.Member {
+		env["LIST_NODES"] = "own"
+		patience = 0 // the others' lists do not wait for this one
+	}
+	res, err := p.run(ctx, call{op: op, script: "list-vms", env: env, patience: patience})
 	if err != nil {
 		return nil, err
 	}
@@ -107,15 +113,30 @@ func readStatus(word string) job.VMStatus {
 }
 
 // Status asks the host for vm's status, and does not wait for a host that does not
-// respond. A VM on another node, as after a migration, is unproven; one that is neither
-// running, stopped nor suspended is unknown.
+// respond. A VM on another node, as after a migration, is unproven (for a Member it is
+// *job.MovedError); one that is neither running, stopped nor suspended is unknown.
 func (p *Provider) Status(ctx context.Context, vm job.VM) (job.VMStatus, error) {
 	op := fmt.Sprintf("check VM %d (%s)", vm.ID, vm.Name)
 	res, err := p.run(ctx, call{op: op, script: "show-vm", env: proof(vm)})
+	if err == nil {
+		err = p.shown(op, res)
+	}
 	if err != nil {
 		return job.VMUnknown, err
 	}
 	return readStatus(res.Get("LINUS_VM_STATUS")), nil
+}
+
+// shown returns *job.MovedError for a VM that show-vm found on a node with a Provider of
+// its own.
+func (p *Provider) shown(op string, res result.Result) error {
+	node := p.movedTo(res)
+	if node == "" {
+		return nil
+	}
+	return &job.MovedError{Node: node, Err: &job.HostError{
+		Op: op, Host: p.o.Host.Login(), Class: job.HostLeftAlone, Text: "it is on node '" + node + "'",
+	}}
 }
 
 // Look is Status, and also asks the guest of a running VM.
@@ -125,6 +146,9 @@ func (p *Provider) Look(ctx context.Context, vm job.VM) (job.Seen, error) {
 	env["LOOK_INSIDE"], env["VM_ROUTED"] = "true", strconv.FormatBool(p.o.Routed)
 	setNumber(env, "VM_SSH_PORT", p.o.GuestPort)
 	res, err := p.run(ctx, call{op: op, script: "show-vm", env: env})
+	if err == nil {
+		err = p.shown(op, res)
+	}
 	if err != nil {
 		return job.Seen{Status: job.VMUnknown}, err
 	}

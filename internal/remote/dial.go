@@ -26,6 +26,7 @@ type Options struct {
 	Password    func() string // called when a login needs it; nil: none
 	AgentSocket string        // an SSH agent's socket, another source of keys; empty: none
 	KnownHosts  string        // known_hosts file, strict; for NewPool and ScanHostKey
+	HostKeys    []string      // "ssh-ed25519 AAAA...": for NewPool, accepts one of these instead of what KnownHosts has
 
 	ConnectTimeout time.Duration // for one connection, login included; 0: 15 s
 	Patience       time.Duration // how long refused or dropped connections are retried; 0: 3 s

@@ -88,57 +88,62 @@ func (k *knownHosts) fingerprints() []string {
 	return list
 }
 
-// pinned accepts exactly one key. Without one, it accepts the first key
+// pinned accepts only certain keys. Without any, it accepts the first key
 // presented, reports it, and pins it from then on.
 type pinned struct {
 	onFirstUse func(fingerprint string)
 
-	mu  sync.Mutex
-	key ssh.PublicKey
+	mu   sync.Mutex
+	keys []ssh.PublicKey
 }
 
-func newPinned(authorizedKey string, onFirstUse func(string)) (*pinned, error) {
+func newPinned(authorizedKeys []string, onFirstUse func(string)) (*pinned, error) {
 	p := &pinned{onFirstUse: onFirstUse}
-	if strings.TrimSpace(authorizedKey) == "" {
-		return p, nil
+	for _, line := range authorizedKeys {
+		key, _, _, _, err := ssh.ParseAuthorizedKey([]byte(line))
+		if err != nil {
+			return nil, fmt.Errorf("read pinned host key %q: %w", line, err)
+		}
+		p.keys = append(p.keys, key)
 	}
-	key, _, _, _, err := ssh.ParseAuthorizedKey([]byte(authorizedKey))
-	if err != nil {
-		return nil, fmt.Errorf("read pinned host key %q: %w", authorizedKey, err)
-	}
-	p.key = key
 	return p, nil
 }
 
 func (p *pinned) algorithms() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch {
-	case p.key == nil:
+	if len(p.keys) == 0 {
 		return keyTypes
-	case p.key.Type() == ssh.KeyAlgoRSA:
-		return []string{ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256}
 	}
-	return []string{p.key.Type()}
+	var list []string
+	for _, key := range p.keys {
+		types := []string{key.Type()}
+		if key.Type() == ssh.KeyAlgoRSA {
+			types = []string{ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256}
+		}
+		list = append(list, types...)
+	}
+	return list
 }
 
 func (p *pinned) check(_ string, _ net.Addr, key ssh.PublicKey) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.key == nil {
-		p.key = key
+	if len(p.keys) == 0 {
+		p.keys = []ssh.PublicKey{key}
 		if p.onFirstUse != nil {
 			p.onFirstUse(fingerprint(key))
 		}
 		return nil
 	}
-	if !bytes.Equal(p.key.Marshal(), key.Marshal()) {
-		return &Error{
-			Class: HostKeyChanged, Err: errors.New("host key mismatch"),
-			Shown: fingerprint(key), Known: []string{fingerprint(p.key)},
+	known := make([]string, len(p.keys))
+	for i, k := range p.keys {
+		if bytes.Equal(k.Marshal(), key.Marshal()) {
+			return nil
 		}
+		known[i] = fingerprint(k)
 	}
-	return nil
+	return &Error{Class: HostKeyChanged, Err: errors.New("host key mismatch"), Shown: fingerprint(key), Known: known}
 }
 
 // maxHostKey exceeds the longest key in use, RSA of 16384 bits.

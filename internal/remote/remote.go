@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -58,14 +59,19 @@ type conn struct {
 	gone     chan struct{} // closed when the connection has ended
 }
 
-// NewPool returns a pool for a machine whose host key is in known_hosts. It
-// does not dial yet.
+// NewPool returns a pool for a machine whose host key is in known_hosts, or one
+// of those given. It does not dial yet.
 func NewPool(o Options) *Pool {
 	o = o.withDefaults()
 	return newPool(&dialer{
-		options:  o,
-		network:  (&net.Dialer{}).DialContext,
-		verifier: func() (verifier, error) { return openKnownHosts(o.KnownHosts, o.addr()) },
+		options: o,
+		network: (&net.Dialer{}).DialContext,
+		verifier: func() (verifier, error) {
+			if len(o.HostKeys) > 0 {
+				return newPinned(o.HostKeys, nil)
+			}
+			return openKnownHosts(o.KnownHosts, o.addr())
+		},
 	})
 }
 
@@ -89,7 +95,11 @@ type GuestOptions struct {
 // first: an unrelated machine in our own network may have the same private
 // address.
 func (p *Pool) Guest(o GuestOptions) (*Pool, error) {
-	pin, err := newPinned(o.HostKey, o.OnFirstUse)
+	var keys []string
+	if strings.TrimSpace(o.HostKey) != "" {
+		keys = []string{o.HostKey}
+	}
+	pin, err := newPinned(keys, o.OnFirstUse)
 	if err != nil {
 		return nil, err
 	}

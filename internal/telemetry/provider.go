@@ -123,6 +123,9 @@ func (p *Provider) Room(ctx context.Context, origins []job.Origin, leases []job.
 	return p.to.Room(ctx, origins, leases)
 }
 
+// Nodes changes nothing.
+func (p *Provider) Nodes(ctx context.Context) (job.Inventory, error) { return p.to.Nodes(ctx) }
+
 // CallbackHost changes nothing.
 func (p *Provider) CallbackHost(ctx context.Context) (string, error) { return p.to.CallbackHost(ctx) }
 

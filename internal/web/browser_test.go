@@ -216,6 +216,7 @@ func TestBrowser_EveryPageFits(t *testing.T) {
 		{"done", "/jobs/" + doneID},
 		{"vms", "/vms"},
 		{"pools", "/pools"},
+		{"nodes", "/nodes"},
 		{"destroy", "/vms/105/destroy"},
 		{"host", "/host"},
 		{"help", "/help"},

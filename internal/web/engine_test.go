@@ -30,6 +30,7 @@ type engine struct {
 	vms       []job.VMInfo
 	vmsErr    error
 	pools     []job.PoolInfo
+	nodes     []job.NodeInfo
 	report    job.HostReport
 	reportErr error
 	calls     []string
@@ -235,6 +236,12 @@ func (e *engine) Pools(context.Context) ([]job.PoolInfo, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Clone(e.pools), nil
+}
+
+func (e *engine) Nodes(context.Context) ([]job.NodeInfo, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.nodes), nil
 }
 
 func (e *engine) VM(ctx context.Context, ref string) (job.VMInfo, error) {

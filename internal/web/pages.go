@@ -57,7 +57,7 @@ func newPages(o Options) *pages {
 		"iso":      func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"pathPart": pathPart,
 	}
-	for _, name := range []string{"jobs", "job", "events", "vms", "destroy", "pools", "host", "help", "login", "welcome", "problem"} {
+	for _, name := range []string{"jobs", "job", "events", "vms", "destroy", "pools", "nodes", "host", "help", "login", "welcome", "problem"} {
 		p.views[name] = template.Must(template.New(name).Funcs(functions).
 			ParseFS(files, "templates/layout.html", "templates/shared.html", "templates/"+name+".html"))
 	}
@@ -92,6 +92,9 @@ func (p *pages) routes(r *mux.Router) {
 
 	get("/pools", p.loggedIn(p.pools))
 	get("/pools/live", p.loggedIn(p.poolsLive))
+
+	get("/nodes", p.loggedIn(p.nodes))
+	get("/nodes/live", p.loggedIn(p.nodesLive))
 
 	get("/vms", p.loggedIn(p.vms))
 	get("/vms/live", p.loggedIn(p.vmsLive))

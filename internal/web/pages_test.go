@@ -96,7 +96,7 @@ func (v *visitor) formToken() string {
 
 func TestPages_AreForThoseWithTheToken(t *testing.T) {
 	v := visit(t, sample())
-	for _, path := range []string{"/", "/jobs", "/jobs/" + id, "/jobs/live", "/jobs/" + id + "/live", "/vms", "/vms/live", "/pools", "/pools/live", "/vms/105/destroy", "/host", "/help", "/help/tools", "/jobs/" + id + "/output", "/metrics", "/mcp"} {
+	for _, path := range []string{"/", "/jobs", "/jobs/" + id, "/jobs/live", "/jobs/" + id + "/live", "/vms", "/vms/live", "/pools", "/pools/live", "/nodes", "/nodes/live", "/vms/105/destroy", "/host", "/help", "/help/tools", "/jobs/" + id + "/output", "/metrics", "/mcp"} {
 		code, text := v.get(path)
 		if code != 401 || strings.Contains(text, "make all") || strings.Contains(text, "10.0.0.5") || strings.Contains(text, "storage") {
 			t.Errorf("%s without login: %d %s", path, code, text)
@@ -174,7 +174,7 @@ func TestLogin_CookieIsForThisServersPagesOnly(t *testing.T) {
 
 func TestPages_RestrictWhatTheyMayDo(t *testing.T) {
 	v := loggedIn(t, sample())
-	for _, path := range []string{"/jobs", "/jobs/" + id, "/vms", "/pools", "/host", "/help", "/help/tools", "/login", "/jobs/none", "/jobs/live"} {
+	for _, path := range []string{"/jobs", "/jobs/" + id, "/vms", "/pools", "/nodes", "/host", "/help", "/help/tools", "/login", "/jobs/none", "/jobs/live"} {
 		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, v.server.URL+path, nil)
 		resp, err := v.client.Do(req)
 		if err != nil {
@@ -536,6 +536,16 @@ func TestPools_ShowMembersAndHitRate(t *testing.T) {
 	for _, want := range []string{"ready", "1 of 2", "0 of 1", "90 % of 10 jobs", "paused: &lt;b&gt;jobs", ">106</a> warm", `href="/jobs/` + id + `"`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page of pools lacks %q:\n%s", want, text)
+		}
+	}
+}
+
+func TestNodes_ShowMemoryAndVMs(t *testing.T) {
+	v := loggedIn(t, sample())
+	_, text := v.get("/nodes")
+	for _, want := range []string{"pve1", "64.0 GiB, 21.0 GiB used", "40.0 GiB", "17.0 GiB", ">12<", "agent-template, &lt;b&gt;ci", "maintenance, cordoned: it gets no new VMs", "unknown"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page of nodes lacks %q:\n%s", want, text)
 		}
 	}
 }

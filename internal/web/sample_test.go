@@ -38,6 +38,10 @@ func sample() *engine {
 				{VM: job.VM{ID: 107}, State: job.MemberClaimed, Since: time.Now().Add(-time.Minute), Maker: doneID, Claimer: id},
 			},
 		}},
+		nodes: []job.NodeInfo{
+			{Name: "pve1", Status: job.NodeOnline, Spread: true, MemoryMB: 64 << 10, UsedMB: 21 << 10, CommittedMB: 40 << 10, FreeMB: 17 << 10, VMs: 12, Templates: []string{"agent-template", "<b>ci"}},
+			{Name: "pve2", Status: job.NodeMaintenance, Spread: true, Cordoned: true},
+		},
 		vms: []job.VMInfo{
 			{
 				VM:        job.VM{ID: 105, Name: "dev", Node: "pve", IP: "10.0.0.5", Job: doneID, State: job.VMCreated, Status: job.VMRunning, ExpiresAt: now.Add(5 * time.Hour)},

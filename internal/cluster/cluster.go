@@ -1,0 +1,336 @@
+// Package cluster implements job.Provider over the nodes of one Proxmox cluster: it
+// chooses a node for each new VM, and has everything about a VM done by the node that
+// the VM is on. It knows the cluster by what one of its entries reports, and nothing of
+// how a node is reached or what runs there: each node is a Provider of its own.
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"linus/internal/job"
+)
+
+// Node is what linus does on one node. Of a VM that is on another node its methods
+// return *job.MovedError.
+type Node interface {
+	job.Provider
+	// Inventory reads the state of the whole cluster.
+	Inventory(ctx context.Context) (job.Inventory, error)
+	// HasBridge checks whether the node has a network interface of that name.
+	HasBridge(ctx context.Context, name string) (bool, error)
+	BuildTemplate(ctx context.Context, spec job.TemplateSpec, progress func(job.Progress)) (job.VM, error)
+	// Templates returns the node's templates that this installation built.
+	Templates(ctx context.Context) ([]job.VM, error)
+	RemoveTemplate(ctx context.Context, nameOrID string) (job.VM, error)
+	// Fence makes every node of the cluster refuse what an engine asks from now on.
+	Fence(ctx context.Context, engine string) error
+	// Generation identifies what VMs of an origin are made from: what its template is,
+	// and the settings that shape VMs.
+	Generation(o job.Origin, template string) string
+	// Close ends its connections.
+	Close()
+}
+
+// Entry is a node whose host key the operator has pinned.
+type Entry struct {
+	Host string // as the operator names it
+	Node Node
+}
+
+// Options of a Provider. Entries and Open are required.
+type Options struct {
+	Entries []Entry
+	// Open returns a node that is no entry, to be reached at its address with one of
+	// its host keys: the cluster vouches for them, and an entry has reported them. It
+	// connects to nothing yet.
+	Open func(n job.Node) Node
+
+	Only    []string // the nodes for new VMs; empty: all
+	Storage string   // that every node with VMs has
+	Bridge  string   // of VMs whose spec has none
+	MaxVMs  int      // of ours on one node; 0: no limit
+
+	Refused func(r job.Refusal) // called for each refusal of a node; nil: none
+	Log     *slog.Logger        // nil: none
+}
+
+// How old what is known of the cluster may be, and how long a failed attempt to read it
+// counts: every call would otherwise wait for the same entries.
+const (
+	freshFor  = 10 * time.Second
+	failedFor = 3 * time.Second
+)
+
+// Provider provides VMs on the nodes of a cluster.
+type Provider struct {
+	o    Options
+	turn chan struct{} // one at a time reads the inventory
+
+	mu      sync.Mutex
+	inv     job.Inventory // as last read; Asked is empty before that
+	readAt  time.Time     // when
+	err     error         // of the last attempt
+	triedAt time.Time
+	entry   int            // the entry that answered last
+	entries []string       // the nodes they are; empty: not known yet
+	nodes   map[string]*at // that are no entries
+	retired []Node         // replaced, as their address or key has changed
+	bridges map[bridgeOn]sight
+}
+
+var _ job.Provider = (*Provider)(nil)
+
+// at is a node, and where it was opened.
+type at struct {
+	node    Node
+	address string
+	keys    []string
+}
+
+// New returns a Provider, which connects to nothing yet.
+func New(o Options) *Provider {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Refused == nil {
+		o.Refused = func(job.Refusal) {}
+	}
+	return &Provider{
+		o: o, turn: make(chan struct{}, 1), entries: make([]string, len(o.Entries)),
+		nodes: map[string]*at{}, bridges: map[bridgeOn]sight{},
+	}
+}
+
+// Close ends all connections.
+func (p *Provider) Close() {
+	p.mu.Lock()
+	all := p.retired
+	for _, e := range p.o.Entries {
+		all = append(all, e.Node)
+	}
+	for _, a := range p.nodes {
+		all = append(all, a.node)
+	}
+	p.mu.Unlock()
+	for _, n := range all {
+		n.Close()
+	}
+}
+
+// inventory returns the state of the cluster, at most freshFor old. With an error it
+// returns the last one known, if there is any (Asked is empty otherwise).
+func (p *Provider) inventory(ctx context.Context) (job.Inventory, error) {
+	select {
+	case p.turn <- struct{}{}:
+		defer func() { <-p.turn }()
+	case <-ctx.Done():
+		return p.known(), context.Cause(ctx)
+	}
+	p.mu.Lock()
+	inv, err, fresh := p.inv, p.err, time.Since(p.readAt) < freshFor
+	failed := err != nil && time.Since(p.triedAt) < failedFor
+	p.mu.Unlock()
+	if fresh || failed {
+		return inv, err
+	}
+	entry, inv, err := p.ask(ctx)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if ctx.Err() != nil {
+		return p.inv, err // says nothing about the cluster
+	}
+	p.err, p.triedAt = err, time.Now()
+	if err == nil {
+		p.inv, p.readAt, p.entry, p.entries[entry] = inv, time.Now(), entry, inv.Asked
+	}
+	return p.inv, err
+}
+
+// known returns the state of the cluster as it was last read.
+func (p *Provider) known() job.Inventory {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.inv
+}
+
+// ask reads the inventory from the first entry that answers and is in the part of the
+// cluster with quorum, beginning with the one that answered last; without any such,
+// from one that has none.
+func (p *Provider) ask(ctx context.Context) (entry int, inv job.Inventory, err error) {
+	p.mu.Lock()
+	first := p.entry
+	p.mu.Unlock()
+	var tried []error
+	found := -1
+	for i := range p.o.Entries {
+		at := (first + i) % len(p.o.Entries)
+		next, err := p.o.Entries[at].Node.Inventory(ctx)
+		if ctx.Err() != nil {
+			return at, inv, context.Cause(ctx)
+		}
+		if err != nil {
+			tried = append(tried, err)
+			p.o.Log.WarnContext(ctx, "an entry of the cluster does not report its nodes", "host", p.o.Entries[at].Host, "err", err)
+			continue
+		}
+		if found < 0 || next.Quorum {
+			found, inv = at, next
+		}
+		if next.Quorum {
+			return found, inv, nil
+		}
+	}
+	if found < 0 {
+		return 0, inv, p.noEntry(tried)
+	}
+	return found, inv, nil
+}
+
+// noEntry is the error of a cluster none of whose entries answers.
+func (p *Provider) noEntry(tried []error) error {
+	if len(tried) == 1 {
+		return tried[0]
+	}
+	e := &job.HostError{Op: "read the nodes of the cluster", Host: p.hosts(), Class: job.HostUnreachable, Text: "no entry answers"}
+	for _, err := range tried {
+		var host *job.HostError
+		if errors.As(err, &host) {
+			e.Text += "; " + host.Host + ": " + host.Text
+			e.Remedy = cmp.Or(e.Remedy, host.Remedy)
+			if host.Class != job.HostUnreachable {
+				e.Class = host.Class
+			}
+		}
+	}
+	return e
+}
+
+// hosts names the entries.
+func (p *Provider) hosts() string {
+	names := make([]string, len(p.o.Entries))
+	for i, e := range p.o.Entries {
+		names[i] = e.Host
+	}
+	return strings.Join(names, ", ")
+}
+
+// node returns the node of that name; for the empty name that of the entry which
+// answered last, as for VMs that were created before there was a choice.
+func (p *Provider) node(ctx context.Context, name string) (Node, error) {
+	inv, err := p.inventory(ctx)
+	if inv.Asked == "" {
+		return nil, err // nothing was ever known of the cluster
+	}
+	name = cmp.Or(name, inv.Asked)
+	n, known := inv.Node(name)
+	switch {
+	case !known:
+		names := make([]string, len(inv.Nodes))
+		for i, n := range inv.Nodes {
+			names[i] = n.Name
+		}
+		return nil, p.fault(name, job.HostConfig, "the cluster has no node '"+name+"' (known: "+strings.Join(names, ", ")+")", "look at: pvecm nodes")
+	case down(inv, n) && err == nil:
+		return nil, p.fault(name, job.HostOffline, "node '"+name+"' is offline, as node '"+inv.Asked+"' sees it", "bring it back online: what is on it is looked after then")
+	}
+	return p.open(n)
+}
+
+// down reports whether a node is known to be down. A part of the cluster without quorum
+// does not know it of others.
+func down(inv job.Inventory, n job.Node) bool { return !n.Online && inv.Quorum }
+
+// At returns the node that reaches a VM, to be used as a jump host: the one it is on, as
+// far as is known. It reads the state of the cluster only where that may be of use.
+func (p *Provider) At(ctx context.Context, vm job.VM) (Node, error) {
+	inv := p.known()
+	name := cmp.Or(inv.Locate(vm.ID), vm.Node, inv.Asked)
+	if n, known := inv.Node(name); known && !down(inv, n) {
+		return p.open(n)
+	}
+	if _, err := p.inventory(ctx); err != nil && inv.Asked == "" {
+		return nil, err
+	}
+	return p.node(ctx, cmp.Or(p.known().Locate(vm.ID), vm.Node))
+}
+
+// open returns a node that the inventory has.
+func (p *Provider) open(n job.Node) (Node, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if i := p.entryOf(n); i >= 0 {
+		return p.o.Entries[i].Node, nil
+	}
+	switch {
+	case n.Address == "":
+		return nil, p.fault(n.Name, job.HostConfig, "the cluster does not report the address of node '"+n.Name+"'", "look at: pvecm status; or add the node to PROXMOX_HOST")
+	case len(n.HostKeys) == 0:
+		return nil, p.fault(n.Name, job.HostKeyChanged, "the cluster does not vouch for the SSH host key of node '"+n.Name+"': /etc/pve/nodes/"+n.Name+"/ssh_known_hosts is missing or has none",
+			"run `pvecm updatecerts` on that node; or add the node to PROXMOX_HOST, and run `"+string(job.TrustHost)+"`")
+	}
+	if known := p.nodes[n.Name]; known != nil {
+		if known.address == n.Address && slices.Equal(known.keys, n.HostKeys) {
+			return known.node, nil
+		}
+		p.retired = append(p.retired, known.node) // calls may be under way there
+	}
+	opened := &at{node: p.o.Open(n), address: n.Address, keys: n.HostKeys}
+	p.nodes[n.Name] = opened
+	return opened.node, nil
+}
+
+func (p *Provider) fault(node string, class job.HostClass, text, remedy string) error {
+	return &job.HostError{Op: "reach node " + node, Host: p.hosts(), Class: class, Text: text, Remedy: remedy}
+}
+
+// entryOf returns which entry is the node, or -1: one that has said so, or that has the
+// node's name or address. p.mu is held.
+func (p *Provider) entryOf(n job.Node) int {
+	if i := slices.Index(p.entries, n.Name); i >= 0 {
+		return i
+	}
+	for i, e := range p.o.Entries {
+		label, _, _ := strings.Cut(e.Host, ".")
+		ip, err := netip.ParseAddr(e.Host)
+		if p.entries[i] == "" && (err == nil && ip.String() == n.Address || err != nil && strings.EqualFold(label, n.Name)) {
+			return i
+		}
+	}
+	return -1
+}
+
+// used returns the nodes that VMs are created on.
+func (p *Provider) used(inv job.Inventory) []job.Node {
+	if len(p.o.Only) == 0 {
+		return inv.Nodes
+	}
+	return slices.DeleteFunc(slices.Clone(inv.Nodes), func(n job.Node) bool { return !slices.Contains(p.o.Only, n.Name) })
+}
+
+// Nodes returns the nodes that VMs are created on.
+func (p *Provider) Nodes(ctx context.Context) (job.Inventory, error) {
+	inv, err := p.inventory(ctx)
+	if err != nil {
+		return job.Inventory{}, err
+	}
+	for _, name := range p.o.Only {
+		if _, known := inv.Node(name); !known {
+			return job.Inventory{}, &job.HostError{
+				Op: "read the nodes of the cluster", Host: p.hosts(), Class: job.HostConfig,
+				Text: fmt.Sprintf("the cluster has no node '%s'", name), Remedy: "correct PROXMOX_NODES; look at: pvecm nodes",
+			}
+		}
+	}
+	used := p.used(inv)
+	inv.Spread, inv.Excluded, inv.Nodes = true, len(inv.Nodes)-len(used), used
+	return inv, nil
+}

@@ -1,0 +1,651 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"linus/internal/job"
+)
+
+// A world is a cluster as its nodes see it.
+type world struct {
+	t *testing.T
+
+	mu    sync.Mutex
+	nodes []job.Node
+	vms   map[int]string // node, by VM ID
+	cut   map[string]bool
+	lone  map[string]bool // nodes in a part without quorum
+	asked []string        // what was asked for, "pve1 destroy 105"
+}
+
+func newWorld(t *testing.T, nodes ...job.Node) *world {
+	for i := range nodes {
+		nodes[i].Address = fmt.Sprint("10.0.0.", i+1)
+	}
+	return &world{t: t, nodes: nodes, vms: map[int]string{}, cut: map[string]bool{}, lone: map[string]bool{}}
+}
+
+// cluster returns a Provider with these entries, the names of nodes.
+func (w *world) cluster(entries ...string) *Provider {
+	o := Options{
+		Storage: "local-lvm", Bridge: "vmbr0",
+		Open: func(n job.Node) Node {
+			w.note(n.Name, "open "+n.Address+" "+strings.Join(n.HostKeys, ","))
+			return &fakeNode{world: w, name: n.Name}
+		},
+	}
+	for _, name := range entries {
+		o.Entries = append(o.Entries, Entry{Host: "entry-" + name, Node: &fakeNode{world: w, name: name}})
+	}
+	p := New(o)
+	w.t.Cleanup(p.Close)
+	return p
+}
+
+func (w *world) note(node, what string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asked = append(w.asked, node+" "+what)
+}
+
+// told returns what was asked for that contains a text, and forgets everything.
+func (w *world) told(text string) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	found := slices.DeleteFunc(w.asked, func(s string) bool { return !strings.Contains(s, text) })
+	w.asked = nil
+	return found
+}
+
+// change changes the world, and has p read it anew.
+func (w *world) change(p *Provider, change func()) {
+	w.mu.Lock()
+	change()
+	w.mu.Unlock()
+	p.stale()
+}
+
+// stale has the next call read the state of the cluster.
+func (p *Provider) stale() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.readAt, p.triedAt = p.readAt.Add(-freshFor), p.triedAt.Add(-failedFor)
+}
+
+type fakeNode struct {
+	job.Provider
+	world *world
+	name  string
+}
+
+func (f *fakeNode) up(op string) error {
+	f.world.mu.Lock()
+	defer f.world.mu.Unlock()
+	if f.world.cut[f.name] {
+		return &job.HostError{Op: op, Host: "root@" + f.name, Class: job.HostUnreachable, Text: "connection refused", Remedy: "start it"}
+	}
+	return nil
+}
+
+func (f *fakeNode) Inventory(context.Context) (job.Inventory, error) {
+	f.world.note(f.name, "inventory")
+	if err := f.up("read the nodes"); err != nil {
+		return job.Inventory{}, err
+	}
+	f.world.mu.Lock()
+	defer f.world.mu.Unlock()
+	inv := job.Inventory{Asked: f.name, Cluster: true, Quorum: !f.world.lone[f.name], Nodes: slices.Clone(f.world.nodes)}
+	for id, node := range f.world.vms {
+		for i := range inv.Nodes {
+			if inv.Nodes[i].Name == node {
+				inv.Nodes[i].VMs = append(slices.Clone(inv.Nodes[i].VMs), job.NodeVM{ID: id, MemoryMB: 1024})
+			}
+		}
+	}
+	return inv, nil
+}
+
+func (f *fakeNode) HasBridge(_ context.Context, name string) (bool, error) {
+	f.world.note(f.name, "bridge "+name)
+	return name == "vmbr0", f.up("look for a bridge")
+}
+
+func (f *fakeNode) Close() {}
+
+func (f *fakeNode) BuildTemplate(_ context.Context, spec job.TemplateSpec, _ func(job.Progress)) (job.VM, error) {
+	return job.VM{Name: spec.Name, Node: f.name}, f.up("build a template")
+}
+
+func (f *fakeNode) Templates(context.Context) ([]job.VM, error) {
+	if err := f.up("list templates"); err != nil {
+		return nil, err
+	}
+	return []job.VM{{ID: 9000 + int(f.name[3]-'0'), Name: "debian", Node: f.name}}, nil
+}
+
+func (f *fakeNode) RemoveTemplate(_ context.Context, nameOrID string) (job.VM, error) {
+	f.world.note(f.name, "remove "+nameOrID)
+	return job.VM{Node: f.name}, f.up("remove a template")
+}
+
+func (f *fakeNode) Fence(_ context.Context, engine string) error {
+	f.world.note(f.name, "fence "+engine)
+	return f.up("fence an engine")
+}
+
+func (f *fakeNode) Generation(o job.Origin, template string) string { return o.Template + template }
+
+// there reports whether the VM is on this node.
+func (f *fakeNode) there(op string, vm job.VM) (bool, error) {
+	f.world.note(f.name, fmt.Sprint(op, " ", vm.ID, " ", vm.Node))
+	if err := f.up(op); err != nil {
+		return false, err
+	}
+	f.world.mu.Lock()
+	defer f.world.mu.Unlock()
+	switch at := f.world.vms[vm.ID]; at {
+	case f.name:
+		return true, nil
+	case "":
+		return false, nil
+	default:
+		return false, &job.MovedError{Node: at, Err: &job.HostError{Op: op, Host: f.name, Class: job.HostLeftAlone, Text: "it is on node '" + at + "'"}}
+	}
+}
+
+func (f *fakeNode) Destroy(_ context.Context, vm job.VM) error {
+	there, err := f.there("destroy", vm)
+	if there {
+		f.world.mu.Lock()
+		delete(f.world.vms, vm.ID)
+		f.world.mu.Unlock()
+	}
+	return err
+}
+
+func (f *fakeNode) Status(_ context.Context, vm job.VM) (job.VMStatus, error) {
+	there, err := f.there("status", vm)
+	if there {
+		return job.VMRunning, err
+	}
+	return job.VMGone, err
+}
+
+func (f *fakeNode) Look(ctx context.Context, vm job.VM) (job.Seen, error) {
+	status, err := f.Status(ctx, vm)
+	return job.Seen{Status: status}, err
+}
+
+func (f *fakeNode) StartVM(_ context.Context, vm job.VM, _ func(job.Progress)) (job.VM, error) {
+	_, err := f.there("start", vm)
+	vm.Node = f.name
+	return vm, err
+}
+
+func (f *fakeNode) Create(_ context.Context, spec job.VMSpec, _ func(job.Progress)) (job.VM, error) {
+	f.world.note(f.name, "create "+spec.Name)
+	return job.VM{ID: 105, Name: spec.Name}, f.up("create")
+}
+
+func (f *fakeNode) Plan(_ context.Context, spec job.VMSpec) ([]string, error) {
+	return []string{f.name + " " + spec.Node}, nil
+}
+
+func (f *fakeNode) List(context.Context) ([]job.VM, error) {
+	if err := f.up("list"); err != nil {
+		return nil, err
+	}
+	f.world.mu.Lock()
+	defer f.world.mu.Unlock()
+	var vms []job.VM
+	for id, node := range f.world.vms {
+		if node == f.name {
+			vms = append(vms, job.VM{ID: id, Node: node})
+		}
+	}
+	return vms, nil
+}
+
+func (f *fakeNode) Check(context.Context) (job.HostReport, error) {
+	f.world.mu.Lock()
+	defer f.world.mu.Unlock()
+	at := slices.IndexFunc(f.world.nodes, func(n job.Node) bool { return n.Name == f.name })
+	if len(f.world.nodes[at].Templates) == 0 {
+		return job.HostReport{Checks: []job.Check{{Name: "template", Level: "fail", Text: "not there", Remedy: "build it"}}}, nil
+	}
+	return job.HostReport{OK: true, Checks: []job.Check{{Name: "template", Level: "ok", Text: "there"}}}, nil
+}
+
+func (f *fakeNode) CallbackHost(context.Context) (string, error) {
+	return "192.0.2.1", f.up("find the address for callbacks")
+}
+
+func (f *fakeNode) Room(_ context.Context, _ []job.Origin, leases []job.LeaseRenewal) (job.HostRoom, error) {
+	if err := f.up("read the room"); err != nil {
+		return job.HostRoom{}, err
+	}
+	room := job.HostRoom{TotalMB: 64 << 10, FreeMB: len(f.name) << 10, Leases: map[string]job.LeaseState{}}
+	for _, l := range leases {
+		room.Leases[l.VM.Job] = job.LeaseRenewed
+	}
+	return room, nil
+}
+
+func three(t *testing.T) *world {
+	return newWorld(t, aNode("pve1", 16), aNode("pve2", 16), aNode("pve3", 16))
+}
+
+var vm105 = job.VM{ID: 105, Name: "linus-job-1", Node: "pve2", Job: "j"}
+
+// A VM's verbs go to the node it is on, whose address and host key an entry has
+// reported; the entry's own node is reached as the operator says.
+func TestVerbs_GoToTheNodeOfTheVM(t *testing.T) {
+	t.Parallel()
+	w := three(t)
+	w.vms[105] = "pve2"
+	p := w.cluster("pve1")
+	for range 2 {
+		if status, err := p.Status(t.Context(), vm105); err != nil || status != job.VMRunning {
+			t.Fatalf("%v, %v", status, err)
+		}
+	}
+	want := []string{"pve1 inventory", "pve2 open 10.0.0.2 ssh-rsa AAAA", "pve2 status 105 pve2", "pve2 status 105 pve2"}
+	if diff := cmp.Diff(want, w.told("")); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := p.StartVM(t.Context(), job.VM{ID: 106, Node: "pve1"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"pve1 start 106 pve1"}, w.told("")); diff != "" {
+		t.Error(diff)
+	}
+	vm, err := p.Create(t.Context(), job.VMSpec{Name: "x", Node: "pve3"}, nil)
+	if err != nil || vm.Node != "pve3" || len(w.told("pve3 create x")) != 1 {
+		t.Errorf("%+v, %v", vm, err)
+	}
+}
+
+// A VM that was created before there was a choice of nodes has none.
+func TestVerbs_WithoutANodeGoToTheEntry(t *testing.T) {
+	t.Parallel()
+	w := three(t)
+	w.vms[105] = "pve1"
+	p := w.cluster("pve1")
+	if err := p.Destroy(t.Context(), job.VM{ID: 105}); err != nil || w.vms[105] != "" {
+		t.Errorf("%v, %v", err, w.vms)
+	}
+}
+
+// A VM that was moved by hand is destroyed where it is, after what its first node has of
+// it was ended: and then that node's lease of it is gone, too.
+func TestDestroy_FollowsAVMThatMoved(t *testing.T) {
+	t.Parallel()
+	w := three(t)
+	w.vms[105] = "pve3"
+	p := w.cluster("pve1")
+	seen, err := p.Look(t.Context(), vm105)
+	if err != nil || seen.Status != job.VMRunning || seen.Node != "pve3" {
+		t.Errorf("%+v, %v", seen, err)
+	}
+	w.told("")
+	if err := p.Destroy(t.Context(), vm105); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]string{"pve2 destroy 105 pve2", "pve3 destroy 105 pve3", "pve2 destroy 105 pve2"}, w.told("destroy")); diff != "" {
+		t.Error(diff)
+	}
+	if p.known().Locate(105) != "" {
+		t.Error("its memory still counts")
+	}
+}
+
+// What moves without end is left alone, and never taken for gone.
+func TestVerbs_GiveUpOnAVMThatMovesOn(t *testing.T) {
+	t.Parallel()
+	w := three(t)
+	p := w.cluster("pve1")
+	calls := 0
+	_, err := p.on(t.Context(), vm105, func(_ Node, vm job.VM) error {
+		calls++
+		next := map[string]string{"pve1": "pve2", "pve2": "pve3", "pve3": "pve1"}[vm.Node]
+		return &job.MovedError{Node: next, Err: &job.HostError{Class: job.HostLeftAlone}}
+	})
+	if !job.IsClass(err, job.HostLeftAlone) || calls != mostMoves+1 {
+		t.Errorf("%v after %d calls", err, calls)
+	}
+}
+
+// A node that is down is not waited for. Nothing on it counts as destroyed.
+func TestVerbs_OfANodeThatIsDown(t *testing.T) {
+	t.Parallel()
+	w := three(t)
+	w.vms[105], w.vms[106] = "pve2", "pve3"
+	p := w.cluster("pve1")
+	w.nodes[1].Online = false
+	err := p.Destroy(t.Context(), vm105)
+	if !job.IsClass(err, job.HostOffline) || !strings.Contains(err.Error(), "node 'pve2' is offline, as node 'pve1' sees it") {
+		t.Errorf("%v", err)
+	}
+	if status, err := p.Status(t.Context(), vm105); err == nil || status != job.VMUnknown {
+		t.Errorf("%v, %v", status, err)
+	}
+	vms, err := p.List(t.Context())
+	if !job.IsClass(err, job.HostOffline) || len(vms) != 1 || vms[0].ID != 106 || !strings.Contains(err.Error(), "node 'pve2' did not list its own") {
+		t.Errorf("%v, %v", vms, err)
+	}
+	if told := w.told("pve2"); len(told) != 0 {
+		t.Errorf("it was asked: %v", told)
+	}
+	// The HA manager has it elsewhere: it is proven and destroyed there.
+	w.change(p, func() { w.vms[105] = "pve3" })
+	if err := p.Destroy(t.Context(), vm105); err != nil || w.vms[105] != "" {
+		t.Errorf("%v, %v", err, w.vms)
+	}
+	// It comes back.
+	w.change(p, func() { w.nodes[1].Online, w.vms[105] = true, "pve2" })
+	if err := p.Destroy(t.Context(), vm105); err != nil || w.vms[105] != "" {
+		t.Errorf("%v, %v", err, w.vms)
+	}
+}
+
+// The state of the cluster is read at most every ten seconds, however many ask.
+func TestInventory_IsReadOnceForAll(t *testing.T) {
+	t.Parallel()
+	w := three(t)
+	p := w.cluster("pve1")
+	var asking sync.WaitGroup
+	for range 20 {
+		asking.Go(func() { _, _ = p.Status(t.Context(), vm105) })
+	}
+	asking.Wait()
+	if told := w.told("inventory"); len(told) != 1 {
+		t.Errorf("%v", told)
+	}
+	p.stale()
+	_, _ = p.Status(t.Context(), vm105)
+	if told := w.told("inventory"); len(told) != 1 {
+		t.Errorf("%v", told)
+	}
+}
+
+// An entry that is down is passed over, then and from then on; one in a part of the
+// cluster without quorum only as long as another has it.
+func TestInventory_ComesFromTheNextEntry(t *testing.T) {
+	t.Parallel()
+	w := three(t)
+	p := w.cluster("pve1", "pve2", "pve3")
+	w.cut["pve1"] = true
+	if inv, err := p.Nodes(t.Context()); err != nil || inv.Asked != "pve2" {
+		t.Fatalf("%v, %v", inv.Asked, err)
+	}
+	w.told("")
+	p.stale()
+	_, _ = p.Nodes(t.Context())
+	if diff := cmp.Diff([]string{"pve2 inventory"}, w.told("inventory")); diff != "" {
+		t.Error(diff)
+	}
+	w.change(p, func() { w.lone["pve2"] = true })
+	if inv, err := p.Nodes(t.Context()); err != nil || inv.Asked != "pve3" || !inv.Quorum {
+		t.Errorf("%v, %v", inv.Asked, err)
+	}
+	w.change(p, func() { w.lone["pve3"] = true })
+	inv, err := p.Nodes(t.Context())
+	if err != nil || inv.Quorum {
+		t.Errorf("%v, %v", inv.Asked, err)
+	}
+	_, err = p.Place(t.Context(), job.Placement{Spec: spec(1)})
+	var full *job.NoRoomError
+	if !errors.As(err, &full) || full.Never() || !strings.Contains(err.Error(), "no quorum") || !strings.Contains(err.Error(), "bring the other nodes back") {
+		t.Errorf("%v", err)
+	}
+	w.change(p, func() { w.cut["pve2"], w.cut["pve3"] = true, true })
+	_, err = p.Nodes(t.Context())
+	if !job.IsClass(err, job.HostUnreachable) {
+		t.Errorf("%v", err)
+	}
+	for _, name := range []string{"pve1", "pve2", "pve3"} {
+		if !strings.Contains(err.Error(), "root@"+name+": connection refused") {
+			t.Errorf("%v does not name %s", err, name)
+		}
+	}
+	// What is known of the nodes is enough to reach the VMs on them.
+	w.change(p, func() { w.cut["pve3"] = false; w.lone["pve3"] = false; w.vms[105] = "pve3" })
+	if status, err := p.Status(t.Context(), job.VM{ID: 105, Node: "pve3"}); err != nil || status != job.VMRunning {
+		t.Errorf("%v, %v", status, err)
+	}
+}
+
+// Nobody but the cluster, through a pinned entry, vouches for the host key of a node.
+func TestOpen_RefusesANodeWithoutAHostKey(t *testing.T) {
+	t.Parallel()
+	w := three(t)
+	w.nodes[1].HostKeys = nil
+	p := w.cluster("pve1")
+	_, err := p.Status(t.Context(), vm105)
+	if !job.IsClass(err, job.HostKeyChanged) || !strings.Contains(err.Error(), "pvecm updatecerts") {
+		t.Errorf("%v", err)
+	}
+	w.change(p, func() { w.nodes[1].HostKeys, w.nodes[1].Address = []string{"ssh-rsa BBBB"}, "" })
+	if _, err := p.Status(t.Context(), vm105); !job.IsClass(err, job.HostConfig) || !strings.Contains(err.Error(), "address") {
+		t.Errorf("%v", err)
+	}
+	// A node that gets another address or key is opened anew.
+	for _, address := range []string{"10.0.0.2", "10.0.0.3", "10.0.0.3"} {
+		w.change(p, func() { w.nodes[1].Address = address })
+		if _, err := p.Status(t.Context(), vm105); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff([]string{"pve2 open 10.0.0.2 ssh-rsa BBBB", "pve2 open 10.0.0.3 ssh-rsa BBBB"}, w.told("open")); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// An entry named as a node, or by its address, is that node before it was ever asked.
+func TestOpen_TakesTheEntryThatIsTheNode(t *testing.T) {
+	t.Parallel()
+	for _, host := range []string{"10.0.0.2", "PVE2.example.org", "pve2"} {
+		w := three(t)
+		p := w.cluster("pve1", "pve2")
+		p.o.Entries[1].Host = host
+		if _, err := p.Status(t.Context(), vm105); err != nil {
+			t.Fatal(err)
+		}
+		if told := w.told("open"); len(told) != 0 {
+			t.Errorf("%s: %v", host, told)
+		}
+	}
+}
+
+// A node whose SSH is down, or that lacks the bridge, gets no VM, and the others do; that
+// is seen again later.
+func TestPlace_LooksAtTheNodeFirst(t *testing.T) {
+	t.Parallel()
+	w := three(t)
+	p := w.cluster("pve1")
+	var mu sync.Mutex
+	refused := map[job.RefusalReason]int{}
+	p.o.Refused = func(r job.Refusal) {
+		mu.Lock()
+		defer mu.Unlock()
+		refused[r.Reason]++
+	}
+	w.cut["pve2"] = true
+	for range 50 {
+		node, err := p.Place(t.Context(), job.Placement{Spec: spec(1)})
+		if err != nil || node == "pve2" {
+			t.Fatalf("%q, %v", node, err)
+		}
+	}
+	if told := w.told("pve2 bridge"); len(told) > 1 {
+		t.Errorf("it was asked %d times", len(told))
+	}
+	if refused[job.RefusedUnreachable] == 0 {
+		t.Errorf("%v", refused)
+	}
+	want := spec(1)
+	want.Network.Bridge = "vmbr9"
+	_, err := p.Place(t.Context(), job.Placement{Spec: want})
+	var full *job.NoRoomError
+	if !errors.As(err, &full) || !strings.Contains(err.Error(), "pve1: bridge vmbr9 not there") || !strings.Contains(err.Error(), "pve2: ") || full.Never() {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestPlan_IsOfTheNodeThatWouldBeTaken(t *testing.T) {
+	t.Parallel()
+	w := three(t)
+	w.nodes[0].Online, w.nodes[1].HA = false, "maintenance"
+	p := w.cluster("pve2")
+	lines, err := p.Plan(t.Context(), spec(1))
+	if err != nil || len(lines) != 1 || lines[0] != "pve3 pve3" {
+		t.Errorf("%v, %v", lines, err)
+	}
+}
+
+func TestNodes_AreThoseOfTheSettings(t *testing.T) {
+	t.Parallel()
+	w := three(t)
+	p := w.cluster("pve1")
+	p.o.Only = []string{"pve3", "pve2"}
+	inv, err := p.Nodes(t.Context())
+	if err != nil || len(inv.Nodes) != 2 || inv.Excluded != 1 || !inv.Spread {
+		t.Errorf("%+v, %v", inv, err)
+	}
+	p.o.Only = []string{"pve2", "pve9"}
+	if _, err := p.Nodes(t.Context()); err == nil || !strings.Contains(err.Error(), "no node 'pve9'; correct PROXMOX_NODES") {
+		t.Errorf("%v", err)
+	}
+}
+
+// Where one node is in order jobs can run, and what the others lack is a warning.
+func TestCheck_IsOfEveryNode(t *testing.T) {
+	t.Parallel()
+	w := three(t)
+	w.nodes[1].Templates, w.nodes[2].Online = nil, false
+	p := w.cluster("pve1")
+	r, err := p.Check(t.Context())
+	if err != nil || !r.OK {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	var got []string
+	for _, c := range r.Checks {
+		got = append(got, c.Node+" "+c.Name+" "+c.Level)
+		if c.Level != "ok" && c.Remedy == "" {
+			t.Errorf("no remedy: %+v", c)
+		}
+	}
+	if diff := cmp.Diff([]string{" cluster ok", "pve1 template ok", "pve2 template warn", "pve3 node warn"}, got); diff != "" {
+		t.Error(diff)
+	}
+	w.change(p, func() { w.nodes[0].Templates = nil })
+	if r, err := p.Check(t.Context()); err != nil || r.OK || r.Checks[1].Level != "fail" {
+		t.Errorf("%+v, %v", r, err)
+	}
+	w.change(p, func() { w.nodes[0].Templates, w.nodes[0].HA = w.nodes[2].Templates, "maintenance" })
+	if r, err := p.Check(t.Context()); err != nil || r.OK {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// Leases are renewed on the nodes that have them; those of a node that does not answer
+// stay as they are. What templates are does not depend on which nodes answer.
+func TestRoom_IsOfAllNodes(t *testing.T) {
+	t.Parallel()
+	w := three(t)
+	p := w.cluster("pve1")
+	lease := func(job_, node string) job.LeaseRenewal { return job.LeaseRenewal{VM: job.VM{Job: job_, Node: node}} }
+	origin := job.Origin{Template: "debian"}
+	first, err := p.Room(t.Context(), []job.Origin{origin}, []job.LeaseRenewal{lease("a", "pve1"), lease("b", "pve3")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[string]job.LeaseState{"a": job.LeaseRenewed, "b": job.LeaseRenewed}, first.Leases); diff != "" {
+		t.Error(diff)
+	}
+	w.change(p, func() { w.cut["pve3"], w.nodes[1].Online = true, false })
+	second, err := p.Room(t.Context(), []job.Origin{origin}, []job.LeaseRenewal{lease("a", "pve1"), lease("b", "pve3")})
+	if err != nil || second.Leases["b"] != job.LeaseKept || second.Generations[origin] != first.Generations[origin] || first.Generations[origin] == "debian" {
+		t.Errorf("%+v, %v; first %+v", second, err, first)
+	}
+	w.change(p, func() { w.nodes[1].Templates = []job.NodeTemplate{{ID: 9000, Name: "debian", Sum: "2"}} })
+	if third, err := p.Room(t.Context(), []job.Origin{origin}, nil); err != nil || third.Generations[origin] == first.Generations[origin] {
+		t.Errorf("%+v, %v", third, err)
+	}
+	w.change(p, func() { w.cut["pve1"] = true })
+	if _, err := p.Room(t.Context(), nil, nil); err == nil {
+		t.Error("no node has answered, and there is room")
+	}
+}
+
+func TestCallbackHost_IsOfAnEntryThatAnswers(t *testing.T) {
+	t.Parallel()
+	w := three(t)
+	p := w.cluster("pve1", "pve2")
+	w.cut["pve1"] = true
+	if ip, err := p.CallbackHost(t.Context()); err != nil || ip != "192.0.2.1" {
+		t.Errorf("%q, %v", ip, err)
+	}
+	if err := p.Fence(t.Context(), "e1"); err != nil || len(w.told("pve2 fence e1")) != 1 {
+		t.Errorf("%v", err)
+	}
+	w.cut["pve2"] = true
+	if _, err := p.CallbackHost(t.Context()); !job.IsClass(err, job.HostUnreachable) {
+		t.Errorf("%v", err)
+	}
+}
+
+// A VM is reached through its node, wherever that is.
+func TestAt_IsTheNodeOfTheVM(t *testing.T) {
+	t.Parallel()
+	w := three(t)
+	w.vms[105] = "pve2"
+	p := w.cluster("pve1")
+	at := func() string {
+		t.Helper()
+		n, err := p.At(t.Context(), vm105)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n.(*fakeNode).name
+	}
+	if got := at(); got != "pve2" {
+		t.Errorf("through %s", got)
+	}
+	w.change(p, func() { w.vms[105], w.nodes[1].Online = "pve3", false })
+	_, _ = p.Nodes(t.Context()) // somebody has looked
+	if got := at(); got != "pve3" {
+		t.Errorf("through %s", got)
+	}
+	w.change(p, func() { w.vms[105] = "pve2" })
+	_, _ = p.Nodes(t.Context())
+	if _, err := p.At(t.Context(), vm105); !job.IsClass(err, job.HostOffline) {
+		t.Errorf("%v", err)
+	}
+}
+
+// The same template is on every node: its name is not enough to remove one of them.
+func TestRemoveTemplate_NeedsAnID(t *testing.T) {
+	t.Parallel()
+	w := three(t)
+	p := w.cluster("pve1")
+	_, err := p.RemoveTemplate(t.Context(), "debian")
+	if !job.IsClass(err, job.HostInvalid) || !strings.Contains(err.Error(), "9001 on node pve1, 9002 on node pve2") {
+		t.Errorf("%v", err)
+	}
+	if _, err := p.RemoveTemplate(t.Context(), "9002"); err != nil || len(w.told("pve2 remove 9002")) != 1 {
+		t.Errorf("%v", err)
+	}
+	w.change(p, func() { w.nodes[1].Online = false })
+	if templates, err := p.Templates(t.Context()); len(templates) != 2 || !job.IsClass(err, job.HostOffline) {
+		t.Errorf("%v, %v", templates, err)
+	}
+}

@@ -1,0 +1,261 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"linus/internal/job"
+)
+
+// Place chooses a node for a new VM: of those that can take it, the one of two, drawn at
+// random, that has the larger share of its memory left. *job.NoRoomError if there
+// is none.
+func (p *Provider) Place(ctx context.Context, want job.Placement) (string, error) {
+	inv, err := p.Nodes(ctx)
+	if err != nil {
+		return "", err
+	}
+	if !inv.Quorum {
+		return "", &job.NoRoomError{Text: "the cluster has no quorum (asked on node '" + inv.Asked + "'): " +
+			"bring the other nodes back, until then Proxmox refuses every change; look at: pvecm status"}
+	}
+	c := candidates(inv, want, p.o)
+	for {
+		i := c.draw(rand.Float64)
+		if i < 0 {
+			refusals := c.refusals()
+			for _, r := range refusals {
+				p.o.Refused(r)
+			}
+			return "", &job.NoRoomError{Refusals: refusals}
+		}
+		if r := p.look(ctx, c[i].Node, cmp.Or(want.Spec.Network.Bridge, p.o.Bridge)); r.Reason != "" {
+			c[i].refusal = r
+			continue
+		}
+		for _, r := range c.refusals() {
+			p.o.Refused(r)
+		}
+		return c[i].Name, nil
+	}
+}
+
+// Fits returns *job.NoRoomError if it is known that no node can ever take the VM. It
+// asks nobody.
+func (p *Provider) Fits(spec job.VMSpec) error {
+	inv := p.known()
+	inv.Nodes = p.used(inv)
+	if len(inv.Nodes) == 0 {
+		return nil
+	}
+	err := &job.NoRoomError{Refusals: candidates(inv, job.Placement{Spec: spec}, p.o).refusals()}
+	if len(err.Refusals) < len(inv.Nodes) || !err.Never() {
+		return nil
+	}
+	return err
+}
+
+// candidate is a node, and what it has left for new VMs.
+type candidate struct {
+	job.Node
+	free, needs int // MiB
+	refusal     job.Refusal
+}
+
+type candidateList []candidate
+
+// candidates judges every node.
+func candidates(inv job.Inventory, want job.Placement, o Options) candidateList {
+	list := make(candidateList, len(inv.Nodes))
+	newest := newestBuild(inv, want.Spec.Template)
+	for i, n := range inv.Nodes {
+		c := candidate{Node: n, free: inv.FreeMB(n, want.VMs), needs: want.Spec.MemoryMB}
+		c.refusal = c.judge(want, newest, o)
+		c.refusal.Node = n.Name
+		list[i] = c
+	}
+	return list
+}
+
+// judge returns why the node cannot take the VM; without a reason it can. What waiting
+// does not change comes first.
+func (c candidate) judge(want job.Placement, newest string, o Options) job.Refusal {
+	refuse := func(reason job.RefusalReason, never bool, text string, args ...any) job.Refusal {
+		return job.Refusal{Reason: reason, Never: never, Text: fmt.Sprintf(text, args...)}
+	}
+	if r := c.judgeTemplate(want.Spec.Template, newest); r.Reason != "" {
+		return r
+	}
+	storage := slices.IndexFunc(c.Storages, func(s job.NodeStorage) bool { return s.Name == o.Storage })
+	ours := 0
+	for _, vm := range want.VMs {
+		if vm.Node == c.Name {
+			ours++
+		}
+	}
+	switch {
+	case c.MemoryMB > 0 && c.needs > c.MostMB():
+		return refuse(job.RefusedMemory, true, "%s GiB for VMs in all, needs %s", gib(c.MostMB()), gib(c.needs))
+	case storage < 0:
+		return refuse(job.RefusedStorage, true, "storage %s not there", o.Storage)
+	case !c.Online:
+		return refuse(job.RefusedOffline, false, "offline")
+	case c.HA == "maintenance":
+		return refuse(job.RefusedMaintenance, false, "in maintenance")
+	case c.Maintained():
+		return refuse(job.RefusedMaintenance, false, "its HA state is %s", c.HA)
+	case slices.Contains(want.Cordoned, c.Name):
+		return refuse(job.RefusedCordoned, false, "cordoned (linus node uncordon %s)", c.Name)
+	case !c.Storages[storage].Active:
+		return refuse(job.RefusedStorage, false, "storage %s is not active", o.Storage)
+	case o.MaxVMs > 0 && ours >= o.MaxVMs:
+		return refuse(job.RefusedLimit, false, "has %d VMs of linus, the limit (MAX_VMS_PER_NODE)", ours)
+	case c.MemoryMB == 0:
+		return refuse(job.RefusedMemory, false, "its memory is not known yet")
+	case c.needs > c.free:
+		return refuse(job.RefusedMemory, false, "%s GiB free of %s, needs %s", gib(max(0, c.free)), gib(c.MemoryMB), gib(c.needs))
+	}
+	return job.Refusal{}
+}
+
+func (c candidate) judgeTemplate(template, newest string) job.Refusal {
+	if template == "" {
+		return job.Refusal{}
+	}
+	r := job.Refusal{Reason: job.RefusedTemplate, Never: true}
+	at, several := templateOn(c.Node, template)
+	switch {
+	case several:
+		r.Text = fmt.Sprintf("template %s is the name of several there", template)
+	case at < 0:
+		r.Text = fmt.Sprintf("template %s not there (%s --all-nodes)", template, job.BuildTemplate)
+	case newest != "" && c.Templates[at].Build != newest:
+		r.Text = fmt.Sprintf("template %s there is of an older build than on other nodes (remove it, then %s --all-nodes)", template, job.BuildTemplate)
+	default:
+		return job.Refusal{}
+	}
+	return r
+}
+
+// templateOn returns which of a node's templates is meant, or -1.
+func templateOn(n job.Node, nameOrID string) (at int, several bool) {
+	at = -1
+	for i, t := range n.Templates {
+		if t.Is(nameOrID) {
+			at, several = i, at >= 0
+		}
+	}
+	return at, several
+}
+
+// newestBuild returns the newest build of a template on any node; empty where none has a
+// build that tells its time. Builds by this version are UUIDs of version 7, which sort
+// by time.
+func newestBuild(inv job.Inventory, template string) string {
+	newest := ""
+	for _, n := range inv.Nodes {
+		for _, t := range n.Templates {
+			if t.Is(template) && len(t.Build) == 36 && t.Build[14] == '7' {
+				newest = max(newest, t.Build)
+			}
+		}
+	}
+	return newest
+}
+
+// draw returns the candidate for the VM, or -1. Of the two, one is drawn by its memory,
+// so that a large node among small ones gets its share, and the other evenly, so that a
+// small one does.
+func (l candidateList) draw(random func() float64) int {
+	var able []int
+	total := 0
+	for i, c := range l {
+		if c.refusal.Reason == "" {
+			able = append(able, i)
+			total += c.MemoryMB
+		}
+	}
+	if len(able) == 0 {
+		return -1
+	}
+	a, b := able[len(able)-1], able[int(random()*float64(len(able)))]
+	point := random() * float64(total)
+	for _, i := range able {
+		if point -= float64(l[i].MemoryMB); point < 0 {
+			a = i
+			break
+		}
+	}
+	if l[b].left() > l[a].left() {
+		return b
+	}
+	return a
+}
+
+// left is the share of the node's memory that is free once it has the VM.
+func (c candidate) left() float64 { return float64(c.free-c.needs) / float64(c.MemoryMB) }
+
+func (l candidateList) refusals() []job.Refusal {
+	var list []job.Refusal
+	for _, c := range l {
+		if c.refusal.Reason != "" {
+			list = append(list, c.refusal)
+		}
+	}
+	return list
+}
+
+// gib returns a size in GiB, with one digit behind the point where there is need of one.
+func gib(mib int) string {
+	return strings.TrimSuffix(strconv.FormatFloat(float64(mib)/1024, 'f', 1, 64), ".0")
+}
+
+// bridgeOn is a bridge of a node.
+type bridgeOn struct{ node, bridge string }
+
+// sight is what was seen of a bridge, and until when that counts.
+type sight struct {
+	refusal job.Refusal
+	until   time.Time
+}
+
+// How long counts what was seen: that all was well, and that it was not.
+const (
+	wellFor = 5 * time.Minute
+	illFor  = 30 * time.Second
+)
+
+// look checks over SSH that the node can be reached, and has the bridge.
+func (p *Provider) look(ctx context.Context, n job.Node, bridge string) job.Refusal {
+	key := bridgeOn{n.Name, bridge}
+	p.mu.Lock()
+	seen := p.bridges[key]
+	p.mu.Unlock()
+	if time.Now().Before(seen.until) {
+		return seen.refusal
+	}
+	there := false
+	node, err := p.node(ctx, n.Name)
+	if err == nil {
+		there, err = node.HasBridge(ctx, bridge)
+	}
+	seen = sight{until: time.Now().Add(wellFor)}
+	switch {
+	case err != nil:
+		seen = sight{job.Refusal{Node: n.Name, Reason: job.RefusedUnreachable, Text: err.Error()}, time.Now().Add(illFor)}
+	case !there:
+		seen = sight{job.Refusal{Node: n.Name, Reason: job.RefusedBridge, Text: "bridge " + bridge + " not there", Never: true}, time.Now().Add(illFor)}
+	}
+	if ctx.Err() == nil {
+		p.mu.Lock()
+		p.bridges[key] = seen
+		p.mu.Unlock()
+	}
+	return seen.refusal
+}

@@ -1,0 +1,61 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"linus/internal/job"
+)
+
+// Node returns the node of that name.
+func (p *Provider) Node(ctx context.Context, name string) (Node, error) { return p.node(ctx, name) }
+
+// BuildTemplate builds a template on the node of the entry that answered last. See Node
+// for others.
+func (p *Provider) BuildTemplate(ctx context.Context, spec job.TemplateSpec, progress func(job.Progress)) (job.VM, error) {
+	n, err := p.node(ctx, "")
+	if err != nil {
+		return job.VM{}, err
+	}
+	return n.BuildTemplate(ctx, spec, progress)
+}
+
+// Templates returns the templates that this installation built, on all nodes. If a node
+// could not be asked, it returns what it found and an error of class HostOffline.
+func (p *Provider) Templates(ctx context.Context) ([]job.VM, error) {
+	return p.list(ctx, "list templates", Node.Templates)
+}
+
+// RemoveTemplate removes a template from the node it is on. A name must be that of only
+// one.
+func (p *Provider) RemoveTemplate(ctx context.Context, nameOrID string) (job.VM, error) {
+	templates, err := p.Templates(ctx)
+	if err != nil && len(templates) == 0 {
+		return job.VM{}, err
+	}
+	var found []job.VM
+	var where []string
+	for _, t := range templates {
+		if t.Name == nameOrID || strconv.Itoa(t.ID) == nameOrID {
+			found, where = append(found, t), append(where, fmt.Sprintf("%d on node %s", t.ID, t.Node))
+		}
+	}
+	if len(found) > 1 {
+		return job.VM{}, &job.HostError{
+			Op: "remove template " + nameOrID, Host: p.hosts(), Class: job.HostInvalid,
+			Text:   fmt.Sprintf("%q is the name of several templates: %s", nameOrID, strings.Join(where, ", ")),
+			Remedy: "give an ID, or --all-nodes",
+		}
+	}
+	name := "" // where none has it, the node says so
+	if len(found) == 1 {
+		name, nameOrID = found[0].Node, strconv.Itoa(found[0].ID)
+	}
+	n, err := p.node(ctx, name)
+	if err != nil {
+		return job.VM{}, err
+	}
+	return n.RemoveTemplate(ctx, nameOrID)
+}

@@ -1,0 +1,205 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+
+	"linus/internal/job"
+)
+
+// mostMoves bounds how often a VM is followed in one call.
+const mostMoves = 3
+
+// on has work done on the node that a VM is on, and returns the VM with that node. It
+// begins on the node the VM was last known on. A VM that has moved is found by its ID,
+// which is unique in the cluster, and proven by its marker there. Work that returns
+// *job.MovedError has done nothing to the VM.
+func (p *Provider) on(ctx context.Context, vm job.VM, work func(n Node, vm job.VM) error) (job.VM, error) {
+	for moves := 0; ; moves++ {
+		n, err := p.node(ctx, vm.Node)
+		if err == nil {
+			err = work(n, vm)
+		}
+		next := ""
+		var moved *job.MovedError
+		switch {
+		case errors.As(err, &moved):
+			next = moved.Node
+		case job.IsClass(err, job.HostOffline) && vm.ID != 0:
+			next = p.known().Locate(vm.ID) // its node went down, and the HA manager may have moved it
+		}
+		if next == "" || next == vm.Node || moves == mostMoves {
+			return vm, err
+		}
+		p.o.Log.InfoContext(ctx, "VM is on another node than it was", "vm_id", vm.ID, "job_id", vm.Job, "node", next, "before", vm.Node)
+		vm.Node = next
+	}
+}
+
+// Create creates a VM on the node that its spec has.
+func (p *Provider) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
+	n, err := p.node(ctx, spec.Node)
+	if err != nil {
+		return job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner, Node: spec.Node}, err
+	}
+	vm, err := n.Create(ctx, spec, progress)
+	vm.Node = cmp.Or(vm.Node, spec.Node)
+	return vm, err
+}
+
+// Plan returns what Create would do on the node that its spec has or, if it has none, on
+// one that can take the VM.
+func (p *Provider) Plan(ctx context.Context, spec job.VMSpec) ([]string, error) {
+	if spec.Node == "" {
+		var err error
+		if spec.Node, err = p.Place(ctx, job.Placement{Spec: spec}); err != nil {
+			return nil, err
+		}
+	}
+	n, err := p.node(ctx, spec.Node)
+	if err != nil {
+		return nil, err
+	}
+	return n.Plan(ctx, spec)
+}
+
+// Destroy destroys a VM on the node it is on. An unfinished create is stopped on the
+// node that it was begun on.
+func (p *Provider) Destroy(ctx context.Context, vm job.VM) error {
+	now, err := p.on(ctx, vm, func(n Node, vm job.VM) error { return n.Destroy(ctx, vm) })
+	if err == nil && vm.ID != 0 {
+		p.gone(vm.ID)
+	}
+	if err != nil || now.Node == vm.Node {
+		return err
+	}
+	// Its first node may have a lease of it yet, which ends by itself otherwise.
+	if n, err := p.node(ctx, vm.Node); err == nil {
+		if err := n.Destroy(ctx, vm); err != nil {
+			p.o.Log.WarnContext(ctx, "lease of a destroyed VM stays on the node it was created on", "vm_id", vm.ID, "node", vm.Node, "err", err)
+		}
+	}
+	return nil
+}
+
+// gone takes a destroyed VM out of what is known of the cluster: its memory is free.
+func (p *Provider) gone(id int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.inv.Nodes = slices.Clone(p.inv.Nodes) // callers have the old one
+	for i, n := range p.inv.Nodes {
+		p.inv.Nodes[i].VMs = slices.DeleteFunc(slices.Clone(n.VMs), func(vm job.NodeVM) bool { return vm.ID == id })
+	}
+}
+
+// ForgetVM gives up what the VM's node stores about it.
+func (p *Provider) ForgetVM(ctx context.Context, vm job.VM) error {
+	_, err := p.on(ctx, vm, func(n Node, vm job.VM) error { return n.ForgetVM(ctx, vm) })
+	return err
+}
+
+// Status returns the VM's status on the node it is on.
+func (p *Provider) Status(ctx context.Context, vm job.VM) (job.VMStatus, error) {
+	seen, err := p.see(ctx, vm, func(n Node, vm job.VM) (job.Seen, error) {
+		status, err := n.Status(ctx, vm)
+		return job.Seen{Status: status}, err
+	})
+	return seen.Status, err
+}
+
+// Look is Status, and also asks the guest of a running VM.
+func (p *Provider) Look(ctx context.Context, vm job.VM) (job.Seen, error) {
+	return p.see(ctx, vm, func(n Node, vm job.VM) (job.Seen, error) { return n.Look(ctx, vm) })
+}
+
+// see returns what is seen of a VM, with its node.
+func (p *Provider) see(ctx context.Context, vm job.VM, look func(n Node, vm job.VM) (job.Seen, error)) (job.Seen, error) {
+	seen := job.Seen{Status: job.VMUnknown}
+	now, err := p.on(ctx, vm, func(n Node, vm job.VM) (err error) {
+		seen, err = look(n, vm)
+		return err
+	})
+	var moved *job.MovedError
+	switch {
+	case errors.As(err, &moved): // it moves as fast as it is followed
+		return job.Seen{Status: job.VMUnproven, Node: moved.Node}, nil
+	case err != nil:
+		return job.Seen{Status: job.VMUnknown}, err
+	}
+	seen.Node = now.Node
+	return seen, nil
+}
+
+// boot does something after which a VM runs.
+func (p *Provider) boot(ctx context.Context, vm job.VM, work func(n Node, vm job.VM) (job.VM, error)) (job.VM, error) {
+	now, err := p.on(ctx, vm, func(n Node, at job.VM) (err error) {
+		vm, err = work(n, at)
+		return err
+	})
+	vm.Node = cmp.Or(vm.Node, now.Node)
+	return vm, err
+}
+
+// StartVM starts a VM on the node it is on.
+func (p *Provider) StartVM(ctx context.Context, vm job.VM, progress func(job.Progress)) (job.VM, error) {
+	return p.boot(ctx, vm, func(n Node, vm job.VM) (job.VM, error) { return n.StartVM(ctx, vm, progress) })
+}
+
+// StopVM stops a VM.
+func (p *Provider) StopVM(ctx context.Context, vm job.VM) error {
+	_, err := p.on(ctx, vm, func(n Node, vm job.VM) error { return n.StopVM(ctx, vm) })
+	return err
+}
+
+// SuspendVM writes a VM's memory to its storage and turns it off.
+func (p *Provider) SuspendVM(ctx context.Context, vm job.VM) error {
+	_, err := p.on(ctx, vm, func(n Node, vm job.VM) error { return n.SuspendVM(ctx, vm) })
+	return err
+}
+
+// ResumeVM continues a suspended VM.
+func (p *Provider) ResumeVM(ctx context.Context, vm job.VM, progress func(job.Progress)) (job.VM, error) {
+	return p.boot(ctx, vm, func(n Node, vm job.VM) (job.VM, error) { return n.ResumeVM(ctx, vm, progress) })
+}
+
+// SnapshotVM takes a snapshot of a VM.
+func (p *Provider) SnapshotVM(ctx context.Context, vm job.VM, name string, memory bool) error {
+	_, err := p.on(ctx, vm, func(n Node, vm job.VM) error { return n.SnapshotVM(ctx, vm, name, memory) })
+	return err
+}
+
+// RevertVM reverts a VM to a snapshot.
+func (p *Provider) RevertVM(ctx context.Context, vm job.VM, name string, progress func(job.Progress)) (job.VM, error) {
+	return p.boot(ctx, vm, func(n Node, vm job.VM) (job.VM, error) { return n.RevertVM(ctx, vm, name, progress) })
+}
+
+// CallbackHost returns this machine's address on the route to the first entry that
+// answers.
+func (p *Provider) CallbackHost(ctx context.Context) (ip string, err error) {
+	err = p.any(ctx, func(n Node) error {
+		ip, err = n.CallbackHost(ctx)
+		return err
+	})
+	return ip, err
+}
+
+// Fence makes every node refuse what an engine asks from now on, by the first entry that
+// can.
+func (p *Provider) Fence(ctx context.Context, engine string) error {
+	return p.any(ctx, func(n Node) error { return n.Fence(ctx, engine) })
+}
+
+// any has work done by the first entry that can.
+func (p *Provider) any(ctx context.Context, work func(Node) error) error {
+	var tried []error
+	for _, e := range p.o.Entries {
+		err := work(e.Node)
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		tried = append(tried, err)
+	}
+	return p.noEntry(tried)
+}

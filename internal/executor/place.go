@@ -1,0 +1,174 @@
+package executor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/patience"
+)
+
+// Placer chooses the node for each new VM.
+type Placer interface {
+	// Place returns the node for a VM; *job.NoRoomError if no node can take it now.
+	Place(ctx context.Context, want job.Placement) (string, error)
+	// Fits returns *job.NoRoomError if it is known that no node can ever take such a
+	// VM. It asks nobody.
+	Fits(spec job.VMSpec) error
+}
+
+// placeAgain is the time between two attempts to find a node for a VM, unless room
+// was made before.
+const placeAgain = 10 * time.Second
+
+// intend records that the job is to have a VM, and on which node, before the VM can
+// exist. A job that no node can take now waits for that, and is pending meanwhile.
+func (e *Executor) intend(ctx context.Context, r *run, j job.Job) (job.Job, error) {
+	for {
+		room := e.room()
+		next := j
+		err := patience.Reach(ctx, e.o.HeartbeatThreshold, func(ctx context.Context) (err error) {
+			next, err = e.tryIntend(ctx, r, j)
+			return err
+		})
+		var full *job.NoRoomError
+		if !errors.As(err, &full) || full.Never() {
+			return next, err
+		}
+		if err := e.tellWaiting(ctx, r, full); err != nil {
+			return next, err
+		}
+		again := time.NewTimer(placeAgain)
+		select {
+		case <-room:
+		case <-again.C:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+		again.Stop()
+		if ctx.Err() != nil {
+			return next, err
+		}
+	}
+}
+
+func (e *Executor) tryIntend(ctx context.Context, r *run, j job.Job) (job.Job, error) {
+	vm := job.VM{Name: cmp.Or(j.Manifest.VMName, vmName(j.ID)), Job: j.ID, Owner: e.o.Owner, State: job.VMIntended, Source: job.SourceCold}
+	if e.o.Placer != nil && j.VM == nil {
+		release, err := e.choosing.take(ctx) // the next one counts this one's VM
+		if err != nil {
+			return j, err
+		}
+		defer release()
+		if vm.Node, err = e.place(ctx, j, vm); err != nil {
+			return j, err
+		}
+	}
+	return e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
+		if j.VM == nil {
+			j.VM = &vm
+		}
+		return become(j, job.Provisioning), nil
+	})
+}
+
+// place chooses the node for a job's VM. e.choosing is held, unless the VM is only planned.
+func (e *Executor) place(ctx context.Context, j job.Job, vm job.VM) (string, error) {
+	j.VM = &vm
+	want := job.Placement{}
+	var err error
+	if want.Spec, err = e.vmSpec(j); err != nil {
+		return "", err
+	}
+	if want.VMs, err = e.placed(ctx); err != nil {
+		return "", err
+	}
+	if want.Cordoned, err = e.o.Store.Cordons(ctx); err != nil {
+		return "", err
+	}
+	return e.o.Placer.Place(ctx, want)
+}
+
+// placed returns the VMs of ours that exist or are being made.
+func (e *Executor) placed(ctx context.Context) ([]job.PlacedVM, error) {
+	creators, err := e.o.Store.VMs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	vms := make([]job.PlacedVM, 0, len(creators))
+	for _, m := range creators {
+		if m.VM.State == job.VMIntended || m.VM.State == job.VMCreated {
+			vms = append(vms, job.PlacedVM{
+				ID: m.VM.ID, Node: m.VM.Node, MemoryMB: sizeMB(m.Manifest.Resources.Memory), Making: m.VM.State == job.VMIntended,
+			})
+		}
+	}
+	return vms, nil
+}
+
+// tellWaiting shows why the job waits.
+func (e *Executor) tellWaiting(ctx context.Context, r *run, full *job.NoRoomError) error {
+	text := "waiting: " + full.Error()
+	if r.waits == text {
+		return nil
+	}
+	first := r.waits == ""
+	r.waits = text
+	_, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
+		j.Progress = text
+		if !first {
+			return nil, nil
+		}
+		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseProvision, Text: text}}, nil
+	})
+	return err
+}
+
+// room returns a channel that is closed when there may be more room for VMs.
+func (e *Executor) room() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.roomier
+}
+
+// madeRoom wakes the jobs that wait for a node.
+func (e *Executor) madeRoom() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	close(e.roomier)
+	e.roomier = make(chan struct{})
+}
+
+// fits returns an error if it is known that no node can ever take the VM of a
+// submission.
+func (e *Executor) fits(m job.Manifest) error {
+	if e.o.Placer == nil || m.VM != "" {
+		return nil
+	}
+	spec, err := e.vmSpec(job.Job{Manifest: m, VM: &job.VM{}})
+	if err != nil {
+		return err
+	}
+	return e.o.Placer.Fits(spec)
+}
+
+// relocate records that the job's VM is on another node.
+func (e *Executor) relocate(ctx context.Context, j job.Job, node string) {
+	e.o.Log.Info("the VM is on another node", "job_id", j.ID, "vm_id", j.VM.ID, "node", node, "before", j.VM.Node)
+	for _, id := range []string{j.VM.Job, j.ID} {
+		_, err := e.update(ctx, id, func(row *job.Job) ([]job.Event, error) {
+			if row.VM == nil || row.VM.Job != j.VM.Job || row.VM.Node == node {
+				return nil, nil
+			}
+			text := "VM " + strconv.Itoa(row.VM.ID) + " is on node " + node + " now, and not on " + row.VM.Node + " any more"
+			row.VM.Node = node
+			return []job.Event{{Kind: job.EventProgress, Text: text}}, nil
+		})
+		if err != nil && ctx.Err() == nil {
+			e.o.Log.Warn("record of a VM's node failed", "job_id", id, "err", err)
+		}
+	}
+}

@@ -1,0 +1,312 @@
+package executor_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/providertest"
+	"linus/internal/store"
+)
+
+// nodes is a hypervisor of several nodes: it places VMs where places says.
+type nodes struct {
+	job.Provider
+
+	mu      sync.Mutex
+	place   func(want job.Placement) (string, error)
+	wanted  []job.Placement
+	created map[string]string // node, by job
+	never   error             // of Fits
+	seen    job.Seen          // of Look, if its status is set
+}
+
+func (n *nodes) Place(_ context.Context, want job.Placement) (string, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.wanted = append(n.wanted, want)
+	return n.place(want)
+}
+
+func (n *nodes) Fits(job.VMSpec) error { return n.never }
+
+func (n *nodes) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
+	n.mu.Lock()
+	n.created[spec.Job] = spec.Node
+	n.mu.Unlock()
+	vm, err := n.Provider.Create(ctx, spec, progress)
+	vm.Node = spec.Node
+	return vm, err
+}
+
+func (n *nodes) Look(ctx context.Context, vm job.VM) (job.Seen, error) {
+	n.mu.Lock()
+	seen := n.seen
+	n.mu.Unlock()
+	if seen.Status != "" {
+		return seen, nil
+	}
+	return n.Provider.Look(ctx, vm)
+}
+
+func (n *nodes) Nodes(context.Context) (job.Inventory, error) {
+	return job.Inventory{Asked: "pve1", Quorum: true, Spread: true, Nodes: []job.Node{
+		{Name: "pve2", Online: true, HA: "maintenance", MemoryMB: 64 << 10},
+		{Name: "pve1", Online: true, MemoryMB: 32 << 10, VMs: []job.NodeVM{{ID: 7, MemoryMB: 1 << 10}}, Templates: []job.NodeTemplate{{Name: "b"}, {Name: "a"}}},
+		{Name: "pve3"},
+	}}, nil
+}
+
+func onNodes(t *testing.T, maxJobs int, place func(job.Placement) (string, error)) (*rig, *nodes) {
+	r := newRig(t, maxJobs)
+	n := &nodes{Provider: r.fake, place: place, created: map[string]string{}}
+	r.stop()
+	r.opts.Provider, r.opts.Placer = n, n
+	r.restart()
+	return r, n
+}
+
+func full(never bool) error {
+	return &job.NoRoomError{Refusals: []job.Refusal{{Node: "pve1", Reason: job.RefusedMemory, Text: "3 GiB free of 16, needs 4", Never: never}}}
+}
+
+// The node is in the row before the VM can exist, and each choice counts the VMs for
+// which one was made before.
+func TestPlace_EachChoiceKnowsTheOthers(t *testing.T) {
+	until := make(chan struct{})
+	r, n := onNodes(t, 8, func(want job.Placement) (string, error) {
+		return []string{"pve1", "pve2"}[len(want.VMs)%2], nil
+	})
+	r.behave(providertest.Behaviour{Task: func(job.Payload) providertest.Task { return providertest.Task{Until: until} }}, false)
+	var ids []string
+	for range 6 {
+		ids = append(ids, r.submit())
+	}
+	for _, id := range ids {
+		r.until(id, func(j job.Job) bool { return j.Status == job.Running })
+	}
+	close(until)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var counts []int
+	for _, want := range n.wanted {
+		counts = append(counts, len(want.VMs))
+		if want.Spec.MemoryMB != 2048 || want.Spec.Template != providertest.FakeTemplate {
+			t.Errorf("%+v", want.Spec)
+		}
+		for _, vm := range want.VMs {
+			if vm.MemoryMB != 2048 || vm.Node == "" {
+				t.Errorf("%+v", vm)
+			}
+		}
+	}
+	if !slices.Equal(counts, []int{0, 1, 2, 3, 4, 5}) {
+		t.Errorf("VMs counted: %v", counts)
+	}
+	for _, id := range ids {
+		if j, err := r.Job(t.Context(), id); err != nil || j.VM.Node == "" || j.VM.Node != n.created[id] {
+			t.Errorf("%+v, %v; created on %q", j.VM, err, n.created[id])
+		}
+	}
+}
+
+// A job that fits nowhere waits, and says why; it goes on when a VM is gone. Meanwhile it
+// can be cancelled, and another engine takes it up.
+func TestPlace_AJobWaitsForRoom(t *testing.T) {
+	until := make(chan struct{})
+	r, _ := onNodes(t, 8, func(want job.Placement) (string, error) {
+		if len(want.VMs) > 0 {
+			return "", full(false)
+		}
+		return "pve1", nil
+	})
+	r.behave(providertest.Behaviour{Task: func(job.Payload) providertest.Task { return providertest.Task{Until: until} }}, true)
+	first := r.submit()
+	r.until(first, func(j job.Job) bool { return j.Status == job.Running })
+	second, third := r.submit(), r.submit()
+	waits := func(j job.Job) bool {
+		return j.Status == job.Pending && j.VM == nil && j.Progress == "waiting: no node can take it: pve1: 3 GiB free of 16, needs 4"
+	}
+	r.until(second, waits)
+	r.until(third, waits)
+	if err := r.Cancel(t.Context(), third); err != nil {
+		t.Fatal(err)
+	}
+	if j := r.wait(third); j.Outcome.Reason != job.ReasonCancelled {
+		t.Errorf("%+v", j.Outcome)
+	}
+	r.stop()
+	r.restart()
+	r.until(second, waits)
+	close(until)
+	for _, id := range []string{first, second} {
+		if j := r.wait(id); j.Status != job.Success {
+			t.Errorf("%+v", j.Outcome)
+		}
+	}
+}
+
+// What never fits is refused at once where that is known, and fails where it turns out.
+func TestPlace_WhatNeverFitsFails(t *testing.T) {
+	r, n := onNodes(t, 8, func(job.Placement) (string, error) { return "", full(true) })
+	if j := r.wait(r.submit()); j.Outcome.Reason != job.ReasonProvisionFailed || !strings.Contains(j.Outcome.Error, "pve1: 3 GiB free of 16, needs 4") || j.VM != nil {
+		t.Errorf("%+v, VM %+v", j.Outcome, j.VM)
+	}
+	m := job.Manifest{Task: "x", AgentType: job.AgentScript}
+	var none *job.NoRoomError
+	if _, err := r.Plan(t.Context(), job.Submission{Kind: job.KindTask, Manifest: m}); !errors.As(err, &none) {
+		t.Errorf("%v", err)
+	}
+	n.never = full(true)
+	if _, err := r.Submit(t.Context(), job.Submission{Manifest: m}); !errors.As(err, &none) {
+		t.Errorf("%v", err)
+	}
+}
+
+// No entry of the cluster answers for a while.
+func TestPlace_OutlastsAnEntryThatIsDown(t *testing.T) {
+	calls := 0
+	r, _ := onNodes(t, 8, func(job.Placement) (string, error) {
+		if calls++; calls < 3 {
+			return "", &job.HostError{Op: "read the nodes", Host: "pve", Class: job.HostUnreachable, Text: "refused"}
+		}
+		return "pve1", nil
+	})
+	r.behave(providertest.Behaviour{}, true)
+	if j := r.wait(r.submit()); j.Status != job.Success {
+		t.Errorf("%+v", j.Outcome)
+	}
+}
+
+// The host finds the VM on another node: so does the next engine.
+func TestRelocate_RecordsWhereAVMIs(t *testing.T) {
+	until := make(chan struct{})
+	r, n := onNodes(t, 8, func(job.Placement) (string, error) { return "pve1", nil })
+	r.behave(providertest.Behaviour{Task: func(job.Payload) providertest.Task { return providertest.Task{Until: until} }}, true)
+	id := r.submit()
+	j := r.until(id, func(j job.Job) bool { return j.Status == job.Running })
+	n.mu.Lock()
+	n.seen = job.Seen{Status: job.VMRunning, IP: j.VM.IP, Node: "pve2"}
+	n.mu.Unlock()
+	fail := make([]error, 1)
+	for i := range fail {
+		fail[i] = errors.New("no route")
+	}
+	r.behave(providertest.Behaviour{Probes: fail, Task: func(job.Payload) providertest.Task { return providertest.Task{Until: until} }}, true)
+	r.stop()
+	r.restart()
+	r.until(id, func(j job.Job) bool { return j.VM.Node == "pve2" })
+	close(until)
+	r.wait(id)
+	events, err := r.store.Events(t.Context(), id, 0)
+	if err != nil || !slices.ContainsFunc(events, func(e job.Event) bool {
+		return strings.Contains(e.Text, "is on node pve2 now, and not on pve1 any more")
+	}) {
+		t.Errorf("%v, %v", events, err)
+	}
+}
+
+func TestNodes_AreShownAndCordoned(t *testing.T) {
+	r, n := onNodes(t, 8, func(want job.Placement) (string, error) {
+		if slices.Contains(want.Cordoned, "pve1") {
+			return "", full(false)
+		}
+		return "pve1", nil
+	})
+	r.behave(providertest.Behaviour{}, true)
+	if _, err := r.CordonNode(t.Context(), "pve9"); err == nil || !strings.Contains(err.Error(), "use one of: pve1, pve2, pve3") {
+		t.Errorf("%v", err)
+	}
+	if info, err := r.CordonNode(t.Context(), "pve1"); err != nil || !info.Cordoned {
+		t.Fatalf("%+v, %v", info, err)
+	}
+	id := r.submit()
+	r.until(id, func(j job.Job) bool { return strings.HasPrefix(j.Progress, "waiting: ") })
+	r.stop() // it is stored
+	r.restart()
+	infos, err := r.Nodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []job.NodeInfo{
+		{Name: "pve1", Status: job.NodeOnline, Spread: true, Cordoned: true, MemoryMB: 32 << 10, CommittedMB: 1 << 10, FreeMB: 32<<10 - 3276 - 1<<10, Templates: []string{"a", "b"}},
+		{Name: "pve2", Status: job.NodeMaintenance, Spread: true, MemoryMB: 64 << 10, FreeMB: 64<<10 - 6553},
+		{Name: "pve3", Status: job.NodeOffline, Spread: true},
+	}
+	for i := range want {
+		if got := infos[i]; got.Name != want[i].Name || got.Status != want[i].Status || got.Cordoned != want[i].Cordoned ||
+			got.CommittedMB != want[i].CommittedMB || got.FreeMB != want[i].FreeMB || !slices.Equal(got.Templates, want[i].Templates) {
+			t.Errorf("%+v, want %+v", got, want[i])
+		}
+	}
+	began := time.Now()
+	if _, err := r.UncordonNode(t.Context(), "pve1"); err != nil {
+		t.Fatal(err)
+	}
+	if j := r.wait(id); j.Status != job.Success {
+		t.Errorf("%+v after %s", j.Outcome, time.Since(began))
+	}
+	if cordons, err := r.store.Cordons(t.Context()); err != nil || len(cordons) != 0 {
+		t.Errorf("%v, %v", cordons, err)
+	}
+	_ = n
+}
+
+// One node alone is not cordoned: its VMs would go nowhere.
+func TestNodes_OneAloneIsNotCordoned(t *testing.T) {
+	r := newRig(t, 1)
+	if _, err := r.CordonNode(t.Context(), "pve"); err == nil || !strings.Contains(err.Error(), "PROXMOX_NODES") {
+		t.Errorf("%v", err)
+	}
+	if infos, err := r.Nodes(t.Context()); err != nil || len(infos) != 1 || infos[0].Spread {
+		t.Errorf("%+v, %v", infos, err)
+	}
+}
+
+// A node that went down with the VM that was being created on it: the job is lost, and
+// its VM is not said to be gone.
+func TestPlace_AJobIsLostWithItsNode(t *testing.T) {
+	r, _ := onNodes(t, 8, func(job.Placement) (string, error) { return "pve1", nil })
+	down := &job.HostError{Op: "reach node pve1", Host: "pve", Class: job.HostOffline, Text: "node 'pve1' is offline"}
+	r.behave(providertest.Behaviour{FailStep: "start_vm", Fail: down, Destroys: slices.Repeat([]error{down}, 5)}, false)
+	id := r.submit()
+	j := r.until(id, func(j job.Job) bool { return j.Status == job.Failed })
+	if j.Outcome.Reason != job.ReasonLost || j.VM.State == job.VMDestroyed {
+		t.Errorf("%+v, VM %+v", j.Outcome, j.VM)
+	}
+	if j = r.wait(id); j.VM.State != job.VMDestroyed { // it came back
+		t.Errorf("VM %+v", j.VM)
+	}
+}
+
+func TestCordons_AreStored(t *testing.T) {
+	t.Parallel()
+	s, err := store.Open(t.Context(), store.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for range 2 {
+		for _, node := range []string{"b", "a"} {
+			if err := s.SetCordon(t.Context(), node, true); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if got, err := s.Cordons(t.Context()); err != nil || !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	for range 2 {
+		if err := s.SetCordon(t.Context(), "a", false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := s.Cordons(t.Context()); err != nil || !slices.Equal(got, []string{"b"}) {
+		t.Errorf("%v, %v", got, err)
+	}
+}

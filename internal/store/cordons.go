@@ -1,0 +1,38 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+)
+
+// cordonKey is the beginning of the keys in meta that stand for nodes without new VMs.
+const cordonKey = "cordoned/"
+
+// Cordons returns the nodes that get no new VMs, by name.
+func (s *Store) Cordons(ctx context.Context) ([]string, error) {
+	nodes, err := query(ctx, s.read, func(row scanner) (key string, err error) {
+		err = row.Scan(&key)
+		return strings.TrimPrefix(key, cordonKey), err
+	}, `SELECT key FROM meta WHERE key LIKE 'cordoned/%' ORDER BY key`)
+	if err != nil {
+		return nil, fmt.Errorf("read cordoned nodes: %w", err)
+	}
+	return nodes, nil
+}
+
+// SetCordon adds a node to those that get no new VMs, or removes it.
+func (s *Store) SetCordon(ctx context.Context, node string, cordoned bool) error {
+	change := `DELETE FROM meta WHERE key = ?`
+	if cordoned {
+		change = `INSERT INTO meta (key, value) VALUES (?, '') ON CONFLICT DO NOTHING`
+	}
+	err := s.transaction(ctx, func(tx *tx) error {
+		_, err := tx.ExecContext(ctx, change, cordonKey+node)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("record whether node %s is cordoned: %w", node, err)
+	}
+	return nil
+}
