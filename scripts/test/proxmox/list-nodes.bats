@@ -22,10 +22,11 @@ setup() {
     "${job}" "${owner}" >"${LINUS_PVE_DIR}/nodes/pve2/qemu-server/9001.conf"
   echo 'memory: current=1024' >"${LINUS_PVE_DIR}/nodes/pve2/qemu-server/300.conf"
   printf 'pve2 ssh-rsa AAAAB3NzaC1yc2E=' >"${LINUS_PVE_DIR}/nodes/pve2/ssh_known_hosts"
-  printf 'else ssh-rsa AAAAB3NzaC1yc2E=\npve ssh-rsa AAAA$(id)\n' >"${LINUS_PVE_DIR}/nodes/pve/ssh_known_hosts"
+  printf 'else ssh-rsa AAAAB3NzaC1yc2E=\npve ssh-rsa AAAA;id\n' >"${LINUS_PVE_DIR}/nodes/pve/ssh_known_hosts"
 }
 
 @test "tells the nodes with their memory, VMs, storages, templates and keys, by one start of a tool" {
+  local -a calls
   run_script list-nodes
   assert_status 0
   assert_line LINUS_VM_NODE:pve
@@ -42,7 +43,8 @@ setup() {
   assert_says 'LINUS_NODE_TEMPLATE:pve 9000 agent-template - '
   assert_says "LINUS_NODE_TEMPLATE:pve2 9001 shared ${job} "
   [[ ${output:?} == *"NODE_TEMPLATE:pve "*" local"*"NODE_TEMPLATE:pve2 "*" shared"* ]]
-  [[ $(wc -l <"${PVE_STUB}/calls") -eq 1 ]]
+  mapfile -t calls <"${PVE_STUB}/calls"
+  [[ ${#calls[@]} -eq 1 ]]
 }
 
 @test "a template's sum changes with its config, and not with its lock" {
@@ -73,8 +75,14 @@ setup() {
   done
   run_script list-nodes
   assert_status 0
-  [[ $(grep -c '^LINUS_NODE_VMS:pve2 ' <<<"${output:?}") -eq 3 ]]
-  [[ $(grep -o ' 1[0-9][0-9][0-9]:2048:unknown' <<<"${output}" | wc -l) -eq 1000 ]]
+  local -a lines vms
+  local found
+  found=$(grep '^LINUS_NODE_VMS:pve2 ' <<<"${output:?}")
+  mapfile -t lines <<<"${found}"
+  [[ ${#lines[@]} -eq 3 ]]
+  found=$(grep -o ' 1[0-9][0-9][0-9]:2048:unknown' <<<"${output}")
+  mapfile -t vms <<<"${found}"
+  [[ ${#vms[@]} -eq 1000 ]]
 }
 
 @test "what Proxmox does not tell is a failure, not an empty cluster" {
