@@ -15,9 +15,14 @@ import (
 // Keys log in to VMs: each VM has its own key pair, so that a VM which
 // impersonates another can neither let linus in nor read what was meant for the
 // other. They are in a directory, named after the job that created the VM.
+//
+// With an installation key, which all engines of a database have, the keys are
+// derived from it: each engine can make those of VMs that others created. The
+// directory then only has what was used here, and keys from before.
 type Keys struct {
-	Dir string // of the private keys, created if missing
-	Old string // private key of VMs from before each had its own; may be missing
+	Dir          string // of the private keys, created if missing
+	Old          string // private key of VMs from before each had its own; may be missing
+	Installation InstallationKey
 }
 
 // Make returns the public key of the VM that job id creates. The private key is
@@ -26,7 +31,15 @@ func (k Keys) Make(id string) (string, error) {
 	if err := os.MkdirAll(k.Dir, 0o700); err != nil {
 		return "", fmt.Errorf("create the directory of the VMs' keys: %w", err)
 	}
-	return remote.EnsureKeyPair(filepath.Join(k.Dir, id), "linus-"+id)
+	path, comment := filepath.Join(k.Dir, id), "linus-"+id
+	if k.Installation == nil {
+		return remote.EnsureKeyPair(path, comment)
+	}
+	seed, err := k.Installation.derive("login to the VM of job " + id)
+	if err != nil {
+		return "", err
+	}
+	return remote.EnsureDerivedKeyPair(path, comment, seed)
 }
 
 // Find returns the public key of a VM that job id has begun to create: Old's if
@@ -38,14 +51,21 @@ func (k Keys) Find(id string) (string, error) {
 	return k.Make(id)
 }
 
-// Path returns the private key that logs in to a VM.
+// Path returns the private key that logs in to a VM. If it cannot be written, the
+// file is missing.
 func (k Keys) Path(vm job.VM) string { return k.path(vm.Job) }
 
 func (k Keys) path(id string) string {
 	own := filepath.Join(k.Dir, id)
-	if info, err := os.Stat(own); k.Dir == "" || !filepath.IsLocal(id) || err != nil || !info.Mode().IsRegular() {
+	if k.Dir == "" || !filepath.IsLocal(id) || id == installationFile {
 		return k.Old
 	}
+	if info, err := os.Stat(own); err == nil && info.Mode().IsRegular() {
+		return own
+	} else if k.Installation == nil || err == nil { // a directory, "."
+		return k.Old
+	}
+	_, _ = k.Make(id)
 	return own
 }
 
@@ -57,7 +77,8 @@ func (k Keys) Keep(keep func(id string) bool) error {
 		return nil
 	}
 	for _, entry := range entries {
-		if !keep(strings.TrimSuffix(entry.Name(), ".new")) { // the name while a key is being written
+		id, _, _ := strings.Cut(entry.Name(), ".") // while a key is being written its name has an end
+		if id != installationFile && !keep(id) {
 			err = errors.Join(err, os.Remove(filepath.Join(k.Dir, entry.Name())))
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/crypto/ssh"
@@ -16,9 +17,23 @@ import (
 // ed25519 private key in the file, which is created (0600, OpenSSH's format) if
 // missing. The caller ensures that nobody else creates it at the same time.
 func EnsureKeyPair(path, comment string) (string, error) {
+	return ensureKey(path, comment, func() (ed25519.PrivateKey, error) {
+		_, private, err := ed25519.GenerateKey(nil)
+		return private, err
+	})
+}
+
+// EnsureDerivedKeyPair is EnsureKeyPair for the key that a seed of
+// ed25519.SeedSize bytes determines: several may create the file at the same
+// time. A file that is there stays as it is.
+func EnsureDerivedKeyPair(path, comment string, seed []byte) (string, error) {
+	return ensureKey(path, comment, func() (ed25519.PrivateKey, error) { return ed25519.NewKeyFromSeed(seed), nil })
+}
+
+func ensureKey(path, comment string, generate func() (ed25519.PrivateKey, error)) (string, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		if data, err = makeKey(path, comment); err != nil {
+		if data, err = makeKey(path, comment, generate); err != nil {
 			return "", fmt.Errorf("create SSH key %s: %w", path, err)
 		}
 	}
@@ -33,8 +48,8 @@ func EnsureKeyPair(path, comment string) (string, error) {
 }
 
 // makeKey writes the file completely or not at all.
-func makeKey(path, comment string) ([]byte, error) {
-	_, private, err := ed25519.GenerateKey(nil)
+func makeKey(path, comment string, generate func() (ed25519.PrivateKey, error)) ([]byte, error) {
+	private, err := generate()
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +58,7 @@ func makeKey(path, comment string) ([]byte, error) {
 		return nil, err
 	}
 	data := pem.EncodeToMemory(block)
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.new") // 0600
 	if err != nil {
 		return nil, err
 	}
@@ -54,5 +69,5 @@ func makeKey(path, comment string) ([]byte, error) {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return nil, err
 	}
-	return data, os.Rename(path+".new", path)
+	return data, os.Rename(f.Name(), path)
 }

@@ -1,0 +1,92 @@
+package guest
+
+import (
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// InstallationKey is the secret of all engines of one database, 32 random bytes.
+// It is never in that database.
+type InstallationKey []byte
+
+// installationFile has it, in hex, in the directory of the VMs' keys.
+const installationFile = "installation"
+
+const installationSize = 32
+
+// ReadInstallationKey reads the key in a directory of keys; fs.ErrNotExist.
+func ReadInstallationKey(dir string) (InstallationKey, error) {
+	path := filepath.Join(dir, installationFile)
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode().Perm()&0o077 != 0 {
+		return nil, fmt.Errorf("the installation key %s can be read by others (mode %04o); chmod 600 it", path, info.Mode().Perm())
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	key, err := hex.DecodeString(strings.TrimSpace(string(text)))
+	if err != nil || len(key) != installationSize {
+		return nil, fmt.Errorf("the installation key %s is damaged: it must have %d hex digits; copy it from another engine's machine", path, 2*installationSize)
+	}
+	return key, nil
+}
+
+// MakeInstallationKey makes a new key in a directory of keys, which has none. It
+// is on disk when this returns.
+func MakeInstallationKey(dir string) (InstallationKey, error) {
+	key := make([]byte, installationSize)
+	_, _ = rand.Read(key) // never fails
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		err = writeNew(filepath.Join(dir, installationFile), hex.EncodeToString(key)+"\n")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("create the installation key: %w", err)
+	}
+	return key, nil
+}
+
+// writeNew writes a file, completely or not at all; it is an error if it exists.
+func writeNew(path, text string) error {
+	f, err := os.CreateTemp(filepath.Dir(path), installationFile+".*.new") // 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Link(f.Name(), path)
+	}
+	return errors.Join(err, os.Remove(f.Name()))
+}
+
+// Fingerprint tells keys apart and reveals nothing of them.
+func (k InstallationKey) Fingerprint() (string, error) {
+	derived, err := k.derive("fingerprint")
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(derived)
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// derive returns 32 bytes for a purpose.
+func (k InstallationKey) derive(purpose string) ([]byte, error) {
+	return hkdf.Key(sha256.New, k, nil, "linus: "+purpose, 32)
+}
+
+// String hides the key.
+func (k InstallationKey) String() string { return "[redacted]" }
