@@ -89,6 +89,7 @@ var arrows = map[string][]string{
 	"internal/doctest":       {},
 	"internal/e2e":           {},
 	"internal/e2e/simulated": {"internal/config", "internal/daemon", "internal/job", "internal/providertest"},
+	"internal/pgtest":        {},
 	"internal/providertest":  {"internal/job"},
 	"internal/sshtest":       {},
 }
@@ -97,7 +98,7 @@ var arrows = map[string][]string{
 var leaves = []string{"internal/envfile", "internal/term"}
 
 // testOnly are the packages that nothing but tests may import.
-var testOnly = []string{"internal/bench", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/providertest", "internal/sshtest"}
+var testOnly = []string{"internal/bench", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/pgtest", "internal/providertest", "internal/sshtest"}
 
 // onlyIn says which packages alone may import a foreign package, or one below
 // it, outside tests.
@@ -108,6 +109,7 @@ var onlyIn = map[string][]string{
 	"github.com/kelseyhightower/envconfig": {"internal/config"},
 	"modernc.org/sqlite":                   {"internal/store"},
 	"github.com/pressly/goose":             {"internal/store"},
+	"github.com/jackc/pgx":                 {"internal/store", "internal/pgtest"},
 	"database/sql":                         {"internal/store"},
 	"github.com/yuin/goldmark":             {"internal/manual"},
 	"mvdan.cc/sh/v3":                       {"internal/policy"},

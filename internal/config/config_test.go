@@ -136,6 +136,9 @@ func TestLoad_BadValueStopsTheStartWithNameProblemAndRule(t *testing.T) {
 		{"HTTP port out of range", map[string]string{"HTTP_ADDR": "127.0.0.1:70000"}, []string{"HTTP_ADDR"}},
 		{"HTTP token too short", map[string]string{"HTTP_TOKEN": "secret"}, []string{`HTTP_TOKEN: "[redacted]" is not valid; give 16`}},
 		{"HTTP token with a newline", map[string]string{"HTTP_TOKEN": "0123456789abcdef\n"}, []string{"HTTP_TOKEN"}},
+		{"database of another kind", map[string]string{"LINUS_DATABASE_URL": "mysql://linus:hunter2@db/linus"}, []string{`LINUS_DATABASE_URL: "[redacted]" is not valid; give postgres://`}},
+		{"database without a name", map[string]string{"LINUS_DATABASE_URL": "postgres://linus:hunter2@db"}, []string{`LINUS_DATABASE_URL: "[redacted]" is not valid`}},
+		{"database with a password that is not escaped", map[string]string{"LINUS_DATABASE_URL": "postgres://linus:hunter2%zz/@db/linus"}, []string{"special characters of the password as %XX"}},
 		{"HTTP host with a port", map[string]string{"HTTP_HOSTS": "linus.example:443"}, []string{"HTTP_HOSTS", "without port"}},
 		{"any origin", map[string]string{"HTTP_CORS_ORIGINS": "*"}, []string{`HTTP_CORS_ORIGINS: "*" is not valid; give origins as browsers send them`}},
 		{"origin with a path, beside a right one", map[string]string{"HTTP_CORS_ORIGINS": "http://a.example, http://b.example/"}, []string{`HTTP_CORS_ORIGINS: "http://b.example/" is not valid`}},
@@ -187,6 +190,8 @@ func TestLoad_AcceptsWhatIsRight(t *testing.T) {
 		{"VM_IP_CONFIG": "10.0.0.50-10.0.0.99/24", "VM_GATEWAY": "10.0.0.1", "MAX_JOBS": "50"},
 		{"VM_IP_CONFIG": "2001:db8::50-2001:db8::99/64", "VM_GATEWAY": "2001:db8::1"},
 		{"VM_IP_CONFIG": "auto6"},
+		{"LINUS_DATABASE_URL": "postgres://linus:a%2Fb@db.example.org:5432/linus?sslmode=verify-full"},
+		{"LINUS_DATABASE_URL": "postgresql:///linus?host=/run/postgresql"},
 		{"PROXMOX_VE_ENDPOINT": "somebody else's", "VM_BOX": "x", "MAX_LOGS": "5", "CALLBACK_SECRET_KEY": "x"},
 	} {
 		t.Run(fmt.Sprint(env), func(t *testing.T) {
@@ -205,6 +210,7 @@ func TestSecret_ShowsItselfToNobody(t *testing.T) {
 	clean(t)
 	t.Setenv("PROXMOX_SSH_PASSWORD", "hunter2")
 	t.Setenv("LINUS_SECRET_api_key", "hunter2=x")
+	t.Setenv("LINUS_DATABASE_URL", "postgres://linus:hunter2@db/linus")
 	t.Setenv("CREDENTIALS_DIRECTORY", "/run/credentials/linus")
 	c, err := config.Load(config.Sources{})
 	if err != nil {

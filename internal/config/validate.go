@@ -82,6 +82,7 @@ func (c Config) rules() []rule {
 		{"DEFAULT_MEMORY", c.DefaultMemory, memory.Validate() == nil || sizes.Validate() != nil, "give 512M to 512G, as in 2G"},
 		{"DEFAULT_DISK", c.DefaultDisk, disk.Validate() == nil || sizes.Validate() != nil, "give 5G to 10000G, as in 20G"},
 		{"LIMIT_MEMORY", c.LimitMemory, c.LimitMemory == "" || c.LimitMemoryMB() >= 512, "give 512M or more, as in 64G"},
+		{"LINUS_DATABASE_URL", c.DatabaseURL.String(), c.DatabaseURL.value == "" || isDatabaseURL(c.DatabaseURL.value), "give postgres://USER:PASSWORD@HOST:5432/DATABASE, with special characters of the password as %XX"},
 		{"LINUS_LOG_LEVEL", c.LogLevel, slices.Contains([]string{"debug", "info", "warn", "error"}, c.LogLevel), "use one of: debug, info, warn, error"},
 		{"OTEL_EXPORTER_OTLP_ENDPOINT", c.TraceEndpoint, c.TraceEndpoint == "" || isURL(c.TraceEndpoint), "give http://HOST:4318 or https://HOST, without query and credentials"},
 		{"LINUS_LOG_FORMAT", c.LogFormat, c.LogFormat == "text" || c.LogFormat == "json", "use one of: text, json"},
@@ -195,6 +196,13 @@ func isURL(s string) bool {
 	u, err := url.Parse(s)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && isHost(u.Hostname()) &&
 		u.User == nil && u.RawQuery == "" && u.Fragment == "" && !strings.ContainsAny(s, " \t\r\n")
+}
+
+// isDatabaseURL reports whether s names a PostgreSQL database. A socket's
+// directory may be in the parameter host.
+func isDatabaseURL(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && (u.Scheme == "postgres" || u.Scheme == "postgresql") && len(u.Path) > 1 && u.Fragment == ""
 }
 
 // isOrigin reports whether s is an origin exactly as in a browser's Origin

@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"log/slog"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -142,10 +141,4 @@ func ScanHostKey(ctx context.Context, c config.Config, host string) (remote.Host
 // TrustHostKey adds a key of the Proxmox host to the configured known_hosts.
 func TrustHostKey(c config.Config, key remote.HostKey) error {
 	return remote.TrustHostKey(c.ProxmoxKnownHosts, key)
-}
-
-// loginKeys are the VMs' login keys, in the state directory. Old installations also
-// have one shared key, which their older VMs accept.
-func loginKeys(c config.Config) guest.Keys {
-	return guest.Keys{Dir: filepath.Join(c.StateDir, "keys"), Old: filepath.Join(c.StateDir, "id_ed25519")}
 }

@@ -35,7 +35,7 @@ type engine struct {
 // locked, and listens on the callback port. Nothing runs before start.
 func openEngine(ctx context.Context, o Options) (*engine, error) {
 	c, log := o.Config, o.Log
-	st, err := store.Open(ctx, store.Options{Dir: c.StateDir, MaxOutput: int64(c.MaxOutputSize), Log: log})
+	st, err := store.Open(ctx, storeOptions(c, log))
 	if err != nil {
 		return nil, err
 	}
@@ -49,8 +49,10 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 	if limits == (policy.Limits{}) {
 		admit = nil // no limits, so nothing to count
 	}
-	in := Installation{keys: loginKeys(c)}
-	in.owner, err = st.InstallationID(ctx)
+	var in Installation
+	if in.keys, err = engineKeys(ctx, c, st); err == nil {
+		in.owner, err = st.InstallationID(ctx)
+	}
 	if _, none := os.Stat(in.keys.Old); err == nil && none == nil {
 		in.publicKey, err = remote.EnsureKeyPair(in.keys.Old, "linus")
 	}
@@ -90,6 +92,12 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 		return nil, errors.Join(listenError(err, c), st.Close())
 	}
 	return e, nil
+}
+
+// storeOptions returns the options of the store that the settings name. log may
+// be nil.
+func storeOptions(c config.Config, log *slog.Logger) store.Options {
+	return store.Options{Dir: c.StateDir, URL: c.DatabaseURL.Reveal(), MaxOutput: int64(c.MaxOutputSize), Log: log}
 }
 
 // start adopts unfinished jobs and begins to serve callbacks. failed is called with

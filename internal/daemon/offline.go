@@ -21,7 +21,7 @@ func Peek(ctx context.Context, c config.Config) (job.Engine, func(), error) {
 	case !errors.Is(err, control.ErrNoEngine):
 		return nil, nil, err
 	}
-	st, err := store.Open(ctx, store.Options{Dir: c.StateDir, MaxOutput: int64(c.MaxOutputSize)})
+	st, err := store.Open(ctx, storeOptions(c, nil))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -40,6 +40,10 @@ func SSHOptions(c config.Config, vm job.VM) ([]string, error) {
 			return nil, fmt.Errorf("write the VM's host key: %w", err)
 		}
 	}
+	keys, err := loginKeys(c)
+	if err != nil {
+		return nil, err
+	}
 	jump := append(append([]string{"ssh"}, sshAlone()...),
 		"-o", "StrictHostKeyChecking=yes", "-o", sshFile("UserKnownHostsFile", c.ProxmoxKnownHosts), "-p", strconv.Itoa(c.ProxmoxSSHPort))
 	if c.ProxmoxSSHKeyPath != "" {
@@ -50,7 +54,7 @@ func SSHOptions(c config.Config, vm job.VM) ([]string, error) {
 	return append(sshAlone(),
 		"-o", "ProxyCommand="+through,
 		"-o", "HostKeyAlias="+alias, "-o", "StrictHostKeyChecking="+checking, "-o", sshFile("UserKnownHostsFile", known),
-		"-o", "IdentitiesOnly=yes", "-o", sshFile("IdentityFile", loginKeys(c).Path(vm)),
+		"-o", "IdentitiesOnly=yes", "-o", sshFile("IdentityFile", keys.Path(vm)),
 		"-o", "PreferredAuthentications=publickey", // never a password prompt from a VM
 	), nil
 }

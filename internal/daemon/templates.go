@@ -61,7 +61,7 @@ func withBackend(ctx context.Context, o Options, work func(Backend, *telemetry.A
 	if err := c.NeedHost(); err != nil {
 		return err
 	}
-	st, err := store.Open(ctx, store.Options{Dir: c.StateDir, MaxOutput: int64(c.MaxOutputSize)})
+	st, err := store.Open(ctx, storeOptions(c, nil))
 	if err != nil {
 		return err
 	}

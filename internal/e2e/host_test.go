@@ -16,6 +16,7 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 
 	"linus/internal/lab"
+	"linus/internal/pgtest"
 )
 
 // binDir holds linus and pvelab, built once.
@@ -43,7 +44,7 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		return m.Run()
+		return pgtest.Main(m)
 	}())
 }
 
@@ -93,6 +94,9 @@ func newHostAs(t testing.TB, o lab.Options, settings ...string) *host {
 	h.env = append(os.Environ(), "LINUS_STATE_DIR="+h.state, "CALLBACK_PORT=0", "LINUS_LOG_LEVEL=debug")
 	for k, v := range h.lab.Env() {
 		h.env = append(h.env, k+"="+v)
+	}
+	if url := pgtest.URL(t, h.state); url != "" {
+		h.env = append(h.env, "LINUS_DATABASE_URL="+url)
 	}
 	h.env = append(h.env, settings...)
 	t.Cleanup(func() {

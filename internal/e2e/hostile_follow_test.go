@@ -8,6 +8,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/lab"
+	"linus/internal/pgtest"
 	"linus/internal/store"
 )
 
@@ -119,7 +120,7 @@ func TestVM_AtAnotherAddressIsFollowed(t *testing.T) {
 		t.Fatal("no engine to kill")
 	}
 	// As an engine sees it whose VM has moved: the address on record is nobody's.
-	s, err := store.Open(t.Context(), store.Options{Dir: h.state})
+	s, err := store.Open(t.Context(), store.Options{Dir: h.state, URL: pgtest.URL(t, h.state)})
 	if err != nil {
 		t.Fatal(err)
 	}

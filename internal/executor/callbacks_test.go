@@ -115,6 +115,7 @@ func TestFollow_WaysAreLookedForAgainAfterABackOff(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
+			notOnPostgres(t)
 			synctest.Test(t, func(t *testing.T) {
 				r := newRigHere(t, 1)
 				r.stop()

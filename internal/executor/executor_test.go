@@ -18,6 +18,7 @@ import (
 
 	"linus/internal/executor"
 	"linus/internal/job"
+	"linus/internal/pgtest"
 	"linus/internal/providertest"
 	"linus/internal/store"
 )
@@ -60,7 +61,7 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		panic(err)
 	}
-	os.Exit(m.Run())
+	os.Exit(pgtest.Main(m))
 }
 
 func newRig(t *testing.T, maxJobs int) *rig {
@@ -73,7 +74,7 @@ func newRig(t *testing.T, maxJobs int) *rig {
 func newRigHere(t *testing.T, maxJobs int) *rig {
 	t.Helper()
 	dir, log := t.TempDir(), &logBuffer{}
-	s, err := store.Open(context.Background(), store.Options{Dir: dir, MaxOutput: maxOutput})
+	s, err := store.Open(context.Background(), store.Options{Dir: dir, URL: pgtest.URL(t, dir), MaxOutput: maxOutput})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,6 +91,14 @@ func newRigHere(t *testing.T, maxJobs int) *rig {
 	r.restart()
 	t.Cleanup(r.stop)
 	return r
+}
+
+// notOnPostgres skips a test in a bubble, where no server can be waited for.
+func notOnPostgres(t *testing.T) {
+	t.Helper()
+	if pgtest.Chosen() {
+		t.Skip("in a bubble, in which time stands still for a database")
+	}
 }
 
 // restart starts an executor where the last one stopped.

@@ -158,6 +158,7 @@ func TestVM_DestroyedAcrossARestart(t *testing.T) {
 }
 
 func TestVM_GoesWhenItsTimeIsOverAndNoJobRuns(t *testing.T) {
+	notOnPostgres(t)
 	synctest.Test(t, func(t *testing.T) {
 		r := newRigHere(t, 1)
 		hold := make(chan struct{})

@@ -30,6 +30,7 @@ func TestPutArtifact_TakesPlainPathsOnly(t *testing.T) {
 }
 
 func TestPutArtifact_DoesNotFollowLinks(t *testing.T) {
+	sqliteOnly(t)
 	s := newStore(t)
 	id := insert(t, s, newJob("echo")).ID
 	if err := s.PutArtifact(t.Context(), id, "dir/a", 0, []byte("x")); err != nil {

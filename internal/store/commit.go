@@ -30,18 +30,25 @@ type change struct {
 // wait for the writer, and not what it has begun.
 //
 // work runs in the writer's goroutine. It must not call the store, and it may
-// run again after the transaction failed for another caller's reason.
+// run again after a transaction that was not committed: what it did in the last
+// one counts.
 func (s *Store) transaction(ctx context.Context, work func(*tx) error) error {
-	return s.submit(ctx, &change{work: work, done: make(chan struct{})})
+	return s.submit(ctx, work, false)
 }
 
 // outside is transaction for what an engine may write that is no member: see
 // engines.go.
 func (s *Store) outside(ctx context.Context, work func(*tx) error) error {
-	return s.submit(ctx, &change{work: work, outside: true, done: make(chan struct{})})
+	return s.submit(ctx, work, true)
 }
 
-func (s *Store) submit(ctx context.Context, c *change) error {
+func (s *Store) submit(ctx context.Context, work func(*tx) error, outside bool) error {
+	return s.persist(ctx, func() error {
+		return s.submitOnce(ctx, &change{work: work, outside: outside, done: make(chan struct{})})
+	})
+}
+
+func (s *Store) submitOnce(ctx context.Context, c *change) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -138,31 +145,105 @@ func (s *Store) writeAll() {
 }
 
 // commit writes a batch and tells its callers. If the transaction fails as a
-// whole, each change gets one of its own, so that only those fail that have to.
+// whole, each change gets one of its own, so that only those fail that have to;
+// but not if there is no connection, which all callers may wait for.
 func (s *Store) commit(batch []*change) {
-	ctx := context.Background()
-	_, err := s.write.ExecContext(ctx, `BEGIN IMMEDIATE`)
-	begun := err == nil
-	if begun {
-		if err = s.run(ctx, batch); err == nil {
-			_, err = s.write.ExecContext(ctx, `COMMIT`)
-		}
-		if err != nil {
-			_, _ = s.write.ExecContext(ctx, `ROLLBACK`) // SQLite may have done so already
-		}
-	}
-	if err != nil && begun && len(batch) > 1 {
+	lost, err := s.attempt(batch)
+	if err != nil && !lost && len(batch) > 1 {
 		for _, c := range batch {
 			s.commit([]*change{c})
 		}
 		return
 	}
 	for _, c := range batch {
-		if c.err == nil && err != nil {
+		switch {
+		case err != nil && lost: // what it found was never written
+			c.err, c.panicked = err, nil
+		case err != nil && c.err == nil:
 			c.err = err
 		}
 		close(c.done)
 	}
+}
+
+// attempt runs a batch in one transaction. lost: with an error, there is no
+// connection to the database, and nothing was written.
+func (s *Store) attempt(batch []*change) (lost bool, err error) {
+	if err := s.connect(); err != nil {
+		return true, err
+	}
+	ctx, end := s.limited(context.Background())
+	defer end()
+	s.write.ctx = ctx
+	id, err := s.dialect.begin(s.write)
+	if err != nil {
+		return true, err
+	}
+	if err = s.run(ctx, batch); err == nil {
+		if _, err = s.write.ExecContext(ctx, `COMMIT`); err == nil {
+			return false, nil
+		}
+		if s.dialect.dead(s.write.conn) {
+			return true, s.fate(id, err)
+		}
+	}
+	if s.dialect.dead(s.write.conn) {
+		return true, err
+	}
+	_, _ = s.write.ExecContext(ctx, `ROLLBACK`) // the database may have done so already
+	return false, err
+}
+
+// connect ensures that the writer has a connection.
+func (s *Store) connect() error {
+	if s.write != nil {
+		if !s.dialect.dead(s.write.conn) {
+			return nil
+		}
+		_ = s.write.conn.Close()
+		s.write = nil
+	}
+	ctx, end := s.limited(context.Background())
+	defer end()
+	conn, err := s.writer.Conn(ctx)
+	if err == nil {
+		s.write = newTx(s.dialect, conn)
+	}
+	return err
+}
+
+// fate returns nil if a transaction was committed whose connection was lost in
+// its COMMIT, with err. Nobody is told that a change failed which was written,
+// and none that was written runs again: the database remembers how its
+// transactions ended, and is asked as soon as it can be reached. Only if it
+// cannot be within patience, the error says that this is unknown.
+func (s *Store) fate(id string, err error) error {
+	committed := false
+	askErr := s.persist(context.Background(), func() error {
+		if err := s.connect(); err != nil {
+			return err
+		}
+		ctx, end := s.limited(context.Background())
+		defer end()
+		s.write.ctx = ctx
+		var err error
+		committed, err = s.dialect.fate(ctx, s.write, id)
+		return err
+	})
+	switch {
+	case askErr != nil:
+		return &unknownError{lost: err, ask: askErr}
+	case committed:
+		return nil
+	}
+	return err
+}
+
+// unknownError is returned for a change that may have been written or not.
+type unknownError struct{ lost, ask error }
+
+func (e *unknownError) Error() string {
+	return fmt.Sprintf("the connection was lost in the commit (%v), and whether it was written is unknown: %v", e.lost, e.ask)
 }
 
 // run runs the work of a batch, and undoes what failed. An error is the whole

@@ -178,7 +178,7 @@ func TestTransaction_CancelledWhileItWaitsWritesNothing(t *testing.T) {
 }
 
 func TestTransaction_AfterCloseIsAnError(t *testing.T) {
-	s, err := Open(t.Context(), Options{Dir: t.TempDir()})
+	s, err := open(t, Options{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,6 +36,7 @@ func during(f func()) counts {
 // openCounted opens a store whose statements during counts.
 func openCounted(t testing.TB, dir string) *Store {
 	t.Helper()
+	sqliteOnly(t)
 	registerOnce.Do(func() {
 		db, err := sql.Open("sqlite", "")
 		if err != nil {

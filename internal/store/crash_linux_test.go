@@ -14,10 +14,14 @@ import (
 	"testing"
 
 	"linus/internal/job"
+	"linus/internal/pgtest"
 )
 
 // childRole names, in the environment, what this test binary does as a child.
 const childRole = "LINUS_STORE_TEST_CHILD"
+
+// childURL names, there, the URL of its database; unset: SQLite.
+const childURL = "LINUS_STORE_TEST_URL"
 
 // children are the parts that need a process of their own. They get a state
 // directory and write to stdout what the parent must know.
@@ -29,7 +33,7 @@ var children = map[string]func(dir string) error{
 func TestMain(m *testing.M) {
 	role := os.Getenv(childRole)
 	if role == "" {
-		os.Exit(m.Run())
+		os.Exit(pgtest.Main(m))
 	}
 	err := children[role](os.Args[1])
 	if err == nil {
@@ -52,7 +56,7 @@ func child(t *testing.T, role, dir string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), exe, dir)
-	cmd.Env = append(os.Environ(), childRole+"="+role)
+	cmd.Env = append(os.Environ(), childRole+"="+role, childURL+"="+pgtest.URL(t, dir))
 	cmd.Stderr = os.Stderr
 	return cmd
 }
@@ -61,7 +65,7 @@ func child(t *testing.T, role, dir string) *exec.Cmd {
 // acknowledged: "<job> <updates> <output bytes>".
 func writeUntilKilled(dir string) error {
 	ctx := context.Background()
-	s, err := Open(ctx, Options{Dir: dir, MaxOutput: 1 << 30})
+	s, err := Open(ctx, Options{Dir: dir, URL: os.Getenv(childURL), MaxOutput: 1 << 30})
 	if err != nil {
 		return err
 	}
@@ -143,6 +147,9 @@ func TestKill_AcknowledgedSurvives(t *testing.T) {
 // check asks SQLite whether the database is sound.
 func check(t *testing.T, s *Store) {
 	t.Helper()
+	if pgtest.Chosen() {
+		return
+	}
 	for _, pragma := range []string{"integrity_check", "foreign_key_check"} {
 		found, err := query(t.Context(), s.read, func(row scanner) (string, error) {
 			var v string
@@ -155,6 +162,7 @@ func check(t *testing.T, s *Store) {
 }
 
 func TestReopen_CopyTakenWhileOpen(t *testing.T) {
+	sqliteOnly(t)
 	dir, snapshot := t.TempDir(), filepath.Join(t.TempDir(), "copy")
 	s := openStore(t, Options{Dir: dir, MaxOutput: 100})
 	j := newJob("echo")
@@ -184,6 +192,7 @@ func TestReopen_CopyTakenWhileOpen(t *testing.T) {
 }
 
 func TestFullDisk_NamesWhatWasWrittenAndRecovers(t *testing.T) {
+	sqliteOnly(t)
 	dir := t.TempDir()
 	cmd := child(t, "fill the disk", dir)
 	// A small disk of the child's own, which goes with the child.

@@ -4,14 +4,13 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
-	"net/url"
-	"sync"
 )
 
 // querier is the database to read from, or a transaction.
 type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	// try calls once with the context to query in, and again while that helps.
+	try(ctx context.Context, once func(context.Context) error) error
 }
 
 // scanner is one row of a query's result.
@@ -19,6 +18,14 @@ type scanner interface{ Scan(dest ...any) error }
 
 // query returns all rows of a query's result.
 func query[T any](ctx context.Context, q querier, read func(scanner) (T, error), text string, args ...any) (all []T, err error) {
+	err = q.try(ctx, func(ctx context.Context) error {
+		all, err = queryOnce(ctx, q, read, text, args...)
+		return err
+	})
+	return all, err
+}
+
+func queryOnce[T any](ctx context.Context, q querier, read func(scanner) (T, error), text string, args ...any) (all []T, err error) {
 	rows, err := q.QueryContext(ctx, text, args...)
 	if err != nil {
 		return nil, err
@@ -32,94 +39,6 @@ func query[T any](ctx context.Context, q querier, read func(scanner) (T, error),
 		all = append(all, v)
 	}
 	return all, rows.Err()
-}
-
-// openDatabase opens a pool of connections. A commit is on disk when it returns
-// (synchronous=FULL): writers share commits, and with them the cost.
-func openDatabase(driver, path string, connections int, options string) (*sql.DB, error) {
-	dsn := url.URL{Scheme: "file", Path: path, RawQuery: "_pragma=busy_timeout(10000)" +
-		"&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)" + options}
-	db, err := sql.Open(driver, dsn.String())
-	if err != nil {
-		return nil, fmt.Errorf("open database %s: %w", path, err)
-	}
-	db.SetMaxOpenConns(connections)
-	db.SetMaxIdleConns(connections)
-	return db, nil
-}
-
-// statements are prepared once for each text: parsing one costs more than
-// running it.
-type statements struct {
-	prepare func(ctx context.Context, text string) (*sql.Stmt, error)
-	mu      sync.Mutex
-	byText  map[string]*sql.Stmt
-}
-
-func (s *statements) get(ctx context.Context, text string) (*sql.Stmt, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if stmt := s.byText[text]; stmt != nil {
-		return stmt, nil
-	}
-	stmt, err := s.prepare(ctx, text)
-	if err == nil {
-		if s.byText == nil {
-			s.byText = map[string]*sql.Stmt{}
-		}
-		s.byText[text] = stmt
-	}
-	return stmt, err
-}
-
-// reader is the pool of connections that read.
-type reader struct {
-	db *sql.DB
-	statements
-}
-
-func newReader(db *sql.DB) *reader {
-	return &reader{db: db, statements: statements{prepare: db.PrepareContext}}
-}
-
-// QueryContext runs a query.
-func (r *reader) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
-	stmt, err := r.get(context.WithoutCancel(ctx), text)
-	if err != nil {
-		return nil, err
-	}
-	return stmt.QueryContext(ctx, args...)
-}
-
-// tx is the one connection that writes, within a transaction. Its statements
-// are not cancelled: that could roll back other callers' changes, too.
-type tx struct {
-	conn *sql.Conn
-	statements
-}
-
-func newTx(conn *sql.Conn) *tx {
-	return &tx{conn: conn, statements: statements{prepare: conn.PrepareContext}}
-}
-
-// QueryContext runs a query.
-func (t *tx) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
-	ctx = context.WithoutCancel(ctx)
-	stmt, err := t.get(ctx, text)
-	if err != nil {
-		return nil, err
-	}
-	return stmt.QueryContext(ctx, args...)
-}
-
-// ExecContext runs a statement.
-func (t *tx) ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error) {
-	ctx = context.WithoutCancel(ctx)
-	stmt, err := t.get(ctx, text)
-	if err != nil {
-		return nil, err
-	}
-	return stmt.ExecContext(ctx, args...)
 }
 
 // first returns the first column of a query's first row; sql.ErrNoRows.
@@ -137,3 +56,48 @@ func first[T any](ctx context.Context, q querier, text string, args ...any) (T, 
 	}
 	return found[0], nil
 }
+
+// reader is the pool of connections that read.
+type reader struct {
+	runner
+	s  *Store
+	db *sql.DB
+}
+
+func newReader(s *Store, db *sql.DB) *reader {
+	return &reader{runner: s.dialect.statements(db), s: s, db: db}
+}
+
+func (r *reader) try(ctx context.Context, once func(context.Context) error) error {
+	return r.s.persist(ctx, func() error {
+		ctx, end := r.s.limited(ctx)
+		defer end()
+		return once(ctx)
+	})
+}
+
+// tx is the one connection that writes, within a transaction.
+type tx struct {
+	runner
+	conn *sql.Conn
+	// ctx is the transaction's own. Its statements do not run in their
+	// callers': to cancel one could roll back other callers' changes, too.
+	ctx context.Context
+}
+
+func newTx(d dialect, conn *sql.Conn) *tx {
+	return &tx{runner: d.statements(conn), conn: conn, ctx: context.Background()}
+}
+
+// QueryContext runs a query in the transaction's context.
+func (t *tx) QueryContext(_ context.Context, text string, args ...any) (*sql.Rows, error) {
+	return t.runner.QueryContext(t.ctx, text, args...)
+}
+
+// ExecContext runs a statement in the transaction's context.
+func (t *tx) ExecContext(_ context.Context, text string, args ...any) (sql.Result, error) {
+	return t.runner.ExecContext(t.ctx, text, args...)
+}
+
+// try runs once: what fails is tried again with its whole transaction.
+func (t *tx) try(_ context.Context, once func(context.Context) error) error { return once(t.ctx) }

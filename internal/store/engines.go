@@ -21,9 +21,6 @@ import (
 // a buried engine still writes has an effect, wherever it was held up, and no
 // write needs a condition of its own. An ID is never used twice.
 
-// clock is the database's time, in seconds since 1970.
-const clock = `unixepoch('subsec')`
-
 // EngineID returns the ID under which this engine last joined; empty: it did not.
 func (s *Store) EngineID() string {
 	if id := s.engine.Load(); id != nil {
@@ -49,12 +46,12 @@ func (s *Store) Join(ctx context.Context, about job.EngineInfo, lease time.Durat
 		if _, err := tx.ExecContext(ctx, `DELETE FROM engines WHERE id = ?`, before); err != nil {
 			return err
 		}
-		_, err := tx.ExecContext(ctx, `INSERT INTO engines (id, doc, lease_until) VALUES (?, ?, `+clock+` + ?) ON CONFLICT DO NOTHING`,
+		_, err := tx.ExecContext(ctx, `INSERT INTO engines (id, doc, lease_until) VALUES (?, ?, `+s.dialect.clock()+` + ?) ON CONFLICT DO NOTHING`,
 			about.ID, string(doc), lease.Seconds())
 		return err
 	})
 	if err != nil {
-		return "", fmt.Errorf("join the engines of %s: %w", databaseName, err)
+		return "", fmt.Errorf("join the engines of %s: %w", s.name, err)
 	}
 	s.engine.Store(&about.ID)
 	return about.ID, nil
@@ -62,12 +59,12 @@ func (s *Store) Join(ctx context.Context, about job.EngineInfo, lease time.Durat
 
 // Renew extends this engine's lease; job.ErrDetach if it is no member any more.
 func (s *Store) Renew(ctx context.Context, lease time.Duration) error {
-	n, err := s.affect(ctx, `UPDATE engines SET lease_until = `+clock+` + ? WHERE id = ?`, lease.Seconds(), s.EngineID())
+	n, err := s.affect(ctx, `UPDATE engines SET lease_until = `+s.dialect.clock()+` + ? WHERE id = ?`, lease.Seconds(), s.EngineID())
 	if err == nil && n == 0 {
 		err = errBuried
 	}
 	if err != nil {
-		return fmt.Errorf("renew this engine's lease in %s: %w", databaseName, err)
+		return fmt.Errorf("renew this engine's lease in %s: %w", s.name, err)
 	}
 	return nil
 }
@@ -78,7 +75,7 @@ var errBuried = fmt.Errorf("the others have taken this engine for dead: %w", job
 // Leave ends the membership: the jobs this engine works on are free for others.
 func (s *Store) Leave(ctx context.Context) error {
 	if _, err := s.affect(ctx, `DELETE FROM engines WHERE id = ?`, s.EngineID()); err != nil {
-		return fmt.Errorf("leave the engines of %s: %w", databaseName, err)
+		return fmt.Errorf("leave the engines of %s: %w", s.name, err)
 	}
 	return nil
 }
@@ -86,7 +83,7 @@ func (s *Store) Leave(ctx context.Context) error {
 // Drain notes that this engine takes no more jobs.
 func (s *Store) Drain(ctx context.Context) error {
 	if _, err := s.affect(ctx, `UPDATE engines SET draining = 1 WHERE id = ?`, s.EngineID()); err != nil {
-		return fmt.Errorf("drain this engine in %s: %w", databaseName, err)
+		return fmt.Errorf("drain this engine in %s: %w", s.name, err)
 	}
 	return nil
 }
@@ -95,9 +92,9 @@ func (s *Store) Drain(ctx context.Context) error {
 // it worked on are free for others. It waits for a transaction of that engine that
 // is under way.
 func (s *Store) Bury(ctx context.Context, id string) (bool, error) {
-	n, err := s.affect(ctx, `DELETE FROM engines WHERE id = ? AND lease_until < `+clock, id)
+	n, err := s.affect(ctx, `DELETE FROM engines WHERE id = ? AND lease_until < `+s.dialect.clock(), id)
 	if err != nil {
-		return false, fmt.Errorf("remove engine %s from %s: %w", id, databaseName, err)
+		return false, fmt.Errorf("remove engine %s from %s: %w", id, s.name, err)
 	}
 	return n > 0, nil
 }
@@ -115,7 +112,7 @@ func (s *Store) Engines(ctx context.Context) ([]job.EngineInfo, error) {
 		err = json.Unmarshal([]byte(doc), &e)
 		e.Lease, e.Draining, e.Jobs = time.Duration(left*float64(time.Second)), draining != 0, jobs
 		return e, err
-	}, `SELECT doc, lease_until - `+clock+`, draining, (SELECT count(*) FROM jobs WHERE jobs.engine = engines.id) FROM engines ORDER BY id`)
+	}, `SELECT doc, lease_until - `+s.dialect.clock()+`, draining, (SELECT count(*) FROM jobs WHERE jobs.engine = engines.id) FROM engines ORDER BY id`)
 	if err != nil {
 		return nil, fmt.Errorf("read the engines: %w", err)
 	}
@@ -144,7 +141,7 @@ func (s *Store) Take(ctx context.Context, id string) (j job.Job, taken bool, err
 	}
 	err = s.transaction(ctx, func(tx *tx) error {
 		taken = false
-		if j, err = s.one(ctx, tx, `jobs.id = ?`, id); err != nil {
+		if j, err = s.one(ctx, tx, `jobs.id = ?`+s.dialect.lock("jobs"), id); err != nil {
 			return err
 		}
 		if j.Done() || j.Engine != "" && j.Engine != engine {
@@ -152,6 +149,10 @@ func (s *Store) Take(ctx context.Context, id string) (j job.Job, taken bool, err
 		}
 		slot := !j.Shares() && j.Member == nil && j.Outcome == nil
 		if slot && s.maxJobs > 0 && j.Status == job.Pending && j.Engine == "" {
+			// Engines count in turn: the row is locked until the transaction's end.
+			if err := setMeta(ctx, tx, "slots_counted", ""); err != nil {
+				return err
+			}
 			n, err := first[int](ctx, tx, `SELECT count(*) FROM jobs WHERE slot = 1 AND done = 0 AND id <> ?`, id)
 			if err != nil {
 				return err
@@ -169,7 +170,7 @@ func (s *Store) Take(ctx context.Context, id string) (j job.Job, taken bool, err
 		return err
 	})
 	if err != nil && !errors.Is(err, job.ErrNotFound) && !errors.Is(err, job.ErrNoSlot) {
-		err = fmt.Errorf("take job %s in %s: %w", id, databaseName, err)
+		err = fmt.Errorf("take job %s in %s: %w", id, s.name, err)
 	}
 	return j, taken && err == nil, err
 }
@@ -181,7 +182,7 @@ func (s *Store) Lock(ctx context.Context, name, what string, loose bool) (taken 
 	engine := s.EngineID()
 	err = s.transaction(ctx, func(tx *tx) error {
 		if loose {
-			_, err := tx.ExecContext(ctx, `DELETE FROM locks WHERE name = ? AND engine IN (SELECT id FROM engines WHERE lease_until < `+clock+`)`, name)
+			_, err := tx.ExecContext(ctx, `DELETE FROM locks WHERE name = ? AND engine IN (SELECT id FROM engines WHERE lease_until < `+s.dialect.clock()+`)`, name)
 			if err != nil {
 				return err
 			}
@@ -200,7 +201,7 @@ func (s *Store) Lock(ctx context.Context, name, what string, loose bool) (taken 
 		holder, err = s.Locked(ctx, name)
 	}
 	if err != nil {
-		return false, "", fmt.Errorf("take the lock %s in %s: %w", name, databaseName, err)
+		return false, "", fmt.Errorf("take the lock %s in %s: %w", name, s.name, err)
 	}
 	return taken, holder, nil
 }
@@ -220,7 +221,7 @@ func (s *Store) Locked(ctx context.Context, name string) (string, error) {
 // Unlock releases a lock of this engine.
 func (s *Store) Unlock(ctx context.Context, name string) error {
 	if _, err := s.affect(ctx, `DELETE FROM locks WHERE name = ? AND engine = ?`, name, s.EngineID()); err != nil {
-		return fmt.Errorf("release the lock %s in %s: %w", name, databaseName, err)
+		return fmt.Errorf("release the lock %s in %s: %w", name, s.name, err)
 	}
 	return nil
 }
@@ -247,7 +248,7 @@ func (s *Store) member(ctx context.Context, tx *tx) (bool, error) {
 	found, err := query(ctx, tx, func(row scanner) (n int, err error) {
 		err = row.Scan(&n)
 		return n, err
-	}, `SELECT 1 FROM engines WHERE id = ?`, engine)
+	}, `SELECT 1 FROM engines WHERE id = ?`+s.dialect.hold("engines"), engine)
 	return len(found) > 0, err
 }
 

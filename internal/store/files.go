@@ -76,16 +76,3 @@ func readAt(path string, offset, n int64) ([]byte, error) {
 	_, err = f.ReadAt(data, offset)
 	return data, err
 }
-
-// makeJobDir makes the directory of a job's files, if there is none. The job's
-// row has proved its ID.
-func (s *Store) makeJobDir(id string) error {
-	err := os.Mkdir(s.jobDir(id), 0o700)
-	if errors.Is(err, fs.ErrExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(s.jobDir(id)))
-}

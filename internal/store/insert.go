@@ -6,8 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"linus/internal/job"
@@ -30,11 +28,15 @@ func (s *Store) Insert(ctx context.Context, j job.Job, tokenHash, key string) (j
 			return err
 		}
 		isNew = true
-		return rows.insert(ctx, tx)
+		if err = rows.insert(ctx, tx); errors.Is(err, errKeyTaken) {
+			isNew = false
+			first, err = s.byKey(ctx, tx, key)
+		}
+		return err
 	})
 	switch {
 	case err != nil:
-		return job.Job{}, false, fmt.Errorf("write job %s to %s: %w", j.ID, databaseName, err)
+		return job.Job{}, false, fmt.Errorf("write job %s to %s: %w", j.ID, s.name, err)
 	case isNew:
 		return rows.job, true, nil
 	}
@@ -75,14 +77,23 @@ func newRows(j job.Job, tokenHash, key string) (rows, error) {
 	return r, nil
 }
 
+// errKeyTaken: another engine has just inserted a job with the idempotency key.
+var errKeyTaken = errors.New("the idempotency key is taken")
+
 func (r rows) insert(ctx context.Context, tx *tx) error {
-	_, err := tx.ExecContext(ctx, `INSERT INTO jobs
+	result, err := tx.ExecContext(ctx, `INSERT INTO jobs
 		(id, created_at, task_head, client, idempotency_key, token_hash, status, done, waiting, member, vm_job, vm_state, completed_at, doc)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (idempotency_key) DO NOTHING`,
 		append([]any{
 			r.job.ID, timeText(r.job.CreatedAt), job.TaskHead(r.job.Manifest.Task), r.job.Client,
 			sql.NullString{String: r.idempotency, Valid: r.idempotency != ""}, r.tokenHash,
 		}, columns(r.job, r.doc)...)...)
+	if err == nil {
+		var n int64
+		if n, err = result.RowsAffected(); err == nil && n == 0 {
+			err = errKeyTaken
+		}
+	}
 	if err == nil {
 		_, err = tx.ExecContext(ctx, `INSERT INTO job_manifests (job_id, manifest) VALUES (?, ?)`, r.job.ID, r.manifest)
 	}
@@ -126,8 +137,8 @@ func (s *Store) Manifest(ctx context.Context, id string) (m job.Manifest, err er
 	if err := json.Unmarshal([]byte(found[0].manifest), &m); err != nil || len(m.Files) == 0 {
 		return m, err
 	}
-	if !found[0].contents.Valid {
-		return s.oldManifest(id)
+	if old, ok := s.files.(*directories); ok && !found[0].contents.Valid {
+		return old.oldManifest(id)
 	}
 	var contents []string
 	if err := json.Unmarshal([]byte(found[0].contents.String), &contents); err != nil {
@@ -140,14 +151,4 @@ func (s *Store) Manifest(ctx context.Context, id string) (m job.Manifest, err er
 		m.Files[i].Content = contents[i]
 	}
 	return m, nil
-}
-
-// oldManifest returns the manifest of a job that is older than the table of
-// contents. The job exists, which proves its ID as a file name.
-func (s *Store) oldManifest(id string) (m job.Manifest, err error) {
-	data, err := os.ReadFile(filepath.Join(s.jobDir(id), "manifest.json"))
-	if err == nil {
-		err = json.Unmarshal(data, &m)
-	}
-	return m, err
 }

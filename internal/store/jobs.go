@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"github.com/google/uuid"
@@ -58,7 +57,7 @@ func (s *Store) Update(ctx context.Context, id string, change func(*job.Job) ([]
 	err := s.transaction(ctx, func(tx *tx) error {
 		var err error
 		refused = nil
-		if j, err = s.one(ctx, tx, `jobs.id = ?`, id); err != nil {
+		if j, err = s.one(ctx, tx, `jobs.id = ?`+s.dialect.lock("jobs"), id); err != nil {
 			return err
 		}
 		before, manifest, stdout, stderr, engine := j.Status, j.Manifest, j.Stdout, j.Stderr, j.Engine
@@ -87,7 +86,7 @@ func (s *Store) Update(ctx context.Context, id string, change func(*job.Job) ([]
 	case errors.Is(err, job.ErrNotFound):
 		return job.Job{}, err
 	default:
-		return job.Job{}, fmt.Errorf("write job %s to %s: %w", id, databaseName, err)
+		return job.Job{}, fmt.Errorf("write job %s to %s: %w", id, s.name, err)
 	}
 }
 
@@ -165,7 +164,15 @@ func columns(j job.Job, doc string) []any {
 		completed = timeText(j.CompletedAt)
 	}
 	waiting := j.Status == job.Pending && j.Outcome == nil && !j.Shares() && j.Member == nil
-	return []any{string(j.Status), j.Done(), waiting, memberColumn(j), vm.Job, string(vm.State), completed, doc}
+	return []any{string(j.Status), truth(j.Done()), truth(waiting), memberColumn(j), vm.Job, string(vm.State), completed, doc}
+}
+
+// truth is a column's value: 0 or 1.
+func truth(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // Events returns the job's events with Seq > after, in order.
@@ -191,7 +198,7 @@ func (s *Store) Events(ctx context.Context, id string, after int64) ([]job.Event
 // TokenHash returns the hex sha256 of the job's callback token; "" once the job
 // has ended, when its token is no longer valid.
 func (s *Store) TokenHash(ctx context.Context, id string) (string, error) {
-	hash, err := first[string](ctx, s.read, `SELECT iif(status IN (?, ?, ?), '', token_hash) FROM jobs WHERE id = ?`,
+	hash, err := first[string](ctx, s.read, `SELECT CASE WHEN status IN (?, ?, ?) THEN '' ELSE token_hash END FROM jobs WHERE id = ?`,
 		string(job.Success), string(job.Failed), string(job.Timeout), id)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
@@ -213,17 +220,13 @@ func (s *Store) SetTokenHash(ctx context.Context, id, hash string) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("write token of job %s to %s: %w", id, databaseName, err)
+		return fmt.Errorf("write token of job %s to %s: %w", id, s.name, err)
 	}
 	if changed == 0 {
 		return job.ErrNotFound
 	}
 	return nil
 }
-
-// jobDir is the directory of the job's files. id must have passed isID or come
-// from the database.
-func (s *Store) jobDir(id string) string { return filepath.Join(s.dir, jobsDir, id) }
 
 // isID reports whether id is a UUID in its usual form, the only thing that
 // names a directory.

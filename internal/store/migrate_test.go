@@ -34,6 +34,7 @@ func oldState(t *testing.T) string {
 }
 
 func TestOpen_StateOfAnEarlierVersion(t *testing.T) {
+	sqliteOnly(t)
 	dir := oldState(t)
 	id := func(n int) string { return "019aa000-0000-7000-8000-00000000000" + string(rune('0'+n)) }
 	const waits, waitsWithFiles, entersVM, runs, cancelled, ended, madeVM = 1, 2, 3, 4, 5, 6, 7

@@ -6,27 +6,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
-	"os"
-	"path/filepath"
-	"strconv"
 
 	"linus/internal/job"
 )
 
-// A stream's bytes are in three files of the job's directory. They bypass the
-// database, so that many small writes stay cheap:
+// A stream's bytes are in files of the job: its head, from the first byte up to
+// the limit, which has the stream's name, and a tail, with a marker before it,
+// when the sealed stream is too long.
 //
-//	stdout       the stream from its first byte, up to the limit
-//	stdout.seen  how much has been seen, once that is more than stdout holds
-//	stdout.tail  marker and tail, when the sealed stream is too long
-//
-// The row seals a stream: stdout.tail counts from the moment the row has the
+// The row seals a stream: the tail counts from the moment the row has the
 // stream's counts, and is rewritten by whoever seals before that. Readers do
-// not see bytes of stdout that the row does not count. stdout only grows,
-// unless its content turns out not to be the task's, and the other files are
-// replaced as a whole, so that reading needs no lock.
+// not see bytes of the head that the row does not count. The head only grows,
+// unless its content turns out not to be the task's, and the tail is replaced as
+// a whole, so that reading needs no lock.
 const (
 	seenSuffix = ".seen"
 	tailSuffix = ".tail"
@@ -36,42 +29,46 @@ const (
 // returns how much of the stream has been seen: the offset to send next. Data
 // seen before is skipped, data that would leave a gap is ignored, and a sealed
 // stream accepts nothing.
-func (s *Store) AppendOutput(ctx context.Context, id, stream string, offset int64, data []byte) (int64, error) {
+func (s *Store) AppendOutput(ctx context.Context, id, stream string, offset int64, data []byte) (seen int64, err error) {
 	if offset < 0 || offset > math.MaxInt64-int64(len(data)) {
 		return 0, &job.FieldError{Field: "offset", Problem: fmt.Sprintf("%d is out of range", offset), Remedy: "give the bytes sent before"}
 	}
-	unlock, err := s.lockOutput(ctx, id, stream)
-	if err != nil {
-		return 0, err
-	}
-	defer unlock()
-	sealed, err := s.sealed(ctx, id, stream)
-	if err != nil {
-		return 0, err
-	}
-	if sealed.Valid {
-		info, err := decodeCounts(id, sealed.String)
-		return info.Total, err
-	}
-	held, seen, err := s.open(id, stream)
+	err = s.changeOutput(ctx, id, stream, func(f outputFiles, sealed sql.NullString) (err error) {
+		if sealed.Valid {
+			info, err := decodeCounts(id, sealed.String)
+			seen = info.Total
+			return err
+		}
+		seen, err = s.appendNew(f, stream, offset, data)
+		if err != nil {
+			return fmt.Errorf("write %s of job %s: %w", stream, id, err)
+		}
+		return nil
+	})
+	return seen, err
+}
+
+// appendNew appends what is new of data to an open stream.
+func (s *Store) appendNew(f outputFiles, stream string, offset int64, data []byte) (seen int64, err error) {
+	is, err := f.open(stream)
 	if err != nil {
 		return 0, err
 	}
 	end := offset + int64(len(data))
-	if offset > seen || end <= seen {
-		return seen, nil
+	if offset > is.seen || end <= is.seen {
+		return is.seen, nil
 	}
-	data = data[seen-offset:]
-	if seen == held { // nothing was left out yet: the head may grow
-		fits := min(int64(len(data)), max(s.maxOutput-held, 0))
-		if err := appendAt(s.outputPath(id, stream), held, data[:fits]); err != nil {
-			return seen, fmt.Errorf("write %s of job %s: %w", stream, id, err)
+	data = data[is.seen-offset:]
+	if is.seen == is.held { // nothing was left out yet: the head may grow
+		fits := min(int64(len(data)), max(s.maxOutput-is.held, 0))
+		if err := f.append(stream, is.held, data[:fits]); err != nil {
+			return is.seen, err
 		}
-		held += fits
+		is.held += fits
 	}
-	if end > held {
-		if err := replaceFile(s.outputPath(id, stream+seenSuffix), strconv.FormatInt(end, 10)); err != nil {
-			return held, fmt.Errorf("write %s of job %s: %w", stream, id, err)
+	if end > is.held {
+		if err := f.see(stream, end); err != nil {
+			return is.held, err
 		}
 	}
 	return end, nil
@@ -80,82 +77,80 @@ func (s *Store) AppendOutput(ctx context.Context, id, stream string, offset int6
 // CutOutput discards what is stored of an open stream beyond its first size
 // bytes, and the count of what was seen. A sealed stream stays as it is.
 func (s *Store) CutOutput(ctx context.Context, id, stream string, size int64) error {
-	unlock, err := s.lockOutput(ctx, id, stream)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	sealed, err := s.sealed(ctx, id, stream)
-	if err != nil || sealed.Valid {
-		return err
-	}
-	held, _, err := s.open(id, stream)
-	if err == nil {
-		err = os.Remove(s.outputPath(id, stream+seenSuffix))
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	if err == nil && size < held {
-		err = os.Truncate(s.outputPath(id, stream), max(0, size))
-	}
-	if err != nil {
-		return fmt.Errorf("cut %s of job %s: %w", stream, id, err)
-	}
-	return nil
+	return s.changeOutput(ctx, id, stream, func(f outputFiles, sealed sql.NullString) error {
+		if sealed.Valid {
+			return nil
+		}
+		is, err := f.open(stream)
+		if err == nil {
+			err = f.see(stream, 0)
+		}
+		if err == nil && size < is.held {
+			err = f.truncate(stream, max(0, size))
+		}
+		if err != nil {
+			return fmt.Errorf("cut %s of job %s: %w", stream, id, err)
+		}
+		return nil
+	})
 }
 
 // SealOutput makes the stream final: total bytes, of which tail are the last.
 // It keeps everything when the total is within the limit and all of it is
 // available; otherwise the head, a marker with the count of dropped bytes, and
 // at most half the limit of the tail. Sealing again returns the same.
-func (s *Store) SealOutput(ctx context.Context, id, stream string, total int64, tail []byte) (job.OutputInfo, error) {
-	unlock, err := s.lockOutput(ctx, id, stream)
+func (s *Store) SealOutput(ctx context.Context, id, stream string, total int64, tail []byte) (info job.OutputInfo, err error) {
+	err = s.changeOutput(ctx, id, stream, func(f outputFiles, sealed sql.NullString) (err error) {
+		if sealed.Valid {
+			info, err = decodeCounts(id, sealed.String)
+			return err
+		}
+		is, err := f.open(stream)
+		if err != nil {
+			return err
+		}
+		if total < is.seen { // more was seen than is reported: a VM that is gone reports nothing
+			info, err = s.complete(f, stream, is.held, is.seen, nil)
+		} else {
+			info, err = s.complete(f, stream, is.held, total, tail)
+		}
+		if err != nil {
+			return fmt.Errorf("write %s of job %s: %w", stream, id, err)
+		}
+		counts, err := json.Marshal(info)
+		if err == nil {
+			err = f.seal(stream, string(counts))
+		}
+		if err != nil {
+			return fmt.Errorf("write counts of job %s to %s: %w", id, s.name, err)
+		}
+		return nil
+	})
 	if err != nil {
 		return job.OutputInfo{}, err
 	}
-	defer unlock()
-	sealed, err := s.sealed(ctx, id, stream)
-	if err != nil {
-		return job.OutputInfo{}, err
-	}
-	if sealed.Valid {
-		return decodeCounts(id, sealed.String)
-	}
-	held, seen, err := s.open(id, stream)
-	if err != nil {
-		return job.OutputInfo{}, err
-	}
-	if total < seen { // more was seen than is reported: a VM that is gone reports nothing
-		total, tail = seen, nil
-	}
-	info, err := s.complete(id, stream, held, total, tail)
-	if err != nil {
-		return job.OutputInfo{}, fmt.Errorf("write %s of job %s: %w", stream, id, err)
-	}
-	return info, s.writeCounts(ctx, id, stream, info)
+	return info, nil
 }
 
-// complete puts the final bytes of a stream on disk and counts them.
-func (s *Store) complete(id, stream string, held, total int64, tail []byte) (job.OutputInfo, error) {
-	path := s.outputPath(id, stream)
+// complete makes the final bytes of a stream durable and counts them.
+func (s *Store) complete(f outputFiles, stream string, held, total int64, tail []byte) (job.OutputInfo, error) {
 	keep := min(int64(len(tail)), s.maxOutput/2, total)
 	tail = tail[int64(len(tail))-keep:]
 	tailStart := total - keep
 	if total <= s.maxOutput && tailStart <= held {
-		if err := appendAt(path, held, tail[held-tailStart:]); err != nil {
+		if err := f.append(stream, held, tail[held-tailStart:]); err != nil {
 			return job.OutputInfo{}, err
 		}
-		return job.OutputInfo{Held: total, Total: total}, syncFile(path)
+		return job.OutputInfo{Held: total, Total: total}, f.sync(stream)
 	}
 	head := min(held, s.maxOutput-keep)
 	info := job.OutputInfo{Total: total, Dropped: tailStart - head}
 	end := append(marker(info.Dropped), tail...)
 	info.Held = head + int64(len(end))
-	if err := writeFile(path+tailSuffix, end); err != nil {
+	if err := f.replace(stream+tailSuffix, end); err != nil {
 		return job.OutputInfo{}, err
 	}
-	return info, syncFile(path)
+	return info, f.sync(stream)
 }
 
 // Output returns at most limit stored bytes of a stream, marker included.
@@ -165,7 +160,7 @@ func (s *Store) Output(ctx context.Context, id, stream string, offset, limit int
 	if err != nil {
 		return nil, err
 	}
-	return s.readStored(id, stream, h, offset, limit)
+	return s.readStored(ctx, id, stream, h, offset, limit)
 }
 
 // Written returns at most limit bytes of what the task wrote to a stream,
@@ -178,12 +173,12 @@ func (s *Store) Written(ctx context.Context, id, stream string, offset, limit in
 		return nil, 0, err
 	}
 	if offset < h.head {
-		data, err = s.readStored(id, stream, h, offset, min(limit, h.head-offset))
+		data, err = s.readStored(ctx, id, stream, h, offset, min(limit, h.head-offset))
 		return data, offset, err
 	}
 	tail := h.head + h.dropped
 	at = min(max(offset, tail), tail+h.tail-h.marker)
-	data, err = s.readStored(id, stream, h, h.head+h.marker+at-tail, limit)
+	data, err = s.readStored(ctx, id, stream, h, h.head+h.marker+at-tail, limit)
 	return data, at, err
 }
 
@@ -206,15 +201,22 @@ func (s *Store) storedParts(ctx context.Context, id, stream string, offset, limi
 	if err != nil {
 		return parts{}, err
 	}
-	info, err := s.counts(id, stream, sealed)
-	if err != nil || !sealed.Valid || info.Dropped == 0 {
+	if !sealed.Valid {
+		open, err := s.files.open(ctx, s.read, streamOf{id, stream})
+		if err != nil {
+			return parts{}, err
+		}
+		return parts{head: open[0].held}, nil
+	}
+	info, err := decodeCounts(id, sealed.String)
+	if err != nil || info.Dropped == 0 {
 		return parts{head: info.Held}, err
 	}
-	fi, err := os.Stat(s.outputPath(id, stream+tailSuffix))
+	tail, err := s.files.size(ctx, id, stream+tailSuffix)
 	if err != nil {
 		return parts{}, fmt.Errorf("read %s of job %s: %w", stream, id, err)
 	}
-	return parts{info.Held - fi.Size(), info.Dropped, fi.Size(), int64(len(marker(info.Dropped)))}, nil
+	return parts{info.Held - tail, info.Dropped, tail, int64(len(marker(info.Dropped)))}, nil
 }
 
 // marker replaces the dropped bytes in a sealed stream.
@@ -222,7 +224,7 @@ func marker(dropped int64) []byte { return fmt.Appendf(nil, "\n[linus: %d bytes 
 
 // readStored reads across the one or two files of a stream; offset counts stored
 // bytes.
-func (s *Store) readStored(id, stream string, h parts, offset, limit int64) (data []byte, err error) {
+func (s *Store) readStored(ctx context.Context, id, stream string, h parts, offset, limit int64) (data []byte, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("read %s of job %s: %w", stream, id, err)
@@ -237,7 +239,7 @@ func (s *Store) readStored(id, stream string, h parts, offset, limit int64) (dat
 			offset = max(0, offset-p.size)
 			continue
 		}
-		piece, err := readAt(s.outputPath(id, p.name), offset, n)
+		piece, err := s.files.read(ctx, id, p.name, offset, n)
 		if err != nil {
 			return nil, err
 		}
@@ -247,27 +249,16 @@ func (s *Store) readStored(id, stream string, h parts, offset, limit int64) (dat
 	return data, nil
 }
 
-// lockOutput locks both streams of a job; job.ErrNotFound.
-func (s *Store) lockOutput(ctx context.Context, id, stream string) (unlock func(), err error) {
+// changeOutput calls work with a job's output while nobody else changes it;
+// job.ErrNotFound.
+func (s *Store) changeOutput(ctx context.Context, id, stream string, work func(outputFiles, sql.NullString) error) error {
 	if err := checkStream(stream); err != nil {
-		return nil, err
+		return err
 	}
 	if !isID(id) {
-		return nil, job.ErrNotFound
+		return job.ErrNotFound
 	}
-	unlock, err = lockDir(s.jobDir(id))
-	if errors.Is(err, fs.ErrNotExist) {
-		if _, err := s.sealed(ctx, id, stream); err != nil {
-			return nil, err
-		}
-		if err = s.makeJobDir(id); err == nil {
-			unlock, err = lockDir(s.jobDir(id))
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("lock output of job %s: %w", id, err)
-	}
-	return unlock, nil
+	return s.files.change(ctx, id, stream, work)
 }
 
 func checkStream(stream string) error {
@@ -283,7 +274,12 @@ func checkStream(stream string) error {
 // sealed reads a stream's final counts from the row: NULL while open. The
 // column has the stream's name, which checkStream has checked.
 func (s *Store) sealed(ctx context.Context, id, stream string) (sql.NullString, error) {
-	counts, err := first[sql.NullString](ctx, s.read, `SELECT `+stream+` FROM jobs WHERE id = ?`, id)
+	return s.sealedIn(ctx, s.read, id, stream, "")
+}
+
+// sealedIn is sealed, with the end of the query.
+func (s *Store) sealedIn(ctx context.Context, q querier, id, stream, lock string) (sql.NullString, error) {
+	counts, err := first[sql.NullString](ctx, q, `SELECT `+stream+` FROM jobs WHERE id = ?`+lock, id)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return counts, job.ErrNotFound
@@ -293,29 +289,10 @@ func (s *Store) sealed(ctx context.Context, id, stream string) (sql.NullString, 
 	return counts, nil
 }
 
-// writeCounts seals the stream.
-func (s *Store) writeCounts(ctx context.Context, id, stream string, info job.OutputInfo) error {
-	text, err := json.Marshal(info)
-	if err == nil {
-		err = s.transaction(ctx, func(tx *tx) error {
-			_, err := tx.ExecContext(ctx, `UPDATE jobs SET `+stream+` = ? WHERE id = ?`, string(text), id) //nolint:gosec // stream is a column's name, checked by checkStream
-			return err
-		})
-	}
-	if err != nil {
-		return fmt.Errorf("write counts of job %s to %s: %w", id, databaseName, err)
-	}
-	return nil
-}
-
-// counts returns a stream's counts: the sealed ones, or else those of its
-// files.
-func (s *Store) counts(id, stream string, sealed sql.NullString) (job.OutputInfo, error) {
-	if sealed.Valid {
-		return decodeCounts(id, sealed.String)
-	}
-	held, seen, err := s.open(id, stream)
-	return job.OutputInfo{Held: held, Total: seen, Dropped: seen - held}, err
+// sealRow seals a stream.
+func sealRow(ctx context.Context, tx *tx, id, stream, counts string) error {
+	_, err := tx.ExecContext(ctx, `UPDATE jobs SET `+stream+` = ? WHERE id = ?`, counts, id) //nolint:gosec // stream is a column's name, checked by checkStream
+	return err
 }
 
 func decodeCounts(id, text string) (job.OutputInfo, error) {
@@ -325,25 +302,3 @@ func decodeCounts(id, text string) (job.OutputInfo, error) {
 	}
 	return info, nil
 }
-
-// open returns how many bytes of an open stream are stored, and how many were
-// seen. The latter is read first: once that file exists, stdout is final.
-func (s *Store) open(id, stream string) (held, seen int64, err error) {
-	text, err := os.ReadFile(s.outputPath(id, stream+seenSuffix))
-	if err == nil {
-		seen, err = strconv.ParseInt(string(text), 10, 64)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return 0, 0, fmt.Errorf("read %s of job %s: %w", stream, id, err)
-	}
-	fi, err := os.Stat(s.outputPath(id, stream))
-	switch {
-	case err == nil:
-		held = fi.Size()
-	case !errors.Is(err, fs.ErrNotExist):
-		return 0, 0, fmt.Errorf("read %s of job %s: %w", stream, id, err)
-	}
-	return held, max(held, seen), nil
-}
-
-func (s *Store) outputPath(id, name string) string { return filepath.Join(s.jobDir(id), name) }

@@ -261,6 +261,7 @@ func TestSealOutput(t *testing.T) { // newStore keeps 100 bytes, so 50 of a tail
 }
 
 func TestSealOutput_InterruptedBeforeItsRowIsDoneAgain(t *testing.T) {
+	sqliteOnly(t)
 	s := newStore(t)
 	id := insert(t, s, newJob("echo")).ID
 	stream := text(500)

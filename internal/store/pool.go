@@ -49,7 +49,7 @@ func (s *Store) InsertPool(ctx context.Context, p job.Pool) (bool, error) {
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("write pool %s to %s: %w", p.Name, databaseName, err)
+		return false, fmt.Errorf("write pool %s to %s: %w", p.Name, s.name, err)
 	}
 	return inserted, nil
 }
@@ -59,17 +59,17 @@ func (s *Store) InsertPool(ctx context.Context, p job.Pool) (bool, error) {
 func (s *Store) UpdatePool(ctx context.Context, name string, change func(*job.Pool)) (job.Pool, error) {
 	var p job.Pool
 	err := s.transaction(ctx, func(tx *tx) (err error) {
-		p, err = updatePool(ctx, tx, name, change)
+		p, err = s.updatePool(ctx, tx, name, change)
 		return err
 	})
 	if err != nil && !errors.Is(err, job.ErrNotFound) {
-		err = fmt.Errorf("write pool %s to %s: %w", name, databaseName, err)
+		err = fmt.Errorf("write pool %s to %s: %w", name, s.name, err)
 	}
 	return p, err
 }
 
-func updatePool(ctx context.Context, tx *tx, name string, change func(*job.Pool)) (job.Pool, error) {
-	found, err := query(ctx, tx, scanPool, `SELECT doc FROM pools WHERE name = ?`, name)
+func (s *Store) updatePool(ctx context.Context, tx *tx, name string, change func(*job.Pool)) (job.Pool, error) {
+	found, err := query(ctx, tx, scanPool, `SELECT doc FROM pools WHERE name = ?`+s.dialect.lock("pools"), name)
 	if err != nil || len(found) == 0 {
 		return job.Pool{}, errors.Join(err, missing(found))
 	}
@@ -98,7 +98,7 @@ func (s *Store) DeletePool(ctx context.Context, name string) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("remove pool %s from %s: %w", name, databaseName, err)
+		return fmt.Errorf("remove pool %s from %s: %w", name, s.name, err)
 	}
 	return nil
 }
@@ -119,10 +119,11 @@ func (s *Store) Members(ctx context.Context) ([]job.Job, error) {
 func (s *Store) Claim(ctx context.Context, id, pool string, choose func(j *job.Job, idle []job.Job) (at int, events []job.Event)) (j, maker job.Job, claimed bool, err error) {
 	err = s.transaction(ctx, func(tx *tx) error {
 		var err error
-		if j, err = s.one(ctx, tx, `jobs.id = ?`, id); err != nil {
+		lock := s.dialect.lock("jobs")
+		if j, err = s.one(ctx, tx, `jobs.id = ?`+lock, id); err != nil {
 			return err
 		}
-		idle, err := s.jobs(ctx, tx, `jobs.member <> '' AND jobs.member IN (?, ?) ORDER BY jobs.id`, string(job.MemberWarm), string(job.MemberHibernated))
+		idle, err := s.jobs(ctx, tx, `jobs.member <> '' AND jobs.member IN (?, ?) ORDER BY jobs.id`+lock, string(job.MemberWarm), string(job.MemberHibernated))
 		if err != nil {
 			return err
 		}
@@ -139,7 +140,7 @@ func (s *Store) Claim(ctx context.Context, id, pool string, choose func(j *job.J
 				return err
 			}
 		}
-		_, err = updatePool(ctx, tx, pool, func(p *job.Pool) {
+		_, err = s.updatePool(ctx, tx, pool, func(p *job.Pool) {
 			p.AskedAt = time.Now().UTC()
 			if claimed {
 				p.Hits++
@@ -153,7 +154,7 @@ func (s *Store) Claim(ctx context.Context, id, pool string, choose func(j *job.J
 		return err
 	})
 	if err != nil {
-		return job.Job{}, job.Job{}, false, fmt.Errorf("claim a VM of pool %s in %s: %w", pool, databaseName, err)
+		return job.Job{}, job.Job{}, false, fmt.Errorf("claim a VM of pool %s in %s: %w", pool, s.name, err)
 	}
 	return j, maker, claimed, nil
 }

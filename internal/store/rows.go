@@ -4,15 +4,42 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"linus/internal/job"
 )
 
-// jobs returns the jobs that a condition selects.
+// jobs returns the jobs that a condition selects. While a job's output is open
+// its counts are current.
 func (s *Store) jobs(ctx context.Context, q querier, where string, args ...any) ([]job.Job, error) {
-	return query(ctx, q, s.scanJob, `SELECT jobs.id, jobs.engine, jobs.stdout, jobs.stderr, jobs.doc, m.manifest
+	stored, err := query(ctx, q, scanJob, `SELECT jobs.id, jobs.engine, jobs.stdout, jobs.stderr, jobs.doc, m.manifest
 		FROM jobs JOIN job_manifests m ON m.job_id = jobs.id WHERE `+where, args...)
+	if err != nil {
+		return nil, err
+	}
+	jobs := make([]job.Job, len(stored))
+	var streams []streamOf
+	var counts []*job.OutputInfo // of streams
+	for i, of := range stored {
+		jobs[i] = of.job
+		for stream, to := range map[string]*job.OutputInfo{job.Stdout: &jobs[i].Stdout, job.Stderr: &jobs[i].Stderr} {
+			if of.open[stream] {
+				streams, counts = append(streams, streamOf{jobs[i].ID, stream}), append(counts, to)
+			}
+		}
+	}
+	if len(streams) == 0 {
+		return jobs, nil
+	}
+	open, err := s.files.open(ctx, q, streams...)
+	if err != nil {
+		return nil, err
+	}
+	for i, c := range open {
+		counts[i].Held, counts[i].Total, counts[i].Dropped = c.held, c.seen, c.seen-c.held
+	}
+	return jobs, nil
 }
 
 // one returns the one job that a condition selects; job.ErrNotFound.
@@ -36,30 +63,42 @@ func (s *Store) byKey(ctx context.Context, q querier, key string) (job.Job, erro
 	return s.one(ctx, q, `jobs.idempotency_key = ?`, key)
 }
 
-// scanJob assembles a job from its document, its manifest and its output.
-func (s *Store) scanJob(row scanner) (job.Job, error) {
+// storedJob is a job with the final counts of its output, and the streams that
+// have none yet.
+type storedJob struct {
+	job  job.Job
+	open map[string]bool
+}
+
+// scanJob assembles a job from its document, its manifest and its output's final
+// counts.
+func scanJob(row scanner) (storedJob, error) {
 	var id, doc, manifest string
 	var engine, stdout, stderr sql.NullString
 	if err := row.Scan(&id, &engine, &stdout, &stderr, &doc, &manifest); err != nil {
-		return job.Job{}, err
+		return storedJob{}, err
 	}
 	var d document
 	if err := json.Unmarshal([]byte(doc), &d); err != nil {
-		return job.Job{}, fmt.Errorf("decode job %s: %w", id, err)
+		return storedJob{}, fmt.Errorf("decode job %s: %w", id, err)
 	}
 	j := d.Job
 	j.Engine = engine.String
 	if err := json.Unmarshal([]byte(manifest), &j.Manifest); err != nil {
-		return job.Job{}, fmt.Errorf("decode manifest of job %s: %w", id, err)
+		return storedJob{}, fmt.Errorf("decode manifest of job %s: %w", id, err)
 	}
-	var err error
-	if j.Stdout, err = s.counts(id, job.Stdout, stdout); err != nil {
-		return job.Job{}, err
+	err := errors.Join(sealedCounts(id, &j.Stdout, stdout), sealedCounts(id, &j.Stderr, stderr))
+	return storedJob{j, map[string]bool{job.Stdout: !stdout.Valid, job.Stderr: !stderr.Valid}}, err
+}
+
+// sealedCounts sets the counts of a stream to its sealed ones, or to none. Why it
+// is incomplete stays.
+func sealedCounts(id string, info *job.OutputInfo, sealed sql.NullString) (err error) {
+	var counts job.OutputInfo
+	if sealed.Valid {
+		counts, err = decodeCounts(id, sealed.String)
 	}
-	if j.Stderr, err = s.counts(id, job.Stderr, stderr); err != nil {
-		return job.Job{}, err
-	}
-	j.Stdout.Incomplete, j.Stdout.Why = d.Stdout.Incomplete, d.Stdout.Why
-	j.Stderr.Incomplete, j.Stderr.Why = d.Stderr.Incomplete, d.Stderr.Why
-	return j, nil
+	counts.Incomplete, counts.Why = info.Incomplete, info.Why
+	*info = counts
+	return err
 }

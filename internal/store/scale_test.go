@@ -58,15 +58,16 @@ func used(t testing.TB, s *Store) {
 // No statement reads a whole table: each has an index for what it asks, or one
 // of nothing but that.
 func TestStatements_UseIndexes(t *testing.T) {
+	sqliteOnly(t)
 	s := newStore(t)
 	used(t, s)
-	texts := slices.Concat(slices.Collect(maps.Keys(s.read.byText)), slices.Collect(maps.Keys(s.write.byText)))
+	texts := slices.Concat(slices.Collect(maps.Keys(s.read.runner.(*prepared).byText)), slices.Collect(maps.Keys(s.write.runner.(*prepared).byText)))
 	plans := 0
 	for _, text := range texts {
 		if !regexp.MustCompile(`^(SELECT|UPDATE|DELETE)`).MatchString(text) {
 			continue
 		}
-		plan, err := query(t.Context(), s.read.db, func(row scanner) (string, error) {
+		plan, err := query(t.Context(), s.read, func(row scanner) (string, error) {
 			var id, parent, unused int
 			var detail string
 			return detail, row.Scan(&id, &parent, &unused, &detail)

@@ -1,7 +1,9 @@
-// Package store stores jobs: it implements executor.Store on one SQLite
-// database and one directory of files per job. It owns the schema, the
+// Package store stores jobs: it implements executor.Store on a database, SQLite
+// or PostgreSQL, and on a place for the files of jobs. It owns the schema, the
 // transactions and the layout of the state directory, and knows nothing of what
 // runs the jobs.
+//
+// With SQLite everything is in the state directory:
 //
 //	linus.db                   jobs, their manifests and events
 //	jobs/<id>/stdout, stderr   what has been seen of the output, up to the limit
@@ -10,6 +12,11 @@
 // What a call has acknowledged survives the death of the process, and all but
 // the output of a running job, which its VM still has, a power cut. Several
 // processes may have the same directory open.
+//
+// With PostgreSQL everything is in the database, files as rows of pieces: there
+// is nothing else to share between machines or to back up. What a call has
+// acknowledged has been committed. A database that goes away for a moment
+// delays calls, and does not make them fail; see patience.
 package store
 
 import (
@@ -21,103 +28,77 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"sync/atomic"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/pressly/goose/v3"
-	_ "modernc.org/sqlite" // the database driver "sqlite"
 )
 
-//go:embed migrations/*.sql
+//go:embed migrations
 var migrations embed.FS
 
-const (
-	databaseName = "linus.db"
-	jobsDir      = "jobs"
-
-	// readers is the size of the read pool. There is one writer: SQLite allows
-	// only one anyway.
-	readers = 4
-)
+// readers is the size of the read pool. There is one writer: callers at the same
+// time share its commits.
+const readers = 4
 
 // Options configure Open.
 type Options struct {
-	Dir       string       // the state directory; created (0700) if missing
+	Dir       string       // the state directory; created (0700) if missing. Not used with URL
+	URL       string       // of a PostgreSQL database; "": SQLite in Dir
 	MaxOutput int64        // bytes kept of each output stream; 0: 10 MiB
 	MaxJobs   int          // jobs with a slot, on all engines together; 0: no limit
 	Log       *slog.Logger // nil: silent
 
-	driver string // of database/sql; "sqlite" but in tests
+	copying bool   // the database is the target of a Copy
+	driver  string // of database/sql; "sqlite" but in tests
 }
 
-// Store is an open state directory. Its methods may be called concurrently.
+// Store is an open database. Its methods may be called concurrently.
 type Store struct {
-	dir       string
+	dialect   dialect
+	files     files
+	name      string // of the database, for errors: without credentials
 	maxOutput int64
 	log       *slog.Logger
 	read      *reader
 	maxJobs   int
 	engine    atomic.Pointer[string] // see engines.go; nil: it did not join
 
-	write   *tx           // of writeAll alone, once the store is open
+	patience, answerTime time.Duration // see the constants; answerTime 0: no limit
+
+	writer  *sql.DB       // the pool of write's connection
+	write   *tx           // of writeAll alone, once the store is open; nil: not connected
 	waiting changes       // for writeAll
 	written chan struct{} // writeAll has ended; nil: it did not begin
 	pools   []*sql.DB     // to close, in this order
 }
 
-// Open opens the state directory, creates it if it is new, and brings the
-// schema up to date. It refuses a database written by a newer linus.
+// Open opens the database, creates what is missing, and brings the schema up to
+// date. It refuses a database written by a newer linus.
 func Open(ctx context.Context, o Options) (*Store, error) {
-	dir, err := filepath.Abs(o.Dir)
-	if err != nil {
-		return nil, fmt.Errorf("open state directory: %w", err)
-	}
-	s := &Store{dir: dir, maxOutput: o.MaxOutput, maxJobs: o.MaxJobs, log: o.Log, waiting: changes{news: make(chan struct{}, 1)}}
-	if s.maxOutput == 0 {
-		s.maxOutput = 10 << 20
+	s := &Store{
+		maxOutput: cmp.Or(o.MaxOutput, 10<<20), maxJobs: o.MaxJobs, log: o.Log, patience: openPatience,
+		waiting: changes{news: make(chan struct{}, 1)},
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	if err := os.MkdirAll(filepath.Join(dir, jobsDir), 0o700); err != nil {
-		return nil, fmt.Errorf("create state directory: %w", err)
+	open := s.openSQLite
+	if o.URL != "" {
+		open = s.openPostgres
 	}
-	path := filepath.Join(dir, databaseName)
-	if err := makePrivate(path); err != nil {
-		return nil, fmt.Errorf("create database: %w", err)
+	err := open(ctx, o)
+	if err == nil {
+		err = s.connect()
 	}
-	if err := s.openPools(ctx, cmp.Or(o.driver, "sqlite"), path); err != nil {
+	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
+	s.patience = patience
 	s.written = make(chan struct{})
 	go s.writeAll()
 	return s, nil
-}
-
-// openPools opens the database and brings it up to date.
-func (s *Store) openPools(ctx context.Context, driver, path string) error {
-	write, err := openDatabase(driver, path, 1, "&_txlock=immediate")
-	if err != nil {
-		return err
-	}
-	s.pools = []*sql.DB{write}
-	read, err := openDatabase(driver, path, readers, "&_pragma=query_only(1)")
-	if err != nil {
-		return err
-	}
-	s.pools = []*sql.DB{read, write} // the writer last: it folds the log into the database
-	s.read = newReader(read)
-	if err := s.migrate(ctx, path, write); err != nil {
-		return err
-	}
-	conn, err := write.Conn(ctx)
-	if err != nil {
-		return fmt.Errorf("open database %s: %w", path, err)
-	}
-	s.write = newTx(conn)
-	return nil
 }
 
 // Close waits for calls under way and closes the database.
@@ -126,6 +107,8 @@ func (s *Store) Close() error {
 	var errs []error
 	if s.written != nil {
 		<-s.written
+	}
+	if s.write != nil {
 		_ = s.write.conn.Close() // back to its pool; it may be there already
 	}
 	for _, db := range s.pools {
@@ -134,61 +117,59 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// InstallationID returns this state directory's UUID, generated once: the
+// InstallationID returns this installation's UUID, generated once: the
 // linus-owner marker of every VM of ours.
 func (s *Store) InstallationID(ctx context.Context) (string, error) {
-	var id string
-	err := s.transaction(ctx, func(tx *tx) error {
-		_, err := tx.ExecContext(ctx,
-			`INSERT INTO meta (key, value) VALUES ('installation_id', ?) ON CONFLICT DO NOTHING`, uuid.NewString())
-		if err != nil {
-			return err
+	return s.Remember(ctx, "installation_id", uuid.NewString())
+}
+
+// Remember returns the text that is stored under a name: value, if this is the
+// first call that has one. "": there is none yet.
+func (s *Store) Remember(ctx context.Context, name, value string) (string, error) {
+	stored := ""
+	err := s.transaction(ctx, func(tx *tx) (err error) {
+		if value != "" {
+			if _, err = tx.ExecContext(ctx, `INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT DO NOTHING`, name, value); err != nil {
+				return err
+			}
 		}
-		id, err = first[string](ctx, tx, `SELECT value FROM meta WHERE key = 'installation_id'`)
+		stored, err = first[string](ctx, tx, `SELECT value FROM meta WHERE key = ?`, name)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
 		return err
 	})
 	if err != nil {
-		return "", fmt.Errorf("read installation id from %s: %w", databaseName, err)
+		return "", fmt.Errorf("read %s from %s: %w", name, s.name, err)
 	}
-	return id, nil
+	return stored, nil
 }
 
-// makePrivate ensures that the file exists and only its owner can read it;
-// SQLite gives its log and index files the same mode.
-func makePrivate(path string) error {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Chmod(0o600), f.Close())
-}
+// schema says where the migrations of a database are, and what to tell people.
+type schema struct{ files, database, other string }
 
-// migrate brings the schema up to date, one process at a time.
-func (s *Store) migrate(ctx context.Context, path string, db *sql.DB) error {
-	unlock, err := lockDir(s.dir)
-	if err != nil {
-		return fmt.Errorf("lock state directory: %w", err)
-	}
-	defer unlock()
-	files, err := fs.Sub(migrations, "migrations")
+// migrate brings the schema up to date. The caller ensures that no other process
+// does so at the same time.
+func (s *Store) migrate(ctx context.Context, d goose.Dialect, db *sql.DB, of schema) error {
+	files, err := fs.Sub(migrations, of.files)
 	if err != nil {
 		return fmt.Errorf("read migrations: %w", err)
 	}
-	provider, err := goose.NewProvider(goose.DialectSQLite3, db, files)
+	provider, err := goose.NewProvider(d, db, files)
 	if err != nil {
 		return fmt.Errorf("read migrations: %w", err)
 	}
 	current, target, err := provider.GetVersions(ctx)
 	if err != nil {
-		return fmt.Errorf("open database %s: %w", path, err)
+		return fmt.Errorf("open %s: %w", of.database, err)
 	}
 	if current > target {
-		return fmt.Errorf("database %s was written by a newer linus (schema %d, this one knows %d); "+
-			"run the newer linus, or set LINUS_STATE_DIR to another directory", path, current, target)
+		return fmt.Errorf("%s was written by a newer linus (schema %d, this one knows %d); "+
+			"run the newer linus, or %s", of.database, current, target, of.other)
 	}
 	applied, err := provider.Up(ctx)
 	if err != nil {
-		return fmt.Errorf("migrate database %s: %w", path, err)
+		return fmt.Errorf("migrate %s: %w", of.database, err)
 	}
 	if len(applied) > 0 {
 		s.log.Info("database migrated", "from", current, "to", target)

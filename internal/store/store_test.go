@@ -17,14 +17,40 @@ import (
 
 	"linus/internal/executor"
 	"linus/internal/job"
+	"linus/internal/pgtest"
 )
 
 var _ executor.Store = (*Store)(nil)
 
+// open opens a store on the database that the tests are to use.
+func open(t testing.TB, o Options) (*Store, error) {
+	t.Helper()
+	o.URL = pgtest.URL(t, o.Dir)
+	return Open(t.Context(), o)
+}
+
+// sqliteOnly skips a test of SQLite, or of files on disk.
+func sqliteOnly(t testing.TB) {
+	t.Helper()
+	if pgtest.Chosen() {
+		t.Skip("of SQLite and its files")
+	}
+}
+
+// The files of a job on disk, where they are there.
+func (s *Store) jobDir(id string) string { return s.outputPath(id, "") }
+
+func (s *Store) outputPath(id, name string) string {
+	if d, ok := s.files.(*directories); ok {
+		return d.path(id, name)
+	}
+	return filepath.Join("/nonexistent", id, name)
+}
+
 // openStore opens a store that closes with the test.
 func openStore(t testing.TB, o Options) *Store {
 	t.Helper()
-	s, err := Open(t.Context(), o)
+	s, err := open(t, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,6 +101,7 @@ func diff(t testing.TB, want, got any) {
 }
 
 func TestOpen_KeepsEverythingFromOthers(t *testing.T) {
+	sqliteOnly(t)
 	dir := filepath.Join(t.TempDir(), "state")
 	s := openStore(t, Options{Dir: dir})
 	j := newJob("echo")
@@ -104,6 +131,7 @@ func TestOpen_KeepsEverythingFromOthers(t *testing.T) {
 }
 
 func TestOpen_DirectoryWithOddNames(t *testing.T) {
+	sqliteOnly(t)
 	for _, name := range []string{"with blank", "100%", "a?b#c", "ünïcode", "x&_pragma=query_only(1)"} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), name)
@@ -122,7 +150,7 @@ func TestOpen_ManyAtOnceOnANewDirectory(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range ids {
 		group.Go(func() {
-			s, err := Open(t.Context(), Options{Dir: dir})
+			s, err := open(t, Options{Dir: dir})
 			if err != nil {
 				t.Error(err)
 				return
@@ -143,19 +171,23 @@ func TestOpen_ManyAtOnceOnANewDirectory(t *testing.T) {
 
 func TestOpen_NewerDatabase(t *testing.T) {
 	dir := t.TempDir()
-	s, err := Open(t.Context(), Options{Dir: dir})
+	s, err := open(t, Options{Dir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = s.write.ExecContext(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, 1)`)
+	_, err = s.write.ExecContext(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, TRUE)`)
 	if err := errors.Join(err, s.Close()); err != nil {
 		t.Fatal(err)
 	}
-	_, err = Open(t.Context(), Options{Dir: dir})
+	_, err = open(t, Options{Dir: dir})
 	if err == nil {
 		t.Fatal("opened a database of the future")
 	}
-	for _, want := range []string{dir, "newer linus", "schema 99"} {
+	where := dir
+	if pgtest.Chosen() {
+		where = "LINUS_DATABASE_URL"
+	}
+	for _, want := range []string{where, "newer linus", "schema 99"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q does not say %q", err, want)
 		}
@@ -163,6 +195,7 @@ func TestOpen_NewerDatabase(t *testing.T) {
 }
 
 func TestOpen_Refuses(t *testing.T) {
+	sqliteOnly(t)
 	tests := []struct {
 		name    string
 		prepare func(t *testing.T, dir string)
@@ -184,7 +217,7 @@ func TestOpen_Refuses(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := t.TempDir()
 			tt.prepare(t, dir)
-			s, err := Open(t.Context(), Options{Dir: dir})
+			s, err := open(t, Options{Dir: dir})
 			if err == nil {
 				s.Close() //nolint:errcheck // the test has failed already
 				t.Fatal("opened")
@@ -197,6 +230,7 @@ func TestOpen_Refuses(t *testing.T) {
 }
 
 func TestOpen_Settings(t *testing.T) {
+	sqliteOnly(t)
 	s := newStore(t)
 	for pragma, want := range map[string]string{
 		"journal_mode": "wal", "synchronous": "2", "foreign_keys": "1", "busy_timeout": "10000",
@@ -220,7 +254,7 @@ func TestInstallationID_SurvivesReopen(t *testing.T) {
 	dir := t.TempDir()
 	var ids []string
 	for range 3 {
-		s, err := Open(t.Context(), Options{Dir: dir})
+		s, err := open(t, Options{Dir: dir})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -267,7 +301,7 @@ func TestUnknownJob_IsNotFoundEverywhere(t *testing.T) {
 	s := newStore(t)
 	insert(t, s, newJob("echo"))
 	orphan := uuid.NewString() // a directory without a row: an insert that was killed
-	if err := os.Mkdir(s.jobDir(orphan), 0o700); err != nil {
+	if err := os.Mkdir(s.jobDir(orphan), 0o700); err != nil && !pgtest.Chosen() {
 		t.Fatal(err)
 	}
 	for _, id := range []string{"", ".", "..", "../jobs", "nope", uuid.NewString(), orphan, strings.ToUpper(orphan), "' OR 1=1 --"} {

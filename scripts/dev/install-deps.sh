@@ -36,6 +36,7 @@ needed=(
   'test sudo sudo'
   'test git git'
   'test zip zip'
+  'test pg_ctlcluster postgresql'
 )
 
 main() {
@@ -74,6 +75,11 @@ main() {
     mkdir -p /etc/systemd/system
     ln -s /dev/null /etc/systemd/system/ssh.service
     printf 'ssh.service is masked, so that no SSH server starts; to have one: systemctl unmask ssh\n' >&2
+  fi
+  # Nor a database server; tests start their own.
+  if [[ " ${packages[*]} " == *' postgresql '* && ! -e /etc/postgresql-common/createcluster.conf ]]; then
+    mkdir -p /etc/postgresql-common
+    printf 'create_main_cluster = false\n' >/etc/postgresql-common/createcluster.conf
   fi
   apt-get -qq update >&2
   DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${packages[@]}" >/dev/null

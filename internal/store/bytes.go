@@ -1,0 +1,60 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"io"
+)
+
+// files are the named bytes of jobs, of which the database knows nothing but
+// the counts of sealed output. A job's ID has passed isID or comes from the
+// database.
+type files interface {
+	// change calls work with the files of a job's output, and with the sealed
+	// counts of a stream, while nobody else changes either; job.ErrNotFound. work
+	// may run again, like that of a transaction, and must not call the store.
+	change(ctx context.Context, id, stream string, work func(f outputFiles, sealed sql.NullString) error) error
+	// open returns how many bytes of each open stream are stored, and how many
+	// were seen.
+	open(ctx context.Context, q querier, streams ...streamOf) ([]openCounts, error)
+	// size returns the bytes of a file of a job's output.
+	size(ctx context.Context, id, name string) (int64, error)
+	// read returns n bytes of a file of a job's output, which it has, from offset.
+	read(ctx context.Context, id, name string, offset, n int64) ([]byte, error)
+
+	// put, drop and artifact are what Store says of an artifact.
+	put(ctx context.Context, id, path string, offset int64, data []byte) error
+	drop(ctx context.Context, id, path string) error
+	artifact(ctx context.Context, id, path string) (io.ReadCloser, error)
+
+	// forget removes all files of a job whose row is gone.
+	forget(id string) error
+	// forgetOrphans removes files of jobs that are none.
+	forgetOrphans(ctx context.Context) error
+}
+
+// outputFiles are the files of one job's output, which is locked, or the
+// transaction in which it is.
+type outputFiles interface {
+	// open returns how much of a stream is stored, and how much was seen.
+	open(stream string) (openCounts, error)
+	// append writes data at the end of a file, which is at offset.
+	append(name string, offset int64, data []byte) error
+	// truncate cuts a file to size bytes, which it has.
+	truncate(name string, size int64) error
+	// sync makes a file's bytes durable. It may be missing.
+	sync(name string) error
+	// replace writes a whole file, durably: others find the old bytes or the new.
+	replace(name string, data []byte) error
+	// see stores how much of a stream was seen, 0 for as much as is stored.
+	see(stream string, n int64) error
+	// seal stores a stream's final counts in the job's row.
+	seal(stream, counts string) error
+}
+
+// streamOf is a stream of a job.
+type streamOf struct{ id, stream string }
+
+// openCounts are how many bytes of an open stream are stored, and how many were
+// seen.
+type openCounts struct{ held, seen int64 }

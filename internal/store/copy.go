@@ -1,0 +1,376 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// Copied counts what a Copy has copied, in this call and in calls before.
+type Copied struct {
+	Jobs   int   `json:"jobs"`
+	Events int   `json:"events"`
+	Pools  int   `json:"pools"`
+	Files  int   `json:"files"` // of output and artifacts, in this call
+	Bytes  int64 `json:"bytes"` // of those files
+}
+
+// Names in meta while a copy is under way.
+const (
+	copyingFrom = "copying_from" // the source's installation ID
+	copiedTo    = "copied_to"    // the last job that is whole
+)
+
+// tables are copied row by row, with these columns; the first is the job's ID.
+var tables = []struct{ name, columns, insert string }{
+	{"jobs", "id, created_at, status, done, waiting, client, vm_job, vm_state, completed_at, member, task_head, idempotency_key, token_hash, stdout, stderr, doc", ""},
+	{"job_manifests", "job_id, manifest", ""},
+	{"job_files", "job_id, contents", ""},
+	{"job_events", "job_id, seq, at, kind, phase, text", "OVERRIDING SYSTEM VALUE"},
+}
+
+// Copy copies the state directory from.Dir, which no engine uses, to the
+// PostgreSQL database to.URL, which has no jobs. Each file is read back and
+// compared, and rows are counted. The installation keeps its ID. A Copy that was
+// interrupted goes on where it was; until one has ended, Open refuses the
+// database.
+func Copy(ctx context.Context, from, to Options) (Copied, error) {
+	if _, err := os.Stat(filepath.Join(from.Dir, databaseName)); err != nil {
+		return Copied{}, fmt.Errorf("%s is no state directory: %w", from.Dir, err)
+	}
+	from.URL, to.copying = "", true
+	source, err := Open(ctx, from)
+	if err != nil {
+		return Copied{}, err
+	}
+	target, err := Open(ctx, to)
+	if err != nil {
+		return Copied{}, errors.Join(err, source.Close())
+	}
+	c := copying{source: source, target: target}
+	err = c.all(ctx)
+	return c.copied, errors.Join(err, source.Close(), target.Close())
+}
+
+// copying is a copy under way.
+type copying struct {
+	source, target *Store
+	copied         Copied
+}
+
+func (c *copying) all(ctx context.Context) error {
+	last, err := c.begin(ctx)
+	if err != nil {
+		return err
+	}
+	for {
+		ids, err := query(ctx, c.source.read, scanText, `SELECT id FROM jobs WHERE id > ? ORDER BY id LIMIT 100`, last)
+		if err != nil {
+			return fmt.Errorf("read jobs: %w", err)
+		}
+		if len(ids) == 0 {
+			break
+		}
+		for _, id := range ids {
+			if err := c.job(ctx, id, last); err != nil {
+				return fmt.Errorf("copy job %s: %w", id, err)
+			}
+			last = id
+		}
+	}
+	if err := c.pools(ctx); err != nil {
+		return fmt.Errorf("copy pools: %w", err)
+	}
+	if err := c.compare(ctx); err != nil {
+		return err
+	}
+	return c.end(ctx)
+}
+
+func scanText(row scanner) (text string, err error) {
+	err = row.Scan(&text)
+	return text, err
+}
+
+// begin marks the target, and returns the last job that is there already.
+func (c *copying) begin(ctx context.Context) (last string, err error) {
+	id, err := c.source.InstallationID(ctx)
+	if err != nil {
+		return "", err
+	}
+	err = c.target.transaction(ctx, func(tx *tx) error {
+		known := map[string]string{}
+		for _, name := range []string{copyingFrom, copiedTo} {
+			found, err := query(ctx, tx, scanText, `SELECT value FROM meta WHERE key = ?`, name)
+			if err != nil {
+				return err
+			}
+			known[name] = strings.Join(found, "")
+		}
+		last = known[copiedTo]
+		if known[copyingFrom] == id {
+			_, err := tx.ExecContext(ctx, `DELETE FROM jobs WHERE id > ?`, last)
+			return err
+		}
+		if known[copyingFrom] != "" {
+			return errors.New("it has an unfinished copy of another state directory; use another database")
+		}
+		used, err := first[bool](ctx, tx, `SELECT EXISTS (SELECT 1 FROM jobs) OR EXISTS (SELECT 1 FROM pools)`)
+		if err == nil && used {
+			err = errors.New("it has jobs or pools already; use an empty database")
+		}
+		if err != nil {
+			return err
+		}
+		for name, value := range map[string]string{copyingFrom: id, "installation_id": id, copiedTo: ""} {
+			if err := setMeta(ctx, tx, name, value); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return "", fmt.Errorf("copy to %s: %w", c.target.name, err)
+	}
+	return last, nil
+}
+
+func setMeta(ctx context.Context, tx *tx, name, value string) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value`, name, value)
+	return err
+}
+
+// job copies a job's rows and files. With its rows it says that the job before is
+// whole.
+func (c *copying) job(ctx context.Context, id, before string) error {
+	rows := make([][][]any, len(tables))
+	for i, t := range tables {
+		key, _, _ := strings.Cut(t.columns, ",")
+		var err error
+		if rows[i], err = query(ctx, c.source.read, scanValues(t.columns), `SELECT `+t.columns+` FROM `+t.name+` WHERE `+key+` = ?`, id); err != nil {
+			return err
+		}
+	}
+	if err := c.oldContents(ctx, id, &rows[2]); err != nil {
+		return err
+	}
+	err := c.target.transaction(ctx, func(tx *tx) error {
+		for i, t := range tables {
+			if err := insertRows(ctx, tx, t.name, t.columns, t.insert, rows[i]); err != nil {
+				return err
+			}
+		}
+		return setMeta(ctx, tx, copiedTo, before)
+	})
+	if err != nil {
+		return err
+	}
+	return c.files(ctx, id)
+}
+
+// oldContents adds the contents of a manifest's files that are older than their
+// table.
+func (c *copying) oldContents(ctx context.Context, id string, rows *[][]any) error {
+	m, err := c.source.Manifest(ctx, id)
+	if err != nil || len(m.Files) == 0 || len(*rows) > 0 {
+		return err
+	}
+	var contents []string
+	for _, f := range m.Files {
+		contents = append(contents, f.Content)
+	}
+	text, err := json.Marshal(contents)
+	*rows = [][]any{{id, string(text)}}
+	return err
+}
+
+// scanValues reads rows of as many columns as are named.
+func scanValues(columns string) func(scanner) ([]any, error) {
+	n := strings.Count(columns, ",") + 1
+	return func(row scanner) ([]any, error) {
+		values, to := make([]any, n), make([]any, n)
+		for i := range values {
+			to[i] = &values[i]
+		}
+		return values, row.Scan(to...)
+	}
+}
+
+func insertRows(ctx context.Context, tx *tx, table, columns, how string, rows [][]any) error {
+	marks := strings.Repeat(", ?", strings.Count(columns, ",")+1)[2:]
+	for _, values := range rows {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO `+table+` (`+columns+`) `+how+` VALUES (`+marks+`)`, values...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// files copies what a job wrote and left.
+func (c *copying) files(ctx context.Context, id string) error {
+	root, err := os.OpenRoot(c.source.files.(*directories).jobDir(id))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer root.Close() //nolint:errcheck // only read
+	return fs.WalkDir(root.FS(), ".", func(path string, entry fs.DirEntry, err error) error {
+		stream, isSeen := strings.CutSuffix(path, seenSuffix)
+		artifact, isArtifact := strings.CutPrefix(path, artifactsDir+"/")
+		switch {
+		case err != nil || !entry.Type().IsRegular():
+			return err
+		case isArtifact:
+			err = c.file(ctx, root, id, path, artifactName(artifact))
+		case isSeen && checkStream(stream) == nil:
+			err = c.seen(ctx, root, id, stream)
+		case checkStream(strings.TrimSuffix(path, tailSuffix)) == nil:
+			err = c.file(ctx, root, id, path, path)
+		}
+		if err != nil {
+			return fmt.Errorf("file %s: %w", path, err)
+		}
+		return nil
+	})
+}
+
+func (c *copying) seen(ctx context.Context, root *os.Root, id, stream string) error {
+	text, err := root.ReadFile(stream + seenSuffix)
+	if err != nil {
+		return err
+	}
+	n, err := strconv.ParseInt(string(text), 10, 64)
+	if err != nil {
+		return err
+	}
+	return c.writing(ctx, id, func(w pieceWriter) error { return w.see(stream, n) })
+}
+
+func (c *copying) writing(ctx context.Context, id string, work func(pieceWriter) error) error {
+	to := c.target.files.(*pieces)
+	return c.target.transaction(ctx, func(tx *tx) error { return work(pieceWriter{to, tx, id}) })
+}
+
+// copyBuffer is how much of a file is copied in one transaction.
+const copyBuffer = 4 << 20
+
+// file copies a file and compares what has arrived.
+func (c *copying) file(ctx context.Context, root *os.Root, id, path, name string) error {
+	f, err := root.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // only read
+	sum, buffer, offset := sha256.New(), make([]byte, copyBuffer), int64(0)
+	for {
+		n, err := io.ReadFull(f, buffer)
+		atEnd := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+		if err != nil && !atEnd {
+			return err
+		}
+		sum.Write(buffer[:n])
+		err = c.writing(ctx, id, func(w pieceWriter) error {
+			if offset == 0 {
+				if err := w.put(name, 0, []byte{}); err != nil { // an empty file is one, too
+					return err
+				}
+			}
+			return w.append(name, offset, buffer[:n])
+		})
+		if err != nil {
+			return err
+		}
+		if offset += int64(n); atEnd {
+			break
+		}
+	}
+	arrived := sha256.New()
+	n, err := io.Copy(arrived, &pieceReader{ctx: ctx, p: c.target.files.(*pieces), id: id, name: name})
+	if err == nil && (n != offset || string(arrived.Sum(nil)) != string(sum.Sum(nil))) {
+		err = fmt.Errorf("%d of %d bytes have arrived, or others", n, offset)
+	}
+	c.copied.Files++
+	c.copied.Bytes += offset
+	return err
+}
+
+func (c *copying) pools(ctx context.Context) error {
+	const columns = "name, doc"
+	rows, err := query(ctx, c.source.read, scanValues(columns), `SELECT `+columns+` FROM pools`)
+	if err != nil {
+		return err
+	}
+	return c.target.transaction(ctx, func(tx *tx) error {
+		if _, err := tx.ExecContext(ctx, `DELETE FROM pools`); err != nil { // of a copy that was interrupted
+			return err
+		}
+		return insertRows(ctx, tx, "pools", columns, "", rows)
+	})
+}
+
+// compare counts the rows on both sides, and the characters of what they are
+// about.
+func (c *copying) compare(ctx context.Context) error {
+	for _, text := range []string{
+		`SELECT count(*) || ' jobs of ' || coalesce(sum(length(doc)), 0) FROM jobs`,
+		`SELECT count(*) || ' manifests of ' || coalesce(sum(length(manifest)), 0) FROM job_manifests`,
+		`SELECT count(*) || ' events' FROM job_events`,
+		`SELECT count(*) || ' pools of ' || coalesce(sum(length(doc)), 0) FROM pools`,
+	} {
+		want, err := first[string](ctx, c.source.read, text)
+		if err != nil {
+			return fmt.Errorf("count in %s: %w", c.source.name, err)
+		}
+		got, err := first[string](ctx, c.target.read, text)
+		if err != nil {
+			return fmt.Errorf("count in %s: %w", c.target.name, err)
+		}
+		if got != want {
+			return fmt.Errorf("%s has %s characters, %s has %s: has an engine written meanwhile?", c.source.name, want, c.target.name, got)
+		}
+	}
+	for n, table := range map[*int]string{&c.copied.Jobs: "jobs", &c.copied.Events: "job_events", &c.copied.Pools: "pools"} {
+		var err error
+		if *n, err = first[int](ctx, c.target.read, `SELECT count(*) FROM `+table); err != nil {
+			return fmt.Errorf("count in %s: %w", c.target.name, err)
+		}
+	}
+	return nil
+}
+
+// end opens the target to engines.
+func (c *copying) end(ctx context.Context) error {
+	err := c.target.transaction(ctx, func(tx *tx) error {
+		_, err := first[int64](ctx, tx, `SELECT setval(pg_get_serial_sequence('job_events', 'seq'), (SELECT coalesce(max(seq), 0) + 1 FROM job_events), false)`)
+		if err == nil {
+			_, err = tx.ExecContext(ctx, `DELETE FROM meta WHERE key IN (?, ?)`, copyingFrom, copiedTo)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("end the copy to %s: %w", c.target.name, err)
+	}
+	return nil
+}
+
+// refuseUnfinished returns an error if a copy to the database was interrupted.
+func (s *Store) refuseUnfinished(ctx context.Context) error {
+	found, err := query(ctx, s.read, scanText, `SELECT value FROM meta WHERE key = ?`, copyingFrom)
+	if err == nil && len(found) > 0 {
+		err = errors.New("a copy to it was interrupted; run linus store migrate again, with the same directory")
+	}
+	if err != nil {
+		return fmt.Errorf("open %s: %w", s.name, err)
+	}
+	return nil
+}

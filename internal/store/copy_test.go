@@ -1,0 +1,171 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"linus/internal/job"
+	"linus/internal/pgtest"
+)
+
+// filled is a state directory of schema 1 with newer jobs, output, artifacts and
+// a pool in it.
+func filled(t *testing.T) (dir string, open, sealed job.Job) {
+	t.Helper()
+	dir = oldState(t)
+	s, err := Open(t.Context(), Options{Dir: dir, MaxOutput: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	open, sealed = newJob("open \x00"), newJob("sealed")
+	open.Manifest.Files = []job.File{{Path: "/a", Content: "aGk="}}
+	insert(t, s, open)
+	insert(t, s, sealed)
+	must := func(_ any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(s.AppendOutput(t.Context(), open.ID, job.Stdout, 0, text(130)))
+	must(s.AppendOutput(t.Context(), open.ID, job.Stderr, 0, text(7)))
+	must(s.AppendOutput(t.Context(), sealed.ID, job.Stdout, 0, text(120)))
+	must(s.SealOutput(t.Context(), sealed.ID, job.Stdout, 500, text(500)[400:]))
+	must(nil, s.PutArtifact(t.Context(), sealed.ID, "empty", 0, nil))
+	must(nil, s.PutArtifact(t.Context(), sealed.ID, "dir/large", 0, bytes.Repeat(text(230), 40000)))
+	must(nil, s.PutArtifact(t.Context(), sealed.ID, strings.Repeat("long/", 200)+"name", 0, []byte("x")))
+	must(s.InsertPool(t.Context(), job.Pool{Name: "small", AskedAt: at}))
+	for range 3 {
+		update(t, s, sealed.ID, count)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return dir, open, sealed
+}
+
+// contents is all that a store says of its jobs.
+func contents(t *testing.T, s *Store, artifacts map[string][]string) map[string]any {
+	t.Helper()
+	all := map[string]any{}
+	note := func(name string, v any, err error) {
+		t.Helper()
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		all[name] = v
+	}
+	id, err := s.InstallationID(t.Context())
+	note("installation", id, err)
+	pools, err := s.Pools(t.Context())
+	note("pools", pools, err)
+	page, err := s.List(t.Context(), job.Filter{Limit: 200})
+	for i := range page.Jobs {
+		page.Jobs[i].Task = plain(page.Jobs[i].Task)
+	}
+	note("list", page, err)
+	waiting, err := s.Waiting(t.Context())
+	note("waiting", waiting, err)
+	for _, j := range page.Jobs {
+		of := func(what string) string { return j.ID + " " + what }
+		found, err := s.Job(t.Context(), j.ID)
+		note(of("job"), found, err)
+		m, err := s.Manifest(t.Context(), j.ID)
+		note(of("manifest"), m, err)
+		events, err := s.Events(t.Context(), j.ID, 0)
+		note(of("events"), events, err)
+		hash, err := s.TokenHash(t.Context(), j.ID)
+		note(of("token"), hash, err)
+		for _, stream := range []string{job.Stdout, job.Stderr} {
+			out, err := s.Output(t.Context(), j.ID, stream, 0, math.MaxInt64)
+			note(of(stream), string(out), err)
+		}
+		for _, path := range artifacts[j.ID] {
+			f, err := s.OpenArtifact(t.Context(), j.ID, path)
+			if err != nil {
+				t.Errorf("artifact %s: %v", path, err)
+				continue
+			}
+			data, err := io.ReadAll(f)
+			note(of(path), string(data), errors.Join(err, f.Close()))
+		}
+	}
+	return all
+}
+
+func TestCopy_TakesAllToPostgres(t *testing.T) {
+	url := pgtest.Database(t)
+	dir, open, sealed := filled(t)
+	artifacts := map[string][]string{sealed.ID: {"empty", "dir/large", strings.Repeat("long/", 200) + "name"}}
+	source, err := Open(t.Context(), Options{Dir: dir, MaxOutput: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := contents(t, source, artifacts)
+	if err := source.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	// Interrupted: the count of what was seen is not one.
+	seen := filepath.Join(dir, jobsDir, open.ID, job.Stdout+seenSuffix)
+	count, err := os.ReadFile(seen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, seen, "many")
+	if _, err := Copy(t.Context(), Options{Dir: dir}, Options{URL: url}); err == nil || !strings.Contains(err.Error(), open.ID) {
+		t.Fatalf("a copy of damaged files: %v", err)
+	}
+	if s, err := Open(t.Context(), Options{URL: url}); err == nil || !strings.Contains(err.Error(), "linus store migrate") {
+		t.Errorf("half a copy can be opened: %v, %v", s, err)
+	}
+	other := t.TempDir()
+	if err := openDirectory(t, other).Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Copy(t.Context(), Options{Dir: other}, Options{URL: url}); err == nil || !strings.Contains(err.Error(), "another state directory") {
+		t.Errorf("a second copy into half a one: %v", err)
+	}
+	write(t, seen, string(count))
+
+	done, err := Copy(t.Context(), Options{Dir: dir}, Options{URL: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if done.Jobs != 9 || done.Pools != 1 || done.Events < 3 || done.Bytes < 9200000 {
+		t.Errorf("copied %+v", done)
+	}
+	target := openURL(t, url)
+	diff(t, want, contents(t, target, artifacts))
+	if seen := appendOutput(t, target, open.ID, 130, text(140)[130:]); seen != 140 {
+		t.Errorf("%d bytes of the open stream are seen", seen)
+	}
+	before, _ := target.Events(t.Context(), sealed.ID, 0)
+	update(t, target, sealed.ID, func(*job.Job) ([]job.Event, error) { return []job.Event{{Kind: job.EventProgress}}, nil })
+	if after, err := target.Events(t.Context(), sealed.ID, before[len(before)-1].Seq); err != nil || len(after) != 1 {
+		t.Errorf("a new event is not behind the copied ones: %+v, %v", after, err)
+	}
+
+	if _, err := Copy(t.Context(), Options{Dir: dir}, Options{URL: url}); err == nil || !strings.Contains(err.Error(), "empty database") {
+		t.Errorf("a copy into a database with jobs: %v", err)
+	}
+	if _, err := Copy(t.Context(), Options{Dir: filepath.Join(dir, "none")}, Options{URL: url}); err == nil {
+		t.Error("a directory that is none was copied")
+	}
+}
+
+// openDirectory opens a state directory, on SQLite.
+func openDirectory(t *testing.T, dir string) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), Options{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}

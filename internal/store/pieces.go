@@ -1,0 +1,263 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+
+	"linus/internal/job"
+)
+
+const (
+	// maxPiece is the size of a large file's pieces.
+	maxPiece = 256 << 10
+	// smallPiece is the size up to which a small piece grows: what is appended to
+	// it writes it anew.
+	smallPiece = 8 << 10
+	// maxName bounds a name in the key of job_data, which PostgreSQL's indexes
+	// limit.
+	maxName = 500
+)
+
+// pieces are the files of jobs in the table job_data, each in pieces without a
+// gap: one has the offset of its first byte. The transactions of the store
+// change them, with the job's row locked. stdout.seen is an empty piece at the
+// offset that was seen.
+type pieces struct{ s *Store }
+
+func (p *pieces) change(ctx context.Context, id, stream string, work func(outputFiles, sql.NullString) error) error {
+	return p.s.transaction(ctx, func(tx *tx) error {
+		sealed, err := p.s.sealedIn(ctx, tx, id, stream, p.s.dialect.lock("jobs"))
+		if err != nil {
+			return err
+		}
+		return work(pieceWriter{p, tx, id}, sealed)
+	})
+}
+
+func (p *pieces) open(ctx context.Context, q querier, streams ...streamOf) ([]openCounts, error) {
+	var ids, names []string
+	for _, of := range streams {
+		ids, names = append(ids, of.id, of.id), append(names, of.stream, of.stream+seenSuffix)
+	}
+	ends, err := p.ends(ctx, q, ids, names)
+	if err != nil {
+		return nil, fmt.Errorf("read counts of output: %w", err)
+	}
+	all := make([]openCounts, len(streams))
+	for i := range all {
+		all[i] = openCounts{ends[2*i], max(ends[2*i], ends[2*i+1])}
+	}
+	return all, nil
+}
+
+// ends returns the sizes of files, 0 for one that is missing.
+func (p *pieces) ends(ctx context.Context, q querier, ids, names []string) ([]int64, error) {
+	return query(ctx, q, func(row scanner) (end int64, err error) {
+		err = row.Scan(&end)
+		return end, err
+	}, `SELECT coalesce((SELECT d.at + octet_length(d.data) FROM job_data d
+			WHERE d.job_id = w.id AND d.name = w.name ORDER BY d.at DESC LIMIT 1), 0)
+		FROM unnest(?::text[], ?::text[]) WITH ORDINALITY AS w (id, name, n) ORDER BY w.n`, ids, names)
+}
+
+func (p *pieces) size(ctx context.Context, id, name string) (int64, error) {
+	ends, err := p.ends(ctx, p.s.read, []string{id}, []string{name})
+	if err != nil {
+		return 0, err
+	}
+	return ends[0], nil
+}
+
+func (p *pieces) read(ctx context.Context, id, name string, offset, n int64) ([]byte, error) {
+	data, err := p.upTo(ctx, id, name, offset, n)
+	if err == nil && int64(len(data)) < n {
+		err = io.ErrUnexpectedEOF
+	}
+	return data, err
+}
+
+// upTo returns n bytes of a file from offset, or fewer at its end.
+func (p *pieces) upTo(ctx context.Context, id, name string, offset, n int64) ([]byte, error) {
+	found, err := query(ctx, p.s.read, func(row scanner) (piece []byte, err error) {
+		err = row.Scan(&piece)
+		return piece, err
+	}, `SELECT substring(data FROM (greatest(at, ?) - at)::int + 1 FOR ?) FROM job_data
+		WHERE job_id = ? AND name = ? AND at < ? AND at >= (SELECT coalesce(max(at), 0) FROM job_data WHERE job_id = ? AND name = ? AND at <= ?)
+		ORDER BY at`, offset, min(n, math.MaxInt32), id, name, offset+n, id, name, offset)
+	if err != nil {
+		return nil, err
+	}
+	var data []byte
+	for _, piece := range found {
+		data = append(data, piece...)
+	}
+	return data[:min(int64(len(data)), n)], nil
+}
+
+// forget has nothing to do: the pieces went with the job's row.
+func (p *pieces) forget(string) error { return nil }
+
+func (p *pieces) forgetOrphans(context.Context) error { return nil }
+
+// pieceWriter writes pieces of a job's files in a transaction.
+type pieceWriter struct {
+	p  *pieces
+	tx *tx
+	id string
+}
+
+func (w pieceWriter) open(stream string) (openCounts, error) {
+	all, err := w.p.open(w.tx.ctx, w.tx, streamOf{w.id, stream})
+	if err != nil {
+		return openCounts{}, err
+	}
+	return all[0], nil
+}
+
+func (w pieceWriter) append(name string, offset int64, data []byte) error {
+	if len(data) > 0 && len(data) < smallPiece && offset > 0 {
+		result, err := w.tx.ExecContext(w.tx.ctx, `UPDATE job_data SET data = data || ?
+			WHERE job_id = ? AND name = ? AND at >= ? AND at + octet_length(data) = ? AND octet_length(data) <= ?`,
+			data, w.id, name, offset-smallPiece, offset, smallPiece-len(data))
+		if err != nil {
+			return err
+		}
+		if n, err := result.RowsAffected(); err != nil || n > 0 {
+			return err
+		}
+	}
+	for len(data) > 0 {
+		n := min(len(data), maxPiece)
+		if err := w.put(name, offset, data[:n]); err != nil {
+			return err
+		}
+		offset, data = offset+int64(n), data[n:]
+	}
+	return nil
+}
+
+// put writes a piece, in the place of an empty one.
+func (w pieceWriter) put(name string, at int64, data []byte) error {
+	_, err := w.tx.ExecContext(w.tx.ctx, `INSERT INTO job_data (job_id, name, at, data) VALUES (?, ?, ?, ?)
+		ON CONFLICT (job_id, name, at) DO UPDATE SET data = EXCLUDED.data`, w.id, name, at, data)
+	return err
+}
+
+func (w pieceWriter) truncate(name string, size int64) error {
+	_, err := w.tx.ExecContext(w.tx.ctx, `DELETE FROM job_data WHERE job_id = ? AND name = ? AND at >= ?`, w.id, name, size)
+	if err == nil && size > 0 {
+		_, err = w.tx.ExecContext(w.tx.ctx, `UPDATE job_data SET data = substring(data FROM 1 FOR (? - at)::int)
+			WHERE job_id = ? AND name = ? AND at > ? AND at + octet_length(data) > ?`, size, w.id, name, size-maxPiece, size)
+	}
+	return err
+}
+
+// sync has nothing to do: the commit does it.
+func (w pieceWriter) sync(string) error { return nil }
+
+func (w pieceWriter) replace(name string, data []byte) error {
+	err := w.truncate(name, 0)
+	if err == nil {
+		err = w.append(name, 0, data)
+	}
+	return err
+}
+
+func (w pieceWriter) see(stream string, n int64) error {
+	err := w.truncate(stream+seenSuffix, 0)
+	if err == nil && n > 0 {
+		err = w.put(stream+seenSuffix, n, []byte{})
+	}
+	return err
+}
+
+func (w pieceWriter) seal(stream, counts string) error {
+	return sealRow(w.tx.ctx, w.tx, w.id, stream, counts)
+}
+
+// put keeps a part of an artifact. What was there from offset on is replaced.
+func (p *pieces) put(ctx context.Context, id, path string, offset int64, data []byte) error {
+	name := artifactName(path)
+	return p.s.transaction(ctx, func(tx *tx) error {
+		w := pieceWriter{p, tx, id}
+		if _, err := p.s.sealedIn(ctx, tx, id, job.Stdout, p.s.dialect.lock("jobs")); err != nil {
+			return err
+		}
+		if err := w.truncate(name, offset); err != nil {
+			return err
+		}
+		if offset == 0 { // an empty file is one, too
+			if err := w.put(name, 0, []byte{}); err != nil {
+				return err
+			}
+		}
+		ends, err := p.ends(ctx, tx, []string{id}, []string{name})
+		if err == nil && ends[0] != offset {
+			err = fmt.Errorf("a part at %d, but only %d bytes before it", offset, ends[0])
+		}
+		if err != nil {
+			return err
+		}
+		return w.append(name, offset, data)
+	})
+}
+
+func (p *pieces) drop(ctx context.Context, id, path string) error {
+	return p.s.transaction(ctx, func(tx *tx) error { return pieceWriter{p, tx, id}.truncate(artifactName(path), 0) })
+}
+
+func (p *pieces) artifact(ctx context.Context, id, path string) (io.ReadCloser, error) {
+	name := artifactName(path)
+	_, err := first[int](ctx, p.s.read, `SELECT 1 FROM job_data WHERE job_id = ? AND name = ? LIMIT 1`, id, name)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &pieceReader{ctx: ctx, p: p, id: id, name: name}, nil
+}
+
+// artifactName names an artifact in job_data.
+func artifactName(path string) string {
+	if len(path) <= maxName {
+		return "artifacts/" + path
+	}
+	sum := sha256.Sum256([]byte(path))
+	return "long/" + hex.EncodeToString(sum[:])
+}
+
+// pieceReader reads a file from its beginning, a piece at a time.
+type pieceReader struct {
+	ctx      context.Context // of who opened it
+	p        *pieces
+	id, name string
+	offset   int64
+	rest     []byte // that was read and not yet returned
+}
+
+// Read implements io.Reader.
+func (r *pieceReader) Read(to []byte) (n int, err error) {
+	if len(r.rest) == 0 && len(to) > 0 {
+		if r.rest, err = r.p.upTo(r.ctx, r.id, r.name, r.offset, maxPiece); err != nil {
+			return 0, err
+		}
+		if len(r.rest) == 0 {
+			return 0, io.EOF
+		}
+		r.offset += int64(len(r.rest))
+	}
+	n = copy(to, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}
+
+// Close implements io.Closer.
+func (r *pieceReader) Close() error { return nil }

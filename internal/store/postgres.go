@@ -1,0 +1,255 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+)
+
+const (
+	oldestServer = 14 // major version of PostgreSQL that is tested and still maintained
+
+	// migrating is the advisory lock of the one process that migrates: "linus"
+	// and a number.
+	migrating = 0x6c696e7573_000001
+
+	// What a server does with connections that others wait for: an engine that
+	// is stopped within a transaction loses it, and who waits for a row's lock
+	// tries again later.
+	idleTime = 10 * time.Second
+	lockTime = 10 * time.Second
+)
+
+// postgres is the dialect of PostgreSQL. Others may write at the same time.
+type postgres struct{}
+
+func (postgres) statements(on source) runner { return numbered{on} }
+
+// lock is the one that others' references to the row do not wait for.
+func (postgres) lock(table string) string { return " FOR NO KEY UPDATE OF " + table }
+
+func (postgres) hold(table string) string { return " FOR KEY SHARE OF " + table }
+
+func (postgres) clock() string { return `extract(epoch FROM clock_timestamp())::float8` }
+
+// begin asks for the transaction's ID in the same round trip. If that fails, the
+// connection is in no known state, and is closed.
+func (postgres) begin(t *tx) (id string, err error) {
+	err = raw(t.conn, func(c *pgx.Conn) error {
+		results, err := c.PgConn().Exec(t.ctx, `BEGIN; SELECT pg_current_xact_id()`).ReadAll()
+		if err == nil && (len(results) != 2 || len(results[1].Rows) != 1) {
+			err = errors.New("the database returned no transaction ID")
+		}
+		if err != nil {
+			return errors.Join(err, c.Close(t.ctx))
+		}
+		id = string(results[1].Rows[0][0])
+		return nil
+	})
+	return id, err
+}
+
+// errUndecided: a transaction whose client is gone may still commit.
+var errUndecided = errors.New("the transaction has not ended yet")
+
+func (postgres) fate(ctx context.Context, q querier, id string) (bool, error) {
+	status, err := first[sql.NullString](ctx, q, `SELECT pg_xact_status(?::text::xid8)`, id)
+	switch {
+	case err != nil:
+		return false, err
+	case !status.Valid:
+		return false, fmt.Errorf("transaction %s is too old: the database has forgotten how it ended", id)
+	case status.String == "in progress":
+		return false, errUndecided
+	}
+	return status.String == "committed", nil
+}
+
+func (postgres) dead(conn *sql.Conn) bool {
+	err := raw(conn, func(c *pgx.Conn) error {
+		if c.IsClosed() {
+			return net.ErrClosed
+		}
+		return nil
+	})
+	return err != nil
+}
+
+// raw calls work with the driver's connection.
+func raw(conn *sql.Conn, work func(*pgx.Conn) error) error {
+	return conn.Raw(func(c any) error {
+		of, ok := c.(*stdlib.Conn)
+		if !ok {
+			return fmt.Errorf("the database's driver is %T", c)
+		}
+		return work(of.Conn())
+	})
+}
+
+func (postgres) passing(err error) bool {
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) {
+		return slices.Contains(passingCodes, refused.Code) || strings.HasPrefix(refused.Code, "08")
+	}
+	var unconnected *pgconn.ConnectError
+	var network net.Error
+	return errors.As(err, &unconnected) || errors.As(err, &network) || pgconn.SafeToRetry(err) ||
+		slices.ContainsFunc(lost, func(e error) bool { return errors.Is(err, e) })
+}
+
+// passingCodes are errors of the server that are nobody's fault.
+var passingCodes = []string{
+	"40001", "40P01", "55P03", // others were in the way: serialization, deadlock, lock
+	"57P01", "57P02", "57P03", // the server shuts down, crashed, starts up
+	"25006", "25P03", // it is a standby; the transaction was idle for too long
+	"53300", // too many connections
+}
+
+// lost are errors of a connection that is gone.
+var lost = []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, driver.ErrBadConn, sql.ErrConnDone, context.DeadlineExceeded, errUndecided}
+
+// numbered runs statements whose parameters are written ?.
+type numbered struct{ source }
+
+// QueryContext runs a query. pgx prepares each text once for each connection.
+func (n numbered) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
+	return n.source.QueryContext(ctx, number(text), storable(args)...)
+}
+
+// ExecContext runs a statement.
+func (n numbered) ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error) {
+	return n.source.ExecContext(ctx, number(text), storable(args)...)
+}
+
+// number writes $1, $2, ... for each ? of a statement.
+func number(text string) string {
+	var b strings.Builder
+	for n := 1; ; n++ {
+		before, after, found := strings.Cut(text, "?")
+		b.WriteString(before)
+		if !found {
+			return b.String()
+		}
+		b.WriteString("$" + strconv.Itoa(n))
+		text = after
+	}
+}
+
+// storable returns args with texts that PostgreSQL accepts: no text, a guest's
+// least of all, makes a write fail.
+func storable(args []any) []any {
+	for i, arg := range args {
+		switch v := arg.(type) {
+		case string:
+			args[i] = plain(v)
+		case sql.NullString:
+			v.String = plain(v.String)
+			args[i] = v
+		}
+	}
+	return args
+}
+
+// plain returns text with a replacement character for each NUL and for what is
+// no UTF-8.
+func plain(text string) string {
+	text = strings.ToValidUTF8(text, string(utf8.RuneError))
+	return strings.ReplaceAll(text, "\x00", string(utf8.RuneError))
+}
+
+// openPostgres opens the database of o.URL.
+func (s *Store) openPostgres(ctx context.Context, o Options) error {
+	config, err := pgx.ParseConfig(o.URL)
+	if err != nil {
+		return errors.New("LINUS_DATABASE_URL cannot be read; write it as postgres://USER@HOST:5432/DATABASE") // err may contain the password
+	}
+	s.dialect, s.files, s.answerTime = postgres{}, &pieces{s: s}, answerTime
+	s.name = "PostgreSQL database " + config.Database + " at " + place(config)
+	if config.ConnectTimeout == 0 {
+		config.ConnectTimeout = 5 * time.Second
+	}
+	if config.RuntimeParams["application_name"] == "" {
+		config.RuntimeParams["application_name"] = "linus"
+	}
+	config.RuntimeParams["idle_in_transaction_session_timeout"] = strconv.FormatInt(idleTime.Milliseconds(), 10)
+	config.RuntimeParams["lock_timeout"] = strconv.FormatInt(lockTime.Milliseconds(), 10)
+	s.writer = openPool(config, 1)
+	config.RuntimeParams["default_transaction_read_only"] = "on"
+	read := openPool(config, readers)
+	s.pools = []*sql.DB{read, s.writer}
+	s.read = newReader(s, read)
+	if err := s.persist(ctx, func() error { return s.migratePostgres(ctx, read) }); err != nil || o.copying {
+		return err
+	}
+	return s.refuseUnfinished(ctx)
+}
+
+// openPool returns a pool of connections, made when they are needed.
+func openPool(config *pgx.ConnConfig, connections int) *sql.DB {
+	db := stdlib.OpenDB(*config.Copy())
+	db.SetMaxOpenConns(connections)
+	db.SetMaxIdleConns(connections)
+	return db
+}
+
+// place is where a database is, for people.
+func place(config *pgx.ConnConfig) string {
+	if strings.HasPrefix(config.Host, "/") {
+		return config.Host // a socket's directory
+	}
+	return net.JoinHostPort(config.Host, strconv.Itoa(int(config.Port)))
+}
+
+// migratePostgres checks the server's version and brings the schema up to date,
+// one process at a time.
+func (s *Store) migratePostgres(ctx context.Context, locks *sql.DB) error {
+	conn, err := s.lockSchema(ctx, locks)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", s.name, err)
+	}
+	defer func() {
+		unlocking, end := s.limited(context.WithoutCancel(ctx))
+		defer end()
+		_, _ = conn.ExecContext(unlocking, `SELECT pg_advisory_unlock($1)`, int64(migrating)) // or it ends with the connection
+		_ = conn.Close()                                                                      // it goes back to its pool
+	}()
+	return s.migrate(ctx, goose.DialectPostgres, s.writer, schema{
+		files: "migrations/postgres", database: s.name, other: "set LINUS_DATABASE_URL to another database",
+	})
+}
+
+// lockSchema returns a connection that holds the lock of the schema.
+func (s *Store) lockSchema(ctx context.Context, locks *sql.DB) (*sql.Conn, error) {
+	ctx, end := s.limited(ctx)
+	defer end()
+	conn, err := locks.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var version int
+	err = conn.QueryRowContext(ctx, `SELECT current_setting('server_version_num')::int / 10000`).Scan(&version)
+	if err == nil && version < oldestServer {
+		err = fmt.Errorf("the server is of version %d; linus needs PostgreSQL %d or newer", version, oldestServer)
+	}
+	if err == nil {
+		_, err = conn.ExecContext(ctx, `SELECT pg_advisory_lock($1)`, int64(migrating))
+	}
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}

@@ -1,0 +1,377 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"linus/internal/job"
+	"linus/internal/pgtest"
+)
+
+// All tests of this package run on PostgreSQL, too: in a process of their own,
+// where that is chosen.
+func TestStore_OnPostgres(t *testing.T) {
+	if pgtest.Chosen() {
+		t.Skip("this is that process")
+	}
+	pgtest.Database(t) // or the test is skipped
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), exe, "-test.timeout=10m", "-test.v", "-test.skip=^TestPostgres_")
+	cmd.Env = append(os.Environ(), pgtest.Choose)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, regexp.MustCompile(`(?m)^(=== (RUN|PAUSE|CONT)|\s*--- (PASS|SKIP)).*\n`).ReplaceAll(out, nil))
+	}
+	if passed := bytes.Count(out, []byte("\n--- PASS")); passed < 60 {
+		t.Errorf("only %d tests ran", passed)
+	}
+}
+
+// openURL opens a store of a PostgreSQL database.
+func openURL(t testing.TB, url string) *Store {
+	t.Helper()
+	s, err := Open(t.Context(), Options{URL: url, MaxOutput: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() }) // its server may be gone
+	return s
+}
+
+// count is a change that can be counted.
+func count(j *job.Job) ([]job.Event, error) {
+	n, _ := strconv.Atoi(j.Progress)
+	j.Progress = strconv.Itoa(n + 1)
+	return []job.Event{{Kind: job.EventProgress, Text: j.Progress}}, nil
+}
+
+// checkCount checks that a job was changed n times.
+func checkCount(t *testing.T, s *Store, id string, n int) {
+	t.Helper()
+	j, err := s.Job(t.Context(), id)
+	events, eventsErr := s.Events(t.Context(), id, 0)
+	if err != nil || eventsErr != nil || j.Progress != strconv.Itoa(n) || len(events) != n {
+		t.Errorf("%d changes were acknowledged; progress %q and %d events, %v, %v", n, j.Progress, len(events), err, eventsErr)
+	}
+}
+
+// The database crashes and starts again while many write: no call fails, nothing
+// acknowledged is lost, nothing is written twice.
+func TestPostgres_RestartedInTheMiddle(t *testing.T) {
+	server := pgtest.Start(t)
+	s := openURL(t, server.Database(t))
+	id := insert(t, s, newJob("echo")).ID
+	var updates, inserts atomic.Int64
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var writers sync.WaitGroup
+	for range 6 {
+		writers.Go(func() {
+			for ctx.Err() == nil {
+				update(t, s, id, count)
+				updates.Add(1)
+			}
+		})
+		writers.Go(func() {
+			for ctx.Err() == nil {
+				j := newJob("echo")
+				if _, isNew, err := s.Insert(context.Background(), j, "", "key-"+j.ID); err != nil || !isNew {
+					t.Errorf("insert: new %v, %v", isNew, err)
+				}
+				inserts.Add(1)
+			}
+		})
+	}
+	var out sync.WaitGroup
+	stream, seen := text(100), int64(0)
+	out.Go(func() {
+		for ; seen < 100 && ctx.Err() == nil; seen++ {
+			if got, err := s.AppendOutput(context.Background(), id, job.Stdout, seen, stream[seen:seen+1]); err != nil || got != seen+1 {
+				t.Errorf("output: %d seen, want %d: %v", got, seen+1, err)
+			}
+		}
+	})
+	for round := range 4 {
+		enough := updates.Load() + 100
+		for deadline := time.Now().Add(time.Minute); updates.Load() < enough; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("round %d: no progress", round)
+			}
+		}
+		if round < 3 {
+			server.Restart(t)
+		}
+	}
+	stop()
+	writers.Wait()
+	out.Wait()
+	checkCount(t, s, id, int(updates.Load()))
+	waiting, err := s.Waiting(t.Context())
+	if err != nil || int64(len(waiting)) != inserts.Load()+1 {
+		t.Errorf("%d jobs, %d were acknowledged, %v", len(waiting), inserts.Load()+1, err)
+	}
+	if got, _ := held(t, s, id); !bytes.Equal(got, stream[:seen]) {
+		t.Errorf("%d bytes held, %d were acknowledged", len(got), seen)
+	}
+}
+
+// cutting cuts the connection in a commit: before the database has got it, or
+// after.
+type cutting struct {
+	dialect
+	before, after atomic.Int64 // counted down by commits; at 0 it is cut
+	forgets       bool         // how a transaction ended cannot be found out
+}
+
+func (c *cutting) statements(on source) runner {
+	return cuttingRunner{c.dialect.statements(on), on, c}
+}
+
+func (c *cutting) fate(ctx context.Context, q querier, id string) (bool, error) {
+	if c.forgets {
+		return false, io.ErrUnexpectedEOF
+	}
+	return c.dialect.fate(ctx, q, id)
+}
+
+type cuttingRunner struct {
+	runner
+	on source
+	c  *cutting
+}
+
+func (e cuttingRunner) ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error) {
+	before, after := text == "COMMIT" && e.c.before.Add(-1) == 0, text == "COMMIT" && e.c.after.Add(-1) == 0
+	if !before {
+		result, err := e.runner.ExecContext(ctx, text, args...)
+		if !after || err != nil {
+			return result, err
+		}
+	}
+	_ = raw(e.on.(*sql.Conn), func(c *pgx.Conn) error { return c.Close(ctx) })
+	return nil, io.ErrUnexpectedEOF
+}
+
+// A connection that is lost in a commit leaves nobody in the dark: what was
+// written is acknowledged and not written again, what was not is written.
+func TestPostgres_ConnectionLostInACommit(t *testing.T) {
+	url := pgtest.Database(t)
+	for _, when := range []string{"before", "after"} {
+		t.Run(when, func(t *testing.T) {
+			s := openURL(t, url)
+			c := &cutting{dialect: s.dialect}
+			s.dialect, s.write.runner = c, cuttingRunner{s.write.runner, s.write.conn, c}
+			id := insert(t, s, newJob("echo")).ID
+			release := hold(t, s)
+			var callers sync.WaitGroup
+			for n := range 20 {
+				callers.Go(func() {
+					if n%5 == 0 {
+						refused := errors.New("refused")
+						if _, err := s.Update(context.Background(), id, func(*job.Job) ([]job.Event, error) { return nil, refused }); !errors.Is(err, refused) {
+							t.Errorf("a refused change: %v", err)
+						}
+						return
+					}
+					update(t, s, id, count)
+				})
+			}
+			await(t, s, 20)
+			cut := map[string]*atomic.Int64{"before": &c.before, "after": &c.after}[when]
+			cut.Store(2) // hold's own commit is first
+			release()
+			callers.Wait()
+			if cut.Load() > 0 {
+				t.Error("no connection was cut")
+			}
+			checkCount(t, s, id, 16)
+		})
+	}
+}
+
+// If nobody can say how a transaction ended, the error says so, and the change
+// does not run again.
+func TestPostgres_CommitOfUnknownFate(t *testing.T) {
+	s := openURL(t, pgtest.Database(t))
+	id := insert(t, s, newJob("echo")).ID
+	c := &cutting{dialect: s.dialect, forgets: true}
+	s.dialect, s.write.runner, s.patience = c, cuttingRunner{s.write.runner, s.write.conn, c}, 50*time.Millisecond
+	c.after.Store(1)
+	if _, err := s.Update(t.Context(), id, count); err == nil || !strings.Contains(err.Error(), "unknown") {
+		t.Errorf("got %v", err)
+	}
+	checkCount(t, s, id, 1)
+}
+
+func TestPostgres_TwoStoresUpdateOneJob(t *testing.T) {
+	url := pgtest.Database(t)
+	stores := []*Store{openURL(t, url), openURL(t, url)}
+	id := insert(t, stores[0], newJob("echo")).ID
+	var writers sync.WaitGroup
+	for n := range 8 {
+		writers.Go(func() {
+			for range 25 {
+				update(t, stores[n%2], id, count)
+			}
+		})
+	}
+	writers.Wait()
+	checkCount(t, stores[0], id, 200)
+}
+
+func TestPostgres_TwoStoresInsertOneKey(t *testing.T) {
+	url := pgtest.Database(t)
+	stores := []*Store{openURL(t, url), openURL(t, url)}
+	for n := range 20 {
+		var inserting sync.WaitGroup
+		var created atomic.Int64
+		ids := make([]string, 2)
+		for i, s := range stores {
+			inserting.Go(func() {
+				j, isNew, err := s.Insert(context.Background(), newJob("echo"), "", fmt.Sprint("key-", n))
+				if err != nil {
+					t.Error(err)
+				}
+				if ids[i] = j.ID; isNew {
+					created.Add(1)
+				}
+			})
+		}
+		inserting.Wait()
+		if created.Load() != 1 || ids[0] != ids[1] {
+			t.Fatalf("%d were created: %v", created.Load(), ids)
+		}
+	}
+}
+
+// Two engines lock the same rows in turn: PostgreSQL ends one transaction, which
+// runs again.
+func TestPostgres_Deadlock(t *testing.T) {
+	url := pgtest.Database(t)
+	stores := []*Store{openURL(t, url), openURL(t, url)}
+	ids := []string{insert(t, stores[0], newJob("echo")).ID, insert(t, stores[0], newJob("echo")).ID}
+	var locked, both sync.WaitGroup
+	locked.Add(2)
+	var runs atomic.Int64
+	for i, s := range stores {
+		both.Go(func() {
+			var once sync.Once
+			err := s.transaction(context.Background(), func(tx *tx) error {
+				runs.Add(1)
+				for _, id := range []string{ids[i], ids[1-i]} {
+					j, err := s.one(tx.ctx, tx, `jobs.id = ?`+s.dialect.lock("jobs"), id)
+					if err != nil {
+						return err
+					}
+					once.Do(func() {
+						locked.Done()
+						locked.Wait()
+					})
+					events, err := count(&j)
+					if err == nil {
+						err = updateRow(tx.ctx, tx, j, events)
+					}
+					if err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	both.Wait()
+	if runs.Load() < 3 {
+		t.Errorf("there was no deadlock: %d runs", runs.Load())
+	}
+	for _, id := range ids {
+		checkCount(t, stores[0], id, 2)
+	}
+}
+
+// A database that stays away is an error that says where it is and what to do,
+// and not with which password.
+func TestPostgres_Away(t *testing.T) {
+	server := pgtest.Start(t)
+	var log bytes.Buffer
+	s, err := Open(t.Context(), Options{URL: server.Database(t), Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	id := insert(t, s, newJob("echo")).ID
+	server.Stop()
+	s.patience = 200 * time.Millisecond
+	_, readErr := s.Job(t.Context(), id)
+	_, writeErr := s.Update(t.Context(), id, count)
+	for _, err := range []error{readErr, writeErr} {
+		for _, want := range []string{"PostgreSQL database test_1 at ", "LINUS_DATABASE_URL", "tried "} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v does not say %q", err, want)
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	s.patience = time.Hour
+	if _, err := s.Update(ctx, id, count); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a caller without patience: %v", err)
+	}
+	said := fmt.Sprint(readErr, writeErr, log.String())
+	for _, url := range []string{"postgres://ada:" + pgtest.Password + "@127.0.0.1:1/linus", "postgres://ada:" + pgtest.Password + "@[", "postgres:///linus?sslmode=odd&password=" + pgtest.Password} {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		if s, err := Open(ctx, Options{URL: url}); err == nil {
+			t.Error("opened", s.Close())
+		} else {
+			said += fmt.Sprintf("%v %+v", err, err)
+		}
+		cancel()
+	}
+	if strings.Contains(said, pgtest.Password) {
+		t.Errorf("the password is in: %s", said)
+	}
+	server.Launch(t)
+	update(t, s, id, count)
+	checkCount(t, s, id, 1)
+}
+
+// What a guest says is stored, whatever bytes it has.
+func TestUpdate_TextsThatAreNone(t *testing.T) {
+	s := newStore(t)
+	j := newJob("echo \x00 \xff")
+	if _, _, err := s.Insert(t.Context(), j, "", "key \x00 \xff"); err != nil {
+		t.Fatal(err)
+	}
+	update(t, s, j.ID, func(j *job.Job) ([]job.Event, error) {
+		j.Progress = "a\x00b\xff"
+		return []job.Event{{Kind: job.EventProgress, Text: "a\x00b\xff"}}, nil
+	})
+	if _, err := s.Submitted(t.Context(), "key \x00 \xff"); err != nil {
+		t.Error(err)
+	}
+	events, err := s.Events(t.Context(), j.ID, 0)
+	if err != nil || len(events) != 1 || !strings.HasPrefix(events[0].Text, "a") {
+		t.Errorf("%+v, %v", events, err)
+	}
+}

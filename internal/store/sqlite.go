@@ -1,0 +1,145 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/pressly/goose/v3"
+	_ "modernc.org/sqlite" // the database driver "sqlite"
+)
+
+const (
+	databaseName = "linus.db"
+	jobsDir      = "jobs"
+)
+
+// sqlite is the dialect of SQLite. There is one writer in all processes: what
+// it reads stays as it is.
+type sqlite struct{}
+
+func (sqlite) statements(on source) runner { return &prepared{source: on} }
+
+func (sqlite) lock(string) string { return "" }
+
+func (sqlite) hold(string) string { return "" }
+
+func (sqlite) clock() string { return `unixepoch('subsec')` }
+
+func (sqlite) begin(t *tx) (string, error) {
+	_, err := t.ExecContext(t.ctx, `BEGIN IMMEDIATE`)
+	return "", err
+}
+
+func (sqlite) fate(context.Context, querier, string) (bool, error) { return false, nil }
+
+func (sqlite) dead(*sql.Conn) bool { return false }
+
+func (sqlite) passing(error) bool { return false }
+
+// openSQLite opens the database of the state directory.
+func (s *Store) openSQLite(ctx context.Context, o Options) error {
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return fmt.Errorf("open state directory: %w", err)
+	}
+	path := filepath.Join(dir, databaseName)
+	s.dialect, s.files, s.name = sqlite{}, &directories{s: s, dir: filepath.Join(dir, jobsDir)}, databaseName
+	if err := os.MkdirAll(filepath.Join(dir, jobsDir), 0o700); err != nil {
+		return fmt.Errorf("create state directory: %w", err)
+	}
+	if err := makePrivate(path); err != nil {
+		return fmt.Errorf("create database: %w", err)
+	}
+	driver := cmp.Or(o.driver, "sqlite")
+	write, err := openDatabase(driver, path, 1, "&_txlock=immediate")
+	if err != nil {
+		return err
+	}
+	s.writer, s.pools = write, []*sql.DB{write}
+	read, err := openDatabase(driver, path, readers, "&_pragma=query_only(1)")
+	if err != nil {
+		return err
+	}
+	s.pools = []*sql.DB{read, write} // the writer last: it folds the log into the database
+	s.read = newReader(s, read)
+	unlock, err := lockDir(dir)
+	if err != nil {
+		return fmt.Errorf("lock state directory: %w", err)
+	}
+	defer unlock()
+	return s.migrate(ctx, goose.DialectSQLite3, write, schema{
+		files: "migrations/sqlite", database: "database " + path, other: "set LINUS_STATE_DIR to another directory",
+	})
+}
+
+// openDatabase opens a pool of connections. A commit is on disk when it returns
+// (synchronous=FULL): writers share commits, and with them the cost.
+func openDatabase(driver, path string, connections int, options string) (*sql.DB, error) {
+	dsn := url.URL{Scheme: "file", Path: path, RawQuery: "_pragma=busy_timeout(10000)" +
+		"&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)" + options}
+	db, err := sql.Open(driver, dsn.String())
+	if err != nil {
+		return nil, fmt.Errorf("open database %s: %w", path, err)
+	}
+	db.SetMaxOpenConns(connections)
+	db.SetMaxIdleConns(connections)
+	return db, nil
+}
+
+// makePrivate ensures that the file exists and only its owner can read it;
+// SQLite gives its log and index files the same mode.
+func makePrivate(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Chmod(0o600), f.Close())
+}
+
+// prepared prepares each text once: parsing one costs more than running it.
+type prepared struct {
+	source source
+	mu     sync.Mutex
+	byText map[string]*sql.Stmt
+}
+
+func (p *prepared) get(ctx context.Context, text string) (*sql.Stmt, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if stmt := p.byText[text]; stmt != nil {
+		return stmt, nil
+	}
+	stmt, err := p.source.PrepareContext(context.WithoutCancel(ctx), text)
+	if err == nil {
+		if p.byText == nil {
+			p.byText = map[string]*sql.Stmt{}
+		}
+		p.byText[text] = stmt
+	}
+	return stmt, err
+}
+
+// QueryContext runs a query.
+func (p *prepared) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
+	stmt, err := p.get(ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	return stmt.QueryContext(ctx, args...)
+}
+
+// ExecContext runs a statement.
+func (p *prepared) ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error) {
+	stmt, err := p.get(ctx, text)
+	if err != nil {
+		return nil, err
+	}
+	return stmt.ExecContext(ctx, args...)
+}
