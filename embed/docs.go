@@ -21,7 +21,7 @@ type Doc struct {
 // Docs returns the documents in reading order.
 func Docs() []Doc {
 	topics := []string{
-		"tools", "manifest", "cli", "settings", "guarantees", "http", "operate",
+		"tools", "manifest", "cli", "settings", "guarantees", "http", "operate", "scale",
 		"scripts", "templates", "lab", "architecture", "benchmark", "troubleshooting",
 	}
 	list := make([]Doc, 0, len(topics))
