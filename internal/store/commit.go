@@ -180,7 +180,7 @@ func (s *Store) attempt(batch []*change) (lost bool, err error) {
 		return true, err
 	}
 	if err = s.run(ctx, batch); err == nil {
-		if _, err = s.write.ExecContext(ctx, `COMMIT`); err == nil {
+		if err = s.dialect.commit(s.write); err == nil {
 			return false, nil
 		}
 		if s.dialect.dead(s.write.conn) {

@@ -20,6 +20,8 @@ type dialect interface {
 	clock() string
 	// begin begins a transaction, and returns its ID for fate.
 	begin(t *tx) (id string, err error)
+	// commit ends it; an error if it has ended, or failed, before.
+	commit(t *tx) error
 	// fate reports whether a transaction of which only that is unknown was
 	// committed.
 	fate(ctx context.Context, q querier, id string) (committed bool, err error)

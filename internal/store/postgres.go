@@ -63,6 +63,21 @@ func (postgres) begin(t *tx) (id string, err error) {
 	return id, err
 }
 
+// commit looks first: PostgreSQL's COMMIT of a transaction that has failed, or of
+// none, is no error.
+func (postgres) commit(t *tx) error {
+	err := raw(t.conn, func(c *pgx.Conn) error {
+		if status := c.PgConn().TxStatus(); status != 'T' && !c.IsClosed() {
+			return fmt.Errorf("the transaction has ended before its commit (status %c)", status)
+		}
+		return nil
+	})
+	if err == nil {
+		_, err = t.ExecContext(t.ctx, `COMMIT`)
+	}
+	return err
+}
+
 // errUndecided: a transaction whose client is gone may still commit.
 var errUndecided = errors.New("the transaction has not ended yet")
 

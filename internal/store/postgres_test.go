@@ -41,7 +41,7 @@ func TestStore_OnPostgres(t *testing.T) {
 	if err != nil {
 		t.Errorf("%v\n%s", err, regexp.MustCompile(`(?m)^(=== (RUN|PAUSE|CONT)|\s*--- (PASS|SKIP)).*\n`).ReplaceAll(out, nil))
 	}
-	if passed := bytes.Count(out, []byte("\n--- PASS")); passed < 60 {
+	if passed := bytes.Count(out, []byte("\n--- PASS")); err == nil && passed < 45 {
 		t.Errorf("only %d tests ran", passed)
 	}
 }

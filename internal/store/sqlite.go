@@ -37,6 +37,11 @@ func (sqlite) begin(t *tx) (string, error) {
 	return "", err
 }
 
+func (sqlite) commit(t *tx) error {
+	_, err := t.ExecContext(t.ctx, `COMMIT`)
+	return err
+}
+
 func (sqlite) fate(context.Context, querier, string) (bool, error) { return false, nil }
 
 func (sqlite) dead(*sql.Conn) bool { return false }
