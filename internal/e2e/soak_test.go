@@ -171,7 +171,7 @@ func (s *soak) follow(j *soakJob) {
 			break
 		}
 		if !hit && job["status"] == "running" && s.begun(j) > 0 {
-			hit = s.hitVM(j)
+			hit = s.hitVM(j, job)
 		}
 		if time.Now().After(deadline) {
 			s.t.Errorf("job %d does not end: %v", j.n, job)
@@ -188,8 +188,11 @@ func (s *soak) follow(j *soakJob) {
 }
 
 // hitVM does to the job's VM what its kind says, and reports whether it could.
-func (s *soak) hitVM(j *soakJob) bool {
-	vm := s.h.vmOf(j.id)
+func (s *soak) hitVM(j *soakJob, job map[string]any) bool {
+	vm := 0
+	if its, ok := job["vm"].(map[string]any); ok { // one of a pool has its maker's marker
+		vm = s.h.vmOf(fmt.Sprint(its["name"]))
+	}
 	if vm == 0 {
 		return false
 	}
