@@ -31,7 +31,7 @@ start_vm() {
   retry_change start_has_landed 300 qm start "${vm_id}"
   pace_start
   if [[ ${retry_landed} != yes ]]; then
-    result_fail vm "could not start VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said:-nothing} (status: ${vm_status})" \
+    retry_fail "could not start VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said:-nothing} (status: ${vm_status})" \
       'check that the node has the memory free and that KVM works there'
   fi
 }

@@ -119,10 +119,7 @@ fail_create() {
     lease_drop "${vm_id}" "${vm_job}"
   fi
   local -r failure="could not create VM ${vm_id} on node '${probe_node}' (host ${HOSTNAME}): Proxmox answered: ${run_said:-nothing, and the VM is not there}"
-  if [[ ${run_said} == *"no quorum"* ]]; then
-    result_fail config "${failure}" 'bring the other nodes of the cluster back: until then Proxmox refuses every change; look at: pvecm status'
-  fi
-  result_fail vm "${failure}" "look at the task log of node '${probe_node}' and at: qm config ${vm_id}"
+  retry_fail "${failure}" "look at the task log of node '${probe_node}' and at: qm config ${vm_id}"
 }
 
 create_has_landed() {
@@ -179,7 +176,7 @@ configure_vm() {
     build_set_command
     retry_change set_has_landed 120 "${set_command[@]}"
     if [[ ${retry_landed} != yes ]]; then
-      result_fail vm "could not configure VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said}" "look at: qm config ${vm_id} of a VM cloned by hand from VM ${template_id}"
+      retry_fail "could not configure VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said}" "look at: qm config ${vm_id} of a VM cloned by hand from VM ${template_id}"
     fi
   fi
   network_is_applied
@@ -194,7 +191,7 @@ configure_vm() {
   fi
   vm_disk_kib "${vm_config[${vm_boot_disk:-scsi0}]:-}"
   if ((vm_kib != VM_DISK * 1024 * 1024)); then
-    result_fail vm "the disk of VM ${vm_id} on node '${probe_node}' is ${vm_kib} KiB, not ${VM_DISK} GB: Proxmox answered: ${run_said:-nothing}" \
+    retry_fail "the disk of VM ${vm_id} on node '${probe_node}' is ${vm_kib} KiB, not ${VM_DISK} GB: Proxmox answered: ${run_said:-nothing}" \
       "check the free space of its storage (pvesm status), and that VM_DISK is not below the image's size"
   fi
   slot_leave

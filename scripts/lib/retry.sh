@@ -46,3 +46,12 @@ retry_change() { # <function that sets retry_landed> <seconds> <command...>
     fi
   done
 }
+
+# Ends the script for a change that has not landed. What Proxmox refused for lack of
+# quorum it says itself, or that it may not write its file.
+retry_fail() { # <text> <remedy>
+  if [[ ${run_said} == *'no quorum'* || ${run_said} == *"file '/etc/pve/"*' - Permission denied'* ]]; then
+    result_fail config "$1" 'bring the other nodes of the cluster back: without quorum Proxmox refuses every change; look at: pvecm status'
+  fi
+  result_fail vm "$1" "$2"
+}

@@ -156,6 +156,19 @@ setup() {
   refute_called 'qm destroy.*'
 }
 
+@test "quorum lost when the clone is there is exit 3, with what to do about it" {
+  fault set 13 skip "unable to open file '/etc/pve/nodes/pve/qemu-server/250.conf.tmp.4711' - Permission denied"
+  run_script create-vm
+  assert_status 3
+  assert_says 'could not configure VM'
+  assert_says 'LINUS_REMEDY:bring the other nodes of the cluster back'
+  fault start 255 skip 'cluster not ready - no quorum?'
+  run_script create-vm
+  assert_status 3
+  assert_says 'could not start VM'
+  assert_says 'LINUS_REMEDY:bring the other nodes of the cluster back'
+}
+
 @test "a missing storage, bridge or template and an unknown OS are exit 3 with a remedy" {
   PROXMOX_STORAGE=nope run_script create-vm
   assert_status 3
