@@ -14,6 +14,7 @@ import (
 
 	"linus/internal/executor"
 	"linus/internal/job"
+	"linus/internal/pgtest"
 	"linus/internal/providertest"
 	"linus/internal/store"
 )
@@ -30,6 +31,7 @@ type fleet struct {
 	fake    *providertest.Fake
 	engines []*rig
 	open    func() *store.Store
+	url     string // of the database
 
 	mu     sync.Mutex
 	begun  map[string]int  // tasks, by job
@@ -41,9 +43,9 @@ type fleet struct {
 func newFleet(t *testing.T, n, maxJobs int, change func(f *fleet, i int, r *rig)) *fleet {
 	t.Helper()
 	dir := t.TempDir()
-	f := &fleet{t: t, fake: providertest.NewFake(), begun: map[string]int{}, fenced: map[string]bool{}}
+	f := &fleet{t: t, url: pgtest.Database(t), fake: providertest.NewFake(), begun: map[string]int{}, fenced: map[string]bool{}}
 	f.open = func() *store.Store {
-		s, err := store.Open(context.Background(), store.Options{Dir: dir, MaxOutput: maxOutput})
+		s, err := store.Open(context.Background(), store.Options{Dir: dir, URL: f.url, MaxOutput: maxOutput})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -166,9 +168,8 @@ func TestEngines_EachJobRunsOnce(t *testing.T) {
 // All engines together run no more jobs than MaxJobs of the store, and not fewer.
 func TestEngines_SlotsOfAll(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
 	f := newFleet(t, 3, 4, func(f *fleet, _ int, r *rig) {
-		s, err := store.Open(context.Background(), store.Options{Dir: dir, MaxJobs: 5})
+		s, err := store.Open(context.Background(), store.Options{URL: f.url, MaxJobs: 5})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -463,23 +464,91 @@ func TestEngines_PausedEngineIsRefused(t *testing.T) {
 	f.ended(id)
 }
 
-// A job that runs on one engine is cancelled at another, with nobody to tell it so.
+// A job that runs on one engine is cancelled at another: the first is told, or finds out
+// by itself.
 func TestEngines_CancelElsewhere(t *testing.T) {
+	for name, lease := range map[string]time.Duration{"told": time.Hour, "not told": shortLease} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFleet(t, 1, 1, func(_ *fleet, _ int, r *rig) {
+				r.opts.EngineLease = lease
+				if name == "not told" {
+					r.opts.Engines = deafEngines{r.store}
+				}
+			})
+			until := make(chan struct{})
+			defer close(until)
+			f.behave(providertest.Behaviour{Task: task(providertest.Task{Until: until})})
+			id := f.engines[0].submit()
+			f.engines[0].until(id, func(j job.Job) bool { return j.Status == job.Running })
+			second := f.join()
+			if err := second.Cancel(context.Background(), id); err != nil {
+				t.Fatal(err)
+			}
+			j := second.wait(id)
+			if j.Status != job.Failed || j.Outcome.Reason != job.ReasonCancelled || j.VM.State != job.VMDestroyed {
+				t.Errorf("%s %+v, VM %+v", j.Status, j.Outcome, j.VM)
+			}
+			if !strings.Contains(f.engines[0].log.String(), `msg="job done"`) {
+				t.Error("another engine has ended it")
+			}
+		})
+	}
+}
+
+// deafEngines hears no notices.
+type deafEngines struct{ others }
+
+func (deafEngines) Listen(ctx context.Context, _ func(job.Notice)) error {
+	<-ctx.Done()
+	return nil
+}
+
+// A job that is submitted at an engine without room begins at once at one that has some,
+// and who watches it at the first sees it there.
+func TestEngines_TellOthersOfJobs(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, 1, 1, nil)
+	f := newFleet(t, 2, 1, func(_ *fleet, _ int, r *rig) { r.opts.EngineLease = time.Hour })
 	until := make(chan struct{})
-	defer close(until)
 	f.behave(providertest.Behaviour{Task: task(providertest.Task{Until: until})})
-	id := f.engines[0].submit()
-	f.engines[0].until(id, func(j job.Job) bool { return j.Status == job.Running })
+	var ids []string
+	for range 2 {
+		ids = append(ids, f.engines[0].submit())
+	}
+	for _, id := range ids {
+		f.engines[0].until(id, func(j job.Job) bool { return j.Status == job.Running })
+	}
+	close(until)
+	for _, id := range ids {
+		f.engines[0].wait(id)
+	}
+	f.ended(ids...)
+}
+
+// A runner's report arrives at another engine than the job's, which is told, and looks.
+func TestEngines_ReportElsewhere(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 1, 1, func(_ *fleet, _ int, r *rig) { r.opts.EngineLease, r.opts.HeartbeatInterval = time.Hour, time.Hour })
+	until, token := make(chan struct{}), make(chan string, 1)
+	f.fake.Set(providertest.Behaviour{Task: task(providertest.Task{Until: until}), OnStart: func(_ job.Job, p job.Payload) { token <- p.Token }})
+	first := f.engines[0]
+	id := first.submit()
+	first.until(id, func(j job.Job) bool { return j.Status == job.Running })
 	second := f.join()
-	if err := second.Cancel(context.Background(), id); err != nil {
+	secret := <-token
+	if err := second.Report(context.Background(), id, secret, job.Report{Kind: job.ReportStatus, Progress: "half"}); err != nil {
 		t.Fatal(err)
 	}
-	j := second.wait(id)
-	if j.Status != job.Failed || j.Outcome.Reason != job.ReasonCancelled || j.VM.State != job.VMDestroyed {
-		t.Errorf("%s %+v, VM %+v", j.Status, j.Outcome, j.VM)
+	first.eventually(id, func(j job.Job) bool { return j.Progress == "half" && !j.LastHeartbeat.IsZero() })
+	if err := second.Report(context.Background(), id, "wrong", job.Report{Kind: job.ReportComplete}); !errors.Is(err, job.ErrNotFound) {
+		t.Errorf("a wrong token: %v", err)
 	}
+	if err := second.Report(context.Background(), id, secret, job.Report{Kind: job.ReportComplete, ExitCode: 3}); err != nil {
+		t.Fatal(err)
+	}
+	first.eventually(id, func(j job.Job) bool { return j.Contradicted }) // it looked, and the task runs on
+	close(until)
+	second.wait(id)
 }
 
 // An engine that stops leaves its jobs to the others at once: they do not wait for the

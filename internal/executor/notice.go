@@ -53,6 +53,9 @@ func (e *Executor) notice(ctx context.Context, n job.Notice) error {
 	return nil
 }
 
+// maxPassed bounds what is passed on of a runner's text, in bytes.
+const maxPassed = 1000
+
 // passOn tells the other engines what a job's runner has reported here, at most once a
 // second: what a guest sends must not slow others down.
 func (e *Executor) passOn(ctx context.Context, id, progress, end string) {
@@ -75,7 +78,7 @@ func (e *Executor) passOn(ctx context.Context, id, progress, end string) {
 	if again {
 		return
 	}
-	if err := e.o.Engines.Tell(ctx, job.Notice{Kind: job.NoticeHeard, Job: id, Progress: job.Bounded(progress), End: end}); err != nil && ctx.Err() == nil {
+	if err := e.o.Engines.Tell(ctx, job.Notice{Kind: job.NoticeHeard, Job: id, Progress: progress[:min(len(progress), maxPassed)], End: end}); err != nil && ctx.Err() == nil {
 		e.o.Log.Debug("a report was not passed on", "job_id", id, "err", err)
 	}
 }

@@ -249,19 +249,24 @@ func (e *unknownError) Error() string {
 // run runs the work of a batch, and undoes what failed. An error is the whole
 // transaction's, which is that of a batch of one.
 func (s *Store) run(ctx context.Context, batch []*change) error {
+	s.write.engine, s.write.notices = s.EngineID(), nil
 	member, err := s.member(ctx, s.write)
 	if err != nil {
 		return err
 	}
 	if len(batch) == 1 {
-		batch[0].run(s.write, member)
-		return batch[0].err
+		if batch[0].run(s.write, member); batch[0].err != nil {
+			return batch[0].err
+		}
+		return s.send()
 	}
 	for _, c := range batch {
+		told := len(s.write.notices)
 		if _, err := s.write.ExecContext(ctx, `SAVEPOINT change`); err != nil {
 			return err
 		}
 		if c.run(s.write, member); c.err != nil {
+			s.write.notices = s.write.notices[:told]
 			if _, err := s.write.ExecContext(ctx, `ROLLBACK TO change`); err != nil {
 				return errors.Join(c.err, err)
 			}
@@ -270,7 +275,15 @@ func (s *Store) run(ctx context.Context, batch []*change) error {
 			return err
 		}
 	}
-	return nil
+	return s.send()
+}
+
+// send sends the transaction's notices, if it has any.
+func (s *Store) send() error {
+	if len(s.write.notices) == 0 {
+		return nil
+	}
+	return s.dialect.send(s.write)
 }
 
 // run does the work, and keeps its error or its panic. member: what this engine

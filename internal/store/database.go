@@ -83,6 +83,9 @@ type tx struct {
 	// ctx is the transaction's own. Its statements do not run in their
 	// callers': to cancel one could roll back other callers' changes, too.
 	ctx context.Context
+
+	engine  string   // on whose behalf it writes; empty: it shares with none
+	notices []notice // for the other engines
 }
 
 func newTx(d dialect, conn *sql.Conn) *tx {

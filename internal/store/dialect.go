@@ -18,6 +18,8 @@ type dialect interface {
 	hold(table string) string
 	// clock is an expression for the database's time, in seconds since 1970.
 	clock() string
+	// send sends the notices of a transaction, when that commits.
+	send(t *tx) error
 	// begin begins a transaction, and returns its ID for fate.
 	begin(t *tx) (id string, err error)
 	// commit ends it; an error if it has ended, or failed, before.

@@ -74,7 +74,7 @@ var errBuried = fmt.Errorf("the others have taken this engine for dead: %w", job
 
 // Leave ends the membership: the jobs this engine works on are free for others.
 func (s *Store) Leave(ctx context.Context) error {
-	if _, err := s.affect(ctx, `DELETE FROM engines WHERE id = ?`, s.EngineID()); err != nil {
+	if _, err := s.free(ctx, `DELETE FROM engines WHERE id = ?`, s.EngineID()); err != nil {
 		return fmt.Errorf("leave the engines of %s: %w", s.name, err)
 	}
 	return nil
@@ -92,7 +92,7 @@ func (s *Store) Drain(ctx context.Context) error {
 // it worked on are free for others. It waits for a transaction of that engine that
 // is under way.
 func (s *Store) Bury(ctx context.Context, id string) (bool, error) {
-	n, err := s.affect(ctx, `DELETE FROM engines WHERE id = ? AND lease_until < `+s.dialect.clock(), id)
+	n, err := s.free(ctx, `DELETE FROM engines WHERE id = ? AND lease_until < `+s.dialect.clock(), id)
 	if err != nil {
 		return false, fmt.Errorf("remove engine %s from %s: %w", id, s.name, err)
 	}
@@ -166,6 +166,7 @@ func (s *Store) Take(ctx context.Context, id string) (j job.Job, taken bool, err
 		if slot {
 			text = `UPDATE jobs SET engine = ?, slot = 1 WHERE id = ?`
 		}
+		tx.tell(job.NoticeTaken, id)
 		_, err := tx.ExecContext(ctx, text, engine, id)
 		return err
 	})
@@ -226,6 +227,19 @@ func (s *Store) Unlock(ctx context.Context, name string) error {
 	return nil
 }
 
+// free is affect for a statement that frees an engine's jobs.
+func (s *Store) free(ctx context.Context, text string, args ...any) (n int64, err error) {
+	err = s.outside(ctx, func(tx *tx) error {
+		result, err := tx.ExecContext(ctx, text, args...)
+		if err == nil {
+			n, err = result.RowsAffected()
+		}
+		tx.tell(job.NoticeFree, "")
+		return err
+	})
+	return n, err
+}
+
 // affect runs one statement, member or not, and returns how many rows it changed.
 func (s *Store) affect(ctx context.Context, text string, args ...any) (n int64, err error) {
 	err = s.outside(ctx, func(tx *tx) error {
@@ -251,12 +265,3 @@ func (s *Store) member(ctx context.Context, tx *tx) (bool, error) {
 	}, `SELECT 1 FROM engines WHERE id = ?`+s.dialect.hold("engines"), engine)
 	return len(found) > 0, err
 }
-
-// Listen hears nothing: SQLite passes no notices on. It returns when ctx ends.
-func (s *Store) Listen(ctx context.Context, _ func(job.Notice)) error {
-	<-ctx.Done()
-	return nil
-}
-
-// Tell tells nobody.
-func (s *Store) Tell(context.Context, job.Notice) error { return nil }

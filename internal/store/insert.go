@@ -81,6 +81,9 @@ func newRows(j job.Job, tokenHash, key string) (rows, error) {
 var errKeyTaken = errors.New("the idempotency key is taken")
 
 func (r rows) insert(ctx context.Context, tx *tx) error {
+	if waits(r.job) {
+		tx.tell(job.NoticeWaiting, r.job.ID)
+	}
 	result, err := tx.ExecContext(ctx, `INSERT INTO jobs
 		(id, created_at, task_head, client, idempotency_key, token_hash, status, done, waiting, member, vm_job, vm_state, completed_at, doc)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (idempotency_key) DO NOTHING`,

@@ -129,6 +129,7 @@ func updateRow(ctx context.Context, tx *tx, j job.Job, events []job.Event) error
 	if err != nil {
 		return err
 	}
+	tx.changed(j, len(events))
 	free := ""
 	if j.Done() {
 		free = ", engine = NULL" // nobody works on it any more
@@ -163,8 +164,12 @@ func columns(j job.Job, doc string) []any {
 	if !j.CompletedAt.IsZero() {
 		completed = timeText(j.CompletedAt)
 	}
-	waiting := j.Status == job.Pending && j.Outcome == nil && !j.Shares() && j.Member == nil
-	return []any{string(j.Status), truth(j.Done()), truth(waiting), memberColumn(j), vm.Job, string(vm.State), completed, doc}
+	return []any{string(j.Status), truth(j.Done()), truth(waits(j)), memberColumn(j), vm.Job, string(vm.State), completed, doc}
+}
+
+// waits reports whether a job waits for a slot.
+func waits(j job.Job) bool {
+	return j.Status == job.Pending && j.Outcome == nil && !j.Shares() && j.Member == nil
 }
 
 // truth is a column's value: 0 or 1.

@@ -80,6 +80,7 @@ func (s *Store) updatePool(ctx context.Context, tx *tx, name string, change func
 	if err != nil {
 		return p, err
 	}
+	tx.tell(job.NoticePools, "")
 	_, err = tx.ExecContext(ctx, `UPDATE pools SET doc = ? WHERE name = ?`, string(doc), name)
 	return p, err
 }
@@ -94,6 +95,7 @@ func missing(found []job.Pool) error {
 // DeletePool removes a pool's row. Its members are jobs, and stay.
 func (s *Store) DeletePool(ctx context.Context, name string) error {
 	err := s.transaction(ctx, func(tx *tx) error {
+		tx.tell(job.NoticePools, "")
 		_, err := tx.ExecContext(ctx, `DELETE FROM pools WHERE name = ?`, name)
 		return err
 	})

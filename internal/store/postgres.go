@@ -202,6 +202,7 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 	}
 	config.RuntimeParams["idle_in_transaction_session_timeout"] = strconv.FormatInt(idleTime.Milliseconds(), 10)
 	config.RuntimeParams["lock_timeout"] = strconv.FormatInt(lockTime.Milliseconds(), 10)
+	s.listening = config.Copy()
 	s.writer = openPool(config, 1)
 	config.RuntimeParams["default_transaction_read_only"] = "on"
 	read := openPool(config, readers)

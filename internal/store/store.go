@@ -32,6 +32,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/pressly/goose/v3"
 )
 
@@ -66,6 +67,8 @@ type Store struct {
 	engine    atomic.Pointer[string] // see engines.go; nil: it did not join
 
 	patience, answerTime time.Duration // see the constants; answerTime 0: no limit
+
+	listening *pgx.ConnConfig // of the connection for other engines' notices; nil: there are none
 
 	writer  *sql.DB       // the pool of write's connection
 	write   *tx           // of writeAll alone, once the store is open; nil: not connected
