@@ -62,11 +62,12 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 	if err != nil {
 		return nil, errors.Join(err, st.Close())
 	}
+	in.engine = st.EngineID
 	in.onRefused = e.watch.metrics.NodeRefused
 	in.onReconnect, in.onLockRetry = e.watch.metrics.Reconnected, e.watch.metrics.LockRetried
 	in.callbackURL = func(ctx context.Context) (string, error) { return e.callbackURL(ctx, c) }
 	e.backend = o.Backend(c, in, log)
-	e.Executor = executor.New(executor.Options{
+	work := executor.Options{
 		Store: st, Provider: e.watch.audit.Provider(e.backend.Provider), Placer: e.backend.Placer, Guest: e.backend.Guest, Log: log,
 		Observer: e.watch.observer(),
 		Owner:    in.owner,
@@ -85,7 +86,12 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 		Admit:              admit,
 		CallbackURL:        func(ctx context.Context) (string, error) { return e.callbackURL(ctx, c) },
 		CallbackAddr:       func() string { return e.callbacks.Addr() },
-	})
+		About:              about(o),
+	}
+	if c.DatabaseURL.Reveal() != "" { // others may have the same
+		work.Engines, work.Fence = st, e.backend.Fence
+	}
+	e.Executor = executor.New(work)
 	e.callbacks, err = callback.Listen(ctx, c.CallbackHost, c.CallbackPort, e.watch.metrics.Reporter(e.Executor), log)
 	if err != nil {
 		e.backend.Close()
@@ -97,7 +103,16 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 // storeOptions returns the options of the store that the settings name. log may
 // be nil.
 func storeOptions(c config.Config, log *slog.Logger) store.Options {
-	return store.Options{Dir: c.StateDir, URL: c.DatabaseURL.Reveal(), MaxOutput: int64(c.MaxOutputSize), Log: log}
+	return store.Options{Dir: c.StateDir, URL: c.DatabaseURL.Reveal(), MaxOutput: int64(c.MaxOutputSize), MaxJobs: c.MaxJobsAll, Log: log}
+}
+
+// about describes this engine to people.
+func about(o Options) job.EngineInfo {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return job.EngineInfo{Host: host, PID: os.Getpid(), Version: o.Version, URL: o.Config.CallbackURL, StartedAt: time.Now().UTC()}
 }
 
 // start adopts unfinished jobs and begins to serve callbacks. failed is called with
