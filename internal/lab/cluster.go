@@ -63,8 +63,8 @@ func (l *Lab) onlyANode() error {
 	return fmt.Errorf("%s is node %s of the lab in %s: give that directory", l.Dir, l.Config.Node, l.Root())
 }
 
-// layOutNodes makes the directories and files of the nodes, and returns those that are
-// not off; a lab without a cluster is its only node.
+// layOutNodes creates the directories and files of all nodes, and returns the nodes that
+// are not down; a lab without a cluster is its only node.
 func (l *Lab) layOutNodes(ctx context.Context) ([]*Lab, error) {
 	if l.Config.Cluster == "" {
 		return []*Lab{l}, l.layOut()
@@ -207,8 +207,8 @@ func (l *Lab) NodeDown(ctx context.Context, name string) error {
 	})
 }
 
-// NodeUp boots a node that is down. Its VMs are stopped, but for those with onboot, which
-// it starts when it is one of a quorum.
+// NodeUp boots a node that is down. Its VMs stay stopped, except those with onboot, which
+// it starts if it has quorum.
 func (l *Lab) NodeUp(ctx context.Context, name string) error {
 	node, err := l.Node(name)
 	if err != nil {
@@ -242,8 +242,8 @@ func (l *Lab) SetMaintenance(ctx context.Context, name string, on bool) error {
 	return l.edit(ctx, name, func(m *state.Member) { m.Maintenance = on })
 }
 
-// SetCutOff cuts a node's link to all others, or mends it. The node stays up, and in
-// reach of who is no node: it has lost quorum, and the others see it offline.
+// SetCutOff cuts a node's link to all others, or restores it. The node stays up and can
+// be reached from outside the cluster, but it has no quorum, and the others see it offline.
 func (l *Lab) SetCutOff(ctx context.Context, name string, off bool) error {
 	node, err := l.Node(name)
 	if err != nil {
@@ -265,7 +265,7 @@ func (l *Lab) SetCutOff(ctx context.Context, name string, off bool) error {
 	})
 }
 
-// alone runs work on a host that takes turns with its up, down and reboot.
+// alone runs work on a host while no up, down or reboot of it is running.
 func (l *Lab) alone(ctx context.Context, fn func() error) error {
 	return l.WithLock(ctx, io.Discard, upLock, l.Path("locks", upLock), upWait, fn)
 }

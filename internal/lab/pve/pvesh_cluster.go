@@ -125,8 +125,8 @@ func apiResources(c *call, _ map[string]string) (any, error) {
 	return list, nil
 }
 
-// word is what a node told of itself last. Its statistics come every 10 s; of a node
-// that is gone they are kept as they were for 5 minutes.
+// word is a node's last statistics. They come every 10 s; those of a node that is gone
+// are kept as they were for 5 minutes.
 type word struct {
 	call      *call
 	told      time.Time // when; zero: now, in a lab of one node
@@ -154,8 +154,8 @@ func (c *call) lastWord(n state.Node) word {
 	return w
 }
 
-// vm is a VM as /cluster/resources shows it. What the statistics do not know yet, or no
-// more, has neither name nor size.
+// vm is a VM as /cluster/resources shows it. A VM that is not in the statistics yet, or
+// no longer, has neither name nor size.
 func (w word) vm(node string, id int, conf *state.Conf) map[string]any {
 	entry := map[string]any{"type": "qemu", "node": node, "id": fmt.Sprintf("qemu/%d", id), "vmid": id, "status": "unknown"}
 	for _, key := range []string{"tags", "lock"} { // from the config

@@ -36,7 +36,7 @@ type Member struct {
 	Maintenance bool      `json:"maintenance,omitempty"`
 }
 
-// Gone is since when the others have not heard of it; zero: they do.
+// Gone returns since when the other nodes have not heard from it; zero if they do.
 func (m Member) Gone() time.Time {
 	if m.Down.IsZero() {
 		return m.CutOff
@@ -160,8 +160,8 @@ func sees(members []Member, node string, m Member) bool {
 	return m.Gone().IsZero() && self >= 0 && members[self].Gone().IsZero()
 }
 
-// Quorate is the error of every change without quorum: in a cluster a node needs to
-// see more than half of all.
+// Quorate returns the error with which every change fails without quorum, else nil. A
+// node of a cluster has quorum when it sees more than half of all nodes.
 func (s *State) Quorate() error {
 	members, err := s.Members()
 	if err != nil {
@@ -207,8 +207,8 @@ func (s *State) WriteMembers() error {
 	return sys.WriteFile(s.Path("etc", "pve", ".members"), append(raw, '\n'), 0o644)
 }
 
-// writeManagerStatus writes what the HA manager says of the nodes. Until one was in
-// maintenance it is idle and says nothing.
+// writeManagerStatus writes the HA manager's status of the nodes. The manager is idle,
+// and has none, until a node is put into maintenance for the first time.
 func (s *State) writeManagerStatus(members []Member) error {
 	path := s.Common("pve", "ha", "manager_status")
 	_, err := os.Stat(path)
@@ -232,7 +232,7 @@ func (s *State) writeManagerStatus(members []Member) error {
 	return sys.WriteFile(path, raw, 0o640)
 }
 
-// HAStates are the nodes' states as the HA manager knows them; it may know none.
+// HAStates returns the HA manager's state of each node; nil while the manager is idle.
 func (s *State) HAStates() map[string]string {
 	var status struct {
 		Nodes map[string]string `json:"node_status"`
@@ -288,8 +288,8 @@ func (s *State) PlantNode(name string, online bool) error {
 	return s.WriteMembers()
 }
 
-// Statistics: the API tells of other nodes what these said last. They say it every 10 s,
-// and 5 minutes later it is forgotten (pvestatd, pmxcfs).
+// Statistics: the API shows of each node what it sent last. Nodes send every 10 s
+// (pvestatd), and what is older than 5 minutes is forgotten (pmxcfs).
 const (
 	StatisticsInterval = 10 * time.Second
 	StatisticsKept     = 5 * time.Minute

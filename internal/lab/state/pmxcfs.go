@@ -12,10 +12,10 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// The nodes of a cluster have one /etc/pve, as far as they see each other: a node
-// without quorum keeps what it saw last, and nobody can write there. pmxcfs refuses
-// that with `Permission denied`; of root, which no mode of a file stops, the lab's file
-// system takes it with `Operation not permitted`.
+// The nodes of a cluster share one /etc/pve as long as they have quorum. A node without
+// quorum keeps what it saw last, and nothing can be written there. pmxcfs refuses that
+// with `Permission denied`. Root ignores the modes of files, so for root the lab makes
+// the files immutable, and the error is `Operation not permitted`.
 
 // clusterFiles are the entries of /etc/pve that all nodes have in common.
 var clusterFiles = []string{"nodes", "priv", "ha", "storage.cfg"}
