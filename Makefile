@@ -22,11 +22,15 @@ SOAK_SEED ?= 0
 # Packages whose tests start built programs, hundreds of times: too slow with -race.
 PROGRAMS := /(internal/e2e|cmd/linus)$$
 
+# Tests of whole programs that run on PostgreSQL, too: the main path, cancel, an engine that
+# is killed, an idempotency key, output of 10 MB.
+ON_POSTGRES := ^(TestJob_FailsWithItsExitStatus|TestCancel_WhileRunning|TestEngineKilled_TwoClients|TestWait_OneCallReturnsTheOutput|TestOutput_OfTenMegabytes)$$
+
 # Rows of the benchmark report (internal/bench has their names), and measurements of each.
 ROWS ?= all
 N ?= 0
 
-.PHONY: help build demo test race e2e vet soak soak-qemu bats lint fmt golden bench bench-report cross dist clean deps
+.PHONY: help build demo test race e2e e2e-postgres vet soak soak-qemu bats lint fmt golden bench bench-report cross dist clean deps
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,10 +56,14 @@ race: vet ## Go tests with -race, but for those of whole programs
 e2e: vet ## tests of whole programs, the lab's real VMs and MCP clients from npm included
 	@bash scripts/dev/clients.sh >/dev/null || { [[ $$? -eq 75 ]] && echo "tests with MCP clients from npm are skipped" >&2; }
 	CGO_ENABLED=0 go test -timeout 20m $$(go list ./... | grep -E '$(PROGRAMS)')
+	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres go test -timeout 10m -run '$(ON_POSTGRES)' ./internal/e2e
 
 vet: build ## vet for Linux, macOS and Windows
 	CGO_ENABLED=0 go vet ./...
 	bash .packaging/cross.sh darwin/arm64 windows/amd64
+
+e2e-postgres: build ## tests of whole programs on PostgreSQL, all of them; make test has a few
+	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres go test -timeout 40m ./internal/e2e
 
 soak: ## 1000 jobs under faults drawn at random (SOAK_JOBS=, SOAK_SEED= of a run to repeat)
 	go test -v -timeout 3h -run '^TestSoak$$' ./internal/e2e -soak.jobs=$(SOAK_JOBS) -soak.seed=$(SOAK_SEED)
