@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -90,6 +91,7 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 	}
 	if c.DatabaseURL.Reveal() != "" { // others may have the same
 		work.Engines, work.Fence = st, e.backend.Fence
+		work.Predecessor, work.Joined = predecessor(c), func(id string) { noteEngine(c, id, log) }
 	}
 	e.Executor = executor.New(work)
 	e.callbacks, err = callback.Listen(ctx, c.CallbackHost, c.CallbackPort, e.watch.metrics.Reporter(e.Executor), log)
@@ -104,6 +106,24 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 // be nil.
 func storeOptions(c config.Config, log *slog.Logger) store.Options {
 	return store.Options{Dir: c.StateDir, URL: c.DatabaseURL.Reveal(), MaxOutput: int64(c.MaxOutputSize), MaxJobs: c.MaxJobsAll, Log: log}
+}
+
+// engineFile is where the ID stands under which the state directory's engine shares a
+// database. Who has locked the directory knows that the one before is dead.
+func engineFile(c config.Config) string { return filepath.Join(c.StateDir, "engine-id") }
+
+func predecessor(c config.Config) string {
+	text, err := os.ReadFile(engineFile(c))
+	if err != nil {
+		return "" // its lease ends
+	}
+	return strings.TrimSpace(string(text))
+}
+
+func noteEngine(c config.Config, id string, log *slog.Logger) {
+	if err := os.WriteFile(engineFile(c), []byte(id+"\n"), 0o600); err != nil {
+		log.Warn("the engine's ID was not noted: after a crash, its jobs wait for the end of its lease", "err", err)
+	}
 }
 
 // about describes this engine to people.

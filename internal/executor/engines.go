@@ -24,9 +24,9 @@ type Engines interface {
 	Drain(ctx context.Context) error
 	// Engines returns every member, oldest first; one of them leads.
 	Engines(ctx context.Context) ([]job.EngineInfo, error)
-	// Bury ends the membership of an engine whose lease has ended, and reports whether
-	// it did.
-	Bury(ctx context.Context, id string) (bool, error)
+	// Bury ends the membership of an engine whose lease has ended, or that is known to be
+	// dead, and reports whether it did.
+	Bury(ctx context.Context, id string, dead bool) (bool, error)
 	// Lock takes a lock for this engine until Unlock, if no other has it; else it returns
 	// what that one does meanwhile, in one word. The lock of an engine is free when that
 	// is buried, and a loose one already when its lease ends.
@@ -81,6 +81,9 @@ func (e *Executor) enroll(ctx context.Context) (left, error) {
 		e.mu.Lock()
 		e.id = id
 		e.mu.Unlock()
+		if e.o.Joined != nil {
+			e.o.Joined(id)
+		}
 		e.o.Log.Info("joined the engines of the database", "engine", id)
 	}
 	return e.unfinished(ctx, true)
@@ -175,17 +178,17 @@ func (e *Executor) tendEngines(ctx context.Context) {
 	tick := time.NewTicker(e.o.EngineLease / renewals)
 	defer tick.Stop()
 	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
 		err := e.takeOver(ctx)
 		if err == nil {
 			err = e.lookAround(ctx)
 		}
 		if err != nil && ctx.Err() == nil {
 			e.o.Log.Warn("looking at the other engines failed, will be tried again", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
 		}
 	}
 }
@@ -200,7 +203,8 @@ func (e *Executor) takeOver(ctx context.Context) error {
 	}
 	problems := map[string]string{}
 	for _, other := range engines {
-		if other.Self || other.Lease > 0 {
+		dead := other.ID == e.o.Predecessor
+		if other.Self || other.Lease > 0 && !dead {
 			continue
 		}
 		if e.o.Fence != nil {
@@ -210,7 +214,7 @@ func (e *Executor) takeOver(ctx context.Context) error {
 				continue
 			}
 		}
-		buried, err := e.o.Engines.Bury(ctx, other.ID)
+		buried, err := e.o.Engines.Bury(ctx, other.ID, dead)
 		if err != nil {
 			return err
 		}

@@ -242,11 +242,11 @@ func (e mortalEngines) Leave(ctx context.Context) error {
 	return e.others.Leave(ctx)
 }
 
-func (e mortalEngines) Bury(ctx context.Context, id string) (bool, error) {
+func (e mortalEngines) Bury(ctx context.Context, id string, dead bool) (bool, error) {
 	if e.m.isDead() {
 		return false, errDead
 	}
-	return e.others.Bury(ctx, id)
+	return e.others.Bury(ctx, id, dead)
 }
 
 func (m *mortal) isDead() bool {
@@ -402,9 +402,9 @@ func (e frozenEngines) Renew(ctx context.Context, lease time.Duration) error {
 	return e.others.Renew(ctx, lease)
 }
 
-func (e frozenEngines) Bury(ctx context.Context, id string) (bool, error) {
+func (e frozenEngines) Bury(ctx context.Context, id string, dead bool) (bool, error) {
 	e.f.pass()
-	return e.others.Bury(ctx, id)
+	return e.others.Bury(ctx, id, dead)
 }
 
 func (e frozenEngines) Join(ctx context.Context, about job.EngineInfo, lease time.Duration) (string, error) {
@@ -479,9 +479,13 @@ func TestEngines_CancelElsewhere(t *testing.T) {
 			until := make(chan struct{})
 			defer close(until)
 			f.behave(providertest.Behaviour{Task: task(providertest.Task{Until: until})})
-			id := f.engines[0].submit()
+			id := f.engines[0].submit(func(m *job.Manifest) { m.Stdin = job.StdinOpen })
 			f.engines[0].until(id, func(j job.Job) bool { return j.Status == job.Running })
 			second := f.join()
+			var elsewhere *job.FieldError
+			if err := second.Input(context.Background(), id, []byte("x"), false); !errors.As(err, &elsewhere) || !strings.Contains(elsewhere.Problem, "on machine0 (pid 1)") {
+				t.Errorf("input at another engine: %v", err)
+			}
 			if err := second.Cancel(context.Background(), id); err != nil {
 				t.Fatal(err)
 			}
@@ -489,9 +493,9 @@ func TestEngines_CancelElsewhere(t *testing.T) {
 			if j.Status != job.Failed || j.Outcome.Reason != job.ReasonCancelled || j.VM.State != job.VMDestroyed {
 				t.Errorf("%s %+v, VM %+v", j.Status, j.Outcome, j.VM)
 			}
-			if !strings.Contains(f.engines[0].log.String(), `msg="job done"`) {
-				t.Error("another engine has ended it")
-			}
+			f.await("its end at the engine that ran it", func() bool {
+				return strings.Contains(f.engines[0].log.String(), `msg="job done"`)
+			})
 		})
 	}
 }
@@ -697,4 +701,39 @@ func TestEngines_PoolsOfAll(t *testing.T) {
 	}
 	first.removePool()
 	second.noLeaks()
+}
+
+// An engine that was killed is started again: it does not wait for the end of its own
+// lease, and the host refuses what it asked before.
+func TestEngines_KilledAndStartedAgain(t *testing.T) {
+	t.Parallel()
+	m := &mortal{died: make(chan struct{})}
+	f := newFleet(t, 1, 1, func(f *fleet, _ int, r *rig) {
+		r.opts.EngineLease = time.Hour
+		r.opts.Store, r.opts.Engines = mortalStore{r.store, m}, mortalEngines{r.store, m}
+		r.opts.Provider, r.opts.Guest = mortalProvider{r.opts.Provider, m}, mortalGuest{f.fake, m, false}
+	})
+	until := make(chan struct{})
+	f.behave(providertest.Behaviour{Task: task(providertest.Task{Until: until})})
+	first := f.engines[0]
+	id := first.submit()
+	first.until(id, func(j job.Job) bool { return j.Status == job.Running })
+	m.mu.Lock()
+	m.dead = true
+	m.mu.Unlock()
+	dead := first.store.EngineID()
+	first.opts.Predecessor = dead
+	joined := make(chan string, 1)
+	first.opts.Joined = func(id string) { joined <- id }
+	second := f.join()
+	if got := <-joined; got != second.store.EngineID() || got == dead {
+		t.Errorf("joined as %s", got)
+	}
+	close(until)
+	f.ended(id)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.fenced[dead] {
+		t.Error("the host was not told")
+	}
 }

@@ -47,6 +47,10 @@ type Options struct {
 	// with none.
 	Engines Engines
 	About   job.EngineInfo // this engine, for people
+	// Predecessor is the ID of an engine that is known to be dead: its jobs are taken
+	// over without waiting for the end of its lease.
+	Predecessor string
+	Joined      func(id string) // called with the ID under which this engine has joined; may be nil
 	// Fence makes the host refuse whatever an engine that is dead asks from then on.
 	// Nil: nothing has to.
 	Fence       func(ctx context.Context, engine string) error

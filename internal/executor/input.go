@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"linus/internal/job"
 )
@@ -16,8 +17,12 @@ func (e *Executor) Input(ctx context.Context, id string, data []byte, closed boo
 		return &job.FieldError{Field: "input", Problem: fmt.Sprintf("is %d bytes, the limit is %d", len(data), job.MaxInput), Remedy: "send it in parts, or put it into files"}
 	}
 	r := e.runOf(id)
-	if _, err := e.takesInput(ctx, id, data, closed); err != nil {
+	j, err := e.takesInput(ctx, id, data, closed)
+	if err != nil {
 		return err
+	}
+	if r == nil && e.isOthers(j) {
+		return e.elsewhereError(ctx, j)
 	}
 	if r == nil {
 		return errors.New("the job is not being followed at the moment: try again")
@@ -27,7 +32,7 @@ func (e *Executor) Input(ctx context.Context, id string, data []byte, closed boo
 		return fmt.Errorf("another input of the job is still in progress: %w", err)
 	}
 	defer leave()
-	j, err := e.takesInput(ctx, id, data, closed)
+	j, err = e.takesInput(ctx, id, data, closed)
 	if err != nil || j.Stdin.Closed {
 		return err
 	}
@@ -49,6 +54,22 @@ func (e *Executor) Input(ctx context.Context, id string, data []byte, closed boo
 		return nil, nil
 	})
 	return err
+}
+
+// elsewhereError says at which engine a job takes its input: one engine keeps the order.
+func (e *Executor) elsewhereError(ctx context.Context, j job.Job) error {
+	engines, err := e.o.Engines.Engines(ctx)
+	if err != nil {
+		return err
+	}
+	at := slices.IndexFunc(engines, func(i job.EngineInfo) bool { return i.ID == j.Engine })
+	if at < 0 {
+		return errors.New("the job is being taken over from an engine that has ended: try again")
+	}
+	return &job.FieldError{
+		Field: "input", Problem: fmt.Sprintf("the job runs at another engine, on %s (pid %d), which alone can send it input", engines[at].Host, engines[at].PID),
+		Remedy: "send it from a client of that engine",
+	}
 }
 
 // takesInput returns the job; an error if its task does not accept this input.

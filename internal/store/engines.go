@@ -88,11 +88,11 @@ func (s *Store) Drain(ctx context.Context) error {
 	return nil
 }
 
-// Bury removes an engine whose lease has ended, and reports whether it did: the jobs
-// it worked on are free for others. It waits for a transaction of that engine that
+// Bury removes an engine whose lease has ended, or that is known to be dead, and
+// reports whether it did: the jobs it worked on are free for others. It waits for a transaction of that engine that
 // is under way.
-func (s *Store) Bury(ctx context.Context, id string) (bool, error) {
-	n, err := s.free(ctx, `DELETE FROM engines WHERE id = ? AND lease_until < `+s.dialect.clock(), id)
+func (s *Store) Bury(ctx context.Context, id string, dead bool) (bool, error) {
+	n, err := s.free(ctx, `DELETE FROM engines WHERE id = ? AND (lease_until < `+s.dialect.clock()+` OR 1 = ?)`, id, truth(dead))
 	if err != nil {
 		return false, fmt.Errorf("remove engine %s from %s: %w", id, s.name, err)
 	}

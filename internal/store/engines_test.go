@@ -37,7 +37,7 @@ func bury(t *testing.T, dead, other *Store) {
 	if err := dead.Renew(t.Context(), -time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if buried, err := other.Bury(t.Context(), dead.EngineID()); err != nil || !buried {
+	if buried, err := other.Bury(t.Context(), dead.EngineID(), false); err != nil || !buried {
 		t.Fatalf("buried %t, %v", buried, err)
 	}
 }
@@ -169,7 +169,7 @@ func TestBury_FreesJobsAndLocksAndStopsEveryWrite(t *testing.T) {
 	if what, err := other.Locked(t.Context(), "a lock"); what != "held" || err != nil {
 		t.Errorf("locked for %q, %v", what, err)
 	}
-	if buried, err := other.Bury(t.Context(), dead.EngineID()); buried || err != nil {
+	if buried, err := other.Bury(t.Context(), dead.EngineID(), false); buried || err != nil {
 		t.Fatalf("buried with a lease: %t, %v", buried, err)
 	}
 	if takes(t, other, held.ID) || lock(other, true) {

@@ -375,3 +375,99 @@ func TestUpdate_TextsThatAreNone(t *testing.T) {
 		t.Errorf("%+v, %v", events, err)
 	}
 }
+
+// What one engine changes another hears, also after the connection on which it listens
+// was cut: then it hears first that something may be missing.
+func TestPostgres_EnginesHearOfEachOther(t *testing.T) {
+	url := pgtest.Database(t)
+	one, other := openURL(t, url), openURL(t, url)
+	joined(t, one, time.Hour)
+	joined(t, other, time.Hour)
+	heard := make(chan job.Notice, 100)
+	go other.Listen(t.Context(), func(n job.Notice) { heard <- n }) //nolint:errcheck // it ends with the test
+	await := func(want job.Notice) {
+		t.Helper()
+		for {
+			select {
+			case n := <-heard:
+				if n == want {
+					return
+				}
+			case <-time.After(30 * time.Second):
+				t.Fatalf("not heard: %+v", want)
+			}
+		}
+	}
+	await(job.Notice{Kind: job.NoticeMissed})
+	j := insert(t, one, newJob("one"))
+	await(job.Notice{Kind: job.NoticeWaiting, Job: j.ID})
+	takes(t, one, j.ID)
+	await(job.Notice{Kind: job.NoticeTaken, Job: j.ID})
+	update(t, one, j.ID, func(j *job.Job) ([]job.Event, error) { return nil, j.Become(job.Provisioning) })
+	update(t, one, j.ID, func(*job.Job) ([]job.Event, error) { return []job.Event{{Kind: job.EventProgress}}, nil })
+	await(job.Notice{Kind: job.NoticeChanged, Job: j.ID})
+	if err := one.Tell(t.Context(), job.Notice{Kind: job.NoticeHeard, Job: j.ID, Progress: "\x01'\n", End: "exit code 3"}); err != nil {
+		t.Fatal(err)
+	}
+	await(job.Notice{Kind: job.NoticeHeard, Job: j.ID, Progress: "\x01'\n", End: "exit code 3"})
+
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background()) //nolint:errcheck // its server goes with it
+	if _, err := conn.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query = 'LISTEN linus'`); err != nil {
+		t.Fatal(err)
+	}
+	await(job.Notice{Kind: job.NoticeMissed})
+	if err := one.Leave(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(job.Notice{Kind: job.NoticeFree})
+	// Its own are not heard, and it has heard of nothing without an event.
+	insert(t, other, newJob("its own"))
+	select {
+	case n := <-heard:
+		t.Errorf("it hears itself: %+v", n)
+	default:
+	}
+}
+
+// An engine that is stopped in the middle of a transaction cannot keep the others from
+// burying it, and what it had in hand is not written.
+func TestPostgres_BuryAnEngineInATransaction(t *testing.T) {
+	url := pgtest.Database(t)
+	dead, other := openURL(t, url), openURL(t, url)
+	joined(t, dead, time.Hour)
+	joined(t, other, time.Hour)
+	j := insert(t, dead, newJob("one"))
+	takes(t, dead, j.ID)
+	if err := dead.Renew(t.Context(), -time.Second); err != nil {
+		t.Fatal(err)
+	}
+	stopped, goOn := make(chan struct{}), make(chan struct{})
+	late := make(chan error, 1)
+	var once sync.Once
+	go func() {
+		_, err := dead.Update(context.Background(), j.ID, func(j *job.Job) ([]job.Event, error) {
+			once.Do(func() { close(stopped) })
+			<-goOn
+			return nil, j.Become(job.Provisioning)
+		})
+		late <- err
+	}()
+	<-stopped
+	if buried, err := other.Bury(t.Context(), dead.EngineID(), false); err != nil || !buried {
+		t.Fatalf("buried %t, %v", buried, err)
+	}
+	if !takes(t, other, j.ID) {
+		t.Error("its job is not free")
+	}
+	close(goOn)
+	if err := <-late; !errors.Is(err, job.ErrDetach) {
+		t.Errorf("the late write: %v", err)
+	}
+	if got, err := other.Job(t.Context(), j.ID); err != nil || got.Status != job.Pending || got.Engine != other.EngineID() {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
