@@ -27,4 +27,13 @@ func start(t testing.TB) *Server {
 	return nil
 }
 
+// Restart, Launch and Stop are never reached.
+func (s *Server) Restart(testing.TB) {}
+
+// Launch does nothing.
+func (s *Server) Launch(testing.TB) {}
+
+// Stop does nothing.
+func (s *Server) Stop() {}
+
 func (s *Server) remove() {}
