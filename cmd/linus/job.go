@@ -61,6 +61,8 @@ func statusText(j job.Job) string {
 		}
 		row("error", j.Outcome.Error)
 	}
+	row("run again as", j.RetriedAs)
+	row("again for", j.RetryOf)
 	row("phase", j.Phase)
 	row("progress", j.Progress)
 	row("task", oneLine(job.TaskHead(j.Manifest.Task), 100))

@@ -267,6 +267,11 @@ func (e *Executor) destroy(ctx context.Context, r *run) error {
 		return e.destroyBorrowed(ctx, j)
 	}
 	err = e.removeVM(job.WithClient(ctx, j.EndedBy), j) // attributed to whoever ended the job
+	if err == nil || job.IsClass(err, job.HostOffline) {
+		if retryErr := e.retry(ctx, j, err == nil); retryErr != nil {
+			return errors.Join(err, retryErr)
+		}
+	}
 	if err != nil && !job.IsClass(err, job.HostLeftAlone) {
 		_, noteErr := e.update(ctx, r.id, telling(job.Event{Kind: job.EventWarning, Text: "VM not destroyed, will be tried again: " + err.Error()}))
 		return errors.Join(err, noteErr)

@@ -226,6 +226,11 @@ func (e *Executor) destroyBorrowed(ctx context.Context, j job.Job) error {
 	e.o.Guest.Forget(maker)
 	if !maker.VM.State.Settled() {
 		err = e.removeVM(job.WithClient(ctx, j.EndedBy), maker)
+		if err == nil || job.IsClass(err, job.HostOffline) {
+			if retryErr := e.retry(ctx, j, err == nil); retryErr != nil {
+				return errors.Join(err, retryErr)
+			}
+		}
 		if err == nil || job.IsClass(err, job.HostLeftAlone) {
 			err = e.settleVM(ctx, maker.ID, err)
 		}

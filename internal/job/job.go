@@ -37,6 +37,12 @@ type Job struct {
 	// Member is set for a job that makes a VM of a pool, and nil for all others.
 	Member *Member `json:"member,omitempty"`
 
+	// Attempt counts the runs before this one of a job that was lost; RetryOf is the
+	// last of them, and RetriedAs the job that runs this one again.
+	Attempt   int    `json:"attempt,omitempty"`
+	RetryOf   string `json:"retry_of,omitempty"`
+	RetriedAs string `json:"retried_as,omitempty"`
+
 	// Submission is a digest of what was submitted with an idempotency key: the
 	// key returns the job only for the same submission.
 	Submission    string    `json:"submission,omitempty"`

@@ -83,9 +83,23 @@ type Manifest struct {
 	VMTemplate string            `json:"vmTemplate,omitempty" jsonschema_description:"Name or VM ID of the Proxmox template to clone. Default agent-template."`
 	OS         string            `json:"os,omitempty" jsonschema:"enum=@systems" jsonschema_description:"Create the VM from this operating system's cloud image instead of a template."`
 	Start      StartMode         `json:"start,omitempty" jsonschema:"enum=any,enum=cold" jsonschema_description:"any (default): a VM of a pool if one like this is ready, which saves the boot. cold: always a new VM."`
+	Retry      RetryMode         `json:"retry,omitempty" jsonschema:"enum=lost,enum=offline" jsonschema_description:"lost: a job that is lost with its VM or node is run again, as a new job (retried_as), once its VM is proven gone. offline: also while its VM's node is offline; the task may then still run there, too. Default: never."`
+	Retries    int               `json:"retries,omitempty" jsonschema:"minimum=1,maximum=5" jsonschema_description:"With retry: how often at most, 1 to 5. Default 1."`
 	Network    Network           `json:"network,omitzero" jsonschema_description:"The VM's network, where it differs from the server's settings."`
 	StatusMode StatusMode        `json:"statusMode,omitempty" jsonschema:"enum=simple,enum=detailed,enum=streaming" jsonschema_description:"simple (default): output at the end. detailed: progress and output every few seconds. streaming: output as it is written."`
 }
+
+// RetryMode says when a lost job is run again.
+type RetryMode string
+
+// The retry modes.
+const (
+	RetryLost    RetryMode = "lost"    // when its VM is proven gone: never both at once
+	RetryOffline RetryMode = "offline" // also while its VM's node is offline: at least once
+)
+
+// MaxRetries bounds how often a job is run again.
+const MaxRetries = 5
 
 // Agent holds the agent's options.
 type Agent struct {
@@ -140,6 +154,9 @@ type Defaults struct {
 func (m Manifest) WithDefaults(d Defaults) Manifest {
 	orDefault(&m.Timeout, d.Timeout)
 	orDefault(&m.StatusMode, StatusSimple)
+	if m.Retry != "" {
+		orDefault(&m.Retries, 1)
+	}
 	if m.VM != "" {
 		return m // an existing VM keeps its size
 	}
@@ -226,6 +243,12 @@ func (m Manifest) Validate() error {
 	add(oneOf("manifest.lifecycle", m.Lifecycle, false, Ephemeral, Persistent))
 	add(oneOf("manifest.start", m.Start, false, StartAny, StartCold))
 	add(oneOf("manifest.statusMode", m.StatusMode, false, StatusSimple, StatusDetailed, StatusStreaming))
+	add(oneOf("manifest.retry", m.Retry, false, RetryLost, RetryOffline))
+	if m.Retries < 0 || m.Retries > MaxRetries {
+		add(field("manifest.retries", "give 1 to 5", "%d is out of range", m.Retries))
+	} else if m.Retries > 0 && m.Retry == "" {
+		add(field("manifest.retries", "remove it, or set retry to lost", "has no meaning without retry"))
+	}
 	bad = append(bad, m.Agent.validate(m.AgentType)...)
 	bad = append(bad, validateFiles(m.Files)...)
 	bad = append(bad, validateEnv(m.Env)...)

@@ -30,6 +30,7 @@ func (m Manifest) validateVM() []*FieldError {
 			{"vmName", m.VMName != ""},
 			{"ttl", m.TTL != 0},
 			{"start", m.Start != ""},
+			{"retry", m.Retry != ""},
 			{"network", m.Network != Network{}},
 		} {
 			if f.given {
@@ -46,6 +47,9 @@ func (m Manifest) validateVM() []*FieldError {
 	}
 	if m.OS != "" && !slices.Contains(Systems, m.OS) {
 		bad = append(bad, field("manifest.os", "use one of: "+strings.Join(Systems, ", "), "%q is unknown", m.OS))
+	}
+	if m.Retry != "" && m.Lifecycle == Persistent {
+		bad = append(bad, field("manifest.retry", "remove it, or leave lifecycle out", "is for jobs whose VM goes with them"))
 	}
 	bad = append(bad, m.Network.validate()...)
 	if m.VMName != "" && !fits(dnsLabel, m.VMName, 63) {

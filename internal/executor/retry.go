@@ -1,0 +1,46 @@
+package executor
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"linus/internal/job"
+)
+
+// retry runs a lost job again, as a new job, if its manifest says so. gone: its VM is
+// proven gone; else its VM's node is offline. It may be called again: there is one new
+// job for each. It must be called before the job's row says that the VM is gone.
+func (e *Executor) retry(ctx context.Context, j job.Job, gone bool) error {
+	m := j.Manifest
+	if m.Retry == "" || j.Outcome == nil || j.Outcome.Reason != job.ReasonLost || j.RetriedAs != "" || j.Attempt >= m.Retries {
+		return nil
+	}
+	if !gone && m.Retry != job.RetryOffline {
+		return nil
+	}
+	whole, err := e.o.Store.Manifest(ctx, j.ID)
+	if err != nil {
+		return err
+	}
+	id, err := uuid.NewV7()
+	if err != nil {
+		return fmt.Errorf("create a job ID: %w", err)
+	}
+	next := job.Job{ID: id.String(), Kind: j.Kind, Client: j.Client, Manifest: whole, Status: job.Pending, CreatedAt: now(), Attempt: j.Attempt + 1, RetryOf: j.ID}
+	next, created, err := e.o.Store.Insert(ctx, next, "", "\x1eretry of "+j.ID) // no client has such a key
+	if err != nil {
+		e.doubt() // it may be stored nevertheless
+		return fmt.Errorf("run the job again: %w", err)
+	}
+	_, err = e.update(ctx, j.ID, func(j *job.Job) ([]job.Event, error) {
+		j.RetriedAs = next.ID
+		return []job.Event{{Kind: job.EventProgress, Text: fmt.Sprintf("run again as job %s, attempt %d of %d", next.ID, next.Attempt+1, m.Retries+1)}}, nil
+	})
+	if created {
+		e.o.Log.Info("lost job is run again", "job_id", j.ID, "next", next.ID, "attempt", next.Attempt)
+		e.enqueue(next)
+	}
+	return err
+}
