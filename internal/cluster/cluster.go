@@ -75,6 +75,8 @@ type Provider struct {
 	o    Options
 	turn chan struct{} // one at a time reads the inventory
 
+	watchEvery time.Duration // between two looks whether a node where work goes on is online
+
 	mu      sync.Mutex
 	inv     job.Inventory // as last read; Asked is empty before that
 	readAt  time.Time     // when
@@ -105,7 +107,7 @@ func New(o Options) *Provider {
 		o.Refused = func(job.Refusal) {}
 	}
 	return &Provider{
-		o: o, turn: make(chan struct{}, 1), entries: make([]string, len(o.Entries)),
+		o: o, turn: make(chan struct{}, 1), watchEvery: freshFor, entries: make([]string, len(o.Entries)),
 		nodes: map[string]*at{}, bridges: map[bridgeOn]sight{},
 	}
 }

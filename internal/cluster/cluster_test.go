@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -313,7 +314,7 @@ func TestVerbs_GiveUpOnAVMThatMovesOn(t *testing.T) {
 	w := three(t)
 	p := w.cluster("pve1")
 	calls := 0
-	_, err := p.on(t.Context(), vm105, func(_ Node, vm job.VM) error {
+	_, err := p.on(t.Context(), vm105, func(_ context.Context, _ Node, vm job.VM) error {
 		calls++
 		next := map[string]string{"pve1": "pve2", "pve2": "pve3", "pve3": "pve1"}[vm.Node]
 		return &job.MovedError{Node: next, Err: &job.HostError{Class: job.HostLeftAlone}}
@@ -353,6 +354,44 @@ func TestVerbs_OfANodeThatIsDown(t *testing.T) {
 	w.change(p, func() { w.nodes[1].Online, w.vms[105] = true, "pve2" })
 	if err := p.Destroy(t.Context(), vm105); err != nil || w.vms[105] != "" {
 		t.Errorf("%v, %v", err, w.vms)
+	}
+}
+
+// A node goes down while a VM is created on it, for which its Provider would wait long:
+// what goes on there is left to itself.
+func TestCreate_LeavesANodeThatGoesDown(t *testing.T) {
+	t.Parallel()
+	w := three(t)
+	p := w.cluster("pve1")
+	p.watchEvery = time.Millisecond
+	err := p.whileOnline(t.Context(), "pve2", func(ctx context.Context) error {
+		w.change(p, func() { w.nodes[1].Online = false })
+		<-ctx.Done()
+		return context.Cause(ctx)
+	})
+	if !job.IsClass(err, job.HostOffline) || errors.Is(err, job.ErrDetach) {
+		t.Errorf("%v", err)
+	}
+	// What was done all the same is done.
+	err = p.whileOnline(t.Context(), "pve2", func(ctx context.Context) error {
+		<-ctx.Done()
+		if !errors.Is(context.Cause(ctx), job.ErrDetach) {
+			t.Errorf("%v", context.Cause(ctx))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Errorf("%v", err)
+	}
+	// An engine that stops is not a node that goes down.
+	stopping, stop := context.WithCancelCause(t.Context())
+	err = p.whileOnline(stopping, "pve1", func(ctx context.Context) error {
+		stop(job.ErrDetach)
+		<-ctx.Done()
+		return context.Cause(ctx)
+	})
+	if !errors.Is(err, job.ErrDetach) {
+		t.Errorf("%v", err)
 	}
 }
 

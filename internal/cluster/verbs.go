@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"linus/internal/job"
 )
@@ -16,11 +17,11 @@ const mostMoves = 3
 // begins on the node the VM was last known on. A VM that has moved is found by its ID,
 // which is unique in the cluster, and proven by its marker there. Work that returns
 // *job.MovedError has done nothing to the VM.
-func (p *Provider) on(ctx context.Context, vm job.VM, work func(n Node, vm job.VM) error) (job.VM, error) {
+func (p *Provider) on(ctx context.Context, vm job.VM, work func(ctx context.Context, n Node, vm job.VM) error) (job.VM, error) {
 	for moves := 0; ; moves++ {
 		n, err := p.node(ctx, vm.Node)
 		if err == nil {
-			err = work(n, vm)
+			err = p.whileOnline(ctx, vm.Node, func(ctx context.Context) error { return work(ctx, n, vm) })
 		}
 		next := ""
 		var moved *job.MovedError
@@ -44,9 +45,51 @@ func (p *Provider) Create(ctx context.Context, spec job.VMSpec, progress func(jo
 	if err != nil {
 		return job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner, Node: spec.Node}, err
 	}
-	vm, err := n.Create(ctx, spec, progress)
+	var vm job.VM
+	err = p.whileOnline(ctx, spec.Node, func(ctx context.Context) (err error) {
+		vm, err = n.Create(ctx, spec, progress)
+		return err
+	})
 	vm.Node = cmp.Or(vm.Node, spec.Node)
 	return vm, err
+}
+
+// whileOnline has work done on a node, which is patient with one that does not answer.
+// If the cluster sees the node go down meanwhile, work is left, and the error is of class
+// HostOffline: what was begun there goes on or not, and is settled when it is back.
+func (p *Provider) whileOnline(ctx context.Context, node string, work func(context.Context) error) error {
+	working, end := context.WithCancelCause(ctx)
+	watched := make(chan error, 1)
+	go func() {
+		err := p.awaitDown(working, node)
+		if err != nil {
+			end(job.ErrDetach)
+		}
+		watched <- err
+	}()
+	err := work(working)
+	end(nil)
+	if down := <-watched; down != nil && err != nil {
+		return down
+	}
+	return err
+}
+
+// awaitDown returns an error of class HostOffline when the cluster sees the node down,
+// or nil when ctx ends.
+func (p *Provider) awaitDown(ctx context.Context, node string) error {
+	tick := time.NewTicker(p.watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if _, err := p.node(ctx, node); job.IsClass(err, job.HostOffline) {
+			return err
+		}
+	}
 }
 
 // Plan returns what Create would do on the node that its spec has or, if it has none, on
@@ -68,7 +111,7 @@ func (p *Provider) Plan(ctx context.Context, spec job.VMSpec) ([]string, error) 
 // Destroy destroys a VM on the node it is on. An unfinished create is stopped on the
 // node that it was begun on.
 func (p *Provider) Destroy(ctx context.Context, vm job.VM) error {
-	now, err := p.on(ctx, vm, func(n Node, vm job.VM) error { return n.Destroy(ctx, vm) })
+	now, err := p.on(ctx, vm, func(ctx context.Context, n Node, vm job.VM) error { return n.Destroy(ctx, vm) })
 	if err == nil && vm.ID != 0 {
 		p.gone(vm.ID)
 	}
@@ -96,13 +139,13 @@ func (p *Provider) gone(id int) {
 
 // ForgetVM gives up what the VM's node stores about it.
 func (p *Provider) ForgetVM(ctx context.Context, vm job.VM) error {
-	_, err := p.on(ctx, vm, func(n Node, vm job.VM) error { return n.ForgetVM(ctx, vm) })
+	_, err := p.on(ctx, vm, func(ctx context.Context, n Node, vm job.VM) error { return n.ForgetVM(ctx, vm) })
 	return err
 }
 
 // Status returns the VM's status on the node it is on.
 func (p *Provider) Status(ctx context.Context, vm job.VM) (job.VMStatus, error) {
-	seen, err := p.see(ctx, vm, func(n Node, vm job.VM) (job.Seen, error) {
+	seen, err := p.see(ctx, vm, func(ctx context.Context, n Node, vm job.VM) (job.Seen, error) {
 		status, err := n.Status(ctx, vm)
 		return job.Seen{Status: status}, err
 	})
@@ -111,14 +154,14 @@ func (p *Provider) Status(ctx context.Context, vm job.VM) (job.VMStatus, error) 
 
 // Look is Status, and also asks the guest of a running VM.
 func (p *Provider) Look(ctx context.Context, vm job.VM) (job.Seen, error) {
-	return p.see(ctx, vm, func(n Node, vm job.VM) (job.Seen, error) { return n.Look(ctx, vm) })
+	return p.see(ctx, vm, func(ctx context.Context, n Node, vm job.VM) (job.Seen, error) { return n.Look(ctx, vm) })
 }
 
 // see returns what is seen of a VM, with its node.
-func (p *Provider) see(ctx context.Context, vm job.VM, look func(n Node, vm job.VM) (job.Seen, error)) (job.Seen, error) {
+func (p *Provider) see(ctx context.Context, vm job.VM, look func(ctx context.Context, n Node, vm job.VM) (job.Seen, error)) (job.Seen, error) {
 	seen := job.Seen{Status: job.VMUnknown}
-	now, err := p.on(ctx, vm, func(n Node, vm job.VM) (err error) {
-		seen, err = look(n, vm)
+	now, err := p.on(ctx, vm, func(ctx context.Context, n Node, vm job.VM) (err error) {
+		seen, err = look(ctx, n, vm)
 		return err
 	})
 	var moved *job.MovedError
@@ -133,9 +176,9 @@ func (p *Provider) see(ctx context.Context, vm job.VM, look func(n Node, vm job.
 }
 
 // boot does something after which a VM runs.
-func (p *Provider) boot(ctx context.Context, vm job.VM, work func(n Node, vm job.VM) (job.VM, error)) (job.VM, error) {
-	now, err := p.on(ctx, vm, func(n Node, at job.VM) (err error) {
-		vm, err = work(n, at)
+func (p *Provider) boot(ctx context.Context, vm job.VM, work func(ctx context.Context, n Node, vm job.VM) (job.VM, error)) (job.VM, error) {
+	now, err := p.on(ctx, vm, func(ctx context.Context, n Node, at job.VM) (err error) {
+		vm, err = work(ctx, n, at)
 		return err
 	})
 	vm.Node = cmp.Or(vm.Node, now.Node)
@@ -144,35 +187,37 @@ func (p *Provider) boot(ctx context.Context, vm job.VM, work func(n Node, vm job
 
 // StartVM starts a VM on the node it is on.
 func (p *Provider) StartVM(ctx context.Context, vm job.VM, progress func(job.Progress)) (job.VM, error) {
-	return p.boot(ctx, vm, func(n Node, vm job.VM) (job.VM, error) { return n.StartVM(ctx, vm, progress) })
+	return p.boot(ctx, vm, func(ctx context.Context, n Node, vm job.VM) (job.VM, error) { return n.StartVM(ctx, vm, progress) })
 }
 
 // StopVM stops a VM.
 func (p *Provider) StopVM(ctx context.Context, vm job.VM) error {
-	_, err := p.on(ctx, vm, func(n Node, vm job.VM) error { return n.StopVM(ctx, vm) })
+	_, err := p.on(ctx, vm, func(ctx context.Context, n Node, vm job.VM) error { return n.StopVM(ctx, vm) })
 	return err
 }
 
 // SuspendVM writes a VM's memory to its storage and turns it off.
 func (p *Provider) SuspendVM(ctx context.Context, vm job.VM) error {
-	_, err := p.on(ctx, vm, func(n Node, vm job.VM) error { return n.SuspendVM(ctx, vm) })
+	_, err := p.on(ctx, vm, func(ctx context.Context, n Node, vm job.VM) error { return n.SuspendVM(ctx, vm) })
 	return err
 }
 
 // ResumeVM continues a suspended VM.
 func (p *Provider) ResumeVM(ctx context.Context, vm job.VM, progress func(job.Progress)) (job.VM, error) {
-	return p.boot(ctx, vm, func(n Node, vm job.VM) (job.VM, error) { return n.ResumeVM(ctx, vm, progress) })
+	return p.boot(ctx, vm, func(ctx context.Context, n Node, vm job.VM) (job.VM, error) { return n.ResumeVM(ctx, vm, progress) })
 }
 
 // SnapshotVM takes a snapshot of a VM.
 func (p *Provider) SnapshotVM(ctx context.Context, vm job.VM, name string, memory bool) error {
-	_, err := p.on(ctx, vm, func(n Node, vm job.VM) error { return n.SnapshotVM(ctx, vm, name, memory) })
+	_, err := p.on(ctx, vm, func(ctx context.Context, n Node, vm job.VM) error { return n.SnapshotVM(ctx, vm, name, memory) })
 	return err
 }
 
 // RevertVM reverts a VM to a snapshot.
 func (p *Provider) RevertVM(ctx context.Context, vm job.VM, name string, progress func(job.Progress)) (job.VM, error) {
-	return p.boot(ctx, vm, func(n Node, vm job.VM) (job.VM, error) { return n.RevertVM(ctx, vm, name, progress) })
+	return p.boot(ctx, vm, func(ctx context.Context, n Node, vm job.VM) (job.VM, error) {
+		return n.RevertVM(ctx, vm, name, progress)
+	})
 }
 
 // CallbackHost returns this machine's address on the route to the first entry that

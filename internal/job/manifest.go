@@ -83,8 +83,8 @@ type Manifest struct {
 	VMTemplate string            `json:"vmTemplate,omitempty" jsonschema_description:"Name or VM ID of the Proxmox template to clone. Default agent-template."`
 	OS         string            `json:"os,omitempty" jsonschema:"enum=@systems" jsonschema_description:"Create the VM from this operating system's cloud image instead of a template."`
 	Start      StartMode         `json:"start,omitempty" jsonschema:"enum=any,enum=cold" jsonschema_description:"any (default): a VM of a pool if one like this is ready, which saves the boot. cold: always a new VM."`
-	Retry      RetryMode         `json:"retry,omitempty" jsonschema:"enum=lost,enum=offline" jsonschema_description:"lost: a job that is lost with its VM or node is run again, as a new job (retried_as), once its VM is proven gone. offline: also while its VM's node is offline; the task may then still run there, too. Default: never."`
-	Retries    int               `json:"retries,omitempty" jsonschema:"minimum=1,maximum=5" jsonschema_description:"With retry: how often at most, 1 to 5. Default 1."`
+	Retry      RetryMode         `json:"retry,omitempty" jsonschema:"enum=lost,enum=offline" jsonschema_description:"lost: rerun it, as a new job, when its VM is gone. offline: or its node offline (may run twice)."`
+	Retries    int               `json:"retries,omitempty" jsonschema:"minimum=1,maximum=5" jsonschema_description:"Default 1."`
 	Network    Network           `json:"network,omitzero" jsonschema_description:"The VM's network, where it differs from the server's settings."`
 	StatusMode StatusMode        `json:"statusMode,omitempty" jsonschema:"enum=simple,enum=detailed,enum=streaming" jsonschema_description:"simple (default): output at the end. detailed: progress and output every few seconds. streaming: output as it is written."`
 }

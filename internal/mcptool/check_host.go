@@ -18,7 +18,7 @@ type checkOutput struct {
 }
 
 type hostCheck struct {
-	Node   string `json:"node,omitempty" jsonschema_description:"The node of a cluster this is about."`
+	Node   string `json:"node,omitempty"`
 	Name   string `json:"name"`
 	Level  string `json:"level" jsonschema:"enum=ok,enum=warn,enum=fail"`
 	Text   string `json:"text" jsonschema_description:"What was found."`

@@ -26,8 +26,7 @@ type statusOutput struct {
 	CompletedAt   *time.Time `json:"completed_at,omitempty"`
 	LastHeartbeat *time.Time `json:"last_heartbeat,omitempty"`
 	VM            *jobVM     `json:"vm,omitempty"`
-	RetryOf       string     `json:"retry_of,omitempty" jsonschema_description:"The lost job that this one runs again."`
-	RetriedAs     string     `json:"retried_as,omitempty" jsonschema_description:"The job that runs this lost one again."`
+	RetriedAs     string     `json:"retried_as,omitempty"`
 
 	ArtifactsSkipped      []job.SkippedArtifact `json:"artifacts_skipped,omitempty" jsonschema_description:"As in get_job_result."`
 	ArtifactsSkippedCount int                   `json:"artifacts_skipped_count,omitempty"`
@@ -65,7 +64,7 @@ func statusOf(j job.Job) statusOutput {
 		JobID: j.ID, Status: j.Status, Phase: j.Phase, Progress: j.Progress, CreatedAt: j.CreatedAt,
 		StartedAt: known(j.StartedAt), CompletedAt: known(j.CompletedAt), LastHeartbeat: known(j.LastHeartbeat),
 		ArtifactsSkipped: j.ArtifactsSkipped, ArtifactsSkippedCount: j.ArtifactsSkippedCount,
-		RetryOf: j.RetryOf, RetriedAs: j.RetriedAs,
+		RetriedAs: j.RetriedAs,
 	}
 	if j.Outcome != nil {
 		out.Reason, out.Error = j.Outcome.Reason, j.Outcome.Error
