@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"runtime"
 	"testing"
+	"time"
 
 	"linus/internal/job"
+	"linus/internal/pgtest"
 )
 
 func BenchmarkInsert(b *testing.B) {
@@ -97,5 +99,23 @@ func BenchmarkAppendOutput(b *testing.B) {
 	var seen int64
 	for b.Loop() {
 		seen = appendOutput(b, s, id, seen, piece)
+	}
+}
+
+// An engine takes one of 10,000 jobs that wait.
+func BenchmarkTake(b *testing.B) {
+	s := openURL(b, pgtest.Database(b))
+	if _, err := s.Join(b.Context(), job.EngineInfo{}, time.Hour); err != nil {
+		b.Fatal(err)
+	}
+	ids := make([]string, 10_000)
+	for i := range ids {
+		ids[i] = insert(b, s, newJob("waits")).ID
+	}
+	b.ResetTimer()
+	for i := range b.N {
+		if _, taken, err := s.Take(b.Context(), ids[i%len(ids)]); err != nil || !taken {
+			b.Fatal(taken, err)
+		}
 	}
 }
