@@ -132,13 +132,13 @@ run_is_stopped() {
 
 # A command that changes something is let end, so that roll-back never works
 # against a command still running.
-# Descriptors 8 and 9 are locks of ours (slot.sh, destroy.sh) that no child may inherit.
+# Descriptors 5 and 9 are locks of ours (slot.sh, destroy.sh) that no child may inherit.
 run_change() { # <seconds> <command...>
   local -r seconds=$1
   shift
   log_info "run: ${*@Q}"
   run_rc=0
-  timeout -k 30 "${seconds}" "$@" >"${run_dir}/change.out" 2>"${run_dir}/change.err" 8>&- 9>&- || run_rc=$?
+  timeout -k 30 "${seconds}" "$@" >"${run_dir}/change.out" 2>"${run_dir}/change.err" 5>&- 9>&- || run_rc=$?
   run_load change
   if ((run_rc != 0)); then
     log_warn "exit ${run_rc}: ${run_said}"
@@ -156,7 +156,7 @@ run_start() { # <tag> <seconds> <command...>
   : >"${run_dir}/${tag}.rc"
   {
     trap '' HUP INT TERM
-    exec 8>&- 9>&-
+    exec 5>&- 9>&-
     run_rc=0
     timeout -k 5 "${seconds}" "$@" >"${run_dir}/${tag}.out" 2>"${run_dir}/${tag}.err" &
     printf '%s' "$!" >"${run_dir}/${tag}.pid"

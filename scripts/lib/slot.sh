@@ -3,7 +3,7 @@
 # Proxmox's lock on a storage times out if more than a few wait for it. One engine
 # alone keeps to that number by itself.
 #
-# A slot is a lock, on descriptor 8, of a file in LINUS_LOCK_DIR (/run/linus), and
+# A slot is a lock, on descriptor 5, of a file in LINUS_LOCK_DIR (/run/linus), and
 # ends with the script that has it.
 
 source "${BASH_SOURCE[0]%/*}/destroy.sh"
@@ -22,7 +22,7 @@ slot_take() { # waits for one
   fi
   while true; do
     for ((i = 1; i <= slot_count; i += 1)); do
-      if { exec 8>>"${dir}/clone-${i}.lock"; } 2>/dev/null && flock -n 8; then
+      if { exec 5>>"${dir}/clone-${i}.lock"; } 2>/dev/null && flock -n 5; then
         return 0
       fi
     done
@@ -31,5 +31,5 @@ slot_take() { # waits for one
 }
 
 slot_leave() {
-  exec 8>&-
+  exec 5>&-
 }

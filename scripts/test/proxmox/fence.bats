@@ -144,7 +144,7 @@ fenced() {
   # shellcheck disable=SC2016 # for the hook to expand
   hook start 'exec 8>>"${LINUS_LOCK_DIR}/clone-2.lock"; flock -n 8 || touch "${LINUS_LOCK_DIR}/held"'
   LINUS_ENGINE=${alive} bash "${scripts_dir}/proxmox/create-vm.sh" >"${BATS_TEST_TMPDIR}/create" 2>&1 3>&- 21>&- 22>&- 23>&- &
-  until [[ /proc/$!/fd/8 -ef ${LINUS_LOCK_DIR}/clone-3.lock ]]; do command sleep 0.05; done # it has tried them all
+  until [[ /proc/$!/fd/5 -ef ${LINUS_LOCK_DIR}/clone-3.lock ]]; do command sleep 0.05; done # it has tried them all
   refute_called 'qm clone.*'
   exec 22>&-
   wait "$!" || :
