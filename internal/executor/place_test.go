@@ -11,7 +11,6 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/providertest"
-	"linus/internal/store"
 )
 
 // nodes is a hypervisor of several nodes: it places VMs where places says.
@@ -281,32 +280,5 @@ func TestPlace_AJobIsLostWithItsNode(t *testing.T) {
 	}
 	if j = r.wait(id); j.VM.State != job.VMDestroyed { // it came back
 		t.Errorf("VM %+v", j.VM)
-	}
-}
-
-func TestCordons_AreStored(t *testing.T) {
-	t.Parallel()
-	s, err := store.Open(t.Context(), store.Options{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	for range 2 {
-		for _, node := range []string{"b", "a"} {
-			if err := s.SetCordon(t.Context(), node, true); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if got, err := s.Cordons(t.Context()); err != nil || !slices.Equal(got, []string{"a", "b"}) {
-		t.Errorf("%v, %v", got, err)
-	}
-	for range 2 {
-		if err := s.SetCordon(t.Context(), "a", false); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if got, err := s.Cordons(t.Context()); err != nil || !slices.Equal(got, []string{"b"}) {
-		t.Errorf("%v, %v", got, err)
 	}
 }
