@@ -122,3 +122,49 @@ func TestTemplateBuild_PassesOnWhatIsAskedFor(t *testing.T) {
 		t.Errorf("built %+v, want %+v", s.specs, want)
 	}
 }
+
+// threeNodes is a cluster whose third node is down.
+type threeNodes struct {
+	job.Provider
+	spread bool
+}
+
+func (n threeNodes) Nodes(context.Context) (job.Inventory, error) {
+	return job.Inventory{Spread: n.spread, Nodes: []job.Node{{Name: "a"}, {Name: "c"}, {Name: "b"}}}, nil
+}
+
+// On all nodes it is one build; a node that fails keeps no other from it.
+func TestTemplate_OnAllNodes(t *testing.T) {
+	useHost(t, sshtest.Start(t, sshtest.Options{}))
+	t.Setenv("LINUS_STATE_DIR", filepath.Join(t.TempDir(), "s"))
+	shelves := map[string]*shelf{"a": {}, "b": {}, "c": {fault: &job.HostError{Op: "reach node c", Host: "a", Class: job.HostOffline, Text: "node 'c' is offline"}}}
+	nodes := threeNodes{spread: true}
+	onNodes := func(config.Config, daemon.Installation, *slog.Logger) daemon.Backend {
+		return daemon.Backend{
+			Provider: nodes, Close: func() {},
+			TemplatesOn: func(_ context.Context, node string) (daemon.TemplateStore, error) { return shelves[node], nil },
+		}
+	}
+	linus := func(args ...string) (code int, text string) {
+		t.Helper()
+		var out bytes.Buffer
+		code = run(t.Context(), onNodes, append([]string{"template"}, args...), strings.NewReader(""), &out, &out)
+		return code, out.String()
+	}
+	code, text := linus("build", "--name", "big", "--all-nodes")
+	if code != exitFailure || !strings.Contains(text, "b: 1/2 getting the image") || !strings.Contains(text, "node 'c' is offline") {
+		t.Errorf("exit code %d, %s", code, text)
+	}
+	a, b := shelves["a"].specs, shelves["b"].specs
+	if len(a) != 1 || len(b) != 1 || a[0] != b[0] || len(a[0].Build) != 36 || a[0].Build[14] != '7' {
+		t.Errorf("built %+v and %+v", a, b)
+	}
+	shelves["c"].fault, shelves["c"].held = nil, []job.VM{{ID: 9000, Name: "big"}}
+	if code, text := linus("remove", "big", "--all-nodes"); code != exitOK || len(shelves["a"].held)+len(shelves["b"].held)+len(shelves["c"].held) != 0 {
+		t.Errorf("exit code %d, %s", code, text)
+	}
+	nodes.spread = false
+	if code, text := linus("build", "--all-nodes"); code != exitFailure && code != exitUsage || !strings.Contains(text, "PROXMOX_NODES") {
+		t.Errorf("exit code %d, %s", code, text)
+	}
+}

@@ -210,6 +210,30 @@ func TestRelocate_RecordsWhereAVMIs(t *testing.T) {
 	}
 }
 
+// A persistent VM that nothing happens to is found elsewhere, too: its node is shown.
+func TestRelocate_FindsAVMByTheSearchForLeftovers(t *testing.T) {
+	r, _ := onNodes(t, 8, func(job.Placement) (string, error) { return "pve1", nil })
+	r.behave(providertest.Behaviour{}, true)
+	j := r.wait(r.submit(func(m *job.Manifest) { m.Lifecycle = job.Persistent }))
+	if j.VM.Node != "pve1" {
+		t.Fatalf("on %s", j.VM.Node)
+	}
+	r.stop()
+	r.restart() // the fake lists its VMs on node pve
+	deadline := time.After(time.Minute)
+	for j.VM.Node != "pve" {
+		select {
+		case <-deadline:
+			t.Fatalf("on %s", j.VM.Node)
+		case <-time.After(20 * time.Millisecond):
+		}
+		var err error
+		if j, err = r.Job(t.Context(), j.ID); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestNodes_AreShownAndCordoned(t *testing.T) {
 	r, n := onNodes(t, 8, func(want job.Placement) (string, error) {
 		if slices.Contains(want.Cordoned, "pve1") {

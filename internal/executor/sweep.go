@@ -66,6 +66,9 @@ func (e *Executor) reapVMs(ctx context.Context) {
 		case err != nil:
 			return
 		case !j.Done() || j.VM == nil || j.VM.State != job.VMDestroyed:
+			if e.o.Placer != nil && j.VM != nil && j.VM.Job == j.ID && j.VM.ID == vm.ID && j.VM.Node != "" && j.VM.Node != vm.Node {
+				e.relocate(ctx, j, vm.Node)
+			}
 			continue // its job destroys it, or keeps it
 		case vm.Name != j.VM.Name:
 			log.Warn("VM with a job's mark, but another name: left alone")
