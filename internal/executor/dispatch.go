@@ -154,6 +154,9 @@ func (e *Executor) startWaiting(ctx context.Context) {
 			return
 		}
 		j, taken, err := e.take(ctx, id)
+		e.mu.Lock()
+		e.full = errors.Is(err, job.ErrNoSlot)
+		e.mu.Unlock()
 		if err != nil {
 			if ctx.Err() == nil && !errors.Is(err, job.ErrNoSlot) {
 				e.o.Log.Error("take a waiting job failed", "job_id", id, "err", err)

@@ -191,6 +191,10 @@ func TestEngines_SlotsOfAll(t *testing.T) {
 		}
 		return running == 5
 	})
+	f.await("why a job waits", func() bool {
+		j, err := f.engines[0].Job(context.Background(), ids[11])
+		return err == nil && strings.Contains(j.Progress, "as MAX_JOBS_ALL says")
+	})
 	close(until)
 	f.ended(ids...)
 	if most := f.fake.Stats().MostVMs; most != 5 {

@@ -97,6 +97,7 @@ type Executor struct {
 	id       string                   // of this engine among those that share the store; empty: it shares with none
 	closed   bool                     // Close was called
 	draining bool                     // no more jobs are taken
+	full     bool                     // the installation has no slot left, as of the last look
 	problems map[string]string        // why dead engines' jobs cannot be taken over, by engine
 	passed   map[string]time.Time     // when reports were last passed on to other engines
 	queue    queue                    // jobs without a run

@@ -20,7 +20,11 @@ func (e *Executor) Job(ctx context.Context, id string) (job.Job, error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if ahead, waits := e.queue.ahead(id); waits && e.slots() >= e.o.MaxJobs {
+	ahead, waits := e.queue.ahead(id)
+	switch {
+	case waits && e.full:
+		j.Progress = fmt.Sprintf("waiting: %v, %d jobs ahead", job.ErrNoSlot, ahead)
+	case waits && e.slots() >= e.o.MaxJobs:
 		j.Progress = fmt.Sprintf("waiting: %d of %d slots in use, %d jobs ahead", e.o.MaxJobs, e.o.MaxJobs, ahead)
 	}
 	return j, nil
