@@ -1,6 +1,7 @@
 package executor_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -23,6 +24,7 @@ type nodes struct {
 	created map[string]string // node, by job
 	never   error             // of Fits
 	seen    job.Seen          // of Look, if its status is set
+	listed  string            // the node of all VMs, as List has it; empty: where they were created
 }
 
 func (n *nodes) Place(_ context.Context, want job.Placement) (string, error) {
@@ -51,6 +53,16 @@ func (n *nodes) Look(ctx context.Context, vm job.VM) (job.Seen, error) {
 		return seen, nil
 	}
 	return n.Provider.Look(ctx, vm)
+}
+
+func (n *nodes) List(ctx context.Context) ([]job.VM, error) {
+	vms, err := n.Provider.List(ctx)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for i := range vms {
+		vms[i].Node = cmp.Or(n.listed, n.created[vms[i].Job])
+	}
+	return vms, err
 }
 
 func (n *nodes) Nodes(context.Context) (job.Inventory, error) {
@@ -212,16 +224,19 @@ func TestRelocate_RecordsWhereAVMIs(t *testing.T) {
 
 // A persistent VM that nothing happens to is found elsewhere, too: its node is shown.
 func TestRelocate_FindsAVMByTheSearchForLeftovers(t *testing.T) {
-	r, _ := onNodes(t, 8, func(job.Placement) (string, error) { return "pve1", nil })
+	r, n := onNodes(t, 8, func(job.Placement) (string, error) { return "pve1", nil })
 	r.behave(providertest.Behaviour{}, true)
 	j := r.wait(r.submit(func(m *job.Manifest) { m.Lifecycle = job.Persistent }))
 	if j.VM.Node != "pve1" {
 		t.Fatalf("on %s", j.VM.Node)
 	}
 	r.stop()
-	r.restart() // the fake lists its VMs on node pve
+	n.mu.Lock()
+	n.listed = "pve3"
+	n.mu.Unlock()
+	r.restart()
 	deadline := time.After(time.Minute)
-	for j.VM.Node != "pve" {
+	for j.VM.Node != "pve3" {
 		select {
 		case <-deadline:
 			t.Fatalf("on %s", j.VM.Node)
