@@ -123,7 +123,9 @@ func TestDispatch_ReadsOnlyWhatItStarts(t *testing.T) {
 	if j, err := r.Job(ctx, second); err != nil || j.Progress == "" {
 		t.Errorf("after a restart job %s waits with %q, %v", second, j.Progress, err)
 	}
-	if jobs, waiting, begun := s.since(); len(jobs) > 2 || waiting != others+101 || begun > 2 {
+	jobs, waiting, begun := s.since()
+	jobs = slices.DeleteFunc(jobs, func(id string) bool { return id == last }) // whose run may have ended after the job was done
+	if len(jobs) > 2 || waiting != others+101 || begun > 2 {
 		t.Errorf("a restart read the jobs %v, %d that wait and %d that have begun", jobs, waiting, begun)
 	}
 	r.behave(providertest.Behaviour{Task: task(providertest.Task{Until: make(chan struct{})})}, false)
