@@ -30,7 +30,7 @@ ON_POSTGRES := ^(TestJob_FailsWithItsExitStatus|TestCancel_WhileRunning|TestEngi
 ROWS ?= all
 N ?= 0
 
-.PHONY: help build demo test race e2e e2e-postgres vet soak soak-qemu bats lint fmt golden bench bench-report cross dist clean deps
+.PHONY: help build demo test race e2e e2e-postgres vet soak soak-qemu soak-engines bats lint fmt golden bench bench-report cross dist clean deps
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,11 +71,14 @@ soak: ## 1000 jobs under faults drawn at random (SOAK_JOBS=, SOAK_SEED= of a run
 soak-qemu: ## 20 jobs in real VMs under faults
 	go test -v -timeout 3h -run '^TestSoakQemu$$' ./internal/e2e -soak.qemu=20 -soak.seed=$(SOAK_SEED)
 
+soak-engines: ## 500 jobs of three engines on three nodes under faults
+	go test -v -timeout 3h -run '^TestSoakEngines$$' ./internal/e2e -soak.engines=500 -soak.seed=$(SOAK_SEED)
+
 bats: ## tests of the shell scripts, shellcheck and shfmt
 	shellcheck $(SHELL_MAIN) $(BATS_FILES)
 	shellcheck -S warning -e SC2034,SC2154 $(SHELL_LIB)
 	shfmt -i 2 -ci -bn -d $(SHELL_MAIN) $(SHELL_LIB) $(BATS_FILES)
-	bats --recursive scripts/test
+	bats --jobs 3 --no-parallelize-within-files --recursive scripts/test
 
 lint: ## golangci-lint (installed with go install when missing)
 	@command -v golangci-lint >/dev/null || go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0

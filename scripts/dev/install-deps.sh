@@ -28,6 +28,7 @@ needed=(
   'test gcc gcc'
   'test /usr/include/stdlib.h libc6-dev'
   'test bats bats'
+  'test parallel parallel'
   'test systemd-nspawn systemd-container'
   'test shellcheck shellcheck'
   'test shfmt shfmt'
