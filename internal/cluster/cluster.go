@@ -202,17 +202,18 @@ func (p *Provider) noEntry(tried []error) error {
 	if len(tried) == 1 {
 		return tried[0]
 	}
-	e := &job.HostError{Op: "read the nodes of the cluster", Host: p.hosts(), Class: job.HostUnreachable, Text: "no entry answers"}
+	e := &job.HostError{Op: "read the nodes of the cluster", Host: p.hosts(), Text: "no entry answers"}
 	for _, err := range tried {
 		var host *job.HostError
 		if errors.As(err, &host) {
 			e.Text += "; " + host.Host + ": " + host.Text
 			e.Remedy = cmp.Or(e.Remedy, host.Remedy)
-			if host.Class != job.HostUnreachable {
+			if e.Class != job.HostUnreachable { // one that is away may be back, whatever is wrong with the others
 				e.Class = host.Class
 			}
 		}
 	}
+	e.Class = cmp.Or(e.Class, job.HostUnreachable)
 	return e
 }
 

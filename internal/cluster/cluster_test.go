@@ -275,6 +275,22 @@ func TestVerbs_GoToTheNodeOfTheVM(t *testing.T) {
 }
 
 // A VM that was created before there was a choice of nodes has none.
+// Entries that are away for a moment are waited for, though another refuses us.
+func TestNoEntry_IsOutOfReachIfAnyIs(t *testing.T) {
+	t.Parallel()
+	p := three(t).cluster("pve1", "pve2")
+	refused := &job.HostError{Host: "pve1", Class: job.HostAuth, Text: "its host key is not known"}
+	away := &job.HostError{Host: "pve2", Class: job.HostUnreachable, Text: "connection refused"}
+	for _, tried := range [][]error{{refused, away}, {away, refused}} {
+		if err := p.noEntry(tried); !job.IsClass(err, job.HostUnreachable) || !strings.Contains(err.Error(), "not known") {
+			t.Errorf("%v", err)
+		}
+	}
+	if err := p.noEntry([]error{refused, refused}); !job.IsClass(err, job.HostAuth) {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestVerbs_WithoutANodeGoToTheEntry(t *testing.T) {
 	t.Parallel()
 	w := three(t)

@@ -180,10 +180,14 @@ func writeSSHKeys(s *state.State) error {
 			return err
 		}
 	}
+	trusted, err := os.ReadFile(s.KnownHostsPath())
+	if err != nil || !strings.Contains(string(trusted), known) {
+		trusted = []byte(known) // else it may have other hosts, too
+	}
 	files := map[string][]byte{
 		s.Path("ssh", "authorized_keys"): ssh.MarshalAuthorizedKey(client),
 		s.ClientKeyPath() + ".pub":       ssh.MarshalAuthorizedKey(client),
-		s.KnownHostsPath():               []byte(known),
+		s.KnownHostsPath():               trusted,
 	}
 	for path, content := range files {
 		if err := sys.WriteFile(path, content, 0o600); err != nil {

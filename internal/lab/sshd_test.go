@@ -98,6 +98,10 @@ func TestSSHD_StartsAgainOnItsOldPortWithItsOldKeyAfterKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	known = append(known, "[127.0.0.1]:1 ssh-ed25519 AAAA of a host that was trusted since\n"...)
+	if err := os.WriteFile(s.KnownHostsPath(), known, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if err := sys.KillPidFile(t.Context(), s.Path("ssh", "pid"), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
