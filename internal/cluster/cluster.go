@@ -70,12 +70,16 @@ const (
 	failedFor = 3 * time.Second
 )
 
+// firstPatience is how long work on a VM waits for the first report of the cluster.
+const firstPatience = 2 * time.Minute
+
 // Provider provides VMs on the nodes of a cluster.
 type Provider struct {
 	o    Options
 	turn chan struct{} // one at a time reads the inventory
 
 	watchEvery time.Duration // between two looks whether a node where work goes on is online
+	patience   time.Duration // with entries that do not answer, while nothing is known
 
 	mu      sync.Mutex
 	inv     job.Inventory // as last read; Asked is empty before that
@@ -107,7 +111,7 @@ func New(o Options) *Provider {
 		o.Refused = func(job.Refusal) {}
 	}
 	return &Provider{
-		o: o, turn: make(chan struct{}, 1), watchEvery: freshFor, entries: make([]string, len(o.Entries)),
+		o: o, turn: make(chan struct{}, 1), watchEvery: freshFor, patience: firstPatience, entries: make([]string, len(o.Entries)),
 		nodes: map[string]*at{}, bridges: map[bridgeOn]sight{},
 	}
 }
@@ -226,10 +230,29 @@ func (p *Provider) hosts() string {
 	return strings.Join(names, ", ")
 }
 
+// await is inventory for work on a VM. Where nothing was ever known of the cluster, as
+// when the engine has just started, it waits for entries that do not answer, as a node
+// that does not answer is waited for.
+func (p *Provider) await(ctx context.Context) (job.Inventory, error) {
+	for over := time.Now().Add(p.patience); ; {
+		inv, err := p.inventory(ctx)
+		if inv.Asked != "" || !job.IsClass(err, job.HostUnreachable) || time.Now().After(over) {
+			return inv, err
+		}
+		again := time.NewTimer(failedFor)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			again.Stop()
+			return inv, err
+		}
+	}
+}
+
 // node returns the node of that name; for the empty name that of the entry which
 // answered last, as for VMs that were created before there was a choice.
 func (p *Provider) node(ctx context.Context, name string) (Node, error) {
-	inv, err := p.inventory(ctx)
+	inv, err := p.await(ctx)
 	if inv.Asked == "" {
 		return nil, err // nothing was ever known of the cluster
 	}

@@ -291,6 +291,32 @@ func TestNoEntry_IsOutOfReachIfAnyIs(t *testing.T) {
 	}
 }
 
+// An engine that has just started waits for entries that do not answer.
+func TestCreate_WaitsForTheFirstReportOfTheCluster(t *testing.T) {
+	t.Parallel()
+	w := three(t)
+	p := w.cluster("pve1")
+	w.cut["pve1"] = true
+	created := make(chan error, 1)
+	go func() {
+		_, err := p.Create(t.Context(), job.VMSpec{Name: "a", Job: "j", Node: "pve1"}, func(job.Progress) {})
+		created <- err
+	}()
+	for len(w.told("inventory")) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	w.change(p, func() { w.cut["pve1"] = false })
+	if err := <-created; err != nil {
+		t.Error(err)
+	}
+	p = w.cluster("pve1")
+	p.patience = 0
+	w.change(p, func() { w.cut["pve1"] = true })
+	if _, err := p.Create(t.Context(), job.VMSpec{Name: "b", Job: "k", Node: "pve1"}, func(job.Progress) {}); !job.IsClass(err, job.HostUnreachable) {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestVerbs_WithoutANodeGoToTheEntry(t *testing.T) {
 	t.Parallel()
 	w := three(t)

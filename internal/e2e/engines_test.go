@@ -13,11 +13,11 @@ import (
 	"linus/internal/pgtest"
 )
 
-// another starts one more engine on the database and the lab of h, as on another
-// machine: with a state directory of its own, and the installation's key.
-func (h *host) another(t *testing.T) *host {
+// machine is one more machine with linus, on the database and the lab of h: it has a state
+// directory of its own, and the installation's key.
+func (h *host) machine(t *testing.T, name string) *host {
 	t.Helper()
-	other := &host{dir: h.dir, state: filepath.Join(filepath.Dir(h.dir), "another"), lab: h.lab}
+	other := &host{dir: h.dir, state: filepath.Join(filepath.Dir(h.dir), name), lab: h.lab}
 	other.env = append(h.env[:len(h.env):len(h.env)], "LINUS_STATE_DIR="+other.state)
 	key, err := os.ReadFile(filepath.Join(h.state, "keys", "installation"))
 	if err == nil {
@@ -29,6 +29,13 @@ func (h *host) another(t *testing.T) *host {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return other
+}
+
+// another starts one more engine on the database and the lab of h, on another machine.
+func (h *host) another(t *testing.T) *host {
+	t.Helper()
+	other := h.machine(t, "another")
 	log, err := os.OpenFile(other.logPath(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		t.Fatal(err)

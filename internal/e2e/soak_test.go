@@ -66,6 +66,7 @@ type soak struct {
 	maxVMs int
 	vms    []string // the jobs' VMs, by name and source
 	others int      // VMs with the marker of another installation
+	lossy  bool     // nodes go down, with what they run
 }
 
 func newSoak(t *testing.T, h *host, each time.Duration) *soak {
@@ -230,6 +231,12 @@ func (s *soak) check(j *soakJob, job map[string]any) {
 		want[0] = "failed"
 	}
 	s.count(s.ends, fmt.Sprintf("%v, %v", job["status"], job["reason"]))
+	if s.lossy && job["reason"] == "lost" {
+		if begun := s.begun(j); begun > 1 {
+			s.t.Errorf("job %d (%s) is lost, and has begun %d times", j.n, j.kind, begun)
+		}
+		return
+	}
 	if job["status"] != want[0] || job["reason"] != want[1] {
 		s.t.Errorf("job %d (%s) is %v, %v, not %s, %s: %v", j.n, j.kind, job["status"], job["reason"], want[0], want[1], job["error"])
 		return
