@@ -455,7 +455,7 @@ func TestEngines_PausedEngineIsRefused(t *testing.T) {
 	})
 	mu.Lock()
 	for _, err := range late {
-		if !errors.Is(err, job.ErrDetach) {
+		if !errors.Is(err, job.ErrDetach) && !errors.Is(err, context.Canceled) { // refused, or given up
 			t.Errorf("a late write: %v", err)
 		}
 	}
