@@ -218,8 +218,10 @@ func guestRoundTrip(t *testing.T, h *labHost, vm job.VM) {
 	g := guest.New(guest.Options{Host: guest.Through(h.pool), Keys: guest.Keys{Old: h.key}, Port: h.Config.GuestPort})
 	defer g.Close()
 	ctx, j := t.Context(), job.Job{ID: vm.Job, VM: &vm}
-	err := patience.Reach(ctx, 2*time.Minute, func(ctx context.Context) error {
-		s, err := g.Probe(ctx, j)
+	timed, end := context.WithTimeout(ctx, 3*time.Minute)
+	defer end()
+	err := patience.Retry(timed, func() error { // a busy machine's SSH may take longer than one try
+		s, err := g.Probe(timed, j)
 		if err == nil && s.Started {
 			t.Errorf("probe of an empty VM: %+v", s)
 		}
