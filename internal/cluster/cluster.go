@@ -70,7 +70,7 @@ const (
 	failedFor = 3 * time.Second
 )
 
-// firstPatience is how long work on a VM waits for the first report of the cluster.
+// firstPatience is how long a create waits for the first report of the cluster.
 const firstPatience = 2 * time.Minute
 
 // Provider provides VMs on the nodes of a cluster.
@@ -79,7 +79,6 @@ type Provider struct {
 	turn chan struct{} // one at a time reads the inventory
 
 	watchEvery time.Duration // between two looks whether a node where work goes on is online
-	patience   time.Duration // with entries that do not answer, while nothing is known
 
 	mu      sync.Mutex
 	inv     job.Inventory // as last read; Asked is empty before that
@@ -111,7 +110,7 @@ func New(o Options) *Provider {
 		o.Refused = func(job.Refusal) {}
 	}
 	return &Provider{
-		o: o, turn: make(chan struct{}, 1), watchEvery: freshFor, patience: firstPatience, entries: make([]string, len(o.Entries)),
+		o: o, turn: make(chan struct{}, 1), watchEvery: freshFor, entries: make([]string, len(o.Entries)),
 		nodes: map[string]*at{}, bridges: map[bridgeOn]sight{},
 	}
 }
@@ -230,21 +229,20 @@ func (p *Provider) hosts() string {
 	return strings.Join(names, ", ")
 }
 
-// await is inventory for work on a VM. Where nothing was ever known of the cluster, as
-// when the engine has just started, it waits for entries that do not answer, as a node
-// that does not answer is waited for.
-func (p *Provider) await(ctx context.Context) (job.Inventory, error) {
-	for over := time.Now().Add(p.patience); ; {
+// awaitReport waits for entries that do not answer while nothing was ever known of the
+// cluster, as when the engine has just started.
+func (p *Provider) awaitReport(ctx context.Context) {
+	for over := time.Now().Add(firstPatience); time.Now().Before(over); {
 		inv, err := p.inventory(ctx)
-		if inv.Asked != "" || !job.IsClass(err, job.HostUnreachable) || time.Now().After(over) {
-			return inv, err
+		if inv.Asked != "" || !job.IsClass(err, job.HostUnreachable) {
+			return
 		}
 		again := time.NewTimer(failedFor)
 		select {
 		case <-again.C:
 		case <-ctx.Done():
 			again.Stop()
-			return inv, err
+			return
 		}
 	}
 }
@@ -252,7 +250,7 @@ func (p *Provider) await(ctx context.Context) (job.Inventory, error) {
 // node returns the node of that name; for the empty name that of the entry which
 // answered last, as for VMs that were created before there was a choice.
 func (p *Provider) node(ctx context.Context, name string) (Node, error) {
-	inv, err := p.await(ctx)
+	inv, err := p.inventory(ctx)
 	if inv.Asked == "" {
 		return nil, err // nothing was ever known of the cluster
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -291,30 +292,32 @@ func TestNoEntry_IsOutOfReachIfAnyIs(t *testing.T) {
 	}
 }
 
-// An engine that has just started waits for entries that do not answer.
+// A create by an engine that has just started waits for entries that do not answer, but
+// not for ever; what people wait for fails at once.
 func TestCreate_WaitsForTheFirstReportOfTheCluster(t *testing.T) {
 	t.Parallel()
-	w := three(t)
-	p := w.cluster("pve1")
-	w.cut["pve1"] = true
-	created := make(chan error, 1)
-	go func() {
-		_, err := p.Create(t.Context(), job.VMSpec{Name: "a", Job: "j", Node: "pve1"}, func(job.Progress) {})
-		created <- err
-	}()
-	for len(w.told("inventory")) == 0 {
-		time.Sleep(time.Millisecond)
-	}
-	w.change(p, func() { w.cut["pve1"] = false })
-	if err := <-created; err != nil {
-		t.Error(err)
-	}
-	p = w.cluster("pve1")
-	p.patience = 0
-	w.change(p, func() { w.cut["pve1"] = true })
-	if _, err := p.Create(t.Context(), job.VMSpec{Name: "b", Job: "k", Node: "pve1"}, func(job.Progress) {}); !job.IsClass(err, job.HostUnreachable) {
-		t.Errorf("%v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		w := three(t)
+		p := w.cluster("pve1")
+		w.cut["pve1"] = true
+		if _, err := p.BuildTemplate(t.Context(), job.TemplateSpec{}, nil); !job.IsClass(err, job.HostUnreachable) || len(w.told("inventory")) != 1 {
+			t.Errorf("a template's build: %v", err)
+		}
+		create := func() error {
+			_, err := p.Create(t.Context(), job.VMSpec{Name: "a", Job: "j", Node: "pve1"}, func(job.Progress) {})
+			return err
+		}
+		if err := create(); !job.IsClass(err, job.HostUnreachable) || len(w.told("inventory")) < 10 {
+			t.Errorf("a create while no entry answers: %v", err)
+		}
+		created := make(chan error, 1)
+		go func() { created <- create() }()
+		synctest.Wait() // until it has asked, and waits
+		w.change(p, func() { w.cut["pve1"] = false })
+		if err := <-created; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestVerbs_WithoutANodeGoToTheEntry(t *testing.T) {

@@ -80,7 +80,7 @@ func (p *Provider) Check(ctx context.Context) (job.HostReport, error) {
 		return job.HostReport{Host: p.hosts()}, err
 	}
 	r := job.HostReport{Host: p.hosts(), Node: inv.Asked}
-	r.Checks = append(r.Checks, p.checkCluster(inv)...)
+	r.Checks = append(r.Checks, checkCluster(inv))
 	answers := every(ctx, p, inv.Nodes, func(n Node, _ string) (job.HostReport, error) { return n.Check(ctx) })
 	for i, a := range answers {
 		n := inv.Nodes[i]
@@ -110,7 +110,7 @@ func (p *Provider) Check(ctx context.Context) (job.HostReport, error) {
 }
 
 // checkCluster reports on the cluster as a whole.
-func (p *Provider) checkCluster(inv job.Inventory) []job.Check {
+func checkCluster(inv job.Inventory) job.Check {
 	c := job.Check{Name: "cluster", Level: "ok", Text: fmt.Sprintf("asked on node '%s': VMs go to %d nodes", inv.Asked, len(inv.Nodes))}
 	if inv.Excluded > 0 {
 		c.Text += fmt.Sprintf(", and not to %d others (PROXMOX_NODES)", inv.Excluded)
@@ -119,7 +119,7 @@ func (p *Provider) checkCluster(inv job.Inventory) []job.Check {
 		c.Level, c.Text = "fail", "the cluster has no quorum (asked on node '"+inv.Asked+"')"
 		c.Remedy = "bring the other nodes back: until then Proxmox refuses every change; look at: pvecm status"
 	}
-	return []job.Check{c}
+	return c
 }
 
 // Room returns what the node with the most memory left has, and the generations of

@@ -39,8 +39,10 @@ func (p *Provider) on(ctx context.Context, vm job.VM, work func(ctx context.Cont
 	}
 }
 
-// Create creates a VM on the node that its spec has.
+// Create creates a VM on the node that its spec has. It is patient with entries that do
+// not answer, as it is with the node.
 func (p *Provider) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
+	p.awaitReport(ctx)
 	n, err := p.node(ctx, spec.Node)
 	if err != nil {
 		return job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner, Node: spec.Node}, err
