@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -28,28 +27,11 @@ func (a *app) engineListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(append([]job.EngineInfo{}, engines...))
-			}
-			if len(engines) == 0 {
-				a.note("no engine runs")
-				return nil
-			}
-			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-			_, _ = fmt.Fprintln(w, "ID\tHOST\tPID\tVERSION\tJOBS\tLEASE\tSTATE")
-			for _, i := range engines {
-				_, _ = fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%d\t%s\t%s\n", dash(i.ID), oneLine(i.Host, 40), i.PID, oneLine(i.Version, 30), i.Jobs, engineLease(i), oneLine(engineState(i), 200))
-			}
-			return w.Flush()
+			return printAll(a, engines, "no engine runs", "ID\tHOST\tPID\tVERSION\tJOBS\tLEASE\tSTATE", func(i job.EngineInfo) string {
+				return fmt.Sprintf("%s\t%s\t%d\t%s\t%d\t%s\t%s", orDash(i.ID), oneLine(i.Host, 40), i.PID, oneLine(i.Version, 30), i.Jobs, engineLease(i), oneLine(engineState(i), 200))
+			})
 		}),
 	}
-}
-
-func dash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
 }
 
 // engineLease returns how long an engine's lease lasts; one without others needs none.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	"golang.org/x/term"
@@ -21,6 +22,24 @@ func (a *app) print(v any, text string) error {
 	}
 	_, err := fmt.Fprintln(a.stdout, shown.Text(text))
 	return err
+}
+
+// printAll prints a list: as JSON, or as a table of rows whose columns are separated by
+// tabs. Of an empty one it says none.
+func printAll[T any](a *app, all []T, none, header string, row func(T) string) error {
+	if a.json {
+		return a.printJSON(append([]T{}, all...))
+	}
+	if len(all) == 0 {
+		a.note("%s", none)
+		return nil
+	}
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(w, header)
+	for _, one := range all {
+		_, _ = fmt.Fprintln(w, row(one))
+	}
+	return w.Flush()
 }
 
 func (a *app) printJSON(v any) error {

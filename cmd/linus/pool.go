@@ -179,21 +179,12 @@ func (a *app) poolListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(append([]job.PoolInfo{}, pools...))
-			}
-			if len(pools) == 0 {
-				a.note("no pools; linus pool create makes one")
-				return nil
-			}
-			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
-			_, _ = fmt.Fprintln(w, "NAME\tFROM\tSIZE\tWARM\tHIBERNATED\tMAKING\tIN USE\tHIT RATE\tSTATE")
-			for _, p := range pools {
-				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d/%d\t%d/%d\t%d\t%d\t%s\t%s\n", p.Name, oneLine(p.VMTemplate+p.OS, 63), poolMachine(p.Pool),
+			const header = "NAME\tFROM\tSIZE\tWARM\tHIBERNATED\tMAKING\tIN USE\tHIT RATE\tSTATE"
+			return printAll(a, pools, "no pools; linus pool create makes one", header, func(p job.PoolInfo) string {
+				return fmt.Sprintf("%s\t%s\t%s\t%d/%d\t%d/%d\t%d\t%d\t%s\t%s", p.Name, oneLine(p.VMTemplate+p.OS, 63), poolMachine(p.Pool),
 					p.Count(job.MemberWarm), p.Warm, p.Count(job.MemberHibernated), p.Hibernated, p.Count(job.MemberMaking), p.Count(job.MemberClaimed),
 					hitRate(p.Pool), oneLine(p.State, 60))
-			}
-			return w.Flush()
+			})
 		}),
 	}
 }

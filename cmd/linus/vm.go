@@ -126,24 +126,12 @@ func (a *app) vmListCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(append([]job.VMInfo{}, vms...))
-			}
-			if len(vms) == 0 {
-				a.note("no VMs")
-				return nil
-			}
-			w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 			c := a.colours(a.stdout)
-			_, _ = fmt.Fprintf(w, "ID\tNAME\t%s\tNODE\tIP\tLIFECYCLE\tEXPIRES\tJOBS\n", c.paint("STATUS"))
-			for _, vm := range vms {
-				expires := local(vm.ExpiresAt)
-				if expires == "" {
-					expires = "-"
-				}
-				_, _ = fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\n", vm.ID, oneLine(vm.Name, 63), c.paint(string(vm.Status)), orDash(oneLine(vm.Node, 63)), orDash(oneLine(vm.IP, 63)), vm.Lifecycle, expires, len(vm.Jobs))
-			}
-			if err := w.Flush(); err != nil {
+			header := "ID\tNAME\t" + c.paint("STATUS") + "\tNODE\tIP\tLIFECYCLE\tEXPIRES\tJOBS"
+			err = printAll(a, vms, "no VMs", header, func(vm job.VMInfo) string {
+				return fmt.Sprintf("%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d", vm.ID, oneLine(vm.Name, 63), c.paint(string(vm.Status)), orDash(oneLine(vm.Node, 63)), orDash(oneLine(vm.IP, 63)), vm.Lifecycle, orDash(local(vm.ExpiresAt)), len(vm.Jobs))
+			})
+			if err != nil || a.json {
 				return err
 			}
 			for _, vm := range vms {
