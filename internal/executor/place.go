@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"time"
 
@@ -158,7 +159,7 @@ func (e *Executor) fits(m job.Manifest) error {
 // relocate records that the job's VM is on another node.
 func (e *Executor) relocate(ctx context.Context, j job.Job, node string) {
 	e.o.Log.Info("the VM is on another node", "job_id", j.ID, "vm_id", j.VM.ID, "node", node, "before", j.VM.Node)
-	for _, id := range []string{j.VM.Job, j.ID} {
+	for _, id := range slices.Compact([]string{j.VM.Job, j.ID}) { // the same, unless it shares or borrows the VM
 		_, err := e.update(ctx, id, func(row *job.Job) ([]job.Event, error) {
 			if row.VM == nil || row.VM.Job != j.VM.Job || row.VM.Node == node {
 				return nil, nil
