@@ -99,18 +99,22 @@ func newHostAs(t testing.TB, o lab.Options, settings ...string) *host {
 		h.env = append(h.env, "LINUS_DATABASE_URL="+url)
 	}
 	h.env = append(h.env, settings...)
-	t.Cleanup(func() {
-		if t.Failed() {
-			log, _ := os.ReadFile(h.logPath())
-			t.Logf("engine.log:\n%s", log[max(0, len(log)-20000):])
-		}
-		stop := exec.Command(filepath.Join(binDir, "linus"), "serve", "--stop")
-		stop.Env = h.env
-		if out, err := stop.CombinedOutput(); err != nil {
-			t.Errorf("linus serve --stop: %v\n%s", err, out)
-		}
-	})
+	t.Cleanup(func() { h.stop(t) })
 	return h
+}
+
+// stop stops the engine, and shows its log where the test has failed.
+func (h *host) stop(t testing.TB) {
+	t.Helper()
+	if t.Failed() {
+		log, _ := os.ReadFile(h.logPath())
+		t.Logf("%s:\n%s", h.logPath(), log[max(0, len(log)-20000):])
+	}
+	stop := exec.Command(filepath.Join(binDir, "linus"), "serve", "--stop")
+	stop.Env = h.env
+	if out, err := stop.CombinedOutput(); err != nil {
+		t.Errorf("linus serve --stop: %v\n%s", err, out)
+	}
 }
 
 // fault switches a fault of the lab on.

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"flag"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -26,8 +25,10 @@ func TestSoakEngines(t *testing.T) {
 	s := &engineSoak{soak: newSoak(t, c.h, 10*time.Second), c: c, server: server}
 	s.ledger, s.lossy = newLedger(t), true
 	s.engines = []*host{c.h, c.h.machine(t, "second"), c.h.machine(t, "third")}
+	for _, h := range s.engines[1:] {
+		t.Cleanup(func() { h.stop(t) })
+	}
 	for _, h := range s.engines {
-		t.Cleanup(func() { h.ended(t) })
 		s.clients = append(s.clients, h.connect(t), h.connect(t))
 	}
 	jobs := make([]soakJob, *soakEngines)
@@ -42,15 +43,6 @@ func TestSoakEngines(t *testing.T) {
 	c.gone()
 	for _, c := range s.clients {
 		c.Close()
-	}
-}
-
-// ended stops a machine's engine, and shows its log where the test has failed.
-func (h *host) ended(t *testing.T) {
-	h.cli(t, "serve", "--stop")
-	if t.Failed() {
-		log, _ := os.ReadFile(h.logPath())
-		t.Logf("engine.log in %s:\n%s", h.state, log[max(0, len(log)-20000):])
 	}
 }
 
