@@ -4,9 +4,9 @@ SHELL       := bash
 .DEFAULT_GOAL := help
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
-GOFLAGS_BUILD := -trimpath -ldflags '-s -w -X main.version=$(VERSION)'
-# Library files speak to each other through globals: checked whole with the
-# scripts that source them, and by themselves for the rest.
+GOFLAGS_BUILD := -ldflags '-s -w -X main.version=$(VERSION)'
+# One way of compiling for build, vet and test: what one has compiled the others find.
+export GOFLAGS := -trimpath $(filter-out -trimpath,$(GOFLAGS))
 SHELL_MAIN  = $(shell git ls-files 'scripts/proxmox/*.sh' 'scripts/guest/*.sh' 'scripts/dev/*.sh' 'internal/lab/image/*.sh' '.packaging/*.sh' .ci/run)
 SHELL_LIB   = $(shell git ls-files 'scripts/lib/*.sh')
 BATS_FILES  = $(shell git ls-files 'scripts/test/*.bats')
@@ -17,6 +17,7 @@ GORELEASER ?= go run github.com/goreleaser/goreleaser/v2@v2.15.1
 REPOSITORY ?=
 
 SOAK_JOBS ?= 1000
+SOAK_ENGINES ?= 500
 SOAK_SEED ?= 0
 
 # Packages whose tests start built programs, hundreds of times: too slow with -race.
@@ -30,7 +31,7 @@ ON_POSTGRES := ^(TestJob_FailsWithItsExitStatus|TestCancel_WhileRunning|TestEngi
 ROWS ?= all
 N ?= 0
 
-.PHONY: help build demo test race e2e e2e-postgres vet soak soak-qemu soak-engines bats lint fmt golden bench bench-report cross dist clean deps
+.PHONY: help build demo test race e2e e2e-postgres vet soak soak-qemu soak-engines scripts shell bats lint fmt golden vendored bench bench-report cross dist clean deps
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,21 +47,20 @@ deps:
 	@bash scripts/dev/install-deps.sh test
 
 # Side by side: tests of the shell and end to end wait more than they work.
-test: deps ## everything: vet for Linux, macOS and Windows, Go tests with -race, bats, shell checks, real VMs
-	@$(MAKE) --no-print-directory -j3 bats race e2e
+test: deps ## everything: vet, types on macOS and Windows, Go tests with -race, bats, shell checks, real VMs
+	@$(MAKE) --no-print-directory -j3 e2e race scripts
 
 # SQLite's code, translated from C, takes ten times as long when it is watched for races.
 race: vet ## Go tests with -race, but for those of whole programs
-	go test -race -gcflags='modernc.org/...=-race=false' -timeout 20m $$(go list ./... | grep -vE '$(PROGRAMS)')
+	go test -race -vet=off -gcflags='modernc.org/...=-race=false' -timeout 40m $$(go list ./... | grep -vE '$(PROGRAMS)')
 
 e2e: vet ## tests of whole programs, the lab's real VMs and MCP clients from npm included
 	@bash scripts/dev/clients.sh >/dev/null || { [[ $$? -eq 75 ]] && echo "tests with MCP clients from npm are skipped" >&2; }
-	CGO_ENABLED=0 go test -timeout 20m $$(go list ./... | grep -E '$(PROGRAMS)')
-	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres go test -timeout 10m -run '$(ON_POSTGRES)' ./internal/e2e
+	CGO_ENABLED=0 go test -vet=off -timeout 40m $$(go list ./... | grep -E '$(PROGRAMS)')
+	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres go test -vet=off -timeout 10m -run '$(ON_POSTGRES)' ./internal/e2e
 
-vet: build ## vet for Linux, macOS and Windows
+vet: build ## go vet; make cross for other systems
 	CGO_ENABLED=0 go vet ./...
-	bash .packaging/cross.sh darwin/arm64 windows/amd64
 
 e2e-postgres: build ## tests of whole programs on PostgreSQL, all of them; make test has a few
 	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres go test -timeout 40m ./internal/e2e
@@ -71,13 +71,17 @@ soak: ## 1000 jobs under faults drawn at random (SOAK_JOBS=, SOAK_SEED= of a run
 soak-qemu: ## 20 jobs in real VMs under faults
 	go test -v -timeout 3h -run '^TestSoakQemu$$' ./internal/e2e -soak.qemu=20 -soak.seed=$(SOAK_SEED)
 
-soak-engines: ## 500 jobs of three engines on three nodes under faults
-	go test -v -timeout 3h -run '^TestSoakEngines$$' ./internal/e2e -soak.engines=500 -soak.seed=$(SOAK_SEED)
+soak-engines: ## 500 jobs of three engines on three nodes under faults (SOAK_ENGINES=)
+	go test -v -timeout 3h -run '^TestSoakEngines$$' ./internal/e2e -soak.engines=$(SOAK_ENGINES) -soak.seed=$(SOAK_SEED)
 
-bats: ## tests of the shell scripts, shellcheck and shfmt
-	shellcheck $(SHELL_MAIN) $(BATS_FILES)
-	shellcheck -S warning -e SC2034,SC2154 $(SHELL_LIB)
+shell: ## shellcheck and shfmt
+	bash scripts/dev/shellcheck.sh $(SHELL_MAIN) $(BATS_FILES) $(SHELL_LIB)
 	shfmt -i 2 -ci -bn -d $(SHELL_MAIN) $(SHELL_LIB) $(BATS_FILES)
+
+scripts: bats ## bats, then shell
+	@$(MAKE) --no-print-directory shell
+
+bats: ## tests of the shell scripts
 	bats --jobs 3 --no-parallelize-within-files --recursive scripts/test
 
 lint: ## golangci-lint (installed with go install when missing)
@@ -89,7 +93,10 @@ fmt: ## format Go and shell files
 	shfmt -i 2 -ci -bn -w $(SHELL_MAIN) $(SHELL_LIB) $(BATS_FILES)
 
 golden: ## rewrite snapshots and generated tables
-	go test ./internal/mcptool ./internal/config ./cmd/linus ./internal/telemetry ./internal/bench -update
+	go test ./internal/mcptool ./internal/control ./internal/config ./cmd/linus ./internal/telemetry ./internal/bench -update
+
+vendored: ## the page's files from npm are the packages' own (UPDATE=1: fetch them)
+	UPDATE=$(UPDATE) bash scripts/dev/vendored.sh
 
 bench: ## benchmarks
 	go test -run '^$$' -bench . -benchmem ./...

@@ -3,6 +3,8 @@ package embed
 import (
 	"embed"
 	"fmt"
+	"io"
+	"math"
 	"slices"
 	"strings"
 )
@@ -19,20 +21,41 @@ type Doc struct {
 }
 
 // Docs returns the documents in reading order.
-func Docs() []Doc {
+func Docs() []Doc { return read(math.MaxInt) }
+
+// Heads returns the documents without their texts, which costs little: each start of linus
+// lists them.
+func Heads() []Doc {
+	list := read(maxHead)
+	for i := range list {
+		list[i].Text = ""
+	}
+	return list
+}
+
+// maxHead is the most bytes that title and summary have.
+const maxHead = 1 << 10
+
+// read returns the documents with at most limit bytes of their texts.
+func read(limit int64) []Doc {
 	topics := []string{
-		"tools", "manifest", "cli", "settings", "guarantees", "http", "operate", "scale",
+		"tools", "manifest", "cli", "settings", "guarantees", "http", "api", "access", "network", "operate", "scale",
 		"scripts", "templates", "lab", "architecture", "benchmark", "troubleshooting",
 	}
 	list := make([]Doc, 0, len(topics))
 	for _, topic := range topics {
-		text, err := docs.ReadFile("docs/" + topic + ".md")
-		if err != nil {
-			panic(err) // compiled in
+		var d Doc
+		f, err := docs.Open("docs/" + topic + ".md")
+		if err == nil {
+			var text strings.Builder
+			_, err = io.Copy(&text, io.LimitReader(f, limit))
+			_ = f.Close()
+			if err == nil {
+				d, err = parseDoc(topic, text.String())
+			}
 		}
-		d, err := parseDoc(topic, string(text))
 		if err != nil {
-			panic(err) // a test reads them all
+			panic(err) // compiled in, and a test reads them all
 		}
 		list = append(list, d)
 	}

@@ -41,3 +41,14 @@ func TestParseDoc_WantsTitleAndSummary(t *testing.T) {
 		}
 	}
 }
+
+func TestHeads_AreTheDocumentsWithoutTexts(t *testing.T) {
+	t.Parallel()
+	want := Docs()
+	for i := range want {
+		want[i].Text = ""
+	}
+	if got := Heads(); !slices.Equal(got, want) {
+		t.Errorf("%+v", got)
+	}
+}

@@ -9,10 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"regexp"
 	"strings"
 	"sync"
 
+	"linus/internal/lazyregexp"
 	"linus/scripts"
 )
 
@@ -33,11 +33,11 @@ var (
 	// The form in which an entry point sources a library file, and the one in
 	// which a library file sources another: that one starts no process, for by
 	// hand a file is read once for every way that leads to it.
-	entrySource   = regexp.MustCompile(`^source "\$\(dirname -- "\$\{BASH_SOURCE\[0\]\}"\)/\.\./lib/([a-z0-9-]+\.sh)"$`)
-	librarySource = regexp.MustCompile(`^source "\$\{BASH_SOURCE\[0\]%/\*\}/([a-z0-9-]+\.sh)"$`)
+	entrySource   = lazyregexp.New(`^source "\$\(dirname -- "\$\{BASH_SOURCE\[0\]\}"\)/\.\./lib/([a-z0-9-]+\.sh)"$`)
+	librarySource = lazyregexp.New(`^source "\$\{BASH_SOURCE\[0\]%/\*\}/([a-z0-9-]+\.sh)"$`)
 	// What a library file has only for the tools that read it by itself.
-	preamble   = regexp.MustCompile(`(?m)^(#!|# shellcheck shell=).*\n`)
-	sourceLike = regexp.MustCompile(`^\s*(source|\.)\s`)
+	preamble   = lazyregexp.New(`(?m)^(#!|# shellcheck shell=).*\n`)
+	sourceLike = lazyregexp.New(`^\s*(source|\.)\s`)
 )
 
 // Names lists all scripts by their file name without ".sh", in the order of
@@ -112,7 +112,7 @@ type bundler struct {
 }
 
 // write writes a script whose source lines have the given form.
-func (b *bundler) write(text string, source *regexp.Regexp) error {
+func (b *bundler) write(text string, source *lazyregexp.Regexp) error {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
 		if m := source.FindStringSubmatch(line); m != nil {

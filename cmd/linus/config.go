@@ -23,6 +23,9 @@ func (a *app) configCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if c.Server != "" {
+			a.note("these are the settings of this machine; those of the engine of %s are shown on its own", c.Server)
+		}
 		values := c.Values()
 		if given {
 			values = slices.DeleteFunc(values, func(v config.Value) bool { return !v.Given })

@@ -83,20 +83,15 @@ func (a *app) attachCommand() *cobra.Command {
 			"it takes input, and exits with its exit code. Ctrl-C interrupts the task; a second Ctrl-C, or ~. at the start of a line,\n" +
 			"detaches from it. The end of stdin (Ctrl-D) ends the task's stdin.",
 		Args: oneArg("the job's ID"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := a.attach(cmd.Context(), false)
+		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
+			j, err := s.Job(ctx, args[0])
 			if err != nil {
 				return err
 			}
-			defer s.Close()
-			j, err := s.Job(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			return a.converse(cmd.Context(), s, j, conversation{
+			return a.converse(ctx, s, j, conversation{
 				input: j.Manifest.Stdin == job.StdinOpen && !j.Stdin.Closed && hasInput(a.stdin), joining: true,
 			})
-		},
+		}),
 	})
 }
 
@@ -109,11 +104,6 @@ func hasInput(stdin io.Reader) bool {
 	}
 	info, err := file.Stat()
 	return err == nil && (info.Mode()&os.ModeCharDevice == 0 || isTerminal(file))
-}
-
-// begun reports whether a job's task has started, or never will.
-func begun(j job.Job) bool {
-	return j.Status == job.Running || j.Status.Terminal() || j.Outcome != nil
 }
 
 // conversation are the options of converse.
@@ -185,11 +175,14 @@ func (a *app) interruptible(ctx context.Context, s killer, id string, interrupts
 
 // talk copies output and input until the job's output is complete.
 func (a *app) talk(ctx context.Context, s *session, j job.Job, c conversation, leave context.CancelCauseFunc) error {
-	if !begun(j) {
+	if !j.Begun() {
 		var err error
-		if j, err = a.follow(ctx, s, j.ID, following{quiet: true, until: begun}); err != nil {
+		if j, err = a.follow(ctx, s, j.ID, following{quiet: true, until: job.Job.Begun}); err != nil {
 			return err
 		}
+	}
+	if j.Manifest.TTY {
+		return a.showTerminal(ctx, s, j, c, leave)
 	}
 	l := &logs{engine: s, id: j.ID, follow: true}
 	l.add(job.Stdout, a.stdout)
@@ -203,14 +196,9 @@ func (a *app) talk(ctx context.Context, s *session, j job.Job, c conversation, l
 		}
 	}
 	failed := make(chan error, 1)
-	restore := func() {}
 	if c.input {
 		from := a.stdin
 		if isTerminal(a.stdin) {
-			var err error
-			if restore, err = a.terminal(j.Manifest.TTY); err != nil {
-				return err
-			}
 			from = &escapable{from: a.stdin, leave: func() { leave(errDetached) }}
 		}
 		go func() { // while nothing arrives on stdin it lasts as long as this process
@@ -219,7 +207,6 @@ func (a *app) talk(ctx context.Context, s *session, j job.Job, c conversation, l
 		}()
 	}
 	err := l.copy(ctx)
-	restore()
 	select {
 	case inputErr := <-failed:
 		// A task may end without reading all its input.
@@ -232,10 +219,10 @@ func (a *app) talk(ctx context.Context, s *session, j job.Job, c conversation, l
 	return err
 }
 
-// terminal puts this process's terminal into raw mode if the task has a terminal.
-func (a *app) terminal(tty bool) (restore func(), err error) {
+// rawTerminal puts this process's terminal, if it has one, into raw mode.
+func (a *app) rawTerminal() (restore func(), err error) {
 	file, ok := a.stdin.(*os.File)
-	if !tty || !ok {
+	if !ok || !isTerminal(a.stdin) {
 		return func() {}, nil
 	}
 	before, err := term.MakeRaw(int(file.Fd()))

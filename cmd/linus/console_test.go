@@ -105,7 +105,7 @@ func (s *screen) String() string {
 // until waits until the screen has shown text.
 func (s *screen) until(t *testing.T, text string) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !strings.Contains(s.String(), text); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(s.String(), text); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited 20 s for %q on the screen; it shows %q", text, s.String())
 		}
@@ -153,7 +153,7 @@ func endsWith(t *testing.T, ended <-chan int, want int, shown *screen) {
 		if code != want {
 			t.Errorf("exit code %d, want %d; it shows %q", code, want, shown)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("it does not end; it shows %q", shown)
 	}
 }
@@ -177,7 +177,7 @@ func echoes(t *testing.T, terminal *os.File) bool {
 
 func TestExec_OnATerminalKeysGoToTheTask(t *testing.T) {
 	keys, shown, ended := onTerminal(t, "linus", "job", "exec", "--tty", "--", "echoes")
-	for deadline := time.Now().Add(20 * time.Second); echoes(t, keys); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); echoes(t, keys); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the terminal is not the task's after 20 s; it shows %q", shown)
 		}

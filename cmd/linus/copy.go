@@ -1,18 +1,18 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
-	"regexp"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
-	"linus/internal/config"
 	"linus/internal/daemon"
-	"linus/internal/job"
+	"linus/internal/lazyregexp"
 )
 
 func (a *app) vmCopyCommand() *cobra.Command {
@@ -23,7 +23,8 @@ func (a *app) vmCopyCommand() *cobra.Command {
 		Long: "Copies by SFTP, logging in as linus vm ssh does; directories recursively, symbolic links as what they point to.\n" +
 			"Dangling links, sockets, pipes and devices are not copied into a VM; each is reported.\n" +
 			"A path in a VM is NAME:PATH, with the VM's name or ID, or the ID of a job that runs in it; a PATH without a leading /\n" +
-			"is relative to its user's home. Write a local file with a colon in its name as ./NAME.",
+			"is relative to its user's home. Write a local file with a colon in its name as ./NAME.\n" +
+			"If this machine has no scp, files go through the engine instead, and links inside a copied directory stay links.",
 		Example: "  linus vm cp ./src dev:/srv/app\n" +
 			"  linus vm cp dev:/var/log/syslog dev:core .\n" +
 			"  linus vm cp data.csv 01a1fcf5-c104-77fc-a46b-1716a403d4ed:",
@@ -35,6 +36,17 @@ func (a *app) vmCopyCommand() *cobra.Command {
 			copied, err := parseCopy(cmd, args)
 			if err != nil {
 				return err
+			}
+			s, remote, err := a.attachRemote(cmd.Context(), show)
+			if err != nil {
+				return err
+			}
+			if remote {
+				defer s.Close()
+				return a.copyThrough(cmd.Context(), s, copied)
+			}
+			if _, none := exec.LookPath("scp"); none != nil && !show {
+				return a.attached(func(ctx context.Context, s *session, _ []string) error { return a.copyThrough(ctx, s, copied) })(cmd, args)
 			}
 			start := become
 			if copied.toVM && !show {
@@ -51,6 +63,11 @@ func (a *app) vmCopyCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&show, "print", false, "show the scp command instead of running it")
+	return a.completePaths(cmd)
+}
+
+// completePaths completes the VM of NAME:PATH.
+func (a *app) completePaths(cmd *cobra.Command) *cobra.Command {
 	names := a.vmNames()
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		var words []string
@@ -75,7 +92,7 @@ type copying struct {
 }
 
 // inVM is NAME:PATH. With a slash before the colon it is a local path.
-var inVM = regexp.MustCompile(`(?s)^([^/:]+):(.*)$`)
+var inVM = lazyregexp.New(`(?s)^([^/:]+):(.*)$`)
 
 // parseCopy parses SRC... DST. One side is in a VM, and all its paths in the same one.
 func parseCopy(cmd *cobra.Command, args []string) (c copying, err error) {
@@ -109,23 +126,23 @@ func parseCopy(cmd *cobra.Command, args []string) (c copying, err error) {
 }
 
 // command returns the scp command that copies.
-func (c copying) command(settings config.Config, vm job.VM) ([]string, error) {
-	options, err := daemon.SSHOptions(settings, vm)
+func (c copying) command(l daemon.Login) ([]string, error) {
+	options, err := l.Options()
 	if err != nil {
 		return nil, err
 	}
-	host := vm.IP
+	host := l.VM.IP
 	if strings.Contains(host, ":") {
 		host = "[" + host + "]"
 	}
-	there := func(path string) string { return vm.User + "@" + host + ":" + path }
+	there := func(path string) string { return l.VM.User + "@" + host + ":" + path }
 	here := func(path string) string { return path } // never NAME:PATH, so scp takes it for a local path too
 	source, target := here, there
 	if !c.toVM {
 		source, target = there, here
 	}
 	// -s: by SFTP, which takes paths literally; the old protocol lets a shell expand them.
-	argv := append(append([]string{"scp", "-s", "-r"}, options...), "-P", strconv.Itoa(settings.VMSSHPort), "--")
+	argv := append(append([]string{"scp", "-s", "-r"}, options...), "-P", strconv.Itoa(l.Config.VMSSHPort), "--")
 	for _, path := range c.sources {
 		argv = append(argv, source(path))
 	}
@@ -152,8 +169,11 @@ func (a *app) vmForwardCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.withLogin(cmd.Context(), args[0], show, become, func(c config.Config, vm job.VM) ([]string, error) {
-				return forwardCommand(c, vm, forwards)
+			if done, err := a.forwardRemote(cmd.Context(), args[0], forwards, show); done {
+				return err
+			}
+			return a.withLogin(cmd.Context(), args[0], show, become, func(l daemon.Login) ([]string, error) {
+				return forwardCommand(l, forwards)
 			})
 		},
 	}
@@ -164,7 +184,7 @@ func (a *app) vmForwardCommand() *cobra.Command {
 // forward is a local port that is forwarded to one of a VM.
 type forward struct{ local, there uint16 }
 
-var portPair = regexp.MustCompile(`^(?:(\d+):)?(\d+)$`)
+var portPair = lazyregexp.New(`^(?:(\d+):)?(\d+)$`)
 
 // parseForwards parses pairs such as 8080:80.
 func parseForwards(args []string) ([]forward, error) {
@@ -189,8 +209,8 @@ func parseForwards(args []string) ([]forward, error) {
 
 // forwardCommand returns the ssh command that forwards. ssh runs its LocalCommand
 // once it listens on all ports; the command prints them.
-func forwardCommand(c config.Config, vm job.VM, forwards []forward) ([]string, error) {
-	options, err := daemon.SSHOptions(c, vm)
+func forwardCommand(l daemon.Login, forwards []forward) ([]string, error) {
+	options, err := l.Options()
 	if err != nil {
 		return nil, err
 	}
@@ -199,9 +219,9 @@ func forwardCommand(c config.Config, vm job.VM, forwards []forward) ([]string, e
 	for i, f := range forwards {
 		at := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(f.local)))
 		argv = append(argv, "-L", fmt.Sprintf("%s:localhost:%d", at, f.there))
-		said[i] = fmt.Sprintf("echo '%s is port %d of VM %s'", at, f.there, vm.Name)
+		said[i] = fmt.Sprintf("echo '%s is port %d of VM %s'", at, f.there, l.VM.Name)
 	}
 	return append(argv, "-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=15",
 		"-o", "PermitLocalCommand=yes", "-o", "LocalCommand="+strings.Join(said, "; "),
-		"-p", strconv.Itoa(c.VMSSHPort), vm.User+"@"+vm.IP), nil
+		"-p", strconv.Itoa(l.Config.VMSSHPort), l.VM.User+"@"+l.VM.IP), nil
 }

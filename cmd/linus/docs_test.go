@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"linus/internal/doctest"
+	"linus/internal/job"
 )
 
 var repository = filepath.Join("..", "..")
@@ -44,6 +45,27 @@ func TestDocs_ListsEveryCommand(t *testing.T) {
 	list(root)
 	b.WriteString("| `linus completion bash\\|zsh\\|fish\\|powershell` | Complete commands, options, job ids and VM names in your shell |\n")
 	doctest.Keep(t, "commands", b.String(), *update)
+}
+
+func TestDocs_SaysWhatEachRoleMayDo(t *testing.T) {
+	about := map[job.Subject]string{
+		job.OfJob: "one's own", job.OfJobs: "one's own", job.OfVM: "one's own", job.OfVMs: "one's own", job.OfFile: "of one's own VMs", job.OfNew: "become one's own", job.OfAll: "the installation",
+	}
+	var b strings.Builder
+	b.WriteString("Each role includes those above it. For an admin, what is said to be \"one's own\" is everybody's.\n\n| role | verb of the engine | about |\n| --- | --- | --- |\n")
+	for _, role := range job.Roles {
+		for _, a := range job.Accesses() {
+			if a.Role != role {
+				continue
+			}
+			of := about[a.Of]
+			if role == job.RoleAdmin {
+				of = "everybody's"
+			}
+			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", a.Role, a.Verb, of)
+		}
+	}
+	doctest.Keep(t, "roles", b.String(), *update)
 }
 
 func TestDocs_ListsEveryExitCode(t *testing.T) {

@@ -79,13 +79,8 @@ func (a *app) killCommand() *cobra.Command {
 		Long: "Sends the signal to the task and everything it has started, and KILL to what is left 5 seconds later. The job's status is then\n" +
 			"failed, reason killed, with the task's exit code if it has one. A job that is not running yet is ended as well.",
 		Args: oneArg("the job's ID"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := a.attach(cmd.Context(), false)
-			if err != nil {
-				return err
-			}
-			defer s.Close()
-			result, err := s.Kill(cmd.Context(), args[0], signal)
+		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
+			result, err := s.Kill(ctx, args[0], signal)
 			switch {
 			case err != nil:
 				return err
@@ -95,7 +90,7 @@ func (a *app) killCommand() *cobra.Command {
 				return job.ErrCompleted
 			}
 			return a.print(map[string]any{"job_id": args[0], "result": result}, "job "+args[0]+" killed")
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&signal, "signal", job.Signals[0], strings.Join(job.Signals, ", "))
 	_ = cmd.RegisterFlagCompletionFunc("signal", cobra.FixedCompletions(job.Signals, cobra.ShellCompDirectiveNoFileComp))

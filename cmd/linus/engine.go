@@ -12,7 +12,7 @@ import (
 )
 
 func (a *app) engineCommand() *cobra.Command {
-	return group("engine", "See the engines that share the database", a.engineListCommand())
+	return group("engine", "List the engines that share the database", a.engineListCommand())
 }
 
 func (a *app) engineListCommand() *cobra.Command {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"linus/internal/job"
+	"linus/internal/lazyregexp"
 )
 
 // taskFlags are the options of a job's task. They override the manifest's fields.
@@ -95,6 +95,7 @@ type vmFlags struct {
 	start            string
 	ttl              time.Duration
 	network          job.Network
+	egress           string
 }
 
 // register adds the options of every new VM, registerKeeping those that make a
@@ -112,10 +113,12 @@ func (f *vmFlags) registerMachine(cmd *cobra.Command) {
 	flags.StringVar(&f.disk, "disk", "", "disk, as in 20G")
 	flags.StringVar(&f.template, "template", "", "name or VM ID of the template to clone")
 	flags.StringVar(&f.system, "os", "", "create the VM from a cloud image instead: "+strings.Join(job.Systems, ", "))
-	flags.StringVar(&f.network.Bridge, "bridge", "", "bridge of the host, as in vmbr0")
+	flags.StringVar(&f.network.Bridge, "bridge", "", "bridge on the host, as in vmbr0")
 	flags.IntVar(&f.network.VLAN, "vlan", 0, "VLAN tag, 1 to 4094")
 	flags.StringVar(&f.network.IP, "ip", "", "dhcp, or an address with its prefix length, as in 10.0.0.50/24")
 	flags.StringVar(&f.network.Gateway, "gateway", "", "gateway to use with --ip")
+	flags.StringVar(&f.egress, "egress", "", "where the VM may connect to: lan, internet, allow (names only) or none")
+	flags.StringSliceVar(&f.network.Allow, "allow", nil, "names the VM may reach, as in github.com,*.npmjs.org; implies --egress allow")
 }
 
 func (f *vmFlags) registerKeeping(cmd *cobra.Command) {
@@ -138,6 +141,8 @@ func (f *vmFlags) override(cmd *cobra.Command, m *job.Manifest) error {
 		"vlan":     func() { m.Network.VLAN = f.network.VLAN },
 		"ip":       func() { m.Network.IP = f.network.IP },
 		"gateway":  func() { m.Network.Gateway = f.network.Gateway },
+		"egress":   func() { m.Network.Egress = job.Egress(f.egress) },
+		"allow":    func() { m.Network.Allow = f.network.Allow },
 	})
 	if f.keep || f.name != "" || f.ttl != 0 {
 		m.Lifecycle = job.Persistent
@@ -161,7 +166,7 @@ func override(cmd *cobra.Command, set map[string]func()) error {
 	return nil
 }
 
-var fileArg = regexp.MustCompile(`^(.+?):(/[^:]*)(?::(0?[0-7]{3,4}))?$`)
+var fileArg = lazyregexp.New(`^(.+?):(/[^:]*)(?::(0?[0-7]{3,4}))?$`)
 
 // localFile parses LOCAL:REMOTE[:MODE] and reads the file; without MODE it keeps its own.
 func localFile(arg string) (job.File, error) {

@@ -96,6 +96,10 @@ func (p *progress) show(e job.Event) {
 		p.phase = ""
 	case job.EventWarning:
 		p.line("%s %s", p.colours.paint("warning:"), oneLine(e.Text, 400))
+	case job.EventNetwork:
+		if !p.quiet {
+			p.line("  %-20s %8s  %s", "network", "", oneLine(e.Text, 200))
+		}
 	case job.EventStatus, job.EventIgnored, job.EventDecided: // the result shows it
 	}
 }

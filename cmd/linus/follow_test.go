@@ -73,7 +73,7 @@ func TestFollow_DoesNotWaitForAVMThatCannotBeDestroyedNow(t *testing.T) {
 		),
 	}
 	a := &app{stderr: &bytes.Buffer{}}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := a.follow(ctx, h, "j", following{}); err != nil {
 		t.Errorf("follow = %v, want an end", err)

@@ -65,7 +65,7 @@ func (a *app) help(root *cobra.Command, args []string) error {
 // nearTopics returns the topics and commands with names similar to a word.
 func nearTopics(root *cobra.Command, word string) []string {
 	words := &cobra.Command{Use: "help", SuggestionsMinimumDistance: 2}
-	for _, t := range manual.Topics() {
+	for _, t := range manual.Heads() {
 		words.AddCommand(&cobra.Command{Use: t.Topic, Run: func(*cobra.Command, []string) {}})
 	}
 	near := append(words.SuggestionsFor(word), root.SuggestionsFor(word)...)
@@ -81,7 +81,7 @@ type topicSummary struct {
 
 func (a *app) printTopics() error {
 	list := []topicSummary{}
-	for _, t := range manual.Topics() {
+	for _, t := range manual.Heads() {
 		list = append(list, topicSummary{t.Topic, t.Summary})
 	}
 	return a.print(list, strings.TrimSuffix(topicList(), "\n"))
@@ -89,7 +89,7 @@ func (a *app) printTopics() error {
 
 func topicList() string {
 	var b strings.Builder
-	for _, t := range manual.Topics() {
+	for _, t := range manual.Heads() {
 		fmt.Fprintf(&b, "  %-16s %s\n", t.Topic, t.Summary)
 	}
 	return b.String()
@@ -99,7 +99,7 @@ func topicList() string {
 func completeHelp(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	var words []string
 	if len(args) == 0 {
-		for _, t := range manual.Topics() {
+		for _, t := range manual.Heads() {
 			words = append(words, t.Topic+"\t"+t.Summary)
 		}
 	}

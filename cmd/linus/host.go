@@ -85,7 +85,7 @@ func (a *app) trustCommand() *cobra.Command {
 			"with what the host itself shows: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub (on its console).",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := a.settings()
+			c, err := a.localSettings(cmd, "run it on the engine's machine")
 			if err == nil {
 				err = c.NeedHost()
 			}

@@ -96,7 +96,7 @@ func TestServe_AnswersMCPByHTTPWithTheTokenOfTheStateDirectory(t *testing.T) {
 
 // The link that logs in is for a terminal: files, pipes and the journal are kept.
 func TestServe_ShowsTheLoginLinkToATerminalAlone(t *testing.T) {
-	h := &daemon.HTTP{Addr: "127.0.0.1:1", Browser: "127.0.0.1:1", Token: "HTTP_TOKEN", Login: "http://127.0.0.1:1" + web.LoginPath("a-token-of-this-test")}
+	h := &daemon.HTTP{Scheme: "http", Addr: "127.0.0.1:1", Browser: "127.0.0.1:1", Token: "HTTP_TOKEN", Login: "http://127.0.0.1:1" + web.LoginPath("a-token-of-this-test")}
 	ours, terminal, err := pty.Open()
 	if err != nil {
 		t.Fatal(err)

@@ -27,9 +27,9 @@ const module = "linus/"
 
 // adapters are the packages around the domain: none knows another.
 var adapters = []string{
-	"internal/callback", "internal/cluster", "internal/config", "internal/control", "internal/executor",
-	"internal/guest", "internal/mcptool", "internal/policy", "internal/proxmox",
-	"internal/store", "internal/telemetry", "internal/web",
+	"internal/callback", "internal/cluster", "internal/config", "internal/control", "internal/egress", "internal/executor",
+	"internal/guest", "internal/mcptool", "internal/oauth", "internal/policy", "internal/proxmox",
+	"internal/store", "internal/telemetry", "internal/web", "internal/webhook",
 }
 
 // arrows says for each package which of ours it may import, outside tests:
@@ -38,7 +38,7 @@ var adapters = []string{
 //
 // A new package needs a line here: that is the moment to think of its place.
 var arrows = map[string][]string{
-	"cmd/linus":       {"internal/daemon", "internal/config", "internal/control", "internal/job", "internal/manual", "internal/mcptool", "embed"},
+	"cmd/linus":       {"internal/daemon", "internal/config", "internal/control", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "embed"},
 	"internal/daemon": append([]string{"internal/job", "internal/remote", "internal/secret"}, adapters...),
 
 	"internal/callback":  {"internal/job"},
@@ -46,26 +46,31 @@ var arrows = map[string][]string{
 	"internal/cluster":   {"internal/job"},
 	"internal/config":    {"internal/job"},
 	"internal/control":   {"internal/job"},
+	"internal/egress":    {"internal/job"},
 	"internal/executor":  {"internal/capture", "internal/job", "internal/patience", "internal/secret"},
 	"internal/capture":   {"internal/claude", "internal/job", "internal/patience", "internal/secret"},
 	"internal/patience":  {"internal/job"},
 	"internal/mcptool":   {"internal/job"},
+	"internal/oauth":     {"internal/job"},
 	"internal/policy":    {"internal/job"},
 	"internal/secret":    {},
 	"internal/store":     {"internal/job"},
 	"internal/web":       {"internal/job", "internal/manual"},
+	"internal/webhook":   {"internal/job"},
 	"internal/guest":     {"internal/job", "internal/remote", "internal/result", "embed"},
 	"internal/proxmox":   {"internal/job", "internal/remote", "internal/result", "embed"},
 	"internal/telemetry": {"internal/job"},
 
-	"internal/job":     {},
-	"internal/manual":  {"embed"},
-	"internal/envfile": {},
-	"internal/term":    {},
-	"internal/remote":  {"internal/job"},
-	"internal/result":  {},
-	"embed":            {"scripts"},
-	"scripts":          {},
+	"internal/job":        {},
+	"internal/manual":     {"embed"},
+	"internal/envfile":    {},
+	"internal/lategc":     {},
+	"internal/lazyregexp": {},
+	"internal/term":       {},
+	"internal/remote":     {"internal/job"},
+	"internal/result":     {},
+	"embed":               {"scripts"},
+	"scripts":             {},
 
 	"cmd/pvelab": {"internal/lab", "internal/lab/process", "internal/lab/systemd"},
 
@@ -86,19 +91,21 @@ var arrows = map[string][]string{
 
 	// Tests only.
 	"internal/bench":         {},
+	"internal/browsertest":   {},
 	"internal/doctest":       {},
 	"internal/e2e":           {},
 	"internal/e2e/simulated": {"internal/config", "internal/daemon", "internal/job", "internal/providertest"},
 	"internal/pgtest":        {},
 	"internal/providertest":  {"internal/job"},
 	"internal/sshtest":       {},
+	"internal/tlstest":       {},
 }
 
 // leaves may be imported by every package: they import none of ours.
-var leaves = []string{"internal/envfile", "internal/term"}
+var leaves = []string{"internal/envfile", "internal/lazyregexp", "internal/term"}
 
 // testOnly are the packages that nothing but tests may import.
-var testOnly = []string{"internal/bench", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/pgtest", "internal/providertest", "internal/sshtest"}
+var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/pgtest", "internal/providertest", "internal/sshtest", "internal/tlstest"}
 
 // onlyIn says which packages alone may import a foreign package, or one below
 // it, outside tests.
@@ -113,6 +120,7 @@ var onlyIn = map[string][]string{
 	"database/sql":                         {"internal/store"},
 	"github.com/yuin/goldmark":             {"internal/manual"},
 	"mvdan.cc/sh/v3":                       {"internal/policy"},
+	"github.com/go-jose/go-jose":           {"internal/oauth"},
 	"github.com/prometheus":                {"internal/telemetry"},
 	"go.opentelemetry.io":                  {"internal/telemetry"},
 }

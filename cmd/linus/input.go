@@ -33,7 +33,7 @@ func (a *app) inputCommand() *cobra.Command {
 				return err
 			}
 			defer s.Close()
-			if _, err := a.follow(ctx, s, args[0], following{quiet: true, until: begun}); err != nil {
+			if _, err := a.follow(ctx, s, args[0], following{quiet: true, until: job.Job.Begun}); err != nil {
 				return err
 			}
 			var from io.Reader

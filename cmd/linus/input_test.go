@@ -55,7 +55,7 @@ func TestSendInput_WhatComesMeanwhileGoesTogether(t *testing.T) {
 	}()
 	first := <-to.parts // sent at once, however little it is
 	// While it is under way, the next fills up.
-	for deadline := time.Now().Add(20 * time.Second); from.read.Load() < int64(len(first)+job.MaxInput*3/4); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); from.read.Load() < int64(len(first)+job.MaxInput*3/4); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d bytes are read ahead of the first %d", from.read.Load(), len(first))
 		}

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -43,15 +45,22 @@ func (a *app) statusCommand() *cobra.Command {
 	return a.completeJobs(cmd)
 }
 
+// details returns a function that writes a name and its value to b, in two columns, unless
+// there is no value; what it has written is there after a flush.
+func details(b *strings.Builder) (*tabwriter.Writer, func(name, value string)) {
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	return w, func(name, value string) {
+		if value != "" {
+			_, _ = fmt.Fprintf(w, "%s\t%s\n", name, value)
+		}
+	}
+}
+
 // statusText returns a job's status, one line for each detail.
 func statusText(j job.Job) string {
 	var b strings.Builder
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	row := func(name, value string) {
-		if value = term.Text(value); value != "" {
-			_, _ = fmt.Fprintf(w, "%s\t%s\n", name, strings.ReplaceAll(value, "\n", "\n\t"))
-		}
-	}
+	w, line := details(&b)
+	row := func(name, value string) { line(name, strings.ReplaceAll(term.Text(value), "\n", "\n\t")) }
 	row("job", j.ID)
 	row("status", string(j.Status))
 	if j.Outcome != nil {
@@ -68,6 +77,7 @@ func statusText(j job.Job) string {
 	row("task", oneLine(job.TaskHead(j.Manifest.Task), 100))
 	if vm := j.VM; vm != nil {
 		row("vm", strings.Join(strings.Fields(fmt.Sprintf("%s %s %s %s", vmID(vm), vm.Name, vm.Node, vm.IP)), " ")+" ("+vmOrigin(vm)+")")
+		row("network", networkText(j.Manifest.Network))
 		row("vm's reason", oneLine(vm.Reason, 600))
 		row("vm's remedy", oneLine(vm.Remedy, 600))
 	}
@@ -75,12 +85,31 @@ func statusText(j job.Job) string {
 		row("artifacts", fmt.Sprint(len(j.Artifacts)))
 	}
 	row("left out", strings.Join(leftOut(j.SkippedArtifacts), "\n\t"))
+	row("belongs to", j.Principal)
+	for _, d := range j.Webhooks {
+		row("webhook", deliveryText(d))
+	}
 	row("created", local(j.CreatedAt))
 	row("started", local(j.StartedAt))
 	row("completed", local(j.CompletedAt))
 	row("heartbeat", local(j.LastHeartbeat))
 	_ = w.Flush()
 	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// deliveryText says how far a message about a job's end has come.
+func deliveryText(d job.Delivery) string {
+	text := strings.ReplaceAll(string(d.State), "_", " ") + ", to " + cmp.Or(d.To, "WEBHOOK_URL")
+	if d.Attempts > 0 {
+		text += fmt.Sprintf(", attempt %d at %s", d.Attempts, local(d.At))
+	}
+	if !d.NextAt.IsZero() {
+		text += ", the next at " + local(d.NextAt)
+	}
+	if d.Error != "" {
+		text += ": " + d.Error
+	}
+	return oneLine(text, 600)
 }
 
 func vmID(vm *job.VM) string {
@@ -214,13 +243,26 @@ func leftOut(s job.SkippedArtifacts) (lines []string) {
 
 func (a *app) listCommand() *cobra.Command {
 	var f job.Filter
+	var since, before string
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List jobs, newest first",
-		Args:  noArgs,
+		Long: "Lists the newest jobs first. A search (--text, --client, --reason, --owner) examines up to 20000 jobs for a page;\n" +
+			"if it stops before the oldest, the next page continues there.",
+		Example: "  linus job list --status failed --since 24h\n" +
+			"  linus job list --reason lost\n" +
+			"  linus job list --text 'make test' --client mcp:claude-code",
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cmd.Flags().Changed("limit") && f.Limit < 1 {
 				return usage("--limit %d is out of range; give 1 to 200", f.Limit)
+			}
+			var err error
+			if f.Since, err = job.ParseTime("since", since); err != nil {
+				return err
+			}
+			if f.Before, err = job.ParseTime("before", before); err != nil {
+				return err
 			}
 			e, done, err := a.reader(cmd.Context())
 			if err != nil {
@@ -241,39 +283,64 @@ func (a *app) listCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar((*string)(&f.Status), "status", "", "only jobs of this status: "+statusNames(", "))
+	cmd.Flags().StringVar((*string)(&f.Reason), "reason", "", "only jobs that ended for this reason: "+strings.Join(wordsOf(job.Reasons), ", "))
+	cmd.Flags().StringVar(&f.Client, "client", "", "only jobs that this client submitted, as in cli, web or mcp:claude-code")
+	cmd.Flags().StringVar(&f.Principal, "owner", "", "only jobs that belong to this principal; those of the engine's user to "+job.OperatorName)
+	cmd.Flags().StringVar(&f.Text, "text", "", "only jobs with this in their ID, or in the first 100 characters of their task")
+	cmd.Flags().StringVar(&since, "since", "", "only jobs submitted since then: a time such as 2026-01-02T15:04:05Z, or how long ago, as in 24h")
+	cmd.Flags().StringVar(&before, "before", "", "only jobs submitted before then")
 	cmd.Flags().IntVar(&f.Limit, "limit", 50, "jobs to show, 1 to 200")
 	cmd.Flags().StringVar(&f.Cursor, "cursor", "", "where to continue, as printed after the previous page")
 	_ = cmd.RegisterFlagCompletionFunc("status", cobra.FixedCompletions(strings.Split(statusNames(" "), " "), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("reason", cobra.FixedCompletions(wordsOf(job.Reasons), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
-func statusNames(separator string) string {
-	words := make([]string, len(job.Statuses))
-	for i, s := range job.Statuses {
-		words[i] = string(s)
+func wordsOf[T ~string](list []T) []string {
+	words := make([]string, len(list))
+	for i, w := range list {
+		words[i] = string(w)
 	}
-	return strings.Join(words, separator)
+	return words
+}
+
+func statusNames(separator string) string {
+	return strings.Join(wordsOf(job.Statuses), separator)
 }
 
 func (a *app) printList(page job.Page) error {
-	if len(page.Jobs) == 0 {
+	switch {
+	case len(page.Jobs) == 0 && page.Next != "":
+		a.note("no jobs among these; more: the same with --cursor %s", page.Next)
+		return nil
+	case len(page.Jobs) == 0:
 		a.note("no jobs")
 		return nil
 	}
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 	c := a.colours(a.stdout)
-	_, _ = fmt.Fprintf(w, "JOB\t%s\tPHASE\tNODE\tCREATED\tTASK\n", c.paint("STATUS"))
+	owned := slices.ContainsFunc(page.Jobs, func(j job.Summary) bool { return j.Principal != "" })
+	_, _ = fmt.Fprintf(w, "JOB\t%s\tPHASE\tNODE\tCREATED\t%sTASK\n", c.paint("STATUS"), ownerCell(owned, "OF"))
 	for _, j := range page.Jobs {
 		var node string
 		if j.VM != nil {
 			node = j.VM.Node
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", j.ID, c.paint(string(j.Status)), oneLine(j.Phase, 40), oneLine(node, 63), local(j.CreatedAt), oneLine(j.Task, 60))
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s%s\n", j.ID, c.paint(string(j.Status)), oneLine(j.Phase, 40), oneLine(node, 63), local(j.CreatedAt), ownerCell(owned, j.Principal), oneLine(j.Task, 60))
 	}
 	if page.Next != "" {
 		defer a.note("more: linus job list --cursor %s", page.Next)
 	}
 	return w.Flush()
+}
+
+// ownerCell is a cell of a list that says whose something is, in lists of which some do
+// not belong to the operator.
+func ownerCell(shown bool, principal string) string {
+	if !shown {
+		return ""
+	}
+	return cmp.Or(principal, job.OperatorName) + "\t"
 }
 
 func (a *app) cancelCommand() *cobra.Command {

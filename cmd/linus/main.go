@@ -21,6 +21,7 @@ import (
 	"linus/internal/control"
 	"linus/internal/daemon"
 	"linus/internal/job"
+	"linus/internal/lategc"
 	"linus/internal/term"
 )
 
@@ -33,9 +34,7 @@ func main() { os.Exit(process(daemon.Proxmox)) }
 func process(backend daemon.NewBackend) int {
 	stdout := os.Stdout
 	os.Stdout = os.Stderr // stray prints must not get into a protocol
-	// Little of what is made while a process starts is garbage: collecting it can wait.
-	collect := debug.SetGCPercent(400)
-	time.AfterFunc(time.Second, func() { debug.SetGCPercent(collect) })
+	time.AfterFunc(time.Second, lategc.End)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the second signal ends the process at once
 	return run(ctx, backend, os.Args[1:], os.Stdin, stdout, os.Stderr)
@@ -75,7 +74,7 @@ func run(ctx context.Context, backend daemon.NewBackend, args []string, stdin io
 func (a *app) root() *cobra.Command {
 	var output string
 	root := group("linus", "Run jobs in ephemeral Proxmox VE virtual machines",
-		a.mcpCommand(), a.serveCommand(), a.jobCommand(), a.vmCommand(), a.poolCommand(), a.nodeCommand(), a.engineCommand(), a.hostCommand(), a.templateCommand(), a.scriptsCommand(), a.storeCommand(), a.configCommand(), a.manCommand(), a.versionCommand())
+		a.mcpCommand(), a.serveCommand(), a.jobCommand(), a.vmCommand(), a.poolCommand(), a.networkCommand(), a.nodeCommand(), a.engineCommand(), a.tokenCommand(), a.hostCommand(), a.templateCommand(), a.scriptsCommand(), a.storeCommand(), a.configCommand(), a.manCommand(), a.versionCommand())
 	root.Long = exitHelp()
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {

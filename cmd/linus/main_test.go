@@ -151,7 +151,7 @@ func TestCommandLine(t *testing.T) {
 // waitfor FILE waits until the file is there; ! waitfor FILE until it is gone.
 func waitFor(ts *testscript.TestScript, gone bool, args []string) {
 	path := ts.MkAbs(args[0])
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if _, err := os.Lstat(path); (err != nil) == gone {
 			return
 		}
@@ -162,7 +162,7 @@ func waitFor(ts *testscript.TestScript, gone bool, args []string) {
 // waitjob STATUS waits until there is a job of this status; stdout is then the
 // list of these, newest first.
 func waitJob(ts *testscript.TestScript, _ bool, args []string) {
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		ts.Check(ts.Exec("linus", "job", "list", "--status", args[0], "-o", "json"))
 		if out := ts.ReadFile("stdout"); strings.Contains(out, "job_id") {
 			return
@@ -177,7 +177,7 @@ func waitForgetting(ts *testscript.TestScript, _ bool, args []string) {
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
 	got := 0
-	for deadline := time.Now().Add(20 * time.Second); got < want && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); got < want && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		ts.Check(ts.Exec("linus", "job", "cleanup", "--older-than", "0s"))
 		var n int
 		_, err := fmt.Sscan(ts.ReadFile("stdout"), &n)
@@ -216,7 +216,7 @@ func killEngine(ts *testscript.TestScript, _ bool, _ []string) {
 	pid, err := strconv.Atoi(strings.TrimSpace(ts.ReadFile("state/engine.lock")))
 	ts.Check(err)
 	ts.Check(syscall.Kill(pid, syscall.SIGKILL))
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		lock, err := daemon.Lock(ts.MkAbs("state"))
 		if err == nil {
 			ts.Check(lock.Close())

@@ -56,7 +56,7 @@ func (a *app) mcpConfigCommand() *cobra.Command {
 	var client, command string
 	cmd := &cobra.Command{
 		Use:   "config",
-		Short: "Print the MCP client configuration that starts linus",
+		Short: "Print an MCP client's configuration for starting linus",
 		Long: "Prints the client's configuration file to stdout, and where to put it to stderr. It starts this program with the\n" +
 			"settings currently given by flags and the environment. Settings in the env file are read from there; secrets belong there\n" +
 			"too (linus config path) and are left out.",
@@ -116,7 +116,7 @@ func (a *app) printMCPConfig(client mcpClient, c config.Config, command string) 
 	if len(secrets) > 0 {
 		a.note("Left out, because others may read that file: %s. Put them into %s, mode 0600.", strings.Join(secrets, ", "), a.sources.EnvFilePath())
 	}
-	if err := c.NeedHost(); err != nil {
+	if err := c.NeedHost(); err != nil && c.Server == "" {
 		a.note("Without PROXMOX_HOST linus mcp cannot start an engine: give it here with --host, or in the env file.")
 	}
 	_, err := a.stdout.Write(text.Bytes())

@@ -12,7 +12,7 @@ import (
 )
 
 func (a *app) nodeCommand() *cobra.Command {
-	return group("node", "The nodes that VMs are created on",
+	return group("node", "List and cordon the nodes that VMs are created on",
 		a.nodeListCommand(), a.cordonCommand("cordon", "Keep new VMs off a node; those that are there stay", job.Engine.CordonNode),
 		a.cordonCommand("uncordon", "Let a node have new VMs again", job.Engine.UncordonNode))
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -122,18 +121,13 @@ func (a *app) poolRemoveCommand() *cobra.Command {
 		Use:   "remove NAME",
 		Short: "Remove a pool; its waiting VMs are destroyed, and jobs keep the ones they have",
 		Args:  oneArg("the pool's name"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := a.attach(cmd.Context(), false)
-			if err != nil {
-				return err
-			}
-			defer s.Close()
-			p, err := s.RemovePool(cmd.Context(), args[0])
+		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
+			p, err := s.RemovePool(ctx, args[0])
 			if err != nil {
 				return err
 			}
 			return a.print(p, fmt.Sprintf("pool %s is removed", p.Name))
-		},
+		}),
 	})
 }
 
@@ -218,12 +212,7 @@ func hitRate(p job.Pool) string {
 
 func poolText(p job.PoolInfo) string {
 	var b strings.Builder
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	row := func(name, value string) {
-		if value != "" {
-			_, _ = fmt.Fprintf(w, "%s\t%s\n", name, value)
-		}
-	}
+	w, row := details(&b)
 	row("pool", p.Name)
 	row("state", oneLine(p.State, 600))
 	row("made from", p.VMTemplate+p.OS)
@@ -265,6 +254,8 @@ func networkText(n job.Network) string {
 	add("VLAN", fmt.Sprint(n.VLAN))
 	add("address", n.IP)
 	add("gateway", n.Gateway)
+	add("egress", string(n.Egress))
+	add("allow", strings.Join(n.Allow, " "))
 	return strings.Join(parts, ", ")
 }
 

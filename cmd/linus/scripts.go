@@ -61,5 +61,5 @@ func (a *app) scriptsCommand() *cobra.Command {
 			return err
 		},
 	}
-	return group("scripts", "The scripts that run on the host and in VMs", list, show)
+	return group("scripts", "List and print the scripts that run on the host and in VMs", list, show)
 }

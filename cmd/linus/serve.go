@@ -32,7 +32,7 @@ func (a *app) serveCommand() *cobra.Command {
 			if unit {
 				return printUnit(a.stdout)
 			}
-			c, err := a.settings()
+			c, err := a.localSettings(cmd, "it runs an engine on this machine")
 			switch {
 			case err != nil:
 				return err
@@ -64,7 +64,7 @@ func (a *app) serveCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&stop, "stop", false, "stop the running engine; tasks in VMs go on and the next engine follows them again")
-	cmd.Flags().BoolVar(&drain, "drain", false, "have the running engine take no more jobs, and stop when its jobs have ended; returns then")
+	cmd.Flags().BoolVar(&drain, "drain", false, "stop the running engine when its jobs have ended, and let it take no more until then; returns after that")
 	cmd.Flags().BoolVar(&unit, "systemd-unit", false, "print a systemd unit that keeps an engine running; its header explains how to use it")
 	cmd.Flags().StringVar(&httpAddr, "http", "", "also serve MCP, downloads and the web page over HTTP on this address:port (HTTP_ADDR)")
 	a.mcpFlags(cmd)
@@ -92,12 +92,12 @@ func announce(w io.Writer, h *daemon.HTTP) {
 	if h == nil {
 		return
 	}
-	_, _ = fmt.Fprintf(w, "MCP at http://%s/mcp, for clients with the token in %s\n", h.Addr, h.Token)
+	_, _ = fmt.Fprintf(w, "MCP at %s://%s/mcp, for clients with the token in %s\n", h.Scheme, h.Addr, h.Token)
 	if isTerminal(w) {
 		_, _ = fmt.Fprintf(w, "Web page at %s\n", h.Login)
 		return
 	}
-	_, _ = fmt.Fprintf(w, "Web page at http://%s/, to log in with the same token; in a terminal, linus serve shows a link that does\n", h.Browser)
+	_, _ = fmt.Fprintf(w, "Web page at %s://%s/, to log in with the same token; in a terminal, linus serve shows a link that does\n", h.Scheme, h.Browser)
 }
 
 // stopEngine stops the engine of the state directory.

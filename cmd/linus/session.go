@@ -51,6 +51,19 @@ func (a *app) attach(ctx context.Context, strict bool) (*session, error) {
 	return &session{Engine: job.Worded(client, words), client: client, config: c}, nil
 }
 
+// remote reports whether the engine is that of a server.
+func (s *session) remote() bool { return s.config.Server != "" }
+
+// localSettings returns the settings of a verb that works on this machine, and not
+// through a server.
+func (a *app) localSettings(cmd *cobra.Command, instead string) (config.Config, error) {
+	c, err := a.settings()
+	if err == nil && c.Server != "" {
+		err = usage("%s does not work through a server (--server, LINUS_SERVER): %s", cmd.CommandPath(), instead)
+	}
+	return c, err
+}
+
 // reader is attach for read-only verbs: if no engine runs and no host is set, so
 // that none can be started, they read the state directory themselves.
 func (a *app) reader(ctx context.Context) (job.Engine, func(), error) {
@@ -58,7 +71,7 @@ func (a *app) reader(ctx context.Context) (job.Engine, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if c.NeedHost() != nil {
+	if c.NeedHost() != nil && c.Server == "" {
 		e, done, err := daemon.Peek(ctx, c)
 		if err != nil {
 			return nil, nil, err
@@ -81,5 +94,17 @@ func (a *app) reading(work func(ctx context.Context, e job.Engine, args []string
 		}
 		defer done()
 		return work(cmd.Context(), e, args)
+	}
+}
+
+// attached makes a verb's RunE from its work with an engine.
+func (a *app) attached(work func(ctx context.Context, s *session, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		s, err := a.attach(cmd.Context(), false)
+		if err != nil {
+			return err
+		}
+		defer s.Close()
+		return work(cmd.Context(), s, args)
 	}
 }

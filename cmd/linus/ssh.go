@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strconv"
 	"syscall"
 
 	"al.essio.dev/pkg/shellescape"
 	"github.com/spf13/cobra"
 
-	"linus/internal/config"
 	"linus/internal/daemon"
 	"linus/internal/job"
 )
@@ -20,8 +20,8 @@ func (a *app) vmSSHCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ssh NAME|ID [-- COMMAND [ARG...]]",
 		Short: "Log in to a VM by ssh through the host, with the VM's host key pinned",
-		Long: "Runs ssh as the VM's user with the VM's own key, jumping through the Proxmox host, and accepts only the host key that the\n" +
-			"hypervisor reported. Your ssh_config is not used: no agent or display is forwarded. A job's ID stands for the VM\n" +
+		Long: "Runs ssh as the VM's user with the VM's own key, jumping through the VM's Proxmox host, and accepts only the host key that\n" +
+			"the hypervisor reported. Your ssh_config is not used: no agent or display is forwarded. A job's ID stands for the VM\n" +
 			"it runs in. --print shows the command instead, for rsync -e.",
 		Example: "  linus vm ssh dev\n  linus vm ssh dev -- tail -f /var/log/syslog\n  $(linus vm ssh dev --print) true   # if no path contains blanks",
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -31,8 +31,8 @@ func (a *app) vmSSHCommand() *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withLogin(cmd.Context(), args[0], show, become, func(c config.Config, vm job.VM) ([]string, error) {
-				argv, err := daemon.SSHCommand(c, vm)
+			return a.withLogin(cmd.Context(), args[0], show, become, func(l daemon.Login) ([]string, error) {
+				argv, err := l.Command()
 				if len(args) > 1 { // ssh passes one line to a shell; quoted, it becomes these arguments again
 					argv = append(argv, shellescape.QuoteCommand(args[1:]))
 				}
@@ -46,17 +46,20 @@ func (a *app) vmSSHCommand() *cobra.Command {
 
 // withLogin starts an OpenSSH command that logs in to a VM, or only shows it. A
 // job's ID stands for the VM the job runs in.
-func (a *app) withLogin(ctx context.Context, ref string, show bool, start func(program string, argv []string) error, command func(config.Config, job.VM) ([]string, error)) error {
+func (a *app) withLogin(ctx context.Context, ref string, show bool, start func(program string, argv []string) error, command func(daemon.Login) ([]string, error)) error {
 	s, err := a.attach(ctx, false)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
+	if s.remote() {
+		return usage("through a server (--server, LINUS_SERVER) nobody logs in to a VM: its key stays with the engine; linus job exec --vm %s --tty -- bash -l is a shell there", ref)
+	}
 	info, err := s.loginVM(ctx, ref)
 	if err != nil {
 		return err
 	}
-	argv, err := command(s.config, info.VM)
+	argv, err := command(s.login(ctx, info.VM))
 	if err != nil {
 		return err
 	}
@@ -69,6 +72,19 @@ func (a *app) withLogin(ctx context.Context, ref string, show bool, start func(p
 	}
 	s.Close()
 	return start(program, argv)
+}
+
+// login returns what it takes to log in to a VM.
+func (s *session) login(ctx context.Context, vm job.VM) daemon.Login {
+	l := daemon.Login{Config: s.config, VM: vm}
+	if !s.config.Clustered() {
+		return l
+	}
+	nodes, _ := s.Nodes(ctx) // without them, through the first entry
+	if at := slices.IndexFunc(nodes, func(n job.NodeInfo) bool { return n.Name == vm.Node }); at >= 0 {
+		l.Node = nodes[at]
+	}
+	return l
 }
 
 // become replaces this process with a program, which gets its terminal, signals

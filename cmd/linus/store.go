@@ -10,7 +10,7 @@ import (
 )
 
 func (a *app) storeCommand() *cobra.Command {
-	return group("store", "Move jobs to another database", a.storeMigrateCommand())
+	return group("store", "Move this engine's jobs to PostgreSQL", a.storeMigrateCommand())
 }
 
 func (a *app) storeMigrateCommand() *cobra.Command {
@@ -25,7 +25,7 @@ func (a *app) storeMigrateCommand() *cobra.Command {
 			if from == "" {
 				return usage("--from is missing: the state directory to copy")
 			}
-			c, err := a.settings()
+			c, err := a.localSettings(cmd, "run it on the engine's machine")
 			if err != nil {
 				return err
 			}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -18,21 +17,21 @@ func (a *app) templateCommand() *cobra.Command {
 }
 
 // withTemplates calls work with the templates of the configured host.
-func (a *app) withTemplates(ctx context.Context, work func(daemon.TemplateStore) error) error {
-	c, err := a.settings()
+func (a *app) withTemplates(cmd *cobra.Command, work func(daemon.TemplateStore) error) error {
+	c, err := a.localSettings(cmd, "run it on the engine's machine, which reaches the Proxmox host")
 	if err != nil {
 		return err
 	}
-	return daemon.WithTemplates(ctx, a.daemon(c), work)
+	return daemon.WithTemplates(cmd.Context(), a.daemon(c), work)
 }
 
 // onEveryNode calls work with the templates of each node that VMs are spread over.
-func (a *app) onEveryNode(ctx context.Context, work func(node string, t daemon.TemplateStore) error) error {
-	c, err := a.settings()
+func (a *app) onEveryNode(cmd *cobra.Command, work func(node string, t daemon.TemplateStore) error) error {
+	c, err := a.localSettings(cmd, "run it on the engine's machine, which reaches the Proxmox host")
 	if err != nil {
 		return err
 	}
-	return daemon.OnEveryNode(ctx, a.daemon(c), work)
+	return daemon.OnEveryNode(cmd.Context(), a.daemon(c), work)
 }
 
 func (a *app) templateBuildCommand() *cobra.Command {
@@ -63,9 +62,9 @@ func (a *app) templateBuildCommand() *cobra.Command {
 			}
 			if everywhere {
 				spec.Build = daemon.NewBuild()
-				return a.onEveryNode(cmd.Context(), func(node string, t daemon.TemplateStore) error { return build(node+": ", t) })
+				return a.onEveryNode(cmd, func(node string, t daemon.TemplateStore) error { return build(node+": ", t) })
 			}
-			return a.withTemplates(cmd.Context(), func(t daemon.TemplateStore) error { return build("", t) })
+			return a.withTemplates(cmd, func(t daemon.TemplateStore) error { return build("", t) })
 		},
 	}
 	cmd.Flags().BoolVar(&everywhere, "all-nodes", false, "build it on every node that VMs are spread over (PROXMOX_NODES), one after the other")
@@ -84,7 +83,7 @@ func (a *app) templateListCommand() *cobra.Command {
 		Short: "List the templates built by this installation",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.withTemplates(cmd.Context(), func(t daemon.TemplateStore) error {
+			return a.withTemplates(cmd, func(t daemon.TemplateStore) error {
 				found, err := t.Templates(cmd.Context())
 				if err != nil && len(found) == 0 {
 					return err
@@ -122,9 +121,9 @@ func (a *app) templateRemoveCommand() *cobra.Command {
 				return a.print(templateRow(vm), fmt.Sprintf("template %s (VM %d) is removed", vm.Name, vm.ID))
 			}
 			if everywhere {
-				return a.onEveryNode(cmd.Context(), func(_ string, t daemon.TemplateStore) error { return remove(t) })
+				return a.onEveryNode(cmd, func(_ string, t daemon.TemplateStore) error { return remove(t) })
 			}
-			return a.withTemplates(cmd.Context(), remove)
+			return a.withTemplates(cmd, remove)
 		},
 	}
 	cmd.Flags().BoolVar(&everywhere, "all-nodes", false, "remove the template of that name from every node that VMs are spread over (PROXMOX_NODES)")

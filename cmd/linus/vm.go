@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"al.essio.dev/pkg/shellescape"
 	"github.com/spf13/cobra"
@@ -17,7 +17,7 @@ import (
 
 func (a *app) vmCommand() *cobra.Command {
 	return group("vm", "Create and manage persistent VMs for jobs and people",
-		a.vmCreateCommand(), a.vmListCommand(), a.vmShowCommand(), a.vmSSHCommand(), a.vmCopyCommand(), a.vmForwardCommand(),
+		a.vmCreateCommand(), a.vmListCommand(), a.vmShowCommand(), a.vmSSHCommand(), a.vmCopyCommand(), a.vmListFilesCommand(), a.vmCatCommand(), a.vmForwardCommand(),
 		a.vmVerb("start NAME|ID", "Start a stopped VM", "runs", (*session).StartVM),
 		a.vmVerb("stop NAME|ID", "Shut down a VM; no job may be running in it", "is stopped", (*session).StopVM),
 		a.vmVerb("suspend NAME|ID", "Write a VM's memory to its disk and turn it off; no job may be running in it", "is suspended", (*session).SuspendVM),
@@ -99,13 +99,16 @@ func (a *app) awaitVM(ctx context.Context, s *session, id, name string) error {
 	if err != nil {
 		return err
 	}
-	return a.printVM(s, info, fmt.Sprintf("VM %s (%d) runs on node %s, %s\nlog in: linus vm ssh %s", info.Name, info.ID, info.Node, info.IP, info.Name))
+	return a.printVM(ctx, s, info, fmt.Sprintf("VM %s (%d) runs on node %s, %s\nlog in: linus vm ssh %s", info.Name, info.ID, info.Node, info.IP, info.Name))
 }
 
 // printVM shows a VM, as JSON or as the text.
-func (a *app) printVM(s *session, info job.VMInfo, text string) error {
+func (a *app) printVM(ctx context.Context, s *session, info job.VMInfo, text string) error {
 	out := jsonVM{VMInfo: info}
-	if command, err := daemon.SSHCommand(s.config, info.VM); err == nil && info.Status == job.VMRunning {
+	if !a.json || s.remote() || info.Status != job.VMRunning {
+		return a.print(out, text)
+	}
+	if command, err := s.login(ctx, info.VM).Command(); err == nil {
 		out.SSH = shellescape.QuoteCommand(command)
 	}
 	return a.print(out, text)
@@ -116,20 +119,16 @@ func (a *app) vmListCommand() *cobra.Command {
 		Use:   "list",
 		Short: "List our VMs: persistent ones, those of unfinished jobs, and those left alone",
 		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := a.attach(cmd.Context(), false)
-			if err != nil {
-				return err
-			}
-			defer s.Close()
-			vms, err := s.VMs(cmd.Context())
+		RunE: a.attached(func(ctx context.Context, s *session, _ []string) error {
+			vms, err := s.VMs(ctx)
 			if err != nil {
 				return err
 			}
 			c := a.colours(a.stdout)
-			header := "ID\tNAME\t" + c.paint("STATUS") + "\tNODE\tIP\tLIFECYCLE\tEXPIRES\tJOBS"
+			owned := slices.ContainsFunc(vms, func(vm job.VMInfo) bool { return vm.Principal != "" })
+			header := "ID\tNAME\t" + c.paint("STATUS") + "\tNODE\tIP\tLIFECYCLE\tEXPIRES\t" + ownerCell(owned, "OF") + "JOBS"
 			err = printAll(a, vms, "no VMs", header, func(vm job.VMInfo) string {
-				return fmt.Sprintf("%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d", vm.ID, oneLine(vm.Name, 63), c.paint(string(vm.Status)), orDash(oneLine(vm.Node, 63)), orDash(oneLine(vm.IP, 63)), vm.Lifecycle, orDash(local(vm.ExpiresAt)), len(vm.Jobs))
+				return fmt.Sprintf("%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s%d", vm.ID, oneLine(vm.Name, 63), c.paint(string(vm.Status)), orDash(oneLine(vm.Node, 63)), orDash(oneLine(vm.IP, 63)), vm.Lifecycle, orDash(local(vm.ExpiresAt)), ownerCell(owned, vm.Principal), len(vm.Jobs))
 			})
 			if err != nil || a.json {
 				return err
@@ -140,7 +139,7 @@ func (a *app) vmListCommand() *cobra.Command {
 				}
 			}
 			return nil
-		},
+		}),
 	}
 }
 
@@ -158,7 +157,7 @@ func (a *app) vmShowCommand() *cobra.Command {
 		Args:  oneArg("the VM's name or ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.withVM(cmd.Context(), args[0], func(s *session, info job.VMInfo) error {
-				return a.printVM(s, info, vmText(info))
+				return a.printVM(cmd.Context(), s, info, vmText(info))
 			})
 		},
 	})
@@ -180,12 +179,7 @@ func (a *app) withVM(ctx context.Context, ref string, work func(*session, job.VM
 
 func vmText(info job.VMInfo) string {
 	var b strings.Builder
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	row := func(name, value string) {
-		if value != "" {
-			_, _ = fmt.Fprintf(w, "%s\t%s\n", name, value)
-		}
-	}
+	w, row := details(&b)
 	row("vm", strings.TrimSpace(vmID(&info.VM)+" "+info.Name))
 	row("status", string(info.Status))
 	row("reason", oneLine(info.Reason, 600))
@@ -194,9 +188,11 @@ func vmText(info job.VMInfo) string {
 	row("ip", info.IP)
 	row("user", info.User)
 	row("size", fmt.Sprintf("%d cores, %s memory, %s disk", info.Resources.CPU, info.Resources.Memory, info.Resources.Disk))
+	row("network", networkText(info.Network))
 	row("made from", info.Source)
 	row("lifecycle", string(info.Lifecycle))
 	row("made by", "job "+info.Job)
+	row("belongs to", info.Principal)
 	row("jobs in it", strings.Join(info.Jobs, " "))
 	row("created", local(info.CreatedAt))
 	row("expires", local(info.ExpiresAt))
@@ -213,18 +209,13 @@ func (a *app) vmVerb(use, short, said string, act func(*session, context.Context
 		Use:   use,
 		Short: short,
 		Args:  oneArg("the VM's name or ID"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := a.attach(cmd.Context(), false)
+		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
+			info, err := act(s, ctx, args[0])
 			if err != nil {
 				return err
 			}
-			defer s.Close()
-			info, err := act(s, cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			return a.printVM(s, info, fmt.Sprintf("VM %s (%d) %s", info.Name, info.ID, said))
-		},
+			return a.printVM(ctx, s, info, fmt.Sprintf("VM %s (%d) %s", info.Name, info.ID, said))
+		}),
 	})
 }
 
@@ -245,18 +236,13 @@ func (a *app) vmSnapshotCommand() *cobra.Command {
 			"running in the VM then, and its storage needs room for twice its memory.",
 		Example: "  linus vm snapshot dev clean\n  linus vm snapshot dev live --memory",
 		Args:    vmAndSnapshot,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := a.attach(cmd.Context(), false)
+		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
+			info, err := s.SnapshotVM(ctx, args[0], args[1], memory)
 			if err != nil {
 				return err
 			}
-			defer s.Close()
-			info, err := s.SnapshotVM(cmd.Context(), args[0], args[1], memory)
-			if err != nil {
-				return err
-			}
-			return a.printVM(s, info, fmt.Sprintf("snapshot %s of VM %s (%d) taken", args[1], info.Name, info.ID))
-		},
+			return a.printVM(ctx, s, info, fmt.Sprintf("snapshot %s of VM %s (%d) taken", args[1], info.Name, info.ID))
+		}),
 	}
 	cmd.Flags().BoolVar(&memory, "memory", false, "include what runs in the VM")
 	return a.completeVMs(cmd)
@@ -283,11 +269,11 @@ func (a *app) vmRevertCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.printVM(s, info, fmt.Sprintf("VM %s (%d) is reverted to snapshot %s and running", info.Name, info.ID, args[1]))
+				return a.printVM(ctx, s, info, fmt.Sprintf("VM %s (%d) is reverted to snapshot %s and running", info.Name, info.ID, args[1]))
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&yes, "yes", false, "without asking")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	return a.completeVMs(cmd)
 }
 
@@ -311,7 +297,7 @@ func (a *app) vmDestroyCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&yes, "yes", false, "without asking")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	return a.completeVMs(cmd)
 }
 
@@ -370,6 +356,6 @@ func (a *app) vmForgetCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&yes, "yes", false, "without asking")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask for confirmation")
 	return a.completeVMs(cmd)
 }

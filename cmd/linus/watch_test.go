@@ -64,7 +64,7 @@ func TestServe_IsSeenFromOutside(t *testing.T) {
 		`linus_leaked_vms 0`,
 	}
 	metrics := ""
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		metrics = get(t, address+"/metrics", "a-token-of-some-length")
 		if strings.Contains(metrics, want[2]) { // the VM goes after the result is there
 			break

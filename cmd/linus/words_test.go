@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"linus/internal/job"
 )
@@ -48,5 +49,29 @@ func TestWords_TheCoreSpeaksOfNoToolAndNoCommand(t *testing.T) {
 				return true
 			})
 		}
+	}
+}
+
+func TestStatusText_ShowsWebhooks(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.Local)
+	got := statusText(job.Job{ID: "j", Status: job.Success, Webhooks: []job.Delivery{
+		{State: job.DeliveryPending, At: at},
+		{To: "ci.example", State: job.DeliveryPending, Attempts: 1, At: at, NextAt: at.Add(time.Hour), Error: "500"},
+		{To: "ci.example", State: job.DeliveryDone, Attempts: 2, At: at},
+		{To: "ci.example", State: job.DeliveryGivenUp, Attempts: 10, Error: "no\x1b[2J\nanswer", At: at},
+	}})
+	for _, want := range []string{
+		"webhook  pending, to WEBHOOK_URL\n",
+		"webhook  pending, to ci.example, attempt 1 at " + local(at) + ", the next at " + local(at.Add(time.Hour)) + ": 500\n",
+		"webhook  delivered, to ci.example, attempt 2 at 2026-03-04 05:06",
+		"webhook  given up, to ci.example, attempt 10 at 2026-03-04 05:06",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is not in\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, "\x1b") || strings.Count(got, "\n") != 5 {
+		t.Errorf("%q", got)
 	}
 }

@@ -60,6 +60,7 @@ var Rows = []Row{
 	{"jobs", "process lab: jobs of true, one after the other", ""},
 	{"simulated", "1,000 simulated VMs, 0.8 s per tool call", ""},
 	{"start", "linus mcp, to the answer to initialize", ""},
+	{"start-million", "the same with 1,000,000 finished jobs in the database", ""},
 	{"submit", "submit_job over stdio, 32 in flight", ""},
 	{"submit-10000", "the same with 10,000 jobs waiting", ""},
 	{"calls-10000", "calls over stdio with 10,000 jobs waiting", ""},

@@ -55,11 +55,7 @@ type api struct {
 // caller has presented a job's token.
 type caller struct{ job, token string }
 
-// Handler serves the callback API. Every response is JSON, errors too.
-func Handler(reporter Reporter, log *slog.Logger) *mux.Router {
-	return newHandler(reporter, log, defaultBounds)
-}
-
+// newHandler serves the callback API. Every response is JSON, errors included.
 func newHandler(reporter Reporter, log *slog.Logger, b bounds) *mux.Router {
 	a := &api{reporter: reporter, log: log, bounds: b, busy: map[string]int{}}
 	r := mux.NewRouter().SkipClean(true)

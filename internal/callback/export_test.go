@@ -4,7 +4,14 @@ import (
 	"context"
 	"log/slog"
 	"time"
+
+	"github.com/gorilla/mux"
 )
+
+// Handler is newHandler with the bounds of the product.
+func Handler(reporter Reporter, log *slog.Logger) *mux.Router {
+	return newHandler(reporter, log, defaultBounds)
+}
 
 // ListenWithin is Listen on a free port of loopback, with bounds that a test can wait for.
 func ListenWithin(ctx context.Context, all, address int, stall, grace time.Duration, reporter Reporter, log *slog.Logger) (*Server, error) {

@@ -2,6 +2,7 @@ package callback
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"mime"
@@ -123,7 +124,7 @@ func (a *api) output(w http.ResponseWriter, r *http.Request, c caller) {
 	var data []byte // read but not yet stored; it starts at offset
 	for {
 		fresh, readErr := readPiece(r.Body)
-		if readErr != nil && readErr != io.EOF {
+		if readErr != nil && !errors.Is(readErr, io.EOF) {
 			unread(w, readErr)
 			return
 		}
@@ -133,7 +134,7 @@ func (a *api) output(w http.ResponseWriter, r *http.Request, c caller) {
 			a.refuse(w, r, err)
 			return
 		}
-		if readErr == io.EOF || held < offset { // or the rest would leave a gap
+		if errors.Is(readErr, io.EOF) || held < offset { // or the rest would leave a gap
 			respond(w, http.StatusOK, map[string]any{"received": true, "length": held})
 			return
 		}

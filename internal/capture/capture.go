@@ -26,9 +26,9 @@ type Store interface {
 	// CutOutput truncates an open stream to its first size bytes, and forgets that
 	// more was seen.
 	CutOutput(ctx context.Context, id, stream string, size int64) error
-	// SealOutput makes the stream final. When total is more than the limit it
-	// keeps the head, a marker with the number of dropped bytes, and tail.
-	SealOutput(ctx context.Context, id, stream string, total int64, tail []byte) (job.OutputInfo, error)
+	// SealOutput makes streams final, together. Of one that is longer than the limit it
+	// keeps the head, a marker with the number of dropped bytes, and the tail.
+	SealOutput(ctx context.Context, id string, ends ...job.StreamEnd) ([]job.OutputInfo, error)
 	// Output returns at most limit bytes of a stream as stored, marker included,
 	// from offset, which counts stored bytes.
 	Output(ctx context.Context, id, stream string, offset, limit int64) ([]byte, error)

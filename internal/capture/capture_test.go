@@ -74,7 +74,7 @@ func newRigOf(t *testing.T, g capture.Guest, patience time.Duration) *rig {
 		ID: id, Kind: job.KindTask, Status: job.Pending, CreatedAt: time.Now(),
 		Manifest: job.Manifest{Task: "x", AgentType: job.AgentScript, Secrets: []string{"KEY"}, Artifacts: []string{"out*"}},
 	}
-	if j, _, err = s.Insert(t.Context(), j, "", ""); err != nil {
+	if j, _, err = s.Insert(t.Context(), j, "", job.Limits{}); err != nil {
 		t.Fatal(err)
 	}
 	j.Outcome = &job.Outcome{Status: job.Success, Reason: job.ReasonExitStatus}

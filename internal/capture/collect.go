@@ -46,34 +46,37 @@ func (c *Capture) collectOutput(ctx, work context.Context, j job.Job, wait time.
 	if fetchErr == nil {
 		fetchErr = patience.Retry(timed, func() error { return c.verify(timed, j, state) })
 	}
+	var ends [2]job.StreamEnd
+	var why [2]string // it is incomplete; empty: it is not
 	for i, stream := range streams {
-		total := state.Written(stream)
-		var tail []byte
+		end := job.StreamEnd{Stream: stream, Total: state.Written(stream)}
 		if fetchErr == nil {
 			fetchErr = patience.Retry(timed, func() (err error) {
-				tail, err = c.fetch(timed, j, stream, total)
+				end.Tail, err = c.fetch(timed, j, stream, end.Total)
 				return err
 			})
 		}
 		if ctx.Err() != nil {
 			return state, ctx.Err()
 		}
-		why := ""
 		if fetchErr != nil {
-			why = c.whyEnded(timed, fetchErr)
-			c.o.Log.Warn("output incomplete", "job_id", c.id, "stream", stream, "err", why)
-			if total, err = c.seen(ctx, stream); err != nil {
+			why[i] = c.whyEnded(timed, fetchErr)
+			c.o.Log.Warn("output incomplete", "job_id", c.id, "stream", stream, "err", why[i])
+			if end.Total, err = c.seen(ctx, stream); err != nil {
 				return state, err
 			}
 		}
-		info, err := c.o.Store.SealOutput(ctx, c.id, stream, total, tail)
-		if err != nil {
-			return state, err
+		ends[i] = end
+	}
+	sealed, err := c.o.Store.SealOutput(ctx, c.id, ends[:]...)
+	if err != nil {
+		return state, err
+	}
+	for i, info := range sealed {
+		if why[i] == "" && state.DiskFull {
+			why[i] = diskFull
 		}
-		if why == "" && state.DiskFull {
-			why = diskFull
-		}
-		info.Incomplete, info.Why = why != "", why
+		info.Incomplete, info.Why = why[i] != "", why[i]
 		got.Output[i] = info
 	}
 	if fetchErr != nil {

@@ -7,7 +7,6 @@ package cluster
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -78,6 +77,8 @@ type Provider struct {
 	o    Options
 	turn chan struct{} // one at a time reads the inventory
 
+	asking sync.WaitGroup // entries that are not waited for any more
+
 	watchEvery time.Duration // between two looks whether a node where work goes on is online
 
 	mu      sync.Mutex
@@ -129,6 +130,7 @@ func (p *Provider) Close() {
 	for _, n := range all {
 		n.Close()
 	}
+	p.asking.Wait()
 }
 
 // inventory returns the state of the cluster, at most freshFor old. With an error it
@@ -147,6 +149,7 @@ func (p *Provider) inventory(ctx context.Context) (job.Inventory, error) {
 	if fresh || failed {
 		return inv, err
 	}
+	began := time.Now() // what is said may be from then
 	entry, inv, err := p.ask(ctx)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -155,7 +158,7 @@ func (p *Provider) inventory(ctx context.Context) (job.Inventory, error) {
 	}
 	p.err, p.triedAt = err, time.Now()
 	if err == nil {
-		p.inv, p.readAt, p.entry, p.entries[entry] = inv, time.Now(), entry, inv.Asked
+		p.inv, p.readAt, p.entry, p.entries[entry] = inv, began, entry, inv.Asked
 	}
 	return p.inv, err
 }
@@ -165,68 +168,6 @@ func (p *Provider) known() job.Inventory {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.inv
-}
-
-// ask reads the inventory from the first entry that answers and is in the part of the
-// cluster with quorum, beginning with the one that answered last; without any such,
-// from one that has none.
-func (p *Provider) ask(ctx context.Context) (entry int, inv job.Inventory, err error) {
-	p.mu.Lock()
-	first := p.entry
-	p.mu.Unlock()
-	var tried []error
-	found := -1
-	for i := range p.o.Entries {
-		at := (first + i) % len(p.o.Entries)
-		next, err := p.o.Entries[at].Node.Inventory(ctx)
-		if ctx.Err() != nil {
-			return at, inv, context.Cause(ctx)
-		}
-		if err != nil {
-			tried = append(tried, err)
-			p.o.Log.WarnContext(ctx, "an entry of the cluster does not report its nodes", "host", p.o.Entries[at].Host, "err", err)
-			continue
-		}
-		if found < 0 || next.Quorum {
-			found, inv = at, next
-		}
-		if next.Quorum {
-			return found, inv, nil
-		}
-	}
-	if found < 0 {
-		return 0, inv, p.noEntry(tried)
-	}
-	return found, inv, nil
-}
-
-// noEntry is the error of a cluster none of whose entries answers.
-func (p *Provider) noEntry(tried []error) error {
-	if len(tried) == 1 {
-		return tried[0]
-	}
-	e := &job.HostError{Op: "read the nodes of the cluster", Host: p.hosts(), Text: "no entry answers"}
-	for _, err := range tried {
-		var host *job.HostError
-		if errors.As(err, &host) {
-			e.Text += "; " + host.Host + ": " + host.Text
-			e.Remedy = cmp.Or(e.Remedy, host.Remedy)
-			if e.Class != job.HostUnreachable { // one that is away may be back, whatever is wrong with the others
-				e.Class = host.Class
-			}
-		}
-	}
-	e.Class = cmp.Or(e.Class, job.HostUnreachable)
-	return e
-}
-
-// hosts names the entries.
-func (p *Provider) hosts() string {
-	names := make([]string, len(p.o.Entries))
-	for i, e := range p.o.Entries {
-		names[i] = e.Host
-	}
-	return strings.Join(names, ", ")
 }
 
 // awaitReport waits for entries that do not answer while nothing was ever known of the

@@ -20,19 +20,20 @@ import (
 type world struct {
 	t *testing.T
 
-	mu    sync.Mutex
-	nodes []job.Node
-	vms   map[int]string // node, by VM ID
-	cut   map[string]bool
-	lone  map[string]bool // nodes in a part without quorum
-	asked []string        // what was asked for, "pve1 destroy 105"
+	mu     sync.Mutex
+	nodes  []job.Node
+	vms    map[int]string // node, by VM ID
+	cut    map[string]bool
+	lone   map[string]bool // nodes in a part without quorum
+	silent map[string]bool // nodes that say nothing, as after a loss of power
+	asked  []string        // what was asked for, "pve1 destroy 105"
 }
 
 func newWorld(t *testing.T, nodes ...job.Node) *world {
 	for i := range nodes {
 		nodes[i].Address = fmt.Sprint("10.0.0.", i+1)
 	}
-	return &world{t: t, nodes: nodes, vms: map[int]string{}, cut: map[string]bool{}, lone: map[string]bool{}}
+	return &world{t: t, nodes: nodes, vms: map[int]string{}, cut: map[string]bool{}, lone: map[string]bool{}, silent: map[string]bool{}}
 }
 
 // cluster returns a Provider with these entries, the names of nodes.
@@ -97,8 +98,11 @@ func (f *fakeNode) up(op string) error {
 	return nil
 }
 
-func (f *fakeNode) Inventory(context.Context) (job.Inventory, error) {
+func (f *fakeNode) Inventory(ctx context.Context) (job.Inventory, error) {
 	f.world.note(f.name, "inventory")
+	if err := f.heard(ctx); err != nil {
+		return job.Inventory{}, err
+	}
 	if err := f.up("read the nodes"); err != nil {
 		return job.Inventory{}, err
 	}
@@ -138,9 +142,23 @@ func (f *fakeNode) RemoveTemplate(_ context.Context, nameOrID string) (job.VM, e
 	return job.VM{Node: f.name}, f.up("remove a template")
 }
 
-func (f *fakeNode) Fence(_ context.Context, engine string) error {
+func (f *fakeNode) Fence(ctx context.Context, engine string) error {
 	f.world.note(f.name, "fence "+engine)
+	if err := f.heard(ctx); err != nil {
+		return err
+	}
 	return f.up("fence an engine")
+}
+
+// heard waits, as long as its caller does, if the node says nothing.
+func (f *fakeNode) heard(ctx context.Context) error {
+	f.world.mu.Lock()
+	silent := f.world.silent[f.name]
+	f.world.mu.Unlock()
+	if silent {
+		<-ctx.Done()
+	}
+	return ctx.Err()
 }
 
 func (f *fakeNode) Generation(o job.Origin, template string) string { return o.Template + template }
@@ -460,6 +478,23 @@ func TestInventory_IsReadOnceForAll(t *testing.T) {
 	}
 }
 
+// What is known of the cluster is as old as the question.
+func TestInventory_IsAsOldAsItsBeginning(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := three(t)
+		p := w.cluster("pve1", "pve2")
+		w.silent["pve1"] = true
+		for range 2 {
+			if _, err := p.Nodes(t.Context()); err != nil || len(w.told("pve2 inventory")) != 1 {
+				t.Fatalf("not read: %v", err)
+			}
+			time.Sleep(freshFor - time.Second) // the first took as long as an entry is waited for
+		}
+		synctest.Wait()
+	})
+}
+
 // An entry that is down is passed over, then and from then on; one in a part of the
 // cluster without quorum only as long as another has it.
 func TestInventory_ComesFromTheNextEntry(t *testing.T) {
@@ -685,6 +720,34 @@ func TestCallbackHost_IsOfAnEntryThatAnswers(t *testing.T) {
 	if _, err := p.CallbackHost(t.Context()); !job.IsClass(err, job.HostUnreachable) {
 		t.Errorf("%v", err)
 	}
+}
+
+// An entry that has lost its power is not waited for until its connection ends: engines
+// are taken over, and the cluster is seen, by the next one.
+func TestEntry_ThatSaysNothingIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := three(t)
+		p := w.cluster("pve1", "pve2", "pve3")
+		w.silent["pve1"], w.cut["pve2"] = true, true
+		for what, ask := range map[string]func() error{
+			"fence":     func() error { return p.Fence(t.Context(), "e1") },
+			"inventory": func() error { _, err := p.Nodes(t.Context()); return err },
+		} {
+			began := time.Now()
+			if err := ask(); err != nil || time.Since(began) > 4*time.Second || len(w.told("pve3 "+what)) != 1 {
+				t.Errorf("%s after %s: %v", what, time.Since(began), err)
+			}
+		}
+		// Who gives up is told so, and not that no entry answers.
+		w.silent["pve2"], w.silent["pve3"] = true, true
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := p.Fence(ctx, "e2"); !errors.Is(err, context.DeadlineExceeded) || len(w.told("fence e2")) != 3 {
+			t.Errorf("%v", err)
+		}
+		synctest.Wait()
+	})
 }
 
 // A VM is reached through its node, wherever that is.

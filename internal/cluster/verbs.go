@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -159,6 +160,15 @@ func (p *Provider) Look(ctx context.Context, vm job.VM) (job.Seen, error) {
 	return p.see(ctx, vm, func(ctx context.Context, n Node, vm job.VM) (job.Seen, error) { return n.Look(ctx, vm) })
 }
 
+// NetworkRules returns what the VM's node does with its packets.
+func (p *Provider) NetworkRules(ctx context.Context, vm job.VM, to []netip.AddrPort) (rules job.NetworkRules, decided []string, err error) {
+	_, err = p.on(ctx, vm, func(ctx context.Context, n Node, vm job.VM) (err error) {
+		rules, decided, err = n.NetworkRules(ctx, vm, to)
+		return err
+	})
+	return rules, decided, err
+}
+
 // see returns what is seen of a VM, with its node.
 func (p *Provider) see(ctx context.Context, vm job.VM, look func(ctx context.Context, n Node, vm job.VM) (job.Seen, error)) (job.Seen, error) {
 	seen := job.Seen{Status: job.VMUnknown}
@@ -222,31 +232,14 @@ func (p *Provider) RevertVM(ctx context.Context, vm job.VM, name string, progres
 	})
 }
 
-// CallbackHost returns this machine's address on the route to the first entry that
-// answers.
-func (p *Provider) CallbackHost(ctx context.Context) (ip string, err error) {
-	err = p.any(ctx, func(n Node) error {
-		ip, err = n.CallbackHost(ctx)
-		return err
-	})
-	return ip, err
+// CallbackHost returns this machine's address on the route to an entry that answers.
+func (p *Provider) CallbackHost(ctx context.Context) (string, error) {
+	ip, tried := firstOf(ctx, p, func(ctx context.Context, n Node) (string, error) { return n.CallbackHost(ctx) }, nil)
+	return ip.value, p.noEntry(tried)
 }
 
-// Fence makes every node refuse what an engine asks from now on, by the first entry that
-// can.
+// Fence makes every node refuse what an engine asks from now on, by an entry that can.
 func (p *Provider) Fence(ctx context.Context, engine string) error {
-	return p.any(ctx, func(n Node) error { return n.Fence(ctx, engine) })
-}
-
-// any has work done by the first entry that can.
-func (p *Provider) any(ctx context.Context, work func(Node) error) error {
-	var tried []error
-	for _, e := range p.o.Entries {
-		err := work(e.Node)
-		if err == nil || ctx.Err() != nil {
-			return err
-		}
-		tried = append(tried, err)
-	}
+	_, tried := firstOf(ctx, p, func(ctx context.Context, n Node) (struct{}, error) { return struct{}{}, n.Fence(ctx, engine) }, nil)
 	return p.noEntry(tried)
 }

@@ -55,7 +55,16 @@ type Config struct {
 	HTTPHosts       string `envconfig:"HTTP_HOSTS" desc:"Names, besides addresses and localhost, by which HTTP clients may reach this server, separated by spaces or commas."`
 	HTTPCORSOrigins string `envconfig:"HTTP_CORS_ORIGINS" desc:"Origins whose pages a browser may let call /mcp, as in http://localhost:6274, separated by spaces or commas. Empty: none."`
 
-	MCPToolsets           string `envconfig:"MCP_TOOLSETS" desc:"Toolsets that MCP clients get, separated by spaces or commas: jobs, exec, vm, admin. Empty: all."`
+	HTTPTLSCert   string `envconfig:"HTTP_TLS_CERT" kind:"path" desc:"PEM file with this server's certificate, followed by those between it and its root, for HTTPS at HTTP_ADDR. Read again when it changes. Empty: plain HTTP."`
+	HTTPTLSKey    string `envconfig:"HTTP_TLS_KEY" kind:"path" desc:"PEM file with the key of HTTP_TLS_CERT, which only its owner and group can read."`
+	OAuthIssuer   string `envconfig:"OAUTH_ISSUER" desc:"URL of the OAuth authorization server (https://id.example/realms/team) whose access tokens HTTP clients may show, as JWTs with the scopes linus:read, linus:run or linus:admin. Needs OAUTH_AUDIENCE. Empty: none."`
+	OAuthAudience string `envconfig:"OAUTH_AUDIENCE" desc:"URL of this server as its clients reach it, https://HOST:PORT/mcp or https://HOST:PORT: what these tokens must be for (aud)."`
+	OAuthCAFile   string `envconfig:"OAUTH_CA_FILE" kind:"path" desc:"PEM file with the certificates that may vouch for OAUTH_ISSUER. Empty: the system's."`
+	WebhookURL    Secret `envconfig:"WEBHOOK_URL" desc:"URL that is sent a signed message at the end of every job. Needs WEBHOOK_SECRET. Empty: none."`
+	WebhookSecret Secret `envconfig:"WEBHOOK_SECRET" desc:"Key that signs these messages and those that jobs ask for (notify), as Standard Webhooks describes: whsec_ and base64, or any text of 16 to 512 bytes. Empty: there are no messages."`
+	WebhookLink   string `envconfig:"WEBHOOK_LINK" desc:"URL of the web page as its readers reach it, for the link in these messages. Empty: no link."`
+
+	MCPToolsets           string `envconfig:"MCP_TOOLSETS" desc:"Toolsets that MCP clients get, separated by spaces or commas: jobs, exec, vm, files, admin. Empty: all."`
 	MCPReadOnly           bool   `envconfig:"MCP_READ_ONLY" default:"false" desc:"true: MCP clients get only the tools that change nothing."`
 	MCPDisableDestructive bool   `envconfig:"MCP_DISABLE_DESTRUCTIVE" default:"false" desc:"true: MCP clients get no tools that end or destroy anything (cancel, kill, cleanup, stop, revert, destroy)."`
 
@@ -64,6 +73,9 @@ type Config struct {
 	DefaultCPU        int    `envconfig:"DEFAULT_CPU" default:"2" min:"1" max:"32" desc:"Cores of a VM if the manifest does not say."`
 	DefaultMemory     string `envconfig:"DEFAULT_MEMORY" default:"2G" desc:"Memory of a VM if the manifest does not say, 512M to 512G."`
 	DefaultDisk       string `envconfig:"DEFAULT_DISK" default:"10G" desc:"Disk of a VM if the manifest does not say, 5G to 10000G."`
+
+	DefaultEgress      string `envconfig:"DEFAULT_EGRESS" default:"lan" desc:"Where VMs may connect to if the manifest does not say: lan (anywhere), internet (public addresses), allow (names) or none."`
+	DefaultEgressNames string `envconfig:"DEFAULT_EGRESS_NAMES" desc:"Names that jobs with egress allow may reach if the manifest has none, separated by commas: github.com, *.npmjs.org."`
 
 	MaxJobs            int      `envconfig:"MAX_JOBS" default:"8" min:"1" max:"1000" desc:"Jobs that may hold a VM at the same time; others wait."`
 	MaxJobsAll         int      `envconfig:"MAX_JOBS_ALL" default:"0" min:"0" max:"100000" desc:"Jobs that may hold a VM at the same time on all engines that share a PostgreSQL database together. 0: no limit."`
@@ -78,7 +90,10 @@ type Config struct {
 	AllowedCommands  string `envconfig:"ALLOWED_COMMANDS" desc:"Commands that jobs may run, separated by commas or newlines: git (any arguments), npm test (these words), go test * (and any more). Empty: all."`
 	AllowedBridges   string `envconfig:"ALLOWED_BRIDGES" desc:"Bridges that jobs may choose besides PROXMOX_BRIDGE, separated by commas: vmbr1, dmz*. Empty: MCP clients none, others any."`
 	AllowedVLANs     string `envconfig:"ALLOWED_VLANS" desc:"VLAN tags that jobs may choose besides PROXMOX_VLAN_TAG, separated by commas: 20, 30-39. Empty: MCP clients none, others any."`
+	AllowedEgress    string `envconfig:"ALLOWED_EGRESS" desc:"Egress modes that jobs may choose besides DEFAULT_EGRESS, separated by commas. Empty: MCP clients those that reach less, others any."`
+	AllowedNames     string `envconfig:"ALLOWED_EGRESS_NAMES" desc:"Names that jobs with egress allow may list besides DEFAULT_EGRESS_NAMES, separated by commas: github.com, *.npmjs.org. Empty: any."`
 	AllowedTemplates string `envconfig:"ALLOWED_TEMPLATES" desc:"Templates (names or VM IDs, as a job names them) and systems (os) that jobs may choose besides DEFAULT_VM_TEMPLATE, separated by commas: agent-*, 9000, debian-12. Empty: any."`
+	AllowedWebhooks  string `envconfig:"ALLOWED_WEBHOOKS" desc:"Hosts that clients' jobs may notify, separated by commas: ci.example, *.hooks.example. A host that is named whole may have a private address. Empty: only the operator's own jobs may, anywhere."`
 	AllowedSecrets   string `envconfig:"ALLOWED_SECRETS" desc:"Secrets that jobs may name, separated by commas: CI_*, NPM_TOKEN. Empty: any."`
 	LimitJobs        int    `envconfig:"LIMIT_JOBS" default:"0" min:"0" max:"100000" desc:"Unfinished jobs (a job is finished once its result is available) and persistent VMs one client may have. 0: no limit."`
 	LimitCPU         int    `envconfig:"LIMIT_CPU" default:"0" min:"0" max:"100000" desc:"Total cores of one client's VMs; a finished job's VM counts until it is gone. 0: no limit."`
@@ -93,6 +108,10 @@ type Config struct {
 	StateDir string `envconfig:"LINUS_STATE_DIR" kind:"path" desc:"Directory for the database, outputs, keys and log. Empty: linus in $XDG_STATE_HOME or ~/.local/state."`
 	// DatabaseURL may contain a password.
 	DatabaseURL Secret `envconfig:"LINUS_DATABASE_URL" desc:"PostgreSQL database (postgres://USER:PASSWORD@HOST:5432/DATABASE) for jobs, their output and artifacts, which several engines can share. Options such as sslmode and passfile are as in PostgreSQL's own URLs. Empty: SQLite and files in LINUS_STATE_DIR."`
+
+	Server    string `envconfig:"LINUS_SERVER" desc:"URL (https://linus.example:8766) of a server whose engine the commands use, instead of one on this machine. http:// only for this machine's loopback."`
+	TokenFile string `envconfig:"LINUS_TOKEN_FILE" kind:"path" desc:"File with the token for LINUS_SERVER, mode 0600."`
+	CAFile    string `envconfig:"LINUS_CA_FILE" kind:"path" desc:"PEM file with the certificates that may vouch for LINUS_SERVER. Empty: the system's."`
 
 	LogLevel  string `envconfig:"LINUS_LOG_LEVEL" default:"info" desc:"debug, info, warn or error."`
 	LogFormat string `envconfig:"LINUS_LOG_FORMAT" default:"text" desc:"Log format on stderr and in engine.log: text or json."`

@@ -40,9 +40,11 @@ func misspelt(environ []string) []Problem {
 	var problems []Problem
 	for _, entry := range environ {
 		name, _, _ := strings.Cut(entry, "=")
+		if slices.Contains(names, name) || strings.HasPrefix(name, secretPrefix) {
+			continue
+		}
 		prefix, _, _ := strings.Cut(name, "_")
-		_, away := job.Nearest(prefix, prefixes)
-		if slices.Contains(names, name) || away > 1 || strings.HasPrefix(name, secretPrefix) {
+		if _, away := job.Nearest(prefix, prefixes); away > 1 {
 			continue
 		}
 		near, distance := job.Nearest(name, names)

@@ -6,23 +6,23 @@ import (
 	"net/netip"
 	"net/url"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"linus/internal/job"
+	"linus/internal/lazyregexp"
 )
 
 var (
-	hostText    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`)
-	userText    = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`)
-	nodeText    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$`)
-	storageText = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]*[A-Za-z0-9]$`)
-	bridgeText  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,14}$`)
-	rangeText   = regexp.MustCompile(`^([1-9][0-9]{2,8})-([1-9][0-9]{2,8})$`)
-	tokenText   = regexp.MustCompile(`^[A-Za-z0-9._~+/=-]+$`)
-	scriptDir   = regexp.MustCompile(`^/[A-Za-z0-9_./-]+$`)
+	hostText    = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$`)
+	userText    = lazyregexp.New(`^[a-z_][a-z0-9_-]{0,31}$`)
+	nodeText    = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$`)
+	storageText = lazyregexp.New(`^[A-Za-z][A-Za-z0-9._-]*[A-Za-z0-9]$`)
+	bridgeText  = lazyregexp.New(`^[A-Za-z][A-Za-z0-9_.-]{0,14}$`)
+	rangeText   = lazyregexp.New(`^([1-9][0-9]{2,8})-([1-9][0-9]{2,8})$`)
+	tokenText   = lazyregexp.New(`^[A-Za-z0-9._~+/=-]+$`)
+	scriptDir   = lazyregexp.New(`^/[A-Za-z0-9_./-]+$`)
 )
 
 // rule is one condition on one setting.
@@ -76,17 +76,50 @@ func (c Config) rules() []rule {
 		{"HTTP_ADDR", c.HTTPAddr, c.HTTPAddr == "" || IsAddress(c.HTTPAddr), "give address:port, as in 127.0.0.1:8766; port 0 is any free one"},
 		{"HTTP_TOKEN", c.HTTPToken.String(), c.HTTPToken.value == "" || isToken(c.HTTPToken.value), "give 16 to 512 letters, digits and -._~+/=, and no blanks"},
 		{"HTTP_HOSTS", c.HTTPHosts, !slices.ContainsFunc(words(c.HTTPHosts), func(s string) bool { return !isHost(s) }), "give host names without port, separated by spaces or commas"},
+		{"HTTP_TLS_CERT", c.HTTPTLSCert, c.HTTPTLSCert != "" || c.HTTPTLSKey == "", "HTTP_TLS_KEY is set: give the file with its certificate, too"},
+		{"HTTP_TLS_KEY", c.HTTPTLSKey, c.HTTPTLSKey != "" || c.HTTPTLSCert == "", "HTTP_TLS_CERT is set: give the file with its key, too"},
 		{"HTTP_CORS_ORIGINS", strings.Join(noOrigins, ", "), len(noOrigins) == 0, "give origins as browsers send them, http://HOST:PORT or https://HOST: lower case, no path, not the scheme's own port, and no *"},
+		{"OAUTH_ISSUER", c.OAuthIssuer, c.OAuthIssuer == "" || isSecureURL(c.OAuthIssuer), "give https://HOST as the authorization server's metadata has it (http:// only for this machine's loopback), without query and credentials"},
+		{"OAUTH_ISSUER", c.OAuthIssuer, c.OAuthIssuer != "" || c.OAuthAudience == "", "OAUTH_AUDIENCE is set: say who issues such tokens, too"},
+		{"OAUTH_CA_FILE", c.OAuthCAFile, c.OAuthCAFile == "" || c.OAuthIssuer != "", "give OAUTH_ISSUER, too: these certificates are for it alone"},
+		{"OAUTH_AUDIENCE", c.OAuthAudience, c.OAuthAudience == "" || isResource(c.OAuthAudience), "give https://HOST:PORT/mcp or https://HOST:PORT as clients reach this server (http:// only for this machine's loopback)"},
+		{"OAUTH_AUDIENCE", c.OAuthAudience, c.OAuthAudience != "" || c.OAuthIssuer == "", "OAUTH_ISSUER is set: give the URL of this server that its tokens must be for, too"},
+		{"WEBHOOK_URL", c.WebhookURL.String(), c.WebhookURL.value == "" || job.WebhookURLProblem(c.WebhookURL.value) == "", "give a URL of https or http, without a user"},
+		{"WEBHOOK_URL", c.WebhookURL.String(), c.WebhookURL.value == "" || c.WebhookSecret.value != "", "set WEBHOOK_SECRET, which signs its messages, too"},
+		{"WEBHOOK_SECRET", c.WebhookSecret.String(), c.WebhookSecret.value == "" || isWebhookKey(c.WebhookSecret.value), "give whsec_ and base64 of 16 to 512 bytes, or a text of that length"},
+		{"WEBHOOK_LINK", c.WebhookLink, c.WebhookLink == "" || isURL(c.WebhookLink), "give http://HOST:PORT or https://HOST, without query and credentials"},
 		{"MCP_TOOLSETS", c.MCPToolsets, c.MCPToolsets == "" || areToolsets(c.Toolsets()), "use one or more of: " + strings.Join(job.Toolsets, ", ")},
 		{"DEFAULT_VM_TEMPLATE", c.DefaultVMTemplate, sizes.Validate() == nil, "give a template's name (letters, digits, dots, dashes) or its VM ID"},
 		{"DEFAULT_MEMORY", c.DefaultMemory, memory.Validate() == nil || sizes.Validate() != nil, "give 512M to 512G, as in 2G"},
 		{"DEFAULT_DISK", c.DefaultDisk, disk.Validate() == nil || sizes.Validate() != nil, "give 5G to 10000G, as in 20G"},
+		{"DEFAULT_EGRESS", c.DefaultEgress, slices.Contains(job.Egresses, job.Egress(c.DefaultEgress)), "use one of: lan, internet, allow, none"},
+		{"DEFAULT_EGRESS_NAMES", c.DefaultEgressNames, areEgressNames(c.EgressNames()), "give at most 100 host names such as github.com or *.npmjs.org, separated by commas"},
 		{"LIMIT_MEMORY", c.LimitMemory, c.LimitMemory == "" || c.LimitMemoryMB() >= 512, "give 512M or more, as in 64G"},
 		{"LINUS_DATABASE_URL", c.DatabaseURL.String(), c.DatabaseURL.value == "" || isDatabaseURL(c.DatabaseURL.value), "give postgres://USER:PASSWORD@HOST:5432/DATABASE, with special characters of the password as %XX"},
+		{"LINUS_SERVER", c.Server, c.Server == "" || isURL(c.Server), "give https://HOST:PORT, without query and credentials"},
 		{"LINUS_LOG_LEVEL", c.LogLevel, slices.Contains([]string{"debug", "info", "warn", "error"}, c.LogLevel), "use one of: debug, info, warn, error"},
 		{"OTEL_EXPORTER_OTLP_ENDPOINT", c.TraceEndpoint, c.TraceEndpoint == "" || isURL(c.TraceEndpoint), "give http://HOST:4318 or https://HOST, without query and credentials"},
 		{"LINUS_LOG_FORMAT", c.LogFormat, c.LogFormat == "text" || c.LogFormat == "json", "use one of: text, json"},
 	}
+}
+
+// EgressNames splits DEFAULT_EGRESS_NAMES.
+func (c Config) EgressNames() []string {
+	names := words(c.DefaultEgressNames)
+	for i, name := range names {
+		names[i] = strings.ToLower(name)
+	}
+	return names
+}
+
+func areEgressNames(names []string) bool {
+	return len(names) <= job.MaxEgressNames && !slices.ContainsFunc(names, func(name string) bool { return job.EgressNameProblem(name) != "" })
+}
+
+// isWebhookKey reports whether a secret can sign webhooks.
+func isWebhookKey(secret string) bool {
+	_, err := job.WebhookKey(secret)
+	return err == nil
 }
 
 func isHost(s string) bool {
@@ -130,7 +163,7 @@ func areNodes(list string) bool {
 
 // hostsOnLoopback reports whether PROXMOX_HOST is this machine.
 func (c Config) hostsOnLoopback() bool {
-	return !slices.ContainsFunc(c.Hosts(), func(h string) bool { return !isLoopback(h) })
+	return !slices.ContainsFunc(c.Hosts(), func(h string) bool { return !job.IsLoopback(h) })
 }
 
 func isToken(s string) bool { return len(s) >= 16 && len(s) <= 512 && tokenText.MatchString(s) }
@@ -198,6 +231,19 @@ func isURL(s string) bool {
 		u.User == nil && u.RawQuery == "" && u.Fragment == "" && !strings.ContainsAny(s, " \t\r\n")
 }
 
+// isSecureURL reports whether s is a URL whose host is proven by TLS, or is this machine.
+func isSecureURL(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && isURL(s) && (u.Scheme == "https" || job.IsLoopback(u.Hostname()))
+}
+
+// isResource reports whether s can identify this server to OAuth clients, which look for
+// its metadata where this URL says.
+func isResource(s string) bool {
+	u, err := url.Parse(s)
+	return err == nil && isSecureURL(s) && (u.Path == "" || u.Path == "/mcp") && s == u.Scheme+"://"+u.Host+u.Path
+}
+
 // isDatabaseURL reports whether s names a PostgreSQL database. A socket's
 // directory may be in the parameter host.
 func isDatabaseURL(s string) bool {
@@ -223,13 +269,9 @@ func isOrigin(s string) bool {
 // VM, means the VM itself.
 func onLoopback(callback string) bool {
 	u, err := url.Parse(callback)
-	return err == nil && callback != "" && isLoopback(u.Hostname())
-}
-
-func isLoopback(host string) bool {
-	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
-		return true
+	if err != nil || callback == "" {
+		return false
 	}
-	addr, err := netip.ParseAddr(host)
-	return err == nil && (addr.IsLoopback() || addr.IsUnspecified())
+	addr, _ := netip.ParseAddr(u.Hostname())
+	return job.IsLoopback(u.Hostname()) || strings.HasSuffix(u.Hostname(), ".localhost") || addr.IsUnspecified()
 }

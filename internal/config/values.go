@@ -4,8 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"strconv"
+
+	"linus/internal/lazyregexp"
 )
 
 // Secret is a value that only Reveal shows.
@@ -42,7 +43,7 @@ func (s *Secret) Decode(value string) error {
 // ByteSize is a number of bytes, written 10MB, 512K or 1048576.
 type ByteSize int64
 
-var byteSizeText = regexp.MustCompile(`^([1-9][0-9]{0,9})(?:([KMG])B?)?$`)
+var byteSizeText = lazyregexp.New(`^([1-9][0-9]{0,9})(?:([KMG])B?)?$`)
 
 // Bounds of every size.
 const (

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coder/websocket"
+
 	"linus/internal/job"
 )
 
@@ -20,6 +22,10 @@ type Dialer func(ctx context.Context) (*Conn, error)
 type Client struct {
 	dial Dialer
 	rows map[string]shape
+
+	// restarts says that an engine that was stopped is started again by others, and a
+	// call waits for it.
+	restarts bool
 
 	mu   sync.Mutex
 	conn *Conn // nil: not connected
@@ -70,18 +76,37 @@ func (c *Client) connect(ctx context.Context) (*Conn, error) {
 }
 
 // ask calls a verb.
-func ask[Out any](ctx context.Context, c *Client, verb string, in any) (Out, error) {
+func ask[Out any](ctx context.Context, c *Client, verb string, in any) (out Out, err error) {
 	s := c.rows[verb]
+	err = c.with(ctx, s, in, func(conn *Conn) error {
+		out = *new(Out)
+		return conn.call(ctx, s, in, &out)
+	})
+	return out, err
+}
+
+// open opens a WebSocket.
+func (c *Client) open(ctx context.Context, verb string, in any) (ws *websocket.Conn, err error) {
+	s := c.rows[verb]
+	err = c.with(ctx, s, in, func(conn *Conn) (err error) {
+		ws, err = conn.open(ctx, s, in)
+		return err
+	})
+	return ws, err
+}
+
+// with makes a call on the connection and, if the engine has gone, repeats it on
+// another.
+func (c *Client) with(ctx context.Context, s shape, in any, call func(*Conn) error) error {
 	for attempt := 0; ; attempt++ {
-		var out Out
 		conn, err := c.connect(ctx)
 		if err != nil {
-			return out, err
+			return err
 		}
-		err = conn.call(ctx, s, in, &out)
-		gone := errors.Is(err, ErrNoEngine) || errors.Is(err, ErrLost) && s.repeatable(in)
+		err = call(conn)
+		gone := errors.Is(err, ErrNoEngine) || (errors.Is(err, ErrLost) || c.restarts && errors.Is(err, ErrStopped)) && s.repeatable(in)
 		if !gone || attempt > 0 || ctx.Err() != nil {
-			return out, err
+			return err
 		}
 		c.mu.Lock()
 		if c.conn == conn {
@@ -113,6 +138,11 @@ func (c *Client) Job(ctx context.Context, id string) (job.Job, error) {
 	return ask[job.Job](ctx, c, "Job", jobRef{id})
 }
 
+// Manifest implements job.Jobs.
+func (c *Client) Manifest(ctx context.Context, id string) (job.Manifest, error) {
+	return ask[job.Manifest](ctx, c, "Manifest", jobRef{id})
+}
+
 // Result implements job.Jobs.
 func (c *Client) Result(ctx context.Context, id string) (job.Result, error) {
 	return ask[job.Result](ctx, c, "Result", jobRef{id})
@@ -133,6 +163,11 @@ func (c *Client) List(ctx context.Context, f job.Filter) (job.Page, error) {
 	return ask[job.Page](ctx, c, "List", f)
 }
 
+// Activity implements job.Jobs.
+func (c *Client) Activity(ctx context.Context, principal string) (job.Activity, error) {
+	return ask[job.Activity](ctx, c, "Activity", ofPrincipal{principal})
+}
+
 // Cleanup implements job.Jobs.
 func (c *Client) Cleanup(ctx context.Context, olderThan time.Duration) (int, error) {
 	return ask[int](ctx, c, "Cleanup", aged{duration(olderThan)})
@@ -147,7 +182,7 @@ func (c *Client) Watch(ctx context.Context, id string, after int64) ([]job.Event
 		if err != nil && ctx.Err() != nil {
 			return nil, last, nil
 		}
-		if err != nil || len(w.Events) > 0 || w.Job.Done() {
+		if err != nil || len(w.Events) > 0 || w.Job.Done() || after == job.OnlyEnd && w.Job.Status.Terminal() {
 			return w.Events, w.Job, err
 		}
 		last = w.Job
@@ -162,6 +197,11 @@ func (c *Client) Output(ctx context.Context, id, stream string, offset, limit in
 // Input implements job.Streams.
 func (c *Client) Input(ctx context.Context, id string, data []byte, closed bool) error {
 	return tell(ctx, c, "Input", input{id, data, closed})
+}
+
+// Resize implements job.Streams.
+func (c *Client) Resize(ctx context.Context, id string, rows, columns int) error {
+	return tell(ctx, c, "Resize", resized{id, rows, columns})
 }
 
 // OpenArtifact implements job.Streams.
@@ -220,6 +260,51 @@ func (c *Client) RevertVM(ctx context.Context, ref, snapshot string) (job.VMInfo
 	return ask[job.VMInfo](ctx, c, "RevertVM", snapshotRef{ref, snapshot})
 }
 
+// ListFiles implements job.Files.
+func (c *Client) ListFiles(ctx context.Context, q job.FileList) (job.FilePage, error) {
+	return ask[job.FilePage](ctx, c, "ListFiles", q)
+}
+
+// ReadFile implements job.Files.
+func (c *Client) ReadFile(ctx context.Context, r job.FileRange) (job.FileChunk, error) {
+	return ask[job.FileChunk](ctx, c, "ReadFile", r)
+}
+
+// WriteFile implements job.Files.
+func (c *Client) WriteFile(ctx context.Context, w job.FileWrite) (job.FileWritten, error) {
+	return ask[job.FileWritten](ctx, c, "WriteFile", w)
+}
+
+// EditFile implements job.Files.
+func (c *Client) EditFile(ctx context.Context, e job.FileEdit) (job.FileEdited, error) {
+	return ask[job.FileEdited](ctx, c, "EditFile", e)
+}
+
+// ReadTree implements job.Files.
+func (c *Client) ReadTree(ctx context.Context, f job.FileRef) (io.ReadCloser, error) {
+	d, err := ask[treeDownload](ctx, c, "ReadTree", f)
+	return d.archive, err
+}
+
+// WriteTree implements job.Files.
+func (c *Client) WriteTree(ctx context.Context, f job.FileRef, archive io.Reader) error {
+	return tell(ctx, c, "WriteTree", treeUpload{f.VM, f.Path, archive})
+}
+
+// Network implements job.VMs.
+func (c *Client) Network(ctx context.Context, q job.NetworkQuery) (job.NetworkReport, error) {
+	return ask[job.NetworkReport](ctx, c, "Network", q)
+}
+
+// DialVM implements job.VMs.
+func (c *Client) DialVM(ctx context.Context, ref string, port int) (job.Tunnel, error) {
+	ws, err := c.open(ctx, "DialVM", portRef{ref, port})
+	if err != nil {
+		return nil, err
+	}
+	return newTunnel(context.WithoutCancel(ctx), ws), nil
+}
+
 // Pools implements job.Pools.
 func (c *Client) Pools(ctx context.Context) ([]job.PoolInfo, error) {
 	return ask[[]job.PoolInfo](ctx, c, "Pools", none{})
@@ -248,6 +333,21 @@ func (c *Client) RemovePool(ctx context.Context, name string) (job.PoolInfo, err
 // Engines implements job.Engines.
 func (c *Client) Engines(ctx context.Context) ([]job.EngineInfo, error) {
 	return ask[[]job.EngineInfo](ctx, c, "Engines", none{})
+}
+
+// Tokens implements job.Tokens.
+func (c *Client) Tokens(ctx context.Context) ([]job.Token, error) {
+	return ask[[]job.Token](ctx, c, "Tokens", none{})
+}
+
+// CreateToken implements job.Tokens.
+func (c *Client) CreateToken(ctx context.Context, s job.TokenSpec) (job.NewToken, error) {
+	return ask[job.NewToken](ctx, c, "CreateToken", s)
+}
+
+// RevokeToken implements job.Tokens.
+func (c *Client) RevokeToken(ctx context.Context, ref string) ([]job.Token, error) {
+	return ask[[]job.Token](ctx, c, "RevokeToken", tokenRef{ref})
 }
 
 // CheckHost implements job.Host.

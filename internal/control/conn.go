@@ -1,21 +1,31 @@
 package control
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
+	"reflect"
 	"slices"
+	"sync/atomic"
+
+	"linus/internal/job"
 )
 
 // Conn is a connection to one engine. It stays open until Close, so that the engine
 // knows it has a client.
 type Conn struct {
 	info      Info
+	base      string      // URL that a row's path is added to
+	header    http.Header // of every request
 	http      *http.Client
 	transport *http.Transport
 }
@@ -28,16 +38,32 @@ func Connect(ctx context.Context, socket string) (*Conn, error) {
 			if err != nil && ctx.Err() == nil {
 				return nil, fmt.Errorf("%w: %w", ErrNoEngine, err)
 			}
-			return conn, err
+			if err != nil {
+				return nil, err
+			}
+			return &countedConn{Conn: conn}, nil
 		},
 		MaxIdleConnsPerHost: 64, // as many as an MCP client has calls under way
 	}
-	c := &Conn{transport: transport, http: &http.Client{Transport: transport}}
+	c := &Conn{base: "http://engine", header: http.Header{}, transport: transport, http: &http.Client{Transport: transport}}
 	if err := c.call(ctx, shapeOf(process(), "Info"), none{}, &c.info); err != nil {
 		c.Close()
 		return nil, err
 	}
+	c.header.Set(engineHeader, c.info.ID) // another engine may be on the socket by now
 	return c, nil
+}
+
+// countedConn counts what is sent on a connection.
+type countedConn struct {
+	net.Conn
+	sent atomic.Int64 // bytes
+}
+
+func (c *countedConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.sent.Add(int64(n))
+	return n, err
 }
 
 // Close closes the connection. Jobs go on.
@@ -73,23 +99,21 @@ func shapeOf[E any](rows []row[E], name string) shape {
 // call makes one request; out is a pointer. Failures arrive as the engine's own
 // errors.
 func (c *Conn) call(ctx context.Context, s shape, in, out any) error {
-	req, err := s.request(ctx, in)
+	req, err := c.request(ctx, s, in)
 	if err != nil {
 		return err
 	}
-	if c.info.ID != "" {
-		req.Header.Set(engineHeader, c.info.ID) // another engine may be on the socket by now
-	}
-	resp, err := c.http.Do(req) //nolint:gosec // the host is a socket, whatever the path
+	// A connection can turn out to have been closed before anything of the request was sent.
+	nothingSent := func() bool { return false }
+	trace := &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
+		if conn, ok := got.Conn.(*countedConn); ok {
+			before := conn.sent.Load()
+			nothingSent = func() bool { return conn.sent.Load() == before }
+		}
+	}}
+	resp, err := c.http.Do(req.WithContext(httptrace.WithClientTrace(ctx, trace))) //nolint:gosec // the host is the engine's, whatever the path
 	if err != nil {
-		var wrapped *url.Error
-		if errors.As(err, &wrapped) {
-			err = wrapped.Err // the method and URL mean nothing to people
-		}
-		if !errors.Is(err, ErrNoEngine) && ctx.Err() == nil {
-			err = fmt.Errorf("%w: %w", ErrLost, err)
-		}
-		return fmt.Errorf("ask the engine: %w", err)
+		return noResponse(ctx, err, nothingSent())
 	}
 	if resp.StatusCode != http.StatusOK {
 		defer resp.Body.Close() //nolint:errcheck // read to the end
@@ -109,7 +133,49 @@ func (c *Conn) call(ctx context.Context, s shape, in, out any) error {
 	return nil
 }
 
+// request returns the HTTP request of a call.
+func (c *Conn) request(ctx context.Context, s shape, in any) (*http.Request, error) {
+	path, data, err := s.encode(in)
+	if err != nil {
+		return nil, fmt.Errorf("encode the request: %w", err)
+	}
+	var body io.Reader = bytes.NewReader(data)
+	if s.stream >= 0 {
+		body, _ = reflect.ValueOf(in).Field(s.stream).Interface().(io.Reader)
+	}
+	req, err := http.NewRequestWithContext(ctx, s.method, c.base+path, body) //nolint:gosec // the host is the engine's, whatever the path
+	if err != nil {
+		return nil, fmt.Errorf("ask the engine: %w", err)
+	}
+	maps.Copy(req.Header, c.header)
+	if client := job.ClientFrom(ctx); client != "" {
+		req.Header.Set(clientHeader, client)
+	}
+	return req, nil
+}
+
+// noResponse returns the error of a request that got none: ErrNoEngine, ErrLost, or one
+// that no other attempt would change.
+func noResponse(ctx context.Context, err error, nothingSent bool) error {
+	var wrapped *url.Error
+	if errors.As(err, &wrapped) {
+		err = wrapped.Err // the method and URL mean nothing to people
+	}
+	var untrusted *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &untrusted) || errors.Is(err, ErrNoEngine) || ctx.Err() != nil:
+	case nothingSent:
+		err = fmt.Errorf("%w: %w", ErrNoEngine, err)
+	default:
+		err = fmt.Errorf("%w: %w", ErrLost, err)
+	}
+	return fmt.Errorf("ask the engine: %w", err)
+}
+
 func readFailure(resp *http.Response) error {
+	if to := resp.Header.Get("Location"); resp.StatusCode/100 == 3 {
+		return fmt.Errorf("the server sends clients to %.200q; use the URL of the server itself", to)
+	}
 	var answer struct{ Error failure }
 	data, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil || json.Unmarshal(data, &answer) != nil || answer.Error.Code == "" {

@@ -11,13 +11,14 @@ import (
 	"linus/internal/job"
 )
 
-// Info describes the engine a client is connected to.
+// Info describes the engine a client is connected to. Over the API it has only the
+// version.
 type Info struct {
-	Version  string            `json:"version"`      // of the engine's binary
-	PID      int               `json:"pid"`          // of the engine
-	ID       string            `json:"id,omitempty"` // unique to this run of the engine
-	Callback string            `json:"callback"`     // address listened on for callbacks
-	Settings map[string]string `json:"settings"`     // effective settings; secrets hashed
+	Version  string            `json:"version"`            // of the engine's binary
+	PID      int               `json:"pid,omitempty"`      // of the engine
+	ID       string            `json:"id,omitempty"`       // unique to this run of the engine
+	Callback string            `json:"callback,omitempty"` // address listened on for callbacks
+	Settings map[string]string `json:"settings,omitempty"` // effective settings; secrets hashed
 	// Background: it was started because a client needed it, and may be replaced
 	// when it is idle.
 	Background bool `json:"background,omitempty"`
@@ -41,6 +42,7 @@ type failure struct {
 	Status job.Status        `json:"status,omitempty"`
 	Fields []*job.FieldError `json:"fields,omitempty"`
 	Host   *job.HostError    `json:"host,omitempty"`
+	Denied *job.DeniedError  `json:"denied,omitempty"`
 }
 
 // Codes of failures.
@@ -51,8 +53,11 @@ const (
 	codeInvalid     = "invalid"
 	codeField       = "field"
 	codeHost        = "host"
+	codeDenied      = "denied"
 	codeStopped     = "stopped"
 	codeGone        = "gone"
+	codeNoRoute     = "no_route"
+	codeTooLarge    = "too_large"
 	codeInternal    = "internal"
 )
 
@@ -64,8 +69,13 @@ func encodeError(err error) (int, failure) {
 		invalid     *job.InvalidError
 		field       *job.FieldError
 		host        *job.HostError
+		denied      *job.DeniedError
+		large       *http.MaxBytesError
 	)
 	switch {
+	case errors.As(err, &large):
+		f.Code, f.Text = codeTooLarge, fmt.Sprintf("the request is larger than %d bytes", large.Limit)
+		return http.StatusRequestEntityTooLarge, f
 	case errors.Is(err, job.ErrNotFound):
 		f.Code = codeNotFound
 		return http.StatusNotFound, f
@@ -84,6 +94,9 @@ func encodeError(err error) (int, failure) {
 	case errors.As(err, &host):
 		f.Code, f.Host = codeHost, host
 		return http.StatusBadGateway, f
+	case errors.As(err, &denied):
+		f.Code, f.Denied = codeDenied, denied
+		return http.StatusForbidden, f
 	case errors.Is(err, ErrNoEngine):
 		f.Code = codeGone
 		return http.StatusServiceUnavailable, f
@@ -115,6 +128,8 @@ func (f failure) decodeError() error {
 		return f.Fields[0]
 	case f.Code == codeHost && f.Host != nil:
 		return f.Host
+	case f.Code == codeDenied && f.Denied != nil:
+		return f.Denied
 	default:
 		return fmt.Errorf("engine: %s", f.Text)
 	}

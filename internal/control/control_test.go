@@ -38,6 +38,7 @@ type engine struct {
 	input      string
 	filter     job.Filter
 	client     string // who asked for StopVM
+	treeErr    error  // at the end of ReadTree's archive
 
 	cut   bool // each call breaks its connection instead of being answered
 	mu    sync.Mutex
@@ -98,6 +99,12 @@ func (e *engine) Input(_ context.Context, id string, data []byte, closed bool) e
 	return e.err
 }
 
+func (e *engine) Resize(_ context.Context, id string, rows, columns int) error {
+	e.called("Resize")
+	e.input = fmt.Sprint(id, " ", rows, "x", columns)
+	return e.err
+}
+
 func (e *engine) OpenArtifact(_ context.Context, id, path string) (io.ReadCloser, job.Artifact, error) {
 	e.called("OpenArtifact")
 	return io.NopCloser(strings.NewReader(id + "\x00" + path)), job.Artifact{Path: path, Size: int64(len(id+path) + 1)}, e.err
@@ -152,12 +159,43 @@ func (e *engine) RevertVM(_ context.Context, ref, name string) (job.VMInfo, erro
 	return e.vm("revert " + ref + " " + name), e.err
 }
 
+func (e *engine) Network(_ context.Context, q job.NetworkQuery) (job.NetworkReport, error) {
+	e.called("Network")
+	return job.NetworkReport{Name: q.VM, Attempts: []job.NetworkAttempt{{Target: fmt.Sprint(q.Targets)}}}, e.err
+}
+
+func (e *engine) DialVM(context.Context, string, int) (job.Tunnel, error) {
+	e.called("DialVM")
+	if e.err != nil {
+		return nil, e.err
+	}
+	near, far := net.Pipe()
+	go func() { // sends back what it gets
+		_, _ = io.Copy(far, far)
+		_ = far.Close()
+	}()
+	return &oneWay{Conn: near}, nil
+}
+
+// oneWay is a connection whose other side sees the end of what was written only once.
+type oneWay struct{ net.Conn }
+
+func (o *oneWay) CloseWrite() error { return o.Close() }
+
 func (e *engine) vm(asked string) job.VMInfo {
 	return job.VMInfo{VM: job.VM{ID: 7, Name: asked, Status: job.VMRunning}, Jobs: []string{"j1"}}
 }
 func (e *engine) Job(context.Context, string) (job.Job, error) {
 	e.called("Job")
 	return e.job, e.err
+}
+func (e *engine) Manifest(context.Context, string) (job.Manifest, error) {
+	e.called("Manifest")
+	return e.job.Manifest, e.err
+}
+func (e *engine) Activity(_ context.Context, principal string) (job.Activity, error) {
+	e.called("Activity")
+	return job.Activity{Hours: []job.Hour{{From: time.Unix(1700000000, 0).UTC(), Failed: len(principal), MedianWait: time.Second}}, Cut: true}, e.err
 }
 func (e *engine) Result(context.Context, string) (job.Result, error) {
 	e.called("Result")
@@ -170,6 +208,18 @@ func (e *engine) Cancel(context.Context, string) error {
 func (e *engine) Engines(context.Context) ([]job.EngineInfo, error) {
 	e.called("Engines")
 	return []job.EngineInfo{{ID: "e1", Jobs: 2, Self: true}}, e.err
+}
+func (e *engine) Tokens(context.Context) ([]job.Token, error) {
+	e.called("Tokens")
+	return []job.Token{{ID: "t1"}}, e.err
+}
+func (e *engine) CreateToken(_ context.Context, s job.TokenSpec) (job.NewToken, error) {
+	e.called("CreateToken")
+	return job.NewToken{Token: job.Token{ID: "t1", TokenSpec: s}, Secret: "linus_x"}, e.err
+}
+func (e *engine) RevokeToken(_ context.Context, ref string) ([]job.Token, error) {
+	e.called("RevokeToken")
+	return []job.Token{{ID: ref}}, e.err
 }
 func (e *engine) CheckHost(context.Context) (job.HostReport, error) {
 	e.called("CheckHost")
@@ -246,7 +296,7 @@ func start(t *testing.T, l net.Listener, e job.Engine, o control.Options) *contr
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := errors.Join(s.Close(ctx), <-served); err != nil {
 			t.Error(err)
@@ -303,6 +353,8 @@ func TestClient_CarriesEveryCall(t *testing.T) {
 	check(t, "Output", chunk, job.Chunk{Data: []byte("j1\xffstderr"), Offset: -3, Next: 9}, err)
 	check(t, "Input", struct{}{}, struct{}{}, c.Input(ctx, "j1", []byte("\x00\xff"), true))
 	check(t, "input", e.input, "j1 [0 255] true", nil)
+	check(t, "Resize", struct{}{}, struct{}{}, c.Resize(ctx, "j1", 50, 132))
+	check(t, "size", e.input, "j1 50x132", nil)
 	file, about, err := c.OpenArtifact(ctx, "j1", "a b/%2F?ü#")
 	check(t, "OpenArtifact", about, job.Artifact{Path: "a b/%2F?ü#", Size: 14}, err)
 	data, err := io.ReadAll(file)
@@ -338,6 +390,13 @@ func TestClient_CarriesEveryCall(t *testing.T) {
 		p, err := f()
 		check(t, want, p, job.PoolInfo{Pool: job.Pool{Name: want}, State: "ready"}, err)
 	}
+	spec := job.TokenSpec{Name: "alice", Role: job.RoleRun, Limits: job.Limits{Jobs: 2}, TTL: 60}
+	created, err := c.CreateToken(ctx, spec)
+	check(t, "CreateToken", created, job.NewToken{Token: job.Token{ID: "t1", TokenSpec: spec}, Secret: "linus_x"}, err)
+	revoked, err := c.RevokeToken(ctx, "a@b/c")
+	check(t, "RevokeToken", revoked, []job.Token{{ID: "a@b/c"}}, err)
+	tokens, err := c.Tokens(ctx)
+	check(t, "Tokens", tokens, []job.Token{{ID: "t1"}}, err)
 	nodes, err := c.Nodes(ctx)
 	check(t, "Nodes", nodes, []job.NodeInfo{{Name: "list"}}, err)
 	node, err := c.CordonNode(ctx, "a/b")
@@ -346,11 +405,22 @@ func TestClient_CarriesEveryCall(t *testing.T) {
 	check(t, "UncordonNode", node, job.NodeInfo{Name: "uncordon pve2"}, err)
 	gotJob, err := c.Job(ctx, "j1")
 	check(t, "Job", gotJob, e.job, err)
+	gotManifest, err := c.Manifest(ctx, "j1")
+	check(t, "Manifest", gotManifest, e.job.Manifest, err)
 	gotResult, err := c.Result(ctx, "j1")
 	check(t, "Result", gotResult, e.result, err)
-	gotPage, err := c.List(ctx, job.Filter{Status: job.Failed, Limit: 7, Cursor: "a&b"})
+	filter := job.Filter{
+		Status: job.Failed, Reason: job.ReasonLost, Client: "mcp:a b", Text: "100% _&?\n", Since: time.Unix(1700000000, 5).UTC(), Before: time.Unix(1700000001, 0).UTC(),
+		Limit: 7, Cursor: "a&b", Principal: "alice",
+	}
+	gotPage, err := c.List(ctx, filter)
 	check(t, "List", gotPage, e.page, err)
-	check(t, "filter", e.filter, job.Filter{Status: job.Failed, Limit: 7, Cursor: "a&b"}, nil)
+	check(t, "filter", e.filter, filter, nil)
+	gotPage, err = c.List(ctx, job.Filter{})
+	check(t, "List", gotPage, e.page, err)
+	check(t, "filter", e.filter, job.Filter{}, nil)
+	gotActivity, err := c.Activity(ctx, "alice")
+	check(t, "Activity", gotActivity, job.Activity{Hours: []job.Hour{{From: time.Unix(1700000000, 0).UTC(), Failed: 5, MedianWait: time.Second}}, Cut: true}, err)
 	gotReport, err := c.CheckHost(ctx)
 	check(t, "CheckHost", gotReport, e.report, err)
 	gotEngines, err := c.Engines(ctx)
@@ -450,6 +520,18 @@ func TestWatch_WaitsForNewsAndEndsWithItsContext(t *testing.T) {
 	}
 }
 
+func TestWatch_OnlyTheEndIsBeforeTheJobIsDone(t *testing.T) {
+	e := &engine{wait: make(chan struct{}), job: job.Job{ID: "j", Status: job.Success, VM: &job.VM{ID: 100, State: job.VMCreated}}}
+	close(e.wait)
+	dir := t.TempDir()
+	serve(t, dir, e, func() {})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, j, err := dial(t, dir).Watch(ctx, "j", job.OnlyEnd); err != nil || ctx.Err() != nil || j.Done() || j.Status != job.Success {
+		t.Errorf("%+v, %v, %v", j, err, ctx.Err())
+	}
+}
+
 func TestWatch_EndsWithTheEngine(t *testing.T) {
 	dir := t.TempDir()
 	e := &engine{wait: make(chan struct{})}
@@ -460,7 +542,7 @@ func TestWatch_EndsWithTheEngine(t *testing.T) {
 		_, _, err := c.Watch(context.Background(), "j", 0)
 		watching <- err
 	}()
-	for deadline := time.Now().Add(10 * time.Second); !e.wasCalled("Watch"); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !e.wasCalled("Watch"); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("Watch does not reach the engine")
 		}
@@ -481,7 +563,7 @@ func TestServer_CountsClientsUntilTheyClose(t *testing.T) {
 		t.Errorf("%d clients, want 1", s.Clients())
 	}
 	c.Close()
-	for deadline := time.Now().Add(5 * time.Second); s.Clients() != 0; {
+	for deadline := time.Now().Add(time.Minute); s.Clients() != 0; {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d clients after Close, want 0", s.Clients())
 		}

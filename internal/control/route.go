@@ -1,16 +1,18 @@
 package control
 
 import (
-	"bytes"
 	"context"
 	"encoding"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"reflect"
 	"strconv"
 	"strings"
+	"time"
 
 	"linus/internal/job"
 )
@@ -27,8 +29,9 @@ type shape struct {
 	method     string
 	path       string // a pattern of http.ServeMux
 	params     []param
-	body       bool // the fields that are not params, as JSON
-	in         reflect.Type
+	body       bool         // the fields that are not params, as JSON
+	stream     int          // the field that is the whole body, an io.Reader; -1: none
+	in, out    reflect.Type // out is nil for a WebSocket
 	repeatable func(in any) bool
 }
 
@@ -50,25 +53,9 @@ type streamed interface {
 // that JSON name, {x...} is one with slashes, and {?x,y} at the end are the fields in
 // the query. The other fields are the body.
 func route[E, In, Out any](name, at string, repeatable func(In) bool, call verb[E, In, Out]) row[E] {
-	s := shape{name: name, in: reflect.TypeFor[In]()}
-	s.method, s.path, _ = strings.Cut(at, " ")
+	s := newShape[In](name, at)
+	s.out = reflect.TypeFor[Out]()
 	s.repeatable = func(in any) bool { return repeatable(in.(In)) }
-	path, query, _ := strings.Cut(strings.TrimSuffix(s.path, "}"), "{?")
-	if query != "" {
-		s.path = path
-	}
-	for i := range s.in.NumField() {
-		field, _, _ := strings.Cut(s.in.Field(i).Tag.Get("json"), ",")
-		if field == "" {
-			continue // an embedded struct's are in the body
-		}
-		p := param{name: field, field: i, rest: strings.Contains(s.path, "{"+field+"...}")}
-		p.query = strings.Contains(","+query+",", ","+field+",")
-		if p.query || p.rest || strings.Contains(s.path, "{"+field+"}") {
-			s.params = append(s.params, p)
-		}
-	}
-	s.body = len(s.params) < s.in.NumField()
 	return row[E]{shape: s, serve: func(e E, w http.ResponseWriter, r *http.Request) {
 		var in In
 		var out Out
@@ -76,12 +63,43 @@ func route[E, In, Out any](name, at string, repeatable func(In) bool, call verb[
 		if err == nil {
 			out, err = call(e, r.Context(), in)
 		}
+		if err != nil && errors.Is(context.Cause(r.Context()), job.ErrUnauthorized) {
+			Refuse(w, http.StatusUnauthorized, "unauthorized", "Unauthorized: the token was revoked, or has expired") // whatever err says of that
+			return
+		}
 		if file, ok := any(&out).(streamed); ok && err == nil {
 			file.send(w)
 			return
 		}
 		answer(w, out, err)
 	}}
+}
+
+// newShape returns the shape of a row at a method and a path, as in route.
+func newShape[In any](name, at string) shape {
+	s := shape{name: name, in: reflect.TypeFor[In](), stream: -1}
+	s.method, s.path, _ = strings.Cut(at, " ")
+	path, query, _ := strings.Cut(strings.TrimSuffix(s.path, "}"), "{?")
+	if query != "" {
+		s.path = path
+	}
+	for i := range s.in.NumField() {
+		field, _, _ := strings.Cut(s.in.Field(i).Tag.Get("json"), ",")
+		switch {
+		case field == "":
+			continue // an embedded struct's are in the body
+		case s.in.Field(i).Type == reflect.TypeFor[io.Reader]():
+			s.stream = i
+			continue
+		}
+		p := param{name: field, field: i, rest: strings.Contains(s.path, "{"+field+"...}")}
+		p.query = strings.Contains(","+query+",", ","+field+",")
+		if p.query || p.rest || strings.Contains(s.path, "{"+field+"}") {
+			s.params = append(s.params, p)
+		}
+	}
+	s.body = s.stream < 0 && len(s.params) < s.in.NumField()
+	return s
 }
 
 // encode returns the path, with its query, and the body of a request for in.
@@ -97,6 +115,9 @@ func (s shape) encode(in any) (path string, body []byte, err error) {
 				return "", nil, fmt.Errorf("encode %s: %w", p.name, err)
 			}
 			text = string(data)
+		}
+		if t, ok := v.Field(p.field).Interface().(time.Time); ok && t.IsZero() {
+			text = ""
 		}
 		switch {
 		case p.query:
@@ -141,9 +162,17 @@ func (s shape) decode(r *http.Request, in any) error {
 	if s.body {
 		dec := json.NewDecoder(r.Body)
 		dec.DisallowUnknownFields() // a newer client's field must not be dropped silently
-		if err := dec.Decode(in); err != nil {
+		err := dec.Decode(in)
+		var large *http.MaxBytesError
+		if errors.As(err, &large) {
+			return large
+		}
+		if err != nil {
 			return &job.FieldError{Field: "request", Problem: err.Error(), Remedy: "if linus was updated, restart the engine: linus serve --stop"}
 		}
+	}
+	if s.stream >= 0 {
+		reflect.ValueOf(in).Elem().Field(s.stream).Set(reflect.ValueOf(r.Body))
 	}
 	query := r.URL.Query()
 	for _, p := range s.params {
@@ -160,6 +189,9 @@ func (s shape) decode(r *http.Request, in any) error {
 
 // setField sets a field from its text in a URL; empty text means zero.
 func setField(v reflect.Value, text string) error {
+	if _, ok := v.Interface().(time.Time); ok && text == "" {
+		return nil
+	}
 	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		return u.UnmarshalText([]byte(text))
 	}
@@ -181,6 +213,9 @@ func formOf(t reflect.Type) string {
 	if t == reflect.TypeFor[duration]() {
 		return "a duration such as 24h"
 	}
+	if t == reflect.TypeFor[time.Time]() {
+		return "a time such as 2026-01-02T15:04:05Z"
+	}
 	return "a whole number"
 }
 
@@ -190,25 +225,25 @@ func answer(w http.ResponseWriter, body any, err error) {
 	if err != nil {
 		var f failure
 		code, f = encodeError(err)
+		if f.Denied != nil { // as RFC 6750 says
+			w.Header().Set("WWW-Authenticate", fmt.Sprintf("Bearer error=%q, scope=%q", "insufficient_scope", f.Denied.Need.Scope()))
+		}
 		body = map[string]failure{"error": f}
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(body) // fails only if the client is gone
+	if v := reflect.ValueOf(body); v.Kind() == reflect.Slice && v.IsNil() {
+		body = []none{} // a list of none
+	}
+	send(w, code, body)
 }
 
-// request returns the HTTP request of a call.
-func (s shape) request(ctx context.Context, in any) (*http.Request, error) {
-	path, body, err := s.encode(in)
+// send sends body as JSON.
+func send(w http.ResponseWriter, code int, body any) {
+	data, err := json.Marshal(body)
 	if err != nil {
-		return nil, fmt.Errorf("encode the request: %w", err)
+		panic(http.ErrAbortHandler) // cannot happen: the types are ours
 	}
-	req, err := http.NewRequestWithContext(ctx, s.method, "http://engine"+path, bytes.NewReader(body)) //nolint:gosec // the host is a socket, whatever the path
-	if err != nil {
-		return nil, fmt.Errorf("ask the engine: %w", err)
-	}
-	if client := job.ClientFrom(ctx); client != "" {
-		req.Header.Set(clientHeader, client)
-	}
-	return req, nil
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
+	w.WriteHeader(code)
+	_, _ = w.Write(data) // fails only if the client is gone
 }

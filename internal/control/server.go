@@ -121,9 +121,12 @@ func handle[E any](mux *http.ServeMux, at row[E], s *Server, e E) {
 			answer(w, nil, ErrNoEngine)
 			return
 		}
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		if at.stream < 0 {
+			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		}
 		client := cmp.Or(r.Header.Get(clientHeader), commandLine)
-		at.serve(e, w, r.WithContext(job.WithClient(r.Context(), client)))
+		ctx := job.WithPrincipal(r.Context(), job.Operator()) // only its owner can open the socket
+		at.serve(e, w, r.WithContext(job.WithClient(ctx, client)))
 	})
 }
 

@@ -22,6 +22,7 @@ func verbs() []row[job.Engine] {
 		route("Submit", "POST /v1/jobs", ifKeyed, job.Engine.Submit),
 		route("Plan", "POST /v1/plan", always, job.Engine.Plan),
 		route("Job", "GET /v1/jobs/{id}", always, ofJob(job.Engine.Job)),
+		route("Manifest", "GET /v1/jobs/{id}/manifest", always, ofJob(job.Engine.Manifest)),
 		route("Result", "GET /v1/jobs/{id}/result", always, ofJob(job.Engine.Result)),
 		route("Cancel", "POST /v1/jobs/{id}/cancel", always, func(e job.Engine, ctx context.Context, in jobRef) (none, error) {
 			return none{}, e.Cancel(ctx, in.ID)
@@ -29,7 +30,10 @@ func verbs() []row[job.Engine] {
 		route("Kill", "POST /v1/jobs/{id}/kill{?signal}", always, func(e job.Engine, ctx context.Context, in signalled) (job.Killed, error) {
 			return e.Kill(ctx, in.ID, in.Signal)
 		}),
-		route("List", "GET /v1/jobs{?status,limit,cursor}", always, job.Engine.List),
+		route("List", "GET /v1/jobs{?status,reason,client,text,since,before,limit,cursor,principal}", always, job.Engine.List),
+		route("Activity", "GET /v1/activity{?principal}", always, func(e job.Engine, ctx context.Context, in ofPrincipal) (job.Activity, error) {
+			return e.Activity(ctx, in.Principal)
+		}),
 		route("Cleanup", "POST /v1/cleanup{?older_than}", always, func(e job.Engine, ctx context.Context, in aged) (int, error) {
 			return e.Cleanup(ctx, time.Duration(in.OlderThan))
 		}),
@@ -43,6 +47,10 @@ func verbs() []row[job.Engine] {
 		route("Input", "POST /v1/jobs/{id}/input", never, func(e job.Engine, ctx context.Context, in input) (none, error) {
 			return none{}, e.Input(ctx, in.ID, in.Data, in.Closed) // it may have been delivered
 		}),
+		route("Resize", "POST /v1/jobs/{id}/resize{?rows,columns}", always, func(e job.Engine, ctx context.Context, in resized) (none, error) {
+			return none{}, e.Resize(ctx, in.ID, in.Rows, in.Columns)
+		}),
+		socket("Terminal", "GET /v1/jobs/{id}/terminal{?offset}", serveTerminal),
 		route("OpenArtifact", "GET /v1/jobs/{id}/artifacts/{path...}", always, func(e job.Engine, ctx context.Context, in fileRef) (download, error) {
 			file, about, err := e.OpenArtifact(ctx, in.ID, in.Path)
 			return download{file, about}, err
@@ -63,6 +71,21 @@ func verbs() []row[job.Engine] {
 			return e.RevertVM(ctx, in.VM, in.Snapshot)
 		}),
 
+		route("ListFiles", "GET /v1/vms/{vm}/files{?path,offset,limit}", always, job.Engine.ListFiles),
+		route("ReadFile", "GET /v1/vms/{vm}/file{?path,offset,limit}", always, job.Engine.ReadFile),
+		route("WriteFile", "PUT /v1/vms/{vm}/file{?path}", always, job.Engine.WriteFile),
+		route("EditFile", "PATCH /v1/vms/{vm}/file{?path}", never, job.Engine.EditFile), // a repeated call would find nothing to replace
+		route("ReadTree", "GET /v1/vms/{vm}/tree{?path}", always, func(e job.Engine, ctx context.Context, in job.FileRef) (treeDownload, error) {
+			tree, err := e.ReadTree(ctx, in)
+			return treeDownload{tree}, err
+		}),
+		route("WriteTree", "PUT /v1/vms/{vm}/tree{?path}", never, func(e job.Engine, ctx context.Context, in treeUpload) (none, error) {
+			return none{}, e.WriteTree(ctx, job.FileRef{VM: in.VM, Path: in.Path}, in.Archive) // it can be read once
+		}),
+
+		route("Network", "POST /v1/vms/{vm}/network", always, job.Engine.Network),
+		socket("DialVM", "GET /v1/vms/{vm}/ports/{port}", dialVM),
+
 		route("Pools", "GET /v1/pools", always, ofNothing(job.Engine.Pools)),
 		route("Pool", "GET /v1/pools/{pool}", always, ofPool(job.Engine.Pool)),
 		route("CreatePool", "POST /v1/pools", never, job.Engine.CreatePool), // a repeated call would find it there
@@ -72,6 +95,12 @@ func verbs() []row[job.Engine] {
 		route("RemovePool", "POST /v1/pools/{pool}/remove", never, ofPool(job.Engine.RemovePool)), // a repeated call would be refused
 
 		route("Engines", "GET /v1/engines", always, ofNothing(job.Engine.Engines)),
+
+		route("Tokens", "GET /v1/tokens", always, ofNothing(job.Engine.Tokens)),
+		route("CreateToken", "POST /v1/tokens", never, job.Engine.CreateToken), // its secret would be lost
+		route("RevokeToken", "POST /v1/tokens/{token}/revoke", never, func(e job.Engine, ctx context.Context, in tokenRef) ([]job.Token, error) {
+			return e.RevokeToken(ctx, in.Token)
+		}),
 
 		route("CheckHost", "GET /v1/host", always, ofNothing(job.Engine.CheckHost)),
 		route("Nodes", "GET /v1/nodes", always, ofNothing(job.Engine.Nodes)),
@@ -104,6 +133,9 @@ type (
 		ID     string `json:"id"`
 		Signal string `json:"signal"`
 	}
+	ofPrincipal struct {
+		Principal string `json:"principal"`
+	}
 	aged struct {
 		OlderThan duration `json:"older_than"`
 	}
@@ -122,11 +154,27 @@ type (
 		Data   []byte `json:"data,omitempty"`
 		Closed bool   `json:"closed,omitempty"`
 	}
+	resized struct {
+		ID      string `json:"id"`
+		Rows    int    `json:"rows"`
+		Columns int    `json:"columns"`
+	}
+	terminalRef struct {
+		ID     string `json:"id"`
+		Offset int64  `json:"offset"`
+	}
+	portRef struct {
+		VM   string `json:"vm"`
+		Port int    `json:"port"`
+	}
 	vmRef struct {
 		VM string `json:"vm"`
 	}
 	poolRef struct {
 		Pool string `json:"pool"`
+	}
+	tokenRef struct {
+		Token string `json:"token"`
 	}
 	nodeRef struct {
 		Node string `json:"node"`

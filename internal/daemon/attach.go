@@ -28,12 +28,16 @@ const (
 // Attach returns a client of the engine of the state directory. It starts one in the
 // background if there is none, now and whenever the engine has ended. strict, for
 // verbs that create VMs, refuses an engine with other settings, unless it can be
-// replaced. Errors: *SettingsError.
+// replaced. With LINUS_SERVER set it is the engine of that server. Errors:
+// *SettingsError.
 func Attach(ctx context.Context, o Options, strict bool) (*control.Client, error) {
+	if o.Config.Server != "" {
+		return attachServer(ctx, o.Config)
+	}
 	return control.NewClient(ctx, func(ctx context.Context) (*control.Conn, error) { return o.dial(ctx, strict) })
 }
 
-// SettingsError: the engine has other settings than the client.
+// SettingsError says that the engine has other settings than the client.
 type SettingsError struct {
 	StateDir    string
 	PID         int

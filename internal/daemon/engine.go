@@ -15,6 +15,7 @@ import (
 
 	"linus/internal/callback"
 	"linus/internal/config"
+	"linus/internal/egress"
 	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/policy"
@@ -25,6 +26,7 @@ import (
 // engine is everything that runs jobs in this process.
 type engine struct {
 	*executor.Executor
+	guarded   job.Engine // the same, for faces
 	callbacks *callback.Server
 	backend   Backend
 	store     *store.Store
@@ -41,7 +43,11 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 		return nil, err
 	}
 	e := &engine{store: st, log: log}
-	allow, err := policies(c)
+	allowed, err := policies(c)
+	if err != nil {
+		return nil, errors.Join(err, st.Close())
+	}
+	notify, err := webhooks(c, allowed, o.Version)
 	if err != nil {
 		return nil, errors.Join(err, st.Close())
 	}
@@ -72,7 +78,7 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 		Store: st, Provider: e.watch.audit.Provider(e.backend.Provider), Placer: e.backend.Placer, Guest: e.backend.Guest, Log: log,
 		Observer: e.watch.observer(),
 		Owner:    in.owner,
-		Defaults: job.Defaults{VMTemplate: c.DefaultVMTemplate, Timeout: c.DefaultTimeout, CPU: c.DefaultCPU, Memory: c.DefaultMemory, Disk: c.DefaultDisk},
+		Defaults: job.Defaults{VMTemplate: c.DefaultVMTemplate, Timeout: c.DefaultTimeout, CPU: c.DefaultCPU, Memory: c.DefaultMemory, Disk: c.DefaultDisk, Egress: defaultEgress(c), EgressNames: c.EgressNames()},
 		Secrets:  secrets(c).Resolve,
 		Keys:     in.keys,
 		Artifacts: job.ArtifactLimits{
@@ -83,17 +89,24 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 		CleanupInterval:    time.Duration(c.CleanupInterval) * time.Second,
 		Lease:              time.Duration(c.LeaseHours) * time.Hour,
 		Retention:          time.Duration(c.RetentionDays) * 24 * time.Hour,
-		Allow:              allow,
+		Allow:              allowed.check,
+		AllowFile:          allowed.commands.CheckFile,
+		Webhooks:           notify,
 		Admit:              admit,
 		CallbackURL:        func(ctx context.Context) (string, error) { return e.callbackURL(ctx, c) },
 		CallbackAddr:       func() string { return e.callbacks.Addr() },
-		About:              about(o),
+		Connected:          e.watch.metrics.Connected,
+		Proxy: func(names []string, record func(job.Connection)) executor.NamesProxy {
+			return egress.New(egress.Options{Names: names, Record: record})
+		},
+		About: about(o),
 	}
 	if c.DatabaseURL.Reveal() != "" { // others may have the same
 		work.Engines, work.Fence = st, e.backend.Fence
 		work.Predecessor, work.Joined = predecessor(c), func(id string) { noteEngine(c, id, log) }
 	}
 	e.Executor = executor.New(work)
+	e.guarded = executor.Guarded(e.Executor)
 	e.callbacks, err = callback.Listen(ctx, c.CallbackHost, c.CallbackPort, e.watch.metrics.Reporter(e.Executor), log)
 	if err != nil {
 		e.backend.Close()

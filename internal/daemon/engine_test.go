@@ -44,7 +44,7 @@ func TestFree_CountsWhatIsStored(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = e.close(t.Context()) })
 			if tt.job != nil {
-				if _, _, err := e.store.Insert(t.Context(), *tt.job, "", ""); err != nil {
+				if _, _, err := e.store.Insert(t.Context(), *tt.job, "", job.Limits{}); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -3,24 +3,31 @@ package daemon
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 
+	"linus/internal/config"
+	"linus/internal/control"
 	"linus/internal/job"
 	"linus/internal/mcptool"
+	"linus/internal/oauth"
 	"linus/internal/remote"
 	"linus/internal/web"
 )
 
 // HTTP is where the engine can be reached by HTTP.
 type HTTP struct {
+	Scheme  string // http, or https
 	Addr    string // address listened on
 	Browser string // the same, for a browser on this machine
 	Token   string // where people find the clients' token: a file or a setting
@@ -32,6 +39,7 @@ type httpFace struct {
 	HTTP
 	server *web.Server
 	mcp    *mcptool.HTTP
+	oauth  *oauth.Verifier // nil: no OAuth issuer is trusted
 	served chan struct{}
 }
 
@@ -51,10 +59,32 @@ func openHTTP(ctx context.Context, o Options, e *engine, failed func(error)) (*h
 			return nil, err
 		}
 	}
-	f.mcp = mcptool.NewHTTP(MCPOptions(o, e))
-	var err error
-	f.server, err = web.Listen(ctx, c.HTTPAddr, web.Options{Engine: e, MCP: f.mcp, Metrics: e.watch.metrics.Handler(), Token: token, Logouts: filepath.Join(c.StateDir, "http-logouts"), Hosts: c.HTTPNames(), Origins: c.HTTPOrigins(), Log: log})
+	settings, err := serverTLS(c, log)
 	if err != nil {
+		return nil, err
+	}
+	options := web.Options{Engine: e.guarded, API: control.API(e.guarded, control.APIOptions{Version: o.Version}), Metrics: e.watch.metrics.Handler(), Token: token, Authenticate: e.Authenticate, Holder: e.Holder, Logouts: filepath.Join(c.StateDir, "http-logouts"), TLS: settings, Hosts: c.HTTPNames(), Origins: c.HTTPOrigins(), Log: log}
+	mcp := MCPOptions(o, e.guarded)
+	if c.OAuthIssuer != "" {
+		roots, err := readRoots("OAUTH_CA_FILE", c.OAuthCAFile)
+		if err != nil {
+			return nil, err
+		}
+		f.oauth = oauth.New(oauth.Options{Issuer: c.OAuthIssuer, Audience: c.OAuthAudience, Roots: roots, Log: log}) //nolint:contextcheck // it fetches keys until it is closed
+		options.OAuth = &web.OAuth{Issuer: c.OAuthIssuer, Resource: c.OAuthAudience}
+		mcp.Challenge = options.OAuth.Insufficient
+		options.Authenticate = func(ctx context.Context, bearer string) (job.Principal, error) {
+			if strings.HasPrefix(bearer, job.TokenPrefix) {
+				return e.Authenticate(ctx, bearer)
+			}
+			return f.oauth.Authenticate(ctx, bearer)
+		}
+	}
+	f.mcp = mcptool.NewHTTP(mcp)
+	options.MCP = f.mcp
+	f.server, err = web.Listen(ctx, c.HTTPAddr, options)
+	if err != nil {
+		f.oauth.Close()
 		if errors.Is(err, syscall.EADDRINUSE) {
 			err = fmt.Errorf("%w; set HTTP_ADDR (or --http) to another port, or to port 0 for any free one", err)
 		}
@@ -66,10 +96,31 @@ func openHTTP(ctx context.Context, o Options, e *engine, failed func(error)) (*h
 			failed(err)
 		}
 	}()
-	f.Addr, f.Browser = f.server.Addr(), browserAddr(f.server.Addr())
-	f.Login = "http://" + f.Browser + web.LoginPath(token)
+	f.Scheme, f.Addr, f.Browser = "http", f.server.Addr(), browserAddr(f.server.Addr())
+	if settings != nil {
+		f.Scheme = "https"
+		if names := c.HTTPNames(); len(names) > 0 { // the certificate's, rather than an address
+			_, port, _ := net.SplitHostPort(f.Addr)
+			f.Browser = net.JoinHostPort(names[0], port)
+		}
+	} else if host, _, _ := net.SplitHostPort(f.Addr); !job.IsLoopback(host) {
+		log.Warn("HTTP is not encrypted, and tokens can be read on the network, unless a proxy in front of it encrypts; set HTTP_TLS_CERT and HTTP_TLS_KEY, or listen on 127.0.0.1", "addr", f.Addr)
+	}
+	f.Login = f.Scheme + "://" + f.Browser + web.LoginPath(token)
 	log.Info("HTTP server started", "addr", f.server.Addr())
 	return f, nil
+}
+
+// serverTLS returns the TLS settings of the HTTP server; nil: it has none.
+func serverTLS(c config.Config, log *slog.Logger) (*tls.Config, error) {
+	if c.HTTPTLSCert == "" {
+		return nil, nil
+	}
+	cert, err := web.OpenCertificate(c.HTTPTLSCert, c.HTTPTLSKey, log)
+	if err != nil {
+		return nil, fmt.Errorf("HTTP_TLS_CERT: %w", err)
+	}
+	return cert.Config(), nil
 }
 
 // browserAddr returns an address a browser on this machine can open: the unspecified
@@ -88,6 +139,7 @@ func (f *httpFace) close(ctx context.Context) error {
 		return nil
 	}
 	err := errors.Join(f.server.Close(ctx), f.mcp.Close(ctx))
+	f.oauth.Close()
 	<-f.served
 	return err
 }
@@ -99,7 +151,13 @@ func MCPOptions(o Options, e job.Engine) mcptool.Options {
 		Engine: e, Version: o.Version, Log: log,
 		Toolsets: c.Toolsets(), ReadOnly: c.MCPReadOnly, DisableDestructive: c.MCPDisableDestructive,
 		SSHCommand: func(vm job.VM) string {
-			argv, err := SSHCommand(c, vm)
+			if c.Server != "" {
+				return "linus job exec --vm " + vm.Name + " --tty -- bash -l"
+			}
+			if c.Clustered() { // which node the VM is on is asked when it is run
+				return "linus vm ssh " + vm.Name
+			}
+			argv, err := Login{Config: c, VM: vm}.Command()
 			if err != nil {
 				log.Warn("no ssh command for a VM", "vm_id", vm.ID, "err", err)
 				return "linus vm ssh " + vm.Name

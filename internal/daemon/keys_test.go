@@ -107,7 +107,7 @@ func TestMigrateStore_LeavesNoVMWithoutItsKey(t *testing.T) {
 	}
 	for id, state := range map[string]job.VMState{withOwn: job.VMCreated, withOld: job.VMCreated, gone: job.VMDestroyed} {
 		j := job.Job{ID: id, Kind: job.KindVM, Status: job.Running, Manifest: job.Manifest{Lifecycle: job.Persistent}, VM: &job.VM{ID: 100, Name: "vm", Job: id, State: state}}
-		if _, _, err := st.Insert(t.Context(), j, "", ""); err != nil {
+		if _, _, err := st.Insert(t.Context(), j, "", job.Limits{}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -27,5 +27,5 @@ func Lock(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// ErrLocked: another process has locked the state directory.
+// ErrLocked says that another process has locked the state directory.
 var ErrLocked = errors.New("an engine is running here already")

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"syscall"
+	"time"
 )
 
 // lockFile locks an open file for this process; ErrLocked if another has locked it.
@@ -25,3 +26,12 @@ const (
 	errInUse   = syscall.EADDRINUSE
 	errNotOurs = syscall.EACCES
 )
+
+// cpuTime is the CPU time that this process has used.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0 // cannot happen
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/windows"
 )
@@ -32,3 +33,13 @@ const (
 	errInUse   = windows.WSAEADDRINUSE
 	errNotOurs = windows.WSAEACCES
 )
+
+// cpuTime is the CPU time that this process has used.
+func cpuTime() time.Duration {
+	var created, exited, kernel, user windows.Filetime
+	if windows.GetProcessTimes(windows.CurrentProcess(), &created, &exited, &kernel, &user) != nil {
+		return 0 // cannot happen
+	}
+	ticks := func(t windows.Filetime) int64 { return int64(t.HighDateTime)<<32 | int64(t.LowDateTime) }
+	return time.Duration(ticks(kernel)+ticks(user)) * 100 // ns each
+}

@@ -14,6 +14,13 @@ import (
 // Peek returns the running engine or, if there is none, a read-only view of the state
 // directory. It does not start an engine.
 func Peek(ctx context.Context, c config.Config) (job.Engine, func(), error) {
+	if c.Server != "" {
+		client, err := attachServer(ctx, c)
+		if err != nil {
+			return nil, nil, err
+		}
+		return client, client.Close, nil
+	}
 	client, err := control.Dial(ctx, control.Socket(c.StateDir))
 	switch {
 	case err == nil:

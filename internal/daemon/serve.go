@@ -60,7 +60,7 @@ func serve(ctx context.Context, o Options, background bool, idle time.Duration, 
 		return errors.Join(err, l.Close(), e.close(ctx))
 	}
 	info := control.Info{Version: o.Version, PID: os.Getpid(), Callback: net.JoinHostPort(c.CallbackHost, strconv.Itoa(e.callbacks.Port())), Settings: c.Effective(), Background: background}
-	clients := control.NewServer(e, control.Options{Info: info, Stop: func() { end(errAsked) }, Drain: func(asked context.Context) error { return e.drain(asked, ctx, end) }, Idle: e.free, Log: log}) //nolint:contextcheck // requests end with Close, after being told why
+	clients := control.NewServer(e.guarded, control.Options{Info: info, Stop: func() { end(errAsked) }, Drain: func(asked context.Context) error { return e.drain(asked, ctx, end) }, Idle: e.free, Log: log}) //nolint:contextcheck // requests end with Close, after being told why
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
@@ -74,6 +74,7 @@ func serve(ctx context.Context, o Options, background bool, idle time.Duration, 
 		serving.HTTP = &face.HTTP
 	}
 	ready(serving)
+	go processors(ctx)
 	if idle > 0 {
 		go endWhenIdle(ctx, idle, func() bool { return clients.Clients() == 0 && e.Idle() }, func() bool {
 			retired := clients.Retire(ctx)

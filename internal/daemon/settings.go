@@ -8,31 +8,55 @@ import (
 	"strings"
 
 	"linus/internal/config"
+	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/policy"
 	"linus/internal/secret"
+	"linus/internal/webhook"
 )
 
-// policies returns the check of submissions against the settings ALLOWED_*.
-func policies(c config.Config) (func(job.Submission) error, error) {
+// rules are the checks against the settings ALLOWED_*: of submissions, and of files to be
+// written in VMs.
+type rules struct {
+	commands *policy.Policy
+	bounds   *policy.Bounds
+}
+
+func policies(c config.Config) (rules, error) {
 	commands, err := policy.New(c.AllowedCommands)
 	if err != nil {
-		return nil, err
+		return rules{}, err
 	}
 	bounds, err := policy.NewBounds(policy.Choices{
 		Bridges: c.AllowedBridges, VLANs: c.AllowedVLANs, Templates: c.AllowedTemplates, Secrets: c.AllowedSecrets,
+		Webhooks: c.AllowedWebhooks, Signs: c.WebhookSecret.Reveal() != "",
 		Network:  job.Network{Bridge: c.ProxmoxBridge, VLAN: c.ProxmoxVLANTag, IP: c.VMIPConfig, Gateway: c.VMGateway},
 		Template: c.DefaultVMTemplate,
+		Egress:   c.AllowedEgress, EgressNames: c.AllowedNames,
+		DefaultEgress: job.Egress(c.DefaultEgress), DefaultNames: c.EgressNames(),
 	})
-	if err != nil {
-		return nil, err
+	return rules{commands, bounds}, err
+}
+
+// check checks a submission.
+func (r rules) check(s job.Submission) error {
+	if err := r.bounds.Check(s); err != nil || s.Kind == job.KindVM { // no command to check
+		return err
 	}
-	return func(s job.Submission) error {
-		if err := bounds.Check(s); err != nil || s.Kind == job.KindVM { // no command to check
-			return err
-		}
-		return commands.Check(s.Manifest)
-	}, nil
+	return r.commands.Check(s.Manifest)
+}
+
+// webhooks returns how jobs notify; nil: they do not.
+func webhooks(c config.Config, r rules, version string) (*executor.Webhooks, error) {
+	if c.WebhookSecret.Reveal() == "" {
+		return nil, nil
+	}
+	key, err := job.WebhookKey(c.WebhookSecret.Reveal())
+	if err != nil {
+		return nil, fmt.Errorf("WEBHOOK_SECRET: %w", err)
+	}
+	sender := webhook.New(webhook.Options{URL: c.WebhookURL.Reveal(), Key: key, Version: version})
+	return &executor.Webhooks{Send: sender.Send, Installation: c.WebhookURL.Reveal() != "", Private: r.bounds.NotifyPrivate, Page: c.WebhookLink}, nil
 }
 
 // secrets returns the configured source of secrets.
@@ -87,4 +111,13 @@ func Problems(c config.Config) []config.Problem {
 		add("LINUS_SECRETS_FILE", strings.ReplaceAll(err.Error(), "\n", "; "), "each secret needs a name and a value of 4 bytes or more")
 	}
 	return problems
+}
+
+// defaultEgress returns the mode of jobs that choose none; empty where their manifests
+// need not say one.
+func defaultEgress(c config.Config) job.Egress {
+	if c.DefaultEgress == string(job.EgressLAN) {
+		return ""
+	}
+	return job.Egress(c.DefaultEgress)
 }

@@ -17,46 +17,79 @@ func GuestKnownHosts(c config.Config, vm job.VM) string {
 	return filepath.Join(c.StateDir, "ssh", vm.Job+".known_hosts")
 }
 
-// SSHCommand returns the ssh command that logs in to a VM.
-func SSHCommand(c config.Config, vm job.VM) ([]string, error) {
-	options, err := SSHOptions(c, vm)
-	return append(append([]string{"ssh"}, options...), "-p", strconv.Itoa(c.VMSSHPort), vm.User+"@"+vm.IP), err
+// Login is what OpenSSH needs to log in to a VM.
+type Login struct {
+	Config config.Config
+	VM     job.VM
+	Node   job.NodeInfo // that the VM is on, to jump through; without its address and host keys, the first entry is
 }
 
-// SSHOptions returns the options with which ssh and scp reach a VM: through the host (of
-// several, the first), with its host key pinned and its own login key. It writes the file with the VM's
-// host key that they name.
-func SSHOptions(c config.Config, vm job.VM) ([]string, error) {
+// Command returns the ssh command that logs in to the VM.
+func (l Login) Command() ([]string, error) {
+	options, err := l.Options()
+	return append(append([]string{"ssh"}, options...), "-p", strconv.Itoa(l.Config.VMSSHPort), l.VM.User+"@"+l.VM.IP), err
+}
+
+// Options returns the options with which ssh and scp reach the VM: through its node, with
+// its host key pinned and its own login key. It writes the files with host keys that they
+// name.
+func (l Login) Options() ([]string, error) {
+	c, vm := l.Config, l.VM
 	known, alias := GuestKnownHosts(c, vm), "linus-"+vm.Job
 	checking := "yes"
 	if vm.HostKey == "" {
 		checking = "accept-new" // not known; ssh refuses a changed one
-	} else {
-		err := os.MkdirAll(filepath.Dir(known), 0o700)
-		if err == nil {
-			err = os.WriteFile(known, []byte(alias+" "+vm.HostKey+"\n"), 0o600)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("write the VM's host key: %w", err)
-		}
+	} else if err := writeKnownHosts(known, alias, vm.HostKey); err != nil {
+		return nil, err
 	}
 	keys, err := loginKeys(c)
 	if err != nil {
 		return nil, err
 	}
-	jump := append(append([]string{"ssh"}, sshAlone()...),
-		"-o", "StrictHostKeyChecking=yes", "-o", sshFile("UserKnownHostsFile", c.ProxmoxKnownHosts), "-p", strconv.Itoa(c.ProxmoxSSHPort))
-	if c.ProxmoxSSHKeyPath != "" {
-		jump = append(jump, "-o", "IdentitiesOnly=yes", "-o", sshFile("IdentityFile", c.ProxmoxSSHKeyPath))
+	through, err := l.through()
+	if err != nil {
+		return nil, err
 	}
-	through := strings.ReplaceAll(remote.Quote(append(jump, "-W")...), "%", "%%") + " '[%h]:%p' " +
-		strings.ReplaceAll(remote.Quote(c.ProxmoxSSHUser+"@"+c.Hosts()[0]), "%", "%%")
 	return append(sshAlone(),
 		"-o", "ProxyCommand="+through,
 		"-o", "HostKeyAlias="+alias, "-o", "StrictHostKeyChecking="+checking, "-o", sshFile("UserKnownHostsFile", known),
 		"-o", "IdentitiesOnly=yes", "-o", sshFile("IdentityFile", keys.Path(vm)),
 		"-o", "PreferredAuthentications=publickey", // never a password prompt from a VM
 	), nil
+}
+
+// through returns the ProxyCommand that jumps through the VM's node.
+func (l Login) through() (string, error) {
+	c, host := l.Config, l.Config.Hosts()[0]
+	jump := append(append([]string{"ssh"}, sshAlone()...), "-o", "StrictHostKeyChecking=yes")
+	if l.Node.Address != "" && len(l.Node.HostKeys) > 0 {
+		host = l.Node.Address
+		known, alias := filepath.Join(c.StateDir, "ssh", "node-"+l.Node.Name+".known_hosts"), "linus-node-"+l.Node.Name
+		if err := writeKnownHosts(known, alias, l.Node.HostKeys...); err != nil {
+			return "", err
+		}
+		jump = append(jump, "-o", "HostKeyAlias="+alias, "-o", sshFile("UserKnownHostsFile", known))
+	} else {
+		jump = append(jump, "-o", sshFile("UserKnownHostsFile", c.ProxmoxKnownHosts))
+	}
+	jump = append(jump, "-p", strconv.Itoa(c.ProxmoxSSHPort))
+	if c.ProxmoxSSHKeyPath != "" {
+		jump = append(jump, "-o", "IdentitiesOnly=yes", "-o", sshFile("IdentityFile", c.ProxmoxSSHKeyPath))
+	}
+	return strings.ReplaceAll(remote.Quote(append(jump, "-W")...), "%", "%%") + " '[%h]:%p' " +
+		strings.ReplaceAll(remote.Quote(c.ProxmoxSSHUser+"@"+host), "%", "%%"), nil
+}
+
+// writeKnownHosts writes a file with the host keys of one name.
+func writeKnownHosts(path, name string, keys ...string) error {
+	err := os.MkdirAll(filepath.Dir(path), 0o700)
+	if err == nil {
+		err = os.WriteFile(path, []byte(name+" "+strings.Join(keys, "\n"+name+" ")+"\n"), 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("write host keys: %w", err)
+	}
+	return nil
 }
 
 // sshAlone are the options that make ssh ignore ssh_config, the user's and the

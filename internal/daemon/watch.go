@@ -31,12 +31,12 @@ func openWatch(ctx context.Context, o Options, owner string, st *store.Store) (*
 	audit := auditOptions(o)
 	audit.MaxSize = auditSize
 	audit.OnEnd = w.metrics.HostChanged
-	audit.ClientOf = func(ctx context.Context, id string) string {
+	audit.Submitter = func(ctx context.Context, id string) job.Caller {
 		j, err := st.Job(context.WithoutCancel(ctx), id)
 		if err != nil {
-			return "" // a VM of no job here
+			return job.Caller{} // a VM of no job here
 		}
-		return j.Client
+		return j.Submitter()
 	}
 	w.audit = telemetry.NewAudit(audit)
 	if o.Config.TraceEndpoint == "" {

@@ -42,10 +42,36 @@ func npmClients(t *testing.T) clients {
 	return clients{dir, node}
 }
 
-// serveHTTP runs linus serve with MCP by HTTP and returns its URL.
+// scripts copies scripts of testdata/clients to a new directory beside what is
+// installed, because ES modules are found from where the importing file lies.
+func (c clients) scripts(t *testing.T, names ...string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	for _, name := range names {
+		script, err := os.ReadFile(filepath.Join("../../testdata/clients", name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), script, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(filepath.Join(c.dir, "node_modules"), filepath.Join(dir, "node_modules")); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// serveHTTP runs linus serve with MCP by HTTP on loopback and returns its URL.
 func (h *host) serveHTTP(t *testing.T) string {
 	t.Helper()
-	cmd := exec.Command(filepath.Join(binDir, "linus"), "serve", "--http", "127.0.0.1:0")
+	return h.serveAt(t, "127.0.0.1:0")
+}
+
+// serveAt runs linus serve at an address and returns MCP's URL.
+func (h *host) serveAt(t *testing.T, addr string) string {
+	t.Helper()
+	cmd := exec.Command(h.linus(), "serve", "--http", addr)
 	cmd.Env = h.env
 	stderr, err := cmd.StderrPipe()
 	if err == nil {
@@ -64,7 +90,7 @@ func (h *host) serveHTTP(t *testing.T) string {
 	})
 	lines := bufio.NewScanner(stderr)
 	for lines.Scan() {
-		if m := regexp.MustCompile(`MCP at (http://\S+/mcp)`).FindStringSubmatch(lines.Text()); m != nil {
+		if m := regexp.MustCompile(`MCP at (https?://\S+/mcp)`).FindStringSubmatch(lines.Text()); m != nil {
 			go io.Copy(io.Discard, stderr) //nolint:errcheck // the rest of the log
 			return m[1]
 		}
@@ -79,18 +105,11 @@ const clientsToken = "HTTP_TOKEN=a-token-of-this-test"
 // is, and are asked before a VM is destroyed; over both transports, in both eras
 // of the protocol.
 func TestSDKs(t *testing.T) {
+	t.Parallel()
 	c := npmClients(t)
 	h := newHost(t, lab.DriverProcess, clientsToken)
 	url := h.serveHTTP(t)
-	// ES modules are found from where the importing file lies.
-	dir := t.TempDir()
-	script, err := os.ReadFile("../../testdata/clients/drive.mjs")
-	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, "drive.mjs"), script, 0o600)
-	}
-	if err := errors.Join(err, os.Symlink(filepath.Join(c.dir, "node_modules"), filepath.Join(dir, "node_modules"))); err != nil {
-		t.Fatal(err)
-	}
+	dir := c.scripts(t, "drive.mjs")
 	for _, generation := range []string{"sdk", "client", "client-2026"} {
 		for _, way := range []string{"stdio", "http"} {
 			t.Run(generation+" by "+way, func(t *testing.T) {
@@ -112,7 +131,7 @@ func TestSDKs(t *testing.T) {
 				asked, _ := got["asked"].([]any)
 				delete(got, "asked")
 				want := map[string]any{
-					"tools": 22.0, "prompts": []any{"delegate_task", "diagnose_job"}, "resources": []any{"linus://host"}, "templates": 3.0,
+					"tools": 26.0, "prompts": []any{"delegate_task", "diagnose_job"}, "resources": []any{"linus://host"}, "templates": 3.0,
 					"submitted": true, "status": "failed", "exit_code": 3.0, "output": said, "read": said,
 					"completed": true, "diagnosed": true, "destroyed": true,
 				}

@@ -79,7 +79,7 @@ func (c *cluster) confs() []string {
 // gone waits until no VM of ours is left on any node.
 func (c *cluster) gone() {
 	c.t.Helper()
-	deadline := time.After(3 * time.Minute)
+	deadline := time.After(5 * time.Minute)
 	for len(c.confs()) > 0 {
 		select {
 		case <-deadline:
@@ -208,7 +208,29 @@ func TestCluster_SpreadsJobsAndFollowsVMs(t *testing.T) {
 		end()
 		c.succeed(id)
 		c.gone()
+		if leases := c.leases(); len(leases) > 0 {
+			t.Errorf("leases of a VM that has moved: %v", leases)
+		}
 	})
+}
+
+// leases waits until no node has a lease, and returns those that stay.
+func (c *cluster) leases() (left []string) {
+	c.t.Helper()
+	nodes, err := c.h.lab.Nodes()
+	c.must(err)
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		left = nil
+		for _, node := range nodes {
+			found, err := filepath.Glob(filepath.Join(node.Dir, "home/linus/leases/*-*"))
+			c.must(err)
+			left = append(left, found...)
+		}
+		if len(left) == 0 {
+			break
+		}
+	}
+	return left
 }
 
 // A node that goes down takes its job with it, and nothing is said to be destroyed until
@@ -249,6 +271,9 @@ func TestCluster_OutlastsNodesThatGoDown(t *testing.T) {
 		id, end := c.sleeper()
 		c.node(id)
 		c.must(c.h.lab.NodeDown(ctx, "pve1"))
+		if text := c.h.cli(t, "vm", "ssh", id, "--", "echo", "by its node"); text != "by its node\n" {
+			t.Errorf("logged in: %q", text)
+		}
 		next := c.submit(script("hostname"))
 		c.succeed(next)
 		end()

@@ -28,6 +28,7 @@ func (engine) CheckHost(context.Context) (job.HostReport, error) {
 // beside our own. What is known to fail, and why, stands in the baselines; what
 // is there and passes fails the test, too.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	c := npmClients(t)
 	const token = "a-token-of-this-test"
 	mcp := mcptool.NewHTTP(mcptool.Options{Engine: engine{}, Version: "test", Log: slog.New(slog.DiscardHandler)}, fixtures()...)

@@ -101,6 +101,7 @@ func (h *host) template(t *testing.T, id int, name, system string) {
 // TestExamples_NotebookIsReachedThroughItsVM runs the long-lived one, on a port
 // that is free: the loopback of the process lab's VMs is this machine's.
 func TestExamples_NotebookIsReachedThroughItsVM(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, "process", "LINUS_SECRET_JUPYTER_TOKEN=open-sesame")
 	installInTemplate(t, h, "jupyter-lab")
 	inside, here := freePort(t), freePort(t)

@@ -22,7 +22,9 @@ import (
 // A job computes its result in a real VM with a real kernel, cloud-init and
 // guest agent, and the VM is gone afterwards.
 func TestJob_RunsInARealVM(t *testing.T) {
-	h := newHost(t, lab.DriverQemu)
+	h := newHost(t, lab.DriverQemu, clientsToken, "VM_NETWORK_TIMEOUT=1200", "VM_READY_TIMEOUT=1200")
+	h.knowsNames(t)
+	url := h.serveAt(t, "127.0.0.1:0")
 	c := h.connect(t)
 	host := c.call("check_host", nil)
 	if host["ok"] != true {
@@ -66,14 +68,15 @@ func TestJob_RunsInARealVM(t *testing.T) {
 	}
 	h.waitGone(t)
 	t.Logf("phases:\n%s", h.cli(t, "job", "status", id))
-	t.Run("KeptVM", func(t *testing.T) { keptVM(t, h) })
+	t.Run("KeptVM", func(t *testing.T) { keptVM(t, h, strings.TrimSuffix(url, "/mcp")) })
 }
 
-// keptVM makes a real VM that stays, talks to a shell in it while another job
-// leaves a file there, and destroys it.
-func keptVM(t *testing.T, h *host) {
+// keptVM makes a real VM that stays and reaches names only, talks to a shell in it, also
+// by the API, while another job leaves a file there, tries what each egress mode lets pass,
+// and destroys it.
+func keptVM(t *testing.T, h *host, url string) {
 	c := h.connect(t)
-	made := c.call("provision_vm", map[string]any{"name": "dev", "memory": "1G", "ttl": 3600})
+	made := c.call("provision_vm", map[string]any{"name": "dev", "memory": "1G", "ttl": 3600, "network": map[string]any{"allow": []any{"allowed.invalid", publicName, privateName}}})
 	c.wait(made["job_id"].(string))
 	vm := c.call("get_vm", map[string]any{"vm_id": "dev"})
 	if vm["status"] != "running" || vm["ip"] == nil {
@@ -92,6 +95,10 @@ func keptVM(t *testing.T, h *host) {
 	if text := answer["stdout"].(string); !strings.Contains(text, " 24 80") {
 		t.Errorf("the terminal has another size: %q", text)
 	}
+
+	tty := openConsole(t, url, shell)
+	t.Run("Terminal", tty.isOne)
+	t.Run("Egress", func(t *testing.T) { egressFromInside(t, h, c, tty, "dev", vm["vm_id"].(string), vm["ip"].(string)) })
 
 	id := c.submit(map[string]any{
 		"agentType": "script", "vm": "dev", "sudo": true, "cwd": "/srv", "artifacts": []any{"out/**"},
@@ -118,6 +125,7 @@ func keptVM(t *testing.T, h *host) {
 
 // The job's own exit status, both streams and every byte come back.
 func TestJob_FailsWithItsExitStatus(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	c := h.connect(t)
 	id := c.submit(script(`printf 'out\n'; printf 'err\n' >&2; exit 3`))
@@ -135,6 +143,7 @@ func TestJob_FailsWithItsExitStatus(t *testing.T) {
 // A job past its timeout is ended with its whole process tree; what it printed
 // is kept.
 func TestJob_TimesOut(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	c := h.connect(t)
 	m := script(`echo before; setsid sleep 1000 & sleep 1000; echo after`)
@@ -151,6 +160,7 @@ func TestJob_TimesOut(t *testing.T) {
 // Cancelling while the VM is being made rolls it back: no VM, and never
 // running again.
 func TestCancel_WhileProvisioning(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	h.fault(t, "agent_silent", "1")
 	c := h.connect(t)
@@ -171,6 +181,7 @@ func TestCancel_WhileProvisioning(t *testing.T) {
 
 // Cancelling a running job ends it, keeps what it printed and destroys its VM.
 func TestCancel_WhileRunning(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	c := h.connect(t)
 	id := c.submit(script("echo started; sleep 1000"))
@@ -186,6 +197,7 @@ func TestCancel_WhileRunning(t *testing.T) {
 
 // Every way a task may be run, and every byte of a file, arrives as given.
 func TestJob_ArrivesByteForByte(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	c := h.connect(t)
 	blob := make([]byte, 10<<20)
@@ -226,6 +238,7 @@ func TestJob_ArrivesByteForByte(t *testing.T) {
 // Output beyond the limit keeps head and tail, and says how much is missing;
 // binary output is exact in files and marked in JSON.
 func TestJob_OutputBeyondTheLimit(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, lab.DriverProcess, "MAX_OUTPUT_SIZE=1MB")
 	c := h.connect(t)
 	id := c.submit(script(`echo HEAD; head -c 3000000 /dev/zero | tr '\0' x; printf '\377\nTAIL'`))
@@ -243,6 +256,7 @@ func TestJob_OutputBeyondTheLimit(t *testing.T) {
 // 20 jobs at once with 4 slots: the rest waits, all end, no VM is left and a
 // VM of somebody else is as it was.
 func TestJobs_MoreThanSlots(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	foreign := h.plantForeign(t)
 	c := h.connect(t)
@@ -266,6 +280,7 @@ func TestJobs_MoreThanSlots(t *testing.T) {
 // A chat window that closes does not end a job: the engine goes on, and the
 // next client finds the result.
 func TestJob_SurvivesTheClient(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	first := h.connect(t)
 	id := first.submit(script("sleep 1; echo late"))
@@ -285,6 +300,7 @@ func script(task string) map[string]any { return map[string]any{"agentType": "sc
 
 // A job completes when its VM cannot call back.
 func TestJob_CompletesWithoutCallbacks(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, lab.DriverProcess, "CALLBACK_URL=http://127.0.0.1:9") // the discard port: nobody answers
 	c := h.connect(t)
 	id := c.submit(script("echo polled"))
@@ -299,7 +315,7 @@ func TestJob_CompletesWithoutCallbacks(t *testing.T) {
 // waitGone waits until no VM of ours is left on the host.
 func (h *host) waitGone(t *testing.T) {
 	t.Helper()
-	deadline := time.After(2 * time.Minute)
+	deadline := time.After(5 * time.Minute)
 	for h.ourVMs(t) > 0 {
 		select {
 		case <-deadline:

@@ -71,7 +71,7 @@ func TestEngines_OneIsKilledInTheMiddleOfAJob(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess, "LINUS_DATABASE_URL="+pgtest.Database(t))
 	l, c := newLedger(t), h.connect(t)
-	w := work{n: 1, lines: 5000, sleep: "3"}
+	w := work{n: 1, lines: 5000, sleep: "15"}
 	id := c.submit(script(l.task(w)))
 	c.until(id, func(j map[string]any) bool { return j["status"] == "running" })
 	other := h.another(t)
@@ -100,7 +100,7 @@ func TestEngines_OneDrains(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess, "LINUS_DATABASE_URL="+pgtest.Database(t))
 	l, c := newLedger(t), h.connect(t)
-	first, second := work{n: 1, lines: 10, sleep: "4"}, work{n: 2, lines: 10, sleep: "0"}
+	first, second := work{n: 1, lines: 10, sleep: "15"}, work{n: 2, lines: 10, sleep: "0"}
 	running := c.submit(script(l.task(first)))
 	c.until(running, func(j map[string]any) bool { return j["status"] == "running" })
 	other := h.another(t)
@@ -121,6 +121,39 @@ func TestEngines_OneDrains(t *testing.T) {
 		}
 	case <-time.After(time.Minute):
 		t.Error("it does not come to an end")
+	}
+	if list := other.cli(t, "engine", "list"); strings.Count(list, "\n") != 2 {
+		t.Errorf("the engines:\n%s", list)
+	}
+	other.waitGone(t)
+}
+
+// An engine that drains is killed while its last job runs: the other takes that over,
+// and it ends whole, having run once.
+func TestEngines_OneThatDrainsIsKilled(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, lab.DriverProcess, "LINUS_DATABASE_URL="+pgtest.Database(t))
+	l, c := newLedger(t), h.connect(t)
+	w := work{n: 1, lines: 1000, sleep: "15"}
+	id := c.submit(script(l.task(w)))
+	c.until(id, func(j map[string]any) bool { return j["status"] == "running" })
+	other := h.another(t)
+	seen := other.connect(t)
+	drain := exec.Command(filepath.Join(binDir, "linus"), "serve", "--drain")
+	drain.Env = h.env
+	drained := make(chan error, 1)
+	go func() { drained <- drain.Run() }()
+	other.until(t, func() bool { return strings.Contains(other.cli(t, "engine", "list"), "draining") })
+	c.Close()
+	if !h.killEngine() {
+		t.Fatal("no engine to kill")
+	}
+	other.until(t, func() bool { return other.logs("job adopted") })
+	seen.endsWhole(l, id, w)
+	select {
+	case <-drained: // whatever it says of an engine that was killed
+	case <-time.After(time.Minute):
+		t.Error("serve --drain does not see that the engine is gone")
 	}
 	if list := other.cli(t, "engine", "list"); strings.Count(list, "\n") != 2 {
 		t.Errorf("the engines:\n%s", list)

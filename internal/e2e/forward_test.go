@@ -19,6 +19,7 @@ import (
 // TestForward_CarriesConnectionsIntoTheVM goes to a server on the VM's loopback,
 // which is this machine's in the process lab.
 func TestForward_CarriesConnectionsIntoTheVM(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, "process")
 	h.cli(t, "vm", "create", "dev")
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "from the VM") }))
@@ -61,6 +62,7 @@ func TestForward_CarriesConnectionsIntoTheVM(t *testing.T) {
 
 // TestCopy_IntoAJobThatRunsAndBack copies by a job's id, names and all.
 func TestCopy_IntoAJobThatRunsAndBack(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, "process")
 	dir := t.TempDir()
 	name := "a b;$(reboot) 'c'\n*.txt"
@@ -85,6 +87,7 @@ func TestCopy_IntoAJobThatRunsAndBack(t *testing.T) {
 // TestCopy_LeavesOutWhatIsNoFile copies a directory as people have them: links to
 // nowhere and to directories, a pipe, a socket, nothing, odd names.
 func TestCopy_LeavesOutWhatIsNoFile(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, "process")
 	h.cli(t, "vm", "create", "dev")
 	dir := filepath.Join(t.TempDir(), "src")

@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"flag"
@@ -54,7 +56,11 @@ type host struct {
 	state string // linus's
 	env   []string
 	lab   *lab.Lab
+	next  string // the program; empty: the one of this version
 }
+
+// linus is the program.
+func (h *host) linus() string { return cmp.Or(h.next, filepath.Join(binDir, "linus")) }
 
 // newHost brings a lab up, with extra settings for linus, and takes it down,
 // with everything that is linus's, at the end of the test.
@@ -110,7 +116,7 @@ func (h *host) stop(t testing.TB) {
 		log, _ := os.ReadFile(h.logPath())
 		t.Logf("%s:\n%s", h.logPath(), log[max(0, len(log)-20000):])
 	}
-	stop := exec.Command(filepath.Join(binDir, "linus"), "serve", "--stop")
+	stop := exec.Command(h.linus(), "serve", "--stop")
 	stop.Env = h.env
 	if out, err := stop.CombinedOutput(); err != nil {
 		t.Errorf("linus serve --stop: %v\n%s", err, out)
@@ -129,11 +135,11 @@ func (h *host) fault(t *testing.T, name, value string) {
 // cli runs a verb of linus and returns its stdout.
 func (h *host) cli(t *testing.T, args ...string) string {
 	t.Helper()
-	cmd := exec.Command(filepath.Join(binDir, "linus"), args...)
-	cmd.Env = h.env
+	cmd, stderr := exec.Command(h.linus(), args...), &bytes.Buffer{}
+	cmd.Env, cmd.Stderr = h.env, stderr
 	out, err := cmd.Output()
 	if err != nil && len(out) == 0 {
-		t.Errorf("linus %s: %v", strings.Join(args, " "), err)
+		t.Errorf("linus %s: %v\n%s", strings.Join(args, " "), err, stderr.String())
 	}
 	return string(out)
 }
@@ -146,7 +152,7 @@ type mcpClient struct {
 
 func (h *host) connect(t testing.TB) *mcpClient {
 	t.Helper()
-	return h.connectBy(t, filepath.Join(binDir, "linus"), "mcp")
+	return h.connectBy(t, h.linus(), "mcp")
 }
 
 // connectBy starts a client's `linus mcp` by the command line.
@@ -175,7 +181,14 @@ func (h *host) connectBy(t testing.TB, program string, args ...string) *mcpClien
 
 // try calls a tool; an error is the connection's, never the tool's.
 func (c *mcpClient) try(tool string, args map[string]any) (*mcp.CallToolResult, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 45*time.Second)
+	return c.tryFor(callTime, tool, args)
+}
+
+// callTime is how long a call may take.
+const callTime = 90 * time.Second
+
+func (c *mcpClient) tryFor(limit time.Duration, tool string, args map[string]any) (*mcp.CallToolResult, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	req := mcp.CallToolRequest{}
 	req.Params.Name, req.Params.Arguments = tool, args
@@ -237,7 +250,7 @@ func (c *mcpClient) submit(manifest map[string]any) string {
 // until polls the job's status, as agents do, until it is as wanted.
 func (c *mcpClient) until(id string, wanted func(map[string]any) bool) map[string]any {
 	c.t.Helper()
-	deadline := time.After(5 * time.Minute)
+	deadline := time.After(20 * time.Minute)
 	for {
 		j := c.call("get_job_status", map[string]any{"job_id": id})
 		if wanted(j) {
@@ -245,7 +258,7 @@ func (c *mcpClient) until(id string, wanted func(map[string]any) bool) map[strin
 		}
 		select {
 		case <-deadline:
-			c.t.Fatalf("waited 5 minutes; job is %v", j)
+			c.t.Fatalf("waited 10 minutes; job is %v", j)
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

@@ -115,7 +115,7 @@ func agent(t *testing.T) string {
 
 func untilDials(t *testing.T, network, address string) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		conn, err := net.Dial(network, address)
 		if err == nil {
 			_ = conn.Close()
@@ -164,6 +164,7 @@ func realSSHD(t *testing.T, h *host, trap sshTrap, vm int, ip string) string {
 // no agent, no display, no forwarded port, no connection left open; and nothing
 // in it runs, neither for the VM nor for the host on the way.
 func TestHostile_SSHConfigOfTheUserHasNoEffect(t *testing.T) {
+	t.Parallel()
 	trap := setSSHTrap(t)
 	h := newHost(t, lab.DriverProcess)
 	h.cli(t, "vm", "create", "dev")

@@ -64,7 +64,7 @@ read -r lie
 runner=$(ls /opt/job-runner/job-runner*.sh)
 cp "$runner" /opt/job-runner/honest.sh
 base64 -d <<<"$lie" >"$runner"
-pkill -KILL -f 'job-runner.*sh launch'
+pkill -KILL -f 'job-runner.*sh (launch|wait)'
 exit 3`, l.url))
 	manifest["stdin"], manifest["sudo"], manifest["artifacts"], manifest["cwd"] = "open", true, []any{"out/**"}, "/tmp"
 	v := &hostage{host: h, c: c, id: c.submit(manifest)}

@@ -21,10 +21,17 @@ import (
 
 func (h *host) logPath() string { return filepath.Join(h.state, "engine.log") }
 
+// wholeLog is what the host's engines have logged, rotated away or not.
+func (h *host) wholeLog() string {
+	before, _ := os.ReadFile(h.logPath() + ".1")
+	now, _ := os.ReadFile(h.logPath())
+	return string(before) + string(now)
+}
+
 // engine is the process id of the engine, 0 when none runs.
 func (h *host) engine() int {
 	pid := firstNumber(filepath.Join(h.state, "engine.lock"))
-	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil || exe != filepath.Join(binDir, "linus") {
+	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil || exe != h.linus() {
 		return 0
 	}
 	return pid
@@ -86,7 +93,10 @@ func (h *host) freezeGuest(t *testing.T, id int) (thaw func()) {
 	}
 }
 
+// stopped stops processes until thaw. A victim that was not found is none: 0 would be
+// this process and all that it has started.
 func stopped(pids []int) (thaw func()) {
+	pids = slices.DeleteFunc(slices.Clone(pids), func(pid int) bool { return pid <= 1 })
 	for _, pid := range pids {
 		_ = syscall.Kill(pid, syscall.SIGSTOP) // gone by itself meanwhile
 	}

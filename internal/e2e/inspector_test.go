@@ -57,6 +57,7 @@ func (i inspector) run(t *testing.T, method string, args ...string) (map[string]
 
 // The Inspector finds every tool's schema portable and calls every tool.
 func TestInspector_CallsEveryTool(t *testing.T) {
+	t.Parallel()
 	c := npmClients(t)
 	h := newHost(t, lab.DriverProcess)
 	i := inspector{clients: c, host: h, home: t.TempDir(), era: "modern"}
@@ -86,8 +87,14 @@ func TestInspector_CallsEveryTool(t *testing.T) {
 	}
 	call("check_host", map[string]any{})
 	call("provision_vm", map[string]any{"name": "dev"})
-	for call("get_vm", map[string]any{"vm_id": "dev"})["status"] != "running" {
-		time.Sleep(100 * time.Millisecond)
+	// A call by the Inspector takes seconds of a processor: what is waited for is asked
+	// of linus itself.
+	says := func(word string, args ...string) func() bool {
+		return func() bool { return strings.Contains(h.cli(t, args...), word) }
+	}
+	h.until(t, says("running", "vm", "show", "dev"))
+	if got := call("get_vm", map[string]any{"vm_id": "dev"}); got["status"] != "running" {
+		t.Errorf("the VM is %v", got)
 	}
 	talk := map[string]any{"job_id": call("execute_command", map[string]any{"command": "cat; echo end", "vm_id": "dev"})["job_id"]}
 	with := func(args, more map[string]any) map[string]any {
@@ -95,7 +102,10 @@ func TestInspector_CallsEveryTool(t *testing.T) {
 		maps.Copy(all, more)
 		return all
 	}
-	h.until(t, func() bool { return call("get_job_status", talk)["status"] == "running" })
+	h.until(t, says("running", "job", "status", talk["job_id"].(string)))
+	if got := call("get_job_status", talk); got["status"] != "running" {
+		t.Errorf("status %v", got)
+	}
 	call("interact_with_job", with(talk, map[string]any{"input": "typed\n", "close": true, "wait_ms": 1000}))
 	result := call("get_job_result", with(talk, map[string]any{"wait_seconds": 30}))
 	if result["output"] != "typed\nend\n" {
@@ -111,12 +121,24 @@ func TestInspector_CallsEveryTool(t *testing.T) {
 	cancelled := call("submit_job", task)["job_id"]
 	call("cancel_job", map[string]any{"job_id": cancelled})
 	killed := map[string]any{"job_id": call("execute_command", map[string]any{"command": "sleep 1000", "vm_id": "dev"})["job_id"]}
-	h.until(t, func() bool { return call("get_job_status", killed)["status"] == "running" })
+	h.until(t, says("running", "job", "status", killed["job_id"].(string)))
 	call("kill_job", killed)
 	call("get_job_result", with(killed, map[string]any{"wait_seconds": 30}))
 	call("list_jobs", map[string]any{"limit": 5})
 	call("list_vms", map[string]any{})
-	h.until(t, func() bool { return call("get_vm", map[string]any{"vm_id": "dev"})["jobs"] == nil })
+	h.until(t, func() bool {
+		var vm struct{ Jobs []string }
+		return json.Unmarshal([]byte(h.cli(t, "vm", "show", "dev", "-o", "json")), &vm) == nil && len(vm.Jobs) == 0
+	})
+	note := map[string]any{"vm_id": "dev", "path": "note"}
+	call("write_file", with(note, map[string]any{"content": "one\ntwo\n"}))
+	call("edit_file", with(note, map[string]any{"old_string": "two", "new_string": "three"}))
+	if got := call("read_file", note); !strings.Contains(fmt.Sprint(got), "three") {
+		t.Errorf("read %v", got)
+	}
+	if got := call("list_files", map[string]any{"vm_id": "dev"}); !strings.Contains(fmt.Sprint(got), "note") {
+		t.Errorf("listed %v", got)
+	}
 	call("stop_vm", map[string]any{"vm_id": "dev"})
 	call("start_vm", map[string]any{"vm_id": "dev"})
 	call("suspend_vm", map[string]any{"vm_id": "dev"})

@@ -28,6 +28,7 @@ func (h *host) emptyPool(t *testing.T) {
 
 // A job gets a VM that has booted; the host sees nothing of it but the destroy.
 func TestPool_JobStartsAtOnce(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	h.makePool(t, "--warm", "2")
 	c := h.connect(t)
@@ -59,6 +60,7 @@ func TestPool_JobStartsAtOnce(t *testing.T) {
 
 // A member that was suspended to disk is resumed for the job that claims it.
 func TestPool_HibernatedMember(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	h.makePool(t, "--hibernated", "1")
 	c := h.connect(t)
@@ -73,6 +75,7 @@ func TestPool_HibernatedMember(t *testing.T) {
 // The engine is killed again and again while jobs come: each runs exactly once, in a VM
 // that no other job had, and at the end nothing is left.
 func TestPool_EngineKilled(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, lab.DriverProcess, "MAX_JOBS=4", "CLEANUP_INTERVAL_SECONDS=10")
 	h.makePool(t, "--warm", "2")
 	ledger := newLedger(t)
@@ -80,16 +83,16 @@ func TestPool_EngineKilled(t *testing.T) {
 	over := make(chan struct{})
 	var killing sync.WaitGroup
 	killing.Go(func() {
-		for {
+		for pause := 700 * time.Millisecond; ; pause += pause / 10 { // on a slow machine an engine needs longer to come to something
 			select {
 			case <-over:
 				return
-			case <-time.After(700 * time.Millisecond):
+			case <-time.After(pause):
 				h.killEngine()
 			}
 		}
 	})
-	s := &soak{h: h, t: t, ledger: ledger, clients: []*mcpClient{c}, began: time.Now(), jobs: 10, each: 20 * time.Second, ends: map[string]int{}, faults: map[string]int{}}
+	s := &soak{h: h, t: t, ledger: ledger, clients: []*mcpClient{c}, began: time.Now(), jobs: 10, each: 20 * time.Second, patience: time.Minute, callTime: callTime, ends: map[string]int{}, faults: map[string]int{}}
 	for n := range 10 {
 		j := soakJob{work: work{n: n, lines: 10, sleep: "0.1"}, kind: "ends"}
 		j.manifest = script(ledger.task(j.work))

@@ -22,13 +22,15 @@ import (
 
 // simulated is an engine whose VMs exist only in memory.
 type simulated struct {
-	state string
-	env   []string
-	pid   int
+	program string
+	state   string
+	env     []string
+	pid     int
+	others  int
 }
 
 // newSimulated runs one until the end of the test.
-func newSimulated(t *testing.T, settings ...string) *simulated {
+func newSimulated(t testing.TB, settings ...string) *simulated {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "simulated")
 	build := exec.Command("go", "build", "-o", program, "linus/internal/e2e/simulated")
@@ -36,7 +38,7 @@ func newSimulated(t *testing.T, settings ...string) *simulated {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	s := &simulated{state: filepath.Join(t.TempDir(), "linus")}
+	s := &simulated{program: program, state: filepath.Join(t.TempDir(), "linus")}
 	version, err := exec.Command(filepath.Join(binDir, "linus"), "version").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +46,35 @@ func newSimulated(t *testing.T, settings ...string) *simulated {
 	s.env = append(os.Environ(), "LINUS_STATE_DIR="+s.state, "PROXMOX_HOST=simulated.invalid", "CALLBACK_HOST=127.0.0.1", "CALLBACK_PORT=0",
 		"LINUS_ENV_FILE=", "SIMULATED_VERSION="+strings.TrimPrefix(strings.Fields(string(version))[1], "v"))
 	s.env = append(s.env, settings...)
-	cmd := exec.Command(program)
+	s.serve(t)
+	return s
+}
+
+// another runs one more on the same database, with VMs of its own.
+func (s *simulated) another(t testing.TB) *simulated {
+	t.Helper()
+	more := &simulated{program: s.program, state: filepath.Join(t.TempDir(), "linus")}
+	s.others++
+	more.env = append(s.env[:len(s.env):len(s.env)], "LINUS_STATE_DIR="+more.state, fmt.Sprintf("SIMULATED_FIRST=%d", 100+10_000*s.others))
+	const keys = "keys/installation"
+	key, err := os.ReadFile(filepath.Join(s.state, keys))
+	if err == nil {
+		err = os.MkdirAll(filepath.Join(more.state, "keys"), 0o700)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(more.state, keys), key, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	more.serve(t)
+	return more
+}
+
+// serve starts the engine, which ends with the test.
+func (s *simulated) serve(t testing.TB) {
+	t.Helper()
+	cmd := exec.Command(s.program)
 	cmd.Env, cmd.Stderr = s.env, os.Stderr
 	stdout, err := cmd.StdoutPipe()
 	if err == nil {
@@ -61,11 +91,10 @@ func newSimulated(t *testing.T, settings ...string) *simulated {
 	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || line != "ready\n" {
 		t.Fatalf("the engine said %q, %v", line, err)
 	}
-	return s
 }
 
 // dial returns a connection to the engine.
-func (s *simulated) dial(t *testing.T) *control.Client {
+func (s *simulated) dial(t testing.TB) *control.Client {
 	t.Helper()
 	c, err := control.Dial(t.Context(), control.Socket(s.state))
 	if err != nil {
@@ -201,21 +230,27 @@ func calls(waiting int) func(*testing.T, int) []bench.Sample {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, c := range []struct {
-			measure, tool string
-			args          map[string]any
-		}{
-			{"status_ms", "get_job_status", map[string]any{"job_id": page.Jobs[0].ID}},
-			{"list_ms", "list_jobs", map[string]any{}},
-		} {
-			cpu := cpuTime(s.pid) + cpuTime(w.pid)
-			for range n {
-				samples = append(samples, bench.Sample{c.measure: ms(w.one(t, c.tool, c.args))})
-			}
-			samples = append(samples, bench.Sample{"call_cpu_us": float64((cpuTime(s.pid) + cpuTime(w.pid) - cpu).Microseconds()) / float64(n)})
-		}
-		return append(samples, bench.Sample{"rss_mb": rss(s.pid)})
+		return append(w.reads(t, s.pid, page.Jobs[0].ID, n), bench.Sample{"rss_mb": rss(s.pid)})
 	}
+}
+
+// reads measures n calls of each tool that reads, of an engine that has the job.
+func (w *wire) reads(t *testing.T, engine int, id string, n int) (samples []bench.Sample) {
+	t.Helper()
+	for _, c := range []struct {
+		measure, tool string
+		args          map[string]any
+	}{
+		{"status_ms", "get_job_status", map[string]any{"job_id": id}},
+		{"list_ms", "list_jobs", map[string]any{}},
+	} {
+		cpu := cpuTime(engine) + cpuTime(w.pid)
+		for range n {
+			samples = append(samples, bench.Sample{c.measure: ms(w.one(t, c.tool, c.args))})
+		}
+		samples = append(samples, bench.Sample{"call_cpu_us": float64((cpuTime(engine) + cpuTime(w.pid) - cpu).Microseconds()) / float64(n)})
+	}
+	return samples
 }
 
 // callbacks measures n heartbeats of a running job, one after the other.
@@ -272,15 +307,7 @@ func simulatedVMs(t *testing.T, n int) (samples []bench.Sample) {
 	for {
 		<-tick.C
 		most = max(most, rss(s.pid))
-		unfinished := false
-		for _, status := range []job.Status{job.Pending, job.Provisioning, job.Running} {
-			page, err := engine.List(t.Context(), job.Filter{Status: status, Limit: 1})
-			if err != nil {
-				t.Fatal(err)
-			}
-			unfinished = unfinished || len(page.Jobs) > 0
-		}
-		if !unfinished {
+		if !unfinished(t, engine) {
 			break
 		}
 		if time.Since(began) > 10*time.Minute {
@@ -293,6 +320,21 @@ func simulatedVMs(t *testing.T, n int) (samples []bench.Sample) {
 		t.Fatalf("%d jobs have succeeded: %v", len(page.Jobs), err)
 	}
 	return []bench.Sample{{"all_ms": all, "engine_cpu_ms": ms(cpuTime(s.pid)-cpu) / float64(n), "rss_mb": most}}
+}
+
+// unfinished reports whether any job has no outcome.
+func unfinished(t testing.TB, engine *control.Client) bool {
+	t.Helper()
+	for _, status := range []job.Status{job.Pending, job.Provisioning, job.Running} {
+		page, err := engine.List(t.Context(), job.Filter{Status: status, Limit: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page.Jobs) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // startToInitialize measures linus mcp from its start to its first answer, n times with

@@ -1,11 +1,21 @@
 package e2e
 
 import (
+	"cmp"
+	"context"
+	"encoding/json"
 	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"linus/internal/lab"
 	"linus/internal/pgtest"
@@ -13,19 +23,24 @@ import (
 
 var soakEngines = flag.Int("soak.engines", 0, "jobs of TestSoakEngines; 0: not run")
 
-// Three engines on one PostgreSQL, VMs on three nodes, while engines are killed and
-// stopped for longer than their lease, the database crashes, and nodes go down: no task
-// begins twice, no job is lost but with its node, and nothing is left.
+// Three engines on one PostgreSQL, VMs on three nodes, while engines are killed, stopped
+// for longer than their lease and cut off from the database, the database crashes, nodes
+// go down, and entries fall silent: no task begins twice, no job is lost but with its
+// node, and nothing is left.
 func TestSoakEngines(t *testing.T) {
 	if *soakEngines == 0 {
 		t.Skip("takes about a second for each job: make soak-engines")
 	}
 	server := pgtest.Start(t)
-	c := newCluster(t, []int{1, 2}, "LINUS_DATABASE_URL="+server.Database(t), "MAX_JOBS=5")
-	s := &engineSoak{soak: newSoak(t, c.h, 10*time.Second), c: c, server: server}
-	s.ledger, s.lossy = newLedger(t), true
+	database := server.Database(t)
+	lines := []*pgtest.Line{server.Line(t), server.Line(t), server.Line(t)}
+	c := newCluster(t, []int{1, 2}, "LINUS_DATABASE_URL="+lines[0].URL(database), "MAX_JOBS=8")
+	s := &engineSoak{soak: newSoak(t, c.h, 10*time.Second), c: c, server: server, lines: lines, watch: watchEngines(t, database), refused: map[string]int{}}
+	s.ledger, s.wasDown, s.patience = newLedger(t), s.watch.wasDown, 3*time.Minute
+	s.callTime, s.atOnce = 8*time.Second, 20
 	s.engines = []*host{c.h, c.h.machine(t, "second"), c.h.machine(t, "third")}
-	for _, h := range s.engines[1:] {
+	for i, h := range s.engines[1:] {
+		h.env = append(h.env, "LINUS_DATABASE_URL="+lines[i+1].URL(database))
 		t.Cleanup(func() { h.stop(t) })
 	}
 	for _, h := range s.engines {
@@ -39,8 +54,10 @@ func TestSoakEngines(t *testing.T) {
 	}
 	s.run(jobs, s.inject)
 	s.summary()
+	s.takeOvers()
 	t.Log(c.h.cli(t, "engine", "list"))
 	c.gone()
+	s.nothingLeft()
 	for _, c := range s.clients {
 		c.Close()
 	}
@@ -51,11 +68,17 @@ type engineSoak struct {
 	*soak
 	c       *cluster
 	engines []*host
+	lines   []*pgtest.Line // of each engine to the database
 	server  *pgtest.Server
+	watch   *engineWatch
 
 	under sync.WaitGroup // faults that last
 	node  sync.Mutex     // held while a node is down
 	still sync.Mutex     // held while an engine is stopped
+	cut   sync.Mutex     // held while an engine is cut off from the database
+	entry sync.Mutex     // held while an entry is silent
+
+	refused map[string]int // what engines asked for that were taken for dead, by who refused it
 }
 
 // inject injects a fault every second or so; one that lasts is one of its kind.
@@ -72,23 +95,43 @@ func (s *engineSoak) inject(over <-chan struct{}) {
 			return
 		case <-time.After(time.Duration(300+s.rng.IntN(1500)) * time.Millisecond):
 		}
-		h, node := s.engines[s.rng.IntN(len(s.engines))], nodes[s.rng.IntN(len(nodes))]
+		at, node := s.rng.IntN(len(s.engines)), nodes[s.rng.IntN(len(nodes))]
+		h, line := s.engines[at], s.lines[at]
 		switch p := s.rng.IntN(100); {
-		case p < 12:
+		case p < 10:
+			s.watch.forget(h.engine()) // who starts it again frees its jobs at once
 			if h.killEngine() {
 				s.count(s.faults, "engine killed")
+				s.watch.note("engine killed")
 			}
+		case p < 15:
+			s.stopInside(node, over)
 		case p < 20:
-			s.lasting(&s.still, "engine stopped for three leases", 45*time.Second, over, func() func() { return stopped([]int{h.engine()}) })
-		case p < 24:
+			s.lasting(&s.still, "engine stopped for three leases", "", 45*time.Second, over, func() func() {
+				s.watch.hit(h.engine(), "stopped")
+				return stopped([]int{h.engine()})
+			})
+		case p < 27:
+			s.lasting(&s.cut, "engine cut off from the database", "", time.Duration(20+s.rng.IntN(20))*time.Second, over, func() func() {
+				s.watch.hit(h.engine(), "cut off from the database")
+				line.Hold()
+				return line.Release
+			})
+		case p < 31:
 			s.count(s.faults, "database crashed")
+			end := s.watch.lasts("database restarts", "")
 			s.server.Restart(s.t)
-		case p < 32:
-			s.lasting(&s.node, "node down", time.Duration(5+s.rng.IntN(15))*time.Second, over, func() func() {
+			end()
+		case p < 38:
+			s.lasting(&s.node, "node down", node.Config.Node, time.Duration(5+s.rng.IntN(15))*time.Second, over, func() func() {
 				s.c.must(s.h.lab.NodeDown(s.t.Context(), node.Config.Node))
 				return func() { s.c.must(s.h.lab.NodeUp(s.t.Context(), node.Config.Node)) }
 			})
-		case p < 55:
+		case p < 43:
+			s.lasting(&s.entry, "entry silent", "", time.Duration(2+s.rng.IntN(12))*time.Second, over, func() func() {
+				return (&host{dir: nodes[s.rng.IntN(2)].Dir}).freezeHost()
+			})
+		case p < 58:
 			s.count(s.faults, "connections cut")
 			(&host{dir: node.Dir}).cutConnections()
 		default:
@@ -102,18 +145,298 @@ func (s *engineSoak) inject(over <-chan struct{}) {
 	}
 }
 
-// lasting makes a fault last for a while, unless one of its kind does.
-func (s *engineSoak) lasting(kind *sync.Mutex, what string, d time.Duration, over <-chan struct{}, begin func() (end func())) {
+// lasting makes a fault, of that node if it takes its VMs with it, last for a while, unless
+// one of its kind does.
+func (s *engineSoak) lasting(kind *sync.Mutex, what, node string, d time.Duration, over <-chan struct{}, begin func() (end func())) {
 	if !kind.TryLock() {
 		return
 	}
 	s.count(s.faults, what)
+	noted := s.watch.lasts(what, node)
+	end := begin()
 	s.under.Go(func() {
 		defer kind.Unlock()
-		defer begin()()
+		defer noted()
+		defer end()
 		select {
 		case <-time.After(d):
 		case <-over:
 		}
 	})
+}
+
+// stopInside stops an engine whose operation waits on a node, until others have taken its
+// jobs over: then the node must refuse it.
+func (s *engineSoak) stopInside(node *lab.Lab, over <-chan struct{}) {
+	if !s.still.TryLock() {
+		return
+	}
+	s.under.Go(func() {
+		defer s.still.Unlock()
+		turn, err := (&host{dir: node.Dir}).holdTurn()
+		if err != nil {
+			s.t.Error(err)
+			return
+		}
+		defer turn.release()
+		await := func(limit time.Duration, what func() bool) bool {
+			for deadline := time.After(limit); !what(); {
+				select {
+				case <-over:
+					return false
+				case <-deadline:
+					return false
+				case <-time.After(50 * time.Millisecond):
+				}
+			}
+			return true
+		}
+		var script, pid int
+		var engine string
+		await(10*time.Second, func() bool { script, engine = turn.waiting(); return script != 0 })
+		for _, h := range s.engines {
+			if script != 0 && strings.Contains(h.wholeLog(), `joined the engines of the database" engine=`+engine) {
+				pid = h.engine()
+			}
+		}
+		if pid == 0 {
+			return
+		}
+		s.count(s.faults, "engine stopped inside a host operation")
+		s.watch.hit(pid, "stopped")
+		defer s.watch.lasts("engine stopped inside a host operation", "")()
+		exit := exitOf(script)
+		defer stopped([]int{pid})()
+		fenced := await(time.Minute, func() bool {
+			_, err := os.Stat(filepath.Join(s.h.dir, "etc/pve/priv/linus/fence-"+engine))
+			return err == nil
+		})
+		turn.release()
+		status, err := exit()
+		switch {
+		case !fenced:
+		case err == nil && status == refusedByHost:
+			s.count(s.refused, "by the host")
+		case err == nil && status == 0:
+			s.t.Errorf("%s is fenced, and its operation was begun", engine)
+		default: // its connection was cut, or its node went down
+			s.count(s.refused, fmt.Sprintf("ended with status %d, %v", status, err))
+		}
+	})
+}
+
+// takeOvers tells how long engines that were stopped or cut off kept their membership,
+// what of theirs was refused, and that each take-over has its fence on the host.
+func (s *engineSoak) takeOvers() {
+	fences, err := filepath.Glob(filepath.Join(s.h.dir, "etc/pve/priv/linus/fence-*"))
+	s.c.must(err)
+	for _, h := range s.engines {
+		log := h.wholeLog()
+		s.refused["by the database, as the engines log it"] += strings.Count(log, "the others have taken this engine for dead")
+		s.refused["by the host, as the engines log it"] += strings.Count(log, "others have taken it for dead, and its jobs over")
+		s.refused["leases lost"] += strings.Count(log, "the lease is lost")
+	}
+	s.t.Logf("engines taken over, after how many seconds: %v; %d fences on the host; refused: %v", s.watch.took(), len(fences), s.refused)
+	s.t.Log(s.slowest())
+}
+
+// slowest tells of the take-over that took longest: when the lease ended, which faults
+// there were meanwhile, and what the engines' logs say of it.
+func (s *engineSoak) slowest() string {
+	s.watch.mu.Lock()
+	defer s.watch.mu.Unlock()
+	if len(s.watch.taken) == 0 {
+		return "no engine was taken over"
+	}
+	t := slices.MaxFunc(s.watch.taken, func(a, b takenOver) int { return cmp.Compare(a.gone.Sub(a.since), b.gone.Sub(b.since)) })
+	after := func(at time.Time) string { return fmt.Sprintf("%6.1f s", at.Sub(t.since).Seconds()) }
+	steps := []string{after(t.ended) + " its lease has ended", after(t.gone) + " it is taken over"}
+	for _, f := range s.watch.faults {
+		if f.from.Before(t.gone) && (f.to.IsZero() || f.to.After(t.since)) {
+			steps = append(steps, after(f.from)+" "+f.what+" "+f.node+", until "+after(f.to))
+		}
+	}
+	for i, h := range s.engines {
+		for line := range strings.Lines(h.wholeLog()) {
+			stamp, text, _ := strings.Cut(strings.TrimPrefix(line, "time="), " ")
+			at, err := time.Parse(time.RFC3339, stamp)
+			about := strings.Contains(line, "engine") || strings.Contains(line, "lease") || strings.Contains(line, "an entry of the cluster")
+			if err == nil && at.After(t.since) && at.Before(t.gone.Add(time.Second)) && about && !strings.Contains(line, "level=DEBUG") {
+				steps = append(steps, fmt.Sprintf("%s engine %d: %.200s", after(at), i+1, strings.TrimSpace(text)))
+			}
+		}
+	}
+	slices.Sort(steps)
+	return fmt.Sprintf("the slowest take-over: process %d, %s\n%s", t.pid, t.what, strings.Join(steps, "\n"))
+}
+
+// nothingLeft checks that no volume and no process of a VM is left on a node. Those of
+// templates have IDs from 9000 on.
+func (s *engineSoak) nothingLeft() {
+	nodes, err := s.h.lab.Nodes()
+	s.c.must(err)
+	for _, pattern := range []string{"storage/local-lvm/vm-[1-8]*", "storage/local/images/*", "run/qemu-server/*"} {
+		left := func() (left []string) {
+			for _, node := range nodes {
+				found, err := filepath.Glob(filepath.Join(node.Dir, pattern))
+				s.c.must(err)
+				left = append(left, found...)
+			}
+			return left
+		}
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+			found := left()
+			if len(found) == 0 {
+				break
+			}
+			if time.Now().After(deadline) {
+				s.t.Errorf("left: %v", found)
+				break
+			}
+		}
+	}
+}
+
+// engineWatch watches the members that a database has.
+type engineWatch struct {
+	mu      sync.Mutex
+	since   map[int]time.Time // when an engine was hit, by process
+	what    map[int]string
+	ended   map[int]time.Time    // when its lease was first seen to have ended
+	seconds map[string][]float64 // until it was no member any more
+	taken   []takenOver
+	faults  []faultSpan
+}
+
+// takenOver is an engine that was taken over.
+type takenOver struct {
+	pid                int
+	what               string
+	since, ended, gone time.Time
+}
+
+// faultSpan is how long a fault lasted; a zero end: it does.
+type faultSpan struct {
+	what, node string
+	from, to   time.Time
+}
+
+// lasts notes that a fault begins, and with the function it returns that it has ended.
+func (w *engineWatch) lasts(what, node string) (end func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	at := len(w.faults)
+	w.faults = append(w.faults, faultSpan{what: what, node: node, from: time.Now()})
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.faults[at].to = time.Now()
+	}
+}
+
+func (w *engineWatch) note(what string) { w.lasts(what, "")() }
+
+// wasDown reports whether a node, or any, was down at some time of a span.
+func (w *engineWatch) wasDown(node string, from, to time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.faults, func(f faultSpan) bool {
+		return f.node != "" && (node == "" || f.node == node) && f.from.Before(to) && (f.to.IsZero() || f.to.After(from))
+	})
+}
+
+func watchEngines(t *testing.T, database string) *engineWatch {
+	w := &engineWatch{since: map[int]time.Time{}, what: map[int]string{}, ended: map[int]time.Time{}, seconds: map[string][]float64{}}
+	ctx, end := context.WithCancel(context.Background())
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for ctx.Err() == nil {
+			if members, err := membersOf(ctx, database); err == nil {
+				w.see(members)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(200 * time.Millisecond):
+			}
+		}
+	})
+	t.Cleanup(func() { end(); watching.Wait() })
+	return w
+}
+
+// membersOf are the processes of a database's engines, and whether their leases last.
+func membersOf(ctx context.Context, database string) (map[int]bool, error) {
+	conn, err := pgx.Connect(ctx, database)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(ctx) //nolint:errcheck // nothing to lose
+	rows, err := conn.Query(ctx, "SELECT doc, lease_until > extract(epoch FROM clock_timestamp()) FROM engines")
+	if err != nil {
+		return nil, err
+	}
+	members := map[int]bool{}
+	var doc string
+	var lasts bool
+	_, err = pgx.ForEachRow(rows, []any{&doc, &lasts}, func() error {
+		var about struct{ PID int }
+		err := json.Unmarshal([]byte(doc), &about)
+		members[about.PID] = lasts
+		return err
+	})
+	return members, err
+}
+
+// hit notes that a fault has begun of which an engine is to lose its membership.
+func (w *engineWatch) hit(pid int, what string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, already := w.since[pid]; pid != 0 && !already {
+		w.since[pid], w.what[pid] = time.Now(), what
+	}
+}
+
+// forget takes back hit.
+func (w *engineWatch) forget(pid int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.since, pid)
+}
+
+// see notes which engines are no members any more. One whose fault was over before its
+// lease is not counted as taken over.
+func (w *engineWatch) see(members map[int]bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for pid, since := range w.since {
+		took := time.Since(since)
+		lasts, member := members[pid]
+		if _, seen := w.ended[pid]; !lasts && !seen {
+			w.ended[pid] = time.Now()
+		}
+		if lasts {
+			delete(w.ended, pid)
+		}
+		switch {
+		case member && took < time.Minute:
+			continue
+		case member: // its fault was over before its lease
+		default:
+			w.taken = append(w.taken, takenOver{pid, w.what[pid], since, w.ended[pid], time.Now()})
+			w.seconds[w.what[pid]] = append(w.seconds[w.what[pid]], float64(took.Round(100*time.Millisecond))/float64(time.Second))
+		}
+		delete(w.since, pid)
+		delete(w.ended, pid)
+	}
+}
+
+func (w *engineWatch) took() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var parts []string
+	for _, what := range slices.Sorted(maps.Keys(w.seconds)) {
+		slices.Sort(w.seconds[what])
+		parts = append(parts, fmt.Sprint(what, " ", w.seconds[what]))
+	}
+	return strings.Join(parts, ", ")
 }

@@ -57,6 +57,10 @@ type soak struct {
 	began   time.Time
 	jobs    int           // how many
 	each    time.Duration // a job may take on average, faults included
+	// patience is how long a call may fail while engines are killed under it; callTime how
+	// long it may take before another client makes it.
+	patience, callTime time.Duration
+	atOnce             int // jobs of the second half at a time: fewer than slots, so that pools make members between them
 
 	rng *rand.Rand // by one goroutine at a time: first the plan's, then the faults'
 
@@ -66,7 +70,9 @@ type soak struct {
 	maxVMs int
 	vms    []string // the jobs' VMs, by name and source
 	others int      // VMs with the marker of another installation
-	lossy  bool     // nodes go down, with what they run
+	// wasDown reports whether a node (empty: any) was down at some time of a span, and
+	// what it ran is gone. nil: none goes down.
+	wasDown func(node string, from, to time.Time) bool
 }
 
 func newSoak(t *testing.T, h *host, each time.Duration) *soak {
@@ -76,7 +82,7 @@ func newSoak(t *testing.T, h *host, each time.Duration) *soak {
 		seed = rand.Uint64()
 	}
 	t.Logf("again with -soak.seed=%d", seed)
-	return &soak{h: h, t: t, rng: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), each: each, ends: map[string]int{}, faults: map[string]int{}}
+	return &soak{h: h, t: t, rng: rand.New(rand.NewPCG(seed, 0)), began: time.Now(), each: each, patience: time.Minute, callTime: callTime, atOnce: 5, ends: map[string]int{}, faults: map[string]int{}}
 }
 
 // soakJob is a job of a soak: what it is to come to.
@@ -123,10 +129,6 @@ func (s *soak) withManifest(j soakJob) soakJob {
 	return j
 }
 
-// atOnce is how many of the second half of a soak's jobs there are at a time: fewer than
-// slots, so that pools make members between them.
-const atOnce = 5
-
 // run submits the jobs, injects faults until all have ended, and checks each. The first
 // half is submitted at once, and waits for slots.
 func (s *soak) run(jobs []soakJob, inject func(over <-chan struct{})) {
@@ -139,9 +141,9 @@ func (s *soak) run(jobs []soakJob, inject func(over <-chan struct{})) {
 	for i := range half {
 		following.Go(func() { s.follow(&jobs[i]) })
 	}
-	for i := range atOnce {
+	for i := range s.atOnce {
 		following.Go(func() {
-			for at := half + i; at < len(jobs); at += atOnce {
+			for at := half + i; at < len(jobs); at += s.atOnce {
 				s.follow(&jobs[at])
 			}
 		})
@@ -231,9 +233,10 @@ func (s *soak) check(j *soakJob, job map[string]any) {
 		want[0] = "failed"
 	}
 	s.count(s.ends, fmt.Sprintf("%v, %v", job["status"], job["reason"]))
-	if s.lossy && job["reason"] == "lost" {
-		if begun := s.begun(j); begun > 1 {
-			s.t.Errorf("job %d (%s) is lost, and has begun %d times", j.n, j.kind, begun)
+	down := s.nodeWasDown(job)
+	if down && job["reason"] == "lost" {
+		if begun := s.begun(j); begun > 1 || job["error"] == "" || job["error"] == nil {
+			s.t.Errorf("job %d (%s) is lost, and has begun %d times: %v", j.n, j.kind, begun, job["error"])
 		}
 		return
 	}
@@ -248,6 +251,8 @@ func (s *soak) check(j *soakJob, job map[string]any) {
 	begun := s.begun(j)
 	output, _ := got["output"].(string)
 	switch {
+	case down && got["output_incomplete"] == true && begun == 1 && strings.HasPrefix(j.stdout(), output) && (j.kind != "ends" || got["exit_code"] == float64(j.exit)):
+		s.count(s.ends, "output lost with the node, and said to be")
 	case j.kind == "ends" && (output != j.stdout() || got["stderr"] != j.stderr() || got["exit_code"] != float64(j.exit) || begun != 1):
 		s.t.Errorf("job %d: %d of %d bytes of stdout, stderr %q, exit code %v of %d, begun %d times, incomplete: %v",
 			j.n, len(output), len(j.stdout()), got["stderr"], got["exit_code"], j.exit, begun, got["output_incomplete"])
@@ -256,6 +261,24 @@ func (s *soak) check(j *soakJob, job map[string]any) {
 	case !strings.HasPrefix(j.stdout(), output) || begun > 1:
 		s.t.Errorf("job %d (%s): %d bytes of stdout, begun %d times", j.n, j.kind, len(output), begun)
 	}
+}
+
+// nodeWasDown reports whether the node of a job's VM was down while there was the job.
+func (s *soak) nodeWasDown(job map[string]any) bool {
+	if s.wasDown == nil {
+		return false
+	}
+	at := func(key string) time.Time {
+		text, _ := job[key].(string)
+		t, err := time.Parse(time.RFC3339Nano, text)
+		if err != nil {
+			s.t.Errorf("%s of a job: %v", key, err)
+		}
+		return t
+	}
+	vm, _ := job["vm"].(map[string]any)
+	node, _ := vm["node"].(string)
+	return s.wasDown(node, at("created_at"), at("completed_at"))
 }
 
 // begun is how often the job's task has begun. Without a ledger the task counts
@@ -268,12 +291,13 @@ func (s *soak) begun(j *soakJob) int {
 }
 
 // ask calls a tool until it answers: while engines are killed under it a call
-// may fail, but not for a minute.
+// may fail, but not for longer than patience. Each try is another client's.
 func (s *soak) ask(j *soakJob, tool string, args map[string]any) map[string]any {
-	c := s.clients[j.n%len(s.clients)]
 	var last string
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
-		res, err := c.try(tool, args)
+	at := j.n
+	for deadline := time.Now().Add(s.patience); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+		res, err := s.clients[at%len(s.clients)].tryFor(s.callTime, tool, args)
+		at++
 		if err != nil {
 			last = err.Error()
 			continue
@@ -291,7 +315,7 @@ func (s *soak) ask(j *soakJob, tool string, args map[string]any) map[string]any 
 			return v
 		}
 	}
-	s.t.Errorf("job %d: %s is not answered for a minute: %s", j.n, tool, last)
+	s.t.Errorf("job %d: %s is not answered for %s: %s", j.n, tool, s.patience, last)
 	return nil
 }
 

@@ -44,15 +44,15 @@ func (a *access) decide(ctx context.Context) (decision, error) {
 func workLock(id string) string { return "vm " + id }
 
 // workOn returns what is being done to the VM that job id created, in one word;
-// empty: nothing.
-func (d decision) workOn(ctx context.Context, id string) (string, error) {
-	d.a.mu.Lock()
-	work := d.a.work[id]
-	d.a.mu.Unlock()
-	if work != "" || d.a.engines == nil {
+// empty: nothing. It stays so as long as the caller has a decision.
+func (a *access) workOn(ctx context.Context, id string) (string, error) {
+	a.mu.Lock()
+	work := a.work[id]
+	a.mu.Unlock()
+	if work != "" || a.engines == nil {
 		return work, nil
 	}
-	return d.a.engines.Locked(ctx, workLock(id))
+	return a.engines.Locked(ctx, workLock(id))
 }
 
 // begin marks the VM that job id created as worked on, until finished is called.

@@ -73,7 +73,7 @@ func begins(t *testing.T, d decision, id, work string) (finished func()) {
 
 func worksOn(t *testing.T, d decision, id string) string {
 	t.Helper()
-	work, err := d.workOn(t.Context(), id)
+	work, err := d.a.workOn(t.Context(), id)
 	if err != nil {
 		t.Error(err)
 	}

@@ -101,7 +101,7 @@ func TestSubmit_AKeyOfAnotherManifestIsRefused(t *testing.T) {
 func TestSubmit_AKeyOfAnOldJobAnswersIt(t *testing.T) {
 	r := newRig(t, 4)
 	ctx := context.Background()
-	old, _, err := r.store.Insert(ctx, job.Job{ID: "019aa000-0000-7000-8000-000000000000", Kind: job.KindTask, Status: job.Pending, CreatedAt: time.Now()}, "", "k")
+	old, _, err := r.store.Insert(ctx, job.Job{ID: "019aa000-0000-7000-8000-000000000000", Kind: job.KindTask, Status: job.Pending, CreatedAt: time.Now()}, "k", job.Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -81,6 +81,6 @@ func (e *Executor) findWay(ctx context.Context, j job.Job, w *ways) error {
 	if w.way == before || before == "" && w.way == job.CallbacksDirect {
 		return nil
 	}
-	_, err = e.update(ctx, j.ID, telling(event))
+	_, err = e.update(ctx, j.ID, recordEvents(event))
 	return err
 }

@@ -27,6 +27,7 @@ func hold(t *testing.T, what providertest.Task) (do func(job.Payload) providerte
 }
 
 func TestFollow_SilentCallbacksAreGivenAnotherWay(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name string
 		way  job.CallbackWay
@@ -76,7 +77,7 @@ func TestFollow_OutputOfASilentTaskIsFetchedWhileItRuns(t *testing.T) {
 		}
 		return string(out)
 	}
-	for deadline := time.Now().Add(15 * time.Second); held(job.Stdout) != "so far" || held(job.Stderr) != "so bad"; {
+	for deadline := time.Now().Add(time.Minute); held(job.Stdout) != "so far" || held(job.Stderr) != "so bad"; {
 		if time.Now().After(deadline) {
 			t.Fatal("nothing of the output came while the task ran")
 		}
@@ -104,6 +105,7 @@ func TestFollow_ARebootedVMsJobIsLost(t *testing.T) {
 // A VM whose callbacks do not arrive is not made to try at every look; one that
 // nothing reached, still less often.
 func TestFollow_WaysAreLookedForAgainAfterABackOff(t *testing.T) {
+	t.Parallel()
 	const interval = 30 * time.Second // of heartbeats
 	tests := []struct {
 		name string

@@ -32,13 +32,13 @@ func (e *Executor) claim(ctx context.Context, id string, vm job.VM, change func(
 // network may assign the address of a VM that is off to another: the first VM's is then
 // cleared, and it gets a new one when it is started. e.claiming is held.
 func (e *Executor) unclaimed(ctx context.Context, id string, vm job.VM) error {
-	creators, err := e.o.Store.VMs(context.WithoutCancel(ctx))
+	ctx = context.WithoutCancel(ctx)
+	others, err := e.o.Store.OwnVMs(ctx)
 	if err != nil {
 		return err
 	}
-	for _, m := range creators {
-		other := *m.VM
-		if m.ID == id {
+	for _, other := range others {
+		if other.Job == id {
 			continue
 		}
 		if vm.HostKey != "" && other.HostKey == vm.HostKey {
@@ -47,10 +47,10 @@ func (e *Executor) unclaimed(ctx context.Context, id string, vm job.VM) error {
 		if !sameAddress(vm.IP, other.IP) {
 			continue
 		}
-		if status := e.vmStatus(ctx, m); !status.Down() {
+		if status := e.vmStatus(ctx, job.Job{ID: other.Job, VM: &other}); !status.Down() {
 			return passesFor(vm, other, "address "+vm.IP, fmt.Sprintf("look for an address in use twice; if VM %d has another by now, stop and start it", other.ID))
 		}
-		_, err := e.update(context.WithoutCancel(ctx), m.ID, func(j *job.Job) ([]job.Event, error) {
+		_, err := e.update(ctx, other.Job, func(j *job.Job) ([]job.Event, error) {
 			j.VM.IP = ""
 			return nil, nil
 		})

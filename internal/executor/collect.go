@@ -20,7 +20,7 @@ const cutGrace = 5 * time.Second
 // runs (cancelled, timed out) is stopped first. A VM that does not respond is retried,
 // and there is a deadline for everything. After it, or cutGrace after a caller cancels,
 // the output is what is stored, marked as incomplete.
-func (e *Executor) collect(ctx context.Context, r *run) error {
+func (e *Executor) collect(ctx context.Context, r *run, _ job.Job) error {
 	work, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	cut := func() { time.AfterFunc(cutGrace, func() { end(capture.ErrCut) }) }
@@ -53,7 +53,7 @@ func (e *Executor) collect(ctx context.Context, r *run) error {
 			return err
 		}
 	}
-	_, err = e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
+	r.later(func(j *job.Job) ([]job.Event, error) {
 		j.Stdout, j.Stderr, j.Progress = got.Output[0], got.Output[1], ""
 		j.Artifacts, j.SkippedArtifacts = got.Artifacts, got.Skipped
 		if o := j.Outcome; o.Reason == job.ReasonKilled && o.ExitCode == nil && state.Exited && state.Reason != "lost" {
@@ -64,7 +64,7 @@ func (e *Executor) collect(ctx context.Context, r *run) error {
 		}
 		return slices.Concat(got.Warnings(), e.takeHeard(r).late(), []job.Event{{Kind: job.EventStatus, Text: string(j.Status)}}), nil
 	})
-	return err
+	return nil
 }
 
 // patience is how long to try to collect from a VM that does not respond: not long if

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"linus/internal/executor"
@@ -96,37 +97,45 @@ func (r *rig) with(g *slyGuest, change func(*executor.Options)) {
 
 // A VM that trickles, or does not answer, is given up: by file, and in all.
 func TestCollect_OfASlyVMEnds(t *testing.T) {
+	t.Parallel()
+	notOnPostgres(t)
 	silent := func(ctx context.Context, _ string, _, _ int64) ([]byte, error) { return nil, never(ctx) }
 	for name, read := range map[string]func(context.Context, string, int64, int64) ([]byte, error){"trickle": trickle, "silence": silent} {
 		t.Run("artifacts, "+name, func(t *testing.T) {
-			r := newRig(t, 1)
-			r.with(&slyGuest{artifact: read}, nil)
-			big := make([]byte, 64<<10)
-			r.behave(providertest.Behaviour{Task: task(providertest.Task{
-				Stdout: []byte("out"), Artifacts: map[string][]byte{"a": big, "b": big, "c": big, "d": big},
-			})}, true)
-			id := r.submit(wanting("**"))
-			j := r.wait(id)
-			if j.Status != job.Success || j.Stdout.Incomplete || len(j.Artifacts) != 0 {
-				t.Errorf("job %+v", j)
-			}
-			_, warnings := r.artifacts(id)
-			for _, name := range []string{"a", "b", "c", "d"} {
-				if !strings.Contains(warnings, "no artifact: "+name+": the VM was given up, too little data arrived in time") {
-					t.Errorf("nothing is said of %s:\n%s", name, warnings)
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				r := newRigHere(t, 1, hasty)
+				r.with(&slyGuest{artifact: read}, nil)
+				big := make([]byte, 64<<10)
+				r.behave(providertest.Behaviour{Task: task(providertest.Task{
+					Stdout: []byte("out"), Artifacts: map[string][]byte{"a": big, "b": big, "c": big, "d": big},
+				})}, true)
+				id := r.submit(wanting("**"))
+				j := r.wait(id)
+				if j.Status != job.Success || j.Stdout.Incomplete || len(j.Artifacts) != 0 {
+					t.Errorf("job %+v", j)
 				}
-			}
-			r.noLeaks()
+				_, warnings := r.artifacts(id)
+				for _, name := range []string{"a", "b", "c", "d"} {
+					if !strings.Contains(warnings, "no artifact: "+name+": the VM was given up, too little data arrived in time") {
+						t.Errorf("nothing is said of %s:\n%s", name, warnings)
+					}
+				}
+				r.noLeaks()
+			})
 		})
 		t.Run("output, "+name, func(t *testing.T) {
-			r := newRig(t, 1)
-			r.with(&slyGuest{read: read}, nil)
-			r.behave(providertest.Behaviour{Task: task(providertest.Task{Stdout: make([]byte, maxOutput)})}, true)
-			j := r.wait(r.submit())
-			if j.Status != job.Success || !j.Stdout.Incomplete || !strings.Contains(j.Stdout.Why, "too little data arrived in time") {
-				t.Errorf("job %+v", j)
-			}
-			r.noLeaks()
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				r := newRigHere(t, 1, hasty)
+				r.with(&slyGuest{read: read}, nil)
+				r.behave(providertest.Behaviour{Task: task(providertest.Task{Stdout: make([]byte, maxOutput)})}, true)
+				j := r.wait(r.submit())
+				if j.Status != job.Success || !j.Stdout.Incomplete || !strings.Contains(j.Stdout.Why, "too little data arrived in time") {
+					t.Errorf("job %+v", j)
+				}
+				r.noLeaks()
+			})
 		})
 	}
 }
@@ -157,6 +166,7 @@ func TestCollect_AShortReadIsTheEnd(t *testing.T) {
 // A job that has ended and whose output is being collected can be cancelled:
 // that ends the collecting, at once, and nothing else about the job changes.
 func TestCancel_EndsCollecting(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name string
 		sly  func(stuck func()) *slyGuest
@@ -259,27 +269,32 @@ func TestCancel_OfCollectingAfterARestartInAKeptVM(t *testing.T) {
 // An honest VM at the end of a slow line is waited for: each try of collecting
 // is over long before all has come.
 func TestCollect_ASlowLineIsWaitedFor(t *testing.T) {
-	r := newRig(t, 1)
-	data := bytes.Repeat([]byte("0123456789abcdef"), 64<<10)
-	g := &slyGuest{artifact: func(ctx context.Context, _ string, offset, _ int64) ([]byte, error) {
-		select {
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-time.After(300 * time.Millisecond):
-			return data[offset:min(offset+64<<10, int64(len(data)))], nil
+	t.Parallel()
+	notOnPostgres(t)
+	synctest.Test(t, func(t *testing.T) {
+		r := newRigHere(t, 1)
+		data := bytes.Repeat([]byte("0123456789abcdef"), 64<<10)
+		g := &slyGuest{artifact: func(ctx context.Context, _ string, offset, _ int64) ([]byte, error) {
+			select {
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			case <-time.After(300 * time.Millisecond):
+				return data[offset:min(offset+64<<10, int64(len(data)))], nil
+			}
+		}}
+		r.with(g, func(o *executor.Options) { o.CollectPatience = time.Second })
+		r.behave(providertest.Behaviour{Task: task(providertest.Task{Artifacts: map[string][]byte{"a": data}})}, true)
+		id := r.submit(wanting("a"))
+		r.wait(id)
+		if files, warnings := r.artifacts(id); files["a"] != string(data) {
+			t.Errorf("%d bytes, warnings %q", len(files["a"]), warnings)
 		}
-	}}
-	r.with(g, func(o *executor.Options) { o.CollectPatience = time.Second })
-	r.behave(providertest.Behaviour{Task: task(providertest.Task{Artifacts: map[string][]byte{"a": data}})}, true)
-	id := r.submit(wanting("a"))
-	r.wait(id)
-	if files, warnings := r.artifacts(id); files["a"] != string(data) {
-		t.Errorf("%d bytes, warnings %q", len(files["a"]), warnings)
-	}
+	})
 }
 
 // Neither being given the job nor starting it takes a VM for ever.
 func TestPush_AndStartEnd(t *testing.T) {
+	t.Parallel()
 	for phase, g := range map[string]*slyGuest{"push": {push: never}, "start": {start: never}} {
 		t.Run(phase, func(t *testing.T) {
 			r := newRig(t, 1)
@@ -297,19 +312,23 @@ func TestPush_AndStartEnd(t *testing.T) {
 // While a VM keeps silent on how callbacks could arrive, its task is looked at
 // all the same.
 func TestFollow_GoesOnWhileAWayIsLookedFor(t *testing.T) {
-	r := newRig(t, 1)
-	do, release := hold(t, providertest.Task{ExitCode: 4})
-	looking := make(chan struct{})
-	first := sync.OnceFunc(func() { close(looking) })
-	r.with(&slyGuest{callbacks: func(ctx context.Context) error { first(); return never(ctx) }},
-		func(o *executor.Options) { o.HeartbeatThreshold = time.Second })
-	r.behave(providertest.Behaviour{Task: do}, false)
-	id := r.submit()
-	<-looking
-	release()
-	if j := r.wait(id); j.Outcome.ExitCode == nil || *j.Outcome.ExitCode != 4 {
-		t.Errorf("outcome %+v", j.Outcome)
-	}
+	t.Parallel()
+	notOnPostgres(t)
+	synctest.Test(t, func(t *testing.T) {
+		r := newRigHere(t, 1)
+		do, release := hold(t, providertest.Task{ExitCode: 4})
+		looking := make(chan struct{})
+		first := sync.OnceFunc(func() { close(looking) })
+		r.with(&slyGuest{callbacks: func(ctx context.Context) error { first(); return never(ctx) }},
+			func(o *executor.Options) { o.HeartbeatThreshold = time.Second })
+		r.behave(providertest.Behaviour{Task: do}, false)
+		id := r.submit()
+		<-looking
+		release()
+		if j := r.wait(id); j.Outcome.ExitCode == nil || *j.Outcome.ExitCode != 4 {
+			t.Errorf("outcome %+v", j.Outcome)
+		}
+	})
 }
 
 // Output that a full disk in the VM has cost is said to be missing.

@@ -48,6 +48,7 @@ func (r *rig) readAll(id, stream string, offset, limit int64) (data []byte, drop
 }
 
 func TestOutput_OfARunningTaskIsReadPastWhatIsKept(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []job.StatusMode{job.StatusSimple, job.StatusStreaming} {
 		t.Run(string(mode), func(t *testing.T) {
 			r := newRig(t, 1)
@@ -99,11 +100,13 @@ func TestOutput_OfARunningTaskIsReadPastWhatIsKept(t *testing.T) {
 func TestOutput_BeforeTheTaskAndWithoutItsVM(t *testing.T) {
 	r := newRig(t, 1)
 	do, release := hold(t, providertest.Task{Stdout: []byte("so far")})
-	r.behave(providertest.Behaviour{Task: do, StepDelay: 20 * time.Millisecond}, false)
+	made := make(chan struct{})
+	r.behave(providertest.Behaviour{Task: do, Hold: made}, false)
 	id := r.submit()
 	if c, err := r.Output(t.Context(), id, job.Stdout, 0, 0); err != nil || len(c.Data) > 0 || c.Complete {
 		t.Errorf("of a waiting job: %+v, %v", c, err)
 	}
+	close(made)
 	r.until(id, func(j job.Job) bool { return j.Status == job.Running })
 	r.fake.Set(providertest.Behaviour{Task: do, Reads: []error{errUnreachable}})
 	if c, err := r.Output(t.Context(), id, job.Stdout, 0, 0); err != nil || len(c.Data) > 0 || c.Complete {
@@ -321,5 +324,35 @@ func TestKill_LeavesASharedVM(t *testing.T) {
 	}
 	if j, err := r.Job(t.Context(), second); err != nil || j.Outcome != nil || r.vm("dev").Status != job.VMRunning {
 		t.Errorf("the other job %+v, %v", j, err)
+	}
+}
+
+func TestResize_ReachesARunningTerminal(t *testing.T) {
+	r := newRig(t, 1)
+	r.behave(providertest.Behaviour{Task: task(providertest.Task{Echo: true})}, false)
+	id := r.submit(func(m *job.Manifest) { m.Stdin, m.TTY = job.StdinOpen, true })
+	j := r.until(id, func(j job.Job) bool { return j.Status == job.Running })
+	ctx := t.Context()
+	if err := r.Resize(ctx, id, 50, 132); err != nil {
+		t.Fatal(err)
+	}
+	if rows, columns := r.fake.TerminalSize(j); rows != 50 || columns != 132 {
+		t.Errorf("the terminal has %d x %d", rows, columns)
+	}
+	refusal(t, r.Resize(ctx, id, 0, 80), "rows: 0 is out of range")
+	refusal(t, r.Resize(ctx, id, 24, 10000), "columns: 10000 is out of range")
+	if err := r.Resize(ctx, "019aa000-0000-7000-8000-000000000000", 24, 80); !errors.Is(err, job.ErrNotFound) {
+		t.Errorf("of no job: %v", err)
+	}
+	waiting := r.submit(func(m *job.Manifest) { m.TTY = true })
+	refusal(t, r.Resize(ctx, waiting, 24, 80), "does not run yet: it is pending")
+	plain := r.submit()
+	refusal(t, r.Resize(ctx, plain, 24, 80), "without a terminal")
+	if err := r.Input(ctx, id, nil, true); err != nil {
+		t.Fatal(err)
+	}
+	r.until(id, func(j job.Job) bool { return j.Outcome != nil })
+	if err := r.Resize(ctx, id, 24, 80); !errors.Is(err, job.ErrCompleted) {
+		t.Errorf("of a job that has ended: %v", err)
 	}
 }

@@ -15,7 +15,7 @@ func (e *Executor) enqueue(j job.Job) {
 	switch {
 	case e.runs[j.ID] != nil: // it was adopted as soon as it was stored
 	case j.Shares():
-		e.queue.hurry(j.ID)
+		e.queue.addReady(j.ID)
 	default:
 		e.queue.add(j.ID)
 	}
@@ -30,7 +30,9 @@ func (e *Executor) poke() { signal(e.wake) }
 func (e *Executor) dispatch(ctx context.Context) {
 	defer e.work.Wait()
 	e.work.Go(func() { e.sweep(ctx) })
+	e.work.Go(func() { e.notifyAll(ctx) })
 	e.work.Go(func() { e.tendPools(ctx) })
+	e.work.Go(func() { e.watchTokens(ctx) })
 	tick := time.NewTicker(e.o.CleanupInterval)
 	defer tick.Stop()
 	for {
@@ -40,7 +42,7 @@ func (e *Executor) dispatch(ctx context.Context) {
 			return
 		case <-e.wake:
 			continue
-		case <-e.again:
+		case <-e.reopened:
 		case <-tick.C:
 			if err := e.expire(ctx); err != nil && ctx.Err() == nil {
 				e.o.Log.Error("find expired VMs failed", "err", err)
@@ -55,7 +57,7 @@ func (e *Executor) dispatch(ctx context.Context) {
 	}
 }
 
-// left are unfinished jobs, as the store has them.
+// left are the unfinished jobs that the store has.
 type left struct {
 	begun   []job.Job
 	waiting []string // for a slot; nil: not read
@@ -84,7 +86,7 @@ func (e *Executor) adopt(ctx context.Context, l left) {
 		case j.Status == job.Pending && j.Outcome == nil && j.Member != nil:
 		case j.Status == job.Pending && j.Outcome == nil:
 			e.mu.Lock()
-			e.queue.hurry(j.ID)
+			e.queue.addReady(j.ID)
 			e.mu.Unlock()
 		default:
 			e.resume(ctx, j)
@@ -100,7 +102,7 @@ func (e *Executor) adopt(ctx context.Context, l left) {
 	e.leftover -= l.counted
 }
 
-// resume goes on with a job that had begun.
+// resume continues a job that had begun.
 func (e *Executor) resume(ctx context.Context, j job.Job) {
 	if e.o.Engines != nil {
 		if e.isDraining() && j.Engine == "" {
@@ -123,8 +125,9 @@ func (e *Executor) resume(ctx context.Context, j job.Job) {
 	}
 }
 
-// doubt makes the next look find a job that may be stored without being queued.
-func (e *Executor) doubt() {
+// recheckStore has the dispatcher look in the store for a job that may be there without
+// being queued.
+func (e *Executor) recheckStore() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.leftover++

@@ -49,8 +49,8 @@ func (s *notingStore) Begun(ctx context.Context) ([]job.Job, error) {
 	return jobs, err
 }
 
-func (s *notingStore) Insert(ctx context.Context, j job.Job, hash, key string) (job.Job, bool, error) {
-	j, isNew, err := s.Store.Insert(ctx, j, hash, key)
+func (s *notingStore) Insert(ctx context.Context, j job.Job, key string, within job.Limits) (job.Job, bool, error) {
+	j, isNew, err := s.Store.Insert(ctx, j, key, within)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.unstored > 0 {

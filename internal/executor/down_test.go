@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"linus/internal/executor"
@@ -55,11 +56,12 @@ func (g fallingVM) Start(ctx context.Context, j job.Job) (bootID string, err err
 // A job's own VM that goes down before its task runs is lost as one that does
 // later: at once, by what the host says. The heartbeat threshold is an hour.
 func TestJob_VMThatGoesDownBeforeItsTaskRunsIsLostAtOnce(t *testing.T) {
+	t.Parallel()
 	for _, phase := range []string{"push", "start"} {
 		for _, status := range []job.VMStatus{job.VMGone, job.VMStopped, job.VMSuspended} {
 			for _, deaf := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s, %s, deaf %v", phase, status, deaf), func(t *testing.T) {
-					r := newRig(t, 1)
+					r := newRig(t, 1, hasty)
 					r.stop()
 					down := func(vm job.VM) { r.fake.Vanish(vm.ID) }
 					switch status {
@@ -87,19 +89,24 @@ func TestJob_VMThatGoesDownBeforeItsTaskRunsIsLostAtOnce(t *testing.T) {
 
 // Where it is the host that does not answer, what is said is about the host.
 func TestStart_HostThatDoesNotAnswerIsNotTheVMsFault(t *testing.T) {
-	r := newRig(t, 1)
-	r.stop()
-	r.opts.HeartbeatThreshold = time.Second
-	r.opts.Guest = fallingVM{r.fake, "start", func(job.VM) {}, false}
-	r.restart()
-	down := &job.HostError{Op: "look at VM 100", Class: job.HostUnreachable, Text: "no route to host", Remedy: "check PROXMOX_HOST"}
-	r.fake.Set(providertest.Behaviour{Statuses: []error{down, down, down, down, down, down}})
-	if o := r.wait(r.submit()).Outcome; o.Reason != job.ReasonStartFailed || !strings.Contains(o.Error, "check PROXMOX_HOST") {
-		t.Errorf("outcome %+v", o)
-	}
+	t.Parallel()
+	notOnPostgres(t)
+	synctest.Test(t, func(t *testing.T) {
+		r := newRigHere(t, 1)
+		r.stop()
+		r.opts.HeartbeatThreshold = time.Second
+		r.opts.Guest = fallingVM{r.fake, "start", func(job.VM) {}, false}
+		r.restart()
+		down := &job.HostError{Op: "look at VM 100", Class: job.HostUnreachable, Text: "no route to host", Remedy: "check PROXMOX_HOST"}
+		r.fake.Set(providertest.Behaviour{Statuses: []error{down, down, down, down, down, down}})
+		if o := r.wait(r.submit()).Outcome; o.Reason != job.ReasonStartFailed || !strings.Contains(o.Error, "check PROXMOX_HOST") {
+			t.Errorf("outcome %+v", o)
+		}
+	})
 }
 
 func TestJoin_VMThatDoesNotRunIsToldByTheHostAtOnce(t *testing.T) {
+	t.Parallel()
 	for name, undo := range map[string]func(*rig, job.VM){
 		"gone":      func(r *rig, vm job.VM) { r.fake.Vanish(vm.ID) },
 		"stopped":   func(r *rig, vm job.VM) { _ = r.fake.StopVM(context.Background(), vm) },

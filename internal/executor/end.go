@@ -1,7 +1,6 @@
 package executor
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,7 +34,8 @@ func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, sign
 		cut = false
 		switch {
 		case j.Decide(outcome):
-			j.StopSignal, j.EndedBy, j.Silence = signal, job.ClientFrom(ctx), job.Silence{}
+			j.StopSignal, j.Silence = signal, job.Silence{}
+			j.EndBy(job.CallerFrom(ctx))
 			return []job.Event{decided(outcome)}, nil
 		case !j.Status.Terminal() && j.Outcome.Reason == outcome.Reason:
 			return nil, nil
@@ -44,7 +44,10 @@ func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, sign
 			if j.CollectCut {
 				return nil, nil
 			}
-			j.CollectCut, j.EndedBy = true, cmp.Or(j.EndedBy, job.ClientFrom(ctx))
+			j.CollectCut = true
+			if j.EndedBy == "" {
+				j.EndBy(job.CallerFrom(ctx))
+			}
 			return []job.Event{{Kind: job.EventWarning, Phase: job.PhaseCollect, Text: capture.ErrCut.Error() + ": what has arrived is kept"}}, nil
 		default:
 			return nil, job.ErrCompleted
@@ -63,7 +66,7 @@ func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, sign
 	case r != nil && !cut:
 		r.cancel(cause)
 	case r == nil && j.Status == job.Pending:
-		e.queue.hurry(id) // it needs no slot to end
+		e.queue.addReady(id) // it needs no slot to end
 	}
 	e.poke()
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"linus/internal/job"
@@ -77,7 +78,7 @@ func (e *Executor) enroll(ctx context.Context) (left, error) {
 		if err != nil {
 			return left{}, err
 		}
-		e.valid = began.Add(e.o.EngineLease - e.leaseMargin())
+		e.leaseUntil = began.Add(e.o.EngineLease - e.leaseMargin())
 		e.mu.Lock()
 		e.id = id
 		e.mu.Unlock()
@@ -145,11 +146,11 @@ func (e *Executor) keepLease(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-		case <-e.suspect:
+		case <-e.leaseDoubted:
 		}
 		began, renewed := time.Now(), make(chan error, 1)
 		e.work.Go(func() { renewed <- e.o.Engines.Renew(ctx, e.o.EngineLease) })
-		over := time.NewTimer(time.Until(e.valid))
+		over := time.NewTimer(time.Until(e.leaseUntil))
 		var err error
 		select {
 		case err = <-renewed:
@@ -162,8 +163,8 @@ func (e *Executor) keepLease(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err == nil:
-			e.valid = began.Add(e.o.EngineLease - e.leaseMargin())
-		case errors.Is(err, job.ErrDetach) || !time.Now().Before(e.valid):
+			e.leaseUntil = began.Add(e.o.EngineLease - e.leaseMargin())
+		case errors.Is(err, job.ErrDetach) || !time.Now().Before(e.leaseUntil):
 			e.o.Log.Error("the lease is lost: this engine leaves its jobs to the others, and joins again", "err", err)
 			return
 		default:
@@ -175,57 +176,80 @@ func (e *Executor) keepLease(ctx context.Context) {
 // tendEngines takes over from engines that are dead, and looks what others have done in
 // case that nothing told of it.
 func (e *Executor) tendEngines(ctx context.Context) {
-	tick := time.NewTicker(e.o.EngineLease / renewals)
-	defer tick.Stop()
 	for {
-		err := e.takeOver(ctx)
+		again, err := e.takeOver(ctx)
 		if err == nil {
 			err = e.lookAround(ctx)
 		}
 		if err != nil && ctx.Err() == nil {
 			e.o.Log.Warn("looking at the other engines failed, will be tried again", "err", err)
 		}
-		select {
-		case <-ctx.Done():
+		if sleep(ctx, again) != nil {
 			return
-		case <-tick.C:
 		}
 	}
 }
 
-// takeOver buries the engines whose lease has ended. Their jobs are then anybody's who
-// has room. First the host is told to refuse what such an engine asks from then on: if
-// that fails, its jobs stay its own.
-func (e *Executor) takeOver(ctx context.Context) error {
+// takeOver buries the engines whose lease has ended. It returns after what time to do so
+// again: when another lease ends, at the latest when this engine's is to be renewed.
+func (e *Executor) takeOver(ctx context.Context) (again time.Duration, err error) {
+	again = e.o.EngineLease / renewals
 	engines, err := e.o.Engines.Engines(ctx)
 	if err != nil {
-		return err
+		return again, err
 	}
-	problems := map[string]string{}
-	for _, other := range engines {
+	var burying sync.WaitGroup
+	problems, errs := make([]string, len(engines)), make([]error, len(engines))
+	for i, other := range engines {
 		dead := other.ID == e.o.Predecessor
-		if other.Self || other.Lease > 0 && !dead {
-			continue
+		switch {
+		case other.Self:
+		case other.Lease > 0 && !dead:
+			again = min(again, other.Lease+afterLease)
+		default: // at the same time: the host may not respond to one
+			burying.Go(func() { problems[i], errs[i] = e.bury(ctx, other, dead) })
 		}
-		if e.o.Fence != nil {
-			if err := e.o.Fence(ctx, other.ID); err != nil {
-				problems[other.ID] = "the host cannot be told to refuse it: " + err.Error()
-				e.o.Log.Warn("a dead engine's jobs cannot be taken over", "engine", other.ID, "host", other.Host, "jobs", other.Jobs, "err", err)
-				continue
-			}
-		}
-		buried, err := e.o.Engines.Bury(ctx, other.ID, dead)
-		if err != nil {
-			return err
-		}
-		if buried {
-			e.o.Log.Warn("an engine is dead: its jobs are taken over", "engine", other.ID, "host", other.Host, "pid", other.PID, "jobs", other.Jobs)
+	}
+	burying.Wait()
+	found := map[string]string{}
+	for i, problem := range problems {
+		if problem != "" {
+			found[engines[i].ID] = problem
+			again = min(again, e.o.EngineLease/retries)
 		}
 	}
 	e.mu.Lock()
-	e.problems = problems
+	e.problems = found
 	e.mu.Unlock()
-	return nil
+	return again, errors.Join(errs...)
+}
+
+const (
+	// afterLease is how long after the end of a lease the engine is taken over, so that
+	// the database sees it, too.
+	afterLease = 50 * time.Millisecond
+	// retries is how often a take-over that failed is tried again in the time of a lease.
+	retries = 15
+)
+
+// bury ends the membership of an engine that is dead. Its jobs are then anybody's who has
+// room. First the host is told to refuse what it asks from then on: if that fails, its
+// jobs stay its own, and the problem is returned. A host that does not respond within the
+// time of a lease is asked anew, so that one that is back is seen.
+func (e *Executor) bury(ctx context.Context, other job.EngineInfo, dead bool) (problem string, err error) {
+	if e.o.Fence != nil {
+		fencing, end := context.WithTimeout(ctx, e.o.EngineLease)
+		defer end()
+		if err := e.o.Fence(fencing, other.ID); err != nil {
+			e.o.Log.Warn("a dead engine's jobs cannot be taken over", "engine", other.ID, "host", other.Host, "jobs", other.Jobs, "err", err)
+			return "the host cannot be told to refuse it: " + err.Error(), nil
+		}
+	}
+	buried, err := e.o.Engines.Bury(ctx, other.ID, dead)
+	if buried {
+		e.o.Log.Warn("an engine is dead: its jobs are taken over", "engine", other.ID, "host", other.Host, "pid", other.PID, "jobs", other.Jobs)
+	}
+	return "", err
 }
 
 // lookAround does what notices of others' changes would have had done, of which any may
@@ -236,9 +260,8 @@ func (e *Executor) lookAround(ctx context.Context) error {
 	for _, r := range e.runs {
 		runs = append(runs, r)
 	}
-	for id, c := range e.watchers {
-		close(c)
-		delete(e.watchers, id)
+	for key := range e.watchers {
+		e.wakeWatchers(key)
 	}
 	free := e.slots() < e.o.MaxJobs
 	e.mu.Unlock()
@@ -248,12 +271,19 @@ func (e *Executor) lookAround(ctx context.Context) error {
 		}
 	}
 	if free {
+		e.mu.Lock()
+		before := slices.Clone(e.queue.waiting)
+		e.mu.Unlock()
 		waiting, err := e.o.Store.Waiting(ctx)
 		if err != nil {
 			return err
 		}
 		e.mu.Lock()
-		e.queue.waiting = nil
+		for _, id := range before { // not those that came meanwhile: the store was read without them
+			if _, there := slices.BinarySearch(waiting, id); !there {
+				e.queue.remove(id)
+			}
+		}
 		for _, id := range waiting {
 			if e.runs[id] == nil {
 				e.queue.add(id)
@@ -261,7 +291,7 @@ func (e *Executor) lookAround(ctx context.Context) error {
 		}
 		e.mu.Unlock()
 	}
-	signal(e.again)
+	signal(e.reopened)
 	return nil
 }
 

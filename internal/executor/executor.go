@@ -37,24 +37,32 @@ type Options struct {
 	// Allow returns an error if a client may not have such a job, before anything is
 	// created or looked up for it. The manifest has every default. Nil: all allowed.
 	Allow func(s job.Submission) error
-	// Admit returns an error if a client may not have one more job, given those it has:
-	// unfinished jobs, and those whose VM is not gone. Nil: all admitted.
+	// AllowFile returns an error if a file, or a tree of them, may not be written in a VM.
+	// Nil: all allowed.
+	AllowFile func(path string, tree bool) error
+	// Webhooks are messages about ended jobs. Nil: there are none.
+	Webhooks *Webhooks
+	// Admit returns an error if a client may not have one more job in addition to those it
+	// has: unfinished ones, and those whose VM is not gone. Nil: all admitted.
 	Admit func(has []job.Job, next job.Manifest) error
+	// Proxy returns the proxy for a VM that may reach names only; record is called with each
+	// of its connections. Nil: there is none, and such VMs reach nothing.
+	Proxy     func(names []string, record func(job.Connection)) NamesProxy
+	Connected func(job.Connection) // called for each of those; may be nil
 	// Observer is called on what happens. May be nil.
 	Observer job.Observer
 
-	// Engines is how this engine knows of others that share the store. Nil: it shares
-	// with none.
+	// Engines shows this engine the others that share the store. Nil: it shares it with none.
 	Engines Engines
 	About   job.EngineInfo // this engine, for people
 	// Predecessor is the ID of an engine that is known to be dead: its jobs are taken
 	// over without waiting for the end of its lease.
 	Predecessor string
 	Joined      func(id string) // called with the ID under which this engine has joined; may be nil
-	// Fence makes the host refuse whatever an engine that is dead asks from then on.
-	// Nil: nothing has to.
+	// Fence makes the host refuse all further commands of a dead engine. Nil: no fence is
+	// needed.
 	Fence       func(ctx context.Context, engine string) error
-	EngineLease time.Duration // without a renewal for so long an engine is taken for dead; 15 s
+	EngineLease time.Duration // time without a renewal after which an engine counts as dead; 15 s
 
 	Defaults           job.Defaults
 	MaxJobs            int           // jobs with a VM of their own at a time; 4
@@ -70,6 +78,9 @@ type Options struct {
 	// that does not respond; twice that for everything, plus the time the bytes need
 	// on a slow connection. A tenth of it if the job was cancelled or lost. 3 min.
 	CollectPatience time.Duration
+	// ClaimPatience is how long a job looks for a pool's member that responds, and waits
+	// for a warm one, before it creates a VM of its own; 3 s.
+	ClaimPatience time.Duration
 	// PlacePatience is how long copying a job into a VM may take, in addition to the
 	// time its files need on a slow connection, and then starting it. 10 min.
 	PlacePatience time.Duration
@@ -81,39 +92,42 @@ type Executor struct {
 	o        Options
 	captures capture.Options // for every job
 
-	wake    chan struct{} // slots or waiting jobs have changed
-	again   chan struct{} // a job that was done is unfinished again
-	suspect chan struct{} // the lease may be lost
-	done    chan struct{} // everything that Start began has ended
+	wake         chan struct{} // slots or waiting jobs have changed
+	reopened     chan struct{} // a job that was done is unfinished again
+	leaseDoubted chan struct{} // the lease may be lost
+	done         chan struct{} // everything that Start began has ended
+	notices      chan struct{} // there is a webhook to deliver
+	undelivered  atomic.Bool   // webhooks are not delivered yet, as of the last look
 
-	pools    *pools
-	access   *access   // decides who may enter or work on a persistent VM
-	choosing *lock     // held while a node is chosen for a VM
-	claiming *lock     // held while an address and a host key are accepted for a VM
-	leaving  *lock     // held while a VM that was left alone is destroyed or forgotten
-	valid    time.Time // until when the lease lasts, for sure; keepLease's, and enroll's before
+	pools      *pools
+	tokens     *tokens
+	access     *access   // decides who may enter or work on a persistent VM
+	choosing   *lock     // held while a node is chosen for a VM
+	claiming   *lock     // held while an address and a host key are accepted for a VM
+	leaving    *lock     // held while a VM that was left alone is destroyed or forgotten
+	leaseUntil time.Time // until when the lease lasts, for sure; keepLease's, and enroll's before
 
-	mu       sync.Mutex
-	id       string                   // of this engine among those that share the store; empty: it shares with none
-	closed   bool                     // Close was called
-	draining bool                     // no more jobs are taken
-	full     bool                     // the installation has no slot left, as of the last look
-	problems map[string]string        // why dead engines' jobs cannot be taken over, by engine
-	passed   map[string]time.Time     // when reports were last passed on to other engines
-	queue    queue                    // jobs without a run
-	runs     map[string]*run          // jobs being worked on
-	leftover int                      // jobs that may be unfinished, and have neither a run nor a place in the queue
-	expiring int                      // persistent VMs with an expiry time, as of the last look
-	watchers map[string]chan struct{} // closed at the next change of a job
-	roomier  chan struct{}            // closed when there may be more room for VMs
-	stop     context.CancelCauseFunc  // ends the engine; nil before Start
+	mu            sync.Mutex
+	id            string                  // of this engine among those that share the store; empty: it shares with none
+	closed        bool                    // Close was called
+	draining      bool                    // no more jobs are taken
+	full          bool                    // the installation has no slot left, as of the last look
+	problems      map[string]string       // why dead engines' jobs cannot be taken over, by engine
+	reportsPassed map[string]time.Time    // when reports were last passed on to other engines
+	queue         queue                   // jobs without a run
+	runs          map[string]*run         // jobs being worked on
+	leftover      int                     // jobs that may be unfinished, and have neither a run nor a place in the queue
+	expiring      int                     // persistent VMs with an expiry time, as of the last look
+	watchers      map[string]*watched     // by job, or endKey; without those nobody waits for
+	roomFreed     chan struct{}           // closed when there may be more room for VMs
+	stop          context.CancelCauseFunc // ends the engine; nil before Start
 
 	// begin runs work in a goroutine of the engine, under its context; nil unless the
 	// engine runs.
 	begin func(work func(running context.Context))
 	work  sync.WaitGroup // all goroutines of the engine except the dispatcher
 
-	deaf atomic.Int64 // jobs with a check that has not been answered
+	unanswered atomic.Int64 // jobs with a check that has not been answered
 }
 
 // New returns an Executor; nothing runs before Start.
@@ -124,6 +138,7 @@ func New(o Options) *Executor {
 	o.HeartbeatThreshold = cmp.Or(o.HeartbeatThreshold, 2*time.Minute)
 	o.HeartbeatInterval = cmp.Or(o.HeartbeatInterval, 10*time.Second)
 	o.CollectPatience = cmp.Or(o.CollectPatience, 3*time.Minute)
+	o.ClaimPatience = cmp.Or(o.ClaimPatience, 3*time.Second)
 	o.PlacePatience = cmp.Or(o.PlacePatience, 10*time.Minute)
 	o.Artifacts.Files = cmp.Or(o.Artifacts.Files, 1000)
 	o.Artifacts.Each = cmp.Or(o.Artifacts.Each, 100<<20)
@@ -139,20 +154,22 @@ func New(o Options) *Executor {
 		o.Observer = nobody{}
 	}
 	e := &Executor{
-		o:        o,
-		wake:     make(chan struct{}, 1),
-		again:    make(chan struct{}, 1),
-		suspect:  make(chan struct{}, 1),
-		passed:   map[string]time.Time{},
-		done:     make(chan struct{}),
-		runs:     map[string]*run{},
-		watchers: map[string]chan struct{}{},
-		roomier:  make(chan struct{}),
-		choosing: &lock{name: "choosing", loose: true, engines: o.Engines},
-		pools:    newPools(),
-		access:   newAccess(o.Engines),
-		claiming: &lock{name: "claiming", engines: o.Engines},
-		leaving:  &lock{name: "leaving", engines: o.Engines},
+		o:             o,
+		wake:          make(chan struct{}, 1),
+		reopened:      make(chan struct{}, 1),
+		leaseDoubted:  make(chan struct{}, 1),
+		reportsPassed: map[string]time.Time{},
+		done:          make(chan struct{}),
+		notices:       make(chan struct{}, 1),
+		runs:          map[string]*run{},
+		watchers:      map[string]*watched{},
+		roomFreed:     make(chan struct{}),
+		choosing:      &lock{name: "choosing", loose: true, engines: o.Engines},
+		pools:         newPools(),
+		tokens:        newTokens(),
+		access:        newAccess(o.Engines),
+		claiming:      &lock{name: "claiming", engines: o.Engines},
+		leaving:       &lock{name: "leaving", engines: o.Engines},
 	}
 	e.captures = capture.Options{
 		Store: o.Store, Guest: o.Guest, Log: o.Log, Secrets: e.secrets, Update: e.update,
@@ -210,12 +227,12 @@ func (e *Executor) spawn(work func(running context.Context)) error {
 	return nil
 }
 
-// Idle reports whether no job is unfinished, no VM has an expiry time, and no pool is to
-// be kept.
+// Idle reports whether no job is unfinished, no VM has an expiry time, no pool is to be
+// kept, and no webhook to be delivered.
 func (e *Executor) Idle() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.queue.empty() && len(e.runs) == 0 && e.leftover == 0 && e.expiring == 0 && !e.access.busy() && !e.pools.active()
+	return e.queue.empty() && len(e.runs) == 0 && e.leftover == 0 && e.expiring == 0 && !e.access.busy() && !e.pools.active() && !e.undelivered.Load()
 }
 
 func become(j *job.Job, next job.Status) []job.Event {

@@ -64,14 +64,22 @@ func TestMain(m *testing.M) {
 	os.Exit(pgtest.Main(m))
 }
 
-func newRig(t *testing.T, maxJobs int) *rig {
+// newRig starts an engine that gives nothing up for being slow; change has what is
+// special about it.
+func newRig(t *testing.T, maxJobs int, change ...func(*executor.Options)) *rig {
 	t.Helper()
 	t.Parallel()
-	return newRigHere(t, maxJobs)
+	return newRigHere(t, maxJobs, change...)
+}
+
+// hasty has an engine soon give up a VM that does not answer. It may give up one on a
+// slow machine, too.
+func hasty(o *executor.Options) {
+	o.CollectPatience, o.ClaimPatience = 2*time.Second, 3*time.Second
 }
 
 // newRigHere is newRig for a test in a bubble of testing/synctest.
-func newRigHere(t *testing.T, maxJobs int) *rig {
+func newRigHere(t *testing.T, maxJobs int, change ...func(*executor.Options)) *rig {
 	t.Helper()
 	dir, log := t.TempDir(), &logBuffer{}
 	s, err := store.Open(context.Background(), store.Options{Dir: dir, URL: pgtest.URL(t, dir), MaxOutput: maxOutput})
@@ -85,9 +93,12 @@ func newRigHere(t *testing.T, maxJobs int) *rig {
 		Store: s, Provider: fake, Guest: fake, Log: logger, Owner: "5a17c0de-0000-4000-8000-000000000001",
 		CallbackURL: func(context.Context) (string, error) { return "http://192.0.2.1:8765", nil },
 		Defaults:    job.Defaults{VMTemplate: providertest.FakeTemplate, Timeout: 3600, CPU: 2, Memory: "2G", Disk: "10G"},
-		MaxJobs:     maxJobs, MaxOutput: maxOutput, CleanupInterval: 20 * time.Millisecond, CollectPatience: 2 * time.Second,
-		HeartbeatInterval: time.Second, PoolInterval: 20 * time.Millisecond,
+		MaxJobs:     maxJobs, MaxOutput: maxOutput, CleanupInterval: 20 * time.Millisecond, CollectPatience: 10 * time.Minute,
+		ClaimPatience: time.Minute, HeartbeatInterval: time.Second, PoolInterval: 20 * time.Millisecond,
 	}}
+	for _, c := range change {
+		c(&r.opts)
+	}
 	r.restart()
 	t.Cleanup(r.stop)
 	return r
@@ -112,7 +123,7 @@ func (r *rig) restart() {
 
 func (r *rig) stop() {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := r.Close(ctx); err != nil {
 		r.t.Error(err)
@@ -294,6 +305,7 @@ func TestFollow_EndsATaskItsRunnerDoesNot(t *testing.T) {
 }
 
 func TestCancel_AtEveryPhase(t *testing.T) {
+	t.Parallel()
 	never := make(chan struct{})
 	blocked := task(providertest.Task{Stdout: []byte("partial"), Until: never})
 	tests := []struct {
@@ -302,7 +314,7 @@ func TestCancel_AtEveryPhase(t *testing.T) {
 		when   func(job.Job) bool
 		output string
 	}{
-		{"provisioning", providertest.Behaviour{StepDelay: 50 * time.Millisecond}, func(j job.Job) bool { return j.VM != nil && j.VM.ID != 0 }, ""},
+		{"provisioning", providertest.Behaviour{Hold: never}, func(j job.Job) bool { return j.VM != nil && j.VM.ID != 0 }, ""},
 		{"running", providertest.Behaviour{Task: blocked}, func(j job.Job) bool { return j.Status == job.Running }, "partial"},
 	}
 	for _, tt := range tests {
@@ -412,7 +424,7 @@ func TestReport_WakesALookThatDecides(t *testing.T) {
 
 // A VM that goes as its task ends takes the proof with it.
 func TestReport_OfAVMThatIsGone(t *testing.T) {
-	r := newRig(t, 1)
+	r := newRig(t, 1, hasty)
 	r.fake.Set(providertest.Behaviour{OnStart: func(j job.Job, p job.Payload) {
 		r.fake.Vanish(j.VM.ID)
 		if err := r.Report(t.Context(), j.ID, p.Token, job.Report{Kind: job.ReportComplete}); err != nil {
@@ -497,7 +509,7 @@ func TestDestroy_TriedAgainUntilGone(t *testing.T) {
 
 // An ID that became somebody else's VM is left alone, and the job is done.
 func TestDestroy_LeavesARecycledIDAlone(t *testing.T) {
-	r := newRig(t, 1)
+	r := newRig(t, 1, hasty)
 	release := make(chan struct{})
 	r.behave(providertest.Behaviour{Task: task(providertest.Task{Until: release})}, false)
 	id := r.submit()
@@ -527,12 +539,15 @@ func TestPersistent_VMOutlivesTheJob(t *testing.T) {
 // provisioning the VM is rolled back and made again, a running task is
 // followed and not run twice, and what waited still waits its turn.
 func TestRestart_AdoptsJobs(t *testing.T) {
+	t.Parallel()
 	t.Run("provisioning", func(t *testing.T) {
 		r := newRig(t, 1)
-		r.behave(providertest.Behaviour{StepDelay: 30 * time.Millisecond}, true)
+		made := make(chan struct{})
+		r.behave(providertest.Behaviour{Hold: made}, true)
 		id, waiting := r.submit(), r.submit()
 		r.until(id, func(j job.Job) bool { return j.VM != nil && j.VM.ID != 0 })
 		r.stop()
+		close(made)
 		r.restart()
 		for _, id := range []string{id, waiting} {
 			if j := r.wait(id); j.Status != job.Success {
@@ -543,10 +558,12 @@ func TestRestart_AdoptsJobs(t *testing.T) {
 	})
 	t.Run("provisioning, and no step is told twice", func(t *testing.T) {
 		r := newRig(t, 1)
-		r.behave(providertest.Behaviour{StepDelay: 30 * time.Millisecond, Warning: "no host key"}, true)
+		made := make(chan struct{})
+		r.behave(providertest.Behaviour{Hold: made, Warning: "no host key"}, true)
 		id := r.submit()
 		r.until(id, func(j job.Job) bool { return j.VM != nil && j.VM.ID != 0 })
 		r.stop()
+		close(made)
 		r.restart()
 		r.wait(id)
 		events, err := r.store.Events(context.Background(), id, 0)
@@ -648,6 +665,20 @@ func TestSubmit_KeyAnswersTheFirstJob(t *testing.T) {
 	r.wait(first.ID)
 	if r.fake.Stats().Creates != 1 {
 		t.Errorf("%d VMs were made", r.fake.Stats().Creates)
+	}
+}
+
+// A key that a database could not index is refused in words.
+func TestSubmit_LongKey(t *testing.T) {
+	r := newRig(t, 1)
+	s := job.Submission{Manifest: job.Manifest{Task: "true", AgentType: job.AgentScript}, IdempotencyKey: strings.Repeat("k", 201)}
+	_, err := r.Submit(t.Context(), s)
+	if field := new(job.FieldError); !errors.As(err, &field) || field.Field != "idempotency_key" {
+		t.Errorf("%v", err)
+	}
+	s.IdempotencyKey = s.IdempotencyKey[1:]
+	if _, err := r.Submit(t.Context(), s); err != nil {
+		t.Error(err)
 	}
 }
 

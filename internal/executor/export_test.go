@@ -14,3 +14,6 @@ func (e *Executor) WaitingInputs(id string) int {
 	defer l.mu.Unlock()
 	return len(l.turns)
 }
+
+// HashToken is how tokens are stored.
+var HashToken = hashToken

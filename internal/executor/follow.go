@@ -24,98 +24,136 @@ const (
 // a check, and decide nothing. A job that another engine has followed is checked at
 // once. Times are by monotonic clocks: the VM's since its boot, and those of the engines
 // that listened.
-func (e *Executor) follow(ctx context.Context, r *run) error {
-	j, err := e.o.Store.Job(ctx, r.id)
-	if err != nil || j.Outcome != nil {
+func (e *Executor) follow(ctx context.Context, r *run, j job.Job) error {
+	if j.Outcome != nil {
+		return nil
+	}
+	if _, err := e.openProxy(ctx, r, j); err != nil {
 		return err
 	}
-	quiet := e.listen(ctx, j)
-	defer quiet.end()
+	c := checks{quiet: e.listen(ctx, j)}
+	defer c.quiet.end()
 	channel := e.attend(ctx, r, j)
 	defer channel.stop()
-	var w ways
+	ended := func(state job.RunState) { // over SSH, so it decides
+		r.ended = &state
+		r.later(deciding(taskOutcome(j.Manifest, state, state.Text)))
+	}
 	reports := r.reported    // nil after a report that proved wrong, until the next check
-	followed := false        // the VM has changed its address, as of the last check
 	var due <-chan time.Time // when to record what was heard; nil if nothing was
-	var noted time.Time
+	noted := time.Now()      // the phase was just recorded
+	heard := func() {
+		if due == nil {
+			due = time.After(time.Until(noted.Add(noteEvery)))
+		}
+	}
 	first := firstProbe
 	if r.adopted {
 		first = 0
 	}
-	wait, lastLook := time.NewTimer(first), time.Now()
-	defer wait.Stop()
+	next, lastCheck := time.NewTimer(first), time.Now()
+	defer next.Stop()
 	for {
 		reported := false
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-r.changed:
-			quiet.heard(ctx)
-			if due == nil {
-				due = time.After(time.Until(noted.Add(noteEvery)))
-			}
+			c.quiet.heard(ctx)
+			heard()
 			if reports != nil {
-				wait.Reset(min(2*e.o.HeartbeatInterval+probeEvery, time.Until(lastLook.Add(e.o.HeartbeatThreshold))))
+				next.Reset(min(2*e.o.HeartbeatInterval+probeEvery, time.Until(lastCheck.Add(e.o.HeartbeatThreshold))))
 			}
 			continue
 		case <-channel.came:
-			if due == nil {
-				due = time.After(time.Until(noted.Add(noteEvery)))
-			}
+			heard()
 			continue
 		case state := <-channel.ended:
-			r.ended = &state
-			return e.decide(ctx, r, taskOutcome(j.Manifest, state, state.Text))
+			ended(state)
+			return nil
 		case <-due:
 			due, noted = nil, time.Now()
 			e.note(ctx, r)
 			continue
 		case <-reports:
 			reports, reported = nil, true
-			e.note(ctx, r)
-			if r.ended = channel.reported(ctx); r.ended != nil {
-				return e.decide(ctx, r, taskOutcome(j.Manifest, *r.ended, r.ended.Text))
+			if state := channel.reported(ctx); state != nil {
+				r.capture.Narrate(ctx, j)
+				r.later(e.takeHeard(r).noting(r.capture.Narrating()))
+				ended(*state)
+				return nil
 			}
-		case <-wait.C:
+			e.note(ctx, r)
+		case <-next.C:
 			reports = r.reported
 		}
-		wait.Reset(probeEvery)
-		lastLook = time.Now()
-		if j, err = e.o.Store.Job(ctx, r.id); err != nil || j.Outcome != nil {
-			return err
-		}
-		state, seen, err := e.lookFor(ctx, j, quiet)
+		next.Reset(probeEvery)
+		lastCheck = time.Now()
+		verdict, err := e.check(ctx, r, &c, reported)
 		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err == nil && state.Exited:
-			return e.decide(ctx, r, taskOutcome(j.Manifest, state, state.Text))
-		case err == nil && !state.Started:
-			return e.decide(ctx, r, lostOutcome("the VM answers, but the job is gone from it: was it reset?"))
-		case err == nil && state.Duration > overdue(j):
-			return e.decide(ctx, r, taskOutcome(j.Manifest, job.RunState{Reason: "timeout", Duration: state.Duration}, ""))
-		case err == nil && reported:
-			if err := e.contradict(ctx, j); err != nil {
-				return err
-			}
-		case err == nil:
-			e.whileSilent(ctx, r, j, state, &w)
-		default:
-			outcome, moved := e.whileUnseen(ctx, j, quiet, seen, err)
-			if outcome != nil {
-				return e.decide(ctx, r, *outcome)
-			}
-			if moved {
-				w = ways{}
-			}
-			if moved && !followed {
-				wait.Reset(0)
-			}
-			followed = moved
-			continue
+		case err != nil || verdict == jobDecided:
+			return err
+		case verdict == checkAgain:
+			next.Reset(0)
 		}
-		followed = false
 	}
+}
+
+// checks is what one check of a task leaves for the next one.
+type checks struct {
+	quiet *silence
+	ways  ways
+	moved bool // the VM has changed its address, as of the last check
+}
+
+// verdict is what a check says about the next one.
+type verdict int
+
+const (
+	checkLater verdict = iota
+	checkAgain         // at once: the VM has just changed its address
+	jobDecided         // there is none
+)
+
+// check asks over SSH how a job's task is, and decides the job if that shows its end.
+// reported says that a callback has reported the end.
+func (e *Executor) check(ctx context.Context, r *run, c *checks, reported bool) (verdict, error) {
+	j, err := e.o.Store.Job(ctx, r.id)
+	if err != nil || j.Outcome != nil {
+		return jobDecided, err
+	}
+	state, seen, err := e.lookFor(ctx, j, c.quiet)
+	if ctx.Err() != nil {
+		return checkLater, ctx.Err()
+	}
+	if err != nil {
+		outcome, moved := e.whileUnseen(ctx, j, c.quiet, seen, err)
+		if outcome != nil {
+			return jobDecided, e.decide(ctx, r, *outcome)
+		}
+		next := checkLater
+		if moved {
+			c.ways = ways{}
+			if !c.moved {
+				next = checkAgain
+			}
+		}
+		c.moved = moved
+		return next, nil
+	}
+	c.moved = false
+	switch {
+	case state.Exited:
+		return jobDecided, e.decide(ctx, r, taskOutcome(j.Manifest, state, state.Text))
+	case !state.Started:
+		return jobDecided, e.decide(ctx, r, lostOutcome("the VM answers, but the job is gone from it: was it reset?"))
+	case state.Duration > overdue(j):
+		return jobDecided, e.decide(ctx, r, taskOutcome(j.Manifest, job.RunState{Reason: "timeout", Duration: state.Duration}, ""))
+	case reported:
+		return checkLater, e.contradict(ctx, j)
+	}
+	e.whileSilent(ctx, r, j, state, &c.ways)
+	return checkLater, nil
 }
 
 // overdue is the longest a task can run if its runner enforces the timeout.

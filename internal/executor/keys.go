@@ -17,6 +17,8 @@ type Keys interface {
 	Find(id string) (public string, err error)
 	// Keep removes the pairs of all jobs for which keep returns false.
 	Keep(keep func(id string) bool) error
+	// Drop removes the key of the VM that job id created, if there is one.
+	Drop(id string) error
 }
 
 // loginKey returns the public key of j's VM. It is created before the row says that
@@ -36,15 +38,28 @@ func (e *Executor) dropKeys(ctx context.Context) {
 	if e.o.Keys == nil {
 		return
 	}
-	err := e.o.Keys.Keep(func(id string) bool {
-		j, err := e.o.Store.Job(ctx, id)
-		if err != nil {
-			return !errors.Is(err, job.ErrNotFound)
-		}
-		ended := j.VM == nil || j.VM.State == job.VMDestroyed || j.VM.State == job.VMForgotten
-		return !ended || !j.Done()
-	})
+	err := e.o.Keys.Keep(func(id string) bool { return e.needsKey(ctx, id) })
 	if err != nil && ctx.Err() == nil {
 		e.o.Log.Error("remove keys of VMs that are gone failed", "err", err)
 	}
+}
+
+// dropKey is dropKeys for the VM that job id created.
+func (e *Executor) dropKey(ctx context.Context, id string) {
+	if e.o.Keys == nil || e.needsKey(ctx, id) {
+		return
+	}
+	if err := e.o.Keys.Drop(id); err != nil {
+		e.o.Log.Error("remove the key of a VM that is gone failed", "job_id", id, "err", err)
+	}
+}
+
+// needsKey reports whether the VM that job id created may be there.
+func (e *Executor) needsKey(ctx context.Context, id string) bool {
+	j, err := e.o.Store.Job(ctx, id)
+	if err != nil {
+		return !errors.Is(err, job.ErrNotFound)
+	}
+	ended := j.VM == nil || j.VM.State == job.VMDestroyed || j.VM.State == job.VMForgotten
+	return !ended || !j.Done()
 }

@@ -6,9 +6,11 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"linus/internal/executor"
 	"linus/internal/guest"
 	"linus/internal/job"
 	"linus/internal/providertest"
@@ -42,7 +44,7 @@ func (p *keyed) of(id string) []string {
 func (p *keyed) left(t *testing.T, jobs ...string) {
 	t.Helper()
 	var names []string
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		names = nil
 		entries, _ := os.ReadDir(p.dir)
 		for _, e := range entries {
@@ -77,10 +79,12 @@ func TestKeys_ComeAndGoWithTheirVM(t *testing.T) {
 		t.Errorf("keys: %q, %q", first, second)
 	}
 
-	r.behave(providertest.Behaviour{StepDelay: 20 * time.Millisecond}, true)
+	made := make(chan struct{})
+	r.behave(providertest.Behaviour{Hold: made}, true)
 	cut := r.submit()
 	r.until(cut, func(j job.Job) bool { return j.VM != nil })
 	r.stop()
+	close(made)
 	p.left(t, kept.ID, cut)
 	r.restart()
 	r.wait(cut)
@@ -110,4 +114,36 @@ func TestKeys_OfJobsThatHadNoVM(t *testing.T) {
 	r.stop()
 	r.restart() // a sweep comes first
 	p.left(t)
+}
+
+// looking counts the looks at all keys.
+type looking struct {
+	executor.Keys
+	looks *atomic.Int64
+}
+
+func (l looking) Keep(keep func(string) bool) error {
+	l.looks.Add(1)
+	return l.Keys.Keep(keep)
+}
+
+// With a thousand VMs, looking at all keys at each job's end would be a million looks.
+func TestKeys_AJobsEndDropsItsOwn(t *testing.T) {
+	r, p := withKeys(t)
+	r.stop()
+	var looks atomic.Int64
+	r.opts.Keys = looking{r.opts.Keys, &looks}
+	r.restart()
+	before := time.Now()
+	for looks.Load() == 0 { // the sweep's at the start
+		if time.Since(before) > time.Minute {
+			t.Fatal("keys are never looked at")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	r.wait(r.submit())
+	p.left(t)
+	if n := looks.Load(); n != 1 {
+		t.Errorf("%d looks at all keys, want that of the start", n)
+	}
 }

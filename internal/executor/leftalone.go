@@ -27,23 +27,18 @@ func (e *Executor) settleVM(ctx context.Context, id string, err error) error {
 	}
 	var left *job.HostError
 	_, noteErr := e.update(ctx, id, func(j *job.Job) ([]job.Event, error) {
-		was := *j.VM
-		switch {
-		case host != nil:
+		if host != nil {
+			was := *j.VM
 			told := *host
 			told.Remedy += "; or keep it, and have it forgotten: " + string(job.ForgetVM) + " " + was.Name
 			left = &told
-			if was.State == job.VMForgotten || was.State == job.VMLeftAlone && was.Reason == left.Text {
+			if was.State == job.VMLeftAlone && was.Reason == left.Text {
 				return nil, nil
 			}
 			j.VM.State, j.VM.Reason, j.VM.Remedy = job.VMLeftAlone, left.Text, left.Remedy
 			return []job.Event{{Kind: job.EventWarning, Text: fmt.Sprintf("VM %d is left alone: %s; %s", was.ID, left.Text, left.Remedy)}}, nil
-		case was.State == job.VMLeftAlone:
-			j.VM.State, j.VM.Reason, j.VM.Remedy = job.VMDestroyed, "", ""
-			return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseDestroy, Text: fmt.Sprintf("VM %d, which was left alone, is gone", was.ID)}}, nil
 		}
-		j.VM.State = job.VMDestroyed
-		return nil, nil
+		return gone(j)
 	})
 	if left == nil {
 		e.madeRoom()
@@ -53,6 +48,16 @@ func (e *Executor) settleVM(ctx context.Context, id string, err error) error {
 	}
 	e.o.Log.Warn("VM is left alone", "job_id", id, "err", left)
 	return left
+}
+
+// gone is the change when a job's VM was destroyed.
+func gone(j *job.Job) ([]job.Event, error) {
+	was := *j.VM
+	j.VM.State, j.VM.Reason, j.VM.Remedy = job.VMDestroyed, "", ""
+	if was.State == job.VMLeftAlone {
+		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseDestroy, Text: fmt.Sprintf("VM %d, which was left alone, is gone", was.ID)}}, nil
+	}
+	return nil, nil
 }
 
 // lookAtLeftAlone checks the VMs that are left alone again: one whose proof is complete

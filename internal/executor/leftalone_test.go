@@ -35,7 +35,7 @@ const often = 10 * time.Millisecond
 func (r *rig) swept() {
 	r.t.Helper()
 	began := r.fake.Stats().Lists
-	for deadline := time.Now().Add(10 * time.Second); r.fake.Stats().Lists < began+2; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); r.fake.Stats().Lists < began+2; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			r.t.Fatal("no sweep")
 		}
@@ -233,6 +233,60 @@ func TestVMs_OneWithoutItsMarkerIsNotGone(t *testing.T) {
 	r.fake.Vanish(maker.VM.ID)
 	if info := r.vm("dev"); info.Status != job.VMGone {
 		t.Errorf("VM %+v", info)
+	}
+}
+
+// A VM that has the ID of one that was destroyed is not of this installation's doing:
+// somebody has restored it from a backup, with all that proves it.
+func TestSweep_LeavesAloneWhatWasRestored(t *testing.T) {
+	r := newRig(t, 1)
+	done := r.wait(r.submit())
+	r.stop()
+	r.fake.Return(*done.VM)
+	r.opts.SweepInterval = often
+	r.restart()
+	r.swept()
+	r.swept()
+	if !r.fake.Has(done.VM.ID) {
+		t.Error("the restored VM was destroyed")
+	}
+	if told := r.warnings(done.ID, "found"); len(told) > 0 {
+		t.Errorf("warnings: %q", told)
+	}
+}
+
+// A VM that carries the job's marker under another name is a copy that somebody has made
+// and named: it is not destroyed in place of the job's, whose ID another VM has by now.
+func TestDestroy_LeavesAloneANamedCopy(t *testing.T) {
+	r := newRig(t, 1, hasty)
+	release := make(chan struct{})
+	r.behave(providertest.Behaviour{Task: task(providertest.Task{Until: release})}, true)
+	id := r.submit()
+	j := r.until(id, func(j job.Job) bool { return j.Status == job.Running })
+	kept := *j.VM
+	kept.ID, kept.Name = 900, "kept"
+	r.fake.Return(kept)
+	r.fake.Vanish(j.VM.ID)
+	r.fake.PlantAt(j.VM.ID, "another")
+	close(release)
+	j = r.until(id, func(j job.Job) bool { return j.VM.State.Settled() || j.VM.State == job.VMLeftAlone })
+	if !r.fake.Has(900) || j.VM.State != job.VMLeftAlone || j.VM.ID != 900 {
+		t.Errorf("VM %+v, on the host: %v", j.VM, r.fake.VMs())
+	}
+}
+
+// A job whose VM is destroyed under its ID searches for no other: that is the sweep's.
+func TestDestroy_OfAKnownIDTouchesNoOther(t *testing.T) {
+	r := newRig(t, 1)
+	release := make(chan struct{})
+	r.behave(providertest.Behaviour{Task: task(providertest.Task{Until: release})}, true)
+	id := r.submit()
+	other := *r.until(id, func(j job.Job) bool { return j.Status == job.Running }).VM
+	other.ID = 900
+	r.fake.Return(other)
+	close(release)
+	if r.wait(id); !r.fake.Has(900) {
+		t.Error("the other VM was destroyed")
 	}
 }
 

@@ -26,13 +26,17 @@ const (
 	lockPause = 20 * time.Millisecond
 )
 
-// take waits for the lock, until release is called.
+// errHeld: another engine has had a lock for as long as is waited for it.
+var errHeld = fmt.Errorf("not free within %s", lockWait)
+
+// take waits for the lock, for at most lockWait while another engine has it (errHeld),
+// and has it until release is called.
 func (l *lock) take(ctx context.Context) (release func(), err error) {
 	leave, err := l.here.enter(ctx)
 	if err != nil || l.engines == nil {
 		return leave, err
 	}
-	ctx, end := context.WithTimeoutCause(ctx, lockWait, fmt.Errorf("not free within %s", lockWait))
+	ctx, end := context.WithTimeoutCause(ctx, lockWait, errHeld)
 	defer end()
 	for pause := lockPause; ; pause = min(2*pause, 16*lockPause) {
 		taken, _, err := l.engines.Lock(ctx, l.name, l.name, l.loose)

@@ -20,6 +20,7 @@ func claudeSays(text string) string {
 const claudeEnds = `{"type":"result","subtype":"success","result":"It is done."}` + "\n"
 
 func TestClaude_TellsWhatItDoesAndItsAnswer(t *testing.T) {
+	t.Parallel()
 	tests := []struct {
 		name      string
 		mode      job.StatusMode

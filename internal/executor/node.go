@@ -34,6 +34,7 @@ func (e *Executor) Nodes(ctx context.Context) ([]job.NodeInfo, error) {
 func nodeInfo(inv job.Inventory, n job.Node, ours []job.PlacedVM, cordoned bool) job.NodeInfo {
 	info := job.NodeInfo{
 		Name: n.Name, Status: job.NodeOnline, Spread: inv.Spread, Cordoned: cordoned,
+		Address: n.Address, HostKeys: n.HostKeys,
 		MemoryMB: n.MemoryMB, UsedMB: n.UsedMB, CommittedMB: n.MostMB() - inv.FreeMB(n, ours), FreeMB: max(0, inv.FreeMB(n, ours)),
 	}
 	switch {
@@ -84,6 +85,7 @@ func (e *Executor) setCordon(ctx context.Context, name string, cordoned bool) (j
 		return job.NodeInfo{}, err
 	}
 	e.o.Log.Info("node is cordoned or not", "node", name, "cordoned", cordoned, "client", job.ClientFrom(ctx))
+	e.o.Observer.Cordoned(name, cordoned, job.CallerFrom(ctx))
 	if !cordoned {
 		e.madeRoom()
 	}

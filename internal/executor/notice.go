@@ -40,7 +40,9 @@ func (e *Executor) notice(ctx context.Context, n job.Notice) error {
 	case job.NoticeSlot:
 		e.poke()
 	case job.NoticeFree:
-		signal(e.again)
+		signal(e.reopened)
+	case job.NoticeTokens:
+		signal(e.tokens.changed)
 	case job.NoticePools:
 		_, err := e.loadPools(ctx)
 		signal(e.pools.wake)
@@ -67,12 +69,12 @@ func (e *Executor) passOn(ctx context.Context, id, progress, end string) {
 		key += " end"
 	}
 	e.mu.Lock()
-	again := time.Since(e.passed[key]) < noteEvery
+	again := time.Since(e.reportsPassed[key]) < noteEvery
 	if !again {
-		if len(e.passed) > 10_000 {
-			clear(e.passed)
+		if len(e.reportsPassed) > 10_000 {
+			clear(e.reportsPassed)
 		}
-		e.passed[key] = time.Now()
+		e.reportsPassed[key] = time.Now()
 	}
 	e.mu.Unlock()
 	if again {

@@ -3,6 +3,7 @@ package executor_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -17,11 +18,14 @@ import (
 
 // witness keeps what an executor tells.
 type witness struct {
-	mu     sync.Mutex
-	phases []string // name and result
-	events []string // kind and text
-	leaked []int
-	pooled []job.PoolEvent
+	mu       sync.Mutex
+	phases   []string // name and result
+	events   []string // kind and text
+	leaked   []int
+	pooled   []job.PoolEvent
+	notified []job.DeliveryState
+	nodes    []string // node, whether it is cordoned, by whom
+	tokens   []string // token, whether it was created, by whom
 }
 
 func (w *witness) Changed(_ job.Job, events []job.Event) {
@@ -45,6 +49,24 @@ func (w *witness) Leaked(vms int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.leaked = append(w.leaked, vms)
+}
+
+func (w *witness) Cordoned(node string, cordoned bool, by job.Caller) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.nodes = append(w.nodes, fmt.Sprint(node, " ", cordoned, " ", by.Client))
+}
+
+func (w *witness) TokenChanged(t job.Token, created bool, by job.Caller) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.tokens = append(w.tokens, fmt.Sprint(t.ID, " ", created, " ", by.Principal))
+}
+
+func (w *witness) Notified(d job.Delivery) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.notified = append(w.notified, d.State)
 }
 
 func (w *witness) Pooled(e job.PoolEvent) {
@@ -91,6 +113,7 @@ func (s *lateStore) Begun(ctx context.Context) ([]job.Job, error) {
 func done(j job.Job) bool { return j.Done() }
 
 func TestObserver_IsToldOfPhasesAndHowTheyEnded(t *testing.T) {
+	t.Parallel()
 	t.Run("all well", func(t *testing.T) {
 		r, w := observed(t)
 		r.behave(providertest.Behaviour{}, true)
@@ -171,7 +194,7 @@ func TestObserver_IsToldOfVMsThatShouldNotBeThere(t *testing.T) {
 	w.leaked = nil
 	r.opts.SweepInterval = 20 * time.Millisecond
 	r.restart()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		w.mu.Lock()
 		leaked := slices.Clone(w.leaked)

@@ -18,8 +18,10 @@ import (
 // any instant, by this process or another.
 type phase struct {
 	name   string
-	run    func(*Executor, context.Context, *run) error
-	reason job.Reason // the job's reason if this phase fails
+	run    func(*Executor, context.Context, *run, job.Job) error // with the job as of the phase's start
+	reason job.Reason                                            // the job's reason if this phase fails
+
+	begin func(*run, *job.Job) // what is recorded of the job with the phase's start; nil: nothing
 }
 
 // The life of a job. The working phases stop at the first failure, at a cancel or when
@@ -27,18 +29,18 @@ type phase struct {
 // persistent VM and runs no task has only the phases in making.
 var (
 	making = []phase{
-		{job.PhaseProvision, (*Executor).provision, job.ReasonProvisionFailed}, // a VM that answers SSH
-		{job.PhaseReady, (*Executor).ready, job.ReasonInternal},                // which is the job's success
+		{name: job.PhaseProvision, run: (*Executor).provision, reason: job.ReasonProvisionFailed}, // a VM reachable over SSH
+		{name: job.PhaseReady, run: (*Executor).ready, reason: job.ReasonInternal},                // which is the job's success
 	}
 	working = []phase{
-		{job.PhaseProvision, (*Executor).provision, job.ReasonProvisionFailed}, // a VM that answers SSH
-		{job.PhasePush, (*Executor).push, job.ReasonStartFailed},               // runner, task and files into it
-		{job.PhaseStart, (*Executor).start, job.ReasonStartFailed},             // starts the task, detached
-		{job.PhaseRun, (*Executor).follow, job.ReasonLost},                     // until the outcome is decided
+		{name: job.PhaseProvision, run: (*Executor).provision, reason: job.ReasonProvisionFailed},       // a VM reachable over SSH
+		{name: job.PhasePush, run: (*Executor).push, reason: job.ReasonStartFailed, begin: newToken},    // runner, task and files into it
+		{name: job.PhaseStart, run: (*Executor).start, reason: job.ReasonStartFailed, begin: setStarts}, // starts the task, detached
+		{name: job.PhaseRun, run: (*Executor).follow, reason: job.ReasonLost},                           // until the outcome is decided
 	}
 	ending = []phase{
-		{job.PhaseCollect, (*Executor).collect, job.ReasonInternal}, // all the output; then the status is terminal
-		{job.PhaseDestroy, (*Executor).destroy, job.ReasonInternal}, // the VM or, in a shared one, what the job left there
+		{name: job.PhaseCollect, run: (*Executor).collect, reason: job.ReasonInternal}, // all the output; then the status is terminal
+		{name: job.PhaseDestroy, run: (*Executor).destroy, reason: job.ReasonInternal}, // the VM or, in a shared one, what the job left there
 	}
 )
 
@@ -55,7 +57,7 @@ func (e *Executor) runJob(ctx, jobCtx context.Context, r *run) (done bool) {
 		if j.Kind == job.KindVM {
 			phases = making
 		}
-		err = e.workTask(jobCtx, r, phases)
+		err = e.runPhases(jobCtx, r, phases)
 	}
 	if ctx.Err() != nil || errors.Is(err, job.ErrDetach) {
 		return false // the engine stops; the next one continues here
@@ -63,6 +65,7 @@ func (e *Executor) runJob(ctx, jobCtx context.Context, r *run) (done bool) {
 	if err != nil {
 		log.Warn("job ends early", "err", err)
 	}
+	r.closeProxy()
 	for _, p := range ending {
 		if err := e.runPhase(ctx, r, p); err != nil {
 			if ctx.Err() == nil {
@@ -71,13 +74,17 @@ func (e *Executor) runJob(ctx, jobCtx context.Context, r *run) (done bool) {
 			return false
 		}
 	}
+	if r.freed {
+		e.madeRoom()
+		e.dropKey(ctx, r.id)
+	}
 	log.Info("job done")
 	return true
 }
 
-// workTask runs the working phases. A failure decides the job, unless it was decided
+// runPhases runs the phases of a job that is not decided. A failure decides the job, unless it was decided
 // before.
-func (e *Executor) workTask(ctx context.Context, r *run, phases []phase) error {
+func (e *Executor) runPhases(ctx context.Context, r *run, phases []phase) error {
 	for _, p := range phases {
 		err := e.runPhase(ctx, r, p)
 		if err == nil {
@@ -87,13 +94,13 @@ func (e *Executor) workTask(ctx context.Context, r *run, phases []phase) error {
 			return context.Cause(ctx) // a cancel has been decided already, and a stopping engine decides nothing
 		}
 		if e.goesCold(ctx, r, err) {
-			return e.workTask(ctx, r, phases)
+			return e.runPhases(ctx, r, phases)
 		}
 		reason := p.reason
 		if down := new(downError); errors.As(err, &down) {
 			reason = job.ReasonLost
 		}
-		if e.o.Placer != nil && job.IsClass(err, job.HostOffline) {
+		if e.wentDown(ctx, r, err) {
 			reason = job.ReasonLost // with its node
 		}
 		return errors.Join(err, e.decide(ctx, r, job.Outcome{Status: job.Failed, Reason: reason, Error: err.Error(), At: now()}))
@@ -101,58 +108,95 @@ func (e *Executor) workTask(ctx context.Context, r *run, phases []phase) error {
 	return nil
 }
 
+// wentDown reports whether a phase failed because the VM's node is down, which may show
+// as a VM that cannot be reached.
+func (e *Executor) wentDown(ctx context.Context, r *run, err error) bool {
+	switch {
+	case e.o.Placer == nil:
+		return false
+	case !job.IsClass(err, job.HostUnreachable):
+		return job.IsClass(err, job.HostOffline)
+	}
+	j, err := e.o.Store.Job(ctx, r.id)
+	if err != nil || j.VM == nil || j.VM.ID == 0 {
+		return false
+	}
+	_, err = e.o.Provider.Status(ctx, *j.VM)
+	return job.IsClass(err, job.HostOffline)
+}
+
 // decide sets the job's outcome unless it was decided before.
 func (e *Executor) decide(ctx context.Context, r *run, o job.Outcome) error {
-	_, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
+	_, err := e.update(ctx, r.id, deciding(o))
+	return err
+}
+
+// deciding is the change that decides a job, unless it was decided before.
+func deciding(o job.Outcome) change {
+	return func(j *job.Job) ([]job.Event, error) {
 		if !j.Decide(o) {
 			return nil, nil
 		}
 		j.Silence = job.Silence{} // a new one begins if its VM does not respond in collect
 		return []job.Event{decided(o)}, nil
-	})
-	return err
+	}
 }
 
 // runPhase runs one phase and records its start and end. The end of one that another
-// follows is recorded with the other's start: one commit fewer. A phase interrupted by a
-// stopping engine has no end: the next engine continues it.
+// follows, and what it leaves for later, is recorded with the other's start: one commit
+// fewer. A phase interrupted by a stopping engine has no end: the next engine continues
+// it.
 func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
-	j, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
+	j, err := e.record(ctx, r, func(j *job.Job) ([]job.Event, error) {
 		j.Phase, j.Progress = p.name, ""
-		return append(slices.Clone(r.before), job.Event{Kind: job.EventPhaseStarted, Phase: p.name}), nil
+		if p.begin != nil {
+			p.begin(r, j)
+		}
+		return []job.Event{{Kind: job.EventPhaseStarted, Phase: p.name}}, nil
 	})
 	if err != nil {
 		return err
 	}
-	r.before = nil
 	e.o.Log.Info("phase started", "job_id", r.id, "phase", p.name)
 	began := time.Now()
-	err = r.capture.ShownError(p.run(e, ctx, r))
+	err = r.capture.ShownError(p.run(e, ctx, r, j))
 	ended := job.Event{At: now(), Kind: job.EventPhaseEnded, Phase: p.name}
 	var noteErr error
 	switch {
 	case err == nil && p.name != job.PhaseDestroy:
-		r.before = []job.Event{ended}
+		r.later(recordEvents(ended))
 	case err == nil:
-		j, noteErr = e.update(context.WithoutCancel(ctx), r.id, telling(ended))
+		j, noteErr = e.record(context.WithoutCancel(ctx), r, recordEvents(ended))
 	case !errors.Is(context.Cause(ctx), job.ErrDetach):
 		ended.Text = err.Error()
-		j, noteErr = e.update(context.WithoutCancel(ctx), r.id, telling(ended))
+		j, noteErr = e.record(context.WithoutCancel(ctx), r, recordEvents(ended))
 	}
 	e.o.Observer.PhaseEnded(j, p.name, began, phaseResult(ctx, err), err)
 	e.o.Log.Info("phase ended", "job_id", r.id, "phase", p.name, "duration_ms", time.Since(began).Milliseconds(), "err", err)
 	return errors.Join(err, noteErr)
 }
 
+// record makes the deferred changes and one more, in one commit.
+func (e *Executor) record(ctx context.Context, r *run, last change) (job.Job, error) {
+	changes := append(slices.Clone(r.deferred), last)
+	j, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) { return allOf(changes, j) })
+	if err == nil {
+		r.deferred = nil
+	}
+	return j, err
+}
+
 // push copies runner, task and files into the VM, with a new callback token.
-func (e *Executor) push(ctx context.Context, r *run) error {
-	j, err := e.o.Store.Job(ctx, r.id)
-	if err != nil || !j.StartedAt.IsZero() {
-		return err
+func (e *Executor) push(ctx context.Context, r *run, j job.Job) error {
+	if !j.StartedAt.IsZero() {
+		return nil
 	}
 	if r.adopted {
 		if state, err := e.o.Guest.Probe(ctx, j); err == nil && state.Started {
 			return nil // its runner has its token already
+		}
+		if _, err := e.update(ctx, r.id, r.giveToken); err != nil {
+			return err
 		}
 	}
 	manifest, err := e.o.Store.Manifest(ctx, r.id)
@@ -169,14 +213,6 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 	if err != nil {
 		return fmt.Errorf("find the address for callbacks: %w", err)
 	}
-	secret := make([]byte, 32)
-	if _, err := rand.Read(secret); err != nil {
-		return fmt.Errorf("create a callback token: %w", err)
-	}
-	token := hex.EncodeToString(secret)
-	if err := e.o.Store.SetTokenHash(ctx, r.id, tokenHash(token)); err != nil {
-		return err
-	}
 	secrets, err := e.secrets(manifest)
 	if err == nil && len(secrets) > 0 {
 		err = pinned(*j.VM)
@@ -185,9 +221,16 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 		return err
 	}
 	r.capture.Hide(secrets)
+	network, err := e.networkOf(ctx, j)
+	if err != nil {
+		return err
+	}
+	if network.Mode() == job.EgressAllow {
+		manifest = proxied(manifest, j.ID)
+	}
 	payload := job.Payload{
 		Secrets:  map[string]string{},
-		Manifest: manifest, CallbackURL: cmp.Or(url, e.unreachableURL()), Token: token,
+		Manifest: manifest, CallbackURL: cmp.Or(url, e.unreachableURL()), Token: r.token,
 		HeartbeatInterval: int(e.o.HeartbeatInterval / time.Second), MaxOutput: e.o.MaxOutput,
 	}
 	for _, s := range secrets {
@@ -196,6 +239,23 @@ func (e *Executor) push(ctx context.Context, r *run) error {
 	return patience.Reach(ctx, e.o.HeartbeatThreshold, func(context.Context) error {
 		return e.whileUp(ctx, j, func(ctx context.Context) error { return e.o.Guest.Push(ctx, j, payload) })
 	})
+}
+
+// newToken gives the job a callback token, unless a runner may have one already; push
+// checks that.
+func newToken(r *run, j *job.Job) {
+	if !r.adopted && j.StartedAt.IsZero() {
+		_, _ = r.giveToken(j)
+	}
+}
+
+// giveToken is a change that gives the job another callback token.
+func (r *run) giveToken(j *job.Job) ([]job.Event, error) {
+	secret := make([]byte, 32)
+	_, _ = rand.Read(secret) // it never fails
+	r.token = hex.EncodeToString(secret)
+	j.TokenHash = tokenHash(r.token)
+	return nil, nil
 }
 
 // placing bounds how long copying a job into a VM, or starting it, may take, with all
@@ -209,21 +269,29 @@ func (e *Executor) placing(ctx context.Context, m job.Manifest) (context.Context
 	return context.WithTimeoutCause(ctx, wait, fmt.Errorf("the VM responds, but did not finish within %s", wait))
 }
 
-// start starts the task. StartedAt is stored before: from then on there may be output
-// to collect. A job that was cancelled meanwhile never becomes running; its ending
-// phases stop what may have started.
-func (e *Executor) start(ctx context.Context, r *run) error {
-	j, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
-		if j.StartedAt.IsZero() {
-			j.StartedAt = now()
-		}
-		return nil, nil
-	})
-	if err != nil || j.Status == job.Running {
-		return err
+// setStarts is stored before the task is started: from then on there may be output to
+// collect.
+func setStarts(_ *run, j *job.Job) {
+	if j.StartedAt.IsZero() {
+		j.StartedAt = now()
+	}
+}
+
+// start starts the task. A job that was cancelled meanwhile never becomes running; its
+// ending phases stop what may have started.
+func (e *Executor) start(ctx context.Context, r *run, j job.Job) error {
+	if j.Status == job.Running {
+		return nil
 	}
 	timed, end := e.placing(ctx, job.Manifest{})
 	defer end()
+	way, err := e.openProxy(ctx, r, j)
+	if err != nil {
+		return err
+	}
+	if err := way.wait(timed); err != nil {
+		return err
+	}
 	var bootID string
 	err = patience.Reach(timed, e.o.HeartbeatThreshold, func(context.Context) error {
 		return e.whileUp(timed, j, func(ctx context.Context) (err error) {
@@ -234,7 +302,7 @@ func (e *Executor) start(ctx context.Context, r *run) error {
 	if err != nil {
 		return err
 	}
-	_, err = e.update(context.WithoutCancel(ctx), r.id, func(j *job.Job) ([]job.Event, error) {
+	r.later(func(j *job.Job) ([]job.Event, error) {
 		j.BootID = bootID
 		if j.Outcome != nil {
 			return nil, nil
@@ -244,20 +312,19 @@ func (e *Executor) start(ctx context.Context, r *run) error {
 	if j.Borrows() {
 		signal(e.pools.wake) // its pool makes another, now that the host is not needed for this one
 	}
-	return err
+	return nil
 }
 
 // destroy destroys the job's VM, unless it is to outlive the job.
-func (e *Executor) destroy(ctx context.Context, r *run) error {
-	j, err := e.o.Store.Job(ctx, r.id)
-	if err != nil || j.VM == nil || j.VM.State.Settled() {
-		return err
+func (e *Executor) destroy(ctx context.Context, r *run, j job.Job) error {
+	if j.VM == nil || j.VM.State.Settled() {
+		return nil
 	}
 	if j.Shares() {
 		return e.release(ctx, r, j)
 	}
 	if j.Member != nil && j.KeepsVM() {
-		return nil // what is open to it serves the job that claims it
+		return nil // its connections are for the job that claims it
 	}
 	e.o.Guest.Forget(j)
 	if j.KeepsVM() {
@@ -266,22 +333,37 @@ func (e *Executor) destroy(ctx context.Context, r *run) error {
 	if j.Borrows() {
 		return e.destroyBorrowed(ctx, j)
 	}
-	err = e.removeVM(job.WithClient(ctx, j.EndedBy), j) // attributed to whoever ended the job
-	if err == nil || job.IsClass(err, job.HostOffline) {
-		if retryErr := e.retry(ctx, j, err == nil); retryErr != nil {
-			return errors.Join(err, retryErr)
-		}
+	left, err := e.removeAfter(ctx, j, j)
+	if err != nil {
+		return err
 	}
-	if err != nil && !job.IsClass(err, job.HostLeftAlone) {
-		_, noteErr := e.update(ctx, r.id, telling(job.Event{Kind: job.EventWarning, Text: "VM not destroyed, will be tried again: " + err.Error()}))
-		return errors.Join(err, noteErr)
+	if left == nil {
+		r.later(gone)
+		r.freed = true
+		return nil
 	}
-	err = e.settleVM(ctx, r.id, err)
-	e.dropKeys(ctx)
+	err = e.settleVM(ctx, r.id, left)
 	if job.IsClass(err, job.HostLeftAlone) {
 		return nil // the job is done; its VM remains listed
 	}
 	return err
+}
+
+// removeAfter destroys the VM that maker has made, at the end of job j, and runs j again
+// if it was lost and its manifest says so. left is why the host has left the VM alone;
+// nil: it is gone. An error, of which j's row tells, means that this is to be tried again.
+func (e *Executor) removeAfter(ctx context.Context, j, maker job.Job) (left, err error) {
+	err = e.removeVM(job.WithCaller(ctx, j.Ender()), maker)
+	if err == nil || job.IsClass(err, job.HostOffline) {
+		if retryErr := e.retry(ctx, j, err == nil); retryErr != nil {
+			return nil, errors.Join(err, retryErr)
+		}
+	}
+	if err == nil || job.IsClass(err, job.HostLeftAlone) {
+		return err, nil
+	}
+	_, noteErr := e.update(ctx, j.ID, recordEvents(job.Event{Kind: job.EventWarning, Text: "VM not destroyed, will be tried again: " + err.Error()}))
+	return nil, errors.Join(err, noteErr)
 }
 
 // removeVM destroys the job's VM; nil: it is gone. If its ID was never learned, or
@@ -302,6 +384,7 @@ func (e *Executor) removeVM(ctx context.Context, j job.Job) error {
 		if err := e.found(ctx, j.ID, vm); err != nil {
 			return err
 		}
+		vm.Name = j.VM.Name // the host leaves a VM with another name alone
 		if err := e.o.Provider.Destroy(ctx, vm); err != nil && !job.IsClass(err, job.HostForeign) {
 			return err
 		}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"linus/internal/job"
-	"linus/internal/patience"
 )
 
 // Placer chooses the node for each new VM.
@@ -22,36 +21,46 @@ type Placer interface {
 }
 
 // placeAgain is the time between two attempts to find a node for a VM, unless room
-// was made before.
-const placeAgain = 10 * time.Second
+// was made before; reachAgain that between two to reach the hosts.
+const (
+	placeAgain = 10 * time.Second
+	reachAgain = time.Second
+)
 
 // intend records that the job is to have a VM, and on which node, before the VM can
-// exist. A job that no node can take now waits for that, and is pending meanwhile.
+// exist. A job that no node can take now waits for that, and is pending meanwhile. Hosts
+// that cannot be reached are given up HeartbeatThreshold after the first attempt: what
+// was waited before, for others that choose, does not count.
 func (e *Executor) intend(ctx context.Context, r *run, j job.Job) (job.Job, error) {
+	var away time.Time // since when the hosts have not been reached
 	for {
 		room := e.room()
-		next := j
-		err := patience.Reach(ctx, e.o.HeartbeatThreshold, func(ctx context.Context) (err error) {
-			next, err = e.tryIntend(ctx, r, j)
-			return err
-		})
+		next, err := e.tryIntend(ctx, r, j)
 		var full *job.NoRoomError
-		if !errors.As(err, &full) || full.Never() {
+		pause := placeAgain
+		switch {
+		case errors.As(err, &full) && !full.Never():
+			away = time.Time{}
+			if err := e.tellWaiting(ctx, r, full); err != nil {
+				return next, err
+			}
+		case job.IsClass(err, job.HostUnreachable) && (away.IsZero() || time.Since(away) < e.o.HeartbeatThreshold):
+			if away.IsZero() {
+				away = time.Now()
+			}
+			pause = reachAgain
+		default:
 			return next, err
 		}
-		if err := e.tellWaiting(ctx, r, full); err != nil {
-			return next, err
-		}
-		again := time.NewTimer(placeAgain)
+		again := time.NewTimer(pause)
 		select {
 		case <-room:
 		case <-again.C:
 		case <-ctx.Done():
-			err = context.Cause(ctx)
 		}
 		again.Stop()
 		if ctx.Err() != nil {
-			return next, err
+			return next, context.Cause(ctx)
 		}
 	}
 }
@@ -60,6 +69,9 @@ func (e *Executor) tryIntend(ctx context.Context, r *run, j job.Job) (job.Job, e
 	vm := job.VM{Name: cmp.Or(j.Manifest.VMName, vmName(j.ID)), Job: j.ID, Owner: e.o.Owner, State: job.VMIntended, Source: job.SourceCold}
 	if e.o.Placer != nil && j.VM == nil {
 		release, err := e.choosing.take(ctx) // the next one counts this one's VM
+		for errors.Is(err, errHeld) {
+			release, err = e.choosing.take(ctx)
+		}
 		if err != nil {
 			return j, err
 		}
@@ -132,15 +144,15 @@ func (e *Executor) tellWaiting(ctx context.Context, r *run, full *job.NoRoomErro
 func (e *Executor) room() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.roomier
+	return e.roomFreed
 }
 
 // madeRoom wakes the jobs that wait for a node.
 func (e *Executor) madeRoom() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	close(e.roomier)
-	e.roomier = make(chan struct{})
+	close(e.roomFreed)
+	e.roomFreed = make(chan struct{})
 }
 
 // fits returns an error if it is known that no node can ever take the VM of a

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"linus/internal/job"
@@ -74,7 +75,13 @@ func (n *nodes) Nodes(context.Context) (job.Inventory, error) {
 }
 
 func onNodes(t *testing.T, maxJobs int, place func(job.Placement) (string, error)) (*rig, *nodes) {
-	r := newRig(t, maxJobs)
+	t.Parallel()
+	return onNodesHere(t, maxJobs, place)
+}
+
+// onNodesHere is onNodes for a test in a bubble of testing/synctest.
+func onNodesHere(t *testing.T, maxJobs int, place func(job.Placement) (string, error)) (*rig, *nodes) {
+	r := newRigHere(t, maxJobs)
 	n := &nodes{Provider: r.fake, place: place, created: map[string]string{}}
 	r.stop()
 	r.opts.Provider, r.opts.Placer = n, n
@@ -194,6 +201,38 @@ func TestPlace_OutlastsAnEntryThatIsDown(t *testing.T) {
 	}
 }
 
+// However long another job's choice takes, those behind it do not fail for that.
+func TestPlace_WaitsForTheChoicesBefore(t *testing.T) {
+	t.Parallel()
+	notOnPostgres(t)
+	synctest.Test(t, func(t *testing.T) {
+		choosing, goOn := make(chan struct{}), make(chan struct{})
+		first := true
+		r, _ := onNodesHere(t, 8, func(job.Placement) (string, error) {
+			if first {
+				first = false
+				close(choosing)
+				<-goOn
+			}
+			return "pve1", nil
+		})
+		r.stop()
+		r.opts.HeartbeatThreshold = 50 * time.Millisecond
+		r.restart()
+		r.behave(providertest.Behaviour{}, true)
+		ids := []string{r.submit()}
+		<-choosing
+		ids = append(ids, r.submit())
+		r.until(ids[1], func(j job.Job) bool { return j.Phase == job.PhaseProvision })
+		time.AfterFunc(10*r.opts.HeartbeatThreshold, func() { close(goOn) })
+		for _, id := range ids {
+			if j := r.wait(id); j.Status != job.Success {
+				t.Errorf("%+v", j.Outcome)
+			}
+		}
+	})
+}
+
 // The host finds the VM on another node: so does the next engine.
 func TestRelocate_RecordsWhereAVMIs(t *testing.T) {
 	until := make(chan struct{})
@@ -257,10 +296,15 @@ func TestNodes_AreShownAndCordoned(t *testing.T) {
 		return "pve1", nil
 	})
 	r.behave(providertest.Behaviour{}, true)
+	seen := &witness{}
+	r.stop()
+	r.opts.Observer = seen
+	r.restart()
+	byHand := job.WithClient(t.Context(), "cli")
 	if _, err := r.CordonNode(t.Context(), "pve9"); err == nil || !strings.Contains(err.Error(), "use one of: pve1, pve2, pve3") {
 		t.Errorf("%v", err)
 	}
-	if info, err := r.CordonNode(t.Context(), "pve1"); err != nil || !info.Cordoned {
+	if info, err := r.CordonNode(byHand, "pve1"); err != nil || !info.Cordoned {
 		t.Fatalf("%+v, %v", info, err)
 	}
 	id := r.submit()
@@ -283,8 +327,11 @@ func TestNodes_AreShownAndCordoned(t *testing.T) {
 		}
 	}
 	began := time.Now()
-	if _, err := r.UncordonNode(t.Context(), "pve1"); err != nil {
+	if _, err := r.UncordonNode(byHand, "pve1"); err != nil {
 		t.Fatal(err)
+	}
+	if want := []string{"pve1 true cli", "pve1 false cli"}; !slices.Equal(seen.nodes, want) {
+		t.Errorf("observed %q, want %q", seen.nodes, want)
 	}
 	if j := r.wait(id); j.Status != job.Success {
 		t.Errorf("%+v after %s", j.Outcome, time.Since(began))
@@ -320,4 +367,22 @@ func TestPlace_AJobIsLostWithItsNode(t *testing.T) {
 	if j = r.wait(id); j.VM.State != job.VMDestroyed { // it came back
 		t.Errorf("VM %+v", j.VM)
 	}
+}
+
+// A node that goes down before the task has started, and stays down for too long.
+func TestPlace_AJobIsLostWithItsNodeBeforeItsTaskStarts(t *testing.T) {
+	t.Parallel()
+	notOnPostgres(t)
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := onNodesHere(t, 8, func(job.Placement) (string, error) { return "pve1", nil })
+		r.stop()
+		r.opts.HeartbeatThreshold = 50 * time.Millisecond
+		r.restart()
+		down := &job.HostError{Op: "reach node pve1", Host: "pve", Class: job.HostOffline, Text: "node 'pve1' is offline"}
+		away := &job.HostError{Op: "put the job into VM 100", Host: "pve", Class: job.HostUnreachable, Text: "connection refused"}
+		r.behave(providertest.Behaviour{Pushes: slices.Repeat([]error{away}, 50), Statuses: slices.Repeat([]error{down}, 50)}, false)
+		if j := r.wait(r.submit()); j.Outcome.Reason != job.ReasonLost || !strings.Contains(j.Outcome.Error, "connection refused") {
+			t.Errorf("%+v", j.Outcome)
+		}
+	})
 }

@@ -132,8 +132,9 @@ func (e *Executor) CreatePool(ctx context.Context, p job.Pool) (job.PoolInfo, er
 		return job.PoolInfo{}, fmt.Errorf("a configured default is wrong: %w", err)
 	}
 	if e.o.Allow != nil {
-		if err := e.o.Allow(job.Submission{Kind: job.KindVM, Client: job.ClientFrom(ctx), Manifest: p.Maker()}); err != nil {
-			return job.PoolInfo{}, err
+		by, _ := job.PrincipalFrom(ctx)
+		if err := e.o.Allow(job.Submission{Kind: job.KindVM, Client: job.ClientFrom(ctx), Principal: by, Manifest: p.Maker()}); err != nil {
+			return job.PoolInfo{}, job.PoolError(err)
 		}
 	}
 	p.Hits, p.Misses, p.Failure = 0, 0, nil
@@ -184,7 +185,7 @@ func (e *Executor) RemovePool(ctx context.Context, name string) (job.PoolInfo, e
 // poolChanged notes that a client has changed a pool's row, and has it tended.
 func (e *Executor) poolChanged(ctx context.Context, kind job.PoolEventKind, p job.Pool) (job.PoolInfo, error) {
 	detail := fmt.Sprintf("%d warm, %d hibernated of %s", p.Warm, p.Hibernated, p.Origin())
-	e.o.Observer.Pooled(job.PoolEvent{Pool: p.Name, Kind: kind, Who: job.ClientFrom(ctx), Detail: detail})
+	e.o.Observer.Pooled(job.PoolEvent{Pool: p.Name, Kind: kind, By: job.CallerFrom(ctx), Detail: detail})
 	e.o.Log.Info("pool changed", "pool", p.Name, "change", kind, "client", job.ClientFrom(ctx))
 	e.pools.mu.Lock()
 	delete(e.pools.states, p.Name)

@@ -10,16 +10,12 @@ import (
 	"linus/internal/job"
 )
 
-// claimTime bounds how long a job looks for a warm member that answers, before it
-// creates a VM of its own; resumeTime how long a hibernated one may take to be back.
-const (
-	claimTime  = 3 * time.Second
-	resumeTime = time.Minute
-)
+// resumeTime bounds how long a hibernated member may take to be back.
+const resumeTime = time.Minute
 
-// fromPool gives a job a member of a pool, and reports whether it has one that answers.
+// fromPool gives a job a member of a pool, and reports whether it has one that responds.
 // If not, it creates its own VM: the job is returned as it is then. A job that has a
-// member already, from an interrupted run, keeps it if it still answers.
+// member already, from an interrupted run, keeps it if it still responds.
 func (e *Executor) fromPool(ctx context.Context, r *run, j job.Job) (_ job.Job, has bool, err error) {
 	if j.Borrows() && !j.StartedAt.IsZero() {
 		return j, true, nil
@@ -27,7 +23,7 @@ func (e *Executor) fromPool(ctx context.Context, r *run, j job.Job) (_ job.Job, 
 	began := time.Now()
 	for {
 		if j.VM == nil {
-			if r.cold || time.Since(began) > claimTime {
+			if r.cold || time.Since(began) > e.o.ClaimPatience {
 				return j, false, nil
 			}
 			claimed := false
@@ -113,14 +109,14 @@ func (e *Executor) choose(p job.Pool, j job.Job, idle []job.Job) int {
 // lend makes the member that m made the VM of job j. The VM keeps its maker's marker.
 func (e *Executor) lend(j, m *job.Job) []job.Event {
 	vm := *m.VM
-	vm.Source = job.SourcePool
+	vm.Source, vm.Lent = job.SourcePool, true
 	if m.Member.State == job.MemberHibernated {
 		vm.Source = job.SourceHibernated
 	}
 	waited := now().Sub(m.Member.Since).Round(time.Second)
 	text := fmt.Sprintf("VM %d of pool %s, %s for %s", vm.ID, m.Member.Pool, m.Member.State, waited)
 	m.Member.Become(job.MemberClaimed, now())
-	m.Member.Claimer = j.ID
+	m.Member.Claimer, m.Member.Principal = j.ID, j.Principal
 	j.VM = &vm
 	return append(become(j, job.Provisioning), job.Event{Kind: job.EventProgress, Phase: job.PhaseProvision, Text: text})
 }
@@ -129,7 +125,7 @@ func (e *Executor) lend(j, m *job.Job) []job.Event {
 // job still had it.
 var errGivenUp = errors.New("the pool has given it up")
 
-// enter checks that a claimed member answers. A hibernated one is resumed first. It
+// enter checks that a claimed member responds. A hibernated one is resumed first. It
 // returns the job as it is then.
 func (e *Executor) enter(ctx context.Context, j job.Job) (job.Job, error) {
 	switch m, err := e.o.Store.Job(ctx, j.VM.Job); {
@@ -145,7 +141,7 @@ func (e *Executor) enter(ctx context.Context, j job.Job) (job.Job, error) {
 		}
 		j = woken
 	}
-	timed, end := context.WithTimeoutCause(ctx, claimTime, fmt.Errorf("no answer within %s", claimTime))
+	timed, end := context.WithTimeoutCause(ctx, e.o.ClaimPatience, fmt.Errorf("no answer within %s", e.o.ClaimPatience))
 	defer end()
 	return j, e.o.Guest.Ping(timed, j)
 }
@@ -163,7 +159,7 @@ func (e *Executor) awaken(ctx context.Context, j job.Job) (job.Job, error) {
 		return j, passesFor(vm, *j.VM, "SSH host key", "look for an address in use twice")
 	}
 	e.o.Guest.Forget(j)
-	if _, err := e.claim(ctx, vm.Job, vm, telling()); err != nil {
+	if _, err := e.claim(ctx, vm.Job, vm, recordEvents()); err != nil {
 		return j, err
 	}
 	return e.update(ctx, j.ID, func(j *job.Job) ([]job.Event, error) {
@@ -225,19 +221,14 @@ func (e *Executor) destroyBorrowed(ctx context.Context, j job.Job) error {
 	}
 	e.o.Guest.Forget(maker)
 	if !maker.VM.State.Settled() {
-		err = e.removeVM(job.WithClient(ctx, j.EndedBy), maker)
-		if err == nil || job.IsClass(err, job.HostOffline) {
-			if retryErr := e.retry(ctx, j, err == nil); retryErr != nil {
-				return errors.Join(err, retryErr)
-			}
+		var left error
+		if left, err = e.removeAfter(ctx, j, maker); err != nil {
+			return err
 		}
-		if err == nil || job.IsClass(err, job.HostLeftAlone) {
-			err = e.settleVM(ctx, maker.ID, err)
+		if err = e.settleVM(ctx, maker.ID, left); err != nil && !job.IsClass(err, job.HostLeftAlone) {
+			return err
 		}
-		if err != nil && !job.IsClass(err, job.HostLeftAlone) {
-			_, noteErr := e.update(ctx, j.ID, telling(job.Event{Kind: job.EventWarning, Text: "VM not destroyed, will be tried again: " + err.Error()}))
-			return errors.Join(err, noteErr)
-		}
+		e.o.Guest.Forget(maker) // the pool may have asked it meanwhile
 	}
 	_, err = e.update(ctx, j.ID, func(j *job.Job) ([]job.Event, error) {
 		if err == nil {
@@ -247,7 +238,7 @@ func (e *Executor) destroyBorrowed(ctx context.Context, j job.Job) error {
 		j.VM.State = job.VMReleased // its maker's row tells of it until it is gone
 		return []job.Event{{Kind: job.EventWarning, Text: fmt.Sprintf("VM %d is left alone: %v", j.VM.ID, err)}}, nil
 	})
-	e.dropKeys(ctx)
+	e.dropKey(ctx, j.VM.Job)
 	signal(e.pools.wake)
 	return err
 }

@@ -64,8 +64,8 @@ type mortalStore struct {
 	m *mortal
 }
 
-func (s mortalStore) Insert(ctx context.Context, j job.Job, hash, key string) (got job.Job, created bool, err error) {
-	err = s.m.do(func() error { got, created, err = s.Store.Insert(ctx, j, hash, key); return err })
+func (s mortalStore) Insert(ctx context.Context, j job.Job, key string, within job.Limits) (got job.Job, created bool, err error) {
+	err = s.m.do(func() error { got, created, err = s.Store.Insert(ctx, j, key, within); return err })
 	return got, created, err
 }
 
@@ -132,6 +132,7 @@ func (g mortalGuest) Start(ctx context.Context, j job.Job) (string, error) {
 // back and destroying a member: the job runs once and succeeds, and nothing is left.
 // Each run of the test takes some of the steps, others each time; -pool.every takes all.
 func TestPool_EngineKilledAtEveryStep(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		size job.PoolSize
 		deaf bool // and the member answers the next engine again
@@ -181,7 +182,7 @@ func (p *keepsMembers) Destroy(ctx context.Context, vm job.VM) error {
 // liveWith has a job go through a pool with an engine that dies, and then with one that
 // does not.
 func liveWith(t *testing.T, m *mortal, size job.PoolSize, deaf bool) {
-	r := newRigHere(t, 1)
+	r := newRigHere(t, 1, hasty)
 	var mu sync.Mutex
 	begun := 0
 	r.fake.Set(providertest.Behaviour{

@@ -3,11 +3,11 @@ package executor
 import (
 	"context"
 	"errors"
-	"regexp"
 	"slices"
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/lazyregexp"
 )
 
 // longestBackoff is how long a pool that fails again and again waits between two tries.
@@ -24,7 +24,7 @@ func (e *Executor) mayTry(p job.Pool) bool {
 }
 
 // anyNumber is what makes texts of the same failure differ.
-var anyNumber = regexp.MustCompile(`[0-9a-f]{8,}|[0-9]+`)
+var anyNumber = lazyregexp.New(`[0-9a-f]{8,}|[0-9]+`)
 
 // noteFailure counts, once, that a member could not be made, or suspended.
 func (e *Executor) noteFailure(ctx context.Context, m job.Job, text string, suspending bool) {

@@ -275,7 +275,7 @@ func (e *Executor) refill(ctx context.Context, p job.Pool, generation string, mi
 				Manifest: p.Maker().WithDefaults(e.o.Defaults),
 				Member:   &job.Member{Pool: p.Name, Generation: generation, State: job.MemberMaking, Since: now()},
 			}
-			if m, _, err = e.o.Store.Insert(ctx, m, "", ""); err == nil {
+			if m, _, err = e.o.Store.Insert(ctx, m, "", job.Limits{}); err == nil {
 				e.beginMaking(ctx, m)
 			}
 		}
@@ -317,7 +317,7 @@ func (e *Executor) beginMaking(ctx context.Context, m job.Job) {
 	}
 }
 
-// made is the end of a member's making: it answers, and may be claimed. Other jobs are
+// made is the end of a member's making: it responds, and may be claimed. Other jobs are
 // left as they are.
 func (e *Executor) made(j *job.Job) {
 	if j.Member == nil {
@@ -363,7 +363,7 @@ func (e *Executor) doom(ctx context.Context, maker string, state job.MemberState
 			return err
 		}
 	}
-	signal(e.again)
+	signal(e.reopened)
 	return nil
 }
 

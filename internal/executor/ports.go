@@ -5,6 +5,8 @@ package executor
 
 import (
 	"context"
+	"io"
+	"net"
 	"time"
 
 	"linus/internal/capture"
@@ -36,6 +38,9 @@ type Guest interface {
 	// the VM: url (empty: not tried), then a tunnel to local, an address this process
 	// can dial (empty: no tunnel). A tunnel stays open until Forget or the next call.
 	Callbacks(ctx context.Context, j job.Job, url, local string) (job.CallbackWay, error)
+	// Proxy carries connections to a port of the VM's loopback to what dial returns. It
+	// calls opened when it does, and returns when the VM is lost, or ctx ends.
+	Proxy(ctx context.Context, j job.Job, port int, dial func(context.Context) (net.Conn, error), opened func()) error
 	// Probe returns the task's state. It does not wait long for a VM that does not
 	// respond.
 	Probe(ctx context.Context, j job.Job) (job.RunState, error)
@@ -45,15 +50,36 @@ type Guest interface {
 	Input(ctx context.Context, j job.Job, offset int64, data []byte) (int64, error)
 	// CloseInput closes the task's stdin after what was sent.
 	CloseInput(ctx context.Context, j job.Job) error
+	// Resize gives the task's terminal another size.
+	Resize(ctx context.Context, j job.Job, rows, columns int) error
 	// Stop ends the task's whole process tree: it sends the signal (TERM, KILL, INT,
 	// HUP or QUIT), and KILL to what is left 5 s later.
 	Stop(ctx context.Context, j job.Job, signal string) error
 	// Clean removes the job's files and processes from a persistent VM.
 	Clean(ctx context.Context, j job.Job) error
-	// Ping checks that the job's VM answers over SSH, and leaves the connection open.
+	// Ping checks that the job's VM responds over SSH, and leaves the connection open.
 	Ping(ctx context.Context, j job.Job) error
 	// Forget closes the job's connections.
 	Forget(j job.Job)
+
+	// Dial connects to a TCP port of a VM's loopback. The connection outlasts ctx. A
+	// *job.FieldError if nothing listens there.
+	Dial(ctx context.Context, vm job.VM, port int) (job.Tunnel, error)
+
+	// TryTargets tries TCP connections from inside a VM, directly and, if proxy is a port
+	// of its loopback, through the HTTP proxy there. Targets are valid.
+	TryTargets(ctx context.Context, vm job.VM, targets []string, proxy int) ([]job.NetworkAttempt, error)
+
+	// StatFile returns what a path leads to.
+	StatFile(ctx context.Context, vm job.VM, path string) (job.FileInfo, error)
+	// The others are the methods of job.Files, in vm. Their arguments have been checked,
+	// and have every default.
+	ListFiles(ctx context.Context, vm job.VM, q job.FileList) (job.FilePage, error)
+	ReadFile(ctx context.Context, vm job.VM, r job.FileRange) (job.FileChunk, error)
+	WriteFile(ctx context.Context, vm job.VM, w job.FileWrite) (job.FileWritten, error)
+	EditFile(ctx context.Context, vm job.VM, e job.FileEdit) (job.FileEdited, error)
+	ReadTree(ctx context.Context, vm job.VM, path string) (io.ReadCloser, error)
+	WriteTree(ctx context.Context, vm job.VM, path string, archive io.Reader) error
 }
 
 // Store stores jobs. Everything acknowledged survives kill -9.
@@ -61,8 +87,10 @@ type Store interface {
 	capture.Store
 
 	// Insert adds a new job with its whole manifest, file contents included. For a
-	// non-empty key that was used before it returns the first job and false.
-	Insert(ctx context.Context, j job.Job, tokenHash, key string) (job.Job, bool, error)
+	// non-empty key that was used before it returns the first job and false. In its
+	// transaction is counted what the job's principal has; a *job.FieldError if it would
+	// be more than the limits allow.
+	Insert(ctx context.Context, j job.Job, key string, within job.Limits) (job.Job, bool, error)
 	// Submitted returns the job that was submitted with an idempotency key;
 	// job.ErrNotFound if there is none, as for the empty key.
 	Submitted(ctx context.Context, key string) (job.Job, error)
@@ -70,6 +98,9 @@ type Store interface {
 	Manifest(ctx context.Context, id string) (job.Manifest, error)
 	// List returns a page of jobs, newest first.
 	List(ctx context.Context, f job.Filter) (job.Page, error)
+	// Activity returns what was submitted in the hours until now, of one principal's;
+	// empty: all.
+	Activity(ctx context.Context, principal string, now time.Time) (job.Activity, error)
 	// Waiting returns the IDs of the jobs that wait for a slot, oldest first: they are
 	// pending and undecided, and do not share a VM.
 	Waiting(ctx context.Context) ([]string, error)
@@ -83,13 +114,21 @@ type Store interface {
 	// Update changes one job in a transaction: change gets the stored job, edits it and
 	// returns the events to record. An error from change is returned unwrapped, and
 	// nothing is written. The manifest is never written. change may be called again,
-	// with the job as it is then: what its last call did counts.
+	// with the job as it is then: what its last call did counts. An open stream's counts
+	// are not in it, nor in what Update returns.
 	Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error)
-	// OfClient returns the client's jobs that are not Done or keep a VM.
-	OfClient(ctx context.Context, client string) ([]job.Job, error)
+	// UpdateSoon is Update for what need not be durable at once: it is written with the
+	// next change of any job, or soon. wait waits until it is, and returns what Update
+	// does.
+	UpdateSoon(id string, change func(*job.Job) ([]job.Event, error)) (wait func() (job.Job, error))
+	// OfClient returns the jobs that are not Done or keep a VM of one of the operator's
+	// clients, or of all clients of another principal, which it calls as it likes.
+	OfClient(ctx context.Context, owner, client string) ([]job.Job, error)
 	// VMs returns the jobs whose own VM is intended, created or left alone, oldest
 	// first.
 	VMs(ctx context.Context) ([]job.Job, error)
+	// OwnVMs returns the VMs of these jobs, for much less.
+	OwnVMs(ctx context.Context) ([]job.VM, error)
 	// Pools returns every pool, by name.
 	Pools(ctx context.Context) ([]job.Pool, error)
 	// InsertPool adds a pool, and reports whether there was none of that name.
@@ -109,14 +148,31 @@ type Store interface {
 	Claim(ctx context.Context, id, pool string, choose func(j *job.Job, idle []job.Job) (at int, events []job.Event)) (j, maker job.Job, claimed bool, err error)
 	// Events returns the job's events with Seq > after, in order.
 	Events(ctx context.Context, id string, after int64) ([]job.Event, error)
-	// TokenHash and SetTokenHash store the hex sha256 of the job's callback token; a
-	// job that has ended has none.
+	// TokenHash returns the hex sha256 of the job's callback token; a job that has ended
+	// has none.
 	TokenHash(ctx context.Context, id string) (string, error)
-	SetTokenHash(ctx context.Context, id, hash string) error
+	// InsertToken adds a token with its hex sha256.
+	InsertToken(ctx context.Context, t job.Token, hash string) error
+	// Tokens returns all tokens, by name.
+	Tokens(ctx context.Context) ([]job.Token, error)
+	// Token returns the token with an ID, TokenByHash the one with a hex sha256;
+	// job.ErrNotFound.
+	Token(ctx context.Context, id string) (job.Token, error)
+	TokenByHash(ctx context.Context, hash string) (job.Token, error)
+	// DeleteTokens removes the token with an ID, or all tokens of a name, and returns
+	// them; job.ErrNotFound.
+	DeleteTokens(ctx context.Context, ref string) ([]job.Token, error)
 	// Cordons returns the nodes that get no new VMs, by name.
 	Cordons(ctx context.Context) ([]string, error)
 	// SetCordon adds a node to those, or removes it.
 	SetCordon(ctx context.Context, node string, cordoned bool) error
+	// Webhooks returns the messages that are due first.
+	Webhooks(ctx context.Context, limit int) ([]job.Webhook, error)
+	// TakeWebhook records that an attempt to deliver a message begins, and when the next
+	// is due, and reports whether nobody else has taken it meanwhile.
+	TakeWebhook(ctx context.Context, w job.Webhook, next time.Time) (bool, error)
+	// DropWebhook removes a message that was delivered or given up.
+	DropWebhook(ctx context.Context, id string) error
 	// Forget removes the jobs that ended before the given time and whose VM is
 	// gone, with their files, and returns how many.
 	Forget(ctx context.Context, before time.Time) (int, error)

@@ -6,19 +6,21 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/patience"
 )
 
 // warmPatience bounds how long a new VM is prepared for its task in advance. Push goes
 // on from there.
 const warmPatience = 10 * time.Second
 
-// provision gets the job a VM, and prepares that for its task.
-func (e *Executor) provision(ctx context.Context, r *run) error {
-	if err := e.obtain(ctx, r); err != nil {
+// provision gets the job a VM, and prepares that for its task, or for that of the job that
+// will claim it from a pool.
+func (e *Executor) provision(ctx context.Context, r *run, j job.Job) error {
+	if err := e.obtain(ctx, r, j); err != nil {
 		return err
 	}
 	j, err := e.o.Store.Job(ctx, r.id)
-	if err != nil || j.Kind == job.KindVM || !j.StartedAt.IsZero() {
+	if err != nil || j.Kind == job.KindVM && j.Member == nil || !j.StartedAt.IsZero() {
 		return err
 	}
 	if pinned(*j.VM) != nil {
@@ -35,16 +37,13 @@ func (e *Executor) provision(ctx context.Context, r *run) error {
 // obtain creates the job's VM, or finds the one it shares or gets from a pool. The row
 // says that a VM is intended before one can exist, and has its ID as soon as that is
 // reserved.
-func (e *Executor) obtain(ctx context.Context, r *run) error {
-	j, err := e.o.Store.Job(ctx, r.id)
-	if err == nil && j.Shares() {
+func (e *Executor) obtain(ctx context.Context, r *run, j job.Job) error {
+	if j.Shares() {
 		return e.join(ctx, r, j)
 	}
-	if err == nil {
-		var has bool
-		if j, has, err = e.fromPool(ctx, r, j); has {
-			return nil
-		}
+	j, has, err := e.fromPool(ctx, r, j)
+	if has {
+		return nil
 	}
 	if err == nil && j.VM == nil {
 		err = e.freeName(ctx, j)
@@ -65,25 +64,7 @@ func (e *Executor) obtain(ctx context.Context, r *run) error {
 		return err
 	}
 	spec.PublicKey = key
-	told, err := e.told(ctx, r)
-	if err != nil {
-		return err
-	}
-	create := func() (job.VM, error) {
-		return e.o.Provider.Create(ctx, spec, func(p job.Progress) { e.progress(ctx, r, p, told) })
-	}
-	vm, err := create()
-	if job.IsClass(err, job.HostExists) {
-		told = nil
-		// It may be from an unrecorded earlier attempt. If not, it stays.
-		if j, err = e.o.Store.Job(ctx, r.id); err != nil {
-			return err
-		}
-		if err := e.removeVM(ctx, j); err != nil {
-			return fmt.Errorf("remove what an earlier attempt left: %w", err)
-		}
-		vm, err = create()
-	}
+	vm, err := e.createVM(ctx, r, spec)
 	if err != nil {
 		return err
 	}
@@ -99,24 +80,89 @@ func (e *Executor) obtain(ctx context.Context, r *run) error {
 	return err
 }
 
-// told returns the steps and warnings of the job's create that are already recorded, by
-// kind, phase and text: a create that is joined reports all of them again.
-func (e *Executor) told(ctx context.Context, r *run) (map[job.Event]bool, error) {
+// createTries is how often the creation of a job's VM is begun: a host may restart in
+// the middle of it, and again.
+const createTries = 5
+
+// createVM creates the VM of a run's job and records the provider's progress. Where an
+// earlier attempt is in the way, it removes what that left and begins again.
+func (e *Executor) createVM(ctx context.Context, r *run, spec job.VMSpec) (job.VM, error) {
+	recorded, err := e.recordedSteps(ctx, r)
+	if err != nil {
+		return job.VM{}, err
+	}
+	for tries := 1; ; tries++ {
+		vm, err := e.o.Provider.Create(ctx, spec, func(p job.Progress) { e.progress(ctx, r, p, recorded) })
+		if tries == createTries || !begunBefore(err) {
+			return vm, err
+		}
+		e.o.Log.Warn("the VM's creation is begun again", "job_id", r.id, "attempt", tries+1, "err", err)
+		recorded = nil
+		if err := e.removeAttempt(ctx, r.id); err != nil {
+			return job.VM{}, err
+		}
+	}
+}
+
+// removeAttempt removes what an earlier attempt to create a job's VM may have left
+// without recording it. What is not the job's stays.
+func (e *Executor) removeAttempt(ctx context.Context, id string) error {
+	j, err := e.o.Store.Job(ctx, id)
+	if err != nil {
+		return err
+	}
+	if err := e.clear(ctx, j); err != nil {
+		return fmt.Errorf("remove what an earlier attempt left: %w", err)
+	}
+	// The ID is of what is gone. Until the next one is told, the VM is found by its marker.
+	_, err = e.update(ctx, id, func(j *job.Job) ([]job.Event, error) {
+		j.VM.ID = 0
+		return nil, nil
+	})
+	return err
+}
+
+// begunBefore reports whether a create failed because of what an earlier one has left,
+// or because its host was restarted, and may succeed once that is removed.
+func begunBefore(err error) bool {
+	return job.IsClass(err, job.HostExists) || job.IsClass(err, job.HostInterrupted)
+}
+
+// clear removes what a create has left of the job's VM, and waits for nodes that are away.
+func (e *Executor) clear(ctx context.Context, j job.Job) error {
+	timed, end := context.WithTimeout(ctx, e.o.HeartbeatThreshold)
+	defer end()
+	var err error
+	_ = patience.Retry(timed, func() error {
+		err = e.removeVM(ctx, j)
+		if job.IsClass(err, job.HostUnreachable) || job.IsClass(err, job.HostOffline) {
+			return err
+		}
+		return nil
+	})
+	return err
+}
+
+// recordedSteps returns the steps and warnings of the job's create that are already
+// recorded, by kind, phase and text: a create that is joined reports all of them again.
+func (e *Executor) recordedSteps(ctx context.Context, r *run) (map[job.Event]bool, error) {
 	if !r.adopted {
 		return nil, nil
 	}
 	events, err := e.o.Store.Events(ctx, r.id, 0)
-	told := map[job.Event]bool{}
+	recorded := map[job.Event]bool{}
 	for _, event := range events {
-		told[job.Event{Kind: event.Kind, Phase: event.Phase, Text: event.Text}] = true
+		recorded[job.Event{Kind: event.Kind, Phase: event.Phase, Text: event.Text}] = true
 	}
-	return told, err
+	return recorded, err
 }
 
 // progress records a provider's steps and warnings that are not recorded yet, and the
-// VM's ID as soon as there is one.
-func (e *Executor) progress(ctx context.Context, r *run, p job.Progress, told map[job.Event]bool) {
-	_, err := e.update(context.WithoutCancel(ctx), r.id, func(j *job.Job) ([]job.Event, error) {
+// VM's ID at once when there is one.
+func (e *Executor) progress(ctx context.Context, r *run, p job.Progress, recorded map[job.Event]bool) {
+	ctx = context.WithoutCancel(ctx)
+	at := now()
+	change := func(j *job.Job) ([]job.Event, error) {
 		if p.VMID != 0 {
 			j.VM.ID = p.VMID
 		}
@@ -130,14 +176,35 @@ func (e *Executor) progress(ctx context.Context, r *run, p job.Progress, told ma
 		default:
 			return nil, nil
 		}
-		if told[event] {
+		if recorded[event] {
 			return nil, nil
 		}
+		event.At = at
 		return []job.Event{event}, nil
-	})
-	if err != nil {
+	}
+	if p.VMID == 0 {
+		e.step(ctx, r, change)
+	} else if _, err := e.update(ctx, r.id, change); err != nil {
 		e.o.Log.Error("record progress failed", "job_id", r.id, "err", err)
 	}
+}
+
+// step records a change soon, together with others that come until then.
+func (e *Executor) step(ctx context.Context, r *run, c change) {
+	e.mu.Lock()
+	r.steps = append(r.steps, c)
+	first := len(r.steps) == 1
+	e.mu.Unlock()
+	if !first {
+		return // it goes with the first one
+	}
+	var steps []change
+	e.updateSoon(ctx, r.id, func(j *job.Job) (all []job.Event, err error) {
+		e.mu.Lock()
+		steps, r.steps = append(steps, r.steps...), nil // after a commit that failed there may be more
+		e.mu.Unlock()
+		return allOf(steps, j)
+	})
 }
 
 // vmName returns the name of the job's VM: a DNS label. The end of the job's ID is its

@@ -16,8 +16,8 @@ func (q *queue) add(id string) {
 	}
 }
 
-// hurry makes a job the next one, whether or not it was in line for a slot.
-func (q *queue) hurry(id string) {
+// addReady puts a job before all that wait for a slot, because it needs none.
+func (q *queue) addReady(id string) {
 	q.remove(id)
 	q.ready = append(q.ready, id)
 }

@@ -20,9 +20,9 @@ func TestQueue_InOrderOfCreation(t *testing.T) {
 	if id, ok := q.next(false); ok {
 		t.Errorf("%s is next without a slot", id)
 	}
-	q.hurry("c") // cancelled: it needs no slot
-	q.hurry("s") // shares a VM: it was never in line
-	q.add("c")   // the engine reads its row once more
+	q.addReady("c") // cancelled: it needs no slot
+	q.addReady("s") // shares a VM: it was never in line
+	q.add("c")      // the engine reads its row once more
 	var order []string
 	for {
 		id, ok := q.next(true)

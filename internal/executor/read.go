@@ -30,9 +30,19 @@ func (e *Executor) Job(ctx context.Context, id string) (job.Job, error) {
 	return j, nil
 }
 
+// Manifest returns a job's whole manifest, the files' contents included.
+func (e *Executor) Manifest(ctx context.Context, id string) (job.Manifest, error) {
+	return e.o.Store.Manifest(ctx, id)
+}
+
 // List returns a page of jobs, newest first.
 func (e *Executor) List(ctx context.Context, f job.Filter) (job.Page, error) {
 	return e.o.Store.List(ctx, f)
+}
+
+// Activity returns what was submitted in the last hours.
+func (e *Executor) Activity(ctx context.Context, principal string) (job.Activity, error) {
+	return e.o.Store.Activity(ctx, principal, now())
 }
 
 // CheckHost checks whether the host can run jobs, and whether its pools fit.

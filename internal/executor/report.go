@@ -79,9 +79,20 @@ func (e *Executor) note(ctx context.Context, r *run) {
 	if h.at.IsZero() {
 		return
 	}
-	narrated := r.capture.Narrating()
-	j, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
-		if j.Outcome != nil {
+	j, err := e.update(ctx, r.id, h.noting(r.capture.Narrating()))
+	if err != nil && ctx.Err() == nil {
+		e.o.Log.Warn("report not recorded", "job_id", r.id, "err", err)
+	}
+	if err == nil {
+		r.capture.Narrate(ctx, j)
+	}
+}
+
+// noting is the change that records what was heard. narrated: the job's progress is what
+// its agent does.
+func (h heard) noting(narrated bool) change {
+	return func(j *job.Job) ([]job.Event, error) {
+		if j.Outcome != nil || h.at.IsZero() {
 			return h.late(), nil
 		}
 		j.LastHeartbeat = h.at
@@ -90,12 +101,6 @@ func (e *Executor) note(ctx context.Context, r *run) {
 		}
 		j.Reported = cmp.Or(h.end, j.Reported)
 		return nil, nil
-	})
-	if err != nil && ctx.Err() == nil {
-		e.o.Log.Warn("report not recorded", "job_id", r.id, "err", err)
-	}
-	if err == nil {
-		r.capture.Narrate(ctx, j)
 	}
 }
 

@@ -28,10 +28,10 @@ func (e *Executor) retry(ctx context.Context, j job.Job, gone bool) error {
 	if err != nil {
 		return fmt.Errorf("create a job ID: %w", err)
 	}
-	next := job.Job{ID: id.String(), Kind: j.Kind, Client: j.Client, Manifest: whole, Status: job.Pending, CreatedAt: now(), Attempt: j.Attempt + 1, RetryOf: j.ID}
-	next, created, err := e.o.Store.Insert(ctx, next, "", "\x1eretry of "+j.ID) // no client has such a key
+	next := job.Job{ID: id.String(), Kind: j.Kind, Client: j.Client, Principal: j.Principal, TokenID: j.TokenID, Manifest: whole, Status: job.Pending, CreatedAt: now(), Attempt: j.Attempt + 1, RetryOf: j.ID}
+	next, created, err := e.o.Store.Insert(ctx, next, "\x1eretry of "+j.ID, job.Limits{}) // no client has such a key
 	if err != nil {
-		e.doubt() // it may be stored nevertheless
+		e.recheckStore() // it may be stored nevertheless
 		return fmt.Errorf("run the job again: %w", err)
 	}
 	_, err = e.update(ctx, j.ID, func(j *job.Job) ([]job.Event, error) {

@@ -17,7 +17,7 @@ func (r *rig) lose(id string) {
 
 // A lost job is run again as a new job, as often as its manifest says, and each time once.
 func TestRetry_RunsALostJobAgain(t *testing.T) {
-	r := newRig(t, 4)
+	r := newRig(t, 4, hasty)
 	until := make(chan struct{})
 	r.behave(providertest.Behaviour{Task: func(job.Payload) providertest.Task { return providertest.Task{Until: until} }}, false)
 	first := r.submit(func(m *job.Manifest) { m.Retry, m.Retries = job.RetryLost, 2 })
@@ -48,7 +48,7 @@ func TestRetry_RunsALostJobAgain(t *testing.T) {
 
 // Only what is lost is run again, and only if its manifest says so.
 func TestRetry_OnlyOfWhatIsLost(t *testing.T) {
-	r := newRig(t, 4)
+	r := newRig(t, 4, hasty)
 	r.behave(providertest.Behaviour{Task: task(providertest.Task{ExitCode: 3})}, true)
 	if j := r.wait(r.submit(func(m *job.Manifest) { m.Retry = job.RetryLost })); j.RetriedAs != "" || j.Outcome.Reason != job.ReasonExitStatus {
 		t.Errorf("%+v", j)

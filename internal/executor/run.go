@@ -17,16 +17,38 @@ type run struct {
 	shares   bool          // it runs in another job's VM
 	maker    bool          // it makes a VM of a pool
 	cold     bool          // it has had a VM of a pool that failed it: it creates its own
+	token    string        // for its task's callbacks; empty: none was made
 	waits    string        // why it has no node yet, as its progress shows; empty: it did not wait
 	input    line          // orders inputs to its task
 	capture  *capture.Capture
+	proxy    *proxy        // of a job whose VM may reach names only; nil: not started
 	ended    *job.RunState // the task's end, as its channel brought it; nil: it did not
-	before   []job.Event   // the end of the last phase, while it is not recorded
+	freed    bool          // its VM was destroyed
+	deferred []change      // what the last phase left to be recorded with the next one's start: its end, too
 
 	// Executor.mu guards these.
-	heard heard  // reports that are not recorded yet
-	cut   func() // stops collecting; nil before that
+	heard heard    // reports that are not recorded yet
+	steps []change // of its VM's creation, while they are not recorded
+	cut   func()   // stops collecting; nil before that
 }
+
+// change changes a job and returns the events to record.
+type change = func(*job.Job) ([]job.Event, error)
+
+// allOf makes all of the changes to a job.
+func allOf(changes []change, j *job.Job) (all []job.Event, err error) {
+	for _, c := range changes {
+		events, err := c(j)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, events...)
+	}
+	return all, nil
+}
+
+// later defers a change of the present phase, to be recorded with the start of the next.
+func (r *run) later(c change) { r.deferred = append(r.deferred, c) }
 
 // runOf returns the run of a job, nil if it has none.
 func (e *Executor) runOf(id string) *run {
@@ -57,6 +79,7 @@ func (e *Executor) launch(ctx context.Context, j job.Job, adopted bool) {
 	e.work.Go(func() {
 		defer cancel(nil)
 		done := e.runJob(ctx, jobCtx, r)
+		r.closeProxy()
 		r.capture.Close()
 		e.mu.Lock()
 		delete(e.runs, id)

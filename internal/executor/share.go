@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -19,7 +20,7 @@ func (e *Executor) join(ctx context.Context, r *run, j job.Job) error {
 	if j.VM != nil {
 		return nil
 	}
-	kept, err := e.persistentVM(ctx, j.Manifest.VM)
+	kept, err := e.sharedVM(ctx, j)
 	if err != nil {
 		return err
 	}
@@ -66,14 +67,14 @@ func noVM(ref, problem string) error {
 	return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q %s", ref, problem), Remedy: string(job.ListVMs) + " shows the VMs there are"}
 }
 
-// creator returns the job that created a VM, by the VM's name or ID. A VM that is left
-// alone comes last: its ID may belong to another by now.
+// creator returns the job that created a VM, by its own ID or the VM's name or ID, if the
+// caller may see it. A VM that is left alone comes last: its ID may belong to another by now.
 func (e *Executor) creator(ctx context.Context, ref string) (job.Job, error) {
 	creators, err := e.o.Store.VMs(ctx)
 	if err != nil {
 		return job.Job{}, err
 	}
-	creators = slices.DeleteFunc(creators, func(m job.Job) bool { return !named(*m.VM, ref) })
+	creators = slices.DeleteFunc(creators, func(m job.Job) bool { return m.ID != ref && !named(*m.VM, ref) || !visible(ctx, ownerOfVM(m)) })
 	if len(creators) == 0 {
 		return job.Job{}, noVM(ref, "is not a VM of ours")
 	}
@@ -81,24 +82,46 @@ func (e *Executor) creator(ctx context.Context, ref string) (job.Job, error) {
 	return creators[max(0, at)], nil
 }
 
+// sharedVM returns the creator of the VM that j was submitted to run in: another VM that
+// has its name or ID by now may be another principal's.
+func (e *Executor) sharedVM(ctx context.Context, j job.Job) (job.Job, error) {
+	if j.Into == "" { // it is older than that
+		return e.persistentVM(ctx, j.Manifest.VM)
+	}
+	m, err := e.o.Store.Job(ctx, j.Into)
+	if errors.Is(err, job.ErrNotFound) || err == nil && (m.VM == nil || m.VM.State == job.VMDestroyed || m.VM.State == job.VMForgotten) {
+		return m, noVM(j.Manifest.VM, "is no longer the VM that this job was submitted for")
+	}
+	if err != nil {
+		return m, err
+	}
+	return m, takesJobs(m, j.Manifest.VM)
+}
+
 // persistentVM returns the creator of a persistent VM that accepts jobs.
 func (e *Executor) persistentVM(ctx context.Context, ref string) (job.Job, error) {
 	m, err := e.creator(ctx, ref)
-	switch {
-	case err != nil:
+	if err != nil {
 		return m, err
-	case m.Member != nil:
-		return m, noVM(ref, "is a VM of pool "+m.Member.Pool+": only persistent VMs take others")
-	case m.Manifest.Lifecycle != job.Persistent:
-		return m, noVM(ref, "goes with its job: only persistent VMs take others")
-	case m.VM.State == job.VMLeftAlone:
-		return m, noVM(ref, "is left alone: "+m.VM.Reason)
-	case m.VM.Unwanted:
-		return m, noVM(ref, "is being destroyed")
-	case m.VM.State != job.VMCreated:
-		return m, noVM(ref, "is not ready yet: it is "+string(m.Status))
 	}
-	return m, nil
+	return m, takesJobs(m, ref)
+}
+
+// takesJobs returns an error if the VM that m created does not accept jobs of others.
+func takesJobs(m job.Job, ref string) error {
+	switch {
+	case m.Member != nil:
+		return noVM(ref, "is a VM of pool "+m.Member.Pool+": only persistent VMs take others")
+	case m.Manifest.Lifecycle != job.Persistent:
+		return noVM(ref, "goes with its job: only persistent VMs take others")
+	case m.VM.State == job.VMLeftAlone:
+		return noVM(ref, "is left alone: "+m.VM.Reason)
+	case m.VM.Unwanted:
+		return noVM(ref, "is being destroyed")
+	case m.VM.State != job.VMCreated:
+		return noVM(ref, "is not ready yet: it is "+string(m.Status))
+	}
+	return nil
 }
 
 // openVM returns the creator of a persistent VM on which no work is in progress. The
@@ -108,11 +131,16 @@ func (e *Executor) openVM(ctx context.Context, d decision, ref string) (job.Job,
 	if err != nil {
 		return m, err
 	}
-	done, err := d.workOn(ctx, m.ID)
+	return m, d.a.free(ctx, *m.VM)
+}
+
+// free returns an error if work on the VM is in progress.
+func (a *access) free(ctx context.Context, vm job.VM) error {
+	done, err := a.workOn(ctx, vm.Job)
 	if err == nil && done != "" {
-		err = &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q is being %s", m.VM.Name, done), Remedy: "try again when it is done"}
+		err = &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q is being %s", vm.Name, done), Remedy: "try again when it is done"}
 	}
-	return m, err
+	return err
 }
 
 // idle returns an error if jobs run in the VM that m created. done is what was to be
@@ -137,7 +165,7 @@ func sharers(begun []job.Job, m job.Job) []string {
 	var ids []string
 	for _, j := range begun {
 		inside := j.VM != nil && j.VM.Job == m.ID && (j.Kind != job.KindVM || j.Outcome == nil)
-		waits := j.VM == nil && j.Shares() && named(*m.VM, j.Manifest.VM)
+		waits := j.VM == nil && j.Shares() && (j.Into == m.ID || j.Into == "" && named(*m.VM, j.Manifest.VM))
 		if (inside || waits) && !j.Status.Terminal() { // one that only cleans up does not count
 			ids = append(ids, j.ID)
 		}

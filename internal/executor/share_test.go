@@ -98,6 +98,7 @@ func inDev() job.Submission {
 }
 
 func TestVM_ThatIsWorkedOnTakesNoJobAndNoOtherWork(t *testing.T) {
+	t.Parallel()
 	for _, done := range []string{"started", "stopped", "suspended", "resumed", "snapshotted", "reverted"} {
 		t.Run(done, func(t *testing.T) {
 			r := newRig(t, 1)
@@ -141,6 +142,7 @@ func TestVM_ThatIsWorkedOnTakesNoJobAndNoOtherWork(t *testing.T) {
 
 // A submission is held up between its look at the VM and its row.
 func TestVM_IsNotTakenFromAJobThatIsEnteringIt(t *testing.T) {
+	t.Parallel()
 	for _, done := range []string{"stopped", "suspended", "reverted", "destroyed", "expired"} {
 		t.Run(done, func(t *testing.T) {
 			r := newRig(t, 1)
@@ -267,7 +269,7 @@ func TestJoin_OneMoreThanAVMTakesFails(t *testing.T) {
 	}
 	more, _, err := r.store.Insert(t.Context(), job.Job{
 		ID: "019aa000-0000-7000-8000-000000000000", Kind: job.KindTask, Status: job.Pending, CreatedAt: time.Now(), Manifest: row,
-	}, "", "")
+	}, "", job.Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -119,7 +119,7 @@ func (s *silence) tick(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.count()
-	apart := max(countEvery, time.Duration(s.e.deaf.Load())*writeApart)
+	apart := max(countEvery, time.Duration(s.e.unanswered.Load())*writeApart)
 	if !s.deaf {
 		return
 	}
@@ -142,7 +142,7 @@ func (s *silence) count() {
 func (s *silence) hear(answered bool) {
 	if s.deaf == answered {
 		s.deaf = !answered
-		s.e.deaf.Add(map[bool]int64{true: -1, false: 1}[answered])
+		s.e.unanswered.Add(map[bool]int64{true: -1, false: 1}[answered])
 	}
 }
 

@@ -87,9 +87,10 @@ func TestFollow_ASharedVMThatMovesIsFollowed(t *testing.T) {
 // A VM that restarts and comes back elsewhere lost its task, as one that comes
 // back where it was.
 func TestFollow_AVMThatRestartsElsewhereIsLost(t *testing.T) {
+	t.Parallel()
 	for _, taken := range []bool{false, true} {
 		t.Run(map[bool]string{false: "at a free address", true: "at another VM's address"}[taken], func(t *testing.T) {
-			r := newRig(t, 2)
+			r := newRig(t, 2, hasty)
 			r.stop()
 			r.opts.HeartbeatThreshold = time.Hour
 			r.restart()
@@ -113,7 +114,7 @@ func TestFollow_AVMThatRestartsElsewhereIsLost(t *testing.T) {
 
 // Engines that live shorter than the threshold find a silent task lost together.
 func TestFollow_SilenceAddsUpOverEngines(t *testing.T) {
-	r := newRig(t, 1)
+	r := newRig(t, 1, hasty)
 	r.opts.HeartbeatThreshold = 5 * time.Second
 	j, _ := running(t, r)
 	silent := providertest.Behaviour{}
@@ -178,13 +179,14 @@ func TestCollect_PatienceAddsUpOverEngines(t *testing.T) {
 // Engines that do not live until SSH gives up decide all the same: by what the
 // host says of the VM meanwhile, and by what all of them have not heard.
 func TestFollow_EnginesThatDoNotOutliveALook(t *testing.T) {
+	t.Parallel()
 	for name, fault := range map[string]func(*rig, job.VM){
 		"restarted elsewhere": func(r *rig, vm job.VM) { r.fake.Move(vm.ID, "10.97.0.9", true) },
 		"stopped":             func(r *rig, vm job.VM) { _ = r.fake.StopVM(t.Context(), vm) },
 		"silent":              func(*rig, job.VM) {},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, 1)
+			r := newRig(t, 1, hasty)
 			j, _ := running(t, r)
 			r.stop()
 			fault(r, *j.VM)
@@ -219,6 +221,7 @@ func TestFollow_EnginesThatDoNotOutliveALook(t *testing.T) {
 
 // A sign of life ends a silence, in the row too: the next engine begins anew.
 func TestFollow_ASignOfLifeEndsASilence(t *testing.T) {
+	t.Parallel()
 	for _, sign := range []string{"callback", "answer"} {
 		t.Run(sign, func(t *testing.T) {
 			r := newRig(t, 1)

@@ -19,6 +19,10 @@ import (
 // manifest.
 func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error) {
 	s.Kind = cmp.Or(s.Kind, job.KindTask)
+	s.Principal, _ = job.PrincipalFrom(ctx)
+	if err := job.CheckKey(s.IdempotencyKey); err != nil {
+		return job.Job{}, err
+	}
 	digest, err := submissionDigest(s)
 	if err != nil {
 		return job.Job{}, err
@@ -27,16 +31,18 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 	if err != nil {
 		return job.Job{}, err
 	}
+	owner, into := s.Principal.Owner(), ""
+	key := scopedKey(owner, s.IdempotencyKey)
 	if m.VM != "" || e.o.Admit != nil { // others decide nothing, and can be stored side by side
 		d, err := e.access.decide(ctx)
 		if err != nil {
 			return job.Job{}, err
 		}
 		defer d.end()
-		if first, err := e.o.Store.Submitted(ctx, s.IdempotencyKey); !errors.Is(err, job.ErrNotFound) {
+		if first, err := e.o.Store.Submitted(ctx, key); !errors.Is(err, job.ErrNotFound) {
 			return sameSubmission(first, digest, err)
 		}
-		if err := e.enterable(ctx, d, s, m); err != nil {
+		if into, err = e.enterable(ctx, d, s, m); err != nil {
 			return job.Job{}, err
 		}
 		if err := e.admit(ctx, s, m); err != nil {
@@ -47,10 +53,14 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 	if err != nil {
 		return job.Job{}, fmt.Errorf("create a job ID: %w", err)
 	}
-	j := job.Job{ID: id.String(), Kind: s.Kind, Client: s.Client, Manifest: m, Status: job.Pending, CreatedAt: now(), Submission: digest}
-	j, created, err := e.o.Store.Insert(ctx, j, "", s.IdempotencyKey)
+	j := job.Job{ID: id.String(), Kind: s.Kind, Client: s.Client, Principal: owner, TokenID: s.Principal.Token, Into: into, Manifest: m, Status: job.Pending, CreatedAt: now(), Submission: digest}
+	j, created, err := e.o.Store.Insert(ctx, j, key, s.Principal.Limits)
+	var over *job.FieldError
+	if errors.As(err, &over) {
+		return job.Job{}, over
+	}
 	if err != nil {
-		e.doubt() // it may be stored nevertheless
+		e.recheckStore() // it may be stored nevertheless
 		return job.Job{}, fmt.Errorf("store the job: %w", err)
 	}
 	if !created {
@@ -84,37 +94,38 @@ func sameSubmission(first job.Job, digest string, err error) (job.Job, error) {
 	}
 }
 
-// enterable returns an error if the manifest names a VM that does not accept the job, or
-// is on a network that its client may not use.
-func (e *Executor) enterable(ctx context.Context, d decision, s job.Submission, m job.Manifest) error {
+// enterable returns the maker of the VM that the manifest names, empty if it names none;
+// an error if that VM does not accept the job, or is on a network that its client may
+// not use.
+func (e *Executor) enterable(ctx context.Context, d decision, s job.Submission, m job.Manifest) (maker string, err error) {
 	if m.VM == "" {
-		return nil
+		return "", nil
 	}
 	kept, err := e.openVM(ctx, d, m.VM)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if e.o.Allow != nil {
 		there := job.Manifest{Network: job.Network{Bridge: kept.Manifest.Network.Bridge, VLAN: kept.Manifest.Network.VLAN}}
-		if err := e.o.Allow(job.Submission{Kind: job.KindVM, Client: s.Client, Manifest: there}); err != nil {
-			return fmt.Errorf("vm: %q is on a network that this client may not choose: %w", kept.VM.Name, err)
+		if err := e.o.Allow(job.Submission{Kind: job.KindVM, Client: s.Client, Principal: s.Principal, Manifest: there}); err != nil {
+			return "", fmt.Errorf("vm: %q is on a network that this client may not choose: %w", kept.VM.Name, err)
 		}
 	}
 	begun, err := e.o.Store.Begun(ctx)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if jobs := sharers(begun, kept); len(jobs) >= maxShared {
-		return &job.FieldError{
+		return "", &job.FieldError{
 			Field: "vm", Problem: fmt.Sprintf("%q has %d jobs, which is the limit", kept.VM.Name, len(jobs)),
 			Remedy: "wait for one to end, or use another VM",
 		}
 	}
 	secrets, err := e.secrets(m)
-	if err != nil || len(secrets) == 0 {
-		return err
+	if err == nil && len(secrets) > 0 {
+		err = pinned(*kept.VM)
 	}
-	return pinned(*kept.VM)
+	return kept.ID, err
 }
 
 // admit returns an error if the client may not have one more job, of this manifest.
@@ -122,7 +133,7 @@ func (e *Executor) admit(ctx context.Context, s job.Submission, m job.Manifest) 
 	if e.o.Admit == nil {
 		return nil
 	}
-	has, err := e.o.Store.OfClient(ctx, s.Client)
+	has, err := e.o.Store.OfClient(ctx, s.Principal.Owner(), s.Client)
 	if err != nil {
 		return err
 	}

@@ -42,8 +42,9 @@ func (e *Executor) dropOldJobs(ctx context.Context) {
 }
 
 // reapVMs compares the host with the store and destroys what is ours and unwanted: the
-// VM, under whatever ID, of a job that is done with it. It must have the job's marker
-// and name, which the host proves again. A VM of an unknown job is left alone: this
+// VM, under another ID than the one destroyed, of a job that is done with it. It must
+// have the job's marker and name, which the host proves again. Under the same ID, which
+// was seen free, somebody has restored it. A VM of an unknown job is left alone: this
 // store may not be the only one with our marker, and the host's lease ends such a VM.
 func (e *Executor) reapVMs(ctx context.Context) {
 	page, err := e.o.Store.List(ctx, job.Filter{Limit: 1})
@@ -65,7 +66,7 @@ func (e *Executor) reapVMs(ctx context.Context) {
 			continue
 		case err != nil:
 			return
-		case !j.Done() || j.VM == nil || j.VM.State != job.VMDestroyed:
+		case j.VM == nil || j.VM.State != job.VMDestroyed:
 			if e.o.Placer != nil && j.VM != nil && j.VM.Job == j.ID && j.VM.ID == vm.ID && j.VM.Node != "" && j.VM.Node != vm.Node {
 				e.relocate(ctx, j, vm.Node)
 			}
@@ -73,6 +74,12 @@ func (e *Executor) reapVMs(ctx context.Context) {
 		case vm.Name != j.VM.Name:
 			log.Warn("VM with a job's mark, but another name: left alone")
 			leaked++
+			continue
+		case vm.ID == j.VM.ID:
+			if status, err := e.o.Provider.Status(ctx, vm); err == nil && status != job.VMGone { // else it went meanwhile
+				log.Warn("VM that was destroyed is back, and not by us: left alone")
+				leaked++
+			}
 			continue
 		}
 		leaked++
@@ -89,7 +96,7 @@ func (e *Executor) reapVMs(ctx context.Context) {
 			text = fmt.Sprintf("VM %d was found after the job's end and could not be destroyed, will be tried again: %v", vm.ID, err)
 		}
 		log.Warn("VM found after its job's end", "err", err)
-		if _, err := e.update(ctx, j.ID, telling(job.Event{Kind: job.EventWarning, Text: text})); err != nil && ctx.Err() == nil {
+		if _, err := e.update(ctx, j.ID, recordEvents(job.Event{Kind: job.EventWarning, Text: text})); err != nil && ctx.Err() == nil {
 			log.Error("record warning failed", "err", err)
 		}
 	}

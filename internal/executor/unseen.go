@@ -129,7 +129,7 @@ func (e *Executor) move(ctx context.Context, j job.Job, ip string) bool {
 	mine := note
 	copied := vm.Job != j.ID // the creator's row has the address, and this row a copy
 	if copied {
-		mine = telling()
+		mine = recordEvents()
 	}
 	_, err := e.claim(ctx, vm.Job, vm, mine)
 	if err == nil && copied {

@@ -3,6 +3,8 @@ package executor
 import (
 	"context"
 	"errors"
+	"slices"
+	"time"
 
 	"linus/internal/job"
 )
@@ -11,23 +13,58 @@ import (
 // as they may be shown: without secrets, and bounded.
 func (e *Executor) update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
 	var events []job.Event
-	j, err := e.o.Store.Update(ctx, id, func(j *job.Job) (_ []job.Event, err error) {
-		undecided := j.Outcome == nil
-		if events, err = change(j); err != nil {
+	j, err := e.o.Store.Update(ctx, id, e.shown(change, &events))
+	return e.updated(j, events, err)
+}
+
+// updateSoon is update for what need not be durable at once, and does not wait for it.
+func (e *Executor) updateSoon(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) {
+	var events []job.Event
+	wait := e.o.Store.UpdateSoon(id, e.shown(change, &events))
+	e.work.Go(func() {
+		j, err := wait()
+		if _, err = e.updated(j, events, err); err != nil { // it may be the database that was away
+			_, err = e.update(ctx, id, change)
+		}
+		if err != nil {
+			e.o.Log.Error("record progress failed", "job_id", id, "err", err)
+		}
+	})
+}
+
+// shown is a change after which the job's texts are as they may be shown. It stores the
+// change's events.
+func (e *Executor) shown(change func(*job.Job) ([]job.Event, error), events *[]job.Event) func(*job.Job) ([]job.Event, error) {
+	return func(j *job.Job) ([]job.Event, error) {
+		undecided, ended := j.Outcome == nil, j.Status.Terminal()
+		j.Settled = nil
+		made, err := change(j)
+		if *events = made; err != nil {
 			return nil, err
 		}
+		j.Outbox = nil
+		if !ended && j.Status.Terminal() {
+			j.Outbox = e.ending(*j)
+		}
+		for _, w := range j.Outbox {
+			j.SetDelivery(job.Delivery{ID: w.ID, To: w.Host(), State: job.DeliveryPending, At: w.CreatedAt})
+		}
 		c := e.captureOf(*j)
-		for i := range events {
-			events[i].Text = c.Shown(events[i].Text)
+		for i := range made {
+			made[i].Text = c.Shown(made[i].Text)
 		}
 		j.Progress = c.Shown(j.Progress)
 		if undecided && j.Outcome != nil {
 			j.Outcome.Error = c.Shown(j.Outcome.Error)
 		}
-		return events, nil
-	})
+		return made, nil
+	}
+}
+
+// updated wakes the watchers of a job that was changed.
+func (e *Executor) updated(j job.Job, events []job.Event, err error) (job.Job, error) {
 	if errors.Is(err, job.ErrDetach) {
-		signal(e.suspect)
+		signal(e.leaseDoubted)
 	}
 	if err != nil {
 		return j, err
@@ -35,56 +72,162 @@ func (e *Executor) update(ctx context.Context, id string, change func(*job.Job) 
 	if len(events) > 0 {
 		e.o.Observer.Changed(j, events)
 	}
-	e.changed(id)
+	status := func(e job.Event) bool { return e.Kind == job.EventStatus }
+	if j.Done() || slices.ContainsFunc(events, status) {
+		e.changed(j.ID)
+	} else {
+		e.changedSoon(j.ID)
+	}
+	if len(j.Outbox) > 0 {
+		e.undelivered.Store(true)
+		signal(e.notices)
+	}
 	return j, nil
 }
 
-// telling is a change that only records events.
-func telling(events ...job.Event) func(*job.Job) ([]job.Event, error) {
+// recordEvents is a change that only records events.
+func recordEvents(events ...job.Event) func(*job.Job) ([]job.Event, error) {
 	return func(*job.Job) ([]job.Event, error) { return events, nil }
 }
 
-// Watch returns the events after the given sequence number as soon as there are any;
-// none when ctx ends, or when the job is done and there are no more.
+// Watch returns the events after the given sequence number, soon after there are any;
+// none when ctx ends, or when the job is done and there are no more. With job.OnlyEnd it
+// waits for a terminal status.
 func (e *Executor) Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error) {
+	if after == job.OnlyEnd {
+		j, err := e.watchEnd(ctx, id)
+		return nil, j, err
+	}
 	for {
-		changed, live := e.watch(id)
-		events, err := e.o.Store.Events(ctx, id, after)
-		if err != nil {
-			return nil, job.Job{}, err
-		}
-		j, err := e.Job(ctx, id) // read after its events, so never older than they are
-		if done := j.Done() && !live; err != nil || len(events) > 0 || done {
-			if done || err != nil {
-				e.changed(id) // the last time, so that no channel is left behind
+		w, seen, live := e.watch(id)
+		if seen == nil || after < seen.last || time.Since(seen.at) > lookAge {
+			events, err := e.o.Store.Events(ctx, id, after)
+			if err != nil {
+				e.changed(id) // a job that does not exist leaves nothing behind
+				return nil, job.Job{}, err
 			}
-			return events, j, err
+			j, err := e.Job(ctx, id) // read after its events, so never older than they are
+			if done := j.Done() && !live; err != nil || done {
+				e.changed(id) // the last time, so that nothing is left behind
+				return events, j, err
+			}
+			if len(events) > 0 {
+				after = events[len(events)-1].Seq
+			}
+			seen = &look{last: after, job: j, at: time.Now()}
+			e.looked(w, seen)
+			if len(events) > 0 {
+				return events, j, nil
+			}
 		}
 		select {
-		case <-changed:
+		case <-w.changed:
 		case <-ctx.Done():
-			return nil, j, nil
+			return nil, seen.job, nil
 		}
 	}
 }
+
+// watchEnd returns the job when its status is terminal, or as it is when ctx ends.
+func (e *Executor) watchEnd(ctx context.Context, id string) (job.Job, error) {
+	for {
+		w, _, _ := e.watch(endKey(id))
+		j, err := e.Job(ctx, id)
+		if err != nil || j.Status.Terminal() {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.wakeWatchers(endKey(id)) // so that nothing is left behind
+			return j, err
+		}
+		select {
+		case <-w.changed:
+		case <-ctx.Done():
+			return j, nil
+		}
+	}
+}
+
+// endKey is the key of the watchers that only wait for a job's end: what is gathered does
+// not wake them.
+func endKey(id string) string { return id + " end" }
+
+// gather is how long a change waits for others before the job's watchers are woken,
+// unless the job's status changes: each wake costs a request and a read of the store.
+const gather = 250 * time.Millisecond
+
+// watched is what the watchers of a job wait for.
+type watched struct {
+	changed chan struct{} // closed after the job's next change
+
+	// Executor.mu guards these.
+	soon *time.Timer // closes it; nil: nothing has changed
+	seen *look       // as of a look since this was made; nil: none
+}
+
+// look is what a watcher has found: what comes after it closes the channel it has got before.
+type look struct {
+	last int64 // the job's last event, or a later number
+	job  job.Job
+	at   time.Time
+}
+
+// lookAge is how long a look is good for others that come: what a job waits for can change
+// without a change of the job.
+const lookAge = time.Second
 
 // changed wakes the job's watchers.
 func (e *Executor) changed(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if c := e.watchers[id]; c != nil {
-		close(c)
-		delete(e.watchers, id)
-	}
+	e.wakeWatchers(id)
+	e.wakeWatchers(endKey(id))
 }
 
-// watch returns a channel that is closed at the job's next change, and whether the job
-// has a run.
-func (e *Executor) watch(id string) (changed <-chan struct{}, live bool) {
+// wakeWatchers wakes the watchers with a key; e.mu is held.
+func (e *Executor) wakeWatchers(key string) {
+	w := e.watchers[key]
+	if w == nil {
+		return
+	}
+	if w.soon != nil {
+		w.soon.Stop()
+	}
+	close(w.changed)
+	delete(e.watchers, key)
+}
+
+// changedSoon wakes the job's watchers a moment later.
+func (e *Executor) changedSoon(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	w := e.watchers[id]
+	if w == nil || w.soon != nil {
+		return
+	}
+	w.soon = time.AfterFunc(gather, func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.watchers[id] == w {
+			e.wakeWatchers(id)
+		}
+	})
+}
+
+// watch returns what a watcher of the job waits for, what another one has seen since that
+// was made, and whether the job has a run.
+func (e *Executor) watch(id string) (w *watched, seen *look, live bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.watchers[id] == nil {
-		e.watchers[id] = make(chan struct{})
+		e.watchers[id] = &watched{changed: make(chan struct{})}
 	}
-	return e.watchers[id], e.runs[id] != nil
+	w = e.watchers[id]
+	return w, w.seen, e.runs[id] != nil
+}
+
+// looked notes what a watcher has seen.
+func (e *Executor) looked(w *watched, seen *look) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	w.seen = seen
 }

@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -15,7 +13,7 @@ import (
 )
 
 // ready ends a job whose only purpose was to create a VM.
-func (e *Executor) ready(ctx context.Context, r *run) error {
+func (e *Executor) ready(ctx context.Context, r *run, _ job.Job) error {
 	code := 0
 	outcome := job.Outcome{Status: job.Success, Reason: job.ReasonExitStatus, ExitCode: &code, At: now()}
 	_, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
@@ -41,6 +39,9 @@ func (e *Executor) freeName(ctx context.Context, j job.Job) error {
 	}
 	for _, m := range creators {
 		if m.ID != j.ID && strings.EqualFold(m.VM.Name, j.Manifest.VMName) {
+			if m.Principal != j.Principal {
+				return fmt.Errorf("VM already exists: the name %q is taken; choose another", j.Manifest.VMName)
+			}
 			return fmt.Errorf("VM already exists: %q is VM %d, made by job %s; choose another name, or run in it with manifest.vm", m.VM.Name, m.VM.ID, m.ID)
 		}
 	}
@@ -52,6 +53,7 @@ const noKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAA
 
 // Plan returns what creating the submission's VM would do, and changes nothing.
 func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error) {
+	s.Principal, _ = job.PrincipalFrom(ctx)
 	m, err := e.complete(s)
 	if err != nil {
 		return nil, err
@@ -71,13 +73,14 @@ func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error)
 	return e.o.Provider.Plan(ctx, spec)
 }
 
-// VMs returns every VM of ours, oldest first, with its status on the host; unknown if
+// VMs returns every VM of ours that the caller may see, oldest first, with its status on the host; unknown if
 // the host does not respond.
 func (e *Executor) VMs(ctx context.Context) ([]job.VMInfo, error) {
 	creators, err := e.o.Store.VMs(ctx)
 	if err != nil {
 		return nil, err
 	}
+	creators = slices.DeleteFunc(creators, func(m job.Job) bool { return !visible(ctx, ownerOfVM(m)) })
 	if len(creators) == 0 {
 		return nil, nil
 	}
@@ -155,9 +158,9 @@ func (e *Executor) oneInfo(ctx context.Context, m job.Job, statuses map[string]j
 // statuses.
 func vmInfo(m job.Job, begun []job.Job, statuses map[string]job.VMStatus, asked bool) job.VMInfo {
 	info := job.VMInfo{
-		VM: *m.VM, Lifecycle: m.Manifest.Lifecycle, Resources: m.Manifest.Resources,
+		VM: *m.VM, Lifecycle: m.Manifest.Lifecycle, Resources: m.Manifest.Resources, Network: m.Manifest.Network,
 		Source: cmp.Or(m.Manifest.VMTemplate, m.Manifest.OS), CreatedAt: m.CreatedAt,
-		Jobs: sharers(begun, m),
+		Jobs: sharers(begun, m), Principal: ownerOfVM(m),
 	}
 	status, there := statuses[m.ID]
 	switch {
@@ -181,24 +184,6 @@ func vmInfo(m job.Job, begun []job.Job, statuses map[string]job.VMStatus, asked 
 		info.Remedy = fmt.Sprintf("check its name, its tag and its notes (qm config %d): name %s, tag linus, linus-job=%s and linus-owner=%s", info.ID, info.Name, info.Job, info.Owner)
 	}
 	return info
-}
-
-// StartVM starts a persistent VM and returns it when it accepts logins.
-func (e *Executor) StartVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	return e.runExclusive(ctx, ref, "started", false, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
-		vm, err := e.o.Provider.StartVM(ctx, *m.VM, func(job.Progress) {})
-		return e.recordAddress(ctx, m, vm, err)
-	})
-}
-
-// StopVM shuts a persistent VM down. Jobs in it must have ended.
-func (e *Executor) StopVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	return e.runExclusive(ctx, ref, "stopped", true, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
-		if err := e.o.Provider.StopVM(ctx, *m.VM); err != nil {
-			return job.VMInfo{}, err
-		}
-		return e.VM(ctx, strconv.Itoa(m.VM.ID))
-	})
 }
 
 // DestroyVM destroys a persistent VM. Jobs in it must have ended. A VM that is still
@@ -269,130 +254,16 @@ func (e *Executor) discard(ctx context.Context, m job.Job, why string) error {
 		if j.VM.Unwanted {
 			return nil, nil
 		}
-		j.VM.Unwanted, j.EndedBy = true, job.ClientFrom(ctx)
+		j.VM.Unwanted = true
+		j.EndBy(job.CallerFrom(ctx))
 		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseDestroy, Text: fmt.Sprintf("VM %d is %s", j.VM.ID, why)}}, nil
 	})
 	if err != nil {
 		return err
 	}
 	e.o.Log.Info("VM is to be destroyed", "job_id", m.ID, "why", why)
-	signal(e.again)
+	signal(e.reopened)
 	return nil
-}
-
-// snapshotName is what Proxmox accepts, except for names it reserves.
-var snapshotName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,39}$`)
-
-func checkSnapshot(name string) error {
-	if !snapshotName.MatchString(name) || slices.Contains([]string{"current", "pending"}, strings.ToLower(name)) {
-		return &job.FieldError{Field: "snapshot", Problem: fmt.Sprintf("%q is not a snapshot's name", name), Remedy: "use letters, digits, - and _, a letter first, at most 40, and not current"}
-	}
-	return nil
-}
-
-// SuspendVM suspends a persistent VM. Jobs in it must have ended.
-func (e *Executor) SuspendVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	return e.runExclusive(ctx, ref, "suspended", true, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
-		if err := e.o.Provider.SuspendVM(ctx, *m.VM); err != nil {
-			return job.VMInfo{}, err
-		}
-		return e.VM(ctx, strconv.Itoa(m.VM.ID))
-	})
-}
-
-// ResumeVM resumes a suspended persistent VM and returns it when it accepts logins.
-func (e *Executor) ResumeVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	return e.runExclusive(ctx, ref, "resumed", false, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
-		vm, err := e.o.Provider.ResumeVM(ctx, *m.VM, func(job.Progress) {})
-		return e.recordAddress(ctx, m, vm, err)
-	})
-}
-
-// SnapshotVM takes a snapshot of a persistent VM's disk, and of its memory if that is
-// set: jobs in it must have ended then, or a revert would run them again.
-func (e *Executor) SnapshotVM(ctx context.Context, ref, name string, memory bool) (job.VMInfo, error) {
-	if err := checkSnapshot(name); err != nil {
-		return job.VMInfo{}, err
-	}
-	return e.runExclusive(ctx, ref, "snapshotted", memory, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
-		if err := e.o.Provider.SnapshotVM(ctx, *m.VM, name, memory); err != nil {
-			return job.VMInfo{}, err
-		}
-		return e.VM(ctx, strconv.Itoa(m.VM.ID))
-	})
-}
-
-// RevertVM reverts a persistent VM to a snapshot and starts it. Jobs in it must have
-// ended.
-func (e *Executor) RevertVM(ctx context.Context, ref, name string) (job.VMInfo, error) {
-	if err := checkSnapshot(name); err != nil {
-		return job.VMInfo{}, err
-	}
-	return e.runExclusive(ctx, ref, "reverted", true, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
-		vm, err := e.o.Provider.RevertVM(ctx, *m.VM, name, func(job.Progress) {})
-		return e.recordAddress(ctx, m, vm, err)
-	})
-}
-
-// runExclusive runs work on a persistent VM. The work goes on if its caller leaves: half
-// a revert is worse than none. done names it in one word. Meanwhile other work and new
-// jobs are kept out of the VM. If alone is set, the work does not begin while jobs run.
-func (e *Executor) runExclusive(ctx context.Context, ref, done string, alone bool, work func(context.Context, job.Job) (job.VMInfo, error)) (job.VMInfo, error) {
-	m, finished, err := e.reserve(ctx, ref, done, alone)
-	if err != nil {
-		return job.VMInfo{}, err
-	}
-	type result struct {
-		info job.VMInfo
-		err  error
-	}
-	ended := make(chan result, 1)
-	err = e.spawn(func(running context.Context) {
-		info, err := work(job.WithClient(running, job.ClientFrom(ctx)), m)
-		finished()
-		ended <- result{info, err}
-	})
-	if err != nil {
-		finished()
-		return job.VMInfo{}, err
-	}
-	e.o.Log.Info("work on a VM", "vm_id", m.VM.ID, "job_id", m.ID, "work", done)
-	select {
-	case r := <-ended:
-		return r.info, r.err
-	case <-ctx.Done():
-		return job.VMInfo{}, fmt.Errorf("the work on the VM goes on: %w", context.Cause(ctx))
-	}
-}
-
-// reserve reserves a persistent VM for work on it, until finished is called.
-func (e *Executor) reserve(ctx context.Context, ref, done string, alone bool) (m job.Job, finished func(), err error) {
-	d, err := e.access.decide(ctx)
-	if err != nil {
-		return m, nil, err
-	}
-	defer d.end()
-	m, err = e.openVM(ctx, d, ref)
-	if err == nil && alone {
-		err = e.idle(ctx, d, m, done)
-	}
-	if err != nil {
-		return m, nil, err
-	}
-	finished, err = d.begin(ctx, m.ID, done)
-	return m, finished, err
-}
-
-// recordAddress records a VM's address and host key after it was started.
-func (e *Executor) recordAddress(ctx context.Context, m job.Job, vm job.VM, err error) (job.VMInfo, error) {
-	if err != nil {
-		return job.VMInfo{}, err
-	}
-	m, err = e.claim(ctx, m.ID, vm, telling())
-	if err != nil {
-		return job.VMInfo{}, err
-	}
-	return e.oneInfo(ctx, m, map[string]job.VMStatus{m.ID: job.VMRunning}, true)
 }
 
 // expire discards the persistent VMs that have expired and in which no job runs.

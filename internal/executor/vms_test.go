@@ -45,7 +45,7 @@ func (r *rig) vm(ref string) job.VMInfo {
 // gone waits until there is no VM.
 func (r *rig) gone() {
 	r.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); len(r.fake.VMs()) > 0; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); len(r.fake.VMs()) > 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			r.t.Fatalf("VMs stay: %+v", r.fake.VMs())
 		}
@@ -158,6 +158,7 @@ func TestVM_DestroyedAcrossARestart(t *testing.T) {
 }
 
 func TestVM_GoesWhenItsTimeIsOverAndNoJobRuns(t *testing.T) {
+	t.Parallel()
 	notOnPostgres(t)
 	synctest.Test(t, func(t *testing.T) {
 		r := newRigHere(t, 1)
@@ -205,6 +206,23 @@ func TestVM_NamesAndStatesThatCannotBe(t *testing.T) {
 	for _, name := range []string{"", "current", "1st", "a b", "x'; true"} {
 		_, err = r.SnapshotVM(ctx, "dev", name, false)
 		refusal(t, err, "not a snapshot's name")
+	}
+}
+
+// A VM's name and ID may be another's tomorrow; the job that has created it is its own.
+func TestVM_IsFoundByTheJobThatHasCreatedIt(t *testing.T) {
+	r := newRig(t, 2)
+	first, second := r.makeVM("dev"), r.makeVM("other")
+	for _, made := range []job.Job{first, second} {
+		if vm, err := r.VM(t.Context(), made.ID); err != nil || vm.Job != made.ID || vm.Name != made.VM.Name {
+			t.Errorf("by %s: %+v, %v", made.ID, vm, err)
+		}
+	}
+	if vm, err := r.StopVM(t.Context(), first.ID); err != nil || vm.Name != "dev" || vm.Status != job.VMStopped {
+		t.Errorf("stop: %+v, %v", vm, err)
+	}
+	if vm, err := r.VM(t.Context(), "other"); err != nil || vm.Status != job.VMRunning {
+		t.Errorf("the other VM: %+v, %v", vm, err)
 	}
 }
 
@@ -329,7 +347,7 @@ func TestVM_MemoryIsNotSavedWhileAJobRuns(t *testing.T) {
 
 func TestVM_DestroyedWhileItIsMade(t *testing.T) {
 	r := newRig(t, 1)
-	r.fake.Set(providertest.Behaviour{StepDelay: 50 * time.Millisecond})
+	r.fake.Set(providertest.Behaviour{Hold: make(chan struct{})})
 	j, err := r.Submit(context.Background(), job.Submission{Kind: job.KindVM, Manifest: job.Manifest{VMName: "dev"}})
 	if err != nil {
 		t.Fatal(err)
@@ -518,12 +536,13 @@ func (g *slowCleaner) Clean(ctx context.Context, j job.Job) error {
 
 // The rig's HeartbeatThreshold is two minutes, far beyond what these wait.
 func TestFollow_VMThatIsGoneOrStoppedIsToldByTheHostAtOnce(t *testing.T) {
+	t.Parallel()
 	for name, undo := range map[string]func(*rig, job.VM){
 		"gone":    func(r *rig, vm job.VM) { r.fake.Vanish(vm.ID) },
 		"stopped": func(r *rig, vm job.VM) { _ = r.fake.StopVM(context.Background(), vm) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, 1)
+			r := newRig(t, 1, hasty)
 			r.fake.Set(providertest.Behaviour{
 				Task:     task(providertest.Task{Until: make(chan struct{})}),
 				Statuses: []error{errUnreachable}, // the host cannot be asked at first: that proves nothing
@@ -553,7 +572,7 @@ func TestStartVM_GoesOnWhenItsCallerLeaves(t *testing.T) {
 		t.Error("the engine is idle while it starts a VM")
 	}
 	close(slow)
-	for deadline := time.Now().Add(10 * time.Second); r.vm("dev").IP == before; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); r.vm("dev").IP == before; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the VM was not started, or its new address not kept")
 		}

@@ -32,7 +32,7 @@ func newArchive(entries ...entry) (archive, error) {
 	var size int64
 	for _, e := range entries {
 		var head bytes.Buffer
-		err := tar.NewWriter(&head).WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: e.name, Mode: int64(e.mode), Size: e.size})
+		err := tar.NewWriter(&head).WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: e.name, Mode: int64(e.mode), Size: e.size}) //nolint:gosec // permission bits
 		if err != nil {
 			return archive{}, fmt.Errorf("pack %s: %w", e.name, err)
 		}

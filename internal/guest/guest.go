@@ -52,11 +52,12 @@ const maxAnswer = 256 << 10
 type Guest struct {
 	o Options
 
-	mu      sync.Mutex
-	pools   map[string]*pooled    // by job, even if jobs share a VM
-	tunnels map[string]keptTunnel // by job
+	mu         sync.Mutex
+	pools      map[string]*pooled    // by job, even if jobs share a VM
+	tunnels    map[string]keptTunnel // by job
+	workspaces map[string]*workspace // by the job that created the VM
 
-	closing sync.WaitGroup // connections of replaced VMs
+	closing sync.WaitGroup // connections that are not used any more, and trees on their way
 }
 
 // pooled is the connections to a VM and the values they were created with.
@@ -82,10 +83,10 @@ func New(o Options) *Guest {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Guest{o: o, pools: map[string]*pooled{}, tunnels: map[string]keptTunnel{}}
+	return &Guest{o: o, pools: map[string]*pooled{}, tunnels: map[string]keptTunnel{}, workspaces: map[string]*workspace{}}
 }
 
-// Ping checks that the job's VM answers over SSH, and leaves a connection open.
+// Ping checks that the job's VM responds over SSH, and leaves a connection open.
 func (g *Guest) Ping(ctx context.Context, j job.Job) error {
 	err := g.retry(ctx, j, func(pool *remote.Pool) error { return pool.Ping(ctx) })
 	return g.fault(ctx, "reach", j, result.Result{}, err)
@@ -115,8 +116,20 @@ func (g *Guest) pool(ctx context.Context, j job.Job) (*remote.Pool, error) {
 		delete(g.pools, vm.Job)
 		return warm.pool, nil
 	}
-	log := g.o.Log.With("vm_id", vm.ID, "job_id", j.ID)
-	p, err := host.Guest(remote.GuestOptions{
+	p, err := g.connections(vm, host, g.o.Log.With("vm_id", vm.ID, "job_id", j.ID))
+	if err != nil {
+		return nil, err
+	}
+	g.pools[j.ID] = &pooled{vm: vm, host: host, pool: p}
+	if ok {
+		g.closing.Go(known.pool.Close) // waits for calls under way there
+	}
+	return p, nil
+}
+
+// connections returns new connections to a VM, through host.
+func (g *Guest) connections(vm job.VM, host *remote.Pool, log *slog.Logger) (*remote.Pool, error) {
+	return host.Guest(remote.GuestOptions{
 		Options: remote.Options{
 			Host: vm.IP, Port: g.o.Port, User: vm.User, KeyPath: g.o.Keys.Path(vm),
 			ConnectTimeout: time.Minute, Patience: 5 * time.Second, KeepAlive: 20 * time.Second, Log: log,
@@ -126,14 +139,6 @@ func (g *Guest) pool(ctx context.Context, j job.Job) (*remote.Pool, error) {
 			log.Warn("host key of the VM trusted on first use: it could not be read through the hypervisor", "fingerprint", fingerprint)
 		},
 	})
-	if err != nil {
-		return nil, err
-	}
-	g.pools[j.ID] = &pooled{vm: vm, host: host, pool: p}
-	if ok {
-		g.closing.Go(known.pool.Close) // waits for calls under way there
-	}
-	return p, nil
 }
 
 // Forget closes the job's connections to its VM.
@@ -159,9 +164,14 @@ func (g *Guest) Close() {
 	g.mu.Lock()
 	known := g.pools
 	g.pools = map[string]*pooled{}
+	workspaces := g.workspaces
+	g.workspaces = map[string]*workspace{}
 	g.mu.Unlock()
 	for _, k := range known {
 		k.pool.Close()
+	}
+	for _, d := range workspaces {
+		d.close()
 	}
 	g.closing.Wait()
 }
@@ -174,17 +184,25 @@ type place struct {
 	tmpfs string // token and secrets
 }
 
-// topHome is the home of the job that created the VM, and above those of all others.
-const topHome = "/opt/job-runner"
+// The directories of the top place, and above those of all others.
+const (
+	topHome  = "/opt/job-runner"
+	topState = "/var/lib/linus"
+	topTmpfs = "/run/linus"
+)
 
-// place returns the job's place. The job that created a VM uses the top
-// directories; other jobs in that VM have theirs below.
+// place returns the job's place. The job that has a VM for itself uses the top
+// directories; other jobs in a VM have theirs below.
 func (g *Guest) place(j job.Job) place {
-	if j.VM != nil && j.VM.Job == j.ID {
-		return place{g.o.Root + topHome, g.o.Root + "/var/lib/linus/job", g.o.Root + "/run/linus"}
+	if g.atTop(j) {
+		return place{g.o.Root + topHome, g.o.Root + topState + "/job", g.o.Root + topTmpfs}
 	}
-	return place{g.o.Root + topHome + "/jobs/" + j.ID, g.o.Root + "/var/lib/linus/jobs/" + j.ID, g.o.Root + "/run/linus/jobs/" + j.ID}
+	below := "/jobs/" + j.ID
+	return place{g.o.Root + topHome + below, g.o.Root + topState + below, g.o.Root + topTmpfs + below}
 }
+
+// atTop reports whether the job's place is the top place of its VM.
+func (g *Guest) atTop(j job.Job) bool { return j.VM != nil && (j.VM.Job == j.ID || j.VM.Lent) }
 
 // Stop stops the task's whole process tree.
 func (g *Guest) Stop(ctx context.Context, j job.Job, signal string) error {

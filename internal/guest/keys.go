@@ -69,6 +69,17 @@ func (k Keys) path(id string) string {
 	return own
 }
 
+// Drop removes the key of the VM that job id created, if there is one.
+func (k Keys) Drop(id string) error {
+	if filepath.Base(id) != id || id == "." || id == ".." || id == installationFile {
+		return nil
+	}
+	if err := os.Remove(filepath.Join(k.Dir, id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
 // Keep removes the keys of all VMs except those created by jobs for which keep
 // returns true.
 func (k Keys) Keep(keep func(id string) bool) error {

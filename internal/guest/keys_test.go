@@ -78,3 +78,30 @@ func TestKeys_WithoutAnOldOneEachVMHasItsOwn(t *testing.T) {
 		t.Error("a key for all VMs was made")
 	}
 }
+
+func TestKeys_DropRemovesOne(t *testing.T) {
+	dir := t.TempDir()
+	k := guest.Keys{Dir: filepath.Join(dir, "keys")}
+	for _, id := range []string{"a", "b", "installation"} {
+		if _, err := k.Make(id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := filepath.Join(dir, "other")
+	if err := os.WriteFile(other, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"a", "a", "", ".", "..", "../other", "installation"} {
+		if err := k.Drop(id); err != nil {
+			t.Errorf("%q: %v", id, err)
+		}
+	}
+	var left []string
+	entries, _ := os.ReadDir(k.Dir)
+	for _, e := range entries {
+		left = append(left, e.Name())
+	}
+	if _, err := os.Stat(other); err != nil || !slices.Equal(left, []string{"b", "installation"}) {
+		t.Errorf("%v are left, %v", left, err)
+	}
+}

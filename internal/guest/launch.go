@@ -23,18 +23,21 @@ import (
 // instead of the runner that is sent, too.
 const bakedRunner = "/opt/linus/job-runner.sh"
 
-// launcher prepares a VM for a job, up to its start: it says whether the VM has the
-// runner with the sha256 $3, baked in at $2 or kept in $1 since an earlier job, takes
-// it from stdin if not, and then waits: for the places of a job (home, state, tmpfs),
-// the sizes of two archives, and these, the first for the tmpfs, the second for the
-// home. Both are complete before anything is moved to where the runner looks, in one
-// locked step. Then it waits for the word to start the task. Where stdin ends before
-// that, nothing has started, and nothing will.
+// launcher prepares a VM for a job, up to its start, below the directories $1 to $3. It
+// says whether the VM has the runner with the sha256 $5, baked in at $4 or kept in $1
+// since an earlier job, and takes it from stdin if not. If $7 is wait and the top place is
+// free, it becomes a runner that waits for a job there. Otherwise it waits itself: for
+// the places of a job (home, state, tmpfs), the sizes of two archives, and these, the
+// first for the tmpfs, the second for the home. Both are complete before anything is
+// moved to where the runner looks, in one locked step. Then it waits for the word to
+// start the task. Where stdin ends before that, nothing has started, and nothing will.
 //
 // A launcher may survive the loss of its connection for a while: what a dead one has
-// left is removed, and a live one is left alone. The directories may need root, and
-// belong to the user the job runs as. It uses dd because that never reads more bytes
-// from a pipe than requested.
+// left is removed, and a live one is left alone; but a runner that waits where a job is
+// to be put is ended. The directories may need root to create them, and belong to the
+// user the job runs as, so that all below them needs none: in an emulated VM sudo takes
+// longer than all the rest. It uses dd because that never reads more bytes from a pipe
+// than requested.
 const launcher = `set -eu
 umask 077
 say() { echo "$2" >&2; exit "$1"; }
@@ -42,14 +45,29 @@ tell() { printf 'LINUS_BEGIN:%s\n%s\nLINUS_RESULT:SUCCESS\nLINUS_END:%s\n' "$LIN
 for tool in tar flock dd sha256sum; do
   command -v "$tool" >/dev/null || say 2 "$tool is missing in the VM; install it in the template"
 done
-export LINUS_NONCE="$4"
-top=$1 sum="$3  -"
-user=$(id -u) group=$(id -g)
-if [ "$user" = 0 ]; then s=; else s='sudo -n'; fi
-own() { $s install -d -o "$user" -g "$group" -m 0700 -- "$@" || say 1 "cannot create $*"; }
+export LINUS_NONCE="$6"
+top=$1 sum="$5  -"
+own() {
+  for dir in "$@"; do
+    if [ ! -d "$dir" ] || [ ! -O "$dir" ]; then
+      user=$(id -u) group=$(id -g)
+      if [ "$user" = 0 ]; then s=; else s='sudo -n'; fi
+      $s install -d -o "$user" -g "$group" -m 0700 -- "$@" || say 1 "cannot create $*"
+      return
+    fi
+  done
+}
+alone() {
+  exec 7<>waiter
+  flock -n 7 || {
+    if read -r waiter <waiter; then kill "$waiter" || true; fi
+    flock -w 60 7 || say 5 "a runner that waits in $PWD does not end"
+  }
+  echo "$$" >waiter
+}
 locked() { flock -w 60 9 || say 5 "somebody has held the lock of $PWD for 60 s"; }
 take() { dd bs=64K count="$1" iflag=fullblock,count_bytes status=none; }
-own "$top"
+own "$1" "$2" "$3"
 cd -- "$top"
 exec 9<.
 locked
@@ -62,14 +80,19 @@ mkdir -- "$new"
 exec 8<"$new"
 flock 8
 exec 9<&-
-runner=missing
-for known in "$2" runner; do
+runner=missing waits=no
+for known in "$4" runner; do
   if [ -f "$known" ] && cp -- "$known" "$new/job-runner.sh" && [ "$(sha256sum <"$new/job-runner.sh")" = "$sum" ]; then
     runner=present
     break
   fi
 done
-tell "LINUS_RUNNER:$runner"
+if [ "$7" = wait ]; then
+  alone
+  [ -e settings ] || waits=yes
+fi
+tell "LINUS_RUNNER:$runner
+LINUS_WAITS:$waits"
 if [ "$runner" = missing ]; then
   read -r size || exit 0
   rm -f -- "$new/job-runner.sh"
@@ -77,7 +100,16 @@ if [ "$runner" = missing ]; then
   [ "$(sha256sum <"$new/job-runner.sh")" = "$sum" ] || say 5 'the transfer was incomplete'
   ln -f -- "$new/job-runner.sh" runner
 fi
+if [ "$waits" = yes ]; then
+  mv -f -- "$new/job-runner.sh" .
+  rmdir -- "$new"
+  trap - EXIT
+  exec 8<&-
+  cd /
+  exec bash "$top/job-runner.sh" wait
+fi
 read -r home && read -r state && read -r tmpfs && read -r secret && read -r rest || exit 0
+mkdir -p -- "$home" "$state" "$tmpfs" 2>/dev/null || true
 own "$home" "$state" "$tmpfs"
 cd -- "$home"
 part=$tmpfs/.push-$$
@@ -91,6 +123,7 @@ take "$rest" | tar -x -m -f - -C "$new" || say 5 "cannot write below $home"
 [ -e "$part/token" ] && [ -e "$new/settings" ] || say 5 'the transfer was incomplete'
 exec 9<.
 locked
+[ ! -e waiter ] || alone
 for old in files.tar files.index command env artifacts; do
   [ ! -e "$old" ] || rm -f -- "$old"
 done
@@ -98,7 +131,7 @@ mv -f -- "$part"/* "$tmpfs"
 mv -f -- "$new"/* .
 rmdir -- "$new" "$part"
 trap - EXIT
-exec 8<&- 9<&-
+exec 7<&- 8<&- 9<&-
 cd /
 tell LINUS_PLACED:yes
 read -r start || exit 0
@@ -108,6 +141,7 @@ exec bash "$home/job-runner.sh" "$start"`
 type launch struct {
 	process *remote.Process
 	nonce   string
+	waits   bool // a runner waits in the VM's top place, and the job has to go there
 	stage   stage
 	read    [2]int64 // how much of stdout and of stderr it has brought
 }
@@ -121,9 +155,15 @@ const (
 	started              // it tells of the task
 )
 
+// What a launcher does until there is a job.
+const (
+	launcherPlaces = "place" // waits for a job at any place
+	launcherWaits  = "wait"  // has the runner wait at the top place
+)
+
 // openLaunch starts a launcher and returns when it has the job runner and waits for a
 // job. It takes one round trip more than a command where the VM lacks the runner.
-func (g *Guest) openLaunch(ctx context.Context, pool *remote.Pool) (*launch, error) {
+func (g *Guest) openLaunch(ctx context.Context, pool *remote.Pool, until string) (*launch, error) {
 	runner, err := embed.Script("job-runner")
 	if err != nil {
 		return nil, err
@@ -131,7 +171,8 @@ func (g *Guest) openLaunch(ctx context.Context, pool *remote.Pool) (*launch, err
 	l := &launch{nonce: rand.Text()}
 	l.process, err = pool.Begin(ctx, remote.Command{
 		Name: "launch",
-		Line: remote.Quote("sh", "-c", launcher, "launch", g.o.Root+topHome, g.o.Root+bakedRunner, runner.SHA256, l.nonce),
+		Line: remote.Quote("sh", "-c", launcher, "launch", g.o.Root+topHome, g.o.Root+topState, g.o.Root+topTmpfs,
+			g.o.Root+bakedRunner, runner.SHA256, l.nonce, until),
 	})
 	if err != nil {
 		return nil, err
@@ -139,6 +180,9 @@ func (g *Guest) openLaunch(ctx context.Context, pool *remote.Pool) (*launch, err
 	said, err := l.answer(ctx)
 	if err == nil && said.Get("LINUS_RUNNER") != "present" {
 		err = l.process.Send(ctx, io.MultiReader(strings.NewReader(fmt.Sprintln(len(runner.Body))), bytes.NewReader(runner.Body)))
+	}
+	if l.waits = said.Get("LINUS_WAITS") == "yes"; err == nil && l.waits {
+		_, err = l.answer(ctx)
 	}
 	if err != nil {
 		l.process.Close()
@@ -149,13 +193,19 @@ func (g *Guest) openLaunch(ctx context.Context, pool *remote.Pool) (*launch, err
 
 // place puts a job where the runner looks for it.
 func (l *launch) place(ctx context.Context, g *Guest, j job.Job, p job.Payload) error {
-	secret, rest, err := archives(j.ID, p)
-	if err != nil {
-		return err
+	input := packed
+	if l.waits {
+		input = listed
 	}
-	at := g.place(j)
-	head := fmt.Sprintf("%s\n%s\n%s\n%d\n%d\n", at.home, at.state, at.tmpfs, secret.size, rest.size)
-	if err := l.process.Send(ctx, io.MultiReader(strings.NewReader(head), secret, rest)); err != nil {
+	stream, err := input(j.ID, p)
+	if err == nil && !l.waits {
+		at := g.place(j)
+		stream = io.MultiReader(strings.NewReader(fmt.Sprintf("%s\n%s\n%s\n", at.home, at.state, at.tmpfs)), stream)
+	}
+	if err == nil {
+		err = l.process.Send(ctx, stream)
+	}
+	if err != nil {
 		return err
 	}
 	_, err = l.answer(ctx)
@@ -186,9 +236,10 @@ func (l *launch) answer(ctx context.Context) (result.Result, error) {
 }
 
 // Warm connects to a job's VM and leaves a launcher waiting there, which has the job
-// runner: the job's Push then is one round trip. It can be repeated: what is in place
-// stays. What the job that created a VM has warmed, the first job that uses the VM
-// takes.
+// runner, and has started it if the job's place is the VM's top place: the job's Push then
+// is one round trip, and Push and Start take next to no process in the VM. It can be
+// repeated: what is in place stays. What the job that created a VM has warmed, the first
+// job that uses the VM takes.
 func (g *Guest) Warm(ctx context.Context, j job.Job) error {
 	timed, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -200,7 +251,11 @@ func (g *Guest) Warm(ctx context.Context, j job.Job) error {
 			}
 			l.process.Close()
 		}
-		l, err := g.openLaunch(timed, pool)
+		until := launcherPlaces
+		if g.atTop(j) {
+			until = launcherWaits
+		}
+		l, err := g.openLaunch(timed, pool, until)
 		if err == nil {
 			g.keepLaunch(j, pool, l)
 		}
@@ -245,8 +300,12 @@ func (g *Guest) Push(ctx context.Context, j job.Job, p job.Payload) error {
 	defer cancel()
 	err := g.retry(timed, j, func(pool *remote.Pool) (err error) {
 		l := g.takeLaunch(j, waiting)
+		if l != nil && l.waits && !g.atTop(j) {
+			l.process.Close()
+			l = nil
+		}
 		if l == nil {
-			l, err = g.openLaunch(timed, pool)
+			l, err = g.openLaunch(timed, pool, launcherPlaces)
 		}
 		if err != nil {
 			return err

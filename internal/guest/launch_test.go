@@ -1,6 +1,8 @@
 package guest_test
 
 import (
+	"bufio"
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -102,17 +104,23 @@ func TestWarm_IsForTheFirstJob(t *testing.T) {
 	if err := r.Warm(t.Context(), r.job()); err != nil {
 		t.Fatal(err)
 	}
-	guest := job.Job{ID: uuid.NewString(), VM: &r.vm}
+	lent := r.vm
+	lent.Lent = true
+	guest := job.Job{ID: uuid.NewString(), VM: &lent}
 	if err := r.Push(t.Context(), guest, payload()); err != nil {
 		t.Fatal(err)
 	}
 	if s := r.inside.Stats(); s.Execs != 1 || s.Connections != 1 {
 		t.Errorf("%d commands over %d connections, want one each", s.Execs, s.Connections)
 	}
-	if r.read("opt/job-runner/jobs/"+guest.ID+"/task") != "true" || r.read("run/linus/jobs/"+guest.ID+"/token") != "t0ken\n" {
+	if r.read("opt/job-runner/task") != "true" || r.read("run/linus/token") != "t0ken\n" {
 		t.Error("the job is not in its place")
 	}
-	if err := r.Push(t.Context(), r.job(), payload()); err != nil {
+	if _, err := r.Start(t.Context(), guest); err != nil {
+		t.Error(err)
+	}
+	next := job.Job{ID: uuid.NewString(), VM: &r.vm}
+	if err := r.Push(t.Context(), next, payload()); err != nil {
 		t.Fatal(err)
 	}
 	other := job.Job{ID: uuid.NewString(), VM: &r.vm}
@@ -121,9 +129,6 @@ func TestWarm_IsForTheFirstJob(t *testing.T) {
 	}
 	if s := r.inside.Stats(); s.Connections != 3 {
 		t.Errorf("%d connections: a job took another's", s.Connections)
-	}
-	if _, err := r.Start(t.Context(), r.job()); err != nil {
-		t.Errorf("the creator's own job: %v", err)
 	}
 }
 
@@ -142,6 +147,43 @@ func TestPush_AfterTheWarmConnectionIsLost(t *testing.T) {
 	if left, _ := filepath.Glob(filepath.Join(r.root, "*/*/.push-*")); len(left) > 0 {
 		t.Errorf("%q is left", left)
 	}
+}
+
+// Two may prepare the same place at the same time, as a pool and the job that has just
+// claimed its VM: the later one ends the other, however far that is.
+func TestWarm_EndsALauncherThatHasNoRunnerYet(t *testing.T) {
+	r := bareVM(t, sshtest.Options{})
+	if err := r.Warm(t.Context(), r.job()); err != nil {
+		t.Fatal(err)
+	}
+	line := r.inside.LastExec()
+	r.inside.Drop()
+	if err := os.Remove(filepath.Join(r.root, "opt/job-runner/runner")); err != nil {
+		t.Fatal(err)
+	}
+	other := exec.Command("bash", "-c", line)
+	stdin, err := other.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close()
+	stdout, err := other.StdoutPipe()
+	if err == nil {
+		err = other.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := bufio.NewScanner(stdout)
+	for said.Scan() && !strings.HasPrefix(said.Text(), "LINUS_END:") {
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := r.Warm(ctx, r.job()); err != nil {
+		t.Error(err)
+	}
+	_ = stdin.Close()
+	_ = other.Wait()
 }
 
 // The word to start is lost with its connection: the task is started all the same, once.

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"path"
 	"slices"
@@ -14,41 +16,80 @@ import (
 	"linus/internal/job"
 )
 
-// archives is the job runner's input, without the runner: secret is for the tmpfs, rest for the
+// contents is the job runner's input, without the runner: secret is for the tmpfs, rest for the
 // job's home. The task, command, env and files are bytes in separate files: no
-// shell reads them on the way. The last file of each archive is in every
-// payload: once it has arrived, all have.
-func archives(id string, p job.Payload) (secret, rest archive, err error) {
+// shell reads them on the way. The last file of each is in every payload: once it has
+// arrived, all have.
+func contents(id string, p job.Payload) (secret, rest []entry, err error) {
 	manifest, err := readableManifest(p.Manifest)
 	if err != nil {
 		return secret, rest, err
 	}
-	var secrets []entry
 	if len(p.Secrets) > 0 {
-		secrets = append(secrets, file("secrets", 0o600, envEntries(p.Secrets)))
+		secret = append(secret, file("secrets", 0o600, envEntries(p.Secrets)))
 	}
-	list := []entry{
+	rest = []entry{
 		file("manifest.json", 0o600, manifest),
 		file("task", 0o600, []byte(p.Manifest.Task)),
 		file("env", 0o600, envEntries(p.Manifest.Env)),
 	}
 	if len(p.Manifest.Artifacts) > 0 {
-		list = append(list, file("artifacts", 0o600, []byte(strings.Join(p.Manifest.Artifacts, "\x00")+"\x00")))
+		rest = append(rest, file("artifacts", 0o600, []byte(strings.Join(p.Manifest.Artifacts, "\x00")+"\x00")))
 	}
 	if p.Manifest.Agent.Command != "" {
-		list = append(list, file("command", 0o600, []byte(p.Manifest.Agent.Command)))
+		rest = append(rest, file("command", 0o600, []byte(p.Manifest.Agent.Command)))
 	}
 	if len(p.Manifest.Files) > 0 {
 		files, index, err := packFiles(p.Manifest.Files)
 		if err != nil {
 			return secret, rest, err
 		}
-		list = append(list, entry{"files.tar", 0o600, files.size, files}, file("files.index", 0o600, index))
+		rest = append(rest, entry{"files.tar", 0o600, files.size, files}, file("files.index", 0o600, index))
 	}
-	if secret, err = newArchive(append(secrets, file("token", 0o600, []byte(p.Token+"\n")))...); err == nil {
-		rest, err = newArchive(append(list, file("settings", 0o600, settings(id, p)))...)
+	return append(secret, file("token", 0o600, []byte(p.Token+"\n"))), append(rest, file("settings", 0o600, settings(id, p))), nil
+}
+
+// archives is a job's contents as two archives.
+func archives(id string, p job.Payload) (secret, rest archive, err error) {
+	first, second, err := contents(id, p)
+	if err == nil {
+		secret, err = newArchive(first...)
+	}
+	if err == nil {
+		rest, err = newArchive(second...)
 	}
 	return secret, rest, err
+}
+
+// packed is a job's input for a launcher: the sizes of two archives, and these.
+func packed(id string, p job.Payload) (io.Reader, error) {
+	secret, rest, err := archives(id, p)
+	return io.MultiReader(strings.NewReader(fmt.Sprintf("%d\n%d\n", secret.size, rest.size)), secret, rest), err
+}
+
+// maxLine is up to how many bytes a file is sent to a runner that waits as a line, which
+// that reads byte for byte. A process for a longer one is faster.
+const maxLine = 16 << 10
+
+// listed is a job's input for a runner that waits, which writes most files without a
+// process (files_take).
+func listed(id string, p job.Payload) (io.Reader, error) {
+	secret, rest, err := contents(id, p)
+	var parts []io.Reader
+	add := func(where string, entries []entry) {
+		for _, e := range entries {
+			if e.size > maxLine {
+				parts = append(parts, strings.NewReader(fmt.Sprintf("%s %s %d\n", where, e.name, e.size)), e.data)
+				continue
+			}
+			data, readErr := io.ReadAll(e.data)
+			err = errors.Join(err, readErr)
+			parts = append(parts, strings.NewReader(fmt.Sprintf("%s %s text\n%s\n", where, e.name, escaped(data))))
+		}
+	}
+	add("secret", secret)
+	add("job", rest)
+	return io.MultiReader(append(parts, strings.NewReader("end\n"))...), err
 }
 
 // packFiles creates an archive of the manifest's files, to be unpacked at the
@@ -130,4 +171,18 @@ func fileMode(text string) (uint64, error) {
 		return 0o644, nil
 	}
 	return strconv.ParseUint(text, 8, 12)
+}
+
+// escaped is a small file's data on one line, in bash's escapes for printf's %b:
+// everything but printable ASCII, whatever the locale makes of it.
+func escaped(data []byte) []byte {
+	var line []byte
+	for _, c := range data {
+		if c < ' ' || c > '~' || c == '\\' {
+			line = fmt.Appendf(line, `\0%03o`, c)
+		} else {
+			line = append(line, c)
+		}
+	}
+	return line
 }

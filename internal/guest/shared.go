@@ -35,6 +35,12 @@ func (g *Guest) CloseInput(ctx context.Context, j job.Job) error {
 	return g.fault(ctx, "close the stdin of the task in", j, res, err)
 }
 
+// Resize gives the task's terminal another size.
+func (g *Guest) Resize(ctx context.Context, j job.Job, rows, columns int) error {
+	res, err := g.runner(ctx, j, "resize", strconv.Itoa(rows)+"x"+strconv.Itoa(columns))
+	return g.fault(ctx, "resize the terminal of the task in", j, res, err)
+}
+
 // maxIndex bounds the list of artifacts, in bytes, and maxSkipped the count of
 // files reported as left out of it.
 const (

@@ -2,11 +2,11 @@ package guest
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/lazyregexp"
 	"linus/internal/result"
 )
 
@@ -22,10 +22,10 @@ const (
 var exitReasons = map[string]bool{"exit": true, "timeout": true, "stopped": true, "lost": true}
 
 // seconds is the format of durations.
-var seconds = regexp.MustCompile(`^[0-9]{1,10}(\.[0-9]{1,9})?$`)
+var seconds = lazyregexp.New(`^[0-9]{1,10}(\.[0-9]{1,9})?$`)
 
 // bootForm is the kernel's format of a boot ID.
-var bootForm = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+var bootForm = lazyregexp.New(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
 // readState decodes the runner's answer to probe.
 func readState(res result.Result) (job.RunState, error) {
@@ -84,7 +84,7 @@ func readState(res result.Result) (job.RunState, error) {
 var sumKeys = [2]string{"LINUS_STDOUT_SHA256", "LINUS_STDERR_SHA256"}
 
 // sha256Hex is a sha256 as the runner writes it.
-var sha256Hex = regexp.MustCompile(`^[0-9a-f]{64}$`)
+var sha256Hex = lazyregexp.New(`^[0-9a-f]{64}$`)
 
 func readSums(res result.Result) (sums [2]string, err error) {
 	for i, key := range sumKeys {

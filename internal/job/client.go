@@ -1,6 +1,9 @@
 package job
 
-import "context"
+import (
+	"context"
+	"strings"
+)
 
 type clientKey struct{}
 
@@ -10,8 +13,35 @@ func WithClient(ctx context.Context, client string) context.Context {
 	return context.WithValue(ctx, clientKey{}, client)
 }
 
+// Caller is who makes a request, for records of what was done.
+type Caller struct {
+	Client    string `json:"client,omitempty"`    // e.g. "cli" or "mcp:claude-code"
+	Principal string `json:"principal,omitempty"` // its name
+	Token     string `json:"token,omitempty"`     // the ID of the token it has shown; empty: none
+}
+
+type callerKey struct{}
+
+// WithCaller records in ctx on whose behalf the engine works, for records alone: it gives
+// no rights.
+func WithCaller(ctx context.Context, c Caller) context.Context {
+	return context.WithValue(WithClient(ctx, c.Client), callerKey{}, c)
+}
+
+// CallerFrom returns who makes the request with ctx, or on whose behalf the engine does.
+func CallerFrom(ctx context.Context) Caller {
+	if c, ok := ctx.Value(callerKey{}).(Caller); ok {
+		return c
+	}
+	p, _ := PrincipalFrom(ctx)
+	return Caller{Client: ClientFrom(ctx), Principal: p.Name, Token: p.Token}
+}
+
 // ClientFrom returns the client recorded in ctx; empty if there is none.
 func ClientFrom(ctx context.Context) string {
 	client, _ := ctx.Value(clientKey{}).(string)
 	return client
 }
+
+// IsMCP reports whether a client, as in Submission, is one of MCP.
+func IsMCP(client string) bool { return client == "mcp" || strings.HasPrefix(client, "mcp:") }

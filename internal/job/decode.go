@@ -275,6 +275,9 @@ func meant(key string, known []string) string {
 func Nearest(key string, known []string) (best string, distance int) {
 	distance = 1 << 30
 	for _, k := range known {
+		if n := min(len(key), maxCompared); max(n, len(k))-min(n, len(k)) >= distance {
+			continue // it takes as many letters more or less
+		}
 		if d := editDistance(strings.ToLower(key), strings.ToLower(k)); d < distance {
 			best, distance = k, d
 		}
@@ -282,9 +285,12 @@ func Nearest(key string, known []string) (best string, distance int) {
 	return best, distance
 }
 
+// maxCompared is how much of a key is compared, in bytes.
+const maxCompared = 64
+
 // editDistance is the Levenshtein distance, by bytes; keys are short ASCII words.
 func editDistance(a, b string) int {
-	a = a[:min(len(a), 64)]
+	a = a[:min(len(a), maxCompared)]
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j

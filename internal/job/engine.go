@@ -3,6 +3,7 @@ package job
 import (
 	"context"
 	"io"
+	"math"
 	"time"
 )
 
@@ -12,8 +13,10 @@ type Engine interface {
 	Jobs
 	Streams
 	VMs
+	Files
 	Pools
 	Engines
+	Tokens
 	Host
 }
 
@@ -27,8 +30,12 @@ type Jobs interface {
 	// Plan returns what creating the job's VM would do, one command per line,
 	// and changes nothing.
 	Plan(ctx context.Context, s Submission) ([]string, error)
+	// Job returns everything known about one job.
 	Job(ctx context.Context, id string) (Job, error)
-	// Result returns the job's outcome and output, or *NotCompleteError.
+	// Manifest returns a job's whole manifest, the files' contents included.
+	Manifest(ctx context.Context, id string) (Manifest, error)
+	// Result returns a finished job's outcome and output. Until it has finished, that is
+	// a *NotCompleteError.
 	Result(ctx context.Context, id string) (Result, error)
 	// Cancel ends a job. It returns once the outcome is decided.
 	Cancel(ctx context.Context, id string) error
@@ -36,6 +43,9 @@ type Jobs interface {
 	Kill(ctx context.Context, id, signal string) (Killed, error)
 	// List returns a page of jobs, newest first.
 	List(ctx context.Context, f Filter) (Page, error)
+	// Activity counts the jobs submitted in each of the last 24 hours by one principal
+	// or, if that is empty, by all that the caller may see.
+	Activity(ctx context.Context, principal string) (Activity, error)
 	// Cleanup removes finished jobs older than the given age and returns how many.
 	Cleanup(ctx context.Context, olderThan time.Duration) (int, error)
 }
@@ -43,18 +53,26 @@ type Jobs interface {
 // MaxInput bounds what one call of Input sends, in bytes.
 const MaxInput = 4 << 20
 
+// OnlyEnd is what Watch is called with to wait for a job's result and nothing before it,
+// which costs less than to follow its events.
+const OnlyEnd = math.MaxInt64
+
 // Streams are a job's output and input, while it runs and after.
 type Streams interface {
 	// Watch returns the events after the given sequence number as soon as there
-	// are any; none when ctx ends, or when the job is done and all were
-	// returned.
+	// are any. It returns none when ctx ends, or when the job is done and all
+	// were returned. With OnlyEnd (9223372036854775807) it returns none, as soon as the
+	// job's status is terminal.
 	Watch(ctx context.Context, id string, after int64) ([]Event, Job, error)
 	// Output returns at most limit bytes of a stream (Stdout or Stderr) from
 	// offset; a negative offset counts from the end.
 	Output(ctx context.Context, id, stream string, offset, limit int64) (Chunk, error)
-	// Input sends data (at most MaxInput) to the task's open stdin, and then
-	// closes it if closed is set.
+	// Input sends data (at most MaxInput) to the task's open stdin, and closes
+	// stdin after that if closed is set.
 	Input(ctx context.Context, id string, data []byte, closed bool) error
+	// Resize gives the terminal of a running task another size, in characters: 1 to
+	// 9999 each.
+	Resize(ctx context.Context, id string, rows, columns int) error
 	// OpenArtifact returns a collected file, which the caller closes.
 	OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, Artifact, error)
 }
@@ -62,20 +80,46 @@ type Streams interface {
 // VMs are the operations on VMs. ref is a VM's name, its VM ID or the ID of the
 // job that created it.
 type VMs interface {
+	// VMs returns our VMs: persistent ones, those of unfinished jobs, and those left
+	// alone.
 	VMs(ctx context.Context) ([]VMInfo, error)
+	// VM returns one VM, with its status on the host.
 	VM(ctx context.Context, ref string) (VMInfo, error)
+	// StartVM starts a stopped or suspended VM and returns when it accepts logins. A
+	// VM that is already running is no error.
 	StartVM(ctx context.Context, ref string) (VMInfo, error)
+	// StopVM shuts a VM down, and powers it off if it does not shut down. No job may
+	// be running in it. A VM that is already stopped is no error.
 	StopVM(ctx context.Context, ref string) (VMInfo, error)
+	// DestroyVM destroys a persistent VM and its disk. No job may be running in it. It
+	// returns once that is decided; the engine tries until the VM is gone.
 	DestroyVM(ctx context.Context, ref string) (VMInfo, error)
 	// ForgetVM stops tracking a VM that is left alone. The VM is not touched.
 	ForgetVM(ctx context.Context, ref string) (VMInfo, error)
 	// SuspendVM writes a VM's memory to its disk and turns it off, until
 	// ResumeVM or StartVM.
 	SuspendVM(ctx context.Context, ref string) (VMInfo, error)
+	// ResumeVM continues a suspended VM where it was, sets its clock, and returns when
+	// it accepts logins.
 	ResumeVM(ctx context.Context, ref string) (VMInfo, error)
-	// SnapshotVM saves the VM's disk, and with memory set what runs in it.
+	// SnapshotVM saves the VM's disk under a name and, with memory set, what runs in
+	// it. An existing snapshot of that name is an error.
 	SnapshotVM(ctx context.Context, ref, snapshot string, memory bool) (VMInfo, error)
+	// RevertVM reverts a VM to a snapshot and starts it or, if the snapshot has its
+	// memory, continues it as it was then. What has changed since is lost.
 	RevertVM(ctx context.Context, ref, snapshot string) (VMInfo, error)
+	// Network reports where a VM's packets may go, as its node has it, and tries
+	// connections from inside the VM to the query's targets; for that the VM must run.
+	Network(ctx context.Context, q NetworkQuery) (NetworkReport, error)
+	// DialVM connects to a TCP port of the VM's own loopback. ref may also be a job
+	// that runs in the VM. The connection outlasts ctx.
+	DialVM(ctx context.Context, ref string, port int) (Tunnel, error)
+}
+
+// Tunnel is a connection to a program in a VM. Its directions end separately.
+type Tunnel interface {
+	io.ReadWriteCloser
+	CloseWrite() error
 }
 
 // Host are the operations on the Proxmox host.
@@ -87,5 +131,6 @@ type Host interface {
 	// CordonNode keeps new VMs off a node, until UncordonNode. VMs that are there
 	// stay.
 	CordonNode(ctx context.Context, name string) (NodeInfo, error)
+	// UncordonNode lets new VMs on a node again.
 	UncordonNode(ctx context.Context, name string) (NodeInfo, error)
 }

@@ -29,7 +29,7 @@ type Engines interface {
 	Engines(ctx context.Context) ([]EngineInfo, error)
 }
 
-// ErrNoSlot: as many jobs run in the installation as may.
+// ErrNoSlot says that all engines together run as many jobs as they may.
 var ErrNoSlot = errors.New("as many jobs run, on all engines together, as MAX_JOBS_ALL says")
 
 // Notice tells the engines that share a database what one of them has changed. Any may
@@ -51,6 +51,7 @@ const (
 	NoticeChanged NoticeKind = "changed" // a job has changed
 	NoticeSlot    NoticeKind = "slot"    // a slot of the installation's is free
 	NoticeFree    NoticeKind = "free"    // jobs that had begun have no engine
+	NoticeTokens  NoticeKind = "tokens"  // tokens were revoked
 	NoticePools   NoticeKind = "pools"   // pools or their members have changed
 	NoticeHeard   NoticeKind = "heard"   // a job's runner has reported, at another engine than the job's
 	NoticeMissed  NoticeKind = "missed"  // there may have been others

@@ -19,9 +19,9 @@ func (e *NotCompleteError) Error() string { return "Job not complete. Status: " 
 
 // FieldError is one fault in one field of a caller's input.
 type FieldError struct {
-	Field   string // path, e.g. "manifest.resources.memory"
-	Problem string // what is wrong with the value
-	Remedy  string // what to do
+	Field   string `json:"field"`            // path, e.g. "manifest.resources.memory"
+	Problem string `json:"problem"`          // what is wrong with the value
+	Remedy  string `json:"remedy,omitempty"` // what to do
 }
 
 func (e *FieldError) Error() string {
@@ -51,11 +51,11 @@ func field(name, remedy, problem string, args ...any) *FieldError {
 // HostError is a failure on the Proxmox host, for an operator: what was tried,
 // where, what Proxmox reported, and the remedy.
 type HostError struct {
-	Op     string    // what was tried, e.g. "create VM linus-job-1a2b3c4d"
-	Host   string    // where, e.g. "root@pve.example:22"
-	Class  HostClass // the kind of fault
-	Text   string    // what Proxmox or SSH reported
-	Remedy string    // what to do
+	Op     string    `json:"op"`               // what was tried, e.g. "create VM linus-job-1a2b3c4d"
+	Host   string    `json:"host"`             // where, e.g. "root@pve.example:22"
+	Class  HostClass `json:"class"`            // the kind of fault
+	Text   string    `json:"text"`             // what Proxmox or SSH reported
+	Remedy string    `json:"remedy,omitempty"` // what to do
 }
 
 func (e *HostError) Error() string {
@@ -84,6 +84,7 @@ const (
 	HostExists      HostClass = "vm_exists"         // not created: a VM of that name exists, and was not touched
 	HostLeftAlone   HostClass = "left_alone"        // not destroyed: the VM exists, but is not proven to be the one meant
 	HostForeign     HostClass = "foreign"           // not destroyed: the ID now belongs to another VM, and the one meant is gone
+	HostInterrupted HostClass = "interrupted"       // the script was killed, with its host or alone: what it has done is unknown
 	HostFenced      HostClass = "fenced"            // not done: others have taken the engine that asked for dead
 )
 

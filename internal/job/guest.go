@@ -48,7 +48,7 @@ type Piece struct {
 	End    *RunState // nil: the task has not ended. Nothing comes after it
 }
 
-// ErrNoChannel: nothing tells of a task as it runs.
+// ErrNoChannel says that no connection reports on a task while it runs.
 var ErrNoChannel = errors.New("the task has no channel")
 
 // CallbackWay is how a runner's callbacks arrive.

@@ -4,6 +4,8 @@
 package job
 
 import (
+	"cmp"
+	"fmt"
 	"strings"
 	"time"
 	"unicode"
@@ -17,6 +19,10 @@ type Job struct {
 	Client   string   `json:"client,omitempty"` // who submitted it, e.g. "cli" or "mcp:claude-code"
 	Manifest Manifest `json:"manifest"`
 
+	// Principal is the name of the principal it belongs to; empty: the operator.
+	Principal string `json:"principal,omitempty"`
+	TokenID   string `json:"token_id,omitempty"` // of the token it was submitted with; empty: none
+
 	Status   Status `json:"status"`
 	Phase    string `json:"phase,omitempty"`    // the phase under way, or the last one
 	Progress string `json:"progress,omitempty"` // one line for people: what is happening now
@@ -27,7 +33,13 @@ type Job struct {
 
 	StopSignal string `json:"stop_signal,omitempty"` // the signal a caller asked for; empty: TERM
 	EndedBy    string `json:"ended_by,omitempty"`    // the client that cancelled or killed it, or asked for its VM's destruction; empty: none
+	EndedFor   string `json:"ended_for,omitempty"`   // the name of the principal on whose behalf it did
+	EndedToken string `json:"ended_token,omitempty"` // the ID of the token it showed; empty: none
 	CollectCut bool   `json:"collect_cut,omitempty"` // a caller asked to skip collecting the rest of its output and artifacts
+
+	// Into is the ID of the job that made the VM in which this one is to run, even if
+	// another VM has that VM's name by now.
+	Into string `json:"into,omitempty"`
 
 	VM *VM `json:"vm,omitempty"` // set before the VM can exist (intent), kept after it is gone
 
@@ -59,6 +71,16 @@ type Job struct {
 	BootID  string  `json:"boot_id,omitempty"` // the boot of its VM the task runs under; empty: unknown
 	Silence Silence `json:"silence,omitzero"`
 
+	// Outbox are messages to be recorded together with a change of the job, and TokenHash
+	// is the hex sha256 of its new callback token; empty: it stays.
+	Outbox    []Webhook `json:"-"`
+	TokenHash string    `json:"-"`
+
+	// Webhooks are the messages about its end, and how far each has come. Settled are the
+	// IDs of those to be removed from the ones to deliver, together with a change of the job.
+	Webhooks []Delivery `json:"webhooks,omitempty"`
+	Settled  []string   `json:"-"`
+
 	Stdin     InputInfo  `json:"stdin,omitzero"`
 	Stdout    OutputInfo `json:"stdout"`
 	Stderr    OutputInfo `json:"stderr"`
@@ -81,6 +103,24 @@ type Submission struct {
 	Kind           Kind     `json:"kind,omitempty"`
 	IdempotencyKey string   `json:"idempotency_key,omitempty"`
 	Client         string   `json:"client,omitempty"`
+
+	// Principal is the caller's, which the engine takes from the context. Zero: the
+	// operator's.
+	Principal Principal `json:"-"`
+}
+
+// maxKey bounds an idempotency key, in bytes.
+const maxKey = 200
+
+// CheckKey returns a *FieldError for an idempotency key that is too long.
+func CheckKey(key string) error {
+	if len(key) <= maxKey {
+		return nil
+	}
+	return &FieldError{
+		Field: "idempotency_key", Problem: fmt.Sprintf("is %d bytes, the limit is %d", len(key), maxKey),
+		Remedy: "use a shorter one, such as a UUID",
+	}
 }
 
 // Done reports whether nothing more will happen: the status is terminal and the
@@ -88,6 +128,29 @@ type Submission struct {
 func (j Job) Done() bool {
 	return j.Status.Terminal() && (j.VM == nil || j.VM.State.Settled() || j.KeepsVM())
 }
+
+// EndBy records who ends it.
+func (j *Job) EndBy(c Caller) {
+	j.EndedBy, j.EndedFor, j.EndedToken = c.Client, c.Principal, c.Token
+}
+
+// Submitter is who submitted it.
+func (j Job) Submitter() Caller {
+	return Caller{Client: j.Client, Principal: cmp.Or(j.Principal, OperatorName), Token: j.TokenID}
+}
+
+// Ender is who has ended it or, if nobody did, on whose behalf the engine ends it.
+func (j Job) Ender() Caller {
+	if by := (Caller{j.EndedBy, j.EndedFor, j.EndedToken}); by != (Caller{}) {
+		return by
+	}
+	by := j.Submitter()
+	by.Client = ""
+	return by
+}
+
+// Begun reports whether the job's task has started, or never will.
+func (j Job) Begun() bool { return j.Status == Running || j.Status.Terminal() || j.Outcome != nil }
 
 // KeepsVM reports whether the job's VM exists and is to outlive the job.
 func (j Job) KeepsVM() bool {
@@ -211,86 +274,19 @@ type OutputInfo struct {
 	Why        string `json:"why,omitempty"`
 }
 
+// StreamEnd is how an output stream ended: with Total bytes, of which Tail are the last,
+// as far as they are not stored yet.
+type StreamEnd struct {
+	Stream string
+	Total  int64
+	Tail   []byte
+}
+
 // Streams are the names of a task's two outputs.
 const (
 	Stdout = "stdout"
 	Stderr = "stderr"
 )
-
-// VMState is the state of a VM of ours.
-type VMState string
-
-// A VM is intended (a row exists before it can), then created, then destroyed:
-// it was seen gone. One that was to be destroyed and is not proven ours is left
-// alone, until it is seen gone or an operator forgets it. A job that shares
-// another's VM releases it after cleaning up.
-const (
-	VMIntended  VMState = "intended"
-	VMCreated   VMState = "created"
-	VMDestroyed VMState = "destroyed"
-	VMReleased  VMState = "released"
-	VMLeftAlone VMState = "left_alone"
-	VMForgotten VMState = "forgotten"
-)
-
-// Settled reports whether the VM's job is finished with it.
-func (s VMState) Settled() bool {
-	return s == VMDestroyed || s == VMReleased || s == VMLeftAlone || s == VMForgotten
-}
-
-// VM is a virtual machine of ours. Job and Owner are the markers that prove it.
-type VM struct {
-	ID      int     `json:"id,omitempty"` // Proxmox VM ID; 0 until reserved
-	Name    string  `json:"name"`         // DNS label, unique to the job
-	Node    string  `json:"node,omitempty"`
-	IP      string  `json:"ip,omitempty"`
-	User    string  `json:"user,omitempty"`     // SSH user
-	HostKey string  `json:"host_key,omitempty"` // guest's SSH host key, "ssh-ed25519 AAAA..."; pinned
-	Job     string  `json:"job"`                // linus-job=<uuid> in the VM's description
-	Owner   string  `json:"owner"`              // linus-owner=<installation id>
-	State   VMState `json:"state"`
-
-	ExpiresAt time.Time `json:"expires_at,omitzero"` // when a persistent VM is destroyed, once no job runs in it
-	Unwanted  bool      `json:"unwanted,omitempty"`  // a persistent VM, or a pool's, is to be destroyed
-
-	Reason string `json:"reason,omitempty"` // why it is left alone
-	Remedy string `json:"remedy,omitempty"` // what an operator can do about it
-
-	Source VMSource `json:"source,omitempty"` // where the job's VM came from; empty: it is another job's, or older than pools
-
-	Status VMStatus `json:"status,omitempty"` // what the host said when it was asked; not stored
-}
-
-// VMInfo is a VM of ours, Status included.
-type VMInfo struct {
-	VM
-
-	Lifecycle Lifecycle `json:"lifecycle"`
-	Resources Resources `json:"resources"`
-	Source    string    `json:"source"`         // the template or operating system it was created from
-	Jobs      []string  `json:"jobs,omitempty"` // unfinished jobs that run in it
-	CreatedAt time.Time `json:"created_at"`
-}
-
-// VMStatus is the status of a VM, as the host reports it.
-type VMStatus string
-
-// The statuses of a VM.
-const (
-	VMProvisioning VMStatus = "provisioning" // it is being created
-	VMRunning      VMStatus = "running"
-	VMStopped      VMStatus = "stopped"
-	VMSuspended    VMStatus = "suspended" // off, with its memory on disk
-	VMDestroying   VMStatus = "destroying"
-	VMGone         VMStatus = "gone"    // the host has no VM of its ID, or another VM has it now
-	VMUnknown      VMStatus = "unknown" // the host could not be asked
-	// The host has a VM of its ID that is proven neither ours nor another's, or
-	// that is on another node: linus does not touch it.
-	VMUnproven VMStatus = "left_alone"
-)
-
-// Down reports whether nothing runs in a VM of this status.
-func (s VMStatus) Down() bool { return s == VMStopped || s == VMSuspended || s == VMGone }
 
 // Killed is the result of a request to kill a job.
 type Killed string
@@ -321,6 +317,7 @@ const (
 	EventWarning      = "warning"       // something an operator should know
 	EventIgnored      = "ignored"       // a late or contradictory report: recorded, without effect
 	EventDecided      = "decided"       // the outcome; Text is its reason
+	EventNetwork      = "network"       // a name that a job with EgressAllow has connected to, or was refused
 )
 
 // Result is a job's outcome and output, available for every terminal status.

@@ -47,7 +47,9 @@ type Summary struct {
 	ID          string     `json:"job_id"`
 	Kind        Kind       `json:"kind"`
 	Client      string     `json:"client,omitempty"`
+	Principal   string     `json:"principal,omitempty"`
 	Status      Status     `json:"status"`
+	Reason      Reason     `json:"reason,omitempty"`
 	Phase       string     `json:"phase,omitempty"` // the current one; empty when nothing more will happen
 	VM          *SummaryVM `json:"vm,omitempty"`
 	Task        string     `json:"task"` // its first 100 characters
@@ -65,16 +67,69 @@ type SummaryVM struct {
 
 // Filter selects jobs, newest first.
 type Filter struct {
-	Status Status `json:"status"` // empty: all
-	Limit  int    `json:"limit"`  // 1 to 200; 0: 50
-	Cursor string `json:"cursor"` // Next of the previous page; empty: the first page
+	Status Status    `json:"status"`          // empty: all
+	Reason Reason    `json:"reason"`          // why it ended; empty: all
+	Client string    `json:"client"`          // who submitted it, in full; empty: all
+	Text   string    `json:"text"`            // part of its ID, or of its task's first 100 characters; at most MaxSearch characters
+	Since  time.Time `json:"since,omitzero"`  // submitted at this time or later
+	Before time.Time `json:"before,omitzero"` // submitted before this time
+	Limit  int       `json:"limit"`           // 1 to 200; 0: 50
+	Cursor string    `json:"cursor"`          // Next of the previous page; empty: the first page
+
+	Principal string `json:"principal,omitempty"` // only what belongs to this one; empty: all that the caller may see
 }
 
-// Page is one page of a list.
+// ParseTime reads a point in time for a Filter: in RFC 3339, or as how long ago it was
+// (24h). Nothing is the zero time. Errors are *FieldError for the field.
+func ParseTime(field, text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
+		return time.Now().Add(-ago), nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return at, &FieldError{
+			Field: field, Problem: fmt.Sprintf("%.80q is not a time", text),
+			Remedy: "give one such as 2026-01-02T15:04:05Z, or how long ago it was, as in 24h",
+		}
+	}
+	return at, nil
+}
+
+// MaxSearch bounds Filter.Text, in characters.
+const MaxSearch = 200
+
+// Page is one page of a list. One of a search may have fewer jobs than asked for, even
+// none, though others follow: it looks at a bounded number of them.
 type Page struct {
 	Jobs []Summary `json:"jobs"`
 	Next string    `json:"next_cursor,omitempty"` // empty on the last page
 }
+
+// Activity is what has been submitted lately, by the hour.
+type Activity struct {
+	Hours []Hour `json:"hours"`         // oldest first, without a gap; the last is the present one
+	Cut   bool   `json:"cut,omitempty"` // there were more than are counted: the oldest are missing
+}
+
+// ActivityHours is how many hours an Activity has.
+const ActivityHours = 24
+
+// Hour is what was submitted within an hour, as it is now.
+type Hour struct {
+	From       time.Time     `json:"from"`
+	Succeeded  int           `json:"succeeded"`
+	Failed     int           `json:"failed"` // or timed out
+	Unfinished int           `json:"unfinished"`
+	Started    int           `json:"started"`               // tasks that have started, of which the waiting times are
+	MedianWait time.Duration `json:"median_wait,omitempty"` // from the submission to the start of the task
+	MaxWait    time.Duration `json:"max_wait,omitempty"`
+}
+
+// Jobs is how many were submitted.
+func (h Hour) Jobs() int { return h.Succeeded + h.Failed + h.Unfinished }
 
 // TaskHead is the task's first 100 characters, for lists.
 func TaskHead(task string) string {

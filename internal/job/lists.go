@@ -31,4 +31,4 @@ const (
 var Phases = []string{PhaseProvision, PhasePush, PhaseStart, PhaseRun, PhaseCollect, PhaseDestroy}
 
 // Toolsets are the groups of tools that MCP clients can be given.
-var Toolsets = []string{"jobs", "exec", "vm", "admin"}
+var Toolsets = []string{"jobs", "exec", "vm", "files", "admin"}

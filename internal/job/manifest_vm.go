@@ -31,7 +31,7 @@ func (m Manifest) validateVM() []*FieldError {
 			{"ttl", m.TTL != 0},
 			{"start", m.Start != ""},
 			{"retry", m.Retry != ""},
-			{"network", m.Network != Network{}},
+			{"network", !m.Network.IsZero()},
 		} {
 			if f.given {
 				bad = append(bad, field("manifest."+f.name, "remove it, or remove manifest.vm to get a new VM", "has no meaning for an existing VM"))
@@ -52,8 +52,12 @@ func (m Manifest) validateVM() []*FieldError {
 		bad = append(bad, field("manifest.retry", "remove it, or leave lifecycle out", "is for jobs whose VM goes with them"))
 	}
 	bad = append(bad, m.Network.validate()...)
-	if m.VMName != "" && !fits(dnsLabel, m.VMName, 63) {
+	switch {
+	case m.VMName == "":
+	case !fits(dnsLabel, m.VMName, 63):
 		bad = append(bad, field("manifest.vmName", "use letters, digits and dashes, at most 63", "%q is not a host name", m.VMName))
+	case strings.Trim(m.VMName, "0123456789") == "" || len(m.VMName) == 36 && strings.Trim(m.VMName, "0123456789abcdefABCDEF-") == "": // it would be taken for another VM's
+		bad = append(bad, field("manifest.vmName", "add a letter that no ID has", "%q is what an ID looks like", m.VMName))
 	}
 	if m.TTL < 0 || m.TTL > 0 && m.TTL < minTTL || m.TTL > maxTTL {
 		bad = append(bad, field("manifest.ttl", "give seconds from 60 to 31536000", "%d is out of range", m.TTL))
@@ -77,6 +81,7 @@ func (n Network) validate() []*FieldError {
 	if n.VLAN < 0 || n.VLAN > 4094 {
 		bad = append(bad, field("manifest.network.vlan", "give 1 to 4094", "%d is out of range", n.VLAN))
 	}
+	bad = append(bad, n.validateEgress()...)
 	var addresses Addresses
 	if n.IP != "" {
 		var err error

@@ -202,6 +202,8 @@ type NodeInfo struct {
 	FreeMB      int        `json:"free_mb"`      // for new VMs: what is neither committed nor reserved
 	VMs         int        `json:"vms"`          // ours
 	Templates   []string   `json:"templates,omitempty"`
+	Address     string     `json:"address,omitempty"`   // an IP address; empty: unknown
+	HostKeys    []string   `json:"host_keys,omitempty"` // of its SSH server, as in known_hosts: the cluster vouches for them
 }
 
 // NodeStatus is the status of a node, as the cluster reports it.

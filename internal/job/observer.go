@@ -14,6 +14,12 @@ type Observer interface {
 	Leaked(vms int)
 	// Pooled receives what happened to a pool.
 	Pooled(e PoolEvent)
+	// Cordoned receives that a node was cordoned, or uncordoned, and by whom.
+	Cordoned(node string, cordoned bool, by Caller)
+	// TokenChanged receives that a token was created, or else revoked, and by whom.
+	TokenChanged(t Token, created bool, by Caller)
+	// Notified receives how an attempt to deliver a message about a job has ended.
+	Notified(d Delivery)
 }
 
 // PhaseResult is how a run of a phase ended.

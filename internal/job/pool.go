@@ -2,6 +2,7 @@ package job
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -94,6 +95,7 @@ type Member struct {
 	Since      time.Time   `json:"since"`                // in this state
 	ReadyAt    time.Time   `json:"ready_at,omitzero"`    // it could first be claimed
 	Claimer    string      `json:"claimer,omitempty"`    // the job that has it, or had it
+	Principal  string      `json:"principal,omitempty"`  // to which that job belongs
 	LeaseUntil time.Time   `json:"lease_until,omitzero"` // no job may rely on it for longer; zero: the host never ends it
 	Why        string      `json:"why,omitempty"`        // why it is doomed
 }
@@ -140,6 +142,7 @@ func (p PoolInfo) Count(s MemberState) int {
 type Pools interface {
 	// Pools returns every pool, by name.
 	Pools(ctx context.Context) ([]PoolInfo, error)
+	// Pool returns one pool, with its members.
 	Pool(ctx context.Context, name string) (PoolInfo, error)
 	// CreatePool adds a pool. Empty fields get the defaults of a manifest. Its
 	// members are made in the background.
@@ -162,6 +165,9 @@ const (
 
 // Maker returns the manifest of a job that makes a member.
 func (p Pool) Maker() Manifest {
+	if len(p.Network.Allow) == 0 { // names alone mean EgressAllow
+		p.Network.Egress = p.Network.Mode() // the pool's, whatever the default is by now
+	}
 	return Manifest{
 		Task: "make a VM of pool " + p.Name, AgentType: AgentScript, Lifecycle: Pooled,
 		VMTemplate: p.VMTemplate, OS: p.OS, Resources: p.Resources, Network: p.Network,
@@ -172,7 +178,7 @@ func (p Pool) Maker() Manifest {
 // manifest has every default.
 func (p Pool) Offers(m Manifest) bool {
 	return m.VM == "" && m.Lifecycle == Ephemeral && m.Start != StartCold &&
-		p.VMTemplate == m.VMTemplate && p.OS == m.OS && p.Network == m.Network &&
+		p.VMTemplate == m.VMTemplate && p.OS == m.OS && p.Network.Equal(m.Network) &&
 		p.Resources.CPU == m.Resources.CPU &&
 		sameSize(p.Resources.Memory, m.Resources.Memory) && sameSize(p.Resources.Disk, m.Resources.Disk)
 }
@@ -193,11 +199,8 @@ func (p Pool) Validate() error {
 	}
 	m := p.Maker()
 	m.Lifecycle = Ephemeral
-	if err, ok := m.Validate().(*InvalidError); ok { //nolint:errorlint // it returns no other
-		for _, f := range err.Fields {
-			f.Field = strings.Replace(f.Field, "manifest.", "pool.", 1)
-			bad = append(bad, f)
-		}
+	if err, ok := PoolError(m.Validate()).(*InvalidError); ok { //nolint:errorlint // it returns no other
+		bad = append(bad, err.Fields...)
 	}
 	if addresses, err := ParseAddresses(p.Network.IP); p.Network.IP != "" && err == nil && addresses.Fixed() && addresses.First == addresses.Last {
 		bad = append(bad, field("pool.network.ip", "give dhcp, or a pool of addresses as in 10.0.0.50-10.0.0.99/24", "%q is one address, and a pool has several VMs", p.Network.IP))
@@ -207,6 +210,17 @@ func (p Pool) Validate() error {
 		return &InvalidError{Fields: bad}
 	}
 	return nil
+}
+
+// PoolError returns an error about the manifest of Maker as one about the pool.
+func PoolError(err error) error {
+	var invalid *InvalidError
+	if errors.As(err, &invalid) {
+		for _, f := range invalid.Fields {
+			f.Field = strings.Replace(f.Field, "manifest.", "pool.", 1)
+		}
+	}
+	return err
 }
 
 // Validate reports everything wrong with a size as an *InvalidError.
@@ -242,6 +256,7 @@ func (s PoolSize) validate() []*FieldError {
 func (p Pool) WithDefaults(d Defaults) Pool {
 	m := p.Maker().WithDefaults(d)
 	p.VMTemplate, p.Resources = m.VMTemplate, m.Resources
+	p.Network = p.Network.withDefaults(d)
 	orDefault(&p.MaxAge, DefaultMaxAge)
 	return p
 }
@@ -319,7 +334,7 @@ type LeaseRenewal struct {
 type PoolEvent struct {
 	Pool   string
 	Kind   PoolEventKind
-	Who    string        // created, resized, removed: the client that asked
+	By     Caller        // created, resized, removed: who asked
 	Job    string        // claims: the job
 	VM     VM            // claims: the member
 	Took   time.Duration // hit: from the claim until the member has answered

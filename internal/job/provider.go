@@ -3,6 +3,7 @@ package job
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"time"
 )
 
@@ -56,8 +57,9 @@ var ErrDetach = errors.New("the engine stops; work on the host goes on")
 type Provider interface {
 	// Check checks whether the host can run jobs.
 	Check(ctx context.Context) (HostReport, error)
-	// Create creates a VM that answers SSH and has finished its first boot. If
-	// a VM of its name exists, the error is of class HostExists. When it fails,
+	// Create creates a VM that responds over SSH and has finished its first boot. If
+	// a VM of its name exists, the error is of class HostExists; if its host was
+	// restarted meanwhile, HostInterrupted, and nothing is removed. When it fails,
 	// or ctx ends, it has removed what it created, or tried to: Destroy
 	// afterwards is always right. When ctx ends with ErrDetach the work goes
 	// on, and Create for the same job joins it. progress is called from one
@@ -85,11 +87,15 @@ type Provider interface {
 	// Look is Status, and also asks the guest of a running VM, through the
 	// hypervisor rather than the network, for its address and its boot ID.
 	Look(ctx context.Context, vm VM) (Seen, error)
+	// NetworkRules returns what the node does with a VM's packets, after the same proof as
+	// Status, and for each address and port the rule that decides about a new TCP
+	// connection there; empty: not known.
+	NetworkRules(ctx context.Context, vm VM, to []netip.AddrPort) (NetworkRules, []string, error)
 	// Plan returns what Create would do, one command per line, and changes
 	// nothing.
 	Plan(ctx context.Context, spec VMSpec) ([]string, error)
 	// StartVM starts a VM, after proof, and returns it as it then is (its
-	// address may have changed) once it answers SSH. A running VM is success.
+	// address may have changed) once it responds over SSH. A running VM is success.
 	StartVM(ctx context.Context, vm VM, progress func(Progress)) (VM, error)
 	// StopVM shuts a VM down, after proof, and powers it off if it does not
 	// shut down. A stopped VM is success.

@@ -50,3 +50,19 @@ const (
 	ReasonLost            Reason = "lost"             // the VM or the task vanished without a result
 	ReasonInternal        Reason = "internal"         // an internal error of linus
 )
+
+// Reasons are all of them.
+var Reasons = []Reason{
+	ReasonExitStatus, ReasonCancelled, ReasonKilled, ReasonTimeout, ReasonProvisionFailed, ReasonStartFailed, ReasonLost, ReasonInternal,
+}
+
+// Statuses returns the statuses that a job which ended for the reason can have.
+func (r Reason) Statuses() []Status {
+	switch r {
+	case ReasonExitStatus:
+		return []Status{Success, Failed}
+	case ReasonTimeout:
+		return []Status{Timeout}
+	}
+	return []Status{Failed}
+}

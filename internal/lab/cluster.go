@@ -196,14 +196,14 @@ func (l *Lab) NodeDown(ctx context.Context, name string) error {
 				ran = append(ran, vm.ID)
 			}
 		}
-		if err := l.edit(ctx, name, func(m *state.Member) {
+		if err := node.powerCut(ctx); err != nil { // before that, nothing on the node sees anything of it
+			return err
+		}
+		return l.edit(ctx, name, func(m *state.Member) {
 			if m.Down.IsZero() {
 				m.Down, m.Running = time.Now(), ran
 			}
-		}); err != nil {
-			return err
-		}
-		return node.powerCut(ctx)
+		})
 	})
 }
 

@@ -298,7 +298,7 @@ func (l *Lab) layOut() error {
 		if l.Config.RealSystemd && slices.Contains(systemd.Tools(), tool) {
 			continue
 		}
-		if tool == "ip" && l.Config.Driver != state.DriverProcess {
+		if (tool == "ip" || tool == "nft") && l.Config.Driver != state.DriverProcess {
 			continue
 		}
 		links[filepath.Join(l.BinDir(), tool)] = l.Config.Binary

@@ -23,8 +23,9 @@ var binaryDir string
 // pvelabBinary builds the binary once for all tests: process guests run it.
 var pvelabBinary = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(binaryDir, "pvelab")
-	out, err := exec.CommandContext(context.Background(), "go", "build", "-o", path, "linus/cmd/pvelab").CombinedOutput()
-	if err != nil {
+	build := exec.CommandContext(context.Background(), "go", "build", "-o", path, "linus/cmd/pvelab")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build pvelab: %w: %s", err, out)
 	}
 	return path, nil

@@ -29,9 +29,7 @@ func inOwnMounts(s *state.State, f func() error) error {
 	if err := os.MkdirAll(nodeHome(s), 0o755); err != nil {
 		return err
 	}
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+	return onThreadOfItsOwn(func() error {
 		err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)
 		if err == nil {
 			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, "") // what the machine unmounts goes here, too
@@ -40,10 +38,25 @@ func inOwnMounts(s *state.State, f func() error) error {
 			err = unix.Mount(s.HomeDir(), nodeHome(s), "", unix.MS_BIND, "")
 		}
 		if err != nil {
-			done <- fmt.Errorf("mount %s at %s for node %s: %w", s.HomeDir(), nodeHome(s), s.Config.Node, err)
+			return fmt.Errorf("mount %s at %s for node %s: %w", s.HomeDir(), nodeHome(s), s.Config.Node, err)
+		}
+		return f()
+	})
+}
+
+// onThreadOfItsOwn runs f on a thread that ends with it. It is never the process's
+// first thread: that one does not end, and it is what /proc/self shows of the process,
+// its mounts among them.
+func onThreadOfItsOwn(f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if unix.Gettid() != unix.Getpid() {
+			done <- f()
 			return
 		}
-		done <- f()
+		done <- onThreadOfItsOwn(f) // while this goroutine holds the first thread
+		runtime.UnlockOSThread()
 	}()
 	return <-done
 }

@@ -24,6 +24,9 @@ type Topic = embed.Doc
 // Topics returns all documents in reading order.
 func Topics() []Topic { return embed.Docs() }
 
+// Heads returns all documents without their texts.
+func Heads() []Topic { return embed.Heads() }
+
 // Find returns the document with a topic's name.
 func Find(name string) (Topic, bool) {
 	topics := Topics()

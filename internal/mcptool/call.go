@@ -2,13 +2,13 @@ package mcptool
 
 import (
 	"context"
-	"regexp"
 	"time"
 
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 
 	"linus/internal/job"
+	"linus/internal/lazyregexp"
 )
 
 // call is a tool call as received.
@@ -17,7 +17,7 @@ type call struct {
 	params mcp.CallToolParams
 }
 
-var notInName = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+var notInName = lazyregexp.New(`[^A-Za-z0-9._-]+`)
 
 // clientName identifies the caller, for the job's record and the limits of a
 // client: "mcp:" and the name the client gave itself, or "mcp". It is not
@@ -158,11 +158,19 @@ func follow(ctx context.Context, e job.Engine, c call, id string, limit time.Dur
 	if err != nil || limit <= 0 || j.Status.Terminal() {
 		return j, err
 	}
+	return followOn(ctx, e, c, id, limit)
+}
+
+// followOn is follow for a job that was just submitted: all of its events are news.
+func followOn(ctx context.Context, e job.Engine, c call, id string, limit time.Duration) (job.Job, error) {
 	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	p := c.progress(ctx)
 	defer p.settle(ctx)
 	var seen int64
+	if p.token == nil {
+		seen = job.OnlyEnd // nobody is told of the steps
+	}
 	for {
 		events, j, err := e.Watch(waiting, id, seen)
 		switch {

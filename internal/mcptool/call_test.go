@@ -2,9 +2,11 @@ package mcptool
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/mark3labs/mcp-go/client"
@@ -40,7 +42,7 @@ func (h *heard) list() []map[string]any {
 // await waits until n notifications have come.
 func (h *heard) await(t *testing.T, n int) []map[string]any {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if all := h.list(); len(all) >= n {
 			return all
 		}
@@ -98,20 +100,23 @@ func TestGetJobResult_WaitsForTheEndAndReportsTheSteps(t *testing.T) {
 }
 
 func TestWait_EndsWithItsTime(t *testing.T) {
-	e := &engine{job: job.Job{ID: knownID, Status: job.Running, Phase: "run"}}
-	c := transports["stdio"](t, e)
-	progress := listen(c, "notifications/progress")
-	began := time.Now()
-	r := callTool(t, c, "get_job_status", map[string]any{"job_id": knownID, "wait_seconds": 1})
-	if took := time.Since(began); r.IsError || took < time.Second || took > 3*time.Second || !strings.Contains(text(r), `"status":"running"`) {
-		t.Errorf("after %s: %s", took, text(r))
-	}
-	if r = callTool(t, c, "get_job_result", map[string]any{"job_id": knownID, "wait_seconds": 1}); !r.IsError || !strings.Contains(text(r), "Job not complete. Status: running") {
-		t.Errorf("result before the end: %s", text(r))
-	}
-	if all := progress.list(); len(all) > 0 {
-		t.Errorf("a caller without a token heard %v", all)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		e := &engine{job: job.Job{ID: knownID, Status: job.Running, Phase: "run"}}
+		c := transports["in process"](t, e)
+		defer c.Close()
+		progress := listen(c, "notifications/progress")
+		began := time.Now()
+		r := callTool(t, c, "get_job_status", map[string]any{"job_id": knownID, "wait_seconds": 1})
+		if took := time.Since(began); r.IsError || took < time.Second || took > 3*time.Second || !strings.Contains(text(r), `"status":"running"`) {
+			t.Errorf("after %s: %s", took, text(r))
+		}
+		if r = callTool(t, c, "get_job_result", map[string]any{"job_id": knownID, "wait_seconds": 1}); !r.IsError || !strings.Contains(text(r), "Job not complete. Status: running") {
+			t.Errorf("result before the end: %s", text(r))
+		}
+		if all := progress.list(); len(all) > 0 {
+			t.Errorf("a caller without a token heard %v", all)
+		}
+	})
 }
 
 func TestProvisionVM_ReturnsTheStatusWhenItTakesLong(t *testing.T) {
@@ -155,34 +160,43 @@ func TestExecuteCommand_IsAJobWithOpenStdin(t *testing.T) {
 	if r := callTool(t, c, "execute_command", map[string]any{"command": "true", "os": "debian", "persistent": true}); r.IsError {
 		t.Fatal(text(r))
 	}
+	if r := callTool(t, c, "execute_command", map[string]any{"command": "true", "network": map[string]any{"egress": "allow", "allow": []any{"*.npmjs.org"}}}); r.IsError {
+		t.Fatal(text(r))
+	}
 	m := e.submitted[0].Manifest
 	if m.Task != "make -j" || m.AgentType != job.AgentScript || m.Stdin != job.StdinOpen || m.StatusMode != job.StatusStreaming || m.VM != "dev" ||
 		m.Cwd != "/srv" || m.Env["A"] != "b" || m.Timeout != 9 || !m.Sudo || !m.TTY || m.Lifecycle != "" {
 		t.Errorf("submitted %+v", m)
 	}
-	if m := e.submitted[1].Manifest; m.OS != "debian" || m.Lifecycle != job.Persistent {
+	if m := e.submitted[1].Manifest; m.OS != "debian" || m.Lifecycle != job.Persistent || !m.Network.IsZero() {
 		t.Errorf("submitted %+v", m)
+	}
+	if n := e.submitted[2].Manifest.Network; n.Egress != job.EgressAllow || !slices.Equal(n.Allow, []string{"*.npmjs.org"}) {
+		t.Errorf("network %+v", n)
 	}
 }
 
 func TestInteractWithJob_ReturnsTheOutputSinceTheInput(t *testing.T) {
-	e := &engine{out: ">>> ", job: job.Job{Status: job.Running}}
-	e.onInput = func(input string) {
-		time.AfterFunc(30*time.Millisecond, func() { e.change(func() { e.out += "2\n" }) })
-		time.AfterFunc(60*time.Millisecond, func() { e.change(func() { e.out += ">>> " }) })
-	}
-	c := transports["stdio"](t, e)
-	began := time.Now()
-	r := callTool(t, c, "interact_with_job", map[string]any{"job_id": knownID, "input": "1+1\n", "wait_ms": 10000})
-	if took := time.Since(began); took > 2*time.Second || !strings.Contains(text(r), `"stdout":"2\n>>> "`) || !strings.Contains(text(r), `"stdout_next":10`) {
-		t.Errorf("after %s: %s", took, text(r))
-	}
-	e.onInput = nil
-	began = time.Now()
-	r = callTool(t, c, "interact_with_job", map[string]any{"job_id": knownID, "input": "import time; time.sleep(9)\n", "wait_ms": 200})
-	if took := time.Since(began); r.IsError || took < 200*time.Millisecond || !strings.Contains(text(r), `"stdout":""`) {
-		t.Errorf("after %s: %s", took, text(r))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		e := &engine{out: ">>> ", job: job.Job{Status: job.Running}}
+		e.onInput = func(input string) {
+			time.AfterFunc(30*time.Millisecond, func() { e.change(func() { e.out += "2\n" }) })
+			time.AfterFunc(60*time.Millisecond, func() { e.change(func() { e.out += ">>> " }) })
+		}
+		c := transports["in process"](t, e)
+		defer c.Close()
+		began := time.Now()
+		r := callTool(t, c, "interact_with_job", map[string]any{"job_id": knownID, "input": "1+1\n", "wait_ms": 10000})
+		if took := time.Since(began); took > 2*time.Second || !strings.Contains(text(r), `"stdout":"2\n>>> "`) || !strings.Contains(text(r), `"stdout_next":10`) {
+			t.Errorf("after %s: %s", took, text(r))
+		}
+		e.onInput = nil
+		began = time.Now()
+		r = callTool(t, c, "interact_with_job", map[string]any{"job_id": knownID, "input": "import time; time.sleep(9)\n", "wait_ms": 200})
+		if took := time.Since(began); r.IsError || took < 200*time.Millisecond || !strings.Contains(text(r), `"stdout":""`) {
+			t.Errorf("after %s: %s", took, text(r))
+		}
+	})
 }
 
 // user returns a client's questions.

@@ -26,6 +26,7 @@ type engine struct {
 	out, err2 string        // its streams
 	onInput   func(string)  // called with every input; may write
 	vm        job.VMInfo    // named dev, ID 105
+	disk      disk          // its files
 	err       error         // answered by every method, when set
 	hang      chan struct{} // CheckHost, StartVM and Watch wait for it, or for their context's end
 }

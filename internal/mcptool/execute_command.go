@@ -19,8 +19,15 @@ type executeInput struct {
 	Template   string            `json:"template,omitempty" jsonschema_description:"New VM: name or ID of the template. Default agent-template."`
 	OS         string            `json:"os,omitempty" jsonschema:"enum=@systems" jsonschema_description:"New VM: from this system's cloud image instead of a template."`
 	Resources  job.Resources     `json:"resources,omitzero" jsonschema_description:"New VM: its size."`
+	Network    executeNetwork    `json:"network,omitzero" jsonschema_description:"New VM: what it reaches, as in submit_job."`
 	Persistent bool              `json:"persistent,omitempty" jsonschema_description:"New VM: it stays until destroy_vm."`
 	Wait       *int              `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Seconds to wait for the command to finish, 0 to 45. Default 0: the job_id at once."`
+}
+
+// executeNetwork is the part of a job's network that a command's VM has a choice of.
+type executeNetwork struct {
+	Egress job.Egress `json:"egress,omitempty" jsonschema:"enum=lan,enum=internet,enum=allow,enum=none"`
+	Allow  []string   `json:"allow,omitempty"`
 }
 
 func executeCommand(e job.Engine) server.ServerTool {
@@ -38,7 +45,7 @@ func executeCommand(e job.Engine) server.ServerTool {
 			m := job.Manifest{
 				Task: in.Command, AgentType: job.AgentScript, Stdin: job.StdinOpen, StatusMode: job.StatusStreaming,
 				VM: in.VMID, Cwd: in.Cwd, Env: in.Env, Timeout: in.Timeout, Sudo: in.Sudo, TTY: in.TTY,
-				VMTemplate: in.Template, OS: in.OS, Resources: in.Resources,
+				VMTemplate: in.Template, OS: in.OS, Resources: in.Resources, Network: job.Network{Egress: in.Network.Egress, Allow: in.Network.Allow},
 			}
 			if in.Persistent {
 				m.Lifecycle = job.Persistent

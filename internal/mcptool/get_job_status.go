@@ -27,9 +27,19 @@ type statusOutput struct {
 	LastHeartbeat *time.Time `json:"last_heartbeat,omitempty"`
 	VM            *jobVM     `json:"vm,omitempty"`
 	RetriedAs     string     `json:"retried_as,omitempty"`
+	Webhooks      []webhook  `json:"webhooks,omitempty"`
 
 	ArtifactsSkipped      []job.SkippedArtifact `json:"artifacts_skipped,omitempty" jsonschema_description:"As in get_job_result."`
 	ArtifactsSkippedCount int                   `json:"artifacts_skipped_count,omitempty"`
+}
+
+// webhook is a job.Delivery: the receiver's host, and how the last attempt went.
+type webhook struct {
+	To       string            `json:"to,omitempty"`
+	State    job.DeliveryState `json:"state" jsonschema:"enum=pending,enum=delivered,enum=given_up"`
+	Attempts int               `json:"attempts"`
+	Error    string            `json:"error,omitempty"`
+	At       time.Time         `json:"at"`
 }
 
 type jobVM struct {
@@ -38,6 +48,7 @@ type jobVM struct {
 	Node   string       `json:"node,omitempty"`
 	IP     string       `json:"ip,omitempty"`
 	Source job.VMSource `json:"source,omitempty" jsonschema:"enum=cold,enum=pool,enum=hibernated" jsonschema_description:"cold: created for the job. pool or hibernated: a pool's, which was ready."`
+	Egress job.Egress   `json:"egress,omitempty"`
 	State  job.VMState  `json:"state" jsonschema:"enum=intended,enum=created,enum=destroyed,enum=released,enum=left_alone,enum=forgotten"`
 }
 
@@ -69,8 +80,14 @@ func statusOf(j job.Job) statusOutput {
 	if j.Outcome != nil {
 		out.Reason, out.Error = j.Outcome.Reason, j.Outcome.Error
 	}
+	for _, d := range j.Webhooks {
+		out.Webhooks = append(out.Webhooks, webhook{d.To, d.State, d.Attempts, d.Error, d.At})
+	}
 	if j.VM != nil {
 		out.VM = &jobVM{ID: j.VM.ID, Name: j.VM.Name, Node: j.VM.Node, IP: j.VM.IP, Source: j.VM.Source, State: j.VM.State}
+		if j.Manifest.Network.Limited() {
+			out.VM.Egress = j.Manifest.Network.Egress
+		}
 	}
 	return out
 }

@@ -1,11 +1,18 @@
 package mcptool
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
+	"io"
 	"net/http"
 	"time"
 
+	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
+
+	"linus/internal/job"
 )
 
 // Times of HTTP sessions: between pings on an open stream, and after which a
@@ -20,13 +27,17 @@ const (
 type HTTP struct {
 	server *mcpServer
 	http   *server.StreamableHTTPServer
+
+	sessions  *sessions
+	challenge func(need job.Role) string
 }
 
 // NewHTTP returns a handler; Close stops what it has running.
 func NewHTTP(o Options, extra ...server.ServerOption) *HTTP {
 	s := newServer(o, extra...)
-	return &HTTP{server: s, http: server.NewStreamableHTTPServer(s.MCPServer,
-		server.WithStateful(true),
+	sessions := &sessions{of: map[string]held{}}
+	return &HTTP{server: s, sessions: sessions, challenge: o.Challenge, http: server.NewStreamableHTTPServer(s.MCPServer,
+		server.WithSessionIdManagerResolver(sessions),
 		server.WithHeartbeatInterval(pingTime),
 		server.WithSessionIdleTTL(idleTime),
 		server.WithDisableLocalhostProtection(true), // the caller does that, since it knows its names
@@ -36,10 +47,60 @@ func NewHTTP(o Options, extra ...server.ServerOption) *HTTP {
 
 // ServeHTTP serves one request or one stream.
 func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if id := r.Header.Get(server.HeaderKeySessionID); r.Method == http.MethodGet && id != "" {
+	id := r.Header.Get(server.HeaderKeySessionID)
+	if id != "" && (r.Method == http.MethodGet || r.Method == http.MethodDelete) && !h.sessions.has(id, holderOf(r)) {
+		http.Error(w, "Invalid session ID", http.StatusNotFound) // the library checks it for POST
+		return
+	}
+	if r.Method == http.MethodGet && id != "" {
 		defer h.server.notices.stream(id)()
 	}
+	var denied *job.DeniedError
+	if errors.As(h.beyondScopes(r), &denied) {
+		w.Header().Set("WWW-Authenticate", h.challenge(denied.Need))
+		http.Error(w, denied.Error(), http.StatusForbidden)
+		return
+	}
 	h.http.ServeHTTP(w, r)
+	if begun := w.Header().Get(server.HeaderKeySessionID); begun != "" && begun != id {
+		h.endSurplus(r)
+	}
+}
+
+// endSurplus ends a session if the request's holder has too many, as a client would.
+func (h *HTTP) endSurplus(r *http.Request) {
+	if id := h.sessions.surplus(holderOf(r)); id != "" {
+		end := (&http.Request{Method: http.MethodDelete, URL: r.URL, Header: http.Header{server.HeaderKeySessionID: {id}}, Body: http.NoBody}).WithContext(r.Context())
+		h.http.ServeHTTP(&unheard{http.Header{}}, end)
+	}
+}
+
+// unheard is a response that nobody gets.
+type unheard struct{ header http.Header }
+
+func (u *unheard) Header() http.Header          { return u.header }
+func (*unheard) Write(data []byte) (int, error) { return len(data), nil }
+func (*unheard) WriteHeader(int)                {}
+
+// beyondScopes returns the refusal of a tool call with an OAuth token, whose client can ask
+// the issuer for one with more scopes; others learn of it by the call's result.
+func (h *HTTP) beyondScopes(r *http.Request) error {
+	if p, _ := job.PrincipalFrom(r.Context()); !p.OAuth || h.challenge == nil || r.Method != http.MethodPost {
+		return nil
+	}
+	body, _ := io.ReadAll(r.Body) // the library meets the same error, and answers it
+	r.Body = struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(bytes.NewReader(body), r.Body), r.Body}
+	var message struct {
+		Method string
+		Params struct{ Name string }
+	}
+	if json.Unmarshal(body, &message) != nil || message.Method != string(mcp.MethodToolsCall) || h.server.GetTool(message.Params.Name) == nil {
+		return nil
+	}
+	return refusal(r.Context(), message.Params.Name)
 }
 
 // Close closes the open streams and stops work that outlived its call.

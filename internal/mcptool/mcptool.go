@@ -29,8 +29,12 @@ type Options struct {
 	DisableDestructive bool
 	// SSHCommand is the shell command that logs in to a VM. Nil: ssh USER@IP.
 	SSHCommand func(vm job.VM) string
+	// Challenge is the WWW-Authenticate header for an OAuth token without the scope of the
+	// role that a tool needs. Nil: there are no OAuth tokens.
+	Challenge func(need job.Role) string
 
 	notice time.Duration // between two notices to a subscriber; shorter in tests
+	answer time.Duration // answerTime; longer in tests
 }
 
 // mcpServer is the MCP server that all transports share, with its background
@@ -47,6 +51,8 @@ func newServer(o Options, extra ...server.ServerOption) *mcpServer {
 	all := tools(o, s.background)
 	has := havingTools(all)
 	completer := completer{o.Engine}
+	hooks := s.notices.hooks()
+	filterLists(hooks)
 	options := append([]server.ServerOption{
 		server.WithToolCapabilities(false),
 		server.WithResourceCapabilities(true, false),
@@ -58,7 +64,8 @@ func newServer(o Options, extra ...server.ServerOption) *mcpServer {
 		server.WithTitle("linus"),
 		server.WithRecovery(),
 		server.WithResourceRecovery(),
-		server.WithHooks(s.notices.hooks()),
+		server.WithHooks(hooks),
+		server.WithToolHandlerMiddleware(refuseTools),
 	}, extra...)
 	s.MCPServer = server.NewMCPServer("linus", o.Version, options...)
 	s.AddTools(all...)

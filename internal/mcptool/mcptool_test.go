@@ -92,7 +92,7 @@ func overHTTP(t *testing.T, e job.Engine, o ...client.ClientOption) *client.Clie
 	c := client.NewClient(tr, o...)
 	t.Cleanup(func() {
 		_ = c.Close()
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := h.Close(ctx); err != nil {
 			t.Error(err)
@@ -164,6 +164,7 @@ func TestTools_ReturnStructuredContent(t *testing.T) {
 			Duration: 1500 * time.Millisecond,
 		},
 		out: "one\ntwo\n> ", err2: "oh\n",
+		disk: disk{files: map[string]string{"/f": "one\r\n<&>"}},
 		vm: job.VMInfo{
 			VM:        job.VM{ID: 105, Name: "dev", Node: "pve", IP: "10.0.0.9", User: "debian", Job: knownID, Status: job.VMRunning, ExpiresAt: at},
 			Lifecycle: job.Persistent, Resources: job.Resources{CPU: 2, Memory: "2G", Disk: "10G"}, Source: "debian-13", Jobs: []string{"j"}, CreatedAt: at,
@@ -196,6 +197,10 @@ func TestTools_ReturnStructuredContent(t *testing.T) {
 		{"snapshot_vm", map[string]any{"vm_id": "dev", "snapshot": "clean"}, `{"vm_id":"105","name":"dev","status":"running","ssh":"ssh debian@10.0.0.9"}`},
 		{"revert_vm", map[string]any{"vm_id": "dev", "snapshot": "clean", "confirm": true}, `{"vm_id":"105","name":"dev","status":"running","ssh":"ssh debian@10.0.0.9"}`},
 		{"destroy_vm", map[string]any{"vm_id": "dev", "confirm": true}, `{"vm_id":"105","name":"dev","status":"destroying"}`},
+		{"list_files", map[string]any{"vm_id": "dev", "path": "/d", "limit": 2}, `{"entries":[{"name":"a","type":"file","size":3,"mode":"0644","modified_at":"2026-03-04T05:06:07Z"},{"name":"a\ufffd","type":"other","size":0,"mode":"","modified_at":"2026-03-04T05:06:07Z","inexact_name":true}],"total":9,"next_offset":2}`},
+		{"read_file", map[string]any{"vm_id": "dev", "path": "/f", "limit": 1}, `{"content":"one\r\n","encoding":"text","size":8,"mode":"0644","first_line":1,"lines":1,"total_lines":2,"next_offset":2,"next_byte_offset":5}`},
+		{"write_file", map[string]any{"vm_id": "dev", "path": "/f", "content": "a\r\n"}, `{"created":true,"size":3,"mode":"0600"}`},
+		{"edit_file", map[string]any{"vm_id": "dev", "path": "/f", "old_string": "a", "new_string": "b"}, `{"replaced":2,"line":3,"size":4}`},
 		{"check_host", nil, `{"ok":false,"host":"pve:22","node":"pve","checks":[{"name":"bridge","level":"fail","text":"vmbr0 is missing","remedy":"add it"}]}`},
 	}
 	for way, connect := range transports {
@@ -367,6 +372,8 @@ func TestTools_ErrorsSayWhatToDoNext(t *testing.T) {
 		{"env name", "execute_command", map[string]any{"command": "ls", "env": map[string]any{"A B": "x"}}, nil, `env: "A B" is not a variable name`},
 		{"template and a VM", "execute_command", map[string]any{"command": "ls", "vm_id": "dev", "template": "x"}, nil, "template: has no meaning for an existing VM; remove it, or remove vm_id to get a new VM"},
 		{"persistent and a VM", "execute_command", map[string]any{"command": "ls", "vm_id": "dev", "persistent": true}, nil, "persistent: has no meaning for an existing VM"},
+		{"a mode and a VM", "execute_command", map[string]any{"command": "ls", "vm_id": "dev", "network": map[string]any{"egress": "none"}}, nil, "network: has no meaning for an existing VM"},
+		{"a mode there is not", "execute_command", map[string]any{"command": "ls", "network": map[string]any{"egress": "wan"}}, nil, "network.egress"},
 		{"unknown VM to run in", "execute_command", map[string]any{"command": "ls", "vm_id": "prod"}, nil, `vm_id: "prod" is not a VM of ours; list_vms`},
 		{"VM by number", "execute_command", map[string]any{"command": "ls", "vm_id": 105}, nil, "vm_id: is a number, want a string"},
 		{"size of the new VM", "execute_command", map[string]any{"command": "ls", "resources": map[string]any{"cpu": 64}}, nil, "resources.cpu"},
@@ -439,5 +446,20 @@ func TestGetJobResult_LongOutputIsHeadMarkerAndTail(t *testing.T) {
 				t.Errorf("head %d, tail %d bytes, marker says %s of %d", len(head), len(tail), count, len(whole))
 			}
 		})
+	}
+}
+
+func TestGetJobStatus_ShowsWebhooks(t *testing.T) {
+	t.Parallel()
+	e := &engine{job: job.Job{ID: knownID, Status: job.Success, CreatedAt: at, Webhooks: []job.Delivery{
+		{ID: "msg_1", To: "ci.example", State: job.DeliveryGivenUp, Attempts: 10, Error: "the receiver returned 500", At: at},
+		{ID: "msg_2", State: job.DeliveryPending, At: at},
+	}}}
+	c, err := client.NewInProcessClient(inProcess(t, e))
+	result := callTool(t, begin(t, c, err), "get_job_status", map[string]any{"job_id": knownID})
+	want := parse(t, `[{"to":"ci.example","state":"given_up","attempts":10,"error":"the receiver returned 500","at":"2026-03-04T05:06:07Z"},{"state":"pending","attempts":0,"at":"2026-03-04T05:06:07Z"}]`)
+	got, _ := parse(t, text(result)).(map[string]any)
+	if diff := cmp.Diff(want, got["webhooks"]); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

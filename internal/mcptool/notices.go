@@ -48,6 +48,7 @@ type subscriber struct {
 
 type subscription struct {
 	job   string
+	who   job.Principal
 	meta  map[string]any // sent with every notification
 	since time.Time
 	at    position // the output already announced
@@ -106,7 +107,8 @@ func (n *notices) add(ctx context.Context, s subscriber, meta map[string]any) {
 	if n.closed {
 		return
 	}
-	n.all[s] = &subscription{job: r.job, meta: meta, since: time.Now()}
+	who, _ := job.PrincipalFrom(ctx)
+	n.all[s] = &subscription{job: r.job, who: who, meta: meta, since: time.Now()}
 	if n.cancel == nil {
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		n.cancel = cancel
@@ -162,8 +164,8 @@ func (n *notices) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		for id := range n.jobs() {
-			n.look(ctx, id)
+		for at, who := range n.jobs() {
+			n.look(job.WithPrincipal(ctx, who), at)
 		}
 		n.mu.Lock()
 		if len(n.all) == 0 {
@@ -176,8 +178,15 @@ func (n *notices) run(ctx context.Context) {
 	}
 }
 
-// jobs returns the subscribed jobs, except those of clients that went away.
-func (n *notices) jobs() map[string]bool {
+// subject is a job that somebody subscribed to, and the principal and token for which
+// that was: each is shown only what it may see.
+type subject struct{ job, principal, token string }
+
+func (s *subscription) subject() subject { return subject{s.job, s.who.Name, s.who.Token} }
+
+// jobs returns what was subscribed to, except by clients that went away and by tokens that
+// are not valid any more.
+func (n *notices) jobs() map[subject]job.Principal {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for session, since := range n.away {
@@ -191,16 +200,21 @@ func (n *notices) jobs() map[string]bool {
 		}
 		delete(n.away, session)
 	}
-	ids := map[string]bool{}
-	for _, s := range n.all {
-		ids[s.job] = true
+	all := map[subject]job.Principal{}
+	for key, s := range n.all {
+		if s.who.Ended() {
+			delete(n.all, key)
+			continue
+		}
+		all[s.subject()] = s.who
 	}
-	return ids
+	return all
 }
 
 // look notifies the subscribers of a job of what is new. A new subscriber is
 // notified once in any case: it may have read before it was registered.
-func (n *notices) look(ctx context.Context, id string) {
+func (n *notices) look(ctx context.Context, about subject) {
+	id := about.job
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	now, err := end(ctx, n.engine, id)
@@ -218,7 +232,7 @@ func (n *notices) look(ctx context.Context, id string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for s, sub := range n.all {
-		if sub.job != id || time.Since(sub.since) < n.every {
+		if sub.subject() != about || time.Since(sub.since) < n.every {
 			continue // so that it is not notified of the job before its subscription is acknowledged
 		}
 		news := over || !sub.told || now != sub.at

@@ -44,7 +44,7 @@ func TestNotices_StartAfterTheSubscriptionIsAcknowledged(t *testing.T) {
 	defer s.close()
 	q := newQueue()
 	s.notices.add(t.Context(), subscriber{session: q, uri: outputURI}, nil)
-	if s.notices.look(t.Context(), knownID); len(q.all) != 0 {
+	if s.notices.look(t.Context(), subject{job: knownID}); len(q.all) != 0 {
 		t.Errorf("heard %v at once", <-q.all)
 	}
 }
@@ -78,7 +78,8 @@ func TestHTTP_KnowsWhichSessionsHaveAStream(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set(server.HeaderKeySessionID, "q")
+	session := sessionsOf{sessions: h.sessions, holder: "/"}.Generate()
+	req.Header.Set(server.HeaderKeySessionID, session)
 	resp, err := s.Client().Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -86,14 +87,14 @@ func TestHTTP_KnowsWhichSessionsHaveAStream(t *testing.T) {
 	open := func() int {
 		h.server.notices.mu.Lock()
 		defer h.server.notices.mu.Unlock()
-		return h.server.notices.streams["q"]
+		return h.server.notices.streams[session]
 	}
 	if n := open(); n != 1 {
 		t.Errorf("%d streams", n)
 	}
 	cancel()
 	_ = resp.Body.Close()
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if open() == 0 {
 			return
 		}

@@ -23,23 +23,23 @@ const (
 // tools it refers to are.
 func prompts(e job.Engine, has having) []server.ServerPrompt {
 	var all []server.ServerPrompt
-	if has.all("submit_job", "get_job_result") {
+	if has.all(promptTools()[delegatePrompt]...) {
 		all = append(all, server.ServerPrompt{
 			Prompt: mcp.NewPrompt(delegatePrompt, mcp.WithPromptTitle("Delegate a task"),
 				mcp.WithPromptDescription("Have a task done in a virtual machine and its result reported."),
 				mcp.WithArgument("task", mcp.RequiredArgument(), mcp.ArgumentDescription("What to do, in your own words.")),
 				mcp.WithArgument("vm_id", mcp.ArgumentDescription("Name or ID of a persistent VM to do it in. Default: a new VM, destroyed afterwards."))),
-			Handler: prompt(func(ctx context.Context, args map[string]string) (*mcp.GetPromptResult, error) {
+			Handler: prompt(delegatePrompt, func(ctx context.Context, args map[string]string) (*mcp.GetPromptResult, error) {
 				return delegate(ctx, e, args)
 			}),
 		})
 	}
-	if has.all("get_job_result", "get_job_status") {
+	if has.all(promptTools()[diagnosePrompt]...) {
 		all = append(all, server.ServerPrompt{
 			Prompt: mcp.NewPrompt(diagnosePrompt, mcp.WithPromptTitle("Diagnose a failed job"),
 				mcp.WithPromptDescription("Find out why a job failed, from its steps and output, and what to do."),
 				mcp.WithArgument("job_id", mcp.RequiredArgument(), mcp.ArgumentDescription("The job's ID."))),
-			Handler: prompt(func(ctx context.Context, args map[string]string) (*mcp.GetPromptResult, error) {
+			Handler: prompt(diagnosePrompt, func(ctx context.Context, args map[string]string) (*mcp.GetPromptResult, error) {
 				return diagnose(ctx, e, has, args)
 			}),
 		})
@@ -47,9 +47,12 @@ func prompts(e job.Engine, has having) []server.ServerPrompt {
 	return all
 }
 
-// prompt returns a handler for a function whose errors say what to do next.
-func prompt(f func(context.Context, map[string]string) (*mcp.GetPromptResult, error)) server.PromptHandlerFunc {
+// prompt returns the handler of a prompt. Errors say what to do next.
+func prompt(name string, f func(context.Context, map[string]string) (*mcp.GetPromptResult, error)) server.PromptHandlerFunc {
 	return func(ctx context.Context, req mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+		if err := refusalOfAll(ctx, promptTools()[name]); err != nil {
+			return nil, err
+		}
 		result, err := f(ctx, req.Params.Arguments)
 		if err != nil {
 			return nil, errors.New(errorText(err))

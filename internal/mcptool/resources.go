@@ -35,13 +35,16 @@ const hostURI = "linus://host"
 
 // hostResources lists the report of the host, which check_host returns as well.
 func hostResources(e job.Engine, has having) []server.ServerResource {
-	if !has.all("check_host") {
+	if !has.any(resourceTools()[hostURI]...) {
 		return nil
 	}
 	return []server.ServerResource{{
 		Resource: mcp.NewResource(hostURI, "host-report", mcp.WithResourceTitle("The Proxmox host"), mcp.WithMIMEType("application/json"),
 			mcp.WithResourceDescription("Whether the Proxmox host can run jobs, as check_host returns it. Reading takes a few seconds.")),
 		Handler: func(ctx context.Context, _ mcp.ReadResourceRequest) ([]mcp.ResourceContents, error) {
+			if err := refusalOfAny(ctx, resourceTools()[hostURI]); err != nil {
+				return nil, err
+			}
 			report, err := checkReport(ctx, e)
 			if err != nil {
 				return nil, errors.New(errorText(err))
@@ -59,6 +62,9 @@ func jobResources(e job.Engine, has having) []server.ServerResourceTemplate {
 			Template: mcp.NewResourceTemplate(uri, name, mcp.WithTemplateTitle(title), mcp.WithTemplateDescription(description), mcp.WithTemplateMIMEType(mediaType)),
 			Handler: func(ctx context.Context, req mcp.ReadResourceRequest) ([]mcp.ResourceContents, error) {
 				r, err := parseResource(req.Params.URI)
+				if err == nil {
+					err = refusalOfAny(ctx, resourceTools()[uri])
+				}
 				if err != nil {
 					return nil, err
 				}
@@ -71,12 +77,12 @@ func jobResources(e job.Engine, has having) []server.ServerResourceTemplate {
 		}
 	}
 	var all []server.ServerResourceTemplate
-	if has.any("get_job_output", "tail_job_output", "get_job_result") {
+	if has.any(resourceTools()[outputTemplate]...) {
 		all = append(all, template(outputTemplate, "job-output", "A job's output",
 			"The last 64 KiB of what a job has written to stdout, and to stderr (#stderr). Subscribe to be notified of more output, at most once a second, and of the end.",
 			"text/plain", func(ctx context.Context, r resource) ([]mcp.ResourceContents, error) { return readOutput(ctx, e, r) }))
 	}
-	if has.all("get_job_result") {
+	if has.any(resourceTools()[resultTemplate]...) {
 		all = append(all, template(resultTemplate, "job-result", "A job's result",
 			"A finished job's outcome, as get_job_result returns it.",
 			"application/json", func(ctx context.Context, r resource) ([]mcp.ResourceContents, error) { return readResult(ctx, e, r) }),

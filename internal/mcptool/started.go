@@ -39,7 +39,7 @@ func started(ctx context.Context, e job.Engine, c call, j job.Job, limit time.Du
 		return out
 	}
 	var waited waitedOutput
-	now, err := follow(ctx, e, c, j.ID, limit)
+	now, err := followOn(ctx, e, c, j.ID, limit)
 	if err == nil {
 		now, waited, err = waitedOf(ctx, e, now)
 	}

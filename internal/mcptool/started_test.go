@@ -46,7 +46,7 @@ func calling(ctx context.Context, t *testing.T, e *engine, way, tool string, arg
 // until waits for something to become true.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !is(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("never: %s", what)
 		}
@@ -209,7 +209,7 @@ func TestStarted_ACancelledCallEndsTheWaitAndNotTheJob(t *testing.T) {
 			<-ended
 			select {
 			case <-e.waitOver:
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute):
 				t.Error("the server waits on for a call that was cancelled")
 			}
 			e.change(func() {
@@ -236,5 +236,35 @@ func TestStarted_BadTimesAreRefusedBeforeAnythingHappens(t *testing.T) {
 		if len(e.submitted) > 0 {
 			t.Errorf("%v: %d jobs submitted", given, len(e.submitted))
 		}
+	}
+}
+
+// followed notes after which event the engine is asked for more.
+type followed struct {
+	*engine
+	after []int64
+}
+
+func (a *followed) Watch(ctx context.Context, id string, after int64) ([]job.Event, job.Job, error) {
+	a.change(func() { a.after = append(a.after, after) })
+	return a.engine.Watch(ctx, id, after)
+}
+
+// Without a token for progress, a wait is for the end only.
+func TestStarted_AWaitWithoutProgressAsksOnce(t *testing.T) {
+	e := &followed{engine: &engine{job: job.Job{ID: knownID, Status: job.Running, Phase: "run", Progress: "1"}}}
+	ended := make(chan *mcp.CallToolResult, 1)
+	c := transports["stdio"](t, e)
+	go func() {
+		ended <- callTool(t, c, "execute_command", map[string]any{"command": "true", "wait_seconds": 45})
+	}()
+	until(t, "the engine is asked", func() (is bool) {
+		e.change(func() { is = len(e.after) > 0 })
+		return is
+	})
+	e.change(func() { e.job.Status, e.job.Outcome = job.Success, &job.Outcome{} })
+	<-ended
+	if diff := cmp.Diff([]int64{job.OnlyEnd}, e.after); diff != "" {
+		t.Error(diff)
 	}
 }

@@ -2,6 +2,7 @@ package mcptool
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	"github.com/mark3labs/mcp-go/server"
+
+	"linus/internal/job"
 )
 
 // workers is how many tool calls run at once; with mcp-go's default of five,
@@ -26,12 +29,13 @@ const answerTime = 1500 * time.Millisecond
 // stdin ends or ctx does. Requests sent just before the end of stdin are still
 // answered when that takes less than 1.5 s.
 func ServeStdio(ctx context.Context, o Options, stdin io.Reader, stdout io.Writer) error {
+	ctx = job.WithPrincipal(ctx, job.Operator()) // who starts this process could open the engine's socket
 	m := newServer(o)
 	defer m.close()
 	s := server.NewStdioServer(m.MCPServer)
 	server.WithWorkerPoolSize(workers)(s)
 	server.WithErrorLogger(slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn))(s)
-	g := &gate{out: stdout, quiet: make(chan struct{}, 1)}
+	g := &gate{out: stdout, quiet: make(chan struct{}, 1), patience: cmp.Or(o.answer, answerTime)}
 	in, feed := io.Pipe()
 	defer in.Close() //nolint:errcheck // ends the feeding goroutine at its next line
 	go func() { feed.CloseWithError(g.feed(ctx, stdin, feed)) }()
@@ -43,12 +47,14 @@ func ServeStdio(ctx context.Context, o Options, stdin io.Reader, stdout io.Write
 
 // gate is between the process's stdio and mcp-go's, which drops unanswered
 // requests when its input ends. It counts requests in and responses out, and
-// delays the end of input until all are answered, for answerTime at most.
+// delays the end of input until all are answered, for patience at most.
 type gate struct {
 	mu      sync.Mutex
 	out     io.Writer
 	pending int
 	quiet   chan struct{} // pending is 0 again
+
+	patience time.Duration
 }
 
 // feed copies lines from stdin to w and returns the error that stopped it.
@@ -79,7 +85,7 @@ func (g *gate) feed(ctx context.Context, stdin io.Reader, w io.Writer) error {
 
 // drain waits until nothing is pending.
 func (g *gate) drain(ctx context.Context) {
-	late := time.NewTimer(answerTime)
+	late := time.NewTimer(g.patience)
 	defer late.Stop()
 	for g.count(0) > 0 {
 		select {

@@ -2,15 +2,11 @@ package mcptool
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/mark3labs/mcp-go/server"
 
 	"linus/internal/job"
 )
-
-// maxKey bounds an idempotency key, in bytes.
-const maxKey = 200
 
 type submitInput struct {
 	Manifest       job.Manifest `json:"manifest" jsonschema_description:"What to run and in which VM."`
@@ -35,11 +31,8 @@ func submitJob(e job.Engine) server.ServerTool {
 			if err := in.Manifest.Check(given["manifest"]); err != nil {
 				return startedOutput{}, err
 			}
-			if len(in.IdempotencyKey) > maxKey {
-				return startedOutput{}, &job.FieldError{
-					Field: "idempotency_key", Remedy: "use a shorter one, such as a UUID",
-					Problem: fmt.Sprintf("is %d bytes, the limit is %d", len(in.IdempotencyKey), maxKey),
-				}
+			if err := job.CheckKey(in.IdempotencyKey); err != nil {
+				return startedOutput{}, err
 			}
 			wait, err := waitTime(in.Wait)
 			if err != nil {

@@ -21,6 +21,8 @@ func toolset(name string, o Options, b *background) []server.ServerTool {
 		return []server.ServerTool{
 			provisionVM(o), listVMs(o), getVM(o), startVM(o, b), stopVM(o, b), suspendVM(o, b), resumeVM(o, b), snapshotVM(o, b), revertVM(o, b), destroyVM(o),
 		}
+	case "files":
+		return []server.ServerTool{listFiles(e), readFile(e), writeFile(e), editFile(e)}
 	case "admin":
 		return []server.ServerTool{checkHost(e), cleanupCompletedJobs(e)}
 	}
@@ -81,6 +83,7 @@ func instructions(has having) string {
 			". get_job_output or tail_job_output read a running command, interact_with_job types into it.")
 	say(has.all("execute_command") && !has["provision_vm"],
 		"- execute_command starts a command in a VM; with wait_seconds the same call returns its output. get_job_output or tail_job_output read it while it runs, interact_with_job types into it.")
+	say(has.all("read_file", "write_file", "edit_file"), "- Files in a running VM: list_files, read_file, write_file and edit_file, with its vm_id or a running job's job_id.")
 	say(true, "Everything is a job with a job_id."+ifAll(has, " check_host says whether the Proxmox host is ready, and what to do when it is not.", "check_host"))
 	say(!has.any("submit_job", "execute_command", "provision_vm"), "This server is read-only: it starts nothing.")
 	return strings.TrimSuffix(text.String(), "\n")

@@ -97,7 +97,7 @@ func TestToolsets_LeaveOutWhatMeansAMissingTool(t *testing.T) {
 		{
 			"read only", func(o *Options) { o.ReadOnly = true },
 			offer{
-				tools:     []string{"check_host", "get_job_output", "get_job_result", "get_job_status", "get_vm", "list_jobs", "list_vms", "tail_job_output"},
+				tools:     []string{"check_host", "get_job_output", "get_job_result", "get_job_status", "get_vm", "list_files", "list_jobs", "list_vms", "read_file", "tail_job_output"},
 				prompts:   []string{"diagnose_job"},
 				resources: []string{"host-report", "job-artifact", "job-output", "job-result"},
 			},
@@ -106,8 +106,8 @@ func TestToolsets_LeaveOutWhatMeansAMissingTool(t *testing.T) {
 			"nothing destructive", func(o *Options) { o.DisableDestructive = true },
 			offer{
 				tools: []string{
-					"check_host", "execute_command", "get_job_output", "get_job_result", "get_job_status", "get_vm", "interact_with_job", "list_jobs", "list_vms",
-					"provision_vm", "resume_vm", "snapshot_vm", "start_vm", "submit_job", "suspend_vm", "tail_job_output",
+					"check_host", "execute_command", "get_job_output", "get_job_result", "get_job_status", "get_vm", "interact_with_job", "list_files", "list_jobs", "list_vms",
+					"provision_vm", "read_file", "resume_vm", "snapshot_vm", "start_vm", "submit_job", "suspend_vm", "tail_job_output",
 				},
 				prompts:   []string{"delegate_task", "diagnose_job"},
 				resources: []string{"host-report", "job-artifact", "job-output", "job-result"},

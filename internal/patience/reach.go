@@ -23,20 +23,26 @@ func Retry(ctx context.Context, f func() error) error {
 	return last
 }
 
-// Reach calls f with growing pauses while the VM cannot be reached, for at most
-// patience, with which f's context ends. An attempt that may take longer uses its
-// caller's context. It returns f's last error, which is ErrTooSlow too if patience
-// ended.
+// Reach calls f with growing pauses while the VM cannot be reached, until patience has
+// passed since the first attempt that failed for that. f's context ends with patience,
+// counted from the beginning; an attempt that may take longer uses its caller's context.
+// Reach returns f's last error, which is ErrTooSlow too if patience has passed.
 func Reach(ctx context.Context, patience time.Duration, f func(context.Context) error) error {
 	patient, cancel := context.WithTimeoutCause(ctx, patience, ErrTooSlow)
 	defer cancel()
 	var last error
-	_ = Retry(patient, func() error {
+	var away time.Time // since when it cannot be reached
+	_ = Retry(ctx, func() error {
 		last = f(patient)
-		if job.IsClass(last, job.HostUnreachable) {
-			return last
+		switch {
+		case !job.IsClass(last, job.HostUnreachable):
+			return nil
+		case away.IsZero():
+			away = time.Now()
+		case time.Since(away) >= patience:
+			return backoff.Permanent(last)
 		}
-		return nil
+		return last
 	})
 	if last != nil && errors.Is(context.Cause(patient), ErrTooSlow) {
 		return gaveUp{last}

@@ -43,3 +43,24 @@ func TestReach_TellsWhatWasGivenUp(t *testing.T) {
 		})
 	}
 }
+
+// How long an attempt worked before the VM could not be reached any more does not count.
+func TestReach_CountsFromTheFirstFailure(t *testing.T) {
+	unreachable := &job.HostError{Class: job.HostUnreachable, Text: "no route"}
+	synctest.Test(t, func(t *testing.T) {
+		attempts := 0
+		err := patience.Reach(t.Context(), time.Minute, func(context.Context) error {
+			switch attempts++; attempts {
+			case 1:
+				<-time.After(2 * time.Minute)
+				return unreachable
+			case 2, 3:
+				return unreachable
+			}
+			return nil
+		})
+		if err != nil || attempts != 4 {
+			t.Errorf("%d attempts, %v", attempts, err)
+		}
+	})
+}

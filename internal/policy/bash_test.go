@@ -30,7 +30,7 @@ FUNCNEST=20
 // returns the names of the commands it reached.
 func ranIn(t *testing.T, script string) []string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-c", `exec 9>&1 >/dev/null 2>&1 </dev/null; exec -- "$BASH" --restricted -c "$1"`, "bash", probe+script)
 	cmd.Env, cmd.Dir = []string{"PATH=/nonexistent"}, t.TempDir()

@@ -15,9 +15,15 @@ import (
 // not set.
 type Choices struct {
 	Bridges, VLANs, Templates, Secrets string
+	Webhooks                           string // hosts
+	Egress, EgressNames                string // of modes, and of names as in a manifest
 
 	Network  job.Network // the configured one
 	Template string      // the configured one
+	Signs    bool        // there is a key for webhooks
+
+	DefaultEgress job.Egress // the configured one
+	DefaultNames  []string   // the configured ones
 }
 
 // Bounds decide which networks, templates and secrets a client may choose.
@@ -29,7 +35,10 @@ type Choices struct {
 type Bounds struct {
 	own                         Choices
 	bridges, templates, secrets []string
+	webhooks                    []string // hosts
 	vlans                       [][2]int
+	egress                      []job.Egress
+	names                       []string
 }
 
 // NewBounds reads the lists. Errors are *job.FieldError, named after the
@@ -41,6 +50,7 @@ func NewBounds(c Choices) (*Bounds, error) {
 		to         *[]string
 	}{
 		{"ALLOWED_BRIDGES", c.Bridges, &b.bridges}, {"ALLOWED_TEMPLATES", c.Templates, &b.templates}, {"ALLOWED_SECRETS", c.Secrets, &b.secrets},
+		{"ALLOWED_WEBHOOKS", c.Webhooks, &b.webhooks},
 	} {
 		names, err := entries(list.name, list.text)
 		if err != nil {
@@ -53,18 +63,16 @@ func NewBounds(c Choices) (*Bounds, error) {
 		}
 		*list.to = names
 	}
+	if err := b.readEgress(); err != nil {
+		return nil, err
+	}
 	tags, err := entries("ALLOWED_VLANS", c.VLANs)
 	if err != nil {
 		return nil, err
 	}
 	for _, text := range tags {
-		first, last, isRange := strings.Cut(text, "-")
-		if !isRange {
-			last = first
-		}
-		from, err := strconv.Atoi(strings.TrimSpace(first))
-		to, toErr := strconv.Atoi(strings.TrimSpace(last))
-		if err != nil || toErr != nil || from < 1 || to > 4094 || from > to {
+		from, to, err := job.VLANs(text)
+		if err != nil || from == 0 {
 			return nil, setting("ALLOWED_VLANS", "%q is not a VLAN tag", text, "write tags from 1 to 4094, or ranges such as 20-29, separated by commas")
 		}
 		b.vlans = append(b.vlans, [2]int{from, to})
@@ -91,9 +99,12 @@ func entries(name, text string) ([]string, error) {
 func (b *Bounds) Check(s job.Submission) error {
 	m := s.Manifest
 	found := &findings{}
-	mcp := s.Client == "mcp" || strings.HasPrefix(s.Client, "mcp:")
+	// A token's holder calls its client as it likes, so it has what an MCP client has.
+	mcp := job.IsMCP(s.Client) || s.Principal.Name != "" && !s.Principal.Admin()
+	b.token(found, s)
 	if m.VM == "" {
 		b.network(found, m.Network, mcp)
+		b.mode(found, m.Network, mcp)
 		b.template(found, m)
 	}
 	for i, name := range m.Secrets {
@@ -101,6 +112,7 @@ func (b *Bounds) Check(s job.Submission) error {
 			found.add(fmt.Sprintf("manifest.secrets[%d]", i), fmt.Sprintf("%q is not allowed: ALLOWED_SECRETS allows %s", name, strings.Join(b.secrets, ", ")), "leave it out")
 		}
 	}
+	b.notify(found, s)
 	if len(found.list) > 0 {
 		return &job.InvalidError{Fields: found.list}
 	}

@@ -99,7 +99,10 @@ func TestNewBounds_RefusesWhatIsNoList(t *testing.T) {
 			t.Errorf("NewBounds(%+v) = %v, want %s named", c, err, name)
 		}
 	}
-	for _, tags := range []string{"0", "4095", "9-3", "-5", "1-", "1-4095"} {
+	if _, err := policy.NewBounds(policy.Choices{VLANs: "20, 30 - 39"}); err != nil {
+		t.Error(err)
+	}
+	for _, tags := range []string{"0", "4095", "9-3", "-5", "1-", "1-4095", "2 0"} {
 		if _, err := policy.NewBounds(policy.Choices{VLANs: tags}); err == nil {
 			t.Errorf("ALLOWED_VLANS %q is taken", tags)
 		}

@@ -1,11 +1,12 @@
 package policy
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
+
+	"linus/internal/lazyregexp"
 )
 
 // harmless are builtins that need no rule: they run nothing and change only the
@@ -24,7 +25,7 @@ var unjudged = []string{
 	"suspend", "typeset", "ulimit",
 }
 
-var elementName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\[[0-9]+\])?$`)
+var elementName = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*(\[[0-9]+\])?$`)
 
 // builtin checks the words of a harmless builtin.
 func (c *checker) builtin(at syntax.Node, name string, words []word) {

@@ -135,7 +135,7 @@ func newSandbox(t *testing.T) sandbox {
 func runs(t *testing.T, script string) bool {
 	t.Helper()
 	s := newSandbox(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	id := strconv.Itoa(nobody)
 	cmd := exec.CommandContext(ctx, "setpriv", "--reuid="+id, "--regid="+id, "--clear-groups", "--no-new-privs", "bash", "-c", script)

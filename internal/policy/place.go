@@ -2,11 +2,13 @@ package policy
 
 import (
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
+
+	"linus/internal/job"
+	"linus/internal/lazyregexp"
 )
 
 // systemDirs contain programs, or what programs depend on.
@@ -43,6 +45,22 @@ func (p *Policy) misplaced(cwd, file string) string {
 	return ""
 }
 
+// CheckFile returns an error if a file may not be written in a VM: where a job may not put
+// it either. A tree has names that nobody has read, and is not allowed at all.
+func (p *Policy) CheckFile(file string, tree bool) error {
+	if len(p.rules) == 0 {
+		return nil
+	}
+	problem := p.misplaced("", file)
+	if tree {
+		problem = "gets files under any name"
+	}
+	if problem == "" {
+		return nil
+	}
+	return &job.FieldError{Field: "path", Problem: problem + ", and ALLOWED_COMMANDS is set", Remedy: "write single files below /tmp, or in the home of the VM's user, under a plain name"}
+}
+
 // isProgram reports whether a file may be what a rule that names its command by
 // path refers to: writing it would change what the rule allows.
 func (p *Policy) isProgram(file string) bool {
@@ -68,10 +86,10 @@ var writing = []syntax.RedirOperator{
 }
 
 var (
-	descriptor    = regexp.MustCompile(`^[0-9]+-?$|^-$`)
-	descriptorVar = regexp.MustCompile(`^\{([A-Za-z_][A-Za-z0-9_]*)\}$`)
-	plainPath     = regexp.MustCompile(`^[A-Za-z0-9_./+][A-Za-z0-9_./+-]*$`)
-	device        = regexp.MustCompile(`^/dev/(null|zero|full|tty|stdout|stderr|fd/[0-9]+)$`)
+	descriptor    = lazyregexp.New(`^[0-9]+-?$|^-$`)
+	descriptorVar = lazyregexp.New(`^\{([A-Za-z_][A-Za-z0-9_]*)\}$`)
+	plainPath     = lazyregexp.New(`^[A-Za-z0-9_./+][A-Za-z0-9_./+-]*$`)
+	device        = lazyregexp.New(`^/dev/(null|zero|full|tty|stdout|stderr|fd/[0-9]+)$`)
 )
 
 func (c *checker) redirect(n *syntax.Redirect) {

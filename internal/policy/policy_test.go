@@ -333,3 +333,30 @@ func TestNew_RefusesWhatIsNoRule(t *testing.T) {
 		}
 	}
 }
+
+// A file of a VM is written where a job may put it, too.
+func TestCheckFile(t *testing.T) {
+	free, err := policy.New("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, err := policy.New("git, /opt/tool/run, npm test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, allowed := range map[string]bool{
+		"/tmp/a": true, "src/main.go": true, "/tmp/a/../b": true,
+		"/usr/local/bin/git": false, "/tmp/../etc/profile": false, ".bashrc": false, "/home/debian/.profile": false, "../debian/x": false,
+		"/srv/app": false, "bin/git": false, "/opt/tool/run": false, "/tmp/.git/hooks/post-checkout": false,
+	} {
+		if err := rules.CheckFile(path, false); (err == nil) != allowed {
+			t.Errorf("%s: %v, want allowed %v", path, err, allowed)
+		}
+		if rules.CheckFile(path, true) == nil {
+			t.Errorf("%s as a tree is allowed", path)
+		}
+		if err := errors.Join(free.CheckFile(path, false), free.CheckFile(path, true)); err != nil {
+			t.Errorf("%s without rules: %v", path, err)
+		}
+	}
+}

@@ -4,12 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"mvdan.cc/sh/v3/syntax"
+
+	"linus/internal/lazyregexp"
 )
 
 // Bounds of a script, for the parser: its recursion is as deep as brackets are
@@ -203,7 +204,7 @@ func (c *checker) visit(node syntax.Node) bool {
 
 // --- functions ---------------------------------------------------------------
 
-var functionName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.:-]*$`)
+var functionName = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_.:-]*$`)
 
 // nameFunction refuses names that would hide what this package relies on.
 func (c *checker) nameFunction(f *syntax.FuncDecl) bool {

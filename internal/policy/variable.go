@@ -1,11 +1,12 @@
 package policy
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
+
+	"linus/internal/lazyregexp"
 )
 
 // variables is what is known of the values variables can have in any of a job's
@@ -18,10 +19,10 @@ type variables struct {
 }
 
 var (
-	plainName  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	lowerName  = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
-	numberText = regexp.MustCompile(`^-?[0-9]*$`)
-	rangeText  = regexp.MustCompile(`^\{-?[0-9]+\.\.-?[0-9]+(\.\.-?[0-9]+)?\}$`)
+	plainName  = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	lowerName  = lazyregexp.New(`^[a-z][a-z0-9_]*$`)
+	numberText = lazyregexp.New(`^-?[0-9]*$`)
+	rangeText  = lazyregexp.New(`^\{-?[0-9]+\.\.-?[0-9]+(\.\.-?[0-9]+)?\}$`)
 )
 
 // countingNames are variables in which the shell keeps its own numbers. Some of
@@ -160,7 +161,7 @@ func (c *checker) setByArithmetic(at syntax.Node, x syntax.ArithmExpr) {
 	}
 }
 
-var arithmeticNumber = regexp.MustCompile(`^(0[xX][0-9A-Fa-f]+|[0-9]+(#[0-9A-Za-z@_]+)?)$`)
+var arithmeticNumber = lazyregexp.New(`^(0[xX][0-9A-Fa-f]+|[0-9]+(#[0-9A-Za-z@_]+)?)$`)
 
 // operand judges a word that arithmetic evaluates.
 func (c *checker) operand(at syntax.Node, w *syntax.Word) {

@@ -14,6 +14,9 @@ type Behaviour struct {
 	FailStep  string        // Create fails at this step, such as "start_vm", after undoing its work
 	Fail      error         // the error; nil: a *job.HostError of class HostVM
 	Warning   string        // reported during Create
+	// Hold makes Create wait, once the VM exists and its ID is reported, until it is
+	// closed or Create is cancelled. Nil: it does not wait.
+	Hold <-chan struct{}
 
 	// Errors that calls return, in order; for a nil entry, and after the last one,
 	// calls succeed.
@@ -81,5 +84,18 @@ func pause(ctx context.Context, d time.Duration) error {
 		return context.Cause(ctx)
 	case <-timer.C:
 		return context.Cause(ctx)
+	}
+}
+
+// held waits until hold is closed, where there is one. It returns false when ctx ends first.
+func held(ctx context.Context, hold <-chan struct{}) bool {
+	if hold == nil {
+		return true
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-hold:
+		return true
 	}
 }

@@ -34,10 +34,12 @@ type fakeVM struct {
 	stopped bool
 	boots   int // after the first
 	lease   time.Duration
+	mode    job.Egress
 
 	suspended bool                // off, with what runs in it
 	jobs      map[string]*fakeJob // by job ID
 	snapshots map[string]int      // the boot each has in its memory; -1: it is of the disk alone
+	files     map[string]string   // content by path
 }
 
 // is reports whether this is vm.
@@ -62,6 +64,13 @@ var (
 // NewFake returns an empty hypervisor.
 func NewFake() *Fake {
 	return &Fake{vms: map[int]*fakeVM{}, nextID: 100, opened: map[string]bool{}}
+}
+
+// CountFrom sets the ID of the next VM, so that fakes which share a database have others.
+func (f *Fake) CountFrom(id int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.nextID = id
 }
 
 // Stats returns the counts so far.

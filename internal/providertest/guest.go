@@ -5,7 +5,9 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -27,7 +29,8 @@ type fakeRun struct {
 	stopped time.Time // by Stop
 
 	input  []byte
-	closed bool // its stdin
+	closed bool   // its stdin
+	size   [2]int // of its terminal, by Resize
 
 	unattended, lost bool // by LoseRunner, and the result of Start after it
 }
@@ -138,6 +141,13 @@ func (r *fakeRun) state() job.RunState {
 		s.Exited, s.ExitCode, s.Reason = true, 143, "timeout"
 	}
 	return s
+}
+
+// Proxy is open until ctx ends. Nothing in the VM speaks to it.
+func (f *Fake) Proxy(ctx context.Context, _ job.Job, _ int, _ func(context.Context) (net.Conn, error), opened func()) error {
+	opened()
+	<-ctx.Done()
+	return nil
 }
 
 // Callbacks returns the next way of Behaviour.
@@ -255,6 +265,49 @@ func (f *Fake) Input(ctx context.Context, j job.Job, offset int64, data []byte) 
 	}
 	return int64(len(run.input)), nil
 }
+
+// Resize records the terminal's size.
+func (f *Fake) Resize(ctx context.Context, j job.Job, rows, columns int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.inside(ctx, "resize in", j, &f.behaviour.Inputs)
+	if err == nil && there.run != nil {
+		there.run.size = [2]int{rows, columns}
+	}
+	return err
+}
+
+// TerminalSize returns the rows and columns that a job's terminal was given; 0, 0: none.
+func (f *Fake) TerminalSize(j job.Job) (rows, columns int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if there := f.vms[j.VM.ID].jobs[j.ID]; there != nil && there.run != nil {
+		return there.run.size[0], there.run.size[1]
+	}
+	return 0, 0
+}
+
+// Dial connects to a program in the VM that sends back what it gets, at any port but 1.
+func (f *Fake) Dial(ctx context.Context, vm job.VM, port int) (job.Tunnel, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := f.inside(ctx, "connect to", job.Job{ID: "dial", VM: &vm}, &f.behaviour.Inputs); err != nil {
+		return nil, err
+	}
+	if port == 1 {
+		return nil, &job.FieldError{Field: "port", Problem: "nothing accepts connections at port 1"}
+	}
+	r, w := io.Pipe()
+	return &echoed{r, w}, nil
+}
+
+// echoed is a connection to a program that sends back what it gets.
+type echoed struct {
+	io.Reader
+	*io.PipeWriter
+}
+
+func (e *echoed) CloseWrite() error { return e.PipeWriter.Close() }
 
 // CloseInput closes a task's stdin.
 func (f *Fake) CloseInput(ctx context.Context, j job.Job) error {

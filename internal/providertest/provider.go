@@ -67,7 +67,7 @@ func (f *Fake) Create(ctx context.Context, spec job.VMSpec, progress func(job.Pr
 		case step == "validate_environment" && spec.OS == "" && spec.Template != FakeTemplate && spec.Template != "9000":
 			return undo(fault(op, job.HostConfig, fmt.Sprintf("template '%s' does not exist on node 'pve'", spec.Template), "name one that does"))
 		case step == "create_vm":
-			id, err := f.reserve(op, &vm)
+			id, err := f.reserve(op, &vm, spec.Network)
 			if err != nil {
 				return undo(err)
 			}
@@ -75,6 +75,9 @@ func (f *Fake) Create(ctx context.Context, spec job.VMSpec, progress func(job.Pr
 			if !b.LateID {
 				vm.ID = id
 				progress(job.Progress{VMID: id})
+			}
+			if !held(ctx, b.Hold) {
+				return undo(fault(op, job.HostCancelled, "stopped by a signal while: "+step, ""))
 			}
 		}
 	}
@@ -98,7 +101,7 @@ func (f *Fake) reached(vm *fakeVM) job.VM {
 }
 
 // reserve allocates an ID for vm, as qm clone does.
-func (f *Fake) reserve(op string, vm *job.VM) (int, error) {
+func (f *Fake) reserve(op string, vm *job.VM, n job.Network) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, other := range f.vms {
@@ -112,7 +115,7 @@ func (f *Fake) reserve(op string, vm *job.VM) (int, error) {
 	made.Node, made.User, made.State = "pve", "debian", job.VMCreated
 	made.IP = fmt.Sprintf("10.99.%d.%d", made.ID/250, made.ID%250+1)
 	made.HostKey = "ssh-ed25519 AAAAfake" + strconv.Itoa(made.ID)
-	f.vms[made.ID] = &fakeVM{VM: made}
+	f.vms[made.ID] = &fakeVM{VM: made, mode: n.Mode()}
 	f.stats.MostVMs = max(f.stats.MostVMs, len(f.vms))
 	return made.ID, nil
 }

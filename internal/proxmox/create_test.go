@@ -242,7 +242,7 @@ func TestCreate_WhoseScriptIsGoneWithoutResult(t *testing.T) {
 	h := newScripted(t, map[string]func(*run) int{"create-vm": b.script})
 	s := &steps{at: "validate_environment", do: h.loses}
 	_, err := h.provider(nil).Create(t.Context(), job.VMSpec{Name: "linus-job-1", Job: jobID}, s.progress)
-	if host := hostError(t, err, job.HostVM); !strings.Contains(host.Text, "restarted") {
+	if host := hostError(t, err, job.HostInterrupted); !strings.Contains(host.Text, "restarted") {
 		t.Errorf("%+v", host)
 	}
 }

@@ -3,6 +3,7 @@ package proxmox_test
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -73,6 +74,47 @@ func TestFaults(t *testing.T) {
 		}
 		if _, err := h.provider(t, func(o *proxmox.Options) { o.Host, o.ScriptDir = pool, dir }).List(t.Context()); err != nil {
 			t.Error(err)
+		}
+	})
+
+	t.Run("parts of uploads that killed engines left are removed, and nothing else", func(t *testing.T) {
+		_, pool := h.faulty(t, sshtest.Faults{})
+		dir := filepath.Join(t.TempDir(), "scripts")
+		const part = "create-vm-0123456789ab.sh.linus-abcdefghi2"
+		files := map[string]bool{ // whether it is old, and goes
+			part: true, "show-vm-ba9876543210.sh.linus-zzzzzzzzz7": true,
+			"create-vm-0123456789ab.sh.linus-2bcdefghij": false, // of an upload that is under way
+		}
+		kept := []string{"create-vm-0123456789ab.sh", "notes.linus-abcdefghij", part + ".old", "x" + part[1:] + "k", "operations/" + part, "dir-0123456789ab.sh.linus-abcdefghij/x"}
+		long := time.Now().Add(-61 * time.Minute)
+		write := func(name string, at time.Time) {
+			path := filepath.Join(dir, name)
+			err := os.MkdirAll(filepath.Dir(path), 0o700)
+			if err == nil {
+				err = errors.Join(os.WriteFile(path, []byte("x"), 0o600), os.Chtimes(path, at, at), os.Chtimes(filepath.Dir(path), at, at))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for name, old := range files {
+			write(name, map[bool]time.Time{true: long, false: time.Now()}[old])
+		}
+		for _, name := range kept {
+			write(name, long)
+		}
+		if _, err := h.provider(t, func(o *proxmox.Options) { o.Host, o.ScriptDir = pool, dir }).List(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for name, goes := range files {
+			if _, err := os.Stat(filepath.Join(dir, name)); errors.Is(err, fs.ErrNotExist) != goes {
+				t.Errorf("%s: %v; it goes: %v", name, err, goes)
+			}
+		}
+		for _, name := range kept {
+			if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+				t.Error(err)
+			}
 		}
 	})
 

@@ -136,6 +136,9 @@ func (h *labHost) provider(t *testing.T, change func(*proxmox.Options)) *proxmox
 		Loopback: h.Config.Driver == lab.DriverProcess,
 		Log:      slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
+	if h.Config.Driver == lab.DriverQemu { // emulated, on a machine that may be busy
+		o.NetworkTimeout, o.ReadyTimeout = 20*time.Minute, 20*time.Minute
+	}
 	if change != nil {
 		change(&o)
 	}
@@ -195,13 +198,15 @@ func testLab(t *testing.T, driver string, slow bool) {
 	t.Run("Provider", func(t *testing.T) {
 		t.Parallel()
 		providertest.Run(t, h.suite(slow))
-		if driver == lab.DriverQemu {
-			t.Run("IPv6Only", func(t *testing.T) { ipv6Only(t, h, netip.MustParsePrefix("fd77::/16")) })
-		}
 	})
 	t.Run("VM", func(t *testing.T) { // one for all that need no fresh one: boots are slow
 		t.Parallel()
-		vm := newVM(t, h)
+		var vm job.VM
+		if driver == lab.DriverQemu { // the suite's has IPv4
+			vm = ipv6Only(t, h, netip.MustParsePrefix("fd77::/16"))
+		} else {
+			vm = newVM(t, h, nil)
+		}
 		t.Run("Guest", func(t *testing.T) { guestRoundTrip(t, h, vm) })
 		t.Run("Revert", func(t *testing.T) { vm = revert(t, h, vm) })
 		t.Run("Suspend", func(t *testing.T) { vm = suspend(t, h, vm) })

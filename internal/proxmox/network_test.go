@@ -152,24 +152,19 @@ func TestSystems_AreMadeFromTheirImages(t *testing.T) {
 
 func TestIPv6Only_IsFoundByItsAgent(t *testing.T) {
 	h := newLab(t, lab.DriverProcess) // one guest at a time: not parallel
-	ipv6Only(t, h, netip.MustParsePrefix("::1/128"))
-}
-
-func ipv6Only(t *testing.T, h *labHost, network netip.Prefix) {
-	p := h.provider(t, func(o *proxmox.Options) { o.IPConfig = "auto6" })
-	vm, err := p.Create(t.Context(), h.spec(), func(job.Progress) {})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if ip, err := netip.ParseAddr(vm.IP); err != nil || !network.Contains(ip) {
-		t.Errorf("its address is %q, not in %s", vm.IP, network)
-	}
+	vm := ipv6Only(t, h, netip.MustParsePrefix("::1/128"))
 	g := guest.New(guest.Options{Host: guest.Through(h.pool), Keys: guest.Keys{Old: h.key}, Port: h.Config.GuestPort})
 	defer g.Close()
 	if state, err := g.Probe(t.Context(), job.Job{ID: vm.Job, VM: &vm}); err != nil || state.Started {
 		t.Errorf("probe: %+v, %v", state, err)
 	}
-	if err := p.Destroy(t.Context(), vm); err != nil {
-		t.Error(err)
+}
+
+// ipv6Only makes a VM that has an address of network and no IPv4.
+func ipv6Only(t *testing.T, h *labHost, network netip.Prefix) job.VM {
+	vm := newVM(t, h, func(o *proxmox.Options) { o.IPConfig = "auto6" })
+	if ip, err := netip.ParseAddr(vm.IP); err != nil || !network.Contains(ip) {
+		t.Errorf("its address is %q, not in %s", vm.IP, network)
 	}
+	return vm
 }

@@ -26,6 +26,7 @@ func TestPersist_TriesAsLongAsTheHostMayAnswer(t *testing.T) {
 		{"it answers in the end", time.Minute, []try{{false, refused}, {true, refused}, {true, nil}}},
 		{"another fault ends it", time.Minute, []try{{false, refused}, {true, other}}},
 		{"no patience", 0, []try{{false, refused}}},
+		{"what ran there was killed", time.Minute, []try{{true, &remote.ExitError{Code: 137, Signal: "KILL"}}, {true, nil}}},
 		{"an exit code is an answer", time.Minute, []try{{true, &remote.ExitError{Code: 255}}}},
 	}
 	for _, tt := range tests {

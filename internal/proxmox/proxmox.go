@@ -245,6 +245,7 @@ func (p *Provider) createEnvironment(spec job.VMSpec) map[string]string {
 	setNumber(env, "VM_VLAN_TAG", spec.Network.VLAN)
 	setText(env, "VM_IP_CONFIG", spec.Network.IP)
 	setText(env, "VM_GATEWAY", spec.Network.Gateway)
+	setText(env, "VM_EGRESS", string(spec.Network.Egress))
 	if spec.Template == "" {
 		setText(env, "VM_OS", spec.OS)
 		setText(env, "VM_IMAGE_URL", p.o.ImageURL)

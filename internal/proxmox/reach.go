@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"regexp"
 	"strconv"
 
 	"linus/internal/job"
+	"linus/internal/lazyregexp"
 	"linus/internal/remote"
 	"linus/internal/result"
 )
@@ -16,11 +16,11 @@ import (
 // Valid forms of what scripts report about a VM. Addresses and keys come from inside
 // VMs, where a job may have been root, so they are checked.
 var (
-	idForm   = regexp.MustCompile(`^[1-9][0-9]{2,8}$`)
-	nodeForm = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`)
-	nameForm = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?)?$`) // of at most 253 bytes
-	userForm = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,31}$`)
-	uuidForm = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+	idForm   = lazyregexp.New(`^[1-9][0-9]{2,8}$`)
+	nodeForm = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`)
+	nameForm = lazyregexp.New(`^([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?)?$`) // of at most 253 bytes
+	userForm = lazyregexp.New(`^[a-z_][a-z0-9_-]{0,31}$`)
+	uuidForm = lazyregexp.New(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 )
 
 func readID(text string) (int, error) {

@@ -164,7 +164,7 @@ func (p *Provider) persist(ctx context.Context, op string, limit time.Duration, 
 		if answered, err = try(); answered {
 			pause.answered()
 		}
-		if err != nil && !remote.Passing(err) {
+		if err != nil && !remote.Passing(err) && !killed(err) {
 			return struct{}{}, backoff.Permanent(err)
 		}
 		return struct{}{}, err
@@ -172,6 +172,13 @@ func (p *Provider) persist(ctx context.Context, op string, limit time.Duration, 
 		p.o.Log.WarnContext(ctx, "host does not respond, retrying", "host", p.o.Host.Login(), "op", op, "err", err)
 	}))
 	return err
+}
+
+// killed reports whether a command on the host was ended by a signal, which nobody here
+// sends: the host is going down, or short of memory.
+func killed(err error) bool {
+	var exit *remote.ExitError
+	return errors.As(err, &exit) && exit.Signal != ""
 }
 
 // scripts are the uploaded copies of the host scripts, each with its hash in its name.
@@ -199,7 +206,10 @@ func (s *scripts) ensure(ctx context.Context, name string) (string, error) {
 		return file, nil
 	}
 	const absent = 66
-	const look = `umask 077; mkdir -p -m 0700 -- "$1" || exit 1; [ "$(sha256sum 2>/dev/null <"$2")" = "$3  -" ] || exit 66`
+	// Parts of uploads whose engine was killed are removed; one under way is younger.
+	const look = `umask 077; mkdir -p -m 0700 -- "$1" || exit 1
+find "$1" -maxdepth 1 -type f -regextype posix-extended -regex '.*/[a-z-]+-[0-9a-f]{12}\.sh\.linus-[a-z2-7]{10}' -mmin +60 -delete || :
+[ "$(sha256sum 2>/dev/null <"$2")" = "$3  -" ] || exit 66`
 	err = s.host.Run(ctx, remote.Command{Name: "prepare " + s.dir, Line: remote.Quote("sh", "-c", look, "look", s.dir, file, script.SHA256)})
 	var exit *remote.ExitError
 	if errors.As(err, &exit) && exit.Code == absent {
@@ -266,6 +276,11 @@ func (p *Provider) scriptError(ctx context.Context, op string, res result.Result
 		e.Class = job.HostCancelled
 		e.Text = "cancelled, and it is not known whether the script has undone its work: " + err.Error()
 		e.Remedy = "linus checks again before it considers the VM gone; " + string(job.ListVMs) + " shows what is left"
+	case killed(err):
+		e.Class = job.HostUnreachable
+		e.Remedy = "try again; if it persists, see in the host's log what ends it"
+	case errors.Is(err, errGone):
+		e.Class = job.HostInterrupted
 	default:
 		e.Class = job.HostVM
 	}

@@ -57,7 +57,7 @@ func TestSystemd_OfTheHost(t *testing.T) {
 		spec := h.spec()
 		s := &steps{at: "wait_for_network", do: func() { h.on(t, "systemctl kill --kill-whom=main --signal=KILL "+unitOf(spec)) }}
 		_, err := h.provider(t, nil).Create(t.Context(), spec, s.progress)
-		wantHost(t, err, job.HostVM)
+		wantHost(t, err, job.HostInterrupted)
 		if vms := h.vms(t, spec); len(vms) != 1 {
 			t.Errorf("what the killed create left: %+v, want its VM", vms)
 		}
@@ -84,7 +84,7 @@ func TestSystemd_OfTheHost(t *testing.T) {
 			t.Errorf("the operation's files are gone: %v", err)
 		}
 		_, err = h.provider(t, nil).Create(t.Context(), spec, func(job.Progress) {})
-		wantHost(t, err, job.HostVM)
+		wantHost(t, err, job.HostInterrupted)
 		if err == nil || !strings.Contains(err.Error(), "restarted") {
 			t.Errorf("a create that the reboot ended: %v", err)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"linus/embed"
 	"linus/internal/job"
+	"linus/internal/proxmox"
 	"linus/internal/remote"
 )
 
@@ -18,9 +19,9 @@ type machine struct {
 }
 
 // newVM makes a VM that goes with the test.
-func newVM(t *testing.T, h *labHost) job.VM {
+func newVM(t *testing.T, h *labHost, change func(*proxmox.Options)) job.VM {
 	t.Helper()
-	p := h.provider(t, nil)
+	p := h.provider(t, change)
 	vm, err := p.Create(t.Context(), h.spec(), func(job.Progress) {})
 	if err != nil {
 		t.Fatal(err)

@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 
 	"linus/internal/job"
+	"linus/internal/lazyregexp"
 	"linus/internal/result"
 )
 
@@ -84,7 +84,7 @@ func readVM(line string) (job.VM, error) {
 	if err != nil {
 		return job.VM{}, fmt.Errorf("list-vms returned a VM without ID: %q", line)
 	}
-	for key, form := range map[string]*regexp.Regexp{"node": nodeForm, "name": nameForm, "job": uuidForm, "owner": uuidForm} {
+	for key, form := range map[string]*lazyregexp.Regexp{"node": nodeForm, "name": nameForm, "job": uuidForm, "owner": uuidForm} {
 		if len(values[key]) > 253 || !form.MatchString(values[key]) {
 			return job.VM{}, fmt.Errorf("list-vms returned VM %d with %s %q", id, key, values[key])
 		}

@@ -1,15 +1,15 @@
 package proxmox
 
 import (
-	"regexp"
 	"strings"
 
 	"linus/internal/job"
+	"linus/internal/lazyregexp"
 	"linus/internal/result"
 )
 
 // inputName matches names that may be inputs of a script.
-var inputName = regexp.MustCompile(`\b(?:VM|TEMPLATE)_[A-Z0-9_]+\b`)
+var inputName = lazyregexp.New(`\b(?:VM|TEMPLATE)_[A-Z0-9_]+\b`)
 
 // settingNames are the settings for inputs of the scripts, where the names differ.
 var settingNames = map[string]string{

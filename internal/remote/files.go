@@ -6,8 +6,10 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"strings"
@@ -36,7 +38,7 @@ var errNoSFTP = errors.New("the machine has no SFTP subsystem")
 // without SFTP gets them as base64 through a shell.
 func (p *Pool) Upload(ctx context.Context, files ...File) error {
 	for _, f := range files {
-		err := p.withSFTP(ctx, func(c *sftp.Client) error { return putSFTP(ctx, c, f) })
+		err := p.withSFTP(ctx, func(c *sftp.Client) error { return putSFTP(ctx, c, f, nil) })
 		if errors.Is(err, errNoSFTP) {
 			err = p.putExec(ctx, f)
 		}
@@ -102,7 +104,7 @@ func (p *Pool) sftpClient(ctx context.Context) (*sftp.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := await(ctx, p, nil, func() (*sftp.Client, error) { return startSFTP(session) },
+	client, err := await(ctx, p, nil, func() (*sftp.Client, error) { return startSFTP(session, nil) },
 		func(client *sftp.Client) { _ = client.Close() })
 	if err == nil && !p.own(func() { p.watchSFTP(c, session, client) }) {
 		err = errors.Join(errClosed, client.Close())
@@ -136,7 +138,9 @@ func (p *Pool) currentSFTP() (*sftp.Client, error) {
 	}
 }
 
-func startSFTP(session *ssh.Session) (*sftp.Client, error) {
+// startSFTP starts SFTP in a session. What the other machine sends is read through from,
+// unless that is nil.
+func startSFTP(session *ssh.Session, from func(io.Reader) io.Reader) (*sftp.Client, error) {
 	in, err := session.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -148,7 +152,43 @@ func startSFTP(session *ssh.Session) (*sftp.Client, error) {
 	if err := session.RequestSubsystem("sftp"); err != nil {
 		return nil, err
 	}
-	return sftp.NewClientPipe(out, in, sftp.UseConcurrentWrites(true))
+	if from != nil {
+		out = from(out)
+	}
+	return sftp.NewClientPipe(out, &privateFiles{WriteCloser: in}, sftp.UseConcurrentWrites(true))
+}
+
+// privateFiles is the stream to an SFTP server, on which new files are given mode 0600:
+// pkg/sftp cannot, and its files would be readable until their mode is set.
+type privateFiles struct {
+	io.WriteCloser
+	left int64 // of the packet that is being written
+}
+
+// Write writes a packet's head, which is the whole packet of a request to open a file, or
+// what comes after it.
+func (p *privateFiles) Write(data []byte) (int, error) {
+	if p.left > 0 {
+		p.left -= int64(len(data))
+		return p.WriteCloser.Write(data)
+	}
+	if len(data) < 5 {
+		return 0, errors.New("SFTP packets are written in other pieces than before")
+	}
+	size := binary.BigEndian.Uint32(data)
+	p.left = 4 + int64(size) - int64(len(data))
+	// At its end: flags, of which one is to create the file, and which attributes follow.
+	const open, create, permissions = 3, 0x08, 0x04
+	if end := len(data) - 8; p.left == 0 && data[4] == open && end >= 13 &&
+		binary.BigEndian.Uint32(data[end:])&create != 0 && binary.BigEndian.Uint32(data[end+4:]) == 0 {
+		private := binary.BigEndian.AppendUint32(nil, size+4)
+		private = append(private, data[4:end+4]...)
+		private = binary.BigEndian.AppendUint32(private, permissions)
+		private = binary.BigEndian.AppendUint32(private, 0o600)
+		n, err := p.WriteCloser.Write(private)
+		return min(n, len(data)), err
+	}
+	return p.WriteCloser.Write(data)
 }
 
 // watchSFTP waits for the end of the SFTP session.
@@ -188,9 +228,17 @@ func (p *Pool) refusedSFTP(ctx context.Context, c *conn, err error) error {
 	return errNoSFTP
 }
 
-func temporaryName(path string) string { return path + ".linus-" + strings.ToLower(rand.Text()[:10]) }
+// temporaryName returns a name in the same directory, which a file's name may fill.
+func temporaryName(path string) string {
+	const end = 17
+	if base := len(path) - strings.LastIndexByte(path, '/') - 1; base > 255-end {
+		path = path[:len(path)-base+255-end]
+	}
+	return path + ".linus-" + strings.ToLower(rand.Text()[:10])
+}
 
-func putSFTP(ctx context.Context, c *sftp.Client, f File) (err error) {
+// putSFTP calls ready, unless that is nil, with the temporary name before it is renamed.
+func putSFTP(ctx context.Context, c *sftp.Client, f File, ready func(temporary string, info fs.FileInfo) error) (err error) {
 	temporary := temporaryName(f.Path)
 	file, err := c.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL)
 	if err != nil {
@@ -201,7 +249,6 @@ func putSFTP(ctx context.Context, c *sftp.Client, f File) (err error) {
 			_ = c.Remove(temporary)
 		}
 	}()
-	// Restrict the mode first: the content may be secret.
 	err = file.Chmod(f.Mode.Perm())
 	if err == nil {
 		_, err = file.ReadFrom(bytes.NewReader(f.Data))
@@ -220,6 +267,11 @@ func putSFTP(ctx context.Context, c *sftp.Client, f File) (err error) {
 		return fmt.Errorf("only %d of %d bytes arrived: is the disk full?", info.Size(), len(f.Data))
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	}
+	if ready != nil {
+		if err := ready(temporary, info); err != nil {
+			return err
+		}
 	}
 	return explain(c.PosixRename(temporary, f.Path))
 }

@@ -4,10 +4,15 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"sync"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"linus/internal/remote"
 	"linus/internal/sshtest"
@@ -50,6 +55,69 @@ func TestUpload(t *testing.T) {
 				t.Errorf("left behind: %v, %v", entries, err)
 			}
 		})
+	}
+}
+
+// A channel that runs a function before each response of a server.
+type observed struct {
+	io.ReadWriteCloser
+	look func()
+}
+
+func (o observed) Write(data []byte) (int, error) {
+	o.look()
+	return o.ReadWriteCloser.Write(data)
+}
+
+// A file is nobody else's to read at any time, and its content may look like requests.
+func TestUpload_NewFilesArePrivateFromTheBeginning(t *testing.T) {
+	const server = "/usr/lib/openssh/sftp-server"
+	if _, err := os.Stat(server); err != nil {
+		t.Skip(err)
+	}
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "secret")
+	var mu sync.Mutex
+	modes := map[fs.FileMode]bool{}
+	s := sshtest.Start(t, sshtest.Options{ServeFiles: func(channel io.ReadWriteCloser) {
+		cmd := exec.Command(server, "-u", "0")
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		cmd.Stdout = observed{channel, func() {
+			entries, _ := os.ReadDir(dir)
+			mu.Lock()
+			defer mu.Unlock()
+			for _, entry := range entries {
+				if info, err := entry.Info(); err == nil && entry.Name() != filepath.Base(path) {
+					modes[info.Mode()] = true
+				}
+			}
+		}}
+		if err := cmd.Start(); err != nil {
+			t.Error(err)
+			return
+		}
+		_, _ = io.Copy(in, channel)
+		_ = in.Close()
+		_ = cmd.Wait()
+	}})
+	// A request to open a file, as content: at every place where a piece may begin.
+	open := []byte{0, 0, 0, 25, 3, 0, 0, 0, 1, 0, 0, 0, 8, '/', 't', 'm', 'p', '/', 'x', 'x', 'x', 0, 0, 0, 0x1a, 0, 0, 0, 0}
+	data := bytes.Repeat(append(open, 0, 0, 0), 10_000)
+	if err := pool(t, options(s)).Upload(t.Context(), remote.File{Path: path, Data: data, Mode: 0o640}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("%d of %d bytes, %v", len(got), len(data), err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if diff := cmp.Diff(map[fs.FileMode]bool{0o600: true, 0o640: true}, modes); diff != "" {
+		t.Errorf("modes of the file in the making (-want +got):\n%s", diff)
 	}
 }
 

@@ -72,6 +72,12 @@ func (r *Process) Send(ctx context.Context, data io.Reader) error {
 	return r.verdict(ctx, err)
 }
 
+// CloseInput closes the command's stdin.
+func (r *Process) CloseInput(ctx context.Context) error {
+	_, err := await(ctx, r.pool, r.ended, func() (struct{}, error) { return struct{}{}, discardEOF(r.stdin.Close()) }, nil)
+	return r.verdict(ctx, err)
+}
+
 // Receive returns what read returns, which is given the command's stdout.
 func Receive[T any](ctx context.Context, r *Process, read func(stdout *bufio.Reader) (T, error)) (T, error) {
 	value, err := await(ctx, r.pool, nil, func() (T, error) { return read(r.stdout) }, nil)

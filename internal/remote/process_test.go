@@ -95,7 +95,7 @@ func TestProcess_EndsWithItsCaller(t *testing.T) {
 	}
 	began := time.Now()
 	p.Close()
-	if took := time.Since(began); took > 4*time.Second {
+	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("closed after %s", took)
 	}
 	if _, err := p.Begin(t.Context(), remote.Command{Line: "true"}); err == nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,6 +16,40 @@ import (
 // ErrNoForwarding is returned for a machine whose SSH server does not forward
 // (AllowTcpForwarding no).
 var ErrNoForwarding = errors.New("its SSH server does not allow forwarding")
+
+// ErrNotListening is returned for a port at which nothing accepts connections.
+var ErrNotListening = errors.New("nothing accepts connections there")
+
+// Loopback is a connection to a program of the other machine. Its directions end
+// separately.
+type Loopback interface {
+	io.ReadWriteCloser
+	CloseWrite() error
+}
+
+// DialLoopback connects to a TCP port of the other machine's own loopback, and never to
+// one of this machine. The connection outlasts ctx, and ends with the pool's. Errors:
+// ErrNotListening, ErrNoForwarding.
+func (p *Pool) DialLoopback(ctx context.Context, port int) (Loopback, error) {
+	c, conn, err := channel(ctx, p, nil, func(client *ssh.Client) (net.Conn, error) {
+		return client.DialContext(ctx, "tcp", net.JoinHostPort("localhost", strconv.Itoa(port)))
+	}, func(n net.Conn) { _ = n.Close() })
+	var open *ssh.OpenChannelError
+	switch {
+	case errors.As(err, &open) && (open.Reason == ssh.Prohibited || open.Reason == ssh.UnknownChannelType):
+		return nil, fmt.Errorf("connect to port %d of %s: %w", port, p.Login(), ErrNoForwarding)
+	case errors.As(err, &open):
+		return nil, fmt.Errorf("connect to port %d of %s: %w", port, p.Login(), ErrNotListening)
+	case err != nil:
+		return nil, err
+	}
+	p.release(c) // it is no session
+	through, ok := conn.(Loopback)
+	if !ok {
+		return nil, errors.Join(errors.New("an SSH channel cannot be closed one way"), conn.Close())
+	}
+	return through, nil
+}
 
 // maxTunnelled is how many connections a tunnel carries at once; more are
 // closed. A job controls what connects, and must not load its server.
@@ -31,13 +66,22 @@ type Tunnel struct {
 // Tunnel opens a tunnel from any free port of the other machine to an address,
 // "host:port". ErrNoForwarding if that is not allowed there.
 func (p *Pool) Tunnel(ctx context.Context, to string) (*Tunnel, error) {
+	return p.TunnelFrom(ctx, 0, maxTunnelled, func(ctx context.Context) (net.Conn, error) {
+		return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", to)
+	})
+}
+
+// TunnelFrom opens a tunnel from a port of the other machine's loopback, 0 for any free
+// one, to what dial returns; it carries at most so many connections at once.
+// ErrNoForwarding if that is not allowed there, or the port is in use.
+func (p *Pool) TunnelFrom(ctx context.Context, port, most int, dial func(context.Context) (net.Conn, error)) (*Tunnel, error) {
 	closeIt := func(l net.Listener) {
 		if l != nil {
 			_ = l.Close()
 		}
 	}
 	c, l, err := channel(ctx, p, nil, func(client *ssh.Client) (net.Listener, error) {
-		l, err := client.Listen("tcp", "127.0.0.1:0")
+		l, err := client.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil && strings.Contains(err.Error(), "denied by peer") { // x/crypto has no type for it
 			return nil, nil
 		}
@@ -51,7 +95,7 @@ func (p *Pool) Tunnel(ctx context.Context, to string) (*Tunnel, error) {
 		return nil, fmt.Errorf("open a tunnel from %s: %w", p.Login(), ErrNoForwarding)
 	}
 	t := &Tunnel{pool: p, listener: l, ended: make(chan struct{})}
-	if !p.own(func() { t.accept(context.WithoutCancel(ctx), to) }) {
+	if !p.own(func() { t.accept(context.WithoutCancel(ctx), most, dial) }) {
 		closeIt(l)
 		return nil, errClosed
 	}
@@ -67,9 +111,9 @@ func (t *Tunnel) Ended() <-chan struct{} { return t.ended }
 // Close ends the tunnel. It does not wait: the other machine may not answer.
 func (t *Tunnel) Close() { t.pool.own(func() { _ = t.listener.Close() }) }
 
-func (t *Tunnel) accept(ctx context.Context, to string) {
+func (t *Tunnel) accept(ctx context.Context, most int, dial func(context.Context) (net.Conn, error)) {
 	defer close(t.ended)
-	room := make(chan struct{}, maxTunnelled)
+	room := make(chan struct{}, most)
 	for {
 		far, err := t.listener.Accept()
 		if err != nil {
@@ -79,7 +123,7 @@ func (t *Tunnel) accept(ctx context.Context, to string) {
 		select {
 		case room <- struct{}{}:
 			owned = t.pool.own(func() {
-				t.carry(ctx, far, to)
+				t.carry(ctx, far, dial)
 				<-room
 			})
 		default:
@@ -91,9 +135,9 @@ func (t *Tunnel) accept(ctx context.Context, to string) {
 }
 
 // carry copies bytes both ways until either side closes.
-func (t *Tunnel) carry(ctx context.Context, far net.Conn, to string) {
+func (t *Tunnel) carry(ctx context.Context, far net.Conn, dial func(context.Context) (net.Conn, error)) {
 	defer func() { _ = far.Close() }()
-	near, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", to)
+	near, err := dial(ctx)
 	if err != nil {
 		t.pool.log.WarnContext(ctx, "tunnel cannot reach its target", "err", err)
 		return

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -54,7 +55,7 @@ func through(t *testing.T, addr string) (string, error) {
 		return "", err
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	_, _ = fmt.Fprintln(conn, "hello")
 	return bufio.NewReader(conn).ReadString('\n')
 }
@@ -63,7 +64,7 @@ func ends(t *testing.T, tun *remote.Tunnel) {
 	t.Helper()
 	select {
 	case <-tun.Ended():
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the tunnel did not end")
 	}
 }
@@ -136,5 +137,55 @@ func TestTunnel_CarriesABoundedNumberAtOnce(t *testing.T) {
 	}
 	if got := output(t, p, "echo well"); got != "well\n" {
 		t.Errorf("the connection is held up: %q", got)
+	}
+}
+
+func TestDialLoopback_ReachesOnlyTheOtherMachine(t *testing.T) {
+	vm := sshtest.Start(t, sshtest.Options{})
+	p := pool(t, options(vm))
+	_, port, err := net.SplitHostPort(echo(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := p.DialLoopback(t.Context(), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close() //nolint:errcheck // it has ended
+	if _, err := io.WriteString(conn, "hello"); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 5)
+	if _, err := io.ReadFull(conn, got); err != nil || string(got) != "hello" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if err := conn.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if rest, err := io.ReadAll(conn); err != nil || len(rest) > 0 {
+		t.Errorf("got %q after the end, %v", rest, err)
+	}
+	if _, err := p.DialLoopback(t.Context(), 1); !errors.Is(err, remote.ErrNotListening) {
+		t.Errorf("a port at which nothing listens: %v", err)
+	}
+}
+
+// Where the other machine does not forward, nothing of this one is reached instead.
+func TestDialLoopback_NotAllowed(t *testing.T) {
+	vm := sshtest.Start(t, sshtest.Options{Faults: sshtest.Faults{NoForwarding: true}})
+	_, port, err := net.SplitHostPort(echo(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pool(t, options(vm)).DialLoopback(t.Context(), n); !errors.Is(err, remote.ErrNoForwarding) {
+		t.Errorf("got %v", err)
 	}
 }

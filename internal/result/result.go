@@ -9,9 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strings"
 
+	"linus/internal/lazyregexp"
 	"linus/internal/term"
 )
 
@@ -33,7 +33,7 @@ const (
 // what was read before, and is not whole.
 var ErrTooLarge = errors.New("script's answer is too large")
 
-var keyForm = regexp.MustCompile(`^LINUS_[A-Z][A-Z0-9_]*$`)
+var keyForm = lazyregexp.New(`^LINUS_[A-Z][A-Z0-9_]*$`)
 
 // Line is one LINUS_ line: the value is everything after the first colon.
 type Line struct {
@@ -104,7 +104,7 @@ func (r Result) Remedy() string {
 func Parse(r io.Reader, nonce string, onLine func(key, value string)) (Result, error) {
 	var (
 		res     Result
-		in      = bufio.NewReaderSize(r, MaxLine)
+		in      = bufio.NewReader(r)
 		open    = nonce == ""
 		closed  bool
 		tooMuch bool
@@ -149,15 +149,16 @@ func Parse(r io.Reader, nonce string, onLine func(key, value string)) (Result, e
 	}
 }
 
-// readLine returns one line without its newline. For a line longer than the
-// reader's buffer it returns the beginning, and true. The error comes with the
-// last line.
+// readLine returns one line without its newline. For a line longer than MaxLine it
+// returns the beginning, and true. The error comes with the last line.
 func readLine(in *bufio.Reader) (text string, long bool, err error) {
 	chunk, err := in.ReadSlice('\n')
-	text = strings.TrimSuffix(strings.TrimSuffix(string(chunk), "\n"), "\r")
-	for errors.Is(err, bufio.ErrBufferFull) {
-		long = true
-		_, err = in.ReadSlice('\n')
+	line := string(chunk)
+	for errors.Is(err, bufio.ErrBufferFull) { // as it rarely is
+		chunk, err = in.ReadSlice('\n')
+		if long = long || len(line)+len(chunk) > MaxLine; !long {
+			line += string(chunk)
+		}
 	}
-	return text, long, err
+	return strings.TrimSuffix(strings.TrimSuffix(line, "\n"), "\r"), long, err
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -175,4 +176,33 @@ func FuzzParse(f *testing.F) {
 			t.Error("whole without an end")
 		}
 	})
+}
+
+// Nearly all answers are short: reading one takes no buffer for the longest line.
+func TestParse_TakesLittleMemory(t *testing.T) { // not parallel: it counts what is allocated
+	const text = "LINUS_BEGIN:n\nLINUS_RESULT:SUCCESS\nLINUS_END:n\n"
+	const times = 100
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range times {
+		if _, err := Parse(strings.NewReader(text), "n", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runtime.ReadMemStats(&after)
+	if n := (after.TotalAlloc - before.TotalAlloc) / times; n > 16<<10 {
+		t.Errorf("it takes %d bytes", n)
+	}
+}
+
+// A line may be as long as MaxLine, and come in many pieces.
+func TestParse_LongLine(t *testing.T) {
+	t.Parallel()
+	longest := strings.Repeat("x", MaxLine-len("LINUS_A:\n"))
+	for value, err := range map[string]error{longest: nil, longest + "x": ErrTooLarge} {
+		res, got := Parse(iotest.OneByteReader(strings.NewReader("LINUS_A:"+value+"\nLINUS_B:2\n")), "", nil)
+		if !errors.Is(got, err) || res.Get("LINUS_B") != "2" || err == nil && res.Get("LINUS_A") != value {
+			t.Errorf("%d bytes: %v, %d lines", len(value), got, len(res.Lines))
+		}
+	}
 }

@@ -103,7 +103,7 @@ func (c *connection) session(offered ssh.NewChannel) {
 			var payload struct{ Name string }
 			ok = ssh.Unmarshal(r.Payload, &payload) == nil && payload.Name == "sftp" && !c.server.current().NoSFTP && !c.server.options.Trap
 			if ok {
-				start = func() { serveFiles(channel) }
+				start = func() { c.server.serveFiles(channel) }
 			}
 		case "signal":
 			ok = true // without effect, as with OpenSSH
@@ -115,8 +115,12 @@ func (c *connection) session(offered ssh.NewChannel) {
 	}
 }
 
-func serveFiles(channel ssh.Channel) {
+func (s *Server) serveFiles(channel ssh.Channel) {
 	defer func() { _ = channel.Close() }()
+	if s.options.ServeFiles != nil {
+		s.options.ServeFiles(channel)
+		return
+	}
 	server, err := sftp.NewServer(channel)
 	if err == nil {
 		_ = server.Serve()

@@ -37,6 +37,10 @@ type Options struct {
 	Trap        bool     // accept any public key; commands are counted but not run, and there is no sftp
 	MaxSessions int      // sessions per connection; 0: 10, like OpenSSH
 
+	// ServeFiles serves the sftp subsystem on a channel, until it returns. Nil: the
+	// files of this machine.
+	ServeFiles func(channel io.ReadWriteCloser)
+
 	// Play plays commands instead of a shell, each in its own goroutine, and returns
 	// the exit status. Nil: commands are run.
 	Play func(*Exec) int

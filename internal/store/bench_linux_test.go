@@ -49,10 +49,10 @@ func life(b *testing.B, s *Store) {
 		}
 	}
 	j := newJob("echo")
-	_, _, err := s.Insert(ctx, j, "", "")
+	_, _, err := s.Insert(ctx, j, "", job.Limits{})
 	must(nil, err)
 	must(s.Manifest(ctx, j.ID))
-	must(nil, s.SetTokenHash(ctx, j.ID, "hash"))
+	must(s.Update(ctx, j.ID, newToken("hash")))
 	for n := range 10 {
 		must(s.Update(ctx, j.ID, func(j *job.Job) ([]job.Event, error) {
 			j.Phase = fmt.Sprint("phase ", n)
@@ -62,7 +62,7 @@ func life(b *testing.B, s *Store) {
 	}
 	for _, stream := range []string{job.Stdout, job.Stderr} {
 		must(s.AppendOutput(ctx, j.ID, stream, 0, []byte("hello")))
-		must(s.SealOutput(ctx, j.ID, stream, 5, nil))
+		must(sealOutput(ctx, s, j.ID, stream, 5, nil))
 	}
 	must(s.Events(ctx, j.ID, 0))
 	must(s.Output(ctx, j.ID, job.Stdout, 0, 100))

@@ -4,19 +4,24 @@ import (
 	"context"
 	"database/sql"
 	"io"
+
+	"linus/internal/job"
 )
 
 // files are the named bytes of jobs, of which the database knows nothing but
 // the counts of sealed output. A job's ID has passed isID or comes from the
 // database.
 type files interface {
-	// change calls work with the files of a job's output, and with the sealed
-	// counts of a stream, while nobody else changes either; job.ErrNotFound. work
-	// may run again, like that of a transaction, and must not call the store.
-	change(ctx context.Context, id, stream string, work func(f outputFiles, sealed sql.NullString) error) error
+	// change calls work with the files of a job's output, and with the final counts of
+	// its streams, while nobody else changes either; job.ErrNotFound. work may run
+	// again, like that of a transaction, and must not call the store.
+	change(ctx context.Context, id string, work func(f outputFiles, sealed sealedStreams) error) error
 	// open returns how many bytes of each open stream are stored, and how many
 	// were seen.
 	open(ctx context.Context, q querier, streams ...streamOf) ([]openCounts, error)
+	// counts is an expression for what open returns of both streams of the row in jobs, as
+	// four numbers; empty: there is none.
+	counts() string
 	// size returns the bytes of a file of a job's output.
 	size(ctx context.Context, id, name string) (int64, error)
 	// read returns n bytes of a file of a job's output, which it has, from offset.
@@ -48,9 +53,12 @@ type outputFiles interface {
 	replace(name string, data []byte) error
 	// see stores how much of a stream was seen, 0 for as much as is stored.
 	see(stream string, n int64) error
-	// seal stores a stream's final counts in the job's row.
-	seal(stream, counts string) error
+	// seal stores the final counts of all streams in the job's row, in one commit.
+	seal(counts sealedStreams) error
 }
+
+// sealedStreams are the final counts of a job's streams, as text; not valid while open.
+type sealedStreams map[string]sql.NullString
 
 // streamOf is a stream of a job.
 type streamOf struct{ id, stream string }
@@ -58,3 +66,8 @@ type streamOf struct{ id, stream string }
 // openCounts are how many bytes of an open stream are stored, and how many were
 // seen.
 type openCounts struct{ held, seen int64 }
+
+// set sets the counts of a job's output.
+func (c openCounts) set(info *job.OutputInfo) {
+	info.Held, info.Total, info.Dropped = c.held, c.seen, c.seen-c.held
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 )
 
 // errClosed is returned for a change after Close.
@@ -15,12 +16,17 @@ var errClosed = errors.New("the store is closed")
 // them waits for the others.
 const maxBatch = 128
 
+// maxLinger is how long a change for which nobody waits waits for others to share a
+// commit with.
+const maxLinger = 500 * time.Millisecond
+
 // change is what one caller writes.
 type change struct {
 	work     func(*tx) error
-	outside  bool  // it counts even if this engine is no member
-	err      error // of work, or of the commit
-	panicked any   // what work panicked with
+	outside  bool      // it counts even if this engine is no member
+	soon     time.Time // when it is to be written if no other change comes; zero: now
+	err      error     // of work, or of the commit
+	panicked any       // what work panicked with
 	done     chan struct{}
 }
 
@@ -48,6 +54,19 @@ func (s *Store) submit(ctx context.Context, work func(*tx) error, outside bool) 
 	})
 }
 
+// lingering is transaction for what is written with the next change, or soon. It returns
+// a function that waits until it is.
+func (s *Store) lingering(work func(*tx) error) (wait func() error) {
+	c := &change{work: work, soon: time.Now().Add(maxLinger), done: make(chan struct{})}
+	if !s.waiting.add(c) {
+		return func() error { return errClosed }
+	}
+	return func() error {
+		<-c.done
+		return c.result()
+	}
+}
+
 func (s *Store) submitOnce(ctx context.Context, c *change) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -63,6 +82,11 @@ func (s *Store) submitOnce(ctx context.Context, c *change) error {
 		}
 		<-c.done
 	}
+	return c.result()
+}
+
+// result is the error of a change that was run.
+func (c *change) result() error {
 	if c.panicked != nil {
 		panic(c.panicked)
 	}
@@ -100,20 +124,38 @@ func (w *changes) remove(c *change) bool {
 	return at >= 0
 }
 
-// take waits for changes, and takes those that wait; none when the store is
+// take waits for changes that are due, and takes all that wait; none when the store is
 // closed.
 func (w *changes) take() []*change {
 	for {
-		w.mu.Lock()
-		batch := w.waiting[:min(len(w.waiting), maxBatch)]
-		w.waiting = slices.Clone(w.waiting[len(batch):])
-		closed := w.closed
-		w.mu.Unlock()
-		if len(batch) > 0 || closed {
+		batch, due := w.ready()
+		if due <= 0 {
 			return batch
 		}
-		<-w.news
+		timer := time.NewTimer(due)
+		select {
+		case <-w.news:
+		case <-timer.C:
+		}
+		timer.Stop()
 	}
+}
+
+// ready takes the changes that wait if one of them is due or the store is closed.
+// Otherwise it returns after what time to ask again.
+func (w *changes) ready() (batch []*change, due time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	due = time.Hour
+	for _, c := range w.waiting {
+		due = min(due, time.Until(c.soon))
+	}
+	if due > 0 && !w.closed && len(w.waiting) < maxBatch {
+		return nil, due
+	}
+	batch = w.waiting[:min(len(w.waiting), maxBatch)]
+	w.waiting = slices.Clone(w.waiting[len(batch):])
+	return batch, 0
 }
 
 // close lets no more changes in.
@@ -175,12 +217,14 @@ func (s *Store) attempt(batch []*change) (lost bool, err error) {
 	ctx, end := s.limited(context.Background())
 	defer end()
 	s.write.ctx = ctx
+	s.write.renew()
 	id, err := s.dialect.begin(s.write)
 	if err != nil {
 		return true, err
 	}
 	if err = s.run(ctx, batch); err == nil {
 		if err = s.dialect.commit(s.write); err == nil {
+			s.committed()
 			return false, nil
 		}
 		if s.dialect.dead(s.write.conn) {
@@ -190,6 +234,7 @@ func (s *Store) attempt(batch []*change) (lost bool, err error) {
 	if s.dialect.dead(s.write.conn) {
 		return true, err
 	}
+	s.write.renew()
 	_, _ = s.write.ExecContext(ctx, `ROLLBACK`) // the database may have done so already
 	return false, err
 }
@@ -226,6 +271,7 @@ func (s *Store) fate(id string, err error) error {
 		ctx, end := s.limited(context.Background())
 		defer end()
 		s.write.ctx = ctx
+		s.write.renew()
 		var err error
 		committed, err = s.dialect.fate(ctx, s.write, id)
 		return err
@@ -249,51 +295,47 @@ func (e *unknownError) Error() string {
 // run runs the work of a batch, and undoes what failed. An error is the whole
 // transaction's, which is that of a batch of one.
 func (s *Store) run(ctx context.Context, batch []*change) error {
-	s.write.engine, s.write.notices = s.EngineID(), nil
-	member, err := s.member(ctx, s.write)
-	if err != nil {
-		return err
-	}
-	if len(batch) == 1 {
-		if batch[0].run(s.write, member); batch[0].err != nil {
-			return batch[0].err
+	s.write.engine, s.write.notices, s.write.soon = s.EngineID(), nil, nil
+	inside := slices.ContainsFunc(batch, func(c *change) bool { return !c.outside })
+	if inside && s.write.engine != "" { // with errBuried each gets a transaction of its own
+		if err := s.dialect.fence(s.write, s.write.engine); err != nil {
+			return err
 		}
-		return s.send()
 	}
 	for _, c := range batch {
-		told := len(s.write.notices)
-		if _, err := s.write.ExecContext(ctx, `SAVEPOINT change`); err != nil {
-			return err
-		}
-		if c.run(s.write, member); c.err != nil {
-			s.write.notices = s.write.notices[:told]
-			if _, err := s.write.ExecContext(ctx, `ROLLBACK TO change`); err != nil {
-				return errors.Join(c.err, err)
-			}
-		}
-		if _, err := s.write.ExecContext(ctx, `RELEASE change`); err != nil {
+		if err := s.runChange(ctx, c, len(batch) > 1); err != nil {
 			return err
 		}
 	}
-	return s.send()
-}
-
-// send sends the transaction's notices, if it has any.
-func (s *Store) send() error {
+	s.gather(s.write)
 	if len(s.write.notices) == 0 {
 		return nil
 	}
 	return s.dialect.send(s.write)
 }
 
-// run does the work, and keeps its error or its panic. member: what this engine
-// writes counts.
-func (c *change) run(t *tx, member bool) {
-	c.err, c.panicked = nil, nil
-	if !member && !c.outside {
-		c.err = errBuried
-		return
+// runChange runs one change. shared: others are in its transaction, which goes on if this
+// one fails by itself.
+func (s *Store) runChange(ctx context.Context, c *change, shared bool) error {
+	if !shared {
+		c.run(s.write)
+		return errors.Join(c.err, s.write.broken)
 	}
+	told := len(s.write.notices)
+	s.write.post(`SAVEPOINT change`)
+	if c.run(s.write); c.err != nil {
+		s.write.notices = s.write.notices[:told]
+		if _, err := s.write.ExecContext(ctx, `ROLLBACK TO change`); err != nil {
+			return errors.Join(c.err, err)
+		}
+	}
+	s.write.post(`RELEASE change`)
+	return s.write.broken
+}
+
+// run does the work, and keeps its error or its panic.
+func (c *change) run(t *tx) {
+	c.err, c.panicked = nil, nil
 	defer func() {
 		if c.panicked = recover(); c.panicked != nil {
 			c.err = fmt.Errorf("panic: %v", c.panicked)

@@ -16,12 +16,12 @@ import (
 // meanwhile shares one commit.
 func hold(t *testing.T, s *Store) (release func()) {
 	t.Helper()
-	holding, go_ := make(chan struct{}), make(chan struct{})
+	holding, proceed := make(chan struct{}), make(chan struct{})
 	var held sync.WaitGroup
 	held.Go(func() {
 		err := s.transaction(context.Background(), func(*tx) error {
 			close(holding)
-			<-go_
+			<-proceed
 			return nil
 		})
 		if err != nil {
@@ -30,7 +30,7 @@ func hold(t *testing.T, s *Store) (release func()) {
 	})
 	<-holding
 	return func() {
-		close(go_)
+		close(proceed)
 		held.Wait()
 	}
 }
@@ -45,12 +45,13 @@ func put(key string, then func(*tx) error) func(*tx) error {
 	}
 }
 
+// keys returns the keys of meta that are not the store's own.
 func keys(t *testing.T, s *Store) []string {
 	t.Helper()
 	found, err := query(t.Context(), s.read, func(row scanner) (key string, err error) {
 		err = row.Scan(&key)
 		return key, err
-	}, `SELECT key FROM meta ORDER BY key`)
+	}, `SELECT key FROM meta WHERE key NOT LIKE ? ORDER BY key`, marks+"%")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,11 +81,15 @@ func TestTransaction_OneCallersFailureIsItsOwn(t *testing.T) {
 		then func(*tx) error
 		want func(error, any) bool // the error or the panic the caller gets
 	}{
-		{"an error", func(*tx) error { return own }, func(err error, p any) bool { return err == own && p == nil }},
+		{"an error", func(*tx) error { return own }, func(err error, p any) bool { return err == own && p == nil }}, //nolint:errorlint // it comes unwrapped
 		{"a panic", func(*tx) error { panic("bug") }, func(_ error, p any) bool { return p == "bug" }},
 		{"a statement that is refused", func(tx *tx) error {
 			_, err := tx.ExecContext(context.Background(), `INSERT INTO meta (key, value) VALUES ('twice', ''), ('twice', '')`)
 			return err
+		}, func(err error, _ any) bool { return err != nil }},
+		{"one that runs with the next", func(tx *tx) error {
+			tx.post(`INSERT INTO meta (key, value) VALUES ('twice', ''), ('twice', '')`)
+			return nil
 		}, func(err error, _ any) bool { return err != nil }},
 		{"one that ends the whole transaction", func(tx *tx) error {
 			_, err := tx.ExecContext(context.Background(), `INSERT OR ROLLBACK INTO meta (key, value) VALUES ('twice', ''), ('twice', '')`)
@@ -141,7 +146,7 @@ func TestTransaction_CallsAtTheSameTimeShareACommit(t *testing.T) {
 			inserting.Go(func() {
 				j := newJob("echo")
 				ids[n] = j.ID
-				if _, _, err := s.Insert(context.Background(), j, "", ""); err != nil {
+				if _, _, err := s.Insert(context.Background(), j, "", job.Limits{}); err != nil {
 					t.Error(err)
 				}
 			})
@@ -187,8 +192,11 @@ func TestTransaction_AfterCloseIsAnError(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, _, err := s.Insert(t.Context(), newJob("echo"), "", ""); !errors.Is(err, errClosed) {
+	if _, _, err := s.Insert(t.Context(), newJob("echo"), "", job.Limits{}); !errors.Is(err, errClosed) {
 		t.Errorf("got %v", err)
+	}
+	if _, err := s.Job(t.Context(), "j"); !errors.Is(err, errClosed) {
+		t.Errorf("a read: %v", err)
 	}
 }
 

@@ -31,7 +31,7 @@ const (
 
 // tables are copied row by row, with these columns; the first is the job's ID.
 var tables = []struct{ name, columns, insert string }{
-	{"jobs", "id, created_at, status, done, waiting, client, vm_job, vm_state, completed_at, member, task_head, idempotency_key, token_hash, stdout, stderr, doc", ""},
+	{"jobs", "id, created_at, status, done, waiting, client, principal, vm_job, vm_state, completed_at, reason, started_at, member, task_head, idempotency_key, token_hash, stdout, stderr, doc", ""},
 	{"job_manifests", "job_id, manifest", ""},
 	{"job_files", "job_id, contents", ""},
 	{"job_events", "job_id, seq, at, kind, phase, text", "OVERRIDING SYSTEM VALUE"},
@@ -86,8 +86,8 @@ func (c *copying) all(ctx context.Context) error {
 			last = id
 		}
 	}
-	if err := c.pools(ctx); err != nil {
-		return fmt.Errorf("copy pools: %w", err)
+	if err := c.whole(ctx); err != nil {
+		return err
 	}
 	if err := c.compare(ctx); err != nil {
 		return err
@@ -123,9 +123,9 @@ func (c *copying) begin(ctx context.Context) (last string, err error) {
 		if known[copyingFrom] != "" {
 			return errors.New("it has an unfinished copy of another state directory; use another database")
 		}
-		used, err := first[bool](ctx, tx, `SELECT EXISTS (SELECT 1 FROM jobs) OR EXISTS (SELECT 1 FROM pools)`)
+		used, err := first[bool](ctx, tx, `SELECT EXISTS (SELECT 1 FROM jobs) OR EXISTS (SELECT 1 FROM pools) OR EXISTS (SELECT 1 FROM tokens)`)
 		if err == nil && used {
-			err = errors.New("it has jobs or pools already; use an empty database")
+			err = errors.New("it has jobs, pools or tokens already; use an empty database")
 		}
 		if err != nil {
 			return err
@@ -281,9 +281,7 @@ func (c *copying) file(ctx context.Context, root *os.Root, id, path, name string
 		sum.Write(buffer[:n])
 		err = c.writing(ctx, id, func(w pieceWriter) error {
 			if offset == 0 {
-				if err := w.put(name, 0, []byte{}); err != nil { // an empty file is one, too
-					return err
-				}
+				w.put(name, 0, []byte{}) // an empty file is one, too
 			}
 			return w.append(name, offset, buffer[:n])
 		})
@@ -304,18 +302,24 @@ func (c *copying) file(ctx context.Context, root *os.Root, id, path, name string
 	return err
 }
 
-func (c *copying) pools(ctx context.Context) error {
-	const columns = "name, doc"
-	rows, err := query(ctx, c.source.read, scanValues(columns), `SELECT `+columns+` FROM pools`)
-	if err != nil {
-		return err
-	}
-	return c.target.transaction(ctx, func(tx *tx) error {
-		if _, err := tx.ExecContext(ctx, `DELETE FROM pools`); err != nil { // of a copy that was interrupted
-			return err
+// whole copies all rows of the tables that are not about one job.
+func (c *copying) whole(ctx context.Context) error {
+	for table, columns := range map[string]string{"pools": "name, doc", "tokens": "id, hash, doc", "webhooks": "id, job_id, next_at, attempts, doc"} { //nolint:gosec // names of columns
+		rows, err := query(ctx, c.source.read, scanValues(columns), `SELECT `+columns+` FROM `+table)
+		if err != nil {
+			return fmt.Errorf("copy %s: %w", table, err)
 		}
-		return insertRows(ctx, tx, "pools", columns, "", rows)
-	})
+		err = c.target.transaction(ctx, func(tx *tx) error {
+			if _, err := tx.ExecContext(ctx, `DELETE FROM `+table); err != nil { // of a copy that was interrupted
+				return err
+			}
+			return insertRows(ctx, tx, table, columns, "", rows)
+		})
+		if err != nil {
+			return fmt.Errorf("copy %s: %w", table, err)
+		}
+	}
+	return nil
 }
 
 // compare counts the rows on both sides, and the characters of what they are
@@ -326,6 +330,8 @@ func (c *copying) compare(ctx context.Context) error {
 		`SELECT count(*) || ' manifests of ' || coalesce(sum(length(manifest)), 0) FROM job_manifests`,
 		`SELECT count(*) || ' events' FROM job_events`,
 		`SELECT count(*) || ' pools of ' || coalesce(sum(length(doc)), 0) FROM pools`,
+		`SELECT count(*) || ' tokens of ' || coalesce(sum(length(doc)), 0) FROM tokens`,
+		`SELECT count(*) || ' webhooks of ' || coalesce(sum(length(doc)), 0) FROM webhooks`,
 	} {
 		want, err := first[string](ctx, c.source.read, text)
 		if err != nil {

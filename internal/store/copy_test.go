@@ -26,6 +26,7 @@ func filled(t *testing.T) (dir string, open, sealed job.Job) {
 	open, sealed = newJob("open \x00"), newJob("sealed")
 	open.Manifest.Files = []job.File{{Path: "/a", Content: "aGk="}}
 	insert(t, s, open)
+	sealed.Principal = "alice"
 	insert(t, s, sealed)
 	must := func(_ any, err error) {
 		t.Helper()
@@ -33,14 +34,16 @@ func filled(t *testing.T) (dir string, open, sealed job.Job) {
 			t.Fatal(err)
 		}
 	}
+	must(s.Update(t.Context(), open.ID, newToken("hash")))
 	must(s.AppendOutput(t.Context(), open.ID, job.Stdout, 0, text(130)))
 	must(s.AppendOutput(t.Context(), open.ID, job.Stderr, 0, text(7)))
 	must(s.AppendOutput(t.Context(), sealed.ID, job.Stdout, 0, text(120)))
-	must(s.SealOutput(t.Context(), sealed.ID, job.Stdout, 500, text(500)[400:]))
+	must(sealOutput(t.Context(), s, sealed.ID, job.Stdout, 500, text(500)[400:]))
 	must(nil, s.PutArtifact(t.Context(), sealed.ID, "empty", 0, nil))
 	must(nil, s.PutArtifact(t.Context(), sealed.ID, "dir/large", 0, bytes.Repeat(text(230), 40000)))
 	must(nil, s.PutArtifact(t.Context(), sealed.ID, strings.Repeat("long/", 200)+"name", 0, []byte("x")))
 	must(s.InsertPool(t.Context(), job.Pool{Name: "small", AskedAt: at}))
+	must(nil, s.InsertToken(t.Context(), job.Token{ID: "t1", TokenSpec: job.TokenSpec{Name: "alice", Role: job.RoleRun}}, "a hash"))
 	for range 3 {
 		update(t, s, sealed.ID, count)
 	}
@@ -65,6 +68,10 @@ func contents(t *testing.T, s *Store, artifacts map[string][]string) map[string]
 	note("installation", id, err)
 	pools, err := s.Pools(t.Context())
 	note("pools", pools, err)
+	token, err := s.TokenByHash(t.Context(), "a hash")
+	note("token", token, err)
+	alices, err := s.List(t.Context(), job.Filter{Principal: "alice"})
+	note("list of one principal", len(alices.Jobs), err)
 	page, err := s.List(t.Context(), job.Filter{Limit: 200})
 	for i := range page.Jobs {
 		page.Jobs[i].Task = plain(page.Jobs[i].Task)

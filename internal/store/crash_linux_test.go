@@ -71,7 +71,7 @@ func writeUntilKilled(dir string) error {
 	}
 	for {
 		j := newJob("echo")
-		if _, _, err := s.Insert(ctx, j, "hash", "key-"+j.ID); err != nil {
+		if _, _, err := s.Insert(ctx, j, "key-"+j.ID, job.Limits{}); err != nil {
 			return err
 		}
 		var seen int64
@@ -227,7 +227,7 @@ func fillTheDisk(dir string) error {
 		return err
 	}
 	j := newJob("echo")
-	if _, _, err := s.Insert(ctx, j, "", ""); err != nil {
+	if _, _, err := s.Insert(ctx, j, "", job.Limits{}); err != nil {
 		return err
 	}
 	var seen int64
@@ -250,10 +250,10 @@ func fillTheDisk(dir string) error {
 			return err
 		}, "write stdout of job " + j.ID},
 		{func() error {
-			_, _, err := s.Insert(ctx, newJob(strings.Repeat("x", 5000)), "", "")
+			_, _, err := s.Insert(ctx, newJob(strings.Repeat("x", 5000)), "", job.Limits{})
 			return err
 		}, "to linus.db"},
-		{func() error { return s.SetTokenHash(ctx, j.ID, strings.Repeat("h", 20000)) }, "write token of job " + j.ID},
+		{func() error { _, err := s.Update(ctx, j.ID, newToken(strings.Repeat("h", 20000))); return err }, "write job " + j.ID},
 	}
 	for _, w := range writes {
 		ballast := filepath.Join(dir, "ballast")

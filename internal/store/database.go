@@ -3,12 +3,16 @@ package store
 import (
 	"context"
 	"database/sql"
-	"errors"
+	"database/sql/driver"
+	"sync"
+
+	"linus/internal/job"
 )
 
 // querier is the database to read from, or a transaction.
 type querier interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	// each calls read with each row of a query's result.
+	each(ctx context.Context, read func(scanner) error, text string, args ...any) error
 	// try calls once with the context to query in, and again while that helps.
 	try(ctx context.Context, once func(context.Context) error) error
 }
@@ -26,19 +30,15 @@ func query[T any](ctx context.Context, q querier, read func(scanner) (T, error),
 }
 
 func queryOnce[T any](ctx context.Context, q querier, read func(scanner) (T, error), text string, args ...any) (all []T, err error) {
-	rows, err := q.QueryContext(ctx, text, args...)
+	err = q.each(ctx, func(row scanner) error {
+		v, err := read(row)
+		all = append(all, v)
+		return err
+	}, text, args...)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		v, err := read(rows)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, v)
-	}
-	return all, rows.Err()
+	return all, nil
 }
 
 // first returns the first column of a query's first row; sql.ErrNoRows.
@@ -57,15 +57,50 @@ func first[T any](ctx context.Context, q querier, text string, args ...any) (T, 
 	return found[0], nil
 }
 
-// reader is the pool of connections that read.
+// reader is the pool of connections that read. A goroutine for each connection does so:
+// a thousand jobs would otherwise each keep the stack that a read takes, of 40 KB.
 type reader struct {
-	runner
-	s  *Store
-	db *sql.DB
+	runner runner
+	s      *Store
+	db     *sql.DB
+	work   chan func()
+	closed chan struct{}
+	close  func()
 }
 
 func newReader(s *Store, db *sql.DB) *reader {
-	return &reader{runner: s.dialect.statements(db), s: s, db: db}
+	r := &reader{runner: s.dialect.readsOn(db), s: s, db: db, work: make(chan func()), closed: make(chan struct{})}
+	r.close = sync.OnceFunc(func() { close(r.closed) })
+	for range readers {
+		go func() {
+			for {
+				select {
+				case do := <-r.work:
+					do()
+				case <-r.closed:
+					return
+				}
+			}
+		}()
+	}
+	return r
+}
+
+func (r *reader) each(ctx context.Context, read func(scanner) error, text string, args ...any) (err error) {
+	done := make(chan struct{})
+	do := func() {
+		defer close(done)
+		_, _, err = r.runner.run(ctx, []statement{{text: text, args: args}}, read)
+	}
+	select {
+	case r.work <- do:
+		<-done
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-r.closed:
+		return errClosed
+	}
 }
 
 func (r *reader) try(ctx context.Context, once func(context.Context) error) error {
@@ -78,28 +113,56 @@ func (r *reader) try(ctx context.Context, once func(context.Context) error) erro
 
 // tx is the one connection that writes, within a transaction.
 type tx struct {
-	runner
-	conn *sql.Conn
+	runner runner
+	conn   *sql.Conn
 	// ctx is the transaction's own. Its statements do not run in their
 	// callers': to cancel one could roll back other callers' changes, too.
 	ctx context.Context
 
-	engine  string   // on whose behalf it writes; empty: it shares with none
-	notices []notice // for the other engines
+	mark    string       // its row in meta; see postgres.go
+	engine  string       // on whose behalf it writes; empty: it shares with none
+	notices []job.Notice // for the other engines
+	soon    []string     // jobs of which they are told a little later
+	posted  []statement  // to run with the next one
+	broken  error        // of one that was posted: the transaction is of no use
 }
 
 func newTx(d dialect, conn *sql.Conn) *tx {
-	return &tx{runner: d.statements(conn), conn: conn, ctx: context.Background()}
+	return &tx{runner: d.writesOn(conn), conn: conn, ctx: context.Background()}
 }
 
-// QueryContext runs a query in the transaction's context.
-func (t *tx) QueryContext(_ context.Context, text string, args ...any) (*sql.Rows, error) {
-	return t.runner.QueryContext(t.ctx, text, args...)
+// renew prepares for another transaction, or for the end of this one.
+func (t *tx) renew() { t.posted, t.broken = nil, nil }
+
+// post has a statement run whose result nobody needs: with the next one, or with the
+// commit, which saves a round trip. If it fails, so does the whole transaction.
+func (t *tx) post(text string, args ...any) {
+	t.posted = append(t.posted, statement{text: text, args: args})
+}
+
+func (t *tx) each(_ context.Context, read func(scanner) error, text string, args ...any) error {
+	_, err := t.run(read, text, args)
+	return err
 }
 
 // ExecContext runs a statement in the transaction's context.
 func (t *tx) ExecContext(_ context.Context, text string, args ...any) (sql.Result, error) {
-	return t.runner.ExecContext(t.ctx, text, args...)
+	n, err := t.run(nil, text, args)
+	return driver.RowsAffected(n), err
+}
+
+// run runs what was posted, and one more statement.
+func (t *tx) run(read func(scanner) error, text string, args []any) (int64, error) {
+	if t.broken != nil {
+		return 0, t.broken
+	}
+	all := append(t.posted, statement{text: text, args: args})
+	t.posted = nil
+	n, failed, err := t.runner.run(t.ctx, all, read)
+	if err != nil && failed < len(all)-1 {
+		t.broken = err
+	}
+	return n, err
 }
 
 // try runs once: what fails is tried again with its whole transaction.

@@ -3,23 +3,25 @@ package store
 import (
 	"context"
 	"database/sql"
+	"errors"
 )
 
 // dialect is what differs between the databases. Statements are written once,
 // with ? for their parameters, in what both understand.
 type dialect interface {
-	// statements runs the statements of a pool or a connection.
-	statements(on source) runner
+	// readsOn runs the queries of a pool, writesOn the statements of a connection.
+	readsOn(db *sql.DB) runner
+	writesOn(conn *sql.Conn) runner
 	// lock returns the end of a SELECT within a transaction which changes the
 	// selected rows of the table: nobody else changes them before it has ended.
 	lock(table string) string
-	// hold returns the end of a SELECT within a transaction which keeps others from
-	// removing the selected rows before it has ended.
-	hold(table string) string
 	// clock is an expression for the database's time, in seconds since 1970.
 	clock() string
 	// send sends the notices of a transaction, when that commits.
 	send(t *tx) error
+	// fence ends the transaction with errBuried, at its commit at the latest, unless the
+	// engine is a member, and keeps it one until the transaction has ended.
+	fence(t *tx, engine string) error
 	// begin begins a transaction, and returns its ID for fate.
 	begin(t *tx) (id string, err error)
 	// commit ends it; an error if it has ended, or failed, before.
@@ -34,14 +36,31 @@ type dialect interface {
 	passing(err error) bool
 }
 
-// source is a pool of connections or one of them.
-type source interface {
-	runner
-	PrepareContext(ctx context.Context, text string) (*sql.Stmt, error)
+// statement is one statement with its parameters.
+type statement struct {
+	text string
+	args []any
+
+	zero error // what it means that it has divided by zero; nil: nothing else
 }
 
 // runner runs statements.
 type runner interface {
-	QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error)
-	ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error)
+	// run runs statements, one after the other, until one fails, and returns which. Of the
+	// last one it calls read with each row of the result or, without read, returns how many
+	// rows were changed.
+	run(ctx context.Context, all []statement, read func(scanner) error) (changed int64, failed int, err error)
+}
+
+// rowsOf calls read with each row of a query's result.
+func rowsOf(rows *sql.Rows, err error, read func(scanner) error) error {
+	if err != nil {
+		return err
+	}
+	for rows.Next() {
+		if err := read(rows); err != nil {
+			return errors.Join(err, rows.Close())
+		}
+	}
+	return errors.Join(rows.Err(), rows.Close())
 }

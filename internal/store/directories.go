@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -48,10 +47,10 @@ func (d *directories) makeJobDir(id string) error {
 }
 
 // change locks both streams of a job.
-func (d *directories) change(ctx context.Context, id, stream string, work func(outputFiles, sql.NullString) error) error {
+func (d *directories) change(ctx context.Context, id string, work func(outputFiles, sealedStreams) error) error {
 	unlock, err := lockDir(d.jobDir(id))
 	if errors.Is(err, fs.ErrNotExist) {
-		if _, err := d.s.sealed(ctx, id, stream); err != nil {
+		if _, err := d.s.sealedIn(ctx, d.s.read, id, ""); err != nil {
 			return err
 		}
 		if err = d.makeJobDir(id); err == nil {
@@ -62,17 +61,22 @@ func (d *directories) change(ctx context.Context, id, stream string, work func(o
 		return fmt.Errorf("lock output of job %s: %w", id, err)
 	}
 	defer unlock()
-	sealed, err := d.s.sealed(ctx, id, stream)
+	sealed, err := d.s.sealedIn(ctx, d.s.read, id, "")
 	if err != nil {
 		return err
 	}
 	return work(directory{d, ctx, id}, sealed)
 }
 
+func (d *directories) counts() string { return "" }
+
 // open reads what was seen first: once that file exists, the head is final.
 func (d *directories) open(_ context.Context, _ querier, streams ...streamOf) ([]openCounts, error) {
 	all := make([]openCounts, len(streams))
 	for i, of := range streams {
+		if _, err := os.Stat(d.jobDir(of.id)); errors.Is(err, fs.ErrNotExist) {
+			continue // as mostly, before a task has started
+		}
 		held, seen := int64(0), int64(0)
 		text, err := os.ReadFile(d.path(of.id, of.stream+seenSuffix))
 		if err == nil {
@@ -145,8 +149,11 @@ func (d directory) see(stream string, n int64) error {
 	return nil
 }
 
-func (d directory) seal(stream, counts string) error {
-	return d.s.transaction(d.ctx, func(tx *tx) error { return sealRow(d.ctx, tx, d.id, stream, counts) })
+func (d directory) seal(counts sealedStreams) error {
+	return d.s.transaction(d.ctx, func(tx *tx) error {
+		sealRow(tx, d.id, counts)
+		return nil
+	})
 }
 
 // artifactsDir is the directory, within a job's, of the files the job left.
@@ -224,9 +231,33 @@ func (d *directories) forget(id string) error { return os.RemoveAll(d.jobDir(id)
 // restored database is younger than its files.
 const orphanAge = time.Hour
 
-// forgetOrphans removes job directories without a row: an interrupted Forget
-// left them.
+// Searches for orphans read the names of all jobs: two seconds of CPU time for a
+// million. orphansSearched is the name in meta of when the last one ended.
+const (
+	orphansEvery    = 24 * time.Hour
+	orphansSearched = "orphans_searched"
+)
+
+// forgetOrphans removes job directories without a row, once a day: an interrupted
+// Forget left them.
 func (d *directories) forgetOrphans(ctx context.Context) error {
+	last, err := query(ctx, d.s.read, scanText, `SELECT value FROM meta WHERE key = ?`, orphansSearched)
+	if err != nil {
+		return fmt.Errorf("find directories without a job: %w", err)
+	}
+	if len(last) > 0 {
+		at, err := time.Parse(time.RFC3339Nano, last[0])
+		if ago := time.Since(at); err == nil && ago >= 0 && ago < orphansEvery {
+			return nil
+		}
+	}
+	if err := d.removeOrphans(ctx); err != nil {
+		return err
+	}
+	return d.s.transaction(ctx, func(tx *tx) error { return setMeta(ctx, tx, orphansSearched, timeText(time.Now())) })
+}
+
+func (d *directories) removeOrphans(ctx context.Context) error {
 	dir, err := os.Open(d.dir)
 	if err != nil {
 		return fmt.Errorf("find directories without a job: %w", err)

@@ -167,8 +167,8 @@ func (s *Store) Take(ctx context.Context, id string) (j job.Job, taken bool, err
 			text = `UPDATE jobs SET engine = ?, slot = 1 WHERE id = ?`
 		}
 		tx.tell(job.NoticeTaken, id)
-		_, err := tx.ExecContext(ctx, text, engine, id)
-		return err
+		tx.post(text, engine, id)
+		return nil
 	})
 	if err != nil && !errors.Is(err, job.ErrNotFound) && !errors.Is(err, job.ErrNoSlot) {
 		err = fmt.Errorf("take job %s in %s: %w", id, s.name, err)
@@ -250,18 +250,4 @@ func (s *Store) affect(ctx context.Context, text string, args ...any) (n int64, 
 		return err
 	})
 	return n, err
-}
-
-// member reports, within a transaction, whether what this engine writes counts, and
-// keeps it so until the transaction's end.
-func (s *Store) member(ctx context.Context, tx *tx) (bool, error) {
-	engine := s.EngineID()
-	if engine == "" {
-		return true, nil // it shares with none
-	}
-	found, err := query(ctx, tx, func(row scanner) (n int, err error) {
-		err = row.Scan(&n)
-		return n, err
-	}, `SELECT 1 FROM engines WHERE id = ?`+s.dialect.hold("engines"), engine)
-	return len(found) > 0, err
 }

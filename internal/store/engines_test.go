@@ -163,8 +163,10 @@ func TestBury_FreesJobsAndLocksAndStopsEveryWrite(t *testing.T) {
 		}
 		return taken
 	}
-	if !lock(dead, false) || !lock(dead, false) {
-		t.Fatal("it does not get the lock, or not again")
+	for range 2 { // the second time it has it already
+		if !lock(dead, false) {
+			t.Fatal("it does not get the lock")
+		}
 	}
 	if what, err := other.Locked(t.Context(), "a lock"); what != "held" || err != nil {
 		t.Errorf("locked for %q, %v", what, err)
@@ -184,10 +186,10 @@ func TestBury_FreesJobsAndLocksAndStopsEveryWrite(t *testing.T) {
 	for name, write := range map[string]func() error{
 		"update of the job it had": func() error { _, err := dead.Update(ctx, held.ID, begin); return err },
 		"update of another job":    func() error { _, err := dead.Update(ctx, foreign.ID, begin); return err },
-		"insert":                   func() error { _, _, err := dead.Insert(ctx, newJob("new"), "", ""); return err },
-		"token":                    func() error { return dead.SetTokenHash(ctx, held.ID, "mine") },
+		"insert":                   func() error { _, _, err := dead.Insert(ctx, newJob("new"), "", job.Limits{}); return err },
+		"token":                    func() error { _, err := dead.Update(ctx, held.ID, newToken("mine")); return err },
 		"pool":                     func() error { _, err := dead.InsertPool(ctx, job.Pool{Name: "p"}); return err },
-		"seal":                     func() error { _, err := dead.SealOutput(ctx, held.ID, job.Stdout, 0, nil); return err },
+		"seal":                     func() error { _, err := sealOutput(ctx, dead, held.ID, job.Stdout, 0, nil); return err },
 		"take":                     func() error { _, _, err := dead.Take(ctx, foreign.ID); return err },
 		"lock":                     func() error { _, _, err := dead.Lock(ctx, "another", "held", false); return err },
 		"renewal":                  func() error { return dead.Renew(ctx, time.Hour) },

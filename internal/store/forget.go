@@ -11,22 +11,19 @@ import (
 // Forget removes the jobs that ended before the given time, their events and
 // their files, and returns how many, of those that List returns. A job stays as
 // long as its VM does, even one that is left alone. Files left by an interrupted
-// Forget are removed as well.
+// Forget are removed as well, within a day.
 func (s *Store) Forget(ctx context.Context, before time.Time) (int, error) {
-	type ended struct {
-		id     string
-		listed bool
-	}
-	all, err := query(ctx, s.read, func(row scanner) (j ended, err error) {
-		err = row.Scan(&j.id, &j.listed)
-		return j, err
-	}, `SELECT id, member IS NULL FROM jobs WHERE done = 1 AND completed_at < ? AND vm_state NOT IN ('created', 'left_alone')`, timeText(before))
-	if err != nil {
-		return 0, fmt.Errorf("find jobs that ended before %s: %w", timeText(before), err)
-	}
 	n := 0
-	for some := range slices.Chunk(all, forgottenAtOnce) {
-		err := s.transaction(ctx, func(tx *tx) error {
+	for {
+		some, err := query(ctx, s.read, scanForgettable, `SELECT id, member IS NULL FROM jobs
+			WHERE done = 1 AND completed_at < ? AND vm_state NOT IN ('created', 'left_alone') LIMIT ?`, timeText(before), forgottenAtOnce)
+		if err != nil {
+			return n, fmt.Errorf("find jobs that ended before %s: %w", timeText(before), err)
+		}
+		if len(some) == 0 {
+			return n, s.files.forgetOrphans(ctx)
+		}
+		err = s.transaction(ctx, func(tx *tx) error {
 			for _, j := range some {
 				if _, err := tx.ExecContext(ctx, `DELETE FROM jobs WHERE id = ?`, j.id); err != nil {
 					return err
@@ -46,10 +43,20 @@ func (s *Store) Forget(ctx context.Context, before time.Time) (int, error) {
 			}
 		}
 	}
-	return n, s.files.forgetOrphans(ctx)
 }
 
-// forgottenAtOnce bounds the jobs that are removed in one transaction, and the
+// forgettable is a job that Forget removes.
+type forgettable struct {
+	id     string
+	listed bool
+}
+
+func scanForgettable(row scanner) (j forgettable, err error) {
+	err = row.Scan(&j.id, &j.listed)
+	return j, err
+}
+
+// forgottenAtOnce bounds the jobs that are read and removed at once, and the
 // directories that are compared with the database at once.
 const forgottenAtOnce = 500
 

@@ -25,7 +25,7 @@ func TestForget_RemovesOldEndedJobsWithTheirFiles(t *testing.T) {
 		t.Helper()
 		m := job.Manifest{Task: "x", AgentType: job.AgentScript, Lifecycle: lifecycle}
 		j := job.Job{ID: id, Manifest: m, Status: job.Pending, CreatedAt: old}
-		if _, _, err := s.Insert(ctx, j, "", "key-"+id); err != nil {
+		if _, _, err := s.Insert(ctx, j, "key-"+id, job.Limits{}); err != nil {
 			t.Fatal(err)
 		}
 		if ended.IsZero() {
@@ -102,11 +102,59 @@ func TestForget_LeavesAYoungDirectoryWithoutAJob(t *testing.T) {
 		if err := errors.Join(os.Mkdir(dir, 0o700), os.Chtimes(dir, made, made)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Forget(ctx, time.Now()); err != nil {
+		if err := s.files.(*directories).removeOrphans(ctx); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) != tt.gone {
 			t.Errorf("%s, %s old: %v, want it gone: %t", name, tt.age, err, tt.gone)
+		}
+	}
+}
+
+// A search reads the names of all jobs: it is not repeated whenever an engine starts.
+func TestForget_SearchesForOrphansOnceADay(t *testing.T) {
+	sqliteOnly(t)
+	t.Parallel()
+	ctx, dir := context.Background(), t.TempDir()
+	orphan := func(s *Store) string {
+		name, old := s.jobDir(idOf(time.Now())), time.Now().Add(-2*orphanAge)
+		if err := errors.Join(os.Mkdir(name, 0o700), os.Chtimes(name, old, old)); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	for _, step := range []struct {
+		name     string
+		searched time.Duration // ago; 0: as it is
+		want     bool          // that it is removed
+	}{
+		{"never searched", 0, true},
+		{"an engine later", 0, false},
+		{"nearly a day ago", orphansEvery - time.Hour, false},
+		{"a day ago", orphansEvery, true},
+		{"in the future, before the clock was set", -time.Hour, true},
+	} {
+		s, err := open(t, Options{Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if step.searched != 0 {
+			err := s.transaction(ctx, func(tx *tx) error {
+				return setMeta(ctx, tx, orphansSearched, timeText(time.Now().Add(-step.searched)))
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		left := orphan(s)
+		if _, err := s.Forget(ctx, time.Now().Add(-time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(left); errors.Is(err, os.ErrNotExist) != step.want {
+			t.Errorf("%s: %v, want it removed: %t", step.name, err, step.want)
+		}
+		if err := errors.Join(os.RemoveAll(left), s.Close()); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
@@ -131,7 +179,7 @@ func TestForget_ManyAtOnce(t *testing.T) {
 			t.Errorf("forgot %d of %d, %v", n, many, err)
 		}
 	})
-	if got.commits != 3 {
+	if got.commits != 3+1 { // and that orphans were searched for
 		t.Errorf("%d commits", got.commits)
 	}
 	entries, err := os.ReadDir(s.jobDir(""))

@@ -11,12 +11,13 @@ import (
 	"linus/internal/job"
 )
 
-// Insert adds a new job with its whole manifest; see executor.Store.
-func (s *Store) Insert(ctx context.Context, j job.Job, tokenHash, key string) (job.Job, bool, error) {
+// Insert adds a new job with its whole manifest, unless its principal would have more
+// than it may; see executor.Store.
+func (s *Store) Insert(ctx context.Context, j job.Job, key string, within job.Limits) (job.Job, bool, error) {
 	if !isID(j.ID) {
 		return job.Job{}, false, fmt.Errorf("insert job %q: the ID is not a UUID", j.ID)
 	}
-	rows, err := newRows(j, tokenHash, key)
+	rows, err := newRows(j, key)
 	if err != nil {
 		return job.Job{}, false, fmt.Errorf("encode job %s: %w", j.ID, err)
 	}
@@ -28,13 +29,19 @@ func (s *Store) Insert(ctx context.Context, j job.Job, tokenHash, key string) (j
 			return err
 		}
 		isNew = true
+		if err = s.within(ctx, tx, rows.job, within); err != nil {
+			return err
+		}
 		if err = rows.insert(ctx, tx); errors.Is(err, errKeyTaken) {
 			isNew = false
 			first, err = s.byKey(ctx, tx, key)
 		}
 		return err
 	})
+	var over *job.FieldError
 	switch {
+	case errors.As(err, &over):
+		return job.Job{}, false, over
 	case err != nil:
 		return job.Job{}, false, fmt.Errorf("write job %s to %s: %w", j.ID, s.name, err)
 	case isNew:
@@ -45,13 +52,13 @@ func (s *Store) Insert(ctx context.Context, j job.Job, tokenHash, key string) (j
 
 // rows are a new job's, encoded before the writer's turn.
 type rows struct {
-	job                    job.Job // as it is stored
-	doc, manifest          string
-	files                  string // "": the manifest has none
-	idempotency, tokenHash string
+	job           job.Job // as it is stored
+	doc, manifest string
+	files         string // "": the manifest has none
+	idempotency   string
 }
 
-func newRows(j job.Job, tokenHash, key string) (rows, error) {
+func newRows(j job.Job, key string) (rows, error) {
 	var contents []string
 	for _, f := range j.Manifest.Files {
 		contents = append(contents, f.Content)
@@ -66,7 +73,7 @@ func newRows(j job.Job, tokenHash, key string) (rows, error) {
 	if err != nil {
 		return rows{}, err
 	}
-	r := rows{job: j, doc: string(doc), manifest: string(manifest), idempotency: key, tokenHash: tokenHash}
+	r := rows{job: j, doc: string(doc), manifest: string(manifest), idempotency: key}
 	if len(contents) > 0 {
 		files, err := json.Marshal(contents)
 		if err != nil {
@@ -85,25 +92,26 @@ func (r rows) insert(ctx context.Context, tx *tx) error {
 		tx.tell(job.NoticeWaiting, r.job.ID)
 	}
 	result, err := tx.ExecContext(ctx, `INSERT INTO jobs
-		(id, created_at, task_head, client, idempotency_key, token_hash, status, done, waiting, member, vm_job, vm_state, completed_at, doc)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (idempotency_key) DO NOTHING`,
+		(id, created_at, task_head, client, principal, idempotency_key, token_hash, status, done, waiting, member, vm_job, vm_state, completed_at, reason, started_at, doc)
+		VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (idempotency_key) DO NOTHING`,
 		append([]any{
-			r.job.ID, timeText(r.job.CreatedAt), job.TaskHead(r.job.Manifest.Task), r.job.Client,
-			sql.NullString{String: r.idempotency, Valid: r.idempotency != ""}, r.tokenHash,
-		}, columns(r.job, r.doc)...)...)
+			r.job.ID, timeText(r.job.CreatedAt), job.TaskHead(r.job.Manifest.Task), r.job.Client, r.job.Principal,
+			sql.NullString{String: r.idempotency, Valid: r.idempotency != ""},
+		}, append(columns(r.job), r.doc)...)...)
 	if err == nil {
 		var n int64
 		if n, err = result.RowsAffected(); err == nil && n == 0 {
 			err = errKeyTaken
 		}
 	}
-	if err == nil {
-		_, err = tx.ExecContext(ctx, `INSERT INTO job_manifests (job_id, manifest) VALUES (?, ?)`, r.job.ID, r.manifest)
+	if err != nil {
+		return err
 	}
-	if err == nil && r.files != "" {
-		_, err = tx.ExecContext(ctx, `INSERT INTO job_files (job_id, contents) VALUES (?, ?)`, r.job.ID, r.files)
+	tx.post(`INSERT INTO job_manifests (job_id, manifest) VALUES (?, ?)`, r.job.ID, r.manifest)
+	if r.files != "" {
+		tx.post(`INSERT INTO job_files (job_id, contents) VALUES (?, ?)`, r.job.ID, r.files)
 	}
-	return err
+	return nil
 }
 
 // withoutContents returns m with its files' names and modes, but not their

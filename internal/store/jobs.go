@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -49,44 +50,78 @@ func (s *Store) Job(ctx context.Context, id string) (job.Job, error) {
 // Update changes one job in a transaction; see executor.Store. It refuses, with
 // ErrForbidden, a status that may not follow the present one and any change of
 // a decided outcome. Of the output's counts it writes Incomplete and Why;
-// SealOutput writes the rest. change must not call the store: it runs in the
+// SealOutput writes the rest, and the job that change gets and Update returns has them of
+// sealed streams only. change must not call the store: it runs in the
 // store's only writer, and may run again, with the job as it is then.
 func (s *Store) Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
-	var j job.Job
-	var refused error // change's own error, returned as it is
-	err := s.transaction(ctx, func(tx *tx) error {
-		var err error
-		refused = nil
-		if j, err = s.one(ctx, tx, `jobs.id = ?`+s.dialect.lock("jobs"), id); err != nil {
-			return err
-		}
-		before, manifest, stdout, stderr, engine := j.Status, j.Manifest, j.Stdout, j.Stderr, j.Engine
-		decided, err := json.Marshal(j.Outcome)
-		if err != nil {
-			return err
-		}
-		events, err := change(&j)
-		if err != nil {
-			refused = err
-			return err
-		}
-		stdout.Incomplete, stdout.Why = j.Stdout.Incomplete, j.Stdout.Why
-		stderr.Incomplete, stderr.Why = j.Stderr.Incomplete, j.Stderr.Why
-		j.ID, j.Manifest, j.Stdout, j.Stderr, j.Engine = id, manifest, stdout, stderr, engine
-		if err := allowed(before, decided, j); err != nil {
-			return err
-		}
-		return updateRow(ctx, tx, j, events)
-	})
+	u := s.newUpdate(id, change)
+	return u.result(s.transaction(ctx, func(tx *tx) error { return u.run(ctx, tx) }))
+}
+
+// UpdateSoon is Update for what need not be durable at once: it is written with the next
+// change of any job, or soon. wait waits until it is, and returns what Update does.
+func (s *Store) UpdateSoon(id string, change func(*job.Job) ([]job.Event, error)) (wait func() (job.Job, error)) {
+	u := s.newUpdate(id, change)
+	written := s.lingering(func(tx *tx) error { return u.run(context.Background(), tx) })
+	return func() (job.Job, error) { return u.result(written()) }
+}
+
+// updating is one change of a job.
+type updating struct {
+	s       *Store
+	id      string
+	change  func(*job.Job) ([]job.Event, error)
+	job     job.Job // as it is after it
+	refused error   // change's own error, returned as it is
+}
+
+func (s *Store) newUpdate(id string, change func(*job.Job) ([]job.Event, error)) *updating {
+	return &updating{s: s, id: id, change: change}
+}
+
+// run makes the change in a transaction.
+func (u *updating) run(ctx context.Context, tx *tx) error {
+	u.refused = nil
+	found, err := jobRows(ctx, tx, "", `jobs.id = ?`+u.s.dialect.lock("jobs"), u.id)
+	if err != nil {
+		return err
+	}
+	if len(found) == 0 {
+		return job.ErrNotFound
+	}
+	j := found[0].job
+	before, manifest, stdout, stderr, engine, principal := j.Status, j.Manifest, j.Stdout, j.Stderr, j.Engine, j.Principal
+	written := columns(j)
+	decided, err := json.Marshal(j.Outcome)
+	if err != nil {
+		return err
+	}
+	events, err := u.change(&j)
+	if err != nil {
+		u.refused = err
+		return err
+	}
+	stdout.Incomplete, stdout.Why = j.Stdout.Incomplete, j.Stdout.Why
+	stderr.Incomplete, stderr.Why = j.Stderr.Incomplete, j.Stderr.Why
+	j.ID, j.Manifest, j.Stdout, j.Stderr, j.Engine, j.Principal = u.id, manifest, stdout, stderr, engine, principal
+	if err := allowed(before, decided, j); err != nil {
+		return err
+	}
+	u.job = j
+	return updateRow(tx, written, j, events)
+}
+
+// result is what Update returns, for the error of its transaction.
+func (u *updating) result(err error) (job.Job, error) {
 	switch {
 	case err == nil:
-		return j, nil
-	case refused != nil:
-		return job.Job{}, refused
+		return u.job, nil
+	case u.refused != nil:
+		return job.Job{}, u.refused
 	case errors.Is(err, job.ErrNotFound):
 		return job.Job{}, err
 	default:
-		return job.Job{}, fmt.Errorf("write job %s to %s: %w", id, s.name, err)
+		return job.Job{}, fmt.Errorf("write job %s to %s: %w", u.id, u.s.name, err)
 	}
 }
 
@@ -124,47 +159,59 @@ func allowed(before job.Status, decided []byte, j job.Job) error {
 	return nil
 }
 
-func updateRow(ctx context.Context, tx *tx, j job.Job, events []job.Event) error {
+// updateRow writes a job. before are its columns as they are; nil: not known.
+func updateRow(tx *tx, before []any, j job.Job, events []job.Event) error {
 	doc, err := json.Marshal(document{Job: j})
 	if err != nil {
 		return err
 	}
-	tx.changed(j, len(events))
-	free := ""
-	if j.Done() {
-		free = ", engine = NULL" // nobody works on it any more
+	tx.changed(j, events)
+	now := columns(j)
+	switch {
+	case j.Done(): // nobody works on it any more
+		tx.post(`UPDATE jobs SET `+setColumns+`, engine = NULL, doc = ? WHERE id = ?`, append(now, string(doc), j.ID)...)
+	case slices.Equal(before, now): // as mostly: no index has to be touched
+		tx.post(`UPDATE jobs SET doc = ? WHERE id = ?`, string(doc), j.ID)
+	default:
+		tx.post(`UPDATE jobs SET `+setColumns+`, doc = ? WHERE id = ?`, append(now, string(doc), j.ID)...)
 	}
-	_, err = tx.ExecContext(ctx, `UPDATE jobs
-		SET status = ?, done = ?, waiting = ?, member = ?, vm_job = ?, vm_state = ?, completed_at = ?, doc = ?`+free+` WHERE id = ?`,
-		append(columns(j, string(doc)), j.ID)...)
-	if err != nil {
-		return err
+	if j.TokenHash != "" {
+		tx.post(`UPDATE jobs SET token_hash = ? WHERE id = ?`, j.TokenHash, j.ID)
 	}
 	for _, e := range events {
 		if e.At.IsZero() {
 			e.At = time.Now()
 		}
-		_, err := tx.ExecContext(ctx, `INSERT INTO job_events (job_id, at, kind, phase, text) VALUES (?, ?, ?, ?, ?)`,
+		tx.post(`INSERT INTO job_events (job_id, at, kind, phase, text) VALUES (?, ?, ?, ?, ?)`,
 			j.ID, timeText(e.At), e.Kind, e.Phase, job.Bounded(e.Text))
-		if err != nil {
-			return err
-		}
 	}
-	return nil
+	return changeWebhooks(tx, j)
 }
 
-// columns are what an update writes: status, done, waiting, member, vm_job,
-// vm_state, completed_at and doc.
-func columns(j job.Job, doc string) []any {
+const setColumns = `status = ?, done = ?, waiting = ?, member = ?, vm_job = ?, vm_state = ?, completed_at = ?, reason = ?, started_at = ?`
+
+// columns are the values of setColumns: what of a job is not only in its document.
+func columns(j job.Job) []any {
 	var vm job.VM
 	if j.VM != nil {
 		vm = *j.VM
 	}
-	completed := ""
-	if !j.CompletedAt.IsZero() {
-		completed = timeText(j.CompletedAt)
+	var reason job.Reason
+	if j.Outcome != nil {
+		reason = j.Outcome.Reason
 	}
-	return []any{string(j.Status), truth(j.Done()), truth(waits(j)), memberColumn(j), vm.Job, string(vm.State), completed, doc}
+	return []any{
+		string(j.Status), truth(j.Done()), truth(waits(j)), memberColumn(j), vm.Job, string(vm.State),
+		timeColumn(j.CompletedAt), string(reason), timeColumn(j.StartedAt),
+	}
+}
+
+// timeColumn is a column's value: a time, or nothing for not yet.
+func timeColumn(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return timeText(t)
 }
 
 // waits reports whether a job waits for a slot.
@@ -212,25 +259,6 @@ func (s *Store) TokenHash(ctx context.Context, id string) (string, error) {
 		return "", fmt.Errorf("read job %s: %w", id, err)
 	}
 	return hash, nil
-}
-
-// SetTokenHash replaces the hex sha256 of the job's callback token.
-func (s *Store) SetTokenHash(ctx context.Context, id, hash string) error {
-	var changed int64
-	err := s.transaction(ctx, func(tx *tx) error {
-		result, err := tx.ExecContext(ctx, `UPDATE jobs SET token_hash = ? WHERE id = ?`, hash, id)
-		if err == nil {
-			changed, err = result.RowsAffected()
-		}
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("write token of job %s to %s: %w", id, s.name, err)
-	}
-	if changed == 0 {
-		return job.ErrNotFound
-	}
-	return nil
 }
 
 // isID reports whether id is a UUID in its usual form, the only thing that

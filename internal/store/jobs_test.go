@@ -45,10 +45,11 @@ func TestInsert_KeepsJobAndManifest(t *testing.T) {
 func TestInsert_SameKeyReturnsTheFirstJob(t *testing.T) {
 	s := newStore(t)
 	first, second := newJob("one"), newJob("two")
-	if _, isNew, err := s.Insert(t.Context(), first, "h1", "key"); err != nil || !isNew {
+	if _, isNew, err := s.Insert(t.Context(), first, "key", job.Limits{}); err != nil || !isNew {
 		t.Fatal(isNew, err)
 	}
-	got, isNew, err := s.Insert(t.Context(), second, "h2", "key")
+	update(t, s, first.ID, newToken("h1"))
+	got, isNew, err := s.Insert(t.Context(), second, "key", job.Limits{})
 	if err != nil || isNew {
 		t.Fatal(isNew, err)
 	}
@@ -70,7 +71,7 @@ func TestInsert_SameKeyAtOnceCreatesOneJob(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range answers {
 		group.Go(func() {
-			j, isNew, err := s.Insert(t.Context(), newJob("echo"), "h", "key")
+			j, isNew, err := s.Insert(t.Context(), newJob("echo"), "key", job.Limits{})
 			if err != nil {
 				t.Error(err)
 			}
@@ -106,7 +107,7 @@ func TestInsert_Refuses(t *testing.T) {
 		"an ID with a path": {ID: "../../etc"},
 		"an ID in capitals": {ID: strings.ToUpper(uuid.NewString())},
 	} {
-		if _, isNew, err := s.Insert(t.Context(), bad, "", ""); err == nil || isNew {
+		if _, isNew, err := s.Insert(t.Context(), bad, "", job.Limits{}); err == nil || isNew {
 			t.Errorf("%s: new %v, %v", name, isNew, err)
 		}
 	}
@@ -121,7 +122,7 @@ func TestInsert_CancelledLeavesNothing(t *testing.T) {
 	s := newStore(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, err := s.Insert(ctx, newJob("echo"), "", ""); !errors.Is(err, context.Canceled) {
+	if _, _, err := s.Insert(ctx, newJob("echo"), "", job.Limits{}); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
 	if page := list(t, s, job.Filter{}); len(page.Jobs) != 0 {
@@ -207,7 +208,7 @@ func TestUpdate_PanicOfChangeLeavesTheStoreUsable(t *testing.T) {
 		defer func() { _ = recover() }()
 		_, _ = s.Update(t.Context(), id, func(*job.Job) ([]job.Event, error) { panic("bug") })
 	}()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := s.Update(ctx, id, func(*job.Job) ([]job.Event, error) { return nil, nil }); err != nil {
 		t.Error(err)
@@ -220,7 +221,7 @@ func TestUpdate_KeepsWhatIsNotItsOwn(t *testing.T) {
 	if _, err := s.AppendOutput(t.Context(), before.ID, job.Stdout, 0, []byte("12345")); err != nil {
 		t.Fatal(err)
 	}
-	before.Stdout = job.OutputInfo{Held: 5, Total: 5, Incomplete: true}
+	before.Stdout = job.OutputInfo{Incomplete: true} // without an open stream's counts
 	diff(t, before, update(t, s, before.ID, func(j *job.Job) ([]job.Event, error) {
 		j.ID, j.Manifest, j.Stdout = "other", job.Manifest{Task: "other"}, job.OutputInfo{Total: 99, Incomplete: true}
 		return nil, nil
@@ -229,6 +230,7 @@ func TestUpdate_KeepsWhatIsNotItsOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	before.Stdout.Held, before.Stdout.Total = 5, 5
 	diff(t, before, got)
 }
 
@@ -427,12 +429,22 @@ func TestEvents_TextIsBounded(t *testing.T) {
 	}
 }
 
+// newToken is a change that gives a job a callback token.
+func newToken(hash string) func(*job.Job) ([]job.Event, error) {
+	return func(j *job.Job) ([]job.Event, error) {
+		j.TokenHash = hash
+		return nil, nil
+	}
+}
+
 func TestTokenHash_IsReplaced(t *testing.T) {
 	s := newStore(t)
 	id := insert(t, s, newJob("echo")).ID
-	if err := s.SetTokenHash(t.Context(), id, "new"); err != nil {
-		t.Fatal(err)
-	}
+	update(t, s, id, newToken("new"))
+	update(t, s, id, func(j *job.Job) ([]job.Event, error) { // it stays
+		j.Progress = "later"
+		return nil, nil
+	})
 	if hash, err := s.TokenHash(t.Context(), id); hash != "new" || err != nil {
 		t.Errorf("%q, %v", hash, err)
 	}
@@ -526,9 +538,17 @@ func TestVMs_AreListedByTheJobsThatCreatedThem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got []string
-	for _, m := range makers {
+	vms, err := s.OwnVMs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got, own []string
+	for i, m := range makers {
 		got = append(got, m.ID)
+		if i < len(vms) && vms[i] == *m.VM {
+			own = append(own, vms[i].Job)
+		}
 	}
 	diff(t, want, got)
+	diff(t, want, own)
 }

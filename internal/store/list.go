@@ -5,7 +5,11 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
+	"time"
+	"unicode/utf8"
 
 	"linus/internal/job"
 )
@@ -16,6 +20,9 @@ const (
 	maxLimit     = 200
 )
 
+// searched is how many jobs a page of a search looks at.
+const searched = 20000
+
 // List returns a page of jobs, newest first. Errors in the filter are
 // *job.FieldError. New jobs do not shift the pages of a client that is paging.
 // Jobs that make VMs of pools are not listed.
@@ -25,38 +32,139 @@ func (s *Store) List(ctx context.Context, f job.Filter) (job.Page, error) {
 		return job.Page{}, err
 	}
 	// The conditions are written out only when they apply, so that each form of
-	// the query has its index.
-	where, args := "member IS NULL", []any{}
-	if f.Status != "" {
-		where, args = where+" AND status = ?", append(args, string(f.Status))
+	// the query has its index. What has none is searched for within bounds.
+	within, rest := conditionsOf(f, before)
+	floor := ""
+	if len(rest.args) > 0 {
+		if within.text == "" {
+			within.add("id > ?", "")
+		}
+		last, err := query(ctx, s.read, scanText, `SELECT id FROM jobs WHERE `+within.text+` ORDER BY id DESC LIMIT 1 OFFSET `+strconv.Itoa(searched), within.args...)
+		if err != nil {
+			return job.Page{}, fmt.Errorf("list jobs: %w", err)
+		}
+		if len(last) > 0 {
+			floor = last[0]
+			within.add("id >= ?", floor)
+		}
 	}
-	if before != "" {
-		where, args = where+" AND id < ?", append(args, before)
-	}
-	jobs, err := query(ctx, s.read, scanSummary, `SELECT doc, task_head, done FROM jobs
-		WHERE `+where+` ORDER BY id DESC LIMIT ?`, append(args, limit+1)...)
+	within.add(rest.text, rest.args...)
+	jobs, err := query(ctx, s.read, scanSummary, `SELECT doc, task_head, done, reason FROM jobs
+		WHERE member IS NULL`+within.and()+` ORDER BY id DESC LIMIT ?`, append(within.args, limit+1)...)
 	if err != nil {
 		return job.Page{}, fmt.Errorf("list jobs: %w", err)
 	}
 	page := job.Page{Jobs: jobs}
-	if len(jobs) > limit { // the extra one shows that there is a next page
+	switch {
+	case len(jobs) > limit: // the extra one shows that there is a next page
 		page.Jobs = jobs[:limit]
 		page.Next = encodeCursor(page.Jobs[limit-1].ID)
+	case floor != "":
+		page.Next = encodeCursor(floor)
 	}
 	return page, nil
+}
+
+// conditions are part of a WHERE, with their parameters.
+type conditions struct {
+	text string
+	args []any
+}
+
+func (c *conditions) add(text string, args ...any) {
+	if c.text != "" && text != "" {
+		c.text += " AND "
+	}
+	c.text += text
+	c.args = append(c.args, args...)
+}
+
+// and returns the conditions after others.
+func (c *conditions) and() string {
+	if c.text == "" {
+		return ""
+	}
+	return " AND " + c.text
+}
+
+// conditionsOf returns the conditions that one index has in the list's order, which is
+// by ID, and all others, by which the jobs that those select are searched.
+func conditionsOf(f job.Filter, before string) (indexed, rest conditions) {
+	status := f.Status
+	if only := f.Reason.Statuses(); status == "" && f.Reason != "" && len(only) == 1 {
+		status = only[0]
+	}
+	switch owned := f.Principal != "" && f.Principal != job.OperatorName; {
+	case owned && (status == "" || status.Terminal()):
+		indexed.ofPrincipal(f.Principal)
+		if status != "" {
+			rest.add("status = ?", string(status))
+		}
+	default: // unfinished jobs are few, and there is no index of the operator's
+		if status != "" {
+			indexed.add("status = ?", string(status))
+		}
+		switch {
+		case f.Principal == job.OperatorName:
+			rest.add("principal = ?", "")
+		case owned:
+			rest.add("principal = ?", f.Principal) // without what the index of principals asks for
+		}
+	}
+	if !f.Since.IsZero() {
+		indexed.add("id >= ?", idAt(f.Since))
+	}
+	if !f.Before.IsZero() && (before == "" || idAt(f.Before) < before) {
+		before = idAt(f.Before)
+	}
+	if before != "" {
+		indexed.add("id < ?", before)
+	}
+	if f.Reason != "" {
+		rest.add("reason = ?", string(f.Reason))
+	}
+	if f.Client != "" {
+		rest.add("client = ?", f.Client)
+	}
+	if f.Text != "" {
+		like := "%" + strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(f.Text) + "%"
+		rest.add(`(lower(task_head) LIKE lower(?) ESCAPE '\' OR id LIKE ? ESCAPE '\')`, like, strings.ToLower(like))
+	}
+	return indexed, rest
+}
+
+func (c *conditions) ofPrincipal(name string) {
+	switch name {
+	case "":
+	case job.OperatorName:
+		c.add("principal = ''")
+	default:
+		c.add("principal <> '' AND principal = ?", name)
+	}
+}
+
+// idAt is below the ID of every job submitted at a time or later, and above those
+// of earlier ones: a UUID of version 7 begins with the time in milliseconds.
+func idAt(t time.Time) string {
+	text := fmt.Sprintf("%012x", max(0, min(t.UnixMilli(), 1<<48-1)))
+	return text[:8] + "-" + text[8:] + "-0000-0000-000000000000"
 }
 
 // checkFilter returns how many jobs to list, and the ID below which to start
 // ("": at the newest).
 func checkFilter(f job.Filter) (limit int, before string, err error) {
 	if f.Status != "" && !f.Status.Valid() {
-		words := make([]string, len(job.Statuses))
-		for i, w := range job.Statuses {
-			words[i] = string(w)
-		}
-		return 0, "", &job.FieldError{
-			Field: "status", Problem: fmt.Sprintf("%q is unknown", string(f.Status)),
-			Remedy: "use one of: " + strings.Join(words, ", "),
+		return 0, "", unknown("status", f.Status, job.Statuses)
+	}
+	if f.Reason != "" && !slices.Contains(job.Reasons, f.Reason) {
+		return 0, "", unknown("reason", f.Reason, job.Reasons)
+	}
+	if n := utf8.RuneCountInString(f.Text); n > job.MaxSearch {
+		return 0, "", &job.FieldError{Field: "text", Problem: fmt.Sprintf("is %d characters", n), Remedy: fmt.Sprintf("give at most %d", job.MaxSearch)}
+	}
+	for name, text := range map[string]string{"text": f.Text, "client": f.Client} {
+		if strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
+			return 0, "", &job.FieldError{Field: name, Problem: "has a NUL byte or is not valid UTF-8", Remedy: "give plain text"}
 		}
 	}
 	limit = f.Limit
@@ -77,19 +185,27 @@ func checkFilter(f job.Filter) (limit int, before string, err error) {
 	return limit, before, nil
 }
 
+func unknown[T ~string](field string, word T, known []T) error {
+	words := make([]string, len(known))
+	for i, w := range known {
+		words[i] = string(w)
+	}
+	return &job.FieldError{Field: field, Problem: fmt.Sprintf("%q is unknown", string(word)), Remedy: "use one of: " + strings.Join(words, ", ")}
+}
+
 // scanSummary reads a list's fields from the job's document, where they have
 // the same names.
 func scanSummary(row scanner) (job.Summary, error) {
-	var doc, head string
+	var doc, head, reason string
 	var done bool
-	if err := row.Scan(&doc, &head, &done); err != nil {
+	if err := row.Scan(&doc, &head, &done, &reason); err != nil {
 		return job.Summary{}, err
 	}
 	var sum job.Summary
 	if err := json.Unmarshal([]byte(doc), &sum); err != nil {
 		return job.Summary{}, fmt.Errorf("decode a job: %w", err)
 	}
-	sum.Task = head
+	sum.Task, sum.Reason = head, job.Reason(reason)
 	if done {
 		sum.Phase = ""
 	}

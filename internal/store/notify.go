@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -12,32 +13,69 @@ import (
 	"linus/internal/job"
 )
 
-// channel is where engines tell each other what they have changed.
-const channel = "linus"
-
-// notice is what is sent there. PostgreSQL sends it when its transaction commits.
-type notice struct {
-	From string `json:"from"` // engine
-	job.Notice
-}
+// channel is how the name of an engine's channel begins, which ends with its ID. There the
+// others tell it what they have changed: an engine is not woken by what it tells.
+const channel = "linus "
 
 // tell gives the other engines a notice when the transaction commits.
 func (t *tx) tell(kind job.NoticeKind, id string) { t.pass(job.Notice{Kind: kind, Job: id}) }
 
 func (t *tx) pass(n job.Notice) {
 	if t.engine != "" {
-		t.notices = append(t.notices, notice{t.engine, n})
+		t.notices = append(t.notices, n)
 	}
 }
 
-// changed tells the others of a job that was written. What an engine writes about
-// its own job without an event is nobody's news.
-func (t *tx) changed(j job.Job, events int) {
-	if events > 0 || j.Engine != t.engine {
+// changed tells the others of a job that was written: of a status, or of another engine's
+// job, at once; of other events soon. What an engine writes about its own job without an
+// event is nobody's news.
+func (t *tx) changed(j job.Job, events []job.Event) {
+	status := slices.ContainsFunc(events, func(e job.Event) bool { return e.Kind == job.EventStatus })
+	switch {
+	case status || j.Done() || j.Engine != t.engine:
 		t.tell(job.NoticeChanged, j.ID)
+	case len(events) > 0 && t.engine != "":
+		t.soon = append(t.soon, j.ID)
 	}
 	if j.Done() {
 		t.tell(job.NoticeSlot, "")
+	}
+}
+
+// gather is how long what the others are told soon waits for more: each notice wakes all of
+// them, and a job has a dozen.
+const gather = 500 * time.Millisecond
+
+// gathered are the jobs of which the others are told soon. It is writeAll's.
+type gathered struct {
+	jobs map[string]bool
+	told time.Time // the last time
+	sent bool      // with the present transaction
+}
+
+// gather adds what a transaction leaves for later to its notices, if it has any others or
+// it is time.
+func (s *Store) gather(t *tx) {
+	for _, id := range t.soon { // if it is not committed, they are told of nothing: no harm
+		s.gathered.jobs[id] = true
+	}
+	if s.gathered.sent = len(t.notices) > 0 || time.Since(s.gathered.told) >= gather; !s.gathered.sent {
+		return
+	}
+	for id := range s.gathered.jobs {
+		t.tell(job.NoticeChanged, id)
+	}
+}
+
+// committed notes that a transaction has been committed: what it has not sent is sent with
+// the next one that may, which is made if no other comes.
+func (s *Store) committed() {
+	if s.gathered.sent {
+		clear(s.gathered.jobs)
+		s.gathered.told = time.Now()
+	}
+	if len(s.gathered.jobs) > 0 {
+		s.waiting.add(&change{work: func(*tx) error { return nil }, soon: s.gathered.told.Add(gather), done: make(chan struct{})})
 	}
 }
 
@@ -55,6 +93,7 @@ func (s *Store) Tell(ctx context.Context, n job.Notice) error {
 
 func (sqlite) send(*tx) error { return nil } // who shares SQLite has to look
 
+// send has PostgreSQL send the notices when the transaction commits.
 func (postgres) send(t *tx) error {
 	texts := make([]string, len(t.notices))
 	for i, n := range t.notices {
@@ -64,8 +103,9 @@ func (postgres) send(t *tx) error {
 		}
 		texts[i] = string(text)
 	}
-	_, err := t.ExecContext(t.ctx, `SELECT pg_notify('`+channel+`', text) FROM unnest(CAST(? AS text[])) AS text`, texts)
-	return err
+	t.post(`SELECT pg_notify('`+channel+`' || engines.id, text) FROM engines, unnest(CAST(? AS text[])) WITH ORDINALITY AS sent (text, n)
+		WHERE engines.id <> ? ORDER BY n`, texts, t.engine)
+	return nil
 }
 
 // Listen calls heard for each notice of another engine, until ctx ends. Its
@@ -104,7 +144,7 @@ func (s *Store) listen(ctx context.Context, heard func(job.Notice)) error {
 		defer end()
 		_ = conn.Close(closing)
 	}()
-	if _, err := conn.Exec(ctx, `LISTEN `+channel); err != nil {
+	if _, err := conn.Exec(ctx, `LISTEN `+pgx.Identifier{channel + s.EngineID()}.Sanitize()); err != nil {
 		return err
 	}
 	heard(job.Notice{Kind: job.NoticeMissed})
@@ -113,9 +153,9 @@ func (s *Store) listen(ctx context.Context, heard func(job.Notice)) error {
 		if err != nil {
 			return err
 		}
-		var n notice
-		if json.Unmarshal([]byte(sent.Payload), &n) == nil && n.From != s.EngineID() {
-			heard(n.Notice)
+		var n job.Notice
+		if json.Unmarshal([]byte(sent.Payload), &n) == nil {
+			heard(n)
 		}
 	}
 }

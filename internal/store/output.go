@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 
@@ -33,9 +32,9 @@ func (s *Store) AppendOutput(ctx context.Context, id, stream string, offset int6
 	if offset < 0 || offset > math.MaxInt64-int64(len(data)) {
 		return 0, &job.FieldError{Field: "offset", Problem: fmt.Sprintf("%d is out of range", offset), Remedy: "give the bytes sent before"}
 	}
-	err = s.changeOutput(ctx, id, stream, func(f outputFiles, sealed sql.NullString) (err error) {
-		if sealed.Valid {
-			info, err := decodeCounts(id, sealed.String)
+	err = s.changeOutput(ctx, id, stream, func(f outputFiles, sealed sealedStreams) (err error) {
+		if counts := sealed[stream]; counts.Valid {
+			info, err := decodeCounts(id, counts.String)
 			seen = info.Total
 			return err
 		}
@@ -77,8 +76,8 @@ func (s *Store) appendNew(f outputFiles, stream string, offset int64, data []byt
 // CutOutput discards what is stored of an open stream beyond its first size
 // bytes, and the count of what was seen. A sealed stream stays as it is.
 func (s *Store) CutOutput(ctx context.Context, id, stream string, size int64) error {
-	return s.changeOutput(ctx, id, stream, func(f outputFiles, sealed sql.NullString) error {
-		if sealed.Valid {
+	return s.changeOutput(ctx, id, stream, func(f outputFiles, sealed sealedStreams) error {
+		if sealed[stream].Valid {
 			return nil
 		}
 		is, err := f.open(stream)
@@ -95,45 +94,57 @@ func (s *Store) CutOutput(ctx context.Context, id, stream string, size int64) er
 	})
 }
 
-// SealOutput makes the stream final: total bytes, of which tail are the last.
-// It keeps everything when the total is within the limit and all of it is
+// SealOutput makes streams final, together: of each, total bytes, of which the tail are
+// the last. It keeps everything when the total is within the limit and all of it is
 // available; otherwise the head, a marker with the count of dropped bytes, and
 // at most half the limit of the tail. Sealing again returns the same.
-func (s *Store) SealOutput(ctx context.Context, id, stream string, total int64, tail []byte) (info job.OutputInfo, err error) {
-	err = s.changeOutput(ctx, id, stream, func(f outputFiles, sealed sql.NullString) (err error) {
-		if sealed.Valid {
-			info, err = decodeCounts(id, sealed.String)
-			return err
+func (s *Store) SealOutput(ctx context.Context, id string, ends ...job.StreamEnd) (infos []job.OutputInfo, err error) {
+	for _, end := range ends {
+		if err := checkStream(end.Stream); err != nil {
+			return nil, err
 		}
-		is, err := f.open(stream)
-		if err != nil {
-			return err
+	}
+	err = s.changeOutput(ctx, id, job.Stdout, func(f outputFiles, sealed sealedStreams) error {
+		infos = make([]job.OutputInfo, len(ends))
+		open := false
+		for i, end := range ends {
+			var err error
+			if counts := sealed[end.Stream]; counts.Valid {
+				infos[i], err = decodeCounts(id, counts.String)
+			} else {
+				open = true
+				infos[i], err = s.complete(f, end)
+				sealed[end.Stream] = encodeCounts(infos[i])
+			}
+			if err != nil {
+				return fmt.Errorf("write %s of job %s: %w", end.Stream, id, err)
+			}
 		}
-		if total < is.seen { // more was seen than is reported: a VM that is gone reports nothing
-			info, err = s.complete(f, stream, is.held, is.seen, nil)
-		} else {
-			info, err = s.complete(f, stream, is.held, total, tail)
+		if !open {
+			return nil
 		}
-		if err != nil {
-			return fmt.Errorf("write %s of job %s: %w", stream, id, err)
-		}
-		counts, err := json.Marshal(info)
-		if err == nil {
-			err = f.seal(stream, string(counts))
-		}
-		if err != nil {
+		if err := f.seal(sealed); err != nil {
 			return fmt.Errorf("write counts of job %s to %s: %w", id, s.name, err)
 		}
 		return nil
 	})
 	if err != nil {
-		return job.OutputInfo{}, err
+		return nil, err
 	}
-	return info, nil
+	return infos, nil
 }
 
-// complete makes the final bytes of a stream durable and counts them.
-func (s *Store) complete(f outputFiles, stream string, held, total int64, tail []byte) (job.OutputInfo, error) {
+// complete makes the final bytes of an open stream durable and counts them.
+func (s *Store) complete(f outputFiles, of job.StreamEnd) (job.OutputInfo, error) {
+	stream, total, tail := of.Stream, of.Total, of.Tail
+	is, err := f.open(stream)
+	if err != nil {
+		return job.OutputInfo{}, err
+	}
+	held := is.held
+	if total < is.seen { // more was seen than is reported: a VM that is gone reports nothing
+		total, tail = is.seen, nil
+	}
 	keep := min(int64(len(tail)), s.maxOutput/2, total)
 	tail = tail[int64(len(tail))-keep:]
 	tailStart := total - keep
@@ -197,10 +208,11 @@ func (s *Store) storedParts(ctx context.Context, id, stream string, offset, limi
 	if err := checkStream(stream); err != nil {
 		return parts{}, err
 	}
-	sealed, err := s.sealed(ctx, id, stream)
+	all, err := s.sealedIn(ctx, s.read, id, "")
 	if err != nil {
 		return parts{}, err
 	}
+	sealed := all[stream]
 	if !sealed.Valid {
 		open, err := s.files.open(ctx, s.read, streamOf{id, stream})
 		if err != nil {
@@ -251,14 +263,14 @@ func (s *Store) readStored(ctx context.Context, id, stream string, h parts, offs
 
 // changeOutput calls work with a job's output while nobody else changes it;
 // job.ErrNotFound.
-func (s *Store) changeOutput(ctx context.Context, id, stream string, work func(outputFiles, sql.NullString) error) error {
+func (s *Store) changeOutput(ctx context.Context, id, stream string, work func(outputFiles, sealedStreams) error) error {
 	if err := checkStream(stream); err != nil {
 		return err
 	}
 	if !isID(id) {
 		return job.ErrNotFound
 	}
-	return s.files.change(ctx, id, stream, work)
+	return s.files.change(ctx, id, work)
 }
 
 func checkStream(stream string) error {
@@ -271,28 +283,31 @@ func checkStream(stream string) error {
 	}
 }
 
-// sealed reads a stream's final counts from the row: NULL while open. The
-// column has the stream's name, which checkStream has checked.
-func (s *Store) sealed(ctx context.Context, id, stream string) (sql.NullString, error) {
-	return s.sealedIn(ctx, s.read, id, stream, "")
-}
-
-// sealedIn is sealed, with the end of the query.
-func (s *Store) sealedIn(ctx context.Context, q querier, id, stream, lock string) (sql.NullString, error) {
-	counts, err := first[sql.NullString](ctx, q, `SELECT `+stream+` FROM jobs WHERE id = ?`+lock, id)
+// sealedIn reads the final counts of a job's streams from its row, with the end of the
+// query; job.ErrNotFound.
+func (s *Store) sealedIn(ctx context.Context, q querier, id, lock string) (sealedStreams, error) {
+	found, err := query(ctx, q, func(row scanner) (sealedStreams, error) {
+		var stdout, stderr sql.NullString
+		err := row.Scan(&stdout, &stderr)
+		return sealedStreams{job.Stdout: stdout, job.Stderr: stderr}, err
+	}, `SELECT stdout, stderr FROM jobs WHERE id = ?`+lock, id)
 	switch {
-	case errors.Is(err, sql.ErrNoRows):
-		return counts, job.ErrNotFound
 	case err != nil:
-		return counts, fmt.Errorf("read job %s: %w", id, err)
+		return nil, fmt.Errorf("read job %s: %w", id, err)
+	case len(found) == 0:
+		return nil, job.ErrNotFound
 	}
-	return counts, nil
+	return found[0], nil
 }
 
-// sealRow seals a stream.
-func sealRow(ctx context.Context, tx *tx, id, stream, counts string) error {
-	_, err := tx.ExecContext(ctx, `UPDATE jobs SET `+stream+` = ? WHERE id = ?`, counts, id) //nolint:gosec // stream is a column's name, checked by checkStream
-	return err
+// sealRow stores the final counts of a job's streams.
+func sealRow(tx *tx, id string, counts sealedStreams) {
+	tx.post(`UPDATE jobs SET stdout = ?, stderr = ? WHERE id = ?`, counts[job.Stdout], counts[job.Stderr], id)
+}
+
+func encodeCounts(info job.OutputInfo) sql.NullString {
+	text, _ := json.Marshal(info) // numbers and texts
+	return sql.NullString{String: string(text), Valid: true}
 }
 
 func decodeCounts(id, text string) (job.OutputInfo, error) {

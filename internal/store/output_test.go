@@ -2,6 +2,7 @@ package store
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -121,7 +122,7 @@ func TestCutOutput_ForgetsWhatIsBehind(t *testing.T) { // newStore keeps 100 byt
 		if got, _ := held(t, s, id); !bytes.Equal(got, want[:min(100, len(want))]) {
 			t.Errorf("%+v: held %q", tt, got)
 		}
-		if _, err := s.SealOutput(t.Context(), id, job.Stdout, int64(len(want)), nil); err != nil {
+		if _, err := sealOutput(t.Context(), s, id, job.Stdout, int64(len(want)), nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.CutOutput(t.Context(), id, job.Stdout, 0); err != nil {
@@ -174,6 +175,15 @@ func TestAppendOutput_ManySendersAtOnceMakeOneStream(t *testing.T) {
 	}
 }
 
+// sealOutput seals one stream.
+func sealOutput(ctx context.Context, s *Store, id, stream string, total int64, tail []byte) (job.OutputInfo, error) {
+	infos, err := s.SealOutput(ctx, id, job.StreamEnd{Stream: stream, Total: total, Tail: tail})
+	if err != nil {
+		return job.OutputInfo{}, err
+	}
+	return infos[0], nil
+}
+
 func TestSealOutput(t *testing.T) { // newStore keeps 100 bytes, so 50 of a tail
 	tests := []struct {
 		name  string
@@ -216,7 +226,7 @@ func TestSealOutput(t *testing.T) { // newStore keeps 100 bytes, so 50 of a tail
 			}
 			want.Held = int64(len(content))
 
-			got, err := s.SealOutput(t.Context(), id, job.Stdout, tt.total, stream[tt.total-tt.tail:tt.total])
+			got, err := sealOutput(t.Context(), s, id, job.Stdout, tt.total, stream[tt.total-tt.tail:tt.total])
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -225,7 +235,7 @@ func TestSealOutput(t *testing.T) { // newStore keeps 100 bytes, so 50 of a tail
 			diff(t, want, info)
 			diff(t, string(content), string(data))
 
-			again, err := s.SealOutput(t.Context(), id, job.Stdout, 999, []byte("another"))
+			again, err := sealOutput(t.Context(), s, id, job.Stdout, 999, []byte("another"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -270,7 +280,7 @@ func TestSealOutput_InterruptedBeforeItsRowIsDoneAgain(t *testing.T) {
 	if got, _ := held(t, s, id); !bytes.Equal(got, stream[:100]) {
 		t.Errorf("before the seal %q is held", got)
 	}
-	if _, err := s.SealOutput(t.Context(), id, job.Stdout, 500, stream[450:]); err != nil {
+	if _, err := sealOutput(t.Context(), s, id, job.Stdout, 500, stream[450:]); err != nil {
 		t.Fatal(err)
 	}
 	got, _ := held(t, s, id)
@@ -299,7 +309,7 @@ func TestSealOutput_LimitChangedByARestart(t *testing.T) {
 			if got, _ := held(t, after, id); !bytes.Equal(got, stream[:100]) {
 				t.Errorf("held %q", got)
 			}
-			if _, err := after.SealOutput(t.Context(), id, job.Stdout, 150, stream[50:150]); err != nil {
+			if _, err := sealOutput(t.Context(), after, id, job.Stdout, 150, stream[50:150]); err != nil {
 				t.Fatal(err)
 			}
 			got, _ := held(t, after, id)
@@ -334,7 +344,7 @@ func TestOutput_NamesWhatIsWrong(t *testing.T) {
 			return err
 		},
 		"stream of AppendOutput": func() error { _, err := s.AppendOutput(t.Context(), id, "", 0, nil); return err },
-		"stream of SealOutput":   func() error { _, err := s.SealOutput(t.Context(), id, "stdin", 0, nil); return err },
+		"stream of SealOutput":   func() error { _, err := sealOutput(t.Context(), s, id, "stdin", 0, nil); return err },
 	}
 	for name, call := range calls {
 		var bad *job.FieldError
@@ -369,9 +379,33 @@ func TestOutput_ReadWhileItGrowsAndIsSealed(t *testing.T) {
 	for offset := int64(0); offset < 30000; offset += 500 {
 		appendOutput(t, s, id, offset, stream[offset:offset+500])
 	}
-	if _, err := s.SealOutput(t.Context(), id, job.Stdout, 30000, stream[25000:]); err != nil {
+	if _, err := sealOutput(t.Context(), s, id, job.Stdout, 30000, stream[25000:]); err != nil {
 		t.Error(err)
 	}
 	close(done)
 	group.Wait()
+}
+
+// Both streams are sealed in one commit: each is half a millisecond of CPU.
+func TestSealOutput_OneCommit(t *testing.T) {
+	s := openCounted(t, t.TempDir())
+	j := newJob("echo")
+	if _, _, err := s.Insert(t.Context(), j, "", job.Limits{}); err != nil {
+		t.Fatal(err)
+	}
+	var infos []job.OutputInfo
+	cost := during(func() {
+		var err error
+		infos, err = s.SealOutput(t.Context(), j.ID, job.StreamEnd{Stream: job.Stdout, Total: 3, Tail: []byte("out")}, job.StreamEnd{Stream: job.Stderr, Total: 2, Tail: []byte("er")})
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	if cost.commits != 1 {
+		t.Errorf("%d commits", cost.commits)
+	}
+	after, err := s.Job(t.Context(), j.ID)
+	if err != nil || after.Stdout != infos[0] || after.Stderr != infos[1] || infos[0].Held != 3 || infos[1].Held != 2 {
+		t.Errorf("%+v %+v, %+v, %v", after.Stdout, after.Stderr, infos, err)
+	}
 }

@@ -31,9 +31,9 @@ const (
 // offset that was seen.
 type pieces struct{ s *Store }
 
-func (p *pieces) change(ctx context.Context, id, stream string, work func(outputFiles, sql.NullString) error) error {
+func (p *pieces) change(ctx context.Context, id string, work func(outputFiles, sealedStreams) error) error {
 	return p.s.transaction(ctx, func(tx *tx) error {
-		sealed, err := p.s.sealedIn(ctx, tx, id, stream, p.s.dialect.lock("jobs"))
+		sealed, err := p.s.sealedIn(ctx, tx, id, p.s.dialect.lock("jobs"))
 		if err != nil {
 			return err
 		}
@@ -55,6 +55,16 @@ func (p *pieces) open(ctx context.Context, q querier, streams ...streamOf) ([]op
 		all[i] = openCounts{ends[2*i], max(ends[2*i], ends[2*i+1])}
 	}
 	return all, nil
+}
+
+func (p *pieces) counts() string {
+	end := func(name string) string {
+		return `coalesce((SELECT d.at + octet_length(d.data) FROM job_data d WHERE d.job_id = jobs.id AND d.name = '` + name + `' ORDER BY d.at DESC LIMIT 1), 0)`
+	}
+	both := func(stream string) string {
+		return end(stream) + `, greatest(` + end(stream) + `, ` + end(stream+seenSuffix) + `)`
+	}
+	return `CASE WHEN jobs.stdout IS NULL OR jobs.stderr IS NULL THEN concat_ws(' ', ` + both(job.Stdout) + `, ` + both(job.Stderr) + `) END`
 }
 
 // ends returns the sizes of files, 0 for one that is missing.
@@ -135,28 +145,25 @@ func (w pieceWriter) append(name string, offset int64, data []byte) error {
 	}
 	for len(data) > 0 {
 		n := min(len(data), maxPiece)
-		if err := w.put(name, offset, data[:n]); err != nil {
-			return err
-		}
+		w.put(name, offset, data[:n])
 		offset, data = offset+int64(n), data[n:]
 	}
 	return nil
 }
 
 // put writes a piece, in the place of an empty one.
-func (w pieceWriter) put(name string, at int64, data []byte) error {
-	_, err := w.tx.ExecContext(w.tx.ctx, `INSERT INTO job_data (job_id, name, at, data) VALUES (?, ?, ?, ?)
+func (w pieceWriter) put(name string, at int64, data []byte) {
+	w.tx.post(`INSERT INTO job_data (job_id, name, at, data) VALUES (?, ?, ?, ?)
 		ON CONFLICT (job_id, name, at) DO UPDATE SET data = EXCLUDED.data`, w.id, name, at, data)
-	return err
 }
 
 func (w pieceWriter) truncate(name string, size int64) error {
-	_, err := w.tx.ExecContext(w.tx.ctx, `DELETE FROM job_data WHERE job_id = ? AND name = ? AND at >= ?`, w.id, name, size)
-	if err == nil && size > 0 {
-		_, err = w.tx.ExecContext(w.tx.ctx, `UPDATE job_data SET data = substring(data FROM 1 FOR (? - at)::int)
+	w.tx.post(`DELETE FROM job_data WHERE job_id = ? AND name = ? AND at >= ?`, w.id, name, size)
+	if size > 0 {
+		w.tx.post(`UPDATE job_data SET data = substring(data FROM 1 FOR (? - at)::int)
 			WHERE job_id = ? AND name = ? AND at > ? AND at + octet_length(data) > ?`, size, w.id, name, size-maxPiece, size)
 	}
-	return err
+	return nil
 }
 
 // sync has nothing to do: the commit does it.
@@ -173,13 +180,14 @@ func (w pieceWriter) replace(name string, data []byte) error {
 func (w pieceWriter) see(stream string, n int64) error {
 	err := w.truncate(stream+seenSuffix, 0)
 	if err == nil && n > 0 {
-		err = w.put(stream+seenSuffix, n, []byte{})
+		w.put(stream+seenSuffix, n, []byte{})
 	}
 	return err
 }
 
-func (w pieceWriter) seal(stream, counts string) error {
-	return sealRow(w.tx.ctx, w.tx, w.id, stream, counts)
+func (w pieceWriter) seal(counts sealedStreams) error {
+	sealRow(w.tx, w.id, counts)
+	return nil
 }
 
 // put keeps a part of an artifact. What was there from offset on is replaced.
@@ -187,16 +195,14 @@ func (p *pieces) put(ctx context.Context, id, path string, offset int64, data []
 	name := artifactName(path)
 	return p.s.transaction(ctx, func(tx *tx) error {
 		w := pieceWriter{p, tx, id}
-		if _, err := p.s.sealedIn(ctx, tx, id, job.Stdout, p.s.dialect.lock("jobs")); err != nil {
+		if _, err := p.s.sealedIn(ctx, tx, id, p.s.dialect.lock("jobs")); err != nil {
 			return err
 		}
 		if err := w.truncate(name, offset); err != nil {
 			return err
 		}
 		if offset == 0 { // an empty file is one, too
-			if err := w.put(name, 0, []byte{}); err != nil {
-				return err
-			}
+			w.put(name, 0, []byte{})
 		}
 		ends, err := p.ends(ctx, tx, []string{id}, []string{name})
 		if err == nil && ends[0] != offset {

@@ -138,7 +138,7 @@ func (s *Store) Claim(ctx context.Context, id, pool string, choose func(j *job.J
 			if j.Status != before && !before.CanBecome(j.Status) {
 				return fmt.Errorf("%w: status %s cannot become %q", ErrForbidden, before, string(j.Status))
 			}
-			if err := errors.Join(updateRow(ctx, tx, maker, nil), updateRow(ctx, tx, j, events)); err != nil {
+			if err := errors.Join(updateRow(tx, nil, maker, nil), updateRow(tx, nil, j, events)); err != nil {
 				return err
 			}
 		}

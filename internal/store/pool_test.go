@@ -22,7 +22,7 @@ func member(t *testing.T, s *Store, pool string, state job.MemberState) job.Job 
 		ID: id, Kind: job.KindVM, Status: job.Success, CreatedAt: time.Now().UTC(), Manifest: job.Manifest{Task: "true", Lifecycle: job.Pooled},
 		Outcome: &job.Outcome{Status: job.Success}, Member: &job.Member{Pool: pool, State: state},
 		VM: &job.VM{ID: 100, Job: id, State: job.VMCreated},
-	}, "", "")
+	}, "", job.Limits{})
 	if err != nil {
 		t.Fatal(err)
 	}

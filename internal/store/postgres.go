@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -37,37 +39,58 @@ const (
 // postgres is the dialect of PostgreSQL. Others may write at the same time.
 type postgres struct{}
 
-func (postgres) statements(on source) runner { return numbered{on} }
+func (postgres) readsOn(db *sql.DB) runner { return numbered{db} }
+
+func (postgres) writesOn(conn *sql.Conn) runner {
+	return &pipeline{conn: conn, texts: map[string]string{}}
+}
 
 // lock is the one that others' references to the row do not wait for.
 func (postgres) lock(table string) string { return " FOR NO KEY UPDATE OF " + table }
 
-func (postgres) hold(table string) string { return " FOR KEY SHARE OF " + table }
-
 func (postgres) clock() string { return `extract(epoch FROM clock_timestamp())::float8` }
 
-// begin asks for the transaction's ID in the same round trip. If that fails, the
-// connection is in no known state, and is closed.
+// How a transaction ended must be known for certain after its connection was lost in the
+// commit. The server's own transaction IDs do not tell: after a crash it gives those again
+// that it has lost. So each connection of a writer has a row in meta, whose value each of
+// its transactions sets to an ID of its own: the last one that counts is there.
+
+// marks is how the keys of these rows begin.
+const marks = "commit "
+
+// keptMarks is how long the row of a connection stays after its last transaction.
+const keptMarks = 24 * time.Hour
+
+// begin also marks the transaction. Both are sent with its first statement.
 func (postgres) begin(t *tx) (id string, err error) {
-	err = raw(t.conn, func(c *pgx.Conn) error {
-		results, err := c.PgConn().Exec(t.ctx, `BEGIN; SELECT pg_current_xact_id()`).ReadAll()
-		if err == nil && (len(results) != 2 || len(results[1].Rows) != 1) {
-			err = errors.New("the database returned no transaction ID")
-		}
-		if err != nil {
-			return errors.Join(err, c.Close(t.ctx))
-		}
-		id = string(results[1].Rows[0][0])
-		return nil
+	if t.mark == "" {
+		t.mark = marks + rand.Text()
+	}
+	value, err := uuid.NewV7()
+	if err != nil {
+		return "", err
+	}
+	t.post(beginning)
+	t.post(`INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value`, t.mark, value.String())
+	return t.mark + "=" + value.String(), nil
+}
+
+const beginning = "BEGIN"
+
+// fence is sent with the transaction's first statement, too, and so has to fail by itself.
+func (postgres) fence(t *tx, engine string) error {
+	t.posted = append(t.posted, statement{
+		text: `SELECT 1 / count(*) FROM (SELECT 1 FROM engines WHERE id = ? FOR KEY SHARE) AS member`, args: []any{engine}, zero: errBuried,
 	})
-	return id, err
+	return nil
 }
 
 // commit looks first: PostgreSQL's COMMIT of a transaction that has failed, or of
 // none, is no error.
 func (postgres) commit(t *tx) error {
+	unsent := len(t.posted) > 0 && t.posted[0].text == beginning
 	err := raw(t.conn, func(c *pgx.Conn) error {
-		if status := c.PgConn().TxStatus(); status != 'T' && !c.IsClosed() {
+		if status := c.PgConn().TxStatus(); status != 'T' && !unsent && !c.IsClosed() {
 			return fmt.Errorf("the transaction has ended before its commit (status %c)", status)
 		}
 		return nil
@@ -78,20 +101,19 @@ func (postgres) commit(t *tx) error {
 	return err
 }
 
-// errUndecided: a transaction whose client is gone may still commit.
-var errUndecided = errors.New("the transaction has not ended yet")
-
+// fate writes to the row itself, and so waits for a transaction that has not ended: one
+// whose client is gone may still commit.
 func (postgres) fate(ctx context.Context, q querier, id string) (bool, error) {
-	status, err := first[sql.NullString](ctx, q, `SELECT pg_xact_status(?::text::xid8)`, id)
-	switch {
-	case err != nil:
-		return false, err
-	case !status.Valid:
-		return false, fmt.Errorf("transaction %s is too old: the database has forgotten how it ended", id)
-	case status.String == "in progress":
-		return false, errUndecided
-	}
-	return status.String == "committed", nil
+	key, value, _ := strings.Cut(id, "=")
+	last, err := first[string](ctx, q, `INSERT INTO meta (key, value) VALUES (?, '') ON CONFLICT (key) DO UPDATE SET value = meta.value RETURNING value`, key)
+	return err == nil && last == value, err
+}
+
+// forgetMarks removes the rows of connections that are long gone.
+func (s *Store) forgetMarks(ctx context.Context, db *sql.DB) error {
+	before := fmt.Sprintf("%012x", time.Now().Add(-keptMarks).UnixMilli())
+	_, err := db.ExecContext(ctx, `DELETE FROM meta WHERE key LIKE $1 AND value < $2`, marks+"%", before[:8]+"-"+before[8:])
+	return err
 }
 
 func (postgres) dead(conn *sql.Conn) bool {
@@ -135,19 +157,15 @@ var passingCodes = []string{
 }
 
 // lost are errors of a connection that is gone.
-var lost = []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, driver.ErrBadConn, sql.ErrConnDone, context.DeadlineExceeded, errUndecided}
+var lost = []error{io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, driver.ErrBadConn, sql.ErrConnDone, context.DeadlineExceeded}
 
-// numbered runs statements whose parameters are written ?.
-type numbered struct{ source }
+// numbered runs queries whose parameters are written ?. pgx prepares each text once for
+// each connection.
+type numbered struct{ db *sql.DB }
 
-// QueryContext runs a query. pgx prepares each text once for each connection.
-func (n numbered) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
-	return n.source.QueryContext(ctx, number(text), storable(args)...)
-}
-
-// ExecContext runs a statement.
-func (n numbered) ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error) {
-	return n.source.ExecContext(ctx, number(text), storable(args)...)
+func (n numbered) run(ctx context.Context, all []statement, read func(scanner) error) (int64, int, error) {
+	rows, err := n.db.QueryContext(ctx, number(all[0].text), storable(all[0].args)...)
+	return 0, 0, rowsOf(rows, err, read)
 }
 
 // number writes $1, $2, ... for each ? of a statement.
@@ -211,7 +229,7 @@ func (s *Store) openPostgres(ctx context.Context, o Options) error {
 	if err := s.persist(ctx, func() error { return s.migratePostgres(ctx, read) }); err != nil || o.copying {
 		return err
 	}
-	return s.refuseUnfinished(ctx)
+	return errors.Join(s.refuseUnfinished(ctx), s.forgetMarks(ctx, s.writer))
 }
 
 // openPool returns a pool of connections, made when they are needed.

@@ -94,7 +94,7 @@ func TestPostgres_RestartedInTheMiddle(t *testing.T) {
 		writers.Go(func() {
 			for ctx.Err() == nil {
 				j := newJob("echo")
-				if _, isNew, err := s.Insert(context.Background(), j, "", "key-"+j.ID); err != nil || !isNew {
+				if _, isNew, err := s.Insert(context.Background(), j, "key-"+j.ID, job.Limits{}); err != nil || !isNew {
 					t.Errorf("insert: new %v, %v", isNew, err)
 				}
 				inserts.Add(1)
@@ -142,8 +142,8 @@ type cutting struct {
 	forgets       bool         // how a transaction ended cannot be found out
 }
 
-func (c *cutting) statements(on source) runner {
-	return cuttingRunner{c.dialect.statements(on), on, c}
+func (c *cutting) writesOn(conn *sql.Conn) runner {
+	return cuttingRunner{c.dialect.writesOn(conn), conn, c}
 }
 
 func (c *cutting) fate(ctx context.Context, q querier, id string) (bool, error) {
@@ -155,20 +155,50 @@ func (c *cutting) fate(ctx context.Context, q querier, id string) (bool, error) 
 
 type cuttingRunner struct {
 	runner
-	on source
+	on *sql.Conn
 	c  *cutting
 }
 
-func (e cuttingRunner) ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error) {
-	before, after := text == "COMMIT" && e.c.before.Add(-1) == 0, text == "COMMIT" && e.c.after.Add(-1) == 0
+func (e cuttingRunner) run(ctx context.Context, all []statement, read func(scanner) error) (int64, int, error) {
+	commits := all[len(all)-1].text == "COMMIT"
+	before, after := commits && e.c.before.Add(-1) == 0, commits && e.c.after.Add(-1) == 0
 	if !before {
-		result, err := e.runner.ExecContext(ctx, text, args...)
+		changed, failed, err := e.runner.run(ctx, all, read)
 		if !after || err != nil {
-			return result, err
+			return changed, failed, err
 		}
 	}
-	_ = raw(e.on.(*sql.Conn), func(c *pgx.Conn) error { return c.Close(ctx) })
-	return nil, io.ErrUnexpectedEOF
+	_ = raw(e.on, func(c *pgx.Conn) error { return c.Close(ctx) })
+	return 0, 0, io.ErrUnexpectedEOF
+}
+
+// tripRunner counts the round trips of a writer.
+type tripRunner struct {
+	runner
+	trips int
+}
+
+func (r *tripRunner) run(ctx context.Context, all []statement, read func(scanner) error) (int64, int, error) {
+	r.trips++
+	return r.runner.run(ctx, all, read)
+}
+
+// Each round trip wakes the engine, which costs more than the statement.
+func TestPostgres_AnUpdateIsTwoRoundTrips(t *testing.T) {
+	s := openURL(t, pgtest.Database(t))
+	if _, err := s.Join(t.Context(), job.EngineInfo{}, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	id := insert(t, s, newJob("echo")).ID
+	r := &tripRunner{runner: s.write.runner}
+	s.write.runner = r
+	update(t, s, id, func(j *job.Job) ([]job.Event, error) {
+		j.Status = job.Provisioning
+		return []job.Event{{Kind: job.EventPhaseStarted}, {Kind: job.EventStatus}}, nil
+	})
+	if r.trips != 2 {
+		t.Errorf("%d round trips, want one that reads the job and one that writes it", r.trips)
+	}
 }
 
 // A connection that is lost in a commit leaves nobody in the dark: what was
@@ -247,7 +277,7 @@ func TestPostgres_TwoStoresInsertOneKey(t *testing.T) {
 		ids := make([]string, 2)
 		for i, s := range stores {
 			inserting.Go(func() {
-				j, isNew, err := s.Insert(context.Background(), newJob("echo"), "", fmt.Sprint("key-", n))
+				j, isNew, err := s.Insert(context.Background(), newJob("echo"), fmt.Sprint("key-", n), job.Limits{})
 				if err != nil {
 					t.Error(err)
 				}
@@ -288,7 +318,7 @@ func TestPostgres_Deadlock(t *testing.T) {
 					})
 					events, err := count(&j)
 					if err == nil {
-						err = updateRow(tx.ctx, tx, j, events)
+						err = updateRow(tx, nil, j, events)
 					}
 					if err != nil {
 						return err
@@ -360,7 +390,7 @@ func TestPostgres_Away(t *testing.T) {
 func TestUpdate_TextsThatAreNone(t *testing.T) {
 	s := newStore(t)
 	j := newJob("echo \x00 \xff")
-	if _, _, err := s.Insert(t.Context(), j, "", "key \x00 \xff"); err != nil {
+	if _, _, err := s.Insert(t.Context(), j, "key \x00 \xff", job.Limits{}); err != nil {
 		t.Fatal(err)
 	}
 	update(t, s, j.ID, func(j *job.Job) ([]job.Event, error) {
@@ -374,6 +404,64 @@ func TestUpdate_TextsThatAreNone(t *testing.T) {
 	if err != nil || len(events) != 1 || !strings.HasPrefix(events[0].Text, "a") {
 		t.Errorf("%+v, %v", events, err)
 	}
+}
+
+// Each notice wakes every other engine: progress waits for the next one of anything else,
+// or for a moment to be over.
+func TestPostgres_ProgressIsToldWithTheNextNotice(t *testing.T) {
+	url := pgtest.Database(t)
+	one, other := openURL(t, url), openURL(t, url)
+	joined(t, one, time.Hour)
+	joined(t, other, time.Hour)
+	heard := make(chan job.Notice, 100)
+	go other.Listen(t.Context(), func(n job.Notice) { heard <- n }) //nolint:errcheck // it ends with the test
+	await := func(want string) {
+		t.Helper()
+		for {
+			select {
+			case n := <-heard:
+				if n.Kind == job.NoticeMissed && want == "" || n.Kind == job.NoticeChanged && n.Job == want {
+					return
+				}
+			case <-time.After(time.Minute):
+				t.Fatalf("no change of %q was heard", want)
+			}
+		}
+	}
+	await("")
+	a, b := insert(t, one, newJob("a")).ID, insert(t, one, newJob("b")).ID
+	takes(t, one, a)
+	takes(t, one, b)
+	progress := func(*job.Job) ([]job.Event, error) { return []job.Event{{Kind: job.EventProgress}}, nil }
+	left := func(told time.Time) (n int) {
+		t.Helper()
+		err := one.transaction(t.Context(), func(*tx) error { // it is the writer's
+			n, one.gathered.told = len(one.gathered.jobs), told
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		return n
+	}
+	left(time.Now().Add(time.Hour))
+	update(t, one, a, progress)
+	update(t, one, a, progress)
+	if n := left(time.Now().Add(time.Hour)); n != 1 {
+		t.Errorf("%d jobs whose progress is not told yet, want 1", n)
+	}
+	update(t, one, b, func(j *job.Job) ([]job.Event, error) {
+		return []job.Event{{Kind: job.EventStatus}}, j.Become(job.Provisioning)
+	})
+	await(a)
+	if n := left(time.Now().Add(-time.Hour)); n != 0 {
+		t.Errorf("%d jobs whose progress is not told yet, want none", n)
+	}
+	update(t, one, a, progress)
+	await(a)
+	left(time.Now())
+	update(t, one, b, progress)
+	await(b) // nothing else is written
 }
 
 // What one engine changes another hears, also after the connection on which it listens
@@ -416,7 +504,7 @@ func TestPostgres_EnginesHearOfEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background()) //nolint:errcheck // its server goes with it
-	if _, err := conn.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query = 'LISTEN linus'`); err != nil {
+	if _, err := conn.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'`); err != nil {
 		t.Fatal(err)
 	}
 	await(job.Notice{Kind: job.NoticeMissed})
@@ -469,5 +557,32 @@ func TestPostgres_BuryAnEngineInATransaction(t *testing.T) {
 	}
 	if got, err := other.Job(t.Context(), j.ID); err != nil || got.Status != job.Pending || got.Engine != other.EngineID() {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// After a crash the database gives the IDs of transactions again that it has lost: none
+// of them is taken for one that was committed.
+func TestPostgres_LostTransactionAfterACrash(t *testing.T) {
+	server := pgtest.Start(t)
+	url := server.Database(t)
+	s := openURL(t, url)
+	insert(t, s, newJob("echo"))
+	s.write.ctx = t.Context()
+	id, err := s.dialect.begin(s.write)
+	if err == nil {
+		_, err = s.write.ExecContext(t.Context(), `INSERT INTO meta (key, value) VALUES ('lost', '')`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Restart(t)
+	other := openURL(t, url)
+	for n := range 20 {
+		other.write.ctx = t.Context()
+		committed, err := other.dialect.fate(t.Context(), other.write, id)
+		if err != nil || committed {
+			t.Fatalf("after %d other transactions: committed %t, %v", n, committed, err)
+		}
+		insert(t, other, newJob("echo"))
 	}
 }

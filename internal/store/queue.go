@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -55,9 +56,14 @@ func (s *Store) Begun(ctx context.Context) ([]job.Job, error) {
 	return jobs, nil
 }
 
-// OfClient returns the client's jobs that are not Done or keep a VM.
-func (s *Store) OfClient(ctx context.Context, client string) ([]job.Job, error) {
-	jobs, err := s.jobs(ctx, s.read, `(jobs.done = 0 OR jobs.vm_state = 'created') AND jobs.client = ?`, client)
+// OfClient returns the jobs that are not Done or keep a VM of one of the operator's
+// clients, or of all clients of another principal.
+func (s *Store) OfClient(ctx context.Context, owner, client string) ([]job.Job, error) {
+	where, of := `(jobs.done = 0 OR jobs.vm_state = 'created') AND jobs.principal = '' AND jobs.client = ?`, client
+	if owner != "" {
+		where, of = `jobs.principal <> '' AND (jobs.done = 0 OR jobs.vm_state = 'created') AND jobs.principal = ?`, owner
+	}
+	jobs, err := s.jobs(ctx, s.read, where, of)
 	if err != nil {
 		return nil, fmt.Errorf("read the jobs of client %q: %w", client, err)
 	}
@@ -66,9 +72,32 @@ func (s *Store) OfClient(ctx context.Context, client string) ([]job.Job, error) 
 
 // VMs returns the jobs whose own VM is intended, created or left alone, oldest first.
 func (s *Store) VMs(ctx context.Context) ([]job.Job, error) {
-	jobs, err := s.jobs(ctx, s.read, `jobs.vm_job = jobs.id AND jobs.vm_state IN ('intended', 'created', 'left_alone') ORDER BY jobs.id`)
+	jobs, err := s.jobs(ctx, s.read, withVM+` ORDER BY jobs.id`)
 	if err != nil {
 		return nil, fmt.Errorf("read jobs with a VM: %w", err)
 	}
 	return jobs, nil
 }
+
+// OwnVMs returns the VMs of the jobs that VMs returns, oldest first. It reads little more.
+func (s *Store) OwnVMs(ctx context.Context) ([]job.VM, error) {
+	read := func(row scanner) (job.VM, error) {
+		var doc []byte
+		var of struct {
+			VM job.VM `json:"vm"`
+		}
+		err := row.Scan(&doc)
+		if err == nil {
+			err = json.Unmarshal(doc, &of)
+		}
+		return of.VM, err
+	}
+	vms, err := query(ctx, s.read, read, `SELECT jobs.doc FROM jobs WHERE `+withVM+` ORDER BY jobs.id`)
+	if err != nil {
+		return nil, fmt.Errorf("read jobs' VMs: %w", err)
+	}
+	return vms, nil
+}
+
+// withVM is the condition of VMs.
+const withVM = `jobs.vm_job = jobs.id AND jobs.vm_state IN ('intended', 'created', 'left_alone')`

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -13,8 +14,7 @@ import (
 // jobs returns the jobs that a condition selects. While a job's output is open
 // its counts are current.
 func (s *Store) jobs(ctx context.Context, q querier, where string, args ...any) ([]job.Job, error) {
-	stored, err := query(ctx, q, scanJob, `SELECT jobs.id, jobs.engine, jobs.stdout, jobs.stderr, jobs.doc, m.manifest
-		FROM jobs JOIN job_manifests m ON m.job_id = jobs.id WHERE `+where, args...)
+	stored, err := jobRows(ctx, q, s.files.counts(), where, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -24,7 +24,10 @@ func (s *Store) jobs(ctx context.Context, q querier, where string, args ...any) 
 	for i, of := range stored {
 		jobs[i] = of.job
 		for stream, to := range map[string]*job.OutputInfo{job.Stdout: &jobs[i].Stdout, job.Stderr: &jobs[i].Stderr} {
-			if of.open[stream] {
+			switch open, is := of.open[stream]; {
+			case is && of.counted:
+				open.set(to)
+			case is:
 				streams, counts = append(streams, streamOf{jobs[i].ID, stream}), append(counts, to)
 			}
 		}
@@ -37,9 +40,16 @@ func (s *Store) jobs(ctx context.Context, q querier, where string, args ...any) 
 		return nil, err
 	}
 	for i, c := range open {
-		counts[i].Held, counts[i].Total, counts[i].Dropped = c.held, c.seen, c.seen-c.held
+		c.set(counts[i])
 	}
 	return jobs, nil
+}
+
+// jobRows returns the rows of the jobs that a condition selects. counts is the expression
+// for what their open streams have, or nothing.
+func jobRows(ctx context.Context, q querier, counts, where string, args ...any) ([]storedJob, error) {
+	return query(ctx, q, scanJob, `SELECT jobs.id, jobs.engine, jobs.stdout, jobs.stderr, jobs.doc, m.manifest, `+cmp.Or(counts, "NULL")+`
+		FROM jobs JOIN job_manifests m ON m.job_id = jobs.id WHERE `+where, args...)
 }
 
 // one returns the one job that a condition selects; job.ErrNotFound.
@@ -63,19 +73,20 @@ func (s *Store) byKey(ctx context.Context, q querier, key string) (job.Job, erro
 	return s.one(ctx, q, `jobs.idempotency_key = ?`, key)
 }
 
-// storedJob is a job with the final counts of its output, and the streams that
-// have none yet.
+// storedJob is a job with the final counts of its output, and the streams that have none
+// yet; counted: with what those have.
 type storedJob struct {
-	job  job.Job
-	open map[string]bool
+	job     job.Job
+	open    map[string]openCounts
+	counted bool
 }
 
 // scanJob assembles a job from its document, its manifest and its output's final
 // counts.
 func scanJob(row scanner) (storedJob, error) {
 	var id, doc, manifest string
-	var engine, stdout, stderr sql.NullString
-	if err := row.Scan(&id, &engine, &stdout, &stderr, &doc, &manifest); err != nil {
+	var engine, stdout, stderr, counts sql.NullString
+	if err := row.Scan(&id, &engine, &stdout, &stderr, &doc, &manifest, &counts); err != nil {
 		return storedJob{}, err
 	}
 	var d document
@@ -88,7 +99,18 @@ func scanJob(row scanner) (storedJob, error) {
 		return storedJob{}, fmt.Errorf("decode manifest of job %s: %w", id, err)
 	}
 	err := errors.Join(sealedCounts(id, &j.Stdout, stdout), sealedCounts(id, &j.Stderr, stderr))
-	return storedJob{j, map[string]bool{job.Stdout: !stdout.Valid, job.Stderr: !stderr.Valid}}, err
+	of := storedJob{job: j, open: map[string]openCounts{}, counted: counts.Valid}
+	var out, errs openCounts
+	if of.counted && err == nil {
+		_, err = fmt.Sscan(counts.String, &out.held, &out.seen, &errs.held, &errs.seen)
+	}
+	if !stdout.Valid {
+		of.open[job.Stdout] = out
+	}
+	if !stderr.Valid {
+		of.open[job.Stderr] = errs
+	}
+	return of, err
 }
 
 // sealedCounts sets the counts of a stream to its sealed ones, or to none. Why it

@@ -24,13 +24,21 @@ const (
 // it reads stays as it is.
 type sqlite struct{}
 
-func (sqlite) statements(on source) runner { return &prepared{source: on} }
+func (sqlite) readsOn(db *sql.DB) runner { return &prepared{source: db} }
+
+func (sqlite) writesOn(conn *sql.Conn) runner { return &prepared{source: conn} }
 
 func (sqlite) lock(string) string { return "" }
 
-func (sqlite) hold(string) string { return "" }
-
 func (sqlite) clock() string { return `unixepoch('subsec')` }
+
+func (sqlite) fence(t *tx, engine string) error {
+	_, err := first[int](t.ctx, t, `SELECT 1 FROM engines WHERE id = ?`, engine)
+	if errors.Is(err, sql.ErrNoRows) {
+		return errBuried
+	}
+	return err
+}
 
 func (sqlite) begin(t *tx) (string, error) {
 	_, err := t.ExecContext(t.ctx, `BEGIN IMMEDIATE`)
@@ -110,7 +118,9 @@ func makePrivate(path string) error {
 
 // prepared prepares each text once: parsing one costs more than running it.
 type prepared struct {
-	source source
+	source interface {
+		PrepareContext(ctx context.Context, text string) (*sql.Stmt, error)
+	}
 	mu     sync.Mutex
 	byText map[string]*sql.Stmt
 }
@@ -131,20 +141,29 @@ func (p *prepared) get(ctx context.Context, text string) (*sql.Stmt, error) {
 	return stmt, err
 }
 
-// QueryContext runs a query.
-func (p *prepared) QueryContext(ctx context.Context, text string, args ...any) (*sql.Rows, error) {
-	stmt, err := p.get(ctx, text)
-	if err != nil {
-		return nil, err
+// run runs statements to their end: each is bounded, and to watch a context while it runs
+// would take two goroutines, which cost more than most of them.
+func (p *prepared) run(ctx context.Context, all []statement, read func(scanner) error) (changed int64, failed int, err error) {
+	if err := ctx.Err(); err != nil {
+		return 0, 0, err
 	}
-	return stmt.QueryContext(ctx, args...)
-}
-
-// ExecContext runs a statement.
-func (p *prepared) ExecContext(ctx context.Context, text string, args ...any) (sql.Result, error) {
-	stmt, err := p.get(ctx, text)
-	if err != nil {
-		return nil, err
+	ctx = context.WithoutCancel(ctx)
+	for i, of := range all {
+		stmt, err := p.get(ctx, of.text)
+		if err != nil {
+			return 0, i, err
+		}
+		if i == len(all)-1 && read != nil {
+			rows, err := stmt.QueryContext(ctx, of.args...)
+			return 0, i, rowsOf(rows, err, read)
+		}
+		result, err := stmt.ExecContext(ctx, of.args...)
+		if err == nil {
+			changed, err = result.RowsAffected()
+		}
+		if err != nil {
+			return 0, i, err
+		}
 	}
-	return stmt.ExecContext(ctx, args...)
+	return changed, 0, nil
 }

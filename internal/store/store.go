@@ -70,11 +70,12 @@ type Store struct {
 
 	listening *pgx.ConnConfig // of the connection for other engines' notices; nil: there are none
 
-	writer  *sql.DB       // the pool of write's connection
-	write   *tx           // of writeAll alone, once the store is open; nil: not connected
-	waiting changes       // for writeAll
-	written chan struct{} // writeAll has ended; nil: it did not begin
-	pools   []*sql.DB     // to close, in this order
+	writer   *sql.DB // the pool of write's connection
+	write    *tx     // of writeAll alone, once the store is open; nil: not connected
+	waiting  changes // for writeAll
+	gathered gathered
+	written  chan struct{} // writeAll has ended; nil: it did not begin
+	pools    []*sql.DB     // to close, in this order
 }
 
 // Open opens the database, creates what is missing, and brings the schema up to
@@ -82,7 +83,7 @@ type Store struct {
 func Open(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{
 		maxOutput: cmp.Or(o.MaxOutput, 10<<20), maxJobs: o.MaxJobs, log: o.Log, patience: openPatience,
-		waiting: changes{news: make(chan struct{}, 1)},
+		waiting: changes{news: make(chan struct{}, 1)}, gathered: gathered{jobs: map[string]bool{}},
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -113,6 +114,9 @@ func (s *Store) Close() error {
 	}
 	if s.write != nil {
 		_ = s.write.conn.Close() // back to its pool; it may be there already
+	}
+	if s.read != nil {
+		s.read.close()
 	}
 	for _, db := range s.pools {
 		errs = append(errs, db.Close())

@@ -77,7 +77,7 @@ func newJob(task string) job.Job {
 
 func insert(t testing.TB, s *Store, j job.Job) job.Job {
 	t.Helper()
-	got, isNew, err := s.Insert(context.Background(), j, "hash", "")
+	got, isNew, err := s.Insert(context.Background(), j, "", job.Limits{})
 	if err != nil || !isNew {
 		t.Fatalf("Insert: new %v, err %v", isNew, err)
 	}
@@ -290,9 +290,8 @@ func notFound(s *Store, id string) map[string]error {
 	})
 	_, errs["Events"] = s.Events(ctx, id, 0)
 	_, errs["TokenHash"] = s.TokenHash(ctx, id)
-	errs["SetTokenHash"] = s.SetTokenHash(ctx, id, "x")
 	_, errs["AppendOutput"] = s.AppendOutput(ctx, id, job.Stdout, 0, []byte("x"))
-	_, errs["SealOutput"] = s.SealOutput(ctx, id, job.Stdout, 0, nil)
+	_, errs["SealOutput"] = sealOutput(ctx, s, id, job.Stdout, 0, nil)
 	_, errs["Output"] = s.Output(ctx, id, job.Stdout, 0, 1)
 	return errs
 }

@@ -19,16 +19,20 @@ import (
 // Record is one line of the audit log: a change on the host that was begun, or
 // how it ended.
 type Record struct {
-	Time   time.Time `json:"time"`
-	Who    string    `json:"who"`           // the client that asked; "engine" if no client did
-	For    string    `json:"for,omitempty"` // the client whose job created the VM, if known
-	Action string    `json:"action"`        // create_vm, destroy_vm, start_vm, ..., build_template
-	Job    string    `json:"job_id,omitempty"`
-	VMID   int       `json:"vm_id,omitempty"` // 0 if it was never learned
-	VMName string    `json:"vm_name,omitempty"`
-	Node   string    `json:"node,omitempty"`
-	Detail string    `json:"detail,omitempty"` // a snapshot's name, or what the VM is created from
-	Pool   string    `json:"pool,omitempty"`   // the pool that was changed, or whose VM a job has claimed
+	Time time.Time `json:"time"`
+	Who  string    `json:"who"`           // the client that asked; "engine" if no client did
+	For  string    `json:"for,omitempty"` // the client whose job created the VM, if known
+
+	Principal string `json:"principal,omitempty"` // on whose behalf Who asked, or the engine works
+	Token     string `json:"token,omitempty"`     // ID of the token it has shown; empty: none
+
+	Action string `json:"action"` // create_vm, destroy_vm, start_vm, ..., build_template
+	Job    string `json:"job_id,omitempty"`
+	VMID   int    `json:"vm_id,omitempty"` // 0 if it was never learned
+	VMName string `json:"vm_name,omitempty"`
+	Node   string `json:"node,omitempty"`
+	Detail string `json:"detail,omitempty"` // a snapshot's name, or what the VM is created from
+	Pool   string `json:"pool,omitempty"`   // the pool that was changed, or whose VM a job has claimed
 
 	// Proof is what the host compared, in one locked step, before it changed an
 	// existing VM; for a VM that is created, the marker it is given.
@@ -59,6 +63,10 @@ const (
 	ActionRevert         = "revert_vm"
 	ActionBuildTemplate  = "build_template"
 	ActionRemoveTemplate = "remove_template"
+	ActionCordon         = "cordon_node"
+	ActionUncordon       = "uncordon_node"
+	ActionCreateToken    = "create_token"
+	ActionRevokeToken    = "revoke_token"
 )
 
 // The results.
@@ -83,9 +91,8 @@ type AuditOptions struct {
 	Keep    int // number of renamed files kept; 0: 9
 	Log     *slog.Logger
 
-	// ClientOf returns the client that submitted a job; "" if unknown. Nil:
-	// always unknown.
-	ClientOf func(ctx context.Context, jobID string) string
+	// Submitter returns who submitted a job; zero if unknown. Nil: always unknown.
+	Submitter func(ctx context.Context, jobID string) job.Caller
 	// OnEnd is called with the record of how each change ended; nil: none.
 	OnEnd func(Record)
 }
@@ -108,13 +115,7 @@ func NewAudit(o AuditOptions) *Audit {
 // record with what it learns. If the log cannot be written the change is made
 // anyway: VMs must not stay because of a full disk.
 func (a *Audit) Do(ctx context.Context, r Record, change func(*Record) error) error {
-	r.Who = job.ClientFrom(ctx)
-	if r.Who == "" {
-		r.Who = engineName
-	}
-	if a.o.ClientOf != nil && r.Job != "" {
-		r.For = a.o.ClientOf(ctx, r.Job)
-	}
+	r = a.attribute(ctx, r, job.CallerFrom(ctx))
 	began := time.Now()
 	r.Time, r.Result = began.UTC(), ResultBegun
 	a.write(r)
@@ -131,6 +132,23 @@ func (a *Audit) Do(ctx context.Context, r Record, change func(*Record) error) er
 	return err
 }
 
+// attribute completes a record with who has it done, and for whose job. What the engine
+// does for a job of its own accord is done on behalf of the job's submitter.
+func (a *Audit) attribute(ctx context.Context, r Record, by job.Caller) Record {
+	if a.o.Submitter != nil && r.Job != "" {
+		of := a.o.Submitter(ctx, r.Job)
+		r.For = of.Client
+		if of.Principal != "" && of.Principal != job.OperatorName {
+			r.For += " of " + of.Principal
+		}
+		if by.Principal == "" {
+			by.Principal, by.Token = of.Principal, of.Token
+		}
+	}
+	r.Who, r.Principal, r.Token = cmp.Or(by.Client, engineName), by.Principal, by.Token
+	return r
+}
+
 // Pooled writes a line when a pool is changed, and when a job claims a pool's VM. The
 // host is not changed by either.
 func (a *Audit) Pooled(e job.PoolEvent) {
@@ -139,15 +157,33 @@ func (a *Audit) Pooled(e job.PoolEvent) {
 	default:
 		return
 	}
-	r := Record{
-		Time: time.Now().UTC(), Who: cmp.Or(e.Who, engineName), Action: string(e.Kind), Job: e.Job, VMID: e.VM.ID, VMName: e.VM.Name, Node: e.VM.Node,
+	a.write(a.attribute(context.Background(), Record{
+		Time: time.Now().UTC(), Action: string(e.Kind), Job: e.Job, VMID: e.VM.ID, VMName: e.VM.Name, Node: e.VM.Node,
 		Detail: e.Detail, Pool: e.Pool, Result: ResultOK, Duration: e.Took.Seconds(),
-	}
-	if a.o.ClientOf != nil && r.Job != "" {
-		r.For = a.o.ClientOf(context.Background(), r.Job)
-	}
-	a.write(r)
+	}, e.By))
 }
+
+// Cordoned writes a line when a node is cordoned or uncordoned. The host is not changed.
+func (a *Audit) Cordoned(node string, cordoned bool, by job.Caller) {
+	r := Record{Time: time.Now().UTC(), Action: ActionUncordon, Node: node, Result: ResultOK}
+	if cordoned {
+		r.Action = ActionCordon
+	}
+	a.write(a.attribute(context.Background(), r, by))
+}
+
+// TokenChanged writes a line when a token is created or revoked.
+func (a *Audit) TokenChanged(t job.Token, created bool, by job.Caller) {
+	action := ActionRevokeToken
+	if created {
+		action = ActionCreateToken
+	}
+	detail := fmt.Sprintf("token %s of %s, role %s", t.ID, t.Name, t.Role)
+	a.write(a.attribute(context.Background(), Record{Time: time.Now().UTC(), Action: action, Detail: detail, Result: ResultOK}, by))
+}
+
+// Notified is of no change on the host.
+func (a *Audit) Notified(job.Delivery) {}
 
 // Changed is of no change on the host.
 func (a *Audit) Changed(job.Job, []job.Event) {}

@@ -52,8 +52,8 @@ func TestProvider_EveryChangeIsOnRecordBeforeAndAfter(t *testing.T) {
 	fake.Set(providertest.Behaviour{Destroys: []error{errors.New("locked")}})
 	var ended []string
 	a := newAudit(t, AuditOptions{
-		ClientOf: func(_ context.Context, id string) string { return "maker of " + id },
-		OnEnd:    func(r Record) { ended = append(ended, r.Action+" "+r.Result) },
+		Submitter: func(_ context.Context, id string) job.Caller { return job.Caller{Client: "maker of " + id} },
+		OnEnd:     func(r Record) { ended = append(ended, r.Action+" "+r.Result) },
 	})
 	p := a.Provider(fake)
 	vm, err := p.Create(t.Context(), job.VMSpec{Name: "box", Job: jobID, Owner: owner, Template: providertest.FakeTemplate}, func(job.Progress) {})
@@ -227,5 +227,62 @@ func TestAudit_LinesOfSeveralWritersStayWhole(t *testing.T) {
 		if seen[n] != 2 {
 			t.Errorf("record %d was written %d times, want 2", n, seen[n])
 		}
+	}
+}
+
+func TestAudit_NamesPrincipalAndToken(t *testing.T) {
+	a := newAudit(t, AuditOptions{})
+	ctx := job.WithPrincipal(job.WithClient(t.Context(), "api"), job.Principal{Name: "ci", Token: "9f2c", Role: job.RoleRun})
+	if err := a.Do(ctx, Record{Action: ActionStop}, func(*Record) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	a.TokenChanged(job.Token{ID: "77", TokenSpec: job.TokenSpec{Name: "bob", Role: job.RoleRead}}, true, job.CallerFrom(ctx))
+	for _, r := range readAudit(t, a.o.Path) {
+		if r.Who != "api" || r.Principal != "ci" || r.Token != "9f2c" || r.Action == ActionCreateToken && r.Detail != "token 77 of bob, role read" {
+			t.Errorf("%+v", r)
+		}
+	}
+}
+
+// What the engine does for a job is its principal's, by the token it was submitted with,
+// unless somebody else had it done.
+func TestAudit_NamesPrincipalAndTokenOfAJob(t *testing.T) {
+	t.Parallel()
+	a := newAudit(t, AuditOptions{Submitter: func(context.Context, string) job.Caller {
+		return job.Caller{Client: "api", Principal: "ci", Token: "9f2c"}
+	}})
+	ended := job.WithCaller(t.Context(), job.Caller{Client: "web", Principal: "boss", Token: "77"})
+	none := func(*Record) error { return nil }
+	err := errors.Join(a.Do(t.Context(), Record{Action: ActionCreate, Job: jobID}, none), a.Do(ended, Record{Action: ActionDestroy, Job: jobID}, none))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Pooled(job.PoolEvent{Kind: job.PoolHit, Job: jobID})
+	var got []string
+	for _, r := range readAudit(t, a.o.Path) {
+		if r.Result != ResultBegun {
+			got = append(got, fmt.Sprintf("%s for %s: %s by %s with %s", r.Action, r.For, r.Who, r.Principal, r.Token))
+		}
+	}
+	want := []string{
+		"create_vm for api of ci: engine by ci with 9f2c",
+		"destroy_vm for api of ci: web by boss with 77",
+		"claim_vm for api of ci: engine by ci with 9f2c",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestAudit_Cordoned(t *testing.T) {
+	a := newAudit(t, AuditOptions{})
+	a.Cordoned("pve1", true, job.Caller{Client: "cli"})
+	a.Cordoned("pve1", false, job.Caller{})
+	var got []string
+	for _, r := range readAudit(t, a.o.Path) {
+		got = append(got, strings.Join([]string{r.Who, r.Action, r.Node, r.Result}, " "))
+	}
+	if diff := cmp.Diff([]string{"cli cordon_node pve1 ok", "engine uncordon_node pve1 ok"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

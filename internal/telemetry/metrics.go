@@ -51,9 +51,12 @@ type Metrics struct {
 	ignored     *prometheus.CounterVec
 	reconnects  *prometheus.CounterVec
 	lockRetries *prometheus.CounterVec
+	egress      *prometheus.CounterVec
+	egressBytes *prometheus.CounterVec
 	claims      *prometheus.CounterVec
 	claimed     *prometheus.HistogramVec
 	refills     *prometheus.CounterVec
+	webhooks    *prometheus.CounterVec
 	refusals    *prometheus.CounterVec
 }
 
@@ -78,6 +81,9 @@ func NewMetrics(version string, jobs Jobs, log *slog.Logger) *Metrics {
 	m.ignored = m.counter("linus_callbacks_ignored_total", "Late or contradictory reports, recorded and without effect; many of one job count as one.")
 	m.reconnects = m.counter("linus_ssh_reconnects_total", "SSH connections to the host, or to VMs through it, reestablished after one was lost.")
 	m.lockRetries = m.counter("linus_lock_retries_total", "Changes retried because a lock of Proxmox timed out.")
+	m.egress = m.counter("linus_egress_connections_total", "Connections that jobs with egress allow have asked their proxy for, by result: allowed or refused.", "result")
+	m.egressBytes = m.counter("linus_egress_bytes_total", "Bytes of those that were allowed and have ended, by direction: sent or received.", "direction")
+	m.webhooks = m.counter("linus_webhook_attempts_total", "Attempts to deliver messages about ended jobs, by result: delivered, failed (it is tried again), or given_up.", "result")
 	m.claims = m.counter("linus_pool_claims_total", "Jobs that asked a pool for a VM, by result: hit, miss (none was ready), or fell_through (a claimed one did not answer, and the job went on without it).", "pool", "result")
 	m.claimed = m.histogram("linus_pool_claim_seconds", "Time from a job's asking a pool until the VM it was given has answered.",
 		[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}, "pool")
@@ -92,9 +98,6 @@ func NewMetrics(version string, jobs Jobs, log *slog.Logger) *Metrics {
 	m.leaked.WithLabelValues()
 	return m
 }
-
-// Table lists all of our metrics, for the documents and the dashboard.
-func Table() []Metric { return NewMetrics("", nil, nil).table }
 
 // Handler serves scrapes.
 func (m *Metrics) Handler() http.Handler {
@@ -127,6 +130,21 @@ func (m *Metrics) PhaseEnded(_ job.Job, phase string, began time.Time, result jo
 // Leaked sets the result of the last search of the host.
 func (m *Metrics) Leaked(vms int) { m.leaked.WithLabelValues().Set(float64(vms)) }
 
+// Cordoned counts nothing.
+func (m *Metrics) Cordoned(string, bool, job.Caller) {}
+
+// Notified counts an attempt to deliver a message.
+func (m *Metrics) Notified(d job.Delivery) {
+	result := string(d.State)
+	if d.State == job.DeliveryPending {
+		result = "failed"
+	}
+	m.webhooks.WithLabelValues(result).Inc()
+}
+
+// TokenChanged counts nothing.
+func (m *Metrics) TokenChanged(job.Token, bool, job.Caller) {}
+
 // Pooled counts what happened to pools.
 func (m *Metrics) Pooled(e job.PoolEvent) {
 	switch e.Kind {
@@ -143,6 +161,21 @@ func (m *Metrics) Pooled(e job.PoolEvent) {
 
 // Reconnected counts an SSH connection that was reestablished.
 func (m *Metrics) Reconnected() { m.reconnects.WithLabelValues().Inc() }
+
+// Connected counts a connection through a job's proxy: its start, or the bytes of one
+// that has ended.
+func (m *Metrics) Connected(c job.Connection) {
+	result := "allowed"
+	if !c.Allowed {
+		result = "refused"
+	}
+	if c.Ended {
+		m.egressBytes.WithLabelValues("sent").Add(float64(c.Out))
+		m.egressBytes.WithLabelValues("received").Add(float64(c.In))
+		return
+	}
+	m.egress.WithLabelValues(result).Inc()
+}
 
 // LockRetried counts a change that was retried because of a lock.
 func (m *Metrics) LockRetried() { m.lockRetries.WithLabelValues().Inc() }

@@ -187,7 +187,7 @@ const root = "../.."
 func TestDocs_HaveTheTableOfMetrics(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("| metric | type | labels | what |\n| --- | --- | --- | --- |\n")
-	for _, m := range Table() {
+	for _, m := range NewMetrics("", nil, nil).table {
 		labels := ""
 		if len(m.Labels) > 0 {
 			labels = "`" + strings.Join(m.Labels, "`, `") + "`"
@@ -206,7 +206,7 @@ func TestDashboard_ShowsEveryMetricAndNoOther(t *testing.T) {
 	for _, name := range regexp.MustCompile(`\blinus_[a-z_]+`).FindAllString(string(data), -1) {
 		shown[name] = true
 	}
-	for _, m := range Table() {
+	for _, m := range NewMetrics("", nil, nil).table {
 		series := []string{m.Name}
 		if m.Type == "histogram" {
 			series = []string{m.Name + "_bucket", m.Name + "_sum", m.Name + "_count"}
@@ -223,4 +223,17 @@ func TestDashboard_ShowsEveryMetricAndNoOther(t *testing.T) {
 	for name := range shown {
 		t.Errorf("the dashboard asks for %s, which does not exist", name)
 	}
+}
+
+func TestMetrics_OfWebhooks(t *testing.T) {
+	t.Parallel()
+	m := NewMetrics("v1", jobs{}, slog.New(slog.DiscardHandler))
+	for _, state := range []job.DeliveryState{job.DeliveryPending, job.DeliveryPending, job.DeliveryDone, job.DeliveryGivenUp} {
+		m.Notified(job.Delivery{State: state})
+	}
+	wantSamples(t, m, map[string]string{
+		`linus_webhook_attempts_total{result="failed"}`:    "2",
+		`linus_webhook_attempts_total{result="delivered"}`: "1",
+		`linus_webhook_attempts_total{result="given_up"}`:  "1",
+	})
 }

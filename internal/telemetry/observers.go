@@ -30,6 +30,27 @@ func (all Observers) Leaked(vms int) {
 	}
 }
 
+// Cordoned notifies all observers.
+func (all Observers) Cordoned(node string, cordoned bool, by job.Caller) {
+	for _, o := range all {
+		o.Cordoned(node, cordoned, by)
+	}
+}
+
+// TokenChanged notifies all observers.
+func (all Observers) TokenChanged(t job.Token, created bool, by job.Caller) {
+	for _, o := range all {
+		o.TokenChanged(t, created, by)
+	}
+}
+
+// Notified notifies all observers.
+func (all Observers) Notified(d job.Delivery) {
+	for _, o := range all {
+		o.Notified(d)
+	}
+}
+
 // Pooled notifies all observers.
 func (all Observers) Pooled(e job.PoolEvent) {
 	for _, o := range all {

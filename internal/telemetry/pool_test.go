@@ -45,7 +45,7 @@ func TestMetrics_OfPools(t *testing.T) {
 func TestAudit_OfPools(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
 	a := NewAudit(AuditOptions{Path: path, Log: slog.New(slog.DiscardHandler)})
-	a.Pooled(job.PoolEvent{Pool: "p", Kind: job.PoolCreated, Who: "cli", Detail: "2 warm"})
+	a.Pooled(job.PoolEvent{Pool: "p", Kind: job.PoolCreated, By: job.Caller{Client: "cli"}, Detail: "2 warm"})
 	a.Pooled(job.PoolEvent{Pool: "p", Kind: job.PoolMiss, Job: "j1"}) // nothing was done
 	a.Pooled(job.PoolEvent{Pool: "p", Kind: job.PoolHit, Job: "j2", VM: job.VM{ID: 105, Name: "vm"}, Took: time.Second})
 	data, err := os.ReadFile(path)

@@ -3,6 +3,7 @@ package telemetry
 import (
 	"cmp"
 	"context"
+	"net/netip"
 
 	"linus/internal/job"
 )
@@ -112,6 +113,11 @@ func (p *Provider) Status(ctx context.Context, vm job.VM) (job.VMStatus, error) 
 
 // Look changes nothing.
 func (p *Provider) Look(ctx context.Context, vm job.VM) (job.Seen, error) { return p.to.Look(ctx, vm) }
+
+// NetworkRules changes nothing.
+func (p *Provider) NetworkRules(ctx context.Context, vm job.VM, to []netip.AddrPort) (job.NetworkRules, []string, error) {
+	return p.to.NetworkRules(ctx, vm, to)
+}
 
 // Plan changes nothing.
 func (p *Provider) Plan(ctx context.Context, spec job.VMSpec) ([]string, error) {

@@ -129,8 +129,17 @@ func (t *Tracer) PhaseEnded(j job.Job, phase string, began time.Time, result job
 // Leaked belongs to no job.
 func (t *Tracer) Leaked(int) {}
 
+// Cordoned belongs to no job.
+func (t *Tracer) Cordoned(string, bool, job.Caller) {}
+
 // Pooled does nothing: what a pool does is not part of a job.
 func (t *Tracer) Pooled(job.PoolEvent) {}
+
+// TokenChanged is of no job.
+func (t *Tracer) TokenChanged(job.Token, bool, job.Caller) {}
+
+// Notified is no part of a job's work.
+func (t *Tracer) Notified(job.Delivery) {}
 
 // maxSteps bounds the steps exported with one phase: an agent may report many.
 const maxSteps = 128

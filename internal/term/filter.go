@@ -37,6 +37,29 @@ func Name(name string) string {
 	}, name)
 }
 
+// Visible is Text that leaves nothing out: what Text would remove is written as an escape
+// such as \x1b or \u202e. Only a carriage return before a newline vanishes.
+func Visible(text string) string {
+	text = strings.ReplaceAll(text, "\r\n", "\n")
+	if isPlain(text, false) {
+		return text
+	}
+	var out strings.Builder
+	for _, r := range text {
+		switch {
+		case r == '\n' || r == '\t' || !isHidden(r):
+			out.WriteRune(r) // U+FFFD if invalid
+		case r < 0x80:
+			_, _ = fmt.Fprintf(&out, `\x%02x`, r)
+		case r < 0x10000:
+			_, _ = fmt.Fprintf(&out, `\u%04x`, r)
+		default:
+			_, _ = fmt.Fprintf(&out, `\U%08x`, r)
+		}
+	}
+	return out.String()
+}
+
 // JSON returns JSON in which what Text would remove is escaped, as \u009b: it
 // means the same and is safe to show.
 func JSON(data []byte) []byte {

@@ -56,6 +56,17 @@ func TestName_LosesNoCharacter(t *testing.T) {
 	}
 }
 
+func TestVisible_LeavesNothingOut(t *testing.T) {
+	for text, want := range map[string]string{
+		"a\tb\nc": "a\tb\nc", "a\r\nb\r\n": "a\nb\n", "10%\r20%": `10%\x0d20%`, "żółć 日本": "żółć 日本",
+		"\x1b[31mred\x00": `\x1b[31mred\x00`, "a\u202eb\u009b\ufeff": `a\u202eb\u009b\ufeff`, "\U000e0041": `\U000e0041`, "\xff": "\uFFFD",
+	} {
+		if got := term.Visible(text); got != want {
+			t.Errorf("Visible(%q) = %q, want %q", text, got, want)
+		}
+	}
+}
+
 func TestJSON_MeansTheSameAndIsSafeToShow(t *testing.T) {
 	const value = "\u009b31m \u202e \x7f \U000e0041 \x1b[0m <&> ü\n"
 	data, err := json.MarshalIndent(map[string]string{"text": value}, "", "  ")

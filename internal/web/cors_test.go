@@ -9,6 +9,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
+	"linus/internal/browsertest"
 	"linus/internal/web"
 )
 
@@ -107,7 +108,7 @@ func TestCORS_IsForTheOriginsThatAreNamed(t *testing.T) {
 }
 
 func TestBrowser_LetsPagesOfNamedOriginsCallMCP(t *testing.T) {
-	ctx := browser(t)
+	ctx := browsertest.Start(t)
 	mcp := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Mcp-Session-Id", "session-1")
 		echo(w, r)
@@ -117,7 +118,7 @@ func TestBrowser_LetsPagesOfNamedOriginsCallMCP(t *testing.T) {
 		_, _ = fmt.Fprint(w, "<!doctype html><title>a page elsewhere</title>")
 	}))
 	defer page.Close()
-	do(t, ctx, chromedp.Navigate(page.URL))
+	browsertest.Do(t, ctx, chromedp.Navigate(page.URL))
 	for _, tt := range []struct {
 		name    string
 		origins []string
@@ -129,12 +130,12 @@ func TestBrowser_LetsPagesOfNamedOriginsCallMCP(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			server := httptest.NewServer(web.Handler(web.Options{Engine: sample(), MCP: mcp, Token: token, Origins: tt.origins, Log: log}))
 			defer server.Close()
-			read(t, ctx, chromedp.Evaluate[bool](fmt.Sprintf(`fetch(%q, {method: "POST", body: "{}", headers: {
+			browsertest.Read(t, ctx, chromedp.Evaluate[bool](fmt.Sprintf(`fetch(%q, {method: "POST", body: "{}", headers: {
 					"Authorization": %q, "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
 					"Mcp-Session-Id": "session-0", "Mcp-Protocol-Version": "2025-11-25", "Mcp-Method": "initialize", "Mcp-Name": "x", "Last-Event-ID": "1",
 				}}).then(async r => document.title = r.status + " " + await r.text() + " " + r.headers.get("Mcp-Session-Id"), e => document.title = e.name);
 				true`, server.URL+"/mcp", "Bearer "+token)))
-			shows(t, ctx, "title", tt.want)
+			browsertest.Shows(t, ctx, "title", tt.want)
 		})
 	}
 }

@@ -90,10 +90,8 @@ func (a *api) artifact(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer file.Close() //nolint:errcheck // only read
+	attachment(w, path.Base(about.Path))
 	h := w.Header()
-	h.Set("Content-Type", "application/octet-stream") // a browser must never show it as a page of ours
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": path.Base(about.Path)}))
 	h.Set("Content-Length", strconv.FormatInt(about.Size, 10))
 	h.Set("ETag", `"`+about.SHA256+`"`)
 	if r.Method == http.MethodHead {
@@ -102,4 +100,13 @@ func (a *api) artifact(w http.ResponseWriter, r *http.Request) {
 	if _, err := io.Copy(w, file); err != nil {
 		panic(http.ErrAbortHandler)
 	}
+}
+
+// attachment makes the response a file that a browser saves: it never shows it as a page of
+// ours.
+func attachment(w http.ResponseWriter, name string) {
+	h := w.Header()
+	h.Set("Content-Type", "application/octet-stream")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": name}))
 }

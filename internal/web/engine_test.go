@@ -3,11 +3,14 @@ package web_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"linus/internal/job"
 )
@@ -25,15 +28,25 @@ type engine struct {
 	outputs   map[string]string // of the job id, by stream
 	artifacts map[string]string
 	complete  bool
+	echoes    bool  // input is part of the output
 	gap       int64 // where the middle of an output is left out; 0: nowhere
 	outputErr error
 	vms       []job.VMInfo
 	vmsErr    error
 	pools     []job.PoolInfo
 	nodes     []job.NodeInfo
+	tokens    []job.Token
+	engines   []job.EngineInfo
+	files     map[string]string // of VMs, by path; a directory's ends with a slash
+	fileErr   error
 	report    job.HostReport
 	reportErr error
 	calls     []string
+	submitted []job.Submission
+	plan      []string
+	formErr   error      // of Submit and Plan
+	filter    job.Filter // of the last list
+	activity  job.Activity
 }
 
 var _ job.Engine = (*engine)(nil)
@@ -86,6 +99,7 @@ func (e *engine) List(_ context.Context, f job.Filter) (job.Page, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var page job.Page
+	e.filter = f
 	begun := f.Cursor == ""
 	for _, j := range e.jobs {
 		if begun = begun || j.ID == f.Cursor; !begun || f.Status != "" && j.Status != f.Status {
@@ -108,6 +122,8 @@ func (e *engine) List(_ context.Context, f job.Filter) (job.Page, error) {
 	}
 	return page, nil
 }
+
+func (e *engine) Activity(context.Context, string) (job.Activity, error) { return e.activity, nil }
 
 func (e *engine) Watch(ctx context.Context, jobID string, after int64) ([]job.Event, job.Job, error) {
 	for {
@@ -221,8 +237,17 @@ func (e *engine) Input(ctx context.Context, jobID string, data []byte, closed bo
 	}
 	_, err := e.called(ctx, jobID, word, jobID, string(data))
 	if err == nil {
-		e.change(func() { e.outputs[job.Stdout] += string(data) })
+		e.change(func() {
+			if e.echoes {
+				e.outputs[job.Stdout] += string(data)
+			}
+		})
 	}
+	return err
+}
+
+func (e *engine) Resize(ctx context.Context, jobID string, rows, columns int) error {
+	_, err := e.called(ctx, jobID, "resize", jobID, fmt.Sprintf("%dx%d", rows, columns))
 	return err
 }
 
@@ -238,20 +263,181 @@ func (e *engine) Pools(context.Context) ([]job.PoolInfo, error) {
 	return slices.Clone(e.pools), nil
 }
 
+func (e *engine) Pool(ctx context.Context, name string) (job.PoolInfo, error) {
+	pools, err := e.Pools(ctx)
+	for _, p := range pools {
+		if p.Name == name {
+			return p, err
+		}
+	}
+	return job.PoolInfo{}, &job.FieldError{Field: "pool", Problem: "there is no pool " + name}
+}
+
+func (e *engine) CreatePool(_ context.Context, p job.Pool) (job.PoolInfo, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	err := p.Validate()
+	if err == nil {
+		e.pools = append(e.pools, job.PoolInfo{Pool: p})
+	}
+	return job.PoolInfo{Pool: p}, err
+}
+
+func (e *engine) ResizePool(ctx context.Context, name string, size job.PoolSize) (job.PoolInfo, error) {
+	p, err := e.Pool(ctx, name)
+	if err == nil {
+		err = size.Validate()
+	}
+	e.change(func() {
+		for i := range e.pools {
+			if err == nil && e.pools[i].Name == name {
+				e.pools[i].PoolSize = size
+			}
+		}
+	})
+	return p, err
+}
+
+func (e *engine) RemovePool(ctx context.Context, name string) (job.PoolInfo, error) {
+	p, err := e.Pool(ctx, name)
+	e.change(func() {
+		e.pools = slices.DeleteFunc(e.pools, func(p job.PoolInfo) bool { return p.Name == name })
+	})
+	return p, err
+}
+
+func (e *engine) CordonNode(_ context.Context, name string) (job.NodeInfo, error) {
+	return e.setCordon(name, true)
+}
+
+func (e *engine) UncordonNode(_ context.Context, name string) (job.NodeInfo, error) {
+	return e.setCordon(name, false)
+}
+
+func (e *engine) setCordon(name string, cordoned bool) (job.NodeInfo, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range e.nodes {
+		if e.nodes[i].Name == name {
+			e.nodes[i].Cordoned = cordoned
+			return e.nodes[i], nil
+		}
+	}
+	return job.NodeInfo{}, &job.FieldError{Field: "node", Problem: "there is no node " + name}
+}
+
+func (e *engine) Tokens(context.Context) ([]job.Token, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.tokens), nil
+}
+
+func (e *engine) CreateToken(_ context.Context, s job.TokenSpec) (job.NewToken, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := s.Validate(); err != nil {
+		return job.NewToken{}, err
+	}
+	made := job.Token{ID: fmt.Sprintf("0123456789ab%d", len(e.tokens)), TokenSpec: s, CreatedAt: time.Now(), CreatedBy: "operator"}
+	e.tokens = append(e.tokens, made)
+	return job.NewToken{Token: made, Secret: "linus_very-secret"}, nil
+}
+
+func (e *engine) RevokeToken(_ context.Context, ref string) ([]job.Token, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.calls = append(e.calls, "revoke "+ref)
+	e.tokens = slices.DeleteFunc(e.tokens, func(t job.Token) bool { return t.ID == ref })
+	return nil, nil
+}
+
 func (e *engine) Nodes(context.Context) ([]job.NodeInfo, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Clone(e.nodes), nil
 }
 
+func (e *engine) Engines(context.Context) ([]job.EngineInfo, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.engines), nil
+}
+
 func (e *engine) VM(ctx context.Context, ref string) (job.VMInfo, error) {
 	vms, err := e.VMs(ctx)
 	for _, v := range vms {
-		if v.Name == ref || ref == "105" && v.ID == 105 {
+		if v.Name == ref || v.Job == ref || ref == "105" && v.ID == 105 {
 			return v, err
 		}
 	}
 	return job.VMInfo{}, &job.FieldError{Field: "vm", Problem: `"` + ref + `" is not a VM of ours`, Remedy: string(job.ListVMs) + " shows the VMs there are"}
+}
+
+// Submit returns the first job of a key, as the real one.
+func (e *engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.formErr != nil {
+		return job.Job{}, e.formErr
+	}
+	if err := validate(s); err != nil {
+		return job.Job{}, err
+	}
+	for i, first := range e.submitted {
+		if first.IdempotencyKey == s.IdempotencyKey {
+			if !cmp.Equal(first, s) {
+				return job.Job{}, &job.FieldError{Field: "idempotency_key", Problem: "was used for another submission"}
+			}
+			return e.jobs[len(e.submitted)-1-i], nil
+		}
+	}
+	e.submitted = append(e.submitted, s)
+	j := job.Job{ID: fmt.Sprintf("0197a1b2-0000-7000-8000-0000000001%02d", len(e.submitted)), Kind: s.Kind, Status: job.Pending, Manifest: s.Manifest, CreatedAt: time.Now()}
+	e.jobs = append([]job.Job{j}, e.jobs...)
+	if e.events == nil {
+		e.events = map[string][]job.Event{}
+	}
+	e.events[j.ID] = []job.Event{{Seq: 1, JobID: j.ID, Kind: job.EventStatus, Text: "pending"}}
+	return j, nil
+}
+
+func validate(s job.Submission) error {
+	if s.Kind == job.KindVM {
+		s.Manifest.Task, s.Manifest.AgentType, s.Manifest.Lifecycle = "create", job.AgentScript, job.Persistent
+	}
+	return s.Manifest.Validate()
+}
+
+func (e *engine) Plan(_ context.Context, s job.Submission) ([]string, error) {
+	if e.formErr != nil {
+		return nil, e.formErr
+	}
+	return e.plan, validate(s)
+}
+
+func (e *engine) Manifest(ctx context.Context, jobID string) (job.Manifest, error) {
+	j, err := e.Job(ctx, jobID)
+	return j.Manifest, err
+}
+
+func (e *engine) StartVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return e.power(ctx, "start", ref, job.VMRunning)
+}
+
+func (e *engine) StopVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return e.power(ctx, "stop", ref, job.VMStopped)
+}
+
+func (e *engine) SnapshotVM(ctx context.Context, ref, name string, memory bool) (job.VMInfo, error) {
+	return e.power(ctx, fmt.Sprint("snapshot ", name, " ", memory), ref, job.VMRunning)
+}
+
+func (e *engine) RevertVM(ctx context.Context, ref, name string) (job.VMInfo, error) {
+	return e.power(ctx, "revert "+name, ref, job.VMRunning)
+}
+
+func (e *engine) ForgetVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return e.power(ctx, "forget", ref, job.VMGone)
 }
 
 func (e *engine) SuspendVM(ctx context.Context, ref string) (job.VMInfo, error) {

@@ -25,14 +25,15 @@ const (
 // jobView is a job as its page shows it.
 type jobView struct {
 	job.Job
-	Events    []job.Event // the newest
-	Earlier   int         // events before them, on separate pages
-	Bars      []bar
-	Total     time.Duration // of the bars
-	Streams   []streamView
-	SSH       string // the command that logs in to the VM; empty if nobody can
-	FormToken string
-	Rest      string // the manifest without its task, as JSON
+	viewer
+
+	Events  []job.Event // the newest
+	Earlier int         // events before them, on separate pages
+	Bars    []bar
+	Total   time.Duration // of the bars
+	Streams []streamView
+	SSH     string // the command that logs in to the VM; empty if nobody can
+	Rest    string // the manifest without its task, as JSON
 }
 
 func (v jobView) title() string { return string(v.Status) + " · job " + shortID(v.ID) }
@@ -50,11 +51,19 @@ func (v jobView) Took() time.Duration {
 // collecting of its output and artifacts.
 func (v jobView) CanCancel() bool {
 	collects := v.Outcome != nil && v.Kind != job.KindVM && v.Outcome.Reason != job.ReasonCancelled && !v.CollectCut
-	return !v.Status.Terminal() && (v.Outcome == nil || collects)
+	return v.MayRun() && !v.Status.Terminal() && (v.Outcome == nil || collects)
 }
 
 // CanKill reports whether a task is running that could be killed.
-func (v jobView) CanKill() bool { return v.Outcome == nil && v.Status == job.Running }
+func (v jobView) CanKill() bool { return v.MayRun() && v.Outcome == nil && v.Status == job.Running }
+
+// CanRepeat reports whether it can be submitted again: a client could have done so.
+func (v jobView) CanRepeat() bool { return v.MayRun() && v.Manifest.Lifecycle != job.Pooled }
+
+// HasFiles reports whether the files of its VM can be worked on.
+func (v jobView) HasFiles() bool {
+	return v.MayRun() && v.VM != nil && v.VM.State == job.VMCreated && !v.VM.Unwanted && (v.Outcome == nil || v.VM.Job == v.ID && v.Manifest.Lifecycle == job.Persistent)
+}
 
 // Unlisted counts the skipped artifacts that are not listed.
 func (v jobView) Unlisted() int { return v.ArtifactsSkippedCount - len(v.ArtifactsSkipped) }
@@ -72,7 +81,7 @@ func (v jobView) Ending() bool { return v.Outcome != nil && !v.Status.Terminal()
 
 func (p *pages) jobView(r *http.Request, j job.Job, events []job.Event) jobView {
 	earlier := max(0, len(events)-newest)
-	v := jobView{Job: j, Events: events[earlier:], Earlier: earlier, FormToken: p.sessions.formToken(p.sessions.of(r))}
+	v := jobView{Job: j, Events: events[earlier:], Earlier: earlier, viewer: p.viewer(r)}
 	v.Bars, v.Total = timeline(spans(j, events, time.Now()))
 	v.Rest = manifestText(j.Manifest)
 	if j.VM != nil && j.VM.State == job.VMCreated && j.VM.IP != "" {
@@ -183,7 +192,7 @@ func (p *pages) firstOutput(ctx context.Context, j job.Job) []streamView {
 }
 
 // jobParts are the parts of a job's page that are sent when they change.
-var jobParts = []string{"summary", "actions", "timeline", "input", "artifacts", "events"}
+var jobParts = []string{"summary", "actions", "timeline", "input", "artifacts", "webhooks", "events"}
 
 // jobLive follows a job to its end: its status and both streams.
 func (p *pages) jobLive(w http.ResponseWriter, r *http.Request) {
@@ -197,16 +206,17 @@ func (p *pages) jobLive(w http.ResponseWriter, r *http.Request) {
 	defer end()
 	var (
 		s      = newStream(w)
-		mu     sync.Mutex // guards s
+		pen    = make(chan struct{}, 1) // who writes to s has put something there
 		wg     sync.WaitGroup
 		events []job.Event
 		over   = make(chan struct{}) // closed when nothing more will be written
 	)
+	s.begin()
 	for _, name := range streams(j) {
 		wg.Go(func() {
 			err := p.followOutput(ctx, id, name, over, func(event, html string) error {
-				mu.Lock()
-				defer mu.Unlock()
+				pen <- struct{}{}
+				defer func() { <-pen }()
 				return s.event(event, html)
 			})
 			if err != nil {
@@ -227,9 +237,9 @@ func (p *pages) jobLive(w http.ResponseWriter, r *http.Request) {
 		}
 		events = append(events, more...)
 		v := p.jobView(r, j, events)
-		mu.Lock()
+		pen <- struct{}{}
 		err = p.sendJob(s, v)
-		mu.Unlock()
+		<-pen
 		if err != nil {
 			break
 		}

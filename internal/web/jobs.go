@@ -1,9 +1,12 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/url"
+	"slices"
+	"strings"
 	"time"
 
 	"linus/internal/job"
@@ -15,13 +18,19 @@ const (
 )
 
 type jobsView struct {
+	viewer
+
 	Rows    []job.Summary
 	Filters []filterLink
-	Status  job.Status // only these; empty: all
+	Query   jobsQuery
+	Reasons []job.Reason
+	Spans   []timeSpan
+	Found   bool       // it is a search, or a filter
 	Later   bool       // this is not the first page
 	First   string     // the address of the first page
 	Next    string     // the address of the next page, empty on the last
 	Live    string     // the address of the live updates
+	Chart   *chartView // on the first page of all jobs
 }
 
 func (jobsView) title() string  { return "Jobs" }
@@ -32,62 +41,121 @@ type filterLink struct {
 	Current    bool
 }
 
-func jobsFilter(r *http.Request) job.Filter {
-	q := r.URL.Query()
-	f := job.Filter{Status: job.Status(q.Get("status")), Cursor: q.Get("cursor"), Limit: pageSize}
-	if !f.Status.Valid() {
-		f.Status = ""
-	}
-	return f
+// timeSpan is a choice of how far back a list goes.
+type timeSpan struct{ Name, Value string }
+
+var timeSpans = []timeSpan{{"any time", ""}, {"the last hour", "1h"}, {"the last day", "24h"}, {"the last week", "168h"}, {"the last 30 days", "720h"}}
+
+// jobsQuery is what the address of a list asks for, as text.
+type jobsQuery struct {
+	Status, Reason, Client, Owner, Text string
+	Since, Before                       string // a time, or how long ago
+	cursor                              string
 }
 
-func jobsPath(base string, f job.Filter, cursor string) string {
-	q := url.Values{}
-	if f.Status != "" {
-		q.Set("status", string(f.Status))
+func readQuery(r *http.Request) jobsQuery {
+	get := r.URL.Query().Get
+	q := jobsQuery{get("status"), get("reason"), strings.TrimSpace(get("client")), strings.TrimSpace(get("owner")), strings.TrimSpace(get("text")), get("since"), get("before"), get("cursor")}
+	if !job.Status(q.Status).Valid() {
+		q.Status = ""
 	}
-	if cursor != "" {
-		q.Set("cursor", cursor)
+	return q
+}
+
+// filter returns the query for the engine.
+func (q jobsQuery) filter() (f job.Filter, err error) {
+	f = job.Filter{
+		Status: job.Status(q.Status), Reason: job.Reason(q.Reason), Client: q.Client, Principal: q.Owner, Text: q.Text,
+		Cursor: q.cursor, Limit: pageSize,
 	}
-	if len(q) == 0 {
+	if f.Since, err = job.ParseTime("since", q.Since); err == nil {
+		f.Before, err = job.ParseTime("before", q.Before)
+	}
+	return f, err
+}
+
+// at returns the address of the query below base, from a cursor.
+func (q jobsQuery) at(base, cursor string) string {
+	values := url.Values{}
+	for _, p := range []struct{ name, value string }{
+		{"status", q.Status}, {"reason", q.Reason}, {"client", q.Client}, {"owner", q.Owner}, {"text", q.Text},
+		{"since", q.Since}, {"before", q.Before}, {"cursor", cursor},
+	} {
+		if p.value != "" {
+			values.Set(p.name, p.value)
+		}
+	}
+	if len(values) == 0 {
 		return base
 	}
-	return base + "?" + q.Encode()
+	return base + "?" + values.Encode()
+}
+
+// More reports whether it asks for more than a status.
+func (q jobsQuery) More() bool {
+	q.Status, q.cursor = "", ""
+	return q != jobsQuery{}
+}
+
+// Between is the stretch of time that no choice of timeSpans is, as text.
+func (q jobsQuery) Between() string {
+	known := slices.ContainsFunc(timeSpans, func(s timeSpan) bool { return s.Value == q.Since })
+	switch {
+	case known && q.Before == "":
+		return ""
+	case q.Before == "":
+		return "since " + q.Since
+	case q.Since == "":
+		return "before " + q.Before
+	}
+	return q.Since + " to " + q.Before
 }
 
 // jobsView returns a page of jobs.
-func (p *pages) jobsView(ctx context.Context, f job.Filter) (jobsView, error) {
+func (p *pages) jobsView(ctx context.Context, q jobsQuery) (jobsView, error) {
+	f, err := q.filter()
+	if err != nil {
+		return jobsView{}, err
+	}
 	page, err := p.Engine.List(ctx, f)
 	if err != nil {
 		return jobsView{}, err
 	}
-	v := jobsView{Rows: page.Jobs, Status: f.Status, Later: f.Cursor != "", First: jobsPath("/jobs", f, ""), Live: jobsPath("/jobs/live", f, f.Cursor)}
+	v := jobsView{
+		Rows: page.Jobs, Query: q, Reasons: job.Reasons, Spans: timeSpans, Found: q.Status != "" || q.More(), Later: q.cursor != "",
+		First: q.at("/jobs", ""), Live: q.at("/jobs/live", q.cursor),
+	}
 	if page.Next != "" {
-		v.Next = jobsPath("/jobs", f, page.Next)
+		v.Next = q.at("/jobs", page.Next)
 	}
 	for _, status := range append([]job.Status{""}, job.Statuses...) {
-		name := string(status)
-		if status == "" {
-			name = "all"
-		}
-		v.Filters = append(v.Filters, filterLink{name, jobsPath("/jobs", job.Filter{Status: status}, ""), status == f.Status})
+		other := q
+		other.Status = string(status)
+		v.Filters = append(v.Filters, filterLink{cmp.Or(string(status), "all"), other.at("/jobs", ""), other.Status == q.Status})
 	}
 	return v, nil
 }
 
 func (p *pages) jobs(w http.ResponseWriter, r *http.Request) {
-	v, err := p.jobsView(r.Context(), jobsFilter(r))
+	v, err := p.jobsView(r.Context(), readQuery(r))
+	if err == nil && !v.Found && !v.Later {
+		var a job.Activity
+		if a, err = p.Engine.Activity(r.Context(), ""); err == nil {
+			v.Chart = newChart(a)
+		}
+	}
 	if err != nil {
 		p.failed(w, r, err)
 		return
 	}
+	v.viewer = p.viewer(r)
 	p.render(w, r, http.StatusOK, "jobs", v)
 }
 
 func (p *pages) jobsLive(w http.ResponseWriter, r *http.Request) {
-	f := jobsFilter(r)
+	q := readQuery(r)
 	p.follow(w, r, listPause, func(ctx context.Context, s *stream) (bool, error) {
-		v, err := p.jobsView(ctx, f)
+		v, err := p.jobsView(ctx, q)
 		if err != nil {
 			return false, err
 		}

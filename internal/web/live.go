@@ -9,10 +9,7 @@ import (
 	"time"
 )
 
-const (
-	pingTime  = 15 * time.Second // between keep-alives on a quiet stream
-	writeTime = 20 * time.Second // a browser that takes longer for a part is gone
-)
+const pingTime = 15 * time.Second // between keep-alives on a quiet stream
 
 // stream sends a page's changes to a browser as server-sent events. Each event
 // is a part of the page, named after it, with its new HTML. A browser that
@@ -22,18 +19,25 @@ type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	sent    map[string]string // the HTML each part was last sent with
-	at      time.Time         // of the last write
+	at      time.Time         // of the last write; zero: it has not begun
 }
 
 func newStream(w http.ResponseWriter) *stream {
-	h := w.Header()
+	return &stream{w: w, control: http.NewResponseController(w), sent: map[string]string{}}
+}
+
+// begin sends the head of the stream, unless it has been sent. An error shows at the next
+// write.
+func (s *stream) begin() {
+	if !s.at.IsZero() {
+		return
+	}
+	h := s.w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("X-Accel-Buffering", "no") // for a proxy in between
-	s := &stream{w: w, control: http.NewResponseController(w), sent: map[string]string{}}
-	_, _ = fmt.Fprint(w, "retry: 1000\n\n")
-	_ = s.control.Flush() // an error shows at the next write
+	_, _ = fmt.Fprint(s.w, "retry: 1000\n\n")
+	_ = s.control.Flush()
 	s.at = time.Now()
-	return s
 }
 
 // event sends one event, even if it repeats the last one.
@@ -58,6 +62,7 @@ func (s *stream) part(name, html string) error {
 
 // ping sends a keep-alive if nothing was sent for a while.
 func (s *stream) ping() error {
+	s.begin()
 	if time.Since(s.at) < pingTime {
 		return nil
 	}
@@ -65,8 +70,8 @@ func (s *stream) ping() error {
 }
 
 func (s *stream) write(data []byte) error {
+	s.begin()
 	s.at = time.Now()
-	_ = s.control.SetWriteDeadline(s.at.Add(writeTime)) // not every writer has one
 	if _, err := s.w.Write(data); err != nil {
 		return err
 	}
@@ -74,7 +79,8 @@ func (s *stream) write(data []byte) error {
 }
 
 // follow calls parts every interval until the browser disconnects or the server
-// stops. parts returns false when nothing will change any more.
+// stops. parts returns false when nothing will change any more. If it fails at once, the
+// response is that error.
 func (p *pages) follow(w http.ResponseWriter, r *http.Request, interval time.Duration, parts func(context.Context, *stream) (more bool, err error)) {
 	s := newStream(w)
 	for {
@@ -89,7 +95,9 @@ func (p *pages) follow(w http.ResponseWriter, r *http.Request, interval time.Dur
 			err = s.ping()
 		}
 		if err != nil {
-			if r.Context().Err() == nil {
+			if s.at.IsZero() {
+				p.failed(w, r, err)
+			} else if r.Context().Err() == nil {
 				p.Log.Debug("stream of a page ends", "path", r.URL.Path, "err", err)
 			}
 			return

@@ -6,13 +6,20 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/gorilla/mux"
+
 	"linus/internal/job"
 )
 
 // nodesPause is the time between two looks at the nodes.
 const nodesPause = 10 * time.Second
 
-type nodesView struct{ Nodes []nodeRow }
+type nodesView struct {
+	viewer
+
+	Nodes   []nodeRow
+	Engines []engineRow
+}
 
 func (nodesView) title() string { return "Nodes" }
 func (nodesView) goesOn() bool  { return true }
@@ -35,19 +42,45 @@ func (n nodeRow) Free() string { return gibibytes(n.FreeMB) }
 
 func gibibytes(mib int) string { return fmt.Sprintf("%.1f GiB", float64(mib)/1024) }
 
-func (p *pages) nodesView(ctx context.Context) (nodesView, error) {
+type engineRow struct{ job.EngineInfo }
+
+// Short is the end of its ID; empty: it shares no database, and needs none.
+func (e engineRow) Short() string { return shortID(e.ID) }
+
+// LeaseText is how long its lease lasts.
+func (e engineRow) LeaseText() string {
+	switch {
+	case e.ID == "":
+		return "none needed"
+	case e.Lease <= 0:
+		return "ended " + age(-e.Lease) + " ago"
+	}
+	return age(e.Lease) + " left"
+}
+
+// Dead reports whether the others no longer take it for alive.
+func (e engineRow) Dead() bool { return e.ID != "" && e.Lease <= 0 }
+
+func (p *pages) nodesView(ctx context.Context, r *http.Request) (nodesView, error) {
 	ctx, cancel := context.WithTimeout(ctx, vmsTime)
 	defer cancel()
 	infos, err := p.Engine.Nodes(ctx)
-	v := nodesView{}
+	v := nodesView{viewer: p.viewer(r)}
 	for _, info := range infos {
 		v.Nodes = append(v.Nodes, nodeRow{info})
+	}
+	if err != nil {
+		return v, err
+	}
+	engines, err := p.Engine.Engines(ctx)
+	for _, info := range engines {
+		v.Engines = append(v.Engines, engineRow{info})
 	}
 	return v, err
 }
 
 func (p *pages) nodes(w http.ResponseWriter, r *http.Request) {
-	v, err := p.nodesView(r.Context())
+	v, err := p.nodesView(r.Context(), r)
 	if err != nil {
 		p.failed(w, r, err)
 		return
@@ -57,7 +90,7 @@ func (p *pages) nodes(w http.ResponseWriter, r *http.Request) {
 
 func (p *pages) nodesLive(w http.ResponseWriter, r *http.Request) {
 	p.follow(w, r, nodesPause, func(ctx context.Context, s *stream) (bool, error) {
-		v, err := p.nodesView(ctx)
+		v, err := p.nodesView(ctx, r)
 		if err != nil {
 			return false, err
 		}
@@ -67,4 +100,15 @@ func (p *pages) nodesLive(w http.ResponseWriter, r *http.Request) {
 		}
 		return true, s.part("list", html)
 	})
+}
+
+// cordon keeps new VMs off a node, or lets it have them again.
+func (p *pages) cordon(change func(job.Engine, context.Context, string) (job.NodeInfo, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if _, err := change(p.Engine, r.Context(), mux.Vars(r)["node"]); err != nil {
+			p.failed(w, r, err)
+			return
+		}
+		http.Redirect(w, r, "/nodes", http.StatusSeeOther)
+	}
 }

@@ -35,7 +35,8 @@ var contentTypes = map[string]string{
 type pages struct {
 	Options
 	sessions sessions
-	static   string // hash of the static files: part of their address, so that browsers can cache them forever
+	uploads  job.Places // of uploads that are under way
+	static   string     // hash of the static files: part of their address, so that browsers can cache them forever
 	views    map[string]*template.Template
 }
 
@@ -56,10 +57,13 @@ func newPages(o Options) *pages {
 		"stamp":    func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
 		"iso":      func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
 		"pathPart": pathPart,
+		"vmVerb": func(v vmView, verb, label, hint string) map[string]any {
+			return map[string]any{"VM": v, "Verb": verb, "Label": label, "Hint": hint}
+		},
 	}
-	for _, name := range []string{"jobs", "job", "events", "vms", "destroy", "pools", "nodes", "host", "help", "login", "welcome", "problem"} {
+	for _, name := range []string{"jobs", "job", "events", "terminal", "files", "vms", "vm", "confirm", "form", "pools", "pool", "nodes", "tokens", "host", "help", "login", "welcome", "problem"} {
 		p.views[name] = template.Must(template.New(name).Funcs(functions).
-			ParseFS(files, "templates/layout.html", "templates/shared.html", "templates/"+name+".html"))
+			ParseFS(files, "templates/layout.html", "templates/shared.html", "templates/fields.html", "templates/"+name+".html"))
 	}
 	return p
 }
@@ -81,9 +85,15 @@ func (p *pages) routes(r *mux.Router) {
 
 	get("/jobs", p.loggedIn(p.jobs))
 	get("/jobs/live", p.loggedIn(p.jobsLive))
+	get("/jobs/new", p.loggedIn(p.forThoseWhoMay("Submit", newJob.blank(p))))
+	post("/jobs/new", p.uploading("Submit", newJob.send(p)))
 	get("/jobs/{id}", p.loggedIn(p.job))
 	get("/jobs/{id}/events", p.loggedIn(p.events))
 	get("/jobs/{id}/live", p.loggedIn(p.jobLive))
+	get("/jobs/{id}/terminal", p.loggedIn(p.terminalPage))
+	get("/jobs/{id}/files", p.loggedIn(p.forThoseWhoMay("ListFiles", p.files)))
+	get("/jobs/{id}/file", p.loggedIn(p.forThoseWhoMay("ReadFile", p.download)))
+	post("/jobs/{id}/files", p.uploading("WriteFile", p.upload))
 	post("/jobs/{id}/cancel", p.changing(p.cancel))
 	post("/jobs/{id}/kill", p.changing(p.kill))
 	post("/jobs/{id}/input", p.changing(p.input))
@@ -92,17 +102,37 @@ func (p *pages) routes(r *mux.Router) {
 
 	get("/pools", p.loggedIn(p.pools))
 	get("/pools/live", p.loggedIn(p.poolsLive))
+	get("/pools/new", p.loggedIn(p.forThoseWhoMay("CreatePool", p.newPool)))
+	post("/pools/new", p.uploading("CreatePool", p.createPool))
+	get("/pools/{pool}", p.loggedIn(p.pool))
+	post("/pools/{pool}/resize", p.changing(p.resizePool))
+	post("/pools/{pool}/remove", p.changing(p.removePool))
+	get("/pools/{pool}/{verb:resize|remove}", to(func(r *http.Request) string { return poolPath(mux.Vars(r)["pool"]) }))
 
 	get("/nodes", p.loggedIn(p.nodes))
 	get("/nodes/live", p.loggedIn(p.nodesLive))
+	post("/nodes/{node}/cordon", p.changing(p.cordon(job.Engine.CordonNode)))
+	post("/nodes/{node}/uncordon", p.changing(p.cordon(job.Engine.UncordonNode)))
+	get("/nodes/{node}/{verb:cordon|uncordon}", to(func(*http.Request) string { return "/nodes" }))
+
+	get("/tokens", p.loggedIn(p.tokens))
+	get("/tokens/new", p.loggedIn(p.forThoseWhoMay("CreateToken", p.newToken)))
+	post("/tokens/new", p.uploading("CreateToken", p.createToken))
+	post("/tokens/{token}/revoke", p.changing(p.revokeToken))
+	get("/tokens/{token}/revoke", to(func(*http.Request) string { return "/tokens" }))
 
 	get("/vms", p.loggedIn(p.vms))
 	get("/vms/live", p.loggedIn(p.vmsLive))
-	get("/vms/{ref}/destroy", p.loggedIn(p.confirmDestroy))
-	post("/vms/{ref}/destroy", p.changing(p.changeVM(job.Engine.DestroyVM)))
-	post("/vms/{ref}/suspend", p.changing(p.changeVM(job.Engine.SuspendVM)))
-	post("/vms/{ref}/resume", p.changing(p.changeVM(job.Engine.ResumeVM)))
-	get("/vms/{ref}/{verb:suspend|resume}", to(func(*http.Request) string { return "/vms" }))
+	get("/vms/new", p.loggedIn(p.forThoseWhoMay("Submit", newVM.blank(p))))
+	post("/vms/new", p.uploading("Submit", newVM.send(p)))
+	get("/vms/{ref}", p.loggedIn(p.vm))
+	get("/vms/{ref}/live", p.loggedIn(p.vmLive))
+	get("/vms/{ref}/{verb:destroy|forget|revert}", p.loggedIn(p.confirm))
+	for verb := range vmVerbs {
+		post("/vms/{ref}/"+verb, p.changing(p.changeVM(verb)))
+	}
+	post("/vms/{ref}/terminal", p.changing(p.openTerminal))
+	get("/vms/{ref}/{verb:terminal|start|stop|suspend|resume|snapshot}", to(func(r *http.Request) string { return vmPath(mux.Vars(r)["ref"]) }))
 
 	get("/host", p.loggedIn(p.host))
 	get("/help", p.loggedIn(p.help))
@@ -140,37 +170,48 @@ func (p *pages) staticFile(w http.ResponseWriter, r *http.Request) {
 
 // frame is what the layout shows around a page's own view.
 type frame struct {
-	Title     string
-	Section   string // current section of the navigation
-	Static    string // address of the static files
-	FormToken string // empty: not logged in
-	Live      bool   // the page changes: without JavaScript it is reloaded
-	View      any
+	viewer
+
+	Title   string
+	Section string   // current section of the navigation
+	Static  string   // address of the static files
+	Live    bool     // the page changes: without JavaScript it is reloaded
+	Scripts []string // static files, besides those of every page
+	Styles  []string
+	View    any
 }
 
 // titled and live are what views may implement for the frame.
 type (
 	titled interface{ title() string }
 	live   interface{ goesOn() bool }
+	loads  interface {
+		scripts() []string
+		styles() []string
+	}
 )
 
 // frame returns the layout's part of a page.
 func (p *pages) frame(r *http.Request, name string, view any) frame {
-	f := frame{Title: name, Section: name, Static: "/static/" + p.static, View: view}
-	if session := p.sessions.of(r); session != "" {
-		f.FormToken = p.sessions.formToken(session)
-	}
+	f := frame{viewer: p.viewer(r), Title: name, Section: name, Static: "/static/" + p.static, View: view}
 	if v, ok := view.(titled); ok {
 		f.Title = v.title()
 	}
 	if v, ok := view.(live); ok {
 		f.Live = v.goesOn()
 	}
+	if v, ok := view.(loads); ok {
+		f.Scripts, f.Styles = v.scripts(), v.styles()
+	}
 	switch name {
-	case "job", "events":
+	case "job", "events", "terminal", "files":
 		f.Section = "jobs"
-	case "destroy":
+	case "vm", "confirm":
 		f.Section = "vms"
+	case "pool":
+		f.Section = "pools"
+	case "form":
+		f.Section = strings.TrimPrefix(view.(formView).Base, "/") //nolint:forcetypeassert // no other view has this page
 	}
 	return f
 }
@@ -217,27 +258,34 @@ func (p *pages) problem(w http.ResponseWriter, r *http.Request, code int, text s
 
 // failed sends an engine's error.
 func (p *pages) failed(w http.ResponseWriter, r *http.Request, err error) {
+	if r.Context().Err() != nil {
+		return // the browser is gone
+	}
+	p.problem(w, r, p.codeOf(r, err), words.In(err.Error()))
+}
+
+// codeOf returns the HTTP status for an engine's error.
+func (p *pages) codeOf(r *http.Request, err error) int {
 	var (
 		field   *job.FieldError
 		invalid *job.InvalidError
 		host    *job.HostError
+		denied  *job.DeniedError
 	)
-	code := http.StatusInternalServerError
 	switch {
-	case r.Context().Err() != nil:
-		return // the browser is gone
 	case errors.Is(err, job.ErrNotFound):
-		code = http.StatusNotFound
+		return http.StatusNotFound
 	case errors.Is(err, job.ErrCompleted):
-		code = http.StatusConflict
+		return http.StatusConflict
+	case errors.As(err, &denied):
+		return http.StatusForbidden
 	case errors.As(err, &field), errors.As(err, &invalid):
-		code = http.StatusUnprocessableEntity
+		return http.StatusUnprocessableEntity
 	case errors.As(err, &host), errors.Is(err, context.DeadlineExceeded):
-		code = http.StatusBadGateway
-	default:
-		p.Log.Error("page failed", "path", r.URL.Path, "err", err)
+		return http.StatusBadGateway
 	}
-	p.problem(w, r, code, words.In(err.Error()))
+	p.Log.Error("page failed", "path", r.URL.Path, "err", err)
+	return http.StatusInternalServerError
 }
 
 // notFound responds to a browser's request for a missing page.

@@ -96,7 +96,7 @@ func (v *visitor) formToken() string {
 
 func TestPages_AreForThoseWithTheToken(t *testing.T) {
 	v := visit(t, sample())
-	for _, path := range []string{"/", "/jobs", "/jobs/" + id, "/jobs/live", "/jobs/" + id + "/live", "/vms", "/vms/live", "/pools", "/pools/live", "/nodes", "/nodes/live", "/vms/105/destroy", "/host", "/help", "/help/tools", "/jobs/" + id + "/output", "/metrics", "/mcp"} {
+	for _, path := range []string{"/", "/jobs", "/jobs/" + id, "/jobs/live", "/jobs/" + id + "/live", "/vms", "/vms/live", "/pools", "/pools/live", "/nodes", "/nodes/live", "/vms/105/destroy", "/vms/105", "/vms/105/live", "/vms/new", "/jobs/new", "/jobs/new?from=" + id, "/pools/new", "/pools/ready", "/tokens", "/tokens/new", "/host", "/help", "/help/tools", "/jobs/" + id + "/output", "/metrics", "/mcp"} {
 		code, text := v.get(path)
 		if code != 401 || strings.Contains(text, "make all") || strings.Contains(text, "10.0.0.5") || strings.Contains(text, "storage") {
 			t.Errorf("%s without login: %d %s", path, code, text)
@@ -202,7 +202,7 @@ func TestForms_NeedTheSessionsTokenAndOrigin(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/jobs/" + id + "/cancel", "/jobs/" + id + "/kill", "/jobs/" + id + "/input", "/vms/105/destroy", "/vms/105/suspend", "/vms/105/resume", "/logout"} {
+	for _, path := range []string{"/jobs/" + id + "/cancel", "/jobs/" + id + "/kill", "/jobs/" + id + "/input", "/vms/105/destroy", "/vms/105/suspend", "/vms/105/resume", "/vms/105/snapshot", "/vms/105/forget", "/vms/105/revert", "/pools/ready/resize", "/pools/ready/remove", "/nodes/pve1/cordon", "/tokens/a1b2c3d4e5f6/revoke", "/vms/105/terminal", "/logout"} {
 		for name, bad := range map[string]struct {
 			form   string
 			change func(*http.Request)
@@ -246,12 +246,12 @@ func TestForms_DoWhatTheySay(t *testing.T) {
 		{"a line for a terminal", "/jobs/" + id + "/input", "data=ls", 200, "input " + id + " ls\r", "make all", true},
 		{"the end of input", "/jobs/" + id + "/input", "data=x&do=close", 200, "close " + id + " ", "make all", false},
 		{"Ctrl-C", "/jobs/" + id + "/input", "data=x&do=interrupt", 200, "input " + id + " \x03", "make all", true},
-		{"destroy", "/vms/105/destroy", "job=" + doneID, 200, "destroy 105", "destroying", false},
+		{"destroy", "/vms/105/destroy", "job=" + doneID, 200, "destroy " + doneID, "destroying", false},
 		{"destroy another VM by now", "/vms/105/destroy", "job=" + id, 422, "", "is now another VM", false},
-		{"destroy what is in use", "/vms/linus-job-000000000001/destroy", "job=" + id, 422, "destroy linus-job-000000000001", "jobs run in it", false},
-		{"suspend", "/vms/105/suspend", "job=" + doneID, 200, "suspend 105", "/vms/105/resume", false},
+		{"destroy what is in use", "/vms/linus-job-000000000001/destroy", "job=" + id, 422, "destroy " + id, "jobs run in it", false},
+		{"suspend", "/vms/105/suspend", "job=" + doneID, 200, "suspend " + doneID, "/vms/105/resume", false},
 		{"suspend another VM by now", "/vms/105/suspend", "job=" + id, 422, "", "is now another VM", false},
-		{"resume", "/vms/105/resume", "job=" + doneID, 200, "resume 105", "running", false},
+		{"resume", "/vms/105/resume", "job=" + doneID, 200, "resume " + doneID, "running", false},
 		{"destroy nothing", "/vms/nothing/destroy", "job=x", 422, "", "not a VM of ours", false},
 	}
 	for _, tt := range tests {
@@ -401,7 +401,7 @@ func TestPages_SayWhatWentWrong(t *testing.T) {
 // told collects the events of a stream until its end or until stop says so.
 func told(t *testing.T, v *visitor, path string, stop func(name, html string) bool) []string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, v.server.URL+path, nil)
 	resp, err := v.client.Do(req)
@@ -547,5 +547,55 @@ func TestNodes_ShowMemoryAndVMs(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page of nodes lacks %q:\n%s", want, text)
 		}
+	}
+}
+
+func TestNodes_ShowTheEngines(t *testing.T) {
+	e := sample()
+	v := loggedIn(t, e)
+	_, text := v.get("/nodes")
+	for _, want := range []string{"linus1.example.lan", "00000000e001", "v1.3.9", "13 s left", "ended 1 min ago", "this one", "leads:", "takes no more jobs", ">dead<", "&lt;b&gt;linus3", "Its jobs cannot be taken over: node pve2 is &lt;offline&gt;"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page of nodes lacks %q:\n%s", want, text)
+		}
+	}
+	if n := strings.Count(text, "leads:"); n != 1 {
+		t.Errorf("%d engines lead", n)
+	}
+	// One that shares no database has no ID and no lease, and is not dead.
+	e.engines = []job.EngineInfo{{Host: "alone", Version: "v1", Jobs: 2, Leads: true, Self: true, StartedAt: time.Now()}}
+	if _, text = v.get("/nodes"); !strings.Contains(text, "none needed") || !strings.Contains(text, ">alive<") || strings.Contains(text, "leads:") {
+		t.Errorf("%s", text)
+	}
+}
+
+// How far the messages about a job's end have come is on its page, and in its stream.
+func TestJob_ShowsWebhooks(t *testing.T) {
+	t.Parallel()
+	e := sample()
+	v := loggedIn(t, e)
+	if _, text := v.get("/jobs/" + doneID); strings.Contains(text, "webhooks-title") {
+		t.Error("webhooks of a job that has none")
+	}
+	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	e.happens(id, job.Event{Kind: job.EventWarning, Text: "webhook failed"}, func(j *job.Job) {
+		j.Webhooks = []job.Delivery{
+			{State: job.DeliveryPending, At: at},
+			{To: "<b>ci", State: job.DeliveryPending, Attempts: 2, Error: "the receiver returned <500>", At: at, NextAt: at.Add(time.Hour)},
+			{To: "late.example", State: job.DeliveryGivenUp, Attempts: 10, Error: "no answer", At: at},
+		}
+	})
+	_, text := v.get("/jobs/" + id)
+	for _, want := range []string{
+		"<li>WEBHOOK_URL <span class=\"sub\">pending</span></li>",
+		"&lt;b&gt;ci <span class=\"sub\">pending, attempt 2 <time", ", the next at <time datetime=\"2026-03-04T06:06:07Z\">2026-03-04 06:06:07 UTC</time>", "the receiver returned &lt;500&gt;",
+		"late.example <span class=\"sub\">given up, attempt 10",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page lacks %s", want)
+		}
+	}
+	if !strings.Contains(text, `sse-swap="webhooks"`) {
+		t.Error("they do not change with the job")
 	}
 }

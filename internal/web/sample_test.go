@@ -16,6 +16,7 @@ func sample() *engine {
 	ago := func(s float64) time.Time { return now.Add(-time.Duration(s * float64(time.Second))) }
 	code := 0
 	e := &engine{
+		echoes: true,
 		outputs: map[string]string{
 			job.Stdout: "\x1b[1mBuilding 214 packages\x1b[0m\n\x1b[32m✓\x1b[0m vet\n\x1b[32m✓\x1b[0m unit tests\n\x1b[33m!\x1b[0m integration: " +
 				strings.Repeat("a-long-name/", 20) + "\n  compiling  10%\r  compiling  64%",
@@ -38,9 +39,24 @@ func sample() *engine {
 				{VM: job.VM{ID: 107}, State: job.MemberClaimed, Since: time.Now().Add(-time.Minute), Maker: doneID, Claimer: id},
 			},
 		}},
+		files: map[string]string{
+			"README.md": "# Read me\n\n" + strings.Repeat("A line that is rather long, so that it does not fit into a narrow window. ", 6) + "\n", "notes/": "",
+			"a-very-long-name-" + strings.Repeat("x", 200) + ".tar.gz": "x", "core.sock": "", "to.lnk": "", "\u202egnp.<exe>": "", "data.bin": "\x00\xff", "empty/": "",
+			"notes/today.txt": "buy milk\n",
+		},
 		nodes: []job.NodeInfo{
 			{Name: "pve1", Status: job.NodeOnline, Spread: true, MemoryMB: 64 << 10, UsedMB: 21 << 10, CommittedMB: 40 << 10, FreeMB: 17 << 10, VMs: 12, Templates: []string{"agent-template", "<b>ci"}},
 			{Name: "pve2", Status: job.NodeMaintenance, Spread: true, Cordoned: true},
+		},
+		engines: []job.EngineInfo{
+			{ID: "019aa000-0000-7000-8000-00000000e001", Host: "linus1.example.lan", PID: 812, Version: "v1.4.0", StartedAt: ago(90000), Lease: 13 * time.Second, Jobs: 12, Leads: true, Self: true},
+			{ID: "019aa000-0000-7000-8000-00000000e002", Host: "linus2.example.lan", PID: 790, Version: "v1.3.9", StartedAt: ago(900), Lease: 9 * time.Second, Jobs: 3, Draining: true},
+			{ID: "019aa000-0000-7000-8000-00000000e003", Host: "<b>linus3", PID: 4711, Version: "v1.4.0", StartedAt: ago(9000), Lease: -95 * time.Second, Jobs: 2, Problem: "node pve2 is <offline>: it cannot be fenced there"},
+		},
+		tokens: []job.Token{
+			{ID: "a1b2c3d4e5f6", TokenSpec: job.TokenSpec{Name: "ci", Role: job.RoleRun, Secrets: []string{"CI_*"}, Limits: job.Limits{Jobs: 10, MemoryMB: 65536}}, CreatedAt: ago(90000), CreatedBy: "operator", ExpiresAt: now.Add(700 * time.Hour)},
+			{ID: "f6e5d4c3b2a1", TokenSpec: job.TokenSpec{Name: "dashboard", Role: job.RoleRead}, CreatedAt: ago(900), CreatedBy: "alice"},
+			{ID: "00aa00bb00cc", TokenSpec: job.TokenSpec{Name: "old", Role: job.RoleAdmin}, CreatedAt: ago(9e6), CreatedBy: "<b>bob", ExpiresAt: now.Add(-time.Hour)},
 		},
 		vms: []job.VMInfo{
 			{
@@ -63,6 +79,17 @@ func sample() *engine {
 				Lifecycle: job.Persistent, Resources: job.Resources{CPU: 2, Memory: "2G", Disk: "10G"}, Source: "agent-template", CreatedAt: ago(9000),
 			},
 		},
+	}
+	for i := range job.ActivityHours {
+		h := job.Hour{From: now.UTC().Truncate(time.Hour).Add(time.Duration(i-job.ActivityHours+1) * time.Hour)}
+		if i%5 != 3 {
+			h.Succeeded, h.Failed, h.Started = (i*7)%19, (i*3)%5, 1
+			h.MedianWait, h.MaxWait = time.Duration((i*13)%40)*time.Second, time.Duration((i*13)%40+(i*5)%60)*time.Second
+		}
+		if i == job.ActivityHours-1 {
+			h.Unfinished = 4
+		}
+		e.activity.Hours = append(e.activity.Hours, h)
 	}
 	running := job.Job{
 		ID: id, Kind: job.KindTask, Status: job.Running, Phase: "run", Progress: "compiling", Client: "mcp:claude-code",

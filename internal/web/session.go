@@ -7,11 +7,14 @@ import (
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
+
+	"linus/internal/job"
 )
 
 // sessionTime is how long a browser stays logged in.
@@ -56,11 +59,14 @@ func (s sessions) mac(what, text string) string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// begin returns the cookie of a new session.
-func (s sessions) begin(r *http.Request) *http.Cookie {
+// begin returns the cookie of a new session, of a token's ID; empty: the operator's.
+func (s sessions) begin(r *http.Request, token string) *http.Cookie {
 	random := make([]byte, 16)
 	_, _ = rand.Read(random) // never fails
 	value := strconv.FormatInt(time.Now().Add(sessionTime).Unix(), 10) + "." + hex.EncodeToString(random)
+	if token != "" {
+		value += "." + token
+	}
 	return s.cookie(r, value+"."+s.mac("session", value), sessionTime)
 }
 
@@ -83,7 +89,8 @@ func (s sessions) cookie(r *http.Request, value string, age time.Duration) *http
 	}
 }
 
-// of returns the request's session, "" if it has no valid one.
+// of returns the request's session, "" if it has no valid one: expiry, random part, the ID of
+// the token it began with unless it is the operator's, and the MAC.
 func (s sessions) of(r *http.Request) string {
 	c, err := r.Cookie(s.name)
 	if err != nil {
@@ -93,10 +100,22 @@ func (s sessions) of(r *http.Request) string {
 	if end < 0 || !hmac.Equal([]byte(c.Value[end+1:]), []byte(s.mac("session", c.Value[:end]))) {
 		return ""
 	}
+	if parts := strings.Count(c.Value, ".") + 1; parts != 3 && parts != 4 {
+		return "" // a token's ID that divides it
+	}
 	if expiry, err := expiryOf(c.Value[:end]); err != nil || time.Now().Unix() >= expiry || s.ended.has(c.Value[:end], expiry) {
 		return ""
 	}
 	return c.Value
+}
+
+// tokenOf returns the ID of the token that a session, as of returns it, began with; empty:
+// the operator's.
+func tokenOf(session string) string {
+	if parts := strings.Split(session, "."); len(parts) == 4 {
+		return parts[2]
+	}
+	return ""
 }
 
 // formToken is the token in the forms of a session, which no other site can
@@ -106,12 +125,32 @@ func (s sessions) formToken(session string) string { return s.mac("form", sessio
 // loggedIn passes requests with a session to next; others get the login page.
 func (p *pages) loggedIn(next http.HandlerFunc) http.Handler {
 	return p.secured(func(w http.ResponseWriter, r *http.Request) {
-		if p.sessions.of(r) == "" {
+		who, err := p.principal(r)
+		switch {
+		case errors.Is(err, job.ErrUnauthorized):
 			p.render(w, r, http.StatusUnauthorized, "login", loginView{Next: r.URL.RequestURI()})
-			return
+		case err != nil:
+			p.failed(w, r, err)
+		default:
+			ctx, end := job.ForPrincipal(r.Context(), who)
+			defer end()
+			next(w, r.WithContext(ctx))
 		}
-		next(w, r)
 	})
+}
+
+// principal returns whose session the request has; job.ErrUnauthorized if it has none, or
+// its token is not valid any more.
+func (p *pages) principal(r *http.Request) (job.Principal, error) {
+	session := p.sessions.of(r)
+	token := tokenOf(session)
+	switch {
+	case session == "" || token != "" && p.Holder == nil:
+		return job.Principal{}, job.ErrUnauthorized
+	case token == "":
+		return job.Operator(), nil
+	}
+	return p.Holder(r.Context(), token)
 }
 
 // changing passes our own forms to next: sent by a page of this server
@@ -119,25 +158,40 @@ func (p *pages) loggedIn(next http.HandlerFunc) http.Handler {
 // session's form token.
 func (p *pages) changing(next http.HandlerFunc) http.Handler {
 	return p.loggedIn(func(w http.ResponseWriter, r *http.Request) {
+		giveTime(w, r, uploadTime)
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 		if err := r.ParseForm(); err != nil {
 			p.problem(w, r, http.StatusBadRequest, "The form cannot be read: "+err.Error())
 			return
 		}
-		want := p.sessions.formToken(p.sessions.of(r))
-		if r.Header.Get("Origin") == "" || !hmac.Equal([]byte(r.PostForm.Get("form_token")), []byte(want)) {
-			p.problem(w, r, http.StatusForbidden, "This form does not belong to this session. Go back, reload the page and try again.")
+		if r.Header.Get("Origin") == "" || !p.isOurs(r) {
+			p.notOurs(w, r)
 			return
 		}
 		next(w, r)
 	})
 }
 
+// isOurs reports whether a form that was read has its session's token.
+func (p *pages) isOurs(r *http.Request) bool {
+	want := p.sessions.formToken(p.sessions.of(r))
+	return hmac.Equal([]byte(r.PostForm.Get("form_token")), []byte(want))
+}
+
+func (p *pages) notOurs(w http.ResponseWriter, r *http.Request) {
+	p.problem(w, r, http.StatusForbidden, "This form does not belong to this session. Go back, reload the page and try again.")
+}
+
+// policy is the Content-Security-Policy of a page, with its own part for styles.
+func policy(styles string) string {
+	return "default-src 'none'; script-src 'self'; " + styles + "; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+}
+
 // secured sets headers that restrict what a page of ours may do.
 func (p *pages) secured(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
-		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+		h.Set("Content-Security-Policy", policy("style-src 'self'"))
 		h.Set("X-Frame-Options", "DENY")
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "same-origin") // no-referrer would remove the Origin from our forms
@@ -153,8 +207,8 @@ type loginView struct {
 	Wrong bool   // a wrong token was given
 }
 
-// login starts a session for a client with the token: by the printed link, or
-// by the form of the login page.
+// login starts a session for a client with a token: by the form of the login page, and
+// with the operator's also by the printed link.
 func (p *pages) login(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, 16<<10)
 	if err := r.ParseForm(); err != nil {
@@ -162,13 +216,26 @@ func (p *pages) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	next, token := ownPath(r.Form.Get("next")), strings.TrimSpace(r.Form.Get("token"))
+	who, err := job.Operator(), error(nil)
 	switch {
-	case token == "" && p.sessions.of(r) != "":
-		http.Redirect(w, r, next, http.StatusSeeOther) //nolint:gosec // ownPath
-	case !p.sessions.isToken(token):
-		p.render(w, r, http.StatusUnauthorized, "login", loginView{Next: next, Wrong: token != ""})
+	case p.sessions.isToken(token):
+	case r.Method == http.MethodPost && token != "" && p.Authenticate != nil:
+		if who, err = p.Authenticate(r.Context(), token); err == nil && (who.OAuth || who.Token == "") {
+			err = job.ErrUnauthorized // nobody could ask later whether it is still valid
+		}
 	default:
-		http.SetCookie(w, p.sessions.begin(r))
+		err = job.ErrUnauthorized
+	}
+	_, loggedOut := p.principal(r)
+	switch {
+	case token == "" && loggedOut == nil:
+		http.Redirect(w, r, next, http.StatusSeeOther) //nolint:gosec // ownPath
+	case errors.Is(err, job.ErrUnauthorized):
+		p.render(w, r, http.StatusUnauthorized, "login", loginView{Next: next, Wrong: token != ""})
+	case err != nil:
+		p.failed(w, r, err)
+	default:
+		http.SetCookie(w, p.sessions.begin(r, who.Token))
 		if r.Header.Get("Sec-Fetch-Site") == "cross-site" {
 			// After a link on another page (a terminal in the browser), a
 			// redirect would not send the strict cookie; a page of ours does.

@@ -2,13 +2,9 @@ package web
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"net/http"
 	"strconv"
 	"time"
-
-	"github.com/gorilla/mux"
 
 	"linus/internal/job"
 )
@@ -20,8 +16,9 @@ const (
 )
 
 type vmsView struct {
-	VMs       []vmRow
-	FormToken string
+	viewer
+
+	VMs []vmRow
 }
 
 func (vmsView) title() string { return "VMs" }
@@ -39,9 +36,37 @@ func (v vmRow) CanGo() bool {
 	return v.Lifecycle == job.Persistent && v.Status != job.VMDestroying && v.State != job.VMLeftAlone
 }
 
+// Idle reports whether no job runs in it.
+func (v vmRow) Idle() bool { return len(v.Jobs) == 0 }
+
+// CanStop reports whether it can be shut down from here.
+func (v vmRow) CanStop() bool { return v.CanSuspend() }
+
+// CanStart reports whether it is off.
+func (v vmRow) CanStart() bool { return v.CanGo() && v.Status.Down() && v.Status != job.VMGone }
+
+// CanSnapshot reports whether it has a disk that a snapshot can be taken of.
+func (v vmRow) CanSnapshot() bool { return v.CanGo() && (v.Status == job.VMRunning || v.CanStart()) }
+
+// FilesJob is the job by which the VM's files are reached; empty: they are not.
+func (v vmRow) FilesJob() string {
+	switch {
+	case v.Status != job.VMRunning || v.State != job.VMCreated:
+	case v.Lifecycle == job.Persistent:
+		return v.Job
+	case len(v.Jobs) > 0:
+		return v.Jobs[0]
+	}
+	return ""
+}
+
+// CanForget reports whether it is left alone, and an operator can say that it is
+// theirs.
+func (v vmRow) CanForget() bool { return v.State == job.VMLeftAlone || v.Status == job.VMUnproven }
+
 // CanSuspend reports whether it can be suspended from here.
 func (v vmRow) CanSuspend() bool {
-	return v.CanGo() && v.Status == job.VMRunning && len(v.Jobs) == 0
+	return v.CanGo() && v.Status == job.VMRunning && v.Idle()
 }
 
 // CanResume reports whether it is suspended.
@@ -73,7 +98,7 @@ func (p *pages) vmsView(ctx context.Context, r *http.Request) (vmsView, error) {
 	ctx, cancel := context.WithTimeout(ctx, vmsTime)
 	defer cancel()
 	infos, err := p.Engine.VMs(ctx)
-	v := vmsView{FormToken: p.sessions.formToken(p.sessions.of(r))}
+	v := vmsView{viewer: p.viewer(r)}
 	for _, info := range infos {
 		v.VMs = append(v.VMs, p.vmRow(info))
 	}
@@ -101,46 +126,6 @@ func (p *pages) vmsLive(w http.ResponseWriter, r *http.Request) {
 		}
 		return true, s.part("list", html)
 	})
-}
-
-type destroyView struct {
-	vmRow
-	FormToken string
-}
-
-func (v destroyView) title() string { return "Destroy VM " + v.Name }
-
-func (p *pages) confirmDestroy(w http.ResponseWriter, r *http.Request) {
-	info, err := p.Engine.VM(r.Context(), mux.Vars(r)["ref"])
-	if err != nil {
-		p.failed(w, r, err)
-		return
-	}
-	p.render(w, r, http.StatusOK, "destroy", destroyView{p.vmRow(info), p.sessions.formToken(p.sessions.of(r))})
-}
-
-// changeVM does something to the VM that the form is about, not to another that has
-// its ID or name by now. What takes long goes on; the list shows when it is done.
-func (p *pages) changeVM(change func(job.Engine, context.Context, string) (job.VMInfo, error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		ref := mux.Vars(r)["ref"]
-		info, err := p.Engine.VM(r.Context(), ref)
-		if err == nil && info.Job != r.PostForm.Get("job") {
-			err = &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q is now another VM", ref), Remedy: "look at the list of VMs again"}
-		}
-		if err == nil {
-			ctx, cancel := context.WithTimeout(r.Context(), vmsTime)
-			defer cancel()
-			if _, err = change(p.Engine, ctx, ref); errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				err = nil
-			}
-		}
-		if err != nil {
-			p.failed(w, r, err)
-			return
-		}
-		http.Redirect(w, r, "/vms", http.StatusSeeOther)
-	}
 }
 
 type hostView struct {

@@ -7,6 +7,7 @@ package web
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,16 +28,31 @@ import (
 // MaxBody is the maximum size of a request, in bytes.
 const MaxBody = job.MaxManifest
 
-const mcpPath = "/mcp"
+const (
+	mcpPath   = "/mcp"
+	apiPrefix = "/api/"
+	// terminalPath is the WebSocket of a job's terminal, the one operation of the API that
+	// our own pages use.
+	terminalPath = "/api/v1/jobs/{id}/terminal"
+)
 
 // Options of a server. Token must not be empty.
 type Options struct {
 	Engine  job.Engine
 	MCP     http.Handler // Streamable HTTP, served at /mcp
+	API     http.Handler // served below /api/; nil: none
 	Metrics http.Handler // served at /metrics; nil: none
-	Token   string       // what "Authorization: Bearer" must contain, and what a browser logs in with
-	Hosts   []string     // names of this server, besides addresses and localhost
-	Origins []string     // whose pages a browser may let call /mcp: http://localhost:6274
+	Token   string       // the operator's: what "Authorization: Bearer" contains, and what a browser logs in with
+	// Authenticate returns the principal of any other token that "Authorization: Bearer"
+	// contains; job.ErrUnauthorized: it has none. Nil: there are no other tokens.
+	Authenticate func(ctx context.Context, bearer string) (job.Principal, error)
+	// Holder is the same for a token that a browser has logged in with, by the token's ID,
+	// as of job.Principal.
+	Holder  func(ctx context.Context, token string) (job.Principal, error)
+	OAuth   *OAuth      // where clients get tokens that Authenticate takes; nil: nowhere
+	Hosts   []string    // names of this server, besides addresses and localhost
+	Origins []string    // whose pages a browser may let call /mcp: http://localhost:6274
+	TLS     *tls.Config // of the server; nil: plain HTTP
 	Log     *slog.Logger
 	Logouts string // file that records which sessions were ended; empty: memory only
 	Scope   string // distinguishes this server's sessions from those of others with the same token; Listen sets it to its address
@@ -54,7 +70,7 @@ type api struct {
 func Handler(o Options) http.Handler {
 	o.Engine = job.Worded(o.Engine, words)
 	a := &api{o, newPages(o)}
-	return a.sameSite(asked(a.routes()))
+	return paced(a.sameSite(asked(a.routes())))
 }
 
 // routes are the ones listed by linus help http.
@@ -64,6 +80,15 @@ func (a *api) routes() *mux.Router {
 		respond(w, http.StatusOK, map[string]string{"status": "ok"})
 	}).Methods(http.MethodGet, http.MethodHead)
 	r.Handle(mcpPath, a.cors(a.authorized(limited(a.MCP))))
+	if a.OAuth != nil {
+		for _, path := range metadataPaths {
+			r.Handle(path, a.cors(http.HandlerFunc(a.metadata)))
+		}
+	}
+	if a.API != nil {
+		r.Handle(terminalPath, a.watched(a.API)).Methods(http.MethodGet)
+		r.PathPrefix(apiPrefix).Handler(a.authorized(a.API))
+	}
 	r.Handle("/jobs/{id}/output", a.reading(a.output)).Methods(http.MethodGet, http.MethodHead)
 	r.Handle("/jobs/{id}/artifacts/{path:(?s:.+)}", a.reading(a.artifact)).Methods(http.MethodGet, http.MethodHead)
 	if a.Metrics != nil {
@@ -71,7 +96,7 @@ func (a *api) routes() *mux.Router {
 	}
 	a.pages.routes(r)
 	none := a.authorized(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		fail(w, http.StatusNotFound, "Not found: the routes are /mcp, /jobs/JOB_ID/output, /jobs/JOB_ID/artifacts/PATH, /metrics and /health; the pages start at /jobs")
+		fail(w, http.StatusNotFound, "Not found: the routes are /mcp, /api/v1, /jobs/JOB_ID/output, /jobs/JOB_ID/artifacts/PATH, /metrics and /health; the pages start at /jobs")
 	}))
 	r.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if isBrowser(r) {
@@ -100,13 +125,13 @@ func asked(next http.Handler) http.Handler {
 func (a *api) sameSite(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !a.isHost(r.Host) {
-			fail(w, http.StatusForbidden, fmt.Sprintf("Host %q is not this server's; name it in HTTP_HOSTS if it is", r.Host))
+			refuse(w, r, http.StatusForbidden, fmt.Sprintf("Host %q is not this server's; name it in HTTP_HOSTS if it is", r.Host))
 			return
 		}
 		if origin := r.Header.Get("Origin"); origin != "" && !a.mayCall(r) {
 			u, err := url.Parse(origin)
-			if err != nil || !strings.EqualFold(u.Host, r.Host) {
-				fail(w, http.StatusForbidden, fmt.Sprintf("Origin %q is not this server's; if its pages are to call /mcp, name it in HTTP_CORS_ORIGINS", origin))
+			if err != nil || !strings.EqualFold(u.Host, r.Host) || r.TLS != nil && u.Scheme != "https" {
+				refuse(w, r, http.StatusForbidden, fmt.Sprintf("Origin %q is not this server's; if its pages are to call /mcp, name it in HTTP_CORS_ORIGINS", origin))
 				return
 			}
 		}
@@ -127,16 +152,48 @@ func (a *api) isHost(host string) bool {
 	return host == "localhost" || slices.ContainsFunc(a.Hosts, func(h string) bool { return strings.EqualFold(h, host) })
 }
 
-// authorized passes requests with the token to next.
+// authenticate returns the principal of a token; job.ErrUnauthorized: it has none.
+func (a *api) authenticate(ctx context.Context, bearer string) (job.Principal, error) {
+	switch {
+	case a.pages.sessions.isToken(bearer):
+		return job.Operator(), nil
+	case a.Authenticate == nil || bearer == "":
+		return job.Principal{}, job.ErrUnauthorized
+	}
+	return a.Authenticate(ctx, bearer)
+}
+
+// authorized passes requests with a token to next, with its principal in the context.
 func (a *api) authorized(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-		if !strings.EqualFold(scheme, "Bearer") || !a.pages.sessions.isToken(strings.TrimSpace(token)) {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="linus"`)
-			fail(w, http.StatusUnauthorized, "Unauthorized: send Authorization: Bearer and the token of linus serve")
-			return
+		p, err := job.Principal{}, job.ErrUnauthorized
+		if strings.EqualFold(scheme, "Bearer") {
+			p, err = a.authenticate(r.Context(), strings.TrimSpace(token))
 		}
-		next.ServeHTTP(w, r)
+		switch {
+		case errors.Is(err, job.ErrNoScope):
+			w.Header().Set("WWW-Authenticate", a.OAuth.challenge(job.RoleRun, "insufficient_scope", ""))
+			refuse(w, r, http.StatusForbidden, "Not allowed: the token has none of the scopes linus:read, linus:run and linus:admin")
+		case errors.Is(err, job.ErrUnchecked):
+			w.Header().Set("Retry-After", "10")
+			refuse(w, r, http.StatusServiceUnavailable, "The token cannot be checked at the moment: try again")
+		case errors.Is(err, job.ErrUnauthorized):
+			problem := ""
+			if token != "" {
+				problem = "invalid_token"
+			}
+			w.Header().Set("WWW-Authenticate", a.OAuth.challenge(job.RoleRun, problem, reason(err)))
+			refuse(w, r, http.StatusUnauthorized, "Unauthorized: send Authorization: Bearer and the token of linus serve")
+		case err != nil:
+			a.Log.Error("a token cannot be checked", "err", err)
+			refuse(w, r, http.StatusServiceUnavailable, "The token cannot be checked at the moment: try again")
+		default:
+			giveTime(w, r, uploadTime)
+			ctx, end := job.ForPrincipal(r.Context(), p)
+			defer end()
+			next.ServeHTTP(w, r.WithContext(ctx))
+		}
 	})
 }
 
@@ -144,21 +201,64 @@ func (a *api) authorized(next http.Handler) http.Handler {
 func (a *api) reading(next http.HandlerFunc) http.Handler {
 	program := a.authorized(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if a.pages.sessions.of(r) != "" {
-			next(w, r)
+		p, err := a.pages.principal(r)
+		if err != nil {
+			program.ServeHTTP(w, r)
 			return
 		}
-		program.ServeHTTP(w, r)
+		ctx, end := job.ForPrincipal(r.Context(), p)
+		defer end()
+		next(w, r.WithContext(ctx))
 	})
 }
 
-// limited bounds the request's body.
+// watched passes WebSockets to next: of programs with the token, and of our own pages,
+// which cannot send one, in a logged-in browser. A browser says which page asks, and
+// sameSite has compared that. The connection ends with the session.
+func (a *api) watched(next http.Handler) http.Handler {
+	program := a.authorized(next)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p, err := a.pages.principal(r)
+		if r.Header.Get("Origin") == "" || err != nil {
+			program.ServeHTTP(w, r)
+			return
+		}
+		ctx, end := job.ForPrincipal(r.Context(), p)
+		defer end()
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go func() {
+			tick := time.NewTicker(sessionCheck)
+			defer tick.Stop()
+			for a.pages.sessions.of(r) != "" {
+				select {
+				case <-tick.C:
+				case <-ctx.Done():
+					return
+				}
+			}
+			cancel()
+		}()
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+// sessionCheck is how often a session with an open WebSocket is checked.
+const sessionCheck = 2 * time.Second
+
+// limited bounds the request's body, and how many large ones there are at once.
 func limited(next http.Handler) http.Handler {
+	var bodies job.Places
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength > MaxBody {
 			fail(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("Payload too large: the limit is %d bytes", MaxBody))
 			return
 		}
+		leave, err := bodies.TakeFor(r.Context(), r.ContentLength)
+		if err != nil { // the client is gone, or may not go on
+			return
+		}
+		defer leave()
 		r.Body = http.MaxBytesReader(w, r.Body, MaxBody)
 		next.ServeHTTP(w, r)
 	})
@@ -174,10 +274,23 @@ func fail(w http.ResponseWriter, code int, text string) {
 	respond(w, code, map[string]string{"error": text})
 }
 
+// refuse is fail for any route: those of the API have errors in its own format.
+func refuse(w http.ResponseWriter, r *http.Request, code int, text string) {
+	if !strings.HasPrefix(r.URL.Path, apiPrefix) {
+		fail(w, code, text)
+		return
+	}
+	word := strings.ToLower(strings.ReplaceAll(http.StatusText(code), " ", "_"))
+	respond(w, code, map[string]map[string]string{"error": {"code": word, "text": text}})
+}
+
 // failed sends an engine's error.
 func (a *api) failed(w http.ResponseWriter, r *http.Request, err error) {
 	var field *job.FieldError
+	var denied *job.DeniedError
 	switch {
+	case errors.As(err, &denied):
+		fail(w, http.StatusForbidden, err.Error())
 	case errors.Is(err, job.ErrNotFound), errors.As(err, &field):
 		fail(w, http.StatusNotFound, words.In(err.Error()))
 	case r.Context().Err() != nil: // the client is gone
@@ -192,6 +305,7 @@ type Server struct {
 	listener net.Listener
 	http     *http.Server
 	cancel   context.CancelFunc
+	reserve  reserve
 }
 
 // Listen listens on addr, host:port; port 0 is any free one. It fails if the
@@ -204,15 +318,19 @@ func Listen(ctx context.Context, addr string, o Options) (*Server, error) {
 	}
 	o.Scope = cmp.Or(o.Scope, listener.Addr().String())
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	return &Server{listener: listener, cancel: cancel, http: &http.Server{
+	s := &Server{listener: listener, cancel: cancel}
+	s.http = &http.Server{
 		Handler:           Handler(o),
+		TLSConfig:         o.TLS,
 		BaseContext:       func(net.Listener) context.Context { return base },
+		ConnState:         s.reserve.follow,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		// No WriteTimeout: event streams stay open.
 		ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
-	}}, nil
+	}
+	return s, nil
 }
 
 // Addr is the address listened on.
@@ -220,7 +338,11 @@ func (s *Server) Addr() string { return s.listener.Addr().String() }
 
 // Serve returns until Close; then it returns nil.
 func (s *Server) Serve() error {
-	if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+	serve := s.http.Serve
+	if s.http.TLSConfig != nil {
+		serve = func(l net.Listener) error { return s.http.ServeTLS(l, "", "") }
+	}
+	if err := serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve HTTP: %w", err)
 	}
 	return nil
@@ -230,6 +352,7 @@ func (s *Server) Serve() error {
 // stops.
 func (s *Server) Close(ctx context.Context) error {
 	s.cancel()
+	s.reserve.end()
 	if err := s.http.Shutdown(ctx); err != nil {
 		return errors.Join(err, s.http.Close())
 	}

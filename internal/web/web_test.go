@@ -8,11 +8,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -244,7 +248,7 @@ func TestServer_CloseEndsOpenStreams(t *testing.T) {
 	}
 	defer resp.Body.Close()
 	<-started
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := s.Close(ctx); err != nil {
 		t.Errorf("Close = %v with a stream open", err)
@@ -254,4 +258,126 @@ func TestServer_CloseEndsOpenStreams(t *testing.T) {
 	}
 	_ = body(t, resp)
 	client.CloseIdleConnections()
+}
+
+// Browsers open connections ahead of requests.
+func TestServer_CloseDoesNotWaitForSilentConnections(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, err := web.Listen(t.Context(), "127.0.0.1:0", web.Options{Engine: &engine{}, MCP: echo, Token: token, Log: log})
+		if err != nil {
+			t.Fatal(err)
+		}
+		listener := make(memory)
+		s.On(listener)
+		served := make(chan error, 1)
+		go func() { served <- s.Serve() }()
+		silent, far := net.Pipe()
+		defer silent.Close()
+		listener <- far
+		synctest.Wait() // it is accepted
+		close(listener)
+		began := time.Now()
+		if err := s.Close(t.Context()); err != nil || time.Since(began) > 3*time.Second { // net/http itself gives up on it after five
+			t.Errorf("Close = %v after %s with a connection open that says nothing", err, time.Since(began))
+		}
+		<-served
+	})
+}
+
+// The terminal is for our own pages, too, and ends with their session.
+func TestHandler_GuardsTheTerminal(t *testing.T) {
+	begun, ended := make(chan struct{}), make(chan struct{})
+	open := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Has("wait") {
+			close(begun)
+			<-r.Context().Done()
+			close(ended)
+		}
+	})
+	h := web.Handler(web.Options{Engine: sample(), MCP: echo, API: open, Token: token, Log: log})
+	session := request(t, h, http.MethodGet, web.LoginPath(token), nil).Result().Cookies()[0] //nolint:bodyclose // a recorder's
+	as := func(origin string, with bool) func(*http.Request) {
+		return func(r *http.Request) {
+			r.Header.Del("Authorization")
+			if origin != "" {
+				r.Header.Set("Origin", origin)
+			}
+			if with {
+				r.AddCookie(session)
+			}
+		}
+	}
+	const path = "/api/v1/jobs/" + id + "/terminal"
+	for name, tt := range map[string]struct {
+		change func(*http.Request)
+		want   int
+	}{
+		"a program with the token":     {nil, 200},
+		"our page":                     {as("http://127.0.0.1:8766", true), 200},
+		"our page without a session":   {as("http://127.0.0.1:8766", false), 401},
+		"another site's page":          {as("https://evil.example", true), 403},
+		"a page of another port":       {as("http://127.0.0.1:80", true), 403},
+		"a session without any page":   {as("", true), 401},
+		"a page that hides its origin": {as("null", true), 403},
+	} {
+		if w := request(t, h, http.MethodGet, path, tt.change); w.Code != tt.want {
+			t.Errorf("%s: %d %s, want %d", name, w.Code, w.Body, tt.want)
+		}
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		request(t, h, http.MethodGet, path+"?wait", as("http://127.0.0.1:8766", true))
+	}()
+	<-begun
+	form := regexp.MustCompile(`name="form_token" value="([^"]+)"`).FindStringSubmatch(request(t, h, http.MethodGet, "/jobs", as("", true)).Body.String())
+	if form == nil {
+		t.Fatal("no form to log out with")
+	}
+	out := request(t, h, http.MethodPost, "/logout", func(r *http.Request) {
+		as("http://127.0.0.1:8766", true)(r)
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		r.Body = io.NopCloser(strings.NewReader(url.Values{"form_token": {form[1]}}.Encode()))
+	})
+	if out.Code != http.StatusSeeOther {
+		t.Fatalf("logout: %d %s", out.Code, out.Body)
+	}
+	select {
+	case <-ended:
+		<-served
+	case <-time.After(time.Minute):
+		t.Error("the terminal outlives its session")
+	}
+}
+
+func TestHandler_GuardsTheAPI(t *testing.T) {
+	h := web.Handler(web.Options{Engine: sample(), MCP: echo, API: echo, Token: token, Log: log, Origins: []string{inspector}})
+	login := request(t, h, http.MethodGet, web.LoginPath(token), nil)
+	tests := []struct {
+		name   string
+		change func(*http.Request)
+		want   int
+		code   string
+	}{
+		{"token", nil, 200, ""},
+		{"no token", func(r *http.Request) { r.Header.Del("Authorization") }, 401, "unauthorized"},
+		{"token in the URL", func(r *http.Request) { r.Header.Del("Authorization"); r.URL.RawQuery = "token=" + token }, 401, "unauthorized"},
+		{"a browser's session", func(r *http.Request) {
+			r.Header.Del("Authorization")
+			r.AddCookie(login.Result().Cookies()[0]) //nolint:bodyclose // a recorder's
+		}, 401, "unauthorized"},
+		{"another host's name", func(r *http.Request) { r.Host = "evil.example" }, 403, "forbidden"},
+		{"another site's page", func(r *http.Request) { r.Header.Set("Origin", "https://evil.example") }, 403, "forbidden"},
+		{"a page that may call /mcp", func(r *http.Request) { r.Header.Set("Origin", inspector) }, 403, "forbidden"},
+		{"the question of such a page", preflight(inspector), 403, "forbidden"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := request(t, h, http.MethodPost, "/api/v1/jobs", tt.change)
+			if w.Code != tt.want || tt.code != "" && !strings.HasPrefix(w.Body.String(), `{"error":{"code":"`+tt.code+`","text":"`) {
+				t.Errorf("%d %s, want %d %s", w.Code, w.Body, tt.want, tt.code)
+			}
+		})
+	}
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the MCP clients and conformance suites of testdata/clients by npm into
-# a cache directory, once, and prints two lines: the directory with node_modules
+# Installs the MCP clients, conformance suites and validators of testdata/clients
+# by npm into a cache directory, once, and prints two lines: the directory with node_modules
 # and the node to run them with. Their install scripts are not run.
 # Inputs: LINUS_CLIENTS_DIR (default linus/clients in $XDG_CACHE_HOME or
 # ~/.cache). Exit codes: 0 done, 1 the install failed, 75 npm or its registry is

@@ -14,20 +14,24 @@
 # callbacks, and sudo for tasks that run as root and files that go beyond the
 # user's reach.
 #
-# Usage: job-runner.sh start | launch | probe | stop [<signal>] | input <offset> |
-#        close-input | artifacts <files> <bytes each> <bytes all> | callback <url> |
-#        sums <bytes of stdout> <bytes of stderr>
+# Usage: job-runner.sh start | launch | wait | probe | stop [<signal>] | input <offset> |
+#        close-input | resize <rows>x<columns> | artifacts <files> <bytes each> <bytes all> |
+#        callback <url> | sums <bytes of stdout> <bytes of stderr>
 #   start  installs the job's files, sets `run` going in the background and
 #          returns when it lives, with the boot the task was started under.
 #          Again: resumes what is left to do, or nothing.
 #   launch  is start, and then tells what the task writes as it comes, and how it
 #          ended, for as long as somebody listens: until stdin ends.
+#   wait   is launch for a job that is still to come: starts `run`, which waits until
+#          there is something to begin, takes the job's files from stdin, waits for a
+#          line there, and goes on as launch. When its stdin ends, all of it ends.
 #   probe  says how the job stands.
 #   stop   ends the task with its whole process tree by TERM, KILL, INT, HUP or
 #          QUIT, by KILL what is left 5 s later, and waits until recorded.
 #   input  takes what comes on its stdin as what follows the first <offset> bytes
 #          of the task's, as far as it is new.
 #   close-input  lets the task read the end of its stdin, or ^D in a terminal.
+#   resize  gives the task's terminal another size.
 #   artifacts  finds what the patterns match once the task has ended.
 #   sums   answers a sha256 of the beginning of what the task wrote.
 #   callback  tries whether the server answers at the URL; if so, callbacks go
@@ -35,7 +39,7 @@
 # It starts itself as
 #   run    the supervisor: runs the task, ends it at its timeout or on stop,
 #          records how it ended, tells the server. One task never runs twice.
-#   task   the last step before the task, inside its terminal and as its user.
+#   task   the last step before a task in a terminal, or as another user: inside it.
 #   collect, copy  what artifacts needs of root.
 #   unpack  what start needs of root.
 #
@@ -56,6 +60,7 @@
 #   exit_status     code, reason (exit, timeout, stopped, lost), started and ended
 #                   (epoch), duration (seconds), text: written last, never changed
 #   runner          pid, start and boot id of the supervisor
+#   begin           there when a `run` that waits is to begin
 #   stop            the signal somebody asked for
 #   full            uptime (1/100 s) at which the disk was first seen full
 #   completion      recorded|given_up and the HTTP status
@@ -76,6 +81,7 @@ home=${BASH_SOURCE[0]%"${BASH_SOURCE[0]##*/}"} # with builtins: every fork count
 home=${home%/}
 script=${home}/${BASH_SOURCE[0]##*/}
 max_argument=131071 # Linux: one argument, its final NUL included, has at most 128 KiB
+nobody=''           # the descriptor nap reads
 give_up_after=3600  # seconds of "no such job" before completion is given up
 
 # find_place sets where the job's files are; false when the runner does not lie
@@ -141,7 +147,7 @@ start_job() {
   prepare_state
   lock_start
   [[ ! -e ${state}/stop || -e ${state}/launched ]] || result_fail vm "the task was stopped before it started" "submit the job again"
-  if runner_alive; then
+  if [[ -e ${state}/launched ]] && runner_alive; then
     wake_runner
     result_line JOB_START already_running
   elif [[ -e ${state}/exit_status && (-z ${callback_url} || -e ${state}/completion) ]]; then
@@ -153,7 +159,7 @@ start_job() {
     files_check_env
     files_install
     require_directory
-    detach_runner
+    begin_job
     result_line JOB_START started
   fi
   local boot
@@ -173,6 +179,43 @@ launch_job() {
   settings_load
   follow_task || return 0
   (answer ended)
+}
+
+# wait_job has the job's runner started and waiting before there is a job. Descriptor 7
+# holds the lock of the place; whoever else is to use the place ends us first.
+wait_job() {
+  local status
+  (answer prepare)
+  status=$?
+  ((status == 0)) || return "${status}"
+  files_take || return
+  exec 7>&-
+  (answer placed) && IFS= read -r _ && launch_job
+}
+
+# prepare_job starts the runner of a job that is still to come.
+prepare_job() {
+  job_id=waits-${LINUS_NONCE:-$$}
+  prepare_state
+  lock_start
+  read_runner
+  stat_read "$$"
+  detach_runner "$$" "${stat_start}"
+  result_line WAITING yes
+}
+
+# begin_job has the runner that waits in this place begin, or starts one.
+begin_job() {
+  local -i deadline
+  : >"${state}/begin"
+  wake_runner
+  clock_read
+  deadline=$((clock_now + 6000))
+  while [[ ! -e ${state}/launched ]] && runner_alive && ((clock_now < deadline)); do
+    nap
+    clock_read
+  done
+  [[ -e ${state}/launched ]] || detach_runner
 }
 
 require_directory() {
@@ -208,8 +251,9 @@ prepare_state() {
 # runner_alive said no, and waits until a runner has come up and the task is on
 # record: from then on probe knows it. Under systemd it gets a unit, and with it
 # a cgroup to hold the task. KillMode=process and Restart: a runner that dies
-# leaves the task running, and its successor takes it over.
-detach_runner() {
+# leaves the task running, and its successor takes it over. With arguments the runner
+# waits for begin, for as long as that process lives.
+detach_runner() { # [<pid> <start>]
   local name
   local -a environment=("HOME=${HOME:-/}" "PATH=${HOME:-}/.local/bin:${PATH}")
   for name in USER LOGNAME SHELL LANG LC_ALL TZ \
@@ -222,35 +266,35 @@ detach_runner() {
     -p "StandardOutput=append:${state}/runner.log" -p "StandardError=append:${state}/runner.log")
   : >>"${state}/runner.log"
   if [[ ! -d /run/systemd/system ]] \
-    || ! process_as_root systemd-run "${unit_options[@]}" "${environment[@]/#/--setenv=}" -- "${BASH}" "${script}" run >&2; then
-    env -i "${environment[@]}" setsid "${BASH}" "${script}" run {start_lock}>&- </dev/null >>"${state}/runner.log" 2>&1 &
+    || ! process_as_root systemd-run "${unit_options[@]}" "${environment[@]/#/--setenv=}" -- "${BASH}" "${script}" run "$@" >&2; then
+    env -i "${environment[@]}" setsid "${BASH}" "${script}" run "$@" {start_lock}>&- </dev/null >>"${state}/runner.log" 2>&1 &
   fi
   local -i deadline
   clock_read
   deadline=$((clock_now + 6000))
   local -r dead=${runner_seen}
-  local nobody
-  # shellcheck disable=SC2312 # nobody writes to it: to read from it is to sleep, without a process
-  exec {nobody}<> <(:)
-  while [[ ${runner_seen} == "${dead}" || ! -e ${state}/launched ]]; do
+  while [[ ${runner_seen} == "${dead}" || ($# == 0 && ! -e ${state}/launched) ]]; do
     clock_read
     ((clock_now < deadline)) || result_fail vm "the job runner did not come up in 60 s" "read ${state}/runner.log in the guest"
-    read -r -t 0.01 -u "${nobody}" _ || true
+    nap
     read_runner
   done
-  exec {nobody}<&-
+}
+
+# nap sleeps for 1/100 s, without a process for it: nobody writes to what it reads.
+nap() {
+  # shellcheck disable=SC2312
+  [[ -n ${nobody} ]] || exec {nobody}<> <(:)
+  read -r -t 0.01 -u "${nobody}" _ || true
 }
 
 # --- run ---------------------------------------------------------------------
 
 # run_job brings the job to its end from wherever it stands. It runs without
-# errexit: whatever fails on the way, the end must be recorded and told.
-run_job() {
+# errexit: whatever fails on the way, the end must be recorded and told. With arguments
+# it waits for begin first, for as long as that process lives.
+run_job() { # [<pid> <start>]
   umask 077
-  settings_load || {
-    log_error "${home}/settings: ${settings_error}"
-    return 1
-  }
   close_inherited
   read_boot_id
   exec {run_lock}>"${state}/run.lock"
@@ -262,8 +306,23 @@ run_job() {
   stat_read "$$"
   exec {control}<>"${state}/control"
   publish runner "$$ ${stat_start} ${boot_id}"
+  (($# == 0)) || await_begin "$@" || return 0
+  settings_load || {
+    log_error "${home}/settings: ${settings_error}"
+    return 1
+  }
   [[ -e ${state}/exit_status ]] || supervise_task
   [[ -z ${callback_url} || -e ${state}/completion ]] || callback_complete
+}
+
+# await_begin returns when there is something to begin, and false when nobody is left who
+# could have it begin.
+await_begin() { # <pid> <start>
+  task_make_cgroup
+  until [[ -e ${state}/begin ]]; do
+    process_alive "$1" "$2" || [[ -e ${state}/begin ]] || return
+    pause 200
+  done
 }
 
 # close_inherited lets go of whatever was open where start was called: somebody
@@ -451,6 +510,26 @@ choose_callback() { # <url>
   fi
 }
 
+# resize_terminal tells the terminal of the task's session its size; the kernel tells
+# the programs in it. Where sudo has made the session, the terminal is root's.
+resize_terminal() { # <rows>x<columns>
+  local session device
+  local -r size='^[1-9][0-9]{0,3}x[1-9][0-9]{0,3}$'
+  [[ $1 =~ ${size} ]] || result_fail invalid "${1@Q} is not ROWSxCOLUMNS" "give a terminal's size, as in 24x80"
+  { IFS= read -r session <"${state}/session"; } 2>/dev/null || session=''
+  stat_tty=''
+  [[ ${session} != [1-9]* || ${session} == *[!0-9]* ]] || stat_read "${session}"
+  if (((stat_tty >> 8 & 4095) != 136)); then # makedev(3): a pseudo terminal
+    result_fail invalid "the task has no terminal now" "submit it with a terminal, and resize it while it runs"
+  fi
+  device=/dev/pts/$((stat_tty & 255 | stat_tty >> 12 & 1048320))
+  if [[ -r ${device} && -w ${device} ]]; then
+    stty -F "${device}" rows "${1%x*}" cols "${1#*x}"
+  else
+    process_as_root stty -F "${device}" rows "${1%x*}" cols "${1#*x}"
+  fi
+}
+
 stop_job() { # <signal>
   [[ $1 == @(TERM|KILL|INT|HUP|QUIT) ]] || result_fail invalid "cannot stop with ${1@Q}" "use TERM, KILL, INT, HUP or QUIT"
   if [[ -e ${home}/settings && ! -e ${state}/exit_status ]]; then
@@ -486,11 +565,12 @@ main() {
   fi
   case ${verb} in
     run)
-      run_job
+      run_job "$@"
       return
       ;;
-    task) task_become ;;
+    task) task_again ;;
     launch) launch_job ;;
+    wait) wait_job ;;
     *) answer "${verb}" "$@" ;;
   esac
 }
@@ -504,6 +584,8 @@ answer() { # <verb> [<argument>...]
   result_begin 0
   case $1 in
     start) start_job ;;
+    prepare) prepare_job ;;           # within wait
+    placed) result_line PLACED yes ;; # within wait
     probe) probe_job ;;
     ended) tell_end ;; # within launch
     stop) stop_job "${2:-TERM}" ;;
@@ -514,6 +596,10 @@ answer() { # <verb> [<argument>...]
     close-input)
       require_launch
       stdin_close
+      ;;
+    resize)
+      require_launch
+      resize_terminal "${2:-}"
       ;;
     artifacts)
       require_settings
@@ -537,7 +623,7 @@ answer() { # <verb> [<argument>...]
       require_launch
       sum_output "${@:2}"
       ;;
-    *) result_fail invalid "${1@Q} is not a command" "use start, launch, probe, stop, input, close-input, artifacts, sums or callback" ;;
+    *) result_fail invalid "${1@Q} is not a command" "use start, launch, wait, probe, stop, input, close-input, resize, artifacts, sums or callback" ;;
   esac
   result_line RESULT SUCCESS
 }

@@ -3,10 +3,10 @@
 # verify_ssh_ready; and how a start or a stop of it is seen to have landed.
 # vm_config is the VM's. Whatever time is left, each wait looks once.
 
+source "${BASH_SOURCE[0]%/*}/egress.sh"
 source "${BASH_SOURCE[0]%/*}/guest.sh"
 source "${BASH_SOURCE[0]%/*}/pace.sh"
 source "${BASH_SOURCE[0]%/*}/retry.sh"
-source "${BASH_SOURCE[0]%/*}/vm.sh"
 
 vm_mac='' vm_bridge='' # of its card net0
 vm_ip='' vm_host_key=''
@@ -28,6 +28,7 @@ boot_validate_inputs() {
 }
 
 start_vm() {
+  egress_prepare "${vm_id}"
   retry_change start_has_landed 300 qm start "${vm_id}"
   pace_start
   if [[ ${retry_landed} != yes ]]; then
@@ -121,6 +122,7 @@ wait_for_network() {
       if [[ ${guest_agent} == yes ]]; then
         pace_note "${boot_template}"
       fi
+      open_network
       return 0
     fi
     if [[ ${guest_seen} != "${said}" ]]; then
@@ -139,6 +141,35 @@ wait_for_network() {
   fi
   result_fail timeout "VM ${vm_id} on node '${probe_node}' had no address after ${VM_NETWORK_TIMEOUT} s (card ${vm_mac} on ${vm_bridge}); last seen: ${guest_seen:-nothing}" \
     "check that a DHCP server (for IPv6 alone: a router) answers on ${vm_bridge}; or set VM_IP_CONFIG and VM_GATEWAY, or raise VM_NETWORK_TIMEOUT"
+}
+
+# A limited VM speaks from its one address, which is as it has just said. It could say
+# another machine's: until now it could not speak from there, so whoever answers there
+# is another.
+open_network() {
+  local file others=''
+  egress_read_word
+  if [[ -z ${egress_word} ]]; then
+    return 0
+  fi
+  address_perl holders "${vm_ip}" "${LINUS_PVE_DIR:-/etc/pve}"
+  while IFS= read -r file; do
+    if [[ -n ${file} && ${file} != */"${probe_node}/qemu-server/${vm_id}.conf" ]]; then
+      others+="${others:+, }${file##*/nodes/}"
+    fi
+  done <<<"${run_out}"
+  if ((run_rc != 0)) || [[ -n ${others} ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' says that it has the address ${vm_ip}, which is another's: ${others:-${run_said}}" 'look for an address in use twice'
+  fi
+  # shellcheck disable=SC2016 # the inner shell's parameter
+  run_read 5 bash -c 'printf . >"/dev/udp/$1/9"' bash "${vm_ip}"
+  run_pause 1
+  guest_check_place "${vm_ip}" "${vm_mac}"
+  if [[ ${guest_place} == no ]]; then
+    result_fail timeout "VM ${vm_id} (card ${vm_mac}) on node '${probe_node}' says that it has the address ${vm_ip}, and another answers there: ${guest_seen}" \
+      "look for an address in use twice, or a second DHCP server; where neither is: the guest tells another's address, so destroy it"
+  fi
+  egress_open "${vm_id}" "${vm_ip}" "${vm_mac}"
 }
 
 # Without its agent's word a VM is whoever answers at an address.

@@ -79,6 +79,7 @@ create_vm() {
     vm_attempted=${vm_id}
     retry_change create_has_landed 1800 "${create_command[@]}"
     if [[ ${retry_landed} == yes ]]; then
+      retry_clear=prove_again
       lease_settle "${vm_id}"
       result_line VM_ID "${vm_id}"
       result_line VM_NODE "${probe_node}"
@@ -94,6 +95,19 @@ create_vm() {
     allocate_vm_id
   done
   result_fail vm "20 VM IDs in a row were taken between check and create on node '${probe_node}'" 'try again, or give this caller a VM_ID_RANGE of its own'
+}
+
+# What is done to the VM from now on is not tried again on another's.
+prove_again() {
+  local vm_kind=vm
+  vm_read "${vm_id}"
+  if [[ ${vm_config[template]:-0} == 1 ]]; then
+    vm_kind=template
+  fi
+  vm_prove
+  if [[ -n ${vm_doubt} ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' is not proven to be ${vm_name} any more: ${vm_doubt}" "see who has changed it: the task log of node '${probe_node}'"
+  fi
 }
 
 # Before the VM can exist, the host knows whose it will be and when it ends.
@@ -212,6 +226,10 @@ build_set_command() { # set_command; vm_config is the clone's, as read at create
   if [[ ${vm_config[protection]:-0} != 0 ]]; then
     set_command+=(--protection 0)
   fi
+  # Only what starts it through these scripts sees that its rules are there.
+  if [[ -n ${vm_egress} && ${vm_config[onboot]:-0} != 0 ]]; then
+    set_command+=(--onboot 0)
+  fi
 }
 
 # The clone's card as the template's owner made it (model, firewall, rate), on
@@ -252,7 +270,8 @@ set_has_landed() {
   vm_read "${vm_id}"
   vm_prove
   network_is_applied
-  if [[ -z ${vm_doubt} && ${vm_words} != *linus-state=* &&
+  egress_read_word
+  if [[ -z ${vm_doubt} && ${vm_words} != *linus-state=* && ${egress_word} == "${vm_egress}" &&
     ${vm_config[cores]:-1} == "${VM_CPU}" && ${vm_config[memory]:-} == "${VM_RAM}" &&
     ${vm_config[ciuser]:-} == "${vm_user}" && -n ${vm_config[sshkeys]:-} && ${network_applied} == yes ]]; then
     retry_landed=yes

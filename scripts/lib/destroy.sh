@@ -3,7 +3,7 @@
 # at a time, and what stands in the way of that: locks of Proxmox, its tasks, a
 # protection. Whose VM is meant stands in vm_job, vm_owner and vm_name.
 
-source "${BASH_SOURCE[0]%/*}/address.sh"
+source "${BASH_SOURCE[0]%/*}/egress.sh"
 source "${BASH_SOURCE[0]%/*}/fence.sh"
 source "${BASH_SOURCE[0]%/*}/left.sh"
 source "${BASH_SOURCE[0]%/*}/quarantine.sh"
@@ -11,9 +11,7 @@ source "${BASH_SOURCE[0]%/*}/retry.sh"
 
 # One at a time may stop and destroy a VM: between proof and destroy nobody of
 # ours gets in. The lock file goes with the lock, so none is left behind; who
-# waited on a file that went takes the lock on its successor. The directory is
-# root's alone: in one that others may write to (/run/lock), they could hold a
-# lock, or have a link in its place.
+# waited on a file that went takes the lock on its successor.
 vm_lock() { # <vmid>; vm_locked: yes or no, and vm_reason why not
   local -r dir=${LINUS_LOCK_DIR:-/run/linus}
   vm_lock_file=${dir}/linus-vm-$1.lock
@@ -38,15 +36,6 @@ vm_lock() { # <vmid>; vm_locked: yes or no, and vm_reason why not
   done
 }
 
-vm_check_lock_dir() { # <directory>, made where it is not; vm_reason: why it will not do
-  vm_reason=''
-  mkdir -m 0700 -- "$1" 2>/dev/null || :
-  run_read 10 stat -c %a -- "$1"
-  if [[ -L $1 || ! -d $1 || ! -O $1 || ! ${run_out} =~ ^[0-7]+$ ]] || ((8#${run_out} & 8#22)); then
-    vm_reason="could not take a lock in $1: it must be a directory of this user's that nobody else may write to"
-  fi
-}
-
 vm_unlock() {
   rm -f -- "${vm_lock_file}"
   exec 9>&-
@@ -61,8 +50,8 @@ vm_unlock() {
 #   failed     tried and not done, or not known: to be tried again
 #   fenced     others have taken the engine that asks for dead (lib/fence.sh): untouched
 # vm_reason says why; vm_leftovers lists volumes that stayed on the storage, and
-# its ID is then in quarantine. Its lease and the address reserved for it end
-# when it is gone, not before. Never ends the script: roll-back calls it too.
+# its ID is then in quarantine. Its lease, the address reserved for it and its network
+# rules end when it is gone, not before. Never ends the script: roll-back calls it too.
 vm_destroy() { # <vmid> <node>
   vm_outcome=failed
   vm_reason=''
@@ -81,6 +70,7 @@ vm_destroy() { # <vmid> <node>
   if [[ ${vm_outcome} == @(destroyed|gone|foreign) ]]; then
     lease_drop "$1" "${vm_job}"
     address_drop "${vm_job}"
+    egress_clear "$1"
   fi
   vm_unlock
 }
@@ -92,9 +82,7 @@ vm_destroy_locked() { # <vmid> <node>
     return 0
   fi
   vm_find_storages
-  if [[ ${vm_bare} == yes ]]; then
-    vm_storages=${lease_storages//,/ }
-  fi
+  vm_find_unfinished "${id}"
 
   # It may have gone by another try, and its ID be another's; and the try before
   # may have left its lock.
@@ -137,7 +125,9 @@ vm_destroy_locked() { # <vmid> <node>
     fi
   }
   vm_break_lock "${id}" "${node}"
-  retry_change is_gone 300 qm destroy "${id}" --purge 1 --destroy-unreferenced-disks 1
+  # Not with --destroy-unreferenced-disks: on every storage it takes what bears the ID,
+  # and that may be another cluster's, or kept of an earlier VM.
+  retry_change is_gone 300 qm destroy "${id}" --purge 1
   if [[ ${retry_landed} == hopeless ]]; then
     return 0
   elif [[ ${retry_landed} != yes ]]; then
@@ -146,6 +136,38 @@ vm_destroy_locked() { # <vmid> <node>
   fi
   vm_outcome=destroyed
   vm_find_leftovers "${id}"
+  if [[ ${vm_unfinished} == yes ]]; then
+    vm_free_leftovers "${id}"
+  fi
+  if [[ -n ${vm_leftovers} ]]; then
+    # shellcheck disable=SC2086 # a list of words
+    quarantine_add "${id}" ${vm_leftovers}
+  fi
+}
+
+# Whether the config just read and proven is that of a create that was killed: it may
+# have volumes that no config names, on the storages that its lease announced, where
+# none bore that ID before. vm_unfinished: yes or no; vm_storages: those, too.
+vm_find_unfinished() { # <vmid>
+  local lock=${vm_config[lock]:-}
+  local storage
+  if [[ ${vm_bare} == yes ]]; then
+    lock=${lease_lock}
+    vm_storages=${lease_storages//,/ }
+  fi
+  vm_unfinished=no
+  if [[ ${lock} != @(clone|create) ]]; then
+    return 0
+  fi
+  lease_load "$1" "${vm_job}"
+  if [[ ${lease_found} == yes && ${lease_lock} == "${lock}" ]]; then
+    vm_unfinished=yes
+    for storage in ${lease_storages//,/ }; do
+      if [[ " ${vm_storages} " != *" ${storage} "* ]]; then
+        vm_storages+="${vm_storages:+ }${storage}"
+      fi
+    done
+  fi
 }
 
 # The proof, from a config read this moment; sets the outcome where it fails.
@@ -226,8 +248,19 @@ vm_break_lock() { # <vmid> <node>
   fi
 }
 
+vm_free_leftovers() { # <vmid>; vm_leftovers: what is still there
+  local volume
+  for volume in ${vm_leftovers}; do
+    run_change 120 pvesm free "${volume}"
+  done
+  if [[ -n ${vm_leftovers} ]]; then
+    vm_find_leftovers "$1"
+  fi
+}
+
 vm_find_leftovers() { # <vmid>; vm_leftovers
   local storage volume line
+  vm_leftovers=''
   for storage in ${vm_storages}; do
     run_read 60 pvesm list "${storage}" --vmid "$1"
     if ((run_rc != 0)); then
@@ -242,8 +275,4 @@ vm_find_leftovers() { # <vmid>; vm_leftovers
       fi
     done
   done
-  if [[ -n ${vm_leftovers} ]]; then
-    # shellcheck disable=SC2086 # a list of words
-    quarantine_add "$1" ${vm_leftovers}
-  fi
 }

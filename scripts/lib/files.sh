@@ -7,6 +7,30 @@
 source "${BASH_SOURCE[0]%/*}/process.sh"
 source "${BASH_SOURCE[0]%/*}/result.sh"
 
+# files_take puts the files of a job, as they come on stdin, where they belong. Each is a
+# line "<secret|job> <name> <bytes>" and then so many bytes or, where that is "text", a
+# line with the escapes of printf's %b, which takes no process. The last line is "end".
+files_take() {
+  local where name how text
+  local -A directory=([secret]=${tmpfs} [job]=${home})
+  while IFS=' ' read -r where name how; do
+    case ${where} in
+      secret | job) where=${directory[${where}]}/${name} ;;
+      *) return 0 ;;
+    esac
+    if [[ ${how} == text ]]; then
+      IFS= read -r text || break
+      printf '%b' "${text}" >"${where}"
+    else
+      dd bs=64K count="${how}" iflag=fullblock,count_bytes status=none >"${where}" 7>&-
+    fi || {
+      log_error "cannot write ${where}"
+      return 5
+    }
+  done
+  return 1 # the connection has ended
+}
+
 # files_check_env refuses what task_become could not hand on exactly, and
 # secrets that it could hand on only by an argument list.
 files_check_env() {

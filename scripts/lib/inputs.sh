@@ -18,7 +18,7 @@ read_settings() {
   : "${VM_IMAGE_URL:=}" "${VM_IMAGE_SHA256:=}" "${IMAGE_DIR:=/var/lib/vz/template/linus}"
   : "${PROXMOX_NODE:=}" "${PROXMOX_STORAGE:=local-lvm}" "${PROXMOX_BRIDGE:=vmbr0}"
   : "${VM_VLAN_TAG:=}" "${VM_ID_RANGE:=100-999}"
-  : "${VM_IP_CONFIG:=dhcp}" "${VM_GATEWAY:=}" "${VM_NAMESERVERS:=}"
+  : "${VM_IP_CONFIG:=dhcp}" "${VM_GATEWAY:=}" "${VM_NAMESERVERS:=}" "${VM_EGRESS:=lan}"
   boot_read_inputs
   : "${LINUS_LEASE_SECONDS:=0}"
   vm_name=${VM_NAME}
@@ -74,6 +74,7 @@ validate_inputs() {
   validate_number 'the end of VM_ID_RANGE' "${VM_ID_RANGE#*-}" "${VM_ID_RANGE%-*}" 999999999
   validate_number LINUS_LEASE_SECONDS "${LINUS_LEASE_SECONDS}" 0 31536000 'seconds, 0 for none'
   address_validate
+  egress_validate
   validate_pattern VM_NAMESERVERS "${VM_NAMESERVERS}" '[0-9a-fA-F.:, ]*' 'IP addresses separated by blanks'
   VM_NAMESERVERS=${VM_NAMESERVERS//,/ }
   if [[ -n ${VM_VLAN_TAG} ]]; then
@@ -152,18 +153,25 @@ note_taken_ids() {
 # A free ID may have volumes of a VM that is gone. They are not ours to take
 # over, and its next destroy would remove them.
 note_unclean_ids() {
-  local line vmid
+  local line vmid storage
   run_wait volumes
   run_ask_again volumes pvesm list "${PROXMOX_STORAGE}"
-  if ((run_rc != 0)); then
-    probe_unread "the volumes on storage '${PROXMOX_STORAGE}' of node '${probe_node}'" "look at: pvesm list ${PROXMOX_STORAGE}"
-    probe_require
-  fi
-  run_lines volumes
-  for line in "${run_lines[@]}"; do
-    if [[ ${line} =~ :.*[[:space:]]([0-9]+)[[:space:]]*$ ]]; then
-      ids_taken[${BASH_REMATCH[1]}]=yes
+  for storage in "${PROXMOX_STORAGE}" ${create_storages}; do # a linked clone lies where its template does
+    if [[ ${storage} != "${PROXMOX_STORAGE}" ]]; then
+      run_start volumes 60 pvesm list "${storage}"
+      run_wait volumes
+      run_ask_again volumes pvesm list "${storage}"
     fi
+    if ((run_rc != 0)); then
+      probe_unread "the volumes on storage '${storage}' of node '${probe_node}'" "look at: pvesm list ${storage}"
+      probe_require
+    fi
+    run_lines volumes
+    for line in "${run_lines[@]}"; do
+      if [[ ${line} =~ :.*[[:space:]]([0-9]+)[[:space:]]*$ ]]; then
+        ids_taken[${BASH_REMATCH[1]}]=yes
+      fi
+    done
   done
   quarantine_read
   for vmid in "${!quarantined[@]}"; do

@@ -74,6 +74,9 @@ lease_announce() { # <vmid> <node> <lock> <storages, parted by blanks>
     lease_ends_date=0
   fi
   lease_read_clock
+  if ((lease_ends_date != 0)) && [[ ${lease_boot} != "${lease_boot_now}" ]]; then
+    lease_ends_uptime=$((lease_uptime + (lease_ends_date > lease_date ? lease_ends_date - lease_date : 0)))
+  fi
   stat_read "$$"
   lease_lock=$3 lease_name=${vm_name} lease_owner=${vm_owner} lease_node=$2 lease_storages=${4//[[:space:]]/,}
   lease_storages=${lease_storages:--} lease_made=${lease_date} lease_boot=${lease_boot_now} lease_pid=$$ lease_start=${stat_start}
@@ -147,13 +150,13 @@ lease_write_sweep() { # lease_sweeper; lease_written: yes or no
     mkdir -p -- "${lease_sweeper%/*}"
     {
       printf '# Ends leases of VMs that are over. linus-sweep.timer runs it; the scripts that arm the timer write it.\n'
-      for name in LINUS_HOST_DIR LINUS_LOCK_DIR LINUS_PVE_DIR LINUS_QEMU_DIR; do
+      for name in LINUS_HOST_DIR LINUS_LOCK_DIR LINUS_PVE_DIR LINUS_QEMU_DIR LINUS_RESOLV_CONF; do
         if [[ -n ${!name:-} ]]; then
           printf 'export %s=%q\n' "${name}" "${!name}"
         fi
       done
       for name in "${names[@]}"; do
-        if [[ ${name} =~ ^(address|fence|json|lease|left|log|quarantine|result|retry|run|stat|vm)_ ]]; then
+        if [[ ${name} =~ ^(address|egress|fence|json|lease|left|log|quarantine|result|retry|run|stat|vm)_ ]]; then
           declare -f "${name}"
         fi
       done

@@ -47,8 +47,12 @@ run_init() {
 # whose it is.
 run_sweep() {
   local dir pid started
+  local -r form='^linus\.([1-9][0-9]*)\.([0-9]+)\.[A-Za-z0-9]{8}$'
   for dir in "${TMPDIR:-/tmp}"/linus.[0-9]*.[0-9]*.*; do
-    IFS=. read -r _ pid started _ <<<"${dir##*/}"
+    if [[ ! ${dir##*/} =~ ${form} ]]; then
+      continue
+    fi
+    pid=${BASH_REMATCH[1]} started=${BASH_REMATCH[2]}
     stat_read "${pid}"
     if [[ ${stat_start} != "${started}" && -d ${dir} && ! -L ${dir} && -O ${dir} ]]; then
       rm -rf -- "${dir}"

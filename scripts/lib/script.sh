@@ -18,10 +18,19 @@ script_begin() { # <total steps> [<roll-back function>]
   trap 'result_unexpected "$?" "${LINENO}" "${BASH_COMMAND}"' ERR
   result_begin "$1"
   run_init
+  require_room
   trap 'run_stop=129' HUP
   trap 'run_stop=130' INT
   trap 'run_stop=141' PIPE
   trap 'run_stop=143' TERM
+}
+
+# What programs say passes through run_dir.
+require_room() {
+  if ! { printf '%65536s' '' >"${run_dir}/room"; } 2>/dev/null; then
+    result_fail config "${run_dir%/*} on ${HOSTNAME} is full" "free some space there; look at: df -h ${run_dir%/*}"
+  fi
+  : >"${run_dir}/room"
 }
 
 # The options are all that comes by arguments. --help is main's, which looks for

@@ -4,12 +4,12 @@
 # IDs are used again. Reads with builtins only: a fork costs much more than a read
 # on an emulated guest.
 
-# stat_read sets stat_start (clock ticks since boot), stat_parent and
-# stat_session: empty when there is no such process, or it has ended and is only
-# not yet waited for.
+# stat_read sets stat_start (clock ticks since boot), stat_parent, stat_session and
+# stat_tty (the device number of its terminal, 0 for none): empty when there is no
+# such process, or it has ended and is only not yet waited for.
 stat_read() { # <pid>
   local line='' IFS=' '
-  stat_start='' stat_parent='' stat_session=''
+  stat_start='' stat_parent='' stat_session='' stat_tty=''
   { IFS= read -r line <"/proc/$1/stat"; } 2>/dev/null || return 0
   # The command's name is in brackets and may hold blanks and brackets itself.
   # shellcheck disable=SC2206 # numbers and one letter: splitting is the point
@@ -18,5 +18,6 @@ stat_read() { # <pid>
     stat_start=${fields[19]:-}
     stat_parent=${fields[1]}
     stat_session=${fields[3]}
+    stat_tty=${fields[4]}
   fi
 }

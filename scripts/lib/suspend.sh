@@ -98,6 +98,7 @@ suspend_fail() { # <node>
 
 # A VM that comes back from its state, and nothing of that left in its config.
 suspend_resume() { # <node>
+  egress_prepare "${vm_id}"
   retry_change start_has_landed 420 qm start "${vm_id}"
   if [[ ${retry_landed} != yes ]]; then
     result_fail vm "could not resume VM ${vm_id} on node '$1': Proxmox answered: ${run_said:-nothing} (status: ${vm_status}); its state is as it was" \

@@ -120,4 +120,5 @@ lease_run() {
   trap 'run_stop=143' HUP INT TERM
   lease_armed=yes
   lease_sweep
+  egress_sweep
 }

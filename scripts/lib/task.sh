@@ -16,10 +16,11 @@ task_make_cgroup() {
   local line root
   cgroup=''
   while IFS= read -r line; do
-    [[ ${line} == 0::*/"linus-job-${job_id}.service" ]] || continue
+    [[ ${line} == 0::*/linus-job-*.service ]] || continue
     for root in /sys/fs/cgroup /sys/fs/cgroup/unified; do
       [[ -w ${root}${line#0::}/cgroup.procs ]] || continue
-      mkdir -p -- "${root}${line#0::}/task" && cgroup=${root}${line#0::}/task
+      [[ -d ${root}${line#0::}/task ]] || mkdir -- "${root}${line#0::}/task" || continue
+      cgroup=${root}${line#0::}/task
     done
   done </proc/self/cgroup
 }
@@ -31,10 +32,9 @@ task_hold() {
   trap '' TERM INT HUP QUIT PIPE
   # Here and not as the call's redirections, of which bash keeps copies open.
   exec {control}>&- {run_lock}>&-
-  local status task_stdin
-  local -r holder=${BASHPID}
+  local status task_stdin holder=${BASHPID} # not read-only: the task's env may have these names
   stat_read "${holder}"
-  local -r holder_start=${stat_start}
+  local holder_start=${stat_start}
   if [[ ${stdin} == open ]]; then
     stdin_feed
   else
@@ -51,9 +51,9 @@ task_hold() {
 }
 
 # task_enter goes to where the task is to run, in a session of its own: as root,
-# and in a terminal, if these are asked for. sudo would not hand the job's env
-# on, and a terminal's command passes a shell: so what both start is the runner
-# again, which then becomes the task. The terminal is within sudo, which in one
+# and in a terminal, if these are asked for, and becomes the task. sudo would not hand
+# the job's env on, and a terminal's command passes a shell: so what both start is the
+# runner again, which then becomes the task. The terminal is within sudo, which in one
 # would make another of its own, and lose an end of input that comes meanwhile.
 task_enter() {
   trap - TERM INT HUP QUIT PIPE
@@ -61,6 +61,9 @@ task_enter() {
   task_join_cgroup
   umask 022
   cd -- "${HOME}" || cd / || exit 126
+  if [[ -z ${tty} ]] && ! settings_need_sudo; then
+    task_become "${BASHPID}" setsid --
+  fi
   local -a command=("${BASH}" "${script}" task)
   local line
   if [[ -n ${tty} ]]; then
@@ -79,15 +82,8 @@ task_join_cgroup() {
 # and secrets, every signal at its default. Whatever the env holds, bash's own
 # variables among it, arrives as given: names bash does not let go of pass
 # through env(1) instead.
-task_become() {
-  settings_load || {
-    log_error "${home}/settings: ${settings_error}"
-    exit 126
-  }
+task_become() { # <its session> [<command that starts it>...]
   umask 022
-  # A login through PAM, as sudo may be one, can have moved us.
-  IFS=' ' read -r _ _ _ cgroup <"${state}/launched"
-  task_join_cgroup
   if [[ -n ${tty} ]]; then
     stty rows "${tty%x*}" cols "${tty#*x}" echo
     export TERM=xterm-256color
@@ -96,12 +92,11 @@ task_become() {
   local __linus_entry
   local -a __linus_command __linus_entries=() __linus_stubborn=() __linus_start
   task_command
-  __linus_start=("$(type -P env)" --default-signal)
+  __linus_start=("${@:2}" "$(type -P env)" --default-signal)
   [[ ! -e ${home}/env ]] || mapfile -d '' -t __linus_entries <"${home}/env"
   [[ ! -e ${tmpfs}/secrets ]] || mapfile -d '' -t -O "${#__linus_entries[@]}" __linus_entries <"${tmpfs}/secrets"
   [[ ! -e ${tmpfs}/secrets ]] || rm -f -- "${tmpfs}/secrets"
-  stat_read "$$"
-  publish session "${stat_session}"
+  publish session "$1"
   export LINUS_JOB_ID="${job_id}" LINUS_TASK_FILE="${home}/task"
   unset -v OLDPWD INVOCATION_ID JOURNAL_STREAM SYSTEMD_EXEC_PID
   for __linus_entry in "${__linus_entries[@]}"; do
@@ -112,6 +107,19 @@ task_become() {
     fi
   done
   exec "${__linus_start[@]}" "${__linus_stubborn[@]}" "${__linus_command[@]}"
+}
+
+# task_again is the runner on the other side of sudo or a terminal.
+task_again() {
+  settings_load || {
+    log_error "${home}/settings: ${settings_error}"
+    exit 126
+  }
+  # A login through PAM, as sudo may be one, can have moved us.
+  IFS=' ' read -r _ _ _ cgroup <"${state}/launched"
+  task_join_cgroup
+  stat_read "$$"
+  task_become "${stat_session}"
 }
 
 # task_command sets __linus_command to what runs the task. A command reads the

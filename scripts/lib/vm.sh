@@ -1,8 +1,10 @@
 # shellcheck shell=bash
 # One VM on this node: its config, and whose it is. Its end is lib/destroy.sh.
 #
-# A VM is ours when its description carries linus-job=<uuid> and
-# linus-owner=<installation id>. Which VM is meant stands in vm_job, vm_owner
+# A VM is ours when its description carries linus-job=<uuid>,
+# linus-owner=<installation id> and linus-vm=<its own ID>. A clone and a restored
+# backup have all of a VM, its description too, under an ID of their own: they are
+# whoever made them's. (VMs made by earlier versions name no ID.) Which VM is meant stands in vm_job, vm_owner
 # and vm_name, which the caller sets. A clone takes a description but no tags,
 # so until its tags are set it also carries linus-state=cloning. A template of
 # ours also carries linus-template=1, and is touched only where vm_kind (vm when
@@ -14,6 +16,7 @@ source "${BASH_SOURCE[0]%/*}/validate.sh"
 
 vm_id='' # the VM's, or while one is made the ID tried
 vm_job='' vm_owner='' vm_name=''
+vm_egress='' # the word of its description that limits its network (lib/egress.sh); empty: none does
 
 # The VM meant, as the inputs name one that there is.
 vm_read_inputs() {
@@ -25,7 +28,7 @@ vm_read_inputs() {
 }
 
 vm_marker() { # vm_description: what goes into the description
-  vm_description="linus-job=${vm_job} linus-owner=${vm_owner}"
+  vm_description="linus-job=${vm_job} linus-owner=${vm_owner}${vm_id:+ linus-vm=${vm_id}}${vm_egress:+ ${vm_egress}}"
 }
 
 # Reads the config as it runs: neither what waits for a restart nor a snapshot's.
@@ -35,11 +38,14 @@ vm_marker() { # vm_description: what goes into the description
 #              no node has; unknown: it could not be read, and nothing is gone for it
 #   vm_config  its keys and values, the description's words in one line
 #   vm_words   the same words, a blank before and after each
+#   vm_copy_of the ID that they name, where that is another: the config is a copy's
 vm_read() { # <vmid> [<node>: one other than this]
   local key value
+  local -r named=' linus-vm=([0-9]+) '
   vm_read_file "${LINUS_PVE_DIR:-/etc/pve}" "$1" "${2:-}"
   vm_state=unknown
   vm_moved_to=''
+  vm_copy_of=''
   declare -gA vm_config=()
   vm_words=' '
   if ((run_rc != 0)); then
@@ -52,6 +58,9 @@ vm_read() { # <vmid> [<node>: one other than this]
     done
   } <<<"${run_out}"
   vm_words=" ${vm_config[description]:-} "
+  if [[ ${vm_words} =~ ${named} && ${vm_words} != *" linus-vm=$1 "* ]]; then
+    vm_copy_of=${BASH_REMATCH[1]}
+  fi
 }
 
 # Prints `present`, `moved NODE` or `absent`, then a line `KEY VALUE` for each key.
@@ -67,13 +76,15 @@ vm_read_file() { # <directory of pmxcfs> <vmid> <node, or empty>; run_rc, run_ou
     my $own = length $node ? "nodes/$node/qemu-server" : readlink "qemu-server";
     die "$root is not the cluster file system of Proxmox VE (pmxcfs), or it is not mounted\n" unless $own and -e ".members" and -d $own;
     my ($text, $where);
-    for my $dir ($own, (map { s{/[^/]*$}{}r } glob "nodes/*/qemu-server/$id.conf"), $own) {
-      if (open my $in, "<", "$dir/$id.conf") {
-        $where = $dir;
-        defined(read $in, $text, 1 << 21) or die "$root/$dir/$id.conf: $!\n";
-        last;
+    SEARCH: for (1, 2) { # one look may miss a VM that moves just then
+      for my $dir ($own, map { s{/[^/]*$}{}r } glob "nodes/*/qemu-server/$id.conf") {
+        if (open my $in, "<", "$dir/$id.conf") {
+          $where = $dir;
+          defined(read $in, $text, 1 << 21) or die "$root/$dir/$id.conf: $!\n";
+          last SEARCH;
+        }
+        $!{ENOENT} or die "$root/$dir/$id.conf: $!\n";
       }
-      $!{ENOENT} or die "$root/$dir/$id.conf: $!\n";
     }
     if (!defined $text) {
       open my $in, "<", ".members" or die "$root: pmxcfs is gone\n";
@@ -115,6 +126,8 @@ vm_prove() {
     vm_doubt="its description does not carry linus-job=${vm_job}"
   elif [[ ${vm_words} != *" linus-owner=${vm_owner} "* ]]; then
     vm_doubt="its description does not carry linus-owner=${vm_owner}"
+  elif [[ -n ${vm_copy_of} ]]; then
+    vm_doubt="its description carries linus-vm=${vm_copy_of}: it is a copy of that VM"
   elif [[ ${vm_config[name]:-} != "${vm_name}" ]]; then
     vm_doubt="its name is '${vm_config[name]:-}', not '${vm_name}'"
   elif [[ ${vm_kind:-vm} == vm && ${vm_config[template]:-0} != 0 ]]; then
@@ -242,4 +255,15 @@ vm_find_tasks() { # <vmid> <node>
     fi
   done
   vm_busy=no
+}
+
+# Locks and network rules lie in a directory that is root's alone: in one that others
+# may write to (/run/lock), they could hold a lock, or have a link in its place.
+vm_check_lock_dir() { # <directory>, made where it is not; vm_reason: why it will not do
+  vm_reason=''
+  mkdir -m 0700 -- "$1" 2>/dev/null || :
+  run_read 10 stat -c %a -- "$1"
+  if [[ -L $1 || ! -d $1 || ! -O $1 || ! ${run_out} =~ ^[0-7]+$ ]] || ((8#${run_out} & 8#22)); then
+    vm_reason="could not take a lock in $1: it must be a directory of this user's that nobody else may write to"
+  fi
 }

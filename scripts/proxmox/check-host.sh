@@ -259,9 +259,22 @@ start_callback() {
   fi
 }
 
+# Only VMs whose network is limited need it.
+check_nft() {
+  run_read 20 nft -c add table bridge linus
+  if ! command -v nft >/dev/null; then
+    probe_bad warn "nft is not on ${HOSTNAME}: VMs can have egress lan only" 'apt-get install nftables, for other modes; nothing of it needs to run'
+  elif ((run_rc != 0)); then
+    probe_bad warn "nft on ${HOSTNAME} takes no table of family bridge, so VMs can have egress lan only: ${run_said}" 'look at: nft -c add table bridge linus'
+  else
+    probe_ok 'nft takes tables of family bridge: VMs can have every egress mode'
+  fi
+  report_probe nft
+}
+
 check_kvm() {
   if [[ -r /dev/kvm && -w /dev/kvm ]]; then
-    probe_ok 'KVM is there'
+    probe_ok '/dev/kvm can be opened'
   else
     probe_bad warn "/dev/kvm cannot be used on ${HOSTNAME}" 'turn on virtualisation in the firmware (or nested virtualisation): VMs are slow or do not start without it'
   fi
@@ -285,6 +298,7 @@ check_host() {
   fi
   check_images
   check_kvm
+  check_nft
   if [[ -n ${CALLBACK_URL} ]]; then
     check_callback
   fi

@@ -22,6 +22,7 @@
 #                       FIRST-LAST/PREFIX of which each VM gets one;
 #                       with VM_GATEWAY (lib/address.sh)
 #   VM_NAMESERVERS      default: the host's
+#   VM_EGRESS lan       lan, internet, none or allow: where its packets may go (lib/egress.sh)
 #   VM_CPU_TYPE         image: host where KVM works, else x86-64-v2-AES;
 #                       template: the template's
 #   VM_NETWORK_TIMEOUT 300, VM_READY_TIMEOUT 600 (seconds)
@@ -95,6 +96,9 @@ print_plan() {
     result_text PLAN "${set_command[*]@Q}"
   fi
   result_text PLAN "qm resize ${vm_id} ${vm_boot_disk:-scsi0} ${VM_DISK}G"
+  if [[ -n ${vm_egress} ]]; then
+    result_text PLAN "nft -f ${LINUS_LOCK_DIR:-/run/linus}/egress.rules, with egress ${VM_EGRESS} for tap${vm_id}i0"
+  fi
   result_text PLAN "qm start ${vm_id}"
   result_line RESULT SUCCESS
   vm_committed=yes

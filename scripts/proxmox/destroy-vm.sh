@@ -156,7 +156,7 @@ plan_destroy() {
     if [[ ${vm_config[protection]:-0} != 0 ]]; then
       result_text PLAN "qm set ${vm_id} --protection 0"
     fi
-    result_text PLAN "qm destroy ${vm_id} --purge 1 --destroy-unreferenced-disks 1"
+    result_text PLAN "qm destroy ${vm_id} --purge 1"
   fi
 }
 

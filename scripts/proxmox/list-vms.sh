@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Lists the VMs of ours on every online node, or on this one: those whose description
-# carries linus-job=<uuid> and linus-owner=<uuid>. Before that it destroys the VMs of
+# carries linus-job=<uuid> and linus-owner=<uuid>, and which are no copies of one
+# (lib/vm.sh). Before that it destroys the VMs of
 # this host whose lease has expired (lib/lease.sh), and what a killed run of ours
-# left unfinished.
+# left unfinished, and sees that the rules of VMs whose network is limited are in the
+# kernel (lib/egress.sh).
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
 #
@@ -57,6 +59,7 @@ validate_environment() {
 sweep_host() {
   local vmid line
   lease_sweep
+  egress_sweep
   quarantine_read
   for vmid in "${!quarantined[@]}"; do
     result_text QUARANTINED "${vmid} ${quarantined[${vmid}]}"
@@ -142,6 +145,9 @@ list_vm() { # <node> <vmid> <name> <status>
     return 0
   elif [[ ${vm_state} == unknown ]]; then
     result_warning "the config of VM $2 on node '$1' could not be read: ${run_said}"
+    return 0
+  elif [[ -n ${vm_copy_of} ]]; then
+    log_info "VM $2 on node '$1' is a copy of VM ${vm_copy_of}, and not ours"
     return 0
   fi
   if [[ ! ${vm_words} =~ ${job_word} ]]; then

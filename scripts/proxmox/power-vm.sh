@@ -92,6 +92,7 @@ power_vm() {
     require_no_fence
   fi
   require_proof
+  local retry_clear=require_proof # by the next try, the ID may be another VM's
   local expected=running
   if [[ ${ACTION} == start || ${ACTION} == resume ]]; then
     expected=stopped
@@ -199,6 +200,11 @@ do_resume() {
   vm_resumed=yes
 }
 
+clear_suspend() {
+  require_proof
+  suspend_give_up
+}
+
 do_suspend() {
   if [[ ${vm_suspended} == yes ]]; then
     log_info "VM ${vm_id} is suspended already"
@@ -206,7 +212,7 @@ do_suspend() {
   elif [[ ${vm_status} == stopped ]]; then
     result_fail vm "VM ${vm_id} on node '${probe_node}' is stopped: it has no memory to keep" 'start it first, or leave it stopped'
   fi
-  local retry_clear=suspend_give_up
+  local retry_clear=clear_suspend
   change_vm suspend_has_landed 3600 qm suspend "${vm_id}" --todisk 1
   if [[ ${retry_landed} != yes ]]; then
     suspend_fail "${probe_node}"
@@ -271,7 +277,17 @@ clear_killed_work() {
   fi
   if [[ ${snapshot_state} == half ]]; then
     log_warn "snapshot '${SNAPSHOT}' of VM ${vm_id} was never finished: removing what there is of it"
+    local retry_clear=clear_half_snapshot
     change_vm snapshot_is_gone 600 qm delsnapshot "${vm_id}" "${SNAPSHOT}" --force 1
+  fi
+}
+
+# One that was not killed, but at work, is whole by now.
+clear_half_snapshot() {
+  require_proof
+  find_snapshot
+  if [[ ${snapshot_state} != half ]]; then
+    retry_landed=hopeless
   fi
 }
 
@@ -284,13 +300,12 @@ snapshot_is_gone() {
 
 do_snapshot() {
   find_snapshot
-  if [[ ${snapshot_state} == whole ]]; then
-    result_fail vm "VM ${vm_id} on node '${probe_node}' has a snapshot '${SNAPSHOT}' already" "choose another name; there are: ${snapshot_names}"
-  fi
+  require_free_name
   if [[ ${SNAPSHOT_MEMORY} == true && ${vm_status} == stopped ]]; then
     result_fail vm "VM ${vm_id} on node '${probe_node}' is stopped: it has no memory to save" 'start it first, or take the snapshot without its memory'
   fi
   clear_killed_work
+  require_free_name
   plan_snapshot
   if [[ ${SNAPSHOT_MEMORY} == true ]]; then
     change_vm snapshot_has_landed 3600 qm snapshot "${vm_id}" "${SNAPSHOT}" --vmstate 1
@@ -301,6 +316,12 @@ do_snapshot() {
     fail_snapshot
   elif [[ ${SNAPSHOT_MEMORY} == true && ${dry_run} == no ]]; then
     require_memory
+  fi
+}
+
+require_free_name() {
+  if [[ ${snapshot_state} == whole ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' has a snapshot '${SNAPSHOT}' already" "choose another name; there are: ${snapshot_names}"
   fi
 }
 
@@ -351,6 +372,9 @@ do_revert() {
     result_fail vm "VM ${vm_id} on node '${probe_node}' has no snapshot '${SNAPSHOT}'" "there are: ${snapshot_names:-none}"
   fi
   clear_killed_work
+  if [[ ${dry_run} == no ]]; then
+    egress_prepare "${vm_id}" # the roll-back may start it
+  fi
   change_vm rollback_has_landed 900 qm rollback "${vm_id}" "${SNAPSHOT}"
   if [[ ${retry_landed} != yes ]]; then
     result_fail vm "could not revert VM ${vm_id} on node '${probe_node}' to snapshot '${SNAPSHOT}': Proxmox answered: ${run_said:-nothing}" \

@@ -11,6 +11,7 @@
 #   LOOK_INSIDE               true: ask the guest of a running VM, through its
 #                             agent, for its address and boot ID (default: false)
 #   VM_SSH_PORT, VM_ROUTED    for that, as for power-vm.sh
+#   SHOW_EGRESS               true: show where its packets may go (default: false)
 #   LINUS_NONCE               delimits the output
 # Options: --help
 #
@@ -27,6 +28,10 @@
 # if the guest of a running VM reports them:
 #   LINUS_VM_IP                its address, if its card has that address
 #   LINUS_VM_BOOT_ID           the kernel's ID of its boot
+# With SHOW_EGRESS, for a VM that is there:
+#   LINUS_EGRESS:<mode>        as its description says: lan, internet, none or allow
+#   LINUS_RULE:<rule>          what the kernel has for it, see lib/egress.sh; none for lan
+#   LINUS_NO_RULES:<why>       a mode other than lan whose rules could not be read
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 5 status unknown,
 # 129/130/141/143 signal.
 
@@ -36,16 +41,17 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
 
 usage() {
   printf '%s\n' \
-    'usage: VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=... [LOOK_INSIDE=true] show-vm.sh [--help]' \
+    'usage: VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=... [LOOK_INSIDE=true] [SHOW_EGRESS=true] show-vm.sh [--help]' \
     'Tells whether that VM still exists and runs; list-vms.sh shows the values.' >&2
 }
 
 validate_environment() {
-  : "${LOOK_INSIDE:=false}"
+  : "${LOOK_INSIDE:=false}" "${SHOW_EGRESS:=false}"
   boot_read_inputs
   boot_validate_inputs
   vm_read_inputs
   validate_pattern LOOK_INSIDE "${LOOK_INSIDE}" 'true|false' 'true or false'
+  validate_pattern SHOW_EGRESS "${SHOW_EGRESS}" 'true|false' 'true or false'
   validate_tools qm perl timeout
 }
 
@@ -81,6 +87,9 @@ show_vm() {
       if [[ ${LOOK_INSIDE} == true && ${vm_status} == running ]]; then
         look_inside
       fi
+      if [[ ${SHOW_EGRESS} == true ]]; then
+        show_egress
+      fi
       return 0
     fi
     log_info "round ${round}: no status: ${run_said}"
@@ -113,6 +122,25 @@ look_inside() {
   if [[ ${guest_place} == yes || (${guest_place} == hidden && (-n ${vm_given_ip} || ${VM_ROUTED} == true)) ]]; then
     result_line VM_IP "${guest_ip}"
   fi
+}
+
+show_egress() {
+  local line mode=lan
+  egress_read_word
+  if [[ -n ${egress_word} ]]; then
+    mode=${egress_word#*=}
+    mode=${mode%%:*}
+  fi
+  result_text EGRESS "${mode}"
+  egress_read "${vm_id}"
+  if [[ -n ${egress_reason} && ${mode} != lan ]]; then
+    result_text NO_RULES "${egress_reason}"
+  fi
+  for line in "${run_lines[@]}"; do
+    if [[ ${mode} != lan || ${line} == map* ]]; then
+      result_text RULE "${line}"
+    fi
+  done
 }
 
 show_doubtful() { # <status, where it may be ours>

@@ -1,8 +1,8 @@
 // Command simulated is an engine whose VMs exist only in memory, for measurements: it
 // runs in the foreground over the state directory of its settings, and linus attaches
 // to it. SIMULATED_STEP is how long each of the nine steps of creating a VM takes,
-// SIMULATED_TASK how long a task runs, and SIMULATED_CALLBACKS a file that gets the last
-// started job's ID and callback token.
+// SIMULATED_TASK how long a task runs, SIMULATED_FIRST the first VM's ID, and
+// SIMULATED_CALLBACKS a file that gets the last started job's ID and callback token.
 package main
 
 import (
@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -47,6 +48,9 @@ func serve(ctx context.Context) error {
 	}
 	fake := providertest.NewFake()
 	fake.Set(b)
+	if first, err := strconv.Atoi(os.Getenv("SIMULATED_FIRST")); err == nil {
+		fake.CountFrom(first)
+	}
 	return daemon.Serve(ctx, daemon.Options{
 		Config: c, Version: os.Getenv("SIMULATED_VERSION"), Log: slog.New(slog.DiscardHandler),
 		Backend: func(config.Config, daemon.Installation, *slog.Logger) daemon.Backend {

@@ -20,6 +20,7 @@ import (
 // The client's side of the QEMU guest agent protocol: JSON lines over the
 // machine's agent socket. It speaks to QEMU's and to the process driver's.
 
+// How long a client waits for the agent.
 const (
 	PingTimeout = 3 * time.Second  // PVE's
 	Timeout     = 10 * time.Second // for other commands

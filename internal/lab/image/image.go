@@ -30,7 +30,9 @@ const (
 	Plain = "plain" // as Debian's packages leave it: what users' images are like
 )
 
-//go:embed *.sh
+// Recipes are the scripts that build the image.
+//
+//go:embed *.sh *.py
 var Recipes embed.FS
 
 // Builder builds the guest image of the qemu driver and keeps it.

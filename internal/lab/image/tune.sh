@@ -27,6 +27,53 @@ cloud_init_modules: [ bootcmd, write-files, growpart, resizefs, set_hostname, up
 cloud_config_modules: [ set-passwords, timezone, runcmd ]
 cloud_final_modules: [ package-update-upgrade-install, write-files-deferred, scripts-per-once, scripts-per-boot, scripts-per-instance, scripts-user, phone-home, final-message, power-state-change ]
 CLOUD
+  tune_cloud_init_forks "$1"
+}
+
+# tune_cloud_init_forks lets cloud-init's stages be forks of one process (see
+# cloud-init-forks.py). What else cloud-init does, and all of it while that
+# process is not there, is done by Debian's program.
+tune_cloud_init_forks() { # <root>
+  local -r root=$1
+  chroot "${root}" dpkg-divert --quiet --local --rename --divert /usr/bin/cloud-init.distrib --add /usr/bin/cloud-init
+  cat >"${root}/usr/bin/cloud-init" <<'WRAPPER'
+#!/bin/sh
+run=/run/lab-cloud-init forks=
+case $1 in
+  init | modules | status) [ ! -w "$run/request" ] || forks=yes ;;
+esac
+[ -n "$forks" ] || exec /usr/bin/cloud-init.distrib "$@"
+mkfifo -m 0600 "$run/reply.$$"
+echo "$$ $*" >"$run/request"
+read -r code <"$run/reply.$$"
+rm "$run/reply.$$"
+exit "${code:-1}"
+WRAPPER
+  chmod 0755 -- "${root}/usr/bin/cloud-init"
+  mkdir -p -- "${root}/usr/lib/lab"
+  cp -- "${BASH_SOURCE[0]%/*}/cloud-init-forks.py" "${root}/usr/lib/lab/"
+  chroot "${root}" python3 -m compileall -q /usr/lib/python3 /usr/lib/lab
+  cat >"${root}/etc/systemd/system/lab-cloud-init.service" <<'UNIT'
+[Unit]
+Description=cloud-init, imported once
+DefaultDependencies=no
+Before=cloud-init-local.service
+Conflicts=shutdown.target
+Before=shutdown.target
+
+[Service]
+RuntimeDirectory=lab-cloud-init
+RuntimeDirectoryMode=0700
+ExecStartPre=mkfifo -m 0600 /run/lab-cloud-init/request
+ExecStart=/usr/bin/python3 /usr/lib/lab/cloud-init-forks.py
+KillMode=process
+TasksMax=infinity
+StandardOutput=journal+console
+
+[Install]
+WantedBy=cloud-init.target
+UNIT
+  chroot "${root}" systemctl enable --quiet lab-cloud-init.service
 }
 
 tune_mask_units() { # <unit dir>

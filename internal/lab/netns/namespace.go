@@ -94,7 +94,7 @@ func enterNetns(path string) error {
 // isMountPoint reads the kernel's list: a bind mount on the same file system
 // does not show in the device number.
 func isMountPoint(path string) bool {
-	raw, err := os.ReadFile("/proc/self/mountinfo")
+	raw, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
 		return false
 	}

@@ -207,7 +207,7 @@ func (c Container) unmounted() error {
 	if err != nil {
 		return err
 	}
-	raw, err := os.ReadFile("/proc/self/mountinfo")
+	raw, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {
 		return err
 	}

@@ -31,6 +31,7 @@ type sshServer struct {
 	config *ssh.ServerConfig
 }
 
+// Limits of the server, as OpenSSH has them.
 const (
 	MaxSessions  = 10 // OpenSSH's MaxSessions
 	loginTimeout = 30 * time.Second

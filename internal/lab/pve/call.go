@@ -1,4 +1,4 @@
-// Package pve plays Proxmox's commands (qm, pvesh, pvesm, pveversion, and ip)
+// Package pve plays Proxmox's commands (qm, pvesh, pvesm, pveversion, ip and nft)
 // over a state directory: their options, texts, exit codes and locks. It runs VMs
 // through a Driver and knows none of them.
 package pve
@@ -20,8 +20,8 @@ import (
 )
 
 // Tools are the names the work-alikes go by in the lab's bin directory. The qemu
-// driver's host has a network of its own, and with it the real ip.
-func Tools() []string { return []string{"qm", "pvesh", "pvesm", "pveversion", "ip"} }
+// driver's host has a network of its own, and with it the real ip and nft.
+func Tools() []string { return []string{"qm", "pvesh", "pvesm", "pveversion", "ip", "nft"} }
 
 // call is one run of a work-alike.
 type call struct {
@@ -97,8 +97,11 @@ func (h *Host) Run(ctx context.Context, tool string, args []string, std sys.Stre
 
 func (h *Host) run(ctx context.Context, tool string, args []string, std sys.Streams) error {
 	c := &call{ctx: ctx, s: h.State, drv: h.Driver, stdin: std.In, stdout: std.Out, stderr: std.Err}
-	if filepath.Base(tool) == "ip" { // none of Proxmox's, and never slow
+	switch filepath.Base(tool) { // none of Proxmox's, and never slow
+	case "ip":
 		return c.ip(args, std.Out)
+	case "nft":
+		return c.nft(args)
 	}
 	if err := sys.Sleep(ctx, time.Duration(h.Config.SlowMS)*time.Millisecond); err != nil {
 		return err

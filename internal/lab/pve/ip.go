@@ -45,7 +45,7 @@ func (c *call) neighbours() []neighbour {
 }
 
 // ip plays `ip [-4|-6|-o] route get ADDRESS` and `ip [-4|-6|-o] neigh show [to
-// ADDRESS] [dev DEVICE]`, in iproute2's syntax.
+// ADDRESS] [dev DEVICE]`, `ip -o addr show` and what a bridge is, in iproute2's syntax.
 func (c *call) ip(args []string, out io.Writer) error {
 	family := ""
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
@@ -57,6 +57,9 @@ func (c *call) ip(args []string, out io.Writer) error {
 		words[args[i]] = args[i+1]
 	}
 	switch {
+	case strings.Join(args, " ") == "addr show":
+		fmt.Fprintf(out, "1: lo    inet 127.0.0.1/8 scope host lo\\       valid_lft forever preferred_lft forever\n")
+		return nil
 	case len(args) == 3 && strings.Join(args[:2], " ") == "route get":
 		return c.routeGet(args[2], out)
 	case len(args) >= 2 && strings.Join(args[:2], " ") == "neigh show":

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// PVE waits 10 s for a VM's config lock and for a storage.
+// LockWait is how long PVE waits for a VM's config lock and for a storage.
 const LockWait = 10 * time.Second
 
 // WithLock runs fn while holding the flock file locks/<name>. shown is the

@@ -66,6 +66,7 @@ func FileSize(path string) int64 {
 	return info.Size()
 }
 
+// Pipe is a pipe's two ends.
 type Pipe struct{ R, W *os.File }
 
 // OpenPipes opens n pipes, all or none.

@@ -155,8 +155,16 @@ func (m Manager) kill(u unit, o controlOptions, _ Streams) (int, error) {
 	if !alive || strings.HasSuffix(u.name, ".timer") {
 		return 1, fmt.Errorf("Failed to kill unit %s: No processes to kill", u.name)
 	}
+	// systemd does nothing else meanwhile: what the unit runs when its processes have ended
+	// is not among those that get the signal.
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		return 1, fmt.Errorf("stop the supervisor of %s: %w", u.name, err)
+	}
+	for p, there := sys.ReadProcess(pid); there && !p.Stopped; p, there = sys.ReadProcess(pid) {
+		time.Sleep(time.Millisecond) //nolint:forbidigo // nobody is told of it
+	}
 	_, err := signalTree(pid, unix.Signal(sig))
-	return 0, err
+	return 0, errors.Join(err, unix.Kill(pid, unix.SIGCONT))
 }
 
 func (m Manager) isActive(u unit, o controlOptions, std Streams) (int, error) {

@@ -37,7 +37,9 @@ func runTests(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	binary = filepath.Join(dir, "pvelab")
-	if out, err := exec.CommandContext(context.Background(), "go", "build", "-o", binary, "linus/cmd/pvelab").CombinedOutput(); err != nil {
+	build := exec.CommandContext(context.Background(), "go", "build", "-o", binary, "linus/cmd/pvelab")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build pvelab: %v\n%s", err, out)
 		return 1
 	}

@@ -20,7 +20,7 @@
   });
 
   // A terminal scrolled to its end stays there.
-  const terminal = (e) => e.target.closest(".terminal");
+  const terminal = (e) => e.target.closest(".output .terminal");
   document.addEventListener("htmx:sseBeforeMessage", (e) => {
     const t = terminal(e);
     if (t) t.follows = t.scrollHeight - t.scrollTop - t.clientHeight < 40;
@@ -36,7 +36,7 @@
     }
     if (t.follows) t.scrollTop = t.scrollHeight;
   });
-  for (const t of document.getElementsByClassName("terminal")) t.scrollTop = t.scrollHeight;
+  for (const t of document.querySelectorAll(".output .terminal")) t.scrollTop = t.scrollHeight;
 
   document.addEventListener("htmx:afterRequest", (e) => {
     const form = e.target.closest("form");
@@ -45,6 +45,42 @@
     problem.hidden = e.detail.successful;
     problem.textContent = e.detail.successful ? "" : e.detail.xhr.responseText || "The server does not answer.";
     if (e.detail.successful) form.reset();
+  });
+
+  // A form that is being sent is not sent again.
+  document.addEventListener("submit", (e) => {
+    if (e.target.hasAttribute("hx-post") || e.target.method !== "post") return;
+    setTimeout(() => {
+      for (const button of e.target.querySelectorAll("button")) button.disabled = true;
+    });
+  });
+  addEventListener("pageshow", (e) => {
+    if (e.persisted) for (const button of document.querySelectorAll("button")) button.disabled = false;
+  });
+
+  // Files can be dropped on a form, and a variable always has room for another.
+  for (const zone of document.getElementsByClassName("drop")) {
+    const chosen = zone.querySelector("input[type=file]");
+    const over = (e, is) => {
+      if (!e.dataTransfer.types.includes("Files")) return;
+      e.preventDefault();
+      zone.classList.toggle("over", is);
+    };
+    zone.addEventListener("dragover", (e) => over(e, true));
+    zone.addEventListener("dragleave", (e) => over(e, false));
+    zone.addEventListener("drop", (e) => {
+      over(e, false);
+      const all = new DataTransfer();
+      for (const f of [...chosen.files, ...e.dataTransfer.files]) all.items.add(f);
+      chosen.files = all.files;
+    });
+  }
+  document.addEventListener("input", (e) => {
+    const row = e.target.closest(".pair:not(.kept)");
+    if (!row || row.nextElementSibling?.matches(".pair")) return;
+    const next = row.cloneNode(true);
+    for (const field of next.querySelectorAll("input, textarea")) field.value = "";
+    row.after(next);
   });
 
   // A browser has few connections per server: hidden tabs give theirs up.

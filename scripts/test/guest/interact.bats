@@ -267,6 +267,36 @@ until_says() { # <text>
   [[ ${code} == 7 && $(<"${state}/stdout") == $'33 99\r\nxterm-256color\r\nerror\r\nname? me\r\n<me>\r' && ! -s ${state}/stderr ]]
 }
 
+@test "a terminal gets another size, and what runs in it is told" {
+  settings TTY=24x80 STDIN=open
+  # stty tells of the rows first, and of the columns by a second signal.
+  task 'trap "stty size" WINCH; echo on; sleep 300 & until [[ $(stty size) == "50 132" ]]; do wait; done
+    kill "$!"; read -r line; echo "<${line}>"'
+  start
+  until_says on
+  run bash "${runner}" resize 50x132
+  [[ ${status} == 0 && ${output} == *LINUS_RESULT:SUCCESS* ]]
+  until_says '50 132'
+  for size in '' 50 0x80 50x132x1 99999x1 '1x1;id'; do
+    run bash "${runner}" resize "${size}"
+    [[ ${status} == 1 && ${output} == *'is not ROWSxCOLUMNS'* ]]
+  done
+  input 0 end
+  until_true 20 exited
+  says '<end>'
+  run bash "${runner}" resize 50x132
+  [[ ${status} == 1 && ${output} == *'no terminal now'* ]]
+}
+
+@test "what runs without a terminal has no size" {
+  settings STDIN=open
+  task 'echo on; read -r line'
+  start
+  until_says on
+  run bash "${runner}" resize 50x132
+  [[ ${status} == 1 && ${output} == *'no terminal now'* ]]
+}
+
 @test "^C by input interrupts what runs in a terminal, and not the shell" {
   settings TTY=24x80 STDIN=open
   task 'exec bash --norc -i'

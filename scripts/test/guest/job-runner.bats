@@ -303,9 +303,10 @@ teardown() { runner_teardown; }
 }
 
 @test "start twice runs the task once" {
-  task "echo run >>${BATS_TEST_TMPDIR}/runs; sleep 0.5"
+  task "echo run >>${BATS_TEST_TMPDIR}/runs; until [[ -e ${BATS_TEST_TMPDIR}/over ]]; do sleep 0.1; done"
   start
   run start
+  : >"${BATS_TEST_TMPDIR}/over"
   [[ ${status} == 0 && ${output} == *LINUS_JOB_START:already_running* ]]
   until_true 20 exited
   run start

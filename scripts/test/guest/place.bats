@@ -225,11 +225,12 @@ as_user_start() {
 @test "a root task is answered, and stopped by its user" {
   use_sudo
   settings SUDO=yes STDIN=open TTY=30x90
-  task 'stty size; printf "line? "; read -r line; echo "<${line}>"; sleep 300'
+  task 'stty size; printf "line? "; read -r line; echo "<${line}>"; stty size; sleep 300'
   as_user_start
   until_true 20 grep -q 'line? ' "${state}/stdout"
+  as_user bash "${runner}" resize 40x100
   as_user bash "${runner}" input 0 <<<hello
-  until_true 10 grep -q '<hello>' "${state}/stdout"
+  until_true 10 grep -q '^40 100' "${state}/stdout"
   run as_user bash "${runner}" stop
   cat -A "${state}/stdout"
   [[ ${status} == 0 && ${output} == *LINUS_EXIT_REASON:stopped* && $(<"${state}/stdout") == $'30 90\r'* ]]

@@ -33,6 +33,10 @@ setup_stub() {
     case " $* " in
       *" link show dev vmbr0 type bridge "*) echo "3: vmbr0: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 1500" ;;
       *" link show dev eno1 "*) ;; # there, and no bridge
+      *" addr show "*)
+        echo "1: lo    inet 127.0.0.1/8 scope host lo"
+        echo "3: vmbr0    inet 10.0.0.1/24 brd 10.0.0.255 scope global vmbr0"
+        ;;
       *" link show "*)
         echo "Device \"$5\" does not exist." >&2
         exit 1
@@ -56,6 +60,24 @@ setup_stub() {
         done
         ;;
       *) cat "${PVE_STUB}/neighbours" ;;
+    esac'
+  # The node's nft keeps one table, whole: that of the VMs whose network is limited.
+  # shellcheck disable=SC2016 # the stubs' own variables
+  stub_program nft '
+    echo "nft $*" >>"${PVE_STUB}/nft-calls"
+    table=${PVE_STUB}/nft
+    [[ ! -e ${PVE_STUB}/nft-fails ]] || { cat "${PVE_STUB}/nft-fails" >&2; exit 1; }
+    case "$*" in
+      "-f "*)
+        [[ $(head -n 2 "$2") == "table bridge linus"$'"'\n'"'"delete table bridge linus" ]] || exit 1
+        tail -n +3 "$2" >"${table}"
+        [[ -s ${table} ]] || rm "${table}"
+        ;;
+      "list chain bridge linus "*) grep -qx "add chain bridge linus $5" "${table}" ;;
+      "list table bridge linus") cat "${table}" ;;
+      "list map bridge linus "*) grep "map $5 {" "${table}" ;;
+      "-c "*) ;;
+      *) exit 1 ;;
     esac'
   # shellcheck disable=SC2016 # the stubs' own variables
   stub_program ssh-keyscan 'cat "${PVE_STUB}/keyscan"'

@@ -77,6 +77,33 @@ proves() { # <yes or no> <of what>
   proves no 'no config'
 }
 
+@test "a lease that is announced again after a reboot ends when it would have" {
+  lease_announce 100 pve clone local-lvm
+  lease_set_end 1000
+  lease_settle 100
+  lease_read_clock
+  # That boot had lasted for a year; 400 s of the lease were left at its end.
+  lease_boot=another lease_ends_uptime=31536000 lease_ends_date=$((lease_date + 400))
+  lease_save
+  lease_announce 100 pve destroyed local-lvm
+  lease_load 100 "${vm_job}"
+  [[ ${lease_boot} == "${lease_boot_now}" ]]
+  ((lease_ends_uptime - lease_uptime >= 390 && lease_ends_uptime - lease_uptime <= 400))
+  # One that was over long ago is over.
+  lease_boot=another lease_ends_uptime=31536000 lease_ends_date=1
+  lease_save
+  lease_announce 100 pve destroyed local-lvm
+  lease_load 100 "${vm_job}"
+  [[ ${lease_found} == yes ]]
+  ((lease_ends_uptime == lease_uptime))
+  # One without end has none.
+  lease_boot=another lease_ends_uptime=0 lease_ends_date=0
+  lease_save
+  lease_announce 100 pve destroyed local-lvm
+  lease_load 100 "${vm_job}"
+  ((lease_ends_uptime == 0 && lease_ends_date == 0))
+}
+
 @test "a lease is of one VM, job, name and owner" {
   leave clone 'lock: clone'
   proves yes 'as announced'

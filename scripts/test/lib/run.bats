@@ -15,6 +15,18 @@ setup() {
   [[ ${run_rc} -eq 7 && ${run_out} == out && ${run_said} == 'err two lines out' ]]
 }
 
+@test "what a killed run left goes with the next; what only looks like it stays" {
+  local dir
+  stat_read "$$"
+  local -r live=$$.${stat_start}.other678
+  mkdir "${TMPDIR}"/linus.{"${live}",999999.7.aB3dE6gH,2026.11.22,999999.7.backup,999999.7.aB3dE6gH.old}
+  run_sweep
+  for dir in 2026.11.22 999999.7.backup 999999.7.aB3dE6gH.old "${live}"; do
+    [[ -d ${TMPDIR}/linus.${dir} ]] || { echo "gone: ${dir}" >&2 && false; }
+  done
+  [[ ! -e ${TMPDIR}/linus.999999.7.aB3dE6gH ]]
+}
+
 @test "the cause is said, not the progress before it" {
   # As qm imports a disk.
   run_change 5 bash -c 'echo "unable to create VM 727 - copy failed: command qemu-img convert -p -n failed: exit code 1" >&2

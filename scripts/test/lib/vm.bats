@@ -89,6 +89,18 @@ config_is() { # <text of the config's file>
   [[ -n ${vm_doubt} ]]
 }
 
+@test "a VM that moves while it is looked for is not missing" {
+  config_is 'name: ours'
+  mkdir "${BATS_TEST_TMPDIR}/perl"
+  # It goes when the nodes have been listed, before the first of them is read.
+  # shellcheck disable=SC2016 # perl's variables
+  printf '%s\n' 'package Moves; use File::Glob;' \
+    'BEGIN { *CORE::GLOBAL::glob = sub { my @found = File::Glob::csh_glob($_[0]); rename "qemu-server/100.conf", "nodes/pve2/qemu-server/100.conf"; @found } }' \
+    1 >"${BATS_TEST_TMPDIR}/perl/Moves.pm"
+  PERL5OPT="-I${BATS_TEST_TMPDIR}/perl -MMoves" vm_read 100
+  [[ ${vm_state} == moved && ${vm_moved_to} == pve2 ]] || fail "${vm_state}: ${run_said}"
+}
+
 @test "without quorum no file is known to be missing, and what is there is there" {
   local members
   for members in '{"nodename":"pve","cluster":{"name":"c","quorate": 0 }}' '{"cluster":{"quorate":"0"}}' '{"cluster":{"quorate"  :  }}'; do
@@ -144,6 +156,23 @@ changed() { # <sed's script>
     changed "${change}"
     [[ -n ${vm_doubt} ]] || fail "proven in spite of ${change}"
   done
+}
+
+@test "a clone or a restored backup of a VM, under another ID, is not that VM" {
+  local vm_id=100
+  vm_marker
+  config_is "#${vm_description}"$'\n'"name: ours"$'\n'"tags: linus"
+  changed ''
+  [[ -z ${vm_doubt} && -z ${vm_copy_of} ]]
+  cp "${LINUS_PVE_DIR}/qemu-server/"{100,1001}.conf
+  vm_read 1001
+  vm_prove
+  [[ ${vm_doubt} == *'a copy'* && ${vm_copy_of} == 100 ]]
+  changed 's/linus-vm=100/&1/'
+  [[ ${vm_doubt} == *'a copy'* && ${vm_copy_of} == 1001 ]]
+  # One made by an earlier version names no ID.
+  changed 's/linus-vm=1001//'
+  [[ -z ${vm_doubt} && -z ${vm_copy_of} ]]
 }
 
 @test "a clone at work has no tag yet, and proves by a whole word" {

@@ -78,7 +78,7 @@ assert_rolled_back() {
   grep -qx 'name: built' <<<"${config}"
   grep -qx 'tags: linus' <<<"${config}"
   grep -qx 'ciuser: debian' <<<"${config}"
-  grep -qx "#linus-job=${job} linus-owner=${owner} linus-template=1" <<<"${config}"
+  grep -qx "#linus-job=${job} linus-owner=${owner} linus-vm=${id} linus-template=1" <<<"${config}"
   grep -q "^scsi0: local-lvm:base-${id}-disk-0" <<<"${config}"
   [[ ${config} != *sshkeys* ]]
   [[ $(<"${PVE_STUB}/status/${id}") == stopped ]]

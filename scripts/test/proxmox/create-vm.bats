@@ -31,12 +31,12 @@ setup() {
   assert_line "LINUS_VM_HOST_KEY:${host_key}"
   read_vm_id
   ((id >= 200 && id <= 299))
-  assert_called "qm clone 9000 ${id} --name linus-job-11111111 --description linus-job=${job} linus-owner=${owner} linus-state=cloning"
+  assert_called "qm clone 9000 ${id} --name linus-job-11111111 --description linus-job=${job} linus-owner=${owner} linus-vm=${id} linus-state=cloning"
   assert_called "qm resize ${id} scsi0 10G"
   grep -qx 'net0: virtio=BC:24:11:AA:AA:AA,firewall=1,bridge=vmbr0' "${PVE_STUB}/vm/${id}"
   grep -qx 'tags: linus' "${PVE_STUB}/vm/${id}"
   grep -qx 'ciupgrade: 0' "${PVE_STUB}/vm/${id}"
-  grep -qx "#linus-job=${job} linus-owner=${owner}" "${PVE_STUB}/vm/${id}"
+  grep -qx "#linus-job=${job} linus-owner=${owner} linus-vm=${id}" "${PVE_STUB}/vm/${id}"
   [[ $(<"${PVE_STUB}/status/${id}") == running ]]
   assert_nothing_left
 }
@@ -356,6 +356,31 @@ setup() {
   assert_no_vm_of_ours
 }
 
+@test "an ID whose volumes lie on the template's storage is not used" {
+  sed -i 's/local-lvm:/nfs:/' "${PVE_STUB}/vm/9000"
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook list 'rm -f "${PVE_STUB}/volumes"; [[ $2 != nfs ]] || printf "nfs:%s/vm-%s-disk-0.raw raw images 1 %s\n" 200 200 200 202 202 202 >"${PVE_STUB}/volumes"'
+  VM_ID_RANGE=200-202 run_script create-vm
+  assert_status 0
+  assert_line LINUS_VM_ID:201
+}
+
+@test "no second try is made on a VM that another has replaced, and it is not rolled back" {
+  local verb
+  for verb in 'set' resize start; do
+    # shellcheck disable=SC2016 # the hook's own variables
+    hook "${verb}" 'rm "$0"; echo "name: somebody" >"${PVE_STUB}/vm/$2"'
+    fault "${verb}" 255 skip 'got timeout'
+    : >"${PVE_STUB}/calls"
+    VM_NAME=${verb} run_script create-vm
+    assert_status 5
+    assert_called_times 1 "qm ${verb} .*"
+    read_vm_id
+    [[ $(<"${PVE_STUB}/vm/${id}") == 'name: somebody' ]] || fail "$(<"${PVE_STUB}/vm/${id}")"
+    refute_called 'qm \(stop\|destroy\).*'
+  done
+}
+
 # --- each step failing ---
 
 @test "a failing set rolls back: proof, stop, proof, destroy with its disks" {
@@ -365,7 +390,7 @@ setup() {
   assert_line LINUS_RESULT:FAILURE
   assert_says 'Proxmox answered: no such CPU'
   read_vm_id
-  assert_called "qm destroy ${id} --purge 1 --destroy-unreferenced-disks 1"
+  assert_called "qm destroy ${id} --purge 1"
   assert_no_vm_of_ours
   assert_foreign_untouched
   assert_nothing_left

@@ -26,11 +26,54 @@ lease_of() { # <job>
   assert_status 0
   assert_line LINUS_RESULT:SUCCESS
   assert_line LINUS_VM_ID:205
-  assert_called 'qm destroy 205 --purge 1 --destroy-unreferenced-disks 1'
+  assert_called 'qm destroy 205 --purge 1'
   [[ ! -e ${PVE_STUB}/vm/205 ]]
   # Each start of Proxmox's tools takes most of a second.
   assert_called_times 2 'qm .*'
   assert_nothing_left
+}
+
+# A volume of VM 205's ID on local-lvm, which pvesm frees.
+volume_of_205() {
+  printf '%s\n' 'Volid                      Format  Type      Size VMID' \
+    'local-lvm:vm-205-disk-3    raw     images    4194304 205' >"${PVE_STUB}/volumes"
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook free '[[ $2 == local-lvm:vm-205-disk-3 ]] && rm "${PVE_STUB}/volumes"'
+}
+
+@test "volumes that bear a VM's ID and are not its config's are never removed with it" {
+  add_our_vm 205
+  volume_of_205
+  run_script destroy-vm
+  assert_line LINUS_VM_OUTCOME:destroyed
+  refute_called '.*unreferenced.*'
+  refute_called 'pvesm free.*'
+  [[ -e ${LINUS_HOST_DIR}/quarantine/205 ]]
+}
+
+@test "a create that was killed has its volumes removed where its lease announced them, and there alone" {
+  local text
+  answer /nodes/pve/tasks '[]'
+  for text in 'lock: clone' $'#'"linus-job=${job} linus-owner=${owner} linus-vm=205 linus-state=cloning"$'\nlock: clone\nname: '"${VM_NAME}"; do
+    mkdir -p "${LINUS_HOST_DIR}/leases"
+    printf 'clone %s %s pve local-lvm %(%s)T boot 999999 7 0 0\n' "${VM_NAME}" "${owner}" -1 >"${LINUS_HOST_DIR}/leases/205-${job}"
+    add_vm 205 "${text}"
+    echo stopped >"${PVE_STUB}/status/205"
+    volume_of_205
+    run_script destroy-vm
+    assert_line LINUS_VM_OUTCOME:destroyed
+    assert_called 'pvesm free local-lvm:vm-205-disk-3'
+    refute_called '.*unreferenced.*'
+    [[ ! -e ${LINUS_HOST_DIR}/quarantine/205 ]]
+    rm "${PVE_STUB}/calls"
+  done
+  # Nobody has announced this one: the lease is of a VM that was made.
+  printf 'none %s %s pve local-lvm %(%s)T boot 999999 7 1 1\n' "${VM_NAME}" "${owner}" -1 >"${LINUS_HOST_DIR}/leases/205-${job}"
+  add_vm 205 "${text}"
+  volume_of_205
+  run_script destroy-vm
+  assert_line LINUS_VM_OUTCOME:destroyed
+  refute_called 'pvesm free.*'
 }
 
 @test "a suspended VM is destroyed with its memory, protected or not" {
@@ -426,7 +469,7 @@ task_of() { # <type> <VM ID> <added to the start of the process>
   add_our_vm 205
   run_script destroy-vm --dry-run
   assert_status 0
-  assert_line 'LINUS_PLAN:qm destroy 205 --purge 1 --destroy-unreferenced-disks 1'
+  assert_line 'LINUS_PLAN:qm destroy 205 --purge 1'
   assert_untouched
   LINUS_OWNER=${job} run_script destroy-vm --dry-run
   assert_status 5

@@ -315,7 +315,7 @@ assert_vms_of_ours() { # <count>
     [[ -e ${LINUS_HOST_DIR}/leases/${id}-${job} ]] || break
     /bin/sleep 0.1
   done
-  assert_called "qm destroy ${id} --purge 1 --destroy-unreferenced-disks 1"
+  assert_called "qm destroy ${id} --purge 1"
   assert_no_vm_of_ours
   assert_no_lease
 }
@@ -528,4 +528,43 @@ assert_vms_of_ours() { # <count>
   VM_ID_RANGE=205-205 run_script create-vm
   assert_status 3
   assert_says 'no VM ID is free'
+}
+
+# --- full disks ---
+
+# Runs a script on a host whose directory has no room left.
+run_full() { # <directory> <script>
+  export directory=$1
+  mkdir -p "${directory}"
+  status=0
+  # shellcheck disable=SC2016 # the inner shell's variable
+  unshare -m bash -c 'mount -t tmpfs -o size=64k,mode=700 tmpfs "${directory}" && { cat /dev/zero >"${directory}/ballast" 2>/dev/null || exec bash "$1"; }' \
+    bash "${scripts_dir}/proxmox/$2.sh" >"${BATS_TEST_TMPDIR}/stdout" 2>"${BATS_TEST_TMPDIR}/stderr" 3>&- || status=$?
+  output=$(<"${BATS_TEST_TMPDIR}/stdout")
+  log=$(<"${BATS_TEST_TMPDIR}/stderr")
+}
+
+@test "a full /tmp, /var/lib/linus or /run is told, and nothing is done by half" {
+  unshare -m true || skip 'cannot mount here'
+  local script
+  export LINUS_LEASE_SECONDS=1000 VM_ID=205
+  run_full "${LINUS_HOST_DIR}" create-vm
+  assert_status 3
+  assert_says 'could not write the lease'
+  VM_EGRESS=none LINUS_LOCK_DIR=${BATS_TEST_TMPDIR}/locks run_full "${BATS_TEST_TMPDIR}/locks" create-vm
+  assert_status 3
+  assert_says 'is its disk full?'
+  assert_no_vm_of_ours
+  refute_called 'qm start.*'
+  add_our_vm 205
+  : >"${PVE_STUB}/calls"
+  for script in destroy-vm create-vm list-vms show-vm; do
+    TMPDIR=${BATS_TEST_TMPDIR}/tmp run_full "${BATS_TEST_TMPDIR}/tmp" "${script}"
+    assert_status 3
+    assert_says "LINUS_ERROR:${BATS_TEST_TMPDIR}/tmp on ${HOSTNAME} is full"
+    [[ ! -s ${PVE_STUB}/calls ]] || fail "called: $(<"${PVE_STUB}/calls")"
+  done
+  run_full "${LINUS_HOST_DIR}" destroy-vm
+  assert_status 0
+  assert_line LINUS_VM_OUTCOME:destroyed
 }

@@ -80,6 +80,15 @@ setup() {
   refute_called 'pvesh get /nodes/pve2.*'
 }
 
+@test "a copy of a VM of ours, under an ID of its own, is not listed" {
+  sed -i '1s/$/ linus-vm=201/' "${PVE_STUB}/vm/201" "${PVE_STUB}/vm/202"
+  run_script list-vms
+  assert_status 0
+  assert_says LINUS_VM:id=201
+  refute_line_like LINUS_VM:id=202
+  refute_line_like LINUS_WARNING
+}
+
 @test "a VM that goes while it is listed is none, and no warning" {
   rm "${PVE_STUB}/vm/201"
   run_script list-vms

@@ -306,7 +306,7 @@ power() { # <action> [<argument...>]
   : >"${PVE_STUB}/guest/clock-fixed"
   power resume
   assert_status 5
-  assert_says 'could not be set: it is 3600 s behind'
+  [[ ${output} =~ 'could not be set: it is 36'[0-9]{2}' s behind' ]] # a second more on a busy machine
   [[ -e ${PVE_STUB}/vm/250 ]]
 }
 
@@ -400,6 +400,38 @@ power() { # <action> [<argument...>]
   refute_called 'qm \(start\|stop\|shutdown\|suspend\|resume\|snapshot\|rollback\|delsnapshot\|unlock\).*'
   assert_foreign_untouched
   assert_nothing_left
+}
+
+@test "no second try is made on a VM that another has replaced" {
+  local action verb
+  for action in start stop shutdown suspend snapshot revert; do
+    verb=${action/revert/rollback}
+    add_our_vm 250 'net0: virtio=BC:24:11:AA:AA:AA,bridge=vmbr0'
+    [[ ${action} != start ]] || stopped
+    mkdir -p "${PVE_STUB}/snapshots/250"
+    [[ ${action} != revert ]] || cp "${PVE_STUB}/vm/250" "${PVE_STUB}/snapshots/250/first"
+    # shellcheck disable=SC2016 # the hook's own variables
+    hook "${verb}" 'rm "$0"; echo "name: somebody" >"${PVE_STUB}/vm/$2"'
+    fault "${verb}" 255 skip 'VM is locked (backup)'
+    SNAPSHOT=first power "${action}"
+    assert_status 5
+    assert_says "refused to ${action} VM 250 on node 'pve': its description does not carry"
+    assert_called_times 1 "qm ${verb} 250.*"
+  done
+}
+
+@test "a snapshot that is whole by the time is not removed as the rest of a killed one" {
+  mkdir -p "${PVE_STUB}/snapshots/250"
+  echo 'snapstate: prepare' >"${PVE_STUB}/snapshots/250/first"
+  # An operator's is at work, and comes to its end.
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook delsnapshot 'rm "$0"; echo "memory: 512" >"${PVE_STUB}/snapshots/250/first"'
+  fault delsnapshot 255 skip 'VM is locked (snapshot)'
+  SNAPSHOT=first power snapshot
+  assert_status 5
+  assert_says "has a snapshot 'first' already"
+  assert_called_times 1 'qm delsnapshot.*'
+  refute_called 'qm snapshot.*'
 }
 
 @test "proof and change are one locked step: a destroy waits for it" {

@@ -74,7 +74,7 @@ $5
   want="curl ${sums}${signature:+
 curl ${signature}}
 curl $3
-qm create ${id} --name linus-job-11111111 --cpu host --ostype l26 --scsihw virtio-scsi-single --scsi0 local-lvm:0,import-from=${IMAGE_DIR}/$6.qcow2,discard=on,iothread=1 --scsi1 local-lvm:cloudinit --serial0 socket --vga serial0 --cores 2 --memory 2048 --agent enabled=1 --net0 virtio,bridge=vmbr0 --ciuser $2 ${key} --ipconfig0 ip=dhcp --ciupgrade 0 --tags linus --description linus-job=${job} linus-owner=${owner}
+qm create ${id} --name linus-job-11111111 --cpu host --ostype l26 --scsihw virtio-scsi-single --scsi0 local-lvm:0,import-from=${IMAGE_DIR}/$6.qcow2,discard=on,iothread=1 --scsi1 local-lvm:cloudinit --serial0 socket --vga serial0 --cores 2 --memory 2048 --agent enabled=1 --net0 virtio,bridge=vmbr0 --ciuser $2 ${key} --ipconfig0 ip=dhcp --ciupgrade 0 --tags linus --description linus-job=${job} linus-owner=${owner} linus-vm=${id}
 qm resize ${id} scsi0 10G
 qm start ${id}"
   [[ $(<"${BATS_TEST_TMPDIR}/made") == "${want}" ]] || fail "made by:" "$(<"${BATS_TEST_TMPDIR}/made")" '--- not:' "${want}"

@@ -1,0 +1,362 @@
+package main
+
+import (
+	"archive/tar"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"linus/internal/job"
+)
+
+// copyThrough copies through the engine, for who cannot log in to the VM from here.
+func (a *app) copyThrough(ctx context.Context, e job.Files, c copying) error {
+	if c.toVM {
+		return a.upload(ctx, e, c)
+	}
+	into := isDir(c.target)
+	if !into && (len(c.sources) > 1 || strings.HasSuffix(c.target, "/")) {
+		return fmt.Errorf("%s is not a directory", c.target)
+	}
+	for _, source := range c.sources {
+		if err := a.download(ctx, e, job.FileRef{VM: c.vm, Path: source}, c.target, into); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func isDir(name string) bool {
+	info, err := os.Stat(name)
+	return err == nil && info.IsDir()
+}
+
+// ownName returns the last part of a path; empty where that is no name, so that what is
+// in the directory is meant.
+func ownName(name string) string {
+	base := path.Base(name)
+	if base == "." || base == ".." || base == "/" {
+		return ""
+	}
+	return base
+}
+
+// upload sends sources of this machine to a VM, as one archive.
+func (a *app) upload(ctx context.Context, e job.Files, c copying) error {
+	page, err := e.ListFiles(ctx, job.FileList{VM: c.vm, Path: c.target, Limit: 1})
+	into := err == nil && page.Type == job.FileDirectory
+	switch {
+	case into:
+	case len(c.sources) > 1, strings.HasSuffix(c.target, "/"):
+		if err == nil {
+			err = fmt.Errorf("%s is not a directory in the VM", c.target)
+		}
+		return err
+	}
+	to := job.FileRef{VM: c.vm, Path: c.target}
+	if !into {
+		to.Path = path.Dir(c.target)
+	}
+	from, archive := io.Pipe()
+	packed := make(chan error, 1)
+	go func() {
+		w := tar.NewWriter(archive)
+		err := func() error {
+			for _, source := range c.sources {
+				top := ownName(filepath.ToSlash(source))
+				if !into {
+					top = path.Base(c.target)
+				}
+				if err := a.pack(w, source, top); err != nil {
+					return err
+				}
+			}
+			return w.Close()
+		}()
+		_ = archive.CloseWithError(err)
+		packed <- err
+	}()
+	err = e.WriteTree(ctx, to, from)
+	_ = from.Close()
+	if wrong := <-packed; wrong != nil && !errors.Is(wrong, io.ErrClosedPipe) {
+		return wrong
+	}
+	return err
+}
+
+// pack adds a file or a directory to an archive, under the name top. Symbolic links are
+// what they point to.
+func (a *app) pack(w *tar.Writer, source, top string) error {
+	t, err := scanTree(source)
+	if err != nil {
+		return err
+	}
+	for _, out := range t.out {
+		a.note("left out: %s", out)
+	}
+	for _, p := range t.parts {
+		name := path.Join(top, filepath.ToSlash(p.name))
+		if p.dir {
+			if name == "" {
+				continue
+			}
+			if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: int64(p.mode)}); err != nil {
+				return fmt.Errorf("pack %s: %w", p.path, err)
+			}
+			continue
+		}
+		if err := packFile(w, p.path, name); err != nil {
+			return fmt.Errorf("pack %s: %w", p.path, err)
+		}
+	}
+	return nil
+}
+
+func packFile(w *tar.Writer, local, name string) error {
+	file, err := os.Open(local)
+	if err != nil {
+		return err
+	}
+	defer file.Close() //nolint:errcheck // only read
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	err = w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: int64(info.Mode().Perm()), Size: info.Size(), ModTime: info.ModTime()})
+	if err == nil {
+		_, err = io.CopyN(w, file, info.Size())
+	}
+	return err
+}
+
+// download fetches a file or a directory of a VM to target or, if into is set, below it.
+func (a *app) download(ctx context.Context, e job.Files, from job.FileRef, target string, into bool) error {
+	archive, err := e.ReadTree(ctx, from)
+	if err != nil {
+		return err
+	}
+	defer archive.Close() //nolint:errcheck // read to its end, or given up
+	top := ownName(from.Path)
+	if into {
+		target = filepath.Join(target, filepath.FromSlash(top))
+	}
+	if into && top != "" && !filepath.IsLocal(filepath.FromSlash(top)) {
+		return fmt.Errorf("%q is not a name for a file here; give one", top)
+	}
+	u := &unpacking{app: a, from: tar.NewReader(archive)}
+	if err := u.run(target); err != nil {
+		return err
+	}
+	// Only its end says that everything is there.
+	if _, err := io.Copy(io.Discard, archive); err != nil {
+		return err
+	}
+	return nil
+}
+
+// unpacking writes an archive from a VM, which the VM may have made up, to this machine.
+// Everything goes through an os.Root: nothing outside the target is written, whatever
+// names and links the archive has.
+type unpacking struct {
+	app   *app
+	from  *tar.Reader
+	root  *os.Root
+	links []*tar.Header // symbolic links, which come last: until then none leads anywhere
+	modes []*tar.Header // directories, whose modes come after what is in them
+	made  bool          // the target, which was not there
+}
+
+// mostLinks bounds how many links and directories are remembered.
+const mostLinks = 1_000_000
+
+// run unpacks to target: a directory, or a single file.
+func (u *unpacking) run(target string) (err error) {
+	first, err := u.from.Next()
+	if err != nil {
+		return unreadable(err)
+	}
+	dir, name := target, ""
+	if first.Typeflag != tar.TypeDir {
+		dir, name = filepath.Split(filepath.Clean(target))
+		dir = filepath.Join(dir, ".")
+	} else if err := os.Mkdir(dir, 0o755); err == nil { //nolint:gosec // as scp makes one; the umask narrows it
+		u.made = true
+	} else if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if u.root, err = os.OpenRoot(dir); err != nil {
+		return err
+	}
+	defer u.root.Close() //nolint:errcheck // only a handle
+	if name != "" {
+		if first.Typeflag != tar.TypeReg || sparse(first) {
+			return fmt.Errorf("the VM sent %q, which is neither a directory nor a file", first.Name)
+		}
+		return u.file(first, name)
+	}
+	for h := first; err == nil; h, err = u.from.Next() {
+		if err := u.entry(h); err != nil {
+			return err
+		}
+	}
+	if !errors.Is(err, io.EOF) {
+		return unreadable(err)
+	}
+	return u.finish()
+}
+
+func unreadable(err error) error {
+	var known *job.FieldError
+	if errors.As(err, &known) {
+		return err
+	}
+	return fmt.Errorf("what the VM sends ends too early, or is no archive: %w", err)
+}
+
+func (u *unpacking) entry(h *tar.Header) error {
+	name := filepath.FromSlash(path.Clean(h.Name))
+	if !filepath.IsLocal(name) {
+		return fmt.Errorf("the VM sent %q, which leads out of the directory", h.Name)
+	}
+	switch {
+	case sparse(h):
+		return fmt.Errorf("the VM sent %q as a sparse file, which is not unpacked: its size is whatever it says", h.Name)
+	case h.Typeflag == tar.TypeReg:
+		if err := u.root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return err
+		}
+		return u.file(h, name)
+	case h.Typeflag == tar.TypeDir:
+		u.modes = append(u.modes, h)
+		return errors.Join(u.root.MkdirAll(name, 0o755), u.bounded())
+	case h.Typeflag == tar.TypeSymlink:
+		u.links = append(u.links, h)
+		return u.bounded()
+	case h.Typeflag == tar.TypeLink:
+		old := filepath.FromSlash(path.Clean(h.Linkname))
+		if !filepath.IsLocal(old) {
+			return fmt.Errorf("the VM sent %q as a link to %q, which leads out of the directory", h.Name, h.Linkname)
+		}
+		return u.again(old, name)
+	}
+	u.app.note("left out: %q is not a file but a socket, pipe or device", h.Name)
+	return nil
+}
+
+func (u *unpacking) bounded() error {
+	if len(u.links)+len(u.modes) > mostLinks {
+		return fmt.Errorf("the VM sent more than %d directories and links", mostLinks)
+	}
+	return nil
+}
+
+// sparse reports whether a file's size is not that of what is sent.
+func sparse(h *tar.Header) bool {
+	return h.Typeflag == tar.TypeGNUSparse || slices.ContainsFunc([]string{"GNU.sparse.major", "GNU.sparse.map", "GNU.sparse.size", "GNU.sparse.realsize"}, func(key string) bool {
+		_, has := h.PAXRecords[key]
+		return has
+	})
+}
+
+// file writes the current entry to a name: to a temporary file that replaces what is
+// there, a link included.
+func (u *unpacking) file(h *tar.Header, name string) error {
+	return u.replace(name, h.FileInfo().Mode().Perm(), u.from)
+}
+
+// again writes a file that was unpacked before under another name, too.
+func (u *unpacking) again(old, name string) error {
+	file, err := u.root.Open(old)
+	if err != nil {
+		return err
+	}
+	defer file.Close() //nolint:errcheck // only read
+	info, err := file.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return errors.Join(err, fmt.Errorf("the VM sent a link to %q, which is no file", old))
+	}
+	return u.replace(name, info.Mode().Perm(), file)
+}
+
+func (u *unpacking) replace(name string, mode fs.FileMode, from io.Reader) error {
+	part := filepath.Join(filepath.Dir(name), ".linus-"+rand.Text())
+	file, err := u.root.OpenFile(part, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer u.root.Remove(part) //nolint:errcheck // renamed by then, or to be removed
+	_, err = io.Copy(file, from)
+	if err = errors.Join(err, file.Chmod(mode), file.Close()); err != nil {
+		return unreadable(err)
+	}
+	return u.root.Rename(part, name)
+}
+
+// finish makes the symbolic links and sets the directories' modes.
+func (u *unpacking) finish() error {
+	for _, h := range u.links {
+		name := path.Clean(h.Name)
+		if !staysInside(u.root, name, h.Linkname) {
+			u.app.note("left out: %s is a link to %s, which may lead out of the directory", strconv.Quote(h.Name), strconv.Quote(h.Linkname))
+			continue
+		}
+		if err := u.root.MkdirAll(filepath.FromSlash(path.Dir(name)), 0o755); err != nil {
+			return err
+		}
+		if err := u.root.Remove(filepath.FromSlash(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err := u.root.Symlink(h.Linkname, filepath.FromSlash(name)); err != nil {
+			return err
+		}
+	}
+	slices.Reverse(u.modes)
+	for _, h := range u.modes {
+		if path.Clean(h.Name) == "." && !u.made {
+			continue
+		}
+		if err := u.root.Chmod(filepath.FromSlash(path.Clean(h.Name)), h.FileInfo().Mode().Perm()|0o700); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// staysInside reports whether a symbolic link cannot lead out of root, whatever other such
+// links there are: it goes up only at its beginning, by no more directories than it is
+// below root, and none of these is a link.
+func staysInside(root *os.Root, name, target string) bool {
+	if target == "" || path.IsAbs(target) || filepath.IsAbs(filepath.FromSlash(target)) || filepath.VolumeName(filepath.FromSlash(target)) != "" {
+		return false
+	}
+	above := strings.Split(name, "/")
+	for i := 1; i < len(above); i++ {
+		info, err := root.Lstat(filepath.FromSlash(path.Join(above[:i]...)))
+		if err == nil && !info.IsDir() {
+			return false
+		}
+	}
+	up, down := 0, false
+	for part := range strings.SplitSeq(target, "/") {
+		switch part {
+		case "", ".":
+		case "..":
+			if down {
+				return false
+			}
+			up++
+		default:
+			down = true
+		}
+	}
+	return up <= len(above)-1
+}

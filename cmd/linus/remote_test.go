@@ -1,0 +1,171 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"linus/internal/tlstest"
+)
+
+// secureServer runs linus serve with TLS until the test ends, and returns the flags of a
+// client of it.
+func secureServer(t *testing.T) (flags []string) {
+	t.Helper()
+	dir := t.TempDir()
+	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	tlstest.New(t, "127.0.0.1").Write(t, cert, key)
+	t.Setenv("LINUS_STATE_DIR", dir)
+	t.Setenv("PROXMOX_HOST", "pve.example")
+	t.Setenv("CALLBACK_PORT", "0")
+	t.Setenv("HTTP_TLS_CERT", cert)
+	t.Setenv("HTTP_TLS_KEY", key)
+	ctx, cancel := context.WithCancel(t.Context())
+	said, stderr := io.Pipe()
+	ended := make(chan int, 1)
+	go func() {
+		code := run(ctx, fakeBackend, []string{"serve", "--http", "127.0.0.1:0"}, strings.NewReader(""), io.Discard, stderr)
+		_ = stderr.Close()
+		ended <- code
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if code := <-ended; code != 0 {
+			t.Errorf("linus serve exits with %d", code)
+		}
+	})
+	url := ""
+	for lines := bufio.NewScanner(said); url == "" && lines.Scan(); {
+		if m := regexp.MustCompile(`MCP at (https://\S+)/mcp`).FindStringSubmatch(lines.Text()); m != nil {
+			url = m[1]
+		}
+	}
+	go io.Copy(io.Discard, said) //nolint:errcheck // the rest of the log
+	if url == "" {
+		t.Fatal("linus serve tells no address")
+	}
+	return []string{"--server", url, "--token-file", filepath.Join(dir, "http-token"), "--ca-file", cert}
+}
+
+func TestServer_IsTheSameCommandLineFromAnywhere(t *testing.T) {
+	flags := secureServer(t)
+	t.Setenv("LINUS_STATE_DIR", t.TempDir()) // nothing of the engine's is here
+	t.Setenv("PROXMOX_HOST", "")
+	do := func(code int, stdin string, args ...string) string {
+		t.Helper()
+		var stdout, stderr bytes.Buffer
+		if got := run(t.Context(), fakeBackend, append(append([]string{}, flags...), args...), strings.NewReader(stdin), &stdout, &stderr); got != code {
+			t.Errorf("linus %s exits with %d, want %d: %s%s", strings.Join(args, " "), got, code, &stdout, &stderr)
+		}
+		return stdout.String() + stderr.String()
+	}
+	says := func(got, want string) {
+		t.Helper()
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is not in %s", want, got)
+		}
+	}
+	says(do(3, "", "job", "exec", "--", "sh", "-c", "echo out; echo err >&2; exit 3"), "out\n")
+	id := regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}`).FindString(do(0, "", "job", "submit", "--", "echo", "hello"))
+	says(do(0, "", "job", "status", id, "--wait"), "success")
+	says(do(0, "", "job", "logs", "-f", id), "hello\n")
+	says(do(0, "", "job", "list"), id)
+	says(do(0, "typed\n", "job", "exec", "--tty", "--", "echoes"), "typed\n")
+	says(do(0, "", "vm", "create", "dev"), "VM dev")
+	says(do(0, "", "vm", "list"), "dev")
+	says(do(0, "", "host", "check"), "pve")
+	says(do(0, "", "pool", "list"), "no pools")
+	says(do(0, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`+"\n", "mcp"), `"serverInfo"`)
+
+	ctx, stop := context.WithCancel(t.Context())
+	told, stdout := io.Pipe()
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run(ctx, fakeBackend, append(append([]string{}, flags...), "vm", "forward", "dev", freePort(t)+":80"), strings.NewReader(""), stdout, io.Discard)
+	}()
+	line, err := bufio.NewReader(told).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(t.Context(), "tcp", strings.Fields(line)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, "through"); err != nil {
+		t.Fatal(err)
+	}
+	back := make([]byte, len("through"))
+	if _, err := io.ReadFull(conn, back); err != nil || string(back) != "through" {
+		t.Errorf("came back: %q, %v", back, err)
+	}
+	stop()
+	if code := <-ended; code != exitDetached {
+		t.Errorf("forward exits with %d", code)
+	}
+	_ = conn.Close()
+
+	for _, args := range [][]string{{"serve"}, {"template", "list"}, {"store", "migrate", "--from", "x"}, {"host", "trust"}, {"vm", "ssh", "dev"}, {"vm", "cp", "--print", "x", "dev:"}, {"vm", "forward", "--print", "dev", "80"}} {
+		says(do(2, "", args...), "a server (--server, LINUS_SERVER)")
+	}
+	says(do(0, "", "config"), "those of the engine of https://")
+	says(do(0, "", "vm", "destroy", "dev", "--yes"), "destroyed")
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	var lc net.ListenConfig
+	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Error(err)
+		return "0"
+	}
+	defer l.Close() //nolint:errcheck // only its port was wanted
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return port
+}
+
+func TestServer_GuardsItsToken(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("LINUS_STATE_DIR", dir)
+	token := func(name, text string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	good := token("good", "0123456789abcdef\n", 0o600)
+	for name, tt := range map[string]struct {
+		args []string
+		says string
+	}{
+		"no token":                      {[]string{"--server", "https://127.0.0.1:1"}, "--token-file"},
+		"a token that others can read":  {[]string{"--server", "https://127.0.0.1:1", "--token-file", token("open", "0123456789abcdef", 0o644)}, "chmod 600"},
+		"no file":                       {[]string{"--server", "https://127.0.0.1:1", "--token-file", filepath.Join(dir, "none")}, "no such file"},
+		"more than a token":             {[]string{"--server", "https://127.0.0.1:1", "--token-file", token("two", "a token", 0o600)}, "token alone"},
+		"another machine without TLS":   {[]string{"--server", "http://pve.example:1", "--token-file", good}, "not encrypted"},
+		"nothing there":                 {[]string{"--server", "https://127.0.0.1:1", "--token-file", good}, "refused"},
+		"certificates that are none":    {[]string{"--server", "https://127.0.0.1:1", "--token-file", good, "--ca-file", good}, "no PEM certificate"},
+		"no URL":                        {[]string{"--server", "pve.example", "--token-file", good}, "LINUS_SERVER"},
+		"a URL with the token in it":    {[]string{"--server", "https://x:y@pve.example", "--token-file", good}, "LINUS_SERVER"},
+		"a server's URL with its query": {[]string{"--server", "https://pve.example/?token=x", "--token-file", good}, "LINUS_SERVER"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var stdout, stderr bytes.Buffer
+			if code := run(t.Context(), fakeBackend, append(tt.args, "job", "list"), strings.NewReader(""), &stdout, &stderr); code == 0 || !strings.Contains(stderr.String(), tt.says) {
+				t.Errorf("exit code %d, %s; want %q", code, &stderr, tt.says)
+			}
+		})
+	}
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"linus/internal/job"
+)
+
+func (a *app) tokenCommand() *cobra.Command {
+	return group("token", "Create, list and revoke tokens for other users of this engine",
+		a.tokenCreateCommand(), a.tokenListCommand(), a.tokenRevokeCommand())
+}
+
+// tokenTTL is how long a token is valid unless its maker says otherwise.
+const tokenTTL = 90 * 24 * time.Hour
+
+func (a *app) tokenCreateCommand() *cobra.Command {
+	var (
+		spec   job.TokenSpec
+		role   string
+		memory string
+		ttl    time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:   "create NAME",
+		Short: "Create a token, and print it this one time",
+		Long: "Jobs, VMs and idempotency keys belong to NAME: whoever presents a token of that name sees them, and nothing of others unless\n" +
+			"its role is admin. A name may have several tokens, so that one can replace another. Only a token's hash is stored.\n" +
+			"What each role may do, and how a token is used: linus help access.",
+		Example: "  linus token create ci --role run --limit-jobs 10 --secrets 'CI_*'\n" +
+			"  linus token create dashboard --role read --ttl 0 >token",
+		Args: oneArg("whom the token is for"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			spec.Name, spec.Role, spec.TTL = args[0], job.Role(role), int(ttl/time.Second)
+			if memory != "" {
+				bytes, err := job.ParseSize(memory)
+				if err != nil {
+					return fmt.Errorf("--limit-memory: %w", err)
+				}
+				spec.MemoryMB = int(bytes >> 20)
+			}
+			s, err := a.attach(cmd.Context(), false)
+			if err != nil {
+				return err
+			}
+			defer s.Close()
+			t, err := s.CreateToken(cmd.Context(), spec)
+			if err != nil {
+				return err
+			}
+			a.note("token %s of %s, role %s, %s; it is not shown again\n  revoke: linus token revoke %s", t.ID, t.Name, t.Role, expiryText(t.Token), t.ID)
+			return a.print(t, t.Secret)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&role, "role", string(job.RoleRun), "read, run or admin")
+	flags.DurationVar(&ttl, "ttl", tokenTTL, "how long it is valid, as in 720h; 0: until it is revoked")
+	flags.StringSliceVar(&spec.Toolsets, "toolsets", nil, "MCP tools it may use: some of "+strings.Join(job.Toolsets, ", ")+" (default: all)")
+	flags.StringSliceVar(&spec.Secrets, "secrets", nil, "secrets its jobs may name, with * and ? as wildcards (default: none; for admin: all)")
+	flags.StringSliceVar(&spec.Networks, "networks", nil, "bridges and VLAN tags its VMs may be on, as in vmbr1,20-29 (default: as the settings allow)")
+	flags.StringSliceVar(&spec.Templates, "templates", nil, "templates and operating systems its VMs may be made from (default: as the settings allow)")
+	flags.IntVar(&spec.Jobs, "limit-jobs", 0, "unfinished jobs at a time (default: no limit)")
+	flags.IntVar(&spec.VMs, "limit-vms", 0, "VMs at a time, those of unfinished jobs included (default: no limit)")
+	flags.StringVar(&memory, "limit-memory", "", "memory of those VMs together, as in 64G (default: no limit)")
+	flags.IntVar(&spec.PerHour, "limit-jobs-per-hour", 0, "jobs submitted within an hour (default: no limit)")
+	cmd.ValidArgsFunction = cobra.NoFileCompletions
+	_ = cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions([]string{"read", "run", "admin"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("toolsets", cobra.FixedCompletions(job.Toolsets, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+func (a *app) tokenListCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the tokens: whose they are, and what they may do",
+		Args:  noArgs,
+		RunE: a.reading(func(ctx context.Context, e job.Engine, _ []string) error {
+			tokens, err := e.Tokens(ctx)
+			if err != nil {
+				return err
+			}
+			const header = "ID\tNAME\tROLE\tEXPIRES\tCREATED\tBY\tNARROWED TO"
+			return printAll(a, tokens, "no tokens; linus token create makes one", header, func(t job.Token) string {
+				return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s", t.ID, t.Name, t.Role, strings.TrimPrefix(expiryText(t), "valid until "),
+					local(t.CreatedAt), cmp.Or(t.CreatedBy, "-"), orDash(narrowed(t.TokenSpec)))
+			})
+		}),
+	}
+}
+
+func (a *app) tokenRevokeCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "revoke ID|NAME",
+		Short: "Revoke a token, or all tokens of a name; its jobs go on",
+		Long:  "Within 5 seconds no engine of the installation takes it any more, and what it had open is closed.",
+		Args:  oneArg("the token's ID, or whose tokens to revoke"),
+		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
+			gone, err := s.RevokeToken(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			lines := make([]string, len(gone))
+			for i, t := range gone {
+				lines[i] = fmt.Sprintf("token %s of %s is revoked", t.ID, t.Name)
+			}
+			return a.print(gone, strings.Join(lines, "\n"))
+		}),
+	}
+}
+
+func expiryText(t job.Token) string {
+	switch {
+	case t.ExpiresAt.IsZero():
+		return "never expires"
+	case t.Expired(time.Now()):
+		return "expired " + local(t.ExpiresAt)
+	}
+	return "valid until " + local(t.ExpiresAt)
+}
+
+// narrowed returns what a token may not do besides its role, in one line.
+func narrowed(s job.TokenSpec) string {
+	var parts []string
+	for _, list := range []struct {
+		name   string
+		values []string
+	}{{"toolsets", s.Toolsets}, {"secrets", s.Secrets}, {"networks", s.Networks}, {"templates", s.Templates}} {
+		if len(list.values) > 0 {
+			parts = append(parts, list.name+" "+strings.Join(list.values, ","))
+		}
+	}
+	for _, limit := range []struct {
+		n    int
+		what string
+	}{{s.Jobs, "jobs"}, {s.VMs, "VMs"}, {s.MemoryMB, "MiB"}, {s.PerHour, "jobs an hour"}} {
+		if limit.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", limit.n, limit.what))
+		}
+	}
+	return strings.Join(parts, "; ")
+}

@@ -1,0 +1,170 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"linus/internal/job"
+)
+
+// openapi describes the API. A test makes it from the table.
+//
+//go:embed openapi.json
+var openapi []byte
+
+// APIPrefix is where the API is below a server's URL.
+const APIPrefix = "/api"
+
+// APIOptions are the options of API.
+type APIOptions struct {
+	Version string // of the engine's binary
+}
+
+// API returns the handler of /api/v1, for clients on other machines: the engine's verbs
+// as on the socket, with the same inputs, results and errors, and none of the calls to
+// the process but Info. Who calls is for its caller to check: a request's context ends
+// when it may no longer be made.
+func API(e job.Engine, o APIOptions) http.Handler {
+	mux := http.NewServeMux()
+	bodies := &job.Places{}
+	for _, r := range verbs() {
+		handleAPI(mux, r, job.Engine(apiEngine{e}), bodies)
+	}
+	info := ofNothing(func(v string, _ context.Context) (Info, error) { return Info{Version: v}, nil })
+	handleAPI(mux, route("Info", "GET /v1/info", always, info), o.Version, bodies)
+	mux.HandleFunc("GET "+APIPrefix+"/v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(openapi)
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		Refuse(w, http.StatusNotFound, codeNoRoute, fmt.Sprintf("%s %s is no operation of this API; GET %s/v1/openapi.json describes them", r.Method, r.URL.Path, APIPrefix))
+	})
+	return mux
+}
+
+// bodyTime bounds how long a part of a response may take to be read, and a request's
+// body to arrive, which has slowest bytes a second besides.
+const (
+	bodyTime = time.Minute
+	slowest  = 64 << 10
+)
+
+func handleAPI[E any](mux *http.ServeMux, at row[E], e E, bodies *job.Places) {
+	mux.HandleFunc(at.method+" "+APIPrefix+at.path, func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		if q.Has("token") || q.Has("access_token") {
+			Refuse(w, http.StatusBadRequest, codeInvalid, "a token in a URL ends up in logs: send it as Authorization: Bearer, and replace this one")
+			return
+		}
+		who, known := job.PrincipalFrom(r.Context())
+		if known && (at.body || at.stream >= 0) && !who.May(at.name) { // nothing is read for it
+			answer(w, nil, &job.DeniedError{Verb: at.name, Role: who.Role, Need: job.Needs(at.name)})
+			return
+		}
+		if at.body {
+			leave, err := bodies.TakeFor(r.Context(), r.ContentLength)
+			if err != nil {
+				answer(w, nil, err)
+				return
+			}
+			defer leave()
+		}
+		timed := &timely{ResponseWriter: w, conn: http.NewResponseController(w)}
+		defer timed.done()
+		if at.stream >= 0 {
+			r.Body = &timelyBody{r.Body, timed.conn}
+		} else if r.ContentLength > maxBody {
+			answer(w, nil, &http.MaxBytesError{Limit: maxBody})
+			return
+		}
+		if err := timed.readBody(r, at.body); err != nil {
+			answer(timed, nil, err)
+			return
+		}
+		at.serve(e, timed, r.WithContext(job.WithClient(r.Context(), apiClient(r))))
+	})
+}
+
+// apiClient names the client of a request: that of an MCP server, if it says so, and
+// otherwise "api". No name gives more rights than that one.
+func apiClient(r *http.Request) string {
+	name := r.Header.Get(clientHeader)
+	if job.IsMCP(name) {
+		return name
+	}
+	return "api"
+}
+
+// apiEngine is an engine whose callers do not choose the client's name.
+type apiEngine struct{ job.Engine }
+
+func (e apiEngine) Submit(ctx context.Context, s job.Submission) (job.Job, error) {
+	s.Client = job.ClientFrom(ctx)
+	return e.Engine.Submit(ctx, s)
+}
+
+func (e apiEngine) Plan(ctx context.Context, s job.Submission) ([]string, error) {
+	s.Client = job.ClientFrom(ctx)
+	return e.Engine.Plan(ctx, s)
+}
+
+// Refuse responds to a request with an error in the API's format.
+func Refuse(w http.ResponseWriter, status int, code, text string) {
+	send(w, status, map[string]failure{"error": {Code: code, Text: text}})
+}
+
+// timely is a request whose body, and each part of its response, has its time to pass.
+// In between, the connection may be silent for as long as the call takes.
+type timely struct {
+	http.ResponseWriter
+	conn *http.ResponseController
+}
+
+// readBody replaces the request's body, if it is expected to have one, by one in memory.
+func (t *timely) readBody(r *http.Request, expected bool) error {
+	if !expected {
+		return nil
+	}
+	size := r.ContentLength
+	if size < 0 {
+		size = maxBody
+	}
+	_ = t.conn.SetReadDeadline(time.Now().Add(bodyTime + time.Duration(size/slowest)*time.Second)) // a recorder in a test has none
+	body, err := io.ReadAll(http.MaxBytesReader(t.ResponseWriter, r.Body, maxBody))
+	_ = t.conn.SetReadDeadline(time.Time{})
+	var large *http.MaxBytesError
+	if err != nil && !errors.As(err, &large) {
+		err = &job.FieldError{Field: "request", Problem: "its body did not arrive: " + err.Error(), Remedy: "send it again"}
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return err
+}
+
+func (t *timely) Write(p []byte) (int, error) {
+	_ = t.conn.SetWriteDeadline(time.Now().Add(bodyTime))
+	return t.ResponseWriter.Write(p)
+}
+
+// done leaves the connection to the next request.
+func (t *timely) done() { _ = t.conn.SetWriteDeadline(time.Time{}) }
+
+// timelyBody is a body that is read as it arrives, and each part of which has its time.
+type timelyBody struct {
+	io.ReadCloser
+	conn *http.ResponseController
+}
+
+func (b *timelyBody) Read(data []byte) (int, error) {
+	_ = b.conn.SetReadDeadline(time.Now().Add(bodyTime))
+	defer b.conn.SetReadDeadline(time.Time{}) //nolint:errcheck // a recorder in a test has none
+	return b.ReadCloser.Read(data)
+}
+
+// Unwrap is for http.ResponseController.
+func (t *timely) Unwrap() http.ResponseWriter { return t.ResponseWriter }

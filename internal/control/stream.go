@@ -1,0 +1,138 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/coder/websocket"
+)
+
+// Bounds of a WebSocket.
+const (
+	maxFrame  = 64 << 10 // bytes of one message
+	pingEvery = 20 * time.Second
+	// pingLimit is how long the other side may neither answer nor read.
+	pingLimit = 2 * time.Minute
+	closeTime = 5 * time.Second
+)
+
+// opener serves one WebSocket: it calls accept once there is something to connect to,
+// and returns when either side is done. Errors before accept are HTTP errors.
+type opener[E, In any] = func(e E, ctx context.Context, in In, accept func() (*websocket.Conn, error)) error
+
+// socket returns a row of a WebSocket. at is as in route.
+func socket[E, In any](name, at string, open opener[E, In]) row[E] {
+	s := newShape[In](name, at)
+	s.repeatable = func(any) bool { return true } // until it is open, nothing has happened
+	return row[E]{shape: s, serve: func(e E, w http.ResponseWriter, r *http.Request) {
+		var in In
+		if err := s.decode(r, &in); err != nil {
+			answer(w, nil, err)
+			return
+		}
+		if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
+			w.Header().Set("Upgrade", "websocket")
+			Refuse(w, http.StatusUpgradeRequired, codeInvalid, "this is a WebSocket: connect to it as one")
+			return
+		}
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		var ws *websocket.Conn
+		err := open(e, ctx, in, func() (*websocket.Conn, error) {
+			// Accept checks that a browser's page is of this host; compression would keep
+			// memory for each connection.
+			conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled})
+			if err != nil {
+				return nil, errRefused // it has answered
+			}
+			ws = conn
+			ws.SetReadLimit(maxFrame)
+			go keepAlive(ctx, cancel, ws)
+			return ws, nil
+		})
+		switch {
+		case ws != nil:
+			finish(r.Context(), ws, err)
+		case !errors.Is(err, errRefused):
+			answer(w, nil, err)
+		}
+	}}
+}
+
+var errRefused = errors.New("refused by the WebSocket's server")
+
+// keepAlive ends a WebSocket whose other side does not answer.
+func keepAlive(ctx context.Context, end context.CancelFunc, ws *websocket.Conn) {
+	tick := time.NewTicker(pingEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		timed, cancel := context.WithTimeout(ctx, pingLimit)
+		err := ws.Ping(timed)
+		cancel()
+		if err != nil {
+			end()
+			return
+		}
+	}
+}
+
+// finish closes a WebSocket and says why.
+func finish(ctx context.Context, ws *websocket.Conn, err error) {
+	code, reason := websocket.StatusNormalClosure, ""
+	switch {
+	case ctx.Err() != nil:
+		code, reason = websocket.StatusGoingAway, "the server ends the connection"
+	case err != nil:
+		_, f := encodeError(err)
+		code, reason = websocket.StatusInternalError, f.Code+": "+f.Text
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_ = ws.Close(code, cutReason(reason))
+	}()
+	select { // it waits for the other side
+	case <-closed:
+	case <-time.After(closeTime):
+		_ = ws.CloseNow()
+		<-closed
+	}
+}
+
+// cutReason returns a text of at most 123 bytes, which is what fits.
+func cutReason(text string) string {
+	const most = 123
+	if len(text) > most {
+		text = text[:most]
+	}
+	for !utf8.ValidString(text) {
+		text = text[:len(text)-1]
+	}
+	return text
+}
+
+// open connects to a row's WebSocket.
+func (c *Conn) open(ctx context.Context, s shape, in any) (*websocket.Conn, error) {
+	req, err := c.request(ctx, s, in)
+	if err != nil {
+		return nil, err
+	}
+	ws, resp, err := websocket.Dial(ctx, req.URL.String(), &websocket.DialOptions{HTTPClient: c.http, HTTPHeader: req.Header, CompressionMode: websocket.CompressionDisabled}) //nolint:bodyclose // Dial closes it, unless readFailure does
+	if err != nil && resp != nil && resp.StatusCode != http.StatusSwitchingProtocols {
+		return nil, readFailure(resp)
+	}
+	if err != nil {
+		return nil, noResponse(ctx, err, false)
+	}
+	ws.SetReadLimit(maxFrame)
+	return ws, nil
+}

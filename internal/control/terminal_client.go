@@ -1,0 +1,258 @@
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+// maxUnsent bounds the input that a Terminal holds until the task has it, in bytes: so
+// little that sending it never waits for the other side.
+const maxUnsent = 128 << 10
+
+// Terminal is a task's terminal in another process. When the connection is lost, it
+// connects again: output goes on where it was, and input that did not arrive is sent
+// again. One goroutine reads; others may write.
+type Terminal struct {
+	client *Client
+	id     string
+	next   int64 // offset of the output to read next
+
+	// OnRefused is called with the reason why something was not done; nil: nothing is.
+	OnRefused func(reason string)
+
+	mu     sync.Mutex
+	room   *sync.Cond      // signalled when input was delivered, or nothing more can be
+	ws     *websocket.Conn // nil: not connected
+	base   int64           // bytes of input that the task had before unsent
+	unsent []byte          // input the task is not known to have
+	known  bool            // base is
+	closed bool            // the input ends after unsent
+	size   [2]int          // rows and columns; zero: never set
+	over   bool
+}
+
+// Terminal opens the terminal of a job, and shows its output from an offset on, or from
+// so many bytes before its end if that is negative. It must be closed.
+func (c *Client) Terminal(ctx context.Context, id string, offset int64) (*Terminal, error) {
+	t := &Terminal{client: c, id: id, next: offset}
+	t.room = sync.NewCond(&t.mu)
+	return t, t.connect(ctx)
+}
+
+// connect opens the WebSocket and brings the other side up to date.
+func (t *Terminal) connect(ctx context.Context) error {
+	ws, err := t.client.open(ctx, "Terminal", terminalRef{t.id, t.next})
+	if err != nil {
+		return err
+	}
+	first, err := readNews(ctx, ws)
+	if err == nil && (first.State == nil || first.Input == nil) {
+		err = errors.New("a terminal begins without its state; is the server another version?")
+	}
+	if err != nil {
+		_ = ws.CloseNow()
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.over {
+		_ = ws.CloseNow()
+		return io.ErrClosedPipe
+	}
+	t.ws, t.next = ws, first.State.Offset
+	if !t.known {
+		t.base, t.known = *first.Input, true
+	}
+	t.delivered(*first.Input)
+	if t.size[0] > 0 {
+		t.ask(ctx, TerminalRequest{Rows: t.size[0], Columns: t.size[1]})
+	}
+	for rest := t.unsent; len(rest) > 0; {
+		part := rest[:min(len(rest), maxFrame/2)]
+		t.write(ctx, websocket.MessageBinary, part)
+		rest = rest[len(part):]
+	}
+	if t.closed {
+		t.ask(ctx, TerminalRequest{Close: true})
+	}
+	return nil
+}
+
+// delivered forgets input that the task has. Others may have sent some, too.
+func (t *Terminal) delivered(total int64) {
+	n := min(max(0, total-t.base), int64(len(t.unsent)))
+	t.unsent = t.unsent[n:]
+	t.base = max(t.base, total)
+	t.room.Broadcast()
+}
+
+// Read returns what the task has written next, which is empty when only the state has
+// changed. With Done set in the state, it is all. Errors other than ctx's are final.
+func (t *Terminal) Read(ctx context.Context) ([]byte, TerminalState, error) {
+	var lost time.Time
+	for {
+		t.mu.Lock()
+		ws, over := t.ws, t.over
+		t.mu.Unlock()
+		if over {
+			return nil, TerminalState{}, io.ErrClosedPipe
+		}
+		data, state, err := []byte(nil), (*TerminalState)(nil), error(nil)
+		if ws == nil {
+			err = t.connect(ctx)
+			if err == nil {
+				lost = time.Time{}
+				continue
+			}
+		} else {
+			data, state, err = t.receive(ctx, ws)
+		}
+		switch {
+		case err == nil && state != nil:
+			return nil, *state, nil
+		case err == nil && len(data) > 0:
+			return data, TerminalState{Offset: t.next}, nil
+		case err == nil:
+			continue
+		case ctx.Err() != nil:
+			return nil, TerminalState{}, ctx.Err()
+		}
+		t.mu.Lock()
+		t.ws = nil
+		t.mu.Unlock()
+		if lost.IsZero() {
+			lost = time.Now()
+		}
+		again := ws != nil || errors.Is(err, ErrNoEngine) || errors.Is(err, ErrLost)
+		if !again || time.Since(lost) > reconnectTime {
+			return nil, TerminalState{}, err
+		}
+		select {
+		case <-time.After(reconnectWait):
+		case <-ctx.Done():
+			return nil, TerminalState{}, ctx.Err()
+		}
+	}
+}
+
+// receive reads one message.
+func (t *Terminal) receive(ctx context.Context, ws *websocket.Conn) ([]byte, *TerminalState, error) {
+	kind, data, err := ws.Read(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if kind == websocket.MessageBinary {
+		t.next += int64(len(data))
+		return data, nil, nil
+	}
+	n, err := decodeNews(data)
+	if err != nil {
+		return nil, nil, err
+	}
+	if n.Input != nil {
+		t.mu.Lock()
+		t.delivered(*n.Input)
+		t.mu.Unlock()
+	}
+	if n.Error != "" && t.OnRefused != nil {
+		t.OnRefused(n.Error)
+	}
+	if n.State != nil {
+		t.next = n.State.Offset
+	}
+	return nil, n.State, nil
+}
+
+// Write sends input. It waits while much of it has not arrived, and returns
+// io.ErrClosedPipe after Close.
+func (t *Terminal) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for written := 0; written < len(p); {
+		for len(t.unsent) >= maxUnsent && !t.over {
+			t.room.Wait()
+		}
+		if t.over || t.closed {
+			return written, io.ErrClosedPipe
+		}
+		part := p[written:min(len(p), written+maxFrame/2)]
+		t.unsent = append(t.unsent, part...)
+		written += len(part)
+		t.write(context.Background(), websocket.MessageBinary, part)
+	}
+	return len(p), nil
+}
+
+// CloseInput ends the task's input after what was written.
+func (t *Terminal) CloseInput() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	t.ask(context.Background(), TerminalRequest{Close: true})
+}
+
+// Resize gives the terminal another size, in characters.
+func (t *Terminal) Resize(rows, columns int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.size = [2]int{rows, columns}
+	t.ask(context.Background(), TerminalRequest{Rows: rows, Columns: columns})
+}
+
+// Close leaves the terminal. The task goes on.
+func (t *Terminal) Close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.over = true
+	if t.ws != nil {
+		_ = t.ws.CloseNow()
+	}
+	t.room.Broadcast()
+}
+
+// ask sends a request, with t.mu held.
+func (t *Terminal) ask(ctx context.Context, q TerminalRequest) {
+	data, err := json.Marshal(q)
+	if err == nil {
+		t.write(ctx, websocket.MessageText, data)
+	}
+}
+
+// write sends a message if there is a connection, with t.mu held. If that fails, the
+// reader notices, and connects again.
+func (t *Terminal) write(ctx context.Context, kind websocket.MessageType, data []byte) {
+	if t.ws == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeTime)
+	defer cancel()
+	if t.ws.Write(ctx, kind, data) != nil {
+		_ = t.ws.CloseNow()
+	}
+}
+
+// readNews reads a text message.
+func readNews(ctx context.Context, ws *websocket.Conn) (TerminalNews, error) {
+	kind, data, err := ws.Read(ctx)
+	if err == nil && kind != websocket.MessageText {
+		err = errors.New("a terminal begins with output; is the server another version?")
+	}
+	if err != nil {
+		return TerminalNews{}, err
+	}
+	return decodeNews(data)
+}
+
+func decodeNews(data []byte) (n TerminalNews, err error) {
+	if err = json.Unmarshal(data, &n); err != nil {
+		err = fmt.Errorf("read the terminal's state: %w", err)
+	}
+	return n, err
+}

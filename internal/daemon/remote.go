@@ -1,0 +1,69 @@
+package daemon
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+
+	"linus/internal/config"
+	"linus/internal/control"
+)
+
+// attachServer returns a client of the engine of LINUS_SERVER.
+func attachServer(ctx context.Context, c config.Config) (*control.Client, error) {
+	r := control.Remote{URL: c.Server, Token: func() (string, error) { return readToken(c.TokenFile) }}
+	var err error
+	if r.Roots, err = readRoots("LINUS_CA_FILE", c.CAFile); err != nil {
+		return nil, err
+	}
+	client, err := control.DialRemote(ctx, r)
+	var unknown x509.UnknownAuthorityError
+	if errors.As(err, &unknown) {
+		return nil, fmt.Errorf("%w; if its certificate is your own, give --ca-file (LINUS_CA_FILE)", err)
+	}
+	return client, err
+}
+
+// readRoots returns the certificates in the PEM file that a setting names; nil, the
+// system's, if it names none.
+func readRoots(setting, path string) (*x509.CertPool, error) {
+	if path == "" {
+		return nil, nil
+	}
+	pem, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", setting, err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s: %s has no PEM certificate", setting, path)
+	}
+	return roots, nil
+}
+
+// readToken returns the token in a file that only its owner can read.
+func readToken(path string) (string, error) {
+	if path == "" {
+		return "", errors.New("there is no token for the server: give --token-file (LINUS_TOKEN_FILE)")
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return "", fmt.Errorf("read the server's token: %w", err)
+	}
+	if info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows" {
+		return "", fmt.Errorf("the token in %s can be read by others (mode %04o); chmod 600 it", path, info.Mode().Perm())
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read the server's token: %w", err)
+	}
+	token := strings.TrimSpace(string(data))
+	if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", fmt.Errorf("%s does not contain a token alone", path)
+	}
+	return token, nil
+}

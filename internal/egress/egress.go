@@ -1,0 +1,313 @@
+// Package egress is the way out of VMs that may reach names only: an HTTP proxy that
+// connects to port 443 by CONNECT, and forwards plain HTTP to port 80. A name is
+// resolved here, once for each connection; addresses that are not public are refused
+// after that, and what was checked is what is dialled. Who speaks to the proxy is
+// hostile: times and sizes are bounded. It knows no VM and no job.
+package egress
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"linus/internal/job"
+)
+
+// Options say what a Proxy lets through.
+type Options struct {
+	Names  []string             // as in network.allow
+	Record func(job.Connection) // gets every connection, once when it is decided and once when it has ended; not nil
+
+	Lookup func(context.Context, string) ([]netip.Addr, error)     // nil: this machine's resolver
+	Dial   func(context.Context, netip.AddrPort) (net.Conn, error) // nil: TCP
+	Own    func() ([]netip.Addr, error)                            // this machine's addresses; nil: those of its cards
+	Idle   time.Duration                                           // without a byte either way; 0: 5 min
+	Header time.Duration                                           // for a request's header to arrive; 0: 15 s
+}
+
+const (
+	maxHeader   = 64 << 10
+	maxBody     = 1 << 30 // bytes of a plain request
+	dialTimeout = 15 * time.Second
+)
+
+// Proxy is one VM's way out.
+type Proxy struct {
+	o      Options
+	server *http.Server
+	conns  chan net.Conn
+	done   chan struct{}
+	close  sync.Once
+	plain  *httputil.ReverseProxy
+}
+
+// New starts a Proxy, which nobody can reach but by Dial.
+func New(o Options) *Proxy {
+	if o.Lookup == nil {
+		o.Lookup = func(ctx context.Context, name string) ([]netip.Addr, error) {
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", name+".")
+		}
+	}
+	if o.Dial == nil {
+		o.Dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+			return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", to.String())
+		}
+	}
+	if o.Own == nil {
+		o.Own = ownAddresses
+	}
+	if o.Idle == 0 {
+		o.Idle = 5 * time.Minute
+	}
+	if o.Header == 0 {
+		o.Header = 15 * time.Second
+	}
+	p := &Proxy{o: o, conns: make(chan net.Conn), done: make(chan struct{})}
+	quiet := log.New(io.Discard, "", 0)
+	p.server = &http.Server{Handler: p, ReadHeaderTimeout: o.Header, IdleTimeout: o.Idle, MaxHeaderBytes: maxHeader, ErrorLog: quiet}
+	p.plain = &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.Host = r.Out.URL.Host // the name that was checked
+			r.Out.Header.Del("Upgrade")
+			r.Out.Header.Del("Connection")
+		},
+		Transport: &http.Transport{
+			DisableKeepAlives: true, DisableCompression: true, ResponseHeaderTimeout: o.Idle, MaxResponseHeaderBytes: maxHeader,
+			DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) { return p.open(ctx, addr, "80") },
+		},
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) { refuse(w, err) },
+		ErrorLog:     quiet,
+	}
+	go func() { _ = p.server.Serve(memory{p}) }()
+	return p
+}
+
+// Dial returns a connection to the proxy.
+func (p *Proxy) Dial(ctx context.Context) (net.Conn, error) {
+	near, far := net.Pipe()
+	select {
+	case p.conns <- far:
+		return near, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Close ends the proxy and its connections, but those to names that are open: they end
+// with what carries them here.
+func (p *Proxy) Close() {
+	p.close.Do(func() {
+		close(p.done)
+		_ = p.server.Close()
+	})
+}
+
+// memory is the listener behind Dial.
+type memory struct{ p *Proxy }
+
+func (m memory) Accept() (net.Conn, error) {
+	select {
+	case c := <-m.p.conns:
+		return c, nil
+	case <-m.p.done:
+		return nil, net.ErrClosed
+	}
+}
+func (m memory) Close() error   { return nil }
+func (m memory) Addr() net.Addr { return &net.UnixAddr{Name: "proxy", Net: "unix"} }
+
+// refusal is an answer for whoever asked.
+type refusal struct{ why string }
+
+func (r *refusal) Error() string { return r.why }
+
+func refuse(w http.ResponseWriter, err error) {
+	code, text := http.StatusBadGateway, "linus: it cannot be reached"
+	if r := new(refusal); errors.As(err, &r) {
+		code, text = http.StatusForbidden, "linus: "+r.why
+	}
+	http.Error(w, text, code)
+}
+
+// ServeHTTP does one request.
+func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case r.Method == http.MethodConnect:
+		p.connect(w, r)
+	case r.URL.Scheme == "http" && r.URL.Host != "" && r.URL.User == nil:
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		p.plain.ServeHTTP(w, r)
+	default:
+		http.Error(w, "linus: this is a proxy: CONNECT, or an http:// URL", http.StatusBadRequest)
+	}
+}
+
+// open connects to a name and port, if both are allowed, and counts what passes.
+func (p *Proxy) open(ctx context.Context, addr, only string) (net.Conn, error) {
+	name, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		name, port = addr, only
+	}
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	c := job.Connection{Name: name, Port: port}
+	up, err := p.reach(ctx, name, port, only)
+	if err != nil {
+		c.Why = err.Error()
+		if r := new(refusal); !errors.As(err, &r) {
+			c.Why = "it cannot be reached"
+		}
+		p.o.Record(c)
+		return nil, err
+	}
+	c.Allowed = true
+	p.o.Record(c)
+	return &counted{Conn: up, idle: p.o.Idle, c: c, end: p.o.Record}, nil
+}
+
+func (p *Proxy) reach(ctx context.Context, name, port, only string) (net.Conn, error) {
+	switch {
+	case job.EgressNameProblem(name) != "" || strings.HasPrefix(name, "*"):
+		return nil, &refusal{"only names can be reached, such as example.com"}
+	case port != only:
+		return nil, &refusal{"only port 443 by CONNECT and port 80 of plain HTTP can be reached"}
+	case !job.EgressAllows(p.o.Names, name):
+		return nil, &refusal{"it is not in the job's network.allow"}
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	addresses, err := p.o.Lookup(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	own, err := p.o.Own()
+	if err != nil {
+		return nil, err
+	}
+	var failed error = &refusal{"its address is not public"}
+	for _, a := range addresses {
+		if a = a.Unmap(); !job.IsPublic(a) || slices.ContainsFunc(own, func(one netip.Addr) bool { return one.Unmap() == a }) {
+			continue
+		}
+		n := uint16(443)
+		if only == "80" {
+			n = 80
+		}
+		up, err := p.o.Dial(ctx, netip.AddrPortFrom(a, n))
+		if err == nil {
+			return up, nil
+		}
+		failed = err
+	}
+	return nil, failed
+}
+
+// connect is a tunnel to port 443.
+func (p *Proxy) connect(w http.ResponseWriter, r *http.Request) {
+	up, err := p.open(r.Context(), r.Host, "443")
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	defer func() { _ = up.Close() }()
+	hijacker, ok := w.(http.Hijacker)
+	if !ok {
+		http.Error(w, "linus: CONNECT is for HTTP/1", http.StatusBadRequest)
+		return
+	}
+	near, buffered, err := hijacker.Hijack()
+	if err != nil {
+		return
+	}
+	defer func() { _ = near.Close() }()
+	_ = near.SetDeadline(time.Time{})
+	if _, err := io.WriteString(near, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = io.Copy(up, onlyReader{buffered.Reader})
+		_ = up.Close()
+	}()
+	_, _ = io.Copy(near, up)
+	_ = near.Close()
+	_ = up.Close()
+	<-done
+}
+
+// onlyReader hides WriteTo, which would take a buffer's bytes past a deadline's renewal.
+type onlyReader struct{ r *bufio.Reader }
+
+func (o onlyReader) Read(b []byte) (int, error) { return o.r.Read(b) }
+
+// counted counts a connection's bytes, and ends it when none pass.
+type counted struct {
+	net.Conn
+	idle time.Duration
+	end  func(job.Connection)
+
+	mu   sync.Mutex
+	c    job.Connection
+	once sync.Once
+}
+
+func (c *counted) touch(out, in int) {
+	c.mu.Lock()
+	c.c.Out += int64(out)
+	c.c.In += int64(in)
+	c.mu.Unlock()
+	_ = c.SetDeadline(time.Now().Add(c.idle))
+}
+
+func (c *counted) Read(b []byte) (int, error) {
+	c.touch(0, 0)
+	n, err := c.Conn.Read(b)
+	c.touch(0, n)
+	return n, err
+}
+
+func (c *counted) Write(b []byte) (int, error) {
+	c.touch(0, 0)
+	n, err := c.Conn.Write(b)
+	c.touch(n, 0)
+	return n, err
+}
+
+func (c *counted) Close() error {
+	err := c.Conn.Close()
+	c.once.Do(func() {
+		c.mu.Lock()
+		done := c.c
+		c.mu.Unlock()
+		done.Ended = true
+		c.end(done)
+	})
+	return err
+}
+
+func ownAddresses() ([]netip.Addr, error) {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("list this machine's addresses: %w", err)
+	}
+	var own []netip.Addr
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			own = append(own, p.Addr())
+		}
+	}
+	return own, nil
+}

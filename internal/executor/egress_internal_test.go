@@ -1,0 +1,64 @@
+package executor
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"linus/internal/job"
+)
+
+func TestTraffic_IsToldInFewEvents(t *testing.T) {
+	var told []string
+	seen := &traffic{all: map[destination]*tally{}, tell: func(events ...job.Event) {
+		for _, e := range events {
+			if e.Kind != job.EventNetwork {
+				t.Errorf("an event of kind %s", e.Kind)
+			}
+			told = append(told, e.Text)
+		}
+	}}
+	ok := job.Connection{Name: "ok.example", Port: "443", Allowed: true}
+	for range 9 {
+		seen.note(ok)
+		done := ok
+		done.Ended, done.Out, done.In = true, 10, 20
+		seen.note(done)
+	}
+	seen.note(job.Connection{Name: "lan\n.example", Port: "443", Why: "its address is not public"})
+	seen.end()
+	want := []string{
+		"ok.example:443 allowed", "ok.example:443 allowed, 2 times, 10 bytes sent, 20 received", "ok.example:443 allowed, 4 times, 30 bytes sent, 60 received",
+		"ok.example:443 allowed, 8 times, 70 bytes sent, 140 received", "lan .example:443 refused: its address is not public",
+		"ok.example:443 allowed, 9 times, 90 bytes sent, 180 received",
+	}
+	if diff := cmp.Diff(want, told); diff != "" {
+		t.Error(diff)
+	}
+	told = nil
+	for i := range 5000 {
+		seen.note(job.Connection{Name: fmt.Sprintf("n%d.example", i), Port: strings.Repeat("4", 1000), Why: "no"})
+	}
+	seen.end()
+	if len(told) > mostDestinations+20 || len(seen.all) > mostDestinations+1 {
+		t.Errorf("%d events of %d destinations", len(told), len(seen.all))
+	}
+	if last := told[len(told)-1]; !strings.Contains(last, "other names refused, 4900 times") {
+		t.Errorf("the last event is %q", last)
+	}
+}
+
+func TestProxied_LeavesWhatTheManifestSets(t *testing.T) {
+	m := proxied(job.Manifest{Env: map[string]string{"HTTP_PROXY": "mine"}, Secrets: []string{"https_proxy"}}, "id")
+	if m.Env["HTTP_PROXY"] != "mine" || m.Env["http_proxy"] != fmt.Sprintf("http://127.0.0.1:%d", proxyPort("id")) || m.Env["NO_PROXY"] == "" {
+		t.Errorf("env %v", m.Env)
+	}
+	if _, there := m.Env["https_proxy"]; there {
+		t.Error("a secret's name is set")
+	}
+	if p := proxyPort("id"); p != proxyPort("id") || p < 20000 || p >= 30000 {
+		t.Errorf("port %d", p)
+	}
+}

@@ -1,0 +1,261 @@
+package executor_test
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/providertest"
+)
+
+// as returns a context in which a principal makes its requests.
+func as(t *testing.T, name string, role job.Role) context.Context {
+	return job.WithPrincipal(t.Context(), job.Principal{Name: name, Role: role})
+}
+
+func TestAccesses_HasEachVerbOnce(t *testing.T) {
+	var got, want []string
+	for _, a := range job.Accesses() {
+		got = append(got, a.Verb)
+		if !slices.Contains(job.Roles, a.Role) || a.Of == "" {
+			t.Errorf("%+v is not decided", a)
+		}
+	}
+	for m := range reflect.TypeFor[job.Engine]().Methods() {
+		want = append(want, m.Name)
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("decided: %v\nthe engine has: %v", got, want)
+	}
+}
+
+// call calls a method of an engine with ref as its first text and zero values for
+// the rest, and returns its error.
+func call(e job.Engine, ctx context.Context, verb, ref string) error { //nolint:revive // the context is the method's
+	m := reflect.ValueOf(e).MethodByName(verb)
+	args := []reflect.Value{reflect.ValueOf(ctx)}
+	for i := 1; i < m.Type().NumIn(); i++ {
+		arg := reflect.New(m.Type().In(i)).Elem()
+		if i == 1 && arg.Kind() == reflect.String {
+			arg.SetString(ref)
+		}
+		if i == 1 && arg.Kind() == reflect.Struct && arg.FieldByName("VM").IsValid() { // a file's
+			for name, text := range map[string]string{"VM": ref, "Path": "/f", "Old": "old"} {
+				if f := arg.FieldByName(name); f.IsValid() {
+					f.SetString(text)
+				}
+			}
+		}
+		args = append(args, arg)
+	}
+	results := m.Call(args)
+	err, _ := results[len(results)-1].Interface().(error)
+	return err
+}
+
+func TestGuard_RefusesEveryVerbWithoutAPrincipal(t *testing.T) {
+	r := newRig(t, 1)
+	e := executor.Guarded(r.Executor)
+	for _, a := range job.Accesses() {
+		if err := call(e, t.Context(), a.Verb, "x"); !errors.Is(err, job.ErrNoPrincipal) {
+			t.Errorf("%s without a principal: %v", a.Verb, err)
+		}
+	}
+}
+
+func TestGuard_RefusesWhatTheRoleDoesNotInclude(t *testing.T) {
+	r := newRig(t, 1)
+	e := executor.Guarded(r.Executor)
+	for _, a := range job.Accesses() {
+		for _, role := range append([]job.Role{"", "root"}, job.Roles...) {
+			var denied *job.DeniedError
+			err := call(e, as(t, "alice", role), a.Verb, "x")
+			if got := errors.As(err, &denied); got == role.Includes(a.Role) {
+				t.Errorf("%s as %q: denied %v, %v", a.Verb, role, got, err)
+			}
+		}
+	}
+}
+
+func TestGuard_AnothersDoesNotExist(t *testing.T) {
+	r := newRig(t, 1)
+	r.behave(providertest.Behaviour{Task: task(providertest.Task{Stdout: []byte("hi\n")})}, true)
+	e := executor.Guarded(r.Executor)
+	id := r.submitAs(as(t, "alice", job.RoleRun), func(m *job.Manifest) { m.Lifecycle, m.VMName = job.Persistent, "dev" })
+	r.wait(id)
+	bob := as(t, "bob", job.RoleRun)
+	for _, a := range append(job.Accesses(), job.Access{Verb: "ReadFile", Of: "a VM's file"}) {
+		own, none := id, "019aa000-0000-7000-8000-000000000000"
+		switch a.Of {
+		case job.OfVM, "a VM's file":
+			own, none = "dev", "nix"
+		case job.OfJob, job.OfFile: // a job stands for its VM
+		default:
+			continue
+		}
+		got, want := call(e, bob, a.Verb, own), call(e, bob, a.Verb, none)
+		if textWithout(got, own) != textWithout(want, none) || reflect.TypeOf(got) != reflect.TypeOf(want) {
+			t.Errorf("%s: another's is %v, one that does not exist is %v", a.Verb, got, want)
+		}
+	}
+	jobs, err := e.List(bob, job.Filter{})
+	vms, vmErr := e.VMs(bob)
+	if err != nil || vmErr != nil || len(jobs.Jobs) != 0 || len(vms) != 0 {
+		t.Errorf("lists show %+v and %+v; %v, %v", jobs.Jobs, vms, err, vmErr)
+	}
+	for who, ctx := range map[string]context.Context{"the owner": as(t, "alice", job.RoleRead), "an admin": as(t, "carol", job.RoleAdmin)} {
+		jobs, err := e.List(ctx, job.Filter{})
+		vms, vmErr := e.VMs(ctx)
+		if err != nil || vmErr != nil || len(jobs.Jobs) != 1 || len(vms) != 1 || jobs.Jobs[0].Principal != "alice" || vms[0].Principal != "alice" {
+			t.Errorf("lists of %s show %+v and %+v; %v, %v", who, jobs.Jobs, vms, err, vmErr)
+		}
+	}
+}
+
+// textWithout returns an error's text without what it is about.
+func textWithout(err error, ref string) string {
+	if err == nil {
+		return ""
+	}
+	return strings.ReplaceAll(err.Error(), ref, "REF")
+}
+
+// submitAs is submit on behalf of a principal.
+func (r *rig) submitAs(ctx context.Context, change ...func(*job.Manifest)) string {
+	r.t.Helper()
+	m := job.Manifest{Task: "echo hello", AgentType: job.AgentScript}
+	for _, c := range change {
+		c(&m)
+	}
+	j, err := executor.Guarded(r.Executor).Submit(ctx, job.Submission{Manifest: m})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return j.ID
+}
+
+func TestGuard_KeysBelongToAPrincipal(t *testing.T) {
+	r := newRig(t, 1)
+	e := executor.Guarded(r.Executor)
+	s := job.Submission{Manifest: job.Manifest{Task: "echo hello", AgentType: job.AgentScript}, IdempotencyKey: "k"}
+	ids := map[string]string{}
+	for _, name := range []string{"alice", "bob", job.OperatorName, "alice"} {
+		j, err := e.Submit(as(t, name, job.RoleAdmin), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if first := ids[name]; first != "" && first != j.ID {
+			t.Errorf("the key of %s returned %s, then %s", name, first, j.ID)
+		}
+		ids[name] = j.ID
+	}
+	if ids["alice"] == ids["bob"] || ids["alice"] == ids[job.OperatorName] || ids["bob"] == ids[job.OperatorName] {
+		t.Errorf("principals share jobs by a key: %v", ids)
+	}
+}
+
+func TestGuard_ANameTakenByAnotherSaysNoMore(t *testing.T) {
+	r := newRig(t, 2)
+	r.behave(providertest.Behaviour{}, true)
+	dev := func(m *job.Manifest) { m.Lifecycle, m.VMName = job.Persistent, "dev" }
+	first := r.wait(r.submitAs(as(t, "alice", job.RoleRun), dev))
+	j := r.wait(r.submitAs(as(t, "bob", job.RoleRun), dev))
+	if j.Outcome.Reason != job.ReasonProvisionFailed || !strings.Contains(j.Outcome.Error, `the name "dev" is taken`) {
+		t.Fatalf("second VM of the name: %+v", j.Outcome)
+	}
+	for what, secret := range map[string]string{"the job": first.ID, "the VM": strconv.Itoa(first.VM.ID), "the owner": "alice"} {
+		if strings.Contains(j.Outcome.Error, secret) {
+			t.Errorf("%s is in %q", what, j.Outcome.Error)
+		}
+	}
+}
+
+func TestGuard_AJobEntersOnlyTheVMItWasSubmittedFor(t *testing.T) {
+	r := newRig(t, 2)
+	r.behave(providertest.Behaviour{}, true)
+	alice := as(t, "alice", job.RoleRun)
+	r.wait(r.submitAs(alice, func(m *job.Manifest) { m.Lifecycle, m.VMName = job.Persistent, "dev" }))
+	_, err := executor.Guarded(r.Executor).Submit(as(t, "bob", job.RoleRun), job.Submission{Manifest: job.Manifest{Task: "x", AgentType: job.AgentScript, VM: "dev"}})
+	refusal(t, err, "is not a VM of ours")
+
+	shared := r.wait(r.submitAs(alice, sharing("dev")))
+	m, err := r.store.Manifest(t.Context(), shared.ID)
+	if err != nil || shared.Status != job.Success {
+		t.Fatal(shared.Outcome, err)
+	}
+	late, _, err := r.store.Insert(t.Context(), job.Job{ // bob had a VM of that name when he submitted it
+		ID: "019aa000-0000-7000-8000-000000000001", Kind: job.KindTask, Status: job.Pending, CreatedAt: time.Now(), Manifest: m,
+		Principal: "bob", Into: "019aa000-0000-7000-8000-000000000000",
+	}, "", job.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.stop()
+	r.restart()
+	if j := r.wait(late.ID); j.Outcome.Reason != job.ReasonProvisionFailed || !strings.Contains(j.Outcome.Error, "no longer the VM that this job was submitted for") {
+		t.Errorf("the job in another's VM: %+v", j.Outcome)
+	}
+}
+
+func TestGuard_APoolsVMBelongsToWhoHasIt(t *testing.T) {
+	r := newRig(t, 2)
+	hold := make(chan struct{})
+	r.behave(providertest.Behaviour{}, true)
+	r.newPool(1)
+	r.fake.Set(providertest.Behaviour{Task: task(providertest.Task{Until: hold})})
+	alice, bob := as(t, "alice", job.RoleRun), as(t, "bob", job.RoleRun)
+	j := r.until(r.submitAs(alice), func(j job.Job) bool { return j.Status == job.Running })
+	e := executor.Guarded(r.Executor)
+	ref := strconv.Itoa(j.VM.ID)
+	own, err := e.VM(alice, ref)
+	if err != nil || own.Principal != "alice" || j.VM.Source != job.SourcePool {
+		t.Errorf("her VM %+v, %v", own, err)
+	}
+	if _, err := e.VM(bob, ref); err == nil {
+		t.Error("another sees it")
+	}
+	if vms, err := e.VMs(alice); err != nil || len(vms) != 1 {
+		t.Errorf("her VMs: %+v, %v; the pool's idle ones are not among them", vms, err)
+	}
+	close(hold)
+	r.wait(j.ID)
+	r.removePool()
+}
+
+func TestGuard_LimitsOfClientsAreNotSharedBetweenPrincipals(t *testing.T) {
+	r := newRig(t, 2)
+	r.stop()
+	r.opts.Admit = func(has []job.Job, _ job.Manifest) error {
+		if len(has) > 0 {
+			return errors.New("one at a time")
+		}
+		return nil
+	}
+	r.restart()
+	hold := make(chan struct{})
+	defer close(hold)
+	r.fake.Set(providertest.Behaviour{Task: task(providertest.Task{Until: hold})})
+	e := executor.Guarded(r.Executor)
+	submit := func(name, client string) error {
+		_, err := e.Submit(as(t, name, job.RoleRun), job.Submission{Client: client, Manifest: job.Manifest{Task: "x", AgentType: job.AgentScript}})
+		return err
+	}
+	if err := submit("alice", "mcp:a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := submit("alice", "mcp:b"); err == nil {
+		t.Error("a principal has the limits of a client once more under another name")
+	}
+	if err := submit("bob", "mcp:a"); err != nil {
+		t.Errorf("bob is limited by what alice has: %v", err)
+	}
+}

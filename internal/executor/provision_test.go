@@ -1,0 +1,93 @@
+package executor_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/providertest"
+)
+
+// restarting is a host that restarts at the end of its next creates: what they made
+// stays.
+type restarting struct {
+	*providertest.Fake
+	times int
+	hides int // the attempt whose VM's ID it does not tell, from 1
+	tries int
+	away  time.Duration // for which another node is down then
+
+	mu   sync.Mutex
+	back time.Time // when it is back
+}
+
+func (h *restarting) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
+	tell := progress
+	if h.tries++; h.tries == h.hides {
+		tell = func(p job.Progress) {
+			p.VMID = 0
+			progress(p)
+		}
+	}
+	vm, err := h.Fake.Create(ctx, spec, tell)
+	if err != nil || h.times == 0 {
+		return vm, err
+	}
+	h.times--
+	h.mu.Lock()
+	h.back = time.Now().Add(h.away)
+	h.mu.Unlock()
+	return job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}, &job.HostError{
+		Op: "create VM " + spec.Name, Host: "root@pve", Class: job.HostInterrupted, Text: "the host was restarted",
+	}
+}
+
+func (h *restarting) List(ctx context.Context) ([]job.VM, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if time.Now().After(h.back) {
+		return h.Fake.List(ctx)
+	}
+	return nil, &job.HostError{Op: "list VMs", Host: "root@pve", Class: job.HostOffline, Text: "node 'pve2' did not list its own"}
+}
+
+// A create that its host's restart interrupted is begun again, when what it has left is
+// gone; but not for ever.
+func TestProvision_BeginsAgainWhatARestartInterrupted(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name     string
+		host     *restarting
+		creates  int
+		provided bool
+	}{
+		{"once", &restarting{times: 1}, 2, true},
+		{"before its ID was known", &restarting{times: 1, hides: 1}, 2, true},
+		{"while another node is away", &restarting{times: 1, hides: 1, away: 300 * time.Millisecond}, 2, true},
+		{"twice", &restarting{times: 2}, 3, true},
+		{"twice, the second time before its ID was known", &restarting{times: 2, hides: 2}, 3, true},
+		{"always", &restarting{times: 100}, 5, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := newRig(t, 1)
+			test.host.Fake = r.fake
+			r.stop()
+			r.opts.Provider = test.host
+			r.restart()
+			j := r.wait(r.submit())
+			switch {
+			case test.provided && j.Status != job.Success:
+				t.Errorf("%s, %+v", j.Status, j.Outcome)
+			case !test.provided && (j.Outcome.Reason != job.ReasonProvisionFailed || !strings.Contains(j.Outcome.Error, "the host was restarted")):
+				t.Errorf("%s, %+v", j.Status, j.Outcome)
+			}
+			if s := r.fake.Stats(); s.Creates != test.creates || s.MostVMs > 1 {
+				t.Errorf("%d creates, %d VMs at once", s.Creates, s.MostVMs)
+			}
+			r.noLeaks()
+		})
+	}
+}

@@ -1,0 +1,229 @@
+package executor
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"linus/internal/job"
+)
+
+const (
+	tokenCheck = 2 * time.Second // between two checks whether the tokens in use are still valid
+	tokenTrust = 4 * time.Second // how long one is trusted without such a check
+	tokenID    = 16              // digits of a token's hash that are its ID
+)
+
+// tokens are the ones that were shown to this engine, each with a context that ends when
+// the token does: whatever is done with it, in calls and streams, ends then.
+type tokens struct {
+	changed chan struct{} // some may have been revoked
+
+	mu   sync.Mutex
+	held map[string]*heldToken // by ID
+}
+
+type heldToken struct {
+	job.Token
+	hash string // empty: only its ID was shown
+	life context.Context
+	end  context.CancelCauseFunc
+	seen time.Time // since it was last read from the store
+}
+
+func newTokens() *tokens {
+	return &tokens{changed: make(chan struct{}, 1), held: map[string]*heldToken{}}
+}
+
+// CreateToken adds a token. Its secret is in the result, and nowhere else.
+func (e *Executor) CreateToken(ctx context.Context, s job.TokenSpec) (job.NewToken, error) {
+	if err := s.Validate(); err != nil {
+		return job.NewToken{}, err
+	}
+	by := job.CallerFrom(ctx)
+	secret := job.TokenPrefix + rand.Text()
+	hash := hashToken(secret)
+	t := job.Token{ID: hash[:tokenID], TokenSpec: s, CreatedAt: now(), CreatedBy: by.Principal}
+	if s.TTL > 0 {
+		t.ExpiresAt = t.CreatedAt.Add(seconds(s.TTL))
+	}
+	if err := e.o.Store.InsertToken(ctx, t, hash); err != nil {
+		return job.NewToken{}, err
+	}
+	e.o.Log.Info("token created", "token", t.ID, "principal", t.Name, "role", t.Role, "by", by.Principal)
+	e.o.Observer.TokenChanged(t, true, by)
+	return job.NewToken{Token: t, Secret: secret}, nil
+}
+
+// Tokens returns all tokens, by name.
+func (e *Executor) Tokens(ctx context.Context) ([]job.Token, error) { return e.o.Store.Tokens(ctx) }
+
+// RevokeToken removes a token by its ID, or all tokens of a name.
+func (e *Executor) RevokeToken(ctx context.Context, ref string) ([]job.Token, error) {
+	gone, err := e.o.Store.DeleteTokens(ctx, ref)
+	if errors.Is(err, job.ErrNotFound) {
+		err = &job.FieldError{Field: "token", Problem: fmt.Sprintf("%.80q is neither a token's ID nor a name that has tokens", ref), Remedy: "linus token list shows them"}
+	}
+	if err != nil {
+		return nil, err
+	}
+	by := job.CallerFrom(ctx)
+	for _, t := range gone {
+		e.tokens.drop(t.ID)
+		e.o.Log.Info("token revoked", "token", t.ID, "principal", t.Name, "by", by.Principal)
+		e.o.Observer.TokenChanged(t, false, by)
+	}
+	return gone, nil
+}
+
+// Authenticate returns the principal of a token; job.ErrUnauthorized if it is unknown,
+// revoked or expired.
+func (e *Executor) Authenticate(ctx context.Context, token string) (job.Principal, error) {
+	if !strings.HasPrefix(token, job.TokenPrefix) || len(token) > 200 {
+		return job.Principal{}, job.ErrUnauthorized
+	}
+	hash := hashToken(token)
+	return e.holder(ctx, hash[:tokenID], hash, func(ctx context.Context) (job.Token, error) { return e.o.Store.TokenByHash(ctx, hash) })
+}
+
+// Holder returns the principal of a token that was shown before, by the token's ID;
+// job.ErrUnauthorized if it was revoked or has expired.
+func (e *Executor) Holder(ctx context.Context, id string) (job.Principal, error) {
+	return e.holder(ctx, id, "", func(ctx context.Context) (job.Token, error) { return e.o.Store.Token(ctx, id) })
+}
+
+// holder returns the principal of a token that read reads from the store, unless it was
+// read a moment ago. An empty hash fits every token.
+func (e *Executor) holder(ctx context.Context, id, hash string, read func(context.Context) (job.Token, error)) (job.Principal, error) {
+	if p, ok := e.tokens.trusted(id, hash); ok {
+		return p, nil
+	}
+	began := time.Now()
+	t, err := read(ctx)
+	switch {
+	case errors.Is(err, job.ErrNotFound):
+		if hash == "" {
+			e.tokens.drop(id)
+		}
+		return job.Principal{}, job.ErrUnauthorized
+	case err != nil:
+		return job.Principal{}, err
+	case t.Expired(now()):
+		return job.Principal{}, job.ErrUnauthorized
+	}
+	return e.tokens.hold(t, hash, began), nil
+}
+
+// trusted returns the principal of a token that was read a moment ago.
+func (k *tokens) trusted(id, hash string) (job.Principal, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	h := k.held[id]
+	if h == nil || h.life.Err() != nil || time.Since(h.seen) > tokenTrust || h.Expired(now()) {
+		return job.Principal{}, false
+	}
+	if hash != "" && subtle.ConstantTimeCompare([]byte(h.hash), []byte(hash)) != 1 {
+		return job.Principal{}, false
+	}
+	return h.principal(), true
+}
+
+// hold keeps a token that was read from the store at a time.
+func (k *tokens) hold(t job.Token, hash string, at time.Time) job.Principal {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	h := k.held[t.ID]
+	if h == nil || h.life.Err() != nil {
+		h = &heldToken{Token: t}
+		h.life, h.end = context.WithCancelCause(context.Background())
+		k.held[t.ID] = h
+	}
+	if hash != "" {
+		h.hash = hash
+	}
+	h.seen = at
+	return h.principal()
+}
+
+func (h *heldToken) principal() job.Principal {
+	p := h.Token.Principal()
+	p.Life = h.life
+	return p
+}
+
+// drop ends what is done with a token.
+func (k *tokens) drop(id string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if h := k.held[id]; h != nil {
+		h.end(job.ErrUnauthorized)
+		delete(k.held, id)
+	}
+}
+
+// watchTokens ends what is done with tokens that were revoked at another engine, or have
+// expired. As long as the store does not answer, nothing can be learned of them, and
+// nothing that belongs to them.
+func (e *Executor) watchTokens(ctx context.Context) {
+	tick := time.NewTicker(tokenCheck)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-e.tokens.changed:
+		case <-ctx.Done():
+			return
+		}
+		if !e.tokens.any() {
+			continue
+		}
+		began := time.Now()
+		all, err := e.o.Store.Tokens(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				e.o.Log.Warn("tokens cannot be checked, will be tried again", "err", err)
+			}
+			continue
+		}
+		e.tokens.keep(all, began)
+	}
+}
+
+func (k *tokens) any() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.held) > 0
+}
+
+// keep drops the tokens that are not among all, as read since a time, or have expired.
+func (k *tokens) keep(all []job.Token, began time.Time) {
+	valid := map[string]bool{}
+	for _, t := range all {
+		valid[t.ID] = !t.Expired(now())
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for id, h := range k.held {
+		switch {
+		case valid[id]:
+			if began.After(h.seen) {
+				h.seen = began
+			}
+		case h.seen.Before(began): // a later one may not have been there yet
+			h.end(job.ErrUnauthorized)
+			delete(k.held, id)
+		}
+	}
+}
+
+func hashToken(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
+}

@@ -1,0 +1,189 @@
+package executor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"linus/internal/job"
+)
+
+// Webhooks is how messages about ended jobs are made and delivered.
+type Webhooks struct {
+	Send         func(context.Context, job.Webhook) job.WebhookResult
+	Installation bool                 // every job has a message to the installation's URL
+	Private      func(j job.Job) bool // the job's own URL may be at a private address; nil: none
+	Page         string               // URL at which jobs are shown; empty: none
+	Pauses       []time.Duration      // between attempts; nil: webhookPauses
+}
+
+// webhookPauses are the pauses between attempts: one more attempt than pauses. A receiver
+// that is down for a night gets its messages.
+var webhookPauses = []time.Duration{
+	5 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute, 30 * time.Minute,
+	time.Hour, 2 * time.Hour, 4 * time.Hour, 8 * time.Hour,
+}
+
+const (
+	webhooksAtOnce = 8
+	webhooksRead   = 100
+	webhookAge     = 24 * time.Hour
+	webhookLook    = 30 * time.Second // another engine may have recorded some
+)
+
+// ending returns the messages about a job that has just ended, to be recorded with its
+// status.
+func (e *Executor) ending(j job.Job) []job.Webhook {
+	o := e.o.Webhooks
+	if o == nil || j.Member != nil {
+		return nil
+	}
+	var urls []string
+	if o.Installation {
+		urls = append(urls, "")
+	}
+	if j.Manifest.Notify != nil {
+		urls = append(urls, j.Manifest.Notify.URL)
+	}
+	if len(urls) == 0 {
+		return nil
+	}
+	body, err := job.WebhookBody(j, o.Page)
+	if err != nil {
+		e.o.Log.Error("a webhook cannot be written", "job_id", j.ID, "err", err)
+		return nil
+	}
+	var all []job.Webhook
+	for _, to := range urls {
+		all = append(all, job.Webhook{
+			ID: "msg_" + uuid.NewString(), JobID: j.ID, URL: to, Body: body, CreatedAt: now(), NextAt: now(),
+			Private: to != "" && o.Private != nil && o.Private(j),
+		})
+	}
+	return all
+}
+
+// notifyAll delivers messages as they are due, until ctx ends. Of several engines one
+// does; what it does not finish, the next one does again.
+func (e *Executor) notifyAll(ctx context.Context) {
+	if e.o.Webhooks == nil {
+		return
+	}
+	for {
+		wait := webhookLook
+		if e.leads(ctx) {
+			wait = e.notifyDue(ctx)
+		}
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return
+		case <-e.notices:
+		case <-t.C:
+		}
+		t.Stop()
+	}
+}
+
+// notifyDue delivers what is due, and returns when to look again.
+func (e *Executor) notifyDue(ctx context.Context) time.Duration {
+	e.undelivered.Store(false) // before the look: what comes meanwhile sets it again
+	all, err := e.o.Store.Webhooks(ctx, webhooksRead)
+	if err != nil {
+		if ctx.Err() == nil {
+			e.o.Log.Error("read webhooks failed", "err", err)
+		}
+		return webhookLook
+	}
+	if len(all) > 0 {
+		e.undelivered.Store(true)
+	}
+	wait, busy := webhookLook, false
+	var sending sync.WaitGroup
+	seats := make(chan struct{}, webhooksAtOnce)
+	for _, w := range all {
+		if until := time.Until(w.NextAt); until > 0 {
+			wait = min(wait, until)
+			continue
+		}
+		busy = true
+		seats <- struct{}{}
+		sending.Go(func() {
+			defer func() { <-seats }()
+			if err := e.notify(ctx, w); err != nil && ctx.Err() == nil {
+				e.o.Log.Error("record the delivery of a webhook failed", "job_id", w.JobID, "err", err)
+			}
+		})
+	}
+	sending.Wait()
+	if busy {
+		return 100 * time.Millisecond // some may be due again, and more than these may be there
+	}
+	return wait
+}
+
+// notify makes one attempt to deliver a message. Before that it is recorded when the next
+// one is: an engine that dies in between leaves it to the next.
+func (e *Executor) notify(ctx context.Context, w job.Webhook) error {
+	pauses := e.o.Webhooks.Pauses
+	if pauses == nil {
+		pauses = webhookPauses
+	}
+	pause := pauses[min(w.Attempts, len(pauses)-1)]
+	next := now().Add(pause)
+	taken, err := e.o.Store.TakeWebhook(ctx, w, next)
+	if err != nil || !taken {
+		return err
+	}
+	began := time.Now()
+	r := e.o.Webhooks.Send(ctx, w)
+	if ctx.Err() != nil {
+		return nil // the engine stops; what has arrived is recognised by its ID
+	}
+	attempt := w.Attempts + 1
+	log := e.o.Log.With("job_id", w.JobID, "host", r.Host, "attempt", attempt, "status", r.Status, "duration_ms", time.Since(began).Milliseconds())
+	over := r.Final || attempt > len(pauses) || time.Since(w.CreatedAt) > webhookAge
+	d := job.Delivery{ID: w.ID, To: cmp.Or(r.Host, w.Host()), State: job.DeliveryPending, Attempts: attempt, At: now()}
+	if r.Err != nil {
+		d.Error = job.Bounded(r.Err.Error())
+	}
+	var events []job.Event
+	switch {
+	case r.Err == nil:
+		log.Info("webhook delivered")
+		d.State = job.DeliveryDone
+		events = []job.Event{{Kind: job.EventProgress, Text: fmt.Sprintf("webhook delivered to %s (%d), attempt %d", r.Host, r.Status, attempt)}}
+	case over:
+		log.Warn("webhook given up", "err", r.Err)
+		d.State = job.DeliveryGivenUp
+		events = []job.Event{{Kind: job.EventWarning, Text: fmt.Sprintf("webhook to %s given up after attempt %d: %v", r.Host, attempt, r.Err)}}
+	case attempt == 1:
+		d.NextAt = next
+		log.Warn("webhook failed, will be tried again", "err", r.Err)
+		events = []job.Event{{Kind: job.EventWarning, Text: fmt.Sprintf("webhook to %s failed and is tried again: %v", r.Host, r.Err)}}
+	default:
+		d.NextAt = next
+		log.Warn("webhook failed again", "err", r.Err)
+	}
+	_, err = e.update(ctx, w.JobID, func(j *job.Job) ([]job.Event, error) {
+		j.SetDelivery(d)
+		if d.State != job.DeliveryPending {
+			j.Settled = []string{w.ID}
+		}
+		return events, nil
+	})
+	if errors.Is(err, job.ErrNotFound) && d.State != job.DeliveryPending { // it was deleted
+		err = e.o.Store.DropWebhook(ctx, w.ID)
+	}
+	if err != nil && !errors.Is(err, job.ErrNotFound) {
+		return err
+	}
+	e.o.Observer.Notified(d)
+	return nil
+}

@@ -1,0 +1,143 @@
+package executor_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/providertest"
+	"linus/internal/store"
+)
+
+// countedStore counts the changes that its callers wait for: each may be a commit.
+type countedStore struct {
+	*store.Store
+	writes *atomic.Int64
+}
+
+func (s countedStore) Insert(ctx context.Context, j job.Job, key string, within job.Limits) (job.Job, bool, error) {
+	s.writes.Add(1)
+	return s.Store.Insert(ctx, j, key, within)
+}
+
+func (s countedStore) Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
+	s.writes.Add(1)
+	return s.Store.Update(ctx, id, change)
+}
+
+func (s countedStore) Take(ctx context.Context, id string) (job.Job, bool, error) {
+	s.writes.Add(1)
+	return s.Store.Take(ctx, id)
+}
+
+func (s countedStore) AppendOutput(ctx context.Context, id, stream string, offset int64, data []byte) (int64, error) {
+	s.writes.Add(1)
+	return s.Store.AppendOutput(ctx, id, stream, offset, data)
+}
+
+func (s countedStore) SealOutput(ctx context.Context, id string, ends ...job.StreamEnd) ([]job.OutputInfo, error) {
+	s.writes.Add(1)
+	return s.Store.SealOutput(ctx, id, ends...)
+}
+
+// A whole job waits for few commits: most of what an engine costs are these.
+func TestJob_WaitsForFewWrites(t *testing.T) {
+	r := newRig(t, 1)
+	r.stop()
+	var writes atomic.Int64
+	r.opts.Store = countedStore{r.store, &writes}
+	r.restart()
+	id := r.submit()
+	j := r.eventually(id, job.Job.Done)
+	if j.Status != job.Success {
+		t.Fatalf("%+v", j.Outcome)
+	}
+	t.Logf("%d writes", writes.Load())
+	if n := writes.Load(); n > 16 {
+		t.Errorf("%d writes, want at most 16", n)
+	}
+}
+
+// warmed notes what its jobs' rows say when a VM is prepared.
+type warmed struct {
+	*providertest.Fake
+	store *store.Store
+	seen  chan job.Job
+}
+
+func (g warmed) Warm(ctx context.Context, j job.Job) error {
+	j, err := g.store.Job(ctx, j.ID)
+	select {
+	case g.seen <- j:
+	default:
+	}
+	return err
+}
+
+// A member can be claimed when it is prepared, not before: what prepares it takes as long
+// as the start of a task.
+func TestPool_MemberIsPreparedBeforeItIsWarm(t *testing.T) {
+	r := newRig(t, 1)
+	r.stop()
+	g := warmed{r.fake, r.store, make(chan job.Job, 1)}
+	r.opts.Guest = g
+	r.restart()
+	r.newPool(1)
+	if m := <-g.seen; m.Member == nil || m.Member.State != job.MemberMaking {
+		t.Errorf("prepared first as %+v", m.Member)
+	}
+	r.removePool()
+}
+
+// steppedStore counts the changes that may be written later.
+type steppedStore struct {
+	*store.Store
+	soon *atomic.Int64
+}
+
+func (s steppedStore) UpdateSoon(id string, change func(*job.Job) ([]job.Event, error)) func() (job.Job, error) {
+	s.soon.Add(1)
+	return s.Store.UpdateSoon(id, change)
+}
+
+// The steps of a VM's creation that come at about the same time are written together, in
+// their order and with the times at which they came.
+func TestProvision_WritesStepsTogether(t *testing.T) {
+	t.Parallel()
+	notOnPostgres(t)
+	const pause = 30 * time.Millisecond
+	synctest.Test(t, func(t *testing.T) {
+		r := newRigHere(t, 1)
+		r.stop()
+		var soon atomic.Int64
+		r.opts.Store = steppedStore{r.store, &soon}
+		r.restart()
+		r.behave(providertest.Behaviour{StepDelay: pause}, true)
+		id := r.submit()
+		r.wait(id)
+		events, err := r.store.Events(t.Context(), id, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var steps []job.Event
+		for _, e := range events {
+			if e.Kind == job.EventProgress {
+				steps = append(steps, e)
+			}
+		}
+		if len(steps) < 8 {
+			t.Fatalf("%d steps of %d events", len(steps), len(events))
+		}
+		for i, e := range steps[1:] {
+			if took := e.At.Sub(steps[i].At); took != pause {
+				t.Errorf("step %s came %s after the one before, want %s", e.Phase, took, pause)
+			}
+		}
+		if n := soon.Load(); n > 4 {
+			t.Errorf("%d changes for %d steps, want at most 4", n, len(steps))
+		}
+	})
+}

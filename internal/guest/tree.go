@@ -1,0 +1,174 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/remote"
+	"linus/internal/term"
+)
+
+// How a tree is packed and unpacked in a VM. tar opens no pipes and devices: it only
+// notes that they are there. What it cannot read is an error at its end.
+const (
+	pack = `if [ -d "$1" ]; then exec tar -C "$1" -cf - .; fi
+[ -f "$1" ] || { [ -e "$1" ] && exit 67; exit 66; }
+case $1 in */*) cd -- "${1%/*}/" || exit ;; esac
+exec tar -chf - "./${1##*/}"`
+	unpack = `[ -d "$1" ] || { [ -e "$1" ] && exit 67; exit 66; }
+exec tar -C "$1" -xof -`
+
+	exitMissing = 66
+	exitOther   = 67
+)
+
+// treeIdle is how long nothing may come from a VM that packs a tree, or go to one that
+// unpacks it.
+const treeIdle = time.Minute
+
+// ReadTree implements job.Files.
+func (g *Guest) ReadTree(ctx context.Context, vm job.VM, name string) (io.ReadCloser, error) {
+	at, err := g.at(name)
+	if err != nil {
+		return nil, err
+	}
+	ws, leave, err := g.enter(ctx, vm)
+	if err != nil {
+		return nil, g.workspaceFault(ctx, "read files of", vm, err)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	from, to := io.Pipe()
+	context.AfterFunc(ctx, func() { _ = to.CloseWithError(context.Cause(ctx)) }) // or a write would wait for a reader that has left
+	g.closing.Go(func() {
+		defer leave()
+		idle := watchIdle(cancel)
+		err := ws.pool.Run(ctx, remote.Command{Name: "tar", Line: remote.Quote("sh", "-c", pack, "tar", at), Stdout: idle.writer(to)})
+		idle.stop()
+		_ = to.CloseWithError(g.treeFault(ctx, "read files of", vm, name, err))
+		cancel(nil)
+	})
+	return &tree{from, cancel}, nil
+}
+
+// tree is an archive on its way.
+type tree struct {
+	*io.PipeReader
+
+	cancel context.CancelCauseFunc
+}
+
+// Close ends the transfer.
+func (t *tree) Close() error {
+	t.cancel(errors.New("nobody reads the archive any more"))
+	return t.PipeReader.Close()
+}
+
+// WriteTree implements job.Files.
+func (g *Guest) WriteTree(ctx context.Context, vm job.VM, name string, archive io.Reader) error {
+	at, err := g.at(name)
+	if err != nil {
+		return err
+	}
+	ws, leave, err := g.enter(ctx, vm)
+	if err != nil {
+		return g.workspaceFault(ctx, "write files of", vm, err)
+	}
+	defer leave()
+	caller := ctx
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	idle := watchIdle(cancel)
+	defer idle.stop()
+	p, err := ws.pool.Begin(ctx, remote.Command{Name: "tar", Line: remote.Quote("sh", "-c", unpack, "tar", at)})
+	if err == nil {
+		defer p.Close()
+		read := &failing{from: archive}
+		if err = p.Send(ctx, idle.reader(read)); err == nil {
+			if err = p.CloseInput(ctx); err == nil {
+				err = p.Wait(ctx)
+			}
+		}
+		if failed := read.err.Load(); failed != nil {
+			return fmt.Errorf("write files of VM %d: the archive ended too early, and may be there in part: %w", vm.ID, *failed)
+		}
+	}
+	if cause := context.Cause(ctx); err != nil && cause != nil && caller.Err() == nil {
+		err = cause
+	}
+	return g.treeFault(caller, "write files of", vm, name, err)
+}
+
+// failing notes the error of a reader.
+type failing struct {
+	from io.Reader
+	err  atomic.Pointer[error]
+}
+
+func (f *failing) Read(data []byte) (int, error) {
+	n, err := f.from.Read(data)
+	if err != nil && !errors.Is(err, io.EOF) {
+		f.err.Store(&err)
+	}
+	return n, err
+}
+
+// treeFault turns what tar said into an error of the path.
+func (g *Guest) treeFault(ctx context.Context, what string, vm job.VM, name string, err error) error {
+	var exit *remote.ExitError
+	switch {
+	case err == nil:
+		return nil
+	case !errors.As(err, &exit):
+		return g.workspaceFault(ctx, what, vm, err)
+	case exit.Code == exitMissing:
+		return pathProblem(name, "does not exist", "list its directory")
+	case exit.Code == exitOther:
+		return pathProblem(name, "is neither a directory nor a regular file", "give one of them")
+	}
+	said := strings.TrimSpace(term.Text(exit.Stderr))
+	return pathProblem(name, "was not copied completely: "+job.Bounded(said), "what the VM's SSH user may not read or write needs a command with sudo in the VM")
+}
+
+// idleWatch ends a transfer in which the VM does nothing for a while. Only the time that
+// the VM takes counts, not that of the other end.
+type idleWatch struct{ timer *time.Timer }
+
+func watchIdle(cancel context.CancelCauseFunc) idleWatch {
+	return idleWatch{time.AfterFunc(treeIdle, func() {
+		cancel(fmt.Errorf("the VM has not continued for %s", treeIdle))
+	})}
+}
+
+func (i idleWatch) stop() { i.timer.Stop() }
+
+// writer passes on what the VM sends.
+func (i idleWatch) writer(to io.Writer) io.Writer {
+	return writerFunc(func(data []byte) (int, error) {
+		i.timer.Stop()
+		defer i.timer.Reset(treeIdle)
+		return to.Write(data)
+	})
+}
+
+// reader passes on what the VM is sent.
+func (i idleWatch) reader(from io.Reader) io.Reader {
+	return readerFunc(func(data []byte) (int, error) {
+		i.timer.Stop()
+		defer i.timer.Reset(treeIdle)
+		return from.Read(data)
+	})
+}
+
+type (
+	writerFunc func([]byte) (int, error)
+	readerFunc func([]byte) (int, error)
+)
+
+func (f writerFunc) Write(data []byte) (int, error) { return f(data) }
+func (f readerFunc) Read(data []byte) (int, error)  { return f(data) }

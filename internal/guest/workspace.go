@@ -1,0 +1,132 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/remote"
+	"linus/internal/result"
+)
+
+// workspace has the connections over which people and agents work on a VM's files and
+// reach its ports. They are not those of the VM's jobs, so nothing there can hold a job,
+// and they are closed once nobody has used them for a while.
+type workspace struct {
+	pooled
+
+	calls chan struct{} // one for each call at a time
+	conns chan struct{} // one for each connection to a port
+	edits chan struct{} // held by who changes a file: an edit is between a read and a write
+
+	users int         // Guest.mu guards it
+	idle  *time.Timer // closes the workspace; nil while it is used
+}
+
+const (
+	maxCalls      = 6 // sshd allows 10 sessions a connection
+	workspaceIdle = time.Minute
+	callTime      = 40 * time.Second // of one call, unless it is a tree: MCP clients wait for 45 s
+)
+
+func (ws *workspace) close() { ws.pool.Close() }
+
+// enter returns the VM's workspace for one call, which ends with leave.
+func (g *Guest) enter(ctx context.Context, vm job.VM) (ws *workspace, leave func(), err error) {
+	if ws, err = g.workspace(ctx, vm); err != nil {
+		return nil, nil, err
+	}
+	select {
+	case ws.calls <- struct{}{}:
+		return ws, func() {
+			<-ws.calls
+			g.leave(ws)
+		}, nil
+	case <-ctx.Done():
+		g.leave(ws)
+		return nil, nil, fmt.Errorf("wait for other calls about files of VM %d: %w", vm.ID, context.Cause(ctx))
+	}
+}
+
+// workspace returns a VM's workspace, with one more user.
+func (g *Guest) workspace(ctx context.Context, vm job.VM) (*workspace, error) {
+	if vm.IP == "" || vm.User == "" {
+		return nil, fmt.Errorf("VM %d has no address or user yet", vm.ID)
+	}
+	host, err := g.o.Host(ctx, vm)
+	if err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	ws := g.workspaces[vm.Job]
+	if ws == nil || !ws.serves(vm, host) {
+		p, err := g.connections(vm, host, g.o.Log.With("vm_id", vm.ID, "for", "files"))
+		if err != nil {
+			return nil, err
+		}
+		if ws != nil {
+			g.closing.Go(ws.close) // waits for calls under way there
+		}
+		ws = &workspace{pooled: pooled{vm: vm, host: host, pool: p}, calls: make(chan struct{}, maxCalls), conns: make(chan struct{}, maxConns), edits: make(chan struct{}, 1)}
+		g.workspaces[vm.Job] = ws
+	}
+	ws.users++
+	if ws.idle != nil {
+		ws.idle.Stop()
+		ws.idle = nil
+	}
+	return ws, nil
+}
+
+// leave notes that a user has left a workspace.
+func (g *Guest) leave(ws *workspace) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if ws.users--; ws.users > 0 || g.workspaces[ws.vm.Job] != ws {
+		return
+	}
+	ws.idle = time.AfterFunc(workspaceIdle, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if ws.users > 0 || g.workspaces[ws.vm.Job] != ws {
+			return
+		}
+		delete(g.workspaces, ws.vm.Job)
+		g.closing.Go(ws.close)
+	})
+}
+
+// inWorkspace runs work with a VM's files. The VM may send at most budget bytes. work is
+// repeated once if the connection was lost, unless again is false.
+func (g *Guest) inWorkspace(ctx context.Context, what string, vm job.VM, budget int64, again bool, work func(context.Context, *workspace, *remote.FileSystem) error) error {
+	timed, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	ws, leave, err := g.enter(timed, vm)
+	if err == nil {
+		defer leave()
+		once := func() error {
+			return ws.pool.WithFiles(timed, budget, func(fs *remote.FileSystem) error { return work(timed, ws, fs) })
+		}
+		if err = once(); again && remote.ClassOf(err) == remote.Lost && timed.Err() == nil {
+			err = once()
+		}
+	}
+	return g.workspaceFault(ctx, what, vm, err)
+}
+
+// workspaceFault is fault; an error about a path stays as it is.
+func (g *Guest) workspaceFault(ctx context.Context, what string, vm job.VM, err error) error {
+	var field *job.FieldError
+	switch {
+	case errors.As(err, &field):
+		return field
+	case errors.Is(err, remote.ErrTooMuch):
+		return fmt.Errorf("%s VM %d: %w", what, vm.ID, err)
+	case errors.Is(err, remote.ErrNoSFTP):
+		return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("VM %d's SSH server has no SFTP subsystem", vm.ID), Remedy: "use a command in the VM instead"}
+	}
+	return g.fault(ctx, what, job.Job{VM: &vm}, result.Result{}, err)
+}

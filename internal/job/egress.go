@@ -1,0 +1,144 @@
+package job
+
+import (
+	"slices"
+	"strings"
+
+	"linus/internal/lazyregexp"
+)
+
+// Egress says where a VM's packets may go.
+type Egress string
+
+// The egress modes, from what reaches the most to what reaches nothing.
+const (
+	EgressLAN      Egress = "lan"      // wherever a machine on its bridge can go
+	EgressInternet Egress = "internet" // public addresses and its name servers
+	EgressAllow    Egress = "allow"    // names, through a proxy of the engine
+	EgressNone     Egress = "none"     // nowhere
+)
+
+// Egresses are all modes, in this order.
+var Egresses = []Egress{EgressLAN, EgressInternet, EgressAllow, EgressNone}
+
+// Reaches reports whether a VM of mode e may reach something that one of mode
+// other may not.
+func (e Egress) Reaches(other Egress) bool {
+	rank := func(e Egress) int { return slices.Index(Egresses, orLAN(e)) }
+	return rank(e) < rank(other)
+}
+
+func orLAN(e Egress) Egress {
+	orDefault(&e, EgressLAN)
+	return e
+}
+
+// Mode returns the network's egress mode; a network that says nothing is on the LAN.
+func (n Network) Mode() Egress { return orLAN(n.Egress) }
+
+// Limited reports whether the VM may not go everywhere.
+func (n Network) Limited() bool { return n.Mode() != EgressLAN }
+
+// IsZero reports whether the network is the server's settings in everything.
+func (n Network) IsZero() bool {
+	return n.Bridge == "" && n.VLAN == 0 && n.IP == "" && n.Gateway == "" && n.Egress == "" && len(n.Allow) == 0
+}
+
+// Equal reports whether two networks are the same.
+func (n Network) Equal(o Network) bool {
+	return n.Bridge == o.Bridge && n.VLAN == o.VLAN && n.IP == o.IP && n.Gateway == o.Gateway &&
+		n.Mode() == o.Mode() && slices.Equal(n.Allow, o.Allow)
+}
+
+// withDefaults fills in the mode and its names. Names alone mean EgressAllow.
+func (n Network) withDefaults(d Defaults) Network {
+	if n.Egress == "" && len(n.Allow) > 0 {
+		n.Egress = EgressAllow
+	}
+	orDefault(&n.Egress, d.Egress)
+	if n.Egress == EgressAllow && len(n.Allow) == 0 {
+		n.Allow = d.EgressNames
+	}
+	names := make([]string, 0, len(n.Allow))
+	for _, name := range n.Allow {
+		names = append(names, strings.ToLower(name))
+	}
+	slices.Sort(names)
+	n.Allow = nil
+	if len(names) > 0 {
+		n.Allow = slices.Compact(names)
+	}
+	return n
+}
+
+// MaxEgressNames bounds the names of one VM.
+const MaxEgressNames = 100
+
+var (
+	egressLabels = lazyregexp.New(`^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)+[a-z][a-z0-9-]*[a-z0-9]$`)
+	allDigits    = lazyregexp.New(`^[0-9.]+$`)
+)
+
+// EgressNameProblem returns what is wrong with a name of network.allow, empty if
+// nothing is: it is a host name of two labels or more in lower case, or "*." and
+// one, which stands for all names below it and not for that itself.
+func EgressNameProblem(name string) string {
+	bare := strings.TrimPrefix(name, "*.")
+	switch {
+	case strings.ContainsFunc(name, func(r rune) bool { return r > 126 }):
+		return "is not ASCII: give its punycode form, as in xn--bcher-kva.example"
+	case strings.Contains(name, "://") || strings.Contains(name, "/"):
+		return "is not a name: leave out scheme and path"
+	case strings.Contains(bare, "*"):
+		return "has a * elsewhere than in front, as in *.example.com"
+	case allDigits.MatchString(bare) || strings.Contains(bare, ":") && !strings.Contains(bare, "."):
+		return "is an address: only names can be allowed"
+	case strings.Contains(bare, ":"):
+		return "has a port: only 443 and 80 can be reached, whatever the name"
+	case len(bare) > 253 || !egressLabels.MatchString(bare) || slices.ContainsFunc(strings.Split(bare, "."), func(l string) bool { return len(l) > 63 }):
+		return "is not a host name of two labels or more, as in example.com"
+	}
+	return ""
+}
+
+// EgressAllows reports whether a host, in lower case, is one of names.
+func EgressAllows(names []string, host string) bool {
+	return slices.ContainsFunc(names, func(name string) bool {
+		suffix, below := strings.CutPrefix(name, "*")
+		return name == host || below && strings.HasSuffix(host, suffix) && host != suffix[1:]
+	})
+}
+
+func (n Network) validateEgress() []*FieldError {
+	var bad []*FieldError
+	if f := oneOf("manifest.network.egress", n.Egress, false, Egresses...); f != nil {
+		bad = append(bad, f)
+	}
+	switch {
+	case len(n.Allow) == 0:
+	case n.Egress != "" && n.Egress != EgressAllow:
+		bad = append(bad, field("manifest.network.allow", "remove it, or set network.egress to allow", "has no meaning with egress %s", n.Egress))
+	case len(n.Allow) > MaxEgressNames:
+		bad = append(bad, field("manifest.network.allow", "use names such as *.example.com", "are %d names, the limit is %d", len(n.Allow), MaxEgressNames))
+	default:
+		for _, name := range n.Allow {
+			if problem := EgressNameProblem(strings.ToLower(name)); problem != "" {
+				bad = append(bad, field("manifest.network.allow", "give names such as github.com or *.npmjs.org", "%q %s", name, problem))
+			}
+		}
+	}
+	return bad
+}
+
+// Connection is one attempt of a VM with EgressAllow to reach a name.
+type Connection struct {
+	Name, Port string // as asked for; not checked where it is not allowed
+	Allowed    bool
+	Why        string // it is not allowed, or cannot be reached
+
+	Ended   bool  // an allowed one: it is over
+	Out, In int64 // bytes, when it has ended
+}
+
+// Target returns name and port in a line of bounded length: both are the guest's words.
+func (c Connection) Target() string { return cut(c.Name, 100) + ":" + cut(c.Port, 10) }

@@ -1,0 +1,101 @@
+package job_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"linus/internal/job"
+)
+
+func TestNetwork_EgressNamesAreHostNamesAndNothingElse(t *testing.T) {
+	for name, want := range map[string]string{
+		"github.com": "", "*.npmjs.org": "", "GitHub.com": "", "a.b.c.example": "", "xn--bcher-kva.example": "", "1.example.com": "",
+		"*.com": "host name", "com": "host name", "localhost": "host name", "": "host name", "a..b": "host name", "-a.example": "host name",
+		"a.example.": "host name", "a_b.example": "host name", "a b.example": "host name", strings.Repeat("a", 64) + ".example": "host name",
+		"a.*.example": "a *", "*a.example": "a *", "*": "a *",
+		"10.0.0.1": "is an address", "1.2": "is an address", "::1": "is an address", "*.1.2": "is an address", "1.1.1.0x1": "host name",
+		"a.example:8080": "has a port", "https://a.example": "scheme", "a.example/x": "scheme", "bücher.example": "punycode",
+	} {
+		m := job.Manifest{Task: "x", AgentType: job.AgentScript, Network: job.Network{Egress: job.EgressAllow, Allow: []string{name}}}
+		err := m.Validate()
+		switch {
+		case want == "" && err != nil:
+			t.Errorf("%q: %v", name, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%q: %v, want %q", name, err, want)
+		}
+	}
+}
+
+func TestNetwork_EgressOfAJob(t *testing.T) {
+	d := job.Defaults{Egress: job.EgressInternet, EgressNames: []string{"a.example"}}
+	tests := []struct {
+		name string
+		n    job.Network
+		d    job.Defaults
+		want job.Network
+		bad  string
+	}{
+		{"nothing", job.Network{}, job.Defaults{}, job.Network{}, ""},
+		{"the default", job.Network{}, d, job.Network{Egress: job.EgressInternet}, ""},
+		{"another than the default", job.Network{Egress: job.EgressLAN}, d, job.Network{Egress: job.EgressLAN}, ""},
+		{"names alone", job.Network{Allow: []string{"B.example", "*.a.example", "b.example"}}, d, job.Network{Egress: job.EgressAllow, Allow: []string{"*.a.example", "b.example"}}, ""},
+		{"the default names", job.Network{Egress: job.EgressAllow}, d, job.Network{Egress: job.EgressAllow, Allow: []string{"a.example"}}, ""},
+		{"a mode that is none", job.Network{Egress: "wan"}, d, job.Network{}, "manifest.network.egress"},
+		{"names of another mode", job.Network{Egress: job.EgressNone, Allow: []string{"a.example"}}, d, job.Network{}, "has no meaning with egress none"},
+		{"too many names", job.Network{Allow: make([]string, job.MaxEgressNames+1)}, d, job.Network{}, "101 names"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			m := job.Manifest{Task: "x", AgentType: job.AgentScript, Network: tt.n}
+			err := m.Validate()
+			if tt.bad != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.bad) {
+					t.Errorf("Validate() = %v, want %q", err, tt.bad)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, m.WithDefaults(tt.d).Network); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestPool_OffersVMsOfItsOwnEgressOnly(t *testing.T) {
+	p := job.Pool{Name: "p", Resources: job.Resources{CPU: 1, Memory: "1G", Disk: "5G"}}
+	m := job.Manifest{Task: "x", AgentType: job.AgentScript, Resources: p.Resources, Lifecycle: job.Ephemeral}
+	m.Network.Egress = job.EgressLAN
+	if !p.Offers(m) {
+		t.Error("lan is what a pool without a mode has")
+	}
+	for _, n := range []job.Network{{Egress: job.EgressNone}, {Egress: job.EgressAllow, Allow: []string{"a.example"}}} {
+		if m.Network = n; p.Offers(m) {
+			t.Errorf("a VM on the LAN is offered to a job with %+v", n)
+		}
+		p := p
+		if p.Network = n; !p.Offers(m) {
+			t.Errorf("a VM of the same network is not offered to a job with %+v", n)
+		}
+	}
+	if made := p.Maker().WithDefaults(job.Defaults{Egress: job.EgressNone}); made.Network.Limited() {
+		t.Errorf("a pool on the LAN has members with %+v", made.Network)
+	}
+}
+
+func TestEgressAllows(t *testing.T) {
+	names := []string{"github.com", "*.npmjs.org"}
+	for host, want := range map[string]bool{
+		"github.com": true, "api.github.com": false, "xgithub.com": false, "npmjs.org": false,
+		"registry.npmjs.org": true, "a.b.npmjs.org": true, "evilnpmjs.org": false, "npmjs.org.evil.example": false, "": false, ".npmjs.org": true,
+	} {
+		if got := job.EgressAllows(names, host); got != want {
+			t.Errorf("%q: %t, want %t", host, got, want)
+		}
+	}
+}

@@ -1,0 +1,155 @@
+package job
+
+import (
+	"context"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Bounds of one call about files, in bytes.
+const (
+	MaxFileChunk = 4 << 20  // that ReadFile returns
+	MaxFileWrite = 10 << 20 // that WriteFile writes, and of a file that EditFile edits
+	MaxFileName  = 255      // of a part of a path, on any file system
+)
+
+// MaxFileList bounds the entries that ListFiles returns at a time.
+const MaxFileList = 1000
+
+// Files are the operations on files in a VM that runs. VM is the VM's name, its VM ID,
+// or the ID of a job that runs in it; a relative path begins at the home of the VM's
+// SSH user, with whose rights everything is done. Paths are bytes. Errors are *FieldError
+// where the path or the VM is to blame.
+type Files interface {
+	// ListFiles returns a page of a directory's entries, by name; of anything else, that
+	// itself.
+	ListFiles(ctx context.Context, q FileList) (FilePage, error)
+	// ReadFile returns a part of a regular file.
+	ReadFile(ctx context.Context, r FileRange) (FileChunk, error)
+	// WriteFile writes a whole regular file, or leaves it as it was.
+	WriteFile(ctx context.Context, w FileWrite) (FileWritten, error)
+	// EditFile replaces text in a regular file, or leaves it as it was.
+	EditFile(ctx context.Context, e FileEdit) (FileEdited, error)
+	// ReadTree returns a directory, with all that is below it, or a regular file as a tar
+	// archive, which the caller closes. Names begin at the directory: the first is "./"
+	// for a directory, and the only one "./NAME" for a file. Reading ends with an error
+	// unless everything is there.
+	ReadTree(ctx context.Context, f FileRef) (io.ReadCloser, error)
+	// WriteTree unpacks a tar archive in a directory.
+	WriteTree(ctx context.Context, f FileRef, archive io.Reader) error
+}
+
+// FileRef is a file or a directory in a VM.
+type FileRef struct {
+	VM   string `json:"vm"`
+	Path string `json:"path"`
+}
+
+// FileList is what ListFiles is asked for.
+type FileList struct {
+	VM     string `json:"vm"`
+	Path   string `json:"path"`   // empty: the home of the VM's SSH user
+	Offset int    `json:"offset"` // entries to skip: Next of the previous page
+	Limit  int    `json:"limit"`  // 1 to MaxFileList; 0: MaxFileList
+}
+
+// FilePage is a part of a directory.
+type FilePage struct {
+	Type    FileType   `json:"type"` // of what the path leads to
+	Entries []FileInfo `json:"entries"`
+	Total   int        `json:"total"`          // entries of the directory
+	Next    int        `json:"next,omitempty"` // the offset of the next page; 0: this is the last
+}
+
+// FileType is what a file is.
+type FileType string
+
+// The types.
+const (
+	FileRegular   FileType = "file"
+	FileDirectory FileType = "directory"
+	FileSymlink   FileType = "symlink"
+	FileOther     FileType = "other" // a pipe, a socket or a device
+)
+
+// FileInfo is a file in a VM, as the VM describes it.
+type FileInfo struct {
+	Name    string    `json:"name"`               // without a directory; bytes that are not UTF-8 are replaced
+	RawName []byte    `json:"raw_name,omitempty"` // the name's bytes, if Name lacks some
+	Type    FileType  `json:"type"`
+	Size    int64     `json:"size"` // bytes
+	Mode    string    `json:"mode"` // octal permissions
+	UID     uint32    `json:"uid"`
+	GID     uint32    `json:"gid"`
+	ModTime time.Time `json:"modified_at"`
+}
+
+// SetName sets the name from its bytes.
+func (f *FileInfo) SetName(name string) {
+	f.Name, f.RawName = name, nil
+	if !utf8.ValidString(name) {
+		f.Name, f.RawName = strings.ToValidUTF8(name, string(utf8.RuneError)), []byte(name)
+	}
+}
+
+// Path returns the name's bytes.
+func (f FileInfo) Path() string {
+	if len(f.RawName) > 0 {
+		return string(f.RawName)
+	}
+	return f.Name
+}
+
+// FileRange is a part of a file.
+type FileRange struct {
+	VM     string `json:"vm"`
+	Path   string `json:"path"`
+	Offset int64  `json:"offset"` // bytes
+	Limit  int64  `json:"limit"`  // bytes, 1 to MaxFileChunk; 0: MaxFileChunk
+}
+
+// FileChunk is what was read of a file.
+type FileChunk struct {
+	Data []byte `json:"data"`
+	Next int64  `json:"next"` // the offset after Data
+	End  bool   `json:"end"`  // the file ends at Next
+	Size int64  `json:"size"` // of the whole file, as the VM says: 0 for files the kernel makes up
+	Mode string `json:"mode"` // octal permissions
+}
+
+// FileWrite is a file's new content. An existing file keeps its owner, and its mode
+// unless Mode is set; a symbolic link stays one, and what it points to is written.
+type FileWrite struct {
+	VM      string `json:"vm"`
+	Path    string `json:"path"`
+	Data    []byte `json:"data"`              // at most MaxFileWrite
+	Mode    string `json:"mode,omitempty"`    // octal permissions of the file; default: as it is, 0644 for a new one
+	Parents bool   `json:"parents,omitempty"` // create missing directories
+	New     bool   `json:"new,omitempty"`     // leave a file that is there already as it is: that is a *FieldError of "new"
+}
+
+// FileWritten is what WriteFile has done.
+type FileWritten struct {
+	Created bool   `json:"created"` // there was no such file
+	Size    int64  `json:"size"`
+	Mode    string `json:"mode"`
+}
+
+// FileEdit replaces Old with New in a file of at most MaxFileWrite bytes. Old must be
+// there, and exactly once unless All is set.
+type FileEdit struct {
+	VM   string `json:"vm"`
+	Path string `json:"path"`
+	Old  string `json:"old"`
+	New  string `json:"new"`
+	All  bool   `json:"all,omitempty"`
+}
+
+// FileEdited is what EditFile has done.
+type FileEdited struct {
+	Replaced int   `json:"replaced"` // occurrences
+	Line     int   `json:"line"`     // of the first one, from 1
+	Size     int64 `json:"size"`     // of the file now
+}

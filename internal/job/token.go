@@ -1,0 +1,134 @@
+package job
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"linus/internal/lazyregexp"
+)
+
+// TokenPrefix is what every token begins with, so that people and scanners recognise one.
+const TokenPrefix = "linus_"
+
+// Token lets whoever shows it act as a principal. The token itself is not stored.
+type Token struct {
+	ID string `json:"id"` // the beginning of the token's sha256, in hex
+	TokenSpec
+
+	CreatedAt time.Time `json:"created_at"`
+	CreatedBy string    `json:"created_by"`          // name of the principal that did
+	ExpiresAt time.Time `json:"expires_at,omitzero"` // zero: never
+}
+
+// TokenSpec is what a token is to be. See Principal.
+type TokenSpec struct {
+	Name      string   `json:"name"` // of the principal; several tokens may have the same one
+	Role      Role     `json:"role"`
+	Toolsets  []string `json:"toolsets,omitempty"`
+	Secrets   []string `json:"secrets,omitempty"`
+	Networks  []string `json:"networks,omitempty"`
+	Templates []string `json:"templates,omitempty"`
+	Limits
+	TTL int `json:"ttl,omitempty"` // seconds until it expires; 0: never
+}
+
+// NewToken is a token at its creation, the only time that its secret is known.
+type NewToken struct {
+	Token
+	Secret string `json:"token"`
+}
+
+// Tokens are the operations on tokens.
+type Tokens interface {
+	// CreateToken creates a token for a principal; its text is in the result, and nowhere
+	// else afterwards.
+	CreateToken(ctx context.Context, s TokenSpec) (NewToken, error)
+	// Tokens returns all that were not revoked, by name. Some may have expired.
+	Tokens(ctx context.Context) ([]Token, error)
+	// RevokeToken removes the token with an ID, or all tokens of a name, and returns
+	// them. Within 5 seconds no engine takes them any more, and what they had open is
+	// closed.
+	RevokeToken(ctx context.Context, ref string) ([]Token, error)
+}
+
+// Principal returns the one that shows the token.
+func (t Token) Principal() Principal {
+	return Principal{
+		Name: t.Name, Token: t.ID, Role: t.Role,
+		Toolsets: t.Toolsets, Secrets: t.Secrets, Networks: t.Networks, Templates: t.Templates, Limits: t.Limits,
+	}
+}
+
+// Expired reports whether the token has expired at a time.
+func (t Token) Expired(at time.Time) bool { return !t.ExpiresAt.IsZero() && !at.Before(t.ExpiresAt) }
+
+var principalName = lazyregexp.New(`^[a-z0-9][a-z0-9._@-]*$`)
+
+// maxPatterns bounds each list of a token.
+const maxPatterns = 100
+
+// Validate checks the fields; errors are *InvalidError with all that is wrong.
+func (s TokenSpec) Validate() error {
+	var wrong []*FieldError
+	add := func(f *FieldError) { wrong = append(wrong, f) }
+	if !fits(principalName, s.Name, 64) {
+		add(field("name", "use lower-case letters, digits and ._@-, at most 64", "%.80q is not a principal's name", s.Name))
+	} else if s.Name == OperatorName {
+		add(field("name", "choose another", "%q is whoever can open the engine's socket", s.Name))
+	}
+	if !slices.Contains(Roles, s.Role) {
+		add(field("role", "use read, run or admin", "%.80q is not a role", string(s.Role)))
+	}
+	for _, t := range s.Toolsets {
+		if !slices.Contains(Toolsets, t) {
+			add(field("toolsets", "use some of: "+strings.Join(Toolsets, ", "), "%.80q is unknown", t))
+		}
+	}
+	for name, list := range map[string][]string{"secrets": s.Secrets, "networks": s.Networks, "templates": s.Templates} {
+		if len(list) > maxPatterns {
+			add(field(name, "give fewer, with * in them", "%d entries, the limit is %d", len(list), maxPatterns))
+		}
+		for _, p := range list {
+			if _, err := path.Match(p, ""); err != nil || p == "" || len(p) > 200 || strings.ContainsAny(p, ", \t\r\n/\\'\"") {
+				add(field(name, "give names, in which * and ? are wildcards", "%.80q is not a name", p))
+			} else if _, _, err := VLANs(p); name == "networks" && err != nil {
+				add(field(name, "give bridges' names, and VLAN tags from 1 to 4094 or ranges such as 20-29", "%v", err))
+			}
+		}
+	}
+	for name, n := range map[string]int{"jobs": s.Jobs, "vms": s.VMs, "memory_mb": s.MemoryMB, "jobs_per_hour": s.PerHour, "ttl": s.TTL} {
+		if n < 0 {
+			add(field(name, "give 0 for no limit, or more", "%d is negative", n))
+		}
+	}
+	if len(wrong) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(wrong, func(a, b *FieldError) int { return strings.Compare(a.Field, b.Field) })
+	return &InvalidError{Fields: wrong}
+}
+
+var tags = lazyregexp.New(`^([0-9]{1,4})(?: *- *([0-9]{1,4}))?$`)
+
+// VLANs returns the VLAN tags that an entry of a list of networks means; zeros for an
+// entry that is a bridge's name.
+func VLANs(entry string) (first, last int, err error) {
+	m := tags.FindStringSubmatch(entry)
+	if m == nil {
+		return 0, 0, nil
+	}
+	first, _ = strconv.Atoi(m[1]) // digits
+	last = first
+	if m[2] != "" {
+		last, _ = strconv.Atoi(m[2])
+	}
+	if first < 1 || last > 4094 || first > last {
+		return 0, 0, fmt.Errorf("%q is not a VLAN tag or a range of them", entry)
+	}
+	return first, last, nil
+}

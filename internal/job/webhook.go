@@ -1,0 +1,164 @@
+package job
+
+import (
+	"cmp"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Notify asks for a message at the end of a job.
+type Notify struct {
+	URL string `json:"url" jsonschema_description:"It is sent a signed POST when the job has ended (linus help operate)."`
+}
+
+// maxNotifyURL bounds a URL that is notified, in bytes.
+const maxNotifyURL = 2000
+
+func (n *Notify) validate() *FieldError {
+	if n == nil {
+		return nil
+	}
+	if problem := WebhookURLProblem(n.URL); problem != "" {
+		return field("manifest.notify.url", "give a URL such as https://ci.example/hooks/linus", "%s", problem)
+	}
+	return nil
+}
+
+// WebhookURLProblem returns why a URL cannot be notified; empty: it can.
+func WebhookURLProblem(text string) string {
+	u, err := url.Parse(text)
+	switch {
+	case len(text) > maxNotifyURL:
+		return "is longer than 2000 bytes"
+	case err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http":
+		return "is no URL of https or http"
+	case u.User != nil || u.Fragment != "" || strings.ContainsAny(text, " \t\r\n"):
+		return "has a user, a fragment or a blank in it"
+	}
+	return ""
+}
+
+// Webhook is a message about the end of a job that is to be delivered. It is recorded
+// with the job's last status, and stays until it is delivered or given up.
+type Webhook struct {
+	ID        string          `json:"id"` // unique: receivers know a message that comes twice by it
+	JobID     string          `json:"job_id"`
+	URL       string          `json:"url,omitempty"`     // empty: the installation's
+	Private   bool            `json:"private,omitempty"` // it may be at a private address
+	Body      json.RawMessage `json:"body"`
+	CreatedAt time.Time       `json:"created_at"`
+
+	Attempts int       `json:"-"` // begun so far
+	NextAt   time.Time `json:"-"` // of the next one
+}
+
+// Host is where its URL leads; empty: where the installation's does.
+func (w Webhook) Host() string {
+	u, err := url.Parse(w.URL)
+	if err != nil {
+		return ""
+	}
+	return u.Host
+}
+
+// WebhookResult is how an attempt to deliver a Webhook ended.
+type WebhookResult struct {
+	Host   string // that it went to, for people
+	Status int    // the HTTP status; 0: no answer
+	Err    error  // nil: delivered
+	Final  bool   // it is not to be tried again
+}
+
+// Delivery is how far a Webhook has come.
+type Delivery struct {
+	ID       string        `json:"id"`           // of the message, as its receiver sees it
+	To       string        `json:"to,omitempty"` // the receiver's host; empty: WEBHOOK_URL's, before the first attempt
+	State    DeliveryState `json:"state"`
+	Attempts int           `json:"attempts"`         // that have ended
+	Error    string        `json:"error,omitempty"`  // of the last attempt
+	At       time.Time     `json:"at"`               // of the last attempt or, before the first, of the job's end
+	NextAt   time.Time     `json:"next_at,omitzero"` // of the next attempt; zero: the first is due, or there is no other
+}
+
+// DeliveryState is the state of a Delivery.
+type DeliveryState string
+
+// The states.
+const (
+	DeliveryPending DeliveryState = "pending" // it is tried, or tried again
+	DeliveryDone    DeliveryState = "delivered"
+	DeliveryGivenUp DeliveryState = "given_up"
+)
+
+// SetDelivery records how far a message about the job has come.
+func (j *Job) SetDelivery(d Delivery) {
+	at := slices.IndexFunc(j.Webhooks, func(known Delivery) bool { return known.ID == d.ID })
+	if at < 0 {
+		j.Webhooks = append(j.Webhooks, d)
+		return
+	}
+	j.Webhooks[at] = d
+}
+
+// webhookBody is what a receiver gets: what the job was, and how it ended. No output, no
+// error text, no task: they may have what is not for everybody.
+type webhookBody struct {
+	Type      string      `json:"type"`
+	Timestamp time.Time   `json:"timestamp"`
+	Data      webhookData `json:"data"`
+}
+
+type webhookData struct {
+	JobID       string    `json:"job_id"`
+	Kind        Kind      `json:"kind"`
+	Name        string    `json:"name,omitempty"` // the VM's
+	Status      Status    `json:"status"`
+	Reason      Reason    `json:"reason"`
+	ExitCode    *int      `json:"exit_code"`
+	CreatedAt   time.Time `json:"created_at"`
+	StartedAt   time.Time `json:"started_at,omitzero"`
+	CompletedAt time.Time `json:"completed_at"`
+	Duration    float64   `json:"duration_seconds"`
+	Owner       string    `json:"owner"`
+	Client      string    `json:"client,omitempty"`
+	RetriedAs   string    `json:"retried_as,omitempty"`
+	Link        string    `json:"link,omitempty"`
+}
+
+// WebhookBody returns the message about a job that has ended. page is the URL at which
+// jobs are shown; empty: none.
+func WebhookBody(j Job, page string) (json.RawMessage, error) {
+	d := webhookData{
+		JobID: j.ID, Kind: j.Kind, Status: j.Status, Reason: j.Outcome.Reason, ExitCode: j.Outcome.ExitCode,
+		CreatedAt: j.CreatedAt, StartedAt: j.StartedAt, CompletedAt: j.CompletedAt, Duration: j.Ran().Seconds(),
+		Owner: cmp.Or(j.Principal, OperatorName), Client: j.Client, RetriedAs: j.RetriedAs,
+	}
+	if j.VM != nil {
+		d.Name = j.VM.Name
+	}
+	if page != "" {
+		d.Link = strings.TrimRight(page, "/") + "/jobs/" + url.PathEscape(j.ID)
+	}
+	return json.Marshal(webhookBody{Type: "job.ended", Timestamp: j.CompletedAt, Data: d})
+}
+
+// WebhookKey decodes a secret: whsec_ and base64, as other software has it, or any text.
+func WebhookKey(secret string) ([]byte, error) {
+	text, encoded := strings.CutPrefix(secret, "whsec_")
+	key := []byte(text)
+	if encoded {
+		var err error
+		if key, err = base64.StdEncoding.DecodeString(text); err != nil {
+			return nil, fmt.Errorf("what follows whsec_ is not base64: %w", err)
+		}
+	}
+	if len(key) < 16 || len(key) > 512 {
+		return nil, fmt.Errorf("the key is %d bytes, it must be 16 to 512", len(key))
+	}
+	return key, nil
+}

@@ -1,0 +1,146 @@
+package mcptool
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mark3labs/mcp-go/mcp"
+	"github.com/mark3labs/mcp-go/server"
+
+	"linus/internal/job"
+)
+
+// use is what a tool needs of a principal: one of its toolsets, and a verb of the engine
+// that its role includes.
+type use struct{ toolset, verb string }
+
+// uses returns what every tool needs.
+func uses() map[string]use {
+	return map[string]use{
+		"submit_job":     {"jobs", "Submit"},
+		"get_job_status": {"jobs", "Job"},
+		"get_job_result": {"jobs", "Result"},
+		"cancel_job":     {"jobs", "Cancel"},
+		"list_jobs":      {"jobs", "List"},
+
+		"execute_command":   {"exec", "Submit"},
+		"get_job_output":    {"exec", "Output"},
+		"tail_job_output":   {"exec", "Output"},
+		"interact_with_job": {"exec", "Input"},
+		"kill_job":          {"exec", "Kill"},
+
+		"provision_vm": {"vm", "Submit"},
+		"list_vms":     {"vm", "VMs"},
+		"get_vm":       {"vm", "VM"},
+		"start_vm":     {"vm", "StartVM"},
+		"stop_vm":      {"vm", "StopVM"},
+		"suspend_vm":   {"vm", "SuspendVM"},
+		"resume_vm":    {"vm", "ResumeVM"},
+		"snapshot_vm":  {"vm", "SnapshotVM"},
+		"revert_vm":    {"vm", "RevertVM"},
+		"destroy_vm":   {"vm", "DestroyVM"},
+
+		"list_files": {"files", "ListFiles"},
+		"read_file":  {"files", "ReadFile"},
+		"write_file": {"files", "WriteFile"},
+		"edit_file":  {"files", "EditFile"},
+
+		"check_host":             {"admin", "CheckHost"},
+		"cleanup_completed_jobs": {"admin", "Cleanup"},
+	}
+}
+
+// promptTools returns the tools that each prompt refers to: it is there for those who may
+// use all of them.
+func promptTools() map[string][]string {
+	return map[string][]string{
+		delegatePrompt: {"submit_job", "get_job_result"},
+		diagnosePrompt: {"get_job_result", "get_job_status"},
+	}
+}
+
+// resourceTools returns the tools that return what each resource has: it is there for
+// those who may use one of them.
+func resourceTools() map[string][]string {
+	return map[string][]string{
+		hostURI:          {"check_host"},
+		outputTemplate:   {"get_job_output", "tail_job_output", "get_job_result"},
+		resultTemplate:   {"get_job_result"},
+		artifactTemplate: {"get_job_result"},
+	}
+}
+
+// refusal returns why the principal of a request may not use a tool; nil: it may. The
+// engine decides again, on each call; this keeps a client to its token's toolsets, and
+// from being offered what it would be refused.
+func refusal(ctx context.Context, tool string) error {
+	p, ok := job.PrincipalFrom(ctx)
+	if !ok {
+		return nil // the engine refuses
+	}
+	u, known := uses()[tool]
+	need := job.Needs(u.verb)
+	if !known { // none of ours: a fixture of a test
+		need = job.RoleAdmin
+	}
+	switch {
+	case !p.Role.Includes(need):
+		return &job.DeniedError{Verb: tool, Role: p.Role, Need: need}
+	case len(p.Toolsets) > 0 && !slices.Contains(p.Toolsets, u.toolset):
+		return fmt.Errorf("not allowed: %s is of toolset %s, and this token has only %s; ask an admin for a token with it", tool, u.toolset, strings.Join(p.Toolsets, ", "))
+	}
+	return nil
+}
+
+// refusalOfAll returns why the principal of a request may not use all of the tools.
+func refusalOfAll(ctx context.Context, tools []string) error {
+	for _, name := range tools {
+		if err := refusal(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refusalOfAny returns why the principal of a request may use none of the tools.
+func refusalOfAny(ctx context.Context, tools []string) (err error) {
+	for _, name := range tools {
+		if err = refusal(ctx, name); err == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+// filterLists has lists show what the principal of the request may use.
+func filterLists(h *server.Hooks) {
+	h.AddAfterListTools(func(ctx context.Context, _ any, _ *mcp.ListToolsRequest, r *mcp.ListToolsResult) {
+		r.Tools = only(r.Tools, func(t mcp.Tool) error { return refusal(ctx, t.Name) })
+	})
+	h.AddAfterListPrompts(func(ctx context.Context, _ any, _ *mcp.ListPromptsRequest, r *mcp.ListPromptsResult) {
+		r.Prompts = only(r.Prompts, func(p mcp.Prompt) error { return refusalOfAll(ctx, promptTools()[p.Name]) })
+	})
+	h.AddAfterListResources(func(ctx context.Context, _ any, _ *mcp.ListResourcesRequest, r *mcp.ListResourcesResult) {
+		r.Resources = only(r.Resources, func(of mcp.Resource) error { return refusalOfAny(ctx, resourceTools()[of.URI]) })
+	})
+	h.AddAfterListResourceTemplates(func(ctx context.Context, _ any, _ *mcp.ListResourceTemplatesRequest, r *mcp.ListResourceTemplatesResult) {
+		r.ResourceTemplates = only(r.ResourceTemplates, func(t mcp.ResourceTemplate) error { return refusalOfAny(ctx, resourceTools()[t.URITemplate.Raw()]) })
+	})
+}
+
+// only returns what of a list is not refused.
+func only[T any](list []T, refusal func(T) error) []T {
+	return slices.DeleteFunc(slices.Clone(list), func(one T) bool { return refusal(one) != nil })
+}
+
+// refuseTools refuses calls of tools that the principal of the request may not use.
+func refuseTools(next server.ToolHandlerFunc) server.ToolHandlerFunc {
+	return func(ctx context.Context, r mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		if err := refusal(ctx, r.Params.Name); err != nil {
+			return mcp.NewToolResultError(err.Error()), nil
+		}
+		return next(ctx, r)
+	}
+}

@@ -1,0 +1,164 @@
+package oauth
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rsa"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+
+	"linus/internal/job"
+)
+
+const (
+	freshTime = 10 * time.Minute // after which keys are fetched again, while they are still used
+	trustTime = time.Hour        // after which keys are not used any more
+	pauseTime = 10 * time.Second // between two attempts, whoever asks for whatever
+	fetchTime = 10 * time.Second // for one attempt
+)
+
+// keys are the issuer's, as last fetched. Requests wait for an attempt only if they cannot
+// be decided without it.
+type keys struct {
+	fetch func(ctx context.Context) ([]jose.JSONWebKey, error)
+	log   *slog.Logger
+	now   func() time.Time
+
+	running sync.WaitGroup
+	end     context.CancelFunc
+	ctx     context.Context //nolint:containedctx // of the attempts, which outlive the requests that begin them
+
+	mu       sync.Mutex
+	set      []jose.JSONWebKey
+	at       time.Time     // of the last successful attempt
+	tried    time.Time     // when the last attempt began
+	attempt  chan struct{} // closed when the attempt in progress has ended; nil: there is none
+	failures int           // since the last successful attempt
+}
+
+func newKeys(fetch func(ctx context.Context) ([]jose.JSONWebKey, error), log *slog.Logger) *keys {
+	k := &keys{fetch: fetch, log: log, now: time.Now}
+	k.ctx, k.end = context.WithCancel(context.Background())
+	return k
+}
+
+func (k *keys) close() {
+	k.mu.Lock()
+	k.end() // no attempt begins any more
+	k.mu.Unlock()
+	k.running.Wait()
+}
+
+// find returns the key that has signed a token. If it is not known, it asks the issuer
+// once, unless that was a moment ago.
+func (k *keys) find(ctx context.Context, kid, alg string) (*jose.JSONWebKey, error) {
+	key, known, attempt := k.look(kid, alg)
+	if key == nil && attempt != nil {
+		select {
+		case <-attempt:
+			key, known, _ = k.look(kid, alg)
+		case <-ctx.Done():
+			return nil, job.ErrUnchecked
+		}
+	}
+	switch {
+	case key != nil:
+		return key, nil
+	case !known:
+		return nil, job.ErrUnchecked
+	}
+	return nil, &job.RefusedError{Why: "the issuer has no such key"}
+}
+
+// look returns a key among those that can be trusted now, whether there are any, and the
+// attempt in progress, which it begins if the key is missing or the keys are old.
+func (k *keys) look(kid, alg string) (key *jose.JSONWebKey, known bool, attempt chan struct{}) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	age := k.now().Sub(k.at)
+	if known = !k.at.IsZero() && age < trustTime; known {
+		key = pick(k.set, kid, alg)
+	}
+	if key == nil || age >= freshTime {
+		k.begin()
+	}
+	return key, known, k.attempt
+}
+
+// refresh begins an attempt to fetch the keys.
+func (k *keys) refresh() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.begin()
+}
+
+// begin begins an attempt unless there is one, or was a moment ago; k.mu is held.
+func (k *keys) begin() {
+	if k.attempt != nil || k.ctx.Err() != nil || !k.tried.IsZero() && k.now().Sub(k.tried) < pauseTime {
+		return
+	}
+	done := make(chan struct{})
+	k.attempt, k.tried = done, k.now()
+	k.running.Go(func() {
+		ctx, cancel := context.WithTimeout(k.ctx, fetchTime)
+		defer cancel()
+		set, err := k.fetch(ctx)
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.attempt = nil
+		close(done)
+		k.ended(set, err)
+	})
+}
+
+// ended keeps what an attempt has fetched; k.mu is held.
+func (k *keys) ended(set []jose.JSONWebKey, err error) {
+	switch {
+	case err == nil:
+		if k.at.IsZero() || k.failures > 0 {
+			k.log.Info("the OAuth issuer's keys are known", "keys", len(set))
+		}
+		k.set, k.at, k.failures = set, k.now(), 0
+	case k.ctx.Err() == nil:
+		k.failures++
+		k.log.Warn("the OAuth issuer's keys cannot be fetched; its tokens are refused once the keys known so far are an hour old", "attempt", k.failures, "known", !k.at.IsZero() && k.now().Sub(k.at) < trustTime, "err", err)
+	}
+}
+
+// pick returns the key of a set with an ID; nil: there is none. A token that names no key
+// can be of the only one that fits.
+func pick(set []jose.JSONWebKey, kid, alg string) *jose.JSONWebKey {
+	var found *jose.JSONWebKey
+	for i := range set {
+		key := &set[i]
+		if kid != "" && key.KeyID != kid || !fits(key, alg) {
+			continue
+		}
+		if found != nil {
+			return nil
+		}
+		found = key
+	}
+	return found
+}
+
+// fits reports whether a key may sign with an algorithm.
+func fits(key *jose.JSONWebKey, alg string) bool {
+	if key.Use != "" && key.Use != "sig" || key.Algorithm != "" && key.Algorithm != alg {
+		return false
+	}
+	switch public := key.Key.(type) {
+	case *rsa.PublicKey:
+		return public.N.BitLen() >= 2048 && (strings.HasPrefix(alg, "RS") || strings.HasPrefix(alg, "PS"))
+	case *ecdsa.PublicKey:
+		return map[string]string{"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}[alg] == public.Curve.Params().Name
+	case ed25519.PublicKey:
+		return alg == string(jose.EdDSA)
+	}
+	return false // a secret that both sides have, or a private key
+}

@@ -1,0 +1,66 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"linus/internal/job"
+)
+
+// readEgress reads the lists of egress modes and names.
+func (b *Bounds) readEgress() error {
+	modes, err := entries("ALLOWED_EGRESS", b.own.Egress)
+	if err != nil {
+		return err
+	}
+	for _, mode := range modes {
+		if !slices.Contains(job.Egresses, job.Egress(mode)) {
+			return setting("ALLOWED_EGRESS", "%q is not a mode", mode, "use lan, internet, allow and none, separated by commas")
+		}
+		b.egress = append(b.egress, job.Egress(mode))
+	}
+	names, err := entries("ALLOWED_EGRESS_NAMES", b.own.EgressNames)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		name = strings.ToLower(name)
+		if problem := job.EgressNameProblem(name); problem != "" {
+			return setting("ALLOWED_EGRESS_NAMES", "%q "+problem, name, "write names such as github.com or *.npmjs.org, separated by commas")
+		}
+		b.names = append(b.names, name)
+	}
+	return nil
+}
+
+// mode checks where a new VM may connect to. A mode that reaches less than the
+// configured one is anybody's to choose, unless a list says otherwise.
+func (b *Bounds) mode(found *findings, n job.Network, mcp bool) {
+	own := job.Network{Egress: b.own.DefaultEgress}.Mode()
+	switch mode := n.Mode(); {
+	case mode == own || slices.Contains(b.egress, mode):
+	case len(b.egress) > 0:
+		found.add("manifest.network.egress", fmt.Sprintf("%q is not allowed: ALLOWED_EGRESS allows %s, and %s is configured", mode, b.own.Egress, own), "use one of these, or leave it out")
+	case mcp && mode.Reaches(own):
+		found.add("manifest.network.egress", fmt.Sprintf("%q is not allowed: MCP clients get %s, which is configured, or less, and ALLOWED_EGRESS is not set", mode, own), "leave it out")
+	}
+	if len(b.names) == 0 {
+		return
+	}
+	for _, name := range n.Allow {
+		if !covers(b.names, name) && !covers(b.own.DefaultNames, name) {
+			found.add("manifest.network.allow", fmt.Sprintf("%q is not allowed: ALLOWED_EGRESS_NAMES allows %s", name, strings.Join(b.names, ", ")), "leave it out")
+		}
+	}
+}
+
+// covers reports whether everything that a name stands for is among names.
+func covers(names []string, name string) bool {
+	bare, below := strings.CutPrefix(name, "*.")
+	if !below {
+		return job.EgressAllows(names, name)
+	}
+	wide := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !strings.HasPrefix(n, "*.") })
+	return slices.Contains(wide, name) || job.EgressAllows(wide, bare)
+}

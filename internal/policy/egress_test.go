@@ -1,0 +1,53 @@
+package policy_test
+
+import (
+	"strings"
+	"testing"
+
+	"linus/internal/job"
+	"linus/internal/policy"
+)
+
+func TestBounds_ClientsGetTheEgressThatIsConfiguredAllowedOrLess(t *testing.T) {
+	mode := func(e job.Egress) job.Network { return job.Network{Egress: e} }
+	names := func(n ...string) job.Network { return job.Network{Egress: job.EgressAllow, Allow: n} }
+	internet := policy.Choices{DefaultEgress: job.EgressInternet}
+	lists := policy.Choices{DefaultEgress: job.EgressNone, Egress: "allow, lan", EgressNames: "github.com, *.npmjs.org", DefaultNames: []string{"pypi.org"}}
+	tests := []struct {
+		name    string
+		choices policy.Choices
+		client  string
+		n       job.Network
+		bad     string
+	}{
+		{"the LAN is what nobody limits", policy.Choices{}, "mcp", mode(""), ""},
+		{"less than the LAN", policy.Choices{}, "mcp", mode(job.EgressNone), ""},
+		{"what is configured", internet, "mcp:x", mode(job.EgressInternet), ""},
+		{"less", internet, "mcp:x", names("a.example"), ""},
+		{"more, for MCP", internet, "mcp:x", mode(job.EgressLAN), `"lan" is not allowed: MCP clients get internet`},
+		{"more, by saying nothing", internet, "mcp:x", mode(""), `"lan" is not allowed`},
+		{"more, for the operator", internet, "cli", mode(job.EgressLAN), ""},
+		{"listed", lists, "mcp", mode(job.EgressLAN), ""},
+		{"not listed, for the operator as well", lists, "cli", mode(job.EgressInternet), `ALLOWED_EGRESS allows allow, lan, and none is configured`},
+		{"names that are listed", lists, "mcp", names("github.com", "registry.npmjs.org", "*.npmjs.org", "*.x.npmjs.org", "pypi.org"), ""},
+		{"more than a name", lists, "cli", names("*.github.com"), `"*.github.com" is not allowed: ALLOWED_EGRESS_NAMES allows`},
+		{"another name", lists, "cli", names("npmjs.org"), `"npmjs.org" is not allowed`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			b, err := policy.NewBounds(tt.choices)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = b.Check(job.Submission{Client: tt.client, Manifest: job.Manifest{Network: tt.n}})
+			if (err != nil) != (tt.bad != "") || err != nil && !strings.Contains(err.Error(), tt.bad) {
+				t.Errorf("Check() = %v, want %q", err, tt.bad)
+			}
+		})
+	}
+	for _, c := range []policy.Choices{{Egress: "wan"}, {Egress: ","}, {EgressNames: "10.0.0.1"}, {EgressNames: "*"}} {
+		if _, err := policy.NewBounds(c); err == nil {
+			t.Errorf("%+v is taken", c)
+		}
+	}
+}

@@ -1,0 +1,49 @@
+package policy
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+
+	"linus/internal/job"
+)
+
+// notify checks whom a job may notify: for a client, the hosts of ALLOWED_WEBHOOKS; for
+// the operator, anybody.
+func (b *Bounds) notify(found *findings, s job.Submission) {
+	const name = "manifest.notify.url"
+	n := s.Manifest.Notify
+	switch {
+	case n == nil:
+	case !b.own.Signs:
+		found.add(name, "cannot be notified: WEBHOOK_SECRET, which signs messages, is not set", "leave it out, or have the operator set it")
+	case operators(s.Client, s.Principal.Name) || among(b.webhooks, hostOf(n.URL)):
+	case len(b.webhooks) == 0:
+		found.add(name, "is not allowed: only the operator's jobs notify, as ALLOWED_WEBHOOKS is not set", "leave it out")
+	default:
+		found.add(name, fmt.Sprintf("%q is not allowed: ALLOWED_WEBHOOKS allows %s", hostOf(n.URL), strings.Join(b.webhooks, ", ")), "use one of these, or leave it out")
+	}
+}
+
+// NotifyPrivate reports whether the URL that a job notifies may be at a private address:
+// the operator's may, and a host that is named whole.
+func (b *Bounds) NotifyPrivate(j job.Job) bool {
+	n := j.Manifest.Notify
+	return n != nil && (operators(j.Client, j.Principal) || slices.Contains(b.webhooks, hostOf(n.URL)))
+}
+
+// operators reports whether a job was submitted by the operator, and not by an agent for
+// it.
+func operators(client, principal string) bool {
+	return (principal == "" || principal == job.OperatorName) && !job.IsMCP(client)
+}
+
+// hostOf returns a URL's host without its port, in lower case.
+func hostOf(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
+}

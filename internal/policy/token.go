@@ -1,0 +1,71 @@
+package policy
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"linus/internal/job"
+)
+
+// token checks what a submission chooses against what its principal's token is narrowed
+// to. That allows nothing that the settings do not.
+func (b *Bounds) token(found *findings, s job.Submission) {
+	p, m := s.Principal, s.Manifest
+	if p.Name == "" || p.Name == job.OperatorName {
+		return
+	}
+	for i, name := range m.Secrets {
+		if !among(p.Secrets, name) && !(p.Admin() && len(p.Secrets) == 0) {
+			found.add(fmt.Sprintf("manifest.secrets[%d]", i), fmt.Sprintf("%q is not allowed: this token allows %s", name, orNone(p.Secrets)), "leave it out, or ask for a token that allows it")
+		}
+	}
+	if m.VM != "" {
+		return // that VM's network is checked apart
+	}
+	if len(p.Networks) > 0 {
+		b.tokenNetwork(found, m.Network, p.Networks)
+	}
+	field, from := "manifest.vmTemplate", m.VMTemplate
+	if m.OS != "" {
+		field, from = "manifest.os", m.OS
+	}
+	if len(p.Templates) > 0 && from != "" && !among(p.Templates, from) {
+		found.add(field, fmt.Sprintf("%q is not allowed: this token allows %s", from, orNone(p.Templates)), "use one of these")
+	}
+}
+
+// tokenNetwork checks a network against a token's list of bridges and VLAN tags. What
+// has no entry there must be as it is configured.
+func (b *Bounds) tokenNetwork(found *findings, n job.Network, allowed []string) {
+	bridge, vlan := n.Bridge, n.VLAN
+	if bridge == "" {
+		bridge = b.own.Network.Bridge
+	}
+	if vlan == 0 {
+		vlan = b.own.Network.VLAN
+	}
+	isTags := func(entry string) bool {
+		first, _, _ := job.VLANs(entry)
+		return first != 0
+	}
+	bridges := slices.DeleteFunc(slices.Clone(allowed), isTags)
+	if len(bridges) == 0 && bridge != b.own.Network.Bridge || len(bridges) > 0 && !among(bridges, bridge) {
+		found.add("manifest.network.bridge", fmt.Sprintf("%q is not allowed: this token allows the networks %s", bridge, orNone(allowed)), "use one of these")
+	}
+	inRange := func(entry string) bool {
+		first, last, _ := job.VLANs(entry)
+		return isTags(entry) && first <= vlan && vlan <= last
+	}
+	tagged := slices.ContainsFunc(allowed, isTags)
+	if !tagged && vlan != b.own.Network.VLAN || tagged && !slices.ContainsFunc(allowed, inRange) {
+		found.add("manifest.network.vlan", fmt.Sprintf("%d is not allowed: this token allows the networks %s", vlan, orNone(allowed)), "use one of these")
+	}
+}
+
+func orNone(list []string) string {
+	if len(list) == 0 {
+		return "none"
+	}
+	return strings.Join(list, ", ")
+}

@@ -1,0 +1,53 @@
+package providertest
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"linus/internal/job"
+)
+
+// NetworkRules returns one rule for each VM that is not on the LAN, which decides about
+// everything.
+func (f *Fake) NetworkRules(ctx context.Context, vm job.VM, to []netip.AddrPort) (job.NetworkRules, []string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	there, err := f.proven(ctx, "read the network rules of", vm)
+	if err != nil {
+		return job.NetworkRules{}, nil, err
+	}
+	decided := make([]string, len(to))
+	if there.mode == job.EgressLAN {
+		return job.NetworkRules{Mode: there.mode}, decided, nil
+	}
+	for i := range decided {
+		decided[i] = "drop"
+	}
+	return job.NetworkRules{Mode: there.mode, Rules: []string{fmt.Sprintf("chain from_%d: drop", vm.ID)}}, decided, nil
+}
+
+// TryTargets connects to nothing: a name has no address, and nothing answers at one.
+func (f *Fake) TryTargets(ctx context.Context, vm job.VM, targets []string, proxy int) ([]job.NetworkAttempt, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := f.filesOf(ctx, "try connections from", vm); err != nil {
+		return nil, err
+	}
+	var all []job.NetworkAttempt
+	for _, target := range targets {
+		at, err := job.ParseNetworkTarget(target)
+		if err != nil {
+			return nil, err
+		}
+		a := job.NetworkAttempt{Target: target, Way: job.WayDirect, Port: at.Port, Result: job.ResultUnresolved}
+		if ip, err := netip.ParseAddr(at.Host); err == nil {
+			a.Address, a.Result = ip.String(), job.ResultNoAnswer
+		}
+		all = append(all, a)
+		if proxy != 0 {
+			all = append(all, job.NetworkAttempt{Target: target, Way: job.WayProxy, Port: at.Port, Result: job.ResultConnected})
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,79 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"linus/internal/job"
+)
+
+// within returns a *job.FieldError if a job that is about to be inserted in the
+// transaction would exceed what its principal may have. Principals are counted in turn,
+// on all engines, so that two jobs at once do not both take the last place. A job that has
+// ended does not count, though its VM may still be there.
+func (s *Store) within(ctx context.Context, tx *tx, j job.Job, l job.Limits) error {
+	if l == (job.Limits{}) || j.Principal == "" {
+		return nil
+	}
+	if err := setMeta(ctx, tx, "counted/"+j.Principal, ""); err != nil { // locks the row until the transaction's end
+		return err
+	}
+	const of = `principal <> '' AND principal = ?`
+	if l.Jobs > 0 {
+		n, err := first[int](ctx, tx, `SELECT count(*) FROM jobs WHERE `+of+` AND (done = 0 OR vm_state = 'created') AND done = 0 AND status IN ('pending', 'provisioning', 'running')`, j.Principal)
+		if err != nil {
+			return err
+		}
+		if n >= l.Jobs {
+			return overQuota("jobs", l.Jobs, n, 1, "unfinished jobs", "wait for one to end, or cancel one")
+		}
+	}
+	if l.PerHour > 0 {
+		n, err := first[int](ctx, tx, `SELECT count(*) FROM jobs WHERE `+of+` AND id > ?`, j.Principal, idAt(j.CreatedAt.Add(-time.Hour)))
+		if err != nil {
+			return err
+		}
+		if n >= l.PerHour {
+			return overQuota("jobs_per_hour", l.PerHour, n, 1, "jobs within an hour", "submit it later")
+		}
+	}
+	if l.VMs == 0 && l.MemoryMB == 0 || j.Shares() {
+		return nil
+	}
+	open, err := s.jobs(ctx, tx, `jobs.principal <> '' AND (jobs.done = 0 OR jobs.vm_state = 'created') AND jobs.principal = ?`, j.Principal)
+	if err != nil {
+		return err
+	}
+	vms, memory := 0, 0
+	for _, o := range open {
+		if !o.Shares() && (!o.Status.Terminal() || o.KeepsVM()) {
+			vms++
+			memory += memoryMB(o.Manifest)
+		}
+	}
+	const remedy = "wait for a job to end, cancel one, or destroy a VM"
+	switch asks := memoryMB(j.Manifest); {
+	case l.VMs > 0 && vms >= l.VMs:
+		return overQuota("vms", l.VMs, vms, 1, "VMs", remedy)
+	case l.MemoryMB > 0 && memory+asks > l.MemoryMB:
+		return overQuota("memory_mb", l.MemoryMB, memory, asks, "MiB of memory of VMs", remedy+"; or ask for less")
+	}
+	return nil
+}
+
+func overQuota(limit string, most, has, asks int, of, remedy string) error {
+	return &job.FieldError{
+		Field:   "manifest",
+		Problem: fmt.Sprintf("limit %s of this token is %d %s; %d are in use, and this job asks for %d", limit, most, of, has, asks),
+		Remedy:  remedy,
+	}
+}
+
+func memoryMB(m job.Manifest) int {
+	n, err := job.ParseSize(m.Resources.Memory)
+	if err != nil {
+		return 0
+	}
+	return int((n + 1<<20 - 1) >> 20)
+}

@@ -1,0 +1,105 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"linus/internal/job"
+)
+
+// of returns a new job of a principal.
+func of(t *testing.T, principal string, change ...func(*job.Job)) job.Job {
+	t.Helper()
+	id, err := uuid.NewV7()
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := newJob("x")
+	j.ID, j.Principal, j.CreatedAt, j.Manifest.Resources.Memory = id.String(), principal, time.Now().UTC(), "1G"
+	for _, c := range change {
+		c(&j)
+	}
+	return j
+}
+
+func TestInsert_CountsWhatThePrincipalHas(t *testing.T) {
+	s := openStore(t, Options{Dir: t.TempDir()})
+	add := func(j job.Job, l job.Limits) error {
+		_, _, err := s.Insert(t.Context(), j, "", l)
+		return err
+	}
+	for says, l := range map[string]job.Limits{
+		"limit jobs of this token is 1 unfinished jobs; 1 are in use":           {Jobs: 1},
+		"limit jobs_per_hour of this token is 1 jobs within an hour; 1 are":     {PerHour: 1},
+		"limit vms of this token is 1 VMs; 1 are in use":                        {VMs: 1},
+		"memory_mb of this token is 2000 MiB of memory of VMs; 1024 are in use": {MemoryMB: 2000},
+	} {
+		name := fmt.Sprintf("p%d", len(says))
+		first := of(t, name)
+		if err := add(first, l); err != nil {
+			t.Fatal(says, err)
+		}
+		var field *job.FieldError
+		if err := add(of(t, name), l); !errors.As(err, &field) || !strings.Contains(err.Error(), says) || field.Remedy == "" {
+			t.Errorf("%v; want %s", err, says)
+		}
+		if err := add(of(t, name+"x"), l); err != nil {
+			t.Errorf("another principal: %v", err)
+		}
+		if err := add(of(t, ""), l); err != nil {
+			t.Errorf("the operator: %v", err)
+		}
+		update(t, s, first.ID, func(j *job.Job) ([]job.Event, error) { // its result is there, its VM not gone yet
+			j.VM = &job.VM{Job: j.ID, State: job.VMCreated}
+			j.Outcome = &job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, At: at}
+			j.Status, j.CompletedAt = job.Failed, at
+			return nil, nil
+		})
+		if err := add(of(t, name), l); (err == nil) == (l.PerHour > 0) {
+			t.Errorf("%s, after the first has ended: %v", says, err)
+		}
+	}
+	shares := of(t, "sharer", func(j *job.Job) { j.Manifest.VM = "dev" })
+	for range 2 {
+		shares.ID = uuid.Must(uuid.NewV7()).String()
+		if err := add(shares, job.Limits{VMs: 1, MemoryMB: 1}); err != nil {
+			t.Errorf("a job without a VM of its own: %v", err)
+		}
+	}
+}
+
+func TestInsert_TwoAtOnceDoNotBothPass(t *testing.T) {
+	s := openStore(t, Options{Dir: t.TempDir()})
+	var passed atomic.Int64
+	var all sync.WaitGroup
+	for range 20 {
+		j := of(t, "alice")
+		all.Go(func() {
+			if _, _, err := s.Insert(t.Context(), j, "", job.Limits{Jobs: 3, VMs: 5}); err == nil {
+				passed.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	if n := passed.Load(); n != 3 {
+		t.Errorf("%d jobs passed a limit of 3", n)
+	}
+}
+
+func TestInsert_AKeyReturnsItsJobBeyondTheLimit(t *testing.T) {
+	s := openStore(t, Options{Dir: t.TempDir()})
+	j := of(t, "alice")
+	for range 2 {
+		got, _, err := s.Insert(t.Context(), j, "k", job.Limits{Jobs: 1})
+		if err != nil || got.ID != j.ID {
+			t.Errorf("%s, %v", got.ID, err)
+		}
+	}
+}

@@ -1,0 +1,191 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"linus/internal/job"
+)
+
+// idOf makes the ID of a job that was submitted at a time.
+func idOf(at time.Time) string {
+	id := uuid.Must(uuid.NewV7())
+	text := fmt.Sprintf("%012x", at.UnixMilli())
+	return text[:8] + "-" + text[8:] + id.String()[13:]
+}
+
+// ended adds a job that was submitted at a time and has ended.
+func ended(t *testing.T, s *Store, at time.Time, change func(*job.Job)) string {
+	t.Helper()
+	j := newJob("echo")
+	j.ID, j.CreatedAt = idOf(at), at
+	j.Status = job.Failed
+	change(&j)
+	return insert(t, s, j).ID
+}
+
+func because(reason job.Reason) func(*job.Job) {
+	return func(j *job.Job) {
+		j.Outcome = &job.Outcome{Status: job.Failed, Reason: reason}
+		j.Status = reason.Statuses()[0]
+		j.CompletedAt = j.CreatedAt
+	}
+}
+
+func TestList_SearchesAndFilters(t *testing.T) {
+	s := newStore(t)
+	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	at := func(minutes int) time.Time { return noon.Add(time.Duration(minutes) * time.Minute) }
+	task := func(text string) func(*job.Job) { return func(j *job.Job) { j.Manifest.Task = text } }
+	ids := map[string]string{
+		"lost":    ended(t, s, at(0), because(job.ReasonLost)),
+		"exit":    ended(t, s, at(1), because(job.ReasonExitStatus)),
+		"timeout": ended(t, s, at(2), because(job.ReasonTimeout)),
+		"gemini":  ended(t, s, at(3), func(j *job.Job) { j.Client, j.Principal = "mcp:gemini", "alice" }),
+		"percent": ended(t, s, at(4), task("Build 100%_done \\o/")),
+		"other":   ended(t, s, at(5), task("build 100 doned")),
+	}
+	member := newJob("make a VM of pool x")
+	member.Member = &job.Member{Pool: "x", State: job.MemberWarm}
+	insert(t, s, member)
+	tests := []struct {
+		name   string
+		filter job.Filter
+		want   string // newest first
+	}{
+		{"reason", job.Filter{Reason: job.ReasonLost}, "lost"},
+		{"reason that several statuses have", job.Filter{Reason: job.ReasonExitStatus}, "exit"},
+		{"reason of a time limit", job.Filter{Reason: job.ReasonTimeout}, "timeout"},
+		{"reason that the status has not", job.Filter{Reason: job.ReasonTimeout, Status: job.Failed}, ""},
+		{"client", job.Filter{Client: "mcp:gemini"}, "gemini"},
+		{"client in part", job.Filter{Client: "mcp"}, ""},
+		{"owner", job.Filter{Principal: "alice"}, "gemini"},
+		{"owner and reason", job.Filter{Principal: "alice", Reason: job.ReasonLost}, ""},
+		{"text in any case", job.Filter{Text: "BUILD"}, "other percent"},
+		{"text is no pattern", job.Filter{Text: "0%_d"}, "percent"},
+		{"text with a backslash", job.Filter{Text: `\o`}, "percent"},
+		{"text of a member", job.Filter{Text: "pool x"}, ""},
+		{"an ID", job.Filter{Text: strings.ToUpper(ids["lost"])}, "lost"},
+		{"the end of an ID", job.Filter{Text: ids["exit"][24:]}, "exit"},
+		{"since", job.Filter{Since: at(4)}, "other percent"},
+		{"before", job.Filter{Before: at(1)}, "lost"},
+		{"between", job.Filter{Since: at(1), Before: at(3), Status: job.Timeout}, "timeout"},
+		{"long ago", job.Filter{Before: time.Unix(-5, 0)}, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			for _, limit := range []int{0, 1} {
+				tt.filter.Limit = limit
+				got, _ := pages(t, s, tt.filter)
+				var want []string
+				for _, name := range strings.Fields(tt.want) {
+					want = append(want, ids[name])
+				}
+				diff(t, want, got)
+			}
+		})
+	}
+	if p := list(t, s, job.Filter{Reason: job.ReasonLost}); p.Jobs[0].Reason != job.ReasonLost {
+		t.Errorf("the reason is not listed: %+v", p.Jobs[0])
+	}
+	for name, bad := range map[string]job.Filter{
+		"reason": {Reason: "tired"}, "text": {Text: strings.Repeat("x", job.MaxSearch+1)}, "client": {Client: "a\x00"},
+	} {
+		_, err := s.List(t.Context(), bad)
+		var field *job.FieldError
+		if !errors.As(err, &field) || field.Field != name {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A page of a search looks at a bounded number of jobs, and the next goes on there.
+func TestList_ASearchIsBounded(t *testing.T) {
+	s := newStore(t)
+	first := insert(t, s, newJob("a needle")).ID
+	for range searched/1000 + 1 { // each in a transaction of its own, which has a deadline
+		jobsOf(t, s, 0, 1000)
+	}
+	second := insert(t, s, newJob("a needle")).ID
+	p := list(t, s, job.Filter{Text: "needle"})
+	if len(p.Jobs) != 1 || p.Jobs[0].ID != second || p.Next == "" {
+		t.Fatalf("first page %+v, next %q", p.Jobs, p.Next)
+	}
+	got, count := pages(t, s, job.Filter{Text: "needle"})
+	diff(t, []string{second, first}, got)
+	if count != 2 {
+		t.Errorf("%d pages", count)
+	}
+	err := s.transaction(t.Context(), func(tx *tx) error {
+		_, err := tx.ExecContext(t.Context(), `UPDATE jobs SET principal = 'bob' WHERE client = 'other'`)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name   string
+		filter job.Filter
+		want   []string
+		pages  int
+	}{
+		{"the operator's among another's", job.Filter{Principal: job.OperatorName}, []string{second, first}, 2},
+		{"the operator's of a status that few have", job.Filter{Principal: job.OperatorName, Status: job.Pending}, []string{second, first}, 1},
+		{"a principal's of a status", job.Filter{Principal: "bob", Status: job.Success}, nil, 2},
+		{"a principal's of a status that few have", job.Filter{Principal: "bob", Status: job.Pending}, nil, 1},
+		{"a principal's of no job", job.Filter{Principal: "alice", Status: job.Failed}, nil, 1},
+	} {
+		got, count := pages(t, s, tt.filter)
+		diff(t, tt.want, got)
+		if count != tt.pages {
+			t.Errorf("%s: %d pages, want %d", tt.name, count, tt.pages)
+		}
+	}
+}
+
+func TestReasons_HaveTheStatusesTheyEndIn(t *testing.T) {
+	for _, reason := range job.Reasons {
+		if len(reason.Statuses()) == 0 || !slices.ContainsFunc(reason.Statuses(), job.Status.Terminal) {
+			t.Errorf("%s: %v", reason, reason.Statuses())
+		}
+	}
+}
+
+func TestActivity_CountsByTheHour(t *testing.T) {
+	s := newStore(t)
+	now := time.Date(2026, 3, 2, 12, 40, 0, 0, time.UTC)
+	started := func(after time.Duration, status job.Status) func(*job.Job) {
+		return func(j *job.Job) { j.StartedAt, j.Status = j.CreatedAt.Add(after), status }
+	}
+	ended(t, s, now.Add(-time.Minute), started(time.Second, job.Success))
+	ended(t, s, now.Add(-2*time.Minute), started(9*time.Second, job.Timeout))
+	ended(t, s, now.Add(-3*time.Minute), started(3*time.Second, job.Running))
+	ended(t, s, now.Add(-4*time.Minute), because(job.ReasonProvisionFailed))
+	ended(t, s, now.Add(-23*time.Hour), func(j *job.Job) { j.Principal = "alice" })
+	ended(t, s, now.Add(-24*time.Hour), because(job.ReasonLost)) // too long ago
+	member := newJob("make a VM of pool x")
+	member.ID, member.CreatedAt, member.Member = idOf(now), now, &job.Member{Pool: "x", State: job.MemberWarm}
+	insert(t, s, member)
+
+	a, err := s.Activity(t.Context(), "", now)
+	if err != nil || len(a.Hours) != job.ActivityHours || a.Cut {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	hour := now.Truncate(time.Hour)
+	diff(t, job.Hour{From: hour, Succeeded: 1, Failed: 2, Unfinished: 1, Started: 3, MedianWait: 3 * time.Second, MaxWait: 9 * time.Second}, a.Hours[23])
+	diff(t, job.Hour{From: hour.Add(-23 * time.Hour), Failed: 1}, a.Hours[0])
+	for _, h := range a.Hours[1:23] {
+		if h.Jobs() != 0 {
+			t.Errorf("%+v", h)
+		}
+	}
+	if a, err = s.Activity(t.Context(), "alice", now); err != nil || a.Hours[0].Failed != 1 || a.Hours[23].Jobs() != 0 {
+		t.Errorf("alice's: %+v, %v", a, err)
+	}
+}

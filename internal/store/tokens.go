@@ -1,0 +1,100 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"linus/internal/job"
+)
+
+// InsertToken adds a token. hash is its hex sha256, the only thing of it that is stored.
+func (s *Store) InsertToken(ctx context.Context, t job.Token, hash string) error {
+	doc, err := json.Marshal(t)
+	if err != nil {
+		return err
+	}
+	err = s.transaction(ctx, func(tx *tx) error {
+		_, err := tx.ExecContext(ctx, `INSERT INTO tokens (id, hash, doc) VALUES (?, ?, ?)`, t.ID, hash, string(doc))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("write token %s to %s: %w", t.ID, s.name, err)
+	}
+	return nil
+}
+
+// Tokens returns all tokens, by name and then oldest first.
+func (s *Store) Tokens(ctx context.Context) ([]job.Token, error) {
+	all, err := query(ctx, s.read, scanToken, `SELECT doc FROM tokens`)
+	if err != nil {
+		return nil, fmt.Errorf("read the tokens: %w", err)
+	}
+	slices.SortFunc(all, func(a, b job.Token) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), a.CreatedAt.Compare(b.CreatedAt))
+	})
+	return all, nil
+}
+
+// TokenByHash returns the token with a hex sha256; job.ErrNotFound.
+func (s *Store) TokenByHash(ctx context.Context, hash string) (job.Token, error) {
+	return s.token(ctx, `SELECT doc FROM tokens WHERE hash = ?`, hash)
+}
+
+// Token returns the token with an ID; job.ErrNotFound.
+func (s *Store) Token(ctx context.Context, id string) (job.Token, error) {
+	return s.token(ctx, `SELECT doc FROM tokens WHERE id = ?`, id)
+}
+
+func (s *Store) token(ctx context.Context, text, arg string) (job.Token, error) {
+	found, err := query(ctx, s.read, scanToken, text, arg)
+	switch {
+	case err != nil:
+		return job.Token{}, fmt.Errorf("read a token: %w", err)
+	case len(found) == 0:
+		return job.Token{}, job.ErrNotFound
+	}
+	return found[0], nil
+}
+
+func scanToken(row scanner) (t job.Token, err error) {
+	var doc string
+	if err := row.Scan(&doc); err != nil {
+		return t, err
+	}
+	if err := json.Unmarshal([]byte(doc), &t); err != nil {
+		return t, fmt.Errorf("decode a token: %w", err)
+	}
+	return t, nil
+}
+
+// DeleteTokens removes the token with an ID, or all tokens of a name, and returns them;
+// job.ErrNotFound.
+func (s *Store) DeleteTokens(ctx context.Context, ref string) ([]job.Token, error) {
+	var gone []job.Token
+	err := s.transaction(ctx, func(tx *tx) error {
+		all, err := query(ctx, tx, scanToken, `SELECT doc FROM tokens`)
+		if err != nil {
+			return err
+		}
+		gone = slices.DeleteFunc(all, func(t job.Token) bool { return t.ID != ref && t.Name != ref })
+		for _, t := range gone {
+			if _, err := tx.ExecContext(ctx, `DELETE FROM tokens WHERE id = ?`, t.ID); err != nil {
+				return err
+			}
+		}
+		if len(gone) == 0 {
+			return job.ErrNotFound
+		}
+		tx.tell(job.NoticeTokens, "")
+		return nil
+	})
+	if err != nil && !errors.Is(err, job.ErrNotFound) {
+		err = fmt.Errorf("remove token %s from %s: %w", ref, s.name, err)
+	}
+	return gone, err
+}

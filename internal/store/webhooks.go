@@ -1,0 +1,75 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"linus/internal/job"
+)
+
+// changeWebhooks records and removes messages with the change of their job.
+func changeWebhooks(tx *tx, j job.Job) error {
+	for _, id := range j.Settled {
+		tx.post(`DELETE FROM webhooks WHERE id = ?`, id)
+	}
+	for _, w := range j.Outbox {
+		doc, err := json.Marshal(w)
+		if err != nil {
+			return err
+		}
+		tx.post(`INSERT INTO webhooks (id, job_id, next_at, attempts, doc) VALUES (?, ?, ?, ?, ?)`,
+			w.ID, w.JobID, timeText(w.NextAt), w.Attempts, string(doc))
+	}
+	return nil
+}
+
+// Webhooks returns the messages that are due first.
+func (s *Store) Webhooks(ctx context.Context, limit int) ([]job.Webhook, error) {
+	all, err := query(ctx, s.read, func(row scanner) (w job.Webhook, err error) {
+		var doc, next string
+		var attempts int
+		if err = row.Scan(&doc, &next, &attempts); err == nil {
+			err = json.Unmarshal([]byte(doc), &w)
+		}
+		if err == nil {
+			w.Attempts = attempts
+			w.NextAt, err = time.Parse(time.RFC3339Nano, next)
+		}
+		return w, err
+	}, `SELECT doc, next_at, attempts FROM webhooks ORDER BY next_at LIMIT ?`, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read webhooks: %w", err)
+	}
+	return all, nil
+}
+
+// TakeWebhook records that an attempt to deliver a message begins and when the next one
+// is due, and reports whether nobody else has meanwhile.
+func (s *Store) TakeWebhook(ctx context.Context, w job.Webhook, next time.Time) (bool, error) {
+	var changed int64
+	err := s.transaction(ctx, func(tx *tx) error {
+		result, err := tx.ExecContext(ctx, `UPDATE webhooks SET attempts = attempts + 1, next_at = ? WHERE id = ? AND attempts = ?`, timeText(next), w.ID, w.Attempts)
+		if err == nil {
+			changed, err = result.RowsAffected()
+		}
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("take webhook %s: %w", w.ID, err)
+	}
+	return changed == 1, nil
+}
+
+// DropWebhook removes a message whose job was deleted.
+func (s *Store) DropWebhook(ctx context.Context, id string) error {
+	err := s.transaction(ctx, func(tx *tx) error {
+		_, err := tx.ExecContext(ctx, `DELETE FROM webhooks WHERE id = ?`, id)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("remove webhook %s: %w", id, err)
+	}
+	return nil
+}

@@ -1,0 +1,427 @@
+package web_test
+
+import (
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"html"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"linus/internal/job"
+	"linus/internal/web"
+)
+
+// part is a field of a form, or a file if it has a file name.
+type part struct{ name, value, file string }
+
+// upload sends a form with files.
+func (v *visitor) upload(path string, parts ...part) (answer, string) {
+	v.Helper()
+	var b bytes.Buffer
+	w := multipart.NewWriter(&b)
+	for _, p := range parts {
+		var field io.Writer
+		var err error
+		if p.file != "" {
+			field, err = w.CreateFormFile(p.name, p.file)
+		} else {
+			field, err = w.CreateFormField(p.name)
+		}
+		if err != nil {
+			v.Fatal(err)
+		}
+		_, _ = io.WriteString(field, p.value)
+	}
+	_ = w.Close()
+	return v.do(http.MethodPost, path, b.String(), func(r *http.Request) { r.Header.Set("Content-Type", w.FormDataContentType()) })
+}
+
+// fields reads the fields that a browser would send with the form of a page.
+func fields(text string) []part {
+	_, text, _ = strings.Cut(text, `<form class="making"`)
+	text, _, _ = strings.Cut(text, "</form>")
+	var parts []part
+	attr := func(tag, name string) string {
+		m := regexp.MustCompile(`\s` + name + `="([^"]*)"`).FindStringSubmatch(tag)
+		if m == nil {
+			return ""
+		}
+		return html.UnescapeString(m[1])
+	}
+	for _, m := range regexp.MustCompile(`(?s)<input [^>]*>|<textarea ([^>]*)>\n(.*?)</textarea>|<select ([^>]*)>(.*?)</select>`).FindAllStringSubmatch(text, -1) {
+		switch tag := m[0]; {
+		case strings.HasPrefix(tag, "<textarea"):
+			parts = append(parts, part{attr(tag, "name"), strings.ReplaceAll(html.UnescapeString(m[2]), "\n", "\r\n"), ""})
+		case strings.HasPrefix(tag, "<select"):
+			chosen := regexp.MustCompile(`value="([^"]*)" selected`).FindStringSubmatch(tag)
+			value := ""
+			if chosen != nil {
+				value = html.UnescapeString(chosen[1])
+			} else if first := regexp.MustCompile(`<option value="([^"]*)"`).FindStringSubmatch(tag); first != nil {
+				value = first[1]
+			}
+			parts = append(parts, part{attr(tag, "name"), value, ""})
+		case attr(tag, "type") == "file", attr(tag, "type") == "checkbox" && !strings.Contains(tag, " checked"):
+		default:
+			parts = append(parts, part{attr(tag, "name"), attr(tag, "value"), ""})
+		}
+	}
+	return parts
+}
+
+// setting sets fields of a form.
+func setting(parts []part, change map[string]string) []part {
+	var all []part
+	for _, p := range parts {
+		if _, ok := change[p.name]; !ok {
+			all = append(all, p)
+		}
+	}
+	for name, value := range change {
+		all = append(all, part{name, value, ""})
+	}
+	return all
+}
+
+func TestNewJob_IsSubmittedOnceAsItWasTyped(t *testing.T) {
+	e := sample()
+	v := loggedIn(t, e)
+	_, text := v.get("/jobs/new")
+	parts := append(setting(fields(text), map[string]string{"task": "echo $X\r\ncat /tmp/a.txt\r\n", "resources.memory": " 4G ", "dir": "/srv/in", "timeout": "90", "artifacts": "dist/**\r\n\r\nlog"}),
+		part{"env_name", "X", ""}, part{"env_value", "a\r\nb", ""}, part{"files", "<&>\x00\xff", "a.txt"}, part{"files", "", "empty"}, part{"do", "send", ""})
+	resp, text := v.upload("/jobs/new", parts...)
+	if resp.StatusCode != 200 || !strings.HasPrefix(resp.Path, "/jobs/0197") {
+		t.Fatalf("%d %s %s", resp.StatusCode, resp.Path, text)
+	}
+	want := job.Manifest{
+		Task: "echo $X\ncat /tmp/a.txt\n", AgentType: job.AgentScript, StatusMode: job.StatusStreaming, Resources: job.Resources{Memory: "4G"}, Timeout: 90,
+		Env: map[string]string{"X": "a\nb"}, Artifacts: []string{"dist/**", "log"},
+		Files: []job.File{{Path: "/srv/in/a.txt", Content: base64.StdEncoding.EncodeToString([]byte("<&>\x00\xff"))}, {Path: "/srv/in/empty"}},
+	}
+	if len(e.submitted) != 1 || e.submitted[0].Kind != job.KindTask || e.submitted[0].Client != "web" {
+		t.Fatalf("%+v", e.submitted)
+	}
+	if diff := cmp.Diff(want, e.submitted[0].Manifest); diff != "" {
+		t.Error(diff)
+	}
+	// A double click is one job.
+	again, _ := v.upload("/jobs/new", parts...)
+	if again.Path != resp.Path || len(e.submitted) != 1 {
+		t.Errorf("sent twice: %s and %s, %d jobs", resp.Path, again.Path, len(e.submitted))
+	}
+	// Back, something else, and sent again: the form says so, and has another key.
+	again, text = v.upload("/jobs/new", setting(parts, map[string]string{"task": "other"})...)
+	if again.StatusCode != 422 || !strings.Contains(text, "was used for another submission") {
+		t.Errorf("%d %s", again.StatusCode, text)
+	}
+	if again, _ = v.upload("/jobs/new", setting(fields(text), map[string]string{"do": "send"})...); again.StatusCode != 200 || len(e.submitted) != 2 || e.submitted[1].Manifest.Task != "other" {
+		t.Errorf("with another key: %d, %d jobs", again.StatusCode, len(e.submitted))
+	}
+}
+
+func TestNewJob_ErrorsAreAtTheirFieldsAndNothingIsLost(t *testing.T) {
+	e := sample()
+	v := loggedIn(t, e)
+	_, blank := v.get("/jobs/new")
+	nasty := `</textarea><script>alert("1")</script>`
+	typed := append(setting(fields(blank), map[string]string{"task": "\r\n" + nasty, "resources.memory": nasty, "tty": "on", "os": "debian-12", "vmTemplate": "x", "secrets": "A B", "do": "send"}),
+		part{"env_name", "1X", ""}, part{"env_value", nasty, ""}, part{"files", nasty, `a"><b>.txt`}, part{"files", strings.Repeat("x", 9<<20), "large.bin"})
+	check := func(text string, wants ...string) {
+		t.Helper()
+		for _, want := range wants {
+			if !strings.Contains(text, want) {
+				t.Errorf("lacks %s", want)
+			}
+		}
+		if strings.Contains(text, "<script>alert") || strings.Contains(text, "<b>") || len(e.submitted) > 0 {
+			t.Error("what was typed is not escaped, or was submitted")
+		}
+	}
+	// What is no number is seen before the engine is asked.
+	resp, text := v.upload("/jobs/new", setting(typed, map[string]string{"timeout": "soon", "network.vlan": "0"})...)
+	if resp.StatusCode != 422 {
+		t.Errorf("%d", resp.StatusCode)
+	}
+	check(text, `id="f-timeout-error">&#34;soon&#34; is not a whole number`, `id="f-network-vlan-error">0 is out of range`, `value="soon"`, "/tmp/large.bin is too large to stay in the form")
+	// The rest is the engine's to say.
+	_, text = v.upload("/jobs/new", setting(typed, map[string]string{"timeout": "99999"})...)
+	check(text, `id="f-timeout-error">99999 is out of range; give seconds from 1 to 86400`, `id="f-resources-memory-error">`, `id="f-os-error">is given together with vmTemplate`,
+		`is not a variable name`, `aria-invalid="true"`, `value="1X"`, `name="tty" type="checkbox" value="on" checked`, `value="A B"`)
+	got := map[string]string{}
+	for _, p := range fields(text) {
+		got[p.name] = p.value
+	}
+	if got["task"] != "\r\n"+nasty || got["resources.memory"] != nasty || got["kept_path"] != `/tmp/a"><b>.txt` || got["kept"] != base64.StdEncoding.EncodeToString([]byte(nasty)) || got["os"] != "debian-12" {
+		t.Errorf("lost: %q", got)
+	}
+	// What is about no field is above them.
+	e.formErr = fmt.Errorf("policy: %w", errors.New("not today <b>"))
+	_, text = v.upload("/jobs/new", setting(fields(blank), map[string]string{"task": "x", "do": "send"})...)
+	check(text, "<p>policy: not today &lt;b&gt;</p>")
+}
+
+func TestNewJob_ShowsThePlan(t *testing.T) {
+	e := sample()
+	e.plan = []string{"qm clone 9000 100 --name <x>", "qm start 100"}
+	v := loggedIn(t, e)
+	for _, path := range []string{"/jobs/new", "/vms/new"} {
+		_, text := v.get(path)
+		resp, text := v.upload(path, setting(fields(text), map[string]string{"task": "true", "vmName": "dev", "do": "plan", "lifecycle": "persistent"})...)
+		if resp.StatusCode != 200 || !strings.Contains(text, "--name &lt;x&gt;\nqm start 100") || !strings.Contains(text, `value="dev"`) || len(e.submitted) > 0 {
+			t.Errorf("%s: %d %s", path, resp.StatusCode, text)
+		}
+	}
+}
+
+func TestRunAgain_SubmitsTheSame(t *testing.T) {
+	e := sample()
+	m := job.Manifest{
+		Task: "\n#!/bin/sh\necho \"$A\" <b>\n", AgentType: job.AgentScript, Env: map[string]string{"A": "1\n2\n", "B": ""}, Secrets: []string{"S"}, Timeout: 5, Lifecycle: job.Ephemeral,
+		Files: []job.File{{Path: "/root/x", Mode: "0755", Content: "AAEC"}, {Path: "/root/<y>", Content: ""}}, StatusMode: job.StatusSimple,
+	}
+	e.jobs[0].Manifest = m
+	v := loggedIn(t, e)
+	_, text := v.get("/jobs/" + id)
+	if !strings.Contains(text, `href="/jobs/new?from=`+id+`"`) {
+		t.Fatal("no way to run it again")
+	}
+	_, text = v.get("/jobs/new?from=" + id)
+	if resp, text := v.upload("/jobs/new", setting(fields(text), map[string]string{"do": "send"})...); resp.StatusCode != 200 {
+		t.Fatalf("%d %s", resp.StatusCode, text)
+	}
+	if diff := cmp.Diff(m, e.submitted[0].Manifest); diff != "" {
+		t.Error(diff)
+	}
+	if code, _ := v.get("/jobs/new?from=none"); code != 404 {
+		t.Errorf("from no job: %d", code)
+	}
+}
+
+func TestNewVM_IsCreated(t *testing.T) {
+	e := sample()
+	v := loggedIn(t, e)
+	_, text := v.get("/vms/new")
+	if resp, text := v.upload("/vms/new", setting(fields(text), map[string]string{"vmName": "dev2", "os": "debian-12", "resources.cpu": "4", "ttl": "3600", "task": "ignored", "do": "send"})...); resp.StatusCode != 200 {
+		t.Fatalf("%d %s", resp.StatusCode, text)
+	}
+	want := job.Manifest{VMName: "dev2", OS: "debian-12", Resources: job.Resources{CPU: 4}, TTL: 3600}
+	if diff := cmp.Diff(want, e.submitted[0].Manifest); diff != "" || e.submitted[0].Kind != job.KindVM {
+		t.Error(e.submitted[0].Kind, diff)
+	}
+}
+
+func TestPools_AreCreatedResizedAndRemoved(t *testing.T) {
+	e := sample()
+	v := loggedIn(t, e)
+	_, text := v.get("/pools/new")
+	typed := setting(fields(text), map[string]string{"name": "big", "resources.memory": "16G", "warm": "2", "hibernated": "1"})
+	resp, text := v.upload("/pools/new", setting(typed, map[string]string{"name": "<B>", "idle_limit": "5", "resources.cpu": "x"})...)
+	if resp.StatusCode != 422 || !strings.Contains(text, `id="f-resources-cpu-error"`) || !strings.Contains(text, `value="&lt;B&gt;"`) {
+		t.Errorf("%d %s", resp.StatusCode, text)
+	}
+	_, text = v.upload("/pools/new", setting(typed, map[string]string{"name": "<B>", "idle_limit": "5"})...)
+	if !strings.Contains(text, `id="f-name-error"`) || !strings.Contains(text, `id="f-idle_limit-error"`) || len(e.pools) != 1 {
+		t.Errorf("%d pools: %s", len(e.pools), text)
+	}
+	if resp, text = v.upload("/pools/new", typed...); resp.Path != "/pools" || !strings.Contains(text, `href="/pools/big"`) {
+		t.Fatalf("%d %s", resp.StatusCode, text)
+	}
+	if p := e.pools[1].Pool; p.Resources.Memory != "16G" || p.Warm != 2 || p.Hibernated != 1 {
+		t.Errorf("%+v", p)
+	}
+	post := func(path, form string) string {
+		t.Helper()
+		_, text := v.do(http.MethodPost, path, form+"&form_token="+url.QueryEscape(v.formToken()), nil)
+		return text
+	}
+	if _, text = v.get("/pools/big"); !strings.Contains(text, `name="hibernated" type="text" value="1"`) {
+		t.Error(text)
+	}
+	if text = post("/pools/big/resize", "warm=1000&hibernated=0"); !strings.Contains(text, `id="f-warm-error">1000 is out of range`) || !strings.Contains(text, `value="1000"`) {
+		t.Error(text)
+	}
+	post("/pools/big/resize", "warm=0&hibernated=0&max_age=3600")
+	if p := e.pools[1].Pool; p.Warm != 0 || p.Hibernated != 0 || p.MaxAge != 3600 {
+		t.Errorf("%+v", p)
+	}
+	post("/pools/big/remove", "")
+	if len(e.pools) != 1 {
+		t.Error("it is not removed")
+	}
+	if text = post("/pools/big/remove", ""); !strings.Contains(text, "there is no pool big") {
+		t.Error(text)
+	}
+}
+
+func TestTokens_AreCreatedShownOnceAndRevoked(t *testing.T) {
+	e := sample()
+	v := loggedIn(t, e)
+	_, text := v.get("/tokens/new")
+	typed := setting(fields(text), map[string]string{"name": "alice", "role": "read", "ttl": "3600", "secrets": "CI_*, X", "jobs": "3"})
+	resp, text := v.upload("/tokens/new", setting(typed, map[string]string{"name": "<Alice>", "networks": "5000", "memory_mb": "x"})...)
+	if resp.StatusCode != 422 || !strings.Contains(text, `id="f-memory_mb-error"`) || !strings.Contains(text, "&lt;Alice&gt;") || len(e.tokens) != 3 {
+		t.Errorf("%d %s", resp.StatusCode, text)
+	}
+	if _, text = v.upload("/tokens/new", setting(typed, map[string]string{"name": "<Alice>", "networks": "5000"})...); !strings.Contains(text, `id="f-name-error"`) || !strings.Contains(text, `id="f-networks-error"`) {
+		t.Error(text)
+	}
+	resp, text = v.upload("/tokens/new", typed...)
+	if resp.StatusCode != 200 || strings.Count(text, "linus_very-secret") != 1 {
+		t.Fatalf("%d %s", resp.StatusCode, text)
+	}
+	if diff := cmp.Diff(job.TokenSpec{Name: "alice", Role: job.RoleRead, TTL: 3600, Secrets: []string{"CI_*", "X"}, Limits: job.Limits{Jobs: 3}}, e.tokens[3].TokenSpec); diff != "" {
+		t.Error(diff)
+	}
+	_, text = v.get("/tokens")
+	for _, want := range []string{"alice", "secrets CI_*, X", "at most 3 unfinished jobs", "&lt;b&gt;bob", ">expired<", "never"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page lacks %s", want)
+		}
+	}
+	if strings.Contains(text, "very-secret") {
+		t.Error("the secret is shown twice")
+	}
+	v.do(http.MethodPost, "/tokens/"+e.tokens[3].ID+"/revoke", "form_token="+url.QueryEscape(v.formToken()), nil)
+	if len(e.tokens) != 3 {
+		t.Error("it is not revoked")
+	}
+}
+
+func TestNodes_AreCordoned(t *testing.T) {
+	e := sample()
+	v := loggedIn(t, e)
+	for _, verb := range []string{"cordon", "uncordon"} {
+		_, text := v.do(http.MethodPost, "/nodes/pve1/"+verb, "form_token="+url.QueryEscape(v.formToken()), nil)
+		if e.nodes[0].Cordoned != (verb == "cordon") || strings.Contains(text, `action="/nodes/pve1/cordon"`) == (verb == "cordon") {
+			t.Errorf("%s: %s", verb, text)
+		}
+	}
+}
+
+func TestVM_HasAllTheVerbs(t *testing.T) {
+	e := sample()
+	v := loggedIn(t, e)
+	post := func(path, form string) (answer, string) {
+		t.Helper()
+		return v.do(http.MethodPost, path, form+"&job="+doneID+"&form_token="+url.QueryEscape(v.formToken()), nil)
+	}
+	_, text := v.get("/vms/105")
+	for _, want := range []string{"VM dev", `action="/vms/105/stop"`, `action="/vms/105/suspend"`, `action="/vms/105/snapshot"`, `href="/vms/105/destroy"`, `href="/jobs/new?vm=dev"`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page of a VM lacks %s", want)
+		}
+	}
+	for _, tt := range []struct{ verb, form, want string }{
+		{"stop", "", "stop " + doneID}, {"start", "", "start " + doneID}, {"suspend", "", "suspend " + doneID}, {"resume", "", "resume " + doneID},
+		{"snapshot", "snapshot=a", "snapshot a false " + doneID}, {"snapshot", "snapshot=b&memory=on", "snapshot b true " + doneID}, {"revert", "snapshot=a", "revert a " + doneID},
+		{"forget", "", "forget " + doneID}, {"destroy", "", "destroy " + doneID},
+	} {
+		resp, text := post("/vms/105/"+tt.verb, tt.form)
+		if asked := e.asked(); resp.StatusCode != 200 || asked[len(asked)-1] != tt.want {
+			t.Errorf("%s: %d, asked %q: %s", tt.verb, resp.StatusCode, asked, text)
+		}
+	}
+	// What cannot be undone is asked about.
+	for path, want := range map[string]string{
+		"/vms/105/revert?snapshot=%3Cb%3E": `to snapshot &lt;b&gt;?`, "/vms/105/forget": "Only a VM that is left alone", "/vms/kept/forget": `id="forget-now"`, "/vms/kept": `href="/vms/117/forget"`,
+	} {
+		if _, text := v.get(path); !strings.Contains(text, want) {
+			t.Errorf("%s lacks %s: %s", path, want, text)
+		}
+	}
+}
+
+func TestUploads_AreBoundedAndOurs(t *testing.T) {
+	e := sample()
+	v := loggedIn(t, e)
+	ok := []part{{"form_token", v.formToken(), ""}, {"task", "true", ""}, {"agentType", "script", ""}, {"dir", "/tmp", ""}, {"do", "send", ""}}
+	many := ok
+	for i := range 201 {
+		many = append(many, part{"files", "x", fmt.Sprint(i)})
+	}
+	fields := ok
+	for range 3001 {
+		fields = append(fields, part{"env_name", "", ""})
+	}
+	for _, path := range []string{"/jobs/new", "/vms/new"} {
+		for _, tt := range []struct {
+			name  string
+			parts []part
+			code  int
+			says  string
+		}{
+			{"too many files", many, 400, "more than 200 files"},
+			{"too many fields", fields, 400, "more than 3000 fields"},
+			{"too large", append(ok, part{"files", strings.Repeat("x", web.MaxBody), "x"}), 413, "larger than 96.0 MiB"},
+			{"no form token", ok[1:], 403, "does not belong to this session"},
+			{"another session's", append([]part{{"form_token", loggedIn(t, e).formToken(), ""}}, ok[1:]...), 403, "does not belong"},
+		} {
+			if resp, text := v.upload(path, tt.parts...); resp.StatusCode != tt.code || !strings.Contains(text, tt.says) {
+				t.Errorf("%s, %s: %d %s", path, tt.name, resp.StatusCode, text)
+			}
+		}
+		for name, change := range map[string]func(*http.Request){
+			"no origin":      func(r *http.Request) { r.Header.Del("Origin") },
+			"foreign origin": func(r *http.Request) { r.Header.Set("Origin", "https://evil.example") },
+		} {
+			if resp, _ := v.do(http.MethodPost, path, "form_token="+url.QueryEscape(ok[0].value), change); resp.StatusCode != 403 {
+				t.Errorf("%s, %s: %d", path, name, resp.StatusCode)
+			}
+		}
+		if resp, _ := visit(t, e).upload(path, ok...); resp.StatusCode != 401 {
+			t.Errorf("%s without session: %d", path, resp.StatusCode)
+		}
+	}
+	keys := &keyring{tokens: map[string]job.Principal{"linus_x": {Name: "alice", Token: "a1", Role: job.RoleRead}}}
+	reader := visitWith(t, web.Options{Engine: e, MCP: echo, Token: token, Authenticate: keys.authenticate, Holder: keys.holder, Log: log})
+	reader.do(http.MethodPost, "/login", "token=linus_x", nil)
+	if resp, text := reader.upload("/jobs/new", append([]part{{"form_token", reader.formToken(), ""}}, ok[1:]...)...); resp.StatusCode != 403 || !strings.Contains(text, "needs role run") {
+		t.Errorf("of who may only read: %d %s", resp.StatusCode, text)
+	}
+	if len(e.submitted) > 0 {
+		t.Errorf("%+v", e.submitted)
+	}
+}
+
+// A number that was taken out of a form is the default that the form has shown, never
+// nothing: a token for ever, or a pool without VMs.
+func TestForms_AnEmptyNumberIsTheDefault(t *testing.T) {
+	e := sample()
+	v := loggedIn(t, e)
+	_, text := v.get("/tokens/new")
+	v.upload("/tokens/new", setting(fields(text), map[string]string{"name": "kim", "ttl": ""})...)
+	if made := e.tokens[len(e.tokens)-1]; made.Name != "kim" || made.TTL != 90*24*3600 {
+		t.Errorf("token %+v", made)
+	}
+	_, text = v.get("/pools/new")
+	v.upload("/pools/new", setting(fields(text), map[string]string{"name": "fresh", "warm": "", "hibernated": "2"})...)
+	if made := e.pools[len(e.pools)-1]; made.Name != "fresh" || made.Warm != 1 || made.Hibernated != 2 {
+		t.Errorf("pool %+v", made)
+	}
+	e.pools[0].MaxAge = 7200
+	form := url.Values{"form_token": {v.formToken()}, "warm": {""}, "hibernated": {"3"}, "idle_limit": {" "}, "max_age": {""}}
+	v.do(http.MethodPost, "/pools/ready/resize", form.Encode(), nil)
+	if p := e.pools[0]; p.Warm != 2 || p.Hibernated != 3 || p.MaxAge != 0 {
+		t.Errorf("pool %+v", p)
+	}
+}
+
+// One file that is too large for the form keeps no other from being given back.
+func TestNewJob_GivesSmallFilesBackBesideALargeOne(t *testing.T) {
+	v := loggedIn(t, sample())
+	_, blank := v.get("/jobs/new")
+	_, text := v.upload("/jobs/new", append(setting(fields(blank), map[string]string{"task": "x", "timeout": "soon"}),
+		part{"files", strings.Repeat("x", 9<<20), "large.bin"}, part{"files", "small", "small.txt"})...)
+	if !strings.Contains(text, "/tmp/large.bin is too large") || strings.Contains(text, "small.txt is too large") || !strings.Contains(text, `name="kept_path" value="/tmp/small.txt"`) {
+		t.Error("the small file is lost")
+	}
+}

@@ -1,0 +1,90 @@
+package web_test
+
+import (
+	"html"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"linus/internal/job"
+)
+
+func TestJobs_AreSearchedByTheEngine(t *testing.T) {
+	e := sample()
+	v := loggedIn(t, e)
+	query := url.Values{
+		"status": {"failed"}, "reason": {"lost"}, "client": {" mcp:<b> "}, "owner": {"alice"}, "text": {`100% "<b>`},
+		"since": {"2026-01-02T15:00:00Z"}, "before": {"2026-01-02T16:00:00+02:00"}, "cursor": {"next"},
+	}
+	_, text := v.get("/jobs?" + query.Encode())
+	want := job.Filter{
+		Status: job.Failed, Reason: job.ReasonLost, Client: "mcp:<b>", Principal: "alice", Text: `100% "<b>`,
+		Since: time.Date(2026, 1, 2, 15, 0, 0, 0, time.UTC), Before: time.Date(2026, 1, 2, 14, 0, 0, 0, time.UTC), Cursor: "next", Limit: 25,
+	}
+	if diff := cmp.Diff(want, e.filter); diff != "" {
+		t.Error(diff)
+	}
+	// The page shows what was asked, and every way on asks the same.
+	for _, want := range []string{`value="100% &#34;&lt;b&gt;"`, `value="mcp:&lt;b&gt;"`, `value="lost" selected`, `name="status" value="failed"`, "2026-01-02T15:00:00Z to 2026-01-02T16:00:00", "No jobs match"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page lacks %s", want)
+		}
+	}
+	if strings.Contains(text, "<b>") || strings.Contains(text, `id="chart-text"`) {
+		t.Error("what was asked is not escaped, or there is a chart of something else")
+	}
+	query.Set("client", "mcp:<b>")
+	for _, m := range regexp.MustCompile(`(?:href|sse-connect)="(/jobs(?:/live)?\?[^"]*)"`).FindAllStringSubmatch(text, -1) {
+		got, err := url.Parse(html.UnescapeString(m[1]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"reason", "client", "owner", "text", "since", "before"} {
+			if got.Query().Get(name) != query.Get(name) {
+				t.Errorf("%s forgets %s", m[1], name)
+			}
+		}
+	}
+	// A span is counted back from now.
+	if v.get("/jobs?since=24h"); time.Since(e.filter.Since) < 24*time.Hour || time.Since(e.filter.Since) > 25*time.Hour {
+		t.Errorf("since %v", e.filter.Since)
+	}
+	for _, bad := range []string{"since=yesterday", "before=1", "since=-5h"} {
+		if code, text := v.get("/jobs?" + bad); code != 422 || !strings.Contains(text, "is not a time") {
+			t.Errorf("%s: %d %s", bad, code, text)
+		}
+	}
+}
+
+func TestJobs_ChartHasItsNumbersAsText(t *testing.T) {
+	e := sample()
+	hour := e.activity.Hours[0].From
+	e.activity.Hours = make([]job.Hour, job.ActivityHours)
+	for i := range e.activity.Hours {
+		e.activity.Hours[i].From = hour.Add(time.Duration(i) * time.Hour)
+	}
+	v := loggedIn(t, e)
+	if _, text := v.get("/jobs"); strings.Contains(text, "<svg") {
+		t.Error("a chart of nothing")
+	}
+	e.activity.Hours[2] = job.Hour{From: hour.Add(2 * time.Hour), Succeeded: 5, Failed: 2, Unfinished: 1, Started: 6, MedianWait: 3 * time.Second, MaxWait: 61 * time.Second}
+	e.activity.Cut = true
+	_, text := v.get("/jobs")
+	at := hour.Add(2 * time.Hour)
+	for _, want := range []string{
+		"8 jobs in the last 24 hours: 5 succeeded, 2 failed, 1 unfinished; the longest wait for a start was 61 s", "Only the newest were counted",
+		"<title>" + at.Format("15:04") + " UTC: 8 jobs, 5 succeeded, 2 failed, 1 unfinished; waited 3.0 s, at most 61 s</title>",
+		"<td>5</td><td>2</td><td>1</td><td>3.0 s</td><td>61 s</td>", "since=" + url.QueryEscape(at.Format(time.RFC3339)),
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page lacks %s", want)
+		}
+	}
+	if strings.Count(text, "<rect class=\"chart-") != 5 {
+		t.Error("not one column for each number")
+	}
+}

@@ -1,0 +1,85 @@
+package web
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"linus/internal/job"
+)
+
+// leaves are the names of a struct's fields in JSON, those of structs within it
+// after a dot.
+func leaves(t reflect.Type, prefix string) (names []string) {
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		at := t.Field(i).Type
+		if at.Kind() == reflect.Pointer {
+			at = at.Elem()
+		}
+		if at.Kind() == reflect.Struct {
+			names = append(names, leaves(at, prefix+name+".")...)
+			continue
+		}
+		names = append(names, prefix+name)
+	}
+	return names
+}
+
+func inputNames(groups []group) (names []string) {
+	for _, g := range groups {
+		if g.Extra != "" {
+			names = append(names, g.Extra)
+		}
+		for _, in := range g.inputs {
+			names = append(names, in.Name)
+		}
+	}
+	return names
+}
+
+func TestForm_HasAllOfAManifest(t *testing.T) {
+	want, got := leaves(reflect.TypeFor[job.Manifest](), ""), inputNames(jobGroups())
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("the form has %q\nthe manifest has %q", got, want)
+	}
+}
+
+func TestForm_HasAllOfAPoolsSize(t *testing.T) {
+	want, got := leaves(reflect.TypeFor[job.PoolSize](), ""), inputNames([]group{sizeGroup()})
+	if !slices.Equal(got, want) {
+		t.Errorf("the form has %q, a size has %q", got, want)
+	}
+}
+
+// What a form shows of a manifest it reads again.
+func TestForm_ReadsWhatItShows(t *testing.T) {
+	full := job.Manifest{
+		Task: "\nls <b>&amp;\n\ttab \"q\" 'q'\n", AgentType: job.AgentCustom, Agent: job.Agent{Command: "bash -s -- \"$X\"", ClaudeModel: "m"},
+		Secrets: []string{"A", "B_2"}, Artifacts: []string{"dist/**", " odd name "}, Cwd: "/srv/a b", Sudo: true, Stdin: job.StdinOpen, TTY: true, TTYSize: "24x80",
+		Resources: job.Resources{CPU: 4, Memory: "2G", Disk: "20G"}, Timeout: 60, Lifecycle: job.Persistent, VM: "v", VMName: "n", TTL: 600, VMTemplate: "t", OS: "debian-12",
+		Start: job.StartCold, Retry: job.RetryLost, Retries: 2, Network: job.Network{Bridge: "vmbr1", VLAN: 7, IP: "10.0.0.2/24", Gateway: "10.0.0.1", Egress: job.EgressAllow, Allow: []string{"github.com", "*.npmjs.org"}}, StatusMode: job.StatusDetailed,
+		Notify: &job.Notify{URL: "https://ci.example/hooks/linus"},
+	}
+	var v formView
+	v.show(jobGroups(), &draft{manifest: full}, nil)
+	shown := map[string]string{}
+	for _, g := range v.Groups {
+		for _, c := range g.Controls {
+			shown[c.Name] = strings.ReplaceAll(c.Value, "\n", "\r\n") // as browsers send it
+		}
+	}
+	var d draft
+	bad := typed(&d, jobGroups(), func(name string) string { return shown[name] })
+	if len(bad) > 0 || !reflect.DeepEqual(d.manifest, full) {
+		t.Errorf("%v: %+v\nwant %+v", bad, d.manifest, full)
+	}
+	for name, want := range shown {
+		if want == "" {
+			t.Errorf("%s is not among what is tried", name)
+		}
+	}
+}

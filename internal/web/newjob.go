@@ -1,0 +1,185 @@
+package web
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"linus/internal/job"
+)
+
+const (
+	maxKept   = 8 << 20 // bytes of files that a form gives back to the browser
+	spareRows = 3       // empty rows for variables
+	planTime  = hostTime
+)
+
+// making is a form that makes a job: one with a task, or one that creates a VM.
+type making struct {
+	kind    job.Kind
+	groups  func() []group
+	heading string
+	crumb   string // the section it belongs to
+	base    string // the address of that
+	button  string
+}
+
+var (
+	newJob = making{job.KindTask, jobGroups, "New job", "Jobs", "/jobs", "Start the job"}
+	newVM  = making{job.KindVM, vmGroups, "New VM", "VMs", "/vms", "Create the VM"}
+)
+
+// view is the form without its fields.
+func (m making) view(p *pages, r *http.Request) formView {
+	return formView{
+		Heading: m.heading, Crumb: m.crumb, Base: m.base, Action: m.base + "/new", Button: m.button, CanPlan: true,
+		viewer: p.viewer(r), Key: uuid.NewString(), Errors: map[string][]string{},
+	}
+}
+
+// blank shows the form: empty, or with the manifest of the job ?from=.
+func (m making) blank(p *pages) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		v := m.view(p, r)
+		d := draft{manifest: job.Manifest{AgentType: job.AgentScript, StatusMode: job.StatusStreaming, VM: r.URL.Query().Get("vm")}}
+		if from := r.URL.Query().Get("from"); from != "" {
+			var err error
+			if d.manifest, err = p.Engine.Manifest(r.Context(), from); err != nil {
+				p.failed(w, r, err)
+				return
+			}
+		}
+		v.Dir = "/tmp"
+		v.show(m.groups(), &d, nil)
+		for _, name := range slices.Sorted(maps.Keys(d.manifest.Env)) {
+			v.Env = append(v.Env, pair{name, d.manifest.Env[name]})
+		}
+		v.keep(d.manifest.Files)
+		v.spare()
+		p.render(w, r, http.StatusOK, "form", v)
+	}
+}
+
+// spare adds empty rows for variables.
+func (v *formView) spare() { v.Env = append(v.Env, make([]pair, spareRows)...) }
+
+// keep gives the files back to the browser, as long as they are small.
+func (v *formView) keep(files []job.File) {
+	left := int64(maxKept)
+	for _, f := range files {
+		v.paths = append(v.paths, f.Path)
+		size := int64(base64.StdEncoding.DecodedLen(len(f.Content)))
+		if size > left {
+			v.Errors["files"] = append(v.Errors["files"], fmt.Sprintf("%s is too large to stay in the form: choose it again", f.Path))
+			continue
+		}
+		left -= size
+		v.Files = append(v.Files, formFile{f, size})
+	}
+}
+
+// send makes the job, or shows what creating its VM would do.
+func (m making) send(p *pages) func(http.ResponseWriter, *http.Request, []upload) {
+	return func(w http.ResponseWriter, r *http.Request, uploads []upload) {
+		d := draft{}
+		bad := typed(&d, m.groups(), r.PostForm.Get)
+		env, faults := typedEnv(r.PostForm)
+		if len(env) > 0 {
+			d.manifest.Env = map[string]string{}
+		}
+		for _, e := range env {
+			d.manifest.Env[e.Name] = e.Value
+		}
+		d.manifest.Files = typedFiles(r.PostForm, uploads)
+		bad = append(bad, faults...)
+		s := job.Submission{Kind: m.kind, Manifest: d.manifest, IdempotencyKey: r.PostForm.Get("key"), Client: "web"}
+		var (
+			made job.Job
+			plan []string
+			err  error
+		)
+		planning := r.PostForm.Get("do") == "plan"
+		switch {
+		case len(bad) > 0:
+			err = &job.InvalidError{Fields: bad}
+		case planning:
+			ctx, cancel := context.WithTimeout(r.Context(), planTime)
+			defer cancel()
+			plan, err = p.Engine.Plan(ctx, s)
+		default:
+			made, err = p.Engine.Submit(r.Context(), s)
+		}
+		if err == nil && !planning {
+			http.Redirect(w, r, jobPath(made.ID), http.StatusSeeOther)
+			return
+		}
+		v := m.view(p, r)
+		v.Dir, v.Planned, v.Plan = r.PostForm.Get("dir"), err == nil, plan
+		v.show(m.groups(), &d, r.PostForm.Get)
+		v.Env = env
+		v.keep(d.manifest.Files)
+		v.spare()
+		code := http.StatusOK
+		if err != nil {
+			v.blame(err)
+			code = p.codeOf(r, err)
+		}
+		if !usedKey(err) {
+			v.Key = s.IdempotencyKey
+		}
+		p.render(w, r, code, "form", v)
+	}
+}
+
+// usedKey reports whether the form was sent before, with something else in it.
+func usedKey(err error) bool {
+	var field *job.FieldError
+	return errors.As(err, &field) && field.Field == "idempotency_key"
+}
+
+// typedEnv returns the variables that were typed, and what is wrong with them that
+// a manifest could not show.
+func typedEnv(form url.Values) (env []pair, bad []*job.FieldError) {
+	names, texts := form["env_name"], form["env_value"]
+	seen := map[string]bool{}
+	for i, name := range names {
+		if i >= len(texts) {
+			break
+		}
+		e := pair{name, newlines(texts[i])}
+		switch {
+		case e == pair{}:
+			continue
+		case seen[name]:
+			bad = append(bad, &job.FieldError{Field: "env", Problem: fmt.Sprintf("%q is given twice", name)})
+		}
+		seen[name] = true
+		env = append(env, e)
+	}
+	return env, bad
+}
+
+// typedFiles returns the files that a form was given before, as they are described
+// now, and those that were chosen, in the directory. A file without a path is left
+// out.
+func typedFiles(form url.Values, uploads []upload) []job.File {
+	var files []job.File
+	paths, modes, contents := form["kept_path"], form["kept_mode"], form["kept"]
+	for i, at := range paths {
+		if at != "" && i < min(len(modes), len(contents)) {
+			files = append(files, job.File{Path: at, Mode: modes[i], Content: contents[i]})
+		}
+	}
+	for _, u := range uploads {
+		files = append(files, job.File{Path: path.Join(form.Get("dir"), u.name), Content: base64.StdEncoding.EncodeToString(u.data)})
+	}
+	return files
+}

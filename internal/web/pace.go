@@ -1,0 +1,91 @@
+package web
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"time"
+)
+
+// How long a request's body may take to arrive: that of somebody who has shown no token
+// yet, and of others; and how long a client may take for each part of the response.
+const (
+	bodyTime   = 10 * time.Second
+	uploadTime = 5 * time.Minute
+	partTime   = time.Minute
+	partSize   = 64 << 10 // bytes
+)
+
+// paced bounds how long a request's body takes, also that of one that is refused: its rest
+// is read before the connection is free again. Handlers that know the client give it more.
+// A client that does not read the response is cut off. In between, the connection may be
+// silent for as long as the handler takes: HTTP/2 would end a stream at its deadline even
+// when nothing is being written.
+func paced(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer := &pacedWriter{w, http.NewResponseController(w)}
+		answer.lift() // that of the last response on this connection
+		giveTime(w, r, bodyTime)
+		if r.ContentLength != 0 {
+			r.Body = &pacedBody{r.Body, answer.control}
+		}
+		next.ServeHTTP(answer, r)
+		answer.renew() // the server sends the rest
+	})
+}
+
+// pacedWriter gives the client time for each part.
+type pacedWriter struct {
+	http.ResponseWriter
+	control *http.ResponseController
+}
+
+func (w *pacedWriter) renew() {
+	_ = w.control.SetWriteDeadline(time.Now().Add(partTime)) // a recorder in a test has none
+}
+
+func (w *pacedWriter) lift() { _ = w.control.SetWriteDeadline(time.Time{}) }
+
+func (w *pacedWriter) Write(data []byte) (written int, err error) {
+	defer w.lift()
+	for rest := data; err == nil; rest = data[written:] {
+		w.renew()
+		var n int
+		n, err = w.ResponseWriter.Write(rest[:min(len(rest), partSize)])
+		if written += n; written == len(data) {
+			break
+		}
+	}
+	return written, err
+}
+
+// Flush is for handlers that ask for an http.Flusher.
+func (w *pacedWriter) Flush() {
+	w.renew()
+	defer w.lift()
+	_ = w.control.Flush()
+}
+
+// Unwrap is for http.ResponseController.
+func (w *pacedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// giveTime is how long the request's body may take from now on.
+func giveTime(w http.ResponseWriter, r *http.Request, d time.Duration) {
+	if r.ContentLength != 0 {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(d)) // a recorder in a test has none
+	}
+}
+
+// pacedBody lifts the deadline at its end: from then on, it would end the request.
+type pacedBody struct {
+	io.ReadCloser
+	control *http.ResponseController
+}
+
+func (b *pacedBody) Read(data []byte) (int, error) {
+	n, err := b.ReadCloser.Read(data)
+	if errors.Is(err, io.EOF) {
+		_ = b.control.SetReadDeadline(time.Time{}) // a recorder in a test has none
+	}
+	return n, err
+}

@@ -1,0 +1,139 @@
+package web
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"linus/internal/job"
+)
+
+// tokensView are the tokens, and one that was just made.
+type tokensView struct {
+	viewer
+
+	Tokens []tokenRow
+	New    *job.NewToken // the only time that its secret is shown
+}
+
+func (tokensView) title() string { return "Tokens" }
+
+type tokenRow struct{ job.Token }
+
+// Expiry is when it expires, as text.
+func (t tokenRow) Expiry() string {
+	switch {
+	case t.ExpiresAt.IsZero():
+		return "never"
+	case t.Expired(time.Now()):
+		return "expired"
+	}
+	return "in " + age(time.Until(t.ExpiresAt))
+}
+
+// Bounds are what it may use, for people; nothing: all that its role may.
+func (t tokenRow) Bounds() []string {
+	var lines []string
+	for _, l := range []struct {
+		name string
+		list []string
+	}{{"toolsets", t.Toolsets}, {"secrets", t.Secrets}, {"networks", t.Networks}, {"templates", t.Templates}} {
+		if len(l.list) > 0 {
+			lines = append(lines, l.name+" "+strings.Join(l.list, ", "))
+		}
+	}
+	for _, l := range []struct {
+		n    int
+		what string
+	}{{t.Jobs, "unfinished jobs"}, {t.VMs, "VMs"}, {t.MemoryMB, "MiB of memory"}, {t.PerHour, "jobs an hour"}} {
+		if l.n > 0 {
+			lines = append(lines, fmt.Sprintf("at most %d %s", l.n, l.what))
+		}
+	}
+	return lines
+}
+
+// tokenGroups are the form of a token.
+func tokenGroups() []group {
+	return []group{
+		{Title: "Token", inputs: []input{
+			textInput(input{Name: "name", Label: "Name", Hint: "whom it is for; tokens with the same name see the same jobs"}, func(d *draft) *string { return &d.token.Name }),
+			textInput(input{Name: "role", Label: "Role", Kind: "choice", Options: []string{"run", "read", "admin"}, Hint: "read: see its own jobs and VMs; run: also start, control and end them; admin: everything, whoever owns it"}, func(d *draft) *job.Role { return &d.token.Role }),
+			numberInput(input{Name: "ttl", Label: "Valid for", Hint: "seconds; empty: 90 days; 0: until it is revoked"}, true, func(d *draft) *int { return &d.token.TTL }),
+		}},
+		{Title: "What it may use", Rare: true, inputs: []input{
+			listInput(input{Name: "toolsets", Label: "Toolsets", Kind: "text", Hint: "some of " + strings.Join(job.Toolsets, ", ") + "; empty: all"}, true, func(d *draft) *[]string { return &d.token.Toolsets }),
+			listInput(input{Name: "secrets", Label: "Secrets", Kind: "text", Hint: "names its jobs may use, with * and ?; empty: none, for admin all"}, true, func(d *draft) *[]string { return &d.token.Secrets }),
+			listInput(input{Name: "networks", Label: "Networks", Kind: "text", Hint: "bridges and VLAN tags, as in vmbr1 20-29; empty: as the settings allow"}, true, func(d *draft) *[]string { return &d.token.Networks }),
+			listInput(input{Name: "templates", Label: "Templates", Kind: "text", Hint: "and operating systems, with * and ?; empty: as the settings allow"}, true, func(d *draft) *[]string { return &d.token.Templates }),
+		}},
+		{Title: "Limits", Rare: true, inputs: []input{
+			numberInput(input{Name: "jobs", Label: "Unfinished jobs"}, false, func(d *draft) *int { return &d.token.Jobs }),
+			numberInput(input{Name: "vms", Label: "VMs"}, false, func(d *draft) *int { return &d.token.VMs }),
+			numberInput(input{Name: "memory_mb", Label: "Their memory", Hint: "MiB, together"}, false, func(d *draft) *int { return &d.token.MemoryMB }),
+			numberInput(input{Name: "jobs_per_hour", Label: "Jobs an hour"}, false, func(d *draft) *int { return &d.token.PerHour }),
+		}},
+	}
+}
+
+// tokenTTL is how long a token is valid unless somebody says otherwise, in seconds.
+const tokenTTL = 90 * 24 * 3600
+
+func (p *pages) tokens(w http.ResponseWriter, r *http.Request) { p.showTokens(w, r, nil) }
+
+// showTokens shows the tokens, and the secret of one that was just made.
+func (p *pages) showTokens(w http.ResponseWriter, r *http.Request, made *job.NewToken) {
+	all, err := p.Engine.Tokens(r.Context())
+	if err != nil && made == nil {
+		p.failed(w, r, err)
+		return
+	}
+	v := tokensView{viewer: p.viewer(r), New: made}
+	for _, t := range all {
+		v.Tokens = append(v.Tokens, tokenRow{t})
+	}
+	p.render(w, r, http.StatusOK, "tokens", v)
+}
+
+func (p *pages) tokenForm(r *http.Request) formView {
+	return formView{viewer: p.viewer(r), Heading: "New token", Crumb: "Tokens", Base: "/tokens", Action: "/tokens/new", Button: "Create the token", Errors: map[string][]string{}}
+}
+
+func newTokenDraft() *draft { return &draft{token: job.TokenSpec{TTL: tokenTTL}} }
+
+func (p *pages) newToken(w http.ResponseWriter, r *http.Request) {
+	v := p.tokenForm(r)
+	v.show(tokenGroups(), newTokenDraft(), nil)
+	p.render(w, r, http.StatusOK, "form", v)
+}
+
+// createToken responds with the secret itself: it is in no address, and not shown again.
+func (p *pages) createToken(w http.ResponseWriter, r *http.Request, _ []upload) {
+	d := newTokenDraft()
+	var made job.NewToken
+	var err error
+	if bad := typed(d, tokenGroups(), r.PostForm.Get); len(bad) > 0 {
+		err = &job.InvalidError{Fields: bad}
+	} else {
+		made, err = p.Engine.CreateToken(r.Context(), d.token)
+	}
+	if err == nil {
+		p.showTokens(w, r, &made)
+		return
+	}
+	v := p.tokenForm(r)
+	v.show(tokenGroups(), d, r.PostForm.Get)
+	v.blame(err)
+	p.render(w, r, p.codeOf(r, err), "form", v)
+}
+
+func (p *pages) revokeToken(w http.ResponseWriter, r *http.Request) {
+	if _, err := p.Engine.RevokeToken(r.Context(), mux.Vars(r)["token"]); err != nil {
+		p.failed(w, r, err)
+		return
+	}
+	http.Redirect(w, r, "/tokens", http.StatusSeeOther)
+}

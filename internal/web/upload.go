@@ -1,0 +1,106 @@
+package web
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+)
+
+// Limits of a form with files. Its size is MaxBody.
+const (
+	maxFormFiles  = 200
+	maxFormFields = 3000
+)
+
+// upload is a file that was sent with a form.
+type upload struct {
+	name string // as the browser calls it, without directories
+	data []byte
+}
+
+// Shown is the file's name for people.
+func (u upload) Shown() string { return shownName(u.name) }
+
+// NameText and Text are its name and content for a form that is sent again, byte for byte.
+func (u upload) NameText() string { return base64.StdEncoding.EncodeToString([]byte(u.name)) }
+func (u upload) Text() string     { return base64.StdEncoding.EncodeToString(u.data) }
+
+// keptUploads returns the files that a form was given before.
+func keptUploads(form url.Values) []upload {
+	var files []upload
+	names, texts := form["kept_name"], form["kept"]
+	for i := range min(len(names), len(texts)) {
+		name, bad := base64.StdEncoding.DecodeString(names[i])
+		data, err := base64.StdEncoding.DecodeString(texts[i])
+		if bad == nil && err == nil { // as our form has it
+			files = append(files, upload{string(name), data})
+		}
+	}
+	return files
+}
+
+// uploading is changing for forms with files. They are not read of somebody whose role has
+// not the verb that they are for.
+func (p *pages) uploading(verb string, next func(http.ResponseWriter, *http.Request, []upload)) http.Handler {
+	return p.loggedIn(p.forThoseWhoMay(verb, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Origin") == "" {
+			p.notOurs(w, r)
+			return
+		}
+		leave, err := p.uploads.Take(r.Context())
+		if err != nil {
+			return
+		}
+		defer leave()
+		giveTime(w, r, uploadTime)
+		r.Body = http.MaxBytesReader(w, r.Body, MaxBody)
+		files, err := readParts(r)
+		var large *http.MaxBytesError
+		switch {
+		case errors.As(err, &large):
+			p.problem(w, r, http.StatusRequestEntityTooLarge, fmt.Sprintf("The form is larger than %s. Fetch large inputs from inside the job.", bytesText(MaxBody)))
+		case err != nil:
+			p.problem(w, r, http.StatusBadRequest, "The form cannot be read: "+err.Error())
+		case !p.isOurs(r):
+			p.notOurs(w, r)
+		default:
+			next(w, r, files)
+		}
+	}))
+}
+
+// readParts reads a form with files, fields into r.PostForm.
+func readParts(r *http.Request) ([]upload, error) {
+	parts, err := r.MultipartReader()
+	if err != nil {
+		return nil, err
+	}
+	r.PostForm = url.Values{}
+	var files []upload
+	for count := 0; ; count++ {
+		part, err := parts.NextPart()
+		if errors.Is(err, io.EOF) {
+			return files, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		data, err := io.ReadAll(part)
+		switch {
+		case err != nil:
+			return nil, err
+		case count == maxFormFields:
+			return nil, fmt.Errorf("it has more than %d fields", maxFormFields)
+		case part.FormName() != "files":
+			r.PostForm.Add(part.FormName(), string(data))
+		case part.FileName() == "": // none was chosen
+		case len(files) == maxFormFiles:
+			return nil, fmt.Errorf("it has more than %d files: pack them into an archive, and unpack that in the task", maxFormFiles)
+		default:
+			files = append(files, upload{part.FileName(), data})
+		}
+	}
+}

@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Runs shellcheck on the files that it is given, each with all that it sources.
+#
+# It reads a file anew at each line that sources it, so what many libraries source is
+# read dozens of times. It is given copies, therefore, with the same lines, in which each
+# file sources every library once, in the order in which bash runs them.
+# Inputs: files by their paths from the repository's top, where it is run. Exit codes:
+# 0 nothing was found, 1 shellcheck's findings are on stdout.
+
+# write_copies writes the copies of files: into <dir>/PATH to be checked, and of
+# libraries into <dir>/once/NAME, with nothing that they source, to be sourced.
+write_copies() { # <dir> <file>...
+  local -r dir=$1
+  shift
+  awk -v dir="${dir}" '
+    function sourced(line) { # the library that a line sources, or nothing
+      return match(line, /^source ".*\/[a-z-]+\.sh"$/) && match(line, /[a-z-]+\.sh"$/) ? substr(line, RSTART, RLENGTH - 1) : ""
+    }
+    function needed(name,   i, list) { # what sourcing a library runs that has not been run
+      if (name in done) return ""
+      done[name] = 1
+      for (i = 1; i <= lines["scripts/lib/" name]; i++) {
+        if (sourced(text["scripts/lib/" name, i]) != "") list = list needed(sourced(text["scripts/lib/" name, i]))
+      }
+      return list "source " name "; "
+    }
+    { text[FILENAME, FNR] = $0; lines[FILENAME] = FNR }
+    END {
+      for (file in lines) {
+        split("", done)
+        name = file ~ /^scripts\/lib\// ? substr(file, 13) : ""
+        if (name != "") done[name] = 1
+        for (i = 1; i <= lines[file]; i++) {
+          library = sourced(text[file, i])
+          known = ("scripts/lib/" library) in lines
+          print known ? needed(library) : text[file, i] >(dir "/" file)
+          if (name != "") print known ? "" : text[file, i] >(dir "/once/" name)
+        }
+        close(dir "/" file)
+        if (name != "") close(dir "/once/" name)
+      }
+    }' "$@"
+}
+
+main() {
+  set -Eeuo pipefail
+  shopt -s inherit_errexit
+  local work file status=0
+  local -a libraries=() others=()
+  work=$(mktemp -d)
+  # shellcheck disable=SC2064 # as it is now
+  trap "rm -rf -- '${work}'" EXIT
+  for file in "$@"; do
+    if [[ ${file} == scripts/lib/* ]]; then libraries+=("${file}"); else others+=("${file}"); fi
+  done
+  cp --parents -- .shellcheckrc scripts/lib/*.sh scripts/test/helper/*.bash "${work}"
+  cp --parents -- "$@" "${work}"
+  mkdir -- "${work}/once"
+  write_copies "${work}" scripts/lib/*.sh "$@"
+  cd -- "${work}"
+  if ((${#others[@]} > 0)); then
+    shellcheck -P once "${others[@]}" || status=1
+  fi
+  if ((${#libraries[@]} > 0)); then # they speak to each other through globals
+    shellcheck -P once -S warning -e SC2034,SC2154 "${libraries[@]}" || status=1
+  fi
+  return "${status}"
+}
+
+if ! (return 0 2>/dev/null); then
+  main "$@"
+fi

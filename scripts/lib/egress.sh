@@ -1,0 +1,390 @@
+# shellcheck shell=bash
+# Where a VM's packets may go: a table `bridge linus` of nftables on its node, with
+# two chains for each VM that is not on the LAN like any machine. A VM's mode is a word
+# linus-egress=<mode>[:<SSH port>] in its description, so that it goes where the VM goes,
+# and every node that has the VM can tell. No word is lan: no rules.
+#   internet  public addresses, and port 53 of its name servers (those its config
+#             gives it, else this host's): no private address, no node, no neighbour
+#   none      nothing; allow is the same here: its proxy comes through SSH
+# In all of them this node, and nobody else, reaches the SSH port. What the VM sends
+# must have its card's MAC and its one address. That address is the config's, or what
+# the guest said once it had booted, if nobody else has it; until then only DHCP
+# (or IPv6's neighbour and router discovery) passes. The other family is closed.
+#
+# The rules are made from the configs of this node's VMs, all at once, and replace
+# the table in one transaction: there is no entry without its VM. They match taps by
+# name (tap<ID>i0), which are on the VM's bridge, or with firewall=1 on fwbr<ID>i0; a
+# VM's other cards are closed. Nothing is kept of connections. An empty chain named after the rules' checksum
+# shows that the kernel has just these.
+#
+# In LINUS_LOCK_DIR (/run/linus, gone with a reboot): egress.rules, what was applied
+# last, and egress-<vmid>-<job>, `<MAC> <address>` as the guest said.
+
+source "${BASH_SOURCE[0]%/*}/address.sh"
+
+egress_validate() { # VM_EGRESS, VM_SSH_PORT; vm_egress: the description's word, empty for lan
+  validate_pattern VM_EGRESS "${VM_EGRESS}" 'lan|internet|none|allow' 'lan, internet, none or allow'
+  vm_egress=''
+  if [[ ${VM_EGRESS} != lan ]]; then
+    vm_egress=linus-egress=${VM_EGRESS}
+    if ((VM_SSH_PORT != 22)); then
+      vm_egress+=:${VM_SSH_PORT}
+    fi
+    egress_require_nft
+  fi
+}
+
+egress_require_nft() {
+  if ! command -v nft >/dev/null; then
+    result_fail dependency "nft is not on ${HOSTNAME}, and without it a VM's network cannot be limited" \
+      'install it (apt-get install nftables: nothing of it needs to run), or ask for egress lan'
+  fi
+}
+
+# The word in the description of the config just read.
+egress_read_word() { # egress_word: empty for lan
+  local -r form=' (linus-egress=[^ ]+) '
+  egress_word=''
+  if [[ ${vm_words:-} =~ ${form} ]]; then
+    egress_word=${BASH_REMATCH[1]}
+  fi
+}
+
+# Before a VM starts: its rules are there, closed until its address is known, or
+# none are where it has none. An entry left of an ID's last VM goes, too.
+egress_prepare() { # <vmid>
+  local bridge=''
+  egress_read_word
+  if [[ -z ${egress_word} ]]; then
+    egress_clear "$1"
+    return 0
+  fi
+  egress_require_nft
+  if [[ ${vm_config[net0]:-} =~ (^|,)bridge=([^,]+) ]]; then
+    bridge=${BASH_REMATCH[2]}
+  fi
+  run_read 10 ip -o link show dev "${bridge}" type bridge
+  if ((run_rc != 0)) || [[ -z ${run_out} ]]; then
+    result_fail config "the network of VM $1 cannot be limited: '${bridge}' on ${HOSTNAME} is no Linux bridge" \
+      'use a Linux bridge (PROXMOX_BRIDGE), or egress lan'
+  fi
+  egress_locate "$1" "${vm_job}"
+  rm -f -- "${egress_file}"
+  egress_must_have "$1"
+}
+
+egress_must_have() { # <vmid>
+  egress_sync
+  if [[ -z ${egress_reason} ]]; then
+    egress_see "$1"
+  fi
+  if [[ -n ${egress_reason} ]]; then
+    result_fail config "the network of VM $1 on ${HOSTNAME} could not be limited, so it is not let run: ${egress_reason}" \
+      'look at: nft list table bridge linus; or ask for egress lan'
+  fi
+}
+
+# The entry as the kernel has it now.
+egress_see() { # <vmid>; egress_reason: empty where it is there
+  run_read 20 nft list map bridge linus from
+  egress_reason=''
+  if ((run_rc != 0)) || ! grep -qF "\"tap$1i0\" : goto from_$1" -- "${run_dir}/read.out"; then
+    egress_reason="its entry is not in table bridge linus: ${run_said}"
+  fi
+}
+
+# The guest has said its address, which is checked.
+egress_open() { # <vmid> <address> <mac>
+  egress_locate "$1" "${vm_job}"
+  { printf '%s %s\n' "${3,,}" "$2" >"${egress_file}.new" && mv -f -- "${egress_file}.new" "${egress_file}"; } 2>/dev/null || :
+  egress_must_have "$1"
+}
+
+egress_locate() { # <vmid> <job>; egress_file
+  egress_file=${LINUS_LOCK_DIR:-/run/linus}/egress-$1-$2
+}
+
+# Takes away what there is of an ID, whose VM is gone or is on the LAN.
+egress_clear() { # <vmid>
+  if [[ -e ${LINUS_LOCK_DIR:-/run/linus}/egress.rules ]] && grep -qF "\"tap$1i0\"" -- "${LINUS_LOCK_DIR:-/run/linus}/egress.rules"; then
+    egress_sync
+    if [[ -n ${egress_reason} ]]; then
+      log_warn "the network rules of VM $1 could not be taken away: ${egress_reason}"
+    fi
+  fi
+}
+
+# The kernel's table is what the configs say, or becomes so: after a reboot, a move, a
+# flush by somebody, a VM destroyed by hand. Costs one grep where there are no rules.
+egress_sweep() {
+  if [[ ! -e ${LINUS_LOCK_DIR:-/run/linus}/egress.rules ]] \
+    && ! grep -qRsF --include='*.conf' linus-egress= -- "${LINUS_PVE_DIR:-/etc/pve}/qemu-server/"; then
+    return 0
+  fi
+  egress_sync
+  if [[ -n ${egress_reason} ]]; then
+    log_warn "the network rules of this host's VMs could not be checked: ${egress_reason}"
+  fi
+}
+
+egress_sync() { # egress_reason: empty where the kernel has the rules
+  local -r dir=${LINUS_LOCK_DIR:-/run/linus}
+  egress_reason=''
+  vm_check_lock_dir "${dir}"
+  if [[ -n ${vm_reason} ]]; then
+    egress_reason=${vm_reason}
+    vm_reason=''
+  elif ! { exec 8>>"${dir}/egress.lock"; } 2>/dev/null || ! flock -w 60 8; then
+    egress_reason="could not take the lock ${dir}/egress.lock"
+  else
+    egress_sync_locked "${dir}"
+  fi
+  exec 8>&-
+}
+
+egress_sync_locked() { # <directory>
+  local -r rules=${run_dir}/egress.rules
+  local sum
+  run_read 20 ip -o addr show
+  egress_perl "${LINUS_PVE_DIR:-/etc/pve}" "$1" "${LINUS_RESOLV_CONF:-/etc/resolv.conf}" "${run_out}"
+  if ((run_rc != 0)); then
+    egress_reason="the configs of its VMs could not be read: ${run_said}"
+    return 0
+  fi
+  if ! cp -- "${run_dir}/read.out" "${rules}" 2>/dev/null; then
+    egress_reason="could not write ${rules}"
+    return 0
+  fi
+  run_read 10 sha256sum "${rules}"
+  sum=sum_${run_out:0:32}
+  if [[ -s ${rules} ]]; then
+    run_read 20 nft list chain bridge linus "${sum}"
+    if ((run_rc == 0)) && [[ -e $1/egress.rules ]]; then
+      return 0
+    fi
+  fi
+  # Noted first: what may be in the kernel is looked for. Half a note would take all
+  # rules away.
+  if ! {
+    printf '%s\n' 'table bridge linus' 'delete table bridge linus' \
+      && { [[ ! -s ${rules} ]] || { cat -- "${rules}" && printf 'add chain bridge linus %s\n' "${sum}"; }; }
+  } 2>/dev/null >"$1/egress.rules.new" || ! mv -f -- "$1/egress.rules.new" "$1/egress.rules" 2>/dev/null; then
+    egress_reason="could not write $1/egress.rules: is its disk full?"
+    return 0
+  fi
+  run_read 60 nft -f "$1/egress.rules"
+  if ((run_rc != 0)); then
+    egress_reason="nft: ${run_said}"
+  elif [[ -s ${rules} ]]; then
+    run_read 20 nft list chain bridge linus "${sum}"
+    if ((run_rc != 0)); then
+      egress_reason="nft took the rules, and does not have them: ${run_said}"
+    fi
+  else
+    rm -f -- "$1/egress.rules"
+  fi
+}
+
+# What the kernel has for a VM, whatever its config says: lines `<set|map|chain> <name>:
+# <one rule, or the elements>`. egress_reason: why there is no table that could be read.
+egress_read() { # <vmid>; run_lines
+  egress_reason=''
+  run_lines=()
+  if ! command -v nft >/dev/null; then
+    egress_reason="nft is not on ${HOSTNAME}"
+    return 0
+  fi
+  run_start table 20 nft list table bridge linus
+  run_wait table
+  if ((run_rc != 0)); then
+    egress_reason="there is no table bridge linus: ${run_said}"
+    return 0
+  fi
+  # shellcheck disable=SC2016 # perl's variables, not the shell's
+  run_read 20 perl -e '
+    use strict; use warnings;
+    my ($id, $file) = @ARGV;
+    open my $in, "<", $file or die "$file: $!\n";
+    my $text = do { local $/; <$in> };
+    $text =~ s/(elements = \{[^}]*\})/$1 =~ s{\s+}{ }gr/ge;
+    my (@lines, %sets);
+    while ($text =~ /^\s*(set|map|chain) (\w+) \{(?: ([^\n]*) \}$|\n(.*?)^\s*\}$)/gms) {
+      my ($kind, $name, $body) = ($1, $2, $3 // $4);
+      next if $kind eq "chain" and $name !~ /^(?:(?:from|to)_$id|prerouting|input|postrouting)$/;
+      my $all = $kind eq "chain" && $name =~ /_/;
+      $sets{$name} = "empty" if $kind eq "set";
+      for my $line (split $all ? qr/\n/ : qr/[;\n]/, $body) {
+        $line =~ s/^\s+|\s+$//g;
+        next unless length $line;
+        if ($kind eq "chain") { push @lines, "chain $name: $line"; next }
+        next unless $line =~ /^elements = \{\s*(.*?)\s*\}$/;
+        if ($kind eq "set") { $sets{$name} = $1; next }
+        push @lines, map { "map $name: $_" } grep { /^"?tap${id}i\d+"? :/ } split /, /, $1;
+      }
+    }
+    my $rules = join "\n", grep { /_$id:/ } @lines;
+    print map { "$_\n" } @lines, map { "set $_: $sets{$_}" } grep { $rules =~ /\@$_\b/ } sort keys %sets;' -- "$1" "${run_dir}/table.out"
+  if ((run_rc != 0)); then
+    egress_reason="table bridge linus could not be read: ${run_said}"
+    return 0
+  fi
+  run_lines read
+}
+
+# Prints the table, or nothing where no VM of this node has a mode. What is not as it
+# should be in a config closes that VM.
+egress_perl() { # <directory of pmxcfs> <directory of learned addresses> <resolv.conf> <ip -o addr>; run_rc, and its output
+  # shellcheck disable=SC2016 # perl's variables, not the shell's
+  run_read 60 perl -MSocket=inet_pton,inet_ntop,AF_INET,AF_INET6 -MFile::Glob=:bsd_glob -e '
+    use strict; use warnings;
+    my ($root, $state, $resolv, $cards) = @ARGV;
+    my %closed = (
+      4 => [qw(0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24
+        192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/3)],
+      # All but 2000::/3, and of that what carries IPv4 or is nobody else.
+      6 => [qw(::/3 2001::/23 2001:db8::/32 2002::/16 3fff::/20 4000::/2 8000::/1)],
+    );
+    sub family { return $_[0] =~ /:/ ? 6 : 4 }
+    sub address { # its text as nft writes it; empty where it is none
+      my $text = shift // "";
+      my $kind = $text =~ /:/ ? AF_INET6 : AF_INET;
+      my $ip = inet_pton($kind, $text);
+      return defined $ip ? inet_ntop($kind, $ip) : "";
+    }
+    sub network { # <address> <prefix length>
+      my ($ip, $length) = @_;
+      my $kind = family($ip) == 6 ? AF_INET6 : AF_INET;
+      my $raw = inet_pton($kind, $ip);
+      my $bits = 8 * length $raw;
+      return inet_ntop($kind, $raw & pack "B*", "1" x $length . "0" x ($bits - $length)) . "/$length";
+    }
+    sub set { my %seen; return "{ " . join(", ", grep { !$seen{$_}++ } @_) . " }" }
+
+    my %node = (4 => [], 6 => []);
+    for (split /\n/, $cards) {
+      next unless m{^\d+:\s+\S+\s+inet6?\s+(?:(\S+)\s+peer\s+)?([0-9A-Fa-f.:]+)/(\d+)\s.*scope (?:global|site)};
+      my ($ip, $network, $length) = (address($1 // $2), address($2), $3);
+      next unless length $ip and length $network and $length >= 8;
+      push @{ $node{ family($ip) } }, $ip;
+      push @{ $closed{ family($ip) } }, network($network, $length);
+    }
+    my @host;
+    if (open my $in, "<", $resolv) {
+      while (<$in>) { push @host, address($1) if /^\s*nameserver\s+([0-9A-Fa-f.:]+)/ }
+    }
+
+    chdir $root or die "$root: $!\n";
+    my ($own) = readlink "qemu-server";
+    die "$root is not the cluster file system of Proxmox VE (pmxcfs), or it is not mounted\n" unless $own and -e ".members";
+    opendir my $dir, $own or die "$root/$own: $!\n";
+    my (@chains, @from, @to, %there);
+    for my $file (sort readdir $dir) {
+      my ($id) = $file =~ /^(\d+)\.conf$/ or next;
+      open my $in, "<", "$own/$file" or $!{ENOENT} ? next : die "$root/$own/$file: $!\n";
+      $there{$id} = 1;
+      my ($description, %conf) = ("");
+      while (<$in>) {
+        last if /^\[.*\]\s*$/;
+        if (/^#(.*)/ or /^description:(.*)/) { $description .= ($1 =~ s/%([0-9A-Fa-f]{2})/chr hex $1/ger) . "\n" }
+        elsif (/^([a-z][a-z_-]*[0-9]*):\s*(\S.*)/) { $conf{$1} = $2 }
+      }
+      my %word = map { /^linus-(egress|job)=(.*)/ ? ($1 => $2) : () } split " ", $description;
+      next unless defined $word{egress} and ($conf{template} // 0) eq "0";
+      my ($mode, $port) = $word{egress} =~ /^(internet|none|allow)(?::([1-9]\d{0,4}))?$/ ? ($1, $2 // 22) : ("none", 22);
+      my ($mac) = lc($conf{net0} // "") =~ /\b([0-9a-f]{2}(?::[0-9a-f]{2}){5})\b/;
+      for my $card (sort grep { defined $mac ? /^net[1-9]\d*$/ : /^net\d+$/ } keys %conf) {
+        my $tap = "tap${id}i" . substr $card, 3;
+        push @from, "\"$tap\" : drop";
+        push @to, "\"$tap\" : drop";
+      }
+      next unless defined $mac;
+      my %ip = map { /^(ip6?)=(.+)/ ? ($1 => $2) : () } split /,/, $conf{ipconfig0} // "ip=dhcp";
+      my $f = $ip{ip} ? 4 : $ip{ip6} ? 6 : 4;
+      my ($given, $length) = split m{/}, $f == 4 ? $ip{ip} // "dhcp" : $ip{ip6};
+      my $ip = address($given);
+      if (!length $ip and ($word{job} // "") =~ /^[0-9a-f-]{36}$/ and open my $said, "<", "$state/egress-$id-$word{job}") {
+        my ($card, $address) = split " ", <$said> // "";
+        $ip = address($address) if ($card // "") eq $mac;
+        $length = $f == 6 ? 64 : 32;
+      }
+      $ip = "" if length $ip and family($ip) != $f;
+      $length = $f == 6 ? 64 : 32 unless defined $length and $length =~ /^[1-9]\d{0,2}$/ and $length <= ($f == 6 ? 128 : 32);
+      my @dns = grep { length and family($_) == $f } ($conf{nameserver} // "") =~ /\S/ ? map { address($_) } split /[\s,;]+/, $conf{nameserver} : @host;
+      my $l3 = $f == 6 ? "ip6" : "ip";
+      my $first = "tcp flags & (syn | ack) == syn";
+      my $later = "tcp flags & (syn | ack) != syn";
+      my (@out, @in);
+      push @out, "ether saddr != $mac drop";
+      if ($f == 4) {
+        push @out, "ether type arp arp saddr ether $mac arp saddr ip " . set("0.0.0.0", $ip || ()) . " accept";
+        push @in, "ether type arp accept";
+        # Of a later fragment the kernel may take any bytes for ports.
+        push @out, "ether type != ip drop", "ip hdrlength != 5 drop", "ip frag-off & 0x1fff != 0 drop";
+        push @in, "ether type != ip drop", "ip frag-off & 0x1fff != 0 drop";
+        if (!length address($given)) {
+          push @out, "ip saddr " . set("0.0.0.0", $ip || ()) . " ip daddr 255.255.255.255 udp sport 68 udp dport 67 accept";
+          push @in, "udp sport 67 udp dport 68 accept";
+        }
+      } else {
+        my @mac = map { hex } split /:/, $mac;
+        my $own = address(sprintf "fe80::%x:%x:%x:%x", ($mac[0] ^ 2) << 8 | $mac[1], $mac[2] << 8 | 0xff, 0xfe00 | $mac[3], $mac[4] << 8 | $mac[5]);
+        my $targets = set(map { "0x" . unpack "H*", inet_pton(AF_INET6, $_) } $own, $ip || ());
+        my $mine = set($own, $ip || ());
+        push @out, "ether type != ip6 drop";
+        push @out, "ip6 nexthdr ipv6-icmp icmpv6 type nd-neighbor-advert ip6 saddr $mine \@th,64,128 $targets accept";
+        push @out, "ip6 nexthdr ipv6-icmp icmpv6 type nd-neighbor-solicit ip6 saddr $mine accept";
+        push @out, "ip6 nexthdr ipv6-icmp icmpv6 type nd-neighbor-solicit ip6 saddr ::" . (length $ip ? " \@th,64,128 $targets" : "") . " accept";
+        push @out, "ip6 nexthdr ipv6-icmp icmpv6 type nd-router-solicit ip6 saddr " . set("::", $own) . " accept";
+        push @out, "meta l4proto ipv6-icmp icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert, nd-redirect } drop";
+        push @out, "meta l4proto ipv6-icmp icmpv6 type { mld-listener-report, mld-listener-done, mld2-listener-report } ip6 saddr " . set("::", $own) . " accept";
+        push @in, "ether type != ip6 drop";
+        push @in, "ip6 nexthdr ipv6-icmp icmpv6 type { nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert } accept";
+        push @in, "meta l4proto ipv6-icmp icmpv6 type mld-listener-query accept";
+        push @out, "ip6 nexthdr { 0, 43, 44, 51, 60, 135 } drop"; # of what is behind such a header nothing is sure
+        push @in, "ip6 nexthdr { 0, 43, 44, 51, 60, 135 } drop";
+        if (!length address($given)) {
+          push @out, "ip6 saddr $own ip6 daddr ff02::1:2 udp sport 546 udp dport 547 accept";
+          push @in, "udp sport 547 udp dport 546 accept";
+        }
+      }
+      if (length $ip) {
+        push @out, "$l3 saddr != $ip drop";
+        push @in, "$l3 daddr != $ip drop";
+        push @out, "$l3 daddr \@node$f tcp sport $port $later accept";
+        push @in, "$l3 saddr \@node$f tcp dport $port accept";
+      }
+      if (length $ip and $mode eq "internet") {
+        if (@dns) {
+          my $servers = set(@dns);
+          push @out, "$l3 daddr $servers udp dport 53 accept", "$l3 daddr $servers tcp dport 53 accept";
+          push @in, "$l3 saddr $servers udp sport 53 accept", "$l3 saddr $servers tcp sport 53 $later accept";
+        }
+        # Of a router on the way, whose own address may be private.
+        push @in, $f == 4 ? "ip protocol icmp icmp type { destination-unreachable, time-exceeded, parameter-problem } accept"
+          : "ip6 nexthdr ipv6-icmp icmpv6 type { destination-unreachable, packet-too-big, time-exceeded, parameter-problem } accept";
+        my $near = network($ip, $length);
+        push @out, "$l3 daddr \@closed$f drop", "$l3 daddr $near drop", "accept";
+        push @in, "$l3 saddr \@closed$f drop", "$l3 saddr $near drop", "$first drop", "accept";
+      }
+      push @chains, map { my ($name, @rules) = @$_; "  chain ${name}_$id {\n" . join("", map { "    $_\n" } @rules, "drop") . "  }\n" } ["from", @out], ["to", @in];
+      push @from, "\"tap${id}i0\" : goto from_$id";
+      push @to, "\"tap${id}i0\" : goto to_$id";
+    }
+    -e ".members" or die "$root: pmxcfs is gone\n"; # and what was not found may be there
+    unlink grep { m{/egress-(\d+)-[^/]*$} and !$there{$1} } bsd_glob("$state/egress-*");
+    exit unless @from;
+    print "table bridge linus {\n";
+    for my $f (4, 6) {
+      my $node = @{ $node{$f} } ? " elements = " . set(@{ $node{$f} }) . ";" : "";
+      print "  set node$f { type ipv${f}_addr;$node }\n";
+      print "  set closed$f { type ipv${f}_addr; flags interval; auto-merge; elements = " . set(@{ $closed{$f} }) . "; }\n";
+    }
+    print @chains;
+    print "  map from { type ifname : verdict; elements = " . set(@from) . "; }\n";
+    print "  map to { type ifname : verdict; elements = " . set(@to) . "; }\n";
+    # input is for frames that a bridge takes before it routes them, such as spanning tree.
+    print "  chain prerouting { type filter hook prerouting priority -250; policy accept; iifname vmap \@from; }\n";
+    print "  chain input { type filter hook input priority -250; policy accept; iifname vmap \@from; }\n";
+    print "  chain postrouting { type filter hook postrouting priority 250; policy accept; oifname vmap \@to; }\n";
+    print "}\n";' -- "$@"
+}

@@ -1,0 +1,281 @@
+#!/usr/bin/env bats
+# The rules of VMs whose network is limited, over whole scripts: when they are made,
+# read back, made again and taken away. What they let pass is a test of the lab's network.
+
+# Each test is a subshell, and its changes of the environment are for it alone.
+# shellcheck disable=SC2030,SC2031
+source "${BATS_TEST_DIRNAME}/../helper/common.bash"
+
+setup_file() {
+  start_greeter
+}
+
+teardown_file() {
+  kill "${greeter_pid}"
+}
+
+setup() {
+  setup_stub
+  export VM_EGRESS=internet LINUS_RESOLV_CONF=${BATS_TEST_TMPDIR}/resolv.conf
+  echo 'nameserver 10.0.0.53' >"${LINUS_RESOLV_CONF}"
+}
+
+read_table() { # table: the rules as the kernel has them
+  table=$(cat "${PVE_STUB}/nft" 2>/dev/null) || :
+}
+
+assert_rules() { # <part of the rules>
+  read_table
+  [[ ${table} == *"$1"* ]] || fail "the rules lack: $1" "${table}"
+}
+
+refute_rules() { # <part of the rules>
+  read_table
+  [[ ${table} != *"$1"* ]] || fail "the rules have: $1" "${table}"
+}
+
+limited() { # <id> <config line...>: one that runs
+  add_vm "$1" "#linus-job=${job} linus-owner=${owner} linus-egress=internet" 'boot: order=scsi0' "name: ${VM_NAME}" \
+    'scsi0: local-lvm:vm-disk-0,size=10G' 'tags: linus' 'ciuser: worker' 'net0: virtio=BC:24:11:AA:AA:AA,bridge=vmbr0' "${@:2}"
+}
+
+stopped() { # <id>
+  echo stopped >"${PVE_STUB}/status/$1"
+  rm -f "${LINUS_QEMU_DIR}/$1.pid"
+}
+
+@test "a VM on the LAN starts no nft" {
+  VM_EGRESS=lan run_script create-vm
+  assert_status 0
+  read_vm_id
+  VM_ID=${id} run_script destroy-vm
+  assert_status 0
+  run_script list-vms
+  [[ ! -e ${PVE_STUB}/nft-calls ]] || fail "$(<"${PVE_STUB}/nft-calls")"
+}
+
+@test "the rules are there before the VM starts, closed until its address is known, and go with it" {
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook start 'cp "${PVE_STUB}/nft" "${PVE_STUB}/nft-at-start"'
+  run_script create-vm
+  assert_status 0
+  read_vm_id
+  grep -q "\"tap${id}i0\" : goto from_${id}" "${PVE_STUB}/nft-at-start" || fail 'no rules at its start'
+  ! grep -q '127.0.0.1 drop' "${PVE_STUB}/nft-at-start" || fail 'open at its start'
+  assert_rules "\"tap${id}i0\" : goto to_${id}"
+  assert_rules 'ip saddr != 127.0.0.1 drop'
+  assert_rules 'ip daddr { 10.0.0.53 } udp dport 53 accept'
+  assert_rules "ip daddr @node4 tcp sport ${VM_SSH_PORT} tcp flags"
+  [[ $(<"${PVE_STUB}/vm/${id}") == *linus-egress=internet* ]] || fail "$(<"${PVE_STUB}/vm/${id}")"
+  VM_ID=${id} run_script destroy-vm
+  assert_status 0
+  read_table
+  [[ -z ${table} ]] || fail "${table}"
+  run find "${LINUS_LOCK_DIR}" -maxdepth 1 -name "egress-*"
+  [[ -z ${output} ]] || fail "${output}"
+}
+
+@test "none and allow let nothing out but SSH, whatever the address; a dry run says what is made" {
+  local mode
+  for mode in none allow; do
+    VM_NAME=vm-${mode} VM_EGRESS=${mode} VM_IP_CONFIG=127.0.0.1/8 run_script create-vm
+    assert_status 0
+    refute_rules '@closed4 drop'
+    assert_rules 'ip saddr != 127.0.0.1 drop'
+    read_vm_id
+    VM_ID=${id} VM_NAME=vm-${mode} run_script destroy-vm
+    assert_status 0
+  done
+  VM_EGRESS=none run_script create-vm --dry-run
+  assert_status 0
+  assert_says 'linus-egress=none'
+  assert_says 'with egress none for tap'
+}
+
+@test "a host without nft, a bridge that is none and a mode that is none are told before anything is made" {
+  rm "${BATS_TEST_TMPDIR}/bin/nft"
+  without nft
+  PATH=${path} run_script create-vm
+  assert_status 2
+  assert_says 'nft is not on'
+  assert_no_vm_of_ours
+  VM_EGRESS=wan run_script create-vm
+  assert_status 1
+  assert_says 'VM_EGRESS'
+}
+
+without() { # <tool>; path: a PATH that lacks it
+  local dir tool
+  mkdir -p "${BATS_TEST_TMPDIR}/all"
+  for dir in /bin /usr/bin /sbin /usr/sbin; do
+    for tool in "${dir}"/*; do
+      [[ ${tool##*/} == "$1" || -e ${BATS_TEST_TMPDIR}/all/${tool##*/} ]] || ln -s "${tool}" "${BATS_TEST_TMPDIR}/all/${tool##*/}"
+    done
+  done
+  path=${BATS_TEST_TMPDIR}/bin:${BATS_TEST_TMPDIR}/all
+}
+
+@test "rules that nft refuses, or takes and does not have, let no VM start" {
+  echo 'Error: Could not process rule: Operation not supported' >"${PVE_STUB}/nft-fails"
+  run_script create-vm
+  assert_status 3
+  assert_says 'it is not let run: nft: Error: Could not process rule'
+  refute_called 'qm start.*'
+  assert_no_vm_of_ours
+  rm "${PVE_STUB}/nft-fails"
+  stub_program nft 'exit 0'
+  run_script create-vm
+  assert_status 3
+  assert_says 'its entry is not in table bridge linus'
+  refute_called 'qm start.*'
+}
+
+@test "start, resume and revert make the rules anew, from the config; other cards are closed" {
+  limited 250 'ipconfig0: ip=127.0.0.1/8' 'net1: virtio=BC:24:11:AA:AA:AB,bridge=vmbr0'
+  stopped 250
+  VM_ID=250 ACTION=start run_script power-vm
+  assert_status 0
+  assert_rules '"tap250i0" : goto from_250'
+  assert_rules '"tap250i1" : drop'
+  rm "${PVE_STUB}/nft"
+  VM_ID=250 ACTION=suspend run_script power-vm
+  assert_status 0
+  VM_ID=250 ACTION=resume run_script power-vm
+  assert_status 0
+  assert_rules '"tap250i0" : goto from_250'
+}
+
+@test "after a reboot, a flush or a destroy by hand the sweep makes the rules what the configs say" {
+  limited 250 'ipconfig0: ip=127.0.0.1/8'
+  run_script list-vms
+  assert_status 0
+  assert_rules '"tap250i0" : goto from_250'
+  rm "${PVE_STUB}/nft"
+  run_script list-vms
+  assert_rules '"tap250i0" : goto from_250'
+  limited 251 'ipconfig0: ip=127.0.0.2/8'
+  run_script list-vms
+  assert_rules '"tap250i0" : goto from_250'
+  assert_rules '"tap251i0" : goto from_251'
+  : >"${PVE_STUB}/nft-calls"
+  run_script list-vms
+  ! grep -- -f "${PVE_STUB}/nft-calls" || fail 'rules that are there were made again'
+  rm "${PVE_STUB}"/vm/25? "${LINUS_PVE_DIR}"/qemu-server/25?.conf
+  run_script list-vms
+  read_table
+  [[ -z ${table} ]] || fail "${table}"
+}
+
+@test "while pmxcfs is away nothing is taken away: not the rules, and not the address a guest has told" {
+  limited 250
+  run_script list-vms # it makes the directory
+  echo 'bc:24:11:aa:aa:aa 127.0.0.1' >"${LINUS_LOCK_DIR}/egress-250-${job}"
+  run_script list-vms
+  assert_rules 'ip saddr != 127.0.0.1 drop'
+  mv "${LINUS_PVE_DIR}" "${LINUS_PVE_DIR}.away"
+  mkdir "${LINUS_PVE_DIR}"
+  LIST_NODES=own run_script list-vms
+  assert_rules 'ip saddr != 127.0.0.1 drop'
+  rmdir "${LINUS_PVE_DIR}"
+  mv "${LINUS_PVE_DIR}.away" "${LINUS_PVE_DIR}"
+  rm "${PVE_STUB}/nft"
+  run_script list-vms
+  assert_rules 'ip saddr != 127.0.0.1 drop'
+}
+
+@test "rules that cannot be written leave those that are there, and end no script" {
+  limited 250 'ipconfig0: ip=127.0.0.1/8'
+  run_script list-vms
+  assert_status 0
+  # A full /run; and the rules change, as another VM is there.
+  ln -s /dev/full "${LINUS_LOCK_DIR}/egress.rules.new"
+  limited 251 'ipconfig0: ip=127.0.0.2/8'
+  run_script list-vms
+  assert_status 0
+  [[ ${log} == *'could not be checked: could not write '* ]] || fail 'not told'
+  assert_rules '"tap250i0" : goto from_250'
+  # Nor does a roll-back, which goes on whatever fails, take them all away.
+  fault start 255 skip 'no memory'
+  rm "${LINUS_LOCK_DIR}/egress.rules.new"
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook start 'ln -sf /dev/full "${LINUS_LOCK_DIR}/egress.rules.new"'
+  run_script create-vm
+  assert_status 5
+  assert_rules '"tap250i0" : goto from_250'
+}
+
+@test "the rules of an ID's last VM are gone before another starts under it" {
+  limited 200 'ipconfig0: ip=127.0.0.1/8'
+  run_script list-vms
+  assert_rules '"tap200i0"'
+  rm "${PVE_STUB}/vm/200" "${LINUS_PVE_DIR}/qemu-server/200.conf" "${PVE_STUB}/status/200"
+  # shellcheck disable=SC2016 # the hook's own variables
+  hook start '[[ ! -e ${PVE_STUB}/nft ]] || touch "${PVE_STUB}/stale"'
+  VM_EGRESS=lan VM_ID_RANGE=200-200 run_script create-vm
+  assert_status 0
+  [[ ! -e ${PVE_STUB}/stale ]] || fail 'the last rules were there'
+}
+
+@test "an address that another answers at, or another's config has, is not the VM's" {
+  printf '127.0.0.1 dev vmbr0 lladdr bc:24:11:00:00:99 REACHABLE\n' >"${PVE_STUB}/neighbours"
+  run_script create-vm
+  assert_status 6
+  assert_says 'another answers there'
+  assert_no_vm_of_ours
+  : >"${PVE_STUB}/neighbours"
+  echo 'ipconfig0: ip=127.0.0.1/8' >>"${PVE_STUB}/vm/101"
+  run_script create-vm
+  assert_status 5
+  assert_says "which is another's: pve/qemu-server/101.conf"
+  assert_no_vm_of_ours
+}
+
+@test "a word that is not known closes the VM, and a template has no rules" {
+  limited 250
+  sed -i 's/linus-egress=internet/linus-egress=moon/' "${PVE_STUB}/vm/250"
+  limited 251 'template: 1'
+  run_script list-vms
+  assert_rules 'chain from_250'
+  refute_rules '@closed4 drop'
+  refute_rules '251'
+}
+
+@test "a template that starts with its host gives that to no limited VM" {
+  sed -i '1i onboot: 1' "${PVE_STUB}/vm/9000"
+  run_script create-vm
+  assert_status 0
+  assert_called 'qm set .* --onboot 0.*'
+}
+
+@test "show-vm shows what the kernel has, and not what the config says" {
+  limited 250 'ipconfig0: ip=127.0.0.1/8' 'net1: virtio=BC:24:11:AA:AA:AB,bridge=vmbr0'
+  limited 251 'ipconfig0: ip=127.0.0.2/8'
+  VM_ID=250 SHOW_EGRESS=true run_script show-vm
+  assert_status 0
+  assert_line LINUS_EGRESS:internet
+  assert_says 'LINUS_NO_RULES:there is no table bridge linus'
+  refute_line_like LINUS_RULE
+  run_script list-vms
+  VM_ID=250 SHOW_EGRESS=true run_script show-vm
+  assert_status 0
+  assert_line 'LINUS_RULE:chain prerouting: iifname vmap @from'
+  assert_line 'LINUS_RULE:map from: "tap250i0" : goto from_250'
+  assert_line 'LINUS_RULE:map to: "tap250i1" : drop'
+  assert_line 'LINUS_RULE:chain from_250: ip daddr @closed4 drop'
+  assert_says 'LINUS_RULE:set closed4: 0.0.0.0/8, 10.0.0.0/8'
+  refute_line_like 'LINUS_RULE:*251'
+  refute_line_like LINUS_NO_RULES
+  # Somebody takes its entry away.
+  sed -i 's/"tap250i0" : goto from_250, //' "${PVE_STUB}/nft"
+  VM_ID=250 SHOW_EGRESS=true run_script show-vm
+  refute_line_like 'LINUS_RULE:map from: "tap250i0"'
+  assert_line 'LINUS_RULE:map from: "tap250i1" : drop'
+  # One on the LAN has none; one that is another's is not shown.
+  limited 252
+  sed -i 's/linus-egress=internet/x/' "${PVE_STUB}/vm/252"
+  VM_ID=252 SHOW_EGRESS=true run_script show-vm
+  assert_line LINUS_EGRESS:lan
+  refute_line_like LINUS_RULE
+  VM_ID=101 SHOW_EGRESS=true run_script show-vm
+  refute_line_like LINUS_EGRESS
+}
