@@ -50,14 +50,20 @@ deps:
 test: deps ## everything: vet, types on macOS and Windows, Go tests with -race, bats, shell checks, real VMs
 	@$(MAKE) --no-print-directory -j3 e2e race scripts
 
-# SQLite's code, translated from C, takes ten times as long when it is watched for races.
-race: vet ## Go tests with -race, but for those of whole programs
-	go test -race -vet=off -gcflags='modernc.org/...=-race=false' -timeout 40m $$(go list ./... | grep -vE '$(PROGRAMS)')
+# A test that failed beside all the others is repeated once, whole, when they have ended, and
+# said to be; unless there was a data race. Test programs need no debugging information.
+GOTESTSUM := bin/gotestsum --format standard-quiet --rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race
+$(firstword $(GOTESTSUM)):
+	@GOBIN=$(CURDIR)/bin CGO_ENABLED=0 go install gotest.tools/gotestsum@v1.13.0
 
-e2e: vet ## tests of whole programs, the lab's real VMs and MCP clients from npm included
+# SQLite's code, translated from C, takes ten times as long when it is watched for races.
+race: vet bin/gotestsum ## Go tests with -race, but for those of whole programs
+	$(GOTESTSUM) --packages="$$(go list ./... | grep -vE '$(PROGRAMS)')" -- -race -vet=off -ldflags=-w -gcflags='modernc.org/...=-race=false' -timeout 40m
+
+e2e: vet bin/gotestsum ## tests of whole programs, the lab's real VMs and MCP clients from npm included
 	@bash scripts/dev/clients.sh >/dev/null || { [[ $$? -eq 75 ]] && echo "tests with MCP clients from npm are skipped" >&2; }
-	CGO_ENABLED=0 go test -vet=off -timeout 40m $$(go list ./... | grep -E '$(PROGRAMS)')
-	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres go test -vet=off -timeout 10m -run '$(ON_POSTGRES)' ./internal/e2e
+	CGO_ENABLED=0 $(GOTESTSUM) --packages="$$(go list ./... | grep -E '$(PROGRAMS)')" -- -vet=off -ldflags=-w -timeout 40m
+	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages=./internal/e2e -- -vet=off -ldflags=-w -timeout 10m -run '$(ON_POSTGRES)'
 
 vet: build ## go vet; make cross for other systems
 	CGO_ENABLED=0 go vet ./...

@@ -144,6 +144,7 @@ func TestServe_TwoAtOnce(t *testing.T) {
 	w := work{n: 1, lines: 10, sleep: "3"}
 	id := c.submit(script(l.task(w)))
 	h.reach(t, id, "run")
+	c.Close() // a client starts an engine where there is none
 	if !h.killEngine() {
 		t.Fatal("no engine to kill")
 	}
@@ -168,7 +169,7 @@ func TestServe_TwoAtOnce(t *testing.T) {
 	if loser.err == nil || !strings.Contains(loser.said, "an engine is running here already") {
 		t.Errorf("the second serve ended with %v and said %q", loser.err, loser.said)
 	}
-	c.endsWhole(l, id, w)
+	h.connect(t).endsWhole(l, id, w)
 	h.waitGone(t)
 	h.cli(t, "serve", "--stop")
 	if winner := <-ends; winner.err != nil {

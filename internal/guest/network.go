@@ -13,53 +13,67 @@ import (
 	"linus/internal/term"
 )
 
-// tryTargets tries connections, all at once, and prints a line for each: <number> direct
-// <address> <result>, or <number> proxy <status line> <the proxy's words>. It needs what
-// every guest has: bash, coreutils and the C library's getent.
+// tryTargets tries connections, all at once, and prints lines for each: <number> direct
+// <address> <result>, or <number> proxy <status line> <the proxy's words>. The last line of
+// a number counts: what is tried says first what it is when it is ended for the time it
+// takes. It needs what every guest has: bash, sleep and the C library's getent; a process
+// that is started takes long in a slow VM, so there are few.
 const tryTargets = `export LC_ALL=C
+set -m # each try is a process group, which ends whole
 direct() { # <number> <host> <port>
-  local ip=$2 said rc=0 word=unknown
+  local ip=$2 said
   if [[ $ip != *:* && $ip == *[!0-9.]* ]]; then
-    ip=$(timeout 5 getent ahosts "$2" | { read -r ip _; printf %s "$ip"; })
-  fi
-  if [[ -z $ip ]]; then
     printf '%s direct - unresolved\n' "$1"
-    return
+    ip=$(getent ahosts "$2" | { read -r ip _; printf %s "$ip"; })
+    [[ $ip ]] || return
   fi
-  said=$(timeout 5 bash -c 'exec 3<>"/dev/tcp/$1/$2"' bash "$ip" "$3" 2>&1) || rc=$?
-  case $rc$said in
-    0*) word=connected ;;
-    124*) word='no answer' ;;
-    *refused*) word=refused ;;
-    *'No route to host'* | *'etwork is unreachable'* | *'annot assign requested address'*) word=unreachable ;;
+  printf '%s direct %s no answer\n' "$1" "$ip"
+  if said=$(exec 2>&1 3<>"/dev/tcp/$ip/$3"); then
+    said=connected
+  fi
+  case $said in
+    connected) ;;
+    *refused*) said=refused ;;
+    *'No route to host'* | *'etwork is unreachable'* | *'annot assign requested address'*) said=unreachable ;;
+    *) said=unknown ;;
   esac
-  printf '%s direct %s %s\n' "$1" "$ip" "$word"
+  printf '%s direct %s %s\n' "$1" "$ip" "$said"
 }
 proxied() { # <number> <host> <port> <the proxy's port>
-  local said
-  said=$(timeout 20 bash -c 'exec 3<>"/dev/tcp/127.0.0.1/$3" || exit
-    if [[ $2 == 80 ]]; then
-      printf "GET http://%s/ HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" "$1" "$1" >&3
-    else
-      printf "CONNECT %s:%s HTTP/1.1\r\nHost: %s:%s\r\n\r\n" "$1" "$2" "$1" "$2" >&3
+  local status line
+  printf '%s proxy\n' "$1"
+  exec 3<>"/dev/tcp/127.0.0.1/$4" || exit
+  if [[ $3 == 80 ]]; then
+    printf "GET http://%s/ HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" "$2" "$2" >&3
+  else
+    printf "CONNECT %s:%s HTTP/1.1\r\nHost: %s:%s\r\n\r\n" "$2" "$3" "$2" "$3" >&3
+  fi
+  IFS= read -r -n 200 status <&3 || exit
+  status=${status%$'\r'}
+  printf '%s proxy %s\n' "$1" "$status"
+  [[ $status == *" 200"* ]] && exit
+  for _ in {1..40}; do
+    IFS= read -r -n 1000 line <&3 || break
+    if [[ $line == linus:* ]]; then
+      printf '%s proxy %s %s\n' "$1" "$status" "$line"
+      break
     fi
-    IFS= read -r -n 200 status <&3 || exit
-    printf "%s\n" "${status%$'\''\r'\''}"
-    [[ $status == *" 200"* ]] && exit
-    for _ in {1..40}; do
-      IFS= read -r -n 1000 -t 5 line <&3 || break
-      if [[ $line == linus:* ]]; then
-        printf "%s\n" "$line"
-        break
-      fi
-    done' bash "$2" "$3" "$4" 2>/dev/null)
-  printf '%s proxy %s\n' "$1" "${said//$'\n'/ }"
+  done
 }
+straight=() through=()
 while (($#)); do
   "$1" "$2" "$3" "$4" "$5" &
+  if [[ $1 == direct ]]; then straight+=("-$!"); else through+=("-$!"); fi
   shift 5
 done
-wait`
+{
+  sleep 5
+  kill -- "${straight[@]}"
+  sleep 15
+  kill -- "${through[@]}"
+} </dev/null >/dev/null 2>&1 &
+wait "${straight[@]#-}" "${through[@]#-}"
+kill -- "-$!" 2>/dev/null || true`
 
 // TryTargets tries TCP connections from inside a VM: directly and, if proxy is a port of
 // its loopback, through the HTTP proxy there. The attempts are in the order of targets;
@@ -94,7 +108,7 @@ func (g *Guest) TryTargets(ctx context.Context, vm job.VM, targets []string, pro
 	}
 	for line := range strings.Lines(string(out)) {
 		number, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if n, err := strconv.Atoi(number); err == nil && n >= 0 && n < len(attempts) && attempts[n].Result == job.ResultUnknown {
+		if n, err := strconv.Atoi(number); err == nil && n >= 0 && n < len(attempts) {
 			readAttempt(&attempts[n], rest)
 		}
 	}
@@ -117,6 +131,7 @@ func readAttempt(a *job.NetworkAttempt, said string) {
 	case rest == "":
 		a.Result = job.ResultNoAnswer
 	case strings.HasPrefix(rest, "HTTP/1."):
+		a.Result, a.Detail = job.ResultUnknown, ""
 		status, words, own := strings.Cut(rest, " linus: ")
 		switch fields := strings.Fields(status); {
 		case len(fields) < 2:

@@ -8,7 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"linus/internal/egress"
 	"linus/internal/job"
@@ -91,4 +93,82 @@ func TestTryTargets_LooksNoAddressUp(t *testing.T) {
 			t.Errorf("%+v", all[i])
 		}
 	}
+}
+
+// What does not answer, nor lets go of a connection, is ended with all that the try has
+// started, and is not waited for any longer.
+func TestTryTargets_EndsTriesThatGetNoAnswer(t *testing.T) {
+	dir := t.TempDir()
+	held := filepath.Join(dir, "held") // open while the look-up runs
+	if err := syscall.Mkfifo(held, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := os.ReadFile(held)
+		ended <- err
+	}()
+	for name, body := range map[string]string{
+		"getent": "exec sleep 300 3>" + held,
+		"sleep":  `exec /bin/sleep "$([ "$1" = 300 ] && echo 300 || echo 0.5)"`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+body+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepted by the kernel, never read
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close() //nolint:errcheck // it is to end
+	r := bareVM(t, sshtest.Options{Env: []string{"PATH=" + dir + ":" + os.Getenv("PATH")}})
+	full := unanswering(t)
+	all, err := r.TryTargets(t.Context(), r.vm, []string{full, "slow.example"}, silent.Addr().(*net.TCPAddr).Port) //nolint:forcetypeassert // it is one
+	if err != nil || len(all) != 4 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	for i, want := range []job.NetworkResult{job.ResultNoAnswer, job.ResultNoAnswer, job.ResultUnresolved, job.ResultNoAnswer} {
+		if all[i].Result != want {
+			t.Errorf("%+v, not %s", all[i], want)
+		}
+	}
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("the look-up still runs")
+	}
+}
+
+// unanswering returns an address of this machine where connections are neither made nor
+// refused: its line of those who wait to be accepted is full.
+func unanswering(t *testing.T) string {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	at, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := fmt.Sprintf("127.0.0.1:%d", at.(*syscall.SockaddrInet4).Port) //nolint:forcetypeassert // it is one
+	for range 10 {
+		c, err := net.DialTimeout("tcp", address, 500*time.Millisecond)
+		if err != nil {
+			return address
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	t.Fatal("connections are still accepted")
+	return ""
 }

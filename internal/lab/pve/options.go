@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"regexp"
 	"slices"
 	"sort"
 	"strconv"
 	"strings"
 
 	"linus/internal/lab/state"
+	"linus/internal/lazyregexp"
 )
 
 // The options the lab's qm accepts: a part of what the real one accepts, never
@@ -33,7 +33,7 @@ type option struct {
 	kind       optionKind
 	min, max   int
 	enum       []string
-	pattern    *regexp.Regexp
+	pattern    *lazyregexp.Regexp
 	check      func(value string) error
 	keys       []option
 	defaultKey string
@@ -58,7 +58,7 @@ func oneOf(name string, values ...string) option {
 
 func matching(name, pattern string) option {
 	o := text(name)
-	o.pattern = regexp.MustCompile("^(?:" + pattern + ")$")
+	o.pattern = lazyregexp.New("^(?:" + pattern + ")$")
 	return o
 }
 
@@ -277,9 +277,9 @@ func (o option) verifyProps(value string) error {
 }
 
 var (
-	dnsName  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
-	configID = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]+$`)
-	tagName  = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9_\-+.]*$`)
+	dnsName  = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
+	configID = lazyregexp.New(`^[A-Za-z][A-Za-z0-9_-]+$`)
+	tagName  = lazyregexp.New(`^[a-zA-Z0-9_][a-zA-Z0-9_\-+.]*$`)
 )
 
 // The formats of names that Proxmox gives: of storages, pools and nodes.

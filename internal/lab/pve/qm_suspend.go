@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"linus/internal/lab/state"
 	"linus/internal/lab/sys"
+	"linus/internal/lazyregexp"
 )
 
 // What runs in a machine: paused (`qm suspend`), written to a volume and off until the
@@ -26,7 +26,7 @@ const (
 // stateKeys are what a saved state adds to a config.
 var stateKeys = []string{"vmstate", "runningmachine", "runningcpu", "running-nets-host-mtu"}
 
-var passedThrough = regexp.MustCompile(`^hostpci\d+$`)
+var passedThrough = lazyregexp.New(`^hostpci\d+$`)
 
 // qmSuspend pauses a VM; with --todisk it saves what runs and turns the VM off.
 func qmSuspend(c *call) error {

@@ -2,13 +2,13 @@ package qemu
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"sort"
 	"strconv"
 	"strings"
 
 	"linus/internal/lab/state"
+	"linus/internal/lazyregexp"
 )
 
 // machineDrive is a disk or CD-ROM as QEMU sees it.
@@ -33,7 +33,7 @@ type machine struct {
 	incoming string // where its memory comes from; "": it boots
 }
 
-var driveSlot = regexp.MustCompile(`^([a-z]+)([0-9]+)$`)
+var driveSlot = lazyregexp.New(`^([a-z]+)([0-9]+)$`)
 
 // driveSlots are the keys of a config that are drives with something in them,
 // first to boot first.

@@ -2,11 +2,12 @@ package state
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"sort"
 	"strconv"
 	"strings"
+
+	"linus/internal/lazyregexp"
 )
 
 // Conf is a VM's config file in PVE's syntax: `key: value` lines, the
@@ -24,7 +25,7 @@ func NewConf() *Conf {
 	return &Conf{Values: map[string]string{}, pending: map[string]string{}, Snapshots: map[string]map[string]string{}}
 }
 
-var snapshotSection = regexp.MustCompile(`^\[([A-Za-z][A-Za-z0-9_-]+)\]$`)
+var snapshotSection = lazyregexp.New(`^\[([A-Za-z][A-Za-z0-9_-]+)\]$`)
 
 // ParseConf reads a config file. Unknown lines are dropped, as PVE does.
 func ParseConf(text string) *Conf {

@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"linus/internal/lazyregexp"
 )
 
 // Storage is one of the lab's storages: a node has two of its own, a cluster one for
@@ -50,7 +51,7 @@ func (s *State) Storage(name string) (Storage, error) {
 
 // VolumePattern takes a volume's last name apart: what it is (vm or base), the
 // owner, the rest.
-var VolumePattern = regexp.MustCompile(`^(vm|base)-(\d+)-(\S+)$`)
+var VolumePattern = lazyregexp.New(`^(vm|base)-(\d+)-(\S+)$`)
 
 // VolumePath is the file behind a volume id such as local-lvm:vm-100-disk-0
 // or local:9000/base-9000-disk-0.qcow2/101/vm-101-disk-0.qcow2.
@@ -192,7 +193,7 @@ func DiskFormat(path string) (string, error) {
 	return "raw", nil
 }
 
-var drivePattern = regexp.MustCompile(`^(ide|sata|scsi|virtio)\d+$`)
+var drivePattern = lazyregexp.New(`^(ide|sata|scsi|virtio)\d+$`)
 
 // IsDrive reports whether a config key names a drive.
 func IsDrive(key string) bool { return drivePattern.MatchString(key) }

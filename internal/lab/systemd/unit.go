@@ -7,11 +7,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 
 	"linus/internal/lab/sys"
+	"linus/internal/lazyregexp"
 )
 
 // spec is what a unit was loaded with.
@@ -57,7 +57,7 @@ type unit struct {
 	dir  string
 }
 
-var unitName = regexp.MustCompile(`^[A-Za-z0-9:_.\\@-]{1,255}$`)
+var unitName = lazyregexp.New(`^[A-Za-z0-9:_.\\@-]{1,255}$`)
 
 // fullName is a unit's name with its suffix.
 func fullName(name string) (string, error) {
