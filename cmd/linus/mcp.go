@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"linus/internal/daemon"
+	"linus/internal/job"
 	"linus/internal/mcptool"
 )
 
@@ -15,12 +16,21 @@ func (a *app) mcpCommand() *cobra.Command {
 			"process, and go on when the client is closed.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := a.attach(cmd.Context(), true)
+			c, err := a.settings()
 			if err != nil {
 				return err
 			}
-			defer s.Close()
-			return mcptool.ServeStdio(cmd.Context(), daemon.MCPOptions(a.daemon(s.config), s.client), a.stdin, a.stdout)
+			o := a.daemon(c)
+			engine := &struct{ job.Engine }{}
+			server := make(chan *mcptool.Stdio, 1)
+			go func() { server <- mcptool.NewStdio(daemon.MCPOptions(o, engine)) }() // its tools are made while the engine is reached
+			client, err := daemon.Attach(cmd.Context(), o, true)
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			engine.Engine = client
+			return (<-server).Serve(cmd.Context(), a.stdin, a.stdout)
 		},
 	}
 	a.mcpFlags(cmd)

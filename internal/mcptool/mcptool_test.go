@@ -58,13 +58,13 @@ func overStdio(t *testing.T, e job.Engine, o ...client.ClientOption) *client.Cli
 	toClient, fromServer := io.Pipe()
 	served := make(chan error, 1)
 	go func() {
-		served <- ServeStdio(context.Background(), options(e), toServer, fromServer)
+		served <- NewStdio(options(e)).Serve(context.Background(), toServer, fromServer)
 		_ = fromServer.Close()
 	}()
 	t.Cleanup(func() {
 		_ = fromClient.Close()
 		if err := <-served; err != nil {
-			t.Errorf("ServeStdio = %v at the end of stdin", err)
+			t.Errorf("Serve = %v at the end of stdin", err)
 		}
 	})
 	return client.NewClient(transport.NewIO(toClient, fromClient, io.NopCloser(strings.NewReader(""))), o...)

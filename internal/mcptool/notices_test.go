@@ -61,7 +61,7 @@ func TestClose_EndsWhatSubscribersHaveLeft(t *testing.T) {
 	input := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}` + "\n" +
 		`{"jsonrpc":"2.0","id":2,"method":"resources/subscribe","params":{"uri":"` + outputURI + `"}}` + "\n"
 	var out strings.Builder
-	if err := ServeStdio(t.Context(), o, strings.NewReader(input), &out); err != nil || strings.Contains(out.String(), "error") {
+	if err := NewStdio(o).Serve(t.Context(), strings.NewReader(input), &out); err != nil || strings.Contains(out.String(), "error") {
 		t.Errorf("%v, %s", err, out.String())
 	}
 	goleak.VerifyNone(t, before)

@@ -25,21 +25,33 @@ const workers = 64
 // take.
 const answerTime = 1500 * time.Millisecond
 
-// ServeStdio speaks MCP on stdin and stdout, which carries nothing else, until
-// stdin ends or ctx does. Requests sent just before the end of stdin are still
-// answered when that takes less than 1.5 s.
-func ServeStdio(ctx context.Context, o Options, stdin io.Reader, stdout io.Writer) error {
-	ctx = job.WithPrincipal(ctx, job.Operator()) // who starts this process could open the engine's socket
+// Stdio is a server for one client, on stdin and stdout.
+type Stdio struct {
+	*mcpServer
+	stdio    *server.StdioServer
+	patience time.Duration
+}
+
+// NewStdio makes a server. It does not use the engine until it serves.
+func NewStdio(o Options) *Stdio {
 	m := newServer(o)
-	defer m.close()
 	s := server.NewStdioServer(m.MCPServer)
 	server.WithWorkerPoolSize(workers)(s)
 	server.WithErrorLogger(slog.NewLogLogger(o.Log.Handler(), slog.LevelWarn))(s)
-	g := &gate{out: stdout, quiet: make(chan struct{}, 1), patience: cmp.Or(o.answer, answerTime)}
+	return &Stdio{m, s, cmp.Or(o.answer, answerTime)}
+}
+
+// Serve speaks MCP on stdin and stdout, which carries nothing else, until
+// stdin ends or ctx does. Requests sent just before the end of stdin are still
+// answered when that takes less than 1.5 s.
+func (s *Stdio) Serve(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
+	ctx = job.WithPrincipal(ctx, job.Operator()) // who starts this process could open the engine's socket
+	defer s.close()
+	g := &gate{out: stdout, quiet: make(chan struct{}, 1), patience: s.patience}
 	in, feed := io.Pipe()
 	defer in.Close() //nolint:errcheck // ends the feeding goroutine at its next line
 	go func() { feed.CloseWithError(g.feed(ctx, stdin, feed)) }()
-	if err := s.Listen(ctx, in, g); err != nil && ctx.Err() == nil {
+	if err := s.stdio.Listen(ctx, in, g); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("serve MCP on stdio: %w", err)
 	}
 	return nil

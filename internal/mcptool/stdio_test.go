@@ -14,7 +14,7 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 )
 
-func TestServeStdio_StdoutIsJSONRPCOnlyAndEndsWithStdin(t *testing.T) {
+func TestStdio_StdoutIsJSONRPCOnlyAndEndsWithStdin(t *testing.T) {
 	line := func(id int, method, params string) string {
 		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`+"\n", id, method, params)
 	}
@@ -44,7 +44,7 @@ func TestServeStdio_StdoutIsJSONRPCOnlyAndEndsWithStdin(t *testing.T) {
 			}
 			var out bytes.Buffer
 			began := time.Now()
-			if err := ServeStdio(t.Context(), o, strings.NewReader(tt.input), &out); err != nil {
+			if err := NewStdio(o).Serve(t.Context(), strings.NewReader(tt.input), &out); err != nil {
 				t.Error(err)
 			}
 			if took := time.Since(began); took > time.Minute {
@@ -69,7 +69,7 @@ func TestServeStdio_StdoutIsJSONRPCOnlyAndEndsWithStdin(t *testing.T) {
 	}
 }
 
-func TestServeStdio_SlowCallsDoNotBlockOthers(t *testing.T) {
+func TestStdio_SlowCallsDoNotBlockOthers(t *testing.T) {
 	e := &engine{hang: make(chan struct{})}
 	c := transports["stdio"](t, e)
 	var slow sync.WaitGroup
