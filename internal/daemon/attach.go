@@ -159,7 +159,7 @@ func (o Options) start(ctx context.Context) (string, error) {
 	cmd.Env = c.Environ()
 	cmd.Stdout, cmd.Stderr = tell, logFile
 	cmd.SysProcAttr = detached()
-	err = cmd.Start()
+	err = slackened(cmd.Start)
 	_ = tell.Close()
 	if err != nil {
 		return "", fmt.Errorf("start the engine: %w", err)

@@ -1,0 +1,5 @@
+//go:build !linux
+
+package daemon
+
+func slackened(start func() error) error { return start() }
