@@ -97,7 +97,7 @@ func TestImages_ACancelledBuildEndsWithAllItStarted(t *testing.T) {
 	if _, err := i.Ensure(ctx, Tuned); err == nil {
 		t.Fatal("no error from a cancelled build")
 	}
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > 2*time.Minute { // what it has started takes five
 		t.Errorf("took %s to end", took)
 	}
 	if _, err := os.Stat(filepath.Join(i.Cache, "build")); err == nil {
