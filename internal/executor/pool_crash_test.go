@@ -141,7 +141,7 @@ func TestPool_EngineKilledAtEveryStep(t *testing.T) {
 		{size: job.PoolSize{Warm: 1}, deaf: true},
 		{size: job.PoolSize{Hibernated: 1}},
 	} {
-		size, stride := tt.size, 8
+		size, stride := tt.size, 16
 		if *everyStep {
 			stride = 1
 		}
