@@ -146,15 +146,18 @@ func (p *Pool) Close() {
 	}
 	p.mu.Unlock()
 	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		p.owned.Wait()
-	}()
+	go p.drain(ended)
 	select {
 	case <-ended:
 	case <-time.After(closePatience):
 		p.log.Warn("some connections are not closed yet: the other side keeps them open")
 	}
+}
+
+// drain closes ended when all of the pool's goroutines have ended.
+func (p *Pool) drain(ended chan<- struct{}) {
+	p.owned.Wait()
+	close(ended)
 }
 
 // own runs work in a goroutine that Close waits for; false once closed.

