@@ -200,7 +200,8 @@ run_end() { # <tag>
   fi
 }
 
-# Ends the reads still under way, when the script exits.
+# Ends the reads still under way, when the script exits. What one of them has left may
+# still write: what is read from now on has files of its own.
 run_abandon() {
   local tag
   for tag in "${!run_pids[@]}"; do
@@ -210,6 +211,9 @@ run_abandon() {
     done
   done
   run_pids=()
+  if [[ -n ${run_stop:-} ]]; then
+    rm -f -- "${run_dir}"/*.{out,err}
+  fi
 }
 
 run_pause() { # <seconds>: run_rc and the rest stay as they are
@@ -236,6 +240,7 @@ run_ask_again() { # <tag of a finished run> <command...>
   while ((run_rc == 124 && tries < 3)); do
     tries+=1
     log_info "no answer in time: ask ${tries} of 3: ${*@Q}"
+    rm -f -- "${run_dir}/${tag}".{out,err}
     run_start "${tag}" 60 "$@"
     run_wait "${tag}"
   done

@@ -53,6 +53,23 @@ setup() {
   done
 }
 
+# setsid: timeout's signals do not reach it, as they do not what is started just then.
+@test "what an ended read has left writes into no later one's answer" {
+  local -r fifo=${BATS_TEST_TMPDIR}/fifo
+  mkfifo "${fifo}" "${fifo}.written"
+  run_start read 60 bash -c 'setsid bash -c "read -r _ <\"$1\"; printf %040d 7; echo >\"$1.written\"" & sleep 300' bash "${fifo}"
+  exec {go}>"${fifo}" # it has begun
+  run_stop=143 run_stoppable=no
+  run_abandon
+  run_start read 60 bash -c 'echo 755; read -r _ <"$1.written"' bash "${fifo}"
+  until [[ -s ${run_dir}/read.out ]]; do
+    sleep 0.05
+  done
+  echo >&"${go}"
+  run_wait read
+  [[ ${run_rc} -eq 0 && ${run_out} == 755 ]]
+}
+
 @test "a command that does not end in time is ended, and that is said" {
   run_read 0.2 sleep 20
   [[ ${run_rc} -eq 124 && ${run_said} == 'no answer in time.'* ]]
