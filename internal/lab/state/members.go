@@ -302,7 +302,11 @@ func (s *State) noteBirth(id int) error {
 	if s.Config.Cluster == "" {
 		return nil
 	}
-	return sys.WriteFile(s.birthPath(id), nil, 0o644)
+	if err := sys.WriteFile(s.birthPath(id), nil, 0o644); err != nil {
+		return err
+	}
+	now := time.Now() // the kernel's own time of a file is up to 4 ms old
+	return os.Chtimes(s.birthPath(id), now, now)
 }
 
 // BornAfter reports whether a VM of a cluster was made after a moment.
