@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -15,10 +14,8 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
-	"linus/internal/config"
 	"linus/internal/control"
 	"linus/internal/job"
-	"linus/internal/providertest"
 )
 
 // apiRig is an engine behind the API, and the API's document.
@@ -38,20 +35,7 @@ type operation struct {
 }
 
 func newAPIRig(t *testing.T) *apiRig {
-	t.Setenv("LINUS_STATE_DIR", t.TempDir())
-	t.Setenv("CALLBACK_PORT", "0")
-	c, err := config.Load(config.Sources{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	fake := providertest.NewFake()
-	backend := func(config.Config, Installation, *slog.Logger) Backend {
-		return Backend{Provider: fake, Guest: fake, Close: func() {}}
-	}
-	e, err := openEngine(t.Context(), Options{Config: c, Log: slog.New(slog.DiscardHandler), Backend: backend})
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := newEngine(t)
 	if err := e.start(t.Context(), func(error) {}); err != nil {
 		t.Fatal(err)
 	}

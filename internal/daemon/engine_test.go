@@ -28,20 +28,7 @@ func TestFree_CountsWhatIsStored(t *testing.T) {
 		{"a persistent VM that will expire", &job.Job{ID: id, Kind: job.KindVM, Status: job.Success, Manifest: job.Manifest{Lifecycle: job.Persistent}, VM: vm(time.Now().Add(time.Hour))}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			t.Setenv("LINUS_STATE_DIR", t.TempDir())
-			t.Setenv("CALLBACK_PORT", "0")
-			c, err := config.Load(config.Sources{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			fake := providertest.NewFake()
-			backend := func(config.Config, Installation, *slog.Logger) Backend {
-				return Backend{Provider: fake, Guest: fake, Close: func() {}}
-			}
-			e, err := openEngine(t.Context(), Options{Config: c, Log: slog.New(slog.DiscardHandler), Backend: backend})
-			if err != nil {
-				t.Fatal(err)
-			}
+			e := newEngine(t)
 			t.Cleanup(func() { _ = e.close(t.Context()) })
 			if tt.job != nil {
 				if _, _, err := e.store.Insert(t.Context(), *tt.job, "", job.Limits{}); err != nil {
@@ -53,4 +40,24 @@ func TestFree_CountsWhatIsStored(t *testing.T) {
 			}
 		})
 	}
+}
+
+// newEngine opens an engine, not started yet, whose VMs are a fake's.
+func newEngine(t *testing.T) *engine {
+	t.Helper()
+	t.Setenv("LINUS_STATE_DIR", t.TempDir())
+	t.Setenv("CALLBACK_PORT", "0")
+	c, err := config.Load(config.Sources{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake := providertest.NewFake()
+	backend := func(config.Config, Installation, *slog.Logger) Backend {
+		return Backend{Provider: fake, Guest: fake, Close: func() {}}
+	}
+	e, err := openEngine(t.Context(), Options{Config: c, Log: slog.New(slog.DiscardHandler), Backend: backend})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
 }
