@@ -95,6 +95,7 @@ var arrows = map[string][]string{
 	"internal/doctest":       {},
 	"internal/e2e":           {},
 	"internal/e2e/simulated": {"internal/config", "internal/daemon", "internal/job", "internal/providertest"},
+	"internal/leaktest":      {},
 	"internal/pgtest":        {},
 	"internal/providertest":  {"internal/job"},
 	"internal/sshtest":       {},
@@ -105,7 +106,7 @@ var arrows = map[string][]string{
 var leaves = []string{"internal/envfile", "internal/lazyregexp", "internal/term"}
 
 // testOnly are the packages that nothing but tests may import.
-var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/pgtest", "internal/providertest", "internal/sshtest", "internal/tlstest"}
+var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/leaktest", "internal/pgtest", "internal/providertest", "internal/sshtest", "internal/tlstest"}
 
 // onlyIn says which packages alone may import a foreign package, or one below
 // it, outside tests.

@@ -18,10 +18,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 
 	"linus/internal/control"
 	"linus/internal/job"
+	"linus/internal/leaktest"
 )
 
 // engine returns every call with what the test put in.
@@ -315,7 +315,7 @@ func dial(t *testing.T, dir string) *control.Client {
 	return c
 }
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func TestClient_CarriesEveryCall(t *testing.T) {
 	code := 3

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"linus/internal/job"
+	"linus/internal/leaktest"
 )
 
 // queue is a client's session as a test looks into it.
@@ -64,7 +65,7 @@ func TestClose_EndsWhatSubscribersHaveLeft(t *testing.T) {
 	if err := NewStdio(o).Serve(t.Context(), strings.NewReader(input), &out); err != nil || strings.Contains(out.String(), "error") {
 		t.Errorf("%v, %s", err, out.String())
 	}
-	goleak.VerifyNone(t, before)
+	leaktest.None(t, before)
 }
 
 func TestHTTP_KnowsWhichSessionsHaveAStream(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"linus/internal/job"
+	"linus/internal/leaktest"
 )
 
 func readURI(t *testing.T, c *client.Client, uri string) ([]mcp.ResourceContents, error) {
@@ -317,5 +318,5 @@ func TestHTTP_DisconnectLeavesNoGoroutine(t *testing.T) {
 		t.Error(err)
 	}
 	s.Close()
-	goleak.VerifyNone(t, before)
+	leaktest.None(t, before)
 }

@@ -14,13 +14,13 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
-	"go.uber.org/goleak"
 
 	"linus/internal/job"
+	"linus/internal/leaktest"
 	"linus/internal/oauth"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 func TestKeys_AreFetchedAgainForAnUnknownOne(t *testing.T) {
 	first, second := key(t, jose.ES256, "first"), key(t, jose.ES256, "second")

@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"linus/internal/leaktest"
 	"linus/internal/remote"
 	"linus/internal/sshtest"
 )
@@ -22,7 +23,7 @@ import (
 // A call that x/crypto/ssh never answers is not waited for, and stays with what waits for
 // the pool's last goroutine.
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("golang.org/x/crypto/ssh.(*mux).openChannel"), goleak.IgnoreAnyFunction("linus/internal/remote.(*Pool).drain"))
+	leaktest.Main(m, goleak.IgnoreAnyFunction("golang.org/x/crypto/ssh.(*mux).openChannel"), goleak.IgnoreAnyFunction("linus/internal/remote.(*Pool).drain"))
 }
 
 func options(s *sshtest.Server) remote.Options {
