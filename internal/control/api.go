@@ -29,7 +29,7 @@ type APIOptions struct {
 // API returns the handler of /api/v1, for clients on other machines: the engine's verbs
 // as on the socket, with the same inputs, results and errors, and none of the calls to
 // the process but Info. Who calls is for its caller to check: a request's context ends
-// when it may no longer be made.
+// when it may no longer be made. So is a client that does not read its response.
 func API(e job.Engine, o APIOptions) http.Handler {
 	mux := http.NewServeMux()
 	bodies := &job.Places{}
@@ -48,8 +48,8 @@ func API(e job.Engine, o APIOptions) http.Handler {
 	return mux
 }
 
-// bodyTime bounds how long a part of a response may take to be read, and a request's
-// body to arrive, which has slowest bytes a second besides.
+// bodyTime bounds how long a request's body, or a part of one that streams, may take to
+// arrive; a body has slowest bytes a second besides.
 const (
 	bodyTime = time.Minute
 	slowest  = 64 << 10
@@ -75,19 +75,19 @@ func handleAPI[E any](mux *http.ServeMux, at row[E], e E, bodies *job.Places) {
 			}
 			defer leave()
 		}
-		timed := &timely{ResponseWriter: w, conn: http.NewResponseController(w)}
-		defer timed.done()
 		if at.stream >= 0 {
-			r.Body = &timelyBody{r.Body, timed.conn}
+			r.Body = &timelyBody{r.Body, http.NewResponseController(w)}
 		} else if r.ContentLength > maxBody {
 			answer(w, nil, &http.MaxBytesError{Limit: maxBody})
 			return
 		}
-		if err := timed.readBody(r, at.body); err != nil {
-			answer(timed, nil, err)
-			return
+		if at.body {
+			if err := readBody(w, r); err != nil {
+				answer(w, nil, err)
+				return
+			}
 		}
-		at.serve(e, timed, r.WithContext(job.WithClient(r.Context(), apiClient(r))))
+		at.serve(e, w, r.WithContext(job.WithClient(r.Context(), apiClient(r))))
 	})
 }
 
@@ -119,25 +119,16 @@ func Refuse(w http.ResponseWriter, status int, code, text string) {
 	send(w, status, map[string]failure{"error": {Code: code, Text: text}})
 }
 
-// timely is a request whose body, and each part of its response, has its time to pass.
-// In between, the connection may be silent for as long as the call takes.
-type timely struct {
-	http.ResponseWriter
-	conn *http.ResponseController
-}
-
-// readBody replaces the request's body, if it is expected to have one, by one in memory.
-func (t *timely) readBody(r *http.Request, expected bool) error {
-	if !expected {
-		return nil
-	}
+// readBody replaces the request's body by one in memory, which has its time to arrive.
+func readBody(w http.ResponseWriter, r *http.Request) error {
 	size := r.ContentLength
 	if size < 0 {
 		size = maxBody
 	}
-	_ = t.conn.SetReadDeadline(time.Now().Add(bodyTime + time.Duration(size/slowest)*time.Second)) // a recorder in a test has none
-	body, err := io.ReadAll(http.MaxBytesReader(t.ResponseWriter, r.Body, maxBody))
-	_ = t.conn.SetReadDeadline(time.Time{})
+	conn := http.NewResponseController(w)
+	_ = conn.SetReadDeadline(time.Now().Add(bodyTime + time.Duration(size/slowest)*time.Second)) // a recorder in a test has none
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	_ = conn.SetReadDeadline(time.Time{})
 	var large *http.MaxBytesError
 	if err != nil && !errors.As(err, &large) {
 		err = &job.FieldError{Field: "request", Problem: "its body did not arrive: " + err.Error(), Remedy: "send it again"}
@@ -145,14 +136,6 @@ func (t *timely) readBody(r *http.Request, expected bool) error {
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	return err
 }
-
-func (t *timely) Write(p []byte) (int, error) {
-	_ = t.conn.SetWriteDeadline(time.Now().Add(bodyTime))
-	return t.ResponseWriter.Write(p)
-}
-
-// done leaves the connection to the next request.
-func (t *timely) done() { _ = t.conn.SetWriteDeadline(time.Time{}) }
 
 // timelyBody is a body that is read as it arrives, and each part of which has its time.
 type timelyBody struct {
@@ -165,6 +148,3 @@ func (b *timelyBody) Read(data []byte) (int, error) {
 	defer b.conn.SetReadDeadline(time.Time{}) //nolint:errcheck // a recorder in a test has none
 	return b.ReadCloser.Read(data)
 }
-
-// Unwrap is for http.ResponseController.
-func (t *timely) Unwrap() http.ResponseWriter { return t.ResponseWriter }
