@@ -26,6 +26,9 @@ func (e *Executor) provision(ctx context.Context, r *run, j job.Job) error {
 	if pinned(*j.VM) != nil {
 		return nil // push says whether the job may go there at all
 	}
+	if !j.Shares() && j.VM.Source == job.SourceCold {
+		e.progress(ctx, r, job.Progress{Step: "connect", Text: "connecting to the VM"}, nil)
+	}
 	timed, end := context.WithTimeout(ctx, warmPatience)
 	defer end()
 	if err := e.o.Guest.Warm(timed, j); err != nil {
@@ -171,7 +174,10 @@ func (e *Executor) progress(ctx context.Context, r *run, p job.Progress, recorde
 		case p.Warning != "":
 			event = job.Event{Kind: job.EventWarning, Phase: job.PhaseProvision, Text: p.Warning}
 		case p.Step != "":
-			j.Progress = fmt.Sprintf("%d/%d %s", p.N, p.Of, p.Text)
+			j.Progress = p.Text
+			if p.Of > 0 {
+				j.Progress = fmt.Sprintf("%d/%d %s", p.N, p.Of, p.Text)
+			}
 			event = job.Event{Kind: job.EventProgress, Phase: p.Step, Text: p.Text}
 		default:
 			return nil, nil

@@ -131,6 +131,9 @@ func TestProvision_WritesStepsTogether(t *testing.T) {
 		if len(steps) < 8 {
 			t.Fatalf("%d steps of %d events", len(steps), len(events))
 		}
+		if last := steps[len(steps)-1]; last.Phase != "connect" {
+			t.Errorf("the last step is %s, want connect: what takes the time until the phase's end", last.Phase)
+		}
 		for i, e := range steps[1:] {
 			if took := e.At.Sub(steps[i].At); took != pause {
 				t.Errorf("step %s came %s after the one before, want %s", e.Phase, took, pause)

@@ -31,7 +31,7 @@ type VMSpec struct {
 type Progress struct {
 	Step  string // the step's name, e.g. "create_vm"; empty if this reports something else
 	Text  string // one line for people
-	N, Of int    // step N of Of
+	N, Of int    // step N of Of; 0 of 0: one that is not counted
 	VMID  int    // the VM ID, as soon as it is ours; else 0
 
 	Warning string // something the job's owner should know, e.g. no host key to pin
