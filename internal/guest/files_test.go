@@ -563,6 +563,25 @@ func TestTree_ComesAndGoes(t *testing.T) {
 	}
 }
 
+// tar ends at the archive's end, which may be before the stream's: what comes after it, and
+// when, is no error.
+func TestTree_GoesOnAfterTheArchive(t *testing.T) {
+	r := bareVM(t, sshtest.Options{})
+	var archive bytes.Buffer
+	to := tar.NewWriter(&archive)
+	if err := errors.Join(to.WriteHeader(&tar.Header{Name: "f", Mode: 0o600, Size: 3}), second(to.Write([]byte("abc"))), to.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.WriteTree(t.Context(), r.vm, "/", io.MultiReader(&archive, bytes.NewReader(make([]byte, 8<<20)))); err != nil {
+		t.Error(err)
+	}
+	if got := r.read("f"); got != "abc" {
+		t.Errorf("there arrived %q", got)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
 func TestTree_SaysWhatIsWrong(t *testing.T) {
 	r := bareVM(t, sshtest.Options{})
 	r.put("f", "x", 0o644)

@@ -15,14 +15,15 @@ import (
 )
 
 // How a tree is packed and unpacked in a VM. tar opens no pipes and devices: it only
-// notes that they are there. What it cannot read is an error at its end.
+// notes that they are there. What it cannot read is an error at its end. It ends with the
+// archive, which may be before the stream does.
 const (
 	pack = `if [ -d "$1" ]; then exec tar -C "$1" -cf - .; fi
 [ -f "$1" ] || { [ -e "$1" ] && exit 67; exit 66; }
 case $1 in */*) cd -- "${1%/*}/" || exit ;; esac
 exec tar -chf - "./${1##*/}"`
 	unpack = `[ -d "$1" ] || { [ -e "$1" ] && exit 67; exit 66; }
-exec tar -C "$1" -xof -`
+tar -C "$1" -xof - && exec cat >/dev/null`
 
 	exitMissing = 66
 	exitOther   = 67
@@ -90,9 +91,7 @@ func (g *Guest) WriteTree(ctx context.Context, vm job.VM, name string, archive i
 		defer p.Close()
 		read := &failing{from: archive}
 		if err = p.Send(ctx, idle.reader(read)); err == nil {
-			if err = p.CloseInput(ctx); err == nil {
-				err = p.Wait(ctx)
-			}
+			err = p.Finish(ctx)
 		}
 		if failed := read.err.Load(); failed != nil {
 			return fmt.Errorf("write files of VM %d: the archive ended too early, and may be there in part: %w", vm.ID, *failed)

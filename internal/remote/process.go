@@ -72,10 +72,10 @@ func (r *Process) Send(ctx context.Context, data io.Reader) error {
 	return r.verdict(ctx, err)
 }
 
-// CloseInput closes the command's stdin.
-func (r *Process) CloseInput(ctx context.Context) error {
-	_, err := await(ctx, r.pool, r.ended, func() (struct{}, error) { return struct{}{}, discardEOF(r.stdin.Close()) }, nil)
-	return r.verdict(ctx, err)
+// Finish closes the command's stdin and waits for its end, as Wait does.
+func (r *Process) Finish(ctx context.Context) error {
+	r.pool.own(func() { _ = r.stdin.Close() }) // where that fails, the command or its connection has ended
+	return r.Wait(ctx)
 }
 
 // Receive returns what read returns, which is given the command's stdout.
