@@ -62,16 +62,17 @@ UNWATCHED := $(addprefix -gcflags=,$(addsuffix =-race=false,modernc.org/... cryp
 race: vet bin/gotestsum ## Go tests with -race, but for those of whole programs
 	$(GOTESTSUM) --packages="$$(go list ./... | grep -vE '$(PROGRAMS)')" -- -race -vet=off -ldflags=-w $(UNWATCHED) -timeout 40m
 
+# Go does not see that the programs they build have changed: -count=1.
 e2e: vet bin/gotestsum ## tests of whole programs, the lab's real VMs and MCP clients from npm included
 	@bash scripts/dev/clients.sh >/dev/null || { [[ $$? -eq 75 ]] && echo "tests with MCP clients from npm are skipped" >&2; }
-	CGO_ENABLED=0 $(GOTESTSUM) --packages="$$(go list ./... | grep -E '$(PROGRAMS)')" -- -vet=off -ldflags=-w -timeout 40m
-	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages=./internal/e2e -- -vet=off -ldflags=-w -timeout 10m -run '$(ON_POSTGRES)'
+	CGO_ENABLED=0 $(GOTESTSUM) --packages="$$(go list ./... | grep -E '$(PROGRAMS)')" -- -count=1 -vet=off -ldflags=-w -timeout 40m
+	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages=./internal/e2e -- -count=1 -vet=off -ldflags=-w -timeout 10m -run '$(ON_POSTGRES)'
 
 vet: build ## go vet; make cross for other systems
 	CGO_ENABLED=0 go vet ./...
 
 e2e-postgres: build ## tests of whole programs on PostgreSQL, all of them; make test has a few
-	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres go test -timeout 40m ./internal/e2e
+	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres go test -count=1 -timeout 40m ./internal/e2e
 
 soak: ## 1000 jobs under faults drawn at random (SOAK_JOBS=, SOAK_SEED= of a run to repeat)
 	go test -v -timeout 3h -run '^TestSoak$$' ./internal/e2e -soak.jobs=$(SOAK_JOBS) -soak.seed=$(SOAK_SEED)
