@@ -163,10 +163,11 @@ is_gone() { # <id>: its unit, not at once but soon
 
 @test "one that is settled before it has begun does not begin" {
   # The unit of a start that is slow.
-  stub_program systemd-run 'command sleep 600'
+  # shellcheck disable=SC2016 # for the stub to expand
+  stub_program systemd-run 'echo "$$" >"${PVE_STUB}/unit"; exec sleep 600'
   bash "${operation}" start "${operations}" one "${script}" 3>&- &
   local -r starting=$!
-  until [[ -d ${operations}/one ]]; do command sleep 0.05; done
+  until [[ -s ${PVE_STUB}/unit ]]; do command sleep 0.05; done
   cp -r "${operations}/one" "${BATS_TEST_TMPDIR}/late"
   bash "${operation}" settle "${operations}/one" 5
   [[ ! -e ${operations}/one ]]
@@ -175,7 +176,7 @@ is_gone() { # <id>: its unit, not at once but soon
   : >"${BATS_TEST_TMPDIR}/late/log"
   run -1 bash "${operation}" run "${BATS_TEST_TMPDIR}/late"
   [[ ! -s ${BATS_TEST_TMPDIR}/late/out ]]
-  kill -- "${starting}"
+  kill -- "${starting}" "$(<"${PVE_STUB}/unit")"
 }
 
 @test "a script that was killed is seen at once, and so is one lost with the host" {
