@@ -100,12 +100,13 @@ func TestAnswers_OfAClientThatDoesNotRead(t *testing.T) {
 		{"the stream of VMs", "Cookie: " + cookie, "/vms/live"},
 		{"an output", "Authorization: Bearer " + token, "/jobs/" + id + "/output"},
 		{"MCP", "Authorization: Bearer " + token, "/mcp"},
+		{"the API", "Authorization: Bearer " + token, "/api/v1/jobs"},
 		{"the login", "X: x", "/login"},
 		{"nothing", "X: x", "/health"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			e := endless{sample(), &atomic.Int64{}}
-			mcp := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			answers := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				for r.Context().Err() == nil {
 					if _, err := w.Write(make([]byte, 1<<10)); err != nil {
 						return
@@ -113,7 +114,7 @@ func TestAnswers_OfAClientThatDoesNotRead(t *testing.T) {
 					w.(http.Flusher).Flush()
 				}
 			})
-			inMemory(t, web.Options{Engine: e, MCP: mcp, Token: token, Log: log}, func(dial func() net.Conn) {
+			inMemory(t, web.Options{Engine: e, MCP: answers, API: answers, Token: token, Log: log}, func(dial func() net.Conn) {
 				ask := "GET " + tt.path + " HTTP/1.1\r\nHost: localhost\r\nAccept: text/html\r\n" + tt.head + "\r\n\r\n"
 				const deaf = 5
 				var conns []net.Conn
