@@ -567,20 +567,21 @@ func TestTree_ComesAndGoes(t *testing.T) {
 // when, is no error.
 func TestTree_GoesOnAfterTheArchive(t *testing.T) {
 	r := bareVM(t, sshtest.Options{})
-	var archive bytes.Buffer
-	to := tar.NewWriter(&archive)
-	if err := errors.Join(to.WriteHeader(&tar.Header{Name: "f", Mode: 0o600, Size: 3}), second(to.Write([]byte("abc"))), to.Close()); err != nil {
+	r.put("d/f", "abc", 0o644)
+	if err := os.Mkdir(filepath.Join(r.root, "out"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.WriteTree(t.Context(), r.vm, "/", io.MultiReader(&archive, bytes.NewReader(make([]byte, 8<<20)))); err != nil {
+	tree, err := r.ReadTree(t.Context(), r.vm, "/d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.WriteTree(t.Context(), r.vm, "/out", io.MultiReader(tree, bytes.NewReader(make([]byte, 8<<20)))); err != nil {
 		t.Error(err)
 	}
-	if got := r.read("f"); got != "abc" {
+	if got := r.read("out/f"); got != "abc" {
 		t.Errorf("there arrived %q", got)
 	}
 }
-
-func second[T any](_ T, err error) error { return err }
 
 func TestTree_SaysWhatIsWrong(t *testing.T) {
 	r := bareVM(t, sshtest.Options{})
