@@ -172,7 +172,7 @@ func New(o Options) *Executor {
 		leaving:       &lock{name: "leaving", engines: o.Engines},
 	}
 	e.captures = capture.Options{
-		Store: o.Store, Guest: o.Guest, Log: o.Log, Secrets: e.secrets, Update: e.update,
+		Store: o.Store, Guest: o.Guest, Log: o.Log, Secrets: e.hidden, Update: e.update,
 		MaxOutput: o.MaxOutput, Artifacts: o.Artifacts, Patience: o.CollectPatience,
 	}
 	return e

@@ -118,12 +118,18 @@ func TestSecrets_ClaudeGetsItsKey(t *testing.T) {
 		has   map[string]string
 		agent job.AgentType
 		env   map[string]string
+		of    job.Principal
 		want  []string
 	}{
-		{"by itself", map[string]string{"ANTHROPIC_API_KEY": planted}, job.AgentClaude, nil, []string{"ANTHROPIC_API_KEY"}},
-		{"not where its env has one", map[string]string{"ANTHROPIC_API_KEY": planted}, job.AgentClaude, map[string]string{"ANTHROPIC_API_KEY": "other"}, nil},
-		{"not where nobody has one", map[string]string{"KEY": planted}, job.AgentClaude, nil, nil},
-		{"and nobody else does", map[string]string{"ANTHROPIC_API_KEY": planted}, job.AgentScript, nil, nil},
+		{"by itself", map[string]string{"ANTHROPIC_API_KEY": planted}, job.AgentClaude, nil, job.Operator(), []string{"ANTHROPIC_API_KEY"}},
+		{"not where its env has one", map[string]string{"ANTHROPIC_API_KEY": planted}, job.AgentClaude, map[string]string{"ANTHROPIC_API_KEY": "other"}, job.Operator(), nil},
+		{"not where nobody has one", map[string]string{"KEY": planted}, job.AgentClaude, nil, job.Operator(), nil},
+		{"and nobody else does", map[string]string{"ANTHROPIC_API_KEY": planted}, job.AgentScript, nil, job.Operator(), nil},
+		{"nor whose token names no secret", map[string]string{"ANTHROPIC_API_KEY": planted}, job.AgentClaude, nil, job.Principal{Name: "ada", Role: job.RoleRun}, nil},
+		{"nor whose token names others", map[string]string{"ANTHROPIC_API_KEY": planted}, job.AgentClaude, nil, job.Principal{Name: "ada", Role: job.RoleAdmin, Secrets: []string{"CI_*"}}, nil},
+		{"whose token names it", map[string]string{"ANTHROPIC_API_KEY": planted}, job.AgentClaude, nil, job.Principal{Name: "ada", Role: job.RoleRun, Secrets: []string{"ANTHROPIC_*"}}, []string{"ANTHROPIC_API_KEY"}},
+		{"an admin's, who may name all", map[string]string{"ANTHROPIC_API_KEY": planted}, job.AgentClaude, nil, job.Principal{Name: "root", Role: job.RoleAdmin}, []string{"ANTHROPIC_API_KEY"}},
+		{"where there is none for a token either", map[string]string{"KEY": planted}, job.AgentClaude, nil, job.Principal{Name: "root", Role: job.RoleAdmin}, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -133,7 +139,7 @@ func TestSecrets_ClaudeGetsItsKey(t *testing.T) {
 				got = slices.Sorted(maps.Keys(p.Secrets))
 				return providertest.Task{}
 			}}, true)
-			r.wait(r.submit(func(m *job.Manifest) { m.AgentType, m.Env = tt.agent, tt.env }))
+			r.wait(r.submitAs(job.WithPrincipal(t.Context(), tt.of), func(m *job.Manifest) { m.AgentType, m.Env = tt.agent, tt.env }))
 			if !slices.Equal(got, tt.want) {
 				t.Errorf("secrets %v, want %v", got, tt.want)
 			}

@@ -213,7 +213,7 @@ func (e *Executor) push(ctx context.Context, r *run, j job.Job) error {
 	if err != nil {
 		return fmt.Errorf("find the address for callbacks: %w", err)
 	}
-	secrets, err := e.secrets(manifest)
+	secrets, err := e.secrets(j.Principal, manifest)
 	if err == nil && len(secrets) > 0 {
 		err = pinned(*j.VM)
 	}

@@ -9,24 +9,54 @@ import (
 	"linus/internal/secret"
 )
 
-// claudeKey is the secret a claude job gets without naming it, if there is one.
+// claudeKey is the secret a claude job gets without naming it, if there is one and its
+// principal may name it.
 const claudeKey = "ANTHROPIC_API_KEY"
 
-// secrets returns the secrets a job gets.
-func (e *Executor) secrets(m job.Manifest) ([]secret.Value, error) {
+// withKey returns the manifest of a new job with claudeKey named in it, if the job is to
+// get that. The operator's jobs get it without: only a token says what may be named, and
+// it may be gone when the job begins.
+func (e *Executor) withKey(p job.Principal, m job.Manifest) (job.Manifest, error) {
+	if p.Owner() == "" || !p.MayName(claudeKey) {
+		return m, nil
+	}
+	key, err := e.key(m)
+	if len(key) > 0 {
+		m.Secrets = append(slices.Clip(m.Secrets), claudeKey)
+	}
+	return m, err
+}
+
+// key returns claudeKey for a claude job that does not name it; nothing for others, and
+// where there is none.
+func (e *Executor) key(m job.Manifest) ([]secret.Value, error) {
+	_, given := m.Env[claudeKey]
+	if m.AgentType != job.AgentClaude || given || slices.Contains(m.Secrets, claudeKey) {
+		return nil, nil
+	}
+	key, err := e.o.Secrets([]string{claudeKey})
+	var fault *secret.Error
+	if errors.As(err, &fault) && fault.Unknown {
+		return nil, nil
+	}
+	return key, err
+}
+
+// secrets returns the secrets that a job of an owner (as of Job.Principal) gets.
+func (e *Executor) secrets(owner string, m job.Manifest) ([]secret.Value, error) {
 	values, err := e.o.Secrets(m.Secrets)
 	var fault *secret.Error
 	if errors.As(err, &fault) {
 		problem := strings.TrimSuffix(fault.Error(), "; "+fault.Remedy)
 		return nil, &job.FieldError{Field: "manifest.secrets", Problem: problem, Remedy: fault.Remedy}
 	}
-	_, given := m.Env[claudeKey]
-	if err != nil || m.AgentType != job.AgentClaude || given || slices.Contains(m.Secrets, claudeKey) {
+	if err != nil || owner != "" {
 		return values, err
 	}
-	key, err := e.o.Secrets([]string{claudeKey})
-	if errors.As(err, &fault) && fault.Unknown {
-		return values, nil
-	}
+	key, err := e.key(m)
 	return append(values, key...), err
 }
+
+// hidden returns the secrets that are hidden in what a job writes: those it gets, and
+// claudeKey in any claude job's.
+func (e *Executor) hidden(m job.Manifest) ([]secret.Value, error) { return e.secrets("", m) }

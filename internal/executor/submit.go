@@ -121,7 +121,7 @@ func (e *Executor) enterable(ctx context.Context, d decision, s job.Submission, 
 			Remedy: "wait for one to end, or use another VM",
 		}
 	}
-	secrets, err := e.secrets(m)
+	secrets, err := e.secrets(s.Principal.Owner(), m)
 	if err == nil && len(secrets) > 0 {
 		err = pinned(*kept.VM)
 	}
@@ -164,7 +164,11 @@ func (e *Executor) complete(s job.Submission) (job.Manifest, error) {
 			return m, err
 		}
 	}
-	if _, err := e.secrets(m); err != nil {
+	if _, err := e.secrets(s.Principal.Owner(), m); err != nil {
+		return m, err
+	}
+	m, err := e.withKey(s.Principal, m)
+	if err != nil {
 		return m, err
 	}
 	return m, e.fits(m)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"time"
 )
@@ -86,6 +87,23 @@ func (p Principal) Owner() string {
 // principal; empty: the operator.
 func (p Principal) Sees(owner string) bool {
 	return p.Admin() || p.Role.Includes(RoleRead) && p.Name == cmp.Or(owner, OperatorName)
+}
+
+// MayName reports whether the principal's jobs may name a secret, as far as its token
+// decides that.
+func (p Principal) MayName(secret string) bool {
+	if len(p.Secrets) == 0 {
+		return p.Admin()
+	}
+	return Among(p.Secrets, secret)
+}
+
+// Among reports whether a name matches one of patterns, in which * and ? are wildcards.
+func Among(patterns []string, name string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		ok, err := path.Match(p, name)
+		return err == nil && ok
+	})
 }
 
 type principalKey struct{}

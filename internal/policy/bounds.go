@@ -108,7 +108,7 @@ func (b *Bounds) Check(s job.Submission) error {
 		b.template(found, m)
 	}
 	for i, name := range m.Secrets {
-		if len(b.secrets) > 0 && !among(b.secrets, name) {
+		if len(b.secrets) > 0 && !job.Among(b.secrets, name) {
 			found.add(fmt.Sprintf("manifest.secrets[%d]", i), fmt.Sprintf("%q is not allowed: ALLOWED_SECRETS allows %s", name, strings.Join(b.secrets, ", ")), "leave it out")
 		}
 	}
@@ -126,7 +126,7 @@ func (b *Bounds) network(found *findings, n job.Network, mcp bool) {
 	elsewhere := false // on a network that a list names, whose addresses linus does not know
 	if n.Bridge != "" && n.Bridge != own.Bridge {
 		switch {
-		case len(b.bridges) > 0 && !among(b.bridges, n.Bridge):
+		case len(b.bridges) > 0 && !job.Among(b.bridges, n.Bridge):
 			found.add("manifest.network.bridge", fmt.Sprintf("%q is not allowed: ALLOWED_BRIDGES allows %s, and %s is configured", n.Bridge, strings.Join(b.bridges, ", "), own.Bridge), "use one of these, or leave it out")
 		case len(b.bridges) == 0 && mcp:
 			found.add("manifest.network.bridge", fmt.Sprintf("%q is not allowed: %s, bridge %s, and ALLOWED_BRIDGES is not set", n.Bridge, alone, own.Bridge), "leave it out")
@@ -165,16 +165,8 @@ func (b *Bounds) template(found *findings, m job.Manifest) {
 	if m.OS != "" {
 		field, name = "manifest.os", m.OS
 	}
-	if len(b.templates) == 0 || name == "" || (m.OS == "" && name == b.own.Template) || among(b.templates, name) {
+	if len(b.templates) == 0 || name == "" || (m.OS == "" && name == b.own.Template) || job.Among(b.templates, name) {
 		return
 	}
 	found.add(field, fmt.Sprintf("%q is not allowed: ALLOWED_TEMPLATES allows %s, and %s is configured", name, strings.Join(b.templates, ", "), b.own.Template), "use one of these, by the name it has there, or leave it out")
-}
-
-// among reports whether a name matches one of patterns.
-func among(patterns []string, name string) bool {
-	return slices.ContainsFunc(patterns, func(p string) bool {
-		ok, err := path.Match(p, name)
-		return err == nil && ok
-	})
 }

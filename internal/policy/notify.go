@@ -18,7 +18,7 @@ func (b *Bounds) notify(found *findings, s job.Submission) {
 	case n == nil:
 	case !b.own.Signs:
 		found.add(name, "cannot be notified: WEBHOOK_SECRET, which signs messages, is not set", "leave it out, or have the operator set it")
-	case operators(s.Client, s.Principal.Name) || among(b.webhooks, hostOf(n.URL)):
+	case operators(s.Client, s.Principal.Name) || job.Among(b.webhooks, hostOf(n.URL)):
 	case len(b.webhooks) == 0:
 		found.add(name, "is not allowed: only the operator's jobs notify, as ALLOWED_WEBHOOKS is not set", "leave it out")
 	default:

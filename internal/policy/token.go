@@ -16,7 +16,7 @@ func (b *Bounds) token(found *findings, s job.Submission) {
 		return
 	}
 	for i, name := range m.Secrets {
-		if !among(p.Secrets, name) && !(p.Admin() && len(p.Secrets) == 0) {
+		if !p.MayName(name) {
 			found.add(fmt.Sprintf("manifest.secrets[%d]", i), fmt.Sprintf("%q is not allowed: this token allows %s", name, orNone(p.Secrets)), "leave it out, or ask for a token that allows it")
 		}
 	}
@@ -30,7 +30,7 @@ func (b *Bounds) token(found *findings, s job.Submission) {
 	if m.OS != "" {
 		field, from = "manifest.os", m.OS
 	}
-	if len(p.Templates) > 0 && from != "" && !among(p.Templates, from) {
+	if len(p.Templates) > 0 && from != "" && !job.Among(p.Templates, from) {
 		found.add(field, fmt.Sprintf("%q is not allowed: this token allows %s", from, orNone(p.Templates)), "use one of these")
 	}
 }
@@ -50,7 +50,7 @@ func (b *Bounds) tokenNetwork(found *findings, n job.Network, allowed []string) 
 		return first != 0
 	}
 	bridges := slices.DeleteFunc(slices.Clone(allowed), isTags)
-	if len(bridges) == 0 && bridge != b.own.Network.Bridge || len(bridges) > 0 && !among(bridges, bridge) {
+	if len(bridges) == 0 && bridge != b.own.Network.Bridge || len(bridges) > 0 && !job.Among(bridges, bridge) {
 		found.add("manifest.network.bridge", fmt.Sprintf("%q is not allowed: this token allows the networks %s", bridge, orNone(allowed)), "use one of these")
 	}
 	inRange := func(entry string) bool {
