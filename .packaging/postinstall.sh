@@ -23,9 +23,11 @@ if { [ "${1:-}" = configure ] && [ -z "${2:-}" ]; } || [ "${1:-}" = 1 ]; then
   cat <<'NEXT'
 linus is installed. For a service of this machine:
   1. PROXMOX_HOST=... in /etc/linus/env
-  2. sudo -u linus ssh-keygen -t ed25519 -N '' -f /var/lib/linus-engine/.ssh/id_ed25519, and its .pub on the host
+  2. sudo -u linus ssh-keygen -t ed25519 -N '' -f /var/lib/linus-engine/.ssh/id_ed25519
+     and the line of id_ed25519.pub into /root/.ssh/authorized_keys of the host
   3. sudo -u linus linus host trust --host ...
   4. systemctl enable --now linus
+  5. sudo -u linus linus host check
 For yourself alone none of this is needed: linus --help
 NEXT
 fi

@@ -18,7 +18,7 @@ for bundle in "${dir}"/*.mcpb; do
       "transport": { "type": "stdio" },
       "environmentVariables": [
         { "name": "PROXMOX_HOST", "isRequired": true, "description": "Name or address of the Proxmox VE host, reached by SSH." },
-        { "name": "PROXMOX_SSH_KEY_PATH", "format": "filepath", "description": "Private key file for the host. Empty: the SSH agent." }
+        { "name": "PROXMOX_SSH_KEY_PATH", "format": "filepath", "description": "Private key file for the host. Empty: the SSH agent, then id_ed25519, id_ecdsa and id_rsa in ~/.ssh." }
       ]
     }' "${url}" "${version}" "${sum%% *}")
 done

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -150,5 +151,35 @@ func TestPackaging_UnitsBoundMemoryAndFiles(t *testing.T) {
 				t.Errorf("%s has no %s", unit, setting)
 			}
 		}
+	}
+}
+
+// What the package says after its installation is enough: the key that its user makes
+// then is one that the service tries, in the home that its unit names.
+func TestPackaging_PrintedStepsMakeAKeyThatTheServiceTries(t *testing.T) {
+	read := func(name string) string {
+		data, err := os.ReadFile(filepath.Join("..", "..", ".packaging", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	made := regexp.MustCompile(`ssh-keygen .* -f (\S+)\n`).FindStringSubmatch(read("postinstall.sh"))
+	home := regexp.MustCompile(`(?m)^Environment=HOME=(\S+)$`).FindStringSubmatch(read("linus.service"))
+	if made == nil || home == nil {
+		t.Fatalf("no key or no home: %q, %q", made, home)
+	}
+	t.Setenv("HOME", home[1])
+	t.Setenv("LINUS_ENV_FILE", "")
+	t.Setenv("PROXMOX_SSH_KEY_PATH", "")
+	c, err := config.Load(config.Sources{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(c.Identities, made[1]) {
+		t.Errorf("the service tries %q, and the steps make %s", c.Identities, made[1])
+	}
+	if trusted := filepath.Join(home[1], ".ssh", "known_hosts"); c.ProxmoxKnownHosts != trusted {
+		t.Errorf("the service reads %s", c.ProxmoxKnownHosts)
 	}
 }

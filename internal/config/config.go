@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/user"
 	"path/filepath"
 	"reflect"
 	"runtime"
@@ -23,7 +24,7 @@ type Config struct {
 	ProxmoxHost        string `envconfig:"PROXMOX_HOST" desc:"Name or address of the Proxmox VE host, reached by SSH. Required for everything that touches VMs. Several, separated by commas, are entries of one cluster: when one does not answer, the next is asked."`
 	ProxmoxSSHPort     int    `envconfig:"PROXMOX_SSH_PORT" default:"22" min:"1" max:"65535" desc:"SSH port of the host."`
 	ProxmoxSSHUser     string `envconfig:"PROXMOX_SSH_USER" default:"root" desc:"SSH user on the host. Importing disk images needs root."`
-	ProxmoxSSHKeyPath  string `envconfig:"PROXMOX_SSH_KEY_PATH" kind:"path" desc:"Private key file for the host. Empty: the SSH agent, or PROXMOX_SSH_PASSWORD."`
+	ProxmoxSSHKeyPath  string `envconfig:"PROXMOX_SSH_KEY_PATH" kind:"path" desc:"Private key file for the host. Empty: the SSH agent, then id_ed25519, id_ecdsa and id_rsa in ~/.ssh, then PROXMOX_SSH_PASSWORD."`
 	ProxmoxSSHPassword Secret `envconfig:"PROXMOX_SSH_PASSWORD" desc:"Password for the host; a key is better."`
 	ProxmoxKnownHosts  string `envconfig:"PROXMOX_KNOWN_HOSTS" default:"~/.ssh/known_hosts" kind:"path" desc:"known_hosts file with the host's key; linus host trust adds it."`
 	ProxmoxScriptDir   string `envconfig:"PROXMOX_SCRIPT_DIR" default:"/var/lib/linus/scripts" desc:"Directory on the host where linus puts its scripts."`
@@ -126,6 +127,9 @@ type Config struct {
 	LabLoopback bool   `ignored:"true"`
 	AgentSocket string `ignored:"true"` // the SSH agent's socket ($SSH_AUTH_SOCK), or empty
 
+	// Identities are the private keys that OpenSSH would try, without PROXMOX_SSH_KEY_PATH.
+	Identities []string `ignored:"true"`
+
 	// Secrets are the values of LINUS_SECRET_<NAME>, by NAME.
 	Secrets              map[string]Secret `ignored:"true"`
 	CredentialsDirectory string            `ignored:"true"` // systemd's, or empty
@@ -170,11 +174,22 @@ func Load(from Sources) (Config, error) {
 			c.given[name] = entry{redacted, value.from} // a map's text would reveal its values
 		}
 		if field.Tag.Get("kind") == "path" && v.Field(i).String() != "" {
-			v.Field(i).SetString(absolute(v.Field(i).String()))
+			path, err := absolute(v.Field(i).String())
+			if err != nil {
+				bad.Problems = append(bad.Problems, homeless(name, v.Field(i).String(), err, value.from))
+			}
+			v.Field(i).SetString(path)
 		}
 	}
 	if c.StateDir == "" {
-		c.StateDir = defaultStateDir()
+		dir, err := defaultStateDir()
+		if err != nil {
+			bad.Problems = append(bad.Problems, homeless("LINUS_STATE_DIR", stateInHome, err, ""))
+		}
+		c.StateDir = dir
+	}
+	if c.ProxmoxSSHKeyPath == "" {
+		c.Identities = identities()
 	}
 	c.LabLoopback = os.Getenv("PVELAB_LOOPBACK") == "1" && c.hostsOnLoopback()
 	c.EnvFile = from.EnvFilePath()
@@ -288,25 +303,64 @@ func inRange(n int64, tag reflect.StructTag) bool {
 }
 
 // absolute resolves ~ and the working directory, so that an engine started
-// elsewhere uses the same file.
-func absolute(path string) string {
+// elsewhere uses the same file. Without a home directory ~ is an error.
+func absolute(path string) (string, error) {
 	if rest, ok := strings.CutPrefix(path, "~/"); ok {
-		if home, err := os.UserHomeDir(); err == nil {
-			return filepath.Join(home, rest)
+		home, err := homeDir()
+		if err != nil {
+			return "", err
 		}
+		return filepath.Join(home, rest), nil
 	}
 	if abs, err := filepath.Abs(path); err == nil {
-		return abs
+		return abs, nil
 	}
-	return path
+	return path, nil
 }
 
-func defaultStateDir() string {
+// homeDir is the user's home directory: HOME, or that of the user's passwd entry, which
+// is all that system units and containers have.
+func homeDir() (string, error) {
+	home, err := os.UserHomeDir()
+	if err != nil {
+		var own *user.User
+		if own, err = user.Current(); err == nil {
+			home = own.HomeDir
+		}
+	}
+	if err == nil && !filepath.IsAbs(home) {
+		err = fmt.Errorf("%q is not absolute", home)
+	}
+	if err != nil {
+		return "", fmt.Errorf("no home directory is known: %w", err)
+	}
+	return home, nil
+}
+
+// homeless returns the problem with a path in the home directory, if there is none.
+func homeless(name, path string, err error, from string) Problem {
+	return Problem{name, fmt.Sprintf("%s is in the home directory, and %v", path, err), "give " + name + " an absolute path, or set HOME", from}
+}
+
+// identities returns the private keys that OpenSSH has by default.
+func identities() []string {
+	var paths []string
+	for _, name := range []string{"id_ed25519", "id_ecdsa", "id_rsa"} {
+		if path, err := absolute("~/.ssh/" + name); err == nil {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+const stateInHome = "~/.local/state/linus"
+
+func defaultStateDir() (string, error) {
 	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
-		return filepath.Join(dir, "linus")
+		return filepath.Join(dir, "linus"), nil
 	}
 	if dir := os.Getenv("LocalAppData"); runtime.GOOS == "windows" && filepath.IsAbs(dir) {
-		return filepath.Join(dir, "linus")
+		return filepath.Join(dir, "linus"), nil
 	}
-	return absolute("~/.local/state/linus")
+	return absolute(stateInHome)
 }

@@ -48,7 +48,7 @@ const fromEnvironment = "environment"
 func DefaultEnvFile() string {
 	dir := os.Getenv("XDG_CONFIG_HOME")
 	if !filepath.IsAbs(dir) {
-		home, err := os.UserHomeDir()
+		home, err := homeDir()
 		dir = filepath.Join(home, ".config")
 		if runtime.GOOS == "windows" {
 			dir, err = os.UserConfigDir()
@@ -96,13 +96,21 @@ func (s Sources) envFile() (path, from string) {
 	named, ok := os.LookupEnv(envFileSetting)
 	switch {
 	case s.EnvFile != "":
-		return absolute(s.EnvFile), "flag --env-file"
+		return resolved(s.EnvFile), "flag --env-file"
 	case named != "":
-		return absolute(named), fromEnvironment
+		return resolved(named), fromEnvironment
 	case ok:
 		return "", ""
 	}
 	return DefaultEnvFile(), ""
+}
+
+// resolved is absolute, or the path as it is if that cannot be: reading it fails then.
+func resolved(path string) string {
+	if abs, err := absolute(path); err == nil {
+		return abs
+	}
+	return path
 }
 
 // EnvFilePath returns the env file that is read if it exists, "" if none.

@@ -125,7 +125,7 @@ func providerOptions(c config.Config, in Installation, log *slog.Logger) proxmox
 func hostOptions(c config.Config, host string) remote.Options {
 	o := remote.Options{
 		Host: host, Port: c.ProxmoxSSHPort, User: c.ProxmoxSSHUser,
-		KeyPath: c.ProxmoxSSHKeyPath, KnownHosts: c.ProxmoxKnownHosts, AgentSocket: c.AgentSocket,
+		KeyPath: c.ProxmoxSSHKeyPath, KnownHosts: c.ProxmoxKnownHosts, AgentSocket: c.AgentSocket, Identities: c.Identities,
 	}
 	if c.ProxmoxSSHPassword.Reveal() != "" {
 		o.Password = c.ProxmoxSSHPassword.Reveal

@@ -90,7 +90,7 @@ func Problems(c config.Config) []config.Problem {
 		add(refused.Field, refused.Problem, refused.Remedy)
 	}
 	for _, file := range []struct{ name, path, remedy string }{
-		{"PROXMOX_SSH_KEY_PATH", c.ProxmoxSSHKeyPath, "give the path of a private key, or unset it to use the SSH agent"},
+		{"PROXMOX_SSH_KEY_PATH", c.ProxmoxSSHKeyPath, "give the path of a private key, or unset it to use the SSH agent and the keys in ~/.ssh"},
 		{"PROXMOX_KNOWN_HOSTS", c.ProxmoxKnownHosts, "linus host trust creates it with the host's key"},
 	} {
 		if file.path == "" {

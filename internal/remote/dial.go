@@ -1,6 +1,7 @@
 package remote
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,9 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -22,9 +25,10 @@ type Options struct {
 	Port int // 0: 22
 	User string
 
-	KeyPath     string        // private key; empty: none
+	KeyPath     string        // private key, tried before the agent's; empty: none
 	Password    func() string // called when a login needs it; nil: none
 	AgentSocket string        // an SSH agent's socket, another source of keys; empty: none
+	Identities  []string      // private keys tried after the agent's, as OpenSSH tries its own: those that exist
 	KnownHosts  string        // known_hosts file, strict; for NewPool and ScanHostKey
 	HostKeys    []string      // "ssh-ed25519 AAAA...": for NewPool, accepts one of these instead of what KnownHosts has
 
@@ -70,17 +74,20 @@ type dialer struct {
 
 // dial connects and logs in, retrying temporary faults with back-off.
 func (d *dialer) dial(ctx context.Context) (*ssh.Client, error) {
-	auth, release, err := d.methods(ctx)
+	with, err := d.credentials(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer release()
+	defer with.release()
 	pause := backoff.NewExponentialBackOff()
 	pause.InitialInterval = 100 * time.Millisecond
 	return backoff.Retry(ctx, func() (*ssh.Client, error) {
-		client, err := d.handshake(ctx, auth)
+		client, err := d.handshake(ctx, with.methods)
 		var fault *Error
 		if err != nil && (!errors.As(err, &fault) || !fault.temporary()) {
+			if fault != nil && fault.Class == Auth && fault.Addr == d.options.login() { // not the jump host's
+				fault.Err = with.refused(fault.Err)
+			}
 			return nil, backoff.Permanent(err)
 		}
 		return client, err
@@ -143,39 +150,74 @@ func (d *dialer) fault(ctx, timed context.Context, err error) error {
 	return classify(ctx, "connect to", d.options.login(), err)
 }
 
-// methods returns the ways to log in, in the order they are tried; release
-// closes what they keep open.
-func (d *dialer) methods(ctx context.Context) (methods []ssh.AuthMethod, release func(), err error) {
+// credentials are the ways to log in to one machine.
+type credentials struct {
+	methods []ssh.AuthMethod // in the order they are tried
+	tried   []string         // what they offer, for people
+	unused  []string         // keys there are that cannot be offered, and why
+	release func()           // closes what they keep open
+}
+
+// refused returns the error of a machine that accepted none of them.
+func (c credentials) refused(err error) error {
+	text := "it accepts none of: " + strings.Join(c.tried, ", ")
+	if len(c.unused) > 0 {
+		text += "; not tried: " + strings.Join(c.unused, "; ")
+	}
+	return fmt.Errorf("%s (%w)", text, err)
+}
+
+// credentials collects the ways to log in.
+func (d *dialer) credentials(ctx context.Context) (credentials, error) {
 	o := d.options
+	c := credentials{release: func() {}}
 	var signers []ssh.Signer
-	release = func() {}
-	keyErr := error(nil)
-	if o.KeyPath != "" {
-		var signer ssh.Signer
-		if signer, keyErr = readKey(o.KeyPath); keyErr == nil {
-			signers = append(signers, signer)
+	offer := func(from string, keys ...ssh.Signer) {
+		offered := len(signers)
+		for _, key := range keys { // a file's key may be in the agent, too, and a server counts attempts
+			if !slices.ContainsFunc(signers, func(s ssh.Signer) bool { return bytes.Equal(s.PublicKey().Marshal(), key.PublicKey().Marshal()) }) {
+				signers = append(signers, key)
+			}
 		}
+		if len(signers) > offered {
+			c.tried = append(c.tried, from)
+		}
+	}
+	offerFile := func(path string) {
+		if key, err := readKey(path); err != nil {
+			c.unused = append(c.unused, err.Error())
+		} else {
+			offer(path, key)
+		}
+	}
+	if o.KeyPath != "" {
+		offerFile(o.KeyPath)
 	}
 	if o.AgentSocket != "" {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", o.AgentSocket)
 		if err == nil {
-			release = func() { _ = conn.Close() }
-			held, err := agent.NewClient(conn).Signers()
-			if err == nil {
-				signers = append(signers, held...)
+			c.release = func() { _ = conn.Close() }
+			if held, err := agent.NewClient(conn).Signers(); err == nil {
+				offer("the SSH agent's keys", held...)
 			}
 		} else {
 			o.Log.DebugContext(ctx, "ssh agent not used", "err", err)
 		}
 	}
-	if keyErr != nil && (len(signers) > 0 || o.Password != nil) {
-		o.Log.WarnContext(ctx, "private key not used", "err", keyErr)
+	for _, path := range o.Identities {
+		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+			offerFile(path)
+		}
+	}
+	if o.KeyPath != "" && len(c.unused) > 0 && (len(signers) > 0 || o.Password != nil) {
+		o.Log.WarnContext(ctx, "private key not used", "err", c.unused[0])
 	}
 	if len(signers) > 0 {
-		methods = append(methods, ssh.PublicKeys(signers...))
+		c.methods = append(c.methods, ssh.PublicKeys(signers...))
 	}
 	if o.Password != nil {
-		methods = append(methods, ssh.PasswordCallback(func() (string, error) { return o.Password(), nil }),
+		c.tried = append(c.tried, "the password")
+		c.methods = append(c.methods, ssh.PasswordCallback(func() (string, error) { return o.Password(), nil }),
 			ssh.KeyboardInteractive(func(_, _ string, questions []string, _ []bool) ([]string, error) {
 				answers := make([]string, len(questions))
 				for i := range answers {
@@ -184,14 +226,19 @@ func (d *dialer) methods(ctx context.Context) (methods []ssh.AuthMethod, release
 				return answers, nil
 			}))
 	}
-	if len(methods) > 0 {
-		return methods, release, nil
+	if len(c.methods) > 0 {
+		return c, nil
 	}
-	release()
-	if keyErr == nil {
-		keyErr = errors.New("there is no key, no agent with keys and no password to log in with")
+	c.release()
+	err := errors.New(strings.Join(c.unused, "; "))
+	if len(c.unused) == 0 {
+		text := "there is no key, no agent with keys and no password to log in with"
+		if len(o.Identities) > 0 {
+			text += "; the keys looked for: " + strings.Join(o.Identities, ", ")
+		}
+		err = errors.New(text)
 	}
-	return nil, nil, &Error{Op: "log in to", Addr: o.login(), Class: Auth, Err: keyErr}
+	return credentials{}, &Error{Op: "log in to", Addr: o.login(), Class: Auth, Err: err}
 }
 
 func readKey(path string) (ssh.Signer, error) {

@@ -112,8 +112,9 @@ func classify(ctx context.Context, op, addr string, err error) error {
 		e.Class = Timeout
 	case errors.As(err, &open):
 		e.Class = openClass(open)
-	case strings.Contains(err.Error(), "unable to authenticate"):
-		e.Class = Auth // x/crypto has no type for it
+	case strings.Contains(err.Error(), "unable to authenticate"), // x/crypto has no type for it
+		strings.Contains(strings.ToLower(err.Error()), "too many authentication failures"): // the server's, when many keys were offered
+		e.Class = Auth
 	case broken(err):
 		e.Class = Lost
 	default:
