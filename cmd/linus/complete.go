@@ -22,7 +22,7 @@ func (a *app) completeJobs(cmd *cobra.Command) *cobra.Command {
 	cmd.ValidArgsFunction = a.complete(func(ctx context.Context, e job.Engine) (words []string, err error) {
 		page, err := e.List(ctx, job.Filter{})
 		for _, j := range page.Jobs {
-			words = append(words, fmt.Sprintf("%s\t%s, %s", j.ID, j.Status, oneLine(j.Task, 40)))
+			words = append(words, fmt.Sprintf("%s\t%s, %s", j.ID, j.Status, oneLine(job.Title(j.Task), 40)))
 		}
 		return words, err
 	})

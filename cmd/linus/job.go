@@ -74,7 +74,7 @@ func statusText(j job.Job) string {
 	row("again for", j.RetryOf)
 	row("phase", j.Phase)
 	row("progress", j.Progress)
-	row("task", oneLine(job.TaskHead(j.Manifest.Task), 100))
+	row("task", oneLine(job.Title(j.Manifest.Task), 100))
 	if vm := j.VM; vm != nil {
 		row("vm", strings.Join(strings.Fields(fmt.Sprintf("%s %s %s %s", vmID(vm), vm.Name, vm.Node, vm.IP)), " ")+" ("+vmOrigin(vm)+")")
 		row("network", networkText(j.Manifest.Network))
@@ -326,7 +326,7 @@ func (a *app) printList(page job.Page) error {
 		if j.VM != nil {
 			node = j.VM.Node
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s%s\n", j.ID, c.paint(string(j.Status)), oneLine(j.Phase, 40), oneLine(node, 63), local(j.CreatedAt), ownerCell(owned, j.Principal), oneLine(j.Task, 60))
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s%s\n", j.ID, c.paint(string(j.Status)), oneLine(j.Phase, 40), oneLine(node, 63), local(j.CreatedAt), ownerCell(owned, j.Principal), oneLine(job.Title(j.Task), 60))
 	}
 	if page.Next != "" {
 		defer a.note("more: linus job list --cursor %s", page.Next)

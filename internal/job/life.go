@@ -2,6 +2,7 @@ package job
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -135,6 +136,21 @@ func (h Hour) Jobs() int { return h.Succeeded + h.Failed + h.Unfinished }
 func TaskHead(task string) string {
 	if r := []rune(task); len(r) > 100 {
 		return string(r[:100])
+	}
+	return task
+}
+
+// mostTitle is how many characters a title has at most: fewer than a TaskHead without what
+// Title takes off, so that a head that was cut shows as cut.
+const mostTitle = 80
+
+// Title is what people are shown of a task, or of its TaskHead, in one place: without
+// "exec --", which a command that was given as arguments begins with, and with an
+// ellipsis where it is cut.
+func Title(task string) string {
+	task = strings.TrimSpace(strings.TrimPrefix(task, "exec -- "))
+	if r := []rune(task); len(r) > mostTitle {
+		return strings.TrimSpace(string(r[:mostTitle-1])) + "…"
 	}
 	return task
 }

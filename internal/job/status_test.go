@@ -214,3 +214,20 @@ func TestErrors_SayWhatToDo(t *testing.T) {
 		}
 	}
 }
+
+func TestTitle(t *testing.T) {
+	for name, tt := range map[string]struct{ task, want string }{
+		"a command's":     {"exec -- uname -a\n", "uname -a"},
+		"a script's":      {"\nset -e\nmake", "set -e\nmake"},
+		"exec elsewhere":  {"echo exec -- x", "echo exec -- x"},
+		"fits":            {strings.Repeat("ü", 80), strings.Repeat("ü", 80)},
+		"too long":        {strings.Repeat("ü", 81), strings.Repeat("ü", 79) + "…"},
+		"of a cut head":   {TaskHead("exec -- " + strings.Repeat("a", 200)), strings.Repeat("a", 79) + "…"},
+		"cut at a blank":  {strings.Repeat("a", 78) + " bcd", strings.Repeat("a", 78) + "…"},
+		"nothing to show": {"", ""},
+	} {
+		if got := Title(tt.task); got != tt.want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}

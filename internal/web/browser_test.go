@@ -80,7 +80,7 @@ func TestBrowser_FollowsAJobToItsEnd(t *testing.T) {
 		j.Status, j.Phase, j.StartedAt = job.Running, "run", time.Now()
 		j.VM = &job.VM{ID: 105, Name: "linus-job-1", Node: "pve", IP: "10.0.0.5", State: job.VMCreated}
 	})
-	browsertest.Shows(t, ctx, "[sse-swap=summary]", "linus-job-1 (105) on pve")
+	browsertest.Shows(t, ctx, "[sse-swap=facts]", "linus-job-1 (105) on pve")
 	e.change(func() { e.outputs[job.Stdout] = "10%\r20%" })
 	browsertest.Shows(t, ctx, "#stdout", "20%")
 	e.change(func() { e.outputs[job.Stdout] += "\r100%\nname? "; e.outputs[job.Stderr] = "\x1b[31moh\x1b[0m\n" })

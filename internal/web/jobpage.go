@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,8 +34,10 @@ type jobView struct {
 	Bars    []bar
 	Total   time.Duration // of the bars
 	Streams []streamView
-	SSH     string // the command that logs in to the VM; empty if nobody can
-	Rest    string // the manifest without its task, as JSON
+	// Together reports whether both streams are shown as one.
+	Together bool
+	SSH      string // the command that logs in to the VM; empty if nobody can
+	Rest     string // the manifest without its task, as JSON
 }
 
 func (v jobView) title() string { return string(v.Status) + " · job " + shortID(v.ID) }
@@ -65,6 +69,23 @@ func (v jobView) HasFiles() bool {
 	return v.MayRun() && v.VM != nil && v.VM.State == job.VMCreated && !v.VM.Unwanted && (v.Outcome == nil || v.VM.Job == v.ID && v.Manifest.Lifecycle == job.Persistent)
 }
 
+// Counted says how many events there are, and how many of those shown are warnings.
+func (v jobView) Counted() string {
+	text, warnings := strconv.Itoa(v.Earlier+len(v.Events)), 0
+	for _, e := range v.Events {
+		if e.Kind == job.EventWarning {
+			warnings++
+		}
+	}
+	switch warnings {
+	case 0:
+		return text
+	case 1:
+		return text + ", 1 warning"
+	}
+	return fmt.Sprintf("%s, %d warnings", text, warnings)
+}
+
 // Unlisted counts the skipped artifacts that are not listed.
 func (v jobView) Unlisted() int { return v.ArtifactsSkippedCount - len(v.ArtifactsSkipped) }
 
@@ -73,8 +94,8 @@ func (v jobView) TakesInput() bool {
 	return v.CanKill() && v.Manifest.Stdin == job.StdinOpen && !v.Stdin.Closed
 }
 
-// Heading is the first line of the task.
-func (v jobView) Heading() string { return job.TaskHead(v.Manifest.Task) }
+// Heading is the task's title.
+func (v jobView) Heading() string { return job.Title(v.Manifest.Task) }
 
 // Ending reports whether the outcome is decided but not yet the status.
 func (v jobView) Ending() bool { return v.Outcome != nil && !v.Status.Terminal() }
@@ -101,14 +122,16 @@ func manifestText(m job.Manifest) string {
 	return strings.Replace(b.String(), "  \"task\": \"\",\n", "", 1)
 }
 
-// streams returns the outputs of a job's task: a terminal is one for both, and
-// a job that creates a VM has no task.
-func streams(j job.Job) []string {
+// streams returns the outputs of a job's task that the request asks for: a terminal is one
+// for both, and a job that creates a VM has no task.
+func streams(r *http.Request, j job.Job) []string {
 	switch {
 	case j.Kind == job.KindVM:
 		return nil
 	case j.Manifest.TTY:
 		return []string{job.Stdout}
+	case r.URL.Query().Get("output") == together:
+		return []string{together}
 	}
 	return []string{job.Stdout, job.Stderr}
 }
@@ -138,7 +161,8 @@ func (p *pages) job(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	v := p.jobView(r, j, events)
-	v.Streams = p.firstOutput(r.Context(), j)
+	names := streams(r, j)
+	v.Streams, v.Together = p.firstOutput(r.Context(), id, names), slices.Contains(names, together)
 	p.render(w, r, http.StatusOK, "job", v)
 }
 
@@ -171,19 +195,16 @@ func (p *pages) events(w http.ResponseWriter, r *http.Request) {
 	p.render(w, r, http.StatusOK, "events", v)
 }
 
-// firstOutput reads both streams for the first display of the page.
-func (p *pages) firstOutput(ctx context.Context, j job.Job) []streamView {
+// firstOutput reads the outputs for the first display of the page.
+func (p *pages) firstOutput(ctx context.Context, id string, names []string) []streamView {
 	ctx, cancel := context.WithTimeout(ctx, firstOutputTime)
 	defer cancel()
-	names := streams(j)
 	views := make([]streamView, len(names))
 	var wg sync.WaitGroup
 	for i, name := range names {
-		o := newOutput(p.Engine, j.ID, name)
+		o := newOutput(p.Engine, id, name)
 		wg.Go(func() {
-			if err := o.read(ctx); err != nil {
-				o.problem = words.In(err.Error())
-			}
+			o.read(ctx)
 			views[i] = o.view(true)
 		})
 	}
@@ -192,9 +213,9 @@ func (p *pages) firstOutput(ctx context.Context, j job.Job) []streamView {
 }
 
 // jobParts are the parts of a job's page that are sent when they change.
-var jobParts = []string{"summary", "actions", "timeline", "input", "artifacts", "webhooks", "events"}
+var jobParts = []string{"summary", "actions", "facts", "timeline", "input", "artifacts", "webhooks", "counted", "events"}
 
-// jobLive follows a job to its end: its status and both streams.
+// jobLive follows a job to its end: its status and its outputs.
 func (p *pages) jobLive(w http.ResponseWriter, r *http.Request) {
 	id := mux.Vars(r)["id"]
 	j, err := p.Engine.Job(r.Context(), id)
@@ -212,7 +233,7 @@ func (p *pages) jobLive(w http.ResponseWriter, r *http.Request) {
 		over   = make(chan struct{}) // closed when nothing more will be written
 	)
 	s.begin()
-	for _, name := range streams(j) {
+	for _, name := range streams(r, j) {
 		wg.Go(func() {
 			err := p.followOutput(ctx, id, name, over, func(event, html string) error {
 				pen <- struct{}{}

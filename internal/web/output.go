@@ -2,8 +2,10 @@ package web
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"html/template"
+	"slices"
 	"time"
 
 	"linus/internal/job"
@@ -17,11 +19,20 @@ const (
 	firstOutputTime = 4 * time.Second         // after that the page is shown without it
 )
 
-// output is the part of a stream that a page shows: its end, and what follows.
-type output struct {
-	engine   job.Engine
-	id, name string
+// together is the name of both streams as one output.
+const together = "together"
 
+// output is what a page shows of one stream, or of both as one: the end, and what follows.
+type output struct {
+	engine  job.Engine
+	id      string
+	name    string // of the stream, or together
+	sources []*source
+}
+
+// source is one stream of an output.
+type source struct {
+	name     string
 	terminal terminal
 	begun    bool
 	next     int64  // the offset to read next
@@ -30,18 +41,35 @@ type output struct {
 	problem  string // why the last read failed
 }
 
-func newOutput(e job.Engine, id, name string) *output { return &output{engine: e, id: id, name: name} }
+func newOutput(e job.Engine, id, name string) *output {
+	o := &output{engine: e, id: id, name: name}
+	if name != together {
+		o.sources = []*source{{name: name}}
+		return o
+	}
+	o.sources = []*source{{name: job.Stdout}, {name: job.Stderr}}
+	return o
+}
 
-// streamView is a stream for the template.
+// streamView is an output for the template.
 type streamView struct {
 	ID, Name string
 	Done     template.HTML // whole lines
 	Current  template.HTML // the current line
-	Skipped  int64         // bytes before
+	Skips    []skip
 	Empty    bool
 	Complete bool
 	Problem  string
 }
+
+// skip is what is not shown of a stream's beginning.
+type skip struct {
+	Stream string
+	Bytes  int64
+}
+
+// Together reports whether it is both streams as one.
+func (v streamView) Together() bool { return v.Name == together }
 
 // Note is a remark about the stream; empty if none is needed.
 func (v streamView) Note() string {
@@ -56,40 +84,80 @@ func (v streamView) Note() string {
 	return ""
 }
 
-// view returns what is new, or, if all is set, everything.
+// view returns what is new, or, if all is set, everything. Of both streams, lines are in
+// the order in which they were read: what was there at the beginning is stdout, then stderr.
 func (o *output) view(all bool) streamView {
-	v := streamView{ID: o.id, Name: o.name, Complete: o.complete, Problem: o.problem, Empty: o.next == 0}
-	if all {
-		v.Skipped = o.skipped
+	v := streamView{ID: o.id, Name: o.name, Complete: true, Empty: true}
+	for _, s := range o.sources {
+		if all && s.skipped > 0 {
+			v.Skips = append(v.Skips, skip{s.name, s.skipped})
+		}
+		done, current := s.terminal.take(), s.terminal.current()
+		if o.name == together && s.name == job.Stderr {
+			done, current = ofStderr(done), ofStderr(current)
+		}
+		if v.Current != "" && current != "" {
+			current = "\n" + current
+		}
+		v.Done += template.HTML(done)       //nolint:gosec // escaped by the terminal
+		v.Current += template.HTML(current) //nolint:gosec // escaped by the terminal
+		v.Complete, v.Empty = v.Complete && s.complete, v.Empty && s.next == 0
+		v.Problem = cmp.Or(v.Problem, s.problem)
 	}
-	v.Done, v.Current = template.HTML(o.terminal.take()), template.HTML(o.terminal.current()) //nolint:gosec // escaped by the terminal
 	return v
 }
 
-// read reads on, the first time from near the end.
-func (o *output) read(ctx context.Context) error {
-	offset, limit := o.next, int64(stepSize)
-	if !o.begun {
+func ofStderr(html string) string {
+	if html == "" {
+		return ""
+	}
+	return `<span class="of-stderr">` + html + `</span>`
+}
+
+// read reads on, the first time from near the end, and returns the most that it got of a
+// stream.
+func (o *output) read(ctx context.Context) (most int64) {
+	for _, s := range o.sources {
+		before := s.next
+		if err := s.read(ctx, o.engine, o.id); err != nil {
+			s.problem = words.In(err.Error())
+		}
+		most = max(most, s.next-before)
+	}
+	return most
+}
+
+// begun reports whether everything has been read once.
+func (o *output) begun() bool {
+	return !slices.ContainsFunc(o.sources, func(s *source) bool { return !s.begun })
+}
+
+func (s *source) read(ctx context.Context, e job.Engine, id string) error {
+	if s.complete {
+		return nil
+	}
+	offset, limit := s.next, int64(stepSize)
+	if !s.begun {
 		offset, limit = -tailSize, tailSize
 	}
-	chunk, err := o.engine.Output(ctx, o.id, o.name, offset, limit)
+	chunk, err := e.Output(ctx, id, s.name, offset, limit)
 	if err != nil {
 		return err
 	}
 	data := chunk.Data
 	switch {
-	case !o.begun && chunk.Offset > 0: // start with a whole line
+	case !s.begun && chunk.Offset > 0: // start with a whole line
 		n := bytes.IndexByte(data, '\n') + 1
-		data, o.skipped = data[n:], chunk.Offset+int64(n)
+		data, s.skipped = data[n:], chunk.Offset+int64(n)
 	case chunk.Dropped > 0:
-		_, _ = o.terminal.Write([]byte("\n[" + bytesText(chunk.Dropped) + " were not kept]\n"))
+		_, _ = s.terminal.Write([]byte("\n[" + bytesText(chunk.Dropped) + " were not kept]\n"))
 	}
-	_, _ = o.terminal.Write(data)
-	o.begun, o.next, o.complete, o.problem = true, chunk.Next, chunk.Complete, ""
+	_, _ = s.terminal.Write(data)
+	s.begun, s.next, s.complete, s.problem = true, chunk.Next, chunk.Complete, ""
 	return nil
 }
 
-// followOutput sends what the stream has, and what follows, until it is
+// followOutput sends what the output has, and what follows, until it is
 // complete or, once over is closed, cannot be read. If a task writes faster
 // than can be shown, only the end is sent from time to time. Events are named
 // after the stream: NAME-all replaces everything, NAME adds whole lines,
@@ -98,25 +166,22 @@ func (p *pages) followOutput(ctx context.Context, id, name string, over <-chan s
 	o := newOutput(p.Engine, id, name)
 	told, wait := streamView{}, quickPause
 	for whole := true; ctx.Err() == nil; {
-		before := o.next
-		if err := o.read(ctx); err != nil {
-			o.problem = words.In(err.Error())
-		}
-		if !whole && o.next-before >= stepSize {
+		got := o.read(ctx)
+		if !whole && got >= stepSize {
 			o, whole = newOutput(p.Engine, id, name), true
 			continue
 		}
 		v := o.view(whole)
-		if err := p.sendOutput(v, told, whole && o.begun, event); err != nil {
+		if err := p.sendOutput(v, told, whole && o.begun(), event); err != nil {
 			return err
 		}
-		if told = v; o.begun {
+		if told = v; o.begun() {
 			whole = false
 		}
-		if o.complete || o.problem != "" && closed(over) {
+		if v.Complete || v.Problem != "" && closed(over) {
 			return nil
 		}
-		if wait = min(wait*3/2, slowPause); o.next > before {
+		if wait = min(wait*3/2, slowPause); got > 0 {
 			wait = quickPause
 		}
 		timer := time.NewTimer(wait)

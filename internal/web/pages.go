@@ -52,6 +52,7 @@ func newPages(o Options) *pages {
 	functions := template.FuncMap{
 		"age":      func(t time.Time) string { return age(time.Since(t)) },
 		"took":     shortDuration,
+		"title":    job.Title,
 		"bytes":    bytesText,
 		"short":    shortID,
 		"stamp":    func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },

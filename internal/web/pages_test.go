@@ -361,6 +361,69 @@ func TestJob_HasTheOutputsItsTaskHas(t *testing.T) {
 	}
 }
 
+// What people come for is first: what to do, how it went, what it wrote. The rest follows.
+func TestJob_BeginsWithErrorAndOutput(t *testing.T) {
+	t.Parallel()
+	e := sample()
+	e.change(func() {
+		e.jobs[0].Manifest.Task = "exec -- " + strings.Repeat("make ", 40)
+		e.jobs[0].Outcome = &job.Outcome{Status: job.Failed, Reason: job.ReasonLost, Error: "the VM is gone"}
+	})
+	_, text := loggedIn(t, e).get("/jobs/" + id)
+	at := 0
+	for _, next := range []string{"<h1", `id="again"`, `id="cancel"`, "the VM is gone", `id="stdout"`, `id="stderr"`, `id="facts"`, `id="time-title"`, `<details class="card" id="events">`, "<h2>Manifest"} {
+		i := strings.Index(text[at:], next)
+		if i < 0 {
+			t.Fatalf("%s is missing, or before what it should follow", next)
+		}
+		at += i
+	}
+	for _, want := range []string{`<h1 class="task">make make`, "make…</h1>", "16, 1 warning<"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page lacks %s", want)
+		}
+	}
+}
+
+// Both outputs can be read as one, in which stderr can be told apart.
+func TestJob_ShowsItsOutputsAsOne(t *testing.T) {
+	t.Parallel()
+	e := sample()
+	e.outputs[job.Stdout], e.outputs[job.Stderr] = "one\n50%", "oh\nwhy"
+	v := loggedIn(t, e)
+	_, text := v.get("/jobs/" + id)
+	if !strings.Contains(text, `href="/jobs/`+id+`?output=together"`) {
+		t.Error("there is no way to it")
+	}
+	_, text = v.get("/jobs/" + id + "?output=together")
+	for _, want := range []string{`one` + "\n" + `<span class="of-stderr">oh` + "\n</span>", "50%\n"+`<span class="of-stderr">why</span></span>`, `sse-connect="/jobs/` + id + `/live?output=together"`, `href="/jobs/` + id + `" id="apart"`} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page lacks %s", want)
+		}
+	}
+	var all string
+	told(t, v, "/jobs/"+id+"/live?output=together", func(name, html string) bool {
+		if name == "together-all" {
+			e.change(func() { e.outputs[job.Stderr] += "?\nlater\n" })
+		}
+		if strings.HasPrefix(name, "std") {
+			t.Errorf("told %s", name)
+		}
+		if name == "together" {
+			all += html
+		}
+		return strings.Contains(all, "later")
+	})
+	if !strings.Contains(all, `<span class="of-stderr">why?`+"\nlater\n</span>") {
+		t.Error(all)
+	}
+	// Of a terminal and of a VM there are no two.
+	e.change(func() { e.jobs[0].Manifest.TTY = true })
+	if _, text = v.get("/jobs/" + id + "?output=together"); strings.Contains(text, "together") {
+		t.Error("a terminal has one output")
+	}
+}
+
 func TestJobs_ComeInPages(t *testing.T) {
 	e := &engine{}
 	for i := range 60 {

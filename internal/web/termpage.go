@@ -22,8 +22,8 @@ func (v terminalView) title() string     { return "terminal · job " + shortID(v
 func (v terminalView) scripts() []string { return []string{"xterm.js", "addon-fit.js", "terminal.js"} }
 func (v terminalView) styles() []string  { return []string{"xterm.css"} }
 
-// Heading is the first line of the task.
-func (v terminalView) Heading() string { return job.TaskHead(v.Manifest.Task) }
+// Heading is the task's title.
+func (v terminalView) Heading() string { return job.Title(v.Manifest.Task) }
 
 // terminalPage shows a job's terminal.
 func (p *pages) terminalPage(w http.ResponseWriter, r *http.Request) {
