@@ -82,7 +82,7 @@ const (
 	HostKeyChanged  HostClass = "host_key"          // SSH: unknown or changed host key
 	HostCancelled   HostClass = "cancelled"         // stopped by a signal, after the script's roll-back
 	HostExists      HostClass = "vm_exists"         // not created: a VM of that name exists, and was not touched
-	HostLeftAlone   HostClass = "left_alone"        // not destroyed: the VM exists, but is not proven to be the one meant
+	HostLeftAlone   HostClass = "left_alone"        // not destroyed: the VM exists, but is not proven to be the one meant, or is protected
 	HostForeign     HostClass = "foreign"           // not destroyed: the ID now belongs to another VM, and the one meant is gone
 	HostInterrupted HostClass = "interrupted"       // the script was killed, with its host or alone: what it has done is unknown
 	HostFenced      HostClass = "fenced"            // not done: others have taken the engine that asked for dead

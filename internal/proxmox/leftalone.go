@@ -20,7 +20,7 @@ func (p *Provider) ForgetVM(ctx context.Context, vm job.VM) error {
 }
 
 // readLeftAlone parses the host's line about an expired VM that it leaves alone,
-// because its proof is incomplete: "<id> <job> <name> <why>".
+// because its proof is incomplete or somebody has protected it: "<id> <job> <name> <why>".
 func readLeftAlone(line string) (id, jobID, name, why string) {
 	id, rest, _ := strings.Cut(line, " ")
 	jobID, rest, _ = strings.Cut(rest, " ")
@@ -33,11 +33,14 @@ func (p *Provider) leftAloneChecks() []job.Check {
 	var checks []job.Check
 	for _, line := range p.leftAlone.get() {
 		id, jobID, name, why := readLeftAlone(line)
+		remedy := "destroy it by hand, or restore its proof (name " + name + ", tag linus, linus-job=" + jobID + " and linus-owner in its notes)"
+		if strings.HasPrefix(why, "it is protected") {
+			remedy = "take the protection off (qm set " + id + " --protection 0): then it is destroyed"
+		}
 		checks = append(checks, job.Check{
 			Name: "left_alone", Level: "warn",
-			Text: "VM " + id + " (" + name + ", of job " + jobID + ") has expired but is left alone: " + why,
-			Remedy: "destroy it by hand, or restore its proof (name " + name + ", tag linus, linus-job=" + jobID +
-				" and linus-owner in its notes), or keep it: " + string(job.ForgetVM) + " " + name,
+			Text:   "VM " + id + " (" + name + ", of job " + jobID + ") has expired but is left alone: " + why,
+			Remedy: remedy + "; or keep it: " + string(job.ForgetVM) + " " + name,
 		})
 	}
 	return checks

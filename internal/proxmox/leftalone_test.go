@@ -73,7 +73,21 @@ func TestLeftAlone_IsNotGone(t *testing.T) {
 
 	set("--description", "accounting linus-job="+vm.Job+" linus-owner="+vm.Owner)
 	wantLeftAlone(t, p.Destroy(ctx, vm), "does not carry the tag")
-	set("--tags", "linus")
+	set("--tags", "linus", "--protection", "1")
+	wantLeftAlone(t, p.Destroy(ctx, vm), "is protected")
+	isThere()
+	if err := os.Remove(lease + ".left"); err != nil { // else it would not be looked at again so soon
+		t.Error(err)
+	}
+	if _, err := p.List(ctx); err != nil {
+		t.Error(err)
+	}
+	isThere()
+	r, err = p.Check(ctx)
+	if err != nil || !slices.ContainsFunc(r.Checks, func(c job.Check) bool { return strings.HasPrefix(c.Remedy, "take the protection off (qm set "+id) }) {
+		t.Errorf("checks = %+v, %v", r.Checks, err)
+	}
+	set("--protection", "0")
 	if err := p.Destroy(ctx, vm); err != nil {
 		t.Error(err)
 	}
@@ -83,7 +97,7 @@ func TestLeftAlone_IsNotGone(t *testing.T) {
 	if _, err := p.List(ctx); err != nil {
 		t.Error(err)
 	}
-	if lines := log.lines("no longer left alone"); len(lines) != 1 {
+	if lines := log.lines("no longer left alone"); len(lines) != 2 { // once with each reason
 		t.Errorf("log: %q", lines)
 	}
 }

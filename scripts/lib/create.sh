@@ -271,7 +271,7 @@ set_has_landed() {
   vm_prove
   network_is_applied
   egress_read_word
-  if [[ -z ${vm_doubt} && ${vm_words} != *linus-state=* && ${egress_word} == "${vm_egress}" &&
+  if [[ -z ${vm_doubt} && ${vm_words} != *linus-state=* && ${vm_config[protection]:-0} == 0 && ${egress_word} == "${vm_egress}" &&
     ${vm_config[cores]:-1} == "${VM_CPU}" && ${vm_config[memory]:-} == "${VM_RAM}" &&
     ${vm_config[ciuser]:-} == "${vm_user}" && -n ${vm_config[sshkeys]:-} && ${network_applied} == yes ]]; then
     retry_landed=yes

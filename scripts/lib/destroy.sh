@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # The end of one VM on this node: stop and destroy after proof (lib/vm.sh), one
-# at a time, and what stands in the way of that: locks of Proxmox, its tasks, a
-# protection. Whose VM is meant stands in vm_job, vm_owner and vm_name.
+# at a time, and what stands in the way of that: locks of Proxmox, its tasks, the
+# protection that a clone has of its template. Whose VM is meant stands in vm_job, vm_owner and vm_name.
 
 source "${BASH_SOURCE[0]%/*}/egress.sh"
 source "${BASH_SOURCE[0]%/*}/fence.sh"
@@ -46,7 +46,8 @@ vm_unlock() {
 #   destroyed  it is gone, by us
 #   gone       the cluster has no VM of that ID
 #   foreign    that ID is another VM's by now (lib/left.sh), untouched: ours is gone
-#   refused    it is not proven and yet not gone: left alone, untouched
+#   refused    it is not proven and yet not gone, or somebody has protected it: left
+#              alone, untouched
 #   failed     tried and not done, or not known: to be tried again
 #   fenced     others have taken the engine that asks for dead (lib/fence.sh): untouched
 # vm_reason says why; vm_leftovers lists volumes that stayed on the storage, and
@@ -132,6 +133,7 @@ vm_destroy_locked() { # <vmid> <node>
     return 0
   elif [[ ${retry_landed} != yes ]]; then
     vm_reason="qm destroy ${id} did not remove it: ${run_said}"
+    vm_check_protection "${id}" # it may be why
     return 0
   fi
   vm_outcome=destroyed
@@ -207,11 +209,23 @@ vm_check_before_destroy() { # <vmid> <node>
         vm_reason=${vm_doubt}
         ;;
     esac
+  else
+    vm_check_protection "$1"
   fi
 }
 
-# The last proof before the destroy, and the end of the protection against it,
-# which a clone has from its template from its first moment on.
+# Protection that a clone has of its template goes as it is configured. A VM that has
+# some after that was given it by somebody, who wants to keep the VM.
+vm_check_protection() { # <vmid>; vm_doubt, vm_outcome, vm_reason
+  if [[ ${vm_config[protection]:-0} != 0 && ${vm_words} != *' linus-state=cloning '* ]]; then
+    vm_doubt="it is protected: somebody has set 'protection: 1' for it"
+    vm_outcome=refused
+    vm_reason=${vm_doubt}
+  fi
+}
+
+# The last proof before the destroy, and the end of the protection against it that a
+# clone has from its template until it is configured.
 vm_unprotect() { # <vmid> <node>; vm_doubt, vm_outcome, vm_reason
   vm_check_before_destroy "$1" "$2"
   if [[ -n ${vm_doubt} || ${vm_config[protection]:-0} == 0 ]]; then

@@ -10,8 +10,8 @@
 #   LINUS_JOB, LINUS_OWNER    the UUIDs in its description (list-vms shows them)
 # and optionally:
 #   ACTION                    destroy, or forget: remove the lease and free the
-#                             address of a VM that is not proven; the VM itself
-#                             is not touched (default: destroy)
+#                             address of a VM that is not proven, or protected; the
+#                             VM itself is not touched (default: destroy)
 #   VM_KIND                   vm, or template: remove only a template that
 #                             build-template created (default: vm)
 #   PROXMOX_NODE              default: this host's own
@@ -27,7 +27,8 @@
 #   LINUS_VM_OUTCOME:foreign    another VM has that ID by now, and was not touched:
 #                               the one meant is gone (the exit code is still 5)
 #   LINUS_VM_OUTCOME:refused    it has the name, job or owner, but the proof is
-#                               incomplete, or it is on another node: left alone
+#                               incomplete, or it is on another node, or somebody
+#                               has protected it (protection: 1): left alone
 #   LINUS_VM_MOVED:<node>       refused because it is on that node
 #   LINUS_VM_OUTCOME:failed     destroying it failed: to be retried
 #   LINUS_VM_OUTCOME:fenced     other engines have taken LINUS_ENGINE for dead:
@@ -98,6 +99,9 @@ destroy_vm() {
   else
     vm_destroy "${vm_id}" "${probe_node}"
   fi
+  if [[ ${vm_reason} == 'it is protected'* ]]; then
+    refused_remedy="take the protection off (qm set ${vm_id} --protection 0): then it is destroyed"
+  fi
   if [[ ${vm_outcome} != planned ]]; then
     result_line VM_OUTCOME "${vm_outcome}"
   fi
@@ -150,6 +154,7 @@ forget_vm() {
 plan_destroy() {
   vm_outcome=planned
   vm_leftovers=''
+  vm_reason=''
   vm_check_before_destroy "${vm_id}" "${probe_node}"
   if [[ ${vm_outcome} == planned ]]; then
     result_text PLAN "qm stop ${vm_id}"

@@ -22,7 +22,7 @@
 # are still there:
 #   LINUS_QUARANTINED:<id> <volume> ...
 # and one per expired VM of this host that is left alone because its proof is
-# incomplete (of any installation: they are few, and should be seen):
+# incomplete or somebody has protected it (of any installation: they are few, and should be seen):
 #   LINUS_LEFT_ALONE:<id> <job> <name> <why>
 # A node that is offline, or does not respond, is a LINUS_WARNING: its VMs are not
 # in the list, which does not prove that they are gone.

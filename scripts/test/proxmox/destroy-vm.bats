@@ -76,17 +76,14 @@ volume_of_205() {
   refute_called 'pvesm free.*'
 }
 
-@test "a suspended VM is destroyed with its memory, protected or not" {
-  local protection
+@test "a suspended VM is destroyed with its memory" {
   answer /nodes/pve/tasks '[]'
-  for protection in 0 1; do
-    add_our_vm 201 'lock: suspended' 'vmstate: nfs:201/vm-201-state-suspend-2026-11-22.raw' "protection: ${protection}"
-    echo stopped >"${PVE_STUB}/status/201"
-    VM_ID=201 run_script destroy-vm
-    assert_status 0
-    assert_line LINUS_VM_OUTCOME:destroyed
-    [[ ! -e ${PVE_STUB}/vm/201 ]]
-  done
+  add_our_vm 201 'lock: suspended' 'vmstate: nfs:201/vm-201-state-suspend-2026-11-22.raw'
+  echo stopped >"${PVE_STUB}/status/201"
+  VM_ID=201 run_script destroy-vm
+  assert_status 0
+  assert_line LINUS_VM_OUTCOME:destroyed
+  [[ ! -e ${PVE_STUB}/vm/201 ]]
   assert_called 'pvesm list nfs --vmid 201'
   assert_nothing_left
 }
@@ -256,8 +253,14 @@ volume_of_205() {
   [[ -f ${PVE_STUB}/vm/205 ]]
 }
 
+# VM 205, cloned of a protected template and not configured yet.
+add_protected_clone() { # <line of the config...>
+  add_our_vm 205 'protection: 1' "$@"
+  sed -i 's/^#linus-job.*/& linus-state=cloning/' "${PVE_STUB}/vm/205"
+}
+
 @test "a VM that changes hands as its protection goes is not destroyed" {
-  add_our_vm 205 'protection: 1'
+  add_protected_clone
   # shellcheck disable=SC2016 # the hook's own variables
   hook after-set 'sed -i "s/^name: .*/name: somebody/" "${PVE_STUB}/vm/$2"'
   run_script destroy-vm
@@ -337,11 +340,46 @@ volume_of_205() {
   [[ $(<"${PVE_STUB}/vm/205") == 'name: somebody' ]]
 }
 
-@test "a protected VM of ours is destroyed, its lock broken first" {
+@test "a VM that somebody has protected is left alone until the protection is off" {
+  add_our_vm 205 'protection: 1'
+  lease_of "${job}"
+  run_script destroy-vm
+  assert_status 5
+  assert_line LINUS_VM_OUTCOME:refused
+  assert_says "refused to destroy VM 205 on node 'pve': it is protected"
+  assert_says 'LINUS_REMEDY:take the protection off (qm set 205 --protection 0)'
+  assert_untouched
+  run_script destroy-vm --dry-run
+  assert_status 5
+  [[ -e ${LINUS_HOST_DIR}/leases/205-${job} ]]
+  ACTION=forget run_script destroy-vm
+  assert_status 0
+  [[ ! -e ${LINUS_HOST_DIR}/leases/205-${job} ]]
+  assert_untouched
+  sed -i 's/^protection: 1/protection: 0/' "${PVE_STUB}/vm/205"
+  run_script destroy-vm
+  assert_line LINUS_VM_OUTCOME:destroyed
+}
+
+@test "a VM that is protected as it is stopped, or destroyed, is left alone" {
+  local verb
+  for verb in stop destroy; do
+    add_our_vm 205
+    # shellcheck disable=SC2016 # the hook's own variables
+    hook "${verb}" 'echo "protection: 1" >>"${PVE_STUB}/vm/$2"'
+    run_script destroy-vm
+    assert_line LINUS_VM_OUTCOME:refused
+    refute_called 'qm set.*'
+    [[ -f ${PVE_STUB}/vm/205 ]]
+    rm -f "${PVE_STUB}/hook-${verb}"
+  done
+}
+
+@test "the protection that a clone has of its template is taken off, its lock broken first" {
   local lock
   answer /nodes/pve/tasks '[]'
   for lock in '' 'lock: clone'; do
-    add_our_vm 205 'protection: 1' ${lock:+"${lock}"}
+    add_protected_clone ${lock:+"${lock}"}
     run_script destroy-vm
     assert_status 0
     assert_called 'qm set 205 --protection 0'
@@ -350,7 +388,7 @@ volume_of_205() {
 }
 
 @test "a protection that stays is told, and nothing is destroyed" {
-  add_our_vm 205 'protection: 1'
+  add_protected_clone
   fault set 0 skip ''
   run_script destroy-vm
   assert_status 5
