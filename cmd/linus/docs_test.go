@@ -52,7 +52,7 @@ func TestDocs_SaysWhatEachRoleMayDo(t *testing.T) {
 		job.OfJob: "one's own", job.OfJobs: "one's own", job.OfVM: "one's own", job.OfVMs: "one's own", job.OfFile: "of one's own VMs", job.OfNew: "become one's own", job.OfAll: "the installation",
 	}
 	var b strings.Builder
-	b.WriteString("Each role includes those above it. For an admin, what is said to be \"one's own\" is everybody's.\n\n| role | verb of the engine | about |\n| --- | --- | --- |\n")
+	b.WriteString("Each role includes those above it. For an admin, what is said to be \"one's own\" is everybody's.\n\n| role | verb of the engine | about | toolset |\n| --- | --- | --- | --- |\n")
 	for _, role := range job.Roles {
 		for _, a := range job.Accesses() {
 			if a.Role != role {
@@ -62,7 +62,7 @@ func TestDocs_SaysWhatEachRoleMayDo(t *testing.T) {
 			if role == job.RoleAdmin {
 				of = "everybody's"
 			}
-			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", a.Role, a.Verb, of)
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", a.Role, a.Verb, of, strings.Join(a.Toolsets, ", "))
 		}
 	}
 	doctest.Keep(t, "roles", b.String(), *update)

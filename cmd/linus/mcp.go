@@ -30,7 +30,11 @@ func (a *app) mcpCommand() *cobra.Command {
 			}
 			defer client.Close()
 			engine.Engine = client
-			return (<-server).Serve(cmd.Context(), a.stdin, a.stdout)
+			who, err := client.Caller(cmd.Context()) // so that it is offered what its token may use
+			if err != nil {
+				return err
+			}
+			return (<-server).Serve(job.WithPrincipal(cmd.Context(), who), a.stdin, a.stdout)
 		},
 	}
 	a.mcpFlags(cmd)

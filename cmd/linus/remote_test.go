@@ -82,7 +82,23 @@ func TestServer_IsTheSameCommandLineFromAnywhere(t *testing.T) {
 	says(do(0, "", "vm", "list"), "dev")
 	says(do(0, "", "host", "check"), "pve")
 	says(do(0, "", "pool", "list"), "no pools")
-	says(do(0, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`+"\n", "mcp"), `"serverInfo"`)
+	const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}` + "\n"
+	says(do(0, initialize, "mcp"), `"serverInfo"`)
+
+	// A token's toolsets bind here, too.
+	narrow := filepath.Join(t.TempDir(), "narrow")
+	token := regexp.MustCompile(`linus_[A-Z2-7]{26}`).FindString(do(0, "", "token", "create", "ci", "--toolsets", "jobs"))
+	if err := os.WriteFile(narrow, []byte(token), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tools := do(0, initialize+`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`+"\n"+`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"list_vms"}}`+"\n", "--token-file", narrow, "mcp")
+	says(tools, `"name":"submit_job"`)
+	says(tools, "not allowed: list_vms is of toolset vm, and this token has only jobs")
+	if strings.Contains(tools, `"name":"list_vms"`) || strings.Contains(tools, `"name":"execute_command"`) {
+		t.Errorf("a token for jobs is offered %s", tools)
+	}
+	says(do(1, "", "--token-file", narrow, "vm", "list"), "not allowed: VMs is of toolset vm, and this token has only jobs")
+	says(do(0, "", "--token-file", narrow, "job", "list"), "no jobs")
 
 	ctx, stop := context.WithCancel(t.Context())
 	told, stdout := io.Pipe()

@@ -36,7 +36,13 @@ func API(e job.Engine, o APIOptions) http.Handler {
 	for _, r := range verbs() {
 		handleAPI(mux, r, job.Engine(apiEngine{e}), bodies)
 	}
-	info := ofNothing(func(v string, _ context.Context) (Info, error) { return Info{Version: v}, nil })
+	info := ofNothing(func(v string, ctx context.Context) (Info, error) {
+		info := Info{Version: v}
+		if p, ok := job.PrincipalFrom(ctx); ok {
+			info.Caller = &Caller{Name: p.Name, Role: p.Role, Toolsets: p.Toolsets}
+		}
+		return info, nil
+	})
 	handleAPI(mux, route("Info", "GET /v1/info", always, info), o.Version, bodies)
 	mux.HandleFunc("GET "+APIPrefix+"/v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -63,9 +69,11 @@ func handleAPI[E any](mux *http.ServeMux, at row[E], e E, bodies *job.Places) {
 			return
 		}
 		who, known := job.PrincipalFrom(r.Context())
-		if known && (at.body || at.stream >= 0) && !who.May(at.name) { // nothing is read for it
-			answer(w, nil, &job.DeniedError{Verb: at.name, Role: who.Role, Need: job.Needs(at.name)})
-			return
+		if known && (at.body || at.stream >= 0) { // nothing is read for it
+			if err := who.Refusal(at.name); err != nil {
+				answer(w, nil, err)
+				return
+			}
 		}
 		if at.body {
 			leave, err := bodies.TakeFor(r.Context(), r.ContentLength)

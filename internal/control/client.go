@@ -51,6 +51,18 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 	return NewClient(ctx, func(ctx context.Context) (*Conn, error) { return Connect(ctx, socket) })
 }
 
+// Caller returns whom the engine takes this client for, as far as clients are told.
+func (c *Client) Caller(ctx context.Context) (job.Principal, error) {
+	conn, err := c.connect(ctx)
+	if err != nil {
+		return job.Principal{}, err
+	}
+	if who := conn.Info().Caller; who != nil {
+		return job.Principal{Name: who.Name, Role: who.Role, Toolsets: who.Toolsets}, nil
+	}
+	return job.Operator(), nil
+}
+
 // Close closes the connection. Jobs go on.
 func (c *Client) Close() {
 	c.mu.Lock()

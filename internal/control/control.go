@@ -12,7 +12,7 @@ import (
 )
 
 // Info describes the engine a client is connected to. Over the API it has only the
-// version.
+// version and the caller.
 type Info struct {
 	Version  string            `json:"version"`            // of the engine's binary
 	PID      int               `json:"pid,omitempty"`      // of the engine
@@ -22,6 +22,15 @@ type Info struct {
 	// Background: it was started because a client needed it, and may be replaced
 	// when it is idle.
 	Background bool `json:"background,omitempty"`
+
+	Caller *Caller `json:"caller,omitempty"` // nil: the operator
+}
+
+// Caller is whom an engine takes a client for.
+type Caller struct {
+	Name     string   `json:"name"`
+	Role     job.Role `json:"role"`
+	Toolsets []string `json:"toolsets,omitempty"` // that its token is narrowed to
 }
 
 // Errors of calls to an engine that has ended. After ErrNoEngine nothing has been
@@ -43,6 +52,8 @@ type failure struct {
 	Fields []*job.FieldError `json:"fields,omitempty"`
 	Host   *job.HostError    `json:"host,omitempty"`
 	Denied *job.DeniedError  `json:"denied,omitempty"`
+
+	Narrowed *job.NarrowedError `json:"narrowed,omitempty"`
 }
 
 // Codes of failures.
@@ -54,6 +65,7 @@ const (
 	codeField       = "field"
 	codeHost        = "host"
 	codeDenied      = "denied"
+	codeNarrowed    = "narrowed"
 	codeStopped     = "stopped"
 	codeGone        = "gone"
 	codeNoRoute     = "no_route"
@@ -70,6 +82,7 @@ func encodeError(err error) (int, failure) {
 		field       *job.FieldError
 		host        *job.HostError
 		denied      *job.DeniedError
+		narrowed    *job.NarrowedError
 		large       *http.MaxBytesError
 	)
 	switch {
@@ -96,6 +109,9 @@ func encodeError(err error) (int, failure) {
 		return http.StatusBadGateway, f
 	case errors.As(err, &denied):
 		f.Code, f.Denied = codeDenied, denied
+		return http.StatusForbidden, f
+	case errors.As(err, &narrowed):
+		f.Code, f.Narrowed = codeNarrowed, narrowed
 		return http.StatusForbidden, f
 	case errors.Is(err, ErrNoEngine):
 		f.Code = codeGone
@@ -130,6 +146,8 @@ func (f failure) decodeError() error {
 		return f.Host
 	case f.Code == codeDenied && f.Denied != nil:
 		return f.Denied
+	case f.Code == codeNarrowed && f.Narrowed != nil:
+		return f.Narrowed
 	default:
 		return fmt.Errorf("engine: %s", f.Text)
 	}

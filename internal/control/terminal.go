@@ -282,8 +282,7 @@ func (t *terminal) gather(m message) (all message, next *message) {
 func (t *terminal) input(ctx context.Context, data []byte, closed bool) error {
 	err := t.engine.Input(ctx, t.id, data, closed)
 	var field *job.FieldError
-	var denied *job.DeniedError
-	if errors.Is(err, job.ErrCompleted) || errors.As(err, &field) || errors.As(err, &denied) {
+	if errors.Is(err, job.ErrCompleted) || errors.As(err, &field) || errors.Is(err, job.ErrNotAllowed) {
 		return t.refuse(ctx, err)
 	}
 	if err != nil {

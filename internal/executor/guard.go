@@ -40,8 +40,8 @@ func (g *guard) may(ctx context.Context, verb, ref string) error {
 	if !ok {
 		return fmt.Errorf("not allowed: nobody has decided who may call %s", verb)
 	}
-	if !p.Role.Includes(rule.Role) {
-		return &job.DeniedError{Verb: verb, Role: p.Role, Need: rule.Role}
+	if err := p.Refusal(verb); err != nil {
+		return err
 	}
 	if p.Admin() {
 		return nil
@@ -96,12 +96,32 @@ func scopedKey(owner, key string) string {
 
 // Submit implements job.Jobs.
 func (g *guard) Submit(ctx context.Context, s job.Submission) (job.Job, error) {
-	return guarded(ctx, g, "Submit", "", func() (job.Job, error) { return g.e.Submit(ctx, s) })
+	return guarded(ctx, g, "Submit", "", func() (job.Job, error) {
+		if err := narrowed(ctx, s); err != nil {
+			return job.Job{}, err
+		}
+		return g.e.Submit(ctx, s)
+	})
+}
+
+// narrowed returns an error if the caller's token has no toolset with a tool that submits
+// this kind of job.
+func narrowed(ctx context.Context, s job.Submission) error {
+	p, _ := job.PrincipalFrom(ctx)
+	if s.Kind == job.KindVM {
+		return p.Narrowed("creating a VM", "vm")
+	}
+	return p.Narrowed("submitting a job", "jobs", "exec")
 }
 
 // Plan implements job.Jobs.
 func (g *guard) Plan(ctx context.Context, s job.Submission) ([]string, error) {
-	return guarded(ctx, g, "Plan", "", func() ([]string, error) { return g.e.Plan(ctx, s) })
+	return guarded(ctx, g, "Plan", "", func() ([]string, error) {
+		if err := narrowed(ctx, s); err != nil {
+			return nil, err
+		}
+		return g.e.Plan(ctx, s)
+	})
 }
 
 // Job implements job.Jobs.

@@ -86,6 +86,45 @@ func TestGuard_RefusesWhatTheRoleDoesNotInclude(t *testing.T) {
 	}
 }
 
+func TestGuard_RefusesWhatIsInOtherToolsets(t *testing.T) {
+	r := newRig(t, 1)
+	e := executor.Guarded(r.Executor)
+	for _, a := range job.Accesses() {
+		if len(a.Toolsets) == 0 {
+			t.Errorf("%s is in no toolset", a.Verb)
+		}
+		for _, set := range job.Toolsets {
+			ctx := job.WithPrincipal(t.Context(), job.Principal{Name: "alice", Role: job.RoleAdmin, Toolsets: []string{set}})
+			var narrowed *job.NarrowedError
+			err := call(e, ctx, a.Verb, "x")
+			want := !slices.Contains(a.Toolsets, set)
+			if a.Of == job.OfNew && set == "vm" {
+				want = true // the call is of a task
+				if err := newVM(e, ctx, a.Verb); errors.As(err, &narrowed) {
+					t.Errorf("%s of a VM with toolset vm: %v", a.Verb, err)
+				}
+			}
+			if got := errors.As(err, &narrowed); got != want {
+				t.Errorf("%s with toolset %s: narrowed %v, %v", a.Verb, set, got, err)
+			}
+			if a.Of == job.OfNew && set != "vm" && !errors.As(newVM(e, ctx, a.Verb), &narrowed) {
+				t.Errorf("%s of a VM with toolset %s is not refused", a.Verb, set)
+			}
+		}
+	}
+}
+
+// newVM calls Submit or Plan for a VM that nobody can create.
+func newVM(e job.Engine, ctx context.Context, verb string) (err error) { //nolint:revive // the context is the method's
+	s := job.Submission{Kind: job.KindVM, Manifest: job.Manifest{VMName: "no name"}}
+	if verb == "Plan" {
+		_, err = e.Plan(ctx, s)
+	} else {
+		_, err = e.Submit(ctx, s)
+	}
+	return err
+}
+
 func TestGuard_AnothersDoesNotExist(t *testing.T) {
 	r := newRig(t, 1)
 	r.behave(providertest.Behaviour{Task: task(providertest.Task{Stdout: []byte("hi\n")})}, true)

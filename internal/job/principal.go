@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"path"
 	"slices"
 	"time"
@@ -165,14 +164,3 @@ var ErrNoScope = errors.New("the token has no scope of linus")
 // ErrUnchecked is returned for a token of which it is not known at the moment whether it
 // is valid. Whoever returns it has logged why.
 var ErrUnchecked = errors.New("the token cannot be checked at the moment")
-
-// DeniedError is returned for what a principal's role does not include.
-type DeniedError struct {
-	Verb string `json:"verb"` // a method of Engine
-	Role Role   `json:"role"` // the principal's
-	Need Role   `json:"need"` // the least that may
-}
-
-func (e *DeniedError) Error() string {
-	return fmt.Sprintf("not allowed: %s needs role %s, and this token has role %s; ask an admin for a token of that role", e.Verb, e.Need, e.Role)
-}

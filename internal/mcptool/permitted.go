@@ -2,9 +2,7 @@ package mcptool
 
 import (
 	"context"
-	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
@@ -73,8 +71,8 @@ func resourceTools() map[string][]string {
 }
 
 // refusal returns why the principal of a request may not use a tool; nil: it may. The
-// engine decides again, on each call; this keeps a client to its token's toolsets, and
-// from being offered what it would be refused.
+// engine decides again, on each call; this keeps a client from being offered what it would
+// be refused.
 func refusal(ctx context.Context, tool string) error {
 	p, ok := job.PrincipalFrom(ctx)
 	if !ok {
@@ -85,13 +83,10 @@ func refusal(ctx context.Context, tool string) error {
 	if !known { // none of ours: a fixture of a test
 		need = job.RoleAdmin
 	}
-	switch {
-	case !p.Role.Includes(need):
+	if !p.Role.Includes(need) {
 		return &job.DeniedError{Verb: tool, Role: p.Role, Need: need}
-	case len(p.Toolsets) > 0 && !slices.Contains(p.Toolsets, u.toolset):
-		return fmt.Errorf("not allowed: %s is of toolset %s, and this token has only %s; ask an admin for a token with it", tool, u.toolset, strings.Join(p.Toolsets, ", "))
 	}
-	return nil
+	return p.Narrowed(tool, u.toolset)
 }
 
 // refusalOfAll returns why the principal of a request may not use all of the tools.

@@ -45,7 +45,9 @@ func NewStdio(o Options) *Stdio {
 // stdin ends or ctx does. Requests sent just before the end of stdin are still
 // answered when that takes less than 1.5 s.
 func (s *Stdio) Serve(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
-	ctx = job.WithPrincipal(ctx, job.Operator()) // who starts this process could open the engine's socket
+	if _, known := job.PrincipalFrom(ctx); !known {
+		ctx = job.WithPrincipal(ctx, job.Operator()) // who starts this process could open the engine's socket
+	}
 	defer s.close()
 	g := &gate{out: stdout, quiet: make(chan struct{}, 1), patience: s.patience}
 	in, feed := io.Pipe()

@@ -271,14 +271,13 @@ func (p *pages) codeOf(r *http.Request, err error) int {
 		field   *job.FieldError
 		invalid *job.InvalidError
 		host    *job.HostError
-		denied  *job.DeniedError
 	)
 	switch {
 	case errors.Is(err, job.ErrNotFound):
 		return http.StatusNotFound
 	case errors.Is(err, job.ErrCompleted):
 		return http.StatusConflict
-	case errors.As(err, &denied):
+	case errors.Is(err, job.ErrNotAllowed):
 		return http.StatusForbidden
 	case errors.As(err, &field), errors.As(err, &invalid):
 		return http.StatusUnprocessableEntity

@@ -30,8 +30,8 @@ func (p *pages) viewer(r *http.Request) viewer {
 // forThoseWhoMay passes requests of those whose role includes a verb of the engine to next.
 func (p *pages) forThoseWhoMay(verb string, next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if who := p.viewer(r).Who; !who.May(verb) {
-			p.failed(w, r, &job.DeniedError{Verb: verb, Role: who.Role, Need: job.Needs(verb)})
+		if err := p.viewer(r).Who.Refusal(verb); err != nil {
+			p.failed(w, r, err)
 			return
 		}
 		next(w, r)

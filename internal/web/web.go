@@ -287,9 +287,8 @@ func refuse(w http.ResponseWriter, r *http.Request, code int, text string) {
 // failed sends an engine's error.
 func (a *api) failed(w http.ResponseWriter, r *http.Request, err error) {
 	var field *job.FieldError
-	var denied *job.DeniedError
 	switch {
-	case errors.As(err, &denied):
+	case errors.Is(err, job.ErrNotAllowed):
 		fail(w, http.StatusForbidden, err.Error())
 	case errors.Is(err, job.ErrNotFound), errors.As(err, &field):
 		fail(w, http.StatusNotFound, words.In(err.Error()))
