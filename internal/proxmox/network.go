@@ -106,6 +106,7 @@ func (r rules) matches(words []string, to netip.AddrPort) (match string, known b
 	}
 	text := strings.Join(words, " ")
 	is := func(form string) bool { return strings.HasPrefix(text+" ", form+" ") }
+	isND := is("ip6 length") && strings.Contains(text, " ip6 nexthdr ipv6-icmp ")
 	switch {
 	case text == "drop" || text == "accept":
 		return "yes", true
@@ -113,7 +114,7 @@ func (r rules) matches(words []string, to netip.AddrPort) (match string, known b
 		return "", true
 	case is("ether type != " + other):
 		return "yes", true
-	case is("ether type arp"), is("arp"), is("ip hdrlength !="), is("ip frag-off"), is("ip6 nexthdr"), is("icmpv6"), is("ip saddr"), is("ip6 saddr"), is(other + " daddr"):
+	case is("ether type arp"), is("arp"), is("ip hdrlength !="), is("ip frag-off"), is("ip6 nexthdr"), is("icmpv6"), isND, is("ip saddr"), is("ip6 saddr"), is(other + " daddr"):
 		return "", true // ARP, other protocols, extension headers and DHCP
 	case !is(family+" daddr") || len(words) < 4:
 		return "", false

@@ -13,7 +13,7 @@ const kernelRules = `map from: "tap200i0" : goto from_200
 map from: "tap200i1" : drop
 map to: "tap200i0" : goto to_200
 chain from_200: ether saddr != bc:24:11:00:02:00 drop
-chain from_200: arp saddr ether bc:24:11:00:02:00 arp saddr ip { 0.0.0.0, 10.99.0.200 } accept
+chain from_200: arp htype 1 arp ptype ip arp hlen 6 arp plen 4 arp operation { request, reply } arp saddr ether bc:24:11:00:02:00 arp saddr ip { 0.0.0.0, 10.99.0.200 } meta length 28 accept
 chain from_200: ether type != ip drop
 chain from_200: ip hdrlength != 5 drop
 chain from_200: ip frag-off & 8191 != 0 drop
@@ -31,7 +31,9 @@ map from: "tap201i0" : goto from_201
 map to: "tap201i0" : goto to_201
 chain from_201: ether saddr != bc:24:11:00:02:00 drop
 chain from_201: ether type != ip6 drop
-chain from_201: ip6 nexthdr ipv6-icmp icmpv6 type nd-router-solicit ip6 saddr { ::, fe80::be24:11ff:fe00:200 } accept
+chain from_201: icmpv6 type { nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert } ip6 daddr != ff02::/16 ip6 daddr != fe80::/10 ip6 daddr != fd99::/64 ip6 daddr != @node6 drop
+chain from_201: ip6 length 8 ip6 nexthdr ipv6-icmp ip6 hoplimit 255 meta length 48 icmpv6 type nd-router-solicit icmpv6 code no-route ip6 saddr { ::, fe80::be24:11ff:fe00:200 } accept
+chain from_201: ip6 nexthdr ip ip6 hoplimit 1 @nh,320,64 { 0x3a00010005020000, 0x3a00050200000100 } @nh,384,8 { 0x83, 0x84, 0x8f } ip6 saddr { ::, fe80::be24:11ff:fe00:200 } ip6 daddr ff02::/16 meta length <= 216 accept
 chain from_201: icmpv6 type { nd-router-solicit, nd-redirect } drop
 chain from_201: ip6 saddr != fd99::201 drop
 chain from_201: ip6 daddr @node6 tcp sport 22 tcp flags != syn / syn,ack accept

@@ -168,8 +168,15 @@ open_network() {
   if [[ ${guest_place} == no ]]; then
     result_fail timeout "VM ${vm_id} (card ${vm_mac}) on node '${probe_node}' says that it has the address ${vm_ip}, and another answers there: ${guest_seen}" \
       "look for an address in use twice, or a second DHCP server; where neither is: the guest tells another's address, so destroy it"
+  elif [[ ${guest_place} == routed && ${VM_ROUTED} != true ]]; then
+    fail_unseen
   fi
   egress_open "${vm_id}" "${vm_ip}" "${vm_mac}"
+}
+
+fail_unseen() {
+  result_fail timeout "whether VM ${vm_id} (card ${vm_mac}) is at ${vm_ip}, as its guest says, cannot be seen on node '${probe_node}': ${guest_seen}" \
+    'give VMs their addresses (VM_IP_CONFIG), or the node one in their network; where it must reach them through a router, VM_ROUTED=true takes what guests say'
 }
 
 # Without its agent's word a VM is whoever answers at an address.
@@ -232,10 +239,9 @@ check_place() {
   log_info "${guest_seen}"
   case ${guest_place} in
     yes) ;;
-    hidden)
+    hidden | routed)
       if [[ -z ${vm_given_ip} && ${VM_ROUTED} != true ]]; then
-        result_fail timeout "whether VM ${vm_id} (card ${vm_mac}) is at ${vm_ip}, as its guest says, cannot be seen on node '${probe_node}': ${guest_seen}" \
-          'give VMs their addresses (VM_IP_CONFIG), or the node one in their network; where it must reach them through a router, VM_ROUTED=true takes what guests say'
+        fail_unseen
       fi
       ;;
     *)

@@ -6,10 +6,11 @@
 #   internet  public addresses, and port 53 of its name servers (those its config
 #             gives it, else this host's): no private address, no node, no neighbour
 #   none      nothing; allow is the same here: its proxy comes through SSH
-# In all of them this node, and nobody else, reaches the SSH port. What the VM sends
-# must have its card's MAC and its one address. That address is the config's, or what
-# the guest said once it had booted, if nobody else has it; until then only DHCP
-# (or IPv6's neighbour and router discovery) passes. The other family is closed.
+# In all of them this node, and nobody else, reaches the SSH port. Neighbours may be asked
+# for and answered, in a form that carries nothing else, but not limited VMs by each other.
+# What the VM sends must have its card's MAC and its one address. That address is the
+# config's, or what the guest said once it had booted, if nobody else has it; until then
+# only DHCP (or IPv6's neighbour and router discovery) passes. The other family is closed.
 #
 # The rules are made from the configs of this node's VMs, all at once, and replace
 # the table in one transaction: there is no entry without its VM. They match taps by
@@ -277,7 +278,7 @@ egress_perl() { # <directory of pmxcfs> <directory of learned addresses> <resolv
     my ($own) = readlink "qemu-server";
     die "$root is not the cluster file system of Proxmox VE (pmxcfs), or it is not mounted\n" unless $own and -e ".members";
     opendir my $dir, $own or die "$root/$own: $!\n";
-    my (@chains, @from, @to, %there);
+    my (@chains, @from, @to, @macs, %there);
     for my $file (sort readdir $dir) {
       my ($id) = $file =~ /^(\d+)\.conf$/ or next;
       open my $in, "<", "$own/$file" or $!{ENOENT} ? next : die "$root/$own/$file: $!\n";
@@ -313,11 +314,16 @@ egress_perl() { # <directory of pmxcfs> <directory of learned addresses> <resolv
       my $l3 = $f == 6 ? "ip6" : "ip";
       my $first = "tcp flags & (syn | ack) == syn";
       my $later = "tcp flags & (syn | ack) != syn";
-      my (@out, @in);
-      push @out, "ether saddr != $mac drop";
+      my $near = length $ip ? network($ip, $length) : "";
+      push @macs, $mac;
+      my @out = "ether saddr != $mac drop";
+      my @in = "ether saddr \@limited drop"; # of one that is as limited not even its questions
+      # meta length is what came, whatever the headers say, and nothing is behind them.
       if ($f == 4) {
-        push @out, "ether type arp arp saddr ether $mac arp saddr ip " . set("0.0.0.0", $ip || ()) . " accept";
-        push @in, "ether type arp accept";
+        my $arp = "arp htype 1 arp ptype ip arp hlen 6 arp plen 4 arp operation { request, reply }";
+        my $own = "$arp arp saddr ether $mac arp saddr ip " . set("0.0.0.0", $ip || ());
+        push @out, "$own meta length 28 accept", "$own meta length 46 \@nh,224,128 0 \@nh,352,16 0 accept"; # bare, or padded with zeros
+        push @in, "$arp meta length <= 46 accept";
         # Of a later fragment the kernel may take any bytes for ports.
         push @out, "ether type != ip drop", "ip hdrlength != 5 drop", "ip frag-off & 0x1fff != 0 drop";
         push @in, "ether type != ip drop", "ip frag-off & 0x1fff != 0 drop";
@@ -328,18 +334,31 @@ egress_perl() { # <directory of pmxcfs> <directory of learned addresses> <resolv
       } else {
         my @mac = map { hex } split /:/, $mac;
         my $own = address(sprintf "fe80::%x:%x:%x:%x", ($mac[0] ^ 2) << 8 | $mac[1], $mac[2] << 8 | 0xff, 0xfe00 | $mac[3], $mac[4] << 8 | $mac[5]);
-        my $targets = set(map { "0x" . unpack "H*", inet_pton(AF_INET6, $_) } $own, $ip || ());
         my $mine = set($own, $ip || ());
+        my $about = "\@th,64,128 " . set(map { "0x" . unpack "H*", inet_pton(AF_INET6, $_) } $own, $ip || ());
+        # Neighbour discovery, which no router hands on, without a header or a byte that is not its own.
+        my $nd = sub {
+          my ($type, $bytes) = @_;
+          return "ip6 nexthdr ipv6-icmp ip6 hoplimit 255 ip6 length $bytes meta length " . (40 + $bytes) . " icmpv6 type nd-$type icmpv6 code 0";
+        };
+        # Listeners to groups say so behind a router alert, which is written in two ways.
+        my $mld = "ip6 nexthdr 0 ip6 hoplimit 1 \@nh,320,64 { 0x3a00050200000100, 0x3a00010005020000 }";
+        my $types = "icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert, nd-redirect,"
+          . " mld-listener-query, mld-listener-report, mld-listener-done, mld2-listener-report } drop";
         push @out, "ether type != ip6 drop";
-        push @out, "ip6 nexthdr ipv6-icmp icmpv6 type nd-neighbor-advert ip6 saddr $mine \@th,64,128 $targets accept";
-        push @out, "ip6 nexthdr ipv6-icmp icmpv6 type nd-neighbor-solicit ip6 saddr $mine accept";
-        push @out, "ip6 nexthdr ipv6-icmp icmpv6 type nd-neighbor-solicit ip6 saddr ::" . (length $ip ? " \@th,64,128 $targets" : "") . " accept";
-        push @out, "ip6 nexthdr ipv6-icmp icmpv6 type nd-router-solicit ip6 saddr " . set("::", $own) . " accept";
-        push @out, "meta l4proto ipv6-icmp icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert, nd-redirect } drop";
-        push @out, "meta l4proto ipv6-icmp icmpv6 type { mld-listener-report, mld-listener-done, mld2-listener-report } ip6 saddr " . set("::", $own) . " accept";
+        push @out, "icmpv6 type { nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert } ip6 daddr != ff02::/16 ip6 daddr != fe80::/10"
+          . (length $near && " ip6 daddr != $near") . " ip6 daddr != \@node6 drop";
+        for (["neighbor-advert", 24, "ip6 saddr $mine $about", 192, "0201" . $mac =~ tr/://dr], ["neighbor-solicit", 24, "ip6 saddr $mine", 192, "0101" . $mac =~ tr/://dr],
+          ["neighbor-solicit", 24, "ip6 saddr ::" . (length $ip && " $about"), 192, "0e01"], ["router-solicit", 8, "ip6 saddr " . set("::", $own), 64, "0101" . $mac =~ tr/://dr]) {
+          my ($type, $bytes, $what, $at, $option) = @$_; # its card, or for the question whether an address is free a random number
+          push @out, $nd->($type, $bytes) . " $what accept", $nd->($type, $bytes + 8) . " $what \@th,$at," . 4 * length($option) . " 0x$option accept";
+        }
+        push @out, "$mld \@nh,384,8 { 131, 132, 143 } ip6 saddr " . set("::", $own) . " ip6 daddr ff02::/16 meta length <= 216 accept", $types;
         push @in, "ether type != ip6 drop";
-        push @in, "ip6 nexthdr ipv6-icmp icmpv6 type { nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert } accept";
-        push @in, "meta l4proto ipv6-icmp icmpv6 type mld-listener-query accept";
+        push @in, "icmpv6 type { nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert } ip6 daddr != ff02::/16 ip6 daddr != $mine drop";
+        push @in, map { $nd->(@$_) . " accept" } ["neighbor-solicit", 24], ["neighbor-solicit", 32], ["neighbor-solicit", 40], ["neighbor-advert", 24], ["neighbor-advert", 32];
+        push @in, "ip6 nexthdr ipv6-icmp ip6 hoplimit 255 icmpv6 type nd-router-advert icmpv6 code 0 ip6 saddr fe80::/10 accept";
+        push @in, "$mld \@nh,384,8 130 ip6 saddr fe80::/10 ip6 daddr ff02::/16 meta length <= 76 accept", $types;
         push @out, "ip6 nexthdr { 0, 43, 44, 51, 60, 135 } drop"; # of what is behind such a header nothing is sure
         push @in, "ip6 nexthdr { 0, 43, 44, 51, 60, 135 } drop";
         if (!length address($given)) {
@@ -362,7 +381,6 @@ egress_perl() { # <directory of pmxcfs> <directory of learned addresses> <resolv
         # Of a router on the way, whose own address may be private.
         push @in, $f == 4 ? "ip protocol icmp icmp type { destination-unreachable, time-exceeded, parameter-problem } accept"
           : "ip6 nexthdr ipv6-icmp icmpv6 type { destination-unreachable, packet-too-big, time-exceeded, parameter-problem } accept";
-        my $near = network($ip, $length);
         push @out, "$l3 daddr \@closed$f drop", "$l3 daddr $near drop", "accept";
         push @in, "$l3 saddr \@closed$f drop", "$l3 saddr $near drop", "$first drop", "accept";
       }
@@ -379,6 +397,7 @@ egress_perl() { # <directory of pmxcfs> <directory of learned addresses> <resolv
       print "  set node$f { type ipv${f}_addr;$node }\n";
       print "  set closed$f { type ipv${f}_addr; flags interval; auto-merge; elements = " . set(@{ $closed{$f} }) . "; }\n";
     }
+    print "  set limited { type ether_addr; elements = " . set(@macs) . "; }\n" if @macs;
     print @chains;
     print "  map from { type ifname : verdict; elements = " . set(@from) . "; }\n";
     print "  map to { type ifname : verdict; elements = " . set(@to) . "; }\n";

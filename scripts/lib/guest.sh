@@ -55,8 +55,8 @@ guest_find_neighbour() { # <mac> <4 or 6>
 
 # Whose address that is, as this host's own network shows it; after something
 # has been said to it. guest_place: yes (the card with this MAC answers there),
-# no, or hidden (the way there is a router's, or has no MACs); guest_seen says
-# what was seen.
+# no, hidden (no MAC is seen there) or routed (the way there is a router's);
+# guest_seen says what was seen.
 guest_check_place() { # <ip> <mac>
   local -a way
   guest_place=no
@@ -69,7 +69,7 @@ guest_check_place() { # <ip> <mac>
   fi
   local -r device=${BASH_REMATCH[1]}
   if [[ ${words} == *' via '* ]]; then
-    guest_place=hidden
+    guest_place=routed
     guest_seen="${HOSTNAME} reaches $1 through a router (${way[*]:1:4})"
     return 0
   fi

@@ -119,7 +119,7 @@ look_inside() {
   guest_read_banner "${guest_ip}" "${VM_SSH_PORT}" # what the network shows is of who was spoken to
   guest_check_place "${guest_ip}" "${vm_mac}"
   log_info "${guest_seen}"
-  if [[ ${guest_place} == yes || (${guest_place} == hidden && (-n ${vm_given_ip} || ${VM_ROUTED} == true)) ]]; then
+  if [[ ${guest_place} == yes || (${guest_place} == @(hidden|routed) && (-n ${vm_given_ip} || ${VM_ROUTED} == true)) ]]; then
     result_line VM_IP "${guest_ip}"
   fi
 }

@@ -1,6 +1,7 @@
 package netns
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -170,8 +171,8 @@ func (l *egressLab) apply() {
 // --- frames ---
 
 // frame is an Ethernet frame. It gets a number where the kernel's bridge, which checks
-// and trims IP packets, leaves it: in IPv4's identification, IPv6's flow label, or at
-// its end.
+// and trims IP packets, leaves it: in IPv4's identification, IPv6's flow label, the
+// address that ARP asks for, or at its end.
 type frame []byte
 
 const numbered = 0xe8 // IPv4's TOS, which nothing else here has
@@ -198,13 +199,16 @@ func (f frame) number(i int) frame {
 	case 0x86dd:
 		binary.BigEndian.PutUint32(f[14:], 0x600ed000|uint32(i))
 		return f
+	case 0x0806:
+		binary.BigEndian.PutUint32(f[34:], 0xfeed0000|uint32(i))
+		return f
 	}
 	return binary.BigEndian.AppendUint32(f, 0xfeed0000|uint32(i))
 }
 
 // numberOf returns a frame's number; false if it has none.
 func (f frame) numberOf() (int, bool) {
-	if len(f) < 24 {
+	if len(f) < 38 {
 		return 0, false
 	}
 	switch binary.BigEndian.Uint16(f[12:]) {
@@ -217,6 +221,9 @@ func (f frame) numberOf() (int, bool) {
 		return int(label & 0xfff), label>>12 == 0x600ed
 	}
 	mark := binary.BigEndian.Uint32(f[len(f)-4:])
+	if binary.BigEndian.Uint16(f[12:]) == 0x0806 {
+		mark = binary.BigEndian.Uint32(f[34:])
+	}
 	return int(mark & 0xffff), mark>>16 == 0xfeed
 }
 
@@ -265,12 +272,48 @@ func packet(dst, src, from, to string, proto byte, payload []byte) frame {
 		h := []byte{0x45, 0, 0, byte(20 + len(payload)), 0, 0, 0, 0, 64, proto, 0, 0}
 		return ether(dst, src, 0x0800, append(append(append(h, a.AsSlice()...), b.AsSlice()...), payload...))
 	}
-	h := []byte{0x60, 0, 0, 0, 0, byte(len(payload)), proto, 255}
+	h := []byte{0x60, 0, 0, 0, byte(len(payload) >> 8), byte(len(payload)), proto, 255}
 	return ether(dst, src, 0x86dd, append(append(append(h, a.AsSlice()...), b.AsSlice()...), payload...))
 }
 
-func nd(kind byte, target string) []byte {
-	return append(append([]byte{kind, 0, 0, 0, 0, 0, 0, 0}, netip.MustParseAddr(target).AsSlice()...), 0, 0)
+// nd is a message of neighbour discovery with its options, whose first is a card's address (1 or
+// 2 and its MAC) or random (14).
+func nd(kind byte, target string, options ...byte) []byte {
+	m := []byte{kind, 0, 0, 0, 0, 0, 0, 0}
+	switch kind {
+	case 133:
+	case 134:
+		m = append(m, make([]byte, 8)...)
+	default:
+		m = append(m, netip.MustParseAddr(target).AsSlice()...)
+	}
+	return append(m, options...)
+}
+
+func option(kind byte, card string) []byte { return append([]byte{kind, 1}, mac(card)...) }
+
+// mld is a message of multicast listeners behind its router alert, from a machine or a router.
+func mld(kind byte, more int) []byte {
+	return append([]byte{58, 0, 5, 2, 0, 0, 1, 0, kind}, make([]byte, more+19)...)
+}
+
+const (
+	hopLimit = 14 + 7
+	code     = 14 + 40 + 1
+)
+
+// after returns the frame with an extension header of IPv6 before its payload.
+func (f frame) after(kind byte) frame {
+	header := []byte{f[20], 0, 1, 4, 0, 0, 0, 0}
+	g := append(append(append(frame{}, f[:54]...), header...), f[54:]...)
+	binary.BigEndian.PutUint16(g[18:], binary.BigEndian.Uint16(f[18:])+8)
+	g[20] = kind
+	return g
+}
+
+// longer returns the frame with more behind what its headers say.
+func (f frame) longer(by int) frame {
+	return append(append(frame{}, f...), bytes.Repeat([]byte{'x'}, by)...)
 }
 
 // change returns the frame with other bytes at an offset.
@@ -304,24 +347,28 @@ func (l *egressLab) socket(name string) int {
 }
 
 // send sends frames from one namespace's card, each with its number, then one that
-// always passes, and returns which of them another's card has received before that.
-func (l *egressLab) send(from, to string, frames []frame, last frame) map[int]bool {
+// always passes, from there or elsewhere, and returns which of them another's card has received before that.
+func (l *egressLab) send(from, to string, frames []frame, lastFrom string, last frame) map[int]bool {
 	l.t.Helper()
 	out, in := l.socket(from), l.socket(to)
+	lastOut := out
+	if lastFrom != from {
+		lastOut = l.socket(lastFrom)
+	}
 	if err := unix.SetsockoptTimeval(in, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 5}); err != nil {
 		l.t.Fatal(err)
 	}
 	const end = 999
 	for i, f := range append(frames, last) {
 		if i == len(frames) {
-			i = end
+			i, out = end, lastOut
 		}
 		if _, err := unix.Write(out, f.number(i)); err != nil {
 			l.t.Fatal(err)
 		}
 	}
 	came := map[int]bool{}
-	buffer := make([]byte, 2048)
+	buffer := make([]byte, 4096)
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		n, err := unix.Read(in, buffer)
 		if err == unix.EINTR {
@@ -352,7 +399,7 @@ func (l *egressLab) check(mode, from, to string, rows []egressRow, last frame) {
 	for _, r := range rows {
 		frames = append(frames, r.frame)
 	}
-	came := l.send(from, to, frames, last)
+	came := l.send(from, to, frames, from, last)
 	for i, r := range rows {
 		if want := strings.Contains(" "+r.pass+" ", " "+mode+" "); came[i] != want {
 			l.t.Errorf("%s, %s to %s: %s passes: %t", mode, from, to, r.name, came[i])
@@ -423,6 +470,15 @@ func TestEgress_WhatPasses(t *testing.T) {
 			{"ARP as another's address", arp(everyone, vm.mac, vm.mac, "10.99.0.50", "10.99.0.1"), "lan"},
 			{"ARP as the node", arp(everyone, vm.mac, vm.mac, "10.99.0.1", "10.99.0.50"), "lan"},
 			{"ARP as another's card", arp(everyone, vm.mac, "02:00:00:00:00:77", vm.ip, "10.99.0.1"), "lan"},
+			{"ARP without padding", arp(everyone, vm.mac, vm.mac, vm.ip, "10.99.0.1")[:42], all},
+			{"ARP with something in its padding", arp(everyone, vm.mac, vm.mac, vm.ip, "10.99.0.1").change(59, 1), "lan"},
+			{"ARP with 4 bytes of padding", arp(everyone, vm.mac, vm.mac, vm.ip, "10.99.0.1")[:46], "lan"},
+			{"ARP with 1 kB behind it", arp(everyone, vm.mac, vm.mac, vm.ip, "10.99.0.1")[:42].longer(1024), "lan"},
+			{"ARP of longer cards", arp(everyone, vm.mac, vm.mac, vm.ip, "10.99.0.1").change(18, 8), "lan"},
+			{"ARP of longer addresses", arp(everyone, vm.mac, vm.mac, vm.ip, "10.99.0.1").change(19, 16), "lan"},
+			{"ARP of IPv6", arp(everyone, vm.mac, vm.mac, vm.ip, "10.99.0.1").change(16, 0x86, 0xdd), "lan"},
+			{"ARP of another kind of network", arp(everyone, vm.mac, vm.mac, vm.ip, "10.99.0.1").change(14, 0, 6), "lan"},
+			{"ARP that neither asks nor answers", arp(everyone, vm.mac, vm.mac, vm.ip, "10.99.0.1").change(20, 0, 9), "lan"},
 			{"ARP in another's frame", arp(everyone, "02:00:00:00:00:77", vm.mac, vm.ip, "10.99.0.1"), "lan"},
 			{"an IP option", to4("9.9.9.9", 17, append(make([]byte, 4), udp(1, 2)...)).change(14, 0x46), "lan"},
 			{"a VLAN", to4("9.9.9.9", 17, udp(1, 2)).tagged(0x8100, 7), "lan"},
@@ -453,6 +509,15 @@ func TestEgress_WhatPasses(t *testing.T) {
 			{"what is for another address", packet(vm.mac, lanMAC, "9.9.9.9", "10.99.0.77", 17, udp(1, 2)), "lan"},
 			{"broadcast", packet(everyone, lanMAC, "10.99.0.50", "10.99.0.255", 17, udp(1, 2)), "lan"},
 			{"IPv6", packet(vm.mac, lanMAC, "2620:fe::9", vm.ip6, 17, udp(1, 2)), "lan"},
+			{"ARP without padding", arp(vm.mac, lanMAC, lanMAC, "10.99.0.50", vm.ip)[:42], all},
+			{"ARP with 1 kB behind it", arp(vm.mac, lanMAC, lanMAC, "10.99.0.50", vm.ip).longer(1024), "lan"},
+			{"ARP of longer cards", arp(vm.mac, lanMAC, lanMAC, "10.99.0.50", vm.ip).change(18, 8), "lan"},
+			{"ARP of IPv6", arp(vm.mac, lanMAC, lanMAC, "10.99.0.50", vm.ip).change(16, 0x86, 0xdd), "lan"},
+		}
+		kB := make([]byte, 1200)
+		ask := func(to string, options ...byte) frame { return to6(to, 58, nd(135, "fd99::1", options...)) }
+		report := func(from, to string, more int) frame {
+			return packet("33:33:00:00:00:16", vm.mac, from, to, 0, mld(143, more)).change(hopLimit, 1)
 		}
 		out6 := []egressRow{
 			{"TCP to the internet", to6("2620:fe::9", 6, tcp(40000, web, syn)), "lan internet"},
@@ -464,6 +529,39 @@ func TestEgress_WhatPasses(t *testing.T) {
 			{"an answer about its link-local address", packet(lanMAC, vm.mac, vm.ll, "fe80::1", 58, nd(136, vm.ll)), all},
 			{"the question who has its address", packet(lanMAC, vm.mac, "::", "ff02::1:ff00:200", 58, nd(135, vm.ip6)), all},
 			{"the question for a router", packet(lanMAC, vm.mac, vm.ll, "ff02::2", 58, nd(133, "::")), all},
+			{"the same with a random number", packet(lanMAC, vm.mac, "::", "ff02::1:ff00:200", 58, nd(135, vm.ip6, 14, 1, 1, 2, 3, 4, 5, 6)), all},
+			{"neighbour discovery with its card", ask("ff02::1:ff00:1", option(1, vm.mac)...), all},
+			{"neighbour discovery of one it knows", ask("fd99::1", option(1, vm.mac)...), all},
+			{"an answer with its card", to6("fd99::1", 58, nd(136, vm.ip6, option(2, vm.mac)...)), all},
+			{"the question for a router with its card", packet(lanMAC, vm.mac, vm.ll, "ff02::2", 58, nd(133, "", option(1, vm.mac)...)), all},
+			{"groups it listens to", report(vm.ll, "ff02::16", 0), all},
+			{"a group it listens to, before it has an address", report("::", "ff02::16", 0), all},
+			{"neighbour discovery with 1 kB", ask("ff02::1:ff00:1", kB...), "lan"},
+			{"neighbour discovery with 1 kB, to the internet", ask("2620:fe::9", kB...), "lan"},
+			{"neighbour discovery to the internet", ask("2620:fe::9"), "lan"},
+			{"neighbour discovery to another private network", ask("fd98::50"), "lan"},
+			{"neighbour discovery to everybody's site", ask("ff05::2"), "lan"},
+			{"neighbour discovery with 1 kB behind it", ask("ff02::1:ff00:1").longer(1024), "lan"},
+			{"neighbour discovery with 8 bytes behind it", ask("ff02::1:ff00:1").longer(8), "lan"},
+			{"neighbour discovery with another's card", ask("ff02::1:ff00:1", option(1, lanMAC)...), "lan"},
+			{"neighbour discovery with another option", ask("ff02::1:ff00:1", option(9, vm.mac)...), "lan"},
+			{"neighbour discovery that came from elsewhere", ask("ff02::1:ff00:1").change(hopLimit, 50), "lan"},
+			{"neighbour discovery with a code", ask("ff02::1:ff00:1").change(code, 1), "lan"},
+			{"neighbour discovery by a way of its own", ask("fd99::1").after(43), "lan"},
+			{"neighbour discovery behind options", ask("fd99::1").after(60), "lan"},
+			{"an answer with 1 kB", to6("fd99::1", 58, nd(136, vm.ip6, kB...)), "lan"},
+			{"an answer about itself, to the internet", to6("2620:fe::9", 58, nd(136, vm.ip6)), "lan"},
+			{"an answer about itself with another's card", to6("fd99::1", 58, nd(136, vm.ip6, option(2, lanMAC)...)), "lan"},
+			{"an answer about itself that came from elsewhere", to6("fd99::1", 58, nd(136, vm.ip6)).change(hopLimit, 50), "lan"},
+			{"the question for a router with 1 kB", packet(lanMAC, vm.mac, vm.ll, "ff02::2", 58, nd(133, "", kB...)), "lan"},
+			{"the question for a router, to the internet", packet(lanMAC, vm.mac, vm.ll, "2620:fe::9", 58, nd(133, "")), "lan"},
+			{"groups with 1 kB", report(vm.ll, "ff02::16", 1000), "lan"},
+			{"groups, to the internet", report(vm.ll, "2620:fe::9", 0), "lan"},
+			{"groups with another hop limit", report(vm.ll, "ff02::16", 0).change(hopLimit, 64), "lan"},
+			{"groups by a way of its own", report(vm.ll, "ff02::16", 0).after(43), "lan"},
+			{"groups without a router alert", packet(lanMAC, vm.mac, vm.ll, "ff02::16", 58, mld(143, 0)[8:]), "lan"},
+			{"groups with another option", report(vm.ll, "ff02::16", 0).change(14+40+2, 30), "lan"},
+			{"a question for groups", packet(lanMAC, vm.mac, vm.ll, "ff02::1", 0, mld(130, 0)).change(hopLimit, 1), "lan"},
 			{"the question who has another's address", packet(lanMAC, vm.mac, "::", "ff02::1:ff00:50", 58, nd(135, "fd99::50")), "lan"},
 			{"an answer about another", to6("fd99::1", 58, nd(136, "fd99::50")), "lan"},
 			{"an answer about the router", packet(lanMAC, vm.mac, vm.ll, "ff02::1", 58, nd(136, "fe80::1")), "lan"},
@@ -500,6 +598,20 @@ func TestEgress_WhatPasses(t *testing.T) {
 			{"a datagram of the LAN", packet(vm.mac, lanMAC, "fd99::50", vm.ip6, 17, udp(1, 2)), "lan"},
 			{"a router's word that a packet was too big", packet(vm.mac, lanMAC, "fd99::1", vm.ip6, 58, []byte{2, 0, 0, 0, 0, 0, 0, 0}), "lan internet"},
 			{"a redirect", packet(vm.mac, lanMAC, "fe80::1", vm.ip6, 58, nd(137, "fe80::1")), "lan"},
+			{"the question who has its address", packet(vm.mac, lanMAC, "fd99::1", "ff02::1:ff00:200", 58, nd(135, vm.ip6, option(1, lanMAC)...)), all},
+			{"an answer about a neighbour", packet(vm.mac, lanMAC, "fd99::1", vm.ip6, 58, nd(136, "fd99::1", option(2, lanMAC)...)), all},
+			{"a router", packet(vm.mac, lanMAC, "fe80::1", "ff02::1", 58, nd(134, "", option(1, lanMAC)...)), all},
+			{"a router's question for groups", packet(vm.mac, lanMAC, "fe80::1", "ff02::1", 0, mld(130, 8)).change(hopLimit, 1), all},
+			{"a question from elsewhere", packet(vm.mac, lanMAC, "fd99::1", vm.ip6, 58, nd(135, vm.ip6)).change(hopLimit, 50), "lan"},
+			{"a question with 1 kB", packet(vm.mac, lanMAC, "fd99::1", vm.ip6, 58, nd(135, vm.ip6, kB...)), "lan"},
+			{"a question behind options", packet(vm.mac, lanMAC, "fd99::1", vm.ip6, 58, nd(135, vm.ip6)).after(60), "lan"},
+			{"a question for another's address", packet(vm.mac, lanMAC, "fd99::1", "fd99::77", 58, nd(135, "fd99::77")), "lan"},
+			{"an answer from elsewhere", packet(vm.mac, lanMAC, "2620:fe::9", vm.ip6, 58, nd(136, "2620:fe::9")).change(hopLimit, 50), "lan"},
+			{"an answer with 1 kB", packet(vm.mac, lanMAC, "fd99::1", vm.ip6, 58, nd(136, "fd99::1", kB...)), "lan"},
+			{"a router from elsewhere", packet(vm.mac, lanMAC, "fe80::1", "ff02::1", 58, nd(134, "")).change(hopLimit, 50), "lan"},
+			{"a router that is no neighbour", packet(vm.mac, lanMAC, "2620:fe::9", vm.ip6, 58, nd(134, "")), "lan"},
+			{"a question for groups with 1 kB", packet(vm.mac, lanMAC, "fe80::1", "ff02::1", 0, mld(130, 1000)).change(hopLimit, 1), "lan"},
+			{"a question for groups by a way of its own", packet(vm.mac, lanMAC, "fe80::1", "ff02::1", 0, mld(130, 8)).change(hopLimit, 1).after(43), "lan"},
 			{"IPv4", packet(vm.mac, lanMAC, "9.9.9.9", vm.ip, 17, udp(1, 2)), "lan"},
 		}
 		lastOut, lastIn := arp(everyone, vm.mac, vm.mac, vm.ip, "10.99.0.1"), arp(vm.mac, lanMAC, lanMAC, "10.99.0.50", vm.ip)
@@ -522,6 +634,48 @@ func TestEgress_WhatPasses(t *testing.T) {
 			l.check(mode, vm.name, "lan", out6, lastOut6)
 			l.check(mode, "lan", vm.name, in6, lastIn6)
 		}
+	}
+}
+
+// TestEgress_LimitedVMsDoNotMeet: whatever else they may ask on their network, they do
+// not hear each other.
+func TestEgress_LimitedVMsDoNotMeet(t *testing.T) {
+	l := newEgressLab(t)
+	const ll = "fe80::be24:11ff:fe00:200"
+	frames4 := []frame{
+		arp(everyone, vm200MAC, vm200MAC, "10.99.0.200", "10.99.0.201"), arp(vm201MAC, vm200MAC, vm200MAC, "10.99.0.200", "10.99.0.201"),
+		arp(vm201MAC, vm200MAC, vm200MAC, "0.0.0.0", "10.99.0.200")[:42],
+	}
+	frames6 := []frame{
+		packet("33:33:ff:00:02:01", vm200MAC, "fd99::200", "ff02::1:ff00:201", 58, nd(135, "fd99::201", option(1, vm200MAC)...)),
+		packet(vm201MAC, vm200MAC, "fd99::200", "fd99::201", 58, nd(135, "fd99::201")),
+		packet(vm201MAC, vm200MAC, ll, "fe80::be24:11ff:fe00:201", 58, nd(136, ll)),
+		packet("33:33:00:00:00:02", vm200MAC, ll, "ff02::2", 58, nd(133, "")),
+		packet("33:33:00:00:00:16", vm200MAC, ll, "ff02::16", 0, mld(143, 0)).change(hopLimit, 1),
+	}
+	hears := func(frames []frame, last frame, want int) {
+		t.Helper()
+		if came := l.send("vm200", "vm201", frames, "lan", last); len(came) != want {
+			t.Errorf("of %d frames of another VM these arrive, not %d: %v", len(frames), want, came)
+		}
+	}
+	last4 := arp(vm201MAC, lanMAC, lanMAC, "10.99.0.50", "10.99.0.201")
+	last6 := packet(vm201MAC, lanMAC, "fd99::1", "fd99::201", 58, nd(135, "fd99::201"))
+	for _, limited := range []bool{false, true} {
+		want4, want6 := len(frames4), len(frames6)
+		if limited {
+			want4, want6 = 0, 0
+			l.config(201, vm201MAC, "none", "ip=10.99.0.201/24")
+		}
+		l.config(200, vm200MAC, "none", "ip=10.99.0.200/24")
+		l.apply()
+		hears(frames4, last4, want4)
+		if limited {
+			l.config(201, vm201MAC, "none", "ip6=fd99::201/64")
+		}
+		l.config(200, vm200MAC, "none", "ip6=fd99::200/64")
+		l.apply()
+		hears(frames6, last6, want6)
 	}
 }
 

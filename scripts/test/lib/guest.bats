@@ -79,7 +79,7 @@ network_says() { # <of the route> <of the neighbour>
     "no|${direct}|10.0.0.5 lladdr bc:24:11:00:00:01:02 REACHABLE"
     "hidden|${direct}|"
     "hidden|${direct}|10.0.0.5  INCOMPLETE"
-    'hidden|10.0.0.5 via 192.168.1.1 dev vmbr0 src 192.168.1.2 uid 0 \    cache |10.0.0.5 lladdr bc:24:11:00:00:01 REACHABLE'
+    'routed|10.0.0.5 via 192.168.1.1 dev vmbr0 src 192.168.1.2 uid 0 \    cache |10.0.0.5 lladdr bc:24:11:00:00:01 REACHABLE'
     'no|local 10.0.0.5 dev lo src 10.0.0.5 uid 0 \    cache <local> |10.0.0.5 lladdr bc:24:11:00:00:01 REACHABLE'
     'no|local fd00::5 from :: dev lo table local proto kernel src fd00::5 metric 0 pref medium|'
     'no|broadcast 10.0.0.5 dev vmbr0 src 10.0.0.1 uid 0 \    cache <local,brd> |'

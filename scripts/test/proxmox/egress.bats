@@ -230,6 +230,20 @@ without() { # <tool>; path: a PATH that lacks it
   assert_no_vm_of_ours
 }
 
+@test "an address that is not on its network is not the VM's, unless a router is said to be between" {
+  echo '127.0.0.1 via 10.0.0.254 dev vmbr0 src 10.0.0.1 uid 0 \    cache' >"${PVE_STUB}/route"
+  run_script create-vm
+  assert_status 6
+  assert_says 'cannot be seen on node'
+  assert_no_vm_of_ours
+  # Made at its start, closed, and taken away.
+  run grep -c -- ' -f ' "${PVE_STUB}/nft-calls"
+  [[ ${output} == 2 ]] || fail "$(<"${PVE_STUB}/nft-calls")"
+  VM_ROUTED=true run_script create-vm
+  assert_status 0
+  assert_rules 'ip saddr != 127.0.0.1 drop'
+}
+
 @test "a word that is not known closes the VM, and a template has no rules" {
   limited 250
   sed -i 's/linus-egress=internet/linus-egress=moon/' "${PVE_STUB}/vm/250"
