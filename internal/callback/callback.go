@@ -12,10 +12,10 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync"
 
 	"github.com/gorilla/mux"
 
+	"linus/internal/gate"
 	"linus/internal/job"
 )
 
@@ -47,9 +47,7 @@ type api struct {
 	reporter Reporter
 	log      *slog.Logger
 	bounds   bounds
-
-	mu   sync.Mutex
-	busy map[string]int // current requests, by job
+	busy     gate.Counts // current requests, by job
 }
 
 // caller has presented a job's token.
@@ -57,7 +55,7 @@ type caller struct{ job, token string }
 
 // newHandler serves the callback API. Every response is JSON, errors included.
 func newHandler(reporter Reporter, log *slog.Logger, b bounds) *mux.Router {
-	a := &api{reporter: reporter, log: log, bounds: b, busy: map[string]int{}}
+	a := &api{reporter: reporter, log: log, bounds: b}
 	r := mux.NewRouter().SkipClean(true)
 	r.Handle("/health", method(http.MethodGet, func(w http.ResponseWriter, _ *http.Request) {
 		respond(w, http.StatusOK, map[string]string{"status": "ok"})
@@ -93,34 +91,17 @@ func (a *api) withToken(limit int64, h func(http.ResponseWriter, *http.Request, 
 			tooLarge(w, limit)
 			return
 		}
-		leave, ok := a.enter(c.job)
+		leave, ok := a.busy.Enter(c.job, maxAtOnce)
 		if !ok {
 			w.Header().Set("Retry-After", "1")
 			fail(w, http.StatusServiceUnavailable, "Busy", fmt.Sprintf("%d requests of this job are under way", maxAtOnce))
 			return
 		}
 		defer leave()
-		known(r)
+		gate.Serves(r.Context())
 		r.Body = http.MaxBytesReader(w, body, limit)
 		h(w, r, c)
 	}
-}
-
-// enter counts a request of a job; ok is false if there are too many already.
-func (a *api) enter(id string) (leave func(), ok bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.busy[id] >= maxAtOnce {
-		return nil, false
-	}
-	a.busy[id]++
-	return func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if a.busy[id]--; a.busy[id] == 0 {
-			delete(a.busy, id)
-		}
-	}, true
 }
 
 // refuse responds to what the reporter did not accept.

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/gorilla/mux"
+
+	"linus/internal/gate"
 )
 
 // Handler is newHandler with the bounds of the product.
@@ -16,7 +18,7 @@ func Handler(reporter Reporter, log *slog.Logger) *mux.Router {
 // ListenWithin is Listen on a free port of loopback, with bounds that a test can wait for.
 func ListenWithin(ctx context.Context, all, address int, stall, grace time.Duration, reporter Reporter, log *slog.Logger) (*Server, error) {
 	b := defaultBounds
-	b.all, b.address, b.loopback = all, address, address
+	b.gate = gate.Bounds{All: all, Address: address, Loopback: address}
 	b.stall, b.grace, b.rate, b.linger = stall, grace, 1<<10, 20*time.Millisecond
 	return listen(ctx, "127.0.0.1", 0, reporter, log, b)
 }

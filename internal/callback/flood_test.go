@@ -177,6 +177,18 @@ func (s *steady) AppendOutput(ctx context.Context, id, tok, stream string, offse
 	return s.reporter.AppendOutput(ctx, id, tok, stream, offset, data)
 }
 
+// next returns what was appended.
+func next(t *testing.T, taken <-chan string) string {
+	t.Helper()
+	select {
+	case data := <-taken:
+		return data
+	case <-time.After(time.Minute):
+		t.Fatal("nothing was appended for a minute")
+		return ""
+	}
+}
+
 func TestServer_EndsUploadsThatStallOrDrip(t *testing.T) {
 	t.Run("stalled", func(t *testing.T) {
 		s := within(t, 10, 10, 50*time.Millisecond, time.Hour, &steady{})
@@ -265,7 +277,7 @@ func TestServer_StrangersDelayNobody(t *testing.T) {
 	taken := make(chan string, 1)
 	s := within(t, 8, 5, time.Hour, time.Hour, &steady{taken: taken})
 	honest := upload(t, s, token, 65537, strings.Repeat("x", 65536))
-	<-taken // it is in
+	next(t, taken) // it is in
 	var silent []net.Conn
 	for range 20 {
 		c, err := net.Dial("tcp", s.Addr())
@@ -286,7 +298,7 @@ func TestServer_StrangersDelayNobody(t *testing.T) {
 	if _, err := honest.Write([]byte("y")); err != nil {
 		t.Fatal(err)
 	}
-	if last := <-taken; last != "y" {
+	if last := next(t, taken); last != "y" {
 		t.Errorf("the rest of the upload is %q", last)
 	}
 	if code := ends(t, honest); code != http.StatusOK {
@@ -301,7 +313,7 @@ func TestServer_OneAddressLeavesRoomForOthers(t *testing.T) {
 	s := within(t, 8, 3, time.Hour, time.Hour, &steady{taken: taken})
 	for range 3 {
 		upload(t, s, token, 65537, strings.Repeat("x", 65536))
-		<-taken
+		next(t, taken)
 	}
 	if code := ends(t, upload(t, s, token, 1, "x")); code != 0 {
 		t.Errorf("a fourth of the address is answered %d", code)
@@ -326,7 +338,7 @@ func TestServer_OneJobHasFewRequestsAtOnce(t *testing.T) {
 	var first net.Conn
 	for i := range 4 {
 		c := upload(t, s, token, 65537, strings.Repeat("x", 65536))
-		<-taken
+		next(t, taken)
 		if i == 0 {
 			first = c
 		}
@@ -348,7 +360,7 @@ func TestServer_ClosesUnderAStalledUpload(t *testing.T) {
 	taken := make(chan string, 1)
 	s := within(t, 8, 8, time.Hour, time.Hour, &steady{taken: taken})
 	c := upload(t, s, token, 65537, strings.Repeat("x", 65536))
-	<-taken
+	next(t, taken)
 	if err := s.Close(t.Context()); err != nil {
 		t.Error(err)
 	}

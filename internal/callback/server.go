@@ -10,15 +10,15 @@ import (
 	"net/netip"
 	"strconv"
 	"time"
+
+	"linus/internal/gate"
 )
 
 // bounds are what the server allows its clients. A runner needs one brief
 // connection every few seconds; a client may also be a hostile guest, or
 // anybody in its network.
 type bounds struct {
-	all      int // connections at once
-	address  int // from one address, or IPv6 network
-	loopback int // from this machine: tunnels of many VMs end there
+	gate gate.Bounds
 
 	header time.Duration // until the request's header has arrived
 	stall  time.Duration // between two pieces of the body
@@ -30,7 +30,7 @@ type bounds struct {
 // defaultBounds are the bounds of a server. curl in the runner gives up after
 // 20 s, in which it sends at most 256 KiB.
 var defaultBounds = bounds{
-	all: 512, address: 64, loopback: 256,
+	gate:   gate.Bounds{All: 512, Address: 64, Loopback: 256},
 	header: 5 * time.Second, stall: 10 * time.Second, grace: 15 * time.Second, rate: 8 << 10, linger: time.Second,
 }
 
@@ -55,13 +55,13 @@ func listen(ctx context.Context, host string, port int, reporter Reporter, log *
 	if err != nil {
 		return nil, fmt.Errorf("listen for callbacks on %s: %w", net.JoinHostPort(host, strconv.Itoa(port)), err)
 	}
-	s := &Server{listener: newGate(listener, b, log), http: &http.Server{
+	s := &Server{listener: gate.New(listener, b.gate, "callbacks", log), http: &http.Server{
 		Handler:           newHandler(reporter, log, b),
 		ReadHeaderTimeout: b.header,
 		ReadTimeout:       b.header + b.linger, // of requests whose body nobody reads
 		WriteTimeout:      5 * time.Minute,     // from the header on: the slowest body, and the store
 		MaxHeaderBytes:    8 << 10,
-		ConnContext:       withVisitor,
+		ConnContext:       gate.ConnContext,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}}
 	s.http.SetKeepAlivesEnabled(false) // one request per connection: none is kept open for later

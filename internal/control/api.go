@@ -2,6 +2,7 @@ package control
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -23,7 +24,8 @@ const APIPrefix = "/api"
 
 // APIOptions are the options of API.
 type APIOptions struct {
-	Version string // of the engine's binary
+	Version string      // of the engine's binary
+	Bodies  *job.Bodies // as in web.Options
 }
 
 // API returns the handler of /api/v1, for clients on other machines: the engine's verbs
@@ -32,7 +34,7 @@ type APIOptions struct {
 // when it may no longer be made. So is a client that does not read its response.
 func API(e job.Engine, o APIOptions) http.Handler {
 	mux := http.NewServeMux()
-	bodies := &job.Places{}
+	bodies := cmp.Or(o.Bodies, new(job.Bodies))
 	for _, r := range verbs() {
 		handleAPI(mux, r, job.Engine(apiEngine{e}), bodies)
 	}
@@ -61,7 +63,7 @@ const (
 	slowest  = 64 << 10
 )
 
-func handleAPI[E any](mux *http.ServeMux, at row[E], e E, bodies *job.Places) {
+func handleAPI[E any](mux *http.ServeMux, at row[E], e E, bodies *job.Bodies) {
 	mux.HandleFunc(at.method+" "+APIPrefix+at.path, func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
 		if q.Has("token") || q.Has("access_token") {
@@ -76,7 +78,7 @@ func handleAPI[E any](mux *http.ServeMux, at row[E], e E, bodies *job.Places) {
 			}
 		}
 		if at.body {
-			leave, err := bodies.TakeFor(r.Context(), r.ContentLength)
+			leave, err := bodies.Take(r.Context(), r.ContentLength)
 			if err != nil {
 				answer(w, nil, err)
 				return
@@ -136,9 +138,11 @@ func readBody(w http.ResponseWriter, r *http.Request) error {
 	conn := http.NewResponseController(w)
 	_ = conn.SetReadDeadline(time.Now().Add(bodyTime + time.Duration(size/slowest)*time.Second)) // a recorder in a test has none
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	_ = conn.SetReadDeadline(time.Time{})
 	var large *http.MaxBytesError
-	if err != nil && !errors.As(err, &large) {
+	switch {
+	case err == nil:
+		_ = conn.SetReadDeadline(time.Time{})
+	case !errors.As(err, &large): // the deadline stays: the server would wait for the rest
 		err = &job.FieldError{Field: "request", Problem: "its body did not arrive: " + err.Error(), Remedy: "send it again"}
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
@@ -152,7 +156,10 @@ type timelyBody struct {
 }
 
 func (b *timelyBody) Read(data []byte) (int, error) {
-	_ = b.conn.SetReadDeadline(time.Now().Add(bodyTime))
-	defer b.conn.SetReadDeadline(time.Time{}) //nolint:errcheck // a recorder in a test has none
-	return b.ReadCloser.Read(data)
+	_ = b.conn.SetReadDeadline(time.Now().Add(bodyTime)) // a recorder in a test has none
+	n, err := b.ReadCloser.Read(data)
+	if err == nil || errors.Is(err, io.EOF) { // otherwise it stays: the server would wait for the rest
+		_ = b.conn.SetReadDeadline(time.Time{})
+	}
+	return n, err
 }

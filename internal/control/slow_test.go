@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/coder/websocket"
@@ -216,3 +217,52 @@ func (m *messages) Read(p []byte) (n int, err error) {
 }
 
 func (m *messages) Close() error { return m.ws.CloseNow() }
+
+// pipes is a listener of connections in memory.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	conn, open := <-p
+	if !open {
+		return nil, net.ErrClosed
+	}
+	return conn, nil
+}
+func (p pipes) Close() error   { return nil }
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// A body that stops arriving ends its connection: nobody waits for the rest.
+func TestAPI_EndsBodiesThatStall(t *testing.T) {
+	for name, head := range map[string]string{
+		"in memory": "POST /api/v1/jobs",
+		"streamed":  "PUT /api/v1/vms/dev/tree?path=/tmp",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				listener := make(pipes)
+				server := &http.Server{Handler: control.API(&drain{}, control.APIOptions{}), ReadHeaderTimeout: time.Minute}
+				go func() { _ = server.Serve(listener) }()
+				near, far := net.Pipe()
+				listener <- far
+				if _, err := io.WriteString(near, head+" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{"); err != nil {
+					t.Fatal(err)
+				}
+				_ = near.SetReadDeadline(time.Now().Add(2 * time.Minute))
+				if _, err := io.ReadAll(near); err != nil {
+					t.Errorf("after two minutes: %v", err)
+				}
+				close(listener)
+				_ = errors.Join(near.Close(), server.Close())
+				synctest.Wait()
+			})
+		})
+	}
+}
+
+// drain is an engine that reads what it is sent.
+type drain struct{ engine }
+
+func (*drain) WriteTree(_ context.Context, _ job.FileRef, archive io.Reader) error {
+	_, err := io.Copy(io.Discard, archive)
+	return err
+}

@@ -1,9 +1,12 @@
 package web
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
+	"os"
+	"sync/atomic"
 	"time"
 )
 
@@ -13,6 +16,7 @@ const (
 	bodyTime   = 10 * time.Second
 	uploadTime = 5 * time.Minute
 	partTime   = time.Minute
+	lingerTime = time.Second // for the rest of a body that nobody has read
 	partSize   = 64 << 10 // bytes
 )
 
@@ -27,7 +31,10 @@ func paced(next http.Handler) http.Handler {
 		answer.lift() // that of the last response on this connection
 		giveTime(w, r, bodyTime)
 		if r.ContentLength != 0 {
-			r.Body = &pacedBody{r.Body, answer.control}
+			body := &pacedBody{ReadCloser: r.Body, control: answer.control}
+			r.Body = body
+			defer context.AfterFunc(r.Context(), body.cut)() // the server stops
+			defer body.leave()
 		}
 		next.ServeHTTP(answer, r)
 		answer.renew() // the server sends the rest
@@ -76,16 +83,41 @@ func giveTime(w http.ResponseWriter, r *http.Request, d time.Duration) {
 	}
 }
 
-// pacedBody lifts the deadline at its end: from then on, it would end the request.
+// pacedBody lifts the deadline at its end: from then on, it would end the request. After an
+// error it stays, so that nobody waits for the rest.
 type pacedBody struct {
 	io.ReadCloser
 	control *http.ResponseController
+	ended   bool
+	gone    atomic.Bool
+}
+
+// leave bounds the server's wait for the rest.
+func (b *pacedBody) leave() {
+	if !b.ended && !b.gone.Load() {
+		_ = b.control.SetReadDeadline(time.Now().Add(lingerTime)) // a recorder in a test has none
+	}
+}
+
+// cut ends a Read, and those that come.
+func (b *pacedBody) cut() {
+	b.gone.Store(true)
+	_ = b.control.SetReadDeadline(time.Unix(1, 0)) // a recorder in a test has none
 }
 
 func (b *pacedBody) Read(data []byte) (int, error) {
+	if b.gone.Load() {
+		b.cut() // whatever has been set since
+		return 0, os.ErrDeadlineExceeded
+	}
 	n, err := b.ReadCloser.Read(data)
-	if errors.Is(err, io.EOF) {
+	switch {
+	case err == nil:
+	case errors.Is(err, io.EOF):
+		b.ended = true
 		_ = b.control.SetReadDeadline(time.Time{}) // a recorder in a test has none
+	default:
+		b.cut()
 	}
 	return n, err
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/gorilla/mux"
 
+	"linus/internal/gate"
 	"linus/internal/job"
 )
 
@@ -35,8 +36,8 @@ var contentTypes = map[string]string{
 type pages struct {
 	Options
 	sessions sessions
-	uploads  job.Places // of uploads that are under way
-	static   string     // hash of the static files: part of their address, so that browsers can cache them forever
+	asking   gate.Counts // requests of each principal that are being served
+	static   string      // hash of the static files: part of their address, so that browsers can cache them forever
 	views    map[string]*template.Template
 }
 

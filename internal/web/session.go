@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -8,12 +9,14 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
+	"linus/internal/gate"
 	"linus/internal/job"
 )
 
@@ -132,11 +135,28 @@ func (p *pages) loggedIn(next http.HandlerFunc) http.Handler {
 		case err != nil:
 			p.failed(w, r, err)
 		default:
-			ctx, end := job.ForPrincipal(r.Context(), who)
-			defer end()
-			next(w, r.WithContext(ctx))
+			p.serveFor(who, next, w, r)
 		}
 	})
+}
+
+// serveFor has next serve a request of a principal, unless it has too many at once. Until it
+// is served, its connection is not closed for others.
+func (p *pages) serveFor(who job.Principal, next http.Handler, w http.ResponseWriter, r *http.Request) {
+	leave, ok := p.asking.Enter(who.Name, p.bounds.each)
+	if !ok {
+		w.Header().Set("Retry-After", "5")
+		refuse(w, r, http.StatusTooManyRequests, fmt.Sprintf("Too many requests: %d of %s are being served, streams and terminals included; try again when some have ended", p.bounds.each, who.Name))
+		return
+	}
+	defer leave()
+	gate.Serves(r.Context())
+	ctx, end := job.ForPrincipal(r.Context(), who)
+	defer end()
+	if body, ok := r.Body.(*pacedBody); ok {
+		defer context.AfterFunc(ctx, body.cut)() // the principal may do nothing more
+	}
+	next.ServeHTTP(w, r.WithContext(ctx))
 }
 
 // principal returns whose session the request has; job.ErrUnauthorized if it has none, or
@@ -158,6 +178,11 @@ func (p *pages) principal(r *http.Request) (job.Principal, error) {
 // session's form token.
 func (p *pages) changing(next http.HandlerFunc) http.Handler {
 	return p.loggedIn(func(w http.ResponseWriter, r *http.Request) {
+		leave, err := p.Bodies.Take(r.Context(), min(r.ContentLength, maxForm))
+		if err != nil {
+			return
+		}
+		defer leave()
 		giveTime(w, r, uploadTime)
 		r.Body = http.MaxBytesReader(w, r.Body, maxForm)
 		if err := r.ParseForm(); err != nil {

@@ -3,6 +3,7 @@ package web_test
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -29,9 +30,12 @@ func (v *visitor) cookieOf() *http.Cookie {
 // with returns what a request with the cookie alone gets.
 func with(t *testing.T, h http.Handler, path string, c *http.Cookie) int {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // a stream that is not refused goes on
+	defer cancel()
 	return request(t, h, http.MethodGet, path, func(r *http.Request) {
 		r.Header.Del("Authorization")
 		r.AddCookie(c)
+		*r = *r.WithContext(ctx)
 	}).Code
 }
 

@@ -50,7 +50,7 @@ func (p *pages) uploading(verb string, next func(http.ResponseWriter, *http.Requ
 			p.notOurs(w, r)
 			return
 		}
-		leave, err := p.uploads.Take(r.Context())
+		leave, err := p.Bodies.Take(r.Context(), min(r.ContentLength, MaxBody))
 		if err != nil {
 			return
 		}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/gorilla/mux"
 
+	"linus/internal/gate"
 	"linus/internal/job"
 )
 
@@ -56,9 +57,24 @@ type Options struct {
 	Log     *slog.Logger
 	Logouts string // file that records which sessions were ended; empty: memory only
 	Scope   string // distinguishes this server's sessions from those of others with the same token; Listen sets it to its address
+	// Bodies bounds the memory of requests' bodies, together with others that take from
+	// it. Nil: they have one of their own.
+	Bodies *job.Bodies
 	// SSHCommand is the shell command that logs in to a VM. Nil: linus vm ssh NAME.
 	SSHCommand func(vm job.VM) string
+
+	bounds bounds // zero: defaultBounds
 }
+
+// bounds are how many connections there may be, and requests of each principal at once.
+type bounds struct {
+	gate gate.Bounds
+	each int
+}
+
+// defaultBounds let a proxy of this machine have half of the connections. Each open page,
+// terminal and stream is a request.
+var defaultBounds = bounds{gate: gate.Bounds{All: 4096, Address: 1024, Loopback: 2048}, each: 1024}
 
 type api struct {
 	Options
@@ -69,6 +85,8 @@ type api struct {
 // JSON.
 func Handler(o Options) http.Handler {
 	o.Engine = job.Worded(o.Engine, words)
+	o.bounds = cmp.Or(o.bounds, defaultBounds)
+	o.Bodies = cmp.Or(o.Bodies, new(job.Bodies))
 	a := &api{o, newPages(o)}
 	return paced(a.sameSite(asked(a.routes())))
 }
@@ -79,7 +97,7 @@ func (a *api) routes() *mux.Router {
 	r.HandleFunc("/health", func(w http.ResponseWriter, _ *http.Request) {
 		respond(w, http.StatusOK, map[string]string{"status": "ok"})
 	}).Methods(http.MethodGet, http.MethodHead)
-	r.Handle(mcpPath, a.cors(a.authorized(limited(a.MCP))))
+	r.Handle(mcpPath, a.cors(a.authorized(a.limited(a.MCP))))
 	if a.OAuth != nil {
 		for _, path := range metadataPaths {
 			r.Handle(path, a.cors(http.HandlerFunc(a.metadata)))
@@ -190,9 +208,7 @@ func (a *api) authorized(next http.Handler) http.Handler {
 			refuse(w, r, http.StatusServiceUnavailable, "The token cannot be checked at the moment: try again")
 		default:
 			giveTime(w, r, uploadTime)
-			ctx, end := job.ForPrincipal(r.Context(), p)
-			defer end()
-			next.ServeHTTP(w, r.WithContext(ctx))
+			a.pages.serveFor(p, next, w, r)
 		}
 	})
 }
@@ -206,9 +222,7 @@ func (a *api) reading(next http.HandlerFunc) http.Handler {
 			program.ServeHTTP(w, r)
 			return
 		}
-		ctx, end := job.ForPrincipal(r.Context(), p)
-		defer end()
-		next(w, r.WithContext(ctx))
+		a.pages.serveFor(p, next, w, r)
 	})
 }
 
@@ -217,15 +231,8 @@ func (a *api) reading(next http.HandlerFunc) http.Handler {
 // sameSite has compared that. The connection ends with the session.
 func (a *api) watched(next http.Handler) http.Handler {
 	program := a.authorized(next)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		p, err := a.pages.principal(r)
-		if r.Header.Get("Origin") == "" || err != nil {
-			program.ServeHTTP(w, r)
-			return
-		}
-		ctx, end := job.ForPrincipal(r.Context(), p)
-		defer end()
-		ctx, cancel := context.WithCancel(ctx)
+	page := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
 		go func() {
 			tick := time.NewTicker(sessionCheck)
@@ -241,20 +248,27 @@ func (a *api) watched(next http.Handler) http.Handler {
 		}()
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p, err := a.pages.principal(r)
+		if r.Header.Get("Origin") == "" || err != nil {
+			program.ServeHTTP(w, r)
+			return
+		}
+		a.pages.serveFor(p, page, w, r)
+	})
 }
 
 // sessionCheck is how often a session with an open WebSocket is checked.
 const sessionCheck = 2 * time.Second
 
-// limited bounds the request's body, and how many large ones there are at once.
-func limited(next http.Handler) http.Handler {
-	var bodies job.Places
+// limited bounds the request's body, and the memory of all of them.
+func (a *api) limited(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength > MaxBody {
 			fail(w, http.StatusRequestEntityTooLarge, fmt.Sprintf("Payload too large: the limit is %d bytes", MaxBody))
 			return
 		}
-		leave, err := bodies.TakeFor(r.Context(), r.ContentLength)
+		leave, err := a.Bodies.Take(r.Context(), r.ContentLength)
 		if err != nil { // the client is gone, or may not go on
 			return
 		}
@@ -301,10 +315,9 @@ func (a *api) failed(w http.ResponseWriter, r *http.Request, err error) {
 
 // Server is the handler on a port of this machine.
 type Server struct {
-	listener net.Listener
-	http     *http.Server
-	cancel   context.CancelFunc
-	reserve  reserve
+	gate   *gate.Gate
+	http   *http.Server
+	cancel context.CancelFunc
 }
 
 // Listen listens on addr, host:port; port 0 is any free one. It fails if the
@@ -315,25 +328,30 @@ func Listen(ctx context.Context, addr string, o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", addr, err)
 	}
+	return listen(ctx, listener, o), nil
+}
+
+func listen(ctx context.Context, listener net.Listener, o Options) *Server {
 	o.Scope = cmp.Or(o.Scope, listener.Addr().String())
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	s := &Server{listener: listener, cancel: cancel}
+	s := &Server{gate: gate.New(listener, cmp.Or(o.bounds, defaultBounds).gate, "HTTP", o.Log), cancel: cancel}
 	s.http = &http.Server{
 		Handler:           Handler(o),
 		TLSConfig:         o.TLS,
 		BaseContext:       func(net.Listener) context.Context { return base },
-		ConnState:         s.reserve.follow,
+		ConnContext:       gate.ConnContext,
+		ConnState:         s.gate.ConnState,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		// No WriteTimeout: event streams stay open.
 		ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
 	}
-	return s, nil
+	return s
 }
 
 // Addr is the address listened on.
-func (s *Server) Addr() string { return s.listener.Addr().String() }
+func (s *Server) Addr() string { return s.gate.Addr().String() }
 
 // Serve returns until Close; then it returns nil.
 func (s *Server) Serve() error {
@@ -341,7 +359,7 @@ func (s *Server) Serve() error {
 	if s.http.TLSConfig != nil {
 		serve = func(l net.Listener) error { return s.http.ServeTLS(l, "", "") }
 	}
-	if err := serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+	if err := serve(s.gate); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve HTTP: %w", err)
 	}
 	return nil
@@ -351,7 +369,7 @@ func (s *Server) Serve() error {
 // stops.
 func (s *Server) Close(ctx context.Context) error {
 	s.cancel()
-	s.reserve.end()
+	s.gate.End()
 	if err := s.http.Shutdown(ctx); err != nil {
 		return errors.Join(err, s.http.Close())
 	}

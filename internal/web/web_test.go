@@ -263,12 +263,8 @@ func TestServer_CloseEndsOpenStreams(t *testing.T) {
 func TestServer_CloseDoesNotWaitForSilentConnections(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, err := web.Listen(t.Context(), "127.0.0.1:0", web.Options{Engine: &engine{}, MCP: echo, Token: token, Log: log})
-		if err != nil {
-			t.Fatal(err)
-		}
 		listener := make(memory)
-		s.On(listener)
+		s := web.On(t.Context(), listener, web.Options{Engine: &engine{}, MCP: echo, Token: token, Log: log})
 		served := make(chan error, 1)
 		go func() { served <- s.Serve() }()
 		silent, far := net.Pipe()
