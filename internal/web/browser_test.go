@@ -153,6 +153,33 @@ func TestBrowser_MakesAJobOfAForm(t *testing.T) {
 	defer end()
 	browsertest.Do(t, ctx, chromedp.Navigate("http://"+addr+web.LoginPath(token)), chromedp.Click(on("#new-job")))
 	browsertest.Shows(t, ctx, "h1", "New job")
+	// What does not apply is hidden, and comes again when it does.
+	set := func(name, value string) {
+		browsertest.Read(t, ctx, chromedp.Evaluate[bool](fmt.Sprintf(`{const f = document.querySelector("form.making").elements[%q]; f.value = %q; f.dispatchEvent(new Event("change", {bubbles: true})); true}`, name, value)))
+	}
+	seen := func() string {
+		return browsertest.Read(t, ctx, chromedp.Evaluate[string](`[...document.querySelectorAll("form.making [id^=f-]:enabled")].filter((f) => !f.closest("[hidden]")).map((f) => f.name).join(" ")`))
+	}
+	all := "agentType task agent.command timeout artifacts vm vmTemplate os resources.cpu resources.memory resources.disk network.bridge network.vlan network.ip network.egress network.allow secrets cwd sudo tty stdin statusMode lifecycle start retry notify.url"
+	if got := seen(); got != all {
+		t.Errorf("at first: %s", got)
+	}
+	for _, step := range []struct{ name, value, want string }{
+		{"agentType", "claude", "agentType task agent.claudeModel timeout artifacts vm vmTemplate os resources.cpu resources.memory resources.disk network.bridge network.vlan network.ip network.egress network.allow secrets cwd sudo statusMode lifecycle start retry notify.url"},
+		{"vm", "dev", "agentType task agent.claudeModel timeout artifacts vm secrets cwd sudo statusMode notify.url"},
+		{"vm", "", ""}, {"agentType", "script", all},
+	} {
+		if set(step.name, step.value); step.want != "" && seen() != step.want {
+			t.Errorf("%s is %q: %s", step.name, step.value, seen())
+		}
+	}
+	browsertest.Do(t, ctx, chromedp.Click(on("[data-fill]")))
+	if cpu := browsertest.Read(t, ctx, chromedp.Value(on("#f-resources-cpu"))); cpu != "2" {
+		t.Errorf("a pool's VM has %q CPU", cpu)
+	}
+	for _, name := range []string{"vmTemplate", "resources.cpu", "resources.memory", "resources.disk"} {
+		set(name, "")
+	}
 	browsertest.Do(t, ctx, chromedp.SendKeys(on("#f-task"), "make all"), chromedp.SendKeys(on("#f-resources-cpu"), "many"))
 	// A file is dropped, and a variable has room for the next.
 	dropped := browsertest.Read(t, ctx, chromedp.Evaluate[string](`{
@@ -174,6 +201,9 @@ func TestBrowser_MakesAJobOfAForm(t *testing.T) {
 	}
 	browsertest.Do(t, ctx, chromedp.Click(on("#send")))
 	browsertest.Shows(t, ctx, "#f-resources-cpu-error", "is not a whole number")
+	if focus := browsertest.Read(t, ctx, chromedp.Evaluate[string](`document.activeElement.id`)); focus != "f-resources-cpu" {
+		t.Errorf("the focus is at %q", focus)
+	}
 	browsertest.Do(t, ctx, chromedp.SetValue(on("#f-resources-cpu"), "2"), chromedp.Click(on("#dry-run")))
 	browsertest.Shows(t, ctx, "#plan", "qm clone 9000 100")
 	// Two clicks are one job, with everything.

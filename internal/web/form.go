@@ -23,6 +23,7 @@ type input struct {
 	Label, Hint string
 	Kind        string   // text, number, area, choice or check
 	Options     []string // of a choice; the first is selected where nothing is
+	When        string   // where it applies: NAME=PATTERN of other inputs, divided by blanks; empty: always
 
 	get func(*draft) string
 	set func(d *draft, typed string) (problem string)
@@ -117,6 +118,7 @@ type group struct {
 	Title  string
 	Rare   bool // folded unless something in it is filled in
 	Extra  string
+	When   string // as an input's
 	inputs []input
 }
 
@@ -126,6 +128,8 @@ type control struct {
 
 	Value  string
 	Errors []string
+	Offers []string // what there is to choose from, beside what can be typed
+	First  bool     // the first that is wrong
 }
 
 // ID is the control's address within the page.
@@ -171,11 +175,24 @@ type formView struct {
 	Problems []string            // those of no field
 	Errors   map[string][]string // those of env and files
 	Faulty   bool
+	Wrong    []wrongField
+	Pools    []poolOffer
 	Planned  bool
 	Plan     []string
 }
 
 func (v formView) title() string { return v.Heading }
+
+// wrongField leads to a field and says what is wrong with it.
+type wrongField struct{ ID, Label, Text string }
+
+// FirstWrong is the address of the first field that is wrong; empty: none is.
+func (v formView) FirstWrong() string {
+	if len(v.Wrong) == 0 {
+		return ""
+	}
+	return v.Wrong[0].ID
+}
 
 // values are what was typed into a form, by field.
 type values func(name string) string
@@ -234,7 +251,26 @@ func (v *formView) blame(err error) {
 	default:
 		v.Problems = append(v.Problems, words.In(err.Error()))
 	}
+	v.lead()
 }
+
+// lead lists the fields that are wrong, in the order of the page.
+func (v *formView) lead() {
+	for i, g := range v.Groups {
+		for _, text := range v.Errors[g.Extra] {
+			v.Wrong = append(v.Wrong, wrongField{g.Extra, extraLabels[g.Extra], text})
+		}
+		for j, c := range g.Controls {
+			for _, text := range c.Errors {
+				v.Wrong = append(v.Wrong, wrongField{c.ID(), c.Label, text})
+			}
+			v.Groups[i].Controls[j].First = len(v.Wrong) > 0 && v.Wrong[0].ID == c.ID()
+		}
+	}
+}
+
+// extraLabels are those of what is not a control, by its address.
+var extraLabels = map[string]string{"env": "Variables", "files": "Files"}
 
 func fieldText(f *job.FieldError) string {
 	if f.Remedy == "" {

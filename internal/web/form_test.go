@@ -427,3 +427,72 @@ func TestNewJob_GivesSmallFilesBackBesideALargeOne(t *testing.T) {
 		t.Error("the small file is lost")
 	}
 }
+
+// A form offers what there is, to those who may see it.
+func TestForms_OfferWhatThereIs(t *testing.T) {
+	t.Parallel()
+	e := sample()
+	v := loggedIn(t, e)
+	templates := `<datalist id="f-vmTemplate-offers"><option value="&lt;b&gt;ci"></option><option value="agent-template"></option></datalist>`
+	for path, wants := range map[string][]string{
+		"/jobs/new":            {templates, `<datalist id="f-vm-offers"><option value="dev"></option><option value="fresh"></option></datalist>`, `href="/jobs/new?pool=ready" data-fill="network.allow=`, "agent-template, 2 CPU, 2G, 10G disk; 1 ready"},
+		"/vms/new":             {templates},
+		"/pools/new":           {templates},
+		"/jobs/new?pool=ready": {`name="vmTemplate" type="text" value="agent-template"`, `name="resources.cpu" type="text" value="2"`, `value="script" selected`},
+		"/pools/ready":         {`href="/jobs/new?pool=ready"`},
+	} {
+		_, text := v.get(path)
+		for _, want := range wants {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s lacks %s", path, want)
+			}
+		}
+	}
+	// What is wrong does not take the offers away, and a host that does not answer no form.
+	_, text := v.upload("/vms/new", part{"form_token", v.formToken(), ""}, part{"ttl", "soon", ""})
+	if !strings.Contains(text, templates) {
+		t.Error("after an error nothing is offered")
+	}
+	e.vmsErr = errors.New("no answer")
+	if code, _ := v.get("/jobs/new"); code != 200 {
+		t.Errorf("%d", code)
+	}
+	keys := &keyring{tokens: map[string]job.Principal{"linus_x": {Name: "alice", Token: "a1", Role: job.RoleRun, Templates: []string{"mine", "ci-*", "debian-12"}}}}
+	hers := visitWith(t, web.Options{Engine: e, MCP: echo, Token: token, Authenticate: keys.authenticate, Holder: keys.holder, Log: log})
+	hers.do(http.MethodPost, "/login", "token=linus_x", nil)
+	if _, text = hers.get("/jobs/new"); !strings.Contains(text, `<datalist id="f-vmTemplate-offers"><option value="mine"></option></datalist>`) || strings.Contains(text, "data-fill") {
+		t.Error("what a token may not see is offered, or what it may use is not")
+	}
+}
+
+// What is wrong is listed above the form, and the first such field has the focus.
+func TestForms_LeadToTheFirstWrongField(t *testing.T) {
+	t.Parallel()
+	v := loggedIn(t, sample())
+	_, blank := v.get("/jobs/new")
+	if strings.Contains(blank, "autofocus") {
+		t.Error("a blank form leads somewhere")
+	}
+	_, text := v.upload("/jobs/new", setting(fields(blank), map[string]string{"timeout": "soon", "network.vlan": "x"})...)
+	_, top, _ := strings.Cut(text, `id="faults"`)
+	top, _, _ = strings.Cut(top, "</div>")
+	if i, j := strings.Index(top, `<a href="#f-timeout">Time limit</a>: &#34;soon&#34; is not`), strings.Index(top, `<a href="#f-network-vlan">VLAN tag</a>: `); i < 0 || j < i {
+		t.Error(top)
+	}
+	if strings.Count(text, "autofocus") != 1 || !regexp.MustCompile(`<input id="f-timeout" [^>]*autofocus`).MatchString(text) {
+		t.Error("the first wrong field has no focus")
+	}
+	for _, tt := range []struct{ part, want string }{
+		{"env_name", `name="env_name" value="A" [^>]*autofocus`}, {"files", `id="files" [^>]*autofocus`},
+	} {
+		parts := setting(fields(blank), map[string]string{"task": "x"})
+		if tt.part == "files" {
+			parts = append(parts, part{"kept_path", "/tmp/a", ""}, part{"kept_mode", "rwx", ""}, part{"kept", "", ""})
+		} else {
+			parts = append(parts, part{"env_name", "A", ""}, part{"env_value", "1", ""}, part{"env_name", "A", ""}, part{"env_value", "2", ""})
+		}
+		if _, text = v.upload("/jobs/new", parts...); strings.Count(text, "autofocus") != 1 || !regexp.MustCompile(tt.want).MatchString(text) {
+			t.Errorf("%s: %s", tt.part, text)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package web
 
 import (
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -80,6 +81,27 @@ func TestForm_ReadsWhatItShows(t *testing.T) {
 	for name, want := range shown {
 		if want == "" {
 			t.Errorf("%s is not among what is tried", name)
+		}
+	}
+}
+
+// Where a field applies is said by fields of the same form.
+func TestForms_ConditionsAreAboutTheirFields(t *testing.T) {
+	for name, groups := range map[string][]group{"job": jobGroups(), "token": tokenGroups()} {
+		names := inputNames(groups)
+		check := func(when string) {
+			for condition := range strings.FieldsSeq(when) {
+				field, pattern, ok := strings.Cut(condition, "=")
+				if _, err := regexp.Compile(pattern); err != nil || !ok || !slices.Contains(names, field) {
+					t.Errorf("%s: condition %q", name, condition)
+				}
+			}
+		}
+		for _, g := range groups {
+			check(g.When)
+			for _, in := range g.inputs {
+				check(in.When)
+			}
 		}
 	}
 }

@@ -45,7 +45,8 @@ func (m making) view(p *pages, r *http.Request) formView {
 	}
 }
 
-// blank shows the form: empty, or with the manifest of the job ?from=.
+// blank shows the form: empty, with the manifest of the job ?from=, or asking for a VM of
+// the pool ?pool=.
 func (m making) blank(p *pages) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v := m.view(p, r)
@@ -57,8 +58,15 @@ func (m making) blank(p *pages) http.HandlerFunc {
 				return
 			}
 		}
+		o := p.offers(r)
+		if at := slices.IndexFunc(o.pools, func(i job.PoolInfo) bool { return i.Name == r.URL.Query().Get("pool") }); at >= 0 {
+			asked := asking(o.pools[at].Pool).manifest
+			asked.AgentType, asked.StatusMode = d.manifest.AgentType, d.manifest.StatusMode
+			d.manifest = asked
+		}
 		v.Dir = "/tmp"
 		v.show(m.groups(), &d, nil)
+		v.offer(o)
 		for _, name := range slices.Sorted(maps.Keys(d.manifest.Env)) {
 			v.Env = append(v.Env, pair{name, d.manifest.Env[name]})
 		}
@@ -124,6 +132,7 @@ func (m making) send(p *pages) func(http.ResponseWriter, *http.Request, []upload
 		v := m.view(p, r)
 		v.Dir, v.Planned, v.Plan = r.PostForm.Get("dir"), err == nil, plan
 		v.show(m.groups(), &d, r.PostForm.Get)
+		v.offer(p.offers(r))
 		v.Env = env
 		v.keep(d.manifest.Files)
 		v.spare()

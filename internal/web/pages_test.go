@@ -396,7 +396,7 @@ func TestJob_ShowsItsOutputsAsOne(t *testing.T) {
 		t.Error("there is no way to it")
 	}
 	_, text = v.get("/jobs/" + id + "?output=together")
-	for _, want := range []string{`one` + "\n" + `<span class="of-stderr">oh` + "\n</span>", "50%\n"+`<span class="of-stderr">why</span></span>`, `sse-connect="/jobs/` + id + `/live?output=together"`, `href="/jobs/` + id + `" id="apart"`} {
+	for _, want := range []string{`one` + "\n" + `<span class="of-stderr">oh` + "\n</span>", "50%\n" + `<span class="of-stderr">why</span></span>`, `sse-connect="/jobs/` + id + `/live?output=together"`, `href="/jobs/` + id + `" id="apart"`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page lacks %s", want)
 		}

@@ -36,6 +36,7 @@ func newPoolDraft() *draft { return &draft{size: job.PoolSize{Warm: 1}} }
 func (p *pages) newPool(w http.ResponseWriter, r *http.Request) {
 	v := p.poolForm(r)
 	v.show(poolGroups(), newPoolDraft(), nil)
+	v.offer(p.offers(r))
 	p.render(w, r, http.StatusOK, "form", v)
 }
 
@@ -54,6 +55,7 @@ func (p *pages) createPool(w http.ResponseWriter, r *http.Request, _ []upload) {
 	}
 	v := p.poolForm(r)
 	v.show(poolGroups(), d, r.PostForm.Get)
+	v.offer(p.offers(r))
 	v.blame(err)
 	p.render(w, r, p.codeOf(r, err), "form", v)
 }

@@ -66,11 +66,11 @@ func tokenGroups() []group {
 		}},
 		{Title: "What it may use", Rare: true, inputs: []input{
 			listInput(input{Name: "toolsets", Label: "Toolsets", Kind: "text", Hint: "some of " + strings.Join(job.Toolsets, ", ") + "; empty: all"}, true, func(d *draft) *[]string { return &d.token.Toolsets }),
-			listInput(input{Name: "secrets", Label: "Secrets", Kind: "text", Hint: "names its jobs may use, with * and ?; empty: none, for admin all"}, true, func(d *draft) *[]string { return &d.token.Secrets }),
-			listInput(input{Name: "networks", Label: "Networks", Kind: "text", Hint: "bridges and VLAN tags, as in vmbr1 20-29; empty: as the settings allow"}, true, func(d *draft) *[]string { return &d.token.Networks }),
-			listInput(input{Name: "templates", Label: "Templates", Kind: "text", Hint: "and operating systems, with * and ?; empty: as the settings allow"}, true, func(d *draft) *[]string { return &d.token.Templates }),
+			listInput(input{Name: "secrets", When: `role=^(run|admin)$`, Label: "Secrets", Kind: "text", Hint: "names its jobs may use, with * and ?; empty: none, for admin all"}, true, func(d *draft) *[]string { return &d.token.Secrets }),
+			listInput(input{Name: "networks", When: `role=^(run|admin)$`, Label: "Networks", Kind: "text", Hint: "bridges and VLAN tags, as in vmbr1 20-29; empty: as the settings allow"}, true, func(d *draft) *[]string { return &d.token.Networks }),
+			listInput(input{Name: "templates", When: `role=^(run|admin)$`, Label: "Templates", Kind: "text", Hint: "and operating systems, with * and ?; empty: as the settings allow"}, true, func(d *draft) *[]string { return &d.token.Templates }),
 		}},
-		{Title: "Limits", Rare: true, inputs: []input{
+		{Title: "Limits", Rare: true, When: `role=^(run|admin)$`, inputs: []input{
 			numberInput(input{Name: "jobs", Label: "Unfinished jobs"}, false, func(d *draft) *int { return &d.token.Jobs }),
 			numberInput(input{Name: "vms", Label: "VMs"}, false, func(d *draft) *int { return &d.token.VMs }),
 			numberInput(input{Name: "memory_mb", Label: "Their memory", Hint: "MiB, together"}, false, func(d *draft) *int { return &d.token.MemoryMB }),

@@ -75,6 +75,34 @@
       chosen.files = all.files;
     });
   }
+  // What does not apply is hidden, and not sent. What a page comes with stays to be seen.
+  const valueOf = (f) => (f.disabled || (f.type === "checkbox" && !f.checked) ? "" : f.value);
+  const given = (f) =>
+    f.hasAttribute("aria-invalid") || (f.tagName === "SELECT" ? f.selectedIndex > 0 : valueOf(f) !== "");
+  const adapt = (form, changed) => {
+    const fields = "input, select, textarea";
+    for (const part of form.querySelectorAll("[data-when]")) {
+      const conditions = part.dataset.when.split(" ").map((c) => c.split(/=(.*)/));
+      const applies = conditions.every(([name, is]) => !form.elements[name] || new RegExp(is).test(valueOf(form.elements[name])));
+      const mine = [...part.querySelectorAll(fields)];
+      if (changed ? conditions.some(([name]) => name === changed) : applies || !mine.some(given)) part.hidden = !applies;
+      for (const f of mine) f.disabled = f.closest("[data-when][hidden]") !== null;
+    }
+  };
+  for (const form of document.querySelectorAll("form.making")) {
+    adapt(form);
+    form.addEventListener("change", (e) => adapt(form, e.target.name));
+    form.addEventListener("click", (e) => {
+      const fill = e.target.closest("[data-fill]");
+      if (!fill) return;
+      e.preventDefault();
+      for (const [name, value] of new URLSearchParams(fill.dataset.fill)) {
+        if (form.elements[name]) form.elements[name].value = value;
+      }
+      for (const group of form.querySelectorAll("details")) group.open ||= [...group.querySelectorAll("input, select")].some(given);
+      adapt(form);
+    });
+  }
   document.addEventListener("input", (e) => {
     const row = e.target.closest(".pair:not(.kept)");
     if (!row || row.nextElementSibling?.matches(".pair")) return;

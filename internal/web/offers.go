@@ -1,0 +1,104 @@
+package web
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"linus/internal/job"
+)
+
+// offersTime limits the look at what there is: without it a form has less to choose from.
+const offersTime = 2 * time.Second
+
+// offers are what a form lets choose from, as far as the viewer may see it.
+type offers struct {
+	templates, vms []string
+	pools          []job.PoolInfo
+}
+
+// poolOffer is a pool whose VMs a job can ask for.
+type poolOffer struct {
+	Name, Text string
+	Fill       string // the fields that ask for them, as a query
+}
+
+// offers looks at the templates, VMs and pools there are.
+func (p *pages) offers(r *http.Request) (o offers) {
+	ctx, cancel := context.WithTimeout(r.Context(), offersTime)
+	defer cancel()
+	who := p.viewer(r).Who
+	var all sync.WaitGroup
+	look := func(verb string, f func()) {
+		if who.May(verb) {
+			all.Go(f)
+		}
+	}
+	look("VMs", func() {
+		infos, _ := p.Engine.VMs(ctx)
+		for _, info := range infos {
+			if (vmRow{VMInfo: info}).CanGo() {
+				o.vms = append(o.vms, info.Name)
+			}
+		}
+	})
+	look("Pools", func() { o.pools, _ = p.Engine.Pools(ctx) })
+	look("Nodes", func() {
+		nodes, _ := p.Engine.Nodes(ctx)
+		for _, n := range nodes {
+			o.templates = append(o.templates, n.Templates...)
+		}
+	})
+	all.Wait()
+	if !who.Admin() { // who may not look at nodes may have been given names
+		o.templates = slices.DeleteFunc(slices.Clone(who.Templates), func(name string) bool {
+			return strings.ContainsAny(name, "*?") || slices.Contains(job.Systems, name)
+		})
+	}
+	slices.Sort(o.templates)
+	o.templates = slices.Compact(o.templates)
+	return o
+}
+
+// offer adds to a form what there is to choose from.
+func (v *formView) offer(o offers) {
+	for i := range v.Groups {
+		for j := range v.Groups[i].Controls {
+			switch c := &v.Groups[i].Controls[j]; c.Name {
+			case "vmTemplate":
+				c.Offers = o.templates
+			case "vm":
+				c.Offers = o.vms
+			}
+		}
+	}
+	for _, p := range o.pools {
+		v.Pools = append(v.Pools, poolOffer{Name: p.Name, Text: poolText(p), Fill: poolFill(p.Pool).Encode()})
+	}
+}
+
+// poolText says what a pool has ready.
+func poolText(p job.PoolInfo) string {
+	ready := p.Count(job.MemberWarm) + p.Count(job.MemberHibernated)
+	return fmt.Sprintf("%s, %d CPU, %s, %s disk; %d ready", p.VMTemplate+p.OS, p.Resources.CPU, p.Resources.Memory, p.Resources.Disk, ready)
+}
+
+// asking is the draft of a job that asks for a VM of the pool.
+func asking(p job.Pool) (d draft) {
+	d.manifest.VMTemplate, d.manifest.OS, d.manifest.Resources, d.manifest.Network = p.VMTemplate, p.OS, p.Resources, p.Network
+	return d
+}
+
+// poolFill are the fields of such a job.
+func poolFill(p job.Pool) url.Values {
+	fill, d := url.Values{}, asking(p)
+	for _, in := range append(sourceInputs(), networkGroup().inputs...) {
+		fill.Set(in.Name, in.get(&d))
+	}
+	return fill
+}
