@@ -57,7 +57,7 @@ main() {
   export LINUS_STATE_DIR=${work_dir}/linus
   export CALLBACK_PORT=0
 
-  say "a stand-in Proxmox host comes up (${driver}); the guest image is built once, in about two minutes"
+  say "a stand-in Proxmox host comes up (${driver}); the guest image is built once, which takes some minutes"
   bin/pvelab up --driver "${driver}" --dir "${work_dir}/host"
   local settings
   settings=$(bin/pvelab env --dir "${work_dir}/host")
