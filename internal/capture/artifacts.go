@@ -37,6 +37,9 @@ func (c *Capture) collectArtifacts(ctx, work context.Context, j job.Job, state j
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	if ours(work, err) {
+		return err
+	}
 	if err == nil {
 		found, got.Skipped, err = c.hideNames(found, got.Skipped)
 	}
@@ -60,6 +63,9 @@ func (c *Capture) collectArtifacts(ctx, work context.Context, j job.Job, state j
 		if err := c.keepArtifact(ctx, work, j, f); err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
+			}
+			if ours(work, err) {
+				return err
 			}
 			got.Skipped.Skip(f.Path, err.Error())
 			if err := c.o.Store.DropArtifact(ctx, c.id, f.Path); err != nil {
@@ -126,10 +132,10 @@ func (c *Capture) keepArtifact(ctx, work context.Context, j job.Job, f job.Found
 	if errors.Is(err, errAltered) {
 		err = c.copyArtifact(timed, j, f, sha256.New(), 0)
 	}
-	if err != nil {
-		return errors.New(c.whyEnded(timed, err))
+	if err == nil || ours(work, err) {
+		return err
 	}
-	return nil
+	return errors.New(c.whyEnded(timed, err))
 }
 
 // keptOf returns how much of a file is in the store, and the checksum of that.

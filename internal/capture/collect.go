@@ -59,6 +59,9 @@ func (c *Capture) collectOutput(ctx, work context.Context, j job.Job, wait time.
 		if ctx.Err() != nil {
 			return state, ctx.Err()
 		}
+		if ours(work, fetchErr) {
+			return state, fetchErr
+		}
 		if fetchErr != nil {
 			why[i] = c.whyEnded(timed, fetchErr)
 			c.o.Log.Warn("output incomplete", "job_id", c.id, "stream", stream, "err", why[i])
@@ -83,6 +86,12 @@ func (c *Capture) collectOutput(ctx, work context.Context, j job.Job, wait time.
 		state = job.RunState{}
 	}
 	return state, nil
+}
+
+// ours reports whether work failed by a fault of the engine's own, after which the VM
+// still has what was not stored. A caller who cancels the collecting does not wait for it.
+func ours(work context.Context, err error) bool {
+	return job.Own(err) && !errors.Is(context.Cause(work), ErrCut)
 }
 
 const diskFull = "the VM's disk was full while the task ran: what it printed meanwhile may be missing"

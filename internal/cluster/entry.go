@@ -102,6 +102,7 @@ func (p *Provider) noEntry(tried []error) error {
 		if errors.As(err, &host) {
 			e.Text += "; " + host.Host + ": " + host.Text
 			e.Remedy = cmp.Or(e.Remedy, host.Remedy)
+			e.Own = e.Own || host.Own
 			if e.Class != job.HostUnreachable { // one that is away may be back, whatever is wrong with the others
 				e.Class = host.Class
 			}

@@ -126,6 +126,9 @@ func (e *Executor) check(ctx context.Context, r *run, c *checks, reported bool) 
 	if ctx.Err() != nil {
 		return checkLater, ctx.Err()
 	}
+	if job.Own(err) && !tells(j, seen) {
+		return checkLater, err // nothing is known of the VM
+	}
 	if err != nil {
 		outcome, moved := e.whileUnseen(ctx, j, c.quiet, seen, err)
 		if outcome != nil {
@@ -142,6 +145,11 @@ func (e *Executor) check(ctx context.Context, r *run, c *checks, reported bool) 
 		return next, nil
 	}
 	c.moved = false
+	if passed := e.passed(r); passed != nil {
+		if _, err := e.update(ctx, r.id, recordEvents(*passed)); err != nil {
+			return checkLater, err
+		}
+	}
 	switch {
 	case state.Exited:
 		return jobDecided, e.decide(ctx, r, taskOutcome(j.Manifest, state, state.Text))

@@ -49,10 +49,13 @@ var (
 func (e *Executor) runJob(ctx, jobCtx context.Context, r *run) (done bool) {
 	log := e.o.Log.With("job_id", r.id)
 	j, err := e.o.Store.Job(ctx, r.id)
-	if err == nil && j.Done() {
+	switch {
+	case job.Own(err):
+		log.Error("read a job failed", "err", err)
+		return false
+	case err == nil && j.Done():
 		return true // it was not when it was adopted: its last run was just ending
-	}
-	if err == nil && j.Outcome == nil {
+	case err == nil && j.Outcome == nil:
 		phases := working
 		if j.Kind == job.KindVM {
 			phases = making
@@ -93,17 +96,21 @@ func (e *Executor) runPhases(ctx context.Context, r *run, phases []phase) error 
 		if ctx.Err() != nil {
 			return context.Cause(ctx) // a cancel has been decided already, and a stopping engine decides nothing
 		}
-		if e.goesCold(ctx, r, err) {
+		if !job.Own(err) && e.goesCold(ctx, r, err) {
 			return e.runPhases(ctx, r, phases)
 		}
 		reason := p.reason
+		if job.Own(err) {
+			reason = job.ReasonInternal
+		}
 		if down := new(downError); errors.As(err, &down) {
 			reason = job.ReasonLost
 		}
 		if e.wentDown(ctx, r, err) {
 			reason = job.ReasonLost // with its node
 		}
-		return errors.Join(err, e.decide(ctx, r, job.Outcome{Status: job.Failed, Reason: reason, Error: err.Error(), At: now()}))
+		failed := job.Outcome{Status: job.Failed, Reason: reason, Error: err.Error(), At: now()}
+		return errors.Join(err, e.outlast(ctx, r, func() error { return e.decide(ctx, r, failed) }))
 	}
 	return nil
 }
@@ -147,7 +154,7 @@ func deciding(o job.Outcome) change {
 // fewer. A phase interrupted by a stopping engine has no end: the next engine continues
 // it.
 func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
-	j, err := e.record(ctx, r, func(j *job.Job) ([]job.Event, error) {
+	j, err := e.record(ctx, ctx, r, func(j *job.Job) ([]job.Event, error) {
 		j.Phase, j.Progress = p.name, ""
 		if p.begin != nil {
 			p.begin(r, j)
@@ -159,29 +166,42 @@ func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
 	}
 	e.o.Log.Info("phase started", "job_id", r.id, "phase", p.name)
 	began := time.Now()
-	err = r.capture.ShownError(p.run(e, ctx, r, j))
+	again := false
+	err = r.capture.ShownError(e.outlast(ctx, r, func() (err error) {
+		if again {
+			if j, err = e.o.Store.Job(ctx, r.id); err != nil {
+				return err
+			}
+		}
+		again = true
+		return p.run(e, ctx, r, j)
+	}))
 	ended := job.Event{At: now(), Kind: job.EventPhaseEnded, Phase: p.name}
 	var noteErr error
 	switch {
 	case err == nil && p.name != job.PhaseDestroy:
 		r.later(recordEvents(ended))
 	case err == nil:
-		j, noteErr = e.record(context.WithoutCancel(ctx), r, recordEvents(ended))
+		j, noteErr = e.record(ctx, context.WithoutCancel(ctx), r, recordEvents(ended))
 	case !errors.Is(context.Cause(ctx), job.ErrDetach):
 		ended.Text = err.Error()
-		j, noteErr = e.record(context.WithoutCancel(ctx), r, recordEvents(ended))
+		j, noteErr = e.record(ctx, context.WithoutCancel(ctx), r, recordEvents(ended))
 	}
 	e.o.Observer.PhaseEnded(j, p.name, began, phaseResult(ctx, err), err)
 	e.o.Log.Info("phase ended", "job_id", r.id, "phase", p.name, "duration_ms", time.Since(began).Milliseconds(), "err", err)
 	return errors.Join(err, noteErr)
 }
 
-// record makes the deferred changes and one more, in one commit.
-func (e *Executor) record(ctx context.Context, r *run, last change) (job.Job, error) {
+// record makes the deferred changes and one more, in one commit, which is begun while
+// writing has not ended.
+func (e *Executor) record(ctx, writing context.Context, r *run, last change) (j job.Job, err error) {
 	changes := append(slices.Clone(r.deferred), last)
-	j, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) { return allOf(changes, j) })
+	err = e.outlast(ctx, r, func() (err error) {
+		j, err = e.update(writing, r.id, func(j *job.Job) ([]job.Event, error) { return allOf(changes, j) })
+		return err
+	})
 	if err == nil {
-		r.deferred = nil
+		r.deferred = r.deferred[len(changes)-1:] // what came meanwhile stays
 	}
 	return j, err
 }

@@ -21,7 +21,10 @@ func (e *Executor) Job(ctx context.Context, id string) (job.Job, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	ahead, waits := e.queue.ahead(id)
+	r := e.runs[id]
 	switch {
+	case r != nil && r.fault != nil && !j.Status.Terminal():
+		j.Progress = "waiting: this engine cannot go on with it: " + r.fault.text
 	case waits && e.full:
 		j.Progress = fmt.Sprintf("waiting: %v, %d jobs ahead", job.ErrNoSlot, ahead)
 	case waits && e.slots() >= e.o.MaxJobs:

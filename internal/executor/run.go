@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"time"
 
 	"linus/internal/capture"
 	"linus/internal/job"
@@ -24,12 +25,14 @@ type run struct {
 	proxy    *proxy        // of a job whose VM may reach names only; nil: not started
 	ended    *job.RunState // the task's end, as its channel brought it; nil: it did not
 	freed    bool          // its VM was destroyed
+	patience time.Duration // with faults of the engine's own
 	deferred []change      // what the last phase left to be recorded with the next one's start: its end, too
 
 	// Executor.mu guards these.
 	heard heard    // reports that are not recorded yet
 	steps []change // of its VM's creation, while they are not recorded
 	cut   func()   // stops collecting; nil before that
+	fault *fault   // of the engine's own, which holds it up; nil: none does
 }
 
 // change changes a job and returns the events to record.
@@ -72,7 +75,8 @@ func (e *Executor) launch(ctx context.Context, j job.Job, adopted bool) {
 	jobCtx, cancel := context.WithCancelCause(ctx)
 	r := &run{
 		id: id, shares: j.Shares(), maker: j.Member != nil, cancel: cancel, adopted: adopted,
-		changed: make(chan struct{}, 1), reported: make(chan struct{}, 1),
+		patience: overdue(j) + e.o.HeartbeatThreshold, // by then its task has ended
+		changed:  make(chan struct{}, 1), reported: make(chan struct{}, 1),
 		capture: capture.New(e.captures, j),
 	}
 	e.runs[id] = r

@@ -325,12 +325,14 @@ func (g *Guest) fault(ctx context.Context, what string, j job.Job, res result.Re
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	e := &job.HostError{Op: op, Host: vm.User + "@" + vm.IP, Class: remote.ClassOf(err).HostClass(), Text: res.Failure(), Remedy: res.Remedy()}
+	e := &job.HostError{Op: op, Host: vm.User + "@" + vm.IP, Class: remote.ClassOf(err).HostClass(), Text: res.Failure(), Remedy: res.Remedy(), Own: job.Own(err)}
 	var exit *remote.ExitError
 	var host *job.HostError
 	switch {
 	case errors.As(err, &host): // the machine through which the VM is reached
 		e.Class, e.Text, e.Remedy = job.HostUnreachable, host.Text, host.Remedy
+	case e.Own:
+		e.Class, e.Remedy = job.HostUnreachable, job.ExhaustedRemedy
 	case errors.As(err, &exit):
 		e.Class = exit.HostClass()
 		if e.Class != job.HostInvalid && e.Class != job.HostDependency { // the runner has no other class, whatever its VM says

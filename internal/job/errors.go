@@ -56,6 +56,7 @@ type HostError struct {
 	Class  HostClass `json:"class"`            // the kind of fault
 	Text   string    `json:"text"`             // what Proxmox or SSH reported
 	Remedy string    `json:"remedy,omitempty"` // what to do
+	Own    bool      `json:"-"`                // the engine could not even try: see Own
 }
 
 func (e *HostError) Error() string {

@@ -270,7 +270,7 @@ func (p *Provider) scriptError(ctx context.Context, op string, res result.Result
 	case exit != nil && exit.Code == fencedExit:
 		e.Class = job.HostFenced
 		e.Text = exit.Stderr
-	case remote.ClassOf(err) != "":
+	case remote.ClassOf(err) != "", job.Exhausted(err):
 		return p.hostError(ctx, op, err)
 	case ctx.Err() != nil:
 		e.Class = job.HostCancelled
@@ -316,8 +316,10 @@ var remedies = map[remote.Class]string{
 // hostError turns a connection fault into a host error.
 func (p *Provider) hostError(ctx context.Context, op string, err error) error {
 	fault := remote.ClassOf(err)
-	e := &job.HostError{Op: op, Host: p.o.Host.Login(), Class: fault.HostClass(), Text: term.Text(err.Error()), Remedy: remedies[fault]}
+	e := &job.HostError{Op: op, Host: p.o.Host.Login(), Class: fault.HostClass(), Text: term.Text(err.Error()), Remedy: remedies[fault], Own: job.Exhausted(err)}
 	switch {
+	case e.Own:
+		e.Class, e.Remedy = job.HostUnreachable, job.ExhaustedRemedy
 	case fault == remote.HostKeyChanged:
 		e.Remedy = cmp.Or(p.o.KeyRemedy, e.Remedy)
 	case e.Class != "":

@@ -15,6 +15,7 @@ import (
 	"linus/embed"
 	"linus/internal/job"
 	"linus/internal/proxmox"
+	"linus/internal/remote"
 	"linus/internal/sshtest"
 )
 
@@ -251,5 +252,19 @@ func TestHost_ThatStaysAway(t *testing.T) {
 	}
 	if err := p.Destroy(t.Context(), theVM); err == nil {
 		t.Error("destroyed on a host that does not answer")
+	}
+}
+
+// What fails here, before the host was asked, says nothing of the host. The kernel
+// returns EIO for this file, as a broken disk does.
+func TestHost_ThatCouldNotBeAskedIsAFaultOfOurOwn(t *testing.T) {
+	t.Parallel()
+	h := newScripted(t, nil)
+	pool := remote.NewPool(remote.Options{Host: h.Host, Port: h.Port, User: "root", KeyPath: "/proc/self/mem", KnownHosts: h.KnownHosts})
+	t.Cleanup(pool.Close)
+	p := h.provider(func(o *proxmox.Options) { o.Host, o.Patience = pool, time.Second })
+	_, err := p.List(t.Context())
+	if host := hostError(t, err, job.HostUnreachable); !job.Own(err) || host.Remedy != job.ExhaustedRemedy {
+		t.Errorf("%+v, own %v", host, job.Own(err))
 	}
 }

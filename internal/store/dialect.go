@@ -34,6 +34,9 @@ type dialect interface {
 	// passing reports whether what failed with err may succeed when it is tried
 	// again: the database is away, or others were in the way.
 	passing(err error) bool
+	// own reports whether err is the database's, which could not do what it was asked,
+	// and not of what it was asked.
+	own(err error) bool
 }
 
 // statement is one statement with its parameters.

@@ -2,10 +2,13 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+
+	"linus/internal/job"
 )
 
 const (
@@ -20,8 +23,17 @@ const (
 )
 
 // persist calls try until it succeeds, fails for good, or s.patience has
-// passed.
+// passed. A fault of the database's is a *job.OwnFault.
 func (s *Store) persist(ctx context.Context, try func() error) error {
+	err := s.persistent(ctx, try)
+	var unknown *unknownError
+	if err != nil && ctx.Err() == nil && (s.dialect.own(err) || errors.As(err, &unknown)) {
+		return &job.OwnFault{Err: err}
+	}
+	return err
+}
+
+func (s *Store) persistent(ctx context.Context, try func() error) error {
 	err := try()
 	if err == nil || !s.dialect.passing(err) || ctx.Err() != nil {
 		return err

@@ -148,6 +148,11 @@ func (postgres) passing(err error) bool {
 		slices.ContainsFunc(lost, func(e error) bool { return errors.Is(err, e) })
 }
 
+func (d postgres) own(err error) bool {
+	var refused *pgconn.PgError
+	return d.passing(err) || errors.As(err, &refused) && !strings.HasPrefix(refused.Code, "23") // a constraint
+}
+
 // passingCodes are errors of the server that are nobody's fault.
 var passingCodes = []string{
 	"40001", "40P01", "55P03", // others were in the way: serialization, deadlock, lock

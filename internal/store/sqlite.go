@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"net/url"
@@ -12,7 +13,8 @@ import (
 	"sync"
 
 	"github.com/pressly/goose/v3"
-	_ "modernc.org/sqlite" // the database driver "sqlite"
+	modernc "modernc.org/sqlite" // the database driver "sqlite", too
+	sqlite3 "modernc.org/sqlite/lib"
 )
 
 const (
@@ -55,6 +57,11 @@ func (sqlite) fate(context.Context, querier, string) (bool, error) { return fals
 func (sqlite) dead(*sql.Conn) bool { return false }
 
 func (sqlite) passing(error) bool { return false }
+
+func (sqlite) own(err error) bool {
+	var refused *modernc.Error
+	return errors.As(err, &refused) && refused.Code()&0xff != sqlite3.SQLITE_CONSTRAINT || errors.Is(err, driver.ErrBadConn) || errors.Is(err, sql.ErrConnDone)
+}
 
 // openSQLite opens the database of the state directory.
 func (s *Store) openSQLite(ctx context.Context, o Options) error {

@@ -311,3 +311,32 @@ func TestUnknownJob_IsNotFoundEverywhere(t *testing.T) {
 		}
 	}
 }
+
+// A fault of the database is the engine's own, and a refused change is not.
+func TestDatabase_FaultsAreTheEnginesOwn(t *testing.T) {
+	sqliteOnly(t)
+	s := newStore(t)
+	j := newJob("x")
+	tok := job.Token{ID: "1", TokenSpec: job.TokenSpec{Name: "a"}}
+	if err := errors.Join(insertErr(s, j), s.InsertToken(t.Context(), tok, "hash")); err != nil {
+		t.Fatal(err)
+	}
+	_, unknown := s.Job(t.Context(), newJob("x").ID)
+	for what, err := range map[string]error{"a duplicate": s.InsertToken(t.Context(), tok, "hash"), "an unknown job": unknown} {
+		if err == nil || job.Own(err) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := s.write.conn.ExecContext(t.Context(), `PRAGMA max_page_count = 1`); err != nil { // a full disk
+		t.Fatal(err)
+	}
+	j = newJob(strings.Repeat("x", 1<<20))
+	if err := insertErr(s, j); !job.Own(err) || !strings.Contains(err.Error(), "full") {
+		t.Errorf("a full database: %v", err)
+	}
+}
+
+func insertErr(s *Store, j job.Job) error {
+	_, _, err := s.Insert(context.Background(), j, "", job.Limits{})
+	return err
+}

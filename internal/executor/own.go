@@ -1,0 +1,77 @@
+package executor
+
+import (
+	"context"
+	"time"
+
+	"linus/internal/job"
+)
+
+// Pauses after a fault of the engine's own.
+const (
+	firstOwnPause   = 500 * time.Millisecond
+	longestOwnPause = 10 * time.Second
+)
+
+// fault is a fault of the engine's own that holds a run up.
+type fault struct {
+	since time.Time
+	text  string
+}
+
+// outlast calls work until it does something else than fail by a fault of the engine's
+// own (see job.Own), for r.patience at most: such a fault says nothing of the job's VM,
+// in which the task goes on. The job's progress says what is waited for, and its events
+// that it was.
+func (e *Executor) outlast(ctx context.Context, r *run, work func() error) error {
+	pause := firstOwnPause
+	for {
+		err := work()
+		if ctx.Err() != nil || !job.Own(err) {
+			if passed := e.passed(r); passed != nil {
+				r.later(recordEvents(*passed))
+			}
+			return err
+		}
+		since, first := e.held(r, r.capture.ShownError(err))
+		if first {
+			pause = firstOwnPause
+			e.o.Log.Error("a fault of this engine's own holds a job up", "job_id", r.id, "err", err)
+		}
+		if since > r.patience {
+			return err
+		}
+		r.adopted = true // what was begun is looked for
+		again := time.NewTimer(pause)
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+		}
+		again.Stop()
+		pause = min(2*pause, longestOwnPause)
+	}
+}
+
+// held notes a fault of the engine's own, and returns for how long it has held the run up.
+func (e *Executor) held(r *run, err error) (since time.Duration, first bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if first = r.fault == nil; first {
+		r.fault = &fault{since: time.Now()}
+	}
+	r.fault.text = err.Error()
+	return time.Since(r.fault.since), first
+}
+
+// passed returns the event of a fault that does not hold the run up any more; nil: there
+// was none.
+func (e *Executor) passed(r *run) *job.Event {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f := r.fault
+	if r.fault = nil; f == nil {
+		return nil
+	}
+	return &job.Event{At: now(), Kind: job.EventWarning, Text: "held up for " + time.Since(f.since).Round(time.Second).String() +
+		" by a fault of this engine's own, which says nothing of the VM: " + f.text}
+}

@@ -1,0 +1,139 @@
+package executor_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"linus/internal/executor"
+	"linus/internal/job"
+	"linus/internal/providertest"
+	"linus/internal/store"
+)
+
+// failingStore fails, as a store does whose disk is full or which has no descriptors.
+type failingStore struct {
+	*store.Store
+	broken *atomic.Bool
+}
+
+var errBroken = &job.OwnFault{Err: errors.New("unable to open database file: too many open files (14)")}
+
+func (s failingStore) Job(ctx context.Context, id string) (job.Job, error) {
+	if s.broken.Load() {
+		return job.Job{}, errBroken
+	}
+	return s.Store.Job(ctx, id)
+}
+
+func (s failingStore) Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
+	if s.broken.Load() {
+		return job.Job{}, errBroken
+	}
+	return s.Store.Update(ctx, id, change)
+}
+
+func (s failingStore) AppendOutput(ctx context.Context, id, stream string, offset int64, data []byte) (int64, error) {
+	if s.broken.Load() {
+		return 0, syscall.ENOSPC
+	}
+	return s.Store.AppendOutput(ctx, id, stream, offset, data)
+}
+
+// dumbGuest cannot be asked: this machine has no descriptors for a connection.
+type dumbGuest struct {
+	executor.Guest
+	broken *atomic.Bool
+}
+
+func (g dumbGuest) Probe(ctx context.Context, j job.Job) (job.RunState, error) {
+	if g.broken.Load() {
+		return job.RunState{}, &job.HostError{Op: "ask VM 100", Class: job.HostUnreachable, Text: "socket: too many open files", Own: true}
+	}
+	return g.Guest.Probe(ctx, j)
+}
+
+// ownRig is an engine in a bubble whose own means fail while broken.
+func ownRig(t *testing.T, what string) (r *rig, broken *atomic.Bool) {
+	t.Helper()
+	r, broken = newRigHere(t, 1), &atomic.Bool{}
+	r.stop()
+	r.opts.CleanupInterval, r.opts.PoolInterval = 30*time.Second, time.Minute
+	if what == "descriptors" {
+		r.opts.Guest = dumbGuest{r.fake, broken}
+	} else {
+		r.opts.Store = failingStore{r.store, broken}
+	}
+	r.restart()
+	return r, broken
+}
+
+// What fails of the engine's own says nothing of the task: when it has passed, the job
+// goes on, and says that it was held up.
+func TestJob_OutlastsFaultsOfTheEnginesOwn(t *testing.T) {
+	t.Parallel()
+	notOnPostgres(t)
+	for _, what := range []string{"store", "descriptors"} {
+		for _, when := range []string{"while the task runs", "when it ends"} {
+			t.Run(what+" "+when, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					r, broken := ownRig(t, what)
+					do, release := hold(t, providertest.Task{Stdout: []byte("whole\n")})
+					r.behave(providertest.Behaviour{Task: do}, false)
+					id := r.submit()
+					r.until(id, func(j job.Job) bool { return j.Status == job.Running })
+					broken.Store(true)
+					if when == "when it ends" {
+						release()
+					}
+					time.Sleep(10 * time.Minute) // far longer than the heartbeat threshold
+					broken.Store(false)
+					time.Sleep(time.Minute)
+					release()
+					j := r.wait(id)
+					if j.Status != job.Success || j.Stdout.Total != 6 || j.Stdout.Incomplete {
+						t.Errorf("%+v, %+v, %+v", j, j.Outcome, j.Stdout)
+					}
+					if what == "store" || when == "while the task runs" {
+						said := strings.Join(r.warnings(id, "held up for 10m"), "\n")
+						if strings.Count(said, "held up") != 1 || !strings.Contains(said, "too many open files") {
+							t.Errorf("it says %q", said)
+						}
+					}
+					r.noLeaks()
+				})
+			})
+		}
+	}
+}
+
+// It is bounded: a job that cannot be gone on with until its task must have ended ends,
+// and not as lost. Meanwhile its progress says why.
+func TestJob_EndsWhenAFaultOfTheEnginesOwnDoesNotPass(t *testing.T) {
+	t.Parallel()
+	notOnPostgres(t)
+	synctest.Test(t, func(t *testing.T) {
+		r, broken := ownRig(t, "descriptors")
+		do, release := hold(t, providertest.Task{})
+		defer release()
+		r.behave(providertest.Behaviour{Task: do}, false)
+		id := r.submit(func(m *job.Manifest) { m.Timeout = 600 })
+		r.until(id, func(j job.Job) bool { return j.Status == job.Running })
+		broken.Store(true)
+		time.Sleep(time.Minute)
+		if j, err := r.Job(t.Context(), id); err != nil || !strings.Contains(j.Progress, "waiting: this engine cannot go on with it: ") || !strings.Contains(j.Progress, "too many open files") {
+			t.Errorf("progress %q, %v", j.Progress, err)
+		}
+		time.Sleep(15 * time.Minute)
+		if j, err := r.store.Job(t.Context(), id); err != nil || j.Outcome == nil || j.Outcome.Reason != job.ReasonInternal || !strings.Contains(j.Outcome.Error, "too many open files") {
+			t.Errorf("%+v, %v", j.Outcome, err)
+		}
+		broken.Store(false)
+		r.wait(id)
+	})
+}
