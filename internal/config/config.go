@@ -94,7 +94,7 @@ type Config struct {
 	AllowedEgress    string `envconfig:"ALLOWED_EGRESS" desc:"Egress modes that jobs may choose besides DEFAULT_EGRESS, separated by commas. Empty: MCP clients those that reach less, others any."`
 	AllowedNames     string `envconfig:"ALLOWED_EGRESS_NAMES" desc:"Names that jobs with egress allow may list besides DEFAULT_EGRESS_NAMES, separated by commas: github.com, *.npmjs.org. Empty: any."`
 	AllowedTemplates string `envconfig:"ALLOWED_TEMPLATES" desc:"Templates (names or VM IDs, as a job names them) and systems (os) that jobs may choose besides DEFAULT_VM_TEMPLATE, separated by commas: agent-*, 9000, debian-12. Empty: any."`
-	AllowedWebhooks  string `envconfig:"ALLOWED_WEBHOOKS" desc:"Hosts that clients' jobs may notify, separated by commas: ci.example, *.hooks.example. A host that is named whole may have a private address. Empty: only the operator's own jobs may, anywhere."`
+	AllowedWebhooks  string `envconfig:"ALLOWED_WEBHOOKS" desc:"Hosts that clients' jobs may notify, separated by commas: ci.example, *.hooks.example, or ci.example:8443 for one port only. A host that is named whole may have a private address. Empty: only the operator's own jobs may, anywhere."`
 	AllowedSecrets   string `envconfig:"ALLOWED_SECRETS" desc:"Secrets that jobs may name, separated by commas: CI_*, NPM_TOKEN. Empty: any."`
 	LimitJobs        int    `envconfig:"LIMIT_JOBS" default:"0" min:"0" max:"100000" desc:"Unfinished jobs (a job is finished once its result is available) and persistent VMs one client may have. 0: no limit."`
 	LimitCPU         int    `envconfig:"LIMIT_CPU" default:"0" min:"0" max:"100000" desc:"Total cores of one client's VMs; a finished job's VM counts until it is gone. 0: no limit."`

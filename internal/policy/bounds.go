@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"net"
 	"path"
 	"slices"
 	"strconv"
@@ -35,7 +36,7 @@ type Choices struct {
 type Bounds struct {
 	own                         Choices
 	bridges, templates, secrets []string
-	webhooks                    []string // hosts
+	webhooks                    []string // hosts, or hosts with a port
 	vlans                       [][2]int
 	egress                      []job.Egress
 	names                       []string
@@ -62,6 +63,12 @@ func NewBounds(c Choices) (*Bounds, error) {
 			}
 		}
 		*list.to = names
+	}
+	for _, name := range b.webhooks {
+		host, port, err := net.SplitHostPort(name)
+		if _, bad := strconv.ParseUint(port, 10, 16); err == nil && (host == "" || bad != nil || port[0] == '0') {
+			return nil, setting("ALLOWED_WEBHOOKS", "%q does not name a host and a port", name, "write hosts such as ci.example, or ci.example:8443 for one port of it, separated by commas")
+		}
 	}
 	if err := b.readEgress(); err != nil {
 		return nil, err

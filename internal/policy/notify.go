@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"net"
 	"net/url"
 	"slices"
 	"strings"
@@ -18,11 +19,11 @@ func (b *Bounds) notify(found *findings, s job.Submission) {
 	case n == nil:
 	case !b.own.Signs:
 		found.add(name, "cannot be notified: WEBHOOK_SECRET, which signs messages, is not set", "leave it out, or have the operator set it")
-	case operators(s.Client, s.Principal.Name) || job.Among(b.webhooks, hostOf(n.URL)):
+	case operators(s.Client, s.Principal.Name) || b.lists(n.URL, func(host, listed string) bool { return job.Among([]string{listed}, host) }):
 	case len(b.webhooks) == 0:
 		found.add(name, "is not allowed: only the operator's jobs notify, as ALLOWED_WEBHOOKS is not set", "leave it out")
 	default:
-		found.add(name, fmt.Sprintf("%q is not allowed: ALLOWED_WEBHOOKS allows %s", hostOf(n.URL), strings.Join(b.webhooks, ", ")), "use one of these, or leave it out")
+		found.add(name, fmt.Sprintf("%q is not allowed: ALLOWED_WEBHOOKS allows %s", net.JoinHostPort(hostOf(n.URL)), strings.Join(b.webhooks, ", ")), "use one of these, or leave it out")
 	}
 }
 
@@ -30,7 +31,19 @@ func (b *Bounds) notify(found *findings, s job.Submission) {
 // the operator's may, and a host that is named whole.
 func (b *Bounds) NotifyPrivate(j job.Job) bool {
 	n := j.Manifest.Notify
-	return n != nil && (operators(j.Client, j.Principal) || slices.Contains(b.webhooks, hostOf(n.URL)))
+	return n != nil && (operators(j.Client, j.Principal) || b.lists(n.URL, func(host, listed string) bool { return host == listed }))
+}
+
+// lists reports whether ALLOWED_WEBHOOKS has a URL's port, and its host as same compares
+// them. A host that is listed without a port has all of them.
+func (b *Bounds) lists(url string, same func(host, listed string) bool) bool {
+	host, port := hostOf(url)
+	return slices.ContainsFunc(b.webhooks, func(listed string) bool {
+		if h, p, err := net.SplitHostPort(listed); err == nil {
+			return same(host, h) && port == p
+		}
+		return same(host, listed)
+	})
 }
 
 // operators reports whether a job was submitted by the operator, and not by an agent for
@@ -39,11 +52,19 @@ func operators(client, principal string) bool {
 	return (principal == "" || principal == job.OperatorName) && !job.IsMCP(client)
 }
 
-// hostOf returns a URL's host without its port, in lower case.
-func hostOf(text string) string {
+// hostOf returns a URL's host, in lower case, and its port.
+func hostOf(text string) (host, port string) {
 	u, err := url.Parse(text)
 	if err != nil {
-		return ""
+		return "", ""
 	}
-	return strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
+	port = u.Port()
+	switch {
+	case port != "":
+	case u.Scheme == "https":
+		port = "443"
+	default:
+		port = "80"
+	}
+	return strings.TrimSuffix(strings.ToLower(u.Hostname()), "."), port
 }

@@ -8,6 +8,14 @@ import (
 	"linus/internal/policy"
 )
 
+func TestBounds_PortsOfHostsToNotify(t *testing.T) {
+	for _, list := range []string{"ci.example:", "ci.example:0", "ci.example:65536", "ci.example:https", "ci.example:+443", ":443", "[fd00::5]:x"} {
+		if _, err := policy.NewBounds(policy.Choices{Webhooks: list}); err == nil || !strings.Contains(err.Error(), "ALLOWED_WEBHOOKS") {
+			t.Errorf("%s: %v", list, err)
+		}
+	}
+}
+
 func TestBounds_WhomAJobMayNotify(t *testing.T) {
 	for _, tt := range []struct {
 		name, list, client, owner, url string
@@ -23,6 +31,15 @@ func TestBounds_WhomAJobMayNotify(t *testing.T) {
 		{name: "by a pattern", list: "ci.example, *.hooks.example", client: "api", owner: "alice", url: "https://a.hooks.example/x"},
 		{name: "not listed", list: "ci.example", client: "mcp", url: "https://ci.example.evil.test/", says: "ALLOWED_WEBHOOKS allows ci.example"},
 		{name: "a host in the path", list: "ci.example", client: "mcp", url: "https://evil.test/ci.example", says: "ALLOWED_WEBHOOKS allows"},
+		{name: "at the port that is listed", list: "ci.example:8443", client: "mcp", url: "https://ci.example:8443/x", private: true},
+		{name: "at its scheme's port", list: "ci.example:443", client: "mcp", url: "https://ci.example/x", private: true},
+		{name: "at plain HTTP's port", list: "ci.example:80", client: "mcp", url: "http://ci.example/x", private: true},
+		{name: "at another port", list: "ci.example:8443, other.example", client: "mcp", url: "https://ci.example/x", says: "\"ci.example:443\" is not allowed: ALLOWED_WEBHOOKS allows ci.example:8443, other.example"},
+		{name: "at another port of a private host", list: "ci.example:8443, *.example", client: "mcp", url: "https://ci.example/x"},
+		{name: "by a pattern with a port", list: "*.example:8443", client: "mcp", url: "https://ci.example:8443/x"},
+		{name: "an address", list: "fd00::5", client: "mcp", url: "https://[fd00::5]:8443/x", private: true},
+		{name: "an address and a port", list: "[fd00::5]:8443", client: "mcp", url: "https://[fd00::5]:8443/x", private: true},
+		{name: "an address and another port", list: "[fd00::5]:8443", client: "mcp", url: "https://[fd00::5]/x", says: "ALLOWED_WEBHOOKS allows [fd00::5]:8443"},
 		{name: "without a key", client: "cli", url: "https://ci.example/", unsigned: true, says: "WEBHOOK_SECRET", private: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

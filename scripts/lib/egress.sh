@@ -239,11 +239,12 @@ egress_perl() { # <directory of pmxcfs> <directory of learned addresses> <resolv
   run_read 60 perl -MSocket=inet_pton,inet_ntop,AF_INET,AF_INET6 -MFile::Glob=:bsd_glob -e '
     use strict; use warnings;
     my ($root, $state, $resolv, $cards) = @ARGV;
+    # With AS112, which stands in for the name servers of private networks, and the platform of Azure.
     my %closed = (
-      4 => [qw(0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24
-        192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/3)],
+      4 => [qw(0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 168.63.129.16/32 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24
+        192.31.196.0/24 192.88.99.0/24 192.168.0.0/16 192.175.48.0/24 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/3)],
       # All but 2000::/3, and of that what carries IPv4 or is nobody else.
-      6 => [qw(::/3 2001::/23 2001:db8::/32 2002::/16 3fff::/20 4000::/2 8000::/1)],
+      6 => [qw(::/3 2001::/23 2001:db8::/32 2002::/16 2620:4f:8000::/48 3fff::/20 4000::/2 8000::/1)],
     );
     sub family { return $_[0] =~ /:/ ? 6 : 4 }
     sub address { # its text as nft writes it; empty where it is none
