@@ -57,7 +57,7 @@ func TestScript_IsSelfContained(t *testing.T) {
 // Sourced functions of a bundle must be the same as those of the script where
 // it lies: nothing lost, nothing added.
 func TestScript_DefinesWhatTheSourceDefines(t *testing.T) {
-	dirs := map[string]string{"job-runner": "guest", "bootstrap": "guest"}
+	dirs := map[string]string{"job-runner": "guest", "bootstrap": "guest", "run-tree": "guest"}
 	for _, name := range Names() {
 		t.Run(name, func(t *testing.T) {
 			f, err := Script(name)

@@ -129,7 +129,7 @@ func (a *app) artifactsGetCommand() *cobra.Command {
 			var lines []string
 			var failed error
 			for _, f := range chosen {
-				if err := fetch(ctx, e, args[0], f.Path, root, force); err != nil {
+				if err := fetch(ctx, e, args[0], f.Path, root, f.Path, force); err != nil {
 					failed = errors.Join(failed, err)
 					continue
 				}
@@ -180,9 +180,9 @@ func choose(all []job.Artifact, paths []string) ([]job.Artifact, error) {
 }
 
 // fetch writes an artifact below root. An incomplete or altered one leaves nothing there.
-func fetch(ctx context.Context, e keeper, id, name string, root *os.Root, force bool) (err error) {
+func fetch(ctx context.Context, e keeper, id, name string, root *os.Root, to string, force bool) (err error) {
 	failure := func(err error) error { return fmt.Errorf("%s: %w", name, err) }
-	target := filepath.FromSlash(name)
+	target := filepath.FromSlash(to)
 	if !filepath.IsLocal(target) {
 		return failure(errors.New("the path leads out of the directory; not fetched"))
 	}

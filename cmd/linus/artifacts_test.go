@@ -72,7 +72,7 @@ func TestFetch(t *testing.T) {
 			}
 			defer root.Close()
 			tt.engine.files = map[string]string{tt.path: "fetched"}
-			err = fetch(t.Context(), tt.engine, "j", tt.path, root, tt.force)
+			err = fetch(t.Context(), tt.engine, "j", tt.path, root, tt.path, tt.force)
 			if (tt.says == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), tt.says) {
 				t.Fatalf("got %v, want %q", err, tt.says)
 			}
@@ -106,7 +106,7 @@ func TestFetch_AFileThatComesMeanwhileStays(t *testing.T) {
 	}
 	defer root.Close()
 	e := left{files: map[string]string{"app": "fetched"}, race: filepath.Join(dir, "app")}
-	err = fetch(t.Context(), e, "j", "app", root, false)
+	err = fetch(t.Context(), e, "j", "app", root, "app", false)
 	if mine, _ := os.ReadFile(e.race); err == nil || string(mine) != "mine" {
 		t.Errorf("%v; the file is now %q", err, mine)
 	}

@@ -19,14 +19,18 @@ type completer = func(cmd *cobra.Command, args []string, typed string) ([]string
 
 // completeJobs completes a command's arguments with job IDs.
 func (a *app) completeJobs(cmd *cobra.Command) *cobra.Command {
-	cmd.ValidArgsFunction = a.complete(func(ctx context.Context, e job.Engine) (words []string, err error) {
+	cmd.ValidArgsFunction = a.jobIDs()
+	return cmd
+}
+
+func (a *app) jobIDs() completer {
+	return a.complete(func(ctx context.Context, e job.Engine) (words []string, err error) {
 		page, err := e.List(ctx, job.Filter{})
 		for _, j := range page.Jobs {
 			words = append(words, fmt.Sprintf("%s\t%s, %s", j.ID, j.Status, oneLine(job.Title(j.Task), 40)))
 		}
 		return words, err
 	})
-	return cmd
 }
 
 // completeVMs completes a command's first argument with VM names.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,6 +70,7 @@ func (a *app) execCommand() *cobra.Command {
 		},
 	}
 	task.register(cmd)
+	task.registerPlace(cmd)
 	vm.register(cmd)
 	vm.registerKeeping(cmd)
 	a.completeFlags(cmd)
@@ -108,8 +110,9 @@ func hasInput(stdin io.Reader) bool {
 
 // conversation are the options of converse.
 type conversation struct {
-	input   bool // stdin goes to the task
-	joining bool // the job was already running: show only its last lines
+	input   bool   // stdin goes to the task
+	joining bool   // the job was already running: show only its last lines
+	again   string // the command that attaches to it again; empty: job attach
 }
 
 var errDetached = errors.New("detached")
@@ -129,7 +132,7 @@ func (a *app) converse(outer context.Context, s *session, j job.Job, c conversat
 	err := a.talk(ctx, s, j, c, leave)
 	switch {
 	case errors.Is(context.Cause(ctx), errDetached):
-		a.note("\ndetached; the job goes on\n  attach: linus job attach %s\n  end:     linus job cancel %s", j.ID, j.ID)
+		a.note("\ndetached; the job goes on\n  attach: %s\n  end:     linus job cancel %s", cmp.Or(c.again, "linus job attach "+j.ID), j.ID)
 		return exitError(exitDetached)
 	case err != nil:
 		return err

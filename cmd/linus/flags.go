@@ -27,15 +27,19 @@ type taskFlags struct {
 func (f *taskFlags) register(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.vm, "vm", "", "name or VM ID of an existing VM to run in, instead of a new one")
-	flags.StringVar(&f.cwd, "cwd", "", "absolute directory to run in (default: the VM user's home)")
 	flags.StringArrayVar(&f.env, "env", nil, "environment variable NAME=VALUE for the task; may be repeated")
 	flags.StringArrayVar(&f.secrets, "secret", nil, "name of a configured secret, passed to the task as an environment variable; may be repeated")
 	flags.StringArrayVar(&f.files, "file", nil, "LOCAL:REMOTE[:MODE], a file to copy into the VM; may be repeated")
-	flags.StringArrayVar(&f.kept, "artifact", nil, "path or pattern such as 'dist/**' of files to collect at the end; may be repeated")
 	flags.BoolVar(&f.sudo, "sudo", false, "run as root")
 	flags.BoolVar(&f.tty, "tty", false, "run on a terminal the size of this one")
 	flags.IntVar(&f.timeout, "timeout", 0, "the task's time limit in seconds")
 	flags.StringVar(&f.mode, "status-mode", "", "simple, detailed or streaming")
+}
+
+// registerPlace adds the options of a task that runs in a directory of its choice.
+func (f *taskFlags) registerPlace(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.cwd, "cwd", "", "absolute directory to run in (default: the VM user's home)")
+	cmd.Flags().StringArrayVar(&f.kept, "artifact", nil, "path or pattern such as 'dist/**' of files to collect at the end; may be repeated")
 }
 
 // override writes the given options into the manifest.

@@ -38,7 +38,7 @@ var adapters = []string{
 //
 // A new package needs a line here: that is the moment to think of its place.
 var arrows = map[string][]string{
-	"cmd/linus":       {"internal/daemon", "internal/config", "internal/control", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "embed"},
+	"cmd/linus":       {"internal/daemon", "internal/config", "internal/control", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "internal/worktree", "embed"},
 	"internal/daemon": append([]string{"internal/job", "internal/remote", "internal/secret"}, adapters...),
 
 	"internal/callback":  {"internal/gate", "internal/job"},
@@ -68,6 +68,7 @@ var arrows = map[string][]string{
 	"internal/lategc":     {},
 	"internal/lazyregexp": {},
 	"internal/term":       {},
+	"internal/worktree":   {},
 	"internal/remote":     {"internal/job"},
 	"internal/result":     {},
 	"embed":               {"scripts"},

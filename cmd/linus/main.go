@@ -74,7 +74,7 @@ func run(ctx context.Context, backend daemon.NewBackend, args []string, stdin io
 func (a *app) root() *cobra.Command {
 	var output string
 	root := group("linus", "Run jobs in ephemeral Proxmox VE virtual machines",
-		a.mcpCommand(), a.serveCommand(), a.jobCommand(), a.vmCommand(), a.poolCommand(), a.networkCommand(), a.nodeCommand(), a.engineCommand(), a.tokenCommand(), a.hostCommand(), a.templateCommand(), a.scriptsCommand(), a.storeCommand(), a.configCommand(), a.manCommand(), a.versionCommand())
+		a.mcpCommand(), a.serveCommand(), a.runCommand(), a.jobCommand(), a.vmCommand(), a.poolCommand(), a.networkCommand(), a.nodeCommand(), a.engineCommand(), a.tokenCommand(), a.hostCommand(), a.templateCommand(), a.scriptsCommand(), a.storeCommand(), a.configCommand(), a.manCommand(), a.versionCommand())
 	root.Long = exitHelp()
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {

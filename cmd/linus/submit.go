@@ -66,6 +66,7 @@ func (a *app) submitCommand() *cobra.Command {
 	flags.BoolVar(&f.stdin, "stdin", false, "leave the task's stdin open, for linus job input and attach")
 	flags.StringVar(&f.key, "idempotency-key", "", "idempotency key: submitting again with the same key returns the first job; with another manifest it is an error")
 	f.taskFlags.register(cmd)
+	f.registerPlace(cmd)
 	f.vmFlags.register(cmd)
 	f.registerKeeping(cmd)
 	a.completeFlags(cmd)

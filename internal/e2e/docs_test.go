@@ -209,7 +209,7 @@ func (h *host) session(ts *testscript.TestScript) {
 	defer cancel()
 	shell := exec.CommandContext(ctx, "bash", "-c", script.String())
 	shell.Dir = ts.MkAbs(".")
-	shell.Env = append(slices.Clone(h.env), "PATH="+binDir+string(filepath.ListSeparator)+os.Getenv("PATH"), "HOME="+ts.MkAbs("."))
+	shell.Env = append(slices.Clone(h.env), "PATH="+binDir+string(filepath.ListSeparator)+os.Getenv("PATH"), "HOME="+ts.MkAbs(".tmp"))
 	shown, err := shell.CombinedOutput()
 	if ctx.Err() != nil || err != nil && shell.ProcessState == nil {
 		ts.Fatalf("the session does not end: %v\n%s", err, shown)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The demo: two jobs, each in a virtual machine of its own, on a stand-in
-# Proxmox host that is gone afterwards. Usage: demo.sh [qemu|process]
+# The demo: a run on a directory's files and two jobs, each in a virtual machine of
+# its own, on a stand-in Proxmox host that is gone afterwards. Usage: demo.sh [qemu|process]
 # qemu needs root and /dev/net/tun; process needs neither and isolates nothing.
-# Exit codes: 0 both jobs came back as they should, 1 otherwise.
+# Exit codes: 0 they came back as they should, 1 otherwise.
 
 work_dir= # everything the demo writes; removed at the end
 root=
@@ -67,6 +67,13 @@ main() {
   say 'linus host check'
   bin/linus host check
 
+  say 'linus run: a command on the files of this directory, and what it changes taken back'
+  mkdir "${work_dir}/project"
+  printf 'Hello from @HOST@!\n' >"${work_dir}/project/greeting"
+  (cd -- "${work_dir}/project" && "${root}/bin/linus" run --memory 1G --diff --apply -- sed -i 's/@HOST@/a VM/' greeting)
+  local greeting
+  greeting=$(<"${work_dir}/project/greeting")
+
   say 'a job that shows where it runs'
   bin/linus job submit --wait -f - <<'JOB'
 {
@@ -81,13 +88,13 @@ JOB
   bin/linus job submit --wait --memory 1G -- sh -c 'echo "about to fail" >&2; exit 3' || status=$?
   printf 'linus exited with the job'"'"'s own status: %d\n' "${status}"
 
-  say 'what is left: both jobs in the list, and on the host no VM but the template'
+  say 'what is left: the jobs in the list, and on the host no VM but the template'
   bin/linus job list
   bin/pvelab status --dir "${work_dir}/host"
   local left
   left=$(grep -ls linus-job "${work_dir}"/host/etc/pve/qemu-server/*.conf || true)
-  if [[ ${status} -ne 3 || -n ${left} ]]; then
-    printf 'that is not as it should be: exit status %d, VMs left: %s\n' "${status}" "${left:-none}" >&2
+  if [[ ${status} -ne 3 || -n ${left} || ${greeting} != 'Hello from a VM!' ]]; then
+    printf 'that is not as it should be: exit status %d, VMs left: %s, greeting: %s\n' "${status}" "${left:-none}" "${greeting}" >&2
     return 1
   fi
 }

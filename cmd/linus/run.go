@@ -1,0 +1,456 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"al.essio.dev/pkg/shellescape"
+	"github.com/spf13/cobra"
+
+	"linus/embed"
+	"linus/internal/job"
+	"linus/internal/lazyregexp"
+	shown "linus/internal/term"
+	"linus/internal/worktree"
+)
+
+// runFlags are the options of linus run.
+type runFlags struct {
+	taskFlags
+	vmFlags
+
+	repository string
+	job        string // a run to take up, instead of a new one
+	takeFlags
+}
+
+// takeFlags say what is taken back of a run.
+type takeFlags struct {
+	pull        []string
+	diff, apply bool
+
+	anyway bool   // apply what a command that failed has changed, too
+	to     string // the directory that files are pulled to
+}
+
+func (a *app) runCommand() *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use:   "run -- COMMAND [ARG...]",
+		Short: "Run a command on the files you stand in, in a VM of its own",
+		Long: "Sends the tree you stand in to a new VM, runs the command there, in the same directory of it, shows its output live, and exits\n" +
+			"with its exit code (124: timed out; 125: no exit code). The tree is git's, with every file that is tracked or not ignored and\n" +
+			"without .git; where there is no git it is this directory, with all files. The VM is destroyed afterwards.\n\n" +
+			"--diff shows what the command has changed of the tree, and --apply makes these changes here, where the file is still what was\n" +
+			"sent: look at them as at any patch of a stranger. Files that git ignores come back by --pull.\n" +
+			"With --vm the tree stays in that VM, with all that commands make in it, and the next run sends only what has changed.\n\n" +
+			"Ctrl-C interrupts the command; a second Ctrl-C detaches from it. Whatever happens here then, the run goes on, and what it has\n" +
+			"changed is kept: linus run --job ID takes it up again.",
+		Example: "  linus run -- make test\n" +
+			"  linus run --pull dist --memory 8G -- npm run build\n" +
+			"  linus run --apply -- gofmt -w .\n" +
+			"  linus run --vm dev -- go test ./...\n" +
+			"  linus run --repo https://github.com/junegunn/fzf#master --egress internet -- make test\n" +
+			"  linus run --job ID --diff",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if a.json && (f.diff || len(f.pull) > 0 || f.apply) {
+				return usage("-o json shows the run's result alone; take what it has changed with linus run --job ID")
+			}
+			if f.job != "" {
+				return a.takeUp(cmd, args, f)
+			}
+			return a.runTree(cmd, args, f)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.repository, "repo", "", "URL[#REF] of a repository to run on instead: it is cloned here, and sent")
+	flags.StringVar(&f.job, "job", "", "take up the run with this job's ID again, instead of a new one: follow it to its end, and take what it has changed")
+	flags.StringArrayVar(&f.pull, "pull", nil, "path or pattern of files to bring back, from where you stand; may be repeated")
+	flags.BoolVar(&f.diff, "diff", false, "show what the command has changed, as a patch")
+	flags.BoolVar(&f.apply, "apply", false, "make what the command has changed here, too, if it succeeds")
+	f.taskFlags.register(cmd)
+	f.vmFlags.register(cmd)
+	f.registerKeeping(cmd)
+	a.completeFlags(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("job", a.jobIDs())
+	return cmd
+}
+
+// runTree submits a new run and follows it to its end.
+func (a *app) runTree(cmd *cobra.Command, args []string, f runFlags) error {
+	ctx := cmd.Context()
+	switch {
+	case len(args) == 0:
+		return usage("nothing to run; give a command after --")
+	case cmd.ArgsLenAtDash() != 0:
+		return usage("put the command after --, as in: %s -- %s", cmd.CommandPath(), strings.Join(args, " "))
+	case f.repository != "" && f.apply:
+		return usage("--apply makes changes in the tree here, and --repo runs on another one; use --diff")
+	}
+	t, done, err := a.treeOf(ctx, f.repository)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if f.to = t.Root; f.repository != "" {
+		f.to = "."
+	}
+	s, err := a.attach(ctx, true)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	r := treeRun{name: t.Name, token: rand.Text()}
+	held, err := r.held(ctx, s, f.vm)
+	if err != nil {
+		return err
+	}
+	p, err := t.Pack(ctx, held)
+	if err != nil {
+		return usage("%w", err)
+	}
+	m, input, err := a.runManifest(cmd, args, f, t, r, p, held)
+	if err != nil {
+		return err
+	}
+	a.note("sending %s: %d of %d files, %s", t.Name, p.Sent, p.Files, bytesText(int64(len(p.Archive))))
+	// With a key a submit that is repeated, because its answer was lost, is one run.
+	j, err := s.Submit(ctx, job.Submission{Manifest: m, IdempotencyKey: "run-" + r.token, Client: "cli"})
+	if err != nil {
+		return err
+	}
+	return a.finishRun(ctx, s, j, t, r, f.takeFlags, conversation{input: input})
+}
+
+// treeOf returns the tree to send; done removes what it was made for.
+func (a *app) treeOf(ctx context.Context, repository string) (t worktree.Tree, done func(), err error) {
+	if repository == "" {
+		t, err = worktree.Find(ctx, ".")
+		return t, func() {}, asUsage(err)
+	}
+	dir, err := os.MkdirTemp("", "linus-run-")
+	if err != nil {
+		return t, nil, err
+	}
+	done = func() { _ = os.RemoveAll(dir) }
+	url, ref, _ := strings.Cut(repository, "#")
+	if t, err = worktree.Clone(ctx, url, ref, dir); err != nil {
+		done()
+		return t, nil, asUsage(err)
+	}
+	return t, done, nil
+}
+
+func asUsage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return usage("%w", err)
+}
+
+// treeRun is one run, as both sides know it.
+type treeRun struct {
+	name  string // the tree's
+	token string // the run's
+}
+
+// Where it is in the VM, below its user's home (scripts/guest/run-tree.sh).
+func (r treeRun) tree() string  { return "linus-run/" + r.name }
+func (r treeRun) index() string { return "linus-run/." + r.name + "/index" }
+func (r treeRun) archive(of string) string {
+	return "linus-run/." + r.name + "/" + r.token + "." + of + ".tgz"
+}
+func (r treeRun) sent(name string) string   { return "/tmp/linus-run-" + r.token + "/" + name }
+func (r treeRun) pulled(name string) string { return path.Join(r.tree(), name) }
+
+// wildcards makes a pattern of a name.
+var wildcards = strings.NewReplacer("*", "[*]", "?", "[?]", "[", "[[]")
+
+var runArchive = lazyregexp.New(`^linus-run/\.([A-Za-z0-9_-]+)/([A-Z2-7]+)\.after\.tgz$`)
+
+// runOf returns the run that a job is.
+func runOf(j job.Job) (treeRun, bool) {
+	for _, pattern := range j.Manifest.Artifacts {
+		if m := runArchive.FindStringSubmatch(pattern); m != nil {
+			return treeRun{name: m[1], token: m[2]}, true
+		}
+	}
+	return treeRun{}, false
+}
+
+// held returns the index of the tree that an existing VM has; nil if it has none.
+func (r treeRun) held(ctx context.Context, s *session, vm string) ([]byte, error) {
+	if vm == "" {
+		return nil, nil
+	}
+	var index []byte
+	for len(index) <= worktree.MaxIndex {
+		chunk, err := s.ReadFile(ctx, job.FileRange{VM: vm, Path: r.index(), Offset: int64(len(index))})
+		var none *job.FieldError
+		switch {
+		case errors.As(err, &none) && none.Field == "path":
+			return nil, nil
+		case err != nil:
+			return nil, err
+		}
+		index = append(index, chunk.Data...)
+		if chunk.End || len(chunk.Data) == 0 {
+			return index, nil
+		}
+	}
+	return nil, nil // no index of ours is that long: the tree is made anew
+}
+
+// runManifest returns the manifest of a run; input says that stdin goes to the command.
+func (a *app) runManifest(cmd *cobra.Command, args []string, f runFlags, t worktree.Tree, r treeRun, p worktree.Packed, held []byte) (m job.Manifest, input bool, err error) {
+	script, err := embed.Script("run-tree")
+	if err != nil {
+		return m, false, err
+	}
+	var sum string
+	if len(held) > 0 {
+		hash := sha256.Sum256(held)
+		sum = hex.EncodeToString(hash[:])
+	}
+	m = job.Manifest{
+		AgentType: job.AgentScript, StatusMode: job.StatusStreaming,
+		Task:      "exec -- " + shellescape.QuoteCommand(append([]string{r.sent("run")}, args...)) + "\n",
+		Artifacts: []string{r.archive("before"), r.archive("after")},
+	}
+	for _, file := range []struct {
+		name, mode string
+		data       []byte
+	}{
+		{"run", "0755", script.Body},
+		{"settings", "0600", []byte(strings.Join([]string{r.name, r.token, t.Sub, sum, ""}, "\x00"))},
+		{"tree.tgz", "0600", p.Archive}, {"gone", "0600", p.Gone}, {"index", "0600", p.Index},
+	} {
+		m.Files = append(m.Files, job.File{Path: r.sent(file.name), Mode: file.mode, Content: base64.StdEncoding.EncodeToString(file.data)})
+	}
+	for _, name := range f.pull {
+		from := path.Join(t.Sub, filepath.ToSlash(name))
+		if why := worktree.Unsafe(from); why != "" {
+			return m, false, usage("--pull %q: %s; give a file or a directory of the tree", name, why)
+		}
+		// Which of the two it is nobody knows yet.
+		literal := wildcards.Replace(r.pulled(from))
+		m.Artifacts = append(m.Artifacts, literal, literal+"/**")
+	}
+	if err = f.taskFlags.override(cmd, &m, a.stdout); err == nil {
+		err = f.vmFlags.override(cmd, &m)
+	}
+	if err != nil {
+		return m, false, err
+	}
+	if input = hasInput(a.stdin); input {
+		m.Stdin = job.StdinOpen
+	}
+	return m, input, m.Validate()
+}
+
+// takeUp goes on with a run that somebody has detached from, or takes from one that has
+// ended.
+func (a *app) takeUp(cmd *cobra.Command, args []string, f runFlags) error {
+	if len(args) > 0 || f.repository != "" {
+		return usage("--job takes up a run that there is; give neither a command nor --repo")
+	}
+	s, err := a.attach(cmd.Context(), false)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	j, err := s.Job(cmd.Context(), f.job)
+	if err != nil {
+		return err
+	}
+	r, ok := runOf(j)
+	if !ok {
+		return usage("job %s is not one of linus run; linus job attach and linus job artifacts get are for all jobs", j.ID)
+	}
+	t, err := worktree.Find(cmd.Context(), ".")
+	if err == nil && t.Name != r.name {
+		err = fmt.Errorf("%s was sent from another directory (%s) than this one (%s)", j.ID, r.name, t.Name)
+	}
+	if err != nil && (f.apply || len(f.pull) > 0) {
+		return asUsage(err)
+	}
+	f.to, f.anyway = t.Root, true
+	return a.finishRun(cmd.Context(), s, j, t, r, f.takeFlags, conversation{
+		input: !j.Status.Terminal() && j.Manifest.Stdin == job.StdinOpen && !j.Stdin.Closed && hasInput(a.stdin), joining: true,
+	})
+}
+
+// finishRun follows a run to its end and takes what is to be taken of it.
+func (a *app) finishRun(ctx context.Context, s *session, j job.Job, t worktree.Tree, r treeRun, f takeFlags, c conversation) error {
+	c.again = "linus run --job " + j.ID
+	if f.diff {
+		c.again += " --diff"
+	}
+	if f.apply {
+		c.again += " --apply"
+	}
+	for _, name := range f.pull {
+		c.again += " --pull " + shellescape.Quote(name)
+	}
+	ended := a.converse(ctx, s, j, c)
+	var code exitError
+	if ended != nil && !errors.As(ended, &code) {
+		return fmt.Errorf("%w\nthe run goes on: %s", ended, c.again)
+	}
+	after, cancel := context.WithCancel(context.WithoutCancel(ctx)) // Ctrl-C was for the command
+	defer cancel()
+	j, err := s.Job(after, j.ID)
+	if err != nil || !j.Status.Terminal() {
+		return errors.Join(err, ended) // detached
+	}
+	if err := a.takeRun(after, s, j, t, r, f); err != nil {
+		a.note("%s %v", "linus:", err)
+		if ended == nil {
+			ended = exitError(exitFailure)
+		}
+	}
+	return ended
+}
+
+// takeRun takes what is to be taken of a run that has ended.
+func (a *app) takeRun(ctx context.Context, s *session, j job.Job, t worktree.Tree, r treeRun, f takeFlags) error {
+	failed := a.pullRun(ctx, s, j, t, r, f)
+	if !f.diff && !f.apply {
+		return failed
+	}
+	changes, err := a.changesOf(ctx, s, j, t, r)
+	switch {
+	case err != nil:
+		return errors.Join(failed, err)
+	case len(changes) == 0:
+		a.note("it has changed nothing of the tree")
+		return failed
+	}
+	if f.diff {
+		if err := a.showDiff(changes); err != nil {
+			return errors.Join(failed, err)
+		}
+	}
+	if !f.apply {
+		return failed
+	}
+	if j.Status != job.Success && !f.anyway {
+		return errors.Join(failed, fmt.Errorf("the command failed, so what it has changed is not taken; if it is to be: linus run --job %s --apply", j.ID))
+	}
+	for _, c := range changes {
+		if err := t.Apply(c); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("not applied: %s: %w", c.Name, err))
+			continue
+		}
+		a.note("applied: %s", c.Name)
+	}
+	return failed
+}
+
+// pullRun brings files of a run back, each to where it is in the tree.
+func (a *app) pullRun(ctx context.Context, s *session, j job.Job, t worktree.Tree, r treeRun, f takeFlags) (failed error) {
+	if len(f.pull) == 0 {
+		return nil
+	}
+	root, err := os.OpenRoot(f.to)
+	if err != nil {
+		return err
+	}
+	defer root.Close() //nolint:errcheck // nothing is written through it
+	for _, name := range f.pull {
+		from := r.pulled(path.Join(t.Sub, filepath.ToSlash(name)))
+		isPart := func(of string) bool { return of == from || strings.HasPrefix(of, from+"/") }
+		found := false
+		for _, file := range j.Artifacts {
+			to, ok := strings.CutPrefix(file.Path, r.tree()+"/")
+			if !isPart(file.Path) || !ok {
+				continue
+			}
+			found = true
+			err := worktree.Reachable(root, to)
+			if err == nil {
+				err = fetch(ctx, s, j.ID, file.Path, root, to, true)
+			}
+			if err != nil {
+				failed = errors.Join(failed, fmt.Errorf("not pulled: %w", err))
+				continue
+			}
+			a.note("pulled: %s", to)
+		}
+		for _, skipped := range j.ArtifactsSkipped {
+			if isPart(skipped.Path) && !strings.Contains(skipped.Reason, "; /** behind it") {
+				failed = errors.Join(failed, fmt.Errorf("not pulled: %s: %s", skipped.Path, skipped.Reason))
+				found = true
+			}
+		}
+		if !found {
+			failed = errors.Join(failed, fmt.Errorf("not pulled: %s: it is not one of the paths that were asked for when the run began", name))
+		}
+	}
+	return failed
+}
+
+// changesOf returns what a run's command has changed of the tree.
+func (a *app) changesOf(ctx context.Context, s *session, j job.Job, t worktree.Tree, r treeRun) ([]worktree.Change, error) {
+	var archives []io.Reader
+	for _, of := range []string{"before", "after"} {
+		name := r.archive(of)
+		if !slices.ContainsFunc(j.Artifacts, func(f job.Artifact) bool { return f.Path == name }) {
+			why := "the command was ended before that"
+			for _, skipped := range j.ArtifactsSkipped {
+				if skipped.Path == name && !strings.Contains(skipped.Reason, "nothing there matches") {
+					why = skipped.Reason
+				}
+			}
+			return nil, fmt.Errorf("what it has changed was not kept: %s", why)
+		}
+		from, _, err := s.OpenArtifact(ctx, j.ID, name)
+		if err != nil {
+			return nil, err
+		}
+		defer from.Close() //nolint:errcheck // only read
+		archives = append(archives, from)
+	}
+	changes, left, err := worktree.ReadChanges(archives[0], archives[1])
+	for _, line := range left[:min(len(left), mostLeftOut)] {
+		a.note("left out: %s", line)
+	}
+	return t.Ours(ctx, changes), err
+}
+
+// showDiff writes changes as a patch, to a terminal without escape sequences.
+func (a *app) showDiff(changes []worktree.Change) error {
+	to, flush := io.Writer(a.stdout), func() error { return nil }
+	if isTerminal(a.stdout) {
+		p := &shown.Printer{To: a.stdout}
+		to, flush = p, p.Flush
+	}
+	for _, c := range changes {
+		if _, err := to.Write(c.Diff()); err != nil {
+			return err
+		}
+	}
+	return flush()
+}
+
+// bytesText is a number of bytes for people.
+func bytesText(n int64) string {
+	switch {
+	case n < 1<<10:
+		return fmt.Sprintf("%d bytes", n)
+	case n < 1<<20:
+		return fmt.Sprintf("%.1f KB", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%.1f MB", float64(n)/(1<<20))
+}

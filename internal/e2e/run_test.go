@@ -1,0 +1,111 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// linus run, as the most usual user has it: with an authorised ~/.ssh/id_ed25519, no agent
+// and nothing set but the host. A client that dies loses nothing, and what it began leaves
+// nothing behind.
+func TestRun_SendsATreeAndTakesBackWhatHasChanged(t *testing.T) {
+	t.Parallel()
+	h := newHost(t, "process")
+	home, dir := t.TempDir(), t.TempDir()
+	key := ""
+	h.env = slices.DeleteFunc(h.env, func(line string) bool {
+		path, is := strings.CutPrefix(line, "PROXMOX_SSH_KEY_PATH=")
+		if is {
+			key = path
+		}
+		return is || strings.HasPrefix(line, "SSH_AUTH_SOCK=")
+	})
+	h.env = append(h.env, "HOME="+home)
+	data, err := os.ReadFile(key)
+	if err == nil {
+		err = errors.Join(os.Mkdir(filepath.Join(home, ".ssh"), 0o700), os.WriteFile(filepath.Join(home, ".ssh", "id_ed25519"), data, 0o600))
+	}
+	write := func(name, text string) {
+		err = errors.Join(err, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	write("one", "1\n")
+	write("two", "2\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	linus := func(code int, args ...string) (stdout, stderr string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), h.linus(), args...)
+		var out, said bytes.Buffer
+		cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = h.env, dir, &out, &said
+		if err := cmd.Run(); cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != code {
+			t.Fatalf("linus %q: %v\n%s%s", args, err, out.String(), said.String())
+		}
+		return out.String(), said.String()
+	}
+	read := func(name string) string {
+		data, _ := os.ReadFile(filepath.Join(dir, name))
+		return string(data)
+	}
+
+	// In a VM that stays: only what has changed is sent, and what was built stays there.
+	linus(0, "vm", "create", "dev")
+	_, said := linus(3, "run", "--vm", "dev", "--apply", "--", "sh", "-c", "echo built >out; echo theirs >two; exit 3")
+	if !strings.Contains(said, ": 2 of 2 files") || !strings.Contains(said, "the command failed") || read("two") != "2\n" {
+		t.Errorf("first run: %s; two is %q", said, read("two"))
+	}
+	write("one", "1, changed\n")
+	out, said := linus(0, "run", "--vm", "dev", "--", "cat", "one", "two", "out")
+	if out != "1, changed\n2\nbuilt\n" || !strings.Contains(said, ": 1 of 2 files") {
+		t.Errorf("second run: %q, %s", out, said)
+	}
+
+	// A client that is killed: the run goes on, and another one takes its changes.
+	cmd := exec.CommandContext(t.Context(), h.linus(), "run", "--", "sh", "-c", "echo more >>one; rm two; echo new >three; echo started; cat")
+	cmd.Env, cmd.Dir = h.env, dir
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stdin.Close() //nolint:errcheck // the client is gone
+	stdout, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if line, _ := bufio.NewReader(stdout).ReadString('\n'); line != "started\n" {
+		t.Fatalf("the run said %q", line)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	list, _ := linus(0, "job", "list", "--status", "running")
+	id := regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`).FindString(list)
+	linus(0, "job", "input", id, "--close")
+	out, said = linus(0, "run", "--job", id, "--diff")
+	if !strings.Contains(out, "-2\n") || !strings.Contains(out, "+more\n") || !strings.Contains(out, "+++ b/three\n") {
+		t.Errorf("the changes: %s%s", out, said)
+	}
+	write("two", "mine\n")
+	_, said = linus(1, "run", "--job", id, "--apply")
+	if !strings.Contains(said, "not applied: two: has changed here") || read("one") != "1, changed\nmore\n" || read("three") != "new\n" || read("two") != "mine\n" {
+		t.Errorf("applied: %s; one %q, two %q, three %q", said, read("one"), read("two"), read("three"))
+	}
+	_, said = linus(2, "run", "--job", id, "--apply", "--repo", "x")
+	if !strings.Contains(said, "--repo") {
+		t.Errorf("said %s", said)
+	}
+	linus(0, "vm", "destroy", "dev", "--yes")
+	h.waitGone(t)
+}

@@ -1,0 +1,222 @@
+// Package worktree is the tree of files that a person stands in, as it is sent to a VM
+// and as what a VM has made of it is taken back: which files it has, what of them has
+// changed since they were sent, a diff, and how a change gets into the tree. What comes
+// back is hostile. It knows nothing of VMs, jobs and engines.
+package worktree
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Tree is a tree of files.
+type Tree struct {
+	Root string // absolute
+	Sub  string // the directory of it that was asked for, with slashes; empty: the root itself
+	Git  bool   // git says which files are part of it
+	Name string // of letters, digits, dots and dashes: the same for the same directory, and for no other one
+}
+
+// Find returns the tree that a directory is in: the whole of git's, or the directory
+// alone where there is no git. A home directory and the root of a machine are none.
+func Find(ctx context.Context, dir string) (Tree, error) {
+	dir, err := filepath.Abs(dir)
+	if err == nil {
+		dir, err = filepath.EvalSymlinks(dir)
+	}
+	if err != nil {
+		return Tree{}, err
+	}
+	t := Tree{Root: dir}
+	if _, missing := exec.LookPath("git"); missing == nil && inGit(dir) {
+		top, err := git(ctx, dir, "rev-parse", "--show-toplevel")
+		if err != nil {
+			return Tree{}, err
+		}
+		t.Root, t.Git = filepath.FromSlash(strings.TrimSuffix(string(top), "\n")), true
+		sub, err := filepath.Rel(t.Root, dir)
+		if err != nil {
+			return Tree{}, err
+		}
+		if sub != "." {
+			t.Sub = filepath.ToSlash(sub)
+		}
+	}
+	if home, err := os.UserHomeDir(); err == nil && !t.Git {
+		if home, err = filepath.EvalSymlinks(home); err == nil && home == t.Root {
+			return Tree{}, fmt.Errorf("%s is your home directory, and not a project: change to one, which may be a directory in it", t.Root)
+		}
+	}
+	if filepath.Dir(t.Root) == t.Root {
+		return Tree{}, fmt.Errorf("%s is this machine, and not a project: change to one", t.Root)
+	}
+	here, _ := os.Hostname()
+	t.Name = name(filepath.Base(t.Root), here+"\x00"+t.Root)
+	return t, nil
+}
+
+// name is a base name that says what is meant, and a hash that says which.
+func name(base, identity string) string {
+	plain := strings.Map(func(r rune) rune {
+		if r < 0x80 && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_') {
+			return r
+		}
+		return '-'
+	}, base)
+	sum := sha256.Sum256([]byte(identity))
+	return plain[:min(len(plain), 40)] + "-" + hex.EncodeToString(sum[:4])
+}
+
+// inGit reports whether a directory is in a tree of git's.
+func inGit(dir string) bool {
+	for {
+		if _, err := os.Lstat(filepath.Join(dir, ".git")); err == nil {
+			return true
+		}
+		above := filepath.Dir(dir)
+		if above == dir {
+			return false
+		}
+		dir = above
+	}
+}
+
+// git runs git in a directory and returns what it prints.
+func git(ctx context.Context, dir string, args ...string) ([]byte, error) {
+	return gitWith(ctx, dir, nil, args...)
+}
+
+func gitWith(ctx context.Context, dir string, stdin []byte, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "git", args...)
+	var said bytes.Buffer
+	cmd.Dir, cmd.Stdin, cmd.Stderr = dir, bytes.NewReader(stdin), &said
+	out, err := cmd.Output()
+	if err != nil {
+		return out, fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(said.String()))
+	}
+	return out, nil
+}
+
+// Clone makes a tree of a repository, as it is at a branch, a tag or a commit; "" is what
+// the repository says. The caller removes into.
+func Clone(ctx context.Context, url, ref, into string) (Tree, error) {
+	if strings.HasPrefix(url, "-") || strings.HasPrefix(ref, "-") {
+		return Tree{}, errors.New("neither the URL of a repository nor a ref begins with -")
+	}
+	if ref == "" {
+		ref = "HEAD"
+	}
+	for _, args := range [][]string{
+		{"init", "-q"},
+		{"fetch", "-q", "--depth", "1", "--", url, ref},
+		{"-c", "advice.detachedHead=false", "checkout", "-q", "FETCH_HEAD"},
+	} {
+		if _, err := git(ctx, into, args...); err != nil {
+			return Tree{}, err
+		}
+	}
+	base := strings.TrimSuffix(path.Base(strings.TrimRight(filepath.ToSlash(url), "/")), ".git")
+	return Tree{Root: into, Git: true, Name: name(base, url)}, nil
+}
+
+// file is a file or a symbolic link of a tree.
+type file struct {
+	name string // with slashes
+	info fs.FileInfo
+}
+
+// files lists a tree: regular files and symbolic links, by name.
+func (t Tree) files(ctx context.Context) ([]file, error) {
+	var list []file
+	add := func(rel string) error {
+		info, err := os.Lstat(filepath.Join(t.Root, rel))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // git has it, and it is removed here
+		}
+		if err == nil && (info.Mode().IsRegular() || info.Mode()&fs.ModeSymlink != 0) {
+			list = append(list, file{filepath.ToSlash(rel), info})
+		}
+		return err
+	}
+	var err error
+	if t.Git {
+		err = t.listed(ctx, "", add)
+	} else {
+		err = filepath.WalkDir(t.Root, func(at string, d fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case d.IsDir() && d.Name() == ".git":
+				return fs.SkipDir
+			case d.IsDir():
+				return ctx.Err()
+			}
+			rel, err := filepath.Rel(t.Root, at)
+			if err != nil {
+				return err
+			}
+			return add(rel)
+		})
+	}
+	slices.SortFunc(list, func(a, b file) int { return strings.Compare(a.name, b.name) })
+	return list, err
+}
+
+// listed calls add for each file that git tracks or does not ignore, those of submodules
+// and of repositories in the tree included.
+func (t Tree) listed(ctx context.Context, dir string, add func(rel string) error) error {
+	out, err := git(ctx, filepath.Join(t.Root, dir), "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	if err != nil {
+		return err
+	}
+	seen := map[string]bool{}
+	for name := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
+		rel := filepath.Join(dir, filepath.FromSlash(name))
+		if name == "" || seen[rel] { // one that is in conflict is listed for each side
+			continue
+		}
+		seen[rel] = true
+		info, err := os.Lstat(filepath.Join(t.Root, rel))
+		switch {
+		case err == nil && info.IsDir() && !hasGit(filepath.Join(t.Root, rel)): // a submodule that is not there
+		case err == nil && info.IsDir():
+			err = t.listed(ctx, rel, add)
+		default:
+			err = add(rel)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func hasGit(dir string) bool {
+	_, err := os.Lstat(filepath.Join(dir, ".git"))
+	return err == nil
+}
+
+// ignored returns those of some names that git ignores in the tree.
+func (t Tree) ignored(ctx context.Context, names []string) map[string]bool {
+	ignored := map[string]bool{}
+	if !t.Git || len(names) == 0 {
+		return ignored
+	}
+	// That none is ignored is an error, too.
+	out, _ := gitWith(ctx, t.Root, []byte(strings.Join(names, "\x00")), "check-ignore", "-z", "--stdin")
+	for name := range strings.SplitSeq(string(out), "\x00") {
+		ignored[name] = true
+	}
+	return ignored
+}
