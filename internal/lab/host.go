@@ -19,11 +19,19 @@ func hostEnv(s *state.State) []string {
 		// Where our scripts look for what a Proxmox host has in fixed places.
 		"LINUS_HOST_DIR=" + filepath.Join(s.HomeDir(), "linus"), "LINUS_LOCK_DIR=" + s.Path("locks"), "LINUS_PVE_DIR=" + s.Path("etc", "pve"),
 		"LINUS_PROC_DIR=" + s.Path("proc"),
-		"LINUS_QEMU_DIR=" + s.QemuDir(),
+		"LINUS_QEMU_DIR=" + s.QemuDir(), "LINUS_UNIT_DIR=" + unitDir(s),
 		// Guests cannot install packages: their programs are the machine's, or no
 		// server is in reach.
 		"VM_BOOTSTRAP=none",
 	}
+}
+
+// unitDir is where the host's systemd has the files of its units.
+func unitDir(s *state.State) string {
+	if s.Config.RealSystemd {
+		return "/etc/systemd/system"
+	}
+	return s.Path("etc", "systemd", "system")
 }
 
 // units are those of the host's systemd, a work-alike.
@@ -50,7 +58,10 @@ func (l *Lab) start(ctx context.Context) error {
 	if l.Config.RealSystemd {
 		return l.startContainer(ctx)
 	}
-	return startSSHD(ctx, l.State)
+	if err := startSSHD(ctx, l.State); err != nil {
+		return err
+	}
+	return l.units().Boot()
 }
 
 // powerCut ends the host's sshd, sessions, units and VMs.

@@ -77,7 +77,7 @@ func TestSystemd_OfTheHost(t *testing.T) {
 		if err := h.Reboot(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if units := h.on(t, "systemctl list-units --all --plain --no-legend 'linus-*'"); units != "" {
+		if units := h.on(t, "systemctl list-units --all --plain --no-legend 'linus-create-*'; systemctl is-active linus-sweep.timer"); units != "active" {
 			t.Errorf("units after the reboot: %s", units)
 		}
 		if _, err := os.Stat(filepath.Join(h.operation(spec), "log")); err != nil {

@@ -111,19 +111,64 @@ lease_drop() { # <vmid> <job>
 
 # --- the timer ---
 
-# One timer per host runs the sweep while nobody of ours is there. Who announces
-# a lease arms it; after a reboot, the next script that finds leases does.
+# One timer per host runs the sweep while nobody of ours is there. Its units have files
+# and are enabled, so that after a reboot leases end, and network rules come back, though
+# no engine speaks to the host. Who announces a lease arms it.
 lease_arm() { # lease_armed: yes or no
   if [[ ${lease_armed:-no} == yes ]]; then
     return 0
   fi
   lease_write_sweep
+  lease_write_units
   lease_read_timer
-  if [[ ${lease_armed} == no && ${lease_written} == yes ]]; then
-    run_change 30 systemd-run --quiet --collect --unit=linus-sweep --property=KillMode=mixed \
-      --on-active="${LINUS_SWEEP_SECONDS:-180}" --on-unit-active="${LINUS_SWEEP_SECONDS:-180}" --timer-property=AccuracySec=1s \
-      --description='ends leases of VMs of linus that are over' -- bash "${lease_sweeper}"
-    lease_read_timer # another script may have been first
+  if [[ ${lease_written} == no || (${lease_armed} == yes && ${lease_enabled} == yes) ]]; then
+    return 0
+  fi
+  # What runs may be an earlier version's, which was transient: such a one cannot be enabled.
+  if [[ ${lease_armed} == yes ]]; then
+    run_change 30 systemctl stop linus-sweep.timer
+  fi
+  if [[ ${lease_rewritten} == yes ]]; then # a file that is new is found without
+    run_change 30 systemctl daemon-reload
+  fi
+  run_change 30 systemctl enable --quiet --no-reload linus-sweep.service linus-sweep.timer
+  run_change 30 systemctl start linus-sweep.timer
+  lease_read_timer
+}
+
+# lease_enabled: whether the units' files were there as they are to be, and enabled;
+# lease_rewritten: whether there were others; lease_written: no, where they could not be
+# written.
+lease_write_units() {
+  local -r dir=${LINUS_UNIT_DIR:-/etc/systemd/system}
+  local service timer
+  printf -v service '%s\n' '# Written by linus; "linus host uninstall" removes it.' '[Unit]' \
+    'Description=ends leases of VMs of linus that are over' 'After=pve-cluster.service' 'Before=pve-guests.service' \
+    '[Service]' "ExecStart=/bin/bash \"${lease_sweeper//%/%%}\"" 'KillMode=mixed' '[Install]' 'WantedBy=multi-user.target'
+  printf -v timer '%s\n' '# Written by linus; "linus host uninstall" removes it.' '[Unit]' \
+    'Description=ends leases of VMs of linus that are over' '[Timer]' "OnActiveSec=${LINUS_SWEEP_SECONDS:-180}" \
+    "OnUnitActiveSec=${LINUS_SWEEP_SECONDS:-180}" 'AccuracySec=1s' '[Install]' 'WantedBy=timers.target'
+  lease_enabled=yes
+  lease_rewritten=no
+  lease_write_unit "${dir}/linus-sweep.service" "${service}" "${dir}/multi-user.target.wants/linus-sweep.service"
+  lease_write_unit "${dir}/linus-sweep.timer" "${timer}" "${dir}/timers.target.wants/linus-sweep.timer"
+}
+
+lease_write_unit() { # <file> <text> <link that enables it>
+  local there=''
+  { IFS= read -r -d '' there <"$1" || :; } 2>/dev/null
+  if [[ ! -e $3 || ${there} != "$2" ]]; then
+    lease_enabled=no
+  fi
+  if [[ -n ${there} && ${there} != "$2" ]]; then
+    lease_rewritten=yes
+  fi
+  if [[ ${there} != "$2" ]] && ! (
+    umask 022
+    mkdir -p -- "${1%/*}"
+    printf '%s' "$2" >"$1.$$" && mv -f -- "$1.$$" "$1"
+  ) 2>/dev/null; then
+    lease_written=no
   fi
 }
 

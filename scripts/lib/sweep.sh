@@ -119,6 +119,6 @@ lease_run() {
   run_init
   trap 'run_stop=143' HUP INT TERM
   lease_armed=yes
+  egress_sweep # first: when the host boots, before somebody starts a VM whose network is limited
   lease_sweep
-  egress_sweep
 }

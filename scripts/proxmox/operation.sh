@@ -7,6 +7,7 @@
 #
 #   operation.sh start <operations> <id> <script>   inputs for the script by environment
 #   operation.sh run <directory>                    the unit's process, which becomes the script
+#   operation.sh ended                              what systemd runs after it, in the directory
 #   operation.sh follow <directory> <offset>
 #   operation.sh stop <directory>
 #   operation.sh settle <directory> <seconds>
@@ -93,8 +94,9 @@ start() { # <operations> <id> <script>
 launch() { # <directory> <id>
   local said
   local -i tries=0
-  # shellcheck disable=SC2016 # systemd makes one $ of two, and the shell it starts expands the rest
-  local -r note_exit='/bin/sh -c "umask 077; [ -e exit ] || { echo $$EXIT_STATUS >exit.new && mv exit.new exit; }"'
+  # No $ in it: systemd reads its units back at a daemon-reload, as any upgrade of the
+  # host's packages has it do, and a $ of a transient one comes back as another text.
+  local -r note_exit="/bin/bash \"${BASH_SOURCE[0]}\" ended"
   until [[ -e $1/log ]] || said=$(
     systemd-run --quiet --collect --unit="linus-$2" --description="operation $2 of linus" --property=KillMode=process \
       --property=RuntimeMaxSec=6d --property=TimeoutStopSec=10 --property="WorkingDirectory=$1" --property="ExecStopPost=${note_exit}" \
@@ -124,6 +126,12 @@ run() { # <directory>
   export LINUS_NONCE LINUS_STOP=${dir}/stop
   trap '' HUP INT PIPE TERM
   exec bash "${script}"
+}
+
+ended() {
+  if [[ ! -e exit ]]; then
+    printf '%s\n' "${EXIT_STATUS:-}" >exit.new && mv -- exit.new exit
+  fi
 }
 
 next_look=0 # SECONDS at which systemd is asked again
@@ -211,9 +219,9 @@ main() {
   export LC_ALL=C
   umask 077
   case ${1:-} in
-    start | run | follow | stop | settle) "$@" ;;
+    start | run | ended | follow | stop | settle) "$@" ;;
     *)
-      printf 'usage: operation.sh start|run|follow|stop|settle ...; see the top of the script\n' >&2
+      printf 'usage: operation.sh start|run|ended|follow|stop|settle ...; see the top of the script\n' >&2
       exit 1
       ;;
   esac

@@ -19,7 +19,7 @@ import (
 )
 
 var controlFlags = map[string]bool{
-	"all": false, "plain": false, "no-legend": false, "no-pager": false, "quiet": false, "value": false, "no-block": false,
+	"all": false, "plain": false, "no-legend": false, "no-pager": false, "quiet": false, "value": false, "no-block": false, "now": false, "no-reload": false,
 	"property": true, "signal": true, "kill-whom": true, "kill-who": true, "state": true, "type": true,
 }
 
@@ -64,8 +64,12 @@ func (m Manager) control(args []string, std Streams) (int, error) {
 	if verb == "reset-failed" && len(names) == 0 {
 		return 0, m.resetAll()
 	}
+	if verb == "daemon-reload" && len(names) == 0 {
+		return 0, nil // files are read when they are asked for
+	}
 	verbs := map[string]func(unit, controlOptions, Streams) (int, error){
 		"stop": m.stop, "kill": m.kill, "is-active": m.isActive, "is-failed": m.isFailed, "show": m.show, "reset-failed": m.resetFailed,
+		"start": m.startUnit, "enable": m.enable, "disable": m.disable,
 	}
 	do, known := verbs[verb]
 	if !known {
@@ -202,6 +206,8 @@ func (m Manager) show(u unit, o controlOptions, std Streams) (int, error) {
 		}
 		if loaded, err := of.spec(); err == nil {
 			description = loaded.Description
+		} else if file, _, err := m.fragment(u.name); err == nil {
+			description = file.Description
 		}
 	}
 	values := [][2]string{

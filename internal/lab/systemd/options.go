@@ -31,10 +31,8 @@ var runFlags = map[string]bool{
 var runLetters = map[string]string{"u": "unit", "q": "quiet", "G": "collect", "E": "setenv", "p": "property"}
 
 func parseRun(args []string) (runOptions, error) {
-	o := runOptions{unit: spec{
-		KillMode: "control-group", KillSignal: int(unix.SIGTERM), TimeoutStop: 90 * time.Second,
-		Stdout: "journal", Stderr: "inherit", Directory: "/", UMask: 0o022, IgnorePipe: true, Accuracy: time.Minute,
-	}}
+	o := runOptions{unit: newSpec()}
+	o.unit.Transient = true
 	command, err := parseFlags("systemd-run", args, runFlags, runLetters, o.set)
 	if err != nil {
 		return o, err

@@ -80,14 +80,14 @@ func randomHex() string {
 
 // load takes the unit's name and starts its supervisor. It returns once the unit
 // runs, with what the supervisor reports from then on: its state at the end.
-// byTimer is a service's start by the timer of its name.
-func (m Manager) load(s spec, byTimer bool) (reports *os.File, err error) {
+// One that is known is a service whose timer starts it, or a unit that has a file.
+func (m Manager) load(s spec, known bool) (reports *os.File, err error) {
 	unlock, err := m.lock()
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	if err := m.checkFree(s.Name, byTimer); err != nil {
+	if err := m.checkFree(s.Name, known); err != nil {
 		return nil, err
 	}
 	u := m.unit(s.Name)
@@ -104,17 +104,18 @@ func (m Manager) load(s spec, byTimer bool) (reports *os.File, err error) {
 	return reports, nil
 }
 
-func (m Manager) checkFree(name string, byTimer bool) error {
+func (m Manager) checkFree(name string, known bool) error {
+	if known {
+		if _, alive := m.unit(name).supervisor(); alive {
+			return fmt.Errorf("Unit %s is active.", name)
+		}
+		return nil
+	}
 	taken := []string{name}
 	if service, isTimer := strings.CutSuffix(name, ".timer"); isTimer {
 		taken = append(taken, service+".service")
 	}
 	for _, name := range taken {
-		if byTimer {
-			if _, alive := m.unit(name).supervisor(); !alive {
-				continue
-			}
-		}
 		if m.loaded(name) {
 			return fmt.Errorf("Unit %s was already loaded or has a fragment file.", name)
 		}

@@ -73,6 +73,9 @@ func (h simulated) reboot(t *testing.T) {
 	if err := (Manager{Dir: Dir(h.lab), Binary: binary}).Reboot(); err != nil {
 		t.Error(err)
 	}
+	if err := (Manager{Dir: Dir(h.lab), Binary: binary}).Boot(); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestSimulated(t *testing.T) {
@@ -93,6 +96,7 @@ await() { # <command...>: until it succeeds
 }
 inactive() { [[ $(systemctl is-active "$1") =~ ^(inactive|failed)$ ]]; }
 gone() { ! kill -0 "$1"; }
+files=${PVELAB_DIR:-}/etc/systemd/system
 `
 
 // suite is what the host scripts rely on. Scripts print what they see; both
@@ -235,6 +239,43 @@ func suite(t *testing.T, h host) {
 		h.reboot(t)
 		const want = "main\ninactive\ninactive\ninactive\n"
 		if got := see(t, h, "reboot", dir, `ls; systemctl is-active $u $u-failed $u-timer.timer; gone $(<main) || grep -s sleep /proc/$(<main)/cmdline`); got != want {
+			t.Error(cmp.Diff(want, got))
+		}
+	})
+	t.Run("units of files: what is enabled starts when the machine does", func(t *testing.T) {
+		dir := h.dir(t)
+		got := see(t, h, "files", dir, `
+			mkdir -p $files
+			printf '%s\n' '[Unit]' 'Description=of a file' After=local-fs.target '[Service]' "ExecStart=/bin/bash -c \"echo 100%% >>$d/swept\"" \
+			  KillMode=mixed '[Install]' WantedBy=multi-user.target >$files/$u.service
+			printf '%s\n' '[Unit]' 'Description=its timer' '[Timer]' OnActiveSec=1 OnUnitActiveSec=1 AccuracySec=100ms '[Install]' WantedBy=timers.target >$files/$u.timer
+			systemd-run --quiet --unit=$u-old --on-active=1000 -- true; cp $files/$u.service $files/$u-old.service; cp $files/$u.timer $files/$u-old.timer
+			systemctl enable --quiet $u-old.timer 2>/dev/null; echo $?; systemctl stop $u-old.timer
+			systemctl enable --quiet $u-old.timer; echo $?; systemctl is-active $u-old.timer; systemctl disable --quiet --now $u-old.timer; rm $files/$u-old.*
+			systemctl enable --quiet --no-reload $u.service $u.timer; echo $?
+			systemctl is-active $u.timer $u.service; systemctl show -p LoadState,Description $u.service
+			systemctl start $u.timer; echo $?; systemctl start $u.timer; echo $?; systemctl is-active $u.timer; await test -s swept
+			systemd-run --quiet --unit=$u -- true 2>/dev/null; echo $?; systemctl stop $u.timer; systemctl start $u.timer
+			systemctl start $u-none 2>/dev/null; echo $?`)
+		if want := "1\n0\ninactive\n0\ninactive\ninactive\nDescription=of a file\nLoadState=loaded\n0\n0\nactive\n1\n5\n"; got != want {
+			t.Error(cmp.Diff(want, got))
+		}
+		h.reboot(t)
+		got = see(t, h, "files", dir, `
+			systemctl is-active $u.timer; rm -f swept; await test -s swept; head -n 1 swept
+			systemctl disable --quiet --now $u.timer; systemctl disable --quiet $u.service; rm $files/$u.*; systemctl daemon-reload
+			await inactive $u.service; systemctl is-active $u.timer; systemctl show -p LoadState $u.timer; ls $files/*.wants/$u* 2>/dev/null`)
+		if want := "active\n100%\ninactive\nLoadState=not-found\n"; got != want {
+			t.Error(cmp.Diff(want, got))
+		}
+	})
+	// Not beside others: a daemon-reload is everybody's.
+	t.Run("a unit that runs as files are read anew ends as it would have", func(t *testing.T) {
+		got := see(t, h, "reload", h.dir(t), `
+			echo 'echo "$1 $EXIT_STATUS" >post' >note.sh
+			systemd-run --quiet --collect --unit=$u --working-directory=$d -p ExecStopPost="/bin/bash \"$d/note.sh\" it" -- bash -c 'until [ -e go ]; do sleep 0.05; done; exit 3'
+			systemctl daemon-reload; systemctl is-active $u; touch go; await test -s post; cat post`)
+		if want := "active\nit 3\n"; got != want {
 			t.Error(cmp.Diff(want, got))
 		}
 	})

@@ -1,5 +1,6 @@
 // Package systemd is a work-alike of systemd-run and systemctl, as far as the
-// host scripts use them: transient services and timers of root's manager. A lab
+// host scripts use them: services and timers of root's manager, transient ones and
+// those of files. A lab
 // whose host is no real systemd has it on its PATH; one suite holds both to the
 // same behaviour, and where the two could differ this one is the stricter.
 //
@@ -34,10 +35,12 @@ type Manager struct {
 	Binary string // the program that plays the supervisor, see Main
 }
 
-// Arguments of Binary: of a unit's process, and of a reboot of the machine.
+// Arguments of Binary: of a unit's process, of a power cut of the machine, and of its
+// next boot.
 const (
 	supervisorVerb = "systemd-unit"
 	rebootVerb     = "systemd-reboot"
+	bootVerb       = "systemd-boot"
 )
 
 // Tools are the names of the commands.
@@ -47,7 +50,7 @@ func Tools() []string { return []string{"systemd-run", "systemctl"} }
 type Streams struct{ Out, Err io.Writer }
 
 // Main runs systemd-run or systemctl, as args[0] says, the supervisor of a unit
-// (`pvelab systemd-unit DIR`) or a reboot (`pvelab systemd-reboot`), and returns
+// (`pvelab systemd-unit DIR`), a power cut (`pvelab systemd-reboot`) or a boot, and returns
 // the exit code; ok is false when args are something else. The manager's
 // directory is that of the lab named by PVELAB_DIR.
 func Main(args []string, std Streams) (code int, ok bool) {
@@ -55,10 +58,10 @@ func Main(args []string, std Streams) (code int, ok bool) {
 	if len(args) == 3 && args[1] == supervisorVerb {
 		return supervise(args[2]), true
 	}
-	if len(args) == 2 && args[1] == rebootVerb {
-		name = rebootVerb
+	if len(args) == 2 && (args[1] == rebootVerb || args[1] == bootVerb) {
+		name = args[1]
 	}
-	if !slices.Contains(append(Tools(), rebootVerb), name) {
+	if !slices.Contains(append(Tools(), rebootVerb, bootVerb), name) {
 		return 0, false
 	}
 	lab := os.Getenv("PVELAB_DIR") //nolint:forbidigo // the lab has a reader of its own: it is not the product
@@ -78,6 +81,8 @@ func Main(args []string, std Streams) (code int, ok bool) {
 		code, err = m.run(args[1:], std)
 	case "systemctl":
 		code, err = m.control(args[1:], std)
+	case bootVerb:
+		err = m.Boot()
 	default:
 		err = m.Reboot()
 	}

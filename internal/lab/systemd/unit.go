@@ -19,6 +19,7 @@ type spec struct {
 	Name        string // with its type's suffix
 	Description string
 	Collect     bool // unloaded also when it failed
+	Transient   bool // made by systemd-run; else its file's
 
 	// Of a service; a timer has those of the service it starts.
 	Argv        []string
@@ -90,8 +91,11 @@ func (m Manager) units() ([]unit, error) {
 }
 
 // loaded reports whether the name is taken. A service is loaded as long as a
-// timer that starts it is.
+// timer that starts it is, and a unit as long as its file is there.
 func (m Manager) loaded(name string) bool {
+	if m.hasFragment(name) {
+		return true
+	}
 	u := m.unit(name)
 	if s, ok := u.state(); ok && s.Active == "failed" {
 		return true

@@ -15,6 +15,7 @@ setup_stub() {
   export LINUS_LOCK_DIR=${BATS_TEST_TMPDIR}
   export TMPDIR=${BATS_TEST_TMPDIR}
   export LINUS_HOST_DIR=${BATS_TEST_TMPDIR}/host LINUS_PVE_DIR=${BATS_TEST_TMPDIR}/etc LINUS_QEMU_DIR=${BATS_TEST_TMPDIR}/qemu-server
+  export LINUS_UNIT_DIR=${BATS_TEST_TMPDIR}/etc/systemd/system
   mkdir -p "${LINUS_PVE_DIR}"/nodes/pve/{qemu-server,lxc} "${LINUS_QEMU_DIR}"
   ln -s nodes/pve/qemu-server "${LINUS_PVE_DIR}/qemu-server"
   echo 'hostname: ct' >"${LINUS_PVE_DIR}/nodes/pve/lxc/100.conf"
@@ -122,7 +123,7 @@ setup_systemd() {
   mkdir -p "${PVELAB_DIR}/run/systemd"
   printf '%s\n' "PATH=${BATS_TEST_TMPDIR}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin" "PVELAB_DIR=${PVELAB_DIR}" \
     "PVE_STUB=${PVE_STUB}" "TMPDIR=${TMPDIR}" "LINUS_LOCK_DIR=${LINUS_LOCK_DIR}" "LINUS_HOST_DIR=${LINUS_HOST_DIR}" \
-    "LINUS_PVE_DIR=${LINUS_PVE_DIR}" >"${PVELAB_DIR}/run/systemd/environment"
+    "LINUS_PVE_DIR=${LINUS_PVE_DIR}" "LINUS_UNIT_DIR=${LINUS_UNIT_DIR}" >"${PVELAB_DIR}/run/systemd/environment"
 }
 
 # The process of every VM that runs: pve-stub writes its ID where QEMU writes
@@ -143,6 +144,11 @@ start_machine() {
 # Takes away all units and what they started; files stay.
 reboot_host() {
   "${BATS_RUN_TMPDIR}/pvelab" systemd-reboot 3>&-
+}
+
+# The host after its reboot: what is enabled is started.
+boot_host() {
+  "${BATS_RUN_TMPDIR}/pvelab" systemd-boot 3>&-
 }
 
 stub_program() { # <name> <body>; what is there may be a link

@@ -10,7 +10,7 @@ load_libs() { # <name...>
     # shellcheck disable=SC1090 # which files is the test's choice
     source "${lib_dir}/${name}.sh"
   done
-  export TMPDIR=${BATS_TEST_TMPDIR}
+  export TMPDIR=${BATS_TEST_TMPDIR} LINUS_UNIT_DIR=${BATS_TEST_TMPDIR}/units # never the machine's own
 }
 
 # A recorded answer, as a run left it: what json.sh reads.

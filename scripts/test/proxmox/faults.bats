@@ -320,7 +320,7 @@ assert_vms_of_ours() { # <count>
   assert_no_lease
 }
 
-@test "one timer for all leases, whose program is its own; a reboot takes it, the next script arms it again" {
+@test "one timer for all leases, whose program is its own; it is there again after a reboot" {
   local units
   create_leased
   assert_timer active
@@ -336,6 +336,8 @@ assert_vms_of_ours() { # <count>
   refute_called 'qm destroy.*'
   reboot_host
   assert_timer inactive
+  boot_host
+  assert_timer active
   echo 'exit 1' >"${LINUS_HOST_DIR}/sweep.sh" # of another version
   run_script list-vms
   assert_timer active
@@ -359,6 +361,33 @@ assert_vms_of_ours() { # <count>
     assert_no_vm_of_ours
     assert_no_lease
   done
+}
+
+@test "after a reboot of the host a lease ends, and network rules are back, though nobody of ours comes by" {
+  VM_EGRESS=none create_leased
+  add_our_vm 205
+  sed -i 's/^#linus-job.*/& linus-egress=none/; $ a net0: virtio=BC:24:11:00:00:05,bridge=vmbr0' "${PVE_STUB}/vm/205"
+  end_lease
+  reboot_host
+  rm -f "${PVE_STUB}/nft" "${PVE_STUB}/machine" "${LINUS_LOCK_DIR}"/egress.*
+  boot_host # the service comes at once, the timer in three minutes
+  local -i i
+  for ((i = 0; i < 300; i += 1)); do
+    [[ -e ${LINUS_HOST_DIR}/leases/${id}-${job} || ! -e ${PVE_STUB}/nft ]] || break
+    /bin/sleep 0.1
+  done
+  [[ ! -e ${PVE_STUB}/vm/${id} ]] || fail 'the lease did not end'
+  grep -q tap205i0 "${PVE_STUB}/nft" || fail 'the rules are not back'
+}
+
+@test "a timer that an earlier version started takes its place as one that is enabled" {
+  create_leased
+  systemctl disable --quiet --now linus-sweep.timer
+  rm "${LINUS_UNIT_DIR}"/linus-sweep.*
+  systemd-run --quiet --collect --unit=linus-sweep --on-active=1000 -- true
+  run_script list-vms
+  assert_timer active
+  [[ -e ${LINUS_UNIT_DIR}/timers.target.wants/linus-sweep.timer ]]
 }
 
 @test "a lease of an earlier version, with a timer of its own, ends by the sweep" {
@@ -395,7 +424,7 @@ assert_vms_of_ours() { # <count>
 }
 
 @test "a lease that nothing would end stops the create" {
-  stub_program systemd-run 'echo "Failed to connect to bus: No such file or directory" >&2; exit 1'
+  stub_program systemctl 'echo "Failed to connect to bus: No such file or directory" >&2; exit 1'
   LINUS_LEASE_SECONDS=1000 run_script create-vm
   assert_status 3
   assert_says 'could not start linus-sweep.timer'
