@@ -22,10 +22,10 @@ const tokenTTL = 90 * 24 * time.Hour
 
 func (a *app) tokenCreateCommand() *cobra.Command {
 	var (
-		spec   job.TokenSpec
-		role   string
-		memory string
-		ttl    time.Duration
+		spec  job.TokenSpec
+		role  string
+		sizes [3]string
+		ttl   time.Duration
 	)
 	cmd := &cobra.Command{
 		Use:   "create NAME",
@@ -38,12 +38,18 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 		Args: oneArg("whom the token is for"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			spec.Name, spec.Role, spec.TTL = args[0], job.Role(role), int(ttl/time.Second)
-			if memory != "" {
-				bytes, err := job.ParseSize(memory)
-				if err != nil {
-					return fmt.Errorf("--limit-memory: %w", err)
+			for i, of := range []struct {
+				flag string
+				mb   *int
+			}{{"memory", &spec.MemoryMB}, {"disk", &spec.DiskMB}, {"stored", &spec.StoredMB}} {
+				if sizes[i] == "" {
+					continue
 				}
-				spec.MemoryMB = int(bytes >> 20)
+				bytes, err := job.ParseSize(sizes[i])
+				if err != nil {
+					return fmt.Errorf("--limit-%s: %w", of.flag, err)
+				}
+				*of.mb = int((bytes + 1<<20 - 1) >> 20)
 			}
 			s, err := a.attach(cmd.Context(), false)
 			if err != nil {
@@ -67,7 +73,9 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 	flags.StringSliceVar(&spec.Templates, "templates", nil, "templates and operating systems its VMs may be made from (default: as the settings allow)")
 	flags.IntVar(&spec.Jobs, "limit-jobs", 0, "unfinished jobs at a time (default: no limit)")
 	flags.IntVar(&spec.VMs, "limit-vms", 0, "VMs at a time, those of unfinished jobs included (default: no limit)")
-	flags.StringVar(&memory, "limit-memory", "", "memory of those VMs together, as in 64G (default: no limit)")
+	flags.StringVar(&sizes[0], "limit-memory", "", "memory of those VMs together, as in 64G (default: no limit)")
+	flags.StringVar(&sizes[1], "limit-disk", "", "disks of those VMs together, as they may grow, as in 500G (default: no limit)")
+	flags.StringVar(&sizes[2], "limit-stored", "", "what the engine stores of its jobs (files, output, artifacts), as in 2G (default: no limit)")
 	flags.IntVar(&spec.PerHour, "limit-jobs-per-hour", 0, "jobs submitted within an hour (default: no limit)")
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	_ = cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions([]string{"read", "run", "admin"}, cobra.ShellCompDirectiveNoFileComp))
@@ -138,7 +146,7 @@ func narrowed(s job.TokenSpec) string {
 	for _, limit := range []struct {
 		n    int
 		what string
-	}{{s.Jobs, "jobs"}, {s.VMs, "VMs"}, {s.MemoryMB, "MiB"}, {s.PerHour, "jobs an hour"}} {
+	}{{s.Jobs, "jobs"}, {s.VMs, "VMs"}, {s.MemoryMB, "MiB"}, {s.DiskMB, "MiB of disks"}, {s.StoredMB, "MiB stored"}, {s.PerHour, "jobs an hour"}} {
 		if limit.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", limit.n, limit.what))
 		}

@@ -99,6 +99,7 @@ type Config struct {
 	LimitJobs        int    `envconfig:"LIMIT_JOBS" default:"0" min:"0" max:"100000" desc:"Unfinished jobs (a job is finished once its result is available) and persistent VMs one client may have. 0: no limit."`
 	LimitCPU         int    `envconfig:"LIMIT_CPU" default:"0" min:"0" max:"100000" desc:"Total cores of one client's VMs; a finished job's VM counts until it is gone. 0: no limit."`
 	LimitMemory      string `envconfig:"LIMIT_MEMORY" desc:"Total memory of one client's VMs, as in 64G; a finished job's VM counts until it is gone. Empty: no limit."`
+	LimitDisk        string `envconfig:"LIMIT_DISK" desc:"Total disk size of one client's VMs, as they may grow, as in 500G; a finished job's VM counts until it is gone. Empty: no limit."`
 	LimitSeconds     int    `envconfig:"LIMIT_SECONDS" default:"0" min:"0" max:"86400" desc:"The longest timeout a client's job may have, in seconds. 0: no limit."`
 
 	SecretsFile string `envconfig:"LINUS_SECRETS_FILE" kind:"path" desc:"File with lines NAME=value for the secrets of manifests, mode 0600. Secrets also come from LINUS_SECRET_<NAME> and systemd credentials."`

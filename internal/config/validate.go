@@ -95,6 +95,7 @@ func (c Config) rules() []rule {
 		{"DEFAULT_EGRESS", c.DefaultEgress, slices.Contains(job.Egresses, job.Egress(c.DefaultEgress)), "use one of: lan, internet, allow, none"},
 		{"DEFAULT_EGRESS_NAMES", c.DefaultEgressNames, areEgressNames(c.EgressNames()), "give at most 100 host names such as github.com or *.npmjs.org, separated by commas"},
 		{"LIMIT_MEMORY", c.LimitMemory, c.LimitMemory == "" || c.LimitMemoryMB() >= 512, "give 512M or more, as in 64G"},
+		{"LIMIT_DISK", c.LimitDisk, c.LimitDisk == "" || c.LimitDiskMB() >= 5<<10, "give 5G or more, as in 500G"},
 		{"LINUS_DATABASE_URL", c.DatabaseURL.String(), c.DatabaseURL.value == "" || isDatabaseURL(c.DatabaseURL.value), "give postgres://USER:PASSWORD@HOST:5432/DATABASE, with special characters of the password as %XX"},
 		{"LINUS_SERVER", c.Server, c.Server == "" || isURL(c.Server), "give https://HOST:PORT, without query and credentials"},
 		{"LINUS_LOG_LEVEL", c.LogLevel, slices.Contains([]string{"debug", "info", "warn", "error"}, c.LogLevel), "use one of: debug, info, warn, error"},
@@ -179,8 +180,13 @@ func isRange(s string) bool {
 }
 
 // LimitMemoryMB is LIMIT_MEMORY in MiB, 0 for no limit.
-func (c Config) LimitMemoryMB() int {
-	n, err := job.ParseSize(c.LimitMemory)
+func (c Config) LimitMemoryMB() int { return mebibytes(c.LimitMemory) }
+
+// LimitDiskMB is LIMIT_DISK in MiB, 0 for no limit.
+func (c Config) LimitDiskMB() int { return mebibytes(c.LimitDisk) }
+
+func mebibytes(size string) int {
+	n, err := job.ParseSize(size)
 	if err != nil {
 		return 0
 	}

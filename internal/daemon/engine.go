@@ -51,7 +51,7 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 	if err != nil {
 		return nil, errors.Join(err, st.Close())
 	}
-	limits := policy.Limits{Jobs: c.LimitJobs, CPU: c.LimitCPU, MemoryMB: c.LimitMemoryMB(), Seconds: c.LimitSeconds}
+	limits := policy.Limits{Jobs: c.LimitJobs, CPU: c.LimitCPU, MemoryMB: c.LimitMemoryMB(), DiskMB: c.LimitDiskMB(), Seconds: c.LimitSeconds}
 	admit := limits.Check
 	if limits == (policy.Limits{}) {
 		admit = nil // no limits, so nothing to count

@@ -32,7 +32,8 @@ type Jobs interface {
 	Plan(ctx context.Context, s Submission) ([]string, error)
 	// Job returns everything known about one job.
 	Job(ctx context.Context, id string) (Job, error)
-	// Manifest returns a job's whole manifest, the files' contents included.
+	// Manifest returns a job's whole manifest, the files' contents included. Those are
+	// removed when the job is done: *FieldError then, if it has files.
 	Manifest(ctx context.Context, id string) (Manifest, error)
 	// Result returns a finished job's outcome and output. Until it has finished, that is
 	// a *NotCompleteError.

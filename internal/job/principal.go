@@ -37,6 +37,8 @@ type Limits struct {
 	Jobs     int `json:"jobs,omitempty"`          // unfinished jobs
 	VMs      int `json:"vms,omitempty"`           // VMs that exist, or that unfinished jobs will have
 	MemoryMB int `json:"memory_mb,omitempty"`     // of those VMs together
+	DiskMB   int `json:"disk_mb,omitempty"`       // of those VMs together, as their disks may grow
+	StoredMB int `json:"stored_mb,omitempty"`     // that the engine stores of all its jobs: manifests, files, output and artifacts
 	PerHour  int `json:"jobs_per_hour,omitempty"` // jobs submitted in the last hour
 }
 

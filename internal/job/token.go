@@ -101,7 +101,7 @@ func (s TokenSpec) Validate() error {
 			}
 		}
 	}
-	for name, n := range map[string]int{"jobs": s.Jobs, "vms": s.VMs, "memory_mb": s.MemoryMB, "jobs_per_hour": s.PerHour, "ttl": s.TTL} {
+	for name, n := range map[string]int{"jobs": s.Jobs, "vms": s.VMs, "memory_mb": s.MemoryMB, "disk_mb": s.DiskMB, "stored_mb": s.StoredMB, "jobs_per_hour": s.PerHour, "ttl": s.TTL} {
 		if n < 0 {
 			add(field(name, "give 0 for no limit, or more", "%d is negative", n))
 		}

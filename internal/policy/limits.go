@@ -12,6 +12,7 @@ type Limits struct {
 	Jobs     int // unfinished jobs and persistent VMs
 	CPU      int // cores of their VMs together
 	MemoryMB int // memory of their VMs together, MiB
+	DiskMB   int // disks of their VMs together, as they may grow, MiB
 	Seconds  int // the longest timeout a job may have
 }
 
@@ -21,7 +22,7 @@ type Limits struct {
 // resources: they count for the job that created the VM, until that is gone. A
 // job that has ended no longer counts as a job, since its result is available.
 func (l Limits) Check(has []job.Job, next job.Manifest) error {
-	open, kept, cpu, memory := 0, 0, 0, int64(0)
+	open, kept, in := 0, 0, needs{}
 	for _, j := range has {
 		switch {
 		case !j.Status.Terminal():
@@ -29,10 +30,10 @@ func (l Limits) Check(has []job.Job, next job.Manifest) error {
 		case j.KeepsVM():
 			kept++
 		}
-		c, mb := takes(j.Manifest)
-		cpu, memory = cpu+c, memory+mb
+		n := takes(j.Manifest)
+		in.cpu, in.memory, in.disk = in.cpu+n.cpu, in.memory+n.memory, in.disk+n.disk
 	}
-	cores, asked := takes(next)
+	asks := takes(next)
 	switch {
 	case l.Jobs > 0 && open+kept >= l.Jobs:
 		e := &job.FieldError{
@@ -45,10 +46,12 @@ func (l Limits) Check(has []job.Job, next job.Manifest) error {
 			e.Remedy += ", or destroy a VM"
 		}
 		return e
-	case l.CPU > 0 && cores > 0 && cpu+cores > l.CPU:
-		return over("cpu", "LIMIT_CPU", int64(l.CPU), int64(cpu), int64(cores), "cores")
-	case l.MemoryMB > 0 && asked > 0 && memory+asked > int64(l.MemoryMB):
-		return over("memory", "LIMIT_MEMORY", int64(l.MemoryMB), memory, asked, "MiB")
+	case l.CPU > 0 && asks.cpu > 0 && in.cpu+asks.cpu > int64(l.CPU):
+		return over("cpu", "LIMIT_CPU", int64(l.CPU), in.cpu, asks.cpu, "cores")
+	case l.MemoryMB > 0 && asks.memory > 0 && in.memory+asks.memory > int64(l.MemoryMB):
+		return over("memory", "LIMIT_MEMORY", int64(l.MemoryMB), in.memory, asks.memory, "MiB")
+	case l.DiskMB > 0 && asks.disk > 0 && in.disk+asks.disk > int64(l.DiskMB):
+		return over("disk", "LIMIT_DISK", int64(l.DiskMB), in.disk, asks.disk, "MiB")
 	case l.Seconds > 0 && next.Timeout > l.Seconds:
 		return &job.FieldError{
 			Field:   "manifest.timeout",
@@ -80,12 +83,15 @@ func over(resource, rule string, limit, taken, asked int64, unit string) error {
 	}
 }
 
-// takes returns what a job's own VM needs: cores, and MiB of memory.
-func takes(m job.Manifest) (cpu int, memory int64) {
+// needs are what a VM takes: cores, and MiB of memory and disk.
+type needs struct{ cpu, memory, disk int64 }
+
+// takes returns what a job's own VM needs.
+func takes(m job.Manifest) needs {
 	if m.VM != "" {
-		return 0, 0
+		return needs{}
 	}
-	return m.Resources.CPU, megabytes(m.Resources.Memory)
+	return needs{int64(m.Resources.CPU), megabytes(m.Resources.Memory), megabytes(m.Resources.Disk)}
 }
 
 // megabytes returns a manifest's size in MiB, rounded up; 0 if it has none.

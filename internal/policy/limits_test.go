@@ -13,6 +13,8 @@ func sized(cpu int, memory string, timeout int) job.Manifest {
 	return job.Manifest{Resources: job.Resources{CPU: cpu, Memory: memory}, Timeout: timeout}
 }
 
+func disk(size string) job.Manifest { return job.Manifest{Resources: job.Resources{Disk: size}} }
+
 func TestLimits_RefuseByRuleWithWhatIsLeft(t *testing.T) {
 	has := func(manifests ...job.Manifest) (jobs []job.Job) {
 		for _, m := range manifests {
@@ -47,6 +49,8 @@ func TestLimits_RefuseByRuleWithWhatIsLeft(t *testing.T) {
 		{"no core left", policy.Limits{CPU: 6}, two, sized(1, "1G", 1), "manifest.resources.cpu", []string{"LIMIT_CPU", "wait for a job to finish, or cancel one"}},
 		{"one MiB too many", all, two, sized(1, "1537M", 1), "manifest.resources.memory", []string{"LIMIT_MEMORY allows a client 4096 MiB", "2560 are in use", "asks for 1537", "at most 1536"}},
 		{"one KiB too many", all, two, sized(1, "1572865K", 1), "manifest.resources.memory", []string{"LIMIT_MEMORY"}},
+		{"one MiB of disk too many", policy.Limits{DiskMB: 30 << 10}, has(disk("10G"), disk("10G")), disk("10241M"), "manifest.resources.disk", []string{"LIMIT_DISK allows a client 30720 MiB", "20480 are in use", "asks for 10241", "at most 10240"}},
+		{"all of the disk", policy.Limits{DiskMB: 30 << 10}, has(disk("10G"), disk("10G")), disk("10G"), "", nil},
 		{"one second too long", all, nil, sized(1, "1G", 601), "manifest.timeout", []string{"LIMIT_SECONDS allows a job 600 seconds", "601"}},
 		{"no VM of its own where all is taken", policy.Limits{CPU: 6, MemoryMB: 2560}, two, shared, "", nil},
 		{"jobs in one VM count once", policy.Limits{CPU: 8, MemoryMB: 4096}, append(two, has(shared, shared)...), sized(2, "1G", 60), "", nil},

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 
 	"linus/internal/job"
@@ -29,7 +30,7 @@ func (s *Store) Insert(ctx context.Context, j job.Job, key string, within job.Li
 			return err
 		}
 		isNew = true
-		if err = s.within(ctx, tx, rows.job, within); err != nil {
+		if err = s.within(ctx, tx, rows.job, rows.size(), within); err != nil {
 			return err
 		}
 		if err = rows.insert(ctx, tx); errors.Is(err, errKeyTaken) {
@@ -84,6 +85,9 @@ func newRows(j job.Job, key string) (rows, error) {
 	return r, nil
 }
 
+// size is what the job takes until it is done, besides what it writes.
+func (r rows) size() int64 { return int64(len(r.manifest) + len(r.files)) }
+
 // errKeyTaken: another engine has just inserted a job with the idempotency key.
 var errKeyTaken = errors.New("the idempotency key is taken")
 
@@ -92,12 +96,12 @@ func (r rows) insert(ctx context.Context, tx *tx) error {
 		tx.tell(job.NoticeWaiting, r.job.ID)
 	}
 	result, err := tx.ExecContext(ctx, `INSERT INTO jobs
-		(id, created_at, task_head, client, principal, idempotency_key, token_hash, status, done, waiting, member, vm_job, vm_state, completed_at, reason, started_at, doc)
-		VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (idempotency_key) DO NOTHING`,
+		(id, created_at, task_head, client, principal, idempotency_key, token_hash, status, done, waiting, member, vm_job, vm_state, completed_at, reason, started_at, doc, stored)
+		VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (idempotency_key) DO NOTHING`,
 		append([]any{
 			r.job.ID, timeText(r.job.CreatedAt), job.TaskHead(r.job.Manifest.Task), r.job.Client, r.job.Principal,
 			sql.NullString{String: r.idempotency, Valid: r.idempotency != ""},
-		}, append(columns(r.job), r.doc)...)...)
+		}, append(columns(r.job), r.doc, r.size())...)...)
 	if err == nil {
 		var n int64
 		if n, err = result.RowsAffected(); err == nil && n == 0 {
@@ -124,10 +128,12 @@ func withoutContents(m job.Manifest) job.Manifest {
 	return m
 }
 
-// Manifest returns the whole manifest, file contents included.
+// Manifest returns the whole manifest, file contents included. Those are not kept once the
+// job is done: a *job.FieldError then, if it has files.
 func (s *Store) Manifest(ctx context.Context, id string) (m job.Manifest, err error) {
 	defer func() {
-		if err != nil && !errors.Is(err, job.ErrNotFound) {
+		var dropped *job.FieldError
+		if err != nil && !errors.Is(err, job.ErrNotFound) && !errors.As(err, &dropped) {
 			err = fmt.Errorf("read manifest of job %s: %w", id, err)
 		}
 	}()
@@ -148,8 +154,16 @@ func (s *Store) Manifest(ctx context.Context, id string) (m job.Manifest, err er
 	if err := json.Unmarshal([]byte(found[0].manifest), &m); err != nil || len(m.Files) == 0 {
 		return m, err
 	}
-	if old, ok := s.files.(*directories); ok && !found[0].contents.Valid {
-		return old.oldManifest(id)
+	if !found[0].contents.Valid {
+		if old, ok := s.files.(*directories); ok {
+			if m, err := old.oldManifest(id); !errors.Is(err, fs.ErrNotExist) {
+				return m, err
+			}
+		}
+		return m, &job.FieldError{
+			Field: "manifest.files", Problem: "the contents of the job's files were removed when it was done",
+			Remedy: "give the files again",
+		}
 	}
 	var contents []string
 	if err := json.Unmarshal([]byte(found[0].contents.String), &contents); err != nil {

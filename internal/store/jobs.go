@@ -169,7 +169,13 @@ func updateRow(tx *tx, before []any, j job.Job, events []job.Event) error {
 	now := columns(j)
 	switch {
 	case j.Done(): // nobody works on it any more
-		tx.post(`UPDATE jobs SET `+setColumns+`, engine = NULL, doc = ? WHERE id = ?`, append(now, string(doc), j.ID)...)
+		kept := j.Stdout.Held + j.Stderr.Held
+		for _, a := range j.Artifacts {
+			kept += a.Size
+		}
+		tx.post(`DELETE FROM job_files WHERE job_id = ?`, j.ID)
+		tx.post(`UPDATE jobs SET `+setColumns+`, engine = NULL, doc = ?, stored = CAST(? AS bigint) + (SELECT octet_length(manifest) FROM job_manifests WHERE job_id = jobs.id) WHERE id = ?`,
+			append(now, string(doc), kept, j.ID)...)
 	case slices.Equal(before, now): // as mostly: no index has to be touched
 		tx.post(`UPDATE jobs SET doc = ? WHERE id = ?`, string(doc), j.ID)
 	default:

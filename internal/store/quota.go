@@ -8,11 +8,11 @@ import (
 	"linus/internal/job"
 )
 
-// within returns a *job.FieldError if a job that is about to be inserted in the
-// transaction would exceed what its principal may have. Principals are counted in turn,
+// within returns a *job.FieldError if a job, of size bytes, that is about to be inserted in
+// the transaction would exceed what its principal may have. Principals are counted in turn,
 // on all engines, so that two jobs at once do not both take the last place. A job that has
 // ended does not count, though its VM may still be there.
-func (s *Store) within(ctx context.Context, tx *tx, j job.Job, l job.Limits) error {
+func (s *Store) within(ctx context.Context, tx *tx, j job.Job, size int64, l job.Limits) error {
 	if l == (job.Limits{}) || j.Principal == "" {
 		return nil
 	}
@@ -38,26 +38,39 @@ func (s *Store) within(ctx context.Context, tx *tx, j job.Job, l job.Limits) err
 			return overQuota("jobs_per_hour", l.PerHour, n, 1, "jobs within an hour", "submit it later")
 		}
 	}
-	if l.VMs == 0 && l.MemoryMB == 0 || j.Shares() {
+	if l.StoredMB > 0 {
+		n, err := first[int64](ctx, tx, `SELECT CAST(coalesce(sum(stored), 0) AS bigint) FROM jobs WHERE `+of, j.Principal)
+		if err != nil {
+			return err
+		}
+		if has, asks := mebibytes(n), mebibytes(size); has+asks > l.StoredMB {
+			return overQuota("stored_mb", l.StoredMB, has, asks, "MiB stored of its jobs", "send less, wait until older jobs are removed (RETENTION_DAYS), or ask an admin to remove them")
+		}
+	}
+	if l.VMs == 0 && l.MemoryMB == 0 && l.DiskMB == 0 || j.Shares() {
 		return nil
 	}
 	open, err := s.jobs(ctx, tx, `jobs.principal <> '' AND (jobs.done = 0 OR jobs.vm_state = 'created') AND jobs.principal = ?`, j.Principal)
 	if err != nil {
 		return err
 	}
-	vms, memory := 0, 0
+	vms, memory, disk := 0, 0, 0
 	for _, o := range open {
 		if !o.Shares() && (!o.Status.Terminal() || o.KeepsVM()) {
 			vms++
-			memory += memoryMB(o.Manifest)
+			memory += sizeMB(o.Manifest.Resources.Memory)
+			disk += sizeMB(o.Manifest.Resources.Disk)
 		}
 	}
 	const remedy = "wait for a job to end, cancel one, or destroy a VM"
-	switch asks := memoryMB(j.Manifest); {
+	asks, asksDisk := sizeMB(j.Manifest.Resources.Memory), sizeMB(j.Manifest.Resources.Disk)
+	switch {
 	case l.VMs > 0 && vms >= l.VMs:
 		return overQuota("vms", l.VMs, vms, 1, "VMs", remedy)
 	case l.MemoryMB > 0 && memory+asks > l.MemoryMB:
 		return overQuota("memory_mb", l.MemoryMB, memory, asks, "MiB of memory of VMs", remedy+"; or ask for less")
+	case l.DiskMB > 0 && disk+asksDisk > l.DiskMB:
+		return overQuota("disk_mb", l.DiskMB, disk, asksDisk, "MiB of disks of VMs", remedy+"; or ask for less")
 	}
 	return nil
 }
@@ -70,10 +83,13 @@ func overQuota(limit string, most, has, asks int, of, remedy string) error {
 	}
 }
 
-func memoryMB(m job.Manifest) int {
-	n, err := job.ParseSize(m.Resources.Memory)
+func sizeMB(size string) int {
+	n, err := job.ParseSize(size)
 	if err != nil {
 		return 0
 	}
-	return int((n + 1<<20 - 1) >> 20)
+	return mebibytes(n)
 }
+
+// mebibytes rounds up.
+func mebibytes(n int64) int { return int((n + 1<<20 - 1) >> 20) }

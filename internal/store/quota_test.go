@@ -22,7 +22,7 @@ func of(t *testing.T, principal string, change ...func(*job.Job)) job.Job {
 		t.Fatal(err)
 	}
 	j := newJob("x")
-	j.ID, j.Principal, j.CreatedAt, j.Manifest.Resources.Memory = id.String(), principal, time.Now().UTC(), "1G"
+	j.ID, j.Principal, j.CreatedAt, j.Manifest.Resources = id.String(), principal, time.Now().UTC(), job.Resources{Memory: "1G", Disk: "10G"}
 	for _, c := range change {
 		c(&j)
 	}
@@ -40,6 +40,7 @@ func TestInsert_CountsWhatThePrincipalHas(t *testing.T) {
 		"limit jobs_per_hour of this token is 1 jobs within an hour; 1 are":     {PerHour: 1},
 		"limit vms of this token is 1 VMs; 1 are in use":                        {VMs: 1},
 		"memory_mb of this token is 2000 MiB of memory of VMs; 1024 are in use": {MemoryMB: 2000},
+		"disk_mb of this token is 20000 MiB of disks of VMs; 10240 are in use":  {DiskMB: 20000},
 	} {
 		name := fmt.Sprintf("p%d", len(says))
 		first := of(t, name)
@@ -72,6 +73,53 @@ func TestInsert_CountsWhatThePrincipalHas(t *testing.T) {
 		if err := add(shares, job.Limits{VMs: 1, MemoryMB: 1}); err != nil {
 			t.Errorf("a job without a VM of its own: %v", err)
 		}
+	}
+}
+
+// What the engine stores of a principal's jobs counts until they are removed: the contents
+// of files until the job is done, and its output and artifacts after that.
+func TestInsert_CountsWhatIsStored(t *testing.T) {
+	s := openStore(t, Options{Dir: t.TempDir()})
+	withFile := func(mb int) job.Job {
+		return of(t, "alice", func(j *job.Job) {
+			j.Manifest.Files = []job.File{{Path: "/f", Content: strings.Repeat("A", mb<<20)}}
+		})
+	}
+	within := job.Limits{StoredMB: 10}
+	first := withFile(7)
+	refused := func(j job.Job, says string) {
+		t.Helper()
+		var field *job.FieldError
+		if _, _, err := s.Insert(t.Context(), j, "", within); !errors.As(err, &field) || !strings.Contains(err.Error(), says) || field.Remedy == "" {
+			t.Errorf("%v; want %s", err, says)
+		}
+	}
+	if _, _, err := s.Insert(t.Context(), first, "", within); err != nil {
+		t.Fatal(err)
+	}
+	refused(withFile(4), "limit stored_mb of this token is 10 MiB stored of its jobs; 8 are in use, and this job asks for 5")
+	if _, err := s.SealOutput(t.Context(), first.ID, job.StreamEnd{Stream: job.Stdout}, job.StreamEnd{Stream: job.Stderr}); err != nil {
+		t.Fatal(err)
+	}
+	update(t, s, first.ID, func(j *job.Job) ([]job.Event, error) {
+		j.Artifacts = []job.Artifact{{Path: "a", Size: 3 << 20}}
+		j.Outcome = &job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, At: at}
+		j.Status, j.CompletedAt = job.Failed, at
+		return nil, nil
+	})
+	var dropped *job.FieldError
+	if _, err := s.Manifest(t.Context(), first.ID); !errors.As(err, &dropped) || !strings.Contains(err.Error(), "the contents of the job's files were removed when it was done") {
+		t.Errorf("manifest of a job that is done: %v", err)
+	}
+	if _, _, err := s.Insert(t.Context(), withFile(4), "", within); err != nil {
+		t.Errorf("after the first is done: %v", err)
+	}
+	refused(withFile(3), "8 are in use, and this job asks for 4")
+	if _, err := s.Forget(t.Context(), time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.Insert(t.Context(), withFile(3), "", within); err != nil {
+		t.Errorf("after the first was removed: %v", err)
 	}
 }
 

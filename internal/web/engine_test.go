@@ -21,6 +21,7 @@ import (
 type engine struct {
 	job.Engine // what no page calls
 
+	dropped   bool // the contents of jobs' files are not there any more
 	mu        sync.Mutex
 	changed   chan struct{} // closed at the next change
 	jobs      []job.Job     // newest first
@@ -417,6 +418,9 @@ func (e *engine) Plan(_ context.Context, s job.Submission) ([]string, error) {
 
 func (e *engine) Manifest(ctx context.Context, jobID string) (job.Manifest, error) {
 	j, err := e.Job(ctx, jobID)
+	if err == nil && e.dropped {
+		err = &job.FieldError{Field: "manifest.files", Problem: "the contents were removed", Remedy: "give them again"}
+	}
 	return j.Manifest, err
 }
 

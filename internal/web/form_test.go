@@ -201,6 +201,11 @@ func TestRunAgain_SubmitsTheSame(t *testing.T) {
 	if diff := cmp.Diff(m, e.submitted[0].Manifest); diff != "" {
 		t.Error(diff)
 	}
+	e.dropped = true
+	_, text = v.get("/jobs/new?from=" + id)
+	if !strings.Contains(text, "/root/x is not kept once its job is done: choose it again") || strings.Contains(text, "AAEC") || !strings.Contains(text, "echo &#34;$A&#34;") {
+		t.Errorf("files that are not kept: %s", text)
+	}
 	if code, _ := v.get("/jobs/new?from=none"); code != 404 {
 		t.Errorf("from no job: %d", code)
 	}

@@ -53,7 +53,7 @@ func (m making) blank(p *pages) http.HandlerFunc {
 		d := draft{manifest: job.Manifest{AgentType: job.AgentScript, StatusMode: job.StatusStreaming, VM: r.URL.Query().Get("vm")}}
 		if from := r.URL.Query().Get("from"); from != "" {
 			var err error
-			if d.manifest, err = p.Engine.Manifest(r.Context(), from); err != nil {
+			if d.manifest, err = p.again(r.Context(), &v, from); err != nil {
 				p.failed(w, r, err)
 				return
 			}
@@ -74,6 +74,22 @@ func (m making) blank(p *pages) http.HandlerFunc {
 		v.spare()
 		p.render(w, r, http.StatusOK, "form", v)
 	}
+}
+
+// again returns the manifest of a job, without files if their contents are not there any
+// more; the form says which those were.
+func (p *pages) again(ctx context.Context, v *formView, id string) (job.Manifest, error) {
+	m, err := p.Engine.Manifest(ctx, id)
+	var dropped *job.FieldError
+	if !errors.As(err, &dropped) {
+		return m, err
+	}
+	j, err := p.Engine.Job(ctx, id)
+	for _, f := range j.Manifest.Files {
+		v.Errors["files"] = append(v.Errors["files"], f.Path+" is not kept once its job is done: choose it again")
+	}
+	j.Manifest.Files = nil
+	return j.Manifest, err
 }
 
 // spare adds empty rows for variables.

@@ -48,7 +48,7 @@ func (t tokenRow) Bounds() []string {
 	for _, l := range []struct {
 		n    int
 		what string
-	}{{t.Jobs, "unfinished jobs"}, {t.VMs, "VMs"}, {t.MemoryMB, "MiB of memory"}, {t.PerHour, "jobs an hour"}} {
+	}{{t.Jobs, "unfinished jobs"}, {t.VMs, "VMs"}, {t.MemoryMB, "MiB of memory"}, {t.DiskMB, "MiB of disks"}, {t.StoredMB, "MiB stored of its jobs"}, {t.PerHour, "jobs an hour"}} {
 		if l.n > 0 {
 			lines = append(lines, fmt.Sprintf("at most %d %s", l.n, l.what))
 		}
@@ -74,6 +74,8 @@ func tokenGroups() []group {
 			numberInput(input{Name: "jobs", Label: "Unfinished jobs"}, false, func(d *draft) *int { return &d.token.Jobs }),
 			numberInput(input{Name: "vms", Label: "VMs"}, false, func(d *draft) *int { return &d.token.VMs }),
 			numberInput(input{Name: "memory_mb", Label: "Their memory", Hint: "MiB, together"}, false, func(d *draft) *int { return &d.token.MemoryMB }),
+			numberInput(input{Name: "disk_mb", Label: "Their disks", Hint: "MiB, together, as they may grow"}, false, func(d *draft) *int { return &d.token.DiskMB }),
+			numberInput(input{Name: "stored_mb", Label: "Stored of its jobs", Hint: "MiB of files, output and artifacts, until the jobs are removed"}, false, func(d *draft) *int { return &d.token.StoredMB }),
 			numberInput(input{Name: "jobs_per_hour", Label: "Jobs an hour"}, false, func(d *draft) *int { return &d.token.PerHour }),
 		}},
 	}
