@@ -1,7 +1,6 @@
 package control
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	_ "embed"
@@ -145,7 +144,7 @@ func readBody(w http.ResponseWriter, r *http.Request) error {
 	case !errors.As(err, &large): // the deadline stays: the server would wait for the rest
 		err = &job.FieldError{Field: "request", Problem: "its body did not arrive: " + err.Error(), Remedy: "send it again"}
 	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
+	r.Body = &readyBody{r.Body, body}
 	return err
 }
 

@@ -97,7 +97,7 @@ func TestClient_AnArchiveEndsWithItsError(t *testing.T) {
 	if err := tree.Close(); err != nil {
 		t.Error(err)
 	}
-	tree, err = dial(t, dir).ReadTree(job.WithPrincipal(t.Context(), job.Operator()), job.FileRef{})
+	tree, err = dial(t, dir).ReadTree(job.WithPrincipal(t.Context(), job.Operator()), job.FileRef{VM: "dev", Path: "/"})
 	if err == nil {
 		err = tree.Close() // without reading: what is left is not waited for
 	}

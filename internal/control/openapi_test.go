@@ -161,7 +161,7 @@ func (d *describer) document() object {
 		"openapi": "3.1.0",
 		"info": object{
 			"title": "linus", "version": "1", "summary": "Runs jobs in Proxmox VE virtual machines of their own.",
-			"description": "The verbs of a linus engine. What belongs to another principal does not exist for a token. Unknown fields of a request are refused; new ones may appear in responses. Bytes are base64 in JSON.",
+			"description": "The verbs of a linus engine. What belongs to another principal does not exist for a token. Unknown fields and parameters of a request are refused; new ones may appear in responses. Bytes are base64 in JSON.",
 			"license":     object{"name": "see the repository", "identifier": "LicenseRef-linus"},
 		},
 		"servers":  []object{{"url": "/"}},

@@ -1,15 +1,19 @@
 package control
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -159,22 +163,15 @@ func (s shape) encodeBody(in any) ([]byte, error) {
 
 // decode reads a row's input from a request; in is a pointer.
 func (s shape) decode(r *http.Request, in any) error {
-	if s.body {
-		dec := json.NewDecoder(r.Body)
-		dec.DisallowUnknownFields() // a newer client's field must not be dropped silently
-		err := dec.Decode(in)
-		var large *http.MaxBytesError
-		if errors.As(err, &large) {
-			return large
-		}
-		if err != nil {
-			return &job.FieldError{Field: "request", Problem: err.Error(), Remedy: "if linus was updated, restart the engine: linus serve --stop"}
-		}
-	}
 	if s.stream >= 0 {
 		reflect.ValueOf(in).Elem().Field(s.stream).Set(reflect.ValueOf(r.Body))
+	} else if err := s.decodeBody(r, in); err != nil {
+		return err
 	}
-	query := r.URL.Query()
+	query, err := s.query(r.URL)
+	if err != nil {
+		return err
+	}
 	for _, p := range s.params {
 		text := r.PathValue(p.name)
 		if p.query {
@@ -185,6 +182,92 @@ func (s shape) decode(r *http.Request, in any) error {
 		}
 	}
 	return nil
+}
+
+// noBody is how large the body of a request that needs none may be, in bytes.
+const noBody = 4 << 10
+
+// readyBody is a body that is in memory.
+type readyBody struct {
+	io.ReadCloser
+	data []byte
+}
+
+// decodeBody reads the fields that are not in the URL. A request without such fields may have
+// an empty object as its body; more would be ignored.
+func (s shape) decodeBody(r *http.Request, in any) error {
+	if !s.body {
+		r.Body = http.MaxBytesReader(nil, r.Body, noBody)
+	}
+	var data []byte
+	var err error
+	if ready, ok := r.Body.(*readyBody); ok {
+		data = ready.data
+	} else {
+		data, err = io.ReadAll(r.Body)
+	}
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return large
+	case err != nil:
+		return &job.FieldError{Field: "request", Problem: "its body did not arrive: " + err.Error(), Remedy: "send it again"}
+	case !s.body && len(bytes.TrimSpace(data)) == 0:
+		return nil
+	case s.body && len(data) == 0:
+		return &job.FieldError{Field: "request", Problem: "has no body", Remedy: "give one JSON object"}
+	}
+	tree, err := job.DecodeStrict("", data, in)
+	if checked, ok := in.(interface{ CheckJSON(tree any) error }); ok && err == nil {
+		err = checked.CheckJSON(tree)
+	}
+	given, _ := tree.(map[string]any)
+	for _, p := range s.params {
+		if _, twice := given[p.name]; twice && err == nil {
+			where := "path"
+			if p.query {
+				where = "query"
+			}
+			return &job.FieldError{Field: p.name, Problem: "is in the body", Remedy: "give it in the " + where + " of the URL"}
+		}
+	}
+	var bad *job.InvalidError
+	if errors.As(err, &bad) {
+		for _, f := range bad.Fields {
+			f.Field = cmp.Or(f.Field, "request")
+			if r.Header.Get(clientHeader) != "" { // one of ours knows its fields: it is newer, or older
+				f.Remedy = "if linus was updated, restart the engine: linus serve --stop"
+			}
+		}
+	}
+	return err
+}
+
+// query returns the parameters of a URL: only those of the shape, each once.
+func (s shape) query(u *url.URL) (url.Values, error) {
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return nil, &job.FieldError{Field: "request", Problem: "its query cannot be read: " + err.Error(), Remedy: "encode the parameters"}
+	}
+	var known []string
+	for _, p := range s.params {
+		if p.query {
+			known = append(known, p.name)
+		}
+	}
+	var bad []*job.FieldError
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		switch {
+		case !slices.Contains(known, name):
+			bad = append(bad, &job.FieldError{Field: name, Problem: "is not a parameter of this operation", Remedy: job.DidYouMean(name, known)})
+		case len(query[name]) > 1:
+			bad = append(bad, &job.FieldError{Field: name, Problem: "is given twice", Remedy: "give it once"})
+		}
+	}
+	if len(bad) > 0 {
+		return nil, &job.InvalidError{Fields: bad}
+	}
+	return query, nil
 }
 
 // setField sets a field from its text in a URL; empty text means zero.

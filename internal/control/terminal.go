@@ -1,7 +1,6 @@
 package control
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -243,9 +242,7 @@ func (t *terminal) do(ctx context.Context, m message) error {
 		return t.input(ctx, m.data, false)
 	}
 	var q TerminalRequest
-	dec := json.NewDecoder(bytes.NewReader(m.data))
-	dec.DisallowUnknownFields()
-	err := dec.Decode(&q)
+	_, err := job.DecodeStrict("", m.data, &q)
 	if err != nil {
 		err = fmt.Errorf("a text message is not a request: %w", err)
 	}

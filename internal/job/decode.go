@@ -2,9 +2,11 @@ package job
 
 import (
 	"bytes"
+	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"reflect"
 	"strconv"
 	"strings"
@@ -156,6 +158,12 @@ func checkShape(at string, v any, t reflect.Type) []*FieldError {
 	mismatch := func(want string) []*FieldError {
 		return []*FieldError{field(at, "", "is %s, want %s", jsonKind(v), want)}
 	}
+	if isText(t) {
+		if _, ok := v.(string); !ok && (v != nil || t.Kind() != reflect.Slice) { // Go writes null for no bytes
+			return mismatch("a string")
+		}
+		return nil
+	}
 	switch t.Kind() {
 	case reflect.Struct:
 		object, ok := v.(map[string]any)
@@ -203,19 +211,23 @@ func checkShape(at string, v any, t reflect.Type) []*FieldError {
 	return nil
 }
 
+// isText reports whether encoding/json writes a type of another kind as a string.
+func isText(t reflect.Type) bool {
+	return t == reflect.TypeFor[[]byte]() || reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+}
+
 func checkObject(at string, object map[string]any, t reflect.Type) []*FieldError {
 	var known []string
 	types := map[string]reflect.Type{}
-	for f := range fields(t) {
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	for name, ft := range fields(t) {
 		known = append(known, name)
-		types[name] = f.Type
+		types[name] = ft
 	}
 	var bad []*FieldError
 	for _, k := range sortedKeys(object) {
 		ft, ok := types[k]
 		if !ok {
-			bad = append(bad, field(below(at, k), fmt.Sprintf("did you mean %q?", meant(k, known)), "is not a known key"))
+			bad = append(bad, field(below(at, k), DidYouMean(k, known), "is not a known key"))
 			continue
 		}
 		bad = append(bad, checkShape(below(at, k), object[k], ft)...)
@@ -223,10 +235,22 @@ func checkObject(at string, object map[string]any, t reflect.Type) []*FieldError
 	return bad
 }
 
-func fields(t reflect.Type) func(yield func(reflect.StructField) bool) {
-	return func(yield func(reflect.StructField) bool) {
+// fields returns the keys of a type's JSON and what they hold; those of an embedded struct
+// are its own.
+func fields(t reflect.Type) iter.Seq2[string, reflect.Type] {
+	return func(yield func(string, reflect.Type) bool) {
 		for i := range t.NumField() {
-			if !yield(t.Field(i)) {
+			f := t.Field(i)
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if f.Anonymous && name == "" {
+				for name, inner := range fields(f.Type) {
+					if !yield(name, inner) {
+						return
+					}
+				}
+				continue
+			}
+			if name != "-" && !yield(name, f.Type) {
 				return
 			}
 		}
@@ -256,6 +280,14 @@ func below(at, key string) string {
 		return key
 	}
 	return at + "." + key
+}
+
+// DidYouMean asks whether one of the known keys was meant by another; empty: there are none.
+func DidYouMean(key string, known []string) string {
+	if len(known) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("did you mean %q?", meant(key, known))
 }
 
 // meant returns the key the caller most likely meant: the one that key

@@ -109,6 +109,16 @@ type Submission struct {
 	Principal Principal `json:"-"`
 }
 
+// CheckJSON returns an *InvalidError for what the submission's JSON says and its fields do
+// not. tree is that of DecodeStrict.
+func (Submission) CheckJSON(tree any) error {
+	given, _ := tree.(map[string]any)
+	if bad := explicitZeros(given["manifest"]); len(bad) > 0 {
+		return &InvalidError{Fields: bad}
+	}
+	return nil
+}
+
 // maxKey bounds an idempotency key, in bytes.
 const maxKey = 200
 
