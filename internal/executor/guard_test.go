@@ -151,6 +151,21 @@ func TestGuard_AnothersDoesNotExist(t *testing.T) {
 	if err != nil || vmErr != nil || len(jobs.Jobs) != 0 || len(vms) != 0 {
 		t.Errorf("lists show %+v and %+v; %v, %v", jobs.Jobs, vms, err, vmErr)
 	}
+	for _, of := range []struct {
+		who   context.Context
+		asked string
+		want  int
+	}{{as(t, "alice", job.RoleRead), "bob", 0}, {as(t, "alice", job.RoleRead), "alice", 1}, {bob, "alice", 0}, {as(t, "carol", job.RoleAdmin), "alice", 1}, {as(t, "carol", job.RoleAdmin), "bob", 0}} {
+		page, err := e.List(of.who, job.Filter{Principal: of.asked})
+		activity, activityErr := e.Activity(of.who, of.asked)
+		jobs := 0
+		for _, h := range activity.Hours {
+			jobs += h.Succeeded + h.Failed + h.Unfinished
+		}
+		if err != nil || activityErr != nil || len(page.Jobs) != of.want || jobs != of.want {
+			t.Errorf("asked for %s's: %d listed, %d counted, want %d; %v, %v", of.asked, len(page.Jobs), jobs, of.want, err, activityErr)
+		}
+	}
 	for who, ctx := range map[string]context.Context{"the owner": as(t, "alice", job.RoleRead), "an admin": as(t, "carol", job.RoleAdmin)} {
 		jobs, err := e.List(ctx, job.Filter{})
 		vms, vmErr := e.VMs(ctx)

@@ -99,3 +99,13 @@ func TestEgressAllows(t *testing.T) {
 		}
 	}
 }
+
+// A pool whose name is a page's could not be reached.
+func TestPool_IsNotCalledLikeAPage(t *testing.T) {
+	for name, want := range map[string]bool{"new": true, "live": true, "news": false, "build": false} {
+		err := job.Pool{Name: name, OS: "debian12", PoolSize: job.PoolSize{Warm: 1}}.Validate()
+		if refused := err != nil && strings.Contains(err.Error(), "pool.name"); refused != want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -206,6 +206,8 @@ func TestDecodeManifest_Rules(t *testing.T) {
 		{"name of a VM that goes", object{"vmName": "dev"}, "manifest.vmName", "an ephemeral VM"},
 		{"name with a dot", object{"lifecycle": "persistent", "vmName": "a.b"}, "manifest.vmName", "not a host name"},
 		{"name like a VM's ID", object{"lifecycle": "persistent", "vmName": "105"}, "manifest.vmName", "is what an ID looks like"},
+		{"name of a page", object{"lifecycle": "persistent", "vmName": "new"}, "manifest.vmName", "is a page's name"},
+		{"name of a stream", object{"lifecycle": "persistent", "vmName": "live"}, "manifest.vmName", "is a page's name"},
 		{"name like a job's ID", object{"lifecycle": "persistent", "vmName": "0197A1B2-0000-7000-8000-000000000001"}, "manifest.vmName", "is what an ID looks like"},
 		{"name with digits", object{"lifecycle": "persistent", "vmName": "105a"}, "", ""},
 		{"ttl of a VM that goes", object{"ttl": 60}, "manifest.ttl", "an ephemeral VM"},

@@ -58,6 +58,8 @@ func (m Manifest) validateVM() []*FieldError {
 		bad = append(bad, field("manifest.vmName", "use letters, digits and dashes, at most 63", "%q is not a host name", m.VMName))
 	case strings.Trim(m.VMName, "0123456789") == "" || len(m.VMName) == 36 && strings.Trim(m.VMName, "0123456789abcdefABCDEF-") == "": // it would be taken for another VM's
 		bad = append(bad, field("manifest.vmName", "add a letter that no ID has", "%q is what an ID looks like", m.VMName))
+	case isPage(m.VMName):
+		bad = append(bad, field("manifest.vmName", "choose another", "%q is a page's name, beside those of the VMs", m.VMName))
 	}
 	if m.TTL < 0 || m.TTL > 0 && m.TTL < minTTL || m.TTL > maxTTL {
 		bad = append(bad, field("manifest.ttl", "give seconds from 60 to 31536000", "%d is out of range", m.TTL))
@@ -181,3 +183,7 @@ func validateArtifacts(patterns []string) []*FieldError {
 	}
 	return bad
 }
+
+// isPage reports whether a name is that of a page or stream where each VM, or pool, has its
+// page: that of one with this name could not be reached.
+func isPage(name string) bool { return name == "new" || name == "live" }

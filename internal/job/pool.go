@@ -194,8 +194,11 @@ func sameSize(a, b string) bool {
 // fields that have defaults are fine.
 func (p Pool) Validate() error {
 	var bad []*FieldError
-	if !dnsLabel.MatchString(p.Name) || strings.ToLower(p.Name) != p.Name {
+	switch {
+	case !dnsLabel.MatchString(p.Name) || strings.ToLower(p.Name) != p.Name:
 		bad = append(bad, field("pool.name", "use lower-case letters, digits and dashes, at most 63", "%q is not a pool's name", p.Name))
+	case isPage(p.Name):
+		bad = append(bad, field("pool.name", "choose another", "%q is a page's name, beside those of the pools", p.Name))
 	}
 	m := p.Maker()
 	m.Lifecycle = Ephemeral
