@@ -73,12 +73,13 @@ func (a *app) execCommand() *cobra.Command {
 	task.registerPlace(cmd)
 	vm.register(cmd)
 	vm.registerKeeping(cmd)
+	a.rawFlag(cmd)
 	a.completeFlags(cmd)
 	return cmd
 }
 
 func (a *app) attachCommand() *cobra.Command {
-	return a.completeJobs(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "attach ID",
 		Short: "Attach to a running job: live output, your input",
 		Long: "Shows the last lines the job has printed and then its output live, sends it what arrives on stdin if\n" +
@@ -94,7 +95,9 @@ func (a *app) attachCommand() *cobra.Command {
 				input: j.Manifest.Stdin == job.StdinOpen && !j.Stdin.Closed && hasInput(a.stdin), joining: true,
 			})
 		}),
-	})
+	}
+	a.rawFlag(cmd)
+	return a.completeJobs(cmd)
 }
 
 // hasInput reports whether stdin can be read: a terminal, a pipe or a file, but
@@ -188,11 +191,15 @@ func (a *app) talk(ctx context.Context, s *session, j job.Job, c conversation, l
 		return a.showTerminal(ctx, s, j, c, leave)
 	}
 	l := &logs{engine: s, id: j.ID, follow: true}
-	l.add(job.Stdout, a.stdout)
-	l.add(job.Stderr, a.stderr)
+	stdout, done := a.output(a.stdout)
+	defer done() //nolint:errcheck // a terminal's
+	stderr, done := a.output(a.stderr)
+	defer done() //nolint:errcheck // likewise
 	if a.json {
-		l.streams[0].to, l.streams[1].to = io.Discard, io.Discard
+		stdout, stderr = io.Discard, io.Discard
 	}
+	l.add(job.Stdout, stdout)
+	l.add(job.Stderr, stderr)
 	if c.joining {
 		if err := l.tail(ctx, attachLines); err != nil {
 			return err

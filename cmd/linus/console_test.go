@@ -274,3 +274,29 @@ func TestLogs_GoOnWhereTheLastChunkEnded(t *testing.T) {
 		t.Errorf("%q, %q", out.String(), notes.String())
 	}
 }
+
+// What a task prints gets to a terminal with its colours, and without what the terminal
+// would obey.
+func TestOutput_OnATerminalIsTextAndColours(t *testing.T) {
+	const evil, red = "\x1b]0;evil\a", "\x1b[31mred"
+	_, shown, ended := onTerminal(t, "sh", "-c", `
+print='\033]0;evil\007\033[31mred\033[0m\n'
+id=$(linus job submit -- printf "$print" 2>/dev/null)
+linus job status $id --wait
+linus job logs $id
+linus job result $id
+linus job exec -- printf "$print"
+linus job submit --wait -- printf "$print"
+echo "END"
+linus job logs $id --raw`)
+	if code := <-ended; code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	filtered, raw, _ := strings.Cut(shown.String(), "END")
+	if strings.Contains(filtered, evil) || strings.Count(filtered, red) != 5 {
+		t.Errorf("shown: %q", filtered)
+	}
+	if !strings.Contains(raw, evil+red) {
+		t.Errorf("with --raw: %q", raw)
+	}
+}

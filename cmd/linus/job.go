@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -42,6 +44,7 @@ func (a *app) statusCommand() *cobra.Command {
 		}),
 	}
 	cmd.Flags().BoolVar(&wait, "wait", false, "follow the job to its end, show its result and exit with its exit code, as submit --wait does")
+	a.rawFlag(cmd)
 	return a.completeJobs(cmd)
 }
 
@@ -132,11 +135,12 @@ func vmOrigin(vm *job.VM) string {
 }
 
 func (a *app) resultCommand() *cobra.Command {
-	return a.completeJobs(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "result ID",
 		Short: "Show a finished job's result",
-		Long:  "Writes the task's stdout to stdout and its stderr to stderr, byte for byte, then a one-line summary to stderr.",
-		Args:  oneArg("the job's ID"),
+		Long: "Writes the task's stdout to stdout and its stderr to stderr, byte for byte, then a one-line summary to stderr. A terminal\n" +
+			"gets only text and colours, unless --raw.",
+		Args: oneArg("the job's ID"),
 		RunE: a.reading(func(ctx context.Context, e job.Engine, args []string) error {
 			r, err := e.Result(ctx, args[0])
 			if err != nil {
@@ -144,7 +148,9 @@ func (a *app) resultCommand() *cobra.Command {
 			}
 			return a.printResult(r)
 		}),
-	})
+	}
+	a.rawFlag(cmd)
+	return a.completeJobs(cmd)
 }
 
 // jsonResult is a result as -o json shows it.
@@ -175,11 +181,16 @@ func (a *app) printResult(r job.Result) error {
 		out.Stderr, out.StderrBase64 = jsonText(r.Stderr)
 		return a.printJSON(out)
 	}
-	if _, err := a.stdout.Write(r.Stdout); err != nil {
-		return fmt.Errorf("write the job's output: %w", err)
-	}
-	if _, err := a.stderr.Write(r.Stderr); err != nil {
-		return fmt.Errorf("write the job's stderr: %w", err)
+	for _, stream := range []struct {
+		name string
+		to   io.Writer
+		data []byte
+	}{{job.Stdout, a.stdout, r.Stdout}, {job.Stderr, a.stderr, r.Stderr}} {
+		to, done := a.output(stream.to)
+		_, err := to.Write(stream.data)
+		if err = errors.Join(err, done()); err != nil {
+			return fmt.Errorf("write the job's %s: %w", stream.name, err)
+		}
 	}
 	a.note("%s", summary(r))
 	return nil

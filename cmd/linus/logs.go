@@ -39,7 +39,7 @@ func (a *app) logsCommand() *cobra.Command {
 		Use:   "logs ID",
 		Short: "Show a job's output so far; -f follows it",
 		Long: "Writes the task's stdout to stdout and its stderr to stderr, byte for byte, as far as it has arrived; for a finished\n" +
-			"job that is all of it. -f continues until the job ends.",
+			"job that is all of it. -f continues until the job ends. A terminal gets only text and colours, unless --raw.",
 		Example: "  linus job logs ID -f --tail 20\n  linus job logs ID --stderr\n  linus job logs ID --strip-ansi | less",
 		Args:    oneArg("the job's ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -69,6 +69,8 @@ func (a *app) logsCommand() *cobra.Command {
 				if name == job.Stderr && len(streams) > 1 {
 					to = a.stderr
 				}
+				to, done := a.output(to)
+				defer done() //nolint:errcheck // a terminal's
 				logs.add(name, to)
 			}
 			if cmd.Flags().Changed("tail") {
@@ -93,6 +95,7 @@ func (a *app) logsCommand() *cobra.Command {
 	flags.StringVar(&stream, "stream", "", "only this stream, on stdout: stdout or stderr")
 	flags.IntVar(&lines, "tail", -1, "only the last N lines")
 	flags.BoolVar(&strip, "strip-ansi", false, "without colours, and only the last state of progress bars")
+	a.rawFlag(cmd)
 	a.completeJobs(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("stream", cobra.FixedCompletions([]string{job.Stdout, job.Stderr}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd

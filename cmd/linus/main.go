@@ -46,6 +46,7 @@ type app struct {
 	stdout, stderr io.Writer
 	backend        daemon.NewBackend
 	json           bool           // -o json
+	raw            bool           // --raw
 	sources        config.Sources // settings given as flags
 }
 

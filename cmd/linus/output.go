@@ -10,6 +10,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	shown "linus/internal/term"
@@ -57,6 +58,21 @@ func (a *app) printJSON(v any) error {
 // note writes a message for people to stderr.
 func (a *app) note(format string, args ...any) {
 	_, _ = fmt.Fprintln(a.stderr, shown.Text(fmt.Sprintf(format, args...)))
+}
+
+// output is where a task's output goes that is meant for w: a terminal gets it without
+// what it would obey (--raw: as it is). done is called at its end.
+func (a *app) output(w io.Writer) (to io.Writer, done func() error) {
+	if a.raw || !isTerminal(w) {
+		return w, func() error { return nil }
+	}
+	h := &shown.Harmless{To: w}
+	return h, h.Close
+}
+
+// rawFlag adds the option of commands that show a task's output.
+func (a *app) rawFlag(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&a.raw, "raw", false, "show output on a terminal as it is, with all that the terminal obeys")
 }
 
 func isTerminal(stream any) bool {

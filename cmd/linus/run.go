@@ -82,6 +82,7 @@ func (a *app) runCommand() *cobra.Command {
 	f.taskFlags.register(cmd)
 	f.vmFlags.register(cmd)
 	f.registerKeeping(cmd)
+	a.rawFlag(cmd)
 	a.completeFlags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("job", a.jobIDs())
 	return cmd

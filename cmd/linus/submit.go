@@ -69,6 +69,7 @@ func (a *app) submitCommand() *cobra.Command {
 	f.registerPlace(cmd)
 	f.vmFlags.register(cmd)
 	f.registerKeeping(cmd)
+	a.rawFlag(cmd)
 	a.completeFlags(cmd)
 	return cmd
 }

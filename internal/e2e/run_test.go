@@ -68,6 +68,15 @@ func TestRun_SendsATreeAndTakesBackWhatHasChanged(t *testing.T) {
 		t.Errorf("second run: %q, %s", out, said)
 	}
 
+	// As root, in the same tree, and then again not.
+	out, said = linus(0, "run", "--vm", "dev", "--sudo", "--diff", "--", "sh", "-c", "id -u; umask 077; echo root >two; echo root >new")
+	if !strings.HasPrefix(out, "0\n") || !strings.Contains(out, "+root\n") {
+		t.Errorf("as root: %s%s", out, said)
+	}
+	if out, said = linus(0, "run", "--vm", "dev", "--", "cat", "two", "new"); out != "2\nroot\n" {
+		t.Errorf("after that: %q, %s", out, said)
+	}
+
 	// A client that is killed: the run goes on, and another one takes its changes.
 	cmd := exec.CommandContext(t.Context(), h.linus(), "run", "--", "sh", "-c", "echo more >>one; rm two; echo new >three; echo started; cat")
 	cmd.Env, cmd.Dir = h.env, dir

@@ -17,10 +17,10 @@ import (
 // escape sequences, control characters other than newline and tab, and
 // characters that reverse text or hide it. Invalid UTF-8 becomes U+FFFD. Clean
 // text is returned unchanged, so Text is idempotent.
-func Text(text string) string { return filter(text, false) }
+func Text(text string) string { return filter(text, false, nil) }
 
 // Line is Text on one line: newlines and tabs become spaces.
-func Line(text string) string { return filter(text, true) }
+func Line(text string) string { return filter(text, true, nil) }
 
 // Name returns a name, of a file for example, with '_' for each character that
 // is not shown as itself: nothing vanishes, so that different names are likely
@@ -93,7 +93,9 @@ func isPlain(text string, line bool) bool {
 	return true
 }
 
-func filter(text string, line bool) string {
+// filter leaves out sequences and what is hidden, but what harmless reports to be for a
+// terminal; nil: nothing is.
+func filter(text string, line bool, harmless func(sequence []byte) bool) string {
 	if isPlain(text, line) {
 		return text
 	}
@@ -104,6 +106,9 @@ func filter(text string, line bool) string {
 			if whole := sequence(data); whole > 0 {
 				n = whole
 			}
+			if harmless != nil && harmless(data[:n]) {
+				out.Write(data[:n])
+			}
 			data = data[n:] // of an unfinished one only its introducer
 			continue
 		}
@@ -111,7 +116,7 @@ func filter(text string, line bool) string {
 		switch {
 		case line && (r == '\n' || r == '\t' || r == '\u2028' || r == '\u2029'):
 			out.WriteByte(' ')
-		case r == '\n' || r == '\t' || !isHidden(r):
+		case r == '\n' || r == '\t' || !isHidden(r), harmless != nil && (r == '\r' || r == '\b'):
 			out.WriteRune(r) // U+FFFD if invalid
 		}
 		data = data[size:]

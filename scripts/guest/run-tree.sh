@@ -125,12 +125,16 @@ main() {
   shopt -s inherit_errexit
   local -a settings
   local -i code=0
-  local sent tree state lock
+  local sent tree state lock home=${HOME}
   trap 'refuse "the tree could not be put in place"' ERR
   sent=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
   mapfile -d '' -t settings <"${sent}/settings"
-  tree=${HOME}/linus-run/${settings[0]}
-  state=${HOME}/linus-run/.${settings[0]}
+  if [[ -n ${SUDO_USER:-} ]]; then # root runs it, and the tree is that of who logs in
+    home=$(getent passwd "${SUDO_USER}")
+    home=$(cut -d : -f 6 <<<"${home}")
+  fi
+  tree=${home}/linus-run/${settings[0]}
+  state=${home}/linus-run/.${settings[0]}
   mkdir -p -- "${state}"
   exec {lock}>"${state}/lock"
   flock -n "${lock}" || refuse "another run uses this tree in this VM"
@@ -145,6 +149,7 @@ main() {
   (exec -- "$@") {lock}>&-
   code=$?
   cd -- "${tree}" && keep_changes "${state}" "${settings[1]}"
+  [[ -z ${SUDO_USER:-} ]] || chown -R -h --reference="${home}" -- "${home}/linus-run"
   exit "${code}"
 }
 
