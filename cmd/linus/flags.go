@@ -119,7 +119,7 @@ func (f *vmFlags) registerMachine(cmd *cobra.Command) {
 	flags.StringVar(&f.system, "os", "", "create the VM from a cloud image instead: "+strings.Join(job.Systems, ", "))
 	flags.StringVar(&f.network.Bridge, "bridge", "", "bridge on the host, as in vmbr0")
 	flags.IntVar(&f.network.VLAN, "vlan", 0, "VLAN tag, 1 to 4094")
-	flags.StringVar(&f.network.IP, "ip", "", "dhcp, or an address with its prefix length, as in 10.0.0.50/24")
+	flags.StringVar(&f.network.IP, "ip", "", "dhcp, auto6 or dhcp6, or an address with its prefix length, as in 10.0.0.50/24, or a pool of them, as in 10.0.0.50-10.0.0.99/24")
 	flags.StringVar(&f.network.Gateway, "gateway", "", "gateway to use with --ip")
 	flags.StringVar(&f.egress, "egress", "", "where the VM may connect to: lan, internet, allow (names only) or none")
 	flags.StringSliceVar(&f.network.Allow, "allow", nil, "names the VM may reach, as in github.com,*.npmjs.org; implies --egress allow")

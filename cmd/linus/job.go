@@ -296,7 +296,7 @@ func (a *app) listCommand() *cobra.Command {
 	cmd.Flags().StringVar((*string)(&f.Status), "status", "", "only jobs of this status: "+statusNames(", "))
 	cmd.Flags().StringVar((*string)(&f.Reason), "reason", "", "only jobs that ended for this reason: "+strings.Join(wordsOf(job.Reasons), ", "))
 	cmd.Flags().StringVar(&f.Client, "client", "", "only jobs that this client submitted, as in cli, web or mcp:claude-code")
-	cmd.Flags().StringVar(&f.Principal, "owner", "", "only jobs that belong to this principal; those of the engine's user to "+job.OperatorName)
+	cmd.Flags().StringVar(&f.Principal, "owner", "", "only jobs of this principal; "+job.OperatorName+" is whoever runs the engine")
 	cmd.Flags().StringVar(&f.Text, "text", "", "only jobs with this in their ID, or in the first 100 characters of their task")
 	cmd.Flags().StringVar(&since, "since", "", "only jobs submitted since then: a time such as 2026-01-02T15:04:05Z, or how long ago, as in 24h")
 	cmd.Flags().StringVar(&before, "before", "", "only jobs submitted before then")
@@ -358,6 +358,8 @@ func (a *app) cancelCommand() *cobra.Command {
 	return a.completeJobs(&cobra.Command{
 		Use:   "cancel ID",
 		Short: "End a job: kill its task, destroy its VM",
+		Long: "The output so far is kept; artifacts are not collected. A persistent VM stays, and so do other jobs in it. To end the task\n" +
+			"alone and collect everything, use linus job kill.",
 		Args:  oneArg("the job's ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()

@@ -22,7 +22,7 @@ func (a *app) nodeListCommand() *cobra.Command {
 		Use:   "list",
 		Short: "List the nodes that VMs are created on, with their memory and VMs",
 		Long: "COMMITTED is the memory that all VMs and containers of the node are configured with, except those that are off.\n" +
-			"FREE is what is left of it for new VMs: a tenth of the node's memory, and at least 1 GiB, is reserved.\n" +
+			"FREE is the memory that is left for new VMs: a tenth of the node's, and at least 1 GiB, is reserved.\n" +
 			"VMs are spread over several nodes if PROXMOX_NODES is set (linus help scale).",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

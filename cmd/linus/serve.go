@@ -64,7 +64,7 @@ func (a *app) serveCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&stop, "stop", false, "stop the running engine; tasks in VMs go on and the next engine follows them again")
-	cmd.Flags().BoolVar(&drain, "drain", false, "stop the running engine when its jobs have ended, and let it take no more until then; returns after that")
+	cmd.Flags().BoolVar(&drain, "drain", false, "let the running engine take no more jobs, wait until those it has have ended, and stop it")
 	cmd.Flags().BoolVar(&unit, "systemd-unit", false, "print a systemd unit that keeps an engine running; its header explains how to use it")
 	cmd.Flags().StringVar(&httpAddr, "http", "", "also serve MCP, downloads and the web page over HTTP on this address:port (HTTP_ADDR)")
 	a.mcpFlags(cmd)

@@ -21,10 +21,10 @@ func (a *app) settingFlags(root *cobra.Command) {
 	flags.Var(&settingFlag{a: a, flag: "--host", name: "PROXMOX_HOST"}, "host", "Proxmox VE host: PROXMOX_HOST")
 	flags.Var(&settingFlag{a: a, flag: "--state-dir", name: "LINUS_STATE_DIR"}, "state-dir", "directory for the database, outputs and the engine: LINUS_STATE_DIR")
 	flags.Var(&settingFlag{a: a, flag: "--log-level", name: "LINUS_LOG_LEVEL"}, "log-level", "debug, info, warn or error: LINUS_LOG_LEVEL")
-	flags.Var(&settingFlag{a: a, flag: "--server", name: "LINUS_SERVER"}, "server", "URL of a server whose engine to use, as in https://linus.example:8766: LINUS_SERVER")
+	flags.Var(&settingFlag{a: a, flag: "--server", name: "LINUS_SERVER"}, "server", "URL of a server whose engine the commands use, as in https://linus.example:8766: LINUS_SERVER")
 	flags.Var(&settingFlag{a: a, flag: "--token-file", name: "LINUS_TOKEN_FILE"}, "token-file", "file with the token for --server: LINUS_TOKEN_FILE")
 	flags.Var(&settingFlag{a: a, flag: "--ca-file", name: "LINUS_CA_FILE"}, "ca-file", "certificates that may vouch for --server: LINUS_CA_FILE")
-	flags.Var(&settingFlag{a: a, flag: "--set"}, "set", "any setting; may be repeated, and linus config shows them all")
+	flags.Var(&settingFlag{a: a, flag: "--set"}, "set", "any setting; may be repeated (linus config shows them all)")
 	_ = root.RegisterFlagCompletionFunc("host", cobra.NoFileCompletions)
 	_ = root.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = root.RegisterFlagCompletionFunc("set", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -41,10 +41,10 @@ func (a *app) settingFlags(root *cobra.Command) {
 // mcpFlags adds the flags that select MCP tools, to a command and its subcommands.
 func (a *app) mcpFlags(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
-	flags.Var(&settingFlag{a: a, flag: "--toolsets", name: "MCP_TOOLSETS"}, "toolsets", "only these toolsets, as in jobs,exec: "+strings.Join(job.Toolsets, ", ")+" (MCP_TOOLSETS)")
+	flags.Var(&settingFlag{a: a, flag: "--toolsets", name: "MCP_TOOLSETS"}, "toolsets", "only these toolsets, as in jobs,exec; there are "+strings.Join(job.Toolsets, ", ")+" (MCP_TOOLSETS)")
 	flags.VarPF(&settingFlag{a: a, flag: "--read-only", name: "MCP_READ_ONLY", yes: true}, "read-only", "", "only tools that change nothing (MCP_READ_ONLY)").NoOptDefVal = "true"
 	flags.VarPF(&settingFlag{a: a, flag: "--disable-destructive", name: "MCP_DISABLE_DESTRUCTIVE", yes: true}, "disable-destructive", "",
-		"no tools that end or destroy anything (MCP_DISABLE_DESTRUCTIVE)").NoOptDefVal = "true"
+		"no tools that end, destroy or overwrite anything (MCP_DISABLE_DESTRUCTIVE)").NoOptDefVal = "true"
 	_ = cmd.RegisterFlagCompletionFunc("toolsets", cobra.FixedCompletions(job.Toolsets, cobra.ShellCompDirectiveNoFileComp))
 }
 

@@ -67,7 +67,7 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&role, "role", string(job.RoleRun), "read, run or admin")
 	flags.DurationVar(&ttl, "ttl", tokenTTL, "how long it is valid, as in 720h; 0: until it is revoked")
-	flags.StringSliceVar(&spec.Toolsets, "toolsets", nil, "MCP tools it may use: some of "+strings.Join(job.Toolsets, ", ")+" (default: all)")
+	flags.StringSliceVar(&spec.Toolsets, "toolsets", nil, "what it may be used for, over MCP and everywhere else: some of "+strings.Join(job.Toolsets, ", ")+" (default: all)")
 	flags.StringSliceVar(&spec.Secrets, "secrets", nil, "secrets its jobs may name, with * and ? as wildcards (default: none; for admin: all)")
 	flags.StringSliceVar(&spec.Networks, "networks", nil, "bridges and VLAN tags its VMs may be on, as in vmbr1,20-29 (default: as the settings allow)")
 	flags.StringSliceVar(&spec.Templates, "templates", nil, "templates and operating systems its VMs may be made from (default: as the settings allow)")
@@ -106,7 +106,7 @@ func (a *app) tokenRevokeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "revoke ID|NAME",
 		Short: "Revoke a token, or all tokens of a name; its jobs go on",
-		Long:  "Within 5 seconds no engine of the installation takes it any more, and what it had open is closed.",
+		Long:  "Within 5 seconds no engine of the installation accepts it any more, and whatever it had open is closed.",
 		Args:  oneArg("the token's ID, or whose tokens to revoke"),
 		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
 			gone, err := s.RevokeToken(ctx, args[0])

@@ -232,7 +232,8 @@ func (a *app) vmSnapshotCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "snapshot NAME|ID SNAPSHOT",
 		Short: "Take a named snapshot of a VM's disk",
-		Long: "With --memory the snapshot includes what runs in the VM: linus vm revert continues it there instead of booting. No job may be\n" +
+		Long: "Keeps the state of the VM's disk under a name, for linus vm revert. The storage must support snapshots.\n" +
+			"With --memory the snapshot includes what runs in the VM: linus vm revert continues it there instead of booting. No job may be\n" +
 			"running in the VM then, and its storage needs room for twice its memory.",
 		Example: "  linus vm snapshot dev clean\n  linus vm snapshot dev live --memory",
 		Args:    vmAndSnapshot,
@@ -253,7 +254,7 @@ func (a *app) vmRevertCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "revert NAME|ID SNAPSHOT",
 		Short:   "Revert a VM's disk to a snapshot and start the VM",
-		Long:    "What was written to the VM's disk since the snapshot is lost. No job may be running in it. Where the snapshot was taken with\n--memory, what ran in the VM then continues.",
+		Long:    "What was written to the VM's disk since the snapshot is lost. No job may be running in it. Where the snapshot was taken with\n--memory, what was running at that time continues instead of booting.",
 		Example: "  linus vm revert dev clean --yes",
 		Args:    vmAndSnapshot,
 		RunE: func(cmd *cobra.Command, args []string) error {

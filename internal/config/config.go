@@ -67,7 +67,7 @@ type Config struct {
 
 	MCPToolsets           string `envconfig:"MCP_TOOLSETS" desc:"Toolsets that MCP clients get, separated by spaces or commas: jobs, exec, vm, files, admin. Empty: all."`
 	MCPReadOnly           bool   `envconfig:"MCP_READ_ONLY" default:"false" desc:"true: MCP clients get only the tools that change nothing."`
-	MCPDisableDestructive bool   `envconfig:"MCP_DISABLE_DESTRUCTIVE" default:"false" desc:"true: MCP clients get no tools that end or destroy anything (cancel, kill, cleanup, stop, revert, destroy)."`
+	MCPDisableDestructive bool   `envconfig:"MCP_DISABLE_DESTRUCTIVE" default:"false" desc:"true: MCP clients get no tools that end, destroy or overwrite anything (cancel, kill, cleanup, stop, revert, destroy, write_file, edit_file)."`
 
 	DefaultVMTemplate string `envconfig:"DEFAULT_VM_TEMPLATE" default:"agent-template" desc:"Template (name or VM ID) cloned for a manifest without vmTemplate."`
 	DefaultTimeout    int    `envconfig:"DEFAULT_TIMEOUT" default:"3600" min:"1" max:"86400" desc:"Time limit of a task in seconds if its manifest has no timeout."`
@@ -86,7 +86,7 @@ type Config struct {
 	MaxArtifactSize    ByteSize `envconfig:"MAX_ARTIFACT_SIZE" default:"100MB" desc:"Bytes one artifact may have, 1KB to 1GB."`
 	MaxArtifactsSize   ByteSize `envconfig:"MAX_ARTIFACTS_SIZE" default:"500MB" desc:"Bytes all artifacts of a job may have together, 1KB to 1GB."`
 	HeartbeatThreshold int      `envconfig:"HEARTBEAT_THRESHOLD_SECONDS" default:"120" min:"30" max:"86400" desc:"Seconds without a heartbeat after which a job is checked over SSH."`
-	CleanupInterval    int      `envconfig:"CLEANUP_INTERVAL_SECONDS" default:"30" min:"10" max:"86400" desc:"Seconds between two searches for VMs that should be gone."`
+	CleanupInterval    int      `envconfig:"CLEANUP_INTERVAL_SECONDS" default:"30" min:"10" max:"86400" desc:"Seconds between two attempts to destroy what could not be destroyed, and between two looks for VMs whose ttl has passed."`
 
 	AllowedCommands  string `envconfig:"ALLOWED_COMMANDS" desc:"Commands that jobs may run, separated by commas or newlines: git (any arguments), npm test (these words), go test * (and any more). Empty: all."`
 	AllowedBridges   string `envconfig:"ALLOWED_BRIDGES" desc:"Bridges that jobs may choose besides PROXMOX_BRIDGE, separated by commas: vmbr1, dmz*. Empty: MCP clients none, others any."`
