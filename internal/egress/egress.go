@@ -9,16 +9,15 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"log"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"linus/internal/job"
@@ -31,7 +30,7 @@ type Options struct {
 
 	Lookup func(context.Context, string) ([]netip.Addr, error)     // nil: this machine's resolver
 	Dial   func(context.Context, netip.AddrPort) (net.Conn, error) // nil: TCP
-	Own    func() ([]netip.Addr, error)                            // this machine's addresses; nil: those of its cards
+	Own    func(netip.Addr) (bool, error)                          // whether an address is this machine's; nil: the kernel says it
 	Idle   time.Duration                                           // without a byte either way; 0: 5 min
 	Header time.Duration                                           // for a request's header to arrive; 0: 15 s
 }
@@ -65,7 +64,7 @@ func New(o Options) *Proxy {
 		}
 	}
 	if o.Own == nil {
-		o.Own = ownAddresses
+		o.Own = isOwn
 	}
 	if o.Idle == 0 {
 		o.Idle = 5 * time.Minute
@@ -192,13 +191,15 @@ func (p *Proxy) reach(ctx context.Context, name, port, only string) (net.Conn, e
 	if err != nil {
 		return nil, err
 	}
-	own, err := p.o.Own()
-	if err != nil {
-		return nil, err
-	}
 	var failed error = &refusal{"its address is not public"}
 	for _, a := range addresses {
-		if a = a.Unmap(); !job.IsPublic(a) || slices.ContainsFunc(own, func(one netip.Addr) bool { return one.Unmap() == a }) {
+		if a = a.Unmap(); !job.IsPublic(a) {
+			continue
+		}
+		if own, err := p.o.Own(a); err != nil {
+			failed = err
+			continue
+		} else if own {
 			continue
 		}
 		n := uint16(443)
@@ -298,16 +299,18 @@ func (c *counted) Close() error {
 	return err
 }
 
-func ownAddresses() ([]netip.Addr, error) {
-	all, err := net.InterfaceAddrs()
+// isOwn reports whether an address is this machine's: from that one the kernel would speak
+// to it. Nothing is sent. A list of all addresses needs netlink, which the packaged
+// service does not have, and lacks those that are routed to this machine whole.
+func isOwn(a netip.Addr) (bool, error) {
+	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 443)))
+	if errors.Is(err, syscall.ENETUNREACH) { // to its own addresses it has a way
+		return false, nil
+	}
 	if err != nil {
-		return nil, fmt.Errorf("list this machine's addresses: %w", err)
+		return false, err
 	}
-	var own []netip.Addr
-	for _, a := range all {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			own = append(own, p.Addr())
-		}
-	}
-	return own, nil
+	defer func() { _ = c.Close() }()
+	from, ok := c.LocalAddr().(*net.UDPAddr)
+	return ok && from.AddrPort().Addr().Unmap() == a, nil
 }

@@ -67,7 +67,7 @@ func newWorld(t *testing.T, o egress.Options) (*world, *egress.Proxy) {
 		}
 		return all, err
 	}
-	o.Own = func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("5.5.5.5")}, nil }
+	o.Own = func(a netip.Addr) (bool, error) { return a == netip.MustParseAddr("5.5.5.5"), nil }
 	o.Dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 		w.mu.Lock()
 		w.dialled = append(w.dialled, to.String())
