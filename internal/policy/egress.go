@@ -45,12 +45,17 @@ func (b *Bounds) mode(found *findings, n job.Network, mcp bool) {
 	case mcp && mode.Reaches(own):
 		found.add("manifest.network.egress", fmt.Sprintf("%q is not allowed: MCP clients get %s, which is configured, or less, and ALLOWED_EGRESS is not set", mode, own), "leave it out")
 	}
-	if len(b.names) == 0 {
+	allows := "ALLOWED_EGRESS_NAMES allows " + strings.Join(b.names, ", ")
+	switch {
+	case len(b.names) > 0:
+	case mcp && own == job.EgressAllow && len(b.own.DefaultNames) > 0: // other names would reach more than what is configured
+		allows = "MCP clients get the names of DEFAULT_EGRESS_NAMES, and ALLOWED_EGRESS_NAMES is not set"
+	default:
 		return
 	}
 	for _, name := range n.Allow {
 		if !covers(b.names, name) && !covers(b.own.DefaultNames, name) {
-			found.add("manifest.network.allow", fmt.Sprintf("%q is not allowed: ALLOWED_EGRESS_NAMES allows %s", name, strings.Join(b.names, ", ")), "leave it out")
+			found.add("manifest.network.allow", fmt.Sprintf("%q is not allowed: %s", name, allows), "leave it out")
 		}
 	}
 }

@@ -13,6 +13,9 @@ func TestBounds_ClientsGetTheEgressThatIsConfiguredAllowedOrLess(t *testing.T) {
 	names := func(n ...string) job.Network { return job.Network{Egress: job.EgressAllow, Allow: n} }
 	internet := policy.Choices{DefaultEgress: job.EgressInternet}
 	lists := policy.Choices{DefaultEgress: job.EgressNone, Egress: "allow, lan", EgressNames: "github.com, *.npmjs.org", DefaultNames: []string{"pypi.org"}}
+	byName := policy.Choices{DefaultEgress: job.EgressAllow, DefaultNames: []string{"github.com", "*.npmjs.org"}}
+	listed := byName
+	listed.EgressNames = "pypi.org"
 	tests := []struct {
 		name    string
 		choices policy.Choices
@@ -31,6 +34,11 @@ func TestBounds_ClientsGetTheEgressThatIsConfiguredAllowedOrLess(t *testing.T) {
 		{"not listed, for the operator as well", lists, "cli", mode(job.EgressInternet), `ALLOWED_EGRESS allows allow, lan, and none is configured`},
 		{"names that are listed", lists, "mcp", names("github.com", "registry.npmjs.org", "*.npmjs.org", "*.x.npmjs.org", "pypi.org"), ""},
 		{"more than a name", lists, "cli", names("*.github.com"), `"*.github.com" is not allowed: ALLOWED_EGRESS_NAMES allows`},
+		{"the configured names", byName, "mcp", names("github.com", "registry.npmjs.org"), ""},
+		{"a name that is not configured, for MCP", byName, "mcp:x", names("github.com", "evil.example"), `"evil.example" is not allowed: MCP clients get the names of DEFAULT_EGRESS_NAMES`},
+		{"a name that is not configured, for the operator", byName, "cli", names("evil.example"), ""},
+		{"names where none are configured", policy.Choices{DefaultEgress: job.EgressAllow}, "mcp", names("evil.example"), ""},
+		{"a name that is listed besides", listed, "mcp", names("pypi.org", "github.com"), ""},
 		{"another name", lists, "cli", names("npmjs.org"), `"npmjs.org" is not allowed`},
 	}
 	for _, tt := range tests {
