@@ -31,6 +31,7 @@ type Config struct {
 	ProxmoxNode        string `envconfig:"PROXMOX_NODE" desc:"Proxmox node that all VMs go to. Empty: the host's own, unless PROXMOX_NODES is set."`
 	ProxmoxNodes       string `envconfig:"PROXMOX_NODES" desc:"Nodes of a cluster that VMs are spread over as they have memory left, separated by commas, or all. Empty: VMs are not spread."`
 	ProxmoxStorage     string `envconfig:"PROXMOX_STORAGE" default:"local-lvm" desc:"Storage for disks that are not clones of a template."`
+	StorageReserve     int    `envconfig:"PROXMOX_STORAGE_RESERVE" default:"5" min:"0" max:"1000000" desc:"GiB of a storage that stay free: below, no VM is created on it, and no snapshot with memory is taken. A full storage pauses every VM on it. 0: none."`
 	ProxmoxBridge      string `envconfig:"PROXMOX_BRIDGE" default:"vmbr0" desc:"Bridge of the VMs' network interface."`
 	ProxmoxVLANTag     int    `envconfig:"PROXMOX_VLAN_TAG" min:"1" max:"4094" desc:"VLAN of the VMs' network interface. Empty: none."`
 	ProxmoxVMIDRange   string `envconfig:"PROXMOX_VMID_RANGE" default:"100-999" desc:"VM IDs linus may use, first-last."`
@@ -81,6 +82,7 @@ type Config struct {
 	MaxJobs            int      `envconfig:"MAX_JOBS" default:"8" min:"1" max:"1000" desc:"Jobs that may hold a VM at the same time; others wait."`
 	MaxJobsAll         int      `envconfig:"MAX_JOBS_ALL" default:"0" min:"0" max:"100000" desc:"Jobs that may hold a VM at the same time on all engines that share a PostgreSQL database together. 0: no limit."`
 	MaxVMsPerNode      int      `envconfig:"MAX_VMS_PER_NODE" default:"0" min:"0" max:"10000" desc:"VMs of linus that one node may have at the same time if PROXMOX_NODES is set. 0: no limit."`
+	MaxSnapshots       int      `envconfig:"MAX_SNAPSHOTS" default:"10" min:"0" max:"1000" desc:"Snapshots that one VM may have. 0: any number."`
 	MaxOutputSize      ByteSize `envconfig:"MAX_OUTPUT_SIZE" default:"10MB" desc:"Bytes kept of each of a task's stdout and stderr, 1KB to 1GB; of longer output the head and tail are kept."`
 	MaxArtifactFiles   int      `envconfig:"MAX_ARTIFACT_FILES" default:"1000" min:"1" max:"100000" desc:"Files kept of one job's artifacts."`
 	MaxArtifactSize    ByteSize `envconfig:"MAX_ARTIFACT_SIZE" default:"100MB" desc:"Bytes one artifact may have, 1KB to 1GB."`

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"strings"
@@ -107,6 +108,7 @@ func proxmoxCluster(c config.Config, in Installation, log *slog.Logger, provider
 func providerOptions(c config.Config, in Installation, log *slog.Logger) proxmox.Options {
 	return proxmox.Options{
 		Node: c.ProxmoxNode, Storage: c.ProxmoxStorage, Bridge: c.ProxmoxBridge, VLANTag: c.ProxmoxVLANTag,
+		StorageReserve: cmp.Or(c.StorageReserve, -1), MaxSnapshots: cmp.Or(c.MaxSnapshots, -1),
 		VMIDRange: c.ProxmoxVMIDRange, IPConfig: c.VMIPConfig, Gateway: c.VMGateway,
 		Nameservers:  strings.Join(c.Nameservers(), " "),
 		SSHPublicKey: in.publicKey, VMUser: c.VMSSHUser, GuestPort: c.VMSSHPort,

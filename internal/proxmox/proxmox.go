@@ -22,11 +22,15 @@ import (
 type Options struct {
 	Host *remote.Pool // the Proxmox host; required
 
-	Node         string // default: the host's own
-	Member       bool   // the other nodes of its cluster have Providers of their own, see job.MovedError
-	Storage      string
-	Bridge       string
-	VLANTag      int    // 0: none
+	Node    string // default: the host's own
+	Member  bool   // the other nodes of its cluster have Providers of their own, see job.MovedError
+	Storage string
+	Bridge  string
+	VLANTag int // 0: none
+
+	StorageReserve int // GiB of storages that stay free; below 0: none
+	MaxSnapshots   int // of a VM; below 0: any number
+
 	VMIDRange    string // "100-999"
 	IPConfig     string // "dhcp" or ADDRESS/PREFIX
 	Gateway      string
@@ -278,12 +282,21 @@ func (p *Provider) environment() map[string]string {
 	setText(env, "PROXMOX_NODE", p.o.Node)
 	setText(env, "PROXMOX_STORAGE", p.o.Storage)
 	setText(env, "PROXMOX_BRIDGE", p.o.Bridge)
+	setLimit(env, "STORAGE_RESERVE", p.o.StorageReserve)
+	setLimit(env, "SNAPSHOT_MAX", p.o.MaxSnapshots)
 	return env
 }
 
 func setText(env map[string]string, name, value string) {
 	if value != "" {
 		env[name] = value
+	}
+}
+
+// setLimit sets an input of which 0 means something.
+func setLimit(env map[string]string, name string, value int) {
+	if value != 0 {
+		env[name] = strconv.Itoa(max(0, value))
 	}
 }
 

@@ -17,7 +17,7 @@ read_settings() {
   : "${VM_CPU:=2}" "${VM_RAM:=2048}" "${VM_DISK:=20}" "${VM_CPU_TYPE:=}"
   : "${VM_IMAGE_URL:=}" "${VM_IMAGE_SHA256:=}" "${IMAGE_DIR:=/var/lib/vz/template/linus}"
   : "${PROXMOX_NODE:=}" "${PROXMOX_STORAGE:=local-lvm}" "${PROXMOX_BRIDGE:=vmbr0}"
-  : "${VM_VLAN_TAG:=}" "${VM_ID_RANGE:=100-999}"
+  : "${STORAGE_RESERVE:=5}" "${VM_VLAN_TAG:=}" "${VM_ID_RANGE:=100-999}"
   : "${VM_IP_CONFIG:=dhcp}" "${VM_GATEWAY:=}" "${VM_NAMESERVERS:=}" "${VM_EGRESS:=lan}"
   boot_read_inputs
   : "${LINUS_LEASE_SECONDS:=0}"
@@ -83,6 +83,7 @@ validate_inputs() {
   validate_pattern VM_CPU_TYPE "${VM_CPU_TYPE}" '([A-Za-z0-9][A-Za-z0-9_.-]*)?' 'a CPU type of Proxmox such as host'
   validate_node "${PROXMOX_NODE}"
   validate_storage "${PROXMOX_STORAGE}"
+  validate_reserve "${STORAGE_RESERVE}"
   validate_bridge "${PROXMOX_BRIDGE}"
   validate_template "${VM_TEMPLATE}"
   validate_pattern IMAGE_DIR "${IMAGE_DIR}" '/[A-Za-z0-9_./-]*' 'an absolute path of A-Z a-z 0-9 _ . / -'
@@ -128,6 +129,8 @@ check_host_parts() { # probe_storage_type
   probe_start "${PROXMOX_STORAGE}"
   probe_storage "${PROXMOX_STORAGE}"
   probe_require
+  probe_reserve "${PROXMOX_STORAGE}" 0
+  probe_require
   probe_bridge "${PROXMOX_BRIDGE}"
   probe_require
   if [[ ${dry_run} == no ]]; then
@@ -154,11 +157,17 @@ note_taken_ids() {
 # over, and its next destroy would remove them.
 note_unclean_ids() {
   local line vmid storage
+  local -r type=${probe_storage_type}
   run_wait volumes
   run_ask_again volumes pvesm list "${PROXMOX_STORAGE}"
   for storage in "${PROXMOX_STORAGE}" ${create_storages}; do # a linked clone lies where its template does
     if [[ ${storage} != "${PROXMOX_STORAGE}" ]]; then
       run_start volumes 60 pvesm list "${storage}"
+      probe_start "${storage}"
+      probe_storage "${storage}"
+      probe_storage_type=${type}
+      probe_reserve "${storage}" 0
+      probe_require
       run_wait volumes
       run_ask_again volumes pvesm list "${storage}"
     fi

@@ -70,8 +70,9 @@ probe_start() { # <storage>: starts the read that probe_storage takes up
   run_start storage 60 pvesh get "/nodes/${probe_node}/storage/$1/status" --output-format json
 }
 
-probe_storage() { # <storage>; probe_storage_type: dir, lvmthin, ...; empty where it is not fit
+probe_storage() { # <storage>; probe_storage_type: dir, lvmthin, ...; empty where it is not fit; probe_free_mib: empty where it is not known
   probe_storage_type=''
+  probe_free_mib=''
   local active enabled content avail type
   run_wait storage
   run_ask_again storage pvesh get "/nodes/${probe_node}/storage/$1/status" --output-format json
@@ -92,7 +93,24 @@ probe_storage() { # <storage>; probe_storage_type: dir, lvmthin, ...; empty wher
       "allow the content 'images' (Datacenter, Storage), or set PROXMOX_STORAGE to another"
   else
     probe_storage_type=${type}
+    if [[ ${avail} =~ ^[0-9]{1,18}$ ]]; then
+      probe_free_mib=$((avail / 1048576))
+    fi
     probe_ok "storage '$1' (${type:-unknown type}) is active, $((${avail:-0} / 1073741824)) GiB free"
+  fi
+}
+
+# A full storage pauses every VM on it, whoever's, so that some of it stays free.
+probe_reserve() { # <storage> <MiB that are to be written>; probe_free_mib: what it has, empty where that is not known
+  local beside=''
+  if (($2 > 0)); then
+    beside=" beside $2 MiB of memory"
+  fi
+  if [[ -z ${probe_free_mib} ]] || ((probe_free_mib >= STORAGE_RESERVE * 1024 + $2)); then
+    probe_ok "storage '$1' has the ${STORAGE_RESERVE} GiB that are to stay free"
+  else
+    probe_bad config "storage '$1' on node '${probe_node}' has $((probe_free_mib / 1024)) GiB free, and ${STORAGE_RESERVE} GiB are to stay free${beside}" \
+      "remove what is not needed (pvesm list $1), make the storage larger, or set PROXMOX_STORAGE_RESERVE (STORAGE_RESERVE) lower: a full storage pauses every VM on it"
   fi
 }
 

@@ -36,6 +36,10 @@ validate_node() { # <value>
   validate_pattern PROXMOX_NODE "$1" '([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)?' 'the name of a Proxmox node'
 }
 
+validate_reserve() { # <GB of a storage that stay free>
+  validate_number STORAGE_RESERVE "$1" 0 1000000 GB
+}
+
 validate_storage() { # <value>
   validate_pattern PROXMOX_STORAGE "$1" '[A-Za-z][A-Za-z0-9_.-]*' 'the name of a Proxmox storage'
 }

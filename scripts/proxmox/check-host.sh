@@ -7,6 +7,7 @@
 # Inputs (environment), all optional:
 #   PROXMOX_NODE (this host's own), PROXMOX_STORAGE local-lvm,
 #   PROXMOX_BRIDGE vmbr0, VM_TEMPLATE (empty: any)
+#   STORAGE_RESERVE GB, 5: storages with less free space take no VM
 #   VM_DISK        GB, 20: warn of storages with less free space
 #   IMAGE_DIR      /var/lib/vz/template/linus: the directory of cloud images
 #   CALLBACK_URL   the URL for callbacks, tested from here; empty: not tested
@@ -37,12 +38,13 @@ usage() {
 read_inputs() { # <argument...>
   script_read_options '' "$@"
   : "${PROXMOX_NODE:=}" "${PROXMOX_STORAGE:=local-lvm}" "${PROXMOX_BRIDGE:=vmbr0}" "${VM_TEMPLATE:=}"
-  : "${VM_DISK:=20}" "${IMAGE_DIR:=/var/lib/vz/template/linus}" "${CALLBACK_URL:=}"
+  : "${STORAGE_RESERVE:=5}" "${VM_DISK:=20}" "${IMAGE_DIR:=/var/lib/vz/template/linus}" "${CALLBACK_URL:=}"
   validate_node "${PROXMOX_NODE}"
   validate_storage "${PROXMOX_STORAGE}"
   validate_bridge "${PROXMOX_BRIDGE}"
   validate_template "${VM_TEMPLATE}"
   validate_number VM_DISK "${VM_DISK}" 5 10000 GB
+  validate_reserve "${STORAGE_RESERVE}"
   validate_pattern IMAGE_DIR "${IMAGE_DIR}" '/[A-Za-z0-9_./-]*' 'an absolute path of A-Z a-z 0-9 _ . / -'
   validate_pattern CALLBACK_URL "${CALLBACK_URL}" '(https?://[^ ]+)?' 'an http or https URL'
 }
@@ -182,6 +184,12 @@ check_space() { # <storages, parted by blanks>
     fi
     if [[ ${active} != 1 ]]; then
       probe_bad config "storage '${storage}' on node '${probe_node}', where the template lies, is not active" 'look at: pvesm status; then bring it up'
+      report_probe space
+      return 0
+    fi
+    probe_free_mib=${avail:+$((avail / 1048576))}
+    probe_reserve "${storage}" 0
+    if [[ -n ${probe_kind} ]]; then
       report_probe space
       return 0
     fi

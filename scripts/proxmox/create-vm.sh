@@ -15,6 +15,7 @@
 #   IMAGE_DIR           where images are kept (/var/lib/vz/template/linus)
 #   PROXMOX_NODE        default: this host's own
 #   PROXMOX_STORAGE local-lvm, PROXMOX_BRIDGE vmbr0, VM_VLAN_TAG
+#   STORAGE_RESERVE 5   GB of the storages that stay free: below, no VM is created
 #   VM_ID_RANGE 100-999
 #   VM_SSH_USER         default: the template's user, or the system's usual one
 #   VM_SSH_PORT 22

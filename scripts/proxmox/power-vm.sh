@@ -21,6 +21,9 @@
 #   SNAPSHOT                  name, for snapshot and revert: required there
 #   SNAPSHOT_MEMORY false     true: the snapshot has what runs in the VM as well, and a
 #                             revert to it comes back running
+#   SNAPSHOT_MAX 10           snapshots that a VM may have; 0: any number
+#   STORAGE_RESERVE 5         GB of the VM's storages that stay free: a snapshot with
+#                             memory is refused that would leave less
 #   PROXMOX_NODE              default: this host's own
 #   VM_SSH_USER               default: the VM's
 #   VM_SSH_PORT 22
@@ -58,7 +61,7 @@ usage() {
 
 read_inputs() { # <argument...>
   script_read_options --dry-run "$@"
-  : "${ACTION:=}" "${SNAPSHOT:=}" "${SNAPSHOT_MEMORY:=false}" "${PROXMOX_NODE:=}" "${VM_SHUTDOWN_TIMEOUT:=60}"
+  : "${ACTION:=}" "${SNAPSHOT:=}" "${SNAPSHOT_MEMORY:=false}" "${SNAPSHOT_MAX:=10}" "${STORAGE_RESERVE:=5}" "${PROXMOX_NODE:=}" "${VM_SHUTDOWN_TIMEOUT:=60}"
   boot_read_inputs
 }
 
@@ -73,6 +76,8 @@ validate_environment() {
     fi
   fi
   validate_pattern SNAPSHOT_MEMORY "${SNAPSHOT_MEMORY}" 'true|false' 'true or false'
+  validate_number SNAPSHOT_MAX "${SNAPSHOT_MAX}" 0 1000
+  validate_reserve "${STORAGE_RESERVE}"
   boot_validate_inputs
   validate_number VM_SHUTDOWN_TIMEOUT "${VM_SHUTDOWN_TIMEOUT}" 1 3600 seconds
   validate_node "${PROXMOX_NODE}"
@@ -243,12 +248,13 @@ require_stopped() { # <what was to be done>
 # --- snapshots ---
 
 # snapshot_state: absent, whole, or half (its making was killed); snapshot_memory:
-# yes where it has what ran in the VM; snapshot_names: all there are.
+# yes where it has what ran in the VM; snapshot_names: all there are, snapshot_count of them.
 find_snapshot() {
   local line name state memory
   snapshot_state=absent
   snapshot_memory=no
   snapshot_names=''
+  snapshot_count=0
   run_ask pvesh get "/nodes/${probe_node}/qemu/${vm_id}/snapshot" --output-format json
   json_rows read name snapstate vmstate
   if ((run_rc != 0 || json_rc != 0)); then
@@ -266,6 +272,7 @@ find_snapshot() {
     fi
     if [[ ${name} != current ]]; then
       snapshot_names+="${snapshot_names:+, }${name}"
+      ((snapshot_count += 1))
     fi
   done
 }
@@ -306,6 +313,7 @@ do_snapshot() {
   fi
   clear_killed_work
   require_free_name
+  require_snapshot_room
   plan_snapshot
   if [[ ${SNAPSHOT_MEMORY} == true ]]; then
     change_vm snapshot_has_landed 3600 qm snapshot "${vm_id}" "${SNAPSHOT}" --vmstate 1
@@ -323,6 +331,28 @@ require_free_name() {
   if [[ ${snapshot_state} == whole ]]; then
     result_fail vm "VM ${vm_id} on node '${probe_node}' has a snapshot '${SNAPSHOT}' already" "choose another name; there are: ${snapshot_names}"
   fi
+}
+
+# Snapshots take space as the disk changes, and those with memory at once.
+require_snapshot_room() {
+  if ((SNAPSHOT_MAX > 0 && snapshot_count >= SNAPSHOT_MAX)); then
+    result_fail config "VM ${vm_id} on node '${probe_node}' has as many snapshots as it may: ${SNAPSHOT_MAX} (MAX_SNAPSHOTS)" \
+      "have one removed on the node (qm delsnapshot ${vm_id} NAME); there are: ${snapshot_names}"
+  elif [[ ${SNAPSHOT_MEMORY} != true ]]; then
+    return 0
+  fi
+  local storage memory=512
+  if [[ ${vm_config[memory]:-} =~ [0-9]{1,9} ]]; then
+    memory=${BASH_REMATCH[0]}
+  fi
+  vm_find_storages
+  for storage in ${vm_storages}; do
+    probe_start "${storage}"
+    probe_storage "${storage}"
+    probe_require
+    probe_reserve "${storage}" "${memory}"
+    probe_require
+  done
 }
 
 # A VM that stopped meanwhile has a snapshot of its disks alone.

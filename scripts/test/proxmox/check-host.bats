@@ -116,12 +116,18 @@ assert_check_failed() { # <name> <part of its text>
   assert_check_failed permissions "${BATS_TEST_TMPDIR}/file on ${HOSTNAME} is not a writable directory"
 }
 
+@test "less space than is to stay free is a failure" {
+  answer /nodes/pve/storage '[{"storage":"local-lvm","active":1,"content":"images","avail":"3221225472"}]'
+  run_script check-host
+  assert_check_failed space "storage 'local-lvm' on node 'pve' has 3 GiB free, and 5 GiB are to stay free"
+}
+
 @test "little space is a warning: where the template lies, not elsewhere, and of the host's own for images" {
-  answer /nodes/pve/storage '[{"storage":"local-lvm","active":1,"content":"images","avail":"3221225472"},{"storage":"fast","active":1,"content":"images","avail":32212254720}]'
+  answer /nodes/pve/storage '[{"storage":"local-lvm","active":1,"content":"images","avail":"8589934592"},{"storage":"fast","active":1,"content":"images","avail":32212254720}]'
   free_for_images 1048576
   run_script check-host
   assert_status 0
-  assert_check_warns space "free for VMs: 3 GiB on 'local-lvm'; one VM's disk may grow to 20 GiB"
+  assert_check_warns space "free for VMs: 8 GiB on 'local-lvm'; one VM's disk may grow to 20 GiB"
   assert_check_warns images "1 GiB free in ${IMAGE_DIR} for cloud images"
   sed -i 's/local-lvm:/fast:/' "${PVE_STUB}/vm/9000"
   run_script check-host

@@ -17,6 +17,17 @@ setup() {
   setup_stub
 }
 
+@test "no VM is created where a storage has less free than is to stay free" {
+  answer /nodes/pve/storage/local-lvm/status '{"active":1,"enabled":1,"content":"images","avail":5368709119,"type":"lvmthin"}'
+  run_script create-vm
+  assert_status 3
+  assert_says "storage 'local-lvm' on node 'pve' has 4 GiB free, and 5 GiB are to stay free"
+  assert_says 'LINUS_REMEDY:remove what is not needed (pvesm list local-lvm)'
+  refute_called 'qm clone .*'
+  STORAGE_RESERVE=0 run_script create-vm
+  assert_status 0
+}
+
 @test "clones a template, configures, starts and answers all keys" {
   run_script create-vm
   assert_status 0

@@ -118,6 +118,32 @@ power() { # <action> [<argument...>]
   assert_nothing_left
 }
 
+@test "a VM has a bounded number of snapshots" {
+  SNAPSHOT=one SNAPSHOT_MAX=1 power snapshot
+  assert_status 0
+  SNAPSHOT=two SNAPSHOT_MAX=1 power snapshot
+  assert_status 3
+  assert_says "has as many snapshots as it may: 1 (MAX_SNAPSHOTS)"
+  assert_says 'qm delsnapshot 250 NAME); there are: one'
+  SNAPSHOT=two SNAPSHOT_MAX=0 power snapshot
+  assert_status 0
+}
+
+@test "a snapshot with memory leaves of the storage what is to stay free" {
+  answer /nodes/pve/storage/local-lvm/status '{"active":1,"enabled":1,"content":"images","avail":5905580032,"type":"lvmthin"}'
+  sed -i '/^memory:/d' "${PVE_STUB}/vm/250"
+  echo 'memory: 1024' >>"${PVE_STUB}/vm/250"
+  SNAPSHOT=live SNAPSHOT_MEMORY=true power snapshot
+  assert_status 3
+  assert_says "storage 'local-lvm' on node 'pve' has 5 GiB free, and 5 GiB are to stay free beside 1024 MiB of memory"
+  assert_says 'LINUS_REMEDY:remove what is not needed'
+  refute_called 'qm snapshot .*'
+  SNAPSHOT=disk power snapshot
+  assert_status 0
+  SNAPSHOT=live SNAPSHOT_MEMORY=true STORAGE_RESERVE=4 power snapshot
+  assert_status 0
+}
+
 @test "a snapshot that lies, and a storage without snapshots" {
   fault snapshot 0 skip ''
   SNAPSHOT=clean power snapshot
