@@ -344,8 +344,7 @@ egress_perl() { # <directory of pmxcfs> <directory of learned addresses> <resolv
         };
         # Listeners to groups say so behind a router alert, which is written in two ways.
         my $mld = "ip6 nexthdr 0 ip6 hoplimit 1 \@nh,320,64 { 0x3a00050200000100, 0x3a00010005020000 }";
-        my $types = "icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert, nd-redirect," .
-          " mld-listener-query, mld-listener-report, mld-listener-done, mld2-listener-report } drop";
+        my $types = "icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert, nd-redirect, mld-listener-query, mld-listener-report, mld-listener-done, mld2-listener-report } drop";
         push @out, "ether type != ip6 drop";
         push @out, "icmpv6 type { nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert } ip6 daddr != ff02::/16 ip6 daddr != fe80::/10" .
           (length $near && " ip6 daddr != $near") . " ip6 daddr != \@node6 drop";
