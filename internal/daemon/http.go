@@ -149,7 +149,7 @@ func (f *httpFace) close(ctx context.Context) error {
 func MCPOptions(o Options, e job.Engine) mcptool.Options {
 	c, log := o.Config, o.Log
 	return mcptool.Options{
-		Engine: e, Version: o.Version, Log: log,
+		Engine: e, Version: o.Version, Icon: web.Icon(), Log: log,
 		Toolsets: c.Toolsets(), ReadOnly: c.MCPReadOnly, DisableDestructive: c.MCPDisableDestructive,
 		SSHCommand: func(vm job.VM) string {
 			if c.Server != "" {

@@ -28,7 +28,7 @@ type hostCheck struct {
 func checkHost(e job.Engine) server.ServerTool {
 	return define("check_host", "Check the Proxmox host",
 		"Check whether the Proxmox host can run jobs: login, version, node, storage, bridge, template, tools; each is ok or has a remedy. "+
-			"Use it before the first job and when a job failed with provision_failed. Takes a few seconds and changes nothing.",
+			"Use it before the first job and when a job failed with provision_failed.",
 		hints{readOnly: true, idempotent: true, openWorld: true},
 		func(ctx context.Context, _ checkInput) (checkOutput, error) {
 			return checkReport(ctx, e)

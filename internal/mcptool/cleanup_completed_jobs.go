@@ -20,7 +20,7 @@ type cleanupOutput struct {
 
 func cleanupCompletedJobs(e job.Engine) server.ServerTool {
 	return define("cleanup_completed_jobs", "Delete finished jobs",
-		"Delete finished jobs with their output and artifacts. Running jobs, and jobs whose VM still exists, are kept. VMs need no cleanup: they are destroyed automatically.",
+		"Delete finished jobs with their output and artifacts. Running jobs, and jobs whose VM still exists, are kept.",
 		hints{destructive: true, idempotent: true},
 		func(ctx context.Context, in cleanupInput) (cleanupOutput, error) {
 			var age time.Duration

@@ -17,7 +17,15 @@ import (
 // hints tell clients what a tool may do.
 type hints struct {
 	readOnly, destructive, idempotent, openWorld bool
+	long                                         bool // the result may have all the output that was asked for
 }
+
+// Claude Code gives its model longer results than this as a file; unless a tool says so, those
+// of 25,000 tokens. It takes no larger number, in characters.
+const (
+	maxSizeKey = "anthropic/maxResultSizeChars"
+	maxSize    = 500_000
+)
 
 // define returns a tool whose arguments are In and whose result is Out, both
 // structs. run's errors become tool errors that say what to do next.
@@ -40,6 +48,9 @@ func defineCall[In, Out any](name, title, description string, h hints, run func(
 			IdempotentHint:  &h.idempotent,
 			OpenWorldHint:   &h.openWorld,
 		},
+	}
+	if h.long {
+		tool.Meta = &mcp.Meta{AdditionalFields: map[string]any{maxSizeKey: maxSize}}
 	}
 	return server.ServerTool{Tool: tool, Handler: func(ctx context.Context, req mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 		ctx = job.WithClient(ctx, clientName(ctx))
@@ -70,14 +81,23 @@ func defineCall[In, Out any](name, title, description string, h hints, run func(
 	}}
 }
 
-// structured returns a result as structured content, and as JSON text for
-// clients that know nothing else.
+// structured returns a result as structured content, and as text for models and for clients
+// that know nothing else: JSON, and what programs have written as it is, not as JSON's
+// strings.
 func structured(out any) (*mcp.CallToolResult, error) {
-	text, err := plainJSON(out)
+	shown := out
+	if short, ok := out.(interface{ inText() any }); ok {
+		shown = short.inText()
+	}
+	text, err := plainJSON(shown)
 	if err != nil {
 		return nil, err
 	}
+	text, blocks := takeTexts(text)
 	result := mcp.NewToolResultStructured(out, text)
+	for _, block := range blocks {
+		result.Content = append(result.Content, mcp.NewTextContent(block))
+	}
 	if linked, ok := out.(interface{ links() []mcp.ResourceLink }); ok {
 		for _, link := range linked.links() {
 			result.Content = append(result.Content, link)
@@ -95,6 +115,37 @@ func plainJSON(value any) (string, error) {
 		return "", fmt.Errorf("encode the result: %w", err)
 	}
 	return string(term.JSON([]byte(strings.TrimSuffix(text.String(), "\n")))), nil
+}
+
+// takeTexts takes the texts of outputs and files out of a JSON object, each as a block that
+// begins with its name. A file that does not look like what it is stays in the JSON.
+func takeTexts(object string) (rest string, blocks []string) {
+	d := json.NewDecoder(strings.NewReader(object))
+	begin, err := d.Token()
+	if err != nil || begin != json.Delim('{') {
+		return object, nil
+	}
+	var fields []string
+	for d.More() {
+		key, _ := d.Token() // it is ours: there can be no error
+		var value json.RawMessage
+		_ = d.Decode(&value)
+		var text string
+		switch key {
+		case "stdout", "stderr", "output", "content":
+			_ = json.Unmarshal(value, &text)
+		}
+		shown := term.Plain(nil, []byte(text))
+		if text == "" || key == "content" && term.Visible(text) != text {
+			fields = append(fields, fmt.Sprintf("%q:%s", key, value))
+			continue
+		}
+		if key == "content" {
+			shown = text
+		}
+		blocks = append(blocks, fmt.Sprintf("%s:\n%s", key, shown))
+	}
+	return "{" + strings.Join(fields, ",") + "}", blocks
 }
 
 // renamed returns an error of a manifest with the names of a tool's own

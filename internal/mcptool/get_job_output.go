@@ -39,7 +39,7 @@ func getJobOutput(e job.Engine) server.ServerTool {
 	return define("get_job_output", "Job output",
 		"A job's output from a byte offset on, while it runs and after. Call again with the next offsets until complete. "+
 			"For the last lines use tail_job_output; for a finished job's exit code and output get_job_result.",
-		hints{readOnly: true, idempotent: true},
+		hints{readOnly: true, idempotent: true, long: true},
 		func(ctx context.Context, in outputInput) (outputOutput, error) {
 			if err := (jobArg{in.JobID}).check(); err != nil {
 				return outputOutput{}, err

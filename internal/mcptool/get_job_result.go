@@ -63,7 +63,7 @@ func getJobResult(e job.Engine) server.ServerTool {
 	return defineCall("get_job_result", "Job result",
 		"A finished job's outcome: exit code, stdout (output), stderr, error, artifacts (with links to read them) and what was left out of them. "+
 			"An error that names the status while the job is unfinished; wait_seconds waits for it to finish.",
-		hints{readOnly: true, idempotent: true},
+		hints{readOnly: true, idempotent: true, long: true},
 		func(ctx context.Context, in resultInput, c call) (resultOutput, error) {
 			wait, err := waitFor(in.JobID, in.Wait)
 			if err != nil {

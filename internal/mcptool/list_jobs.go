@@ -38,7 +38,7 @@ type listedJob struct {
 
 func listJobs(e job.Engine) server.ServerTool {
 	return define("list_jobs", "List jobs",
-		"Jobs, newest first, in pages. Use it to find a job_id; use get_job_status to follow one.",
+		"Jobs, newest first, in pages. get_job_status follows one.",
 		hints{readOnly: true, idempotent: true},
 		func(ctx context.Context, in listInput) (listOutput, error) {
 			var bad faults

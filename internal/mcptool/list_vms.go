@@ -2,6 +2,7 @@ package mcptool
 
 import (
 	"context"
+	"slices"
 
 	"github.com/mark3labs/mcp-go/server"
 )
@@ -10,6 +11,15 @@ type listVMsInput struct{}
 
 type listVMsOutput struct {
 	VMs []vmOutput `json:"vms" jsonschema_description:"Oldest first."`
+}
+
+// inText is without the ssh commands, which are long: get_vm has one VM's.
+func (l listVMsOutput) inText() any {
+	l.VMs = slices.Clone(l.VMs)
+	for i := range l.VMs {
+		l.VMs[i].SSH = ""
+	}
+	return l
 }
 
 func listVMs(o Options) server.ServerTool {

@@ -6,10 +6,12 @@ package mcptool
 
 import (
 	"cmp"
+	"encoding/base64"
 	"errors"
 	"log/slog"
 	"time"
 
+	"github.com/mark3labs/mcp-go/mcp"
 	"github.com/mark3labs/mcp-go/server"
 
 	"linus/internal/job"
@@ -27,6 +29,7 @@ type Options struct {
 	Toolsets           []string
 	ReadOnly           bool
 	DisableDestructive bool
+	Icon               []byte // of linus, SVG; empty: none
 	// SSHCommand is the shell command that logs in to a VM. Nil: ssh USER@IP.
 	SSHCommand func(vm job.VM) string
 	// Challenge is the WWW-Authenticate header for an OAuth token without the scope of the
@@ -67,6 +70,9 @@ func newServer(o Options, extra ...server.ServerOption) *mcpServer {
 		server.WithHooks(hooks),
 		server.WithToolHandlerMiddleware(refuseTools),
 	}, extra...)
+	if len(o.Icon) > 0 {
+		options = append(options, server.WithIcons(mcp.Icon{Src: "data:image/svg+xml;base64," + base64.StdEncoding.EncodeToString(o.Icon), MIMEType: "image/svg+xml", Sizes: []string{"any"}}))
+	}
 	s.MCPServer = server.NewMCPServer("linus", o.Version, options...)
 	s.AddTools(all...)
 	s.AddPrompts(prompts(o.Engine, has)...)

@@ -35,7 +35,7 @@ type readFileOutput struct {
 func readFile(e job.Engine) server.ServerTool {
 	return define("read_file", "Read a file",
 		"Read a file in a running VM, as the VM's user: up to 2000 lines or 64 KiB of text, from a line on.",
-		hints{readOnly: true, idempotent: true, openWorld: true},
+		hints{readOnly: true, idempotent: true, openWorld: true, long: true},
 		func(ctx context.Context, in readFileInput) (readFileOutput, error) {
 			bad := fileFaults(in.VMID, in.Path)
 			bad.word("encoding", in.Encoding, textEncoding, base64Encoding)

@@ -51,13 +51,14 @@ func TestResources_AreOutputResultAndArtifacts(t *testing.T) {
 				t.Errorf("result %v, %v", contents, err)
 			}
 			r := callTool(t, c, "get_job_result", map[string]any{"job_id": knownID})
-			if len(r.Content) != 1+len(artifacts) {
+			const before = 2 // the JSON and the output
+			if len(r.Content) != before+len(artifacts) {
 				t.Fatalf("the result has %d parts", len(r.Content))
 			}
 			for i, path := range artifacts[:3] {
-				link, ok := r.Content[1+i].(mcp.ResourceLink)
+				link, ok := r.Content[before+i].(mcp.ResourceLink)
 				if !ok || link.Name != path {
-					t.Fatalf("link %+v", r.Content[1+i])
+					t.Fatalf("link %+v", r.Content[before+i])
 				}
 				contents, err := readURI(t, c, link.URI)
 				if err != nil || len(contents) != 1 || contents[0].(mcp.TextResourceContents).Text != "of "+path {

@@ -2,7 +2,10 @@ package mcptool
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"linus/internal/job"
 )
@@ -69,6 +72,11 @@ func waitedOf(ctx context.Context, e job.Engine, j job.Job) (job.Job, waitedOutp
 	if !j.Status.Terminal() {
 		return j, out, nil
 	}
+	if !out.Complete {
+		if out.outputPart, err = bothEnds(ctx, e, j.ID); err != nil {
+			return j, out, err
+		}
+	}
 	out.Reason, out.ExitCode, out.Error, out.Duration = j.Outcome.Reason, j.Outcome.ExitCode, j.Outcome.Error, j.Ran().Seconds()
 	out.OutputIncomplete, out.IncompleteReason = incomplete(j.Stdout, j.Stderr)
 	out.ArtifactsCount, out.ArtifactsSkipped = len(j.Artifacts), j.ArtifactsSkippedCount
@@ -82,4 +90,39 @@ func waitedOf(ctx context.Context, e job.Engine, j job.Job) (job.Job, waitedOutp
 		out.StdoutNext, out.StdoutDropped, out.Complete = j.Stdout.Total, 0, !cut && out.StderrNext >= j.Stderr.Total
 	}
 	return j, out, nil
+}
+
+// bothEnds is readPart for a finished job: of longer output the beginning and the end, where
+// a failed build says why. The next offsets are those of what is left out.
+func bothEnds(ctx context.Context, e job.Engine, id string) (outputPart, error) {
+	out, err := readPart(ctx, e, id, "", position{}, defaultBytes, false)
+	if err != nil {
+		return out, err
+	}
+	for i, stream := range []struct {
+		text   *string
+		next   *int64
+		offset string
+	}{{&out.Stdout, &out.StdoutNext, "offset"}, {&out.Stderr, &out.StderrNext, "stderr_offset"}} {
+		last, err := e.Output(ctx, id, streams[i], -defaultBytes/2, defaultBytes/2)
+		if err != nil {
+			return out, err
+		}
+		if last.Next == *stream.next { // it is whole
+			continue
+		}
+		head, err := read(ctx, e, id, streams[i], 0, defaultBytes/2, false)
+		if err != nil {
+			return out, err
+		}
+		tail, at := last.Data, last.Offset
+		for len(tail) > 0 && !utf8.RuneStart(tail[0]) {
+			tail, at = tail[1:], at+1
+		}
+		out.InvalidUTF8 = out.InvalidUTF8 || head.invalid || !utf8.Valid(tail)
+		*stream.next = head.next
+		*stream.text = fmt.Sprintf("%s\n[linus: %d bytes left out here; get_job_output with %s %d returns them]\n%s",
+			head.text, at-head.next, stream.offset, head.next, strings.ToValidUTF8(string(tail), "\uFFFD"))
+	}
+	return out, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -109,9 +110,10 @@ func TestStarted_AJobThatTakesLongerIsReturnedAsFarAsItIs(t *testing.T) {
 	}
 }
 
-func TestStarted_LongOutputGoesOnFromItsOffset(t *testing.T) {
+// A failed build says why at its end.
+func TestStarted_LongOutputHasItsBeginningAndItsEnd(t *testing.T) {
 	zero := 0
-	whole := strings.Repeat("ü", defaultBytes) // two bytes each
+	whole := strings.Repeat("ü", defaultBytes) + "x: *** [Makefile:3: all] Error 1\n" // two bytes each, and the middle of one at both cuts
 	e := &engine{out: whole, err2: "x", job: job.Job{ID: knownID, Status: job.Success, Outcome: &job.Outcome{Status: job.Success, Reason: job.ReasonExitStatus, ExitCode: &zero}}}
 	c := transports["in process"](t, e)
 	args := map[string]any{"command": "yes", "wait_seconds": 5}
@@ -119,14 +121,15 @@ func TestStarted_LongOutputGoesOnFromItsOffset(t *testing.T) {
 	if err := json.Unmarshal([]byte(text(callTool(t, c, "execute_command", args))), &got); err != nil {
 		t.Fatal(err)
 	}
-	if got.Stdout != whole[:defaultBytes] || got.StdoutNext != defaultBytes || got.Complete || got.ExitCode == nil || *got.ExitCode != 0 {
-		t.Errorf("%d bytes, next %d, complete %v, exit code %v", len(got.Stdout), got.StdoutNext, got.Complete, got.ExitCode)
+	head, tail, cut := strings.Cut(got.Stdout, fmt.Sprintf("\n[linus: %d bytes left out here; get_job_output with offset %d returns them]\n", int64(len(whole))-got.StdoutNext-defaultBytes/2+1, got.StdoutNext))
+	if !cut || head != whole[:got.StdoutNext] || len(head) != defaultBytes/2 || len(tail) != defaultBytes/2-1 || !strings.HasSuffix(whole, tail) || got.Stderr != "x" || got.Complete || got.InvalidUTF8 || got.ExitCode == nil || *got.ExitCode != 0 {
+		t.Errorf("%d and %d bytes, next %d, stderr %q, complete %v, exit code %v: %.200s", len(head), len(tail), got.StdoutNext, got.Stderr, got.Complete, got.ExitCode, tail)
 	}
 	var rest outputOutput
-	if err := json.Unmarshal([]byte(text(callTool(t, c, "get_job_output", map[string]any{"job_id": knownID, "offset": got.StdoutNext, "stderr_offset": got.StderrNext}))), &rest); err != nil {
+	if err := json.Unmarshal([]byte(text(callTool(t, c, "get_job_output", map[string]any{"job_id": knownID, "offset": got.StdoutNext, "stderr_offset": got.StderrNext, "limit": mostBytes}))), &rest); err != nil {
 		t.Fatal(err)
 	}
-	if got.Stdout+rest.Stdout != whole || rest.Stderr != "" || !rest.Complete {
+	if head+rest.Stdout != whole || rest.Stderr != "" || !rest.Complete {
 		t.Errorf("%d and %d bytes of %d, complete %v", len(got.Stdout), len(rest.Stdout), len(whole), rest.Complete)
 	}
 }

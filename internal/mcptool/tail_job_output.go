@@ -36,8 +36,8 @@ type tailOutput struct {
 func tailJobOutput(e job.Engine) server.ServerTool {
 	return define("tail_job_output", "Last lines of a job's output",
 		"The last lines of a job's output, while it runs and after, including a prompt without a newline. "+
-			"Very long lines count as several: at most 256 bytes per requested line, and never less than 16 KiB, are read.",
-		hints{readOnly: true, idempotent: true},
+			"Very long lines count as several.",
+		hints{readOnly: true, idempotent: true, long: true},
 		func(ctx context.Context, in tailInput) (tailOutput, error) {
 			if err := (jobArg{in.JobID}).check(); err != nil {
 				return tailOutput{}, err

@@ -2,6 +2,8 @@ package mcptool
 
 import (
 	"context"
+	"github.com/google/go-cmp/cmp"
+	"github.com/mark3labs/mcp-go/mcp"
 	"strings"
 	"testing"
 
@@ -100,5 +102,36 @@ func TestLastLines(t *testing.T) {
 				t.Errorf("lastLines = %q, %v; want %q, %v", got, cut, tt.want, tt.cut)
 			}
 		})
+	}
+}
+
+// What a program has written is beside the JSON as a terminal shows it, and a file byte for
+// byte, or in the JSON where it would not be seen as it is. Nothing is there twice.
+func TestResults_ShowTextAsText(t *testing.T) {
+	for _, tt := range []struct {
+		out    any
+		rest   string
+		blocks []string
+	}{
+		{outputPart{Stdout: "a\n\x1b[31m\"b\" <c>\x1b[0m\n", StdoutNext: 9, Stderr: "10 %\r20 %\r100 %\n"}, `{"stdout_next":9,"stderr_next":0,"complete":false}`, []string{"stdout:\na\n\"b\" <c>\n", "stderr:\n100 %\n"}},
+		{resultOutput{JobID: "x", Output: "\x1b]0;title\x07done\n"}, `{"job_id":"x","status":"","reason":"","stderr":"","output_bytes":0,"stderr_bytes":0,"truncated":false,"duration_seconds":0}`, []string{"output:\ndone\n"}},
+		{readFileOutput{Content: "\tif x {\n", Encoding: "text"}, `{"encoding":"text","size":0,"mode":""}`, []string{"content:\n\tif x {\n"}},
+		{readFileOutput{Content: "a\r\n\x1b", Encoding: "text"}, `{"content":"a\r\n\u001b","encoding":"text","size":0,"mode":""}`, nil},
+		{listVMsOutput{VMs: []vmOutput{{Name: "dev", SSH: "ssh -o x dev"}}}, `{"vms":[{"name":"dev","status":"","job_id":""}]}`, nil},
+	} {
+		r, err := structured(tt.out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, c := range r.Content {
+			got = append(got, c.(mcp.TextContent).Text)
+		}
+		if diff := cmp.Diff(append([]string{tt.rest}, tt.blocks...), got); diff != "" {
+			t.Errorf("%T (-want +got):\n%s", tt.out, diff)
+		}
+		if diff := cmp.Diff(tt.out, r.StructuredContent); diff != "" {
+			t.Errorf("%T, structured (-want +got):\n%s", tt.out, diff)
+		}
 	}
 }

@@ -144,6 +144,12 @@ func (p *pages) routes(r *mux.Router) {
 
 func jobPath(id string) string { return "/jobs/" + url.PathEscape(id) }
 
+// Icon is what stands for linus, as SVG.
+func Icon() []byte {
+	data, _ := files.ReadFile("static/icon.svg") // embedded: cannot fail
+	return data
+}
+
 // staticHash returns a hash of the static files' contents.
 func staticHash() string {
 	sum := sha256.New()
