@@ -72,7 +72,7 @@ func (a *app) output(w io.Writer) (to io.Writer, done func() error) {
 
 // rawFlag adds the option of commands that show a task's output.
 func (a *app) rawFlag(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&a.raw, "raw", false, "show output on a terminal as it is, with all that the terminal obeys")
+	cmd.Flags().BoolVar(&a.raw, "raw", false, "show output on a terminal unfiltered, with all escape sequences that the terminal obeys")
 }
 
 func isTerminal(stream any) bool {

@@ -49,14 +49,14 @@ func (a *app) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run -- COMMAND [ARG...]",
 		Short: "Run a command on the files you stand in, in a VM of its own",
-		Long: "Sends the tree you stand in to a new VM, runs the command there, in the same directory of it, shows its output live, and exits\n" +
-			"with its exit code (124: timed out; 125: no exit code). The tree is git's, with every file that is tracked or not ignored and\n" +
-			"without .git; where there is no git it is this directory, with all files. The VM is destroyed afterwards.\n\n" +
-			"--diff shows what the command has changed of the tree, and --apply makes these changes here, where the file is still what was\n" +
-			"sent: look at them as at any patch of a stranger. Files that git ignores come back by --pull.\n" +
-			"With --vm the tree stays in that VM, with all that commands make in it, and the next run sends only what has changed.\n\n" +
-			"Ctrl-C interrupts the command; a second Ctrl-C detaches from it. Whatever happens here then, the run goes on, and what it has\n" +
-			"changed is kept: linus run --job ID takes it up again.",
+		Long: "Sends the files you stand in to a new VM, runs the command in the same directory there, shows its output live, and exits\n" +
+			"with its exit code (124: timed out; 125: no exit code). In a git repository these are all files of the work tree that are\n" +
+			"tracked or not ignored, without .git; elsewhere all files of this directory. The VM is destroyed afterwards.\n\n" +
+			"--diff shows what the command has changed, and --apply makes the same changes here, in files that are still what was sent:\n" +
+			"review them as you would a stranger's patch. --pull also brings back files that git ignores.\n" +
+			"With --vm the files stay in that VM, with whatever commands leave beside them, and the next run sends only what has changed.\n\n" +
+			"Ctrl-C interrupts the command; a second Ctrl-C detaches from it. Whatever happens here then, the run goes on, and what it\n" +
+			"changes is kept: linus run --job ID follows it again.",
 		Example: "  linus run -- make test\n" +
 			"  linus run --pull dist --memory 8G -- npm run build\n" +
 			"  linus run --apply -- gofmt -w .\n" +
@@ -74,11 +74,11 @@ func (a *app) runCommand() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.repository, "repo", "", "URL[#REF] of a repository to run on instead: it is cloned here, and sent")
-	flags.StringVar(&f.job, "job", "", "take up the run with this job's ID again, instead of a new one: follow it to its end, and take what it has changed")
-	flags.StringArrayVar(&f.pull, "pull", nil, "path or pattern of files to bring back, from where you stand; may be repeated")
+	flags.StringVar(&f.repository, "repo", "", "URL[#REF] of a repository to run on instead, which is cloned here and sent")
+	flags.StringVar(&f.job, "job", "", "follow the run with this job's ID again, instead of starting one, and take what it has changed")
+	flags.StringArrayVar(&f.pull, "pull", nil, "path or pattern, relative to where you stand, of files to bring back; may be repeated")
 	flags.BoolVar(&f.diff, "diff", false, "show what the command has changed, as a patch")
-	flags.BoolVar(&f.apply, "apply", false, "make what the command has changed here, too, if it succeeds")
+	flags.BoolVar(&f.apply, "apply", false, "make the same changes here, if the command succeeds")
 	f.taskFlags.register(cmd)
 	f.vmFlags.register(cmd)
 	f.registerKeeping(cmd)
