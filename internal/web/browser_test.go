@@ -161,6 +161,7 @@ func TestBrowser_MakesAJobOfAForm(t *testing.T) {
 		return browsertest.Read(t, ctx, chromedp.Evaluate[string](`[...document.querySelectorAll("form.making [id^=f-]:enabled")].filter((f) => !f.closest("[hidden]")).map((f) => f.name).join(" ")`))
 	}
 	all := "agentType task agent.command timeout artifacts vm vmTemplate os resources.cpu resources.memory resources.disk network.bridge network.vlan network.ip network.egress network.allow secrets cwd sudo tty stdin statusMode lifecycle start retry notify.url"
+	browsertest.Do(t, ctx, chromedp.WaitNotVisible(on("#f-agent-claudeModel"))) // the script has run
 	if got := seen(); got != all {
 		t.Errorf("at first: %s", got)
 	}
@@ -201,9 +202,7 @@ func TestBrowser_MakesAJobOfAForm(t *testing.T) {
 	}
 	browsertest.Do(t, ctx, chromedp.Click(on("#send")))
 	browsertest.Shows(t, ctx, "#f-resources-cpu-error", "is not a whole number")
-	if focus := browsertest.Read(t, ctx, chromedp.Evaluate[string](`document.activeElement.id`)); focus != "f-resources-cpu" {
-		t.Errorf("the focus is at %q", focus)
-	}
+	browsertest.Do(t, ctx, chromedp.WaitReady(on("#f-resources-cpu:focus")))
 	browsertest.Do(t, ctx, chromedp.SetValue(on("#f-resources-cpu"), "2"), chromedp.Click(on("#dry-run")))
 	browsertest.Shows(t, ctx, "#plan", "qm clone 9000 100")
 	// Two clicks are one job, with everything.
