@@ -10,135 +10,26 @@ owner=99999999-2222-4333-8444-555555555555
 # shellcheck disable=SC2034 # the test files read it
 host_key='ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGd1ZXN0'
 
+# The stub is built once a file, in a shell of its own: bats looks at each command of a
+# test's, which takes longer than most commands do. Every test has a copy.
 setup_stub() {
-  export PVE_STUB=${BATS_TEST_TMPDIR}/pve
-  export LINUS_LOCK_DIR=${BATS_TEST_TMPDIR}
-  export TMPDIR=${BATS_TEST_TMPDIR}
+  export PVE_STUB=${BATS_TEST_TMPDIR}/pve PVELAB_DIR=${BATS_TEST_TMPDIR} LINUS_LOCK_DIR=${BATS_TEST_TMPDIR} TMPDIR=${BATS_TEST_TMPDIR}
   export LINUS_HOST_DIR=${BATS_TEST_TMPDIR}/host LINUS_PVE_DIR=${BATS_TEST_TMPDIR}/etc LINUS_QEMU_DIR=${BATS_TEST_TMPDIR}/qemu-server
   export LINUS_UNIT_DIR=${BATS_TEST_TMPDIR}/etc/systemd/system
-  mkdir -p "${LINUS_PVE_DIR}"/nodes/pve/{qemu-server,lxc} "${LINUS_QEMU_DIR}"
-  ln -s nodes/pve/qemu-server "${LINUS_PVE_DIR}/qemu-server"
-  echo 'hostname: ct' >"${LINUS_PVE_DIR}/nodes/pve/lxc/100.conf"
-  mkdir -p "${PVE_STUB}"/{vm,status,answers,guest,faults} "${BATS_TEST_TMPDIR}/bin"
-  local tool
-  for tool in qm pvesh pvesm pveversion; do
-    ln -s "${scripts_dir}/test/helper/pve-stub" "${BATS_TEST_TMPDIR}/bin/${tool}"
-  done
-  start_machine
-  setup_systemd
-  stub_program sleep 'exit 0'
-  # The node's network: VMs that run are on the bridge with the card their config
-  # has, wherever they say that they are. route and neighbours say otherwise.
-  # shellcheck disable=SC2016 # the stubs' own variables
-  stub_program ip '
-    case " $* " in
-      *" link show dev vmbr0 type bridge "*) echo "3: vmbr0: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 1500" ;;
-      *" link show dev eno1 "*) ;; # there, and no bridge
-      *" addr show "*)
-        echo "1: lo    inet 127.0.0.1/8 scope host lo"
-        echo "3: vmbr0    inet 10.0.0.1/24 brd 10.0.0.255 scope global vmbr0"
-        ;;
-      *" link show "*)
-        echo "Device \"$5\" does not exist." >&2
-        exit 1
-        ;;
-      *" route get "*)
-        if [[ -s ${PVE_STUB}/route ]]; then
-          cat "${PVE_STUB}/route"
-        else
-          printf "%s dev vmbr0 src 10.0.0.1 uid 0 \\\\    cache \n" "${@: -1}"
-        fi
-        ;;
-      *" neigh show to "*)
-        if [[ -s ${PVE_STUB}/neighbours ]]; then
-          sed -n "s/^$4 dev vmbr0 /$4 /p" "${PVE_STUB}/neighbours"
-          exit
-        fi
-        for file in "${PVE_STUB}"/status/*; do
-          if [[ ${file##*/} != 101 && $(<"${file}") == running ]]; then
-            sed -En "s/^net0: [a-z0-9]+=([0-9A-F:]{17}).*/$4 lladdr \L\1 REACHABLE/p" "${PVE_STUB}/vm/${file##*/}"
-          fi
-        done
-        ;;
-      *) cat "${PVE_STUB}/neighbours" ;;
-    esac'
-  # The node's nft keeps one table, whole: that of the VMs whose network is limited.
-  # shellcheck disable=SC2016 # the stubs' own variables
-  stub_program nft '
-    echo "nft $*" >>"${PVE_STUB}/nft-calls"
-    table=${PVE_STUB}/nft
-    [[ ! -e ${PVE_STUB}/nft-fails ]] || { cat "${PVE_STUB}/nft-fails" >&2; exit 1; }
-    case "$*" in
-      "-f "*)
-        [[ $(head -n 2 "$2") == "table bridge linus"$'"'\n'"'"delete table bridge linus" ]] || exit 1
-        tail -n +3 "$2" >"${table}"
-        [[ -s ${table} ]] || rm "${table}"
-        ;;
-      "list chain bridge linus "*) grep -qx "add chain bridge linus $5" "${table}" ;;
-      "list table bridge linus") cat "${table}" ;;
-      "list map bridge linus "*) grep "map $5 {" "${table}" ;;
-      "-c "*) ;;
-      *) exit 1 ;;
-    esac'
-  # shellcheck disable=SC2016 # the stubs' own variables
-  stub_program ssh-keyscan 'cat "${PVE_STUB}/keyscan"'
+  [[ -d ${BATS_FILE_TMPDIR}/stub ]] || bash "${scripts_dir}/test/helper/build-stub" "${BATS_TEST_DIRNAME}" "${BATS_FILE_TMPDIR}/stub" 3>&-
+  cp -a "${BATS_FILE_TMPDIR}/stub/." "${BATS_TEST_TMPDIR}"
   PATH=${BATS_TEST_TMPDIR}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
-
-  echo 'pve-manager/8.2.4/faa83925c9641325 (running kernel: 6.8.8-2-pve)' >"${PVE_STUB}/version"
-  answer /cluster/status '[{"type":"node","name":"pve","id":"node/pve","local":1,"online":1,"nodeid":0}]'
-  answer /nodes '[{"node":"pve","status":"online"}]'
-  answer /nodes/pve/storage/local-lvm/status '{"active":1,"enabled":1,"content":"rootdir,images","avail":107374182400,"type":"lvmthin"}'
-  answer /nodes/pve/network '[{"iface":"eno1","type":"eth"},{"iface":"vmbr0","type":"bridge"}]'
-  answer /nodes/pve/qemu '[{"vmid":101,"name":"other","status":"running"},{"vmid":"9000","name":"agent-template","status":"stopped","template":1}]'
-  answer /cluster/resources '[{"vmid":100,"type":"lxc","name":"ct","node":"pve"},{"vmid":101,"type":"qemu","name":"other","node":"pve"},{"vmid":9000,"name":"agent-template","node":"pve","template":1}]'
-  add_vm 9000 'boot: order=scsi0;scsi1;net0' 'ciuser: debian' 'cores: 1' 'memory: 1024' 'name: agent-template' \
-    'net0: virtio=BC:24:11:AA:AA:AA,bridge=vmbr9,firewall=1' 'scsi0: local-lvm:base-9000-disk-0,size=3G' \
-    'scsi1: local-lvm:vm-9000-cloudinit,media=cdrom' 'template: 1'
-  add_vm 101 '#precious' 'name: other'
-  echo 2G >"${PVE_STUB}/image-size"
-  : >"${PVE_STUB}/neighbours"
-  guest_interfaces '{"name":"eth0","hardware-address":"bc:24:11:aa:aa:aa","ip-addresses":[{"ip-address":"127.0.0.1","ip-address-type":"ipv4"}]}'
-  printf '%s\n' '{"exitcode":0,"exited":1,"out-data":"status: done\n"}' >"${PVE_STUB}/guest/cloud-init"
-  printf '{"exitcode":0,"exited":1,"out-data":"%s root@guest\\n"}\n' "${host_key}" >"${PVE_STUB}/guest/host-key"
-  printf '127.0.0.1 %s\n' "${host_key}" >"${PVE_STUB}/keyscan"
+  machine_pid=$(bash "${scripts_dir}/test/helper/start-machine" "${LINUS_QEMU_DIR}")
+  tee "${PVE_STUB}/machine" "${LINUS_QEMU_DIR}"/{101,9000}.pid <<<"${machine_pid}" >/dev/null
+  # Units inherit what the host's sessions have of the stub.
+  printf '%s\n' "PATH=${PATH}" "PVELAB_DIR=${PVELAB_DIR}" "PVE_STUB=${PVE_STUB}" "TMPDIR=${TMPDIR}" "LINUS_LOCK_DIR=${LINUS_LOCK_DIR}" \
+    "LINUS_HOST_DIR=${LINUS_HOST_DIR}" "LINUS_PVE_DIR=${LINUS_PVE_DIR}" "LINUS_UNIT_DIR=${LINUS_UNIT_DIR}" >"${PVELAB_DIR}/run/systemd/environment"
 
   # The scripts' inputs, as the engine gives them.
   export VM_NAME=linus-job-11111111 VM_TEMPLATE=agent-template VM_CPU=2 VM_RAM=2048 VM_DISK=10
   export SSH_PUBLIC_KEY='ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHRlc3Q test key' VM_ID_RANGE=200-299
   export LINUS_JOB=${job} LINUS_OWNER=${owner} VM_NETWORK_TIMEOUT=10 VM_READY_TIMEOUT=10
   unset LINUS_NONCE LINUS_LEASE_SECONDS VM_OS VM_SSH_USER PROXMOX_NODE PROXMOX_STORAGE PROXMOX_BRIDGE
-}
-
-# The host's systemd is the lab's work-alike, which is built once a run. Units
-# inherit what the host's sessions have of the stub, and go with the test
-# (reboot_host).
-setup_systemd() {
-  export PVELAB_DIR=${BATS_TEST_TMPDIR}
-  local -r binary=${BATS_RUN_TMPDIR}/pvelab
-  if [[ ! -x ${binary} ]]; then
-    (cd -- "${scripts_dir}/.." && CGO_ENABLED=0 go build -o "${binary}" ./cmd/pvelab 3>&-)
-  fi
-  ln -s "${binary}" "${BATS_TEST_TMPDIR}/bin/systemd-run"
-  ln -s "${binary}" "${BATS_TEST_TMPDIR}/bin/systemctl"
-  mkdir -p "${PVELAB_DIR}/run/systemd"
-  printf '%s\n' "PATH=${BATS_TEST_TMPDIR}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin" "PVELAB_DIR=${PVELAB_DIR}" \
-    "PVE_STUB=${PVE_STUB}" "TMPDIR=${TMPDIR}" "LINUS_LOCK_DIR=${LINUS_LOCK_DIR}" "LINUS_HOST_DIR=${LINUS_HOST_DIR}" \
-    "LINUS_PVE_DIR=${LINUS_PVE_DIR}" "LINUS_UNIT_DIR=${LINUS_UNIT_DIR}" >"${PVELAB_DIR}/run/systemd/environment"
-}
-
-# The process of every VM that runs: pve-stub writes its ID where QEMU writes
-# its own. It is no child of the test, whose `wait` would wait for it.
-start_machine() {
-  local -a names=()
-  local -i id
-  for ((id = 100; id < 1000; id += 1)); do
-    names+=(-pidfile "${LINUS_QEMU_DIR}/${id}.pid")
-  done
-  machine_pid=$(
-    perl -e 'sleep 3600' -- "${names[@]}" >/dev/null 2>&1 3>&- &
-    echo "$!"
-  )
-  echo "${machine_pid}" >"${PVE_STUB}/machine"
 }
 
 # Takes away all units and what they started; files stay.
@@ -190,8 +81,8 @@ guest_interfaces() { # <JSON objects, comma separated>
 add_vm() { # <id> <config line...>: a VM that stands there already
   printf '%s\n' "${@:2}" >"${PVE_STUB}/vm/$1"
   echo running >"${PVE_STUB}/status/$1"
-  echo "${machine_pid}" >"${LINUS_QEMU_DIR}/$1.pid"
-  ln -sf "${PVE_STUB}/vm/$1" "${LINUS_PVE_DIR}/qemu-server/$1.conf"
+  echo "${machine_pid:-}" >"${LINUS_QEMU_DIR}/$1.pid"
+  ln -sf "../../../../pve/vm/$1" "${LINUS_PVE_DIR}/qemu-server/$1.conf"
 }
 
 add_our_vm() { # <id> [<config line...>]
@@ -229,6 +120,17 @@ start_greeter() { # sets VM_SSH_PORT, greeter_pid
   done
   VM_SSH_PORT=$(<"${BATS_FILE_TMPDIR}/port")
   export VM_SSH_PORT greeter_pid
+}
+
+# Those of the steps at which a test is to do its worst: all of them in make nightly, else
+# every so manieth, from another one each time.
+some_of() { # <stride> <step...>; some
+  local -i stride=$1 i
+  [[ ${LINUS_TEST_LOOP:-} != nightly ]] || stride=1
+  some=()
+  for ((i = 2 + RANDOM % stride; i <= $#; i += stride)); do
+    some+=("${!i}")
+  done
 }
 
 # --- assertions: each says what it saw ---
@@ -277,21 +179,29 @@ refute_called() {
   ! called "$1" || fail "was called: $1" "$(<"${PVE_STUB}/calls")"
 }
 
-# Every qm command line of the test is one that both versions take.
-assert_fits_options() {
-  local version
+# Every qm command line is one that both versions take.
+assert_fit_options() { # <file of command lines>
+  local version misfits
   for version in 8.2 9.2; do
-    jq -nrR --slurpfile lists "${scripts_dir}/../testdata/pve/qm-options-${version}.json" \
-      -f "${scripts_dir}/test/helper/fits.jq" "${PVE_STUB}/argv" >"${BATS_TEST_TMPDIR}/misfits"
-    [[ ! -s ${BATS_TEST_TMPDIR}/misfits ]] || fail "${version}: $(<"${BATS_TEST_TMPDIR}/misfits")"
+    misfits=$(jq -nrR --slurpfile lists "${scripts_dir}/../testdata/pve/qm-options-${version}.json" \
+      -f "${scripts_dir}/test/helper/fits.jq" "$1")
+    [[ -z ${misfits} ]] || fail "${version}: ${misfits}"
   done
 }
 
 teardown() {
   [[ -z ${machine_pid:-} ]] || kill "${machine_pid}"
   [[ -z ${PVE_STUB:-} ]] || reboot_host
-  [[ ! -s ${PVE_STUB:-}/argv ]] || assert_fits_options
+  [[ ! -s ${PVE_STUB:-}/argv ]] || cat "${PVE_STUB}/argv" >>"${BATS_FILE_TMPDIR}/argv"
 }
+
+# A file's command lines are looked at when its tests have ended: a file with a teardown_file
+# of its own calls this.
+check_file() {
+  [[ ! -s ${BATS_FILE_TMPDIR}/argv ]] || assert_fit_options "${BATS_FILE_TMPDIR}/argv"
+}
+
+teardown_file() { check_file; }
 
 assert_no_vm_of_ours() {
   ! grep -lr 'linus-job' "${PVE_STUB}/vm" || fail 'a VM of ours was left'

@@ -11,6 +11,7 @@ setup_file() {
 
 teardown_file() {
   kill "${greeter_pid}"
+  check_file
 }
 
 setup() {
@@ -786,9 +787,9 @@ leave_lock_behind() {
   for line in 'frob 250' 'start' 'start 99' 'set 250 --nosuch 1' 'set 250 --ide9 a' 'set 250 --cores x' 'destroy 250 --purge maybe' \
     'clone 9000 250 --format zip' 'set 250 --scsi0 local:1,nosuch=1' 'set 250 --net0 virtio=BC:24:11:00:00:01,tag=5000'; do
     # shellcheck disable=SC2086 # a command line
-    printf '%s\x1f' qm ${line} >"${PVE_STUB}/argv"
-    ! assert_fits_options 2>/dev/null || fail "not found: ${line}"
+    printf '%s\x1f' qm ${line} >"${BATS_TEST_TMPDIR}/argv"
+    ! assert_fit_options "${BATS_TEST_TMPDIR}/argv" 2>/dev/null || fail "not found: ${line}"
   done
-  printf '%s\x1f' qm set 250 --net0 virtio=BC:24:11:00:00:01,tag=4094 >"${PVE_STUB}/argv"
-  assert_fits_options
+  printf '%s\x1f' qm set 250 --net0 virtio=BC:24:11:00:00:01,tag=4094 >"${BATS_TEST_TMPDIR}/argv"
+  assert_fit_options "${BATS_TEST_TMPDIR}/argv"
 }

@@ -11,6 +11,7 @@ setup_file() {
 
 teardown_file() {
   kill "${greeter_pid}"
+  check_file
 }
 
 setup() {
