@@ -20,8 +20,9 @@ SOAK_JOBS ?= 1000
 SOAK_ENGINES ?= 500
 SOAK_SEED ?= 0
 
-# Packages whose tests start built programs, hundreds of times: too slow with -race.
-PROGRAMS := /(internal/e2e|cmd/linus)$$
+# Packages that are not watched for races: those that start built programs, hundreds of
+# times, and those that share nothing.
+UNWATCHED_PACKAGES := /(cmd/(linus|pvelab)|internal/(e2e|lab|policy|term|config))(/|$$)
 
 # Tests of whole programs that run on PostgreSQL, too: the main path, cancel, an engine that
 # is killed, an idempotency key, output of 10 MB.
@@ -31,7 +32,7 @@ ON_POSTGRES := ^(TestJob_FailsWithItsExitStatus|TestCancel_WhileRunning|TestEngi
 ROWS ?= all
 N ?= 0
 
-.PHONY: help build demo test race e2e e2e-postgres vet soak soak-qemu soak-engines scripts shell bats lint fmt golden vendored bench bench-report cross dist clean deps
+.PHONY: help build demo check test nightly race programs e2e-postgres vet soak soak-qemu soak-engines scripts shell bats lint fmt golden vendored bench bench-report cross dist clean deps
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,11 +47,26 @@ demo: ## run jobs in real VMs of a stand-in Proxmox host (DRIVER=process: withou
 deps:
 	@bash scripts/dev/install-deps.sh test
 
-# Side by side: tests of the shell and end to end wait more than they work.
-test: deps ## everything: vet, types on macOS and Windows, Go tests with -race, bats, shell checks, real VMs
-	@$(MAKE) --no-print-directory -j3 e2e race scripts
+# What stands between a change and the next, in a minute: nothing that starts a host, a
+# server, a browser or built programs (internal/loops).
+check: vet bin/gotestsum ## at every change, a minute: vet, build, all tests that start no host, checks of changed shell files
+	CGO_ENABLED=0 $(GOTESTSUM) --packages="$$(go list ./... | grep -v /internal/e2e$$)" -- -short -vet=off -ldflags=-w -timeout 5m
+	@$(MAKE) --no-print-directory shell CHANGED=1
 
-# A test that failed beside all the others is repeated once, whole, when they have ended, and
+# Side by side: tests of the shell and of whole programs wait more than they work.
+test: deps ## everything but nightly: vet, Go tests with -race, bats, shell checks, real VMs (10 minutes)
+	@$(MAKE) --no-print-directory -j3 programs race scripts
+
+nightly: export LINUS_TEST_LOOP := nightly
+nightly: deps ## everything: each fault at each moment, soaks, browsers, all of PostgreSQL, the provider's suite on real VMs (an hour)
+	@$(MAKE) --no-print-directory programs TIMEOUT=90m
+	@$(MAKE) --no-print-directory race TIMEOUT=90m
+	@$(MAKE) --no-print-directory scripts e2e-postgres
+	LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages="./internal/store ./internal/executor" -- -count=1 $(RACE) -timeout 60m
+
+TIMEOUT ?= 15m
+
+# A test that failed beside all others is repeated once, whole, when they have ended, and
 # said to be; unless there was a data race. Test programs need no debugging information.
 GOTESTSUM := bin/gotestsum --format standard-quiet --rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race
 $(firstword $(GOTESTSUM)):
@@ -58,20 +74,21 @@ $(firstword $(GOTESTSUM)):
 
 # SQLite's code, translated from C, takes ten times as long when it is watched for races;
 # ciphers and regular expressions share nothing, and take a good part of the rest.
-UNWATCHED := $(addprefix -gcflags=,$(addsuffix =-race=false,modernc.org/... crypto/internal/... regexp/...))
-race: vet bin/gotestsum ## Go tests with -race, but for those of whole programs
-	$(GOTESTSUM) --packages="$$(go list ./... | grep -vE '$(PROGRAMS)')" -- -race -vet=off -ldflags=-w $(UNWATCHED) -timeout 40m
+RACE := -race -vet=off -ldflags=-w $(addprefix -gcflags=,$(addsuffix =-race=false,modernc.org/... crypto/internal/... regexp/...))
+race: vet bin/gotestsum ## Go tests with -race, but for the packages of make programs
+	$(GOTESTSUM) --packages="$$(go list ./... | grep -vE '$(UNWATCHED_PACKAGES)')" -- $(RACE) -timeout $(TIMEOUT)
 
 # Go does not see that the programs they build have changed: -count=1.
-e2e: vet bin/gotestsum ## tests of whole programs, the lab's real VMs and MCP clients from npm included
+programs: vet bin/gotestsum ## tests of whole programs, the lab and its real VMs, MCP clients from npm; the store on PostgreSQL
 	@bash scripts/dev/clients.sh >/dev/null || { [[ $$? -eq 75 ]] && echo "tests with MCP clients from npm are skipped" >&2; }
-	CGO_ENABLED=0 $(GOTESTSUM) --packages="$$(go list ./... | grep -E '$(PROGRAMS)')" -- -count=1 -vet=off -ldflags=-w -timeout 40m
-	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages=./internal/e2e -- -count=1 -vet=off -ldflags=-w -timeout 10m -run '$(ON_POSTGRES)'
+	CGO_ENABLED=0 $(GOTESTSUM) --packages="$$(go list ./... | grep -E '$(UNWATCHED_PACKAGES)')" -- -count=1 -vet=off -ldflags=-w -timeout $(TIMEOUT)
+	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages="./internal/store" -- -count=1 -vet=off -ldflags=-w -timeout 10m
+	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages="./internal/e2e" -- -count=1 -vet=off -ldflags=-w -timeout 10m -run '$(ON_POSTGRES)'
 
 vet: build ## go vet; make cross for other systems
 	CGO_ENABLED=0 go vet ./...
 
-e2e-postgres: build ## tests of whole programs on PostgreSQL, all of them; make test has a few
+e2e-postgres: build ## tests of whole programs on PostgreSQL, all of them; make programs has a few
 	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres go test -count=1 -timeout 40m ./internal/e2e
 
 soak: ## 1000 jobs under faults drawn at random (SOAK_JOBS=, SOAK_SEED= of a run to repeat)
@@ -83,9 +100,12 @@ soak-qemu: ## 20 jobs in real VMs under faults
 soak-engines: ## 500 jobs of three engines on three nodes under faults (SOAK_ENGINES=)
 	go test -v -timeout 3h -run '^TestSoakEngines$$' ./internal/e2e -soak.engines=$(SOAK_ENGINES) -soak.seed=$(SOAK_SEED)
 
+# CHANGED=1: only files that differ from the last commit.
+SHELL_ALL = $(SHELL_MAIN) $(BATS_FILES) $(SHELL_LIB)
+SHELL_FILES = $(if $(CHANGED),$(filter $(shell git diff --name-only HEAD),$(SHELL_ALL)),$(SHELL_ALL))
 shell: ## shellcheck and shfmt
-	bash scripts/dev/shellcheck.sh $(SHELL_MAIN) $(BATS_FILES) $(SHELL_LIB)
-	shfmt -i 2 -ci -bn -d $(SHELL_MAIN) $(SHELL_LIB) $(BATS_FILES)
+	$(if $(SHELL_FILES),bash scripts/dev/shellcheck.sh $(SHELL_FILES),@:)
+	$(if $(SHELL_FILES),shfmt -i 2 -ci -bn -d $(SHELL_FILES),@:)
 
 scripts: bats ## bats, then shell
 	@$(MAKE) --no-print-directory shell
@@ -102,7 +122,7 @@ fmt: ## format Go and shell files
 	shfmt -i 2 -ci -bn -w $(SHELL_MAIN) $(SHELL_LIB) $(BATS_FILES)
 
 golden: ## rewrite snapshots and generated tables
-	go test ./internal/mcptool ./internal/control ./internal/config ./cmd/linus ./internal/telemetry ./internal/bench -update
+	go test ./internal/loops ./internal/mcptool ./internal/control ./internal/config ./cmd/linus ./internal/telemetry ./internal/bench -update
 
 vendored: ## the page's files from npm are the packages' own (UPDATE=1: fetch them)
 	UPDATE=$(UPDATE) bash scripts/dev/vendored.sh

@@ -5,11 +5,14 @@ import (
 	"testing"
 
 	"golang.org/x/tools/go/packages"
+
+	"linus/internal/loops"
 )
 
 // linus is released for macOS and Windows, too: its files for them have the right types.
 // From sources, a whole build takes minutes where nothing is in Go's cache.
 func TestElsewhere_TypesAreRight(t *testing.T) {
+	loops.NotInCheck(t)
 	for _, system := range []string{"darwin", "windows"} {
 		t.Run(system, func(t *testing.T) {
 			t.Parallel()

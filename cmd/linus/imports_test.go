@@ -93,12 +93,13 @@ var arrows = map[string][]string{
 
 	// Tests only.
 	"internal/bench":         {},
-	"internal/browsertest":   {},
+	"internal/browsertest":   {"internal/loops"},
 	"internal/doctest":       {},
 	"internal/e2e":           {},
 	"internal/e2e/simulated": {"internal/config", "internal/daemon", "internal/job", "internal/providertest"},
 	"internal/leaktest":      {},
-	"internal/pgtest":        {},
+	"internal/loops":         {},
+	"internal/pgtest":        {"internal/loops"},
 	"internal/providertest":  {"internal/job"},
 	"internal/sshtest":       {},
 	"internal/tlstest":       {},
@@ -108,7 +109,7 @@ var arrows = map[string][]string{
 var leaves = []string{"internal/envfile", "internal/lazyregexp", "internal/term"}
 
 // testOnly are the packages that nothing but tests may import.
-var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/leaktest", "internal/pgtest", "internal/providertest", "internal/sshtest", "internal/tlstest"}
+var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/leaktest", "internal/loops", "internal/pgtest", "internal/providertest", "internal/sshtest", "internal/tlstest"}
 
 // onlyIn says which packages alone may import a foreign package, or one below
 // it, outside tests.

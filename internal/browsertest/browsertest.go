@@ -15,6 +15,8 @@ import (
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
+
+	"linus/internal/loops"
 )
 
 // patience is how long Shows waits.
@@ -23,6 +25,7 @@ const patience = time.Minute
 // Start starts Chromium for five minutes, or skips the test and says why.
 func Start(t *testing.T) context.Context {
 	t.Helper()
+	loops.NotInCheck(t)
 	var path string
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
 		if found, err := exec.LookPath(name); err == nil {

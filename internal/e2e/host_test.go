@@ -18,6 +18,7 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 
 	"linus/internal/lab"
+	"linus/internal/loops"
 	"linus/internal/pgtest"
 )
 
@@ -72,6 +73,7 @@ func newHost(t testing.TB, driver string, settings ...string) *host {
 // newHostAs is newHost with a lab's options; its directory and program are set here.
 func newHostAs(t testing.TB, o lab.Options, settings ...string) *host {
 	t.Helper()
+	loops.NotInCheck(t)
 	if missing := lab.Missing(o.Driver); len(missing) > 0 {
 		t.Skipf("no %s lab here: %s", o.Driver, strings.Join(missing, "; "))
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"linus/internal/lab"
+	"linus/internal/loops"
 )
 
 // inspector is the MCP Inspector's command line, at linus mcp.
@@ -57,6 +58,7 @@ func (i inspector) run(t *testing.T, method string, args ...string) (map[string]
 
 // The Inspector finds every tool's schema portable and calls every tool.
 func TestInspector_CallsEveryTool(t *testing.T) {
+	loops.AtNightOnly(t, "TestConformance and TestSDKs speak to the same server, TestTools_ReturnStructuredContent calls every tool")
 	t.Parallel()
 	c := npmClients(t)
 	h := newHost(t, lab.DriverProcess)

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -15,10 +16,11 @@ import (
 	"time"
 
 	"linus/internal/lab"
+	"linus/internal/loops"
 )
 
 var (
-	soakJobs = flag.Int("soak.jobs", 60, "jobs of TestSoak")
+	soakJobs = flag.Int("soak.jobs", 0, "jobs of TestSoak; 0: 60 at night, else 12")
 	soakSeed = flag.Uint64("soak.seed", 0, "seed of TestSoak's faults; 0: another each time, which it prints")
 )
 
@@ -34,7 +36,11 @@ func TestSoak(t *testing.T) {
 	for range 4 { // as many chat windows
 		s.clients = append(s.clients, h.connect(t))
 	}
-	jobs := make([]soakJob, *soakJobs)
+	n := *soakJobs
+	if n == 0 && loops.AtNight() {
+		n = 60
+	}
+	jobs := make([]soakJob, cmp.Or(n, 12))
 	for i := range jobs {
 		jobs[i] = s.plan(i)
 	}

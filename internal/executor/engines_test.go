@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +14,7 @@ import (
 
 	"linus/internal/executor"
 	"linus/internal/job"
+	"linus/internal/loops"
 	"linus/internal/pgtest"
 	"linus/internal/providertest"
 	"linus/internal/store"
@@ -265,11 +265,8 @@ func (m *mortal) isDead() bool {
 // An engine is killed between every two steps of a job: another takes the job over at
 // its phase, the task runs once, and nothing is left.
 func TestEngines_KilledAtEveryStep(t *testing.T) {
+	loops.NotInCheck(t)
 	t.Parallel()
-	stride := 4
-	if *everyStep {
-		stride = 1
-	}
 	steps := 0
 	t.Run("alive", func(t *testing.T) {
 		m := &mortal{died: make(chan struct{})}
@@ -279,7 +276,8 @@ func TestEngines_KilledAtEveryStep(t *testing.T) {
 		}
 	})
 	var killed atomic.Int32
-	for at := 1 + rand.IntN(stride); at <= steps; at += stride {
+	for _, n := range loops.Some(steps, 4) {
+		at := n + 1
 		t.Run(fmt.Sprint(at), func(t *testing.T) {
 			t.Parallel()
 			m := &mortal{at: at, died: make(chan struct{})}

@@ -3,15 +3,14 @@ package executor_test
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
 
 	"linus/internal/executor"
 	"linus/internal/job"
+	"linus/internal/loops"
 	"linus/internal/providertest"
 )
 
@@ -24,8 +23,6 @@ type mortal struct {
 	dead  bool
 	died  chan struct{}
 }
-
-var everyStep = flag.Bool("pool.every", false, "kill the engine at every step, not at some")
 
 var errDead = errors.New("this engine is dead")
 
@@ -130,8 +127,9 @@ func (g mortalGuest) Start(ctx context.Context, j job.Job) (string, error) {
 
 // The engine is killed between every two steps of making, suspending, claiming, giving
 // back and destroying a member: the job runs once and succeeds, and nothing is left.
-// Each run of the test takes some of the steps, others each time; -pool.every takes all.
+// Each run of the test takes some of the steps, others each time; make nightly all.
 func TestPool_EngineKilledAtEveryStep(t *testing.T) {
+	loops.NotInCheck(t)
 	t.Parallel()
 	for _, tt := range []struct {
 		size job.PoolSize
@@ -141,10 +139,7 @@ func TestPool_EngineKilledAtEveryStep(t *testing.T) {
 		{size: job.PoolSize{Warm: 1}, deaf: true},
 		{size: job.PoolSize{Hibernated: 1}},
 	} {
-		size, stride := tt.size, 16
-		if *everyStep {
-			stride = 1
-		}
+		size := tt.size
 		name := fmt.Sprintf("warm %d hibernated %d deaf %t", size.Warm, size.Hibernated, tt.deaf)
 		steps := 0
 		t.Run(name, func(t *testing.T) {
@@ -155,7 +150,8 @@ func TestPool_EngineKilledAtEveryStep(t *testing.T) {
 			}
 		})
 		t.Run(name, func(t *testing.T) {
-			for at := 1 + rand.IntN(stride); at <= steps+4; at += stride {
+			for _, n := range loops.Some(steps+4, 40) {
+				at := n + 1
 				t.Run(fmt.Sprint(at), func(t *testing.T) {
 					t.Parallel()
 					liveWith(t, &mortal{at: at, died: make(chan struct{})}, size, tt.deaf)

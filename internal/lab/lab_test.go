@@ -15,6 +15,7 @@ import (
 
 	"linus/internal/lab/state"
 	"linus/internal/lab/sys"
+	"linus/internal/loops"
 )
 
 // binaryDir is where TestMain lets pvelabBinary build.
@@ -47,6 +48,7 @@ func TestMain(m *testing.M) {
 // when nothing of it may be left.
 func newLab(t *testing.T, change ...func(*Options)) *Lab {
 	t.Helper()
+	loops.NotInCheck(t)
 	if missing := Missing(state.DriverProcess); len(missing) > 0 {
 		t.Skipf("no lab on this machine: %s", strings.Join(missing, " "))
 	}

@@ -469,9 +469,6 @@ func TestAgent(t *testing.T) {
 }
 
 func TestProcess_ManyAtOnce(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: many processes")
-	}
 	l := newLab(t)
 	const many = 30
 	start := time.Now()

@@ -22,14 +22,13 @@ import (
 	"linus/internal/lab/qemu"
 	"linus/internal/lab/state"
 	"linus/internal/lab/sys"
+	"linus/internal/loops"
 )
 
 // needQemu skips where a real machine cannot run, and says why.
 func needQemu(t *testing.T) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("-short: no real machines")
-	}
+	loops.NotInCheck(t)
 	if missing := Missing(state.DriverQemu); len(missing) > 0 {
 		t.Skipf("no qemu lab on this machine: %s", strings.Join(missing, " "))
 	}

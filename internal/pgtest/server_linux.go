@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"linus/internal/loops"
 )
 
 // Server is a running PostgreSQL server.
@@ -40,6 +42,7 @@ func Start(t testing.TB) *Server {
 
 func start(t testing.TB) *Server {
 	t.Helper()
+	loops.NotInCheck(t)
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/postgres")
 	if len(found) == 0 {
 		t.Skip("PostgreSQL's server is not installed: apt-get install postgresql")

@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"linus/internal/loops"
 )
 
 // What the host's scripts do with a guest's words, one after the other, in the
@@ -69,6 +71,7 @@ var (
 // than lines of its own. how is the way the bytes come: raw, as what the agent
 // was asked for, as an address, or as an error.
 func FuzzGuest(f *testing.F) {
+	loops.NotInCheck(f)
 	const many = 120000
 	for how, texts := range [][]string{{"\n", "\x01", "[", "\xff\xfe"}, {"\n", "%", "\x00"}, {"\n"}, {"\n", "\r x"}} {
 		for _, text := range texts {

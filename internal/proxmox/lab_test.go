@@ -20,6 +20,7 @@ import (
 	"linus/internal/guest"
 	"linus/internal/job"
 	"linus/internal/lab"
+	"linus/internal/loops"
 	"linus/internal/patience"
 	"linus/internal/providertest"
 	"linus/internal/proxmox"
@@ -81,6 +82,7 @@ func newLabOf(t *testing.T, driver, systemd string) *labHost {
 // newLabAs is newLab with a lab's options; its directory and program are set here.
 func newLabAs(t *testing.T, o lab.Options) *labHost {
 	t.Helper()
+	loops.NotInCheck(t)
 	if missing := lab.Missing(o.Driver); len(missing) > 0 {
 		t.Skipf("no %s lab here: %s", o.Driver, strings.Join(missing, "; "))
 	}
@@ -186,9 +188,7 @@ func TestProcessLab(t *testing.T) {
 
 func TestQemuLab(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("boots real machines")
-	}
+	loops.AtNightOnly(t, "TestProcessLab holds processes to the same suite, TestJob_RunsInARealVM takes a job and a kept VM through real machines, TestQemu_BootsARealMachine one through suspend and snapshots")
 	testLab(t, lab.DriverQemu, true)
 }
 

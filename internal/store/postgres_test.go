@@ -8,9 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
-	"os/exec"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,28 +20,6 @@ import (
 	"linus/internal/job"
 	"linus/internal/pgtest"
 )
-
-// All tests of this package run on PostgreSQL, too: in a process of their own,
-// where that is chosen.
-func TestStore_OnPostgres(t *testing.T) {
-	if pgtest.Chosen() {
-		t.Skip("this is that process")
-	}
-	pgtest.Database(t) // or the test is skipped
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), exe, "-test.timeout=10m", "-test.v", "-test.skip=^TestPostgres_")
-	cmd.Env = append(os.Environ(), pgtest.Choose)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Errorf("%v\n%s", err, regexp.MustCompile(`(?m)^(=== (RUN|PAUSE|CONT)|\s*--- (PASS|SKIP)).*\n`).ReplaceAll(out, nil))
-	}
-	if passed := bytes.Count(out, []byte("\n--- PASS")); err == nil && passed < 45 {
-		t.Errorf("only %d tests ran", passed)
-	}
-}
 
 // openURL opens a store of a PostgreSQL database.
 func openURL(t testing.TB, url string) *Store {

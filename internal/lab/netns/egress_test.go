@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"linus/internal/lab/sys"
+	"linus/internal/loops"
 )
 
 // egressLab is a node's network in namespaces, without a VM: taps are veth pairs, whose
@@ -41,9 +42,7 @@ const (
 
 func newEgressLab(t *testing.T) *egressLab {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("-short: no namespaces")
-	}
+	loops.NotInCheck(t)
 	if os.Geteuid() != 0 {
 		t.Skip("a network namespace is root's to make")
 	}

@@ -13,15 +13,14 @@ import (
 
 	"linus/internal/lab/state"
 	"linus/internal/lab/sys"
+	"linus/internal/loops"
 )
 
 // newNetwork is the state directory of a lab whose network may go up, and of
 // which nothing is left at the end. It skips where no namespace can be made.
 func newNetwork(t *testing.T) *state.State {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("-short: no namespaces")
-	}
+	loops.NotInCheck(t)
 	if os.Geteuid() != 0 {
 		t.Skip("a network namespace is root's to make")
 	}

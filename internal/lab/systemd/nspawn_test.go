@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"linus/internal/lab/nspawn"
+	"linus/internal/loops"
 )
 
 // container is a real systemd as process 1 of a container: what runs a Proxmox
@@ -21,6 +22,7 @@ type container struct {
 
 // TestContainer holds systemd itself to what the work-alike is held to.
 func TestContainer(t *testing.T) {
+	loops.NotInCheck(t)
 	t.Parallel()
 	if missing := nspawn.Missing(); len(missing) > 0 {
 		t.Skipf("no container here: %s", strings.Join(missing, " "))

@@ -1,0 +1,44 @@
+// Package loops says which tests run in which of the project's three loops: `make check`
+// (go test -short), `make test`, and `make nightly` (LINUS_TEST_LOOP=nightly). Tests that
+// call nothing here run in all of them. It knows nothing of what is tested.
+package loops
+
+import (
+	"math/rand/v2"
+	"os"
+	"testing"
+)
+
+// AtNight reports whether everything runs: each moment and each size, not some of them.
+func AtNight() bool { return os.Getenv("LINUS_TEST_LOOP") == "nightly" } //nolint:forbidigo // of tests only
+
+// NotInCheck keeps a test out of `make check`: it starts a host, a server, a browser or built
+// programs, or takes long.
+func NotInCheck(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("not in make check: it starts a host, a server, a browser or programs, or takes long")
+	}
+}
+
+// AtNightOnly keeps a test out of `make check` and `make test`. covered says which test of
+// `make test` holds to the same promise; CONTRIBUTING lists both.
+func AtNightOnly(t testing.TB, covered string) {
+	t.Helper()
+	if !AtNight() {
+		t.Skip("in make nightly only; in make test: " + covered)
+	}
+}
+
+// Some returns those of n steps, from 0, at which a test is to do its worst: all of them at
+// night, else every stride-th, from another one each time.
+func Some(n, stride int) []int {
+	if AtNight() {
+		stride = 1
+	}
+	var steps []int
+	for i := rand.IntN(stride); i < n; i += stride {
+		steps = append(steps, i)
+	}
+	return steps
+}
