@@ -3,6 +3,7 @@ package remote
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -40,13 +41,14 @@ func (p *Pool) Begin(ctx context.Context, cmd Command) (*Process, error) {
 	if run.stdin, err = session.StdinPipe(); err == nil {
 		stdout, err = session.StdoutPipe()
 	}
-	run.stdout = bufio.NewReader(stdout)
+	mark := rand.Text()
+	run.stdout = bufio.NewReader(&markedReader{mark: mark, from: bufio.NewReader(stdout)})
 	accepted := make(chan struct{})
 	owned := err == nil && p.own(func() {
 		defer p.release(c)
 		defer func() { _ = session.Close() }()
 		defer close(run.ended)
-		if run.err = session.Start(cmd.Line); run.err == nil {
+		if run.err = session.Start(markLine(mark, cmd.Line)); run.err == nil {
 			close(accepted)
 			run.err = discardEOF(session.Wait())
 		}

@@ -3,6 +3,7 @@ package remote
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -13,12 +14,12 @@ import (
 	"linus/internal/term"
 )
 
-// Command is a command line for the login shell of the other machine.
+// Command is a command line for the login shell of the other machine: a POSIX shell's.
 type Command struct {
 	Name   string // for people, in errors: "create-vm"
 	Line   string // see Quote and EnvLine
 	Stdin  io.Reader
-	Stdout io.Writer // nil: discarded
+	Stdout io.Writer // gets nothing of what the login shell prints by itself; nil: discarded
 	Stderr io.Writer // nil: only its last part is kept, for ExitError
 }
 
@@ -35,7 +36,8 @@ func (p *Pool) Run(ctx context.Context, cmd Command) error {
 		return fmt.Errorf("%s: %w", cmd.Name, err)
 	}
 	tail := &tail{limit: stderrTail}
-	stdout, stderr := &gate{to: cmd.Stdout}, &gate{to: io.MultiWriter(tail, orDiscard(cmd.Stderr))}
+	mark := rand.Text()
+	stdout, stderr := &gate{to: &afterMark{mark: mark, to: cmd.Stdout}}, &gate{to: io.MultiWriter(tail, orDiscard(cmd.Stderr))}
 	defer stdout.shut()
 	defer stderr.shut()
 	session.Stdin, session.Stdout, session.Stderr = cmd.Stdin, stdout, stderr
@@ -44,7 +46,7 @@ func (p *Pool) Run(ctx context.Context, cmd Command) error {
 	owned := p.own(func() {
 		defer p.release(c)
 		defer func() { _ = session.Close() }()
-		err := session.Start(cmd.Line)
+		err := session.Start(markLine(mark, cmd.Line))
 		if err == nil {
 			err = discardEOF(session.Wait())
 		}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"sync"
 	"syscall"
@@ -127,15 +128,22 @@ func (s *Server) serveFiles(channel ssh.Channel) {
 	}
 }
 
+// marked matches a command line that first says where the login shell's output ends.
+var marked = regexp.MustCompile(`(?s)^echo; echo ([A-Z0-9]+); (.*)$`)
+
 // exec runs a command in its own process group. What the command leaves running keeps
 // the session open only as long as it keeps its output open.
 func (c *connection) exec(channel ssh.Channel, line string) {
 	defer func() { _ = channel.Close() }()
 	s := c.server
+	began, plain := "", line
+	if parts := marked.FindStringSubmatch(line); parts != nil {
+		began, plain = "\n"+parts[1]+"\n", parts[2]
+	}
 	s.mu.Lock()
 	s.execs++
 	s.stats.Execs++
-	s.last = line
+	s.last = plain
 	faults, drop := s.faults, s.faults.DropAtExec > 0 && s.execs == s.faults.DropAtExec
 	s.mu.Unlock()
 	if faults.Delay > 0 {
@@ -148,7 +156,8 @@ func (c *connection) exec(channel ssh.Channel, line string) {
 		if drop {
 			_ = c.net.Close()
 		}
-		code := s.options.Play(&Exec{Line: line, Ended: s.ended, Stdin: channel, Stdout: channel, Stderr: channel.Stderr()})
+		_, _ = io.WriteString(channel, began)
+		code := s.options.Play(&Exec{Line: plain, Ended: s.ended, Stdin: channel, Stdout: channel, Stderr: channel.Stderr()})
 		if !faults.NoExitStatus {
 			sendExit(channel, uint32(code))
 		}

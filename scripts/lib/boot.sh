@@ -162,7 +162,7 @@ open_network() {
     result_fail vm "VM ${vm_id} on node '${probe_node}' says that it has the address ${vm_ip}, which is another's: ${others:-${run_said}}" 'look for an address in use twice'
   fi
   # shellcheck disable=SC2016 # the inner shell's parameter
-  run_read 5 bash -c 'printf . >"/dev/udp/$1/9"' bash "${vm_ip}"
+  run_read 5 bash --norc --noprofile -c 'printf . >"/dev/udp/$1/9"' bash "${vm_ip}"
   run_pause 1
   guest_check_place "${vm_ip}" "${vm_mac}"
   if [[ ${guest_place} == no ]]; then

@@ -89,7 +89,7 @@ guest_check_place() { # <ip> <mac>
 # connections is not enough.
 guest_read_banner() { # <ip> <port>; guest_banner: empty while there is none
   # shellcheck disable=SC2016 # the inner shell's parameters
-  run_read 6 bash -c 'exec 3<>"/dev/tcp/$1/$2" && IFS= read -r -n 255 -t 5 line <&3 && printf "%s" "${line}"' bash "$1" "$2"
+  run_read 6 bash --norc --noprofile -c 'exec 3<>"/dev/tcp/$1/$2" && IFS= read -r -n 255 -t 5 line <&3 && printf "%s" "${line}"' bash "$1" "$2"
   guest_banner=''
   if ((run_rc == 0)) && [[ ${run_out} == SSH-* ]]; then
     guest_banner=${run_out//[[:cntrl:]]/}

@@ -106,7 +106,7 @@ guest_run() { # <program> [<shell: sh>]
   local seconds=$((ssh_deadline - SECONDS))
   printf '%s\n' "$1" >"${run_dir}/program"
   # shellcheck disable=SC2016 # the inner shell's parameters
-  run_read "$((seconds < 1 ? 1 : seconds))" bash -c 'ulimit -f 65536; exec "${@:2}" <"$1"' bash "${run_dir}/program" "${login[@]}"
+  run_read "$((seconds < 1 ? 1 : seconds))" bash --norc --noprofile -c 'ulimit -f 65536; exec "${@:2}" <"$1"' bash "${run_dir}/program" "${login[@]}"
 }
 
 # A key comes into the guest some time after its SSH server is up.

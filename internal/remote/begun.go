@@ -1,0 +1,60 @@
+package remote
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+)
+
+// markLine returns the command line that first writes a line of the mark alone. What is
+// on stdout before it is the login shell's: its start-up files may print anything, and
+// any amount of it.
+func markLine(mark, line string) string { return "echo; echo " + mark + "; " + line }
+
+// afterMark passes on what is written to it after the line of the mark.
+type afterMark struct {
+	mark string
+	to   io.Writer
+	seen []byte // the end of what came before; not used once found
+	open bool
+}
+
+func (w *afterMark) Write(b []byte) (int, error) {
+	n := len(b)
+	if !w.open {
+		mark := []byte("\n" + w.mark + "\n")
+		w.seen = append(w.seen, b...)
+		_, rest, found := bytes.Cut(w.seen, mark)
+		if !found {
+			w.seen = bytes.Clone(w.seen[max(0, len(w.seen)-len(mark)):])
+			return n, nil
+		}
+		w.open, w.seen, b = true, nil, rest
+	}
+	if w.to != nil && len(b) > 0 {
+		if _, err := w.to.Write(b); err != nil {
+			return 0, err
+		}
+	}
+	return n, nil
+}
+
+// markedReader is afterMark for a reader.
+type markedReader struct {
+	mark string
+	from *bufio.Reader
+	open bool
+}
+
+func (r *markedReader) Read(b []byte) (int, error) {
+	for begins := true; !r.open; {
+		line, err := r.from.ReadSlice('\n')
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return 0, err
+		}
+		r.open = begins && err == nil && string(line) == r.mark+"\n"
+		begins = err == nil
+	}
+	return r.from.Read(b)
+}
