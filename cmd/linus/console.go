@@ -66,6 +66,7 @@ func (a *app) execCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			a.warnEgress(j.Manifest)
 			return a.converse(cmd.Context(), s, j, conversation{input: input})
 		},
 	}

@@ -2,10 +2,12 @@ package main
 
 import (
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,14 +28,37 @@ type taskFlags struct {
 
 func (f *taskFlags) register(cmd *cobra.Command) {
 	flags := cmd.Flags()
+	flags.SetInterspersed(false) // options after a command are the command's: it belongs after --
 	flags.StringVar(&f.vm, "vm", "", "name or VM ID of an existing VM to run in, instead of a new one")
 	flags.StringArrayVar(&f.env, "env", nil, "environment variable NAME=VALUE for the task; may be repeated")
 	flags.StringArrayVar(&f.secrets, "secret", nil, "name of a configured secret, passed to the task as an environment variable; may be repeated")
 	flags.StringArrayVar(&f.files, "file", nil, "LOCAL:REMOTE[:MODE], a file to copy into the VM; may be repeated")
 	flags.BoolVar(&f.sudo, "sudo", false, "run as root")
 	flags.BoolVar(&f.tty, "tty", false, "run on a terminal the size of this one")
-	flags.IntVar(&f.timeout, "timeout", 0, "the task's time limit in seconds")
+	flags.Var((*secondsFlag)(&f.timeout), "timeout", "the task's time limit: seconds, or as in 90m or 1h30m")
 	flags.StringVar(&f.mode, "status-mode", "", "simple, detailed or streaming")
+}
+
+// secondsFlag is a time in whole seconds: a number of them, or a duration such as 1h30m.
+type secondsFlag int
+
+func (s *secondsFlag) String() string { return strconv.Itoa(int(*s)) }
+
+// Type is the placeholder for the value in help.
+func (s *secondsFlag) Type() string { return "duration" }
+
+// Set is called each time the flag is given.
+func (s *secondsFlag) Set(text string) error {
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		d, wrong := time.ParseDuration(text)
+		if wrong != nil || d%time.Second != 0 {
+			return errors.New("give a number of seconds, or a duration such as 90m or 1h30m")
+		}
+		n = int(d / time.Second)
+	}
+	*s = secondsFlag(n)
+	return nil
 }
 
 // registerPlace adds the options of a task that runs in a directory of its choice.

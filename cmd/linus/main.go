@@ -104,16 +104,43 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 			if len(args) == 0 {
 				return nil
 			}
-			hint := ""
-			if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-				hint = fmt.Sprintf("did you mean %q? ", near[0])
-			}
-			return usage("unknown command %q for %s; %ssee %s --help", args[0], cmd.CommandPath(), hint, cmd.CommandPath())
+			return usage("unknown command %q for %s; %ssee %s --help", args[0], cmd.CommandPath(), meant(cmd, args[0]), cmd.CommandPath())
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	g.AddCommand(commands...)
 	return g
+}
+
+// elsewhere are words for commands that have other names.
+var elsewhere = map[string]string{
+	"docs": "help", "doc": "help", "login": "vm ssh", "shell": "vm ssh", "ps": "job list", "scp": "vm cp", "doctor": "host check",
+}
+
+// meant suggests the command that a word may stand for: one of another group, or one of
+// this group that is spelt like it.
+func meant(group *cobra.Command, word string) string {
+	var paths []string
+	var visit func(*cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			if sub.Name() == word && !sub.Hidden {
+				paths = append(paths, sub.CommandPath())
+			}
+			visit(sub)
+		}
+	}
+	visit(group.Root())
+	near := group.SuggestionsFor(word)
+	switch path, ok := elsewhere[word]; {
+	case ok && !group.HasParent():
+		paths = []string{group.Name() + " " + path}
+	case len(paths) == 0 && len(near) > 0:
+		paths = []string{group.CommandPath() + " " + near[0]}
+	case len(paths) == 0 || len(paths) > 3: // a word of many
+		return ""
+	}
+	return "did you mean " + strings.Join(paths, " or ") + "? "
 }
 
 // exitError ends the program with a code and prints nothing more.

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"linus/internal/job"
 	shown "linus/internal/term"
 )
 
@@ -68,6 +69,13 @@ func (a *app) output(w io.Writer) (to io.Writer, done func() error) {
 	}
 	h := &shown.Harmless{To: w}
 	return h, h.Close
+}
+
+// warnEgress reports a VM that may connect to names, and was given none.
+func (a *app) warnEgress(m job.Manifest) {
+	if m.Network.Egress == job.EgressAllow && len(m.Network.Allow) == 0 {
+		a.note("warning: the VM reaches nothing: egress allow needs names, as in --allow github.com,*.npmjs.org")
+	}
 }
 
 // rawFlag adds the option of commands that show a task's output.

@@ -6,9 +6,12 @@ import (
 	"context"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -127,6 +130,28 @@ func TestServer_IsTheSameCommandLineFromAnywhere(t *testing.T) {
 		t.Errorf("forward exits with %d", code)
 	}
 	_ = conn.Close()
+
+	// The address for MCP clients is one of the same server, and what is wrong with others is said.
+	server := func(url string) []string { return append([]string{"--server", url}, flags[2:]...) }
+	in := func(flags []string, want string) {
+		t.Helper()
+		var stdout, stderr bytes.Buffer
+		code := run(t.Context(), fakeBackend, append(flags, "job", "list"), strings.NewReader(""), &stdout, &stderr)
+		if said := stdout.String() + stderr.String(); !strings.Contains(said, want) || (code == 0) != (want == id) || strings.Contains(said, "no engine is running") {
+			t.Errorf("%q: exit code %d, %s", flags[:2], code, said)
+		}
+	}
+	in(server(flags[1]+"/mcp"), id)
+	in(server(strings.Replace(flags[1], "https:", "http:", 1)), "speaks https: write the server's URL with https://")
+	in(server("https://127.0.0.1:"+freePort(t)), "the server cannot be reached: dial tcp 127.0.0.1:")
+	plain := httptest.NewServer(http.NotFoundHandler())
+	defer plain.Close()
+	in(server(strings.Replace(plain.URL, "http:", "https:", 1)), "speaks http and not https")
+	wrong := filepath.Join(t.TempDir(), "wrong")
+	if err := os.WriteFile(wrong, []byte("linus_AAAAAAAAAAAAAAAAAAAAAAAAAA"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	in(append(slices.Clone(flags), "--token-file", wrong), "the token in "+wrong+" is unknown or revoked")
 
 	for _, args := range [][]string{{"serve"}, {"template", "list"}, {"store", "migrate", "--from", "x"}, {"host", "trust"}, {"vm", "ssh", "dev"}, {"vm", "cp", "--print", "x", "dev:"}, {"vm", "forward", "--print", "dev", "80"}} {
 		says(do(2, "", args...), "a server (--server, LINUS_SERVER)")

@@ -68,6 +68,7 @@ func (a *app) vmCreateCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			a.warnEgress(j.Manifest)
 			if noWait {
 				return a.print(map[string]any{"job_id": j.ID, "name": args[0], "status": j.Status},
 					fmt.Sprintf("VM %s is being created; linus vm show %s shows when it is ready", args[0], args[0]))

@@ -249,7 +249,7 @@ func TestRemote_TrustsOnlyItsServer(t *testing.T) {
 		{"no URL", other(func(r *control.Remote) { r.URL = "pve.example:8766" }), "not the URL"},
 		{"another token", other(token("x", nil)), "who are you?"},
 		{"no token", other(token("", errors.New("no token here"))), "no token here"},
-		{"plain HTTP where TLS is spoken", other(func(r *control.Remote) { r.URL = strings.Replace(s.URL, "https", "http", 1) }), "400"},
+		{"plain HTTP where TLS is spoken", other(func(r *control.Remote) { r.URL = strings.Replace(s.URL, "https", "http", 1) }), "with https://"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

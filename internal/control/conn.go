@@ -2,6 +2,7 @@ package control
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -163,7 +164,7 @@ func noResponse(ctx context.Context, err error, nothingSent bool) error {
 	}
 	var untrusted *tls.CertificateVerificationError
 	switch {
-	case errors.As(err, &untrusted) || errors.Is(err, ErrNoEngine) || ctx.Err() != nil:
+	case errors.As(err, &untrusted) || errors.Is(err, ErrNoEngine) || errors.Is(err, http.ErrSchemeMismatch) || ctx.Err() != nil:
 	case nothingSent:
 		err = fmt.Errorf("%w: %w", ErrNoEngine, err)
 	default:
@@ -178,7 +179,13 @@ func readFailure(resp *http.Response) error {
 	}
 	var answer struct{ Error failure }
 	data, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	if err != nil || json.Unmarshal(data, &answer) != nil || answer.Error.Code == "" {
+	known := err == nil && json.Unmarshal(data, &answer) == nil && answer.Error.Code != ""
+	switch {
+	case resp.StatusCode == http.StatusUnauthorized:
+		return fmt.Errorf("the engine does not accept the token (%w): %.200s", job.ErrUnauthorized, cmp.Or(answer.Error.Text, string(data)))
+	case !known && bytes.Contains(data, []byte("HTTP request to an HTTPS server")): // as net/http says it
+		return errors.New("what answers there speaks https: write the server's URL with https://")
+	case !known:
 		return fmt.Errorf("the engine returned %s: %.200s; is it another version? restart it: linus serve --stop", resp.Status, data)
 	}
 	return answer.Error.decodeError()

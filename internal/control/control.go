@@ -41,6 +41,14 @@ var (
 	ErrStopped  = errors.New("the engine was stopped")
 )
 
+// unreachable is ErrNoEngine of a server, of whose engine nothing is known.
+type unreachable struct{ err error }
+
+func (u *unreachable) Error() string {
+	return "the server cannot be reached: " + u.err.Error()
+}
+func (u *unreachable) Unwrap() []error { return []error{ErrNoEngine, u.err} }
+
 // maxBody bounds a request: a manifest and the fields around it.
 const maxBody = job.MaxManifest + 64<<10
 

@@ -76,7 +76,7 @@ func ConnectRemote(ctx context.Context, r Remote) (*Conn, error) {
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := dialer.DialContext(ctx, network, addr)
 			if err != nil && ctx.Err() == nil {
-				return nil, fmt.Errorf("%w: %w", ErrNoEngine, err)
+				return nil, &unreachable{err}
 			}
 			return conn, err
 		},
@@ -94,6 +94,9 @@ func ConnectRemote(ctx context.Context, r Remote) (*Conn, error) {
 	}}
 	if err := c.call(ctx, shapeOf(process(), "Info"), none{}, &c.info); err != nil {
 		c.Close()
+		if errors.Is(err, http.ErrSchemeMismatch) {
+			err = fmt.Errorf("what answers there speaks http and not https: set HTTP_TLS_CERT on the server, or take its address through an SSH tunnel, as http://127.0.0.1:PORT (%w)", err)
+		}
 		return nil, fmt.Errorf("connect to %s: %w", base, err)
 	}
 	return c, nil
@@ -109,5 +112,6 @@ func checkURL(text string) (string, error) {
 	case u.Scheme == "http" && !job.IsLoopback(u.Hostname()):
 		return "", fmt.Errorf("%s is not encrypted, and the token would be read on the way; use https:// (HTTP_TLS_CERT on the server), or an SSH tunnel to this machine's loopback", text)
 	}
-	return strings.TrimRight(u.String(), "/"), nil
+	// The address for MCP clients, which linus serve prints, is one of the same server.
+	return strings.TrimRight(strings.TrimSuffix(strings.TrimRight(u.String(), "/"), "/mcp"), "/"), nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"linus/internal/config"
 	"linus/internal/control"
+	"linus/internal/job"
 )
 
 // attachServer returns a client of the engine of LINUS_SERVER.
@@ -22,8 +23,11 @@ func attachServer(ctx context.Context, c config.Config) (*control.Client, error)
 	}
 	client, err := control.DialRemote(ctx, r)
 	var unknown x509.UnknownAuthorityError
-	if errors.As(err, &unknown) {
-		return nil, fmt.Errorf("%w; if its certificate is your own, give --ca-file (LINUS_CA_FILE)", err)
+	switch {
+	case errors.As(err, &unknown):
+		err = fmt.Errorf("%w; if its certificate is your own, give --ca-file (LINUS_CA_FILE)", err)
+	case errors.Is(err, job.ErrUnauthorized):
+		err = fmt.Errorf("the token in %s is unknown or revoked, or has expired: get another one from who runs %s (linus token create)", c.TokenFile, c.Server)
 	}
 	return client, err
 }

@@ -154,7 +154,7 @@ func (d *dialer) fault(ctx, timed context.Context, err error) error {
 type credentials struct {
 	methods []ssh.AuthMethod // in the order they are tried
 	tried   []string         // what they offer, for people
-	unused  []string         // keys there are that cannot be offered, and why
+	unused  []error          // keys there are that cannot be offered, and why
 	release func()           // closes what they keep open
 }
 
@@ -162,9 +162,18 @@ type credentials struct {
 func (c credentials) refused(err error) error {
 	text := "it accepts none of: " + strings.Join(c.tried, ", ")
 	if len(c.unused) > 0 {
-		text += "; not tried: " + strings.Join(c.unused, "; ")
+		return fmt.Errorf("%s; not tried: %w (%w)", text, joined(c.unused), err)
 	}
 	return fmt.Errorf("%s (%w)", text, err)
+}
+
+// joined is several errors on one line.
+func joined(errs []error) error {
+	whole := errs[0]
+	for _, err := range errs[1:] {
+		whole = fmt.Errorf("%w; %w", whole, err)
+	}
+	return whole
 }
 
 // credentials collects the ways to log in.
@@ -185,7 +194,7 @@ func (d *dialer) credentials(ctx context.Context) (credentials, error) {
 	}
 	offerFile := func(path string) {
 		if key, err := readKey(path); err != nil {
-			c.unused = append(c.unused, err.Error())
+			c.unused = append(c.unused, err)
 		} else {
 			offer(path, key)
 		}
@@ -230,15 +239,14 @@ func (d *dialer) credentials(ctx context.Context) (credentials, error) {
 		return c, nil
 	}
 	c.release()
-	err := errors.New(strings.Join(c.unused, "; "))
 	if len(c.unused) == 0 {
 		text := "there is no key, no agent with keys and no password to log in with"
 		if len(o.Identities) > 0 {
 			text += "; the keys looked for: " + strings.Join(o.Identities, ", ")
 		}
-		err = errors.New(text)
+		c.unused = []error{errors.New(text)}
 	}
-	return credentials{}, &Error{Op: "log in to", Addr: o.login(), Class: Auth, Err: err}
+	return credentials{}, &Error{Op: "log in to", Addr: o.login(), Class: Auth, Err: joined(c.unused)}
 }
 
 func readKey(path string) (ssh.Signer, error) {

@@ -42,14 +42,19 @@ type Error struct {
 	Known []string
 }
 
+// faults are what an error begins with, by class: what comes after that may be long.
+var faults = map[Class]string{
+	Refused: "connection refused", Unreachable: "not reachable", Timeout: "no answer", Auth: "login failed", Lost: "connection lost",
+}
+
 func (e *Error) Error() string {
 	switch e.Class {
 	case HostKeyUnknown:
-		return fmt.Sprintf("%s %s: its host key is not known; it presents %s", e.Op, e.Addr, e.Shown)
+		return fmt.Sprintf("host key not known: %s %s: it presents %s", e.Op, e.Addr, e.Shown)
 	case HostKeyChanged:
-		return fmt.Sprintf("%s %s: its host key has changed; it presents %s, known is %s", e.Op, e.Addr, e.Shown, strings.Join(e.Known, ", "))
+		return fmt.Sprintf("host key changed: %s %s: it presents %s, known is %s", e.Op, e.Addr, e.Shown, strings.Join(e.Known, ", "))
 	}
-	return term.Text(fmt.Sprintf("%s %s: %v", e.Op, e.Addr, e.Err)) // may quote a server
+	return term.Text(fmt.Sprintf("%s: %s %s: %v", faults[e.Class], e.Op, e.Addr, e.Err)) // may quote a server
 }
 
 func (e *Error) Unwrap() error { return e.Err }

@@ -94,6 +94,13 @@ func TestDial_Faults(t *testing.T) {
 			if !strings.Contains(err.Error(), tt.text) {
 				t.Errorf("error %q does not say %q", err, tt.text)
 			}
+			lead := map[remote.Class]string{
+				remote.Refused: "connection refused: ", remote.Unreachable: "not reachable: ", remote.Timeout: "no answer: ", remote.Auth: "login failed: ",
+				remote.Lost: "connection lost: ", remote.HostKeyUnknown: "host key not known: ",
+			}[tt.class]
+			if whole := err.Error(); !strings.HasPrefix(whole, lead) && !strings.HasPrefix(whole, "test: "+lead) {
+				t.Errorf("error %q does not begin with the fault", err)
+			}
 		})
 	}
 }

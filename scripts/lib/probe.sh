@@ -78,7 +78,7 @@ probe_storage() { # <storage>; probe_storage_type: dir, lvmthin, ...; empty wher
   run_ask_again storage pvesh get "/nodes/${probe_node}/storage/$1/status" --output-format json
   if ((run_rc != 0)); then
     if [[ ${run_said} == *"does not exist"* || ${run_said} == *"No such storage"* ]]; then
-      probe_bad config "storage '$1' does not exist on node '${probe_node}'" 'set PROXMOX_STORAGE to one of: pvesm status --content images'
+      probe_no_storage "$1"
     else
       probe_unread "storage '$1' on node '${probe_node}'" 'look at: pvesm status'
     fi
@@ -111,6 +111,21 @@ probe_reserve() { # <storage> <MiB that are to be written>; probe_free_mib: what
   else
     probe_bad config "storage '$1' on node '${probe_node}' has $((probe_free_mib / 1024)) GiB free, and ${STORAGE_RESERVE} GiB are to stay free${beside}" \
       "remove what is not needed (pvesm list $1), make the storage larger, or set PROXMOX_STORAGE_RESERVE (STORAGE_RESERVE) lower: a full storage pauses every VM on it"
+  fi
+}
+
+probe_no_storage() { # <storage>
+  local line storage storages=''
+  run_ask pvesh get "/nodes/${probe_node}/storage" --content images --output-format json
+  json_rows read storage
+  for line in "${json_lines[@]}"; do
+    IFS=$'\x1f' read -r storage <<<"${line}"
+    storages+="${storages:+, }${storage}"
+  done
+  if ((run_rc != 0 || json_rc != 0)); then
+    probe_bad config "storage '$1' does not exist on node '${probe_node}'" 'set PROXMOX_STORAGE to one of: pvesm status --content images'
+  else
+    probe_bad config "storage '$1' does not exist on node '${probe_node}' (storages that take VM disks: ${storages:-none})" 'set PROXMOX_STORAGE to one of these'
   fi
 }
 

@@ -53,11 +53,19 @@ assert_check_failed() { # <name> <part of its text>
 }
 
 @test "a missing storage, bridge and template are all told in one run, exit 3" {
+  answer /nodes/pve/storage '[{"storage":"local-lvm"},{"storage":"ceph"}]'
   PROXMOX_STORAGE=nope PROXMOX_BRIDGE=vmbr7 VM_TEMPLATE=gone run_script check-host
   assert_status 3
   assert_check_failed storage "storage 'nope' does not exist"
   assert_check_failed bridge "bridge 'vmbr7' does not exist"
   assert_check_failed template "template 'gone' does not exist"
+  assert_line "LINUS_ERROR:storage 'nope' does not exist on node 'pve' (storages that take VM disks: local-lvm, ceph)"
+}
+
+@test "a missing storage where the others cannot be read is told, too" {
+  rm "${PVE_STUB}/answers/nodes_pve_storage"
+  PROXMOX_STORAGE=nope run_script check-host
+  assert_status 3
   assert_line "LINUS_ERROR:storage 'nope' does not exist on node 'pve'"
 }
 
