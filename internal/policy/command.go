@@ -1,126 +1,73 @@
 package policy
 
 import (
-	"path"
+	"fmt"
 	"slices"
 	"strings"
 
-	"mvdan.cc/sh/v3/syntax"
+	"linus/internal/lazyregexp"
 )
 
-// shells run the text after -c.
-var shells = map[string][]syntax.LangVariant{
-	"bash": {syntax.LangBash},
-	// Which shell sh is depends on the system: it must pass as both.
-	"sh":   {syntax.LangPOSIX, syntax.LangBash},
-	"dash": {syntax.LangPOSIX, syntax.LangBash},
+// reserved are the words with which the shell begins what is more than a command.
+var reserved = []string{
+	"!", "case", "coproc", "do", "done", "elif", "else", "esac", "fi", "for", "function", "if", "in", "select", "then", "time", "until", "while",
 }
 
-func isSpecial(name string) bool {
-	_, wraps := wrappers[name]
-	_, shell := shells[name]
-	return wraps || shell || slices.Contains(harmless, name) || slices.Contains(unjudged, name)
+// evaluating are builtins that run text, set variables or change what later commands mean.
+// A rule allows one only with all of its words: printf -v 'a[$(reboot)]' x runs reboot.
+var evaluating = []string{
+	".", "[", "alias", "bind", "builtin", "command", "compgen", "complete", "compopt", "declare", "enable", "eval", "exec", "export", "fc", "getopts",
+	"hash", "history", "jobs", "let", "local", "mapfile", "printf", "read", "readarray", "readonly", "set", "shopt", "source", "test", "trap", "typeset",
+	"unalias", "unset", "wait",
 }
 
-// command judges one simple command. inShell says that the shell itself looks
-// it up, so that it may be a function.
-func (c *checker) command(at syntax.Node, words []word, inShell bool) {
-	name := words[0]
-	if !name.literal {
-		c.refuse(at, "%q: the command's name is only known when it runs", c.text(at))
-		return
-	}
-	if all := c.functions[name.text]; inShell && len(all) > 0 {
-		c.enter(all)
-		return
-	}
-	if c.policy.allows(words) {
-		if path.Base(name.text) == "find" {
-			c.find(at, words[1:])
-		}
-		return
-	}
-	if slices.Contains(harmless, name.text) {
-		c.builtin(at, name.text, words[1:])
-		return
-	}
-	dir, base := path.Split(name.text)
-	if dir != "" && dir != "/bin/" && dir != "/usr/bin/" {
-		base = "" // not what the plain name means
-	}
-	languages, isShell := shells[base]
-	w, isWrapper := wrappers[base]
-	isEval := name.text == "eval" && inShell
-	switch {
-	case (isShell || isWrapper || isEval) && c.nesting >= maxNesting:
-		c.refuse(at, "%q is run by more than %d others", c.text(at), maxNesting)
-	case isShell:
-		c.shell(at, words, languages)
-	case isWrapper:
-		c.nesting++
-		c.wrapped(at, base, w, words)
-		c.nesting--
-	case isEval:
-		c.eval(at, words[1:])
+// harmless are builtins that need no rule.
+var harmless = []string{":", "true", "false", "echo", "pwd", "cd", "exit"}
+
+// usualSet are the options of set that a script begins with.
+var usualSet = lazyregexp.New(`^(-[eux]+|(-[eux]*o pipefail))( -[eux]+| -[eux]*o pipefail)*$`)
+
+// isHarmless reports whether a builtin's words change nothing but the shell's own state.
+func isHarmless(words []string) bool {
+	switch name, rest := words[0], words[1:]; name {
+	case "set":
+		return usualSet.MatchString(strings.Join(rest, " "))
+	case "wait":
+		return len(rest) == 0
+	case "test", "[": // but -v and -R, which evaluate a subscript
+		return !slices.Contains(rest, "-v") && !slices.Contains(rest, "-R")
 	default:
-		c.refuse(at, "%q is not allowed: %s", c.text(at), c.policy.reason(words))
+		return slices.Contains(harmless, name)
 	}
 }
 
-// text is the command as written.
-func (c *checker) text(at syntax.Node) string {
-	return shorten(c.source[at.Pos().Offset():at.End().Offset()])
+// script judges the commands of a task, or of a job's own command.
+func (f *findings) script(text string) {
+	const remedy = "write commands whose words are literal, in pipes and lists (; && ||), with special characters in quotes, or have a wider ALLOWED_COMMANDS"
+	commands, problem := readScript(text)
+	for _, c := range commands {
+		refuse := func(format string, args ...any) {
+			f.add(f.field, fmt.Sprintf("line %d: ", c.line)+fmt.Sprintf(format, args...), f.policy.remedy())
+		}
+		switch name := c.words[0]; {
+		case c.bare && slices.Contains(reserved, name):
+			f.add(f.field, more(c.line, name), remedy)
+			return // what follows belongs to it
+		case strings.Contains(name, "="):
+			f.add(f.field, fmt.Sprintf("line %d: %q may set a variable", c.line, c.text), "use the manifest's env")
+		case isHarmless(c.words):
+		case slices.Contains(evaluating, name) && !f.policy.names(c.words):
+			refuse("%q is not allowed: %s can run what its words say, or change what commands mean, so it needs a rule with all of its words", c.text, name)
+		case !f.policy.allows(c.words):
+			refuse("%q is not allowed: %s", c.text, f.policy.reason(c.words))
+		}
+	}
+	if problem != "" {
+		f.add(f.field, problem, remedy)
+	}
 }
 
-// eval checks text that this same shell runs.
-func (c *checker) eval(at syntax.Node, words []word) {
-	texts := make([]string, len(words))
-	for i, w := range words {
-		if !w.literal {
-			c.refuse(at, "%q runs text that is only known when it runs", c.text(at))
-			return
-		}
-		texts[i] = w.text
-	}
-	inner := checker{findings: c.findings, line: c.lineOf(at), functions: c.functions, inner: true, nesting: c.nesting + 1}
-	inner.check(strings.Join(texts, " "), syntax.LangBash)
-}
-
-// shell checks bash -c and the like. What a shell reads from a file or its
-// input is not known, and needs its own rule.
-func (c *checker) shell(at syntax.Node, words []word, languages []syntax.LangVariant) {
-	hasScript := false
-	i := 1
-	for ; i < len(words) && words[i].literal && words[i].text != "" && strings.Contains("-+", words[i].text[:1]); i++ {
-		option := words[i].text
-		if option == "--norc" || option == "--noprofile" {
-			continue
-		}
-		if option == "--" {
-			i++
-			break
-		}
-		hasScript = hasScript || strings.Contains(option, "c")
-		if len(option) == 1 || option[0] == '+' || strings.Trim(option[1:], "ceuxlvpo") != "" || strings.Count(option, "o") > 1 {
-			c.refuse(at, "%q: the option %s cannot be judged", c.text(at), option)
-			return
-		}
-		if strings.Contains(option, "o") {
-			if i++; i == len(words) || !words[i].literal || !slices.Contains(shellOptions, words[i].text) {
-				c.refuse(at, "%q: only the usual options may be set", c.text(at))
-				return
-			}
-		}
-	}
-	switch {
-	case !hasScript:
-		c.refuse(at, "%q runs a script that is only known when it runs, and no rule of ALLOWED_COMMANDS matches it", c.text(at))
-	case i == len(words) || !words[i].literal:
-		c.refuse(at, "%q runs text that is only known when it runs", c.text(at))
-	default:
-		for _, language := range languages {
-			inner := checker{findings: c.findings, line: c.lineOf(at), functions: map[string][]*function{}, nesting: c.nesting + 1}
-			inner.check(words[i].text, language)
-		}
-	}
+// names reports whether a rule has exactly these words, without wildcards.
+func (p *Policy) names(words []string) bool {
+	return slices.ContainsFunc(p.rules, func(r rule) bool { return slices.Equal(r.words, words) && !strings.ContainsAny(r.text, "*?[") })
 }

@@ -29,42 +29,35 @@ func parseRule(text string) (rule, error) {
 	return r, nil
 }
 
-// matches compares position by position; a word that may expand to several, or
-// none, makes all positions after it uncertain.
-func (r rule) matches(words []word) bool {
+// matches compares position by position.
+func (r rule) matches(words []string) bool {
 	if len(words) < len(r.words) || (len(words) > len(r.words) && !r.rest) {
 		return false
 	}
 	for i, pattern := range r.words {
-		if !words[i].literal {
-			if i == 0 || pattern != "*" || !words[i].single {
-				return false
-			}
-			continue
-		}
-		if ok, err := path.Match(pattern, words[i].text); err != nil || !ok {
+		if ok, err := path.Match(pattern, words[i]); err != nil || !ok {
 			return false
 		}
 	}
 	return true
 }
 
-func (p *Policy) allows(words []word) bool {
+func (p *Policy) allows(words []string) bool {
 	return slices.ContainsFunc(p.rules, func(r rule) bool { return r.matches(words) })
 }
 
 // reason says why no rule allows words, citing the nearest rules.
-func (p *Policy) reason(words []word) string {
+func (p *Policy) reason(words []string) string {
 	var near []string
 	for _, r := range p.rules {
-		if ok, err := path.Match(r.words[0], words[0].text); err == nil && ok {
+		if ok, err := path.Match(r.words[0], words[0]); err == nil && ok {
 			near = append(near, r.text)
 		}
 	}
 	if len(near) == 0 {
-		return fmt.Sprintf("no rule of ALLOWED_COMMANDS matches %s", shorten(words[0].text))
+		return fmt.Sprintf("no rule of ALLOWED_COMMANDS matches %s", shorten(words[0]))
 	}
-	return fmt.Sprintf("for %s, ALLOWED_COMMANDS allows only: %s", shorten(words[0].text), strings.Join(near, ", "))
+	return fmt.Sprintf("for %s, ALLOWED_COMMANDS allows only: %s", shorten(words[0]), strings.Join(near, ", "))
 }
 
 // remedy says what is allowed.

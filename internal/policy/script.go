@@ -1,124 +1,90 @@
 package policy
 
 import (
-	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"unicode/utf8"
-
-	"mvdan.cc/sh/v3/syntax"
 
 	"linus/internal/lazyregexp"
 )
 
-// Bounds of a script, for the parser: its recursion is as deep as brackets are
-// nested.
-const (
-	maxScript = 256 << 10 // bytes
-	maxDepth  = 250
+const maxScript = 256 << 10 // bytes
 
-	maxNesting = 10 // commands run by commands
-)
-
-// checker walks one script: a task, or the text that a command in it runs.
-type checker struct {
-	*findings
-	source    string
-	line      uint // the line at which the script starts in the one around it; 0: none
-	functions map[string][]*function
-	// inner is text that this shell runs (eval, trap). A function declared
-	// there may not exist yet, or no longer, when a command of its name runs.
-	inner   bool
-	nesting int // how many commands run this one
+// command is one simple command of a script.
+type command struct {
+	line  int
+	text  string   // as written
+	words []string // without their quotes
+	bare  bool     // its first word has none: the shell's own words count
 }
 
-// function is a function of the script, declared on every path to what follows.
-type function struct {
-	body  *syntax.Stmt
-	owner *checker // the script that declares it
-	seen  bool
-}
+// redirection is one that writes no file and reads none.
+var redirection = lazyregexp.New(`^((?:&>>?|[012]?>>?|0?<)[ \t]*/dev/null|[12]?>&[12])(?:[ \t\n;&|]|$)`)
 
-// script checks text that a new bash runs.
-func (f *findings) script(text string) {
-	c := checker{findings: f, functions: map[string][]*function{}}
-	c.check(text, syntax.LangBash)
-}
-
-// refuse records a problem with the node's line.
-func (c *checker) refuse(at syntax.Node, format string, args ...any) {
-	c.add(c.field, fmt.Sprintf("line %d: ", c.lineOf(at))+fmt.Sprintf(format, args...), c.policy.remedy())
-}
-
-// lineOf returns the line to report for at.
-func (c *checker) lineOf(at syntax.Node) uint {
-	if c.line != 0 {
-		return c.line
-	}
-	return at.Pos().Line()
-}
-
-// check parses text and walks through it. Functions declared at its top level
-// may be called from there on: a function counts only where it is certainly
-// declared, or else a command of the same name would run unseen.
-func (c *checker) check(text string, language syntax.LangVariant) {
-	const remedy = "write it so that it can be judged, or ask for a wider ALLOWED_COMMANDS"
+// readScript splits a script into its commands, as far as it has nothing but literal
+// commands, in pipes and lists; problem says where it has more.
+func readScript(text string) (commands []command, problem string) {
 	if problem := unreadable(text); problem != "" {
-		c.add(c.field, problem, remedy)
-		return
+		return nil, problem
 	}
-	file, err := syntax.NewParser(syntax.Variant(language), syntax.KeepComments(true)).Parse(strings.NewReader(text), "")
-	if err != nil {
-		line := c.line
-		var wrong syntax.ParseError
-		if errors.As(err, &wrong) {
-			err = errors.New(wrong.Text)
-			if line == 0 {
-				line = wrong.Pos.Line()
+	var c command
+	line, first, last := 1, 0, 0
+	end := func() {
+		if len(c.words) > 0 {
+			c.text = shorten(text[first:last])
+			commands = append(commands, c)
+		}
+		c = command{}
+	}
+	for i := 0; i < len(text); {
+		rest, length := text[i:], 1
+		redirected := redirection.FindStringSubmatch(rest)
+		switch {
+		case rest[0] == ' ' || rest[0] == '\t':
+		case strings.HasPrefix(rest, "\\\n"):
+			length = 2
+		case rest[0] == '#':
+			if length = strings.IndexByte(rest, '\n'); length < 0 {
+				length = len(rest)
 			}
+		case redirected != nil:
+			length = len(redirected[1])
+		case isEnd(rest[0]): // of && and |& only what is between counts
+			end()
+		default:
+			w, problem := readWord(rest)
+			if problem != "" {
+				return commands, more(line, problem)
+			}
+			if len(c.words) == 0 {
+				c.line, c.bare, first = line, !w.quoted, i
+			}
+			length = w.length
+			c.words, last = append(c.words, w.text), i+length
 		}
-		c.add(c.field, fmt.Sprintf("line %d: cannot be read as a shell script: %v", line, err), remedy)
-		return
+		line += strings.Count(rest[:length], "\n")
+		i += length
 	}
-	c.source = text
-	for _, s := range file.Stmts {
-		f, ok := s.Cmd.(*syntax.FuncDecl)
-		if ok && !c.inner && !s.Negated && !s.Background && len(s.Redirs) == 0 {
-			c.declare(f)
-			continue
-		}
-		syntax.Walk(s, c.visit)
-	}
-	for i := range file.Last {
-		c.visit(&file.Last[i])
-	}
-	if c.inner {
-		return
-	}
-	for _, name := range slices.Sorted(maps.Keys(c.functions)) {
-		c.enter(c.functions[name])
-	}
+	end()
+	return commands, ""
 }
 
-// unreadable returns why text is not even parsed, "" if it is.
+// more says that a script has more than literal commands.
+func more(line int, what string) string {
+	return fmt.Sprintf("line %d: %s cannot be judged: with ALLOWED_COMMANDS a script has literal commands only", line, what)
+}
+
+// isEnd reports whether a byte ends a command.
+func isEnd(c byte) bool { return strings.IndexByte("\n;&|", c) >= 0 }
+
+// unreadable returns why text is not even read, "" if it is.
 func unreadable(text string) string {
 	if len(text) > maxScript {
 		return fmt.Sprintf("is %d bytes; with ALLOWED_COMMANDS a script may have %d", len(text), maxScript)
 	}
-	depth := 0
 	for i := range len(text) {
-		switch c := text[i]; {
-		case c < ' ' && c != '\n' && c != '\t', c == 0x7f:
-			// Shells and parsers disagree about a carriage return.
+		if c := text[i]; c < ' ' && c != '\n' && c != '\t' || c == 0x7f {
 			return fmt.Sprintf("line %d: has the control character 0x%02x", 1+strings.Count(text[:i], "\n"), c)
-		case c == '(' || c == '{' || c == '[':
-			if depth++; depth > maxDepth {
-				return fmt.Sprintf("line %d: has brackets more than %d deep", 1+strings.Count(text[:i], "\n"), maxDepth)
-			}
-		case (c == ')' || c == '}' || c == ']') && depth > 0:
-			depth--
 		}
 	}
 	if !utf8.ValidString(text) {
@@ -127,112 +93,81 @@ func unreadable(text string) string {
 	return ""
 }
 
-// visit is called for every node of the script. It refuses what it does not
-// know: otherwise a parser that learns something new would let it through.
-func (c *checker) visit(node syntax.Node) bool {
-	switch n := node.(type) {
-	case nil, *syntax.Stmt, *syntax.Word, *syntax.Lit, *syntax.SglQuoted, *syntax.Block, *syntax.Subshell, *syntax.IfClause,
-		*syntax.WhileClause, *syntax.ForClause, *syntax.BinaryCmd, *syntax.CaseClause, *syntax.CaseItem, *syntax.TimeClause,
-		*syntax.TestClause, *syntax.ParenTest, *syntax.ProcSubst, *syntax.ArrayExpr,
-		*syntax.BinaryArithm, *syntax.UnaryArithm, *syntax.ParenArithm: // judged as part of the whole expression
-	case *syntax.CallExpr:
-		if len(n.Args) > 0 {
-			words := make([]word, len(n.Args))
-			for i, w := range n.Args {
-				words[i] = readWord(w)
+// word is a literal word.
+type word struct {
+	text   string // without quotes
+	length int    // in the script
+	quoted bool
+}
+
+// computed are the characters that, without quotes, make a word more than literal.
+var computed = map[byte]string{
+	'$': "an expansion ($)", '`': "a substitution (`)", '(': "a parenthesis", ')': "a parenthesis", '{': "a brace", '}': "a brace",
+	'<': "a redirection other than 2>&1 and those to /dev/null", '>': "a redirection other than 2>&1 and those to /dev/null",
+	'*': "a pattern (*)", '?': "a pattern (?)", '[': "a pattern ([)",
+}
+
+// readWord reads the word that text starts with; problem says what in it is not literal.
+func readWord(text string) (w word, problem string) {
+	var b strings.Builder
+	for i := 0; ; {
+		if i == len(text) || text[i] == ' ' || text[i] == '\t' || isEnd(text[i]) {
+			return word{text: b.String(), length: i, quoted: w.quoted}, ""
+		}
+		rest := text[i:]
+		switch c := rest[0]; {
+		case strings.HasPrefix(rest, "\\\n"):
+			i += 2
+		case c == '\\' && len(rest) > 1:
+			b.WriteByte(rest[1])
+			w.quoted = true
+			i += 2
+		case c == '\'':
+			inner, _, closed := strings.Cut(rest[1:], "'")
+			if !closed {
+				return w, "a quote that is not closed"
 			}
-			c.command(n, words, true)
+			b.WriteString(inner)
+			w.quoted = true
+			i += len(inner) + 2
+		case c == '"':
+			length, problem := readQuoted(rest, &b)
+			if problem != "" {
+				return w, problem
+			}
+			w.quoted = true
+			i += length
+		case c == '[' && i == 0 && (len(rest) == 1 || rest[1] == ' ' || rest[1] == '\t'): // the command
+			b.WriteByte(c)
+			i++
+		case computed[c] != "":
+			return w, computed[c]
+		case c == '~' && (i == 0 || text[i-1] == '=' || text[i-1] == ':'):
+			return w, "a home directory (~)"
+		case c == '\\':
+			return w, "a backslash at the end"
+		default:
+			b.WriteByte(c)
+			i++
 		}
-	case *syntax.FuncDecl:
-		c.nameFunction(n)
-	case *syntax.DeclClause:
-		c.declaration(n)
-	case *syntax.Assign:
-		c.assign(n)
-	case *syntax.ArrayElem:
-		c.index(n, n.Index)
-	case *syntax.WordIter:
-		c.set(n, n.Name.Value, len(n.Items) > 0 && allNumbers(n.Items))
-	case *syntax.CStyleLoop:
-		for _, x := range []syntax.ArithmExpr{n.Init, n.Cond, n.Post} {
-			c.arithmetic(n, x)
-		}
-	case *syntax.ArithmExp:
-		c.arithmetic(n, n.X)
-	case *syntax.ArithmCmd:
-		c.arithmetic(n, n.X)
-	case *syntax.LetClause:
-		c.refuse(n, "let evaluates its words again; write $(( )) or (( ))")
-	case *syntax.UnaryTest:
-		if n.Op == syntax.TsVarSet || n.Op == syntax.TsRefVar {
-			c.asksName(n, n.X)
-		}
-	case *syntax.BinaryTest:
-		c.comparison(n)
-	case *syntax.CoprocClause:
-		if n.Name != nil {
-			c.set(n, readWord(n.Name).text, true)
-		}
-	case *syntax.DblQuoted:
-		if n.Dollar {
-			c.refuse(n, "%s: a translation may contain anything; leave out the dollar sign", c.text(n))
-		}
-	case *syntax.CmdSubst:
-		if n.TempFile || n.ReplyVar {
-			c.refuse(n, "%q: write $( )", c.text(n))
-		}
-	case *syntax.ParamExp:
-		c.expansion(n)
-	case *syntax.ExtGlob:
-		// The parser does not look into these.
-		if strings.ContainsAny(n.Pattern.Value, "$`<>") {
-			c.refuse(n, "a substitution within the pattern %q cannot be judged", shorten(n.Pattern.Value))
-		}
-	case *syntax.Redirect:
-		c.redirect(n)
-	case *syntax.Comment:
-		// The parser treats the next line as part of the comment; shells do
-		// not.
-		if line, _, _ := strings.Cut(c.source[n.Pos().Offset():], "\n"); strings.HasSuffix(line, `\`) {
-			c.refuse(n, "a comment may not end in a backslash: what follows cannot be judged")
-		}
-	default:
-		c.refuse(n, "%q cannot be judged", c.text(n))
-	}
-	return true
-}
-
-// --- functions ---------------------------------------------------------------
-
-var functionName = lazyregexp.New(`^[A-Za-z_][A-Za-z0-9_.:-]*$`)
-
-// nameFunction refuses names that would hide what this package relies on.
-func (c *checker) nameFunction(f *syntax.FuncDecl) bool {
-	if f.Name == nil || !functionName.MatchString(f.Name.Value) {
-		c.refuse(f, "a function's name must be plain")
-		return false
-	}
-	if isSpecial(f.Name.Value) {
-		c.refuse(f, "a function may not be named %s, as the shell's or the system's own", f.Name.Value)
-		return false
-	}
-	return true
-}
-
-func (c *checker) declare(f *syntax.FuncDecl) {
-	if c.nameFunction(f) {
-		name := f.Name.Value
-		c.functions[name] = append(c.functions[name], &function{body: f.Body, owner: c})
 	}
 }
 
-// enter checks the bodies a call may run, each once: with the functions
-// declared at the first call or, if there is no call, at the script's end.
-func (c *checker) enter(all []*function) {
-	for _, f := range all {
-		if !f.seen {
-			f.seen = true
-			syntax.Walk(f.body, f.owner.visit)
+// readQuoted appends what is in the double quotes that text starts with, and returns their length.
+func readQuoted(text string, b *strings.Builder) (length int, problem string) {
+	for i := 1; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"':
+			return i + 1, ""
+		case c == '$' || c == '`':
+			return 0, computed[c]
+		case c == '\\' && i+1 < len(text) && strings.IndexByte("$`\"\\\n", text[i+1]) >= 0:
+			if i++; text[i] != '\n' {
+				b.WriteByte(text[i])
+			}
+		default:
+			b.WriteByte(c)
 		}
 	}
+	return 0, "a quote that is not closed"
 }
