@@ -1,8 +1,11 @@
 package main
 
 import (
+	"errors"
+
 	"github.com/spf13/cobra"
 
+	"linus/internal/config"
 	"linus/internal/daemon"
 	"linus/internal/job"
 	"linus/internal/mcptool"
@@ -13,7 +16,7 @@ func (a *app) mcpCommand() *cobra.Command {
 		Use:   "mcp",
 		Short: "Serve MCP on stdin and stdout, for an MCP client",
 		Long: "Speaks the Model Context Protocol on stdin and stdout until stdin ends. Jobs are run by the engine, not by this\n" +
-			"process, and go on when the client is closed.",
+			"process, and go on when the client is closed. Without PROXMOX_HOST the tools say what to set.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.settings()
@@ -25,15 +28,21 @@ func (a *app) mcpCommand() *cobra.Command {
 			server := make(chan *mcptool.Stdio, 1)
 			go func() { server <- mcptool.NewStdio(daemon.MCPOptions(o, engine)) }() // its tools are made while the engine is reached
 			client, err := daemon.Attach(cmd.Context(), o, true)
-			if err != nil {
+			who := job.Operator()
+			var unset *config.Error
+			switch {
+			case errors.As(err, &unset): // clients show what tools say, and of one that ends only that it did
+				a.note("%v\nThe tools say so, too, until it is set; then they work.", err)
+				client = daemon.AttachLater(o, a.settings)
+			case err != nil:
 				return err
+			default:
+				if who, err = client.Caller(cmd.Context()); err != nil { // so that it is offered what its token may use
+					return err
+				}
 			}
 			defer client.Close()
 			engine.Engine = client
-			who, err := client.Caller(cmd.Context()) // so that it is offered what its token may use
-			if err != nil {
-				return err
-			}
 			return (<-server).Serve(job.WithPrincipal(cmd.Context(), who), a.stdin, a.stdout)
 		},
 	}

@@ -117,7 +117,7 @@ func (a *app) printMCPConfig(client mcpClient, c config.Config, command string) 
 		a.note("Left out, because others may read that file: %s. Put them into %s, mode 0600.", strings.Join(secrets, ", "), a.sources.EnvFilePath())
 	}
 	if err := c.NeedHost(); err != nil && c.Server == "" {
-		a.note("Without PROXMOX_HOST linus mcp cannot start an engine: give it here with --host, or in the env file.")
+		a.note("Without PROXMOX_HOST the tools only say that it is missing: give it here with --host, or in the env file.")
 	}
 	_, err := a.stdout.Write(text.Bytes())
 	return err

@@ -21,7 +21,7 @@ import (
 func (a *app) serveCommand() *cobra.Command {
 	var stop, drain, background, unit bool
 	var idle time.Duration
-	var httpAddr string
+	var httpAddr, waitFor string
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Run the engine in the foreground (otherwise it is started on demand)",
@@ -53,6 +53,9 @@ func (a *app) serveCommand() *cobra.Command {
 				}
 				c.HTTPAddr = httpAddr
 			}
+			if c.NeedHost() != nil && waitFor != "" {
+				return a.awaitChange(cmd.Context(), waitFor)
+			}
 			err = daemon.Serve(cmd.Context(), a.daemon(c), idle, func(s daemon.Serving) {
 				_, _ = fmt.Fprintf(a.stderr, "linus serves %s, callbacks on %s\n", c.StateDir, s.Callback)
 				announce(a.stderr, s.HTTP)
@@ -69,9 +72,30 @@ func (a *app) serveCommand() *cobra.Command {
 	cmd.Flags().StringVar(&httpAddr, "http", "", "also serve MCP, downloads and the web page over HTTP on this address:port (HTTP_ADDR)")
 	a.mcpFlags(cmd)
 	cmd.Flags().DurationVar(&idle, "idle", 0, "stop after this time without clients and unfinished jobs; 0: never")
+	cmd.Flags().StringVar(&waitFor, "wait-for", "", "without PROXMOX_HOST, say that it is missing in this file, and end only when that changes: for services that are started again")
 	cmd.Flags().BoolVar(&background, "background", false, "")
 	_ = cmd.Flags().MarkHidden("background")
 	return cmd
+}
+
+// awaitChange says that there is no host and waits until the file that is to name it has
+// changed. It returns an error then, so that the service is started again.
+func (a *app) awaitChange(ctx context.Context, file string) error {
+	before, _ := os.Stat(file) // that it is missing, or may not be looked at, does not change either
+	_, _ = fmt.Fprintf(a.stderr, "linus: PROXMOX_HOST is not set; put it into %s: linus waits until that file has changed\n", file)
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		now, _ := os.Stat(file)
+		if (now == nil) != (before == nil) || now != nil && (now.Size() != before.Size() || !now.ModTime().Equal(before.ModTime())) {
+			return fmt.Errorf("%s has changed: ends, to be started again with what it says now", file)
+		}
+	}
 }
 
 //go:embed linus.service

@@ -35,14 +35,21 @@ var _ job.Engine = (*Client)(nil)
 
 // NewClient connects with dial, now and whenever the engine has ended.
 func NewClient(ctx context.Context, dial Dialer) (*Client, error) {
-	c := &Client{dial: dial, rows: map[string]shape{}}
-	for _, r := range verbs() {
-		c.rows[r.name] = r.shape
-	}
+	c := Later(dial)
 	if _, err := c.connect(ctx); err != nil {
 		return nil, err
 	}
 	return c, nil
+}
+
+// Later is NewClient that first connects when it is first asked, and again as long as that
+// fails.
+func Later(dial Dialer) *Client {
+	c := &Client{dial: dial, rows: map[string]shape{}}
+	for _, r := range verbs() {
+		c.rows[r.name] = r.shape
+	}
+	return c
 }
 
 // Dial returns a Client of whatever engine listens on the socket; ErrNoEngine if there

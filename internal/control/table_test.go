@@ -113,3 +113,24 @@ func TestClient_MakesTheCallWithTheNextEngine(t *testing.T) {
 		t.Errorf("Submit = %v, %v after %d dials; want the next engine's", j.ID, err, dialled)
 	}
 }
+
+// A client that is to connect later says why it cannot, and goes on when it can.
+func TestLater_ConnectsWhenItCan(t *testing.T) {
+	dir := t.TempDir()
+	serve(t, dir, &engine{}, func() {})
+	unset := errors.New("not set")
+	c := control.Later(func(ctx context.Context) (*control.Conn, error) {
+		if unset != nil {
+			return nil, unset
+		}
+		return control.Connect(ctx, control.Socket(dir))
+	})
+	defer c.Close()
+	if _, err := c.VMs(t.Context()); !errors.Is(err, unset) {
+		t.Errorf("before: %v", err)
+	}
+	unset = nil
+	if _, err := c.VMs(t.Context()); err != nil {
+		t.Errorf("after: %v", err)
+	}
+}

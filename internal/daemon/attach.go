@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"linus/internal/config"
 	"linus/internal/control"
 )
 
@@ -35,6 +36,20 @@ func Attach(ctx context.Context, o Options, strict bool) (*control.Client, error
 		return attachServer(ctx, o.Config)
 	}
 	return control.NewClient(ctx, func(ctx context.Context) (*control.Conn, error) { return o.dial(ctx, strict) })
+}
+
+// AttachLater is Attach, strictly, for where PROXMOX_HOST is not set yet: each call says so until
+// settings, which it reads again, have it.
+func AttachLater(o Options, settings func() (config.Config, error)) *control.Client {
+	return control.Later(func(ctx context.Context) (*control.Conn, error) {
+		c, err := settings()
+		if err != nil {
+			return nil, err
+		}
+		now := o
+		now.Config = c
+		return now.dial(ctx, true)
+	})
 }
 
 // SettingsError says that the engine has other settings than the client.
