@@ -31,7 +31,7 @@ type Config struct {
 	ProxmoxNode        string `envconfig:"PROXMOX_NODE" desc:"Proxmox node that all VMs go to. Empty: the host's own, unless PROXMOX_NODES is set."`
 	ProxmoxNodes       string `envconfig:"PROXMOX_NODES" desc:"Nodes of a cluster that VMs are spread over as they have memory left, separated by commas, or all. Empty: VMs are not spread."`
 	ProxmoxStorage     string `envconfig:"PROXMOX_STORAGE" default:"local-lvm" desc:"Storage for disks that are not clones of a template."`
-	StorageReserve     int    `envconfig:"PROXMOX_STORAGE_RESERVE" default:"5" min:"0" max:"1000000" desc:"GiB of a storage that stay free: below, no VM is created on it, and no snapshot with memory is taken. A full storage pauses every VM on it. 0: none."`
+	StorageReserve     int    `envconfig:"PROXMOX_STORAGE_RESERVE" default:"5" min:"0" max:"1000000" desc:"GiB that must stay free on a storage: below that, no VM is created on it, and no snapshot with memory is taken. A full storage pauses every VM on it. 0: none."`
 	ProxmoxBridge      string `envconfig:"PROXMOX_BRIDGE" default:"vmbr0" desc:"Bridge of the VMs' network interface."`
 	ProxmoxVLANTag     int    `envconfig:"PROXMOX_VLAN_TAG" min:"1" max:"4094" desc:"VLAN of the VMs' network interface. Empty: none."`
 	ProxmoxVMIDRange   string `envconfig:"PROXMOX_VMID_RANGE" default:"100-999" desc:"VM IDs linus may use, first-last."`
@@ -101,7 +101,7 @@ type Config struct {
 	LimitJobs        int    `envconfig:"LIMIT_JOBS" default:"0" min:"0" max:"100000" desc:"Unfinished jobs (a job is finished once its result is available) and persistent VMs one client may have. 0: no limit."`
 	LimitCPU         int    `envconfig:"LIMIT_CPU" default:"0" min:"0" max:"100000" desc:"Total cores of one client's VMs; a finished job's VM counts until it is gone. 0: no limit."`
 	LimitMemory      string `envconfig:"LIMIT_MEMORY" desc:"Total memory of one client's VMs, as in 64G; a finished job's VM counts until it is gone. Empty: no limit."`
-	LimitDisk        string `envconfig:"LIMIT_DISK" desc:"Total disk size of one client's VMs, as they may grow, as in 500G; a finished job's VM counts until it is gone. Empty: no limit."`
+	LimitDisk        string `envconfig:"LIMIT_DISK" desc:"Total size that the disks of one client's VMs may grow to, as in 500G; a finished job's VM counts until it is gone. Empty: no limit."`
 	LimitSeconds     int    `envconfig:"LIMIT_SECONDS" default:"0" min:"0" max:"86400" desc:"The longest timeout a client's job may have, in seconds. 0: no limit."`
 
 	SecretsFile string `envconfig:"LINUS_SECRETS_FILE" kind:"path" desc:"File with lines NAME=value for the secrets of manifests, mode 0600. Secrets also come from LINUS_SECRET_<NAME> and systemd credentials."`
