@@ -128,6 +128,9 @@ type Executor struct {
 	work  sync.WaitGroup // all goroutines of the engine except the dispatcher
 
 	unanswered atomic.Int64 // jobs with a check that has not been answered
+
+	checkMu   sync.Mutex
+	hostCheck *hostCheck // the last one; nil: none
 }
 
 // New returns an Executor; nothing runs before Start.

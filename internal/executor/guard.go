@@ -16,13 +16,14 @@ import (
 type guard struct {
 	e     *Executor
 	rules map[string]job.Access
+	turns *turns
 }
 
 var _ job.Engine = (*guard)(nil)
 
 // Guarded returns the engine for callers that have a principal; it refuses others.
 func Guarded(e *Executor) job.Engine {
-	g := &guard{e: e, rules: map[string]job.Access{}}
+	g := &guard{e: e, rules: map[string]job.Access{}, turns: &turns{of: map[string]*turn{}}}
 	for _, a := range job.Accesses() {
 		g.rules[a.Verb] = a
 	}
@@ -66,6 +67,13 @@ func (g *guard) may(ctx context.Context, verb, ref string) error {
 func guarded[Out any](ctx context.Context, g *guard, verb, ref string, call func() (Out, error)) (out Out, err error) {
 	if err := g.may(ctx, verb, ref); err != nil {
 		return out, err
+	}
+	if readsHost(verb) {
+		leave, err := g.turns.take(ctx)
+		if err != nil {
+			return out, err
+		}
+		defer leave()
 	}
 	return call()
 }

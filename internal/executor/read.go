@@ -48,15 +48,6 @@ func (e *Executor) Activity(ctx context.Context, principal string) (job.Activity
 	return e.o.Store.Activity(ctx, principal, now())
 }
 
-// CheckHost checks whether the host can run jobs, and whether its pools fit.
-func (e *Executor) CheckHost(ctx context.Context) (job.HostReport, error) {
-	r, err := e.o.Provider.Check(ctx)
-	if err == nil && r.OK {
-		r.Checks = append(r.Checks, e.checkPools(ctx)...)
-	}
-	return r, err
-}
-
 // Result returns the job's outcome and output, or *job.NotCompleteError. If an agent
 // wrote a JSON stream, the result's stdout is its final text; Output returns the whole
 // stream.

@@ -1,0 +1,70 @@
+package executor
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"linus/internal/job"
+)
+
+// checkedFor is how long a check of the host is believed, but for the operator: who has just
+// mended something wants to see it.
+const checkedFor = 5 * time.Second
+
+// hostCheck is one check of the host, for all who ask while it runs.
+type hostCheck struct {
+	done   chan struct{}
+	at     time.Time // when it ended
+	report job.HostReport
+	err    error
+}
+
+// CheckHost checks whether the host can run jobs, and whether its pools fit. It is one
+// check at a time, whoever asks: each runs many programs there, as root.
+func (e *Executor) CheckHost(ctx context.Context) (job.HostReport, error) {
+	c, err := e.checking(ctx)
+	if err != nil {
+		return job.HostReport{}, err
+	}
+	select {
+	case <-c.done:
+		report := c.report
+		report.Checks = slices.Clone(report.Checks)
+		return report, c.err
+	case <-ctx.Done():
+		return job.HostReport{}, context.Cause(ctx)
+	}
+}
+
+// checking returns the check that runs, one that has just ended, or a new one. That goes on
+// if its caller leaves, since others may wait for it.
+func (e *Executor) checking(ctx context.Context) (*hostCheck, error) {
+	p, _ := job.PrincipalFrom(ctx)
+	e.checkMu.Lock()
+	defer e.checkMu.Unlock()
+	if c := e.hostCheck; c != nil {
+		select {
+		case <-c.done:
+			if p.Owner() != "" && c.err == nil && time.Since(c.at) < checkedFor {
+				return c, nil
+			}
+		default:
+			return c, nil
+		}
+	}
+	c := &hostCheck{done: make(chan struct{})}
+	err := e.spawn(func(running context.Context) {
+		defer close(c.done)
+		c.report, c.err = e.o.Provider.Check(running)
+		if c.err == nil && c.report.OK {
+			c.report.Checks = append(c.report.Checks, e.checkPools(running)...)
+		}
+		c.at = time.Now()
+	})
+	if err != nil {
+		return nil, err
+	}
+	e.hostCheck = c
+	return c, nil
+}

@@ -1,0 +1,64 @@
+package executor
+
+import (
+	"context"
+	"sync"
+
+	"linus/internal/job"
+)
+
+// maxReads is how many verbs of one principal, other than the operator, may look at the host
+// at the same time. The others wait: each runs a script there, as root.
+const maxReads = 4
+
+// readsHost reports whether a verb runs a script on the host for as long as it takes, and
+// does nothing else that bounds how often.
+func readsHost(verb string) bool {
+	switch verb {
+	case "Plan", "VMs", "VM", "Network", "CheckHost":
+		return true
+	}
+	return false
+}
+
+// turns bound what principals do at the same time.
+type turns struct {
+	mu sync.Mutex
+	of map[string]*turn
+}
+
+type turn struct {
+	places chan struct{}
+	users  int // that have a place or wait for one
+}
+
+// take waits for the caller's turn, until leave is called.
+func (t *turns) take(ctx context.Context) (leave func(), err error) {
+	p, _ := job.PrincipalFrom(ctx)
+	name := p.Owner()
+	if name == "" {
+		return func() {}, nil
+	}
+	t.mu.Lock()
+	own := t.of[name]
+	if own == nil {
+		own = &turn{places: make(chan struct{}, maxReads)}
+		t.of[name] = own
+	}
+	own.users++
+	t.mu.Unlock()
+	forget := func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if own.users--; own.users == 0 {
+			delete(t.of, name)
+		}
+	}
+	select {
+	case own.places <- struct{}{}:
+		return func() { <-own.places; forget() }, nil
+	case <-ctx.Done():
+		forget()
+		return nil, context.Cause(ctx)
+	}
+}
