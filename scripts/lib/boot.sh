@@ -10,7 +10,6 @@ source "${BASH_SOURCE[0]%/*}/retry.sh"
 
 vm_mac='' vm_bridge='' # of its card net0
 vm_ip='' vm_host_key=''
-boot_template='' # whose boots tell when its agent will answer (lib/pace.sh); empty: nobody's
 
 # What the scripts that start a VM are told of how to reach it, with defaults.
 boot_read_inputs() {
@@ -101,9 +100,8 @@ wait_for_network() {
   if [[ ${vm_ipv6_only} == yes ]]; then
     family=6 patience=0
   fi
-  pace_await "${boot_template}" "${deadline}"
+  pace_await "${vm_id}" "${deadline}"
   while :; do
-    pace_ask
     guest_find_address "${vm_id}" "${vm_mac}"
     # An agent takes a while to come up, and some images have none.
     if [[ -z ${guest_ip} && ${guest_agent} == no && ${VM_TRUST_FIRST_USE} == true ]] && ((SECONDS - began >= 20)); then
@@ -119,9 +117,6 @@ wait_for_network() {
     if [[ -n ${guest_ip} ]]; then
       vm_ip=${guest_ip}
       log_info "VM ${vm_id} (${vm_mac}) has the address ${vm_ip}"
-      if [[ ${guest_agent} == yes ]]; then
-        pace_note "${boot_template}"
-      fi
       open_network
       return 0
     fi

@@ -50,7 +50,6 @@ validate_environment() {
     create_storages=${vm_storages}
     check_template_fits
   fi
-  boot_template=${template_id:-${image_os}}
   note_taken_ids
   note_unclean_ids
   vm_user=${VM_SSH_USER:-${vm_user:-${image_user}}}
