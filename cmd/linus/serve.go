@@ -41,7 +41,9 @@ func (a *app) serveCommand() *cobra.Command {
 			case drain:
 				return a.drainEngine(cmd.Context(), c)
 			case background:
-				told, err := daemon.ServeInBackground(cmd.Context(), a.daemon(c), idle, a.stdout)
+				o := a.daemon(c)
+				o.Log = logger(daemon.NewEngineLog(c.StateDir, a.stderr), c)
+				told, err := daemon.ServeInBackground(cmd.Context(), o, idle, a.stdout)
 				if !told {
 					err = exitError(exitCode(err)) // stdout is a terminal
 				}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -16,8 +15,7 @@ import (
 )
 
 const (
-	startTime  = 30 * time.Second // for an engine to start, or for an old one to end
-	maxLogSize = 10 << 20         // of engine.log, before it is rotated
+	startTime = 30 * time.Second // for an engine to start, or for an old one to end
 
 	// How long to wait for an engine to become idle, so that it can be replaced: if its
 	// settings differ and it would be refused, and if only its version differs.
@@ -160,7 +158,7 @@ func (o Options) start(ctx context.Context) (string, error) {
 	if err := os.MkdirAll(c.StateDir, 0o700); err != nil {
 		return "", fmt.Errorf("create the state directory: %w; set LINUS_STATE_DIR to a directory you can write to", err)
 	}
-	logFile, err := openLog(filepath.Join(c.StateDir, "engine.log"))
+	logFile, err := openLog(logPath(c.StateDir))
 	if err != nil {
 		return "", err
 	}
@@ -190,16 +188,4 @@ func (o Options) start(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("the engine ended at once; see %s", logFile.Name())
 	}
 	return string(said), nil
-}
-
-// openLog opens a log for appending, after rotating a large one.
-func openLog(path string) (*os.File, error) {
-	if info, err := os.Stat(path); err == nil && info.Size() > maxLogSize {
-		_ = os.Rename(path, path+".1")
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open the engine's log: %w", err)
-	}
-	return f, nil
 }
