@@ -77,7 +77,9 @@ func (l Login) through() (string, error) {
 		jump = append(jump, "-o", "IdentitiesOnly=yes", "-o", sshFile("IdentityFile", c.ProxmoxSSHKeyPath))
 	}
 	for _, path := range c.Identities { // ssh's own are in the home of the passwd entry, whatever HOME is
-		jump = append(jump, "-o", sshFile("IdentityFile", path))
+		if _, err := os.Stat(path); err == nil { // ssh complains of those it is told of and does not find
+			jump = append(jump, "-o", sshFile("IdentityFile", path))
+		}
 	}
 	return strings.ReplaceAll(remote.Quote(append(jump, "-W")...), "%", "%%") + " '[%h]:%p' " +
 		strings.ReplaceAll(remote.Quote(c.ProxmoxSSHUser+"@"+host), "%", "%%"), nil

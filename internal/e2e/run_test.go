@@ -58,6 +58,9 @@ func TestRun_SendsATreeAndTakesBackWhatHasChanged(t *testing.T) {
 
 	// In a VM that stays: only what has changed is sent, and what was built stays there.
 	linus(0, "vm", "create", "dev")
+	if out, said := linus(0, "vm", "ssh", "dev", "--", "echo", "in"); out != "in\n" || said != "" {
+		t.Errorf("vm ssh: %q, %q", out, said)
+	}
 	_, said := linus(3, "run", "--vm", "dev", "--apply", "--", "sh", "-c", "echo built >out; echo theirs >two; exit 3")
 	if !strings.Contains(said, ": 2 of 2 files") || !strings.Contains(said, "the command failed") || read("two") != "2\n" {
 		t.Errorf("first run: %s; two is %q", said, read("two"))
