@@ -74,7 +74,7 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 	flags.IntVar(&spec.Jobs, "limit-jobs", 0, "unfinished jobs at a time (default: no limit)")
 	flags.IntVar(&spec.VMs, "limit-vms", 0, "VMs at a time, those of unfinished jobs included (default: no limit)")
 	flags.StringVar(&sizes[0], "limit-memory", "", "memory of those VMs together, as in 64G (default: no limit)")
-	flags.StringVar(&sizes[1], "limit-disk", "", "disks of those VMs together, as they may grow, as in 500G (default: no limit)")
+	flags.StringVar(&sizes[1], "limit-disk", "", "disks of those VMs together, at the size they may grow to, as in 500G (default: no limit)")
 	flags.StringVar(&sizes[2], "limit-stored", "", "what the engine stores of its jobs (files, output, artifacts), as in 2G (default: no limit)")
 	flags.IntVar(&spec.PerHour, "limit-jobs-per-hour", 0, "jobs submitted within an hour (default: no limit)")
 	cmd.ValidArgsFunction = cobra.NoFileCompletions

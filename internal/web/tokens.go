@@ -71,11 +71,11 @@ func tokenGroups() []group {
 			listInput(input{Name: "templates", When: `role=^(run|admin)$`, Label: "Templates", Kind: "text", Hint: "and operating systems, with * and ?; empty: as the settings allow"}, true, func(d *draft) *[]string { return &d.token.Templates }),
 		}},
 		{Title: "Limits", Rare: true, When: `role=^(run|admin)$`, inputs: []input{
-			numberInput(input{Name: "jobs", Label: "Unfinished jobs"}, false, func(d *draft) *int { return &d.token.Jobs }),
-			numberInput(input{Name: "vms", Label: "VMs"}, false, func(d *draft) *int { return &d.token.VMs }),
-			numberInput(input{Name: "memory_mb", Label: "Their memory", Hint: "MiB, together"}, false, func(d *draft) *int { return &d.token.MemoryMB }),
-			numberInput(input{Name: "disk_mb", Label: "Their disks", Hint: "MiB, together, as they may grow"}, false, func(d *draft) *int { return &d.token.DiskMB }),
-			numberInput(input{Name: "stored_mb", Label: "Stored of its jobs", Hint: "MiB of files, output and artifacts, until the jobs are removed"}, false, func(d *draft) *int { return &d.token.StoredMB }),
+			numberInput(input{Name: "jobs", Label: "Unfinished jobs at a time"}, false, func(d *draft) *int { return &d.token.Jobs }),
+			numberInput(input{Name: "vms", Label: "VMs at a time"}, false, func(d *draft) *int { return &d.token.VMs }),
+			numberInput(input{Name: "memory_mb", Label: "Memory of its VMs", Hint: "MiB, together"}, false, func(d *draft) *int { return &d.token.MemoryMB }),
+			numberInput(input{Name: "disk_mb", Label: "Disks of its VMs", Hint: "MiB they may grow to, together"}, false, func(d *draft) *int { return &d.token.DiskMB }),
+			numberInput(input{Name: "stored_mb", Label: "Stored for its jobs", Hint: "MiB of files, output and artifacts, until the jobs are removed"}, false, func(d *draft) *int { return &d.token.StoredMB }),
 			numberInput(input{Name: "jobs_per_hour", Label: "Jobs an hour"}, false, func(d *draft) *int { return &d.token.PerHour }),
 		}},
 	}
