@@ -46,7 +46,7 @@ func (p *Provider) Create(ctx context.Context, spec job.VMSpec, progress func(jo
 	p.awaitReport(ctx)
 	n, err := p.node(ctx, spec.Node)
 	if err != nil {
-		return job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner, Node: spec.Node}, err
+		return job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner, Node: spec.Node}, job.Uncreated(err)
 	}
 	var vm job.VM
 	err = p.whileOnline(ctx, spec.Node, func(ctx context.Context) (err error) {

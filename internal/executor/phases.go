@@ -353,16 +353,26 @@ func (e *Executor) destroy(ctx context.Context, r *run, j job.Job) error {
 	if j.Borrows() {
 		return e.destroyBorrowed(ctx, j)
 	}
-	left, err := e.removeAfter(ctx, j, j)
-	if err != nil {
-		return err
+	var left error
+	if r.unmade { // nothing is to be destroyed, on a host that may not respond; what the script left may be removed
+		if err := e.o.Provider.Destroy(ctx, *j.VM); err != nil {
+			e.o.Log.Debug("a refused create is not cleaned up", "job_id", j.ID, "err", err)
+		}
+		if err := e.retry(ctx, j, true); err != nil {
+			return err
+		}
+	} else {
+		var err error
+		if left, err = e.removeAfter(ctx, j, j); err != nil {
+			return err
+		}
 	}
 	if left == nil {
 		r.later(gone)
 		r.freed = true
 		return nil
 	}
-	err = e.settleVM(ctx, r.id, left)
+	err := e.settleVM(ctx, r.id, left)
 	if job.IsClass(err, job.HostLeftAlone) {
 		return nil // the job is done; its VM remains listed
 	}
@@ -373,7 +383,7 @@ func (e *Executor) destroy(ctx context.Context, r *run, j job.Job) error {
 // if it was lost and its manifest says so. left is why the host has left the VM alone;
 // nil: it is gone. An error, of which j's row tells, means that this is to be tried again.
 func (e *Executor) removeAfter(ctx context.Context, j, maker job.Job) (left, err error) {
-	err = e.removeVM(job.WithCaller(ctx, j.Ender()), maker)
+	_, err = e.removeVM(job.WithCaller(ctx, j.Ender()), maker)
 	if err == nil || job.IsClass(err, job.HostOffline) {
 		if retryErr := e.retry(ctx, j, err == nil); retryErr != nil {
 			return nil, errors.Join(err, retryErr)
@@ -387,27 +397,29 @@ func (e *Executor) removeAfter(ctx context.Context, j, maker job.Job) (left, err
 }
 
 // removeVM destroys the job's VM; nil: it is gone. If its ID was never learned, or
-// belongs to another VM by now, the VM is searched for by its marker.
-func (e *Executor) removeVM(ctx context.Context, j job.Job) error {
-	err := e.o.Provider.Destroy(ctx, *j.VM)
+// belongs to another VM by now, the VM is searched for by its marker. removed: there was
+// one.
+func (e *Executor) removeVM(ctx context.Context, j job.Job) (removed bool, err error) {
+	err = e.o.Provider.Destroy(ctx, *j.VM)
 	if !job.IsClass(err, job.HostForeign) && (err != nil || j.VM.ID != 0) {
-		return err
+		return err == nil, err
 	}
 	vms, err := e.o.Provider.List(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	for _, vm := range vms {
 		if vm.Job != j.ID {
 			continue
 		}
 		if err := e.found(ctx, j.ID, vm); err != nil {
-			return err
+			return removed, err
 		}
 		vm.Name = j.VM.Name // the host leaves a VM with another name alone
 		if err := e.o.Provider.Destroy(ctx, vm); err != nil && !job.IsClass(err, job.HostForeign) {
-			return err
+			return removed, err
 		}
+		removed = true
 	}
-	return nil
+	return removed, nil
 }

@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -96,33 +97,40 @@ func (e *Executor) createVM(ctx context.Context, r *run, spec job.VMSpec) (job.V
 	}
 	for tries := 1; ; tries++ {
 		vm, err := e.o.Provider.Create(ctx, spec, func(p job.Progress) { e.progress(ctx, r, p, recorded) })
+		var host *job.HostError
+		r.unmade = errors.As(err, &host) && host.NoVM && vm.ID == 0 && tries == 1 && !r.adopted
 		if tries == createTries || !begunBefore(err) {
+			return vm, err
+		}
+		removed, clearErr := e.removeAttempt(ctx, r.id)
+		switch {
+		case clearErr != nil:
+			return job.VM{}, clearErr
+		case !removed && job.IsClass(err, job.HostExists): // it is somebody else's
 			return vm, err
 		}
 		e.o.Log.Warn("the VM's creation is begun again", "job_id", r.id, "attempt", tries+1, "err", err)
 		recorded = nil
-		if err := e.removeAttempt(ctx, r.id); err != nil {
-			return job.VM{}, err
-		}
 	}
 }
 
 // removeAttempt removes what an earlier attempt to create a job's VM may have left
-// without recording it. What is not the job's stays.
-func (e *Executor) removeAttempt(ctx context.Context, id string) error {
+// without recording it, and reports whether there was something. What is not the job's
+// stays.
+func (e *Executor) removeAttempt(ctx context.Context, id string) (removed bool, err error) {
 	j, err := e.o.Store.Job(ctx, id)
 	if err != nil {
-		return err
+		return false, err
 	}
-	if err := e.clear(ctx, j); err != nil {
-		return fmt.Errorf("remove what an earlier attempt left: %w", err)
+	if removed, err = e.clear(ctx, j); err != nil {
+		return false, fmt.Errorf("remove what an earlier attempt left: %w", err)
 	}
 	// The ID is of what is gone. Until the next one is told, the VM is found by its marker.
 	_, err = e.update(ctx, id, func(j *job.Job) ([]job.Event, error) {
 		j.VM.ID = 0
 		return nil, nil
 	})
-	return err
+	return removed, err
 }
 
 // begunBefore reports whether a create failed because of what an earlier one has left,
@@ -131,19 +139,18 @@ func begunBefore(err error) bool {
 	return job.IsClass(err, job.HostExists) || job.IsClass(err, job.HostInterrupted)
 }
 
-// clear removes what a create has left of the job's VM, and waits for nodes that are away.
-func (e *Executor) clear(ctx context.Context, j job.Job) error {
+// clear is removeVM for what a create has left; it waits for nodes that are away.
+func (e *Executor) clear(ctx context.Context, j job.Job) (removed bool, err error) {
 	timed, end := context.WithTimeout(ctx, e.o.HeartbeatThreshold)
 	defer end()
-	var err error
 	_ = patience.Retry(timed, func() error {
-		err = e.removeVM(ctx, j)
+		removed, err = e.removeVM(ctx, j)
 		if job.IsClass(err, job.HostUnreachable) || job.IsClass(err, job.HostOffline) {
 			return err
 		}
 		return nil
 	})
-	return err
+	return removed, err
 }
 
 // recordedSteps returns the steps and warnings of the job's create that are already

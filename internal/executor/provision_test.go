@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -89,5 +90,52 @@ func TestProvision_BeginsAgainWhatARestartInterrupted(t *testing.T) {
 			}
 			r.noLeaks()
 		})
+	}
+}
+
+// A create that was refused before its first change has made no VM: the job's row is
+// closed at once, although the host does not respond any more, and warns of nothing.
+func TestProvision_RefusedBeforeTheFirstChangeLeavesNoVMToDestroy(t *testing.T) {
+	for _, step := range []string{"validate_environment", "start_vm"} {
+		t.Run(step, func(t *testing.T) {
+			r := newRig(t, 1)
+			b := providertest.Behaviour{FailStep: step}
+			for range 3 {
+				b.Destroys = append(b.Destroys, &job.HostError{Op: "destroy", Host: "pve", Class: job.HostAuth, Text: "no key was accepted"})
+			}
+			r.behave(b, false)
+			j := r.wait(r.submit())
+			warned := r.warnings(j.ID, "VM not destroyed")
+			if made := step == "start_vm"; j.VM.State != job.VMDestroyed || (len(warned) > 0) != made {
+				t.Errorf("the VM is %s; warnings: %q", j.VM.State, warned)
+			}
+			r.noLeaks()
+		})
+	}
+}
+
+// taken is a host on which somebody else's VM has the name.
+type taken struct {
+	*providertest.Fake
+	creates atomic.Int64
+}
+
+func (h *taken) Create(_ context.Context, spec job.VMSpec, _ func(job.Progress)) (job.VM, error) {
+	h.creates.Add(1)
+	return job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}, &job.HostError{
+		Op: "create VM " + spec.Name, Host: "root@pve", Class: job.HostExists, Text: "VM already exists",
+	}
+}
+
+// A name that somebody else's VM has stays taken, however often it is tried.
+func TestProvision_ATakenNameIsTriedOnce(t *testing.T) {
+	r := newRig(t, 1)
+	r.stop()
+	h := &taken{Fake: r.fake}
+	r.opts.Provider = h
+	r.restart()
+	j := r.wait(r.submit())
+	if n := h.creates.Load(); n != 1 || j.Outcome.Reason != job.ReasonProvisionFailed || !strings.Contains(j.Outcome.Error, "VM already exists") {
+		t.Errorf("%d creates, %+v", n, j.Outcome)
 	}
 }

@@ -24,6 +24,7 @@ type run struct {
 	capture  *capture.Capture
 	proxy    *proxy        // of a job whose VM may reach names only; nil: not started
 	ended    *job.RunState // the task's end, as its channel brought it; nil: it did not
+	unmade   bool          // its VM's creation was refused before the first change
 	freed    bool          // its VM was destroyed
 	patience time.Duration // with faults of the engine's own
 	deferred []change      // what the last phase left to be recorded with the next one's start: its end, too

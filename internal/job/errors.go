@@ -57,6 +57,18 @@ type HostError struct {
 	Text   string    `json:"text"`             // what Proxmox or SSH reported
 	Remedy string    `json:"remedy,omitempty"` // what to do
 	Own    bool      `json:"-"`                // the engine could not even try: see Own
+	NoVM   bool      `json:"-"`                // of a create: it was refused before its first change, so there is no VM
+}
+
+// Uncreated returns the error of a create that was refused before its first change.
+func Uncreated(err error) error {
+	var host *HostError
+	if !errors.As(err, &host) {
+		return err
+	}
+	refused := *host
+	refused.NoVM = true
+	return &refused
 }
 
 func (e *HostError) Error() string {

@@ -50,6 +50,9 @@ func (f *Fake) Create(ctx context.Context, spec job.VMSpec, progress func(job.Pr
 	reserved := 0
 	undo := func(err error) (job.VM, error) {
 		f.Vanish(reserved)
+		if reserved == 0 {
+			err = job.Uncreated(err)
+		}
 		return vm, err
 	}
 	for i, step := range fakeSteps {

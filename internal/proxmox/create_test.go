@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/proxmox"
+	"linus/internal/remote"
 	"linus/internal/sshtest"
 )
 
@@ -327,5 +329,50 @@ func TestCreate_ThatFailsFreesItsSlot(t *testing.T) {
 		_, err := p.Create(ctx, job.VMSpec{Name: "vm", Job: fmt.Sprintf("%s%d", jobID[:35], i)}, func(job.Progress) {})
 		cancel()
 		hostError(t, err, job.HostVM)
+	}
+}
+
+// A create that was refused before its first change says so: there is no VM to destroy.
+func TestCreate_RefusedBeforeTheFirstChangeSaysSo(t *testing.T) {
+	t.Parallel()
+	fails := func(lines ...string) func(*run) int {
+		return func(r *run) int {
+			r.say(lines...)
+			return r.fails(3, "no quorum", "wait")
+		}
+	}
+	tests := []struct {
+		name   string
+		script func(*run) int
+		login  bool // refused
+		noVM   bool
+	}{
+		{"an input", fails(), false, true},
+		{"the environment", fails("LINUS_STEP:1/9:validate_environment:checking"), false, true},
+		{"with a VM", fails("LINUS_STEP:1/9:validate_environment:checking", "LINUS_STEP:4/9:create_vm:creating", "LINUS_VM_ID:105"), false, false},
+		{"perhaps with a VM", fails("LINUS_STEP:1/9:validate_environment:checking", "LINUS_STEP:4/9:create_vm:creating"), false, false},
+		{"killed", func(r *run) int { r.say("LINUS_STEP:1/9:validate_environment:checking"); return 143 }, false, false},
+		{"login", nil, true, true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := newScripted(t, map[string]func(*run) int{"create-vm": tt.script})
+			pool := h.pool
+			if tt.login {
+				key := filepath.Join(t.TempDir(), "key")
+				if _, err := remote.EnsureKeyPair(key, "another"); err != nil {
+					t.Fatal(err)
+				}
+				pool = remote.NewPool(remote.Options{Host: h.Host, Port: h.Port, User: "root", KeyPath: key, KnownHosts: h.KnownHosts})
+				t.Cleanup(pool.Close)
+			}
+			p := h.provider(func(o *proxmox.Options) { o.Host = pool })
+			_, err := p.Create(t.Context(), job.VMSpec{Name: "linus-job-1", Job: jobID}, func(job.Progress) {})
+			var host *job.HostError
+			if !errors.As(err, &host) || host.NoVM != tt.noVM {
+				t.Errorf("no VM: %v, %v", host != nil && host.NoVM, err)
+			}
+		})
 	}
 }

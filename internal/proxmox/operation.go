@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,7 +28,11 @@ type operation struct {
 
 	nonce string
 	told  int64 // bytes of the script's stdout received
+	sent  bool  // it may have been started
 }
+
+// unsent are the faults after which a command was not sent.
+var unsent = []remote.Class{remote.Refused, remote.Auth, remote.HostKeyUnknown, remote.HostKeyChanged}
 
 func (p *Provider) operations() string { return path.Join(p.o.ScriptDir, "operations") }
 
@@ -58,8 +63,25 @@ func (p *Provider) operate(ctx context.Context, id string, c call) (result.Resul
 	if detached(work) {
 		return res, fmt.Errorf("%s: %w", c.op, job.ErrDetach)
 	}
-	return p.verdict(ctx, c, res, err)
+	res, err = p.verdict(ctx, c, res, err)
+	if err != nil && (!o.sent || refused(res, err)) {
+		err = job.Uncreated(err)
+	}
+	return res, err
 }
+
+// refused reports whether a create ended by itself before the step that makes the VM.
+func refused(res result.Result, err error) bool {
+	var host *job.HostError
+	if !res.Whole || res.Get("LINUS_VM_ID") != "" || !errors.As(err, &host) || host.Class == job.HostCancelled || host.Class == job.HostFenced {
+		return false
+	}
+	steps := res.All(result.KeyStep)
+	return len(steps) == 0 || slices.Contains(beforeChanges, readStep(steps[len(steps)-1]).Step)
+}
+
+// beforeChanges are the steps of create-vm.sh before the one that makes the VM.
+var beforeChanges = []string{"validate_environment", "allocate_vm_id", "download_os_image"}
 
 func detached(ctx context.Context) bool {
 	return errors.Is(context.Cause(ctx), job.ErrDetach)
@@ -90,6 +112,7 @@ func (o *operation) begin(ctx, work context.Context, id string, c call) (result.
 			out, err := o.p.o.Host.Output(work, remote.Command{
 				Name: c.script, Line: remote.EnvLine(c.env, "bash", files[0], "start", o.p.operations(), id, files[1]),
 			}, 64<<10)
+			o.sent = o.sent || !slices.Contains(unsent, remote.ClassOf(err))
 			if err != nil {
 				return err
 			}
