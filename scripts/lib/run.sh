@@ -25,6 +25,9 @@
 #
 # Files are read without $( ), too: bash (5.2) parses one anew each time, and a
 # trap that comes just then is lost, and its signal with it.
+#
+# Our own files are root's alone (operation.sh); Proxmox's are not: others on the host
+# read its task logs, and work with its images and locks.
 
 source "${BASH_SOURCE[0]%/*}/log.sh"
 source "${BASH_SOURCE[0]%/*}/stat.sh"
@@ -142,7 +145,10 @@ run_change() { # <seconds> <command...>
   shift
   log_info "run: ${*@Q}"
   run_rc=0
-  timeout -k 30 "${seconds}" "$@" >"${run_dir}/change.out" 2>"${run_dir}/change.err" 5>&- 9>&- || run_rc=$?
+  (
+    umask 022
+    exec timeout -k 30 "${seconds}" "$@" 5>&- 9>&-
+  ) >"${run_dir}/change.out" 2>"${run_dir}/change.err" || run_rc=$?
   run_load change
   if ((run_rc != 0)); then
     log_warn "exit ${run_rc}: ${run_said}"
@@ -161,6 +167,7 @@ run_start() { # <tag> <seconds> <command...>
   {
     trap '' HUP INT TERM
     exec 5>&- 9>&-
+    umask 022
     run_rc=0
     timeout -k 5 "${seconds}" "$@" >"${run_dir}/${tag}.out" 2>"${run_dir}/${tag}.err" &
     printf '%s' "$!" >"${run_dir}/${tag}.pid"

@@ -15,6 +15,15 @@ setup() {
   [[ ${run_rc} -eq 7 && ${run_out} == out && ${run_said} == 'err two lines out' ]]
 }
 
+@test "what other programs make has the usual mode, whatever this script's is" {
+  umask 077
+  run_change 5 mkdir "${TMPDIR}/images"
+  run_read 5 mkdir "${TMPDIR}/log"
+  local modes
+  modes=$(stat -c %a "${TMPDIR}/images" "${TMPDIR}/log")
+  [[ ${modes} == $'755\n755' ]] || { echo "${modes}" >&2 && false; }
+}
+
 @test "what a killed run left goes with the next; what only looks like it stays" {
   local dir
   stat_read "$$"
