@@ -189,6 +189,14 @@ func TestCluster_Texts(t *testing.T) {
 			}
 		})
 	}
+	first.must(t, "qm create 300 --name base --scsi0 local:1")
+	first.must(t, "qm template 300")
+	first.must(t, "qm clone 300 301")
+	if r := first.run(t, "qm migrate 301 pve2"); r.code != 255 || !strings.Contains(r.out, "can't migrate 'local:300/base-300-disk-0.raw/301/vm-301-disk-0.qcow2' as it's a clone of 'base-300-disk-0.raw'") {
+		t.Errorf("migrate a linked clone: %+v", r)
+	}
+	first.must(t, "qm destroy 301")
+	first.must(t, "qm destroy 300")
 	if got := first.VMIDs(); !cmp.Equal(got, []int{100, 9000}) {
 		t.Errorf("VMs of pve1: %v", got)
 	}

@@ -112,6 +112,11 @@ func TestSuspend_Refusals(t *testing.T) {
 		l.must(t, "qm start 100")
 		l.setFault(t, state.FaultHAManaged, "100")
 		l.refused(t, "qm suspend 100 --todisk 1", 255, "Cannot suspend HA managed VM to disk\n")
+		for _, line := range []string{"qm stop 100", "qm shutdown 100"} {
+			if got := l.must(t, line); got != "Requesting HA stop for VM 100\n" || l.must(t, "qm status 100") != "status: running\n" {
+				t.Errorf("%s of a VM of the HA manager: %q", line, got)
+			}
+		}
 		l.setFault(t, state.FaultHAManaged, "")
 		l.refused(t, "qm suspend 100 --todisk 1 --statestorage nowhere", 255, "storage 'nowhere' does not exist\n")
 		conf := l.conf(t, 100)

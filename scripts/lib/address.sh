@@ -156,7 +156,7 @@ address_settle() { # <vmid>
     fi
   done <<<"${run_out}"
   if ((run_rc != 0)) || [[ ${own} != yes ]]; then
-    result_fail vm "the config of VM $1 on node '${probe_node}' does not show its address ${address_chosen}: ${run_said}" "look at: qm config $1"
+    result_fail vm "the config of VM $1 on node '${probe_node}' does not show its address ${address_chosen}: ${run_said}" "see who has changed it: the task log of node '${probe_node}'"
   fi
   if [[ -n ${others} ]]; then
     result_fail vm "the address ${address_chosen} was given to another VM at the same time: ${others}" 'try again; give each node of the cluster a pool of its own'

@@ -30,21 +30,38 @@ start_vm() {
   egress_prepare "${vm_id}"
   retry_change start_has_landed 300 qm start "${vm_id}"
   pace_start
-  if [[ ${retry_landed} != yes ]]; then
-    retry_fail "could not start VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said:-nothing} (status: ${vm_status})" \
-      'check that the node has the memory free and that KVM works there'
+  if [[ ${retry_landed} != yes && ${vm_ha} == yes ]]; then
+    vm_blame_ha "${vm_id}" start
+    result_fail vm "could not start VM ${vm_id} on node '${probe_node}': ${vm_ha_failure}" "${vm_ha_remedy}"
+  elif [[ ${retry_landed} != yes ]]; then
+    boot_explain "${run_said}"
+    retry_fail "could not start VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said:-nothing} (status: ${vm_status})" "${boot_remedy}"
   fi
 }
 
+# What to do about a start that Proxmox refused. boot_remedy.
+boot_explain() { # <what it said>
+  case $1 in
+    *"bridge '"*"' does not exist"*)
+      boot_remedy="choose a bridge that the node has (PROXMOX_BRIDGE; ip -br link show type bridge), or make that one there"
+      ;;
+    *genisoimage* | *mkisofs* | *'qemu-img dd'*)
+      boot_remedy='its cloud-init drive could not be written: check that its storage has room (pvesm status), and that genisoimage is installed on the node and runs'
+      ;;
+    *'No space left on device'*) boot_remedy='free some space on the node and on its storage (df -h; pvesm status)' ;;
+    *) boot_remedy="check that the node has the memory free and that KVM works there; more is in its task log" ;;
+  esac
+}
+
 start_has_landed() {
-  vm_expect_status "${vm_id}" running
+  vm_await_status "${vm_id}" running "${run_said}"
   if [[ ${vm_status} == running ]]; then
     retry_landed=yes
   fi
 }
 
 stop_has_landed() {
-  vm_expect_status "${vm_id}" stopped
+  vm_await_status "${vm_id}" stopped "${run_said}"
   if [[ ${vm_status} == stopped ]]; then
     retry_landed=yes
   fi
@@ -58,7 +75,7 @@ read_network() {
   local part
   local -a parts
   if [[ ! ${vm_config[net0]:-} =~ ([0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}) ]]; then
-    result_fail vm "VM ${vm_id} on node '${probe_node}' has no network card net0" "look at: qm config ${vm_id}"
+    result_fail vm "VM ${vm_id} on node '${probe_node}' has no network card net0" "give it, or the template it is made of, one: qm set ID --net0 virtio,bridge=BRIDGE"
   fi
   vm_mac=${BASH_REMATCH[1]}
   vm_bridge=''

@@ -57,7 +57,9 @@ check_image_fits() {
   run_read 60 qemu-img info --output=json -- "${image_file}"
   json_rows read virtual-size
   size=${json_lines[0]:-0}
-  if ((run_rc != 0)) || [[ ! ${size} =~ ^[0-9]+$ ]]; then
+  if ((run_rc == 124)); then
+    result_fail vm "could not read the image ${image_file} within a minute" "check that ${IMAGE_DIR} is on a disk that responds (a network storage that hangs?): ls -l ${IMAGE_DIR}; df ${IMAGE_DIR}"
+  elif ((run_rc != 0)) || [[ ! ${size} =~ ^[0-9]+$ ]]; then
     result_fail vm "could not read the image ${image_file}: ${run_said}" 'check VM_IMAGE_URL: it must be a disk image'
   fi
   if ((size > VM_DISK * 1073741824)); then
@@ -133,7 +135,7 @@ fail_create() {
     lease_drop "${vm_id}" "${vm_job}"
   fi
   local -r failure="could not create VM ${vm_id} on node '${probe_node}' (host ${HOSTNAME}): Proxmox answered: ${run_said:-nothing, and the VM is not there}"
-  retry_fail "${failure}" "look at the task log of node '${probe_node}' and at: qm config ${vm_id}"
+  retry_fail "${failure}" "look at the task log of node '${probe_node}'"
 }
 
 create_has_landed() {
@@ -190,12 +192,12 @@ configure_vm() {
     build_set_command
     retry_change set_has_landed 120 "${set_command[@]}"
     if [[ ${retry_landed} != yes ]]; then
-      retry_fail "could not configure VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said}" "look at: qm config ${vm_id} of a VM cloned by hand from VM ${template_id}"
+      retry_fail "could not configure VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said}" "look at the task log of node '${probe_node}', and at the template: qm config ${template_id}"
     fi
   fi
   network_is_applied
   if [[ ${network_applied} != yes ]]; then
-    result_fail vm "VM ${vm_id} on node '${probe_node}' does not have the requested network: net0 ${vm_config[net0]:-none}, ipconfig0 ${vm_config[ipconfig0]:-none}, nameserver ${vm_config[nameserver]:-none}" "look at: qm config ${vm_id}"
+    result_fail vm "VM ${vm_id} on node '${probe_node}' does not have the requested network: net0 ${vm_config[net0]:-none}, ipconfig0 ${vm_config[ipconfig0]:-none}, nameserver ${vm_config[nameserver]:-none}" "see who has changed it: the task log of node '${probe_node}'"
   fi
   address_settle "${vm_id}"
   vm_find_boot_disk

@@ -97,7 +97,7 @@ vm_destroy_locked() { # <vmid> <node>
   }
   local retry_clear=clear_way
   is_stopped() {
-    vm_expect_status "${id}" stopped
+    vm_await_status "${id}" stopped "${run_said}"
     if [[ ${vm_status} == stopped ]]; then
       retry_landed=yes
     fi
@@ -108,6 +108,10 @@ vm_destroy_locked() { # <vmid> <node>
     return 0
   elif [[ ${retry_landed} != yes ]]; then
     vm_reason="qm stop ${id} did not stop it (status ${vm_status}): ${run_said}"
+    if [[ ${vm_ha} == yes ]]; then
+      vm_blame_ha "${id}" stop
+      vm_reason=${vm_ha_failure}
+    fi
     return 0
   fi
 

@@ -172,6 +172,34 @@ vm_expect_status() { # <vmid> <running|stopped>; vm_status, as vm_read_status ha
   fi
 }
 
+# Of a VM that is a resource of the HA manager, qm start, stop and shutdown only ask that
+# manager, which looks every ten seconds: it is waited for, three minutes at most.
+# vm_ha: yes where it was asked; vm_status as vm_expect_status has it.
+vm_await_status() { # <vmid> <running|stopped> <what qm said>
+  local -i looks
+  vm_ha=no
+  if [[ $3 == *'Requesting HA '* ]]; then
+    vm_ha=yes
+  fi
+  vm_expect_status "$1" "$2"
+  for ((looks = 0; looks < 90; looks += 1)); do
+    if [[ ${vm_ha} == no || ${vm_status} == "$2" ]]; then
+      return 0
+    fi
+    run_pause 2
+    vm_see_process "$1"
+    if [[ ${vm_process} == @("$2"|unknown) ]]; then
+      vm_expect_status "$1" "$2"
+    fi
+  done
+}
+
+# Says in vm_ha_failure, and vm_ha_remedy, that the HA manager has not done it.
+vm_blame_ha() { # <vmid> <start or stop>
+  vm_ha_failure="the HA manager, whose resource it is, was asked to $2 it, and has not done so in three minutes"
+  vm_ha_remedy="see that it works (ha-manager status; systemctl status pve-ha-crm pve-ha-lrm), or take the VM out of it (ha-manager remove vm:$1), then try again"
+}
+
 vm_read_status() { # <vmid>; vm_status: running, stopped, ... or unknown
   run_read 60 qm status "$1"
   vm_status=unknown

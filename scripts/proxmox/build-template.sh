@@ -276,7 +276,7 @@ make_template() {
   vm_marker
   retry_change mark_has_landed 120 qm set "${vm_id}" --delete sshkeys --ipconfig0 ip=dhcp --description "${vm_description} linus-template=1"
   if [[ ${retry_landed} != yes ]]; then
-    result_fail vm "could not mark VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said}" "look at: qm config ${vm_id} of a VM made by create-vm"
+    result_fail vm "could not mark VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said}" "look at the task log of node '${probe_node}'"
   fi
   run_stoppable=no
   retry_change template_has_landed 600 qm template "${vm_id}"

@@ -128,6 +128,9 @@ destroy_vm() {
         result_fail vm "VM ${vm_id} on node '${probe_node}' has linked clones, which read its disk: ${clones:-none that a config tells of}" \
           'destroy these VMs first, then remove it again; until then it can stay, and new VMs be made of another template'
       fi
+      if [[ -n ${vm_ha_failure:-} && ${vm_reason} == "${vm_ha_failure}" ]]; then
+        result_fail vm "could not destroy VM ${vm_id} on node '${probe_node}' (host ${HOSTNAME}): ${vm_reason}" "${vm_ha_remedy}"
+      fi
       result_fail vm "could not destroy VM ${vm_id} on node '${probe_node}' (host ${HOSTNAME}): ${vm_reason}" \
         "run it again; if it persists, look at: qm config ${vm_id} and the task log of node '${probe_node}'"
       ;;

@@ -239,7 +239,10 @@ do_shutdown() {
 }
 
 require_stopped() { # <what was to be done>
-  if [[ ${retry_landed} != yes ]]; then
+  if [[ ${retry_landed} != yes && ${vm_ha} == yes ]]; then
+    vm_blame_ha "${vm_id}" stop
+    result_fail vm "could not $1 VM ${vm_id} on node '${probe_node}': ${vm_ha_failure}" "${vm_ha_remedy}"
+  elif [[ ${retry_landed} != yes ]]; then
     result_fail vm "could not $1 VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said:-nothing} (status: ${vm_status})" \
       "look at: qm status ${vm_id} --verbose 1, and the task log of node '${probe_node}'"
   fi

@@ -24,7 +24,20 @@ func qmStart(c *call) error {
 	if err := c.s.Quorate(); err != nil {
 		return err
 	}
+	if c.asksHA(c.id(), "start") {
+		return nil
+	}
 	return c.lockVM(c.id(), func() error { return c.start(c.id()) })
+}
+
+// asksHA reports whether a VM is the HA manager's, which is only asked then. Nobody
+// plays that manager here: what it does is done with --skiplock.
+func (c *call) asksHA(id int, what string) bool {
+	asks := c.s.Lists(state.FaultHAManaged, strconv.Itoa(id)) && !c.on("skiplock")
+	if asks {
+		fmt.Fprintf(c.stdout, "Requesting HA %s for VM %d\n", what, id)
+	}
+	return asks
 }
 
 // start boots a VM whose lock is held.
@@ -90,7 +103,7 @@ func qmStop(c *call) error {
 		if err != nil {
 			return state.Fail(2, "unable to find configuration file for VM %d on node '%s'", id, c.s.Config.Node)
 		}
-		if _, running := c.s.Pid(id); !running {
+		if _, running := c.s.Pid(id); !running || c.asksHA(id, "stop") {
 			return nil
 		}
 		if err := checkLock(conf, c.on("skiplock")); err != nil {
@@ -124,6 +137,9 @@ func qmShutdown(c *call) error {
 			}
 			fmt.Fprintln(c.stderr, "VM is paused - stop instead of shutdown")
 			return c.stop(vm)
+		}
+		if c.asksHA(id, "stop") {
+			return nil
 		}
 		if err := checkLock(conf, c.on("skiplock")); err != nil {
 			return err

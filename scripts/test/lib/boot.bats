@@ -146,3 +146,17 @@ fails_with() { # <words...>
   interfaces=''
   fails_with 'the guest agent of VM 105'
 }
+
+@test "a start that Proxmox refused says what to do about that" {
+  local said remedy
+  while IFS='|' read -r said remedy; do
+    boot_explain "${said}"
+    [[ ${boot_remedy} == *"${remedy}"* ]] || { echo "${said}: ${boot_remedy}" >&2 && false; }
+    [[ ${remedy} == *memory* || ${boot_remedy} != *'memory free'* ]]
+  done <<'END'
+bridge 'vmbr7' does not exist generating cloud-init ISO|PROXMOX_BRIDGE
+command 'genisoimage -quiet -iso-level 3' failed: exit code 1 generating cloud-init ISO|cloud-init drive
+qemu-system-x86_64: write failed: No space left on device|df -h
+start failed: QEMU exited with code 1 generating cloud-init ISO|memory free and that KVM works
+END
+}

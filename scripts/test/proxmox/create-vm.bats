@@ -497,6 +497,16 @@ setup() {
   assert_no_vm_of_ours
 }
 
+@test "an image that cannot be read in time is not said to be no disk image" {
+  printf 'QFI\373image' >"${BATS_TEST_TMPDIR}/disk.img"
+  VM_IMAGE_SHA256=$(sha256sum "${BATS_TEST_TMPDIR}/disk.img")
+  export VM_TEMPLATE='' VM_IMAGE_URL=file://${BATS_TEST_TMPDIR}/disk.img VM_IMAGE_SHA256=${VM_IMAGE_SHA256%% *} IMAGE_DIR=${BATS_TEST_TMPDIR}/images
+  stub_program qemu-img 'exit 124' # as it ends when it hangs
+  run_script create-vm
+  assert_status 5
+  assert_says "LINUS_REMEDY:check that ${IMAGE_DIR} is on a disk that responds"
+}
+
 @test "a roll-back that cannot destroy says so" {
   fault start 255 skip 'no memory'
   fault destroy 255 skip 'protection mode enabled'

@@ -455,6 +455,28 @@ task_of() { # <type> <VM ID> <added to the start of the process>
   done
 }
 
+@test "a VM of the HA manager is waited for: qm stop only asks for it" {
+  add_our_vm 205
+  fault stop 0 skip 'Requesting HA stop for VM 205'
+  # shellcheck disable=SC2016 # the stub's own variables
+  stub_program sleep 'echo >>"${PVE_STUB}/pauses"; [[ $(wc -l <"${PVE_STUB}/pauses") -lt 3 ]] || { echo stopped >"${PVE_STUB}/status/205"; rm -f "${LINUS_QEMU_DIR}/205.pid"; }'
+  run_script destroy-vm
+  assert_status 0
+  assert_line LINUS_VM_OUTCOME:destroyed
+  assert_called_times 1 'qm stop 205'
+}
+
+@test "a VM that the HA manager does not stop is told of with its name, and not destroyed" {
+  add_our_vm 205
+  fault stop 0 skip 'Requesting HA stop for VM 205'
+  run_script destroy-vm
+  assert_status 5
+  assert_line LINUS_VM_OUTCOME:failed
+  assert_says 'the HA manager, whose resource it is, was asked to stop it, and has not done so in three minutes'
+  assert_says 'ha-manager remove vm:205'
+  refute_called 'qm destroy.*'
+}
+
 @test "a stop that lies is a failure and nothing is destroyed" {
   add_our_vm 205
   fault stop 0 skip ''

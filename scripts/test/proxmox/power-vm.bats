@@ -101,6 +101,27 @@ power() { # <action> [<argument...>]
   assert_nothing_left
 }
 
+@test "a VM of the HA manager, which qm only asks, is waited for, and its manager named" {
+  local action verb=stop
+  for action in stop shutdown start; do
+    if [[ ${action} == start ]]; then
+      verb=start
+      stopped
+    fi
+    fault "${action}" 0 skip "Requesting HA ${verb} for VM 250"
+    power "${action}"
+    assert_status 5
+    assert_says "LINUS_ERROR:could not ${action/shutdown/shut down} VM 250 on node 'pve': the HA manager, whose resource it is, was asked to ${verb} it"
+    assert_says 'ha-manager remove vm:250'
+  done
+  echo running >"${PVE_STUB}/status/250"
+  fault stop 0 skip 'Requesting HA stop for VM 250'
+  # shellcheck disable=SC2016 # the stub's own variables
+  stub_program sleep 'echo stopped >"${PVE_STUB}/status/250"; rm -f "${LINUS_QEMU_DIR}/250.pid"'
+  power stop
+  assert_status 0
+}
+
 @test "a stop that lies is exit 5" {
   fault stop 0 skip ''
   power stop
