@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -13,27 +15,49 @@ import (
 	"linus/internal/config"
 )
 
-// mcpClient is a program that starts MCP servers, and its configuration format.
+// mcpClient is a program that starts MCP servers, or reaches them over HTTP, and its
+// configuration format.
 type mcpClient struct {
 	name  string
 	key   string   // of the object that holds the servers
 	typed bool     // entries need "type": "stdio"
+	toml  bool     // the file is TOML, not JSON
 	files []string // where the file is, for people
+	// http is its entry for a server over HTTP. Nil: it reaches none from its file.
+	http func(url string) any
+}
+
+// tokenVariable is the environment variable in which clients over HTTP find their token.
+const tokenVariable = "LINUS_TOKEN"
+
+// overHTTP returns an entry with a URL, which the client calls key, and with reference, its
+// way to name an environment variable.
+func overHTTP(kind, key, reference string) func(string) any {
+	return func(url string) any {
+		entry := map[string]any{key: url, "headers": map[string]string{"Authorization": "Bearer " + reference}}
+		if kind != "" {
+			entry["type"] = kind
+		}
+		return entry
+	}
 }
 
 var mcpClients = []mcpClient{
-	{"claude-code", "mcpServers", true, []string{
+	{name: "claude-code", key: "mcpServers", typed: true, http: overHTTP("http", "url", "${"+tokenVariable+"}"), files: []string{
 		".mcp.json in a project's directory, for everyone who works on it;",
 		"for yourself only: claude mcp add-json --scope user linus with the inner object",
 	}},
-	{"claude-desktop", "mcpServers", false, []string{
+	{name: "claude-desktop", key: "mcpServers", files: []string{
 		"macOS: ~/Library/Application Support/Claude/claude_desktop_config.json",
 		`Windows: %APPDATA%\Claude\claude_desktop_config.json`,
 		"Linux: ~/.config/Claude/claude_desktop_config.json",
 	}},
-	{"cursor", "mcpServers", true, []string{"~/.cursor/mcp.json, or .cursor/mcp.json in a project's directory"}},
-	{"gemini", "mcpServers", false, []string{"~/.gemini/settings.json, or .gemini/settings.json in a project's directory"}},
-	{"vscode", "servers", true, []string{".vscode/mcp.json in a project's directory; for yourself only: the command \"MCP: Open User Configuration\""}},
+	{name: "codex", key: "mcp_servers", toml: true, files: []string{"~/.codex/config.toml, or .codex/config.toml in a project's directory"}, http: func(url string) any {
+		return map[string]any{"url": url, "bearer_token_env_var": tokenVariable}
+	}},
+	{name: "cursor", key: "mcpServers", typed: true, http: overHTTP("", "url", "${env:"+tokenVariable+"}"), files: []string{"~/.cursor/mcp.json, or .cursor/mcp.json in a project's directory"}},
+	{name: "gemini", key: "mcpServers", http: overHTTP("", "httpUrl", "$"+tokenVariable), files: []string{"~/.gemini/settings.json, or .gemini/settings.json in a project's directory"}},
+	{name: "vscode", key: "servers", typed: true, http: overHTTP("http", "url", "${env:"+tokenVariable+"}"), files: []string{".vscode/mcp.json in a project's directory; for yourself only: the command \"MCP: Open User Configuration\""}},
 }
 
 // mcpServer is a client's entry for linus.
@@ -53,18 +77,22 @@ func mcpClientNames() (names []string) {
 }
 
 func (a *app) mcpConfigCommand() *cobra.Command {
-	var client, command string
+	var client, command, at string
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Print an MCP client's configuration for starting linus",
 		Long: "Prints the client's configuration file to stdout, and where to put it to stderr. It starts this program with the\n" +
 			"settings currently given by flags and the environment. Settings in the env file are read from there; secrets belong there\n" +
-			"too (linus config path) and are left out.",
+			"too (linus config path) and are left out. With --url the client starts nothing: it reaches linus serve --http there, with\n" +
+			"the token in its environment variable " + tokenVariable + ".",
 		Args: noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			i := slices.IndexFunc(mcpClients, func(c mcpClient) bool { return c.name == client })
 			if i < 0 {
 				return usage("--client %q is unknown; use one of: %s", client, strings.Join(mcpClientNames(), ", "))
+			}
+			if at != "" {
+				return a.printHTTPConfig(mcpClients[i], at)
 			}
 			c, err := a.settings()
 			if err != nil {
@@ -81,6 +109,8 @@ func (a *app) mcpConfigCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&client, "client", "", strings.Join(mcpClientNames(), ", "))
 	cmd.Flags().StringVar(&command, "command", "", "path of linus on the client's machine (default: this program)")
+	cmd.Flags().StringVar(&at, "url", "", "URL of linus serve --http for this client, as in https://linus.example:8766, instead of starting linus")
+	_ = cmd.RegisterFlagCompletionFunc("url", cobra.NoFileCompletions)
 	_ = cmd.RegisterFlagCompletionFunc("client", cobra.FixedCompletions(mcpClientNames(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -101,9 +131,45 @@ func (a *app) printMCPConfig(client mcpClient, c config.Config, command string) 
 			server.Env[v.Name] = v.Value
 		}
 	}
-	content := map[string]any{client.key: map[string]mcpServer{"linus": server}}
+	if err := a.printEntry(client, server, secrets); err != nil {
+		return err
+	}
 	if a.json {
-		return a.printJSON(map[string]any{"client": client.name, "places": client.files, "content": content, "left_out": append([]string{}, secrets...)})
+		return nil
+	}
+	if len(secrets) > 0 {
+		a.note("Left out, because others may read that file: %s. Put them into %s, mode 0600.", strings.Join(secrets, ", "), a.sources.EnvFilePath())
+	}
+	if err := c.NeedHost(); err != nil && c.Server == "" {
+		a.note("Without PROXMOX_HOST the tools only say that it is missing: give it here with --host, or in the env file.")
+	}
+	return nil
+}
+
+// printHTTPConfig prints the configuration of a client that reaches linus at a URL.
+func (a *app) printHTTPConfig(client mcpClient, at string) error {
+	u, err := url.Parse(at)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return usage("--url %q is not the URL of a server; give one such as https://linus.example:8766", at)
+	}
+	if client.http == nil {
+		return usage("%s starts programs only; leave --url out, and give --server %s", client.name, at)
+	}
+	if u.Path = strings.TrimSuffix(u.Path, "/"); u.Path == "" {
+		u.Path = "/mcp"
+	}
+	if err := a.printEntry(client, client.http(u.String()), nil); err != nil || a.json {
+		return err
+	}
+	a.note("The client needs the token of linus serve, or of linus token create, in its environment: %s.", tokenVariable)
+	return nil
+}
+
+// printEntry prints a client's file with its entry for linus, and where it belongs.
+func (a *app) printEntry(client mcpClient, entry any, leftOut []string) error {
+	content := map[string]any{client.key: map[string]any{"linus": entry}}
+	if a.json {
+		return a.printJSON(map[string]any{"client": client.name, "places": client.files, "content": content, "left_out": append([]string{}, leftOut...)})
 	}
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)
@@ -112,13 +178,50 @@ func (a *app) printMCPConfig(client mcpClient, c config.Config, command string) 
 	if err := e.Encode(content); err != nil {
 		return fmt.Errorf("write the configuration: %w", err)
 	}
-	a.note("Put it into\n  %s\nIf that file exists, add the entry \"linus\" to its %q.", strings.Join(client.files, "\n  "), client.key)
-	if len(secrets) > 0 {
-		a.note("Left out, because others may read that file: %s. Put them into %s, mode 0600.", strings.Join(secrets, ", "), a.sources.EnvFilePath())
+	add := fmt.Sprintf("add the entry \"linus\" to its %q", client.key)
+	if client.toml {
+		var err error
+		if text, err = asTOML(client.key+".linus", entry); err != nil {
+			return err
+		}
+		add = "add these lines to it"
 	}
-	if err := c.NeedHost(); err != nil && c.Server == "" {
-		a.note("Without PROXMOX_HOST the tools only say that it is missing: give it here with --host, or in the env file.")
-	}
+	a.note("Put it into\n  %s\nIf that file exists, %s.", strings.Join(client.files, "\n  "), add)
 	_, err := a.stdout.Write(text.Bytes())
 	return err
+}
+
+// asTOML returns an entry as a table of TOML: its strings and lists of strings are those of
+// JSON, and an object in it is a table of its own.
+func asTOML(name string, entry any) (out bytes.Buffer, err error) {
+	data, err := json.Marshal(entry)
+	if err != nil {
+		return out, fmt.Errorf("write the configuration: %w", err)
+	}
+	var fields map[string]any
+	if err := json.Unmarshal(data, &fields); err != nil {
+		return out, fmt.Errorf("write the configuration: %w", err)
+	}
+	tables := map[string]any{}
+	_, _ = fmt.Fprintf(&out, "[%s]\n", name)
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
+		if object, ok := fields[key].(map[string]any); ok {
+			tables[key] = object
+			continue
+		}
+		_, _ = fmt.Fprintf(&out, "%s = ", key)
+		e := json.NewEncoder(&out) // ends the line
+		e.SetEscapeHTML(false)
+		if err := e.Encode(fields[key]); err != nil {
+			return out, fmt.Errorf("write the configuration: %w", err)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(tables)) {
+		table, err := asTOML(name+"."+key, tables[key])
+		if err != nil {
+			return out, err
+		}
+		_, _ = fmt.Fprintf(&out, "\n%s", table.Bytes())
+	}
+	return out, nil
 }
