@@ -27,7 +27,7 @@ func (a *app) checkCommand() *cobra.Command {
 		Short: "Check whether the Proxmox host can run jobs; exit code 1 if not",
 		Long: "Logs in to the host and checks its version, tools, storage, bridge, template and more, and says for each finding what to do.\n" +
 			"Nothing on the host is changed.",
-		Args:  noArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := a.attach(cmd.Context(), true)
 			if err != nil {

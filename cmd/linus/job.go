@@ -360,7 +360,7 @@ func (a *app) cancelCommand() *cobra.Command {
 		Short: "End a job: kill its task, destroy its VM",
 		Long: "The output so far is kept; artifacts are not collected. A persistent VM stays, and so do other jobs in it. To end the task\n" +
 			"alone and collect everything, use linus job kill.",
-		Args:  oneArg("the job's ID"),
+		Args: oneArg("the job's ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			s, err := a.attach(ctx, false)

@@ -313,11 +313,14 @@ func (a *app) finishRun(ctx context.Context, s *session, j job.Job, t worktree.T
 	after, cancel := context.WithCancel(context.WithoutCancel(ctx)) // Ctrl-C was for the command
 	defer cancel()
 	j, err := s.Job(after, j.ID)
-	if err != nil || !j.Status.Terminal() {
+	switch {
+	case err != nil || !j.Status.Terminal():
 		return errors.Join(err, ended) // detached
+	case j.Outcome.ExitCode == nil && len(j.Artifacts) == 0: // it has not run, and why is said
+		return ended
 	}
 	if err := a.takeRun(after, s, j, t, r, f); err != nil {
-		a.note("%s %v", "linus:", err)
+		a.note("linus: %s", strings.ReplaceAll(err.Error(), "\n", "\n  "))
 		if ended == nil {
 			ended = exitError(exitFailure)
 		}
@@ -391,13 +394,17 @@ func (a *app) pullRun(ctx context.Context, s *session, j job.Job, t worktree.Tre
 			a.note("pulled: %s", to)
 		}
 		for _, skipped := range j.ArtifactsSkipped {
-			if isPart(skipped.Path) && !strings.Contains(skipped.Reason, "; /** behind it") {
-				failed = errors.Join(failed, fmt.Errorf("not pulled: %s: %s", skipped.Path, skipped.Reason))
+			if isPart(skipped.Path) && !strings.Contains(skipped.Reason, "; /** behind it") && !strings.Contains(skipped.Reason, "nothing there matches") {
 				found = true
+				failed = errors.Join(failed, fmt.Errorf("not pulled: %s: %s", strings.TrimPrefix(skipped.Path, r.tree()+"/"), skipped.Reason))
 			}
 		}
-		if !found {
-			failed = errors.Join(failed, fmt.Errorf("not pulled: %s: it is not one of the paths that were asked for when the run began", name))
+		switch {
+		case found:
+		case slices.Contains(j.Manifest.Artifacts, wildcards.Replace(from)):
+			failed = errors.Join(failed, fmt.Errorf("not pulled: %s: there is no such file in the VM", name))
+		default:
+			failed = errors.Join(failed, fmt.Errorf("not pulled: %s: it was not asked for when the run began", name))
 		}
 	}
 	return failed

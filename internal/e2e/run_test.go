@@ -71,6 +71,10 @@ func TestRun_SendsATreeAndTakesBackWhatHasChanged(t *testing.T) {
 		t.Errorf("second run: %q, %s", out, said)
 	}
 
+	if _, said = linus(1, "run", "--vm", "dev", "--pull", "none", "--pull", "out", "--", "true"); !strings.Contains(said, "not pulled: none: there is no such file") || read("out") != "built\n" {
+		t.Errorf("pulled: %s; out is %q", said, read("out"))
+	}
+	_ = os.Remove(filepath.Join(dir, "out"))
 	// As root, in the same tree, and then again not.
 	out, said = linus(0, "run", "--vm", "dev", "--sudo", "--diff", "--", "sh", "-c", "id -u; umask 077; echo root >two; echo root >new")
 	if !strings.HasPrefix(out, "0\n") || !strings.Contains(out, "+root\n") {
