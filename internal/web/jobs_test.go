@@ -84,6 +84,9 @@ func TestJobs_ChartHasItsNumbersAsText(t *testing.T) {
 			t.Errorf("the page lacks %s", want)
 		}
 	}
+	if strings.Contains(text, `role="img"`) {
+		t.Error("links are within an image, where assistive technology does not find them")
+	}
 	if strings.Count(text, "<rect class=\"chart-") != 5 {
 		t.Error("not one column for each number")
 	}
