@@ -21,7 +21,7 @@ func (a *app) nodeListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "List the nodes that VMs are created on, with their memory and VMs",
-		Long: "COMMITTED is the memory that all VMs and containers of the node are configured with, except those that are off.\n" +
+		Long: "Lists the nodes with their memory and our VMs on them.\n\nCOMMITTED is the memory that all VMs and containers of the node are configured with, except those that are off.\n" +
 			"FREE is the memory that is left for new VMs: a tenth of the node's, and at least 1 GiB, is reserved.\n" +
 			"VMs are spread over several nodes if PROXMOX_NODES is set (linus help scale).",
 		Args: noArgs,

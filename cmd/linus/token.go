@@ -30,8 +30,9 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create NAME",
 		Short: "Create a token, and print it this one time",
-		Long: "Jobs, VMs and idempotency keys belong to NAME: whoever presents a token of that name sees them, and nothing of others unless\n" +
-			"its role is admin. A name may have several tokens, so that one can replace another. Only a token's hash is stored.\n" +
+		Long: "Creates a token and prints it, this one time. Jobs, VMs and idempotency keys belong to NAME: whoever presents a token of\n" +
+			"that name sees them, and nothing of others unless its role is admin. A name may have several tokens, so that\n" +
+			"one can replace another. Only a token's hash is stored.\n" +
 			"What each role may do, and how a token is used: linus help access.",
 		Example: "  linus token create ci --role run --limit-jobs 10 --secrets 'CI_*'\n" +
 			"  linus token create dashboard --role read --ttl 0 >token",
@@ -73,8 +74,8 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 	flags.StringSliceVar(&spec.Templates, "templates", nil, "templates and operating systems its VMs may be made from (default: as the settings allow)")
 	flags.IntVar(&spec.Jobs, "limit-jobs", 0, "unfinished jobs at a time (default: no limit)")
 	flags.IntVar(&spec.VMs, "limit-vms", 0, "VMs at a time, those of unfinished jobs included (default: no limit)")
-	flags.StringVar(&sizes[0], "limit-memory", "", "memory of those VMs together, as in 64G (default: no limit)")
-	flags.StringVar(&sizes[1], "limit-disk", "", "disks of those VMs together, at the size they may grow to, as in 500G (default: no limit)")
+	flags.StringVar(&sizes[0], "limit-memory", "", "memory of its VMs together, as in 64G (default: no limit)")
+	flags.StringVar(&sizes[1], "limit-disk", "", "disks of its VMs together, at the size they may grow to, as in 500G (default: no limit)")
 	flags.StringVar(&sizes[2], "limit-stored", "", "what the engine stores of its jobs (files, output, artifacts), as in 2G (default: no limit)")
 	flags.IntVar(&spec.PerHour, "limit-jobs-per-hour", 0, "jobs submitted within an hour (default: no limit)")
 	cmd.ValidArgsFunction = cobra.NoFileCompletions

@@ -284,8 +284,8 @@ func (a *app) vmDestroyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "destroy NAME|ID",
 		Short: "Destroy a VM and its disk; no job may be running in it",
-		Long: "The host proves that the VM is ours and the one meant, and destroys it. If it cannot be destroyed now, the engine tries\n" +
-			"again until it is gone. A VM that cannot be proven ours is left alone, and stays listed with the reason.",
+		Long: "Destroys the VM and its disk, once the host has proven that it is ours and the one meant. If it cannot be destroyed\n" +
+			"now, the engine tries again until it is gone. A VM that cannot be proven ours is left alone, and stays listed with the reason.",
 		Args: oneArg("the VM's name or ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
@@ -338,7 +338,7 @@ func (a *app) vmForgetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "forget NAME|ID",
 		Short: "Stop tracking a VM that is left alone; it stays on the host",
-		Long: "For a VM that was to be destroyed but cannot be proven ours, for example after somebody rewrote its notes: it is no longer\n" +
+		Long: "Gives up a VM that was to be destroyed but cannot be proven ours, for example after somebody rewrote its notes: it is no longer\n" +
 			"checked or listed. The VM itself is not touched, and is yours from then on. Refused for any other VM.",
 		Args: oneArg("the VM's name or ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
