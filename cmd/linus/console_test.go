@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"linus/internal/job"
+	"linus/internal/worktree"
 )
 
 func TestEscapable_TildeDotAtTheStartOfALineLeaves(t *testing.T) {
@@ -298,5 +299,27 @@ linus job logs $id --raw`)
 	}
 	if !strings.Contains(raw, evil+red) {
 		t.Errorf("with --raw: %q", raw)
+	}
+}
+
+// A patch on a terminal is read before it is applied: nothing in it hides what is there.
+func TestDiff_OnATerminalHidesNothing(t *testing.T) {
+	ours, terminal, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.Close()
+	change := worktree.Change{Name: "f", After: &worktree.State{Data: []byte("evil()\r# harmless\x1b[2K\u202e\n")}}
+	if err := (&app{stdout: terminal}).showDiff([]worktree.Change{change}); err != nil {
+		t.Fatal(err)
+	}
+	_ = terminal.Close()
+	shown, _ := io.ReadAll(ours) // ends with an error: the terminal is gone
+	if text := string(shown); !strings.Contains(text, `+evil()\x0d# harmless\x1b[2K\u202e`) || strings.Contains(text, "\x1b") {
+		t.Errorf("shown: %q", text)
+	}
+	var plain bytes.Buffer
+	if err := (&app{stdout: &plain}).showDiff([]worktree.Change{change}); err != nil || !bytes.Contains(plain.Bytes(), change.After.Data) {
+		t.Errorf("in a pipe: %q, %v", plain.Bytes(), err)
 	}
 }

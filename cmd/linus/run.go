@@ -438,19 +438,19 @@ func (a *app) changesOf(ctx context.Context, s *session, j job.Job, t worktree.T
 	return t.Ours(ctx, changes), err
 }
 
-// showDiff writes changes as a patch, to a terminal without escape sequences.
+// showDiff writes changes as a patch. On a terminal nothing in them hides anything: what a
+// terminal would obey is written as an escape.
 func (a *app) showDiff(changes []worktree.Change) error {
-	to, flush := io.Writer(a.stdout), func() error { return nil }
-	if isTerminal(a.stdout) {
-		p := &shown.Printer{To: a.stdout}
-		to, flush = p, p.Flush
-	}
 	for _, c := range changes {
-		if _, err := to.Write(c.Diff()); err != nil {
+		patch := c.Diff()
+		if isTerminal(a.stdout) {
+			patch = []byte(shown.Visible(string(patch)))
+		}
+		if _, err := a.stdout.Write(patch); err != nil {
 			return err
 		}
 	}
-	return flush()
+	return nil
 }
 
 // bytesText is a number of bytes for people.
