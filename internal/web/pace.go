@@ -17,7 +17,7 @@ const (
 	uploadTime = 5 * time.Minute
 	partTime   = time.Minute
 	lingerTime = time.Second // for the rest of a body that nobody has read
-	partSize   = 64 << 10 // bytes
+	partSize   = 64 << 10    // bytes
 )
 
 // paced bounds how long a request's body takes, also that of one that is refused: its rest
