@@ -109,7 +109,8 @@ type Config struct {
 	LeaseHours    int `envconfig:"LEASE_HOURS" default:"24" min:"0" max:"8760" desc:"Hours after a job's timeout after which the host destroys its VM by itself if linus has not done so. 0: never."`
 	RetentionDays int `envconfig:"RETENTION_DAYS" default:"30" min:"0" max:"3650" desc:"Days after which a finished job and its output are deleted. 0: never."`
 
-	StateDir string `envconfig:"LINUS_STATE_DIR" kind:"path" desc:"Directory for the database, outputs, keys and log. Empty: linus in $XDG_STATE_HOME or ~/.local/state."`
+	StateDir     string `envconfig:"LINUS_STATE_DIR" kind:"path" desc:"Directory for the database, outputs, keys and log. Empty: linus in $XDG_STATE_HOME or ~/.local/state."`
+	StateReserve int    `envconfig:"LINUS_STATE_RESERVE" default:"512" min:"0" max:"1000000" desc:"MiB of the state directory's file system that stay free for jobs that run: below, no job is accepted. 0: none. With LINUS_DATABASE_URL not looked at."`
 	// DatabaseURL may contain a password.
 	DatabaseURL Secret `envconfig:"LINUS_DATABASE_URL" desc:"PostgreSQL database (postgres://USER:PASSWORD@HOST:5432/DATABASE) for jobs, their output and artifacts, which several engines can share. Options such as sslmode and passfile are as in PostgreSQL's own URLs. Empty: SQLite and files in LINUS_STATE_DIR."`
 

@@ -79,6 +79,7 @@ const (
 	codeNoRoute     = "no_route"
 	codeTooLarge    = "too_large"
 	codeInternal    = "internal"
+	codeUnavailable = "unavailable"
 )
 
 // encodeError returns the code and HTTP status of an engine's error.
@@ -121,6 +122,9 @@ func encodeError(err error) (int, failure) {
 	case errors.As(err, &narrowed):
 		f.Code, f.Narrowed = codeNarrowed, narrowed
 		return http.StatusForbidden, f
+	case job.Own(err):
+		f.Code, f.Text = codeUnavailable, "the engine cannot do this at the moment, try again: "+f.Text
+		return http.StatusServiceUnavailable, f
 	case errors.Is(err, ErrNoEngine):
 		f.Code = codeGone
 		return http.StatusServiceUnavailable, f
@@ -154,6 +158,8 @@ func (f failure) decodeError() error {
 		return f.Host
 	case f.Code == codeDenied && f.Denied != nil:
 		return f.Denied
+	case f.Code == codeUnavailable:
+		return &job.OwnFault{Err: errors.New(f.Text)}
 	case f.Code == codeNarrowed && f.Narrowed != nil:
 		return f.Narrowed
 	default:

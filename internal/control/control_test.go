@@ -464,6 +464,7 @@ func TestClient_ErrorsArriveAsWhatTheyWere(t *testing.T) {
 	invalid := &job.InvalidError{Fields: []*job.FieldError{{Field: "manifest.task", Problem: "is required", Remedy: "give it"}}}
 	cursor := &job.FieldError{Field: "cursor", Problem: "is not one", Remedy: "leave it out"}
 	host := &job.HostError{Op: "create VM", Host: "pve", Class: job.HostOffline, Text: "down", Remedy: "start it"}
+	narrowed := &job.NarrowedError{What: "VMs", Toolsets: []string{"vm"}, Has: []string{"jobs"}}
 	for _, tt := range []struct {
 		name string
 		err  error
@@ -486,6 +487,13 @@ func TestClient_ErrorsArriveAsWhatTheyWere(t *testing.T) {
 		{"host", host, func(err error) bool {
 			var e *job.HostError
 			return errors.As(err, &e) && cmp.Equal(e, host)
+		}},
+		{"narrowed", narrowed, func(err error) bool {
+			var e *job.NarrowedError
+			return errors.As(err, &e) && cmp.Equal(e, narrowed) && errors.Is(err, job.ErrNotAllowed)
+		}},
+		{"its own fault", &job.OwnFault{Err: errors.New("database or disk is full")}, func(err error) bool {
+			return job.Own(err) && strings.Contains(err.Error(), "the engine cannot do this at the moment, try again: database or disk is full")
 		}},
 		{"other", errors.New("disk full"), func(err error) bool { return strings.Contains(err.Error(), "disk full") }},
 	} {

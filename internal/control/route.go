@@ -308,6 +308,9 @@ func answer(w http.ResponseWriter, body any, err error) {
 	if err != nil {
 		var f failure
 		code, f = encodeError(err)
+		if f.Code == codeUnavailable {
+			w.Header().Set("Retry-After", "5")
+		}
 		if f.Denied != nil { // as RFC 6750 says
 			w.Header().Set("WWW-Authenticate", fmt.Sprintf("Bearer error=%q, scope=%q", "insufficient_scope", f.Denied.Need.Scope()))
 		}

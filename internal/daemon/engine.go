@@ -93,6 +93,7 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 		AllowFile:          allowed.commands.CheckFile,
 		Webhooks:           notify,
 		Admit:              admit,
+		Spare:              st.Spare,
 		CallbackURL:        func(ctx context.Context) (string, error) { return e.callbackURL(ctx, c) },
 		CallbackAddr:       func() string { return e.callbacks.Addr() },
 		Connected:          e.watch.metrics.Connected,
@@ -118,7 +119,7 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 // storeOptions returns the options of the store that the settings name. log may
 // be nil.
 func storeOptions(c config.Config, log *slog.Logger) store.Options {
-	return store.Options{Dir: c.StateDir, URL: c.DatabaseURL.Reveal(), MaxOutput: int64(c.MaxOutputSize), MaxJobs: c.MaxJobsAll, Log: log}
+	return store.Options{Dir: c.StateDir, URL: c.DatabaseURL.Reveal(), Reserve: int64(c.StateReserve) << 20, MaxOutput: int64(c.MaxOutputSize), MaxJobs: c.MaxJobsAll, Log: log}
 }
 
 // engineFile is where the ID stands under which the state directory's engine shares a

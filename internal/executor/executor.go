@@ -67,6 +67,7 @@ type Options struct {
 	Defaults           job.Defaults
 	MaxJobs            int           // jobs with a VM of their own at a time; 4
 	MaxOutput          int64         // bytes stored of each stream; 10 MiB
+	Spare              func() error  // why no job may be submitted for lack of space; nil: there is always some
 	HeartbeatThreshold time.Duration // silence after which a job is lost; 2 min
 	CleanupInterval    time.Duration // between two attempts to finish what could not be finished; 30 s
 	SweepInterval      time.Duration // between two searches for leftover VMs and old jobs; 10 min

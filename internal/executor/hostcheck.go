@@ -2,6 +2,7 @@ package executor
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -60,6 +61,9 @@ func (e *Executor) checking(ctx context.Context) (*hostCheck, error) {
 		if c.err == nil && c.report.OK {
 			c.report.Checks = append(c.report.Checks, e.checkPools(running)...)
 		}
+		if own := e.checkSelf(running); c.err == nil && len(own) > 0 {
+			c.report.OK, c.report.Checks = false, append(c.report.Checks, own...)
+		}
 		c.at = time.Now()
 	})
 	if err != nil {
@@ -67,4 +71,31 @@ func (e *Executor) checking(ctx context.Context) (*hostCheck, error) {
 	}
 	e.hostCheck = c
 	return c, nil
+}
+
+// checkSelf returns what is wrong with what the engine itself stands on.
+func (e *Executor) checkSelf(ctx context.Context) (wrong []job.Check) {
+	fail := func(name, text, remedy string) {
+		wrong = append(wrong, job.Check{Name: name, Level: "fail", Text: text, Remedy: remedy})
+	}
+	if e.o.Spare != nil {
+		if err := e.o.Spare(); err != nil {
+			fail("state", err.Error(), "jobs that run go on; no job is accepted until there is more")
+		}
+	}
+	if _, err := e.o.Store.Cordons(ctx); err != nil && ctx.Err() == nil {
+		fail("database", err.Error(), "see that the database runs, has disk left and can be reached")
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	n, text := 0, ""
+	for _, r := range e.runs {
+		if r.fault != nil {
+			n, text = n+1, r.fault.text
+		}
+	}
+	if n > 0 {
+		fail("engine", fmt.Sprintf("this engine cannot go on with %d of its jobs, such as: %s", n, text), "the jobs wait for that, and their VMs work on; see the engine's log")
+	}
+	return wrong
 }

@@ -165,7 +165,27 @@ func (e *Executor) fits(m job.Manifest) error {
 	if err != nil {
 		return err
 	}
-	return e.o.Placer.Fits(spec)
+	return neverFits(e.o.Placer.Fits(spec))
+}
+
+// neverFits returns what is wrong with a manifest whose VM no node can take, however long
+// it waits; other errors as they are.
+func neverFits(err error) error {
+	var none *job.NoRoomError
+	if !errors.As(err, &none) || !none.Never() {
+		return err
+	}
+	wrong := &job.FieldError{Field: "manifest", Problem: none.Error(), Remedy: "ask for what a node has, or have it set up on one"}
+	only := func(reason job.RefusalReason) bool {
+		return !slices.ContainsFunc(none.Refusals, func(r job.Refusal) bool { return r.Reason != reason })
+	}
+	switch {
+	case only(job.RefusedMemory):
+		wrong.Field, wrong.Remedy = "manifest.resources.memory", "ask for less memory"
+	case only(job.RefusedTemplate):
+		wrong.Field, wrong.Remedy = "manifest.vmTemplate", "use a template that a node has, or build this one"
+	}
+	return wrong
 }
 
 // relocate records that the job's VM is on another node.

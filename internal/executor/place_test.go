@@ -176,14 +176,18 @@ func TestPlace_WhatNeverFitsFails(t *testing.T) {
 		t.Errorf("%+v, VM %+v", j.Outcome, j.VM)
 	}
 	m := job.Manifest{Task: "x", AgentType: job.AgentScript}
-	var none *job.NoRoomError
-	if _, err := r.Plan(t.Context(), job.Submission{Kind: job.KindTask, Manifest: m}); !errors.As(err, &none) {
-		t.Errorf("%v", err)
+	refused := func(err error) {
+		t.Helper()
+		var wrong *job.FieldError
+		if !errors.As(err, &wrong) || wrong.Field != "manifest.resources.memory" || !strings.Contains(wrong.Problem, "pve1: 3 GiB free of 16, needs 4") || wrong.Remedy == "" {
+			t.Errorf("%#v", err)
+		}
 	}
+	_, err := r.Plan(t.Context(), job.Submission{Kind: job.KindTask, Manifest: m})
+	refused(err)
 	n.never = full(true)
-	if _, err := r.Submit(t.Context(), job.Submission{Manifest: m}); !errors.As(err, &none) {
-		t.Errorf("%v", err)
-	}
+	_, err = r.Submit(t.Context(), job.Submission{Manifest: m})
+	refused(err)
 }
 
 // No entry of the cluster answers for a while.

@@ -49,6 +49,11 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 			return job.Job{}, err
 		}
 	}
+	if e.o.Spare != nil {
+		if err := e.o.Spare(); err != nil {
+			return job.Job{}, fmt.Errorf("no job is accepted: %w", err)
+		}
+	}
 	id, err := uuid.NewV7()
 	if err != nil {
 		return job.Job{}, fmt.Errorf("create a job ID: %w", err)

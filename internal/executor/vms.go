@@ -67,7 +67,7 @@ func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error)
 	spec.PublicKey = noKey
 	if e.o.Placer != nil {
 		if spec.Node, err = e.place(ctx, j, *j.VM); err != nil {
-			return nil, err
+			return nil, neverFits(err)
 		}
 	}
 	return e.o.Provider.Plan(ctx, spec)

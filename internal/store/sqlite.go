@@ -70,6 +70,7 @@ func (s *Store) openSQLite(ctx context.Context, o Options) error {
 		return fmt.Errorf("open state directory: %w", err)
 	}
 	path := filepath.Join(dir, databaseName)
+	s.dir = dir
 	s.dialect, s.files, s.name = sqlite{}, &directories{s: s, dir: filepath.Join(dir, jobsDir)}, databaseName
 	if err := os.MkdirAll(filepath.Join(dir, jobsDir), 0o700); err != nil {
 		return fmt.Errorf("create state directory: %w", err)

@@ -48,6 +48,7 @@ type Options struct {
 	Dir       string       // the state directory; created (0700) if missing. Not used with URL
 	URL       string       // of a PostgreSQL database; "": SQLite in Dir
 	MaxOutput int64        // bytes kept of each output stream; 0: 10 MiB
+	Reserve   int64        // bytes of the state directory's file system that Spare keeps free
 	MaxJobs   int          // jobs with a slot, on all engines together; 0: no limit
 	Log       *slog.Logger // nil: silent
 
@@ -61,6 +62,8 @@ type Store struct {
 	files     files
 	name      string // of the database, for errors: without credentials
 	maxOutput int64
+	dir       string // the state directory; "": the database is elsewhere
+	reserve   int64
 	log       *slog.Logger
 	read      *reader
 	maxJobs   int
@@ -82,7 +85,7 @@ type Store struct {
 // date. It refuses a database written by a newer linus.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{
-		maxOutput: cmp.Or(o.MaxOutput, 10<<20), maxJobs: o.MaxJobs, log: o.Log, patience: openPatience,
+		reserve: o.Reserve, maxOutput: cmp.Or(o.MaxOutput, 10<<20), maxJobs: o.MaxJobs, log: o.Log, patience: openPatience,
 		waiting: changes{news: make(chan struct{}, 1)}, gathered: gathered{jobs: map[string]bool{}},
 	}
 	if s.log == nil {

@@ -1,0 +1,4 @@
+package store
+
+// freeBytes is not known here.
+func freeBytes(string) (free int64, known bool) { return 0, false }
