@@ -33,7 +33,7 @@ type APIOptions struct {
 // when it may no longer be made. So is a client that does not read its response.
 func API(e job.Engine, o APIOptions) http.Handler {
 	mux := http.NewServeMux()
-	bodies := cmp.Or(o.Bodies, new(job.Bodies))
+	bodies := apiBodies{cmp.Or(o.Bodies, new(job.Bodies)), &job.Bodies{Apart: true}}
 	for _, r := range verbs() {
 		handleAPI(mux, r, job.Engine(apiEngine{e}), bodies)
 	}
@@ -62,7 +62,10 @@ const (
 	slowest  = 64 << 10
 )
 
-func handleAPI[E any](mux *http.ServeMux, at row[E], e E, bodies *job.Bodies) {
+// apiBodies is the memory of requests and of large responses.
+type apiBodies struct{ in, out *job.Bodies }
+
+func handleAPI[E any](mux *http.ServeMux, at row[E], e E, bodies apiBodies) {
 	mux.HandleFunc(at.method+" "+APIPrefix+at.path, func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
 		if q.Has("token") || q.Has("access_token") {
@@ -76,8 +79,12 @@ func handleAPI[E any](mux *http.ServeMux, at row[E], e E, bodies *job.Bodies) {
 				return
 			}
 		}
-		if at.body {
-			leave, err := bodies.Take(r.Context(), r.ContentLength)
+		if at.body || at.heavy {
+			memory, size := bodies.in, r.ContentLength
+			if at.heavy {
+				memory, size = bodies.out, -1 // nobody knows before it is read
+			}
+			leave, err := memory.Take(r.Context(), size)
 			if err != nil {
 				answer(w, nil, err)
 				return

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 
@@ -341,6 +342,46 @@ func TestAPI_BoundsWhatIsReadAtOnce(t *testing.T) {
 			}
 		}
 		close(ended)
+		all.Wait()
+	})
+}
+
+// slow is an engine whose results take until they may.
+type slow struct {
+	*engine
+	asked atomic.Int64
+	ended chan struct{}
+}
+
+func (s *slow) Result(context.Context, string) (job.Result, error) {
+	s.asked.Add(1)
+	<-s.ended
+	return job.Result{}, nil
+}
+
+// Large results cost memory until they are sent: each principal has so much, and takes none
+// of anybody else's.
+func TestAPI_BoundsLargeResults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &slow{engine: &engine{}, ended: make(chan struct{})}
+		api := control.API(e, control.APIOptions{})
+		var all sync.WaitGroup
+		for n, who := range []string{"alice", "bob", "carol", "dave"} {
+			for range 5 {
+				all.Go(func() {
+					r := httptest.NewRequestWithContext(job.WithPrincipal(t.Context(), job.Principal{Name: who, Role: job.RoleRead}), "GET", "/api/v1/jobs/x/result", nil)
+					w := httptest.NewRecorder()
+					if api.ServeHTTP(w, r); w.Code != http.StatusOK {
+						t.Errorf("%d %s", w.Code, w.Body)
+					}
+				})
+			}
+			synctest.Wait()
+			if got := e.asked.Load(); got != int64(n+1) {
+				t.Errorf("with %s's, %d are read", who, got)
+			}
+		}
+		close(e.ended)
 		all.Wait()
 	})
 }

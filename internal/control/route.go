@@ -33,6 +33,7 @@ type shape struct {
 	method     string
 	path       string // a pattern of http.ServeMux
 	params     []param
+	heavy      bool         // the result may have as many bytes as a request
 	body       bool         // the fields that are not params, as JSON
 	stream     int          // the field that is the whole body, an io.Reader; -1: none
 	in, out    reflect.Type // out is nil for a WebSocket
@@ -77,6 +78,12 @@ func route[E, In, Out any](name, at string, repeatable func(In) bool, call verb[
 		}
 		answer(w, out, err)
 	}}
+}
+
+// heavy marks a row whose result may be large.
+func heavy[E any](r row[E]) row[E] {
+	r.heavy = true
+	return r
 }
 
 // newShape returns the shape of a row at a method and a path, as in route.

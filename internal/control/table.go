@@ -22,8 +22,8 @@ func verbs() []row[job.Engine] {
 		route("Submit", "POST /v1/jobs", ifKeyed, job.Engine.Submit),
 		route("Plan", "POST /v1/plan", always, job.Engine.Plan),
 		route("Job", "GET /v1/jobs/{id}", always, ofJob(job.Engine.Job)),
-		route("Manifest", "GET /v1/jobs/{id}/manifest", always, ofJob(job.Engine.Manifest)),
-		route("Result", "GET /v1/jobs/{id}/result", always, ofJob(job.Engine.Result)),
+		heavy(route("Manifest", "GET /v1/jobs/{id}/manifest", always, ofJob(job.Engine.Manifest))),
+		heavy(route("Result", "GET /v1/jobs/{id}/result", always, ofJob(job.Engine.Result))),
 		route("Cancel", "POST /v1/jobs/{id}/cancel", always, func(e job.Engine, ctx context.Context, in jobRef) (none, error) {
 			return none{}, e.Cancel(ctx, in.ID)
 		}),

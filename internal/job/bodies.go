@@ -19,6 +19,10 @@ const (
 // requests are done. No principal can have all of it, so that one whose requests are large,
 // or slow, does not hold the others up. The zero value is ready.
 type Bodies struct {
+	// Apart is for responses, which are sent as slowly as their clients read: there is no
+	// bound for all, so that who reads slowly holds up nobody else's.
+	Apart bool
+
 	mu    sync.Mutex
 	all   int64
 	of    map[string]int64 // by principal
@@ -54,7 +58,7 @@ func (b *Bodies) take(who string, bytes int64) (freed <-chan struct{}, ok bool) 
 	if bytes > smallBody {
 		most = largeBodies
 	}
-	if b.all+bytes > most || b.of[who]+bytes > bodiesEach {
+	if !b.Apart && b.all+bytes > most || b.of[who]+bytes > bodiesEach {
 		if b.freed == nil {
 			b.freed = make(chan struct{})
 		}

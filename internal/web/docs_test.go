@@ -14,7 +14,7 @@ func TestDocs_ListsEveryRoute(t *testing.T) {
 	nothing := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 	o := Options{MCP: nothing, API: nothing, Metrics: nothing, OAuth: &OAuth{}, Token: "token"}
 	var routes []string
-	err := (&api{o, newPages(o)}).routes().Walk(func(r *mux.Route, _ *mux.Router, _ []*mux.Route) error {
+	err := (&api{Options: o, pages: newPages(o)}).routes().Walk(func(r *mux.Route, _ *mux.Router, _ []*mux.Route) error {
 		path, err := r.GetPathTemplate()
 		methods, noMethods := r.GetMethods()
 		if noMethods != nil {

@@ -6,6 +6,7 @@ import (
 	"mime"
 	"net/http"
 	"path"
+	"slices"
 	"strconv"
 
 	"github.com/gorilla/mux"
@@ -48,11 +49,21 @@ func (a *api) output(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusBadRequest, fmt.Sprintf("limit: %q is not a number from 1 to %d", q.Get("limit"), mostOutput))
 		return
 	}
+	for name := range q {
+		if known := []string{"stream", "offset", "limit"}; !slices.Contains(known, name) {
+			fail(w, http.StatusBadRequest, fmt.Sprintf("%.40q is not a parameter of an output; %s", name, job.DidYouMean(name, known)))
+			return
+		}
+	}
+	leave, err := a.outputs.Take(r.Context(), limit)
+	if err != nil { // the client is gone, or may not go on
+		return
+	}
+	defer leave()
 	var data []byte
 	var last job.Chunk
 	var dropped int64
 	for int64(len(data)) < limit && !last.Complete {
-		var err error
 		if last, err = a.Engine.Output(r.Context(), id, stream, offset, min(limit-int64(len(data)), maxChunk)); err != nil {
 			a.failed(w, r, err)
 			return

@@ -78,7 +78,8 @@ var defaultBounds = bounds{gate: gate.Bounds{All: 4096, Address: 1024, Loopback:
 
 type api struct {
 	Options
-	pages *pages
+	pages   *pages
+	outputs *job.Bodies // that are being sent
 }
 
 // Handler serves the routes. A response that is neither a page nor a file is
@@ -87,7 +88,7 @@ func Handler(o Options) http.Handler {
 	o.Engine = job.Worded(o.Engine, words)
 	o.bounds = cmp.Or(o.bounds, defaultBounds)
 	o.Bodies = cmp.Or(o.Bodies, new(job.Bodies))
-	a := &api{o, newPages(o)}
+	a := &api{o, newPages(o), &job.Bodies{Apart: true}}
 	return paced(a.sameSite(asked(a.routes())))
 }
 

@@ -155,6 +155,7 @@ func TestOutput_IsTheBytesFromTheOffsetAsked(t *testing.T) {
 		{"unknown stream", "?stream=stdin", "", 400, "", ""},
 		{"offset is no number", "?offset=x", "", 400, "", ""},
 		{"limit is negative", "?limit=-1", "", 400, "", ""},
+		{"an unknown parameter", "?ofset=5", "", 400, "", ""},
 	}
 	h := web.Handler(web.Options{Engine: &engine{outputs: map[string]string{"stdout": large, "stderr": "oh"}, complete: true}, MCP: echo, Token: token, Log: log})
 	for _, tt := range tests {
