@@ -41,10 +41,18 @@ func (c Config) Effective() map[string]string {
 
 // Differs returns the settings given to this process that differ from the
 // engine's, as lines for people. What was not given is the engine's to decide.
-func (c Config) Differs(engine map[string]string) []string {
+func (c Config) Differs(engine map[string]string) []string { return c.differs(engine, c.names()) }
+
+// OtherStore is Differs for the settings that say where jobs are stored: an engine with
+// others knows nothing of the jobs that are meant.
+func (c Config) OtherStore(engine map[string]string) []string {
+	return c.differs(engine, []string{"LINUS_DATABASE_URL"})
+}
+
+func (c Config) differs(engine map[string]string, names []string) []string {
 	var lines []string
 	own := c.Effective()
-	for _, name := range c.names() {
+	for _, name := range names {
 		if _, given := c.given[name]; given && own[name] != engine[name] && !slices.Contains(notCompared, name) {
 			lines = append(lines, fmt.Sprintf("%s is %q here, %q in the engine", name, own[name], engine[name]))
 		}

@@ -27,7 +27,7 @@ const (
 // Attach returns a client of the engine of the state directory. It starts one in the
 // background if there is none, now and whenever the engine has ended. strict, for
 // verbs that create VMs, refuses an engine with other settings, unless it can be
-// replaced. With LINUS_SERVER set it is the engine of that server. Errors:
+// replaced; one with another database is refused for every verb. With LINUS_SERVER set it is the engine of that server. Errors:
 // *SettingsError.
 func Attach(ctx context.Context, o Options, strict bool) (*control.Client, error) {
 	if o.Config.Server != "" {
@@ -73,8 +73,11 @@ func (o Options) dial(ctx context.Context, strict bool) (*control.Conn, error) {
 			return nil, err
 		}
 		info := conn.Info()
-		diff := o.Config.Differs(info.Settings)
-		refused := strict && len(diff) > 0
+		diff := o.Config.OtherStore(info.Settings)
+		if strict {
+			diff = o.Config.Differs(info.Settings)
+		}
+		refused := len(diff) > 0
 		if !refused && info.Version == o.Version {
 			return conn, nil
 		}
