@@ -11,7 +11,7 @@ import (
 // within returns a *job.FieldError if a job, of size bytes, that is about to be inserted in
 // the transaction would exceed what its principal may have. Principals are counted in turn,
 // on all engines, so that two jobs at once do not both take the last place. A job that has
-// ended does not count, though its VM may still be there.
+// ended does not count, but its VM does until it is gone.
 func (s *Store) within(ctx context.Context, tx *tx, j job.Job, size int64, l job.Limits) error {
 	if l == (job.Limits{}) || j.Principal == "" {
 		return nil
@@ -56,7 +56,7 @@ func (s *Store) within(ctx context.Context, tx *tx, j job.Job, size int64, l job
 	}
 	vms, memory, disk := 0, 0, 0
 	for _, o := range open {
-		if !o.Shares() && (!o.Status.Terminal() || o.KeepsVM()) {
+		if !o.Shares() && (!o.Status.Terminal() || o.VM != nil && !o.VM.State.Settled()) {
 			vms++
 			memory += sizeMB(o.Manifest.Resources.Memory)
 			disk += sizeMB(o.Manifest.Resources.Disk)

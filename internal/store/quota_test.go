@@ -35,6 +35,15 @@ func TestInsert_CountsWhatThePrincipalHas(t *testing.T) {
 		_, _, err := s.Insert(t.Context(), j, "", l)
 		return err
 	}
+	end := func(id string) {
+		t.Helper()
+		update(t, s, id, func(j *job.Job) ([]job.Event, error) {
+			j.VM = &job.VM{Job: j.ID, State: job.VMDestroyed}
+			j.Outcome = &job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, At: at}
+			j.Status, j.CompletedAt = job.Failed, at
+			return nil, nil
+		})
+	}
 	for says, l := range map[string]job.Limits{
 		"limit jobs of this token is 1 unfinished jobs; 1 are in use":           {Jobs: 1},
 		"limit jobs_per_hour of this token is 1 jobs within an hour; 1 are":     {PerHour: 1},
@@ -57,14 +66,36 @@ func TestInsert_CountsWhatThePrincipalHas(t *testing.T) {
 		if err := add(of(t, ""), l); err != nil {
 			t.Errorf("the operator: %v", err)
 		}
-		update(t, s, first.ID, func(j *job.Job) ([]job.Event, error) { // its result is there, its VM not gone yet
+		for state, passes := range map[job.VMState]bool{job.VMIntended: l.Jobs > 0, job.VMCreated: l.Jobs > 0} { // its result is there, its VM not gone yet
+			update(t, s, first.ID, func(j *job.Job) ([]job.Event, error) {
+				j.VM = &job.VM{Job: j.ID, State: state}
+				j.Outcome = &job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, At: at}
+				j.Status, j.CompletedAt = job.Failed, at
+				return nil, nil
+			})
+			next := of(t, name)
+			if err := add(next, l); (err == nil) != passes {
+				t.Errorf("%s, after the first has ended, with its VM %s: %v", says, state, err)
+			} else if err == nil {
+				end(next.ID)
+			}
+		}
+		end(first.ID)
+		if err := add(of(t, name), l); (err == nil) == (l.PerHour > 0) {
+			t.Errorf("%s, after the first's VM is gone: %v", says, err)
+		}
+		kept := of(t, name+"k", func(j *job.Job) { j.Manifest.Lifecycle = job.Persistent })
+		if err := add(kept, l); err != nil {
+			t.Fatal(err)
+		}
+		update(t, s, kept.ID, func(j *job.Job) ([]job.Event, error) {
 			j.VM = &job.VM{Job: j.ID, State: job.VMCreated}
 			j.Outcome = &job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, At: at}
 			j.Status, j.CompletedAt = job.Failed, at
 			return nil, nil
 		})
-		if err := add(of(t, name), l); (err == nil) == (l.PerHour > 0) {
-			t.Errorf("%s, after the first has ended: %v", says, err)
+		if err := add(of(t, name+"k"), l); (err == nil) != (l.Jobs > 0) {
+			t.Errorf("%s, after a job that keeps its VM: %v", says, err)
 		}
 	}
 	shares := of(t, "sharer", func(j *job.Job) { j.Manifest.VM = "dev" })
