@@ -796,3 +796,26 @@ func TestRemoveTemplate_NeedsAnID(t *testing.T) {
 		t.Errorf("%v, %v", templates, err)
 	}
 }
+
+// What was made a moment ago is not refused for what was known before.
+func TestFits_LooksOnceMoreBeforeItRefuses(t *testing.T) {
+	t.Parallel()
+	w := three(t)
+	templates := w.nodes[0].Templates
+	for i := range w.nodes {
+		w.nodes[i].Templates = nil
+	}
+	p := w.cluster("pve1")
+	if _, err := p.Nodes(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Fits(t.Context(), spec(2)); err == nil {
+		t.Fatal("it fits without a template")
+	}
+	w.mu.Lock()
+	w.nodes[1].Templates = templates
+	w.mu.Unlock()
+	if err := p.Fits(t.Context(), spec(2)); err != nil {
+		t.Error(err)
+	}
+}

@@ -46,10 +46,29 @@ func (p *Provider) Place(ctx context.Context, want job.Placement) (string, error
 	}
 }
 
-// Fits returns *job.NoRoomError if it is known that no node can ever take the VM. It
-// asks nobody.
-func (p *Provider) Fits(spec job.VMSpec) error {
-	inv := p.known()
+// refitTime bounds how long a submit waits for a second look at the cluster.
+const refitTime = 5 * time.Second
+
+// Fits returns *job.NoRoomError if it is known that no node can ever take the VM. Before
+// it says so it looks at the cluster once more: a template, or a node, may just have come.
+func (p *Provider) Fits(ctx context.Context, spec job.VMSpec) error {
+	err := p.fits(p.known(), spec)
+	if err == nil {
+		return nil
+	}
+	p.mu.Lock()
+	p.readAt = time.Time{}
+	p.mu.Unlock()
+	timed, end := context.WithTimeout(ctx, refitTime)
+	defer end()
+	inv, unread := p.inventory(timed)
+	if unread != nil {
+		return err
+	}
+	return p.fits(inv, spec)
+}
+
+func (p *Provider) fits(inv job.Inventory, spec job.VMSpec) error {
 	inv.Nodes = p.used(inv)
 	if len(inv.Nodes) == 0 {
 		return nil

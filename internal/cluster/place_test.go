@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	"linus/internal/job"
 )
@@ -229,12 +230,13 @@ func TestPlace_FillsTheClusterAndNotMore(t *testing.T) {
 func TestFits_KnowsWhatNeverFits(t *testing.T) {
 	t.Parallel()
 	p := New(Options{Storage: "local-lvm", Only: []string{"pve1", "pve2"}})
-	if err := p.Fits(spec(1000)); err != nil {
+	if err := p.Fits(t.Context(), spec(1000)); err != nil {
 		t.Errorf("nothing is known of the cluster: %v", err)
 	}
 	p.inv = inventory(aNode("pve1", 16), aNode("pve2", 32, func(n *job.Node) { n.Online = false }), aNode("pve3", 2000))
+	p.err, p.triedAt = errors.New("the entry is away"), time.Now() // so the second look adds nothing
 	for gib, never := range map[int]bool{4: false, 20: false, 32: true} {
-		err := p.Fits(spec(gib))
+		err := p.Fits(t.Context(), spec(gib))
 		var full *job.NoRoomError
 		if errors.As(err, &full) != never {
 			t.Errorf("%d GiB: %v", gib, err)

@@ -16,8 +16,8 @@ type Placer interface {
 	// Place returns the node for a VM; *job.NoRoomError if no node can take it now.
 	Place(ctx context.Context, want job.Placement) (string, error)
 	// Fits returns *job.NoRoomError if it is known that no node can ever take such a
-	// VM. It asks nobody.
-	Fits(spec job.VMSpec) error
+	// VM. It takes seconds at most.
+	Fits(ctx context.Context, spec job.VMSpec) error
 }
 
 // placeAgain is the time between two attempts to find a node for a VM, unless room
@@ -157,7 +157,7 @@ func (e *Executor) madeRoom() {
 
 // fits returns an error if it is known that no node can ever take the VM of a
 // submission.
-func (e *Executor) fits(m job.Manifest) error {
+func (e *Executor) fits(ctx context.Context, m job.Manifest) error {
 	if e.o.Placer == nil || m.VM != "" {
 		return nil
 	}
@@ -165,7 +165,7 @@ func (e *Executor) fits(m job.Manifest) error {
 	if err != nil {
 		return err
 	}
-	return neverFits(e.o.Placer.Fits(spec))
+	return neverFits(e.o.Placer.Fits(ctx, spec))
 }
 
 // neverFits returns what is wrong with a manifest whose VM no node can take, however long

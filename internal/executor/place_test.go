@@ -35,7 +35,7 @@ func (n *nodes) Place(_ context.Context, want job.Placement) (string, error) {
 	return n.place(want) // without the lock: a bubble's clock stands still while anyone waits for one
 }
 
-func (n *nodes) Fits(job.VMSpec) error { return n.never }
+func (n *nodes) Fits(context.Context, job.VMSpec) error { return n.never }
 
 func (n *nodes) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
 	n.mu.Lock()

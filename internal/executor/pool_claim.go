@@ -156,7 +156,11 @@ func (e *Executor) awaken(ctx context.Context, j job.Job) (job.Job, error) {
 		return j, err
 	}
 	if vm.HostKey != j.VM.HostKey {
-		return j, passesFor(vm, *j.VM, "SSH host key", "look for an address in use twice")
+		return j, &job.HostError{
+			Op: fmt.Sprintf("resume VM %d (%s)", vm.ID, vm.Name), Host: "node " + j.VM.Node, Class: job.HostKeyChanged,
+			Text:   "it came back with another SSH host key than it was suspended with; nothing was sent there",
+			Remedy: "look whether its template makes new host keys when a VM is resumed, or another machine has its address",
+		}
 	}
 	e.o.Guest.Forget(j)
 	if _, err := e.claim(ctx, vm.Job, vm, recordEvents()); err != nil {

@@ -66,6 +66,9 @@ func TestPool_HibernatedMemberThatDoesNotComeBack(t *testing.T) {
 			if j := r.wait(id); j.Status != job.Success || j.VM.Source != job.SourceCold {
 				t.Errorf("%+v, VM %+v", j.Outcome, j.VM)
 			}
+			if said := strings.Join(r.warnings(id, "did not answer and is not used"), ""); name == "another key" && !strings.Contains(said, "it came back with another SSH host key than it was suspended with") {
+				t.Errorf("it says %q", said)
+			}
 			r.removePool()
 			r.noLeaks()
 		})

@@ -27,7 +27,7 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 	if err != nil {
 		return job.Job{}, err
 	}
-	m, err := e.complete(s)
+	m, err := e.complete(ctx, s)
 	if err != nil {
 		return job.Job{}, err
 	}
@@ -147,7 +147,7 @@ func (e *Executor) admit(ctx context.Context, s job.Submission, m job.Manifest) 
 
 // complete checks a submission, including whether it is allowed, and returns its
 // manifest with every default.
-func (e *Executor) complete(s job.Submission) (job.Manifest, error) {
+func (e *Executor) complete(ctx context.Context, s job.Submission) (job.Manifest, error) {
 	m := s.Manifest
 	switch s.Kind {
 	case job.KindTask:
@@ -176,5 +176,5 @@ func (e *Executor) complete(s job.Submission) (job.Manifest, error) {
 	if err != nil {
 		return m, err
 	}
-	return m, e.fits(m)
+	return m, e.fits(ctx, m)
 }

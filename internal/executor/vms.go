@@ -54,7 +54,7 @@ const noKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAAAAAAAAAAAAAAAAAAAAAAAAAAAA
 // Plan returns what creating the submission's VM would do, and changes nothing.
 func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error) {
 	s.Principal, _ = job.PrincipalFrom(ctx)
-	m, err := e.complete(s)
+	m, err := e.complete(ctx, s)
 	if err != nil {
 		return nil, err
 	}
