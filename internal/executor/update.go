@@ -37,7 +37,7 @@ func (e *Executor) updateSoon(ctx context.Context, id string, change func(*job.J
 func (e *Executor) shown(change func(*job.Job) ([]job.Event, error), events *[]job.Event) func(*job.Job) ([]job.Event, error) {
 	return func(j *job.Job) ([]job.Event, error) {
 		undecided, ended := j.Outcome == nil, j.Status.Terminal()
-		j.Settled = nil
+		j.Settled, j.Postponed = nil, nil
 		made, err := change(j)
 		if *events = made; err != nil {
 			return nil, err

@@ -33,6 +33,7 @@ const (
 	webhooksAtOnce = 8
 	webhooksRead   = 100
 	webhookAge     = 24 * time.Hour
+	webhookTime    = 15 * time.Second // that an attempt may take; Send ends it
 	webhookLook    = 30 * time.Second // another engine may have recorded some
 )
 
@@ -136,8 +137,7 @@ func (e *Executor) notify(ctx context.Context, w job.Webhook) error {
 		pauses = webhookPauses
 	}
 	pause := pauses[min(w.Attempts, len(pauses)-1)]
-	next := now().Add(pause)
-	taken, err := e.o.Store.TakeWebhook(ctx, w, next)
+	taken, err := e.o.Store.TakeWebhook(ctx, w, now().Add(webhookTime+pause))
 	if err != nil || !taken {
 		return err
 	}
@@ -146,6 +146,7 @@ func (e *Executor) notify(ctx context.Context, w job.Webhook) error {
 	if ctx.Err() != nil {
 		return nil // the engine stops; what has arrived is recognised by its ID
 	}
+	next := now().Add(pause)
 	attempt := w.Attempts + 1
 	log := e.o.Log.With("job_id", w.JobID, "host", r.Host, "attempt", attempt, "status", r.Status, "duration_ms", time.Since(began).Milliseconds())
 	over := r.Final || attempt > len(pauses) || time.Since(w.CreatedAt) > webhookAge
@@ -173,7 +174,9 @@ func (e *Executor) notify(ctx context.Context, w job.Webhook) error {
 	}
 	_, err = e.update(ctx, w.JobID, func(j *job.Job) ([]job.Event, error) {
 		j.SetDelivery(d)
-		if d.State != job.DeliveryPending {
+		if d.State == job.DeliveryPending {
+			j.Postponed = []job.Webhook{{ID: w.ID, NextAt: next}}
+		} else {
 			j.Settled = []string{w.ID}
 		}
 		return events, nil

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"linus/internal/executor"
@@ -272,4 +273,29 @@ func TestWebhooks_NoneWithoutAnEnd(t *testing.T) {
 	if len(h.got) != 1 || !strings.Contains(string(h.got[0].Body), `"reason":"cancelled"`) {
 		t.Errorf("sent %+v", h.got)
 	}
+}
+
+// An attempt that takes long does not eat up the pause before the next.
+func TestWebhooks_PauseAfterAnAttemptThatHung(t *testing.T) {
+	t.Parallel()
+	notOnPostgres(t)
+	synctest.Test(t, func(t *testing.T) {
+		r := newRigHere(t, 1)
+		r.stop()
+		r.opts.CleanupInterval, r.opts.PoolInterval = 30*time.Second, time.Minute
+		const hangs = 14 * time.Second
+		began := make(chan time.Time, 10)
+		r.opts.Webhooks = &executor.Webhooks{Installation: true, Send: func(context.Context, job.Webhook) job.WebhookResult {
+			began <- time.Now()
+			time.Sleep(hangs)
+			return job.WebhookResult{Host: "ci.example", Err: errors.New("no answer")}
+		}}
+		r.restart()
+		r.behave(providertest.Behaviour{}, true)
+		r.wait(r.submit())
+		first, second := <-began, <-began
+		if pause := second.Sub(first) - hangs; pause < 5*time.Second || pause > 7*time.Second {
+			t.Errorf("the second attempt began %s after the first one's end", pause)
+		}
+	})
 }

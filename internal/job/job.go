@@ -80,6 +80,8 @@ type Job struct {
 	// IDs of those to be removed from the ones to deliver, together with a change of the job.
 	Webhooks []Delivery `json:"webhooks,omitempty"`
 	Settled  []string   `json:"-"`
+	// Postponed are those that are due at another time.
+	Postponed []Webhook `json:"-"`
 
 	Stdin     InputInfo  `json:"stdin,omitzero"`
 	Stdout    OutputInfo `json:"stdout"`

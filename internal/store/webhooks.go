@@ -14,6 +14,9 @@ func changeWebhooks(tx *tx, j job.Job) error {
 	for _, id := range j.Settled {
 		tx.post(`DELETE FROM webhooks WHERE id = ?`, id)
 	}
+	for _, w := range j.Postponed {
+		tx.post(`UPDATE webhooks SET next_at = ? WHERE id = ?`, timeText(w.NextAt), w.ID)
+	}
 	for _, w := range j.Outbox {
 		doc, err := json.Marshal(w)
 		if err != nil {
