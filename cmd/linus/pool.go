@@ -143,13 +143,18 @@ func (a *app) changePool(ctx context.Context, wait bool, change func(context.Con
 	if err != nil {
 		return err
 	}
+	told := ""
 	for wait && (p.Count(job.MemberWarm) < p.Warm || p.Count(job.MemberHibernated) < p.Hibernated) {
 		if p.Stopped() {
 			return fmt.Errorf("pool %s: %s", p.Name, p.State)
 		}
+		if p.State != told {
+			told = p.State
+			a.note("pool %s: %d of %d warm, %d of %d hibernated; %s", p.Name, p.Count(job.MemberWarm), p.Warm, p.Count(job.MemberHibernated), p.Hibernated, p.State)
+		}
 		select {
 		case <-ctx.Done():
-			a.note("\nthe pool is still being filled\n  look: linus pool show %s", p.Name)
+			a.note("\nthe pool is not full yet: %s\n  look: linus pool show %s", p.State, p.Name)
 			return exitError(exitDetached)
 		case <-time.After(poolPause):
 		}

@@ -132,7 +132,8 @@ func (e *Executor) checkPools(ctx context.Context) []job.Check {
 		pools = []job.PoolInfo{{Pool: p}}
 	}
 	host, roomErr := e.o.Provider.Room(ctx, nil, nil)
-	if err = errors.Join(err, roomErr); err != nil {
+	committed, storeErr := e.committed(ctx)
+	if err = errors.Join(err, roomErr, storeErr); err != nil {
 		return []job.Check{{Name: "pools", Level: "warn", Text: err.Error(), Remedy: "jobs run all the same, each in a VM of its own"}}
 	}
 	var checks []job.Check
@@ -150,8 +151,12 @@ func (e *Executor) checkPools(ctx context.Context) []job.Check {
 			c.Level, c.Remedy = "warn", p.State
 		}
 		c.Text += fmt.Sprintf(", and %d of %d MiB are free", host.FreeMB, host.TotalMB)
-		if host.FreeMB-lacking < host.ReserveMB() {
+		promised := e.o.Placer == nil && committed+lacking > host.TotalMB-host.ReserveMB()
+		if host.FreeMB-lacking < host.ReserveMB() || promised {
 			c.Text += fmt.Sprintf(": it does not fit, for %d MiB stay free", host.ReserveMB())
+			if promised {
+				c.Text += fmt.Sprintf(" and %d MiB are promised to VMs of linus", committed)
+			}
 			if !p.CreatedAt.IsZero() {
 				c.Level, c.Remedy = "warn", "make it smaller (linus pool resize "+p.Name+"), or give its VMs less memory"
 			}

@@ -203,6 +203,10 @@ func (e *Executor) shrink(ctx context.Context, members []job.Job, wanted int) []
 func (e *Executor) unready(ctx context.Context, p job.Pool, host room, generation string) string {
 	memory := sizeMB(p.Resources.Memory)
 	spoken := e.spokenFor(ctx)
+	committed, err := e.committed(ctx)
+	if err != nil {
+		return "paused: " + err.Error()
+	}
 	switch {
 	case !host.known:
 		return "paused: the host does not answer: " + host.why
@@ -219,8 +223,25 @@ func (e *Executor) unready(ctx context.Context, p job.Pool, host room, generatio
 	case host.FreeMB-spoken-memory < host.ReserveMB():
 		return fmt.Sprintf("paused: a member takes %d MiB, and the host has %d MiB free, of which %d MiB stay free and %d MiB are for VMs being created",
 			memory, host.FreeMB, host.ReserveMB(), spoken)
+	case e.o.Placer == nil && committed+memory > host.TotalMB-host.ReserveMB(): // a placer counts for each node
+		return fmt.Sprintf("paused: a member takes %d MiB, and of the host's %d MiB %d MiB are promised to VMs of linus and %d MiB stay free; make the pool smaller, or give its VMs less memory",
+			memory, host.TotalMB, committed, host.ReserveMB())
 	}
 	return ""
+}
+
+// committed returns the memory, in MiB, that VMs of ours may take, used or not; those that
+// are hibernated take none.
+func (e *Executor) committed(ctx context.Context) (int, error) {
+	creators, err := e.o.Store.VMs(ctx)
+	total := 0
+	for _, m := range creators {
+		hibernated := m.Member != nil && m.Member.State == job.MemberHibernated
+		if (m.VM.State == job.VMIntended || m.VM.State == job.VMCreated) && !hibernated {
+			total += sizeMB(m.Manifest.Resources.Memory)
+		}
+	}
+	return total, err
 }
 
 // jobsWait reports whether a client's job waits for a slot.

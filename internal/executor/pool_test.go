@@ -638,3 +638,24 @@ func TestPool_IsObserved(t *testing.T) {
 		t.Error("its end was not told")
 	}
 }
+
+// Members take, sooner or later, all the memory they may: a pool is filled up to what the
+// host has, however much of it is not used yet, and says so.
+func TestPool_IsFilledUpToTheMemoryPromised(t *testing.T) {
+	r := newRig(t, 1)
+	r.fake.Set(providertest.Behaviour{Room: job.HostRoom{FreeMB: 64 << 10, TotalMB: 10 << 10}})
+	if _, err := r.CreatePool(context.Background(), job.Pool{Name: "p", PoolSize: job.PoolSize{Warm: 100}}); err != nil {
+		t.Fatal(err)
+	}
+	p := r.untilPool("pause", func(p job.PoolInfo) bool { return strings.Contains(p.State, "promised") && p.Count(job.MemberWarm) > 3 })
+	if n := len(p.Members); n != 4 || !strings.Contains(p.State, "10240 MiB 8192 MiB are promised to VMs of linus and 1024 MiB stay free") {
+		t.Errorf("%d members; %s", n, p.State)
+	}
+	report, err := r.CheckHost(t.Context())
+	if err != nil || !slices.ContainsFunc(report.Checks, func(c job.Check) bool {
+		return c.Name == "pools" && c.Level == "warn" && strings.Contains(c.Text, "8192 MiB are promised")
+	}) {
+		t.Errorf("%+v, %v", report, err)
+	}
+	r.removePool()
+}
