@@ -18,7 +18,7 @@ import (
 )
 
 func (a *app) hostCommand() *cobra.Command {
-	return group("host", "Check and trust the Proxmox host", a.checkCommand(), a.trustCommand())
+	return group("host", "Check and trust the Proxmox host, and remove linus from it", a.checkCommand(), a.trustCommand(), a.uninstallCommand())
 }
 
 func (a *app) checkCommand() *cobra.Command {

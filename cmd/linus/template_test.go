@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -21,6 +22,8 @@ type shelf struct {
 	held  []job.VM
 	specs []job.TemplateSpec // that were built
 	fault error              // every verb's
+
+	uninstalled int
 }
 
 func (s *shelf) BuildTemplate(_ context.Context, spec job.TemplateSpec, progress func(job.Progress)) (job.VM, error) {
@@ -45,6 +48,17 @@ func (s *shelf) RemoveTemplate(_ context.Context, nameOrID string) (job.VM, erro
 	vm := s.held[i]
 	s.held = slices.Delete(s.held, i, i+1)
 	return vm, nil
+}
+
+func (s *shelf) Uninstall(_ context.Context, spec job.UninstallSpec) (job.Uninstalled, error) {
+	done := job.Uninstalled{Node: "pve", Removed: []string{"/var/lib/linus: leases"}, Stays: []string{"VM 100 (web)"}}
+	if s.fault != nil || !spec.LeaveVMs {
+		return done, cmp.Or[error](s.fault, &job.HostError{Op: "uninstall", Host: "root@pve:22", Class: job.HostVM, Text: "pve has VMs of linus: 100 (web)", Remedy: "destroy them first"})
+	}
+	if !spec.Plan {
+		s.uninstalled++
+	}
+	return done, nil
 }
 
 func TestTemplate(t *testing.T) {

@@ -338,8 +338,9 @@ func (a *app) vmForgetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "forget NAME|ID",
 		Short: "Stop tracking a VM that is left alone; it stays on the host",
-		Long: "Gives up a VM that was to be destroyed but cannot be proven ours, for example after somebody rewrote its notes: it is no longer\n" +
-			"checked or listed. The VM itself is not touched, and is yours from then on. Refused for any other VM.",
+		Long: "Gives up a VM that was to be destroyed but cannot be proven ours, for example after somebody rewrote its notes, or that somebody\n" +
+			"has protected: it is no longer checked or listed. The VM itself is not touched, its notes and network rules included, and is\n" +
+			"yours from then on. Refused for any other VM.",
 		Args: oneArg("the VM's name or ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
@@ -353,8 +354,13 @@ func (a *app) vmForgetCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.print(map[string]any{"id": info.ID, "name": info.Name, "job": info.Job, "forgotten": true},
-					fmt.Sprintf("VM %s (%d) is forgotten; it stays on the host", info.Name, info.ID))
+				told := map[string]any{"id": info.ID, "name": info.Name, "job": info.Job, "forgotten": true}
+				text := fmt.Sprintf("VM %s (%d) is forgotten; it stays on the host", info.Name, info.ID)
+				if behind := info.Network.Behind(); behind != "" {
+					told["note"] = behind
+					text += "; " + behind
+				}
+				return a.print(told, text)
 			})
 		},
 	}

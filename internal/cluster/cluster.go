@@ -30,6 +30,8 @@ type Node interface {
 	// Templates returns the node's templates that this installation built.
 	Templates(ctx context.Context) ([]job.VM, error)
 	RemoveTemplate(ctx context.Context, nameOrID string) (job.VM, error)
+	// Uninstall removes what linus keeps on the node beside VMs and templates.
+	Uninstall(ctx context.Context, spec job.UninstallSpec) (job.Uninstalled, error)
 	// Fence makes every node of the cluster refuse what an engine asks from now on.
 	Fence(ctx context.Context, engine string) error
 	// Generation identifies what VMs of an origin are made from: what its template is,

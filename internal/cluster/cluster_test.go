@@ -142,6 +142,10 @@ func (f *fakeNode) RemoveTemplate(_ context.Context, nameOrID string) (job.VM, e
 	return job.VM{Node: f.name}, f.up("remove a template")
 }
 
+func (f *fakeNode) Uninstall(context.Context, job.UninstallSpec) (job.Uninstalled, error) {
+	return job.Uninstalled{Node: f.name}, f.up("uninstall")
+}
+
 func (f *fakeNode) Fence(ctx context.Context, engine string) error {
 	f.world.note(f.name, "fence "+engine)
 	if err := f.heard(ctx); err != nil {

@@ -59,3 +59,13 @@ func (p *Provider) RemoveTemplate(ctx context.Context, nameOrID string) (job.VM,
 	}
 	return n.RemoveTemplate(ctx, nameOrID)
 }
+
+// Uninstall removes what linus keeps on the node of the entry that answered last. See
+// Node for others.
+func (p *Provider) Uninstall(ctx context.Context, spec job.UninstallSpec) (job.Uninstalled, error) {
+	n, err := p.node(ctx, "")
+	if err != nil {
+		return job.Uninstalled{}, err
+	}
+	return n.Uninstall(ctx, spec)
+}

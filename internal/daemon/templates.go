@@ -4,18 +4,31 @@ import (
 	"context"
 	"errors"
 
+	"linus/internal/config"
+	"linus/internal/control"
 	"linus/internal/job"
 	"linus/internal/proxmox"
 	"linus/internal/store"
 	"linus/internal/telemetry"
 )
 
-// TemplateStore manages the templates on the host. This needs no engine, so the verbs
-// contact the host themselves.
+// TemplateStore manages the templates on the host, and removes what linus keeps there.
+// This needs no engine, so the verbs contact the host themselves.
 type TemplateStore interface {
 	BuildTemplate(ctx context.Context, spec job.TemplateSpec, progress func(job.Progress)) (job.VM, error)
 	Templates(ctx context.Context) ([]job.VM, error)
 	RemoveTemplate(ctx context.Context, nameOrID string) (job.VM, error)
+	Uninstall(ctx context.Context, spec job.UninstallSpec) (job.Uninstalled, error)
+}
+
+// EngineRuns reports whether the state directory has an engine that responds.
+func EngineRuns(ctx context.Context, c config.Config) bool {
+	conn, err := control.Connect(ctx, control.Socket(c.StateDir))
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
 }
 
 // NewBuild returns the ID of a build of a template.
@@ -103,6 +116,20 @@ func (t auditedTemplates) RemoveTemplate(ctx context.Context, nameOrID string) (
 		return err
 	})
 	return vm, err
+}
+
+func (t auditedTemplates) Uninstall(ctx context.Context, spec job.UninstallSpec) (job.Uninstalled, error) {
+	if spec.Plan {
+		return t.TemplateStore.Uninstall(ctx, spec)
+	}
+	var done job.Uninstalled
+	r := telemetry.Record{Action: telemetry.ActionUninstall}
+	err := t.audit.Do(job.WithClient(ctx, "cli"), r, func(r *telemetry.Record) (err error) {
+		done, err = t.TemplateStore.Uninstall(ctx, spec)
+		r.Node = done.Node
+		return err
+	})
+	return done, err
 }
 
 // ofVM adds to a record what is known of its template.

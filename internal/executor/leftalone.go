@@ -142,7 +142,11 @@ func (e *Executor) ForgetVM(ctx context.Context, ref string) (job.VMInfo, error)
 	}
 	m, err = e.update(context.WithoutCancel(ctx), m.ID, func(j *job.Job) ([]job.Event, error) {
 		j.VM.State = job.VMForgotten
-		return []job.Event{{Kind: job.EventWarning, Text: fmt.Sprintf("VM %d is forgotten by request, and stays on the host", j.VM.ID)}}, nil
+		text := fmt.Sprintf("VM %d is forgotten by request, and stays on the host", j.VM.ID)
+		if behind := j.Manifest.Network.Behind(); behind != "" {
+			text += "; " + behind
+		}
+		return []job.Event{{Kind: job.EventWarning, Text: text}}, nil
 	})
 	if err != nil {
 		return job.VMInfo{}, err

@@ -142,3 +142,11 @@ type Connection struct {
 
 // Target returns name and port in a line of bounded length: both are the guest's words.
 func (c Connection) Target() string { return cut(c.Name, 100) + ":" + cut(c.Port, 10) }
+
+// Behind says what stays with a VM that is forgotten; empty on the LAN.
+func (n Network) Behind() string {
+	if !n.Limited() {
+		return ""
+	}
+	return "its network rules (egress " + string(n.Mode()) + ") stay as long as its notes have a word linus-egress=: take it out of them to lift these"
+}

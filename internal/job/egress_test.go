@@ -109,3 +109,12 @@ func TestPool_IsNotCalledLikeAPage(t *testing.T) {
 		}
 	}
 }
+
+func TestNetwork_BehindAForgottenVM(t *testing.T) {
+	if got := (job.Network{}).Behind() + (job.Network{Egress: job.EgressLAN}).Behind(); got != "" {
+		t.Errorf("on the LAN: %q", got)
+	}
+	if got := (job.Network{Egress: job.EgressNone}).Behind(); !strings.Contains(got, "network rules (egress none) stay") {
+		t.Errorf("limited: %q", got)
+	}
+}

@@ -18,7 +18,7 @@ func hostEnv(s *state.State) []string {
 		"HOME=" + s.HomeDir(), "PVELAB_DIR=" + s.Dir, sessionVariable + "=" + s.Dir,
 		// Where our scripts look for what a Proxmox host has in fixed places.
 		"LINUS_HOST_DIR=" + filepath.Join(s.HomeDir(), "linus"), "LINUS_LOCK_DIR=" + s.Path("locks"), "LINUS_PVE_DIR=" + s.Path("etc", "pve"),
-		"LINUS_PROC_DIR=" + s.Path("proc"),
+		"LINUS_PROC_DIR=" + s.Path("proc"), "IMAGE_DIR=" + s.Path("images"),
 		"LINUS_QEMU_DIR=" + s.QemuDir(), "LINUS_UNIT_DIR=" + unitDir(s),
 		// Guests cannot install packages: their programs are the machine's, or no
 		// server is in reach.

@@ -142,6 +142,16 @@ func TestLeftAlone_IsForgotten(t *testing.T) {
 	if _, err := os.Stat(lease); !os.IsNotExist(err) {
 		t.Errorf("its lease: %v", err)
 	}
+	// Nothing of linus is there any more but what it keeps on the host.
+	done, err := p.Uninstall(ctx, job.UninstallSpec{})
+	if err != nil || len(done.Removed) < 4 || len(done.Stays) != 0 {
+		t.Errorf("uninstalled: %+v, %v", done, err)
+	}
+	for _, gone := range []string{filepath.Join(h.Dir, "home", "linus"), filepath.Join(h.Dir, "etc", "systemd", "system", "linus-sweep.timer")} {
+		if _, err := os.Stat(gone); !os.IsNotExist(err) {
+			t.Errorf("%s is still there: %v", gone, err)
+		}
+	}
 	if out, err := h.QM(ctx, "status", strconv.Itoa(vm.ID)); err != nil || !strings.Contains(out, "running") {
 		t.Errorf("qm status: %q, %v", out, err)
 	}

@@ -49,8 +49,9 @@ func inSettings(script, text string) string {
 	})
 }
 
-// scriptActions replaces names of scripts by the actions that run them.
-var scriptActions = strings.NewReplacer("build-template.sh", string(job.BuildTemplate), "list-vms.sh", string(job.ListVMs))
+// scriptActions replaces names of scripts, and an input, by the actions and the option
+// that stand for them.
+var scriptActions = strings.NewReplacer("LEAVE_VMS=true", "--leave-vms", "build-template.sh", string(job.BuildTemplate), "list-vms.sh", string(job.ListVMs))
 
 // spoken returns a line's value as people read it.
 func spoken(script, key, value string) string {

@@ -63,6 +63,7 @@ const (
 	ActionRevert         = "revert_vm"
 	ActionBuildTemplate  = "build_template"
 	ActionRemoveTemplate = "remove_template"
+	ActionUninstall      = "uninstall"
 	ActionCordon         = "cordon_node"
 	ActionUncordon       = "uncordon_node"
 	ActionCreateToken    = "create_token"

@@ -151,6 +151,10 @@ forget_vm() {
   elif [[ ${dry_run} == no ]]; then
     lease_drop "${vm_id}" "${vm_job}"
     address_drop "${vm_job}"
+    egress_read_word
+    if [[ -n ${egress_word} ]]; then
+      result_warning "VM ${vm_id} keeps its network rules as long as its notes have the word ${egress_word}: take it out of them to lift these"
+    fi
   fi
 }
 

@@ -212,8 +212,13 @@ volume_of_205() {
   ACTION=forget run_script destroy-vm
   assert_status 0
   assert_line LINUS_RESULT:SUCCESS
+  refute_line_like LINUS_WARNING
   assert_untouched
   assert_nothing_left
+  add_vm 205 '#mine linus-egress=none' "name: ${VM_NAME}" 'memory: 512' 'tags: linus'
+  ACTION=forget run_script destroy-vm
+  assert_says 'LINUS_WARNING:VM 205 keeps its network rules as long as its notes have the word linus-egress=none'
+  assert_untouched
   add_our_vm 205
   ACTION=forget run_script destroy-vm
   assert_status 5

@@ -1,0 +1,62 @@
+#!/usr/bin/env bats
+# uninstall.sh as a whole: a process, on a stub of Proxmox that keeps state.
+
+source "${BATS_TEST_DIRNAME}/../helper/common.bash"
+
+setup() {
+  setup_stub
+  export LINUS_LOCK_DIR=${BATS_TEST_TMPDIR}/locks IMAGE_DIR=${BATS_TEST_TMPDIR}/images LINUS_SCRIPT_DIR=${BATS_TEST_TMPDIR}/scripts
+  mkdir -p "${IMAGE_DIR}" "${LINUS_SCRIPT_DIR}/operations/one" "${LINUS_PVE_DIR}/priv/linus"
+  : >"${IMAGE_DIR}/debian-12.qcow2"
+  : >"${LINUS_SCRIPT_DIR}/create-vm-0123456789ab.sh"
+  : >"${LINUS_SCRIPT_DIR}/notes-of-mine.sh"
+  : >"${LINUS_PVE_DIR}/priv/linus/fence-${job}"
+}
+
+@test "what linus keeps on a node goes: timer, rules, directories, fences; what is others' stays" {
+  add_our_vm 205 'net0: virtio=BC:24:11:00:00:05,bridge=vmbr0'
+  sed -i 's/^#linus-job.*/& linus-egress=none/' "${PVE_STUB}/vm/205"
+  mkdir -p "${LINUS_HOST_DIR}/leases"
+  printf 'none %s %s pve local-lvm 1 boot 999999 7 0 0\n' "${VM_NAME}" "${owner}" >"${LINUS_HOST_DIR}/leases/205-${job}"
+  run_script list-vms # arms the timer, and makes the rules
+  [[ -e ${LINUS_UNIT_DIR}/linus-sweep.timer && -e ${PVE_STUB}/nft ]] || fail 'there is nothing to remove'
+
+  run_script uninstall
+  assert_status 5
+  assert_says "has VMs of linus: 205 (${VM_NAME})"
+  LEAVE_VMS=true run_script uninstall --dry-run
+  assert_status 0
+  assert_line "LINUS_STAYS:VM 205 (${VM_NAME})"
+  local -i planned removed
+  planned=$(grep -c '^LINUS_PLAN:' <<<"${output}")
+  ((planned == 8)) || fail "${planned} things are planned"
+  [[ -e ${LINUS_UNIT_DIR}/linus-sweep.timer && -e ${PVE_STUB}/nft && -d ${LINUS_HOST_DIR} && -d ${LINUS_LOCK_DIR} ]] || fail 'a dry run removed something'
+
+  LEAVE_VMS=true run_script uninstall
+  assert_status 0
+  removed=$(grep -c '^LINUS_REMOVED:' <<<"${output}")
+  ((removed == planned)) || fail "${removed} things are removed"
+  [[ ! -e ${PVE_STUB}/nft && ! -e ${LINUS_HOST_DIR} && ! -e ${LINUS_LOCK_DIR} && ! -e ${IMAGE_DIR} && ! -e ${LINUS_PVE_DIR}/priv/linus ]] || fail 'something stayed'
+  local left
+  left=$(cd "${LINUS_SCRIPT_DIR}" && find . -mindepth 1)
+  [[ ${left} == ./notes-of-mine.sh ]] || fail "in the scripts' directory: ${left}"
+  left=$(find "${LINUS_UNIT_DIR}" -name 'linus*')
+  [[ -z ${left} ]] || fail "units: ${left}"
+  refute_called 'qm \(stop\|destroy\|set\).*'
+  [[ -e ${PVE_STUB}/vm/205 ]]
+
+  run_script uninstall # VMs that were left are still ours by their notes
+  assert_status 5
+  rm "${PVE_STUB}/vm/205" "${LINUS_PVE_DIR}/nodes/pve/qemu-server/205.conf"
+  run_script uninstall
+  assert_status 0
+  refute_line_like LINUS_REMOVED
+}
+
+@test "nothing is removed while work of linus is under way" {
+  systemd-run --quiet --collect --unit="linus-create-${job}" -- /bin/sleep 1000
+  run_script uninstall
+  assert_status 5
+  assert_says "work of linus is under way on ${HOSTNAME}: linus-create-${job}.service"
+  [[ -e ${IMAGE_DIR}/debian-12.qcow2 ]]
+}
