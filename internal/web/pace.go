@@ -6,7 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"sync/atomic"
+	"sync"
 	"time"
 )
 
@@ -88,25 +88,45 @@ func giveTime(w http.ResponseWriter, r *http.Request, d time.Duration) {
 type pacedBody struct {
 	io.ReadCloser
 	control *http.ResponseController
-	ended   bool
-	gone    atomic.Bool
-}
 
-// leave bounds the server's wait for the rest.
-func (b *pacedBody) leave() {
-	if !b.ended && !b.gone.Load() {
-		_ = b.control.SetReadDeadline(time.Now().Add(lingerTime)) // a recorder in a test has none
-	}
+	mu          sync.Mutex
+	gone, ended bool // nothing more is read of it; nothing more comes
+	left        bool // the request is done, and its connection is no longer ours
 }
 
 // cut ends a Read, and those that come.
 func (b *pacedBody) cut() {
-	b.gone.Store(true)
-	_ = b.control.SetReadDeadline(time.Unix(1, 0)) // a recorder in a test has none
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.gone = true
+	b.until(time.Unix(1, 0))
+}
+
+// until sets the deadline, with the lock held.
+func (b *pacedBody) until(deadline time.Time) {
+	if !b.left {
+		_ = b.control.SetReadDeadline(deadline) // a recorder in a test has none
+	}
+}
+
+// leave bounds the server's wait for the rest.
+func (b *pacedBody) leave() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.ended && !b.gone {
+		b.until(time.Now().Add(lingerTime))
+	}
+	b.left = true
+}
+
+func (b *pacedBody) isGone() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.gone
 }
 
 func (b *pacedBody) Read(data []byte) (int, error) {
-	if b.gone.Load() {
+	if b.isGone() {
 		b.cut() // whatever has been set since
 		return 0, os.ErrDeadlineExceeded
 	}
@@ -114,10 +134,17 @@ func (b *pacedBody) Read(data []byte) (int, error) {
 	switch {
 	case err == nil:
 	case errors.Is(err, io.EOF):
-		b.ended = true
-		_ = b.control.SetReadDeadline(time.Time{}) // a recorder in a test has none
+		b.end()
 	default:
 		b.cut()
 	}
 	return n, err
+}
+
+// end notes that all has come.
+func (b *pacedBody) end() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ended = true
+	b.until(time.Time{})
 }

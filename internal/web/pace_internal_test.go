@@ -1,0 +1,32 @@
+package web
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+)
+
+// deadlines counts those that are set.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	set int
+}
+
+func (d *deadlines) SetReadDeadline(time.Time) error {
+	d.set++
+	return nil
+}
+
+// A request whose context ends just as it is done touches its connection no more: over
+// HTTP/2 its response has no stream then.
+func TestPacedBody_LeavesItsConnectionAlone(t *testing.T) {
+	w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+	b := &pacedBody{ReadCloser: http.NoBody, control: http.NewResponseController(w)}
+	b.leave()
+	before := w.set
+	b.cut()
+	if n, err := b.Read(make([]byte, 1)); err == nil || w.set != before {
+		t.Errorf("after its end: %d bytes, %v; %d deadlines, then %d", n, err, before, w.set)
+	}
+}
