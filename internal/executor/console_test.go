@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -94,6 +95,20 @@ func TestOutput_OfARunningTaskIsReadPastWhatIsKept(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestOutput_FromBeyondAnyEndIsRefused(t *testing.T) {
+	r := newRig(t, 1)
+	r.behave(providertest.Behaviour{Task: task(providertest.Task{Stdout: []byte("hi\n")})}, true)
+	id := r.submit()
+	r.wait(id)
+	for _, offset := range []int64{math.MaxInt64, math.MinInt64} {
+		_, err := r.Output(t.Context(), id, job.Stdout, offset, 10)
+		refusal(t, err, "is out of range")
+	}
+	if c, err := r.Output(t.Context(), id, job.Stdout, 1<<62, 10); err != nil || len(c.Data) > 0 {
+		t.Errorf("%+v, %v", c, err)
 	}
 }
 

@@ -13,6 +13,9 @@ const (
 	readPatience = 10 * time.Second // for reading a task's output from its VM
 )
 
+// farthest is beyond any offset, and leaves room to count on from there.
+const farthest = 1 << 62
+
 // Output returns what a task has written to a stream from offset, at most limit
 // bytes (1 MiB if that is 0 or larger). A negative offset counts from the current end.
 // While the task runs this is everything it has written so far, whatever the status
@@ -21,6 +24,9 @@ const (
 func (e *Executor) Output(ctx context.Context, id, stream string, offset, limit int64) (job.Chunk, error) {
 	if stream != job.Stdout && stream != job.Stderr {
 		return job.Chunk{}, &job.FieldError{Field: "stream", Problem: fmt.Sprintf("%q is unknown", stream), Remedy: "use stdout or stderr"}
+	}
+	if err := within("offset", offset, -farthest, farthest); err != nil {
+		return job.Chunk{}, err
 	}
 	if limit <= 0 || limit > maxChunk {
 		limit = maxChunk

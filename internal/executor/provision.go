@@ -70,7 +70,7 @@ func (e *Executor) obtain(ctx context.Context, r *run, j job.Job) error {
 	spec.PublicKey = key
 	vm, err := e.createVM(ctx, r, spec)
 	if err != nil {
-		return err
+		return e.unnamed(ctx, j, err)
 	}
 	vm.State, vm.Source = job.VMCreated, job.SourceCold
 	if j.Manifest.TTL > 0 {

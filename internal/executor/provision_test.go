@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
 )
@@ -122,8 +123,14 @@ type taken struct {
 
 func (h *taken) Create(_ context.Context, spec job.VMSpec, _ func(job.Progress)) (job.VM, error) {
 	h.creates.Add(1)
-	return job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}, &job.HostError{
-		Op: "create VM " + spec.Name, Host: "root@pve", Class: job.HostExists, Text: "VM already exists",
+	return job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}, exists(spec)
+}
+
+func (h *taken) Plan(_ context.Context, spec job.VMSpec) ([]string, error) { return nil, exists(spec) }
+
+func exists(spec job.VMSpec) error {
+	return &job.HostError{
+		Op: "create VM " + spec.Name, Host: "root@pve", Class: job.HostExists, Text: "VM already exists: '" + spec.Name + "' is VM 150 on node 'pve'",
 	}
 }
 
@@ -137,5 +144,32 @@ func TestProvision_ATakenNameIsTriedOnce(t *testing.T) {
 	j := r.wait(r.submit())
 	if n := h.creates.Load(); n != 1 || j.Outcome.Reason != job.ReasonProvisionFailed || !strings.Contains(j.Outcome.Error, "VM already exists") {
 		t.Errorf("%d creates, %+v", n, j.Outcome)
+	}
+}
+
+// Whose VM that is, and where, is for the operator and admins.
+func TestProvision_ATakenNameSaysNothingOfTheOtherVM(t *testing.T) {
+	r := newRig(t, 1)
+	r.stop()
+	r.opts.Provider = &taken{Fake: r.fake}
+	r.restart()
+	e := executor.Guarded(r.Executor)
+	s := job.Submission{Kind: job.KindVM, Manifest: job.Manifest{VMName: "dev"}}
+	ada, admin := as(t, "ada", job.RoleRun), as(t, "root", job.RoleAdmin)
+	j, err := e.Submit(ada, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const says = `VM already exists: the name "dev" is taken; choose another`
+	if got := r.wait(j.ID).Outcome.Error; !strings.Contains(got, says) || strings.Contains(got, "150") || strings.Contains(got, "pve") {
+		t.Errorf("create: %s", got)
+	}
+	_, err = e.Plan(ada, s)
+	refusal(t, err, says)
+	if err == nil || strings.Contains(err.Error(), "150") {
+		t.Errorf("plan: %v", err)
+	}
+	if _, err := e.Plan(admin, s); err == nil || !strings.Contains(err.Error(), "is VM 150 on node 'pve'") {
+		t.Errorf("an admin's plan: %v", err)
 	}
 }

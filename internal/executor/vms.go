@@ -39,13 +39,28 @@ func (e *Executor) freeName(ctx context.Context, j job.Job) error {
 	}
 	for _, m := range creators {
 		if m.ID != j.ID && strings.EqualFold(m.VM.Name, j.Manifest.VMName) {
-			if m.Principal != j.Principal {
-				return fmt.Errorf("VM already exists: the name %q is taken; choose another", j.Manifest.VMName)
+			if ownerOfVM(m) != j.Principal {
+				return nameTaken(j.Manifest.VMName)
 			}
 			return fmt.Errorf("VM already exists: %q is VM %d, made by job %s; choose another name, or run in it with manifest.vm", m.VM.Name, m.VM.ID, m.ID)
 		}
 	}
 	return nil
+}
+
+// nameTaken says no more of the VM than that: it is not the caller's.
+func nameTaken(name string) error {
+	return &job.FieldError{Field: "manifest.vmName", Problem: fmt.Sprintf("VM already exists: the name %q is taken", name), Remedy: "choose another"}
+}
+
+// unnamed returns the host's error for a job's VM without what it says of another's VM that
+// has the name.
+func (e *Executor) unnamed(ctx context.Context, j job.Job, err error) error {
+	if p, ok := job.PrincipalFrom(ctx); !job.IsClass(err, job.HostExists) || j.Principal == "" || ok && p.Admin() {
+		return err
+	}
+	e.o.Log.InfoContext(ctx, "the name of a VM is taken", "job_id", j.ID, "err", err)
+	return nameTaken(cmp.Or(j.Manifest.VMName, j.VM.Name))
 }
 
 // noKey is a placeholder where no VM is created; nobody has its private key.
@@ -58,7 +73,7 @@ func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error)
 	if err != nil {
 		return nil, err
 	}
-	j := job.Job{ID: "00000000-0000-7000-8000-000000000000", Manifest: m}
+	j := job.Job{ID: "00000000-0000-7000-8000-000000000000", Principal: s.Principal.Owner(), Manifest: m}
 	j.VM = &job.VM{Name: cmp.Or(m.VMName, vmName(j.ID)), Job: j.ID, Owner: e.o.Owner}
 	spec, err := e.vmSpec(j)
 	if err != nil {
@@ -70,7 +85,8 @@ func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error)
 			return nil, neverFits(err)
 		}
 	}
-	return e.o.Provider.Plan(ctx, spec)
+	plan, err := e.o.Provider.Plan(ctx, spec)
+	return plan, e.unnamed(ctx, j, err)
 }
 
 // VMs returns every VM of ours that the caller may see, oldest first, with its status on the host; unknown if
