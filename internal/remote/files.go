@@ -74,7 +74,7 @@ func (p *Pool) withSFTP(ctx context.Context, work func(*sftp.Client) error) erro
 		if err != nil {
 			return err
 		}
-		_, err = await(ctx, p, nil, func() (struct{}, error) { return struct{}{}, work(client) }, nil)
+		_, err = await(ctx, p, nil, func() (struct{}, error) { return struct{}{}, survive(func() error { return work(client) }) }, nil)
 		dead := broken(err)
 		if !dead || attempt == 2 {
 			if dead {
@@ -84,6 +84,20 @@ func (p *Pool) withSFTP(ctx context.Context, work func(*sftp.Client) error) erro
 		}
 		p.forget(client)
 	}
+}
+
+// errNonsense: replies to SFTP's requests do not fit them.
+var errNonsense = errors.New("the machine's SFTP replies make no sense")
+
+// survive returns an error where work panics: pkg/sftp takes "OK" in the place of a file, or
+// of what is asked about one, for such, and has nothing then. A VM may reply that.
+func survive(work func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%w: %v", errNonsense, r)
+		}
+	}()
+	return work()
 }
 
 // sftpClient returns the pool's SFTP session, starting one if there is none.

@@ -47,7 +47,7 @@ func (p *Pool) WithFiles(ctx context.Context, budget int64, work func(*FileSyste
 	})
 	_, err = await(ctx, p, c.gone, func() (struct{}, error) {
 		defer end()
-		return struct{}{}, work(&FileSystem{client})
+		return struct{}{}, survive(func() error { return work(&FileSystem{client}) })
 	}, nil)
 	switch {
 	case errors.Is(err, errClosed): // work never began

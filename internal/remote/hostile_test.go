@@ -2,7 +2,9 @@ package remote_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -60,4 +62,45 @@ func TestOutput_EndsWithTheFlood(t *testing.T) {
 			t.Errorf("%d bytes, err = %v", len(out), err)
 		}
 	})
+}
+
+// A machine that replies "OK" to all that SFTP asks has no file behind it: that is an error,
+// and not the end of this process.
+func TestFiles_OKInsteadOfAFileIsAnError(t *testing.T) {
+	s := sshtest.Start(t, sshtest.Options{ServeFiles: func(channel io.ReadWriteCloser) {
+		for first := true; ; first = false {
+			var size [4]byte
+			if _, err := io.ReadFull(channel, size[:]); err != nil {
+				return
+			}
+			request := make([]byte, binary.BigEndian.Uint32(size[:]))
+			if _, err := io.ReadFull(channel, request); err != nil {
+				return
+			}
+			reply := []byte{0, 0, 0, 5, 2, 0, 0, 0, 3} // the version
+			if !first {
+				reply = append(append([]byte{0, 0, 0, 17, 101}, request[1:5]...), make([]byte, 12)...)
+			}
+			if _, err := channel.Write(reply); err != nil {
+				return
+			}
+		}
+	}})
+	p := pool(t, options(s))
+	_, read := p.ReadRange(t.Context(), "/x", 0, 10)
+	errs := []error{read, p.Upload(t.Context(), remote.File{Path: "/x", Data: []byte("abc"), Mode: 0o600})}
+	for _, work := range []func(*remote.FileSystem) error{
+		func(f *remote.FileSystem) error {
+			e, err := f.Stat("/x")
+			return errors.Join(err, errors.New(e.Name()+" "+e.Mode().String()))
+		},
+		func(f *remote.FileSystem) error { _, _, _, err := f.Read("/x", 0, 10); return err },
+	} {
+		errs = append(errs, p.WithFiles(t.Context(), 1<<20, work))
+	}
+	for i, err := range errs {
+		if err == nil || !strings.Contains(err.Error(), "replies make no sense") {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
 }
