@@ -68,7 +68,7 @@ func (t *Terminal) connect(ctx context.Context) error {
 	}
 	t.ws, t.next = ws, first.State.Offset
 	if !t.known {
-		t.base, t.known = *first.Input, true
+		t.base, t.known = max(0, *first.Input), true
 	}
 	t.delivered(*first.Input)
 	if t.size[0] > 0 {
@@ -87,9 +87,10 @@ func (t *Terminal) connect(ctx context.Context) error {
 
 // delivered forgets input that the task has. Others may have sent some, too.
 func (t *Terminal) delivered(total int64) {
-	n := min(max(0, total-t.base), int64(len(t.unsent)))
-	t.unsent = t.unsent[n:]
-	t.base = max(t.base, total)
+	if total > t.base {
+		t.unsent = t.unsent[min(total-t.base, int64(len(t.unsent))):]
+		t.base = total
+	}
 	t.room.Broadcast()
 }
 

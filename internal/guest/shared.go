@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"linus/internal/job"
+	"linus/internal/lazyregexp"
 	"linus/internal/remote"
 	"linus/internal/result"
 )
@@ -87,6 +88,11 @@ func readSkipped(res result.Result) (skipped job.SkippedArtifacts) {
 	return skipped
 }
 
+var (
+	permissions = lazyregexp.New(`^[0-7]{3,4}$`)
+	checksum    = lazyregexp.New(`^[0-9a-f]{64}$`)
+)
+
 // readIndex reads five NUL-terminated fields per file: name, absolute path,
 // size, mode, sha256. The VM is not trusted: names are checked again, and a
 // file whose name is not possible on this side is skipped.
@@ -105,7 +111,7 @@ func readIndex(index []byte, skipped *job.SkippedArtifacts) (found []job.FoundAr
 			skipped.Skip(strconv.Quote(f[0]), "not a name that can be kept: it must be UTF-8, relative and without ..")
 			continue
 		}
-		if err != nil || size < 0 || !path.IsAbs(f[1]) || len(f[4]) != 64 {
+		if err != nil || size < 0 || !path.IsAbs(f[1]) || !permissions.MatchString(f[3]) || !checksum.MatchString(f[4]) {
 			return nil, fmt.Errorf("the list of artifacts has an invalid entry: %q", f)
 		}
 		found = append(found, job.FoundArtifact{

@@ -87,7 +87,11 @@ func ParseNetworkTarget(text string) (NetworkTarget, error) {
 	bad := func() (NetworkTarget, error) {
 		return NetworkTarget{}, &FieldError{Field: "targets", Problem: fmt.Sprintf("%.80q is not a target", text), Remedy: "give HOST or HOST:PORT, as in github.com, 10.0.0.1:22 or [2001:db8::1]:443"}
 	}
-	if a, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil && a.Zone() == "" {
+	bare := text
+	if strings.HasPrefix(text, "[") && strings.HasSuffix(text, "]") {
+		bare = text[1 : len(text)-1]
+	}
+	if a, err := netip.ParseAddr(bare); err == nil && a.Zone() == "" {
 		return NetworkTarget{a.String(), 443}, nil
 	}
 	host, port, err := net.SplitHostPort(text)
