@@ -17,7 +17,7 @@ func (e *Executor) enqueue(j job.Job) {
 	case j.Shares():
 		e.queue.addReady(j.ID)
 	default:
-		e.queue.add(j.ID)
+		e.queue.addOf(j.ID, j.Principal)
 	}
 	e.poke()
 }
@@ -145,11 +145,12 @@ func (e *Executor) slots() int {
 	return n
 }
 
-// startWaiting starts the jobs that need no slot, and the first ones in line while
-// slots are free. Only a job that is to be started is read. Where engines share the
+// startWaiting starts the jobs that need no slot, and those whose turn it is while slots
+// are free. Only a job that is to be started is read. Where engines share the
 // store, another may be faster.
 func (e *Executor) startWaiting(ctx context.Context) {
 	for !e.isDraining() {
+		e.learnPrincipals(ctx)
 		e.mu.Lock()
 		id, ok := e.queue.next(e.slots() < e.o.MaxJobs)
 		e.mu.Unlock()
@@ -169,8 +170,32 @@ func (e *Executor) startWaiting(ctx context.Context) {
 		e.mu.Lock()
 		e.queue.remove(id)
 		if taken && e.runs[id] == nil {
+			e.queue.begun(id, j.Principal)
 			e.launch(ctx, j, false)
 		}
 		e.mu.Unlock()
+	}
+}
+
+// learnPrincipals reads whose the waiting jobs are, where that is not known and matters.
+func (e *Executor) learnPrincipals(ctx context.Context) {
+	e.mu.Lock()
+	learn := e.queue.unknown && len(e.queue.waiting) > 1 && e.slots() < e.o.MaxJobs
+	if learn {
+		e.queue.unknown = false // before it is read: what comes meanwhile sets it again
+	}
+	e.mu.Unlock()
+	if !learn {
+		return
+	}
+	principals, err := e.o.Store.WaitingOf(ctx)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.queue.know(principals)
+	if err != nil {
+		e.queue.unknown = true
+	}
+	if err != nil && ctx.Err() == nil {
+		e.o.Log.Error("read whose the waiting jobs are failed", "err", err)
 	}
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"linus/internal/executor"
 	"linus/internal/job"
@@ -156,3 +158,29 @@ func TestSubmit_WhatWasStoredNeverthelessRuns(t *testing.T) {
 }
 
 var _ executor.Store = (*notingStore)(nil)
+
+// Who submits one job does not wait for all of those that another has submitted before,
+// also after a restart, and when another engine shares the line.
+func TestDispatch_PrincipalsTakeTurns(t *testing.T) {
+	r := newRig(t, 1)
+	do, release := hold(t, providertest.Task{})
+	r.behave(providertest.Behaviour{Task: do}, false)
+	first := r.submit()
+	r.until(first, func(j job.Job) bool { return j.Status == job.Running })
+	ada, bob := as(t, "ada", job.RoleRun), as(t, "bob", job.RoleRun)
+	ids := []string{r.submitAs(ada), r.submitAs(ada), r.submitAs(ada), r.submitAs(bob)}
+	r.stop()
+	r.restart()
+	if j, err := r.Job(t.Context(), ids[3]); err != nil || !strings.Contains(j.Progress, "jobs ahead") {
+		t.Errorf("progress %q, %v", j.Progress, err)
+	}
+	r.behave(providertest.Behaviour{}, true)
+	release()
+	var began []time.Time
+	for _, id := range ids {
+		began = append(began, r.wait(id).StartedAt)
+	}
+	if !began[3].Before(began[1]) || !began[1].Before(began[2]) || !began[0].Before(began[3]) {
+		t.Errorf("began at %v", began)
+	}
+}

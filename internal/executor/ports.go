@@ -104,6 +104,8 @@ type Store interface {
 	// Waiting returns the IDs of the jobs that wait for a slot, oldest first: they are
 	// pending and undecided, and do not share a VM.
 	Waiting(ctx context.Context) ([]string, error)
+	// WaitingOf returns whose they are, by ID, without the operator's.
+	WaitingOf(ctx context.Context) (map[string]string, error)
 	// Begun returns every other job that is not Done, oldest first.
 	Begun(ctx context.Context) ([]job.Job, error)
 	// Take makes this engine the one that works on a job, and returns the job; false:

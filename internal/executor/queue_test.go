@@ -68,3 +68,47 @@ func TestQueue_IsAList(t *testing.T) {
 		}
 	}
 }
+
+// Principals take turns, whoever has submitted how many before; each one's own jobs stay
+// in order. Whose a job is may be known later.
+func TestQueue_PrincipalsTakeTurns(t *testing.T) {
+	var q queue
+	of := map[string]string{}
+	for i, p := range []string{"ada", "ada", "ada", "ada", "bob", "bob", "", "cleo"} {
+		id := string(rune('a' + i))
+		of[id] = p
+		if i%2 == 0 {
+			q.addOf(id, p)
+		} else {
+			q.add(id)
+		}
+	}
+	if !q.unknown {
+		t.Error("it asks for nobody's principal")
+	}
+	q.know(of)
+	q.know(map[string]string{"z": "ada"}) // it has begun meanwhile
+	var order []string
+	for {
+		id, ok := q.next(true)
+		if !ok {
+			break
+		}
+		if n, there := q.ahead(id); n != 0 || !there {
+			t.Errorf("%d are ahead of %s, which is next", n, id)
+		}
+		for _, later := range q.waiting {
+			if n, _ := q.ahead(later); n >= len(q.waiting) {
+				t.Errorf("%d of %d are ahead of %s", n, len(q.waiting), later)
+			}
+		}
+		order = append(order, id)
+		q.begun(id, of[id])
+	}
+	if want := []string{"a", "e", "g", "h", "b", "f", "c", "d"}; !slices.Equal(order, want) {
+		t.Errorf("order %v, want %v", order, want)
+	}
+	if len(q.of) != 0 {
+		t.Errorf("left: %v", q.of)
+	}
+}

@@ -27,6 +27,22 @@ func (s *Store) Waiting(ctx context.Context) ([]string, error) {
 	return ids, nil
 }
 
+// WaitingOf returns the principals of the jobs that Waiting returns, by ID, without the
+// operator's.
+func (s *Store) WaitingOf(ctx context.Context) (map[string]string, error) {
+	of := map[string]string{}
+	_, err := query(ctx, s.read, func(row scanner) (struct{}, error) {
+		var id, principal string
+		err := row.Scan(&id, &principal)
+		of[id] = principal
+		return struct{}{}, err
+	}, `SELECT id, principal FROM jobs WHERE waiting = 1 AND principal <> ''`)
+	if err != nil {
+		return nil, fmt.Errorf("read waiting jobs: %w", err)
+	}
+	return of, nil
+}
+
 // Queue returns how many jobs wait for a slot, and since when the first does.
 func (s *Store) Queue(ctx context.Context) (waiting int, since time.Time, err error) {
 	waiting, err = first[int](ctx, s.read, `SELECT count(*) FROM jobs WHERE waiting = 1`)
