@@ -64,7 +64,7 @@ func (p *Provider) operate(ctx context.Context, id string, c call) (result.Resul
 		return res, fmt.Errorf("%s: %w", c.op, job.ErrDetach)
 	}
 	res, err = p.verdict(ctx, c, res, err)
-	if err != nil && (!o.sent || refused(res, err)) {
+	if err != nil && c.script == "create-vm" && (!o.sent || refused(res, err)) {
 		err = job.Uncreated(err)
 	}
 	return res, err
