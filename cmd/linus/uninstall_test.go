@@ -31,7 +31,9 @@ func TestHostUninstall(t *testing.T) {
 		code = run(t.Context(), onNodes, append([]string{"host", "uninstall"}, args...), strings.NewReader(""), &out, &out)
 		return code, out.String()
 	}
-	done := func() int { return shelves["a"].uninstalled + 10*shelves["b"].uninstalled + 100*shelves["c"].uninstalled }
+	done := func() int {
+		return shelves["a"].uninstalled + 10*shelves["b"].uninstalled + 100*shelves["c"].uninstalled
+	}
 	if code, text := linus("--yes"); code != exitFailure || done() != 0 || !strings.Contains(text, "has VMs of linus: 100 (web)") {
 		t.Errorf("with VMs: exit code %d, %d, %s", code, done(), text)
 	}

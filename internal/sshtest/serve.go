@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"os/exec"
-	"regexp"
 	"strconv"
 	"sync"
 	"syscall"
@@ -14,6 +13,8 @@ import (
 
 	"github.com/pkg/sftp"
 	"golang.org/x/crypto/ssh"
+
+	"linus/internal/lazyregexp"
 )
 
 // connection is one login.
@@ -129,7 +130,7 @@ func (s *Server) serveFiles(channel ssh.Channel) {
 }
 
 // marked matches a command line that first says where the login shell's output ends.
-var marked = regexp.MustCompile(`(?s)^echo; echo ([A-Z0-9]+); (.*)$`)
+var marked = lazyregexp.New(`(?s)^echo; echo ([A-Z0-9]+); (.*)$`)
 
 // exec runs a command in its own process group. What the command leaves running keeps
 // the session open only as long as it keeps its output open.
