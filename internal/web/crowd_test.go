@@ -22,6 +22,7 @@ import (
 type crowd struct {
 	*testing.T
 	listener memory
+	stopped  bool
 	server   *web.Server
 	served   chan error
 }
@@ -34,7 +35,7 @@ func inCrowd(t *testing.T, o web.Options, test func(c *crowd)) {
 		c.server = web.On(t.Context(), c.listener, o)
 		go func() { c.served <- c.server.Serve() }()
 		test(c)
-		if c.listener != nil {
+		if !c.stopped {
 			_ = c.stop()
 		}
 	})
@@ -42,8 +43,7 @@ func inCrowd(t *testing.T, o web.Options, test func(c *crowd)) {
 
 // stop stops the server.
 func (c *crowd) stop() error {
-	close(c.listener)
-	c.listener = nil
+	c.stopped = true
 	return errors.Join(c.server.Close(c.Context()), <-c.served)
 }
 

@@ -47,7 +47,13 @@ func (m memory) Accept() (net.Conn, error) {
 	}
 	return conn, nil
 }
-func (m memory) Close() error   { return nil }
+
+// Close is called once, by the server.
+func (m memory) Close() error {
+	close(m)
+	return nil
+}
+
 func (m memory) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
 // inMemory runs a test with a server whose clock is not the world's. dial returns a new
@@ -64,7 +70,6 @@ func inMemory(t *testing.T, o web.Options, test func(dial func() net.Conn)) {
 			all = append(all, near)
 			return near
 		})
-		close(listener)
 		_ = server.Close()
 		for _, conn := range all {
 			_ = conn.Close()
@@ -191,7 +196,6 @@ func TestAnswers_ThatAreSilentInBetween(t *testing.T) {
 		}
 		_ = resp.Body.Close()
 		transport.CloseIdleConnections()
-		close(listener)
 		_ = server.Close()
 		synctest.Wait()
 	})

@@ -272,7 +272,6 @@ func TestServer_CloseDoesNotWaitForSilentConnections(t *testing.T) {
 		defer silent.Close()
 		listener <- far
 		synctest.Wait() // it is accepted
-		close(listener)
 		began := time.Now()
 		if err := s.Close(t.Context()); err != nil || time.Since(began) > 3*time.Second { // net/http itself gives up on it after five
 			t.Errorf("Close = %v after %s with a connection open that says nothing", err, time.Since(began))
