@@ -18,18 +18,21 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"linus/internal/lab"
+	"linus/internal/loops"
 	"linus/internal/pgtest"
 )
 
-var soakEngines = flag.Int("soak.engines", 0, "jobs of TestSoakEngines; 0: not run")
+var soakEngines = flag.Int("soak.engines", 0, "jobs of TestSoakEngines; 0: 60 at night, else it is not run")
 
 // Three engines on one PostgreSQL, VMs on three nodes, while engines are killed, stopped
 // for longer than their lease and cut off from the database, the database crashes, nodes
 // go down, and entries fall silent: no task begins twice, no job is lost but with its
 // node, and nothing is left.
 func TestSoakEngines(t *testing.T) {
-	if *soakEngines == 0 {
-		t.Skip("takes about a second for each job: make soak-engines")
+	n := *soakEngines
+	if n == 0 {
+		loops.AtNightOnly(t, "TestEngines_OneIsKilledInTheMiddleOfAJob, TestEngines_OneIsStoppedInsideAHostOperation and TestCluster_OutlastsNodesThatGoDown make its faults one at a time")
+		n = 60
 	}
 	server := pgtest.Start(t)
 	database := server.Database(t)
@@ -46,7 +49,7 @@ func TestSoakEngines(t *testing.T) {
 	for _, h := range s.engines {
 		s.clients = append(s.clients, h.connect(t), h.connect(t))
 	}
-	jobs := make([]soakJob, *soakEngines)
+	jobs := make([]soakJob, n)
 	for i := range jobs {
 		for jobs[i] = s.plan(i); strings.HasPrefix(jobs[i].kind, "VM "); {
 			jobs[i] = s.plan(i)
