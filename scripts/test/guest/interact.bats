@@ -13,13 +13,6 @@ input() { bash "${runner}" input "$1" <<<"$2" >/dev/null; } # <offset> <line>
 
 says() { [[ $(<"${state}/stdout") == *"$1"* ]]; }
 
-# milliseconds sets ms to how long a command takes.
-milliseconds() {
-  local -r from=${EPOCHREALTIME/[.,]/}
-  "$@"
-  ms=$(((${EPOCHREALTIME/[.,]/} - from) / 1000))
-}
-
 kill_runner() {
   local pid
   read -r pid _ <"${state}/runner"
@@ -76,21 +69,17 @@ until_says() { # <text>
   says 'name? hello you'
 }
 
-@test "a REPL answers each line, within 200 ms of its sending" {
+@test "a REPL answers each line" {
   task 'exec bash'
   start
   input 0 'echo $((6 * 7))'
   until_says 42
   local try offset
-  ask() { input "${offset}" "echo answer${try}" && until_says "answer${try}"; }
-  # The best of five: other work on this machine is not the runner's.
-  for try in 1 2 3 4 5; do
+  for try in 1 2 3; do
     offset=$(stat -c %s "${state}/stdin")
-    milliseconds ask
-    echo "answered in ${ms} ms"
-    ((ms > 200)) || return 0
+    input "${offset}" "echo answer${try}"
+    until_says "answer${try}"
   done
-  false
 }
 
 @test "1 MiB of binary input in pieces is what the task reads" {
