@@ -22,10 +22,9 @@ const tokenTTL = 90 * 24 * time.Hour
 
 func (a *app) tokenCreateCommand() *cobra.Command {
 	var (
-		spec  job.TokenSpec
-		role  string
-		sizes [3]string
-		ttl   time.Duration
+		spec job.TokenSpec
+		role string
+		ttl  time.Duration
 	)
 	cmd := &cobra.Command{
 		Use:   "create NAME",
@@ -33,24 +32,26 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 		Long: "Creates a token and prints it, this one time. Jobs, VMs and idempotency keys belong to NAME: whoever presents a token of\n" +
 			"that name sees them, and nothing of others unless its role is admin. A name may have several tokens, so that\n" +
 			"one can replace another. Only a token's hash is stored.\n" +
+			"A token with the role run has limits unless --limit-...=0 says that it has none; one with another role, where they are given.\n" +
 			"What each role may do, and how a token is used: linus help access.",
 		Example: "  linus token create ci --role run --limit-jobs 10 --secrets 'CI_*'\n" +
 			"  linus token create dashboard --role read --ttl 0 >token",
 		Args: oneArg("whom the token is for"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			spec.Name, spec.Role, spec.TTL = args[0], job.Role(role), int(ttl/time.Second)
-			for i, of := range []struct {
-				flag string
-				mb   *int
-			}{{"memory", &spec.MemoryMB}, {"disk", &spec.DiskMB}, {"stored", &spec.StoredMB}} {
-				if sizes[i] == "" {
-					continue
+			for flag, at := range map[string]*int{"memory": &spec.MemoryMB, "disk": &spec.DiskMB, "stored": &spec.StoredMB} {
+				typed, _ := cmd.Flags().GetString("limit-" + flag)
+				if _, err := job.ParseSize(typed); err != nil && typed != "" && typed != "0" {
+					return fmt.Errorf("--limit-%s: %w", flag, err)
 				}
-				bytes, err := job.ParseSize(sizes[i])
-				if err != nil {
-					return fmt.Errorf("--limit-%s: %w", of.flag, err)
+				if *at = job.SizeMB(typed); typed == "0" {
+					*at = job.NoLimit
 				}
-				*of.mb = int((bytes + 1<<20 - 1) >> 20)
+			}
+			for flag, at := range map[string]*int{"jobs": &spec.Jobs, "vms": &spec.VMs, "jobs-per-hour": &spec.PerHour} {
+				if *at == 0 && cmd.Flags().Changed("limit-"+flag) {
+					*at = job.NoLimit
+				}
 			}
 			s, err := a.attach(cmd.Context(), false)
 			if err != nil {
@@ -62,6 +63,9 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 				return err
 			}
 			a.note("token %s of %s, role %s, %s; it is not shown again\n  revoke: linus token revoke %s", t.ID, t.Name, t.Role, expiryText(t.Token), t.ID)
+			if narrowed := t.Narrowed(); len(narrowed) > 0 {
+				a.note("  narrowed to: %s", strings.Join(narrowed, "; "))
+			}
 			return a.print(t, t.Secret)
 		},
 	}
@@ -72,11 +76,11 @@ func (a *app) tokenCreateCommand() *cobra.Command {
 	flags.StringSliceVar(&spec.Secrets, "secrets", nil, "secrets its jobs may name, with * and ? as wildcards (default: none; for admin: all)")
 	flags.StringSliceVar(&spec.Networks, "networks", nil, "bridges and VLAN tags its VMs may be on, as in vmbr1,20-29 (default: as the settings allow)")
 	flags.StringSliceVar(&spec.Templates, "templates", nil, "templates and operating systems its VMs may be made from (default: as the settings allow)")
-	flags.IntVar(&spec.Jobs, "limit-jobs", 0, "unfinished jobs at a time (default: no limit)")
-	flags.IntVar(&spec.VMs, "limit-vms", 0, "VMs at a time, those of unfinished jobs included (default: no limit)")
-	flags.StringVar(&sizes[0], "limit-memory", "", "memory of its VMs together, as in 64G (default: no limit)")
-	flags.StringVar(&sizes[1], "limit-disk", "", "disks of its VMs together, at the size they may grow to, as in 500G (default: no limit)")
-	flags.StringVar(&sizes[2], "limit-stored", "", "what the engine stores of its jobs (files, output, artifacts), as in 2G (default: no limit)")
+	flags.IntVar(&spec.Jobs, "limit-jobs", 0, "unfinished jobs at a time (default: 4 x MAX_JOBS)")
+	flags.IntVar(&spec.VMs, "limit-vms", 0, "VMs at a time, those of unfinished jobs included (default: 4 x MAX_JOBS)")
+	flags.String("limit-memory", "", "memory of its VMs together, as in 64G (default: of 4 x MAX_JOBS VMs with DEFAULT_MEMORY)")
+	flags.String("limit-disk", "", "disks of its VMs together, at the size they may grow to, as in 500G (default: of 4 x MAX_JOBS VMs with DEFAULT_DISK)")
+	flags.String("limit-stored", "", "what the engine stores of its jobs (files, output, artifacts), as in 2G (default: 10G)")
 	flags.IntVar(&spec.PerHour, "limit-jobs-per-hour", 0, "jobs submitted within an hour (default: no limit)")
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	_ = cmd.RegisterFlagCompletionFunc("role", cobra.FixedCompletions([]string{"read", "run", "admin"}, cobra.ShellCompDirectiveNoFileComp))
@@ -97,7 +101,7 @@ func (a *app) tokenListCommand() *cobra.Command {
 			const header = "ID\tNAME\tROLE\tEXPIRES\tCREATED\tBY\tNARROWED TO"
 			return printAll(a, tokens, "no tokens; linus token create makes one", header, func(t job.Token) string {
 				return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%s", t.ID, t.Name, t.Role, strings.TrimPrefix(expiryText(t), "valid until "),
-					local(t.CreatedAt), cmp.Or(t.CreatedBy, "-"), orDash(narrowed(t.TokenSpec)))
+					local(t.CreatedAt), cmp.Or(t.CreatedBy, "-"), orDash(strings.Join(t.Narrowed(), "; ")))
 			})
 		}),
 	}
@@ -131,26 +135,4 @@ func expiryText(t job.Token) string {
 		return "expired " + local(t.ExpiresAt)
 	}
 	return "valid until " + local(t.ExpiresAt)
-}
-
-// narrowed returns what a token may not do besides its role, in one line.
-func narrowed(s job.TokenSpec) string {
-	var parts []string
-	for _, list := range []struct {
-		name   string
-		values []string
-	}{{"toolsets", s.Toolsets}, {"secrets", s.Secrets}, {"networks", s.Networks}, {"templates", s.Templates}} {
-		if len(list.values) > 0 {
-			parts = append(parts, list.name+" "+strings.Join(list.values, ","))
-		}
-	}
-	for _, limit := range []struct {
-		n    int
-		what string
-	}{{s.Jobs, "jobs"}, {s.VMs, "VMs"}, {s.MemoryMB, "MiB"}, {s.DiskMB, "MiB of disks"}, {s.StoredMB, "MiB stored"}, {s.PerHour, "jobs an hour"}} {
-		if limit.n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", limit.n, limit.what))
-		}
-	}
-	return strings.Join(parts, "; ")
 }

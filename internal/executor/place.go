@@ -115,7 +115,7 @@ func (e *Executor) placed(ctx context.Context) ([]job.PlacedVM, error) {
 	for _, m := range creators {
 		if m.VM.State == job.VMIntended || m.VM.State == job.VMCreated {
 			vms = append(vms, job.PlacedVM{
-				ID: m.VM.ID, Node: m.VM.Node, MemoryMB: sizeMB(m.Manifest.Resources.Memory), Making: m.VM.State == job.VMIntended,
+				ID: m.VM.ID, Node: m.VM.Node, MemoryMB: job.SizeMB(m.Manifest.Resources.Memory), Making: m.VM.State == job.VMIntended,
 			})
 		}
 	}

@@ -138,7 +138,7 @@ func (e *Executor) checkPools(ctx context.Context) []job.Check {
 	}
 	var checks []job.Check
 	for _, p := range pools {
-		each := sizeMB(p.Resources.Memory)
+		each := job.SizeMB(p.Resources.Memory)
 		lacking := each * max(0, p.Warm-p.Count(job.MemberWarm))
 		if lacking == 0 && p.Hibernated > p.Count(job.MemberHibernated) {
 			lacking = each // one at a time boots, before it is suspended

@@ -201,7 +201,7 @@ func (e *Executor) shrink(ctx context.Context, members []job.Job, wanted int) []
 
 // unready returns why no member of a pool can be made now; empty: one can.
 func (e *Executor) unready(ctx context.Context, p job.Pool, host room, generation string) string {
-	memory := sizeMB(p.Resources.Memory)
+	memory := job.SizeMB(p.Resources.Memory)
 	spoken := e.spokenFor(ctx)
 	committed, err := e.committed(ctx)
 	if err != nil {
@@ -238,7 +238,7 @@ func (e *Executor) committed(ctx context.Context) (int, error) {
 	for _, m := range creators {
 		hibernated := m.Member != nil && m.Member.State == job.MemberHibernated
 		if (m.VM.State == job.VMIntended || m.VM.State == job.VMCreated) && !hibernated {
-			total += sizeMB(m.Manifest.Resources.Memory)
+			total += job.SizeMB(m.Manifest.Resources.Memory)
 		}
 	}
 	return total, err
@@ -265,18 +265,10 @@ func (e *Executor) spokenFor(ctx context.Context) int {
 	total := 0
 	for _, id := range ids {
 		if j, err := e.o.Store.Job(ctx, id); err == nil && j.Status == job.Provisioning && j.Outcome == nil && !j.Borrows() {
-			total += sizeMB(j.Manifest.Resources.Memory)
+			total += job.SizeMB(j.Manifest.Resources.Memory)
 		}
 	}
 	return total
-}
-
-func sizeMB(text string) int {
-	n, err := job.ParseSize(text)
-	if err != nil {
-		return 0
-	}
-	return int((n + 1<<20 - 1) >> 20)
 }
 
 // refill begins to make members: those whose job is stored and has not begun, then new

@@ -47,6 +47,9 @@ func (e *Executor) CreateToken(ctx context.Context, s job.TokenSpec) (job.NewTok
 	if err := s.Validate(); err != nil {
 		return job.NewToken{}, err
 	}
+	if s.Role == job.RoleRun { // read begins nothing, and admin could make itself a token without limits
+		s.Limits = s.Limits.WithDefaults(e.o.Defaults.TokenLimits(e.o.MaxJobs))
+	}
 	by := job.CallerFrom(ctx)
 	secret := job.TokenPrefix + rand.Text()
 	hash := hashToken(secret)

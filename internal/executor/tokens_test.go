@@ -149,13 +149,39 @@ func TestToken_Invalid(t *testing.T) {
 		`secrets: "a b"`:             {Name: "a", Role: job.RoleRun, Secrets: []string{"a b"}},
 		`templates: "["`:             {Name: "a", Role: job.RoleRun, Templates: []string{"["}},
 		`"30-20" is not a VLAN tag`:  {Name: "a", Role: job.RoleRun, Networks: []string{"30-20"}},
-		"jobs: -1 is negative":       {Name: "a", Role: job.RoleRun, Limits: job.Limits{Jobs: -1}},
+		"jobs: -2 is negative":       {Name: "a", Role: job.RoleRun, Limits: job.Limits{Jobs: -2}},
 		"ttl: -1 is negative":        {Name: "a", Role: job.RoleRun, TTL: -1},
 		"memory_mb: -2 is negative":  {Name: "a", Role: job.RoleRun, Limits: job.Limits{MemoryMB: -2}},
-		"jobs_per_hour: -1 is negat": {Name: "a", Role: job.RoleRun, Limits: job.Limits{PerHour: -1}},
+		"jobs_per_hour: -2 is negat": {Name: "a", Role: job.RoleRun, Limits: job.Limits{PerHour: -2}},
 	} {
 		if _, err := r.CreateToken(t.Context(), s); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%+v: %v; want %s", s, err, says)
+		}
+	}
+}
+
+// A job of one's own is bounded unless whoever makes the token says otherwise. Whoever may
+// make tokens is not bounded by one, and who may begin nothing needs no bound.
+func TestToken_OfRunHasLimitsUnlessToldOtherwise(t *testing.T) {
+	r := newRig(t, 2)
+	r.stop()
+	r.opts.Defaults.Memory, r.opts.Defaults.Disk = "2G", "10G"
+	r.restart()
+	all := job.Limits{Jobs: 8, VMs: 8, MemoryMB: 8 * 2048, DiskMB: 8 * 10240, StoredMB: 10240}
+	for _, tt := range []struct {
+		role         job.Role
+		given, wants job.Limits
+	}{
+		{job.RoleRun, job.Limits{}, all},
+		{job.RoleRun, job.Limits{Jobs: 100, VMs: job.NoLimit, PerHour: 5}, job.Limits{Jobs: 100, VMs: job.NoLimit, MemoryMB: all.MemoryMB, DiskMB: all.DiskMB, StoredMB: all.StoredMB, PerHour: 5}},
+		{job.RoleRead, job.Limits{}, job.Limits{}},
+		{job.RoleAdmin, job.Limits{}, job.Limits{}},
+		{job.RoleAdmin, job.Limits{Jobs: 1}, job.Limits{Jobs: 1}},
+	} {
+		n := r.token(job.TokenSpec{Name: "ci", Role: tt.role, Limits: tt.given})
+		p, err := r.Authenticate(t.Context(), n.Secret)
+		if err != nil || n.Limits != tt.wants || p.Limits != tt.wants {
+			t.Errorf("%s, given %+v: %+v, and of its principal %+v, %v; want %+v", tt.role, tt.given, n.Limits, p.Limits, err, tt.wants)
 		}
 	}
 }

@@ -32,7 +32,11 @@ type Principal struct {
 	Until time.Time
 }
 
-// Limits bound what a principal has at the same time, or begins. Zero is no limit.
+// NoLimit says that a new token is not to have a limit that it would otherwise have.
+const NoLimit = -1
+
+// Limits bound what a principal has at the same time, or begins. Zero is no limit, and
+// NoLimit is another way to say so.
 type Limits struct {
 	Jobs     int `json:"jobs,omitempty"`          // unfinished jobs
 	VMs      int `json:"vms,omitempty"`           // VMs that exist, or that unfinished jobs will have
@@ -40,6 +44,24 @@ type Limits struct {
 	DiskMB   int `json:"disk_mb,omitempty"`       // of those VMs together, as their disks may grow
 	StoredMB int `json:"stored_mb,omitempty"`     // that the engine stores of all its jobs: manifests, files, output and artifacts
 	PerHour  int `json:"jobs_per_hour,omitempty"` // jobs submitted in the last hour
+}
+
+// WithDefaults returns l with those of d for all that are zero.
+func (l Limits) WithDefaults(d Limits) Limits {
+	orDefault(&l.Jobs, d.Jobs)
+	orDefault(&l.VMs, d.VMs)
+	orDefault(&l.MemoryMB, d.MemoryMB)
+	orDefault(&l.DiskMB, d.DiskMB)
+	orDefault(&l.StoredMB, d.StoredMB)
+	orDefault(&l.PerHour, d.PerHour)
+	return l
+}
+
+// TokenLimits are the limits of a new token with the role run that says nothing else, at
+// an engine for so many jobs at a time.
+func (d Defaults) TokenLimits(maxJobs int) Limits {
+	n := 4 * maxJobs // those that wait count, too
+	return Limits{Jobs: n, VMs: n, MemoryMB: n * SizeMB(d.Memory), DiskMB: n * SizeMB(d.Disk), StoredMB: 10 << 10}
 }
 
 // Role is what a principal may do: each role includes those before it.

@@ -25,7 +25,8 @@ type Token struct {
 	ExpiresAt time.Time `json:"expires_at,omitzero"` // zero: never
 }
 
-// TokenSpec is what a token is to be. See Principal.
+// TokenSpec is what a token is to be. See Principal. Of a new token with the role run, a
+// limit that is missing or 0 is the engine's default, and -1 is none.
 type TokenSpec struct {
 	Name      string   `json:"name"` // of the principal; several tokens may have the same one
 	Role      Role     `json:"role"`
@@ -62,6 +63,43 @@ func (t Token) Principal() Principal {
 		Name: t.Name, Token: t.ID, Role: t.Role,
 		Toolsets: t.Toolsets, Secrets: t.Secrets, Networks: t.Networks, Templates: t.Templates, Limits: t.Limits,
 	}
+}
+
+// Narrowed returns, for people, what the token may do of all that its role may; nothing:
+// all of it.
+func (s TokenSpec) Narrowed() []string {
+	var texts []string
+	for _, l := range []struct {
+		name string
+		list []string
+	}{{"toolsets", s.Toolsets}, {"secrets", s.Secrets}, {"networks", s.Networks}, {"templates", s.Templates}} {
+		if len(l.list) > 0 {
+			texts = append(texts, l.name+" "+strings.Join(l.list, ", "))
+		}
+	}
+	size := func(mb int) string {
+		if mb%1024 == 0 {
+			return fmt.Sprintf("%d GiB", mb/1024)
+		}
+		return fmt.Sprintf("%d MiB", mb)
+	}
+	var limits []string
+	for _, l := range []struct {
+		n    int
+		text func(int) string
+		of   string
+	}{
+		{s.Jobs, strconv.Itoa, "unfinished jobs"}, {s.VMs, strconv.Itoa, "VMs"}, {s.MemoryMB, size, "of memory"},
+		{s.DiskMB, size, "of disks"}, {s.StoredMB, size, "stored"}, {s.PerHour, strconv.Itoa, "jobs an hour"},
+	} {
+		if l.n > 0 {
+			limits = append(limits, l.text(l.n)+" "+l.of)
+		}
+	}
+	if len(limits) > 0 {
+		texts = append(texts, "at most "+strings.Join(limits, ", "))
+	}
+	return texts
 }
 
 // Expired reports whether the token has expired at a time.
@@ -101,10 +139,13 @@ func (s TokenSpec) Validate() error {
 			}
 		}
 	}
-	for name, n := range map[string]int{"jobs": s.Jobs, "vms": s.VMs, "memory_mb": s.MemoryMB, "disk_mb": s.DiskMB, "stored_mb": s.StoredMB, "jobs_per_hour": s.PerHour, "ttl": s.TTL} {
-		if n < 0 {
-			add(field(name, "give 0 for no limit, or more", "%d is negative", n))
+	for name, n := range map[string]int{"jobs": s.Jobs, "vms": s.VMs, "memory_mb": s.MemoryMB, "disk_mb": s.DiskMB, "stored_mb": s.StoredMB, "jobs_per_hour": s.PerHour} {
+		if n < NoLimit {
+			add(field(name, "give -1 for no limit, 0 for the default, or more", "%d is negative", n))
 		}
+	}
+	if s.TTL < 0 {
+		add(field("ttl", "give 0 for a token that does not expire, or more", "%d is negative", s.TTL))
 	}
 	if len(wrong) == 0 {
 		return nil

@@ -58,6 +58,15 @@ func ParseSize(s string) (int64, error) {
 	return n * unit, nil
 }
 
+// SizeMB returns a size of a manifest in MiB, rounded up; 0 for a text that is none.
+func SizeMB(size string) int {
+	n, err := ParseSize(size)
+	if err != nil {
+		return 0
+	}
+	return int((n + mib - 1) / mib)
+}
+
 // Validate reports everything wrong with m as an *InvalidError, each field by
 // its path below "manifest". Empty fields that have defaults are fine.
 func (m Manifest) Validate() error {

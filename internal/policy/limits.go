@@ -46,12 +46,12 @@ func (l Limits) Check(has []job.Job, next job.Manifest) error {
 			e.Remedy += ", or destroy a VM"
 		}
 		return e
-	case l.CPU > 0 && asks.cpu > 0 && in.cpu+asks.cpu > int64(l.CPU):
-		return over("cpu", "LIMIT_CPU", int64(l.CPU), in.cpu, asks.cpu, "cores")
-	case l.MemoryMB > 0 && asks.memory > 0 && in.memory+asks.memory > int64(l.MemoryMB):
-		return over("memory", "LIMIT_MEMORY", int64(l.MemoryMB), in.memory, asks.memory, "MiB")
-	case l.DiskMB > 0 && asks.disk > 0 && in.disk+asks.disk > int64(l.DiskMB):
-		return over("disk", "LIMIT_DISK", int64(l.DiskMB), in.disk, asks.disk, "MiB")
+	case l.CPU > 0 && asks.cpu > 0 && in.cpu+asks.cpu > l.CPU:
+		return over("cpu", "LIMIT_CPU", l.CPU, in.cpu, asks.cpu, "cores")
+	case l.MemoryMB > 0 && asks.memory > 0 && in.memory+asks.memory > l.MemoryMB:
+		return over("memory", "LIMIT_MEMORY", l.MemoryMB, in.memory, asks.memory, "MiB")
+	case l.DiskMB > 0 && asks.disk > 0 && in.disk+asks.disk > l.DiskMB:
+		return over("disk", "LIMIT_DISK", l.DiskMB, in.disk, asks.disk, "MiB")
 	case l.Seconds > 0 && next.Timeout > l.Seconds:
 		return &job.FieldError{
 			Field:   "manifest.timeout",
@@ -71,7 +71,7 @@ func count(n int, one, many string) string {
 }
 
 // over returns the error for a sum that would be too large.
-func over(resource, rule string, limit, taken, asked int64, unit string) error {
+func over(resource, rule string, limit, taken, asked int, unit string) error {
 	remedy := fmt.Sprintf("ask for at most %d, or wait for a job to finish", limit-taken)
 	if taken >= limit {
 		remedy = "wait for a job to finish, or cancel one"
@@ -84,22 +84,12 @@ func over(resource, rule string, limit, taken, asked int64, unit string) error {
 }
 
 // needs are what a VM takes: cores, and MiB of memory and disk.
-type needs struct{ cpu, memory, disk int64 }
+type needs struct{ cpu, memory, disk int }
 
 // takes returns what a job's own VM needs.
 func takes(m job.Manifest) needs {
 	if m.VM != "" {
 		return needs{}
 	}
-	return needs{int64(m.Resources.CPU), megabytes(m.Resources.Memory), megabytes(m.Resources.Disk)}
-}
-
-// megabytes returns a manifest's size in MiB, rounded up; 0 if it has none.
-// Manifests are validated before they get here.
-func megabytes(size string) int64 {
-	n, err := job.ParseSize(size)
-	if err != nil {
-		return 0
-	}
-	return (n + 1<<20 - 1) >> 20
+	return needs{m.Resources.CPU, job.SizeMB(m.Resources.Memory), job.SizeMB(m.Resources.Disk)}
 }

@@ -58,12 +58,12 @@ func (s *Store) within(ctx context.Context, tx *tx, j job.Job, size int64, l job
 	for _, o := range open {
 		if !o.Shares() && (!o.Status.Terminal() || o.VM != nil && !o.VM.State.Settled()) {
 			vms++
-			memory += sizeMB(o.Manifest.Resources.Memory)
-			disk += sizeMB(o.Manifest.Resources.Disk)
+			memory += job.SizeMB(o.Manifest.Resources.Memory)
+			disk += job.SizeMB(o.Manifest.Resources.Disk)
 		}
 	}
 	const remedy = "wait for a job to end, cancel one, or destroy a VM"
-	asks, asksDisk := sizeMB(j.Manifest.Resources.Memory), sizeMB(j.Manifest.Resources.Disk)
+	asks, asksDisk := job.SizeMB(j.Manifest.Resources.Memory), job.SizeMB(j.Manifest.Resources.Disk)
 	switch {
 	case l.VMs > 0 && vms >= l.VMs:
 		return overQuota("vms", l.VMs, vms, 1, "VMs", remedy)
@@ -81,14 +81,6 @@ func overQuota(limit string, most, has, asks int, of, remedy string) error {
 		Problem: fmt.Sprintf("limit %s of this token is %d %s; %d are in use, and this job asks for %d", limit, most, of, has, asks),
 		Remedy:  remedy,
 	}
-}
-
-func sizeMB(size string) int {
-	n, err := job.ParseSize(size)
-	if err != nil {
-		return 0
-	}
-	return mebibytes(n)
 }
 
 // mebibytes rounds up.

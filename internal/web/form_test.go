@@ -271,7 +271,7 @@ func TestTokens_AreCreatedShownOnceAndRevoked(t *testing.T) {
 	e := sample()
 	v := loggedIn(t, e)
 	_, text := v.get("/tokens/new")
-	typed := setting(fields(text), map[string]string{"name": "alice", "role": "read", "ttl": "3600", "secrets": "CI_*, X", "jobs": "3"})
+	typed := setting(fields(text), map[string]string{"name": "alice", "role": "read", "ttl": "3600", "secrets": "CI_*, X", "jobs": "3", "vms": "0"})
 	resp, text := v.upload("/tokens/new", setting(typed, map[string]string{"name": "<Alice>", "networks": "5000", "memory_mb": "x"})...)
 	if resp.StatusCode != 422 || !strings.Contains(text, `id="f-memory_mb-error"`) || !strings.Contains(text, "&lt;Alice&gt;") || len(e.tokens) != 3 {
 		t.Errorf("%d %s", resp.StatusCode, text)
@@ -283,7 +283,7 @@ func TestTokens_AreCreatedShownOnceAndRevoked(t *testing.T) {
 	if resp.StatusCode != 200 || strings.Count(text, "linus_very-secret") != 1 {
 		t.Fatalf("%d %s", resp.StatusCode, text)
 	}
-	if diff := cmp.Diff(job.TokenSpec{Name: "alice", Role: job.RoleRead, TTL: 3600, Secrets: []string{"CI_*", "X"}, Limits: job.Limits{Jobs: 3}}, e.tokens[3].TokenSpec); diff != "" {
+	if diff := cmp.Diff(job.TokenSpec{Name: "alice", Role: job.RoleRead, TTL: 3600, Secrets: []string{"CI_*", "X"}, Limits: job.Limits{Jobs: 3, VMs: job.NoLimit}}, e.tokens[3].TokenSpec); diff != "" {
 		t.Error(diff)
 	}
 	_, text = v.get("/tokens")

@@ -1,8 +1,8 @@
 package web
 
 import (
-	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -34,28 +34,6 @@ func (t tokenRow) Expiry() string {
 	return "in " + age(time.Until(t.ExpiresAt))
 }
 
-// Bounds are what it may use, for people; nothing: all that its role may.
-func (t tokenRow) Bounds() []string {
-	var lines []string
-	for _, l := range []struct {
-		name string
-		list []string
-	}{{"toolsets", t.Toolsets}, {"secrets", t.Secrets}, {"networks", t.Networks}, {"templates", t.Templates}} {
-		if len(l.list) > 0 {
-			lines = append(lines, l.name+" "+strings.Join(l.list, ", "))
-		}
-	}
-	for _, l := range []struct {
-		n    int
-		what string
-	}{{t.Jobs, "unfinished jobs"}, {t.VMs, "VMs"}, {t.MemoryMB, "MiB of memory"}, {t.DiskMB, "MiB of disks"}, {t.StoredMB, "MiB stored of its jobs"}, {t.PerHour, "jobs an hour"}} {
-		if l.n > 0 {
-			lines = append(lines, fmt.Sprintf("at most %d %s", l.n, l.what))
-		}
-	}
-	return lines
-}
-
 // tokenGroups are the form of a token.
 func tokenGroups() []group {
 	return []group{
@@ -70,15 +48,29 @@ func tokenGroups() []group {
 			listInput(input{Name: "networks", When: `role=^(run|admin)$`, Label: "Networks", Kind: "text", Hint: "bridges and VLAN tags, as in vmbr1 20-29; empty: as the settings allow"}, true, func(d *draft) *[]string { return &d.token.Networks }),
 			listInput(input{Name: "templates", When: `role=^(run|admin)$`, Label: "Templates", Kind: "text", Hint: "and operating systems, with * and ?; empty: as the settings allow"}, true, func(d *draft) *[]string { return &d.token.Templates }),
 		}},
-		{Title: "Limits", Rare: true, When: `role=^(run|admin)$`, inputs: []input{
-			numberInput(input{Name: "jobs", Label: "Unfinished jobs at a time"}, false, func(d *draft) *int { return &d.token.Jobs }),
-			numberInput(input{Name: "vms", Label: "VMs at a time"}, false, func(d *draft) *int { return &d.token.VMs }),
-			numberInput(input{Name: "memory_mb", Label: "Memory of its VMs", Hint: "MiB, together"}, false, func(d *draft) *int { return &d.token.MemoryMB }),
-			numberInput(input{Name: "disk_mb", Label: "Disks of its VMs", Hint: "MiB they may grow to, together"}, false, func(d *draft) *int { return &d.token.DiskMB }),
-			numberInput(input{Name: "stored_mb", Label: "Stored for its jobs", Hint: "MiB of files, output and artifacts, until the jobs are removed"}, false, func(d *draft) *int { return &d.token.StoredMB }),
-			numberInput(input{Name: "jobs_per_hour", Label: "Jobs an hour"}, false, func(d *draft) *int { return &d.token.PerHour }),
+		{Title: "Limits (0, and for an admin empty: no limit)", Rare: true, When: `role=^(run|admin)$`, inputs: []input{
+			limitInput("jobs", "Unfinished jobs at a time", "empty: 4 × MAX_JOBS", func(d *draft) *int { return &d.token.Jobs }),
+			limitInput("vms", "VMs at a time", "with those that its jobs wait for; empty: 4 × MAX_JOBS", func(d *draft) *int { return &d.token.VMs }),
+			limitInput("memory_mb", "Memory of its VMs", "MiB, together; empty: 4 × MAX_JOBS × DEFAULT_MEMORY", func(d *draft) *int { return &d.token.MemoryMB }),
+			limitInput("disk_mb", "Disks of its VMs", "MiB they may grow to, together; empty: 4 × MAX_JOBS × DEFAULT_DISK", func(d *draft) *int { return &d.token.DiskMB }),
+			limitInput("stored_mb", "Stored for its jobs", "MiB of files, output and artifacts, until the jobs are removed; empty: 10240", func(d *draft) *int { return &d.token.StoredMB }),
+			limitInput("jobs_per_hour", "Jobs an hour", "empty: no limit", func(d *draft) *int { return &d.token.PerHour }),
 		}},
 	}
+}
+
+// limitInput is an input of one of the token's limits: nothing is the engine's default,
+// and 0 is no limit.
+func limitInput(name, label, hint string, at func(*draft) *int) input {
+	in := numberInput(input{Name: name, Label: label, Hint: hint}, false, at)
+	set := in.set
+	in.set = func(d *draft, typed string) string {
+		if strings.TrimSpace(typed) == "0" {
+			typed = strconv.Itoa(job.NoLimit)
+		}
+		return set(d, typed)
+	}
+	return in
 }
 
 // tokenTTL is how long a token is valid unless somebody says otherwise, in seconds.
