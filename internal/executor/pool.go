@@ -66,7 +66,7 @@ func (p *pools) generation(of job.Pool) string {
 
 // Pools returns every pool with its members.
 func (e *Executor) Pools(ctx context.Context) ([]job.PoolInfo, error) {
-	rows, err := e.loadPools(ctx)
+	rows, err := e.o.Store.Pools(ctx) // not for e.pools: a tender may have read later ones by now
 	if err != nil || len(rows) == 0 {
 		return nil, err
 	}
@@ -115,9 +115,13 @@ func (e *Executor) poolInfo(row job.Pool, members []job.Job) job.PoolInfo {
 	}
 	e.pools.mu.Lock()
 	defer e.pools.mu.Unlock()
-	info.State = cmp.Or(e.pools.states[row.Name], "filling")
-	if info.Count(job.MemberWarm) >= row.Warm && info.Count(job.MemberHibernated) >= row.Hibernated {
+	switch {
+	case info.Count(job.MemberWarm) >= row.Warm && info.Count(job.MemberHibernated) >= row.Hibernated:
 		info.State = "ready"
+	case row.Stopped(): // what tending came to may be of an earlier row, or a later one
+		info.State = fmt.Sprintf("stopped after %d equal failures: %s; resize it to try again", row.Failure.Count, row.Failure.Error)
+	default:
+		info.State = cmp.Or(e.pools.states[row.Name], "filling")
 	}
 	return info
 }

@@ -212,9 +212,7 @@ func (e *Executor) unready(ctx context.Context, p job.Pool, host room, generatio
 		return "paused: the host does not answer: " + host.why
 	case generation == "":
 		return "paused: " + p.Origin().String() + " is not on the host"
-	case p.Stopped():
-		return fmt.Sprintf("stopped after %d equal failures: %s; resize it to try again", p.Failure.Count, p.Failure.Error)
-	case !e.mayTry(p):
+	case !e.mayTry(p): // of one that has stopped, its row says so
 		return "waiting after a failure: " + p.Failure.Error
 	case e.jobsWait():
 		return "paused: jobs wait, and go first"

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
 	"linus/internal/secret"
@@ -378,7 +379,7 @@ func TestPool_StopsAfterEqualFailures(t *testing.T) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(again)) {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, 1)
+			r := newRig(t, 1, func(o *executor.Options) { o.Store = earlierFailure{o.Store} })
 			r.fake.Set(providertest.Behaviour{FailStep: "start_vm"})
 			if _, err := r.CreatePool(context.Background(), job.Pool{Name: "p", PoolSize: job.PoolSize{Warm: 2}}); err != nil {
 				t.Fatal(err)
@@ -392,6 +393,10 @@ func TestPool_StopsAfterEqualFailures(t *testing.T) {
 			}
 			if now := r.fake.Stats().Creates; now != creates {
 				t.Errorf("%d creates after it stopped", now-creates)
+			}
+			// Looked up while it stops, it is as it was or as it is: not stopped, with the failures it had before.
+			if p, err := r.Pool(context.WithValue(t.Context(), earlier{}, true), "p"); err != nil || !strings.HasPrefix(p.State, "waiting after a failure: create VM") {
+				t.Errorf("%+v, %v", p, err)
 			}
 			again[name](r)
 			p = r.untilPool("members", func(p job.PoolInfo) bool { return p.Count(job.MemberWarm) == 2 && p.Failure == nil })
