@@ -252,13 +252,14 @@ func (f *fakeNode) CallbackHost(context.Context) (string, error) {
 	return "192.0.2.1", f.up("find the address for callbacks")
 }
 
-func (f *fakeNode) Room(_ context.Context, _ []job.Origin, leases []job.LeaseRenewal) (job.HostRoom, error) {
+func (f *fakeNode) Room(_ context.Context, _ []job.Origin, vms []job.Watched) (job.HostRoom, error) {
 	if err := f.up("read the room"); err != nil {
 		return job.HostRoom{}, err
 	}
-	room := job.HostRoom{TotalMB: 64 << 10, FreeMB: len(f.name) << 10, Leases: map[string]job.LeaseState{}}
-	for _, l := range leases {
-		room.Leases[l.VM.Job] = job.LeaseRenewed
+	room := job.HostRoom{TotalMB: 64 << 10, FreeMB: len(f.name) << 10, Leases: map[string]job.LeaseState{}, Doubts: map[string]string{}}
+	for _, w := range vms {
+		room.Leases[w.VM.Job] = job.LeaseRenewed
+		room.Doubts[w.VM.Job] = "not ours on " + f.name
 	}
 	return room, nil
 }
@@ -685,18 +686,21 @@ func TestRoom_IsOfAllNodes(t *testing.T) {
 	t.Parallel()
 	w := three(t)
 	p := w.cluster("pve1")
-	lease := func(job_, node string) job.LeaseRenewal { return job.LeaseRenewal{VM: job.VM{Job: job_, Node: node}} }
+	watched := func(job_, node string) job.Watched { return job.Watched{VM: job.VM{Job: job_, Node: node}} }
 	origin := job.Origin{Template: "debian"}
-	first, err := p.Room(t.Context(), []job.Origin{origin}, []job.LeaseRenewal{lease("a", "pve1"), lease("b", "pve3")})
+	first, err := p.Room(t.Context(), []job.Origin{origin}, []job.Watched{watched("a", "pve1"), watched("b", "pve3")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(map[string]job.LeaseState{"a": job.LeaseRenewed, "b": job.LeaseRenewed}, first.Leases); diff != "" {
 		t.Error(diff)
 	}
+	if diff := cmp.Diff(map[string]string{"a": "not ours on pve1", "b": "not ours on pve3"}, first.Doubts); diff != "" {
+		t.Error(diff)
+	}
 	w.change(p, func() { w.cut["pve3"], w.nodes[1].Online = true, false })
-	second, err := p.Room(t.Context(), []job.Origin{origin}, []job.LeaseRenewal{lease("a", "pve1"), lease("b", "pve3")})
-	if err != nil || second.Leases["b"] != job.LeaseKept || second.Generations[origin] != first.Generations[origin] || first.Generations[origin] == "debian" {
+	second, err := p.Room(t.Context(), []job.Origin{origin}, []job.Watched{watched("a", "pve1"), watched("b", "pve3")})
+	if err != nil || second.Leases["b"] != job.LeaseKept || len(second.Doubts) != 1 || second.Generations[origin] != first.Generations[origin] || first.Generations[origin] == "debian" {
 		t.Errorf("%+v, %v; first %+v", second, err, first)
 	}
 	w.change(p, func() { w.nodes[1].Templates = []job.NodeTemplate{{ID: 9000, Name: "debian", Sum: "2"}} })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -123,21 +124,21 @@ func checkCluster(inv job.Inventory) job.Check {
 }
 
 // Room returns what the node with the most memory left has, and the generations of
-// templates on all nodes together; it renews leases on the nodes that have them. A node
-// that does not answer keeps its leases as they are.
-func (p *Provider) Room(ctx context.Context, origins []job.Origin, leases []job.LeaseRenewal) (job.HostRoom, error) {
+// templates on all nodes together; it watches VMs on the nodes that have them. A node
+// that does not answer keeps its leases as they are, and doubts no VM.
+func (p *Provider) Room(ctx context.Context, origins []job.Origin, vms []job.Watched) (job.HostRoom, error) {
 	inv, err := p.Nodes(ctx)
 	if err != nil {
 		return job.HostRoom{}, err
 	}
-	room := job.HostRoom{Generations: map[job.Origin]string{}, Leases: map[string]job.LeaseState{}}
-	of := map[string][]job.LeaseRenewal{}
+	room := job.HostRoom{Generations: map[job.Origin]string{}, Doubts: map[string]string{}, Leases: map[string]job.LeaseState{}}
+	of := map[string][]job.Watched{}
 	asked := slices.Clone(inv.Nodes)
-	for _, l := range leases {
-		room.Leases[l.VM.Job] = job.LeaseKept
-		of[l.VM.Node] = append(of[l.VM.Node], l)
-		if _, among := inv.Node(l.VM.Node); !among && len(of[l.VM.Node]) == 1 {
-			asked = append(asked, job.Node{Name: l.VM.Node})
+	for _, w := range vms {
+		room.Leases[w.VM.Job] = job.LeaseKept
+		of[w.VM.Node] = append(of[w.VM.Node], w)
+		if _, among := inv.Node(w.VM.Node); !among && len(of[w.VM.Node]) == 1 {
+			asked = append(asked, job.Node{Name: w.VM.Node})
 		}
 	}
 	answered := false
@@ -148,9 +149,8 @@ func (p *Provider) Room(ctx context.Context, origins []job.Origin, leases []job.
 			continue
 		}
 		answered = true
-		for id, state := range a.value.Leases {
-			room.Leases[id] = state
-		}
+		maps.Copy(room.Leases, a.value.Leases)
+		maps.Copy(room.Doubts, a.value.Doubts)
 		if n, among := inv.Node(a.node); among && !n.Maintained() && a.value.FreeMB-a.value.ReserveMB() > room.FreeMB-room.ReserveMB() || room.TotalMB == 0 {
 			room.FreeMB, room.TotalMB, room.Pressure = a.value.FreeMB, a.value.TotalMB, a.value.Pressure
 		}

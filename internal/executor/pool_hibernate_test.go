@@ -62,6 +62,7 @@ func TestPool_HibernatedMemberThatDoesNotComeBack(t *testing.T) {
 			r.stop() // with it ends the pool's own look at the member when it was still warm
 			r.behave(b, true)
 			r.restart()
+			r.tended()
 			id = r.submit()
 			if j := r.wait(id); j.Status != job.Success || j.VM.Source != job.SourceCold {
 				t.Errorf("%+v, VM %+v", j.Outcome, j.VM)

@@ -25,7 +25,7 @@ const (
 )
 
 // readRoom returns what the host has left, as read within the last PoolInterval, and
-// renews the members' leases when it reads.
+// looks at the members' proof and renews their leases when it reads.
 func (e *Executor) readRoom(ctx context.Context, rows []job.Pool, members []job.Job) room {
 	p := e.pools
 	p.mu.Lock()
@@ -41,14 +41,14 @@ func (e *Executor) readRoom(ctx context.Context, rows []job.Pool, members []job.
 	if time.Since(known.at) < e.o.PoolInterval && !unread {
 		return known
 	}
-	var leases []job.LeaseRenewal
+	var watched []job.Watched
 	for _, m := range members {
-		if l := e.renewal(ctx, m); l.For > 0 {
-			leases = append(leases, l)
+		if renew := e.renewal(ctx, m); renew > 0 || m.KeepsVM() && m.Member.State.Idle() {
+			watched = append(watched, job.Watched{VM: *m.VM, Renew: renew})
 		}
 	}
 	asked := now()
-	next, err := e.o.Provider.Room(ctx, origins, leases)
+	next, err := e.o.Provider.Room(ctx, origins, watched)
 	p.mu.Lock()
 	if err != nil {
 		p.roomAt = time.Time{}
@@ -64,8 +64,13 @@ func (e *Executor) readRoom(ctx context.Context, rows []job.Pool, members []job.
 		known.why = err.Error()
 		return known
 	}
-	for _, l := range leases {
-		e.noteLease(ctx, l, next.Leases[l.VM.Job], asked)
+	for _, m := range members {
+		if why := next.Doubts[m.ID]; why != "" && m.Member.State.Idle() {
+			e.giveUp(ctx, m, "its VM is not proven ours any more: "+why)
+		}
+	}
+	for _, w := range watched {
+		e.noteLease(ctx, w, next.Leases[w.VM.Job], asked)
 	}
 	return known
 }
@@ -78,45 +83,45 @@ func (e *Executor) memberLease() time.Duration {
 	return e.o.Lease + leaseMore
 }
 
-// renewal returns the lease that a member is to be given now; none if it has enough.
-func (e *Executor) renewal(ctx context.Context, m job.Job) job.LeaseRenewal {
+// renewal returns the lease that a member is to be given now; 0 if it has enough.
+func (e *Executor) renewal(ctx context.Context, m job.Job) time.Duration {
 	lease := e.memberLease()
 	if lease == 0 || !m.KeepsVM() || m.Member.State == job.MemberDoomed {
-		return job.LeaseRenewal{}
+		return 0
 	}
 	enough := now().Add(lease - leaseRenew)
 	if m.Member.State == job.MemberClaimed {
 		j, err := e.o.Store.Job(ctx, m.Member.Claimer)
 		if err != nil {
-			return job.LeaseRenewal{}
+			return 0
 		}
 		lease = seconds(j.Manifest.Timeout) + e.o.Lease
 		enough = m.Member.Since.Add(lease)
 		lease += leaseMore
 	}
 	if m.Member.LeaseUntil.After(enough) {
-		return job.LeaseRenewal{}
+		return 0
 	}
-	return job.LeaseRenewal{VM: *m.VM, For: lease}
+	return lease
 }
 
 // noteLease records what became of a lease that was to be renewed.
-func (e *Executor) noteLease(ctx context.Context, l job.LeaseRenewal, state job.LeaseState, asked time.Time) {
+func (e *Executor) noteLease(ctx context.Context, w job.Watched, state job.LeaseState, asked time.Time) {
 	switch state {
 	case job.LeaseRenewed:
-		_, err := e.update(ctx, l.VM.Job, func(j *job.Job) ([]job.Event, error) {
-			j.Member.LeaseUntil = asked.Add(l.For)
+		_, err := e.update(ctx, w.VM.Job, func(j *job.Job) ([]job.Event, error) {
+			j.Member.LeaseUntil = asked.Add(w.Renew)
 			return nil, nil
 		})
 		if err != nil && ctx.Err() == nil {
-			e.o.Log.Error("record a member's lease failed", "job_id", l.VM.Job, "err", err)
+			e.o.Log.Error("record a member's lease failed", "job_id", w.VM.Job, "err", err)
 		}
 	case job.LeaseOver, job.LeaseGone:
-		m, err := e.o.Store.Job(ctx, l.VM.Job)
+		m, err := e.o.Store.Job(ctx, w.VM.Job)
 		if err != nil || !m.Member.State.Idle() {
 			return
 		}
-		status, err := e.o.Provider.Status(ctx, l.VM)
+		status, err := e.o.Provider.Status(ctx, w.VM)
 		if state == job.LeaseOver || err == nil && status == job.VMGone {
 			e.giveUp(ctx, m, "the host has ended it, or somebody there")
 		}

@@ -52,6 +52,12 @@ func (r *rig) removePool() {
 	r.noMembers()
 }
 
+// tended waits until the pool goes by what the host is now.
+func (r *rig) tended() {
+	for rooms := r.fake.Stats().Rooms + 2; r.fake.Stats().Rooms < rooms; time.Sleep(time.Millisecond) {
+	}
+}
+
 func (r *rig) noMembers() {
 	r.t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -136,8 +142,7 @@ func TestPool_HundredClaimersTenMembers(t *testing.T) {
 		makers[m.Maker] = true
 	}
 	r.behave(paused(providertest.Behaviour{}), true)
-	for rooms := r.fake.Stats().Rooms + 2; r.fake.Stats().Rooms < rooms; time.Sleep(time.Millisecond) { // the pool knows
-	}
+	r.tended()
 	ids := make([]string, 100)
 	var submitting sync.WaitGroup
 	for i := range ids {
@@ -560,6 +565,43 @@ func TestPool_MemberThatIsNotProvenIsLeftAlone(t *testing.T) {
 	}
 	r.removePool()
 	r.noLeaks()
+}
+
+// A member that the host does not prove ours any more goes to no job: it is left alone, and
+// the pool makes another.
+func TestPool_MemberThatIsAnothersByNowGoesToNoJob(t *testing.T) {
+	t.Parallel()
+	for name, size := range map[string]job.PoolSize{"warm": {Warm: 1}, "hibernated": {Hibernated: 1}} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, 1)
+			r.behave(providertest.Behaviour{}, true)
+			if _, err := r.CreatePool(t.Context(), job.Pool{Name: "p", PoolSize: size}); err != nil {
+				t.Fatal(err)
+			}
+			ready := func(p job.PoolInfo) bool {
+				return p.Count(job.MemberWarm) == size.Warm && p.Count(job.MemberHibernated) == size.Hibernated
+			}
+			taken := r.untilPool("member", ready).Members[0]
+			r.fake.Doubt(taken.VM.ID, true)
+			m := r.until(taken.Maker, func(j job.Job) bool { return j.VM.State == job.VMLeftAlone })
+			if m.VM.Reason == "" || m.VM.Remedy == "" || !strings.Contains(m.Member.Why, "not proven ours any more: its description does not carry") {
+				t.Errorf("%+v, %+v", m.Member, m.VM)
+			}
+			r.untilPool("another member", ready)
+			if j := r.wait(r.submit()); j.Status != job.Success || j.VM.ID == taken.VM.ID || j.VM.Source == job.SourceCold {
+				t.Errorf("%+v, VM %+v", j.Outcome, j.VM)
+			}
+			if told := r.warnings(taken.Maker, "is left alone"); len(told) != 1 || !r.fake.Has(taken.VM.ID) {
+				t.Errorf("warnings %q; on the host: %t", told, r.fake.Has(taken.VM.ID))
+			}
+			r.fake.Doubt(taken.VM.ID, false)
+			if _, err := r.DestroyVM(t.Context(), taken.VM.Name); err != nil {
+				t.Error(err)
+			}
+			r.removePool()
+			r.noLeaks()
+		})
+	}
 }
 
 func TestPool_RefusesNonsense(t *testing.T) {

@@ -297,7 +297,8 @@ func (o Origin) String() string {
 // Origin returns what the pool's VMs are made from.
 func (p Pool) Origin() Origin { return Origin{Template: p.VMTemplate, OS: p.OS} }
 
-// HostRoom is what a host has left for VMs, and what its templates are now.
+// HostRoom is what a host has left for VMs, what its templates are now, and what became
+// of the VMs that were watched.
 type HostRoom struct {
 	FreeMB   int     // memory available, MiB
 	TotalMB  int     // memory of the node, MiB
@@ -307,6 +308,9 @@ type HostRoom struct {
 	// with its template, and with the settings that shape VMs. Missing: the
 	// template could not be found.
 	Generations map[Origin]string
+	// Doubts are what speaks against VMs that were watched: somebody has made them
+	// another's, and nothing may be done to them. By the VM's job.
+	Doubts map[string]string
 	// Leases are what became of the leases that were to be renewed, by the VM's
 	// job.
 	Leases map[string]LeaseState
@@ -327,10 +331,10 @@ const (
 	LeaseGone    LeaseState = "gone" // the host has no VM with that ID
 )
 
-// LeaseRenewal asks the host to end a VM no sooner than a time from now.
-type LeaseRenewal struct {
-	VM  VM
-	For time.Duration
+// Watched is a VM that the host is to look at.
+type Watched struct {
+	VM    VM
+	Renew time.Duration // the host is to end it no sooner than that from now; 0: as before
 }
 
 // PoolEvent is something that happened to a pool, for an Observer.

@@ -118,10 +118,11 @@ type Provider interface {
 	// StartVM does: booted, or, where the snapshot has its memory, running as it
 	// was then, with the clock set. Changes on its disk since then are lost.
 	RevertVM(ctx context.Context, vm VM, name string, progress func(Progress)) (VM, error)
-	// Room returns what the host has left for VMs and what VMs of these origins
-	// are made from now, and renews leases. It is cheap: it reads files of the
-	// host and starts nothing of Proxmox.
-	Room(ctx context.Context, origins []Origin, leases []LeaseRenewal) (HostRoom, error)
+	// Room returns what the host has left for VMs, what VMs of these origins
+	// are made from now, and which of these VMs are not proven any more, and
+	// renews leases. It is cheap: it reads files of the host and starts nothing
+	// of Proxmox.
+	Room(ctx context.Context, origins []Origin, vms []Watched) (HostRoom, error)
 	// Nodes returns the nodes that VMs are created on.
 	Nodes(ctx context.Context) (Inventory, error)
 	// CallbackHost returns this machine's address as VMs of the host can reach

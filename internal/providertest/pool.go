@@ -13,8 +13,9 @@ import (
 // FakeGeneration is FakeTemplate's, unless Behaviour.Room gives it another.
 const FakeGeneration = "1"
 
-// Room returns Behaviour's, and renews the leases of VMs that exist.
-func (f *Fake) Room(ctx context.Context, origins []job.Origin, leases []job.LeaseRenewal) (job.HostRoom, error) {
+// Room returns Behaviour's, doubts VMs that are not who is meant, and renews the leases of
+// those that are.
+func (f *Fake) Room(ctx context.Context, origins []job.Origin, vms []job.Watched) (job.HostRoom, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.stats.Rooms++
@@ -36,13 +37,18 @@ func (f *Fake) Room(ctx context.Context, origins []job.Origin, leases []job.Leas
 			room.Generations[o] = all[o]
 		}
 	}
-	room.Leases = map[string]job.LeaseState{}
-	for _, l := range leases {
-		state := job.LeaseGone
-		if there := f.vms[l.VM.ID]; there != nil && there.is(l.VM) {
-			state, there.lease = job.LeaseRenewed, l.For
+	room.Doubts, room.Leases = map[string]string{}, map[string]job.LeaseState{}
+	for _, w := range vms {
+		there := f.vms[w.VM.ID]
+		ours := there != nil && there.is(w.VM)
+		if there != nil && !ours {
+			room.Doubts[w.VM.Job] = "its description does not carry linus-job=" + w.VM.Job
 		}
-		room.Leases[l.VM.Job] = state
+		if w.Renew > 0 && ours {
+			room.Leases[w.VM.Job], there.lease = job.LeaseRenewed, w.Renew
+		} else if w.Renew > 0 {
+			room.Leases[w.VM.Job] = job.LeaseGone
+		}
 	}
 	return room, nil
 }

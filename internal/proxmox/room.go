@@ -14,28 +14,32 @@ import (
 	"linus/internal/job"
 )
 
-// Room returns what the host has left for VMs and what templates are now, and renews
-// leases.
-func (p *Provider) Room(ctx context.Context, origins []job.Origin, leases []job.LeaseRenewal) (job.HostRoom, error) {
+// Room returns what the host has left for VMs, what templates are now and which VMs are
+// not proven any more, and renews leases.
+func (p *Provider) Room(ctx context.Context, origins []job.Origin, vms []job.Watched) (job.HostRoom, error) {
 	const op = "read what the host has left"
-	var templates, renewals []string
+	var templates, watched, renewals []string
 	for _, o := range origins {
 		if o.Template != "" {
 			templates = append(templates, o.Template)
 		}
 	}
-	for _, l := range leases {
-		renewals = append(renewals, fmt.Sprintf("%d:%s:%d", l.VM.ID, l.VM.Job, int(l.For/time.Second)))
+	for _, w := range vms {
+		watched = append(watched, fmt.Sprintf("%d:%s:%s", w.VM.ID, w.VM.Job, w.VM.Name))
+		if w.Renew > 0 {
+			renewals = append(renewals, fmt.Sprintf("%d:%s:%d", w.VM.ID, w.VM.Job, int(w.Renew/time.Second)))
+		}
 	}
 	env := map[string]string{}
 	setText(env, "ROOM_TEMPLATES", strings.Join(templates, " "))
+	setText(env, "ROOM_VMS", strings.Join(watched, " "))
 	setText(env, "ROOM_LEASES", strings.Join(renewals, " "))
 	setText(env, "LINUS_OWNER", p.o.Owner)
 	res, err := p.run(ctx, call{op: op, script: "host-room", env: env})
 	if err != nil {
 		return job.HostRoom{}, err
 	}
-	room := job.HostRoom{Generations: map[job.Origin]string{}, Leases: map[string]job.LeaseState{}}
+	room := job.HostRoom{Generations: map[job.Origin]string{}, Doubts: map[string]string{}, Leases: map[string]job.LeaseState{}}
 	if _, err := fmt.Sscanf(res.Get("LINUS_MEMORY"), "%d %d %f", &room.FreeMB, &room.TotalMB, &room.Pressure); err != nil {
 		return job.HostRoom{}, &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostVM, Text: fmt.Sprintf("host-room returned LINUS_MEMORY:%.100q", res.Get("LINUS_MEMORY"))}
 	}
@@ -48,6 +52,10 @@ func (p *Provider) Room(ctx context.Context, origins []job.Origin, leases []job.
 		if made[o.Template] != "" || o.Template == "" {
 			room.Generations[o] = p.Generation(o, made[o.Template])
 		}
+	}
+	for _, line := range res.All("LINUS_DOUBT") {
+		id, why, _ := strings.Cut(line, " ")
+		room.Doubts[id] = why
 	}
 	for _, line := range res.All("LINUS_LEASE") {
 		id, state, _ := strings.Cut(line, " ")

@@ -125,8 +125,8 @@ func (p *Provider) Plan(ctx context.Context, spec job.VMSpec) ([]string, error) 
 }
 
 // Room renews leases of VMs of ours, which changes none of them.
-func (p *Provider) Room(ctx context.Context, origins []job.Origin, leases []job.LeaseRenewal) (job.HostRoom, error) {
-	return p.to.Room(ctx, origins, leases)
+func (p *Provider) Room(ctx context.Context, origins []job.Origin, vms []job.Watched) (job.HostRoom, error) {
+	return p.to.Room(ctx, origins, vms)
 }
 
 // Nodes changes nothing.

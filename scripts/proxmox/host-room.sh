@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Reports what this Proxmox VE host has left for VMs and what templates are now, and
-# renews leases of VMs of ours. Starts nothing of Proxmox: it reads files.
+# Reports what this Proxmox VE host has left for VMs, what templates are now, and which
+# VMs are not proven ours any more, and renews leases of VMs of ours. Starts nothing of
+# Proxmox: it reads files.
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
 #
 # Inputs (environment), all optional:
 #   ROOM_TEMPLATES   names or IDs of templates of this node, parted by blanks
+#   ROOM_VMS         VMs whose proof to look at, parted by blanks: <vmid>:<job's UUID>:<name>
 #   ROOM_LEASES      leases to renew, parted by blanks: <vmid>:<job's UUID>:<seconds from now>
 #   LINUS_ENGINE     the engine that asks, of several: one that others have taken for
 #                    dead renews none (lib/fence.sh)
-#   LINUS_OWNER      the installation whose leases these are; required with ROOM_LEASES
+#   LINUS_OWNER      the installation whose VMs these are; required with ROOM_VMS, ROOM_LEASES
 #   LINUS_NONCE      delimits the output
 # Options: --help
 #
@@ -18,6 +20,8 @@
 #                avg10, 0 where the kernel does not tell
 #   LINUS_TEMPLATE:<name or ID as given> <vmid> <sha256>   of its config without lock;
 #                none for what is not one template
+#   LINUS_DOUBT:<job> <what speaks against it>   a VM that is there and not proven ours;
+#                nothing of one that is proven, gone, or cannot be read
 #   LINUS_LEASE:<job> <renewed|kept|over|gone>   kept: not renewed, as the host's leases
 #                are being worked on, or there is none; over: the host ends the VM; gone:
 #                no node has a VM of that ID
@@ -29,16 +33,18 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/sweep.sh"
 
 usage() {
   printf '%s\n' \
-    'usage: [ROOM_TEMPLATES=...] [ROOM_LEASES=...] host-room.sh [--help]' \
-    'Tells how much memory the host has left, and what its templates are.' >&2
+    'usage: [ROOM_TEMPLATES=...] [ROOM_VMS=...] [ROOM_LEASES=...] host-room.sh [--help]' \
+    'Tells how much memory the host has left, what its templates are, and which VMs are not ours any more.' >&2
 }
 
 validate_environment() {
-  local -r lease='[1-9][0-9]{2,8}:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:[1-9][0-9]{0,8}'
-  : "${ROOM_TEMPLATES:=}" "${ROOM_LEASES:=}"
+  local -r job='[1-9][0-9]{2,8}:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}'
+  local -r vm="${job}:[a-z0-9-]{1,63}" lease="${job}:[1-9][0-9]{0,8}"
+  : "${ROOM_TEMPLATES:=}" "${ROOM_VMS:=}" "${ROOM_LEASES:=}"
   validate_pattern ROOM_TEMPLATES "${ROOM_TEMPLATES}" '[A-Za-z0-9. -]*' 'names or IDs of templates'
+  validate_pattern ROOM_VMS "${ROOM_VMS}" "(${vm}( ${vm})*)?" 'VMID:JOB:NAME, several parted by blanks'
   validate_pattern ROOM_LEASES "${ROOM_LEASES}" "(${lease}( ${lease})*)?" 'VMID:JOB:SECONDS, several parted by blanks'
-  if [[ -n ${ROOM_LEASES} ]]; then
+  if [[ -n ${ROOM_VMS}${ROOM_LEASES} ]]; then
     validate_uuid LINUS_OWNER "${LINUS_OWNER:-}"
   fi
   fence_read_inputs
@@ -103,6 +109,23 @@ find_template() { # <name or ID>; template_id: empty if it is not one template; 
   done
 }
 
+# One that has moved is looked at, too: pmxcfs shows the config of every node's.
+report_doubts() {
+  local given id
+  vm_owner=${LINUS_OWNER:-}
+  for given in ${ROOM_VMS}; do
+    IFS=: read -r id vm_job vm_name <<<"${given}"
+    vm_read "${id}"
+    if [[ ${vm_state} == @(present|moved) ]]; then
+      vm_state=present
+      vm_prove
+      if [[ -n ${vm_doubt} ]]; then
+        result_text DOUBT "${vm_job} ${vm_doubt}"
+      fi
+    fi
+  done
+}
+
 renew_leases() {
   local given id rest renewing=no
   local -r dir=${LINUS_HOST_DIR:-/var/lib/linus}/leases
@@ -155,11 +178,12 @@ main() {
   fi
   set -Eeuo pipefail
   shopt -s inherit_errexit
-  script_begin 4
+  script_begin 5
   script_read_options '' "$@"
   result_run_step validate_environment 'checking the inputs'
   result_run_step report_memory 'reading the memory'
   result_run_step report_templates 'reading the templates'
+  result_run_step report_doubts 'looking at VMs'
   result_run_step renew_leases 'renewing leases'
   result_line RESULT SUCCESS
 }

@@ -104,11 +104,41 @@ read_end() { # until_end: seconds until the lease's end, by the clock since boot
   refute_line_like "LINUS_LEASE:${job} gone"
 }
 
+@test "a VM is told of that somebody has made another, and none that is ours, gone or cannot be read" {
+  local -r look="201:${job}:${VM_NAME} 202:${job}:${VM_NAME}"
+  add_our_vm 201
+  ROOM_VMS=${look} run_script host-room
+  assert_status 0
+  refute_line_like LINUS_DOUBT
+  [[ ! -e ${PVE_STUB}/log ]]
+  add_our_vm 201 '#what it is for'
+  sed -i '/linus-job=/d' "${PVE_STUB}/vm/201"
+  ROOM_VMS=${look} run_script host-room
+  assert_line "LINUS_DOUBT:${job} its description does not carry linus-job=${job}"
+  assert_line LINUS_RESULT:SUCCESS
+  mkdir -p "${LINUS_PVE_DIR}/nodes/pve2/qemu-server"
+  mv "${LINUS_PVE_DIR}/qemu-server/201.conf" "${LINUS_PVE_DIR}/nodes/pve2/qemu-server/"
+  ROOM_VMS=${look} run_script host-room
+  assert_line "LINUS_DOUBT:${job} its description does not carry linus-job=${job}"
+  add_our_vm 201
+  ROOM_VMS="201:${job}:linus-job-2" run_script host-room
+  assert_line "LINUS_DOUBT:${job} its name is '${VM_NAME}', not 'linus-job-2'"
+  spoil_config 201
+  ROOM_VMS=${look} run_script host-room
+  assert_status 0
+  refute_line_like LINUS_DOUBT
+}
+
 @test "inputs are checked" {
   # shellcheck disable=SC2016 # that is the point
   ROOM_TEMPLATES='$(reboot)' run_script host-room
   assert_status 1
   ROOM_LEASES=201 run_script host-room
+  assert_status 1
+  # shellcheck disable=SC2016 # that is the point
+  ROOM_VMS="201:${job}:"'$(reboot)' run_script host-room
+  assert_status 1
+  LINUS_OWNER=x ROOM_VMS="201:${job}:${VM_NAME}" run_script host-room
   assert_status 1
   LINUS_OWNER=x ROOM_LEASES="201:${job}:90000" run_script host-room
   assert_status 1
