@@ -39,7 +39,7 @@ const NoLimit = -1
 // NoLimit is another way to say so.
 type Limits struct {
 	Jobs     int `json:"jobs,omitempty"`          // unfinished jobs
-	VMs      int `json:"vms,omitempty"`           // VMs that exist, or that unfinished jobs will have
+	VMs      int `json:"vms,omitempty"`           // VMs that exist, those that are left alone included, or that unfinished jobs will have
 	MemoryMB int `json:"memory_mb,omitempty"`     // of those VMs together
 	DiskMB   int `json:"disk_mb,omitempty"`       // of those VMs together, as their disks may grow
 	StoredMB int `json:"stored_mb,omitempty"`     // that the engine stores of all its jobs: manifests, files, output and artifacts

@@ -72,12 +72,12 @@ func (s *Store) Begun(ctx context.Context) ([]job.Job, error) {
 	return jobs, nil
 }
 
-// OfClient returns the jobs that are not Done or keep a VM of one of the operator's
+// OfClient returns the jobs that are not Done or whose VM is not gone, of one of the operator's
 // clients, or of all clients of another principal.
 func (s *Store) OfClient(ctx context.Context, owner, client string) ([]job.Job, error) {
-	where, of := `(jobs.done = 0 OR jobs.vm_state = 'created') AND jobs.principal = '' AND jobs.client = ?`, client
+	where, of := stillOpen+` AND jobs.principal = '' AND jobs.client = ?`, client
 	if owner != "" {
-		where, of = `jobs.principal <> '' AND (jobs.done = 0 OR jobs.vm_state = 'created') AND jobs.principal = ?`, owner
+		where, of = `jobs.principal <> '' AND `+stillOpen+` AND jobs.principal = ?`, owner
 	}
 	jobs, err := s.jobs(ctx, s.read, where, of)
 	if err != nil {
@@ -114,6 +114,10 @@ func (s *Store) OwnVMs(ctx context.Context) ([]job.VM, error) {
 	}
 	return vms, nil
 }
+
+// stillOpen is the condition of the indexes on jobs that take something: they are not Done, or
+// their VM is kept or left alone.
+const stillOpen = `(jobs.done = 0 OR jobs.vm_state IN ('created', 'left_alone'))`
 
 // withVM is the condition of VMs.
 const withVM = `jobs.vm_job = jobs.id AND jobs.vm_state IN ('intended', 'created', 'left_alone')`

@@ -11,7 +11,7 @@ import (
 // within returns a *job.FieldError if a job, of size bytes, that is about to be inserted in
 // the transaction would exceed what its principal may have. Principals are counted in turn,
 // on all engines, so that two jobs at once do not both take the last place. A job that has
-// ended does not count, but its VM does until it is gone.
+// ended does not count, but its VM does until it is gone or forgotten.
 func (s *Store) within(ctx context.Context, tx *tx, j job.Job, size int64, l job.Limits) error {
 	if l == (job.Limits{}) || j.Principal == "" {
 		return nil
@@ -21,7 +21,7 @@ func (s *Store) within(ctx context.Context, tx *tx, j job.Job, size int64, l job
 	}
 	const of = `principal <> '' AND principal = ?`
 	if l.Jobs > 0 {
-		n, err := first[int](ctx, tx, `SELECT count(*) FROM jobs WHERE `+of+` AND (done = 0 OR vm_state = 'created') AND done = 0 AND status IN ('pending', 'provisioning', 'running')`, j.Principal)
+		n, err := first[int](ctx, tx, `SELECT count(*) FROM jobs WHERE `+of+` AND `+stillOpen+` AND done = 0 AND status IN ('pending', 'provisioning', 'running')`, j.Principal)
 		if err != nil {
 			return err
 		}
@@ -50,13 +50,13 @@ func (s *Store) within(ctx context.Context, tx *tx, j job.Job, size int64, l job
 	if l.VMs == 0 && l.MemoryMB == 0 && l.DiskMB == 0 || j.Shares() {
 		return nil
 	}
-	open, err := s.jobs(ctx, tx, `jobs.principal <> '' AND (jobs.done = 0 OR jobs.vm_state = 'created') AND jobs.principal = ?`, j.Principal)
+	has, err := s.jobs(ctx, tx, `jobs.principal <> '' AND `+stillOpen+` AND jobs.principal = ?`, j.Principal)
 	if err != nil {
 		return err
 	}
 	vms, memory, disk := 0, 0, 0
-	for _, o := range open {
-		if !o.Shares() && (!o.Status.Terminal() || o.VM != nil && !o.VM.State.Settled()) {
+	for _, o := range has {
+		if !o.Shares() {
 			vms++
 			memory += job.SizeMB(o.Manifest.Resources.Memory)
 			disk += job.SizeMB(o.Manifest.Resources.Disk)

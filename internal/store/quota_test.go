@@ -66,7 +66,9 @@ func TestInsert_CountsWhatThePrincipalHas(t *testing.T) {
 		if err := add(of(t, ""), l); err != nil {
 			t.Errorf("the operator: %v", err)
 		}
-		for state, passes := range map[job.VMState]bool{job.VMIntended: l.Jobs > 0, job.VMCreated: l.Jobs > 0} { // its result is there, its VM not gone yet
+		for state, passes := range map[job.VMState]bool{ // its result is there, its VM not gone yet
+			job.VMIntended: l.Jobs > 0, job.VMCreated: l.Jobs > 0, job.VMLeftAlone: l.Jobs > 0, job.VMForgotten: l.PerHour == 0,
+		} {
 			update(t, s, first.ID, func(j *job.Job) ([]job.Event, error) {
 				j.VM = &job.VM{Job: j.ID, State: state}
 				j.Outcome = &job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, At: at}
@@ -103,6 +105,29 @@ func TestInsert_CountsWhatThePrincipalHas(t *testing.T) {
 		shares.ID = uuid.Must(uuid.NewV7()).String()
 		if err := add(shares, job.Limits{VMs: 1, MemoryMB: 1}); err != nil {
 			t.Errorf("a job without a VM of its own: %v", err)
+		}
+	}
+}
+
+// A VM that was to be destroyed and could not be takes what it took before, until it is
+// gone or forgotten: also of what the settings allow each client.
+func TestOfClient_HasVMsThatAreLeftAlone(t *testing.T) {
+	s := openStore(t, Options{Dir: t.TempDir()})
+	for _, principal := range []string{"alice", ""} {
+		j := of(t, principal, func(j *job.Job) { j.Client = "cli" })
+		if _, _, err := s.Insert(t.Context(), j, "", job.Limits{}); err != nil {
+			t.Fatal(err)
+		}
+		for _, state := range []job.VMState{job.VMLeftAlone, job.VMForgotten} {
+			update(t, s, j.ID, func(j *job.Job) ([]job.Event, error) {
+				j.VM = &job.VM{Job: j.ID, State: state}
+				j.Outcome = &job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, At: at}
+				j.Status, j.CompletedAt = job.Failed, at
+				return nil, nil
+			})
+			if has, err := s.OfClient(t.Context(), principal, "cli"); err != nil || (len(has) == 1) != (state == job.VMLeftAlone) {
+				t.Errorf("%q, whose VM is %s: %d jobs, %v", principal, state, len(has), err)
+			}
 		}
 	}
 }
