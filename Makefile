@@ -64,7 +64,8 @@ nightly: deps ## everything: each fault at each moment, soaks, browsers, all of 
 	@$(MAKE) --no-print-directory scripts e2e-postgres
 	LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages="./internal/store ./internal/executor" -- -count=1 $(RACE) -timeout 60m
 
-TIMEOUT ?= 15m
+# Of a package, on a machine that does other things, too.
+TIMEOUT ?= 40m
 
 # A test that failed beside all others is repeated once, whole, when they have ended, and
 # said to be; unless there was a data race. Test programs need no debugging information.

@@ -354,7 +354,7 @@ func TestStateDisk_Full(t *testing.T) {
 	if pgtest.Chosen() {
 		t.Skip("jobs are not on the state directory's disk")
 	}
-	h := newHost(t, lab.DriverProcess, "CLEANUP_INTERVAL_SECONDS=10")
+	h := newHost(t, lab.DriverProcess, "CLEANUP_INTERVAL_SECONDS=10", "LINUS_STATE_RESERVE=0")
 	if err := os.MkdirAll(h.state, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -15,9 +15,11 @@ import (
 
 // console is a job's terminal, as the API has it.
 type console struct {
-	t    *testing.T
-	ws   *websocket.Conn
-	seen string // what was written, and not asked for yet
+	t     *testing.T
+	ws    *websocket.Conn
+	seen  string      // what was written, and not asked for yet
+	came  chan string // what was not seen yet; closed when the connection has ended
+	ended error       // why it has
 }
 
 func openConsole(t *testing.T, url, id string) *console {
@@ -29,7 +31,25 @@ func openConsole(t *testing.T, url, id string) *console {
 	}
 	t.Cleanup(func() { _ = ws.CloseNow() })
 	ws.SetReadLimit(1 << 20)
-	return &console{t: t, ws: ws}
+	c := &console{t: t, ws: ws, came: make(chan string, 1000)}
+	go c.read()
+	return c
+}
+
+// read takes what comes, whether or not the test waits for it: else the server's pings
+// would have no answer.
+func (c *console) read() {
+	defer close(c.came)
+	for {
+		kind, data, err := c.ws.Read(context.Background())
+		if err != nil {
+			c.ended = err
+			return
+		}
+		if kind == websocket.MessageBinary {
+			c.came <- string(data)
+		}
+	}
 }
 
 // send types.
@@ -45,20 +65,21 @@ func (c *console) message(kind websocket.MessageType, data []byte) {
 // until returns what is written up to a text.
 func (c *console) until(text string) string {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), 5*time.Minute)
-	defer cancel()
+	deadline := time.After(5 * time.Minute)
 	for {
 		if at := strings.Index(c.seen, text); at >= 0 {
 			said := c.seen[:at+len(text)]
 			c.seen = c.seen[len(said):]
 			return said
 		}
-		kind, data, err := c.ws.Read(ctx)
-		if err != nil {
-			c.t.Fatalf("the terminal says %q, and not %q: %v", c.seen, text, err)
-		}
-		if kind == websocket.MessageBinary {
-			c.seen += string(data)
+		select {
+		case more, open := <-c.came:
+			if !open {
+				c.t.Fatalf("the terminal says %q, and not %q: %v", c.seen, text, c.ended)
+			}
+			c.seen += more
+		case <-deadline:
+			c.t.Fatalf("the terminal says %q, and not %q", c.seen, text)
 		}
 	}
 }
