@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -23,6 +25,7 @@ func (a *app) nodeListCommand() *cobra.Command {
 		Short: "List the nodes that VMs are created on, with their memory and VMs",
 		Long: "Lists the nodes with their memory and our VMs on them.\n\nCOMMITTED is the memory that all VMs and containers of the node are configured with, except those that are off.\n" +
 			"FREE is the memory that is left for new VMs: a tenth of the node's, and at least 1 GiB, is reserved.\n" +
+			"UNUSED says of which templates VMs are not made there, and why.\n" +
 			"VMs are spread over several nodes if PROXMOX_NODES is set (linus help scale).",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -43,14 +46,18 @@ func (a *app) nodeListCommand() *cobra.Command {
 func nodeTable(nodes []job.NodeInfo) string {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "NODE\tSTATUS\tMEMORY\tCOMMITTED\tFREE\tVMS\tTEMPLATES")
+	_, _ = fmt.Fprintln(w, "NODE\tSTATUS\tMEMORY\tCOMMITTED\tFREE\tVMS\tTEMPLATES\tUNUSED")
 	for _, n := range nodes {
 		status := string(n.Status)
 		if n.Cordoned {
 			status += ", cordoned"
 		}
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\n", n.Name, status,
-			mebibytes(n.MemoryMB), mebibytes(n.CommittedMB), mebibytes(n.FreeMB), n.VMs, strings.Join(n.Templates, " "))
+		var unused []string
+		for _, name := range slices.Sorted(maps.Keys(n.Unused)) {
+			unused = append(unused, name+" "+n.Unused[name])
+		}
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", n.Name, status,
+			mebibytes(n.MemoryMB), mebibytes(n.CommittedMB), mebibytes(n.FreeMB), n.VMs, strings.Join(n.Templates, " "), strings.Join(unused, "; "))
 	}
 	_ = w.Flush()
 	return strings.TrimSuffix(text.String(), "\n")

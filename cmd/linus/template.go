@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -26,7 +27,7 @@ func (a *app) withTemplates(cmd *cobra.Command, work func(daemon.TemplateStore) 
 }
 
 // onEveryNode calls work with the templates of each node that VMs are spread over.
-func (a *app) onEveryNode(cmd *cobra.Command, work func(node string, t daemon.TemplateStore) error) error {
+func (a *app) onEveryNode(cmd *cobra.Command, work func(inv job.Inventory, n job.Node, t daemon.TemplateStore) error) error {
 	c, err := a.localSettings(cmd, "run it on the engine's machine, which reaches the Proxmox host")
 	if err != nil {
 		return err
@@ -61,13 +62,20 @@ func (a *app) templateBuildCommand() *cobra.Command {
 				return a.print(templateRow(vm), fmt.Sprintf("template %s is VM %d on node %s", vm.Name, vm.ID, vm.Node))
 			}
 			if everywhere {
-				spec.Build = daemon.NewBuild()
-				return a.onEveryNode(cmd, func(node string, t daemon.TemplateStore) error { return build(node+": ", t) })
+				return a.onEveryNode(cmd, func(inv job.Inventory, n job.Node, t daemon.TemplateStore) error {
+					if spec.Build == "" {
+						spec.Build = buildFor(inv, spec.Name)
+					}
+					if at, _ := n.Template(spec.Name); at >= 0 {
+						return a.hasTemplate(n, n.Templates[at], spec.Build)
+					}
+					return build(n.Name+": ", t)
+				})
 			}
 			return a.withTemplates(cmd, func(t daemon.TemplateStore) error { return build("", t) })
 		},
 	}
-	cmd.Flags().BoolVar(&everywhere, "all-nodes", false, "build it on every node that VMs are spread over (PROXMOX_NODES), one after the other")
+	cmd.Flags().BoolVar(&everywhere, "all-nodes", false, "build it on every node that VMs are spread over (PROXMOX_NODES) and that has none of the name, one after the other")
 	cmd.Flags().StringVar(&spec.OS, "os", job.DefaultSystem, strings.Join(job.Systems, ", "))
 	_ = cmd.RegisterFlagCompletionFunc("os", cobra.FixedCompletions(job.Systems, cobra.ShellCompDirectiveNoFileComp))
 	cmd.Flags().StringVar(&spec.Name, "name", "agent-template", "its name; no VM may have it")
@@ -75,6 +83,32 @@ func (a *app) templateBuildCommand() *cobra.Command {
 	cmd.Flags().StringVar(&spec.ImageURL, "image", "", "URL of another image of that system (file:// is the host's)")
 	cmd.Flags().StringVar(&spec.ImageSHA256, "sha256", "", "that image's sha256 sum")
 	return cmd
+}
+
+// buildFor returns the build that nodes without a template are to have: that of the nodes
+// which have it, and a new one where no node does. It is empty where every node has a
+// template of that name, and linus has built none of them.
+func buildFor(inv job.Inventory, template string) string {
+	build := inv.NewestBuild(template)
+	lacks := func(n job.Node) bool { at, _ := n.Template(template); return at < 0 }
+	if build == "" && slices.ContainsFunc(inv.Nodes, lacks) {
+		build = daemon.NewBuild()
+	}
+	return build
+}
+
+// hasTemplate tells that a node has a template already, or fails if jobs do not use it
+// beside that build of it on other nodes.
+func (a *app) hasTemplate(n job.Node, t job.NodeTemplate, build string) error {
+	why := n.Unused(t.Name, build)
+	if why == "" {
+		return a.print(jsonTemplate{ID: t.ID, Name: t.Name, Node: n.Name}, fmt.Sprintf("template %s is VM %d on node %s already", t.Name, t.ID, n.Name))
+	}
+	remedy := "remove it"
+	if t.Build == "" {
+		remedy = "rename or remove it by hand"
+	}
+	return fmt.Errorf("%s: template %s (VM %d) %s; %s, then build again", n.Name, t.Name, t.ID, why, remedy)
 }
 
 func (a *app) templateListCommand() *cobra.Command {
@@ -121,7 +155,14 @@ func (a *app) templateRemoveCommand() *cobra.Command {
 				return a.print(templateRow(vm), fmt.Sprintf("template %s (VM %d) is removed", vm.Name, vm.ID))
 			}
 			if everywhere {
-				return a.onEveryNode(cmd, func(_ string, t daemon.TemplateStore) error { return remove(t) })
+				return a.onEveryNode(cmd, func(inv job.Inventory, n job.Node, t daemon.TemplateStore) error {
+					has := func(n job.Node) bool { at, _ := n.Template(args[0]); return at >= 0 }
+					if !has(n) && slices.ContainsFunc(inv.Nodes, has) {
+						a.note("%s: has no template %s", n.Name, args[0])
+						return nil
+					}
+					return remove(t)
+				})
 			}
 			return a.withTemplates(cmd, remove)
 		},

@@ -33,7 +33,7 @@ func (s *shelf) BuildTemplate(_ context.Context, spec job.TemplateSpec, progress
 		return job.VM{}, s.fault
 	}
 	s.specs = append(s.specs, spec)
-	vm := job.VM{ID: 9000 + len(s.held), Name: spec.Name, Node: "pve"}
+	vm := job.VM{ID: 9000 + len(s.held), Name: spec.Name, Node: "pve", Job: spec.Build}
 	s.held = append(s.held, vm)
 	return vm, nil
 }
@@ -140,31 +140,45 @@ func TestTemplateBuild_PassesOnWhatIsAskedFor(t *testing.T) {
 // threeNodes is a cluster whose third node is down.
 type threeNodes struct {
 	job.Provider
-	spread bool
+	spread  bool
+	shelves map[string]*shelf
 }
 
 func (n threeNodes) Nodes(context.Context) (job.Inventory, error) {
-	return job.Inventory{Spread: n.spread, Nodes: []job.Node{{Name: "a"}, {Name: "c"}, {Name: "b"}}}, nil
+	inv := job.Inventory{Spread: n.spread, Nodes: []job.Node{{Name: "a"}, {Name: "c"}, {Name: "b"}}}
+	for i, node := range inv.Nodes {
+		for _, vm := range n.shelves[node.Name].held {
+			inv.Nodes[i].Templates = append(inv.Nodes[i].Templates, job.NodeTemplate{ID: vm.ID, Name: vm.Name, Build: vm.Job})
+		}
+	}
+	return inv, nil
 }
 
-// On all nodes it is one build; a node that fails keeps no other from it.
-func TestTemplate_OnAllNodes(t *testing.T) {
+// clusterOf returns how commands about templates run on a cluster of three nodes with
+// these templates.
+func clusterOf(t *testing.T, shelves map[string]*shelf, spread bool) func(args ...string) (code int, text string) {
+	t.Helper()
 	useHost(t, sshtest.Start(t, sshtest.Options{}))
 	t.Setenv("LINUS_STATE_DIR", filepath.Join(t.TempDir(), "s"))
-	shelves := map[string]*shelf{"a": {}, "b": {}, "c": {fault: &job.HostError{Op: "reach node c", Host: "a", Class: job.HostOffline, Text: "node 'c' is offline"}}}
-	nodes := threeNodes{spread: true}
 	onNodes := func(config.Config, daemon.Installation, *slog.Logger) daemon.Backend {
 		return daemon.Backend{
-			Provider: nodes, Close: func() {},
+			Provider: threeNodes{spread: spread, shelves: shelves}, Close: func() {},
 			TemplatesOn: func(_ context.Context, node string) (daemon.TemplateStore, error) { return shelves[node], nil },
 		}
 	}
-	linus := func(args ...string) (code int, text string) {
+	return func(args ...string) (code int, text string) {
 		t.Helper()
 		var out bytes.Buffer
 		code = run(t.Context(), onNodes, append([]string{"template"}, args...), strings.NewReader(""), &out, &out)
 		return code, out.String()
 	}
+}
+
+// On all nodes it is one build; a node that fails keeps no other from it, and gets the
+// same build when it is back, while those that have it already are left as they are.
+func TestTemplate_OnAllNodes(t *testing.T) {
+	shelves := map[string]*shelf{"a": {}, "b": {}, "c": {fault: &job.HostError{Op: "reach node c", Host: "a", Class: job.HostOffline, Text: "node 'c' is offline"}}}
+	linus := clusterOf(t, shelves, true)
 	code, text := linus("build", "--name", "big", "--all-nodes")
 	if code != exitFailure || !strings.Contains(text, "b: 1/2 getting the image") || !strings.Contains(text, "node 'c' is offline") {
 		t.Errorf("exit code %d, %s", code, text)
@@ -173,12 +187,52 @@ func TestTemplate_OnAllNodes(t *testing.T) {
 	if len(a) != 1 || len(b) != 1 || a[0] != b[0] || len(a[0].Build) != 36 || a[0].Build[14] != '7' {
 		t.Errorf("built %+v and %+v", a, b)
 	}
-	shelves["c"].fault, shelves["c"].held = nil, []job.VM{{ID: 9000, Name: "big"}}
-	if code, text := linus("remove", "big", "--all-nodes"); code != exitOK || len(shelves["a"].held)+len(shelves["b"].held)+len(shelves["c"].held) != 0 {
+	shelves["c"].fault = nil
+	for range 2 {
+		code, text = linus("build", "--name", "big", "--all-nodes")
+		if code != exitOK || !strings.Contains(text, "template big is VM 9000 on node a already\n") || !strings.Contains(text, "on node b already") {
+			t.Errorf("exit code %d, %s", code, text)
+		}
+	}
+	if c := shelves["c"].specs; len(c) != 1 || c[0] != a[0] || len(shelves["a"].specs)+len(shelves["b"].specs) != 2 {
+		t.Errorf("built %+v on c, want %+v", c, a[0])
+	}
+	shelves["b"].held = nil
+	if code, text := linus("remove", "big", "--all-nodes"); code != exitOK || !strings.Contains(text, "b: has no template big") || len(shelves["a"].held)+len(shelves["c"].held) != 0 {
 		t.Errorf("exit code %d, %s", code, text)
 	}
-	nodes.spread = false
+	if code, text := linus("remove", "big", "--all-nodes"); code != exitFailure || !strings.Contains(text, "no such template") {
+		t.Errorf("exit code %d, %s", code, text)
+	}
+	linus = clusterOf(t, shelves, false)
 	if code, text := linus("build", "--all-nodes"); code != exitFailure && code != exitUsage || !strings.Contains(text, "PROXMOX_NODES") {
 		t.Errorf("exit code %d, %s", code, text)
+	}
+}
+
+// A template that jobs do not use beside those of other nodes is told of as a failure,
+// after the others are built. Where all are made by hand, all are used.
+func TestTemplate_OnAllNodesBesideOthersOfTheName(t *testing.T) {
+	const older, newer = "0199f000-0000-7000-8000-000000000001", "0199f000-0000-7000-8000-000000000002"
+	big := func(build string) *shelf { return &shelf{held: []job.VM{{ID: 200, Name: "big", Job: build}}} }
+	for _, tt := range []struct {
+		name    string
+		a, b, c *shelf
+		built   int // on c
+		code    int
+		text    string
+	}{
+		{"made by hand", big(""), big(newer), &shelf{}, 1, exitFailure, "a: template big (VM 200) was not built by linus, as on other nodes; rename or remove it by hand, then build again"},
+		{"of an older build", big(older), big(newer), &shelf{}, 1, exitFailure, "a: template big (VM 200) is of an older build than on other nodes; remove it, then build again"},
+		{"made by hand, before the first build", big(""), big(""), &shelf{}, 1, exitFailure, "b: template big (VM 200) was not built by linus"},
+		{"all made by hand", big(""), big(""), big(""), 0, exitOK, "template big is VM 200 on node c already"},
+		{"two of the name", &shelf{held: append(big(newer).held, big("").held...)}, big(newer), &shelf{}, 1, exitFailure, "a: template big (VM 200) is the name of several there; "},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			code, text := clusterOf(t, map[string]*shelf{"a": tt.a, "b": tt.b, "c": tt.c}, true)("build", "--name", "big", "--all-nodes")
+			if code != tt.code || !strings.Contains(text, tt.text) || len(tt.a.specs)+len(tt.b.specs) != 0 || len(tt.c.specs) != tt.built {
+				t.Errorf("exit code %d, built %+v, %s", code, tt.c.specs, text)
+			}
+		})
 	}
 }

@@ -38,7 +38,7 @@ func (a *app) uninstallCommand() *cobra.Command {
 					return err
 				}
 				if everywhere {
-					err = a.onEveryNode(cmd, func(_ string, t daemon.TemplateStore) error { return work(t) })
+					err = a.onEveryNode(cmd, func(_ job.Inventory, _ job.Node, t daemon.TemplateStore) error { return work(t) })
 				} else {
 					err = a.withTemplates(cmd, work)
 				}

@@ -21,7 +21,7 @@ func TestHostUninstall(t *testing.T) {
 	shelves := map[string]*shelf{"a": {}, "b": {}, "c": {}}
 	onNodes := func(config.Config, daemon.Installation, *slog.Logger) daemon.Backend {
 		return daemon.Backend{
-			Provider: threeNodes{spread: true}, Templates: shelves["a"], Close: func() {},
+			Provider: threeNodes{spread: true, shelves: shelves}, Templates: shelves["a"], Close: func() {},
 			TemplatesOn: func(_ context.Context, node string) (daemon.TemplateStore, error) { return shelves[node], nil },
 		}
 	}

@@ -171,7 +171,7 @@ func (p *Provider) Room(ctx context.Context, origins []job.Origin, vms []job.Wat
 func onAll(inv job.Inventory, template string) string {
 	var made []string
 	for _, n := range inv.Nodes {
-		if at, several := templateOn(n, template); at >= 0 && !several {
+		if at, several := n.Template(template); at >= 0 && !several {
 			t := n.Templates[at]
 			made = append(made, fmt.Sprint(n.Name, " ", t.ID, " ", t.Sum))
 		}

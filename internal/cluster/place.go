@@ -92,7 +92,7 @@ type candidateList []candidate
 // candidates judges every node.
 func candidates(inv job.Inventory, want job.Placement, o Options) candidateList {
 	list := make(candidateList, len(inv.Nodes))
-	newest := newestBuild(inv, want.Spec.Template)
+	newest := inv.NewestBuild(want.Spec.Template)
 	for i, n := range inv.Nodes {
 		c := candidate{Node: n, free: inv.FreeMB(n, want.VMs), needs: want.Spec.MemoryMB}
 		c.refusal = c.judge(want, newest, o)
@@ -147,45 +147,21 @@ func (c candidate) judgeTemplate(template, newest string) job.Refusal {
 	if template == "" {
 		return job.Refusal{}
 	}
-	r := job.Refusal{Reason: job.RefusedTemplate, Never: true}
-	at, several := templateOn(c.Node, template)
-	switch {
-	case several:
-		r.Text = fmt.Sprintf("template %s is the name of several there", template)
-	case at < 0:
-		r.Text = fmt.Sprintf("template %s not there (%s --all-nodes)", template, job.BuildTemplate)
-	case newest != "" && c.Templates[at].Build != newest:
-		r.Text = fmt.Sprintf("template %s there is of an older build than on other nodes (remove it, then %s --all-nodes)", template, job.BuildTemplate)
-	default:
+	why := c.Unused(template, newest)
+	if why == "" {
 		return job.Refusal{}
 	}
-	return r
-}
-
-// templateOn returns which of a node's templates is meant, or -1.
-func templateOn(n job.Node, nameOrID string) (at int, several bool) {
-	at = -1
-	for i, t := range n.Templates {
-		if t.Is(nameOrID) {
-			at, several = i, at >= 0
-		}
+	remedy := "" // several of a name: whoever made them knows which one is meant
+	switch at, several := c.Template(template); {
+	case at < 0:
+		remedy = fmt.Sprintf(" (%s --all-nodes)", job.BuildTemplate)
+	case several:
+	case c.Templates[at].Build == "":
+		remedy = fmt.Sprintf(" (rename or remove it by hand, then %s --all-nodes)", job.BuildTemplate)
+	default:
+		remedy = fmt.Sprintf(" (remove it, then %s --all-nodes)", job.BuildTemplate)
 	}
-	return at, several
-}
-
-// newestBuild returns the newest build of a template on any node; empty where none has a
-// build that tells its time. Builds by this version are UUIDs of version 7, which sort
-// by time.
-func newestBuild(inv job.Inventory, template string) string {
-	newest := ""
-	for _, n := range inv.Nodes {
-		for _, t := range n.Templates {
-			if t.Is(template) && len(t.Build) == 36 && t.Build[14] == '7' {
-				newest = max(newest, t.Build)
-			}
-		}
-	}
-	return newest
+	return job.Refusal{Reason: job.RefusedTemplate, Never: true, Text: "template " + template + " " + why + remedy}
 }
 
 // draw returns the candidate for the VM, or -1. Of the two, one is drawn by its memory,

@@ -117,20 +117,26 @@ func TestPlace_TakesTheNewestBuildOfATemplate(t *testing.T) {
 	for _, tt := range []struct {
 		builds  [3]string
 		refused string // which nodes
+		why     string // of the first one
 	}{
-		{[3]string{"", "", ""}, ""},
-		{[3]string{old, "", old}, ""},
-		{[3]string{build + "1", build + "1", build + "1"}, ""},
-		{[3]string{build + "1", build + "2", ""}, "pve1 pve3"},
-		{[3]string{old, build + "1", build + "1"}, "pve1"},
+		{[3]string{"", "", ""}, "", ""},
+		{[3]string{old, "", old}, "", ""},
+		{[3]string{build + "1", build + "1", build + "1"}, "", ""},
+		{[3]string{build + "1", build + "2", ""}, "pve1 pve3", "is of an older build than on other nodes (remove it, then {template build} --all-nodes)"},
+		{[3]string{"", build + "1", build + "1"}, "pve1", "was not built by linus, as on other nodes (rename or remove it by hand, then {template build} --all-nodes)"},
+		{[3]string{old, build + "1", build + "1"}, "pve1", "is of an older build"},
 	} {
 		var nodes []job.Node
 		for i, b := range tt.builds {
 			nodes = append(nodes, aNode(fmt.Sprint("pve", i+1), 16, func(n *job.Node) { n.Templates[0].Build = b }))
 		}
 		var refused []string
-		for _, r := range candidates(inventory(nodes...), job.Placement{Spec: spec(1)}, Options{Storage: "local-lvm"}).refusals() {
+		refusals := candidates(inventory(nodes...), job.Placement{Spec: spec(1)}, Options{Storage: "local-lvm"}).refusals()
+		for _, r := range refusals {
 			refused = append(refused, r.Node)
+		}
+		if len(refusals) > 0 && !strings.HasPrefix(refusals[0].Text, "template debian "+tt.why) {
+			t.Errorf("%v: %q, want %q", tt.builds, refusals[0].Text, tt.why)
 		}
 		if got := strings.Join(refused, " "); got != tt.refused {
 			t.Errorf("%v: refused %q, want %q", tt.builds, got, tt.refused)

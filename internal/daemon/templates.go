@@ -43,8 +43,8 @@ func WithTemplates(ctx context.Context, o Options, work func(TemplateStore) erro
 }
 
 // OnEveryNode calls work with the templates of each node that VMs are spread over, one
-// after the other, also after a failure.
-func OnEveryNode(ctx context.Context, o Options, work func(node string, t TemplateStore) error) error {
+// after the other, also after a failure. The inventory is that of the time before.
+func OnEveryNode(ctx context.Context, o Options, work func(inv job.Inventory, n job.Node, t TemplateStore) error) error {
 	return withBackend(ctx, o, func(b Backend, audit *telemetry.Audit) error {
 		inv, err := b.Provider.Nodes(ctx)
 		if err != nil {
@@ -57,7 +57,7 @@ func OnEveryNode(ctx context.Context, o Options, work func(node string, t Templa
 		for _, n := range inv.Nodes {
 			t, err := b.TemplatesOn(ctx, n.Name)
 			if err == nil {
-				err = work(n.Name, auditedTemplates{t, audit})
+				err = work(inv, n, auditedTemplates{t, audit})
 			}
 			if ctx.Err() != nil {
 				return err

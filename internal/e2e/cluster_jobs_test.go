@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -77,8 +78,8 @@ func TestCluster_RunsLostJobsAgain(t *testing.T) {
 	c.gone()
 }
 
-// A template is built on every node, as one build; jobs use it on each, and it is removed
-// on each.
+// A template is built on every node, as one build, and again on one that has lost it; jobs
+// use it on each, and it is removed on each.
 func TestCluster_BuildsTemplatesOnAllNodes(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, []int{2})
@@ -87,9 +88,20 @@ func TestCluster_BuildsTemplatesOnAllNodes(t *testing.T) {
 	image := filepath.Join(t.TempDir(), "image.qcow2")
 	c.must(os.WriteFile(image, data, 0o600))
 	sum := sha256.Sum256(data)
-	built := c.h.cli(t, "template", "build", "--all-nodes", "--name", "everywhere", "--bootstrap", "none", "--image", "file://"+image, "--sha256", hex.EncodeToString(sum[:]))
+	build := func() string {
+		return c.h.cli(t, "template", "build", "--all-nodes", "--name", "everywhere", "--bootstrap", "none", "--image", "file://"+image, "--sha256", hex.EncodeToString(sum[:]))
+	}
+	built := build()
 	if strings.Count(built, "everywhere") < 3 {
 		t.Errorf("built:\n%s", built)
+	}
+	id := regexp.MustCompile(`template everywhere is VM (\d+) on node pve2`).FindStringSubmatch(built)
+	if id == nil {
+		t.Fatalf("built:\n%s", built)
+	}
+	c.h.cli(t, "template", "remove", id[1])
+	if again := build(); strings.Count(again, " already") != 2 || !strings.Contains(again, "on node pve2\n") {
+		t.Errorf("built again:\n%s", again)
 	}
 	var nodes []struct {
 		Name      string

@@ -50,6 +50,12 @@ func nodeInfo(inv job.Inventory, n job.Node, ours []job.PlacedVM, cordoned bool)
 	}
 	for _, t := range n.Templates {
 		info.Templates = append(info.Templates, t.Name)
+		if why := n.Unused(t.Name, inv.NewestBuild(t.Name)); why != "" {
+			if info.Unused == nil {
+				info.Unused = map[string]string{}
+			}
+			info.Unused[t.Name] = why
+		}
 	}
 	slices.Sort(info.Templates)
 	return info

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -69,7 +70,7 @@ func (n *nodes) List(ctx context.Context) ([]job.VM, error) {
 func (n *nodes) Nodes(context.Context) (job.Inventory, error) {
 	return job.Inventory{Asked: "pve1", Quorum: true, Spread: true, Nodes: []job.Node{
 		{Name: "pve2", Online: true, HA: "maintenance", MemoryMB: 64 << 10},
-		{Name: "pve1", Online: true, MemoryMB: 32 << 10, VMs: []job.NodeVM{{ID: 7, MemoryMB: 1 << 10}}, Templates: []job.NodeTemplate{{Name: "b"}, {Name: "a"}}},
+		{Name: "pve1", Online: true, MemoryMB: 32 << 10, VMs: []job.NodeVM{{ID: 7, MemoryMB: 1 << 10}}, Templates: []job.NodeTemplate{{Name: "b"}, {Name: "a", Build: "0199f000-0000-7000-8000-000000000001"}, {Name: "a"}}},
 		{Name: "pve3"},
 	}}, nil
 }
@@ -320,13 +321,13 @@ func TestNodes_AreShownAndCordoned(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []job.NodeInfo{
-		{Name: "pve1", Status: job.NodeOnline, Spread: true, Cordoned: true, MemoryMB: 32 << 10, CommittedMB: 1 << 10, FreeMB: 32<<10 - 3276 - 1<<10, Templates: []string{"a", "b"}},
+		{Name: "pve1", Status: job.NodeOnline, Spread: true, Cordoned: true, MemoryMB: 32 << 10, CommittedMB: 1 << 10, FreeMB: 32<<10 - 3276 - 1<<10, Templates: []string{"a", "a", "b"}, Unused: map[string]string{"a": "is the name of several there"}},
 		{Name: "pve2", Status: job.NodeMaintenance, Spread: true, MemoryMB: 64 << 10, FreeMB: 64<<10 - 6553},
 		{Name: "pve3", Status: job.NodeOffline, Spread: true},
 	}
 	for i := range want {
 		if got := infos[i]; got.Name != want[i].Name || got.Status != want[i].Status || got.Cordoned != want[i].Cordoned ||
-			got.CommittedMB != want[i].CommittedMB || got.FreeMB != want[i].FreeMB || !slices.Equal(got.Templates, want[i].Templates) {
+			got.CommittedMB != want[i].CommittedMB || got.FreeMB != want[i].FreeMB || !slices.Equal(got.Templates, want[i].Templates) || !maps.Equal(got.Unused, want[i].Unused) {
 			t.Errorf("%+v, want %+v", got, want[i])
 		}
 	}

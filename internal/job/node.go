@@ -54,6 +54,21 @@ func (i Inventory) FreeMB(n Node, ours []PlacedVM) int {
 	return free
 }
 
+// NewestBuild returns the newest build of a template on any node; empty where none has a
+// build that tells its time. Builds by this version are UUIDs of version 7, which sort
+// by time.
+func (i Inventory) NewestBuild(nameOrID string) string {
+	newest := ""
+	for _, n := range i.Nodes {
+		for _, t := range n.Templates {
+			if t.Is(nameOrID) && len(t.Build) == 36 && t.Build[14] == '7' {
+				newest = max(newest, t.Build)
+			}
+		}
+	}
+	return newest
+}
+
 // Node is one node of a cluster. What changes while it runs is up to 20 s old.
 type Node struct {
 	Name     string
@@ -67,6 +82,35 @@ type Node struct {
 	Storages  []NodeStorage
 	Templates []NodeTemplate
 	VMs       []NodeVM // and containers, without templates
+}
+
+// Template returns which of the node's templates is meant by a name or ID, or -1, and
+// whether it is the name of several.
+func (n Node) Template(nameOrID string) (at int, several bool) {
+	at = -1
+	for i, t := range n.Templates {
+		if t.Is(nameOrID) {
+			at, several = i, at >= 0
+		}
+	}
+	return at, several
+}
+
+// Unused returns why VMs are not cloned from a template on the node, to be read after its
+// name, given the newest build of it on any node; empty: they are.
+func (n Node) Unused(nameOrID, newest string) string {
+	at, several := n.Template(nameOrID)
+	switch {
+	case at < 0:
+		return "not there"
+	case several:
+		return "is the name of several there"
+	case newest == "" || n.Templates[at].Build == newest:
+		return ""
+	case n.Templates[at].Build == "":
+		return "was not built by linus, as on other nodes"
+	}
+	return "is of an older build than on other nodes"
 }
 
 // CommittedMB returns the memory that the node's VMs and containers are configured
@@ -202,8 +246,10 @@ type NodeInfo struct {
 	FreeMB      int        `json:"free_mb"`      // for new VMs: what is neither committed nor reserved
 	VMs         int        `json:"vms"`          // ours
 	Templates   []string   `json:"templates,omitempty"`
-	Address     string     `json:"address,omitempty"`   // an IP address; empty: unknown
-	HostKeys    []string   `json:"host_keys,omitempty"` // of its SSH server, as in known_hosts: the cluster vouches for them
+	// Unused has, by name, why VMs are not cloned from some of the templates.
+	Unused   map[string]string `json:"unused_templates,omitempty"`
+	Address  string            `json:"address,omitempty"`   // an IP address; empty: unknown
+	HostKeys []string          `json:"host_keys,omitempty"` // of its SSH server, as in known_hosts: the cluster vouches for them
 }
 
 // NodeStatus is the status of a node, as the cluster reports it.

@@ -19,7 +19,8 @@ func NewBuild() string { return uuid.Must(uuid.NewV7()).String() }
 // BuildTemplate builds a template from a cloud image, which takes minutes. If ctx ends,
 // the script is stopped, and has undone its work when BuildTemplate returns.
 func (p *Provider) BuildTemplate(ctx context.Context, spec job.TemplateSpec, progress func(job.Progress)) (job.VM, error) {
-	build := cmp.Or(spec.Build, NewBuild())
+	run := NewBuild() // a build may run again on a node that has lost its template, where systemd may know the first one
+	build := cmp.Or(spec.Build, run)
 	env := p.machineEnvironment()
 	if p.o.Member {
 		env["TEMPLATE_NAME_IN"] = "node"
@@ -40,7 +41,7 @@ func (p *Provider) BuildTemplate(ctx context.Context, spec job.TemplateSpec, pro
 		}
 	}
 	const op = "build a template"
-	id := "template-" + build
+	id := "template-" + run
 	res, err := p.operate(ctx, id, call{op: op, script: "build-template", guest: "job-runner", env: env, onLine: onLine})
 	if settled := p.settle(context.WithoutCancel(ctx), op, id); settled != nil {
 		p.o.Log.WarnContext(ctx, "operation left on the host", "err", settled)

@@ -606,7 +606,7 @@ func TestPools_ShowMembersAndHitRate(t *testing.T) {
 func TestNodes_ShowMemoryAndVMs(t *testing.T) {
 	v := loggedIn(t, sample())
 	_, text := v.get("/nodes")
-	for _, want := range []string{"pve1", "64.0 GiB, 21.0 GiB used", "40.0 GiB", "17.0 GiB", ">12<", "agent-template, &lt;b&gt;ci", "maintenance, cordoned: it gets no new VMs", "unknown"} {
+	for _, want := range []string{"pve1", "64.0 GiB, 21.0 GiB used", "40.0 GiB", "17.0 GiB", ">12<", "agent-template, &lt;b&gt;ci", "no VMs of &lt;b&gt;ci: it was not built by linus, as on other nodes", "maintenance, cordoned: it gets no new VMs", "unknown"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page of nodes lacks %q:\n%s", want, text)
 		}

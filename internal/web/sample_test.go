@@ -45,7 +45,7 @@ func sample() *engine {
 			"notes/today.txt": "buy milk\n",
 		},
 		nodes: []job.NodeInfo{
-			{Name: "pve1", Status: job.NodeOnline, Spread: true, MemoryMB: 64 << 10, UsedMB: 21 << 10, CommittedMB: 40 << 10, FreeMB: 17 << 10, VMs: 12, Templates: []string{"agent-template", "<b>ci"}},
+			{Name: "pve1", Status: job.NodeOnline, Spread: true, MemoryMB: 64 << 10, UsedMB: 21 << 10, CommittedMB: 40 << 10, FreeMB: 17 << 10, VMs: 12, Templates: []string{"agent-template", "<b>ci"}, Unused: map[string]string{"<b>ci": "was not built by linus, as on other nodes"}},
 			{Name: "pve2", Status: job.NodeMaintenance, Spread: true, Cordoned: true},
 		},
 		engines: []job.EngineInfo{
