@@ -604,9 +604,9 @@ func TestPlace_LooksAtTheNodeFirst(t *testing.T) {
 	}
 	w.cut["pve2"] = true
 	for range 50 {
-		node, err := p.Place(t.Context(), job.Placement{Spec: spec(1)})
-		if err != nil || node == "pve2" {
-			t.Fatalf("%q, %v", node, err)
+		at, err := p.Place(t.Context(), job.Placement{Spec: spec(1)})
+		if err != nil || at.Node == "pve2" {
+			t.Fatalf("%+v, %v", at, err)
 		}
 	}
 	if told := w.told("pve2 bridge"); len(told) > 1 {

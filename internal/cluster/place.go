@@ -16,13 +16,13 @@ import (
 // Place chooses a node for a new VM: of those that can take it, the one of two, drawn at
 // random, that has the larger share of its memory left. *job.NoRoomError if there
 // is none.
-func (p *Provider) Place(ctx context.Context, want job.Placement) (string, error) {
+func (p *Provider) Place(ctx context.Context, want job.Placement) (job.Placed, error) {
 	inv, err := p.Nodes(ctx)
 	if err != nil {
-		return "", err
+		return job.Placed{}, err
 	}
 	if !inv.Quorum {
-		return "", &job.NoRoomError{Text: "the cluster has no quorum (asked on node '" + inv.Asked + "'): " +
+		return job.Placed{}, &job.NoRoomError{Text: "the cluster has no quorum (asked on node '" + inv.Asked + "'): " +
 			"bring the other nodes back, until then Proxmox refuses every change; look at: pvecm status"}
 	}
 	c := candidates(inv, want, p.o)
@@ -33,7 +33,7 @@ func (p *Provider) Place(ctx context.Context, want job.Placement) (string, error
 			for _, r := range refusals {
 				p.o.Refused(r)
 			}
-			return "", &job.NoRoomError{Refusals: refusals}
+			return job.Placed{}, &job.NoRoomError{Refusals: refusals}
 		}
 		if r := p.look(ctx, c[i].Node, cmp.Or(want.Spec.Network.Bridge, p.o.Bridge)); r.Reason != "" {
 			c[i].refusal = r
@@ -42,7 +42,7 @@ func (p *Provider) Place(ctx context.Context, want job.Placement) (string, error
 		for _, r := range c.refusals() {
 			p.o.Refused(r)
 		}
-		return c[i].Name, nil
+		return job.Placed{Node: c[i].Name, Why: c.why(i)}, nil
 	}
 }
 
@@ -204,6 +204,39 @@ func (l candidateList) refusals() []job.Refusal {
 		}
 	}
 	return list
+}
+
+// mostNamed is how many nodes of a kind are named where one is chosen.
+const mostNamed = 3
+
+// why returns, for people, what the chosen node has, and the others.
+func (l candidateList) why(chosen int) string {
+	if len(l) == 1 {
+		return "the only one there is"
+	}
+	room := func(c candidate) string { return gib(c.free) + " GiB free of " + gib(c.MemoryMB) }
+	var able, unable []string
+	for i, c := range l {
+		switch {
+		case i == chosen:
+		case c.refusal.Reason == "":
+			able = append(able, c.Name+" ("+room(c)+")")
+		default:
+			unable = append(unable, c.Name+" ("+c.refusal.Text+")")
+		}
+	}
+	text := room(l[chosen])
+	some := func(what string, nodes []string) {
+		if len(nodes) > 0 {
+			text += "; " + what + ": " + strings.Join(nodes[:min(mostNamed, len(nodes))], ", ")
+		}
+		if more := len(nodes) - mostNamed; more > 0 {
+			text += fmt.Sprintf(" and %d more", more)
+		}
+	}
+	some("also possible", able)
+	some("not possible", unable)
+	return text
 }
 
 // gib returns a size in GiB, with one digit behind the point where there is need of one.

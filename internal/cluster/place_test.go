@@ -79,6 +79,29 @@ func TestPlace_TellsWhyANodeIsRefused(t *testing.T) {
 	}
 }
 
+// Where a VM goes is told with what the others lack, or have left.
+func TestPlace_TellsWhyANodeIsChosen(t *testing.T) {
+	t.Parallel()
+	nodes := []job.Node{aNode("pve1", 16), aNode("pve2", 32), aNode("pve3", 16, func(n *job.Node) { n.Online = false }), aNode("pve4", 16)}
+	want := job.Placement{Spec: spec(4), Cordoned: []string{"pve4"}}
+	many := nodes[:1:1]
+	for i := range 8 {
+		many = append(many, aNode(fmt.Sprint("small", i), 2))
+	}
+	for _, tt := range []struct {
+		nodes []job.Node
+		text  string
+	}{
+		{nodes[:1], "the only one there is"},
+		{nodes, "14.4 GiB free of 16; also possible: pve2 (28.8 GiB free of 32); not possible: pve3 (offline), pve4 (cordoned (linus node uncordon pve4))"},
+		{many, "14.4 GiB free of 16; not possible: small0 (1 GiB for VMs in all, needs 4), small1 (1 GiB for VMs in all, needs 4), small2 (1 GiB for VMs in all, needs 4) and 5 more"},
+	} {
+		if got := candidates(inventory(tt.nodes...), want, Options{Storage: "local-lvm"}).why(0); got != tt.text {
+			t.Errorf("%q, want %q", got, tt.text)
+		}
+	}
+}
+
 // A VM of ours counts once: as the cluster shows it, or as its row says until it does.
 func TestFree_CountsEachVMOnce(t *testing.T) {
 	t.Parallel()

@@ -99,10 +99,11 @@ func (p *Provider) awaitDown(ctx context.Context, node string) error {
 // one that can take the VM.
 func (p *Provider) Plan(ctx context.Context, spec job.VMSpec) ([]string, error) {
 	if spec.Node == "" {
-		var err error
-		if spec.Node, err = p.Place(ctx, job.Placement{Spec: spec}); err != nil {
+		at, err := p.Place(ctx, job.Placement{Spec: spec})
+		if err != nil {
 			return nil, err
 		}
+		spec.Node = at.Node
 	}
 	n, err := p.node(ctx, spec.Node)
 	if err != nil {

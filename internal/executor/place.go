@@ -14,7 +14,7 @@ import (
 // Placer chooses the node for each new VM.
 type Placer interface {
 	// Place returns the node for a VM; *job.NoRoomError if no node can take it now.
-	Place(ctx context.Context, want job.Placement) (string, error)
+	Place(ctx context.Context, want job.Placement) (job.Placed, error)
 	// Fits returns *job.NoRoomError if it is known that no node can ever take such a
 	// VM. It takes seconds at most.
 	Fits(ctx context.Context, spec job.VMSpec) error
@@ -66,6 +66,7 @@ func (e *Executor) intend(ctx context.Context, r *run, j job.Job) (job.Job, erro
 }
 
 func (e *Executor) tryIntend(ctx context.Context, r *run, j job.Job) (job.Job, error) {
+	var at job.Placed
 	vm := job.VM{Name: cmp.Or(j.Manifest.VMName, vmName(j.ID)), Job: j.ID, Owner: e.o.Owner, State: job.VMIntended, Source: job.SourceCold}
 	if e.o.Placer != nil && j.VM == nil {
 		release, err := e.choosing.take(ctx) // the next one counts this one's VM
@@ -76,31 +77,36 @@ func (e *Executor) tryIntend(ctx context.Context, r *run, j job.Job) (job.Job, e
 			return j, err
 		}
 		defer release()
-		if vm.Node, err = e.place(ctx, j, vm); err != nil {
+		if at, err = e.place(ctx, j, vm); err != nil {
 			return j, err
 		}
+		vm.Node = at.Node
 	}
 	return e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
 		if j.VM == nil {
 			j.VM = &vm
 		}
-		return become(j, job.Provisioning), nil
+		events := become(j, job.Provisioning)
+		if at.Node != "" {
+			events = append(events, job.Event{Kind: job.EventProgress, Phase: job.PhaseProvision, Text: "on node " + at.Node + ": " + at.Why})
+		}
+		return events, nil
 	})
 }
 
 // place chooses the node for a job's VM. e.choosing is held, unless the VM is only planned.
-func (e *Executor) place(ctx context.Context, j job.Job, vm job.VM) (string, error) {
+func (e *Executor) place(ctx context.Context, j job.Job, vm job.VM) (job.Placed, error) {
 	j.VM = &vm
 	want := job.Placement{}
 	var err error
 	if want.Spec, err = e.vmSpec(j); err != nil {
-		return "", err
+		return job.Placed{}, err
 	}
 	if want.VMs, err = e.placed(ctx); err != nil {
-		return "", err
+		return job.Placed{}, err
 	}
 	if want.Cordoned, err = e.o.Store.Cordons(ctx); err != nil {
-		return "", err
+		return job.Placed{}, err
 	}
 	return e.o.Placer.Place(ctx, want)
 }

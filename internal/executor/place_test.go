@@ -22,6 +22,7 @@ type nodes struct {
 
 	mu      sync.Mutex
 	place   func(want job.Placement) (string, error)
+	why     string // of what place returns
 	wanted  []job.Placement
 	created map[string]string // node, by job
 	never   error             // of Fits
@@ -29,11 +30,12 @@ type nodes struct {
 	listed  string            // the node of all VMs, as List has it; empty: where they were created
 }
 
-func (n *nodes) Place(_ context.Context, want job.Placement) (string, error) {
+func (n *nodes) Place(_ context.Context, want job.Placement) (job.Placed, error) {
 	n.mu.Lock()
 	n.wanted = append(n.wanted, want)
 	n.mu.Unlock()
-	return n.place(want) // without the lock: a bubble's clock stands still while anyone waits for one
+	node, err := n.place(want) // without the lock: a bubble's clock stands still while anyone waits for one
+	return job.Placed{Node: node, Why: n.why}, err
 }
 
 func (n *nodes) Fits(context.Context, job.VMSpec) error { return n.never }
@@ -131,6 +133,23 @@ func TestPlace_EachChoiceKnowsTheOthers(t *testing.T) {
 		if j, err := r.Job(t.Context(), id); err != nil || j.VM.Node == "" || j.VM.Node != n.created[id] {
 			t.Errorf("%+v, %v; created on %q", j.VM, err, n.created[id])
 		}
+	}
+}
+
+// A job says where its VM is created, and why there, before it is.
+func TestPlace_IsToldWithItsReason(t *testing.T) {
+	r, n := onNodes(t, 1, func(job.Placement) (string, error) { return "pve1", nil })
+	n.why = "the only one that can take it"
+	r.behave(providertest.Behaviour{}, true)
+	id := r.submit()
+	r.wait(id)
+	events, err := r.store.Events(t.Context(), id, 0)
+	told := slices.IndexFunc(events, func(e job.Event) bool {
+		return e.Kind == job.EventProgress && e.Phase == job.PhaseProvision && e.Text == "on node pve1: the only one that can take it"
+	})
+	created := slices.IndexFunc(events, func(e job.Event) bool { return e.Kind == job.EventProgress && strings.Contains(e.Text, "start") })
+	if told < 0 || created >= 0 && created < told {
+		t.Errorf("%+v, %v", events, err)
 	}
 }
 

@@ -81,9 +81,11 @@ func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error)
 	}
 	spec.PublicKey = noKey
 	if e.o.Placer != nil {
-		if spec.Node, err = e.place(ctx, j, *j.VM); err != nil {
+		at, err := e.place(ctx, j, *j.VM)
+		if err != nil {
 			return nil, neverFits(err)
 		}
+		spec.Node = at.Node
 	}
 	plan, err := e.o.Provider.Plan(ctx, spec)
 	return plan, e.unnamed(ctx, j, err)

@@ -168,6 +168,12 @@ type Placement struct {
 	Cordoned []string   // nodes that get no new VMs
 }
 
+// Placed is the node for a new VM.
+type Placed struct {
+	Node string
+	Why  string // it was chosen, and what of the others
+}
+
 // PlacedVM is a VM of ours on a node, or on its way there.
 type PlacedVM struct {
 	ID       int // 0: not known yet
