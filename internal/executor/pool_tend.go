@@ -166,7 +166,7 @@ func (e *Executor) tendPool(ctx context.Context, p job.Pool, own []job.Job, host
 	case missing+len(waiting) > 0:
 		if state = e.unready(ctx, p, host, generation); state == "" {
 			state = "filling"
-			e.refill(ctx, p, generation, missing, waiting)
+			e.refill(ctx, p, host, generation, missing, waiting)
 		}
 	case len(making) > 0:
 		state = "filling"
@@ -228,16 +228,21 @@ func (e *Executor) unready(ctx context.Context, p job.Pool, host room, generatio
 	return ""
 }
 
-// committed returns the memory, in MiB, that VMs of ours may take, used or not; those that
-// are hibernated take none.
+// committed returns the memory, in MiB, that VMs of ours may take, used or not, and those
+// that this engine is about to make; those that are hibernated take none.
 func (e *Executor) committed(ctx context.Context) (int, error) {
+	begun := e.creating(ctx) // read first: one that has its VM by now is among the creators, too
 	creators, err := e.o.Store.VMs(ctx)
 	total := 0
 	for _, m := range creators {
+		begun = slices.DeleteFunc(begun, func(j job.Job) bool { return j.ID == m.ID })
 		hibernated := m.Member != nil && m.Member.State == job.MemberHibernated
 		if (m.VM.State == job.VMIntended || m.VM.State == job.VMCreated) && !hibernated {
 			total += job.SizeMB(m.Manifest.Resources.Memory)
 		}
+	}
+	for _, j := range begun {
+		total += job.SizeMB(j.Manifest.Resources.Memory)
 	}
 	return total, err
 }
@@ -252,6 +257,17 @@ func (e *Executor) jobsWait() bool {
 // spokenFor returns the memory, in MiB, of VMs that are being created and may not have
 // taken it yet.
 func (e *Executor) spokenFor(ctx context.Context) int {
+	total := 0
+	for _, j := range e.creating(ctx) {
+		if j.Status == job.Provisioning {
+			total += job.SizeMB(j.Manifest.Resources.Memory)
+		}
+	}
+	return total
+}
+
+// creating returns the jobs of this engine that make a VM of their own, or are about to.
+func (e *Executor) creating(ctx context.Context) []job.Job {
 	e.mu.Lock()
 	var ids []string
 	for id, r := range e.runs {
@@ -260,23 +276,27 @@ func (e *Executor) spokenFor(ctx context.Context) int {
 		}
 	}
 	e.mu.Unlock()
-	total := 0
+	var jobs []job.Job
 	for _, id := range ids {
-		if j, err := e.o.Store.Job(ctx, id); err == nil && j.Status == job.Provisioning && j.Outcome == nil && !j.Borrows() {
-			total += job.SizeMB(j.Manifest.Resources.Memory)
+		if j, err := e.o.Store.Job(ctx, id); err == nil && (j.Status == job.Pending || j.Status == job.Provisioning) && j.Outcome == nil && !j.Borrows() {
+			jobs = append(jobs, j)
 		}
 	}
-	return total
+	return jobs
 }
 
-// refill begins to make members: those whose job is stored and has not begun, then new
-// ones. The job is stored before anything of it can exist.
-func (e *Executor) refill(ctx context.Context, p job.Pool, generation string, missing int, waiting []job.Job) {
+// refill begins to make members, as long as one can be made: those whose job is stored and
+// has not begun, then new ones. The job is stored before anything of it can exist.
+func (e *Executor) refill(ctx context.Context, p job.Pool, host room, generation string, missing int, waiting []job.Job) {
+	full := func() bool { return e.makers() >= makersAtOnce || e.unready(ctx, p, host, generation) != "" }
 	for _, m := range waiting {
+		if full() {
+			return
+		}
 		e.beginMaking(ctx, m)
 	}
 	for range missing {
-		if e.makers() >= makersAtOnce {
+		if full() {
 			return
 		}
 		id, err := uuid.NewV7()

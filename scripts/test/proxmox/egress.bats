@@ -252,7 +252,8 @@ without() { # <tool>; path: a PATH that lacks it
   run_script list-vms
   assert_rules 'chain from_250'
   refute_rules '@closed4 drop'
-  refute_rules '_251'
+  refute_rules 'from_251'
+  refute_rules 'to_251'
   refute_rules 'tap251i'
 }
 
