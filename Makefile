@@ -50,7 +50,7 @@ deps:
 # What stands between a change and the next, in a minute: nothing that starts a host, a
 # server, a browser or built programs (internal/loops).
 check: vet bin/gotestsum ## at every change, a minute: vet, build, all tests that start no host, checks of changed shell files
-	CGO_ENABLED=0 $(GOTESTSUM) --hide-summary=skipped --packages="$$(go list ./... | grep -v /internal/e2e$$)" -- -short -vet=off -ldflags=-w -timeout 5m
+	CGO_ENABLED=0 $(GOTESTSUM) --hide-summary=skipped --packages="$$(go list ./... | grep -v /internal/e2e$$)" -- -short -p 4 -vet=off -ldflags=-w -timeout 5m
 	@$(MAKE) --no-print-directory shell CHANGED=1
 
 # Side by side: tests of the shell and of whole programs wait more than they work.

@@ -27,6 +27,7 @@ import (
 	"linus/internal/config"
 	"linus/internal/daemon"
 	"linus/internal/job"
+	"linus/internal/loops"
 	"linus/internal/providertest"
 )
 
@@ -115,6 +116,7 @@ func callBack(j job.Job, p job.Payload) {
 }
 
 func TestCommandLine(t *testing.T) {
+	loops.NotInCheck(t)
 	testscript.Run(t, testscript.Params{
 		Dir:           filepath.Join("..", "..", "testdata", "script"),
 		UpdateScripts: *update,

@@ -22,6 +22,7 @@ import (
 	"linus/internal/control"
 	"linus/internal/doctest"
 	"linus/internal/job"
+	"linus/internal/loops"
 	"linus/internal/providertest"
 )
 
@@ -355,6 +356,7 @@ func decisionOf(status int) string {
 
 // Every verb, role, owner and face: what is decided is what access.md says.
 func TestMatrix(t *testing.T) {
+	loops.NotInCheck(t)
 	m := newMatrix(t)
 	t.Run("API", func(t *testing.T) { m.t = t; m.api() })
 	t.Run("MCP", func(t *testing.T) { m.t = t; m.mcp() })

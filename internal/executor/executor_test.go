@@ -58,7 +58,11 @@ func (l *logBuffer) String() string {
 // few cores there are.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil {
+	parallel := "8"
+	if testing.Short() {
+		parallel = "16" // without -race they wait more than they work
+	}
+	if err := flag.Set("test.parallel", parallel); err != nil {
 		panic(err)
 	}
 	os.Exit(pgtest.Main(m))

@@ -12,6 +12,7 @@ import (
 
 	"linus/internal/executor"
 	"linus/internal/job"
+	"linus/internal/loops"
 	"linus/internal/providertest"
 	"linus/internal/secret"
 )
@@ -130,6 +131,7 @@ func TestPool_OnlyForJobsThatAskForTheSame(t *testing.T) {
 }
 
 func TestPool_HundredClaimersTenMembers(t *testing.T) {
+	loops.NotInCheck(t)
 	r := newRig(t, 100)
 	r.behave(providertest.Behaviour{}, true)
 	r.newPool(10)

@@ -26,6 +26,7 @@ import (
 
 	"linus/internal/guest"
 	"linus/internal/job"
+	"linus/internal/loops"
 	"linus/internal/remote"
 	"linus/internal/sshtest"
 )
@@ -339,6 +340,7 @@ func TestProbe_AnEmptyVMHasNoTaskAFailingOneIsAnError(t *testing.T) {
 }
 
 func TestProbe_DoesNotWaitForAFrozenVM(t *testing.T) {
+	loops.NotInCheck(t)
 	r := newRig(t)
 	release := r.start()
 	defer release()

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"linus/internal/loops"
 	"linus/internal/remote"
 	"linus/internal/sshtest"
 )
@@ -33,6 +34,7 @@ func soon(t *testing.T, what string, work func()) {
 // has buffered, and until it does, OpenSSH does not close the channel. Here the
 // host does not report the channel's end at all.
 func TestClose_DoesNotWaitForADeafGuest(t *testing.T) {
+	loops.NotInCheck(t)
 	host, vm := sshtest.Start(t, sshtest.Options{}), sshtest.Start(t, sshtest.Options{})
 	o := options(host)
 	o.KeepAlive = time.Hour // of such a channel keepalives between us and the host know nothing

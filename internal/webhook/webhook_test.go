@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/loops"
 )
 
 // The vector is that of the specification's libraries.
@@ -100,6 +101,7 @@ func TestSend_SaysHowItEnded(t *testing.T) {
 
 // A receiver that hangs, in whatever part, or never stops talking is left.
 func TestSend_AHostileReceiver(t *testing.T) {
+	loops.NotInCheck(t)
 	for name, h := range map[string]http.HandlerFunc{
 		"says nothing": func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
 		"hangs later": func(w http.ResponseWriter, r *http.Request) {

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/fstest"
 	"time"
+
+	"linus/internal/loops"
 )
 
 // testImages builds with a recipe that takes no time and notes that it ran.
@@ -58,6 +60,7 @@ func TestImages_OfTwoBuildersOneBuildsAndTheOtherWaits(t *testing.T) {
 }
 
 func TestImages_AnotherRecipeOrVariantIsAnotherImage(t *testing.T) {
+	loops.NotInCheck(t)
 	i := testImages(t, quickRecipe)
 	seen := map[string]bool{}
 	for _, script := range []string{quickRecipe, quickRecipe + "# changed\n"} {

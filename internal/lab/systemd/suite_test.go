@@ -3,6 +3,7 @@ package systemd
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"linus/internal/loops"
 )
 
 // host is a machine with a systemd, or with what plays one.
@@ -31,6 +34,10 @@ func TestMain(m *testing.M) {
 }
 
 func runTests(m *testing.M) int {
+	flag.Parse()
+	if testing.Short() {
+		return m.Run() // nothing that starts a program
+	}
 	dir, err := os.MkdirTemp("", "systemd-test-")
 	if err != nil {
 		panic(err)
@@ -79,6 +86,7 @@ func (h simulated) reboot(t *testing.T) {
 }
 
 func TestSimulated(t *testing.T) {
+	loops.NotInCheck(t)
 	t.Parallel()
 	suite(t, newSimulated(t))
 }

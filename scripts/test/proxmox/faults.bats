@@ -111,12 +111,11 @@ assert_no_lease() {
   for verb in "${some[@]}"; do
     strike KILL "${verb}"
     assert_status 137
-    # What the script had begun goes on.
-    for ((i = 0; i < 60; i += 1)); do
-      ! grep -qr linus-job "${PVE_STUB}/vm" || break
+    # What the script had begun goes on, and ends.
+    for ((i = 0; i < 600; i += 1)); do
+      pgrep -f "${BATS_TEST_TMPDIR}/bin/qm " >/dev/null || break
       command sleep 0.05
     done
-    command sleep 0.2
     show_vms
     run_script list-vms
     vm=$(sed -n 's/^LINUS_VM:id=\([0-9]*\) .*/\1/p' <<<"${output}")
