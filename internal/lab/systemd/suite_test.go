@@ -220,7 +220,7 @@ func suite(t *testing.T, h host) {
 			systemctl stop $u-a; systemctl reset-failed $u-b; systemctl list-units --all --plain --no-legend "$u-*"`,
 			"U-a.service loaded active running is a\nU-b.service loaded failed failed false\n"},
 		{"a timer fires once, and is gone", `
-			systemd-run --quiet --collect --unit=$u --on-active=1 --timer-property=AccuracySec=100ms --working-directory=$d -- bash -c 'echo fired >>fired'
+			systemd-run --quiet --collect --unit=$u --on-active=4 --timer-property=AccuracySec=100ms --working-directory=$d -- bash -c 'echo fired >>fired'
 			systemctl is-active $u.timer; systemctl is-active $u.service; systemctl show -p LoadState,ActiveState $u.service
 			systemd-run --quiet --unit=$u -- true 2>err; echo $?; sed "s/$u/U/g" err
 			systemd-run --quiet --on-active=1 --unit=$u -- true 2>err; echo $?; sed "s/$u/U/g" err
