@@ -137,7 +137,7 @@ func (e *Executor) checkPools(ctx context.Context) []job.Check {
 		pools = []job.PoolInfo{{Pool: p}}
 	}
 	host, roomErr := e.o.Provider.Room(ctx, nil, nil)
-	committed, storeErr := e.committed(ctx)
+	committed, storeErr := e.committed(ctx, e.creating(ctx))
 	if err = errors.Join(err, roomErr, storeErr); err != nil {
 		return []job.Check{{Name: "pools", Level: "warn", Text: err.Error(), Remedy: "jobs run all the same, each in a VM of its own"}}
 	}

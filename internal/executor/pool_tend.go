@@ -202,8 +202,9 @@ func (e *Executor) shrink(ctx context.Context, members []job.Job, wanted int) []
 // unready returns why no member of a pool can be made now; empty: one can.
 func (e *Executor) unready(ctx context.Context, p job.Pool, host room, generation string) string {
 	memory := job.SizeMB(p.Resources.Memory)
-	spoken := e.spokenFor(ctx)
-	committed, err := e.committed(ctx)
+	begun := e.creating(ctx)
+	spoken := spokenFor(begun)
+	committed, err := e.committed(ctx, begun)
 	if err != nil {
 		return "paused: " + err.Error()
 	}
@@ -229,9 +230,9 @@ func (e *Executor) unready(ctx context.Context, p job.Pool, host room, generatio
 }
 
 // committed returns the memory, in MiB, that VMs of ours may take, used or not, and those
-// that this engine is about to make; those that are hibernated take none.
-func (e *Executor) committed(ctx context.Context) (int, error) {
-	begun := e.creating(ctx) // read first: one that has its VM by now is among the creators, too
+// that this engine is about to make; those that are hibernated take none. begun are the
+// jobs of creating, read before: one that has its VM by now is among the creators, too.
+func (e *Executor) committed(ctx context.Context, begun []job.Job) (int, error) {
 	creators, err := e.o.Store.VMs(ctx)
 	total := 0
 	for _, m := range creators {
@@ -256,9 +257,9 @@ func (e *Executor) jobsWait() bool {
 
 // spokenFor returns the memory, in MiB, of VMs that are being created and may not have
 // taken it yet.
-func (e *Executor) spokenFor(ctx context.Context) int {
+func spokenFor(begun []job.Job) int {
 	total := 0
-	for _, j := range e.creating(ctx) {
+	for _, j := range begun {
 		if j.Status == job.Provisioning {
 			total += job.SizeMB(j.Manifest.Resources.Memory)
 		}
