@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -614,6 +615,10 @@ func TestPlace_LooksAtTheNodeFirst(t *testing.T) {
 	}
 	if refused[job.RefusedUnreachable] == 0 {
 		t.Errorf("%v", refused)
+	}
+	before := maps.Clone(refused)
+	if _, err := p.Place(t.Context(), job.Placement{Spec: spec(1), Planned: true}); err != nil || !maps.Equal(refused, before) {
+		t.Errorf("only planned: %v, before %v, %v", refused, before, err)
 	}
 	want := spec(1)
 	want.Network.Bridge = "vmbr9"

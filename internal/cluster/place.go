@@ -26,21 +26,21 @@ func (p *Provider) Place(ctx context.Context, want job.Placement) (job.Placed, e
 			"bring the other nodes back, until then Proxmox refuses every change; look at: pvecm status"}
 	}
 	c := candidates(inv, want, p.o)
+	defer func() {
+		for _, r := range c.refusals() {
+			if !want.Planned {
+				p.o.Refused(r)
+			}
+		}
+	}()
 	for {
 		i := c.draw(rand.Float64)
 		if i < 0 {
-			refusals := c.refusals()
-			for _, r := range refusals {
-				p.o.Refused(r)
-			}
-			return job.Placed{}, &job.NoRoomError{Refusals: refusals}
+			return job.Placed{}, &job.NoRoomError{Refusals: c.refusals()}
 		}
 		if r := p.look(ctx, c[i].Node, cmp.Or(want.Spec.Network.Bridge, p.o.Bridge)); r.Reason != "" {
 			c[i].refusal = r
 			continue
-		}
-		for _, r := range c.refusals() {
-			p.o.Refused(r)
 		}
 		return job.Placed{Node: c[i].Name, Why: c.why(i)}, nil
 	}

@@ -96,19 +96,25 @@ func (e *Executor) tryIntend(ctx context.Context, r *run, j job.Job) (job.Job, e
 
 // place chooses the node for a job's VM. e.choosing is held, unless the VM is only planned.
 func (e *Executor) place(ctx context.Context, j job.Job, vm job.VM) (job.Placed, error) {
+	want, err := e.placement(ctx)
+	if err != nil {
+		return job.Placed{}, err
+	}
+	want.Planned = vm.State == ""
 	j.VM = &vm
-	want := job.Placement{}
-	var err error
 	if want.Spec, err = e.vmSpec(j); err != nil {
 		return job.Placed{}, err
 	}
-	if want.VMs, err = e.placed(ctx); err != nil {
-		return job.Placed{}, err
-	}
-	if want.Cordoned, err = e.o.Store.Cordons(ctx); err != nil {
-		return job.Placed{}, err
-	}
 	return e.o.Placer.Place(ctx, want)
+}
+
+// placement returns what the node for a VM is chosen by, but for the VM itself.
+func (e *Executor) placement(ctx context.Context) (want job.Placement, err error) {
+	if want.VMs, err = e.placed(ctx); err != nil {
+		return want, err
+	}
+	want.Cordoned, err = e.o.Store.Cordons(ctx)
+	return want, err
 }
 
 // placed returns the VMs of ours that exist or are being made.

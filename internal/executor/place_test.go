@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -409,4 +410,112 @@ func TestPlace_AJobIsLostWithItsNodeBeforeItsTaskStarts(t *testing.T) {
 			t.Errorf("%+v", j.Outcome)
 		}
 	})
+}
+
+// fill is a place that counts memory, and puts a VM on the first node that can take it.
+func (n *nodes) fill(all ...job.Node) {
+	n.place = func(want job.Placement) (string, error) {
+		seen, err := n.Provider.Nodes(context.Background())
+		inv := job.Inventory{Nodes: slices.Clone(all)}
+		for _, vm := range seen.Nodes[0].VMs {
+			if vm.Stopped { // the others are where they were put
+				inv.Nodes[0].VMs = append(inv.Nodes[0].VMs, vm)
+			}
+		}
+		none := &job.NoRoomError{}
+		for _, n := range inv.Nodes {
+			why := n.Unused(want.Spec.Template, "")
+			if free := inv.FreeMB(n, want.VMs); why == "" && free < want.Spec.MemoryMB {
+				why = fmt.Sprintf("%d MiB free, needs %d", free, want.Spec.MemoryMB)
+			}
+			if slices.Contains(want.Cordoned, n.Name) {
+				why = "cordoned"
+			}
+			if why == "" {
+				return n.Name, err
+			}
+			none.Refusals = append(none.Refusals, job.Refusal{Node: n.Name, Reason: job.RefusedMemory, Text: why})
+		}
+		return "", none
+	}
+}
+
+// In a cluster the VMs that pools lack are counted onto its nodes one by one, beside the
+// VMs that are there and those of the pools before: what no node can take is told, with
+// what each has left.
+func TestPlace_HostCheckCountsPoolsOntoTheNodes(t *testing.T) {
+	r, n := onNodes(t, 1, nil)
+	const a, full = providertest.FakeTemplate, "of its VMs find no room beside the others: no node can take it: pve1: "
+	node := func(name string, has ...job.NodeTemplate) job.Node {
+		return job.Node{Name: name, MemoryMB: 6 << 10, Templates: has} // room for two VMs, beside the reserve
+	}
+	n.fill(node("pve1", job.NodeTemplate{Name: a}), node("pve2", job.NodeTemplate{Name: a}, job.NodeTemplate{Name: "b"}))
+	r.behave(paused(providertest.Behaviour{}), false)
+	check := func(what string, want ...string) {
+		t.Helper()
+		report, err := r.CheckHost(t.Context())
+		checks := slices.DeleteFunc(report.Checks, func(c job.Check) bool { return c.Name != "pools" })
+		if err != nil || len(checks) != len(want) {
+			t.Fatalf("%s: %+v, %v", what, checks, err)
+		}
+		for i, c := range checks {
+			fits := c.Level == "ok" && !strings.Contains(c.Text, "not fit")
+			if want[i] == "" != fits || !strings.Contains(c.Text, want[i]) || !fits && !strings.Contains(c.Remedy, "or add a node") {
+				t.Errorf("%s: %+v, want %q", what, c, want[i])
+			}
+		}
+	}
+	pool := func(name, template string, warm, hibernated int) job.Pool {
+		return job.Pool{Name: name, VMTemplate: template, PoolSize: job.PoolSize{Warm: warm, Hibernated: hibernated}}
+	}
+	for _, tt := range []struct {
+		name   string
+		pools  []job.Pool
+		cordon bool // pve2
+		want   []string
+	}{
+		{"more than a node has room for", []job.Pool{pool("p", a, 4, 0)}, false, []string{""}},
+		{"more than all have", []job.Pool{pool("p", a, 6, 0)}, false, []string{"2 " + full + "1024 MiB free, needs 2048; pve2: 1024 MiB free, needs 2048"}},
+		{"two that fit alone", []job.Pool{pool("p", a, 3, 0), pool("q", a, 2, 0)}, false, []string{"", "1 " + full + "1024 MiB free"}},
+		{"one node has the template", []job.Pool{pool("p", "b", 3, 0)}, false, []string{"1 " + full + "not there; pve2: 1024 MiB free"}},
+		{"each on a node of its own", []job.Pool{pool("p", a, 2, 0), pool("q", "b", 2, 0)}, false, []string{"", ""}},
+		{"a cordoned node", []job.Pool{pool("p", a, 3, 0)}, true, []string{"1 " + full + "1024 MiB free, needs 2048; pve2: cordoned"}},
+		{"hibernated ones", []job.Pool{pool("p", a, 3, 50), pool("q", a, 1, 0)}, false, []string{"", ""}},
+		{"hibernated ones that could not boot", []job.Pool{pool("p", a, 4, 1)}, false, []string{"1 " + full}},
+	} {
+		if err := r.store.SetCordon(t.Context(), "pve2", tt.cordon); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range tt.pools {
+			if _, err := r.CreatePool(t.Context(), p); err != nil {
+				t.Fatal(err)
+			}
+		}
+		check(tt.name, tt.want...)
+		for _, p := range tt.pools {
+			if _, err := r.RemovePool(t.Context(), p.Name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+
+	resize := func(warm, hibernated int) {
+		t.Helper()
+		if _, err := r.ResizePool(t.Context(), "p", job.PoolSize{Warm: warm, Hibernated: hibernated}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.behave(providertest.Behaviour{}, false)
+	r.newPool(2)
+	resize(0, 2)
+	r.untilPool("hibernated members", func(p job.PoolInfo) bool { return p.Count(job.MemberHibernated) == 2 })
+	resize(2, 2)
+	r.untilPool("warm members", func(p job.PoolInfo) bool { return p.State == "ready" })
+	r.behave(paused(providertest.Behaviour{}), false)
+	r.tended()
+	resize(4, 2)
+	check("2 are warm", "")
+	resize(5, 2)
+	check("2 are warm, and 1 too many is wanted", "1 "+full)
+	r.removePool()
 }

@@ -2,8 +2,6 @@ package executor
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -126,47 +124,4 @@ func (e *Executor) noteLease(ctx context.Context, w job.Watched, state job.Lease
 			e.giveUp(ctx, m, "the host has ended it, or somebody there")
 		}
 	}
-}
-
-// checkPools reports, for each pool, what it costs in memory and whether that fits, and
-// without any what a pool would cost.
-func (e *Executor) checkPools(ctx context.Context) []job.Check {
-	pools, err := e.Pools(ctx)
-	if err == nil && len(pools) == 0 {
-		p := job.Pool{Name: "of 2 warm VMs like a job's by default", PoolSize: job.PoolSize{Warm: 2}}.WithDefaults(e.o.Defaults)
-		pools = []job.PoolInfo{{Pool: p}}
-	}
-	host, roomErr := e.o.Provider.Room(ctx, nil, nil)
-	committed, storeErr := e.committed(ctx, e.creating(ctx))
-	if err = errors.Join(err, roomErr, storeErr); err != nil {
-		return []job.Check{{Name: "pools", Level: "warn", Text: err.Error(), Remedy: "jobs run all the same, each in a VM of its own"}}
-	}
-	var checks []job.Check
-	for _, p := range pools {
-		each := job.SizeMB(p.Resources.Memory)
-		lacking := each * max(0, p.Warm-p.Count(job.MemberWarm))
-		if lacking == 0 && p.Hibernated > p.Count(job.MemberHibernated) {
-			lacking = each // one at a time boots, before it is suspended
-		}
-		c := job.Check{Name: "pools", Level: "ok", Text: fmt.Sprintf("pool %s: %d warm VMs take %d MiB", p.Name, p.Warm, p.Warm*each)}
-		switch {
-		case p.CreatedAt.IsZero():
-			c.Text = fmt.Sprintf("no pools; one %s would take %d MiB", p.Name, p.Warm*each)
-		case p.Stopped():
-			c.Level, c.Remedy = "warn", p.State
-		}
-		c.Text += fmt.Sprintf(", and %d of %d MiB are free", host.FreeMB, host.TotalMB)
-		promised := e.o.Placer == nil && committed+lacking > host.TotalMB-host.ReserveMB()
-		if host.FreeMB-lacking < host.ReserveMB() || promised {
-			c.Text += fmt.Sprintf(": it does not fit, for %d MiB stay free", host.ReserveMB())
-			if promised {
-				c.Text += fmt.Sprintf(" and %d MiB are promised to VMs of linus", committed)
-			}
-			if !p.CreatedAt.IsZero() {
-				c.Level, c.Remedy = "warn", "make it smaller (linus pool resize "+p.Name+"), or give its VMs less memory"
-			}
-		}
-		checks = append(checks, c)
-	}
-	return checks
 }

@@ -707,4 +707,16 @@ func TestPool_IsFilledUpToTheMemoryPromised(t *testing.T) {
 		t.Errorf("%+v, %v", report, err)
 	}
 	r.removePool()
+	r.behave(paused(providertest.Behaviour{}), false)
+	for _, name := range []string{"p", "q"} { // each of them fits alone, into the 943719 MiB that are not reserved
+		p := job.Pool{Name: name, Resources: job.Resources{Memory: "256G"}, PoolSize: job.PoolSize{Warm: 2}}
+		if _, err := r.CreatePool(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report, err = r.CheckHost(t.Context())
+	checks := slices.DeleteFunc(report.Checks, func(c job.Check) bool { return c.Name != "pools" })
+	if err != nil || len(checks) != 2 || checks[0].Level != "ok" || checks[1].Level != "warn" || !strings.Contains(checks[1].Text, "524288 MiB are for the pools before it") {
+		t.Errorf("%+v, %v", checks, err)
+	}
 }

@@ -79,7 +79,7 @@ func (f *Fake) Nodes(context.Context) (job.Inventory, error) {
 	total := cmp.Or(f.behaviour.Room.TotalMB, 64<<10)
 	n := job.Node{Name: "pve", Online: true, MemoryMB: total, UsedMB: total / 8, Templates: []job.NodeTemplate{{ID: 9000, Name: FakeTemplate}}}
 	for id, vm := range f.vms {
-		n.VMs = append(n.VMs, job.NodeVM{ID: id, MemoryMB: 2048, Stopped: vm.stopped})
+		n.VMs = append(n.VMs, job.NodeVM{ID: id, MemoryMB: 2048, Stopped: vm.stopped || vm.suspended})
 	}
 	return job.Inventory{Asked: "pve", Quorum: true, Nodes: []job.Node{n}}, nil
 }
