@@ -138,7 +138,7 @@ func (e *Executor) recheckStore() {
 func (e *Executor) slots() int {
 	n := 0
 	for _, r := range e.runs {
-		if !r.shares && !r.maker {
+		if !r.shares && r.pool == "" {
 			n++
 		}
 	}

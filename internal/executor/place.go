@@ -50,6 +50,7 @@ func (e *Executor) intend(ctx context.Context, r *run, j job.Job) (job.Job, erro
 			}
 			pause = reachAgain
 		default:
+			e.setWaits(r, "")
 			return next, err
 		}
 		again := time.NewTimer(pause)
@@ -134,17 +135,27 @@ func (e *Executor) placed(ctx context.Context) ([]job.PlacedVM, error) {
 	return vms, nil
 }
 
+// forNode begins the progress of a job that waits for a node.
+const forNode = "waiting: "
+
+// setWaits records why a run has no node yet, and returns what was recorded before.
+func (e *Executor) setWaits(r *run, why string) (before string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	before, r.waits = r.waits, why
+	return before
+}
+
 // tellWaiting shows why the job waits.
 func (e *Executor) tellWaiting(ctx context.Context, r *run, full *job.NoRoomError) error {
-	text := "waiting: " + full.Error()
-	if r.waits == text {
+	text := forNode + full.Error()
+	before := e.setWaits(r, text)
+	if before == text {
 		return nil
 	}
-	first := r.waits == ""
-	r.waits = text
 	_, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
 		j.Progress = text
-		if !first {
+		if before != "" {
 			return nil, nil
 		}
 		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseProvision, Text: text}}, nil

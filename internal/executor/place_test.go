@@ -519,3 +519,36 @@ func TestPlace_HostCheckCountsPoolsOntoTheNodes(t *testing.T) {
 	check("2 are warm, and 1 too many is wanted", "1 "+full)
 	r.removePool()
 }
+
+// A pool says that no node has room for its VMs, and what each lacks; and holds up no pool
+// for whose VMs one has.
+func TestPlace_APoolSaysThatNoNodeHasRoom(t *testing.T) {
+	r, _ := onNodes(t, 1, func(want job.Placement) (string, error) {
+		if want.Spec.CPU == 8 {
+			return "", full(false)
+		}
+		return "pve1", nil
+	})
+	big := job.Pool{Name: "p", Resources: job.Resources{CPU: 8}, PoolSize: job.PoolSize{Warm: 4}}
+	if _, err := r.CreatePool(t.Context(), big); err != nil {
+		t.Fatal(err)
+	}
+	said := func(p job.PoolInfo) bool {
+		return p.State == "paused: its next VM is waiting: no node can take it: pve1: 3 GiB free of 16, needs 4"
+	}
+	r.untilPool("reason", said)
+	if _, err := r.CreatePool(t.Context(), job.Pool{Name: "small", PoolSize: job.PoolSize{Warm: 3}}); err != nil {
+		t.Fatal(err)
+	}
+	r.untilPool("room for the other", func(job.PoolInfo) bool {
+		small, err := r.Pool(t.Context(), "small")
+		return err == nil && small.State == "ready"
+	})
+	if p := r.untilPool("reason", said); p.Count(job.MemberMaking) > 2 {
+		t.Errorf("%d wait for a node", p.Count(job.MemberMaking))
+	}
+	if _, err := r.RemovePool(t.Context(), "small"); err != nil {
+		t.Fatal(err)
+	}
+	r.removePool()
+}

@@ -6,11 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"linus/internal/job"
 )
+
+// filling is the state of a pool whose members are being made.
+const filling = "filling"
 
 // poolClient is the client of the jobs that make the pools' VMs.
 const poolClient = "pool"
@@ -99,10 +103,13 @@ func noPool(name string) error {
 }
 
 func (e *Executor) poolInfo(row job.Pool, members []job.Job) job.PoolInfo {
-	info := job.PoolInfo{Pool: row}
+	info, full := job.PoolInfo{Pool: row}, ""
 	for _, m := range members {
 		if m.Member.Pool != row.Name {
 			continue
+		}
+		if m.Member.State == job.MemberMaking && m.Status == job.Pending && strings.HasPrefix(m.Progress, forNode) {
+			full = "paused: its next VM is " + m.Progress
 		}
 		shown := job.MemberInfo{
 			State: m.Member.State, Since: m.Member.Since, CreatedAt: m.CreatedAt,
@@ -121,7 +128,10 @@ func (e *Executor) poolInfo(row job.Pool, members []job.Job) job.PoolInfo {
 	case row.Stopped(): // what tending came to may be of an earlier row, or a later one
 		info.State = fmt.Sprintf("stopped after %d equal failures: %s; resize it to try again", row.Failure.Count, row.Failure.Error)
 	default:
-		info.State = cmp.Or(e.pools.states[row.Name], "filling")
+		info.State = cmp.Or(e.pools.states[row.Name], filling)
+		if full != "" && info.State == filling {
+			info.State = full
+		}
 	}
 	return info
 }

@@ -165,11 +165,11 @@ func (e *Executor) tendPool(ctx context.Context, p job.Pool, own []job.Job, host
 		state = "asleep: no job has asked for a while; the next one wakes it"
 	case missing+len(waiting) > 0:
 		if state = e.unready(ctx, p, host, generation); state == "" {
-			state = "filling"
+			state = filling
 			e.refill(ctx, p, host, generation, missing, waiting)
 		}
 	case len(making) > 0:
-		state = "filling"
+		state = filling
 	}
 	e.pools.mu.Lock()
 	defer e.pools.mu.Unlock()
@@ -289,7 +289,7 @@ func (e *Executor) creating(ctx context.Context) []job.Job {
 // refill begins to make members, as long as one can be made: those whose job is stored and
 // has not begun, then new ones. The job is stored before anything of it can exist.
 func (e *Executor) refill(ctx context.Context, p job.Pool, host room, generation string, missing int, waiting []job.Job) {
-	full := func() bool { return e.makers() >= makersAtOnce || e.unready(ctx, p, host, generation) != "" }
+	full := func() bool { return e.makesEnough(p.Name) || e.unready(ctx, p, host, generation) != "" }
 	for _, m := range waiting {
 		if full() {
 			return
@@ -320,22 +320,26 @@ func (e *Executor) refill(ctx context.Context, p job.Pool, host room, generation
 	}
 }
 
-// makers returns how many members are being made now.
-func (e *Executor) makers() int {
+// makesEnough reports whether no more of a pool's members are to be made now: one waits for
+// a node, or those of all pools that do not wait are enough.
+func (e *Executor) makesEnough(pool string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	n := 0
 	for _, r := range e.runs {
-		if r.maker {
+		switch {
+		case r.pool != "" && r.waits == "":
 			n++
+		case r.pool == pool:
+			return true
 		}
 	}
-	return n
+	return n >= makersAtOnce
 }
 
 // beginMaking starts the job of a stored member, unless others are enough.
 func (e *Executor) beginMaking(ctx context.Context, m job.Job) {
-	if e.makers() >= makersAtOnce || e.isDraining() {
+	if e.makesEnough(m.Member.Pool) || e.isDraining() {
 		return
 	}
 	m, taken, err := e.take(ctx, m.ID)

@@ -16,10 +16,9 @@ type run struct {
 	reported chan struct{} // the task's end was reported
 	adopted  bool          // it continues the work of another process or an earlier run
 	shares   bool          // it runs in another job's VM
-	maker    bool          // it makes a VM of a pool
+	pool     string        // of which it makes a member; empty: none
 	cold     bool          // it has had a VM of a pool that failed it: it creates its own
 	token    string        // for its task's callbacks; empty: none was made
-	waits    string        // why it has no node yet, as its progress shows; empty: it did not wait
 	input    line          // orders inputs to its task
 	capture  *capture.Capture
 	proxy    *proxy        // of a job whose VM may reach names only; nil: not started
@@ -32,6 +31,7 @@ type run struct {
 	// Executor.mu guards these.
 	heard heard    // reports that are not recorded yet
 	steps []change // of its VM's creation, while they are not recorded
+	waits string   // why it has no node yet, as its progress shows; empty: it does not wait
 	cut   func()   // stops collecting; nil before that
 	fault *fault   // of the engine's own, which holds it up; nil: none does
 }
@@ -75,10 +75,13 @@ func (e *Executor) launch(ctx context.Context, j job.Job, adopted bool) {
 	id := j.ID
 	jobCtx, cancel := context.WithCancelCause(ctx)
 	r := &run{
-		id: id, shares: j.Shares(), maker: j.Member != nil, cancel: cancel, adopted: adopted,
+		id: id, shares: j.Shares(), cancel: cancel, adopted: adopted,
 		patience: overdue(j) + e.o.HeartbeatThreshold, // by then its task has ended
 		changed:  make(chan struct{}, 1), reported: make(chan struct{}, 1),
 		capture: capture.New(e.captures, j),
+	}
+	if j.Member != nil {
+		r.pool = j.Member.Pool
 	}
 	e.runs[id] = r
 	e.work.Go(func() {
@@ -94,7 +97,7 @@ func (e *Executor) launch(ctx context.Context, j job.Job, adopted bool) {
 		e.mu.Unlock()
 		e.changed(id)
 		e.poke()
-		if r.maker {
+		if r.pool != "" {
 			signal(e.pools.wake)
 		}
 	})
