@@ -42,14 +42,14 @@ func startSSHD(ctx context.Context, s *state.State) error {
 	if _, running := sys.ReadPidFile(pidFile); running {
 		return nil
 	}
-	if err := configureSSHD(ctx, s, os.Geteuid() == 0 && rootIsLocked()); err != nil {
-		return err
-	}
-	unlock, err := sys.LockRun() // until it runs, nobody takes its directory away
+	unlock, err := sys.LockRun() // until it runs, nobody takes its port or its directory away
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	if err := configureSSHD(ctx, s, os.Geteuid() == 0 && rootIsLocked()); err != nil {
+		return err
+	}
 	if err := makePrivsepDir(); err != nil {
 		return err
 	}
