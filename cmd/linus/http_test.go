@@ -27,6 +27,7 @@ func TestServe_AnswersMCPByHTTPWithTheTokenOfTheStateDirectory(t *testing.T) {
 	t.Setenv("CALLBACK_PORT", "0")
 	const origin = "http://localhost:6274"
 	t.Setenv("HTTP_CORS_ORIGINS", origin)
+	told := notified(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	said, stderr := io.Pipe()
 	ended := make(chan int, 1)
@@ -52,6 +53,9 @@ func TestServe_AnswersMCPByHTTPWithTheTokenOfTheStateDirectory(t *testing.T) {
 	token, err := os.ReadFile(filepath.Join(dir, "http-token"))
 	if err != nil || address == "" {
 		t.Fatalf("address %q, token: %v", address, err)
+	}
+	if got := told(); got != "READY=1" {
+		t.Errorf("systemd is told %q", got)
 	}
 	if strings.Contains(all, strings.TrimSpace(string(token))) {
 		t.Errorf("a log gets the token:\n%s", all)

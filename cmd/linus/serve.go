@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"text/template"
 	"time"
@@ -56,11 +57,13 @@ func (a *app) serveCommand() *cobra.Command {
 				c.HTTPAddr = httpAddr
 			}
 			if c.NeedHost() != nil && waitFor != "" {
+				a.tellReady(cmd.Context(), c)
 				return a.awaitChange(cmd.Context(), waitFor)
 			}
 			err = daemon.Serve(cmd.Context(), a.daemon(c), idle, func(s daemon.Serving) {
 				_, _ = fmt.Fprintf(a.stderr, "linus serves %s, callbacks on %s\n", c.StateDir, s.Callback)
 				announce(a.stderr, s.HTTP)
+				a.tellReady(cmd.Context(), c)
 			})
 			if errors.Is(err, daemon.ErrLocked) {
 				return fmt.Errorf("%w; linus serve --stop ends it, LINUS_STATE_DIR chooses another directory", err)
@@ -78,6 +81,22 @@ func (a *app) serveCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&background, "background", false, "")
 	_ = cmd.Flags().MarkHidden("background")
 	return cmd
+}
+
+// tellReady tells systemd that clients can attach, if it waits for that: of units with
+// Type=notify.
+func (a *app) tellReady(ctx context.Context, c config.Config) {
+	if c.NotifySocket == "" {
+		return
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unixgram", c.NotifySocket)
+	if err == nil {
+		_, err = io.WriteString(conn, "READY=1")
+		err = errors.Join(err, conn.Close())
+	}
+	if err != nil {
+		_, _ = fmt.Fprintf(a.stderr, "linus: systemd cannot be told that the engine is ready: %v\n", err)
+	}
 }
 
 // awaitChange says that there is no host and waits until the file that is to name it has

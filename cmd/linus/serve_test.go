@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 // A service without a host is not started again and again: it says where the host is to be
 // named, and waits for it.
 func TestServe_WaitsForItsHost(t *testing.T) {
+	told := notified(t)
 	t.Setenv("LINUS_STATE_DIR", t.TempDir())
 	t.Setenv("PROXMOX_HOST", "")
 	t.Setenv("LINUS_ENV_FILE", "")
@@ -47,4 +49,31 @@ func TestServe_WaitsForItsHost(t *testing.T) {
 			cancel()
 		}
 	})
+	for range 3 {
+		if got := told(); got != "READY=1" {
+			t.Errorf("systemd is told %q", got)
+		}
+	}
+}
+
+// notified makes this process a service that systemd waits for, and returns what
+// systemd is told, one message after the other.
+func notified(t *testing.T) (told func() string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "notify")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	t.Setenv("NOTIFY_SOCKET", path)
+	return func() string {
+		message := make([]byte, 100)
+		_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
+		n, err := conn.Read(message)
+		if err != nil {
+			t.Error(err)
+		}
+		return string(message[:n])
+	}
 }

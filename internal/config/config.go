@@ -138,6 +138,9 @@ type Config struct {
 	Secrets              map[string]Secret `ignored:"true"`
 	CredentialsDirectory string            `ignored:"true"` // systemd's, or empty
 
+	// NotifySocket is where a service says that it is ready, if systemd waits for that.
+	NotifySocket string `ignored:"true"`
+
 	given map[string]entry // what is not a default, by name
 }
 
@@ -145,7 +148,7 @@ type Config struct {
 // All problems are reported together, as *Error.
 func Load(from Sources) (Config, error) {
 	c := Config{
-		AgentSocket: os.Getenv("SSH_AUTH_SOCK"), CredentialsDirectory: os.Getenv("CREDENTIALS_DIRECTORY"),
+		AgentSocket: os.Getenv("SSH_AUTH_SOCK"), CredentialsDirectory: os.Getenv("CREDENTIALS_DIRECTORY"), NotifySocket: os.Getenv("NOTIFY_SOCKET"),
 		Secrets: map[string]Secret{},
 	}
 	var bad Error
