@@ -1,6 +1,6 @@
 // Package nspawn boots a real systemd in a container of this machine: in a PID
-// namespace, mounts and cgroups of its own, with the machine's programs and a
-// root directory of its own. It isolates nothing; it knows nothing of labs.
+// namespace, mounts and cgroups of its own, with the machine's programs, or others,
+// and a root directory of its own. It isolates nothing; it knows nothing of labs.
 package nspawn
 
 import (
@@ -26,6 +26,7 @@ type Container struct {
 	Network string   // path of the network namespace it is in; empty: the machine's own
 	Log     string   // file of its console
 	Tied    bool     // it ends with the process that starts it
+	Whole   bool     // its root directory is that of an installed system, with a machine-id: nothing of this machine is put there
 }
 
 const bootTimeout = 90 * time.Second
@@ -58,8 +59,12 @@ func (c Container) Start(ctx context.Context) error {
 	if err := c.Stop(ctx); err != nil { // what a killed start left
 		return err
 	}
-	if err := c.makeRoot(ctx); err != nil {
-		return fmt.Errorf("make the container's root: %w", err)
+	var shown []string
+	if !c.Whole {
+		if err := c.makeRoot(ctx); err != nil {
+			return fmt.Errorf("make the container's root: %w", err)
+		}
+		shown = machinePaths()
 	}
 	log, err := os.Create(c.Log)
 	if err != nil {
@@ -81,7 +86,7 @@ func (c Container) Start(ctx context.Context) error {
 		exec systemd-nspawn "$@"`, "bash", c.Name, strings.Join(hierarchies(), " "),
 		"--quiet", "--directory=" + c.Root, "--boot", "--register=no", "--keep-unit", "--machine=" + c.Name,
 		"--resolv-conf=off", "--timezone=off", "--link-journal=no"}
-	for _, path := range machinePaths() {
+	for _, path := range shown {
 		args = append(args, "--bind-ro="+escape(path))
 	}
 	for _, path := range c.Binds {
