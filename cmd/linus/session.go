@@ -48,7 +48,7 @@ func (a *app) attach(ctx context.Context, strict bool) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &session{Engine: job.Worded(client, words), client: client, config: c}, nil
+	return &session{Engine: job.Phrased(client, words), client: client, config: c}, nil
 }
 
 // remote reports whether the engine is that of a server.
@@ -76,7 +76,7 @@ func (a *app) reader(ctx context.Context) (job.Engine, func(), error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		return job.Worded(e, words), done, nil
+		return job.Phrased(e, words), done, nil
 	}
 	s, err := a.attach(ctx, false)
 	if err != nil {

@@ -255,8 +255,8 @@ type sight struct {
 
 // How long counts what was seen: that all was well, and that it was not.
 const (
-	wellFor = 5 * time.Minute
-	illFor  = 30 * time.Second
+	okTTL = 5 * time.Minute
+	failTTL  = 30 * time.Second
 )
 
 // look checks over SSH that the node can be reached, and has the bridge.
@@ -273,12 +273,12 @@ func (p *Provider) look(ctx context.Context, n job.Node, bridge string) job.Refu
 	if err == nil {
 		there, err = node.HasBridge(ctx, bridge)
 	}
-	seen = sight{until: time.Now().Add(wellFor)}
+	seen = sight{until: time.Now().Add(okTTL)}
 	switch {
 	case err != nil:
-		seen = sight{job.Refusal{Node: n.Name, Reason: job.RefusedUnreachable, Text: err.Error()}, time.Now().Add(illFor)}
+		seen = sight{job.Refusal{Node: n.Name, Reason: job.RefusedUnreachable, Text: err.Error()}, time.Now().Add(failTTL)}
 	case !there:
-		seen = sight{job.Refusal{Node: n.Name, Reason: job.RefusedBridge, Text: "bridge " + bridge + " not there", Never: true}, time.Now().Add(illFor)}
+		seen = sight{job.Refusal{Node: n.Name, Reason: job.RefusedBridge, Text: "bridge " + bridge + " not there", Never: true}, time.Now().Add(failTTL)}
 	}
 	if ctx.Err() == nil {
 		p.mu.Lock()

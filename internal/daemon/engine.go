@@ -187,7 +187,7 @@ func (e *engine) free(ctx context.Context) bool {
 	if err != nil || waiting > 0 || !e.Idle() {
 		return false
 	}
-	begun, err := e.store.Begun(ctx)
+	begun, err := e.store.InProgress(ctx)
 	if err != nil || len(begun) > 0 {
 		return false
 	}

@@ -35,7 +35,7 @@ func (e *Executor) collect(ctx context.Context, r *run, _ job.Job) error {
 	if j.Outcome == nil {
 		return errors.New("nothing has decided the outcome")
 	}
-	if j.CollectCut {
+	if j.SkipCollect {
 		cut()
 	}
 	var (

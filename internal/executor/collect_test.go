@@ -207,7 +207,7 @@ func TestCancel_EndsCollecting(t *testing.T) {
 				}
 			}
 			j := r.wait(id)
-			if j.Status != job.Failed || j.Outcome.Reason != job.ReasonExitStatus || *j.Outcome.ExitCode != 3 || !j.CollectCut || len(j.Artifacts) != 0 {
+			if j.Status != job.Failed || j.Outcome.Reason != job.ReasonExitStatus || *j.Outcome.ExitCode != 3 || !j.SkipCollect || len(j.Artifacts) != 0 {
 				t.Errorf("job %+v", j)
 			}
 			whole := tt.out == "half and half"
@@ -255,7 +255,7 @@ func TestCancel_OfCollectingAfterARestartInAKeptVM(t *testing.T) {
 	close(gate)
 	r.stop()
 	r.restart()
-	if j := r.wait(id); j.Outcome.Reason != job.ReasonKilled || !j.CollectCut {
+	if j := r.wait(id); j.Outcome.Reason != job.ReasonKilled || !j.SkipCollect {
 		t.Errorf("job %+v", j)
 	}
 	if g.stops.Load() == 0 {
@@ -298,7 +298,7 @@ func TestPush_AndStartEnd(t *testing.T) {
 	for phase, g := range map[string]*slyGuest{"push": {push: never}, "start": {start: never}} {
 		t.Run(phase, func(t *testing.T) {
 			r := newRig(t, 1)
-			r.with(g, func(o *executor.Options) { o.PlacePatience = time.Second })
+			r.with(g, func(o *executor.Options) { o.PushTimeout = time.Second })
 			r.behave(providertest.Behaviour{}, false)
 			j := r.wait(r.submit())
 			if j.Outcome.Reason != job.ReasonStartFailed || !strings.Contains(j.Outcome.Error, "did not finish within 1s") {

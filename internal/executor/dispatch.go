@@ -70,7 +70,7 @@ func (e *Executor) unfinished(ctx context.Context, start bool) (l left, err erro
 	e.mu.Lock()
 	l.counted = e.leftover
 	e.mu.Unlock()
-	if l.begun, err = e.o.Store.Begun(ctx); err == nil && (start || l.counted > 0) {
+	if l.begun, err = e.o.Store.InProgress(ctx); err == nil && (start || l.counted > 0) {
 		l.waiting, err = e.o.Store.Waiting(ctx)
 	}
 	return l, err

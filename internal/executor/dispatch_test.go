@@ -22,7 +22,7 @@ type notingStore struct {
 	mu       sync.Mutex
 	jobs     []string // read by Job, each once
 	waiting  int      // IDs from Waiting
-	begun    int      // jobs from Begun
+	begun    int      // jobs from InProgress
 	unstored int      // Insert reports so many failures, after it has stored the job
 }
 
@@ -43,8 +43,8 @@ func (s *notingStore) Waiting(ctx context.Context) ([]string, error) {
 	return ids, err
 }
 
-func (s *notingStore) Begun(ctx context.Context) ([]job.Job, error) {
-	jobs, err := s.Store.Begun(ctx)
+func (s *notingStore) InProgress(ctx context.Context) ([]job.Job, error) {
+	jobs, err := s.Store.InProgress(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.begun = max(s.begun, len(jobs))

@@ -41,10 +41,10 @@ func (e *Executor) end(ctx context.Context, id string, outcome job.Outcome, sign
 			return nil, nil
 		case !j.Status.Terminal() && j.Kind != job.KindVM && outcome.Reason == job.ReasonCancelled:
 			cut = true
-			if j.CollectCut {
+			if j.SkipCollect {
 				return nil, nil
 			}
-			j.CollectCut = true
+			j.SkipCollect = true
 			if j.EndedBy == "" {
 				j.EndBy(job.CallerFrom(ctx))
 			}

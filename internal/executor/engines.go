@@ -179,7 +179,7 @@ func (e *Executor) tendEngines(ctx context.Context) {
 	for {
 		again, err := e.takeOver(ctx)
 		if err == nil {
-			err = e.lookAround(ctx)
+			err = e.catchUp(ctx)
 		}
 		if err != nil && ctx.Err() == nil {
 			e.o.Log.Warn("looking at the other engines failed, will be tried again", "err", err)
@@ -252,9 +252,9 @@ func (e *Executor) bury(ctx context.Context, other job.EngineInfo, dead bool) (p
 	return "", err
 }
 
-// lookAround does what notices of others' changes would have had done, of which any may
+// catchUp does what notices of others' changes would have had done, of which any may
 // be missing.
-func (e *Executor) lookAround(ctx context.Context) error {
+func (e *Executor) catchUp(ctx context.Context) error {
 	e.mu.Lock()
 	var runs []*run
 	for _, r := range e.runs {
@@ -266,7 +266,7 @@ func (e *Executor) lookAround(ctx context.Context) error {
 	free := e.slots() < e.o.MaxJobs
 	e.mu.Unlock()
 	for _, r := range runs {
-		if err := e.heed(ctx, r.id); err != nil {
+		if err := e.applyRequests(ctx, r.id); err != nil {
 			return err
 		}
 	}
@@ -295,9 +295,9 @@ func (e *Executor) lookAround(ctx context.Context) error {
 	return nil
 }
 
-// heed makes a job's run here, if it has one, do what was asked of the job at another
+// applyRequests makes a job's run here, if it has one, do what was asked of the job at another
 // engine.
-func (e *Executor) heed(ctx context.Context, id string) error {
+func (e *Executor) applyRequests(ctx context.Context, id string) error {
 	j, err := e.o.Store.Job(ctx, id)
 	if errors.Is(err, job.ErrNotFound) {
 		return nil
@@ -309,7 +309,7 @@ func (e *Executor) heed(ctx context.Context, id string) error {
 	defer e.mu.Unlock()
 	switch r := e.runs[id]; {
 	case r == nil || j.Outcome == nil:
-	case j.CollectCut && r.cut != nil:
+	case j.SkipCollect && r.cut != nil:
 		r.cut()
 	default:
 		r.cancel(errCancelled) // the working phases are over, whoever has decided that

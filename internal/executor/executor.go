@@ -82,9 +82,9 @@ type Options struct {
 	// ClaimPatience is how long a job looks for a pool's member that responds, and waits
 	// for a warm one, before it creates a VM of its own; 3 s.
 	ClaimPatience time.Duration
-	// PlacePatience is how long copying a job into a VM may take, in addition to the
+	// PushTimeout is how long copying a job into a VM may take, in addition to the
 	// time its files need on a slow connection, and then starting it. 10 min.
-	PlacePatience time.Duration
+	PushTimeout time.Duration
 	Artifacts     job.ArtifactLimits // 1000 files, 100 MB each, 500 MB together
 }
 
@@ -143,7 +143,7 @@ func New(o Options) *Executor {
 	o.HeartbeatInterval = cmp.Or(o.HeartbeatInterval, 10*time.Second)
 	o.CollectPatience = cmp.Or(o.CollectPatience, 3*time.Minute)
 	o.ClaimPatience = cmp.Or(o.ClaimPatience, 3*time.Second)
-	o.PlacePatience = cmp.Or(o.PlacePatience, 10*time.Minute)
+	o.PushTimeout = cmp.Or(o.PushTimeout, 10*time.Minute)
 	o.Artifacts.Files = cmp.Or(o.Artifacts.Files, 1000)
 	o.Artifacts.Each = cmp.Or(o.Artifacts.Each, 100<<20)
 	o.Artifacts.All = cmp.Or(o.Artifacts.All, 500<<20)

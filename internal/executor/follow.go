@@ -126,7 +126,7 @@ func (e *Executor) check(ctx context.Context, r *run, c *checks, reported bool) 
 	if ctx.Err() != nil {
 		return checkLater, ctx.Err()
 	}
-	if job.Own(err) && !tells(j, seen) {
+	if job.Own(err) && !sshIsHopeless(j, seen) {
 		return checkLater, err // nothing is known of the VM
 	}
 	if err != nil {

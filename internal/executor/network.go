@@ -73,7 +73,7 @@ func (e *Executor) Network(ctx context.Context, q job.NetworkQuery) (job.Network
 // jobsIn returns the unfinished jobs in a VM, the one that was asked for first, if it was
 // one.
 func (e *Executor) jobsIn(ctx context.Context, vm job.VM, ref string) ([]job.Job, error) {
-	begun, err := e.o.Store.Begun(ctx)
+	begun, err := e.o.Store.InProgress(ctx)
 	if err != nil {
 		return nil, err
 	}

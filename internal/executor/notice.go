@@ -35,7 +35,7 @@ func (e *Executor) notice(ctx context.Context, n job.Notice) error {
 	case job.NoticeChanged:
 		e.changed(n.Job)
 		if e.runOf(n.Job) != nil {
-			return e.heed(ctx, n.Job)
+			return e.applyRequests(ctx, n.Job)
 		}
 	case job.NoticeSlot:
 		e.poke()
@@ -50,7 +50,7 @@ func (e *Executor) notice(ctx context.Context, n job.Notice) error {
 	case job.NoticeHeard:
 		e.hear(n.Job, n.Progress, n.End)
 	case job.NoticeMissed:
-		return e.lookAround(ctx)
+		return e.catchUp(ctx)
 	}
 	return nil
 }

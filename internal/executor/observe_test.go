@@ -103,7 +103,7 @@ func (s *lateStore) Begun(ctx context.Context) ([]job.Job, error) {
 	if first := s.first.Load(); first != nil {
 		return *first, nil
 	}
-	jobs, err := s.Store.Begun(ctx)
+	jobs, err := s.Store.InProgress(ctx)
 	if len(jobs) > 0 && jobs[0].Status == job.Running {
 		s.first.Store(&jobs)
 	}

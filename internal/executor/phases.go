@@ -285,7 +285,7 @@ func (e *Executor) placing(ctx context.Context, m job.Manifest) (context.Context
 	for _, f := range m.Files {
 		size += int64(len(f.Content))
 	}
-	wait := (e.o.PlacePatience + patience.OnSlowLine(size)).Round(time.Second)
+	wait := (e.o.PushTimeout + patience.OnSlowLine(size)).Round(time.Second)
 	return context.WithTimeoutCause(ctx, wait, fmt.Errorf("the VM responds, but did not finish within %s", wait))
 }
 

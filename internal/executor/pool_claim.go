@@ -34,7 +34,7 @@ func (e *Executor) fromPool(ctx context.Context, r *run, j job.Job) (_ job.Job, 
 		if !j.Borrows() {
 			return j, false, nil
 		}
-		entered, err := e.enter(ctx, j)
+		entered, err := e.checkMember(ctx, j)
 		if err == nil {
 			j = entered
 			e.o.Observer.Pooled(job.PoolEvent{Pool: e.poolOf(ctx, j), Kind: job.PoolHit, Job: j.ID, VM: *j.VM, Took: time.Since(began)})
@@ -125,9 +125,9 @@ func (e *Executor) lend(j, m *job.Job) []job.Event {
 // job still had it.
 var errGivenUp = errors.New("the pool has given it up")
 
-// enter checks that a claimed member responds. A hibernated one is resumed first. It
+// checkMember checks that a claimed member responds. A hibernated one is resumed first. It
 // returns the job as it is then.
-func (e *Executor) enter(ctx context.Context, j job.Job) (job.Job, error) {
+func (e *Executor) checkMember(ctx context.Context, j job.Job) (job.Job, error) {
 	switch m, err := e.o.Store.Job(ctx, j.VM.Job); {
 	case err != nil:
 		return j, err
@@ -163,7 +163,7 @@ func (e *Executor) awaken(ctx context.Context, j job.Job) (job.Job, error) {
 		}
 	}
 	e.o.Guest.Forget(j)
-	if _, err := e.claim(ctx, vm.Job, vm, recordEvents()); err != nil {
+	if _, err := e.recordIdentity(ctx, vm.Job, vm, recordEvents()); err != nil {
 		return j, err
 	}
 	return e.update(ctx, j.ID, func(j *job.Job) ([]job.Event, error) {

@@ -61,7 +61,7 @@ func (e *Executor) tend(ctx context.Context) error {
 	e.pools.mu.Lock()
 	e.pools.members = len(all)
 	e.pools.mu.Unlock()
-	members := slices.DeleteFunc(slices.Clone(all), func(m job.Job) bool { return !e.counts(ctx, m) })
+	members := slices.DeleteFunc(slices.Clone(all), func(m job.Job) bool { return !e.reconcile(ctx, m) })
 	rows, err := e.loadPools(ctx) // with the failures that were just noted
 	if err != nil || len(rows)+len(all) == 0 {
 		return err
@@ -85,9 +85,9 @@ func (e *Executor) tend(ctx context.Context) error {
 	return nil
 }
 
-// counts takes a member on whose state has a result by now, and reports whether the
+// reconcile takes a member on whose state has a result by now, and reports whether the
 // pool still counts on it: it is being made, or idle.
-func (e *Executor) counts(ctx context.Context, m job.Job) bool {
+func (e *Executor) reconcile(ctx context.Context, m job.Job) bool {
 	switch m.Member.State {
 	case job.MemberMaking:
 		e.pools.mu.Lock()
@@ -353,9 +353,9 @@ func (e *Executor) beginMaking(ctx context.Context, m job.Job) {
 	}
 }
 
-// made is the end of a member's making: it responds, and may be claimed. Other jobs are
+// memberReady is the end of a member's making: it responds, and may be claimed. Other jobs are
 // left as they are.
-func (e *Executor) made(j *job.Job) {
+func (e *Executor) memberReady(j *job.Job) {
 	if j.Member == nil {
 		return
 	}

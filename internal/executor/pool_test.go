@@ -63,7 +63,7 @@ func (r *rig) noMembers() {
 	r.t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		members, err := r.store.Members(context.Background())
-		unfinished, err2 := r.store.Begun(context.Background())
+		unfinished, err2 := r.store.InProgress(context.Background())
 		if err == nil && err2 == nil && len(members)+len(unfinished) == 0 {
 			return
 		}

@@ -106,8 +106,8 @@ type Store interface {
 	Waiting(ctx context.Context) ([]string, error)
 	// WaitingOf returns whose they are, by ID, without the operator's.
 	WaitingOf(ctx context.Context) (map[string]string, error)
-	// Begun returns every other job that is not Done, oldest first.
-	Begun(ctx context.Context) ([]job.Job, error)
+	// InProgress returns every other job that is not Done, oldest first.
+	InProgress(ctx context.Context) ([]job.Job, error)
 	// Take makes this engine the one that works on a job, and returns the job; false:
 	// another engine works on it, or nothing is left to do. job.ErrNoSlot: it waits, as
 	// many jobs have a slot as may. For an engine that shares its store with none it only

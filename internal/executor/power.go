@@ -141,7 +141,7 @@ func (e *Executor) recordAddress(ctx context.Context, m job.Job, vm job.VM, err 
 	if err != nil {
 		return job.VMInfo{}, err
 	}
-	m, err = e.claim(ctx, m.ID, vm, recordEvents())
+	m, err = e.recordIdentity(ctx, m.ID, vm, recordEvents())
 	if err != nil {
 		return job.VMInfo{}, err
 	}

@@ -76,7 +76,7 @@ func (e *Executor) obtain(ctx context.Context, r *run, j job.Job) error {
 	if j.Manifest.TTL > 0 {
 		vm.ExpiresAt = now().Add(time.Duration(j.Manifest.TTL) * time.Second)
 	}
-	_, err = e.claim(ctx, r.id, vm, func(j *job.Job) ([]job.Event, error) {
+	_, err = e.recordIdentity(ctx, r.id, vm, func(j *job.Job) ([]job.Event, error) {
 		vm.Unwanted = j.Outcome != nil && j.Manifest.Lifecycle != job.Ephemeral // the job was ended meanwhile: nobody wants the VM
 		j.VM = &vm
 		return nil, nil

@@ -24,7 +24,7 @@ func (e *Executor) join(ctx context.Context, r *run, j job.Job) error {
 	if err != nil {
 		return err
 	}
-	begun, err := e.o.Store.Begun(ctx)
+	begun, err := e.o.Store.InProgress(ctx)
 	if err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func (a *access) free(ctx context.Context, vm job.VM) error {
 // idle returns an error if jobs run in the VM that m created. done is what was to be
 // done to it.
 func (e *Executor) idle(ctx context.Context, _ decision, m job.Job, done string) error {
-	begun, err := e.o.Store.Begun(ctx)
+	begun, err := e.o.Store.InProgress(ctx)
 	if err != nil {
 		return err
 	}

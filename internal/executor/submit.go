@@ -116,7 +116,7 @@ func (e *Executor) enterable(ctx context.Context, d decision, s job.Submission, 
 			return "", fmt.Errorf("vm: %q is on a network that this client may not choose: %w", kept.VM.Name, err)
 		}
 	}
-	begun, err := e.o.Store.Begun(ctx)
+	begun, err := e.o.Store.InProgress(ctx)
 	if err != nil {
 		return "", err
 	}

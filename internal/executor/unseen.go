@@ -12,8 +12,8 @@ import (
 // lookTime bounds how long the host is asked for a VM whose task SSH does not show.
 const lookTime = time.Minute
 
-// errKnown ends a check that need not be waited for: enough is known.
-var errKnown = errors.New("the check is over")
+// errProbeObsolete ends a check that need not be waited for: enough is known.
+var errProbeObsolete = errors.New("the check is over")
 
 // lookFor asks for a task's state over SSH. If that takes long, or the last check was
 // not answered, it asks the host for the VM at the same time and, if the VM runs, its
@@ -24,7 +24,7 @@ func (e *Executor) lookFor(ctx context.Context, j job.Job, quiet *silence) (stat
 	defer end(nil)
 	patient, hurry := context.WithTimeout(ctx, lookAfter)
 	defer hurry()
-	if quiet.asked(func() { end(errKnown) }) {
+	if quiet.asked(func() { end(errProbeObsolete) }) {
 		hurry()
 	}
 	sought := make(chan struct{})
@@ -35,8 +35,8 @@ func (e *Executor) lookFor(ctx context.Context, j job.Job, quiet *silence) (stat
 			return
 		case <-patient.Done():
 		}
-		if seen = e.seek(looking, j); tells(j, seen) {
-			end(errKnown)
+		if seen = e.seek(looking, j); sshIsHopeless(j, seen) {
+			end(errProbeObsolete)
 		}
 	}()
 	state, err = e.o.Guest.Probe(looking, j)
@@ -48,16 +48,16 @@ func (e *Executor) lookFor(ctx context.Context, j job.Job, quiet *silence) (stat
 		return state, job.Seen{}, nil
 	case context.Cause(looking) != nil:
 		<-sought
-		return state, seen, errKnown
+		return state, seen, errProbeObsolete
 	}
 	hurry() // SSH has failed
 	<-sought
 	return state, seen, err
 }
 
-// tells reports whether a VM's state shows that SSH cannot succeed. A VM that has
+// sshIsHopeless reports whether a VM's state shows that SSH cannot succeed. A VM that has
 // restarted at its address responds again, and knows its task's outcome.
-func tells(j job.Job, seen job.Seen) bool {
+func sshIsHopeless(j job.Job, seen job.Seen) bool {
 	return seen.Status.Down() || elsewhere(j, seen)
 }
 
@@ -102,7 +102,7 @@ func (e *Executor) whileUnseen(ctx context.Context, j job.Job, quiet *silence, s
 		return lost("the VM restarted while the task ran"), false
 	case unheard > e.o.HeartbeatThreshold:
 		text := fmt.Sprintf("no heartbeat and no answer over SSH for %s", e.o.HeartbeatThreshold)
-		if !errors.Is(err, errKnown) {
+		if !errors.Is(err, errProbeObsolete) {
 			text += ": " + err.Error()
 		}
 		return lost(text), false
@@ -131,7 +131,7 @@ func (e *Executor) move(ctx context.Context, j job.Job, ip string) bool {
 	if copied {
 		mine = recordEvents()
 	}
-	_, err := e.claim(ctx, vm.Job, vm, mine)
+	_, err := e.recordIdentity(ctx, vm.Job, vm, mine)
 	if err == nil && copied {
 		_, err = e.update(ctx, j.ID, note)
 	}

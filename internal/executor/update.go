@@ -13,14 +13,14 @@ import (
 // as they may be shown: without secrets, and bounded.
 func (e *Executor) update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
 	var events []job.Event
-	j, err := e.o.Store.Update(ctx, id, e.shown(change, &events))
+	j, err := e.o.Store.Update(ctx, id, e.maskAndNotify(change, &events))
 	return e.updated(j, events, err)
 }
 
 // updateSoon is update for what need not be durable at once, and does not wait for it.
 func (e *Executor) updateSoon(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) {
 	var events []job.Event
-	wait := e.o.Store.UpdateSoon(id, e.shown(change, &events))
+	wait := e.o.Store.UpdateSoon(id, e.maskAndNotify(change, &events))
 	e.work.Go(func() {
 		j, err := wait()
 		if _, err = e.updated(j, events, err); err != nil { // it may be the database that was away
@@ -32,12 +32,12 @@ func (e *Executor) updateSoon(ctx context.Context, id string, change func(*job.J
 	})
 }
 
-// shown is a change after which the job's texts are as they may be shown. It stores the
+// maskAndNotify is a change after which the job's texts are as they may be shown. It stores the
 // change's events.
-func (e *Executor) shown(change func(*job.Job) ([]job.Event, error), events *[]job.Event) func(*job.Job) ([]job.Event, error) {
+func (e *Executor) maskAndNotify(change func(*job.Job) ([]job.Event, error), events *[]job.Event) func(*job.Job) ([]job.Event, error) {
 	return func(j *job.Job) ([]job.Event, error) {
 		undecided, ended := j.Outcome == nil, j.Status.Terminal()
-		j.Settled, j.Postponed = nil, nil
+		j.DroppedWebhooks, j.Postponed = nil, nil
 		made, err := change(j)
 		if *events = made; err != nil {
 			return nil, err

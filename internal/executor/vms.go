@@ -18,7 +18,7 @@ func (e *Executor) ready(ctx context.Context, r *run, _ job.Job) error {
 	outcome := job.Outcome{Status: job.Success, Reason: job.ReasonExitStatus, ExitCode: &code, At: now()}
 	_, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
 		events := become(j, job.Running)
-		e.made(j)
+		e.memberReady(j)
 		if j.Decide(outcome) {
 			events = append(events, decided(outcome))
 		}
@@ -103,7 +103,7 @@ func (e *Executor) VMs(ctx context.Context) ([]job.VMInfo, error) {
 		return nil, nil
 	}
 	statuses, asked := e.statuses(ctx, creators...)
-	begun, err := e.o.Store.Begun(ctx)
+	begun, err := e.o.Store.InProgress(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -165,7 +165,7 @@ const statusesAtOnce = 4
 
 // oneInfo is vmInfo for a single VM.
 func (e *Executor) oneInfo(ctx context.Context, m job.Job, statuses map[string]job.VMStatus, asked bool) (job.VMInfo, error) {
-	begun, err := e.o.Store.Begun(ctx)
+	begun, err := e.o.Store.InProgress(ctx)
 	if err != nil {
 		return job.VMInfo{}, err
 	}

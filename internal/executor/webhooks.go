@@ -177,7 +177,7 @@ func (e *Executor) notify(ctx context.Context, w job.Webhook) error {
 		if d.State == job.DeliveryPending {
 			j.Postponed = []job.Webhook{{ID: w.ID, NextAt: next}}
 		} else {
-			j.Settled = []string{w.ID}
+			j.DroppedWebhooks = []string{w.ID}
 		}
 		return events, nil
 	})

@@ -31,11 +31,11 @@ type Job struct {
 	// visible as Status when the output is complete. Nil until decided.
 	Outcome *Outcome `json:"outcome,omitempty"`
 
-	StopSignal string `json:"stop_signal,omitempty"` // the signal a caller asked for; empty: TERM
-	EndedBy    string `json:"ended_by,omitempty"`    // the client that cancelled or killed it, or asked for its VM's destruction; empty: none
-	EndedFor   string `json:"ended_for,omitempty"`   // the name of the principal on whose behalf it did
-	EndedToken string `json:"ended_token,omitempty"` // the ID of the token it showed; empty: none
-	CollectCut bool   `json:"collect_cut,omitempty"` // a caller asked to skip collecting the rest of its output and artifacts
+	StopSignal  string `json:"stop_signal,omitempty"` // the signal a caller asked for; empty: TERM
+	EndedBy     string `json:"ended_by,omitempty"`    // the client that cancelled or killed it, or asked for its VM's destruction; empty: none
+	EndedFor    string `json:"ended_for,omitempty"`   // the name of the principal on whose behalf it did
+	EndedToken  string `json:"ended_token,omitempty"` // the ID of the token it showed; empty: none
+	SkipCollect bool   `json:"collect_cut,omitempty"` // a caller asked to skip collecting the rest of its output and artifacts
 
 	// Into is the ID of the job that made the VM in which this one is to run, even if
 	// another VM has that VM's name by now.
@@ -76,10 +76,10 @@ type Job struct {
 	Outbox    []Webhook `json:"-"`
 	TokenHash string    `json:"-"`
 
-	// Webhooks are the messages about its end, and how far each has come. Settled are the
+	// Webhooks are the messages about its end, and how far each has come. DroppedWebhooks are the
 	// IDs of those to be removed from the ones to deliver, together with a change of the job.
-	Webhooks []Delivery `json:"webhooks,omitempty"`
-	Settled  []string   `json:"-"`
+	Webhooks        []Delivery `json:"webhooks,omitempty"`
+	DroppedWebhooks []string   `json:"-"`
 	// Postponed are those that are due at another time.
 	Postponed []Webhook `json:"-"`
 

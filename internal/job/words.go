@@ -50,28 +50,28 @@ func (w Words) In(text string) string {
 	return text
 }
 
-// Worded returns e with the texts of jobs, VMs, events and reports in a face's
-// words. Errors stay as they are: a face words them when it prints them.
-func Worded(e Engine, w Words) Engine { return worded{e, w} }
+// Phrased returns e with the texts of jobs, VMs, events and reports in a face's
+// words. Errors stay as they are: a face phrases them when it prints them.
+func Phrased(e Engine, w Words) Engine { return phrased{e, w} }
 
-type worded struct {
+type phrased struct {
 	Engine
 	words Words
 }
 
-func (e worded) Submit(ctx context.Context, s Submission) (Job, error) {
+func (e phrased) Submit(ctx context.Context, s Submission) (Job, error) {
 	return e.job(e.Engine.Submit(ctx, s))
 }
 
-func (e worded) Job(ctx context.Context, id string) (Job, error) { return e.job(e.Engine.Job(ctx, id)) }
+func (e phrased) Job(ctx context.Context, id string) (Job, error) { return e.job(e.Engine.Job(ctx, id)) }
 
-func (e worded) Result(ctx context.Context, id string) (Result, error) {
+func (e phrased) Result(ctx context.Context, id string) (Result, error) {
 	r, err := e.Engine.Result(ctx, id)
 	r.Error = e.words.In(r.Error)
 	return r, err
 }
 
-func (e worded) Watch(ctx context.Context, id string, after int64) ([]Event, Job, error) {
+func (e phrased) Watch(ctx context.Context, id string, after int64) ([]Event, Job, error) {
 	events, j, err := e.Engine.Watch(ctx, id, after)
 	events = slices.Clone(events)
 	for i := range events {
@@ -81,7 +81,7 @@ func (e worded) Watch(ctx context.Context, id string, after int64) ([]Event, Job
 	return events, j, err
 }
 
-func (e worded) VMs(ctx context.Context) ([]VMInfo, error) {
+func (e phrased) VMs(ctx context.Context) ([]VMInfo, error) {
 	all, err := e.Engine.VMs(ctx)
 	all = slices.Clone(all)
 	for i, v := range all {
@@ -90,43 +90,43 @@ func (e worded) VMs(ctx context.Context) ([]VMInfo, error) {
 	return all, err
 }
 
-func (e worded) VM(ctx context.Context, ref string) (VMInfo, error) {
+func (e phrased) VM(ctx context.Context, ref string) (VMInfo, error) {
 	return e.vm(e.Engine.VM(ctx, ref))
 }
 
-func (e worded) StartVM(ctx context.Context, ref string) (VMInfo, error) {
+func (e phrased) StartVM(ctx context.Context, ref string) (VMInfo, error) {
 	return e.vm(e.Engine.StartVM(ctx, ref))
 }
 
-func (e worded) StopVM(ctx context.Context, ref string) (VMInfo, error) {
+func (e phrased) StopVM(ctx context.Context, ref string) (VMInfo, error) {
 	return e.vm(e.Engine.StopVM(ctx, ref))
 }
 
-func (e worded) DestroyVM(ctx context.Context, ref string) (VMInfo, error) {
+func (e phrased) DestroyVM(ctx context.Context, ref string) (VMInfo, error) {
 	return e.vm(e.Engine.DestroyVM(ctx, ref))
 }
 
-func (e worded) ForgetVM(ctx context.Context, ref string) (VMInfo, error) {
+func (e phrased) ForgetVM(ctx context.Context, ref string) (VMInfo, error) {
 	return e.vm(e.Engine.ForgetVM(ctx, ref))
 }
 
-func (e worded) SuspendVM(ctx context.Context, ref string) (VMInfo, error) {
+func (e phrased) SuspendVM(ctx context.Context, ref string) (VMInfo, error) {
 	return e.vm(e.Engine.SuspendVM(ctx, ref))
 }
 
-func (e worded) ResumeVM(ctx context.Context, ref string) (VMInfo, error) {
+func (e phrased) ResumeVM(ctx context.Context, ref string) (VMInfo, error) {
 	return e.vm(e.Engine.ResumeVM(ctx, ref))
 }
 
-func (e worded) SnapshotVM(ctx context.Context, ref, snapshot string, memory bool) (VMInfo, error) {
+func (e phrased) SnapshotVM(ctx context.Context, ref, snapshot string, memory bool) (VMInfo, error) {
 	return e.vm(e.Engine.SnapshotVM(ctx, ref, snapshot, memory))
 }
 
-func (e worded) RevertVM(ctx context.Context, ref, snapshot string) (VMInfo, error) {
+func (e phrased) RevertVM(ctx context.Context, ref, snapshot string) (VMInfo, error) {
 	return e.vm(e.Engine.RevertVM(ctx, ref, snapshot))
 }
 
-func (e worded) Pools(ctx context.Context) ([]PoolInfo, error) {
+func (e phrased) Pools(ctx context.Context) ([]PoolInfo, error) {
 	all, err := e.Engine.Pools(ctx)
 	all = slices.Clone(all)
 	for i, p := range all {
@@ -135,23 +135,23 @@ func (e worded) Pools(ctx context.Context) ([]PoolInfo, error) {
 	return all, err
 }
 
-func (e worded) Pool(ctx context.Context, name string) (PoolInfo, error) {
+func (e phrased) Pool(ctx context.Context, name string) (PoolInfo, error) {
 	return e.pool(e.Engine.Pool(ctx, name))
 }
 
-func (e worded) CreatePool(ctx context.Context, p Pool) (PoolInfo, error) {
+func (e phrased) CreatePool(ctx context.Context, p Pool) (PoolInfo, error) {
 	return e.pool(e.Engine.CreatePool(ctx, p))
 }
 
-func (e worded) ResizePool(ctx context.Context, name string, size PoolSize) (PoolInfo, error) {
+func (e phrased) ResizePool(ctx context.Context, name string, size PoolSize) (PoolInfo, error) {
 	return e.pool(e.Engine.ResizePool(ctx, name, size))
 }
 
-func (e worded) RemovePool(ctx context.Context, name string) (PoolInfo, error) {
+func (e phrased) RemovePool(ctx context.Context, name string) (PoolInfo, error) {
 	return e.pool(e.Engine.RemovePool(ctx, name))
 }
 
-func (e worded) Engines(ctx context.Context) ([]EngineInfo, error) {
+func (e phrased) Engines(ctx context.Context) ([]EngineInfo, error) {
 	engines, err := e.Engine.Engines(ctx)
 	engines = slices.Clone(engines)
 	for i, other := range engines {
@@ -160,7 +160,7 @@ func (e worded) Engines(ctx context.Context) ([]EngineInfo, error) {
 	return engines, err
 }
 
-func (e worded) CheckHost(ctx context.Context) (HostReport, error) {
+func (e phrased) CheckHost(ctx context.Context) (HostReport, error) {
 	r, err := e.Engine.CheckHost(ctx)
 	r.Checks = slices.Clone(r.Checks)
 	for i, c := range r.Checks {
@@ -169,7 +169,7 @@ func (e worded) CheckHost(ctx context.Context) (HostReport, error) {
 	return r, err
 }
 
-func (e worded) job(j Job, err error) (Job, error) {
+func (e phrased) job(j Job, err error) (Job, error) {
 	if j.Outcome != nil {
 		outcome := *j.Outcome
 		outcome.Error = e.words.In(outcome.Error)
@@ -183,7 +183,7 @@ func (e worded) job(j Job, err error) (Job, error) {
 	return j, err
 }
 
-func (e worded) pool(p PoolInfo, err error) (PoolInfo, error) {
+func (e phrased) pool(p PoolInfo, err error) (PoolInfo, error) {
 	p.State = e.words.In(p.State)
 	if p.Failure != nil {
 		failure := *p.Failure
@@ -197,7 +197,7 @@ func (e worded) pool(p PoolInfo, err error) (PoolInfo, error) {
 	return p, err
 }
 
-func (e worded) vm(v VMInfo, err error) (VMInfo, error) {
+func (e phrased) vm(v VMInfo, err error) (VMInfo, error) {
 	v.Reason, v.Remedy = e.words.In(v.Reason), e.words.In(v.Remedy)
 	return v, err
 }

@@ -72,7 +72,7 @@ func (telling) SnapshotVM(_ context.Context, _, _ string, _ bool) (job.VMInfo, e
 }
 
 func TestWorded_ChangesTextsForPeopleOnly(t *testing.T) {
-	e, ctx := job.Worded(telling{}, job.Words{job.ListVMs: "list_vms"}), t.Context()
+	e, ctx := job.Phrased(telling{}, job.Words{job.ListVMs: "list_vms"}), t.Context()
 	var got []string
 	add := func(j job.Job) {
 		got = append(got, j.Outcome.Error, j.VM.Reason, j.VM.Remedy)

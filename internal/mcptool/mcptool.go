@@ -49,7 +49,7 @@ type mcpServer struct {
 }
 
 func newServer(o Options, extra ...server.ServerOption) *mcpServer {
-	o.Engine = job.Worded(o.Engine, words)
+	o.Engine = job.Phrased(o.Engine, words)
 	s := &mcpServer{background: newBackground(o.Log), notices: newNotices(o.Engine, cmp.Or(o.notice, noticeTime), o.Log)}
 	all := tools(o, s.background)
 	has := havingTools(all)

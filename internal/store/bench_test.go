@@ -48,7 +48,7 @@ func BenchmarkQueue(b *testing.B) {
 				if ids, err := s.Waiting(ctx); err != nil || len(ids) < waiting {
 					b.Fatal(len(ids), err)
 				}
-				if _, err := s.Begun(ctx); err != nil {
+				if _, err := s.InProgress(ctx); err != nil {
 					b.Fatal(err)
 				}
 			}

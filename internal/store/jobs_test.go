@@ -478,7 +478,7 @@ func TestBegunAndWaiting_AreWhatIsNotDone(t *testing.T) {
 
 	check := func() {
 		t.Helper()
-		jobs, err := s.Begun(t.Context())
+		jobs, err := s.InProgress(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -58,7 +58,7 @@ func TestOpen_StateOfAnEarlierVersion(t *testing.T) {
 			t.Fatal(err)
 		}
 		diff(t, []string{id(waits), id(waitsWithFiles)}, waiting)
-		diff(t, []string{id(entersVM), id(runs), id(cancelled)}, ids(s.Begun(t.Context())))
+		diff(t, []string{id(entersVM), id(runs), id(cancelled)}, ids(s.InProgress(t.Context())))
 		diff(t, []string{id(runs), id(madeVM)}, ids(s.VMs(t.Context())))
 		diff(t, []string{id(waits), id(waitsWithFiles), id(runs), id(cancelled), id(madeVM)}, ids(s.OfClient(t.Context(), "", "cli")))
 		diff(t, []string{id(entersVM)}, ids(s.OfClient(t.Context(), "", "")))

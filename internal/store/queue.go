@@ -62,9 +62,9 @@ func (s *Store) Queue(ctx context.Context) (waiting int, since time.Time, err er
 	return waiting, since, nil
 }
 
-// Begun returns every job that is not Done, except those that Waiting returns,
+// InProgress returns every job that is not Done, except those that Waiting returns,
 // oldest first.
-func (s *Store) Begun(ctx context.Context) ([]job.Job, error) {
+func (s *Store) InProgress(ctx context.Context) ([]job.Job, error) {
 	jobs, err := s.jobs(ctx, s.read, `jobs.done = 0 AND jobs.waiting = 0 ORDER BY jobs.id`)
 	if err != nil {
 		return nil, fmt.Errorf("read unfinished jobs: %w", err)

@@ -30,7 +30,7 @@ func used(t testing.TB, s *Store) {
 	note(s.Waiting(ctx))
 	_, _, err = s.Queue(ctx)
 	note(nil, err)
-	note(s.Begun(ctx))
+	note(s.InProgress(ctx))
 	note(s.OfClient(ctx, "", "cli"))
 	note(s.VMs(ctx))
 	note(s.TokenHash(ctx, j.ID))
@@ -196,7 +196,7 @@ func TestCosts_DoNotGrowWithTheNumberOfJobs(t *testing.T) {
 				})
 			}),
 			"list":   during(func() { must(s.List(ctx, job.Filter{Limit: 20})) }),
-			"begun":  during(func() { must(s.Begun(ctx)) }),
+			"begun":  during(func() { must(s.InProgress(ctx)) }),
 			"VMs":    during(func() { must(s.VMs(ctx)) }),
 			"client": during(func() { must(s.OfClient(ctx, "", "cli")) }),
 			"forget": during(func() { must(s.Forget(ctx, at.Add(-time.Hour))) }),

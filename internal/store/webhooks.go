@@ -11,7 +11,7 @@ import (
 
 // changeWebhooks records and removes messages with the change of their job.
 func changeWebhooks(tx *tx, j job.Job) error {
-	for _, id := range j.Settled {
+	for _, id := range j.DroppedWebhooks {
 		tx.post(`DELETE FROM webhooks WHERE id = ?`, id)
 	}
 	for _, w := range j.Postponed {

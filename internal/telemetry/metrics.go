@@ -30,8 +30,8 @@ type Metric struct {
 type Jobs interface {
 	// Queue returns how many jobs wait for a slot, and since when the first does.
 	Queue(ctx context.Context) (waiting int, since time.Time, err error)
-	// Begun returns every other job that is not done.
-	Begun(ctx context.Context) ([]job.Job, error)
+	// InProgress returns every other job that is not done.
+	InProgress(ctx context.Context) ([]job.Job, error)
 	// VMs returns the jobs whose own VM is intended, created or left alone.
 	VMs(ctx context.Context) ([]job.Job, error)
 	// Members returns the jobs that make VMs of pools, of those that are not gone.
@@ -244,7 +244,7 @@ func (s *stored) Collect(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTime)
 	defer cancel()
 	waiting, since, queueErr := s.jobs.Queue(ctx)
-	begun, err := s.jobs.Begun(ctx)
+	begun, err := s.jobs.InProgress(ctx)
 	creators, vmsErr := s.jobs.VMs(ctx)
 	members, membersErr := s.jobs.Members(ctx)
 	if err := errors.Join(queueErr, err, vmsErr, membersErr); err != nil {

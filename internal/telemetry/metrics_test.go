@@ -40,7 +40,7 @@ func (j jobs) Queue(context.Context) (waiting int, since time.Time, err error) {
 	return waiting, since, j.err
 }
 
-func (j jobs) Begun(context.Context) (begun []job.Job, err error) {
+func (j jobs) InProgress(context.Context) (begun []job.Job, err error) {
 	for _, of := range j.unfinished {
 		if of.Status != job.Pending || of.Outcome != nil {
 			begun = append(begun, of)

@@ -54,7 +54,7 @@ func (v jobView) Took() time.Duration {
 // CanCancel reports whether there is something to cancel: the job, or the
 // collecting of its output and artifacts.
 func (v jobView) CanCancel() bool {
-	collects := v.Outcome != nil && v.Kind != job.KindVM && v.Outcome.Reason != job.ReasonCancelled && !v.CollectCut
+	collects := v.Outcome != nil && v.Kind != job.KindVM && v.Outcome.Reason != job.ReasonCancelled && !v.SkipCollect
 	return v.MayRun() && !v.Status.Terminal() && (v.Outcome == nil || collects)
 }
 

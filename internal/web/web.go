@@ -85,7 +85,7 @@ type api struct {
 // Handler serves the routes. A response that is neither a page nor a file is
 // JSON.
 func Handler(o Options) http.Handler {
-	o.Engine = job.Worded(o.Engine, words)
+	o.Engine = job.Phrased(o.Engine, words)
 	o.bounds = cmp.Or(o.bounds, defaultBounds)
 	o.Bodies = cmp.Or(o.Bodies, new(job.Bodies))
 	a := &api{o, newPages(o), &job.Bodies{Apart: true}}

@@ -9,11 +9,11 @@ import (
 	"linus/internal/job"
 )
 
-// claim records the current address and host key of the VM that job id created, and
+// recordIdentity records the current address and host key of the VM that job id created, and
 // applies change to its row. It is the only place where they are accepted, for one VM
 // at a time. The guest reports them, so those of another of our VMs are refused: with
 // them the guest would receive what is meant for the other.
-func (e *Executor) claim(ctx context.Context, id string, vm job.VM, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
+func (e *Executor) recordIdentity(ctx context.Context, id string, vm job.VM, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
 	release, err := e.claiming.take(context.WithoutCancel(ctx))
 	if err != nil {
 		return job.Job{}, err
