@@ -45,26 +45,6 @@ func (a *app) completeVMs(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// completeFlags completes the values of the options of jobs and VMs.
-func (a *app) completeFlags(cmd *cobra.Command) {
-	fixed := func(words ...string) completer {
-		return cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
-	}
-	for name, with := range map[string]completer{
-		"vm":          a.vmNames(),
-		"os":          fixed(job.Systems...),
-		"start":       fixed(string(job.StartAny), string(job.StartCold)),
-		"status-mode": fixed(string(job.StatusSimple), string(job.StatusDetailed), string(job.StatusStreaming)),
-		"manifest": func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-			return []string{"json"}, cobra.ShellCompDirectiveFilterFileExt
-		},
-	} {
-		if cmd.Flags().Lookup(name) != nil {
-			_ = cmd.RegisterFlagCompletionFunc(name, with)
-		}
-	}
-}
-
 func (a *app) vmNames() completer {
 	return a.complete(func(ctx context.Context, e job.Engine) (words []string, err error) {
 		vms, err := e.VMs(ctx)

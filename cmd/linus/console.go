@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"linus/internal/field"
 	"linus/internal/job"
 )
 
@@ -20,8 +21,7 @@ import (
 const attachLines = 10
 
 func (a *app) execCommand() *cobra.Command {
-	var task taskFlags
-	var vm vmFlags
+	var f manifestFlags
 	cmd := &cobra.Command{
 		Use:   "exec [--vm NAME] -- COMMAND [ARG...]",
 		Short: "Run a command interactively: live output, your input",
@@ -39,10 +39,7 @@ func (a *app) execCommand() *cobra.Command {
 			}
 			m, err := commandManifest(cmd, args)
 			if err == nil {
-				err = task.override(cmd, &m, a.stdout)
-			}
-			if err == nil {
-				err = vm.override(cmd, &m)
+				err = f.override(cmd, &m, a.stdout)
 			}
 			if err != nil {
 				return err
@@ -70,12 +67,8 @@ func (a *app) execCommand() *cobra.Command {
 			return a.converse(cmd.Context(), s, j, conversation{input: input})
 		},
 	}
-	task.register(cmd)
-	task.registerPlace(cmd)
-	vm.register(cmd)
-	vm.registerKeeping(cmd)
+	f.register(a, cmd, field.Exec)
 	a.rawFlag(cmd)
-	a.completeFlags(cmd)
 	return cmd
 }
 

@@ -4,8 +4,8 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,29 +14,125 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"linus/internal/field"
 	"linus/internal/job"
 	"linus/internal/lazyregexp"
 )
 
-// taskFlags are the options of a job's task. They override the manifest's fields.
-type taskFlags struct {
-	vm, cwd, mode             string
-	timeout                   int
-	sudo, tty                 bool
-	env, secrets, files, kept []string
+// manifestFlags are a command's options for fields of a manifest, and what they were given.
+type manifestFlags struct {
+	fields     []field.Field
+	given      job.Manifest
+	env, files []string
 }
 
-func (f *taskFlags) register(cmd *cobra.Command) {
+// register adds the options; those whose values are not plain have a form of their own.
+func (f *manifestFlags) register(a *app, cmd *cobra.Command, c field.Commands) {
 	flags := cmd.Flags()
-	flags.SetInterspersed(false) // options after a command are the command's: it belongs after --
-	flags.StringVar(&f.vm, "vm", "", "name or VM ID of an existing VM to run in, instead of a new one")
-	flags.StringArrayVar(&f.env, "env", nil, "environment variable NAME=VALUE for the task; may be repeated")
-	flags.StringArrayVar(&f.secrets, "secret", nil, "name of a configured secret, passed to the task as an environment variable; may be repeated")
-	flags.StringArrayVar(&f.files, "file", nil, "LOCAL:REMOTE[:MODE], a file to copy into the VM; may be repeated")
-	flags.BoolVar(&f.sudo, "sudo", false, "run as root")
-	flags.BoolVar(&f.tty, "tty", false, "run on a terminal the size of this one")
-	flags.Var((*secondsFlag)(&f.timeout), "timeout", "the task's time limit: seconds, or as in 90m or 1h30m")
-	flags.StringVar(&f.mode, "status-mode", "", "simple, detailed or streaming")
+	flags.SetInterspersed(c == field.CreateVM || c == field.CreatePool) // options after a task's command are the command's: it belongs after --
+	for _, row := range field.For(c) {
+		with := cobra.NoFileCompletions
+		switch row.Name {
+		case "files":
+			flags.StringArrayVar(&f.files, row.Flag, nil, row.Help)
+			continue // to be completed with files
+		case "env":
+			flags.StringArrayVar(&f.env, row.Flag, nil, row.Help)
+		default:
+			f.fields = append(f.fields, row)
+			addFlag(cmd, row, &f.given)
+		}
+		if row.Name == "vm" {
+			with = a.vmNames()
+		} else if words := row.Words(); len(words) > 0 {
+			with = cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
+		}
+		_ = cmd.RegisterFlagCompletionFunc(row.Flag, with)
+	}
+}
+
+// addFlag adds the option for a field of what given points to.
+func addFlag(cmd *cobra.Command, row field.Field, given any) {
+	flags, at := cmd.Flags(), row.Of(given)
+	switch to := at.Addr().Interface().(type) {
+	case *int:
+		if row.Seconds {
+			flags.Var((*secondsFlag)(to), row.Flag, row.Help)
+		} else {
+			flags.IntVar(to, row.Flag, 0, row.Help)
+		}
+	case *bool:
+		flags.BoolVar(to, row.Flag, false, row.Help)
+	case *[]string:
+		if row.Each {
+			flags.StringArrayVar(to, row.Flag, nil, row.Help)
+		} else {
+			flags.StringSliceVar(to, row.Flag, nil, row.Help)
+		}
+	default:
+		if row.On == "" {
+			flags.StringVar(at.Addr().Convert(reflect.TypeFor[*string]()).Interface().(*string), row.Flag, "", row.Help)
+			return
+		}
+		flags.BoolFunc(row.Flag, row.Help, func(text string) error {
+			on, err := strconv.ParseBool(text)
+			if at.SetString(""); on {
+				at.SetString(row.On)
+			}
+			return err
+		})
+	}
+}
+
+// take writes the given options for fields into what to points to. An empty value is an
+// error: omitting the option means the default.
+func take(cmd *cobra.Command, fields []field.Field, given, to any) error {
+	for _, row := range fields {
+		if !cmd.Flags().Changed(row.Flag) {
+			continue
+		}
+		from, at := row.Of(given), row.Of(to)
+		switch {
+		case slices.Contains([]string{"", "0"}, fmt.Sprint(from)) && !row.Zero && row.On == "":
+			return usage("--%s: give a value, or omit it for the default", row.Flag)
+		case row.Each:
+			at.Set(reflect.AppendSlice(at, from))
+		default:
+			at.Set(from)
+		}
+	}
+	return nil
+}
+
+// override writes the given options into the manifest, which is for the terminal, if it is one.
+func (f *manifestFlags) override(cmd *cobra.Command, m *job.Manifest, terminal any) error {
+	if err := take(cmd, f.fields, &f.given, m); err != nil {
+		return err
+	}
+	if f.given.VMName != "" || f.given.TTL != 0 {
+		m.Lifecycle = job.Persistent
+	}
+	if f.given.TTY && f.given.TTYSize == "" {
+		m.TTYSize = terminalSize(terminal)
+	}
+	for _, entry := range f.env {
+		name, value, ok := strings.Cut(entry, "=")
+		if !ok {
+			return usage("--env %q has no value; give NAME=VALUE", entry)
+		}
+		if m.Env == nil {
+			m.Env = map[string]string{}
+		}
+		m.Env[name] = value
+	}
+	for _, entry := range f.files {
+		file, err := localFile(entry)
+		if err != nil {
+			return err
+		}
+		m.Files = append(m.Files, file)
+	}
+	return nil
 }
 
 // secondsFlag is a time in whole seconds: a number of them, or a duration such as 1h30m.
@@ -61,49 +157,6 @@ func (s *secondsFlag) Set(text string) error {
 	return nil
 }
 
-// registerPlace adds the options of a task that runs in a directory of its choice.
-func (f *taskFlags) registerPlace(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.cwd, "cwd", "", "absolute directory to run in (default: the VM user's home)")
-	cmd.Flags().StringArrayVar(&f.kept, "artifact", nil, "path or pattern such as 'dist/**' of files to collect at the end; may be repeated")
-}
-
-// override writes the given options into the manifest.
-func (f *taskFlags) override(cmd *cobra.Command, m *job.Manifest, terminal any) error {
-	err := override(cmd, map[string]func(){
-		"vm":          func() { m.VM = f.vm },
-		"cwd":         func() { m.Cwd = f.cwd },
-		"timeout":     func() { m.Timeout = f.timeout },
-		"status-mode": func() { m.StatusMode = job.StatusMode(f.mode) },
-	})
-	if err != nil {
-		return err
-	}
-	m.Sudo = m.Sudo || f.sudo
-	if f.tty {
-		m.TTY, m.TTYSize = true, terminalSize(terminal)
-	}
-	m.Secrets = append(m.Secrets, f.secrets...)
-	m.Artifacts = append(m.Artifacts, f.kept...)
-	for _, entry := range f.env {
-		name, value, ok := strings.Cut(entry, "=")
-		if !ok {
-			return usage("--env %q has no value; give NAME=VALUE", entry)
-		}
-		if m.Env == nil {
-			m.Env = map[string]string{}
-		}
-		m.Env[name] = value
-	}
-	for _, entry := range f.files {
-		file, err := localFile(entry)
-		if err != nil {
-			return err
-		}
-		m.Files = append(m.Files, file)
-	}
-	return nil
-}
-
 // terminalSize returns a terminal's size in the manifest's form; "" for no terminal.
 func terminalSize(stream any) string {
 	if file, ok := stream.(*os.File); ok {
@@ -112,87 +165,6 @@ func terminalSize(stream any) string {
 		}
 	}
 	return ""
-}
-
-// vmFlags are the options of a new VM.
-type vmFlags struct {
-	cpu              int
-	memory, disk     string
-	template, system string
-	name             string
-	keep             bool
-	start            string
-	ttl              time.Duration
-	network          job.Network
-	egress           string
-}
-
-// register adds the options of every new VM, registerKeeping those that make a
-// job's VM persistent, and whether it may be a pool's.
-func (f *vmFlags) register(cmd *cobra.Command) {
-	f.registerMachine(cmd)
-	cmd.Flags().DurationVar(&f.ttl, "ttl", 0, "destroy the VM after this time, as in 8h, once no job runs in it")
-}
-
-// registerMachine adds the options that say what a VM is.
-func (f *vmFlags) registerMachine(cmd *cobra.Command) {
-	flags := cmd.Flags()
-	flags.IntVar(&f.cpu, "cpu", 0, "cores, 1 to 32")
-	flags.StringVar(&f.memory, "memory", "", "memory, as in 2G")
-	flags.StringVar(&f.disk, "disk", "", "disk, as in 20G")
-	flags.StringVar(&f.template, "template", "", "name or VM ID of the template to clone")
-	flags.StringVar(&f.system, "os", "", "create the VM from a cloud image instead: "+strings.Join(job.Systems, ", "))
-	flags.StringVar(&f.network.Bridge, "bridge", "", "bridge on the host, as in vmbr0")
-	flags.IntVar(&f.network.VLAN, "vlan", 0, "VLAN tag, 1 to 4094")
-	flags.StringVar(&f.network.IP, "ip", "", "dhcp, auto6 or dhcp6, or an address with its prefix length, as in 10.0.0.50/24, or a pool of them, as in 10.0.0.50-10.0.0.99/24")
-	flags.StringVar(&f.network.Gateway, "gateway", "", "gateway to use with --ip")
-	flags.StringVar(&f.egress, "egress", "", "where the VM may connect to: lan, internet, allow (names only) or none")
-	flags.StringSliceVar(&f.network.Allow, "allow", nil, "names the VM may reach, as in github.com,*.npmjs.org; implies --egress allow")
-}
-
-func (f *vmFlags) registerKeeping(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&f.keep, "keep", false, "keep the VM after the job (lifecycle persistent); implied by --name and --ttl")
-	cmd.Flags().StringVar(&f.name, "name", "", "name of the VM, which is then persistent")
-	cmd.Flags().StringVar(&f.start, "start", "", "any (default): in a VM of a pool, if one like this is ready; cold: always in a new one")
-}
-
-func (f *vmFlags) override(cmd *cobra.Command, m *job.Manifest) error {
-	err := override(cmd, map[string]func(){
-		"cpu":      func() { m.Resources.CPU = f.cpu },
-		"memory":   func() { m.Resources.Memory = f.memory },
-		"disk":     func() { m.Resources.Disk = f.disk },
-		"template": func() { m.VMTemplate = f.template },
-		"os":       func() { m.OS = f.system },
-		"name":     func() { m.VMName = f.name },
-		"start":    func() { m.Start = job.StartMode(f.start) },
-		"ttl":      func() { m.TTL = int(f.ttl / time.Second) },
-		"bridge":   func() { m.Network.Bridge = f.network.Bridge },
-		"vlan":     func() { m.Network.VLAN = f.network.VLAN },
-		"ip":       func() { m.Network.IP = f.network.IP },
-		"gateway":  func() { m.Network.Gateway = f.network.Gateway },
-		"egress":   func() { m.Network.Egress = job.Egress(f.egress) },
-		"allow":    func() { m.Network.Allow = f.network.Allow },
-	})
-	if f.keep || f.name != "" || f.ttl != 0 {
-		m.Lifecycle = job.Persistent
-	}
-	return err
-}
-
-// override calls set for each given option. An empty value is an error: omitting
-// the option means the default.
-func override(cmd *cobra.Command, set map[string]func()) error {
-	for _, name := range slices.Sorted(maps.Keys(set)) {
-		flag := cmd.Flags().Lookup(name)
-		if flag == nil || !flag.Changed {
-			continue
-		}
-		if slices.Contains([]string{"", "0", "0s"}, flag.Value.String()) {
-			return usage("--%s: give a value, or omit it for the default", name)
-		}
-		set[name]()
-	}
-	return nil
 }
 
 var fileArg = lazyregexp.New(`^(.+?):(/[^:]*)(?::(0?[0-7]{3,4}))?$`)

@@ -38,7 +38,7 @@ var adapters = []string{
 //
 // A new package needs a line here: that is the moment to think of its place.
 var arrows = map[string][]string{
-	"cmd/linus":       {"internal/daemon", "internal/config", "internal/control", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "internal/worktree", "embed"},
+	"cmd/linus":       {"internal/daemon", "internal/config", "internal/control", "internal/field", "internal/job", "internal/lategc", "internal/manual", "internal/mcptool", "internal/worktree", "embed"},
 	"internal/daemon": append([]string{"internal/job", "internal/remote", "internal/secret"}, adapters...),
 
 	"internal/callback":  {"internal/gate", "internal/job"},
@@ -55,12 +55,13 @@ var arrows = map[string][]string{
 	"internal/policy":    {"internal/job"},
 	"internal/secret":    {},
 	"internal/store":     {"internal/job"},
-	"internal/web":       {"internal/gate", "internal/job", "internal/manual"},
+	"internal/web":       {"internal/field", "internal/gate", "internal/job", "internal/manual"},
 	"internal/webhook":   {"internal/job"},
 	"internal/guest":     {"internal/job", "internal/remote", "internal/result", "embed"},
 	"internal/proxmox":   {"internal/job", "internal/remote", "internal/result", "embed"},
 	"internal/telemetry": {"internal/job"},
 
+	"internal/field":      {"internal/job"},
 	"internal/job":        {},
 	"internal/manual":     {"embed"},
 	"internal/envfile":    {},

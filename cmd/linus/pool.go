@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"linus/internal/field"
 	"linus/internal/job"
 )
 
@@ -18,35 +19,23 @@ func (a *app) poolCommand() *cobra.Command {
 
 // poolFlags are how many VMs a pool keeps, and for how long.
 type poolFlags struct {
-	warm, hibernated  int
-	idleLimit, maxAge time.Duration
-	wait              bool
+	given job.PoolSize
+	wait  bool
 }
 
 func (f *poolFlags) register(cmd *cobra.Command) {
-	flags := cmd.Flags()
-	flags.IntVar(&f.warm, "warm", 0, "VMs that run and wait, 0 to 100")
-	flags.IntVar(&f.hibernated, "hibernated", 0, "VMs that wait suspended to disk, without memory, 0 to 100")
-	flags.DurationVar(&f.idleLimit, "idle-limit", 0, "keep no VM once no job has asked for one for this long, until one does (default: never)")
-	flags.DurationVar(&f.maxAge, "max-age", 0, "replace a VM that is this old (default 24h)")
-	flags.BoolVar(&f.wait, "wait", false, "return when the VMs are ready")
+	for _, row := range field.PoolSize() {
+		addFlag(cmd, row, &f.given)
+	}
+	cmd.Flags().BoolVar(&f.wait, "wait", false, "return when the VMs are ready")
 }
 
-func (f *poolFlags) override(cmd *cobra.Command, size *job.PoolSize) {
-	for name, set := range map[string]func(){
-		"warm":       func() { size.Warm = f.warm },
-		"hibernated": func() { size.Hibernated = f.hibernated },
-		"idle-limit": func() { size.IdleLimit = int(f.idleLimit / time.Second) },
-		"max-age":    func() { size.MaxAge = int(f.maxAge / time.Second) },
-	} {
-		if cmd.Flags().Changed(name) {
-			set()
-		}
-	}
+func (f *poolFlags) override(cmd *cobra.Command, size *job.PoolSize) error {
+	return take(cmd, field.PoolSize(), &f.given, size)
 }
 
 func (a *app) poolCreateCommand() *cobra.Command {
-	var vm vmFlags
+	var vm manifestFlags
 	var f poolFlags
 	cmd := &cobra.Command{
 		Use:   "create NAME",
@@ -59,19 +48,20 @@ func (a *app) poolCreateCommand() *cobra.Command {
 		Args: oneArg("the pool's name"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var m job.Manifest
-			if err := vm.override(cmd, &m); err != nil {
+			if err := vm.override(cmd, &m, nil); err != nil {
 				return err
 			}
 			p := job.Pool{Name: args[0], VMTemplate: m.VMTemplate, OS: m.OS, Resources: m.Resources, Network: m.Network}
-			f.override(cmd, &p.PoolSize)
+			if err := f.override(cmd, &p.PoolSize); err != nil {
+				return err
+			}
 			return a.changePool(cmd.Context(), f.wait, func(ctx context.Context, s *session) (job.PoolInfo, error) {
 				return s.CreatePool(ctx, p)
 			})
 		},
 	}
-	vm.registerMachine(cmd)
+	vm.register(a, cmd, field.CreatePool)
 	f.register(cmd)
-	a.completeFlags(cmd)
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	return cmd
 }
@@ -86,10 +76,12 @@ func (a *app) poolResizeCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.changePool(cmd.Context(), f.wait, func(ctx context.Context, s *session) (job.PoolInfo, error) {
 				p, err := s.Pool(ctx, args[0])
+				if err == nil {
+					err = f.override(cmd, &p.PoolSize)
+				}
 				if err != nil {
 					return p, err
 				}
-				f.override(cmd, &p.PoolSize)
 				return s.ResizePool(ctx, args[0], p.PoolSize)
 			})
 		},

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"linus/embed"
+	"linus/internal/field"
 	"linus/internal/job"
 	"linus/internal/lazyregexp"
 	shown "linus/internal/term"
@@ -27,8 +28,7 @@ import (
 
 // runFlags are the options of linus run.
 type runFlags struct {
-	taskFlags
-	vmFlags
+	manifestFlags
 
 	repository string
 	job        string // a run to take up, instead of a new one
@@ -79,11 +79,8 @@ func (a *app) runCommand() *cobra.Command {
 	flags.StringArrayVar(&f.pull, "pull", nil, "path or pattern, relative to where you stand, of files to bring back; may be repeated")
 	flags.BoolVar(&f.diff, "diff", false, "show what the command has changed, as a patch")
 	flags.BoolVar(&f.apply, "apply", false, "make the same changes here, if the command succeeds")
-	f.taskFlags.register(cmd)
-	f.vmFlags.register(cmd)
-	f.registerKeeping(cmd)
+	f.register(a, cmd, field.Run)
 	a.rawFlag(cmd)
-	a.completeFlags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("job", a.jobIDs())
 	return cmd
 }
@@ -113,7 +110,7 @@ func (a *app) runTree(cmd *cobra.Command, args []string, f runFlags) error {
 	}
 	defer s.Close()
 	r := treeRun{name: t.Name, token: rand.Text()}
-	held, err := r.held(ctx, s, f.vm)
+	held, err := r.held(ctx, s, f.given.VM)
 	if err != nil {
 		return err
 	}
@@ -249,10 +246,7 @@ func (a *app) runManifest(cmd *cobra.Command, args []string, f runFlags, t workt
 		literal := wildcards.Replace(r.pulled(from))
 		m.Artifacts = append(m.Artifacts, literal, literal+"/**")
 	}
-	if err = f.taskFlags.override(cmd, &m, a.stdout); err == nil {
-		err = f.vmFlags.override(cmd, &m)
-	}
-	if err != nil {
+	if err = f.override(cmd, &m, a.stdout); err != nil {
 		return m, false, err
 	}
 	if input = hasInput(a.stdin); input {

@@ -9,16 +9,16 @@ import (
 	"al.essio.dev/pkg/shellescape"
 	"github.com/spf13/cobra"
 
+	"linus/internal/field"
 	"linus/internal/job"
 )
 
 type submitFlags struct {
-	taskFlags
-	vmFlags
+	manifestFlags
 
-	file        string
-	wait, stdin bool
-	key         string
+	file string
+	wait bool
+	key  string
 }
 
 func (a *app) submitCommand() *cobra.Command {
@@ -30,10 +30,13 @@ func (a *app) submitCommand() *cobra.Command {
 			"the job, shows each phase as it happens and then the result, and exits with the task's exit code (124: the task timed\n" +
 			"out; 125: the job ended without an exit code; 130: Ctrl-C, the job goes on).\n\n" +
 			"The command gets exactly these arguments; for pipes and variables run a shell: -- sh -c 'env | sort'.\n" +
+			"With --agent-type claude or custom, or --agent-command, what follows -- is no command but the prompt or the input, and ends\n" +
+			"with a newline.\n" +
 			"To talk to a command while it runs, see linus job exec.",
 		Example: "  linus job submit --wait -- uname -a\n" +
 			"  linus job submit --memory 4G --file ./build.sh:/root/build.sh --artifact 'dist/**' --wait -- /root/build.sh\n" +
 			"  linus job submit --vm dev --cwd /srv/app -- make test\n" +
+			"  linus job submit --agent-type claude --secret ANTHROPIC_API_KEY --wait -- 'What is in /etc/os-release?'\n" +
 			"  linus job submit -f manifest.json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			m, err := f.manifest(cmd, args, a)
@@ -64,14 +67,10 @@ func (a *app) submitCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVarP(&f.file, "manifest", "f", "", "manifest, JSON; - is stdin")
 	flags.BoolVar(&f.wait, "wait", false, "follow the job to its end and show its result")
-	flags.BoolVar(&f.stdin, "stdin", false, "leave the task's stdin open, for linus job input and attach")
 	flags.StringVar(&f.key, "idempotency-key", "", "idempotency key: submitting again with the same key returns the first job; with another manifest it is an error")
-	f.taskFlags.register(cmd)
-	f.registerPlace(cmd)
-	f.vmFlags.register(cmd)
-	f.registerKeeping(cmd)
+	_ = cmd.MarkFlagFilename("manifest", "json")
+	f.register(a, cmd, field.Submit)
 	a.rawFlag(cmd)
-	a.completeFlags(cmd)
 	return cmd
 }
 
@@ -95,14 +94,11 @@ func (f *submitFlags) manifest(cmd *cobra.Command, args []string, a *app) (m job
 			return m, err
 		}
 	}
-	if err := f.taskFlags.override(cmd, &m, a.stdout); err != nil {
+	if err := f.override(cmd, &m, a.stdout); err != nil {
 		return m, err
 	}
-	if err := f.vmFlags.override(cmd, &m); err != nil {
-		return m, err
-	}
-	if f.stdin {
-		m.Stdin = job.StdinOpen
+	if len(args) > 0 && (m.AgentType != job.AgentScript || m.Agent.Command != "") {
+		m.Task = strings.Join(args, " ") + "\n"
 	}
 	return m, m.Validate()
 }

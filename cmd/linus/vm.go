@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"linus/internal/daemon"
+	"linus/internal/field"
 	"linus/internal/job"
 )
 
@@ -33,7 +34,7 @@ type jsonVM struct {
 }
 
 func (a *app) vmCreateCommand() *cobra.Command {
-	var f vmFlags
+	var f manifestFlags
 	var dryRun, noWait bool
 	cmd := &cobra.Command{
 		Use:   "create NAME",
@@ -48,7 +49,7 @@ func (a *app) vmCreateCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			sub := job.Submission{Kind: job.KindVM, Client: "cli", Manifest: job.Manifest{VMName: args[0]}}
-			if err := f.override(cmd, &sub.Manifest); err != nil {
+			if err := f.override(cmd, &sub.Manifest, nil); err != nil {
 				return err
 			}
 			sub.Manifest.Lifecycle = job.Persistent
@@ -76,10 +77,9 @@ func (a *app) vmCreateCommand() *cobra.Command {
 			return a.awaitVM(ctx, s, j.ID, args[0])
 		},
 	}
-	f.register(cmd)
+	f.register(a, cmd, field.CreateVM)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show the host's commands and change nothing")
 	cmd.Flags().BoolVar(&noWait, "no-wait", false, "return at once")
-	a.completeFlags(cmd)
 	cmd.ValidArgsFunction = cobra.NoFileCompletions
 	return cmd
 }

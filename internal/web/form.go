@@ -1,131 +1,92 @@
 package web
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
+	"linus/internal/field"
 	"linus/internal/job"
 )
 
-// draft is what a form is about: a job, a VM, a pool or a token that does not exist yet.
-type draft struct {
-	manifest job.Manifest
-	pool     string // its name
-	size     job.PoolSize
-	token    job.TokenSpec
-}
-
-// input is one field of a form.
-type input struct {
-	Name        string // as field errors name it, below "manifest." or "pool."
-	Label, Hint string
-	Kind        string   // text, number, area, choice or check
-	Options     []string // of a choice; the first is selected where nothing is
-	When        string   // where it applies: NAME=PATTERN of other inputs, divided by blanks; empty: always
-
-	get func(*draft) string
-	set func(d *draft, typed string) (problem string)
-}
-
-// textInput is an input of one line, or of several for kind area.
-func textInput[T ~string](in input, at func(*draft) *T) input {
-	in.get = func(d *draft) string { return string(*at(d)) }
-	in.set = func(d *draft, typed string) string {
-		if in.Kind != "area" {
-			typed = strings.TrimSpace(typed)
+// shown returns what a struct has in a field, as its control shows it.
+func shown(f field.Field, of any) string {
+	switch at := f.Of(of); {
+	case box(f, at):
+		if fmt.Sprint(at) == cmp.Or(f.On, "true") {
+			return "on"
 		}
-		*at(d) = T(typed)
+		return ""
+	case at.Kind() == reflect.Slice && f.Lines:
+		return strings.Join(at.Interface().([]string), "\n")
+	case at.Kind() == reflect.Slice:
+		return strings.Join(at.Interface().([]string), " ")
+	case at.Kind() == reflect.Int && at.IsZero() && !f.Zero:
+		return ""
+	default:
+		return fmt.Sprint(at)
+	}
+}
+
+// box reports whether a field is a box to tick.
+func box(f field.Field, at reflect.Value) bool {
+	return at.Kind() == reflect.Bool || f.On != "" && f.Values == nil
+}
+
+// set sets the field of what to points to, as it was typed; if nothing was, it stays.
+func set(f field.Field, to any, typed string) (problem string) {
+	if !f.Lines {
+		typed = strings.TrimSpace(typed)
+	}
+	if typed == "" {
 		return ""
 	}
-	return in
-}
-
-// numberInput is an input of a whole number; nothing is the default: what the draft has
-// where zero is a number like others, else zero.
-func numberInput(in input, zero bool, at func(*draft) *int) input {
-	in.Kind = "number"
-	in.get = func(d *draft) string {
-		if *at(d) == 0 && !zero {
-			return ""
-		}
-		return strconv.Itoa(*at(d))
-	}
-	in.set = func(d *draft, typed string) string {
-		if typed = strings.TrimSpace(typed); typed == "" {
-			if !zero {
-				*at(d) = 0
-			}
-			return ""
-		}
+	switch at := f.Of(to); {
+	case box(f, at) && typed != "on":
+	case at.Kind() == reflect.Bool:
+		at.SetBool(true)
+	case box(f, at):
+		at.SetString(f.On)
+	case at.Kind() == reflect.Int:
 		n, err := strconv.Atoi(typed)
 		switch {
 		case err != nil:
 			return strconv.Quote(typed) + " is not a whole number"
-		case n == 0 && !zero:
+		case n == 0 && f.None != 0:
+			n = f.None
+		case n == 0 && !f.Zero:
 			return "0 is out of range; leave it empty for the default"
 		}
-		*at(d) = n
-		return ""
+		at.SetInt(int64(n))
+	case at.Kind() == reflect.Slice:
+		list := strings.FieldsFunc(typed, func(r rune) bool { return r == '\n' || !f.Lines && (r == ' ' || r == ',' || r == '\t') })
+		list = slices.DeleteFunc(list, func(text string) bool { return strings.TrimSpace(text) == "" })
+		at.Set(reflect.ValueOf(list))
+	default:
+		at.SetString(typed)
 	}
-	return in
+	return ""
 }
 
-// checkInput is a box to tick: at holds the value on or off.
-func checkInput[T comparable](in input, on T, at func(*draft) *T) input {
-	in.Kind = "check"
-	in.get = func(d *draft) string {
-		if *at(d) == on {
-			return "on"
-		}
-		return ""
-	}
-	in.set = func(d *draft, typed string) string {
-		if typed == "on" {
-			*at(d) = on
-		}
-		return ""
-	}
-	return in
-}
-
-// listInput is an input of several texts, divided by newlines, or by blanks and
-// commas too if they are words.
-func listInput(in input, words bool, at func(*draft) *[]string) input {
-	in.get = func(d *draft) string {
-		if words {
-			return strings.Join(*at(d), " ")
-		}
-		return strings.Join(*at(d), "\n")
-	}
-	in.set = func(d *draft, typed string) string {
-		divides := func(r rune) bool { return r == '\n' || words && (r == ' ' || r == ',' || r == '\t') }
-		*at(d) = nil
-		for _, text := range strings.FieldsFunc(typed, divides) {
-			if strings.TrimSpace(text) != "" {
-				*at(d) = append(*at(d), text)
-			}
-		}
-		return ""
-	}
-	return in
-}
-
-// group is a part of a form. Extra names what the template adds that is not an
-// input: env or files.
+// group is a part of a form. Extra is the field that the template adds in its own way: env or
+// files.
 type group struct {
 	Title  string
 	Rare   bool // folded unless something in it is filled in
 	Extra  string
-	When   string // as an input's
-	inputs []input
+	When   string // as a field's
+	fields []field.Field
 }
 
-// control is an input with what was typed, and what is wrong with it.
+// control is a field with what was typed, and what is wrong with it.
 type control struct {
-	input
+	field.Field
 
+	Kind   string // text, number, area, choice or check
 	Value  string
 	Errors []string
 	Offers []string // what there is to choose from, beside what can be typed
@@ -197,13 +158,13 @@ func (v formView) FirstWrong() string {
 // values are what was typed into a form, by field.
 type values func(name string) string
 
-// typed fills a draft with what was typed, and returns what cannot be read.
-func typed(d *draft, groups []group, value values) []*job.FieldError {
+// typed fills what d points to with what was typed, and returns what cannot be read.
+func typed(d any, groups []group, value values) []*job.FieldError {
 	var bad []*job.FieldError
 	for _, g := range groups {
-		for _, in := range g.inputs {
-			if problem := in.set(d, newlines(value(in.Name))); problem != "" {
-				bad = append(bad, &job.FieldError{Field: in.Name, Problem: problem})
+		for _, f := range g.fields {
+			if problem := set(f, d, newlines(value(f.Name))); problem != "" {
+				bad = append(bad, &job.FieldError{Field: f.Name, Problem: problem})
 			}
 		}
 	}
@@ -215,26 +176,41 @@ func newlines(text string) string { return strings.ReplaceAll(text, "\r\n", "\n"
 
 // show adds the groups to a view, with what was typed, or what d has if value is
 // nil.
-func (v *formView) show(groups []group, d *draft, value values) {
+func (v *formView) show(groups []group, d any, value values) {
 	for _, g := range groups {
-		f := filled{group: g}
-		for _, in := range g.inputs {
-			c := control{input: in, Value: in.get(d)}
+		section := filled{group: g}
+		for _, f := range g.fields {
+			c := control{Field: f, Kind: kind(f, f.Of(d)), Value: shown(f, d)}
 			if value != nil {
-				c.Value = newlines(value(in.Name))
+				c.Value = newlines(value(f.Name))
 			}
-			f.Open = f.Open || c.Value != "" && !(in.Kind == "choice" && c.Value == in.Options[0])
-			f.Controls = append(f.Controls, c)
+			section.Open = section.Open || c.Value != "" && !(c.Kind == "choice" && c.Value == f.Values[0])
+			section.Controls = append(section.Controls, c)
 		}
-		v.Groups = append(v.Groups, f)
+		v.Groups = append(v.Groups, section)
 	}
+}
+
+// kind is that of a field's control.
+func kind(f field.Field, at reflect.Value) string {
+	switch {
+	case box(f, at):
+		return "check"
+	case f.Values != nil:
+		return "choice"
+	case f.Lines:
+		return "area"
+	case at.Kind() == reflect.Int:
+		return "number"
+	}
+	return "text"
 }
 
 // blame puts an engine's errors at the fields they are about.
 func (v *formView) blame(err error) {
 	var (
 		invalid *job.InvalidError
-		field   *job.FieldError
+		one     *job.FieldError
 	)
 	v.Faulty = true
 	switch {
@@ -242,12 +218,12 @@ func (v *formView) blame(err error) {
 		for _, f := range invalid.Fields {
 			v.blameField(f.Field, fieldText(f))
 		}
-	case errors.As(err, &field):
-		text := fieldText(field)
-		if err.Error() != field.Error() { // it says more
+	case errors.As(err, &one):
+		text := fieldText(one)
+		if err.Error() != one.Error() { // it says more
 			text = err.Error()
 		}
-		v.blameField(field.Field, text)
+		v.blameField(one.Field, text)
 	default:
 		v.Problems = append(v.Problems, words.In(err.Error()))
 	}
@@ -258,7 +234,7 @@ func (v *formView) blame(err error) {
 func (v *formView) lead() {
 	for i, g := range v.Groups {
 		for _, text := range v.Errors[g.Extra] {
-			v.Wrong = append(v.Wrong, wrongField{g.Extra, extraLabels[g.Extra], text})
+			v.Wrong = append(v.Wrong, wrongField{g.Extra, field.Some(g.Extra)[0].Label, text})
 		}
 		for j, c := range g.Controls {
 			for _, text := range c.Errors {
@@ -269,9 +245,6 @@ func (v *formView) lead() {
 	}
 }
 
-// extraLabels are those of what is not a control, by its address.
-var extraLabels = map[string]string{"env": "Variables", "files": "Files"}
-
 func fieldText(f *job.FieldError) string {
 	if f.Remedy == "" {
 		return f.Problem
@@ -279,9 +252,9 @@ func fieldText(f *job.FieldError) string {
 	return f.Problem + "; " + f.Remedy
 }
 
-func (v *formView) blameField(field, text string) {
+func (v *formView) blameField(path, text string) {
 	text = words.In(text)
-	name := strings.TrimPrefix(strings.TrimPrefix(field, "manifest."), "pool.")
+	name := strings.TrimPrefix(strings.TrimPrefix(path, "manifest."), "pool.")
 	for i := range v.Groups {
 		for j := range v.Groups[i].Controls {
 			if c := &v.Groups[i].Controls[j]; c.Name == name {

@@ -33,7 +33,7 @@ func inputNames(groups []group) (names []string) {
 		if g.Extra != "" {
 			names = append(names, g.Extra)
 		}
-		for _, in := range g.inputs {
+		for _, in := range g.fields {
 			names = append(names, in.Name)
 		}
 	}
@@ -66,17 +66,17 @@ func TestForm_ReadsWhatItShows(t *testing.T) {
 		Notify: &job.Notify{URL: "https://ci.example/hooks/linus"},
 	}
 	var v formView
-	v.show(jobGroups(), &draft{manifest: full}, nil)
+	v.show(jobGroups(), full, nil)
 	shown := map[string]string{}
 	for _, g := range v.Groups {
 		for _, c := range g.Controls {
 			shown[c.Name] = strings.ReplaceAll(c.Value, "\n", "\r\n") // as browsers send it
 		}
 	}
-	var d draft
+	var d job.Manifest
 	bad := typed(&d, jobGroups(), func(name string) string { return shown[name] })
-	if len(bad) > 0 || !reflect.DeepEqual(d.manifest, full) {
-		t.Errorf("%v: %+v\nwant %+v", bad, d.manifest, full)
+	if len(bad) > 0 || !reflect.DeepEqual(d, full) {
+		t.Errorf("%v: %+v\nwant %+v", bad, d, full)
 	}
 	for name, want := range shown {
 		if want == "" {
@@ -99,7 +99,7 @@ func TestForms_ConditionsAreAboutTheirFields(t *testing.T) {
 		}
 		for _, g := range groups {
 			check(g.When)
-			for _, in := range g.inputs {
+			for _, in := range g.fields {
 				check(in.When)
 			}
 		}

@@ -50,27 +50,27 @@ func (m making) view(p *pages, r *http.Request) formView {
 func (m making) blank(p *pages) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		v := m.view(p, r)
-		d := draft{manifest: job.Manifest{AgentType: job.AgentScript, StatusMode: job.StatusStreaming, VM: r.URL.Query().Get("vm")}}
+		d := job.Manifest{AgentType: job.AgentScript, StatusMode: job.StatusStreaming, VM: r.URL.Query().Get("vm")}
 		if from := r.URL.Query().Get("from"); from != "" {
 			var err error
-			if d.manifest, err = p.again(r.Context(), &v, from); err != nil {
+			if d, err = p.again(r.Context(), &v, from); err != nil {
 				p.failed(w, r, err)
 				return
 			}
 		}
 		o := p.offers(r)
 		if at := slices.IndexFunc(o.pools, func(i job.PoolInfo) bool { return i.Name == r.URL.Query().Get("pool") }); at >= 0 {
-			asked := asking(o.pools[at].Pool).manifest
-			asked.AgentType, asked.StatusMode = d.manifest.AgentType, d.manifest.StatusMode
-			d.manifest = asked
+			asked := asking(o.pools[at].Pool)
+			asked.AgentType, asked.StatusMode = d.AgentType, d.StatusMode
+			d = asked
 		}
 		v.Dir = "/tmp"
-		v.show(m.groups(), &d, nil)
+		v.show(m.groups(), d, nil)
 		v.offer(o)
-		for _, name := range slices.Sorted(maps.Keys(d.manifest.Env)) {
-			v.Env = append(v.Env, pair{name, d.manifest.Env[name]})
+		for _, name := range slices.Sorted(maps.Keys(d.Env)) {
+			v.Env = append(v.Env, pair{name, d.Env[name]})
 		}
-		v.keep(d.manifest.Files)
+		v.keep(d.Files)
 		v.spare()
 		p.render(w, r, http.StatusOK, "form", v)
 	}
@@ -113,18 +113,18 @@ func (v *formView) keep(files []job.File) {
 // send makes the job, or shows what creating its VM would do.
 func (m making) send(p *pages) func(http.ResponseWriter, *http.Request, []upload) {
 	return func(w http.ResponseWriter, r *http.Request, uploads []upload) {
-		d := draft{}
+		var d job.Manifest
 		bad := typed(&d, m.groups(), r.PostForm.Get)
 		env, faults := typedEnv(r.PostForm)
 		if len(env) > 0 {
-			d.manifest.Env = map[string]string{}
+			d.Env = map[string]string{}
 		}
 		for _, e := range env {
-			d.manifest.Env[e.Name] = e.Value
+			d.Env[e.Name] = e.Value
 		}
-		d.manifest.Files = typedFiles(r.PostForm, uploads)
+		d.Files = typedFiles(r.PostForm, uploads)
 		bad = append(bad, faults...)
-		s := job.Submission{Kind: m.kind, Manifest: d.manifest, IdempotencyKey: r.PostForm.Get("key"), Client: "web"}
+		s := job.Submission{Kind: m.kind, Manifest: d, IdempotencyKey: r.PostForm.Get("key"), Client: "web"}
 		var (
 			made job.Job
 			plan []string
@@ -147,10 +147,10 @@ func (m making) send(p *pages) func(http.ResponseWriter, *http.Request, []upload
 		}
 		v := m.view(p, r)
 		v.Dir, v.Planned, v.Plan = r.PostForm.Get("dir"), err == nil, plan
-		v.show(m.groups(), &d, r.PostForm.Get)
+		v.show(m.groups(), d, r.PostForm.Get)
 		v.offer(p.offers(r))
 		v.Env = env
-		v.keep(d.manifest.Files)
+		v.keep(d.Files)
 		v.spare()
 		code := http.StatusOK
 		if err != nil {
@@ -166,8 +166,8 @@ func (m making) send(p *pages) func(http.ResponseWriter, *http.Request, []upload
 
 // usedKey reports whether the form was sent before, with something else in it.
 func usedKey(err error) bool {
-	var field *job.FieldError
-	return errors.As(err, &field) && field.Field == "idempotency_key"
+	var wrong *job.FieldError
+	return errors.As(err, &wrong) && wrong.Field == "idempotency_key"
 }
 
 // typedEnv returns the variables that were typed, and what is wrong with them that

@@ -88,17 +88,16 @@ func poolText(p job.PoolInfo) string {
 	return fmt.Sprintf("%s, %d CPU, %s, %s disk; %d ready", p.VMTemplate+p.OS, p.Resources.CPU, p.Resources.Memory, p.Resources.Disk, ready)
 }
 
-// asking is the draft of a job that asks for a VM of the pool.
-func asking(p job.Pool) (d draft) {
-	d.manifest.VMTemplate, d.manifest.OS, d.manifest.Resources, d.manifest.Network = p.VMTemplate, p.OS, p.Resources, p.Network
-	return d
+// asking is the manifest of a job that asks for a VM of the pool.
+func asking(p job.Pool) job.Manifest {
+	return job.Manifest{VMTemplate: p.VMTemplate, OS: p.OS, Resources: p.Resources, Network: p.Network}
 }
 
 // poolFill are the fields of such a job.
 func poolFill(p job.Pool) url.Values {
-	fill, d := url.Values{}, asking(p)
-	for _, in := range append(sourceInputs(), networkGroup().inputs...) {
-		fill.Set(in.Name, in.get(&d))
+	fill, m := url.Values{}, asking(p)
+	for _, f := range append(machineFields(), networkGroup().fields...) {
+		fill.Set(f.Name, shown(f, m))
 	}
 	return fill
 }

@@ -31,7 +31,7 @@ func (p *pages) poolForm(r *http.Request) formView {
 	}
 }
 
-func newPoolDraft() *draft { return &draft{size: job.PoolSize{Warm: 1}} }
+func newPoolDraft() poolDraft { return poolDraft{PoolSize: job.PoolSize{Warm: 1}} }
 
 func (p *pages) newPool(w http.ResponseWriter, r *http.Request) {
 	v := p.poolForm(r)
@@ -43,11 +43,10 @@ func (p *pages) newPool(w http.ResponseWriter, r *http.Request) {
 func (p *pages) createPool(w http.ResponseWriter, r *http.Request, _ []upload) {
 	d := newPoolDraft()
 	var err error
-	if bad := typed(d, poolGroups(), r.PostForm.Get); len(bad) > 0 {
+	if bad := typed(&d, poolGroups(), r.PostForm.Get); len(bad) > 0 {
 		err = &job.InvalidError{Fields: bad}
 	} else {
-		m := d.manifest
-		_, err = p.Engine.CreatePool(r.Context(), job.Pool{Name: d.pool, VMTemplate: m.VMTemplate, OS: m.OS, Resources: m.Resources, Network: m.Network, PoolSize: d.size})
+		_, err = p.Engine.CreatePool(r.Context(), job.Pool{Name: d.Name, VMTemplate: d.VMTemplate, OS: d.OS, Resources: d.Resources, Network: d.Network, PoolSize: d.PoolSize})
 	}
 	if err == nil {
 		http.Redirect(w, r, "/pools", http.StatusSeeOther)
@@ -69,7 +68,7 @@ func (p *pages) showPool(w http.ResponseWriter, r *http.Request, value values, w
 		return
 	}
 	v := poolView{formView: p.poolForm(r), Pool: poolRow{info}}
-	v.show([]group{sizeGroup()}, &draft{size: info.PoolSize}, value)
+	v.show([]group{sizeGroup()}, info.PoolSize, value)
 	code := http.StatusOK
 	if wrong != nil {
 		v.blame(wrong)
@@ -87,11 +86,11 @@ func (p *pages) resizePool(w http.ResponseWriter, r *http.Request) {
 		p.failed(w, r, err)
 		return
 	}
-	d := draft{size: info.PoolSize}
-	if bad := typed(&d, []group{sizeGroup()}, r.PostForm.Get); len(bad) > 0 {
+	info.MaxAge = 0 // empty is the default
+	if bad := typed(&info.PoolSize, []group{sizeGroup()}, r.PostForm.Get); len(bad) > 0 {
 		err = &job.InvalidError{Fields: bad}
 	} else {
-		_, err = p.Engine.ResizePool(r.Context(), name, d.size)
+		_, err = p.Engine.ResizePool(r.Context(), name, info.PoolSize)
 	}
 	if err != nil {
 		p.showPool(w, r, r.PostForm.Get, err)

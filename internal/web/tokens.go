@@ -2,12 +2,12 @@ package web
 
 import (
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/gorilla/mux"
 
+	"linus/internal/field"
 	"linus/internal/job"
 )
 
@@ -37,40 +37,26 @@ func (t tokenRow) Expiry() string {
 // tokenGroups are the form of a token.
 func tokenGroups() []group {
 	return []group{
-		{Title: "Token", inputs: []input{
-			textInput(input{Name: "name", Label: "Name", Hint: "whom it is for; tokens with the same name see the same jobs"}, func(d *draft) *string { return &d.token.Name }),
-			textInput(input{Name: "role", Label: "Role", Kind: "choice", Options: []string{"run", "read", "admin"}, Hint: "read: see its own jobs and VMs; run: also start, control and end them; admin: everything, whoever owns it"}, func(d *draft) *job.Role { return &d.token.Role }),
-			numberInput(input{Name: "ttl", Label: "Valid for", Hint: "seconds; empty: 90 days; 0: until it is revoked"}, true, func(d *draft) *int { return &d.token.TTL }),
+		{Title: "Token", fields: []field.Field{
+			{Name: "name", Label: "Name", Hint: "whom it is for; tokens with the same name see the same jobs"},
+			{Name: "role", Label: "Role", Values: []string{"run", "read", "admin"}, Hint: "read: see its own jobs and VMs; run: also start, control and end them; admin: everything, whoever owns it"},
+			{Zero: true, Name: "ttl", Label: "Valid for", Hint: "seconds; empty: 90 days; 0: until it is revoked"},
 		}},
-		{Title: "What it may use", Rare: true, inputs: []input{
-			listInput(input{Name: "toolsets", Label: "Toolsets", Kind: "text", Hint: "some of " + strings.Join(job.Toolsets, ", ") + "; empty: all"}, true, func(d *draft) *[]string { return &d.token.Toolsets }),
-			listInput(input{Name: "secrets", When: `role=^(run|admin)$`, Label: "Secrets", Kind: "text", Hint: "names its jobs may use, with * and ?; empty: none, for admin all"}, true, func(d *draft) *[]string { return &d.token.Secrets }),
-			listInput(input{Name: "networks", When: `role=^(run|admin)$`, Label: "Networks", Kind: "text", Hint: "bridges and VLAN tags, as in vmbr1 20-29; empty: as the settings allow"}, true, func(d *draft) *[]string { return &d.token.Networks }),
-			listInput(input{Name: "templates", When: `role=^(run|admin)$`, Label: "Templates", Kind: "text", Hint: "and operating systems, with * and ?; empty: as the settings allow"}, true, func(d *draft) *[]string { return &d.token.Templates }),
+		{Title: "What it may use", Rare: true, fields: []field.Field{
+			{Name: "toolsets", Label: "Toolsets", Hint: "some of " + strings.Join(job.Toolsets, ", ") + "; empty: all"},
+			{Name: "secrets", When: `role=^(run|admin)$`, Label: "Secrets", Hint: "names its jobs may use, with * and ?; empty: none, for admin all"},
+			{Name: "networks", When: `role=^(run|admin)$`, Label: "Networks", Hint: "bridges and VLAN tags, as in vmbr1 20-29; empty: as the settings allow"},
+			{Name: "templates", When: `role=^(run|admin)$`, Label: "Templates", Hint: "and operating systems, with * and ?; empty: as the settings allow"},
 		}},
-		{Title: "Limits (0, and for an admin empty: no limit)", Rare: true, When: `role=^(run|admin)$`, inputs: []input{
-			limitInput("jobs", "Unfinished jobs at a time", "empty: 4 × MAX_JOBS", func(d *draft) *int { return &d.token.Jobs }),
-			limitInput("vms", "VMs at a time", "with those that its jobs wait for; empty: 4 × MAX_JOBS", func(d *draft) *int { return &d.token.VMs }),
-			limitInput("memory_mb", "Memory of its VMs", "MiB, together; empty: 4 × MAX_JOBS × DEFAULT_MEMORY", func(d *draft) *int { return &d.token.MemoryMB }),
-			limitInput("disk_mb", "Disks of its VMs", "MiB they may grow to, together; empty: 4 × MAX_JOBS × DEFAULT_DISK", func(d *draft) *int { return &d.token.DiskMB }),
-			limitInput("stored_mb", "Stored for its jobs", "MiB of files, output and artifacts, until the jobs are removed; empty: 10240", func(d *draft) *int { return &d.token.StoredMB }),
-			limitInput("jobs_per_hour", "Jobs an hour", "empty: no limit", func(d *draft) *int { return &d.token.PerHour }),
+		{Title: "Limits (0, and for an admin empty: no limit)", Rare: true, When: `role=^(run|admin)$`, fields: []field.Field{
+			{Name: "jobs", Label: "Unfinished jobs at a time", Hint: "empty: 4 × MAX_JOBS", None: job.NoLimit},
+			{Name: "vms", Label: "VMs at a time", Hint: "with those that its jobs wait for; empty: 4 × MAX_JOBS", None: job.NoLimit},
+			{Name: "memory_mb", Label: "Memory of its VMs", Hint: "MiB, together; empty: 4 × MAX_JOBS × DEFAULT_MEMORY", None: job.NoLimit},
+			{Name: "disk_mb", Label: "Disks of its VMs", Hint: "MiB they may grow to, together; empty: 4 × MAX_JOBS × DEFAULT_DISK", None: job.NoLimit},
+			{Name: "stored_mb", Label: "Stored for its jobs", Hint: "MiB of files, output and artifacts, until the jobs are removed; empty: 10240", None: job.NoLimit},
+			{Name: "jobs_per_hour", Label: "Jobs an hour", Hint: "empty: no limit", None: job.NoLimit},
 		}},
 	}
-}
-
-// limitInput is an input of one of the token's limits: nothing is the engine's default,
-// and 0 is no limit.
-func limitInput(name, label, hint string, at func(*draft) *int) input {
-	in := numberInput(input{Name: name, Label: label, Hint: hint}, false, at)
-	set := in.set
-	in.set = func(d *draft, typed string) string {
-		if strings.TrimSpace(typed) == "0" {
-			typed = strconv.Itoa(job.NoLimit)
-		}
-		return set(d, typed)
-	}
-	return in
 }
 
 // tokenTTL is how long a token is valid unless somebody says otherwise, in seconds.
@@ -96,7 +82,7 @@ func (p *pages) tokenForm(r *http.Request) formView {
 	return formView{viewer: p.viewer(r), Heading: "New token", Crumb: "Tokens", Base: "/tokens", Action: "/tokens/new", Button: "Create the token", Errors: map[string][]string{}}
 }
 
-func newTokenDraft() *draft { return &draft{token: job.TokenSpec{TTL: tokenTTL}} }
+func newTokenDraft() job.TokenSpec { return job.TokenSpec{TTL: tokenTTL} }
 
 func (p *pages) newToken(w http.ResponseWriter, r *http.Request) {
 	v := p.tokenForm(r)
@@ -109,10 +95,10 @@ func (p *pages) createToken(w http.ResponseWriter, r *http.Request, _ []upload) 
 	d := newTokenDraft()
 	var made job.NewToken
 	var err error
-	if bad := typed(d, tokenGroups(), r.PostForm.Get); len(bad) > 0 {
+	if bad := typed(&d, tokenGroups(), r.PostForm.Get); len(bad) > 0 {
 		err = &job.InvalidError{Fields: bad}
 	} else {
-		made, err = p.Engine.CreateToken(r.Context(), d.token)
+		made, err = p.Engine.CreateToken(r.Context(), d)
 	}
 	if err == nil {
 		p.showTokens(w, r, &made)

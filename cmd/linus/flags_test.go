@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+
+	"linus/internal/field"
+	"linus/internal/job"
+)
+
+// Each field of a manifest that has an option is what its option says.
+func TestOptions_SayAllOfAManifest(t *testing.T) {
+	t.Parallel()
+	want := job.Manifest{
+		Task: "kept", AgentType: job.AgentCustom, Agent: job.Agent{Command: "bash -s", ClaudeModel: "sonnet"}, Env: map[string]string{"A": "1=2"},
+		Secrets: []string{"A", "B,2"}, Artifacts: []string{"dist/**", "a,b"}, Cwd: "/srv/a b", Sudo: true, Stdin: job.StdinOpen, TTY: true, TTYSize: "25x81",
+		Resources: job.Resources{CPU: 4, Memory: "2G", Disk: "20G"}, Timeout: 90, Lifecycle: job.Persistent, VM: "v", VMName: "n", TTL: 5400, VMTemplate: "t", OS: "debian-12",
+		Start: job.StartCold, Retry: job.RetryLost, Retries: 2, StatusMode: job.StatusDetailed, Notify: &job.Notify{URL: "https://ci.example/hooks"},
+		Network: job.Network{Bridge: "vmbr1", VLAN: 7, IP: "10.0.0.2/24", Gateway: "10.0.0.1", Egress: job.EgressAllow, Allow: []string{"github.com", "*.npmjs.org"}},
+	}
+	args := []string{"--env", "A=1=2", "--file", "flags_test.go:/tmp/f:0600"}
+	for _, f := range field.For(field.Submit) {
+		switch at := f.Of(want); {
+		case f.Name == "env" || f.Name == "files":
+		case at.IsZero():
+			t.Errorf("%s is not among what is tried", f.Name)
+		case f.On != "" || at.Kind() == reflect.Bool:
+			args = append(args, "--"+f.Flag)
+		case f.Each:
+			for _, entry := range at.Interface().([]string) {
+				args = append(args, "--"+f.Flag, entry)
+			}
+		case at.Kind() == reflect.Slice:
+			args = append(args, "--"+f.Flag, strings.Join(at.Interface().([]string), ","))
+		case f.Name == "ttl":
+			args = append(args, "--ttl", "1h30m")
+		default:
+			args = append(args, "--"+f.Flag, fmt.Sprint(at))
+		}
+	}
+	var f manifestFlags
+	cmd := &cobra.Command{}
+	f.register(&app{}, cmd, field.Submit)
+	got := job.Manifest{Task: "kept", Cwd: "/elsewhere", Network: job.Network{Allow: []string{"old.example"}}}
+	if err := cmd.ParseFlags(args); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.override(cmd, &got, nil); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Files) != 1 || got.Files[0].Path != "/tmp/f" || got.Files[0].Mode != "0600" {
+		t.Errorf("%+v", got.Files)
+	}
+	got.Files = nil
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
