@@ -54,7 +54,7 @@ func nextLinus(t *testing.T) string {
 // it. Both run jobs, each works on what was submitted at the other, and each takes over
 // from the other; then this version starts no more.
 func TestEngines_OfTwoVersions(t *testing.T) {
-	loops.AtNightOnly(t, "TestEngines_OneIsKilledInTheMiddleOfAJob has one engine take over from another; TestOpen_StateOfAnEarlierVersion changes the schema")
+	loops.AtNightOnly(t, "TestEngines_OneIsKilledInTheMiddleOfAJob has one engine take over from another; TestOpen_StateOfSchema9 opens what another version has written")
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess, "LINUS_DATABASE_URL="+pgtest.Start(t).Database(t), "MAX_JOBS=1")
 	l, c := newLedger(t), h.connect(t)

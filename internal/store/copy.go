@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,8 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-
-	"linus/internal/job"
 )
 
 // Copied counts what a Copy has copied, in this call and in calls before.
@@ -161,9 +158,6 @@ func (c *copying) job(ctx context.Context, id, before string) error {
 			return err
 		}
 	}
-	if err := c.oldContents(ctx, id, &rows[2]); err != nil {
-		return err
-	}
 	err := c.target.transaction(ctx, func(tx *tx) error {
 		for i, t := range tables {
 			if err := insertRows(ctx, tx, t.name, t.columns, t.insert, rows[i]); err != nil {
@@ -176,26 +170,6 @@ func (c *copying) job(ctx context.Context, id, before string) error {
 		return err
 	}
 	return c.files(ctx, id)
-}
-
-// oldContents adds the contents of a manifest's files that are older than their
-// table.
-func (c *copying) oldContents(ctx context.Context, id string, rows *[][]any) error {
-	m, err := c.source.Manifest(ctx, id)
-	var dropped *job.FieldError
-	if errors.As(err, &dropped) {
-		return nil
-	}
-	if err != nil || len(m.Files) == 0 || len(*rows) > 0 {
-		return err
-	}
-	var contents []string
-	for _, f := range m.Files {
-		contents = append(contents, f.Content)
-	}
-	text, err := json.Marshal(contents)
-	*rows = [][]any{{id, string(text)}}
-	return err
 }
 
 // scanValues reads rows of as many columns as are named.

@@ -14,11 +14,11 @@ import (
 	"linus/internal/pgtest"
 )
 
-// filled is a state directory of schema 1 with newer jobs, output, artifacts and
+// filled is a state directory of schema 9 with newer jobs, output, artifacts and
 // a pool in it.
 func filled(t *testing.T) (dir string, open, sealed job.Job) {
 	t.Helper()
-	dir = oldState(t)
+	dir = state9(t, Options{Dir: t.TempDir()}).Dir
 	s, err := Open(t.Context(), Options{Dir: dir, MaxOutput: 100})
 	if err != nil {
 		t.Fatal(err)
@@ -145,7 +145,7 @@ func TestCopy_TakesAllToPostgres(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if done.Jobs != 9 || done.Pools != 1 || done.Events < 3 || done.Bytes < 9200000 {
+	if done.Jobs != 26 || done.Pools != 2 || done.Events < 3 || done.Bytes < 9200000 {
 		t.Errorf("copied %+v", done)
 	}
 	target := openURL(t, url)

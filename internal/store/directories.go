@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,8 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"time"
-
-	"linus/internal/job"
 )
 
 // directories are the files of jobs on disk, in a directory for each job. They
@@ -213,16 +210,6 @@ func (d *directories) artifact(_ context.Context, id, path string) (io.ReadClose
 		return nil, errors.Join(err, root.Close())
 	}
 	return f, root.Close()
-}
-
-// oldManifest returns the manifest of a job that is older than the table of its
-// files' contents.
-func (d *directories) oldManifest(id string) (m job.Manifest, err error) {
-	data, err := os.ReadFile(d.path(id, "manifest.json"))
-	if err == nil {
-		err = json.Unmarshal(data, &m)
-	}
-	return m, err
 }
 
 func (d *directories) forget(id string) error { return os.RemoveAll(d.jobDir(id)) }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 
 	"linus/internal/job"
@@ -155,11 +154,6 @@ func (s *Store) Manifest(ctx context.Context, id string) (m job.Manifest, err er
 		return m, err
 	}
 	if !found[0].contents.Valid {
-		if old, ok := s.files.(*directories); ok {
-			if m, err := old.oldManifest(id); !errors.Is(err, fs.ErrNotExist) {
-				return m, err
-			}
-		}
 		return m, &job.FieldError{
 			Field: "manifest.files", Problem: "the contents of the job's files were removed when it was done",
 			Remedy: "give the files again",

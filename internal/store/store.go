@@ -82,7 +82,7 @@ type Store struct {
 }
 
 // Open opens the database, creates what is missing, and brings the schema up to
-// date. It refuses a database written by a newer linus.
+// date. It refuses a database written by a newer linus, or before the first release.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{
 		reserve: o.Reserve, maxOutput: cmp.Or(o.MaxOutput, 10<<20), maxJobs: o.MaxJobs, log: o.Log, patience: openPatience,
@@ -176,6 +176,10 @@ func (s *Store) migrate(ctx context.Context, d goose.Dialect, db *sql.DB, of sch
 	if current > target {
 		return fmt.Errorf("%s was written by a newer linus (schema %d, this one knows %d); "+
 			"run the newer linus, or %s", of.database, current, target, of.other)
+	}
+	if oldest := provider.ListSources()[0].Version; current != 0 && current < oldest {
+		return fmt.Errorf("%s was made by a version of linus before the first release (schema %d, this one needs %d); "+
+			"remove it, or %s", of.database, current, oldest, of.other)
 	}
 	applied, err := provider.Up(ctx)
 	if err != nil {
