@@ -99,7 +99,7 @@ type lateStore struct {
 	first atomic.Pointer[[]job.Job]
 }
 
-func (s *lateStore) Begun(ctx context.Context) ([]job.Job, error) {
+func (s *lateStore) InProgress(ctx context.Context) ([]job.Job, error) {
 	if first := s.first.Load(); first != nil {
 		return *first, nil
 	}
