@@ -20,26 +20,26 @@ timeout        .       .            .       .       .      .
 
 var at = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// pairs returns every pair of the picture, and whether it is allowed.
-func pairs(t *testing.T) map[[2]Status]bool {
+// pairs returns every pair of a picture of all states, and whether it is allowed.
+func pairs[S ~string](t *testing.T, picture string, all []S) map[[2]S]bool {
 	t.Helper()
-	rows := strings.Split(strings.TrimSpace(life), "\n")
+	rows := strings.Split(strings.TrimSpace(picture), "\n")
 	columns := strings.Fields(rows[0])
-	decided := map[[2]Status]bool{}
+	decided := map[[2]S]bool{}
 	for _, row := range rows[1:] {
 		cells := strings.Fields(row)
 		for i, to := range columns {
-			decided[[2]Status{Status(cells[0]), Status(to)}] = cells[i+1] == "x"
+			decided[[2]S{S(cells[0]), S(to)}] = cells[i+1] == "x"
 		}
 	}
-	if want := len(Statuses) * len(Statuses); len(decided) != want {
+	if want := len(all) * len(all); len(decided) != want {
 		t.Fatalf("the picture decides %d pairs of %d", len(decided), want)
 	}
 	return decided
 }
 
 func TestStatus_EveryPairIsDecided(t *testing.T) {
-	decided := pairs(t)
+	decided := pairs(t, life, Statuses)
 	for _, from := range Statuses {
 		for _, to := range Statuses {
 			want, ok := decided[[2]Status{from, to}]
@@ -75,7 +75,7 @@ func TestStatus_UnknownOnesGoNowhere(t *testing.T) {
 }
 
 func TestStatus_TerminalIsWhereNothingFollows(t *testing.T) {
-	decided := pairs(t)
+	decided := pairs(t, life, Statuses)
 	for _, from := range Statuses {
 		follows := false
 		for _, to := range Statuses {

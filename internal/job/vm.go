@@ -1,6 +1,9 @@
 package job
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // VMState is the state of a VM of ours.
 type VMState string
@@ -18,9 +21,35 @@ const (
 	VMForgotten VMState = "forgotten"
 )
 
+// VMStates lists every state. A job without a VM has none of them, the empty one.
+var VMStates = []VMState{VMIntended, VMCreated, VMDestroyed, VMReleased, VMLeftAlone, VMForgotten}
+
+// vmTransitions is the whole life of a job's VM as data: from a state, the ones that may
+// follow. One that is another job's is entered when it is created already, and a pool's is
+// given back, by a job that then has none, when it does not answer. After a VM was destroyed
+// another that a create has left can be found, which is left alone.
+var vmTransitions = map[VMState][]VMState{
+	"":          {VMIntended, VMCreated},
+	VMIntended:  {VMCreated, VMDestroyed, VMLeftAlone},
+	VMCreated:   {"", VMDestroyed, VMReleased, VMLeftAlone},
+	VMDestroyed: {VMLeftAlone},
+	VMLeftAlone: {VMDestroyed, VMForgotten},
+}
+
+// CanBecome reports whether a job's VM may go from s to next.
+func (s VMState) CanBecome(next VMState) bool { return slices.Contains(vmTransitions[s], next) }
+
 // Settled reports whether the VM's job is finished with it.
 func (s VMState) Settled() bool {
 	return s == VMDestroyed || s == VMReleased || s == VMLeftAlone || s == VMForgotten
+}
+
+// VMState is the state of the job's VM; empty: it has none.
+func (j Job) VMState() VMState {
+	if j.VM == nil {
+		return ""
+	}
+	return j.VM.State
 }
 
 // VM is a virtual machine of ours. Job and Owner are the markers that prove it.

@@ -25,6 +25,9 @@ func TestForget_RemovesOldEndedJobsWithTheirFiles(t *testing.T) {
 		t.Helper()
 		m := job.Manifest{Task: "x", AgentType: job.AgentScript, Lifecycle: lifecycle}
 		j := job.Job{ID: id, Manifest: m, Status: job.Pending, CreatedAt: old}
+		if state != "" {
+			j.VM = &job.VM{Name: "vm", State: job.VMIntended}
+		}
 		if _, _, err := s.Insert(ctx, j, "key-"+id, job.Limits{}); err != nil {
 			t.Fatal(err)
 		}
@@ -32,7 +35,7 @@ func TestForget_RemovesOldEndedJobsWithTheirFiles(t *testing.T) {
 			return
 		}
 		_, err := s.Update(ctx, id, func(j *job.Job) ([]job.Event, error) {
-			j.VM = &job.VM{Name: "vm", State: state}
+			j.VM.State = state
 			j.Decide(job.Outcome{Status: job.Failed, Reason: job.ReasonInternal, At: ended})
 			return []job.Event{{Kind: job.EventDecided}}, j.Finish(ended)
 		})

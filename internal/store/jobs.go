@@ -16,7 +16,7 @@ import (
 )
 
 // ErrForbidden is returned for a change that the life of a job does not allow:
-// a status that may not follow, or a decided outcome changed.
+// a status of it or a state of its VM that may not follow, or a decided outcome changed.
 var ErrForbidden = errors.New("not allowed in the life of a job")
 
 // document is the part of a job that Update rewrites: the job without its
@@ -48,8 +48,8 @@ func (s *Store) Job(ctx context.Context, id string) (job.Job, error) {
 }
 
 // Update changes one job in a transaction; see executor.Store. It refuses, with
-// ErrForbidden, a status that may not follow the present one and any change of
-// a decided outcome. Of the output's counts it writes Incomplete and Why;
+// ErrForbidden, a status of the job or a state of its VM that may not follow the present
+// one, and any change of a decided outcome. Of the output's counts it writes Incomplete and Why;
 // SealOutput writes the rest, and the job that change gets and Update returns has them of
 // sealed streams only. change must not call the store: it runs in the
 // store's only writer, and may run again, with the job as it is then.
@@ -90,7 +90,7 @@ func (u *updating) run(ctx context.Context, tx *tx) error {
 		return job.ErrNotFound
 	}
 	j := found[0].job
-	before, manifest, stdout, stderr, engine, principal := j.Status, j.Manifest, j.Stdout, j.Stderr, j.Engine, j.Principal
+	status, vm, manifest, stdout, stderr, engine, principal := j.Status, j.VMState(), j.Manifest, j.Stdout, j.Stderr, j.Engine, j.Principal
 	written := columns(j)
 	decided, err := json.Marshal(j.Outcome)
 	if err != nil {
@@ -104,7 +104,7 @@ func (u *updating) run(ctx context.Context, tx *tx) error {
 	stdout.Incomplete, stdout.Why = j.Stdout.Incomplete, j.Stdout.Why
 	stderr.Incomplete, stderr.Why = j.Stderr.Incomplete, j.Stderr.Why
 	j.ID, j.Manifest, j.Stdout, j.Stderr, j.Engine, j.Principal = u.id, manifest, stdout, stderr, engine, principal
-	if err := allowed(before, decided, j); err != nil {
+	if err := allowed(status, vm, decided, j); err != nil {
 		return err
 	}
 	u.job = j
@@ -125,12 +125,12 @@ func (u *updating) result(err error) (job.Job, error) {
 	}
 }
 
-// allowed compares a changed job with its previous status and outcome (as
+// allowed compares a changed job with its previous status, VM's state and outcome (as
 // JSON). A decided outcome may gain one thing later: the exit code and duration
 // of a task that did not end by itself.
-func allowed(before job.Status, decided []byte, j job.Job) error {
-	if j.Status != before && !before.CanBecome(j.Status) {
-		return fmt.Errorf("%w: status %s cannot become %q", ErrForbidden, before, string(j.Status))
+func allowed(status job.Status, vm job.VMState, decided []byte, j job.Job) error {
+	if err := follows(status, vm, j); err != nil {
+		return err
 	}
 	if string(decided) == "null" {
 		return nil
@@ -155,6 +155,17 @@ func allowed(before job.Status, decided []byte, j job.Job) error {
 	}
 	if !same {
 		return fmt.Errorf("%w: outcome %s is decided, it cannot become %s", ErrForbidden, decided, now)
+	}
+	return nil
+}
+
+// follows compares a changed job with its previous status and VM's state.
+func follows(status job.Status, vm job.VMState, j job.Job) error {
+	if j.Status != status && !status.CanBecome(j.Status) {
+		return fmt.Errorf("%w: status %s cannot become %q", ErrForbidden, status, string(j.Status))
+	}
+	if now := j.VMState(); now != vm && !vm.CanBecome(now) {
+		return fmt.Errorf("%w: the state of its VM, %q, cannot become %q", ErrForbidden, string(vm), string(now))
 	}
 	return nil
 }

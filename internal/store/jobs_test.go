@@ -258,6 +258,36 @@ func TestUpdate_AllowsOnlyWhatTheTableAllows(t *testing.T) {
 	}
 }
 
+func TestUpdate_AllowsOnlyWhatTheTableOfVMsAllows(t *testing.T) {
+	s := newStore(t)
+	states := append([]job.VMState{"", "nonsense"}, job.VMStates...)
+	in := func(state job.VMState) *job.VM {
+		if state == "" {
+			return nil
+		}
+		return &job.VM{ID: 100, Name: "vm", State: state}
+	}
+	for _, from := range states {
+		for _, to := range states {
+			j := newJob("echo")
+			j.VM = in(from)
+			insert(t, s, j)
+			_, err := s.Update(t.Context(), j.ID, func(j *job.Job) ([]job.Event, error) {
+				j.VM = in(to)
+				return nil, nil
+			})
+			want := from == to || from.CanBecome(to)
+			if (err == nil) != want || err != nil && !errors.Is(err, ErrForbidden) {
+				t.Errorf("%q to %q: allowed %v, got %v", from, to, want, err)
+			}
+			stored, err := s.Job(t.Context(), j.ID)
+			if is := stored.VMState(); err != nil || want && is != to || !want && is != from {
+				t.Errorf("%q to %q: it is %q, %v", from, to, is, err)
+			}
+		}
+	}
+}
+
 func TestUpdate_LearnsLaterHowAKilledTaskEnded(t *testing.T) {
 	s := newStore(t)
 	id := insert(t, s, newJob("echo")).ID

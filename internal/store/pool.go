@@ -130,13 +130,13 @@ func (s *Store) Claim(ctx context.Context, id, pool string, choose func(j *job.J
 			return err
 		}
 		idle = slices.DeleteFunc(idle, func(m job.Job) bool { return m.Member.Pool != pool })
-		before := j.Status
+		status, vm := j.Status, j.VMState()
 		at, events := choose(&j, idle)
 		claimed = at >= 0
 		if claimed {
 			maker = idle[at]
-			if j.Status != before && !before.CanBecome(j.Status) {
-				return fmt.Errorf("%w: status %s cannot become %q", ErrForbidden, before, string(j.Status))
+			if err := follows(status, vm, j); err != nil {
+				return err
 			}
 			if err := errors.Join(updateRow(tx, nil, maker, nil), updateRow(tx, nil, j, events)); err != nil {
 				return err

@@ -38,7 +38,9 @@ func TestInsert_CountsWhatThePrincipalHas(t *testing.T) {
 	end := func(id string) {
 		t.Helper()
 		update(t, s, id, func(j *job.Job) ([]job.Event, error) {
-			j.VM = &job.VM{Job: j.ID, State: job.VMDestroyed}
+			if j.VM != nil {
+				j.VM.State = job.VMDestroyed
+			}
 			j.Outcome = &job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, At: at}
 			j.Status, j.CompletedAt = job.Failed, at
 			return nil, nil
@@ -66,9 +68,7 @@ func TestInsert_CountsWhatThePrincipalHas(t *testing.T) {
 		if err := add(of(t, ""), l); err != nil {
 			t.Errorf("the operator: %v", err)
 		}
-		for state, passes := range map[job.VMState]bool{ // its result is there, its VM not gone yet
-			job.VMIntended: l.Jobs > 0, job.VMCreated: l.Jobs > 0, job.VMLeftAlone: l.Jobs > 0, job.VMForgotten: l.PerHour == 0,
-		} {
+		for _, state := range []job.VMState{job.VMIntended, job.VMCreated, job.VMLeftAlone} { // its result is there, its VM not gone yet
 			update(t, s, first.ID, func(j *job.Job) ([]job.Event, error) {
 				j.VM = &job.VM{Job: j.ID, State: state}
 				j.Outcome = &job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, At: at}
@@ -76,7 +76,7 @@ func TestInsert_CountsWhatThePrincipalHas(t *testing.T) {
 				return nil, nil
 			})
 			next := of(t, name)
-			if err := add(next, l); (err == nil) != passes {
+			if err := add(next, l); (err == nil) != (l.Jobs > 0) {
 				t.Errorf("%s, after the first has ended, with its VM %s: %v", says, state, err)
 			} else if err == nil {
 				end(next.ID)
@@ -96,8 +96,20 @@ func TestInsert_CountsWhatThePrincipalHas(t *testing.T) {
 			j.Status, j.CompletedAt = job.Failed, at
 			return nil, nil
 		})
-		if err := add(of(t, name+"k"), l); (err == nil) != (l.Jobs > 0) {
+		next := of(t, name+"k")
+		if err := add(next, l); (err == nil) != (l.Jobs > 0) {
 			t.Errorf("%s, after a job that keeps its VM: %v", says, err)
+		} else if err == nil {
+			end(next.ID)
+		}
+		for _, state := range []job.VMState{job.VMLeftAlone, job.VMForgotten} {
+			update(t, s, kept.ID, func(j *job.Job) ([]job.Event, error) {
+				j.VM.State = state
+				return nil, nil
+			})
+		}
+		if err := add(of(t, name+"k"), l); (err == nil) != (l.PerHour == 0) {
+			t.Errorf("%s, after a VM is forgotten: %v", says, err)
 		}
 	}
 	shares := of(t, "sharer", func(j *job.Job) { j.Manifest.VM = "dev" })
@@ -114,7 +126,7 @@ func TestInsert_CountsWhatThePrincipalHas(t *testing.T) {
 func TestOfClient_HasVMsThatAreLeftAlone(t *testing.T) {
 	s := openStore(t, Options{Dir: t.TempDir()})
 	for _, principal := range []string{"alice", ""} {
-		j := of(t, principal, func(j *job.Job) { j.Client = "cli" })
+		j := of(t, principal, func(j *job.Job) { j.Client, j.VM = "cli", &job.VM{Job: j.ID, State: job.VMIntended} })
 		if _, _, err := s.Insert(t.Context(), j, "", job.Limits{}); err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,52 @@
+package job
+
+import (
+	"slices"
+	"testing"
+)
+
+// The whole life of a job's VM, every pair decided by hand: a row is the state now, a
+// column the one that may follow (x). none is a job without a VM.
+const vmLife = `
+              none intended created destroyed released left_alone forgotten
+none          .    x        x       .         .        .          .
+intended      .    .        x       x         .        x          .
+created       x    .        .       x         x        x          .
+destroyed     .    .        .       .         .        x          .
+released      .    .        .       .         .        .          .
+left_alone    .    .        .       x         .        .          x
+forgotten     .    .        .       .         .        .          .
+`
+
+func TestVMState_EveryPairIsDecided(t *testing.T) {
+	const none = VMState("none")
+	all := append([]VMState{none}, VMStates...)
+	stored := func(s VMState) VMState {
+		if s == none {
+			return ""
+		}
+		return s
+	}
+	for pair, want := range pairs(t, vmLife, all) {
+		if !slices.Contains(all, pair[0]) || !slices.Contains(all, pair[1]) {
+			t.Fatalf("%v is in the picture, and is no pair of states", pair)
+		}
+		if got := stored(pair[0]).CanBecome(stored(pair[1])); got != want {
+			t.Errorf("%s can become %s: %v, want %v", pair[0], pair[1], got, want)
+		}
+	}
+	for _, s := range append([]VMState{""}, VMStates...) {
+		if s.CanBecome("nonsense") || VMState("nonsense").CanBecome(s) {
+			t.Errorf("%q and a state that is unknown follow each other", s)
+		}
+	}
+}
+
+func TestVMState_OfAJob(t *testing.T) {
+	if got := (Job{}).VMState(); got != "" {
+		t.Errorf("without a VM: %q", got)
+	}
+	if got := (Job{VM: &VM{State: VMCreated}}).VMState(); got != VMCreated {
+		t.Errorf("with one: %q", got)
+	}
+}
