@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"al.essio.dev/pkg/shellescape"
+	"github.com/spf13/cobra"
+
+	"linus/internal/job"
+	"linus/internal/lazyregexp"
+	"linus/internal/term"
+	"linus/internal/worktree"
+)
+
+// takeFlags say what is taken back of a run.
+type takeFlags struct {
+	pull        []string
+	diff, apply bool
+
+	anyway bool   // apply what a command that failed has changed, too
+	to     string // the directory that files are pulled to
+}
+
+var runArchive = lazyregexp.New(`^linus-run/\.([A-Za-z0-9_-]+)/([A-Z2-7]+)\.after\.tgz$`)
+
+// runOf returns the run that a job is.
+func runOf(j job.Job) (treeRun, bool) {
+	for _, pattern := range j.Manifest.Artifacts {
+		if m := runArchive.FindStringSubmatch(pattern); m != nil {
+			return treeRun{name: m[1], token: m[2]}, true
+		}
+	}
+	return treeRun{}, false
+}
+
+// takeUp goes on with a run that somebody has detached from, or takes from one that has
+// ended.
+func (a *app) takeUp(cmd *cobra.Command, args []string, f runFlags) error {
+	if len(args) > 0 || f.repository != "" {
+		return usage("--job takes up a run that there is; give neither a command nor --repo")
+	}
+	s, err := a.attach(cmd.Context(), false)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	j, err := s.Job(cmd.Context(), f.job)
+	if err != nil {
+		return err
+	}
+	r, ok := runOf(j)
+	if !ok {
+		return usage("job %s is not one of linus run; linus job attach and linus job artifacts get are for all jobs", j.ID)
+	}
+	t, err := worktree.Find(cmd.Context(), ".")
+	if err == nil && t.Name != r.name {
+		err = fmt.Errorf("%s was sent from another directory (%s) than this one (%s)", j.ID, r.name, t.Name)
+	}
+	if err != nil && (f.apply || len(f.pull) > 0) {
+		return asUsage(err)
+	}
+	f.to, f.anyway = t.Root, true
+	return a.finishRun(cmd.Context(), s, j, t, r, f.takeFlags, conversation{
+		input: !j.Status.Terminal() && j.Manifest.Stdin == job.StdinOpen && !j.Stdin.Closed && hasInput(a.stdin), joining: true,
+	})
+}
+
+// finishRun follows a run to its end and takes what is to be taken of it.
+func (a *app) finishRun(ctx context.Context, s *session, j job.Job, t worktree.Tree, r treeRun, f takeFlags, c conversation) error {
+	c.again = "linus run --job " + j.ID
+	if f.diff {
+		c.again += " --diff"
+	}
+	if f.apply {
+		c.again += " --apply"
+	}
+	for _, name := range f.pull {
+		c.again += " --pull " + shellescape.Quote(name)
+	}
+	ended := a.converse(ctx, s, j, c)
+	var code exitError
+	if ended != nil && !errors.As(ended, &code) {
+		return fmt.Errorf("%w\nthe run goes on: %s", ended, c.again)
+	}
+	after, cancel := context.WithCancel(context.WithoutCancel(ctx)) // Ctrl-C was for the command
+	defer cancel()
+	j, err := s.Job(after, j.ID)
+	switch {
+	case err != nil || !j.Status.Terminal():
+		return errors.Join(err, ended) // detached
+	case j.Outcome.ExitCode == nil && len(j.Artifacts) == 0: // it has not run, and why is said
+		return ended
+	}
+	if err := a.takeRun(after, s, j, t, r, f); err != nil {
+		a.note("linus: %s", strings.ReplaceAll(err.Error(), "\n", "\n  "))
+		if ended == nil {
+			ended = exitError(exitFailure)
+		}
+	}
+	return ended
+}
+
+// takeRun takes what is to be taken of a run that has ended.
+func (a *app) takeRun(ctx context.Context, s *session, j job.Job, t worktree.Tree, r treeRun, f takeFlags) error {
+	failed := a.pullRun(ctx, s, j, t, r, f)
+	if !f.diff && !f.apply {
+		return failed
+	}
+	changes, err := a.changesOf(ctx, s, j, t, r)
+	switch {
+	case err != nil:
+		return errors.Join(failed, err)
+	case len(changes) == 0:
+		a.note("it has changed nothing of the tree")
+		return failed
+	}
+	if f.diff {
+		if err := a.showDiff(changes); err != nil {
+			return errors.Join(failed, err)
+		}
+	}
+	if !f.apply {
+		return failed
+	}
+	if j.Status != job.Success && !f.anyway {
+		return errors.Join(failed, fmt.Errorf("the command failed, so what it has changed is not taken; if it is to be: linus run --job %s --apply", j.ID))
+	}
+	for _, c := range changes {
+		if err := t.Apply(c); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("not applied: %s: %w", c.Name, err))
+			continue
+		}
+		a.note("applied: %s", c.Name)
+	}
+	return failed
+}
+
+// pullRun brings files of a run back, each to where it is in the tree.
+func (a *app) pullRun(ctx context.Context, s *session, j job.Job, t worktree.Tree, r treeRun, f takeFlags) (failed error) {
+	if len(f.pull) == 0 {
+		return nil
+	}
+	root, err := os.OpenRoot(f.to)
+	if err != nil {
+		return err
+	}
+	defer root.Close() //nolint:errcheck // nothing is written through it
+	for _, name := range f.pull {
+		from := r.pulled(path.Join(t.Sub, filepath.ToSlash(name)))
+		isPart := func(of string) bool { return of == from || strings.HasPrefix(of, from+"/") }
+		found := false
+		for _, file := range j.Artifacts {
+			to, ok := strings.CutPrefix(file.Path, r.tree()+"/")
+			if !isPart(file.Path) || !ok {
+				continue
+			}
+			found = true
+			err := worktree.Reachable(root, to)
+			if err == nil {
+				err = fetch(ctx, s, j.ID, file.Path, root, to, true)
+			}
+			if err != nil {
+				failed = errors.Join(failed, fmt.Errorf("not pulled: %w", err))
+				continue
+			}
+			a.note("pulled: %s", to)
+		}
+		for _, skipped := range j.ArtifactsSkipped {
+			if isPart(skipped.Path) && !strings.Contains(skipped.Reason, "; /** behind it") && !strings.Contains(skipped.Reason, "nothing there matches") {
+				found = true
+				failed = errors.Join(failed, fmt.Errorf("not pulled: %s: %s", strings.TrimPrefix(skipped.Path, r.tree()+"/"), skipped.Reason))
+			}
+		}
+		switch {
+		case found:
+		case slices.Contains(j.Manifest.Artifacts, wildcards.Replace(from)):
+			failed = errors.Join(failed, fmt.Errorf("not pulled: %s: there is no such file in the VM", name))
+		default:
+			failed = errors.Join(failed, fmt.Errorf("not pulled: %s: it was not asked for when the run began", name))
+		}
+	}
+	return failed
+}
+
+// changesOf returns what a run's command has changed of the tree.
+func (a *app) changesOf(ctx context.Context, s *session, j job.Job, t worktree.Tree, r treeRun) ([]worktree.Change, error) {
+	var archives []io.Reader
+	for _, of := range []string{"before", "after"} {
+		name := r.archive(of)
+		if !slices.ContainsFunc(j.Artifacts, func(f job.Artifact) bool { return f.Path == name }) {
+			why := "the command was ended before that"
+			for _, skipped := range j.ArtifactsSkipped {
+				if skipped.Path == name && !strings.Contains(skipped.Reason, "nothing there matches") {
+					why = skipped.Reason
+				}
+			}
+			return nil, fmt.Errorf("what it has changed was not kept: %s", why)
+		}
+		from, _, err := s.OpenArtifact(ctx, j.ID, name)
+		if err != nil {
+			return nil, err
+		}
+		defer from.Close() //nolint:errcheck // only read
+		archives = append(archives, from)
+	}
+	changes, left, err := worktree.ReadChanges(archives[0], archives[1])
+	for _, line := range left[:min(len(left), mostLeftOut)] {
+		a.note("left out: %s", line)
+	}
+	return t.Ours(ctx, changes), err
+}
+
+// showDiff writes changes as a patch. On a terminal nothing in them hides anything: what a
+// terminal would obey is written as an escape.
+func (a *app) showDiff(changes []worktree.Change) error {
+	for _, c := range changes {
+		patch := c.Diff()
+		if isTerminal(a.stdout) {
+			patch = []byte(term.Visible(string(patch)))
+		}
+		if _, err := a.stdout.Write(patch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
