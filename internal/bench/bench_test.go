@@ -2,10 +2,14 @@ package bench
 
 import (
 	"bytes"
+	"encoding/xml"
 	"flag"
+	"math"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -25,10 +29,7 @@ func TestReport_IsMadeFromTheMeasurements(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plots, err := Plots(all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	plots := Plots(all)
 	doctest.Keep(t, "benchmark", Report(all, plots), *update)
 	docs := filepath.Join(root, "embed", "docs")
 	for name, svg := range plots {
@@ -102,5 +103,48 @@ process lab: linked clone
 	got := Report([]Series{s}, map[string][]byte{"process": nil})
 	if strings.Join(strings.Fields(want), " ") != strings.Join(strings.Fields(got), " ") {
 		t.Errorf("(-want +got):\n%s", cmp.Diff(want, got))
+	}
+}
+
+// Bars are as long as their medians, and lines reach to the 90th percentiles; both end where the
+// axis says.
+func TestPlots_AreToScale(t *testing.T) {
+	of := func(row string, ms ...float64) Series {
+		s := Series{About: About{Row: row}}
+		for _, v := range ms {
+			s.Samples = append(s.Samples, Sample{FirstOutput: v})
+		}
+		return s
+	}
+	plots := Plots([]Series{of("linked", 1000, 1000, 3000), of("floor", 2000), of("burst", 500, 1000)})
+	for name, svg := range plots {
+		if err := xml.Unmarshal(svg, new(any)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	all := func(pattern, svg string) (numbers []float64) {
+		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(svg, -1) {
+			n, err := strconv.ParseFloat(m[1], 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			numbers = append(numbers, n)
+		}
+		return numbers
+	}
+	svg := string(plots["process"])
+	zero, two := all(`<text x="([0-9.]+)"[^>]*>0<`, svg), all(`<text x="([0-9.]+)"[^>]*>2<`, svg)
+	widths, ends := all(`<rect x="165.0" y="[0-9.]+" width="([0-9.]+)"`, svg), all(`H([0-9.]+)M`, svg)
+	if len(zero) != 1 || len(two) != 1 || len(widths) != 2 || len(ends) != 2 {
+		t.Fatalf("0 at %v, 2 at %v, bars %v, lines to %v in %s", zero, two, widths, ends, svg)
+	}
+	second := (two[0] - zero[0]) / 2
+	for i, want := range []struct{ got, seconds float64 }{{widths[0], 1}, {widths[1], 2}, {ends[0] - zero[0], 3}, {ends[1] - zero[0], 2}} {
+		if math.Abs(want.got-want.seconds*second) > 0.2 {
+			t.Errorf("%d: %g, want %g seconds of %g", i, want.got, want.seconds, second)
+		}
+	}
+	if steps := all(`H[0-9.]+V([0-9.]+)`, string(plots["burst"])); len(steps) != 2 || steps[0] != 120 || steps[1] != 30 {
+		t.Errorf("the burst's steps are %v", steps)
 	}
 }

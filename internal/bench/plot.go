@@ -1,16 +1,11 @@
 package bench
 
 import (
-	"bytes"
 	"fmt"
-	"image/color"
+	"html"
+	"math"
 	"slices"
 	"strings"
-
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/font"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
 )
 
 // plotTitles are the plots' titles: those of a Row.Plot, and that of the burst.
@@ -27,7 +22,7 @@ func PlotFile(name string) string { return "benchmark-" + name + ".svg" }
 // Plots returns the plots there are measurements for, as SVG by name: of each lab the
 // times to first output (bars to the median, lines to the 90th percentile), and of the
 // burst how many jobs have their first output after how long.
-func Plots(all []Series) (map[string][]byte, error) {
+func Plots(all []Series) map[string][]byte {
 	plots := map[string][]byte{}
 	for name, title := range plotTitles {
 		var rows []Series
@@ -37,110 +32,95 @@ func Plots(all []Series) (map[string][]byte, error) {
 				rows = append(rows, s)
 			}
 		}
-		if len(rows) == 0 {
-			continue
+		if len(rows) > 0 {
+			plots[name] = bars(title, rows)
 		}
-		svg, err := bars(title, rows)
-		if err != nil {
-			return nil, fmt.Errorf("plot %s: %w", name, err)
-		}
-		plots[name] = svg
 	}
 	if i := slices.IndexFunc(all, func(s Series) bool { return s.About.Row == "burst" }); i >= 0 {
-		svg, err := steps(plotTitles["burst"], all[i].values(FirstOutput))
-		if err != nil {
-			return nil, fmt.Errorf("plot burst: %w", err)
-		}
-		plots["burst"] = svg
+		plots["burst"] = steps(plotTitles["burst"], all[i].values(FirstOutput))
 	}
-	return plots, nil
+	return plots
 }
-
-var (
-	barColour  = color.RGBA{R: 0x4c, G: 0x8b, B: 0xc9, A: 0xff}
-	lineColour = color.RGBA{R: 0x33, G: 0x33, B: 0x33, A: 0xff}
-)
 
 // bars draws a bar for each series, the first one on top.
-func bars(title string, rows []Series) ([]byte, error) {
-	p := newPlot(title, "seconds")
-	var medians plotter.Values
-	var names []string
-	var spread spreads
-	for i, s := range slices.Backward(rows) {
+func bars(title string, rows []Series) []byte {
+	const each = 26
+	most := 0.0
+	for _, s := range rows {
+		most = max(most, quantile(s.values(FirstOutput), 0.9)/1000)
+	}
+	c := newChart(title, "seconds", 165, float64(each*len(rows)), most)
+	for i, s := range rows {
 		values := s.values(FirstOutput)
-		median, p90 := quantile(values, 0.5)/1000, quantile(values, 0.9)/1000
-		at := float64(len(rows) - 1 - i)
-		medians = append(medians, median)
-		names = append(names, shortTitle(s.About.Row)+strings.Repeat("\u00a0", 5)) // room for a wider font
-		spread.XYs = append(spread.XYs, plotter.XY{X: median, Y: at})
-		spread.XErrors = append(spread.XErrors, struct{ Low, High float64 }{0, p90 - median})
+		median, p90 := c.x(quantile(values, 0.5)/1000), c.x(quantile(values, 0.9)/1000)
+		y := top + each*(float64(i)+0.5)
+		_, short, _ := strings.Cut(titleOf(s.About.Row), ": ") // the plot's title names the lab
+		c.text(c.left-8, y+3.5, 10, "end", short)
+		c.add(`<rect x="%.1f" y="%.1f" width="%.1f" height="14" fill="#4c8bc9"/>`, c.left, y-7, median-c.left)
+		c.add(`<path d="M%.1f %.1fH%.1fM%.1f %.1fv5" stroke="#333"/>`, median, y, p90, p90, y-2.5)
 	}
-	chart, err := plotter.NewBarChart(medians, vg.Points(14))
-	if err != nil {
-		return nil, err
-	}
-	chart.Horizontal, chart.Color, chart.LineStyle.Width = true, barColour, 0
-	lines, err := plotter.NewXErrorBars(spread)
-	if err != nil {
-		return nil, err
-	}
-	lines.Color = lineColour
-	p.Add(plotter.NewGrid(), chart, lines)
-	p.NominalY(names...)
-	return draw(p, vg.Points(float64(90+26*len(rows))))
-}
-
-// spreads are points with the distance to their 90th percentile.
-type spreads struct {
-	plotter.XYs
-	plotter.XErrors
+	return c.end()
 }
 
 // steps draws how many of the values are below each of them.
-func steps(title string, sorted []float64) ([]byte, error) {
-	p := newPlot(title, "seconds to first output")
-	p.Y.Label.Text, p.Y.Min = "share of jobs, %", 0
-	points := plotter.XYs{{X: 0, Y: 0}}
+func steps(title string, sorted []float64) []byte {
+	c := newChart(title, "seconds to first output", 60, 180, sorted[len(sorted)-1]/1000)
+	c.text(10, 20, 10, "start", "share of jobs")
+	for share := 0.0; share <= 100; share += 20 {
+		y := c.bottom - (c.bottom-top)*share/100
+		c.add(`<path d="M%.1f %.1fH%d" stroke="#ccc"/>`, c.left, y, right)
+		c.text(c.left-6, y+3.5, 10, "end", fmt.Sprintf("%g %%", share))
+	}
+	line := fmt.Sprintf("M%.1f %.1f", c.left, c.bottom)
 	for i, v := range sorted {
-		points = append(points, plotter.XY{X: v / 1000, Y: 100 * float64(i+1) / float64(len(sorted))})
+		line += fmt.Sprintf("H%.1fV%.1f", c.x(v/1000), c.bottom-(c.bottom-top)*float64(i+1)/float64(len(sorted)))
 	}
-	line, err := plotter.NewLine(points)
-	if err != nil {
-		return nil, err
-	}
-	line.StepStyle, line.Color, line.Width = plotter.PostStep, barColour, vg.Points(1.5)
-	p.Add(plotter.NewGrid(), line)
-	return draw(p, vg.Points(240))
+	c.add(`<path d="%s" fill="none" stroke="#4c8bc9" stroke-width="1.5"/>`, line)
+	return c.end()
 }
 
-// newPlot returns a plot on white, to be read on any page. Its padding leaves room for
-// fonts that are wider than the one it is laid out with.
-func newPlot(title, x string) *plot.Plot {
-	p := plot.New()
-	p.BackgroundColor = color.White
-	p.Title.Text, p.Title.Padding, p.X.Label.Text, p.X.Min = title, vg.Points(8), x, 0
-	for _, style := range []*font.Font{&p.Title.TextStyle.Font, &p.X.Label.TextStyle.Font, &p.Y.Label.TextStyle.Font, &p.X.Tick.Label.Font, &p.Y.Tick.Label.Font} {
-		style.Variant = "Sans"
-	}
-	p.Y.Padding = vg.Points(8)
-	return p
+// chart is a plot on white, to be read on any page, with time from left to right.
+type chart struct {
+	strings.Builder
+	left, bottom float64
+	most         float64 // seconds, at the right end
 }
 
-// draw returns a plot as SVG.
-func draw(p *plot.Plot, height vg.Length) ([]byte, error) {
-	w, err := p.WriterTo(vg.Points(600), height, "svg")
-	if err != nil {
-		return nil, err
+// Where the area of a chart begins and ends; its text is above and below.
+const top, right, width = 30, 580, 600
+
+// newChart draws what is around the area, whose height is given.
+func newChart(title, x string, left, height, most float64) *chart {
+	step := math.Pow(10, math.Floor(math.Log10(most)))
+	for _, part := range []float64{0.2, 0.5, 1, 2} { // at most 6 lines
+		if most/(step*part) < 6 {
+			step *= part
+			break
+		}
 	}
-	var b bytes.Buffer
-	_, err = w.WriteTo(&b)
-	const laidOut, elsewhere = "Liberation Sans", "Liberation Sans, Arial, Helvetica, sans-serif" // of the same widths
-	return bytes.ReplaceAll(b.Bytes(), []byte("font-family:"+laidOut), []byte("font-family:"+elsewhere)), err
+	c := &chart{left: left, bottom: top + height, most: most * 1.02}
+	c.add(`<svg xmlns="http://www.w3.org/2000/svg" role="img" width="%dpt" height="%gpt" viewBox="0 0 %[1]d %[2]g" font-family="Liberation Sans, Arial, Helvetica, sans-serif">`, width, c.bottom+40)
+	c.add(`<title>%s</title>`, html.EscapeString(title))
+	c.add(`<rect width="100%%" height="100%%" fill="#fff"/>`)
+	c.text(width/2, 18, 12, "middle", title)
+	c.text((left+right)/2, c.bottom+34, 12, "middle", x)
+	for i := 0.0; i*step <= c.most; i++ {
+		c.add(`<path d="M%.1f %dV%g" stroke="#ccc"/>`, c.x(i*step), top, c.bottom)
+		c.text(c.x(i*step), c.bottom+16, 10, "middle", fmt.Sprintf("%.3g", i*step))
+	}
+	return c
 }
 
-// shortTitle is a row's title without its lab, which the plot's title names.
-func shortTitle(row string) string {
-	_, short, _ := strings.Cut(titleOf(row), ": ")
-	return short
+// x returns where a time is.
+func (c *chart) x(seconds float64) float64 { return c.left + (right-c.left)*seconds/c.most }
+
+func (c *chart) add(format string, args ...any) { fmt.Fprintf(c, format+"\n", args...) }
+
+func (c *chart) text(x, y float64, size int, anchor, text string) {
+	c.add(`<text x="%.1f" y="%.1f" font-size="%d" text-anchor="%s">%s</text>`, x, y, size, anchor, html.EscapeString(text))
+}
+
+func (c *chart) end() []byte {
+	c.add("</svg>")
+	return []byte(c.String())
 }
