@@ -54,15 +54,15 @@ func TestDocs_SaysWhatEachRoleMayDo(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("Each role includes those above it. For an admin, what is said to be \"one's own\" is everybody's.\n\n| role | verb of the engine | about | toolset |\n| --- | --- | --- | --- |\n")
 	for _, role := range job.Roles {
-		for _, a := range job.Accesses() {
-			if a.Role != role {
+		for _, v := range job.Verbs() {
+			if v.Role != role {
 				continue
 			}
-			of := about[a.Of]
+			of := about[v.Of]
 			if role == job.RoleAdmin {
 				of = "everybody's"
 			}
-			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", a.Role, a.Verb, of, strings.Join(a.Toolsets, ", "))
+			fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", v.Role, v.Name, of, strings.Join(v.Toolsets, ", "))
 		}
 	}
 	doctest.Keep(t, "roles", b.String(), *update)

@@ -104,13 +104,14 @@ var arrows = map[string][]string{
 	"internal/providertest":  {"internal/job"},
 	"internal/sshtest":       {},
 	"internal/tlstest":       {},
+	"internal/verbtest":      {},
 }
 
 // leaves may be imported by every package: they import none of ours.
 var leaves = []string{"internal/envfile", "internal/lazyregexp", "internal/term"}
 
 // testOnly are the packages that nothing but tests may import.
-var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/leaktest", "internal/loops", "internal/pgtest", "internal/providertest", "internal/sshtest", "internal/tlstest"}
+var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/leaktest", "internal/loops", "internal/pgtest", "internal/providertest", "internal/sshtest", "internal/tlstest", "internal/verbtest"}
 
 // onlyIn says which packages alone may import a foreign package, or one below
 // it, outside tests.

@@ -34,17 +34,16 @@ type APIOptions struct {
 func API(e job.Engine, o APIOptions) http.Handler {
 	mux := http.NewServeMux()
 	bodies := apiBodies{cmp.Or(o.Bodies, new(job.Bodies)), &job.Bodies{Apart: true}}
-	for _, r := range verbs() {
-		handleAPI(mux, r, job.Engine(apiEngine{e}), bodies)
-	}
-	info := ofNothing(func(v string, ctx context.Context) (Info, error) {
-		info := Info{Version: v}
+	info := plain("Info", "GET /v1/info", always, func(ctx context.Context) (Info, error) {
+		info := Info{Version: o.Version}
 		if p, ok := job.PrincipalFrom(ctx); ok {
 			info.Caller = &Caller{Name: p.Name, Role: p.Role, Toolsets: p.Toolsets}
 		}
 		return info, nil
 	})
-	handleAPI(mux, route("Info", "GET /v1/info", always, info), o.Version, bodies)
+	for _, r := range append(verbs(apiEngine{e}), info) {
+		handleAPI(mux, r, bodies)
+	}
 	mux.HandleFunc("GET "+APIPrefix+"/v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(openapi)
@@ -65,7 +64,7 @@ const (
 // apiBodies is the memory of requests and of large responses.
 type apiBodies struct{ in, out *job.Bodies }
 
-func handleAPI[E any](mux *http.ServeMux, at row[E], e E, bodies apiBodies) {
+func handleAPI(mux *http.ServeMux, at row, bodies apiBodies) {
 	mux.HandleFunc(at.method+" "+APIPrefix+at.path, func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
 		if q.Has("token") || q.Has("access_token") {
@@ -103,7 +102,7 @@ func handleAPI[E any](mux *http.ServeMux, at row[E], e E, bodies apiBodies) {
 				return
 			}
 		}
-		at.serve(e, w, r.WithContext(job.WithClient(r.Context(), apiClient(r))))
+		at.serve(w, r.WithContext(job.WithClient(r.Context(), apiClient(r))))
 	})
 }
 

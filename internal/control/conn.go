@@ -47,7 +47,7 @@ func Connect(ctx context.Context, socket string) (*Conn, error) {
 		MaxIdleConnsPerHost: 64, // as many as an MCP client has calls under way
 	}
 	c := &Conn{base: "http://engine", header: http.Header{}, transport: transport, http: &http.Client{Transport: transport}}
-	if err := c.call(ctx, shapeOf(process(), "Info"), none{}, &c.info); err != nil {
+	if err := c.call(ctx, shapeOf(process(nil), "Info"), job.None{}, &c.info); err != nil {
 		c.Close()
 		return nil, err
 	}
@@ -75,12 +75,12 @@ func (c *Conn) Info() Info { return c.info }
 
 // Stop asks the engine to stop. Tasks in VMs go on.
 func (c *Conn) Stop(ctx context.Context) error {
-	return c.call(ctx, shapeOf(process(), "Stop"), none{}, &none{})
+	return c.call(ctx, shapeOf(process(nil), "Stop"), job.None{}, &job.None{})
 }
 
 // Drain asks the engine to take no more jobs, and to stop when it works on none.
 func (c *Conn) Drain(ctx context.Context) error {
-	return c.call(ctx, shapeOf(process(), "Drain"), none{}, &none{})
+	return c.call(ctx, shapeOf(process(nil), "Drain"), job.None{}, &job.None{})
 }
 
 // Yield asks the engine to stop if nobody else needs it: it was started in the
@@ -88,13 +88,13 @@ func (c *Conn) Drain(ctx context.Context) error {
 // the engine stops; no call reaches it from then on. Tasks in VMs go on.
 func (c *Conn) Yield(ctx context.Context) (bool, error) {
 	var y yielded
-	err := c.call(ctx, shapeOf(process(), "Yield"), none{}, &y)
+	err := c.call(ctx, shapeOf(process(nil), "Yield"), job.None{}, &y)
 	return y.Ends, err
 }
 
 // shapeOf returns the row with a name, which must exist: a test checks that it does.
-func shapeOf[E any](rows []row[E], name string) shape {
-	return rows[slices.IndexFunc(rows, func(r row[E]) bool { return r.name == name })].shape
+func shapeOf(rows []row, name string) shape {
+	return rows[slices.IndexFunc(rows, func(r row) bool { return r.name == name })].shape
 }
 
 // call makes one request; out is a pointer. Failures arrive as the engine's own
@@ -120,10 +120,14 @@ func (c *Conn) call(ctx context.Context, s shape, in, out any) error {
 		defer resp.Body.Close() //nolint:errcheck // read to the end
 		return readFailure(resp)
 	}
-	if file, ok := out.(streamed); ok {
-		if err := file.receive(resp); err != nil {
+	switch out := out.(type) {
+	case *job.Download:
+		if err := receiveFile(resp, out); err != nil {
 			return errors.Join(fmt.Errorf("read the engine's response: %w", err), resp.Body.Close())
 		}
+		return nil
+	case *io.ReadCloser: // the reader closes it
+		*out = &received{resp.Body, resp}
 		return nil
 	}
 	defer resp.Body.Close()              //nolint:errcheck // read to the end

@@ -181,13 +181,13 @@ func (d *describer) document() object {
 // shapes are those of the API's rows.
 func (d *describer) shapes() []shape {
 	var all []shape
-	for _, r := range verbs() {
+	for _, r := range verbs(nil) {
 		all = append(all, r.shape)
 	}
 	d.verbs["Info"] = "Info returns the version of the engine."
 	d.verbs["Terminal"] = "Terminal is the terminal of a job with tty, as a WebSocket. Binary messages of at most 64 KiB are its bytes, both ways. Text messages are TerminalNews from the server, of which the first has state and input, and TerminalRequest from the client. After a lost connection, a client goes on with the offset and the input it has been told."
 	d.verbs["DialVM"] += " Over HTTP it is a WebSocket: binary messages of at most 64 KiB are its bytes, both ways, and an empty one ends its direction."
-	return append(all, shapeOf(process(), "Info"))
+	return append(all, shapeOf(process(nil), "Info"))
 }
 
 func (d *describer) operation(s shape) object {
@@ -226,15 +226,15 @@ func (d *describer) operation(s shape) object {
 	switch {
 	case s.out == nil:
 		responses["101"] = object{"description": "The WebSocket."}
-	case s.out == reflect.TypeFor[download]():
+	case s.out == reflect.TypeFor[job.Download]():
 		d.schema(reflect.TypeFor[job.Artifact](), "")
 		responses["200"] = object{
 			"description": "The file's bytes.", "content": object{"application/octet-stream": object{"schema": object{}}},
 			"headers": object{artifactHeader: object{"description": "An Artifact as JSON, percent-encoded.", "schema": object{"type": "string"}}},
 		}
-	case s.out == reflect.TypeFor[treeDownload]():
+	case s.out == reflect.TypeFor[io.ReadCloser]():
 		responses["200"] = object{"description": "A tar archive. Unless the trailer " + treeTrailer + " is empty, it is not complete.", "content": object{treeType: object{"schema": object{}}}}
-	case s.out == reflect.TypeFor[none]():
+	case s.out == reflect.TypeFor[job.None]():
 		responses["200"] = object{"description": "Done.", "content": object{"application/json": object{"schema": object{"type": "object"}}}}
 	default:
 		schema := d.schema(s.out, "")
@@ -282,7 +282,7 @@ func (d *describer) bare(t reflect.Type) object {
 		return object{"type": "string", "format": "date-time"}
 	case reflect.TypeFor[time.Duration]():
 		return object{"type": "integer", "description": "nanoseconds"}
-	case reflect.TypeFor[duration]():
+	case reflect.TypeFor[job.DurationText]():
 		return object{"type": "string", "examples": []string{"24h"}}
 	case reflect.TypeFor[[]byte]():
 		return object{"type": []string{"string", "null"}, "contentEncoding": "base64"}

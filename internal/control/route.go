@@ -21,10 +21,10 @@ import (
 	"linus/internal/job"
 )
 
-// row is one verb of E, as an HTTP route.
-type row[E any] struct {
+// row is one operation, as an HTTP route.
+type row struct {
 	shape
-	serve func(e E, w http.ResponseWriter, r *http.Request)
+	serve http.HandlerFunc
 }
 
 // shape is the part of a row that a client needs.
@@ -48,47 +48,43 @@ type param struct {
 	rest  bool // the rest of the path, slashes included
 }
 
-// streamed is a result that is not JSON.
-type streamed interface {
-	send(w http.ResponseWriter)
-	receive(resp *http.Response) error
-}
-
-// route returns a row. at is a method and a path. In it {x} is the field of In with
-// that JSON name, {x...} is one with slashes, and {?x,y} at the end are the fields in
-// the query. The other fields are the body.
-func route[E, In, Out any](name, at string, repeatable func(In) bool, call verb[E, In, Out]) row[E] {
-	s := newShape[In](name, at)
-	s.out = reflect.TypeFor[Out]()
-	s.repeatable = func(in any) bool { return repeatable(in.(In)) }
-	return row[E]{shape: s, serve: func(e E, w http.ResponseWriter, r *http.Request) {
-		var in In
-		var out Out
-		err := s.decode(r, &in)
+// route returns the row of an operation that is one request.
+func route(s shape, call func(ctx context.Context, in any) (any, error)) row {
+	return row{s, func(w http.ResponseWriter, r *http.Request) {
+		in, err := s.decode(r)
+		var out any
 		if err == nil {
-			out, err = call(e, r.Context(), in)
+			out, err = call(r.Context(), in)
 		}
 		if err != nil && errors.Is(context.Cause(r.Context()), job.ErrUnauthorized) {
 			Refuse(w, http.StatusUnauthorized, "unauthorized", "Unauthorized: the token was revoked, or has expired") // whatever err says of that
 			return
 		}
-		if file, ok := any(&out).(streamed); ok && err == nil {
-			file.send(w)
+		if err != nil {
+			answer(w, nil, err)
 			return
 		}
-		answer(w, out, err)
+		switch out := out.(type) {
+		case job.Download:
+			sendFile(w, out)
+		case io.ReadCloser:
+			sendTree(w, out)
+		default:
+			answer(w, out, nil)
+		}
 	}}
 }
 
-// heavy marks a row whose result may be large.
-func heavy[E any](r row[E]) row[E] {
-	r.heavy = true
-	return r
+// plain returns the row of an operation without an input.
+func plain[Out any](name, at string, repeatable func(any) bool, call func(context.Context) (Out, error)) row {
+	s := newShape(name, at, reflect.TypeFor[job.None]())
+	s.out, s.repeatable = reflect.TypeFor[Out](), repeatable
+	return route(s, func(ctx context.Context, _ any) (any, error) { return call(ctx) })
 }
 
-// newShape returns the shape of a row at a method and a path, as in route.
-func newShape[In any](name, at string) shape {
-	s := shape{name: name, in: reflect.TypeFor[In](), stream: -1}
+// newShape returns the shape of an operation at a route, as of job.Verb, with an input.
+func newShape(name, at string, in reflect.Type) shape {
+	s := shape{name: name, in: in, stream: -1}
 	s.method, s.path, _ = strings.Cut(at, " ")
 	path, query, _ := strings.Cut(strings.TrimSuffix(s.path, "}"), "{?")
 	if query != "" {
@@ -168,27 +164,28 @@ func (s shape) encodeBody(in any) ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-// decode reads a row's input from a request; in is a pointer.
-func (s shape) decode(r *http.Request, in any) error {
+// decode reads a row's input from a request.
+func (s shape) decode(r *http.Request) (any, error) {
+	in := reflect.New(s.in)
 	if s.stream >= 0 {
-		reflect.ValueOf(in).Elem().Field(s.stream).Set(reflect.ValueOf(r.Body))
-	} else if err := s.decodeBody(r, in); err != nil {
-		return err
+		in.Elem().Field(s.stream).Set(reflect.ValueOf(r.Body))
+	} else if err := s.decodeBody(r, in.Interface()); err != nil {
+		return nil, err
 	}
 	query, err := s.query(r.URL)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, p := range s.params {
 		text := r.PathValue(p.name)
 		if p.query {
 			text = query.Get(p.name)
 		}
-		if err := setField(reflect.ValueOf(in).Elem().Field(p.field), text); err != nil {
-			return &job.FieldError{Field: p.name, Problem: err.Error(), Remedy: "give " + formOf(s.in.Field(p.field).Type)}
+		if err := setField(in.Elem().Field(p.field), text); err != nil {
+			return nil, &job.FieldError{Field: p.name, Problem: err.Error(), Remedy: "give " + formOf(s.in.Field(p.field).Type)}
 		}
 	}
-	return nil
+	return in.Elem().Interface(), nil
 }
 
 // noBody is how large the body of a request that needs none may be, in bytes.
@@ -300,7 +297,7 @@ func setField(v reflect.Value, text string) error {
 
 // formOf describes valid values of a field of type t in a URL.
 func formOf(t reflect.Type) string {
-	if t == reflect.TypeFor[duration]() {
+	if t == reflect.TypeFor[job.DurationText]() {
 		return "a duration such as 24h"
 	}
 	if t == reflect.TypeFor[time.Time]() {
@@ -324,7 +321,7 @@ func answer(w http.ResponseWriter, body any, err error) {
 		body = map[string]failure{"error": f}
 	}
 	if v := reflect.ValueOf(body); v.Kind() == reflect.Slice && v.IsNil() {
-		body = []none{} // a list of none
+		body = []job.None{} // a list of none
 	}
 	send(w, code, body)
 }

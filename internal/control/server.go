@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -104,16 +105,13 @@ const (
 // handler serves both tables.
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
-	for _, r := range verbs() {
-		handle(mux, r, s, s.engine)
-	}
-	for _, r := range process() {
-		handle(mux, r, s, s)
+	for _, r := range slices.Concat(verbs(s.engine), process(s)) {
+		handle(mux, r, s)
 	}
 	return mux
 }
 
-func handle[E any](mux *http.ServeMux, at row[E], s *Server, e E) {
+func handle(mux *http.ServeMux, at row, s *Server) {
 	mux.HandleFunc(at.method+" "+at.path, func(w http.ResponseWriter, r *http.Request) {
 		conn, _ := r.Context().Value(connKey{}).(net.Conn)
 		s.ask(conn, at.name == "Yield")
@@ -126,18 +124,18 @@ func handle[E any](mux *http.ServeMux, at row[E], s *Server, e E) {
 		}
 		client := cmp.Or(r.Header.Get(clientHeader), commandLine)
 		ctx := job.WithPrincipal(r.Context(), job.Operator()) // only its owner can open the socket
-		at.serve(e, w, r.WithContext(job.WithClient(ctx, client)))
+		at.serve(w, r.WithContext(job.WithClient(ctx, client)))
 	})
 }
 
 func (s *Server) tell(context.Context) (Info, error) { return s.o.Info, nil }
 
-func (s *Server) end(context.Context) (none, error) {
+func (s *Server) end(context.Context) (job.None, error) {
 	s.o.Stop()
-	return none{}, nil
+	return job.None{}, nil
 }
 
-func (s *Server) drain(ctx context.Context) (none, error) { return none{}, s.o.Drain(ctx) }
+func (s *Server) drain(ctx context.Context) (job.None, error) { return job.None{}, s.o.Drain(ctx) }
 
 // gone reports whether a call is to be refused: it is for another engine, or this one
 // is stopping.

@@ -22,15 +22,16 @@ const (
 
 // opener serves one WebSocket: it calls accept once there is something to connect to,
 // and returns when either side is done. Errors before accept are HTTP errors.
-type opener[E, In any] = func(e E, ctx context.Context, in In, accept func() (*websocket.Conn, error)) error
+type opener = func(ctx context.Context, in any, accept accepting) error
 
-// socket returns a row of a WebSocket. at is as in route.
-func socket[E, In any](name, at string, open opener[E, In]) row[E] {
-	s := newShape[In](name, at)
-	s.repeatable = func(any) bool { return true } // until it is open, nothing has happened
-	return row[E]{shape: s, serve: func(e E, w http.ResponseWriter, r *http.Request) {
-		var in In
-		if err := s.decode(r, &in); err != nil {
+type accepting = func() (*websocket.Conn, error)
+
+// socket returns the row of a WebSocket.
+func socket(s shape, open opener) row {
+	s.out, s.repeatable = nil, always // until it is open, nothing has happened
+	return row{s, func(w http.ResponseWriter, r *http.Request) {
+		in, err := s.decode(r)
+		if err != nil {
 			answer(w, nil, err)
 			return
 		}
@@ -42,7 +43,7 @@ func socket[E, In any](name, at string, open opener[E, In]) row[E] {
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
 		var ws *websocket.Conn
-		err := open(e, ctx, in, func() (*websocket.Conn, error) {
+		err = open(ctx, in, func() (*websocket.Conn, error) {
 			// Accept checks that a browser's page is of this host; compression would keep
 			// memory for each connection.
 			conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled})

@@ -71,7 +71,7 @@ type message struct {
 	data []byte
 }
 
-func serveTerminal(e job.Engine, ctx context.Context, in terminalRef, accept func() (*websocket.Conn, error)) error { //nolint:revive // as a method expression
+func serveTerminal(ctx context.Context, e job.Engine, in terminalRef, accept accepting) error {
 	j, err := e.Job(ctx, in.ID)
 	if err == nil && !j.Manifest.TTY {
 		err = &job.FieldError{Field: "id", Problem: "is a job without a terminal", Remedy: "submit it with tty, or read its output and send it input"}

@@ -9,40 +9,25 @@ import (
 	"net/url"
 )
 
-// treeUpload is a tar archive that is sent to a VM.
-type treeUpload struct {
-	VM      string    `json:"vm"`
-	Path    string    `json:"path"`
-	Archive io.Reader `json:"archive"`
-}
-
-// treeDownload is a tar archive from a VM. It is sent while the VM packs it: an error
-// that comes then is in the response's trailer.
-type treeDownload struct{ archive io.ReadCloser }
-
 const (
 	treeType    = "application/x-tar"
 	treeTrailer = "Linus-Error"
 )
 
-func (d *treeDownload) send(w http.ResponseWriter) {
-	defer func() { _ = d.archive.Close() }()
+// sendTree sends a tar archive from a VM while the VM packs it: an error that comes then is
+// in the response's trailer.
+func sendTree(w http.ResponseWriter, archive io.ReadCloser) {
+	defer func() { _ = archive.Close() }()
 	w.Header().Set("Content-Type", treeType)
 	w.Header().Set("Trailer", treeTrailer)
-	_, err := io.Copy(w, d.archive)
+	_, err := io.Copy(w, archive)
 	if err != nil {
 		_, f := encodeError(err)
 		w.Header().Set(treeTrailer, f.inHeader())
 	}
 }
 
-// receive takes the archive from its response; the reader closes it.
-func (d *treeDownload) receive(resp *http.Response) error {
-	d.archive = &received{resp.Body, resp}
-	return nil
-}
-
-// received is the body of a response whose trailer says whether it is complete.
+// received is the body of a response of sendTree, whose trailer says whether it is complete.
 type received struct {
 	io.ReadCloser
 

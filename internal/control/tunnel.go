@@ -101,18 +101,21 @@ func (t *tunnel) Close() error {
 	return t.ws.CloseNow()
 }
 
-// dialVM serves a connection to a port of a VM.
-func dialVM(e job.Engine, ctx context.Context, in portRef, accept func() (*websocket.Conn, error)) error { //nolint:revive // as a method expression
-	far, err := e.DialVM(ctx, in.VM, in.Port)
-	if err != nil {
-		return err
+// dialVM serves a connection to a port of a VM, which a call of DialVM makes.
+func dialVM(call func(context.Context, any) (any, error)) opener {
+	return func(ctx context.Context, in any, accept accepting) error {
+		to, err := call(ctx, in)
+		if err != nil {
+			return err
+		}
+		far := to.(job.Tunnel)
+		defer far.Close() //nolint:errcheck // its end is its end
+		ws, err := accept()
+		if err != nil {
+			return err
+		}
+		return Relay(ctx, newTunnel(ctx, ws), far)
 	}
-	defer far.Close() //nolint:errcheck // its end is its end
-	ws, err := accept()
-	if err != nil {
-		return err
-	}
-	return Relay(ctx, newTunnel(ctx, ws), far)
 }
 
 // Relay copies both ways until both directions have ended, one failed, or ctx ends.

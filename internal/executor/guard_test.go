@@ -20,24 +20,6 @@ func as(t *testing.T, name string, role job.Role) context.Context {
 	return job.WithPrincipal(t.Context(), job.Principal{Name: name, Role: role})
 }
 
-func TestAccesses_HasEachVerbOnce(t *testing.T) {
-	var got, want []string
-	for _, a := range job.Accesses() {
-		got = append(got, a.Verb)
-		if !slices.Contains(job.Roles, a.Role) || a.Of == "" {
-			t.Errorf("%+v is not decided", a)
-		}
-	}
-	for m := range reflect.TypeFor[job.Engine]().Methods() {
-		want = append(want, m.Name)
-	}
-	slices.Sort(got)
-	slices.Sort(want)
-	if !slices.Equal(got, want) {
-		t.Errorf("decided: %v\nthe engine has: %v", got, want)
-	}
-}
-
 // call calls a method of an engine with ref as its first text and zero values for
 // the rest, and returns its error.
 func call(e job.Engine, ctx context.Context, verb, ref string) error { //nolint:revive // the context is the method's
@@ -65,9 +47,9 @@ func call(e job.Engine, ctx context.Context, verb, ref string) error { //nolint:
 func TestGuard_RefusesEveryVerbWithoutAPrincipal(t *testing.T) {
 	r := newRig(t, 1)
 	e := executor.Guarded(r.Executor)
-	for _, a := range job.Accesses() {
-		if err := call(e, t.Context(), a.Verb, "x"); !errors.Is(err, job.ErrNoPrincipal) {
-			t.Errorf("%s without a principal: %v", a.Verb, err)
+	for _, v := range job.Verbs() {
+		if err := call(e, t.Context(), v.Name, "x"); !errors.Is(err, job.ErrNoPrincipal) {
+			t.Errorf("%s without a principal: %v", v.Name, err)
 		}
 	}
 }
@@ -75,12 +57,12 @@ func TestGuard_RefusesEveryVerbWithoutAPrincipal(t *testing.T) {
 func TestGuard_RefusesWhatTheRoleDoesNotInclude(t *testing.T) {
 	r := newRig(t, 1)
 	e := executor.Guarded(r.Executor)
-	for _, a := range job.Accesses() {
+	for _, v := range job.Verbs() {
 		for _, role := range append([]job.Role{"", "root"}, job.Roles...) {
 			var denied *job.DeniedError
-			err := call(e, as(t, "alice", role), a.Verb, "x")
-			if got := errors.As(err, &denied); got == role.Includes(a.Role) {
-				t.Errorf("%s as %q: denied %v, %v", a.Verb, role, got, err)
+			err := call(e, as(t, "alice", role), v.Name, "x")
+			if got := errors.As(err, &denied); got == role.Includes(v.Role) {
+				t.Errorf("%s as %q: denied %v, %v", v.Name, role, got, err)
 			}
 		}
 	}
@@ -89,26 +71,26 @@ func TestGuard_RefusesWhatTheRoleDoesNotInclude(t *testing.T) {
 func TestGuard_RefusesWhatIsInOtherToolsets(t *testing.T) {
 	r := newRig(t, 1)
 	e := executor.Guarded(r.Executor)
-	for _, a := range job.Accesses() {
-		if len(a.Toolsets) == 0 {
-			t.Errorf("%s is in no toolset", a.Verb)
+	for _, v := range job.Verbs() {
+		if len(v.Toolsets) == 0 {
+			t.Errorf("%s is in no toolset", v.Name)
 		}
 		for _, set := range job.Toolsets {
 			ctx := job.WithPrincipal(t.Context(), job.Principal{Name: "alice", Role: job.RoleAdmin, Toolsets: []string{set}})
 			var narrowed *job.NarrowedError
-			err := call(e, ctx, a.Verb, "x")
-			want := !slices.Contains(a.Toolsets, set)
-			if a.Of == job.OfNew && set == "vm" {
+			err := call(e, ctx, v.Name, "x")
+			want := !slices.Contains(v.Toolsets, set)
+			if v.Of == job.OfNew && set == "vm" {
 				want = true // the call is of a task
-				if err := newVM(e, ctx, a.Verb); errors.As(err, &narrowed) {
-					t.Errorf("%s of a VM with toolset vm: %v", a.Verb, err)
+				if err := newVM(e, ctx, v.Name); errors.As(err, &narrowed) {
+					t.Errorf("%s of a VM with toolset vm: %v", v.Name, err)
 				}
 			}
 			if got := errors.As(err, &narrowed); got != want {
-				t.Errorf("%s with toolset %s: narrowed %v, %v", a.Verb, set, got, err)
+				t.Errorf("%s with toolset %s: narrowed %v, %v", v.Name, set, got, err)
 			}
-			if a.Of == job.OfNew && set != "vm" && !errors.As(newVM(e, ctx, a.Verb), &narrowed) {
-				t.Errorf("%s of a VM with toolset %s is not refused", a.Verb, set)
+			if v.Of == job.OfNew && set != "vm" && !errors.As(newVM(e, ctx, v.Name), &narrowed) {
+				t.Errorf("%s of a VM with toolset %s is not refused", v.Name, set)
 			}
 		}
 	}
@@ -132,18 +114,18 @@ func TestGuard_AnothersDoesNotExist(t *testing.T) {
 	id := r.submitAs(as(t, "alice", job.RoleRun), func(m *job.Manifest) { m.Lifecycle, m.VMName = job.Persistent, "dev" })
 	r.wait(id)
 	bob := as(t, "bob", job.RoleRun)
-	for _, a := range append(job.Accesses(), job.Access{Verb: "ReadFile", Of: "a VM's file"}) {
+	for _, v := range append(job.Verbs(), &job.Verb{Name: "ReadFile", Of: "a VM's file"}) {
 		own, none := id, "019aa000-0000-7000-8000-000000000000"
-		switch a.Of {
+		switch v.Of {
 		case job.OfVM, "a VM's file":
 			own, none = "dev", "nix"
 		case job.OfJob, job.OfFile: // a job stands for its VM
 		default:
 			continue
 		}
-		got, want := call(e, bob, a.Verb, own), call(e, bob, a.Verb, none)
+		got, want := call(e, bob, v.Name, own), call(e, bob, v.Name, none)
 		if textWithout(got, own) != textWithout(want, none) || reflect.TypeOf(got) != reflect.TypeOf(want) {
-			t.Errorf("%s: another's is %v, one that does not exist is %v", a.Verb, got, want)
+			t.Errorf("%s: another's is %v, one that does not exist is %v", v.Name, got, want)
 		}
 	}
 	jobs, err := e.List(bob, job.Filter{})

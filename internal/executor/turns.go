@@ -7,19 +7,9 @@ import (
 	"linus/internal/job"
 )
 
-// maxReads is how many verbs of one principal, other than the operator, may look at the host
-// at the same time. The others wait: each runs a script there, as root.
+// maxReads is how many verbs with ReadsHost one principal, other than the operator, may call
+// at the same time. The others wait: each runs a script on the host, as root.
 const maxReads = 4
-
-// readsHost reports whether a verb runs a script on the host for as long as it takes, and
-// does nothing else that bounds how often.
-func readsHost(verb string) bool {
-	switch verb {
-	case "Plan", "VMs", "VM", "Network", "CheckHost":
-		return true
-	}
-	return false
-}
 
 // turns bound what principals do at the same time.
 type turns struct {

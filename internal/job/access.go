@@ -7,17 +7,6 @@ import (
 	"strings"
 )
 
-// Access says who may call a verb of Engine.
-type Access struct {
-	Verb string  // the method's name
-	Role Role    // the least that may
-	Of   Subject // what the verb is about
-
-	// Toolsets are those of which a token must have one, if it is narrowed to some: the
-	// ones with an MCP tool that does this, or more.
-	Toolsets []string
-}
-
 // Subject is what a verb is about. What belongs to another principal does not exist for
 // a caller that is no admin.
 type Subject string
@@ -33,69 +22,15 @@ const (
 	OfAll  Subject = "whole" // the installation
 )
 
-// Accesses lists every verb of Engine.
-func Accesses() []Access {
-	return []Access{
-		{"Job", RoleRead, OfJob, []string{"jobs", "exec", "vm"}},
-		{"Manifest", RoleRead, OfJob, []string{"jobs", "exec"}},
-		{"Result", RoleRead, OfJob, []string{"jobs", "exec", "vm"}},
-		{"List", RoleRead, OfJobs, []string{"jobs"}},
-		{"Activity", RoleRead, OfJobs, []string{"jobs"}},
-		{"Watch", RoleRead, OfJob, []string{"jobs", "exec", "vm"}},
-		{"Output", RoleRead, OfJob, []string{"jobs", "exec"}},
-		{"OpenArtifact", RoleRead, OfJob, []string{"jobs"}},
-		{"VMs", RoleRead, OfVMs, []string{"vm"}},
-		{"VM", RoleRead, OfVM, []string{"vm"}},
-		{"CheckHost", RoleRead, OfAll, []string{"admin"}},
-
-		{"Submit", RoleRun, OfNew, []string{"jobs", "exec", "vm"}},
-		{"Plan", RoleRun, OfNew, []string{"jobs", "exec", "vm"}},
-		{"Cancel", RoleRun, OfJob, []string{"jobs"}},
-		{"Kill", RoleRun, OfJob, []string{"exec"}},
-		{"Input", RoleRun, OfJob, []string{"exec"}},
-		{"Resize", RoleRun, OfJob, []string{"exec"}},
-		{"StartVM", RoleRun, OfVM, []string{"vm"}},
-		{"StopVM", RoleRun, OfVM, []string{"vm"}},
-		{"DestroyVM", RoleRun, OfVM, []string{"vm"}},
-		{"SuspendVM", RoleRun, OfVM, []string{"vm"}},
-		{"ResumeVM", RoleRun, OfVM, []string{"vm"}},
-		{"SnapshotVM", RoleRun, OfVM, []string{"vm"}},
-		{"RevertVM", RoleRun, OfVM, []string{"vm"}},
-		{"ListFiles", RoleRun, OfFile, []string{"files"}},
-		{"ReadFile", RoleRun, OfFile, []string{"files"}},
-		{"WriteFile", RoleRun, OfFile, []string{"files"}},
-		{"EditFile", RoleRun, OfFile, []string{"files"}},
-		{"ReadTree", RoleRun, OfFile, []string{"files"}},
-		{"WriteTree", RoleRun, OfFile, []string{"files"}},
-		{"DialVM", RoleRun, OfFile, []string{"exec", "vm"}},
-		{"Network", RoleRun, OfFile, []string{"vm"}},
-
-		{"ForgetVM", RoleAdmin, OfVM, []string{"vm"}},
-		{"Cleanup", RoleAdmin, OfAll, []string{"admin"}},
-		{"Tokens", RoleAdmin, OfAll, []string{"admin"}},
-		{"CreateToken", RoleAdmin, OfAll, []string{"admin"}},
-		{"RevokeToken", RoleAdmin, OfAll, []string{"admin"}},
-		{"Pools", RoleAdmin, OfAll, []string{"admin"}},
-		{"Pool", RoleAdmin, OfAll, []string{"admin"}},
-		{"CreatePool", RoleAdmin, OfAll, []string{"admin"}},
-		{"ResizePool", RoleAdmin, OfAll, []string{"admin"}},
-		{"RemovePool", RoleAdmin, OfAll, []string{"admin"}},
-		{"Engines", RoleAdmin, OfAll, []string{"admin"}},
-		{"Nodes", RoleAdmin, OfAll, []string{"admin"}},
-		{"CordonNode", RoleAdmin, OfAll, []string{"admin"}},
-		{"UncordonNode", RoleAdmin, OfAll, []string{"admin"}},
-	}
-}
-
-// Needs returns the least role that may call a verb; empty: nobody has decided.
+// Needs returns the least role that may call a verb; empty: there is no such verb.
 func Needs(verb string) Role { return accessOf(verb).Role }
 
-func accessOf(verb string) Access {
-	all := Accesses()
-	if at := slices.IndexFunc(all, func(a Access) bool { return a.Verb == verb }); at >= 0 {
-		return all[at]
+// accessOf returns the row of a verb; of one that there is not, one that nobody may call.
+func accessOf(verb string) *Verb {
+	if v := VerbOf(verb); v != nil {
+		return v
 	}
-	return Access{Verb: verb}
+	return &Verb{Name: verb}
 }
 
 // Refusal returns why the principal may not call a verb: a *DeniedError if its role does

@@ -52,152 +52,90 @@ func (w Words) In(text string) string {
 
 // Phrased returns e with the texts of jobs, VMs, events and reports in a face's
 // words. Errors stay as they are: a face phrases them when it prints them.
-func Phrased(e Engine, w Words) Engine { return phrased{e, w} }
-
-type phrased struct {
-	Engine
-	words Words
+func Phrased(e Engine, w Words) Engine {
+	return Through(func(ctx context.Context, v *Verb, in any) (any, error) {
+		out, err := v.Do(ctx, e, in)
+		return w.phrase(out), err
+	})
 }
 
-func (e phrased) Submit(ctx context.Context, s Submission) (Job, error) {
-	return e.job(e.Engine.Submit(ctx, s))
-}
-
-func (e phrased) Job(ctx context.Context, id string) (Job, error) { return e.job(e.Engine.Job(ctx, id)) }
-
-func (e phrased) Result(ctx context.Context, id string) (Result, error) {
-	r, err := e.Engine.Result(ctx, id)
-	r.Error = e.words.In(r.Error)
-	return r, err
-}
-
-func (e phrased) Watch(ctx context.Context, id string, after int64) ([]Event, Job, error) {
-	events, j, err := e.Engine.Watch(ctx, id, after)
-	events = slices.Clone(events)
-	for i := range events {
-		events[i].Text = e.words.In(events[i].Text)
+// phrase returns a verb's result with its texts in the face's words. What it was given
+// stays as it is.
+func (w Words) phrase(out any) any {
+	switch out := out.(type) {
+	case Job:
+		return w.job(out)
+	case watched:
+		out.Events = each(out.Events, func(e Event) Event {
+			e.Text = w.In(e.Text)
+			return e
+		})
+		out.Job = w.job(out.Job)
+		return out
+	case Result:
+		out.Error = w.In(out.Error)
+		return out
+	case VMInfo:
+		return w.vm(out)
+	case []VMInfo:
+		return each(out, w.vm)
+	case PoolInfo:
+		return w.pool(out)
+	case []PoolInfo:
+		return each(out, w.pool)
+	case []EngineInfo:
+		return each(out, func(e EngineInfo) EngineInfo {
+			e.Problem = w.In(e.Problem)
+			return e
+		})
+	case HostReport:
+		out.Checks = each(out.Checks, func(c Check) Check {
+			c.Text, c.Remedy = w.In(c.Text), w.In(c.Remedy)
+			return c
+		})
+		return out
 	}
-	j, err = e.job(j, err)
-	return events, j, err
+	return out
 }
 
-func (e phrased) VMs(ctx context.Context) ([]VMInfo, error) {
-	all, err := e.Engine.VMs(ctx)
-	all = slices.Clone(all)
-	for i, v := range all {
-		all[i], _ = e.vm(v, nil)
+// each returns the list with every element changed, and nil for nil.
+func each[T any](list []T, change func(T) T) []T {
+	list = slices.Clone(list)
+	for i := range list {
+		list[i] = change(list[i])
 	}
-	return all, err
+	return list
 }
 
-func (e phrased) VM(ctx context.Context, ref string) (VMInfo, error) {
-	return e.vm(e.Engine.VM(ctx, ref))
-}
-
-func (e phrased) StartVM(ctx context.Context, ref string) (VMInfo, error) {
-	return e.vm(e.Engine.StartVM(ctx, ref))
-}
-
-func (e phrased) StopVM(ctx context.Context, ref string) (VMInfo, error) {
-	return e.vm(e.Engine.StopVM(ctx, ref))
-}
-
-func (e phrased) DestroyVM(ctx context.Context, ref string) (VMInfo, error) {
-	return e.vm(e.Engine.DestroyVM(ctx, ref))
-}
-
-func (e phrased) ForgetVM(ctx context.Context, ref string) (VMInfo, error) {
-	return e.vm(e.Engine.ForgetVM(ctx, ref))
-}
-
-func (e phrased) SuspendVM(ctx context.Context, ref string) (VMInfo, error) {
-	return e.vm(e.Engine.SuspendVM(ctx, ref))
-}
-
-func (e phrased) ResumeVM(ctx context.Context, ref string) (VMInfo, error) {
-	return e.vm(e.Engine.ResumeVM(ctx, ref))
-}
-
-func (e phrased) SnapshotVM(ctx context.Context, ref, snapshot string, memory bool) (VMInfo, error) {
-	return e.vm(e.Engine.SnapshotVM(ctx, ref, snapshot, memory))
-}
-
-func (e phrased) RevertVM(ctx context.Context, ref, snapshot string) (VMInfo, error) {
-	return e.vm(e.Engine.RevertVM(ctx, ref, snapshot))
-}
-
-func (e phrased) Pools(ctx context.Context) ([]PoolInfo, error) {
-	all, err := e.Engine.Pools(ctx)
-	all = slices.Clone(all)
-	for i, p := range all {
-		all[i], _ = e.pool(p, nil)
-	}
-	return all, err
-}
-
-func (e phrased) Pool(ctx context.Context, name string) (PoolInfo, error) {
-	return e.pool(e.Engine.Pool(ctx, name))
-}
-
-func (e phrased) CreatePool(ctx context.Context, p Pool) (PoolInfo, error) {
-	return e.pool(e.Engine.CreatePool(ctx, p))
-}
-
-func (e phrased) ResizePool(ctx context.Context, name string, size PoolSize) (PoolInfo, error) {
-	return e.pool(e.Engine.ResizePool(ctx, name, size))
-}
-
-func (e phrased) RemovePool(ctx context.Context, name string) (PoolInfo, error) {
-	return e.pool(e.Engine.RemovePool(ctx, name))
-}
-
-func (e phrased) Engines(ctx context.Context) ([]EngineInfo, error) {
-	engines, err := e.Engine.Engines(ctx)
-	engines = slices.Clone(engines)
-	for i, other := range engines {
-		engines[i].Problem = e.words.In(other.Problem)
-	}
-	return engines, err
-}
-
-func (e phrased) CheckHost(ctx context.Context) (HostReport, error) {
-	r, err := e.Engine.CheckHost(ctx)
-	r.Checks = slices.Clone(r.Checks)
-	for i, c := range r.Checks {
-		r.Checks[i].Text, r.Checks[i].Remedy = e.words.In(c.Text), e.words.In(c.Remedy)
-	}
-	return r, err
-}
-
-func (e phrased) job(j Job, err error) (Job, error) {
+func (w Words) job(j Job) Job {
 	if j.Outcome != nil {
 		outcome := *j.Outcome
-		outcome.Error = e.words.In(outcome.Error)
+		outcome.Error = w.In(outcome.Error)
 		j.Outcome = &outcome
 	}
 	if j.VM != nil {
 		vm := *j.VM
-		vm.Reason, vm.Remedy = e.words.In(vm.Reason), e.words.In(vm.Remedy)
+		vm.Reason, vm.Remedy = w.In(vm.Reason), w.In(vm.Remedy)
 		j.VM = &vm
 	}
-	return j, err
+	return j
 }
 
-func (e phrased) pool(p PoolInfo, err error) (PoolInfo, error) {
-	p.State = e.words.In(p.State)
+func (w Words) pool(p PoolInfo) PoolInfo {
+	p.State = w.In(p.State)
 	if p.Failure != nil {
 		failure := *p.Failure
-		failure.Error = e.words.In(failure.Error)
+		failure.Error = w.In(failure.Error)
 		p.Failure = &failure
 	}
-	p.Members = slices.Clone(p.Members)
-	for i, m := range p.Members {
-		p.Members[i].Why = e.words.In(m.Why)
-	}
-	return p, err
+	p.Members = each(p.Members, func(m MemberInfo) MemberInfo {
+		m.Why = w.In(m.Why)
+		return m
+	})
+	return p
 }
 
-func (e phrased) vm(v VMInfo, err error) (VMInfo, error) {
-	v.Reason, v.Remedy = e.words.In(v.Reason), e.words.In(v.Remedy)
-	return v, err
+func (w Words) vm(v VMInfo) VMInfo {
+	v.Reason, v.Remedy = w.In(v.Reason), w.In(v.Remedy)
+	return v
 }
