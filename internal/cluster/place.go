@@ -255,8 +255,8 @@ type sight struct {
 
 // How long counts what was seen: that all was well, and that it was not.
 const (
-	okTTL = 5 * time.Minute
-	failTTL  = 30 * time.Second
+	okTTL   = 5 * time.Minute
+	failTTL = 30 * time.Second
 )
 
 // look checks over SSH that the node can be reached, and has the bridge.

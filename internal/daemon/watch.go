@@ -49,12 +49,13 @@ func openWatch(ctx context.Context, o Options, owner string, st *store.Store) (*
 	return w, err
 }
 
-// observer returns the observer of what the engine does.
-func (w *watch) observer() job.Observer {
-	if w.tracer == nil {
-		return telemetry.Observers{w.metrics, w.audit}
+// observe is the observer of what the engine does.
+func (w *watch) observe(h job.Happening) {
+	w.metrics.Observe(h)
+	w.audit.Observe(h)
+	if w.tracer != nil {
+		w.tracer.Observe(h)
 	}
-	return telemetry.Observers{w.metrics, w.audit, w.tracer}
 }
 
 // close exports the last traces. A failure is only logged.

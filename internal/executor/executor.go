@@ -85,7 +85,7 @@ type Options struct {
 	// PushTimeout is how long copying a job into a VM may take, in addition to the
 	// time its files need on a slow connection, and then starting it. 10 min.
 	PushTimeout time.Duration
-	Artifacts     job.ArtifactLimits // 1000 files, 100 MB each, 500 MB together
+	Artifacts   job.ArtifactLimits // 1000 files, 100 MB each, 500 MB together
 }
 
 // Executor runs jobs. Its methods may be called from any goroutine.
@@ -155,7 +155,7 @@ func New(o Options) *Executor {
 		o.Secrets = secret.New(secret.Options{}).Resolve
 	}
 	if o.Observer == nil {
-		o.Observer = nobody{}
+		o.Observer = func(job.Happening) {}
 	}
 	e := &Executor{
 		o:             o,

@@ -91,7 +91,7 @@ func (e *Executor) setCordon(ctx context.Context, name string, cordoned bool) (j
 		return job.NodeInfo{}, err
 	}
 	e.o.Log.Info("node is cordoned or not", "node", name, "cordoned", cordoned, "client", job.ClientFrom(ctx))
-	e.o.Observer.Cordoned(name, cordoned, job.CallerFrom(ctx))
+	e.o.Observer(job.CordonChange{Node: name, Cordoned: cordoned, By: job.CallerFrom(ctx)})
 	if !cordoned {
 		e.madeRoom()
 	}

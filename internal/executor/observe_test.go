@@ -28,51 +28,31 @@ type witness struct {
 	tokens   []string // token, whether it was created, by whom
 }
 
-func (w *witness) Changed(_ job.Job, events []job.Event) {
+func (w *witness) observe(h job.Happening) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, e := range events {
-		w.events = append(w.events, e.Kind+" "+e.Text)
+	switch h := h.(type) {
+	case job.JobChange:
+		for _, e := range h.Events {
+			w.events = append(w.events, e.Kind+" "+e.Text)
+		}
+	case job.PhaseEnd:
+		phase := h.Phase
+		if h.Job.ID == "" || time.Since(h.Began) > time.Minute || (h.Err == nil) != (h.Result == job.PhaseOK) {
+			phase += " with wrong details"
+		}
+		w.phases = append(w.phases, phase+" "+string(h.Result))
+	case job.Leaked:
+		w.leaked = append(w.leaked, int(h))
+	case job.CordonChange:
+		w.nodes = append(w.nodes, fmt.Sprint(h.Node, " ", h.Cordoned, " ", h.By.Client))
+	case job.TokenChange:
+		w.tokens = append(w.tokens, fmt.Sprint(h.Token.ID, " ", h.Created, " ", h.By.Principal))
+	case job.Delivery:
+		w.notified = append(w.notified, h.State)
+	case job.PoolEvent:
+		w.pooled = append(w.pooled, h)
 	}
-}
-
-func (w *witness) PhaseEnded(j job.Job, phase string, began time.Time, result job.PhaseResult, err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if j.ID == "" || time.Since(began) > time.Minute || (err == nil) != (result == job.PhaseOK) {
-		phase += " with wrong details"
-	}
-	w.phases = append(w.phases, phase+" "+string(result))
-}
-
-func (w *witness) Leaked(vms int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.leaked = append(w.leaked, vms)
-}
-
-func (w *witness) Cordoned(node string, cordoned bool, by job.Caller) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.nodes = append(w.nodes, fmt.Sprint(node, " ", cordoned, " ", by.Client))
-}
-
-func (w *witness) TokenChanged(t job.Token, created bool, by job.Caller) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.tokens = append(w.tokens, fmt.Sprint(t.ID, " ", created, " ", by.Principal))
-}
-
-func (w *witness) Notified(d job.Delivery) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.notified = append(w.notified, d.State)
-}
-
-func (w *witness) Pooled(e job.PoolEvent) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.pooled = append(w.pooled, e)
 }
 
 func (w *witness) saw(list func(*witness) []string, what string) bool {
@@ -88,7 +68,7 @@ func eventsOf(w *witness) []string { return w.events }
 func observed(t *testing.T) (*rig, *witness) {
 	r, w := newRig(t, 1), &witness{}
 	r.stop()
-	r.opts.Observer = w
+	r.opts.Observer = w.observe
 	r.restart()
 	return r, w
 }

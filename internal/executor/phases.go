@@ -187,7 +187,7 @@ func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
 		ended.Text = err.Error()
 		j, noteErr = e.record(ctx, context.WithoutCancel(ctx), r, recordEvents(ended))
 	}
-	e.o.Observer.PhaseEnded(j, p.name, began, phaseResult(ctx, err), err)
+	e.o.Observer(job.PhaseEnd{Job: j, Phase: p.name, Began: began, Result: phaseResult(ctx, err), Err: err})
 	e.o.Log.Info("phase ended", "job_id", r.id, "phase", p.name, "duration_ms", time.Since(began).Milliseconds(), "err", err)
 	return errors.Join(err, noteErr)
 }

@@ -323,7 +323,7 @@ func TestNodes_AreShownAndCordoned(t *testing.T) {
 	r.behave(providertest.Behaviour{}, true)
 	seen := &witness{}
 	r.stop()
-	r.opts.Observer = seen
+	r.opts.Observer = seen.observe
 	r.restart()
 	byHand := job.WithClient(t.Context(), "cli")
 	if _, err := r.CordonNode(t.Context(), "pve9"); err == nil || !strings.Contains(err.Error(), "use one of: pve1, pve2, pve3") {

@@ -199,7 +199,7 @@ func (e *Executor) RemovePool(ctx context.Context, name string) (job.PoolInfo, e
 // poolChanged notes that a client has changed a pool's row, and has it tended.
 func (e *Executor) poolChanged(ctx context.Context, kind job.PoolEventKind, p job.Pool) (job.PoolInfo, error) {
 	detail := fmt.Sprintf("%d warm, %d hibernated of %s", p.Warm, p.Hibernated, p.Origin())
-	e.o.Observer.Pooled(job.PoolEvent{Pool: p.Name, Kind: kind, By: job.CallerFrom(ctx), Detail: detail})
+	e.o.Observer(job.PoolEvent{Pool: p.Name, Kind: kind, By: job.CallerFrom(ctx), Detail: detail})
 	e.o.Log.Info("pool changed", "pool", p.Name, "change", kind, "client", job.ClientFrom(ctx))
 	e.pools.mu.Lock()
 	delete(e.pools.states, p.Name)

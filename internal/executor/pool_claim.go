@@ -37,7 +37,7 @@ func (e *Executor) fromPool(ctx context.Context, r *run, j job.Job) (_ job.Job, 
 		entered, err := e.checkMember(ctx, j)
 		if err == nil {
 			j = entered
-			e.o.Observer.Pooled(job.PoolEvent{Pool: e.poolOf(ctx, j), Kind: job.PoolHit, Job: j.ID, VM: *j.VM, Took: time.Since(began)})
+			e.o.Observer(job.PoolEvent{Pool: e.poolOf(ctx, j), Kind: job.PoolHit, Job: j.ID, VM: *j.VM, Took: time.Since(began)})
 			return j, true, nil
 		}
 		if ctx.Err() != nil {
@@ -72,10 +72,10 @@ func (e *Executor) claimMember(ctx context.Context, j job.Job) (job.Job, bool, e
 		}
 		if !claimed {
 			signal(e.pools.wake) // it may be asleep
-			e.o.Observer.Pooled(job.PoolEvent{Pool: p.Name, Kind: job.PoolMiss, Job: j.ID})
+			e.o.Observer(job.PoolEvent{Pool: p.Name, Kind: job.PoolMiss, Job: j.ID})
 			continue
 		}
-		e.o.Observer.Changed(claimer, events)
+		e.o.Observer(job.JobChange{Job: claimer, Events: events})
 		e.changed(claimer.ID)
 		e.changed(maker.ID)
 		e.o.Log.Info("VM of a pool claimed", "job_id", j.ID, "pool", p.Name, "vm_id", maker.VM.ID, "maker", maker.ID)
@@ -177,7 +177,7 @@ func (e *Executor) awaken(ctx context.Context, j job.Job) (job.Job, error) {
 func (e *Executor) giveBack(ctx context.Context, j job.Job, cause error) (job.Job, error) {
 	vm := *j.VM
 	e.o.Log.Warn("a pool's VM did not answer the job that claimed it", "job_id", j.ID, "vm_id", vm.ID, "maker", vm.Job, "err", cause)
-	e.o.Observer.Pooled(job.PoolEvent{Pool: e.poolOf(ctx, j), Kind: job.PoolFell, Job: j.ID, VM: vm, Detail: cause.Error()})
+	e.o.Observer(job.PoolEvent{Pool: e.poolOf(ctx, j), Kind: job.PoolFell, Job: j.ID, VM: vm, Detail: cause.Error()})
 	e.o.Guest.Forget(j)
 	if err := e.doom(ctx, vm.Job, job.MemberClaimed, "it did not answer the job that claimed it: "+cause.Error()); err != nil {
 		return j, err

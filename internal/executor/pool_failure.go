@@ -48,7 +48,7 @@ func (e *Executor) noteFailure(ctx context.Context, m job.Job, text string, susp
 	}
 	if counted && err == nil {
 		e.o.Log.Warn("a pool's member could not be made", "pool", m.Member.Pool, "job_id", m.ID, "err", text)
-		e.o.Observer.Pooled(job.PoolEvent{Pool: m.Member.Pool, Kind: job.PoolFailed, Job: m.ID, Detail: text})
+		e.o.Observer(job.PoolEvent{Pool: m.Member.Pool, Kind: job.PoolFailed, Job: m.ID, Detail: text})
 	}
 }
 

@@ -101,6 +101,6 @@ func (e *Executor) reapVMs(ctx context.Context) {
 		}
 	}
 	if err == nil {
-		e.o.Observer.Leaked(leaked)
+		e.o.Observer(job.Leaked(leaked))
 	}
 }

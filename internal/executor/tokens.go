@@ -61,7 +61,7 @@ func (e *Executor) CreateToken(ctx context.Context, s job.TokenSpec) (job.NewTok
 		return job.NewToken{}, err
 	}
 	e.o.Log.Info("token created", "token", t.ID, "principal", t.Name, "role", t.Role, "by", by.Principal)
-	e.o.Observer.TokenChanged(t, true, by)
+	e.o.Observer(job.TokenChange{Token: t, Created: true, By: by})
 	return job.NewToken{Token: t, Secret: secret}, nil
 }
 
@@ -81,7 +81,7 @@ func (e *Executor) RevokeToken(ctx context.Context, ref string) ([]job.Token, er
 	for _, t := range gone {
 		e.tokens.drop(t.ID)
 		e.o.Log.Info("token revoked", "token", t.ID, "principal", t.Name, "by", by.Principal)
-		e.o.Observer.TokenChanged(t, false, by)
+		e.o.Observer(job.TokenChange{Token: t, By: by})
 	}
 	return gone, nil
 }

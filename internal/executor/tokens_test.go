@@ -27,7 +27,7 @@ func TestToken_IsAPrincipalUntilItIsRevoked(t *testing.T) {
 	r := newRig(t, 1)
 	seen := &witness{}
 	r.stop()
-	r.opts.Observer = seen
+	r.opts.Observer = seen.observe
 	r.restart()
 	spec := job.TokenSpec{Name: "ci", Role: job.RoleRun, Toolsets: []string{"jobs"}, Secrets: []string{"CI_*"}, Limits: job.Limits{Jobs: 3}}
 	one, two := r.token(spec), r.token(spec)

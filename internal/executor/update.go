@@ -70,7 +70,7 @@ func (e *Executor) updated(j job.Job, events []job.Event, err error) (job.Job, e
 		return j, err
 	}
 	if len(events) > 0 {
-		e.o.Observer.Changed(j, events)
+		e.o.Observer(job.JobChange{Job: j, Events: events})
 	}
 	status := func(e job.Event) bool { return e.Kind == job.EventStatus }
 	if j.Done() || slices.ContainsFunc(events, status) {

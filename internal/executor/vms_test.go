@@ -366,13 +366,10 @@ func TestVM_DestroyedWhileItIsMade(t *testing.T) {
 }
 
 // held is an observer that holds a job up where its VM has just been made.
-type held struct {
-	witness
-	made, release chan struct{}
-}
+type held struct{ made, release chan struct{} }
 
-func (h *held) PhaseEnded(_ job.Job, phase string, _ time.Time, _ job.PhaseResult, _ error) {
-	if phase == "provision" {
+func (h *held) observe(what job.Happening) {
+	if r, ok := what.(job.PhaseEnd); ok && r.Phase == "provision" {
 		close(h.made)
 		<-h.release
 	}
@@ -383,7 +380,7 @@ func TestVM_DestroyedInTheMomentItIsMade(t *testing.T) {
 	r := newRig(t, 1)
 	r.stop()
 	h := &held{made: make(chan struct{}), release: make(chan struct{})}
-	r.opts.Observer = h
+	r.opts.Observer = h.observe
 	r.restart()
 	j, err := r.Submit(context.Background(), job.Submission{Kind: job.KindVM, Manifest: job.Manifest{VMName: "dev"}})
 	if err != nil {

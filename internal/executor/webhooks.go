@@ -187,6 +187,6 @@ func (e *Executor) notify(ctx context.Context, w job.Webhook) error {
 	if err != nil && !errors.Is(err, job.ErrNotFound) {
 		return err
 	}
-	e.o.Observer.Notified(d)
+	e.o.Observer(d)
 	return nil
 }

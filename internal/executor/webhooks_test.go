@@ -171,7 +171,7 @@ func TestWebhooks_TheJobShowsHowFarTheyHaveCome(t *testing.T) {
 			h, seen := &hooks{answers: tt.answers}, &witness{}
 			r := notified(t, h)
 			r.stop()
-			r.opts.Observer = seen
+			r.opts.Observer = seen.observe
 			r.opts.Webhooks.Installation = false
 			r.restart()
 			id := r.submit(func(m *job.Manifest) { m.Notify = &job.Notify{URL: "https://ci.example/secret-path"} })

@@ -2,24 +2,45 @@ package job
 
 import "time"
 
-// Observer is notified of what happens, each time after it is recorded. Its
-// methods are called from many goroutines and must neither block nor fail.
-type Observer interface {
-	// Changed receives the job as it is now and the events of the change.
-	Changed(j Job, events []Event)
-	// PhaseEnded receives one run of a phase; err is what ended it early.
-	PhaseEnded(j Job, phase string, began time.Time, result PhaseResult, err error)
-	// Leaked receives the number of VMs carrying our marker that the last
-	// search of the host found and that should not exist.
-	Leaked(vms int)
-	// Pooled receives what happened to a pool.
-	Pooled(e PoolEvent)
-	// Cordoned receives that a node was cordoned, or uncordoned, and by whom.
-	Cordoned(node string, cordoned bool, by Caller)
-	// TokenChanged receives that a token was created, or else revoked, and by whom.
-	TokenChanged(t Token, created bool, by Caller)
-	// Notified receives how an attempt to deliver a message about a job has ended.
-	Notified(d Delivery)
+// Observer is notified of what happens, each time after it is recorded. It is called from
+// many goroutines and must neither block nor fail.
+type Observer func(Happening)
+
+// Happening is one of the types below, a PoolEvent, or a Delivery: how an attempt to deliver
+// a message about a job has ended.
+type Happening any
+
+// JobChange is a job as it is now, and the events of the change.
+type JobChange struct {
+	Job    Job
+	Events []Event
+}
+
+// PhaseEnd is one run of a phase that has ended.
+type PhaseEnd struct {
+	Job    Job
+	Phase  string
+	Began  time.Time
+	Result PhaseResult
+	Err    error // what ended it early
+}
+
+// Leaked is the number of VMs carrying our marker that the last search of the host found and
+// that should not exist.
+type Leaked int
+
+// CordonChange is that somebody cordoned a node, or uncordoned it.
+type CordonChange struct {
+	Node     string
+	Cordoned bool
+	By       Caller
+}
+
+// TokenChange is that somebody created a token, or else revoked it.
+type TokenChange struct {
+	Token   Token
+	Created bool
+	By      Caller
 }
 
 // PhaseResult is how a run of a phase ended.

@@ -150,50 +150,38 @@ func (a *Audit) attribute(ctx context.Context, r Record, by job.Caller) Record {
 	return r
 }
 
-// Pooled writes a line when a pool is changed, and when a job claims a pool's VM. The
-// host is not changed by either.
-func (a *Audit) Pooled(e job.PoolEvent) {
-	switch e.Kind {
-	case job.PoolCreated, job.PoolResized, job.PoolRemoved, job.PoolHit:
+// Observe writes a line when a pool is changed, and when a job claims a pool's VM, when a
+// node is cordoned or uncordoned, and when a token is created or revoked. The host is not
+// changed by any of them.
+func (a *Audit) Observe(h job.Happening) {
+	r := Record{Time: time.Now().UTC(), Result: ResultOK}
+	var by job.Caller
+	switch h := h.(type) {
+	case job.PoolEvent:
+		switch h.Kind {
+		case job.PoolCreated, job.PoolResized, job.PoolRemoved, job.PoolHit:
+		default:
+			return
+		}
+		by = h.By
+		r.Action, r.Job, r.VMID, r.VMName, r.Node = string(h.Kind), h.Job, h.VM.ID, h.VM.Name, h.VM.Node
+		r.Detail, r.Pool, r.Duration = h.Detail, h.Pool, h.Took.Seconds()
+	case job.CordonChange:
+		r.Action, r.Node, by = ActionUncordon, h.Node, h.By
+		if h.Cordoned {
+			r.Action = ActionCordon
+		}
+	case job.TokenChange:
+		r.Action, by = ActionRevokeToken, h.By
+		if h.Created {
+			r.Action = ActionCreateToken
+		}
+		r.Detail = fmt.Sprintf("token %s of %s, role %s", h.Token.ID, h.Token.Name, h.Token.Role)
 	default:
 		return
 	}
-	a.write(a.attribute(context.Background(), Record{
-		Time: time.Now().UTC(), Action: string(e.Kind), Job: e.Job, VMID: e.VM.ID, VMName: e.VM.Name, Node: e.VM.Node,
-		Detail: e.Detail, Pool: e.Pool, Result: ResultOK, Duration: e.Took.Seconds(),
-	}, e.By))
-}
-
-// Cordoned writes a line when a node is cordoned or uncordoned. The host is not changed.
-func (a *Audit) Cordoned(node string, cordoned bool, by job.Caller) {
-	r := Record{Time: time.Now().UTC(), Action: ActionUncordon, Node: node, Result: ResultOK}
-	if cordoned {
-		r.Action = ActionCordon
-	}
 	a.write(a.attribute(context.Background(), r, by))
 }
-
-// TokenChanged writes a line when a token is created or revoked.
-func (a *Audit) TokenChanged(t job.Token, created bool, by job.Caller) {
-	action := ActionRevokeToken
-	if created {
-		action = ActionCreateToken
-	}
-	detail := fmt.Sprintf("token %s of %s, role %s", t.ID, t.Name, t.Role)
-	a.write(a.attribute(context.Background(), Record{Time: time.Now().UTC(), Action: action, Detail: detail, Result: ResultOK}, by))
-}
-
-// Notified is of no change on the host.
-func (a *Audit) Notified(job.Delivery) {}
-
-// Changed is of no change on the host.
-func (a *Audit) Changed(job.Job, []job.Event) {}
-
-// PhaseEnded is of no change on the host.
-func (a *Audit) PhaseEnded(job.Job, string, time.Time, job.PhaseResult, error) {}
-
-// Leaked is of no change on the host.
-func (a *Audit) Leaked(int) {}
 
 func resultOf(ctx context.Context, err error) string {
 	switch {

@@ -236,7 +236,7 @@ func TestAudit_NamesPrincipalAndToken(t *testing.T) {
 	if err := a.Do(ctx, Record{Action: ActionStop}, func(*Record) error { return nil }); err != nil {
 		t.Fatal(err)
 	}
-	a.TokenChanged(job.Token{ID: "77", TokenSpec: job.TokenSpec{Name: "bob", Role: job.RoleRead}}, true, job.CallerFrom(ctx))
+	a.Observe(job.TokenChange{Token: job.Token{ID: "77", TokenSpec: job.TokenSpec{Name: "bob", Role: job.RoleRead}}, Created: true, By: job.CallerFrom(ctx)})
 	for _, r := range readAudit(t, a.o.Path) {
 		if r.Who != "api" || r.Principal != "ci" || r.Token != "9f2c" || r.Action == ActionCreateToken && r.Detail != "token 77 of bob, role read" {
 			t.Errorf("%+v", r)
@@ -257,7 +257,7 @@ func TestAudit_NamesPrincipalAndTokenOfAJob(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.Pooled(job.PoolEvent{Kind: job.PoolHit, Job: jobID})
+	a.Observe(job.PoolEvent{Kind: job.PoolHit, Job: jobID})
 	var got []string
 	for _, r := range readAudit(t, a.o.Path) {
 		if r.Result != ResultBegun {
@@ -276,8 +276,8 @@ func TestAudit_NamesPrincipalAndTokenOfAJob(t *testing.T) {
 
 func TestAudit_Cordoned(t *testing.T) {
 	a := newAudit(t, AuditOptions{})
-	a.Cordoned("pve1", true, job.Caller{Client: "cli"})
-	a.Cordoned("pve1", false, job.Caller{})
+	a.Observe(job.CordonChange{Node: "pve1", Cordoned: true, By: job.Caller{Client: "cli"}})
+	a.Observe(job.CordonChange{Node: "pve1"})
 	var got []string
 	for _, r := range readAudit(t, a.o.Path) {
 		got = append(got, strings.Join([]string{r.Who, r.Action, r.Node, r.Result}, " "))

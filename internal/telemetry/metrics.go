@@ -60,8 +60,6 @@ type Metrics struct {
 	refusals    *prometheus.CounterVec
 }
 
-var _ job.Observer = (*Metrics)(nil)
-
 // NewMetrics returns the metrics of an engine. jobs is queried at each scrape.
 func NewMetrics(version string, jobs Jobs, log *slog.Logger) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry()}
@@ -104,12 +102,30 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// Changed counts finished jobs, and those that stop waiting. Those that make VMs of
-// pools are not counted.
-func (m *Metrics) Changed(j job.Job, events []job.Event) {
-	if j.Member != nil {
-		return
+// Observe counts what happens. Jobs that make VMs of pools are not counted.
+func (m *Metrics) Observe(h job.Happening) {
+	switch h := h.(type) {
+	case job.JobChange:
+		if h.Job.Member == nil {
+			m.changed(h.Job, h.Events)
+		}
+	case job.PhaseEnd:
+		m.phases.WithLabelValues(h.Phase, string(h.Result)).Observe(time.Since(h.Began).Seconds())
+	case job.Leaked:
+		m.leaked.WithLabelValues().Set(float64(h))
+	case job.Delivery:
+		result := string(h.State)
+		if h.State == job.DeliveryPending {
+			result = "failed"
+		}
+		m.webhooks.WithLabelValues(result).Inc()
+	case job.PoolEvent:
+		m.pooled(h)
 	}
+}
+
+// changed counts finished jobs, and those that stop waiting.
+func (m *Metrics) changed(j job.Job, events []job.Event) {
 	for _, event := range events {
 		switch {
 		case event.Kind == job.EventIgnored:
@@ -122,31 +138,8 @@ func (m *Metrics) Changed(j job.Job, events []job.Event) {
 	}
 }
 
-// PhaseEnded records a phase's duration.
-func (m *Metrics) PhaseEnded(_ job.Job, phase string, began time.Time, result job.PhaseResult, _ error) {
-	m.phases.WithLabelValues(phase, string(result)).Observe(time.Since(began).Seconds())
-}
-
-// Leaked sets the result of the last search of the host.
-func (m *Metrics) Leaked(vms int) { m.leaked.WithLabelValues().Set(float64(vms)) }
-
-// Cordoned counts nothing.
-func (m *Metrics) Cordoned(string, bool, job.Caller) {}
-
-// Notified counts an attempt to deliver a message.
-func (m *Metrics) Notified(d job.Delivery) {
-	result := string(d.State)
-	if d.State == job.DeliveryPending {
-		result = "failed"
-	}
-	m.webhooks.WithLabelValues(result).Inc()
-}
-
-// TokenChanged counts nothing.
-func (m *Metrics) TokenChanged(job.Token, bool, job.Caller) {}
-
-// Pooled counts what happened to pools.
-func (m *Metrics) Pooled(e job.PoolEvent) {
+// pooled counts what happened to pools.
+func (m *Metrics) pooled(e job.PoolEvent) {
 	switch e.Kind {
 	case job.PoolHit, job.PoolMiss, job.PoolFell:
 		result := map[job.PoolEventKind]string{job.PoolHit: "hit", job.PoolMiss: "miss", job.PoolFell: "fell_through"}[e.Kind]

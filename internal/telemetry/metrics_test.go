@@ -120,13 +120,13 @@ func TestMetrics_OutlastAStoreThatCannotBeRead(t *testing.T) {
 func TestMetrics_CountEvents(t *testing.T) {
 	m := NewMetrics("v1", jobs{}, nil)
 	j := job.Job{CreatedAt: time.Now().Add(-3 * time.Second)}
-	m.Changed(j, []job.Event{{Kind: job.EventStatus, Text: "provisioning"}, {Kind: job.EventProgress}})
-	m.Changed(j, []job.Event{{Kind: job.EventStatus, Text: "running"}})
-	m.PhaseEnded(j, "provision", time.Now().Add(-40*time.Second), job.PhaseOK, nil)
-	m.PhaseEnded(j, "run", time.Now(), job.PhaseCancelled, context.Canceled)
+	m.Observe(job.JobChange{Job: j, Events: []job.Event{{Kind: job.EventStatus, Text: "provisioning"}, {Kind: job.EventProgress}}})
+	m.Observe(job.JobChange{Job: j, Events: []job.Event{{Kind: job.EventStatus, Text: "running"}}})
+	m.Observe(job.PhaseEnd{Job: j, Phase: "provision", Began: time.Now().Add(-40 * time.Second), Result: job.PhaseOK})
+	m.Observe(job.PhaseEnd{Job: j, Phase: "run", Began: time.Now(), Result: job.PhaseCancelled, Err: context.Canceled})
 	j.Outcome = &job.Outcome{Reason: job.ReasonCancelled}
-	m.Changed(j, []job.Event{{Kind: job.EventStatus, Text: "failed"}, {Kind: job.EventIgnored}})
-	m.Leaked(2)
+	m.Observe(job.JobChange{Job: j, Events: []job.Event{{Kind: job.EventStatus, Text: "failed"}, {Kind: job.EventIgnored}}})
+	m.Observe(job.Leaked(2))
 	m.Reconnected()
 	m.LockRetried()
 	m.LockRetried()
@@ -229,7 +229,7 @@ func TestMetrics_OfWebhooks(t *testing.T) {
 	t.Parallel()
 	m := NewMetrics("v1", jobs{}, slog.New(slog.DiscardHandler))
 	for _, state := range []job.DeliveryState{job.DeliveryPending, job.DeliveryPending, job.DeliveryDone, job.DeliveryGivenUp} {
-		m.Notified(job.Delivery{State: state})
+		m.Observe(job.Delivery{State: state})
 	}
 	wantSamples(t, m, map[string]string{
 		`linus_webhook_attempts_total{result="failed"}`:    "2",

@@ -20,11 +20,11 @@ func TestMetrics_OfPools(t *testing.T) {
 		unfinished: []job.Job{{Status: job.Provisioning, Member: &job.Member{Pool: "p", State: job.MemberMaking}}},
 		members:    []job.Job{member("p", job.MemberWarm), member("p", job.MemberWarm), member("p", job.MemberClaimed), member("q", job.MemberMaking)},
 	}, slog.New(slog.DiscardHandler))
-	m.Pooled(job.PoolEvent{Pool: "p", Kind: job.PoolHit, Took: 20 * time.Millisecond})
-	m.Pooled(job.PoolEvent{Pool: "p", Kind: job.PoolMiss})
-	m.Pooled(job.PoolEvent{Pool: "p", Kind: job.PoolFell})
-	m.Pooled(job.PoolEvent{Pool: "q", Kind: job.PoolFailed})
-	m.Changed(job.Job{Status: job.Success, Outcome: &job.Outcome{}, Member: &job.Member{}}, []job.Event{{Kind: job.EventStatus, Text: "success"}})
+	m.Observe(job.PoolEvent{Pool: "p", Kind: job.PoolHit, Took: 20 * time.Millisecond})
+	m.Observe(job.PoolEvent{Pool: "p", Kind: job.PoolMiss})
+	m.Observe(job.PoolEvent{Pool: "p", Kind: job.PoolFell})
+	m.Observe(job.PoolEvent{Pool: "q", Kind: job.PoolFailed})
+	m.Observe(job.JobChange{Job: job.Job{Status: job.Success, Outcome: &job.Outcome{}, Member: &job.Member{}}, Events: []job.Event{{Kind: job.EventStatus, Text: "success"}}})
 	wantSamples(t, m, map[string]string{
 		`linus_jobs{state="provisioning"}`:                        "0", // a member's is nobody's job
 		`linus_pool_members{pool="p",state="warm"}`:               "2",
@@ -45,9 +45,9 @@ func TestMetrics_OfPools(t *testing.T) {
 func TestAudit_OfPools(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
 	a := NewAudit(AuditOptions{Path: path, Log: slog.New(slog.DiscardHandler)})
-	a.Pooled(job.PoolEvent{Pool: "p", Kind: job.PoolCreated, By: job.Caller{Client: "cli"}, Detail: "2 warm"})
-	a.Pooled(job.PoolEvent{Pool: "p", Kind: job.PoolMiss, Job: "j1"}) // nothing was done
-	a.Pooled(job.PoolEvent{Pool: "p", Kind: job.PoolHit, Job: "j2", VM: job.VM{ID: 105, Name: "vm"}, Took: time.Second})
+	a.Observe(job.PoolEvent{Pool: "p", Kind: job.PoolCreated, By: job.Caller{Client: "cli"}, Detail: "2 warm"})
+	a.Observe(job.PoolEvent{Pool: "p", Kind: job.PoolMiss, Job: "j1"}) // nothing was done
+	a.Observe(job.PoolEvent{Pool: "p", Kind: job.PoolHit, Job: "j2", VM: job.VM{ID: 105, Name: "vm"}, Took: time.Second})
 	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

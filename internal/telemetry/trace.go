@@ -49,8 +49,6 @@ type step struct {
 	name, text string
 }
 
-var _ job.Observer = (*Tracer)(nil)
-
 // NewTracer returns a tracer. It connects to the collector in the background,
 // and a collector that does not answer delays nothing. The exporter reads
 // headers and the like from the environment itself
@@ -94,8 +92,18 @@ func (t *Tracer) Close(ctx context.Context) error {
 	return nil
 }
 
-// Changed records the steps of a phase, and exports the wait for a slot.
-func (t *Tracer) Changed(j job.Job, events []job.Event) {
+// Observe exports what belongs to jobs.
+func (t *Tracer) Observe(h job.Happening) {
+	switch h := h.(type) {
+	case job.JobChange:
+		t.changed(h.Job, h.Events)
+	case job.PhaseEnd:
+		t.phaseEnded(h)
+	}
+}
+
+// changed records the steps of a phase, and exports the wait for a slot.
+func (t *Tracer) changed(j job.Job, events []job.Event) {
 	for _, event := range events {
 		switch event.Kind {
 		case job.EventPhaseStarted:
@@ -112,34 +120,19 @@ func (t *Tracer) Changed(j job.Job, events []job.Event) {
 	}
 }
 
-// PhaseEnded exports a phase and, after the last one, the job.
-func (t *Tracer) PhaseEnded(j job.Job, phase string, began time.Time, result job.PhaseResult, err error) {
-	span := t.child(j, phase, began, t.takeSteps(j.ID))
-	span.SetAttributes(attribute.String("linus.result", string(result)))
-	if err != nil {
-		span.SetStatus(codes.Error, err.Error())
+// phaseEnded exports a phase and, after the last one, the job.
+func (t *Tracer) phaseEnded(r job.PhaseEnd) {
+	span := t.child(r.Job, r.Phase, r.Began, t.takeSteps(r.Job.ID))
+	span.SetAttributes(attribute.String("linus.result", string(r.Result)))
+	if r.Err != nil {
+		span.SetStatus(codes.Error, r.Err.Error())
 	}
 	span.End()
 	// A persistent VM is destroyed long after its job, which has been exported.
-	if phase == job.PhaseDestroy && result == job.PhaseOK && (j.VM == nil || !j.VM.Unwanted) {
-		t.job(j)
+	if r.Phase == job.PhaseDestroy && r.Result == job.PhaseOK && (r.Job.VM == nil || !r.Job.VM.Unwanted) {
+		t.job(r.Job)
 	}
 }
-
-// Leaked belongs to no job.
-func (t *Tracer) Leaked(int) {}
-
-// Cordoned belongs to no job.
-func (t *Tracer) Cordoned(string, bool, job.Caller) {}
-
-// Pooled does nothing: what a pool does is not part of a job.
-func (t *Tracer) Pooled(job.PoolEvent) {}
-
-// TokenChanged is of no job.
-func (t *Tracer) TokenChanged(job.Token, bool, job.Caller) {}
-
-// Notified is no part of a job's work.
-func (t *Tracer) Notified(job.Delivery) {}
 
 // maxSteps bounds the steps exported with one phase: an agent may report many.
 const maxSteps = 128

@@ -56,19 +56,19 @@ func TestTracer_AJobIsOneTraceAcrossEngines(t *testing.T) {
 	j := job.Job{ID: jobID, Kind: job.KindTask, Client: "cli", Status: job.Provisioning, CreatedAt: time.Now().Add(-time.Minute)}
 
 	first := newTracer(t, TraceOptions{Exporter: to})
-	first.Changed(j, []job.Event{{Kind: job.EventPhaseStarted, Phase: "provision"}})
-	first.Changed(j, []job.Event{{Kind: job.EventStatus, Text: "provisioning"}})
-	first.Changed(j, []job.Event{{Kind: job.EventProgress, Phase: "start_vm", Text: "starting the VM"}})
+	first.Observe(job.JobChange{Job: j, Events: []job.Event{{Kind: job.EventPhaseStarted, Phase: "provision"}}})
+	first.Observe(job.JobChange{Job: j, Events: []job.Event{{Kind: job.EventStatus, Text: "provisioning"}}})
+	first.Observe(job.JobChange{Job: j, Events: []job.Event{{Kind: job.EventProgress, Phase: "start_vm", Text: "starting the VM"}}})
 	began := time.Now().Add(-10 * time.Second)
-	first.PhaseEnded(j, "provision", began, job.PhaseInterrupted, job.ErrDetach)
+	first.Observe(job.PhaseEnd{Job: j, Phase: "provision", Began: began, Result: job.PhaseInterrupted, Err: job.ErrDetach})
 	before := spans(t, first, to)
 
 	second := newTracer(t, TraceOptions{Exporter: to})
-	second.PhaseEnded(j, "provision", began, job.PhaseOK, nil)
+	second.Observe(job.PhaseEnd{Job: j, Phase: "provision", Began: began, Result: job.PhaseOK})
 	code := 3
 	j.Status, j.Outcome = job.Failed, &job.Outcome{Status: job.Failed, Reason: job.ReasonExitStatus, ExitCode: &code, Error: "exit status 3"}
 	j.VM = &job.VM{ID: 101, Name: "box", Node: "pve"}
-	second.PhaseEnded(j, "destroy", time.Now(), job.PhaseOK, nil)
+	second.Observe(job.PhaseEnd{Job: j, Phase: "destroy", Began: time.Now(), Result: job.PhaseOK})
 	after := spans(t, second, to)
 
 	root, ok := after["job"]
@@ -111,9 +111,9 @@ func TestTracer_AJobIsExportedOnce(t *testing.T) {
 	to := kept{tracetest.NewInMemoryExporter()}
 	j := job.Job{ID: jobID, Status: job.Success, Outcome: &job.Outcome{Status: job.Success}, VM: &job.VM{State: job.VMCreated}}
 	tracer := newTracer(t, TraceOptions{Exporter: to})
-	tracer.PhaseEnded(j, "destroy", time.Now(), job.PhaseFailed, errors.New("host is away")) // will be tried again
+	tracer.Observe(job.PhaseEnd{Job: j, Phase: "destroy", Began: time.Now(), Result: job.PhaseFailed, Err: errors.New("host is away")}) // will be tried again
 	j.VM.Unwanted = true
-	tracer.PhaseEnded(j, "destroy", time.Now(), job.PhaseOK, nil) // a VM that had been kept
+	tracer.Observe(job.PhaseEnd{Job: j, Phase: "destroy", Began: time.Now(), Result: job.PhaseOK}) // a VM that had been kept
 	if err := tracer.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -127,18 +127,18 @@ func TestTracer_AJobIsExportedOnce(t *testing.T) {
 func TestTracer_KeepsNothingOfWhatHappensBetweenPhases(t *testing.T) {
 	tracer := newTracer(t, TraceOptions{Exporter: kept{tracetest.NewInMemoryExporter()}})
 	j := job.Job{ID: jobID}
-	tracer.Changed(j, []job.Event{{Kind: job.EventIgnored, Text: "late"}})
+	tracer.Observe(job.JobChange{Job: j, Events: []job.Event{{Kind: job.EventIgnored, Text: "late"}}})
 	if len(tracer.steps) != 0 {
 		t.Errorf("kept %v", tracer.steps)
 	}
-	tracer.Changed(j, []job.Event{{Kind: job.EventPhaseStarted}})
+	tracer.Observe(job.JobChange{Job: j, Events: []job.Event{{Kind: job.EventPhaseStarted}}})
 	for range 2 * maxSteps {
-		tracer.Changed(j, []job.Event{{Kind: job.EventProgress}})
+		tracer.Observe(job.JobChange{Job: j, Events: []job.Event{{Kind: job.EventProgress}}})
 	}
 	if n := len(tracer.steps[jobID]); n != maxSteps {
 		t.Errorf("%d steps kept, want %d", n, maxSteps)
 	}
-	tracer.PhaseEnded(j, "run", time.Now(), job.PhaseOK, nil)
+	tracer.Observe(job.PhaseEnd{Job: j, Phase: "run", Began: time.Now(), Result: job.PhaseOK})
 	if len(tracer.steps) != 0 {
 		t.Errorf("kept %v after the phase", tracer.steps)
 	}
@@ -151,7 +151,7 @@ func TestTracer_ExportsToTheCollectorBelowItsEndpoint(t *testing.T) {
 	}))
 	defer collector.Close()
 	tracer := newTracer(t, TraceOptions{Endpoint: collector.URL + "/otlp/"})
-	tracer.PhaseEnded(job.Job{ID: jobID}, "push", time.Now(), job.PhaseOK, nil)
+	tracer.Observe(job.PhaseEnd{Job: job.Job{ID: jobID}, Phase: "push", Began: time.Now(), Result: job.PhaseOK})
 	if err := tracer.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func (refusing) Shutdown(context.Context) error { return nil }
 func TestTracer_WhatIsNotExportedIsALineInTheLog(t *testing.T) {
 	var log strings.Builder
 	tracer := newTracer(t, TraceOptions{Exporter: refusing{}, Log: slog.New(slog.NewTextHandler(&log, nil))})
-	tracer.PhaseEnded(job.Job{ID: jobID}, "push", time.Now(), job.PhaseOK, nil)
+	tracer.Observe(job.PhaseEnd{Job: job.Job{ID: jobID}, Phase: "push", Began: time.Now(), Result: job.PhaseOK})
 	if err := tracer.Close(t.Context()); err != nil {
 		t.Errorf("Close = %v", err)
 	}
