@@ -21,8 +21,8 @@ SOAK_ENGINES ?= 500
 SOAK_SEED ?= 0
 
 # Packages that are not watched for races: those that start built programs, hundreds of
-# times, and those that share nothing.
-UNWATCHED_PACKAGES := /(cmd/(linus|pvelab)|internal/(e2e|lab|policy|term|config))(/|$$)
+# times, and those that share nothing. At night others are that wait for hosts and browsers.
+UNWATCHED_PACKAGES := /(cmd/(linus|pvelab)|internal/(e2e|lab|policy|term|config$(if $(filter nightly,$(LINUS_TEST_LOOP)),,|daemon|guest|job|mcptool|proxmox|web)))(/|$$)
 
 # Tests of whole programs that run on PostgreSQL, too: the main path, cancel, an engine that
 # is killed, an idempotency key, output of 10 MB.

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"linus/internal/loops"
 )
 
 // retried waits until a lost job has a successor, and returns its ID.
@@ -81,6 +83,7 @@ func TestCluster_RunsLostJobsAgain(t *testing.T) {
 // A template is built on every node, as one build, and again on one that has lost it; jobs
 // use it on each, and it is removed on each.
 func TestCluster_BuildsTemplatesOnAllNodes(t *testing.T) {
+	loops.AtNightOnly(t, "TestTemplate_OnAllNodes builds and removes on each node, TestCluster_SpreadsJobsAndFollowsVMs has jobs on each")
 	t.Parallel()
 	c := newCluster(t, []int{2})
 	data, err := os.ReadFile(filepath.Join(c.h.dir, "image.qcow2"))

@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"linus/internal/lab"
+	"linus/internal/loops"
 )
 
 // A job computes its result in a real VM with a real kernel, cloud-init and
@@ -73,7 +75,7 @@ func TestJob_RunsInARealVM(t *testing.T) {
 
 // keptVM makes a real VM that stays and reaches names only, talks to a shell in it, also
 // by the API, while another job leaves a file there, tries what each egress mode lets pass,
-// and destroys it.
+// turns it off and on, and destroys it.
 func keptVM(t *testing.T, h *host, url string) {
 	c := h.connect(t)
 	made := c.call("provision_vm", map[string]any{"name": "dev", "memory": "1G", "ttl": 3600, "network": map[string]any{"allow": []any{"allowed.invalid", publicName, privateName}}})
@@ -119,8 +121,38 @@ func keptVM(t *testing.T, h *host, url string) {
 	if j := c.wait(shell); j["reason"] != "killed" {
 		t.Errorf("the shell's job: %v", j)
 	}
+	t.Run("SuspendAndSnapshot", func(t *testing.T) { offAndOn(t, c, "dev") })
 	c.call("destroy_vm", map[string]any{"vm_id": "dev", "confirm": true})
 	h.waitGone(t)
+}
+
+// offAndOn suspends and resumes a VM, and reverts it to a snapshot that has its memory.
+func offAndOn(t *testing.T, c *mcpClient, ref string) {
+	vm := map[string]any{"vm_id": ref}
+	with := func(more map[string]any) map[string]any {
+		maps.Copy(more, vm)
+		return more
+	}
+	run := func(command string) string {
+		id := c.submit(map[string]any{"agentType": "script", "vm": ref, "task": command})
+		c.wait(id)
+		return c.call("get_job_result", map[string]any{"job_id": id})["output"].(string)
+	}
+	boot := run("cat /proc/sys/kernel/random/boot_id; echo first >/dev/shm/state; echo first >/var/tmp/state; sync")
+	if got := c.call("suspend_vm", vm); got["status"] != "suspended" {
+		t.Fatalf("suspend_vm: %v", got)
+	}
+	if got := c.call("resume_vm", vm); got["status"] != "running" {
+		t.Fatalf("resume_vm: %v", got)
+	}
+	c.call("snapshot_vm", with(map[string]any{"snapshot": "first", "memory": true}))
+	run("echo second >/dev/shm/state; echo second >/var/tmp/state; sync")
+	if got := c.call("revert_vm", with(map[string]any{"snapshot": "first", "confirm": true})); got["status"] != "running" {
+		t.Fatalf("revert_vm: %v", got)
+	}
+	if got := run("cat /proc/sys/kernel/random/boot_id /dev/shm/state /var/tmp/state"); got != boot+"first\nfirst\n" {
+		t.Errorf("after the snapshot: %q, before: %q", got, boot)
+	}
 }
 
 // The job's own exit status, both streams and every byte come back.
@@ -253,7 +285,7 @@ func TestJob_OutputBeyondTheLimit(t *testing.T) {
 	}
 }
 
-// 20 jobs at once with 4 slots: the rest waits, all end, no VM is left and a
+// More jobs than the 4 slots: the rest waits, all end, no VM is left and a
 // VM of somebody else is as it was.
 func TestJobs_MoreThanSlots(t *testing.T) {
 	t.Parallel()
@@ -261,7 +293,7 @@ func TestJobs_MoreThanSlots(t *testing.T) {
 	foreign := h.plantForeign(t)
 	c := h.connect(t)
 	var ids []string
-	for i := range 20 {
+	for i := range loops.Some(28, 4) {
 		ids = append(ids, c.submit(script(fmt.Sprintf("echo %d", i))))
 	}
 	for i, id := range ids {

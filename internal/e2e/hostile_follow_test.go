@@ -8,6 +8,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/lab"
+	"linus/internal/loops"
 	"linus/internal/pgtest"
 	"linus/internal/store"
 )
@@ -37,6 +38,7 @@ func TestVM_StoppedBeforeItsTaskRuns(t *testing.T) {
 // VM restarted and came back at another address by its boot, one whose VM says
 // nothing by the silence that all of them have heard.
 func TestVM_LostWhileEnginesDie(t *testing.T) {
+	loops.AtNightOnly(t, "TestFollow_SilenceAddsUpOverEngines and TestFollow_EnginesThatDoNotOutliveALook end engines meanwhile, TestVM_GoneBehindOurBack has whole programs")
 	t.Parallel()
 	tests := []struct {
 		name      string

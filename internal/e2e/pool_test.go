@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"linus/internal/lab"
+	"linus/internal/loops"
 )
 
 // makePool makes a pool of the lab's template and returns when it is full.
@@ -75,6 +76,7 @@ func TestPool_HibernatedMember(t *testing.T) {
 // The engine is killed again and again while jobs come: each runs exactly once, in a VM
 // that no other job had, and at the end nothing is left.
 func TestPool_EngineKilled(t *testing.T) {
+	loops.AtNightOnly(t, "TestPool_EngineKilledAtEveryStep kills an engine between the steps of a pool's VM, TestEngineKilled_TwoClients a whole one")
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess, "MAX_JOBS=4", "CLEANUP_INTERVAL_SECONDS=10")
 	h.makePool(t, "--warm", "2")

@@ -65,8 +65,8 @@ func newFleet(t *testing.T, n, maxJobs int, change func(f *fleet, i int, r *rig)
 			Fence:       f.fence,
 			CallbackURL: func(context.Context) (string, error) { return "http://192.0.2.1:8765", nil },
 			Defaults:    job.Defaults{VMTemplate: providertest.FakeTemplate, Timeout: 3600, CPU: 2, Memory: "2G", Disk: "10G"},
-			MaxJobs:     maxJobs, MaxOutput: maxOutput, CleanupInterval: 50 * time.Millisecond, CollectPatience: 10 * time.Minute,
-			ClaimPatience: time.Minute, HeartbeatInterval: time.Second, PoolInterval: 50 * time.Millisecond, SweepInterval: 100 * time.Millisecond,
+			MaxJobs:     maxJobs, MaxOutput: maxOutput, CleanupInterval: 200 * time.Millisecond, CollectPatience: 10 * time.Minute,
+			ClaimPatience: time.Minute, HeartbeatInterval: time.Second, PoolInterval: 200 * time.Millisecond, SweepInterval: 400 * time.Millisecond,
 		}
 		if change != nil {
 			change(f, i, r)
@@ -207,7 +207,7 @@ func TestEngines_SlotsOfAll(t *testing.T) {
 
 func (f *fleet) await(what string, there func() bool) {
 	f.t.Helper()
-	for deadline := time.Now().Add(time.Minute); !there(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !there(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			f.t.Fatalf("no %s within a minute", what)
 		}

@@ -188,7 +188,7 @@ func TestProcessLab(t *testing.T) {
 
 func TestQemuLab(t *testing.T) {
 	t.Parallel()
-	loops.AtNightOnly(t, "TestProcessLab holds processes to the same suite, TestJob_RunsInARealVM takes a job and a kept VM through real machines, TestQemu_BootsARealMachine one through suspend and snapshots")
+	loops.AtNightOnly(t, "TestProcessLab holds processes to the same suite, TestJob_RunsInARealVM takes a job and a kept VM through real machines, egress, suspend and a snapshot")
 	testLab(t, lab.DriverQemu, true)
 }
 
