@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"linus/internal/doctest"
+	"linus/internal/field"
 	"linus/internal/job"
 )
 
@@ -104,31 +105,36 @@ func TestDocs_HaveTheTableOfTools(t *testing.T) {
 }
 
 // The manifest's table in the documents is generated from submit_job's schema,
-// which also applies to the command line's manifests.
+// which also applies to the command line's manifests, and the table of their options.
 func TestDocs_HaveTheTableOfTheManifest(t *testing.T) {
+	options := map[string]string{}
+	for _, f := range field.For(field.Submit) {
+		options[f.Name] = "`--" + f.Flag + "`"
+	}
 	var table strings.Builder
-	table.WriteString("| field | type | what |\n| --- | --- | --- |\n")
+	table.WriteString("| field | option | type | what |\n| --- | --- | --- | --- |\n")
 	var rows func(prefix string, schema object)
 	rows = func(prefix string, schema object) {
 		properties, _ := value(schema, "properties").(object)
 		required, _ := value(schema, "required").([]string)
 		for _, p := range properties {
-			name, field := p.name, p.value.(object)
-			kind, text := fmt.Sprint(value(field, "type")), fmt.Sprint(value(field, "description"))
+			name, of := p.name, p.value.(object)
+			kind, text := fmt.Sprint(value(of, "type")), fmt.Sprint(value(of, "description"))
+			option := options[prefix+name]
 			if slices.Contains(required, name) {
 				text = "Required. " + text
 			}
-			if enum, ok := value(field, "enum").([]string); ok {
+			if enum, ok := value(of, "enum").([]string); ok {
 				kind = "`" + strings.Join(enum, "`, `") + "`"
 			}
-			if items, ok := value(field, "items").(object); ok {
+			if items, ok := value(of, "items").(object); ok {
 				kind = fmt.Sprintf("list of %vs", value(items, "type"))
-				if field = items; value(items, "properties") != nil {
+				if of = items; value(items, "properties") != nil {
 					name += "[]"
 				}
 			}
-			fmt.Fprintf(&table, "| `%s%s` | %s | %s |\n", prefix, name, kind, doctest.Cell(text))
-			rows(prefix+name+".", field)
+			fmt.Fprintf(&table, "| `%s%s` | %s | %s | %s |\n", prefix, name, option, kind, doctest.Cell(text))
+			rows(prefix+name+".", of)
 		}
 	}
 	rows("", schemaFor(reflect.TypeFor[job.Manifest](), "", true))
