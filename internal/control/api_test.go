@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -56,7 +55,7 @@ func dialRemote(t *testing.T, r control.Remote) *control.Client {
 }
 
 func TestAPI_HasEveryVerb(t *testing.T) {
-	e := &engine{wait: make(chan struct{})}
+	e := newEngine(&engine{wait: make(chan struct{})})
 	e.job.Status = job.Success
 	close(e.wait)
 	_, r := serveAPI(t, e)
@@ -65,7 +64,7 @@ func TestAPI_HasEveryVerb(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if n := reflect.TypeFor[job.Engine]().NumMethod(); len(e.log()) != n {
+	if n := len(job.Verbs()); len(e.log()) != n {
 		t.Errorf("%d methods called, %d arrived: %v", n, len(e.log()), e.log())
 	}
 }
@@ -94,7 +93,7 @@ func ask(t *testing.T, s *httptest.Server, method, path, body string, change fun
 }
 
 func TestAPI_RefusesWhatIsNotIts(t *testing.T) {
-	e := &engine{}
+	e := newEngine(&engine{})
 	s, _ := serveAPI(t, e)
 	tests := []struct {
 		name, method, path, body string
@@ -144,7 +143,7 @@ func TestAPI_RefusesWhatIsNotIts(t *testing.T) {
 
 // A body of unknown length is bounded, too.
 func TestAPI_BoundsABodyWithoutLength(t *testing.T) {
-	s, _ := serveAPI(t, &engine{})
+	s, _ := serveAPI(t, newEngine(&engine{}))
 	code, body := ask(t, s, "POST", "/api/v1/jobs", "", func(r *http.Request) {
 		r.Body = io.NopCloser(io.LimitReader(endless{}, job.MaxManifest+1<<20))
 		r.ContentLength = -1
@@ -158,7 +157,7 @@ func TestAPI_BoundsABodyWithoutLength(t *testing.T) {
 // reading from says.
 func TestAPI_TellsWhyACallIsCutOff(t *testing.T) {
 	ctx, revoke := context.WithCancelCause(t.Context())
-	e := &cutOff{engine: &engine{}, read: func(ctx context.Context) error {
+	e := &cutOff{engine: newEngine(&engine{}), read: func(ctx context.Context) error {
 		revoke(job.ErrUnauthorized)
 		return fmt.Errorf("read counts of output: %w", ctx.Err())
 	}}
@@ -187,7 +186,7 @@ func (endless) Read(p []byte) (int, error) {
 
 // Info tells nothing of the server but its version: no paths, no settings.
 func TestAPI_TellsItsVersionOnly(t *testing.T) {
-	s, _ := serveAPI(t, &engine{})
+	s, _ := serveAPI(t, newEngine(&engine{}))
 	if code, body := ask(t, s, "GET", "/api/v1/info", "", nil); code != 200 || strings.TrimSpace(body) != `{"version":"v1"}` {
 		t.Errorf("%d %s", code, body)
 	}
@@ -195,21 +194,21 @@ func TestAPI_TellsItsVersionOnly(t *testing.T) {
 
 func TestAPI_ClientsDoNotNameThemselves(t *testing.T) {
 	for header, want := range map[string]string{"": "api", "cli": "api", "web": "api", "mcp:claude": "mcp:claude"} {
-		e := &engine{}
+		e := newEngine(&engine{})
 		s, _ := serveAPI(t, e)
 		code, body := ask(t, s, "POST", "/api/v1/jobs", `{"manifest":{"task":"true"},"client":"cli"}`, func(r *http.Request) {
 			if header != "" {
 				r.Header.Set("Linus-Client", header)
 			}
 		})
-		if code != 200 || e.submission.Client != want {
-			t.Errorf("header %q: %d %.100s, client %q; want %q", header, code, body, e.submission.Client, want)
+		if code != 200 || e.in.(job.Submission).Client != want {
+			t.Errorf("header %q: %d %.100s, client %q; want %q", header, code, body, e.in.(job.Submission).Client, want)
 		}
 	}
 }
 
 func TestRemote_IsTheEngineOfTheServer(t *testing.T) {
-	e := &engine{job: job.Job{ID: "j1", Status: job.Running}, err: &job.InvalidError{Fields: []*job.FieldError{{Field: "manifest.task", Problem: "is missing", Remedy: "give one"}}}}
+	e := newEngine(&engine{job: job.Job{ID: "j1", Status: job.Running}, err: &job.InvalidError{Fields: []*job.FieldError{{Field: "manifest.task", Problem: "is missing", Remedy: "give one"}}}})
 	_, r := serveAPI(t, e)
 	c := dialRemote(t, r)
 	var invalid *job.InvalidError
@@ -226,7 +225,7 @@ func TestRemote_TrustsOnlyItsServer(t *testing.T) {
 	stolen := make(chan string, 10)
 	thief := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { stolen <- r.Header.Get("Authorization") }))
 	t.Cleanup(thief.Close)
-	s, good := serveAPI(t, &engine{})
+	s, good := serveAPI(t, newEngine(&engine{}))
 	sending := httptest.NewTLSServer(http.RedirectHandler(thief.URL+"/api/v1/info", http.StatusTemporaryRedirect))
 	t.Cleanup(sending.Close)
 	other := func(change func(*control.Remote)) control.Remote {
@@ -272,7 +271,7 @@ func TestRemote_TrustsOnlyItsServer(t *testing.T) {
 
 // A client goes on when the connection was cut, and when the server was away.
 func TestRemote_Reconnects(t *testing.T) {
-	e := &engine{job: job.Job{ID: "j1"}}
+	e := newEngine(&engine{job: job.Job{ID: "j1"}})
 	s, r := serveAPI(t, e)
 	c := dialRemote(t, r)
 	for range 3 {
@@ -309,7 +308,7 @@ func (u unread) Read([]byte) (int, error) {
 func TestAPI_BoundsWhatIsReadAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		read, ended := make(chan struct{}, 100), make(chan struct{})
-		api := control.API(&engine{}, control.APIOptions{})
+		api := control.API(newEngine(&engine{}), control.APIOptions{})
 		send := func(p job.Principal, method, path string, size int64) int {
 			r := httptest.NewRequest(method, "/api/v1"+path, unread{read, ended})
 			r.ContentLength = size
@@ -363,7 +362,7 @@ func (s *slow) Result(context.Context, string) (job.Result, error) {
 // of anybody else's.
 func TestAPI_BoundsLargeResults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := &slow{engine: &engine{}, ended: make(chan struct{})}
+		e := &slow{engine: newEngine(&engine{}), ended: make(chan struct{})}
 		api := control.API(e, control.APIOptions{})
 		var all sync.WaitGroup
 		for n, who := range []string{"alice", "bob", "carol", "dave"} {

@@ -4,46 +4,34 @@ import (
 	"context"
 	"errors"
 	"io"
-	"reflect"
 	"slices"
 	"testing"
 
 	"linus/internal/control"
 	"linus/internal/job"
+	"linus/internal/verbtest"
 )
 
-// every calls each method of job.Engine on c, with nothing but a context, and
-// returns the methods' names with their errors.
+// every calls each verb on c, with as little as there may be, and returns their errors.
 func every(t *testing.T, c *control.Client) map[string]error {
 	t.Helper()
-	methods := reflect.TypeFor[job.Engine]()
 	errs := map[string]error{}
-	for i := range methods.NumMethod() {
-		method := methods.Method(i)
-		in := []reflect.Value{reflect.ValueOf(t.Context())}
-		for k := 1; k < method.Type.NumIn(); k++ {
-			v := reflect.New(method.Type.In(k)).Elem()
-			if v.Kind() == reflect.String {
-				v.SetString("x")
-			}
-			if v.Kind() == reflect.Struct && v.FieldByName("VM").IsValid() {
-				v.FieldByName("VM").SetString("x")
-			}
-			in = append(in, v)
+	for _, v := range job.Verbs() {
+		out, err := v.Do(t.Context(), c, verbtest.About(v, "x"))
+		if file, ok := out.(job.Download); ok {
+			out = file.File
 		}
-		out := reflect.ValueOf(c).MethodByName(method.Name).Call(in)
-		if open, ok := out[0].Interface().(io.Closer); ok {
+		if open, ok := out.(io.Closer); ok && err == nil {
 			_ = open.Close()
 		}
-		err, _ := out[len(out)-1].Interface().(error)
-		errs[method.Name] = err
+		errs[v.Name] = err
 	}
 	return errs
 }
 
 // A method of job.Engine that has no row, or another's, does not arrive.
 func TestTable_HasARowForEveryMethodOfAnEngine(t *testing.T) {
-	e := &engine{wait: make(chan struct{})}
+	e := newEngine(&engine{wait: make(chan struct{})})
 	e.job.Status = job.Success // or Watch would wait
 	close(e.wait)
 	dir := t.TempDir()
@@ -56,7 +44,7 @@ func TestTable_HasARowForEveryMethodOfAnEngine(t *testing.T) {
 			t.Errorf("%s does not arrive; what does: %v", name, e.log())
 		}
 	}
-	if n := reflect.TypeFor[job.Engine]().NumMethod(); len(e.log()) != n {
+	if n := len(job.Verbs()); len(e.log()) != n {
 		t.Errorf("%d methods called, %d arrived: %v", n, len(e.log()), e.log())
 	}
 }
@@ -64,7 +52,7 @@ func TestTable_HasARowForEveryMethodOfAnEngine(t *testing.T) {
 // Where the answer was lost, only what may be done twice is asked for again.
 func TestClient_AsksAgainWhereTheAnswerWasLost(t *testing.T) {
 	once := []string{"Submit", "Input", "ForgetVM", "SnapshotVM", "RevertVM", "EditFile", "WriteTree", "CreatePool", "RemovePool", "CreateToken", "RevokeToken"}
-	e := &engine{cut: true}
+	e := newEngine(&engine{cut: true})
 	dir := t.TempDir()
 	serve(t, dir, e, func() {})
 	c := dial(t, dir)
@@ -94,8 +82,8 @@ func TestClient_AsksAgainWhereTheAnswerWasLost(t *testing.T) {
 // An engine that has gone before it heard of a call is no reason not to make it.
 func TestClient_MakesTheCallWithTheNextEngine(t *testing.T) {
 	first, second := t.TempDir(), t.TempDir()
-	old := serve(t, first, &engine{}, func() {})
-	next := &engine{job: job.Job{ID: "j1"}}
+	old := serve(t, first, newEngine(&engine{}), func() {})
+	next := newEngine(&engine{job: job.Job{ID: "j1"}})
 	serve(t, second, next, func() {})
 	dirs, dialled := []string{first, second}, 0
 	c, err := control.NewClient(t.Context(), func(ctx context.Context) (*control.Conn, error) {
@@ -117,7 +105,7 @@ func TestClient_MakesTheCallWithTheNextEngine(t *testing.T) {
 // A client that is to connect later says why it cannot, and goes on when it can.
 func TestLater_ConnectsWhenItCan(t *testing.T) {
 	dir := t.TempDir()
-	serve(t, dir, &engine{}, func() {})
+	serve(t, dir, newEngine(&engine{}), func() {})
 	unset := errors.New("not set")
 	c := control.Later(func(ctx context.Context) (*control.Conn, error) {
 		if unset != nil {

@@ -49,7 +49,7 @@ func TestYield_EndsAnEngineThatNobodyElseNeeds(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var stopped atomic.Int64
 			dir := t.TempDir()
-			background(t, dir, &engine{}, control.Options{
+			background(t, dir, newEngine(&engine{}), control.Options{
 				Info: control.Info{Background: tt.background}, Stop: func() { stopped.Add(1) },
 				Idle: func(context.Context) bool { return tt.idle },
 			})
@@ -73,7 +73,7 @@ func TestYield_EndsAnEngineThatNobodyElseNeeds(t *testing.T) {
 
 func TestRetire_IsForAnEngineWithoutClients(t *testing.T) {
 	dir := t.TempDir()
-	s := background(t, dir, &engine{}, control.Options{Idle: func(context.Context) bool { return true }})
+	s := background(t, dir, newEngine(&engine{}), control.Options{Idle: func(context.Context) bool { return true }})
 	c := connect(t, dir)
 	if s.Retire(t.Context()) {
 		t.Error("an engine with a client retires")
@@ -97,7 +97,7 @@ func TestRetire_IsForAnEngineWithoutClients(t *testing.T) {
 func TestYield_WhoAsksTheSameIsNoClient(t *testing.T) {
 	var idle atomic.Bool
 	dir := t.TempDir()
-	background(t, dir, &engine{}, control.Options{
+	background(t, dir, newEngine(&engine{}), control.Options{
 		Info: control.Info{Background: true}, Stop: func() {},
 		Idle: func(context.Context) bool { return idle.Load() },
 	})
@@ -118,7 +118,7 @@ func TestYield_WhoAsksTheSameIsNoClient(t *testing.T) {
 // done, or it is there and the engine stays.
 func TestYield_NeverTakesAJobWithIt(t *testing.T) {
 	for range 100 {
-		e := &engine{}
+		e := newEngine(&engine{})
 		dir := t.TempDir()
 		s := background(t, dir, e, control.Options{
 			Info: control.Info{Background: true}, Stop: func() {},
@@ -154,7 +154,7 @@ func TestYield_NeverTakesAJobWithIt(t *testing.T) {
 // socket by then: its dialer looks at that first.
 func TestClient_CallsForAnEngineThatHasGoneAreNotAnothers(t *testing.T) {
 	dir := t.TempDir()
-	old := serve(t, dir, &engine{}, func() {})
+	old := serve(t, dir, newEngine(&engine{}), func() {})
 	dialled := 0
 	c, err := control.NewClient(t.Context(), func(ctx context.Context) (*control.Conn, error) {
 		if dialled++; dialled > 1 {
@@ -169,7 +169,7 @@ func TestClient_CallsForAnEngineThatHasGoneAreNotAnothers(t *testing.T) {
 	if err := old.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	next := &engine{}
+	next := newEngine(&engine{})
 	serve(t, dir, next, func() {})
 	if _, err := c.Submit(t.Context(), job.Submission{}); err == nil || err.Error() != "the engine has other settings" || len(next.log()) > 0 {
 		t.Errorf("Submit = %v, and the other engine did %v", err, next.log())
@@ -193,7 +193,7 @@ func (c *counted) Accept() (net.Conn, error) {
 // A client keeps its connection, however long the answers are: without one the
 // engine would think that it has gone.
 func TestClient_KeepsItsConnection(t *testing.T) {
-	e := &engine{page: job.Page{Jobs: []job.Summary{{Task: strings.Repeat("x", 100<<10)}}}}
+	e := newEngine(&engine{page: job.Page{Jobs: []job.Summary{{Task: strings.Repeat("x", 100<<10)}}}})
 	dir := t.TempDir()
 	l, err := control.Listen(t.Context(), dir)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
+	"linus/internal/verbtest"
 )
 
 // as returns a context in which a principal makes its requests.
@@ -20,27 +21,9 @@ func as(t *testing.T, name string, role job.Role) context.Context {
 	return job.WithPrincipal(t.Context(), job.Principal{Name: name, Role: role})
 }
 
-// call calls a method of an engine with ref as its first text and zero values for
-// the rest, and returns its error.
-func call(e job.Engine, ctx context.Context, verb, ref string) error { //nolint:revive // the context is the method's
-	m := reflect.ValueOf(e).MethodByName(verb)
-	args := []reflect.Value{reflect.ValueOf(ctx)}
-	for i := 1; i < m.Type().NumIn(); i++ {
-		arg := reflect.New(m.Type().In(i)).Elem()
-		if i == 1 && arg.Kind() == reflect.String {
-			arg.SetString(ref)
-		}
-		if i == 1 && arg.Kind() == reflect.Struct && arg.FieldByName("VM").IsValid() { // a file's
-			for name, text := range map[string]string{"VM": ref, "Path": "/f", "Old": "old"} {
-				if f := arg.FieldByName(name); f.IsValid() {
-					f.SetString(text)
-				}
-			}
-		}
-		args = append(args, arg)
-	}
-	results := m.Call(args)
-	err, _ := results[len(results)-1].Interface().(error)
+// call calls a verb about what ref names, and returns its error.
+func call(ctx context.Context, e job.Engine, v *job.Verb, ref string) error {
+	_, err := v.Do(ctx, e, verbtest.About(v, ref))
 	return err
 }
 
@@ -48,7 +31,7 @@ func TestGuard_RefusesEveryVerbWithoutAPrincipal(t *testing.T) {
 	r := newRig(t, 1)
 	e := executor.Guarded(r.Executor)
 	for _, v := range job.Verbs() {
-		if err := call(e, t.Context(), v.Name, "x"); !errors.Is(err, job.ErrNoPrincipal) {
+		if err := call(t.Context(), e, v, "x"); !errors.Is(err, job.ErrNoPrincipal) {
 			t.Errorf("%s without a principal: %v", v.Name, err)
 		}
 	}
@@ -60,7 +43,7 @@ func TestGuard_RefusesWhatTheRoleDoesNotInclude(t *testing.T) {
 	for _, v := range job.Verbs() {
 		for _, role := range append([]job.Role{"", "root"}, job.Roles...) {
 			var denied *job.DeniedError
-			err := call(e, as(t, "alice", role), v.Name, "x")
+			err := call(as(t, "alice", role), e, v, "x")
 			if got := errors.As(err, &denied); got == role.Includes(v.Role) {
 				t.Errorf("%s as %q: denied %v, %v", v.Name, role, got, err)
 			}
@@ -78,18 +61,18 @@ func TestGuard_RefusesWhatIsInOtherToolsets(t *testing.T) {
 		for _, set := range job.Toolsets {
 			ctx := job.WithPrincipal(t.Context(), job.Principal{Name: "alice", Role: job.RoleAdmin, Toolsets: []string{set}})
 			var narrowed *job.NarrowedError
-			err := call(e, ctx, v.Name, "x")
+			err := call(ctx, e, v, "x")
 			want := !slices.Contains(v.Toolsets, set)
 			if v.Of == job.OfNew && set == "vm" {
 				want = true // the call is of a task
-				if err := newVM(e, ctx, v.Name); errors.As(err, &narrowed) {
+				if err := newVM(ctx, e, v); errors.As(err, &narrowed) {
 					t.Errorf("%s of a VM with toolset vm: %v", v.Name, err)
 				}
 			}
 			if got := errors.As(err, &narrowed); got != want {
 				t.Errorf("%s with toolset %s: narrowed %v, %v", v.Name, set, got, err)
 			}
-			if v.Of == job.OfNew && set != "vm" && !errors.As(newVM(e, ctx, v.Name), &narrowed) {
+			if v.Of == job.OfNew && set != "vm" && !errors.As(newVM(ctx, e, v), &narrowed) {
 				t.Errorf("%s of a VM with toolset %s is not refused", v.Name, set)
 			}
 		}
@@ -97,13 +80,8 @@ func TestGuard_RefusesWhatIsInOtherToolsets(t *testing.T) {
 }
 
 // newVM calls Submit or Plan for a VM that nobody can create.
-func newVM(e job.Engine, ctx context.Context, verb string) (err error) { //nolint:revive // the context is the method's
-	s := job.Submission{Kind: job.KindVM, Manifest: job.Manifest{VMName: "no name"}}
-	if verb == "Plan" {
-		_, err = e.Plan(ctx, s)
-	} else {
-		_, err = e.Submit(ctx, s)
-	}
+func newVM(ctx context.Context, e job.Engine, v *job.Verb) error {
+	_, err := v.Do(ctx, e, job.Submission{Kind: job.KindVM, Manifest: job.Manifest{VMName: "no name"}})
 	return err
 }
 
@@ -114,18 +92,19 @@ func TestGuard_AnothersDoesNotExist(t *testing.T) {
 	id := r.submitAs(as(t, "alice", job.RoleRun), func(m *job.Manifest) { m.Lifecycle, m.VMName = job.Persistent, "dev" })
 	r.wait(id)
 	bob := as(t, "bob", job.RoleRun)
-	for _, v := range append(job.Verbs(), &job.Verb{Name: "ReadFile", Of: "a VM's file"}) {
-		own, none := id, "019aa000-0000-7000-8000-000000000000"
-		switch v.Of {
-		case job.OfVM, "a VM's file":
-			own, none = "dev", "nix"
-		case job.OfJob, job.OfFile: // a job stands for its VM
-		default:
-			continue
+	for _, v := range job.Verbs() {
+		var refs [][2]string // of another's, and of one that does not exist
+		if v.Of == job.OfVM || v.Of == job.OfFile {
+			refs = append(refs, [2]string{"dev", "nix"})
 		}
-		got, want := call(e, bob, v.Name, own), call(e, bob, v.Name, none)
-		if textWithout(got, own) != textWithout(want, none) || reflect.TypeOf(got) != reflect.TypeOf(want) {
-			t.Errorf("%s: another's is %v, one that does not exist is %v", v.Name, got, want)
+		if v.Of == job.OfJob || v.Of == job.OfFile { // a job stands for its VM
+			refs = append(refs, [2]string{id, "019aa000-0000-7000-8000-000000000000"})
+		}
+		for _, ref := range refs {
+			got, want := call(bob, e, v, ref[0]), call(bob, e, v, ref[1])
+			if textWithout(got, ref[0]) != textWithout(want, ref[1]) || reflect.TypeOf(got) != reflect.TypeOf(want) {
+				t.Errorf("%s: another's is %v, one that does not exist is %v", v.Name, got, want)
+			}
 		}
 	}
 	jobs, err := e.List(bob, job.Filter{})

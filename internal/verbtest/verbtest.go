@@ -6,7 +6,26 @@ import (
 	"reflect"
 	"strings"
 	"time"
+
+	"linus/internal/job"
 )
+
+// About returns an input of a verb with as little in it as there may be: ref, where its
+// path has what it is about, and a file's path and text.
+func About(v *job.Verb, ref string) any {
+	in := reflect.New(v.In).Elem()
+	for i := range v.In.NumField() {
+		name, _, _ := strings.Cut(v.In.Field(i).Tag.Get("json"), ",")
+		switch {
+		case in.Field(i).Kind() != reflect.String:
+		case name == "path" || name == "old":
+			in.Field(i).SetString(name)
+		case strings.Contains(v.Route, "{"+name+"}"):
+			in.Field(i).SetString(ref)
+		}
+	}
+	return in.Interface()
+}
 
 // Full returns a value of a type in which all that JSON has is set, and to different values:
 // text begins every string. Interfaces are nil.
