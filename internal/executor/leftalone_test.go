@@ -45,13 +45,19 @@ func (r *rig) swept() {
 // warnings are what the job's events warn of.
 func (r *rig) warnings(id, word string) []string {
 	r.t.Helper()
+	return r.texts(id, job.EventWarning, word)
+}
+
+// texts returns those of a job's events of a kind that have a word in them.
+func (r *rig) texts(id, kind, word string) []string {
+	r.t.Helper()
 	events, err := r.store.Events(context.Background(), id, 0)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	var texts []string
 	for _, event := range events {
-		if event.Kind == job.EventWarning && strings.Contains(event.Text, word) {
+		if event.Kind == kind && strings.Contains(event.Text, word) {
 			texts = append(texts, event.Text)
 		}
 	}

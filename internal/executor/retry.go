@@ -14,7 +14,7 @@ import (
 // job for each. It must be called before the job's row says that the VM is gone.
 func (e *Executor) retry(ctx context.Context, j job.Job, gone bool) error {
 	m := j.Manifest
-	if m.Retry == "" || j.Outcome == nil || j.Outcome.Reason != job.ReasonLost || j.RetriedAs != "" || j.Attempt >= m.Retries {
+	if j.Outcome == nil || j.Outcome.Reason != job.ReasonLost || j.RetriedAs != "" || j.Attempt >= m.Retries { // of which there are none without m.Retry
 		return nil
 	}
 	if !gone && m.Retry != job.RetryOffline {

@@ -99,6 +99,9 @@ func TestRetry_WaitsForTheOldVMToBeGone(t *testing.T) {
 			if j = r.wait(id); j.RetriedAs == "" { // the node is back
 				t.Errorf("%+v", j)
 			}
+			if told := r.texts(id, job.EventProgress, "run again as job "); len(told) != 1 { // each try to destroy the VM asks again
+				t.Errorf("it is run again %d times: %v", len(told), told)
+			}
 			ended := r.wait(j.RetriedAs)
 			if ended.RetriedAs != "" || ended.CreatedAt.Sub(j.CreatedAt) > time.Minute {
 				t.Errorf("%+v", ended)
