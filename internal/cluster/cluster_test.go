@@ -501,6 +501,28 @@ func TestInventory_IsAsOldAsItsBeginning(t *testing.T) {
 	})
 }
 
+// What fails because its caller leaves says nothing about the cluster: the next one asks.
+func TestInventory_OfACallerThatLeavesIsNotKept(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := three(t)
+		p := w.cluster("pve1")
+		w.silent["pve1"] = true
+		leaving, leave := context.WithCancel(t.Context())
+		time.AfterFunc(time.Millisecond, leave)
+		if _, err := p.Nodes(leaving); !errors.Is(err, context.Canceled) {
+			t.Errorf("who leaves: %v", err)
+		}
+		w.mu.Lock()
+		w.silent["pve1"] = false
+		w.mu.Unlock()
+		if inv, err := p.Nodes(t.Context()); err != nil || inv.Asked != "pve1" {
+			t.Errorf("the next one: %+v, %v", inv, err)
+		}
+		synctest.Wait()
+	})
+}
+
 // An entry that is down is passed over, then and from then on; one in a part of the
 // cluster without quorum only as long as another has it.
 func TestInventory_ComesFromTheNextEntry(t *testing.T) {
@@ -626,6 +648,27 @@ func TestPlace_LooksAtTheNodeFirst(t *testing.T) {
 	var full *job.NoRoomError
 	if !errors.As(err, &full) || !strings.Contains(err.Error(), "pve1: bridge vmbr9 not there") || !strings.Contains(err.Error(), "pve2: ") || full.Never() {
 		t.Errorf("%v", err)
+	}
+}
+
+// A look that its caller has cut off is of no node: it is not kept for others.
+func TestPlace_ALookOfACallerThatLeavesIsNotKept(t *testing.T) {
+	t.Parallel()
+	w := three(t)
+	p := w.cluster("pve1")
+	inv, err := p.Nodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaving, leave := context.WithCancel(t.Context())
+	w.cut["pve2"] = true
+	leave()
+	if refused := p.look(leaving, inv.Nodes[1], "vmbr0"); refused.Reason != job.RefusedUnreachable {
+		t.Errorf("who leaves: %+v", refused)
+	}
+	w.cut["pve2"] = false
+	if refused := p.look(t.Context(), inv.Nodes[1], "vmbr0"); refused != (job.Refusal{}) {
+		t.Errorf("the next one: %+v", refused)
 	}
 }
 

@@ -2,6 +2,7 @@ package executor_test
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 type busyHost struct {
 	job.Provider
 	checks, plans, most atomic.Int64
+	silent              atomic.Bool   // its checks fail
 	began               chan struct{} // one for each plan
 	on                  chan struct{}
 }
@@ -23,6 +25,9 @@ type busyHost struct {
 func (h *busyHost) Check(context.Context) (job.HostReport, error) {
 	h.checks.Add(1)
 	<-h.on
+	if h.silent.Load() {
+		return job.HostReport{}, errors.New("no answer")
+	}
 	return job.HostReport{OK: true}, nil
 }
 
@@ -88,4 +93,11 @@ func TestGuard_APrincipalRunsFewScriptsOnTheHost(t *testing.T) {
 	if n := h.checks.Load(); n != 2 {
 		t.Errorf("%d checks: the operator's is a new one", n)
 	}
+	h.silent.Store(true)
+	if _, err := e.CheckHost(job.WithPrincipal(t.Context(), job.Operator())); err == nil {
+		t.Error("a check that fails says nothing")
+	}
+	h.silent.Store(false)
+	check(as(t, "reader", job.RoleRead)) // one that failed is not believed
+	all.Wait()
 }

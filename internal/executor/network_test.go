@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"linus/internal/job"
+	"linus/internal/providertest"
 )
 
 // The network of a VM, and of the VM that a job runs in: its mode and rules as the host
@@ -53,5 +54,26 @@ func TestNetwork_IsWhatTheHostAndTheVMSay(t *testing.T) {
 	}
 	if got, err := r.Network(operator, job.NetworkQuery{VM: "dev", Targets: []string{"github.com"}}); err != nil || len(got.Attempts) != 1 {
 		t.Errorf("started again: %+v, %v", got, err)
+	}
+}
+
+// The task of a job that reaches names only finds its proxy; that of another has none.
+func TestPush_TheTaskFindsItsProxy(t *testing.T) {
+	r := newRig(t, 1)
+	for egress, want := range map[job.Egress]bool{job.EgressAllow: true, job.EgressInternet: false} {
+		var env map[string]string
+		r.fake.Set(providertest.Behaviour{Task: func(p job.Payload) providertest.Task {
+			env = p.Manifest.Env
+			return providertest.Task{}
+		}})
+		j := r.wait(r.submit(func(m *job.Manifest) {
+			m.Network.Egress = egress
+			if egress == job.EgressAllow {
+				m.Network.Allow = []string{"github.com"}
+			}
+		}))
+		if j.Status != job.Success || strings.HasPrefix(env["HTTPS_PROXY"], "http://127.0.0.1:") != want || env["HTTPS_PROXY"] != env["http_proxy"] {
+			t.Errorf("%s: %v, %+v", egress, env, j.Outcome)
+		}
 	}
 }

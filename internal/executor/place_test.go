@@ -226,6 +226,25 @@ func TestPlace_OutlastsAnEntryThatIsDown(t *testing.T) {
 	}
 }
 
+// Hosts that are not reached for the heartbeats' threshold are given up.
+func TestPlace_GivesUpHostsThatAreNotReached(t *testing.T) {
+	t.Parallel()
+	notOnPostgres(t)
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := onNodesHere(t, 8, func(job.Placement) (string, error) {
+			return "", &job.HostError{Op: "read the nodes", Host: "pve", Class: job.HostUnreachable, Text: "refused"}
+		})
+		r.stop()
+		r.opts.HeartbeatThreshold = 10 * time.Second
+		r.restart()
+		began := time.Now()
+		j := r.wait(r.submit())
+		if took := time.Since(began); j.Outcome.Reason != job.ReasonProvisionFailed || took < r.opts.HeartbeatThreshold || took > 2*r.opts.HeartbeatThreshold {
+			t.Errorf("after %s: %+v", took, j.Outcome)
+		}
+	})
+}
+
 // However long another job's choice takes, those behind it do not fail for that.
 func TestPlace_WaitsForTheChoicesBefore(t *testing.T) {
 	t.Parallel()

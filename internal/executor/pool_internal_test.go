@@ -1,6 +1,8 @@
 package executor
 
 import (
+	"context"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -52,5 +54,35 @@ func TestChoose_OldestWarmMemberThatFits(t *testing.T) {
 	e.pools.room.Generations = nil
 	if got := e.choose(pool, task, []job.Job{member(job.MemberWarm, func(m *job.Job) { m.Member.Generation = "" })}); got != -1 {
 		t.Errorf("where the generation is unknown: %d", got)
+	}
+}
+
+// onePool is a store that has one pool, and nothing else.
+type onePool struct {
+	Store
+	pool job.Pool
+}
+
+func (s *onePool) UpdatePool(_ context.Context, _ string, change func(*job.Pool)) (job.Pool, error) {
+	change(&s.pool)
+	return s.pool, nil
+}
+
+// A member that is seen to have failed again, as by an engine that was stopped in the
+// middle, has failed once.
+func TestNoteFailure_CountsAMemberOnce(t *testing.T) {
+	s := &onePool{}
+	e := New(Options{Store: s, Log: slog.New(slog.DiscardHandler)})
+	m := job.Job{ID: "a", Member: &job.Member{Pool: "p"}}
+	for range 3 {
+		e.noteFailure(t.Context(), m, "no space", false)
+	}
+	if f := s.pool.Failure; f == nil || f.Count != 1 || f.Row != 1 {
+		t.Errorf("one member: %+v", f)
+	}
+	m.ID = "b"
+	e.noteFailure(t.Context(), m, "no space", false)
+	if f := s.pool.Failure; f.Count != 2 || f.Row != 2 {
+		t.Errorf("another: %+v", f)
 	}
 }

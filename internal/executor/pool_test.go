@@ -371,6 +371,23 @@ func TestPool_GivesMembersUpUnderHighPressure(t *testing.T) {
 	r.noLeaks()
 }
 
+// The jobs that make a pool's VMs take none of the slots of others.
+func TestPool_ItsMakersTakeNoSlot(t *testing.T) {
+	r := newRig(t, 1)
+	on := make(chan struct{})
+	r.behave(providertest.Behaviour{Hold: on}, false)
+	if _, err := r.CreatePool(t.Context(), job.Pool{Name: "p", PoolSize: job.PoolSize{Warm: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	r.untilPool("a member that is being made", func(p job.PoolInfo) bool { return len(p.Members) == 1 && p.Members[0].VM.ID != 0 })
+	r.behave(providertest.Behaviour{}, true)
+	if j := r.wait(r.submit()); j.Status != job.Success {
+		t.Errorf("%+v", j.Outcome)
+	}
+	close(on)
+	r.removePool()
+}
+
 func TestPool_StopsAfterEqualFailures(t *testing.T) {
 	t.Parallel()
 	again := map[string]func(*rig){

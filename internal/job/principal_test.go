@@ -31,3 +31,29 @@ func TestForPrincipal_EndsWithItsToken(t *testing.T) {
 		end()
 	}
 }
+
+// What belongs to another is seen by admins only; nobody without a role sees anything.
+func TestSees_IsOwnOrAdmins(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		role  job.Role
+		owner string
+		want  bool
+	}{
+		{"ada", job.RoleRead, "ada", true},
+		{"ada", job.RoleRun, "ada", true},
+		{"ada", job.RoleRun, "bob", false},
+		{"ada", job.RoleRun, "", false},
+		{"ada", job.RoleAdmin, "bob", true},
+		{"ada", job.RoleAdmin, "", true},
+		{"ada", "", "ada", false},
+		{"ada", "owner", "ada", false},
+		{job.OperatorName, job.RoleRun, "", true},
+		{job.OperatorName, job.RoleRun, "ada", false},
+		{"", job.RoleRun, "", false},
+	} {
+		if got := (job.Principal{Name: tt.name, Role: tt.role}).Sees(tt.owner); got != tt.want {
+			t.Errorf("%q, %q sees what is of %q: %v", tt.name, tt.role, tt.owner, got)
+		}
+	}
+}
