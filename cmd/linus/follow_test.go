@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -99,5 +100,33 @@ func TestProgress_LiveLineFitsAndIsCleared(t *testing.T) {
 	p.show(job.Event{Kind: job.EventPhaseEnded, Phase: "provision", At: at.Add(3 * time.Second)})
 	if !strings.HasPrefix(out.String(), "\r\x1b[K  create_vm") || !strings.HasSuffix(out.String(), "provision                 3.0 s  ok\n") {
 		t.Errorf("after the live line: %q", out.String())
+	}
+}
+
+// runs is a watcher of jobs that have ended.
+type runs map[string]job.Job
+
+func (r runs) Watch(_ context.Context, id string, _ int64) ([]job.Event, job.Job, error) {
+	return nil, r[id], nil
+}
+
+func (r runs) Result(_ context.Context, id string) (job.Result, error) {
+	return job.Result{JobID: id, Status: r[id].Status, Reason: r[id].Outcome.Reason, ExitCode: r[id].Outcome.ExitCode, Stdout: []byte("of " + id + "\n")}, nil
+}
+
+func (runs) List(context.Context, job.Filter) (job.Page, error) { return job.Page{}, nil }
+
+func TestWait_GoesOnWithTheJobThatRunsALostOneAgain(t *testing.T) {
+	t.Parallel()
+	seven := 7
+	lost := &job.Outcome{Reason: job.ReasonLost}
+	e := runs{
+		"a": {ID: "a", Status: job.Failed, Outcome: lost, RetriedAs: "b"},
+		"b": {ID: "b", Status: job.Failed, Outcome: &job.Outcome{Reason: job.ReasonExitStatus, ExitCode: &seven}},
+	}
+	var out, said bytes.Buffer
+	a := &app{stdout: &out, stderr: &said}
+	if err := a.waitFor(t.Context(), e, "a"); !errors.Is(err, exitError(7)) || out.String() != "of b\n" || !strings.Contains(said.String(), "job a was lost; job b runs it again\n") {
+		t.Errorf("%v, %q, %q", err, out.String(), said.String())
 	}
 }

@@ -387,6 +387,10 @@ func (a *app) waitFor(ctx context.Context, e watcher, id string) error {
 		}
 		return err
 	}
+	if j.RetriedAs != "" {
+		a.note("job %s was lost; job %s runs it again", id, j.RetriedAs)
+		return a.waitFor(ctx, e, j.RetriedAs)
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
 	r, err := e.Result(ctx, id)

@@ -97,6 +97,9 @@ func (a *app) finishRun(ctx context.Context, s *session, j job.Job, t worktree.T
 	case err != nil || !j.Status.Terminal():
 		return errors.Join(err, ended) // detached
 	case j.Outcome.ExitCode == nil && len(j.Artifacts) == 0: // it has not run, and why is said
+		if j.Outcome.Reason == job.ReasonLost && j.Manifest.Retry != "" {
+			a.note("linus job status %s names the job that runs it again; linus run --job takes that up", j.ID)
+		}
 		return ended
 	}
 	if err := a.takeRun(after, s, j, t, r, f); err != nil {
