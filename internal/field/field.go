@@ -43,7 +43,7 @@ type Field struct {
 	Each    bool     // the option is given for each entry, and adds to those of a manifest
 	Seconds bool     // a time
 	Zero    bool     // 0 is a number like others, and not "the default"
-	None    int      // what 0 is in the struct
+	None    int      // what 0 means, where the struct's own 0 is the default
 }
 
 // Of returns the field of a struct, or of one that v points to: then it can be set, and what it
