@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// Engine is everything an engine offers. The executor implements it, and so
-// does a connection to an engine in another process.
+// Engine is everything an engine offers. The executor implements it; Through makes the
+// others, such as a connection to an engine in another process. Each method has a row in
+// Verbs.
 type Engine interface {
 	Jobs
 	Streams

@@ -10,46 +10,6 @@ import (
 	"linus/internal/job"
 )
 
-// use is what a tool needs of a principal: one of its toolsets, and a verb of the engine
-// that its role includes.
-type use struct{ toolset, verb string }
-
-// uses returns what every tool needs.
-func uses() map[string]use {
-	return map[string]use{
-		"submit_job":     {"jobs", "Submit"},
-		"get_job_status": {"jobs", "Job"},
-		"get_job_result": {"jobs", "Result"},
-		"cancel_job":     {"jobs", "Cancel"},
-		"list_jobs":      {"jobs", "List"},
-
-		"execute_command":   {"exec", "Submit"},
-		"get_job_output":    {"exec", "Output"},
-		"tail_job_output":   {"exec", "Output"},
-		"interact_with_job": {"exec", "Input"},
-		"kill_job":          {"exec", "Kill"},
-
-		"provision_vm": {"vm", "Submit"},
-		"list_vms":     {"vm", "VMs"},
-		"get_vm":       {"vm", "VM"},
-		"start_vm":     {"vm", "StartVM"},
-		"stop_vm":      {"vm", "StopVM"},
-		"suspend_vm":   {"vm", "SuspendVM"},
-		"resume_vm":    {"vm", "ResumeVM"},
-		"snapshot_vm":  {"vm", "SnapshotVM"},
-		"revert_vm":    {"vm", "RevertVM"},
-		"destroy_vm":   {"vm", "DestroyVM"},
-
-		"list_files": {"files", "ListFiles"},
-		"read_file":  {"files", "ReadFile"},
-		"write_file": {"files", "WriteFile"},
-		"edit_file":  {"files", "EditFile"},
-
-		"check_host":             {"admin", "CheckHost"},
-		"cleanup_completed_jobs": {"admin", "Cleanup"},
-	}
-}
-
 // promptTools returns the tools that each prompt refers to: it is there for those who may
 // use all of them.
 func promptTools() map[string][]string {
@@ -73,20 +33,21 @@ func resourceTools() map[string][]string {
 // refusal returns why the principal of a request may not use a tool; nil: it may. The
 // engine decides again, on each call; this keeps a client from being offered what it would
 // be refused.
-func refusal(ctx context.Context, tool string) error {
+func refusal(ctx context.Context, name string) error {
 	p, ok := job.PrincipalFrom(ctx)
 	if !ok {
 		return nil // the engine refuses
 	}
-	u, known := uses()[tool]
-	need := job.Needs(u.verb)
-	if !known { // none of ours: a fixture of a test
-		need = job.RoleAdmin
+	need, toolset := job.RoleAdmin, "" // of none of ours: a fixture of a test
+	for _, t := range allTools() {
+		if t.name == name {
+			need, toolset = job.Needs(t.verb), t.toolset
+		}
 	}
 	if !p.Role.Includes(need) {
-		return &job.DeniedError{Verb: tool, Role: p.Role, Need: need}
+		return &job.DeniedError{Verb: name, Role: p.Role, Need: need}
 	}
-	return p.Narrowed(tool, u.toolset)
+	return p.Narrowed(name, toolset)
 }
 
 // refusalOfAll returns why the principal of a request may not use all of the tools.

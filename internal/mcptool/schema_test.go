@@ -78,10 +78,8 @@ func TestDocs_HaveTheTableOfTools(t *testing.T) {
 	var table strings.Builder
 	table.WriteString("| tool | toolset | arguments | what |\n| --- | --- | --- | --- |\n")
 	set := map[string]string{}
-	for _, name := range job.Toolsets {
-		for _, tool := range toolset(name, options(&engine{}), nil) {
-			set[tool.Tool.Name] = name
-		}
+	for _, row := range allTools() {
+		set[row.name] = row.toolset
 	}
 	for _, tool := range tools(options(&engine{}), nil) {
 		var schema struct {

@@ -1,9 +1,9 @@
 package mcptool
 
 import (
-	"context"
-
 	"github.com/mark3labs/mcp-go/server"
+
+	"linus/internal/job"
 )
 
 func suspendVM(o Options, b *background) server.ServerTool {
@@ -11,10 +11,5 @@ func suspendVM(o Options, b *background) server.ServerTool {
 		"Write a persistent VM's memory to its disk and turn it off; resume_vm continues it where it was, in seconds. "+
 			"Refused while jobs run in it. Returns after at most 45 seconds while the work goes on.",
 		hints{idempotent: true, openWorld: true},
-		func(ctx context.Context, in vmArg) (changedVM, error) {
-			if err := in.check(); err != nil {
-				return changedVM{}, err
-			}
-			return o.act(ctx, b, in.VMID, "The suspend", o.Engine.SuspendVM)
-		})
+		o.acting(b, "The suspend", job.Engine.SuspendVM))
 }

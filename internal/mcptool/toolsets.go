@@ -9,38 +9,67 @@ import (
 	"linus/internal/job"
 )
 
-// toolset returns all tools of a group.
-func toolset(name string, o Options, b *background) []server.ServerTool {
-	e := o.Engine
-	switch name {
-	case "jobs":
-		return []server.ServerTool{submitJob(e), getJobStatus(e), getJobResult(e), cancelJob(e), listJobs(e)}
-	case "exec":
-		return []server.ServerTool{executeCommand(e), getJobOutput(e), tailJobOutput(e), interactWithJob(e), killJob(e)}
-	case "vm":
-		return []server.ServerTool{
-			provisionVM(o), listVMs(o), getVM(o), startVM(o, b), stopVM(o, b), suspendVM(o, b), resumeVM(o, b), snapshotVM(o, b), revertVM(o, b), destroyVM(o),
-		}
-	case "files":
-		return []server.ServerTool{listFiles(e), readFile(e), writeFile(e), editFile(e)}
-	case "admin":
-		return []server.ServerTool{checkHost(e), cleanupCompletedJobs(e)}
+// tool is a row of the table of tools.
+type tool struct {
+	name    string
+	toolset string // of which a principal must have it
+	verb    string // of the engine, which the principal's role must include
+	define  func(Options, *background) server.ServerTool
+}
+
+// allTools returns the table.
+func allTools() []tool {
+	of := func(define func(job.Engine) server.ServerTool) func(Options, *background) server.ServerTool {
+		return func(o Options, _ *background) server.ServerTool { return define(o.Engine) }
 	}
-	return nil
+	with := func(define func(Options) server.ServerTool) func(Options, *background) server.ServerTool {
+		return func(o Options, _ *background) server.ServerTool { return define(o) }
+	}
+	return []tool{
+		{"submit_job", "jobs", "Submit", of(submitJob)},
+		{"get_job_status", "jobs", "Job", of(getJobStatus)},
+		{"get_job_result", "jobs", "Result", of(getJobResult)},
+		{"cancel_job", "jobs", "Cancel", of(cancelJob)},
+		{"list_jobs", "jobs", "List", of(listJobs)},
+
+		{"execute_command", "exec", "Submit", of(executeCommand)},
+		{"get_job_output", "exec", "Output", of(getJobOutput)},
+		{"tail_job_output", "exec", "Output", of(tailJobOutput)},
+		{"interact_with_job", "exec", "Input", of(interactWithJob)},
+		{"kill_job", "exec", "Kill", of(killJob)},
+
+		{"provision_vm", "vm", "Submit", with(provisionVM)},
+		{"list_vms", "vm", "VMs", with(listVMs)},
+		{"get_vm", "vm", "VM", with(getVM)},
+		{"start_vm", "vm", "StartVM", startVM},
+		{"stop_vm", "vm", "StopVM", stopVM},
+		{"suspend_vm", "vm", "SuspendVM", suspendVM},
+		{"resume_vm", "vm", "ResumeVM", resumeVM},
+		{"snapshot_vm", "vm", "SnapshotVM", snapshotVM},
+		{"revert_vm", "vm", "RevertVM", revertVM},
+		{"destroy_vm", "vm", "DestroyVM", with(destroyVM)},
+
+		{"list_files", "files", "ListFiles", of(listFiles)},
+		{"read_file", "files", "ReadFile", of(readFile)},
+		{"write_file", "files", "WriteFile", of(writeFile)},
+		{"edit_file", "files", "EditFile", of(editFile)},
+
+		{"check_host", "admin", "CheckHost", of(checkHost)},
+		{"cleanup_completed_jobs", "admin", "Cleanup", of(cleanupCompletedJobs)},
+	}
 }
 
 // tools lists the tools that the options allow.
 func tools(o Options, b *background) []server.ServerTool {
 	var all []server.ServerTool
-	for _, name := range job.Toolsets {
-		if len(o.Toolsets) > 0 && !slices.Contains(o.Toolsets, name) {
+	for _, row := range allTools() {
+		if len(o.Toolsets) > 0 && !slices.Contains(o.Toolsets, row.toolset) {
 			continue
 		}
-		for _, t := range toolset(name, o, b) {
-			does := t.Tool.Annotations
-			if (*does.ReadOnlyHint || !o.ReadOnly) && (!*does.DestructiveHint || !o.DisableDestructive) {
-				all = append(all, t)
-			}
+		t := row.define(o, b)
+		does := t.Tool.Annotations
+		if (*does.ReadOnlyHint || !o.ReadOnly) && (!*does.DestructiveHint || !o.DisableDestructive) {
+			all = append(all, t)
 		}
 	}
 	return all

@@ -108,6 +108,16 @@ func (o Options) act(ctx context.Context, b *background, ref, doing string, f fu
 	return o.changedVM(now, doing+" takes longer than a call may, and goes on. Call get_vm for its status."), nil
 }
 
+// acting returns the work of a tool that does nothing but act.
+func (o Options) acting(b *background, doing string, f func(job.Engine, context.Context, string) (job.VMInfo, error)) func(context.Context, vmArg) (changedVM, error) {
+	return func(ctx context.Context, in vmArg) (changedVM, error) {
+		if err := in.check(); err != nil {
+			return changedVM{}, err
+		}
+		return o.act(ctx, b, in.VMID, doing, func(ctx context.Context, ref string) (job.VMInfo, error) { return f(o.Engine, ctx, ref) })
+	}
+}
+
 // vmError returns an error of a VM with the names of the tools' arguments.
 func vmError(err error) error {
 	if errors.Is(err, job.ErrNotFound) {
