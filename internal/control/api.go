@@ -41,7 +41,7 @@ func API(e job.Engine, o APIOptions) http.Handler {
 		}
 		return info, nil
 	})
-	for _, r := range append(verbs(apiEngine{e}), info) {
+	for _, r := range append(verbs(named(e)), info) {
 		handleAPI(mux, r, bodies)
 	}
 	mux.HandleFunc("GET "+APIPrefix+"/v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
@@ -116,17 +116,15 @@ func apiClient(r *http.Request) string {
 	return "api"
 }
 
-// apiEngine is an engine whose callers do not choose the client's name.
-type apiEngine struct{ job.Engine }
-
-func (e apiEngine) Submit(ctx context.Context, s job.Submission) (job.Job, error) {
-	s.Client = job.ClientFrom(ctx)
-	return e.Engine.Submit(ctx, s)
-}
-
-func (e apiEngine) Plan(ctx context.Context, s job.Submission) ([]string, error) {
-	s.Client = job.ClientFrom(ctx)
-	return e.Engine.Plan(ctx, s)
+// named is an engine whose callers do not choose the client's name.
+func named(e job.Engine) job.Engine {
+	return job.Through(func(ctx context.Context, v *job.Verb, in any) (any, error) {
+		if s, ok := in.(job.Submission); ok {
+			s.Client = job.ClientFrom(ctx)
+			in = s
+		}
+		return v.Do(ctx, e, in)
+	})
 }
 
 // Refuse responds to a request with an error in the API's format.

@@ -1,8 +1,10 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"strings"
 
 	"linus/internal/config"
 	"linus/internal/control"
@@ -32,30 +34,22 @@ func Peek(ctx context.Context, c config.Config) (job.Engine, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return offline{Executor: executor.New(executor.Options{Store: st, Engines: st}), config: c}, func() { _ = st.Close() }, nil
+	return offline(executor.New(executor.Options{Store: st, Engines: st}), c), func() { _ = st.Close() }, nil
 }
 
-// offline reads the state directory without an engine. What needs the host or a VM is
-// an error that names the missing setting.
-type offline struct {
-	*executor.Executor
-	config config.Config
+// offline reads the state directory without an engine. What changes something, or needs the
+// host or a VM, is an error that names the missing setting.
+func offline(e *executor.Executor, c config.Config) job.Engine {
+	missing := cmp.Or(c.NeedHost(), control.ErrNoEngine)
+	return job.Through(func(ctx context.Context, v *job.Verb, in any) (any, error) {
+		if !strings.HasPrefix(v.Route, "GET ") || v.ReadsHost || v.Of == job.OfFile || v.Name == "Nodes" {
+			return nil, missing
+		}
+		if v.Name == "Output" { // what is stored of it is complete once the job has ended
+			if j, err := e.Job(ctx, v.Ref(in)); err != nil || !j.Status.Terminal() {
+				return nil, cmp.Or(err, missing)
+			}
+		}
+		return v.Do(ctx, e, in)
+	})
 }
-
-// Output returns the stored output, which is complete once a job has ended.
-func (o offline) Output(ctx context.Context, id, stream string, offset, limit int64) (job.Chunk, error) {
-	j, err := o.Job(ctx, id)
-	if err == nil && !j.Status.Terminal() {
-		err = o.config.NeedHost()
-	}
-	if err != nil {
-		return job.Chunk{}, err
-	}
-	return o.Executor.Output(ctx, id, stream, offset, limit)
-}
-
-// VMs needs the host.
-func (o offline) VMs(context.Context) ([]job.VMInfo, error) { return nil, o.config.NeedHost() }
-
-// Nodes needs the host.
-func (o offline) Nodes(context.Context) ([]job.NodeInfo, error) { return nil, o.config.NeedHost() }

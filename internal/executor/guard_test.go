@@ -79,6 +79,21 @@ func TestGuard_RefusesWhatIsInOtherToolsets(t *testing.T) {
 	}
 }
 
+// A verb about several things, or about a new one, has an input that the guard knows how to
+// narrow.
+func TestGuard_KnowsHowToNarrowEveryInput(t *testing.T) {
+	known := map[job.Subject][]reflect.Type{
+		job.OfJobs: {reflect.TypeFor[job.Filter](), reflect.TypeFor[job.OfPrincipal]()},
+		job.OfNew:  {reflect.TypeFor[job.Submission]()},
+		job.OfVMs:  {reflect.TypeFor[job.None]()}, // the executor shows the caller's
+	}
+	for _, v := range job.Verbs() {
+		if of, limited := known[v.Of]; limited && !slices.Contains(of, v.In) {
+			t.Errorf("%s has %v, which guard.call does not narrow to what the caller may see", v.Name, v.In)
+		}
+	}
+}
+
 // newVM calls Submit or Plan for a VM that nobody can create.
 func newVM(ctx context.Context, e job.Engine, v *job.Verb) error {
 	_, err := v.Do(ctx, e, job.Submission{Kind: job.KindVM, Manifest: job.Manifest{VMName: "no name"}})
