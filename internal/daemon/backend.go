@@ -32,10 +32,9 @@ type Backend struct {
 
 // Installation is what a backend needs to know about this installation of linus.
 type Installation struct {
-	owner     string        // the VMs' linus-owner
-	engine    func() string // the ID of this engine among those that share the database; nil: it works alone
-	keys      guest.Keys    // login keys of the VMs
-	publicKey string        // of VMs created before each had its own key; empty: there are none
+	owner  string        // the VMs' linus-owner
+	engine func() string // the ID of this engine among those that share the database; nil: it works alone
+	keys   guest.Keys    // login keys of the VMs
 
 	onReconnect, onLockRetry func()              // called on trouble with the host; may be nil
 	onRefused                func(r job.Refusal) // called when a node is refused for a VM; may be nil
@@ -110,8 +109,8 @@ func providerOptions(c config.Config, in Installation, log *slog.Logger) proxmox
 		Node: c.ProxmoxNode, Storage: c.ProxmoxStorage, Bridge: c.ProxmoxBridge, VLANTag: c.ProxmoxVLANTag,
 		StorageReserve: cmp.Or(c.StorageReserve, -1), MaxSnapshots: cmp.Or(c.MaxSnapshots, -1),
 		VMIDRange: c.ProxmoxVMIDRange, IPConfig: c.VMIPConfig, Gateway: c.VMGateway,
-		Nameservers:  strings.Join(c.Nameservers(), " "),
-		SSHPublicKey: in.publicKey, VMUser: c.VMSSHUser, GuestPort: c.VMSSHPort,
+		Nameservers: strings.Join(c.Nameservers(), " "),
+		VMUser:      c.VMSSHUser, GuestPort: c.VMSSHPort,
 		Template: c.DefaultVMTemplate, Owner: in.owner, Engine: in.engine, ScriptDir: c.ProxmoxScriptDir,
 		NetworkTimeout: time.Duration(c.VMNetworkTimeout) * time.Second,
 		ReadyTimeout:   time.Duration(c.VMReadyTimeout) * time.Second,

@@ -19,7 +19,6 @@ import (
 	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/policy"
-	"linus/internal/remote"
 	"linus/internal/store"
 )
 
@@ -59,9 +58,6 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 	var in Installation
 	if in.keys, err = engineKeys(ctx, c, st); err == nil {
 		in.owner, err = st.InstallationID(ctx)
-	}
-	if _, none := os.Stat(in.keys.Old); err == nil && none == nil {
-		in.publicKey, err = remote.EnsureKeyPair(in.keys.Old, "linus")
 	}
 	if err == nil {
 		e.watch, err = openWatch(ctx, o, in.owner, st)

@@ -12,11 +12,10 @@ import (
 	"linus/internal/store"
 )
 
-// loginKeys are the VMs' login keys, in the state directory. Old installations also
-// have one shared key, which their older VMs accept. With a database that other
+// loginKeys are the VMs' login keys, in the state directory. With a database that other
 // engines may share, keys are derived from the installation key, if it is there yet.
 func loginKeys(c config.Config) (guest.Keys, error) {
-	keys := guest.Keys{Dir: filepath.Join(c.StateDir, "keys"), Old: filepath.Join(c.StateDir, "id_ed25519")}
+	keys := guest.Keys{Dir: filepath.Join(c.StateDir, "keys")}
 	if c.DatabaseURL.Reveal() == "" {
 		return keys, nil
 	}

@@ -8,10 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"linus/internal/lab"
-	"linus/internal/pgtest"
 	"linus/internal/sshtest"
 )
 
@@ -262,9 +260,6 @@ func TestLoginKey_IsOneVMsAlone(t *testing.T) {
 	if err != nil || len(keys) != 2 {
 		t.Fatalf("keys: %v, %v", keys, err)
 	}
-	if _, err := os.Stat(filepath.Join(h.state, "id_ed25519")); err == nil {
-		t.Error("there is a key for all VMs")
-	}
 	login := func(vm, key string) error {
 		argv := strings.Fields(h.cli(t, "vm", "ssh", vm, "--print"))
 		line := strings.Join(argv, " ")
@@ -296,32 +291,5 @@ func TestLoginKey_IsOneVMsAlone(t *testing.T) {
 		if err := login(vm, "another"); err == nil {
 			t.Errorf("%s lets another VM's key in", vm)
 		}
-	}
-
-	// As an installation of old has it: one key, and a VM that knows it.
-	c.call("destroy_vm", map[string]any{"vm_id": "two", "confirm": true})
-	for deadline := time.Now().Add(time.Minute); len(keys) != 1; time.Sleep(50 * time.Millisecond) {
-		if keys, err = filepath.Glob(filepath.Join(h.state, "keys", "*-*")); err != nil || time.Now().After(deadline) {
-			t.Fatalf("keys after a VM has gone: %v, %v", keys, err)
-		}
-	}
-	if pgtest.Chosen() {
-		return // such an installation has its own key for each VM since it was copied to PostgreSQL
-	}
-	if !h.killEngine() {
-		t.Fatal("no engine to kill")
-	}
-	if err := os.Rename(keys[0], filepath.Join(h.state, "id_ed25519")); err != nil {
-		t.Fatal(err)
-	}
-	c = h.connect(t)
-	m := script("hostname")
-	m["vm"] = "one"
-	id := c.submit(m)
-	if job := c.wait(id); job["status"] != "success" {
-		t.Errorf("a job in a VM of old: %v", job)
-	}
-	if out := h.cli(t, "vm", "ssh", "one", "--", "hostname"); out != "one\n" {
-		t.Errorf("vm ssh to a VM of old: %q", out)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"linus/internal/job"
 	"linus/internal/providertest"
@@ -94,20 +93,6 @@ func TestSubmit_AKeyOfAnotherManifestIsRefused(t *testing.T) {
 			_, err := r.Submit(ctx, s)
 			refusal(t, err, "idempotency_key: was used for another submission, job "+first.ID)
 		})
-	}
-}
-
-// A job of before submissions were compared answers any.
-func TestSubmit_AKeyOfAnOldJobAnswersIt(t *testing.T) {
-	r := newRig(t, 4)
-	ctx := context.Background()
-	old, _, err := r.store.Insert(ctx, job.Job{ID: "019aa000-0000-7000-8000-000000000000", Kind: job.KindTask, Status: job.Pending, CreatedAt: time.Now()}, "k", job.Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := r.Submit(ctx, job.Submission{IdempotencyKey: "k", Manifest: job.Manifest{Task: "x", AgentType: job.AgentScript}})
-	if err != nil || got.ID != old.ID {
-		t.Errorf("Submit() = %s, %v; want the old job", got.ID, err)
 	}
 }
 

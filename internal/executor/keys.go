@@ -13,8 +13,6 @@ type Keys interface {
 	// Make returns the public key, one line, for the VM a job is about to create: the
 	// same one each time.
 	Make(id string) (public string, err error)
-	// Find returns that of a VM that may be older than such keys.
-	Find(id string) (public string, err error)
 	// Keep removes the pairs of all jobs for which keep returns false.
 	Keep(keep func(id string) bool) error
 	// Drop removes the key of the VM that job id created, if there is one.
@@ -22,15 +20,12 @@ type Keys interface {
 }
 
 // loginKey returns the public key of j's VM. It is created before the row says that
-// there may be a VM: a VM begun without one continues without.
+// there may be a VM.
 func (e *Executor) loginKey(j job.Job) (string, error) {
-	switch {
-	case e.o.Keys == nil:
+	if e.o.Keys == nil {
 		return "", nil
-	case j.VM == nil:
-		return e.o.Keys.Make(j.ID)
 	}
-	return e.o.Keys.Find(j.ID)
+	return e.o.Keys.Make(j.ID)
 }
 
 // dropKeys removes the keys of VMs that are gone or forgotten.

@@ -61,7 +61,7 @@ func withKeys(t *testing.T) (*rig, *keyed) {
 	r := newRig(t, 2)
 	r.stop()
 	p := &keyed{Provider: r.fake, dir: filepath.Join(t.TempDir(), "keys"), keys: map[string][]string{}}
-	r.opts.Provider, r.opts.Keys = p, guest.Keys{Dir: p.dir, Old: filepath.Join(t.TempDir(), "none")}
+	r.opts.Provider, r.opts.Keys = p, guest.Keys{Dir: p.dir}
 	r.restart()
 	return r, p
 }

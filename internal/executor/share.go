@@ -85,9 +85,6 @@ func (e *Executor) creator(ctx context.Context, ref string) (job.Job, error) {
 // sharedVM returns the creator of the VM that j was submitted to run in: another VM that
 // has its name or ID by now may be another principal's.
 func (e *Executor) sharedVM(ctx context.Context, j job.Job) (job.Job, error) {
-	if j.Into == "" { // it is older than that
-		return e.persistentVM(ctx, j.Manifest.VM)
-	}
 	m, err := e.o.Store.Job(ctx, j.Into)
 	if errors.Is(err, job.ErrNotFound) || err == nil && (m.VM == nil || m.VM.State == job.VMDestroyed || m.VM.State == job.VMForgotten) {
 		return m, noVM(j.Manifest.VM, "is no longer the VM that this job was submitted for")
@@ -96,15 +93,6 @@ func (e *Executor) sharedVM(ctx context.Context, j job.Job) (job.Job, error) {
 		return m, err
 	}
 	return m, takesJobs(m, j.Manifest.VM)
-}
-
-// persistentVM returns the creator of a persistent VM that accepts jobs.
-func (e *Executor) persistentVM(ctx context.Context, ref string) (job.Job, error) {
-	m, err := e.creator(ctx, ref)
-	if err != nil {
-		return m, err
-	}
-	return m, takesJobs(m, ref)
 }
 
 // takesJobs returns an error if the VM that m created does not accept jobs of others.
@@ -124,10 +112,13 @@ func takesJobs(m job.Job, ref string) error {
 	return nil
 }
 
-// openVM returns the creator of a persistent VM on which no work is in progress. The
-// caller holds the decision until it has entered the VM or begun work on it.
+// openVM returns the creator of a persistent VM that accepts jobs and on which no work is
+// in progress. The caller holds the decision until it has entered the VM or begun work on it.
 func (e *Executor) openVM(ctx context.Context, d decision, ref string) (job.Job, error) {
-	m, err := e.persistentVM(ctx, ref)
+	m, err := e.creator(ctx, ref)
+	if err == nil {
+		err = takesJobs(m, ref)
+	}
 	if err != nil {
 		return m, err
 	}
@@ -165,7 +156,7 @@ func sharers(begun []job.Job, m job.Job) []string {
 	var ids []string
 	for _, j := range begun {
 		inside := j.VM != nil && j.VM.Job == m.ID && (j.Kind != job.KindVM || j.Outcome == nil)
-		waits := j.VM == nil && j.Shares() && (j.Into == m.ID || j.Into == "" && named(*m.VM, j.Manifest.VM))
+		waits := j.VM == nil && j.Shares() && j.Into == m.ID
 		if (inside || waits) && !j.Status.Terminal() { // one that only cleans up does not count
 			ids = append(ids, j.ID)
 		}

@@ -253,7 +253,7 @@ func TestSubmit_OneMoreThanAVMTakesIsRefused(t *testing.T) {
 // A row that came past the check at the submission, as another engine's might.
 func TestJoin_OneMoreThanAVMTakesFails(t *testing.T) {
 	r := newRig(t, 1)
-	r.makeVM("dev")
+	dev := r.makeVM("dev")
 	hold := make(chan struct{})
 	r.fake.Set(providertest.Behaviour{Task: task(providertest.Task{Until: hold})})
 	ids := make([]string, 16)
@@ -268,7 +268,7 @@ func TestJoin_OneMoreThanAVMTakesFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	more, _, err := r.store.Insert(t.Context(), job.Job{
-		ID: "019aa000-0000-7000-8000-000000000000", Kind: job.KindTask, Status: job.Pending, CreatedAt: time.Now(), Manifest: row,
+		ID: "019aa000-0000-7000-8000-000000000000", Kind: job.KindTask, Status: job.Pending, CreatedAt: time.Now(), Manifest: row, Into: dev.ID,
 	}, "", job.Limits{})
 	if err != nil {
 		t.Fatal(err)

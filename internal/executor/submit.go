@@ -88,9 +88,9 @@ func submissionDigest(s job.Submission) (string, error) {
 }
 
 // sameSubmission returns the job first submitted with a key; an error if its digest
-// differs. Jobs older than digests have none.
+// differs.
 func sameSubmission(first job.Job, digest string, err error) (job.Job, error) {
-	if err != nil || first.Submission == digest || first.Submission == "" {
+	if err != nil || first.Submission == digest {
 		return first, err
 	}
 	return job.Job{}, &job.FieldError{

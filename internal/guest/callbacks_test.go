@@ -118,7 +118,7 @@ func (r *rig) connect() {
 	})
 	r.t.Cleanup(pool.Close)
 	r.Guest = guest.New(guest.Options{
-		Host: guest.Through(pool), Keys: guest.Keys{Old: r.inside.ClientKeyPath}, Port: cmp.Or(r.port, r.inside.Port), Root: r.root,
+		Host: guest.Through(pool), Keys: oneKey(r.inside.ClientKeyPath), Port: cmp.Or(r.port, r.inside.Port), Root: r.root,
 		Log: slog.New(slog.NewTextHandler(r.t.Output(), nil)),
 	})
 	r.t.Cleanup(r.Close)
@@ -417,3 +417,8 @@ func TestSums_AreOfTheBeginning(t *testing.T) {
 }
 
 func sha(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) }
+
+// oneKey is the file of the key that logs in to all VMs.
+type oneKey string
+
+func (k oneKey) Path(job.VM) string { return string(k) }

@@ -31,10 +31,16 @@ type Options struct {
 	// Host returns the machine through which a VM is reached: the host it is on.
 	// Required.
 	Host func(context.Context, job.VM) (*remote.Pool, error)
-	Keys Keys         // to log in to the VMs; required
+	Keys LoginKeys    // to log in to the VMs; required
 	Port int          // SSH port of the VMs; 0: 22
 	Root string       // prefix of every path in the VM, for tests
 	Log  *slog.Logger // nil: none
+}
+
+// LoginKeys are the private keys that log in to VMs.
+type LoginKeys interface {
+	// Path returns the file of the one for a VM; empty: there is none.
+	Path(vm job.VM) string
 }
 
 // Time limits of one call, generous because an emulated VM is slow; keepalive

@@ -45,7 +45,7 @@ func TestInstallationKey_MakesTheSameKeysEverywhere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		k := guest.Keys{Dir: dir, Old: filepath.Join(dir, "none"), Installation: key}
+		k := guest.Keys{Dir: dir, Installation: key}
 		if dir == dirs[1] { // it logs in before it has made anything
 			if path := k.Path(job.VM{Job: "a"}); path != filepath.Join(dir, "a") {
 				t.Errorf("path %s", path)
@@ -65,7 +65,7 @@ func TestInstallationKey_MakesTheSameKeysEverywhere(t *testing.T) {
 			t.Errorf("left: %v, %v", left, err)
 		}
 		for _, odd := range []string{"", ".", "..", "../installation", "installation", "/etc/passwd"} {
-			if path := k.Path(job.VM{Job: odd}); path != k.Old {
+			if path := k.Path(job.VM{Job: odd}); path != "" {
 				t.Errorf("key of %q is %s", odd, path)
 			}
 		}

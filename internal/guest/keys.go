@@ -18,10 +18,10 @@ import (
 //
 // With an installation key, which all engines of a database have, the keys are
 // derived from it: each engine can make those of VMs that others created. The
-// directory then only has what was used here, and keys from before.
+// directory then only has what was used here, and keys that a state directory had before
+// it was copied to the database.
 type Keys struct {
 	Dir          string // of the private keys, created if missing
-	Old          string // private key of VMs from before each had its own; may be missing
 	Installation InstallationKey
 }
 
@@ -42,36 +42,27 @@ func (k Keys) Make(id string) (string, error) {
 	return remote.EnsureDerivedKeyPair(path, comment, seed)
 }
 
-// Find returns the public key of a VM that job id has begun to create: Old's if
-// that exists and the VM has none of its own.
-func (k Keys) Find(id string) (string, error) {
-	if _, err := os.Stat(k.Old); err == nil && k.path(id) == k.Old {
-		return remote.EnsureKeyPair(k.Old, "linus")
+// Path returns the private key that logs in to a VM. The file is missing if the VM has no
+// key here, and none can be derived or written.
+func (k Keys) Path(vm job.VM) string {
+	if !isKey(vm.Job) {
+		return ""
 	}
-	return k.Make(id)
+	own := filepath.Join(k.Dir, vm.Job)
+	if _, err := os.Stat(own); err != nil && k.Installation != nil {
+		_, _ = k.Make(vm.Job)
+	}
+	return own
 }
 
-// Path returns the private key that logs in to a VM. If it cannot be written, the
-// file is missing.
-func (k Keys) Path(vm job.VM) string { return k.path(vm.Job) }
-
-func (k Keys) path(id string) string {
-	own := filepath.Join(k.Dir, id)
-	if k.Dir == "" || !filepath.IsLocal(id) || id == installationFile {
-		return k.Old
-	}
-	if info, err := os.Stat(own); err == nil && info.Mode().IsRegular() {
-		return own
-	} else if k.Installation == nil || err == nil { // a directory, "."
-		return k.Old
-	}
-	_, _ = k.Make(id)
-	return own
+// isKey reports whether a job's ID is a name of a key in the directory.
+func isKey(id string) bool {
+	return filepath.Base(id) == id && id != "." && id != ".." && id != installationFile
 }
 
 // Drop removes the key of the VM that job id created, if there is one.
 func (k Keys) Drop(id string) error {
-	if filepath.Base(id) != id || id == "." || id == ".." || id == installationFile {
+	if !isKey(id) {
 		return nil
 	}
 	if err := os.Remove(filepath.Join(k.Dir, id)); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -87,8 +87,8 @@ func (r Role) Includes(least Role) bool {
 	return at >= 0 && at >= slices.Index(Roles, least) && slices.Contains(Roles, least)
 }
 
-// OperatorName is the name of the principal that what is older than principals belongs
-// to, and what the engine does for itself.
+// OperatorName is the name of the principal to which belongs what the engine does for
+// itself.
 const OperatorName = "operator"
 
 // Operator is the user that the engine runs as: whoever can open its socket, start

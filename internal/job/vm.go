@@ -73,7 +73,7 @@ type VM struct {
 	// Lent says that a pool's VM is the job's alone, with all of its directories.
 	Lent bool `json:"lent,omitempty"`
 
-	Source VMSource `json:"source,omitempty"` // where the job's VM came from; empty: it is another job's, or older than pools
+	Source VMSource `json:"source,omitempty"` // where the job's VM came from; empty: it is another job's
 
 	Status VMStatus `json:"status,omitempty"` // what the host said when it was asked; not stored
 }

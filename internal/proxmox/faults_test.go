@@ -45,7 +45,7 @@ func TestFaults(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g := guest.New(guest.Options{Host: guest.Through(pool), Keys: guest.Keys{Old: h.key}, Port: h.Config.GuestPort})
+		g := guest.New(guest.Options{Host: guest.Through(pool), Keys: oneKey(h.key), Port: h.Config.GuestPort})
 		defer g.Close()
 		if state, err := g.Probe(t.Context(), job.Job{ID: vm.Job, VM: &vm}); err != nil || state.Started {
 			t.Errorf("probe = %+v, %v", state, err)
@@ -124,7 +124,7 @@ func TestFaults(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g := guest.New(guest.Options{Host: guest.Through(h.pool), Keys: guest.Keys{Old: h.key}, Port: h.Config.GuestPort})
+		g := guest.New(guest.Options{Host: guest.Through(h.pool), Keys: oneKey(h.key), Port: h.Config.GuestPort})
 		defer g.Close()
 		j := job.Job{ID: vm.Job, VM: &vm}
 		if _, err := g.Probe(t.Context(), j); err != nil {

@@ -224,7 +224,7 @@ func testLab(t *testing.T, driver string, slow bool) {
 
 // guestRoundTrip takes the job of a VM through it by hand, as the executor does.
 func guestRoundTrip(t *testing.T, h *labHost, vm job.VM) {
-	g := guest.New(guest.Options{Host: guest.Through(h.pool), Keys: guest.Keys{Old: h.key}, Port: h.Config.GuestPort})
+	g := guest.New(guest.Options{Host: guest.Through(h.pool), Keys: oneKey(h.key), Port: h.Config.GuestPort})
 	defer g.Close()
 	ctx, j := t.Context(), job.Job{ID: vm.Job, VM: &vm}
 	timed, end := context.WithTimeout(ctx, 3*time.Minute)
@@ -291,3 +291,8 @@ func waitExit(t *testing.T, g *guest.Guest, j job.Job) job.RunState {
 		time.Sleep(200 * time.Millisecond)
 	}
 }
+
+// oneKey is the file of the key that logs in to all VMs.
+type oneKey string
+
+func (k oneKey) Path(job.VM) string { return string(k) }

@@ -122,7 +122,7 @@ func TestSystems_AreMadeFromTheirImages(t *testing.T) {
 	t.Parallel()
 	h := newLab(t, lab.DriverProcess)
 	p := h.provider(t, h.fromImage(t))
-	g := guest.New(guest.Options{Host: guest.Through(h.pool), Keys: guest.Keys{Old: h.key}, Port: h.Config.GuestPort})
+	g := guest.New(guest.Options{Host: guest.Through(h.pool), Keys: oneKey(h.key), Port: h.Config.GuestPort})
 	defer g.Close()
 	systems := []struct{ os, user string }{
 		{"ubuntu-24.04", "ubuntu"}, {"debian-12", "debian"}, {"debian-13", "debian"}, {"almalinux-9", "almalinux"}, {"rocky-9", "rocky"},
@@ -156,7 +156,7 @@ func TestSystems_AreMadeFromTheirImages(t *testing.T) {
 func TestIPv6Only_IsFoundByItsAgent(t *testing.T) {
 	h := newLab(t, lab.DriverProcess) // one guest at a time: not parallel
 	vm := ipv6Only(t, h, netip.MustParsePrefix("::1/128"))
-	g := guest.New(guest.Options{Host: guest.Through(h.pool), Keys: guest.Keys{Old: h.key}, Port: h.Config.GuestPort})
+	g := guest.New(guest.Options{Host: guest.Through(h.pool), Keys: oneKey(h.key), Port: h.Config.GuestPort})
 	defer g.Close()
 	if state, err := g.Probe(t.Context(), job.Job{ID: vm.Job, VM: &vm}); err != nil || state.Started {
 		t.Errorf("probe: %+v, %v", state, err)
