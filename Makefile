@@ -50,7 +50,7 @@ deps:
 # What stands between a change and the next, in a minute: nothing that starts a host, a
 # server, a browser or built programs (internal/loops).
 check: vet bin/gotestsum ## at every change, a minute: vet, build, all tests that start no host, checks of changed shell files
-	CGO_ENABLED=0 $(GOTESTSUM) --hide-summary=skipped --packages="$$(go list ./... | grep -v /internal/e2e$$)" -- -short -p 4 -vet=off -ldflags=-w -timeout 5m
+	$(IN_MEMORY) CGO_ENABLED=0 $(GOTESTSUM) --hide-summary=skipped --packages="$$(go list ./... | grep -v /internal/e2e$$)" -- -short -p 4 -vet=off -ldflags=-w -timeout 5m
 	@$(MAKE) --no-print-directory shell CHANGED=1
 
 # Side by side: tests of the shell and of whole programs wait more than they work.
@@ -67,6 +67,10 @@ nightly: deps ## everything: each fault at each moment, soaks, browsers, all of 
 # Of a package, on a machine that does other things, too.
 TIMEOUT ?= 40m
 
+# Where tests without VMs have their files: in memory, if that has 2 GiB for them. To make
+# files, to write them through and to remove them is a good part of what they do.
+IN_MEMORY = TMPDIR=$(or $(shell [[ -w /dev/shm && $$(df -k --output=avail /dev/shm | tail -n 1) -gt 2097152 ]] && echo /dev/shm),$${TMPDIR:-/tmp})
+
 # A test that failed beside all others is repeated once, whole, when they have ended, and
 # said to be; unless there was a data race. Test programs need no debugging information.
 GOTESTSUM := bin/gotestsum --format standard-quiet --rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race
@@ -77,13 +81,13 @@ $(firstword $(GOTESTSUM)):
 # ciphers and regular expressions share nothing, and take a good part of the rest.
 RACE := -race -vet=off -ldflags=-w $(addprefix -gcflags=,$(addsuffix =-race=false,modernc.org/... crypto/internal/... regexp/...))
 race: vet bin/gotestsum ## Go tests with -race, but for the packages of make programs
-	$(GOTESTSUM) --packages="$$(go list ./... | grep -vE '$(UNWATCHED_PACKAGES)')" -- $(RACE) -timeout $(TIMEOUT)
+	$(IN_MEMORY) $(GOTESTSUM) --packages="$$(go list ./... | grep -vE '$(UNWATCHED_PACKAGES)')" -- $(RACE) -timeout $(TIMEOUT)
 
 # Go does not see that the programs they build have changed: -count=1.
 programs: vet bin/gotestsum ## tests of whole programs, the lab and its real VMs, MCP clients from npm; the store on PostgreSQL
 	@bash scripts/dev/clients.sh >/dev/null || { [[ $$? -eq 75 ]] && echo "tests with MCP clients from npm are skipped" >&2; }
 	CGO_ENABLED=0 $(GOTESTSUM) --packages="$$(go list ./... | grep -E '$(UNWATCHED_PACKAGES)')" -- -count=1 -vet=off -ldflags=-w -timeout $(TIMEOUT)
-	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages="./internal/store" -- -count=1 -vet=off -ldflags=-w -timeout 10m
+	$(IN_MEMORY) CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages="./internal/store" -- -count=1 -vet=off -ldflags=-w -timeout 10m
 	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages="./internal/e2e" -- -count=1 -vet=off -ldflags=-w -timeout 10m -run '$(ON_POSTGRES)'
 
 vet: build ## go vet; make cross for other systems
@@ -112,7 +116,7 @@ scripts: bats ## bats, then shell
 	@$(MAKE) --no-print-directory shell
 
 bats: ## tests of the shell scripts
-	bats --jobs 3 --no-parallelize-within-files --recursive scripts/test
+	$(IN_MEMORY) bats --jobs 3 --no-parallelize-within-files --recursive scripts/test
 
 lint: ## golangci-lint (installed with go install when missing)
 	@command -v golangci-lint >/dev/null || go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0

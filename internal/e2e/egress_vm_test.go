@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"linus/internal/job"
-	"linus/internal/loops"
 	"linus/internal/lab/netns"
+	"linus/internal/loops"
 )
 
 // Addresses that are somebody's on the internet, and in the lab those of a machine behind
