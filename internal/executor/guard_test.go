@@ -122,6 +122,13 @@ func TestGuard_AnothersDoesNotExist(t *testing.T) {
 			}
 		}
 	}
+	for _, ref := range []string{id, "019aa000-0000-7000-8000-000000000000"} {
+		if killed, err := e.Kill(bob, ref, ""); killed != job.KillNotFound || err != nil {
+			t.Errorf("killing %s: %q, %v", ref, killed, err)
+		}
+		_, err := e.Kill(bob, ref, "NONE")
+		refusal(t, err, "is unknown")
+	}
 	jobs, err := e.List(bob, job.Filter{})
 	vms, vmErr := e.VMs(bob)
 	if err != nil || vmErr != nil || len(jobs.Jobs) != 0 || len(vms) != 0 {
