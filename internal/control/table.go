@@ -21,7 +21,7 @@ func verbs(e job.Engine) []row {
 		s := newShape(v.Name, v.Route, v.In)
 		s.out, s.repeatable, s.heavy = v.Out, v.Again, v.Heavy
 		call := func(ctx context.Context, in any) (any, error) { return v.Do(ctx, polled{e}, in) }
-		if v.Name == "DialVM" {
+		if v.Out == reflect.TypeFor[job.Tunnel]() {
 			all = append(all, socket(s, dialVM(call)))
 			continue
 		}
