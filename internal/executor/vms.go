@@ -199,7 +199,7 @@ func vmInfo(m job.Job, begun []job.Job, statuses map[string]job.VMStatus, asked 
 	}
 	if info.Status == job.VMUnproven && info.Reason == "" {
 		info.Reason = "the VM with its ID on the host is no longer proven to be this one, or is on another node"
-		info.Remedy = fmt.Sprintf("check its name, its tag and its notes (qm config %d): name %s, tag linus, linus-job=%s and linus-owner=%s", info.ID, info.Name, info.Job, info.Owner)
+		info.Remedy = fmt.Sprintf("check its name, its tag and its notes (qm config %d): name %s, tag linus, linus-job=%s, linus-owner=%s and linus-vm=%d", info.ID, info.Name, info.Job, info.Owner, info.ID)
 	}
 	return info
 }

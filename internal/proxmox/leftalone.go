@@ -33,7 +33,7 @@ func (p *Provider) leftAloneChecks() []job.Check {
 	var checks []job.Check
 	for _, line := range p.leftAlone.get() {
 		id, jobID, name, why := readLeftAlone(line)
-		remedy := "destroy it by hand, or restore its proof (name " + name + ", tag linus, linus-job=" + jobID + " and linus-owner in its notes)"
+		remedy := "destroy it by hand, or restore its proof (name " + name + ", tag linus, linus-job=" + jobID + ", linus-owner and linus-vm=" + id + " in its notes)"
 		if strings.HasPrefix(why, "it is protected") {
 			remedy = "take the protection off (qm set " + id + " --protection 0): then it is destroyed"
 		}

@@ -71,7 +71,7 @@ func TestLeftAlone_IsNotGone(t *testing.T) {
 		t.Errorf("checks = %+v, %v", told, err)
 	}
 
-	set("--description", "accounting linus-job="+vm.Job+" linus-owner="+vm.Owner)
+	set("--description", "accounting linus-job="+vm.Job+" linus-owner="+vm.Owner+" linus-vm="+strconv.Itoa(vm.ID))
 	wantLeftAlone(t, p.Destroy(ctx, vm), "does not carry the tag")
 	set("--tags", "linus", "--protection", "1")
 	wantLeftAlone(t, p.Destroy(ctx, vm), "is protected")

@@ -102,11 +102,10 @@ lease_settle() { # <vmid>
   fi
 }
 
-# Whoever has destroyed the VM ends its lease. Earlier versions gave each a timer
-# with a script and a pid of its own: it finds the lease gone, and ends.
+# Whoever has destroyed the VM ends its lease.
 lease_drop() { # <vmid> <job>
   lease_locate "$1" "$2"
-  rm -f -- "${lease_file}" "${lease_file}".{new,left,sh,pid}
+  rm -f -- "${lease_file}" "${lease_file}".{new,left}
 }
 
 # --- the timer ---
@@ -124,7 +123,7 @@ lease_arm() { # lease_armed: yes or no
   if [[ ${lease_written} == no || (${lease_armed} == yes && ${lease_enabled} == yes) ]]; then
     return 0
   fi
-  # What runs may be an earlier version's, which was transient: such a one cannot be enabled.
+  # What runs goes by what its units were, and may be transient: such a one cannot be enabled.
   if [[ ${lease_armed} == yes ]]; then
     run_change 30 systemctl stop linus-sweep.timer
   fi

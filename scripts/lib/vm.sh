@@ -4,8 +4,8 @@
 # A VM is ours when its description carries linus-job=<uuid>,
 # linus-owner=<installation id> and linus-vm=<its own ID>. A clone and a restored
 # backup have all of a VM, its description too, under an ID of their own: they are
-# whoever made them's. (VMs made by earlier versions name no ID.) Which VM is meant stands in vm_job, vm_owner
-# and vm_name, which the caller sets. A clone takes a description but no tags,
+# whoever made them's. Which VM is meant stands in vm_job, vm_owner and vm_name,
+# which the caller sets. A clone takes a description but no tags,
 # so until its tags are set it also carries linus-state=cloning. A template of
 # ours also carries linus-template=1, and is touched only where vm_kind (vm when
 # not set) is template.
@@ -38,11 +38,13 @@ vm_marker() { # vm_description: what goes into the description
 #              no node has; unknown: it could not be read, and nothing is gone for it
 #   vm_config  its keys and values, the description's words in one line
 #   vm_words   the same words, a blank before and after each
+#   vm_asked   the ID that was asked for
 #   vm_copy_of the ID that they name, where that is another: the config is a copy's
 vm_read() { # <vmid> [<node>: one other than this]
   local key value
   local -r named=' linus-vm=([0-9]+) '
   vm_read_file "${LINUS_PVE_DIR:-/etc/pve}" "$1" "${2:-}"
+  vm_asked=$1
   vm_state=unknown
   vm_moved_to=''
   vm_copy_of=''
@@ -128,6 +130,8 @@ vm_prove() {
     vm_doubt="its description does not carry linus-owner=${vm_owner}"
   elif [[ -n ${vm_copy_of} ]]; then
     vm_doubt="its description carries linus-vm=${vm_copy_of}: it is a copy of that VM"
+  elif [[ ${vm_words} != *" linus-vm=${vm_asked} "* ]]; then
+    vm_doubt="its description does not carry linus-vm=${vm_asked}"
   elif [[ ${vm_config[name]:-} != "${vm_name}" ]]; then
     vm_doubt="its name is '${vm_config[name]:-}', not '${vm_name}'"
   elif [[ ${vm_kind:-vm} == vm && ${vm_config[template]:-0} != 0 ]]; then

@@ -93,7 +93,7 @@ find_clones() { # <vmid>
 }
 
 destroy_vm() {
-  local refused_remedy="destroy it by hand (qm destroy ${vm_id}), or make its proof whole again: name ${vm_name}, tag linus, and linus-job=${vm_job} linus-owner=${vm_owner} in its notes"
+  local refused_remedy="destroy it by hand (qm destroy ${vm_id}), or make its proof whole again: name ${vm_name}, tag linus, and linus-job=${vm_job} linus-owner=${vm_owner} linus-vm=${vm_id} in its notes"
   if [[ ${dry_run} == yes ]]; then
     plan_destroy
   else

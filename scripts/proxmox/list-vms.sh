@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Lists the VMs of ours on every online node, or on this one: those whose description
-# carries linus-job=<uuid> and linus-owner=<uuid>, and which are no copies of one
-# (lib/vm.sh). Before that it destroys the VMs of
+# carries linus-job=<uuid>, linus-owner=<uuid> and linus-vm=<their ID> (lib/vm.sh).
+# Before that it destroys the VMs of
 # this host whose lease has expired (lib/lease.sh), and what a killed run of ours
 # left unfinished, and sees that the rules of VMs whose network is limited are in the
 # kernel (lib/egress.sh).
@@ -155,7 +155,7 @@ list_vm() { # <node> <vmid> <name> <status>
     return 0
   fi
   vm_job=${BASH_REMATCH[1]}
-  if [[ ! ${vm_words} =~ ${owner_word} ]]; then
+  if [[ ! ${vm_words} =~ ${owner_word} || ${vm_words} != *" linus-vm=$2 "* ]]; then
     return 0
   fi
   vm_owner=${BASH_REMATCH[1]}

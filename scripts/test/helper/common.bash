@@ -86,7 +86,7 @@ add_vm() { # <id> <config line...>: a VM that stands there already
 }
 
 add_our_vm() { # <id> [<config line...>]
-  add_vm "$1" "#linus-job=${job} linus-owner=${owner}" 'boot: order=scsi0' "name: ${VM_NAME}" \
+  add_vm "$1" "#linus-job=${job} linus-owner=${owner} linus-vm=$1" 'boot: order=scsi0' "name: ${VM_NAME}" \
     'scsi0: local-lvm:vm-disk-0,size=10G' 'tags: linus' "${@:2}"
 }
 

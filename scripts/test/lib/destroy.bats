@@ -21,13 +21,14 @@ setup() {
   [[ ${mode} == 700 ]]
   vm_unlock
   ln -s "${dir}" "${dir}.link"
-  mkdir "${dir}.open" "${dir}.group"
+  mkdir "${dir}.open" "${dir}.group" "${dir}.others"
   chmod 1777 "${dir}.open"
+  chmod 0702 "${dir}.others"
   chmod 0770 "${dir}.group"
   : >"${dir}.file"
   mkdir -m 0700 "${dir}.theirs"
   ((EUID != 0)) || chown 65534 "${dir}.theirs"
-  local -a wrong=("${dir}.link" "${dir}.open" "${dir}.group" "${dir}.file")
+  local -a wrong=("${dir}.link" "${dir}.open" "${dir}.group" "${dir}.others" "${dir}.file")
   ((EUID != 0)) || wrong+=("${dir}.theirs")
   for dir in "${wrong[@]}"; do
     LINUS_LOCK_DIR=${dir} vm_destroy 100 pve

@@ -102,7 +102,7 @@ volume_of_205() {
 
 @test "another job, owner or name, no marker, a template, a removed tag: refused, untouched" {
   local change
-  for change in 's/linus-job=1/linus-job=2/' 's/linus-owner=9/linus-owner=8/' 's/^name: .*/name: renamed/' \
+  for change in 's/linus-job=1/linus-job=2/' 's/linus-owner=9/linus-owner=8/' 's/linus-vm=205//' 's/linus-vm=205/&0/' 's/^name: .*/name: renamed/' \
     '/^#/d' '$ a template: 1' 's/^tags: .*/tags: keep/' 's/linus-job=/xlinus-job=/'; do
     add_our_vm 205
     sed -i "${change}" "${PVE_STUB}/vm/205"
@@ -235,7 +235,7 @@ volume_of_205() {
 }
 
 @test "a clone that never got its tags is ours by its description" {
-  add_vm 205 "#linus-job=${job} linus-owner=${owner} linus-state=cloning" "name: ${VM_NAME}"
+  add_vm 205 "#linus-job=${job} linus-owner=${owner} linus-vm=205 linus-state=cloning" "name: ${VM_NAME}"
   run_script destroy-vm
   assert_status 0
   [[ ! -e ${PVE_STUB}/vm/205 ]]
@@ -294,7 +294,7 @@ add_protected_clone() { # <line of the config...>
 @test "what waits for a restart, and what a snapshot has, proves nothing" {
   add_our_vm 205
   sed -i '/^#/d' "${PVE_STUB}/vm/205"
-  printf '%s\n' '' '[PENDING]' "#linus-job=${job} linus-owner=${owner}" '' '[one]' "#linus-job=${job} linus-owner=${owner}" \
+  printf '%s\n' '' '[PENDING]' "#linus-job=${job} linus-owner=${owner} linus-vm=205" '' '[one]' "#linus-job=${job} linus-owner=${owner} linus-vm=205" \
     >>"${PVE_STUB}/vm/205"
   run_script destroy-vm
   assert_status 5

@@ -36,7 +36,7 @@ refute_rules() { # <part of the rules>
 }
 
 limited() { # <id> <config line...>: one that runs
-  add_vm "$1" "#linus-job=${job} linus-owner=${owner} linus-egress=internet" 'boot: order=scsi0' "name: ${VM_NAME}" \
+  add_vm "$1" "#linus-job=${job} linus-owner=${owner} linus-vm=$1 linus-egress=internet" 'boot: order=scsi0' "name: ${VM_NAME}" \
     'scsi0: local-lvm:vm-disk-0,size=10G' 'tags: linus' 'ciuser: worker' 'net0: virtio=BC:24:11:AA:AA:AA,bridge=vmbr0' "${@:2}"
 }
 

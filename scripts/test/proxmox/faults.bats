@@ -381,7 +381,7 @@ assert_vms_of_ours() { # <count>
   grep -q tap205i0 "${PVE_STUB}/nft" || fail 'the rules are not back'
 }
 
-@test "a timer that an earlier version started takes its place as one that is enabled" {
+@test "a timer that runs without the files of its units is started anew with them" {
   create_leased
   systemctl disable --quiet --now linus-sweep.timer
   rm "${LINUS_UNIT_DIR}"/linus-sweep.*
@@ -389,21 +389,6 @@ assert_vms_of_ours() { # <count>
   run_script list-vms
   assert_timer active
   [[ -e ${LINUS_UNIT_DIR}/timers.target.wants/linus-sweep.timer ]]
-}
-
-@test "a lease of an earlier version, with a timer of its own, ends by the sweep" {
-  create_leased
-  local -r file=${LINUS_HOST_DIR}/leases/${id}-${job}
-  # What the earlier timer runs: it ends when it finds its lease gone.
-  printf 'until [[ ! -e %q ]]; do /bin/sleep 0.05; done; : >%q\n' "${file}" "${BATS_TEST_TMPDIR}/ended" >"${file}.sh"
-  : >"${file}.pid"
-  systemd-run --quiet --collect --unit="linus-lease-${id}-${job}" -- bash "${file}.sh"
-  end_lease
-  run_sweep
-  [[ ${status} -eq 0 ]] || fail 'the sweep failed'
-  assert_no_vm_of_ours
-  assert_no_lease
-  until [[ -e ${BATS_TEST_TMPDIR}/ended ]]; do /bin/sleep 0.05; done
 }
 
 @test "a sweep ends two leases at most, and one sweep is at work at a time" {

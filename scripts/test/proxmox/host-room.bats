@@ -66,7 +66,7 @@ read_end() { # until_end: seconds until the lease's end, by the clock since boot
 }
 
 @test "a lease is renewed" {
-  add_vm 201 "#linus-job=${job} linus-owner=${owner}"
+  add_vm 201 "#linus-job=${job} linus-owner=${owner} linus-vm=201"
   lease 60
   ROOM_LEASES="201:${job}:90000" run_script host-room
   assert_line "LINUS_LEASE:${job} renewed"
@@ -75,7 +75,7 @@ read_end() { # until_end: seconds until the lease's end, by the clock since boot
 }
 
 @test "a lease is not renewed that is over, another's, being worked on, or of a VM that is gone" {
-  add_vm 201 "#linus-job=${job} linus-owner=${owner}"
+  add_vm 201 "#linus-job=${job} linus-owner=${owner} linus-vm=201"
   lease -5
   ROOM_LEASES="201:${job}:90000" run_script host-room
   assert_line "LINUS_LEASE:${job} over"

@@ -15,9 +15,9 @@ setup() {
     {"vmid":204,"name":"web","status":"running","tags":"linus-like"},
     {"vmid":205,"name":"linus-by-hand","status":"running","tags":"linus"},
     {"vmid":9000,"name":"linus-template","status":"stopped","tags":"linus","template":1}]'
-  add_vm 201 "#linus-job=${job} linus-owner=${owner}"
-  add_vm 202 "#linus-job=${job} linus-owner=${owner} linus-state=cloning"
-  add_vm 203 '#note' "#linus-job=${job} linus-owner=${other_owner}%0ALINUS_VM%3Aforged"
+  add_vm 201 "#linus-job=${job} linus-owner=${owner} linus-vm=201"
+  add_vm 202 "#linus-job=${job} linus-owner=${owner} linus-vm=202 linus-state=cloning"
+  add_vm 203 '#note' "#linus-job=${job} linus-owner=${other_owner} linus-vm=203%0ALINUS_VM%3Aforged"
   add_vm 205 '#somebody wrote linus here'
 }
 
@@ -37,7 +37,7 @@ setup() {
   answer /nodes '[{"node":"pve","status":"online"},{"node":"pve2","status":"online"}]'
   answer /nodes/pve2/qemu '[{"vmid":301,"name":"linus-far","status":"running"},{"vmid":201,"name":"linus-moved","status":"running"}]'
   mkdir -p "${LINUS_PVE_DIR}/nodes/pve2/qemu-server"
-  echo "#linus-job=${job} linus-owner=${owner}" >"${LINUS_PVE_DIR}/nodes/pve2/qemu-server/301.conf"
+  echo "#linus-job=${job} linus-owner=${owner} linus-vm=301" >"${LINUS_PVE_DIR}/nodes/pve2/qemu-server/301.conf"
   run_script list-vms
   assert_status 0
   assert_line "LINUS_VM:id=301 node=pve2 name=linus-far status=running job=${job} owner=${owner}"
@@ -80,12 +80,14 @@ setup() {
   refute_called 'pvesh get /nodes/pve2.*'
 }
 
-@test "a copy of a VM of ours, under an ID of its own, is not listed" {
-  sed -i '1s/$/ linus-vm=201/' "${PVE_STUB}/vm/201" "${PVE_STUB}/vm/202"
+@test "a copy of a VM of ours, under an ID of its own, is not listed, nor what names no ID" {
+  sed -i '1s/linus-vm=202/linus-vm=201/' "${PVE_STUB}/vm/202"
+  sed -i 's/linus-vm=203//' "${PVE_STUB}/vm/203"
   run_script list-vms
   assert_status 0
   assert_says LINUS_VM:id=201
   refute_line_like LINUS_VM:id=202
+  refute_line_like LINUS_VM:id=203
   refute_line_like LINUS_WARNING
 }
 
