@@ -287,12 +287,11 @@ func TestRelocate_RecordsWhereAVMIs(t *testing.T) {
 	n.mu.Lock()
 	n.seen = job.Seen{Status: job.VMRunning, IP: j.VM.IP, Node: "pve2"}
 	n.mu.Unlock()
-	fail := make([]error, 1)
-	for i := range fail {
-		fail[i] = errors.New("no route")
-	}
-	r.behave(providertest.Behaviour{Probes: fail, Task: func(job.Payload) providertest.Task { return providertest.Task{Until: until} }}, true)
-	r.stop()
+	r.stop() // before: it would take the one fault
+	r.behave(providertest.Behaviour{
+		Probes: []error{errors.New("no route")},
+		Task:   func(job.Payload) providertest.Task { return providertest.Task{Until: until} },
+	}, true)
 	r.restart()
 	r.until(id, func(j job.Job) bool { return j.VM.Node == "pve2" })
 	close(until)
