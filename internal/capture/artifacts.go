@@ -31,7 +31,7 @@ func (c *Capture) collectArtifacts(ctx, work context.Context, j job.Job, state j
 	}
 	var found []job.FoundArtifact
 	err := patience.Reach(work, c.o.Patience, func(ctx context.Context) (err error) {
-		found, got.Skipped, err = c.o.Guest.Artifacts(ctx, j, c.o.Artifacts)
+		found, got.Skipped, err = c.o.Runner.Artifacts(ctx, j, c.o.Artifacts)
 		return err
 	})
 	if ctx.Err() != nil {
@@ -169,7 +169,7 @@ func (c *Capture) copyArtifact(ctx context.Context, j job.Job, f job.FoundArtifa
 	for have < f.Size {
 		var data []byte
 		err := patience.Reach(ctx, c.o.Patience, func(ctx context.Context) (err error) {
-			data, err = c.o.Guest.ReadArtifact(ctx, j, f.Source, have, min(chunkSize, f.Size-have))
+			data, err = c.o.Runner.ReadArtifact(ctx, j, f.Source, have, min(chunkSize, f.Size-have))
 			return err
 		})
 		if err != nil {

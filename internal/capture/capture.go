@@ -46,9 +46,9 @@ type Store interface {
 	OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, error)
 }
 
-// Guest reads what a job has written inside its VM, *j.VM. Every method may be
+// Runner reads what a job has written inside its VM, *j.VM. Every method may be
 // repeated.
-type Guest interface {
+type Runner interface {
 	// ReadOutput returns at most limit bytes of stdout or stderr from offset;
 	// fewer only at the end.
 	ReadOutput(ctx context.Context, j job.Job, stream string, offset, limit int64) ([]byte, error)
@@ -63,11 +63,11 @@ type Guest interface {
 	ReadArtifact(ctx context.Context, j job.Job, source string, offset, limit int64) ([]byte, error)
 }
 
-// Options of a Capture. All are required, except Guest if nothing runs.
+// Options of a Capture. All are required, except Runner if nothing runs.
 type Options struct {
-	Store Store
-	Guest Guest
-	Log   *slog.Logger
+	Store  Store
+	Runner Runner
+	Log    *slog.Logger
 
 	// Secrets returns the secrets of a job with this manifest.
 	Secrets func(job.Manifest) ([]secret.Value, error)

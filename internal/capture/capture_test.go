@@ -63,7 +63,7 @@ func newRig(t *testing.T, g guest) *rig {
 	return newRigOf(t, g, time.Minute)
 }
 
-func newRigOf(t *testing.T, g capture.Guest, patience time.Duration) *rig {
+func newRigOf(t *testing.T, g capture.Runner, patience time.Duration) *rig {
 	t.Helper()
 	s, err := store.Open(t.Context(), store.Options{Dir: t.TempDir(), MaxOutput: 1 << 10})
 	if err != nil {
@@ -79,7 +79,7 @@ func newRigOf(t *testing.T, g capture.Guest, patience time.Duration) *rig {
 	}
 	j.Outcome = &job.Outcome{Status: job.Success, Reason: job.ReasonExitStatus}
 	c := capture.New(capture.Options{
-		Store: s, Guest: g, Log: slog.New(slog.DiscardHandler), Update: s.Update,
+		Store: s, Runner: g, Log: slog.New(slog.DiscardHandler), Update: s.Update,
 		Secrets: func(job.Manifest) ([]secret.Value, error) {
 			return []secret.Value{secret.NewValue("KEY", planted)}, nil
 		},

@@ -49,7 +49,7 @@ func (c *Capture) Read(ctx context.Context, j job.Job, stream string, offset, li
 	margin := int64(m.Longest())
 	back := min(offset, margin)
 	want := back + limit + 2*margin // up to margin bytes may be held back
-	data, err := c.o.Guest.ReadOutput(ctx, j, stream, offset-back, want)
+	data, err := c.o.Runner.ReadOutput(ctx, j, stream, offset-back, want)
 	if err != nil || int64(len(data)) <= back {
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func (c *Capture) catchUp(ctx context.Context, j job.Job, stream string, size in
 	offset, err := c.seen(ctx, stream)
 	for chunk := int64(chunkSize); err == nil && offset < size; {
 		var data []byte
-		if data, err = c.o.Guest.ReadOutput(ctx, j, stream, offset, chunk); err != nil {
+		if data, err = c.o.Runner.ReadOutput(ctx, j, stream, offset, chunk); err != nil {
 			return err
 		}
 		patience.Earn(ctx, int64(len(data)))

@@ -46,7 +46,7 @@ func (c *Capture) verify(ctx context.Context, j job.Job, state job.RunState) err
 	}
 	theirs := state.Sums // of the same bytes, if those are all
 	if !whole {
-		if theirs, err = c.o.Guest.Sums(ctx, j, sizes[0], sizes[1]); err != nil {
+		if theirs, err = c.o.Runner.Sums(ctx, j, sizes[0], sizes[1]); err != nil {
 			return err
 		}
 	}

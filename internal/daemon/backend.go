@@ -23,11 +23,17 @@ type Backend struct {
 	Templates TemplateStore   // on the provider's host
 	// TemplatesOn returns those of one node; nil: there is no choice.
 	TemplatesOn func(ctx context.Context, node string) (TemplateStore, error)
-	Guest       executor.Guest
+	Guest       Guest
 	// Fence makes the provider's hosts refuse what an engine asks from now on; nil where
 	// there is nothing to refuse.
 	Fence func(ctx context.Context, engine string) error
 	Close func()
+}
+
+// Guest is a backend's access to the inside of its VMs.
+type Guest interface {
+	executor.Guest
+	executor.Runner
 }
 
 // Installation is what a backend needs to know about this installation of linus.

@@ -104,7 +104,7 @@ func TestArtifacts_AreNotLookedForWhereNobodyWaits(t *testing.T) {
 
 // vmFiles is a guest whose files are other than it says.
 type vmFiles struct {
-	executor.Guest
+	executor.Runner
 
 	found []job.FoundArtifact
 	read  func(source string, offset, limit int64) ([]byte, error)
@@ -132,7 +132,7 @@ func file(path string, data []byte) job.FoundArtifact {
 func (r *rig) inVM(v *vmFiles, limits job.ArtifactLimits) {
 	r.t.Helper()
 	r.stop()
-	v.Guest, r.opts.Guest, r.opts.Artifacts = r.fake, v, limits
+	v.Runner, r.opts.Runner, r.opts.Artifacts = r.fake, v, limits
 	r.restart()
 	r.behave(providertest.Behaviour{}, true)
 }

@@ -31,7 +31,7 @@ func (e *Executor) attend(ctx context.Context, r *run, j job.Job) attendance {
 	}
 	go func() {
 		defer close(a.done)
-		err := e.o.Guest.Follow(ctx, j, func(p job.Piece) error {
+		err := e.o.Runner.Follow(ctx, j, func(p job.Piece) error {
 			if p.End != nil {
 				err := r.capture.FollowEnd(ctx, *p.End)
 				a.ended <- *p.End

@@ -19,7 +19,7 @@ import (
 // channelGuest is a guest whose tasks have a channel, and that counts what else it is
 // asked.
 type channelGuest struct {
-	executor.Guest
+	executor.Runner
 	follow func(ctx context.Context, j job.Job, take func(job.Piece) error) error
 	asked  atomic.Int32
 }
@@ -30,17 +30,17 @@ func (g *channelGuest) Follow(ctx context.Context, j job.Job, take func(job.Piec
 
 func (g *channelGuest) Probe(ctx context.Context, j job.Job) (job.RunState, error) {
 	g.asked.Add(1)
-	return g.Guest.Probe(ctx, j)
+	return g.Runner.Probe(ctx, j)
 }
 
 func (g *channelGuest) Sums(ctx context.Context, j job.Job, stdout, stderr int64) ([2]string, error) {
 	g.asked.Add(1)
-	return g.Guest.Sums(ctx, j, stdout, stderr)
+	return g.Runner.Sums(ctx, j, stdout, stderr)
 }
 
 func (g *channelGuest) ReadOutput(ctx context.Context, j job.Job, stream string, offset, limit int64) ([]byte, error) {
 	g.asked.Add(1)
-	return g.Guest.ReadOutput(ctx, j, stream, offset, limit)
+	return g.Runner.ReadOutput(ctx, j, stream, offset, limit)
 }
 
 // bring makes pieces of a stream, of that size.
@@ -66,8 +66,8 @@ func end(code int, stdout, stderr string) job.Piece {
 func (r *rig) channelled(follow func(ctx context.Context, j job.Job, take func(job.Piece) error) error) *channelGuest {
 	r.t.Helper()
 	r.stop()
-	g := &channelGuest{Guest: r.fake, follow: follow}
-	r.opts.Guest = g
+	g := &channelGuest{Runner: r.fake, follow: follow}
+	r.opts.Runner = g
 	r.restart()
 	return g
 }
@@ -289,7 +289,7 @@ func TestChannel_OfAVMWithoutSums(t *testing.T) {
 	g := r.channelled(func(_ context.Context, _ job.Job, take func(job.Piece) error) error {
 		return errors.Join(bring(take, job.Stdout, []byte("lie"), 9), errors.New("the connection ended"))
 	})
-	g.Guest = noSums{r.fake}
+	g.Runner = noSums{r.fake}
 	r.behave(providertest.Behaviour{Task: task(providertest.Task{Stdout: []byte(truth)})}, true)
 	id := r.submit()
 	r.wait(id)
@@ -299,7 +299,7 @@ func TestChannel_OfAVMWithoutSums(t *testing.T) {
 }
 
 // noSums is a guest that returns no sums.
-type noSums struct{ executor.Guest }
+type noSums struct{ executor.Runner }
 
 func (noSums) Sums(context.Context, job.Job, int64, int64) ([2]string, error) {
 	return [2]string{}, nil

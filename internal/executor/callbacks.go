@@ -24,7 +24,7 @@ func (e *Executor) whileSilent(ctx context.Context, r *run, j job.Job, state job
 	log := e.o.Log.With("job_id", j.ID)
 	if state.Unattended {
 		log.Warn("the job runner is gone, starting it again")
-		if _, err := e.o.Guest.Start(ctx, j); err != nil {
+		if _, err := e.o.Runner.Start(ctx, j); err != nil {
 			log.Warn("the job runner did not start again", "err", err)
 		}
 		return // the next check shows the result
@@ -64,7 +64,7 @@ func (e *Executor) findWay(ctx context.Context, j job.Job, w *ways) error {
 		return nil
 	}
 	before := w.way
-	if w.way, err = e.o.Guest.Callbacks(ctx, j, url, local); err != nil {
+	if w.way, err = e.o.Runner.Callbacks(ctx, j, url, local); err != nil {
 		w.way = before
 		return err
 	}

@@ -87,7 +87,7 @@ func (e *Executor) settle(ctx, timed context.Context, j job.Job) (state job.RunS
 	quiet.asked(func() {}) // timed bounds it
 	running := j.Outcome.Reason != job.ReasonExitStatus
 	stop := func(ctx context.Context) error {
-		err := e.o.Guest.Stop(ctx, j, cmp.Or(j.StopSignal, job.Signals[0]))
+		err := e.o.Runner.Stop(ctx, j, cmp.Or(j.StopSignal, job.Signals[0]))
 		running = running && err != nil
 		return err
 	}
@@ -97,7 +97,7 @@ func (e *Executor) settle(ctx, timed context.Context, j job.Job) (state job.RunS
 				return err
 			}
 		}
-		state, err = e.o.Guest.Probe(timed, j)
+		state, err = e.o.Runner.Probe(timed, j)
 		return err
 	})
 	if err == nil {

@@ -18,7 +18,7 @@ import (
 
 // slyGuest is a guest of bad will. What is nil is as it should be.
 type slyGuest struct {
-	executor.Guest
+	executor.Runner
 
 	read      func(ctx context.Context, stream string, offset, limit int64) ([]byte, error)
 	artifact  func(ctx context.Context, source string, offset, limit int64) ([]byte, error)
@@ -38,40 +38,40 @@ func (g *slyGuest) ReadOutput(ctx context.Context, j job.Job, stream string, off
 	if g.read != nil {
 		return g.read(ctx, stream, offset, limit)
 	}
-	return g.Guest.ReadOutput(ctx, j, stream, offset, limit)
+	return g.Runner.ReadOutput(ctx, j, stream, offset, limit)
 }
 
 func (g *slyGuest) ReadArtifact(ctx context.Context, j job.Job, source string, offset, limit int64) ([]byte, error) {
 	if g.artifact != nil {
 		return g.artifact(ctx, source, offset, limit)
 	}
-	return g.Guest.ReadArtifact(ctx, j, source, offset, limit)
+	return g.Runner.ReadArtifact(ctx, j, source, offset, limit)
 }
 
 func (g *slyGuest) Push(ctx context.Context, j job.Job, p job.Payload) error {
 	if g.push != nil {
 		return g.push(ctx)
 	}
-	return g.Guest.Push(ctx, j, p)
+	return g.Runner.Push(ctx, j, p)
 }
 
 func (g *slyGuest) Start(ctx context.Context, j job.Job) (string, error) {
 	if g.start != nil {
 		return "", g.start(ctx)
 	}
-	return g.Guest.Start(ctx, j)
+	return g.Runner.Start(ctx, j)
 }
 
 func (g *slyGuest) Callbacks(ctx context.Context, j job.Job, url, local string) (job.CallbackWay, error) {
 	if g.callbacks != nil {
 		return "", g.callbacks(ctx)
 	}
-	return g.Guest.Callbacks(ctx, j, url, local)
+	return g.Runner.Callbacks(ctx, j, url, local)
 }
 
 func (g *slyGuest) Stop(ctx context.Context, j job.Job, signal string) error {
 	g.stops.Add(1)
-	return g.Guest.Stop(ctx, j, signal)
+	return g.Runner.Stop(ctx, j, signal)
 }
 
 // trickle returns one byte at a time.
@@ -88,7 +88,7 @@ func trickle(ctx context.Context, _ string, _, _ int64) ([]byte, error) {
 func (r *rig) with(g *slyGuest, change func(*executor.Options)) {
 	r.t.Helper()
 	r.stop()
-	g.Guest, r.opts.Guest = r.fake, g
+	g.Runner, r.opts.Runner = r.fake, g
 	if change != nil {
 		change(&r.opts)
 	}

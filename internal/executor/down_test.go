@@ -14,7 +14,7 @@ import (
 )
 
 // deafVM is a guest that does not answer, and is waited for.
-type deafVM struct{ executor.Guest }
+type deafVM struct{ executor.Runner }
 
 func (deafVM) Push(ctx context.Context, _ job.Job, _ job.Payload) error {
 	<-ctx.Done()
@@ -23,7 +23,7 @@ func (deafVM) Push(ctx context.Context, _ job.Job, _ job.Payload) error {
 
 // fallingVM is a guest that goes down in a phase, under the work there.
 type fallingVM struct {
-	executor.Guest
+	executor.Runner
 	phase string
 	down  func(job.VM)
 	deaf  bool // it is waited for; else the connection breaks
@@ -42,12 +42,12 @@ func (g fallingVM) fall(ctx context.Context, j job.Job, phase string, work func(
 }
 
 func (g fallingVM) Push(ctx context.Context, j job.Job, p job.Payload) error {
-	return g.fall(ctx, j, "push", func() error { return g.Guest.Push(ctx, j, p) })
+	return g.fall(ctx, j, "push", func() error { return g.Runner.Push(ctx, j, p) })
 }
 
 func (g fallingVM) Start(ctx context.Context, j job.Job) (bootID string, err error) {
 	err = g.fall(ctx, j, "start", func() (err error) {
-		bootID, err = g.Guest.Start(ctx, j)
+		bootID, err = g.Runner.Start(ctx, j)
 		return err
 	})
 	return bootID, err
@@ -70,7 +70,7 @@ func TestJob_VMThatGoesDownBeforeItsTaskRunsIsLostAtOnce(t *testing.T) {
 					case job.VMSuspended:
 						down = func(vm job.VM) { _ = r.fake.SuspendVM(context.Background(), vm) }
 					}
-					r.opts.Guest = fallingVM{r.fake, phase, down, deaf}
+					r.opts.Runner = fallingVM{r.fake, phase, down, deaf}
 					r.opts.HeartbeatThreshold = time.Hour
 					r.restart()
 					j := r.wait(r.submit())
@@ -95,7 +95,7 @@ func TestStart_HostThatDoesNotAnswerIsNotTheVMsFault(t *testing.T) {
 		r := newRigHere(t, 1)
 		r.stop()
 		r.opts.HeartbeatThreshold = time.Second
-		r.opts.Guest = fallingVM{r.fake, "start", func(job.VM) {}, false}
+		r.opts.Runner = fallingVM{r.fake, "start", func(job.VM) {}, false}
 		r.restart()
 		down := &job.HostError{Op: "look at VM 100", Class: job.HostUnreachable, Text: "no route to host", Remedy: "check PROXMOX_HOST"}
 		r.fake.Set(providertest.Behaviour{Statuses: []error{down, down, down, down, down, down}})
@@ -118,7 +118,7 @@ func TestJoin_VMThatDoesNotRunIsToldByTheHostAtOnce(t *testing.T) {
 				vm := *r.makeVM("dev").VM
 				if answer == "none" {
 					r.stop()
-					r.opts.Guest = deafVM{r.fake}
+					r.opts.Runner = deafVM{r.fake}
 					r.restart()
 				}
 				undo(r, vm)

@@ -58,7 +58,7 @@ func newFleet(t *testing.T, n, maxJobs int, change func(f *fleet, i int, r *rig)
 		s, log := f.open(), &logBuffer{}
 		r := &rig{t: t, fake: f.fake, store: s, log: log}
 		r.opts = executor.Options{
-			Store: s, Guest: f.fake, Owner: "5a17c0de-0000-4000-8000-000000000001",
+			Store: s, Guest: f.fake, Runner: f.fake, Owner: "5a17c0de-0000-4000-8000-000000000001",
 			Provider: hostOf{f.fake, f, s},
 			Log:      slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 			Engines:  s, About: job.EngineInfo{Host: fmt.Sprintf("machine%d", i), PID: i + 1}, EngineLease: longLease,
@@ -301,7 +301,7 @@ func dieWith(t *testing.T, m *mortal) {
 			r.opts.EngineLease = shortLease
 		}
 		r.opts.Store, r.opts.Engines = mortalStore{r.store, m}, mortalEngines{r.store, m}
-		r.opts.Provider, r.opts.Guest = mortalProvider{r.opts.Provider, m}, mortalGuest{f.fake, m, false}
+		r.opts.Provider, r.opts.Runner = mortalProvider{r.opts.Provider, m}, mortalRunner{f.fake, m}
 	})
 	first := f.engines[0]
 	id := ""
@@ -331,7 +331,8 @@ func (f *fleet) join() *rig {
 	f.t.Helper()
 	s, log := f.open(), &logBuffer{}
 	r := &rig{t: f.t, fake: f.fake, store: s, log: log, opts: f.engines[0].opts}
-	r.opts.Store, r.opts.Engines, r.opts.Guest, r.opts.Provider = s, s, f.fake, hostOf{f.fake, f, s}
+	r.opts.Store, r.opts.Engines, r.opts.Provider = s, s, hostOf{f.fake, f, s}
+	r.opts.Runner = f.fake
 	r.opts.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	r.opts.About, r.opts.EngineLease = job.EngineInfo{Host: "another", PID: 99}, longLease
 	r.restart()
@@ -769,7 +770,7 @@ func TestEngines_KilledAndStartedAgain(t *testing.T) {
 	f := newFleet(t, 1, 1, func(f *fleet, _ int, r *rig) {
 		r.opts.EngineLease = time.Hour
 		r.opts.Store, r.opts.Engines = mortalStore{r.store, m}, mortalEngines{r.store, m}
-		r.opts.Provider, r.opts.Guest = mortalProvider{r.opts.Provider, m}, mortalGuest{f.fake, m, false}
+		r.opts.Provider, r.opts.Runner = mortalProvider{r.opts.Provider, m}, mortalRunner{f.fake, m}
 	})
 	until := make(chan struct{})
 	f.behave(providertest.Behaviour{Task: task(providertest.Task{Until: until})})

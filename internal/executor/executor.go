@@ -15,13 +15,14 @@ import (
 	"linus/internal/secret"
 )
 
-// Options of an Executor. Store, Provider, Guest, Owner and CallbackURL are required;
-// for the others zero means the default named with it.
+// Options of an Executor. Store, Provider, Guest, Runner, Owner and CallbackURL are
+// required; for the others zero means the default named with it.
 type Options struct {
 	Store    Store
 	Provider job.Provider
 	Placer   Placer // chooses nodes for VMs. Nil: the Provider has only one
 	Guest    Guest
+	Runner   Runner
 	Log      *slog.Logger // default: slog.Default()
 
 	Owner       string                                // this installation's ID, the VMs' linus-owner
@@ -176,7 +177,7 @@ func New(o Options) *Executor {
 		leaving:       &lock{name: "leaving", engines: o.Engines},
 	}
 	e.captures = capture.Options{
-		Store: o.Store, Guest: o.Guest, Log: o.Log, Secrets: e.hidden, Update: e.update,
+		Store: o.Store, Runner: o.Runner, Log: o.Log, Secrets: e.hidden, Update: e.update,
 		MaxOutput: o.MaxOutput, Artifacts: o.Artifacts, Patience: o.CollectPatience,
 	}
 	return e

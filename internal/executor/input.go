@@ -38,10 +38,10 @@ func (e *Executor) Input(ctx context.Context, id string, data []byte, closed boo
 	}
 	sent := j.Stdin.Bytes
 	if len(data) > 0 {
-		sent, err = e.o.Guest.Input(ctx, j, sent, data)
+		sent, err = e.o.Runner.Input(ctx, j, sent, data)
 	}
 	if err == nil && closed {
-		err = e.o.Guest.CloseInput(ctx, j)
+		err = e.o.Runner.CloseInput(ctx, j)
 	}
 	if err != nil {
 		if state, probeErr := e.probe(ctx, j); probeErr == nil && state.Exited {

@@ -96,13 +96,13 @@ func (e *Executor) chunk(ctx context.Context, j job.Job, stream string, offset, 
 
 // asksGuest reports whether the job's VM may have more of its output than the store.
 func (e *Executor) asksGuest(j job.Job) bool {
-	return e.o.Guest != nil && !j.StartedAt.IsZero() && j.Outcome == nil && j.VM != nil && j.VM.State == job.VMCreated
+	return e.o.Runner != nil && !j.StartedAt.IsZero() && j.Outcome == nil && j.VM != nil && j.VM.State == job.VMCreated
 }
 
 func (e *Executor) probe(ctx context.Context, j job.Job) (job.RunState, error) {
 	ctx, cancel := context.WithTimeout(ctx, readPatience)
 	defer cancel()
-	return e.o.Guest.Probe(ctx, j)
+	return e.o.Runner.Probe(ctx, j)
 }
 
 // peek reads a running task's output from its VM, without secrets.

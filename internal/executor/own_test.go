@@ -47,7 +47,7 @@ func (s failingStore) AppendOutput(ctx context.Context, id, stream string, offse
 
 // dumbGuest cannot be asked: this machine has no descriptors for a connection.
 type dumbGuest struct {
-	executor.Guest
+	executor.Runner
 	broken *atomic.Bool
 }
 
@@ -55,7 +55,7 @@ func (g dumbGuest) Probe(ctx context.Context, j job.Job) (job.RunState, error) {
 	if g.broken.Load() {
 		return job.RunState{}, &job.HostError{Op: "ask VM 100", Class: job.HostUnreachable, Text: "socket: too many open files", Own: true}
 	}
-	return g.Guest.Probe(ctx, j)
+	return g.Runner.Probe(ctx, j)
 }
 
 // ownRig is an engine in a bubble whose own means fail while broken.
@@ -65,7 +65,7 @@ func ownRig(t *testing.T, what string) (r *rig, broken *atomic.Bool) {
 	r.stop()
 	r.opts.CleanupInterval, r.opts.PoolInterval = 30*time.Second, time.Minute
 	if what == "descriptors" {
-		r.opts.Guest = dumbGuest{r.fake, broken}
+		r.opts.Runner = dumbGuest{r.fake, broken}
 	} else {
 		r.opts.Store = failingStore{r.store, broken}
 	}

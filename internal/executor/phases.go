@@ -212,7 +212,7 @@ func (e *Executor) push(ctx context.Context, r *run, j job.Job) error {
 		return nil
 	}
 	if r.adopted {
-		if state, err := e.o.Guest.Probe(ctx, j); err == nil && state.Started {
+		if state, err := e.o.Runner.Probe(ctx, j); err == nil && state.Started {
 			return nil // its runner has its token already
 		}
 		if _, err := e.update(ctx, r.id, r.giveToken); err != nil {
@@ -257,7 +257,7 @@ func (e *Executor) push(ctx context.Context, r *run, j job.Job) error {
 		payload.Secrets[s.Name] = string(s.Reveal())
 	}
 	return patience.Reach(ctx, e.o.HeartbeatThreshold, func(context.Context) error {
-		return e.whileUp(ctx, j, func(ctx context.Context) error { return e.o.Guest.Push(ctx, j, payload) })
+		return e.whileUp(ctx, j, func(ctx context.Context) error { return e.o.Runner.Push(ctx, j, payload) })
 	})
 }
 
@@ -315,7 +315,7 @@ func (e *Executor) start(ctx context.Context, r *run, j job.Job) error {
 	var bootID string
 	err = patience.Reach(timed, e.o.HeartbeatThreshold, func(context.Context) error {
 		return e.whileUp(timed, j, func(ctx context.Context) (err error) {
-			bootID, err = e.o.Guest.Start(ctx, j)
+			bootID, err = e.o.Runner.Start(ctx, j)
 			return err
 		})
 	})

@@ -104,25 +104,27 @@ func (p mortalProvider) ResumeVM(ctx context.Context, vm job.VM, progress func(j
 	return have(p.m, func() (job.VM, error) { return p.Provider.ResumeVM(ctx, vm, progress) })
 }
 
-type mortalGuest struct {
-	executor.Guest
-	m    *mortal
-	deaf bool // members do not answer the jobs that claim them
-}
+// deafMembers do not answer the jobs that claim them.
+type deafMembers struct{ executor.Guest }
 
-func (g mortalGuest) Ping(ctx context.Context, j job.Job) error {
-	if g.deaf && j.Borrows() {
+func (g deafMembers) Ping(ctx context.Context, j job.Job) error {
+	if j.Borrows() {
 		return errors.New("no answer")
 	}
 	return g.Guest.Ping(ctx, j)
 }
 
-func (g mortalGuest) Push(ctx context.Context, j job.Job, p job.Payload) error {
-	return g.m.do(func() error { return g.Guest.Push(ctx, j, p) })
+type mortalRunner struct {
+	executor.Runner
+	m *mortal
 }
 
-func (g mortalGuest) Start(ctx context.Context, j job.Job) (string, error) {
-	return have(g.m, func() (string, error) { return g.Guest.Start(ctx, j) })
+func (r mortalRunner) Push(ctx context.Context, j job.Job, p job.Payload) error {
+	return r.m.do(func() error { return r.Runner.Push(ctx, j, p) })
+}
+
+func (r mortalRunner) Start(ctx context.Context, j job.Job) (string, error) {
+	return have(r.m, func() (string, error) { return r.Runner.Start(ctx, j) })
 }
 
 // The engine is killed between every two steps of making, suspending, claiming, giving
@@ -194,7 +196,10 @@ func liveWith(t *testing.T, m *mortal, size job.PoolSize, deaf bool) {
 	})
 	r.stop()
 	whole := r.opts
-	r.opts.Store, r.opts.Provider, r.opts.Guest = mortalStore{r.store, m}, mortalProvider{r.fake, m}, mortalGuest{r.fake, m, deaf}
+	r.opts.Store, r.opts.Provider, r.opts.Runner = mortalStore{r.store, m}, mortalProvider{r.fake, m}, mortalRunner{r.fake, m}
+	if deaf {
+		r.opts.Guest = deafMembers{r.fake}
+	}
 	ctx := context.Background()
 	ready := func(p job.PoolInfo) bool {
 		return p.Count(job.MemberWarm) >= size.Warm && p.Count(job.MemberHibernated) >= size.Hibernated

@@ -1,6 +1,6 @@
 // Package executor runs the life of a job: submit, provision, run, follow, collect,
-// destroy (phases.go). It declares what it needs of VMs (Guest) and of storage (Store)
-// and knows no implementation of them. internal/capture captures what a job writes.
+// destroy (phases.go). It declares what it needs of VMs (Guest), of the tasks in them
+// (Runner) and of storage (Store), and knows no implementation of them. internal/capture captures what a job writes.
 package executor
 
 import (
@@ -13,16 +13,46 @@ import (
 	"linus/internal/job"
 )
 
-// Guest works inside a VM over SSH, for one job in it: j.ID is the job, *j.VM the VM,
-// which may be another job's. Jobs in one VM do not affect each other. Every method may
-// be repeated.
+// Guest is what a VM of ours offers from inside, over SSH. A job.Job names the VM, *j.VM,
+// and whose connections there are meant. Every method may be repeated.
 type Guest interface {
-	capture.Guest
-
 	// Warm prepares the VM for Push, which is faster then: it connects, and puts the
 	// job runner there. What the job that created the VM has warmed serves the first job
 	// that is pushed there.
 	Warm(ctx context.Context, j job.Job) error
+	// Ping checks that the job's VM responds over SSH, and leaves the connection open.
+	Ping(ctx context.Context, j job.Job) error
+	// Forget closes the job's connections.
+	Forget(j job.Job)
+
+	// Dial connects to a TCP port of a VM's loopback. The connection outlasts ctx. A
+	// *job.FieldError if nothing listens there.
+	Dial(ctx context.Context, vm job.VM, port int) (job.Tunnel, error)
+	// Proxy carries connections to a port of the VM's loopback to what dial returns. It
+	// calls opened when it does, and returns when the VM is lost, or ctx ends.
+	Proxy(ctx context.Context, j job.Job, port int, dial func(context.Context) (net.Conn, error), opened func()) error
+	// TryTargets tries TCP connections from inside a VM, directly and, if proxy is a port
+	// of its loopback, through the HTTP proxy there. Targets are valid.
+	TryTargets(ctx context.Context, vm job.VM, targets []string, proxy int) ([]job.NetworkAttempt, error)
+
+	// StatFile returns what a path leads to.
+	StatFile(ctx context.Context, vm job.VM, path string) (job.FileInfo, error)
+	// The others are the methods of job.Files, in vm. Their arguments have been checked,
+	// and have every default.
+	ListFiles(ctx context.Context, vm job.VM, q job.FileList) (job.FilePage, error)
+	ReadFile(ctx context.Context, vm job.VM, r job.FileRange) (job.FileChunk, error)
+	WriteFile(ctx context.Context, vm job.VM, w job.FileWrite) (job.FileWritten, error)
+	EditFile(ctx context.Context, vm job.VM, e job.FileEdit) (job.FileEdited, error)
+	ReadTree(ctx context.Context, vm job.VM, path string) (io.ReadCloser, error)
+	WriteTree(ctx context.Context, vm job.VM, path string, archive io.Reader) error
+}
+
+// Runner runs one job's task in a VM, through the job runner there: j.ID is the job,
+// *j.VM the VM, which may be another job's. Jobs in one VM do not affect each other.
+// Every method may be repeated.
+type Runner interface {
+	capture.Runner
+
 	// Push uploads the job runner, the task, its files and settings.
 	Push(ctx context.Context, j job.Job, p job.Payload) error
 	// Start starts the task detached and returns when it runs (or has run), with the
@@ -36,11 +66,8 @@ type Guest interface {
 	Follow(ctx context.Context, j job.Job, take func(job.Piece) error) error
 	// Callbacks finds a way for a started task's callbacks, by trying each from inside
 	// the VM: url (empty: not tried), then a tunnel to local, an address this process
-	// can dial (empty: no tunnel). A tunnel stays open until Forget or the next call.
+	// can dial (empty: no tunnel). A tunnel stays open until Guest.Forget or the next call.
 	Callbacks(ctx context.Context, j job.Job, url, local string) (job.CallbackWay, error)
-	// Proxy carries connections to a port of the VM's loopback to what dial returns. It
-	// calls opened when it does, and returns when the VM is lost, or ctx ends.
-	Proxy(ctx context.Context, j job.Job, port int, dial func(context.Context) (net.Conn, error), opened func()) error
 	// Probe returns the task's state. It does not wait long for a VM that does not
 	// respond.
 	Probe(ctx context.Context, j job.Job) (job.RunState, error)
@@ -57,29 +84,6 @@ type Guest interface {
 	Stop(ctx context.Context, j job.Job, signal string) error
 	// Clean removes the job's files and processes from a persistent VM.
 	Clean(ctx context.Context, j job.Job) error
-	// Ping checks that the job's VM responds over SSH, and leaves the connection open.
-	Ping(ctx context.Context, j job.Job) error
-	// Forget closes the job's connections.
-	Forget(j job.Job)
-
-	// Dial connects to a TCP port of a VM's loopback. The connection outlasts ctx. A
-	// *job.FieldError if nothing listens there.
-	Dial(ctx context.Context, vm job.VM, port int) (job.Tunnel, error)
-
-	// TryTargets tries TCP connections from inside a VM, directly and, if proxy is a port
-	// of its loopback, through the HTTP proxy there. Targets are valid.
-	TryTargets(ctx context.Context, vm job.VM, targets []string, proxy int) ([]job.NetworkAttempt, error)
-
-	// StatFile returns what a path leads to.
-	StatFile(ctx context.Context, vm job.VM, path string) (job.FileInfo, error)
-	// The others are the methods of job.Files, in vm. Their arguments have been checked,
-	// and have every default.
-	ListFiles(ctx context.Context, vm job.VM, q job.FileList) (job.FilePage, error)
-	ReadFile(ctx context.Context, vm job.VM, r job.FileRange) (job.FileChunk, error)
-	WriteFile(ctx context.Context, vm job.VM, w job.FileWrite) (job.FileWritten, error)
-	EditFile(ctx context.Context, vm job.VM, e job.FileEdit) (job.FileEdited, error)
-	ReadTree(ctx context.Context, vm job.VM, path string) (io.ReadCloser, error)
-	WriteTree(ctx context.Context, vm job.VM, path string, archive io.Reader) error
 }
 
 // Store stores jobs. Everything acknowledged survives kill -9.

@@ -12,7 +12,7 @@ import (
 // unreachableGuest is a guest whose connection breaks under the first pushes
 // and starts, each with the error the guest package gives for that.
 type unreachableGuest struct {
-	executor.Guest
+	executor.Runner
 	pushes, starts atomic.Int32
 }
 
@@ -22,20 +22,20 @@ func (g *unreachableGuest) Push(ctx context.Context, j job.Job, p job.Payload) e
 	if g.pushes.Add(1) <= 2 {
 		return errUnreachable
 	}
-	return g.Guest.Push(ctx, j, p)
+	return g.Runner.Push(ctx, j, p)
 }
 
 func (g *unreachableGuest) Start(ctx context.Context, j job.Job) (bootID string, err error) {
 	if g.starts.Add(1) <= 2 {
 		return "", errUnreachable
 	}
-	return g.Guest.Start(ctx, j)
+	return g.Runner.Start(ctx, j)
 }
 
 func TestStart_VMOutOfReachForAWhile(t *testing.T) {
 	r := newRig(t, 1)
 	r.stop()
-	r.opts.Guest = &unreachableGuest{Guest: r.fake}
+	r.opts.Runner = &unreachableGuest{Runner: r.fake}
 	r.restart()
 	id := r.submit()
 	if j := r.until(id, job.Job.Done); j.Status != job.Success {

@@ -16,7 +16,7 @@ import (
 
 // A slowGuest does not stop tasks before it may.
 type slowGuest struct {
-	executor.Guest
+	executor.Runner
 
 	may chan struct{}
 }
@@ -24,7 +24,7 @@ type slowGuest struct {
 func (g *slowGuest) Stop(ctx context.Context, j job.Job, signal string) error {
 	select {
 	case <-g.may:
-		return g.Guest.Stop(ctx, j, signal)
+		return g.Runner.Stop(ctx, j, signal)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -92,7 +92,7 @@ func TestReport_LateAndRepeatedChangeNothing(t *testing.T) {
 	r := newRig(t, 1)
 	r.stop()
 	slow := &slowGuest{r.fake, make(chan struct{})}
-	r.opts.Guest, r.opts.CollectPatience = slow, time.Hour
+	r.opts.Runner, r.opts.CollectPatience = slow, time.Hour
 	r.restart()
 	id, token := r.started()
 	ctx := context.Background()

@@ -47,7 +47,7 @@ func (e *Executor) release(ctx context.Context, r *run, j job.Job) error {
 	if err == nil && maker.VM != nil && maker.VM.State == job.VMCreated && j.Outcome.Reason != job.ReasonLost {
 		timed, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
-		if err := e.o.Guest.Clean(timed, j); err != nil {
+		if err := e.o.Runner.Clean(timed, j); err != nil {
 			if ctx.Err() != nil {
 				return err
 			}

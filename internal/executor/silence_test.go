@@ -137,7 +137,7 @@ func TestFollow_SilenceAddsUpOverEngines(t *testing.T) {
 }
 
 // muteVM is a guest whose SSH server takes connections and says nothing.
-type muteVM struct{ executor.Guest }
+type muteVM struct{ executor.Runner }
 
 func (muteVM) Probe(ctx context.Context, _ job.Job) (job.RunState, error) {
 	<-ctx.Done()
@@ -155,7 +155,7 @@ func TestCollect_PatienceAddsUpOverEngines(t *testing.T) {
 	r := newRig(t, 1)
 	j, _ := running(t, r)
 	r.stop()
-	r.opts.Guest, r.opts.CollectPatience = muteVM{r.fake}, 50*time.Second
+	r.opts.Runner, r.opts.CollectPatience = muteVM{r.fake}, 50*time.Second
 	r.restart()
 	if err := r.Cancel(t.Context(), j.ID); err != nil {
 		t.Fatal(err)
@@ -198,7 +198,7 @@ func TestFollow_EnginesThatDoNotOutliveALook(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			r.opts.Guest = muteVM{r.fake}
+			r.opts.Runner = muteVM{r.fake}
 			r.restart()
 			var unseen time.Duration
 			for j.Outcome == nil {
@@ -207,7 +207,7 @@ func TestFollow_EnginesThatDoNotOutliveALook(t *testing.T) {
 					unseen = j.Silence.Unseen
 					r.stop()
 					if j.VM.IP == "10.97.0.9" {
-						r.opts.Guest = r.fake
+						r.opts.Runner = r.fake
 					}
 					r.restart()
 				}

@@ -44,5 +44,5 @@ func (e *Executor) Resize(ctx context.Context, id string, rows, columns int) err
 	}
 	ctx, cancel := context.WithTimeout(ctx, readPatience)
 	defer cancel()
-	return e.captureOf(j).ShownError(e.o.Guest.Resize(ctx, j, rows, columns))
+	return e.captureOf(j).ShownError(e.o.Runner.Resize(ctx, j, rows, columns))
 }

@@ -39,7 +39,7 @@ func (e *Executor) lookFor(ctx context.Context, j job.Job, quiet *silence) (stat
 			end(errProbeObsolete)
 		}
 	}()
-	state, err = e.o.Guest.Probe(looking, j)
+	state, err = e.o.Runner.Probe(looking, j)
 	switch {
 	case err == nil:
 		quiet.seen(ctx)

@@ -22,7 +22,7 @@ func (g *countingReads) ReadOutput(ctx context.Context, j job.Job, stream string
 	if g.before != nil {
 		g.before()
 	}
-	data, err := g.Guest.ReadOutput(ctx, j, stream, offset, limit)
+	data, err := g.Runner.ReadOutput(ctx, j, stream, offset, limit)
 	g.bytes.Add(int64(len(data)))
 	return data, err
 }
@@ -59,7 +59,7 @@ func TestCollect_ForgedOutputIsReplaced(t *testing.T) {
 			r, _ := withSecrets(t, 1, map[string]string{"TOKEN": "T0ken/1"})
 			g := &countingReads{}
 			r.stop()
-			g.Guest, r.opts.Guest = r.fake, g
+			g.Runner, r.opts.Runner = r.fake, g
 			r.restart()
 			do, release := hold(t, providertest.Task{Stdout: tt.stdout})
 			tokens := make(chan string, 1)
@@ -111,7 +111,7 @@ func TestAppendOutput_TakesNothingWhileItIsCollected(t *testing.T) {
 		}
 	}
 	r.stop()
-	g.Guest, r.opts.Guest = r.fake, g
+	g.Runner, r.opts.Runner = r.fake, g
 	r.restart()
 	r.fake.Set(providertest.Behaviour{Task: do, OnStart: func(_ job.Job, p job.Payload) { tokens <- p.Token }})
 	id, token = r.submit(), <-tokens

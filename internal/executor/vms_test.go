@@ -504,7 +504,7 @@ func TestDestroyVM_DoesNotWaitForAJobThatCleansUp(t *testing.T) {
 	r.makeVM("dev")
 	cleaning, over := make(chan struct{}), make(chan struct{})
 	r.stop()
-	r.opts.Guest = &slowCleaner{Fake: r.fake, began: cleaning, until: over}
+	r.opts.Runner = &slowCleaner{Fake: r.fake, began: cleaning, until: over}
 	r.restart()
 	id := r.submit(sharing("dev"))
 	<-cleaning

@@ -1,4 +1,4 @@
-// Package guest is the executor's Guest: it puts the job runner with a job's
+// Package guest is the executor's Guest and Runner: it puts the job runner with a job's
 // task and files into a VM and drives it, over SSH through the Proxmox host.
 // The runner knows how to run, stop and account for a task; this package knows
 // nothing of a job beyond its payload.

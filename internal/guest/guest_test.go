@@ -15,8 +15,9 @@ import (
 )
 
 var (
-	_ executor.Guest = (*guest.Guest)(nil)
-	_ executor.Keys  = guest.Keys{}
+	_ executor.Guest  = (*guest.Guest)(nil)
+	_ executor.Runner = (*guest.Guest)(nil)
+	_ executor.Keys   = guest.Keys{}
 )
 
 // What fails here, before the VM was asked, says nothing of the VM.
