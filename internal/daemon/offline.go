@@ -34,7 +34,7 @@ func Peek(ctx context.Context, c config.Config) (job.Engine, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return offline(executor.New(executor.Options{Store: st, Engines: st}), c), func() { _ = st.Close() }, nil
+	return offline(executor.New(executor.Options{Stores: executor.StoresOf(st), Engines: st}), c), func() { _ = st.Close() }, nil
 }
 
 // offline reads the state directory without an engine. What changes something, or needs the

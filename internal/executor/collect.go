@@ -28,7 +28,7 @@ func (e *Executor) collect(ctx context.Context, r *run, _ job.Job) error {
 	e.mu.Lock()
 	r.cut = cut
 	e.mu.Unlock()
-	j, err := e.o.Store.Job(ctx, r.id) // from here on a cancel calls cut
+	j, err := e.o.Jobs.Job(ctx, r.id) // from here on a cancel calls cut
 	if err != nil || j.Status.Terminal() {
 		return err
 	}

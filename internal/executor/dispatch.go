@@ -70,8 +70,8 @@ func (e *Executor) unfinished(ctx context.Context, start bool) (l left, err erro
 	e.mu.Lock()
 	l.counted = e.leftover
 	e.mu.Unlock()
-	if l.begun, err = e.o.Store.InProgress(ctx); err == nil && (start || l.counted > 0) {
-		l.waiting, err = e.o.Store.Waiting(ctx)
+	if l.begun, err = e.o.Jobs.InProgress(ctx); err == nil && (start || l.counted > 0) {
+		l.waiting, err = e.o.Queue.Waiting(ctx)
 	}
 	return l, err
 }
@@ -188,7 +188,7 @@ func (e *Executor) learnPrincipals(ctx context.Context) {
 	if !learn {
 		return
 	}
-	principals, err := e.o.Store.WaitingOf(ctx)
+	principals, err := e.o.Queue.WaitingOf(ctx)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.queue.know(principals)

@@ -74,7 +74,7 @@ func notingRig(t *testing.T) (*rig, *notingStore) {
 	r := newRig(t, 1)
 	r.stop()
 	s := &notingStore{Store: r.store}
-	r.opts.Store = s
+	r.opts.Stores = executor.StoresOf(s)
 	r.restart()
 	return r, s
 }
@@ -156,8 +156,6 @@ func TestSubmit_WhatWasStoredNeverthelessRuns(t *testing.T) {
 		t.Errorf("job %+v", j.Outcome)
 	}
 }
-
-var _ executor.Store = (*notingStore)(nil)
 
 // Who submits one job does not wait for all of those that another has submitted before,
 // also after a restart, and when another engine shares the line.

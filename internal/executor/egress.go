@@ -42,7 +42,7 @@ func (e *Executor) networkOf(ctx context.Context, j job.Job) (job.Network, error
 	if !j.Shares() {
 		return j.Manifest.Network, nil
 	}
-	maker, err := e.o.Store.Job(ctx, j.VM.Job)
+	maker, err := e.o.Jobs.Job(ctx, j.VM.Job)
 	return maker.Manifest.Network, err
 }
 
@@ -111,7 +111,7 @@ func (e *Executor) keepProxy(ctx context.Context, p *proxy, j job.Job, server Na
 	pause := backoff.NewExponentialBackOff()
 	pause.MaxInterval = 10 * time.Second
 	for ctx.Err() == nil {
-		now, err := e.o.Store.Job(ctx, j.ID) // its VM may have another address
+		now, err := e.o.Jobs.Job(ctx, j.ID) // its VM may have another address
 		if err == nil {
 			err = e.o.Guest.Proxy(ctx, now, proxyPort(j.ID), server.Dial, func() {
 				pause.Reset()

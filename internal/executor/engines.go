@@ -274,7 +274,7 @@ func (e *Executor) catchUp(ctx context.Context) error {
 		e.mu.Lock()
 		before := slices.Clone(e.queue.waiting)
 		e.mu.Unlock()
-		waiting, err := e.o.Store.Waiting(ctx)
+		waiting, err := e.o.Queue.Waiting(ctx)
 		if err != nil {
 			return err
 		}
@@ -298,7 +298,7 @@ func (e *Executor) catchUp(ctx context.Context) error {
 // applyRequests makes a job's run here, if it has one, do what was asked of the job at another
 // engine.
 func (e *Executor) applyRequests(ctx context.Context, id string) error {
-	j, err := e.o.Store.Job(ctx, id)
+	j, err := e.o.Jobs.Job(ctx, id)
 	if errors.Is(err, job.ErrNotFound) {
 		return nil
 	}
@@ -320,7 +320,7 @@ func (e *Executor) applyRequests(ctx context.Context, id string) error {
 // take makes this engine the one that works on a job; false: another is, or it has
 // ended.
 func (e *Executor) take(ctx context.Context, id string) (job.Job, bool, error) {
-	j, taken, err := e.o.Store.Take(ctx, id)
+	j, taken, err := e.o.Queue.Take(ctx, id)
 	if errors.Is(err, job.ErrNotFound) {
 		return j, false, nil
 	}

@@ -58,7 +58,7 @@ func newFleet(t *testing.T, n, maxJobs int, change func(f *fleet, i int, r *rig)
 		s, log := f.open(), &logBuffer{}
 		r := &rig{t: t, fake: f.fake, store: s, log: log}
 		r.opts = executor.Options{
-			Store: s, Guest: f.fake, Runner: f.fake, Owner: "5a17c0de-0000-4000-8000-000000000001",
+			Stores: executor.StoresOf(s), Guest: f.fake, Runner: f.fake, Owner: "5a17c0de-0000-4000-8000-000000000001",
 			Provider: hostOf{f.fake, f, s},
 			Log:      slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 			Engines:  s, About: job.EngineInfo{Host: fmt.Sprintf("machine%d", i), PID: i + 1}, EngineLease: longLease,
@@ -175,7 +175,7 @@ func TestEngines_SlotsOfAll(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { s.Close() })
-		r.store, r.opts.Store, r.opts.Engines, r.opts.Provider = s, s, s, hostOf{f.fake, f, s}
+		r.store, r.opts.Stores, r.opts.Engines, r.opts.Provider = s, executor.StoresOf(s), s, hostOf{f.fake, f, s}
 	})
 	until := make(chan struct{})
 	f.behave(providertest.Behaviour{Task: task(providertest.Task{Until: until})})
@@ -300,7 +300,7 @@ func dieWith(t *testing.T, m *mortal) {
 		if m.at > 0 {
 			r.opts.EngineLease = shortLease
 		}
-		r.opts.Store, r.opts.Engines = mortalStore{r.store, m}, mortalEngines{r.store, m}
+		r.opts.Stores, r.opts.Engines = executor.StoresOf(mortalStore{r.store, m}), mortalEngines{r.store, m}
 		r.opts.Provider, r.opts.Runner = mortalProvider{r.opts.Provider, m}, mortalRunner{f.fake, m}
 	})
 	first := f.engines[0]
@@ -331,7 +331,7 @@ func (f *fleet) join() *rig {
 	f.t.Helper()
 	s, log := f.open(), &logBuffer{}
 	r := &rig{t: f.t, fake: f.fake, store: s, log: log, opts: f.engines[0].opts}
-	r.opts.Store, r.opts.Engines, r.opts.Provider = s, s, hostOf{f.fake, f, s}
+	r.opts.Stores, r.opts.Engines, r.opts.Provider = executor.StoresOf(s), s, hostOf{f.fake, f, s}
 	r.opts.Runner = f.fake
 	r.opts.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	r.opts.About, r.opts.EngineLease = job.EngineInfo{Host: "another", PID: 99}, longLease
@@ -370,7 +370,7 @@ func (f *freezer) pass() {
 }
 
 type frozenStore struct {
-	executor.Store
+	executor.JobStore
 	f    *freezer
 	mu   *sync.Mutex
 	errs *[]error // of the writes that were held up
@@ -379,7 +379,7 @@ type frozenStore struct {
 func (s frozenStore) Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
 	held := s.f.frozen()
 	s.f.pass()
-	j, err := s.Store.Update(ctx, id, change)
+	j, err := s.JobStore.Update(ctx, id, change)
 	if held {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -439,7 +439,7 @@ func TestEngines_PausedEngineIsRefused(t *testing.T) {
 	var late []error
 	f := newFleet(t, 1, 4, func(_ *fleet, _ int, r *rig) {
 		r.opts.EngineLease = shortLease
-		r.opts.Store = frozenStore{r.store, ice, &mu, &late}
+		r.opts.Jobs = frozenStore{r.store, ice, &mu, &late}
 		r.opts.Engines = frozenEngines{r.store, ice}
 		r.opts.Provider = frozenProvider{r.opts.Provider, ice}
 	})
@@ -526,7 +526,7 @@ func TestEngines_SubmittedDuringALookAround(t *testing.T) {
 	slow := &slowStore{read: make(chan struct{}), resume: make(chan struct{})}
 	f := newFleet(t, 1, 1, func(_ *fleet, _ int, r *rig) {
 		r.opts.EngineLease = time.Hour // it does not look around again
-		slow.Store, r.opts.Store = r.opts.Store, slow
+		slow.QueueStore, r.opts.Queue = r.opts.Queue, slow
 	})
 	until := make(chan struct{})
 	f.behave(providertest.Behaviour{Task: task(providertest.Task{Until: until})})
@@ -542,14 +542,14 @@ func TestEngines_SubmittedDuringALookAround(t *testing.T) {
 
 // slowStore holds up an engine's first look around after it has read who waits.
 type slowStore struct {
-	executor.Store
+	executor.QueueStore
 	reads        atomic.Int32
 	over         atomic.Bool
 	read, resume chan struct{}
 }
 
 func (s *slowStore) Waiting(ctx context.Context) ([]string, error) {
-	ids, err := s.Store.Waiting(ctx)
+	ids, err := s.QueueStore.Waiting(ctx)
 	if s.reads.Add(1) == 2 { // the first is the engine's start
 		close(s.read)
 		<-s.resume
@@ -689,7 +689,7 @@ func TestEngines_NoFenceNoTakeOver(t *testing.T) {
 	ice := newFreezer()
 	f := newFleet(t, 1, 1, func(_ *fleet, _ int, r *rig) {
 		r.opts.EngineLease = shortLease
-		r.opts.Store = frozenStore{r.store, ice, &sync.Mutex{}, &[]error{}}
+		r.opts.Jobs = frozenStore{r.store, ice, &sync.Mutex{}, &[]error{}}
 		r.opts.Engines = frozenEngines{r.store, ice}
 	})
 	until := make(chan struct{})
@@ -769,7 +769,7 @@ func TestEngines_KilledAndStartedAgain(t *testing.T) {
 	m := &mortal{died: make(chan struct{})}
 	f := newFleet(t, 1, 1, func(f *fleet, _ int, r *rig) {
 		r.opts.EngineLease = time.Hour
-		r.opts.Store, r.opts.Engines = mortalStore{r.store, m}, mortalEngines{r.store, m}
+		r.opts.Stores, r.opts.Engines = executor.StoresOf(mortalStore{r.store, m}), mortalEngines{r.store, m}
 		r.opts.Provider, r.opts.Runner = mortalProvider{r.opts.Provider, m}, mortalRunner{f.fake, m}
 	})
 	until := make(chan struct{})

@@ -15,10 +15,10 @@ import (
 	"linus/internal/secret"
 )
 
-// Options of an Executor. Store, Provider, Guest, Runner, Owner and CallbackURL are
+// Options of an Executor. Stores, Provider, Guest, Runner, Owner and CallbackURL are
 // required; for the others zero means the default named with it.
 type Options struct {
-	Store    Store
+	Stores
 	Provider job.Provider
 	Placer   Placer // chooses nodes for VMs. Nil: the Provider has only one
 	Guest    Guest
@@ -177,7 +177,7 @@ func New(o Options) *Executor {
 		leaving:       &lock{name: "leaving", engines: o.Engines},
 	}
 	e.captures = capture.Options{
-		Store: o.Store, Runner: o.Runner, Log: o.Log, Secrets: e.hidden, Update: e.update,
+		Store: o.Captured, Runner: o.Runner, Log: o.Log, Secrets: e.hidden, Update: e.update,
 		MaxOutput: o.MaxOutput, Artifacts: o.Artifacts, Patience: o.CollectPatience,
 	}
 	return e

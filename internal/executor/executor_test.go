@@ -94,7 +94,7 @@ func newRigHere(t *testing.T, maxJobs int, change ...func(*executor.Options)) *r
 	fake := providertest.NewFake()
 	logger := slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	r := &rig{t: t, fake: fake, store: s, dir: dir, log: log, opts: executor.Options{
-		Store: s, Provider: fake, Guest: fake, Runner: fake, Log: logger, Owner: "5a17c0de-0000-4000-8000-000000000001",
+		Stores: executor.StoresOf(s), Provider: fake, Guest: fake, Runner: fake, Log: logger, Owner: "5a17c0de-0000-4000-8000-000000000001",
 		CallbackURL: func(context.Context) (string, error) { return "http://192.0.2.1:8765", nil },
 		Defaults:    job.Defaults{VMTemplate: providertest.FakeTemplate, Timeout: 3600, CPU: 2, Memory: "2G", Disk: "10G"},
 		MaxJobs:     maxJobs, MaxOutput: maxOutput, CleanupInterval: 20 * time.Millisecond, CollectPatience: 10 * time.Minute,

@@ -147,7 +147,7 @@ func (e *Executor) inside(ctx context.Context, vm job.VM, work func(context.Cont
 func (e *Executor) fileVM(ctx context.Context, ref string) (job.VM, error) {
 	maker, err := e.creator(ctx, ref)
 	if err != nil {
-		j, noJob := e.o.Store.Job(ctx, ref)
+		j, noJob := e.o.Jobs.Job(ctx, ref)
 		switch {
 		case errors.Is(noJob, job.ErrNotFound):
 			return job.VM{}, err
@@ -160,7 +160,7 @@ func (e *Executor) fileVM(ctx context.Context, ref string) (job.VM, error) {
 		case j.VM.Job != j.ID && j.Outcome != nil:
 			return job.VM{}, noVM(ref, "is a job that has ended")
 		}
-		if maker, err = e.o.Store.Job(ctx, j.VM.Job); err != nil {
+		if maker, err = e.o.Jobs.Job(ctx, j.VM.Job); err != nil {
 			return job.VM{}, err
 		}
 	}
@@ -169,7 +169,7 @@ func (e *Executor) fileVM(ctx context.Context, ref string) (job.VM, error) {
 		if maker.Member.State != job.MemberClaimed {
 			return job.VM{}, noVM(ref, "is a VM of pool "+maker.Member.Pool+" that no job has")
 		}
-		if holder, err = e.o.Store.Job(ctx, maker.Member.Claimer); err != nil {
+		if holder, err = e.o.Jobs.Job(ctx, maker.Member.Claimer); err != nil {
 			return job.VM{}, err
 		}
 	}

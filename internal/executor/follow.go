@@ -118,7 +118,7 @@ const (
 // check asks over SSH how a job's task is, and decides the job if that shows its end.
 // reported says that a callback has reported the end.
 func (e *Executor) check(ctx context.Context, r *run, c *checks, reported bool) (verdict, error) {
-	j, err := e.o.Store.Job(ctx, r.id)
+	j, err := e.o.Jobs.Job(ctx, r.id)
 	if err != nil || j.Outcome != nil {
 		return jobDecided, err
 	}

@@ -83,7 +83,7 @@ func (e *Executor) checkSelf(ctx context.Context) (wrong []job.Check) {
 			fail("state", err.Error(), "jobs that run go on; no job is accepted until there is more")
 		}
 	}
-	if _, err := e.o.Store.Cordons(ctx); err != nil && ctx.Err() == nil {
+	if _, err := e.o.Cordons.Cordons(ctx); err != nil && ctx.Err() == nil {
 		fail("database", err.Error(), "see that the database runs, has disk left and can be reached")
 	}
 	e.mu.Lock()

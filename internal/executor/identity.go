@@ -33,7 +33,7 @@ func (e *Executor) recordIdentity(ctx context.Context, id string, vm job.VM, cha
 // cleared, and it gets a new one when it is started. e.claiming is held.
 func (e *Executor) unclaimed(ctx context.Context, id string, vm job.VM) error {
 	ctx = context.WithoutCancel(ctx)
-	others, err := e.o.Store.OwnVMs(ctx)
+	others, err := e.o.VMs.OwnVMs(ctx)
 	if err != nil {
 		return err
 	}

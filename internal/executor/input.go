@@ -74,7 +74,7 @@ func (e *Executor) elsewhereError(ctx context.Context, j job.Job) error {
 
 // takesInput returns the job; an error if its task does not accept this input.
 func (e *Executor) takesInput(ctx context.Context, id string, data []byte, closed bool) (job.Job, error) {
-	j, err := e.o.Store.Job(ctx, id)
+	j, err := e.o.Jobs.Job(ctx, id)
 	switch {
 	case err != nil:
 		return j, err

@@ -51,7 +51,7 @@ func (e *Executor) dropKey(ctx context.Context, id string) {
 
 // needsKey reports whether the VM that job id created may be there.
 func (e *Executor) needsKey(ctx context.Context, id string) bool {
-	j, err := e.o.Store.Job(ctx, id)
+	j, err := e.o.Jobs.Job(ctx, id)
 	if err != nil {
 		return !errors.Is(err, job.ErrNotFound)
 	}

@@ -64,7 +64,7 @@ func gone(j *job.Job) ([]job.Event, error) {
 // again is destroyed, and one that is gone is recorded as destroyed. It asks the host
 // for their status first, since every attempt to destroy is audited.
 func (e *Executor) lookAtLeftAlone(ctx context.Context) {
-	creators, err := e.o.Store.VMs(ctx)
+	creators, err := e.o.VMs.VMs(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
 			e.o.Log.Error("find VMs that are left alone failed", "err", err)
@@ -93,7 +93,7 @@ func (e *Executor) tryLeftAlone(ctx context.Context, id string) error {
 		return err
 	}
 	defer release()
-	m, err := e.o.Store.Job(ctx, id)
+	m, err := e.o.Jobs.Job(ctx, id)
 	if err != nil || m.VM == nil || m.VM.State != job.VMLeftAlone {
 		return err
 	}
@@ -113,7 +113,7 @@ func (e *Executor) destroyLeftAlone(ctx context.Context, m job.Job) (job.VMInfo,
 	if err := e.tryLeftAlone(ctx, m.ID); err != nil {
 		return job.VMInfo{}, err
 	}
-	m, err := e.o.Store.Job(ctx, m.ID)
+	m, err := e.o.Jobs.Job(ctx, m.ID)
 	if err != nil {
 		return job.VMInfo{}, err
 	}

@@ -28,7 +28,7 @@ func (e *Executor) Network(ctx context.Context, q job.NetworkQuery) (job.Network
 	if err != nil {
 		return report, err
 	}
-	maker, err := e.o.Store.Job(ctx, vm.Job)
+	maker, err := e.o.Jobs.Job(ctx, vm.Job)
 	if err != nil {
 		return report, err
 	}
@@ -73,7 +73,7 @@ func (e *Executor) Network(ctx context.Context, q job.NetworkQuery) (job.Network
 // jobsIn returns the unfinished jobs in a VM, the one that was asked for first, if it was
 // one.
 func (e *Executor) jobsIn(ctx context.Context, vm job.VM, ref string) ([]job.Job, error) {
-	begun, err := e.o.Store.InProgress(ctx)
+	begun, err := e.o.Jobs.InProgress(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (e *Executor) jobsIn(ctx context.Context, vm job.VM, ref string) ([]job.Job
 func (e *Executor) connections(ctx context.Context, jobs []job.Job) ([]job.Event, error) {
 	var all []job.Event
 	for _, j := range jobs {
-		events, err := e.o.Store.Events(ctx, j.ID, 0)
+		events, err := e.o.Jobs.Events(ctx, j.ID, 0)
 		if err != nil {
 			return nil, err
 		}

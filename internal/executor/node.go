@@ -15,7 +15,7 @@ func (e *Executor) Nodes(ctx context.Context) ([]job.NodeInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	cordoned, err := e.o.Store.Cordons(ctx)
+	cordoned, err := e.o.Cordons.Cordons(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (e *Executor) setCordon(ctx context.Context, name string, cordoned bool) (j
 	if !infos[at].Spread {
 		return job.NodeInfo{}, &job.FieldError{Field: "node", Problem: fmt.Sprintf("all VMs go to %q: there is no other", name), Remedy: "set PROXMOX_NODES to spread VMs over the nodes of a cluster"}
 	}
-	if err := e.o.Store.SetCordon(ctx, name, cordoned); err != nil {
+	if err := e.o.Cordons.SetCordon(ctx, name, cordoned); err != nil {
 		return job.NodeInfo{}, err
 	}
 	e.o.Log.Info("node is cordoned or not", "node", name, "cordoned", cordoned, "client", job.ClientFrom(ctx))

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
 	"linus/internal/store"
@@ -113,7 +114,7 @@ func TestObserver_IsToldOfPhasesAndHowTheyEnded(t *testing.T) {
 	t.Run("all well, and taken up again from a row that was read before its end", func(t *testing.T) {
 		r, w := observed(t)
 		r.stop()
-		r.opts.Store = &lateStore{Store: r.store}
+		r.opts.Stores = executor.StoresOf(&lateStore{Store: r.store})
 		r.restart()
 		r.behave(providertest.Behaviour{Task: task(providertest.Task{For: 200 * time.Millisecond})}, false)
 		r.until(r.submit(), done)

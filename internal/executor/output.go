@@ -32,7 +32,7 @@ func (e *Executor) Output(ctx context.Context, id, stream string, offset, limit 
 		limit = maxChunk
 	}
 	for {
-		j, err := e.o.Store.Job(ctx, id)
+		j, err := e.o.Jobs.Job(ctx, id)
 		if err != nil {
 			return job.Chunk{}, err
 		}
@@ -49,7 +49,7 @@ func (e *Executor) endedSince(ctx context.Context, j job.Job) bool {
 	if j.Status.Terminal() {
 		return false
 	}
-	now, err := e.o.Store.Job(ctx, j.ID)
+	now, err := e.o.Jobs.Job(ctx, j.ID)
 	return err == nil && now.Status.Terminal()
 }
 
@@ -73,7 +73,7 @@ func (e *Executor) chunk(ctx context.Context, j job.Job, stream string, offset, 
 		}
 		offset = max(0, size+offset)
 	}
-	data, at, err := e.o.Store.Written(ctx, j.ID, stream, offset, limit)
+	data, at, err := e.o.Captured.Written(ctx, j.ID, stream, offset, limit)
 	if err != nil {
 		return job.Chunk{}, err
 	}

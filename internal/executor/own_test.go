@@ -67,7 +67,7 @@ func ownRig(t *testing.T, what string) (r *rig, broken *atomic.Bool) {
 	if what == "descriptors" {
 		r.opts.Runner = dumbGuest{r.fake, broken}
 	} else {
-		r.opts.Store = failingStore{r.store, broken}
+		r.opts.Stores = executor.StoresOf(failingStore{r.store, broken})
 	}
 	r.restart()
 	return r, broken

@@ -48,7 +48,7 @@ var (
 // there. ctx ends with the engine; jobCtx also when the job is cancelled.
 func (e *Executor) runJob(ctx, jobCtx context.Context, r *run) (done bool) {
 	log := e.o.Log.With("job_id", r.id)
-	j, err := e.o.Store.Job(ctx, r.id)
+	j, err := e.o.Jobs.Job(ctx, r.id)
 	switch {
 	case job.Own(err):
 		log.Error("read a job failed", "err", err)
@@ -124,7 +124,7 @@ func (e *Executor) wentDown(ctx context.Context, r *run, err error) bool {
 	case !job.IsClass(err, job.HostUnreachable):
 		return job.IsClass(err, job.HostOffline)
 	}
-	j, err := e.o.Store.Job(ctx, r.id)
+	j, err := e.o.Jobs.Job(ctx, r.id)
 	if err != nil || j.VM == nil || j.VM.ID == 0 {
 		return false
 	}
@@ -169,7 +169,7 @@ func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
 	again := false
 	err = r.capture.ShownError(e.outlast(ctx, r, func() (err error) {
 		if again {
-			if j, err = e.o.Store.Job(ctx, r.id); err != nil {
+			if j, err = e.o.Jobs.Job(ctx, r.id); err != nil {
 				return err
 			}
 		}
@@ -219,7 +219,7 @@ func (e *Executor) push(ctx context.Context, r *run, j job.Job) error {
 			return err
 		}
 	}
-	manifest, err := e.o.Store.Manifest(ctx, r.id)
+	manifest, err := e.o.Jobs.Manifest(ctx, r.id)
 	if err != nil {
 		return err
 	}

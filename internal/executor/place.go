@@ -114,13 +114,13 @@ func (e *Executor) placement(ctx context.Context) (want job.Placement, err error
 	if want.VMs, err = e.placed(ctx); err != nil {
 		return want, err
 	}
-	want.Cordoned, err = e.o.Store.Cordons(ctx)
+	want.Cordoned, err = e.o.Cordons.Cordons(ctx)
 	return want, err
 }
 
 // placed returns the VMs of ours that exist or are being made.
 func (e *Executor) placed(ctx context.Context) ([]job.PlacedVM, error) {
-	creators, err := e.o.Store.VMs(ctx)
+	creators, err := e.o.VMs.VMs(ctx)
 	if err != nil {
 		return nil, err
 	}

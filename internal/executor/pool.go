@@ -44,7 +44,7 @@ func newPools() *pools {
 
 // load reads the pools' rows.
 func (e *Executor) loadPools(ctx context.Context) ([]job.Pool, error) {
-	rows, err := e.o.Store.Pools(ctx)
+	rows, err := e.o.Pools.Pools(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -70,11 +70,11 @@ func (p *pools) generation(of job.Pool) string {
 
 // Pools returns every pool with its members.
 func (e *Executor) Pools(ctx context.Context) ([]job.PoolInfo, error) {
-	rows, err := e.o.Store.Pools(ctx) // not for e.pools: a tender may have read later ones by now
+	rows, err := e.o.Pools.Pools(ctx) // not for e.pools: a tender may have read later ones by now
 	if err != nil || len(rows) == 0 {
 		return nil, err
 	}
-	members, err := e.o.Store.Members(ctx)
+	members, err := e.o.Pools.Members(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +154,7 @@ func (e *Executor) CreatePool(ctx context.Context, p job.Pool) (job.PoolInfo, er
 	p.Hits, p.Misses, p.Failure = 0, 0, nil
 	p.CreatedAt = now()
 	p.AskedAt = p.CreatedAt
-	created, err := e.o.Store.InsertPool(ctx, p)
+	created, err := e.o.Pools.InsertPool(ctx, p)
 	if err != nil {
 		return job.PoolInfo{}, err
 	}
@@ -169,7 +169,7 @@ func (e *Executor) ResizePool(ctx context.Context, name string, size job.PoolSiz
 	if err := size.Validate(); err != nil {
 		return job.PoolInfo{}, err
 	}
-	p, err := e.o.Store.UpdatePool(ctx, name, func(p *job.Pool) {
+	p, err := e.o.Pools.UpdatePool(ctx, name, func(p *job.Pool) {
 		size.MaxAge = cmp.Or(size.MaxAge, p.MaxAge)
 		p.PoolSize, p.Failure, p.AskedAt = size, nil, now()
 	})
@@ -186,7 +186,7 @@ func (e *Executor) ResizePool(ctx context.Context, name string, size job.PoolSiz
 func (e *Executor) RemovePool(ctx context.Context, name string) (job.PoolInfo, error) {
 	info, err := e.Pool(ctx, name)
 	if err == nil {
-		err = e.o.Store.DeletePool(ctx, name)
+		err = e.o.Pools.DeletePool(ctx, name)
 	}
 	if err != nil {
 		return job.PoolInfo{}, err

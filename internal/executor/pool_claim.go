@@ -60,7 +60,7 @@ func (e *Executor) claimMember(ctx context.Context, j job.Job) (job.Job, bool, e
 	e.pools.mu.Unlock()
 	for _, p := range rows {
 		var events []job.Event
-		claimer, maker, claimed, err := e.o.Store.Claim(ctx, j.ID, p.Name, func(j *job.Job, idle []job.Job) (int, []job.Event) {
+		claimer, maker, claimed, err := e.o.Pools.Claim(ctx, j.ID, p.Name, func(j *job.Job, idle []job.Job) (int, []job.Event) {
 			at := e.choose(p, *j, idle)
 			if at >= 0 {
 				events = e.lend(j, &idle[at])
@@ -128,7 +128,7 @@ var errGivenUp = errors.New("the pool has given it up")
 // checkMember checks that a claimed member responds. A hibernated one is resumed first. It
 // returns the job as it is then.
 func (e *Executor) checkMember(ctx context.Context, j job.Job) (job.Job, error) {
-	switch m, err := e.o.Store.Job(ctx, j.VM.Job); {
+	switch m, err := e.o.Jobs.Job(ctx, j.VM.Job); {
 	case err != nil:
 		return j, err
 	case m.Member == nil || m.Member.State != job.MemberClaimed || m.Member.Claimer != j.ID:
@@ -195,7 +195,7 @@ func (e *Executor) giveBack(ctx context.Context, j job.Job, cause error) (job.Jo
 // goesCold reports whether a job that failed before its task began may go on with a VM
 // of its own: its pool's VM failed it. That VM is given back then.
 func (e *Executor) goesCold(ctx context.Context, r *run, cause error) bool {
-	j, err := e.o.Store.Job(ctx, r.id)
+	j, err := e.o.Jobs.Job(ctx, r.id)
 	if err != nil || r.cold || !j.Borrows() || !j.StartedAt.IsZero() || j.Outcome != nil {
 		return false
 	}
@@ -209,7 +209,7 @@ func (e *Executor) goesCold(ctx context.Context, r *run, cause error) bool {
 
 // poolOf returns the pool that a job's VM is a member of.
 func (e *Executor) poolOf(ctx context.Context, j job.Job) string {
-	m, err := e.o.Store.Job(ctx, j.VM.Job)
+	m, err := e.o.Jobs.Job(ctx, j.VM.Job)
 	if err != nil || m.Member == nil {
 		return ""
 	}
@@ -219,7 +219,7 @@ func (e *Executor) poolOf(ctx context.Context, j job.Job) string {
 // destroyBorrowed destroys the pool's VM that job j had, by its maker's proof, and
 // records in both rows what became of it.
 func (e *Executor) destroyBorrowed(ctx context.Context, j job.Job) error {
-	maker, err := e.o.Store.Job(ctx, j.VM.Job)
+	maker, err := e.o.Jobs.Job(ctx, j.VM.Job)
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/loops"
 	"linus/internal/providertest"
+	"linus/internal/store"
 )
 
 // mortal ends an engine at one of its steps: from then on nothing it does has an effect,
@@ -57,7 +58,7 @@ func have[T any](m *mortal, work func() (T, error)) (v T, err error) {
 }
 
 type mortalStore struct {
-	executor.Store
+	*store.Store
 	m *mortal
 }
 
@@ -166,7 +167,7 @@ func TestPool_EngineKilledAtEveryStep(t *testing.T) {
 // keepsMembers is a host that destroys no pool's VM for a while.
 type keepsMembers struct {
 	*providertest.Fake
-	store executor.Store
+	store executor.JobStore
 	until time.Time
 }
 
@@ -196,7 +197,7 @@ func liveWith(t *testing.T, m *mortal, size job.PoolSize, deaf bool) {
 	})
 	r.stop()
 	whole := r.opts
-	r.opts.Store, r.opts.Provider, r.opts.Runner = mortalStore{r.store, m}, mortalProvider{r.fake, m}, mortalRunner{r.fake, m}
+	r.opts.Stores, r.opts.Provider, r.opts.Runner = executor.StoresOf(mortalStore{r.store, m}), mortalProvider{r.fake, m}, mortalRunner{r.fake, m}
 	if deaf {
 		r.opts.Guest = deafMembers{r.fake}
 	}

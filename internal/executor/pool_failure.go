@@ -29,7 +29,7 @@ var anyNumber = lazyregexp.New(`[0-9a-f]{8,}|[0-9]+`)
 // noteFailure counts, once, that a member could not be made, or suspended.
 func (e *Executor) noteFailure(ctx context.Context, m job.Job, text string, suspending bool) {
 	counted := false
-	_, err := e.o.Store.UpdatePool(ctx, m.Member.Pool, func(p *job.Pool) {
+	_, err := e.o.Pools.UpdatePool(ctx, m.Member.Pool, func(p *job.Pool) {
 		last := job.PoolFailure{}
 		if p.Failure != nil {
 			last = *p.Failure
@@ -66,7 +66,7 @@ func (e *Executor) forgive(ctx context.Context, p job.Pool, own []job.Job, gener
 	if !over {
 		return p
 	}
-	next, err := e.o.Store.UpdatePool(ctx, p.Name, func(p *job.Pool) {
+	next, err := e.o.Pools.UpdatePool(ctx, p.Name, func(p *job.Pool) {
 		if p.Failure != nil && p.Failure.Maker == failed.Maker {
 			p.Failure = nil
 		}

@@ -29,7 +29,7 @@ func (e *Executor) ping(ctx context.Context, members []job.Job) {
 			if err == nil {
 				err = e.o.Guest.Warm(timed, m)
 			}
-			if j, readErr := e.o.Store.Job(ctx, m.ID); readErr == nil && (j.Member.State == job.MemberDoomed || j.VM.State.Settled()) {
+			if j, readErr := e.o.Jobs.Job(ctx, m.ID); readErr == nil && (j.Member.State == job.MemberDoomed || j.VM.State.Settled()) {
 				e.o.Guest.Forget(m) // it may have been forgotten while it was asked
 				return
 			}

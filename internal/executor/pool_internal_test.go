@@ -59,7 +59,7 @@ func TestChoose_OldestWarmMemberThatFits(t *testing.T) {
 
 // onePool is a store that has one pool, and nothing else.
 type onePool struct {
-	Store
+	PoolStore
 	pool job.Pool
 }
 
@@ -72,7 +72,7 @@ func (s *onePool) UpdatePool(_ context.Context, _ string, change func(*job.Pool)
 // middle, has failed once.
 func TestNoteFailure_CountsAMemberOnce(t *testing.T) {
 	s := &onePool{}
-	e := New(Options{Store: s, Log: slog.New(slog.DiscardHandler)})
+	e := New(Options{Stores: Stores{Pools: s}, Log: slog.New(slog.DiscardHandler)})
 	m := job.Job{ID: "a", Member: &job.Member{Pool: "p"}}
 	for range 3 {
 		e.noteFailure(t.Context(), m, "no space", false)

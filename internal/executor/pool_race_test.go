@@ -14,7 +14,7 @@ import (
 // claimsFirst is a store in which a job claims a member just before the change that gives
 // it up, and that keeps what this change came to.
 type claimsFirst struct {
-	executor.Store
+	executor.JobStore
 	maker atomic.Value // job ID of the member; empty: not yet
 	came  chan error
 }
@@ -22,23 +22,23 @@ type claimsFirst struct {
 func (s *claimsFirst) Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
 	givesUp := false
 	if id == s.maker.Load() {
-		_, _ = s.Store.Update(ctx, id, func(j *job.Job) ([]job.Event, error) { // changes nothing
+		_, _ = s.JobStore.Update(ctx, id, func(j *job.Job) ([]job.Event, error) { // changes nothing
 			_, err := change(j)
 			givesUp = err == nil && j.Member.State == job.MemberDoomed
 			return nil, errors.New("only looked")
 		})
 	}
 	if !givesUp || !s.maker.CompareAndSwap(id, "") {
-		return s.Store.Update(ctx, id, change)
+		return s.JobStore.Update(ctx, id, change)
 	}
 	claim := func(j *job.Job) ([]job.Event, error) {
 		j.Member.Become(job.MemberClaimed, time.Now())
 		return nil, nil
 	}
-	if j, err := s.Store.Update(ctx, id, claim); err != nil {
+	if j, err := s.JobStore.Update(ctx, id, claim); err != nil {
 		return j, err
 	}
-	j, err := s.Store.Update(ctx, id, change)
+	j, err := s.JobStore.Update(ctx, id, change)
 	s.came <- err
 	return j, err
 }
@@ -48,9 +48,9 @@ func (s *claimsFirst) Update(ctx context.Context, id string, change func(*job.Jo
 func TestPool_MemberClaimedAsItIsGivenUpIsTheJobs(t *testing.T) {
 	r := newRig(t, 1)
 	r.stop()
-	s := &claimsFirst{Store: r.opts.Store, came: make(chan error, 1)}
+	s := &claimsFirst{JobStore: r.opts.Jobs, came: make(chan error, 1)}
 	s.maker.Store("")
-	r.opts.Store = s
+	r.opts.Jobs = s
 	r.restart()
 	r.newPool(1)
 	p, err := r.Pool(context.Background(), "p")
@@ -74,12 +74,12 @@ func TestPool_MemberClaimedAsItIsGivenUpIsTheJobs(t *testing.T) {
 
 // earlierFailure is a store that answers whoever asks under such a context with the
 // pools' rows as they were before their last failure.
-type earlierFailure struct{ executor.Store }
+type earlierFailure struct{ executor.PoolStore }
 
 type earlier struct{}
 
 func (s earlierFailure) Pools(ctx context.Context) ([]job.Pool, error) {
-	rows, err := s.Store.Pools(ctx)
+	rows, err := s.PoolStore.Pools(ctx)
 	if ctx.Value(earlier{}) != nil {
 		for _, p := range rows {
 			p.Failure.Count--

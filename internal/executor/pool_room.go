@@ -89,7 +89,7 @@ func (e *Executor) renewal(ctx context.Context, m job.Job) time.Duration {
 	}
 	enough := now().Add(lease - leaseRenew)
 	if m.Member.State == job.MemberClaimed {
-		j, err := e.o.Store.Job(ctx, m.Member.Claimer)
+		j, err := e.o.Jobs.Job(ctx, m.Member.Claimer)
 		if err != nil {
 			return 0
 		}
@@ -115,7 +115,7 @@ func (e *Executor) noteLease(ctx context.Context, w job.Watched, state job.Lease
 			e.o.Log.Error("record a member's lease failed", "job_id", w.VM.Job, "err", err)
 		}
 	case job.LeaseOver, job.LeaseGone:
-		m, err := e.o.Store.Job(ctx, w.VM.Job)
+		m, err := e.o.Jobs.Job(ctx, w.VM.Job)
 		if err != nil || !m.Member.State.Idle() {
 			return
 		}

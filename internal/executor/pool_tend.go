@@ -54,7 +54,7 @@ func (e *Executor) tend(ctx context.Context) error {
 	if !e.leads(ctx) {
 		return e.followPools(ctx)
 	}
-	all, err := e.o.Store.Members(ctx)
+	all, err := e.o.Pools.Members(ctx)
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (e *Executor) reconcile(ctx context.Context, m job.Job) bool {
 	case job.MemberWarm, job.MemberHibernated:
 		return true
 	case job.MemberClaimed:
-		j, err := e.o.Store.Job(ctx, m.Member.Claimer)
+		j, err := e.o.Jobs.Job(ctx, m.Member.Claimer)
 		if errors.Is(err, job.ErrNotFound) || err == nil && (j.Done() || j.VM == nil || j.VM.Job != m.ID) {
 			e.giveUp(ctx, m, "its job has ended")
 		}
@@ -233,7 +233,7 @@ func (e *Executor) unready(ctx context.Context, p job.Pool, host room, generatio
 // that this engine is about to make; those that are hibernated take none. begun are the
 // jobs of creating, read before: one that has its VM by now is among the creators, too.
 func (e *Executor) committed(ctx context.Context, begun []job.Job) (int, error) {
-	creators, err := e.o.Store.VMs(ctx)
+	creators, err := e.o.VMs.VMs(ctx)
 	total := 0
 	for _, m := range creators {
 		begun = slices.DeleteFunc(begun, func(j job.Job) bool { return j.ID == m.ID })
@@ -279,7 +279,7 @@ func (e *Executor) creating(ctx context.Context) []job.Job {
 	e.mu.Unlock()
 	var jobs []job.Job
 	for _, id := range ids {
-		if j, err := e.o.Store.Job(ctx, id); err == nil && (j.Status == job.Pending || j.Status == job.Provisioning) && j.Outcome == nil && !j.Borrows() {
+		if j, err := e.o.Jobs.Job(ctx, id); err == nil && (j.Status == job.Pending || j.Status == job.Provisioning) && j.Outcome == nil && !j.Borrows() {
 			jobs = append(jobs, j)
 		}
 	}
@@ -307,7 +307,7 @@ func (e *Executor) refill(ctx context.Context, p job.Pool, host room, generation
 				Manifest: p.Maker().WithDefaults(e.o.Defaults),
 				Member:   &job.Member{Pool: p.Name, Generation: generation, State: job.MemberMaking, Since: now()},
 			}
-			if m, _, err = e.o.Store.Insert(ctx, m, "", job.Limits{}); err == nil {
+			if m, _, err = e.o.Jobs.Insert(ctx, m, "", job.Limits{}); err == nil {
 				e.beginMaking(ctx, m)
 			}
 		}

@@ -403,7 +403,7 @@ func TestPool_StopsAfterEqualFailures(t *testing.T) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(again)) {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, 1, func(o *executor.Options) { o.Store = earlierFailure{o.Store} })
+			r := newRig(t, 1, func(o *executor.Options) { o.Pools = earlierFailure{o.Pools} })
 			r.fake.Set(providertest.Behaviour{FailStep: "start_vm"})
 			if _, err := r.CreatePool(context.Background(), job.Pool{Name: "p", PoolSize: job.PoolSize{Warm: 2}}); err != nil {
 				t.Fatal(err)

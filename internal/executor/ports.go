@@ -1,6 +1,6 @@
 // Package executor runs the life of a job: submit, provision, run, follow, collect,
 // destroy (phases.go). It declares what it needs of VMs (Guest), of the tasks in them
-// (Runner) and of storage (Store), and knows no implementation of them. internal/capture captures what a job writes.
+// (Runner) and of storage (Stores), and knows no implementation of them. internal/capture captures what a job writes.
 package executor
 
 import (
@@ -86,10 +86,40 @@ type Runner interface {
 	Clean(ctx context.Context, j job.Job) error
 }
 
-// Store stores jobs. Everything acknowledged survives kill -9.
-type Store interface {
-	capture.Store
+// Stores are what an Executor stores, by who uses it; StoresOf fills them from a database.
+// Everything acknowledged survives kill -9.
+type Stores struct {
+	Jobs     JobStore
+	Queue    QueueStore
+	VMs      VMStore
+	Pools    PoolStore
+	Tokens   TokenStore
+	Cordons  CordonStore
+	Outbox   WebhookStore
+	Captured capture.Store
+}
 
+// StoresOf returns the Stores that are all in s.
+func StoresOf(s interface {
+	JobStore
+	QueueStore
+	VMStore
+	PoolStore
+	TokenStore
+	CordonStore
+	WebhookStore
+	capture.Store
+},
+) Stores {
+	return Stores{Jobs: s, Queue: s, VMs: s, Pools: s, Tokens: s, Cordons: s, Outbox: s, Captured: s}
+}
+
+// JobStore stores jobs.
+type JobStore interface {
+	// Job returns the job without its files' contents; job.ErrNotFound.
+	Job(ctx context.Context, id string) (job.Job, error)
+	// Manifest returns the whole manifest.
+	Manifest(ctx context.Context, id string) (job.Manifest, error)
 	// Insert adds a new job with its whole manifest, file contents included. For a
 	// non-empty key that was used before it returns the first job and false. In its
 	// transaction is counted what the job's principal has; a *job.FieldError if it would
@@ -98,25 +128,6 @@ type Store interface {
 	// Submitted returns the job that was submitted with an idempotency key;
 	// job.ErrNotFound if there is none, as for the empty key.
 	Submitted(ctx context.Context, key string) (job.Job, error)
-	// Manifest returns the whole manifest.
-	Manifest(ctx context.Context, id string) (job.Manifest, error)
-	// List returns a page of jobs, newest first.
-	List(ctx context.Context, f job.Filter) (job.Page, error)
-	// Activity returns what was submitted in the hours until now, of one principal's;
-	// empty: all.
-	Activity(ctx context.Context, principal string, now time.Time) (job.Activity, error)
-	// Waiting returns the IDs of the jobs that wait for a slot, oldest first: they are
-	// pending and undecided, and do not share a VM.
-	Waiting(ctx context.Context) ([]string, error)
-	// WaitingOf returns whose they are, by ID, without the operator's.
-	WaitingOf(ctx context.Context) (map[string]string, error)
-	// InProgress returns every other job that is not Done, oldest first.
-	InProgress(ctx context.Context) ([]job.Job, error)
-	// Take makes this engine the one that works on a job, and returns the job; false:
-	// another engine works on it, or nothing is left to do. job.ErrNoSlot: it waits, as
-	// many jobs have a slot as may. For an engine that shares its store with none it only
-	// reads the job.
-	Take(ctx context.Context, id string) (job.Job, bool, error)
 	// Update changes one job in a transaction: change gets the stored job, edits it and
 	// returns the events to record. An error from change is returned unwrapped, and
 	// nothing is written. The manifest is never written. change may be called again,
@@ -127,14 +138,52 @@ type Store interface {
 	// next change of any job, or soon. wait waits until it is, and returns what Update
 	// does.
 	UpdateSoon(id string, change func(*job.Job) ([]job.Event, error)) (wait func() (job.Job, error))
+	// List returns a page of jobs, newest first.
+	List(ctx context.Context, f job.Filter) (job.Page, error)
+	// Activity returns what was submitted in the hours until now, of one principal's;
+	// empty: all.
+	Activity(ctx context.Context, principal string, now time.Time) (job.Activity, error)
+	// InProgress returns every job that is not Done and does not wait for a slot, oldest
+	// first.
+	InProgress(ctx context.Context) ([]job.Job, error)
 	// OfClient returns the jobs that are not Done or keep a VM of one of the operator's
 	// clients, or of all clients of another principal, which it calls as it likes.
 	OfClient(ctx context.Context, owner, client string) ([]job.Job, error)
+	// Events returns the job's events with Seq > after, in order.
+	Events(ctx context.Context, id string, after int64) ([]job.Event, error)
+	// TokenHash returns the hex sha256 of the job's callback token; a job that has ended
+	// has none.
+	TokenHash(ctx context.Context, id string) (string, error)
+	// Forget removes the jobs that ended before the given time and whose VM is
+	// gone, with their files, and returns how many.
+	Forget(ctx context.Context, before time.Time) (int, error)
+}
+
+// QueueStore says which jobs wait, and gives each to one engine.
+type QueueStore interface {
+	// Waiting returns the IDs of the jobs that wait for a slot, oldest first: they are
+	// pending and undecided, and do not share a VM.
+	Waiting(ctx context.Context) ([]string, error)
+	// WaitingOf returns whose they are, by ID, without the operator's.
+	WaitingOf(ctx context.Context) (map[string]string, error)
+	// Take makes this engine the one that works on a job, and returns the job; false:
+	// another engine works on it, or nothing is left to do. job.ErrNoSlot: it waits, as
+	// many jobs have a slot as may. For an engine that shares its store with none it only
+	// reads the job.
+	Take(ctx context.Context, id string) (job.Job, bool, error)
+}
+
+// VMStore returns the VMs of jobs.
+type VMStore interface {
 	// VMs returns the jobs whose own VM is intended, created or left alone, oldest
 	// first.
 	VMs(ctx context.Context) ([]job.Job, error)
 	// OwnVMs returns the VMs of these jobs, for much less.
 	OwnVMs(ctx context.Context) ([]job.VM, error)
+}
+
+// PoolStore stores pools, and gives their members to jobs.
+type PoolStore interface {
 	// Pools returns every pool, by name.
 	Pools(ctx context.Context) ([]job.Pool, error)
 	// InsertPool adds a pool, and reports whether there was none of that name.
@@ -152,11 +201,10 @@ type Store interface {
 	// that one's index and the job's events; an index of -1 claims none, and counts as
 	// a miss. It returns the job as it is then, and the member's maker.
 	Claim(ctx context.Context, id, pool string, choose func(j *job.Job, idle []job.Job) (at int, events []job.Event)) (j, maker job.Job, claimed bool, err error)
-	// Events returns the job's events with Seq > after, in order.
-	Events(ctx context.Context, id string, after int64) ([]job.Event, error)
-	// TokenHash returns the hex sha256 of the job's callback token; a job that has ended
-	// has none.
-	TokenHash(ctx context.Context, id string) (string, error)
+}
+
+// TokenStore stores the tokens of the API.
+type TokenStore interface {
 	// InsertToken adds a token with its hex sha256.
 	InsertToken(ctx context.Context, t job.Token, hash string) error
 	// Tokens returns all tokens, by name.
@@ -168,10 +216,18 @@ type Store interface {
 	// DeleteTokens removes the token with an ID, or all tokens of a name, and returns
 	// them; job.ErrNotFound.
 	DeleteTokens(ctx context.Context, ref string) ([]job.Token, error)
+}
+
+// CordonStore stores which nodes are cordoned.
+type CordonStore interface {
 	// Cordons returns the nodes that get no new VMs, by name.
 	Cordons(ctx context.Context) ([]string, error)
 	// SetCordon adds a node to those, or removes it.
 	SetCordon(ctx context.Context, node string, cordoned bool) error
+}
+
+// WebhookStore stores the messages that are to be delivered: changes of jobs put them there.
+type WebhookStore interface {
 	// Webhooks returns the messages that are due first.
 	Webhooks(ctx context.Context, limit int) ([]job.Webhook, error)
 	// TakeWebhook records that an attempt to deliver a message begins, and when the next
@@ -179,7 +235,4 @@ type Store interface {
 	TakeWebhook(ctx context.Context, w job.Webhook, next time.Time) (bool, error)
 	// DropWebhook removes a message that was delivered or given up.
 	DropWebhook(ctx context.Context, id string) error
-	// Forget removes the jobs that ended before the given time and whose VM is
-	// gone, with their files, and returns how many.
-	Forget(ctx context.Context, before time.Time) (int, error)
 }

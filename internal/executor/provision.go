@@ -20,7 +20,7 @@ func (e *Executor) provision(ctx context.Context, r *run, j job.Job) error {
 	if err := e.obtain(ctx, r, j); err != nil {
 		return err
 	}
-	j, err := e.o.Store.Job(ctx, r.id)
+	j, err := e.o.Jobs.Job(ctx, r.id)
 	if err != nil || j.Kind == job.KindVM && j.Member == nil || !j.StartedAt.IsZero() {
 		return err
 	}
@@ -118,7 +118,7 @@ func (e *Executor) createVM(ctx context.Context, r *run, spec job.VMSpec) (job.V
 // without recording it, and reports whether there was something. What is not the job's
 // stays.
 func (e *Executor) removeAttempt(ctx context.Context, id string) (removed bool, err error) {
-	j, err := e.o.Store.Job(ctx, id)
+	j, err := e.o.Jobs.Job(ctx, id)
 	if err != nil {
 		return false, err
 	}
@@ -159,7 +159,7 @@ func (e *Executor) recordedSteps(ctx context.Context, r *run) (map[job.Event]boo
 	if !r.adopted {
 		return nil, nil
 	}
-	events, err := e.o.Store.Events(ctx, r.id, 0)
+	events, err := e.o.Jobs.Events(ctx, r.id, 0)
 	recorded := map[job.Event]bool{}
 	for _, event := range events {
 		recorded[job.Event{Kind: event.Kind, Phase: event.Phase, Text: event.Text}] = true

@@ -14,7 +14,7 @@ import (
 
 // Job returns a job. While it waits, Progress says for what.
 func (e *Executor) Job(ctx context.Context, id string) (job.Job, error) {
-	j, err := e.o.Store.Job(ctx, id)
+	j, err := e.o.Jobs.Job(ctx, id)
 	if err != nil {
 		return job.Job{}, err
 	}
@@ -35,24 +35,24 @@ func (e *Executor) Job(ctx context.Context, id string) (job.Job, error) {
 
 // Manifest returns a job's whole manifest, the files' contents included.
 func (e *Executor) Manifest(ctx context.Context, id string) (job.Manifest, error) {
-	return e.o.Store.Manifest(ctx, id)
+	return e.o.Jobs.Manifest(ctx, id)
 }
 
 // List returns a page of jobs, newest first.
 func (e *Executor) List(ctx context.Context, f job.Filter) (job.Page, error) {
-	return e.o.Store.List(ctx, f)
+	return e.o.Jobs.List(ctx, f)
 }
 
 // Activity returns what was submitted in the last hours.
 func (e *Executor) Activity(ctx context.Context, principal string) (job.Activity, error) {
-	return e.o.Store.Activity(ctx, principal, now())
+	return e.o.Jobs.Activity(ctx, principal, now())
 }
 
 // Result returns the job's outcome and output, or *job.NotCompleteError. If an agent
 // wrote a JSON stream, the result's stdout is its final text; Output returns the whole
 // stream.
 func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
-	j, err := e.o.Store.Job(ctx, id)
+	j, err := e.o.Jobs.Job(ctx, id)
 	if err != nil {
 		return job.Result{}, err
 	}
@@ -64,14 +64,14 @@ func (e *Executor) Result(ctx context.Context, id string) (job.Result, error) {
 		Error: j.Outcome.Error, StdoutInfo: j.Stdout, StderrInfo: j.Stderr, SkippedArtifacts: j.SkippedArtifacts,
 		Duration: j.Ran(),
 	}
-	if r.Stdout, err = e.o.Store.Output(ctx, id, job.Stdout, 0, j.Stdout.Held); err != nil {
+	if r.Stdout, err = e.o.Captured.Output(ctx, id, job.Stdout, 0, j.Stdout.Held); err != nil {
 		return job.Result{}, fmt.Errorf("read the job's stdout: %w", err)
 	}
 	if text, ok := capture.Answer(j.Manifest, r.Stdout); ok {
 		n := int64(len(text))
 		r.Stdout, r.StdoutInfo = []byte(text), job.OutputInfo{Held: n, Total: n, Incomplete: j.Stdout.Incomplete, Why: j.Stdout.Why}
 	}
-	if r.Stderr, err = e.o.Store.Output(ctx, id, job.Stderr, 0, j.Stderr.Held); err != nil {
+	if r.Stderr, err = e.o.Captured.Output(ctx, id, job.Stderr, 0, j.Stderr.Held); err != nil {
 		return job.Result{}, fmt.Errorf("read the job's stderr: %w", err)
 	}
 	return r, nil
@@ -83,12 +83,12 @@ func (e *Executor) Cleanup(ctx context.Context, olderThan time.Duration) (int, e
 	if olderThan < 0 {
 		return 0, &job.FieldError{Field: "older_than", Problem: "is negative", Remedy: "give 0 or more"}
 	}
-	return e.o.Store.Forget(ctx, now().Add(-olderThan))
+	return e.o.Jobs.Forget(ctx, now().Add(-olderThan))
 }
 
 // OpenArtifact returns a file the job left.
 func (e *Executor) OpenArtifact(ctx context.Context, id, path string) (io.ReadCloser, job.Artifact, error) {
-	j, err := e.o.Store.Job(ctx, id)
+	j, err := e.o.Jobs.Job(ctx, id)
 	if err != nil {
 		return nil, job.Artifact{}, err
 	}
@@ -100,6 +100,6 @@ func (e *Executor) OpenArtifact(ctx context.Context, id, path string) (io.ReadCl
 		}
 		return nil, job.Artifact{}, &job.FieldError{Field: "path", Problem: fmt.Sprintf("the job has no artifact %q", path), Remedy: "it has: " + strings.Join(names, ", ")}
 	}
-	r, err := e.o.Store.OpenArtifact(ctx, id, path)
+	r, err := e.o.Captured.OpenArtifact(ctx, id, path)
 	return r, j.Artifacts[i], err
 }

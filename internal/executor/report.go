@@ -124,7 +124,7 @@ func (e *Executor) AppendOutput(ctx context.Context, id, token, stream string, o
 	}
 	r := e.runOf(id)
 	if r == nil {
-		return e.o.Store.AppendOutput(ctx, id, stream, 0, nil)
+		return e.o.Captured.AppendOutput(ctx, id, stream, 0, nil)
 	}
 	next, err := r.capture.Append(ctx, stream, offset, data)
 	if err == nil {
@@ -136,7 +136,7 @@ func (e *Executor) AppendOutput(ctx context.Context, id, token, stream string, o
 // Authorize returns job.ErrNotFound unless the token is that of a job that has
 // not ended.
 func (e *Executor) Authorize(ctx context.Context, id, token string) error {
-	want, err := e.o.Store.TokenHash(ctx, id)
+	want, err := e.o.Jobs.TokenHash(ctx, id)
 	if err != nil {
 		return err
 	}

@@ -32,14 +32,14 @@ func (g *slowGuest) Stop(ctx context.Context, j job.Job, signal string) error {
 
 // A countingStore counts what is written of jobs.
 type countingStore struct {
-	executor.Store
+	executor.JobStore
 
 	updates atomic.Int64
 }
 
 func (s *countingStore) Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
 	s.updates.Add(1)
-	return s.Store.Update(ctx, id, change)
+	return s.JobStore.Update(ctx, id, change)
 }
 
 // started submits a job whose task runs until the test ends, and returns its token.
@@ -163,8 +163,8 @@ func TestReport_NeedsTheJobsOwnToken(t *testing.T) {
 func TestReport_AFloodIsWrittenOnceASecond(t *testing.T) {
 	r := newRig(t, 1)
 	r.stop()
-	count := &countingStore{Store: r.store}
-	r.opts.Store, r.opts.HeartbeatInterval = count, time.Hour // nobody else writes meanwhile
+	count := &countingStore{JobStore: r.store}
+	r.opts.Jobs, r.opts.HeartbeatInterval = count, time.Hour // nobody else writes meanwhile
 	r.restart()
 	id, token := r.started()
 	before, began := count.updates.Load(), time.Now()
@@ -237,8 +237,8 @@ func wantBounded(t *testing.T, text string) {
 func TestReport_AFloodOfAnAgentsStepsIsWrittenOnceASecond(t *testing.T) {
 	r := newRig(t, 1)
 	r.stop()
-	count := &countingStore{Store: r.store}
-	r.opts.Store, r.opts.HeartbeatInterval = count, time.Hour
+	count := &countingStore{JobStore: r.store}
+	r.opts.Jobs, r.opts.HeartbeatInterval = count, time.Hour
 	r.restart()
 	id, token := r.started(func(m *job.Manifest) { m.AgentType, m.StatusMode = job.AgentClaude, job.StatusStreaming })
 	before, began := count.updates.Load(), time.Now()

@@ -20,7 +20,7 @@ func (e *Executor) retry(ctx context.Context, j job.Job, gone bool) error {
 	if !gone && m.Retry != job.RetryOffline {
 		return nil
 	}
-	whole, err := e.o.Store.Manifest(ctx, j.ID)
+	whole, err := e.o.Jobs.Manifest(ctx, j.ID)
 	if err != nil {
 		return err
 	}
@@ -29,7 +29,7 @@ func (e *Executor) retry(ctx context.Context, j job.Job, gone bool) error {
 		return fmt.Errorf("create a job ID: %w", err)
 	}
 	next := job.Job{ID: id.String(), Kind: j.Kind, Client: j.Client, Principal: j.Principal, TokenID: j.TokenID, Manifest: whole, Status: job.Pending, CreatedAt: now(), Attempt: j.Attempt + 1, RetryOf: j.ID}
-	next, created, err := e.o.Store.Insert(ctx, next, "\x1eretry of "+j.ID, job.Limits{}) // no client has such a key
+	next, created, err := e.o.Jobs.Insert(ctx, next, "\x1eretry of "+j.ID, job.Limits{}) // no client has such a key
 	if err != nil {
 		e.recheckStore() // it may be stored nevertheless
 		return fmt.Errorf("run the job again: %w", err)

@@ -24,7 +24,7 @@ func (e *Executor) join(ctx context.Context, r *run, j job.Job) error {
 	if err != nil {
 		return err
 	}
-	begun, err := e.o.Store.InProgress(ctx)
+	begun, err := e.o.Jobs.InProgress(ctx)
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func (e *Executor) join(ctx context.Context, r *run, j job.Job) error {
 // release cleans up after a job in a persistent VM and releases the VM. A VM that is
 // gone or does not respond delays nothing.
 func (e *Executor) release(ctx context.Context, r *run, j job.Job) error {
-	maker, err := e.o.Store.Job(ctx, j.VM.Job)
+	maker, err := e.o.Jobs.Job(ctx, j.VM.Job)
 	if err == nil && maker.VM != nil && maker.VM.State == job.VMCreated && j.Outcome.Reason != job.ReasonLost {
 		timed, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
@@ -70,7 +70,7 @@ func noVM(ref, problem string) error {
 // creator returns the job that created a VM, by its own ID or the VM's name or ID, if the
 // caller may see it. A VM that is left alone comes last: its ID may belong to another by now.
 func (e *Executor) creator(ctx context.Context, ref string) (job.Job, error) {
-	creators, err := e.o.Store.VMs(ctx)
+	creators, err := e.o.VMs.VMs(ctx)
 	if err != nil {
 		return job.Job{}, err
 	}
@@ -85,7 +85,7 @@ func (e *Executor) creator(ctx context.Context, ref string) (job.Job, error) {
 // sharedVM returns the creator of the VM that j was submitted to run in: another VM that
 // has its name or ID by now may be another principal's.
 func (e *Executor) sharedVM(ctx context.Context, j job.Job) (job.Job, error) {
-	m, err := e.o.Store.Job(ctx, j.Into)
+	m, err := e.o.Jobs.Job(ctx, j.Into)
 	if errors.Is(err, job.ErrNotFound) || err == nil && (m.VM == nil || m.VM.State == job.VMDestroyed || m.VM.State == job.VMForgotten) {
 		return m, noVM(j.Manifest.VM, "is no longer the VM that this job was submitted for")
 	}
@@ -137,7 +137,7 @@ func (a *access) free(ctx context.Context, vm job.VM) error {
 // idle returns an error if jobs run in the VM that m created. done is what was to be
 // done to it.
 func (e *Executor) idle(ctx context.Context, _ decision, m job.Job, done string) error {
-	begun, err := e.o.Store.InProgress(ctx)
+	begun, err := e.o.Jobs.InProgress(ctx)
 	if err != nil {
 		return err
 	}

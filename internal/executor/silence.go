@@ -149,7 +149,7 @@ func (s *silence) hear(answered bool) {
 // save writes the row directly in the store: it is not news for watchers of the job.
 func (s *silence) save(ctx context.Context) {
 	now := s.now
-	_, err := s.e.o.Store.Update(ctx, s.id, func(j *job.Job) ([]job.Event, error) {
+	_, err := s.e.o.Jobs.Update(ctx, s.id, func(j *job.Job) ([]job.Event, error) {
 		if s.decided == (j.Outcome != nil) {
 			j.Silence = now
 		}

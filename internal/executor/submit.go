@@ -39,7 +39,7 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 			return job.Job{}, err
 		}
 		defer d.end()
-		if first, err := e.o.Store.Submitted(ctx, key); !errors.Is(err, job.ErrNotFound) {
+		if first, err := e.o.Jobs.Submitted(ctx, key); !errors.Is(err, job.ErrNotFound) {
 			return sameSubmission(first, digest, err)
 		}
 		if into, err = e.enterable(ctx, d, s, m); err != nil {
@@ -59,7 +59,7 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 		return job.Job{}, fmt.Errorf("create a job ID: %w", err)
 	}
 	j := job.Job{ID: id.String(), Kind: s.Kind, Client: s.Client, Principal: owner, TokenID: s.Principal.Token, Into: into, Manifest: m, Status: job.Pending, CreatedAt: now(), Submission: digest}
-	j, created, err := e.o.Store.Insert(ctx, j, key, s.Principal.Limits)
+	j, created, err := e.o.Jobs.Insert(ctx, j, key, s.Principal.Limits)
 	var over *job.FieldError
 	if errors.As(err, &over) {
 		return job.Job{}, over
@@ -116,7 +116,7 @@ func (e *Executor) enterable(ctx context.Context, d decision, s job.Submission, 
 			return "", fmt.Errorf("vm: %q is on a network that this client may not choose: %w", kept.VM.Name, err)
 		}
 	}
-	begun, err := e.o.Store.InProgress(ctx)
+	begun, err := e.o.Jobs.InProgress(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -138,7 +138,7 @@ func (e *Executor) admit(ctx context.Context, s job.Submission, m job.Manifest) 
 	if e.o.Admit == nil {
 		return nil
 	}
-	has, err := e.o.Store.OfClient(ctx, s.Principal.Owner(), s.Client)
+	has, err := e.o.Jobs.OfClient(ctx, s.Principal.Owner(), s.Client)
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func (e *Executor) dropOldJobs(ctx context.Context) {
 	if e.o.Retention == 0 {
 		return
 	}
-	n, err := e.o.Store.Forget(ctx, now().Add(-e.o.Retention))
+	n, err := e.o.Jobs.Forget(ctx, now().Add(-e.o.Retention))
 	if err != nil && ctx.Err() == nil {
 		e.o.Log.Error("delete old jobs failed", "err", err)
 	}
@@ -47,7 +47,7 @@ func (e *Executor) dropOldJobs(ctx context.Context) {
 // was seen free, somebody has restored it. A VM of an unknown job is left alone: this
 // store may not be the only one with our marker, and the host's lease ends such a VM.
 func (e *Executor) reapVMs(ctx context.Context) {
-	page, err := e.o.Store.List(ctx, job.Filter{Limit: 1})
+	page, err := e.o.Jobs.List(ctx, job.Filter{Limit: 1})
 	if err != nil || len(page.Jobs) == 0 {
 		return
 	}
@@ -58,7 +58,7 @@ func (e *Executor) reapVMs(ctx context.Context) {
 	leaked := 0
 	for _, vm := range vms {
 		log := e.o.Log.With("vm_id", vm.ID, "node", vm.Node, "job_id", vm.Job)
-		j, err := e.o.Store.Job(ctx, vm.Job)
+		j, err := e.o.Jobs.Job(ctx, vm.Job)
 		switch {
 		case errors.Is(err, job.ErrNotFound):
 			log.Warn("VM with our mark, but of no job known here: left alone")

@@ -14,7 +14,7 @@ import (
 
 // roster is a database's engines, of which this one is not.
 type roster struct {
-	Store
+	QueueStore
 
 	mu     sync.Mutex
 	until  map[string]time.Time     // the ends of their leases
@@ -92,7 +92,7 @@ func TestTakeOver_AsSoonAsALeaseEnds(t *testing.T) {
 				var mu sync.Mutex
 				tries := maps.Clone(tt.tries)
 				e := &Executor{reopened: make(chan struct{}, 1), o: Options{
-					Store: r, Engines: members{of: r}, EngineLease: lease, Log: slog.New(slog.DiscardHandler),
+					Stores: Stores{Queue: r}, Engines: members{of: r}, EngineLease: lease, Log: slog.New(slog.DiscardHandler),
 					Fence: func(ctx context.Context, id string) error {
 						mu.Lock()
 						if len(tries[id]) == 0 {

@@ -31,7 +31,7 @@ func (e *Executor) Resize(ctx context.Context, id string, rows, columns int) err
 	if err := cmp.Or(within("rows", int64(rows), 1, maxSide), within("columns", int64(columns), 1, maxSide)); err != nil {
 		return err
 	}
-	j, err := e.o.Store.Job(ctx, id)
+	j, err := e.o.Jobs.Job(ctx, id)
 	switch {
 	case err != nil:
 		return err

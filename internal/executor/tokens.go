@@ -57,7 +57,7 @@ func (e *Executor) CreateToken(ctx context.Context, s job.TokenSpec) (job.NewTok
 	if s.TTL > 0 {
 		t.ExpiresAt = t.CreatedAt.Add(seconds(s.TTL))
 	}
-	if err := e.o.Store.InsertToken(ctx, t, hash); err != nil {
+	if err := e.o.Tokens.InsertToken(ctx, t, hash); err != nil {
 		return job.NewToken{}, err
 	}
 	e.o.Log.Info("token created", "token", t.ID, "principal", t.Name, "role", t.Role, "by", by.Principal)
@@ -66,11 +66,11 @@ func (e *Executor) CreateToken(ctx context.Context, s job.TokenSpec) (job.NewTok
 }
 
 // Tokens returns all tokens, by name.
-func (e *Executor) Tokens(ctx context.Context) ([]job.Token, error) { return e.o.Store.Tokens(ctx) }
+func (e *Executor) Tokens(ctx context.Context) ([]job.Token, error) { return e.o.Tokens.Tokens(ctx) }
 
 // RevokeToken removes a token by its ID, or all tokens of a name.
 func (e *Executor) RevokeToken(ctx context.Context, ref string) ([]job.Token, error) {
-	gone, err := e.o.Store.DeleteTokens(ctx, ref)
+	gone, err := e.o.Tokens.DeleteTokens(ctx, ref)
 	if errors.Is(err, job.ErrNotFound) {
 		err = &job.FieldError{Field: "token", Problem: fmt.Sprintf("%.80q is neither a token's ID nor a name that has tokens", ref), Remedy: "linus token list shows them"}
 	}
@@ -93,13 +93,13 @@ func (e *Executor) Authenticate(ctx context.Context, token string) (job.Principa
 		return job.Principal{}, job.ErrUnauthorized
 	}
 	hash := hashToken(token)
-	return e.holder(ctx, hash[:tokenID], hash, func(ctx context.Context) (job.Token, error) { return e.o.Store.TokenByHash(ctx, hash) })
+	return e.holder(ctx, hash[:tokenID], hash, func(ctx context.Context) (job.Token, error) { return e.o.Tokens.TokenByHash(ctx, hash) })
 }
 
 // Holder returns the principal of a token that was shown before, by the token's ID;
 // job.ErrUnauthorized if it was revoked or has expired.
 func (e *Executor) Holder(ctx context.Context, id string) (job.Principal, error) {
-	return e.holder(ctx, id, "", func(ctx context.Context) (job.Token, error) { return e.o.Store.Token(ctx, id) })
+	return e.holder(ctx, id, "", func(ctx context.Context) (job.Token, error) { return e.o.Tokens.Token(ctx, id) })
 }
 
 // holder returns the principal of a token that read reads from the store, unless it was
@@ -188,7 +188,7 @@ func (e *Executor) watchTokens(ctx context.Context) {
 			continue
 		}
 		began := time.Now()
-		all, err := e.o.Store.Tokens(ctx)
+		all, err := e.o.Tokens.Tokens(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
 				e.o.Log.Warn("tokens cannot be checked, will be tried again", "err", err)

@@ -38,7 +38,7 @@ func TestToken_RevokedAtAnotherEngine(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { s.Close() })
-			r.store, r.opts.Store, r.opts.Engines, r.opts.Provider = s, s, s, hostOf{f.fake, f, s}
+			r.store, r.opts.Stores, r.opts.Engines, r.opts.Provider = s, executor.StoresOf(s), s, hostOf{f.fake, f, s}
 		}
 	})
 	t.Cleanup(line.Release) // before the engine behind it is stopped

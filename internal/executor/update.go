@@ -13,14 +13,14 @@ import (
 // as they may be shown: without secrets, and bounded.
 func (e *Executor) update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
 	var events []job.Event
-	j, err := e.o.Store.Update(ctx, id, e.maskAndNotify(change, &events))
+	j, err := e.o.Jobs.Update(ctx, id, e.maskAndNotify(change, &events))
 	return e.updated(j, events, err)
 }
 
 // updateSoon is update for what need not be durable at once, and does not wait for it.
 func (e *Executor) updateSoon(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) {
 	var events []job.Event
-	wait := e.o.Store.UpdateSoon(id, e.maskAndNotify(change, &events))
+	wait := e.o.Jobs.UpdateSoon(id, e.maskAndNotify(change, &events))
 	e.work.Go(func() {
 		j, err := wait()
 		if _, err = e.updated(j, events, err); err != nil { // it may be the database that was away
@@ -101,7 +101,7 @@ func (e *Executor) Watch(ctx context.Context, id string, after int64) ([]job.Eve
 	for {
 		w, seen, live := e.watch(id)
 		if seen == nil || after < seen.last || time.Since(seen.at) > lookAge {
-			events, err := e.o.Store.Events(ctx, id, after)
+			events, err := e.o.Jobs.Events(ctx, id, after)
 			if err != nil {
 				e.changed(id) // a job that does not exist leaves nothing behind
 				return nil, job.Job{}, err

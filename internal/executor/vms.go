@@ -33,7 +33,7 @@ func (e *Executor) freeName(ctx context.Context, j job.Job) error {
 	if j.Manifest.VMName == "" {
 		return nil
 	}
-	creators, err := e.o.Store.VMs(ctx)
+	creators, err := e.o.VMs.VMs(ctx)
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error)
 // VMs returns every VM of ours that the caller may see, oldest first, with its status on the host; unknown if
 // the host does not respond.
 func (e *Executor) VMs(ctx context.Context) ([]job.VMInfo, error) {
-	creators, err := e.o.Store.VMs(ctx)
+	creators, err := e.o.VMs.VMs(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (e *Executor) VMs(ctx context.Context) ([]job.VMInfo, error) {
 		return nil, nil
 	}
 	statuses, asked := e.statuses(ctx, creators...)
-	begun, err := e.o.Store.InProgress(ctx)
+	begun, err := e.o.Jobs.InProgress(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -165,7 +165,7 @@ const statusesAtOnce = 4
 
 // oneInfo is vmInfo for a single VM.
 func (e *Executor) oneInfo(ctx context.Context, m job.Job, statuses map[string]job.VMStatus, asked bool) (job.VMInfo, error) {
-	begun, err := e.o.Store.InProgress(ctx)
+	begun, err := e.o.Jobs.InProgress(ctx)
 	if err != nil {
 		return job.VMInfo{}, err
 	}
@@ -226,7 +226,7 @@ func (e *Executor) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error
 		if err := e.Cancel(ctx, m.ID); err != nil && !errors.Is(err, job.ErrCompleted) {
 			return job.VMInfo{}, err
 		}
-		if m, err = e.o.Store.Job(ctx, m.ID); err != nil {
+		if m, err = e.o.Jobs.Job(ctx, m.ID); err != nil {
 			return job.VMInfo{}, err
 		}
 	}
@@ -234,7 +234,7 @@ func (e *Executor) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error
 		if err := e.discard(ctx, m, "destroyed by request"); err != nil {
 			return job.VMInfo{}, err
 		}
-		if m, err = e.o.Store.Job(ctx, m.ID); err != nil {
+		if m, err = e.o.Jobs.Job(ctx, m.ID); err != nil {
 			return job.VMInfo{}, err
 		}
 	}
@@ -250,7 +250,7 @@ func (e *Executor) destroyMember(ctx context.Context, m job.Job) (job.VMInfo, er
 	if err := e.doom(ctx, m.ID, m.Member.State, "destroyed by request"); err != nil {
 		return job.VMInfo{}, err
 	}
-	m, err := e.o.Store.Job(ctx, m.ID)
+	m, err := e.o.Jobs.Job(ctx, m.ID)
 	if err != nil {
 		return job.VMInfo{}, err
 	}
@@ -289,7 +289,7 @@ func (e *Executor) expire(ctx context.Context) error {
 	if !e.leads(ctx) {
 		return nil
 	}
-	creators, err := e.o.Store.VMs(ctx)
+	creators, err := e.o.VMs.VMs(ctx)
 	if err != nil {
 		return err
 	}

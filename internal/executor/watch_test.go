@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
 	"linus/internal/store"
@@ -32,7 +33,7 @@ func newWatchedRig(t *testing.T) (*rig, *atomic.Int64) {
 	r := newRigHere(t, 1)
 	r.stop()
 	var looks atomic.Int64
-	r.opts.Store = watchedStore{r.store, &looks}
+	r.opts.Stores = executor.StoresOf(watchedStore{r.store, &looks})
 	r.restart()
 	return r, &looks
 }

@@ -95,7 +95,7 @@ func (e *Executor) notifyAll(ctx context.Context) {
 // notifyDue delivers what is due, and returns when to look again.
 func (e *Executor) notifyDue(ctx context.Context) time.Duration {
 	e.undelivered.Store(false) // before the look: what comes meanwhile sets it again
-	all, err := e.o.Store.Webhooks(ctx, webhooksRead)
+	all, err := e.o.Outbox.Webhooks(ctx, webhooksRead)
 	if err != nil {
 		if ctx.Err() == nil {
 			e.o.Log.Error("read webhooks failed", "err", err)
@@ -137,7 +137,7 @@ func (e *Executor) notify(ctx context.Context, w job.Webhook) error {
 		pauses = webhookPauses
 	}
 	pause := pauses[min(w.Attempts, len(pauses)-1)]
-	taken, err := e.o.Store.TakeWebhook(ctx, w, now().Add(webhookTime+pause))
+	taken, err := e.o.Outbox.TakeWebhook(ctx, w, now().Add(webhookTime+pause))
 	if err != nil || !taken {
 		return err
 	}
@@ -182,7 +182,7 @@ func (e *Executor) notify(ctx context.Context, w job.Webhook) error {
 		return events, nil
 	})
 	if errors.Is(err, job.ErrNotFound) && d.State != job.DeliveryPending { // it was deleted
-		err = e.o.Store.DropWebhook(ctx, w.ID)
+		err = e.o.Outbox.DropWebhook(ctx, w.ID)
 	}
 	if err != nil && !errors.Is(err, job.ErrNotFound) {
 		return err

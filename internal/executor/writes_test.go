@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
 	"linus/internal/store"
@@ -48,7 +49,7 @@ func TestJob_WaitsForFewWrites(t *testing.T) {
 	r := newRig(t, 1)
 	r.stop()
 	var writes atomic.Int64
-	r.opts.Store = countedStore{r.store, &writes}
+	r.opts.Stores = executor.StoresOf(countedStore{r.store, &writes})
 	r.restart()
 	id := r.submit()
 	j := r.eventually(id, job.Job.Done)
@@ -113,7 +114,7 @@ func TestProvision_WritesStepsTogether(t *testing.T) {
 		r := newRigHere(t, 1)
 		r.stop()
 		var soon atomic.Int64
-		r.opts.Store = steppedStore{r.store, &soon}
+		r.opts.Stores = executor.StoresOf(steppedStore{r.store, &soon})
 		r.restart()
 		r.behave(providertest.Behaviour{StepDelay: pause}, true)
 		id := r.submit()

@@ -52,7 +52,7 @@ func (r *rig) engine(w *sshtest.Wire) *executor.Executor {
 	}
 	r.t.Cleanup(func() { _ = s.Close() })
 	e := executor.New(executor.Options{
-		Store: s, Provider: oneVM{providertest.NewFake(), r}, Guest: countedFromWarm{r.Guest, w}, Runner: r.Guest, Owner: uuid.NewString(),
+		Stores: executor.StoresOf(s), Provider: oneVM{providertest.NewFake(), r}, Guest: countedFromWarm{r.Guest, w}, Runner: r.Guest, Owner: uuid.NewString(),
 		CallbackURL: func(context.Context) (string, error) { return nowhere, nil },
 		Defaults:    job.Defaults{VMTemplate: providertest.FakeTemplate, Timeout: 60, CPU: 1, Memory: "1G", Disk: "10G"},
 		MaxOutput:   1 << 20, Log: slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),

@@ -19,7 +19,7 @@ type submitted struct {
 }
 
 // Activity returns what was submitted in the hours until now; see
-// executor.Store. It reads at most mostActive rows, the newest.
+// executor.JobStore. It reads at most mostActive rows, the newest.
 func (s *Store) Activity(ctx context.Context, principal string, now time.Time) (job.Activity, error) {
 	from := now.UTC().Truncate(time.Hour).Add(-(job.ActivityHours - 1) * time.Hour)
 	c := conditions{}

@@ -7,7 +7,7 @@ import (
 	"io/fs"
 )
 
-// PutArtifact keeps a part of a file; see executor.Store.
+// PutArtifact keeps a part of a file; see capture.Store.
 func (s *Store) PutArtifact(ctx context.Context, id, path string, offset int64, data []byte) error {
 	if _, err := s.TokenHash(ctx, id); err != nil { // the row proves the ID as a directory's name
 		return err

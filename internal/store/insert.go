@@ -12,7 +12,7 @@ import (
 )
 
 // Insert adds a new job with its whole manifest, unless its principal would have more
-// than it may; see executor.Store.
+// than it may; see executor.JobStore.
 func (s *Store) Insert(ctx context.Context, j job.Job, key string, within job.Limits) (job.Job, bool, error) {
 	if !isID(j.ID) {
 		return job.Job{}, false, fmt.Errorf("insert job %q: the ID is not a UUID", j.ID)

@@ -47,7 +47,7 @@ func (s *Store) Job(ctx context.Context, id string) (job.Job, error) {
 	return j, err
 }
 
-// Update changes one job in a transaction; see executor.Store. It refuses, with
+// Update changes one job in a transaction; see executor.JobStore. It refuses, with
 // ErrForbidden, a status of the job or a state of its VM that may not follow the present
 // one, and any change of a decided outcome. Of the output's counts it writes Incomplete and Why;
 // SealOutput writes the rest, and the job that change gets and Update returns has them of

@@ -116,7 +116,7 @@ func (s *Store) Members(ctx context.Context) ([]job.Job, error) {
 	return jobs, nil
 }
 
-// Claim gives a job a member of a pool, in one transaction; see executor.Store.
+// Claim gives a job a member of a pool, in one transaction; see executor.PoolStore.
 // choose must not call the store.
 func (s *Store) Claim(ctx context.Context, id, pool string, choose func(j *job.Job, idle []job.Job) (at int, events []job.Event)) (j, maker job.Job, claimed bool, err error) {
 	err = s.transaction(ctx, func(tx *tx) error {

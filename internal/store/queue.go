@@ -15,7 +15,7 @@ import (
 // that serve them.
 
 // Waiting returns the IDs of the jobs that wait for a slot, oldest first; see
-// executor.Store.
+// executor.QueueStore.
 func (s *Store) Waiting(ctx context.Context) ([]string, error) {
 	ids, err := query(ctx, s.read, func(row scanner) (id string, err error) {
 		err = row.Scan(&id)

@@ -1,4 +1,4 @@
-// Package store stores jobs: it implements executor.Store on a database, SQLite
+// Package store stores jobs: it implements executor.Stores on a database, SQLite
 // or PostgreSQL, and on a place for the files of jobs. It owns the schema, the
 // transactions and the layout of the state directory, and knows nothing of what
 // runs the jobs.

@@ -20,7 +20,7 @@ import (
 	"linus/internal/pgtest"
 )
 
-var _ executor.Store = (*Store)(nil)
+var _ = executor.StoresOf((*Store)(nil))
 
 // open opens a store on the database that the tests are to use.
 func open(t testing.TB, o Options) (*Store, error) {
