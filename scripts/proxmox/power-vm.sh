@@ -43,13 +43,10 @@
 # (also a storage without snapshots), 4 node offline, 5 refused or failed, 6
 # network or SSH timeout, 129/130/141/143 signal. The VM is never destroyed.
 
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/destroy.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/probe.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
-source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/suspend.sh"
+source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/snapshot.sh"
 
 vm_locked=no
-vm_resumed=no # its memory came back from a disk, and its clock is behind
 
 usage() {
   printf '%s\n' \
@@ -96,8 +93,8 @@ power_vm() {
     fi
     require_no_fence
   fi
-  require_proof
-  local retry_clear=require_proof # by the next try, the ID may be another VM's
+  power_require_proof
+  local retry_clear=power_require_proof # by the next try, the ID may be another VM's
   local expected=running
   if [[ ${ACTION} == start || ${ACTION} == resume ]]; then
     expected=stopped
@@ -105,7 +102,11 @@ power_vm() {
   vm_expect_status "${vm_id}" "${expected}"
   clear_half_suspend
   plan_lock
-  "do_${ACTION}"
+  case ${ACTION} in
+    snapshot) snapshot_take ;;
+    revert) snapshot_revert ;;
+    *) "power_${ACTION}" ;;
+  esac
   let_go
 }
 
@@ -126,7 +127,7 @@ clear_half_suspend() {
     result_fail vm "could not ${ACTION} VM ${vm_id} on node '${probe_node}' now: it was left in the middle of a suspend or a resume" 'a real run lets go of what that left, unless it is still at work'
   elif [[ ${suspend_half} == yes ]]; then
     suspend_clear_half "${probe_node}"
-    require_proof
+    power_require_proof
     vm_read_status "${vm_id}"
   fi
   vm_find_suspended "${vm_status}"
@@ -136,7 +137,7 @@ clear_half_suspend() {
 }
 
 # What a real run would come to, where the config is locked by other work. Locks
-# that a killed snapshot has left it breaks (clear_killed_work).
+# that a killed snapshot has left it breaks (snapshot_clear_killed).
 plan_lock() {
   local -r lock=${vm_config[lock]:-}
   if [[ ${dry_run} == no || -z ${lock} || ${vm_suspended} == yes ]]; then
@@ -151,284 +152,6 @@ let_go() {
   if [[ ${vm_locked} == yes ]]; then
     vm_locked=no
     vm_unlock
-  fi
-}
-
-require_proof() {
-  vm_read "${vm_id}"
-  vm_prove
-  if [[ ${vm_state} == absent ]]; then
-    result_fail vm "VM ${vm_id} does not exist on node '${probe_node}'" 'list-vms.sh shows those that do'
-  elif [[ ${vm_state} == unknown ]]; then
-    result_fail vm "could not read the config of VM ${vm_id} on node '${probe_node}': ${run_said}" "look at: qm config ${vm_id}"
-  elif [[ -n ${vm_doubt} ]]; then
-    if [[ ${vm_state} == moved ]]; then
-      result_line VM_MOVED "${vm_moved_to}"
-    fi
-    result_fail vm "refused to ${ACTION} VM ${vm_id} on node '${probe_node}': ${vm_doubt}; nothing was touched" \
-      'check VM_ID, VM_NAME, LINUS_JOB and LINUS_OWNER against list-vms.sh; a VM that is not ours is left to its owner'
-  fi
-}
-
-# Runs the command, or tells it. The function sets retry_landed.
-change_vm() { # <function> <seconds> <command...>
-  if [[ ${dry_run} == yes ]]; then
-    result_text PLAN "${*:3}"
-    retry_landed=yes
-  else
-    retry_change "$@"
-  fi
-}
-
-do_start() {
-  if [[ ${vm_status} == running ]]; then
-    log_info "VM ${vm_id} runs already"
-  elif [[ ${dry_run} == yes ]]; then
-    result_text PLAN "qm start ${vm_id}"
-  elif [[ ${vm_suspended} == yes ]]; then
-    suspend_resume "${probe_node}"
-    require_proof
-    vm_resumed=yes
-  else
-    start_vm
-    # What waited for a restart counts now: card and address may be others.
-    require_proof
-  fi
-}
-
-# One that runs may be so by a resume that was killed before it set the clock.
-do_resume() {
-  if [[ ${vm_status} == stopped && ${vm_suspended} == no ]]; then
-    result_fail vm "VM ${vm_id} on node '${probe_node}' is stopped, not suspended" 'start it'
-  fi
-  do_start
-  vm_resumed=yes
-}
-
-clear_suspend() {
-  require_proof
-  suspend_give_up
-}
-
-do_suspend() {
-  if [[ ${vm_suspended} == yes ]]; then
-    log_info "VM ${vm_id} is suspended already"
-    return 0
-  elif [[ ${vm_status} == stopped ]]; then
-    result_fail vm "VM ${vm_id} on node '${probe_node}' is stopped: it has no memory to keep" 'start it first, or leave it stopped'
-  fi
-  local retry_clear=clear_suspend
-  change_vm suspend_has_landed 3600 qm suspend "${vm_id}" --todisk 1
-  if [[ ${retry_landed} != yes ]]; then
-    suspend_fail "${probe_node}"
-  fi
-}
-
-do_stop() {
-  change_vm stop_has_landed 120 qm stop "${vm_id}"
-  require_stopped stop
-}
-
-do_shutdown() {
-  if [[ ${vm_status} == stopped ]]; then
-    log_info "VM ${vm_id} is stopped already"
-    return 0
-  fi
-  change_vm stop_has_landed "$((VM_SHUTDOWN_TIMEOUT + 120))" qm shutdown "${vm_id}" --timeout "${VM_SHUTDOWN_TIMEOUT}" --forceStop 1
-  require_stopped 'shut down'
-}
-
-require_stopped() { # <what was to be done>
-  if [[ ${retry_landed} != yes && ${vm_ha} == yes ]]; then
-    vm_blame_ha "${vm_id}" stop
-    result_fail vm "could not $1 VM ${vm_id} on node '${probe_node}': ${vm_ha_failure}" "${vm_ha_remedy}"
-  elif [[ ${retry_landed} != yes ]]; then
-    result_fail vm "could not $1 VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said:-nothing} (status: ${vm_status})" \
-      "look at: qm status ${vm_id} --verbose 1, and the task log of node '${probe_node}'"
-  fi
-}
-
-# --- snapshots ---
-
-# snapshot_state: absent, whole, or half (its making was killed); snapshot_memory:
-# yes where it has what ran in the VM; snapshot_names: all there are, snapshot_count of them.
-find_snapshot() {
-  local line name state memory
-  snapshot_state=absent
-  snapshot_memory=no
-  snapshot_names=''
-  snapshot_count=0
-  run_ask pvesh get "/nodes/${probe_node}/qemu/${vm_id}/snapshot" --output-format json
-  json_rows read name snapstate vmstate
-  if ((run_rc != 0 || json_rc != 0)); then
-    result_fail vm "could not list the snapshots of VM ${vm_id} on node '${probe_node}': ${run_said}" "look at: qm listsnapshot ${vm_id}"
-  fi
-  for line in "${json_lines[@]}"; do
-    IFS=$'\x1f' read -r name state memory <<<"${line}"
-    if [[ ${name} == "${SNAPSHOT}" && ${memory} == 1 ]]; then
-      snapshot_memory=yes
-    fi
-    if [[ ${name} == "${SNAPSHOT}" && -n ${state} ]]; then
-      snapshot_state=half
-    elif [[ ${name} == "${SNAPSHOT}" ]]; then
-      snapshot_state=whole
-    fi
-    if [[ ${name} != current ]]; then
-      snapshot_names+="${snapshot_names:+, }${name}"
-      ((snapshot_count += 1))
-    fi
-  done
-}
-
-# A worker that was killed leaves its lock, and a snapshot that is none.
-clear_killed_work() {
-  if [[ ${vm_config[lock]:-} =~ ^(snapshot|snapshot-delete|rollback)$ && ${dry_run} == no ]]; then
-    vm_break_lock "${vm_id}" "${probe_node}"
-  fi
-  if [[ ${snapshot_state} == half ]]; then
-    log_warn "snapshot '${SNAPSHOT}' of VM ${vm_id} was never finished: removing what there is of it"
-    local retry_clear=clear_half_snapshot
-    change_vm snapshot_is_gone 600 qm delsnapshot "${vm_id}" "${SNAPSHOT}" --force 1
-  fi
-}
-
-# One that was not killed, but at work, is whole by now.
-clear_half_snapshot() {
-  require_proof
-  find_snapshot
-  if [[ ${snapshot_state} != half ]]; then
-    retry_landed=hopeless
-  fi
-}
-
-snapshot_is_gone() {
-  find_snapshot
-  if [[ ${snapshot_state} == absent ]]; then
-    retry_landed=yes
-  fi
-}
-
-do_snapshot() {
-  find_snapshot
-  require_free_name
-  if [[ ${SNAPSHOT_MEMORY} == true && ${vm_status} == stopped ]]; then
-    result_fail vm "VM ${vm_id} on node '${probe_node}' is stopped: it has no memory to save" 'start it first, or take the snapshot without its memory'
-  fi
-  clear_killed_work
-  require_free_name
-  require_snapshot_room
-  plan_snapshot
-  if [[ ${SNAPSHOT_MEMORY} == true ]]; then
-    change_vm snapshot_has_landed 3600 qm snapshot "${vm_id}" "${SNAPSHOT}" --vmstate 1
-  else
-    change_vm snapshot_has_landed 900 qm snapshot "${vm_id}" "${SNAPSHOT}"
-  fi
-  if [[ ${retry_landed} != yes ]]; then
-    fail_snapshot
-  elif [[ ${SNAPSHOT_MEMORY} == true && ${dry_run} == no ]]; then
-    require_memory
-  fi
-}
-
-require_free_name() {
-  if [[ ${snapshot_state} == whole ]]; then
-    result_fail vm "VM ${vm_id} on node '${probe_node}' has a snapshot '${SNAPSHOT}' already" "choose another name; there are: ${snapshot_names}"
-  fi
-}
-
-# Snapshots take space as the disk changes, and those with memory at once.
-require_snapshot_room() {
-  if ((SNAPSHOT_MAX > 0 && snapshot_count >= SNAPSHOT_MAX)); then
-    result_fail config "VM ${vm_id} on node '${probe_node}' has as many snapshots as it may: ${SNAPSHOT_MAX} (MAX_SNAPSHOTS)" \
-      "have one removed on the node (qm delsnapshot ${vm_id} NAME); there are: ${snapshot_names}"
-  elif [[ ${SNAPSHOT_MEMORY} != true ]]; then
-    return 0
-  fi
-  local storage memory=512
-  if [[ ${vm_config[memory]:-} =~ [0-9]{1,9} ]]; then
-    memory=${BASH_REMATCH[0]}
-  fi
-  vm_find_storages
-  for storage in ${vm_storages}; do
-    probe_start "${storage}"
-    probe_storage "${storage}"
-    probe_require
-    probe_reserve "${storage}" "${memory}"
-    probe_require
-  done
-}
-
-# A VM that stopped meanwhile has a snapshot of its disks alone.
-require_memory() {
-  find_snapshot
-  if [[ ${snapshot_state} != whole || ${snapshot_memory} != yes ]]; then
-    result_fail vm "snapshot '${SNAPSHOT}' of VM ${vm_id} on node '${probe_node}' was taken without its memory" "remove it (qm delsnapshot ${vm_id} ${SNAPSHOT}), and take it again while the VM runs"
-  fi
-}
-
-fail_snapshot() { # run_said: why
-  local -r failure="could not take snapshot '${SNAPSHOT}' of VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said:-nothing}"
-  if [[ ${run_said} == *'snapshot feature is not available'* ]]; then
-    result_fail config "${failure}" 'use a storage that has snapshots (lvmthin, zfs, rbd, or qcow2 files on a directory): PROXMOX_STORAGE'
-  fi
-  result_fail vm "${failure}" "look at: qm listsnapshot ${vm_id}, and the free space of its storage (pvesm status)"
-}
-
-# Whether the VM's disks have snapshots, as Proxmox asks before it takes one.
-plan_snapshot() {
-  if [[ ${dry_run} == no ]]; then
-    return 0
-  fi
-  run_read 60 pvesh get "/nodes/${probe_node}/qemu/${vm_id}/feature" --feature snapshot --output-format json
-  json_rows read hasFeature
-  if ((run_rc != 0 || json_rc != 0)); then
-    result_fail vm "could not ask whether VM ${vm_id} on node '${probe_node}' can have snapshots: ${run_said}" "look at: qm config ${vm_id}"
-  elif [[ ${json_lines[0]:-0} != 1 ]]; then
-    run_said='snapshot feature is not available'
-    fail_snapshot
-  fi
-}
-
-snapshot_has_landed() {
-  vm_read "${vm_id}"
-  if [[ ${vm_config[parent]:-} == "${SNAPSHOT}" && -z ${vm_config[lock]:-} ]]; then
-    retry_landed=yes
-  fi
-}
-
-# A roll-back pulls the plug by itself, and starts the VM where the snapshot has its
-# memory. It gives the config of its day back, too
-# (but the description), so that the proof comes again before the start.
-do_revert() {
-  find_snapshot
-  if [[ ${snapshot_state} != whole ]]; then
-    result_fail vm "VM ${vm_id} on node '${probe_node}' has no snapshot '${SNAPSHOT}'" "there are: ${snapshot_names:-none}"
-  fi
-  clear_killed_work
-  if [[ ${dry_run} == no ]]; then
-    egress_prepare "${vm_id}" # the roll-back may start it
-  fi
-  change_vm rollback_has_landed 900 qm rollback "${vm_id}" "${SNAPSHOT}"
-  if [[ ${retry_landed} != yes ]]; then
-    result_fail vm "could not revert VM ${vm_id} on node '${probe_node}' to snapshot '${SNAPSHOT}': Proxmox answered: ${run_said:-nothing}" \
-      "look at: qm config ${vm_id}, and the task log of node '${probe_node}'; the VM may be stopped"
-  fi
-  require_proof
-  vm_read_status "${vm_id}"
-  if [[ ${dry_run} == yes && ${snapshot_memory} == no ]]; then
-    vm_status=stopped
-  elif [[ ${vm_status} == running ]]; then
-    vm_resumed=yes
-  fi
-  do_start
-}
-
-# The config looks the same before and after, so that here the exit code counts.
-rollback_has_landed() {
-  local -r code=${run_rc}
-  vm_read "${vm_id}"
-  if ((code == 0)) && [[ ${vm_config[parent]:-} == "${SNAPSHOT}" && -z ${vm_config[lock]:-} ]]; then
-    retry_landed=yes
   fi
 }
 

@@ -1,0 +1,102 @@
+# shellcheck shell=bash
+# Start, resume, suspend, stop and shutdown of VM vm_id, as power-vm.sh's inputs ask.
+# The caller holds its lock and has proven that it is ours; vm_config, vm_status and
+# vm_suspended are the VM's.
+
+source "${BASH_SOURCE[0]%/*}/suspend.sh"
+
+vm_resumed=no # its memory came back from a disk, and its clock is behind
+
+power_require_proof() {
+  vm_read "${vm_id}"
+  vm_prove
+  if [[ ${vm_state} == absent ]]; then
+    result_fail vm "VM ${vm_id} does not exist on node '${probe_node}'" 'list-vms.sh shows those that do'
+  elif [[ ${vm_state} == unknown ]]; then
+    result_fail vm "could not read the config of VM ${vm_id} on node '${probe_node}': ${run_said}" "look at: qm config ${vm_id}"
+  elif [[ -n ${vm_doubt} ]]; then
+    if [[ ${vm_state} == moved ]]; then
+      result_line VM_MOVED "${vm_moved_to}"
+    fi
+    result_fail vm "refused to ${ACTION} VM ${vm_id} on node '${probe_node}': ${vm_doubt}; nothing was touched" \
+      'check VM_ID, VM_NAME, LINUS_JOB and LINUS_OWNER against list-vms.sh; a VM that is not ours is left to its owner'
+  fi
+}
+
+# Runs the command, or tells it. The function sets retry_landed.
+power_change() { # <function> <seconds> <command...>
+  if [[ ${dry_run} == yes ]]; then
+    result_text PLAN "${*:3}"
+    retry_landed=yes
+  else
+    retry_change "$@"
+  fi
+}
+
+power_start() {
+  if [[ ${vm_status} == running ]]; then
+    log_info "VM ${vm_id} runs already"
+  elif [[ ${dry_run} == yes ]]; then
+    result_text PLAN "qm start ${vm_id}"
+  elif [[ ${vm_suspended} == yes ]]; then
+    suspend_resume "${probe_node}"
+    power_require_proof
+    vm_resumed=yes
+  else
+    start_vm
+    # What waited for a restart counts now: card and address may be others.
+    power_require_proof
+  fi
+}
+
+# One that runs may be so by a resume that was killed before it set the clock.
+power_resume() {
+  if [[ ${vm_status} == stopped && ${vm_suspended} == no ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' is stopped, not suspended" 'start it'
+  fi
+  power_start
+  vm_resumed=yes
+}
+
+power_suspend() {
+  if [[ ${vm_suspended} == yes ]]; then
+    log_info "VM ${vm_id} is suspended already"
+    return 0
+  elif [[ ${vm_status} == stopped ]]; then
+    result_fail vm "VM ${vm_id} on node '${probe_node}' is stopped: it has no memory to keep" 'start it first, or leave it stopped'
+  fi
+  local retry_clear=power_give_up_suspend
+  power_change suspend_has_landed 3600 qm suspend "${vm_id}" --todisk 1
+  if [[ ${retry_landed} != yes ]]; then
+    suspend_fail "${probe_node}"
+  fi
+}
+
+power_give_up_suspend() {
+  power_require_proof
+  suspend_give_up
+}
+
+power_stop() {
+  power_change stop_has_landed 120 qm stop "${vm_id}"
+  power_require_stopped stop
+}
+
+power_shutdown() {
+  if [[ ${vm_status} == stopped ]]; then
+    log_info "VM ${vm_id} is stopped already"
+    return 0
+  fi
+  power_change stop_has_landed "$((VM_SHUTDOWN_TIMEOUT + 120))" qm shutdown "${vm_id}" --timeout "${VM_SHUTDOWN_TIMEOUT}" --forceStop 1
+  power_require_stopped 'shut down'
+}
+
+power_require_stopped() { # <what was to be done>
+  if [[ ${retry_landed} != yes && ${vm_ha} == yes ]]; then
+    vm_blame_ha "${vm_id}" stop
+    result_fail vm "could not $1 VM ${vm_id} on node '${probe_node}': ${vm_ha_failure}" "${vm_ha_remedy}"
+  elif [[ ${retry_landed} != yes ]]; then
+    result_fail vm "could not $1 VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said:-nothing} (status: ${vm_status})" \
+      "look at: qm status ${vm_id} --verbose 1, and the task log of node '${probe_node}'"
+  fi
+}
