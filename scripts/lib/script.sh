@@ -7,6 +7,17 @@ source "${BASH_SOURCE[0]%/*}/run.sh"
 
 dry_run=no
 
+# Runs the script's main. Help needs no frame and no host.
+script_run() { # <argument...>
+  if [[ ${1:-} == --help ]]; then
+    usage
+    return 0
+  fi
+  set -Eeuo pipefail
+  shopt -s inherit_errexit
+  main "$@"
+}
+
 # A signal by hand asks the script to stop. An operation's script is started with
 # these ignored, and bash traps none that was: there its file alone does.
 script_begin() { # <total steps> [<roll-back function>]
@@ -33,8 +44,7 @@ require_room() {
   : >"${run_dir}/room"
 }
 
-# The options are all that comes by arguments. --help is main's, which looks for
-# it first: help needs no frame and no host.
+# The options are all that comes by arguments; script_run has looked for --help.
 script_read_options() { # <--dry-run, or empty: the script has none> <argument...>; dry_run
   local argument options='only option is --help'
   if [[ $1 == --dry-run ]]; then

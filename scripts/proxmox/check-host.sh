@@ -313,12 +313,6 @@ check_host() {
 }
 
 main() {
-  if [[ ${1:-} == --help ]]; then
-    usage
-    return 0
-  fi
-  set -Eeuo pipefail
-  shopt -s inherit_errexit
   script_begin 1
   read_inputs "$@"
   result_run_step check_host 'looking at the host'
@@ -328,4 +322,4 @@ main() {
   result_line RESULT SUCCESS
 }
 
-if ! (return 0 2>/dev/null); then main "$@"; fi
+if ! (return 0 2>/dev/null); then script_run "$@"; fi

@@ -106,12 +106,6 @@ print_plan() {
 }
 
 main() {
-  if [[ ${1:-} == --help ]]; then
-    usage
-    return 0
-  fi
-  set -Eeuo pipefail
-  shopt -s inherit_errexit
   script_begin 9 rollback
   read_inputs "$@"
   result_run_step validate_environment 'checking the inputs and the host'
@@ -129,4 +123,4 @@ main() {
   result_run_step output_result 'done'
 }
 
-if ! (return 0 2>/dev/null); then main "$@"; fi
+if ! (return 0 2>/dev/null); then script_run "$@"; fi

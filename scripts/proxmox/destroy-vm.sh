@@ -180,12 +180,6 @@ output_result() {
 }
 
 main() {
-  if [[ ${1:-} == --help ]]; then
-    usage
-    return 0
-  fi
-  set -Eeuo pipefail
-  shopt -s inherit_errexit
   script_begin 3
   read_inputs "$@"
   result_run_step validate_environment 'checking the inputs and the host'
@@ -197,4 +191,4 @@ main() {
   result_run_step output_result 'done'
 }
 
-if ! (return 0 2>/dev/null); then main "$@"; fi
+if ! (return 0 2>/dev/null); then script_run "$@"; fi

@@ -47,12 +47,6 @@ write_fence() {
 }
 
 main() {
-  if [[ ${1:-} == --help ]]; then
-    usage
-    return 0
-  fi
-  set -Eeuo pipefail
-  shopt -s inherit_errexit
   script_begin 2
   script_read_options '' "$@"
   result_run_step validate_environment 'checking the inputs and the host'
@@ -60,4 +54,4 @@ main() {
   result_line RESULT SUCCESS
 }
 
-if ! (return 0 2>/dev/null); then main "$@"; fi
+if ! (return 0 2>/dev/null); then script_run "$@"; fi

@@ -172,12 +172,6 @@ renew_lease() { # <vmid> <job> <seconds> <may it be: yes or no>; lease_renewed
 }
 
 main() {
-  if [[ ${1:-} == --help ]]; then
-    usage
-    return 0
-  fi
-  set -Eeuo pipefail
-  shopt -s inherit_errexit
   script_begin 5
   script_read_options '' "$@"
   result_run_step validate_environment 'checking the inputs'
@@ -188,4 +182,4 @@ main() {
   result_line RESULT SUCCESS
 }
 
-if ! (return 0 2>/dev/null); then main "$@"; fi
+if ! (return 0 2>/dev/null); then script_run "$@"; fi

@@ -144,12 +144,6 @@ report_keys() { # <node>
 }
 
 main() {
-  if [[ ${1:-} == --help ]]; then
-    usage
-    return 0
-  fi
-  set -Eeuo pipefail
-  shopt -s inherit_errexit
   script_begin 2
   script_read_options '' "$@"
   validate_tools pvesh perl timeout
@@ -158,4 +152,4 @@ main() {
   result_line RESULT SUCCESS
 }
 
-if ! (return 0 2>/dev/null); then main "$@"; fi
+if ! (return 0 2>/dev/null); then script_run "$@"; fi

@@ -192,12 +192,6 @@ tell_vm() { # <node> <vmid> <name> <status>
 }
 
 main() {
-  if [[ ${1:-} == --help ]]; then
-    usage
-    return 0
-  fi
-  set -Eeuo pipefail
-  shopt -s inherit_errexit
   script_begin 3
   read_inputs "$@"
   result_run_step validate_environment 'checking the inputs'
@@ -206,4 +200,4 @@ main() {
   result_line RESULT SUCCESS
 }
 
-if ! (return 0 2>/dev/null); then main "$@"; fi
+if ! (return 0 2>/dev/null); then script_run "$@"; fi

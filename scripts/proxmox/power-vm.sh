@@ -178,12 +178,6 @@ finish() {
 }
 
 main() {
-  if [[ ${1:-} == --help ]]; then
-    usage
-    return 0
-  fi
-  set -Eeuo pipefail
-  shopt -s inherit_errexit
   local waits=no steps=3
   if [[ ${ACTION:-} =~ ^(start|resume|revert)$ ]]; then
     waits=yes steps=5
@@ -203,4 +197,4 @@ main() {
   result_run_step output_result 'done'
 }
 
-if ! (return 0 2>/dev/null); then main "$@"; fi
+if ! (return 0 2>/dev/null); then script_run "$@"; fi

@@ -186,12 +186,6 @@ remove_all() {
 }
 
 main() {
-  if [[ ${1:-} == --help ]]; then
-    usage
-    return 0
-  fi
-  set -Eeuo pipefail
-  shopt -s inherit_errexit
   script_begin 2
   read_inputs "$@"
   result_run_step validate_environment 'looking for VMs and work of linus'
@@ -199,4 +193,4 @@ main() {
   result_line RESULT SUCCESS
 }
 
-if ! (return 0 2>/dev/null); then main "$@"; fi
+if ! (return 0 2>/dev/null); then script_run "$@"; fi

@@ -11,7 +11,7 @@ run_framed() { # <the step's body>
   # shellcheck disable=SC2016 # the framed script's parameter
   printf '%s\n' 'source "$1/script.sh"' \
     'undo() { echo "LINUS_UNDONE:yes"; }' "step() { $1" '}' \
-    'set -Eeuo pipefail; shopt -s inherit_errexit' 'script_begin 1 undo' 'result_run_step step stepping' >"${BATS_TEST_TMPDIR}/framed"
+    'main() { script_begin 1 undo; result_run_step step stepping; }' script_run >"${BATS_TEST_TMPDIR}/framed"
   # shellcheck disable=SC2030,SC2031 # for this test alone
   export LINUS_NONCE=n TMPDIR=${BATS_TEST_TMPDIR}
   run --separate-stderr env "${framed_by[@]}" bash "${BATS_TEST_TMPDIR}/framed" "${lib_dir}"
