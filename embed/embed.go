@@ -36,7 +36,7 @@ var (
 	entrySource   = lazyregexp.New(`^source "\$\(dirname -- "\$\{BASH_SOURCE\[0\]\}"\)/\.\./lib/([a-z0-9-]+\.sh)"$`)
 	librarySource = lazyregexp.New(`^source "\$\{BASH_SOURCE\[0\]%/\*\}/([a-z0-9-]+\.sh)"$`)
 	// What a library file has only for the tools that read it by itself.
-	preamble   = lazyregexp.New(`(?m)^(#!|# shellcheck shell=).*\n`)
+	preamble   = lazyregexp.New(`(?m)^(#!|# shellcheck ).*\n`)
 	sourceLike = lazyregexp.New(`^\s*(source|\.)\s`)
 )
 

@@ -101,7 +101,7 @@ func TestBundle(t *testing.T) {
 		beside = `source "${BASH_SOURCE[0]%/*}/`
 	)
 	files := fstest.MapFS{
-		"lib/a.sh":    {Data: []byte("#!/bin/bash\n# shellcheck shell=bash\na() { :; }")},
+		"lib/a.sh":    {Data: []byte("#!/bin/bash\n# shellcheck shell=bash\n# shellcheck disable=SC2154\na() { :; }")},
 		"lib/b.sh":    {Data: []byte(beside + "a.sh\"\nb() { a; }\n")},
 		"lib/deep.sh": {Data: []byte("source ./a.sh\n")},
 		"lib/far.sh":  {Data: []byte(here + "a.sh\"\n")},
