@@ -289,7 +289,7 @@ func TestRelocate_RecordsWhereAVMIs(t *testing.T) {
 	n.mu.Unlock()
 	r.stop() // before: it would take the one fault
 	r.behave(providertest.Behaviour{
-		Probes: []error{errors.New("no route")},
+		Probes: slices.Repeat([]error{errors.New("no route")}, 5), // whichever look meets one
 		Task:   func(job.Payload) providertest.Task { return providertest.Task{Until: until} },
 	}, true)
 	r.restart()
