@@ -79,7 +79,9 @@ func newRigOf(t *testing.T, g capture.Runner, patience time.Duration) *rig {
 	}
 	j.Outcome = &job.Outcome{Status: job.Success, Reason: job.ReasonExitStatus}
 	c := capture.New(capture.Options{
-		Store: s, Runner: g, Log: slog.New(slog.DiscardHandler), Update: s.Update,
+		Store: s, Runner: g, Log: slog.New(slog.DiscardHandler), Update: func(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
+			return s.Update(ctx, id, job.EventsOnly(change))
+		},
 		Secrets: func(job.Manifest) ([]secret.Value, error) {
 			return []secret.Value{secret.NewValue("KEY", planted)}, nil
 		},

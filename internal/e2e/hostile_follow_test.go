@@ -127,9 +127,9 @@ func TestVM_AtAnotherAddressIsFollowed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = s.Update(t.Context(), id, func(j *job.Job) ([]job.Event, error) {
+	_, err = s.Update(t.Context(), id, func(j *job.Job) (job.Record, error) {
 		j.VM.IP = "127.78.1.1"
-		return nil, nil
+		return job.Record{}, nil
 	})
 	if err != nil {
 		t.Fatal(err)

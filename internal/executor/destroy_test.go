@@ -64,9 +64,9 @@ func TestDestroy_IsDoneByTheClientThatWantedIt(t *testing.T) {
 		return err
 	}
 	expire := func(r *rig, id string) error {
-		_, err := r.store.Update(asked, id, func(j *job.Job) ([]job.Event, error) {
+		_, err := r.store.Update(asked, id, func(j *job.Job) (job.Record, error) {
 			j.VM.ExpiresAt = time.Now().Add(-time.Second)
-			return nil, nil
+			return job.Record{}, nil
 		})
 		return err
 	}

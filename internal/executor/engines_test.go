@@ -376,7 +376,7 @@ type frozenStore struct {
 	errs *[]error // of the writes that were held up
 }
 
-func (s frozenStore) Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
+func (s frozenStore) Update(ctx context.Context, id string, change func(*job.Job) (job.Record, error)) (job.Job, error) {
 	held := s.f.frozen()
 	s.f.pass()
 	j, err := s.JobStore.Update(ctx, id, change)

@@ -31,7 +31,7 @@ func (s failingStore) Job(ctx context.Context, id string) (job.Job, error) {
 	return s.Store.Job(ctx, id)
 }
 
-func (s failingStore) Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
+func (s failingStore) Update(ctx context.Context, id string, change func(*job.Job) (job.Record, error)) (job.Job, error) {
 	if s.broken.Load() {
 		return job.Job{}, errBroken
 	}

@@ -21,7 +21,7 @@ type phase struct {
 	run    func(*Executor, context.Context, *run, job.Job) error // with the job as of the phase's start
 	reason job.Reason                                            // the job's reason if this phase fails
 
-	begin func(*run, *job.Job) // what is recorded of the job with the phase's start; nil: nothing
+	begin func(*run, *job.Job) job.Record // changes the job with the phase's start; nil: nothing to change
 }
 
 // The life of a job. The working phases stop at the first failure, at a cancel or when
@@ -154,12 +154,13 @@ func deciding(o job.Outcome) change {
 // fewer. A phase interrupted by a stopping engine has no end: the next engine continues
 // it.
 func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
-	j, err := e.record(ctx, ctx, r, func(j *job.Job) ([]job.Event, error) {
+	j, err := e.record(ctx, ctx, r, func(j *job.Job) (with job.Record, err error) {
 		j.Phase, j.Progress = p.name, ""
 		if p.begin != nil {
-			p.begin(r, j)
+			with = p.begin(r, j)
 		}
-		return []job.Event{{Kind: job.EventPhaseStarted, Phase: p.name}}, nil
+		with.Events = append(with.Events, job.Event{Kind: job.EventPhaseStarted, Phase: p.name})
+		return with, nil
 	})
 	if err != nil {
 		return err
@@ -182,10 +183,10 @@ func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
 	case err == nil && p.name != job.PhaseDestroy:
 		r.later(recordEvents(ended))
 	case err == nil:
-		j, noteErr = e.record(ctx, context.WithoutCancel(ctx), r, recordEvents(ended))
+		j, noteErr = e.record(ctx, context.WithoutCancel(ctx), r, job.EventsOnly(recordEvents(ended)))
 	case !errors.Is(context.Cause(ctx), job.ErrDetach):
 		ended.Text = err.Error()
-		j, noteErr = e.record(ctx, context.WithoutCancel(ctx), r, recordEvents(ended))
+		j, noteErr = e.record(ctx, context.WithoutCancel(ctx), r, job.EventsOnly(recordEvents(ended)))
 	}
 	e.o.Observer(job.PhaseEnd{Job: j, Phase: p.name, Began: began, Result: phaseResult(ctx, err), Err: err})
 	e.o.Log.Info("phase ended", "job_id", r.id, "phase", p.name, "duration_ms", time.Since(began).Milliseconds(), "err", err)
@@ -194,14 +195,22 @@ func (e *Executor) runPhase(ctx context.Context, r *run, p phase) error {
 
 // record makes the deferred changes and one more, in one commit, which is begun while
 // writing has not ended.
-func (e *Executor) record(ctx, writing context.Context, r *run, last change) (j job.Job, err error) {
-	changes := append(slices.Clone(r.deferred), last)
+func (e *Executor) record(ctx, writing context.Context, r *run, last func(*job.Job) (job.Record, error)) (j job.Job, err error) {
+	deferred := slices.Clone(r.deferred)
 	err = e.outlast(ctx, r, func() (err error) {
-		j, err = e.update(writing, r.id, func(j *job.Job) ([]job.Event, error) { return allOf(changes, j) })
+		j, err = e.updateWith(writing, r.id, func(j *job.Job) (job.Record, error) {
+			events, err := allOf(deferred, j)
+			if err != nil {
+				return job.Record{}, err
+			}
+			with, err := last(j)
+			with.Events = append(events, with.Events...)
+			return with, err
+		})
 		return err
 	})
 	if err == nil {
-		r.deferred = r.deferred[len(changes)-1:] // what came meanwhile stays
+		r.deferred = r.deferred[len(deferred):] // what came meanwhile stays
 	}
 	return j, err
 }
@@ -215,7 +224,7 @@ func (e *Executor) push(ctx context.Context, r *run, j job.Job) error {
 		if state, err := e.o.Runner.Probe(ctx, j); err == nil && state.Started {
 			return nil // its runner has its token already
 		}
-		if _, err := e.update(ctx, r.id, r.giveToken); err != nil {
+		if _, err := e.updateWith(ctx, r.id, func(*job.Job) (job.Record, error) { return r.giveToken(), nil }); err != nil {
 			return err
 		}
 	}
@@ -263,19 +272,19 @@ func (e *Executor) push(ctx context.Context, r *run, j job.Job) error {
 
 // newToken gives the job a callback token, unless a runner may have one already; push
 // checks that.
-func newToken(r *run, j *job.Job) {
-	if !r.adopted && j.StartedAt.IsZero() {
-		_, _ = r.giveToken(j)
+func newToken(r *run, j *job.Job) job.Record {
+	if r.adopted || !j.StartedAt.IsZero() {
+		return job.Record{}
 	}
+	return r.giveToken()
 }
 
-// giveToken is a change that gives the job another callback token.
-func (r *run) giveToken(j *job.Job) ([]job.Event, error) {
+// giveToken makes another callback token for the job.
+func (r *run) giveToken() job.Record {
 	secret := make([]byte, 32)
 	_, _ = rand.Read(secret) // it never fails
 	r.token = hex.EncodeToString(secret)
-	j.TokenHash = tokenHash(r.token)
-	return nil, nil
+	return job.Record{TokenHash: tokenHash(r.token)}
 }
 
 // placing bounds how long copying a job into a VM, or starting it, may take, with all
@@ -291,10 +300,11 @@ func (e *Executor) placing(ctx context.Context, m job.Manifest) (context.Context
 
 // setStarts is stored before the task is started: from then on there may be output to
 // collect.
-func setStarts(_ *run, j *job.Job) {
+func setStarts(_ *run, j *job.Job) job.Record {
 	if j.StartedAt.IsZero() {
 		j.StartedAt = now()
 	}
+	return job.Record{}
 }
 
 // start starts the task. A job that was cancelled meanwhile never becomes running; its

@@ -67,7 +67,7 @@ func (s mortalStore) Insert(ctx context.Context, j job.Job, key string, within j
 	return got, created, err
 }
 
-func (s mortalStore) Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
+func (s mortalStore) Update(ctx context.Context, id string, change func(*job.Job) (job.Record, error)) (job.Job, error) {
 	return have(s.m, func() (job.Job, error) { return s.Store.Update(ctx, id, change) })
 }
 

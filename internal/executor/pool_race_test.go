@@ -19,21 +19,21 @@ type claimsFirst struct {
 	came  chan error
 }
 
-func (s *claimsFirst) Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
+func (s *claimsFirst) Update(ctx context.Context, id string, change func(*job.Job) (job.Record, error)) (job.Job, error) {
 	givesUp := false
 	if id == s.maker.Load() {
-		_, _ = s.JobStore.Update(ctx, id, func(j *job.Job) ([]job.Event, error) { // changes nothing
+		_, _ = s.JobStore.Update(ctx, id, func(j *job.Job) (job.Record, error) { // changes nothing
 			_, err := change(j)
 			givesUp = err == nil && j.Member.State == job.MemberDoomed
-			return nil, errors.New("only looked")
+			return job.Record{}, errors.New("only looked")
 		})
 	}
 	if !givesUp || !s.maker.CompareAndSwap(id, "") {
 		return s.JobStore.Update(ctx, id, change)
 	}
-	claim := func(j *job.Job) ([]job.Event, error) {
+	claim := func(j *job.Job) (job.Record, error) {
 		j.Member.Become(job.MemberClaimed, time.Now())
-		return nil, nil
+		return job.Record{}, nil
 	}
 	if j, err := s.JobStore.Update(ctx, id, claim); err != nil {
 		return j, err

@@ -267,9 +267,9 @@ func TestPool_MemberGivenUpAsItGetsReadyIsDestroyed(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.stop()
-	_, err = r.store.Update(context.Background(), p.Members[0].Maker, func(j *job.Job) ([]job.Event, error) {
+	_, err = r.store.Update(context.Background(), p.Members[0].Maker, func(j *job.Job) (job.Record, error) {
 		j.Member.Become(job.MemberDoomed, time.Now())
-		return nil, nil
+		return job.Record{}, nil
 	})
 	if err != nil {
 		t.Fatal(err)

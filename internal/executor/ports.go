@@ -129,15 +129,15 @@ type JobStore interface {
 	// job.ErrNotFound if there is none, as for the empty key.
 	Submitted(ctx context.Context, key string) (job.Job, error)
 	// Update changes one job in a transaction: change gets the stored job, edits it and
-	// returns the events to record. An error from change is returned unwrapped, and
+	// returns what to record with it. An error from change is returned unwrapped, and
 	// nothing is written. The manifest is never written. change may be called again,
 	// with the job as it is then: what its last call did counts. An open stream's counts
 	// are not in it, nor in what Update returns.
-	Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error)
+	Update(ctx context.Context, id string, change func(*job.Job) (job.Record, error)) (job.Job, error)
 	// UpdateSoon is Update for what need not be durable at once: it is written with the
 	// next change of any job, or soon. wait waits until it is, and returns what Update
 	// does.
-	UpdateSoon(id string, change func(*job.Job) ([]job.Event, error)) (wait func() (job.Job, error))
+	UpdateSoon(id string, change func(*job.Job) (job.Record, error)) (wait func() (job.Job, error))
 	// List returns a page of jobs, newest first.
 	List(ctx context.Context, f job.Filter) (job.Page, error)
 	// Activity returns what was submitted in the hours until now, of one principal's;

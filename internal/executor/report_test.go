@@ -37,7 +37,7 @@ type countingStore struct {
 	updates atomic.Int64
 }
 
-func (s *countingStore) Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
+func (s *countingStore) Update(ctx context.Context, id string, change func(*job.Job) (job.Record, error)) (job.Job, error) {
 	s.updates.Add(1)
 	return s.JobStore.Update(ctx, id, change)
 }

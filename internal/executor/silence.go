@@ -149,11 +149,11 @@ func (s *silence) hear(answered bool) {
 // save writes the row directly in the store: it is not news for watchers of the job.
 func (s *silence) save(ctx context.Context) {
 	now := s.now
-	_, err := s.e.o.Jobs.Update(ctx, s.id, func(j *job.Job) ([]job.Event, error) {
+	_, err := s.e.o.Jobs.Update(ctx, s.id, func(j *job.Job) (job.Record, error) {
 		if s.decided == (j.Outcome != nil) {
 			j.Silence = now
 		}
-		return nil, nil
+		return job.Record{}, nil
 	})
 	if err == nil {
 		s.saved = now

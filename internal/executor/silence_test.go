@@ -191,9 +191,9 @@ func TestFollow_EnginesThatDoNotOutliveALook(t *testing.T) {
 			r.stop()
 			fault(r, *j.VM)
 			if name == "silent" { // for long
-				if _, err := r.store.Update(t.Context(), j.ID, func(j *job.Job) ([]job.Event, error) {
+				if _, err := r.store.Update(t.Context(), j.ID, func(j *job.Job) (job.Record, error) {
 					j.Silence.Unseen = 2*time.Minute + 18*time.Second
-					return nil, nil
+					return job.Record{}, nil
 				}); err != nil {
 					t.Fatal(err)
 				}
@@ -262,9 +262,9 @@ func TestFollow_CallbacksDoNotOutliveTheTimeout(t *testing.T) {
 	r := newRig(t, 1)
 	j, _ := running(t, r)
 	r.stop()
-	if _, err := r.store.Update(t.Context(), j.ID, func(j *job.Job) ([]job.Event, error) {
+	if _, err := r.store.Update(t.Context(), j.ID, func(j *job.Job) (job.Record, error) {
 		j.Silence = job.Silence{Unseen: 2 * time.Hour, Heard: 2*time.Hour - time.Second}
-		return nil, nil
+		return job.Record{}, nil
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -12,18 +12,23 @@ import (
 // update changes a job in the store and wakes its watchers. The job's texts are stored
 // as they may be shown: without secrets, and bounded.
 func (e *Executor) update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
-	var events []job.Event
-	j, err := e.o.Jobs.Update(ctx, id, e.maskAndNotify(change, &events))
-	return e.updated(j, events, err)
+	return e.updateWith(ctx, id, job.EventsOnly(change))
+}
+
+// updateWith is update for a change that has more than events recorded with it.
+func (e *Executor) updateWith(ctx context.Context, id string, change func(*job.Job) (job.Record, error)) (job.Job, error) {
+	var record job.Record
+	j, err := e.o.Jobs.Update(ctx, id, e.maskAndNotify(change, &record))
+	return e.updated(j, record, err)
 }
 
 // updateSoon is update for what need not be durable at once, and does not wait for it.
 func (e *Executor) updateSoon(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) {
-	var events []job.Event
-	wait := e.o.Jobs.UpdateSoon(id, e.maskAndNotify(change, &events))
+	var record job.Record
+	wait := e.o.Jobs.UpdateSoon(id, e.maskAndNotify(job.EventsOnly(change), &record))
 	e.work.Go(func() {
 		j, err := wait()
-		if _, err = e.updated(j, events, err); err != nil { // it may be the database that was away
+		if _, err = e.updated(j, record, err); err != nil { // it may be the database that was away
 			_, err = e.update(ctx, id, change)
 		}
 		if err != nil {
@@ -32,53 +37,52 @@ func (e *Executor) updateSoon(ctx context.Context, id string, change func(*job.J
 	})
 }
 
-// maskAndNotify is a change after which the job's texts are as they may be shown. It stores the
-// change's events.
-func (e *Executor) maskAndNotify(change func(*job.Job) ([]job.Event, error), events *[]job.Event) func(*job.Job) ([]job.Event, error) {
-	return func(j *job.Job) ([]job.Event, error) {
+// maskAndNotify is a change after which the job's texts are as they may be shown, and that
+// has the messages about its end recorded. What it has recorded is in record, too.
+func (e *Executor) maskAndNotify(change func(*job.Job) (job.Record, error), record *job.Record) func(*job.Job) (job.Record, error) {
+	return func(j *job.Job) (job.Record, error) {
 		undecided, ended := j.Outcome == nil, j.Status.Terminal()
-		j.DroppedWebhooks, j.Postponed = nil, nil
 		made, err := change(j)
-		if *events = made; err != nil {
-			return nil, err
+		if err != nil {
+			return job.Record{}, err
 		}
-		j.Outbox = nil
 		if !ended && j.Status.Terminal() {
-			j.Outbox = e.ending(*j)
+			made.Outbox = e.ending(*j)
 		}
-		for _, w := range j.Outbox {
+		for _, w := range made.Outbox {
 			j.SetDelivery(job.Delivery{ID: w.ID, To: w.Host(), State: job.DeliveryPending, At: w.CreatedAt})
 		}
 		c := e.captureOf(*j)
-		for i := range made {
-			made[i].Text = c.Shown(made[i].Text)
+		for i := range made.Events {
+			made.Events[i].Text = c.Shown(made.Events[i].Text)
 		}
 		j.Progress = c.Shown(j.Progress)
 		if undecided && j.Outcome != nil {
 			j.Outcome.Error = c.Shown(j.Outcome.Error)
 		}
+		*record = made
 		return made, nil
 	}
 }
 
 // updated wakes the watchers of a job that was changed.
-func (e *Executor) updated(j job.Job, events []job.Event, err error) (job.Job, error) {
+func (e *Executor) updated(j job.Job, record job.Record, err error) (job.Job, error) {
 	if errors.Is(err, job.ErrDetach) {
 		signal(e.leaseDoubted)
 	}
 	if err != nil {
 		return j, err
 	}
-	if len(events) > 0 {
-		e.o.Observer(job.JobChange{Job: j, Events: events})
+	if len(record.Events) > 0 {
+		e.o.Observer(job.JobChange{Job: j, Events: record.Events})
 	}
 	status := func(e job.Event) bool { return e.Kind == job.EventStatus }
-	if j.Done() || slices.ContainsFunc(events, status) {
+	if j.Done() || slices.ContainsFunc(record.Events, status) {
 		e.changed(j.ID)
 	} else {
 		e.changedSoon(j.ID)
 	}
-	if len(j.Outbox) > 0 {
+	if len(record.Outbox) > 0 {
 		e.undelivered.Store(true)
 		signal(e.notices)
 	}

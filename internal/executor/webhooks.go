@@ -172,14 +172,15 @@ func (e *Executor) notify(ctx context.Context, w job.Webhook) error {
 		d.NextAt = next
 		log.Warn("webhook failed again", "err", r.Err)
 	}
-	_, err = e.update(ctx, w.JobID, func(j *job.Job) ([]job.Event, error) {
+	record := job.Record{Events: events}
+	if d.State == job.DeliveryPending {
+		record.Postponed = []job.Webhook{{ID: w.ID, NextAt: next}}
+	} else {
+		record.Dropped = []string{w.ID}
+	}
+	_, err = e.updateWith(ctx, w.JobID, func(j *job.Job) (job.Record, error) {
 		j.SetDelivery(d)
-		if d.State == job.DeliveryPending {
-			j.Postponed = []job.Webhook{{ID: w.ID, NextAt: next}}
-		} else {
-			j.DroppedWebhooks = []string{w.ID}
-		}
-		return events, nil
+		return record, nil
 	})
 	if errors.Is(err, job.ErrNotFound) && d.State != job.DeliveryPending { // it was deleted
 		err = e.o.Outbox.DropWebhook(ctx, w.ID)

@@ -24,7 +24,7 @@ func (s countedStore) Insert(ctx context.Context, j job.Job, key string, within 
 	return s.Store.Insert(ctx, j, key, within)
 }
 
-func (s countedStore) Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
+func (s countedStore) Update(ctx context.Context, id string, change func(*job.Job) (job.Record, error)) (job.Job, error) {
 	s.writes.Add(1)
 	return s.Store.Update(ctx, id, change)
 }
@@ -99,7 +99,7 @@ type steppedStore struct {
 	soon *atomic.Int64
 }
 
-func (s steppedStore) UpdateSoon(id string, change func(*job.Job) ([]job.Event, error)) func() (job.Job, error) {
+func (s steppedStore) UpdateSoon(id string, change func(*job.Job) (job.Record, error)) func() (job.Job, error) {
 	s.soon.Add(1)
 	return s.Store.UpdateSoon(id, change)
 }

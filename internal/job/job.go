@@ -71,23 +71,30 @@ type Job struct {
 	BootID  string  `json:"boot_id,omitempty"` // the boot of its VM the task runs under; empty: unknown
 	Silence Silence `json:"silence,omitzero"`
 
-	// Outbox are messages to be recorded together with a change of the job, and TokenHash
-	// is the hex sha256 of its new callback token; empty: it stays.
-	Outbox    []Webhook `json:"-"`
-	TokenHash string    `json:"-"`
-
-	// Webhooks are the messages about its end, and how far each has come. DroppedWebhooks are the
-	// IDs of those to be removed from the ones to deliver, together with a change of the job.
-	Webhooks        []Delivery `json:"webhooks,omitempty"`
-	DroppedWebhooks []string   `json:"-"`
-	// Postponed are those that are due at another time.
-	Postponed []Webhook `json:"-"`
+	Webhooks []Delivery `json:"webhooks,omitempty"` // the messages about its end, and how far each has come
 
 	Stdin     InputInfo  `json:"stdin,omitzero"`
 	Stdout    OutputInfo `json:"stdout"`
 	Stderr    OutputInfo `json:"stderr"`
 	Artifacts []Artifact `json:"artifacts,omitempty"` // kept files; known when the status is terminal
 	SkippedArtifacts
+}
+
+// Record is what is recorded together with a change of a job.
+type Record struct {
+	Events    []Event
+	Outbox    []Webhook // messages to be delivered
+	Dropped   []string  // the IDs of messages that are not to be delivered any more
+	Postponed []Webhook // messages that are due at their NextAt now
+	TokenHash string    // the hex sha256 of the job's new callback token; empty: it keeps its own
+}
+
+// EventsOnly is a change that has nothing but events recorded with it.
+func EventsOnly(change func(*Job) ([]Event, error)) func(*Job) (Record, error) {
+	return func(j *Job) (Record, error) {
+		events, err := change(j)
+		return Record{Events: events}, err
+	}
 }
 
 // Kind says what a job is for.

@@ -54,9 +54,9 @@ func life(b *testing.B, s *Store) {
 	must(s.Manifest(ctx, j.ID))
 	must(s.Update(ctx, j.ID, newToken("hash")))
 	for n := range 10 {
-		must(s.Update(ctx, j.ID, func(j *job.Job) ([]job.Event, error) {
+		must(s.Update(ctx, j.ID, func(j *job.Job) (job.Record, error) {
 			j.Phase = fmt.Sprint("phase ", n)
-			return []job.Event{{Kind: job.EventPhaseStarted, Phase: j.Phase}}, nil
+			return job.Record{Events: []job.Event{{Kind: job.EventPhaseStarted, Phase: j.Phase}}}, nil
 		}))
 		must(s.Job(ctx, j.ID))
 	}

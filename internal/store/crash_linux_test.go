@@ -76,9 +76,9 @@ func writeUntilKilled(dir string) error {
 		}
 		var seen int64
 		for n := 1; n <= 20; n++ {
-			_, err := s.Update(ctx, j.ID, func(j *job.Job) ([]job.Event, error) {
+			_, err := s.Update(ctx, j.ID, func(j *job.Job) (job.Record, error) {
 				j.Progress += "x"
-				return []job.Event{{Kind: job.EventProgress, Text: j.Progress}}, nil
+				return job.Record{Events: []job.Event{{Kind: job.EventProgress, Text: j.Progress}}}, nil
 			})
 			if err != nil {
 				return err
@@ -237,8 +237,8 @@ func fillTheDisk(dir string) error {
 		says  string
 	}{
 		{func() error {
-			_, err := s.Update(ctx, j.ID, func(*job.Job) ([]job.Event, error) {
-				return []job.Event{{Kind: job.EventProgress, Text: strings.Repeat("x", job.MaxText)}}, nil
+			_, err := s.Update(ctx, j.ID, func(*job.Job) (job.Record, error) {
+				return job.Record{Events: []job.Event{{Kind: job.EventProgress, Text: strings.Repeat("x", job.MaxText)}}}, nil
 			})
 			if err == nil {
 				events++

@@ -146,7 +146,7 @@ func TestTake_NoMoreThanTheInstallationMay(t *testing.T) {
 	}
 }
 
-func begin(j *job.Job) ([]job.Event, error) { return nil, j.Become(job.Provisioning) }
+func begin(j *job.Job) (job.Record, error) { return job.Record{}, j.Become(job.Provisioning) }
 
 func TestBury_FreesJobsAndLocksAndStopsEveryWrite(t *testing.T) {
 	s := members(t, 2, Options{})
@@ -154,7 +154,7 @@ func TestBury_FreesJobsAndLocksAndStopsEveryWrite(t *testing.T) {
 	held := insert(t, dead, newJob("held"))
 	foreign := insert(t, other, newJob("another's"))
 	takes(t, dead, held.ID)
-	update(t, dead, held.ID, begin)
+	updateWith(t, dead, held.ID, begin)
 	lock := func(s *Store, loose bool) bool {
 		t.Helper()
 		taken, _, err := s.Lock(t.Context(), "a lock", "held", loose)

@@ -34,10 +34,10 @@ func TestForget_RemovesOldEndedJobsWithTheirFiles(t *testing.T) {
 		if ended.IsZero() {
 			return
 		}
-		_, err := s.Update(ctx, id, func(j *job.Job) ([]job.Event, error) {
+		_, err := s.Update(ctx, id, func(j *job.Job) (job.Record, error) {
 			j.VM.State = state
 			j.Decide(job.Outcome{Status: job.Failed, Reason: job.ReasonInternal, At: ended})
-			return []job.Event{{Kind: job.EventDecided}}, j.Finish(ended)
+			return job.Record{Events: []job.Event{{Kind: job.EventDecided}}}, j.Finish(ended)
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -53,14 +53,14 @@ func (s *Store) Job(ctx context.Context, id string) (job.Job, error) {
 // SealOutput writes the rest, and the job that change gets and Update returns has them of
 // sealed streams only. change must not call the store: it runs in the
 // store's only writer, and may run again, with the job as it is then.
-func (s *Store) Update(ctx context.Context, id string, change func(*job.Job) ([]job.Event, error)) (job.Job, error) {
+func (s *Store) Update(ctx context.Context, id string, change func(*job.Job) (job.Record, error)) (job.Job, error) {
 	u := s.newUpdate(id, change)
 	return u.result(s.transaction(ctx, func(tx *tx) error { return u.run(ctx, tx) }))
 }
 
 // UpdateSoon is Update for what need not be durable at once: it is written with the next
 // change of any job, or soon. wait waits until it is, and returns what Update does.
-func (s *Store) UpdateSoon(id string, change func(*job.Job) ([]job.Event, error)) (wait func() (job.Job, error)) {
+func (s *Store) UpdateSoon(id string, change func(*job.Job) (job.Record, error)) (wait func() (job.Job, error)) {
 	u := s.newUpdate(id, change)
 	written := s.lingering(func(tx *tx) error { return u.run(context.Background(), tx) })
 	return func() (job.Job, error) { return u.result(written()) }
@@ -70,12 +70,12 @@ func (s *Store) UpdateSoon(id string, change func(*job.Job) ([]job.Event, error)
 type updating struct {
 	s       *Store
 	id      string
-	change  func(*job.Job) ([]job.Event, error)
+	change  func(*job.Job) (job.Record, error)
 	job     job.Job // as it is after it
 	refused error   // change's own error, returned as it is
 }
 
-func (s *Store) newUpdate(id string, change func(*job.Job) ([]job.Event, error)) *updating {
+func (s *Store) newUpdate(id string, change func(*job.Job) (job.Record, error)) *updating {
 	return &updating{s: s, id: id, change: change}
 }
 
@@ -96,7 +96,7 @@ func (u *updating) run(ctx context.Context, tx *tx) error {
 	if err != nil {
 		return err
 	}
-	events, err := u.change(&j)
+	record, err := u.change(&j)
 	if err != nil {
 		u.refused = err
 		return err
@@ -108,7 +108,7 @@ func (u *updating) run(ctx context.Context, tx *tx) error {
 		return err
 	}
 	u.job = j
-	return updateRow(tx, written, j, events)
+	return updateRow(tx, written, j, record)
 }
 
 // result is what Update returns, for the error of its transaction.
@@ -170,13 +170,14 @@ func follows(status job.Status, vm job.VMState, j job.Job) error {
 	return nil
 }
 
-// updateRow writes a job. before are its columns as they are; nil: not known.
-func updateRow(tx *tx, before []any, j job.Job, events []job.Event) error {
+// updateRow writes a job, and what is recorded with it. before are its columns as they
+// are; nil: not known.
+func updateRow(tx *tx, before []any, j job.Job, record job.Record) error {
 	doc, err := json.Marshal(document{Job: j})
 	if err != nil {
 		return err
 	}
-	tx.changed(j, events)
+	tx.changed(j, record.Events)
 	now := columns(j)
 	switch {
 	case j.Done(): // nobody works on it any more
@@ -192,17 +193,17 @@ func updateRow(tx *tx, before []any, j job.Job, events []job.Event) error {
 	default:
 		tx.post(`UPDATE jobs SET `+setColumns+`, doc = ? WHERE id = ?`, append(now, string(doc), j.ID)...)
 	}
-	if j.TokenHash != "" {
-		tx.post(`UPDATE jobs SET token_hash = ? WHERE id = ?`, j.TokenHash, j.ID)
+	if record.TokenHash != "" {
+		tx.post(`UPDATE jobs SET token_hash = ? WHERE id = ?`, record.TokenHash, j.ID)
 	}
-	for _, e := range events {
+	for _, e := range record.Events {
 		if e.At.IsZero() {
 			e.At = time.Now()
 		}
 		tx.post(`INSERT INTO job_events (job_id, at, kind, phase, text) VALUES (?, ?, ?, ?, ?)`,
 			j.ID, timeText(e.At), e.Kind, e.Phase, job.Bounded(e.Text))
 	}
-	return changeWebhooks(tx, j)
+	return changeWebhooks(tx, record)
 }
 
 const setColumns = `status = ?, done = ?, waiting = ?, member = ?, vm_job = ?, vm_state = ?, completed_at = ?, reason = ?, started_at = ?`

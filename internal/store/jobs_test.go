@@ -48,7 +48,7 @@ func TestInsert_SameKeyReturnsTheFirstJob(t *testing.T) {
 	if _, isNew, err := s.Insert(t.Context(), first, "key", job.Limits{}); err != nil || !isNew {
 		t.Fatal(isNew, err)
 	}
-	update(t, s, first.ID, newToken("h1"))
+	updateWith(t, s, first.ID, newToken("h1"))
 	got, isNew, err := s.Insert(t.Context(), second, "key", job.Limits{})
 	if err != nil || isNew {
 		t.Fatal(isNew, err)
@@ -184,9 +184,9 @@ func TestUpdate_ErrorOfChangeComesBackAndNothingIsWritten(t *testing.T) {
 	s := newStore(t)
 	before := insert(t, s, newJob("echo"))
 	mine := errors.New("mine")
-	_, err := s.Update(t.Context(), before.ID, func(j *job.Job) ([]job.Event, error) {
+	_, err := s.Update(t.Context(), before.ID, func(j *job.Job) (job.Record, error) {
 		j.Status, j.Progress = job.Provisioning, "changed"
-		return []job.Event{{Kind: job.EventWarning, Text: "written?"}}, mine
+		return job.Record{Events: []job.Event{{Kind: job.EventWarning, Text: "written?"}}}, mine
 	})
 	if err != mine { //nolint:errorlint // it must come back as it is
 		t.Errorf("got %v", err)
@@ -206,11 +206,11 @@ func TestUpdate_PanicOfChangeLeavesTheStoreUsable(t *testing.T) {
 	id := insert(t, s, newJob("echo")).ID
 	func() {
 		defer func() { _ = recover() }()
-		_, _ = s.Update(t.Context(), id, func(*job.Job) ([]job.Event, error) { panic("bug") })
+		_, _ = s.Update(t.Context(), id, func(*job.Job) (job.Record, error) { panic("bug") })
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if _, err := s.Update(ctx, id, func(*job.Job) ([]job.Event, error) { return nil, nil }); err != nil {
+	if _, err := s.Update(ctx, id, func(*job.Job) (job.Record, error) { return job.Record{}, nil }); err != nil {
 		t.Error(err)
 	}
 }
@@ -242,9 +242,9 @@ func TestUpdate_AllowsOnlyWhatTheTableAllows(t *testing.T) {
 				j := newJob("echo")
 				j.Status = from
 				insert(t, s, j)
-				_, err := s.Update(t.Context(), j.ID, func(j *job.Job) ([]job.Event, error) {
+				_, err := s.Update(t.Context(), j.ID, func(j *job.Job) (job.Record, error) {
 					j.Status = to
-					return nil, nil
+					return job.Record{}, nil
 				})
 				want := from == to || from.CanBecome(to)
 				if (err == nil) != want || (err != nil && !errors.Is(err, ErrForbidden)) {
@@ -272,9 +272,9 @@ func TestUpdate_AllowsOnlyWhatTheTableOfVMsAllows(t *testing.T) {
 			j := newJob("echo")
 			j.VM = in(from)
 			insert(t, s, j)
-			_, err := s.Update(t.Context(), j.ID, func(j *job.Job) ([]job.Event, error) {
+			_, err := s.Update(t.Context(), j.ID, func(j *job.Job) (job.Record, error) {
 				j.VM = in(to)
-				return nil, nil
+				return job.Record{}, nil
 			})
 			want := from == to || from.CanBecome(to)
 			if (err == nil) != want || err != nil && !errors.Is(err, ErrForbidden) {
@@ -293,11 +293,11 @@ func TestUpdate_LearnsLaterHowAKilledTaskEnded(t *testing.T) {
 	id := insert(t, s, newJob("echo")).ID
 	killed := job.Outcome{Status: job.Failed, Reason: job.ReasonKilled, Error: "Killed by user", At: at}
 	learn := func(code int, text string) error {
-		_, err := s.Update(t.Context(), id, func(j *job.Job) ([]job.Event, error) {
+		_, err := s.Update(t.Context(), id, func(j *job.Job) (job.Record, error) {
 			o := killed
 			o.ExitCode, o.Duration, o.Error = &code, time.Second, text
 			j.Outcome = &o
-			return nil, nil
+			return job.Record{}, nil
 		})
 		return err
 	}
@@ -348,9 +348,9 @@ func TestUpdate_DecidedOutcomeNeverChanges(t *testing.T) {
 				j.Decide(o)
 				return nil, nil
 			})
-			_, err := s.Update(t.Context(), id, func(j *job.Job) ([]job.Event, error) {
+			_, err := s.Update(t.Context(), id, func(j *job.Job) (job.Record, error) {
 				tt.change(j)
-				return nil, nil
+				return job.Record{}, nil
 			})
 			if tt.refused != errors.Is(err, ErrForbidden) {
 				t.Errorf("refused %v, got %v", tt.refused, err)
@@ -460,17 +460,14 @@ func TestEvents_TextIsBounded(t *testing.T) {
 }
 
 // newToken is a change that gives a job a callback token.
-func newToken(hash string) func(*job.Job) ([]job.Event, error) {
-	return func(j *job.Job) ([]job.Event, error) {
-		j.TokenHash = hash
-		return nil, nil
-	}
+func newToken(hash string) func(*job.Job) (job.Record, error) {
+	return func(*job.Job) (job.Record, error) { return job.Record{TokenHash: hash}, nil }
 }
 
 func TestTokenHash_IsReplaced(t *testing.T) {
 	s := newStore(t)
 	id := insert(t, s, newJob("echo")).ID
-	update(t, s, id, newToken("new"))
+	updateWith(t, s, id, newToken("new"))
 	update(t, s, id, func(j *job.Job) ([]job.Event, error) { // it stays
 		j.Progress = "later"
 		return nil, nil

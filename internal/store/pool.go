@@ -138,7 +138,7 @@ func (s *Store) Claim(ctx context.Context, id, pool string, choose func(j *job.J
 			if err := follows(status, vm, j); err != nil {
 				return err
 			}
-			if err := errors.Join(updateRow(tx, nil, maker, nil), updateRow(tx, nil, j, events)); err != nil {
+			if err := errors.Join(updateRow(tx, nil, maker, job.Record{}), updateRow(tx, nil, j, job.Record{Events: events})); err != nil {
 				return err
 			}
 		}

@@ -79,7 +79,7 @@ func TestMembers_AreThoseNotGone(t *testing.T) {
 		j.VM.State = job.VMDestroyed
 		return nil, nil
 	}
-	if _, err := s.Update(ctx, failed.ID, gone); err != nil {
+	if _, err := s.Update(ctx, failed.ID, job.EventsOnly(gone)); err != nil {
 		t.Fatal(err)
 	}
 	ids := func() (ids []string) {
@@ -95,13 +95,13 @@ func TestMembers_AreThoseNotGone(t *testing.T) {
 	if diff := cmp.Diff([]string{warm.ID, failed.ID}, ids()); diff != "" {
 		t.Errorf("one that could not be made is to be learned of: %s", diff)
 	}
-	if _, err := s.Update(ctx, failed.ID, func(j *job.Job) ([]job.Event, error) {
+	if _, err := s.Update(ctx, failed.ID, func(j *job.Job) (job.Record, error) {
 		j.Member.State = job.MemberDoomed
-		return nil, nil
+		return job.Record{}, nil
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Update(ctx, warm.ID, gone); err != nil {
+	if _, err := s.Update(ctx, warm.ID, job.EventsOnly(gone)); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string(nil), ids()); diff != "" {

@@ -192,7 +192,7 @@ func TestPostgres_ConnectionLostInACommit(t *testing.T) {
 				callers.Go(func() {
 					if n%5 == 0 {
 						refused := errors.New("refused")
-						if _, err := s.Update(context.Background(), id, func(*job.Job) ([]job.Event, error) { return nil, refused }); !errors.Is(err, refused) {
+						if _, err := s.Update(context.Background(), id, func(*job.Job) (job.Record, error) { return job.Record{}, refused }); !errors.Is(err, refused) {
 							t.Errorf("a refused change: %v", err)
 						}
 						return
@@ -221,7 +221,7 @@ func TestPostgres_CommitOfUnknownFate(t *testing.T) {
 	c := &cutting{dialect: s.dialect, forgets: true}
 	s.dialect, s.write.runner, s.patience = c, cuttingRunner{s.write.runner, s.write.conn, c}, 50*time.Millisecond
 	c.after.Store(1)
-	if _, err := s.Update(t.Context(), id, count); err == nil || !strings.Contains(err.Error(), "unknown") {
+	if _, err := s.Update(t.Context(), id, job.EventsOnly(count)); err == nil || !strings.Contains(err.Error(), "unknown") {
 		t.Errorf("got %v", err)
 	}
 	checkCount(t, s, id, 1)
@@ -293,7 +293,7 @@ func TestPostgres_Deadlock(t *testing.T) {
 					})
 					events, err := count(&j)
 					if err == nil {
-						err = updateRow(tx, nil, j, events)
+						err = updateRow(tx, nil, j, job.Record{Events: events})
 					}
 					if err != nil {
 						return err
@@ -329,7 +329,7 @@ func TestPostgres_Away(t *testing.T) {
 	server.Stop()
 	s.patience = 200 * time.Millisecond
 	_, readErr := s.Job(t.Context(), id)
-	_, writeErr := s.Update(t.Context(), id, count)
+	_, writeErr := s.Update(t.Context(), id, job.EventsOnly(count))
 	for _, err := range []error{readErr, writeErr} {
 		for _, want := range []string{"PostgreSQL database test_1 at ", "LINUS_DATABASE_URL", "tried "} {
 			if err == nil || !strings.Contains(err.Error(), want) {
@@ -340,7 +340,7 @@ func TestPostgres_Away(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	s.patience = time.Hour
-	if _, err := s.Update(ctx, id, count); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := s.Update(ctx, id, job.EventsOnly(count)); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a caller without patience: %v", err)
 	}
 	said := fmt.Sprint(readErr, writeErr, log.String())
@@ -512,10 +512,10 @@ func TestPostgres_BuryAnEngineInATransaction(t *testing.T) {
 	late := make(chan error, 1)
 	var once sync.Once
 	go func() {
-		_, err := dead.Update(context.Background(), j.ID, func(j *job.Job) ([]job.Event, error) {
+		_, err := dead.Update(context.Background(), j.ID, func(j *job.Job) (job.Record, error) {
 			once.Do(func() { close(stopped) })
 			<-goOn
-			return nil, j.Become(job.Provisioning)
+			return job.Record{}, j.Become(job.Provisioning)
 		})
 		late <- err
 	}()

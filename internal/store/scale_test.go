@@ -60,9 +60,9 @@ func used(t testing.TB, s *Store) {
 		note(s.AppendOutput(ctx, j.ID, stream, 0, []byte("x")))
 		note(sealOutput(ctx, s, j.ID, stream, 1, nil))
 	}
-	note(s.Update(ctx, j.ID, func(j *job.Job) ([]job.Event, error) {
+	note(s.Update(ctx, j.ID, func(j *job.Job) (job.Record, error) {
 		j.Decide(job.Outcome{Status: job.Failed, At: at})
-		return []job.Event{{Kind: job.EventDecided}}, j.Finish(at)
+		return job.Record{Events: []job.Event{{Kind: job.EventDecided}}}, j.Finish(at)
 	}))
 	note(s.Forget(ctx, at.Add(time.Hour)))
 	for _, err := range errs {
@@ -84,10 +84,10 @@ func usedPool(ctx context.Context, s *Store, note func(any, error)) {
 	note(s.Members(ctx))
 	_, _, _, err := s.Claim(ctx, claimer.ID, p.Name, func(*job.Job, []job.Job) (int, []job.Event) { return -1, nil })
 	note(nil, err)
-	note(s.Update(ctx, maker.ID, func(j *job.Job) ([]job.Event, error) {
+	note(s.Update(ctx, maker.ID, func(j *job.Job) (job.Record, error) {
 		j.Member.State = job.MemberDoomed
 		j.Decide(job.Outcome{Status: job.Failed, At: at})
-		return nil, j.Finish(at)
+		return job.Record{}, j.Finish(at)
 	}))
 	note(nil, s.DeletePool(ctx, p.Name))
 }
@@ -97,9 +97,8 @@ func usedWebhook(ctx context.Context, s *Store, note func(any, error)) {
 	_, _, err := s.Insert(ctx, j, "", job.Limits{})
 	note(nil, err)
 	w := job.Webhook{ID: "msg-" + j.ID, JobID: j.ID, NextAt: at}
-	note(s.Update(ctx, j.ID, func(j *job.Job) ([]job.Event, error) {
-		j.Outbox = []job.Webhook{w}
-		return nil, nil
+	note(s.Update(ctx, j.ID, func(j *job.Job) (job.Record, error) {
+		return job.Record{Outbox: []job.Webhook{w}}, nil
 	}))
 	note(s.Webhooks(ctx, 10))
 	note(s.TakeWebhook(ctx, w, at))

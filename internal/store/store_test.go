@@ -86,6 +86,11 @@ func insert(t testing.TB, s *Store, j job.Job) job.Job {
 
 func update(t testing.TB, s *Store, id string, change func(*job.Job) ([]job.Event, error)) job.Job {
 	t.Helper()
+	return updateWith(t, s, id, job.EventsOnly(change))
+}
+
+func updateWith(t testing.TB, s *Store, id string, change func(*job.Job) (job.Record, error)) job.Job {
+	t.Helper()
 	j, err := s.Update(context.Background(), id, change)
 	if err != nil {
 		t.Fatal(err)
@@ -285,8 +290,8 @@ func notFound(s *Store, id string) map[string]error {
 	errs := map[string]error{}
 	_, errs["Job"] = s.Job(ctx, id)
 	_, errs["Manifest"] = s.Manifest(ctx, id)
-	_, errs["Update"] = s.Update(ctx, id, func(*job.Job) ([]job.Event, error) {
-		return nil, fmt.Errorf("change was called")
+	_, errs["Update"] = s.Update(ctx, id, func(*job.Job) (job.Record, error) {
+		return job.Record{}, fmt.Errorf("change was called")
 	})
 	_, errs["Events"] = s.Events(ctx, id, 0)
 	_, errs["TokenHash"] = s.TokenHash(ctx, id)

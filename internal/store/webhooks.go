@@ -9,15 +9,15 @@ import (
 	"linus/internal/job"
 )
 
-// changeWebhooks records and removes messages with the change of their job.
-func changeWebhooks(tx *tx, j job.Job) error {
-	for _, id := range j.DroppedWebhooks {
+// changeWebhooks records and removes messages with a change of their job.
+func changeWebhooks(tx *tx, r job.Record) error {
+	for _, id := range r.Dropped {
 		tx.post(`DELETE FROM webhooks WHERE id = ?`, id)
 	}
-	for _, w := range j.Postponed {
+	for _, w := range r.Postponed {
 		tx.post(`UPDATE webhooks SET next_at = ? WHERE id = ?`, timeText(w.NextAt), w.ID)
 	}
-	for _, w := range j.Outbox {
+	for _, w := range r.Outbox {
 		doc, err := json.Marshal(w)
 		if err != nil {
 			return err

@@ -12,12 +12,11 @@ func TestWebhooks_AreTakenOnce(t *testing.T) {
 	s := openStore(t, Options{Dir: t.TempDir()})
 	j := insert(t, s, newJob("x"))
 	at := time.Now().UTC().Truncate(time.Millisecond)
-	_, err := s.Update(t.Context(), j.ID, func(j *job.Job) ([]job.Event, error) {
-		j.Outbox = []job.Webhook{
+	_, err := s.Update(t.Context(), j.ID, func(j *job.Job) (job.Record, error) {
+		return job.Record{Outbox: []job.Webhook{
 			{ID: "later", JobID: j.ID, Body: []byte(`{}`), CreatedAt: at, NextAt: at.Add(time.Hour)},
 			{ID: "now", JobID: j.ID, URL: "https://ci.example/", Private: true, Body: []byte(`{"a":1}`), CreatedAt: at, NextAt: at},
-		}
-		return nil, nil
+		}}, nil
 	})
 	if err != nil {
 		t.Fatal(err)
