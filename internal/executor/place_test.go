@@ -531,9 +531,14 @@ func TestPlace_HostCheckCountsPoolsOntoTheNodes(t *testing.T) {
 	r.untilPool("warm members", func(p job.PoolInfo) bool { return p.State == "ready" })
 	r.behave(paused(providertest.Behaviour{}), false)
 	r.tended()
+	still := func(p job.PoolInfo) bool { // the host's room may have been read before the pause
+		return strings.HasPrefix(p.State, "paused") && p.Count(job.MemberMaking) == 0
+	}
 	resize(4, 2)
+	r.untilPool("pause", still)
 	check("2 are warm", "")
 	resize(5, 2)
+	r.untilPool("pause", still)
 	check("2 are warm, and 1 too many is wanted", "1 "+full)
 	r.removePool()
 }
