@@ -74,7 +74,10 @@ func onPage(t *testing.T, h *host, url string) {
 	browsertest.Do(t, ctx, chromedp.EmulateViewport(600, 700))
 	says(fmt.Sprintf(`^(?!%d )\d+ \d+$`, before))
 	says(fmt.Sprintf(`^%d \d+$`, browsertest.Read(t, ctx, chromedp.Evaluate[int64](`document.querySelectorAll(".xterm-rows > div").length`))))
-	browsertest.Press(t, ctx, "\x03exit\r")
+	browsertest.Press(t, ctx, "\x03")
+	browsertest.Press(t, ctx, "echo o''ver\r") // what is typed before the loop has ended may be lost
+	says(`^over$`)
+	browsertest.Press(t, ctx, "exit\r")
 	browsertest.Shows(t, ctx, "#terminal-note", "The job has ended")
 
 	// A job's terminal: what was written before it was opened, what is typed, and Ctrl+C.

@@ -276,7 +276,7 @@ func TestCallbacks_NoneWhereForwardingIsRefused(t *testing.T) {
 	// And back, when it is allowed again.
 	r.inside.Set(sshtest.Faults{})
 	r.way(nowhere, job.CallbacksTunnel)
-	r.arrives("complete")
+	r.within("the completion", func() bool { return r.count("complete") > 0 }) // it may have come as soon as there was a way
 }
 
 func TestCallbacks_NoneWithoutAServer(t *testing.T) {
