@@ -116,7 +116,7 @@ scripts: bats ## bats, then shell
 	@$(MAKE) --no-print-directory shell
 
 bats: ## tests of the shell scripts
-	$(IN_MEMORY) bats --jobs 3 --no-parallelize-within-files --recursive scripts/test
+	$(IN_MEMORY) bash scripts/dev/bats.sh
 
 lint: ## golangci-lint (installed with go install when missing)
 	@command -v golangci-lint >/dev/null || go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0

@@ -3,6 +3,7 @@ package executor_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -125,7 +126,7 @@ func TestWatch_OnlyTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, looks := newWatchedRig(t)
 		do, release := hold(t, providertest.Task{})
-		r.behave(providertest.Behaviour{Task: do, Warning: "one more event", Destroys: []error{errors.New("not now")}}, true)
+		r.behave(providertest.Behaviour{Task: do, Warning: "one more event", Destroys: slices.Repeat([]error{errors.New("not now")}, 1000)}, true)
 		id := r.submit()
 		if events, j, err := r.Watch(within(t, time.Minute), id, job.OnlyEnd); err != nil || len(events) != 0 || j.Status != job.Running {
 			t.Errorf("%v, %s, %v while the task runs", events, j.Status, err)

@@ -258,9 +258,10 @@ until_says() { # <text>
 
 @test "a terminal gets another size, and what runs in it is told" {
   settings TTY=24x80 STDIN=open
-  # stty tells of the rows first, and of the columns by a second signal.
-  task 'trap "stty size" WINCH; echo on; sleep 300 & until [[ $(stty size) == "50 132" ]]; do wait; done
-    kill "$!"; read -r line; echo "<${line}>"'
+  # stty tells of the rows first, and of the columns by a second signal, which may come
+  # just before a shell begins to wait: it looks again and again.
+  task 'trap "told=yes" WINCH; echo on; until [[ ${told-} && $(stty size) == "50 132" ]]; do sleep 0.05; done
+    stty size; read -r line; echo "<${line}>"'
   start
   until_says on
   run bash "${runner}" resize 50x132
