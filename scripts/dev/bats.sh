@@ -14,7 +14,7 @@ mkdir -p -- "${record}"
 if "${all[@]}"; then
   exit 0
 fi
-failed=$(grep -hs '^failed ' "${record}"/* | wc -l || true)
+failed=$(cat -- "${record}"/* 2>/dev/null | grep -c '^failed ' || true)
 if ((failed < 1 || failed > 5)); then
   exit 1
 fi
