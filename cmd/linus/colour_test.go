@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 func TestColours_OnATerminalUnlessNoColorIsSet(t *testing.T) {
@@ -23,7 +24,7 @@ func TestColours_OnATerminalUnlessNoColorIsSet(t *testing.T) {
 }
 
 func TestColours_AreEquallyLongSoThatColumnsStay(t *testing.T) {
-	for _, word := range []string{"STATUS", "", string(job.Success), string(job.Failed), string(job.Pending), string(job.VMRunning), "-"} {
+	for _, word := range []string{"STATUS", "", string(job.Success), string(job.Failed), string(job.Pending), string(vm.Running), "-"} {
 		if got, want := len(colours(true).paint(word))-len(word), len("\x1b[39m\x1b[39m"); got != want {
 			t.Errorf("%q has codes of %d bytes, want %d", word, got, want)
 		}

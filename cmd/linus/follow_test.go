@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // history is a watcher of a job whose events are known; it answers two at a time.
@@ -67,7 +68,7 @@ func TestFollow_LinePerPhaseAndStep(t *testing.T) {
 
 func TestFollow_DoesNotWaitForAVMThatCannotBeDestroyedNow(t *testing.T) {
 	h := history{
-		job: job.Job{Status: job.Success, VM: &job.VM{State: job.VMCreated}},
+		job: job.Job{Status: job.Success, VM: &vm.VM{State: vm.Created}},
 		events: events(
 			job.Event{Kind: job.EventPhaseStarted, Phase: "destroy"},
 			job.Event{Kind: job.EventPhaseEnded, Phase: "destroy", Text: "host is down"},

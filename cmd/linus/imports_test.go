@@ -34,7 +34,7 @@ var adapters = []string{
 
 // arrows says for each package which of ours it may import, outside tests:
 //
-//	cmd -> daemon -> adapters -> job;  proxmox, guest -> remote, result, embed;  embed -> scripts
+//	cmd -> daemon -> adapters -> job -> vm;  proxmox, guest -> remote, result, embed;  embed -> scripts
 //
 // A new package needs a line here: that is the moment to think of its place.
 var arrows = map[string][]string{
@@ -63,6 +63,7 @@ var arrows = map[string][]string{
 
 	"internal/field":      {"internal/job"},
 	"internal/job":        {},
+	"internal/vm":         {},
 	"internal/manual":     {"embed"},
 	"internal/envfile":    {},
 	"internal/gate":       {},
@@ -108,7 +109,7 @@ var arrows = map[string][]string{
 }
 
 // leaves may be imported by every package: they import none of ours.
-var leaves = []string{"internal/envfile", "internal/lazyregexp", "internal/term"}
+var leaves = []string{"internal/envfile", "internal/lazyregexp", "internal/term", "internal/vm"}
 
 // testOnly are the packages that nothing but tests may import.
 var testOnly = []string{"internal/bench", "internal/browsertest", "internal/doctest", "internal/e2e", "internal/e2e/simulated", "internal/leaktest", "internal/loops", "internal/pgtest", "internal/providertest", "internal/sshtest", "internal/tlstest", "internal/verbtest"}
@@ -132,7 +133,7 @@ var onlyIn = map[string][]string{
 }
 
 // standardOnly are the packages that import nothing but the standard library.
-var standardOnly = []string{"internal/claude", "internal/envfile", "internal/job", "internal/result", "internal/secret", "internal/term"}
+var standardOnly = []string{"internal/claude", "internal/envfile", "internal/job", "internal/result", "internal/secret", "internal/term", "internal/vm"}
 
 func TestImports_GoOneWay(t *testing.T) {
 	packages := listPackages(t)

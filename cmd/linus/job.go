@@ -17,6 +17,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/term"
+	"linus/internal/vm"
 )
 
 func (a *app) jobCommand() *cobra.Command {
@@ -115,23 +116,23 @@ func deliveryText(d job.Delivery) string {
 	return oneLine(text, 600)
 }
 
-func vmID(vm *job.VM) string {
-	if vm.ID == 0 {
+func vmID(v *vm.VM) string {
+	if v.ID == 0 {
 		return ""
 	}
-	return fmt.Sprint(vm.ID)
+	return fmt.Sprint(v.ID)
 }
 
 // vmOrigin is the state of a job's VM and, unless it was created for it, where it came
 // from.
-func vmOrigin(vm *job.VM) string {
-	switch vm.Source {
-	case job.SourcePool:
-		return string(vm.State) + ", from a pool"
-	case job.SourceHibernated:
-		return string(vm.State) + ", hibernated in a pool"
+func vmOrigin(v *vm.VM) string {
+	switch v.Source {
+	case vm.FromPool:
+		return string(v.State) + ", from a pool"
+	case vm.FromHibernated:
+		return string(v.State) + ", hibernated in a pool"
 	}
-	return string(vm.State)
+	return string(v.State)
 }
 
 func (a *app) resultCommand() *cobra.Command {

@@ -13,6 +13,7 @@ import (
 
 	"linus/internal/daemon"
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 func (a *app) vmSSHCommand() *cobra.Command {
@@ -75,13 +76,13 @@ func (a *app) withLogin(ctx context.Context, ref string, show bool, start func(p
 }
 
 // login returns what it takes to log in to a VM.
-func (s *session) login(ctx context.Context, vm job.VM) daemon.Login {
-	l := daemon.Login{Config: s.config, VM: vm}
+func (s *session) login(ctx context.Context, v vm.VM) daemon.Login {
+	l := daemon.Login{Config: s.config, VM: v}
 	if !s.config.Clustered() {
 		return l
 	}
 	nodes, _ := s.Nodes(ctx) // without them, through the first entry
-	if at := slices.IndexFunc(nodes, func(n job.NodeInfo) bool { return n.Name == vm.Node }); at >= 0 {
+	if at := slices.IndexFunc(nodes, func(n job.NodeInfo) bool { return n.Name == v.Node }); at >= 0 {
 		l.Node = nodes[at]
 	}
 	return l
@@ -104,7 +105,7 @@ func (s *session) loginVM(ctx context.Context, ref string) (job.VMInfo, error) {
 			return info, err
 		case j.VM == nil || j.VM.ID == 0:
 			return info, fmt.Errorf("job %s has no VM: its status is %s", j.ID, j.Status)
-		case j.VM.State == job.VMDestroyed:
+		case j.VM.State == vm.Destroyed:
 			return info, fmt.Errorf("the VM of job %s is gone; --keep keeps the next one", j.ID)
 		}
 		info, err = s.VM(ctx, strconv.Itoa(j.VM.ID))
@@ -116,11 +117,11 @@ func (s *session) loginVM(ctx context.Context, ref string) (job.VMInfo, error) {
 		}
 	}
 	switch {
-	case info.Status == job.VMStopped && info.Lifecycle == job.Persistent:
+	case info.Status == vm.Stopped && info.Lifecycle == job.Persistent:
 		return info, fmt.Errorf("VM %s (%d) is stopped; linus vm start %s starts it", info.Name, info.ID, info.Name)
-	case info.Status == job.VMSuspended && info.Lifecycle == job.Persistent:
+	case info.Status == vm.Suspended && info.Lifecycle == job.Persistent:
 		return info, fmt.Errorf("VM %s (%d) is suspended; linus vm resume %s continues it", info.Name, info.ID, info.Name)
-	case info.Status != job.VMRunning && info.Status != job.VMUnknown:
+	case info.Status != vm.Running && info.Status != vm.Unknown:
 		return info, fmt.Errorf("VM %s (%d) is %s; linus vm show %s shows more", info.Name, info.ID, info.Status, info.Name)
 	case info.IP == "":
 		return info, fmt.Errorf("VM %s (%d) has no address yet; linus vm show %s shows it once it has", info.Name, info.ID, info.Name)

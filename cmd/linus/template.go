@@ -10,6 +10,7 @@ import (
 
 	"linus/internal/daemon"
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 func (a *app) templateCommand() *cobra.Command {
@@ -178,6 +179,6 @@ type jsonTemplate struct {
 	Node string `json:"node"`
 }
 
-func templateRow(vm job.VM) jsonTemplate {
-	return jsonTemplate{ID: vm.ID, Name: vm.Name, Node: vm.Node}
+func templateRow(v vm.VM) jsonTemplate {
+	return jsonTemplate{ID: v.ID, Name: v.Name, Node: v.Node}
 }

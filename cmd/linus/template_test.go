@@ -15,39 +15,40 @@ import (
 	"linus/internal/daemon"
 	"linus/internal/job"
 	"linus/internal/sshtest"
+	"linus/internal/vm"
 )
 
 // shelf is a host's templates in memory.
 type shelf struct {
-	held  []job.VM
+	held  []vm.VM
 	specs []job.TemplateSpec // that were built
 	fault error              // every verb's
 
 	uninstalled int
 }
 
-func (s *shelf) BuildTemplate(_ context.Context, spec job.TemplateSpec, progress func(job.Progress)) (job.VM, error) {
+func (s *shelf) BuildTemplate(_ context.Context, spec job.TemplateSpec, progress func(job.Progress)) (vm.VM, error) {
 	progress(job.Progress{Step: "download_os_image", Text: "getting\nthe image", N: 1, Of: 2})
 	progress(job.Progress{Warning: "the storage is almost full"})
 	if s.fault != nil {
-		return job.VM{}, s.fault
+		return vm.VM{}, s.fault
 	}
 	s.specs = append(s.specs, spec)
-	vm := job.VM{ID: 9000 + len(s.held), Name: spec.Name, Node: "pve", Job: spec.Build}
-	s.held = append(s.held, vm)
-	return vm, nil
+	v := vm.VM{ID: 9000 + len(s.held), Name: spec.Name, Node: "pve", Job: spec.Build}
+	s.held = append(s.held, v)
+	return v, nil
 }
 
-func (s *shelf) Templates(context.Context) ([]job.VM, error) { return s.held, s.fault }
+func (s *shelf) Templates(context.Context) ([]vm.VM, error) { return s.held, s.fault }
 
-func (s *shelf) RemoveTemplate(_ context.Context, nameOrID string) (job.VM, error) {
-	i := slices.IndexFunc(s.held, func(vm job.VM) bool { return vm.Name == nameOrID || fmt.Sprint(vm.ID) == nameOrID })
+func (s *shelf) RemoveTemplate(_ context.Context, nameOrID string) (vm.VM, error) {
+	i := slices.IndexFunc(s.held, func(v vm.VM) bool { return v.Name == nameOrID || fmt.Sprint(v.ID) == nameOrID })
 	if i < 0 || s.fault != nil {
-		return job.VM{}, &job.HostError{Op: "remove template " + nameOrID, Host: "root@pve:22", Class: job.HostInvalid, Text: "no such template", Remedy: string(job.ListTemplates) + " shows them"}
+		return vm.VM{}, &job.HostError{Op: "remove template " + nameOrID, Host: "root@pve:22", Class: job.HostInvalid, Text: "no such template", Remedy: string(job.ListTemplates) + " shows them"}
 	}
-	vm := s.held[i]
+	v := s.held[i]
 	s.held = slices.Delete(s.held, i, i+1)
-	return vm, nil
+	return v, nil
 }
 
 func (s *shelf) Uninstall(_ context.Context, spec job.UninstallSpec) (job.Uninstalled, error) {
@@ -63,7 +64,7 @@ func (s *shelf) Uninstall(_ context.Context, spec job.UninstallSpec) (job.Uninst
 
 func TestTemplate(t *testing.T) {
 	down := &job.HostError{Op: "list templates", Host: "root@pve:22", Class: job.HostOffline, Text: "node 'b' is offline", Remedy: "start it"}
-	one := []job.VM{{ID: 9000, Name: "agent-template", Node: "pve"}}
+	one := []vm.VM{{ID: 9000, Name: "agent-template", Node: "pve"}}
 	tests := []struct {
 		name   string
 		shelf  shelf
@@ -214,7 +215,7 @@ func TestTemplate_OnAllNodes(t *testing.T) {
 // after the others are built. Where all are made by hand, all are used.
 func TestTemplate_OnAllNodesBesideOthersOfTheName(t *testing.T) {
 	const older, newer = "0199f000-0000-7000-8000-000000000001", "0199f000-0000-7000-8000-000000000002"
-	big := func(build string) *shelf { return &shelf{held: []job.VM{{ID: 200, Name: "big", Job: build}}} }
+	big := func(build string) *shelf { return &shelf{held: []vm.VM{{ID: 200, Name: "big", Job: build}}} }
 	for _, tt := range []struct {
 		name    string
 		a, b, c *shelf

@@ -14,6 +14,7 @@ import (
 	"linus/internal/daemon"
 	"linus/internal/field"
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 func (a *app) vmCommand() *cobra.Command {
@@ -106,7 +107,7 @@ func (a *app) awaitVM(ctx context.Context, s *session, id, name string) error {
 // printVM shows a VM, as JSON or as the text.
 func (a *app) printVM(ctx context.Context, s *session, info job.VMInfo, text string) error {
 	out := jsonVM{VMInfo: info}
-	if !a.json || s.remote() || info.Status != job.VMRunning {
+	if !a.json || s.remote() || info.Status != vm.Running {
 		return a.print(out, text)
 	}
 	if command, err := s.login(ctx, info.VM).Command(); err == nil {
@@ -197,7 +198,7 @@ func vmText(info job.VMInfo) string {
 	row("jobs in it", strings.Join(info.Jobs, " "))
 	row("created", local(info.CreatedAt))
 	row("expires", local(info.ExpiresAt))
-	if info.Status == job.VMRunning {
+	if info.Status == vm.Running {
 		row("log in", "linus vm ssh "+info.Name)
 	}
 	_ = w.Flush()
@@ -323,9 +324,9 @@ func (a *app) destroyVM(ctx context.Context, s *session, ref string, info job.VM
 		return exitError(exitDetached)
 	case err != nil:
 		return err
-	case j.VM != nil && j.VM.State == job.VMLeftAlone:
+	case j.VM != nil && j.VM.State == vm.LeftAlone:
 		return fmt.Errorf("VM %s (%d) is left alone: %s; %s", info.Name, info.ID, j.VM.Reason, j.VM.Remedy)
-	case j.VM != nil && j.VM.State != job.VMDestroyed:
+	case j.VM != nil && j.VM.State != vm.Destroyed:
 		return errors.New("the VM could not be destroyed now; the engine tries again until it is gone: linus vm list")
 	}
 	_ = os.Remove(daemon.GuestKnownHosts(s.config, info.VM))

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // Node is what linus does on one node. Of a VM that is on another node its methods
@@ -26,10 +27,10 @@ type Node interface {
 	Inventory(ctx context.Context) (job.Inventory, error)
 	// HasBridge checks whether the node has a network interface of that name.
 	HasBridge(ctx context.Context, name string) (bool, error)
-	BuildTemplate(ctx context.Context, spec job.TemplateSpec, progress func(job.Progress)) (job.VM, error)
+	BuildTemplate(ctx context.Context, spec job.TemplateSpec, progress func(job.Progress)) (vm.VM, error)
 	// Templates returns the node's templates that this installation built.
-	Templates(ctx context.Context) ([]job.VM, error)
-	RemoveTemplate(ctx context.Context, nameOrID string) (job.VM, error)
+	Templates(ctx context.Context) ([]vm.VM, error)
+	RemoveTemplate(ctx context.Context, nameOrID string) (vm.VM, error)
 	// Uninstall removes what linus keeps on the node beside VMs and templates.
 	Uninstall(ctx context.Context, spec job.UninstallSpec) (job.Uninstalled, error)
 	// Fence makes every node of the cluster refuse what an engine asks from now on.
@@ -218,16 +219,16 @@ func down(inv job.Inventory, n job.Node) bool { return !n.Online && inv.Quorum }
 
 // At returns the node that reaches a VM, to be used as a jump host: the one it is on, as
 // far as is known. It reads the state of the cluster only where that may be of use.
-func (p *Provider) At(ctx context.Context, vm job.VM) (Node, error) {
+func (p *Provider) At(ctx context.Context, v vm.VM) (Node, error) {
 	inv := p.known()
-	name := cmp.Or(inv.Locate(vm.ID), vm.Node, inv.Asked)
+	name := cmp.Or(inv.Locate(v.ID), v.Node, inv.Asked)
 	if n, known := inv.Node(name); known && !down(inv, n) {
 		return p.open(n)
 	}
 	if _, err := p.inventory(ctx); err != nil && inv.Asked == "" {
 		return nil, err
 	}
-	return p.node(ctx, cmp.Or(p.known().Locate(vm.ID), vm.Node))
+	return p.node(ctx, cmp.Or(p.known().Locate(v.ID), v.Node))
 }
 
 // open returns a node that the inventory has.

@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // A world is a cluster as its nodes see it.
@@ -127,20 +128,20 @@ func (f *fakeNode) HasBridge(_ context.Context, name string) (bool, error) {
 
 func (f *fakeNode) Close() {}
 
-func (f *fakeNode) BuildTemplate(_ context.Context, spec job.TemplateSpec, _ func(job.Progress)) (job.VM, error) {
-	return job.VM{Name: spec.Name, Node: f.name}, f.up("build a template")
+func (f *fakeNode) BuildTemplate(_ context.Context, spec job.TemplateSpec, _ func(job.Progress)) (vm.VM, error) {
+	return vm.VM{Name: spec.Name, Node: f.name}, f.up("build a template")
 }
 
-func (f *fakeNode) Templates(context.Context) ([]job.VM, error) {
+func (f *fakeNode) Templates(context.Context) ([]vm.VM, error) {
 	if err := f.up("list templates"); err != nil {
 		return nil, err
 	}
-	return []job.VM{{ID: 9000 + int(f.name[3]-'0'), Name: "debian", Node: f.name}}, nil
+	return []vm.VM{{ID: 9000 + int(f.name[3]-'0'), Name: "debian", Node: f.name}}, nil
 }
 
-func (f *fakeNode) RemoveTemplate(_ context.Context, nameOrID string) (job.VM, error) {
+func (f *fakeNode) RemoveTemplate(_ context.Context, nameOrID string) (vm.VM, error) {
 	f.world.note(f.name, "remove "+nameOrID)
-	return job.VM{Node: f.name}, f.up("remove a template")
+	return vm.VM{Node: f.name}, f.up("remove a template")
 }
 
 func (f *fakeNode) Uninstall(context.Context, job.UninstallSpec) (job.Uninstalled, error) {
@@ -169,14 +170,14 @@ func (f *fakeNode) heard(ctx context.Context) error {
 func (f *fakeNode) Generation(o job.Origin, template string) string { return o.Template + template }
 
 // there reports whether the VM is on this node.
-func (f *fakeNode) there(op string, vm job.VM) (bool, error) {
-	f.world.note(f.name, fmt.Sprint(op, " ", vm.ID, " ", vm.Node))
+func (f *fakeNode) there(op string, v vm.VM) (bool, error) {
+	f.world.note(f.name, fmt.Sprint(op, " ", v.ID, " ", v.Node))
 	if err := f.up(op); err != nil {
 		return false, err
 	}
 	f.world.mu.Lock()
 	defer f.world.mu.Unlock()
-	switch at := f.world.vms[vm.ID]; at {
+	switch at := f.world.vms[v.ID]; at {
 	case f.name:
 		return true, nil
 	case "":
@@ -186,54 +187,54 @@ func (f *fakeNode) there(op string, vm job.VM) (bool, error) {
 	}
 }
 
-func (f *fakeNode) Destroy(_ context.Context, vm job.VM) error {
-	there, err := f.there("destroy", vm)
+func (f *fakeNode) Destroy(_ context.Context, v vm.VM) error {
+	there, err := f.there("destroy", v)
 	if there {
 		f.world.mu.Lock()
-		delete(f.world.vms, vm.ID)
+		delete(f.world.vms, v.ID)
 		f.world.mu.Unlock()
 	}
 	return err
 }
 
-func (f *fakeNode) Status(_ context.Context, vm job.VM) (job.VMStatus, error) {
-	there, err := f.there("status", vm)
+func (f *fakeNode) Status(_ context.Context, v vm.VM) (vm.Status, error) {
+	there, err := f.there("status", v)
 	if there {
-		return job.VMRunning, err
+		return vm.Running, err
 	}
-	return job.VMGone, err
+	return vm.Gone, err
 }
 
-func (f *fakeNode) Look(ctx context.Context, vm job.VM) (job.Seen, error) {
-	status, err := f.Status(ctx, vm)
+func (f *fakeNode) Look(ctx context.Context, v vm.VM) (job.Seen, error) {
+	status, err := f.Status(ctx, v)
 	return job.Seen{Status: status}, err
 }
 
-func (f *fakeNode) StartVM(_ context.Context, vm job.VM, _ func(job.Progress)) (job.VM, error) {
-	_, err := f.there("start", vm)
-	vm.Node = f.name
-	return vm, err
+func (f *fakeNode) StartVM(_ context.Context, v vm.VM, _ func(job.Progress)) (vm.VM, error) {
+	_, err := f.there("start", v)
+	v.Node = f.name
+	return v, err
 }
 
-func (f *fakeNode) Create(_ context.Context, spec job.VMSpec, _ func(job.Progress)) (job.VM, error) {
+func (f *fakeNode) Create(_ context.Context, spec job.VMSpec, _ func(job.Progress)) (vm.VM, error) {
 	f.world.note(f.name, "create "+spec.Name)
-	return job.VM{ID: 105, Name: spec.Name}, f.up("create")
+	return vm.VM{ID: 105, Name: spec.Name}, f.up("create")
 }
 
 func (f *fakeNode) Plan(_ context.Context, spec job.VMSpec) ([]string, error) {
 	return []string{f.name + " " + spec.Node}, nil
 }
 
-func (f *fakeNode) List(context.Context) ([]job.VM, error) {
+func (f *fakeNode) List(context.Context) ([]vm.VM, error) {
 	if err := f.up("list"); err != nil {
 		return nil, err
 	}
 	f.world.mu.Lock()
 	defer f.world.mu.Unlock()
-	var vms []job.VM
+	var vms []vm.VM
 	for id, node := range f.world.vms {
 		if node == f.name {
-			vms = append(vms, job.VM{ID: id, Node: node})
+			vms = append(vms, vm.VM{ID: id, Node: node})
 		}
 	}
 	return vms, nil
@@ -269,7 +270,7 @@ func three(t *testing.T) *world {
 	return newWorld(t, aNode("pve1", 16), aNode("pve2", 16), aNode("pve3", 16))
 }
 
-var vm105 = job.VM{ID: 105, Name: "linus-job-1", Node: "pve2", Job: "j"}
+var vm105 = vm.VM{ID: 105, Name: "linus-job-1", Node: "pve2", Job: "j"}
 
 // A VM's verbs go to the node it is on, whose address and host key an entry has
 // reported; the entry's own node is reached as the operator says.
@@ -279,7 +280,7 @@ func TestVerbs_GoToTheNodeOfTheVM(t *testing.T) {
 	w.vms[105] = "pve2"
 	p := w.cluster("pve1")
 	for range 2 {
-		if status, err := p.Status(t.Context(), vm105); err != nil || status != job.VMRunning {
+		if status, err := p.Status(t.Context(), vm105); err != nil || status != vm.Running {
 			t.Fatalf("%v, %v", status, err)
 		}
 	}
@@ -287,15 +288,15 @@ func TestVerbs_GoToTheNodeOfTheVM(t *testing.T) {
 	if diff := cmp.Diff(want, w.told("")); diff != "" {
 		t.Error(diff)
 	}
-	if _, err := p.StartVM(t.Context(), job.VM{ID: 106, Node: "pve1"}, nil); err != nil {
+	if _, err := p.StartVM(t.Context(), vm.VM{ID: 106, Node: "pve1"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"pve1 start 106 pve1"}, w.told("")); diff != "" {
 		t.Error(diff)
 	}
-	vm, err := p.Create(t.Context(), job.VMSpec{Name: "x", Node: "pve3"}, nil)
-	if err != nil || vm.Node != "pve3" || len(w.told("pve3 create x")) != 1 {
-		t.Errorf("%+v, %v", vm, err)
+	v, err := p.Create(t.Context(), job.VMSpec{Name: "x", Node: "pve3"}, nil)
+	if err != nil || v.Node != "pve3" || len(w.told("pve3 create x")) != 1 {
+		t.Errorf("%+v, %v", v, err)
 	}
 }
 
@@ -349,7 +350,7 @@ func TestVerbs_WithoutANodeGoToTheEntry(t *testing.T) {
 	w := three(t)
 	w.vms[105] = "pve1"
 	p := w.cluster("pve1")
-	if err := p.Destroy(t.Context(), job.VM{ID: 105}); err != nil || w.vms[105] != "" {
+	if err := p.Destroy(t.Context(), vm.VM{ID: 105}); err != nil || w.vms[105] != "" {
 		t.Errorf("%v, %v", err, w.vms)
 	}
 }
@@ -362,7 +363,7 @@ func TestDestroy_FollowsAVMThatMoved(t *testing.T) {
 	w.vms[105] = "pve3"
 	p := w.cluster("pve1")
 	seen, err := p.Look(t.Context(), vm105)
-	if err != nil || seen.Status != job.VMRunning || seen.Node != "pve3" {
+	if err != nil || seen.Status != vm.Running || seen.Node != "pve3" {
 		t.Errorf("%+v, %v", seen, err)
 	}
 	w.told("")
@@ -383,9 +384,9 @@ func TestVerbs_GiveUpOnAVMThatMovesOn(t *testing.T) {
 	w := three(t)
 	p := w.cluster("pve1")
 	calls := 0
-	_, err := p.on(t.Context(), vm105, func(_ context.Context, _ Node, vm job.VM) error {
+	_, err := p.on(t.Context(), vm105, func(_ context.Context, _ Node, v vm.VM) error {
 		calls++
-		next := map[string]string{"pve1": "pve2", "pve2": "pve3", "pve3": "pve1"}[vm.Node]
+		next := map[string]string{"pve1": "pve2", "pve2": "pve3", "pve3": "pve1"}[v.Node]
 		return &job.MovedError{Node: next, Err: &job.HostError{Class: job.HostLeftAlone}}
 	})
 	if !job.IsClass(err, job.HostLeftAlone) || calls != mostMoves+1 {
@@ -404,7 +405,7 @@ func TestVerbs_OfANodeThatIsDown(t *testing.T) {
 	if !job.IsClass(err, job.HostOffline) || !strings.Contains(err.Error(), "node 'pve2' is offline, as node 'pve1' sees it") {
 		t.Errorf("%v", err)
 	}
-	if status, err := p.Status(t.Context(), vm105); err == nil || status != job.VMUnknown {
+	if status, err := p.Status(t.Context(), vm105); err == nil || status != vm.Unknown {
 		t.Errorf("%v, %v", status, err)
 	}
 	vms, err := p.List(t.Context())
@@ -565,7 +566,7 @@ func TestInventory_ComesFromTheNextEntry(t *testing.T) {
 	}
 	// What is known of the nodes is enough to reach the VMs on them.
 	w.change(p, func() { w.cut["pve3"] = false; w.lone["pve3"] = false; w.vms[105] = "pve3" })
-	if status, err := p.Status(t.Context(), job.VM{ID: 105, Node: "pve3"}); err != nil || status != job.VMRunning {
+	if status, err := p.Status(t.Context(), vm.VM{ID: 105, Node: "pve3"}); err != nil || status != vm.Running {
 		t.Errorf("%v, %v", status, err)
 	}
 }
@@ -734,7 +735,7 @@ func TestRoom_IsOfAllNodes(t *testing.T) {
 	t.Parallel()
 	w := three(t)
 	p := w.cluster("pve1")
-	watched := func(job_, node string) job.Watched { return job.Watched{VM: job.VM{Job: job_, Node: node}} }
+	watched := func(job_, node string) job.Watched { return job.Watched{VM: vm.VM{Job: job_, Node: node}} }
 	origin := job.Origin{Template: "debian"}
 	first, err := p.Room(t.Context(), []job.Origin{origin}, []job.Watched{watched("a", "pve1"), watched("b", "pve3")})
 	if err != nil {

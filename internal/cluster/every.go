@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // answer is what one node returned.
@@ -38,18 +39,18 @@ func every[T any](ctx context.Context, p *Provider, nodes []job.Node, ask func(n
 
 // List returns every VM of this installation, on all nodes of the cluster. If a node
 // could not be asked, it returns what it found and an error of class HostOffline.
-func (p *Provider) List(ctx context.Context) ([]job.VM, error) {
+func (p *Provider) List(ctx context.Context) ([]vm.VM, error) {
 	return p.list(ctx, "list VMs", Node.List)
 }
 
-func (p *Provider) list(ctx context.Context, op string, ask func(n Node, ctx context.Context) ([]job.VM, error)) ([]job.VM, error) {
+func (p *Provider) list(ctx context.Context, op string, ask func(n Node, ctx context.Context) ([]vm.VM, error)) ([]vm.VM, error) {
 	inv, err := p.inventory(ctx)
 	if inv.Asked == "" {
 		return nil, err
 	}
-	var vms []job.VM
+	var vms []vm.VM
 	var missing []string
-	for _, a := range every(ctx, p, inv.Nodes, func(n Node, _ string) ([]job.VM, error) { return ask(n, ctx) }) {
+	for _, a := range every(ctx, p, inv.Nodes, func(n Node, _ string) ([]vm.VM, error) { return ask(n, ctx) }) {
 		vms = append(vms, a.value...)
 		if a.err != nil {
 			missing = append(missing, fmt.Sprintf("node '%s' did not list its own: %s", a.node, textOf(a.err)))

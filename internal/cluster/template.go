@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // Node returns the node of that name.
@@ -14,28 +15,28 @@ func (p *Provider) Node(ctx context.Context, name string) (Node, error) { return
 
 // BuildTemplate builds a template on the node of the entry that answered last. See Node
 // for others.
-func (p *Provider) BuildTemplate(ctx context.Context, spec job.TemplateSpec, progress func(job.Progress)) (job.VM, error) {
+func (p *Provider) BuildTemplate(ctx context.Context, spec job.TemplateSpec, progress func(job.Progress)) (vm.VM, error) {
 	n, err := p.node(ctx, "")
 	if err != nil {
-		return job.VM{}, err
+		return vm.VM{}, err
 	}
 	return n.BuildTemplate(ctx, spec, progress)
 }
 
 // Templates returns the templates that this installation built, on all nodes. If a node
 // could not be asked, it returns what it found and an error of class HostOffline.
-func (p *Provider) Templates(ctx context.Context) ([]job.VM, error) {
+func (p *Provider) Templates(ctx context.Context) ([]vm.VM, error) {
 	return p.list(ctx, "list templates", Node.Templates)
 }
 
 // RemoveTemplate removes a template from the node it is on. A name must be that of only
 // one.
-func (p *Provider) RemoveTemplate(ctx context.Context, nameOrID string) (job.VM, error) {
+func (p *Provider) RemoveTemplate(ctx context.Context, nameOrID string) (vm.VM, error) {
 	templates, err := p.Templates(ctx)
 	if err != nil && len(templates) == 0 {
-		return job.VM{}, err
+		return vm.VM{}, err
 	}
-	var found []job.VM
+	var found []vm.VM
 	var where []string
 	for _, t := range templates {
 		if t.Name == nameOrID || strconv.Itoa(t.ID) == nameOrID {
@@ -43,7 +44,7 @@ func (p *Provider) RemoveTemplate(ctx context.Context, nameOrID string) (job.VM,
 		}
 	}
 	if len(found) > 1 {
-		return job.VM{}, &job.HostError{
+		return vm.VM{}, &job.HostError{
 			Op: "remove template " + nameOrID, Host: p.hosts(), Class: job.HostInvalid,
 			Text:   fmt.Sprintf("%q is the name of several templates: %s", nameOrID, strings.Join(where, ", ")),
 			Remedy: "give an ID, or --all-nodes",
@@ -55,7 +56,7 @@ func (p *Provider) RemoveTemplate(ctx context.Context, nameOrID string) (job.VM,
 	}
 	n, err := p.node(ctx, name)
 	if err != nil {
-		return job.VM{}, err
+		return vm.VM{}, err
 	}
 	return n.RemoveTemplate(ctx, nameOrID)
 }

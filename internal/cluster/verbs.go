@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // mostMoves bounds how often a VM is followed in one call.
@@ -18,43 +19,43 @@ const mostMoves = 3
 // begins on the node the VM was last known on. A VM that has moved is found by its ID,
 // which is unique in the cluster, and proven by its marker there. Work that returns
 // *job.MovedError has done nothing to the VM.
-func (p *Provider) on(ctx context.Context, vm job.VM, work func(ctx context.Context, n Node, vm job.VM) error) (job.VM, error) {
+func (p *Provider) on(ctx context.Context, v vm.VM, work func(ctx context.Context, n Node, v vm.VM) error) (vm.VM, error) {
 	for moves := 0; ; moves++ {
-		n, err := p.node(ctx, vm.Node)
+		n, err := p.node(ctx, v.Node)
 		if err == nil {
-			err = p.whileOnline(ctx, vm.Node, func(ctx context.Context) error { return work(ctx, n, vm) })
+			err = p.whileOnline(ctx, v.Node, func(ctx context.Context) error { return work(ctx, n, v) })
 		}
 		next := ""
 		var moved *job.MovedError
 		switch {
 		case errors.As(err, &moved):
 			next = moved.Node
-		case job.IsClass(err, job.HostOffline) && vm.ID != 0:
-			next = p.known().Locate(vm.ID) // its node went down, and the HA manager may have moved it
+		case job.IsClass(err, job.HostOffline) && v.ID != 0:
+			next = p.known().Locate(v.ID) // its node went down, and the HA manager may have moved it
 		}
-		if next == "" || next == vm.Node || moves == mostMoves {
-			return vm, err
+		if next == "" || next == v.Node || moves == mostMoves {
+			return v, err
 		}
-		p.o.Log.InfoContext(ctx, "VM is on another node than it was", "vm_id", vm.ID, "job_id", vm.Job, "node", next, "before", vm.Node)
-		vm.Node = next
+		p.o.Log.InfoContext(ctx, "VM is on another node than it was", "vm_id", v.ID, "job_id", v.Job, "node", next, "before", v.Node)
+		v.Node = next
 	}
 }
 
 // Create creates a VM on the node that its spec has. It is patient with entries that do
 // not answer, as it is with the node.
-func (p *Provider) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
+func (p *Provider) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (vm.VM, error) {
 	p.awaitReport(ctx)
 	n, err := p.node(ctx, spec.Node)
 	if err != nil {
-		return job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner, Node: spec.Node}, job.Uncreated(err)
+		return vm.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner, Node: spec.Node}, job.Uncreated(err)
 	}
-	var vm job.VM
+	var v vm.VM
 	err = p.whileOnline(ctx, spec.Node, func(ctx context.Context) (err error) {
-		vm, err = n.Create(ctx, spec, progress)
+		v, err = n.Create(ctx, spec, progress)
 		return err
 	})
-	vm.Node = cmp.Or(vm.Node, spec.Node)
-	return vm, err
+	v.Node = cmp.Or(v.Node, spec.Node)
+	return v, err
 }
 
 // whileOnline has work done on a node, which is patient with one that does not answer.
@@ -114,18 +115,18 @@ func (p *Provider) Plan(ctx context.Context, spec job.VMSpec) ([]string, error) 
 
 // Destroy destroys a VM on the node it is on. An unfinished create is stopped on the
 // node that it was begun on.
-func (p *Provider) Destroy(ctx context.Context, vm job.VM) error {
-	now, err := p.on(ctx, vm, func(ctx context.Context, n Node, vm job.VM) error { return n.Destroy(ctx, vm) })
-	if err == nil && vm.ID != 0 {
-		p.gone(vm.ID)
+func (p *Provider) Destroy(ctx context.Context, v vm.VM) error {
+	now, err := p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) error { return n.Destroy(ctx, v) })
+	if err == nil && v.ID != 0 {
+		p.gone(v.ID)
 	}
-	if err != nil || now.Node == vm.Node {
+	if err != nil || now.Node == v.Node {
 		return err
 	}
 	// Its first node may have a lease of it yet, which ends by itself otherwise.
-	if n, err := p.node(ctx, vm.Node); err == nil {
-		if err := n.Destroy(ctx, vm); err != nil {
-			p.o.Log.WarnContext(ctx, "lease of a destroyed VM stays on the node it was created on", "vm_id", vm.ID, "node", vm.Node, "err", err)
+	if n, err := p.node(ctx, v.Node); err == nil {
+		if err := n.Destroy(ctx, v); err != nil {
+			p.o.Log.WarnContext(ctx, "lease of a destroyed VM stays on the node it was created on", "vm_id", v.ID, "node", v.Node, "err", err)
 		}
 	}
 	return nil
@@ -142,94 +143,94 @@ func (p *Provider) gone(id int) {
 }
 
 // ForgetVM gives up what the VM's node stores about it.
-func (p *Provider) ForgetVM(ctx context.Context, vm job.VM) error {
-	_, err := p.on(ctx, vm, func(ctx context.Context, n Node, vm job.VM) error { return n.ForgetVM(ctx, vm) })
+func (p *Provider) ForgetVM(ctx context.Context, v vm.VM) error {
+	_, err := p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) error { return n.ForgetVM(ctx, v) })
 	return err
 }
 
 // Status returns the VM's status on the node it is on.
-func (p *Provider) Status(ctx context.Context, vm job.VM) (job.VMStatus, error) {
-	seen, err := p.see(ctx, vm, func(ctx context.Context, n Node, vm job.VM) (job.Seen, error) {
-		status, err := n.Status(ctx, vm)
+func (p *Provider) Status(ctx context.Context, v vm.VM) (vm.Status, error) {
+	seen, err := p.see(ctx, v, func(ctx context.Context, n Node, v vm.VM) (job.Seen, error) {
+		status, err := n.Status(ctx, v)
 		return job.Seen{Status: status}, err
 	})
 	return seen.Status, err
 }
 
 // Look is Status, and also asks the guest of a running VM.
-func (p *Provider) Look(ctx context.Context, vm job.VM) (job.Seen, error) {
-	return p.see(ctx, vm, func(ctx context.Context, n Node, vm job.VM) (job.Seen, error) { return n.Look(ctx, vm) })
+func (p *Provider) Look(ctx context.Context, v vm.VM) (job.Seen, error) {
+	return p.see(ctx, v, func(ctx context.Context, n Node, v vm.VM) (job.Seen, error) { return n.Look(ctx, v) })
 }
 
 // NetworkRules returns what the VM's node does with its packets.
-func (p *Provider) NetworkRules(ctx context.Context, vm job.VM, to []netip.AddrPort) (rules job.NetworkRules, decided []string, err error) {
-	_, err = p.on(ctx, vm, func(ctx context.Context, n Node, vm job.VM) (err error) {
-		rules, decided, err = n.NetworkRules(ctx, vm, to)
+func (p *Provider) NetworkRules(ctx context.Context, v vm.VM, to []netip.AddrPort) (rules job.NetworkRules, decided []string, err error) {
+	_, err = p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) (err error) {
+		rules, decided, err = n.NetworkRules(ctx, v, to)
 		return err
 	})
 	return rules, decided, err
 }
 
 // see returns what is seen of a VM, with its node.
-func (p *Provider) see(ctx context.Context, vm job.VM, look func(ctx context.Context, n Node, vm job.VM) (job.Seen, error)) (job.Seen, error) {
-	seen := job.Seen{Status: job.VMUnknown}
-	now, err := p.on(ctx, vm, func(ctx context.Context, n Node, vm job.VM) (err error) {
-		seen, err = look(ctx, n, vm)
+func (p *Provider) see(ctx context.Context, v vm.VM, look func(ctx context.Context, n Node, v vm.VM) (job.Seen, error)) (job.Seen, error) {
+	seen := job.Seen{Status: vm.Unknown}
+	now, err := p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) (err error) {
+		seen, err = look(ctx, n, v)
 		return err
 	})
 	var moved *job.MovedError
 	switch {
 	case errors.As(err, &moved): // it moves as fast as it is followed
-		return job.Seen{Status: job.VMUnproven, Node: moved.Node}, nil
+		return job.Seen{Status: vm.Unproven, Node: moved.Node}, nil
 	case err != nil:
-		return job.Seen{Status: job.VMUnknown}, err
+		return job.Seen{Status: vm.Unknown}, err
 	}
 	seen.Node = now.Node
 	return seen, nil
 }
 
 // boot does something after which a VM runs.
-func (p *Provider) boot(ctx context.Context, vm job.VM, work func(ctx context.Context, n Node, vm job.VM) (job.VM, error)) (job.VM, error) {
-	now, err := p.on(ctx, vm, func(ctx context.Context, n Node, at job.VM) (err error) {
-		vm, err = work(ctx, n, at)
+func (p *Provider) boot(ctx context.Context, v vm.VM, work func(ctx context.Context, n Node, v vm.VM) (vm.VM, error)) (vm.VM, error) {
+	now, err := p.on(ctx, v, func(ctx context.Context, n Node, at vm.VM) (err error) {
+		v, err = work(ctx, n, at)
 		return err
 	})
-	vm.Node = cmp.Or(vm.Node, now.Node)
-	return vm, err
+	v.Node = cmp.Or(v.Node, now.Node)
+	return v, err
 }
 
 // StartVM starts a VM on the node it is on.
-func (p *Provider) StartVM(ctx context.Context, vm job.VM, progress func(job.Progress)) (job.VM, error) {
-	return p.boot(ctx, vm, func(ctx context.Context, n Node, vm job.VM) (job.VM, error) { return n.StartVM(ctx, vm, progress) })
+func (p *Provider) StartVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (vm.VM, error) {
+	return p.boot(ctx, v, func(ctx context.Context, n Node, v vm.VM) (vm.VM, error) { return n.StartVM(ctx, v, progress) })
 }
 
 // StopVM stops a VM.
-func (p *Provider) StopVM(ctx context.Context, vm job.VM) error {
-	_, err := p.on(ctx, vm, func(ctx context.Context, n Node, vm job.VM) error { return n.StopVM(ctx, vm) })
+func (p *Provider) StopVM(ctx context.Context, v vm.VM) error {
+	_, err := p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) error { return n.StopVM(ctx, v) })
 	return err
 }
 
 // SuspendVM writes a VM's memory to its storage and turns it off.
-func (p *Provider) SuspendVM(ctx context.Context, vm job.VM) error {
-	_, err := p.on(ctx, vm, func(ctx context.Context, n Node, vm job.VM) error { return n.SuspendVM(ctx, vm) })
+func (p *Provider) SuspendVM(ctx context.Context, v vm.VM) error {
+	_, err := p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) error { return n.SuspendVM(ctx, v) })
 	return err
 }
 
 // ResumeVM continues a suspended VM.
-func (p *Provider) ResumeVM(ctx context.Context, vm job.VM, progress func(job.Progress)) (job.VM, error) {
-	return p.boot(ctx, vm, func(ctx context.Context, n Node, vm job.VM) (job.VM, error) { return n.ResumeVM(ctx, vm, progress) })
+func (p *Provider) ResumeVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (vm.VM, error) {
+	return p.boot(ctx, v, func(ctx context.Context, n Node, v vm.VM) (vm.VM, error) { return n.ResumeVM(ctx, v, progress) })
 }
 
 // SnapshotVM takes a snapshot of a VM.
-func (p *Provider) SnapshotVM(ctx context.Context, vm job.VM, name string, memory bool) error {
-	_, err := p.on(ctx, vm, func(ctx context.Context, n Node, vm job.VM) error { return n.SnapshotVM(ctx, vm, name, memory) })
+func (p *Provider) SnapshotVM(ctx context.Context, v vm.VM, name string, memory bool) error {
+	_, err := p.on(ctx, v, func(ctx context.Context, n Node, v vm.VM) error { return n.SnapshotVM(ctx, v, name, memory) })
 	return err
 }
 
 // RevertVM reverts a VM to a snapshot.
-func (p *Provider) RevertVM(ctx context.Context, vm job.VM, name string, progress func(job.Progress)) (job.VM, error) {
-	return p.boot(ctx, vm, func(ctx context.Context, n Node, vm job.VM) (job.VM, error) {
-		return n.RevertVM(ctx, vm, name, progress)
+func (p *Provider) RevertVM(ctx context.Context, v vm.VM, name string, progress func(job.Progress)) (vm.VM, error) {
+	return p.boot(ctx, v, func(ctx context.Context, n Node, v vm.VM) (vm.VM, error) {
+		return n.RevertVM(ctx, v, name, progress)
 	})
 }
 

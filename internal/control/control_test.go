@@ -26,6 +26,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/leaktest"
 	"linus/internal/verbtest"
+	"linus/internal/vm"
 )
 
 // engine answers every call, with what the test put in or, of most verbs, with something.
@@ -299,7 +300,7 @@ func TestWatch_WaitsForNewsAndEndsWithItsContext(t *testing.T) {
 }
 
 func TestWatch_OnlyTheEndIsBeforeTheJobIsDone(t *testing.T) {
-	e := newEngine(&engine{wait: make(chan struct{}), job: job.Job{ID: "j", Status: job.Success, VM: &job.VM{ID: 100, State: job.VMCreated}}})
+	e := newEngine(&engine{wait: make(chan struct{}), job: job.Job{ID: "j", Status: job.Success, VM: &vm.VM{ID: 100, State: vm.Created}}})
 	close(e.wait)
 	dir := t.TempDir()
 	serve(t, dir, e, func() {})

@@ -60,7 +60,7 @@ type describer struct {
 func newDescriber(t *testing.T) *describer {
 	d := &describer{t: t, types: map[string]string{}, fields: map[string]string{}, verbs: map[string]string{}, enums: map[string][]string{}, schemas: object{}}
 	interfaces := map[string]*ast.InterfaceType{}
-	for _, dir := range []string{".", "../job"} {
+	for _, dir := range []string{".", "../job", "../vm"} {
 		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%d files of Go in %s, %v", len(files), dir, err)
@@ -73,7 +73,7 @@ func newDescriber(t *testing.T) *describer {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d.read(file, interfaces)
+			d.read(file, describedAs(filepath.Base(dir)), interfaces)
 		}
 	}
 	for _, part := range interfaces["Engine"].Methods.List { // each is an interface that it is made of
@@ -84,8 +84,22 @@ func newDescriber(t *testing.T) *describer {
 	return d
 }
 
+// describedAs returns the names by which a package's types are described: those of package vm
+// begin with VM.
+func describedAs(pkg string) func(string) string {
+	return func(name string) string {
+		if pkg == "vm" && name != "VM" {
+			return "VM" + name
+		}
+		return name
+	}
+}
+
+// nameOf is the name by which a type is described.
+func nameOf(t reflect.Type) string { return describedAs(filepath.Base(t.PkgPath()))(t.Name()) }
+
 // read collects the comments of a file's types, its constants and its interfaces.
-func (d *describer) read(file *ast.File, interfaces map[string]*ast.InterfaceType) {
+func (d *describer) read(file *ast.File, named func(string) string, interfaces map[string]*ast.InterfaceType) {
 	for _, decl := range file.Decls {
 		g, ok := decl.(*ast.GenDecl)
 		if !ok {
@@ -98,12 +112,12 @@ func (d *describer) read(file *ast.File, interfaces map[string]*ast.InterfaceTyp
 				if doc == "" && len(g.Specs) == 1 {
 					doc = g.Doc.Text()
 				}
-				d.types[s.Name.Name] = doc
+				d.types[named(s.Name.Name)] = doc
 				switch of := s.Type.(type) {
 				case *ast.StructType:
 					for _, f := range of.Fields.List {
 						for _, name := range f.Names {
-							d.fields[s.Name.Name+"."+name.Name] = f.Doc.Text() + f.Comment.Text()
+							d.fields[named(s.Name.Name)+"."+name.Name] = f.Doc.Text() + f.Comment.Text()
 						}
 					}
 				case *ast.InterfaceType:
@@ -117,7 +131,7 @@ func (d *describer) read(file *ast.File, interfaces map[string]*ast.InterfaceTyp
 				for _, v := range s.Values {
 					if lit, ok := v.(*ast.BasicLit); ok && lit.Kind == token.STRING {
 						text, _ := strconv.Unquote(lit.Value)
-						d.enums[of.Name] = append(d.enums[of.Name], text)
+						d.enums[named(of.Name)] = append(d.enums[named(of.Name)], text)
 					}
 				}
 			}
@@ -261,7 +275,7 @@ func (d *describer) describe(t reflect.Type, f reflect.StructField) string {
 	if text := f.Tag.Get("jsonschema_description"); text != "" {
 		return text
 	}
-	return oneLine(d.fields[t.Name()+"."+f.Name])
+	return oneLine(d.fields[nameOf(t)+"."+f.Name])
 }
 
 // schema returns the schema of a type; a struct's is a component.
@@ -291,7 +305,7 @@ func (d *describer) bare(t reflect.Type) object {
 	case reflect.Pointer:
 		return d.bare(t.Elem())
 	case reflect.Struct:
-		name := strings.ToUpper(t.Name()[:1]) + t.Name()[1:]
+		name := strings.ToUpper(nameOf(t)[:1]) + nameOf(t)[1:]
 		if _, known := d.schemas[name]; !known {
 			d.schemas[name] = nil // it may contain itself
 			d.schemas[name] = d.structure(t, nil)
@@ -308,7 +322,7 @@ func (d *describer) bare(t reflect.Type) object {
 	case reflect.Float64:
 		return object{"type": "number"}
 	case reflect.String:
-		if values := d.enums[t.Name()]; t.PkgPath() != "" && len(values) > 0 {
+		if values := d.enums[nameOf(t)]; t.PkgPath() != "" && len(values) > 0 {
 			return object{"type": "string", "enum": slices.Concat(values, []string{""})} // empty: not set
 		}
 		return object{"type": "string"}
@@ -320,7 +334,7 @@ func (d *describer) bare(t reflect.Type) object {
 // structure returns the schema of a struct without some fields.
 func (d *describer) structure(t reflect.Type, without map[string]bool) object {
 	s := object{"type": "object"}
-	if text := oneLine(d.types[t.Name()]); text != "" {
+	if text := oneLine(d.types[nameOf(t)]); text != "" {
 		s["description"] = text
 	}
 	properties, required := object{}, []string{}
@@ -347,7 +361,7 @@ func (d *describer) addFields(t reflect.Type, without map[string]bool, propertie
 		case name == "-", without[name], !f.IsExported(), f.Type == reflect.TypeFor[io.Reader]():
 			continue
 		case name == "":
-			d.t.Errorf("%s.%s has no JSON name", t.Name(), f.Name)
+			d.t.Errorf("%s.%s has no JSON name", nameOf(t), f.Name)
 		}
 		one := d.schema(f.Type, f.Tag)
 		if text := d.describe(t, f); text != "" {

@@ -14,6 +14,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/proxmox"
 	"linus/internal/remote"
+	"linus/internal/vm"
 )
 
 // Backend provides VMs and access to them.
@@ -93,8 +94,8 @@ func proxmoxCluster(c config.Config, in Installation, log *slog.Logger, provider
 	}
 	nodes := cluster.New(o)
 	inside := guest.New(guest.Options{
-		Host: func(ctx context.Context, vm job.VM) (*remote.Pool, error) {
-			n, err := nodes.At(ctx, vm)
+		Host: func(ctx context.Context, v vm.VM) (*remote.Pool, error) {
+			n, err := nodes.At(ctx, v)
 			if err != nil {
 				return nil, err
 			}

@@ -8,14 +8,15 @@ import (
 	"linus/internal/config"
 	"linus/internal/job"
 	"linus/internal/providertest"
+	"linus/internal/vm"
 )
 
 // Stored jobs that are unfinished, and VMs that will expire, are work, whether the
 // executor has seen them yet or not.
 func TestFree_CountsWhatIsStored(t *testing.T) {
 	const id = "01a200c7-9a69-7646-bc13-40e55ff07307"
-	vm := func(expires time.Time) *job.VM {
-		return &job.VM{ID: 100, Name: "dev", Job: id, State: job.VMCreated, ExpiresAt: expires}
+	v := func(expires time.Time) *vm.VM {
+		return &vm.VM{ID: 100, Name: "dev", Job: id, State: vm.Created, ExpiresAt: expires}
 	}
 	for _, tt := range []struct {
 		name string
@@ -24,8 +25,8 @@ func TestFree_CountsWhatIsStored(t *testing.T) {
 	}{
 		{"nothing", nil, true},
 		{"an unfinished job", &job.Job{ID: id, Kind: job.KindTask, Status: job.Running}, false},
-		{"a persistent VM", &job.Job{ID: id, Kind: job.KindVM, Status: job.Success, Manifest: job.Manifest{Lifecycle: job.Persistent}, VM: vm(time.Time{})}, true},
-		{"a persistent VM that will expire", &job.Job{ID: id, Kind: job.KindVM, Status: job.Success, Manifest: job.Manifest{Lifecycle: job.Persistent}, VM: vm(time.Now().Add(time.Hour))}, false},
+		{"a persistent VM", &job.Job{ID: id, Kind: job.KindVM, Status: job.Success, Manifest: job.Manifest{Lifecycle: job.Persistent}, VM: v(time.Time{})}, true},
+		{"a persistent VM that will expire", &job.Job{ID: id, Kind: job.KindVM, Status: job.Success, Manifest: job.Manifest{Lifecycle: job.Persistent}, VM: v(time.Now().Add(time.Hour))}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			e := newEngine(t)

@@ -22,6 +22,7 @@ import (
 	"linus/internal/mcptool"
 	"linus/internal/oauth"
 	"linus/internal/remote"
+	"linus/internal/vm"
 	"linus/internal/web"
 )
 
@@ -151,17 +152,17 @@ func MCPOptions(o Options, e job.Engine) mcptool.Options {
 	return mcptool.Options{
 		Engine: e, Version: o.Version, Icon: web.Icon(), Log: log,
 		Toolsets: c.Toolsets(), ReadOnly: c.MCPReadOnly, DisableDestructive: c.MCPDisableDestructive,
-		SSHCommand: func(vm job.VM) string {
+		SSHCommand: func(v vm.VM) string {
 			if c.Server != "" {
-				return "linus job exec --vm " + vm.Name + " --tty -- bash -l"
+				return "linus job exec --vm " + v.Name + " --tty -- bash -l"
 			}
 			if c.Clustered() { // which node the VM is on is asked when it is run
-				return "linus vm ssh " + vm.Name
+				return "linus vm ssh " + v.Name
 			}
-			argv, err := Login{Config: c, VM: vm}.Command()
+			argv, err := Login{Config: c, VM: v}.Command()
 			if err != nil {
-				log.Warn("no ssh command for a VM", "vm_id", vm.ID, "err", err)
-				return "linus vm ssh " + vm.Name
+				log.Warn("no ssh command for a VM", "vm_id", v.ID, "err", err)
+				return "linus vm ssh " + v.Name
 			}
 			return remote.Quote(argv...)
 		},

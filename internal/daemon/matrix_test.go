@@ -24,6 +24,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/loops"
 	"linus/internal/providertest"
+	"linus/internal/vm"
 )
 
 // What is decided about one call.
@@ -241,7 +242,7 @@ func (m *matrix) ensure(owner string) {
 	if _, err := m.e.guarded.Job(m.as(owner), m.jobs[owner]); err != nil {
 		m.jobs[owner] = m.run(owner, job.Submission{Manifest: job.Manifest{Task: "true", AgentType: job.AgentScript}})
 	}
-	if vm, err := m.e.guarded.VM(m.as(owner), m.vms[owner]); err != nil || vm.Status != job.VMRunning {
+	if v, err := m.e.guarded.VM(m.as(owner), m.vms[owner]); err != nil || v.Status != vm.Running {
 		if err == nil {
 			if _, err := m.e.guarded.StartVM(m.as(owner), m.vms[owner]); err == nil {
 				return

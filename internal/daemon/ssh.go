@@ -10,17 +10,18 @@ import (
 	"linus/internal/config"
 	"linus/internal/job"
 	"linus/internal/remote"
+	"linus/internal/vm"
 )
 
 // GuestKnownHosts returns the path of the file with a VM's host key.
-func GuestKnownHosts(c config.Config, vm job.VM) string {
-	return filepath.Join(c.StateDir, "ssh", vm.Job+".known_hosts")
+func GuestKnownHosts(c config.Config, v vm.VM) string {
+	return filepath.Join(c.StateDir, "ssh", v.Job+".known_hosts")
 }
 
 // Login is what OpenSSH needs to log in to a VM.
 type Login struct {
 	Config config.Config
-	VM     job.VM
+	VM     vm.VM
 	Node   job.NodeInfo // that the VM is on, to jump through; without its address and host keys, the first entry is
 }
 

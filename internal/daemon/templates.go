@@ -10,14 +10,15 @@ import (
 	"linus/internal/proxmox"
 	"linus/internal/store"
 	"linus/internal/telemetry"
+	"linus/internal/vm"
 )
 
 // TemplateStore manages the templates on the host, and removes what linus keeps there.
 // This needs no engine, so the verbs contact the host themselves.
 type TemplateStore interface {
-	BuildTemplate(ctx context.Context, spec job.TemplateSpec, progress func(job.Progress)) (job.VM, error)
-	Templates(ctx context.Context) ([]job.VM, error)
-	RemoveTemplate(ctx context.Context, nameOrID string) (job.VM, error)
+	BuildTemplate(ctx context.Context, spec job.TemplateSpec, progress func(job.Progress)) (vm.VM, error)
+	Templates(ctx context.Context) ([]vm.VM, error)
+	RemoveTemplate(ctx context.Context, nameOrID string) (vm.VM, error)
 	Uninstall(ctx context.Context, spec job.UninstallSpec) (job.Uninstalled, error)
 }
 
@@ -96,26 +97,26 @@ type auditedTemplates struct {
 	audit *telemetry.Audit
 }
 
-func (t auditedTemplates) BuildTemplate(ctx context.Context, spec job.TemplateSpec, progress func(job.Progress)) (job.VM, error) {
-	var vm job.VM
+func (t auditedTemplates) BuildTemplate(ctx context.Context, spec job.TemplateSpec, progress func(job.Progress)) (vm.VM, error) {
+	var v vm.VM
 	r := telemetry.Record{Action: telemetry.ActionBuildTemplate, VMName: spec.Name, Detail: spec.OS}
 	err := t.audit.Do(job.WithClient(ctx, "cli"), r, func(r *telemetry.Record) (err error) {
-		vm, err = t.TemplateStore.BuildTemplate(ctx, spec, progress)
-		ofVM(r, vm)
+		v, err = t.TemplateStore.BuildTemplate(ctx, spec, progress)
+		ofVM(r, v)
 		return err
 	})
-	return vm, err
+	return v, err
 }
 
-func (t auditedTemplates) RemoveTemplate(ctx context.Context, nameOrID string) (job.VM, error) {
-	var vm job.VM
+func (t auditedTemplates) RemoveTemplate(ctx context.Context, nameOrID string) (vm.VM, error) {
+	var v vm.VM
 	r := telemetry.Record{Action: telemetry.ActionRemoveTemplate, VMName: nameOrID}
 	err := t.audit.Do(job.WithClient(ctx, "cli"), r, func(r *telemetry.Record) (err error) {
-		vm, err = t.TemplateStore.RemoveTemplate(ctx, nameOrID)
-		ofVM(r, vm)
+		v, err = t.TemplateStore.RemoveTemplate(ctx, nameOrID)
+		ofVM(r, v)
 		return err
 	})
-	return vm, err
+	return v, err
 }
 
 func (t auditedTemplates) Uninstall(ctx context.Context, spec job.UninstallSpec) (job.Uninstalled, error) {
@@ -133,9 +134,9 @@ func (t auditedTemplates) Uninstall(ctx context.Context, spec job.UninstallSpec)
 }
 
 // ofVM adds to a record what is known of its template.
-func ofVM(r *telemetry.Record, vm job.VM) {
-	if vm.ID != 0 {
-		r.Job, r.VMID, r.VMName, r.Node = vm.Job, vm.ID, vm.Name, vm.Node
-		r.Proof = &telemetry.Proof{Name: vm.Name, Job: vm.Job, Owner: vm.Owner}
+func ofVM(r *telemetry.Record, v vm.VM) {
+	if v.ID != 0 {
+		r.Job, r.VMID, r.VMName, r.Node = v.Job, v.ID, v.Name, v.Node
+		r.Proof = &telemetry.Proof{Name: v.Name, Job: v.Job, Owner: v.Owner}
 	}
 }

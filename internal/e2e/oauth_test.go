@@ -23,6 +23,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/mcptool"
 	"linus/internal/oauth"
+	"linus/internal/vm"
 	"linus/internal/web"
 )
 
@@ -61,7 +62,7 @@ type whoAsks struct{ engine }
 
 func (whoAsks) VM(ctx context.Context, _ string) (job.VMInfo, error) {
 	p, _ := job.PrincipalFrom(ctx)
-	return job.VMInfo{VM: job.VM{Name: p.Name, Owner: string(p.Role)}}, nil
+	return job.VMInfo{VM: vm.VM{Name: p.Name, Owner: string(p.Role)}}, nil
 }
 
 func (whoAsks) Cleanup(context.Context, time.Duration) (int, error) { return 7, nil }

@@ -10,6 +10,7 @@ import (
 	"linus/internal/capture"
 	"linus/internal/job"
 	"linus/internal/patience"
+	"linus/internal/vm"
 )
 
 // cutGrace is how long after a cancel a VM may still deliver what its task has
@@ -42,7 +43,7 @@ func (e *Executor) collect(ctx context.Context, r *run, _ job.Job) error {
 		state job.RunState
 		got   capture.Collected
 	)
-	if !j.StartedAt.IsZero() && j.VM.State == job.VMCreated {
+	if !j.StartedAt.IsZero() && j.VM.State == vm.Created {
 		settle := func(timed context.Context) (job.RunState, error) {
 			if r.ended != nil && j.Outcome.Reason == job.ReasonExitStatus {
 				return *r.ended, nil // which decided the outcome

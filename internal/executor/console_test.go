@@ -16,6 +16,7 @@ import (
 	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
+	"linus/internal/vm"
 )
 
 // counted returns n bytes that tell where in a stream they are.
@@ -337,7 +338,7 @@ func TestKill_LeavesASharedVM(t *testing.T) {
 	if j := r.wait(first); j.Outcome.Reason != job.ReasonKilled {
 		t.Errorf("killed job %+v", j.Outcome)
 	}
-	if j, err := r.Job(t.Context(), second); err != nil || j.Outcome != nil || r.vm("dev").Status != job.VMRunning {
+	if j, err := r.Job(t.Context(), second); err != nil || j.Outcome != nil || r.vm("dev").Status != vm.Running {
 		t.Errorf("the other job %+v, %v", j, err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/providertest"
+	"linus/internal/vm"
 )
 
 // lateCreate is a host on which a VM is there for a while before that is told,
@@ -16,11 +17,11 @@ type lateCreate struct {
 	made, until chan struct{}
 }
 
-func (p *lateCreate) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
-	vm, err := p.Fake.Create(ctx, spec, progress)
+func (p *lateCreate) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (vm.VM, error) {
+	v, err := p.Fake.Create(ctx, spec, progress)
 	close(p.made)
 	<-p.until
-	return vm, err
+	return v, err
 }
 
 func TestDestroyVM_ThatIsMadeAtThatMoment(t *testing.T) {
@@ -38,7 +39,7 @@ func TestDestroyVM_ThatIsMadeAtThatMoment(t *testing.T) {
 		t.Fatal(err)
 	}
 	close(p.until)
-	if j = r.wait(j.ID); j.Outcome.Reason != job.ReasonCancelled || j.VM.State != job.VMDestroyed {
+	if j = r.wait(j.ID); j.Outcome.Reason != job.ReasonCancelled || j.VM.State != vm.Destroyed {
 		t.Errorf("its job: %+v, VM %+v", j.Outcome, j.VM)
 	}
 	r.noLeaks()
@@ -50,9 +51,9 @@ type whoDestroys struct {
 	who chan string
 }
 
-func (p *whoDestroys) Destroy(ctx context.Context, vm job.VM) error {
+func (p *whoDestroys) Destroy(ctx context.Context, v vm.VM) error {
 	p.who <- job.ClientFrom(ctx)
-	return p.Fake.Destroy(ctx, vm)
+	return p.Fake.Destroy(ctx, v)
 }
 
 func TestDestroy_IsDoneByTheClientThatWantedIt(t *testing.T) {

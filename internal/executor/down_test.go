@@ -11,6 +11,7 @@ import (
 	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
+	"linus/internal/vm"
 )
 
 // deafVM is a guest that does not answer, and is waited for.
@@ -25,7 +26,7 @@ func (deafVM) Push(ctx context.Context, _ job.Job, _ job.Payload) error {
 type fallingVM struct {
 	executor.Runner
 	phase string
-	down  func(job.VM)
+	down  func(vm.VM)
 	deaf  bool // it is waited for; else the connection breaks
 }
 
@@ -58,17 +59,17 @@ func (g fallingVM) Start(ctx context.Context, j job.Job) (bootID string, err err
 func TestJob_VMThatGoesDownBeforeItsTaskRunsIsLostAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, phase := range []string{"push", "start"} {
-		for _, status := range []job.VMStatus{job.VMGone, job.VMStopped, job.VMSuspended} {
+		for _, status := range []vm.Status{vm.Gone, vm.Stopped, vm.Suspended} {
 			for _, deaf := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s, %s, deaf %v", phase, status, deaf), func(t *testing.T) {
 					r := newRig(t, 1, hasty)
 					r.stop()
-					down := func(vm job.VM) { r.fake.Vanish(vm.ID) }
+					down := func(v vm.VM) { r.fake.Vanish(v.ID) }
 					switch status {
-					case job.VMStopped:
-						down = func(vm job.VM) { _ = r.fake.StopVM(context.Background(), vm) }
-					case job.VMSuspended:
-						down = func(vm job.VM) { _ = r.fake.SuspendVM(context.Background(), vm) }
+					case vm.Stopped:
+						down = func(v vm.VM) { _ = r.fake.StopVM(context.Background(), v) }
+					case vm.Suspended:
+						down = func(v vm.VM) { _ = r.fake.SuspendVM(context.Background(), v) }
 					}
 					r.opts.Runner = fallingVM{r.fake, phase, down, deaf}
 					r.opts.HeartbeatThreshold = time.Hour
@@ -95,7 +96,7 @@ func TestStart_HostThatDoesNotAnswerIsNotTheVMsFault(t *testing.T) {
 		r := newRigHere(t, 1)
 		r.stop()
 		r.opts.HeartbeatThreshold = time.Second
-		r.opts.Runner = fallingVM{r.fake, "start", func(job.VM) {}, false}
+		r.opts.Runner = fallingVM{r.fake, "start", func(vm.VM) {}, false}
 		r.restart()
 		down := &job.HostError{Op: "look at VM 100", Class: job.HostUnreachable, Text: "no route to host", Remedy: "check PROXMOX_HOST"}
 		r.fake.Set(providertest.Behaviour{Statuses: []error{down, down, down, down, down, down}})
@@ -107,21 +108,21 @@ func TestStart_HostThatDoesNotAnswerIsNotTheVMsFault(t *testing.T) {
 
 func TestJoin_VMThatDoesNotRunIsToldByTheHostAtOnce(t *testing.T) {
 	t.Parallel()
-	for name, undo := range map[string]func(*rig, job.VM){
-		"gone":      func(r *rig, vm job.VM) { r.fake.Vanish(vm.ID) },
-		"stopped":   func(r *rig, vm job.VM) { _ = r.fake.StopVM(context.Background(), vm) },
-		"suspended": func(r *rig, vm job.VM) { _ = r.fake.SuspendVM(context.Background(), vm) },
+	for name, undo := range map[string]func(*rig, vm.VM){
+		"gone":      func(r *rig, v vm.VM) { r.fake.Vanish(v.ID) },
+		"stopped":   func(r *rig, v vm.VM) { _ = r.fake.StopVM(context.Background(), v) },
+		"suspended": func(r *rig, v vm.VM) { _ = r.fake.SuspendVM(context.Background(), v) },
 	} {
 		for _, answer := range []string{"refused", "none"} {
 			t.Run(name+", answer "+answer, func(t *testing.T) {
 				r := newRig(t, 1)
-				vm := *r.makeVM("dev").VM
+				v := *r.makeVM("dev").VM
 				if answer == "none" {
 					r.stop()
 					r.opts.Runner = deafVM{r.fake}
 					r.restart()
 				}
-				undo(r, vm)
+				undo(r, v)
 				began := time.Now()
 				j := r.wait(r.submit(sharing("dev")))
 				if j.Outcome.Reason != job.ReasonStartFailed || !strings.Contains(j.Outcome.Error, `vm: "dev" (VM `) || !strings.Contains(j.Outcome.Error, name) {

@@ -18,6 +18,7 @@ import (
 	"linus/internal/pgtest"
 	"linus/internal/providertest"
 	"linus/internal/store"
+	"linus/internal/vm"
 )
 
 // Leases: one that a busy machine does not miss, and one that is waited for.
@@ -132,18 +133,18 @@ type hostOf struct {
 	s *store.Store
 }
 
-func (h hostOf) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
+func (h hostOf) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (vm.VM, error) {
 	if err := h.f.refuses(h.s); err != nil {
-		return job.VM{}, err
+		return vm.VM{}, err
 	}
 	return h.Fake.Create(ctx, spec, progress)
 }
 
-func (h hostOf) Destroy(ctx context.Context, vm job.VM) error {
+func (h hostOf) Destroy(ctx context.Context, v vm.VM) error {
 	if err := h.f.refuses(h.s); err != nil {
 		return err
 	}
-	return h.Fake.Destroy(ctx, vm)
+	return h.Fake.Destroy(ctx, v)
 }
 
 // Whichever engine a job is submitted at, one engine runs it, once.
@@ -399,14 +400,14 @@ type frozenProvider struct {
 	f *freezer
 }
 
-func (p frozenProvider) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
+func (p frozenProvider) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (vm.VM, error) {
 	p.f.pass()
 	return p.Provider.Create(context.WithoutCancel(ctx), spec, progress) // what was sent is carried out
 }
 
-func (p frozenProvider) Destroy(ctx context.Context, vm job.VM) error {
+func (p frozenProvider) Destroy(ctx context.Context, v vm.VM) error {
 	p.f.pass()
-	return p.Provider.Destroy(context.WithoutCancel(ctx), vm)
+	return p.Provider.Destroy(context.WithoutCancel(ctx), v)
 }
 
 type frozenEngines struct {
@@ -509,7 +510,7 @@ func TestEngines_CancelElsewhere(t *testing.T) {
 				t.Fatal(err)
 			}
 			j := second.wait(id)
-			if j.Status != job.Failed || j.Outcome.Reason != job.ReasonCancelled || j.VM.State != job.VMDestroyed {
+			if j.Status != job.Failed || j.Outcome.Reason != job.ReasonCancelled || j.VM.State != vm.Destroyed {
 				t.Errorf("%s %+v, VM %+v", j.Status, j.Outcome, j.VM)
 			}
 			f.await("its end at the engine that ran it", func() bool {
@@ -677,9 +678,9 @@ type stoppable struct {
 	f *freezer
 }
 
-func (p stoppable) StopVM(ctx context.Context, vm job.VM) error {
+func (p stoppable) StopVM(ctx context.Context, v vm.VM) error {
 	p.f.pass()
-	return p.Provider.StopVM(ctx, vm)
+	return p.Provider.StopVM(ctx, v)
 }
 
 // Without quorum the host cannot be told to refuse a dead engine: its jobs stay its own,
@@ -755,7 +756,7 @@ func TestEngines_PoolsOfAll(t *testing.T) {
 	f.await("the second engine to know the pool", func() bool { return f.fake.Stats().Rooms > 4 })
 	id := second.submit()
 	j := second.wait(id)
-	if j.Status != job.Success || j.VM.Source != job.SourcePool {
+	if j.Status != job.Success || j.VM.Source != vm.FromPool {
 		t.Errorf("%s %+v, VM %+v", j.Status, j.Outcome, j.VM)
 	}
 	first.removePool()

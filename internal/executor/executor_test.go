@@ -21,6 +21,7 @@ import (
 	"linus/internal/pgtest"
 	"linus/internal/providertest"
 	"linus/internal/store"
+	"linus/internal/vm"
 )
 
 const maxOutput = 64 << 10
@@ -207,7 +208,7 @@ func TestJob_GoesThroughItsPhases(t *testing.T) {
 	r.behave(providertest.Behaviour{Task: task(providertest.Task{Stdout: []byte("out\n"), Stderr: []byte("err\n")})}, true)
 	id := r.submit()
 	j := r.wait(id)
-	if j.Status != job.Success || j.VM.State != job.VMDestroyed {
+	if j.Status != job.Success || j.VM.State != vm.Destroyed {
 		t.Errorf("job %+v", j)
 	}
 	got, err := r.Result(context.Background(), id)
@@ -534,7 +535,7 @@ func TestPersistent_VMOutlivesTheJob(t *testing.T) {
 	r := newRig(t, 1)
 	r.behave(providertest.Behaviour{}, true)
 	j := r.wait(r.submit(func(m *job.Manifest) { m.Lifecycle = job.Persistent }))
-	if j.VM.State != job.VMCreated || len(r.fake.VMs()) != 1 {
+	if j.VM.State != vm.Created || len(r.fake.VMs()) != 1 {
 		t.Errorf("VM %+v, %d on the host", j.VM, len(r.fake.VMs()))
 	}
 }
@@ -749,7 +750,7 @@ type specs struct {
 	got chan job.VMSpec
 }
 
-func (s *specs) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
+func (s *specs) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (vm.VM, error) {
 	s.got <- spec
 	return s.Provider.Create(ctx, spec, progress)
 }

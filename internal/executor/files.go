@@ -9,6 +9,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/lazyregexp"
+	"linus/internal/vm"
 )
 
 // ListFiles returns a page of a directory in a VM.
@@ -19,8 +20,8 @@ func (e *Executor) ListFiles(ctx context.Context, q job.FileList) (page job.File
 	if err := cmp.Or(within("limit", int64(q.Limit), 1, job.MaxFileList), within("offset", int64(q.Offset), 0, 1<<31)); err != nil {
 		return page, err
 	}
-	err = e.inFiles(ctx, q.VM, func(ctx context.Context, vm job.VM) error {
-		page, err = e.o.Guest.ListFiles(ctx, vm, q)
+	err = e.inFiles(ctx, q.VM, func(ctx context.Context, v vm.VM) error {
+		page, err = e.o.Guest.ListFiles(ctx, v, q)
 		return err
 	})
 	return page, err
@@ -34,8 +35,8 @@ func (e *Executor) ReadFile(ctx context.Context, r job.FileRange) (chunk job.Fil
 	if err := cmp.Or(needed("path", r.Path), within("limit", r.Limit, 1, job.MaxFileChunk), within("offset", r.Offset, 0, 1<<62)); err != nil {
 		return chunk, err
 	}
-	err = e.inFiles(ctx, r.VM, func(ctx context.Context, vm job.VM) error {
-		chunk, err = e.o.Guest.ReadFile(ctx, vm, r)
+	err = e.inFiles(ctx, r.VM, func(ctx context.Context, v vm.VM) error {
+		chunk, err = e.o.Guest.ReadFile(ctx, v, r)
 		return err
 	})
 	return chunk, err
@@ -53,8 +54,8 @@ func (e *Executor) WriteFile(ctx context.Context, w job.FileWrite) (written job.
 	if err = cmp.Or(err, e.mayWrite(w.Path, false)); err != nil {
 		return written, err
 	}
-	err = e.inFiles(ctx, w.VM, func(ctx context.Context, vm job.VM) error {
-		written, err = e.o.Guest.WriteFile(ctx, vm, w)
+	err = e.inFiles(ctx, w.VM, func(ctx context.Context, v vm.VM) error {
+		written, err = e.o.Guest.WriteFile(ctx, v, w)
 		return err
 	})
 	return written, err
@@ -69,8 +70,8 @@ func (e *Executor) EditFile(ctx context.Context, edit job.FileEdit) (edited job.
 	if err = cmp.Or(err, e.mayWrite(edit.Path, false)); err != nil {
 		return edited, err
 	}
-	err = e.inFiles(ctx, edit.VM, func(ctx context.Context, vm job.VM) error {
-		edited, err = e.o.Guest.EditFile(ctx, vm, edit)
+	err = e.inFiles(ctx, edit.VM, func(ctx context.Context, v vm.VM) error {
+		edited, err = e.o.Guest.EditFile(ctx, v, edit)
 		return err
 	})
 	return edited, err
@@ -105,28 +106,28 @@ func (e *Executor) WriteTree(ctx context.Context, f job.FileRef, archive io.Read
 
 // fileAt returns the VM of a path and what is there. So a stopped VM and a wrong path are
 // known before a transfer begins.
-func (e *Executor) fileAt(ctx context.Context, f job.FileRef) (at job.VM, about job.FileInfo, err error) {
-	err = e.inFiles(ctx, f.VM, func(ctx context.Context, vm job.VM) error {
-		at = vm
-		about, err = e.o.Guest.StatFile(ctx, vm, f.Path)
+func (e *Executor) fileAt(ctx context.Context, f job.FileRef) (at vm.VM, about job.FileInfo, err error) {
+	err = e.inFiles(ctx, f.VM, func(ctx context.Context, v vm.VM) error {
+		at = v
+		about, err = e.o.Guest.StatFile(ctx, v, f.Path)
 		return err
 	})
 	return at, about, err
 }
 
 // inFiles runs work on the files of a VM, which fileVM finds.
-func (e *Executor) inFiles(ctx context.Context, ref string, work func(context.Context, job.VM) error) error {
-	vm, err := e.fileVM(ctx, ref)
+func (e *Executor) inFiles(ctx context.Context, ref string, work func(context.Context, vm.VM) error) error {
+	v, err := e.fileVM(ctx, ref)
 	if err != nil {
 		return err
 	}
-	return e.inside(ctx, vm, func(ctx context.Context) error { return work(ctx, vm) })
+	return e.inside(ctx, v, func(ctx context.Context) error { return work(ctx, v) })
 }
 
 // inside runs work inside a VM. If the VM is not running, it returns the host's error
 // rather than SSH's.
-func (e *Executor) inside(ctx context.Context, vm job.VM, work func(context.Context) error) error {
-	visitor := job.Job{VM: &vm, Manifest: job.Manifest{VM: vm.Name}} // as a job that shares the VM
+func (e *Executor) inside(ctx context.Context, v vm.VM, work func(context.Context) error) error {
+	visitor := job.Job{VM: &v, Manifest: job.Manifest{VM: v.Name}} // as a job that shares the VM
 	var callers *job.FieldError
 	err := e.whileUp(ctx, visitor, func(ctx context.Context) error {
 		err := work(ctx)
@@ -144,41 +145,41 @@ func (e *Executor) inside(ctx context.Context, vm job.VM, work func(context.Cont
 // fileVM returns the VM with this name or ID, or in which the job with this ID runs, if it
 // is one whose files can be worked on, and nothing is being done to it. What the caller may
 // not see does not exist.
-func (e *Executor) fileVM(ctx context.Context, ref string) (job.VM, error) {
+func (e *Executor) fileVM(ctx context.Context, ref string) (vm.VM, error) {
 	maker, err := e.creator(ctx, ref)
 	if err != nil {
 		j, noJob := e.o.Jobs.Job(ctx, ref)
 		switch {
 		case errors.Is(noJob, job.ErrNotFound):
-			return job.VM{}, err
+			return vm.VM{}, err
 		case noJob != nil:
-			return job.VM{}, noJob
+			return vm.VM{}, noJob
 		case !visible(ctx, j.Principal):
-			return job.VM{}, err
+			return vm.VM{}, err
 		case j.VM == nil:
-			return job.VM{}, noVM(ref, "is a job that has no VM: its status is "+string(j.Status))
+			return vm.VM{}, noVM(ref, "is a job that has no VM: its status is "+string(j.Status))
 		case j.VM.Job != j.ID && j.Outcome != nil:
-			return job.VM{}, noVM(ref, "is a job that has ended")
+			return vm.VM{}, noVM(ref, "is a job that has ended")
 		}
 		if maker, err = e.o.Jobs.Job(ctx, j.VM.Job); err != nil {
-			return job.VM{}, err
+			return vm.VM{}, err
 		}
 	}
 	holder := maker // the job that the VM goes with
 	if maker.Member != nil {
 		if maker.Member.State != job.MemberClaimed {
-			return job.VM{}, noVM(ref, "is a VM of pool "+maker.Member.Pool+" that no job has")
+			return vm.VM{}, noVM(ref, "is a VM of pool "+maker.Member.Pool+" that no job has")
 		}
 		if holder, err = e.o.Jobs.Job(ctx, maker.Member.Claimer); err != nil {
-			return job.VM{}, err
+			return vm.VM{}, err
 		}
 	}
 	switch {
-	case maker.VM.State == job.VMLeftAlone:
+	case maker.VM.State == vm.LeftAlone:
 		err = noVM(ref, "is left alone: "+maker.VM.Reason)
-	case maker.VM.State == job.VMIntended:
+	case maker.VM.State == vm.Intended:
 		err = noVM(ref, "is not ready yet: its job is "+string(maker.Status))
-	case maker.VM.State != job.VMCreated:
+	case maker.VM.State != vm.Created:
 		err = noVM(ref, "is gone")
 	case maker.VM.Unwanted:
 		err = noVM(ref, "is being destroyed")

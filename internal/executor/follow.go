@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // Intervals while following a task. Callbacks report changes at once; SSH is used when
@@ -192,11 +193,11 @@ func unconfirmed(j job.Job) string {
 
 // vmStatus asks the host for the status of a VM that does not respond over SSH. Unknown
 // proves nothing.
-func (e *Executor) vmStatus(ctx context.Context, j job.Job) job.VMStatus {
+func (e *Executor) vmStatus(ctx context.Context, j job.Job) vm.Status {
 	status, err := e.o.Provider.Status(ctx, *j.VM)
 	if err != nil {
 		e.o.Log.Debug("the host does not report the VM's status", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
-		return job.VMUnknown
+		return vm.Unknown
 	}
 	return status
 }

@@ -14,6 +14,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/providertest"
 	"linus/internal/verbtest"
+	"linus/internal/vm"
 )
 
 // as returns a context in which a principal makes its requests.
@@ -254,7 +255,7 @@ func TestGuard_APoolsVMBelongsToWhoHasIt(t *testing.T) {
 	e := executor.Guarded(r.Executor)
 	ref := strconv.Itoa(j.VM.ID)
 	own, err := e.VM(alice, ref)
-	if err != nil || own.Principal != "alice" || j.VM.Source != job.SourcePool {
+	if err != nil || own.Principal != "alice" || j.VM.Source != vm.FromPool {
 		t.Errorf("her VM %+v, %v", own, err)
 	}
 	if _, err := e.VM(bob, ref); err == nil {

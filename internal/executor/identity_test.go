@@ -10,15 +10,16 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/providertest"
+	"linus/internal/vm"
 )
 
 // posing makes every VM but the one named say what change makes of the truth.
-func (r *rig) posing(name string, change func(*job.VM)) {
-	r.behave(providertest.Behaviour{Reach: func(vm job.VM) job.VM {
-		if vm.Name != name {
-			change(&vm)
+func (r *rig) posing(name string, change func(*vm.VM)) {
+	r.behave(providertest.Behaviour{Reach: func(v vm.VM) vm.VM {
+		if v.Name != name {
+			change(&v)
 		}
-		return vm
+		return v
 	}}, true)
 }
 
@@ -31,10 +32,10 @@ func TestClaim_NoVMPassesForAnother(t *testing.T) {
 	if _, err := r.SnapshotVM(ctx, "kept", "clean", false); err != nil {
 		t.Fatal(err)
 	}
-	for what, lie := range map[string]func(*job.VM){
-		"address " + victim.VM.IP: func(vm *job.VM) { vm.IP = victim.VM.IP },
-		"address ::ffff:":         func(vm *job.VM) { vm.IP = "::ffff:" + victim.VM.IP },
-		"SSH host key":            func(vm *job.VM) { vm.HostKey = victim.VM.HostKey },
+	for what, lie := range map[string]func(*vm.VM){
+		"address " + victim.VM.IP: func(v *vm.VM) { v.IP = victim.VM.IP },
+		"address ::ffff:":         func(v *vm.VM) { v.IP = "::ffff:" + victim.VM.IP },
+		"SSH host key":            func(v *vm.VM) { v.HostKey = victim.VM.HostKey },
 	} {
 		r.posing("victim", lie)
 		refused := func(err error) {
@@ -49,8 +50,8 @@ func TestClaim_NoVMPassesForAnother(t *testing.T) {
 		refused(err)
 		_, err = r.RevertVM(ctx, "kept", "clean")
 		refused(err)
-		if vm := r.vm("kept"); vm.IP != kept.VM.IP || vm.HostKey != kept.VM.HostKey {
-			t.Errorf("%s: the row says %s, %s", what, vm.IP, vm.HostKey)
+		if v := r.vm("kept"); v.IP != kept.VM.IP || v.HostKey != kept.VM.HostKey {
+			t.Errorf("%s: the row says %s, %s", what, v.IP, v.HostKey)
 		}
 		j := r.wait(r.submit())
 		if j.Outcome.Reason != job.ReasonProvisionFailed || !strings.Contains(j.Outcome.Error, "it shows the "+what) {
@@ -68,11 +69,11 @@ type madeTogether struct {
 	left sync.WaitGroup
 }
 
-func (p *madeTogether) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
-	vm, err := p.Fake.Create(ctx, spec, progress)
+func (p *madeTogether) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (vm.VM, error) {
+	v, err := p.Fake.Create(ctx, spec, progress)
 	p.left.Done()
 	p.left.Wait()
-	return vm, err
+	return v, err
 }
 
 // Of VMs that show one host key at the same instant, one is accepted.
@@ -84,7 +85,7 @@ func TestClaim_OneAtATime(t *testing.T) {
 	together.left.Add(n)
 	r.opts.Provider = together
 	r.restart()
-	r.posing("", func(vm *job.VM) { vm.HostKey = "ssh-ed25519 AAAAsame" })
+	r.posing("", func(v *vm.VM) { v.HostKey = "ssh-ed25519 AAAAsame" })
 	var ids []string
 	for i := range n {
 		j, err := r.Submit(t.Context(), job.Submission{Kind: job.KindVM, Manifest: job.Manifest{VMName: "vm-" + strconv.Itoa(i)}})
@@ -111,18 +112,18 @@ func TestClaim_TheAddressOfAStoppedVMIsFree(t *testing.T) {
 	r := newRig(t, 2)
 	ctx := context.Background()
 	old := r.makeVM("old")
-	r.posing("old", func(vm *job.VM) { vm.IP = old.VM.IP })
+	r.posing("old", func(v *vm.VM) { v.IP = old.VM.IP })
 	if _, err := r.StopVM(ctx, "old"); err != nil {
 		t.Fatal(err)
 	}
 	if next := r.makeVM("next"); next.VM.IP != old.VM.IP {
 		t.Errorf("the next VM has %s", next.VM.IP)
 	}
-	if vm := r.vm("old"); vm.IP != "" {
-		t.Errorf("the stopped VM has still %s", vm.IP)
+	if v := r.vm("old"); v.IP != "" {
+		t.Errorf("the stopped VM has still %s", v.IP)
 	}
-	if vm, err := r.StartVM(ctx, "old"); err != nil || vm.IP == "" || vm.IP == old.VM.IP {
-		t.Errorf("started again: %+v, %v", vm, err)
+	if v, err := r.StartVM(ctx, "old"); err != nil || v.IP == "" || v.IP == old.VM.IP {
+		t.Errorf("started again: %+v, %v", v, err)
 	}
 }
 
@@ -131,7 +132,7 @@ func TestClaim_AHostThatDoesNotSayFreesNothing(t *testing.T) {
 	r := newRig(t, 2)
 	old := r.makeVM("old")
 	r.behave(providertest.Behaviour{
-		Reach:    func(vm job.VM) job.VM { vm.IP = old.VM.IP; return vm },
+		Reach:    func(v vm.VM) vm.VM { v.IP = old.VM.IP; return v },
 		Statuses: []error{errUnreachable},
 	}, true)
 	if j := r.wait(r.submit()); j.Outcome.Reason != job.ReasonProvisionFailed {
@@ -143,7 +144,7 @@ func TestClaim_AHostThatDoesNotSayFreesNothing(t *testing.T) {
 // by a job of its own, nor by one in it, nor a claude job's key that nobody named.
 func TestSecrets_NeverGoToAVMWithoutAPinnedKey(t *testing.T) {
 	r, _ := withSecrets(t, 2, map[string]string{"KEY": planted, "ANTHROPIC_API_KEY": planted})
-	r.behave(providertest.Behaviour{Reach: func(vm job.VM) job.VM { vm.HostKey = ""; return vm }}, true)
+	r.behave(providertest.Behaviour{Reach: func(v vm.VM) vm.VM { v.HostKey = ""; return v }}, true)
 	kept := r.makeVM("kept")
 	if j := r.wait(r.submit()); j.Status != job.Success {
 		t.Errorf("without secrets: %+v", j.Outcome)

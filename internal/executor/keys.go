@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // Keys are the key pairs for logging in to VMs, one for each VM, by the job that
@@ -55,6 +56,6 @@ func (e *Executor) needsKey(ctx context.Context, id string) bool {
 	if err != nil {
 		return !errors.Is(err, job.ErrNotFound)
 	}
-	ended := j.VM == nil || j.VM.State == job.VMDestroyed || j.VM.State == job.VMForgotten
+	ended := j.VM == nil || j.VM.State == vm.Destroyed || j.VM.State == vm.Forgotten
 	return !ended || !j.Done()
 }

@@ -14,6 +14,7 @@ import (
 	"linus/internal/guest"
 	"linus/internal/job"
 	"linus/internal/providertest"
+	"linus/internal/vm"
 )
 
 // keyed is a provider that keeps what it was asked for.
@@ -25,7 +26,7 @@ type keyed struct {
 	keys map[string][]string // by job: the public key of each create whose private one was on disk
 }
 
-func (p *keyed) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
+func (p *keyed) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (vm.VM, error) {
 	if _, err := os.Stat(filepath.Join(p.dir, spec.Job)); err == nil {
 		p.mu.Lock()
 		p.keys[spec.Job] = append(p.keys[spec.Job], spec.PublicKey)

@@ -6,12 +6,13 @@ import (
 	"fmt"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // found records the ID under which the host has the job's VM.
-func (e *Executor) found(ctx context.Context, id string, vm job.VM) error {
+func (e *Executor) found(ctx context.Context, id string, v vm.VM) error {
 	_, err := e.update(ctx, id, func(j *job.Job) ([]job.Event, error) {
-		j.VM.ID, j.VM.Node = vm.ID, vm.Node
+		j.VM.ID, j.VM.Node = v.ID, v.Node
 		return nil, nil
 	})
 	return err
@@ -32,10 +33,10 @@ func (e *Executor) settleVM(ctx context.Context, id string, err error) error {
 			told := *host
 			told.Remedy += "; or keep it, and have it forgotten: " + string(job.ForgetVM) + " " + was.Name
 			left = &told
-			if was.State == job.VMLeftAlone && was.Reason == left.Text {
+			if was.State == vm.LeftAlone && was.Reason == left.Text {
 				return nil, nil
 			}
-			j.VM.State, j.VM.Reason, j.VM.Remedy = job.VMLeftAlone, left.Text, left.Remedy
+			j.VM.State, j.VM.Reason, j.VM.Remedy = vm.LeftAlone, left.Text, left.Remedy
 			return []job.Event{{Kind: job.EventWarning, Text: fmt.Sprintf("VM %d is left alone: %s; %s", was.ID, left.Text, left.Remedy)}}, nil
 		}
 		return gone(j)
@@ -53,8 +54,8 @@ func (e *Executor) settleVM(ctx context.Context, id string, err error) error {
 // gone is the change when a job's VM was destroyed.
 func gone(j *job.Job) ([]job.Event, error) {
 	was := *j.VM
-	j.VM.State, j.VM.Reason, j.VM.Remedy = job.VMDestroyed, "", ""
-	if was.State == job.VMLeftAlone {
+	j.VM.State, j.VM.Reason, j.VM.Remedy = vm.Destroyed, "", ""
+	if was.State == vm.LeftAlone {
 		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseDestroy, Text: fmt.Sprintf("VM %d, which was left alone, is gone", was.ID)}}, nil
 	}
 	return nil, nil
@@ -72,11 +73,11 @@ func (e *Executor) lookAtLeftAlone(ctx context.Context) {
 		return
 	}
 	for _, m := range creators {
-		if m.VM.State != job.VMLeftAlone {
+		if m.VM.State != vm.LeftAlone {
 			continue
 		}
 		status, err := e.o.Provider.Status(ctx, *m.VM)
-		if err != nil || status == job.VMUnproven {
+		if err != nil || status == vm.Unproven {
 			continue
 		}
 		if err := e.tryLeftAlone(ctx, m.ID); err != nil && ctx.Err() == nil && !job.IsClass(err, job.HostLeftAlone) {
@@ -94,7 +95,7 @@ func (e *Executor) tryLeftAlone(ctx context.Context, id string) error {
 	}
 	defer release()
 	m, err := e.o.Jobs.Job(ctx, id)
-	if err != nil || m.VM == nil || m.VM.State != job.VMLeftAlone {
+	if err != nil || m.VM == nil || m.VM.State != vm.LeftAlone {
 		return err
 	}
 	err = e.o.Provider.Destroy(ctx, *m.VM)
@@ -132,7 +133,7 @@ func (e *Executor) ForgetVM(ctx context.Context, ref string) (job.VMInfo, error)
 	if err != nil {
 		return job.VMInfo{}, err
 	}
-	if m.VM.State != job.VMLeftAlone {
+	if m.VM.State != vm.LeftAlone {
 		return job.VMInfo{}, &job.FieldError{
 			Field: "vm", Problem: fmt.Sprintf("%q is not left alone, so it is not to be forgotten", ref), Remedy: "destroy it: " + string(job.DestroyVM) + " " + m.VM.Name,
 		}
@@ -141,7 +142,7 @@ func (e *Executor) ForgetVM(ctx context.Context, ref string) (job.VMInfo, error)
 		return job.VMInfo{}, err
 	}
 	m, err = e.update(context.WithoutCancel(ctx), m.ID, func(j *job.Job) ([]job.Event, error) {
-		j.VM.State = job.VMForgotten
+		j.VM.State = vm.Forgotten
 		text := fmt.Sprintf("VM %d is forgotten by request, and stays on the host", j.VM.ID)
 		if behind := j.Manifest.Network.Behind(); behind != "" {
 			text += "; " + behind

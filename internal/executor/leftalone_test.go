@@ -11,6 +11,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/providertest"
+	"linus/internal/vm"
 )
 
 // leftAlone makes a kept VM, takes its marker and has it destroyed.
@@ -25,7 +26,7 @@ func leftAlone(t *testing.T, sweep time.Duration) (*rig, job.Job) {
 	if _, err := r.DestroyVM(context.Background(), "dev"); err != nil {
 		t.Fatal(err)
 	}
-	return r, r.until(maker.ID, func(j job.Job) bool { return j.VM.State == job.VMLeftAlone })
+	return r, r.until(maker.ID, func(j job.Job) bool { return j.VM.State == vm.LeftAlone })
 }
 
 // often is a sweep's interval.
@@ -75,7 +76,7 @@ func TestDestroy_LeavesAVMAloneThatIsNotProven(t *testing.T) {
 	r.fake.Doubt(j.VM.ID, true)
 	close(release)
 	j = r.wait(id)
-	if j.Status != job.Success || j.VM.State != job.VMLeftAlone || !strings.Contains(j.VM.Reason, "not proven") ||
+	if j.Status != job.Success || j.VM.State != vm.LeftAlone || !strings.Contains(j.VM.Reason, "not proven") ||
 		!strings.Contains(j.VM.Remedy, string(job.ForgetVM)+" "+j.VM.Name) {
 		t.Errorf("job %s, VM %+v", j.Status, j.VM)
 	}
@@ -86,7 +87,7 @@ func TestDestroy_LeavesAVMAloneThatIsNotProven(t *testing.T) {
 		t.Errorf("warnings: %q", told)
 	}
 	vms, err := r.VMs(context.Background())
-	if err != nil || len(vms) != 1 || vms[0].Status != job.VMUnproven || vms[0].Reason != j.VM.Reason || vms[0].Remedy != j.VM.Remedy {
+	if err != nil || len(vms) != 1 || vms[0].Status != vm.Unproven || vms[0].Reason != j.VM.Reason || vms[0].Remedy != j.VM.Remedy {
 		t.Errorf("VMs = %+v, %v", vms, err)
 	}
 	if n, err := r.store.Forget(context.Background(), time.Now().Add(time.Hour)); err != nil || n != 0 {
@@ -105,7 +106,7 @@ func TestLeftAlone_IsDestroyedOnceItIsProven(t *testing.T) {
 		t.Errorf("%d destroys were tried in vain", after-before)
 	}
 	r.fake.Doubt(maker.VM.ID, false)
-	j := r.until(maker.ID, func(j job.Job) bool { return j.VM.State == job.VMDestroyed })
+	j := r.until(maker.ID, func(j job.Job) bool { return j.VM.State == vm.Destroyed })
 	if r.fake.Has(maker.VM.ID) || j.VM.Reason != "" || j.VM.Remedy != "" {
 		t.Errorf("VM %+v", j.VM)
 	}
@@ -122,7 +123,7 @@ func TestLeftAlone_IsDestroyedOnceItIsSeenGone(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			r, maker := leftAlone(t, often)
 			tt.then(r, maker.VM.ID)
-			r.until(maker.ID, func(j job.Job) bool { return j.VM.State == job.VMDestroyed })
+			r.until(maker.ID, func(j job.Job) bool { return j.VM.State == vm.Destroyed })
 		})
 	}
 }
@@ -141,7 +142,7 @@ func TestDestroyVM_OfOneThatIsLeftAlone(t *testing.T) {
 	}
 	r.fake.Doubt(maker.VM.ID, false)
 	info, err := r.DestroyVM(context.Background(), "dev")
-	if err != nil || info.Status != job.VMGone || r.fake.Has(maker.VM.ID) {
+	if err != nil || info.Status != vm.Gone || r.fake.Has(maker.VM.ID) {
 		t.Errorf("destroyed: %+v, %v", info, err)
 	}
 }
@@ -152,7 +153,7 @@ func TestForgetVM_LetsGoOfWhatIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	j, err := r.Job(context.Background(), maker.ID)
-	if err != nil || j.VM.State != job.VMForgotten || !r.fake.Has(maker.VM.ID) || !slices.Contains(r.fake.Stats().Forgotten, "dev") {
+	if err != nil || j.VM.State != vm.Forgotten || !r.fake.Has(maker.VM.ID) || !slices.Contains(r.fake.Stats().Forgotten, "dev") {
 		t.Errorf("VM %+v, %v", j.VM, err)
 	}
 	if vms, err := r.VMs(context.Background()); err != nil || len(vms) != 0 {
@@ -179,9 +180,9 @@ type lookedAt struct {
 	look func()
 }
 
-func (p *lookedAt) Status(ctx context.Context, vm job.VM) (job.VMStatus, error) {
+func (p *lookedAt) Status(ctx context.Context, v vm.VM) (vm.Status, error) {
 	p.look()
-	return p.Fake.Status(ctx, vm)
+	return p.Fake.Status(ctx, v)
 }
 
 // A search under way has read that the VM is left alone before it was let go of,
@@ -220,7 +221,7 @@ func TestForgetVM_OnlyWhatIsLeftAlone(t *testing.T) {
 	refusal(t, err, "is not left alone")
 	_, err = r.ForgetVM(context.Background(), "nope")
 	refusal(t, err, "is not a VM of ours")
-	if j, err := r.Job(context.Background(), maker.ID); err != nil || j.VM.State != job.VMCreated {
+	if j, err := r.Job(context.Background(), maker.ID); err != nil || j.VM.State != vm.Created {
 		t.Errorf("VM %+v, %v", j.VM, err)
 	}
 }
@@ -230,14 +231,14 @@ func TestVMs_OneWithoutItsMarkerIsNotGone(t *testing.T) {
 	r := newRig(t, 1)
 	maker := r.makeVM("dev")
 	r.fake.Doubt(maker.VM.ID, true)
-	if info := r.vm("dev"); info.Status != job.VMUnproven || info.Reason == "" || info.Remedy == "" {
+	if info := r.vm("dev"); info.Status != vm.Unproven || info.Reason == "" || info.Remedy == "" {
 		t.Errorf("VM %+v", info)
 	}
-	if vms, err := r.VMs(context.Background()); err != nil || len(vms) != 1 || vms[0].Status != job.VMUnproven {
+	if vms, err := r.VMs(context.Background()); err != nil || len(vms) != 1 || vms[0].Status != vm.Unproven {
 		t.Errorf("VMs = %+v, %v", vms, err)
 	}
 	r.fake.Vanish(maker.VM.ID)
-	if info := r.vm("dev"); info.Status != job.VMGone {
+	if info := r.vm("dev"); info.Status != vm.Gone {
 		t.Errorf("VM %+v", info)
 	}
 }
@@ -275,8 +276,8 @@ func TestDestroy_LeavesAloneANamedCopy(t *testing.T) {
 	r.fake.Vanish(j.VM.ID)
 	r.fake.PlantAt(j.VM.ID, "another")
 	close(release)
-	j = r.until(id, func(j job.Job) bool { return j.VM.State.Settled() || j.VM.State == job.VMLeftAlone })
-	if !r.fake.Has(900) || j.VM.State != job.VMLeftAlone || j.VM.ID != 900 {
+	j = r.until(id, func(j job.Job) bool { return j.VM.State.Settled() || j.VM.State == vm.LeftAlone })
+	if !r.fake.Has(900) || j.VM.State != vm.LeftAlone || j.VM.ID != 900 {
 		t.Errorf("VM %+v, on the host: %v", j.VM, r.fake.VMs())
 	}
 }
@@ -308,10 +309,10 @@ func TestSweep_WhatCameBackUnprovenIsLeftAlone(t *testing.T) {
 	r.fake.Return(back)
 	r.opts.SweepInterval = often
 	r.restart()
-	j := r.until(done.ID, func(j job.Job) bool { return j.VM.State == job.VMLeftAlone })
+	j := r.until(done.ID, func(j job.Job) bool { return j.VM.State == vm.LeftAlone })
 	if j.VM.ID != 900 || j.VM.Reason != refused.Text {
 		t.Errorf("VM %+v", j.VM)
 	}
 	r.fake.Set(providertest.Behaviour{})
-	r.until(done.ID, func(j job.Job) bool { return j.VM.State == job.VMDestroyed && !r.fake.Has(900) })
+	r.until(done.ID, func(j job.Job) bool { return j.VM.State == vm.Destroyed && !r.fake.Has(900) })
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // Network reports where a VM's packets may go, and tries connections from inside it.
@@ -72,12 +73,12 @@ func (e *Executor) Network(ctx context.Context, q job.NetworkQuery) (job.Network
 
 // jobsIn returns the unfinished jobs in a VM, the one that was asked for first, if it was
 // one.
-func (e *Executor) jobsIn(ctx context.Context, vm job.VM, ref string) ([]job.Job, error) {
+func (e *Executor) jobsIn(ctx context.Context, v vm.VM, ref string) ([]job.Job, error) {
 	begun, err := e.o.Jobs.InProgress(ctx)
 	if err != nil {
 		return nil, err
 	}
-	jobs := slices.DeleteFunc(begun, func(j job.Job) bool { return j.VM == nil || j.VM.Job != vm.Job || !visible(ctx, j.Principal) })
+	jobs := slices.DeleteFunc(begun, func(j job.Job) bool { return j.VM == nil || j.VM.Job != v.Job || !visible(ctx, j.Principal) })
 	if at := slices.IndexFunc(jobs, func(j job.Job) bool { return j.ID == ref }); at >= 0 {
 		jobs = []job.Job{jobs[at]}
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 const (
@@ -96,7 +97,7 @@ func (e *Executor) chunk(ctx context.Context, j job.Job, stream string, offset, 
 
 // asksGuest reports whether the job's VM may have more of its output than the store.
 func (e *Executor) asksGuest(j job.Job) bool {
-	return e.o.Runner != nil && !j.StartedAt.IsZero() && j.Outcome == nil && j.VM != nil && j.VM.State == job.VMCreated
+	return e.o.Runner != nil && !j.StartedAt.IsZero() && j.Outcome == nil && j.VM != nil && j.VM.State == vm.Created
 }
 
 func (e *Executor) probe(ctx context.Context, j job.Job) (job.RunState, error) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // Placer chooses the node for each new VM.
@@ -68,7 +69,7 @@ func (e *Executor) intend(ctx context.Context, r *run, j job.Job) (job.Job, erro
 
 func (e *Executor) tryIntend(ctx context.Context, r *run, j job.Job) (job.Job, error) {
 	var at job.Placed
-	vm := job.VM{Name: cmp.Or(j.Manifest.VMName, vmName(j.ID)), Job: j.ID, Owner: e.o.Owner, State: job.VMIntended, Source: job.SourceCold}
+	v := vm.VM{Name: cmp.Or(j.Manifest.VMName, vmName(j.ID)), Job: j.ID, Owner: e.o.Owner, State: vm.Intended, Source: vm.Cold}
 	if e.o.Placer != nil && j.VM == nil {
 		release, err := e.choosing.take(ctx) // the next one counts this one's VM
 		for errors.Is(err, errHeld) {
@@ -78,14 +79,14 @@ func (e *Executor) tryIntend(ctx context.Context, r *run, j job.Job) (job.Job, e
 			return j, err
 		}
 		defer release()
-		if at, err = e.place(ctx, j, vm); err != nil {
+		if at, err = e.place(ctx, j, v); err != nil {
 			return j, err
 		}
-		vm.Node = at.Node
+		v.Node = at.Node
 	}
 	return e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
 		if j.VM == nil {
-			j.VM = &vm
+			j.VM = &v
 		}
 		events := become(j, job.Provisioning)
 		if at.Node != "" {
@@ -96,13 +97,13 @@ func (e *Executor) tryIntend(ctx context.Context, r *run, j job.Job) (job.Job, e
 }
 
 // place chooses the node for a job's VM. e.choosing is held, unless the VM is only planned.
-func (e *Executor) place(ctx context.Context, j job.Job, vm job.VM) (job.Placed, error) {
+func (e *Executor) place(ctx context.Context, j job.Job, v vm.VM) (job.Placed, error) {
 	want, err := e.placement(ctx)
 	if err != nil {
 		return job.Placed{}, err
 	}
-	want.Planned = vm.State == ""
-	j.VM = &vm
+	want.Planned = v.State == ""
+	j.VM = &v
 	if want.Spec, err = e.vmSpec(j); err != nil {
 		return job.Placed{}, err
 	}
@@ -126,9 +127,9 @@ func (e *Executor) placed(ctx context.Context) ([]job.PlacedVM, error) {
 	}
 	vms := make([]job.PlacedVM, 0, len(creators))
 	for _, m := range creators {
-		if m.VM.State == job.VMIntended || m.VM.State == job.VMCreated {
+		if m.VM.State == vm.Intended || m.VM.State == vm.Created {
 			vms = append(vms, job.PlacedVM{
-				ID: m.VM.ID, Node: m.VM.Node, MemoryMB: job.SizeMB(m.Manifest.Resources.Memory), Making: m.VM.State == job.VMIntended,
+				ID: m.VM.ID, Node: m.VM.Node, MemoryMB: job.SizeMB(m.Manifest.Resources.Memory), Making: m.VM.State == vm.Intended,
 			})
 		}
 	}
@@ -184,7 +185,7 @@ func (e *Executor) fits(ctx context.Context, m job.Manifest) error {
 	if e.o.Placer == nil || m.VM != "" {
 		return nil
 	}
-	spec, err := e.vmSpec(job.Job{Manifest: m, VM: &job.VM{}})
+	spec, err := e.vmSpec(job.Job{Manifest: m, VM: &vm.VM{}})
 	if err != nil {
 		return err
 	}

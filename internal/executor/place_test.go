@@ -15,6 +15,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/providertest"
+	"linus/internal/vm"
 )
 
 // nodes is a hypervisor of several nodes: it places VMs where places says.
@@ -41,26 +42,26 @@ func (n *nodes) Place(_ context.Context, want job.Placement) (job.Placed, error)
 
 func (n *nodes) Fits(context.Context, job.VMSpec) error { return n.never }
 
-func (n *nodes) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
+func (n *nodes) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (vm.VM, error) {
 	n.mu.Lock()
 	n.created[spec.Job] = spec.Node
 	n.mu.Unlock()
-	vm, err := n.Provider.Create(ctx, spec, progress)
-	vm.Node = spec.Node
-	return vm, err
+	v, err := n.Provider.Create(ctx, spec, progress)
+	v.Node = spec.Node
+	return v, err
 }
 
-func (n *nodes) Look(ctx context.Context, vm job.VM) (job.Seen, error) {
+func (n *nodes) Look(ctx context.Context, v vm.VM) (job.Seen, error) {
 	n.mu.Lock()
 	seen := n.seen
 	n.mu.Unlock()
 	if seen.Status != "" {
 		return seen, nil
 	}
-	return n.Provider.Look(ctx, vm)
+	return n.Provider.Look(ctx, v)
 }
 
-func (n *nodes) List(ctx context.Context) ([]job.VM, error) {
+func (n *nodes) List(ctx context.Context) ([]vm.VM, error) {
 	vms, err := n.Provider.List(ctx)
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -285,7 +286,7 @@ func TestRelocate_RecordsWhereAVMIs(t *testing.T) {
 	id := r.submit()
 	j := r.until(id, func(j job.Job) bool { return j.Status == job.Running })
 	n.mu.Lock()
-	n.seen = job.Seen{Status: job.VMRunning, IP: j.VM.IP, Node: "pve2"}
+	n.seen = job.Seen{Status: vm.Running, IP: j.VM.IP, Node: "pve2"}
 	n.mu.Unlock()
 	r.stop() // before: it would take the one fault
 	r.behave(providertest.Behaviour{
@@ -404,10 +405,10 @@ func TestPlace_AJobIsLostWithItsNode(t *testing.T) {
 	r.behave(providertest.Behaviour{FailStep: "start_vm", Fail: down, Destroys: slices.Repeat([]error{down}, 5)}, false)
 	id := r.submit()
 	j := r.until(id, func(j job.Job) bool { return j.Status == job.Failed })
-	if j.Outcome.Reason != job.ReasonLost || j.VM.State == job.VMDestroyed {
+	if j.Outcome.Reason != job.ReasonLost || j.VM.State == vm.Destroyed {
 		t.Errorf("%+v, VM %+v", j.Outcome, j.VM)
 	}
-	if j = r.wait(id); j.VM.State != job.VMDestroyed { // it came back
+	if j = r.wait(id); j.VM.State != vm.Destroyed { // it came back
 		t.Errorf("VM %+v", j.VM)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // checkPools reports, for each pool, what it costs in memory and whether that fits beside
@@ -95,7 +96,7 @@ func lacking(p job.PoolInfo) (lasting, atOnce int) {
 // shortOfNodes returns why nodes cannot take all of a pool's next VMs beside the others;
 // empty: they can. Those that last are among the others from then on.
 func (e *Executor) shortOfNodes(ctx context.Context, others *job.Placement, p job.Pool, lasting, atOnce int) (string, error) {
-	spec, err := e.vmSpec(job.Job{Manifest: p.Maker(), VM: &job.VM{}})
+	spec, err := e.vmSpec(job.Job{Manifest: p.Maker(), VM: &vm.VM{}})
 	if err != nil {
 		return "", err
 	}

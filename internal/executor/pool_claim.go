@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // resumeTime bounds how long a hibernated member may take to be back.
@@ -108,16 +109,16 @@ func (e *Executor) choose(p job.Pool, j job.Job, idle []job.Job) int {
 
 // lend makes the member that m made the VM of job j. The VM keeps its maker's marker.
 func (e *Executor) lend(j, m *job.Job) []job.Event {
-	vm := *m.VM
-	vm.Source, vm.Lent = job.SourcePool, true
+	v := *m.VM
+	v.Source, v.Lent = vm.FromPool, true
 	if m.Member.State == job.MemberHibernated {
-		vm.Source = job.SourceHibernated
+		v.Source = vm.FromHibernated
 	}
 	waited := now().Sub(m.Member.Since).Round(time.Second)
-	text := fmt.Sprintf("VM %d of pool %s, %s for %s", vm.ID, m.Member.Pool, m.Member.State, waited)
+	text := fmt.Sprintf("VM %d of pool %s, %s for %s", v.ID, m.Member.Pool, m.Member.State, waited)
 	m.Member.Become(job.MemberClaimed, now())
 	m.Member.Claimer, m.Member.Principal = j.ID, j.Principal
-	j.VM = &vm
+	j.VM = &v
 	return append(become(j, job.Provisioning), job.Event{Kind: job.EventProgress, Phase: job.PhaseProvision, Text: text})
 }
 
@@ -134,7 +135,7 @@ func (e *Executor) checkMember(ctx context.Context, j job.Job) (job.Job, error) 
 	case m.Member == nil || m.Member.State != job.MemberClaimed || m.Member.Claimer != j.ID:
 		return j, errGivenUp
 	}
-	if j.VM.Source == job.SourceHibernated {
+	if j.VM.Source == vm.FromHibernated {
 		woken, err := e.awaken(ctx, j)
 		if err != nil {
 			return j, err
@@ -236,10 +237,10 @@ func (e *Executor) destroyBorrowed(ctx context.Context, j job.Job) error {
 	}
 	_, err = e.update(ctx, j.ID, func(j *job.Job) ([]job.Event, error) {
 		if err == nil {
-			j.VM.State = job.VMDestroyed
+			j.VM.State = vm.Destroyed
 			return nil, nil
 		}
-		j.VM.State = job.VMReleased // its maker's row tells of it until it is gone
+		j.VM.State = vm.Released // its maker's row tells of it until it is gone
 		return []job.Event{{Kind: job.EventWarning, Text: fmt.Sprintf("VM %d is left alone: %v", j.VM.ID, err)}}, nil
 	})
 	e.dropKey(ctx, j.VM.Job)

@@ -13,6 +13,7 @@ import (
 	"linus/internal/loops"
 	"linus/internal/providertest"
 	"linus/internal/store"
+	"linus/internal/vm"
 )
 
 // mortal ends an engine at one of its steps: from then on nothing it does has an effect,
@@ -89,20 +90,20 @@ type mortalProvider struct {
 	m *mortal
 }
 
-func (p mortalProvider) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
-	return have(p.m, func() (job.VM, error) { return p.Provider.Create(ctx, spec, progress) })
+func (p mortalProvider) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (vm.VM, error) {
+	return have(p.m, func() (vm.VM, error) { return p.Provider.Create(ctx, spec, progress) })
 }
 
-func (p mortalProvider) Destroy(ctx context.Context, vm job.VM) error {
-	return p.m.do(func() error { return p.Provider.Destroy(ctx, vm) })
+func (p mortalProvider) Destroy(ctx context.Context, v vm.VM) error {
+	return p.m.do(func() error { return p.Provider.Destroy(ctx, v) })
 }
 
-func (p mortalProvider) SuspendVM(ctx context.Context, vm job.VM) error {
-	return p.m.do(func() error { return p.Provider.SuspendVM(ctx, vm) })
+func (p mortalProvider) SuspendVM(ctx context.Context, v vm.VM) error {
+	return p.m.do(func() error { return p.Provider.SuspendVM(ctx, v) })
 }
 
-func (p mortalProvider) ResumeVM(ctx context.Context, vm job.VM, progress func(job.Progress)) (job.VM, error) {
-	return have(p.m, func() (job.VM, error) { return p.Provider.ResumeVM(ctx, vm, progress) })
+func (p mortalProvider) ResumeVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (vm.VM, error) {
+	return have(p.m, func() (vm.VM, error) { return p.Provider.ResumeVM(ctx, v, progress) })
 }
 
 // deafMembers do not answer the jobs that claim them.
@@ -171,11 +172,11 @@ type keepsMembers struct {
 	until time.Time
 }
 
-func (p *keepsMembers) Destroy(ctx context.Context, vm job.VM) error {
-	if maker, err := p.store.Job(ctx, vm.Job); err == nil && maker.Member != nil && time.Now().Before(p.until) {
+func (p *keepsMembers) Destroy(ctx context.Context, v vm.VM) error {
+	if maker, err := p.store.Job(ctx, v.Job); err == nil && maker.Member != nil && time.Now().Before(p.until) {
 		return errUnreachable
 	}
-	return p.Fake.Destroy(ctx, vm)
+	return p.Fake.Destroy(ctx, v)
 }
 
 // liveWith has a job go through a pool with an engine that dies, and then with one that
@@ -253,7 +254,7 @@ func liveWith(t *testing.T, m *mortal, size job.PoolSize, deaf bool) {
 		p, _ := r.Pool(ctx, "p")
 		t.Errorf("died at step %d: %s %+v, VM %+v, begun %d times, %v; pool %+v", m.at, j.Status, j.Outcome, j.VM, begun, err, p)
 	}
-	if m.at == 0 && (j.VM.Source == job.SourceCold) != deaf {
+	if m.at == 0 && (j.VM.Source == vm.Cold) != deaf {
 		t.Errorf("the job's VM: %+v", j.VM)
 	}
 	r.removePool()

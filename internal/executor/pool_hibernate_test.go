@@ -7,6 +7,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/providertest"
+	"linus/internal/vm"
 )
 
 // hibernated is a rig with a pool of that many hibernated members.
@@ -25,7 +26,7 @@ func hibernated(t *testing.T, members int) *rig {
 func TestPool_HibernatedMemberIsResumedForAJob(t *testing.T) {
 	r := hibernated(t, 2)
 	j := r.wait(r.submit())
-	if j.Status != job.Success || j.VM.Source != job.SourceHibernated || j.VM.State != job.VMDestroyed {
+	if j.Status != job.Success || j.VM.Source != vm.FromHibernated || j.VM.State != vm.Destroyed {
 		t.Errorf("%+v, VM %+v", j.Outcome, j.VM)
 	}
 	m, err := r.Job(context.Background(), j.VM.Job)
@@ -42,7 +43,7 @@ func TestPool_HibernatedMemberThatDoesNotComeBack(t *testing.T) {
 	broken := &job.HostError{Op: "resume VM", Class: job.HostVM, Text: "the state could not be loaded"}
 	for name, b := range map[string]providertest.Behaviour{
 		"fails":        {Powers: []error{broken}},
-		"another key":  {Reach: func(vm job.VM) job.VM { vm.HostKey = "ssh-ed25519 AAAAother"; return vm }},
+		"another key":  {Reach: func(v vm.VM) vm.VM { v.HostKey = "ssh-ed25519 AAAAother"; return v }},
 		"not over SSH": {Pings: []error{broken}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -50,11 +51,11 @@ func TestPool_HibernatedMemberThatDoesNotComeBack(t *testing.T) {
 			id := ""
 			reach := b.Reach
 			if reach != nil {
-				b.Reach = func(vm job.VM) job.VM {
-					if j, err := r.store.Job(context.Background(), id); err == nil && j.VM != nil && j.VM.Job == vm.Job && vm.Job != id {
-						return reach(vm)
+				b.Reach = func(v vm.VM) vm.VM {
+					if j, err := r.store.Job(context.Background(), id); err == nil && j.VM != nil && j.VM.Job == v.Job && v.Job != id {
+						return reach(v)
 					}
-					return vm
+					return v
 				}
 			}
 			b = paused(b)
@@ -64,7 +65,7 @@ func TestPool_HibernatedMemberThatDoesNotComeBack(t *testing.T) {
 			r.restart()
 			r.tended()
 			id = r.submit()
-			if j := r.wait(id); j.Status != job.Success || j.VM.Source != job.SourceCold {
+			if j := r.wait(id); j.Status != job.Success || j.VM.Source != vm.Cold {
 				t.Errorf("%+v, VM %+v", j.Outcome, j.VM)
 			}
 			if said := strings.Join(r.warnings(id, "did not answer and is not used"), ""); name == "another key" && !strings.Contains(said, "it came back with another SSH host key than it was suspended with") {

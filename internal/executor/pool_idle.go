@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // ping checks that warm members answer, and has each prepared for the job that will
@@ -40,7 +41,7 @@ func (e *Executor) ping(ctx context.Context, members []job.Job) {
 			status, asked := e.o.Provider.Status(ctx, *m.VM)
 			switch {
 			case asked != nil: // the host does not answer either
-			case status == job.VMStopped || status == job.VMGone || status == job.VMUnproven:
+			case status == vm.Stopped || status == vm.Gone || status == vm.Unproven:
 				e.giveUp(ctx, m, "its VM is "+string(status)+" on the host, and not by us")
 			case silent >= pingsMissed:
 				e.giveUp(ctx, m, "it does not answer: "+err.Error())

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 func TestChoose_OldestWarmMemberThatFits(t *testing.T) {
@@ -15,7 +16,7 @@ func TestChoose_OldestWarmMemberThatFits(t *testing.T) {
 	e.pools.room.Generations = map[job.Origin]string{pool.Origin(): "g2"}
 	member := func(state job.MemberState, change func(m *job.Job)) job.Job {
 		m := job.Job{
-			CreatedAt: now(), Manifest: job.Manifest{Lifecycle: job.Pooled}, VM: &job.VM{State: job.VMCreated, HostKey: "key"},
+			CreatedAt: now(), Manifest: job.Manifest{Lifecycle: job.Pooled}, VM: &vm.VM{State: vm.Created, HostKey: "key"},
 			Member: &job.Member{State: state, Generation: "g2"},
 		}
 		if change != nil {
@@ -36,7 +37,7 @@ func TestChoose_OldestWarmMemberThatFits(t *testing.T) {
 		"warm before hibernated":       {task, []job.Job{hibernated, warm}, 1},
 		"hibernated":                   {task, []job.Job{hibernated, hibernated}, 0},
 		"none":                         {task, nil, -1},
-		"a job that has a VM":          {job.Job{VM: &job.VM{}}, []job.Job{warm}, -1},
+		"a job that has a VM":          {job.Job{VM: &vm.VM{}}, []job.Job{warm}, -1},
 		"a job that is decided":        {job.Job{Outcome: &job.Outcome{}}, []job.Job{warm}, -1},
 		"neither warm nor hibernated":  {task, []job.Job{member(job.MemberDoomed, nil), member(job.MemberMaking, nil), member(job.MemberClaimed, nil)}, -1},
 		"another generation":           {task, []job.Job{member(job.MemberWarm, func(m *job.Job) { m.Member.Generation = "g1" }), warm}, 1},

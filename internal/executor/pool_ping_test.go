@@ -8,6 +8,7 @@ import (
 	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
+	"linus/internal/vm"
 )
 
 // latePing is a guest and a host: a pool's check of a member is answered only once the
@@ -31,14 +32,14 @@ func (p *latePing) Ping(ctx context.Context, j job.Job) error {
 	return nil
 }
 
-func (p *latePing) Destroy(ctx context.Context, vm job.VM) error {
+func (p *latePing) Destroy(ctx context.Context, v vm.VM) error {
 	select {
 	case <-p.goOn:
 	default:
 		close(p.goOn)
 		<-p.done
 	}
-	return p.Fake.Destroy(ctx, vm)
+	return p.Fake.Destroy(ctx, v)
 }
 
 // A check of a member that outlasts the job that claimed it leaves no connection.
@@ -52,7 +53,7 @@ func TestPool_CheckThatOutlastsItsMemberLeavesNothing(t *testing.T) {
 	r.newPool(1)
 	<-p.asked
 	r.behave(paused(providertest.Behaviour{}), true)
-	if j := r.wait(r.submit()); j.Status != job.Success || j.VM.Source != job.SourcePool {
+	if j := r.wait(r.submit()); j.Status != job.Success || j.VM.Source != vm.FromPool {
 		t.Errorf("%+v, VM %+v", j.Outcome, j.VM)
 	}
 	r.removePool()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // room is what is known of the host's room.
@@ -120,7 +121,7 @@ func (e *Executor) noteLease(ctx context.Context, w job.Watched, state job.Lease
 			return
 		}
 		status, err := e.o.Provider.Status(ctx, w.VM)
-		if state == job.LeaseOver || err == nil && status == job.VMGone {
+		if state == job.LeaseOver || err == nil && status == vm.Gone {
 			e.giveUp(ctx, m, "the host has ended it, or somebody there")
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // How pools are tended. Pressure is PSI's some avg10 of the host's memory, in percent.
@@ -238,7 +239,7 @@ func (e *Executor) committed(ctx context.Context, begun []job.Job) (int, error) 
 	for _, m := range creators {
 		begun = slices.DeleteFunc(begun, func(j job.Job) bool { return j.ID == m.ID })
 		hibernated := m.Member != nil && m.Member.State == job.MemberHibernated
-		if (m.VM.State == job.VMIntended || m.VM.State == job.VMCreated) && !hibernated {
+		if (m.VM.State == vm.Intended || m.VM.State == vm.Created) && !hibernated {
 			total += job.SizeMB(m.Manifest.Resources.Memory)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"linus/internal/loops"
 	"linus/internal/providertest"
 	"linus/internal/secret"
+	"linus/internal/vm"
 )
 
 // newPool adds a pool of the default VM, and waits until its members are ready.
@@ -88,7 +89,7 @@ func TestPool_JobGetsAMemberAndThePoolAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	j := r.wait(r.submit())
-	if j.Status != job.Success || j.VM.Source != job.SourcePool || j.VM.Job != before.Members[0].Maker || j.VM.State != job.VMDestroyed {
+	if j.Status != job.Success || j.VM.Source != vm.FromPool || j.VM.Job != before.Members[0].Maker || j.VM.State != vm.Destroyed {
 		t.Errorf("job %+v, VM %+v", j, j.VM)
 	}
 	after := r.untilPool("refill", func(p job.PoolInfo) bool { return p.Count(job.MemberWarm) == 2 && len(p.Members) == 2 })
@@ -121,11 +122,11 @@ func TestPool_OnlyForJobsThatAskForTheSame(t *testing.T) {
 		"network":    func(m *job.Manifest) { m.Network.Bridge = "vmbr1" },
 		"persistent": func(m *job.Manifest) { m.Lifecycle = job.Persistent },
 	} {
-		if j := r.wait(r.submit(change)); j.VM.Source != job.SourceCold || j.Status != job.Success {
+		if j := r.wait(r.submit(change)); j.VM.Source != vm.Cold || j.Status != job.Success {
 			t.Errorf("%s: %s, VM from %s", name, j.Status, j.VM.Source)
 		}
 	}
-	if j := r.wait(r.submit(func(m *job.Manifest) { m.Resources.Memory = "2048M" })); j.VM.Source != job.SourcePool {
+	if j := r.wait(r.submit(func(m *job.Manifest) { m.Resources.Memory = "2048M" })); j.VM.Source != vm.FromPool {
 		t.Errorf("the same size, in other words: %+v", j.VM)
 	}
 }
@@ -161,7 +162,7 @@ func TestPool_HundredClaimersTenMembers(t *testing.T) {
 			t.Errorf("VM %d was given to %s and %s", j.VM.ID, other, id)
 		}
 		used[j.VM.Job] = id
-		if j.VM.Source == job.SourcePool {
+		if j.VM.Source == vm.FromPool {
 			pooled++
 			if !makers[j.VM.Job] {
 				t.Errorf("VM %d was no member", j.VM.ID)
@@ -181,14 +182,14 @@ func TestPool_MemberThatDoesNotAnswerIsNotUsed(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		dies   func(*rig, job.PoolInfo) // what happens to members
-		source job.VMSource
+		source vm.Source
 	}{
-		{"the next one", func(r *rig, p job.PoolInfo) { r.fake.Vanish(p.Members[0].VM.ID) }, job.SourcePool},
+		{"the next one", func(r *rig, p job.PoolInfo) { r.fake.Vanish(p.Members[0].VM.ID) }, vm.FromPool},
 		{"a VM of its own", func(r *rig, p job.PoolInfo) {
 			for _, m := range p.Members {
 				r.fake.Vanish(m.VM.ID)
 			}
-		}, job.SourceCold},
+		}, vm.Cold},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t, 1)
@@ -210,7 +211,7 @@ func TestPool_MemberThatDoesNotAnswerIsNotUsed(t *testing.T) {
 			was := slices.ContainsFunc(p.Members, func(m job.MemberInfo) bool { return m.VM.ID == j.VM.ID })
 			source := j.VM.Source
 			if !was { // a VM of its own, or the pool's replacement if that was made first
-				source = job.SourceCold
+				source = vm.Cold
 			}
 			if j.Status != job.Success || source != tt.source || begun != 1 {
 				t.Errorf("%+v, VM %+v, begun %d times", j.Outcome, j.VM, begun)
@@ -223,7 +224,7 @@ func TestPool_MemberThatDoesNotAnswerIsNotUsed(t *testing.T) {
 		r := newRig(t, 1)
 		r.newPool(1)
 		r.behave(paused(providertest.Behaviour{Pushes: []error{full}}), true)
-		if j := r.wait(r.submit()); j.Status != job.Success || j.VM.Source != job.SourceCold {
+		if j := r.wait(r.submit()); j.Status != job.Success || j.VM.Source != vm.Cold {
 			t.Errorf("%+v, VM %+v", j.Outcome, j.VM)
 		}
 		r.removePool()
@@ -242,15 +243,15 @@ func TestPool_SecretsNeedAHostKey(t *testing.T) {
 		return values, nil
 	}
 	r.restart()
-	b := providertest.Behaviour{Reach: func(vm job.VM) job.VM { vm.HostKey = ""; return vm }}
+	b := providertest.Behaviour{Reach: func(v vm.VM) vm.VM { v.HostKey = ""; return v }}
 	r.behave(b, true)
 	r.newPool(1)
 	b.Reach = nil
 	r.behave(paused(b), true)
-	if j := r.wait(r.submit(func(m *job.Manifest) { m.Secrets = []string{"TOKEN"} })); j.Status != job.Success || j.VM.Source != job.SourceCold {
+	if j := r.wait(r.submit(func(m *job.Manifest) { m.Secrets = []string{"TOKEN"} })); j.Status != job.Success || j.VM.Source != vm.Cold {
 		t.Errorf("with secrets: %+v, %+v", j.Outcome, j.VM)
 	}
-	if j := r.wait(r.submit()); j.Status != job.Success || j.VM.Source != job.SourcePool {
+	if j := r.wait(r.submit()); j.Status != job.Success || j.VM.Source != vm.FromPool {
 		t.Errorf("without: %+v, %+v", j.Outcome, j.VM)
 	}
 	r.removePool()
@@ -275,7 +276,7 @@ func TestPool_MemberGivenUpAsItGetsReadyIsDestroyed(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.restart()
-	r.until(p.Members[0].Maker, func(j job.Job) bool { return j.VM.State == job.VMDestroyed })
+	r.until(p.Members[0].Maker, func(j job.Job) bool { return j.VM.State == vm.Destroyed })
 	r.removePool()
 	r.noLeaks()
 }
@@ -292,7 +293,7 @@ func TestPool_MemberDestroyedByAnOperatorIsReplaced(t *testing.T) {
 		return now.Count(job.MemberWarm) == 2 && !slices.ContainsFunc(now.Members, func(m job.MemberInfo) bool { return m.Maker == p.Members[0].Maker })
 	})
 	gone, err := r.Job(context.Background(), p.Members[0].Maker)
-	if err != nil || gone.VM.State != job.VMDestroyed || !strings.Contains(gone.Member.Why, "gone") {
+	if err != nil || gone.VM.State != vm.Destroyed || !strings.Contains(gone.Member.Why, "gone") {
 		t.Errorf("%+v, %+v, %v", gone.VM, gone.Member, err)
 	}
 	r.removePool()
@@ -500,7 +501,7 @@ func TestPool_DrainsAndSleeps(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.untilPool("sleep", func(p job.PoolInfo) bool { return len(p.Members) == 0 && strings.HasPrefix(p.State, "asleep") })
-	if j := r.wait(r.submit()); j.VM.Source != job.SourceCold {
+	if j := r.wait(r.submit()); j.VM.Source != vm.Cold {
 		t.Errorf("VM %+v", j.VM)
 	}
 	r.untilPool("one again", func(p job.PoolInfo) bool { return p.Count(job.MemberWarm) == 1 })
@@ -575,7 +576,7 @@ func TestPool_MemberThatIsNotProvenIsLeftAlone(t *testing.T) {
 	close(release)
 	j := r.wait(id)
 	m, err := r.Job(context.Background(), member.Maker)
-	if err != nil || j.VM.State != job.VMReleased || m.VM.State != job.VMLeftAlone || !r.fake.Has(member.VM.ID) {
+	if err != nil || j.VM.State != vm.Released || m.VM.State != vm.LeftAlone || !r.fake.Has(member.VM.ID) {
 		t.Errorf("job's VM %+v, maker's %+v, %v", j.VM, m.VM, err)
 	}
 	r.fake.Doubt(member.VM.ID, false)
@@ -602,12 +603,12 @@ func TestPool_MemberThatIsAnothersByNowGoesToNoJob(t *testing.T) {
 			}
 			taken := r.untilPool("member", ready).Members[0]
 			r.fake.Doubt(taken.VM.ID, true)
-			m := r.until(taken.Maker, func(j job.Job) bool { return j.VM.State == job.VMLeftAlone })
+			m := r.until(taken.Maker, func(j job.Job) bool { return j.VM.State == vm.LeftAlone })
 			if m.VM.Reason == "" || m.VM.Remedy == "" || !strings.Contains(m.Member.Why, "not proven ours any more: its description does not carry") {
 				t.Errorf("%+v, %+v", m.Member, m.VM)
 			}
 			r.untilPool("another member", ready)
-			if j := r.wait(r.submit()); j.Status != job.Success || j.VM.ID == taken.VM.ID || j.VM.Source == job.SourceCold {
+			if j := r.wait(r.submit()); j.Status != job.Success || j.VM.ID == taken.VM.ID || j.VM.Source == vm.Cold {
 				t.Errorf("%+v, VM %+v", j.Outcome, j.VM)
 			}
 			if told := r.warnings(taken.Maker, "is left alone"); len(told) != 1 || !r.fake.Has(taken.VM.ID) {

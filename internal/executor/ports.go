@@ -11,6 +11,7 @@ import (
 
 	"linus/internal/capture"
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // Guest is what a VM of ours offers from inside, over SSH. A job.Job names the VM, *j.VM,
@@ -27,24 +28,24 @@ type Guest interface {
 
 	// Dial connects to a TCP port of a VM's loopback. The connection outlasts ctx. A
 	// *job.FieldError if nothing listens there.
-	Dial(ctx context.Context, vm job.VM, port int) (job.Tunnel, error)
+	Dial(ctx context.Context, v vm.VM, port int) (job.Tunnel, error)
 	// Proxy carries connections to a port of the VM's loopback to what dial returns. It
 	// calls opened when it does, and returns when the VM is lost, or ctx ends.
 	Proxy(ctx context.Context, j job.Job, port int, dial func(context.Context) (net.Conn, error), opened func()) error
 	// TryTargets tries TCP connections from inside a VM, directly and, if proxy is a port
 	// of its loopback, through the HTTP proxy there. Targets are valid.
-	TryTargets(ctx context.Context, vm job.VM, targets []string, proxy int) ([]job.NetworkAttempt, error)
+	TryTargets(ctx context.Context, v vm.VM, targets []string, proxy int) ([]job.NetworkAttempt, error)
 
 	// StatFile returns what a path leads to.
-	StatFile(ctx context.Context, vm job.VM, path string) (job.FileInfo, error)
+	StatFile(ctx context.Context, v vm.VM, path string) (job.FileInfo, error)
 	// The others are the methods of job.Files, in vm. Their arguments have been checked,
 	// and have every default.
-	ListFiles(ctx context.Context, vm job.VM, q job.FileList) (job.FilePage, error)
-	ReadFile(ctx context.Context, vm job.VM, r job.FileRange) (job.FileChunk, error)
-	WriteFile(ctx context.Context, vm job.VM, w job.FileWrite) (job.FileWritten, error)
-	EditFile(ctx context.Context, vm job.VM, e job.FileEdit) (job.FileEdited, error)
-	ReadTree(ctx context.Context, vm job.VM, path string) (io.ReadCloser, error)
-	WriteTree(ctx context.Context, vm job.VM, path string, archive io.Reader) error
+	ListFiles(ctx context.Context, v vm.VM, q job.FileList) (job.FilePage, error)
+	ReadFile(ctx context.Context, v vm.VM, r job.FileRange) (job.FileChunk, error)
+	WriteFile(ctx context.Context, v vm.VM, w job.FileWrite) (job.FileWritten, error)
+	EditFile(ctx context.Context, v vm.VM, e job.FileEdit) (job.FileEdited, error)
+	ReadTree(ctx context.Context, v vm.VM, path string) (io.ReadCloser, error)
+	WriteTree(ctx context.Context, v vm.VM, path string, archive io.Reader) error
 }
 
 // Runner runs one job's task in a VM, through the job runner there: j.ID is the job,
@@ -179,7 +180,7 @@ type VMStore interface {
 	// first.
 	VMs(ctx context.Context) ([]job.Job, error)
 	// OwnVMs returns the VMs of these jobs, for much less.
-	OwnVMs(ctx context.Context) ([]job.VM, error)
+	OwnVMs(ctx context.Context) ([]vm.VM, error)
 }
 
 // PoolStore stores pools, and gives their members to jobs.

@@ -9,6 +9,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/lazyregexp"
+	"linus/internal/vm"
 )
 
 // StartVM starts a persistent VM and returns it when it accepts logins.
@@ -137,13 +138,13 @@ func (e *Executor) reserve(ctx context.Context, ref, done string, alone bool) (m
 }
 
 // recordAddress records a VM's address and host key after it was started.
-func (e *Executor) recordAddress(ctx context.Context, m job.Job, vm job.VM, err error) (job.VMInfo, error) {
+func (e *Executor) recordAddress(ctx context.Context, m job.Job, v vm.VM, err error) (job.VMInfo, error) {
 	if err != nil {
 		return job.VMInfo{}, err
 	}
-	m, err = e.recordIdentity(ctx, m.ID, vm, recordEvents())
+	m, err = e.recordIdentity(ctx, m.ID, v, recordEvents())
 	if err != nil {
 		return job.VMInfo{}, err
 	}
-	return e.oneInfo(ctx, m, map[string]job.VMStatus{m.ID: job.VMRunning}, true)
+	return e.oneInfo(ctx, m, map[string]vm.Status{m.ID: vm.Running}, true)
 }

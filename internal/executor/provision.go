@@ -8,6 +8,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/patience"
+	"linus/internal/vm"
 )
 
 // warmPatience bounds how long a new VM is prepared for its task in advance. Push goes
@@ -27,7 +28,7 @@ func (e *Executor) provision(ctx context.Context, r *run, j job.Job) error {
 	if pinned(*j.VM) != nil {
 		return nil // push says whether the job may go there at all
 	}
-	if !j.Shares() && j.VM.Source == job.SourceCold {
+	if !j.Shares() && j.VM.Source == vm.Cold {
 		e.progress(ctx, r, job.Progress{Step: "connect", Text: "connecting to the VM"}, nil)
 	}
 	timed, end := context.WithTimeout(ctx, warmPatience)
@@ -60,7 +61,7 @@ func (e *Executor) obtain(ctx context.Context, r *run, j job.Job) error {
 		return err
 	}
 	j, err = e.intend(ctx, r, j)
-	if err != nil || j.VM.State == job.VMCreated {
+	if err != nil || j.VM.State == vm.Created {
 		return err
 	}
 	spec, err := e.vmSpec(j)
@@ -68,17 +69,17 @@ func (e *Executor) obtain(ctx context.Context, r *run, j job.Job) error {
 		return err
 	}
 	spec.PublicKey = key
-	vm, err := e.createVM(ctx, r, spec)
+	v, err := e.createVM(ctx, r, spec)
 	if err != nil {
 		return e.unnamed(ctx, j, err)
 	}
-	vm.State, vm.Source = job.VMCreated, job.SourceCold
+	v.State, v.Source = vm.Created, vm.Cold
 	if j.Manifest.TTL > 0 {
-		vm.ExpiresAt = now().Add(time.Duration(j.Manifest.TTL) * time.Second)
+		v.ExpiresAt = now().Add(time.Duration(j.Manifest.TTL) * time.Second)
 	}
-	_, err = e.recordIdentity(ctx, r.id, vm, func(j *job.Job) ([]job.Event, error) {
-		vm.Unwanted = j.Outcome != nil && j.Manifest.Lifecycle != job.Ephemeral // the job was ended meanwhile: nobody wants the VM
-		j.VM = &vm
+	_, err = e.recordIdentity(ctx, r.id, v, func(j *job.Job) ([]job.Event, error) {
+		v.Unwanted = j.Outcome != nil && j.Manifest.Lifecycle != job.Ephemeral // the job was ended meanwhile: nobody wants the VM
+		j.VM = &v
 		return nil, nil
 	})
 	return err
@@ -90,24 +91,24 @@ const createTries = 5
 
 // createVM creates the VM of a run's job and records the provider's progress. Where an
 // earlier attempt is in the way, it removes what that left and begins again.
-func (e *Executor) createVM(ctx context.Context, r *run, spec job.VMSpec) (job.VM, error) {
+func (e *Executor) createVM(ctx context.Context, r *run, spec job.VMSpec) (vm.VM, error) {
 	recorded, err := e.recordedSteps(ctx, r)
 	if err != nil {
-		return job.VM{}, err
+		return vm.VM{}, err
 	}
 	for tries := 1; ; tries++ {
-		vm, err := e.o.Provider.Create(ctx, spec, func(p job.Progress) { e.progress(ctx, r, p, recorded) })
+		v, err := e.o.Provider.Create(ctx, spec, func(p job.Progress) { e.progress(ctx, r, p, recorded) })
 		var host *job.HostError
-		r.unmade = errors.As(err, &host) && host.NoVM && vm.ID == 0 && tries == 1 && !r.adopted
+		r.unmade = errors.As(err, &host) && host.NoVM && v.ID == 0 && tries == 1 && !r.adopted
 		if tries == createTries || !begunBefore(err) {
-			return vm, err
+			return v, err
 		}
 		removed, clearErr := e.removeAttempt(ctx, r.id)
 		switch {
 		case clearErr != nil:
-			return job.VM{}, clearErr
+			return vm.VM{}, clearErr
 		case !removed && job.IsClass(err, job.HostExists): // it is somebody else's
-			return vm, err
+			return v, err
 		}
 		e.o.Log.Warn("the VM's creation is begun again", "job_id", r.id, "attempt", tries+1, "err", err)
 		recorded = nil

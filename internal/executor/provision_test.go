@@ -11,6 +11,7 @@ import (
 	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
+	"linus/internal/vm"
 )
 
 // restarting is a host that restarts at the end of its next creates: what they made
@@ -26,7 +27,7 @@ type restarting struct {
 	back time.Time // when it is back
 }
 
-func (h *restarting) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
+func (h *restarting) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (vm.VM, error) {
 	tell := progress
 	if h.tries++; h.tries == h.hides {
 		tell = func(p job.Progress) {
@@ -34,20 +35,20 @@ func (h *restarting) Create(ctx context.Context, spec job.VMSpec, progress func(
 			progress(p)
 		}
 	}
-	vm, err := h.Fake.Create(ctx, spec, tell)
+	v, err := h.Fake.Create(ctx, spec, tell)
 	if err != nil || h.times == 0 {
-		return vm, err
+		return v, err
 	}
 	h.times--
 	h.mu.Lock()
 	h.back = time.Now().Add(h.away)
 	h.mu.Unlock()
-	return job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}, &job.HostError{
+	return vm.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}, &job.HostError{
 		Op: "create VM " + spec.Name, Host: "root@pve", Class: job.HostInterrupted, Text: "the host was restarted",
 	}
 }
 
-func (h *restarting) List(ctx context.Context) ([]job.VM, error) {
+func (h *restarting) List(ctx context.Context) ([]vm.VM, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if time.Now().After(h.back) {
@@ -107,7 +108,7 @@ func TestProvision_RefusedBeforeTheFirstChangeLeavesNoVMToDestroy(t *testing.T) 
 			r.behave(b, false)
 			j := r.wait(r.submit())
 			warned := r.warnings(j.ID, "VM not destroyed")
-			if made := step == "start_vm"; j.VM.State != job.VMDestroyed || (len(warned) > 0) != made {
+			if made := step == "start_vm"; j.VM.State != vm.Destroyed || (len(warned) > 0) != made {
 				t.Errorf("the VM is %s; warnings: %q", j.VM.State, warned)
 			}
 			r.noLeaks()
@@ -121,9 +122,9 @@ type taken struct {
 	creates atomic.Int64
 }
 
-func (h *taken) Create(_ context.Context, spec job.VMSpec, _ func(job.Progress)) (job.VM, error) {
+func (h *taken) Create(_ context.Context, spec job.VMSpec, _ func(job.Progress)) (vm.VM, error) {
 	h.creates.Add(1)
-	return job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}, exists(spec)
+	return vm.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}, exists(spec)
 }
 
 func (h *taken) Plan(_ context.Context, spec job.VMSpec) ([]string, error) { return nil, exists(spec) }

@@ -6,6 +6,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/providertest"
+	"linus/internal/vm"
 )
 
 // lose ends a running job's VM, so that the job is lost.
@@ -26,7 +27,7 @@ func TestRetry_RunsALostJobAgain(t *testing.T) {
 		ids = append(ids, id)
 		r.lose(id)
 		j := r.wait(id)
-		if j.Outcome.Reason != job.ReasonLost || j.VM.State != job.VMDestroyed || j.Attempt != len(ids)-1 {
+		if j.Outcome.Reason != job.ReasonLost || j.VM.State != vm.Destroyed || j.Attempt != len(ids)-1 {
 			t.Fatalf("%+v, %+v", j, j.Outcome)
 		}
 		if len(ids) > 1 && j.RetryOf != ids[len(ids)-2] {
@@ -93,7 +94,7 @@ func TestRetry_WaitsForTheOldVMToBeGone(t *testing.T) {
 			r.behave(b, false)
 			id := r.submit(func(m *job.Manifest) { m.Retry = tt.mode })
 			j := r.until(id, func(job.Job) bool { return len(r.warnings(id, "VM not destroyed, will be tried again")) > 1 }) // each says that it was not run again before
-			if j.VM.State == job.VMDestroyed || (j.RetriedAs != "") != tt.again {
+			if j.VM.State == vm.Destroyed || (j.RetriedAs != "") != tt.again {
 				t.Errorf("its VM is %s, and it is run again as %q", j.VM.State, j.RetriedAs)
 			}
 			if j = r.wait(id); j.RetriedAs == "" { // the node is back

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // maxShared bounds the jobs that run in one VM at a time or wait for it.
@@ -44,7 +45,7 @@ func (e *Executor) join(ctx context.Context, r *run, j job.Job) error {
 // gone or does not respond delays nothing.
 func (e *Executor) release(ctx context.Context, r *run, j job.Job) error {
 	maker, err := e.o.Jobs.Job(ctx, j.VM.Job)
-	if err == nil && maker.VM != nil && maker.VM.State == job.VMCreated && j.Outcome.Reason != job.ReasonLost {
+	if err == nil && maker.VM != nil && maker.VM.State == vm.Created && j.Outcome.Reason != job.ReasonLost {
 		timed, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		if err := e.o.Runner.Clean(timed, j); err != nil {
@@ -56,7 +57,7 @@ func (e *Executor) release(ctx context.Context, r *run, j job.Job) error {
 	}
 	e.o.Guest.Forget(j)
 	_, err = e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
-		j.VM.State = job.VMReleased
+		j.VM.State = vm.Released
 		return nil, nil
 	})
 	return err
@@ -78,7 +79,7 @@ func (e *Executor) creator(ctx context.Context, ref string) (job.Job, error) {
 	if len(creators) == 0 {
 		return job.Job{}, noVM(ref, "is not a VM of ours")
 	}
-	at := slices.IndexFunc(creators, func(m job.Job) bool { return m.VM.State != job.VMLeftAlone })
+	at := slices.IndexFunc(creators, func(m job.Job) bool { return m.VM.State != vm.LeftAlone })
 	return creators[max(0, at)], nil
 }
 
@@ -86,7 +87,7 @@ func (e *Executor) creator(ctx context.Context, ref string) (job.Job, error) {
 // has its name or ID by now may be another principal's.
 func (e *Executor) sharedVM(ctx context.Context, j job.Job) (job.Job, error) {
 	m, err := e.o.Jobs.Job(ctx, j.Into)
-	if errors.Is(err, job.ErrNotFound) || err == nil && (m.VM == nil || m.VM.State == job.VMDestroyed || m.VM.State == job.VMForgotten) {
+	if errors.Is(err, job.ErrNotFound) || err == nil && (m.VM == nil || m.VM.State == vm.Destroyed || m.VM.State == vm.Forgotten) {
 		return m, noVM(j.Manifest.VM, "is no longer the VM that this job was submitted for")
 	}
 	if err != nil {
@@ -102,11 +103,11 @@ func takesJobs(m job.Job, ref string) error {
 		return noVM(ref, "is a VM of pool "+m.Member.Pool+": only persistent VMs take others")
 	case m.Manifest.Lifecycle != job.Persistent:
 		return noVM(ref, "goes with its job: only persistent VMs take others")
-	case m.VM.State == job.VMLeftAlone:
+	case m.VM.State == vm.LeftAlone:
 		return noVM(ref, "is left alone: "+m.VM.Reason)
 	case m.VM.Unwanted:
 		return noVM(ref, "is being destroyed")
-	case m.VM.State != job.VMCreated:
+	case m.VM.State != vm.Created:
 		return noVM(ref, "is not ready yet: it is "+string(m.Status))
 	}
 	return nil
@@ -126,10 +127,10 @@ func (e *Executor) openVM(ctx context.Context, d decision, ref string) (job.Job,
 }
 
 // free returns an error if work on the VM is in progress.
-func (a *access) free(ctx context.Context, vm job.VM) error {
-	done, err := a.workOn(ctx, vm.Job)
+func (a *access) free(ctx context.Context, v vm.VM) error {
+	done, err := a.workOn(ctx, v.Job)
 	if err == nil && done != "" {
-		err = &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q is being %s", vm.Name, done), Remedy: "try again when it is done"}
+		err = &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q is being %s", v.Name, done), Remedy: "try again when it is done"}
 	}
 	return err
 }
@@ -165,7 +166,7 @@ func sharers(begun []job.Job, m job.Job) []string {
 }
 
 // named reports whether ref is the VM's name or ID.
-func named(vm job.VM, ref string) bool {
+func named(v vm.VM, ref string) bool {
 	id, _ := strconv.Atoi(ref)
-	return strings.EqualFold(vm.Name, ref) || id != 0 && vm.ID == id
+	return strings.EqualFold(v.Name, ref) || id != 0 && v.ID == id
 }

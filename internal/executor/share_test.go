@@ -10,6 +10,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/providertest"
+	"linus/internal/vm"
 )
 
 // slowPower is a host on which work on VMs takes its time.
@@ -38,46 +39,46 @@ func (p *slowPower) wait(ctx context.Context) error {
 	}
 }
 
-func (p *slowPower) StartVM(ctx context.Context, vm job.VM, progress func(job.Progress)) (job.VM, error) {
+func (p *slowPower) StartVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (vm.VM, error) {
 	if err := p.wait(ctx); err != nil {
-		return vm, err
+		return v, err
 	}
-	return p.Fake.StartVM(ctx, vm, progress)
+	return p.Fake.StartVM(ctx, v, progress)
 }
 
-func (p *slowPower) StopVM(ctx context.Context, vm job.VM) error {
+func (p *slowPower) StopVM(ctx context.Context, v vm.VM) error {
 	if err := p.wait(ctx); err != nil {
 		return err
 	}
-	return p.Fake.StopVM(ctx, vm)
+	return p.Fake.StopVM(ctx, v)
 }
 
-func (p *slowPower) SuspendVM(ctx context.Context, vm job.VM) error {
+func (p *slowPower) SuspendVM(ctx context.Context, v vm.VM) error {
 	if err := p.wait(ctx); err != nil {
 		return err
 	}
-	return p.Fake.SuspendVM(ctx, vm)
+	return p.Fake.SuspendVM(ctx, v)
 }
 
-func (p *slowPower) ResumeVM(ctx context.Context, vm job.VM, progress func(job.Progress)) (job.VM, error) {
+func (p *slowPower) ResumeVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (vm.VM, error) {
 	if err := p.wait(ctx); err != nil {
-		return vm, err
+		return v, err
 	}
-	return p.Fake.ResumeVM(ctx, vm, progress)
+	return p.Fake.ResumeVM(ctx, v, progress)
 }
 
-func (p *slowPower) SnapshotVM(ctx context.Context, vm job.VM, name string, memory bool) error {
+func (p *slowPower) SnapshotVM(ctx context.Context, v vm.VM, name string, memory bool) error {
 	if err := p.wait(ctx); err != nil {
 		return err
 	}
-	return p.Fake.SnapshotVM(ctx, vm, name, memory)
+	return p.Fake.SnapshotVM(ctx, v, name, memory)
 }
 
-func (p *slowPower) RevertVM(ctx context.Context, vm job.VM, name string, progress func(job.Progress)) (job.VM, error) {
+func (p *slowPower) RevertVM(ctx context.Context, v vm.VM, name string, progress func(job.Progress)) (vm.VM, error) {
 	if err := p.wait(ctx); err != nil {
-		return vm, err
+		return v, err
 	}
-	return p.Fake.RevertVM(ctx, vm, name, progress)
+	return p.Fake.RevertVM(ctx, v, name, progress)
 }
 
 // works are what can be done to the kept VM "dev", by how it is told of.

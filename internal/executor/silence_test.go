@@ -11,6 +11,7 @@ import (
 	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
+	"linus/internal/vm"
 )
 
 // running submits a job whose task runs until the test ends or release is
@@ -180,10 +181,10 @@ func TestCollect_PatienceAddsUpOverEngines(t *testing.T) {
 // host says of the VM meanwhile, and by what all of them have not heard.
 func TestFollow_EnginesThatDoNotOutliveALook(t *testing.T) {
 	t.Parallel()
-	for name, fault := range map[string]func(*rig, job.VM){
-		"restarted elsewhere": func(r *rig, vm job.VM) { r.fake.Move(vm.ID, "10.97.0.9", true) },
-		"stopped":             func(r *rig, vm job.VM) { _ = r.fake.StopVM(t.Context(), vm) },
-		"silent":              func(*rig, job.VM) {},
+	for name, fault := range map[string]func(*rig, vm.VM){
+		"restarted elsewhere": func(r *rig, v vm.VM) { r.fake.Move(v.ID, "10.97.0.9", true) },
+		"stopped":             func(r *rig, v vm.VM) { _ = r.fake.StopVM(t.Context(), v) },
+		"silent":              func(*rig, vm.VM) {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, 1, hasty)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // sweep periodically finds what no job's own life takes care of.
@@ -56,9 +57,9 @@ func (e *Executor) reapVMs(ctx context.Context) {
 		e.o.Log.Warn("list VMs on the host failed", "err", err)
 	}
 	leaked := 0
-	for _, vm := range vms {
-		log := e.o.Log.With("vm_id", vm.ID, "node", vm.Node, "job_id", vm.Job)
-		j, err := e.o.Jobs.Job(ctx, vm.Job)
+	for _, v := range vms {
+		log := e.o.Log.With("vm_id", v.ID, "node", v.Node, "job_id", v.Job)
+		j, err := e.o.Jobs.Job(ctx, v.Job)
 		switch {
 		case errors.Is(err, job.ErrNotFound):
 			log.Warn("VM with our mark, but of no job known here: left alone")
@@ -66,34 +67,34 @@ func (e *Executor) reapVMs(ctx context.Context) {
 			continue
 		case err != nil:
 			return
-		case j.VM == nil || j.VM.State != job.VMDestroyed:
-			if e.o.Placer != nil && j.VM != nil && j.VM.Job == j.ID && j.VM.ID == vm.ID && j.VM.Node != "" && j.VM.Node != vm.Node {
-				e.relocate(ctx, j, vm.Node)
+		case j.VM == nil || j.VM.State != vm.Destroyed:
+			if e.o.Placer != nil && j.VM != nil && j.VM.Job == j.ID && j.VM.ID == v.ID && j.VM.Node != "" && j.VM.Node != v.Node {
+				e.relocate(ctx, j, v.Node)
 			}
 			continue // its job destroys it, or keeps it
-		case vm.Name != j.VM.Name:
+		case v.Name != j.VM.Name:
 			log.Warn("VM with a job's mark, but another name: left alone")
 			leaked++
 			continue
-		case vm.ID == j.VM.ID:
-			if status, err := e.o.Provider.Status(ctx, vm); err == nil && status != job.VMGone { // else it went meanwhile
+		case v.ID == j.VM.ID:
+			if status, err := e.o.Provider.Status(ctx, v); err == nil && status != vm.Gone { // else it went meanwhile
 				log.Warn("VM that was destroyed is back, and not by us: left alone")
 				leaked++
 			}
 			continue
 		}
 		leaked++
-		text := fmt.Sprintf("VM %d was found after the job's end and is destroyed", vm.ID)
-		if err = e.o.Provider.Destroy(ctx, vm); err != nil {
+		text := fmt.Sprintf("VM %d was found after the job's end and is destroyed", v.ID)
+		if err = e.o.Provider.Destroy(ctx, v); err != nil {
 			if ctx.Err() != nil {
 				return
 			}
 			if job.IsClass(err, job.HostLeftAlone) {
-				err = errors.Join(e.found(ctx, j.ID, vm), e.settleVM(ctx, j.ID, err))
+				err = errors.Join(e.found(ctx, j.ID, v), e.settleVM(ctx, j.ID, err))
 				log.Warn("VM found after its job's end is left alone", "err", err)
 				continue
 			}
-			text = fmt.Sprintf("VM %d was found after the job's end and could not be destroyed, will be tried again: %v", vm.ID, err)
+			text = fmt.Sprintf("VM %d was found after the job's end and could not be destroyed, will be tried again: %v", v.ID, err)
 		}
 		log.Warn("VM found after its job's end", "err", err)
 		if _, err := e.update(ctx, j.ID, recordEvents(job.Event{Kind: job.EventWarning, Text: text})); err != nil && ctx.Err() == nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // maxSide bounds a terminal's rows and columns, as of job.Manifest's TTYSize.
@@ -16,8 +17,8 @@ func (e *Executor) DialVM(ctx context.Context, ref string, port int) (t job.Tunn
 	if err := within("port", int64(port), 1, 65535); err != nil {
 		return nil, err
 	}
-	err = e.inFiles(ctx, ref, func(ctx context.Context, vm job.VM) error {
-		t, err = e.o.Guest.Dial(ctx, vm, port)
+	err = e.inFiles(ctx, ref, func(ctx context.Context, v vm.VM) error {
+		t, err = e.o.Guest.Dial(ctx, v, port)
 		return err
 	})
 	if err != nil && t != nil {

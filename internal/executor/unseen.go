@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // lookTime bounds how long the host is asked for a VM whose task SSH does not show.
@@ -74,7 +75,7 @@ func (e *Executor) seek(ctx context.Context, j job.Job) job.Seen {
 	seen, err := e.o.Provider.Look(timed, *j.VM)
 	if err != nil {
 		e.o.Log.Debug("the host does not report the VM's status", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
-		return job.Seen{Status: job.VMUnknown}
+		return job.Seen{Status: vm.Unknown}
 	}
 	if seen.Node != "" && seen.Node != j.VM.Node {
 		e.relocate(ctx, j, seen.Node)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // How long work in a VM may take before the host is asked whether the VM runs, and
@@ -16,14 +17,14 @@ const (
 )
 
 // downError: a job's own VM does not run, as the host reports.
-type downError struct{ status job.VMStatus }
+type downError struct{ status vm.Status }
 
 func (e *downError) Error() string {
 	remedy := "look in the host's log who stopped it, or whether the host restarted, and submit the job again"
 	switch e.status {
-	case job.VMGone:
+	case vm.Gone:
 		remedy = "look in the host's log who destroyed it, and submit the job again"
-	case job.VMSuspended:
+	case vm.Suspended:
 		remedy = "look in the host's log who suspended it, and submit the job again"
 	}
 	return fmt.Sprintf("its VM is %s on the host, and not by us; %s", e.status, remedy)
@@ -80,15 +81,15 @@ func (e *Executor) whileUp(ctx context.Context, j job.Job, work func(context.Con
 }
 
 // notUp returns an error if the job's VM does not run, as the host has reported.
-func notUp(j job.Job, status job.VMStatus) error {
+func notUp(j job.Job, status vm.Status) error {
 	switch {
 	case !status.Down():
 		return nil
 	case !j.Shares():
 		return &downError{status}
-	case status == job.VMStopped:
+	case status == vm.Stopped:
 		return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q (VM %d) is stopped", j.VM.Name, j.VM.ID), Remedy: "start it first"}
-	case status == job.VMSuspended:
+	case status == vm.Suspended:
 		return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q (VM %d) is suspended", j.VM.Name, j.VM.ID), Remedy: "resume it first"}
 	default:
 		return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q (VM %d) is gone from the host, and not by us", j.VM.Name, j.VM.ID), Remedy: "destroy it here too, and create it again"}

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // ready ends a job whose only purpose was to create a VM.
@@ -74,7 +75,7 @@ func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error)
 		return nil, err
 	}
 	j := job.Job{ID: "00000000-0000-7000-8000-000000000000", Principal: s.Principal.Owner(), Manifest: m}
-	j.VM = &job.VM{Name: cmp.Or(m.VMName, vmName(j.ID)), Job: j.ID, Owner: e.o.Owner}
+	j.VM = &vm.VM{Name: cmp.Or(m.VMName, vmName(j.ID)), Job: j.ID, Owner: e.o.Owner}
 	spec, err := e.vmSpec(j)
 	if err != nil {
 		return nil, err
@@ -127,11 +128,11 @@ func (e *Executor) VM(ctx context.Context, ref string) (job.VMInfo, error) {
 // statuses asks the host for the status of the VMs that these jobs created, and returns
 // them by job; false if the host could not be asked. A persistent VM missing in the
 // host's list is asked for by its ID: it may be there without its marker.
-func (e *Executor) statuses(ctx context.Context, creators ...job.Job) (map[string]job.VMStatus, bool) {
+func (e *Executor) statuses(ctx context.Context, creators ...job.Job) (map[string]vm.Status, bool) {
 	vms, err := e.o.Provider.List(ctx)
-	statuses := map[string]job.VMStatus{}
-	for _, vm := range vms {
-		statuses[vm.Job] = vm.Status
+	statuses := map[string]vm.Status{}
+	for _, v := range vms {
+		statuses[v.Job] = v.Status
 	}
 	if err != nil {
 		e.o.Log.Warn("list VMs on the host failed", "err", err)
@@ -144,7 +145,7 @@ func (e *Executor) statuses(ctx context.Context, creators ...job.Job) (map[strin
 	var (
 		asking sync.WaitGroup
 		turn   = make(chan struct{}, statusesAtOnce)
-		found  = make([]job.VMStatus, len(missing))
+		found  = make([]vm.Status, len(missing))
 	)
 	for i, m := range missing {
 		asking.Go(func() {
@@ -164,7 +165,7 @@ func (e *Executor) statuses(ctx context.Context, creators ...job.Job) (map[strin
 const statusesAtOnce = 4
 
 // oneInfo is vmInfo for a single VM.
-func (e *Executor) oneInfo(ctx context.Context, m job.Job, statuses map[string]job.VMStatus, asked bool) (job.VMInfo, error) {
+func (e *Executor) oneInfo(ctx context.Context, m job.Job, statuses map[string]vm.Status, asked bool) (job.VMInfo, error) {
 	begun, err := e.o.Jobs.InProgress(ctx)
 	if err != nil {
 		return job.VMInfo{}, err
@@ -174,7 +175,7 @@ func (e *Executor) oneInfo(ctx context.Context, m job.Job, statuses map[string]j
 
 // vmInfo describes the VM that job m created. asked: the host has reported all
 // statuses.
-func vmInfo(m job.Job, begun []job.Job, statuses map[string]job.VMStatus, asked bool) job.VMInfo {
+func vmInfo(m job.Job, begun []job.Job, statuses map[string]vm.Status, asked bool) job.VMInfo {
 	info := job.VMInfo{
 		VM: *m.VM, Lifecycle: m.Manifest.Lifecycle, Resources: m.Manifest.Resources, Network: m.Manifest.Network,
 		Source: cmp.Or(m.Manifest.VMTemplate, m.Manifest.OS), CreatedAt: m.CreatedAt,
@@ -182,22 +183,22 @@ func vmInfo(m job.Job, begun []job.Job, statuses map[string]job.VMStatus, asked 
 	}
 	status, there := statuses[m.ID]
 	switch {
-	case m.VM.State == job.VMIntended && m.Outcome == nil:
-		info.Status = job.VMProvisioning
-	case m.VM.State == job.VMLeftAlone || m.VM.State == job.VMForgotten:
-		info.Status = job.VMUnproven
-	case m.VM.State == job.VMDestroyed:
-		info.Status = job.VMGone
+	case m.VM.State == vm.Intended && m.Outcome == nil:
+		info.Status = vm.Provisioning
+	case m.VM.State == vm.LeftAlone || m.VM.State == vm.Forgotten:
+		info.Status = vm.Unproven
+	case m.VM.State == vm.Destroyed:
+		info.Status = vm.Gone
 	case m.VM.Unwanted || m.Outcome != nil && !m.KeepsVM():
-		info.Status = job.VMDestroying
+		info.Status = vm.Destroying
 	case there:
 		info.Status = status
 	case asked:
-		info.Status = job.VMGone
+		info.Status = vm.Gone
 	default:
-		info.Status = job.VMUnknown
+		info.Status = vm.Unknown
 	}
-	if info.Status == job.VMUnproven && info.Reason == "" {
+	if info.Status == vm.Unproven && info.Reason == "" {
 		info.Reason = "the VM with its ID on the host is no longer proven to be this one, or is on another node"
 		info.Remedy = fmt.Sprintf("check its name, its tag and its notes (qm config %d): name %s, tag linus, linus-job=%s, linus-owner=%s and linus-vm=%d", info.ID, info.Name, info.Job, info.Owner, info.ID)
 	}
@@ -213,7 +214,7 @@ func (e *Executor) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error
 	if err != nil {
 		return job.VMInfo{}, err
 	}
-	if m.VM.State == job.VMLeftAlone {
+	if m.VM.State == vm.LeftAlone {
 		return e.destroyLeftAlone(ctx, m)
 	}
 	if m.Member != nil {
@@ -222,7 +223,7 @@ func (e *Executor) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error
 	if m.Manifest.Lifecycle != job.Persistent {
 		return job.VMInfo{}, noVM(ref, "goes with job "+m.ID+": cancel that")
 	}
-	if m.VM.State == job.VMIntended || m.Kind == job.KindVM && m.Outcome == nil {
+	if m.VM.State == vm.Intended || m.Kind == job.KindVM && m.Outcome == nil {
 		if err := e.Cancel(ctx, m.ID); err != nil && !errors.Is(err, job.ErrCompleted) {
 			return job.VMInfo{}, err
 		}

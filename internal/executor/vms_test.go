@@ -11,6 +11,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/providertest"
+	"linus/internal/vm"
 )
 
 // makeVM submits a job that makes a VM and waits until it has.
@@ -66,14 +67,14 @@ func TestVM_IsMadeUsedAndDestroyed(t *testing.T) {
 	r.behave(providertest.Behaviour{Task: task(providertest.Task{Stdout: []byte("hi\n")})}, true)
 	maker := r.makeVM("dev")
 	info := r.vm("dev")
-	if info.ID != maker.VM.ID || info.Status != job.VMRunning || info.Lifecycle != job.Persistent || info.Source != providertest.FakeTemplate {
+	if info.ID != maker.VM.ID || info.Status != vm.Running || info.Lifecycle != job.Persistent || info.Source != providertest.FakeTemplate {
 		t.Errorf("VM %+v", info)
 	}
 	for range 2 { // one after the other in the same VM
 		id := r.submit(sharing("DEV"))
 		j := r.wait(id)
 		result, err := r.Result(context.Background(), id)
-		if err != nil || j.Status != job.Success || string(result.Stdout) != "hi\n" || j.VM.ID != info.ID || j.VM.State != job.VMReleased {
+		if err != nil || j.Status != job.Success || string(result.Stdout) != "hi\n" || j.VM.ID != info.ID || j.VM.State != vm.Released {
 			t.Errorf("job %+v, result %+v, %v", j, result, err)
 		}
 	}
@@ -214,15 +215,15 @@ func TestVM_IsFoundByTheJobThatHasCreatedIt(t *testing.T) {
 	r := newRig(t, 2)
 	first, second := r.makeVM("dev"), r.makeVM("other")
 	for _, made := range []job.Job{first, second} {
-		if vm, err := r.VM(t.Context(), made.ID); err != nil || vm.Job != made.ID || vm.Name != made.VM.Name {
-			t.Errorf("by %s: %+v, %v", made.ID, vm, err)
+		if v, err := r.VM(t.Context(), made.ID); err != nil || v.Job != made.ID || v.Name != made.VM.Name {
+			t.Errorf("by %s: %+v, %v", made.ID, v, err)
 		}
 	}
-	if vm, err := r.StopVM(t.Context(), first.ID); err != nil || vm.Name != "dev" || vm.Status != job.VMStopped {
-		t.Errorf("stop: %+v, %v", vm, err)
+	if v, err := r.StopVM(t.Context(), first.ID); err != nil || v.Name != "dev" || v.Status != vm.Stopped {
+		t.Errorf("stop: %+v, %v", v, err)
 	}
-	if vm, err := r.VM(t.Context(), "other"); err != nil || vm.Status != job.VMRunning {
-		t.Errorf("the other VM: %+v, %v", vm, err)
+	if v, err := r.VM(t.Context(), "other"); err != nil || v.Status != vm.Running {
+		t.Errorf("the other VM: %+v, %v", v, err)
 	}
 }
 
@@ -230,20 +231,20 @@ func TestVM_StopsStartsAndReverts(t *testing.T) {
 	r := newRig(t, 1)
 	ctx := context.Background()
 	before := r.makeVM("dev").VM.IP
-	if info, err := r.SnapshotVM(ctx, "dev", "clean", false); err != nil || info.Status != job.VMRunning {
+	if info, err := r.SnapshotVM(ctx, "dev", "clean", false); err != nil || info.Status != vm.Running {
 		t.Fatalf("snapshot: %+v, %v", info, err)
 	}
 	if _, err := r.StopVM(ctx, "dev"); err != nil {
 		t.Fatal(err)
 	}
 	info, err := r.StartVM(ctx, "dev")
-	if err != nil || info.IP == before || info.Status != job.VMRunning {
+	if err != nil || info.IP == before || info.Status != vm.Running {
 		t.Errorf("start: %+v, %v", info, err)
 	}
 	if kept := r.vm("dev"); kept.IP != info.IP {
 		t.Errorf("the new address was not kept: %s, want %s", kept.IP, info.IP)
 	}
-	if info, err = r.RevertVM(ctx, "dev", "clean"); err != nil || info.Status != job.VMRunning {
+	if info, err = r.RevertVM(ctx, "dev", "clean"); err != nil || info.Status != vm.Running {
 		t.Errorf("revert: %+v, %v", info, err)
 	}
 	var host *job.HostError
@@ -264,11 +265,11 @@ func TestVM_SuspendsAndResumes(t *testing.T) {
 		t.Errorf("resume of a VM that runs: %v", err)
 	}
 	for range 2 {
-		if info, err := r.SuspendVM(ctx, "dev"); err != nil || info.Status != job.VMSuspended {
+		if info, err := r.SuspendVM(ctx, "dev"); err != nil || info.Status != vm.Suspended {
 			t.Fatalf("suspend: %+v, %v", info, err)
 		}
 	}
-	if info := r.vm("dev"); info.Status != job.VMSuspended {
+	if info := r.vm("dev"); info.Status != vm.Suspended {
 		t.Errorf("shown as %s", info.Status)
 	}
 	for what, err := range map[string]error{
@@ -284,7 +285,7 @@ func TestVM_SuspendsAndResumes(t *testing.T) {
 		t.Errorf("looked into a suspended VM: %+v, %v", before, err)
 	}
 	info, err := r.ResumeVM(ctx, "dev")
-	if err != nil || info.IP == made.IP || info.Status != job.VMRunning {
+	if err != nil || info.IP == made.IP || info.Status != vm.Running {
 		t.Errorf("resume: %+v, %v", info, err)
 	}
 	if kept := r.vm("dev"); kept.IP != info.IP {
@@ -296,7 +297,7 @@ func TestVM_SuspendsAndResumes(t *testing.T) {
 	if _, err := r.SuspendVM(ctx, "dev"); err != nil {
 		t.Fatal(err)
 	}
-	if info, err := r.StartVM(ctx, "dev"); err != nil || info.Status != job.VMRunning {
+	if info, err := r.StartVM(ctx, "dev"); err != nil || info.Status != vm.Running {
 		t.Errorf("start of a suspended VM: %+v, %v", info, err)
 	}
 	if _, err := r.StopVM(ctx, "dev"); err != nil {
@@ -340,7 +341,7 @@ func TestVM_MemoryIsNotSavedWhileAJobRuns(t *testing.T) {
 	if _, err := r.SnapshotVM(ctx, "dev", "clean", true); err != nil {
 		t.Error(err)
 	}
-	if info, err := r.RevertVM(ctx, "dev", "clean"); err != nil || info.Status != job.VMRunning {
+	if info, err := r.RevertVM(ctx, "dev", "clean"); err != nil || info.Status != vm.Running {
 		t.Errorf("revert: %+v, %v", info, err)
 	}
 }
@@ -353,7 +354,7 @@ func TestVM_DestroyedWhileItIsMade(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.until(j.ID, func(j job.Job) bool { return j.VM != nil && j.VM.ID != 0 })
-	if info := r.vm("dev"); info.Status != job.VMProvisioning {
+	if info := r.vm("dev"); info.Status != vm.Provisioning {
 		t.Errorf("status %s while it is made", info.Status)
 	}
 	if _, err := r.DestroyVM(context.Background(), "dev"); err != nil {
@@ -400,13 +401,13 @@ func TestVM_DestroyedInTheMomentItIsMade(t *testing.T) {
 
 func TestVM_HostThatDoesNotAnswerAndVMThatIsGone(t *testing.T) {
 	r := newRig(t, 1)
-	vm := r.makeVM("dev").VM
+	v := r.makeVM("dev").VM
 	r.fake.Set(providertest.Behaviour{Lists: []error{errUnreachable}})
-	if info := r.vm("dev"); info.Status != job.VMUnknown {
+	if info := r.vm("dev"); info.Status != vm.Unknown {
 		t.Errorf("status %s when the host does not answer", info.Status)
 	}
-	r.fake.Vanish(vm.ID)
-	if info := r.vm("dev"); info.Status != job.VMGone {
+	r.fake.Vanish(v.ID)
+	if info := r.vm("dev"); info.Status != vm.Gone {
 		t.Errorf("status %s when the VM is gone", info.Status)
 	}
 	if _, err := r.DestroyVM(context.Background(), "dev"); err != nil {
@@ -420,9 +421,9 @@ type partial struct {
 	down map[int]bool // by VM ID
 }
 
-func (p *partial) List(ctx context.Context) ([]job.VM, error) {
+func (p *partial) List(ctx context.Context) ([]vm.VM, error) {
 	vms, err := p.Provider.List(ctx)
-	vms = slices.DeleteFunc(vms, func(vm job.VM) bool { return p.down[vm.ID] })
+	vms = slices.DeleteFunc(vms, func(v vm.VM) bool { return p.down[v.ID] })
 	if err == nil && len(p.down) > 0 {
 		err = &job.HostError{Op: "list VMs", Host: "pve", Class: job.HostOffline, Text: "node pve2 does not answer"}
 	}
@@ -440,7 +441,7 @@ func TestVMs_OfAnIncompleteListAreNotGone(t *testing.T) {
 		t.Fatalf("VMs %+v, %v", infos, err)
 	}
 	for _, info := range append(infos, r.vm("there"), r.vm("away")) {
-		want := map[int]job.VMStatus{there.ID: job.VMRunning, away.ID: job.VMUnknown}[info.ID]
+		want := map[int]vm.Status{there.ID: vm.Running, away.ID: vm.Unknown}[info.ID]
 		if info.Status != want {
 			t.Errorf("VM %s is %s, want %s", info.Name, info.Status, want)
 		}
@@ -460,7 +461,7 @@ func TestDestroy_VMThatAnIncompleteListLacksIsNotGone(t *testing.T) {
 		events, err := r.store.Events(t.Context(), id, 0)
 		return j.Done() || err == nil && slices.ContainsFunc(events, func(e job.Event) bool { return strings.Contains(e.Text, "VM not destroyed, will be tried again") })
 	})
-	if j.Done() || j.VM.State == job.VMDestroyed || !r.fake.Has(100) {
+	if j.Done() || j.VM.State == vm.Destroyed || !r.fake.Has(100) {
 		t.Errorf("the job is done, its VM %s, while the VM is on the host", j.VM.State)
 	}
 	r.stop()
@@ -475,7 +476,7 @@ func TestDestroy_OfAVMWithoutIDTouchesNoOther(t *testing.T) {
 	r := newRig(t, 1)
 	kept := r.makeVM("dev").VM
 	r.behave(providertest.Behaviour{LateID: true}, false)
-	if j := r.wait(r.submit()); j.Status != job.Failed || j.VM.State != job.VMDestroyed {
+	if j := r.wait(r.submit()); j.Status != job.Failed || j.VM.State != vm.Destroyed {
 		t.Errorf("job %+v, VM %+v", j.Outcome, j.VM)
 	}
 	if vms := r.fake.VMs(); len(vms) != 1 || vms[0].ID != kept.ID {
@@ -534,9 +535,9 @@ func (g *slowCleaner) Clean(ctx context.Context, j job.Job) error {
 // The rig's HeartbeatThreshold is two minutes, far beyond what these wait.
 func TestFollow_VMThatIsGoneOrStoppedIsToldByTheHostAtOnce(t *testing.T) {
 	t.Parallel()
-	for name, undo := range map[string]func(*rig, job.VM){
-		"gone":    func(r *rig, vm job.VM) { r.fake.Vanish(vm.ID) },
-		"stopped": func(r *rig, vm job.VM) { _ = r.fake.StopVM(context.Background(), vm) },
+	for name, undo := range map[string]func(*rig, vm.VM){
+		"gone":    func(r *rig, v vm.VM) { r.fake.Vanish(v.ID) },
+		"stopped": func(r *rig, v vm.VM) { _ = r.fake.StopVM(context.Background(), v) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, 1, hasty)

@@ -29,6 +29,7 @@ import (
 	"linus/internal/loops"
 	"linus/internal/remote"
 	"linus/internal/sshtest"
+	"linus/internal/vm"
 )
 
 const nowhere = "http://127.0.0.1:1"
@@ -38,7 +39,7 @@ const nowhere = "http://127.0.0.1:1"
 type rig struct {
 	*guest.Guest
 	t      testing.TB
-	vm     job.VM
+	vm     vm.VM
 	inside *sshtest.Server
 	server *httptest.Server
 	root   string
@@ -52,7 +53,7 @@ func newRig(t *testing.T) *rig {
 	t.Helper()
 	t.Parallel()
 	r := &rig{t: t, inside: sshtest.Start(t, sshtest.Options{}), root: t.TempDir(), calls: map[string]int{}}
-	r.vm = job.VM{ID: 100, Job: uuid.NewString(), IP: r.inside.Host, User: "debian", HostKey: r.inside.HostKey}
+	r.vm = vm.VM{ID: 100, Job: uuid.NewString(), IP: r.inside.Host, User: "debian", HostKey: r.inside.HostKey}
 	r.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.URL.Path == "/health" {
 			_, _ = io.WriteString(w, `{"status":"ok"}`+"\n")
@@ -421,4 +422,4 @@ func sha(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(tex
 // oneKey is the file of the key that logs in to all VMs.
 type oneKey string
 
-func (k oneKey) Path(job.VM) string { return string(k) }
+func (k oneKey) Path(vm.VM) string { return string(k) }

@@ -8,16 +8,17 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/remote"
+	"linus/internal/vm"
 )
 
 // maxConns is how many connections to a VM's ports are open at once.
 const maxConns = 64
 
 // Dial connects to a port of a VM's loopback, from the VM's workspace.
-func (g *Guest) Dial(ctx context.Context, vm job.VM, port int) (job.Tunnel, error) {
+func (g *Guest) Dial(ctx context.Context, v vm.VM, port int) (job.Tunnel, error) {
 	timed, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	d, err := g.workspace(timed, vm)
+	d, err := g.workspace(timed, v)
 	if err != nil {
 		return nil, err
 	}
@@ -25,7 +26,7 @@ func (g *Guest) Dial(ctx context.Context, vm job.VM, port int) (job.Tunnel, erro
 	case d.conns <- struct{}{}:
 	default:
 		g.leave(d)
-		return nil, &job.FieldError{Field: "vm", Problem: fmt.Sprintf("VM %d has %d forwarded connections", vm.ID, maxConns), Remedy: "close some of them first"}
+		return nil, &job.FieldError{Field: "vm", Problem: fmt.Sprintf("VM %d has %d forwarded connections", v.ID, maxConns), Remedy: "close some of them first"}
 	}
 	leave := sync.OnceFunc(func() {
 		<-d.conns
@@ -38,11 +39,11 @@ func (g *Guest) Dial(ctx context.Context, vm job.VM, port int) (job.Tunnel, erro
 	leave()
 	switch {
 	case errors.Is(err, remote.ErrNotListening):
-		return nil, &job.FieldError{Field: "port", Problem: fmt.Sprintf("nothing accepts connections at port %d of the loopback of VM %d", port, vm.ID), Remedy: "start what is to listen there"}
+		return nil, &job.FieldError{Field: "port", Problem: fmt.Sprintf("nothing accepts connections at port %d of the loopback of VM %d", port, v.ID), Remedy: "start what is to listen there"}
 	case errors.Is(err, remote.ErrNoForwarding):
-		return nil, &job.FieldError{Field: "vm", Problem: fmt.Sprintf("VM %d's SSH server does not forward", vm.ID), Remedy: "set AllowTcpForwarding there"}
+		return nil, &job.FieldError{Field: "vm", Problem: fmt.Sprintf("VM %d's SSH server does not forward", v.ID), Remedy: "set AllowTcpForwarding there"}
 	}
-	return nil, g.workspaceFault(ctx, "connect to a port of", vm, err)
+	return nil, g.workspaceFault(ctx, "connect to a port of", v, err)
 }
 
 // line is a connection from a workspace.

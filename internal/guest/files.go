@@ -12,6 +12,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/remote"
+	"linus/internal/vm"
 )
 
 // What a VM may send in one call, beyond the content it is asked for, in bytes: answers,
@@ -24,12 +25,12 @@ const (
 )
 
 // StatFile returns what a path leads to.
-func (g *Guest) StatFile(ctx context.Context, vm job.VM, name string) (info job.FileInfo, err error) {
+func (g *Guest) StatFile(ctx context.Context, v vm.VM, name string) (info job.FileInfo, err error) {
 	at, err := g.at(name)
 	if err != nil {
 		return info, err
 	}
-	err = g.inWorkspace(ctx, "look at a file of", vm, answers, true, func(_ context.Context, _ *workspace, files *remote.FileSystem) error {
+	err = g.inWorkspace(ctx, "look at a file of", v, answers, true, func(_ context.Context, _ *workspace, files *remote.FileSystem) error {
 		there, err := files.Stat(at)
 		if err != nil {
 			return pathError(name, err)
@@ -42,12 +43,12 @@ func (g *Guest) StatFile(ctx context.Context, vm job.VM, name string) (info job.
 }
 
 // ListFiles implements job.Files.
-func (g *Guest) ListFiles(ctx context.Context, vm job.VM, q job.FileList) (page job.FilePage, err error) {
+func (g *Guest) ListFiles(ctx context.Context, v vm.VM, q job.FileList) (page job.FilePage, err error) {
 	at, err := g.at(q.Path)
 	if err != nil {
 		return page, err
 	}
-	err = g.inWorkspace(ctx, "list files of", vm, maxDirectory, true, func(ctx context.Context, _ *workspace, files *remote.FileSystem) error {
+	err = g.inWorkspace(ctx, "list files of", v, maxDirectory, true, func(ctx context.Context, _ *workspace, files *remote.FileSystem) error {
 		there, err := files.Stat(at)
 		if errors.Is(err, fs.ErrNotExist) { // it may be a link that leads nowhere
 			there, err = files.Lstat(at)
@@ -107,12 +108,12 @@ func describe(e remote.Entry) job.FileInfo {
 func modeText(e remote.Entry) string { return fmt.Sprintf("%04o", e.Mode().Perm()) }
 
 // ReadFile implements job.Files.
-func (g *Guest) ReadFile(ctx context.Context, vm job.VM, r job.FileRange) (chunk job.FileChunk, err error) {
+func (g *Guest) ReadFile(ctx context.Context, v vm.VM, r job.FileRange) (chunk job.FileChunk, err error) {
 	at, err := g.at(r.Path)
 	if err != nil {
 		return chunk, err
 	}
-	err = g.inWorkspace(ctx, "read a file of", vm, r.Limit+r.Limit/8+answers, true, func(_ context.Context, _ *workspace, files *remote.FileSystem) error {
+	err = g.inWorkspace(ctx, "read a file of", v, r.Limit+r.Limit/8+answers, true, func(_ context.Context, _ *workspace, files *remote.FileSystem) error {
 		if _, err := regular(files, at, r.Path); err != nil {
 			return err
 		}
@@ -127,12 +128,12 @@ func (g *Guest) ReadFile(ctx context.Context, vm job.VM, r job.FileRange) (chunk
 }
 
 // WriteFile implements job.Files.
-func (g *Guest) WriteFile(ctx context.Context, vm job.VM, w job.FileWrite) (written job.FileWritten, err error) {
+func (g *Guest) WriteFile(ctx context.Context, v vm.VM, w job.FileWrite) (written job.FileWritten, err error) {
 	at, err := g.at(w.Path)
 	if err != nil {
 		return written, err
 	}
-	err = g.inWorkspace(ctx, "write a file of", vm, answers, true, func(ctx context.Context, ws *workspace, files *remote.FileSystem) error {
+	err = g.inWorkspace(ctx, "write a file of", v, answers, true, func(ctx context.Context, ws *workspace, files *remote.FileSystem) error {
 		release, err := ws.take(ctx)
 		if err != nil {
 			return err
@@ -186,13 +187,13 @@ func (g *Guest) WriteFile(ctx context.Context, vm job.VM, w job.FileWrite) (writ
 
 // EditFile implements job.Files. Where the connection is lost it is not repeated: it may
 // have been done.
-func (g *Guest) EditFile(ctx context.Context, vm job.VM, e job.FileEdit) (edited job.FileEdited, err error) {
+func (g *Guest) EditFile(ctx context.Context, v vm.VM, e job.FileEdit) (edited job.FileEdited, err error) {
 	at, err := g.at(e.Path)
 	if err != nil {
 		return edited, err
 	}
 	const budget = job.MaxFileWrite + job.MaxFileWrite/8 + answers
-	err = g.inWorkspace(ctx, "edit a file of", vm, budget, false, func(ctx context.Context, ws *workspace, files *remote.FileSystem) error {
+	err = g.inWorkspace(ctx, "edit a file of", v, budget, false, func(ctx context.Context, ws *workspace, files *remote.FileSystem) error {
 		release, err := ws.take(ctx)
 		if err != nil {
 			return err

@@ -24,13 +24,14 @@ import (
 	"linus/internal/remote"
 	"linus/internal/result"
 	"linus/internal/term"
+	"linus/internal/vm"
 )
 
 // Options say how to reach VMs.
 type Options struct {
 	// Host returns the machine through which a VM is reached: the host it is on.
 	// Required.
-	Host func(context.Context, job.VM) (*remote.Pool, error)
+	Host func(context.Context, vm.VM) (*remote.Pool, error)
 	Keys LoginKeys    // to log in to the VMs; required
 	Port int          // SSH port of the VMs; 0: 22
 	Root string       // prefix of every path in the VM, for tests
@@ -40,7 +41,7 @@ type Options struct {
 // LoginKeys are the private keys that log in to VMs.
 type LoginKeys interface {
 	// Path returns the file of the one for a VM; empty: there is none.
-	Path(vm job.VM) string
+	Path(v vm.VM) string
 }
 
 // Time limits of one call, generous because an emulated VM is slow; keepalive
@@ -68,20 +69,20 @@ type Guest struct {
 
 // pooled is the connections to a VM and the values they were created with.
 type pooled struct {
-	vm     job.VM
+	vm     vm.VM
 	host   *remote.Pool
 	pool   *remote.Pool
 	launch *launch // that the job's next call uses; nil: none
 }
 
 // serves reports whether the connections are to vm, through host.
-func (k *pooled) serves(vm job.VM, host *remote.Pool) bool {
-	return k.host == host && k.vm.ID == vm.ID && k.vm.IP == vm.IP && k.vm.User == vm.User && k.vm.HostKey == vm.HostKey
+func (k *pooled) serves(v vm.VM, host *remote.Pool) bool {
+	return k.host == host && k.vm.ID == v.ID && k.vm.IP == v.IP && k.vm.User == v.User && k.vm.HostKey == v.HostKey
 }
 
 // Through returns Options.Host for VMs that are all reached through one machine.
-func Through(host *remote.Pool) func(context.Context, job.VM) (*remote.Pool, error) {
-	return func(context.Context, job.VM) (*remote.Pool, error) { return host, nil }
+func Through(host *remote.Pool) func(context.Context, vm.VM) (*remote.Pool, error) {
+	return func(context.Context, vm.VM) (*remote.Pool, error) { return host, nil }
 }
 
 // New returns a Guest. It does not connect yet.
@@ -134,13 +135,13 @@ func (g *Guest) pool(ctx context.Context, j job.Job) (*remote.Pool, error) {
 }
 
 // connections returns new connections to a VM, through host.
-func (g *Guest) connections(vm job.VM, host *remote.Pool, log *slog.Logger) (*remote.Pool, error) {
+func (g *Guest) connections(v vm.VM, host *remote.Pool, log *slog.Logger) (*remote.Pool, error) {
 	return host.Guest(remote.GuestOptions{
 		Options: remote.Options{
-			Host: vm.IP, Port: g.o.Port, User: vm.User, KeyPath: g.o.Keys.Path(vm),
+			Host: v.IP, Port: g.o.Port, User: v.User, KeyPath: g.o.Keys.Path(v),
 			ConnectTimeout: time.Minute, Patience: 5 * time.Second, KeepAlive: 20 * time.Second, Log: log,
 		},
-		HostKey: vm.HostKey,
+		HostKey: v.HostKey,
 		OnFirstUse: func(fingerprint string) {
 			log.Warn("host key of the VM trusted on first use: it could not be read through the hypervisor", "fingerprint", fingerprint)
 		},
@@ -323,15 +324,15 @@ func (g *Guest) fault(ctx context.Context, what string, j job.Job, res result.Re
 	if err == nil {
 		return nil
 	}
-	vm := job.VM{}
+	v := vm.VM{}
 	if j.VM != nil {
-		vm = *j.VM
+		v = *j.VM
 	}
-	op := fmt.Sprintf("%s VM %d", what, vm.ID)
+	op := fmt.Sprintf("%s VM %d", what, v.ID)
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	e := &job.HostError{Op: op, Host: vm.User + "@" + vm.IP, Class: remote.ClassOf(err).HostClass(), Text: res.Failure(), Remedy: res.Remedy(), Own: job.Own(err)}
+	e := &job.HostError{Op: op, Host: v.User + "@" + v.IP, Class: remote.ClassOf(err).HostClass(), Text: res.Failure(), Remedy: res.Remedy(), Own: job.Own(err)}
 	var exit *remote.ExitError
 	var host *job.HostError
 	switch {

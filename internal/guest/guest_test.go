@@ -12,6 +12,7 @@ import (
 	"linus/internal/guest"
 	"linus/internal/job"
 	"linus/internal/remote"
+	"linus/internal/vm"
 )
 
 var (
@@ -27,8 +28,8 @@ func TestProbe_ThatCouldNotBeMadeIsAFaultOfOurOwn(t *testing.T) {
 		"before the host":    &job.HostError{Op: "reach", Class: job.HostUnreachable, Text: "too many open files", Own: true},
 		"not, but at a host": &job.HostError{Op: "reach", Class: job.HostUnreachable, Text: "no route"},
 	} {
-		g := guest.New(guest.Options{Host: func(context.Context, job.VM) (*remote.Pool, error) { return nil, fault }})
-		_, err := g.Probe(t.Context(), job.Job{ID: "1", VM: &job.VM{ID: 100, IP: "192.0.2.1", User: "debian"}})
+		g := guest.New(guest.Options{Host: func(context.Context, vm.VM) (*remote.Pool, error) { return nil, fault }})
+		_, err := g.Probe(t.Context(), job.Job{ID: "1", VM: &vm.VM{ID: 100, IP: "192.0.2.1", User: "debian"}})
 		if own := !strings.HasPrefix(name, "not"); !job.IsClass(err, job.HostUnreachable) || job.Own(err) != own {
 			t.Errorf("%s: own %v, %v", name, job.Own(err), err)
 		}

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"linus/internal/guest"
-	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // Two engines with one installation key log in to each other's VMs; others do not.
@@ -47,7 +47,7 @@ func TestInstallationKey_MakesTheSameKeysEverywhere(t *testing.T) {
 		}
 		k := guest.Keys{Dir: dir, Installation: key}
 		if dir == dirs[1] { // it logs in before it has made anything
-			if path := k.Path(job.VM{Job: "a"}); path != filepath.Join(dir, "a") {
+			if path := k.Path(vm.VM{Job: "a"}); path != filepath.Join(dir, "a") {
 				t.Errorf("path %s", path)
 			}
 		}
@@ -65,7 +65,7 @@ func TestInstallationKey_MakesTheSameKeysEverywhere(t *testing.T) {
 			t.Errorf("left: %v, %v", left, err)
 		}
 		for _, odd := range []string{"", ".", "..", "../installation", "installation", "/etc/passwd"} {
-			if path := k.Path(job.VM{Job: odd}); path != "" {
+			if path := k.Path(vm.VM{Job: odd}); path != "" {
 				t.Errorf("key of %q is %s", odd, path)
 			}
 		}

@@ -17,6 +17,7 @@ import (
 	"linus/internal/providertest"
 	"linus/internal/sshtest"
 	"linus/internal/store"
+	"linus/internal/vm"
 )
 
 // oneVM is a provider all of whose VMs are the rig's.
@@ -25,10 +26,10 @@ type oneVM struct {
 	r *rig
 }
 
-func (p oneVM) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
-	vm, err := p.Fake.Create(ctx, spec, progress)
-	vm.IP, vm.User, vm.HostKey = p.r.vm.IP, p.r.vm.User, p.r.vm.HostKey
-	return vm, err
+func (p oneVM) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (vm.VM, error) {
+	v, err := p.Fake.Create(ctx, spec, progress)
+	v.IP, v.User, v.HostKey = p.r.vm.IP, p.r.vm.User, p.r.vm.HostKey
+	return v, err
 }
 
 // countedFromWarm counts round trips from when the VM is warm.

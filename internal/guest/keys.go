@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	"linus/internal/job"
 	"linus/internal/remote"
+	"linus/internal/vm"
 )
 
 // Keys log in to VMs: each VM has its own key pair, so that a VM which
@@ -44,13 +44,13 @@ func (k Keys) Make(id string) (string, error) {
 
 // Path returns the private key that logs in to a VM. The file is missing if the VM has no
 // key here, and none can be derived or written.
-func (k Keys) Path(vm job.VM) string {
-	if !isKey(vm.Job) {
+func (k Keys) Path(v vm.VM) string {
+	if !isKey(v.Job) {
 		return ""
 	}
-	own := filepath.Join(k.Dir, vm.Job)
+	own := filepath.Join(k.Dir, v.Job)
 	if _, err := os.Stat(own); err != nil && k.Installation != nil {
-		_, _ = k.Make(vm.Job)
+		_, _ = k.Make(v.Job)
 	}
 	return own
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"linus/internal/guest"
-	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 func TestKeys_OneForEachVMAndTheOldOneForOldVMs(t *testing.T) {
@@ -20,7 +20,7 @@ func TestKeys_OneForEachVMAndTheOldOneForOldVMs(t *testing.T) {
 				t.Fatalf("key of %s: %q, was %q: %v", id, public, made[id], err)
 			}
 			made[id] = public
-			path := k.Path(job.VM{ID: 100, Job: id})
+			path := k.Path(vm.VM{ID: 100, Job: id})
 			if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 				t.Errorf("private key of %s: %s, %v, %v", id, path, info, err)
 			}
@@ -30,7 +30,7 @@ func TestKeys_OneForEachVMAndTheOldOneForOldVMs(t *testing.T) {
 		t.Error("two VMs have one key")
 	}
 	for _, odd := range []string{"", ".", "..", "../id_ed25519", "/etc/passwd", "installation"} {
-		if path := k.Path(job.VM{Job: odd}); path != "" {
+		if path := k.Path(vm.VM{Job: odd}); path != "" {
 			t.Errorf("key of %q is %s", odd, path)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/remote"
 	"linus/internal/term"
+	"linus/internal/vm"
 )
 
 // tryTargets tries connections, all at once, and prints lines for each: <number> direct
@@ -78,7 +79,7 @@ kill -- "-$!" 2>/dev/null || true`
 // TryTargets tries TCP connections from inside a VM: directly and, if proxy is a port of
 // its loopback, through the HTTP proxy there. The attempts are in the order of targets;
 // their Rule is empty.
-func (g *Guest) TryTargets(ctx context.Context, vm job.VM, targets []string, proxy int) ([]job.NetworkAttempt, error) {
+func (g *Guest) TryTargets(ctx context.Context, v vm.VM, targets []string, proxy int) ([]job.NetworkAttempt, error) {
 	timed, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	var attempts []job.NetworkAttempt
@@ -97,14 +98,14 @@ func (g *Guest) TryTargets(ctx context.Context, vm job.VM, targets []string, pro
 			try("proxied", job.WayProxy, strings.TrimSuffix(net.JoinHostPort(at.Host, ""), ":"))
 		}
 	}
-	d, leave, err := g.enter(timed, vm)
+	d, leave, err := g.enter(timed, v)
 	if err != nil {
-		return nil, g.workspaceFault(ctx, "try connections from", vm, err)
+		return nil, g.workspaceFault(ctx, "try connections from", v, err)
 	}
 	defer leave()
 	out, err := d.pool.Output(timed, remote.Command{Name: "try connections", Line: remote.Quote(args...)}, answers)
 	if err != nil {
-		return nil, g.workspaceFault(ctx, "try connections from", vm, err)
+		return nil, g.workspaceFault(ctx, "try connections from", v, err)
 	}
 	for line := range strings.Lines(string(out)) {
 		number, rest, _ := strings.Cut(strings.TrimSpace(line), " ")

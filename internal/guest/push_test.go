@@ -21,6 +21,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/sshtest"
+	"linus/internal/vm"
 )
 
 // bareVM is a rig in which nothing runs yet.
@@ -33,7 +34,7 @@ func bareVM(t *testing.T, o sshtest.Options) *rig {
 func newVM(t testing.TB, o sshtest.Options) *rig {
 	t.Helper()
 	r := &rig{t: t, inside: sshtest.Start(t, o), root: t.TempDir()}
-	r.vm = job.VM{ID: 100, Job: uuid.NewString(), IP: r.inside.Host, User: "debian", HostKey: r.inside.HostKey}
+	r.vm = vm.VM{ID: 100, Job: uuid.NewString(), IP: r.inside.Host, User: "debian", HostKey: r.inside.HostKey}
 	r.connect()
 	return r
 }
@@ -270,10 +271,10 @@ func refused(t *testing.T, err error, class job.HostClass, text, remedy string) 
 // Connections to a VM are kept only as long as its record is the same: not after
 // a change of its host key, address or user.
 func TestGuest_ConnectionsEndWhenTheVMChanges(t *testing.T) {
-	for name, change := range map[string]func(*job.VM){
-		"host key": func(vm *job.VM) { vm.HostKey = sshtest.NewKey(t, filepath.Join(t.TempDir(), "key")) },
-		"address":  func(vm *job.VM) { vm.IP = "127.0.0.99" },
-		"user":     func(vm *job.VM) { vm.User = "another" },
+	for name, change := range map[string]func(*vm.VM){
+		"host key": func(v *vm.VM) { v.HostKey = sshtest.NewKey(t, filepath.Join(t.TempDir(), "key")) },
+		"address":  func(v *vm.VM) { v.IP = "127.0.0.99" },
+		"user":     func(v *vm.VM) { v.User = "another" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := bareVM(t, sshtest.Options{})
@@ -282,9 +283,9 @@ func TestGuest_ConnectionsEndWhenTheVMChanges(t *testing.T) {
 			}
 			before := r.inside.Stats()
 			again := r.job()
-			vm := r.vm
-			change(&vm)
-			again.VM = &vm
+			v := r.vm
+			change(&v)
+			again.VM = &v
 			err := r.Push(t.Context(), again, payload())
 			after := r.inside.Stats()
 			if after.Execs != before.Execs && name != "user" {

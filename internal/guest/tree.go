@@ -12,6 +12,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/remote"
 	"linus/internal/term"
+	"linus/internal/vm"
 )
 
 // How a tree is packed and unpacked in a VM. tar opens no pipes and devices: it only
@@ -34,14 +35,14 @@ tar -C "$1" -xof - && exec cat >/dev/null`
 const treeIdle = time.Minute
 
 // ReadTree implements job.Files.
-func (g *Guest) ReadTree(ctx context.Context, vm job.VM, name string) (io.ReadCloser, error) {
+func (g *Guest) ReadTree(ctx context.Context, v vm.VM, name string) (io.ReadCloser, error) {
 	at, err := g.at(name)
 	if err != nil {
 		return nil, err
 	}
-	ws, leave, err := g.enter(ctx, vm)
+	ws, leave, err := g.enter(ctx, v)
 	if err != nil {
-		return nil, g.workspaceFault(ctx, "read files of", vm, err)
+		return nil, g.workspaceFault(ctx, "read files of", v, err)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	from, to := io.Pipe()
@@ -51,7 +52,7 @@ func (g *Guest) ReadTree(ctx context.Context, vm job.VM, name string) (io.ReadCl
 		idle := watchIdle(cancel)
 		err := ws.pool.Run(ctx, remote.Command{Name: "tar", Line: remote.Quote("sh", "-c", pack, "tar", at), Stdout: idle.writer(to)})
 		idle.stop()
-		_ = to.CloseWithError(g.treeFault(ctx, "read files of", vm, name, err))
+		_ = to.CloseWithError(g.treeFault(ctx, "read files of", v, name, err))
 		cancel(nil)
 	})
 	return &tree{from, cancel}, nil
@@ -71,14 +72,14 @@ func (t *tree) Close() error {
 }
 
 // WriteTree implements job.Files.
-func (g *Guest) WriteTree(ctx context.Context, vm job.VM, name string, archive io.Reader) error {
+func (g *Guest) WriteTree(ctx context.Context, v vm.VM, name string, archive io.Reader) error {
 	at, err := g.at(name)
 	if err != nil {
 		return err
 	}
-	ws, leave, err := g.enter(ctx, vm)
+	ws, leave, err := g.enter(ctx, v)
 	if err != nil {
-		return g.workspaceFault(ctx, "write files of", vm, err)
+		return g.workspaceFault(ctx, "write files of", v, err)
 	}
 	defer leave()
 	caller := ctx
@@ -94,13 +95,13 @@ func (g *Guest) WriteTree(ctx context.Context, vm job.VM, name string, archive i
 			err = p.Finish(ctx)
 		}
 		if failed := read.err.Load(); failed != nil {
-			return fmt.Errorf("write files of VM %d: the archive ended too early, and may be there in part: %w", vm.ID, *failed)
+			return fmt.Errorf("write files of VM %d: the archive ended too early, and may be there in part: %w", v.ID, *failed)
 		}
 	}
 	if cause := context.Cause(ctx); err != nil && cause != nil && caller.Err() == nil {
 		err = cause
 	}
-	return g.treeFault(caller, "write files of", vm, name, err)
+	return g.treeFault(caller, "write files of", v, name, err)
 }
 
 // failing notes the error of a reader.
@@ -118,13 +119,13 @@ func (f *failing) Read(data []byte) (int, error) {
 }
 
 // treeFault turns what tar said into an error of the path.
-func (g *Guest) treeFault(ctx context.Context, what string, vm job.VM, name string, err error) error {
+func (g *Guest) treeFault(ctx context.Context, what string, v vm.VM, name string, err error) error {
 	var exit *remote.ExitError
 	switch {
 	case err == nil:
 		return nil
 	case !errors.As(err, &exit):
-		return g.workspaceFault(ctx, what, vm, err)
+		return g.workspaceFault(ctx, what, v, err)
 	case exit.Code == exitMissing:
 		return pathProblem(name, "does not exist", "list its directory")
 	case exit.Code == exitOther:

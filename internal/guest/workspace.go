@@ -9,6 +9,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/remote"
 	"linus/internal/result"
+	"linus/internal/vm"
 )
 
 // workspace has the connections over which people and agents work on a VM's files and
@@ -34,8 +35,8 @@ const (
 func (ws *workspace) close() { ws.pool.Close() }
 
 // enter returns the VM's workspace for one call, which ends with leave.
-func (g *Guest) enter(ctx context.Context, vm job.VM) (ws *workspace, leave func(), err error) {
-	if ws, err = g.workspace(ctx, vm); err != nil {
+func (g *Guest) enter(ctx context.Context, v vm.VM) (ws *workspace, leave func(), err error) {
+	if ws, err = g.workspace(ctx, v); err != nil {
 		return nil, nil, err
 	}
 	select {
@@ -46,32 +47,32 @@ func (g *Guest) enter(ctx context.Context, vm job.VM) (ws *workspace, leave func
 		}, nil
 	case <-ctx.Done():
 		g.leave(ws)
-		return nil, nil, fmt.Errorf("wait for other calls about files of VM %d: %w", vm.ID, context.Cause(ctx))
+		return nil, nil, fmt.Errorf("wait for other calls about files of VM %d: %w", v.ID, context.Cause(ctx))
 	}
 }
 
 // workspace returns a VM's workspace, with one more user.
-func (g *Guest) workspace(ctx context.Context, vm job.VM) (*workspace, error) {
-	if vm.IP == "" || vm.User == "" {
-		return nil, fmt.Errorf("VM %d has no address or user yet", vm.ID)
+func (g *Guest) workspace(ctx context.Context, v vm.VM) (*workspace, error) {
+	if v.IP == "" || v.User == "" {
+		return nil, fmt.Errorf("VM %d has no address or user yet", v.ID)
 	}
-	host, err := g.o.Host(ctx, vm)
+	host, err := g.o.Host(ctx, v)
 	if err != nil {
 		return nil, err
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	ws := g.workspaces[vm.Job]
-	if ws == nil || !ws.serves(vm, host) {
-		p, err := g.connections(vm, host, g.o.Log.With("vm_id", vm.ID, "for", "files"))
+	ws := g.workspaces[v.Job]
+	if ws == nil || !ws.serves(v, host) {
+		p, err := g.connections(v, host, g.o.Log.With("vm_id", v.ID, "for", "files"))
 		if err != nil {
 			return nil, err
 		}
 		if ws != nil {
 			g.closing.Go(ws.close) // waits for calls under way there
 		}
-		ws = &workspace{pooled: pooled{vm: vm, host: host, pool: p}, calls: make(chan struct{}, maxCalls), conns: make(chan struct{}, maxConns), edits: make(chan struct{}, 1)}
-		g.workspaces[vm.Job] = ws
+		ws = &workspace{pooled: pooled{vm: v, host: host, pool: p}, calls: make(chan struct{}, maxCalls), conns: make(chan struct{}, maxConns), edits: make(chan struct{}, 1)}
+		g.workspaces[v.Job] = ws
 	}
 	ws.users++
 	if ws.idle != nil {
@@ -101,10 +102,10 @@ func (g *Guest) leave(ws *workspace) {
 
 // inWorkspace runs work with a VM's files. The VM may send at most budget bytes. work is
 // repeated once if the connection was lost, unless again is false.
-func (g *Guest) inWorkspace(ctx context.Context, what string, vm job.VM, budget int64, again bool, work func(context.Context, *workspace, *remote.FileSystem) error) error {
+func (g *Guest) inWorkspace(ctx context.Context, what string, v vm.VM, budget int64, again bool, work func(context.Context, *workspace, *remote.FileSystem) error) error {
 	timed, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
-	ws, leave, err := g.enter(timed, vm)
+	ws, leave, err := g.enter(timed, v)
 	if err == nil {
 		defer leave()
 		once := func() error {
@@ -114,19 +115,19 @@ func (g *Guest) inWorkspace(ctx context.Context, what string, vm job.VM, budget 
 			err = once()
 		}
 	}
-	return g.workspaceFault(ctx, what, vm, err)
+	return g.workspaceFault(ctx, what, v, err)
 }
 
 // workspaceFault is fault; an error about a path stays as it is.
-func (g *Guest) workspaceFault(ctx context.Context, what string, vm job.VM, err error) error {
+func (g *Guest) workspaceFault(ctx context.Context, what string, v vm.VM, err error) error {
 	var field *job.FieldError
 	switch {
 	case errors.As(err, &field):
 		return field
 	case errors.Is(err, remote.ErrTooMuch):
-		return fmt.Errorf("%s VM %d: %w", what, vm.ID, err)
+		return fmt.Errorf("%s VM %d: %w", what, v.ID, err)
 	case errors.Is(err, remote.ErrNoSFTP):
-		return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("VM %d's SSH server has no SFTP subsystem", vm.ID), Remedy: "use a command in the VM instead"}
+		return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("VM %d's SSH server has no SFTP subsystem", v.ID), Remedy: "use a command in the VM instead"}
 	}
-	return g.fault(ctx, what, job.Job{VM: &vm}, result.Result{}, err)
+	return g.fault(ctx, what, job.Job{VM: &v}, result.Result{}, err)
 }

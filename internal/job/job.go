@@ -1,6 +1,6 @@
-// Package job is the domain: jobs, their manifests, VMs and results, which
-// statuses follow which, and the errors callers can meet. It knows nothing of
-// SSH, Proxmox, MCP or storage, and imports the standard library only.
+// Package job is the domain: jobs, their manifests and results, which statuses
+// follow which, and the errors callers can meet. It knows nothing of SSH, Proxmox,
+// MCP or storage, and imports the standard library and package vm only.
 package job
 
 import (
@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"linus/internal/vm"
 )
 
 // Job is everything known about one job. Times are UTC; a zero time means
@@ -41,7 +43,7 @@ type Job struct {
 	// another VM has that VM's name by now.
 	Into string `json:"into,omitempty"`
 
-	VM *VM `json:"vm,omitempty"` // set before the VM can exist (intent), kept after it is gone
+	VM *vm.VM `json:"vm,omitempty"` // set before the VM can exist (intent), kept after it is gone
 
 	// Engine is the engine that works on it, of several that share a database.
 	Engine string `json:"engine,omitempty"`
@@ -174,7 +176,7 @@ func (j Job) Begun() bool { return j.Status == Running || j.Status.Terminal() ||
 // KeepsVM reports whether the job's VM exists and is to outlive the job.
 func (j Job) KeepsVM() bool {
 	stays := j.Manifest.Lifecycle == Persistent || j.Manifest.Lifecycle == Pooled
-	return stays && j.VM != nil && j.VM.State == VMCreated && !j.VM.Unwanted
+	return stays && j.VM != nil && j.VM.State == vm.Created && !j.VM.Unwanted
 }
 
 // Ran returns how long the task of a decided job ran: by the VM's clock or, where

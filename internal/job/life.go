@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"linus/internal/vm"
 )
 
 // Become moves the job to next, or returns an error if that transition is not
@@ -60,10 +62,10 @@ type Summary struct {
 
 // SummaryVM is a job's VM in a list.
 type SummaryVM struct {
-	ID    int     `json:"id,omitempty"`
-	Name  string  `json:"name"`
-	Node  string  `json:"node,omitempty"`
-	State VMState `json:"state"`
+	ID    int      `json:"id,omitempty"`
+	Name  string   `json:"name"`
+	Node  string   `json:"node,omitempty"`
+	State vm.State `json:"state"`
 }
 
 // Filter selects jobs, newest first.

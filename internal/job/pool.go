@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"linus/internal/vm"
 )
 
 // Pool is VMs that are kept ready for jobs that ask for exactly such a VM. Its
@@ -117,7 +119,7 @@ type PoolInfo struct {
 
 // MemberInfo is a member as it is shown.
 type MemberInfo struct {
-	VM         VM          `json:"vm"`
+	VM         vm.VM       `json:"vm"`
 	State      MemberState `json:"state"`
 	Since      time.Time   `json:"since"`
 	CreatedAt  time.Time   `json:"created_at"`
@@ -273,16 +275,6 @@ const (
 	StartCold StartMode = "cold" // one that is created for it
 )
 
-// VMSource says where a job's VM came from.
-type VMSource string
-
-// The sources.
-const (
-	SourceCold       VMSource = "cold"       // it was created for the job
-	SourcePool       VMSource = "pool"       // a pool's warm member
-	SourceHibernated VMSource = "hibernated" // a pool's hibernated member
-)
-
 // Origin is what VMs are made from: a template's name or ID, or an operating
 // system.
 type Origin struct{ Template, OS string }
@@ -333,7 +325,7 @@ const (
 
 // Watched is a VM that the host is to look at.
 type Watched struct {
-	VM    VM
+	VM    vm.VM
 	Renew time.Duration // the host is to end it no sooner than that from now; 0: as before
 }
 
@@ -343,7 +335,7 @@ type PoolEvent struct {
 	Kind   PoolEventKind
 	By     Caller        // created, resized, removed: who asked
 	Job    string        // claims: the job
-	VM     VM            // claims: the member
+	VM     vm.VM         // claims: the member
 	Took   time.Duration // hit: from the claim until the member has answered
 	Detail string        // one line for people
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/netip"
 	"time"
+
+	"linus/internal/vm"
 )
 
 // VMSpec is the VM a job asks for. Name, Job and Owner identify it permanently.
@@ -41,7 +43,7 @@ type Progress struct {
 // well-formed, but comes from a machine where a job may have been root; it is
 // empty where the guest reports nothing.
 type Seen struct {
-	Status VMStatus
+	Status vm.Status
 	IP     string // an address a VM can have
 	BootID string // the kernel's; it changes with each restart
 	Node   string // where the VM is; empty: where it was
@@ -64,7 +66,7 @@ type Provider interface {
 	// afterwards is always right. When ctx ends with ErrDetach the work goes
 	// on, and Create for the same job joins it. progress is called from one
 	// goroutine.
-	Create(ctx context.Context, spec VMSpec, progress func(Progress)) (VM, error)
+	Create(ctx context.Context, spec VMSpec, progress func(Progress)) (vm.VM, error)
 	// Destroy removes the VM after proof that it is vm: ID, name, job and owner
 	// must all match what the host says. A VM that is gone is success. An error
 	// of class HostForeign means that the ID now belongs to another VM: vm is
@@ -72,52 +74,52 @@ type Provider interface {
 	// not proven: it was not touched, and it is not gone. A create for the same
 	// job that is still running is stopped first; with ID 0, where the ID was
 	// never learned, nothing else is done.
-	Destroy(ctx context.Context, vm VM) error
+	Destroy(ctx context.Context, v vm.VM) error
 	// ForgetVM gives up what the host stores about a VM that it leaves alone:
 	// its lease, and the address reserved for it. The VM is not touched. One
 	// that proves to be vm is refused: it is destroyed, not forgotten.
-	ForgetVM(ctx context.Context, vm VM) error
+	ForgetVM(ctx context.Context, v vm.VM) error
 	// List finds every VM that carries this installation's owner marker.
-	List(ctx context.Context) ([]VM, error)
+	List(ctx context.Context) ([]vm.VM, error)
 	// Status returns the status of one VM, by the same proof as Destroy's:
 	// running, stopped, gone (no VM has its ID, or another has it now) or
 	// unproven (Destroy would leave it alone). It does not wait for a host that
 	// does not answer. Unknown and unproven prove nothing.
-	Status(ctx context.Context, vm VM) (VMStatus, error)
+	Status(ctx context.Context, v vm.VM) (vm.Status, error)
 	// Look is Status, and also asks the guest of a running VM, through the
 	// hypervisor rather than the network, for its address and its boot ID.
-	Look(ctx context.Context, vm VM) (Seen, error)
+	Look(ctx context.Context, v vm.VM) (Seen, error)
 	// NetworkRules returns what the node does with a VM's packets, after the same proof as
 	// Status, and for each address and port the rule that decides about a new TCP
 	// connection there; empty: not known.
-	NetworkRules(ctx context.Context, vm VM, to []netip.AddrPort) (NetworkRules, []string, error)
+	NetworkRules(ctx context.Context, v vm.VM, to []netip.AddrPort) (NetworkRules, []string, error)
 	// Plan returns what Create would do, one command per line, and changes
 	// nothing.
 	Plan(ctx context.Context, spec VMSpec) ([]string, error)
 	// StartVM starts a VM, after proof, and returns it as it then is (its
 	// address may have changed) once it responds over SSH. A running VM is success.
-	StartVM(ctx context.Context, vm VM, progress func(Progress)) (VM, error)
+	StartVM(ctx context.Context, v vm.VM, progress func(Progress)) (vm.VM, error)
 	// StopVM shuts a VM down, after proof, and powers it off if it does not
 	// shut down. A stopped VM is success.
-	StopVM(ctx context.Context, vm VM) error
+	StopVM(ctx context.Context, v vm.VM) error
 	// SuspendVM writes a running VM's memory to the VM's storage, after proof,
 	// and turns the VM off: its memory on the host is free until ResumeVM. A
 	// suspended VM is success; a stopped one is an error. After an error the VM
 	// runs on, unless the error says otherwise.
-	SuspendVM(ctx context.Context, vm VM) error
+	SuspendVM(ctx context.Context, v vm.VM) error
 	// ResumeVM continues a suspended VM where it was suspended (it is the same
 	// boot), after proof, sets the guest's clock, and returns it as StartVM does.
 	// StartVM does the same to a suspended VM. A running VM is success; a
 	// stopped one is an error, and after an error the VM may run.
-	ResumeVM(ctx context.Context, vm VM, progress func(Progress)) (VM, error)
+	ResumeVM(ctx context.Context, v vm.VM, progress func(Progress)) (vm.VM, error)
 	// SnapshotVM saves the VM's disk as it is now under a name, after proof,
 	// and with memory set also what runs in it; the VM must run then. An
 	// existing snapshot of that name is an error.
-	SnapshotVM(ctx context.Context, vm VM, name string, memory bool) error
+	SnapshotVM(ctx context.Context, v vm.VM, name string, memory bool) error
 	// RevertVM returns the VM to a snapshot, after proof, and returns it as
 	// StartVM does: booted, or, where the snapshot has its memory, running as it
 	// was then, with the clock set. Changes on its disk since then are lost.
-	RevertVM(ctx context.Context, vm VM, name string, progress func(Progress)) (VM, error)
+	RevertVM(ctx context.Context, v vm.VM, name string, progress func(Progress)) (vm.VM, error)
 	// Room returns what the host has left for VMs, what VMs of these origins
 	// are made from now, and which of these VMs are not proven any more, and
 	// renews leases. It is cheap: it reads files of the host and starts nothing

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"linus/internal/vm"
 )
 
 // The whole life of a job, every pair decided by hand: a row is the status
@@ -154,24 +156,24 @@ func TestFinish(t *testing.T) {
 }
 
 func TestDone(t *testing.T) {
-	vm := func(s VMState) *VM { return &VM{State: s} }
+	v := func(s vm.State) *vm.VM { return &vm.VM{State: s} }
 	tests := []struct {
 		name      string
 		status    Status
-		vm        *VM
+		vm        *vm.VM
 		lifecycle Lifecycle
 		want      bool
 	}{
-		{"running", Running, vm(VMCreated), Ephemeral, false},
+		{"running", Running, v(vm.Created), Ephemeral, false},
 		{"pending without a VM", Pending, nil, Ephemeral, false},
 		{"ended, never had a VM", Failed, nil, Ephemeral, true},
-		{"ended, VM perhaps there", Failed, vm(VMIntended), Ephemeral, false},
-		{"ended, VM there", Success, vm(VMCreated), Ephemeral, false},
-		{"ended, VM gone", Timeout, vm(VMDestroyed), Ephemeral, true},
-		{"persistent, running", Running, vm(VMCreated), Persistent, false},
-		{"persistent, ended, VM stays", Success, vm(VMCreated), Persistent, true},
-		{"persistent, ended, VM was never made", Failed, vm(VMIntended), Persistent, false},
-		{"persistent, VM gone", Success, vm(VMDestroyed), Persistent, true},
+		{"ended, VM perhaps there", Failed, v(vm.Intended), Ephemeral, false},
+		{"ended, VM there", Success, v(vm.Created), Ephemeral, false},
+		{"ended, VM gone", Timeout, v(vm.Destroyed), Ephemeral, true},
+		{"persistent, running", Running, v(vm.Created), Persistent, false},
+		{"persistent, ended, VM stays", Success, v(vm.Created), Persistent, true},
+		{"persistent, ended, VM was never made", Failed, v(vm.Intended), Persistent, false},
+		{"persistent, VM gone", Success, v(vm.Destroyed), Persistent, true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

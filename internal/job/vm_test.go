@@ -3,6 +3,8 @@ package job
 import (
 	"slices"
 	"testing"
+
+	"linus/internal/vm"
 )
 
 // The whole life of a job's VM, every pair decided by hand: a row is the state now, a
@@ -19,9 +21,9 @@ forgotten     .    .        .       .         .        .          .
 `
 
 func TestVMState_EveryPairIsDecided(t *testing.T) {
-	const none = VMState("none")
-	all := append([]VMState{none}, VMStates...)
-	stored := func(s VMState) VMState {
+	const none = vm.State("none")
+	all := append([]vm.State{none}, vm.States...)
+	stored := func(s vm.State) vm.State {
 		if s == none {
 			return ""
 		}
@@ -35,8 +37,8 @@ func TestVMState_EveryPairIsDecided(t *testing.T) {
 			t.Errorf("%s can become %s: %v, want %v", pair[0], pair[1], got, want)
 		}
 	}
-	for _, s := range append([]VMState{""}, VMStates...) {
-		if s.CanBecome("nonsense") || VMState("nonsense").CanBecome(s) {
+	for _, s := range append([]vm.State{""}, vm.States...) {
+		if s.CanBecome("nonsense") || vm.State("nonsense").CanBecome(s) {
 			t.Errorf("%q and a state that is unknown follow each other", s)
 		}
 	}
@@ -46,7 +48,7 @@ func TestVMState_OfAJob(t *testing.T) {
 	if got := (Job{}).VMState(); got != "" {
 		t.Errorf("without a VM: %q", got)
 	}
-	if got := (Job{VM: &VM{State: VMCreated}}).VMState(); got != VMCreated {
+	if got := (Job{VM: &vm.VM{State: vm.Created}}).VMState(); got != vm.Created {
 		t.Errorf("with one: %q", got)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // heard gathers a client's notifications of one method.
@@ -120,15 +121,15 @@ func TestWait_EndsWithItsTime(t *testing.T) {
 }
 
 func TestProvisionVM_ReturnsTheStatusWhenItTakesLong(t *testing.T) {
-	vm := &job.VM{ID: 105, Name: "dev", IP: "10.0.0.9", User: "debian"}
+	v := &vm.VM{ID: 105, Name: "dev", IP: "10.0.0.9", User: "debian"}
 	tests := []struct {
 		name string
 		job  job.Job
 		want []string
 		bad  bool
 	}{
-		{"ready", job.Job{ID: knownID, Status: job.Success, VM: vm}, []string{`"vm_id":"105"`, `"status":"running"`, `"ip":"10.0.0.9"`, `"ssh":"ssh debian@10.0.0.9"`}, false},
-		{"being made", job.Job{ID: knownID, Status: job.Provisioning, Progress: "3/9 clone", VM: &job.VM{Name: "dev"}}, []string{`"status":"provisioning"`, "provisioning, 3/9 clone. That goes on; call get_vm", `"job_id":"` + knownID}, false},
+		{"ready", job.Job{ID: knownID, Status: job.Success, VM: v}, []string{`"vm_id":"105"`, `"status":"running"`, `"ip":"10.0.0.9"`, `"ssh":"ssh debian@10.0.0.9"`}, false},
+		{"being made", job.Job{ID: knownID, Status: job.Provisioning, Progress: "3/9 clone", VM: &vm.VM{Name: "dev"}}, []string{`"status":"provisioning"`, "provisioning, 3/9 clone. That goes on; call get_vm", `"job_id":"` + knownID}, false},
 		{"waiting", job.Job{ID: knownID, Status: job.Pending, Manifest: job.Manifest{VMName: "dev"}}, []string{`"name":"dev"`, "pending. That goes on"}, false},
 		{"failed", job.Job{ID: knownID, Status: job.Failed, Outcome: &job.Outcome{Reason: job.ReasonProvisionFailed, Error: "no space; free some"}}, []string{"could not be created", "provision_failed", "no space; free some"}, true},
 	}
@@ -226,7 +227,7 @@ func TestDestroyVM_AsksTheUserWhereTheClientCan(t *testing.T) {
 		for _, era := range []string{"", mcp.ProtocolVersion20251125} {
 			for way, connect := range map[string]func(*testing.T, job.Engine, ...client.ClientOption) *client.Client{"stdio": overStdio, "HTTP": overHTTP} {
 				t.Run(strings.Join([]string{tt.name, way, era}, " "), func(t *testing.T) {
-					e := &engine{vm: job.VMInfo{VM: job.VM{ID: 105, Name: "dev"}}}
+					e := &engine{vm: job.VMInfo{VM: vm.VM{ID: 105, Name: "dev"}}}
 					u := tt.user
 					options := []client.ClientOption{client.WithElicitationHandler(&u)}
 					if era != "" {

@@ -7,6 +7,7 @@ import (
 	"github.com/mark3labs/mcp-go/client"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // asked notes who asks for StopVM.
@@ -21,7 +22,7 @@ func (a *asked) StopVM(ctx context.Context, ref string) (job.VMInfo, error) {
 }
 
 func TestTools_PassTheClientToTheEngine(t *testing.T) {
-	e := &asked{engine: &engine{vm: job.VMInfo{VM: job.VM{ID: 105, Name: "dev"}}}}
+	e := &asked{engine: &engine{vm: job.VMInfo{VM: vm.VM{ID: 105, Name: "dev"}}}}
 	c, err := client.NewInProcessClient(inProcess(t, e))
 	callTool(t, begin(t, c, err), "stop_vm", map[string]any{"vm_id": "dev"})
 	if e.by != "mcp:a-client-1" {

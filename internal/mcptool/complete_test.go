@@ -10,6 +10,7 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // many is an engine with VMs and pages of jobs; every third has failed.
@@ -37,9 +38,9 @@ func (m many) List(_ context.Context, f job.Filter) (job.Page, error) {
 
 func (m many) VMs(context.Context) ([]job.VMInfo, error) {
 	return []job.VMInfo{
-		{VM: job.VM{ID: 105, Name: "dev"}, Lifecycle: job.Persistent},
-		{VM: job.VM{ID: 106, Name: "linus-job-1"}, Lifecycle: job.Ephemeral},
-		{VM: job.VM{Name: "draft"}, Lifecycle: job.Persistent},
+		{VM: vm.VM{ID: 105, Name: "dev"}, Lifecycle: job.Persistent},
+		{VM: vm.VM{ID: 106, Name: "linus-job-1"}, Lifecycle: job.Ephemeral},
+		{VM: vm.VM{Name: "draft"}, Lifecycle: job.Persistent},
 	}, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 const knownID = "0197a1b2-0000-7000-8000-000000000001"
@@ -112,7 +113,7 @@ func (e *engine) List(_ context.Context, f job.Filter) (job.Page, error) {
 	e.filter = f
 	return job.Page{Jobs: []job.Summary{{
 		ID: knownID, Kind: job.KindTask, Client: "cli", Status: job.Running, Phase: "run", Task: "true", CreatedAt: at,
-		VM: &job.SummaryVM{ID: 105, Name: "dev", Node: "pve", State: job.VMCreated},
+		VM: &job.SummaryVM{ID: 105, Name: "dev", Node: "pve", State: vm.Created},
 	}}, Next: "more"}, e.err
 }
 
@@ -196,15 +197,15 @@ func (e *engine) StopVM(ctx context.Context, ref string) (job.VMInfo, error) {
 }
 
 func (e *engine) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	vm, err := e.act(ctx, ref, "destroy", ref)
-	vm.Status = job.VMDestroying
-	return vm, err
+	v, err := e.act(ctx, ref, "destroy", ref)
+	v.Status = vm.Destroying
+	return v, err
 }
 
 func (e *engine) SuspendVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	vm, err := e.act(ctx, ref, "suspend", ref)
-	vm.Status = job.VMSuspended
-	return vm, err
+	v, err := e.act(ctx, ref, "suspend", ref)
+	v.Status = vm.Suspended
+	return v, err
 }
 
 func (e *engine) ResumeVM(ctx context.Context, ref string) (job.VMInfo, error) {

@@ -15,6 +15,7 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // Options of a server.
@@ -31,7 +32,7 @@ type Options struct {
 	DisableDestructive bool
 	Icon               []byte // of linus, SVG; empty: none
 	// SSHCommand is the shell command that logs in to a VM. Nil: ssh USER@IP.
-	SSHCommand func(vm job.VM) string
+	SSHCommand func(v vm.VM) string
 	// Challenge is the WWW-Authenticate header for an OAuth token without the scope of the
 	// role that a tool needs. Nil: there are no OAuth tokens.
 	Challenge func(need job.Role) string

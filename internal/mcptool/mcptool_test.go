@@ -19,6 +19,7 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 var at = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
@@ -169,7 +170,7 @@ func TestTools_ReturnStructuredContent(t *testing.T) {
 	e := &engine{
 		job: job.Job{
 			ID: knownID, Status: job.Failed, Phase: "destroy", CreatedAt: at, StartedAt: at, CompletedAt: at,
-			VM:               &job.VM{ID: 101, Node: "pve", IP: "10.0.0.9", State: job.VMDestroyed},
+			VM:               &vm.VM{ID: 101, Node: "pve", IP: "10.0.0.9", State: vm.Destroyed},
 			Outcome:          &job.Outcome{Status: job.Failed, Reason: job.ReasonExitStatus, ExitCode: &code, Error: "exit status 3"},
 			SkippedArtifacts: job.SkippedArtifacts{ArtifactsSkipped: []job.SkippedArtifact{{Path: "out/*", Reason: "nothing there matches"}}, ArtifactsSkippedCount: 51},
 		},
@@ -181,7 +182,7 @@ func TestTools_ReturnStructuredContent(t *testing.T) {
 		out: "one\ntwo\n> ", err2: "oh\n",
 		disk: disk{files: map[string]string{"/f": "one\r\n<&>"}},
 		vm: job.VMInfo{
-			VM:        job.VM{ID: 105, Name: "dev", Node: "pve", IP: "10.0.0.9", User: "debian", Job: knownID, Status: job.VMRunning, ExpiresAt: at},
+			VM:        vm.VM{ID: 105, Name: "dev", Node: "pve", IP: "10.0.0.9", User: "debian", Job: knownID, Status: vm.Running, ExpiresAt: at},
 			Lifecycle: job.Persistent, Resources: job.Resources{CPU: 2, Memory: "2G", Disk: "10G"}, Source: "debian-13", Jobs: []string{"j"}, CreatedAt: at,
 		},
 	}
@@ -418,7 +419,7 @@ func TestTools_ErrorsSayWhatToDoNext(t *testing.T) {
 	}
 	for way, connect := range transports {
 		t.Run(way, func(t *testing.T) {
-			e := &engine{vm: job.VMInfo{VM: job.VM{ID: 105, Name: "dev"}}}
+			e := &engine{vm: job.VMInfo{VM: vm.VM{ID: 105, Name: "dev"}}}
 			c := connect(t, e)
 			for _, tt := range tests {
 				e.err = tt.err

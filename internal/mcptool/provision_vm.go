@@ -8,6 +8,7 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 type provisionInput struct {
@@ -24,15 +25,15 @@ type provisionInput struct {
 }
 
 type provisionOutput struct {
-	VMID   string       `json:"vm_id,omitempty" jsonschema_description:"Proxmox VM ID, for the other tools. Absent until there is one."`
-	Name   string       `json:"name"`
-	Status job.VMStatus `json:"status,omitempty" jsonschema:"enum=provisioning,enum=running" jsonschema_description:"running: it answers SSH. Absent for dry_run."`
-	IP     string       `json:"ip,omitempty"`
-	User   string       `json:"user,omitempty" jsonschema_description:"SSH user."`
-	SSH    string       `json:"ssh,omitempty" jsonschema_description:"Shell command that logs in, from the machine linus runs on."`
-	JobID  string       `json:"job_id,omitempty" jsonschema_description:"The job that creates it."`
-	Plan   []string     `json:"plan,omitempty" jsonschema_description:"dry_run: what would run on the host."`
-	Note   string       `json:"note,omitempty" jsonschema_description:"What to do next."`
+	VMID   string    `json:"vm_id,omitempty" jsonschema_description:"Proxmox VM ID, for the other tools. Absent until there is one."`
+	Name   string    `json:"name"`
+	Status vm.Status `json:"status,omitempty" jsonschema:"enum=provisioning,enum=running" jsonschema_description:"running: it answers SSH. Absent for dry_run."`
+	IP     string    `json:"ip,omitempty"`
+	User   string    `json:"user,omitempty" jsonschema_description:"SSH user."`
+	SSH    string    `json:"ssh,omitempty" jsonschema_description:"Shell command that logs in, from the machine linus runs on."`
+	JobID  string    `json:"job_id,omitempty" jsonschema_description:"The job that creates it."`
+	Plan   []string  `json:"plan,omitempty" jsonschema_description:"dry_run: what would run on the host."`
+	Note   string    `json:"note,omitempty" jsonschema_description:"What to do next."`
 }
 
 func provisionVM(o Options) server.ServerTool {
@@ -71,14 +72,14 @@ func provisionVM(o Options) server.ServerTool {
 
 // provisioned returns the status of the job that creates a VM.
 func (o Options) provisioned(j job.Job) (provisionOutput, error) {
-	out := provisionOutput{Name: j.Manifest.VMName, JobID: j.ID, Status: job.VMProvisioning}
+	out := provisionOutput{Name: j.Manifest.VMName, JobID: j.ID, Status: vm.Provisioning}
 	if j.VM != nil {
 		v := o.vmOutput(job.VMInfo{VM: *j.VM})
 		out.VMID, out.Name, out.IP, out.User = v.VMID, v.Name, v.IP, v.User
 	}
 	switch j.Status {
 	case job.Success:
-		out.Status = job.VMRunning
+		out.Status = vm.Running
 		out.SSH = o.sshCommand(*j.VM)
 	case job.Failed, job.Timeout:
 		return out, fmt.Errorf("the VM could not be created (job %s, %s): %s", j.ID, j.Outcome.Reason, j.Outcome.Error)

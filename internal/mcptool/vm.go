@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // vmArg is the argument of the tools for one VM.
@@ -24,24 +25,24 @@ func (a vmArg) check() error {
 }
 
 type vmOutput struct {
-	VMID      string       `json:"vm_id,omitempty" jsonschema_description:"Proxmox VM ID; the VM's name is accepted as well wherever a vm_id is expected. Absent until there is one."`
-	Name      string       `json:"name"`
-	Status    job.VMStatus `json:"status" jsonschema:"enum=provisioning,enum=running,enum=stopped,enum=suspended,enum=destroying,enum=left_alone,enum=gone,enum=unknown" jsonschema_description:"suspended: off, its memory on disk. left_alone: it exists, is not proven ours, and is not touched. gone: the host has no such VM. unknown: the host did not respond."`
-	Reason    string       `json:"reason,omitempty" jsonschema_description:"Why it is left alone, and what to do."`
-	IP        string       `json:"ip,omitempty"`
-	User      string       `json:"user,omitempty" jsonschema_description:"SSH user."`
-	SSH       string       `json:"ssh,omitempty" jsonschema_description:"Shell command that logs in, from the machine linus runs on."`
-	Node      string       `json:"node,omitempty"`
-	Source    string       `json:"source,omitempty" jsonschema_description:"Template or operating system it was created from."`
-	CPU       int          `json:"cpu,omitempty"`
-	Memory    string       `json:"memory,omitempty"`
-	Disk      string       `json:"disk,omitempty"`
-	Egress    job.Egress   `json:"egress,omitempty"`
-	Lifecycle string       `json:"lifecycle,omitempty" jsonschema_description:"persistent: it stays and takes commands. ephemeral: it is destroyed with its job."`
-	JobID     string       `json:"job_id" jsonschema_description:"The job that created it."`
-	Jobs      []string     `json:"jobs,omitempty" jsonschema_description:"Unfinished jobs in it."`
-	CreatedAt *time.Time   `json:"created_at,omitempty"`
-	ExpiresAt *time.Time   `json:"expires_at,omitempty" jsonschema_description:"When it is destroyed, once no job runs in it."`
+	VMID      string     `json:"vm_id,omitempty" jsonschema_description:"Proxmox VM ID; the VM's name is accepted as well wherever a vm_id is expected. Absent until there is one."`
+	Name      string     `json:"name"`
+	Status    vm.Status  `json:"status" jsonschema:"enum=provisioning,enum=running,enum=stopped,enum=suspended,enum=destroying,enum=left_alone,enum=gone,enum=unknown" jsonschema_description:"suspended: off, its memory on disk. left_alone: it exists, is not proven ours, and is not touched. gone: the host has no such VM. unknown: the host did not respond."`
+	Reason    string     `json:"reason,omitempty" jsonschema_description:"Why it is left alone, and what to do."`
+	IP        string     `json:"ip,omitempty"`
+	User      string     `json:"user,omitempty" jsonschema_description:"SSH user."`
+	SSH       string     `json:"ssh,omitempty" jsonschema_description:"Shell command that logs in, from the machine linus runs on."`
+	Node      string     `json:"node,omitempty"`
+	Source    string     `json:"source,omitempty" jsonschema_description:"Template or operating system it was created from."`
+	CPU       int        `json:"cpu,omitempty"`
+	Memory    string     `json:"memory,omitempty"`
+	Disk      string     `json:"disk,omitempty"`
+	Egress    job.Egress `json:"egress,omitempty"`
+	Lifecycle string     `json:"lifecycle,omitempty" jsonschema_description:"persistent: it stays and takes commands. ephemeral: it is destroyed with its job."`
+	JobID     string     `json:"job_id" jsonschema_description:"The job that created it."`
+	Jobs      []string   `json:"jobs,omitempty" jsonschema_description:"Unfinished jobs in it."`
+	CreatedAt *time.Time `json:"created_at,omitempty"`
+	ExpiresAt *time.Time `json:"expires_at,omitempty" jsonschema_description:"When it is destroyed, once no job runs in it."`
 }
 
 func (o Options) vmOutput(v job.VMInfo) vmOutput {
@@ -59,26 +60,26 @@ func (o Options) vmOutput(v job.VMInfo) vmOutput {
 	if v.ID != 0 {
 		out.VMID = strconv.Itoa(v.ID)
 	}
-	if v.Status == job.VMRunning && v.IP != "" {
+	if v.Status == vm.Running && v.IP != "" {
 		out.SSH = o.sshCommand(v.VM)
 	}
 	return out
 }
 
-func (o Options) sshCommand(vm job.VM) string {
+func (o Options) sshCommand(v vm.VM) string {
 	if o.SSHCommand != nil {
-		return o.SSHCommand(vm)
+		return o.SSHCommand(v)
 	}
-	return fmt.Sprintf("ssh %s@%s", vm.User, vm.IP)
+	return fmt.Sprintf("ssh %s@%s", v.User, v.IP)
 }
 
 // changedVM is a VM after an operation on it.
 type changedVM struct {
-	VMID   string       `json:"vm_id,omitempty"`
-	Name   string       `json:"name"`
-	Status job.VMStatus `json:"status" jsonschema:"enum=provisioning,enum=running,enum=stopped,enum=suspended,enum=destroying,enum=left_alone,enum=gone,enum=unknown"`
-	SSH    string       `json:"ssh,omitempty" jsonschema_description:"Shell command that logs in."`
-	Note   string       `json:"note,omitempty" jsonschema_description:"What is happening and what to do next."`
+	VMID   string    `json:"vm_id,omitempty"`
+	Name   string    `json:"name"`
+	Status vm.Status `json:"status" jsonschema:"enum=provisioning,enum=running,enum=stopped,enum=suspended,enum=destroying,enum=left_alone,enum=gone,enum=unknown"`
+	SSH    string    `json:"ssh,omitempty" jsonschema_description:"Shell command that logs in."`
+	Note   string    `json:"note,omitempty" jsonschema_description:"What is happening and what to do next."`
 }
 
 func (o Options) changedVM(v job.VMInfo, note string) changedVM {

@@ -7,6 +7,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/policy"
+	"linus/internal/vm"
 )
 
 func sized(cpu int, memory string, timeout int) job.Manifest {
@@ -24,9 +25,9 @@ func TestLimits_RefuseByRuleWithWhatIsLeft(t *testing.T) {
 	}
 	two := has(sized(2, "2G", 60), sized(4, "512M", 60))
 	ended := has(sized(2, "2G", 60), sized(4, "512M", 60))
-	ended[0].Status, ended[0].VM = job.Success, &job.VM{State: job.VMCreated}
+	ended[0].Status, ended[0].VM = job.Success, &vm.VM{State: vm.Created}
 	kept := has(sized(2, "2G", 60), sized(4, "512M", 60))
-	kept[0].Status, kept[0].VM, kept[0].Manifest.Lifecycle = job.Success, &job.VM{State: job.VMCreated}, job.Persistent
+	kept[0].Status, kept[0].VM, kept[0].Manifest.Lifecycle = job.Success, &vm.VM{State: vm.Created}, job.Persistent
 	all := policy.Limits{Jobs: 3, CPU: 8, MemoryMB: 4096, Seconds: 600}
 	shared := sized(4, "2G", 60)
 	shared.VM = "dev"

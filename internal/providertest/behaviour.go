@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // Behaviour is what a Fake does. With the zero value VMs are created at once, and tasks
@@ -32,7 +33,7 @@ type Behaviour struct {
 
 	// Reach is the address and host key that a started VM's guest reports. Nil: the
 	// true ones.
-	Reach func(job.VM) job.VM
+	Reach func(vm.VM) vm.VM
 
 	// Task returns what a job's task does. Nil: it succeeds and prints nothing.
 	Task func(job.Payload) Task

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // Fake is a hypervisor and its guests in memory: a Provider and a Guest.
@@ -28,7 +29,7 @@ type Stats struct {
 }
 
 type fakeVM struct {
-	job.VM
+	vm.VM
 	foreign bool // without any marker
 	doubted bool // its marker was removed
 	stopped bool
@@ -43,13 +44,13 @@ type fakeVM struct {
 }
 
 // is reports whether this is vm.
-func (there *fakeVM) is(vm job.VM) bool {
-	return !there.foreign && !there.doubted && there.Name == vm.Name && there.Job == vm.Job && there.Owner == vm.Owner
+func (there *fakeVM) is(v vm.VM) bool {
+	return !there.foreign && !there.doubted && there.Name == v.Name && there.Job == v.Job && there.Owner == v.Owner
 }
 
 // another reports whether this is proven to be another VM than vm.
-func (there *fakeVM) another(vm job.VM) bool {
-	return there.Name != vm.Name && (there.foreign || there.doubted || there.Job != vm.Job)
+func (there *fakeVM) another(v vm.VM) bool {
+	return there.Name != v.Name && (there.foreign || there.doubted || there.Job != v.Job)
 }
 
 // bootID returns the ID of the VM's current boot.
@@ -89,16 +90,16 @@ func (f *Fake) Doubt(id int, doubted bool) {
 }
 
 // VMs returns the existing VMs except foreign ones, by ID.
-func (f *Fake) VMs() []job.VM {
+func (f *Fake) VMs() []vm.VM {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var list []job.VM
-	for _, vm := range f.vms {
-		if !vm.foreign {
-			list = append(list, vm.VM)
+	var list []vm.VM
+	for _, v := range f.vms {
+		if !v.foreign {
+			list = append(list, v.VM)
 		}
 	}
-	slices.SortFunc(list, func(a, b job.VM) int { return a.ID - b.ID })
+	slices.SortFunc(list, func(a, b vm.VM) int { return a.ID - b.ID })
 	return list
 }
 
@@ -122,24 +123,24 @@ func (f *Fake) Leaks() []string {
 func (f *Fake) Plant(name string) (id int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	vm := &fakeVM{VM: job.VM{ID: f.nextID, Name: name}, foreign: true}
+	v := &fakeVM{VM: vm.VM{ID: f.nextID, Name: name}, foreign: true}
 	f.nextID++
-	f.vms[vm.ID] = vm
-	return vm.ID
+	f.vms[v.ID] = v
+	return v.ID
 }
 
 // PlantAt adds a VM that is not ours, with an unused ID.
 func (f *Fake) PlantAt(id int, name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.vms[id] = &fakeVM{VM: job.VM{ID: id, Name: name}, foreign: true}
+	f.vms[id] = &fakeVM{VM: vm.VM{ID: id, Name: name}, foreign: true}
 }
 
 // Return restores a destroyed VM, as from a backup.
-func (f *Fake) Return(vm job.VM) {
+func (f *Fake) Return(v vm.VM) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.vms[vm.ID] = &fakeVM{VM: vm}
+	f.vms[v.ID] = &fakeVM{VM: v}
 }
 
 // Has reports whether a VM with this ID exists.

@@ -8,19 +8,20 @@ import (
 	"strings"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // A fake VM's files have a path and a content; directories are what their paths begin
 // with.
 
 // filesOf returns a VM's files, with f.mu held, or the error of a VM that does not answer.
-func (f *Fake) filesOf(ctx context.Context, op string, vm job.VM) (map[string]string, error) {
+func (f *Fake) filesOf(ctx context.Context, op string, v vm.VM) (map[string]string, error) {
 	if ctx.Err() != nil {
-		return nil, fmt.Errorf("%s VM %d: %w", op, vm.ID, context.Cause(ctx))
+		return nil, fmt.Errorf("%s VM %d: %w", op, v.ID, context.Cause(ctx))
 	}
-	there := f.vms[vm.ID]
-	if there == nil || there.stopped || there.suspended || there.Job != vm.Job || there.IP != vm.IP {
-		return nil, fault(fmt.Sprintf("%s VM %d", op, vm.ID), job.HostUnreachable, "no route to host "+vm.IP, "check that the VM runs")
+	there := f.vms[v.ID]
+	if there == nil || there.stopped || there.suspended || there.Job != v.Job || there.IP != v.IP {
+		return nil, fault(fmt.Sprintf("%s VM %d", op, v.ID), job.HostUnreachable, "no route to host "+v.IP, "check that the VM runs")
 	}
 	if there.files == nil {
 		there.files = map[string]string{}
@@ -33,10 +34,10 @@ func noPath(path string) error {
 }
 
 // StatFile describes a file or a directory.
-func (f *Fake) StatFile(ctx context.Context, vm job.VM, path string) (job.FileInfo, error) {
+func (f *Fake) StatFile(ctx context.Context, v vm.VM, path string) (job.FileInfo, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	files, err := f.filesOf(ctx, "look at a file of", vm)
+	files, err := f.filesOf(ctx, "look at a file of", v)
 	if err != nil {
 		return job.FileInfo{}, err
 	}
@@ -52,10 +53,10 @@ func (f *Fake) StatFile(ctx context.Context, vm job.VM, path string) (job.FileIn
 }
 
 // ListFiles returns every file below a path.
-func (f *Fake) ListFiles(ctx context.Context, vm job.VM, q job.FileList) (job.FilePage, error) {
+func (f *Fake) ListFiles(ctx context.Context, v vm.VM, q job.FileList) (job.FilePage, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	files, err := f.filesOf(ctx, "list files of", vm)
+	files, err := f.filesOf(ctx, "list files of", v)
 	page := job.FilePage{Entries: []job.FileInfo{}}
 	for name, content := range files {
 		if below, ok := strings.CutPrefix(name, q.Path+"/"); ok {
@@ -67,10 +68,10 @@ func (f *Fake) ListFiles(ctx context.Context, vm job.VM, q job.FileList) (job.Fi
 }
 
 // ReadFile returns a part of a file.
-func (f *Fake) ReadFile(ctx context.Context, vm job.VM, r job.FileRange) (job.FileChunk, error) {
+func (f *Fake) ReadFile(ctx context.Context, v vm.VM, r job.FileRange) (job.FileChunk, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	files, err := f.filesOf(ctx, "read a file of", vm)
+	files, err := f.filesOf(ctx, "read a file of", v)
 	if err != nil {
 		return job.FileChunk{}, err
 	}
@@ -85,10 +86,10 @@ func (f *Fake) ReadFile(ctx context.Context, vm job.VM, r job.FileRange) (job.Fi
 }
 
 // WriteFile writes a file.
-func (f *Fake) WriteFile(ctx context.Context, vm job.VM, w job.FileWrite) (job.FileWritten, error) {
+func (f *Fake) WriteFile(ctx context.Context, v vm.VM, w job.FileWrite) (job.FileWritten, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	files, err := f.filesOf(ctx, "write a file of", vm)
+	files, err := f.filesOf(ctx, "write a file of", v)
 	if err != nil {
 		return job.FileWritten{}, err
 	}
@@ -98,10 +99,10 @@ func (f *Fake) WriteFile(ctx context.Context, vm job.VM, w job.FileWrite) (job.F
 }
 
 // EditFile replaces every occurrence.
-func (f *Fake) EditFile(ctx context.Context, vm job.VM, e job.FileEdit) (job.FileEdited, error) {
+func (f *Fake) EditFile(ctx context.Context, v vm.VM, e job.FileEdit) (job.FileEdited, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	files, err := f.filesOf(ctx, "edit a file of", vm)
+	files, err := f.filesOf(ctx, "edit a file of", v)
 	if err != nil {
 		return job.FileEdited{}, err
 	}
@@ -117,7 +118,7 @@ func (f *Fake) EditFile(ctx context.Context, vm job.VM, e job.FileEdit) (job.Fil
 var errTree = errors.New("a fake VM has no tar")
 
 // ReadTree fails.
-func (f *Fake) ReadTree(context.Context, job.VM, string) (io.ReadCloser, error) { return nil, errTree }
+func (f *Fake) ReadTree(context.Context, vm.VM, string) (io.ReadCloser, error) { return nil, errTree }
 
 // WriteTree fails.
-func (f *Fake) WriteTree(context.Context, job.VM, string, io.Reader) error { return errTree }
+func (f *Fake) WriteTree(context.Context, vm.VM, string, io.Reader) error { return errTree }

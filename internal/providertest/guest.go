@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // fakeJob is what a job has in a VM.
@@ -288,10 +289,10 @@ func (f *Fake) TerminalSize(j job.Job) (rows, columns int) {
 }
 
 // Dial connects to a program in the VM that sends back what it gets, at any port but 1.
-func (f *Fake) Dial(ctx context.Context, vm job.VM, port int) (job.Tunnel, error) {
+func (f *Fake) Dial(ctx context.Context, v vm.VM, port int) (job.Tunnel, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, err := f.inside(ctx, "connect to", job.Job{ID: "dial", VM: &vm}, &f.behaviour.Inputs); err != nil {
+	if _, err := f.inside(ctx, "connect to", job.Job{ID: "dial", VM: &v}, &f.behaviour.Inputs); err != nil {
 		return nil, err
 	}
 	if port == 1 {

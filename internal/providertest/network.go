@@ -6,14 +6,15 @@ import (
 	"net/netip"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // NetworkRules returns one rule for each VM that is not on the LAN, which decides about
 // everything.
-func (f *Fake) NetworkRules(ctx context.Context, vm job.VM, to []netip.AddrPort) (job.NetworkRules, []string, error) {
+func (f *Fake) NetworkRules(ctx context.Context, v vm.VM, to []netip.AddrPort) (job.NetworkRules, []string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	there, err := f.proven(ctx, "read the network rules of", vm)
+	there, err := f.proven(ctx, "read the network rules of", v)
 	if err != nil {
 		return job.NetworkRules{}, nil, err
 	}
@@ -24,14 +25,14 @@ func (f *Fake) NetworkRules(ctx context.Context, vm job.VM, to []netip.AddrPort)
 	for i := range decided {
 		decided[i] = "drop"
 	}
-	return job.NetworkRules{Mode: there.mode, Rules: []string{fmt.Sprintf("chain from_%d: drop", vm.ID)}}, decided, nil
+	return job.NetworkRules{Mode: there.mode, Rules: []string{fmt.Sprintf("chain from_%d: drop", v.ID)}}, decided, nil
 }
 
 // TryTargets connects to nothing: a name has no address, and nothing answers at one.
-func (f *Fake) TryTargets(ctx context.Context, vm job.VM, targets []string, proxy int) ([]job.NetworkAttempt, error) {
+func (f *Fake) TryTargets(ctx context.Context, v vm.VM, targets []string, proxy int) ([]job.NetworkAttempt, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, err := f.filesOf(ctx, "try connections from", vm); err != nil {
+	if _, err := f.filesOf(ctx, "try connections from", v); err != nil {
 		return nil, err
 	}
 	var all []job.NetworkAttempt

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // fakeSteps are create-vm's steps.
@@ -37,23 +38,23 @@ func (f *Fake) Check(context.Context) (job.HostReport, error) {
 func (f *Fake) CallbackHost(context.Context) (string, error) { return "192.0.2.1", nil }
 
 // Create goes through the steps of create-vm.
-func (f *Fake) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
+func (f *Fake) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (vm.VM, error) {
 	f.mu.Lock()
 	b := f.behaviour
 	f.stats.Creates++
 	f.mu.Unlock()
 	op := "create VM " + spec.Name
-	vm := job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}
+	v := vm.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}
 	if b.Warning != "" {
 		progress(job.Progress{Warning: b.Warning})
 	}
 	reserved := 0
-	undo := func(err error) (job.VM, error) {
+	undo := func(err error) (vm.VM, error) {
 		f.Vanish(reserved)
 		if reserved == 0 {
 			err = job.Uncreated(err)
 		}
-		return vm, err
+		return v, err
 	}
 	for i, step := range fakeSteps {
 		if ctx.Err() == nil {
@@ -70,13 +71,13 @@ func (f *Fake) Create(ctx context.Context, spec job.VMSpec, progress func(job.Pr
 		case step == "validate_environment" && spec.OS == "" && spec.Template != FakeTemplate && spec.Template != "9000":
 			return undo(fault(op, job.HostConfig, fmt.Sprintf("template '%s' does not exist on node 'pve'", spec.Template), "name one that does"))
 		case step == "create_vm":
-			id, err := f.reserve(op, &vm, spec.Network)
+			id, err := f.reserve(op, &v, spec.Network)
 			if err != nil {
 				return undo(err)
 			}
 			reserved = id
 			if !b.LateID {
-				vm.ID = id
+				v.ID = id
 				progress(job.Progress{VMID: id})
 			}
 			if !held(ctx, b.Hold) {
@@ -85,37 +86,37 @@ func (f *Fake) Create(ctx context.Context, spec job.VMSpec, progress func(job.Pr
 		}
 	}
 	if b.LateID {
-		return vm, fault(op, job.HostUnreachable, "the connection ended before the command's exit status came", "try again")
+		return v, fault(op, job.HostUnreachable, "the connection ended before the command's exit status came", "try again")
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.vms[vm.ID] == nil {
-		return vm, fault(op, job.HostVM, fmt.Sprintf("VM %d is gone", vm.ID), "")
+	if f.vms[v.ID] == nil {
+		return v, fault(op, job.HostVM, fmt.Sprintf("VM %d is gone", v.ID), "")
 	}
-	return f.reached(f.vms[vm.ID]), nil
+	return f.reached(f.vms[v.ID]), nil
 }
 
 // reached returns a VM as its guest reports it. f.mu is held.
-func (f *Fake) reached(vm *fakeVM) job.VM {
+func (f *Fake) reached(v *fakeVM) vm.VM {
 	if f.behaviour.Reach != nil {
-		return f.behaviour.Reach(vm.VM)
+		return f.behaviour.Reach(v.VM)
 	}
-	return vm.VM
+	return v.VM
 }
 
 // reserve allocates an ID for vm, as qm clone does.
-func (f *Fake) reserve(op string, vm *job.VM, n job.Network) (int, error) {
+func (f *Fake) reserve(op string, v *vm.VM, n job.Network) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, other := range f.vms {
-		if other.Name == vm.Name {
-			return 0, fault(op, job.HostExists, fmt.Sprintf("VM already exists: '%s' is VM %d on node 'pve'", vm.Name, other.ID), "choose another name")
+		if other.Name == v.Name {
+			return 0, fault(op, job.HostExists, fmt.Sprintf("VM already exists: '%s' is VM %d on node 'pve'", v.Name, other.ID), "choose another name")
 		}
 	}
-	made := *vm
+	made := *v
 	made.ID = f.nextID
 	f.nextID++
-	made.Node, made.User, made.State = "pve", "debian", job.VMCreated
+	made.Node, made.User, made.State = "pve", "debian", vm.Created
 	made.IP = fmt.Sprintf("10.99.%d.%d", made.ID/250, made.ID%250+1)
 	made.HostKey = "ssh-ed25519 AAAAfake" + strconv.Itoa(made.ID)
 	f.vms[made.ID] = &fakeVM{VM: made, mode: n.Mode()}
@@ -124,47 +125,47 @@ func (f *Fake) reserve(op string, vm *job.VM, n job.Network) (int, error) {
 }
 
 // Destroy removes a VM after proof.
-func (f *Fake) Destroy(ctx context.Context, vm job.VM) error {
+func (f *Fake) Destroy(ctx context.Context, v vm.VM) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.stats.Destroys++
-	op := fmt.Sprintf("destroy VM %d (%s)", vm.ID, vm.Name)
+	op := fmt.Sprintf("destroy VM %d (%s)", v.ID, v.Name)
 	if ctx.Err() != nil {
 		return fault(op, job.HostCancelled, context.Cause(ctx).Error(), "")
 	}
 	if err := next(&f.behaviour.Destroys); err != nil {
 		return err
 	}
-	there := f.vms[vm.ID]
+	there := f.vms[v.ID]
 	switch {
-	case vm.ID == 0:
+	case v.ID == 0:
 		return nil // an unfinished create; a Fake has none
-	case vm.ID < 100:
-		return fault(op, job.HostInvalid, fmt.Sprintf("VM_ID '%d' is not a VM ID", vm.ID), "give one from 100")
+	case v.ID < 100:
+		return fault(op, job.HostInvalid, fmt.Sprintf("VM_ID '%d' is not a VM ID", v.ID), "give one from 100")
 	case there == nil:
 		return nil
-	case there.another(vm):
-		return fault(op, job.HostForeign, fmt.Sprintf("refused to destroy VM %d: it is another VM by now; nothing was touched", vm.ID), "check what it is")
-	case !there.is(vm):
-		return fault(op, job.HostLeftAlone, fmt.Sprintf("refused to destroy VM %d: it is not proven ours; nothing was touched", vm.ID), "destroy it by hand")
+	case there.another(v):
+		return fault(op, job.HostForeign, fmt.Sprintf("refused to destroy VM %d: it is another VM by now; nothing was touched", v.ID), "check what it is")
+	case !there.is(v):
+		return fault(op, job.HostLeftAlone, fmt.Sprintf("refused to destroy VM %d: it is not proven ours; nothing was touched", v.ID), "destroy it by hand")
 	}
-	delete(f.vms, vm.ID)
+	delete(f.vms, v.ID)
 	return nil
 }
 
 // ForgetVM refuses a VM that is proven, and records the names of others.
-func (f *Fake) ForgetVM(_ context.Context, vm job.VM) error {
+func (f *Fake) ForgetVM(_ context.Context, v vm.VM) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if there := f.vms[vm.ID]; there != nil && there.is(vm) {
-		return fault(fmt.Sprintf("forget VM %d (%s)", vm.ID, vm.Name), job.HostVM, "it is proven", "destroy it")
+	if there := f.vms[v.ID]; there != nil && there.is(v) {
+		return fault(fmt.Sprintf("forget VM %d (%s)", v.ID, v.Name), job.HostVM, "it is proven", "destroy it")
 	}
-	f.stats.Forgotten = append(f.stats.Forgotten, vm.Name)
+	f.stats.Forgotten = append(f.stats.Forgotten, v.Name)
 	return nil
 }
 
 // List returns every VM that is not foreign.
-func (f *Fake) List(ctx context.Context) ([]job.VM, error) {
+func (f *Fake) List(ctx context.Context) ([]vm.VM, error) {
 	if ctx.Err() != nil {
 		return nil, fault("list VMs", job.HostCancelled, context.Cause(ctx).Error(), "")
 	}
@@ -176,60 +177,60 @@ func (f *Fake) List(ctx context.Context) ([]job.VM, error) {
 		return nil, err
 	}
 	list := slices.DeleteFunc(f.VMs(), f.doubted)
-	for i, vm := range list {
-		list[i] = job.VM{ID: vm.ID, Name: vm.Name, Node: vm.Node, Job: vm.Job, Owner: vm.Owner, State: job.VMCreated, Status: f.status(vm)}
+	for i, v := range list {
+		list[i] = vm.VM{ID: v.ID, Name: v.Name, Node: v.Node, Job: v.Job, Owner: v.Owner, State: vm.Created, Status: f.status(v)}
 	}
 	return list, nil
 }
 
 // Status returns a VM's status.
-func (f *Fake) Status(ctx context.Context, vm job.VM) (job.VMStatus, error) {
+func (f *Fake) Status(ctx context.Context, v vm.VM) (vm.Status, error) {
 	f.mu.Lock()
 	err := next(&f.behaviour.Statuses)
 	f.mu.Unlock()
 	if ctx.Err() != nil {
-		err = fault(fmt.Sprintf("check VM %d (%s)", vm.ID, vm.Name), job.HostCancelled, context.Cause(ctx).Error(), "")
+		err = fault(fmt.Sprintf("check VM %d (%s)", v.ID, v.Name), job.HostCancelled, context.Cause(ctx).Error(), "")
 	}
 	if err != nil {
-		return job.VMUnknown, err
+		return vm.Unknown, err
 	}
-	return f.status(vm), nil
+	return f.status(v), nil
 }
 
-func (f *Fake) doubted(vm job.VM) bool {
+func (f *Fake) doubted(v vm.VM) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.vms[vm.ID] == nil || f.vms[vm.ID].doubted
+	return f.vms[v.ID] == nil || f.vms[v.ID].doubted
 }
 
 // Look returns a VM's status, address and boot.
-func (f *Fake) Look(ctx context.Context, vm job.VM) (job.Seen, error) {
-	status, err := f.Status(ctx, vm)
+func (f *Fake) Look(ctx context.Context, v vm.VM) (job.Seen, error) {
+	status, err := f.Status(ctx, v)
 	seen := job.Seen{Status: status}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.stats.Looks++
-	if there := f.vms[vm.ID]; err == nil && status == job.VMRunning && there != nil {
+	if there := f.vms[v.ID]; err == nil && status == vm.Running && there != nil {
 		seen.IP, seen.BootID = there.IP, there.bootID()
 	}
 	return seen, err
 }
 
-func (f *Fake) status(vm job.VM) job.VMStatus {
+func (f *Fake) status(v vm.VM) vm.Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	there := f.vms[vm.ID]
+	there := f.vms[v.ID]
 	switch {
-	case there == nil || there.another(vm):
-		return job.VMGone
-	case !there.is(vm):
-		return job.VMUnproven
+	case there == nil || there.another(v):
+		return vm.Gone
+	case !there.is(v):
+		return vm.Unproven
 	case there.suspended:
-		return job.VMSuspended
+		return vm.Suspended
 	case there.stopped:
-		return job.VMStopped
+		return vm.Stopped
 	}
-	return job.VMRunning
+	return vm.Running
 }
 
 // Plan returns one command.
@@ -242,28 +243,28 @@ func (f *Fake) Plan(_ context.Context, spec job.VMSpec) ([]string, error) {
 
 // proven returns the VM of a provider's call, with f.mu held, or the call's error from
 // Behaviour, or an error if the VM is not proven ours.
-func (f *Fake) proven(ctx context.Context, op string, vm job.VM) (*fakeVM, error) {
-	op = fmt.Sprintf("%s VM %d (%s)", op, vm.ID, vm.Name)
+func (f *Fake) proven(ctx context.Context, op string, v vm.VM) (*fakeVM, error) {
+	op = fmt.Sprintf("%s VM %d (%s)", op, v.ID, v.Name)
 	if ctx.Err() != nil {
 		return nil, fault(op, job.HostCancelled, context.Cause(ctx).Error(), "")
 	}
 	if err := next(&f.behaviour.Powers); err != nil {
 		return nil, err
 	}
-	there := f.vms[vm.ID]
-	if there == nil || !there.is(vm) {
-		return nil, fault(op, job.HostVM, fmt.Sprintf("VM %d is not proven ours; nothing was touched", vm.ID), "check what it is")
+	there := f.vms[v.ID]
+	if there == nil || !there.is(v) {
+		return nil, fault(op, job.HostVM, fmt.Sprintf("VM %d is not proven ours; nothing was touched", v.ID), "check what it is")
 	}
 	return there, nil
 }
 
 // StartVM starts a VM, perhaps with another address.
-func (f *Fake) StartVM(ctx context.Context, vm job.VM, progress func(job.Progress)) (job.VM, error) {
+func (f *Fake) StartVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (vm.VM, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	there, err := f.proven(ctx, "start", vm)
+	there, err := f.proven(ctx, "start", v)
 	if err != nil {
-		return vm, err
+		return v, err
 	}
 	progress(job.Progress{Step: "start_vm", Text: "fake start", N: 1, Of: 1})
 	if there.stopped {
@@ -278,10 +279,10 @@ func (f *Fake) StartVM(ctx context.Context, vm job.VM, progress func(job.Progres
 }
 
 // StopVM stops a VM, and what runs in it.
-func (f *Fake) StopVM(ctx context.Context, vm job.VM) error {
+func (f *Fake) StopVM(ctx context.Context, v vm.VM) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	there, err := f.proven(ctx, "stop", vm)
+	there, err := f.proven(ctx, "stop", v)
 	if err != nil {
 		return err
 	}
@@ -297,10 +298,10 @@ func suspended(op string) error {
 }
 
 // SuspendVM suspends a VM, with what runs in it.
-func (f *Fake) SuspendVM(ctx context.Context, vm job.VM) error {
+func (f *Fake) SuspendVM(ctx context.Context, v vm.VM) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	there, err := f.proven(ctx, "suspend", vm)
+	there, err := f.proven(ctx, "suspend", v)
 	if err != nil {
 		return err
 	}
@@ -312,22 +313,22 @@ func (f *Fake) SuspendVM(ctx context.Context, vm job.VM) error {
 }
 
 // ResumeVM continues a suspended VM, perhaps with another address.
-func (f *Fake) ResumeVM(ctx context.Context, vm job.VM, progress func(job.Progress)) (job.VM, error) {
+func (f *Fake) ResumeVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (vm.VM, error) {
 	f.mu.Lock()
-	there := f.vms[vm.ID]
-	if there != nil && there.is(vm) && there.stopped {
+	there := f.vms[v.ID]
+	if there != nil && there.is(v) && there.stopped {
 		f.mu.Unlock()
-		return vm, fault("resume", job.HostVM, "the VM is stopped, not suspended", "start it")
+		return v, fault("resume", job.HostVM, "the VM is stopped, not suspended", "start it")
 	}
 	f.mu.Unlock()
-	return f.StartVM(ctx, vm, progress)
+	return f.StartVM(ctx, v, progress)
 }
 
 // SnapshotVM records a name, and whether the VM's memory is part of it.
-func (f *Fake) SnapshotVM(ctx context.Context, vm job.VM, name string, memory bool) error {
+func (f *Fake) SnapshotVM(ctx context.Context, v vm.VM, name string, memory bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	there, err := f.proven(ctx, "snapshot", vm)
+	there, err := f.proven(ctx, "snapshot", v)
 	if err != nil {
 		return err
 	}
@@ -352,9 +353,9 @@ func (f *Fake) SnapshotVM(ctx context.Context, vm job.VM, name string, memory bo
 }
 
 // RevertVM restarts a VM, or returns it to the boot that the snapshot has.
-func (f *Fake) RevertVM(ctx context.Context, vm job.VM, name string, progress func(job.Progress)) (job.VM, error) {
+func (f *Fake) RevertVM(ctx context.Context, v vm.VM, name string, progress func(job.Progress)) (vm.VM, error) {
 	f.mu.Lock()
-	there, err := f.proven(ctx, "revert", vm)
+	there, err := f.proven(ctx, "revert", v)
 	if err == nil && there.suspended {
 		err = suspended("revert")
 	}
@@ -371,7 +372,7 @@ func (f *Fake) RevertVM(ctx context.Context, vm job.VM, name string, progress fu
 	}
 	f.mu.Unlock()
 	if err != nil {
-		return vm, err
+		return v, err
 	}
-	return f.StartVM(ctx, vm, progress)
+	return f.StartVM(ctx, v, progress)
 }

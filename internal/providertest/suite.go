@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // Config is what the suite needs to know about a provider.
@@ -101,14 +102,14 @@ func check(t *testing.T, c Config) {
 func life(t *testing.T, c Config) {
 	p, spec := c.New(t), c.Spec()
 	var steps []job.Progress
-	vm, err := p.Create(t.Context(), spec, func(s job.Progress) { steps = append(steps, s) })
-	destroyAtEnd(t, p, vm)
+	v, err := p.Create(t.Context(), spec, func(s job.Progress) { steps = append(steps, s) })
+	destroyAtEnd(t, p, v)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if vm.ID == 0 || vm.Name != spec.Name || vm.Job != spec.Job || vm.Owner != spec.Owner ||
-		vm.Node == "" || vm.IP == "" || vm.User == "" || vm.HostKey == "" || vm.State != job.VMCreated {
-		t.Errorf("vm = %+v", vm)
+	if v.ID == 0 || v.Name != spec.Name || v.Job != spec.Job || v.Owner != spec.Owner ||
+		v.Node == "" || v.IP == "" || v.User == "" || v.HostKey == "" || v.State != vm.Created {
+		t.Errorf("vm = %+v", v)
 	}
 	last := 0
 	for _, s := range steps {
@@ -117,20 +118,20 @@ func life(t *testing.T, c Config) {
 		}
 		last = max(last, s.N)
 	}
-	reserved := slices.IndexFunc(steps, func(s job.Progress) bool { return s.VMID == vm.ID })
+	reserved := slices.IndexFunc(steps, func(s job.Progress) bool { return s.VMID == v.ID })
 	if reserved < 0 || reserved == len(steps)-1 {
-		t.Errorf("progress did not tell ID %d before the end: %+v", vm.ID, steps)
+		t.Errorf("progress did not tell ID %d before the end: %+v", v.ID, steps)
 	}
 
 	isListed := func(t *testing.T) {
 		t.Helper()
-		want := job.VM{ID: vm.ID, Name: vm.Name, Node: vm.Node, Job: vm.Job, Owner: vm.Owner, State: job.VMCreated, Status: job.VMRunning}
+		want := vm.VM{ID: v.ID, Name: v.Name, Node: v.Node, Job: v.Job, Owner: v.Owner, State: vm.Created, Status: vm.Running}
 		if got := listed(t, p, spec.Job); len(got) != 1 || !cmp.Equal(got[0], want) {
 			t.Errorf("listed = %+v, want %+v", got, want)
 		}
 	}
 	t.Run("is listed with its marker", isListed)
-	t.Run("runs", func(t *testing.T) { wantStatus(t, p, vm, job.VMRunning) })
+	t.Run("runs", func(t *testing.T) { wantStatus(t, p, v, vm.Running) })
 	t.Run("a second VM of its name is refused", func(t *testing.T) {
 		again := c.Spec()
 		again.Name = spec.Name
@@ -141,41 +142,41 @@ func life(t *testing.T, c Config) {
 		}
 		isListed(t)
 	})
-	for what, claim := range falseClaims(vm) {
+	for what, claim := range falseClaims(v) {
 		t.Run("destroy with the wrong "+what+" is refused", func(t *testing.T) {
 			wantClass(t, p.Destroy(t.Context(), claim), job.HostLeftAlone)
-			wantStatus(t, p, claim, job.VMUnproven)
+			wantStatus(t, p, claim, vm.Unproven)
 			isListed(t)
 		})
 	}
 	t.Run("another that had its ID is gone", func(t *testing.T) {
-		another := vm
+		another := v
 		another.Job, another.Name = uuid.NewString(), "another-name"
 		wantClass(t, p.Destroy(t.Context(), another), job.HostForeign)
-		wantStatus(t, p, another, job.VMGone)
+		wantStatus(t, p, another, vm.Gone)
 		isListed(t)
 	})
 	t.Run("is destroyed", func(t *testing.T) {
-		if err := p.Destroy(t.Context(), vm); err != nil {
+		if err := p.Destroy(t.Context(), v); err != nil {
 			t.Fatal(err)
 		}
 		if left := listed(t, p, spec.Job); len(left) != 0 {
 			t.Errorf("left behind: %+v", left)
 		}
-		wantStatus(t, p, vm, job.VMGone)
+		wantStatus(t, p, v, vm.Gone)
 	})
 	t.Run("is destroyed again without complaint", func(t *testing.T) {
-		if err := p.Destroy(t.Context(), vm); err != nil {
+		if err := p.Destroy(t.Context(), v); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
 // falseClaims are VMs that resemble vm without being it.
-func falseClaims(vm job.VM) map[string]job.VM {
-	anotherJob, anotherOwner, anotherName := vm, vm, vm
+func falseClaims(v vm.VM) map[string]vm.VM {
+	anotherJob, anotherOwner, anotherName := v, v, v
 	anotherJob.Job, anotherOwner.Owner, anotherName.Name = uuid.NewString(), uuid.NewString(), "another-name"
-	return map[string]job.VM{"job": anotherJob, "owner": anotherOwner, "name": anotherName}
+	return map[string]vm.VM{"job": anotherJob, "owner": anotherOwner, "name": anotherName}
 }
 
 func plan(t *testing.T, c Config) {
@@ -226,15 +227,15 @@ func foreign(t *testing.T, c Config) {
 	}
 	p, spec := c.New(t), c.Spec()
 	id, name, untouched := c.Foreign(t)
-	named := job.VM{ID: id, Name: name, Job: spec.Job, Owner: spec.Owner}
+	named := vm.VM{ID: id, Name: name, Job: spec.Job, Owner: spec.Owner}
 	wantClass(t, p.Destroy(t.Context(), named), job.HostLeftAlone)
-	wantStatus(t, p, named, job.VMUnproven)
-	gone := job.VM{ID: id, Name: spec.Name, Job: spec.Job, Owner: spec.Owner}
+	wantStatus(t, p, named, vm.Unproven)
+	gone := vm.VM{ID: id, Name: spec.Name, Job: spec.Job, Owner: spec.Owner}
 	wantClass(t, p.Destroy(t.Context(), gone), job.HostForeign)
-	wantStatus(t, p, gone, job.VMGone)
+	wantStatus(t, p, gone, vm.Gone)
 	untouched(t)
 	vms, err := p.List(t.Context())
-	if err != nil || slices.ContainsFunc(vms, func(vm job.VM) bool { return vm.ID == id }) {
+	if err != nil || slices.ContainsFunc(vms, func(v vm.VM) bool { return v.ID == id }) {
 		t.Errorf("list = %+v, %v", vms, err)
 	}
 }
@@ -276,20 +277,20 @@ func severalAtOnce(t *testing.T, c Config) {
 	const count = 5
 	p := c.New(t)
 	var running sync.WaitGroup
-	vms, errs := make([]job.VM, count), make([]error, count)
+	vms, errs := make([]vm.VM, count), make([]error, count)
 	for i := range count {
 		spec := c.Spec()
 		running.Go(func() { vms[i], errs[i] = p.Create(t.Context(), spec, func(job.Progress) {}) })
 	}
 	running.Wait()
 	ids, ips := map[int]bool{}, map[string]bool{}
-	for i, vm := range vms {
-		destroyAtEnd(t, p, vm)
+	for i, v := range vms {
+		destroyAtEnd(t, p, v)
 		if errs[i] != nil {
 			t.Error(errs[i])
 			continue
 		}
-		ids[vm.ID], ips[vm.IP] = true, true
+		ids[v.ID], ips[v.IP] = true, true
 	}
 	if !t.Failed() && (len(ids) != count || len(ips) != count) {
 		t.Errorf("%d IDs and %d addresses for %d VMs: %+v", len(ids), len(ips), count, vms)
@@ -297,19 +298,19 @@ func severalAtOnce(t *testing.T, c Config) {
 }
 
 // listed returns the listed VMs of one job.
-func listed(t *testing.T, p job.Provider, jobID string) []job.VM {
+func listed(t *testing.T, p job.Provider, jobID string) []vm.VM {
 	t.Helper()
 	vms, err := p.List(t.Context())
 	if err != nil {
 		t.Fatalf("list: %v", err)
 	}
-	return slices.DeleteFunc(vms, func(vm job.VM) bool { return vm.Job != jobID })
+	return slices.DeleteFunc(vms, func(v vm.VM) bool { return v.Job != jobID })
 }
 
-func wantStatus(t *testing.T, p job.Provider, vm job.VM, want job.VMStatus) {
+func wantStatus(t *testing.T, p job.Provider, v vm.VM, want vm.Status) {
 	t.Helper()
-	if got, err := p.Status(t.Context(), vm); err != nil || got != want {
-		t.Errorf("status of VM %d = %q, %v, want %q", vm.ID, got, err, want)
+	if got, err := p.Status(t.Context(), v); err != nil || got != want {
+		t.Errorf("status of VM %d = %q, %v, want %q", v.ID, got, err, want)
 	}
 }
 
@@ -334,14 +335,14 @@ func describe(err error) string {
 }
 
 // destroyAtEnd removes what a failed test left on the host.
-func destroyAtEnd(t *testing.T, p job.Provider, vm job.VM) {
-	if vm.ID == 0 {
+func destroyAtEnd(t *testing.T, p job.Provider, v vm.VM) {
+	if v.ID == 0 {
 		return
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
-		if err := p.Destroy(ctx, vm); err != nil {
+		if err := p.Destroy(ctx, v); err != nil {
 			t.Errorf("clean up: %v", err)
 		}
 	})

@@ -14,6 +14,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/lab"
 	"linus/internal/proxmox"
+	"linus/internal/vm"
 )
 
 // newClusterLab is one installation that uses three nodes, each by its own provider.
@@ -54,21 +55,21 @@ func TestCluster(t *testing.T) {
 	hosts := newClusterLab(t)
 	first, second, third := hosts[0], hosts[1], hosts[2]
 	ctx := t.Context()
-	create := func(t *testing.T, h *labHost, change func(*proxmox.Options)) job.VM {
+	create := func(t *testing.T, h *labHost, change func(*proxmox.Options)) vm.VM {
 		t.Helper()
-		vm, err := h.provider(t, change).Create(ctx, h.spec(), func(job.Progress) {})
+		v, err := h.provider(t, change).Create(ctx, h.spec(), func(job.Progress) {})
 		if err != nil {
 			t.Fatalf("create on %s: %v", h.Config.Node, err)
 		}
-		if vm.Node != h.Config.Node {
-			t.Errorf("VM %d is on %s, asked for on %s", vm.ID, vm.Node, h.Config.Node)
+		if v.Node != h.Config.Node {
+			t.Errorf("VM %d is on %s, asked for on %s", v.ID, v.Node, h.Config.Node)
 		}
-		return vm
+		return v
 	}
-	destroy := func(t *testing.T, h *labHost, vm job.VM) {
+	destroy := func(t *testing.T, h *labHost, v vm.VM) {
 		t.Helper()
-		if err := h.provider(t, nil).Destroy(ctx, vm); err != nil {
-			t.Errorf("destroy VM %d on %s: %v", vm.ID, h.Config.Node, err)
+		if err := h.provider(t, nil).Destroy(ctx, v); err != nil {
+			t.Errorf("destroy VM %d on %s: %v", v.ID, h.Config.Node, err)
 		}
 	}
 	// listed are the nodes of the VMs that a node lists. offline is the node that it must
@@ -80,8 +81,8 @@ func TestCluster(t *testing.T) {
 			t.Fatalf("list: %v", err)
 		}
 		nodes := map[int]string{}
-		for _, vm := range vms {
-			nodes[vm.ID] = vm.Node
+		for _, v := range vms {
+			nodes[v.ID] = v.Node
 		}
 		return nodes
 	}
@@ -94,7 +95,7 @@ func TestCluster(t *testing.T) {
 
 	t.Run("NodesTakeTheIDsTheyGet", func(t *testing.T) {
 		// As many VMs as IDs: all meet at the same ones.
-		vms := make([]job.VM, len(hosts))
+		vms := make([]vm.VM, len(hosts))
 		var all sync.WaitGroup
 		for i, h := range hosts {
 			all.Go(func() {
@@ -112,23 +113,23 @@ func TestCluster(t *testing.T) {
 	})
 
 	t.Run("AMovedVM", func(t *testing.T) {
-		vm := create(t, first, nil)
-		id := strconv.Itoa(vm.ID)
+		v := create(t, first, nil)
+		id := strconv.Itoa(v.ID)
 		if _, err := first.QM(ctx, "migrate", id, "pve3", "--online", "--with-local-disks"); err != nil {
 			t.Fatal(err)
 		}
-		if node := listed(t, first, "")[vm.ID]; node != "pve3" {
+		if node := listed(t, first, "")[v.ID]; node != "pve3" {
 			t.Errorf("listed on %q", node)
 		}
-		err := first.provider(t, nil).Destroy(ctx, vm)
+		err := first.provider(t, nil).Destroy(ctx, v)
 		if err == nil || !strings.Contains(err.Error(), "pve3") {
 			t.Errorf("destroy where it was: %v", err)
 		}
 		if out, err := third.QM(ctx, "status", id); err != nil || out != "status: running\n" {
 			t.Errorf("after a destroy on its old node: %q, %v", out, err)
 		}
-		vm.Node = "pve3"
-		destroy(t, third, vm)
+		v.Node = "pve3"
+		destroy(t, third, v)
 		nothingLeft(t)
 	})
 

@@ -17,6 +17,7 @@ import (
 	"linus/internal/proxmox"
 	"linus/internal/remote"
 	"linus/internal/sshtest"
+	"linus/internal/vm"
 )
 
 // boots says what create-vm says, and waits at each step until the test lets it
@@ -68,13 +69,13 @@ func TestCreate_SaysWhatTheVMIsToBeAndReturnsIt(t *testing.T) {
 	}
 	spec.Network.IP = "10.0.0.5/24"
 	var told []job.Progress
-	vm, err := p.Create(t.Context(), spec, func(p job.Progress) { told = append(told, p) })
+	v, err := p.Create(t.Context(), spec, func(p job.Progress) { told = append(told, p) })
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := theVM
-	want.IP, want.HostKey, want.State = "10.0.0.5", hostKey, job.VMCreated
-	if diff := cmp.Diff(want, vm); diff != "" {
+	want.IP, want.HostKey, want.State = "10.0.0.5", hostKey, vm.Created
+	if diff := cmp.Diff(want, v); diff != "" {
 		t.Errorf("VM (-want +got):\n%s", diff)
 	}
 	wantTold := []job.Progress{
@@ -182,7 +183,7 @@ func TestCreate_GivesUpOnAHostThatStaysAway(t *testing.T) {
 	_, err := p.Create(t.Context(), job.VMSpec{Name: "linus-job-1", Job: jobID}, s.progress)
 	hostError(t, err, job.HostUnreachable)
 	h.Set(sshtest.Faults{})
-	if err := p.Destroy(t.Context(), job.VM{Name: "linus-job-1", Job: jobID}); err != nil {
+	if err := p.Destroy(t.Context(), vm.VM{Name: "linus-job-1", Job: jobID}); err != nil {
 		t.Errorf("what is left on a host that is back: %v", err)
 	}
 	if got := h.asked("settle"); len(got) != 1 {

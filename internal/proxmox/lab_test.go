@@ -26,6 +26,7 @@ import (
 	"linus/internal/proxmox"
 	"linus/internal/remote"
 	"linus/internal/sshtest"
+	"linus/internal/vm"
 )
 
 // labHost is a lab that is up, and an installation that uses it.
@@ -205,17 +206,17 @@ func testLab(t *testing.T, driver string, slow bool) {
 	})
 	t.Run("VM", func(t *testing.T) { // one for all that need no fresh one: boots are slow
 		t.Parallel()
-		var vm job.VM
+		var v vm.VM
 		if driver == lab.DriverQemu { // the suite's has IPv4
-			vm = ipv6Only(t, h, netip.MustParsePrefix("fd77::/16"))
+			v = ipv6Only(t, h, netip.MustParsePrefix("fd77::/16"))
 		} else {
-			vm = newVM(t, h, nil)
+			v = newVM(t, h, nil)
 		}
-		t.Run("Guest", func(t *testing.T) { guestRoundTrip(t, h, vm) })
-		t.Run("Revert", func(t *testing.T) { vm = revert(t, h, vm) })
-		t.Run("Suspend", func(t *testing.T) { vm = suspend(t, h, vm) })
+		t.Run("Guest", func(t *testing.T) { guestRoundTrip(t, h, v) })
+		t.Run("Revert", func(t *testing.T) { v = revert(t, h, v) })
+		t.Run("Suspend", func(t *testing.T) { v = suspend(t, h, v) })
 		if driver == lab.DriverQemu && !t.Failed() {
-			m := newMachine(t, h, vm, "operation", "job-runner")
+			m := newMachine(t, h, v, "operation", "job-runner")
 			t.Run("OperationsInUnits", func(t *testing.T) { operationsInUnits(t, m) })
 			t.Run("ClockJumps", func(t *testing.T) { clockJumps(t, m) })
 		}
@@ -223,10 +224,10 @@ func testLab(t *testing.T, driver string, slow bool) {
 }
 
 // guestRoundTrip takes the job of a VM through it by hand, as the executor does.
-func guestRoundTrip(t *testing.T, h *labHost, vm job.VM) {
+func guestRoundTrip(t *testing.T, h *labHost, v vm.VM) {
 	g := guest.New(guest.Options{Host: guest.Through(h.pool), Keys: oneKey(h.key), Port: h.Config.GuestPort})
 	defer g.Close()
-	ctx, j := t.Context(), job.Job{ID: vm.Job, VM: &vm}
+	ctx, j := t.Context(), job.Job{ID: v.Job, VM: &v}
 	timed, end := context.WithTimeout(ctx, 3*time.Minute)
 	defer end()
 	err := patience.Retry(timed, func() error { // a busy machine's SSH may take longer than one try
@@ -262,7 +263,7 @@ func guestRoundTrip(t *testing.T, h *labHost, vm job.VM) {
 	if state.ExitCode != 7 || state.Reason != "exit" {
 		t.Errorf("state = %+v", state)
 	}
-	want := fmt.Sprintf("hello\nit's a 'quoted'\n$(value)\n%s\n", vm.User)
+	want := fmt.Sprintf("hello\nit's a 'quoted'\n$(value)\n%s\n", v.User)
 	out, err := g.ReadOutput(ctx, j, job.Stdout, 0, 1<<20)
 	if err != nil || string(out) != want || state.StdoutBytes != int64(len(want)) {
 		t.Errorf("stdout = %q, want %q (%+v), %v", out, want, state, err)
@@ -295,4 +296,4 @@ func waitExit(t *testing.T, g *guest.Guest, j job.Job) job.RunState {
 // oneKey is the file of the key that logs in to all VMs.
 type oneKey string
 
-func (k oneKey) Path(job.VM) string { return string(k) }
+func (k oneKey) Path(vm.VM) string { return string(k) }

@@ -7,14 +7,15 @@ import (
 	"strings"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // ForgetVM removes the lease of a VM that is left alone, and frees its address.
-func (p *Provider) ForgetVM(ctx context.Context, vm job.VM) error {
-	env := proof(vm)
+func (p *Provider) ForgetVM(ctx context.Context, v vm.VM) error {
+	env := proof(v)
 	env["ACTION"] = "forget"
-	setText(env, "PROXMOX_NODE", cmp.Or(vm.Node, p.o.Node))
-	op := fmt.Sprintf("forget VM %d (%s)", vm.ID, vm.Name)
+	setText(env, "PROXMOX_NODE", cmp.Or(v.Node, p.o.Node))
+	op := fmt.Sprintf("forget VM %d (%s)", v.ID, v.Name)
 	_, err := p.run(ctx, call{op: op, script: "destroy-vm", env: env, patience: p.o.Patience / 10})
 	return err
 }

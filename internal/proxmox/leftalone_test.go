@@ -14,6 +14,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/lab"
 	"linus/internal/proxmox"
+	"linus/internal/vm"
 )
 
 // A VM whose notes and tag somebody has taken is there: no answer of the host may
@@ -25,11 +26,11 @@ func TestLeftAlone_IsNotGone(t *testing.T) {
 	p := h.provider(t, func(o *proxmox.Options) { o.Log = slog.New(slog.NewTextHandler(log, nil)) })
 	ctx, spec := t.Context(), h.spec()
 	spec.Lease = time.Hour
-	vm, err := p.Create(ctx, spec, func(job.Progress) {})
+	v, err := p.Create(ctx, spec, func(job.Progress) {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	id := strconv.Itoa(vm.ID)
+	id := strconv.Itoa(v.ID)
 	set := func(args ...string) {
 		t.Helper()
 		if _, err := h.QM(ctx, append([]string{"set", id}, args...)...); err != nil {
@@ -43,14 +44,14 @@ func TestLeftAlone_IsNotGone(t *testing.T) {
 		}
 	}
 	set("--description", "the database of accounting", "--tags", "keep")
-	wantLeftAlone(t, p.Destroy(ctx, vm), "does not carry linus-job="+vm.Job)
-	if status, err := p.Status(ctx, vm); err != nil || status != job.VMUnproven {
+	wantLeftAlone(t, p.Destroy(ctx, v), "does not carry linus-job="+v.Job)
+	if status, err := p.Status(ctx, v); err != nil || status != vm.Unproven {
 		t.Errorf("status = %q, %v", status, err)
 	}
 	isThere()
 
 	// Its lease is over.
-	lease := filepath.Join(h.Dir, "home", "linus", "leases", id+"-"+vm.Job)
+	lease := filepath.Join(h.Dir, "home", "linus", "leases", id+"-"+v.Job)
 	fields := strings.Fields(readText(t, lease))
 	fields[9], fields[10] = "1", "1"
 	if err := os.WriteFile(lease, []byte(strings.Join(fields, " ")+"\n"), 0o600); err != nil {
@@ -67,14 +68,14 @@ func TestLeftAlone_IsNotGone(t *testing.T) {
 	}
 	r, err := p.Check(ctx)
 	told := slices.DeleteFunc(r.Checks, func(c job.Check) bool { return c.Name != "left_alone" })
-	if err != nil || len(told) != 1 || told[0].Level != "warn" || !strings.Contains(told[0].Text, "VM "+id+" ("+vm.Name+", of job "+vm.Job+")") || told[0].Remedy == "" {
+	if err != nil || len(told) != 1 || told[0].Level != "warn" || !strings.Contains(told[0].Text, "VM "+id+" ("+v.Name+", of job "+v.Job+")") || told[0].Remedy == "" {
 		t.Errorf("checks = %+v, %v", told, err)
 	}
 
-	set("--description", "accounting linus-job="+vm.Job+" linus-owner="+vm.Owner+" linus-vm="+strconv.Itoa(vm.ID))
-	wantLeftAlone(t, p.Destroy(ctx, vm), "does not carry the tag")
+	set("--description", "accounting linus-job="+v.Job+" linus-owner="+v.Owner+" linus-vm="+strconv.Itoa(v.ID))
+	wantLeftAlone(t, p.Destroy(ctx, v), "does not carry the tag")
 	set("--tags", "linus", "--protection", "1")
-	wantLeftAlone(t, p.Destroy(ctx, vm), "is protected")
+	wantLeftAlone(t, p.Destroy(ctx, v), "is protected")
 	isThere()
 	if err := os.Remove(lease + ".left"); err != nil { // else it would not be looked at again so soon
 		t.Error(err)
@@ -88,7 +89,7 @@ func TestLeftAlone_IsNotGone(t *testing.T) {
 		t.Errorf("checks = %+v, %v", r.Checks, err)
 	}
 	set("--protection", "0")
-	if err := p.Destroy(ctx, vm); err != nil {
+	if err := p.Destroy(ctx, v); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(lease); !os.IsNotExist(err) {

@@ -8,13 +8,14 @@ import (
 	"strings"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // NetworkRules returns what the node does with a VM's packets, and for each address and port
 // the rule that decides about a new TCP connection to it; empty if that is not known.
-func (p *Provider) NetworkRules(ctx context.Context, vm job.VM, to []netip.AddrPort) (job.NetworkRules, []string, error) {
-	op := fmt.Sprintf("read the network rules of VM %d (%s)", vm.ID, vm.Name)
-	env := proof(vm)
+func (p *Provider) NetworkRules(ctx context.Context, v vm.VM, to []netip.AddrPort) (job.NetworkRules, []string, error) {
+	op := fmt.Sprintf("read the network rules of VM %d (%s)", v.ID, v.Name)
+	env := proof(v)
 	env["SHOW_EGRESS"] = "true"
 	res, err := p.run(ctx, call{op: op, script: "show-vm", env: env})
 	if err == nil {
@@ -35,11 +36,11 @@ func (p *Provider) NetworkRules(ctx context.Context, vm job.VM, to []netip.AddrP
 	}
 	r := rules(n.Rules)
 	if n.Mode != job.EgressLAN && n.Problem == "" {
-		n.Problem = r.problem(vm.ID)
+		n.Problem = r.problem(v.ID)
 	}
 	decided := make([]string, len(to))
 	for i, a := range to {
-		decided[i] = r.decides(vm.ID, a)
+		decided[i] = r.decides(v.ID, a)
 	}
 	return n, decided, nil
 }

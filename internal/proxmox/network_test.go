@@ -19,6 +19,7 @@ import (
 	"linus/internal/lab"
 	"linus/internal/loops"
 	"linus/internal/proxmox"
+	"linus/internal/vm"
 )
 
 // pool4 is addresses of a lab's own on the loopback, outside of those its guests
@@ -39,7 +40,7 @@ func TestPool_GivesEachVMItsOwn(t *testing.T) {
 	const size = 8
 	h := newLab(t, lab.DriverProcess)
 	p := h.provider(t, func(o *proxmox.Options) { o.IPConfig, o.Gateway, o.VLANTag = h.pool4(size), "127.0.0.1", 7 })
-	vms := make([]job.VM, size)
+	vms := make([]vm.VM, size)
 	var wg sync.WaitGroup
 	for i := range vms {
 		wg.Go(func() {
@@ -51,12 +52,12 @@ func TestPool_GivesEachVMItsOwn(t *testing.T) {
 	}
 	wg.Wait()
 	var given []string
-	for _, vm := range vms {
-		config, err := h.QM(t.Context(), "config", strconv.Itoa(vm.ID))
-		if err != nil || !strings.Contains(config, "ipconfig0: ip="+vm.IP+"/8,gw=127.0.0.1\n") || !strings.Contains(config, ",tag=7\n") {
-			t.Errorf("VM %d at %s: %v\n%s", vm.ID, vm.IP, err, config)
+	for _, v := range vms {
+		config, err := h.QM(t.Context(), "config", strconv.Itoa(v.ID))
+		if err != nil || !strings.Contains(config, "ipconfig0: ip="+v.IP+"/8,gw=127.0.0.1\n") || !strings.Contains(config, ",tag=7\n") {
+			t.Errorf("VM %d at %s: %v\n%s", v.ID, v.IP, err, config)
 		}
-		given = append(given, vm.IP)
+		given = append(given, v.IP)
 	}
 	slices.Sort(given)
 	if different := slices.Compact(slices.Clone(given)); len(different) != size {
@@ -164,10 +165,10 @@ func TestIPv6Only_IsFoundByItsAgent(t *testing.T) {
 }
 
 // ipv6Only makes a VM that has an address of network and no IPv4.
-func ipv6Only(t *testing.T, h *labHost, network netip.Prefix) job.VM {
-	vm := newVM(t, h, func(o *proxmox.Options) { o.IPConfig = "auto6" })
-	if ip, err := netip.ParseAddr(vm.IP); err != nil || !network.Contains(ip) {
-		t.Errorf("its address is %q, not in %s", vm.IP, network)
+func ipv6Only(t *testing.T, h *labHost, network netip.Prefix) vm.VM {
+	v := newVM(t, h, func(o *proxmox.Options) { o.IPConfig = "auto6" })
+	if ip, err := netip.ParseAddr(v.IP); err != nil || !network.Contains(ip) {
+		t.Errorf("its address is %q, not in %s", v.IP, network)
 	}
-	return vm
+	return v
 }

@@ -10,6 +10,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/lab"
 	"linus/internal/proxmox"
+	"linus/internal/vm"
 )
 
 var clusterLines = []string{
@@ -101,7 +102,7 @@ func TestMember_TellsWhereAVMIs(t *testing.T) {
 		}
 	}
 	h := newScripted(t, map[string]func(*run) int{"show-vm": succeeds(moved...)})
-	if status, err := h.provider(nil).Status(t.Context(), theVM); err != nil || status != job.VMUnproven {
+	if status, err := h.provider(nil).Status(t.Context(), theVM); err != nil || status != vm.Unproven {
 		t.Errorf("%v, %v", status, err)
 	}
 }

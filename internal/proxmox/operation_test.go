@@ -22,6 +22,7 @@ import (
 	"linus/internal/proxmox"
 	"linus/internal/remote"
 	"linus/internal/sshtest"
+	"linus/internal/vm"
 )
 
 // slowBoot makes VMs of this lab take some seconds until they answer, so that
@@ -95,14 +96,14 @@ func (h *labHost) operationsLeft(t *testing.T) []string {
 
 // theVM fails the test unless the job has exactly the VM a create answered, and
 // takes it away.
-func (h *labHost) theVM(t *testing.T, spec job.VMSpec, vm job.VM, err error) {
+func (h *labHost) theVM(t *testing.T, spec job.VMSpec, v vm.VM, err error) {
 	t.Helper()
 	p := h.provider(t, nil)
-	if err != nil || vm.ID == 0 || vm.IP == "" || vm.User == "" || vm.HostKey == "" {
-		t.Errorf("create = %+v, %v", vm, err)
+	if err != nil || v.ID == 0 || v.IP == "" || v.User == "" || v.HostKey == "" {
+		t.Errorf("create = %+v, %v", v, err)
 	}
-	if vms := h.vms(t, spec); len(vms) != 1 || vms[0].ID != vm.ID {
-		t.Errorf("the job's VMs: %+v, want one with ID %d", vms, vm.ID)
+	if vms := h.vms(t, spec); len(vms) != 1 || vms[0].ID != v.ID {
+		t.Errorf("the job's VMs: %+v, want one with ID %d", vms, v.ID)
 	}
 	for _, left := range h.vms(t, spec) {
 		if err := p.Destroy(t.Context(), left); err != nil {
@@ -123,13 +124,13 @@ func (h *labHost) nothing(t *testing.T, spec job.VMSpec) {
 	}
 }
 
-func (h *labHost) vms(t *testing.T, spec job.VMSpec) []job.VM {
+func (h *labHost) vms(t *testing.T, spec job.VMSpec) []vm.VM {
 	t.Helper()
 	vms, err := h.provider(t, nil).List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return slices.DeleteFunc(vms, func(vm job.VM) bool { return vm.Job != spec.Job })
+	return slices.DeleteFunc(vms, func(v vm.VM) bool { return v.Job != spec.Job })
 }
 
 // steps collects the steps a create tells, and does something at one of them.
@@ -220,11 +221,11 @@ func TestCreate_OutlastsTheConnection(t *testing.T) {
 		way := newBreaking(t, h.addr(), func(n int) int64 { return 2800 + int64(n*173%1900) })
 		pool := h.impatient(t, way.Addr().String())
 		p, spec, s := h.provider(t, func(o *proxmox.Options) { o.Host = pool }), h.spec(), &steps{}
-		vm, err := p.Create(t.Context(), spec, s.progress)
+		v, err := p.Create(t.Context(), spec, s.progress)
 		if !slices.Equal(s.told, allSteps) {
 			t.Errorf("steps told: %q", s.told)
 		}
-		h.theVM(t, spec, vm, err)
+		h.theVM(t, spec, v, err)
 		if n := way.connections(); n < 3 {
 			t.Errorf("only %d connections", n)
 		}
@@ -233,8 +234,8 @@ func TestCreate_OutlastsTheConnection(t *testing.T) {
 	t.Run("the host's sshd loses its sessions", func(t *testing.T) {
 		pool := h.impatient(t, h.addr())
 		spec, s := h.spec(), &steps{at: "start_vm", do: func() { h.signalSSHD(t, syscall.SIGKILL, false) }}
-		vm, err := h.provider(t, func(o *proxmox.Options) { o.Host = pool }).Create(t.Context(), spec, s.progress)
-		h.theVM(t, spec, vm, err)
+		v, err := h.provider(t, func(o *proxmox.Options) { o.Host = pool }).Create(t.Context(), spec, s.progress)
+		h.theVM(t, spec, v, err)
 	})
 
 	t.Run("the host falls silent for some seconds", func(t *testing.T) {
@@ -250,12 +251,12 @@ func TestCreate_OutlastsTheConnection(t *testing.T) {
 				h.signalSSHD(t, syscall.SIGCONT, true)
 			})
 		}}
-		vm, err := h.provider(t, func(o *proxmox.Options) { o.Host = pool }).Create(t.Context(), spec, s.progress)
+		v, err := h.provider(t, func(o *proxmox.Options) { o.Host = pool }).Create(t.Context(), spec, s.progress)
 		if !awake.Load() {
 			t.Error("done while the host was silent")
 		}
 		waking.Wait()
-		h.theVM(t, spec, vm, err)
+		h.theVM(t, spec, v, err)
 	})
 
 	t.Run("a host that stays away is told, and cleaned up when it is back", func(t *testing.T) {
@@ -265,7 +266,7 @@ func TestCreate_OutlastsTheConnection(t *testing.T) {
 		p := h.provider(t, func(o *proxmox.Options) { o.Host, o.Patience = pool, 2*time.Second })
 		_, err := p.Create(t.Context(), spec, s.progress)
 		wantHost(t, err, job.HostUnreachable)
-		if err := p.Destroy(t.Context(), job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}); err == nil {
+		if err := p.Destroy(t.Context(), vm.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}); err == nil {
 			t.Error("destroyed on a host that does not answer")
 		}
 		server.Set(sshtest.Faults{})
@@ -299,11 +300,11 @@ func TestCreate_IsJoined(t *testing.T) {
 			spec := h.spec()
 			detach(t, spec, step)
 			s := &steps{}
-			vm, err := h.provider(t, func(o *proxmox.Options) { o.Host = h.impatient(t, h.addr()) }).Create(t.Context(), spec, s.progress)
+			v, err := h.provider(t, func(o *proxmox.Options) { o.Host = h.impatient(t, h.addr()) }).Create(t.Context(), spec, s.progress)
 			if !slices.Equal(s.told, allSteps) {
 				t.Errorf("steps told: %q", s.told)
 			}
-			h.theVM(t, spec, vm, err)
+			h.theVM(t, spec, v, err)
 		}
 	})
 
@@ -326,7 +327,7 @@ func TestCreate_IsJoined(t *testing.T) {
 
 	t.Run("by many at once", func(t *testing.T) {
 		spec := h.spec()
-		vms, errs := make([]job.VM, 3), make([]error, 3)
+		vms, errs := make([]vm.VM, 3), make([]error, 3)
 		var running sync.WaitGroup
 		for i := range vms {
 			p := h.provider(t, nil)
@@ -361,7 +362,7 @@ func TestCreate_IsJoined(t *testing.T) {
 		for _, step := range []string{"validate_environment", "create_vm", "wait_for_network"} {
 			spec := h.spec()
 			detach(t, spec, step)
-			if err := h.provider(t, nil).Destroy(t.Context(), job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}); err != nil {
+			if err := h.provider(t, nil).Destroy(t.Context(), vm.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}); err != nil {
 				t.Fatal(err)
 			}
 			h.nothing(t, spec)
@@ -389,11 +390,11 @@ func TestCreate_IsJoined(t *testing.T) {
 // removeAll does what the executor does for a job that failed to get its VM.
 func (h *labHost) removeAll(t *testing.T, p *proxmox.Provider, spec job.VMSpec) {
 	t.Helper()
-	if err := p.Destroy(t.Context(), job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}); err != nil {
+	if err := p.Destroy(t.Context(), vm.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}); err != nil {
 		t.Error(err)
 	}
-	for _, vm := range h.vms(t, spec) {
-		if err := p.Destroy(t.Context(), vm); err != nil {
+	for _, v := range h.vms(t, spec) {
+		if err := p.Destroy(t.Context(), v); err != nil {
 			t.Error(err)
 		}
 	}

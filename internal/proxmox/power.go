@@ -8,46 +8,47 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/result"
+	"linus/internal/vm"
 )
 
 // StartVM starts a VM and waits, as Create does, until it is usable.
-func (p *Provider) StartVM(ctx context.Context, vm job.VM, progress func(job.Progress)) (job.VM, error) {
-	return p.boot(ctx, powerCall{what: "start", action: "start", vm: vm, progress: progress})
+func (p *Provider) StartVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (vm.VM, error) {
+	return p.boot(ctx, powerCall{what: "start", action: "start", vm: v, progress: progress})
 }
 
 // StopVM shuts a VM down, and powers it off if it does not react.
-func (p *Provider) StopVM(ctx context.Context, vm job.VM) error {
-	_, err := p.power(ctx, powerCall{what: "stop", action: "shutdown", vm: vm})
+func (p *Provider) StopVM(ctx context.Context, v vm.VM) error {
+	_, err := p.power(ctx, powerCall{what: "stop", action: "shutdown", vm: v})
 	return err
 }
 
 // SuspendVM writes a VM's memory to its storage and turns it off.
-func (p *Provider) SuspendVM(ctx context.Context, vm job.VM) error {
-	_, err := p.power(ctx, powerCall{what: "suspend", action: "suspend", vm: vm})
+func (p *Provider) SuspendVM(ctx context.Context, v vm.VM) error {
+	_, err := p.power(ctx, powerCall{what: "suspend", action: "suspend", vm: v})
 	return err
 }
 
 // ResumeVM continues a suspended VM, sets its clock, and waits until it is usable.
-func (p *Provider) ResumeVM(ctx context.Context, vm job.VM, progress func(job.Progress)) (job.VM, error) {
-	return p.boot(ctx, powerCall{what: "resume", action: "resume", vm: vm, progress: progress})
+func (p *Provider) ResumeVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (vm.VM, error) {
+	return p.boot(ctx, powerCall{what: "resume", action: "resume", vm: v, progress: progress})
 }
 
 // SnapshotVM takes a named snapshot of the VM's disk, and of its memory if that is set.
-func (p *Provider) SnapshotVM(ctx context.Context, vm job.VM, name string, memory bool) error {
-	_, err := p.power(ctx, powerCall{what: "take snapshot " + name + " of", action: "snapshot", vm: vm, snapshot: name, memory: memory})
+func (p *Provider) SnapshotVM(ctx context.Context, v vm.VM, name string, memory bool) error {
+	_, err := p.power(ctx, powerCall{what: "take snapshot " + name + " of", action: "snapshot", vm: v, snapshot: name, memory: memory})
 	return err
 }
 
 // RevertVM reverts a VM to a snapshot and starts it, as StartVM does.
-func (p *Provider) RevertVM(ctx context.Context, vm job.VM, name string, progress func(job.Progress)) (job.VM, error) {
-	return p.boot(ctx, powerCall{what: "revert to snapshot " + name + " of", action: "revert", vm: vm, snapshot: name, progress: progress})
+func (p *Provider) RevertVM(ctx context.Context, v vm.VM, name string, progress func(job.Progress)) (vm.VM, error) {
+	return p.boot(ctx, powerCall{what: "revert to snapshot " + name + " of", action: "revert", vm: v, snapshot: name, progress: progress})
 }
 
 // powerCall is one run of power-vm.
 type powerCall struct {
 	what     string // what is done to the VM, for errors
 	action   string // power-vm's argument
-	vm       job.VM
+	vm       vm.VM
 	snapshot string
 	memory   bool               // the snapshot has the VM's memory as well
 	progress func(job.Progress) // nil: steps are not reported
@@ -56,7 +57,7 @@ type powerCall struct {
 func (c powerCall) op() string { return fmt.Sprintf("%s VM %d (%s)", c.what, c.vm.ID, c.vm.Name) }
 
 // boot runs a power-vm action after which the VM runs, and returns the VM's new state.
-func (p *Provider) boot(ctx context.Context, c powerCall) (job.VM, error) {
+func (p *Provider) boot(ctx context.Context, c powerCall) (vm.VM, error) {
 	res, err := p.power(ctx, c)
 	if err != nil {
 		return c.vm, err

@@ -8,31 +8,32 @@ import (
 	"linus/internal/job"
 	"linus/internal/lab"
 	"linus/internal/proxmox"
+	"linus/internal/vm"
 )
 
 // revert shows that what a snapshot holds is back, and nothing else is.
-func revert(t *testing.T, h *labHost, vm job.VM) job.VM {
+func revert(t *testing.T, h *labHost, v vm.VM) vm.VM {
 	p := h.provider(t, nil)
-	newMachine(t, h, vm).run(`echo kept >~/kept; echo old >~/changed; sync`)
-	if err := p.SnapshotVM(t.Context(), vm, "clean", false); err != nil {
+	newMachine(t, h, v).run(`echo kept >~/kept; echo old >~/changed; sync`)
+	if err := p.SnapshotVM(t.Context(), v, "clean", false); err != nil {
 		t.Fatal(err)
 	}
-	newMachine(t, h, vm).run(`echo new >~/changed; echo more >~/added; sync`)
-	if err := p.StopVM(t.Context(), vm); err != nil {
+	newMachine(t, h, v).run(`echo new >~/changed; echo more >~/added; sync`)
+	if err := p.StopVM(t.Context(), v); err != nil {
 		t.Error(err)
 	}
-	if status, err := p.Status(t.Context(), vm); err != nil || status != job.VMStopped {
+	if status, err := p.Status(t.Context(), v); err != nil || status != vm.Stopped {
 		t.Errorf("status = %q, %v", status, err)
 	}
-	vm, err := p.RevertVM(t.Context(), vm, "clean", func(job.Progress) {})
+	v, err := p.RevertVM(t.Context(), v, "clean", func(job.Progress) {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	newMachine(t, h, vm).want("what is there", `cd; cat kept changed; ! [ -e added ] || echo added`, "kept\nold")
+	newMachine(t, h, v).want("what is there", `cd; cat kept changed; ! [ -e added ] || echo added`, "kept\nold")
 	if operations := h.operationsLeft(t); len(operations) != 0 {
 		t.Errorf("operations left on the host: %v", operations)
 	}
-	return vm
+	return v
 }
 
 // What a VM is to be arrives in the commands that make it; what is not said is

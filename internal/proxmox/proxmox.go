@@ -15,6 +15,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/remote"
 	"linus/internal/result"
+	"linus/internal/vm"
 )
 
 // Options say where and how VMs are created. For empty values the scripts' own defaults
@@ -175,13 +176,13 @@ func readChecks(res result.Result) []job.Check {
 // the same job, by this process or another, joins the first and returns its result. If
 // ctx ends, the script is stopped, and has undone its work when Create returns, unless
 // RollbackWait has passed. If the cause is job.ErrDetach the script continues.
-func (p *Provider) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (job.VM, error) {
-	vm := job.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}
+func (p *Provider) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (vm.VM, error) {
+	v := vm.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}
 	op := "create VM " + spec.Name
 	select {
 	case p.cloning <- struct{}{}:
 	case <-ctx.Done():
-		return vm, p.hostError(ctx, op, context.Cause(ctx))
+		return v, p.hostError(ctx, op, context.Cause(ctx))
 	}
 	cloning := true
 	cloned := func() {
@@ -194,8 +195,8 @@ func (p *Provider) Create(ctx context.Context, spec job.VMSpec, progress func(jo
 	onLine := func(key, value string) {
 		switch key {
 		case "LINUS_VM_ID":
-			if id, err := readID(value); err == nil && id != vm.ID {
-				vm.ID = id
+			if id, err := readID(value); err == nil && id != v.ID {
+				v.ID = id
 				progress(job.Progress{VMID: id})
 			}
 		case result.KeyStep:
@@ -210,10 +211,10 @@ func (p *Provider) Create(ctx context.Context, spec job.VMSpec, progress func(jo
 	}
 	res, err := p.operate(ctx, p.createOperation(spec.Job), call{op: op, script: "create-vm", env: p.createEnvironment(spec), onLine: onLine})
 	if err != nil {
-		return vm, err
+		return v, err
 	}
-	vm.State = job.VMCreated
-	return p.booted(op, vm, res)
+	v.State = vm.Created
+	return p.booted(op, v, res)
 }
 
 // Plan returns the commands that Create would run on the host.

@@ -11,6 +11,7 @@ import (
 	"linus/internal/lazyregexp"
 	"linus/internal/remote"
 	"linus/internal/result"
+	"linus/internal/vm"
 )
 
 // Valid forms of what scripts report about a VM. Addresses and keys come from inside
@@ -31,46 +32,46 @@ func readID(text string) (int, error) {
 }
 
 // booted parses the address and host key of a VM that a script has booted.
-func (p *Provider) booted(op string, vm job.VM, res result.Result) (job.VM, error) {
-	vm.IP, vm.User, vm.HostKey = res.Get("LINUS_VM_IP"), res.Get("LINUS_VM_USER"), res.Get("LINUS_VM_HOST_KEY")
-	vm.Node = cmp.Or(res.Get("LINUS_VM_NODE"), vm.Node)
-	vm, err := p.checkReach(vm)
-	if id := res.Get("LINUS_VM_ID"); err == nil && id != strconv.Itoa(vm.ID) {
+func (p *Provider) booted(op string, v vm.VM, res result.Result) (vm.VM, error) {
+	v.IP, v.User, v.HostKey = res.Get("LINUS_VM_IP"), res.Get("LINUS_VM_USER"), res.Get("LINUS_VM_HOST_KEY")
+	v.Node = cmp.Or(res.Get("LINUS_VM_NODE"), v.Node)
+	v, err := p.checkReach(v)
+	if id := res.Get("LINUS_VM_ID"); err == nil && id != strconv.Itoa(v.ID) {
 		err = fmt.Errorf("the result is about VM %q", id)
 	}
 	if err != nil {
-		return vm, &job.HostError{
+		return v, &job.HostError{
 			Op: op, Host: p.o.Host.Login(), Class: job.HostVM,
-			Text:   "VM " + strconv.Itoa(vm.ID) + " is reported at an address, or with a host key, that is not valid: " + err.Error(),
+			Text:   "VM " + strconv.Itoa(v.ID) + " is reported at an address, or with a host key, that is not valid: " + err.Error(),
 			Remedy: "nothing was sent there; check the VM's console: a guest reports its address and host key itself, and may lie",
 		}
 	}
-	return vm, nil
+	return v, nil
 }
 
 // checkReach checks the reported address and host key of a VM, and returns the VM with
 // both in canonical form. Every reported address and key is checked here. The executor
 // checks that no other VM uses them, and the host script which card has the address.
-func (p *Provider) checkReach(vm job.VM) (job.VM, error) {
-	ip, err := p.checkAddress(vm.IP)
+func (p *Provider) checkReach(v vm.VM) (vm.VM, error) {
+	ip, err := p.checkAddress(v.IP)
 	switch {
-	case !idForm.MatchString(strconv.Itoa(vm.ID)):
-		return vm, fmt.Errorf("VM %d does not have an ID that Proxmox assigns", vm.ID)
-	case !nodeForm.MatchString(vm.Node):
-		return vm, fmt.Errorf("%q is not a node's name", vm.Node)
+	case !idForm.MatchString(strconv.Itoa(v.ID)):
+		return v, fmt.Errorf("VM %d does not have an ID that Proxmox assigns", v.ID)
+	case !nodeForm.MatchString(v.Node):
+		return v, fmt.Errorf("%q is not a node's name", v.Node)
 	case err != nil:
-		return vm, err
-	case !userForm.MatchString(vm.User):
-		return vm, fmt.Errorf("%q is not a user's name", vm.User)
+		return v, err
+	case !userForm.MatchString(v.User):
+		return v, fmt.Errorf("%q is not a user's name", v.User)
 	}
-	vm.IP = ip.String()
-	if vm.HostKey == "" && p.o.TrustFirstUse {
-		return vm, nil
+	v.IP = ip.String()
+	if v.HostKey == "" && p.o.TrustFirstUse {
+		return v, nil
 	}
-	if vm.HostKey, err = remote.HostKeyLine(vm.HostKey); err != nil {
-		return vm, fmt.Errorf("its SSH host key is invalid: %w", err)
+	if v.HostKey, err = remote.HostKeyLine(v.HostKey); err != nil {
+		return v, fmt.Errorf("its SSH host key is invalid: %w", err)
 	}
-	return vm, nil
+	return v, nil
 }
 
 // Ranges that netip considers global unicast but no VM has an address in: "this

@@ -4,9 +4,9 @@ import (
 	"strings"
 	"testing"
 
-	"linus/internal/job"
 	"linus/internal/remote"
 	"linus/internal/result"
+	"linus/internal/vm"
 )
 
 const keyLine = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMyIQX+MISFUQ0Zv1KGaPMrSnDE5qnXOiBl6AKSLpwHa"
@@ -20,13 +20,13 @@ func TestBooted_TakesOnlyWhatCanBeAVMs(t *testing.T) {
 		value    string
 		loopback bool
 		trust    bool   // first use
-		want     job.VM // as far as it differs from the usual answer's
+		want     vm.VM  // as far as it differs from the usual answer's
 		wrong    string // part of the error; empty: it is taken
 	}{
 		{name: "all as it should be"},
-		{name: "private", key: "IP", value: "192.168.1.20", want: job.VM{IP: "192.168.1.20"}},
-		{name: "IPv6", key: "IP", value: "2001:DB8:0::5", want: job.VM{IP: "2001:db8::5"}},
-		{name: "IPv6 of one site", key: "IP", value: "fd00::5", want: job.VM{IP: "fd00::5"}},
+		{name: "private", key: "IP", value: "192.168.1.20", want: vm.VM{IP: "192.168.1.20"}},
+		{name: "IPv6", key: "IP", value: "2001:DB8:0::5", want: vm.VM{IP: "2001:db8::5"}},
+		{name: "IPv6 of one site", key: "IP", value: "fd00::5", want: vm.VM{IP: "fd00::5"}},
 		{name: "no address", key: "IP", wrong: "is not an IP address"},
 		{name: "a name", key: "IP", value: "vm.example", wrong: "is not an IP address"},
 		{name: "an address and a port", key: "IP", value: "10.0.0.5:22", wrong: "is not an IP address"},
@@ -34,7 +34,7 @@ func TestBooted_TakesOnlyWhatCanBeAVMs(t *testing.T) {
 		{name: "numbers that C reads as an address", key: "IP", value: "0x7f.1", wrong: "is not an IP address"},
 		{name: "loopback", key: "IP", value: "127.0.0.1", wrong: "it is the host's own"},
 		{name: "loopback elsewhere", key: "IP", value: "127.77.1.2", wrong: "it is the host's own"},
-		{name: "loopback in a lab", key: "IP", value: "127.77.1.2", loopback: true, want: job.VM{IP: "127.77.1.2"}},
+		{name: "loopback in a lab", key: "IP", value: "127.77.1.2", loopback: true, want: vm.VM{IP: "127.77.1.2"}},
 		{name: "the lab's host", key: "IP", value: "127.0.0.1", loopback: true, wrong: "it is the host's own"},
 		{name: "the lab's host in IPv6's clothes", key: "IP", value: "::ffff:127.0.0.1", loopback: true, wrong: "it is the host's own"},
 		{name: "IPv6 loopback", key: "IP", value: "::1", wrong: "it is the host's own"},
@@ -58,9 +58,9 @@ func TestBooted_TakesOnlyWhatCanBeAVMs(t *testing.T) {
 		{name: "node that climbs", key: "NODE", value: "../pve", wrong: "is not a node's name"},
 		{name: "no user", key: "USER", wrong: "is not a user's name"},
 		{name: "user that is an option", key: "USER", value: "-l", wrong: "is not a user's name"},
-		{name: "key with a comment", key: "HOST_KEY", value: keyLine + " root@guest", want: job.VM{HostKey: keyLine}},
+		{name: "key with a comment", key: "HOST_KEY", value: keyLine + " root@guest", want: vm.VM{HostKey: keyLine}},
 		{name: "no key", key: "HOST_KEY", wrong: "its SSH host key is invalid"},
-		{name: "no key, and first use is trusted", key: "HOST_KEY", trust: true, want: job.VM{HostKey: "none"}},
+		{name: "no key, and first use is trusted", key: "HOST_KEY", trust: true, want: vm.VM{HostKey: "none"}},
 		{name: "text for a key, and first use is trusted", key: "HOST_KEY", value: "ssh-ed25519 AAAA", trust: true, wrong: "its SSH host key is invalid"},
 		{name: "text for a key", key: "HOST_KEY", value: "ssh-ed25519 AAAA", wrong: "its SSH host key is invalid"},
 		{name: "key with options", key: "HOST_KEY", value: `command="id" ` + keyLine, wrong: "not a single key"},
@@ -78,22 +78,22 @@ func TestBooted_TakesOnlyWhatCanBeAVMs(t *testing.T) {
 			if err != nil && tt.wrong == "" {
 				t.Fatal(err)
 			}
-			vm, err := p.booted("start VM 105", job.VM{ID: 105}, res)
+			v, err := p.booted("start VM 105", vm.VM{ID: 105}, res)
 			if tt.wrong != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.wrong) || len(err.Error()) > 1000 {
-					t.Fatalf("taken: %+v, %.2000v; want an error that says %q", vm, err, tt.wrong)
+					t.Fatalf("taken: %+v, %.2000v; want an error that says %q", v, err, tt.wrong)
 				}
 				return
 			}
-			want := job.VM{ID: 105, Node: "pve", User: "debian", IP: "10.0.0.5", HostKey: keyLine}
+			want := vm.VM{ID: 105, Node: "pve", User: "debian", IP: "10.0.0.5", HostKey: keyLine}
 			if tt.want.IP != "" {
 				want.IP = tt.want.IP
 			}
 			if tt.want.HostKey != "" {
 				want.HostKey = strings.TrimPrefix(tt.want.HostKey, "none")
 			}
-			if err != nil || vm != want {
-				t.Errorf("%+v, %v; want %+v", vm, err, want)
+			if err != nil || v != want {
+				t.Errorf("%+v, %v; want %+v", v, err, want)
 			}
 		})
 	}
@@ -102,9 +102,9 @@ func TestBooted_TakesOnlyWhatCanBeAVMs(t *testing.T) {
 func TestReadVM_TakesOnlyWhatCanBeAVM(t *testing.T) {
 	const uuid = "11111111-2222-4333-8444-555555555555"
 	const line = "id=105 node=pve name=dev status=running job=" + uuid + " owner=" + uuid
-	want := job.VM{ID: 105, Node: "pve", Name: "dev", Status: job.VMRunning, State: job.VMCreated, Job: uuid, Owner: uuid}
-	if vm, err := readVM(line); err != nil || vm != want {
-		t.Errorf("readVM = %+v, %v", vm, err)
+	want := vm.VM{ID: 105, Node: "pve", Name: "dev", Status: vm.Running, State: vm.Created, Job: uuid, Owner: uuid}
+	if v, err := readVM(line); err != nil || v != want {
+		t.Errorf("readVM = %+v, %v", v, err)
 	}
 	for _, renamed := range []string{"name=", "name=dev.example.com"} {
 		if _, err := readVM(strings.Replace(line, "name=dev", renamed, 1)); err != nil {
@@ -115,8 +115,8 @@ func TestReadVM_TakesOnlyWhatCanBeAVM(t *testing.T) {
 		{"id=105", "id=5"}, {"id=105", "id=+105"}, {"id=105", "id=0105"}, {"id=105 ", ""}, {"id=105", "id=105 id=106"},
 		{"node=pve", "node=../pve"}, {"node=pve", "node="}, {"name=dev", "name=\x1b[2J"}, {"name=dev", "name=" + strings.Repeat("a", 254)}, {"job=1", "job=x"}, {"owner=1", "owner="},
 	} {
-		if vm, err := readVM(strings.Replace(line, change[0], change[1], 1)); err == nil {
-			t.Errorf("with %q: %+v", change[1], vm)
+		if v, err := readVM(strings.Replace(line, change[0], change[1], 1)); err == nil {
+			t.Errorf("with %q: %+v", change[1], v)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/proxmox"
+	"linus/internal/vm"
 )
 
 func vmLine(id int, name string) string {
@@ -20,17 +21,17 @@ func vmLine(id int, name string) string {
 
 func TestList_IsWhatTheHostHasOfThisInstallation(t *testing.T) {
 	t.Parallel()
-	listed := job.VM{ID: 105, Name: "dev", Node: "pve", Job: jobID, Owner: owner, State: job.VMCreated, Status: job.VMStopped}
+	listed := vm.VM{ID: 105, Name: "dev", Node: "pve", Job: jobID, Owner: owner, State: vm.Created, Status: vm.Stopped}
 	tests := []struct {
 		name  string
 		lines []string
-		want  []job.VM
+		want  []vm.VM
 		class job.HostClass // of the error; "": none
 		text  string        // in it
 	}{
 		{"none", nil, nil, "", ""},
-		{"one", []string{vmLine(105, "dev")}, []job.VM{listed}, "", ""},
-		{"a node does not answer", []string{vmLine(105, "dev"), "LINUS_WARNING:node pve2 is offline"}, []job.VM{listed}, job.HostOffline, "pve2 is offline"},
+		{"one", []string{vmLine(105, "dev")}, []vm.VM{listed}, "", ""},
+		{"a node does not answer", []string{vmLine(105, "dev"), "LINUS_WARNING:node pve2 is offline"}, []vm.VM{listed}, job.HostOffline, "pve2 is offline"},
 		{"one that cannot be", []string{vmLine(105, "dev"), vmLine(5, "odd")}, nil, job.HostVM, "without ID"},
 	}
 	for _, tt := range tests {
@@ -192,17 +193,17 @@ func TestBuildTemplate_IsAnOperationThatIsSettled(t *testing.T) {
 	tests := []struct {
 		name   string
 		script func(*run) int
-		want   job.VM // but its build's id
+		want   vm.VM // but its build's id
 		class  job.HostClass
 		text   string
 	}{
 		{"built", succeeds("LINUS_STEP:1/2:create_vm:making it", "LINUS_WARNING:slow", "LINUS_TEMPLATE_NAME:built", "LINUS_VM_ID:9001", "LINUS_VM_NODE:pve"),
-			job.VM{ID: 9001, Name: "built", Node: "pve", Owner: owner}, "", ""},
+			vm.VM{ID: 9001, Name: "built", Node: "pve", Owner: owner}, "", ""},
 		{"a name that is taken", func(r *run) int {
 			r.say("LINUS_VM_OUTCOME:exists")
 			return r.fails(5, "VM already exists: 'built'", "another TEMPLATE_NAME")
-		}, job.VM{}, job.HostExists, "VM already exists"},
-		{"success without an ID", succeeds("LINUS_TEMPLATE_NAME:built"), job.VM{}, job.HostVM, "without an ID"},
+		}, vm.VM{}, job.HostExists, "VM already exists"},
+		{"success without an ID", succeeds("LINUS_TEMPLATE_NAME:built"), vm.VM{}, job.HostVM, "without an ID"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -214,7 +215,7 @@ func TestBuildTemplate_IsAnOperationThatIsSettled(t *testing.T) {
 			}})
 			var told []job.Progress
 			spec := job.TemplateSpec{Name: "built", OS: "debian-12", Bootstrap: "base"}
-			vm, err := h.provider(nil).BuildTemplate(t.Context(), spec, func(p job.Progress) { told = append(told, p) })
+			v, err := h.provider(nil).BuildTemplate(t.Context(), spec, func(p job.Progress) { told = append(told, p) })
 			if env["TEMPLATE_NAME"] != "built" || env["VM_OS"] != "debian-12" || env["VM_BOOTSTRAP"] != "base" || env["LINUS_OWNER"] != owner {
 				t.Errorf("asked with %v", env)
 			}
@@ -228,8 +229,8 @@ func TestBuildTemplate_IsAnOperationThatIsSettled(t *testing.T) {
 				return
 			}
 			tt.want.Job = env["LINUS_JOB"]
-			if err != nil || vm != tt.want {
-				t.Errorf("%+v, %v; want %+v", vm, err, tt.want)
+			if err != nil || v != tt.want {
+				t.Errorf("%+v, %v; want %+v", v, err, tt.want)
 			}
 			if diff := cmp.Diff([]job.Progress{{Step: "create_vm", N: 1, Of: 2, Text: "making it"}, {Warning: "slow"}}, told); diff != "" {
 				t.Errorf("progress (-want +got):\n%s", diff)

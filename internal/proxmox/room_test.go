@@ -8,12 +8,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // The host is told by what each VM is proven, and which leases to renew.
 func TestRoom_TellsOfVMsThatAreNotProven(t *testing.T) {
 	t.Parallel()
-	other := job.VM{ID: 106, Name: "linus-job-2", Job: "22222222-2222-4333-8444-555555555555"}
+	other := vm.VM{ID: 106, Name: "linus-job-2", Job: "22222222-2222-4333-8444-555555555555"}
 	var told map[string]string
 	h := newScripted(t, map[string]func(*run) int{"host-room": func(r *run) int {
 		told = maps.Clone(r.env)

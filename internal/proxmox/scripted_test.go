@@ -21,6 +21,7 @@ import (
 	"linus/internal/proxmox"
 	"linus/internal/remote"
 	"linus/internal/sshtest"
+	"linus/internal/vm"
 )
 
 // A scripted is a Proxmox host on which our scripts are functions of the test,
@@ -278,7 +279,7 @@ func succeeds(lines ...string) func(*run) int {
 // reached is what a script answers that has brought VM 105 up.
 var reached = []string{"LINUS_VM_ID:105", "LINUS_VM_NODE:pve", "LINUS_VM_USER:debian", "LINUS_VM_IP:10.0.0.5", "LINUS_VM_HOST_KEY:" + hostKey}
 
-var theVM = job.VM{ID: 105, Name: "linus-job-1", Job: jobID, Owner: owner, Node: "pve", User: "debian"}
+var theVM = vm.VM{ID: 105, Name: "linus-job-1", Job: jobID, Owner: owner, Node: "pve", User: "debian"}
 
 func hostError(t *testing.T, err error, class job.HostClass) *job.HostError {
 	t.Helper()

@@ -8,24 +8,25 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/lab"
+	"linus/internal/vm"
 )
 
 // suspend shows that what ran in a VM runs on after a resume, with the clock right, and
 // where the driver can copy a machine's memory, after a revert to a snapshot with it.
-func suspend(t *testing.T, h *labHost, vm job.VM) job.VM {
+func suspend(t *testing.T, h *labHost, v vm.VM) vm.VM {
 	p, ctx := h.provider(t, nil), t.Context()
-	before, err := p.Look(ctx, vm)
+	before, err := p.Look(ctx, v)
 	if err != nil || before.BootID == "" {
 		t.Fatalf("looked into the VM: %+v, %v", before, err)
 	}
-	newMachine(t, h, vm).run(`setsid sleep 54321 >/dev/null 2>&1 </dev/null & echo first | sudo tee /run/note; sync`)
-	if err := p.SnapshotVM(ctx, vm, "live", true); err != nil {
+	newMachine(t, h, v).run(`setsid sleep 54321 >/dev/null 2>&1 </dev/null & echo first | sudo tee /run/note; sync`)
+	if err := p.SnapshotVM(ctx, v, "live", true); err != nil {
 		t.Fatal(err)
 	}
-	newMachine(t, h, vm).run(`echo second | sudo tee /run/note`)
+	newMachine(t, h, v).run(`echo second | sudo tee /run/note`)
 
 	began := time.Now()
-	if err := p.SuspendVM(ctx, vm); err != nil {
+	if err := p.SuspendVM(ctx, v); err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("suspended in %.1f s", time.Since(began).Seconds())
@@ -37,14 +38,14 @@ func suspend(t *testing.T, h *labHost, vm job.VM) job.VM {
 		time.Sleep(100 * time.Millisecond)
 	}
 	began = time.Now()
-	vm, err = p.ResumeVM(ctx, vm, func(s job.Progress) { t.Logf("%.1f s: %s", time.Since(began).Seconds(), s.Step) })
+	v, err = p.ResumeVM(ctx, v, func(s job.Progress) { t.Logf("%.1f s: %s", time.Since(began).Seconds(), s.Step) })
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("resumed in %.1f s", time.Since(began).Seconds())
 	clock := func() {
 		t.Helper()
-		said := newMachine(t, h, vm).run(`date +%s`)
+		said := newMachine(t, h, v).run(`date +%s`)
 		seconds, err := strconv.ParseInt(strings.TrimSpace(said), 10, 64)
 		if err != nil {
 			t.Fatal(err)
@@ -54,23 +55,23 @@ func suspend(t *testing.T, h *labHost, vm job.VM) job.VM {
 		}
 	}
 	clock()
-	newMachine(t, h, vm).want("what ran goes on", `cat /run/note; pgrep -fc '^sleep 54321'`, "second\n1")
-	if after, err := p.Look(ctx, vm); err != nil || after.BootID != before.BootID {
+	newMachine(t, h, v).want("what ran goes on", `cat /run/note; pgrep -fc '^sleep 54321'`, "second\n1")
+	if after, err := p.Look(ctx, v); err != nil || after.BootID != before.BootID {
 		t.Errorf("after the resume: %+v, %v; before: %+v", after, err, before)
 	}
 
 	began = time.Now()
-	vm, err = p.RevertVM(ctx, vm, "live", func(job.Progress) {})
+	v, err = p.RevertVM(ctx, v, "live", func(job.Progress) {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Logf("reverted to a snapshot with memory in %.1f s", time.Since(began).Seconds())
 	clock()
 	if h.Config.Driver == lab.DriverQemu {
-		newMachine(t, h, vm).want("what ran goes on", `cat /run/note; pgrep -fc '^sleep 54321'`, "first\n1")
-		if after, err := p.Look(ctx, vm); err != nil || after.BootID != before.BootID {
+		newMachine(t, h, v).want("what ran goes on", `cat /run/note; pgrep -fc '^sleep 54321'`, "first\n1")
+		if after, err := p.Look(ctx, v); err != nil || after.BootID != before.BootID {
 			t.Errorf("after the revert: %+v, %v; before: %+v", after, err, before)
 		}
 	}
-	return vm
+	return v
 }

@@ -9,6 +9,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/proxmox"
 	"linus/internal/remote"
+	"linus/internal/vm"
 )
 
 // A machine is a VM used as such: it has systemd, and a clock that a test may
@@ -19,26 +20,26 @@ type machine struct {
 }
 
 // newVM makes a VM that goes with the test.
-func newVM(t *testing.T, h *labHost, change func(*proxmox.Options)) job.VM {
+func newVM(t *testing.T, h *labHost, change func(*proxmox.Options)) vm.VM {
 	t.Helper()
 	p := h.provider(t, change)
-	vm, err := p.Create(t.Context(), h.spec(), func(job.Progress) {})
+	v, err := p.Create(t.Context(), h.spec(), func(job.Progress) {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := p.Destroy(context.Background(), vm); err != nil {
+		if err := p.Destroy(context.Background(), v); err != nil {
 			t.Error(err)
 		}
 	})
-	return vm
+	return v
 }
 
 // newMachine reaches into a VM, and puts the named scripts of ours into its /tmp.
-func newMachine(t *testing.T, h *labHost, vm job.VM, scripts ...string) machine {
+func newMachine(t *testing.T, h *labHost, v vm.VM, scripts ...string) machine {
 	t.Helper()
 	pool, err := h.pool.Guest(remote.GuestOptions{
-		Options: remote.Options{Host: vm.IP, Port: h.Config.GuestPort, User: vm.User, KeyPath: h.key}, HostKey: vm.HostKey,
+		Options: remote.Options{Host: v.IP, Port: h.Config.GuestPort, User: v.User, KeyPath: h.key}, HostKey: v.HostKey,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/result"
+	"linus/internal/vm"
 )
 
 // NewBuild returns the ID of a new build of a template: a UUID that sorts by time.
@@ -18,7 +19,7 @@ func NewBuild() string { return uuid.Must(uuid.NewV7()).String() }
 
 // BuildTemplate builds a template from a cloud image, which takes minutes. If ctx ends,
 // the script is stopped, and has undone its work when BuildTemplate returns.
-func (p *Provider) BuildTemplate(ctx context.Context, spec job.TemplateSpec, progress func(job.Progress)) (job.VM, error) {
+func (p *Provider) BuildTemplate(ctx context.Context, spec job.TemplateSpec, progress func(job.Progress)) (vm.VM, error) {
 	run := NewBuild() // a build may run again on a node that has lost its template, where systemd may know the first one
 	build := cmp.Or(spec.Build, run)
 	env := p.machineEnvironment()
@@ -46,29 +47,29 @@ func (p *Provider) BuildTemplate(ctx context.Context, spec job.TemplateSpec, pro
 	if settled := p.settle(context.WithoutCancel(ctx), op, id); settled != nil {
 		p.o.Log.WarnContext(ctx, "operation left on the host", "err", settled)
 	}
-	vm := job.VM{Job: build, Owner: p.o.Owner, Name: res.Get("LINUS_TEMPLATE_NAME"), Node: res.Get("LINUS_VM_NODE")}
+	v := vm.VM{Job: build, Owner: p.o.Owner, Name: res.Get("LINUS_TEMPLATE_NAME"), Node: res.Get("LINUS_VM_NODE")}
 	if err != nil {
-		return vm, err
+		return v, err
 	}
-	vm.ID, err = strconv.Atoi(res.Get("LINUS_VM_ID"))
+	v.ID, err = strconv.Atoi(res.Get("LINUS_VM_ID"))
 	if err != nil {
-		return vm, &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostVM, Text: "build-template reported success without an ID"}
+		return v, &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostVM, Text: "build-template reported success without an ID"}
 	}
-	return vm, nil
+	return v, nil
 }
 
 // Templates returns the templates that this installation built. Like List, it returns
 // what it found, and an error, if a node could not be asked.
-func (p *Provider) Templates(ctx context.Context) ([]job.VM, error) {
+func (p *Provider) Templates(ctx context.Context) ([]vm.VM, error) {
 	return p.list(ctx, "list templates", "template")
 }
 
 // RemoveTemplate removes a template that this installation built, by its name or ID,
 // once the host has proven that it is one. Proxmox refuses while clones use its disk.
-func (p *Provider) RemoveTemplate(ctx context.Context, nameOrID string) (job.VM, error) {
+func (p *Provider) RemoveTemplate(ctx context.Context, nameOrID string) (vm.VM, error) {
 	op := "remove template " + nameOrID
 	templates, err := p.Templates(ctx)
-	var found []job.VM
+	var found []vm.VM
 	for _, t := range templates {
 		if t.Name == nameOrID || strconv.Itoa(t.ID) == nameOrID {
 			found = append(found, t)
@@ -76,7 +77,7 @@ func (p *Provider) RemoveTemplate(ctx context.Context, nameOrID string) (job.VM,
 	}
 	if len(found) != 1 {
 		if err != nil {
-			return job.VM{}, err
+			return vm.VM{}, err
 		}
 		ids := make([]string, len(found))
 		for i, t := range found {
@@ -86,7 +87,7 @@ func (p *Provider) RemoveTemplate(ctx context.Context, nameOrID string) (job.VM,
 		if len(found) > 1 {
 			text = fmt.Sprintf("%q is the name of several templates: %s", nameOrID, strings.Join(ids, ", "))
 		}
-		return job.VM{}, &job.HostError{
+		return vm.VM{}, &job.HostError{
 			Op: op, Host: p.o.Host.Login(), Class: job.HostInvalid, Text: text,
 			Remedy: string(job.ListTemplates) + " shows them; give an ID",
 		}

@@ -17,6 +17,7 @@ import (
 	"linus/internal/providertest"
 	"linus/internal/proxmox"
 	"linus/internal/remote"
+	"linus/internal/vm"
 )
 
 func TestTemplate_IsBuiltClonedListedAndRemoved(t *testing.T) {
@@ -60,8 +61,8 @@ func TestTemplate_IsBuiltClonedListedAndRemoved(t *testing.T) {
 	if first.HostKey == "" || first.HostKey == second.HostKey {
 		t.Errorf("host keys of two clones: %q, %q", first.HostKey, second.HostKey)
 	}
-	for _, vm := range []job.VM{first, second} {
-		hasRunner(t, h, vm)
+	for _, v := range []vm.VM{first, second} {
+		hasRunner(t, h, v)
 	}
 	if vms, err := p.List(t.Context()); err != nil || len(vms) != 2 {
 		t.Errorf("the list of VMs has the template, or lacks a clone: %v, %v", vms, err)
@@ -101,20 +102,20 @@ func TestTemplate_IsBuiltClonedListedAndRemoved(t *testing.T) {
 }
 
 // hasRunner checks that a clone has the job runner from its template.
-func hasRunner(t *testing.T, h *labHost, vm job.VM) {
+func hasRunner(t *testing.T, h *labHost, v vm.VM) {
 	t.Helper()
 	runner, err := embed.Script("job-runner")
 	if err != nil {
 		t.Fatal(err)
 	}
-	inside, err := h.pool.Guest(remote.GuestOptions{Options: remote.Options{Host: vm.IP, Port: h.Config.GuestPort, User: vm.User, KeyPath: h.key}, HostKey: vm.HostKey})
+	inside, err := h.pool.Guest(remote.GuestOptions{Options: remote.Options{Host: v.IP, Port: h.Config.GuestPort, User: v.User, KeyPath: h.key}, HostKey: v.HostKey})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer inside.Close()
 	out, err := inside.Output(t.Context(), remote.Command{Name: "look", Line: "sha256sum </opt/linus/job-runner.sh"}, 1000)
 	if err != nil || string(out) != runner.SHA256+"  -\n" {
-		t.Errorf("the runner in VM %d is %q, %v", vm.ID, out, err)
+		t.Errorf("the runner in VM %d is %q, %v", v.ID, out, err)
 	}
 }
 

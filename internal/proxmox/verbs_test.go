@@ -14,6 +14,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/proxmox"
 	"linus/internal/sshtest"
+	"linus/internal/vm"
 )
 
 // proves is what every script is told that does something to theVM.
@@ -70,10 +71,10 @@ func TestVerbs_TellTheirScriptWhichVM(t *testing.T) {
 		}, nil, proves(map[string]string{"ACTION": "forget", "PROXMOX_NODE": "pve"})},
 		{"status", "show-vm", func(ctx context.Context, p *proxmox.Provider) (any, error) {
 			return p.Status(ctx, theVM)
-		}, job.VMRunning, proves(nil)},
+		}, vm.Running, proves(nil)},
 		{"look", "show-vm", func(ctx context.Context, p *proxmox.Provider) (any, error) {
 			return p.Look(ctx, theVM)
-		}, job.Seen{Status: job.VMRunning, IP: "10.0.0.5", BootID: other}, proves(map[string]string{"LOOK_INSIDE": "true", "VM_ROUTED": "false"})},
+		}, job.Seen{Status: vm.Running, IP: "10.0.0.5", BootID: other}, proves(map[string]string{"LOOK_INSIDE": "true", "VM_ROUTED": "false"})},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -203,9 +204,9 @@ func TestPower_EachActionIsItsOwn(t *testing.T) {
 
 func TestStatus_IsReadFromTheHostsWord(t *testing.T) {
 	t.Parallel()
-	for word, want := range map[string]job.VMStatus{
-		"running": job.VMRunning, "stopped": job.VMStopped, "suspended": job.VMSuspended, "gone": job.VMGone, "foreign": job.VMGone,
-		"left_alone": job.VMUnproven, "moved": job.VMUnproven, "paused": job.VMUnknown, "": job.VMUnknown,
+	for word, want := range map[string]vm.Status{
+		"running": vm.Running, "stopped": vm.Stopped, "suspended": vm.Suspended, "gone": vm.Gone, "foreign": vm.Gone,
+		"left_alone": vm.Unproven, "moved": vm.Unproven, "paused": vm.Unknown, "": vm.Unknown,
 	} {
 		h := newScripted(t, map[string]func(*run) int{"show-vm": succeeds("LINUS_VM_STATUS:" + word)})
 		if got, err := h.provider(nil).Status(t.Context(), theVM); err != nil || got != want {
@@ -220,7 +221,7 @@ func TestLook_TakesNothingThatCannotBe(t *testing.T) {
 	log := &logBook{}
 	h := newScripted(t, map[string]func(*run) int{"show-vm": succeeds("LINUS_VM_STATUS:running", "LINUS_VM_BOOT_ID:'; reboot", "LINUS_VM_IP:127.0.0.1")})
 	seen, err := h.provider(logged(log)).Look(t.Context(), theVM)
-	if err != nil || seen != (job.Seen{Status: job.VMRunning}) {
+	if err != nil || seen != (job.Seen{Status: vm.Running}) {
 		t.Errorf("seen %+v, %v", seen, err)
 	}
 	if n := len(log.lines("address reported by the guest refused")); n != 1 {
@@ -234,13 +235,13 @@ func TestDestroy_SettlesTheCreateFirst(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name    string
-		vm      job.VM
+		vm      vm.VM
 		settled int
 		want    []string
 		class   job.HostClass
 	}{
 		{"a VM", theVM, 0, []string{"settle create-" + jobID, "destroy-vm"}, ""},
-		{"no VM is known", job.VM{Job: jobID}, 0, []string{"settle create-" + jobID}, ""},
+		{"no VM is known", vm.VM{Job: jobID}, 0, []string{"settle create-" + jobID}, ""},
 		{"a create that does not end", theVM, 75, []string{"settle create-" + jobID}, job.HostTimeout},
 	}
 	for _, tt := range tests {

@@ -10,23 +10,24 @@ import (
 	"linus/internal/job"
 	"linus/internal/lazyregexp"
 	"linus/internal/result"
+	"linus/internal/vm"
 )
 
 // Destroy stops an unfinished create of the VM's job, and destroys the VM once the host
 // has proven that it is vm. Without an ID it only does the former.
-func (p *Provider) Destroy(ctx context.Context, vm job.VM) error {
-	op := fmt.Sprintf("destroy VM %d (%s)", vm.ID, vm.Name)
-	if err := p.settle(ctx, op, p.createOperation(vm.Job)); err != nil || vm.ID == 0 {
+func (p *Provider) Destroy(ctx context.Context, v vm.VM) error {
+	op := fmt.Sprintf("destroy VM %d (%s)", v.ID, v.Name)
+	if err := p.settle(ctx, op, p.createOperation(v.Job)); err != nil || v.ID == 0 {
 		return err
 	}
-	return p.destroy(ctx, op, vm, "vm")
+	return p.destroy(ctx, op, v, "vm")
 }
 
 // destroy runs destroy-vm for a vm or a template.
-func (p *Provider) destroy(ctx context.Context, op string, vm job.VM, kind string) error {
-	env := proof(vm)
+func (p *Provider) destroy(ctx context.Context, op string, v vm.VM, kind string) error {
+	env := proof(v)
 	env["VM_KIND"] = kind
-	setText(env, "PROXMOX_NODE", cmp.Or(vm.Node, p.o.Node))
+	setText(env, "PROXMOX_NODE", cmp.Or(v.Node, p.o.Node))
 	_, err := p.run(ctx, call{op: op, script: "destroy-vm", env: env, patience: p.o.Patience / 10})
 	return err
 }
@@ -34,11 +35,11 @@ func (p *Provider) destroy(ctx context.Context, op string, vm job.VM, kind strin
 // List returns every VM of this installation. If a node could not be asked, it returns
 // what it found and an error of class HostOffline: a VM that is not in the list may then
 // still exist.
-func (p *Provider) List(ctx context.Context) ([]job.VM, error) {
+func (p *Provider) List(ctx context.Context) ([]vm.VM, error) {
 	return p.list(ctx, "list VMs", "vm")
 }
 
-func (p *Provider) list(ctx context.Context, op, kind string) ([]job.VM, error) {
+func (p *Provider) list(ctx context.Context, op, kind string) ([]vm.VM, error) {
 	env := map[string]string{"VM_KIND": kind}
 	setText(env, "LINUS_OWNER", p.o.Owner)
 	patience := p.o.Patience / 10
@@ -52,13 +53,13 @@ func (p *Provider) list(ctx context.Context, op, kind string) ([]job.VM, error) 
 	}
 	p.noteQuarantine(ctx, res.All("LINUS_QUARANTINED"))
 	p.noteLeftAlone(ctx, res.All("LINUS_LEFT_ALONE"))
-	var vms []job.VM
+	var vms []vm.VM
 	for _, line := range res.All("LINUS_VM") {
-		vm, err := readVM(line)
+		v, err := readVM(line)
 		if err != nil {
 			return nil, &job.HostError{Op: op, Host: p.o.Host.Login(), Class: job.HostVM, Text: err.Error()}
 		}
-		vms = append(vms, vm)
+		vms = append(vms, v)
 	}
 	if warnings := res.All("LINUS_WARNING"); len(warnings) > 0 {
 		return vms, &job.HostError{
@@ -71,58 +72,58 @@ func (p *Provider) list(ctx context.Context, op, kind string) ([]job.VM, error) 
 
 // readVM parses `id=101 node=pve name=... status=... job=<uuid> owner=<uuid>`. An
 // operator may have changed or removed the VM's name.
-func readVM(line string) (job.VM, error) {
+func readVM(line string) (vm.VM, error) {
 	values := map[string]string{}
 	for word := range strings.FieldsSeq(line) {
 		key, value, _ := strings.Cut(word, "=")
 		if _, twice := values[key]; twice {
-			return job.VM{}, fmt.Errorf("list-vms returned a VM with two of %s: %q", key, line)
+			return vm.VM{}, fmt.Errorf("list-vms returned a VM with two of %s: %q", key, line)
 		}
 		values[key] = value
 	}
 	id, err := readID(values["id"])
 	if err != nil {
-		return job.VM{}, fmt.Errorf("list-vms returned a VM without ID: %q", line)
+		return vm.VM{}, fmt.Errorf("list-vms returned a VM without ID: %q", line)
 	}
 	for key, form := range map[string]*lazyregexp.Regexp{"node": nodeForm, "name": nameForm, "job": uuidForm, "owner": uuidForm} {
 		if len(values[key]) > 253 || !form.MatchString(values[key]) {
-			return job.VM{}, fmt.Errorf("list-vms returned VM %d with %s %q", id, key, values[key])
+			return vm.VM{}, fmt.Errorf("list-vms returned VM %d with %s %q", id, key, values[key])
 		}
 	}
-	return job.VM{
+	return vm.VM{
 		ID: id, Name: values["name"], Node: values["node"],
-		Job: values["job"], Owner: values["owner"], State: job.VMCreated, Status: readStatus(values["status"]),
+		Job: values["job"], Owner: values["owner"], State: vm.Created, Status: readStatus(values["status"]),
 	}, nil
 }
 
 // readStatus converts Proxmox's status of a VM, or show-vm's if there is no such VM.
-func readStatus(word string) job.VMStatus {
+func readStatus(word string) vm.Status {
 	switch word {
 	case "running":
-		return job.VMRunning
+		return vm.Running
 	case "stopped":
-		return job.VMStopped
+		return vm.Stopped
 	case "suspended":
-		return job.VMSuspended
+		return vm.Suspended
 	case "gone", "foreign": // foreign: the ID belongs to another VM by now
-		return job.VMGone
+		return vm.Gone
 	case "left_alone", "moved":
-		return job.VMUnproven
+		return vm.Unproven
 	}
-	return job.VMUnknown
+	return vm.Unknown
 }
 
 // Status asks the host for vm's status, and does not wait for a host that does not
 // respond. A VM on another node, as after a migration, is unproven (for a Member it is
 // *job.MovedError); one that is neither running, stopped nor suspended is unknown.
-func (p *Provider) Status(ctx context.Context, vm job.VM) (job.VMStatus, error) {
-	op := fmt.Sprintf("check VM %d (%s)", vm.ID, vm.Name)
-	res, err := p.run(ctx, call{op: op, script: "show-vm", env: proof(vm)})
+func (p *Provider) Status(ctx context.Context, v vm.VM) (vm.Status, error) {
+	op := fmt.Sprintf("check VM %d (%s)", v.ID, v.Name)
+	res, err := p.run(ctx, call{op: op, script: "show-vm", env: proof(v)})
 	if err == nil {
 		err = p.shown(op, res)
 	}
 	if err != nil {
-		return job.VMUnknown, err
+		return vm.Unknown, err
 	}
 	return readStatus(res.Get("LINUS_VM_STATUS")), nil
 }
@@ -140,9 +141,9 @@ func (p *Provider) shown(op string, res result.Result) error {
 }
 
 // Look is Status, and also asks the guest of a running VM.
-func (p *Provider) Look(ctx context.Context, vm job.VM) (job.Seen, error) {
-	op := fmt.Sprintf("check VM %d (%s) and its guest", vm.ID, vm.Name)
-	env := proof(vm)
+func (p *Provider) Look(ctx context.Context, v vm.VM) (job.Seen, error) {
+	op := fmt.Sprintf("check VM %d (%s) and its guest", v.ID, v.Name)
+	env := proof(v)
 	env["LOOK_INSIDE"], env["VM_ROUTED"] = "true", strconv.FormatBool(p.o.Routed)
 	setNumber(env, "VM_SSH_PORT", p.o.GuestPort)
 	res, err := p.run(ctx, call{op: op, script: "show-vm", env: env})
@@ -150,7 +151,7 @@ func (p *Provider) Look(ctx context.Context, vm job.VM) (job.Seen, error) {
 		err = p.shown(op, res)
 	}
 	if err != nil {
-		return job.Seen{Status: job.VMUnknown}, err
+		return job.Seen{Status: vm.Unknown}, err
 	}
 	seen := job.Seen{Status: readStatus(res.Get("LINUS_VM_STATUS"))}
 	if boot := res.Get("LINUS_VM_BOOT_ID"); uuidForm.MatchString(boot) {
@@ -159,7 +160,7 @@ func (p *Provider) Look(ctx context.Context, vm job.VM) (job.Seen, error) {
 	if said := res.Get("LINUS_VM_IP"); said != "" {
 		ip, err := p.checkAddress(said)
 		if err != nil {
-			p.o.Log.WarnContext(ctx, "address reported by the guest refused", "vm_id", vm.ID, "err", err)
+			p.o.Log.WarnContext(ctx, "address reported by the guest refused", "vm_id", v.ID, "err", err)
 			return seen, nil
 		}
 		seen.IP = ip.String()
@@ -168,8 +169,8 @@ func (p *Provider) Look(ctx context.Context, vm job.VM) (job.Seen, error) {
 }
 
 // proof returns the inputs with which a script proves that a VM is the one meant.
-func proof(vm job.VM) map[string]string {
+func proof(v vm.VM) map[string]string {
 	return map[string]string{
-		"VM_ID": strconv.Itoa(vm.ID), "VM_NAME": vm.Name, "LINUS_JOB": vm.Job, "LINUS_OWNER": vm.Owner,
+		"VM_ID": strconv.Itoa(v.ID), "VM_NAME": v.Name, "LINUS_JOB": v.Job, "LINUS_OWNER": v.Owner,
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/pgtest"
+	"linus/internal/vm"
 )
 
 func TestForget_RemovesOldEndedJobsWithTheirFiles(t *testing.T) {
@@ -21,12 +22,12 @@ func TestForget_RemovesOldEndedJobsWithTheirFiles(t *testing.T) {
 	}
 	defer s.Close() //nolint:errcheck // the test is over
 	old := time.Now().Add(-48 * time.Hour)
-	add := func(id string, ended time.Time, state job.VMState, lifecycle job.Lifecycle) {
+	add := func(id string, ended time.Time, state vm.State, lifecycle job.Lifecycle) {
 		t.Helper()
 		m := job.Manifest{Task: "x", AgentType: job.AgentScript, Lifecycle: lifecycle}
 		j := job.Job{ID: id, Manifest: m, Status: job.Pending, CreatedAt: old}
 		if state != "" {
-			j.VM = &job.VM{Name: "vm", State: job.VMIntended}
+			j.VM = &vm.VM{Name: "vm", State: vm.Intended}
 		}
 		if _, _, err := s.Insert(ctx, j, "key-"+id, job.Limits{}); err != nil {
 			t.Fatal(err)
@@ -52,13 +53,13 @@ func TestForget_RemovesOldEndedJobsWithTheirFiles(t *testing.T) {
 		left    = "019aa000-0000-7000-8000-000000000006"
 		unsure  = "019aa000-0000-7000-8000-000000000007" // ended, and its VM not yet looked for
 	)
-	add(gone, old, job.VMDestroyed, job.Ephemeral)
-	add(recent, time.Now(), job.VMDestroyed, job.Ephemeral)
+	add(gone, old, vm.Destroyed, job.Ephemeral)
+	add(recent, time.Now(), vm.Destroyed, job.Ephemeral)
 	add(pending, time.Time{}, "", job.Ephemeral)
-	add(leaked, old, job.VMCreated, job.Ephemeral)
-	add(kept, old, job.VMCreated, job.Persistent)
-	add(left, old, job.VMLeftAlone, job.Ephemeral)
-	add(unsure, old, job.VMIntended, job.Ephemeral)
+	add(leaked, old, vm.Created, job.Ephemeral)
+	add(kept, old, vm.Created, job.Persistent)
+	add(left, old, vm.LeftAlone, job.Ephemeral)
+	add(unsure, old, vm.Intended, job.Ephemeral)
 	orphan := s.jobDir("019aa000-0000-7000-8000-000000000009")
 	if err := errors.Join(os.Mkdir(orphan, 0o700), os.Chtimes(orphan, old, old)); err != nil && !pgtest.Chosen() {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // ErrForbidden is returned for a change that the life of a job does not allow:
@@ -128,8 +129,8 @@ func (u *updating) result(err error) (job.Job, error) {
 // allowed compares a changed job with its previous status, VM's state and outcome (as
 // JSON). A decided outcome may gain one thing later: the exit code and duration
 // of a task that did not end by itself.
-func allowed(status job.Status, vm job.VMState, decided []byte, j job.Job) error {
-	if err := follows(status, vm, j); err != nil {
+func allowed(status job.Status, v vm.State, decided []byte, j job.Job) error {
+	if err := follows(status, v, j); err != nil {
 		return err
 	}
 	if string(decided) == "null" {
@@ -160,12 +161,12 @@ func allowed(status job.Status, vm job.VMState, decided []byte, j job.Job) error
 }
 
 // follows compares a changed job with its previous status and VM's state.
-func follows(status job.Status, vm job.VMState, j job.Job) error {
+func follows(status job.Status, v vm.State, j job.Job) error {
 	if j.Status != status && !status.CanBecome(j.Status) {
 		return fmt.Errorf("%w: status %s cannot become %q", ErrForbidden, status, string(j.Status))
 	}
-	if now := j.VMState(); now != vm && !vm.CanBecome(now) {
-		return fmt.Errorf("%w: the state of its VM, %q, cannot become %q", ErrForbidden, string(vm), string(now))
+	if now := j.VMState(); now != v && !v.CanBecome(now) {
+		return fmt.Errorf("%w: the state of its VM, %q, cannot become %q", ErrForbidden, string(v), string(now))
 	}
 	return nil
 }
@@ -210,16 +211,16 @@ const setColumns = `status = ?, done = ?, waiting = ?, member = ?, vm_job = ?, v
 
 // columns are the values of setColumns: what of a job is not only in its document.
 func columns(j job.Job) []any {
-	var vm job.VM
+	var v vm.VM
 	if j.VM != nil {
-		vm = *j.VM
+		v = *j.VM
 	}
 	var reason job.Reason
 	if j.Outcome != nil {
 		reason = j.Outcome.Reason
 	}
 	return []any{
-		string(j.Status), truth(j.Done()), truth(waits(j)), memberColumn(j), vm.Job, string(vm.State),
+		string(j.Status), truth(j.Done()), truth(waits(j)), memberColumn(j), v.Job, string(v.State),
 		timeColumn(j.CompletedAt), string(reason), timeColumn(j.StartedAt),
 	}
 }

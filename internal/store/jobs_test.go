@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 var at = time.Date(2026, 3, 1, 12, 30, 0, 5000, time.UTC)
@@ -22,7 +23,7 @@ func TestInsert_KeepsJobAndManifest(t *testing.T) {
 	j := newJob("echo '<&>'\x01 ü")
 	j.Manifest.Files = []job.File{{Path: "/a", Content: "aGk=", Mode: "0600"}, {Path: "/b", Content: "AA=="}}
 	j.Manifest.Env = map[string]string{"A": "a\nb"}
-	j.VM = &job.VM{Name: "linus-job-1", Job: j.ID, Owner: "me", State: job.VMIntended}
+	j.VM = &vm.VM{Name: "linus-job-1", Job: j.ID, Owner: "me", State: vm.Intended}
 	stripped := j
 	stripped.Manifest.Files = []job.File{{Path: "/a", Mode: "0600"}, {Path: "/b"}}
 
@@ -135,7 +136,7 @@ func live(t *testing.T, s *Store, id string) job.Job {
 	t.Helper()
 	code := 3
 	update(t, s, id, func(j *job.Job) ([]job.Event, error) {
-		j.VM = &job.VM{ID: 101, Name: "linus-job-1", Job: id, Owner: "me", State: job.VMCreated, HostKey: "ssh-ed25519 AAAA"}
+		j.VM = &vm.VM{ID: 101, Name: "linus-job-1", Job: id, Owner: "me", State: vm.Created, HostKey: "ssh-ed25519 AAAA"}
 		j.Phase, j.Progress = "create", "cloning"
 		return []job.Event{{At: at, Kind: job.EventPhaseStarted, Phase: "create"}}, j.Become(job.Provisioning)
 	})
@@ -260,12 +261,12 @@ func TestUpdate_AllowsOnlyWhatTheTableAllows(t *testing.T) {
 
 func TestUpdate_AllowsOnlyWhatTheTableOfVMsAllows(t *testing.T) {
 	s := newStore(t)
-	states := append([]job.VMState{"", "nonsense"}, job.VMStates...)
-	in := func(state job.VMState) *job.VM {
+	states := append([]vm.State{"", "nonsense"}, vm.States...)
+	in := func(state vm.State) *vm.VM {
 		if state == "" {
 			return nil
 		}
-		return &job.VM{ID: 100, Name: "vm", State: state}
+		return &vm.VM{ID: 100, Name: "vm", State: state}
 	}
 	for _, from := range states {
 		for _, to := range states {
@@ -479,9 +480,9 @@ func TestTokenHash_IsReplaced(t *testing.T) {
 
 func TestBegunAndWaiting_AreWhatIsNotDone(t *testing.T) {
 	s := newStore(t)
-	state := func(st job.Status, l job.Lifecycle, vm *job.VM, more ...func(*job.Job)) string {
+	state := func(st job.Status, l job.Lifecycle, v *vm.VM, more ...func(*job.Job)) string {
 		j := newJob("echo")
-		j.Status, j.Manifest.Lifecycle, j.VM = st, l, vm
+		j.Status, j.Manifest.Lifecycle, j.VM = st, l, v
 		for _, change := range more {
 			change(&j)
 		}
@@ -491,13 +492,13 @@ func TestBegunAndWaiting_AreWhatIsNotDone(t *testing.T) {
 	waiting = append(waiting, state(job.Pending, job.Ephemeral, nil))
 	state(job.Failed, job.Ephemeral, nil)
 	begun = append(begun,
-		state(job.Running, job.Persistent, &job.VM{State: job.VMCreated}),
-		state(job.Success, job.Ephemeral, &job.VM{State: job.VMCreated}),
-		state(job.Failed, job.Ephemeral, &job.VM{State: job.VMIntended}))
-	state(job.Success, job.Persistent, &job.VM{State: job.VMCreated})
-	state(job.Timeout, job.Ephemeral, &job.VM{State: job.VMDestroyed})
-	state(job.Success, job.Ephemeral, &job.VM{State: job.VMLeftAlone})
-	state(job.Success, job.Persistent, &job.VM{State: job.VMForgotten})
+		state(job.Running, job.Persistent, &vm.VM{State: vm.Created}),
+		state(job.Success, job.Ephemeral, &vm.VM{State: vm.Created}),
+		state(job.Failed, job.Ephemeral, &vm.VM{State: vm.Intended}))
+	state(job.Success, job.Persistent, &vm.VM{State: vm.Created})
+	state(job.Timeout, job.Ephemeral, &vm.VM{State: vm.Destroyed})
+	state(job.Success, job.Ephemeral, &vm.VM{State: vm.LeftAlone})
+	state(job.Success, job.Persistent, &vm.VM{State: vm.Forgotten})
 	begun = append(begun,
 		state(job.Pending, job.Ephemeral, nil, func(j *job.Job) { j.Manifest.VM = "dev" }), // needs no slot
 		state(job.Pending, job.Ephemeral, nil, func(j *job.Job) { j.Decide(job.Outcome{Status: job.Failed, At: at}) }))
@@ -526,7 +527,7 @@ func TestBegunAndWaiting_AreWhatIsNotDone(t *testing.T) {
 	}
 	check()
 	update(t, s, begun[1], func(j *job.Job) ([]job.Event, error) {
-		j.VM.State = job.VMDestroyed
+		j.VM.State = vm.Destroyed
 		return nil, nil
 	})
 	update(t, s, waiting[0], func(j *job.Job) ([]job.Event, error) { return nil, j.Become(job.Provisioning) })
@@ -541,24 +542,24 @@ func TestBegunAndWaiting_AreWhatIsNotDone(t *testing.T) {
 // A job that runs in another's VM has a copy of it in its row.
 func TestVMs_AreListedByTheJobsThatCreatedThem(t *testing.T) {
 	s := newStore(t)
-	add := func(maker string, state job.VMState) string {
+	add := func(maker string, state vm.State) string {
 		j := newJob("echo")
 		if maker == "" {
 			maker = j.ID
 		}
 		if state != "" {
-			j.VM = &job.VM{ID: 100, Name: "dev", Job: maker, Owner: "me", State: state}
+			j.VM = &vm.VM{ID: 100, Name: "dev", Job: maker, Owner: "me", State: state}
 		}
 		return insert(t, s, j).ID
 	}
 	var want []string
-	for _, state := range []job.VMState{job.VMIntended, job.VMCreated, job.VMLeftAlone} {
+	for _, state := range []vm.State{vm.Intended, vm.Created, vm.LeftAlone} {
 		want = append(want, add("", state))
 	}
-	for _, state := range []job.VMState{job.VMIntended, job.VMCreated, job.VMLeftAlone, job.VMReleased} {
+	for _, state := range []vm.State{vm.Intended, vm.Created, vm.LeftAlone, vm.Released} {
 		add(want[1], state)
 	}
-	for _, state := range []job.VMState{job.VMDestroyed, job.VMForgotten, ""} {
+	for _, state := range []vm.State{vm.Destroyed, vm.Forgotten, ""} {
 		add("", state)
 	}
 	makers, err := s.VMs(t.Context())

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 func list(t *testing.T, s *Store, f job.Filter) job.Page {
@@ -53,12 +54,12 @@ func TestList_SummaryOfAJob(t *testing.T) {
 	}
 	diff(t, job.Page{Jobs: []job.Summary{want}}, list(t, s, job.Filter{}))
 
-	vm := job.VM{ID: 105, Name: "linus-job-1", Node: "pve2", IP: "10.0.0.5", HostKey: "ssh-ed25519 A", Job: j.ID, Owner: "o", State: job.VMCreated}
+	v := vm.VM{ID: 105, Name: "linus-job-1", Node: "pve2", IP: "10.0.0.5", HostKey: "ssh-ed25519 A", Job: j.ID, Owner: "o", State: vm.Created}
 	change := func(f func(*job.Job)) {
 		update(t, s, j.ID, func(j *job.Job) ([]job.Event, error) { f(j); return nil, nil })
 	}
-	change(func(j *job.Job) { j.Status, j.Phase, j.VM = job.Provisioning, "provision", &vm })
-	want.Status, want.Phase, want.VM = job.Provisioning, "provision", &job.SummaryVM{ID: 105, Name: "linus-job-1", Node: "pve2", State: job.VMCreated}
+	change(func(j *job.Job) { j.Status, j.Phase, j.VM = job.Provisioning, "provision", &v })
+	want.Status, want.Phase, want.VM = job.Provisioning, "provision", &job.SummaryVM{ID: 105, Name: "linus-job-1", Node: "pve2", State: vm.Created}
 	diff(t, job.Page{Jobs: []job.Summary{want}}, list(t, s, job.Filter{}))
 
 	// Ended, it is in its last phase until its VM is gone.
@@ -66,9 +67,9 @@ func TestList_SummaryOfAJob(t *testing.T) {
 	change(func(j *job.Job) { j.Status, j.Phase, j.CompletedAt = job.Failed, "destroy", ended })
 	want.Status, want.Phase, want.CompletedAt = job.Failed, "destroy", ended
 	diff(t, job.Page{Jobs: []job.Summary{want}}, list(t, s, job.Filter{}))
-	vm.State = job.VMDestroyed
-	change(func(j *job.Job) { j.VM = &vm })
-	want.Phase, want.VM.State = "", job.VMDestroyed
+	v.State = vm.Destroyed
+	change(func(j *job.Job) { j.VM = &v })
+	want.Phase, want.VM.State = "", vm.Destroyed
 	diff(t, job.Page{Jobs: []job.Summary{want}}, list(t, s, job.Filter{}))
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/pgtest"
+	"linus/internal/vm"
 )
 
 // fixture is a database of schema 9 and the files of its jobs: rows of every table and in
@@ -318,16 +319,16 @@ func holds9(t *testing.T, s *Store) {
 		if j.Outcome != nil {
 			words[3] = string(j.Outcome.Reason)
 		}
-		if vm := j.VM; vm != nil {
-			words[4] = string(vm.State)
-			if vm.Job != j.ID {
-				words = append(words, "of", number(vm.Job))
+		if v := j.VM; v != nil {
+			words[4] = string(v.State)
+			if v.Job != j.ID {
+				words = append(words, "of", number(v.Job))
 			}
-			if vm.Unwanted {
+			if v.Unwanted {
 				words = append(words, "unwanted")
 			}
-			if vm.State == job.VMCreated && (vm.ID != 100+int(vm.Job[len(vm.Job)-1]-'0')+10*int(vm.Job[len(vm.Job)-2]-'0') || vm.HostKey == "" || vm.IP == "" || vm.Owner != "7c9e6679-7425-40de-944b-e07fc1f90ae7") {
-				t.Errorf("job %d: VM %+v", n, vm)
+			if v.State == vm.Created && (v.ID != 100+int(v.Job[len(v.Job)-1]-'0')+10*int(v.Job[len(v.Job)-2]-'0') || v.HostKey == "" || v.IP == "" || v.Owner != "7c9e6679-7425-40de-944b-e07fc1f90ae7") {
+				t.Errorf("job %d: VM %+v", n, v)
 			}
 		}
 		if m := j.Member; m != nil {

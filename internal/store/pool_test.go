@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // member is the job of a pool's VM in a state.
@@ -21,7 +22,7 @@ func member(t *testing.T, s *Store, pool string, state job.MemberState) job.Job 
 	j, _, err := s.Insert(t.Context(), job.Job{
 		ID: id, Kind: job.KindVM, Status: job.Success, CreatedAt: time.Now().UTC(), Manifest: job.Manifest{Task: "true", Lifecycle: job.Pooled},
 		Outcome: &job.Outcome{Status: job.Success}, Member: &job.Member{Pool: pool, State: state},
-		VM: &job.VM{ID: 100, Job: id, State: job.VMCreated},
+		VM: &vm.VM{ID: 100, Job: id, State: vm.Created},
 	}, "", job.Limits{})
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +77,7 @@ func TestMembers_AreThoseNotGone(t *testing.T) {
 	insert(t, s, newJob("true"))
 	failed := member(t, s, "p", job.MemberMaking)
 	gone := func(j *job.Job) ([]job.Event, error) {
-		j.VM.State = job.VMDestroyed
+		j.VM.State = vm.Destroyed
 		return nil, nil
 	}
 	if _, err := s.Update(ctx, failed.ID, job.EventsOnly(gone)); err != nil {

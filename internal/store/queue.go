@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // The conditions below are written out, without parameters, as in the indexes
@@ -96,11 +97,11 @@ func (s *Store) VMs(ctx context.Context) ([]job.Job, error) {
 }
 
 // OwnVMs returns the VMs of the jobs that VMs returns, oldest first. It reads little more.
-func (s *Store) OwnVMs(ctx context.Context) ([]job.VM, error) {
-	read := func(row scanner) (job.VM, error) {
+func (s *Store) OwnVMs(ctx context.Context) ([]vm.VM, error) {
+	read := func(row scanner) (vm.VM, error) {
 		var doc []byte
 		var of struct {
-			VM job.VM `json:"vm"`
+			VM vm.VM `json:"vm"`
 		}
 		err := row.Scan(&doc)
 		if err == nil {

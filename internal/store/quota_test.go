@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // of returns a new job of a principal.
@@ -39,7 +40,7 @@ func TestInsert_CountsWhatThePrincipalHas(t *testing.T) {
 		t.Helper()
 		update(t, s, id, func(j *job.Job) ([]job.Event, error) {
 			if j.VM != nil {
-				j.VM.State = job.VMDestroyed
+				j.VM.State = vm.Destroyed
 			}
 			j.Outcome = &job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, At: at}
 			j.Status, j.CompletedAt = job.Failed, at
@@ -68,9 +69,9 @@ func TestInsert_CountsWhatThePrincipalHas(t *testing.T) {
 		if err := add(of(t, ""), l); err != nil {
 			t.Errorf("the operator: %v", err)
 		}
-		for _, state := range []job.VMState{job.VMIntended, job.VMCreated, job.VMLeftAlone} { // its result is there, its VM not gone yet
+		for _, state := range []vm.State{vm.Intended, vm.Created, vm.LeftAlone} { // its result is there, its VM not gone yet
 			update(t, s, first.ID, func(j *job.Job) ([]job.Event, error) {
-				j.VM = &job.VM{Job: j.ID, State: state}
+				j.VM = &vm.VM{Job: j.ID, State: state}
 				j.Outcome = &job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, At: at}
 				j.Status, j.CompletedAt = job.Failed, at
 				return nil, nil
@@ -91,7 +92,7 @@ func TestInsert_CountsWhatThePrincipalHas(t *testing.T) {
 			t.Fatal(err)
 		}
 		update(t, s, kept.ID, func(j *job.Job) ([]job.Event, error) {
-			j.VM = &job.VM{Job: j.ID, State: job.VMCreated}
+			j.VM = &vm.VM{Job: j.ID, State: vm.Created}
 			j.Outcome = &job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, At: at}
 			j.Status, j.CompletedAt = job.Failed, at
 			return nil, nil
@@ -102,7 +103,7 @@ func TestInsert_CountsWhatThePrincipalHas(t *testing.T) {
 		} else if err == nil {
 			end(next.ID)
 		}
-		for _, state := range []job.VMState{job.VMLeftAlone, job.VMForgotten} {
+		for _, state := range []vm.State{vm.LeftAlone, vm.Forgotten} {
 			update(t, s, kept.ID, func(j *job.Job) ([]job.Event, error) {
 				j.VM.State = state
 				return nil, nil
@@ -126,18 +127,18 @@ func TestInsert_CountsWhatThePrincipalHas(t *testing.T) {
 func TestOfClient_HasVMsThatAreLeftAlone(t *testing.T) {
 	s := openStore(t, Options{Dir: t.TempDir()})
 	for _, principal := range []string{"alice", ""} {
-		j := of(t, principal, func(j *job.Job) { j.Client, j.VM = "cli", &job.VM{Job: j.ID, State: job.VMIntended} })
+		j := of(t, principal, func(j *job.Job) { j.Client, j.VM = "cli", &vm.VM{Job: j.ID, State: vm.Intended} })
 		if _, _, err := s.Insert(t.Context(), j, "", job.Limits{}); err != nil {
 			t.Fatal(err)
 		}
-		for _, state := range []job.VMState{job.VMLeftAlone, job.VMForgotten} {
+		for _, state := range []vm.State{vm.LeftAlone, vm.Forgotten} {
 			update(t, s, j.ID, func(j *job.Job) ([]job.Event, error) {
-				j.VM = &job.VM{Job: j.ID, State: state}
+				j.VM = &vm.VM{Job: j.ID, State: state}
 				j.Outcome = &job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, At: at}
 				j.Status, j.CompletedAt = job.Failed, at
 				return nil, nil
 			})
-			if has, err := s.OfClient(t.Context(), principal, "cli"); err != nil || (len(has) == 1) != (state == job.VMLeftAlone) {
+			if has, err := s.OfClient(t.Context(), principal, "cli"); err != nil || (len(has) == 1) != (state == vm.LeftAlone) {
 				t.Errorf("%q, whose VM is %s: %d jobs, %v", principal, state, len(has), err)
 			}
 		}

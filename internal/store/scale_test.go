@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // used runs every query and every change once.
@@ -154,7 +155,7 @@ func jobsOf(t testing.TB, s *Store, waiting, ended int) {
 			if n >= waiting {
 				j.Decide(job.Outcome{Status: job.Failed, Reason: job.ReasonExitStatus, At: at})
 				j.Status, j.CompletedAt = job.Failed, at
-				j.VM = &job.VM{ID: 100, Name: "vm", Job: j.ID, State: job.VMDestroyed}
+				j.VM = &vm.VM{ID: 100, Name: "vm", Job: j.ID, State: vm.Destroyed}
 			}
 			rows, err := newRows(j, "")
 			if err == nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // Metric is one row of the table of metrics.
@@ -261,11 +262,11 @@ func (s *stored) Collect(to chan<- prometheus.Metric) {
 	for state, n := range states {
 		gauge(s.states, float64(n), state)
 	}
-	vms := map[string]int{string(job.Ephemeral): 0, string(job.Persistent): 0, string(job.Pooled): 0, string(job.VMLeftAlone): 0}
+	vms := map[string]int{string(job.Ephemeral): 0, string(job.Persistent): 0, string(job.Pooled): 0, string(vm.LeftAlone): 0}
 	for _, j := range creators {
 		lifecycle := string(j.Manifest.Lifecycle)
-		if j.VM.State == job.VMLeftAlone {
-			lifecycle = string(job.VMLeftAlone)
+		if j.VM.State == vm.LeftAlone {
+			lifecycle = string(vm.LeftAlone)
 		}
 		vms[lifecycle]++
 	}

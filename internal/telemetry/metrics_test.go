@@ -18,6 +18,7 @@ import (
 
 	"linus/internal/doctest"
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 var update = flag.Bool("update", false, "write the documents' table anew")
@@ -89,9 +90,9 @@ func TestMetrics_ReportWhatTheStoreHas(t *testing.T) {
 			{Status: job.Failed, Outcome: decided},
 		},
 		vms: []job.Job{
-			{Manifest: job.Manifest{Lifecycle: job.Ephemeral}, VM: &job.VM{State: job.VMCreated}},
-			{Manifest: job.Manifest{Lifecycle: job.Ephemeral}, VM: &job.VM{State: job.VMLeftAlone}},
-			{Manifest: job.Manifest{Lifecycle: job.Persistent}, VM: &job.VM{State: job.VMLeftAlone}},
+			{Manifest: job.Manifest{Lifecycle: job.Ephemeral}, VM: &vm.VM{State: vm.Created}},
+			{Manifest: job.Manifest{Lifecycle: job.Ephemeral}, VM: &vm.VM{State: vm.LeftAlone}},
+			{Manifest: job.Manifest{Lifecycle: job.Persistent}, VM: &vm.VM{State: vm.LeftAlone}},
 		},
 	}, slog.New(slog.DiscardHandler))
 	wantSamples(t, m, map[string]string{

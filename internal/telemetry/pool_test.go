@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 func TestMetrics_OfPools(t *testing.T) {
@@ -47,7 +48,7 @@ func TestAudit_OfPools(t *testing.T) {
 	a := NewAudit(AuditOptions{Path: path, Log: slog.New(slog.DiscardHandler)})
 	a.Observe(job.PoolEvent{Pool: "p", Kind: job.PoolCreated, By: job.Caller{Client: "cli"}, Detail: "2 warm"})
 	a.Observe(job.PoolEvent{Pool: "p", Kind: job.PoolMiss, Job: "j1"}) // nothing was done
-	a.Observe(job.PoolEvent{Pool: "p", Kind: job.PoolHit, Job: "j2", VM: job.VM{ID: 105, Name: "vm"}, Took: time.Second})
+	a.Observe(job.PoolEvent{Pool: "p", Kind: job.PoolHit, Job: "j2", VM: vm.VM{ID: 105, Name: "vm"}, Took: time.Second})
 	data, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 func newTracer(t *testing.T, o TraceOptions) *Tracer {
@@ -67,7 +68,7 @@ func TestTracer_AJobIsOneTraceAcrossEngines(t *testing.T) {
 	second.Observe(job.PhaseEnd{Job: j, Phase: "provision", Began: began, Result: job.PhaseOK})
 	code := 3
 	j.Status, j.Outcome = job.Failed, &job.Outcome{Status: job.Failed, Reason: job.ReasonExitStatus, ExitCode: &code, Error: "exit status 3"}
-	j.VM = &job.VM{ID: 101, Name: "box", Node: "pve"}
+	j.VM = &vm.VM{ID: 101, Name: "box", Node: "pve"}
 	second.Observe(job.PhaseEnd{Job: j, Phase: "destroy", Began: time.Now(), Result: job.PhaseOK})
 	after := spans(t, second, to)
 
@@ -109,7 +110,7 @@ func TestTracer_AJobIsOneTraceAcrossEngines(t *testing.T) {
 
 func TestTracer_AJobIsExportedOnce(t *testing.T) {
 	to := kept{tracetest.NewInMemoryExporter()}
-	j := job.Job{ID: jobID, Status: job.Success, Outcome: &job.Outcome{Status: job.Success}, VM: &job.VM{State: job.VMCreated}}
+	j := job.Job{ID: jobID, Status: job.Success, Outcome: &job.Outcome{Status: job.Success}, VM: &vm.VM{State: vm.Created}}
 	tracer := newTracer(t, TraceOptions{Exporter: to})
 	tracer.Observe(job.PhaseEnd{Job: j, Phase: "destroy", Began: time.Now(), Result: job.PhaseFailed, Err: errors.New("host is away")}) // will be tried again
 	j.VM.Unwanted = true

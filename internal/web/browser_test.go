@@ -18,6 +18,7 @@ import (
 
 	"linus/internal/browsertest"
 	"linus/internal/job"
+	"linus/internal/vm"
 	"linus/internal/web"
 )
 
@@ -78,7 +79,7 @@ func TestBrowser_FollowsAJobToItsEnd(t *testing.T) {
 	browsertest.Shows(t, ctx, "h1", "make <all>")
 	e.happens(id, job.Event{Kind: job.EventPhaseStarted, Phase: "run"}, func(j *job.Job) {
 		j.Status, j.Phase, j.StartedAt = job.Running, "run", time.Now()
-		j.VM = &job.VM{ID: 105, Name: "linus-job-1", Node: "pve", IP: "10.0.0.5", State: job.VMCreated}
+		j.VM = &vm.VM{ID: 105, Name: "linus-job-1", Node: "pve", IP: "10.0.0.5", State: vm.Created}
 	})
 	browsertest.Shows(t, ctx, "[sse-swap=facts]", "linus-job-1 (105) on pve")
 	e.change(func() { e.outputs[job.Stdout] = "10%\r20%" })

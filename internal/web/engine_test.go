@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // engine stands in for the real one: it knows the jobs and VMs it is given,
@@ -210,9 +211,9 @@ func (e *engine) Cancel(ctx context.Context, jobID string) error {
 			j.Status, j.CompletedAt = job.Failed, time.Now()
 			j.Outcome = &job.Outcome{Status: job.Failed, Reason: job.ReasonCancelled, Error: "Cancelled by user"}
 			if j.VM != nil { // another one: the old is in answers
-				vm := *j.VM
-				vm.State = job.VMDestroyed
-				j.VM = &vm
+				v := *j.VM
+				v.State = vm.Destroyed
+				j.VM = &v
 			}
 			e.complete = true
 		})
@@ -425,34 +426,34 @@ func (e *engine) Manifest(ctx context.Context, jobID string) (job.Manifest, erro
 }
 
 func (e *engine) StartVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	return e.power(ctx, "start", ref, job.VMRunning)
+	return e.power(ctx, "start", ref, vm.Running)
 }
 
 func (e *engine) StopVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	return e.power(ctx, "stop", ref, job.VMStopped)
+	return e.power(ctx, "stop", ref, vm.Stopped)
 }
 
 func (e *engine) SnapshotVM(ctx context.Context, ref, name string, memory bool) (job.VMInfo, error) {
-	return e.power(ctx, fmt.Sprint("snapshot ", name, " ", memory), ref, job.VMRunning)
+	return e.power(ctx, fmt.Sprint("snapshot ", name, " ", memory), ref, vm.Running)
 }
 
 func (e *engine) RevertVM(ctx context.Context, ref, name string) (job.VMInfo, error) {
-	return e.power(ctx, "revert "+name, ref, job.VMRunning)
+	return e.power(ctx, "revert "+name, ref, vm.Running)
 }
 
 func (e *engine) ForgetVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	return e.power(ctx, "forget", ref, job.VMGone)
+	return e.power(ctx, "forget", ref, vm.Gone)
 }
 
 func (e *engine) SuspendVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	return e.power(ctx, "suspend", ref, job.VMSuspended)
+	return e.power(ctx, "suspend", ref, vm.Suspended)
 }
 
 func (e *engine) ResumeVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	return e.power(ctx, "resume", ref, job.VMRunning)
+	return e.power(ctx, "resume", ref, vm.Running)
 }
 
-func (e *engine) power(ctx context.Context, what, ref string, status job.VMStatus) (job.VMInfo, error) {
+func (e *engine) power(ctx context.Context, what, ref string, status vm.Status) (job.VMInfo, error) {
 	v, err := e.VM(ctx, ref)
 	e.change(func() {
 		e.calls = append(e.calls, what+" "+ref)
@@ -474,7 +475,7 @@ func (e *engine) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error) 
 		e.calls = append(e.calls, "destroy "+ref)
 		for i := range e.vms {
 			if err == nil && e.vms[i].Job == v.Job {
-				e.vms[i].Status = job.VMDestroying
+				e.vms[i].Status = vm.Destroying
 			}
 		}
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/gorilla/mux"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 const (
@@ -66,7 +67,7 @@ func (v jobView) CanRepeat() bool { return v.MayRun() && v.Manifest.Lifecycle !=
 
 // HasFiles reports whether the files of its VM can be worked on.
 func (v jobView) HasFiles() bool {
-	return v.MayRun() && v.VM != nil && v.VM.State == job.VMCreated && !v.VM.Unwanted && (v.Outcome == nil || v.VM.Job == v.ID && v.Manifest.Lifecycle == job.Persistent)
+	return v.MayRun() && v.VM != nil && v.VM.State == vm.Created && !v.VM.Unwanted && (v.Outcome == nil || v.VM.Job == v.ID && v.Manifest.Lifecycle == job.Persistent)
 }
 
 // Counted says how many events there are, and how many of those shown are warnings.
@@ -105,7 +106,7 @@ func (p *pages) jobView(r *http.Request, j job.Job, events []job.Event) jobView 
 	v := jobView{Job: j, Events: events[earlier:], Earlier: earlier, viewer: p.viewer(r)}
 	v.Bars, v.Total = timeline(spans(j, events, time.Now()))
 	v.Rest = manifestText(j.Manifest)
-	if j.VM != nil && j.VM.State == job.VMCreated && j.VM.IP != "" {
+	if j.VM != nil && j.VM.State == vm.Created && j.VM.IP != "" {
 		v.SSH = p.SSHCommand(*j.VM)
 	}
 	return v

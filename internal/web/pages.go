@@ -20,6 +20,7 @@ import (
 
 	"linus/internal/gate"
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 //go:embed templates static
@@ -48,7 +49,7 @@ func newPages(o Options) *pages {
 	}
 	p := &pages{Options: o, sessions: newSessions(o.Token, o.Scope, ended), static: staticHash(), views: map[string]*template.Template{}}
 	if p.SSHCommand == nil {
-		p.SSHCommand = func(vm job.VM) string { return "linus vm ssh " + vm.Name }
+		p.SSHCommand = func(machine vm.VM) string { return "linus vm ssh " + machine.Name }
 	}
 	functions := template.FuncMap{
 		"age":      func(t time.Time) string { return age(time.Since(t)) },

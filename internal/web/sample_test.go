@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 const doneID = "0197a1b2-0000-7000-8000-0000000000d1"
@@ -35,8 +36,8 @@ func sample() *engine {
 			},
 			State: "paused: <b>jobs</b> wait, and go first",
 			Members: []job.MemberInfo{
-				{VM: job.VM{ID: 106}, State: job.MemberWarm, Since: time.Now().Add(-time.Hour), Maker: doneID},
-				{VM: job.VM{ID: 107}, State: job.MemberClaimed, Since: time.Now().Add(-time.Minute), Maker: doneID, Claimer: id},
+				{VM: vm.VM{ID: 106}, State: job.MemberWarm, Since: time.Now().Add(-time.Hour), Maker: doneID},
+				{VM: vm.VM{ID: 107}, State: job.MemberClaimed, Since: time.Now().Add(-time.Minute), Maker: doneID, Claimer: id},
 			},
 		}},
 		files: map[string]string{
@@ -60,20 +61,20 @@ func sample() *engine {
 		},
 		vms: []job.VMInfo{
 			{
-				VM:        job.VM{ID: 105, Name: "dev", Node: "pve", IP: "10.0.0.5", Job: doneID, State: job.VMCreated, Status: job.VMRunning, ExpiresAt: now.Add(5 * time.Hour)},
+				VM:        vm.VM{ID: 105, Name: "dev", Node: "pve", IP: "10.0.0.5", Job: doneID, State: vm.Created, Status: vm.Running, ExpiresAt: now.Add(5 * time.Hour)},
 				Lifecycle: job.Persistent, Resources: job.Resources{CPU: 4, Memory: "8G", Disk: "40G"}, Source: "agent-template", CreatedAt: ago(90000),
 			},
 			{
-				VM:        job.VM{ID: 112, Name: "linus-job-000000000001", Node: "pve2", IP: "fd00:10:77::1:5aff:fe01:2345", Job: id, State: job.VMCreated, Status: job.VMRunning},
+				VM:        vm.VM{ID: 112, Name: "linus-job-000000000001", Node: "pve2", IP: "fd00:10:77::1:5aff:fe01:2345", Job: id, State: vm.Created, Status: vm.Running},
 				Lifecycle: job.Ephemeral, Resources: job.Resources{CPU: 2, Memory: "2G", Disk: "10G"}, Source: "debian-13", CreatedAt: ago(75), Jobs: []string{id},
 			},
 			{
-				VM:        job.VM{Name: "fresh", Job: "0197a1b2-0000-7000-8000-0000000000f1", State: job.VMIntended, Status: job.VMProvisioning},
+				VM:        vm.VM{Name: "fresh", Job: "0197a1b2-0000-7000-8000-0000000000f1", State: vm.Intended, Status: vm.Provisioning},
 				Lifecycle: job.Persistent, Resources: job.Resources{CPU: 2, Memory: "2G", Disk: "10G"}, Source: "agent-template", CreatedAt: ago(4),
 			},
 			{
-				VM: job.VM{
-					ID: 117, Name: "kept", Node: "pve", Job: "0197a1b2-0000-7000-8000-0000000000f2", State: job.VMLeftAlone, Status: job.VMUnproven,
+				VM: vm.VM{
+					ID: 117, Name: "kept", Node: "pve", Job: "0197a1b2-0000-7000-8000-0000000000f2", State: vm.LeftAlone, Status: vm.Unproven,
 					Reason: "its description does not carry linus-job=<...>", Remedy: "destroy it by hand (qm destroy 117)",
 				},
 				Lifecycle: job.Persistent, Resources: job.Resources{CPU: 2, Memory: "2G", Disk: "10G"}, Source: "agent-template", CreatedAt: ago(9000),
@@ -94,13 +95,13 @@ func sample() *engine {
 	running := job.Job{
 		ID: id, Kind: job.KindTask, Status: job.Running, Phase: "run", Progress: "compiling", Client: "mcp:claude-code",
 		Manifest: job.Manifest{Task: "#!/bin/bash\nset -e\ncd /srv/project && make all\n", AgentType: job.AgentScript, Stdin: job.StdinOpen, Lifecycle: job.Ephemeral, Timeout: 3600, Env: map[string]string{"CI": "true"}},
-		VM:       &job.VM{ID: 112, Name: "linus-job-000000000001", Node: "pve2", IP: "10.0.0.12", Job: id, State: job.VMCreated}, CreatedAt: ago(75), StartedAt: ago(30),
+		VM:       &vm.VM{ID: 112, Name: "linus-job-000000000001", Node: "pve2", IP: "10.0.0.12", Job: id, State: vm.Created}, CreatedAt: ago(75), StartedAt: ago(30),
 	}
 	done := job.Job{
 		ID: doneID, Kind: job.KindTask, Status: job.Success, Phase: "destroy", Client: "cli",
 		Manifest: job.Manifest{Task: "uname -a", AgentType: job.AgentScript, Lifecycle: job.Ephemeral},
 		Outcome:  &job.Outcome{Status: job.Success, Reason: job.ReasonExitStatus, ExitCode: &code, Duration: 42 * time.Second},
-		VM:       &job.VM{ID: 101, Name: "linus-job-0000000000d1", Node: "pve", State: job.VMDestroyed}, CreatedAt: ago(600), StartedAt: ago(560), CompletedAt: ago(515),
+		VM:       &vm.VM{ID: 101, Name: "linus-job-0000000000d1", Node: "pve", State: vm.Destroyed}, CreatedAt: ago(600), StartedAt: ago(560), CompletedAt: ago(515),
 		Artifacts:        []job.Artifact{{Path: "dist/app-linux-amd64.tar.gz", Size: 14 << 20, Mode: "0644", SHA256: strings.Repeat("ab12", 16)}, {Path: "odd name #1?.txt", Size: 12, Mode: "0600", SHA256: strings.Repeat("cd34", 16)}},
 		SkippedArtifacts: job.SkippedArtifacts{ArtifactsSkipped: []job.SkippedArtifact{{Path: "core.<1>", Reason: "its 9 bytes are more than the 8 a file may have"}}, ArtifactsSkippedCount: 7},
 		Stdout:           job.OutputInfo{Incomplete: true, Why: "collecting was cancelled by user"},

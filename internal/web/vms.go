@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 const (
@@ -33,7 +34,7 @@ type vmRow struct {
 // CanGo reports whether it can be destroyed from here: others are destroyed
 // with their job.
 func (v vmRow) CanGo() bool {
-	return v.Lifecycle == job.Persistent && v.Status != job.VMDestroying && v.State != job.VMLeftAlone
+	return v.Lifecycle == job.Persistent && v.Status != vm.Destroying && v.State != vm.LeftAlone
 }
 
 // Idle reports whether no job runs in it.
@@ -43,15 +44,15 @@ func (v vmRow) Idle() bool { return len(v.Jobs) == 0 }
 func (v vmRow) CanStop() bool { return v.CanSuspend() }
 
 // CanStart reports whether it is off.
-func (v vmRow) CanStart() bool { return v.CanGo() && v.Status.Down() && v.Status != job.VMGone }
+func (v vmRow) CanStart() bool { return v.CanGo() && v.Status.Down() && v.Status != vm.Gone }
 
 // CanSnapshot reports whether it has a disk that a snapshot can be taken of.
-func (v vmRow) CanSnapshot() bool { return v.CanGo() && (v.Status == job.VMRunning || v.CanStart()) }
+func (v vmRow) CanSnapshot() bool { return v.CanGo() && (v.Status == vm.Running || v.CanStart()) }
 
 // FilesJob is the job by which the VM's files are reached; empty: they are not.
 func (v vmRow) FilesJob() string {
 	switch {
-	case v.Status != job.VMRunning || v.State != job.VMCreated:
+	case v.Status != vm.Running || v.State != vm.Created:
 	case v.Lifecycle == job.Persistent:
 		return v.Job
 	case len(v.Jobs) > 0:
@@ -62,15 +63,15 @@ func (v vmRow) FilesJob() string {
 
 // CanForget reports whether it is left alone, and an operator can say that it is
 // theirs.
-func (v vmRow) CanForget() bool { return v.State == job.VMLeftAlone || v.Status == job.VMUnproven }
+func (v vmRow) CanForget() bool { return v.State == vm.LeftAlone || v.Status == vm.Unproven }
 
 // CanSuspend reports whether it can be suspended from here.
 func (v vmRow) CanSuspend() bool {
-	return v.CanGo() && v.Status == job.VMRunning && v.Idle()
+	return v.CanGo() && v.Status == vm.Running && v.Idle()
 }
 
 // CanResume reports whether it is suspended.
-func (v vmRow) CanResume() bool { return v.CanGo() && v.Status == job.VMSuspended }
+func (v vmRow) CanResume() bool { return v.CanGo() && v.Status == vm.Suspended }
 
 // ExpiresIn is the remaining time, as text; empty if it never expires.
 func (v vmRow) ExpiresIn() string {
@@ -88,7 +89,7 @@ func (p *pages) vmRow(info job.VMInfo) vmRow {
 	if info.ID != 0 {
 		row.Ref = strconv.Itoa(info.ID)
 	}
-	if info.Status == job.VMRunning && info.IP != "" {
+	if info.Status == vm.Running && info.IP != "" {
 		row.SSH = p.SSHCommand(info.VM)
 	}
 	return row

@@ -24,6 +24,7 @@ import (
 
 	"linus/internal/gate"
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // MaxBody is the maximum size of a request, in bytes.
@@ -61,7 +62,7 @@ type Options struct {
 	// it. Nil: they have one of their own.
 	Bodies *job.Bodies
 	// SSHCommand is the shell command that logs in to a VM. Nil: linus vm ssh NAME.
-	SSHCommand func(vm job.VM) string
+	SSHCommand func(v vm.VM) string
 
 	bounds bounds // zero: defaultBounds
 }

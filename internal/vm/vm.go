@@ -1,0 +1,104 @@
+// Package vm is the domain of VMs: what a VM of ours is, and which states follow which.
+// It knows no job, nothing of SSH, Proxmox or storage, and imports the standard library
+// only.
+package vm
+
+import (
+	"slices"
+	"time"
+)
+
+// State is the state of a VM of ours.
+type State string
+
+// A VM is intended (a row exists before it can), then created, then destroyed:
+// it was seen gone. One that was to be destroyed and is not proven ours is left
+// alone, until it is seen gone or an operator forgets it. A job that shares
+// another's VM releases it after cleaning up.
+const (
+	Intended  State = "intended"
+	Created   State = "created"
+	Destroyed State = "destroyed"
+	Released  State = "released"
+	LeftAlone State = "left_alone"
+	Forgotten State = "forgotten"
+)
+
+// States lists every state. A job without a VM has none of them, the empty one.
+var States = []State{Intended, Created, Destroyed, Released, LeftAlone, Forgotten}
+
+// transitions is the whole life of a job's VM as data: from a state, the ones that may
+// follow. One that is another job's is entered when it is created already, and a pool's is
+// given back, by a job that then has none, when it does not answer. After a VM was destroyed
+// another that a create has left can be found, which is left alone.
+var transitions = map[State][]State{
+	"":        {Intended, Created},
+	Intended:  {Created, Destroyed, LeftAlone},
+	Created:   {"", Destroyed, Released, LeftAlone},
+	Destroyed: {LeftAlone},
+	LeftAlone: {Destroyed, Forgotten},
+}
+
+// CanBecome reports whether a job's VM may go from s to next.
+func (s State) CanBecome(next State) bool { return slices.Contains(transitions[s], next) }
+
+// Settled reports whether the VM's job is finished with it.
+func (s State) Settled() bool {
+	return s == Destroyed || s == Released || s == LeftAlone || s == Forgotten
+}
+
+// VM is a virtual machine of ours. Job and Owner are the markers that prove it.
+type VM struct {
+	ID      int    `json:"id,omitempty"` // Proxmox VM ID; 0 until reserved
+	Name    string `json:"name"`         // DNS label, unique to the job
+	Node    string `json:"node,omitempty"`
+	IP      string `json:"ip,omitempty"`
+	User    string `json:"user,omitempty"`     // SSH user
+	HostKey string `json:"host_key,omitempty"` // guest's SSH host key, "ssh-ed25519 AAAA..."; pinned
+	Job     string `json:"job"`                // linus-job=<uuid> in the VM's description
+	Owner   string `json:"owner"`              // linus-owner=<installation id>
+	State   State  `json:"state"`
+
+	ExpiresAt time.Time `json:"expires_at,omitzero"` // when a persistent VM is destroyed, once no job runs in it
+	Unwanted  bool      `json:"unwanted,omitempty"`  // a persistent VM, or a pool's, is to be destroyed
+
+	Reason string `json:"reason,omitempty"` // why it is left alone
+	Remedy string `json:"remedy,omitempty"` // what an operator can do about it
+
+	// Lent says that a pool's VM is the job's alone, with all of its directories.
+	Lent bool `json:"lent,omitempty"`
+
+	Source Source `json:"source,omitempty"` // where the job's VM came from; empty: it is another job's
+
+	Status Status `json:"status,omitempty"` // what the host said when it was asked; not stored
+}
+
+// Status is the status of a VM, as the host reports it.
+type Status string
+
+// The statuses of a VM.
+const (
+	Provisioning Status = "provisioning" // it is being created
+	Running      Status = "running"
+	Stopped      Status = "stopped"
+	Suspended    Status = "suspended" // off, with its memory on disk
+	Destroying   Status = "destroying"
+	Gone         Status = "gone"    // the host has no VM of its ID, or another VM has it now
+	Unknown      Status = "unknown" // the host could not be asked
+	// The host has a VM of its ID that is proven neither ours nor another's, or
+	// that is on another node: linus does not touch it.
+	Unproven Status = "left_alone"
+)
+
+// Down reports whether nothing runs in a VM of this status.
+func (s Status) Down() bool { return s == Stopped || s == Suspended || s == Gone }
+
+// Source says where a job's VM came from.
+type Source string
+
+// The sources.
+const (
+	Cold           Source = "cold"       // it was created for the job
+	FromPool       Source = "pool"       // a pool's warm member
+	FromHibernated Source = "hibernated" // a pool's hibernated member
+)
