@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -32,15 +33,16 @@ func (a *app) uninstallCommand() *cobra.Command {
 				return errors.New("an engine runs here, which would put its scripts on the host again: end it first with linus serve --stop, or systemctl stop linus")
 			}
 			each := func(spec job.UninstallSpec) (found []job.Uninstalled, err error) {
-				work := func(t daemon.TemplateStore) error {
+				work := func(node string, t daemon.TemplateStore) error {
 					done, err := t.Uninstall(cmd.Context(), spec)
+					done.Node = cmp.Or(node, done.Node)
 					found = append(found, done)
 					return err
 				}
 				if everywhere {
-					err = a.onEveryNode(cmd, func(_ job.Inventory, _ job.Node, t daemon.TemplateStore) error { return work(t) })
+					err = a.onEveryNode(cmd, func(_ job.Inventory, n job.Node, t daemon.TemplateStore) error { return work(n.Name, t) })
 				} else {
-					err = a.withTemplates(cmd, work)
+					err = a.withTemplates(cmd, func(t daemon.TemplateStore) error { return work("", t) })
 				}
 				return found, err
 			}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -210,6 +211,40 @@ func TestCluster_SpreadsJobsAndFollowsVMs(t *testing.T) {
 		c.gone()
 		if leases := c.leases(); len(leases) > 0 {
 			t.Errorf("leases of a VM that has moved: %v", leases)
+		}
+	})
+
+	t.Run("uninstall", func(t *testing.T) {
+		c.h.cli(t, "node", "cordon", "pve1")
+		c.h.cli(t, "node", "cordon", "pve2")
+		c.h.cli(t, "vm", "create", "stays")
+		c.h.stop(t)
+		nodes, err := c.h.lab.Nodes()
+		c.must(err)
+		timers := func() (there []string) {
+			for _, node := range nodes {
+				if _, err := os.Stat(filepath.Join(node.Dir, "etc/systemd/system/linus-sweep.timer")); err == nil {
+					there = append(there, node.Config.Node)
+				}
+			}
+			return there
+		}
+		before := timers()
+		code, text := c.h.exits(t, "host", "uninstall", "--yes", "--all-nodes")
+		if code != 1 || !strings.Contains(text, "(stays); destroy them first") || !slices.Equal(timers(), before) || !slices.Contains(before, "pve3") {
+			t.Errorf("with a VM on one node: exit code %d, timers of %v, then of %v, %s", code, before, timers(), text)
+		}
+		code, text = c.h.exits(t, "host", "uninstall", "--yes", "--all-nodes", "--leave-vms")
+		if code != 0 || len(timers()) > 0 || !regexp.MustCompile(`node pve3: stays: VM \d+ \(stays\)`).MatchString(text) {
+			t.Errorf("exit code %d, timers of %v, %s", code, timers(), text)
+		}
+		for _, node := range before {
+			if !strings.Contains(text, "node "+node+": is removed: linus-sweep.timer") {
+				t.Errorf("of %s it does not say what is removed: %s", node, text)
+			}
+		}
+		if len(c.confs()) != 1 {
+			t.Errorf("VMs: %v", c.confs())
 		}
 	})
 }

@@ -146,6 +146,18 @@ func (h *host) cli(t *testing.T, args ...string) string {
 	return string(out)
 }
 
+// exits runs a verb of linus, and returns its exit code and all it says.
+func (h *host) exits(t *testing.T, args ...string) (code int, text string) {
+	t.Helper()
+	cmd := exec.Command(h.linus(), args...)
+	cmd.Env = h.env
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), string(out)
+}
+
 // mcpClient is a real MCP client process's end of `linus mcp`.
 type mcpClient struct {
 	*client.Client
