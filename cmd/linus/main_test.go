@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/cobra"
 
 	"linus/internal/config"
 	"linus/internal/daemon"
@@ -144,6 +145,7 @@ func TestCommandLine(t *testing.T) {
 			"killengine": killEngine,
 			"engineof":   engineOf,
 			"race":       race,
+			"novm":       noVM,
 
 			"waitforgetting": waitForgetting,
 		},
@@ -231,6 +233,41 @@ func killEngine(ts *testscript.TestScript, _ bool, _ []string) {
 // engineof FILE writes the id of the engine's process into FILE.
 func engineOf(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(ts.ReadFile("state/engine.lock")), 0o600))
+}
+
+// noVM runs every command that takes a VM with one that does not exist. Each refuses it
+// before it looks at anything else: what it names beside is not there either.
+func noVM(ts *testscript.TestScript, _ bool, _ []string) {
+	lines := map[string]string{
+		"job exec": "--vm nobody -- true", "job submit": "--vm nobody -- true",
+		"run": "--vm nobody --repo none -- true", "network test": "nobody github.com", "vm create": "",
+		"vm cp": "none nobody:", "vm cat": "nobody:none", "vm ls": "nobody:none", "vm forward": "nobody 80",
+		"vm snapshot": "nobody none", "vm revert": "nobody none", "vm list": "",
+	}
+	var visit func(*cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			visit(sub)
+		}
+		path := strings.TrimPrefix(cmd.CommandPath(), "linus ")
+		line, special := lines[path]
+		switch {
+		case cmd.HasSubCommands() || special && line == "":
+			return
+		case !special && !strings.HasPrefix(path, "vm ") && cmd.Flags().Lookup("vm") == nil && !strings.Contains(cmd.Use, "VM"):
+			return
+		case !special:
+			line = "nobody"
+		}
+		if err := ts.Exec("linus", append(strings.Fields(path), strings.Fields(line)...)...); err == nil || err.Error() != "exit status 2" {
+			ts.Fatalf("%s: %v", path, err)
+		}
+		const want = "linus: vm: \"nobody\" is not a VM of ours; linus vm list shows the VMs there are\n"
+		if said := ts.ReadFile("stderr"); said != want {
+			ts.Fatalf("%s: it says %s", path, said)
+		}
+	}
+	visit((&app{}).root())
 }
 
 // race N submits N jobs at once, from as many processes, each with settings of its

@@ -83,7 +83,7 @@ func (a *app) runTree(cmd *cobra.Command, args []string, f runFlags) error {
 	case f.repository != "" && f.apply:
 		return usage("--apply makes changes in the tree here, and --repo runs on another one; use --diff")
 	}
-	t, done, err := a.treeOf(ctx, f.repository)
+	t, done, err := treeOf(ctx, f.repository)
 	if err != nil {
 		return err
 	}
@@ -100,6 +100,12 @@ func (a *app) runTree(cmd *cobra.Command, args []string, f runFlags) error {
 	held, err := r.held(ctx, s, f.given.VM)
 	if err != nil {
 		return err
+	}
+	if f.repository != "" { // not before the VM is known to be there
+		url, ref, _ := strings.Cut(f.repository, "#")
+		if err := asUsage(t.Clone(ctx, url, ref)); err != nil {
+			return err
+		}
 	}
 	p, err := t.Pack(ctx, held)
 	if err != nil {
@@ -119,8 +125,9 @@ func (a *app) runTree(cmd *cobra.Command, args []string, f runFlags) error {
 	return a.finishRun(ctx, s, j, t, r, f.takeFlags, conversation{input: input})
 }
 
-// treeOf returns the tree to send; done removes what it was made for.
-func (a *app) treeOf(ctx context.Context, repository string) (t worktree.Tree, done func(), err error) {
+// treeOf returns the tree to send, a repository's still empty; done removes what it was made
+// for.
+func treeOf(ctx context.Context, repository string) (t worktree.Tree, done func(), err error) {
 	if repository == "" {
 		t, err = worktree.Find(ctx, ".")
 		return t, func() {}, asUsage(err)
@@ -129,13 +136,8 @@ func (a *app) treeOf(ctx context.Context, repository string) (t worktree.Tree, d
 	if err != nil {
 		return t, nil, err
 	}
-	done = func() { _ = os.RemoveAll(dir) }
-	url, ref, _ := strings.Cut(repository, "#")
-	if t, err = worktree.Clone(ctx, url, ref, dir); err != nil {
-		done()
-		return t, nil, asUsage(err)
-	}
-	return t, done, nil
+	url, _, _ := strings.Cut(repository, "#")
+	return worktree.OfRepository(url, dir), func() { _ = os.RemoveAll(dir) }, nil
 }
 
 func asUsage(err error) error {

@@ -108,11 +108,17 @@ func gitWith(ctx context.Context, dir string, stdin []byte, args ...string) ([]b
 	return out, nil
 }
 
-// Clone makes a tree of a repository, as it is at a branch, a tag or a commit; "" is what
-// the repository says. The caller removes into.
-func Clone(ctx context.Context, url, ref, into string) (Tree, error) {
+// OfRepository is the tree that Clone will make of a repository in a directory.
+func OfRepository(url, into string) Tree {
+	base := strings.TrimSuffix(path.Base(strings.TrimRight(filepath.ToSlash(url), "/")), ".git")
+	return Tree{Root: into, Git: true, Name: name(base, url)}
+}
+
+// Clone fills the tree with a repository, as it is at a branch, a tag or a commit; "" is
+// what the repository says. The caller removes the tree's root.
+func (t Tree) Clone(ctx context.Context, url, ref string) error {
 	if strings.HasPrefix(url, "-") || strings.HasPrefix(ref, "-") {
-		return Tree{}, errors.New("neither the URL of a repository nor a ref begins with -")
+		return errors.New("neither the URL of a repository nor a ref begins with -")
 	}
 	if ref == "" {
 		ref = "HEAD"
@@ -122,12 +128,11 @@ func Clone(ctx context.Context, url, ref, into string) (Tree, error) {
 		{"fetch", "-q", "--depth", "1", "--", url, ref},
 		{"-c", "advice.detachedHead=false", "checkout", "-q", "FETCH_HEAD"},
 	} {
-		if _, err := git(ctx, into, args...); err != nil {
-			return Tree{}, err
+		if _, err := git(ctx, t.Root, args...); err != nil {
+			return err
 		}
 	}
-	base := strings.TrimSuffix(path.Base(strings.TrimRight(filepath.ToSlash(url), "/")), ".git")
-	return Tree{Root: into, Git: true, Name: name(base, url)}, nil
+	return nil
 }
 
 // file is a file or a symbolic link of a tree.

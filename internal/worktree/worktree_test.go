@@ -176,8 +176,8 @@ func TestClone_IsTheRepositoryAtARef(t *testing.T) {
 	run(t, origin, "git", "commit", "-q", "-a", "-m", "2")
 	for ref, want := range map[string]string{"": "2", "main": "2", "v1": "1"} {
 		into := t.TempDir()
-		tree, err := Clone(t.Context(), "file://"+origin, ref, into)
-		if err != nil {
+		tree := OfRepository("file://"+origin, into)
+		if err := tree.Clone(t.Context(), "file://"+origin, ref); err != nil {
 			t.Fatal(err)
 		}
 		if data, _ := os.ReadFile(filepath.Join(into, "file")); string(data) != want || len(names(t, pack(t, tree, nil).Archive)) != 1 {
@@ -185,7 +185,7 @@ func TestClone_IsTheRepositoryAtARef(t *testing.T) {
 		}
 	}
 	for _, wrong := range [][2]string{{"--upload-pack=touch /tmp/x", ""}, {"file://" + origin, "--all"}, {"file://" + origin, "no-such-ref"}} {
-		if _, err := Clone(t.Context(), wrong[0], wrong[1], t.TempDir()); err == nil {
+		if err := OfRepository(wrong[0], t.TempDir()).Clone(t.Context(), wrong[0], wrong[1]); err == nil {
 			t.Errorf("%q was cloned", wrong)
 		}
 	}
