@@ -34,8 +34,10 @@ func (g *guard) call(ctx context.Context, v *job.Verb, in any) (any, error) {
 	}
 	switch asked := in.(type) {
 	case job.Submission:
-		if err := narrowed(ctx, asked); err != nil {
-			return nil, err
+		if p, ok := job.PrincipalFrom(ctx); ok {
+			if err := p.Submits(asked.Kind); err != nil {
+				return nil, err
+			}
 		}
 	case job.Filter:
 		asked.Principal = whose(ctx, asked.Principal)
@@ -83,16 +85,6 @@ func (g *guard) may(ctx context.Context, v *job.Verb, ref string) error {
 		return nil
 	}
 	return fmt.Errorf("not allowed: nobody has decided what %s is about", v.Name)
-}
-
-// narrowed returns an error if the caller's token has no toolset with a tool that submits
-// this kind of job.
-func narrowed(ctx context.Context, s job.Submission) error {
-	p, _ := job.PrincipalFrom(ctx)
-	if s.Kind == job.KindVM {
-		return p.Narrowed("creating a VM", "vm")
-	}
-	return p.Narrowed("submitting a job", "jobs", "exec")
 }
 
 // whose returns whose jobs a caller sees who asks for those of a principal, or for all that

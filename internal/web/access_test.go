@@ -3,11 +3,13 @@ package web_test
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -179,6 +181,40 @@ func TestForms_AreShownToThoseWhoMay(t *testing.T) {
 			if code, text := v.get(path); code != want || code != http.StatusOK && strings.Contains(text, `<form method="post" action="/vms`) {
 				t.Errorf("%s as %s: %d, want %d", path, who, code, want)
 			}
+		}
+	}
+}
+
+// A page offers what the token's toolsets have, and a login leads to the first section that
+// it may see.
+func TestButtons_AreThoseOfTheTokensToolsets(t *testing.T) {
+	t.Parallel()
+	crumb := regexp.MustCompile(`<p class="crumb">.*`)
+	offer := regexp.MustCompile(`id="(again|cancel|kill|terminal|files|send|new-job|new-vm|new-here|open-terminal|take|start|stop|suspend|destroy|forget)"|<a href="/(jobs|vms|pools|tokens|host)"( aria-current="page")?>|(artifacts/)`)
+	for toolset, want := range map[string]string{
+		"jobs":  "at /jobs: jobs new-job | running: jobs again cancel | done: jobs again artifacts/ | VM: jobs new-here | 200 403",
+		"exec":  "at /jobs/new: files send | running: again kill send | done: again | VM: new-here open-terminal | 200 403",
+		"vm":    "at /vms: vms new-vm | running: vms | done: vms | VM: vms stop suspend destroy take | 403 200",
+		"files": "at /help: | running: files | done: | VM: files | 403 403",
+		"admin": "at /host: pools tokens host | running: pools tokens host | done: pools tokens host | VM: pools tokens host | 403 403",
+		"":      "at /jobs: jobs vms pools tokens host new-job | running: jobs vms pools tokens host again files cancel kill send | done: jobs vms pools tokens host again artifacts/ | VM: jobs vms pools tokens host new-here files stop suspend destroy open-terminal take | 200 200",
+	} {
+		keys := &keyring{tokens: map[string]job.Principal{"linus_narrow": {Name: "narrow", Token: "n1", Role: job.RoleAdmin, Toolsets: strings.Fields(toolset), Life: t.Context()}}}
+		v := visitWith(t, web.Options{Engine: sample(), MCP: echo, Token: token, Authenticate: keys.authenticate, Holder: keys.holder, Log: log})
+		to, text := v.do(http.MethodPost, "/login", url.Values{"token": {"linus_narrow"}}.Encode(), nil)
+		offers := func(text string) (found string) {
+			for _, m := range offer.FindAllStringSubmatch(crumb.ReplaceAllString(text, ""), -1) {
+				if name := " " + m[1] + m[2] + m[4]; !strings.Contains(found+" ", name+" ") {
+					found += name
+				}
+			}
+			return found
+		}
+		page := func(path string) string { _, text := v.get(path); return offers(text) }
+		code := func(path string) int { code, _ := v.get(path); return code }
+		got := fmt.Sprintf("at %s:%s | running:%s | done:%s | VM:%s | %d %d", to.Path, offers(text), page("/jobs/"+id), page("/jobs/"+doneID), page("/vms/105"), code("/jobs/new"), code("/vms/new"))
+		if got != want {
+			t.Errorf("%s:\n%s, want\n%s", toolset, got, want)
 		}
 	}
 }

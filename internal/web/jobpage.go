@@ -56,18 +56,20 @@ func (v jobView) Took() time.Duration {
 // collecting of its output and artifacts.
 func (v jobView) CanCancel() bool {
 	collects := v.Outcome != nil && v.Kind != job.KindVM && v.Outcome.Reason != job.ReasonCancelled && !v.SkipCollect
-	return v.MayRun() && !v.Status.Terminal() && (v.Outcome == nil || collects)
+	return v.May("Cancel") && !v.Status.Terminal() && (v.Outcome == nil || collects)
 }
 
 // CanKill reports whether a task is running that could be killed.
-func (v jobView) CanKill() bool { return v.MayRun() && v.Outcome == nil && v.Status == job.Running }
+func (v jobView) CanKill() bool { return v.May("Kill") && v.takes() }
 
 // CanRepeat reports whether it can be submitted again: a client could have done so.
-func (v jobView) CanRepeat() bool { return v.MayRun() && v.Manifest.Lifecycle != job.Pooled }
+func (v jobView) CanRepeat() bool {
+	return v.Who.Submits(v.Kind) == nil && v.Manifest.Lifecycle != job.Pooled
+}
 
 // HasFiles reports whether the files of its VM can be worked on.
 func (v jobView) HasFiles() bool {
-	return v.MayRun() && v.VM != nil && v.VM.State == vm.Created && !v.VM.Unwanted && (v.Outcome == nil || v.VM.Job == v.ID && v.Manifest.Lifecycle == job.Persistent)
+	return v.May("ListFiles") && v.VM != nil && v.VM.State == vm.Created && !v.VM.Unwanted && (v.Outcome == nil || v.VM.Job == v.ID && v.Manifest.Lifecycle == job.Persistent)
 }
 
 // Counted says how many events there are, and how many of those shown are warnings.
@@ -92,8 +94,11 @@ func (v jobView) Unlisted() int { return v.ArtifactsSkippedCount - len(v.Artifac
 
 // TakesInput reports whether the task's stdin is open.
 func (v jobView) TakesInput() bool {
-	return v.CanKill() && v.Manifest.Stdin == job.StdinOpen && !v.Stdin.Closed
+	return v.May("Input") && v.takes() && v.Manifest.Stdin == job.StdinOpen && !v.Stdin.Closed
 }
+
+// takes reports whether its task runs, as far as is known.
+func (v jobView) takes() bool { return v.Outcome == nil && v.Status == job.Running }
 
 // Heading is the task's title.
 func (v jobView) Heading() string { return job.Title(v.Manifest.Task) }

@@ -137,6 +137,10 @@ func (p *pages) jobsView(ctx context.Context, q jobsQuery) (jobsView, error) {
 }
 
 func (p *pages) jobs(w http.ResponseWriter, r *http.Request) {
+	if home := p.viewer(r).Home(); home != "/jobs" { // where logins and many links lead
+		http.Redirect(w, r, home, http.StatusSeeOther)
+		return
+	}
 	v, err := p.jobsView(r.Context(), readQuery(r))
 	if err == nil && !v.Found && !v.Later {
 		var a job.Activity

@@ -88,7 +88,7 @@ func (p *pages) routes(r *mux.Router) {
 
 	get("/jobs", p.loggedIn(p.jobs))
 	get("/jobs/live", p.loggedIn(p.jobsLive))
-	get("/jobs/new", p.loggedIn(p.forThoseWhoMay("Submit", newJob.blank(p))))
+	get("/jobs/new", p.loggedIn(p.forThoseWhoMaySubmit(job.KindTask, newJob.blank(p))))
 	post("/jobs/new", p.uploading("Submit", newJob.send(p)))
 	get("/jobs/{id}", p.loggedIn(p.job))
 	get("/jobs/{id}/events", p.loggedIn(p.events))
@@ -126,7 +126,7 @@ func (p *pages) routes(r *mux.Router) {
 
 	get("/vms", p.loggedIn(p.vms))
 	get("/vms/live", p.loggedIn(p.vmsLive))
-	get("/vms/new", p.loggedIn(p.forThoseWhoMay("Submit", newVM.blank(p))))
+	get("/vms/new", p.loggedIn(p.forThoseWhoMaySubmit(job.KindVM, newVM.blank(p))))
 	post("/vms/new", p.uploading("Submit", newVM.send(p)))
 	get("/vms/{ref}", p.loggedIn(p.vm))
 	get("/vms/{ref}/live", p.loggedIn(p.vmLive))
