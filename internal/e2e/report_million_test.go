@@ -77,12 +77,13 @@ func (h *host) endedJobs(t testing.TB, id string, count int) {
 	}
 	values := "," + columns + ","
 	for column, value := range map[string]string{
-		"id": "copies.id", "vm_job": "copies.id", "created_at": "at", "started_at": "at", "completed_at": "at",
+		"id": "copies.id", "vm_id": "copies.id", "created_at": "at", "started_at": "at", "completed_at": "at",
 		"doc": "replace(replace(doc, jobs.id, copies.id), created_at, at)",
 	} {
 		values = strings.Replace(values, ","+column+",", ","+value+",", 1)
 	}
 	run(`INSERT INTO jobs (`+columns+`) SELECT `+strings.Trim(values, ",")+` FROM copies, jobs WHERE jobs.id = ?`, id)
+	run(`INSERT INTO vms (id, state, doc) SELECT copies.id, state, replace(doc, vms.id, copies.id) FROM copies, vms WHERE vms.id = ?`, id)
 	run(`INSERT INTO job_manifests (job_id, manifest) SELECT copies.id, manifest FROM copies, job_manifests WHERE job_id = ?`, id)
 	run(`INSERT INTO job_events (job_id, at, kind, phase, text) SELECT id, at, kind, phase, text FROM copies CROSS JOIN events`)
 	rows, err := db.QueryContext(t.Context(), `SELECT id FROM copies`)

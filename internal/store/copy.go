@@ -30,7 +30,7 @@ const (
 
 // tables are copied row by row, with these columns; the first is the job's ID.
 var tables = []struct{ name, columns, insert string }{
-	{"jobs", "id, created_at, status, done, waiting, client, principal, vm_job, vm_state, completed_at, reason, started_at, member, task_head, idempotency_key, token_hash, stdout, stderr, doc, stored", ""},
+	{"jobs", "id, created_at, status, done, waiting, client, principal, vm_id, vm_state, completed_at, reason, started_at, member, task_head, idempotency_key, token_hash, stdout, stderr, doc, stored", ""},
 	{"job_manifests", "job_id, manifest", ""},
 	{"job_files", "job_id, contents", ""},
 	{"job_events", "job_id, seq, at, kind, phase, text", "OVERRIDING SYSTEM VALUE"},
@@ -85,6 +85,9 @@ func (c *copying) all(ctx context.Context) error {
 			last = id
 		}
 	}
+	if err := c.vms(ctx); err != nil {
+		return err
+	}
 	if err := c.whole(ctx); err != nil {
 		return err
 	}
@@ -92,6 +95,28 @@ func (c *copying) all(ctx context.Context) error {
 		return err
 	}
 	return c.end(ctx)
+}
+
+// vms copies the VMs, some at a time.
+func (c *copying) vms(ctx context.Context) error {
+	const columns = "id, state, doc"
+	for last := ""; ; {
+		rows, err := query(ctx, c.source.read, scanValues(columns), `SELECT `+columns+` FROM vms WHERE id > ? ORDER BY id LIMIT 1000`, last)
+		if err != nil || len(rows) == 0 {
+			return err
+		}
+		first := last
+		last = rows[len(rows)-1][0].(string)
+		err = c.target.transaction(ctx, func(tx *tx) error {
+			if _, err := tx.ExecContext(ctx, `DELETE FROM vms WHERE id > ? AND id <= ?`, first, last); err != nil { // of a copy that was interrupted
+				return err
+			}
+			return insertRows(ctx, tx, "vms", columns, "", rows)
+		})
+		if err != nil {
+			return fmt.Errorf("copy the VMs: %w", err)
+		}
+	}
 }
 
 func scanText(row scanner) (text string, err error) {
@@ -308,6 +333,7 @@ func (c *copying) compare(ctx context.Context) error {
 	for _, text := range []string{
 		`SELECT count(*) || ' jobs of ' || coalesce(sum(length(doc)), 0) FROM jobs`,
 		`SELECT count(*) || ' manifests of ' || coalesce(sum(length(manifest)), 0) FROM job_manifests`,
+		`SELECT count(*) || ' VMs of ' || coalesce(sum(length(doc)), 0) FROM vms`,
 		`SELECT count(*) || ' events' FROM job_events`,
 		`SELECT count(*) || ' pools of ' || coalesce(sum(length(doc)), 0) FROM pools`,
 		`SELECT count(*) || ' tokens of ' || coalesce(sum(length(doc)), 0) FROM tokens`,

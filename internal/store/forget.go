@@ -15,7 +15,7 @@ import (
 func (s *Store) Forget(ctx context.Context, before time.Time) (int, error) {
 	n := 0
 	for {
-		some, err := query(ctx, s.read, scanForgettable, `SELECT id, member IS NULL FROM jobs
+		some, err := query(ctx, s.read, scanForgettable, `SELECT id, member IS NULL, vm_id FROM jobs
 			WHERE done = 1 AND completed_at < ? AND vm_state NOT IN ('created', 'left_alone') LIMIT ?`, timeText(before), forgottenAtOnce)
 		if err != nil {
 			return n, fmt.Errorf("find jobs that ended before %s: %w", timeText(before), err)
@@ -28,6 +28,7 @@ func (s *Store) Forget(ctx context.Context, before time.Time) (int, error) {
 				if _, err := tx.ExecContext(ctx, `DELETE FROM jobs WHERE id = ?`, j.id); err != nil {
 					return err
 				}
+				tx.post(`DELETE FROM vms WHERE id = ? AND NOT `+there+` AND NOT EXISTS (SELECT 1 FROM jobs WHERE vm_id <> '' AND vm_id = vms.id)`, j.vm)
 			}
 			return nil
 		})
@@ -49,10 +50,11 @@ func (s *Store) Forget(ctx context.Context, before time.Time) (int, error) {
 type forgettable struct {
 	id     string
 	listed bool
+	vm     string // that it has had; empty: none
 }
 
 func scanForgettable(row scanner) (j forgettable, err error) {
-	err = row.Scan(&j.id, &j.listed)
+	err = row.Scan(&j.id, &j.listed, &j.vm)
 	return j, err
 }
 

@@ -27,7 +27,7 @@ func TestForget_RemovesOldEndedJobsWithTheirFiles(t *testing.T) {
 		m := job.Manifest{Task: "x", AgentType: job.AgentScript, Lifecycle: lifecycle}
 		j := job.Job{ID: id, Manifest: m, Status: job.Pending, CreatedAt: old}
 		if state != "" {
-			j.VM = &vm.VM{Name: "vm", State: vm.Intended}
+			j.VM = &vm.VM{Name: "vm", Job: id, State: vm.Intended}
 		}
 		if _, _, err := s.Insert(ctx, j, "key-"+id, job.Limits{}); err != nil {
 			t.Fatal(err)

@@ -65,7 +65,7 @@ func newRows(j job.Job, key string) (rows, error) {
 	}
 	j.Manifest = withoutContents(j.Manifest)
 	j.Stdout, j.Stderr = job.OutputInfo{}, job.OutputInfo{}
-	doc, err := json.Marshal(document{Job: j})
+	doc, err := encode(j)
 	if err != nil {
 		return rows{}, err
 	}
@@ -73,7 +73,7 @@ func newRows(j job.Job, key string) (rows, error) {
 	if err != nil {
 		return rows{}, err
 	}
-	r := rows{job: j, doc: string(doc), manifest: string(manifest), idempotency: key}
+	r := rows{job: j, doc: doc, manifest: string(manifest), idempotency: key}
 	if len(contents) > 0 {
 		files, err := json.Marshal(contents)
 		if err != nil {
@@ -95,7 +95,7 @@ func (r rows) insert(ctx context.Context, tx *tx) error {
 		tx.tell(job.NoticeWaiting, r.job.ID)
 	}
 	result, err := tx.ExecContext(ctx, `INSERT INTO jobs
-		(id, created_at, task_head, client, principal, idempotency_key, token_hash, status, done, waiting, member, vm_job, vm_state, completed_at, reason, started_at, doc, stored)
+		(id, created_at, task_head, client, principal, idempotency_key, token_hash, status, done, waiting, member, vm_id, vm_state, completed_at, reason, started_at, doc, stored)
 		VALUES (?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (idempotency_key) DO NOTHING`,
 		append([]any{
 			r.job.ID, timeText(r.job.CreatedAt), job.TaskHead(r.job.Manifest.Task), r.job.Client, r.job.Principal,
@@ -108,6 +108,9 @@ func (r rows) insert(ctx context.Context, tx *tx) error {
 		}
 	}
 	if err != nil {
+		return err
+	}
+	if err := updateVM(tx, nil, r.job); err != nil {
 		return err
 	}
 	tx.post(`INSERT INTO job_manifests (job_id, manifest) VALUES (?, ?)`, r.job.ID, r.manifest)

@@ -21,12 +21,24 @@ import (
 var ErrForbidden = errors.New("not allowed in the life of a job")
 
 // document is the part of a job that Update rewrites: the job without its
-// manifest and its engine, which are stored elsewhere. Of its output counts only
+// manifest, its engine and its VM, which are stored elsewhere. Of its output counts only
 // Incomplete and Why are valid; SealOutput and the files have the others.
 type document struct {
 	job.Job
 	Manifest *struct{} `json:"manifest,omitempty"`
 	Engine   *struct{} `json:"engine,omitempty"`
+	VM       *struct{} `json:"vm,omitempty"`
+	Hold     *heldAs   `json:"hold,omitempty"` // nil: it has no VM
+}
+
+// encode returns a job's document.
+func encode(j job.Job) (string, error) {
+	d := document{Job: j}
+	if j.VM != nil {
+		d.Hold = &heldAs{State: j.VM.State, Source: j.VM.Source, Lent: j.VM.Lent}
+	}
+	doc, err := json.Marshal(d)
+	return string(doc), err
 }
 
 // Submitted returns the job that was submitted with an idempotency key.
@@ -91,8 +103,12 @@ func (u *updating) run(ctx context.Context, tx *tx) error {
 		return job.ErrNotFound
 	}
 	j := found[0].job
-	status, vm, manifest, stdout, stderr, engine, principal := j.Status, j.VMState(), j.Manifest, j.Stdout, j.Stderr, j.Engine, j.Principal
-	written := columns(j)
+	status, state, manifest, stdout, stderr, engine, principal := j.Status, j.VMState(), j.Manifest, j.Stdout, j.Stderr, j.Engine, j.Principal
+	written, had := columns(j), j.VM
+	if had != nil {
+		v := *had
+		had = &v
+	}
 	decided, err := json.Marshal(j.Outcome)
 	if err != nil {
 		return err
@@ -105,11 +121,11 @@ func (u *updating) run(ctx context.Context, tx *tx) error {
 	stdout.Incomplete, stdout.Why = j.Stdout.Incomplete, j.Stdout.Why
 	stderr.Incomplete, stderr.Why = j.Stderr.Incomplete, j.Stderr.Why
 	j.ID, j.Manifest, j.Stdout, j.Stderr, j.Engine, j.Principal = u.id, manifest, stdout, stderr, engine, principal
-	if err := allowed(status, vm, decided, j); err != nil {
+	if err := allowed(status, state, decided, j); err != nil {
 		return err
 	}
 	u.job = j
-	return updateRow(tx, written, j, record)
+	return errors.Join(updateVM(tx, had, j), updateRow(tx, written, j, record))
 }
 
 // result is what Update returns, for the error of its transaction.
@@ -174,7 +190,7 @@ func follows(status job.Status, v vm.State, j job.Job) error {
 // updateRow writes a job, and what is recorded with it. before are its columns as they
 // are; nil: not known.
 func updateRow(tx *tx, before []any, j job.Job, record job.Record) error {
-	doc, err := json.Marshal(document{Job: j})
+	doc, err := encode(j)
 	if err != nil {
 		return err
 	}
@@ -188,11 +204,11 @@ func updateRow(tx *tx, before []any, j job.Job, record job.Record) error {
 		}
 		tx.post(`DELETE FROM job_files WHERE job_id = ?`, j.ID)
 		tx.post(`UPDATE jobs SET `+setColumns+`, engine = NULL, doc = ?, stored = CAST(? AS bigint) + (SELECT octet_length(manifest) FROM job_manifests WHERE job_id = jobs.id) WHERE id = ?`,
-			append(now, string(doc), kept, j.ID)...)
+			append(now, doc, kept, j.ID)...)
 	case slices.Equal(before, now): // as mostly: no index has to be touched
-		tx.post(`UPDATE jobs SET doc = ? WHERE id = ?`, string(doc), j.ID)
+		tx.post(`UPDATE jobs SET doc = ? WHERE id = ?`, doc, j.ID)
 	default:
-		tx.post(`UPDATE jobs SET `+setColumns+`, doc = ? WHERE id = ?`, append(now, string(doc), j.ID)...)
+		tx.post(`UPDATE jobs SET `+setColumns+`, doc = ? WHERE id = ?`, append(now, doc, j.ID)...)
 	}
 	if record.TokenHash != "" {
 		tx.post(`UPDATE jobs SET token_hash = ? WHERE id = ?`, record.TokenHash, j.ID)
@@ -207,7 +223,7 @@ func updateRow(tx *tx, before []any, j job.Job, record job.Record) error {
 	return changeWebhooks(tx, record)
 }
 
-const setColumns = `status = ?, done = ?, waiting = ?, member = ?, vm_job = ?, vm_state = ?, completed_at = ?, reason = ?, started_at = ?`
+const setColumns = `status = ?, done = ?, waiting = ?, member = ?, vm_id = ?, vm_state = ?, completed_at = ?, reason = ?, started_at = ?`
 
 // columns are the values of setColumns: what of a job is not only in its document.
 func columns(j job.Job) []any {

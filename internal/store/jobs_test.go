@@ -262,19 +262,19 @@ func TestUpdate_AllowsOnlyWhatTheTableAllows(t *testing.T) {
 func TestUpdate_AllowsOnlyWhatTheTableOfVMsAllows(t *testing.T) {
 	s := newStore(t)
 	states := append([]vm.State{"", "nonsense"}, vm.States...)
-	in := func(state vm.State) *vm.VM {
+	in := func(id string, state vm.State) *vm.VM {
 		if state == "" {
 			return nil
 		}
-		return &vm.VM{ID: 100, Name: "vm", State: state}
+		return &vm.VM{ID: 100, Name: "vm", Job: id, State: state}
 	}
 	for _, from := range states {
 		for _, to := range states {
 			j := newJob("echo")
-			j.VM = in(from)
+			j.VM = in(j.ID, from)
 			insert(t, s, j)
 			_, err := s.Update(t.Context(), j.ID, func(j *job.Job) (job.Record, error) {
-				j.VM = in(to)
+				j.VM = in(j.ID, to)
 				return job.Record{}, nil
 			})
 			want := from == to || from.CanBecome(to)
@@ -483,6 +483,9 @@ func TestBegunAndWaiting_AreWhatIsNotDone(t *testing.T) {
 	state := func(st job.Status, l job.Lifecycle, v *vm.VM, more ...func(*job.Job)) string {
 		j := newJob("echo")
 		j.Status, j.Manifest.Lifecycle, j.VM = st, l, v
+		if v != nil {
+			v.Job = j.ID
+		}
 		for _, change := range more {
 			change(&j)
 		}
@@ -539,7 +542,7 @@ func TestBegunAndWaiting_AreWhatIsNotDone(t *testing.T) {
 	check()
 }
 
-// A job that runs in another's VM has a copy of it in its row.
+// A job that runs in another's VM says in its row what that is to it.
 func TestVMs_AreListedByTheJobsThatCreatedThem(t *testing.T) {
 	s := newStore(t)
 	add := func(maker string, state vm.State) string {

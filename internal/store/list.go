@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"database/sql"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // Bounds of a page.
@@ -37,7 +39,7 @@ func (s *Store) List(ctx context.Context, f job.Filter) (job.Page, error) {
 	floor := ""
 	if len(rest.args) > 0 {
 		if within.text == "" {
-			within.add("id > ?", "")
+			within.add("jobs.id > ?", "")
 		}
 		last, err := query(ctx, s.read, scanText, `SELECT id FROM jobs WHERE `+within.text+` ORDER BY id DESC LIMIT 1 OFFSET `+strconv.Itoa(searched), within.args...)
 		if err != nil {
@@ -45,12 +47,12 @@ func (s *Store) List(ctx context.Context, f job.Filter) (job.Page, error) {
 		}
 		if len(last) > 0 {
 			floor = last[0]
-			within.add("id >= ?", floor)
+			within.add("jobs.id >= ?", floor)
 		}
 	}
 	within.add(rest.text, rest.args...)
-	jobs, err := query(ctx, s.read, scanSummary, `SELECT doc, task_head, done, reason FROM jobs
-		WHERE member IS NULL`+within.and()+` ORDER BY id DESC LIMIT ?`, append(within.args, limit+1)...)
+	jobs, err := query(ctx, s.read, scanSummary, `SELECT jobs.id, jobs.doc, vms.doc, task_head, done, reason
+		FROM jobs LEFT JOIN vms ON vms.id = jobs.vm_id WHERE member IS NULL`+within.and()+` ORDER BY jobs.id DESC LIMIT ?`, append(within.args, limit+1)...)
 	if err != nil {
 		return job.Page{}, fmt.Errorf("list jobs: %w", err)
 	}
@@ -112,13 +114,13 @@ func conditionsOf(f job.Filter, before string) (indexed, rest conditions) {
 		}
 	}
 	if !f.Since.IsZero() {
-		indexed.add("id >= ?", idAt(f.Since))
+		indexed.add("jobs.id >= ?", idAt(f.Since))
 	}
 	if !f.Before.IsZero() && (before == "" || idAt(f.Before) < before) {
 		before = idAt(f.Before)
 	}
 	if before != "" {
-		indexed.add("id < ?", before)
+		indexed.add("jobs.id < ?", before)
 	}
 	if f.Reason != "" {
 		rest.add("reason = ?", string(f.Reason))
@@ -128,7 +130,7 @@ func conditionsOf(f job.Filter, before string) (indexed, rest conditions) {
 	}
 	if f.Text != "" {
 		like := "%" + strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(f.Text) + "%"
-		rest.add(`(lower(task_head) LIKE lower(?) ESCAPE '\' OR id LIKE ? ESCAPE '\')`, like, strings.ToLower(like))
+		rest.add(`(lower(task_head) LIKE lower(?) ESCAPE '\' OR jobs.id LIKE ? ESCAPE '\')`, like, strings.ToLower(like))
 	}
 	return indexed, rest
 }
@@ -196,14 +198,27 @@ func unknown[T ~string](field string, word T, known []T) error {
 // scanSummary reads a list's fields from the job's document, where they have
 // the same names.
 func scanSummary(row scanner) (job.Summary, error) {
-	var doc, head, reason string
+	var id, doc, head, reason string
+	var machine sql.NullString
 	var done bool
-	if err := row.Scan(&doc, &head, &done, &reason); err != nil {
+	if err := row.Scan(&id, &doc, &machine, &head, &done, &reason); err != nil {
 		return job.Summary{}, err
 	}
-	var sum job.Summary
-	if err := json.Unmarshal([]byte(doc), &sum); err != nil {
-		return job.Summary{}, fmt.Errorf("decode a job: %w", err)
+	var of struct {
+		job.Summary
+		Hold *heldAs `json:"hold"`
+	}
+	err := json.Unmarshal([]byte(doc), &of)
+	var v *vm.VM
+	if err == nil {
+		v, err = heldVM(id, machine, of.Hold)
+	}
+	if err != nil {
+		return job.Summary{}, fmt.Errorf("decode job %s: %w", id, err)
+	}
+	sum := of.Summary
+	if v != nil {
+		sum.VM = &job.SummaryVM{ID: v.ID, Name: v.Name, Node: v.Node, State: v.State}
 	}
 	sum.Task, sum.Reason = head, job.Reason(reason)
 	if done {

@@ -89,7 +89,7 @@ func (s *Store) OfClient(ctx context.Context, owner, client string) ([]job.Job, 
 
 // VMs returns the jobs whose own VM is intended, created or left alone, oldest first.
 func (s *Store) VMs(ctx context.Context) ([]job.Job, error) {
-	jobs, err := s.jobs(ctx, s.read, withVM+` ORDER BY jobs.id`)
+	jobs, err := s.jobs(ctx, s.read, `jobs.id IN (SELECT id FROM vms WHERE `+there+`) ORDER BY jobs.id`)
 	if err != nil {
 		return nil, fmt.Errorf("read jobs with a VM: %w", err)
 	}
@@ -98,18 +98,14 @@ func (s *Store) VMs(ctx context.Context) ([]job.Job, error) {
 
 // OwnVMs returns the VMs of the jobs that VMs returns, oldest first. It reads little more.
 func (s *Store) OwnVMs(ctx context.Context) ([]vm.VM, error) {
-	read := func(row scanner) (vm.VM, error) {
+	read := func(row scanner) (v vm.VM, err error) {
 		var doc []byte
-		var of struct {
-			VM vm.VM `json:"vm"`
+		if err = row.Scan(&doc); err == nil {
+			err = json.Unmarshal(doc, &v)
 		}
-		err := row.Scan(&doc)
-		if err == nil {
-			err = json.Unmarshal(doc, &of)
-		}
-		return of.VM, err
+		return v, err
 	}
-	vms, err := query(ctx, s.read, read, `SELECT jobs.doc FROM jobs WHERE `+withVM+` ORDER BY jobs.id`)
+	vms, err := query(ctx, s.read, read, `SELECT doc FROM vms WHERE `+there+` ORDER BY id`)
 	if err != nil {
 		return nil, fmt.Errorf("read jobs' VMs: %w", err)
 	}
@@ -120,5 +116,5 @@ func (s *Store) OwnVMs(ctx context.Context) ([]vm.VM, error) {
 // their VM is kept or left alone.
 const stillOpen = `(jobs.done = 0 OR jobs.vm_state IN ('created', 'left_alone'))`
 
-// withVM is the condition of VMs.
-const withVM = `jobs.vm_job = jobs.id AND jobs.vm_state IN ('intended', 'created', 'left_alone')`
+// there is the condition of the index on VMs that exist, or may.
+const there = `vms.state IN ('intended', 'created', 'left_alone')`

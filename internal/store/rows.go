@@ -48,8 +48,8 @@ func (s *Store) jobs(ctx context.Context, q querier, where string, args ...any) 
 // jobRows returns the rows of the jobs that a condition selects. counts is the expression
 // for what their open streams have, or nothing.
 func jobRows(ctx context.Context, q querier, counts, where string, args ...any) ([]storedJob, error) {
-	return query(ctx, q, scanJob, `SELECT jobs.id, jobs.engine, jobs.stdout, jobs.stderr, jobs.doc, m.manifest, `+cmp.Or(counts, "NULL")+`
-		FROM jobs JOIN job_manifests m ON m.job_id = jobs.id WHERE `+where, args...)
+	return query(ctx, q, scanJob, `SELECT jobs.id, jobs.engine, jobs.stdout, jobs.stderr, jobs.doc, m.manifest, vms.doc, `+cmp.Or(counts, "NULL")+`
+		FROM jobs JOIN job_manifests m ON m.job_id = jobs.id LEFT JOIN vms ON vms.id = jobs.vm_id WHERE `+where, args...)
 }
 
 // one returns the one job that a condition selects; job.ErrNotFound.
@@ -85,8 +85,8 @@ type storedJob struct {
 // counts.
 func scanJob(row scanner) (storedJob, error) {
 	var id, doc, manifest string
-	var engine, stdout, stderr, counts sql.NullString
-	if err := row.Scan(&id, &engine, &stdout, &stderr, &doc, &manifest, &counts); err != nil {
+	var engine, stdout, stderr, machine, counts sql.NullString
+	if err := row.Scan(&id, &engine, &stdout, &stderr, &doc, &manifest, &machine, &counts); err != nil {
 		return storedJob{}, err
 	}
 	var d document
@@ -98,7 +98,11 @@ func scanJob(row scanner) (storedJob, error) {
 	if err := json.Unmarshal([]byte(manifest), &j.Manifest); err != nil {
 		return storedJob{}, fmt.Errorf("decode manifest of job %s: %w", id, err)
 	}
-	err := errors.Join(sealedCounts(id, &j.Stdout, stdout), sealedCounts(id, &j.Stderr, stderr))
+	var err error
+	if j.VM, err = heldVM(id, machine, d.Hold); err != nil {
+		return storedJob{}, fmt.Errorf("decode the VM of job %s: %w", id, err)
+	}
+	err = errors.Join(sealedCounts(id, &j.Stdout, stdout), sealedCounts(id, &j.Stderr, stderr))
 	of := storedJob{job: j, open: map[string]openCounts{}, counted: counts.Valid}
 	var out, errs openCounts
 	if of.counted && err == nil {

@@ -1,0 +1,19 @@
+-- +goose Up
+-- VMs of ours. The row is there before the VM can exist, and as long as a job has it or has
+-- had it.
+CREATE TABLE vms (
+  id    TEXT COLLATE "C" PRIMARY KEY, -- UUID: the one in the VM's marker
+  state TEXT NOT NULL,    -- vm.State
+  doc   TEXT NOT NULL     -- vm.VM
+);
+CREATE INDEX vms_there ON vms (id) WHERE state IN ('intended', 'created', 'left_alone');
+
+INSERT INTO vms (id, state, doc)
+  SELECT id, vm_state, ((doc::jsonb -> 'vm') - 'source' - 'lent')::text FROM jobs WHERE vm_job = id;
+
+DROP INDEX jobs_with_vm;
+ALTER TABLE jobs RENAME COLUMN vm_job TO vm_id;
+CREATE INDEX jobs_of_vm ON jobs (vm_id) WHERE vm_id <> '';
+UPDATE jobs SET doc = (doc::jsonb - 'vm' || jsonb_build_object('hold', jsonb_strip_nulls(jsonb_build_object(
+    'state', doc::jsonb #> '{vm,state}', 'source', doc::jsonb #> '{vm,source}', 'lent', doc::jsonb #> '{vm,lent}'))))::text
+  WHERE vm_id <> '';
