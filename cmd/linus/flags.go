@@ -17,6 +17,7 @@ import (
 	"linus/internal/field"
 	"linus/internal/job"
 	"linus/internal/lazyregexp"
+	"linus/internal/vm"
 )
 
 // manifestFlags are a command's options for fields of a manifest, and what they were given.
@@ -110,7 +111,7 @@ func (f *manifestFlags) override(cmd *cobra.Command, m *job.Manifest, terminal a
 		return err
 	}
 	if f.given.VMName != "" || f.given.TTL != 0 {
-		m.Lifecycle = job.Persistent
+		m.Lifecycle = vm.Persistent
 	}
 	if f.given.TTY && f.given.TTYSize == "" {
 		m.TTYSize = terminalSize(terminal)

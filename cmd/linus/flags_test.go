@@ -11,6 +11,7 @@ import (
 
 	"linus/internal/field"
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // Each field of a manifest that has an option is what its option says.
@@ -19,9 +20,9 @@ func TestOptions_SayAllOfAManifest(t *testing.T) {
 	want := job.Manifest{
 		Task: "kept", AgentType: job.AgentCustom, Agent: job.Agent{Command: "bash -s", ClaudeModel: "sonnet"}, Env: map[string]string{"A": "1=2"},
 		Secrets: []string{"A", "B,2"}, Artifacts: []string{"dist/**", "a,b"}, Cwd: "/srv/a b", Sudo: true, Stdin: job.StdinOpen, TTY: true, TTYSize: "25x81",
-		Resources: job.Resources{CPU: 4, Memory: "2G", Disk: "20G"}, Timeout: 90, Lifecycle: job.Persistent, VM: "v", VMName: "n", TTL: 5400, VMTemplate: "t", OS: "debian-12",
+		Resources: vm.Resources{CPU: 4, Memory: "2G", Disk: "20G"}, Timeout: 90, Lifecycle: vm.Persistent, VM: "v", VMName: "n", TTL: 5400, VMTemplate: "t", OS: "debian-12",
 		Start: job.StartCold, Retry: job.RetryLost, Retries: 2, StatusMode: job.StatusDetailed, Notify: &job.Notify{URL: "https://ci.example/hooks"},
-		Network: job.Network{Bridge: "vmbr1", VLAN: 7, IP: "10.0.0.2/24", Gateway: "10.0.0.1", Egress: job.EgressAllow, Allow: []string{"github.com", "*.npmjs.org"}},
+		Network: vm.Network{Bridge: "vmbr1", VLAN: 7, IP: "10.0.0.2/24", Gateway: "10.0.0.1", Egress: vm.EgressAllow, Allow: []string{"github.com", "*.npmjs.org"}},
 	}
 	args := []string{"--env", "A=1=2", "--file", "flags_test.go:/tmp/f:0600"}
 	for _, f := range field.For(field.Submit) {
@@ -46,7 +47,7 @@ func TestOptions_SayAllOfAManifest(t *testing.T) {
 	var f manifestFlags
 	cmd := &cobra.Command{}
 	f.register(&app{}, cmd, field.Submit)
-	got := job.Manifest{Task: "kept", Cwd: "/elsewhere", Network: job.Network{Allow: []string{"old.example"}}}
+	got := job.Manifest{Task: "kept", Cwd: "/elsewhere", Network: vm.Network{Allow: []string{"old.example"}}}
 	if err := cmd.ParseFlags(args); err != nil {
 		t.Fatal(err)
 	}

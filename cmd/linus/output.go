@@ -15,6 +15,7 @@ import (
 
 	"linus/internal/job"
 	shown "linus/internal/term"
+	"linus/internal/vm"
 )
 
 // print writes a verb's result to stdout: v as JSON with -o json, else text.
@@ -73,7 +74,7 @@ func (a *app) output(w io.Writer) (to io.Writer, done func() error) {
 
 // warnEgress reports a VM that may connect to names, and was given none.
 func (a *app) warnEgress(m job.Manifest) {
-	if m.Network.Egress == job.EgressAllow && len(m.Network.Allow) == 0 {
+	if m.Network.Egress == vm.EgressAllow && len(m.Network.Allow) == 0 {
 		a.note("warning: the VM reaches nothing: egress allow needs names, as in --allow github.com,*.npmjs.org")
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"linus/internal/field"
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 func (a *app) poolCommand() *cobra.Command {
@@ -240,7 +241,7 @@ func poolText(p job.PoolInfo) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-func networkText(n job.Network) string {
+func networkText(n vm.Network) string {
 	var parts []string
 	add := func(name, value string) {
 		if value != "" && value != "0" {

@@ -117,9 +117,9 @@ func (s *session) loginVM(ctx context.Context, ref string) (job.VMInfo, error) {
 		}
 	}
 	switch {
-	case info.Status == vm.Stopped && info.Lifecycle == job.Persistent:
+	case info.Status == vm.Stopped && info.Lifecycle == vm.Persistent:
 		return info, fmt.Errorf("VM %s (%d) is stopped; linus vm start %s starts it", info.Name, info.ID, info.Name)
-	case info.Status == vm.Suspended && info.Lifecycle == job.Persistent:
+	case info.Status == vm.Suspended && info.Lifecycle == vm.Persistent:
 		return info, fmt.Errorf("VM %s (%d) is suspended; linus vm resume %s continues it", info.Name, info.ID, info.Name)
 	case info.Status != vm.Running && info.Status != vm.Unknown:
 		return info, fmt.Errorf("VM %s (%d) is %s; linus vm show %s shows more", info.Name, info.ID, info.Status, info.Name)

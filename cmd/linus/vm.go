@@ -53,7 +53,7 @@ func (a *app) vmCreateCommand() *cobra.Command {
 			if err := f.override(cmd, &sub.Manifest, nil); err != nil {
 				return err
 			}
-			sub.Manifest.Lifecycle = job.Persistent
+			sub.Manifest.Lifecycle = vm.Persistent
 			s, err := a.attach(ctx, true)
 			if err != nil {
 				return err

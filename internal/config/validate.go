@@ -12,6 +12,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/lazyregexp"
+	"linus/internal/vm"
 )
 
 var (
@@ -92,7 +93,7 @@ func (c Config) rules() []rule {
 		{"DEFAULT_VM_TEMPLATE", c.DefaultVMTemplate, sizes.Validate() == nil, "give a template's name (letters, digits, dots, dashes) or its VM ID"},
 		{"DEFAULT_MEMORY", c.DefaultMemory, memory.Validate() == nil || sizes.Validate() != nil, "give 512M to 512G, as in 2G"},
 		{"DEFAULT_DISK", c.DefaultDisk, disk.Validate() == nil || sizes.Validate() != nil, "give 5G to 10000G, as in 20G"},
-		{"DEFAULT_EGRESS", c.DefaultEgress, slices.Contains(job.Egresses, job.Egress(c.DefaultEgress)), "use one of: lan, internet, allow, none"},
+		{"DEFAULT_EGRESS", c.DefaultEgress, slices.Contains(vm.Egresses, vm.Egress(c.DefaultEgress)), "use one of: lan, internet, allow, none"},
 		{"DEFAULT_EGRESS_NAMES", c.DefaultEgressNames, areEgressNames(c.EgressNames()), "give at most 100 host names such as github.com or *.npmjs.org, separated by commas"},
 		{"LIMIT_MEMORY", c.LimitMemory, c.LimitMemory == "" || c.LimitMemoryMB() >= 512, "give 512M or more, as in 64G"},
 		{"LIMIT_DISK", c.LimitDisk, c.LimitDisk == "" || c.LimitDiskMB() >= 5<<10, "give 5G or more, as in 500G"},

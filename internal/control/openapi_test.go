@@ -84,11 +84,11 @@ func newDescriber(t *testing.T) *describer {
 	return d
 }
 
-// describedAs returns the names by which a package's types are described: those of package vm
-// begin with VM.
+// describedAs returns the names by which a package's types are described: a VM's state and
+// status begin with VM, apart from a job's.
 func describedAs(pkg string) func(string) string {
 	return func(name string) string {
-		if pkg == "vm" && name != "VM" {
+		if pkg == "vm" && (name == "State" || name == "Status" || name == "Source") {
 			return "VM" + name
 		}
 		return name

@@ -252,7 +252,7 @@ func (m *matrix) ensure(owner string) {
 		if owner == "" {
 			m.vms[owner] = fmt.Sprintf("vm-%d", time.Now().UnixNano())
 		}
-		m.run(owner, job.Submission{Kind: job.KindVM, Manifest: job.Manifest{VMName: m.vms[owner], Lifecycle: job.Persistent}})
+		m.run(owner, job.Submission{Kind: job.KindVM, Manifest: job.Manifest{VMName: m.vms[owner], Lifecycle: vm.Persistent}})
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/policy"
 	"linus/internal/secret"
+	"linus/internal/vm"
 	"linus/internal/webhook"
 )
 
@@ -30,10 +31,10 @@ func policies(c config.Config) (rules, error) {
 	bounds, err := policy.NewBounds(policy.Choices{
 		Bridges: c.AllowedBridges, VLANs: c.AllowedVLANs, Templates: c.AllowedTemplates, Secrets: c.AllowedSecrets,
 		Webhooks: c.AllowedWebhooks, Signs: c.WebhookSecret.Reveal() != "",
-		Network:  job.Network{Bridge: c.ProxmoxBridge, VLAN: c.ProxmoxVLANTag, IP: c.VMIPConfig, Gateway: c.VMGateway},
+		Network:  vm.Network{Bridge: c.ProxmoxBridge, VLAN: c.ProxmoxVLANTag, IP: c.VMIPConfig, Gateway: c.VMGateway},
 		Template: c.DefaultVMTemplate,
 		Egress:   c.AllowedEgress, EgressNames: c.AllowedNames,
-		DefaultEgress: job.Egress(c.DefaultEgress), DefaultNames: c.EgressNames(),
+		DefaultEgress: vm.Egress(c.DefaultEgress), DefaultNames: c.EgressNames(),
 	})
 	return rules{commands, bounds}, err
 }
@@ -115,9 +116,9 @@ func Problems(c config.Config) []config.Problem {
 
 // defaultEgress returns the mode of jobs that choose none; empty where their manifests
 // need not say one.
-func defaultEgress(c config.Config) job.Egress {
-	if c.DefaultEgress == string(job.EgressLAN) {
+func defaultEgress(c config.Config) vm.Egress {
+	if c.DefaultEgress == string(vm.EgressLAN) {
 		return ""
 	}
-	return job.Egress(c.DefaultEgress)
+	return vm.Egress(c.DefaultEgress)
 }

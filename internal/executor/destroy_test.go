@@ -102,7 +102,7 @@ func TestDestroy_IsDoneByTheClientThatWantedIt(t *testing.T) {
 			r.behave(b, tt.wishes == nil)
 			id := r.submit(func(m *job.Manifest) {
 				if tt.keeps {
-					m.Lifecycle, m.VMName, m.TTL = job.Persistent, "dev", 600
+					m.Lifecycle, m.VMName, m.TTL = vm.Persistent, "dev", 600
 				}
 			})
 			for i, wish := range tt.wishes {

@@ -18,6 +18,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // NamesProxy is the way out of a VM that may reach names only.
@@ -38,7 +39,7 @@ func proxyPort(id string) int {
 }
 
 // networkOf returns the network of the VM that a job runs in.
-func (e *Executor) networkOf(ctx context.Context, j job.Job) (job.Network, error) {
+func (e *Executor) networkOf(ctx context.Context, j job.Job) (vm.Network, error) {
 	if !j.Shares() {
 		return j.Manifest.Network, nil
 	}
@@ -80,7 +81,7 @@ func (e *Executor) openProxy(ctx context.Context, r *run, j job.Job) (*proxy, er
 		return r.proxy, nil
 	}
 	network, err := e.networkOf(ctx, j)
-	if err != nil || network.Mode() != job.EgressAllow || e.o.Proxy == nil {
+	if err != nil || network.Mode() != vm.EgressAllow || e.o.Proxy == nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))

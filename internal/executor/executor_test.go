@@ -534,7 +534,7 @@ func TestDestroy_LeavesARecycledIDAlone(t *testing.T) {
 func TestPersistent_VMOutlivesTheJob(t *testing.T) {
 	r := newRig(t, 1)
 	r.behave(providertest.Behaviour{}, true)
-	j := r.wait(r.submit(func(m *job.Manifest) { m.Lifecycle = job.Persistent }))
+	j := r.wait(r.submit(func(m *job.Manifest) { m.Lifecycle = vm.Persistent }))
 	if j.VM.State != vm.Created || len(r.fake.VMs()) != 1 {
 		t.Errorf("VM %+v, %d on the host", j.VM, len(r.fake.VMs()))
 	}
@@ -735,7 +735,7 @@ func TestProvision_LeaseOutlastsTheTimeout(t *testing.T) {
 	r.restart()
 	r.behave(providertest.Behaviour{}, true)
 	r.wait(r.submit(func(m *job.Manifest) { m.Timeout = 60 }))
-	r.wait(r.submit(func(m *job.Manifest) { m.Lifecycle = job.Persistent }))
+	r.wait(r.submit(func(m *job.Manifest) { m.Lifecycle = vm.Persistent }))
 	if got := (<-seen.got).Lease; got != time.Hour+time.Minute {
 		t.Errorf("lease of an ephemeral job: %s", got)
 	}

@@ -183,7 +183,7 @@ func (e *Executor) fileVM(ctx context.Context, ref string) (vm.VM, error) {
 		err = noVM(ref, "is gone")
 	case maker.VM.Unwanted:
 		err = noVM(ref, "is being destroyed")
-	case holder.Manifest.Lifecycle != job.Persistent && holder.Outcome != nil:
+	case holder.Manifest.Lifecycle != vm.Persistent && holder.Outcome != nil:
 		err = noVM(ref, "goes with job "+holder.ID+", which has ended")
 	default:
 		err = e.access.free(ctx, *maker.VM)

@@ -105,7 +105,7 @@ func TestGuard_AnothersDoesNotExist(t *testing.T) {
 	r := newRig(t, 1)
 	r.behave(providertest.Behaviour{Task: task(providertest.Task{Stdout: []byte("hi\n")})}, true)
 	e := executor.Guarded(r.Executor)
-	id := r.submitAs(as(t, "alice", job.RoleRun), func(m *job.Manifest) { m.Lifecycle, m.VMName = job.Persistent, "dev" })
+	id := r.submitAs(as(t, "alice", job.RoleRun), func(m *job.Manifest) { m.Lifecycle, m.VMName = vm.Persistent, "dev" })
 	r.wait(id)
 	bob := as(t, "bob", job.RoleRun)
 	for _, v := range job.Verbs() {
@@ -204,7 +204,7 @@ func TestGuard_KeysBelongToAPrincipal(t *testing.T) {
 func TestGuard_ANameTakenByAnotherSaysNoMore(t *testing.T) {
 	r := newRig(t, 2)
 	r.behave(providertest.Behaviour{}, true)
-	dev := func(m *job.Manifest) { m.Lifecycle, m.VMName = job.Persistent, "dev" }
+	dev := func(m *job.Manifest) { m.Lifecycle, m.VMName = vm.Persistent, "dev" }
 	first := r.wait(r.submitAs(as(t, "alice", job.RoleRun), dev))
 	j := r.wait(r.submitAs(as(t, "bob", job.RoleRun), dev))
 	if j.Outcome.Reason != job.ReasonProvisionFailed || !strings.Contains(j.Outcome.Error, `the name "dev" is taken`) {
@@ -221,7 +221,7 @@ func TestGuard_AJobEntersOnlyTheVMItWasSubmittedFor(t *testing.T) {
 	r := newRig(t, 2)
 	r.behave(providertest.Behaviour{}, true)
 	alice := as(t, "alice", job.RoleRun)
-	r.wait(r.submitAs(alice, func(m *job.Manifest) { m.Lifecycle, m.VMName = job.Persistent, "dev" }))
+	r.wait(r.submitAs(alice, func(m *job.Manifest) { m.Lifecycle, m.VMName = vm.Persistent, "dev" }))
 	_, err := executor.Guarded(r.Executor).Submit(as(t, "bob", job.RoleRun), job.Submission{Manifest: job.Manifest{Task: "x", AgentType: job.AgentScript, VM: "dev"}})
 	refusal(t, err, "is not a VM of ours")
 

@@ -20,27 +20,27 @@ func (e *Executor) Network(ctx context.Context, q job.NetworkQuery) (job.Network
 			return job.NetworkReport{}, err
 		}
 	}
-	vm, err := e.fileVM(ctx, q.VM)
+	v, err := e.fileVM(ctx, q.VM)
 	if err != nil {
 		return job.NetworkReport{}, err
 	}
-	report := job.NetworkReport{VMID: vm.ID, Name: vm.Name}
-	jobs, err := e.jobsIn(ctx, vm, q.VM)
+	report := job.NetworkReport{VMID: v.ID, Name: v.Name}
+	jobs, err := e.jobsIn(ctx, v, q.VM)
 	if err != nil {
 		return report, err
 	}
-	maker, err := e.o.Jobs.Job(ctx, vm.Job)
+	maker, err := e.o.Jobs.Job(ctx, v.Job)
 	if err != nil {
 		return report, err
 	}
 	report.Network = maker.Manifest.Network
 	if len(q.Targets) > 0 {
 		proxy := 0
-		if at := slices.IndexFunc(jobs, func(j job.Job) bool { return j.Status == job.Running && j.Outcome == nil }); at >= 0 && report.Network.Mode() == job.EgressAllow {
+		if at := slices.IndexFunc(jobs, func(j job.Job) bool { return j.Status == job.Running && j.Outcome == nil }); at >= 0 && report.Network.Mode() == vm.EgressAllow {
 			proxy = proxyPort(jobs[at].ID)
 		}
-		err := e.inside(ctx, vm, func(ctx context.Context) (err error) {
-			report.Attempts, err = e.o.Guest.TryTargets(ctx, vm, q.Targets, proxy)
+		err := e.inside(ctx, v, func(ctx context.Context) (err error) {
+			report.Attempts, err = e.o.Guest.TryTargets(ctx, v, q.Targets, proxy)
 			return err
 		})
 		var down *job.FieldError
@@ -59,7 +59,7 @@ func (e *Executor) Network(ctx context.Context, q job.NetworkQuery) (job.Network
 			direct = append(direct, i)
 		}
 	}
-	rules, decided, err := e.o.Provider.NetworkRules(ctx, vm, tried)
+	rules, decided, err := e.o.Provider.NetworkRules(ctx, v, tried)
 	if err != nil {
 		return report, err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/providertest"
+	"linus/internal/vm"
 )
 
 // The network of a VM, and of the VM that a job runs in: its mode and rules as the host
@@ -14,9 +15,9 @@ import (
 func TestNetwork_IsWhatTheHostAndTheVMSay(t *testing.T) {
 	r := newRig(t, 1)
 	operator := job.WithPrincipal(t.Context(), job.Operator())
-	r.makeVM("dev", func(m *job.Manifest) { m.Network.Egress = job.EgressNone })
+	r.makeVM("dev", func(m *job.Manifest) { m.Network.Egress = vm.EgressNone })
 	got, err := r.Network(operator, job.NetworkQuery{VM: "dev"})
-	if err != nil || got.Name != "dev" || got.Mode != job.EgressNone || len(got.Rules) != 1 || len(got.Attempts) != 0 {
+	if err != nil || got.Name != "dev" || got.Mode != vm.EgressNone || len(got.Rules) != 1 || len(got.Attempts) != 0 {
 		t.Errorf("%+v, %v", got, err)
 	}
 	got, err = r.Network(operator, job.NetworkQuery{VM: "dev", Targets: []string{"github.com", "10.0.0.1:22"}})
@@ -44,7 +45,7 @@ func TestNetwork_IsWhatTheHostAndTheVMSay(t *testing.T) {
 	if _, err := r.StopVM(operator, "dev"); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := r.Network(operator, job.NetworkQuery{VM: "dev"}); err != nil || got.Mode != job.EgressNone {
+	if got, err := r.Network(operator, job.NetworkQuery{VM: "dev"}); err != nil || got.Mode != vm.EgressNone {
 		t.Errorf("%+v, %v", got, err)
 	}
 	_, err = r.Network(operator, job.NetworkQuery{VM: "dev", Targets: []string{"github.com"}})
@@ -60,7 +61,7 @@ func TestNetwork_IsWhatTheHostAndTheVMSay(t *testing.T) {
 // The task of a job that reaches names only finds its proxy; that of another has none.
 func TestPush_TheTaskFindsItsProxy(t *testing.T) {
 	r := newRig(t, 1)
-	for egress, want := range map[job.Egress]bool{job.EgressAllow: true, job.EgressInternet: false} {
+	for egress, want := range map[vm.Egress]bool{vm.EgressAllow: true, vm.EgressInternet: false} {
 		var env map[string]string
 		r.fake.Set(providertest.Behaviour{Task: func(p job.Payload) providertest.Task {
 			env = p.Manifest.Env
@@ -68,7 +69,7 @@ func TestPush_TheTaskFindsItsProxy(t *testing.T) {
 		}})
 		j := r.wait(r.submit(func(m *job.Manifest) {
 			m.Network.Egress = egress
-			if egress == job.EgressAllow {
+			if egress == vm.EgressAllow {
 				m.Network.Allow = []string{"github.com"}
 			}
 		}))

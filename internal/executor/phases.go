@@ -12,6 +12,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/patience"
+	"linus/internal/vm"
 )
 
 // phase is one stage of a job's life. Each can be repeated after it was interrupted at
@@ -254,7 +255,7 @@ func (e *Executor) push(ctx context.Context, r *run, j job.Job) error {
 	if err != nil {
 		return err
 	}
-	if network.Mode() == job.EgressAllow {
+	if network.Mode() == vm.EgressAllow {
 		manifest = proxied(manifest, j.ID)
 	}
 	payload := job.Payload{

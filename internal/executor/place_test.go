@@ -309,7 +309,7 @@ func TestRelocate_RecordsWhereAVMIs(t *testing.T) {
 func TestRelocate_FindsAVMByTheSearchForLeftovers(t *testing.T) {
 	r, n := onNodes(t, 8, func(job.Placement) (string, error) { return "pve1", nil })
 	r.behave(providertest.Behaviour{}, true)
-	j := r.wait(r.submit(func(m *job.Manifest) { m.Lifecycle = job.Persistent }))
+	j := r.wait(r.submit(func(m *job.Manifest) { m.Lifecycle = vm.Persistent }))
 	if j.VM.Node != "pve1" {
 		t.Fatalf("on %s", j.VM.Node)
 	}
@@ -553,7 +553,7 @@ func TestPlace_APoolSaysThatNoNodeHasRoom(t *testing.T) {
 		}
 		return "pve1", nil
 	})
-	big := job.Pool{Name: "p", Resources: job.Resources{CPU: 8}, PoolSize: job.PoolSize{Warm: 4}}
+	big := job.Pool{Name: "p", Resources: vm.Resources{CPU: 8}, PoolSize: job.PoolSize{Warm: 4}}
 	if _, err := r.CreatePool(t.Context(), big); err != nil {
 		t.Fatal(err)
 	}

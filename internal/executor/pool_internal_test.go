@@ -16,7 +16,7 @@ func TestChoose_OldestWarmMemberThatFits(t *testing.T) {
 	e.pools.room.Generations = map[job.Origin]string{pool.Origin(): "g2"}
 	member := func(state job.MemberState, change func(m *job.Job)) job.Job {
 		m := job.Job{
-			CreatedAt: now(), Manifest: job.Manifest{Lifecycle: job.Pooled}, VM: &vm.VM{State: vm.Created, HostKey: "key"},
+			CreatedAt: now(), Manifest: job.Manifest{Lifecycle: vm.Pooled}, VM: &vm.VM{State: vm.Created, HostKey: "key"},
 			Member: &job.Member{State: state, Generation: "g2"},
 		}
 		if change != nil {

@@ -120,7 +120,7 @@ func TestPool_OnlyForJobsThatAskForTheSame(t *testing.T) {
 		"template":   func(m *job.Manifest) { m.VMTemplate = "9000" },
 		"os":         func(m *job.Manifest) { m.OS = job.Systems[0] },
 		"network":    func(m *job.Manifest) { m.Network.Bridge = "vmbr1" },
-		"persistent": func(m *job.Manifest) { m.Lifecycle = job.Persistent },
+		"persistent": func(m *job.Manifest) { m.Lifecycle = vm.Persistent },
 	} {
 		if j := r.wait(r.submit(change)); j.VM.Source != vm.Cold || j.Status != job.Success {
 			t.Errorf("%s: %s, VM from %s", name, j.Status, j.VM.Source)
@@ -633,8 +633,8 @@ func TestPool_RefusesNonsense(t *testing.T) {
 		{job.Pool{Name: "A b"}, "pool.name"},
 		{job.Pool{Name: "p", PoolSize: job.PoolSize{Warm: -1}}, "pool.warm"},
 		{job.Pool{Name: "p", PoolSize: job.PoolSize{MaxAge: 5}}, "pool.max_age"},
-		{job.Pool{Name: "p", Resources: job.Resources{CPU: 99}}, "pool.resources.cpu"},
-		{job.Pool{Name: "p", Network: job.Network{IP: "10.0.0.5/24"}}, "pool.network.ip"},
+		{job.Pool{Name: "p", Resources: vm.Resources{CPU: 99}}, "pool.resources.cpu"},
+		{job.Pool{Name: "p", Network: vm.Network{IP: "10.0.0.5/24"}}, "pool.network.ip"},
 	} {
 		if _, err := r.CreatePool(context.Background(), tt.pool); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%+v: %v", tt.pool, err)
@@ -643,7 +643,7 @@ func TestPool_RefusesNonsense(t *testing.T) {
 	if _, err := r.ResizePool(context.Background(), "none", job.PoolSize{}); err == nil || !strings.Contains(err.Error(), "is not a pool") {
 		t.Error(err)
 	}
-	_, err := r.Submit(context.Background(), job.Submission{Manifest: job.Manifest{Task: "true", AgentType: job.AgentScript, Lifecycle: job.Pooled}})
+	_, err := r.Submit(context.Background(), job.Submission{Manifest: job.Manifest{Task: "true", AgentType: job.AgentScript, Lifecycle: vm.Pooled}})
 	if err == nil {
 		t.Error("a client's job may be a member")
 	}
@@ -727,7 +727,7 @@ func TestPool_IsFilledUpToTheMemoryPromised(t *testing.T) {
 	r.removePool()
 	r.behave(paused(providertest.Behaviour{}), false)
 	for _, name := range []string{"p", "q"} { // each of them fits alone, into the 943719 MiB that are not reserved
-		p := job.Pool{Name: name, Resources: job.Resources{Memory: "256G"}, PoolSize: job.PoolSize{Warm: 2}}
+		p := job.Pool{Name: name, Resources: vm.Resources{Memory: "256G"}, PoolSize: job.PoolSize{Warm: 2}}
 		if _, err := r.CreatePool(t.Context(), p); err != nil {
 			t.Fatal(err)
 		}

@@ -78,7 +78,7 @@ func (e *Executor) obtain(ctx context.Context, r *run, j job.Job) error {
 		v.ExpiresAt = now().Add(time.Duration(j.Manifest.TTL) * time.Second)
 	}
 	_, err = e.recordIdentity(ctx, r.id, v, func(j *job.Job) ([]job.Event, error) {
-		v.Unwanted = j.Outcome != nil && j.Manifest.Lifecycle != job.Ephemeral // the job was ended meanwhile: nobody wants the VM
+		v.Unwanted = j.Outcome != nil && j.Manifest.Lifecycle != vm.Ephemeral // the job was ended meanwhile: nobody wants the VM
 		j.VM = &v
 		return nil, nil
 	})
@@ -239,7 +239,7 @@ func (e *Executor) vmSpec(j job.Job) (job.VMSpec, error) {
 	switch {
 	case j.Member != nil:
 		lease = e.memberLease()
-	case e.o.Lease > 0 && j.Manifest.Lifecycle == job.Ephemeral:
+	case e.o.Lease > 0 && j.Manifest.Lifecycle == vm.Ephemeral:
 		lease = time.Duration(j.Manifest.Timeout)*time.Second + e.o.Lease
 	case e.o.Lease > 0 && j.Manifest.TTL > 0:
 		lease = time.Duration(j.Manifest.TTL)*time.Second + e.o.Lease

@@ -101,7 +101,7 @@ func takesJobs(m job.Job, ref string) error {
 	switch {
 	case m.Member != nil:
 		return noVM(ref, "is a VM of pool "+m.Member.Pool+": only persistent VMs take others")
-	case m.Manifest.Lifecycle != job.Persistent:
+	case m.Manifest.Lifecycle != vm.Persistent:
 		return noVM(ref, "goes with its job: only persistent VMs take others")
 	case m.VM.State == vm.LeftAlone:
 		return noVM(ref, "is left alone: "+m.VM.Reason)

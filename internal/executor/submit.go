@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // Submit checks the submission, stores the job and returns at once. For an idempotency
@@ -111,7 +112,7 @@ func (e *Executor) enterable(ctx context.Context, d decision, s job.Submission, 
 		return "", err
 	}
 	if e.o.Allow != nil {
-		there := job.Manifest{Network: job.Network{Bridge: kept.Manifest.Network.Bridge, VLAN: kept.Manifest.Network.VLAN}}
+		there := job.Manifest{Network: vm.Network{Bridge: kept.Manifest.Network.Bridge, VLAN: kept.Manifest.Network.VLAN}}
 		if err := e.o.Allow(job.Submission{Kind: job.KindVM, Client: s.Client, Principal: s.Principal, Manifest: there}); err != nil {
 			return "", fmt.Errorf("vm: %q is on a network that this client may not choose: %w", kept.VM.Name, err)
 		}
@@ -152,7 +153,7 @@ func (e *Executor) complete(ctx context.Context, s job.Submission) (job.Manifest
 	switch s.Kind {
 	case job.KindTask:
 	case job.KindVM:
-		m.Task, m.AgentType, m.Lifecycle = "create VM "+m.VMName, job.AgentScript, job.Persistent
+		m.Task, m.AgentType, m.Lifecycle = "create VM "+m.VMName, job.AgentScript, vm.Persistent
 	default:
 		return m, &job.FieldError{Field: "kind", Problem: fmt.Sprintf("%q is unknown", s.Kind), Remedy: "use task or vm"}
 	}

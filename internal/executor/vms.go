@@ -220,7 +220,7 @@ func (e *Executor) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error
 	if m.Member != nil {
 		return e.destroyMember(ctx, m)
 	}
-	if m.Manifest.Lifecycle != job.Persistent {
+	if m.Manifest.Lifecycle != vm.Persistent {
 		return job.VMInfo{}, noVM(ref, "goes with job "+m.ID+": cancel that")
 	}
 	if m.VM.State == vm.Intended || m.Kind == job.KindVM && m.Outcome == nil {

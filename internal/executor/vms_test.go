@@ -67,7 +67,7 @@ func TestVM_IsMadeUsedAndDestroyed(t *testing.T) {
 	r.behave(providertest.Behaviour{Task: task(providertest.Task{Stdout: []byte("hi\n")})}, true)
 	maker := r.makeVM("dev")
 	info := r.vm("dev")
-	if info.ID != maker.VM.ID || info.Status != vm.Running || info.Lifecycle != job.Persistent || info.Source != providertest.FakeTemplate {
+	if info.ID != maker.VM.ID || info.Status != vm.Running || info.Lifecycle != vm.Persistent || info.Source != providertest.FakeTemplate {
 		t.Errorf("VM %+v", info)
 	}
 	for range 2 { // one after the other in the same VM

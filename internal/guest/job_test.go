@@ -120,7 +120,7 @@ func takesFewRoundTrips(t *testing.T, shared bool) bool {
 	m := job.Manifest{Task: "echo out; echo err >&2; exit 3", AgentType: job.AgentScript}
 	commands := 1
 	if shared {
-		vm := done(t, e, job.Submission{Kind: job.KindVM, Manifest: job.Manifest{Lifecycle: job.Persistent, VMName: "dev"}})
+		vm := done(t, e, job.Submission{Kind: job.KindVM, Manifest: job.Manifest{Lifecycle: vm.Persistent, VMName: "dev"}})
 		if vm.Outcome.Status != job.Success {
 			t.Fatalf("%+v", vm.Outcome)
 		}

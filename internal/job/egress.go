@@ -5,58 +5,16 @@ import (
 	"strings"
 
 	"linus/internal/lazyregexp"
+	"linus/internal/vm"
 )
 
-// Egress says where a VM's packets may go.
-type Egress string
-
-// The egress modes, from what reaches the most to what reaches nothing.
-const (
-	EgressLAN      Egress = "lan"      // wherever a machine on its bridge can go
-	EgressInternet Egress = "internet" // public addresses and its name servers
-	EgressAllow    Egress = "allow"    // names, through a proxy of the engine
-	EgressNone     Egress = "none"     // nowhere
-)
-
-// Egresses are all modes, in this order.
-var Egresses = []Egress{EgressLAN, EgressInternet, EgressAllow, EgressNone}
-
-// Reaches reports whether a VM of mode e may reach something that one of mode
-// other may not.
-func (e Egress) Reaches(other Egress) bool {
-	rank := func(e Egress) int { return slices.Index(Egresses, orLAN(e)) }
-	return rank(e) < rank(other)
-}
-
-func orLAN(e Egress) Egress {
-	orDefault(&e, EgressLAN)
-	return e
-}
-
-// Mode returns the network's egress mode; a network that says nothing is on the LAN.
-func (n Network) Mode() Egress { return orLAN(n.Egress) }
-
-// Limited reports whether the VM may not go everywhere.
-func (n Network) Limited() bool { return n.Mode() != EgressLAN }
-
-// IsZero reports whether the network is the server's settings in everything.
-func (n Network) IsZero() bool {
-	return n.Bridge == "" && n.VLAN == 0 && n.IP == "" && n.Gateway == "" && n.Egress == "" && len(n.Allow) == 0
-}
-
-// Equal reports whether two networks are the same.
-func (n Network) Equal(o Network) bool {
-	return n.Bridge == o.Bridge && n.VLAN == o.VLAN && n.IP == o.IP && n.Gateway == o.Gateway &&
-		n.Mode() == o.Mode() && slices.Equal(n.Allow, o.Allow)
-}
-
-// withDefaults fills in the mode and its names. Names alone mean EgressAllow.
-func (n Network) withDefaults(d Defaults) Network {
+// networkDefaults fills in the mode and its names. Names alone mean EgressAllow.
+func networkDefaults(n vm.Network, d Defaults) vm.Network {
 	if n.Egress == "" && len(n.Allow) > 0 {
-		n.Egress = EgressAllow
+		n.Egress = vm.EgressAllow
 	}
 	orDefault(&n.Egress, d.Egress)
-	if n.Egress == EgressAllow && len(n.Allow) == 0 {
+	if n.Egress == vm.EgressAllow && len(n.Allow) == 0 {
 		n.Allow = d.EgressNames
 	}
 	names := make([]string, 0, len(n.Allow))
@@ -109,14 +67,14 @@ func EgressAllows(names []string, host string) bool {
 	})
 }
 
-func (n Network) validateEgress() []*FieldError {
+func validateEgress(n vm.Network) []*FieldError {
 	var bad []*FieldError
-	if f := oneOf("manifest.network.egress", n.Egress, false, Egresses...); f != nil {
+	if f := oneOf("manifest.network.egress", n.Egress, false, vm.Egresses...); f != nil {
 		bad = append(bad, f)
 	}
 	switch {
 	case len(n.Allow) == 0:
-	case n.Egress != "" && n.Egress != EgressAllow:
+	case n.Egress != "" && n.Egress != vm.EgressAllow:
 		bad = append(bad, field("manifest.network.allow", "remove it, or set network.egress to allow", "has no meaning with egress %s", n.Egress))
 	case len(n.Allow) > MaxEgressNames:
 		bad = append(bad, field("manifest.network.allow", "use names such as *.example.com", "are %d names, the limit is %d", len(n.Allow), MaxEgressNames))
@@ -142,11 +100,3 @@ type Connection struct {
 
 // Target returns name and port in a line of bounded length: both are the guest's words.
 func (c Connection) Target() string { return cut(c.Name, 100) + ":" + cut(c.Port, 10) }
-
-// Behind says what stays with a VM that is forgotten; empty on the LAN.
-func (n Network) Behind() string {
-	if !n.Limited() {
-		return ""
-	}
-	return "its network rules (egress " + string(n.Mode()) + ") stay as long as its notes have a word linus-egress=: take it out of them to lift these"
-}

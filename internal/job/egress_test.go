@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 func TestNetwork_EgressNamesAreHostNamesAndNothingElse(t *testing.T) {
@@ -18,7 +19,7 @@ func TestNetwork_EgressNamesAreHostNamesAndNothingElse(t *testing.T) {
 		"10.0.0.1": "is an address", "1.2": "is an address", "::1": "is an address", "*.1.2": "is an address", "1.1.1.0x1": "host name",
 		"a.example:8080": "has a port", "https://a.example": "scheme", "a.example/x": "scheme", "bücher.example": "punycode",
 	} {
-		m := job.Manifest{Task: "x", AgentType: job.AgentScript, Network: job.Network{Egress: job.EgressAllow, Allow: []string{name}}}
+		m := job.Manifest{Task: "x", AgentType: job.AgentScript, Network: vm.Network{Egress: vm.EgressAllow, Allow: []string{name}}}
 		err := m.Validate()
 		switch {
 		case want == "" && err != nil:
@@ -30,22 +31,22 @@ func TestNetwork_EgressNamesAreHostNamesAndNothingElse(t *testing.T) {
 }
 
 func TestNetwork_EgressOfAJob(t *testing.T) {
-	d := job.Defaults{Egress: job.EgressInternet, EgressNames: []string{"a.example"}}
+	d := job.Defaults{Egress: vm.EgressInternet, EgressNames: []string{"a.example"}}
 	tests := []struct {
 		name string
-		n    job.Network
+		n    vm.Network
 		d    job.Defaults
-		want job.Network
+		want vm.Network
 		bad  string
 	}{
-		{"nothing", job.Network{}, job.Defaults{}, job.Network{}, ""},
-		{"the default", job.Network{}, d, job.Network{Egress: job.EgressInternet}, ""},
-		{"another than the default", job.Network{Egress: job.EgressLAN}, d, job.Network{Egress: job.EgressLAN}, ""},
-		{"names alone", job.Network{Allow: []string{"B.example", "*.a.example", "b.example"}}, d, job.Network{Egress: job.EgressAllow, Allow: []string{"*.a.example", "b.example"}}, ""},
-		{"the default names", job.Network{Egress: job.EgressAllow}, d, job.Network{Egress: job.EgressAllow, Allow: []string{"a.example"}}, ""},
-		{"a mode that is none", job.Network{Egress: "wan"}, d, job.Network{}, "manifest.network.egress"},
-		{"names of another mode", job.Network{Egress: job.EgressNone, Allow: []string{"a.example"}}, d, job.Network{}, "has no meaning with egress none"},
-		{"too many names", job.Network{Allow: make([]string, job.MaxEgressNames+1)}, d, job.Network{}, "101 names"},
+		{"nothing", vm.Network{}, job.Defaults{}, vm.Network{}, ""},
+		{"the default", vm.Network{}, d, vm.Network{Egress: vm.EgressInternet}, ""},
+		{"another than the default", vm.Network{Egress: vm.EgressLAN}, d, vm.Network{Egress: vm.EgressLAN}, ""},
+		{"names alone", vm.Network{Allow: []string{"B.example", "*.a.example", "b.example"}}, d, vm.Network{Egress: vm.EgressAllow, Allow: []string{"*.a.example", "b.example"}}, ""},
+		{"the default names", vm.Network{Egress: vm.EgressAllow}, d, vm.Network{Egress: vm.EgressAllow, Allow: []string{"a.example"}}, ""},
+		{"a mode that is none", vm.Network{Egress: "wan"}, d, vm.Network{}, "manifest.network.egress"},
+		{"names of another mode", vm.Network{Egress: vm.EgressNone, Allow: []string{"a.example"}}, d, vm.Network{}, "has no meaning with egress none"},
+		{"too many names", vm.Network{Allow: make([]string, job.MaxEgressNames+1)}, d, vm.Network{}, "101 names"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -68,13 +69,13 @@ func TestNetwork_EgressOfAJob(t *testing.T) {
 }
 
 func TestPool_OffersVMsOfItsOwnEgressOnly(t *testing.T) {
-	p := job.Pool{Name: "p", Resources: job.Resources{CPU: 1, Memory: "1G", Disk: "5G"}}
-	m := job.Manifest{Task: "x", AgentType: job.AgentScript, Resources: p.Resources, Lifecycle: job.Ephemeral}
-	m.Network.Egress = job.EgressLAN
+	p := job.Pool{Name: "p", Resources: vm.Resources{CPU: 1, Memory: "1G", Disk: "5G"}}
+	m := job.Manifest{Task: "x", AgentType: job.AgentScript, Resources: p.Resources, Lifecycle: vm.Ephemeral}
+	m.Network.Egress = vm.EgressLAN
 	if !p.Offers(m) {
 		t.Error("lan is what a pool without a mode has")
 	}
-	for _, n := range []job.Network{{Egress: job.EgressNone}, {Egress: job.EgressAllow, Allow: []string{"a.example"}}} {
+	for _, n := range []vm.Network{{Egress: vm.EgressNone}, {Egress: vm.EgressAllow, Allow: []string{"a.example"}}} {
 		if m.Network = n; p.Offers(m) {
 			t.Errorf("a VM on the LAN is offered to a job with %+v", n)
 		}
@@ -83,7 +84,7 @@ func TestPool_OffersVMsOfItsOwnEgressOnly(t *testing.T) {
 			t.Errorf("a VM of the same network is not offered to a job with %+v", n)
 		}
 	}
-	if made := p.Maker().WithDefaults(job.Defaults{Egress: job.EgressNone}); made.Network.Limited() {
+	if made := p.Maker().WithDefaults(job.Defaults{Egress: vm.EgressNone}); made.Network.Limited() {
 		t.Errorf("a pool on the LAN has members with %+v", made.Network)
 	}
 }
@@ -111,10 +112,10 @@ func TestPool_IsNotCalledLikeAPage(t *testing.T) {
 }
 
 func TestNetwork_BehindAForgottenVM(t *testing.T) {
-	if got := (job.Network{}).Behind() + (job.Network{Egress: job.EgressLAN}).Behind(); got != "" {
+	if got := (vm.Network{}).Behind() + (vm.Network{Egress: vm.EgressLAN}).Behind(); got != "" {
 		t.Errorf("on the LAN: %q", got)
 	}
-	if got := (job.Network{Egress: job.EgressNone}).Behind(); !strings.Contains(got, "network rules (egress none) stay") {
+	if got := (vm.Network{Egress: vm.EgressNone}).Behind(); !strings.Contains(got, "network rules (egress none) stay") {
 		t.Errorf("limited: %q", got)
 	}
 }

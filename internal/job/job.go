@@ -175,7 +175,7 @@ func (j Job) Begun() bool { return j.Status == Running || j.Status.Terminal() ||
 
 // KeepsVM reports whether the job's VM exists and is to outlive the job.
 func (j Job) KeepsVM() bool {
-	stays := j.Manifest.Lifecycle == Persistent || j.Manifest.Lifecycle == Pooled
+	stays := j.Manifest.Lifecycle == vm.Persistent || j.Manifest.Lifecycle == vm.Pooled
 	return stays && j.VM != nil && j.VM.State == vm.Created && !j.VM.Unwanted
 }
 
@@ -338,7 +338,7 @@ const (
 	EventWarning      = "warning"       // something an operator should know
 	EventIgnored      = "ignored"       // a late or contradictory report: recorded, without effect
 	EventDecided      = "decided"       // the outcome; Text is its reason
-	EventNetwork      = "network"       // a name that a job with EgressAllow has connected to, or was refused
+	EventNetwork      = "network"       // a name that a job with vm.EgressAllow has connected to, or was refused
 )
 
 // Result is a job's outcome and output, available for every terminal status.

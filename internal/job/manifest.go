@@ -2,6 +2,8 @@ package job
 
 import (
 	"encoding/base64"
+
+	"linus/internal/vm"
 )
 
 // Limits of a manifest, as CONTRACT names them.
@@ -30,17 +32,6 @@ const (
 	AgentCustom AgentType = "custom" // agent.command, the task on its stdin
 )
 
-// Lifecycle says what happens to the VM when the job ends.
-type Lifecycle string
-
-// The lifecycles.
-const (
-	Ephemeral  Lifecycle = "ephemeral"
-	Persistent Lifecycle = "persistent"
-
-	Pooled Lifecycle = "pooled" // a pool's VM waits for a job; no manifest of a client may say so
-)
-
 // StatusMode says how much a running job reports.
 type StatusMode string
 
@@ -65,9 +56,9 @@ type Manifest struct {
 	Stdin      StdinMode         `json:"stdin,omitempty" jsonschema:"enum=closed,enum=open" jsonschema_description:"open: the task's stdin takes input while it runs; all of it is kept on the VM's disk until the job ends. Default closed."`
 	TTY        bool              `json:"tty,omitempty" jsonschema_description:"Run the task on a terminal; its stderr is then part of stdout."`
 	TTYSize    string            `json:"ttySize,omitempty" jsonschema_description:"ROWSxCOLUMNS of the terminal. Default 24x80."`
-	Resources  Resources         `json:"resources,omitzero" jsonschema_description:"Size of the VM."`
+	Resources  vm.Resources      `json:"resources,omitzero" jsonschema_description:"Size of the VM."`
 	Timeout    int               `json:"timeout,omitempty" jsonschema:"minimum=1,maximum=86400" jsonschema_description:"The task's time limit in seconds, 1 to 86400. Default 3600."`
-	Lifecycle  Lifecycle         `json:"lifecycle,omitempty" jsonschema:"enum=ephemeral,enum=persistent" jsonschema_description:"ephemeral (default): the VM is destroyed at the end. persistent: it stays."`
+	Lifecycle  vm.Lifecycle      `json:"lifecycle,omitempty" jsonschema:"enum=ephemeral,enum=persistent" jsonschema_description:"ephemeral (default): the VM is destroyed at the end. persistent: it stays."`
 	VM         string            `json:"vm,omitempty" jsonschema_description:"Name or ID of a persistent VM of ours to run in, instead of a new one."`
 	VMName     string            `json:"vmName,omitempty" jsonschema_description:"Name of the new VM when it is persistent."`
 	TTL        int               `json:"ttl,omitempty" jsonschema:"minimum=60,maximum=31536000" jsonschema_description:"Seconds after which a persistent VM is destroyed, once no job runs in it. Default: never."`
@@ -76,7 +67,7 @@ type Manifest struct {
 	Start      StartMode         `json:"start,omitempty" jsonschema:"enum=any,enum=cold" jsonschema_description:"any (default): a VM of a pool if one like this is ready, which saves the boot. cold: always a new VM."`
 	Retry      RetryMode         `json:"retry,omitempty" jsonschema:"enum=lost,enum=offline" jsonschema_description:"lost: rerun it, as a new job, when its VM is gone. offline: or its node offline (may run twice)."`
 	Retries    int               `json:"retries,omitempty" jsonschema:"minimum=1,maximum=5" jsonschema_description:"Default 1."`
-	Network    Network           `json:"network,omitzero" jsonschema_description:"The VM's network, where it differs from the server's settings."`
+	Network    vm.Network        `json:"network,omitzero" jsonschema_description:"The VM's network, where it differs from the server's settings."`
 	Notify     *Notify           `json:"notify,omitempty" jsonschema_description:"Who is told when the job has ended."`
 	StatusMode StatusMode        `json:"statusMode,omitempty" jsonschema:"enum=simple,enum=detailed,enum=streaming" jsonschema_description:"simple (default): output at the end. detailed: progress and output every few seconds. streaming: output as it is written."`
 }
@@ -118,24 +109,6 @@ const (
 	StdinOpen   StdinMode = "open"
 )
 
-// Network says how a new VM is connected; empty fields are the server's settings.
-type Network struct {
-	Bridge  string `json:"bridge,omitempty" jsonschema_description:"Bridge of the host, e.g. vmbr0."`
-	VLAN    int    `json:"vlan,omitempty" jsonschema:"minimum=1,maximum=4094" jsonschema_description:"VLAN tag."`
-	IP      string `json:"ip,omitempty" jsonschema_description:"dhcp, auto6 or dhcp6, an address with its prefix length (10.0.0.50/24), or a pool of them (10.0.0.50-10.0.0.99/24)."`
-	Gateway string `json:"gateway,omitempty" jsonschema_description:"Gateway of a fixed address."`
-
-	Egress Egress   `json:"egress,omitempty" jsonschema:"enum=lan,enum=internet,enum=allow,enum=none" jsonschema_description:"What the VM reaches. lan: anything. internet: public addresses. allow: HTTP(S) to the names in allow. none: nothing."`
-	Allow  []string `json:"allow,omitempty" jsonschema_description:"For egress allow: names such as github.com or *.npmjs.org."`
-}
-
-// Resources sizes the VM.
-type Resources struct {
-	CPU    int    `json:"cpu,omitempty" jsonschema:"minimum=1,maximum=32" jsonschema_description:"Cores, 1 to 32. Default 2."`
-	Memory string `json:"memory,omitempty" jsonschema_description:"Memory, e.g. 2G or 512M; 512M to 512G. Default 2G."`
-	Disk   string `json:"disk,omitempty" jsonschema_description:"Disk, e.g. 10G; 5G to 10000G. Default 10G."`
-}
-
 // Defaults are filled into a manifest's empty fields.
 type Defaults struct {
 	VMTemplate string
@@ -144,8 +117,8 @@ type Defaults struct {
 	Memory     string
 	Disk       string
 
-	Egress      Egress   // empty: EgressLAN
-	EgressNames []string // of jobs with EgressAllow and no names of their own
+	Egress      vm.Egress // empty: vm.EgressLAN
+	EgressNames []string  // of jobs with vm.EgressAllow and no names of their own
 }
 
 // WithDefaults returns m with every empty field that has a default filled in.
@@ -164,8 +137,8 @@ func (m Manifest) WithDefaults(d Defaults) Manifest {
 	orDefault(&m.Resources.CPU, d.CPU)
 	orDefault(&m.Resources.Memory, d.Memory)
 	orDefault(&m.Resources.Disk, d.Disk)
-	orDefault(&m.Lifecycle, Ephemeral)
-	m.Network = m.Network.withDefaults(d)
+	orDefault(&m.Lifecycle, vm.Ephemeral)
+	m.Network = networkDefaults(m.Network, d)
 	return m
 }
 

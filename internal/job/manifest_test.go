@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"linus/internal/vm"
+
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
@@ -390,8 +392,8 @@ func TestDecodeManifest_Exact(t *testing.T) {
 		Task: "echo '<&>'\u2028\t😀\r\n", AgentType: AgentCustom, Agent: Agent{Command: "sh -c 'x'"},
 		Files:     []File{{Path: "/a", Content: base64.StdEncoding.EncodeToString(data), Mode: "0755"}},
 		Env:       map[string]string{"A": " a\nb\\ud800 "},
-		Resources: Resources{CPU: 1, Memory: "1G", Disk: "5G"}, Timeout: 5,
-		Lifecycle: Persistent, VMTemplate: "9000", StatusMode: StatusStreaming,
+		Resources: vm.Resources{CPU: 1, Memory: "1G", Disk: "5G"}, Timeout: 5,
+		Lifecycle: vm.Persistent, VMTemplate: "9000", StatusMode: StatusStreaming,
 	}
 	text, err := json.Marshal(want)
 	if err != nil {
@@ -411,10 +413,10 @@ func TestDecodeManifest_Exact(t *testing.T) {
 
 func TestWithDefaults_FillsOnlyWhatIsEmpty(t *testing.T) {
 	d := Defaults{VMTemplate: "agent-template", Timeout: 3600, CPU: 2, Memory: "2G", Disk: "10G"}
-	got := Manifest{Task: "x", Timeout: 5, Resources: Resources{Memory: "4G"}}.WithDefaults(d)
+	got := Manifest{Task: "x", Timeout: 5, Resources: vm.Resources{Memory: "4G"}}.WithDefaults(d)
 	want := Manifest{
-		Task: "x", Timeout: 5, VMTemplate: "agent-template", Lifecycle: Ephemeral, StatusMode: StatusSimple,
-		Resources: Resources{CPU: 2, Memory: "4G", Disk: "10G"},
+		Task: "x", Timeout: 5, VMTemplate: "agent-template", Lifecycle: vm.Ephemeral, StatusMode: StatusSimple,
+		Resources: vm.Resources{CPU: 2, Memory: "4G", Disk: "10G"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("want -, got +:\n%s", diff)

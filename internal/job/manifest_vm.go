@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"linus/internal/vm"
 )
 
 // Bounds of what a manifest asks of its VM and of what is kept of it.
@@ -25,7 +27,7 @@ func (m Manifest) validateVM() []*FieldError {
 		}{
 			{"vmTemplate", m.VMTemplate != ""},
 			{"os", m.OS != ""},
-			{"resources", m.Resources != Resources{}},
+			{"resources", m.Resources != vm.Resources{}},
 			{"lifecycle", m.Lifecycle != ""},
 			{"vmName", m.VMName != ""},
 			{"ttl", m.TTL != 0},
@@ -48,10 +50,10 @@ func (m Manifest) validateVM() []*FieldError {
 	if m.OS != "" && !slices.Contains(Systems, m.OS) {
 		bad = append(bad, field("manifest.os", "use one of: "+strings.Join(Systems, ", "), "%q is unknown", m.OS))
 	}
-	if m.Retry != "" && m.Lifecycle == Persistent {
+	if m.Retry != "" && m.Lifecycle == vm.Persistent {
 		bad = append(bad, field("manifest.retry", "remove it, or leave lifecycle out", "is for jobs whose VM goes with them"))
 	}
-	bad = append(bad, m.Network.validate()...)
+	bad = append(bad, validateNetwork(m.Network)...)
 	switch {
 	case m.VMName == "":
 	case !fits(dnsLabel, m.VMName, 63):
@@ -64,7 +66,7 @@ func (m Manifest) validateVM() []*FieldError {
 	if m.TTL < 0 || m.TTL > 0 && m.TTL < minTTL || m.TTL > maxTTL {
 		bad = append(bad, field("manifest.ttl", "give seconds from 60 to 31536000", "%d is out of range", m.TTL))
 	}
-	if m.Lifecycle != Persistent {
+	if m.Lifecycle != vm.Persistent {
 		if m.VMName != "" {
 			bad = append(bad, field("manifest.vmName", "remove it, or set lifecycle to persistent", "has no meaning for an ephemeral VM"))
 		}
@@ -75,7 +77,7 @@ func (m Manifest) validateVM() []*FieldError {
 	return bad
 }
 
-func (n Network) validate() []*FieldError {
+func validateNetwork(n vm.Network) []*FieldError {
 	var bad []*FieldError
 	if n.Bridge != "" && !bridgeName.MatchString(n.Bridge) {
 		bad = append(bad, field("manifest.network.bridge", "name a bridge of the host, as in vmbr0", "%q is not a bridge's name", n.Bridge))
@@ -83,7 +85,7 @@ func (n Network) validate() []*FieldError {
 	if n.VLAN < 0 || n.VLAN > 4094 {
 		bad = append(bad, field("manifest.network.vlan", "give 1 to 4094", "%d is out of range", n.VLAN))
 	}
-	bad = append(bad, n.validateEgress()...)
+	bad = append(bad, validateEgress(n)...)
 	var addresses Addresses
 	if n.IP != "" {
 		var err error

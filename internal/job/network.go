@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"linus/internal/vm"
 )
 
 // Bounds of one NetworkQuery and its report.
@@ -23,9 +25,9 @@ type NetworkQuery struct {
 
 // NetworkReport says where a VM's packets may go.
 type NetworkReport struct {
-	VMID    int     `json:"vm_id"`
-	Name    string  `json:"name"`
-	Network Network `json:"network"` // what the VM was created with
+	VMID    int        `json:"vm_id"`
+	Name    string     `json:"name"`
+	Network vm.Network `json:"network"` // what the VM was created with
 
 	NetworkRules
 
@@ -35,9 +37,9 @@ type NetworkReport struct {
 
 // NetworkRules are what the VM's node does with its packets, as read from the node.
 type NetworkRules struct {
-	Mode    Egress   `json:"mode"`              // as the VM's description says
-	Rules   []string `json:"rules,omitempty"`   // of the kernel, for this VM; none on the LAN
-	Problem string   `json:"problem,omitempty"` // why the rules do not limit the VM as its mode says; empty: they do
+	Mode    vm.Egress `json:"mode"`              // as the VM's description says
+	Rules   []string  `json:"rules,omitempty"`   // of the kernel, for this VM; none on the LAN
+	Problem string    `json:"problem,omitempty"` // why the rules do not limit the VM as its mode says; empty: they do
 }
 
 // NetworkAttempt is a TCP connection that was tried from inside a VM, as the VM reports it.
@@ -57,7 +59,7 @@ type NetworkWay string
 // The ways.
 const (
 	WayDirect NetworkWay = "direct" // by the VM's own network
-	WayProxy  NetworkWay = "proxy"  // through the proxy of a job with EgressAllow
+	WayProxy  NetworkWay = "proxy"  // through the proxy of a job with vm.EgressAllow
 )
 
 // NetworkResult is how an attempt has ended.

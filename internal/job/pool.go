@@ -17,10 +17,10 @@ type Pool struct {
 	Name string `json:"name"`
 
 	// What its VMs are, as in a manifest. A job must ask for the same.
-	VMTemplate string    `json:"template,omitempty"`
-	OS         string    `json:"os,omitempty"`
-	Resources  Resources `json:"resources"`
-	Network    Network   `json:"network,omitzero"`
+	VMTemplate string       `json:"template,omitempty"`
+	OS         string       `json:"os,omitempty"`
+	Resources  vm.Resources `json:"resources"`
+	Network    vm.Network   `json:"network,omitzero"`
 
 	PoolSize
 
@@ -167,11 +167,11 @@ const (
 
 // Maker returns the manifest of a job that makes a member.
 func (p Pool) Maker() Manifest {
-	if len(p.Network.Allow) == 0 { // names alone mean EgressAllow
+	if len(p.Network.Allow) == 0 { // names alone mean vm.EgressAllow
 		p.Network.Egress = p.Network.Mode() // the pool's, whatever the default is by now
 	}
 	return Manifest{
-		Task: "make a VM of pool " + p.Name, AgentType: AgentScript, Lifecycle: Pooled,
+		Task: "make a VM of pool " + p.Name, AgentType: AgentScript, Lifecycle: vm.Pooled,
 		VMTemplate: p.VMTemplate, OS: p.OS, Resources: p.Resources, Network: p.Network,
 	}
 }
@@ -179,7 +179,7 @@ func (p Pool) Maker() Manifest {
 // Offers reports whether the pool's VMs are exactly what a job asks for. The
 // manifest has every default.
 func (p Pool) Offers(m Manifest) bool {
-	return m.VM == "" && m.Lifecycle == Ephemeral && m.Start != StartCold &&
+	return m.VM == "" && m.Lifecycle == vm.Ephemeral && m.Start != StartCold &&
 		p.VMTemplate == m.VMTemplate && p.OS == m.OS && p.Network.Equal(m.Network) &&
 		p.Resources.CPU == m.Resources.CPU &&
 		sameSize(p.Resources.Memory, m.Resources.Memory) && sameSize(p.Resources.Disk, m.Resources.Disk)
@@ -203,7 +203,7 @@ func (p Pool) Validate() error {
 		bad = append(bad, field("pool.name", "choose another", "%q is a page's name, beside those of the pools", p.Name))
 	}
 	m := p.Maker()
-	m.Lifecycle = Ephemeral
+	m.Lifecycle = vm.Ephemeral
 	if err, ok := PoolError(m.Validate()).(*InvalidError); ok { //nolint:errorlint // it returns no other
 		bad = append(bad, err.Fields...)
 	}
@@ -261,7 +261,7 @@ func (s PoolSize) validate() []*FieldError {
 func (p Pool) WithDefaults(d Defaults) Pool {
 	m := p.Maker().WithDefaults(d)
 	p.VMTemplate, p.Resources = m.VMTemplate, m.Resources
-	p.Network = p.Network.withDefaults(d)
+	p.Network = networkDefaults(p.Network, d)
 	orDefault(&p.MaxAge, DefaultMaxAge)
 	return p
 }

@@ -20,7 +20,7 @@ type VMSpec struct {
 	DiskGB   int
 	Template string // name or VM ID of the template to clone; empty: OS
 	OS       string // one of Systems, from its cloud image; empty: Template
-	Network  Network
+	Network  vm.Network
 
 	PublicKey string // one line: the key that logs in to it; empty: the Provider's own
 

@@ -161,19 +161,19 @@ func TestDone(t *testing.T) {
 		name      string
 		status    Status
 		vm        *vm.VM
-		lifecycle Lifecycle
+		lifecycle vm.Lifecycle
 		want      bool
 	}{
-		{"running", Running, v(vm.Created), Ephemeral, false},
-		{"pending without a VM", Pending, nil, Ephemeral, false},
-		{"ended, never had a VM", Failed, nil, Ephemeral, true},
-		{"ended, VM perhaps there", Failed, v(vm.Intended), Ephemeral, false},
-		{"ended, VM there", Success, v(vm.Created), Ephemeral, false},
-		{"ended, VM gone", Timeout, v(vm.Destroyed), Ephemeral, true},
-		{"persistent, running", Running, v(vm.Created), Persistent, false},
-		{"persistent, ended, VM stays", Success, v(vm.Created), Persistent, true},
-		{"persistent, ended, VM was never made", Failed, v(vm.Intended), Persistent, false},
-		{"persistent, VM gone", Success, v(vm.Destroyed), Persistent, true},
+		{"running", Running, v(vm.Created), vm.Ephemeral, false},
+		{"pending without a VM", Pending, nil, vm.Ephemeral, false},
+		{"ended, never had a VM", Failed, nil, vm.Ephemeral, true},
+		{"ended, VM perhaps there", Failed, v(vm.Intended), vm.Ephemeral, false},
+		{"ended, VM there", Success, v(vm.Created), vm.Ephemeral, false},
+		{"ended, VM gone", Timeout, v(vm.Destroyed), vm.Ephemeral, true},
+		{"persistent, running", Running, v(vm.Created), vm.Persistent, false},
+		{"persistent, ended, VM stays", Success, v(vm.Created), vm.Persistent, true},
+		{"persistent, ended, VM was never made", Failed, v(vm.Intended), vm.Persistent, false},
+		{"persistent, VM gone", Success, v(vm.Destroyed), vm.Persistent, true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

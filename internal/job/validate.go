@@ -11,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"linus/internal/lazyregexp"
+	"linus/internal/vm"
 )
 
 var (
@@ -85,7 +86,7 @@ func (m Manifest) Validate() error {
 		add(field("manifest.task", "put binary content into files", "has a NUL byte or is not valid UTF-8"))
 	}
 	add(oneOf("manifest.agentType", m.AgentType, true, AgentClaude, AgentScript, AgentCustom))
-	add(oneOf("manifest.lifecycle", m.Lifecycle, false, Ephemeral, Persistent))
+	add(oneOf("manifest.lifecycle", m.Lifecycle, false, vm.Ephemeral, vm.Persistent))
 	add(oneOf("manifest.start", m.Start, false, StartAny, StartCold))
 	add(oneOf("manifest.statusMode", m.StatusMode, false, StatusSimple, StatusDetailed, StatusStreaming))
 	add(oneOf("manifest.retry", m.Retry, false, RetryLost, RetryOffline))
@@ -101,7 +102,7 @@ func (m Manifest) Validate() error {
 	bad = append(bad, validateSecrets(m.Secrets, m.Env)...)
 	bad = append(bad, validateArtifacts(m.Artifacts)...)
 	bad = append(bad, m.validateTerminal()...)
-	bad = append(bad, m.Resources.validate()...)
+	bad = append(bad, validateResources(m.Resources)...)
 	if m.Timeout < 0 || m.Timeout > MaxTimeout {
 		add(field("manifest.timeout", "give seconds from 1 to 86400", "%d is out of range", m.Timeout))
 	}
@@ -216,7 +217,7 @@ func validateEnv(env map[string]string) []*FieldError {
 	return bad
 }
 
-func (r Resources) validate() []*FieldError {
+func validateResources(r vm.Resources) []*FieldError {
 	var bad []*FieldError
 	if r.CPU < 0 || r.CPU > MaxCPU {
 		bad = append(bad, field("manifest.resources.cpu", "give 1 to 32", "%d is out of range", r.CPU))

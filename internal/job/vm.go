@@ -18,11 +18,11 @@ func (j Job) VMState() vm.State {
 type VMInfo struct {
 	vm.VM
 
-	Lifecycle Lifecycle `json:"lifecycle"`
-	Resources Resources `json:"resources"`
-	Network   Network   `json:"network,omitzero"`
-	Source    string    `json:"source"`         // the template or operating system it was created from
-	Jobs      []string  `json:"jobs,omitempty"` // unfinished jobs that run in it
-	CreatedAt time.Time `json:"created_at"`
-	Principal string    `json:"principal,omitempty"` // the name of its owner; empty: the operator
+	Lifecycle vm.Lifecycle `json:"lifecycle"`
+	Resources vm.Resources `json:"resources"`
+	Network   vm.Network   `json:"network,omitzero"`
+	Source    string       `json:"source"`         // the template or operating system it was created from
+	Jobs      []string     `json:"jobs,omitempty"` // unfinished jobs that run in it
+	CreatedAt time.Time    `json:"created_at"`
+	Principal string       `json:"principal,omitempty"` // the name of its owner; empty: the operator
 }

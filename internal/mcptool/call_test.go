@@ -144,7 +144,7 @@ func TestProvisionVM_ReturnsTheStatusWhenItTakesLong(t *testing.T) {
 				}
 			}
 			if s := e.submitted[0]; s.Kind != job.KindVM || s.Client != "mcp:a-client-1" || s.Manifest.VMName != "dev" || s.Manifest.OS != "ubuntu-24.04" ||
-				s.Manifest.TTL != 3600 || s.Manifest.Resources != (job.Resources{CPU: 4, Memory: "8G", Disk: "50G"}) || s.Manifest.Lifecycle != job.Persistent {
+				s.Manifest.TTL != 3600 || s.Manifest.Resources != (vm.Resources{CPU: 4, Memory: "8G", Disk: "50G"}) || s.Manifest.Lifecycle != vm.Persistent {
 				t.Errorf("submitted %+v", s)
 			}
 		})
@@ -169,10 +169,10 @@ func TestExecuteCommand_IsAJobWithOpenStdin(t *testing.T) {
 		m.Cwd != "/srv" || m.Env["A"] != "b" || m.Timeout != 9 || !m.Sudo || !m.TTY || m.Lifecycle != "" {
 		t.Errorf("submitted %+v", m)
 	}
-	if m := e.submitted[1].Manifest; m.OS != "debian" || m.Lifecycle != job.Persistent || !m.Network.IsZero() {
+	if m := e.submitted[1].Manifest; m.OS != "debian" || m.Lifecycle != vm.Persistent || !m.Network.IsZero() {
 		t.Errorf("submitted %+v", m)
 	}
-	if n := e.submitted[2].Manifest.Network; n.Egress != job.EgressAllow || !slices.Equal(n.Allow, []string{"*.npmjs.org"}) {
+	if n := e.submitted[2].Manifest.Network; n.Egress != vm.EgressAllow || !slices.Equal(n.Allow, []string{"*.npmjs.org"}) {
 		t.Errorf("network %+v", n)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/mark3labs/mcp-go/mcp"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // Bounds of a completion: the protocol's, and of the jobs considered, newest
@@ -77,7 +78,7 @@ func (c completer) vms(ctx context.Context, typed string) (*mcp.Completion, erro
 	}
 	var found values
 	for _, v := range vms {
-		if v.Lifecycle != job.Persistent {
+		if v.Lifecycle != vm.Persistent {
 			continue
 		}
 		found.add(typed, v.Name)

@@ -38,9 +38,9 @@ func (m many) List(_ context.Context, f job.Filter) (job.Page, error) {
 
 func (m many) VMs(context.Context) ([]job.VMInfo, error) {
 	return []job.VMInfo{
-		{VM: vm.VM{ID: 105, Name: "dev"}, Lifecycle: job.Persistent},
-		{VM: vm.VM{ID: 106, Name: "linus-job-1"}, Lifecycle: job.Ephemeral},
-		{VM: vm.VM{Name: "draft"}, Lifecycle: job.Persistent},
+		{VM: vm.VM{ID: 105, Name: "dev"}, Lifecycle: vm.Persistent},
+		{VM: vm.VM{ID: 106, Name: "linus-job-1"}, Lifecycle: vm.Ephemeral},
+		{VM: vm.VM{Name: "draft"}, Lifecycle: vm.Persistent},
 	}, nil
 }
 

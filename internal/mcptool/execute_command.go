@@ -6,6 +6,7 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 type executeInput struct {
@@ -18,7 +19,7 @@ type executeInput struct {
 	TTY        bool              `json:"tty,omitempty" jsonschema_description:"Run on a 24x80 terminal, for programs that need one; stderr is then part of stdout."`
 	Template   string            `json:"template,omitempty" jsonschema_description:"New VM: name or ID of the template. Default agent-template."`
 	OS         string            `json:"os,omitempty" jsonschema:"enum=@systems" jsonschema_description:"New VM: from this system's cloud image instead of a template."`
-	Resources  job.Resources     `json:"resources,omitzero" jsonschema_description:"New VM: its size."`
+	Resources  vm.Resources      `json:"resources,omitzero" jsonschema_description:"New VM: its size."`
 	Network    executeNetwork    `json:"network,omitzero" jsonschema_description:"New VM: what it reaches, as in submit_job."`
 	Persistent bool              `json:"persistent,omitempty" jsonschema_description:"New VM: it stays until destroy_vm."`
 	Wait       *int              `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Seconds to wait for the command to finish, 0 to 45. Default 0: the job_id at once."`
@@ -26,8 +27,8 @@ type executeInput struct {
 
 // executeNetwork is the part of a job's network that a command's VM has a choice of.
 type executeNetwork struct {
-	Egress job.Egress `json:"egress,omitempty" jsonschema:"enum=lan,enum=internet,enum=allow,enum=none"`
-	Allow  []string   `json:"allow,omitempty"`
+	Egress vm.Egress `json:"egress,omitempty" jsonschema:"enum=lan,enum=internet,enum=allow,enum=none"`
+	Allow  []string  `json:"allow,omitempty"`
 }
 
 func executeCommand(e job.Engine) server.ServerTool {
@@ -45,10 +46,10 @@ func executeCommand(e job.Engine) server.ServerTool {
 			m := job.Manifest{
 				Task: in.Command, AgentType: job.AgentScript, Stdin: job.StdinOpen, StatusMode: job.StatusStreaming,
 				VM: in.VMID, Cwd: in.Cwd, Env: in.Env, Timeout: in.Timeout, Sudo: in.Sudo, TTY: in.TTY,
-				VMTemplate: in.Template, OS: in.OS, Resources: in.Resources, Network: job.Network{Egress: in.Network.Egress, Allow: in.Network.Allow},
+				VMTemplate: in.Template, OS: in.OS, Resources: in.Resources, Network: vm.Network{Egress: in.Network.Egress, Allow: in.Network.Allow},
 			}
 			if in.Persistent {
-				m.Lifecycle = job.Persistent
+				m.Lifecycle = vm.Persistent
 			}
 			j, err := e.Submit(ctx, job.Submission{Manifest: m, Client: clientName(ctx)})
 			if err != nil {

@@ -44,13 +44,13 @@ type webhook struct {
 }
 
 type jobVM struct {
-	ID     int        `json:"id,omitempty" jsonschema_description:"Proxmox VM ID."`
-	Name   string     `json:"name,omitempty"`
-	Node   string     `json:"node,omitempty"`
-	IP     string     `json:"ip,omitempty"`
-	Source vm.Source  `json:"source,omitempty" jsonschema:"enum=cold,enum=pool,enum=hibernated" jsonschema_description:"cold: created for the job. pool or hibernated: a pool's, which was ready."`
-	Egress job.Egress `json:"egress,omitempty"`
-	State  vm.State   `json:"state" jsonschema:"enum=intended,enum=created,enum=destroyed,enum=released,enum=left_alone,enum=forgotten"`
+	ID     int       `json:"id,omitempty" jsonschema_description:"Proxmox VM ID."`
+	Name   string    `json:"name,omitempty"`
+	Node   string    `json:"node,omitempty"`
+	IP     string    `json:"ip,omitempty"`
+	Source vm.Source `json:"source,omitempty" jsonschema:"enum=cold,enum=pool,enum=hibernated" jsonschema_description:"cold: created for the job. pool or hibernated: a pool's, which was ready."`
+	Egress vm.Egress `json:"egress,omitempty"`
+	State  vm.State  `json:"state" jsonschema:"enum=intended,enum=created,enum=destroyed,enum=released,enum=left_alone,enum=forgotten"`
 }
 
 func getJobStatus(e job.Engine) server.ServerTool {

@@ -183,7 +183,7 @@ func TestTools_ReturnStructuredContent(t *testing.T) {
 		disk: disk{files: map[string]string{"/f": "one\r\n<&>"}},
 		vm: job.VMInfo{
 			VM:        vm.VM{ID: 105, Name: "dev", Node: "pve", IP: "10.0.0.9", User: "debian", Job: knownID, Status: vm.Running, ExpiresAt: at},
-			Lifecycle: job.Persistent, Resources: job.Resources{CPU: 2, Memory: "2G", Disk: "10G"}, Source: "debian-13", Jobs: []string{"j"}, CreatedAt: at,
+			Lifecycle: vm.Persistent, Resources: vm.Resources{CPU: 2, Memory: "2G", Disk: "10G"}, Source: "debian-13", Jobs: []string{"j"}, CreatedAt: at,
 		},
 	}
 	const devVM = `{"vm_id":"105","name":"dev","status":"running","ip":"10.0.0.9","user":"debian","ssh":"ssh debian@10.0.0.9","node":"pve","source":"debian-13","cpu":2,"memory":"2G","disk":"10G","lifecycle":"persistent","job_id":"` + knownID + `","jobs":["j"],"created_at":"2026-03-04T05:06:07Z","expires_at":"2026-03-04T05:06:07Z"}`
@@ -342,8 +342,8 @@ func TestSubmitJob_PassesEveryFieldOn(t *testing.T) {
 	want := job.Manifest{
 		Task: "echo \u00fc\n", AgentType: job.AgentCustom, Agent: job.Agent{Command: "cat"},
 		Files: []job.File{{Path: "/a b", Content: "aGk=", Mode: "0755"}}, Env: map[string]string{"A": "b\nc"},
-		Resources: job.Resources{CPU: 3, Memory: "4G", Disk: "20G"}, Timeout: 60,
-		Lifecycle: job.Persistent, VMTemplate: "9000", StatusMode: job.StatusStreaming,
+		Resources: vm.Resources{CPU: 3, Memory: "4G", Disk: "20G"}, Timeout: 60,
+		Lifecycle: vm.Persistent, VMTemplate: "9000", StatusMode: job.StatusStreaming,
 	}
 	e := &engine{}
 	c := transports["stdio"](t, e)

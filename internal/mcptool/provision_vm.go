@@ -12,16 +12,16 @@ import (
 )
 
 type provisionInput struct {
-	Name     string      `json:"name" jsonschema_description:"Name of the VM: letters, digits and dashes, at most 63. Accepted wherever a vm_id is expected."`
-	OS       string      `json:"os,omitempty" jsonschema:"enum=@systems" jsonschema_description:"Create it from this operating system's cloud image. Default: the template."`
-	Template string      `json:"template,omitempty" jsonschema_description:"Name or ID of the template to clone. Default agent-template."`
-	CPU      int         `json:"cpu,omitempty" jsonschema:"minimum=1,maximum=32" jsonschema_description:"Cores, 1 to 32. Default 2."`
-	Memory   string      `json:"memory,omitempty" jsonschema_description:"Memory, e.g. 8G; 512M to 512G. Default 2G."`
-	Disk     string      `json:"disk,omitempty" jsonschema_description:"Disk, e.g. 50G; 5G to 10000G. Default 10G."`
-	Network  job.Network `json:"network,omitzero" jsonschema_description:"Where it differs from the server's settings."`
-	TTL      int         `json:"ttl,omitempty" jsonschema:"minimum=60,maximum=31536000" jsonschema_description:"Seconds after which it is destroyed, once no job runs in it. Default: never."`
-	DryRun   bool        `json:"dry_run,omitempty" jsonschema_description:"Only return the commands that would run on the host."`
-	Wait     *int        `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Seconds to wait until it is ready, 0 to 45. Default 40."`
+	Name     string     `json:"name" jsonschema_description:"Name of the VM: letters, digits and dashes, at most 63. Accepted wherever a vm_id is expected."`
+	OS       string     `json:"os,omitempty" jsonschema:"enum=@systems" jsonschema_description:"Create it from this operating system's cloud image. Default: the template."`
+	Template string     `json:"template,omitempty" jsonschema_description:"Name or ID of the template to clone. Default agent-template."`
+	CPU      int        `json:"cpu,omitempty" jsonschema:"minimum=1,maximum=32" jsonschema_description:"Cores, 1 to 32. Default 2."`
+	Memory   string     `json:"memory,omitempty" jsonschema_description:"Memory, e.g. 8G; 512M to 512G. Default 2G."`
+	Disk     string     `json:"disk,omitempty" jsonschema_description:"Disk, e.g. 50G; 5G to 10000G. Default 10G."`
+	Network  vm.Network `json:"network,omitzero" jsonschema_description:"Where it differs from the server's settings."`
+	TTL      int        `json:"ttl,omitempty" jsonschema:"minimum=60,maximum=31536000" jsonschema_description:"Seconds after which it is destroyed, once no job runs in it. Default: never."`
+	DryRun   bool       `json:"dry_run,omitempty" jsonschema_description:"Only return the commands that would run on the host."`
+	Wait     *int       `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Seconds to wait until it is ready, 0 to 45. Default 40."`
 }
 
 type provisionOutput struct {
@@ -49,8 +49,8 @@ func provisionVM(o Options) server.ServerTool {
 				return provisionOutput{}, err
 			}
 			s := job.Submission{Kind: job.KindVM, Client: clientName(ctx), Manifest: job.Manifest{
-				VMName: in.Name, OS: in.OS, VMTemplate: in.Template, Lifecycle: job.Persistent, TTL: in.TTL, Network: in.Network,
-				Resources: job.Resources{CPU: in.CPU, Memory: in.Memory, Disk: in.Disk},
+				VMName: in.Name, OS: in.OS, VMTemplate: in.Template, Lifecycle: vm.Persistent, TTL: in.TTL, Network: in.Network,
+				Resources: vm.Resources{CPU: in.CPU, Memory: in.Memory, Disk: in.Disk},
 			}}
 			named := func(err error) error {
 				return renamed(err, "vmName", "name", "vmTemplate", "template", "resources.cpu", "cpu", "resources.memory", "memory", "resources.disk", "disk")

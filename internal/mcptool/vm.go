@@ -37,7 +37,7 @@ type vmOutput struct {
 	CPU       int        `json:"cpu,omitempty"`
 	Memory    string     `json:"memory,omitempty"`
 	Disk      string     `json:"disk,omitempty"`
-	Egress    job.Egress `json:"egress,omitempty"`
+	Egress    vm.Egress  `json:"egress,omitempty"`
 	Lifecycle string     `json:"lifecycle,omitempty" jsonschema_description:"persistent: it stays and takes commands. ephemeral: it is destroyed with its job."`
 	JobID     string     `json:"job_id" jsonschema_description:"The job that created it."`
 	Jobs      []string   `json:"jobs,omitempty" jsonschema_description:"Unfinished jobs in it."`

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // Choices are the settings of Bounds: lists like ALLOWED_COMMANDS, of names in
@@ -19,12 +20,12 @@ type Choices struct {
 	Webhooks                           string // hosts
 	Egress, EgressNames                string // of modes, and of names as in a manifest
 
-	Network  job.Network // the configured one
-	Template string      // the configured one
-	Signs    bool        // there is a key for webhooks
+	Network  vm.Network // the configured one
+	Template string     // the configured one
+	Signs    bool       // there is a key for webhooks
 
-	DefaultEgress job.Egress // the configured one
-	DefaultNames  []string   // the configured ones
+	DefaultEgress vm.Egress // the configured one
+	DefaultNames  []string  // the configured ones
 }
 
 // Bounds decide which networks, templates and secrets a client may choose.
@@ -38,7 +39,7 @@ type Bounds struct {
 	bridges, templates, secrets []string
 	webhooks                    []string // hosts, or hosts with a port
 	vlans                       [][2]int
-	egress                      []job.Egress
+	egress                      []vm.Egress
 	names                       []string
 }
 
@@ -127,7 +128,7 @@ func (b *Bounds) Check(s job.Submission) error {
 }
 
 // network checks what a new VM is to be connected to.
-func (b *Bounds) network(found *findings, n job.Network, mcp bool) {
+func (b *Bounds) network(found *findings, n vm.Network, mcp bool) {
 	own := b.own.Network
 	const alone = "MCP clients get only the configured network"
 	elsewhere := false // on a network that a list names, whose addresses linus does not know

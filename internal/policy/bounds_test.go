@@ -7,13 +7,14 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/policy"
+	"linus/internal/vm"
 )
 
 func TestBounds_ClientsGetWhatIsConfiguredAndWhatIsAllowed(t *testing.T) {
-	ours := job.Network{Bridge: "vmbr0", VLAN: 7, IP: "10.0.0.50-10.0.0.99/24", Gateway: "10.0.0.1"}
+	ours := vm.Network{Bridge: "vmbr0", VLAN: 7, IP: "10.0.0.50-10.0.0.99/24", Gateway: "10.0.0.1"}
 	none := policy.Choices{}
 	lists := policy.Choices{Bridges: "vmbr1, dmz*\nvmbr3", VLANs: "20, 30-39", Templates: "agent-*, 9000, debian-12", Secrets: "CI_*, KEY"}
-	net := func(n job.Network) job.Manifest { return job.Manifest{Network: n} }
+	net := func(n vm.Network) job.Manifest { return job.Manifest{Network: n} }
 	tests := []struct {
 		name    string
 		choices policy.Choices
@@ -24,24 +25,24 @@ func TestBounds_ClientsGetWhatIsConfiguredAndWhatIsAllowed(t *testing.T) {
 	}{
 		{"MCP, nothing chosen", none, "mcp:claude", job.Manifest{}, "", nil},
 		{"MCP, the configured network by name", none, "mcp", net(ours), "", nil},
-		{"MCP, another bridge", none, "mcp:claude", net(job.Network{Bridge: "vmbr1"}), "manifest.network.bridge", []string{`"vmbr1"`, "MCP clients get only the configured network, bridge vmbr0", "ALLOWED_BRIDGES is not set"}},
-		{"MCP, another VLAN", none, "mcp", net(job.Network{VLAN: 8}), "manifest.network.vlan", []string{"8 is not allowed", "VLAN 7", "ALLOWED_VLANS is not set"}},
-		{"MCP, another address", none, "mcp", net(job.Network{IP: "10.0.0.7/24"}), "manifest.network.ip", []string{`"10.0.0.7/24"`, "VM_IP_CONFIG (10.0.0.50-10.0.0.99/24)"}},
-		{"MCP, dhcp where there is a pool", none, "mcp", net(job.Network{IP: "dhcp"}), "manifest.network.ip", nil},
-		{"MCP, another gateway", none, "mcp", net(job.Network{Gateway: "10.0.0.2"}), "manifest.network.gateway", []string{"VM_GATEWAY"}},
-		{"the command line, anything", none, "cli", net(job.Network{Bridge: "vmbr9", VLAN: 99, IP: "10.9.0.2/24", Gateway: "10.9.0.1"}), "", nil},
-		{"a client named like one of MCP", none, "mcpx", net(job.Network{Bridge: "vmbr9"}), "", nil},
+		{"MCP, another bridge", none, "mcp:claude", net(vm.Network{Bridge: "vmbr1"}), "manifest.network.bridge", []string{`"vmbr1"`, "MCP clients get only the configured network, bridge vmbr0", "ALLOWED_BRIDGES is not set"}},
+		{"MCP, another VLAN", none, "mcp", net(vm.Network{VLAN: 8}), "manifest.network.vlan", []string{"8 is not allowed", "VLAN 7", "ALLOWED_VLANS is not set"}},
+		{"MCP, another address", none, "mcp", net(vm.Network{IP: "10.0.0.7/24"}), "manifest.network.ip", []string{`"10.0.0.7/24"`, "VM_IP_CONFIG (10.0.0.50-10.0.0.99/24)"}},
+		{"MCP, dhcp where there is a pool", none, "mcp", net(vm.Network{IP: "dhcp"}), "manifest.network.ip", nil},
+		{"MCP, another gateway", none, "mcp", net(vm.Network{Gateway: "10.0.0.2"}), "manifest.network.gateway", []string{"VM_GATEWAY"}},
+		{"the command line, anything", none, "cli", net(vm.Network{Bridge: "vmbr9", VLAN: 99, IP: "10.9.0.2/24", Gateway: "10.9.0.1"}), "", nil},
+		{"a client named like one of MCP", none, "mcpx", net(vm.Network{Bridge: "vmbr9"}), "", nil},
 		{"MCP, any template and secret", none, "mcp", job.Manifest{VMTemplate: "other", Secrets: []string{"ANY"}}, "", nil},
-		{"MCP, an allowed bridge", lists, "mcp", net(job.Network{Bridge: "vmbr3"}), "", nil},
-		{"MCP, by a pattern, with addresses of there", lists, "mcp", net(job.Network{Bridge: "dmz1", IP: "10.9.0.2/24", Gateway: "10.9.0.1"}), "", nil},
-		{"MCP, the configured one beside a list", lists, "mcp", net(job.Network{Bridge: "vmbr0"}), "", nil},
-		{"MCP, an address on the configured one beside a list", lists, "mcp", net(job.Network{Bridge: "vmbr0", IP: "10.0.0.7/24"}), "manifest.network.ip", nil},
-		{"MCP, a bridge that is not listed", lists, "mcp", net(job.Network{Bridge: "vmbr2"}), "manifest.network.bridge", []string{`"vmbr2"`, "ALLOWED_BRIDGES allows vmbr1, dmz*, vmbr3", "vmbr0 is configured"}},
-		{"so for the command line", lists, "cli", net(job.Network{Bridge: "vmbr2"}), "manifest.network.bridge", nil},
-		{"a VLAN", lists, "mcp", net(job.Network{VLAN: 20}), "", nil},
-		{"a VLAN of a range", lists, "mcp", net(job.Network{VLAN: 39}), "", nil},
-		{"the configured VLAN", lists, "mcp", net(job.Network{VLAN: 7}), "", nil},
-		{"a VLAN beyond", lists, "cli", net(job.Network{VLAN: 40}), "manifest.network.vlan", []string{"40 is not allowed: ALLOWED_VLANS allows 20, 30-39, and 7 is configured"}},
+		{"MCP, an allowed bridge", lists, "mcp", net(vm.Network{Bridge: "vmbr3"}), "", nil},
+		{"MCP, by a pattern, with addresses of there", lists, "mcp", net(vm.Network{Bridge: "dmz1", IP: "10.9.0.2/24", Gateway: "10.9.0.1"}), "", nil},
+		{"MCP, the configured one beside a list", lists, "mcp", net(vm.Network{Bridge: "vmbr0"}), "", nil},
+		{"MCP, an address on the configured one beside a list", lists, "mcp", net(vm.Network{Bridge: "vmbr0", IP: "10.0.0.7/24"}), "manifest.network.ip", nil},
+		{"MCP, a bridge that is not listed", lists, "mcp", net(vm.Network{Bridge: "vmbr2"}), "manifest.network.bridge", []string{`"vmbr2"`, "ALLOWED_BRIDGES allows vmbr1, dmz*, vmbr3", "vmbr0 is configured"}},
+		{"so for the command line", lists, "cli", net(vm.Network{Bridge: "vmbr2"}), "manifest.network.bridge", nil},
+		{"a VLAN", lists, "mcp", net(vm.Network{VLAN: 20}), "", nil},
+		{"a VLAN of a range", lists, "mcp", net(vm.Network{VLAN: 39}), "", nil},
+		{"the configured VLAN", lists, "mcp", net(vm.Network{VLAN: 7}), "", nil},
+		{"a VLAN beyond", lists, "cli", net(vm.Network{VLAN: 40}), "manifest.network.vlan", []string{"40 is not allowed: ALLOWED_VLANS allows 20, 30-39, and 7 is configured"}},
 		{"a template", lists, "cli", job.Manifest{VMTemplate: "agent-small"}, "", nil},
 		{"a template by its ID", lists, "cli", job.Manifest{VMTemplate: "9000"}, "", nil},
 		{"the configured template", lists, "cli", job.Manifest{VMTemplate: "base"}, "", nil},
@@ -80,11 +81,11 @@ func TestBounds_ClientsGetWhatIsConfiguredAndWhatIsAllowed(t *testing.T) {
 }
 
 func TestBounds_SayEverythingAtOnce(t *testing.T) {
-	b, err := policy.NewBounds(policy.Choices{Secrets: "A", Templates: "x", Network: job.Network{Bridge: "vmbr0", IP: "dhcp"}, Template: "base"})
+	b, err := policy.NewBounds(policy.Choices{Secrets: "A", Templates: "x", Network: vm.Network{Bridge: "vmbr0", IP: "dhcp"}, Template: "base"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = b.Check(job.Submission{Client: "mcp", Manifest: job.Manifest{VMTemplate: "y", Secrets: []string{"B"}, Network: job.Network{Bridge: "a", VLAN: 2, IP: "auto6", Gateway: "::1"}}})
+	err = b.Check(job.Submission{Client: "mcp", Manifest: job.Manifest{VMTemplate: "y", Secrets: []string{"B"}, Network: vm.Network{Bridge: "a", VLAN: 2, IP: "auto6", Gateway: "::1"}}})
 	var refused *job.InvalidError
 	if !errors.As(err, &refused) || len(refused.Fields) != 6 {
 		t.Errorf("Check() = %v, want six complaints", err)

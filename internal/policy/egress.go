@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // readEgress reads the lists of egress modes and names.
@@ -15,10 +16,10 @@ func (b *Bounds) readEgress() error {
 		return err
 	}
 	for _, mode := range modes {
-		if !slices.Contains(job.Egresses, job.Egress(mode)) {
+		if !slices.Contains(vm.Egresses, vm.Egress(mode)) {
 			return setting("ALLOWED_EGRESS", "%q is not a mode", mode, "use lan, internet, allow and none, separated by commas")
 		}
-		b.egress = append(b.egress, job.Egress(mode))
+		b.egress = append(b.egress, vm.Egress(mode))
 	}
 	names, err := entries("ALLOWED_EGRESS_NAMES", b.own.EgressNames)
 	if err != nil {
@@ -36,8 +37,8 @@ func (b *Bounds) readEgress() error {
 
 // mode checks where a new VM may connect to. A mode that reaches less than the
 // configured one is anybody's to choose, unless a list says otherwise.
-func (b *Bounds) mode(found *findings, n job.Network, mcp bool) {
-	own := job.Network{Egress: b.own.DefaultEgress}.Mode()
+func (b *Bounds) mode(found *findings, n vm.Network, mcp bool) {
+	own := vm.Network{Egress: b.own.DefaultEgress}.Mode()
 	switch mode := n.Mode(); {
 	case mode == own || slices.Contains(b.egress, mode):
 	case len(b.egress) > 0:
@@ -48,7 +49,7 @@ func (b *Bounds) mode(found *findings, n job.Network, mcp bool) {
 	allows := "ALLOWED_EGRESS_NAMES allows " + strings.Join(b.names, ", ")
 	switch {
 	case len(b.names) > 0:
-	case mcp && own == job.EgressAllow && len(b.own.DefaultNames) > 0: // other names would reach more than what is configured
+	case mcp && own == vm.EgressAllow && len(b.own.DefaultNames) > 0: // other names would reach more than what is configured
 		allows = "MCP clients get the names of DEFAULT_EGRESS_NAMES, and ALLOWED_EGRESS_NAMES is not set"
 	default:
 		return

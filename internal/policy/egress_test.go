@@ -6,38 +6,39 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/policy"
+	"linus/internal/vm"
 )
 
 func TestBounds_ClientsGetTheEgressThatIsConfiguredAllowedOrLess(t *testing.T) {
-	mode := func(e job.Egress) job.Network { return job.Network{Egress: e} }
-	names := func(n ...string) job.Network { return job.Network{Egress: job.EgressAllow, Allow: n} }
-	internet := policy.Choices{DefaultEgress: job.EgressInternet}
-	lists := policy.Choices{DefaultEgress: job.EgressNone, Egress: "allow, lan", EgressNames: "github.com, *.npmjs.org", DefaultNames: []string{"pypi.org"}}
-	byName := policy.Choices{DefaultEgress: job.EgressAllow, DefaultNames: []string{"github.com", "*.npmjs.org"}}
+	mode := func(e vm.Egress) vm.Network { return vm.Network{Egress: e} }
+	names := func(n ...string) vm.Network { return vm.Network{Egress: vm.EgressAllow, Allow: n} }
+	internet := policy.Choices{DefaultEgress: vm.EgressInternet}
+	lists := policy.Choices{DefaultEgress: vm.EgressNone, Egress: "allow, lan", EgressNames: "github.com, *.npmjs.org", DefaultNames: []string{"pypi.org"}}
+	byName := policy.Choices{DefaultEgress: vm.EgressAllow, DefaultNames: []string{"github.com", "*.npmjs.org"}}
 	listed := byName
 	listed.EgressNames = "pypi.org"
 	tests := []struct {
 		name    string
 		choices policy.Choices
 		client  string
-		n       job.Network
+		n       vm.Network
 		bad     string
 	}{
 		{"the LAN is what nobody limits", policy.Choices{}, "mcp", mode(""), ""},
-		{"less than the LAN", policy.Choices{}, "mcp", mode(job.EgressNone), ""},
-		{"what is configured", internet, "mcp:x", mode(job.EgressInternet), ""},
+		{"less than the LAN", policy.Choices{}, "mcp", mode(vm.EgressNone), ""},
+		{"what is configured", internet, "mcp:x", mode(vm.EgressInternet), ""},
 		{"less", internet, "mcp:x", names("a.example"), ""},
-		{"more, for MCP", internet, "mcp:x", mode(job.EgressLAN), `"lan" is not allowed: MCP clients get internet`},
+		{"more, for MCP", internet, "mcp:x", mode(vm.EgressLAN), `"lan" is not allowed: MCP clients get internet`},
 		{"more, by saying nothing", internet, "mcp:x", mode(""), `"lan" is not allowed`},
-		{"more, for the operator", internet, "cli", mode(job.EgressLAN), ""},
-		{"listed", lists, "mcp", mode(job.EgressLAN), ""},
-		{"not listed, for the operator as well", lists, "cli", mode(job.EgressInternet), `ALLOWED_EGRESS allows allow, lan, and none is configured`},
+		{"more, for the operator", internet, "cli", mode(vm.EgressLAN), ""},
+		{"listed", lists, "mcp", mode(vm.EgressLAN), ""},
+		{"not listed, for the operator as well", lists, "cli", mode(vm.EgressInternet), `ALLOWED_EGRESS allows allow, lan, and none is configured`},
 		{"names that are listed", lists, "mcp", names("github.com", "registry.npmjs.org", "*.npmjs.org", "*.x.npmjs.org", "pypi.org"), ""},
 		{"more than a name", lists, "cli", names("*.github.com"), `"*.github.com" is not allowed: ALLOWED_EGRESS_NAMES allows`},
 		{"the configured names", byName, "mcp", names("github.com", "registry.npmjs.org"), ""},
 		{"a name that is not configured, for MCP", byName, "mcp:x", names("github.com", "evil.example"), `"evil.example" is not allowed: MCP clients get the names of DEFAULT_EGRESS_NAMES`},
 		{"a name that is not configured, for the operator", byName, "cli", names("evil.example"), ""},
-		{"names where none are configured", policy.Choices{DefaultEgress: job.EgressAllow}, "mcp", names("evil.example"), ""},
+		{"names where none are configured", policy.Choices{DefaultEgress: vm.EgressAllow}, "mcp", names("evil.example"), ""},
 		{"a name that is listed besides", listed, "mcp", names("pypi.org", "github.com"), ""},
 		{"another name", lists, "cli", names("npmjs.org"), `"npmjs.org" is not allowed`},
 	}

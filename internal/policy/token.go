@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // token checks what a submission chooses against what its principal's token is narrowed
@@ -37,7 +38,7 @@ func (b *Bounds) token(found *findings, s job.Submission) {
 
 // tokenNetwork checks a network against a token's list of bridges and VLAN tags. What
 // has no entry there must be as it is configured.
-func (b *Bounds) tokenNetwork(found *findings, n job.Network, allowed []string) {
+func (b *Bounds) tokenNetwork(found *findings, n vm.Network, allowed []string) {
 	bridge, vlan := n.Bridge, n.VLAN
 	if bridge == "" {
 		bridge = b.own.Network.Bridge

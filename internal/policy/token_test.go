@@ -5,10 +5,11 @@ import (
 	"testing"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 func TestBounds_OfATokenNarrow(t *testing.T) {
-	b, err := NewBounds(Choices{Bridges: "vmbr1,vmbr2", VLANs: "20-29", Secrets: "CI_*,DB", Network: job.Network{Bridge: "vmbr0"}, Template: "base"})
+	b, err := NewBounds(Choices{Bridges: "vmbr1,vmbr2", VLANs: "20-29", Secrets: "CI_*,DB", Network: vm.Network{Bridge: "vmbr0"}, Template: "base"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -17,7 +18,7 @@ func TestBounds_OfATokenNarrow(t *testing.T) {
 		change(&p)
 		return p
 	}
-	of := func(n job.Network) job.Manifest { return job.Manifest{VMTemplate: "base", Network: n} }
+	of := func(n vm.Network) job.Manifest { return job.Manifest{VMTemplate: "base", Network: n} }
 	with := func(secrets ...string) job.Manifest { return job.Manifest{VMTemplate: "base", Secrets: secrets} }
 	none := run(func(*job.Principal) {})
 	narrow := run(func(p *job.Principal) {
@@ -36,19 +37,19 @@ func TestBounds_OfATokenNarrow(t *testing.T) {
 		{"an admin has all", job.Principal{Name: "a", Role: job.RoleAdmin}, with("DB"), ""},
 		{"an admin of some", job.Principal{Name: "a", Role: job.RoleAdmin, Secrets: []string{"CI_*"}}, with("DB"), "this token allows CI_*"},
 		{"no secrets unless given", none, with("CI_1"), "this token allows none"},
-		{"a secret", narrow, ci(job.Manifest{Secrets: []string{"CI_1"}, Network: job.Network{Bridge: "vmbr1", VLAN: 20}}), ""},
+		{"a secret", narrow, ci(job.Manifest{Secrets: []string{"CI_1"}, Network: vm.Network{Bridge: "vmbr1", VLAN: 20}}), ""},
 		{"another secret", narrow, with("DB"), `"DB" is not allowed: this token allows CI_*`},
 		{"the settings still hold", run(func(p *job.Principal) { p.Secrets = []string{"*"} }), with("SSH"), "ALLOWED_SECRETS"},
-		{"no list of networks", none, of(job.Network{}), ""},
-		{"the configured bridge is not listed", narrow, ci(of(job.Network{VLAN: 20})), `"vmbr0" is not allowed`},
-		{"a bridge that is not listed", narrow, ci(of(job.Network{Bridge: "vmbr2", VLAN: 20})), `"vmbr2" is not allowed`},
-		{"a tag that is not listed", narrow, ci(of(job.Network{Bridge: "vmbr1", VLAN: 21})), "21 is not allowed"},
-		{"no tag where some are listed", narrow, ci(of(job.Network{Bridge: "vmbr1"})), "0 is not allowed"},
-		{"bridges only: no tag", bridges, of(job.Network{VLAN: 20}), "20 is not allowed"},
-		{"bridges only", bridges, of(job.Network{Bridge: "vmbr2"}), ""},
-		{"tags only", tags, of(job.Network{VLAN: 21}), ""},
-		{"tags only: no other bridge", tags, of(job.Network{Bridge: "vmbr1", VLAN: 21}), `"vmbr1" is not allowed`},
-		{"a template that is not listed", narrow, of(job.Network{Bridge: "vmbr1", VLAN: 20}), `"base" is not allowed: this token allows ci-*`},
+		{"no list of networks", none, of(vm.Network{}), ""},
+		{"the configured bridge is not listed", narrow, ci(of(vm.Network{VLAN: 20})), `"vmbr0" is not allowed`},
+		{"a bridge that is not listed", narrow, ci(of(vm.Network{Bridge: "vmbr2", VLAN: 20})), `"vmbr2" is not allowed`},
+		{"a tag that is not listed", narrow, ci(of(vm.Network{Bridge: "vmbr1", VLAN: 21})), "21 is not allowed"},
+		{"no tag where some are listed", narrow, ci(of(vm.Network{Bridge: "vmbr1"})), "0 is not allowed"},
+		{"bridges only: no tag", bridges, of(vm.Network{VLAN: 20}), "20 is not allowed"},
+		{"bridges only", bridges, of(vm.Network{Bridge: "vmbr2"}), ""},
+		{"tags only", tags, of(vm.Network{VLAN: 21}), ""},
+		{"tags only: no other bridge", tags, of(vm.Network{Bridge: "vmbr1", VLAN: 21}), `"vmbr1" is not allowed`},
+		{"a template that is not listed", narrow, of(vm.Network{Bridge: "vmbr1", VLAN: 20}), `"base" is not allowed: this token allows ci-*`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -62,11 +63,11 @@ func TestBounds_OfATokenNarrow(t *testing.T) {
 
 // Whatever a token's holder calls itself, it chooses no more than an MCP client.
 func TestBounds_OthersThanTheOperatorAreNotTheCommandLine(t *testing.T) {
-	b, err := NewBounds(Choices{Network: job.Network{Bridge: "vmbr0"}})
+	b, err := NewBounds(Choices{Network: vm.Network{Bridge: "vmbr0"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := job.Submission{Client: "cli", Principal: job.Principal{Name: "ci", Role: job.RoleRun}, Manifest: job.Manifest{Network: job.Network{Bridge: "vmbr9"}}}
+	s := job.Submission{Client: "cli", Principal: job.Principal{Name: "ci", Role: job.RoleRun}, Manifest: job.Manifest{Network: vm.Network{Bridge: "vmbr9"}}}
 	if err := b.Check(s); err == nil {
 		t.Error("another network than the configured one")
 	}

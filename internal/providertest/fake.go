@@ -35,7 +35,7 @@ type fakeVM struct {
 	stopped bool
 	boots   int // after the first
 	lease   time.Duration
-	mode    job.Egress
+	mode    vm.Egress
 
 	suspended bool                // off, with what runs in it
 	jobs      map[string]*fakeJob // by job ID

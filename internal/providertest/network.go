@@ -19,7 +19,7 @@ func (f *Fake) NetworkRules(ctx context.Context, v vm.VM, to []netip.AddrPort) (
 		return job.NetworkRules{}, nil, err
 	}
 	decided := make([]string, len(to))
-	if there.mode == job.EgressLAN {
+	if there.mode == vm.EgressLAN {
 		return job.NetworkRules{Mode: there.mode}, decided, nil
 	}
 	for i := range decided {

@@ -105,7 +105,7 @@ func (f *Fake) reached(v *fakeVM) vm.VM {
 }
 
 // reserve allocates an ID for vm, as qm clone does.
-func (f *Fake) reserve(op string, v *vm.VM, n job.Network) (int, error) {
+func (f *Fake) reserve(op string, v *vm.VM, n vm.Network) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, other := range f.vms {

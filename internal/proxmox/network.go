@@ -30,12 +30,12 @@ func (p *Provider) NetworkRules(ctx context.Context, v vm.VM, to []netip.AddrPor
 			Op: op, Host: p.o.Host.Login(), Class: job.HostLeftAlone, Text: "its status is " + res.Get("LINUS_VM_STATUS") + ": whose rules these are is not known",
 		}
 	}
-	n := job.NetworkRules{Mode: job.Egress(mode), Rules: res.All("LINUS_RULE"), Problem: res.Get("LINUS_NO_RULES")}
-	if !slices.Contains(job.Egresses, n.Mode) {
-		n.Mode = job.EgressNone // as the host has it
+	n := job.NetworkRules{Mode: vm.Egress(mode), Rules: res.All("LINUS_RULE"), Problem: res.Get("LINUS_NO_RULES")}
+	if !slices.Contains(vm.Egresses, n.Mode) {
+		n.Mode = vm.EgressNone // as the host has it
 	}
 	r := rules(n.Rules)
-	if n.Mode != job.EgressLAN && n.Problem == "" {
+	if n.Mode != vm.EgressLAN && n.Problem == "" {
 		n.Problem = r.problem(v.ID)
 	}
 	decided := make([]string, len(to))

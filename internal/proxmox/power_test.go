@@ -51,7 +51,7 @@ func TestPlan_SaysWhatTheVMIsToBe(t *testing.T) {
 		{"a template, the server's network", func(*job.VMSpec) {}, []string{"'clone' '9000'", "tag=7", "ip=dhcp", "bridge=" + h.Config.Bridge}, []string{"fetch "}},
 		{"an operating system", func(s *job.VMSpec) { s.Template, s.OS = "", "rocky-9" }, []string{"fetch https://", "Rocky", "'--ciuser' 'rocky'"}, []string{"'clone'"}},
 		{"a network of its own", func(s *job.VMSpec) {
-			s.Network = job.Network{VLAN: 42, IP: "10.1.2.3/24", Gateway: "10.1.2.1"}
+			s.Network = vm.Network{VLAN: 42, IP: "10.1.2.3/24", Gateway: "10.1.2.1"}
 		}, []string{"tag=42", "ip=10.1.2.3/24,gw=10.1.2.1"}, []string{"tag=7"}},
 		{"an address, the server's gateway", func(s *job.VMSpec) { s.Network.IP = "10.9.8.7/24" }, []string{"ip=10.9.8.7/24,gw=10.9.8.1"}, nil},
 	}

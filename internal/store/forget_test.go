@@ -22,7 +22,7 @@ func TestForget_RemovesOldEndedJobsWithTheirFiles(t *testing.T) {
 	}
 	defer s.Close() //nolint:errcheck // the test is over
 	old := time.Now().Add(-48 * time.Hour)
-	add := func(id string, ended time.Time, state vm.State, lifecycle job.Lifecycle) {
+	add := func(id string, ended time.Time, state vm.State, lifecycle vm.Lifecycle) {
 		t.Helper()
 		m := job.Manifest{Task: "x", AgentType: job.AgentScript, Lifecycle: lifecycle}
 		j := job.Job{ID: id, Manifest: m, Status: job.Pending, CreatedAt: old}
@@ -53,13 +53,13 @@ func TestForget_RemovesOldEndedJobsWithTheirFiles(t *testing.T) {
 		left    = "019aa000-0000-7000-8000-000000000006"
 		unsure  = "019aa000-0000-7000-8000-000000000007" // ended, and its VM not yet looked for
 	)
-	add(gone, old, vm.Destroyed, job.Ephemeral)
-	add(recent, time.Now(), vm.Destroyed, job.Ephemeral)
-	add(pending, time.Time{}, "", job.Ephemeral)
-	add(leaked, old, vm.Created, job.Ephemeral)
-	add(kept, old, vm.Created, job.Persistent)
-	add(left, old, vm.LeftAlone, job.Ephemeral)
-	add(unsure, old, vm.Intended, job.Ephemeral)
+	add(gone, old, vm.Destroyed, vm.Ephemeral)
+	add(recent, time.Now(), vm.Destroyed, vm.Ephemeral)
+	add(pending, time.Time{}, "", vm.Ephemeral)
+	add(leaked, old, vm.Created, vm.Ephemeral)
+	add(kept, old, vm.Created, vm.Persistent)
+	add(left, old, vm.LeftAlone, vm.Ephemeral)
+	add(unsure, old, vm.Intended, vm.Ephemeral)
 	orphan := s.jobDir("019aa000-0000-7000-8000-000000000009")
 	if err := errors.Join(os.Mkdir(orphan, 0o700), os.Chtimes(orphan, old, old)); err != nil && !pgtest.Chosen() {
 		t.Fatal(err)

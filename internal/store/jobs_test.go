@@ -480,7 +480,7 @@ func TestTokenHash_IsReplaced(t *testing.T) {
 
 func TestBegunAndWaiting_AreWhatIsNotDone(t *testing.T) {
 	s := newStore(t)
-	state := func(st job.Status, l job.Lifecycle, v *vm.VM, more ...func(*job.Job)) string {
+	state := func(st job.Status, l vm.Lifecycle, v *vm.VM, more ...func(*job.Job)) string {
 		j := newJob("echo")
 		j.Status, j.Manifest.Lifecycle, j.VM = st, l, v
 		if v != nil {
@@ -492,19 +492,19 @@ func TestBegunAndWaiting_AreWhatIsNotDone(t *testing.T) {
 		return insert(t, s, j).ID
 	}
 	var begun, waiting []string
-	waiting = append(waiting, state(job.Pending, job.Ephemeral, nil))
-	state(job.Failed, job.Ephemeral, nil)
+	waiting = append(waiting, state(job.Pending, vm.Ephemeral, nil))
+	state(job.Failed, vm.Ephemeral, nil)
 	begun = append(begun,
-		state(job.Running, job.Persistent, &vm.VM{State: vm.Created}),
-		state(job.Success, job.Ephemeral, &vm.VM{State: vm.Created}),
-		state(job.Failed, job.Ephemeral, &vm.VM{State: vm.Intended}))
-	state(job.Success, job.Persistent, &vm.VM{State: vm.Created})
-	state(job.Timeout, job.Ephemeral, &vm.VM{State: vm.Destroyed})
-	state(job.Success, job.Ephemeral, &vm.VM{State: vm.LeftAlone})
-	state(job.Success, job.Persistent, &vm.VM{State: vm.Forgotten})
+		state(job.Running, vm.Persistent, &vm.VM{State: vm.Created}),
+		state(job.Success, vm.Ephemeral, &vm.VM{State: vm.Created}),
+		state(job.Failed, vm.Ephemeral, &vm.VM{State: vm.Intended}))
+	state(job.Success, vm.Persistent, &vm.VM{State: vm.Created})
+	state(job.Timeout, vm.Ephemeral, &vm.VM{State: vm.Destroyed})
+	state(job.Success, vm.Ephemeral, &vm.VM{State: vm.LeftAlone})
+	state(job.Success, vm.Persistent, &vm.VM{State: vm.Forgotten})
 	begun = append(begun,
-		state(job.Pending, job.Ephemeral, nil, func(j *job.Job) { j.Manifest.VM = "dev" }), // needs no slot
-		state(job.Pending, job.Ephemeral, nil, func(j *job.Job) { j.Decide(job.Outcome{Status: job.Failed, At: at}) }))
+		state(job.Pending, vm.Ephemeral, nil, func(j *job.Job) { j.Manifest.VM = "dev" }), // needs no slot
+		state(job.Pending, vm.Ephemeral, nil, func(j *job.Job) { j.Decide(job.Outcome{Status: job.Failed, At: at}) }))
 	waiting = append(waiting, state(job.Pending, "", nil, func(j *job.Job) { j.Kind = job.KindVM }))
 
 	check := func() {

@@ -20,7 +20,7 @@ func member(t *testing.T, s *Store, pool string, state job.MemberState) job.Job 
 	t.Helper()
 	id := uuid.Must(uuid.NewV7()).String()
 	j, _, err := s.Insert(t.Context(), job.Job{
-		ID: id, Kind: job.KindVM, Status: job.Success, CreatedAt: time.Now().UTC(), Manifest: job.Manifest{Task: "true", Lifecycle: job.Pooled},
+		ID: id, Kind: job.KindVM, Status: job.Success, CreatedAt: time.Now().UTC(), Manifest: job.Manifest{Task: "true", Lifecycle: vm.Pooled},
 		Outcome: &job.Outcome{Status: job.Success}, Member: &job.Member{Pool: pool, State: state},
 		VM: &vm.VM{ID: 100, Job: id, State: vm.Created},
 	}, "", job.Limits{})
@@ -43,7 +43,7 @@ func firstIdle(j *job.Job, idle []job.Job) (int, []job.Event) {
 
 func TestPools_AreRows(t *testing.T) {
 	s, ctx := newStore(t), t.Context()
-	p := job.Pool{Name: "a", VMTemplate: "x", Resources: job.Resources{CPU: 2}, PoolSize: job.PoolSize{Warm: 3}}
+	p := job.Pool{Name: "a", VMTemplate: "x", Resources: vm.Resources{CPU: 2}, PoolSize: job.PoolSize{Warm: 3}}
 	for range 2 {
 		if _, err := s.InsertPool(ctx, p); err != nil {
 			t.Fatal(err)

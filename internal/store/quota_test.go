@@ -23,7 +23,7 @@ func of(t *testing.T, principal string, change ...func(*job.Job)) job.Job {
 		t.Fatal(err)
 	}
 	j := newJob("x")
-	j.ID, j.Principal, j.CreatedAt, j.Manifest.Resources = id.String(), principal, time.Now().UTC(), job.Resources{Memory: "1G", Disk: "10G"}
+	j.ID, j.Principal, j.CreatedAt, j.Manifest.Resources = id.String(), principal, time.Now().UTC(), vm.Resources{Memory: "1G", Disk: "10G"}
 	for _, c := range change {
 		c(&j)
 	}
@@ -87,7 +87,7 @@ func TestInsert_CountsWhatThePrincipalHas(t *testing.T) {
 		if err := add(of(t, name), l); (err == nil) == (l.PerHour > 0) {
 			t.Errorf("%s, after the first's VM is gone: %v", says, err)
 		}
-		kept := of(t, name+"k", func(j *job.Job) { j.Manifest.Lifecycle = job.Persistent })
+		kept := of(t, name+"k", func(j *job.Job) { j.Manifest.Lifecycle = vm.Persistent })
 		if err := add(kept, l); err != nil {
 			t.Fatal(err)
 		}

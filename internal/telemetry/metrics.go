@@ -262,7 +262,7 @@ func (s *stored) Collect(to chan<- prometheus.Metric) {
 	for state, n := range states {
 		gauge(s.states, float64(n), state)
 	}
-	vms := map[string]int{string(job.Ephemeral): 0, string(job.Persistent): 0, string(job.Pooled): 0, string(vm.LeftAlone): 0}
+	vms := map[string]int{string(vm.Ephemeral): 0, string(vm.Persistent): 0, string(vm.Pooled): 0, string(vm.LeftAlone): 0}
 	for _, j := range creators {
 		lifecycle := string(j.Manifest.Lifecycle)
 		if j.VM.State == vm.LeftAlone {

@@ -90,9 +90,9 @@ func TestMetrics_ReportWhatTheStoreHas(t *testing.T) {
 			{Status: job.Failed, Outcome: decided},
 		},
 		vms: []job.Job{
-			{Manifest: job.Manifest{Lifecycle: job.Ephemeral}, VM: &vm.VM{State: vm.Created}},
-			{Manifest: job.Manifest{Lifecycle: job.Ephemeral}, VM: &vm.VM{State: vm.LeftAlone}},
-			{Manifest: job.Manifest{Lifecycle: job.Persistent}, VM: &vm.VM{State: vm.LeftAlone}},
+			{Manifest: job.Manifest{Lifecycle: vm.Ephemeral}, VM: &vm.VM{State: vm.Created}},
+			{Manifest: job.Manifest{Lifecycle: vm.Ephemeral}, VM: &vm.VM{State: vm.LeftAlone}},
+			{Manifest: job.Manifest{Lifecycle: vm.Persistent}, VM: &vm.VM{State: vm.LeftAlone}},
 		},
 	}, slog.New(slog.DiscardHandler))
 	wantSamples(t, m, map[string]string{

@@ -405,7 +405,7 @@ func (e *engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
 
 func validate(s job.Submission) error {
 	if s.Kind == job.KindVM {
-		s.Manifest.Task, s.Manifest.AgentType, s.Manifest.Lifecycle = "create", job.AgentScript, job.Persistent
+		s.Manifest.Task, s.Manifest.AgentType, s.Manifest.Lifecycle = "create", job.AgentScript, vm.Persistent
 	}
 	return s.Manifest.Validate()
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 	"linus/internal/web"
 )
 
@@ -103,7 +104,7 @@ func TestNewJob_IsSubmittedOnceAsItWasTyped(t *testing.T) {
 		t.Fatalf("%d %s %s", resp.StatusCode, resp.Path, text)
 	}
 	want := job.Manifest{
-		Task: "echo $X\ncat /tmp/a.txt\n", AgentType: job.AgentScript, StatusMode: job.StatusStreaming, Resources: job.Resources{Memory: "4G"}, Timeout: 90,
+		Task: "echo $X\ncat /tmp/a.txt\n", AgentType: job.AgentScript, StatusMode: job.StatusStreaming, Resources: vm.Resources{Memory: "4G"}, Timeout: 90,
 		Env: map[string]string{"X": "a\nb"}, Artifacts: []string{"dist/**", "log"},
 		Files: []job.File{{Path: "/srv/in/a.txt", Content: base64.StdEncoding.EncodeToString([]byte("<&>\x00\xff"))}, {Path: "/srv/in/empty"}},
 	}
@@ -185,7 +186,7 @@ func TestNewJob_ShowsThePlan(t *testing.T) {
 func TestRunAgain_SubmitsTheSame(t *testing.T) {
 	e := sample()
 	m := job.Manifest{
-		Task: "\n#!/bin/sh\necho \"$A\" <b>\n", AgentType: job.AgentScript, Env: map[string]string{"A": "1\n2\n", "B": ""}, Secrets: []string{"S"}, Timeout: 5, Lifecycle: job.Ephemeral,
+		Task: "\n#!/bin/sh\necho \"$A\" <b>\n", AgentType: job.AgentScript, Env: map[string]string{"A": "1\n2\n", "B": ""}, Secrets: []string{"S"}, Timeout: 5, Lifecycle: vm.Ephemeral,
 		Files: []job.File{{Path: "/root/x", Mode: "0755", Content: "AAEC"}, {Path: "/root/<y>", Content: ""}}, StatusMode: job.StatusSimple,
 	}
 	e.jobs[0].Manifest = m
@@ -218,7 +219,7 @@ func TestNewVM_IsCreated(t *testing.T) {
 	if resp, text := v.upload("/vms/new", setting(fields(text), map[string]string{"vmName": "dev2", "os": "debian-12", "resources.cpu": "4", "ttl": "3600", "task": "ignored", "do": "send"})...); resp.StatusCode != 200 {
 		t.Fatalf("%d %s", resp.StatusCode, text)
 	}
-	want := job.Manifest{VMName: "dev2", OS: "debian-12", Resources: job.Resources{CPU: 4}, TTL: 3600}
+	want := job.Manifest{VMName: "dev2", OS: "debian-12", Resources: vm.Resources{CPU: 4}, TTL: 3600}
 	if diff := cmp.Diff(want, e.submitted[0].Manifest); diff != "" || e.submitted[0].Kind != job.KindVM {
 		t.Error(e.submitted[0].Kind, diff)
 	}

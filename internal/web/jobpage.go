@@ -64,12 +64,12 @@ func (v jobView) CanKill() bool { return v.May("Kill") && v.takes() }
 
 // CanRepeat reports whether it can be submitted again: a client could have done so.
 func (v jobView) CanRepeat() bool {
-	return v.Who.Submits(v.Kind) == nil && v.Manifest.Lifecycle != job.Pooled
+	return v.Who.Submits(v.Kind) == nil && v.Manifest.Lifecycle != vm.Pooled
 }
 
 // HasFiles reports whether the files of its VM can be worked on.
 func (v jobView) HasFiles() bool {
-	return v.May("ListFiles") && v.VM != nil && v.VM.State == vm.Created && !v.VM.Unwanted && (v.Outcome == nil || v.VM.Job == v.ID && v.Manifest.Lifecycle == job.Persistent)
+	return v.May("ListFiles") && v.VM != nil && v.VM.State == vm.Created && !v.VM.Unwanted && (v.Outcome == nil || v.VM.Job == v.ID && v.Manifest.Lifecycle == vm.Persistent)
 }
 
 // Counted says how many events there are, and how many of those shown are warnings.

@@ -31,7 +31,7 @@ func sample() *engine {
 		}},
 		pools: []job.PoolInfo{{
 			Pool: job.Pool{
-				Name: "ready", VMTemplate: "agent-template", Resources: job.Resources{CPU: 2, Memory: "2G", Disk: "10G"},
+				Name: "ready", VMTemplate: "agent-template", Resources: vm.Resources{CPU: 2, Memory: "2G", Disk: "10G"},
 				PoolSize: job.PoolSize{Warm: 2, Hibernated: 1}, Hits: 9, Misses: 1,
 			},
 			State: "paused: <b>jobs</b> wait, and go first",
@@ -62,22 +62,22 @@ func sample() *engine {
 		vms: []job.VMInfo{
 			{
 				VM:        vm.VM{ID: 105, Name: "dev", Node: "pve", IP: "10.0.0.5", Job: doneID, State: vm.Created, Status: vm.Running, ExpiresAt: now.Add(5 * time.Hour)},
-				Lifecycle: job.Persistent, Resources: job.Resources{CPU: 4, Memory: "8G", Disk: "40G"}, Source: "agent-template", CreatedAt: ago(90000),
+				Lifecycle: vm.Persistent, Resources: vm.Resources{CPU: 4, Memory: "8G", Disk: "40G"}, Source: "agent-template", CreatedAt: ago(90000),
 			},
 			{
 				VM:        vm.VM{ID: 112, Name: "linus-job-000000000001", Node: "pve2", IP: "fd00:10:77::1:5aff:fe01:2345", Job: id, State: vm.Created, Status: vm.Running},
-				Lifecycle: job.Ephemeral, Resources: job.Resources{CPU: 2, Memory: "2G", Disk: "10G"}, Source: "debian-13", CreatedAt: ago(75), Jobs: []string{id},
+				Lifecycle: vm.Ephemeral, Resources: vm.Resources{CPU: 2, Memory: "2G", Disk: "10G"}, Source: "debian-13", CreatedAt: ago(75), Jobs: []string{id},
 			},
 			{
 				VM:        vm.VM{Name: "fresh", Job: "0197a1b2-0000-7000-8000-0000000000f1", State: vm.Intended, Status: vm.Provisioning},
-				Lifecycle: job.Persistent, Resources: job.Resources{CPU: 2, Memory: "2G", Disk: "10G"}, Source: "agent-template", CreatedAt: ago(4),
+				Lifecycle: vm.Persistent, Resources: vm.Resources{CPU: 2, Memory: "2G", Disk: "10G"}, Source: "agent-template", CreatedAt: ago(4),
 			},
 			{
 				VM: vm.VM{
 					ID: 117, Name: "kept", Node: "pve", Job: "0197a1b2-0000-7000-8000-0000000000f2", State: vm.LeftAlone, Status: vm.Unproven,
 					Reason: "its description does not carry linus-job=<...>", Remedy: "destroy it by hand (qm destroy 117)",
 				},
-				Lifecycle: job.Persistent, Resources: job.Resources{CPU: 2, Memory: "2G", Disk: "10G"}, Source: "agent-template", CreatedAt: ago(9000),
+				Lifecycle: vm.Persistent, Resources: vm.Resources{CPU: 2, Memory: "2G", Disk: "10G"}, Source: "agent-template", CreatedAt: ago(9000),
 			},
 		},
 	}
@@ -94,12 +94,12 @@ func sample() *engine {
 	}
 	running := job.Job{
 		ID: id, Kind: job.KindTask, Status: job.Running, Phase: "run", Progress: "compiling", Client: "mcp:claude-code",
-		Manifest: job.Manifest{Task: "#!/bin/bash\nset -e\ncd /srv/project && make all\n", AgentType: job.AgentScript, Stdin: job.StdinOpen, Lifecycle: job.Ephemeral, Timeout: 3600, Env: map[string]string{"CI": "true"}},
+		Manifest: job.Manifest{Task: "#!/bin/bash\nset -e\ncd /srv/project && make all\n", AgentType: job.AgentScript, Stdin: job.StdinOpen, Lifecycle: vm.Ephemeral, Timeout: 3600, Env: map[string]string{"CI": "true"}},
 		VM:       &vm.VM{ID: 112, Name: "linus-job-000000000001", Node: "pve2", IP: "10.0.0.12", Job: id, State: vm.Created}, CreatedAt: ago(75), StartedAt: ago(30),
 	}
 	done := job.Job{
 		ID: doneID, Kind: job.KindTask, Status: job.Success, Phase: "destroy", Client: "cli",
-		Manifest: job.Manifest{Task: "uname -a", AgentType: job.AgentScript, Lifecycle: job.Ephemeral},
+		Manifest: job.Manifest{Task: "uname -a", AgentType: job.AgentScript, Lifecycle: vm.Ephemeral},
 		Outcome:  &job.Outcome{Status: job.Success, Reason: job.ReasonExitStatus, ExitCode: &code, Duration: 42 * time.Second},
 		VM:       &vm.VM{ID: 101, Name: "linus-job-0000000000d1", Node: "pve", State: vm.Destroyed}, CreatedAt: ago(600), StartedAt: ago(560), CompletedAt: ago(515),
 		Artifacts:        []job.Artifact{{Path: "dist/app-linux-amd64.tar.gz", Size: 14 << 20, Mode: "0644", SHA256: strings.Repeat("ab12", 16)}, {Path: "odd name #1?.txt", Size: 12, Mode: "0600", SHA256: strings.Repeat("cd34", 16)}},

@@ -34,7 +34,7 @@ type vmRow struct {
 // CanGo reports whether it can be destroyed from here: others are destroyed
 // with their job.
 func (v vmRow) CanGo() bool {
-	return v.Lifecycle == job.Persistent && v.Status != vm.Destroying && v.State != vm.LeftAlone
+	return v.Lifecycle == vm.Persistent && v.Status != vm.Destroying && v.State != vm.LeftAlone
 }
 
 // Idle reports whether no job runs in it.
@@ -53,7 +53,7 @@ func (v vmRow) CanSnapshot() bool { return v.CanGo() && (v.Status == vm.Running 
 func (v vmRow) FilesJob() string {
 	switch {
 	case v.Status != vm.Running || v.State != vm.Created:
-	case v.Lifecycle == job.Persistent:
+	case v.Lifecycle == vm.Persistent:
 		return v.Job
 	case len(v.Jobs) > 0:
 		return v.Jobs[0]

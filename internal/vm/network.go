@@ -1,0 +1,65 @@
+package vm
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Network says how a new VM is connected; empty fields are the server's settings.
+type Network struct {
+	Bridge  string `json:"bridge,omitempty" jsonschema_description:"Bridge of the host, e.g. vmbr0."`
+	VLAN    int    `json:"vlan,omitempty" jsonschema:"minimum=1,maximum=4094" jsonschema_description:"VLAN tag."`
+	IP      string `json:"ip,omitempty" jsonschema_description:"dhcp, auto6 or dhcp6, an address with its prefix length (10.0.0.50/24), or a pool of them (10.0.0.50-10.0.0.99/24)."`
+	Gateway string `json:"gateway,omitempty" jsonschema_description:"Gateway of a fixed address."`
+
+	Egress Egress   `json:"egress,omitempty" jsonschema:"enum=lan,enum=internet,enum=allow,enum=none" jsonschema_description:"What the VM reaches. lan: anything. internet: public addresses. allow: HTTP(S) to the names in allow. none: nothing."`
+	Allow  []string `json:"allow,omitempty" jsonschema_description:"For egress allow: names such as github.com or *.npmjs.org."`
+}
+
+// Egress says where a VM's packets may go.
+type Egress string
+
+// The egress modes, from what reaches the most to what reaches nothing.
+const (
+	EgressLAN      Egress = "lan"      // wherever a machine on its bridge can go
+	EgressInternet Egress = "internet" // public addresses and its name servers
+	EgressAllow    Egress = "allow"    // names, through a proxy of the engine
+	EgressNone     Egress = "none"     // nowhere
+)
+
+// Egresses are all modes, in this order.
+var Egresses = []Egress{EgressLAN, EgressInternet, EgressAllow, EgressNone}
+
+// Reaches reports whether a VM of mode e may reach something that one of mode
+// other may not.
+func (e Egress) Reaches(other Egress) bool {
+	rank := func(e Egress) int { return slices.Index(Egresses, orLAN(e)) }
+	return rank(e) < rank(other)
+}
+
+func orLAN(e Egress) Egress { return cmp.Or(e, EgressLAN) }
+
+// Mode returns the network's egress mode; a network that says nothing is on the LAN.
+func (n Network) Mode() Egress { return orLAN(n.Egress) }
+
+// Limited reports whether the VM may not go everywhere.
+func (n Network) Limited() bool { return n.Mode() != EgressLAN }
+
+// IsZero reports whether the network is the server's settings in everything.
+func (n Network) IsZero() bool {
+	return n.Bridge == "" && n.VLAN == 0 && n.IP == "" && n.Gateway == "" && n.Egress == "" && len(n.Allow) == 0
+}
+
+// Equal reports whether two networks are the same.
+func (n Network) Equal(o Network) bool {
+	return n.Bridge == o.Bridge && n.VLAN == o.VLAN && n.IP == o.IP && n.Gateway == o.Gateway &&
+		n.Mode() == o.Mode() && slices.Equal(n.Allow, o.Allow)
+}
+
+// Behind says what stays with a VM that is forgotten; empty on the LAN.
+func (n Network) Behind() string {
+	if !n.Limited() {
+		return ""
+	}
+	return "its network rules (egress " + string(n.Mode()) + ") stay as long as its notes have a word linus-egress=: take it out of them to lift these"
+}
