@@ -6,6 +6,7 @@ package daemon
 
 import (
 	"log/slog"
+	"time"
 
 	"linus/internal/config"
 	"linus/internal/control"
@@ -17,6 +18,10 @@ type Options struct {
 	Version string // of this binary
 	Log     *slog.Logger
 	Backend NewBackend
+
+	// Patience is how long a call waits for a database that is away; 0: as long as the store
+	// finds right.
+	Patience time.Duration
 
 	// Start are the arguments that make this program run ServeInBackground.
 	Start []string

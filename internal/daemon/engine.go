@@ -37,7 +37,9 @@ type engine struct {
 // locked, and listens on the callback port. Nothing runs before start.
 func openEngine(ctx context.Context, o Options) (*engine, error) {
 	c, log := o.Config, o.Log
-	st, err := store.Open(ctx, storeOptions(c, log))
+	stored := storeOptions(c, log)
+	stored.Patience = o.Patience
+	st, err := store.Open(ctx, stored)
 	if err != nil {
 		return nil, err
 	}

@@ -45,12 +45,13 @@ const readers = 4
 
 // Options configure Open.
 type Options struct {
-	Dir       string       // the state directory; created (0700) if missing. Not used with URL
-	URL       string       // of a PostgreSQL database; "": SQLite in Dir
-	MaxOutput int64        // bytes kept of each output stream; 0: 10 MiB
-	Reserve   int64        // bytes of the state directory's file system that Spare keeps free
-	MaxJobs   int          // jobs with a slot, on all engines together; 0: no limit
-	Log       *slog.Logger // nil: silent
+	Dir       string        // the state directory; created (0700) if missing. Not used with URL
+	URL       string        // of a PostgreSQL database; "": SQLite in Dir
+	MaxOutput int64         // bytes kept of each output stream; 0: 10 MiB
+	Reserve   int64         // bytes of the state directory's file system that Spare keeps free
+	MaxJobs   int           // jobs with a slot, on all engines together; 0: no limit
+	Log       *slog.Logger  // nil: silent
+	Patience  time.Duration // with a database that is away, or in which others are in the way; 0: 30 s
 
 	copying bool   // the database is the target of a Copy
 	driver  string // of database/sql; "sqlite" but in tests
@@ -102,7 +103,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	s.patience = patience
+	s.patience = cmp.Or(o.Patience, patience)
 	s.written = make(chan struct{})
 	go s.writeAll()
 	return s, nil
