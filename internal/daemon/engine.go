@@ -20,6 +20,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/policy"
 	"linus/internal/store"
+	"linus/internal/vm"
 )
 
 // engine is everything that runs jobs in this process.
@@ -189,8 +190,8 @@ func (e *engine) free(ctx context.Context) bool {
 	if err != nil || len(begun) > 0 {
 		return false
 	}
-	creators, err := e.store.VMs(ctx)
-	return err == nil && !slices.ContainsFunc(creators, func(j job.Job) bool { return !j.VM.ExpiresAt.IsZero() })
+	vms, err := e.store.VMs(ctx)
+	return err == nil && !slices.ContainsFunc(vms, func(v vm.VM) bool { return !v.ExpiresAt.IsZero() })
 }
 
 // close stops the engine. Tasks in VMs go on.

@@ -34,7 +34,7 @@ func (e *Executor) recordIdentity(ctx context.Context, id string, v vm.VM, chang
 // cleared, and it gets a new one when it is started. e.claiming is held.
 func (e *Executor) unclaimed(ctx context.Context, id string, v vm.VM) error {
 	ctx = context.WithoutCancel(ctx)
-	others, err := e.o.VMs.OwnVMs(ctx)
+	others, err := e.o.VMs.VMs(ctx)
 	if err != nil {
 		return err
 	}

@@ -65,23 +65,23 @@ func gone(j *job.Job) ([]job.Event, error) {
 // again is destroyed, and one that is gone is recorded as destroyed. It asks the host
 // for their status first, since every attempt to destroy is audited.
 func (e *Executor) lookAtLeftAlone(ctx context.Context) {
-	creators, err := e.o.VMs.VMs(ctx)
+	vms, err := e.o.VMs.VMs(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
 			e.o.Log.Error("find VMs that are left alone failed", "err", err)
 		}
 		return
 	}
-	for _, m := range creators {
-		if m.VM.State != vm.LeftAlone {
+	for _, v := range vms {
+		if v.State != vm.LeftAlone {
 			continue
 		}
-		status, err := e.o.Provider.Status(ctx, *m.VM)
+		status, err := e.o.Provider.Status(ctx, v)
 		if err != nil || status == vm.Unproven {
 			continue
 		}
-		if err := e.tryLeftAlone(ctx, m.ID); err != nil && ctx.Err() == nil && !job.IsClass(err, job.HostLeftAlone) {
-			e.o.Log.Warn("VM that was left alone could not be destroyed, will be tried again", "job_id", m.ID, "vm_id", m.VM.ID, "err", err)
+		if err := e.tryLeftAlone(ctx, v.Job); err != nil && ctx.Err() == nil && !job.IsClass(err, job.HostLeftAlone) {
+			e.o.Log.Warn("VM that was left alone could not be destroyed, will be tried again", "job_id", v.Job, "vm_id", v.ID, "err", err)
 		}
 	}
 }

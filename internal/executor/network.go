@@ -29,11 +29,7 @@ func (e *Executor) Network(ctx context.Context, q job.NetworkQuery) (job.Network
 	if err != nil {
 		return report, err
 	}
-	maker, err := e.o.Jobs.Job(ctx, v.Job)
-	if err != nil {
-		return report, err
-	}
-	report.Network = maker.Manifest.Network
+	report.Network = v.Network
 	if len(q.Targets) > 0 {
 		proxy := 0
 		if at := slices.IndexFunc(jobs, func(j job.Job) bool { return j.Status == job.Running && j.Outcome == nil }); at >= 0 && report.Network.Mode() == vm.EgressAllow {

@@ -69,7 +69,7 @@ func (e *Executor) intend(ctx context.Context, r *run, j job.Job) (job.Job, erro
 
 func (e *Executor) tryIntend(ctx context.Context, r *run, j job.Job) (job.Job, error) {
 	var at job.Placed
-	v := vm.VM{Name: cmp.Or(j.Manifest.VMName, vmName(j.ID)), Job: j.ID, Owner: e.o.Owner, State: vm.Intended, Source: vm.Cold}
+	v := vm.VM{Name: cmp.Or(j.Manifest.VMName, vmName(j.ID)), Job: j.ID, Owner: e.o.Owner, State: vm.Intended, Source: vm.Cold, Made: madeAs(j)}
 	if e.o.Placer != nil && j.VM == nil {
 		release, err := e.choosing.take(ctx) // the next one counts this one's VM
 		for errors.Is(err, errHeld) {
@@ -94,6 +94,14 @@ func (e *Executor) tryIntend(ctx context.Context, r *run, j job.Job) (job.Job, e
 		}
 		return events, nil
 	})
+}
+
+// madeAs returns what a job's own VM is made as.
+func madeAs(j job.Job) vm.Made {
+	return vm.Made{
+		Lifecycle: j.Manifest.Lifecycle, Template: j.Manifest.VMTemplate, OS: j.Manifest.OS, Resources: j.Manifest.Resources,
+		Network: j.Manifest.Network, Principal: j.Principal, CreatedAt: j.CreatedAt,
+	}
 }
 
 // place chooses the node for a job's VM. e.choosing is held, unless the VM is only planned.
@@ -121,19 +129,17 @@ func (e *Executor) placement(ctx context.Context) (want job.Placement, err error
 
 // placed returns the VMs of ours that exist or are being made.
 func (e *Executor) placed(ctx context.Context) ([]job.PlacedVM, error) {
-	creators, err := e.o.VMs.VMs(ctx)
+	vms, err := e.o.VMs.VMs(ctx)
 	if err != nil {
 		return nil, err
 	}
-	vms := make([]job.PlacedVM, 0, len(creators))
-	for _, m := range creators {
-		if m.VM.State == vm.Intended || m.VM.State == vm.Created {
-			vms = append(vms, job.PlacedVM{
-				ID: m.VM.ID, Node: m.VM.Node, MemoryMB: job.SizeMB(m.Manifest.Resources.Memory), Making: m.VM.State == vm.Intended,
-			})
+	placed := make([]job.PlacedVM, 0, len(vms))
+	for _, v := range vms {
+		if v.State == vm.Intended || v.State == vm.Created {
+			placed = append(placed, job.PlacedVM{ID: v.ID, Node: v.Node, MemoryMB: job.SizeMB(v.Resources.Memory), Making: v.State == vm.Intended})
 		}
 	}
-	return vms, nil
+	return placed, nil
 }
 
 // forNode begins the progress of a job that waits for a node.

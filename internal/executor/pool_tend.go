@@ -234,7 +234,7 @@ func (e *Executor) unready(ctx context.Context, p job.Pool, host room, generatio
 // that this engine is about to make; those that are hibernated take none. begun are the
 // jobs of creating, read before: one that has its VM by now is among the creators, too.
 func (e *Executor) committed(ctx context.Context, begun []job.Job) (int, error) {
-	creators, err := e.o.VMs.VMs(ctx)
+	creators, err := e.o.VMs.Makers(ctx)
 	total := 0
 	for _, m := range creators {
 		begun = slices.DeleteFunc(begun, func(j job.Job) bool { return j.ID == m.ID })

@@ -174,13 +174,12 @@ type QueueStore interface {
 	Take(ctx context.Context, id string) (job.Job, bool, error)
 }
 
-// VMStore returns the VMs of jobs.
+// VMStore returns VMs.
 type VMStore interface {
-	// VMs returns the jobs whose own VM is intended, created or left alone, oldest
-	// first.
-	VMs(ctx context.Context) ([]job.Job, error)
-	// OwnVMs returns the VMs of these jobs, for much less.
-	OwnVMs(ctx context.Context) ([]vm.VM, error)
+	// VMs returns the VMs that are intended, created or left alone, oldest first.
+	VMs(ctx context.Context) ([]vm.VM, error)
+	// Makers returns the jobs that have made them.
+	Makers(ctx context.Context) ([]job.Job, error)
 }
 
 // PoolStore stores pools, and gives their members to jobs.

@@ -73,7 +73,7 @@ func (e *Executor) obtain(ctx context.Context, r *run, j job.Job) error {
 	if err != nil {
 		return e.unnamed(ctx, j, err)
 	}
-	v.State, v.Source = vm.Created, vm.Cold
+	v.State, v.Source, v.Made = vm.Created, vm.Cold, j.VM.Made
 	if j.Manifest.TTL > 0 {
 		v.ExpiresAt = now().Add(time.Duration(j.Manifest.TTL) * time.Second)
 	}

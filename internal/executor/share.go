@@ -71,7 +71,7 @@ func noVM(ref, problem string) error {
 // creator returns the job that created a VM, by its own ID or the VM's name or ID, if the
 // caller may see it. A VM that is left alone comes last: its ID may belong to another by now.
 func (e *Executor) creator(ctx context.Context, ref string) (job.Job, error) {
-	creators, err := e.o.VMs.VMs(ctx)
+	creators, err := e.o.VMs.Makers(ctx)
 	if err != nil {
 		return job.Job{}, err
 	}

@@ -34,16 +34,16 @@ func (e *Executor) freeName(ctx context.Context, j job.Job) error {
 	if j.Manifest.VMName == "" {
 		return nil
 	}
-	creators, err := e.o.VMs.VMs(ctx)
+	vms, err := e.o.VMs.VMs(ctx)
 	if err != nil {
 		return err
 	}
-	for _, m := range creators {
-		if m.ID != j.ID && strings.EqualFold(m.VM.Name, j.Manifest.VMName) {
-			if ownerOfVM(m) != j.Principal {
+	for _, v := range vms {
+		if v.Job != j.ID && strings.EqualFold(v.Name, j.Manifest.VMName) {
+			if v.Principal != j.Principal {
 				return nameTaken(j.Manifest.VMName)
 			}
-			return fmt.Errorf("VM already exists: %q is VM %d, made by job %s; choose another name, or run in it with manifest.vm", m.VM.Name, m.VM.ID, m.ID)
+			return fmt.Errorf("VM already exists: %q is VM %d, made by job %s; choose another name, or run in it with manifest.vm", v.Name, v.ID, v.Job)
 		}
 	}
 	return nil
@@ -95,7 +95,7 @@ func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error)
 // VMs returns every VM of ours that the caller may see, oldest first, with its status on the host; unknown if
 // the host does not respond.
 func (e *Executor) VMs(ctx context.Context) ([]job.VMInfo, error) {
-	creators, err := e.o.VMs.VMs(ctx)
+	creators, err := e.o.VMs.Makers(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -290,7 +290,7 @@ func (e *Executor) expire(ctx context.Context) error {
 	if !e.leads(ctx) {
 		return nil
 	}
-	creators, err := e.o.VMs.VMs(ctx)
+	creators, err := e.o.VMs.Makers(ctx)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -315,7 +316,7 @@ func TestCreate_IsJoined(t *testing.T) {
 			t.Fatal(err)
 		}
 		again, err := h.provider(t, nil).Create(t.Context(), spec, func(job.Progress) {})
-		if again != first {
+		if !reflect.DeepEqual(again, first) {
 			t.Errorf("create = %+v, then %+v", first, again)
 		}
 		time.Sleep(200 * time.Millisecond) // a second run would have begun
@@ -335,7 +336,7 @@ func TestCreate_IsJoined(t *testing.T) {
 		}
 		running.Wait()
 		for i := range vms {
-			if errs[i] != nil || vms[i] != vms[0] {
+			if errs[i] != nil || !reflect.DeepEqual(vms[i], vms[0]) {
 				t.Errorf("create = %+v, %v, want %+v", vms[i], errs[i], vms[0])
 			}
 		}

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 
@@ -92,7 +93,7 @@ func TestBooted_TakesOnlyWhatCanBeAVMs(t *testing.T) {
 			if tt.want.HostKey != "" {
 				want.HostKey = strings.TrimPrefix(tt.want.HostKey, "none")
 			}
-			if err != nil || v != want {
+			if err != nil || !reflect.DeepEqual(v, want) {
 				t.Errorf("%+v, %v; want %+v", v, err, want)
 			}
 		})
@@ -103,7 +104,7 @@ func TestReadVM_TakesOnlyWhatCanBeAVM(t *testing.T) {
 	const uuid = "11111111-2222-4333-8444-555555555555"
 	const line = "id=105 node=pve name=dev status=running job=" + uuid + " owner=" + uuid
 	want := vm.VM{ID: 105, Node: "pve", Name: "dev", Status: vm.Running, State: vm.Created, Job: uuid, Owner: uuid}
-	if v, err := readVM(line); err != nil || v != want {
+	if v, err := readVM(line); err != nil || !reflect.DeepEqual(v, want) {
 		t.Errorf("readVM = %+v, %v", v, err)
 	}
 	for _, renamed := range []string{"name=", "name=dev.example.com"} {

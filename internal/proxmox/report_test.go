@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -229,7 +230,7 @@ func TestBuildTemplate_IsAnOperationThatIsSettled(t *testing.T) {
 				return
 			}
 			tt.want.Job = env["LINUS_JOB"]
-			if err != nil || v != tt.want {
+			if err != nil || !reflect.DeepEqual(v, tt.want) {
 				t.Errorf("%+v, %v; want %+v", v, err, tt.want)
 			}
 			if diff := cmp.Diff([]job.Progress{{Step: "create_vm", N: 1, Of: 2, Text: "making it"}, {Warning: "slow"}}, told); diff != "" {

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -565,18 +566,18 @@ func TestVMs_AreListedByTheJobsThatCreatedThem(t *testing.T) {
 	for _, state := range []vm.State{vm.Destroyed, vm.Forgotten, ""} {
 		add("", state)
 	}
-	makers, err := s.VMs(t.Context())
+	makers, err := s.Makers(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	vms, err := s.OwnVMs(t.Context())
+	vms, err := s.VMs(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got, own []string
 	for i, m := range makers {
 		got = append(got, m.ID)
-		if i < len(vms) && vms[i] == *m.VM {
+		if i < len(vms) && reflect.DeepEqual(vms[i], *m.VM) {
 			own = append(own, vms[i].Job)
 		}
 	}

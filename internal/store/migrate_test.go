@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/pressly/goose/v3"
 
 	"linus/internal/job"
@@ -359,9 +360,23 @@ func holds9(t *testing.T, s *Store) {
 	}
 	slices.Sort(waiting)
 	diff(t, []string{id9(1), id9(24)}, waiting)
+	vms, err := s.VMs(t.Context())
+	if err != nil {
+		t.Error(err)
+	}
+	for _, v := range vms { // as what the job that made it has asked for
+		j, err := s.Job(t.Context(), v.Job)
+		made := vm.Made{
+			Lifecycle: j.Manifest.Lifecycle, Template: j.Manifest.VMTemplate, OS: j.Manifest.OS, Resources: j.Manifest.Resources, Network: j.Manifest.Network,
+			Principal: j.Principal, CreatedAt: j.CreatedAt,
+		}
+		if diff := cmp.Diff(made, v.Made); diff != "" || err != nil || v.CreatedAt.IsZero() || v.Lifecycle == "" || v.Resources.CPU == 0 {
+			t.Errorf("VM of job %s: %v\n%s", number(v.Job), err, diff)
+		}
+	}
 	for what, got := range map[string][2]string{
 		"in progress":   {"02 03 04 11 12 14 30 34 35", ids(s.InProgress(t.Context()))},
-		"with a VM":     {"02 03 04 10 14 15 20 30 31 32 33 35 36", ids(s.VMs(t.Context()))},
+		"with a VM":     {"02 03 04 10 14 15 20 30 31 32 33 35 36", ids(s.Makers(t.Context()))},
 		"members":       {"30 31 32 33 35 38", ids(s.Members(t.Context()))},
 		"of the client": {"01", ids(s.OfClient(t.Context(), "", "mcp:claude-code"))},
 	} {

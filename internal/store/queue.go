@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -87,8 +86,8 @@ func (s *Store) OfClient(ctx context.Context, owner, client string) ([]job.Job, 
 	return jobs, nil
 }
 
-// VMs returns the jobs whose own VM is intended, created or left alone, oldest first.
-func (s *Store) VMs(ctx context.Context) ([]job.Job, error) {
+// Makers returns the jobs whose own VM is intended, created or left alone, oldest first.
+func (s *Store) Makers(ctx context.Context) ([]job.Job, error) {
 	jobs, err := s.jobs(ctx, s.read, `jobs.id IN (SELECT id FROM vms WHERE `+there+`) ORDER BY jobs.id`)
 	if err != nil {
 		return nil, fmt.Errorf("read jobs with a VM: %w", err)
@@ -96,14 +95,14 @@ func (s *Store) VMs(ctx context.Context) ([]job.Job, error) {
 	return jobs, nil
 }
 
-// OwnVMs returns the VMs of the jobs that VMs returns, oldest first. It reads little more.
-func (s *Store) OwnVMs(ctx context.Context) ([]vm.VM, error) {
-	read := func(row scanner) (v vm.VM, err error) {
-		var doc []byte
-		if err = row.Scan(&doc); err == nil {
-			err = json.Unmarshal(doc, &v)
+// VMs returns the VMs that are intended, created or left alone, oldest first.
+func (s *Store) VMs(ctx context.Context) ([]vm.VM, error) {
+	read := func(row scanner) (vm.VM, error) {
+		var doc string
+		if err := row.Scan(&doc); err != nil {
+			return vm.VM{}, err
 		}
-		return v, err
+		return decodeVM(doc)
 	}
 	vms, err := query(ctx, s.read, read, `SELECT doc FROM vms WHERE `+there+` ORDER BY id`)
 	if err != nil {

@@ -22,8 +22,8 @@ func heldVM(id string, doc sql.NullString, h *heldAs) (*vm.VM, error) {
 	if !doc.Valid || h == nil {
 		return nil, nil
 	}
-	var v vm.VM
-	if err := json.Unmarshal([]byte(doc.String), &v); err != nil {
+	v, err := decodeVM(doc.String)
+	if err != nil {
 		return nil, err
 	}
 	v.Source, v.Lent = h.Source, h.Lent
@@ -31,6 +31,19 @@ func heldVM(id string, doc sql.NullString, h *heldAs) (*vm.VM, error) {
 		v.State = h.State
 	}
 	return &v, nil
+}
+
+// machine is the document of a VM's row.
+type machine struct {
+	vm.VM
+	As vm.Made `json:"made"`
+}
+
+func decodeVM(doc string) (vm.VM, error) {
+	var m machine
+	err := json.Unmarshal([]byte(doc), &m)
+	m.Made = m.As
+	return m.VM, err
 }
 
 // updateVM writes the VM that a job has made, if it differs from what it was; nil: there
@@ -41,7 +54,7 @@ func updateVM(tx *tx, was *vm.VM, j job.Job) error {
 	}
 	v := *j.VM
 	v.Source, v.Lent = "", false
-	doc, err := json.Marshal(v)
+	doc, err := json.Marshal(machine{v, v.Made})
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,7 @@ type Jobs interface {
 	// InProgress returns every other job that is not done.
 	InProgress(ctx context.Context) ([]job.Job, error)
 	// VMs returns the jobs whose own VM is intended, created or left alone.
-	VMs(ctx context.Context) ([]job.Job, error)
+	VMs(ctx context.Context) ([]vm.VM, error)
 	// Members returns the jobs that make VMs of pools, of those that are not gone.
 	Members(ctx context.Context) ([]job.Job, error)
 }
@@ -239,7 +239,7 @@ func (s *stored) Collect(to chan<- prometheus.Metric) {
 	defer cancel()
 	waiting, since, queueErr := s.jobs.Queue(ctx)
 	begun, err := s.jobs.InProgress(ctx)
-	creators, vmsErr := s.jobs.VMs(ctx)
+	there, vmsErr := s.jobs.VMs(ctx)
 	members, membersErr := s.jobs.Members(ctx)
 	if err := errors.Join(queueErr, err, vmsErr, membersErr); err != nil {
 		s.log.Error("metrics not read from the store", "err", err)
@@ -263,9 +263,9 @@ func (s *stored) Collect(to chan<- prometheus.Metric) {
 		gauge(s.states, float64(n), state)
 	}
 	vms := map[string]int{string(vm.Ephemeral): 0, string(vm.Persistent): 0, string(vm.Pooled): 0, string(vm.LeftAlone): 0}
-	for _, j := range creators {
-		lifecycle := string(j.Manifest.Lifecycle)
-		if j.VM.State == vm.LeftAlone {
+	for _, v := range there {
+		lifecycle := string(v.Lifecycle)
+		if v.State == vm.LeftAlone {
 			lifecycle = string(vm.LeftAlone)
 		}
 		vms[lifecycle]++

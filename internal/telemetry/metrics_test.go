@@ -25,11 +25,12 @@ var update = flag.Bool("update", false, "write the documents' table anew")
 
 // jobs are in a store.
 type jobs struct {
-	unfinished, vms, members []job.Job
-	err                      error
+	unfinished, members []job.Job
+	vms                 []vm.VM
+	err                 error
 }
 
-func (j jobs) VMs(context.Context) ([]job.Job, error)     { return j.vms, j.err }
+func (j jobs) VMs(context.Context) ([]vm.VM, error)       { return j.vms, j.err }
 func (j jobs) Members(context.Context) ([]job.Job, error) { return j.members, j.err }
 
 func (j jobs) Queue(context.Context) (waiting int, since time.Time, err error) {
@@ -89,10 +90,10 @@ func TestMetrics_ReportWhatTheStoreHas(t *testing.T) {
 			{Status: job.Running, Outcome: decided},
 			{Status: job.Failed, Outcome: decided},
 		},
-		vms: []job.Job{
-			{Manifest: job.Manifest{Lifecycle: vm.Ephemeral}, VM: &vm.VM{State: vm.Created}},
-			{Manifest: job.Manifest{Lifecycle: vm.Ephemeral}, VM: &vm.VM{State: vm.LeftAlone}},
-			{Manifest: job.Manifest{Lifecycle: vm.Persistent}, VM: &vm.VM{State: vm.LeftAlone}},
+		vms: []vm.VM{
+			{State: vm.Created, Made: vm.Made{Lifecycle: vm.Ephemeral}},
+			{State: vm.LeftAlone, Made: vm.Made{Lifecycle: vm.Ephemeral}},
+			{State: vm.LeftAlone, Made: vm.Made{Lifecycle: vm.Persistent}},
 		},
 	}, slog.New(slog.DiscardHandler))
 	wantSamples(t, m, map[string]string{

@@ -71,6 +71,19 @@ type VM struct {
 	Source Source `json:"source,omitempty"` // where the job's VM came from; empty: it is another job's
 
 	Status Status `json:"status,omitempty"` // what the host said when it was asked; not stored
+
+	Made `json:"-"` // stored beside the rest; zero where the host alone was asked
+}
+
+// Made is what a VM was made as, and for whom. It does not change.
+type Made struct {
+	Lifecycle Lifecycle `json:"lifecycle,omitempty"`
+	Template  string    `json:"template,omitempty"` // name or VM ID of the template it was cloned from; empty: OS
+	OS        string    `json:"os,omitempty"`
+	Resources Resources `json:"resources,omitzero"`
+	Network   Network   `json:"network,omitzero"`
+	Principal string    `json:"principal,omitempty"` // the name of its owner; empty: the operator
+	CreatedAt time.Time `json:"created_at,omitzero"` // when it was asked for
 }
 
 // Status is the status of a VM, as the host reports it.

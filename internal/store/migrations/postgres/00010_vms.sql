@@ -9,7 +9,11 @@ CREATE TABLE vms (
 CREATE INDEX vms_there ON vms (id) WHERE state IN ('intended', 'created', 'left_alone');
 
 INSERT INTO vms (id, state, doc)
-  SELECT id, vm_state, ((doc::jsonb -> 'vm') - 'source' - 'lent')::text FROM jobs WHERE vm_job = id;
+  SELECT id, vm_state, ((doc::jsonb -> 'vm') - 'source' - 'lent' || jsonb_build_object('made', jsonb_strip_nulls(jsonb_build_object(
+      'lifecycle', manifest::json -> 'lifecycle', 'template', manifest::json -> 'vmTemplate', 'os', manifest::json -> 'os',
+      'resources', manifest::json -> 'resources', 'network', manifest::json -> 'network',
+      'principal', nullif(principal, ''), 'created_at', created_at))))::text
+    FROM jobs JOIN job_manifests ON job_id = id WHERE vm_job = id;
 
 DROP INDEX jobs_with_vm;
 ALTER TABLE jobs RENAME COLUMN vm_job TO vm_id;

@@ -9,7 +9,11 @@ CREATE TABLE vms (
 CREATE INDEX vms_there ON vms (id) WHERE state IN ('intended', 'created', 'left_alone');
 
 INSERT INTO vms (id, state, doc)
-  SELECT id, vm_state, json_remove(json_extract(doc, '$.vm'), '$.source', '$.lent') FROM jobs WHERE vm_job = id;
+  SELECT id, vm_state, json_set(json_remove(json_extract(doc, '$.vm'), '$.source', '$.lent'), '$.made', json_patch('{}', json_object(
+      'lifecycle', json_extract(manifest, '$.lifecycle'), 'template', json_extract(manifest, '$.vmTemplate'), 'os', json_extract(manifest, '$.os'),
+      'resources', json(json_extract(manifest, '$.resources')), 'network', json(json_extract(manifest, '$.network')),
+      'principal', nullif(principal, ''), 'created_at', created_at)))
+    FROM jobs JOIN job_manifests ON job_id = id WHERE vm_job = id;
 
 DROP INDEX jobs_with_vm;
 ALTER TABLE jobs RENAME COLUMN vm_job TO vm_id;
