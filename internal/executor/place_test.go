@@ -542,6 +542,25 @@ func TestPlace_HostCheckCountsPoolsOntoTheNodes(t *testing.T) {
 	r.untilPool("pause", still)
 	check("2 are warm, and 1 too many is wanted", "1 "+full)
 	r.removePool()
+
+	// A fault while nodes are asked hides nothing of what was found before.
+	place := n.place
+	n.place = func(want job.Placement) (string, error) {
+		if want.Spec.Template == "b" {
+			return "", errors.New("nobody answers")
+		}
+		return place(want)
+	}
+	for _, p := range []job.Pool{pool("p", a, 6, 0), pool("q", "b", 1, 0)} {
+		if _, err := r.CreatePool(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report, err := r.CheckHost(t.Context())
+	checks := slices.DeleteFunc(report.Checks, func(c job.Check) bool { return c.Name != "pools" })
+	if err != nil || len(checks) != 2 || !strings.Contains(checks[0].Text, full) || checks[1].Level != "warn" || !strings.Contains(checks[1].Text, "nobody answers") {
+		t.Errorf("%+v, %v", checks, err)
+	}
 }
 
 // A pool says that no node has room for its VMs, and what each lacks; and holds up no pool

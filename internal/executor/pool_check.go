@@ -19,62 +19,91 @@ func (e *Executor) checkPools(ctx context.Context) []job.Check {
 	}
 	host, roomErr := e.o.Provider.Room(ctx, nil, nil)
 	begun := e.creating(ctx)
-	committed, storeErr := e.committed(ctx, begun)
-	others, placeErr := e.placement(ctx)
-	others.Planned = true
 	host.FreeMB -= spokenFor(begun)
-	before := 0 // MiB of the pools before
-	err = errors.Join(err, roomErr, storeErr, placeErr)
+	err = errors.Join(err, roomErr)
 	var checks []job.Check
+	switch {
+	case err != nil:
+	case e.o.Placer != nil:
+		checks, err = e.checkPoolsOfNodes(ctx, pools, host)
+	default:
+		checks, err = e.checkPoolsOfHost(ctx, pools, host, begun)
+	}
+	if err != nil {
+		checks = append(checks, job.Check{Name: "pools", Level: "warn", Text: err.Error(), Remedy: "jobs run all the same, each in a VM of its own"})
+	}
+	return checks
+}
+
+// checkPoolsOfHost is checkPools where there is one host; begun are the jobs whose VMs it
+// is to have soon.
+func (e *Executor) checkPoolsOfHost(ctx context.Context, pools []job.PoolInfo, host job.HostRoom, begun []job.Job) (checks []job.Check, err error) {
+	committed, err := e.committed(ctx, begun)
+	if err != nil {
+		return nil, err
+	}
+	before := 0 // MiB of the pools before
 	for _, p := range pools {
 		each := job.SizeMB(p.Resources.Memory)
 		lasting, atOnce := lacking(p)
-		c := job.Check{Name: "pools", Level: "ok", Text: fmt.Sprintf("pool %s: %d warm VMs take %d MiB", p.Name, p.Warm, p.Warm*each)}
-		switch {
-		case p.CreatedAt.IsZero():
-			c.Text = fmt.Sprintf("no pools; one %s would take %d MiB", p.Name, p.Warm*each)
-		case p.Stopped():
-			c.Level, c.Remedy = "warn", p.State
+		need := atOnce * each
+		if need > 0 {
+			need += before
 		}
-		short, remedy := "", ", or give its VMs less memory"
-		if e.o.Placer != nil {
-			remedy = ", give its VMs less memory, or add a node"
-			if err == nil {
-				short, err = e.shortOfNodes(ctx, &others, p.Pool, lasting, atOnce)
-			}
-			if short == "" && atOnce > 0 && host.FreeMB-each < host.ReserveMB() {
-				short = fmt.Sprintf("the node with the most memory left has %d MiB free, of which %d MiB stay free", host.FreeMB, host.ReserveMB())
-			}
-		} else {
-			c.Text += fmt.Sprintf(", and %d of %d MiB are free", host.FreeMB, host.TotalMB)
-			need := atOnce * each
-			if need > 0 {
-				need += before
-			}
-			promised := committed+need > host.TotalMB-host.ReserveMB()
-			if host.FreeMB-need < host.ReserveMB() || promised {
-				short = fmt.Sprintf("%d MiB stay free", host.ReserveMB())
-			}
-			if promised {
-				short += fmt.Sprintf(" and %d MiB are promised to VMs of linus", committed)
-			}
-			if short != "" && before > 0 {
-				short += fmt.Sprintf(" and %d MiB are for the pools before it", before)
-			}
-			before += lasting * each
+		short, promised := "", committed+need > host.TotalMB-host.ReserveMB()
+		if host.FreeMB-need < host.ReserveMB() || promised {
+			short = fmt.Sprintf("%d MiB stay free", host.ReserveMB())
 		}
-		if short != "" {
-			c.Text += ": it does not fit, for " + short
-			if !p.CreatedAt.IsZero() {
-				c.Level, c.Remedy = "warn", "make it smaller (linus pool resize "+p.Name+")"+remedy
-			}
+		if promised {
+			short += fmt.Sprintf(" and %d MiB are promised to VMs of linus", committed)
 		}
-		checks = append(checks, c)
+		if short != "" && before > 0 {
+			short += fmt.Sprintf(" and %d MiB are for the pools before it", before)
+		}
+		before += lasting * each
+		checks = append(checks, poolCheck(p, fmt.Sprintf(", and %d of %d MiB are free", host.FreeMB, host.TotalMB), short, ", or give its VMs less memory"))
 	}
+	return checks, nil
+}
+
+// checkPoolsOfNodes is checkPools where VMs are spread over nodes; host is the one with the
+// most memory left. After an error the checks so far hold.
+func (e *Executor) checkPoolsOfNodes(ctx context.Context, pools []job.PoolInfo, host job.HostRoom) (checks []job.Check, err error) {
+	others, err := e.placement(ctx)
 	if err != nil {
-		return []job.Check{{Name: "pools", Level: "warn", Text: err.Error(), Remedy: "jobs run all the same, each in a VM of its own"}}
+		return nil, err
 	}
-	return checks
+	others.Planned = true
+	for _, p := range pools {
+		lasting, atOnce := lacking(p)
+		short, err := e.shortOfNodes(ctx, &others, p.Pool, lasting, atOnce)
+		if err != nil {
+			return checks, err
+		}
+		if short == "" && atOnce > 0 && host.FreeMB-job.SizeMB(p.Resources.Memory) < host.ReserveMB() {
+			short = fmt.Sprintf("the node with the most memory left has %d MiB free, of which %d MiB stay free", host.FreeMB, host.ReserveMB())
+		}
+		checks = append(checks, poolCheck(p, "", short, ", give its VMs less memory, or add a node"))
+	}
+	return checks, nil
+}
+
+// poolCheck is what is found of a pool: what is free, and what it is short of, if anything.
+func poolCheck(p job.PoolInfo, free, short, remedy string) job.Check {
+	takes := p.Warm * job.SizeMB(p.Resources.Memory)
+	c := job.Check{Name: "pools", Level: "ok", Text: fmt.Sprintf("pool %s: %d warm VMs take %d MiB", p.Name, p.Warm, takes) + free}
+	switch {
+	case p.CreatedAt.IsZero():
+		c.Text = fmt.Sprintf("no pools; one %s would take %d MiB", p.Name, takes) + free
+	case short != "":
+		c.Level, c.Remedy = "warn", "make it smaller (linus pool resize "+p.Name+")"+remedy
+	case p.Stopped():
+		c.Level, c.Remedy = "warn", p.State
+	}
+	if short != "" {
+		c.Text += ": it does not fit, for " + short
+	}
+	return c
 }
 
 // lacking returns how many VMs a pool still makes that run until a job has them, and how

@@ -287,10 +287,16 @@ func (e *Executor) creating(ctx context.Context) []job.Job {
 	return jobs
 }
 
-// refill begins to make members, as long as one can be made: those whose job is stored and
-// has not begun, then new ones. The job is stored before anything of it can exist.
+// refill begins to make members, as long as one can be made, which the first can be: those
+// whose job is stored and has not begun, then new ones. The job is stored before anything of
+// it can exist.
 func (e *Executor) refill(ctx context.Context, p job.Pool, host room, generation string, missing int, waiting []job.Job) {
-	full := func() bool { return e.makesEnough(p.Name) || e.unready(ctx, p, host, generation) != "" }
+	first := true
+	full := func() bool {
+		asked := first
+		first = false
+		return e.makesEnough(p.Name) || !asked && e.unready(ctx, p, host, generation) != ""
+	}
 	for _, m := range waiting {
 		if full() {
 			return
