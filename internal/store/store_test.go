@@ -151,6 +151,7 @@ func TestOpen_DirectoryWithOddNames(t *testing.T) {
 
 func TestOpen_ManyAtOnceOnANewDirectory(t *testing.T) {
 	dir := t.TempDir()
+	pgtest.URL(t, dir) // only the test itself can skip, not what it starts
 	ids := make([]string, 8)
 	var group sync.WaitGroup
 	for i := range ids {
