@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs shellcheck on the files that it is given, each with all that it sources.
+# Runs shellcheck on the files that it is given, each with all that it sources; where there
+# is a library among them, on all libraries, as one program.
 #
 # It reads a file anew at each line that sources it, so what many libraries source is
 # read dozens of times. It is given copies, therefore, with the same lines, in which each
@@ -62,7 +63,12 @@ main() {
     shellcheck -P once "${others[@]}" || status=1
   fi
   if ((${#libraries[@]} > 0)); then # they speak to each other through globals
-    shellcheck -P once -S warning -e SC2034,SC2154 "${libraries[@]}" || status=1
+    libraries=(scripts/lib/*.sh)
+    printf 'source "%s"\n' "${libraries[@]##*/}" | sed '1i #!/usr/bin/env bash' >all.sh
+    if ! shellcheck -a -P once -S warning -e SC2034,SC2154 all.sh | sed 's,^In \(\./\)\?once/,In scripts/lib/,'; then
+      status=1
+      shellcheck -P once -S error "${libraries[@]}" || : # what is wrong with one that was not read
+    fi
   fi
   return "${status}"
 }

@@ -185,36 +185,36 @@ probe_list_templates() { # probe_known_templates: their names
 # cluster_vms are the VMs it is looked for among. probe_template_id is set when it is
 # found and fit, vm_config is its config.
 probe_template() { # <name or ID>
-  local line vmid node name template found=''
+  local line vmid node name template matches=''
   probe_template_id=''
   probe_list_templates
   for line in "${cluster_vms[@]}"; do
     read -r vmid node kind template name <<<"${line}"
     if [[ ${node}/${kind} == "${probe_node}/qemu-server" ]] && [[ ${vmid} == "$1" || (${name} == "$1" && ${template} == 1) ]]; then
-      found+="${found:+ }${vmid}"
+      matches+="${matches:+ }${vmid}"
     fi
   done
-  if [[ -z ${found} ]]; then
+  if [[ -z ${matches} ]]; then
     probe_bad config "template '$1' does not exist on node '${probe_node}' (templates: ${probe_known_templates:-none})" \
       'make one: build-template.sh; or set VM_TEMPLATE to the name or ID of a template of this node'
     return 0
-  elif [[ ${found} == *' '* ]]; then
-    probe_bad config "template '$1' is the name of several VMs on node '${probe_node}': ${found}" 'set VM_TEMPLATE to the ID of one'
+  elif [[ ${matches} == *' '* ]]; then
+    probe_bad config "template '$1' is the name of several VMs on node '${probe_node}': ${matches}" 'set VM_TEMPLATE to the ID of one'
     return 0
   fi
-  vm_read "${found}"
+  vm_read "${matches}"
   vm_find_boot_disk
   if [[ ${vm_state} != present ]]; then
-    probe_unread "the config of template '$1' (VM ${found})" "look at: qm config ${found}"
+    probe_unread "the config of template '$1' (VM ${matches})" "look at: qm config ${matches}"
   elif [[ ${vm_config[template]:-0} != 1 ]]; then
-    probe_bad config "VM ${found} ('$1') on node '${probe_node}' is not a template" "turn it into one (qm template ${found}), or name another"
+    probe_bad config "VM ${matches} ('$1') on node '${probe_node}' is not a template" "turn it into one (qm template ${matches}), or name another"
   elif [[ -z ${vm_boot_disk} ]]; then
-    probe_bad config "template '$1' (VM ${found}) has no disk to boot from" "look at: qm config ${found}"
+    probe_bad config "template '$1' (VM ${matches}) has no disk to boot from" "look at: qm config ${matches}"
   elif [[ " ${vm_config[*]} " != *cloudinit* ]]; then
-    probe_bad config "template '$1' (VM ${found}) has no cloud-init drive" "add one: qm set ${found} --scsi1 STORAGE:cloudinit"
+    probe_bad config "template '$1' (VM ${matches}) has no cloud-init drive" "add one: qm set ${matches} --scsi1 STORAGE:cloudinit"
   else
-    probe_template_id=${found}
-    probe_ok "template '$1' is VM ${found}"
+    probe_template_id=${matches}
+    probe_ok "template '$1' is VM ${matches}"
   fi
 }
 
