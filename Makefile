@@ -21,8 +21,10 @@ SOAK_ENGINES ?= 500
 SOAK_SEED ?= 0
 
 # Packages that are not watched for races: those that start built programs, hundreds of
-# times, and those that share nothing. At night others are that wait for hosts and browsers.
-UNWATCHED_PACKAGES := /(cmd/(linus|pvelab)|internal/(e2e|lab|policy|term|config$(if $(filter nightly,$(LINUS_TEST_LOOP)),,|daemon|guest|job|mcptool|proxmox|web)))(/|$$)
+# times, and those that share nothing. At night others are that wait for hosts and browsers,
+# and the executor, of which BY_MANY is watched by day: tests in which many work on the same.
+UNWATCHED_PACKAGES := /(cmd/(linus|pvelab)|internal/(e2e|lab|policy|term|config$(if $(filter nightly,$(LINUS_TEST_LOOP)),,|daemon|executor|guest|job|mcptool|proxmox|web)))(/|$$)
+BY_MANY := ^(TestCancel|TestEngines_(CancelElsewhere|EachJobRunsOnce|StopHandsOver|TellOthersOfJobs)|TestPool_HundredClaimersTenMembers|TestSubmit|TestWatch)
 
 # Tests of whole programs that run on PostgreSQL, too: the main path, cancel, an engine that
 # is killed, an idempotency key, output of 10 MB.
@@ -82,6 +84,7 @@ $(firstword $(GOTESTSUM)):
 RACE := -race -vet=off -ldflags=-w $(addprefix -gcflags=,$(addsuffix =-race=false,modernc.org/... crypto/internal/... regexp/...))
 race: vet bin/gotestsum ## Go tests with -race, but for the packages of make programs
 	$(IN_MEMORY) $(GOTESTSUM) --packages="$$(go list ./... | grep -vE '$(UNWATCHED_PACKAGES)')" -- $(RACE) -timeout $(TIMEOUT)
+	$(if $(filter nightly,$(LINUS_TEST_LOOP)),,$(IN_MEMORY) $(GOTESTSUM) --packages=./internal/executor -- $(RACE) -timeout $(TIMEOUT) -run '$(BY_MANY)')
 
 # Go does not see that the programs they build have changed: -count=1.
 programs: vet bin/gotestsum ## tests of whole programs, the lab and its real VMs, MCP clients from npm; the store on PostgreSQL
