@@ -73,7 +73,7 @@ assert_no_lease() {
   local step signal code verb
   stub_program sleep 'exec /bin/sleep 0.1'
   export LINUS_LEASE_SECONDS=1000
-  some_of 4 {TERM=143,HUP=129,INT=130,PIPE=141}={clone,set,resize,start,guest-cmd,guest-exec}
+  some_of 8 {TERM=143,HUP=129,INT=130,PIPE=141}={clone,set,resize,start,guest-cmd,guest-exec}
   for step in "${some[@]}"; do
     IFS='=' read -r signal code verb <<<"${step}"
     strike "${signal}" "${verb}"
@@ -107,7 +107,7 @@ assert_no_lease() {
 
 @test "KILL at every step: the VM is found by its marker, and destroyed" {
   local verb vm i
-  some_of 2 clone set resize start guest-cmd guest-exec
+  some_of 3 clone set resize start guest-cmd guest-exec
   for verb in "${some[@]}"; do
     strike KILL "${verb}"
     assert_status 137

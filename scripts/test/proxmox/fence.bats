@@ -141,6 +141,7 @@ fenced() {
   for ((i = 1; i <= 3; i += 1)); do
     eval "exec 2${i}>>'${LINUS_LOCK_DIR}/clone-${i}.lock'; flock 2${i}"
   done
+  stub_program sleep 'exec /bin/sleep 0.1'
   # shellcheck disable=SC2016 # for the hook to expand
   hook start 'exec 8>>"${LINUS_LOCK_DIR}/clone-2.lock"; flock -n 8 || touch "${LINUS_LOCK_DIR}/held"'
   LINUS_ENGINE=${alive} bash "${scripts_dir}/proxmox/create-vm.sh" >"${BATS_TEST_TMPDIR}/create" 2>&1 3>&- 21>&- 22>&- 23>&- &

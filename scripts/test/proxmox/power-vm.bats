@@ -103,7 +103,8 @@ power() { # <action> [<argument...>]
 
 @test "a VM of the HA manager, which qm only asks, is waited for, and its manager named" {
   local action verb=stop
-  for action in stop shutdown start; do
+  some_of 3 stop shutdown start
+  for action in "${some[@]}"; do
     if [[ ${action} == start ]]; then
       verb=start
       stopped
@@ -434,7 +435,8 @@ power() { # <action> [<argument...>]
 
 @test "no action touches a VM that does not prove to be the one meant" {
   local action change
-  for action in start stop shutdown suspend resume snapshot revert; do
+  some_of 3 start stop shutdown suspend resume snapshot revert
+  for action in "${some[@]}"; do
     for change in LINUS_JOB=aaaaaaaa-2222-4333-8444-555555555555 LINUS_OWNER=aaaaaaaa-2222-4333-8444-555555555555 VM_NAME=another VM_ID=101 VM_ID=9000; do
       status=0
       output=$(env "${change}" ACTION="${action}" SNAPSHOT=clean bash "${scripts_dir}/proxmox/power-vm.sh" 2>/dev/null) || status=$?
@@ -452,7 +454,8 @@ power() { # <action> [<argument...>]
 
 @test "no second try is made on a VM that another has replaced" {
   local action verb
-  for action in start stop shutdown suspend snapshot revert; do
+  some_of 3 start stop shutdown suspend snapshot revert
+  for action in "${some[@]}"; do
     verb=${action/revert/rollback}
     add_our_vm 250 'net0: virtio=BC:24:11:AA:AA:AA,bridge=vmbr0'
     [[ ${action} != start ]] || stopped
@@ -507,14 +510,16 @@ power() { # <action> [<argument...>]
 
 @test "inputs are refused by name, before any program is started" {
   local setting
-  for setting in ACTION= ACTION=reboot ACTION=$'stop\nx' VM_ID=99 VM_ID=x VM_NAME=a_b LINUS_JOB=x LINUS_OWNER=x VM_SSH_USER='a b' VM_SSH_PORT=0 \
-    VM_SHUTDOWN_TIMEOUT=0 SNAPSHOT_MEMORY=yes PROXMOX_NODE='--x'; do
+  some_of 4 ACTION= ACTION=reboot ACTION=$'stop\nx' VM_ID=99 VM_ID=x VM_NAME=a_b LINUS_JOB=x LINUS_OWNER=x VM_SSH_USER='a b' VM_SSH_PORT=0 \
+    VM_SHUTDOWN_TIMEOUT=0 SNAPSHOT_MEMORY=yes PROXMOX_NODE='--x'
+  for setting in "${some[@]}"; do
     status=0
     output=$(env ACTION=stop "${setting}" bash "${scripts_dir}/proxmox/power-vm.sh" 2>/dev/null) || status=$?
     assert_status 1
     assert_says "LINUS_ERROR:${setting%%=*}="
   done
-  for setting in '' a current pending 'a b' a.b 1st --force "$(printf 'a%.0s' {1..41})"; do
+  some_of 4 '' a current pending 'a b' a.b 1st --force "$(printf 'a%.0s' {1..41})"
+  for setting in "${some[@]}"; do
     SNAPSHOT=${setting} power revert
     assert_status 1
   done
