@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"linus/internal/lab"
+	"linus/internal/loops"
 )
 
 // cluster is a lab of three nodes, and an installation that spreads VMs over them.
@@ -149,7 +150,7 @@ func TestCluster_SpreadsJobsAndFollowsVMs(t *testing.T) {
 	on := map[string]int{}
 	var ids []string
 	var ends []func()
-	for range 8 {
+	for range 5 {
 		id, end := c.sleeper()
 		ids, ends = append(ids, id), append(ends, end)
 	}
@@ -157,7 +158,7 @@ func TestCluster_SpreadsJobsAndFollowsVMs(t *testing.T) {
 		on[c.node(id)]++
 	}
 	if on["pve1"] == 0 || on["pve2"] == 0 || on["pve3"] > 3 {
-		t.Errorf("8 VMs of 2 GiB are on %v", on)
+		t.Errorf("5 VMs of 2 GiB are on %v", on)
 	}
 	for i, id := range ids {
 		ends[i]()
@@ -276,7 +277,13 @@ func TestCluster_OutlastsNodesThatGoDown(t *testing.T) {
 	c := newCluster(t, []int{1, 2})
 	ctx := t.Context()
 
-	t.Run("a node in the middle of a job", func(t *testing.T) {
+	losses := loops.Some(3, 2)
+	run := func(n int, name string, f func(*testing.T)) {
+		if slices.Contains(losses, n) {
+			t.Run(name, f)
+		}
+	}
+	run(0, "a node in the middle of a job", func(t *testing.T) {
 		c.h.cli(t, "node", "cordon", "pve1")
 		c.h.cli(t, "node", "cordon", "pve2")
 		id, _ := c.sleeper()
@@ -301,7 +308,7 @@ func TestCluster_OutlastsNodesThatGoDown(t *testing.T) {
 		c.gone()
 	})
 
-	t.Run("an entry", func(t *testing.T) {
+	run(1, "an entry", func(t *testing.T) {
 		c.h.cli(t, "node", "cordon", "pve1") // what is known of it is up to ten seconds old
 		id, end := c.sleeper()
 		c.node(id)
@@ -318,7 +325,7 @@ func TestCluster_OutlastsNodesThatGoDown(t *testing.T) {
 		c.gone()
 	})
 
-	t.Run("quorum", func(t *testing.T) {
+	run(2, "quorum", func(t *testing.T) {
 		id, end := c.sleeper()
 		c.node(id)
 		for _, node := range []string{"pve1", "pve2", "pve3"} {

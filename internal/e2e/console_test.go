@@ -311,7 +311,7 @@ func TestOutput_IsWholeAtTheEnd(t *testing.T) {
 	h := newHost(t, lab.DriverProcess)
 	c := h.connect(t)
 	var ids []string
-	numbers := loops.Some(30, 4)
+	numbers := loops.Some(30, 10)
 	for _, i := range numbers {
 		m := script(fmt.Sprintf("seq %d; echo err %[1]d >&2", 1000+i))
 		m["statusMode"] = []string{"simple", "detailed", "streaming"}[i%3]

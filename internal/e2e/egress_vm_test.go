@@ -251,8 +251,10 @@ fi`, a.on(44), bySpoofedIP, a.gateway, a.prefix6, a.on(45), bySpoofedMAC)
 		{"internet", targets[:2], servers[:2], "accept"},
 		{"lan", targets, servers, ""},
 	}
-	for _, i := range loops.Some(len(tests), 2) {
-		tt := tests[i]
+	if !loops.AtNight() { // TestEgress_WhatPasses has all modes by day
+		tests = tests[:1]
+	}
+	for _, tt := range tests {
 		t.Run(tt.mode, func(t *testing.T) {
 			h.setMode(t, id, tt.mode, gateway)
 			r := h.network(t, "show", vm)

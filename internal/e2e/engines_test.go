@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"linus/internal/lab"
+	"linus/internal/loops"
 	"linus/internal/pgtest"
 )
 
@@ -131,6 +132,7 @@ func TestEngines_OneDrains(t *testing.T) {
 // An engine that drains is killed while its last job runs: the other takes that over,
 // and it ends whole, having run once.
 func TestEngines_OneThatDrainsIsKilled(t *testing.T) {
+	loops.AtNightOnly(t, "TestEngines_OneDrains and TestEngines_OneIsKilledInTheMiddleOfAJob do one each, TestEngines_Drain goes through what a draining engine has")
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess, "LINUS_DATABASE_URL="+pgtest.Database(t))
 	l, c := newLedger(t), h.connect(t)

@@ -80,7 +80,7 @@ func TestFault_AtEveryMoment(t *testing.T) {
 			h := newHost(t, lab.DriverProcess)
 			foreign := h.plantForeign(t)
 			l, c := newLedger(t), h.connect(t)
-			for _, i := range loops.Some(len(moments), 4) {
+			for _, i := range loops.Some(len(moments), 7) {
 				moment := moments[i]
 				t.Run(moment, func(t *testing.T) {
 					w := work{n: 100*f + i, lines: 5000, sleep: "0.5"}
@@ -244,7 +244,8 @@ func TestVM_GoneBehindOurBack(t *testing.T) {
 		{"stopped", func(t *testing.T, h *host, vm int) { h.qm(t, "stop", strconv.Itoa(vm)) }},
 		{"frozen", func(t *testing.T, h *host, vm int) { h.freezeGuest(t, vm) }},
 	}
-	for _, tt := range tests {
+	for _, i := range loops.Some(len(tests), 3) {
+		tt := tests[i]
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t, lab.DriverProcess, "HEARTBEAT_THRESHOLD_SECONDS=30")
@@ -322,7 +323,7 @@ func TestProxmoxFaults(t *testing.T) {
 		{lab.FaultMissingTemplate, strconv.Itoa(lab.TemplateID), "agent-template"},
 		{lab.FaultNoQuorum, "1", "quorum"},
 	}
-	for _, i := range loops.Some(len(tests), 4) {
+	for _, i := range loops.Some(len(tests), 8) {
 		tt := tests[i]
 		t.Run(string(tt.fault)+"="+tt.value, func(t *testing.T) {
 			c := &mcpClient{c.Client, t}
@@ -468,7 +469,7 @@ func TestSubmit_ManyAtOnce(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, lab.DriverProcess)
 	l := newLedger(t)
-	ids := make([]string, len(loops.Some(24, 4)))
+	ids := make([]string, len(loops.Some(24, 6)))
 	var submits sync.WaitGroup
 	for i := range ids {
 		submits.Go(func() {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"linus/internal/lab"
+	"linus/internal/loops"
 	"linus/internal/sshtest"
 )
 
@@ -144,7 +145,8 @@ func TestHostileAgent_NoVMPassesForAnother(t *testing.T) {
 		{"no JSON", "<html>", "", "", "had no address after 10 s"},
 		{"a key that is none", "", "ssh-ed25519 AAAA\x1b[2J", "", "VM " + liar},
 	}
-	for _, tt := range tests {
+	for _, i := range loops.Some(len(tests), 3) {
+		tt := tests[i]
 		t.Run(tt.name, func(t *testing.T) {
 			c := &mcpClient{c.Client, t}
 			h.lie(t, liar, tt.interfaces, tt.key)

@@ -189,7 +189,7 @@ func TestProcessLab(t *testing.T) {
 
 func TestQemuLab(t *testing.T) {
 	t.Parallel()
-	loops.AtNightOnly(t, "TestProcessLab holds processes to the same suite, TestJob_RunsInARealVM takes a job and a kept VM through real machines, egress, suspend and a snapshot")
+	loops.AtNightOnly(t, "TestProcessLab holds processes to the same suite, TestJob_RunsInARealVM takes jobs to a real machine, and it through egress, suspend and a snapshot")
 	testLab(t, lab.DriverQemu, true)
 }
 

@@ -37,7 +37,7 @@ func (h *labHost) pool4(count int) string {
 // addresses.
 func TestPool_GivesEachVMItsOwn(t *testing.T) {
 	t.Parallel()
-	const size = 8
+	const size = 5
 	h := newLab(t, lab.DriverProcess)
 	p := h.provider(t, func(o *proxmox.Options) { o.IPConfig, o.Gateway, o.VLANTag = h.pool4(size), "127.0.0.1", 7 })
 	vms := make([]vm.VM, size)
