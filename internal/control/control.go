@@ -22,6 +22,8 @@ type Info struct {
 	// Background: it was started because a client needed it, and may be replaced
 	// when it is idle.
 	Background bool `json:"background,omitempty"`
+	// Service: systemd runs it, and would start it again.
+	Service bool `json:"service,omitempty"`
 
 	Caller *Caller `json:"caller,omitempty"` // nil: the operator
 }

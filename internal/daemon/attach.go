@@ -55,12 +55,16 @@ type SettingsError struct {
 	StateDir    string
 	PID         int
 	Differences []string // one line each
+	Service     bool     // systemd runs the engine
 }
 
 func (e *SettingsError) Error() string {
-	return fmt.Sprintf("the engine of %s (pid %d) runs with other settings:\n%s\n"+
-		"end it with linus serve --stop (tasks in VMs go on, and are taken up again), or choose another LINUS_STATE_DIR",
-		e.StateDir, e.PID, strings.Join(e.Differences, "\n"))
+	remedy := "end it with linus serve --stop (tasks in VMs go on, and are taken up again)"
+	if e.Service {
+		remedy = "it is a service: set them where its unit reads them, and run systemctl restart linus (tasks in VMs go on, and are taken up again)"
+	}
+	return fmt.Sprintf("the engine of %s (pid %d) runs with other settings:\n%s\n%s, or choose another LINUS_STATE_DIR",
+		e.StateDir, e.PID, strings.Join(e.Differences, "\n"), remedy)
 }
 
 // dial connects to the engine and checks its settings and its version. If they differ
@@ -91,7 +95,7 @@ func (o Options) dial(ctx context.Context, strict bool) (*control.Conn, error) {
 		}
 		if refused {
 			conn.Close()
-			return nil, &SettingsError{StateDir: o.Config.StateDir, PID: info.PID, Differences: diff}
+			return nil, &SettingsError{StateDir: o.Config.StateDir, PID: info.PID, Differences: diff, Service: info.Service}
 		}
 		if o.OtherVersion != nil {
 			o.OtherVersion(info)

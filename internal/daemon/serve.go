@@ -59,7 +59,7 @@ func serve(ctx context.Context, o Options, background bool, idle time.Duration, 
 	if err != nil {
 		return errors.Join(err, l.Close(), e.close(ctx))
 	}
-	info := control.Info{Version: o.Version, PID: os.Getpid(), Callback: net.JoinHostPort(c.CallbackHost, strconv.Itoa(e.callbacks.Port())), Settings: c.Effective(), Background: background}
+	info := control.Info{Version: o.Version, PID: os.Getpid(), Callback: net.JoinHostPort(c.CallbackHost, strconv.Itoa(e.callbacks.Port())), Settings: c.Effective(), Background: background, Service: c.NotifySocket != "" && !background}
 	clients := control.NewServer(e.guarded, control.Options{Info: info, Stop: func() { end(errAsked) }, Drain: func(asked context.Context) error { return e.drain(asked, ctx, end) }, Idle: e.free, Log: log}) //nolint:contextcheck // requests end with Close, after being told why
 	served := make(chan struct{})
 	go func() {
