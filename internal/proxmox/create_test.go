@@ -60,7 +60,7 @@ func TestCreate_SaysWhatTheVMIsToBeAndReturnsIt(t *testing.T) {
 	}})
 	p := h.provider(func(o *proxmox.Options) {
 		o.Node, o.Storage, o.Bridge, o.VLANTag, o.VMIDRange = "pve", "local-lvm", "vmbr0", 7, "100-199"
-		o.SSHPublicKey, o.GuestPort, o.NetworkTimeout, o.ReadyTimeout = "ssh-ed25519 AAAA default", 2222, 90*time.Second, 5*time.Minute
+		o.GuestPort, o.NetworkTimeout, o.ReadyTimeout = 2222, 90*time.Second, 5*time.Minute
 		o.IPConfig, o.Gateway, o.ImageURL, o.Routed = "dhcp", "10.0.0.1", "https://images.example/x.qcow2", true
 	})
 	spec := job.VMSpec{

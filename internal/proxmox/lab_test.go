@@ -135,7 +135,7 @@ func (h *labHost) dial(t *testing.T) {
 func (h *labHost) provider(t *testing.T, change func(*proxmox.Options)) *proxmox.Provider {
 	o := proxmox.Options{
 		Host: h.pool, Node: h.Config.Node, Storage: h.Config.Storage, Bridge: h.Config.Bridge, GuestPort: h.Config.GuestPort,
-		SSHPublicKey: h.public, Template: lab.TemplateName, Owner: h.owner, ScriptDir: h.scripts,
+		Template: lab.TemplateName, Owner: h.owner, ScriptDir: h.scripts,
 		Loopback: h.Config.Driver == lab.DriverProcess,
 		Log:      slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
@@ -148,7 +148,14 @@ func (h *labHost) provider(t *testing.T, change func(*proxmox.Options)) *proxmox
 	return proxmox.New(o)
 }
 
-func (h *labHost) spec() job.VMSpec { return providertest.NewSpec(h.owner, lab.TemplateName) }
+func (h *labHost) spec() job.VMSpec { return h.specOf(lab.TemplateName) }
+
+// specOf is a VM of a template that lets the lab's key in.
+func (h *labHost) specOf(template string) job.VMSpec {
+	spec := providertest.NewSpec(h.owner, template)
+	spec.PublicKey = h.public
+	return spec
+}
 
 // foreign plants a VM that carries no marker, and checks its config byte for
 // byte.

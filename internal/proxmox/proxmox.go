@@ -32,14 +32,13 @@ type Options struct {
 	StorageReserve int // GiB of storages that stay free; below 0: none
 	MaxSnapshots   int // of a VM; below 0: any number
 
-	VMIDRange    string // "100-999"
-	IPConfig     string // "dhcp" or ADDRESS/PREFIX
-	Gateway      string
-	Nameservers  string
-	SSHPublicKey string // one line; for VMs whose spec has no key of its own
-	VMUser       string // SSH user of the VMs; default: the template's
-	CPUType      string
-	GuestPort    int // SSH port of the VMs; 0: 22
+	VMIDRange   string // "100-999"
+	IPConfig    string // "dhcp" or ADDRESS/PREFIX
+	Gateway     string
+	Nameservers string
+	VMUser      string // SSH user of the VMs; default: the template's
+	CPUType     string
+	GuestPort   int // SSH port of the VMs; 0: 22
 
 	Template string // for Check; Create uses the spec's
 	// CallbackURL returns the URL for callbacks, for Check to test whether the host
@@ -239,7 +238,7 @@ func readStep(value string) job.Progress {
 func (p *Provider) createEnvironment(spec job.VMSpec) map[string]string {
 	env := p.machineEnvironment()
 	env["VM_NAME"], env["LINUS_JOB"], env["LINUS_OWNER"] = spec.Name, spec.Job, spec.Owner
-	env["SSH_PUBLIC_KEY"] = cmp.Or(spec.PublicKey, p.o.SSHPublicKey)
+	env["SSH_PUBLIC_KEY"] = spec.PublicKey
 	setNumber(env, "VM_CPU", spec.CPU)
 	setNumber(env, "VM_RAM", spec.MemoryMB)
 	setNumber(env, "VM_DISK", spec.DiskGB)

@@ -69,7 +69,7 @@ func (p *Provider) Room(ctx context.Context, origins []job.Origin, vms []job.Wat
 func (p *Provider) Generation(o job.Origin, template string) string {
 	env := p.machineEnvironment()
 	env["template"], env["os"] = template, o.OS
-	env["image"], env["owner key"] = p.o.ImageURL+" "+p.o.ImageSHA256, p.o.SSHPublicKey
+	env["image"] = p.o.ImageURL + " " + p.o.ImageSHA256
 	var all strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		all.WriteString(name + "=" + strconv.Quote(env[name]) + "\n")

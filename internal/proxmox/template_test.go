@@ -14,7 +14,6 @@ import (
 	"linus/embed"
 	"linus/internal/job"
 	"linus/internal/lab"
-	"linus/internal/providertest"
 	"linus/internal/proxmox"
 	"linus/internal/remote"
 	"linus/internal/vm"
@@ -50,11 +49,11 @@ func TestTemplate_IsBuiltClonedListedAndRemoved(t *testing.T) {
 	}
 
 	// Two clones: machines of their own.
-	first, err := p.Create(t.Context(), providertest.NewSpec(h.owner, "built"), func(job.Progress) {})
+	first, err := p.Create(t.Context(), h.specOf("built"), func(job.Progress) {})
 	if err != nil {
 		t.Fatalf("create from the built template: %v", err)
 	}
-	second, err := p.Create(t.Context(), providertest.NewSpec(h.owner, "built"), func(job.Progress) {})
+	second, err := p.Create(t.Context(), h.specOf("built"), func(job.Progress) {})
 	if err != nil {
 		t.Fatalf("create from the built template: %v", err)
 	}
