@@ -33,7 +33,7 @@ func (w *witness) observe(h job.Happening) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch h := h.(type) {
-	case job.JobChange:
+	case job.Change:
 		for _, e := range h.Events {
 			w.events = append(w.events, e.Kind+" "+e.Text)
 		}

@@ -76,7 +76,7 @@ func (e *Executor) claimMember(ctx context.Context, j job.Job) (job.Job, bool, e
 			e.o.Observer(job.PoolEvent{Pool: p.Name, Kind: job.PoolMiss, Job: j.ID})
 			continue
 		}
-		e.o.Observer(job.JobChange{Job: claimer, Events: events})
+		e.o.Observer(job.Change{Job: claimer, Events: events})
 		e.changed(claimer.ID)
 		e.changed(maker.ID)
 		e.o.Log.Info("VM of a pool claimed", "job_id", j.ID, "pool", p.Name, "vm_id", maker.VM.ID, "maker", maker.ID)

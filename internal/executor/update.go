@@ -74,7 +74,7 @@ func (e *Executor) updated(j job.Job, record job.Record, err error) (job.Job, er
 		return j, err
 	}
 	if len(record.Events) > 0 {
-		e.o.Observer(job.JobChange{Job: j, Events: record.Events})
+		e.o.Observer(job.Change{Job: j, Events: record.Events})
 	}
 	status := func(e job.Event) bool { return e.Kind == job.EventStatus }
 	if j.Done() || slices.ContainsFunc(record.Events, status) {

@@ -10,8 +10,8 @@ type Observer func(Happening)
 // a message about a job has ended.
 type Happening any
 
-// JobChange is a job as it is now, and the events of the change.
-type JobChange struct {
+// Change is a job as it is now, and the events of the change.
+type Change struct {
 	Job    Job
 	Events []Event
 }

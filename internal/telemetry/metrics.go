@@ -106,7 +106,7 @@ func (m *Metrics) Handler() http.Handler {
 // Observe counts what happens. Jobs that make VMs of pools are not counted.
 func (m *Metrics) Observe(h job.Happening) {
 	switch h := h.(type) {
-	case job.JobChange:
+	case job.Change:
 		if h.Job.Member == nil {
 			m.changed(h.Job, h.Events)
 		}

@@ -122,12 +122,12 @@ func TestMetrics_OutlastAStoreThatCannotBeRead(t *testing.T) {
 func TestMetrics_CountEvents(t *testing.T) {
 	m := NewMetrics("v1", jobs{}, nil)
 	j := job.Job{CreatedAt: time.Now().Add(-3 * time.Second)}
-	m.Observe(job.JobChange{Job: j, Events: []job.Event{{Kind: job.EventStatus, Text: "provisioning"}, {Kind: job.EventProgress}}})
-	m.Observe(job.JobChange{Job: j, Events: []job.Event{{Kind: job.EventStatus, Text: "running"}}})
+	m.Observe(job.Change{Job: j, Events: []job.Event{{Kind: job.EventStatus, Text: "provisioning"}, {Kind: job.EventProgress}}})
+	m.Observe(job.Change{Job: j, Events: []job.Event{{Kind: job.EventStatus, Text: "running"}}})
 	m.Observe(job.PhaseEnd{Job: j, Phase: "provision", Began: time.Now().Add(-40 * time.Second), Result: job.PhaseOK})
 	m.Observe(job.PhaseEnd{Job: j, Phase: "run", Began: time.Now(), Result: job.PhaseCancelled, Err: context.Canceled})
 	j.Outcome = &job.Outcome{Reason: job.ReasonCancelled}
-	m.Observe(job.JobChange{Job: j, Events: []job.Event{{Kind: job.EventStatus, Text: "failed"}, {Kind: job.EventIgnored}}})
+	m.Observe(job.Change{Job: j, Events: []job.Event{{Kind: job.EventStatus, Text: "failed"}, {Kind: job.EventIgnored}}})
 	m.Observe(job.Leaked(2))
 	m.Reconnected()
 	m.LockRetried()

@@ -25,7 +25,7 @@ func TestMetrics_OfPools(t *testing.T) {
 	m.Observe(job.PoolEvent{Pool: "p", Kind: job.PoolMiss})
 	m.Observe(job.PoolEvent{Pool: "p", Kind: job.PoolFell})
 	m.Observe(job.PoolEvent{Pool: "q", Kind: job.PoolFailed})
-	m.Observe(job.JobChange{Job: job.Job{Status: job.Success, Outcome: &job.Outcome{}, Member: &job.Member{}}, Events: []job.Event{{Kind: job.EventStatus, Text: "success"}}})
+	m.Observe(job.Change{Job: job.Job{Status: job.Success, Outcome: &job.Outcome{}, Member: &job.Member{}}, Events: []job.Event{{Kind: job.EventStatus, Text: "success"}}})
 	wantSamples(t, m, map[string]string{
 		`linus_jobs{state="provisioning"}`:                        "0", // a member's is nobody's job
 		`linus_pool_members{pool="p",state="warm"}`:               "2",

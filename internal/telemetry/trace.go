@@ -95,7 +95,7 @@ func (t *Tracer) Close(ctx context.Context) error {
 // Observe exports what belongs to jobs.
 func (t *Tracer) Observe(h job.Happening) {
 	switch h := h.(type) {
-	case job.JobChange:
+	case job.Change:
 		t.changed(h.Job, h.Events)
 	case job.PhaseEnd:
 		t.phaseEnded(h)

@@ -57,9 +57,9 @@ func TestTracer_AJobIsOneTraceAcrossEngines(t *testing.T) {
 	j := job.Job{ID: jobID, Kind: job.KindTask, Client: "cli", Status: job.Provisioning, CreatedAt: time.Now().Add(-time.Minute)}
 
 	first := newTracer(t, TraceOptions{Exporter: to})
-	first.Observe(job.JobChange{Job: j, Events: []job.Event{{Kind: job.EventPhaseStarted, Phase: "provision"}}})
-	first.Observe(job.JobChange{Job: j, Events: []job.Event{{Kind: job.EventStatus, Text: "provisioning"}}})
-	first.Observe(job.JobChange{Job: j, Events: []job.Event{{Kind: job.EventProgress, Phase: "start_vm", Text: "starting the VM"}}})
+	first.Observe(job.Change{Job: j, Events: []job.Event{{Kind: job.EventPhaseStarted, Phase: "provision"}}})
+	first.Observe(job.Change{Job: j, Events: []job.Event{{Kind: job.EventStatus, Text: "provisioning"}}})
+	first.Observe(job.Change{Job: j, Events: []job.Event{{Kind: job.EventProgress, Phase: "start_vm", Text: "starting the VM"}}})
 	began := time.Now().Add(-10 * time.Second)
 	first.Observe(job.PhaseEnd{Job: j, Phase: "provision", Began: began, Result: job.PhaseInterrupted, Err: job.ErrDetach})
 	before := spans(t, first, to)
@@ -128,13 +128,13 @@ func TestTracer_AJobIsExportedOnce(t *testing.T) {
 func TestTracer_KeepsNothingOfWhatHappensBetweenPhases(t *testing.T) {
 	tracer := newTracer(t, TraceOptions{Exporter: kept{tracetest.NewInMemoryExporter()}})
 	j := job.Job{ID: jobID}
-	tracer.Observe(job.JobChange{Job: j, Events: []job.Event{{Kind: job.EventIgnored, Text: "late"}}})
+	tracer.Observe(job.Change{Job: j, Events: []job.Event{{Kind: job.EventIgnored, Text: "late"}}})
 	if len(tracer.steps) != 0 {
 		t.Errorf("kept %v", tracer.steps)
 	}
-	tracer.Observe(job.JobChange{Job: j, Events: []job.Event{{Kind: job.EventPhaseStarted}}})
+	tracer.Observe(job.Change{Job: j, Events: []job.Event{{Kind: job.EventPhaseStarted}}})
 	for range 2 * maxSteps {
-		tracer.Observe(job.JobChange{Job: j, Events: []job.Event{{Kind: job.EventProgress}}})
+		tracer.Observe(job.Change{Job: j, Events: []job.Event{{Kind: job.EventProgress}}})
 	}
 	if n := len(tracer.steps[jobID]); n != maxSteps {
 		t.Errorf("%d steps kept, want %d", n, maxSteps)
