@@ -218,20 +218,23 @@ func neverFits(err error) error {
 	return wrong
 }
 
-// relocate records that the job's VM is on another node.
+// relocate records that the job's VM is on another node, and tells of it in the rows of the
+// job and of the one that made the VM.
 func (e *Executor) relocate(ctx context.Context, j job.Job, node string) {
 	e.o.Log.Info("the VM is on another node", "job_id", j.ID, "vm_id", j.VM.ID, "node", node, "before", j.VM.Node)
-	for _, id := range slices.Compact([]string{j.VM.Job, j.ID}) { // the same, unless it shares or borrows the VM
-		_, err := e.update(ctx, id, func(row *job.Job) ([]job.Event, error) {
-			if row.VM == nil || row.VM.Job != j.VM.Job || row.VM.Node == node {
-				return nil, nil
-			}
-			text := "VM " + strconv.Itoa(row.VM.ID) + " is on node " + node + " now, and not on " + row.VM.Node + " any more"
+	var told []job.Event
+	_, err := e.update(ctx, j.VM.Job, func(row *job.Job) ([]job.Event, error) {
+		told = nil
+		if row.VM != nil && row.VM.Node != node {
+			told = []job.Event{{Kind: job.EventProgress, Text: "VM " + strconv.Itoa(row.VM.ID) + " is on node " + node + " now, and not on " + row.VM.Node + " any more"}}
 			row.VM.Node = node
-			return []job.Event{{Kind: job.EventProgress, Text: text}}, nil
-		})
-		if err != nil && ctx.Err() == nil {
-			e.o.Log.Warn("record of a VM's node failed", "job_id", id, "err", err)
 		}
+		return told, nil
+	})
+	if err == nil && j.VM.Job != j.ID && len(told) > 0 {
+		_, err = e.update(ctx, j.ID, recordEvents(told...))
+	}
+	if err != nil && ctx.Err() == nil {
+		e.o.Log.Warn("record of a VM's node failed", "job_id", j.ID, "err", err)
 	}
 }

@@ -305,6 +305,34 @@ func TestRelocate_RecordsWhereAVMIs(t *testing.T) {
 	}
 }
 
+// A job that runs in another's VM shows where that is, and both jobs tell of it.
+func TestRelocate_TellsAJobThatSharesTheVM(t *testing.T) {
+	until := make(chan struct{})
+	r, n := onNodes(t, 8, func(job.Placement) (string, error) { return "pve1", nil })
+	r.behave(providertest.Behaviour{}, true)
+	maker := r.wait(r.submit(func(m *job.Manifest) { m.Lifecycle, m.VMName = vm.Persistent, "dev" }))
+	waits := func(job.Payload) providertest.Task { return providertest.Task{Until: until} }
+	r.behave(providertest.Behaviour{Task: waits}, true)
+	id := r.submit(func(m *job.Manifest) { m.VM = "dev" })
+	r.until(id, func(j job.Job) bool { return j.Status == job.Running })
+	n.mu.Lock()
+	n.seen = job.Seen{Status: vm.Running, IP: maker.VM.IP, Node: "pve2"}
+	n.mu.Unlock()
+	r.stop()
+	r.behave(providertest.Behaviour{Probes: slices.Repeat([]error{errors.New("no route")}, 5), Task: waits}, true)
+	r.restart()
+	tells := func(e job.Event) bool { return strings.Contains(e.Text, "is on node pve2 now, and not on pve1") }
+	r.until(id, func(j job.Job) bool {
+		events, err := r.store.Events(t.Context(), id, 0)
+		return err == nil && j.VM.Node == "pve2" && slices.ContainsFunc(events, tells)
+	})
+	if events, err := r.store.Events(t.Context(), maker.ID, 0); err != nil || !slices.ContainsFunc(events, tells) {
+		t.Errorf("of the VM's maker: %v, %v", events, err)
+	}
+	close(until)
+	r.wait(id)
+}
+
 // A persistent VM that nothing happens to is found elsewhere, too: its node is shown.
 func TestRelocate_FindsAVMByTheSearchForLeftovers(t *testing.T) {
 	r, n := onNodes(t, 8, func(job.Placement) (string, error) { return "pve1", nil })

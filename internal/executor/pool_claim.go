@@ -167,10 +167,7 @@ func (e *Executor) awaken(ctx context.Context, j job.Job) (job.Job, error) {
 	if _, err := e.recordIdentity(ctx, vm.Job, vm, recordEvents()); err != nil {
 		return j, err
 	}
-	return e.update(ctx, j.ID, func(j *job.Job) ([]job.Event, error) {
-		j.VM.IP, j.VM.User, j.VM.Node = vm.IP, vm.User, vm.Node
-		return nil, nil
-	})
+	return e.o.Jobs.Job(ctx, j.ID)
 }
 
 // giveBack takes a member that does not answer from a job whose task has not begun, and

@@ -123,18 +123,9 @@ func (e *Executor) move(ctx context.Context, j job.Job, ip string) bool {
 		Kind: job.EventProgress, Phase: job.PhaseRun,
 		Text: fmt.Sprintf("VM %d is at %s now, as its guest says, and not at %s any more", vm.ID, ip, j.VM.IP),
 	}
-	note := func(j *job.Job) ([]job.Event, error) {
-		j.VM.IP = ip
-		return []job.Event{event}, nil
-	}
-	mine := note
-	copied := vm.Job != j.ID // the creator's row has the address, and this row a copy
-	if copied {
-		mine = recordEvents()
-	}
-	_, err := e.recordIdentity(ctx, vm.Job, vm, mine)
-	if err == nil && copied {
-		_, err = e.update(ctx, j.ID, note)
+	_, err := e.recordIdentity(ctx, vm.Job, vm, recordEvents())
+	if err == nil {
+		_, err = e.update(ctx, j.ID, recordEvents(event))
 	}
 	if err != nil {
 		e.o.Log.Warn("the VM's new address was not accepted", "job_id", j.ID, "vm_id", vm.ID, "address", ip, "err", err)
