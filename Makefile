@@ -82,21 +82,21 @@ $(firstword $(GOTESTSUM)):
 # SQLite's code, translated from C, takes ten times as long when it is watched for races;
 # ciphers and regular expressions share nothing, and take a good part of the rest.
 RACE := -race -vet=off -ldflags=-w $(addprefix -gcflags=,$(addsuffix =-race=false,modernc.org/... crypto/internal/... regexp/...))
-race: vet bin/gotestsum ## Go tests with -race, but for the packages of make programs
+race: vet bin/gotestsum ## Go tests with -race, but for the packages of make programs; then those that PostgreSQL has to pass, too
 	$(IN_MEMORY) $(GOTESTSUM) --packages="$$(go list ./... | grep -vE '$(UNWATCHED_PACKAGES)')" -- $(RACE) -timeout $(TIMEOUT)
 	$(if $(filter nightly,$(LINUS_TEST_LOOP)),,$(IN_MEMORY) $(GOTESTSUM) --packages=./internal/executor -- $(RACE) -timeout $(TIMEOUT) -run '$(BY_MANY)')
-
-# Go does not see that the programs they build have changed: -count=1.
-programs: vet bin/gotestsum ## tests of whole programs, the lab and its real VMs, MCP clients from npm; the store on PostgreSQL
-	@bash scripts/dev/clients.sh >/dev/null || { [[ $$? -eq 75 ]] && echo "tests with MCP clients from npm are skipped" >&2; }
-	CGO_ENABLED=0 $(GOTESTSUM) --packages="$$(go list ./... | grep -E '$(UNWATCHED_PACKAGES)')" -- -count=1 -vet=off -ldflags=-w -timeout $(TIMEOUT)
 	$(IN_MEMORY) CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages="./internal/store" -- -count=1 -vet=off -ldflags=-w -timeout 10m
 	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages="./internal/e2e" -- -count=1 -vet=off -ldflags=-w -timeout 10m -run '$(ON_POSTGRES)'
+
+# Go does not see that the programs they build have changed: -count=1.
+programs: vet bin/gotestsum ## tests of whole programs, the lab and its real VMs, MCP clients from npm
+	@bash scripts/dev/clients.sh >/dev/null || { [[ $$? -eq 75 ]] && echo "tests with MCP clients from npm are skipped" >&2; }
+	CGO_ENABLED=0 $(GOTESTSUM) --packages="$$(go list ./... | grep -E '$(UNWATCHED_PACKAGES)')" -- -count=1 -vet=off -ldflags=-w -timeout $(TIMEOUT)
 
 vet: build ## go vet; make cross for other systems
 	CGO_ENABLED=0 go vet ./...
 
-e2e-postgres: build ## tests of whole programs on PostgreSQL, all of them; make programs has a few
+e2e-postgres: build ## tests of whole programs on PostgreSQL, all of them; make race has a few
 	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres go test -count=1 -timeout 40m ./internal/e2e
 
 soak: ## 1000 jobs under faults drawn at random (SOAK_JOBS=, SOAK_SEED= of a run to repeat)

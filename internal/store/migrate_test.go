@@ -274,6 +274,35 @@ func TestOpen_StateOfSchema9(t *testing.T) {
 	}
 }
 
+// Engines that know schema 9 would not find their VMs in the schema of today.
+func TestOpen_NotWhileOlderEnginesRun(t *testing.T) {
+	if !pgtest.Chosen() {
+		t.Skip("engines share PostgreSQL only")
+	}
+	o := state9(t, emptyDatabase(t))
+	db, err := sql.Open("pgx", o.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close() //nolint:errcheck // of the test
+	execute(t, db, `INSERT INTO engines (id, doc, lease_until) VALUES ('old', '{}', extract(epoch FROM clock_timestamp()) + 60)`)
+	s, err := Open(t.Context(), o)
+	if err == nil {
+		t.Fatal("opened", s.Close())
+	}
+	if !strings.Contains(err.Error(), "engines of an older version are running") || !strings.Contains(err.Error(), "linus serve --stop") {
+		t.Error(err)
+	}
+	execute(t, db, `UPDATE engines SET lease_until = 0`) // they are dead
+	if s, err = Open(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	holds9(t, s)
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // life9 is the state of the fixture's jobs: the job, its VM and what has it.
 const life9 = `
 01 task pending - -

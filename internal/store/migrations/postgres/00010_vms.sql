@@ -1,4 +1,13 @@
 -- +goose Up
+-- Engines that know schema 9 do not find VMs where they are now.
+-- +goose StatementBegin
+DO $$ BEGIN
+  IF EXISTS (SELECT 1 FROM engines WHERE lease_until > extract(epoch FROM clock_timestamp())) THEN
+    RAISE EXCEPTION 'engines of an older version are running, which cannot work with this one: stop them first (linus serve --stop, or systemctl stop linus, on each machine; linus engine list)';
+  END IF;
+END $$;
+-- +goose StatementEnd
+
 -- VMs of ours. The row is there before the VM can exist, and as long as a job has it or has
 -- had it.
 CREATE TABLE vms (
