@@ -291,21 +291,13 @@ func (e *Executor) creating(ctx context.Context) []job.Job {
 // whose job is stored and has not begun, then new ones. The job is stored before anything of
 // it can exist.
 func (e *Executor) refill(ctx context.Context, p job.Pool, host room, generation string, missing int, waiting []job.Job) {
-	first := true
-	full := func() bool {
-		asked := first
-		first = false
-		return e.makesEnough(p.Name) || !asked && e.unready(ctx, p, host, generation) != ""
-	}
-	for _, m := range waiting {
-		if full() {
+	for n := range len(waiting) + max(0, missing) {
+		if e.makesEnough(p.Name) || n > 0 && e.unready(ctx, p, host, generation) != "" {
 			return
 		}
-		e.beginMaking(ctx, m)
-	}
-	for range missing {
-		if full() {
-			return
+		if n < len(waiting) {
+			e.beginMaking(ctx, waiting[n])
+			continue
 		}
 		id, err := uuid.NewV7()
 		if err == nil {

@@ -102,17 +102,19 @@ func (c *copying) vms(ctx context.Context) error {
 	const columns = "id, state, doc"
 	for last := ""; ; {
 		rows, err := query(ctx, c.source.read, scanValues(columns), `SELECT `+columns+` FROM vms WHERE id > ? ORDER BY id LIMIT 1000`, last)
-		if err != nil || len(rows) == 0 {
-			return err
+		if err == nil && len(rows) == 0 {
+			return nil
 		}
-		first := last
-		last = rows[len(rows)-1][0].(string)
-		err = c.target.transaction(ctx, func(tx *tx) error {
-			if _, err := tx.ExecContext(ctx, `DELETE FROM vms WHERE id > ? AND id <= ?`, first, last); err != nil { // of a copy that was interrupted
-				return err
-			}
-			return insertRows(ctx, tx, "vms", columns, "", rows)
-		})
+		before := last
+		if err == nil {
+			last = rows[len(rows)-1][0].(string)
+			err = c.target.transaction(ctx, func(tx *tx) error {
+				if _, err := tx.ExecContext(ctx, `DELETE FROM vms WHERE id > ? AND id <= ?`, before, last); err != nil { // of a copy that was interrupted
+					return err
+				}
+				return insertRows(ctx, tx, "vms", columns, "", rows)
+			})
+		}
 		if err != nil {
 			return fmt.Errorf("copy the VMs: %w", err)
 		}
