@@ -27,7 +27,7 @@ const module = "linus/"
 
 // adapters are the packages around the domain: none knows another.
 var adapters = []string{
-	"internal/callback", "internal/cluster", "internal/config", "internal/control", "internal/egress", "internal/executor",
+	"internal/callback", "internal/cluster", "internal/config", "internal/control", "internal/egress", "internal/executor", "internal/fleet",
 	"internal/guest", "internal/mcptool", "internal/oauth", "internal/policy", "internal/proxmox",
 	"internal/store", "internal/telemetry", "internal/web", "internal/webhook",
 }
@@ -47,7 +47,8 @@ var arrows = map[string][]string{
 	"internal/config":    {"internal/job"},
 	"internal/control":   {"internal/job"},
 	"internal/egress":    {"internal/job"},
-	"internal/executor":  {"internal/capture", "internal/job", "internal/patience", "internal/secret"},
+	"internal/fleet":     {"internal/job", "internal/lock"},
+	"internal/executor":  {"internal/capture", "internal/job", "internal/lock", "internal/patience", "internal/secret"},
 	"internal/capture":   {"internal/claude", "internal/job", "internal/patience", "internal/secret"},
 	"internal/patience":  {"internal/job"},
 	"internal/mcptool":   {"internal/job"},
@@ -69,6 +70,7 @@ var arrows = map[string][]string{
 	"internal/gate":       {},
 	"internal/lategc":     {},
 	"internal/lazyregexp": {},
+	"internal/lock":       {},
 	"internal/term":       {},
 	"internal/worktree":   {},
 	"internal/remote":     {"internal/job"},
@@ -133,7 +135,7 @@ var onlyIn = map[string][]string{
 }
 
 // standardOnly are the packages that import nothing but the standard library.
-var standardOnly = []string{"internal/claude", "internal/envfile", "internal/job", "internal/result", "internal/secret", "internal/term", "internal/vm"}
+var standardOnly = []string{"internal/claude", "internal/envfile", "internal/job", "internal/lock", "internal/result", "internal/secret", "internal/term", "internal/vm"}
 
 func TestImports_GoOneWay(t *testing.T) {
 	packages := listPackages(t)

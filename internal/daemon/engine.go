@@ -17,6 +17,7 @@ import (
 	"linus/internal/config"
 	"linus/internal/egress"
 	"linus/internal/executor"
+	"linus/internal/fleet"
 	"linus/internal/job"
 	"linus/internal/policy"
 	"linus/internal/store"
@@ -105,6 +106,14 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 		work.Engines, work.Fence = st, e.backend.Fence
 		work.Predecessor, work.Joined = predecessor(c), func(id string) { noteEngine(c, id, log) }
 	}
+	vms := fleet.Options{
+		Store: st, Provider: work.Provider, Spread: work.Placer != nil, Log: log,
+		Changed: func(ctx context.Context, id string, events []job.Event) { e.VMChanged(ctx, id, events) },
+	}
+	if work.Engines != nil {
+		vms.Engines = work.Engines
+	}
+	work.Fleet = fleet.New(vms)
 	e.Executor = executor.New(work)
 	e.guarded = executor.Guarded(e.Executor)
 	e.callbacks, err = callback.Listen(ctx, c.CallbackHost, c.CallbackPort, e.watch.metrics.Reporter(e.Executor), log)

@@ -3,6 +3,8 @@ package executor
 import (
 	"context"
 	"sync"
+
+	"linus/internal/lock"
 )
 
 // access decides who may submit a job into a persistent VM, and who may work on
@@ -17,7 +19,7 @@ import (
 // Both hold among all engines that share the store.
 type access struct {
 	engines  Engines // nil: this engine shares with none
-	deciding *lock
+	deciding *lock.Lock
 
 	mu   sync.Mutex
 	work map[string]string // in progress here, such as "started", by the job that created the VM
@@ -26,7 +28,7 @@ type access struct {
 func newAccess(engines Engines) *access {
 	// Decisions are about rows only, so one that an engine has not ended with its
 	// lease is not waited for until that engine is buried.
-	return &access{engines: engines, deciding: &lock{name: "deciding", loose: true, engines: engines}, work: map[string]string{}}
+	return &access{engines: engines, deciding: lock.New("deciding", true, engines), work: map[string]string{}}
 }
 
 // decision is the right to decide. Functions that need one take it as a parameter.
@@ -37,7 +39,7 @@ type decision struct {
 
 // decide waits for the right to decide, which end releases.
 func (a *access) decide(ctx context.Context) (decision, error) {
-	release, err := a.deciding.take(ctx)
+	release, err := a.deciding.Take(ctx)
 	return decision{a, release}, err
 }
 
@@ -59,7 +61,7 @@ func (a *access) workOn(ctx context.Context, id string) (string, error) {
 func (d decision) begin(ctx context.Context, id, work string) (finished func(), err error) {
 	unlock := func() {}
 	if d.a.engines != nil {
-		if unlock, err = lockNow(ctx, d.a.engines, workLock(id), work); err != nil {
+		if unlock, err = lock.Now(ctx, d.a.engines, workLock(id), work); err != nil {
 			return nil, err
 		}
 	}

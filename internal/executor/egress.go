@@ -18,6 +18,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"linus/internal/job"
+	"linus/internal/lock"
 	"linus/internal/vm"
 )
 
@@ -126,7 +127,7 @@ func (e *Executor) keepProxy(ctx context.Context, p *proxy, j job.Job, server Na
 		p.mu.Lock()
 		p.err = err
 		p.mu.Unlock()
-		_ = sleep(ctx, pause.NextBackOff())
+		_ = lock.Sleep(ctx, pause.NextBackOff())
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/lock"
 )
 
 // Engines is how engines that share a store know of each other. This engine is a member
@@ -28,11 +29,7 @@ type Engines interface {
 	// Bury ends the membership of an engine whose lease has ended, or that is known to be
 	// dead, and reports whether it did.
 	Bury(ctx context.Context, id string, dead bool) (bool, error)
-	// Lock takes a lock for this engine until Unlock, if no other has it; else it returns
-	// what that one does meanwhile, in one word. The lock of an engine is free when that
-	// is buried, and a loose one already when its lease ends.
-	Lock(ctx context.Context, name, what string, loose bool) (taken bool, holder string, err error)
-	Unlock(ctx context.Context, name string) error
+	lock.Engines
 	// Locked returns what the engine that has a lock does meanwhile; empty: none has it.
 	Locked(ctx context.Context, name string) (string, error)
 	// Listen calls heard for each notice of another engine, one after the other, until
@@ -54,7 +51,7 @@ func (e *Executor) serve(running context.Context, t tenure) {
 		l, err := e.enroll(running)
 		for ; err != nil; l, err = e.enroll(running) {
 			e.o.Log.Warn("joining the other engines failed, will be tried again", "err", err)
-			if sleep(running, e.o.EngineLease/renewals) != nil {
+			if lock.Sleep(running, e.o.EngineLease/renewals) != nil {
 				return
 			}
 		}
@@ -184,7 +181,7 @@ func (e *Executor) tendEngines(ctx context.Context) {
 		if err != nil && ctx.Err() == nil {
 			e.o.Log.Warn("looking at the other engines failed, will be tried again", "err", err)
 		}
-		if sleep(ctx, again) != nil {
+		if lock.Sleep(ctx, again) != nil {
 			return
 		}
 	}

@@ -27,8 +27,8 @@ const (
 	shortLease = 3 * time.Second
 )
 
-// fleet is engines that share a database and a hypervisor.
-type fleet struct {
+// cohort is engines that share a database and a hypervisor.
+type cohort struct {
 	t       *testing.T
 	fake    *providertest.Fake
 	engines []*rig
@@ -41,11 +41,11 @@ type fleet struct {
 	late   int             // what it has refused
 }
 
-// newFleet starts n engines; change sets what is special about one.
-func newFleet(t *testing.T, n, maxJobs int, change func(f *fleet, i int, r *rig)) *fleet {
+// newCohort starts n engines; change sets what is special about one.
+func newCohort(t *testing.T, n, maxJobs int, change func(f *cohort, i int, r *rig)) *cohort {
 	t.Helper()
 	dir := t.TempDir()
-	f := &fleet{t: t, url: pgtest.Database(t), fake: providertest.NewFake(), begun: map[string]int{}, fenced: map[string]bool{}}
+	f := &cohort{t: t, url: pgtest.Database(t), fake: providertest.NewFake(), begun: map[string]int{}, fenced: map[string]bool{}}
 	f.open = func() *store.Store {
 		s, err := store.Open(context.Background(), store.Options{Dir: dir, URL: f.url, MaxOutput: maxOutput})
 		if err != nil {
@@ -80,7 +80,7 @@ func newFleet(t *testing.T, n, maxJobs int, change func(f *fleet, i int, r *rig)
 }
 
 // behave sets what the hypervisor does, and has the tasks that begin counted.
-func (f *fleet) behave(b providertest.Behaviour) {
+func (f *cohort) behave(b providertest.Behaviour) {
 	b.OnStart = func(j job.Job, _ job.Payload) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -89,7 +89,7 @@ func (f *fleet) behave(b providertest.Behaviour) {
 	f.fake.Set(b)
 }
 
-func (f *fleet) fence(_ context.Context, engine string) error {
+func (f *cohort) fence(_ context.Context, engine string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fenced[engine] = true
@@ -97,7 +97,7 @@ func (f *fleet) fence(_ context.Context, engine string) error {
 }
 
 // refuses returns the host's error for an engine that it is to refuse.
-func (f *fleet) refuses(s *store.Store) error {
+func (f *cohort) refuses(s *store.Store) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.fenced[s.EngineID()] {
@@ -108,7 +108,7 @@ func (f *fleet) refuses(s *store.Store) error {
 }
 
 // ended waits until jobs are done, and checks that each ran once and left nothing.
-func (f *fleet) ended(ids ...string) {
+func (f *cohort) ended(ids ...string) {
 	f.t.Helper()
 	r := f.engines[len(f.engines)-1]
 	for _, id := range ids {
@@ -129,7 +129,7 @@ func (f *fleet) ended(ids ...string) {
 // hostOf is the hypervisor as one engine has it.
 type hostOf struct {
 	*providertest.Fake
-	f *fleet
+	f *cohort
 	s *store.Store
 }
 
@@ -150,7 +150,7 @@ func (h hostOf) Destroy(ctx context.Context, v vm.VM) error {
 // Whichever engine a job is submitted at, one engine runs it, once.
 func TestEngines_EachJobRunsOnce(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, 3, 4, nil)
+	f := newCohort(t, 3, 4, nil)
 	var ids []string
 	for i := range 30 {
 		ids = append(ids, f.engines[i%3].submit())
@@ -170,7 +170,7 @@ func TestEngines_EachJobRunsOnce(t *testing.T) {
 // All engines together run no more jobs than MaxJobs of the store, and not fewer.
 func TestEngines_SlotsOfAll(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, 3, 4, func(f *fleet, _ int, r *rig) {
+	f := newCohort(t, 3, 4, func(f *cohort, _ int, r *rig) {
 		s, err := store.Open(context.Background(), store.Options{URL: f.url, MaxJobs: 5})
 		if err != nil {
 			t.Fatal(err)
@@ -206,7 +206,7 @@ func TestEngines_SlotsOfAll(t *testing.T) {
 	}
 }
 
-func (f *fleet) await(what string, there func() bool) {
+func (f *cohort) await(what string, there func() bool) {
 	f.t.Helper()
 	for deadline := time.Now().Add(time.Minute); !there(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -297,7 +297,7 @@ func TestEngines_KilledAtEveryStep(t *testing.T) {
 
 // dieWith has a job begin on an engine that dies, and another engine there.
 func dieWith(t *testing.T, m *mortal) {
-	f := newFleet(t, 1, 1, func(f *fleet, _ int, r *rig) {
+	f := newCohort(t, 1, 1, func(f *cohort, _ int, r *rig) {
 		if m.at > 0 {
 			r.opts.EngineLease = shortLease
 		}
@@ -328,7 +328,7 @@ func dieWith(t *testing.T, m *mortal) {
 }
 
 // join starts one more engine, like the first but without its faults.
-func (f *fleet) join() *rig {
+func (f *cohort) join() *rig {
 	f.t.Helper()
 	s, log := f.open(), &logBuffer{}
 	r := &rig{t: f.t, fake: f.fake, store: s, log: log, opts: f.engines[0].opts}
@@ -438,7 +438,7 @@ func TestEngines_PausedEngineIsRefused(t *testing.T) {
 	ice := newFreezer()
 	var mu sync.Mutex
 	var late []error
-	f := newFleet(t, 1, 4, func(_ *fleet, _ int, r *rig) {
+	f := newCohort(t, 1, 4, func(_ *cohort, _ int, r *rig) {
 		r.opts.EngineLease = shortLease
 		r.opts.Jobs = frozenStore{r.store, ice, &mu, &late}
 		r.opts.Engines = frozenEngines{r.store, ice}
@@ -489,7 +489,7 @@ func TestEngines_CancelElsewhere(t *testing.T) {
 	for name, lease := range map[string]time.Duration{"told": time.Hour, "not told": shortLease} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newFleet(t, 1, 1, func(_ *fleet, _ int, r *rig) {
+			f := newCohort(t, 1, 1, func(_ *cohort, _ int, r *rig) {
 				r.opts.EngineLease = lease
 				if name == "not told" {
 					r.opts.Engines = deafEngines{r.store}
@@ -525,7 +525,7 @@ func TestEngines_CancelElsewhere(t *testing.T) {
 func TestEngines_SubmittedDuringALookAround(t *testing.T) {
 	t.Parallel()
 	slow := &slowStore{read: make(chan struct{}), resume: make(chan struct{})}
-	f := newFleet(t, 1, 1, func(_ *fleet, _ int, r *rig) {
+	f := newCohort(t, 1, 1, func(_ *cohort, _ int, r *rig) {
 		r.opts.EngineLease = time.Hour // it does not look around again
 		slow.QueueStore, r.opts.Queue = r.opts.Queue, slow
 	})
@@ -571,7 +571,7 @@ func (deafEngines) Listen(ctx context.Context, _ func(job.Notice)) error {
 // and who watches it at the first sees it there.
 func TestEngines_TellOthersOfJobs(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, 2, 1, func(_ *fleet, _ int, r *rig) { r.opts.EngineLease = time.Hour })
+	f := newCohort(t, 2, 1, func(_ *cohort, _ int, r *rig) { r.opts.EngineLease = time.Hour })
 	until := make(chan struct{})
 	f.behave(providertest.Behaviour{Task: task(providertest.Task{Until: until})})
 	var ids []string
@@ -591,7 +591,7 @@ func TestEngines_TellOthersOfJobs(t *testing.T) {
 // A runner's report arrives at another engine than the job's, which is told, and looks.
 func TestEngines_ReportElsewhere(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, 1, 1, func(_ *fleet, _ int, r *rig) { r.opts.EngineLease, r.opts.HeartbeatInterval = time.Hour, time.Hour })
+	f := newCohort(t, 1, 1, func(_ *cohort, _ int, r *rig) { r.opts.EngineLease, r.opts.HeartbeatInterval = time.Hour, time.Hour })
 	until, token := make(chan struct{}), make(chan string, 1)
 	f.fake.Set(providertest.Behaviour{Task: task(providertest.Task{Until: until}), OnStart: func(_ job.Job, p job.Payload) { token <- p.Token }})
 	first := f.engines[0]
@@ -618,7 +618,7 @@ func TestEngines_ReportElsewhere(t *testing.T) {
 // end of its lease.
 func TestEngines_StopHandsOver(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, 1, 1, func(_ *fleet, _ int, r *rig) { r.opts.EngineLease = time.Hour })
+	f := newCohort(t, 1, 1, func(_ *cohort, _ int, r *rig) { r.opts.EngineLease = time.Hour })
 	until := make(chan struct{})
 	f.behave(providertest.Behaviour{Task: task(providertest.Task{Until: until})})
 	id := f.engines[0].submit()
@@ -637,7 +637,7 @@ func TestEngines_StopHandsOver(t *testing.T) {
 func TestEngines_WorkOnAVM(t *testing.T) {
 	t.Parallel()
 	ice := newFreezer()
-	f := newFleet(t, 2, 2, func(f *fleet, i int, r *rig) {
+	f := newCohort(t, 2, 2, func(f *cohort, i int, r *rig) {
 		if i == 0 {
 			r.opts.Engines = frozenEngines{r.store, ice}
 			r.opts.Provider = stoppable{r.opts.Provider, ice}
@@ -688,7 +688,7 @@ func (p stoppable) StopVM(ctx context.Context, v vm.VM) error {
 func TestEngines_NoFenceNoTakeOver(t *testing.T) {
 	t.Parallel()
 	ice := newFreezer()
-	f := newFleet(t, 1, 1, func(_ *fleet, _ int, r *rig) {
+	f := newCohort(t, 1, 1, func(_ *cohort, _ int, r *rig) {
 		r.opts.EngineLease = shortLease
 		r.opts.Jobs = frozenStore{r.store, ice, &sync.Mutex{}, &[]error{}}
 		r.opts.Engines = frozenEngines{r.store, ice}
@@ -724,7 +724,7 @@ func TestEngines_NoFenceNoTakeOver(t *testing.T) {
 // A draining engine ends its jobs and takes no more; another takes those.
 func TestEngines_Drain(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, 1, 4, nil)
+	f := newCohort(t, 1, 4, nil)
 	until := make(chan struct{})
 	f.behave(providertest.Behaviour{Task: task(providertest.Task{Until: until})})
 	first := f.engines[0]
@@ -750,7 +750,7 @@ func TestEngines_Drain(t *testing.T) {
 // Pools are tended by one engine, and their members serve the jobs of every engine.
 func TestEngines_PoolsOfAll(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t, 2, 2, nil)
+	f := newCohort(t, 2, 2, nil)
 	first, second := f.engines[0], f.engines[1]
 	first.newPool(2)
 	f.await("the second engine to know the pool", func() bool { return f.fake.Stats().Rooms > 4 })
@@ -768,7 +768,7 @@ func TestEngines_PoolsOfAll(t *testing.T) {
 func TestEngines_KilledAndStartedAgain(t *testing.T) {
 	t.Parallel()
 	m := &mortal{died: make(chan struct{})}
-	f := newFleet(t, 1, 1, func(f *fleet, _ int, r *rig) {
+	f := newCohort(t, 1, 1, func(f *cohort, _ int, r *rig) {
 		r.opts.EngineLease = time.Hour
 		r.opts.Stores, r.opts.Engines = executor.StoresOf(mortalStore{r.store, m}), mortalEngines{r.store, m}
 		r.opts.Provider, r.opts.Runner = mortalProvider{r.opts.Provider, m}, mortalRunner{f.fake, m}

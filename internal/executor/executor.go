@@ -12,14 +12,16 @@ import (
 
 	"linus/internal/capture"
 	"linus/internal/job"
+	"linus/internal/lock"
 	"linus/internal/secret"
 )
 
-// Options of an Executor. Stores, Provider, Guest, Runner, Owner and CallbackURL are
+// Options of an Executor. Stores, Provider, Fleet, Guest, Runner, Owner and CallbackURL are
 // required; for the others zero means the default named with it.
 type Options struct {
 	Stores
 	Provider job.Provider
+	Fleet    Fleet  // of the same store and Provider
 	Placer   Placer // chooses nodes for VMs. Nil: the Provider has only one
 	Guest    Guest
 	Runner   Runner
@@ -103,11 +105,9 @@ type Executor struct {
 
 	pools      *pools
 	tokens     *tokens
-	access     *access   // decides who may enter or work on a persistent VM
-	choosing   *lock     // held while a node is chosen for a VM
-	claiming   *lock     // held while an address and a host key are accepted for a VM
-	leaving    *lock     // held while a VM that was left alone is destroyed or forgotten
-	leaseUntil time.Time // until when the lease lasts, for sure; keepLease's, and enroll's before
+	access     *access    // decides who may enter or work on a persistent VM
+	choosing   *lock.Lock // held while a node is chosen for a VM
+	leaseUntil time.Time  // until when the lease lasts, for sure; keepLease's, and enroll's before
 
 	mu            sync.Mutex
 	id            string                  // of this engine among those that share the store; empty: it shares with none
@@ -121,7 +121,6 @@ type Executor struct {
 	leftover      int                     // jobs that may be unfinished, and have neither a run nor a place in the queue
 	expiring      int                     // persistent VMs with an expiry time, as of the last look
 	watchers      map[string]*watched     // by job, or endKey; without those nobody waits for
-	roomFreed     chan struct{}           // closed when there may be more room for VMs
 	stop          context.CancelCauseFunc // ends the engine; nil before Start
 
 	// begin runs work in a goroutine of the engine, under its context; nil unless the
@@ -168,13 +167,10 @@ func New(o Options) *Executor {
 		notices:       make(chan struct{}, 1),
 		runs:          map[string]*run{},
 		watchers:      map[string]*watched{},
-		roomFreed:     make(chan struct{}),
-		choosing:      &lock{name: "choosing", loose: true, engines: o.Engines},
+		choosing:      lock.New("choosing", true, o.Engines),
 		pools:         newPools(),
 		tokens:        newTokens(),
 		access:        newAccess(o.Engines),
-		claiming:      &lock{name: "claiming", engines: o.Engines},
-		leaving:       &lock{name: "leaving", engines: o.Engines},
 	}
 	e.captures = capture.Options{
 		Store: o.Captured, Runner: o.Runner, Log: o.Log, Secrets: e.hidden, Update: e.update,

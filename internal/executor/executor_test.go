@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"linus/internal/executor"
+	"linus/internal/fleet"
 	"linus/internal/job"
 	"linus/internal/pgtest"
 	"linus/internal/providertest"
@@ -120,6 +121,14 @@ func notOnPostgres(t *testing.T) {
 // restart starts an executor where the last one stopped.
 func (r *rig) restart() {
 	r.t.Helper()
+	vms := fleet.Options{
+		Store: r.store, Provider: r.opts.Provider, Spread: r.opts.Placer != nil, Log: r.opts.Log,
+		Changed: func(ctx context.Context, id string, events []job.Event) { r.VMChanged(ctx, id, events) },
+	}
+	if r.opts.Engines != nil {
+		vms.Engines = r.opts.Engines
+	}
+	r.opts.Fleet = fleet.New(vms)
 	r.Executor = executor.New(r.opts)
 	if err := r.Start(context.Background()); err != nil {
 		r.t.Fatal(err)

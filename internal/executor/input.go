@@ -27,7 +27,7 @@ func (e *Executor) Input(ctx context.Context, id string, data []byte, closed boo
 	if r == nil {
 		return errors.New("the job is not being followed at the moment: try again")
 	}
-	leave, err := r.input.enter(ctx)
+	leave, err := r.input.Enter(ctx)
 	if err != nil {
 		return fmt.Errorf("another input of the job is still in progress: %w", err)
 	}

@@ -93,7 +93,7 @@ func (e *Executor) setCordon(ctx context.Context, name string, cordoned bool) (j
 	e.o.Log.Info("node is cordoned or not", "node", name, "cordoned", cordoned, "client", job.ClientFrom(ctx))
 	e.o.Observer(job.CordonChange{Node: name, Cordoned: cordoned, By: job.CallerFrom(ctx)})
 	if !cordoned {
-		e.madeRoom()
+		e.o.Fleet.MadeRoom()
 	}
 	infos[at].Cordoned = cordoned
 	return infos[at], nil

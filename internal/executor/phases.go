@@ -79,7 +79,7 @@ func (e *Executor) runJob(ctx, jobCtx context.Context, r *run) (done bool) {
 		}
 	}
 	if r.freed {
-		e.madeRoom()
+		e.o.Fleet.MadeRoom()
 		e.dropKey(ctx, r.id)
 	}
 	log.Info("job done")
@@ -379,11 +379,14 @@ func (e *Executor) destroy(ctx context.Context, r *run, j job.Job) error {
 		}
 	}
 	if left == nil {
-		r.later(gone)
+		r.later(func(j *job.Job) ([]job.Event, error) {
+			j.VM.State = vm.Destroyed
+			return nil, nil
+		})
 		r.freed = true
 		return nil
 	}
-	err := e.settleVM(ctx, r.id, left)
+	err := e.o.Fleet.Settle(ctx, r.id, left)
 	if job.IsClass(err, job.HostLeftAlone) {
 		return nil // the job is done; its VM remains listed
 	}
@@ -394,7 +397,7 @@ func (e *Executor) destroy(ctx context.Context, r *run, j job.Job) error {
 // if it was lost and its manifest says so. left is why the host has left the VM alone;
 // nil: it is gone. An error, of which j's row tells, means that this is to be tried again.
 func (e *Executor) removeAfter(ctx context.Context, j, maker job.Job) (left, err error) {
-	_, err = e.removeVM(job.WithCaller(ctx, j.Ender()), maker)
+	_, err = e.o.Fleet.Remove(job.WithCaller(ctx, j.Ender()), *maker.VM)
 	if err == nil || job.IsClass(err, job.HostOffline) {
 		if retryErr := e.retry(ctx, j, err == nil); retryErr != nil {
 			return nil, errors.Join(err, retryErr)
@@ -405,32 +408,4 @@ func (e *Executor) removeAfter(ctx context.Context, j, maker job.Job) (left, err
 	}
 	_, noteErr := e.update(ctx, j.ID, recordEvents(job.Event{Kind: job.EventWarning, Text: "VM not destroyed, will be tried again: " + err.Error()}))
 	return nil, errors.Join(err, noteErr)
-}
-
-// removeVM destroys the job's VM; nil: it is gone. If its ID was never learned, or
-// belongs to another VM by now, the VM is searched for by its marker. removed: there was
-// one.
-func (e *Executor) removeVM(ctx context.Context, j job.Job) (removed bool, err error) {
-	err = e.o.Provider.Destroy(ctx, *j.VM)
-	if !job.IsClass(err, job.HostForeign) && (err != nil || j.VM.ID != 0) {
-		return err == nil, err
-	}
-	vms, err := e.o.Provider.List(ctx)
-	if err != nil {
-		return false, err
-	}
-	for _, vm := range vms {
-		if vm.Job != j.ID {
-			continue
-		}
-		if err := e.found(ctx, j.ID, vm); err != nil {
-			return removed, err
-		}
-		vm.Name = j.VM.Name // the host leaves a VM with another name alone
-		if err := e.o.Provider.Destroy(ctx, vm); err != nil && !job.IsClass(err, job.HostForeign) {
-			return removed, err
-		}
-		removed = true
-	}
-	return removed, nil
 }

@@ -5,10 +5,10 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strconv"
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/lock"
 	"linus/internal/vm"
 )
 
@@ -35,7 +35,7 @@ const (
 func (e *Executor) intend(ctx context.Context, r *run, j job.Job) (job.Job, error) {
 	var away time.Time // since when the hosts have not been reached
 	for {
-		room := e.room()
+		room := e.o.Fleet.Room()
 		next, err := e.tryIntend(ctx, r, j)
 		var full *job.NoRoomError
 		pause := placeAgain
@@ -71,9 +71,9 @@ func (e *Executor) tryIntend(ctx context.Context, r *run, j job.Job) (job.Job, e
 	var at job.Placed
 	v := vm.VM{Name: cmp.Or(j.Manifest.VMName, vmName(j.ID)), Job: j.ID, Owner: e.o.Owner, State: vm.Intended, Source: vm.Cold, Made: madeAs(j)}
 	if e.o.Placer != nil && j.VM == nil {
-		release, err := e.choosing.take(ctx) // the next one counts this one's VM
-		for errors.Is(err, errHeld) {
-			release, err = e.choosing.take(ctx)
+		release, err := e.choosing.Take(ctx) // the next one counts this one's VM
+		for errors.Is(err, lock.ErrHeld) {
+			release, err = e.choosing.Take(ctx)
 		}
 		if err != nil {
 			return j, err
@@ -170,21 +170,6 @@ func (e *Executor) tellWaiting(ctx context.Context, r *run, full *job.NoRoomErro
 	return err
 }
 
-// room returns a channel that is closed when there may be more room for VMs.
-func (e *Executor) room() <-chan struct{} {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.roomFreed
-}
-
-// madeRoom wakes the jobs that wait for a node.
-func (e *Executor) madeRoom() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	close(e.roomFreed)
-	e.roomFreed = make(chan struct{})
-}
-
 // fits returns an error if it is known that no node can ever take the VM of a
 // submission.
 func (e *Executor) fits(ctx context.Context, m job.Manifest) error {
@@ -222,15 +207,7 @@ func neverFits(err error) error {
 // job and of the one that made the VM.
 func (e *Executor) relocate(ctx context.Context, j job.Job, node string) {
 	e.o.Log.Info("the VM is on another node", "job_id", j.ID, "vm_id", j.VM.ID, "node", node, "before", j.VM.Node)
-	var told []job.Event
-	_, err := e.update(ctx, j.VM.Job, func(row *job.Job) ([]job.Event, error) {
-		told = nil
-		if row.VM != nil && row.VM.Node != node {
-			told = []job.Event{{Kind: job.EventProgress, Text: "VM " + strconv.Itoa(row.VM.ID) + " is on node " + node + " now, and not on " + row.VM.Node + " any more"}}
-			row.VM.Node = node
-		}
-		return told, nil
-	})
+	told, err := e.o.Fleet.Moved(ctx, j.VM.Job, node)
 	if err == nil && j.VM.Job != j.ID && len(told) > 0 {
 		_, err = e.update(ctx, j.ID, recordEvents(told...))
 	}

@@ -227,7 +227,7 @@ func (e *Executor) destroyBorrowed(ctx context.Context, j job.Job) error {
 		if left, err = e.removeAfter(ctx, j, maker); err != nil {
 			return err
 		}
-		if err = e.settleVM(ctx, maker.ID, left); err != nil && !job.IsClass(err, job.HostLeftAlone) {
+		if err = e.o.Fleet.Settle(ctx, maker.ID, left); err != nil && !job.IsClass(err, job.HostLeftAlone) {
 			return err
 		}
 		e.o.Guest.Forget(maker) // the pool may have asked it meanwhile

@@ -87,6 +87,32 @@ type Runner interface {
 	Clean(ctx context.Context, j job.Job) error
 }
 
+// Fleet is the life of VMs; see package fleet. VMs are meant by the ID in their marker,
+// which is that of the job that made them.
+type Fleet interface {
+	// Remove destroys a VM; nil: it is gone. removed: there was one.
+	Remove(ctx context.Context, v vm.VM) (removed bool, err error)
+	// Settle records what came of destroying a VM: it is gone, or left alone where err is a
+	// *job.HostError, which it returns with what can be done.
+	Settle(ctx context.Context, id string, err error) error
+	// DestroyLeftAlone tries again to destroy a VM that is left alone; Forget leaves it to
+	// the operator.
+	DestroyLeftAlone(ctx context.Context, id string) error
+	Forget(ctx context.Context, id string) error
+	// Accept has record called, which records the address and host key that v shows, unless
+	// another VM of ours has them.
+	Accept(ctx context.Context, id string, v vm.VM, record func(context.Context) error) error
+	// Moved records the node that a VM is on, and returns what it has told; none: it was known.
+	Moved(ctx context.Context, id, node string) ([]job.Event, error)
+	// Sweep destroys on the host what is ours and unwanted, and returns how many VMs are
+	// there that should not be; -1: the host was not seen whole.
+	Sweep(ctx context.Context) (leaked int)
+	// Room returns a channel that is closed when there may be more room for VMs; MadeRoom
+	// closes it.
+	Room() <-chan struct{}
+	MadeRoom()
+}
+
 // Stores are what an Executor stores, by who uses it; StoresOf fills them from a database.
 // Everything acknowledged survives kill -9.
 type Stores struct {

@@ -140,12 +140,12 @@ func begunBefore(err error) bool {
 	return job.IsClass(err, job.HostExists) || job.IsClass(err, job.HostInterrupted)
 }
 
-// clear is removeVM for what a create has left; it waits for nodes that are away.
+// clear removes what a create has left; it waits for nodes that are away.
 func (e *Executor) clear(ctx context.Context, j job.Job) (removed bool, err error) {
 	timed, end := context.WithTimeout(ctx, e.o.HeartbeatThreshold)
 	defer end()
 	_ = patience.Retry(timed, func() error {
-		removed, err = e.removeVM(ctx, j)
+		removed, err = e.o.Fleet.Remove(ctx, *j.VM)
 		if job.IsClass(err, job.HostUnreachable) || job.IsClass(err, job.HostOffline) {
 			return err
 		}

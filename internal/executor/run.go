@@ -6,6 +6,7 @@ import (
 
 	"linus/internal/capture"
 	"linus/internal/job"
+	"linus/internal/lock"
 )
 
 // run is the work on one job.
@@ -19,7 +20,7 @@ type run struct {
 	pool     string        // of which it makes a member; empty: none
 	cold     bool          // it has had a VM of a pool that failed it: it creates its own
 	token    string        // for its task's callbacks; empty: none was made
-	input    line          // orders inputs to its task
+	input    lock.Line     // orders inputs to its task
 	capture  *capture.Capture
 	proxy    *proxy        // of a job whose VM may reach names only; nil: not started
 	ended    *job.RunState // the task's end, as its channel brought it; nil: it did not

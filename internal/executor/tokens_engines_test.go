@@ -27,7 +27,7 @@ func (deaf) Listen(ctx context.Context, _ func(job.Notice)) error {
 func TestToken_RevokedAtAnotherEngine(t *testing.T) {
 	t.Parallel()
 	var line *pgtest.Line
-	f := newFleet(t, 4, 4, func(f *fleet, i int, r *rig) {
+	f := newCohort(t, 4, 4, func(f *cohort, i int, r *rig) {
 		switch i {
 		case 2:
 			r.opts.Engines = deaf{r.store}

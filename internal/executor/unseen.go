@@ -62,7 +62,9 @@ func sshIsHopeless(j job.Job, seen job.Seen) bool {
 	return seen.Status.Down() || elsewhere(j, seen)
 }
 
-func elsewhere(j job.Job, seen job.Seen) bool { return seen.IP != "" && !sameAddress(seen.IP, j.VM.IP) }
+func elsewhere(j job.Job, seen job.Seen) bool {
+	return seen.IP != "" && !vm.SameAddress(seen.IP, j.VM.IP)
+}
 
 func restarted(j job.Job, seen job.Seen) bool {
 	return seen.BootID != "" && j.BootID != "" && seen.BootID != j.BootID
@@ -117,21 +119,21 @@ func (e *Executor) whileUnseen(ctx context.Context, j job.Job, quiet *silence, s
 // move records ip as the address of a running job's VM, whose host key stays pinned,
 // and reports whether it could: another of our VMs may have the address.
 func (e *Executor) move(ctx context.Context, j job.Job, ip string) bool {
-	vm := *j.VM
-	vm.IP = ip
+	v := *j.VM
+	v.IP = ip
 	event := job.Event{
 		Kind: job.EventProgress, Phase: job.PhaseRun,
-		Text: fmt.Sprintf("VM %d is at %s now, as its guest says, and not at %s any more", vm.ID, ip, j.VM.IP),
+		Text: fmt.Sprintf("VM %d is at %s now, as its guest says, and not at %s any more", v.ID, ip, j.VM.IP),
 	}
-	_, err := e.recordIdentity(ctx, vm.Job, vm, recordEvents())
+	_, err := e.recordIdentity(ctx, v.Job, v, recordEvents())
 	if err == nil {
 		_, err = e.update(ctx, j.ID, recordEvents(event))
 	}
 	if err != nil {
-		e.o.Log.Warn("the VM's new address was not accepted", "job_id", j.ID, "vm_id", vm.ID, "address", ip, "err", err)
+		e.o.Log.Warn("the VM's new address was not accepted", "job_id", j.ID, "vm_id", v.ID, "address", ip, "err", err)
 		return false
 	}
-	e.o.Log.Info("the VM has another address", "job_id", j.ID, "vm_id", vm.ID, "address", ip, "before", j.VM.IP)
+	e.o.Log.Info("the VM has another address", "job_id", j.ID, "vm_id", v.ID, "address", ip, "before", j.VM.IP)
 	e.o.Guest.Forget(j)
 	return true
 }

@@ -89,6 +89,16 @@ func (e *Executor) updated(j job.Job, record job.Record, err error) (job.Job, er
 	return j, nil
 }
 
+// VMChanged tells of a change of a VM who watches the job that made it.
+func (e *Executor) VMChanged(ctx context.Context, id string, events []job.Event) {
+	if len(events) > 0 {
+		if j, err := e.o.Jobs.Job(ctx, id); err == nil {
+			e.o.Observer(job.Change{Job: j, Events: events})
+		}
+	}
+	e.changed(id)
+}
+
 // recordEvents is a change that only records events.
 func recordEvents(events ...job.Event) func(*job.Job) ([]job.Event, error) {
 	return func(*job.Job) ([]job.Event, error) { return events, nil }

@@ -251,11 +251,7 @@ func (e *Executor) destroyMember(ctx context.Context, m job.Job) (job.VMInfo, er
 	if err := e.doom(ctx, m.ID, m.Member.State, "destroyed by request"); err != nil {
 		return job.VMInfo{}, err
 	}
-	m, err := e.o.Jobs.Job(ctx, m.ID)
-	if err != nil {
-		return job.VMInfo{}, err
-	}
-	return e.oneInfo(ctx, m, nil, false)
+	return e.infoOf(ctx, m.ID)
 }
 
 // discard marks a persistent VM for destruction: its job, which was done, becomes
@@ -314,4 +310,35 @@ func (e *Executor) expire(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// destroyLeftAlone is DestroyVM for a VM that is left alone. When it returns, the VM
+// is destroyed, or the host has refused.
+func (e *Executor) destroyLeftAlone(ctx context.Context, m job.Job) (job.VMInfo, error) {
+	if err := e.o.Fleet.DestroyLeftAlone(ctx, m.ID); err != nil {
+		return job.VMInfo{}, err
+	}
+	return e.infoOf(ctx, m.ID)
+}
+
+// ForgetVM stops tracking a VM that is left alone. The VM is not touched; it is no
+// longer listed, and the operator's from now on.
+func (e *Executor) ForgetVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	m, err := e.creator(ctx, ref)
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	if err := e.o.Fleet.Forget(ctx, m.ID); err != nil {
+		return job.VMInfo{}, err
+	}
+	return e.infoOf(context.WithoutCancel(ctx), m.ID)
+}
+
+// infoOf is oneInfo for the VM that a job has made, as it is now.
+func (e *Executor) infoOf(ctx context.Context, id string) (job.VMInfo, error) {
+	m, err := e.o.Jobs.Job(ctx, id)
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	return e.oneInfo(ctx, m, nil, false)
 }

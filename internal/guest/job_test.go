@@ -13,6 +13,7 @@ import (
 
 	"linus/internal/executor"
 	"linus/internal/guest"
+	"linus/internal/fleet"
 	"linus/internal/job"
 	"linus/internal/providertest"
 	"linus/internal/sshtest"
@@ -52,8 +53,9 @@ func (r *rig) engine(w *sshtest.Wire) *executor.Executor {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { _ = s.Close() })
+	host := oneVM{providertest.NewFake(), r}
 	e := executor.New(executor.Options{
-		Stores: executor.StoresOf(s), Provider: oneVM{providertest.NewFake(), r}, Guest: countedFromWarm{r.Guest, w}, Runner: r.Guest, Owner: uuid.NewString(),
+		Stores: executor.StoresOf(s), Provider: host, Fleet: fleet.New(fleet.Options{Store: s, Provider: host}), Guest: countedFromWarm{r.Guest, w}, Runner: r.Guest, Owner: uuid.NewString(),
 		CallbackURL: func(context.Context) (string, error) { return nowhere, nil },
 		Defaults:    job.Defaults{VMTemplate: providertest.FakeTemplate, Timeout: 60, CPU: 1, Memory: "1G", Disk: "10G"},
 		MaxOutput:   1 << 20, Log: slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),

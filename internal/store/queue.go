@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"linus/internal/job"
-	"linus/internal/vm"
 )
 
 // The conditions below are written out, without parameters, as in the indexes
@@ -93,22 +92,6 @@ func (s *Store) Makers(ctx context.Context) ([]job.Job, error) {
 		return nil, fmt.Errorf("read jobs with a VM: %w", err)
 	}
 	return jobs, nil
-}
-
-// VMs returns the VMs that are intended, created or left alone, oldest first.
-func (s *Store) VMs(ctx context.Context) ([]vm.VM, error) {
-	read := func(row scanner) (vm.VM, error) {
-		var doc string
-		if err := row.Scan(&doc); err != nil {
-			return vm.VM{}, err
-		}
-		return decodeVM(doc)
-	}
-	vms, err := query(ctx, s.read, read, `SELECT doc FROM vms WHERE `+there+` ORDER BY id`)
-	if err != nil {
-		return nil, fmt.Errorf("read jobs' VMs: %w", err)
-	}
-	return vms, nil
 }
 
 // stillOpen is the condition of the indexes on jobs that take something: they are not Done, or

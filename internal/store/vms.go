@@ -1,8 +1,10 @@
 package store
 
 import (
+	"context"
 	"database/sql"
 	"encoding/json"
+	"fmt"
 	"reflect"
 
 	"linus/internal/job"
@@ -61,4 +63,52 @@ func updateVM(tx *tx, was *vm.VM, j job.Job) error {
 	tx.post(`INSERT INTO vms (id, state, doc) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET state = excluded.state, doc = excluded.doc`,
 		v.Job, string(v.State), string(doc))
 	return nil
+}
+
+// VMs returns the VMs that are intended, created or left alone, oldest first.
+func (s *Store) VMs(ctx context.Context) ([]vm.VM, error) {
+	return s.vms(ctx, there+` ORDER BY id`)
+}
+
+// VM returns the VM with the ID in its marker; job.ErrNotFound.
+func (s *Store) VM(ctx context.Context, id string) (vm.VM, error) {
+	found, err := s.vms(ctx, `id = ?`, id)
+	if err != nil {
+		return vm.VM{}, err
+	}
+	if len(found) == 0 {
+		return vm.VM{}, job.ErrNotFound
+	}
+	return found[0], nil
+}
+
+func (s *Store) vms(ctx context.Context, where string, args ...any) ([]vm.VM, error) {
+	read := func(row scanner) (vm.VM, error) {
+		var doc string
+		if err := row.Scan(&doc); err != nil {
+			return vm.VM{}, err
+		}
+		return decodeVM(doc)
+	}
+	found, err := query(ctx, s.read, read, `SELECT doc FROM vms WHERE `+where, args...)
+	if err != nil {
+		return nil, fmt.Errorf("read VMs: %w", err)
+	}
+	return found, nil
+}
+
+// UpdateVM changes a VM in a transaction, and records events with it in the row of the job
+// that made it; job.ErrNotFound. It refuses a state that may not follow the present one,
+// with ErrForbidden. change may be called again, with the VM as it is then.
+func (s *Store) UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error) {
+	j, err := s.Update(ctx, id, job.EventsOnly(func(j *job.Job) ([]job.Event, error) {
+		if j.VM == nil || j.VM.Job != id {
+			return nil, job.ErrNotFound
+		}
+		return change(j.VM)
+	}))
+	if err != nil {
+		return vm.VM{}, err
+	}
+	return *j.VM, nil
 }

@@ -4,6 +4,7 @@
 package vm
 
 import (
+	"net/netip"
 	"slices"
 	"time"
 )
@@ -133,3 +134,13 @@ const (
 
 	Pooled Lifecycle = "pooled" // a pool's VM waits for a job; no manifest of a client may say so
 )
+
+// SameAddress reports whether two texts are the same IP address.
+func SameAddress(a, b string) bool {
+	if a == b {
+		return a != ""
+	}
+	x, errX := netip.ParseAddr(a)
+	y, errY := netip.ParseAddr(b)
+	return errX == nil && errY == nil && x.Unmap() == y.Unmap()
+}

@@ -1,0 +1,110 @@
+// Package fleet owns the life of VMs: which of them there are, who may have which address
+// and host key, and what becomes of those that cannot be destroyed. It knows no job but by
+// the ID in a VM's marker.
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"strconv"
+	"sync"
+
+	"linus/internal/job"
+	"linus/internal/lock"
+	"linus/internal/vm"
+)
+
+// Store stores VMs, each by the ID in its marker.
+type Store interface {
+	// VMs returns the VMs that are intended, created or left alone, oldest first.
+	VMs(ctx context.Context) ([]vm.VM, error)
+	// VM returns one; job.ErrNotFound.
+	VM(ctx context.Context, id string) (vm.VM, error)
+	// UpdateVM changes one in a transaction, and records events with it; job.ErrNotFound.
+	// change may be called again, with the VM as it is then.
+	UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error)
+}
+
+// Provider is what the fleet has the hypervisor do; see job.Provider.
+type Provider interface {
+	Destroy(ctx context.Context, v vm.VM) error
+	List(ctx context.Context) ([]vm.VM, error)
+	Status(ctx context.Context, v vm.VM) (vm.Status, error)
+	ForgetVM(ctx context.Context, v vm.VM) error
+}
+
+// Options of a Fleet. Store and Provider are required.
+type Options struct {
+	Store    Store
+	Provider Provider
+	Engines  lock.Engines // that share the store; nil: none do
+	Spread   bool         // VMs are on several nodes
+	Log      *slog.Logger // default: slog.Default()
+	// Changed is called after a VM has changed, with what was recorded. May be nil.
+	Changed func(ctx context.Context, id string, events []job.Event)
+}
+
+// Fleet is the VMs of an installation. Its methods may be called from any goroutine.
+type Fleet struct {
+	o       Options
+	claims  *lock.Lock // held while an address and a host key are accepted for a VM
+	leaving *lock.Lock // held while a VM that was left alone is destroyed or forgotten
+
+	mu    sync.Mutex
+	freed chan struct{} // closed when there may be more room for VMs
+}
+
+// New returns a Fleet.
+func New(o Options) *Fleet {
+	o.Log = cmp.Or(o.Log, slog.Default())
+	if o.Changed == nil {
+		o.Changed = func(context.Context, string, []job.Event) {}
+	}
+	return &Fleet{
+		o: o, freed: make(chan struct{}),
+		claims: lock.New("claiming", false, o.Engines), leaving: lock.New("leaving", false, o.Engines),
+	}
+}
+
+// update changes a VM, and tells of it.
+func (f *Fleet) update(ctx context.Context, id string, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error) {
+	var recorded []job.Event
+	v, err := f.o.Store.UpdateVM(ctx, id, func(v *vm.VM) (events []job.Event, err error) {
+		recorded, err = change(v)
+		return recorded, err
+	})
+	if err == nil {
+		f.o.Changed(ctx, id, recorded)
+	}
+	return v, err
+}
+
+// Room returns a channel that is closed when there may be more room for VMs.
+func (f *Fleet) Room() <-chan struct{} {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.freed
+}
+
+// MadeRoom wakes who waits for room.
+func (f *Fleet) MadeRoom() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	close(f.freed)
+	f.freed = make(chan struct{})
+}
+
+// Moved records that a VM is on another node, and returns the event that it has recorded
+// with that; none: it was known.
+func (f *Fleet) Moved(ctx context.Context, id, node string) (told []job.Event, err error) {
+	_, err = f.update(ctx, id, func(v *vm.VM) ([]job.Event, error) {
+		told = nil
+		if v.Node != node {
+			told = []job.Event{{Kind: job.EventProgress, Text: "VM " + strconv.Itoa(v.ID) + " is on node " + node + " now, and not on " + v.Node + " any more"}}
+			v.Node = node
+		}
+		return told, nil
+	})
+	return told, err
+}

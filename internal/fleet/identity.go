@@ -1,0 +1,68 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// Accept has record called, which records the address and the host key that v shows as
+// those of the VM with this ID. It is the only place where they are accepted, for one VM at a time. The
+// guest reports them, so those of another of our VMs are refused: with them the guest would
+// receive what is meant for the other.
+func (f *Fleet) Accept(ctx context.Context, id string, v vm.VM, record func(context.Context) error) error {
+	ctx = context.WithoutCancel(ctx)
+	release, err := f.claims.Take(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := f.unclaimed(ctx, id, v); err != nil {
+		return err
+	}
+	return record(ctx)
+}
+
+// unclaimed returns an error if another VM of ours has v's address or host key. A
+// network may assign the address of a VM that is off to another: the first VM's is then
+// cleared, and it gets a new one when it is started. f.claims is held.
+func (f *Fleet) unclaimed(ctx context.Context, id string, v vm.VM) error {
+	others, err := f.o.Store.VMs(ctx)
+	if err != nil {
+		return err
+	}
+	for _, other := range others {
+		if other.Job == id {
+			continue
+		}
+		if v.HostKey != "" && other.HostKey == v.HostKey {
+			return passesFor(v, other, "SSH host key", "each VM must have its own: where a template holds one, remove /etc/ssh/ssh_host_* from it, or make one by "+string(job.BuildTemplate))
+		}
+		if !vm.SameAddress(v.IP, other.IP) {
+			continue
+		}
+		if status, err := f.o.Provider.Status(ctx, other); err != nil || !status.Down() {
+			return passesFor(v, other, "address "+v.IP, fmt.Sprintf("look for an address in use twice; if VM %d has another by now, stop and start it", other.ID))
+		}
+		_, err := f.update(ctx, other.Job, func(v *vm.VM) ([]job.Event, error) {
+			v.IP = ""
+			return nil, nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// passesFor is the error of a VM that shows another VM's address or host key.
+func passesFor(v, other vm.VM, what, remedy string) error {
+	return &job.HostError{
+		Op: "reach VM " + strconv.Itoa(v.ID) + " (" + v.Name + ")", Host: "node " + v.Node, Class: job.HostVM,
+		Text:   fmt.Sprintf("it shows the %s of VM %d (%s), made by job %s; nothing was sent there", what, other.ID, other.Name, other.Job),
+		Remedy: remedy,
+	}
+}

@@ -1,0 +1,124 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// Remove destroys a VM; nil: it is gone. If its ID was never learned, or belongs to
+// another VM by now, the VM is searched for by its marker. removed: there was one.
+func (f *Fleet) Remove(ctx context.Context, v vm.VM) (removed bool, err error) {
+	err = f.o.Provider.Destroy(ctx, v)
+	if !job.IsClass(err, job.HostForeign) && (err != nil || v.ID != 0) {
+		return err == nil, err
+	}
+	vms, err := f.o.Provider.List(ctx)
+	if err != nil {
+		return false, err
+	}
+	for _, there := range vms {
+		if there.Job != v.Job {
+			continue
+		}
+		if err := f.found(ctx, there); err != nil {
+			return removed, err
+		}
+		there.Name = v.Name // the host leaves a VM with another name alone
+		if err := f.o.Provider.Destroy(ctx, there); err != nil && !job.IsClass(err, job.HostForeign) {
+			return removed, err
+		}
+		removed = true
+	}
+	return removed, nil
+}
+
+// found records the ID under which the host has a VM.
+func (f *Fleet) found(ctx context.Context, there vm.VM) error {
+	_, err := f.update(ctx, there.Job, func(v *vm.VM) ([]job.Event, error) {
+		v.ID, v.Node = there.ID, there.Node
+		return nil, nil
+	})
+	return err
+}
+
+// Sweep compares the host with the store and destroys what is ours and unwanted: a VM
+// that was destroyed, and is there under another ID than that. It must have the VM's marker
+// and name, which the host proves again. Under the same ID, which was seen free, somebody
+// has restored it. A VM that is not known is left alone: this store may not be the only one
+// with our marker, and the host's lease ends such a VM. VMs that were left alone are looked
+// at again. leaked is how many are there that should not be; -1: the host was not seen whole.
+func (f *Fleet) Sweep(ctx context.Context) (leaked int) {
+	defer f.lookAtLeftAlone(ctx)
+	vms, err := f.o.Provider.List(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			f.o.Log.Warn("list VMs on the host failed", "err", err)
+		}
+		leaked = -1
+	}
+	for _, there := range vms {
+		unwanted, err := f.reap(ctx, there)
+		if err != nil {
+			return -1
+		}
+		if unwanted && leaked >= 0 {
+			leaked++
+		}
+	}
+	return leaked
+}
+
+// reap destroys a VM that is on the host if it is unwanted, and reports whether it is. An
+// error ends the sweep.
+func (f *Fleet) reap(ctx context.Context, there vm.VM) (unwanted bool, err error) {
+	log := f.o.Log.With("vm_id", there.ID, "node", there.Node, "job_id", there.Job)
+	v, err := f.o.Store.VM(ctx, there.Job)
+	switch {
+	case errors.Is(err, job.ErrNotFound):
+		log.Warn("VM with our mark, but of no job known here: left alone")
+		return true, nil
+	case err != nil:
+		return false, err
+	case v.State != vm.Destroyed:
+		if f.o.Spread && v.ID == there.ID && v.Node != "" && v.Node != there.Node {
+			if _, err := f.Moved(ctx, v.Job, there.Node); err != nil && ctx.Err() == nil {
+				log.Warn("record of a VM's node failed", "err", err)
+			}
+		}
+		return false, nil // its job destroys it, or keeps it
+	case there.Name != v.Name:
+		log.Warn("VM with a job's mark, but another name: left alone")
+		return true, nil
+	case there.ID == v.ID:
+		status, err := f.o.Provider.Status(ctx, there)
+		if err != nil || status == vm.Gone {
+			return false, nil //nolint:nilerr // it went meanwhile, or will be seen the next time
+		}
+		log.Warn("VM that was destroyed is back, and not by us: left alone")
+		return true, nil
+	}
+	text := fmt.Sprintf("VM %d was found after the job's end and is destroyed", there.ID)
+	if err = f.o.Provider.Destroy(ctx, there); err != nil {
+		if ctx.Err() != nil {
+			return true, err
+		}
+		if job.IsClass(err, job.HostLeftAlone) {
+			err = errors.Join(f.found(ctx, there), f.Settle(ctx, there.Job, err))
+			log.Warn("VM found after its job's end is left alone", "err", err)
+			return true, nil
+		}
+		text = fmt.Sprintf("VM %d was found after the job's end and could not be destroyed, will be tried again: %v", there.ID, err)
+	}
+	log.Warn("VM found after its job's end", "err", err)
+	_, err = f.update(ctx, there.Job, func(*vm.VM) ([]job.Event, error) {
+		return []job.Event{{Kind: job.EventWarning, Text: text}}, nil
+	})
+	if err != nil && ctx.Err() == nil {
+		log.Error("record warning failed", "err", err)
+	}
+	return true, nil
+}

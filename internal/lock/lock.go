@@ -1,0 +1,142 @@
+// Package lock is locks that engines which share a store have in common, and the fair lock
+// within one engine.
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Engines take locks for this engine among those that share its store.
+type Engines interface {
+	// Lock takes a lock for this engine until Unlock, if no other has it; else it returns
+	// what that one does meanwhile, in one word. The lock of an engine is free when that
+	// is buried, and a loose one already when its lease ends.
+	Lock(ctx context.Context, name, what string, loose bool) (taken bool, holder string, err error)
+	Unlock(ctx context.Context, name string) error
+}
+
+// Lock is held by one caller at a time, of this engine and of all that share its
+// store.
+type Lock struct {
+	name    string
+	loose   bool
+	engines Engines
+	here    Line
+}
+
+// New returns a lock among engines; nil: this engine shares with none. Another engine's
+// loose lock is free as soon as that engine's lease ends.
+func New(name string, loose bool, engines Engines) *Lock {
+	return &Lock{name: name, loose: loose, engines: engines}
+}
+
+// How long another engine's lock is waited for, and how often it is tried.
+const (
+	wait  = time.Minute
+	pause = 20 * time.Millisecond
+)
+
+// ErrHeld means that another engine has had a lock for as long as is waited for it.
+var ErrHeld = fmt.Errorf("not free within %s", wait)
+
+// Take waits for the lock, for at most a minute while another engine has it (ErrHeld),
+// and has it until release is called.
+func (l *Lock) Take(ctx context.Context) (release func(), err error) {
+	leave, err := l.here.Enter(ctx)
+	if err != nil || l.engines == nil {
+		return leave, err
+	}
+	ctx, end := context.WithTimeoutCause(ctx, wait, ErrHeld)
+	defer end()
+	for next := pause; ; next = min(2*next, 16*pause) {
+		taken, _, err := l.engines.Lock(ctx, l.name, l.name, l.loose)
+		if err == nil && taken {
+			return func() {
+				unlock(ctx, l.engines, l.name)
+				leave()
+			}, nil
+		}
+		if err == nil {
+			err = Sleep(ctx, next/2+rand.N(next)) //nolint:gosec // so that engines do not try at once
+		}
+		if err != nil {
+			leave()
+			return nil, fmt.Errorf("wait for another engine that has the lock %s: %w", l.name, errors.Join(err, context.Cause(ctx)))
+		}
+	}
+}
+
+// Now takes a lock for what in one word, and does not wait for it.
+func Now(ctx context.Context, engines Engines, name, what string) (release func(), err error) {
+	taken, holder, err := engines.Lock(ctx, name, what, false)
+	if err == nil && !taken {
+		err = fmt.Errorf("another engine has the lock %s: %s", name, holder)
+	}
+	return func() { unlock(ctx, engines, name) }, err
+}
+
+// unlock releases a lock. Where that fails it is free when this engine is not there any
+// more.
+func unlock(ctx context.Context, engines Engines, name string) {
+	ctx, end := context.WithTimeout(context.WithoutCancel(ctx), wait)
+	defer end()
+	_ = engines.Unlock(ctx, name)
+}
+
+// Sleep waits for d, or until ctx ends, whose cause it returns then.
+func Sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Line is a fair lock: first come, first served. The zero value is ready.
+type Line struct {
+	mu    sync.Mutex
+	turns []chan struct{} // each is closed when its turn comes; the first one has the lock
+}
+
+// Enter waits for the lock, until leave is called.
+func (l *Line) Enter(ctx context.Context) (leave func(), err error) {
+	turn := make(chan struct{})
+	l.mu.Lock()
+	l.turns = append(l.turns, turn)
+	if len(l.turns) == 1 {
+		close(turn)
+	}
+	l.mu.Unlock()
+	leave = func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		place := slices.Index(l.turns, turn)
+		l.turns = slices.Delete(l.turns, place, place+1)
+		if place == 0 && len(l.turns) > 0 {
+			close(l.turns[0])
+		}
+	}
+	select {
+	case <-turn:
+		return leave, nil
+	case <-ctx.Done():
+		leave()
+		return nil, ctx.Err()
+	}
+}
+
+// Len returns how many have the lock or wait for it.
+func (l *Line) Len() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.turns)
+}
