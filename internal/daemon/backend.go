@@ -10,6 +10,7 @@ import (
 	"linus/internal/cluster"
 	"linus/internal/config"
 	"linus/internal/executor"
+	"linus/internal/fleet"
 	"linus/internal/guest"
 	"linus/internal/job"
 	"linus/internal/proxmox"
@@ -20,8 +21,8 @@ import (
 // Backend provides VMs and access to them.
 type Backend struct {
 	Provider  job.Provider
-	Placer    executor.Placer // chooses nodes for VMs; nil: there is no choice
-	Templates TemplateStore   // on the provider's host
+	Placer    fleet.Placer  // chooses nodes for VMs; nil: there is no choice
+	Templates TemplateStore // on the provider's host
 	// TemplatesOn returns those of one node; nil: there is no choice.
 	TemplatesOn func(ctx context.Context, node string) (TemplateStore, error)
 	Guest       Guest

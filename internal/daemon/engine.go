@@ -75,7 +75,7 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 	in.callbackURL = func(ctx context.Context) (string, error) { return e.callbackURL(ctx, c) }
 	e.backend = o.Backend(c, in, log)
 	work := executor.Options{
-		Stores: executor.StoresOf(st), Provider: e.watch.audit.Provider(e.backend.Provider), Placer: e.backend.Placer, Guest: e.backend.Guest, Runner: e.backend.Guest, Log: log,
+		Stores: executor.StoresOf(st), Provider: e.watch.audit.Provider(e.backend.Provider), Guest: e.backend.Guest, Runner: e.backend.Guest, Log: log,
 		Observer: e.watch.observe,
 		Owner:    in.owner,
 		Defaults: job.Defaults{VMTemplate: c.DefaultVMTemplate, Timeout: c.DefaultTimeout, CPU: c.DefaultCPU, Memory: c.DefaultMemory, Disk: c.DefaultDisk, Egress: defaultEgress(c), EgressNames: c.EgressNames()},
@@ -107,7 +107,7 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 		work.Predecessor, work.Joined = predecessor(c), func(id string) { noteEngine(c, id, log) }
 	}
 	vms := fleet.Options{
-		Store: st, Provider: work.Provider, Spread: work.Placer != nil, Log: log,
+		Store: st, Provider: work.Provider, Placer: e.backend.Placer, Log: log,
 		Changed: func(ctx context.Context, id string, events []job.Event) { e.VMChanged(ctx, id, events) },
 	}
 	if work.Engines != nil {

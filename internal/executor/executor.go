@@ -12,7 +12,6 @@ import (
 
 	"linus/internal/capture"
 	"linus/internal/job"
-	"linus/internal/lock"
 	"linus/internal/secret"
 )
 
@@ -21,8 +20,7 @@ import (
 type Options struct {
 	Stores
 	Provider job.Provider
-	Fleet    Fleet  // of the same store and Provider
-	Placer   Placer // chooses nodes for VMs. Nil: the Provider has only one
+	Fleet    Fleet // of the same store and Provider
 	Guest    Guest
 	Runner   Runner
 	Log      *slog.Logger // default: slog.Default()
@@ -105,9 +103,8 @@ type Executor struct {
 
 	pools      *pools
 	tokens     *tokens
-	access     *access    // decides who may enter or work on a persistent VM
-	choosing   *lock.Lock // held while a node is chosen for a VM
-	leaseUntil time.Time  // until when the lease lasts, for sure; keepLease's, and enroll's before
+	access     *access   // decides who may enter or work on a persistent VM
+	leaseUntil time.Time // until when the lease lasts, for sure; keepLease's, and enroll's before
 
 	mu            sync.Mutex
 	id            string                  // of this engine among those that share the store; empty: it shares with none
@@ -167,7 +164,6 @@ func New(o Options) *Executor {
 		notices:       make(chan struct{}, 1),
 		runs:          map[string]*run{},
 		watchers:      map[string]*watched{},
-		choosing:      lock.New("choosing", true, o.Engines),
 		pools:         newPools(),
 		tokens:        newTokens(),
 		access:        newAccess(o.Engines),

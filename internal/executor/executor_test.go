@@ -30,12 +30,13 @@ const maxOutput = 64 << 10
 // rig is an executor on a real store and a fake hypervisor.
 type rig struct {
 	*executor.Executor
-	t     *testing.T
-	fake  *providertest.Fake
-	store *store.Store
-	dir   string // the store's
-	log   *logBuffer
-	opts  executor.Options
+	t      *testing.T
+	fake   *providertest.Fake
+	store  *store.Store
+	dir    string // the store's
+	log    *logBuffer
+	placer fleet.Placer // chooses nodes; nil: there is one
+	opts   executor.Options
 }
 
 // logBuffer keeps what an engine logs.
@@ -122,7 +123,7 @@ func notOnPostgres(t *testing.T) {
 func (r *rig) restart() {
 	r.t.Helper()
 	vms := fleet.Options{
-		Store: r.store, Provider: r.opts.Provider, Spread: r.opts.Placer != nil, Log: r.opts.Log,
+		Store: r.store, Provider: r.opts.Provider, Placer: r.placer, Log: r.opts.Log,
 		Changed: func(ctx context.Context, id string, events []job.Event) { r.VMChanged(ctx, id, events) },
 	}
 	if r.opts.Engines != nil {

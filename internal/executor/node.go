@@ -19,7 +19,7 @@ func (e *Executor) Nodes(ctx context.Context) ([]job.NodeInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	ours, err := e.placed(ctx)
+	ours, err := e.o.Fleet.Placed(ctx)
 	if err != nil {
 		return nil, err
 	}

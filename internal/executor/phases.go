@@ -120,7 +120,7 @@ func (e *Executor) runPhases(ctx context.Context, r *run, phases []phase) error 
 // as a VM that cannot be reached.
 func (e *Executor) wentDown(ctx context.Context, r *run, err error) bool {
 	switch {
-	case e.o.Placer == nil:
+	case !e.o.Fleet.Spread():
 		return false
 	case !job.IsClass(err, job.HostUnreachable):
 		return job.IsClass(err, job.HostOffline)

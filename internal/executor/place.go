@@ -8,18 +8,8 @@ import (
 	"time"
 
 	"linus/internal/job"
-	"linus/internal/lock"
 	"linus/internal/vm"
 )
-
-// Placer chooses the node for each new VM.
-type Placer interface {
-	// Place returns the node for a VM; *job.NoRoomError if no node can take it now.
-	Place(ctx context.Context, want job.Placement) (job.Placed, error)
-	// Fits returns *job.NoRoomError if it is known that no node can ever take such a
-	// VM. It takes seconds at most.
-	Fits(ctx context.Context, spec job.VMSpec) error
-}
 
 // placeAgain is the time between two attempts to find a node for a VM, unless room
 // was made before; reachAgain that between two to reach the hosts.
@@ -68,32 +58,30 @@ func (e *Executor) intend(ctx context.Context, r *run, j job.Job) (job.Job, erro
 }
 
 func (e *Executor) tryIntend(ctx context.Context, r *run, j job.Job) (job.Job, error) {
-	var at job.Placed
 	v := vm.VM{Name: cmp.Or(j.Manifest.VMName, vmName(j.ID)), Job: j.ID, Owner: e.o.Owner, State: vm.Intended, Source: vm.Cold, Made: madeAs(j)}
-	if e.o.Placer != nil && j.VM == nil {
-		release, err := e.choosing.Take(ctx) // the next one counts this one's VM
-		for errors.Is(err, lock.ErrHeld) {
-			release, err = e.choosing.Take(ctx)
-		}
-		if err != nil {
-			return j, err
-		}
-		defer release()
-		if at, err = e.place(ctx, j, v); err != nil {
-			return j, err
-		}
+	record := func(at job.Placed) (err error) {
 		v.Node = at.Node
+		j, err = e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
+			if j.VM == nil {
+				j.VM = &v
+			}
+			events := become(j, job.Provisioning)
+			if at.Node != "" {
+				events = append(events, job.Event{Kind: job.EventProgress, Phase: job.PhaseProvision, Text: "on node " + at.Node + ": " + at.Why})
+			}
+			return events, nil
+		})
+		return err
 	}
-	return e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
-		if j.VM == nil {
-			j.VM = &v
-		}
-		events := become(j, job.Provisioning)
-		if at.Node != "" {
-			events = append(events, job.Event{Kind: job.EventProgress, Phase: job.PhaseProvision, Text: "on node " + at.Node + ": " + at.Why})
-		}
-		return events, nil
-	})
+	if !e.o.Fleet.Spread() || j.VM != nil {
+		return j, record(job.Placed{})
+	}
+	spec, err := e.vmSpecOf(j, v)
+	if err != nil {
+		return j, err
+	}
+	err = e.o.Fleet.Choose(ctx, spec, record)
+	return j, err
 }
 
 // madeAs returns what a job's own VM is made as.
@@ -102,44 +90,6 @@ func madeAs(j job.Job) vm.Made {
 		Lifecycle: j.Manifest.Lifecycle, Template: j.Manifest.VMTemplate, OS: j.Manifest.OS, Resources: j.Manifest.Resources,
 		Network: j.Manifest.Network, Principal: j.Principal, CreatedAt: j.CreatedAt,
 	}
-}
-
-// place chooses the node for a job's VM. e.choosing is held, unless the VM is only planned.
-func (e *Executor) place(ctx context.Context, j job.Job, v vm.VM) (job.Placed, error) {
-	want, err := e.placement(ctx)
-	if err != nil {
-		return job.Placed{}, err
-	}
-	want.Planned = v.State == ""
-	j.VM = &v
-	if want.Spec, err = e.vmSpec(j); err != nil {
-		return job.Placed{}, err
-	}
-	return e.o.Placer.Place(ctx, want)
-}
-
-// placement returns what the node for a VM is chosen by, but for the VM itself.
-func (e *Executor) placement(ctx context.Context) (want job.Placement, err error) {
-	if want.VMs, err = e.placed(ctx); err != nil {
-		return want, err
-	}
-	want.Cordoned, err = e.o.Cordons.Cordons(ctx)
-	return want, err
-}
-
-// placed returns the VMs of ours that exist or are being made.
-func (e *Executor) placed(ctx context.Context) ([]job.PlacedVM, error) {
-	vms, err := e.o.VMs.VMs(ctx)
-	if err != nil {
-		return nil, err
-	}
-	placed := make([]job.PlacedVM, 0, len(vms))
-	for _, v := range vms {
-		if v.State == vm.Intended || v.State == vm.Created {
-			placed = append(placed, job.PlacedVM{ID: v.ID, Node: v.Node, MemoryMB: job.SizeMB(v.Resources.Memory), Making: v.State == vm.Intended})
-		}
-	}
-	return placed, nil
 }
 
 // forNode begins the progress of a job that waits for a node.
@@ -173,14 +123,14 @@ func (e *Executor) tellWaiting(ctx context.Context, r *run, full *job.NoRoomErro
 // fits returns an error if it is known that no node can ever take the VM of a
 // submission.
 func (e *Executor) fits(ctx context.Context, m job.Manifest) error {
-	if e.o.Placer == nil || m.VM != "" {
+	if m.VM != "" {
 		return nil
 	}
-	spec, err := e.vmSpec(job.Job{Manifest: m, VM: &vm.VM{}})
+	spec, err := e.vmSpecOf(job.Job{Manifest: m}, vm.VM{})
 	if err != nil {
 		return err
 	}
-	return neverFits(e.o.Placer.Fits(ctx, spec))
+	return neverFits(e.o.Fleet.Fits(ctx, spec))
 }
 
 // neverFits returns what is wrong with a manifest whose VM no node can take, however long

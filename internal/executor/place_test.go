@@ -89,7 +89,7 @@ func onNodesHere(t *testing.T, maxJobs int, place func(job.Placement) (string, e
 	r := newRigHere(t, maxJobs)
 	n := &nodes{Provider: r.fake, place: place, created: map[string]string{}}
 	r.stop()
-	r.opts.Provider, r.opts.Placer = n, n
+	r.opts.Provider, r.placer = n, n
 	r.restart()
 	return r, n
 }

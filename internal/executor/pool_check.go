@@ -24,7 +24,7 @@ func (e *Executor) checkPools(ctx context.Context) []job.Check {
 	var checks []job.Check
 	switch {
 	case err != nil:
-	case e.o.Placer != nil:
+	case e.o.Fleet.Spread():
 		checks, err = e.checkPoolsOfNodes(ctx, pools, host)
 	default:
 		checks, err = e.checkPoolsOfHost(ctx, pools, host, begun)
@@ -69,11 +69,10 @@ func (e *Executor) checkPoolsOfHost(ctx context.Context, pools []job.PoolInfo, h
 // checkPoolsOfNodes is checkPools where VMs are spread over nodes; host is the one with the
 // most memory left. After an error the checks so far hold.
 func (e *Executor) checkPoolsOfNodes(ctx context.Context, pools []job.PoolInfo, host job.HostRoom) (checks []job.Check, err error) {
-	others, err := e.placement(ctx)
+	others, err := e.o.Fleet.Beside(ctx)
 	if err != nil {
 		return nil, err
 	}
-	others.Planned = true
 	for _, p := range pools {
 		lasting, atOnce := lacking(p)
 		short, err := e.shortOfNodes(ctx, &others, p.Pool, lasting, atOnce)
@@ -125,13 +124,13 @@ func lacking(p job.PoolInfo) (lasting, atOnce int) {
 // shortOfNodes returns why nodes cannot take all of a pool's next VMs beside the others;
 // empty: they can. Those that last are among the others from then on.
 func (e *Executor) shortOfNodes(ctx context.Context, others *job.Placement, p job.Pool, lasting, atOnce int) (string, error) {
-	spec, err := e.vmSpec(job.Job{Manifest: p.Maker(), VM: &vm.VM{}})
+	spec, err := e.vmSpecOf(job.Job{Manifest: p.Maker()}, vm.VM{})
 	if err != nil {
 		return "", err
 	}
 	others.Spec = spec
 	for n := range atOnce {
-		at, err := e.o.Placer.Place(ctx, *others)
+		at, err := e.o.Fleet.Place(ctx, *others)
 		var full *job.NoRoomError
 		if errors.As(err, &full) {
 			return fmt.Sprintf("%d of its VMs find no room beside the others: %v", atOnce-n, full), nil

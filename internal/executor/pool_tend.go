@@ -223,7 +223,7 @@ func (e *Executor) unready(ctx context.Context, p job.Pool, host room, generatio
 	case host.FreeMB-spoken-memory < host.ReserveMB():
 		return fmt.Sprintf("paused: a member takes %d MiB, and the host has %d MiB free, of which %d MiB stay free and %d MiB are for VMs being created",
 			memory, host.FreeMB, host.ReserveMB(), spoken)
-	case e.o.Placer == nil && committed+memory > host.TotalMB-host.ReserveMB(): // a placer counts for each node
+	case !e.o.Fleet.Spread() && committed+memory > host.TotalMB-host.ReserveMB(): // else it is counted for each node
 		return fmt.Sprintf("paused: a member takes %d MiB, and of the host's %d MiB %d MiB are promised to VMs of linus and %d MiB stay free; make the pool smaller, or give its VMs less memory",
 			memory, host.TotalMB, committed, host.ReserveMB())
 	}

@@ -104,6 +104,21 @@ type Fleet interface {
 	Accept(ctx context.Context, id string, v vm.VM, record func(context.Context) error) error
 	// Moved records the node that a VM is on, and returns what it has told; none: it was known.
 	Moved(ctx context.Context, id, node string) ([]job.Event, error)
+	// Spread reports whether VMs are spread over nodes, which the methods that follow are for;
+	// Fits may be called without, too.
+	Spread() bool
+	// Choose chooses the node for a new VM and has record called, which records that the VM
+	// is to be there; *job.NoRoomError if no node can take it now.
+	Choose(ctx context.Context, spec job.VMSpec, record func(job.Placed) error) error
+	// Beside returns what a node is chosen by, but for the VM itself; Place returns the node
+	// for one that is only planned.
+	Beside(ctx context.Context) (job.Placement, error)
+	Place(ctx context.Context, want job.Placement) (job.Placed, error)
+	// Placed returns the VMs of ours that exist or are being made.
+	Placed(ctx context.Context) ([]job.PlacedVM, error)
+	// Fits returns *job.NoRoomError if it is known that no node can ever take such a VM.
+	Fits(ctx context.Context, spec job.VMSpec) error
+
 	// Sweep destroys on the host what is ours and unwanted, and returns how many VMs are
 	// there that should not be; -1: the host was not seen whole.
 	Sweep(ctx context.Context) (leaked int)

@@ -225,7 +225,11 @@ func (e *Executor) step(ctx context.Context, r *run, c change) {
 // random part.
 func vmName(id string) string { return "linus-job-" + id[len(id)-12:] }
 
-func (e *Executor) vmSpec(j job.Job) (job.VMSpec, error) {
+// vmSpec returns what a job's own VM is made by.
+func (e *Executor) vmSpec(j job.Job) (job.VMSpec, error) { return e.vmSpecOf(j, *j.VM) }
+
+// vmSpecOf is vmSpec for a VM that the job does not have yet.
+func (e *Executor) vmSpecOf(j job.Job, v vm.VM) (job.VMSpec, error) {
 	memory, err := job.ParseSize(j.Manifest.Resources.Memory)
 	if err != nil {
 		return job.VMSpec{}, err
@@ -246,8 +250,8 @@ func (e *Executor) vmSpec(j job.Job) (job.VMSpec, error) {
 	}
 	return job.VMSpec{
 		Lease: lease,
-		Node:  j.VM.Node,
-		Name:  j.VM.Name, Job: j.VM.Job, Owner: j.VM.Owner,
+		Node:  v.Node,
+		Name:  v.Name, Job: v.Job, Owner: v.Owner,
 		CPU:      j.Manifest.Resources.CPU,
 		MemoryMB: int((memory + mib - 1) / mib),
 		DiskGB:   int((disk + gib - 1) / gib),

@@ -81,8 +81,13 @@ func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error)
 		return nil, err
 	}
 	spec.PublicKey = noKey
-	if e.o.Placer != nil {
-		at, err := e.place(ctx, j, *j.VM)
+	if e.o.Fleet.Spread() {
+		want, err := e.o.Fleet.Beside(ctx)
+		if err != nil {
+			return nil, err
+		}
+		want.Spec = spec
+		at, err := e.o.Fleet.Place(ctx, want)
 		if err != nil {
 			return nil, neverFits(err)
 		}

@@ -24,6 +24,8 @@ type Store interface {
 	// UpdateVM changes one in a transaction, and records events with it; job.ErrNotFound.
 	// change may be called again, with the VM as it is then.
 	UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error)
+	// Cordons returns the nodes that get no new VMs, by name.
+	Cordons(ctx context.Context) ([]string, error)
 }
 
 // Provider is what the fleet has the hypervisor do; see job.Provider.
@@ -39,7 +41,7 @@ type Options struct {
 	Store    Store
 	Provider Provider
 	Engines  lock.Engines // that share the store; nil: none do
-	Spread   bool         // VMs are on several nodes
+	Placer   Placer       // chooses nodes for VMs; nil: the Provider has only one
 	Log      *slog.Logger // default: slog.Default()
 	// Changed is called after a VM has changed, with what was recorded. May be nil.
 	Changed func(ctx context.Context, id string, events []job.Event)
@@ -47,9 +49,10 @@ type Options struct {
 
 // Fleet is the VMs of an installation. Its methods may be called from any goroutine.
 type Fleet struct {
-	o       Options
-	claims  *lock.Lock // held while an address and a host key are accepted for a VM
-	leaving *lock.Lock // held while a VM that was left alone is destroyed or forgotten
+	o        Options
+	choosing *lock.Lock // held while a node is chosen for a VM
+	claims   *lock.Lock // held while an address and a host key are accepted for a VM
+	leaving  *lock.Lock // held while a VM that was left alone is destroyed or forgotten
 
 	mu    sync.Mutex
 	freed chan struct{} // closed when there may be more room for VMs
@@ -63,7 +66,7 @@ func New(o Options) *Fleet {
 	}
 	return &Fleet{
 		o: o, freed: make(chan struct{}),
-		claims: lock.New("claiming", false, o.Engines), leaving: lock.New("leaving", false, o.Engines),
+		choosing: lock.New("choosing", true, o.Engines), claims: lock.New("claiming", false, o.Engines), leaving: lock.New("leaving", false, o.Engines),
 	}
 }
 

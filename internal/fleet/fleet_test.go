@@ -53,6 +53,11 @@ func (r *rows) UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]j
 	return v, nil
 }
 
+func (r *rows) Cordons(context.Context) ([]string, error) { return nil, nil }
+
+// nowhere is a cluster that has no room.
+type nowhere struct{ fleet.Placer }
+
 // host is a hypervisor: what it lists, what became of it, and what it refuses.
 type host struct {
 	there     []vm.VM
@@ -89,7 +94,7 @@ func newFleet(h *host, vms ...vm.VM) (*fleet.Fleet, *rows) {
 	for _, v := range vms {
 		r.vms[v.Job] = v
 	}
-	return fleet.New(fleet.Options{Store: r, Provider: h, Spread: true}), r
+	return fleet.New(fleet.Options{Store: r, Provider: h, Placer: nowhere{}}), r
 }
 
 // What is on the host is destroyed only if it was destroyed before, has its name, and is

@@ -84,7 +84,7 @@ func (f *Fleet) reap(ctx context.Context, there vm.VM) (unwanted bool, err error
 	case err != nil:
 		return false, err
 	case v.State != vm.Destroyed:
-		if f.o.Spread && v.ID == there.ID && v.Node != "" && v.Node != there.Node {
+		if f.Spread() && v.ID == there.ID && v.Node != "" && v.Node != there.Node {
 			if _, err := f.Moved(ctx, v.Job, there.Node); err != nil && ctx.Err() == nil {
 				log.Warn("record of a VM's node failed", "err", err)
 			}

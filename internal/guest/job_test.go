@@ -12,8 +12,8 @@ import (
 	"github.com/google/uuid"
 
 	"linus/internal/executor"
-	"linus/internal/guest"
 	"linus/internal/fleet"
+	"linus/internal/guest"
 	"linus/internal/job"
 	"linus/internal/providertest"
 	"linus/internal/sshtest"

@@ -1,0 +1,84 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+
+	"linus/internal/job"
+	"linus/internal/lock"
+	"linus/internal/vm"
+)
+
+// Placer chooses the node for each new VM.
+type Placer interface {
+	// Place returns the node for a VM; *job.NoRoomError if no node can take it now.
+	Place(ctx context.Context, want job.Placement) (job.Placed, error)
+	// Fits returns *job.NoRoomError if it is known that no node can ever take such a
+	// VM. It takes seconds at most.
+	Fits(ctx context.Context, spec job.VMSpec) error
+}
+
+// Spread reports whether VMs are spread over nodes.
+func (f *Fleet) Spread() bool { return f.o.Placer != nil }
+
+// Choose chooses the node for a new VM and has record called, which records that the VM is
+// to be there: the next one that is chosen for counts it. *job.NoRoomError if no node can
+// take it now.
+func (f *Fleet) Choose(ctx context.Context, spec job.VMSpec, record func(job.Placed) error) error {
+	release, err := f.choosing.Take(ctx)
+	for errors.Is(err, lock.ErrHeld) {
+		release, err = f.choosing.Take(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	defer release()
+	want, err := f.Beside(ctx)
+	if err != nil {
+		return err
+	}
+	want.Spec = spec
+	at, err := f.o.Placer.Place(ctx, want)
+	if err != nil {
+		return err
+	}
+	return record(at)
+}
+
+// Place returns the node for a VM that is only planned; *job.NoRoomError if there is none now.
+func (f *Fleet) Place(ctx context.Context, want job.Placement) (job.Placed, error) {
+	want.Planned = true
+	return f.o.Placer.Place(ctx, want)
+}
+
+// Fits returns *job.NoRoomError if it is known that no node can ever take such a VM.
+func (f *Fleet) Fits(ctx context.Context, spec job.VMSpec) error {
+	if f.o.Placer == nil {
+		return nil
+	}
+	return f.o.Placer.Fits(ctx, spec)
+}
+
+// Beside returns what the node for a VM is chosen by, but for the VM itself.
+func (f *Fleet) Beside(ctx context.Context) (want job.Placement, err error) {
+	if want.VMs, err = f.Placed(ctx); err != nil {
+		return want, err
+	}
+	want.Cordoned, err = f.o.Store.Cordons(ctx)
+	return want, err
+}
+
+// Placed returns the VMs of ours that exist or are being made.
+func (f *Fleet) Placed(ctx context.Context) ([]job.PlacedVM, error) {
+	vms, err := f.o.Store.VMs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	placed := make([]job.PlacedVM, 0, len(vms))
+	for _, v := range vms {
+		if v.State == vm.Intended || v.State == vm.Created {
+			placed = append(placed, job.PlacedVM{ID: v.ID, Node: v.Node, MemoryMB: job.SizeMB(v.Resources.Memory), Making: v.State == vm.Intended})
+		}
+	}
+	return placed, nil
+}
