@@ -207,6 +207,7 @@ func TestBrowser_MakesAJobOfAForm(t *testing.T) {
 	browsertest.Do(t, ctx, chromedp.WaitReady(on("#f-resources-cpu:focus")))
 	browsertest.Do(t, ctx, chromedp.SetValue(on("#f-resources-cpu"), "2"), chromedp.Click(on("#dry-run")))
 	browsertest.Shows(t, ctx, "#plan", "qm clone 9000 100")
+	browsertest.Do(t, ctx, chromedp.WaitReady(on("#send"))) // the page comes in pieces, and the plan is before it
 	// Two clicks are one job, with everything.
 	browsertest.Read(t, ctx, chromedp.Evaluate[bool](`{const send = document.querySelector("#send"); send.click(); send.click(); true}`))
 	browsertest.Shows(t, ctx, "h1", "make all")
