@@ -164,7 +164,7 @@ func (e *Executor) awaken(ctx context.Context, j job.Job) (job.Job, error) {
 		}
 	}
 	e.o.Guest.Forget(j)
-	if _, err := e.recordIdentity(ctx, vm.Job, vm, recordEvents()); err != nil {
+	if err := e.o.Fleet.Identify(ctx, vm); err != nil {
 		return j, err
 	}
 	return e.o.Jobs.Job(ctx, j.ID)

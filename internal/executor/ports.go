@@ -102,6 +102,15 @@ type Fleet interface {
 	// Accept has record called, which records the address and host key that v shows, unless
 	// another VM of ours has them.
 	Accept(ctx context.Context, id string, v vm.VM, record func(context.Context) error) error
+	// Identify records the address, user, host key and node that a VM shows, if Accept would.
+	Identify(ctx context.Context, v vm.VM) error
+	// Start, Resume and Revert return when the VM accepts logins, with its address recorded.
+	Start(ctx context.Context, v vm.VM) error
+	Resume(ctx context.Context, v vm.VM) error
+	Revert(ctx context.Context, v vm.VM, snapshot string) error
+	Stop(ctx context.Context, v vm.VM) error
+	Suspend(ctx context.Context, v vm.VM) error
+	Snapshot(ctx context.Context, v vm.VM, name string, memory bool) error
 	// Moved records the node that a VM is on, and returns what it has told; none: it was known.
 	Moved(ctx context.Context, id, node string) ([]job.Event, error)
 	// Spread reports whether VMs are spread over nodes, which the methods that follow are for;

@@ -14,20 +14,22 @@ import (
 
 // StartVM starts a persistent VM and returns it when it accepts logins.
 func (e *Executor) StartVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	return e.runExclusive(ctx, ref, "started", false, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
-		vm, err := e.o.Provider.StartVM(ctx, *m.VM, func(job.Progress) {})
-		return e.recordAddress(ctx, m, vm, err)
-	})
+	return e.runExclusive(ctx, ref, "started", false, e.o.Fleet.Start)
 }
 
 // StopVM shuts a persistent VM down. Jobs in it must have ended.
 func (e *Executor) StopVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	return e.runExclusive(ctx, ref, "stopped", true, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
-		if err := e.o.Provider.StopVM(ctx, *m.VM); err != nil {
-			return job.VMInfo{}, err
-		}
-		return e.VM(ctx, strconv.Itoa(m.VM.ID))
-	})
+	return e.runExclusive(ctx, ref, "stopped", true, e.o.Fleet.Stop)
+}
+
+// SuspendVM suspends a persistent VM. Jobs in it must have ended.
+func (e *Executor) SuspendVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return e.runExclusive(ctx, ref, "suspended", true, e.o.Fleet.Suspend)
+}
+
+// ResumeVM resumes a suspended persistent VM and returns it when it accepts logins.
+func (e *Executor) ResumeVM(ctx context.Context, ref string) (job.VMInfo, error) {
+	return e.runExclusive(ctx, ref, "resumed", false, e.o.Fleet.Resume)
 }
 
 // snapshotName is what Proxmox accepts, except for names it reserves.
@@ -40,35 +42,14 @@ func checkSnapshot(name string) error {
 	return nil
 }
 
-// SuspendVM suspends a persistent VM. Jobs in it must have ended.
-func (e *Executor) SuspendVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	return e.runExclusive(ctx, ref, "suspended", true, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
-		if err := e.o.Provider.SuspendVM(ctx, *m.VM); err != nil {
-			return job.VMInfo{}, err
-		}
-		return e.VM(ctx, strconv.Itoa(m.VM.ID))
-	})
-}
-
-// ResumeVM resumes a suspended persistent VM and returns it when it accepts logins.
-func (e *Executor) ResumeVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	return e.runExclusive(ctx, ref, "resumed", false, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
-		vm, err := e.o.Provider.ResumeVM(ctx, *m.VM, func(job.Progress) {})
-		return e.recordAddress(ctx, m, vm, err)
-	})
-}
-
 // SnapshotVM takes a snapshot of a persistent VM's disk, and of its memory if that is
 // set: jobs in it must have ended then, or a revert would run them again.
 func (e *Executor) SnapshotVM(ctx context.Context, ref, name string, memory bool) (job.VMInfo, error) {
 	if err := checkSnapshot(name); err != nil {
 		return job.VMInfo{}, err
 	}
-	return e.runExclusive(ctx, ref, "snapshotted", memory, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
-		if err := e.o.Provider.SnapshotVM(ctx, *m.VM, name, memory); err != nil {
-			return job.VMInfo{}, err
-		}
-		return e.VM(ctx, strconv.Itoa(m.VM.ID))
+	return e.runExclusive(ctx, ref, "snapshotted", memory, func(ctx context.Context, v vm.VM) error {
+		return e.o.Fleet.Snapshot(ctx, v, name, memory)
 	})
 }
 
@@ -78,33 +59,28 @@ func (e *Executor) RevertVM(ctx context.Context, ref, name string) (job.VMInfo, 
 	if err := checkSnapshot(name); err != nil {
 		return job.VMInfo{}, err
 	}
-	return e.runExclusive(ctx, ref, "reverted", true, func(ctx context.Context, m job.Job) (job.VMInfo, error) {
-		vm, err := e.o.Provider.RevertVM(ctx, *m.VM, name, func(job.Progress) {})
-		return e.recordAddress(ctx, m, vm, err)
+	return e.runExclusive(ctx, ref, "reverted", true, func(ctx context.Context, v vm.VM) error {
+		return e.o.Fleet.Revert(ctx, v, name)
 	})
 }
 
 // runExclusive runs work on a persistent VM. The work goes on if its caller leaves: half
 // a revert is worse than none. done names it in one word. Meanwhile other work and new
 // jobs are kept out of the VM. If alone is set, the work does not begin while jobs run.
-func (e *Executor) runExclusive(ctx context.Context, ref, done string, alone bool, work func(context.Context, job.Job) (job.VMInfo, error)) (job.VMInfo, error) {
+func (e *Executor) runExclusive(ctx context.Context, ref, done string, alone bool, work func(context.Context, vm.VM) error) (job.VMInfo, error) {
 	m, finished, err := e.reserve(ctx, ref, done, alone)
 	if err != nil {
 		return job.VMInfo{}, err
 	}
-	type result struct {
-		info job.VMInfo
-		err  error
-	}
-	ended := make(chan result, 1)
+	ended := make(chan error, 1)
 	err = e.spawn(func(running context.Context) {
 		running = job.WithClient(running, job.ClientFrom(ctx))
 		if p, ok := job.PrincipalFrom(ctx); ok {
 			running = job.WithPrincipal(running, p)
 		}
-		info, err := work(running, m)
+		err := work(running, *m.VM)
 		finished()
-		ended <- result{info, err}
+		ended <- err
 	})
 	if err != nil {
 		finished()
@@ -112,8 +88,11 @@ func (e *Executor) runExclusive(ctx context.Context, ref, done string, alone boo
 	}
 	e.o.Log.Info("work on a VM", "vm_id", m.VM.ID, "job_id", m.ID, "work", done)
 	select {
-	case r := <-ended:
-		return r.info, r.err
+	case err := <-ended:
+		if err != nil {
+			return job.VMInfo{}, err
+		}
+		return e.VM(ctx, strconv.Itoa(m.VM.ID))
 	case <-ctx.Done():
 		return job.VMInfo{}, fmt.Errorf("the work on the VM goes on: %w", context.Cause(ctx))
 	}
@@ -135,16 +114,4 @@ func (e *Executor) reserve(ctx context.Context, ref, done string, alone bool) (m
 	}
 	finished, err = d.begin(ctx, m.ID, done)
 	return m, finished, err
-}
-
-// recordAddress records a VM's address and host key after it was started.
-func (e *Executor) recordAddress(ctx context.Context, m job.Job, v vm.VM, err error) (job.VMInfo, error) {
-	if err != nil {
-		return job.VMInfo{}, err
-	}
-	m, err = e.recordIdentity(ctx, m.ID, v, recordEvents())
-	if err != nil {
-		return job.VMInfo{}, err
-	}
-	return e.oneInfo(ctx, m, map[string]vm.Status{m.ID: vm.Running}, true)
 }

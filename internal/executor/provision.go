@@ -77,12 +77,14 @@ func (e *Executor) obtain(ctx context.Context, r *run, j job.Job) error {
 	if j.Manifest.TTL > 0 {
 		v.ExpiresAt = now().Add(time.Duration(j.Manifest.TTL) * time.Second)
 	}
-	_, err = e.recordIdentity(ctx, r.id, v, func(j *job.Job) ([]job.Event, error) {
-		v.Unwanted = j.Outcome != nil && j.Manifest.Lifecycle != vm.Ephemeral // the job was ended meanwhile: nobody wants the VM
-		j.VM = &v
-		return nil, nil
+	return e.o.Fleet.Accept(ctx, r.id, v, func(ctx context.Context) error {
+		_, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
+			v.Unwanted = j.Outcome != nil && j.Manifest.Lifecycle != vm.Ephemeral // the job was ended meanwhile: nobody wants the VM
+			j.VM = &v
+			return nil, nil
+		})
+		return err
 	})
-	return err
 }
 
 // createTries is how often the creation of a job's VM is begun: a host may restart in

@@ -125,7 +125,7 @@ func (e *Executor) move(ctx context.Context, j job.Job, ip string) bool {
 		Kind: job.EventProgress, Phase: job.PhaseRun,
 		Text: fmt.Sprintf("VM %d is at %s now, as its guest says, and not at %s any more", v.ID, ip, j.VM.IP),
 	}
-	_, err := e.recordIdentity(ctx, v.Job, v, recordEvents())
+	err := e.o.Fleet.Identify(ctx, v)
 	if err == nil {
 		_, err = e.update(ctx, j.ID, recordEvents(event))
 	}

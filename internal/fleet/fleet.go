@@ -28,18 +28,10 @@ type Store interface {
 	Cordons(ctx context.Context) ([]string, error)
 }
 
-// Provider is what the fleet has the hypervisor do; see job.Provider.
-type Provider interface {
-	Destroy(ctx context.Context, v vm.VM) error
-	List(ctx context.Context) ([]vm.VM, error)
-	Status(ctx context.Context, v vm.VM) (vm.Status, error)
-	ForgetVM(ctx context.Context, v vm.VM) error
-}
-
 // Options of a Fleet. Store and Provider are required.
 type Options struct {
 	Store    Store
-	Provider Provider
+	Provider job.Provider
 	Engines  lock.Engines // that share the store; nil: none do
 	Placer   Placer       // chooses nodes for VMs; nil: the Provider has only one
 	Log      *slog.Logger // default: slog.Default()

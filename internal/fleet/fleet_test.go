@@ -60,6 +60,7 @@ type nowhere struct{ fleet.Placer }
 
 // host is a hypervisor: what it lists, what became of it, and what it refuses.
 type host struct {
+	job.Provider
 	there     []vm.VM
 	status    map[int]vm.Status // default: running
 	refuses   error

@@ -26,6 +26,18 @@ func (f *Fleet) Accept(ctx context.Context, id string, v vm.VM, record func(cont
 	return record(ctx)
 }
 
+// Identify records the address, user, host key and node that a VM shows now, if they are
+// accepted.
+func (f *Fleet) Identify(ctx context.Context, v vm.VM) error {
+	return f.Accept(ctx, v.Job, v, func(ctx context.Context) error {
+		_, err := f.update(ctx, v.Job, func(row *vm.VM) ([]job.Event, error) {
+			row.IP, row.User, row.HostKey, row.Node = v.IP, v.User, v.HostKey, v.Node
+			return nil, nil
+		})
+		return err
+	})
+}
+
 // unclaimed returns an error if another VM of ours has v's address or host key. A
 // network may assign the address of a VM that is off to another: the first VM's is then
 // cleared, and it gets a new one when it is started. f.claims is held.
