@@ -4,11 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
 	"path"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -18,98 +15,72 @@ import (
 	"linus/internal/lab/sys"
 )
 
-var controlFlags = map[string]bool{
-	"all": false, "plain": false, "no-legend": false, "no-pager": false, "quiet": false, "value": false, "no-block": false, "now": false, "no-reload": false,
-	"property": true, "signal": true, "kill-whom": true, "kill-who": true, "state": true, "type": true,
-}
+// controlOptions are what was given to systemctl: a value each, "" for those that take none.
+type controlOptions map[string]string
 
-var controlLetters = map[string]string{"a": "all", "q": "quiet", "p": "property", "s": "signal", "t": "type"}
-
-type controlOptions struct {
-	given      map[string]bool
-	values     map[string]string
-	properties []string
-}
-
-// control is systemctl.
+// control is systemctl. Options stand between its command and the names.
 func (m Manager) control(args []string, std Streams) (int, error) {
-	o := controlOptions{given: map[string]bool{}, values: map[string]string{}}
-	set := func(name, value string) error {
-		o.given[name] = true
-		o.values[name] = value
-		if name == "property" {
-			o.properties = append(o.properties, strings.Split(value, ",")...)
-		}
-		return nil
+	verbs := map[string]struct {
+		must, may []string // options; the lab knows no others
+		one       bool     // takes one name, or one pattern
+		do        func(unit, controlOptions, Streams) (int, error)
+	}{
+		"disable":    {must: []string{"--quiet"}, may: []string{"--now"}, do: m.disable},
+		"enable":     {must: []string{"--quiet"}, may: []string{"--no-reload"}, do: m.enable},
+		"is-active":  {may: []string{"--quiet"}, one: true, do: m.isActive},
+		"kill":       {may: []string{"--kill-whom=", "--signal="}, one: true, do: m.kill},
+		"list-units": {must: []string{"--plain", "--no-legend"}, may: []string{"--all", "--state="}, one: true},
+		"start":      {do: m.startUnit},
+		"stop":       {do: m.stop},
 	}
-	// Options may stand anywhere among the words.
-	var words []string
-	for len(args) > 0 {
-		rest, err := parseFlags("systemctl", args, controlFlags, controlLetters, set)
-		if err != nil {
-			return 1, err
-		}
-		if len(rest) == 0 {
-			break
-		}
-		words, args = append(words, rest[0]), rest[1:]
+	if len(args) == 0 {
+		return 1, errors.New("the lab's systemctl wants a command")
 	}
-	if len(words) == 0 {
-		words = []string{"list-units"}
-	}
-	verb, names := words[0], words[1:]
-	if verb == "list-units" {
-		return 0, m.list(names, o, std)
-	}
-	if verb == "reset-failed" && len(names) == 0 {
-		return 0, m.resetAll()
-	}
-	if verb == "daemon-reload" && len(names) == 0 {
+	if len(args) == 1 && args[0] == "daemon-reload" {
 		return 0, nil // files are read when they are asked for
 	}
-	verbs := map[string]func(unit, controlOptions, Streams) (int, error){
-		"stop": m.stop, "kill": m.kill, "is-active": m.isActive, "is-failed": m.isFailed, "show": m.show, "reset-failed": m.resetFailed,
-		"start": m.startUnit, "enable": m.enable, "disable": m.disable,
-	}
-	do, known := verbs[verb]
+	verb, known := verbs[args[0]]
 	if !known {
-		return 1, fmt.Errorf("Unknown command verb %s.", verb)
+		return 1, fmt.Errorf("the lab's systemctl does not know %s", strings.Join(args, " "))
 	}
-	if len(names) == 0 {
-		return 1, errors.New("Too few arguments.")
+	tool, o := "systemctl "+args[0], controlOptions{}
+	names, err := parseOptions(tool, args[1:], append(verb.may, verb.must...), func(name, value string) error {
+		o[name] = value
+		return nil
+	})
+	if err != nil {
+		return 1, err
 	}
-	return m.each(verb, names, func(u unit) (int, error) { return do(u, o, std) })
-}
-
-// each does something to all units named. is-active and its like succeed when
-// one of them does; the others when all do.
-func (m Manager) each(verb string, names []string, do func(unit) (int, error)) (int, error) {
-	any := strings.HasPrefix(verb, "is-")
-	worst, best := 0, 255
-	var all error
-	for _, name := range names {
-		name, err := fullName(name)
-		if err != nil {
-			return 1, err
+	for _, option := range verb.must {
+		if !o.has(option) {
+			return 1, fmt.Errorf("the lab's %s needs %s", tool, option)
 		}
-		code, err := do(m.unit(name))
-		all = errors.Join(all, err)
-		worst, best = max(worst, code), min(best, code)
 	}
-	if any {
-		return best, all
+	if len(names) == 0 || verb.one && len(names) > 1 {
+		return 1, fmt.Errorf("the lab's %s does not take %d names", tool, len(names))
 	}
-	return worst, all
+	if verb.do == nil {
+		return m.list(names[0], o, std)
+	}
+	worst := 0
+	for _, name := range names {
+		name, nameErr := fullName(name)
+		if nameErr != nil {
+			return 1, errors.Join(err, nameErr)
+		}
+		code, doErr := verb.do(m.unit(name), o, std)
+		worst, err = max(worst, code), errors.Join(err, doErr)
+	}
+	return worst, err
 }
 
-// status is what is shown of a unit, loaded or not.
-func (m Manager) status(u unit) (state, bool) {
-	s, ok := u.state()
-	return s, ok || m.loaded(u.name)
+func (o controlOptions) has(name string) bool {
+	_, given := o[name]
+	return given
 }
 
 // stop returns when the unit has ended.
-func (m Manager) stop(u unit, o controlOptions, _ Streams) (int, error) {
+func (m Manager) stop(u unit, _ controlOptions, _ Streams) (int, error) {
 	pid, alive := u.supervisor()
 	if !alive {
 		if !m.loaded(u.name) {
@@ -120,7 +91,7 @@ func (m Manager) stop(u unit, o controlOptions, _ Streams) (int, error) {
 	if err := sys.SignalProven(pid, unix.SIGTERM, func() bool { return u.supervised(pid) }); err != nil {
 		return 1, err
 	}
-	for !o.given["no-block"] && u.supervised(pid) {
+	for u.supervised(pid) {
 		if s, _ := u.state(); s.Active == "inactive" || s.Active == "failed" { // only what it left is still there
 			break
 		}
@@ -130,28 +101,27 @@ func (m Manager) stop(u unit, o controlOptions, _ Streams) (int, error) {
 }
 
 func (m Manager) kill(u unit, o controlOptions, _ Streams) (int, error) {
-	sig := int(unix.SIGTERM)
-	if o.given["signal"] {
-		var err error
-		if sig, err = parseSignal(o.values["signal"]); err != nil {
-			return 1, err
+	sig := unix.SIGTERM
+	if o.has("--signal=") {
+		if sig = unix.SignalNum("SIG" + o["--signal="]); sig == 0 {
+			return 1, fmt.Errorf("Failed to parse signal string %s.", o["--signal="])
 		}
+	}
+	whom := o["--kill-whom="]
+	if !slices.Contains([]string{"", "all", "main"}, whom) {
+		return 1, fmt.Errorf("the lab's systemctl does not know --kill-whom=%s", whom)
 	}
 	if !m.loaded(u.name) {
 		return 1, fmt.Errorf("Failed to kill unit %s: Unit %s not loaded.", u.name, u.name)
 	}
 	pid, alive := u.supervisor()
-	whom := o.values["kill-whom"] + o.values["kill-who"]
-	if !slices.Contains([]string{"", "all", "main"}, whom) {
-		return 1, fmt.Errorf("the lab's systemctl does not know --kill-whom=%s", whom)
-	}
 	if whom == "main" {
 		s, _ := u.state()
 		if s.Main == 0 {
 			return 1, fmt.Errorf("Failed to kill unit %s: No main process to kill", u.name)
 		}
 		start, _ := sys.ProcessStart(s.Main)
-		return 0, sys.SignalProven(s.Main, unix.Signal(sig), func() bool {
+		return 0, sys.SignalProven(s.Main, sig, func() bool {
 			now, ok := sys.ProcessStart(s.Main)
 			return ok && now == start
 		})
@@ -167,103 +137,29 @@ func (m Manager) kill(u unit, o controlOptions, _ Streams) (int, error) {
 	for p, there := sys.ReadProcess(pid); there && !p.Stopped; p, there = sys.ReadProcess(pid) {
 		time.Sleep(time.Millisecond) //nolint:forbidigo // nobody is told of it
 	}
-	_, err := signalTree(pid, unix.Signal(sig))
+	_, err := signalTree(pid, sig)
 	return 0, errors.Join(err, unix.Kill(pid, unix.SIGCONT))
 }
 
 func (m Manager) isActive(u unit, o controlOptions, std Streams) (int, error) {
-	return m.isState("active", 3, u, o, std)
-}
-
-func (m Manager) isFailed(u unit, o controlOptions, std Streams) (int, error) {
-	return m.isState("failed", 1, u, o, std)
-}
-
-// isState prints a unit's state, and returns otherwise if it is not the one asked for.
-func (m Manager) isState(state string, otherwise int, u unit, o controlOptions, std Streams) (int, error) {
-	s, _ := m.status(u)
-	if !o.given["quiet"] {
+	s, _ := u.state()
+	if !o.has("--quiet") {
 		fmt.Fprintln(std.Out, s.Active)
 	}
-	if s.Active == state {
+	if s.Active == "active" {
 		return 0, nil
 	}
-	return otherwise, nil
+	return 3, nil
 }
 
-// show prints properties in an order of its own, as systemctl does, not in that
-// of the question.
-func (m Manager) show(u unit, o controlOptions, std Streams) (int, error) {
-	s, loaded := m.status(u)
-	description, load := u.name, "not-found"
-	if loaded {
-		load = "loaded"
-		of := u
-		if base, ok := strings.CutSuffix(u.name, ".service"); ok {
-			if _, alive := u.supervisor(); !alive && s.Active != "failed" {
-				of = m.unit(base + ".timer")
-			}
-		}
-		if loaded, err := of.spec(); err == nil {
-			description = loaded.Description
-		} else if file, _, err := m.fragment(u.name); err == nil {
-			description = file.Description
-		}
+// list prints the loaded units whose names fit the pattern.
+func (m Manager) list(pattern string, o controlOptions, std Streams) (int, error) {
+	if o.has("--state=") && o["--state="] != "active" || !strings.Contains(pattern, "*") {
+		return 1, errors.New("the lab's systemctl list-units knows no state but --state=active, and patterns with * only")
 	}
-	values := [][2]string{
-		{"MainPID", strconv.Itoa(s.Main)}, {"Result", s.Result}, {"ExecMainPID", strconv.Itoa(s.Exec)},
-		{"ExecMainCode", strconv.Itoa(s.Code)}, {"ExecMainStatus", strconv.Itoa(s.Status)}, {"Id", u.name},
-		{"Description", description}, {"LoadState", load}, {"ActiveState", s.Active}, {"SubState", s.Sub},
-	}
-	for _, name := range o.properties {
-		if !slices.ContainsFunc(values, func(v [2]string) bool { return v[0] == name }) {
-			return 1, fmt.Errorf("the lab's systemctl does not know the property %s", name)
-		}
-	}
-	for _, v := range values {
-		if strings.HasSuffix(u.name, ".timer") && (strings.HasPrefix(v[0], "ExecMain") || v[0] == "MainPID") {
-			continue
-		}
-		switch {
-		case len(o.properties) > 0 && !slices.Contains(o.properties, v[0]):
-		case o.given["value"]:
-			fmt.Fprintln(std.Out, v[1])
-		default:
-			fmt.Fprintf(std.Out, "%s=%s\n", v[0], v[1])
-		}
-	}
-	return 0, nil
-}
-
-func (m Manager) resetFailed(u unit, _ controlOptions, _ Streams) (int, error) {
-	unlock, err := m.lock()
+	units, err := m.units()
 	if err != nil {
 		return 1, err
-	}
-	defer unlock()
-	if !m.loaded(u.name) {
-		return 1, fmt.Errorf("Failed to reset failed state of unit %s: Unit %s not loaded.", u.name, u.name)
-	}
-	if s, ok := u.state(); ok && s.Active == "failed" {
-		return 0, os.RemoveAll(u.dir)
-	}
-	return 0, nil
-}
-
-func (m Manager) resetAll() error {
-	units, err := m.units()
-	for _, u := range units {
-		_, resetErr := m.resetFailed(u, controlOptions{}, Streams{})
-		err = errors.Join(err, resetErr)
-	}
-	return err
-}
-
-// list prints the loaded units whose names fit one of the patterns.
-func (m Manager) list(patterns []string, o controlOptions, std Streams) error {
-	units, err := m.units()
-	if err != nil {
-		return err
 	}
 	for _, u := range units { // a timer's service
 		if base, ok := strings.CutSuffix(u.name, ".timer"); ok {
@@ -275,35 +171,18 @@ func (m Manager) list(patterns []string, o controlOptions, std Streams) error {
 	slices.SortStableFunc(units, func(a, b unit) int {
 		return cmp.Or(strings.Compare(path.Ext(a.name), path.Ext(b.name)), strings.Compare(a.name, b.name))
 	})
-	fits := func(name string) bool {
-		return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool {
-			if filepath.Ext(p) == "" && !strings.ContainsAny(p, "*?[") {
-				p += ".service"
-			}
-			ok, err := path.Match(p, name)
-			return ok && err == nil
-		})
-	}
 	tw := tabwriter.NewWriter(std.Out, 0, 8, 1, ' ', 0)
-	count := 0
 	for _, u := range units {
-		s, loaded := m.status(u)
-		if !loaded || !fits(u.name) || s.Active == "inactive" && !o.given["all"] ||
-			o.given["state"] && !slices.Contains(strings.Split(o.values["state"], ","), s.Active) ||
-			o.given["type"] && !strings.HasSuffix(u.name, "."+o.values["type"]) {
-			continue
+		fits, err := path.Match(pattern, u.name)
+		if err != nil {
+			return 1, fmt.Errorf("%s: %w", pattern, err)
 		}
-		if count++; count == 1 && !o.given["no-legend"] {
-			fmt.Fprintln(tw, "UNIT\tLOAD\tACTIVE\tSUB\tDESCRIPTION")
+		s, _ := u.state()
+		if !fits || !m.loaded(u.name) || s.Active == "inactive" && !o.has("--all") || s.Active != "active" && o.has("--state=") {
+			continue
 		}
 		sp, _ := u.spec()
 		fmt.Fprintf(tw, "%s\tloaded\t%s\t%s\t%s\n", u.name, s.Active, s.Sub, sp.Description)
 	}
-	if err := tw.Flush(); err != nil {
-		return err
-	}
-	if !o.given["no-legend"] {
-		fmt.Fprintf(std.Out, "%d loaded units listed.\n", count)
-	}
-	return nil
+	return 0, tw.Flush()
 }

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Units that have a file (a fragment) in the host's /etc/systemd/system: services and
@@ -60,7 +58,7 @@ func (m Manager) fragment(name string) (spec, []string, error) {
 			return s, nil, fmt.Errorf("%s: %w", m.fragments(name), err)
 		}
 	}
-	if len(s.Argv) == 0 {
+	if len(s.Argv) == 0 || strings.HasSuffix(name, ".timer") && (s.OnActive == 0 || s.OnUnitActive == 0) {
 		return s, nil, fmt.Errorf("Unit %s has a bad unit file setting.", name)
 	}
 	return s, wanted, nil
@@ -72,10 +70,9 @@ func (s *spec) setFragment(section, key, value string, wanted *[]string) (err er
 		s.Description = value
 	case "[Unit]After", "[Unit]Before": // the lab's host has none of those units
 	case "[Service]ExecStart":
-		var line execLine
-		if line, err = parseExec(strings.ReplaceAll(value, "%%", "%")); err == nil {
-			s.Argv = line.Argv
-		}
+		s.Argv, err = parseExec(strings.ReplaceAll(value, "%%", "%"))
+	case "[Service]KillMode":
+		err = s.setProperty(key, value)
 	case "[Timer]OnActiveSec":
 		s.OnActive, err = parseSpan(value)
 	case "[Timer]OnUnitActiveSec":
@@ -88,20 +85,14 @@ func (s *spec) setFragment(section, key, value string, wanted *[]string) (err er
 		}
 		*wanted = append(*wanted, value)
 	default:
-		if section != "[Service]" {
-			return unknownProperty(section + " " + key + "=" + value)
-		}
-		err = s.setProperty(key, value)
+		return unknownProperty(section + " " + key + "=" + value)
 	}
 	return err
 }
 
 // newSpec has systemd's defaults.
 func newSpec() spec {
-	return spec{
-		KillMode: "control-group", KillSignal: int(unix.SIGTERM), TimeoutStop: 90 * time.Second,
-		Stdout: "journal", Stderr: "inherit", Directory: "/", UMask: 0o022, IgnorePipe: true, Accuracy: time.Minute,
-	}
+	return spec{KillMode: "control-group", TimeoutStop: 90 * time.Second, Directory: "/", Accuracy: time.Minute}
 }
 
 // startUnit starts a unit that has a file, unless it runs.
@@ -123,7 +114,7 @@ func (m Manager) startUnit(u unit, _ controlOptions, _ Streams) (int, error) {
 	return 0, reports.Close()
 }
 
-func (m Manager) enable(u unit, o controlOptions, std Streams) (int, error) {
+func (m Manager) enable(u unit, _ controlOptions, _ Streams) (int, error) {
 	_, wanted, err := m.fragment(u.name)
 	if err != nil {
 		return 1, fmt.Errorf("Failed to enable unit: %w", err)
@@ -139,9 +130,6 @@ func (m Manager) enable(u unit, o controlOptions, std Streams) (int, error) {
 		err := os.Symlink(m.fragments(u.name), link)
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return 1, err
-		}
-		if err == nil && !o.given["quiet"] {
-			fmt.Fprintf(std.Err, "Created symlink %s → %s.\n", link, m.fragments(u.name))
 		}
 	}
 	return 0, nil
@@ -162,11 +150,8 @@ func (m Manager) disable(u unit, o controlOptions, std Streams) (int, error) {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return 1, err
 		}
-		if err == nil && !o.given["quiet"] {
-			fmt.Fprintf(std.Err, "Removed %q.\n", link)
-		}
 	}
-	if o.given["now"] && m.loaded(u.name) {
+	if o.has("--now") && m.loaded(u.name) {
 		return m.stop(u, o, std)
 	}
 	return 0, nil

@@ -3,280 +3,128 @@ package systemd
 import (
 	"errors"
 	"fmt"
-	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"linus/internal/lazyregexp"
 )
 
-// runOptions is a command line of systemd-run.
-type runOptions struct {
-	unit  spec
-	name  string // without the type's suffix; "" to make one up
-	quiet bool
-	wait  bool
-	timer bool
-}
-
-// Which of systemd-run's options take a value; the lab knows no others.
-var runFlags = map[string]bool{
-	"unit": true, "quiet": false, "collect": false, "wait": false, "description": true, "setenv": true, "property": true,
-	"on-active": true, "on-unit-active": true, "timer-property": true, "working-directory": true, "service-type": true, "no-block": false,
-}
-
-var runLetters = map[string]string{"u": "unit", "q": "quiet", "G": "collect", "E": "setenv", "p": "property"}
-
-func parseRun(args []string) (runOptions, error) {
-	o := runOptions{unit: newSpec()}
-	o.unit.Transient = true
-	command, err := parseFlags("systemd-run", args, runFlags, runLetters, o.set)
+// parseRun reads a command line of systemd-run.
+func parseRun(args []string) (s spec, wait bool, err error) {
+	s = newSpec()
+	s.Transient = true
+	given := map[string]bool{}
+	options := []string{"--quiet", "--collect", "--wait", "--unit=", "--description=", "--property=", "--on-active="}
+	command, err := parseOptions("systemd-run", args, options, func(name, value string) (err error) {
+		given[name] = true
+		switch name {
+		case "--unit=":
+			s.Name, err = fullName(value)
+		case "--description=":
+			s.Description = value
+		case "--property=":
+			key, text, _ := strings.Cut(value, "=")
+			err = s.setProperty(key, text)
+		case "--on-active=":
+			s.OnActive, err = parseSpan(value)
+		}
+		return err
+	})
 	if err != nil {
-		return o, err
+		return s, false, err
 	}
+	wait = given["--wait"]
 	switch {
+	case !given["--quiet"] || !given["--collect"] || !given["--unit="]:
+		return s, false, errors.New("the lab's systemd-run needs --quiet, --collect and --unit=")
 	case len(command) == 0:
-		return o, errors.New("Command line to execute required.")
-	case o.timer && o.wait:
-		return o, errors.New("--wait may not be combined with path, socket or timer operations.")
-	case o.timer && o.unit.OnActive < 0:
-		return o, errors.New("the lab's systemd-run starts a timer by --on-active= only")
+		return s, false, errors.New("Command line to execute required.")
+	case given["--on-active="] && wait:
+		return s, false, errors.New("--wait may not be combined with path, socket or timer operations.")
 	}
 	// systemd-run looks the program up with its own PATH.
-	program, err := findProgram(command[0], os.Getenv("PATH")) //nolint:forbidigo // the lab has a reader of its own
-	if err != nil {
-		return o, fmt.Errorf("Failed to find executable %s: No such file or directory", command[0])
+	program, err := exec.LookPath(command[0])
+	if err != nil || !filepath.IsAbs(program) {
+		return s, false, fmt.Errorf("Failed to find executable %s: No such file or directory", command[0])
 	}
-	o.unit.Argv = append([]string{program}, command[1:]...)
-	if o.unit.Description == "" {
-		o.unit.Description = strings.Join(o.unit.Argv, " ")
+	s.Argv = append([]string{program}, command[1:]...)
+	if s.Description == "" {
+		s.Description = strings.Join(s.Argv, " ")
 	}
-	if o.name != "" {
-		full, err := fullName(o.name)
-		if err != nil {
-			return o, err
-		}
-		o.name = strings.TrimSuffix(strings.TrimSuffix(full, ".service"), ".timer")
+	if given["--on-active="] {
+		s.Name = strings.TrimSuffix(strings.TrimSuffix(s.Name, ".service"), ".timer") + ".timer"
+	} else if strings.HasSuffix(s.Name, ".timer") {
+		return s, false, errors.New("the lab's systemd-run makes a timer with --on-active= only")
 	}
-	return o, nil
-}
-
-func (o *runOptions) set(name, value string) error {
-	var err error
-	switch name {
-	case "unit":
-		o.name = value
-	case "quiet":
-		o.quiet = true
-	case "collect":
-		o.unit.Collect = true
-	case "wait":
-		o.wait = true
-	case "description":
-		o.unit.Description = value
-	case "setenv":
-		if !strings.Contains(value, "=") {
-			value += "=" + os.Getenv(value) //nolint:forbidigo // the lab has a reader of its own
-		}
-		o.unit.Env = append(o.unit.Env, value)
-	case "working-directory":
-		return o.unit.setProperty("WorkingDirectory", value)
-	case "service-type":
-		return o.unit.setProperty("Type", value)
-	case "property", "timer-property":
-		key, text, ok := strings.Cut(value, "=")
-		if !ok {
-			return fmt.Errorf("Not an assignment: %s", value)
-		}
-		if name == "timer-property" {
-			o.timer = true
-			if key != "AccuracySec" {
-				return unknownProperty(value)
-			}
-			o.unit.Accuracy, err = parseSpan(text)
-			return err
-		}
-		return o.unit.setProperty(key, text)
-	case "on-active":
-		o.timer = true
-		o.unit.OnActive, err = parseSpan(value)
-	case "on-unit-active":
-		o.timer = true
-		o.unit.OnUnitActive, err = parseSpan(value)
-	}
-	return err
+	return s, wait, checkVariables(s.Argv)
 }
 
 func unknownProperty(assignment string) error {
-	return fmt.Errorf("Unknown assignment: %s (the lab's systemd-run knows few properties)", assignment)
+	return fmt.Errorf("the lab's systemd does not know %s", assignment)
 }
 
-func (s *spec) setProperty(key, value string) error {
-	var err error
+func (s *spec) setProperty(key, value string) (err error) {
 	switch key {
 	case "ExecStopPost":
-		var line execLine
-		if line, err = parseExec(value); err == nil {
-			s.StopPost = append(s.StopPost, line)
-		}
+		var argv []string
+		argv, err = parseExec(value)
+		s.StopPost = append(s.StopPost, argv)
 	case "KillMode":
-		if !slices.Contains([]string{"control-group", "mixed", "process"}, value) {
-			return fmt.Errorf("Failed to start transient service unit: Invalid KillMode setting: %s", value)
+		if value != "mixed" && value != "process" {
+			return unknownProperty(key + "=" + value)
 		}
 		s.KillMode = value
-	case "KillSignal":
-		if s.KillSignal, err = parseSignal(value); err != nil {
-			return err
-		}
 	case "RuntimeMaxSec":
 		s.RuntimeMax, err = parseSpan(value)
 	case "TimeoutStopSec":
 		s.TimeoutStop, err = parseSpan(value)
-	case "StandardOutput":
-		s.Stdout, err = parseStream(value)
-	case "StandardError":
-		s.Stderr, err = parseStream(value)
-	case "Description":
-		s.Description = value
 	case "WorkingDirectory":
 		if !filepath.IsAbs(value) {
 			return fmt.Errorf("WorkingDirectory= expects an absolute path: %s", value)
 		}
 		s.Directory = value
-	case "UMask":
-		var mask uint64
-		mask, err = strconv.ParseUint(value, 8, 12)
-		s.UMask = int(mask)
-	case "IgnoreSIGPIPE":
-		s.IgnorePipe, err = parseBool(value)
-	case "CollectMode":
-		s.Collect = value == "inactive-or-failed"
-	case "Type":
-		if value != "simple" && value != "exec" {
-			return unknownProperty(key + "=" + value)
-		}
-	case "Environment":
-		var words []string
-		words, err = splitWords(value)
-		s.Env = append(s.Env, words...)
 	default:
 		return unknownProperty(key + "=" + value)
 	}
 	return err
 }
 
-func parseStream(value string) (string, error) {
-	kind, path, file := strings.Cut(value, ":")
-	if file && slices.Contains([]string{"append", "truncate", "file"}, kind) && filepath.IsAbs(path) ||
-		slices.Contains([]string{"journal", "null", "inherit"}, value) {
-		return value, nil
-	}
-	return "", unknownProperty("StandardOutput=" + value)
-}
+var span = lazyregexp.New(`^([1-9][0-9]{0,8})(ms|s|d)?$`)
 
-func parseBool(value string) (bool, error) {
-	switch strings.ToLower(value) {
-	case "1", "yes", "true", "on":
-		return true, nil
-	case "0", "no", "false", "off":
-		return false, nil
-	}
-	return false, fmt.Errorf("Failed to parse boolean: %s", value)
-}
-
-func parseSignal(value string) (int, error) {
-	if n, err := strconv.Atoi(value); err == nil && n > 0 && n < 65 {
-		return n, nil
-	}
-	if sig := unix.SignalNum("SIG" + strings.TrimPrefix(value, "SIG")); sig != 0 {
-		return int(sig), nil
-	}
-	return 0, fmt.Errorf("Failed to parse signal string %s.", value)
-}
-
-// parseSpan reads a time span: numbers with units, seconds where none is given.
-// No end ("infinity") is 0.
+// parseSpan reads a time span: a number, of seconds where no unit is given.
 func parseSpan(text string) (time.Duration, error) {
-	units := map[string]time.Duration{
-		"ms": time.Millisecond, "": time.Second, "s": time.Second, "sec": time.Second, "m": time.Minute, "min": time.Minute,
-		"h": time.Hour, "hr": time.Hour, "d": 24 * time.Hour, "w": 7 * 24 * time.Hour,
+	units := map[string]time.Duration{"ms": time.Millisecond, "": time.Second, "s": time.Second, "d": 24 * time.Hour}
+	parts := span.FindStringSubmatch(text)
+	if parts == nil {
+		return 0, fmt.Errorf("the lab's systemd does not know the time span %q", text)
 	}
-	if text == "infinity" {
-		return 0, nil
-	}
-	var span time.Duration
-	rest := strings.TrimSpace(text)
-	if rest == "" {
-		return 0, fmt.Errorf("Failed to parse time span: %q", text)
-	}
-	for rest != "" {
-		digits := len(rest) - len(strings.TrimLeft(rest, "0123456789."))
-		number, err := strconv.ParseFloat(rest[:digits], 64)
-		rest = strings.TrimLeft(rest[digits:], " ")
-		letters := len(rest) - len(strings.TrimLeft(rest, "abcdefghijklmnopqrstuvwxyz"))
-		unit, known := units[rest[:letters]]
-		if err != nil || !known {
-			return 0, fmt.Errorf("Failed to parse time span: %q", text)
-		}
-		span += time.Duration(number * float64(unit))
-		rest = strings.TrimLeft(rest[letters:], " ")
-	}
-	return span, nil
+	number, err := strconv.Atoi(parts[1])
+	return time.Duration(number) * units[parts[2]], err
 }
 
-// parseFlags reads options as getopt_long does up to the first other word, and
-// returns what follows them.
-func parseFlags(tool string, args []string, known map[string]bool, letters map[string]string, set func(name, value string) error) ([]string, error) {
-	for len(args) > 0 {
+// parseOptions reads options up to the first other word, and returns what follows
+// them. Known ones end with "=" where they take a value.
+func parseOptions(tool string, args, known []string, set func(name, value string) error) ([]string, error) {
+	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
 		arg := args[0]
 		args = args[1:]
-		switch {
-		case arg == "--":
-			return args, nil
-		case strings.HasPrefix(arg, "--"):
-			name, value, given := strings.Cut(arg[2:], "=")
-			takes, ok := known[name]
-			if !ok {
-				return nil, fmt.Errorf("%s: unrecognized option '--%s'", tool, name)
-			}
-			if given && !takes {
-				return nil, fmt.Errorf("%s: option '--%s' doesn't allow an argument", tool, name)
-			}
-			if takes && !given {
-				if len(args) == 0 {
-					return nil, fmt.Errorf("%s: option '--%s' requires an argument", tool, name)
-				}
-				value, args = args[0], args[1:]
-			}
-			if err := set(name, value); err != nil {
-				return nil, err
-			}
-		case strings.HasPrefix(arg, "-") && arg != "-":
-			for rest := arg[1:]; rest != ""; {
-				name, ok := letters[rest[:1]]
-				if !ok {
-					return nil, fmt.Errorf("%s: invalid option -- '%s'", tool, rest[:1])
-				}
-				rest = rest[1:]
-				value := ""
-				if known[name] {
-					if value, rest = rest, ""; value == "" {
-						if len(args) == 0 {
-							return nil, fmt.Errorf("%s: option requires an argument -- '%s'", tool, arg[1:])
-						}
-						value, args = args[0], args[1:]
-					}
-				}
-				if err := set(name, value); err != nil {
-					return nil, err
-				}
-			}
-		default:
-			return append([]string{arg}, args...), nil
+		if arg == "--" {
+			break
+		}
+		name, value, given := strings.Cut(arg, "=")
+		if given {
+			name += "="
+		}
+		if !slices.Contains(known, name) {
+			return nil, fmt.Errorf("the lab's %s does not know the option %s", tool, arg)
+		}
+		if err := set(name, value); err != nil {
+			return nil, err
 		}
 	}
-	return nil, nil
+	return args, nil
 }

@@ -2,8 +2,6 @@ package systemd
 
 import (
 	"bufio"
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,41 +10,26 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
 
 	"linus/internal/lab/sys"
 )
 
 // run is systemd-run. It returns when the unit is started, with --wait when it
 // has ended, then with the exit code of its main process.
-func (m Manager) run(args []string, std Streams) (int, error) {
-	o, err := parseRun(args)
+func (m Manager) run(args []string) (int, error) {
+	s, wait, err := parseRun(args)
 	if err != nil {
 		return 1, err
 	}
 	if err := os.MkdirAll(m.path("units"), 0o755); err != nil {
 		return 1, err
 	}
-	if o.name == "" {
-		o.name = "run-r" + randomHex()
-	}
-	kind := "service"
-	if o.timer {
-		kind = "timer"
-	}
-	o.unit.Name = o.name + "." + kind
-	begun := time.Now()
-	reports, err := m.load(o.unit, false)
+	reports, err := m.load(s, false)
 	if err != nil {
-		return 1, fmt.Errorf("Failed to start transient %s unit: %w", kind, err)
+		return 1, fmt.Errorf("Failed to start transient %s unit: %w", strings.TrimPrefix(filepath.Ext(s.Name), "."), err)
 	}
 	defer reports.Close()
-	if !o.quiet && o.timer {
-		fmt.Fprintf(std.Err, "Running timer as unit: %s\nWill run service as unit: %s.service\n", o.unit.Name, o.name)
-	} else if !o.quiet {
-		fmt.Fprintf(std.Err, "Running as unit: %s\n", o.unit.Name)
-	}
-	if !o.wait {
+	if !wait {
 		return 0, nil
 	}
 	end := state{Result: "lost"} // the machine went down
@@ -55,11 +38,6 @@ func (m Manager) run(args []string, std Streams) (int, error) {
 		if err := json.Unmarshal(lines.Bytes(), &end); err != nil {
 			return 1, err
 		}
-	}
-	if !o.quiet {
-		how := map[int]string{1: "exited", 2: "killed", 3: "dumped"}[end.Code]
-		fmt.Fprintf(std.Err, "Finished with result: %s\nMain processes terminated with: code=%s/status=%s\nService runtime: %s\n",
-			end.Result, how, endText(end), time.Since(begun).Round(time.Millisecond))
 	}
 	switch {
 	case end.Result == "success":
@@ -70,12 +48,6 @@ func (m Manager) run(args []string, std Streams) (int, error) {
 		return 255, nil
 	}
 	return 1, nil
-}
-
-func randomHex() string {
-	raw := make([]byte, 16)
-	_, _ = rand.Read(raw) // never fails
-	return hex.EncodeToString(raw)
 }
 
 // load takes the unit's name and starts its supervisor. It returns once the unit
@@ -144,7 +116,7 @@ func (m Manager) startSupervisor(u unit, s spec) (reports *os.File, err error) {
 			reports.Close()
 		}
 	}()
-	journal, err := os.OpenFile(m.path("journal"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	journal, err := m.openJournal()
 	if err != nil {
 		return nil, err
 	}
@@ -176,6 +148,10 @@ func (m Manager) startSupervisor(u unit, s spec) (reports *os.File, err error) {
 		return nil, fmt.Errorf("the unit's supervisor has gone: %w", err)
 	}
 	return reports, nil
+}
+
+func (m Manager) openJournal() (*os.File, error) {
+	return os.OpenFile(m.path("journal"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 }
 
 // readLine reads one line and no byte more.

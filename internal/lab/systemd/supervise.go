@@ -21,7 +21,6 @@ type supervisor struct {
 	unit    unit
 	spec    spec
 	state   state
-	env     []string
 	reports *os.File // to systemd-run: a line when it runs, its state at the end
 
 	signals chan os.Signal
@@ -61,10 +60,8 @@ func newSupervisor(dir string) (*supervisor, error) {
 		return nil, err
 	}
 	// What a caller's shell ignores is not ignored in a unit.
-	signal.Notify(s.signals, unix.SIGCHLD, unix.SIGTERM, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM, unix.SIGPIPE)
-	if s.spec.IgnorePipe {
-		signal.Ignore(unix.SIGPIPE)
-	}
+	signal.Notify(s.signals, unix.SIGCHLD, unix.SIGTERM, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM)
+	signal.Ignore(unix.SIGPIPE) // as IgnoreSIGPIPE= has it
 	return s, nil
 }
 
@@ -75,9 +72,7 @@ func (s *supervisor) run() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return err
 	}
-	syscall.Umask(s.spec.UMask)
-	s.env = append(s.m.environment(), s.spec.Env...)
-	s.env = append(s.env, "INVOCATION_ID="+randomHex())
+	syscall.Umask(0o022)
 	return s.runService()
 }
 
@@ -85,17 +80,15 @@ func (s *supervisor) runService() error {
 	s.state = state{Active: "active", Sub: "running", Result: "success"}
 	main, err := s.start(s.spec.Argv, nil)
 	if err == nil {
-		s.state.Main, s.state.Exec = main, main
+		s.state.Main = main
 	}
 	if err := s.show(); err != nil {
 		return err
 	}
 	fmt.Fprintln(s.reports, "runs")
 	if err != nil {
-		var failed startError
-		errors.As(err, &failed)
 		fmt.Fprintf(os.Stderr, "%s: %v\n", s.unit.name, err)
-		s.state.Code, s.state.Status, s.state.Result = 1, failed.status, "exit-code"
+		s.state.Code, s.state.Status, s.state.Result = 1, 203, "exit-code"
 	} else {
 		s.await(func() bool { return s.state.Main == 0 || s.stop }, s.spec.RuntimeMax)
 		if s.state.Main != 0 && !s.stop {
@@ -125,65 +118,27 @@ func (s *supervisor) in(active, sub string) error {
 	return s.show()
 }
 
-// startError is why a program could not be run, with systemd's exit status for it.
-type startError struct {
-	status int
-	err    error
-}
-
-func (e startError) Error() string { return e.err.Error() }
-
 // start runs a program in a session of its own.
 func (s *supervisor) start(argv, env []string) (int, error) {
-	env = append(append([]string{}, s.env...), env...)
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return 0, err
 	}
 	defer null.Close()
-	stdout, err := s.open(s.spec.Stdout)
+	journal, err := s.m.openJournal()
 	if err != nil {
-		return 0, startError{209, err}
+		return 0, err
 	}
-	defer stdout.Close()
-	stderr := stdout
-	if s.spec.Stderr != "inherit" {
-		if stderr, err = s.open(s.spec.Stderr); err != nil {
-			return 0, startError{222, err}
-		}
-		defer stderr.Close()
-	}
-	program, err := findProgram(argv[0], s.env[0][len("PATH="):])
-	if err != nil {
-		return 0, startError{203, fmt.Errorf("%s: %w", argv[0], err)}
-	}
-	pid, err := syscall.ForkExec(program, expand(argv, env), &syscall.ProcAttr{
-		Dir: s.spec.Directory, Env: env,
-		Files: []uintptr{null.Fd(), stdout.Fd(), stderr.Fd()},
+	defer journal.Close()
+	pid, err := syscall.ForkExec(argv[0], argv, &syscall.ProcAttr{
+		Dir: s.spec.Directory, Env: append(s.m.environment(), env...),
+		Files: []uintptr{null.Fd(), journal.Fd(), journal.Fd()},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {
-		return 0, startError{203, fmt.Errorf("%s: %w", program, err)}
+		return 0, fmt.Errorf("%s: %w", argv[0], err)
 	}
 	return pid, nil
-}
-
-func (s *supervisor) open(stream string) (*os.File, error) {
-	kind, path, _ := strings.Cut(stream, ":")
-	mode := os.O_WRONLY | os.O_CREATE
-	switch kind {
-	case "null":
-		return os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	case "append":
-		mode |= os.O_APPEND
-	case "truncate":
-		mode |= os.O_TRUNC
-	case "file":
-	default:
-		path = s.m.path("journal")
-		mode |= os.O_APPEND
-	}
-	return os.OpenFile(path, mode, 0o666)
 }
 
 // await reaps until what is waited for has come, or the time is over (0: never).
@@ -285,7 +240,7 @@ func (s *supervisor) terminate(gentle, hard string) error {
 		if err := s.in("deactivating", gentle); err != nil {
 			return err
 		}
-		if err := s.signal(unix.Signal(s.spec.KillSignal), all); err != nil {
+		if err := s.signal(unix.SIGTERM, all); err != nil {
 			return err
 		}
 		// With mixed, what the main process leaves behind is killed at once.
@@ -339,7 +294,7 @@ func (s *supervisor) signal(sig unix.Signal, all bool) error {
 
 // stopPost runs the commands of ExecStopPost, which get its result.
 func (s *supervisor) stopPost() error {
-	for _, line := range s.spec.StopPost {
+	for _, argv := range s.spec.StopPost {
 		if err := s.in("deactivating", "stop-post"); err != nil {
 			return err
 		}
@@ -347,7 +302,7 @@ func (s *supervisor) stopPost() error {
 		if s.state.Code != 0 {
 			env = append(env, "EXIT_CODE="+[]string{"", "exited", "killed", "dumped"}[s.state.Code], "EXIT_STATUS="+endText(s.state))
 		}
-		pid, err := s.start(line.Argv, env)
+		pid, err := s.start(argv, env)
 		how := "exit-code"
 		if err == nil {
 			s.control = pid
@@ -364,7 +319,7 @@ func (s *supervisor) stopPost() error {
 		if err := s.terminate("final-sigterm", "final-sigkill"); err != nil {
 			return err
 		}
-		if how != "success" && !line.MayFail {
+		if how != "success" {
 			s.result(how)
 			return nil
 		}
@@ -372,10 +327,10 @@ func (s *supervisor) stopPost() error {
 	return nil
 }
 
-// unload ends the unit: a failed one stays, unless it is collected. Its name is
+// unload ends the unit: a failed one that has a file stays. Its name is
 // taken as long as anything is left of it, which only KillMode=process leaves.
 func (s *supervisor) unload() error {
-	failed := s.state.Result != "success" && !s.spec.Collect
+	failed := s.state.Result != "success" && !s.spec.Transient
 	if failed {
 		s.state.Active, s.state.Sub = "failed", "failed"
 	} else {

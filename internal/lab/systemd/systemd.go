@@ -1,8 +1,8 @@
 // Package systemd is a work-alike of systemd-run and systemctl, as far as the
 // host scripts use them: services and timers of root's manager, transient ones and
-// those of files. A lab
-// whose host is no real systemd has it on its PATH; one suite holds both to the
-// same behaviour, and where the two could differ this one is the stricter.
+// those of files. A form that no script uses is refused by name. A lab whose host has
+// no real systemd has it on its PATH; one suite holds both to the same behaviour, and
+// where the two could differ this one is the stricter.
 //
 // Its state is one directory, and every active unit has a process of its own,
 // the supervisor, to which all that the unit starts belongs: as a subreaper it
@@ -27,7 +27,7 @@ import (
 // Manager is what a host has one of: the units in a directory.
 //
 //	environment   what units inherit, lines NAME=value (systemd's DefaultEnvironment=)
-//	journal       output that a unit sends nowhere else
+//	journal       what units print
 //	lock          held while units come and go
 //	units/<name>  a loaded unit: spec.json, state.json, pid of its supervisor
 type Manager struct {
@@ -78,7 +78,7 @@ func Main(args []string, std Streams) (code int, ok bool) {
 	m := Manager{Dir: Dir(lab), Binary: binary}
 	switch name {
 	case "systemd-run":
-		code, err = m.run(args[1:], std)
+		code, err = m.run(args[1:])
 	case "systemctl":
 		code, err = m.control(args[1:], std)
 	case bootVerb:

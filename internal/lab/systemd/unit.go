@@ -18,26 +18,19 @@ import (
 type spec struct {
 	Name        string // with its type's suffix
 	Description string
-	Collect     bool // unloaded also when it failed
-	Transient   bool // made by systemd-run; else its file's
+	Transient   bool // made by systemd-run, and unloaded also when it failed; else its file's
 
 	// Of a service; a timer has those of the service it starts.
 	Argv        []string
-	Env         []string
-	StopPost    []execLine
-	KillMode    string // control-group, mixed, process
-	KillSignal  int
+	StopPost    [][]string
+	KillMode    string        // control-group, mixed, process
 	RuntimeMax  time.Duration // 0: none
-	TimeoutStop time.Duration // 0: none
-	Stdout      string        // journal, null, append:FILE, truncate:FILE, file:FILE
-	Stderr      string        // as Stdout; inherit
+	TimeoutStop time.Duration
 	Directory   string
-	UMask       int
-	IgnorePipe  bool
 
 	// Of a timer.
 	OnActive     time.Duration
-	OnUnitActive time.Duration // 0: once
+	OnUnitActive time.Duration // 0: once, which only a transient one does
 	Accuracy     time.Duration
 }
 
@@ -47,7 +40,6 @@ type state struct {
 	Sub    string
 	Main   int    // process, 0: none
 	Result string // success, exit-code, signal, core-dump, timeout
-	Exec   int    // the main process that last ran
 	Code   int    // how it ended: 0 not yet, 1 exited, 2 killed, 3 dumped
 	Status int    // its exit status or signal
 }
@@ -62,7 +54,7 @@ var unitName = lazyregexp.New(`^[A-Za-z0-9:_.\\@-]{1,255}$`)
 
 // fullName is a unit's name with its suffix.
 func fullName(name string) (string, error) {
-	if !unitName.MatchString(name) || strings.HasPrefix(name, ".") {
+	if !unitName.MatchString(name) || strings.ContainsAny(name[:1], ".-") {
 		return "", fmt.Errorf("invalid unit name %q", name)
 	}
 	for _, suffix := range []string{".service", ".timer"} {
