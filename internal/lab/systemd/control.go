@@ -121,10 +121,7 @@ func (m Manager) kill(u unit, o controlOptions, _ Streams) (int, error) {
 			return 1, fmt.Errorf("Failed to kill unit %s: No main process to kill", u.name)
 		}
 		start, _ := sys.ProcessStart(s.Main)
-		return 0, sys.SignalProven(s.Main, sig, func() bool {
-			now, ok := sys.ProcessStart(s.Main)
-			return ok && now == start
-		})
+		return 0, signalProcess(s.Main, start, sig)
 	}
 	if !alive || strings.HasSuffix(u.name, ".timer") {
 		return 1, fmt.Errorf("Failed to kill unit %s: No processes to kill", u.name)

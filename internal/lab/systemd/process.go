@@ -51,15 +51,20 @@ func signalTree(supervisor int, sig unix.Signal) (int, error) {
 				continue
 			}
 			told[identity{p.PID, p.Start}] = true
-			err = errors.Join(err, sys.SignalProven(p.PID, sig, func() bool {
-				start, alive := sys.ProcessStart(p.PID)
-				return alive && start == p.Start
-			}))
+			err = errors.Join(err, signalProcess(p.PID, p.Start, sig))
 		}
 		if err != nil || len(told) == before {
 			return len(told), err
 		}
 	}
+}
+
+// signalProcess sends a signal to the process that had that number at that start.
+func signalProcess(pid int, start uint64, sig unix.Signal) error {
+	return sys.SignalProven(pid, sig, func() bool {
+		now, alive := sys.ProcessStart(pid)
+		return alive && now == start
+	})
 }
 
 // killTree kills all below a supervisor and returns when nothing is left. The

@@ -24,9 +24,9 @@ type supervisor struct {
 	reports *os.File // to systemd-run: a line when it runs, its state at the end
 
 	signals chan os.Signal
-	stop    bool // asked to
-	control int  // the process waited for beside the main one: of ExecStopPost
-	ended   map[int]syscall.WaitStatus
+	stop    bool  // asked to
+	control int   // the process waited for beside the main one: of ExecStopPost
+	posted  state // how the last of ExecStopPost ended
 }
 
 // supervise plays the unit in a directory until it has ended.
@@ -45,7 +45,7 @@ func supervise(dir string) int {
 func newSupervisor(dir string) (*supervisor, error) {
 	s := &supervisor{
 		unit: unit{name: filepath.Base(dir), dir: dir}, reports: os.NewFile(3, "reports"),
-		signals: make(chan os.Signal, 16), ended: map[int]syscall.WaitStatus{},
+		signals: make(chan os.Signal, 16),
 	}
 	syscall.CloseOnExec(3)
 	if line, err := readLine(os.Stdin); err != nil || line != "go" {
@@ -181,7 +181,7 @@ func (s *supervisor) reap() {
 			s.result(resultOf(s.state))
 		case s.control:
 			s.control = 0
-			s.ended[pid] = status
+			s.posted.Code, s.posted.Status = endOf(status)
 		}
 	}
 }
@@ -308,10 +308,8 @@ func (s *supervisor) stopPost() error {
 			s.control = pid
 			if !s.await(func() bool { return s.control == 0 }, s.spec.TimeoutStop) {
 				s.result("timeout")
-			} else if status := s.ended[pid]; true {
-				var end state
-				end.Code, end.Status = endOf(status)
-				how = resultOf(end)
+			} else {
+				how = resultOf(s.posted)
 			}
 		} else {
 			fmt.Fprintf(os.Stderr, "%s: ExecStopPost: %v\n", s.unit.name, err)
