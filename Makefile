@@ -96,8 +96,8 @@ programs: vet bin/gotestsum ## tests of whole programs, the lab and its real VMs
 vet: build ## go vet; make cross for other systems
 	CGO_ENABLED=0 go vet ./...
 
-e2e-postgres: build ## tests of whole programs on PostgreSQL, all of them; make race has a few
-	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres go test -count=1 -timeout 40m ./internal/e2e
+e2e-postgres: build bin/gotestsum ## tests of whole programs on PostgreSQL, all of them; make race has a few
+	CGO_ENABLED=0 LINUS_TEST_DATABASE=postgres $(GOTESTSUM) --packages=./internal/e2e -- -count=1 -timeout 40m
 
 soak: ## 1000 jobs under faults drawn at random (SOAK_JOBS=, SOAK_SEED= of a run to repeat)
 	go test -v -timeout 3h -run '^TestSoak$$' ./internal/e2e -soak.jobs=$(SOAK_JOBS) -soak.seed=$(SOAK_SEED)
