@@ -159,7 +159,7 @@ func TestDeb_ItsPrintedStepsLeadToAJob(t *testing.T) {
 	if out := d.sh("runuser -u linus -- linus job submit --wait -- sh -c 'echo ran in $(hostname)'"); !strings.Contains(out, "ran in linus-job-") {
 		t.Error("the job did not run in a VM")
 	}
-	for deadline := time.Now().Add(time.Minute); !strings.Contains(d.sh("journalctl -u linus"), `msg="job done"`); {
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(d.sh("journalctl -u linus"), `msg="job done"`); <-time.After(200 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the service's log has no job")
 		}

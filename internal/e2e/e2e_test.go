@@ -103,7 +103,7 @@ func TestJob_RunsInARealVM(t *testing.T) {
 	shell := c.call("execute_command", map[string]any{"vm_id": "dev", "command": "exec bash --norc -i", "tty": true})["job_id"].(string)
 	c.until(shell, func(j map[string]any) bool { return j["status"] == "running" })
 	answer := c.call("interact_with_job", map[string]any{"job_id": shell, "input": "echo $((6*7)) $(tty) $(stty size)\n", "wait_ms": 10000})
-	for deadline := time.Now().Add(time.Minute); !strings.Contains(fmt.Sprint(answer["stdout"]), "42 /dev/pts/"); {
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(fmt.Sprint(answer["stdout"]), "42 /dev/pts/"); <-time.After(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the shell did not answer: %v", answer)
 		}

@@ -44,7 +44,7 @@ func TestPool_JobStartsAtOnce(t *testing.T) {
 		if vm := job["vm"].(map[string]any); job["status"] != "success" || vm["source"] != "pool" || got["stdout"] != "warm\n" {
 			t.Errorf("%v\n%v", got, job)
 		}
-		for deadline := time.Now().Add(time.Minute); strings.Count(h.cli(t, "pool", "show", "p"), " warm ") < 2; {
+		for deadline := time.Now().Add(time.Minute); strings.Count(h.cli(t, "pool", "show", "p"), " warm ") < 2; <-time.After(200 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("the pool is not filled again:\n%s", h.cli(t, "pool", "show", "p"))
 			}
