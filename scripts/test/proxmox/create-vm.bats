@@ -15,6 +15,7 @@ teardown_file() {
 }
 
 setup() {
+  draw
   setup_stub
 }
 
@@ -29,6 +30,7 @@ setup() {
   assert_status 0
 }
 
+# bats test_tags=proof
 @test "clones a template, configures, starts and answers all keys" {
   run_script create-vm
   assert_status 0
@@ -229,6 +231,7 @@ setup() {
   assert_called_times 1 'qm clone .*'
 }
 
+# bats test_tags=proof
 @test "a name in use is exit 5 and that VM is not touched" {
   VM_NAME=other run_script create-vm
   assert_status 5
@@ -241,6 +244,7 @@ setup() {
 
 # bats runs one test per case cheaply enough this way: inputs fail before any
 # program is started.
+# bats test_tags=proof
 @test "inputs with quotes, blanks, newlines and leading dashes are refused by name" {
   local name value bad
   # shellcheck disable=SC2016 # nothing may expand these
@@ -279,6 +283,7 @@ setup() {
 
 # --- IDs ---
 
+# bats test_tags=proof
 @test "an ID taken between check and create: the next is tried, the winner is not touched" {
   export VM_ID_RANGE=200-201
   # Whoever comes first, wins the ID this run has chosen.
@@ -292,6 +297,7 @@ setup() {
   refute_called "qm \(stop\|destroy\|set\|resize\|start\) ${winner}.*"
 }
 
+# bats test_tags=proof
 @test "an ID lost to a container, after waiting for the lock, is not destroyed either" {
   fault clone 255 skip "trying to acquire lock... OK unable to create VM 250 - CT 250 already exists on node 'pve'"
   run_script create-vm
@@ -343,6 +349,7 @@ setup() {
   refute_line_like LINUS_VM_ID
 }
 
+# bats test_tags=proof
 @test "a clone that lies (exit 0, no VM) fails and destroys nothing" {
   fault clone 0 skip ''
   run_script create-vm
@@ -372,6 +379,7 @@ setup() {
   assert_no_vm_of_ours
 }
 
+# bats test_tags=proof
 @test "an ID whose volumes lie on the template's storage is not used" {
   sed -i 's/local-lvm:/nfs:/' "${PVE_STUB}/vm/9000"
   # shellcheck disable=SC2016 # the hook's own variables
@@ -381,6 +389,7 @@ setup() {
   assert_line LINUS_VM_ID:201
 }
 
+# bats test_tags=proof
 @test "no second try is made on a VM that another has replaced, and it is not rolled back" {
   local verb
   some_of 3 'set' resize start
@@ -400,6 +409,7 @@ setup() {
 
 # --- each step failing ---
 
+# bats test_tags=proof
 @test "a failing set rolls back: proof, stop, proof, destroy with its disks" {
   fault set 255 skip 'no such CPU'
   run_script create-vm
@@ -470,6 +480,7 @@ setup() {
   assert_no_vm_of_ours
 }
 
+# bats test_tags=proof
 @test "roll-back leaves alone a VM that no longer proves to be ours" {
   # Between start and address somebody else takes the VM over.
   # shellcheck disable=SC2016 # the hook's own variables
@@ -481,6 +492,7 @@ setup() {
   refute_called 'qm \(stop\|destroy\).*'
 }
 
+# bats test_tags=proof
 @test "a clone killed half way, before its description was written, is left alone and told" {
   # shellcheck disable=SC2016 # the hook's own variables
   hook clone 'echo "lock: clone" >"${PVE_STUB}/vm/$3"; touch -d "1 hour ago" "${PVE_STUB}/vm/$3"'
@@ -491,6 +503,7 @@ setup() {
   refute_called 'qm \(unlock\|stop\|destroy\).*'
 }
 
+# bats test_tags=proof
 @test "a clone killed half way, but marked, is destroyed" {
   # shellcheck disable=SC2016 # the hook's own variables
   hook clone 'printf "#%s\nname: %s\nlock: clone\n" "$7" "$5" >"${PVE_STUB}/vm/$3"; echo stopped >"${PVE_STUB}/status/$3"'
@@ -593,6 +606,7 @@ leave_lock_behind() {
   assert_no_vm_of_ours
 }
 
+# bats test_tags=proof
 @test "a lock is never broken while a task is at work, or when nobody can tell" {
   leave_lock_behind
   answer /nodes/pve/tasks '[{"upid":"UPID:pve:1"}]'
@@ -616,6 +630,7 @@ leave_lock_behind() {
   assert_line LINUS_VM_IP:127.0.0.1
 }
 
+# bats test_tags=proof
 @test "the address is that of net0's MAC, not docker0's nor a link-local one" {
   guest_interfaces '{"name":"docker0","hardware-address":"02:42:00:00:00:01","ip-addresses":[{"ip-address":"172.17.0.1","ip-address-type":"ipv4"}]},
     {"name":"lo"},
@@ -731,6 +746,7 @@ leave_lock_behind() {
   assert_status 1
 }
 
+# bats test_tags=proof
 @test "another card at the VM's address fails, and is rolled back" {
   echo '127.0.0.1 dev vmbr0 lladdr bc:24:11:00:00:99 REACHABLE' >"${PVE_STUB}/neighbours"
   run_script create-vm
@@ -751,6 +767,7 @@ leave_lock_behind() {
 
 # --- signals (each at every step: faults.bats) ---
 
+# bats test_tags=proof
 @test "INT to the whole group while waiting rolls back and exits 130" {
   # A background job of a shell ignores INT, so perl starts it as a terminal would.
   # shellcheck disable=SC2016 # the hook's own variables
@@ -785,6 +802,7 @@ leave_lock_behind() {
 }
 
 # Each test's end checks its qm command lines; these are the ones no other has.
+# bats test_tags=proof
 @test "every option that a create can give is one of Proxmox VE 8.2 and 9.2" {
   export VM_VLAN_TAG=7 VM_NAMESERVERS='1.1.1.1 9.9.9.9' VM_CPU_TYPE=host
   sed -i '$ a protection: 1\nsockets: 2' "${PVE_STUB}/vm/9000"

@@ -15,6 +15,7 @@ teardown_file() {
 }
 
 setup() {
+  draw
   setup_stub
   add_our_vm 250 'ciuser: worker' 'net0: virtio=BC:24:11:AA:AA:AA,bridge=vmbr0' 'ipconfig0: ip=dhcp'
   export VM_ID=250
@@ -29,6 +30,7 @@ power() { # <action> [<argument...>]
   ACTION=$1 run_script power-vm "${@:2}"
 }
 
+# bats test_tags=proof
 @test "start boots a stopped VM and answers where it can be worked in" {
   stopped
   power start
@@ -188,6 +190,7 @@ power() { # <action> [<argument...>]
   assert_called 'qm delsnapshot 250 clean --force 1'
 }
 
+# bats test_tags=proof
 @test "a lock of a backup or of a task at work is not broken" {
   echo 'lock: backup' >>"${PVE_STUB}/vm/250"
   answer /nodes/pve/tasks '[]'
@@ -226,6 +229,7 @@ power() { # <action> [<argument...>]
   refute_called 'qm start.*'
 }
 
+# bats test_tags=proof
 @test "a revert after which the VM proves no more is not started" {
   SNAPSHOT=clean power snapshot
   sed -i 's/^tags: linus/tags: theirs/' "${PVE_STUB}/snapshots/250/clean"
@@ -235,6 +239,7 @@ power() { # <action> [<argument...>]
   refute_called 'qm start.*'
 }
 
+# bats test_tags=proof
 @test "suspend puts the memory on the disk, and is read back from the config" {
   power suspend
   assert_status 0
@@ -433,6 +438,7 @@ power() { # <action> [<argument...>]
   assert_says 'was taken without its memory'
 }
 
+# bats test_tags=proof
 @test "no action touches a VM that does not prove to be the one meant" {
   local action change
   some_of 3 start stop shutdown suspend resume snapshot revert
@@ -452,6 +458,7 @@ power() { # <action> [<argument...>]
   assert_nothing_left
 }
 
+# bats test_tags=proof
 @test "no second try is made on a VM that another has replaced" {
   local action verb
   some_of 3 start stop shutdown suspend snapshot revert
@@ -485,6 +492,7 @@ power() { # <action> [<argument...>]
   refute_called 'qm snapshot.*'
 }
 
+# bats test_tags=proof
 @test "proof and change are one locked step: a destroy waits for it" {
   # shellcheck disable=SC2016 # the hook's own variables
   hook stop 'flock -n "${LINUS_LOCK_DIR}/linus-vm-250.lock" true && touch "${PVE_STUB}/not-locked" || :'

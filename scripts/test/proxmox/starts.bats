@@ -16,6 +16,7 @@ teardown_file() {
 }
 
 setup() {
+  draw
   setup_stub
   export LINUS_LEASE_SECONDS=1000
 }
@@ -165,6 +166,7 @@ note_file() { # note: the one there is
   [[ ! -e ${BATS_TEST_TMPDIR}/ran ]]
 }
 
+# bats test_tags=proof
 @test "node, quorum, names, IDs, template and volumes are looked at each time" {
   run_script create-vm
   assert_status 0
@@ -192,6 +194,7 @@ note_file() { # note: the one there is
   assert_says 'no quorum'
 }
 
+# bats test_tags=proof
 @test "a storage that cannot be listed makes no VM, however well it was a moment ago" {
   run_script create-vm
   assert_status 0
