@@ -24,7 +24,7 @@ SOAK_SEED ?= 0
 # times, and those that share nothing. At night others are that wait for hosts and browsers,
 # and the executor, of which BY_MANY is watched by day: tests in which many work on the same.
 UNWATCHED_PACKAGES := /(cmd/(linus|pvelab)|internal/(e2e|lab|policy|term|config$(if $(filter nightly,$(LINUS_TEST_LOOP)),,|daemon|executor|guest|job|mcptool|proxmox|web)))(/|$$)
-BY_MANY := ^(TestCancel|TestEngines_(CancelElsewhere|EachJobRunsOnce|StopHandsOver|TellOthersOfJobs)|TestPool_HundredClaimersTenMembers|TestSubmit|TestWatch)
+BY_MANY := ^(TestCancel_AtEveryPhase|TestEngines_(CancelElsewhere|EachJobRunsOnce|StopHandsOver|TellOthersOfJobs)|TestPool_HundredClaimersTenMembers|TestSubmit|TestWatch)
 
 # Tests of whole programs that run on PostgreSQL, too: the main path, cancel, an engine that
 # is killed, an idempotency key, output of 10 MB.

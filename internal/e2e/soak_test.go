@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	soakJobs = flag.Int("soak.jobs", 0, "jobs of TestSoak; 0: 60 at night, else 12")
+	soakJobs = flag.Int("soak.jobs", 0, "jobs of TestSoak; 0: 60, at night only")
 	soakSeed = flag.Uint64("soak.seed", 0, "seed of TestSoak's faults; 0: another each time, which it prints")
 )
 
@@ -28,6 +28,9 @@ var (
 // in the right state with its whole output, ran at most once, and at the end
 // nothing is left, and nothing of others was touched.
 func TestSoak(t *testing.T) {
+	if *soakJobs == 0 {
+		loops.AtNightOnly(t, "TestProxmoxFaults, TestEngineKilled_TwoClients, TestPool_EngineKilledAtEveryStep and TestSubmit_ManyAtOnce make its faults one by one")
+	}
 	h := newHost(t, lab.DriverProcess, "MAX_JOBS=8", "HEARTBEAT_THRESHOLD_SECONDS=30", "CLEANUP_INTERVAL_SECONDS=10")
 	s := newSoak(t, h, 5*time.Second)
 	s.ledger = newLedger(t)
@@ -36,11 +39,7 @@ func TestSoak(t *testing.T) {
 	for range 4 { // as many chat windows
 		s.clients = append(s.clients, h.connect(t))
 	}
-	n := *soakJobs
-	if n == 0 && loops.AtNight() {
-		n = 60
-	}
-	jobs := make([]soakJob, cmp.Or(n, 12))
+	jobs := make([]soakJob, cmp.Or(*soakJobs, 60))
 	for i := range jobs {
 		jobs[i] = s.plan(i)
 	}
