@@ -137,13 +137,13 @@ func (a *app) changePool(ctx context.Context, wait bool, change func(context.Con
 		return err
 	}
 	told := ""
-	for wait && (p.Count(job.MemberWarm) < p.Warm || p.Count(job.MemberHibernated) < p.Hibernated) {
+	for wait && (p.Count(vm.MemberWarm) < p.Warm || p.Count(vm.MemberHibernated) < p.Hibernated) {
 		if p.Stopped() {
 			return fmt.Errorf("pool %s: %s", p.Name, p.State)
 		}
 		if p.State != told {
 			told = p.State
-			a.note("pool %s: %d of %d warm, %d of %d hibernated; %s", p.Name, p.Count(job.MemberWarm), p.Warm, p.Count(job.MemberHibernated), p.Hibernated, p.State)
+			a.note("pool %s: %d of %d warm, %d of %d hibernated; %s", p.Name, p.Count(vm.MemberWarm), p.Warm, p.Count(vm.MemberHibernated), p.Hibernated, p.State)
 		}
 		select {
 		case <-ctx.Done():
@@ -174,7 +174,7 @@ func (a *app) poolListCommand() *cobra.Command {
 			const header = "NAME\tFROM\tSIZE\tWARM\tHIBERNATED\tMAKING\tIN USE\tHIT RATE\tSTATE"
 			return printAll(a, pools, "no pools; linus pool create makes one", header, func(p job.PoolInfo) string {
 				return fmt.Sprintf("%s\t%s\t%s\t%d/%d\t%d/%d\t%d\t%d\t%s\t%s", p.Name, oneLine(p.VMTemplate+p.OS, 63), poolMachine(p.Pool),
-					p.Count(job.MemberWarm), p.Warm, p.Count(job.MemberHibernated), p.Hibernated, p.Count(job.MemberMaking), p.Count(job.MemberClaimed),
+					p.Count(vm.MemberWarm), p.Warm, p.Count(vm.MemberHibernated), p.Hibernated, p.Count(vm.MemberMaking), p.Count(vm.MemberClaimed),
 					hitRate(p.Pool), oneLine(p.State, 60))
 			})
 		}),
@@ -216,8 +216,8 @@ func poolText(p job.PoolInfo) string {
 	row("made from", p.VMTemplate+p.OS)
 	row("size", fmt.Sprintf("%d cores, %s memory, %s disk", p.Resources.CPU, p.Resources.Memory, p.Resources.Disk))
 	row("network", networkText(p.Network))
-	row("warm", fmt.Sprintf("%d of %d", p.Count(job.MemberWarm), p.Warm))
-	row("hibernated", fmt.Sprintf("%d of %d", p.Count(job.MemberHibernated), p.Hibernated))
+	row("warm", fmt.Sprintf("%d of %d", p.Count(vm.MemberWarm), p.Warm))
+	row("hibernated", fmt.Sprintf("%d of %d", p.Count(vm.MemberHibernated), p.Hibernated))
 	if p.IdleLimit > 0 {
 		row("idle limit", (time.Duration(p.IdleLimit) * time.Second).String())
 	}

@@ -9,6 +9,7 @@ import (
 	"linus/internal/config"
 	"linus/internal/control"
 	"linus/internal/executor"
+	"linus/internal/fleet"
 	"linus/internal/job"
 	"linus/internal/store"
 )
@@ -34,7 +35,7 @@ func Peek(ctx context.Context, c config.Config) (job.Engine, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return offline(executor.New(executor.Options{Stores: executor.StoresOf(st), Engines: st}), c), func() { _ = st.Close() }, nil
+	return offline(executor.New(executor.Options{Stores: executor.StoresOf(st), Fleet: fleet.New(fleet.Options{Store: st}), Engines: st}), c), func() { _ = st.Close() }, nil
 }
 
 // offline reads the state directory without an engine. What changes something, or needs the

@@ -31,7 +31,7 @@ func (e *Executor) dispatch(ctx context.Context) {
 	defer e.work.Wait()
 	e.work.Go(func() { e.sweep(ctx) })
 	e.work.Go(func() { e.notifyAll(ctx) })
-	e.work.Go(func() { e.tendPools(ctx) })
+	e.work.Go(func() { e.o.Fleet.TendPools(ctx) })
 	e.work.Go(func() { e.watchTokens(ctx) })
 	tick := time.NewTicker(e.o.CleanupInterval)
 	defer tick.Stop()
@@ -83,7 +83,7 @@ func (e *Executor) adopt(ctx context.Context, l left) {
 	for _, j := range l.begun {
 		switch {
 		case e.runOf(j.ID) != nil || e.isOthers(j):
-		case j.Status == job.Pending && j.Outcome == nil && j.Member != nil:
+		case j.Status == job.Pending && j.Outcome == nil && j.ForPool():
 		case j.Status == job.Pending && j.Outcome == nil:
 			e.mu.Lock()
 			e.queue.addReady(j.ID)

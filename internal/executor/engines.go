@@ -324,9 +324,9 @@ func (e *Executor) take(ctx context.Context, id string) (job.Job, bool, error) {
 	return j, taken, err
 }
 
-// leads reports whether this engine does what one does for all: it sweeps, and tends
+// Leads reports whether this engine does what one does for all: it sweeps, and tends
 // pools.
-func (e *Executor) leads(ctx context.Context) bool {
+func (e *Executor) Leads(ctx context.Context) bool {
 	if e.o.Engines == nil {
 		return true
 	}

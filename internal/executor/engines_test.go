@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"linus/internal/executor"
+	"linus/internal/fleet"
 	"linus/internal/job"
 	"linus/internal/loops"
 	"linus/internal/pgtest"
@@ -57,7 +58,7 @@ func newCohort(t *testing.T, n, maxJobs int, change func(f *cohort, i int, r *ri
 	f.behave(providertest.Behaviour{Task: task(providertest.Task{Stdout: []byte("once\n"), For: 5 * time.Millisecond})})
 	for i := range n {
 		s, log := f.open(), &logBuffer{}
-		r := &rig{t: t, fake: f.fake, store: s, log: log}
+		r := &rig{t: t, fake: f.fake, store: s, log: log, vms: fleet.Options{Store: s, PoolInterval: 200 * time.Millisecond}}
 		r.opts = executor.Options{
 			Stores: executor.StoresOf(s), Guest: f.fake, Runner: f.fake, Owner: "5a17c0de-0000-4000-8000-000000000001",
 			Provider: hostOf{f.fake, f, s},
@@ -67,7 +68,7 @@ func newCohort(t *testing.T, n, maxJobs int, change func(f *cohort, i int, r *ri
 			CallbackURL: func(context.Context) (string, error) { return "http://192.0.2.1:8765", nil },
 			Defaults:    job.Defaults{VMTemplate: providertest.FakeTemplate, Timeout: 3600, CPU: 2, Memory: "2G", Disk: "10G"},
 			MaxJobs:     maxJobs, MaxOutput: maxOutput, CleanupInterval: 200 * time.Millisecond, CollectPatience: 10 * time.Minute,
-			ClaimPatience: time.Minute, HeartbeatInterval: time.Second, PoolInterval: 200 * time.Millisecond, SweepInterval: 400 * time.Millisecond,
+			ClaimPatience: time.Minute, HeartbeatInterval: time.Second, SweepInterval: 400 * time.Millisecond,
 		}
 		if change != nil {
 			change(f, i, r)
@@ -301,6 +302,7 @@ func dieWith(t *testing.T, m *mortal) {
 		if m.at > 0 {
 			r.opts.EngineLease = shortLease
 		}
+		r.vms.Store = mortalStore{r.store, m}
 		r.opts.Stores, r.opts.Engines = executor.StoresOf(mortalStore{r.store, m}), mortalEngines{r.store, m}
 		r.opts.Provider, r.opts.Runner = mortalProvider{r.opts.Provider, m}, mortalRunner{f.fake, m}
 	})
@@ -331,7 +333,7 @@ func dieWith(t *testing.T, m *mortal) {
 func (f *cohort) join() *rig {
 	f.t.Helper()
 	s, log := f.open(), &logBuffer{}
-	r := &rig{t: f.t, fake: f.fake, store: s, log: log, opts: f.engines[0].opts}
+	r := &rig{t: f.t, fake: f.fake, store: s, log: log, opts: f.engines[0].opts, vms: fleet.Options{Store: s, PoolInterval: 200 * time.Millisecond}}
 	r.opts.Stores, r.opts.Engines, r.opts.Provider = executor.StoresOf(s), s, hostOf{f.fake, f, s}
 	r.opts.Runner = f.fake
 	r.opts.Log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -770,6 +772,7 @@ func TestEngines_KilledAndStartedAgain(t *testing.T) {
 	m := &mortal{died: make(chan struct{})}
 	f := newCohort(t, 1, 1, func(f *cohort, _ int, r *rig) {
 		r.opts.EngineLease = time.Hour
+		r.vms.Store = mortalStore{r.store, m}
 		r.opts.Stores, r.opts.Engines = executor.StoresOf(mortalStore{r.store, m}), mortalEngines{r.store, m}
 		r.opts.Provider, r.opts.Runner = mortalProvider{r.opts.Provider, m}, mortalRunner{f.fake, m}
 	})

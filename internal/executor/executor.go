@@ -72,7 +72,6 @@ type Options struct {
 	HeartbeatThreshold time.Duration // silence after which a job is lost; 2 min
 	CleanupInterval    time.Duration // between two attempts to finish what could not be finished; 30 s
 	SweepInterval      time.Duration // between two searches for leftover VMs and old jobs; 10 min
-	PoolInterval       time.Duration // between two rounds of tending the pools; 10 s
 	Retention          time.Duration // after which an ended job is deleted; 0: never
 	Lease              time.Duration // after a job's timeout, until the host destroys its VM without an engine; 0: never
 	HeartbeatInterval  time.Duration // between two heartbeats of a runner; 10 s
@@ -89,10 +88,14 @@ type Options struct {
 	Artifacts   job.ArtifactLimits // 1000 files, 100 MB each, 500 MB together
 }
 
+// poolCalls is job.Pools, to be embedded: a field of that name would hide the method Pools.
+type poolCalls = job.Pools
+
 // Executor runs jobs. Its methods may be called from any goroutine.
 type Executor struct {
-	o        Options
-	captures capture.Options // for every job
+	poolCalls // the Fleet's
+	o         Options
+	captures  capture.Options // for every job
 
 	wake         chan struct{} // slots or waiting jobs have changed
 	reopened     chan struct{} // a job that was done is unfinished again
@@ -101,7 +104,6 @@ type Executor struct {
 	notices      chan struct{} // there is a webhook to deliver
 	undelivered  atomic.Bool   // webhooks are not delivered yet, as of the last look
 
-	pools      *pools
 	tokens     *tokens
 	access     *access   // decides who may enter or work on a persistent VM
 	leaseUntil time.Time // until when the lease lasts, for sure; keepLease's, and enroll's before
@@ -146,7 +148,6 @@ func New(o Options) *Executor {
 	o.Artifacts.All = cmp.Or(o.Artifacts.All, 500<<20)
 	o.CleanupInterval = cmp.Or(o.CleanupInterval, 30*time.Second)
 	o.SweepInterval = cmp.Or(o.SweepInterval, 10*time.Minute)
-	o.PoolInterval = cmp.Or(o.PoolInterval, 10*time.Second)
 	o.EngineLease = cmp.Or(o.EngineLease, 15*time.Second)
 	if o.Secrets == nil {
 		o.Secrets = secret.New(secret.Options{}).Resolve
@@ -155,6 +156,7 @@ func New(o Options) *Executor {
 		o.Observer = func(job.Happening) {}
 	}
 	e := &Executor{
+		poolCalls:     o.Fleet,
 		o:             o,
 		wake:          make(chan struct{}, 1),
 		reopened:      make(chan struct{}, 1),
@@ -164,7 +166,6 @@ func New(o Options) *Executor {
 		notices:       make(chan struct{}, 1),
 		runs:          map[string]*run{},
 		watchers:      map[string]*watched{},
-		pools:         newPools(),
 		tokens:        newTokens(),
 		access:        newAccess(o.Engines),
 	}
@@ -182,7 +183,7 @@ func (e *Executor) Start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("find unfinished jobs: %w", err)
 	}
-	if _, err := e.loadPools(ctx); err != nil {
+	if err := e.o.Fleet.LoadPools(ctx); err != nil {
 		return err
 	}
 	running, stop := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -229,7 +230,7 @@ func (e *Executor) spawn(work func(running context.Context)) error {
 func (e *Executor) Idle() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.queue.empty() && len(e.runs) == 0 && e.leftover == 0 && e.expiring == 0 && !e.access.busy() && !e.pools.active() && !e.undelivered.Load()
+	return e.queue.empty() && len(e.runs) == 0 && e.leftover == 0 && e.expiring == 0 && !e.access.busy() && !e.o.Fleet.PoolsToTend() && !e.undelivered.Load()
 }
 
 func become(j *job.Job, next job.Status) []job.Event {

@@ -30,13 +30,13 @@ const maxOutput = 64 << 10
 // rig is an executor on a real store and a fake hypervisor.
 type rig struct {
 	*executor.Executor
-	t      *testing.T
-	fake   *providertest.Fake
-	store  *store.Store
-	dir    string // the store's
-	log    *logBuffer
-	placer fleet.Placer // chooses nodes; nil: there is one
-	opts   executor.Options
+	t     *testing.T
+	fake  *providertest.Fake
+	store *store.Store
+	dir   string // the store's
+	log   *logBuffer
+	opts  executor.Options
+	vms   fleet.Options // beside what follows from opts
 }
 
 // logBuffer keeps what an engine logs.
@@ -101,8 +101,8 @@ func newRigHere(t *testing.T, maxJobs int, change ...func(*executor.Options)) *r
 		CallbackURL: func(context.Context) (string, error) { return "http://192.0.2.1:8765", nil },
 		Defaults:    job.Defaults{VMTemplate: providertest.FakeTemplate, Timeout: 3600, CPU: 2, Memory: "2G", Disk: "10G"},
 		MaxJobs:     maxJobs, MaxOutput: maxOutput, CleanupInterval: 20 * time.Millisecond, CollectPatience: 10 * time.Minute,
-		ClaimPatience: time.Minute, HeartbeatInterval: time.Second, PoolInterval: 20 * time.Millisecond,
-	}}
+		ClaimPatience: time.Minute, HeartbeatInterval: time.Second,
+	}, vms: fleet.Options{Store: s, PoolInterval: 20 * time.Millisecond}}
 	for _, c := range change {
 		c(&r.opts)
 	}
@@ -122,10 +122,10 @@ func notOnPostgres(t *testing.T) {
 // restart starts an executor where the last one stopped.
 func (r *rig) restart() {
 	r.t.Helper()
-	vms := fleet.Options{
-		Store: r.store, Provider: r.opts.Provider, Placer: r.placer, Log: r.opts.Log,
-		Changed: func(ctx context.Context, id string, events []job.Event) { r.VMChanged(ctx, id, events) },
-	}
+	vms := r.vms
+	vms.Provider, vms.Engine, vms.Guest, vms.Log = r.opts.Provider, r, r.opts.Guest, r.opts.Log
+	vms.Observer, vms.Defaults, vms.Allow, vms.Lease = r.opts.Observer, r.opts.Defaults, r.opts.Allow, r.opts.Lease
+	vms.Changed = func(ctx context.Context, id string, events []job.Event) { r.VMChanged(ctx, id, events) }
 	if r.opts.Engines != nil {
 		vms.Engines = r.opts.Engines
 	}

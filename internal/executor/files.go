@@ -166,11 +166,11 @@ func (e *Executor) fileVM(ctx context.Context, ref string) (vm.VM, error) {
 		}
 	}
 	holder := maker // the job that the VM goes with
-	if maker.Member != nil {
-		if maker.Member.State != job.MemberClaimed {
-			return vm.VM{}, noVM(ref, "is a VM of pool "+maker.Member.Pool+" that no job has")
+	if m := maker.VM.Member; m != nil {
+		if m.State != vm.MemberClaimed {
+			return vm.VM{}, noVM(ref, "is a VM of pool "+m.Pool+" that no job has")
 		}
-		if holder, err = e.o.Jobs.Job(ctx, maker.Member.Claimer); err != nil {
+		if holder, err = e.o.Jobs.Job(ctx, m.Claimer); err != nil {
 			return vm.VM{}, err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/providertest"
+	"linus/internal/vm"
 )
 
 // written writes a file in a VM, reads it again, and returns the first error.
@@ -118,13 +119,13 @@ func TestFiles_OfAPoolsVM(t *testing.T) {
 	r := newRig(t, 2)
 	r.newPool(1)
 	admin := job.WithPrincipal(t.Context(), job.Operator())
-	member := r.untilPool("member", func(p job.PoolInfo) bool { return p.Count(job.MemberWarm) == 1 }).Members[0]
+	member := r.untilPool("member", func(p job.PoolInfo) bool { return p.Count(vm.MemberWarm) == 1 }).Members[0]
 	refusal(t, r.written(admin, member.VM.Name), "is a VM of pool p that no job has")
 	hold := make(chan struct{})
 	r.fake.Set(providertest.Behaviour{Task: task(providertest.Task{Until: hold})})
 	alice := as(t, "alice", job.RoleRun)
 	id := r.submitAs(alice)
-	if j := r.until(id, func(j job.Job) bool { return j.Status == job.Running }); !j.Borrows() {
+	if j := r.until(id, func(j job.Job) bool { return j.Status == job.Running }); !j.Claims() {
 		t.Fatalf("the job has no VM of the pool: %+v", j.VM)
 	}
 	if err := r.written(alice, id); err != nil {

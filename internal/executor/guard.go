@@ -103,8 +103,8 @@ func whose(ctx context.Context, asked string) string {
 // ownerOfVM returns the owner of the VM that m created, as of job.Job: a pool's VM to
 // the job that has claimed it.
 func ownerOfVM(m job.Job) string {
-	if m.Member != nil && m.Member.Claimer != "" {
-		return m.Member.Principal
+	if of := m.VM.Member; of != nil && of.Claimer != "" {
+		return of.Principal
 	}
 	return m.Principal
 }

@@ -59,7 +59,7 @@ func (e *Executor) checking(ctx context.Context) (*hostCheck, error) {
 		defer close(c.done)
 		c.report, c.err = e.o.Provider.Check(running)
 		if c.err == nil && c.report.OK {
-			c.report.Checks = append(c.report.Checks, e.checkPools(running)...)
+			c.report.Checks = append(c.report.Checks, e.o.Fleet.CheckPools(running)...)
 		}
 		if own := e.checkSelf(running); c.err == nil && len(own) > 0 {
 			c.report.OK, c.report.Checks = false, append(c.report.Checks, own...)

@@ -44,8 +44,7 @@ func (e *Executor) notice(ctx context.Context, n job.Notice) error {
 	case job.NoticeTokens:
 		signal(e.tokens.changed)
 	case job.NoticePools:
-		_, err := e.loadPools(ctx)
-		signal(e.pools.wake)
+		err := e.o.Fleet.LoadPools(ctx)
 		return err
 	case job.NoticeHeard:
 		e.hear(n.Job, n.Progress, n.End)

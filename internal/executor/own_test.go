@@ -63,7 +63,7 @@ func ownRig(t *testing.T, what string) (r *rig, broken *atomic.Bool) {
 	t.Helper()
 	r, broken = newRigHere(t, 1), &atomic.Bool{}
 	r.stop()
-	r.opts.CleanupInterval, r.opts.PoolInterval = 30*time.Second, time.Minute
+	r.opts.CleanupInterval, r.vms.PoolInterval = 30*time.Second, time.Minute
 	if what == "descriptors" {
 		r.opts.Runner = dumbGuest{r.fake, broken}
 	} else {

@@ -146,6 +146,9 @@ func deciding(o job.Outcome) change {
 			return nil, nil
 		}
 		j.Silence = job.Silence{} // a new one begins if its VM does not respond in collect
+		if j.ForPool() && o.Reason != job.ReasonCancelled && o.Reason != job.ReasonKilled {
+			j.VM.Member.Failed = o.Error
+		}
 		return []job.Event{decided(o)}, nil
 	}
 }
@@ -340,8 +343,8 @@ func (e *Executor) start(ctx context.Context, r *run, j job.Job) error {
 		}
 		return become(j, job.Running), nil
 	})
-	if j.Borrows() {
-		signal(e.pools.wake) // its pool makes another, now that the host is not needed for this one
+	if j.Claims() {
+		e.o.Fleet.TendSoon() // its pool makes another, now that the host is not needed for this one
 	}
 	return nil
 }
@@ -354,15 +357,22 @@ func (e *Executor) destroy(ctx context.Context, r *run, j job.Job) error {
 	if j.Shares() {
 		return e.release(ctx, r, j)
 	}
-	if j.Member != nil && j.KeepsVM() {
+	if j.ForPool() && j.KeepsVM() {
 		return nil // its connections are for the job that claims it
 	}
 	e.o.Guest.Forget(j)
 	if j.KeepsVM() {
 		return nil
 	}
-	if j.Borrows() {
-		return e.destroyBorrowed(ctx, j)
+	if j.VM.State == vm.Reserved { // nothing of it can exist
+		r.later(func(j *job.Job) ([]job.Event, error) {
+			j.VM.State = vm.Destroyed
+			return nil, nil
+		})
+		return nil
+	}
+	if j.Claims() {
+		return e.destroyClaimed(ctx, j)
 	}
 	var left error
 	if r.unmade { // nothing is to be destroyed, on a host that may not respond; what the script left may be removed

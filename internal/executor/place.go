@@ -58,11 +58,15 @@ func (e *Executor) intend(ctx context.Context, r *run, j job.Job) (job.Job, erro
 }
 
 func (e *Executor) tryIntend(ctx context.Context, r *run, j job.Job) (job.Job, error) {
-	v := vm.VM{Name: cmp.Or(j.Manifest.VMName, vmName(j.ID)), Job: j.ID, Owner: e.o.Owner, State: vm.Intended, Source: vm.Cold, Made: madeAs(j)}
+	v := vm.VM{Name: cmp.Or(j.Manifest.VMName, vm.DefaultName(j.ID)), Job: j.ID, Owner: e.o.Owner, State: vm.Intended, Source: vm.Cold, Made: madeAs(j)}
 	record := func(at job.Placed) (err error) {
 		v.Node = at.Node
 		j, err = e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
-			if j.VM == nil {
+			if planned(*j) {
+				if j.VM != nil {
+					v.Member = j.VM.Member
+					v.Member.Waits = ""
+				}
 				j.VM = &v
 			}
 			events := become(j, job.Provisioning)
@@ -73,7 +77,7 @@ func (e *Executor) tryIntend(ctx context.Context, r *run, j job.Job) (job.Job, e
 		})
 		return err
 	}
-	if !e.o.Fleet.Spread() || j.VM != nil {
+	if !e.o.Fleet.Spread() || !planned(j) {
 		return j, record(job.Placed{})
 	}
 	spec, err := e.vmSpecOf(j, v)
@@ -83,6 +87,9 @@ func (e *Executor) tryIntend(ctx context.Context, r *run, j job.Job) (job.Job, e
 	err = e.o.Fleet.Choose(ctx, spec, record)
 	return j, err
 }
+
+// planned reports whether no VM can exist of the job's own yet.
+func planned(j job.Job) bool { return j.VM == nil || j.VM.State == vm.Reserved }
 
 // madeAs returns what a job's own VM is made as.
 func madeAs(j job.Job) vm.Made {
@@ -112,6 +119,9 @@ func (e *Executor) tellWaiting(ctx context.Context, r *run, full *job.NoRoomErro
 	}
 	_, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
 		j.Progress = text
+		if j.ForPool() {
+			j.VM.Member.Waits = text
+		}
 		if before != "" {
 			return nil, nil
 		}

@@ -89,7 +89,7 @@ func onNodesHere(t *testing.T, maxJobs int, place func(job.Placement) (string, e
 	r := newRigHere(t, maxJobs)
 	n := &nodes{Provider: r.fake, place: place, created: map[string]string{}}
 	r.stop()
-	r.opts.Provider, r.placer = n, n
+	r.opts.Provider, r.vms.Placer = n, n
 	r.restart()
 	return r, n
 }
@@ -555,13 +555,13 @@ func TestPlace_HostCheckCountsPoolsOntoTheNodes(t *testing.T) {
 	r.behave(providertest.Behaviour{}, false)
 	r.newPool(2)
 	resize(0, 2)
-	r.untilPool("hibernated members", func(p job.PoolInfo) bool { return p.Count(job.MemberHibernated) == 2 })
+	r.untilPool("hibernated members", func(p job.PoolInfo) bool { return p.Count(vm.MemberHibernated) == 2 })
 	resize(2, 2)
 	r.untilPool("warm members", func(p job.PoolInfo) bool { return p.State == "ready" })
 	r.behave(paused(providertest.Behaviour{}), false)
 	r.tended()
 	still := func(p job.PoolInfo) bool { // the host's room may have been read before the pause
-		return strings.HasPrefix(p.State, "paused") && p.Count(job.MemberMaking) == 0
+		return strings.HasPrefix(p.State, "paused") && p.Count(vm.MemberMaking) == 0
 	}
 	resize(4, 2)
 	r.untilPool("pause", still)
@@ -615,8 +615,8 @@ func TestPlace_APoolSaysThatNoNodeHasRoom(t *testing.T) {
 		small, err := r.Pool(t.Context(), "small")
 		return err == nil && small.State == "ready"
 	})
-	if p := r.untilPool("reason", said); p.Count(job.MemberMaking) > 2 {
-		t.Errorf("%d wait for a node", p.Count(job.MemberMaking))
+	if p := r.untilPool("reason", said); p.Count(vm.MemberMaking) > 2 {
+		t.Errorf("%d wait for a node", p.Count(vm.MemberMaking))
 	}
 	if _, err := r.RemovePool(t.Context(), "small"); err != nil {
 		t.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"linus/internal/job"
@@ -18,7 +17,7 @@ const resumeTime = time.Minute
 // If not, it creates its own VM: the job is returned as it is then. A job that has a
 // member already, from an interrupted run, keeps it if it still responds.
 func (e *Executor) fromPool(ctx context.Context, r *run, j job.Job) (_ job.Job, has bool, err error) {
-	if j.Borrows() && !j.StartedAt.IsZero() {
+	if j.Claims() && !j.StartedAt.IsZero() {
 		return j, true, nil
 	}
 	began := time.Now()
@@ -32,13 +31,13 @@ func (e *Executor) fromPool(ctx context.Context, r *run, j job.Job) (_ job.Job, 
 				return j, false, err
 			}
 		}
-		if !j.Borrows() {
+		if !j.Claims() {
 			return j, false, nil
 		}
 		entered, err := e.checkMember(ctx, j)
 		if err == nil {
 			j = entered
-			e.o.Observer(job.PoolEvent{Pool: e.poolOf(ctx, j), Kind: job.PoolHit, Job: j.ID, VM: *j.VM, Took: time.Since(began)})
+			e.o.Observer(job.PoolEvent{Pool: poolOf(j), Kind: job.PoolHit, Job: j.ID, VM: *j.VM, Took: time.Since(began)})
 			return j, true, nil
 		}
 		if ctx.Err() != nil {
@@ -56,15 +55,15 @@ func (e *Executor) claimMember(ctx context.Context, j job.Job) (job.Job, bool, e
 	if j.Kind != job.KindTask {
 		return j, false, nil
 	}
-	e.pools.mu.Lock()
-	rows := slices.DeleteFunc(slices.Clone(e.pools.rows), func(p job.Pool) bool { return !p.Offers(j.Manifest) })
-	e.pools.mu.Unlock()
-	for _, p := range rows {
+	for _, p := range e.o.Fleet.Offering(j.Manifest) {
 		var events []job.Event
-		claimer, maker, claimed, err := e.o.Pools.Claim(ctx, j.ID, p.Name, func(j *job.Job, idle []job.Job) (int, []job.Event) {
-			at := e.choose(p, *j, idle)
+		claimer, claimed, err := e.o.Pools.Claim(ctx, j.ID, p.Name, func(j *job.Job, idle []vm.VM) (at int, _ []job.Event) {
+			at = -1
+			if j.VM == nil && j.Outcome == nil {
+				at = e.o.Fleet.Pick(p, j.Manifest, idle)
+			}
 			if at >= 0 {
-				events = e.lend(j, &idle[at])
+				events = e.claim(j, &idle[at])
 			}
 			return at, events
 		})
@@ -72,53 +71,33 @@ func (e *Executor) claimMember(ctx context.Context, j job.Job) (job.Job, bool, e
 			return j, false, err
 		}
 		if !claimed {
-			signal(e.pools.wake) // it may be asleep
+			e.o.Fleet.TendSoon() // it may be asleep
 			e.o.Observer(job.PoolEvent{Pool: p.Name, Kind: job.PoolMiss, Job: j.ID})
 			continue
 		}
 		e.o.Observer(job.Change{Job: claimer, Events: events})
 		e.changed(claimer.ID)
-		e.changed(maker.ID)
-		e.o.Log.Info("VM of a pool claimed", "job_id", j.ID, "pool", p.Name, "vm_id", maker.VM.ID, "maker", maker.ID)
+		e.changed(claimer.VM.Job)
+		e.o.Log.Info("VM of a pool claimed", "job_id", j.ID, "pool", p.Name, "vm_id", claimer.VM.ID, "maker", claimer.VM.Job)
 		return claimer, true, nil
 	}
 	return j, false, nil
 }
 
-// choose returns the index of the member that a job gets, -1 for none: the oldest warm
-// one, or else the oldest hibernated one, that is what the pool's VMs are now.
-func (e *Executor) choose(p job.Pool, j job.Job, idle []job.Job) int {
-	if j.VM != nil || j.Outcome != nil {
-		return -1
+// claim makes a pool's VM that of job j. The VM keeps its marker.
+func (e *Executor) claim(j *job.Job, v *vm.VM) []job.Event {
+	m := v.Member
+	source := vm.FromPool
+	if m.State == vm.MemberHibernated {
+		source = vm.FromHibernated
 	}
-	generation := e.pools.generation(p)
-	fits := func(m job.Job, state job.MemberState) bool {
-		member := *m.Member
-		return member.State == state && m.KeepsVM() && generation != "" && member.Generation == generation &&
-			now().Sub(m.CreatedAt) < seconds(p.MaxAge) &&
-			(member.LeaseUntil.IsZero() || member.LeaseUntil.After(now().Add(seconds(j.Manifest.Timeout)))) &&
-			(len(j.Manifest.Secrets) == 0 || m.VM.HostKey != "")
-	}
-	for _, state := range []job.MemberState{job.MemberWarm, job.MemberHibernated} {
-		if at := slices.IndexFunc(idle, func(m job.Job) bool { return fits(m, state) }); at >= 0 {
-			return at
-		}
-	}
-	return -1
-}
-
-// lend makes the member that m made the VM of job j. The VM keeps its maker's marker.
-func (e *Executor) lend(j, m *job.Job) []job.Event {
-	v := *m.VM
-	v.Source, v.Lent = vm.FromPool, true
-	if m.Member.State == job.MemberHibernated {
-		v.Source = vm.FromHibernated
-	}
-	waited := now().Sub(m.Member.Since).Round(time.Second)
-	text := fmt.Sprintf("VM %d of pool %s, %s for %s", v.ID, m.Member.Pool, m.Member.State, waited)
-	m.Member.Become(job.MemberClaimed, now())
-	m.Member.Claimer, m.Member.Principal = j.ID, j.Principal
-	j.VM = &v
+	waited := now().Sub(m.Since).Round(time.Second)
+	text := fmt.Sprintf("VM %d of pool %s, %s for %s", v.ID, m.Pool, m.State, waited)
+	m.Become(vm.MemberClaimed, now())
+	m.Claimer, m.Principal = j.ID, j.Principal
+	claimed := *v
+	claimed.Source = source
+	j.VM = &claimed
 	return append(become(j, job.Provisioning), job.Event{Kind: job.EventProgress, Phase: job.PhaseProvision, Text: text})
 }
 
@@ -129,10 +108,7 @@ var errGivenUp = errors.New("the pool has given it up")
 // checkMember checks that a claimed member responds. A hibernated one is resumed first. It
 // returns the job as it is then.
 func (e *Executor) checkMember(ctx context.Context, j job.Job) (job.Job, error) {
-	switch m, err := e.o.Jobs.Job(ctx, j.VM.Job); {
-	case err != nil:
-		return j, err
-	case m.Member == nil || m.Member.State != job.MemberClaimed || m.Member.Claimer != j.ID:
+	if m := j.VM.Member; m == nil || m.State != vm.MemberClaimed || m.Claimer != j.ID {
 		return j, errGivenUp
 	}
 	if j.VM.Source == vm.FromHibernated {
@@ -173,16 +149,16 @@ func (e *Executor) awaken(ctx context.Context, j job.Job) (job.Job, error) {
 // giveBack takes a member that does not answer from a job whose task has not begun, and
 // has it destroyed. It returns the job, which has no VM then.
 func (e *Executor) giveBack(ctx context.Context, j job.Job, cause error) (job.Job, error) {
-	vm := *j.VM
-	e.o.Log.Warn("a pool's VM did not answer the job that claimed it", "job_id", j.ID, "vm_id", vm.ID, "maker", vm.Job, "err", cause)
-	e.o.Observer(job.PoolEvent{Pool: e.poolOf(ctx, j), Kind: job.PoolFell, Job: j.ID, VM: vm, Detail: cause.Error()})
+	v := *j.VM
+	e.o.Log.Warn("a pool's VM did not answer the job that claimed it", "job_id", j.ID, "vm_id", v.ID, "maker", v.Job, "err", cause)
+	e.o.Observer(job.PoolEvent{Pool: poolOf(j), Kind: job.PoolFell, Job: j.ID, VM: v, Detail: cause.Error()})
 	e.o.Guest.Forget(j)
-	if err := e.doom(ctx, vm.Job, job.MemberClaimed, "it did not answer the job that claimed it: "+cause.Error()); err != nil {
+	if err := e.o.Fleet.Doom(ctx, v.Job, vm.MemberClaimed, "it did not answer the job that claimed it: "+cause.Error()); err != nil {
 		return j, err
 	}
-	text := fmt.Sprintf("VM %d did not answer and is not used: %v", vm.ID, cause)
+	text := fmt.Sprintf("VM %d did not answer and is not used: %v", v.ID, cause)
 	return e.update(ctx, j.ID, func(j *job.Job) ([]job.Event, error) {
-		if j.VM == nil || j.VM.Job != vm.Job || !j.StartedAt.IsZero() {
+		if j.VM == nil || j.VM.Job != v.Job || !j.StartedAt.IsZero() {
 			return nil, nil
 		}
 		j.VM = nil
@@ -194,7 +170,7 @@ func (e *Executor) giveBack(ctx context.Context, j job.Job, cause error) (job.Jo
 // of its own: its pool's VM failed it. That VM is given back then.
 func (e *Executor) goesCold(ctx context.Context, r *run, cause error) bool {
 	j, err := e.o.Jobs.Job(ctx, r.id)
-	if err != nil || r.cold || !j.Borrows() || !j.StartedAt.IsZero() || j.Outcome != nil {
+	if err != nil || r.cold || !j.Claims() || !j.StartedAt.IsZero() || j.Outcome != nil {
 		return false
 	}
 	if _, err := e.giveBack(ctx, j, cause); err != nil {
@@ -205,18 +181,17 @@ func (e *Executor) goesCold(ctx context.Context, r *run, cause error) bool {
 	return true
 }
 
-// poolOf returns the pool that a job's VM is a member of.
-func (e *Executor) poolOf(ctx context.Context, j job.Job) string {
-	m, err := e.o.Jobs.Job(ctx, j.VM.Job)
-	if err != nil || m.Member == nil {
+// poolOf returns the pool of a job's VM; empty: it is no pool's.
+func poolOf(j job.Job) string {
+	if j.VM.Member == nil {
 		return ""
 	}
-	return m.Member.Pool
+	return j.VM.Member.Pool
 }
 
-// destroyBorrowed destroys the pool's VM that job j had, by its maker's proof, and
+// destroyClaimed destroys the pool's VM that job j had, by its maker's proof, and
 // records in both rows what became of it.
-func (e *Executor) destroyBorrowed(ctx context.Context, j job.Job) error {
+func (e *Executor) destroyClaimed(ctx context.Context, j job.Job) error {
 	maker, err := e.o.Jobs.Job(ctx, j.VM.Job)
 	if err != nil {
 		return err
@@ -241,7 +216,7 @@ func (e *Executor) destroyBorrowed(ctx context.Context, j job.Job) error {
 		return []job.Event{{Kind: job.EventWarning, Text: fmt.Sprintf("VM %d is left alone: %v", j.VM.ID, err)}}, nil
 	})
 	e.dropKey(ctx, j.VM.Job)
-	signal(e.pools.wake)
+	e.o.Fleet.TendSoon()
 	return err
 }
 

@@ -80,9 +80,13 @@ func (s mortalStore) UpdatePool(ctx context.Context, name string, change func(*j
 	return have(s.m, func() (job.Pool, error) { return s.Store.UpdatePool(ctx, name, change) })
 }
 
-func (s mortalStore) Claim(ctx context.Context, id, pool string, choose func(*job.Job, []job.Job) (int, []job.Event)) (j, maker job.Job, claimed bool, err error) {
-	err = s.m.do(func() error { j, maker, claimed, err = s.Store.Claim(ctx, id, pool, choose); return err })
-	return j, maker, claimed, err
+func (s mortalStore) Claim(ctx context.Context, id, pool string, choose func(*job.Job, []vm.VM) (int, []job.Event)) (j job.Job, claimed bool, err error) {
+	err = s.m.do(func() error { j, claimed, err = s.Store.Claim(ctx, id, pool, choose); return err })
+	return j, claimed, err
+}
+
+func (s mortalStore) UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error) {
+	return have(s.m, func() (vm.VM, error) { return s.Store.UpdateVM(ctx, id, change) })
 }
 
 type mortalProvider struct {
@@ -110,7 +114,7 @@ func (p mortalProvider) ResumeVM(ctx context.Context, v vm.VM, progress func(job
 type deafMembers struct{ executor.Guest }
 
 func (g deafMembers) Ping(ctx context.Context, j job.Job) error {
-	if j.Borrows() {
+	if j.Claims() {
 		return errors.New("no answer")
 	}
 	return g.Guest.Ping(ctx, j)
@@ -173,7 +177,7 @@ type keepsMembers struct {
 }
 
 func (p *keepsMembers) Destroy(ctx context.Context, v vm.VM) error {
-	if maker, err := p.store.Job(ctx, v.Job); err == nil && maker.Member != nil && time.Now().Before(p.until) {
+	if maker, err := p.store.Job(ctx, v.Job); err == nil && maker.VM.Member != nil && time.Now().Before(p.until) {
 		return errUnreachable
 	}
 	return p.Fake.Destroy(ctx, v)
@@ -191,20 +195,21 @@ func liveWith(t *testing.T, m *mortal, size job.PoolSize, deaf bool) {
 			mu.Lock()
 			defer mu.Unlock()
 			begun++
-			if maker, err := r.store.Job(context.Background(), j.VM.Job); err != nil || j.Borrows() && maker.Member.Claimer != j.ID || j.Borrows() && maker.Member.State != job.MemberClaimed {
-				t.Errorf("died at step %d: the job begins in a VM that is not its own: %+v, %v", m.at, maker.Member, err)
+			if maker, err := r.store.Job(context.Background(), j.VM.Job); err != nil || j.Claims() && maker.VM.Member.Claimer != j.ID || j.Claims() && maker.VM.Member.State != vm.MemberClaimed {
+				t.Errorf("died at step %d: the job begins in a VM that is not its own: %+v, %v", m.at, maker.VM.Member, err)
 			}
 		},
 	})
 	r.stop()
 	whole := r.opts
+	r.vms.Store = mortalStore{r.store, m}
 	r.opts.Stores, r.opts.Provider, r.opts.Runner = executor.StoresOf(mortalStore{r.store, m}), mortalProvider{r.fake, m}, mortalRunner{r.fake, m}
 	if deaf {
 		r.opts.Guest = deafMembers{r.fake}
 	}
 	ctx := context.Background()
 	ready := func(p job.PoolInfo) bool {
-		return p.Count(job.MemberWarm) >= size.Warm && p.Count(job.MemberHibernated) >= size.Hibernated
+		return p.Count(vm.MemberWarm) >= size.Warm && p.Count(vm.MemberHibernated) >= size.Hibernated
 	}
 	pool := job.Pool{Name: "p", PoolSize: size}
 	submission := job.Submission{Manifest: job.Manifest{Task: "true", AgentType: job.AgentScript}, IdempotencyKey: "key"}
@@ -240,7 +245,7 @@ func liveWith(t *testing.T, m *mortal, size job.PoolSize, deaf bool) {
 	r.restart()
 	live(m.died)
 	r.stop()
-	r.opts = whole
+	r.opts, r.vms.Store = whole, r.store
 	if deaf { // what is given up is still there when the next engine looks
 		r.opts.Provider = &keepsMembers{r.fake, r.store, time.Now().Add(100 * time.Millisecond)}
 	}

@@ -18,7 +18,7 @@ func hibernated(t *testing.T, members int) *rig {
 		t.Fatal(err)
 	}
 	r.untilPool("hibernated members", func(p job.PoolInfo) bool {
-		return p.Count(job.MemberHibernated) == members && len(p.Members) == members
+		return p.Count(vm.MemberHibernated) == members && len(p.Members) == members
 	})
 	return r
 }
@@ -30,10 +30,10 @@ func TestPool_HibernatedMemberIsResumedForAJob(t *testing.T) {
 		t.Errorf("%+v, VM %+v", j.Outcome, j.VM)
 	}
 	m, err := r.Job(context.Background(), j.VM.Job)
-	if err != nil || m.VM.IP != j.VM.IP || m.Member.Claimer != j.ID {
-		t.Errorf("its maker's VM is %+v, %+v, %v", m.VM, m.Member, err)
+	if err != nil || m.VM.IP != j.VM.IP || m.VM.Member.Claimer != j.ID {
+		t.Errorf("its maker's VM is %+v, %+v, %v", m.VM, m.VM.Member, err)
 	}
-	r.untilPool("refill", func(p job.PoolInfo) bool { return p.Count(job.MemberHibernated) == 2 })
+	r.untilPool("refill", func(p job.PoolInfo) bool { return p.Count(vm.MemberHibernated) == 2 })
 	r.removePool()
 	r.noLeaks()
 }

@@ -7,40 +7,41 @@ import (
 	"testing"
 	"time"
 
-	"linus/internal/executor"
+	"linus/internal/fleet"
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // claimsFirst is a store in which a job claims a member just before the change that gives
 // it up, and that keeps what this change came to.
 type claimsFirst struct {
-	executor.JobStore
-	maker atomic.Value // job ID of the member; empty: not yet
+	fleet.Store
+	maker atomic.Value // ID of the member; empty: not yet
 	came  chan error
 }
 
-func (s *claimsFirst) Update(ctx context.Context, id string, change func(*job.Job) (job.Record, error)) (job.Job, error) {
+func (s *claimsFirst) UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error) {
 	givesUp := false
 	if id == s.maker.Load() {
-		_, _ = s.JobStore.Update(ctx, id, func(j *job.Job) (job.Record, error) { // changes nothing
-			_, err := change(j)
-			givesUp = err == nil && j.Member.State == job.MemberDoomed
-			return job.Record{}, errors.New("only looked")
+		_, _ = s.Store.UpdateVM(ctx, id, func(v *vm.VM) ([]job.Event, error) { // changes nothing
+			_, err := change(v)
+			givesUp = err == nil && v.Member.State == vm.MemberDoomed
+			return nil, errors.New("only looked")
 		})
 	}
 	if !givesUp || !s.maker.CompareAndSwap(id, "") {
-		return s.JobStore.Update(ctx, id, change)
+		return s.Store.UpdateVM(ctx, id, change)
 	}
-	claim := func(j *job.Job) (job.Record, error) {
-		j.Member.Become(job.MemberClaimed, time.Now())
-		return job.Record{}, nil
+	claim := func(v *vm.VM) ([]job.Event, error) {
+		v.Member.Become(vm.MemberClaimed, time.Now())
+		return nil, nil
 	}
-	if j, err := s.JobStore.Update(ctx, id, claim); err != nil {
-		return j, err
+	if v, err := s.Store.UpdateVM(ctx, id, claim); err != nil {
+		return v, err
 	}
-	j, err := s.JobStore.Update(ctx, id, change)
+	v, err := s.Store.UpdateVM(ctx, id, change)
 	s.came <- err
-	return j, err
+	return v, err
 }
 
 // A pool that gives a member up does so by what it has seen of it: if a job has claimed
@@ -48,9 +49,9 @@ func (s *claimsFirst) Update(ctx context.Context, id string, change func(*job.Jo
 func TestPool_MemberClaimedAsItIsGivenUpIsTheJobs(t *testing.T) {
 	r := newRig(t, 1)
 	r.stop()
-	s := &claimsFirst{JobStore: r.opts.Jobs, came: make(chan error, 1)}
+	s := &claimsFirst{Store: r.store, came: make(chan error, 1)}
 	s.maker.Store("")
-	r.opts.Jobs = s
+	r.vms.Store = s
 	r.restart()
 	r.newPool(1)
 	p, err := r.Pool(context.Background(), "p")
@@ -74,12 +75,12 @@ func TestPool_MemberClaimedAsItIsGivenUpIsTheJobs(t *testing.T) {
 
 // earlierFailure is a store that answers whoever asks under such a context with the
 // pools' rows as they were before their last failure.
-type earlierFailure struct{ executor.PoolStore }
+type earlierFailure struct{ fleet.Store }
 
 type earlier struct{}
 
 func (s earlierFailure) Pools(ctx context.Context) ([]job.Pool, error) {
-	rows, err := s.PoolStore.Pools(ctx)
+	rows, err := s.Store.Pools(ctx)
 	if ctx.Value(earlier{}) != nil {
 		for _, p := range rows {
 			p.Failure.Count--

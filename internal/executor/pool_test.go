@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"linus/internal/executor"
 	"linus/internal/job"
 	"linus/internal/loops"
 	"linus/internal/providertest"
@@ -25,7 +24,7 @@ func (r *rig) newPool(warm int) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.untilPool("warm members", func(p job.PoolInfo) bool { return p.Count(job.MemberWarm) == warm })
+	r.untilPool("warm members", func(p job.PoolInfo) bool { return p.Count(vm.MemberWarm) == warm })
 }
 
 // untilPool waits until the pool is as wanted.
@@ -92,8 +91,8 @@ func TestPool_JobGetsAMemberAndThePoolAnother(t *testing.T) {
 	if j.Status != job.Success || j.VM.Source != vm.FromPool || j.VM.Job != before.Members[0].Maker || j.VM.State != vm.Destroyed {
 		t.Errorf("job %+v, VM %+v", j, j.VM)
 	}
-	after := r.untilPool("refill", func(p job.PoolInfo) bool { return p.Count(job.MemberWarm) == 2 && len(p.Members) == 2 })
-	if after.Hits != 1 || after.Misses != 0 || slices.ContainsFunc(after.Members, func(m job.MemberInfo) bool { return m.Maker == before.Members[0].Maker }) {
+	after := r.untilPool("refill", func(p job.PoolInfo) bool { return p.Count(vm.MemberWarm) == 2 && len(p.Members) == 2 })
+	if after.Hits != 1 || after.Misses != 0 || slices.ContainsFunc(after.Members, func(m vm.MemberInfo) bool { return m.Maker == before.Members[0].Maker }) {
 		t.Errorf("pool %+v", after)
 	}
 	page, err := r.List(context.Background(), job.Filter{})
@@ -193,7 +192,7 @@ func TestPool_MemberThatDoesNotAnswerIsNotUsed(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t, 1)
-			r.opts.PoolInterval = time.Hour // the job is the first to meet it
+			r.vms.PoolInterval = time.Hour // the job is the first to meet it
 			r.stop()
 			r.restart()
 			begun := 0
@@ -208,7 +207,7 @@ func TestPool_MemberThatDoesNotAnswerIsNotUsed(t *testing.T) {
 			}
 			tt.dies(r, p)
 			j := r.wait(r.submit())
-			was := slices.ContainsFunc(p.Members, func(m job.MemberInfo) bool { return m.VM.ID == j.VM.ID })
+			was := slices.ContainsFunc(p.Members, func(m vm.MemberInfo) bool { return m.VM.ID == j.VM.ID })
 			source := j.VM.Source
 			if !was { // a VM of its own, or the pool's replacement if that was made first
 				source = vm.Cold
@@ -269,7 +268,7 @@ func TestPool_MemberGivenUpAsItGetsReadyIsDestroyed(t *testing.T) {
 	}
 	r.stop()
 	_, err = r.store.Update(context.Background(), p.Members[0].Maker, func(j *job.Job) (job.Record, error) {
-		j.Member.Become(job.MemberDoomed, time.Now())
+		j.VM.Member.Become(vm.MemberDoomed, time.Now())
 		return job.Record{}, nil
 	})
 	if err != nil {
@@ -290,11 +289,11 @@ func TestPool_MemberDestroyedByAnOperatorIsReplaced(t *testing.T) {
 	}
 	r.fake.Vanish(p.Members[0].VM.ID)
 	r.untilPool("replacement", func(now job.PoolInfo) bool {
-		return now.Count(job.MemberWarm) == 2 && !slices.ContainsFunc(now.Members, func(m job.MemberInfo) bool { return m.Maker == p.Members[0].Maker })
+		return now.Count(vm.MemberWarm) == 2 && !slices.ContainsFunc(now.Members, func(m vm.MemberInfo) bool { return m.Maker == p.Members[0].Maker })
 	})
 	gone, err := r.Job(context.Background(), p.Members[0].Maker)
-	if err != nil || gone.VM.State != vm.Destroyed || !strings.Contains(gone.Member.Why, "gone") {
-		t.Errorf("%+v, %+v, %v", gone.VM, gone.Member, err)
+	if err != nil || gone.VM.State != vm.Destroyed || !strings.Contains(gone.VM.Member.Why, "gone") {
+		t.Errorf("%+v, %+v, %v", gone.VM, gone.VM.Member, err)
 	}
 	r.removePool()
 	r.noLeaks()
@@ -327,7 +326,7 @@ func TestPool_AnotherTemplateReplacesItsMembers(t *testing.T) {
 	b.Room = job.HostRoom{FreeMB: 1 << 20, TotalMB: 1 << 20, Generations: map[job.Origin]string{{Template: providertest.FakeTemplate}: "2"}}
 	r.fake.Set(b)
 	p := r.untilPool("members of the new template", func(p job.PoolInfo) bool {
-		return p.Count(job.MemberWarm) == 2 && len(p.Members) == 2 && p.Members[0].Generation == "2" && p.Members[1].Generation == "2"
+		return p.Count(vm.MemberWarm) == 2 && len(p.Members) == 2 && p.Members[0].Generation == "2" && p.Members[1].Generation == "2"
 	})
 	if p.Failure != nil {
 		t.Errorf("failure %+v", p.Failure)
@@ -367,7 +366,7 @@ func TestPool_GivesMembersUpUnderHighPressure(t *testing.T) {
 	r.fake.Set(providertest.Behaviour{Room: job.HostRoom{FreeMB: 64 << 10, TotalMB: 64 << 10, Pressure: 25}})
 	r.untilPool("ease", func(p job.PoolInfo) bool { return len(p.Members) == 0 })
 	r.fake.Set(providertest.Behaviour{})
-	r.untilPool("refill", func(p job.PoolInfo) bool { return p.Count(job.MemberWarm) == 3 })
+	r.untilPool("refill", func(p job.PoolInfo) bool { return p.Count(vm.MemberWarm) == 3 })
 	r.removePool()
 	r.noLeaks()
 }
@@ -404,7 +403,10 @@ func TestPool_StopsAfterEqualFailures(t *testing.T) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(again)) {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, 1, func(o *executor.Options) { o.Pools = earlierFailure{o.Pools} })
+			r := newRig(t, 1)
+			r.stop()
+			r.vms.Store = earlierFailure{r.store}
+			r.restart()
 			r.fake.Set(providertest.Behaviour{FailStep: "start_vm"})
 			if _, err := r.CreatePool(context.Background(), job.Pool{Name: "p", PoolSize: job.PoolSize{Warm: 2}}); err != nil {
 				t.Fatal(err)
@@ -424,7 +426,7 @@ func TestPool_StopsAfterEqualFailures(t *testing.T) {
 				t.Errorf("%+v, %v", p, err)
 			}
 			again[name](r)
-			p = r.untilPool("members", func(p job.PoolInfo) bool { return p.Count(job.MemberWarm) == 2 && p.Failure == nil })
+			p = r.untilPool("members", func(p job.PoolInfo) bool { return p.Count(vm.MemberWarm) == 2 && p.Failure == nil })
 			r.removePool()
 			r.noLeaks()
 		})
@@ -448,7 +450,7 @@ func TestPool_WaitsBehindJobs(t *testing.T) {
 	close(release)
 	r.wait(first)
 	r.wait(second)
-	r.untilPool("members", func(p job.PoolInfo) bool { return p.Count(job.MemberWarm) == 2 })
+	r.untilPool("members", func(p job.PoolInfo) bool { return p.Count(vm.MemberWarm) == 2 })
 	r.removePool()
 	r.noLeaks()
 }
@@ -469,7 +471,7 @@ func TestPool_CountsAgainstNoLimit(t *testing.T) {
 	if _, err := r.CreatePool(context.Background(), job.Pool{Name: "p", PoolSize: job.PoolSize{Warm: 2}}); err != nil {
 		t.Fatal(err)
 	}
-	r.untilPool("making", func(p job.PoolInfo) bool { return p.Count(job.MemberMaking) == 2 })
+	r.untilPool("making", func(p job.PoolInfo) bool { return p.Count(vm.MemberMaking) == 2 })
 	close(made)
 	for range 2 {
 		if j := r.wait(r.submit()); j.Status != job.Success {
@@ -495,7 +497,7 @@ func TestPool_DrainsAndSleeps(t *testing.T) {
 	if _, err := r.ResizePool(context.Background(), "p", job.PoolSize{Warm: 1, IdleLimit: 60}); err != nil {
 		t.Fatal(err)
 	}
-	r.untilPool("one", func(p job.PoolInfo) bool { return p.Count(job.MemberWarm) == 1 })
+	r.untilPool("one", func(p job.PoolInfo) bool { return p.Count(vm.MemberWarm) == 1 })
 	_, err := r.store.UpdatePool(context.Background(), "p", func(p *job.Pool) { p.AskedAt = p.AskedAt.Add(-time.Hour) })
 	if err != nil {
 		t.Fatal(err)
@@ -504,7 +506,7 @@ func TestPool_DrainsAndSleeps(t *testing.T) {
 	if j := r.wait(r.submit()); j.VM.Source != vm.Cold {
 		t.Errorf("VM %+v", j.VM)
 	}
-	r.untilPool("one again", func(p job.PoolInfo) bool { return p.Count(job.MemberWarm) == 1 })
+	r.untilPool("one again", func(p job.PoolInfo) bool { return p.Count(vm.MemberWarm) == 1 })
 	r.removePool()
 	r.noLeaks()
 }
@@ -518,7 +520,7 @@ func TestPool_ReplacesMembersOfAge(t *testing.T) {
 	}
 	old := r.untilPool("one", func(p job.PoolInfo) bool { return len(p.Members) > 0 }).Members[0].Maker
 	r.untilPool("a younger one", func(p job.PoolInfo) bool {
-		return p.Count(job.MemberWarm) == 1 && p.Members[len(p.Members)-1].Maker != old
+		return p.Count(vm.MemberWarm) == 1 && p.Members[len(p.Members)-1].Maker != old
 	})
 	_ = p
 	r.removePool()
@@ -541,7 +543,7 @@ func TestPool_Leases(t *testing.T) {
 	}
 	maker := p.Members[0].Maker
 	m, err := r.Job(context.Background(), maker)
-	if left := time.Until(m.Member.LeaseUntil); err != nil || left < 24*time.Hour || left > 25*time.Hour {
+	if left := time.Until(m.VM.Member.LeaseUntil); err != nil || left < 24*time.Hour || left > 25*time.Hour {
 		t.Errorf("a member's lease lasts %s, %v", left, err)
 	}
 	id := r.submit(func(m *job.Manifest) { m.Timeout = 7200 })
@@ -599,13 +601,13 @@ func TestPool_MemberThatIsAnothersByNowGoesToNoJob(t *testing.T) {
 				t.Fatal(err)
 			}
 			ready := func(p job.PoolInfo) bool {
-				return p.Count(job.MemberWarm) == size.Warm && p.Count(job.MemberHibernated) == size.Hibernated
+				return p.Count(vm.MemberWarm) == size.Warm && p.Count(vm.MemberHibernated) == size.Hibernated
 			}
 			taken := r.untilPool("member", ready).Members[0]
 			r.fake.Doubt(taken.VM.ID, true)
 			m := r.until(taken.Maker, func(j job.Job) bool { return j.VM.State == vm.LeftAlone })
-			if m.VM.Reason == "" || m.VM.Remedy == "" || !strings.Contains(m.Member.Why, "not proven ours any more: its description does not carry") {
-				t.Errorf("%+v, %+v", m.Member, m.VM)
+			if m.VM.Reason == "" || m.VM.Remedy == "" || !strings.Contains(m.VM.Member.Why, "not proven ours any more: its description does not carry") {
+				t.Errorf("%+v, %+v", m.VM.Member, m.VM)
 			}
 			r.untilPool("another member", ready)
 			if j := r.wait(r.submit()); j.Status != job.Success || j.VM.ID == taken.VM.ID || j.VM.Source == vm.Cold {
@@ -714,7 +716,7 @@ func TestPool_IsFilledUpToTheMemoryPromised(t *testing.T) {
 	if _, err := r.CreatePool(context.Background(), job.Pool{Name: "p", PoolSize: job.PoolSize{Warm: 100}}); err != nil {
 		t.Fatal(err)
 	}
-	p := r.untilPool("pause", func(p job.PoolInfo) bool { return strings.Contains(p.State, "promised") && p.Count(job.MemberWarm) > 3 })
+	p := r.untilPool("pause", func(p job.PoolInfo) bool { return strings.Contains(p.State, "promised") && p.Count(vm.MemberWarm) > 3 })
 	if n := len(p.Members); n != 4 || !strings.Contains(p.State, "10240 MiB 8192 MiB are promised to VMs of linus and 1024 MiB stay free") {
 		t.Errorf("%d members; %s", n, p.State)
 	}

@@ -131,6 +131,25 @@ type Fleet interface {
 	// Sweep destroys on the host what is ours and unwanted, and returns how many VMs are
 	// there that should not be; -1: the host was not seen whole.
 	Sweep(ctx context.Context) (leaked int)
+	job.Pools
+	// TendPools keeps the pools as they are wanted until ctx ends; LoadPools reads them again,
+	// when they have changed. PoolsToTend reports whether there are any.
+	TendPools(ctx context.Context)
+	LoadPools(ctx context.Context) error
+	PoolsToTend() bool
+	// TendSoon has the pools tended: there is room, or something to do.
+	TendSoon()
+	// CheckPools reports what pools cost, and whether they fit.
+	CheckPools(ctx context.Context) []job.Check
+	// Offering returns the pools whose VMs are what a job asks for, and Pick the index of
+	// the one it gets of a pool's idle ones; -1: none.
+	Offering(m job.Manifest) []job.Pool
+	Pick(p job.Pool, m job.Manifest, idle []vm.VM) int
+	// Doom has a pool's VM destroyed, if it is still in that state.
+	Doom(ctx context.Context, id string, state vm.MemberState, why string) error
+	// MemberLease is the lease of a pool's VM that no job has; 0: never.
+	MemberLease() time.Duration
+
 	// Room returns a channel that is closed when there may be more room for VMs; MadeRoom
 	// closes it.
 	Room() <-chan struct{}
@@ -232,25 +251,13 @@ type VMStore interface {
 	Makers(ctx context.Context) ([]job.Job, error)
 }
 
-// PoolStore stores pools, and gives their members to jobs.
+// PoolStore gives the VMs of pools to jobs.
 type PoolStore interface {
-	// Pools returns every pool, by name.
-	Pools(ctx context.Context) ([]job.Pool, error)
-	// InsertPool adds a pool, and reports whether there was none of that name.
-	InsertPool(ctx context.Context, p job.Pool) (bool, error)
-	// UpdatePool changes a pool in a transaction; job.ErrNotFound.
-	UpdatePool(ctx context.Context, name string, change func(*job.Pool)) (job.Pool, error)
-	// DeletePool removes a pool's row. Its members are jobs, and stay.
-	DeletePool(ctx context.Context, name string) error
-	// Members returns the jobs that make, or have made, a member of any pool that is
-	// not known to be gone, oldest first. A member that could not be made is among
-	// them until it is doomed.
-	Members(ctx context.Context) ([]job.Job, error)
-	// Claim gives a job a member of a pool, in one transaction: choose gets the job and
-	// the pool's idle members, oldest first, edits the job and one member, and returns
+	// Claim gives a job a VM of a pool, in one transaction: choose gets the job and
+	// the pool's idle VMs, oldest first, edits the job and one VM, and returns
 	// that one's index and the job's events; an index of -1 claims none, and counts as
-	// a miss. It returns the job as it is then, and the member's maker.
-	Claim(ctx context.Context, id, pool string, choose func(j *job.Job, idle []job.Job) (at int, events []job.Event)) (j, maker job.Job, claimed bool, err error)
+	// a miss. It returns the job as it is then.
+	Claim(ctx context.Context, id, pool string, choose func(j *job.Job, idle []vm.VM) (at int, events []job.Event)) (_ job.Job, claimed bool, err error)
 }
 
 // TokenStore stores the tokens of the API.

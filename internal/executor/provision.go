@@ -22,7 +22,7 @@ func (e *Executor) provision(ctx context.Context, r *run, j job.Job) error {
 		return err
 	}
 	j, err := e.o.Jobs.Job(ctx, r.id)
-	if err != nil || j.Kind == job.KindVM && j.Member == nil || !j.StartedAt.IsZero() {
+	if err != nil || j.Kind == job.KindVM && !j.ForPool() || !j.StartedAt.IsZero() {
 		return err
 	}
 	if pinned(*j.VM) != nil {
@@ -80,6 +80,7 @@ func (e *Executor) obtain(ctx context.Context, r *run, j job.Job) error {
 	return e.o.Fleet.Accept(ctx, r.id, v, func(ctx context.Context) error {
 		_, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
 			v.Unwanted = j.Outcome != nil && j.Manifest.Lifecycle != vm.Ephemeral // the job was ended meanwhile: nobody wants the VM
+			v.Member = j.VM.Member
 			j.VM = &v
 			return nil, nil
 		})
@@ -223,42 +224,21 @@ func (e *Executor) step(ctx context.Context, r *run, c change) {
 	})
 }
 
-// vmName returns the name of the job's VM: a DNS label. The end of the job's ID is its
-// random part.
-func vmName(id string) string { return "linus-job-" + id[len(id)-12:] }
-
 // vmSpec returns what a job's own VM is made by.
 func (e *Executor) vmSpec(j job.Job) (job.VMSpec, error) { return e.vmSpecOf(j, *j.VM) }
 
 // vmSpecOf is vmSpec for a VM that the job does not have yet.
 func (e *Executor) vmSpecOf(j job.Job, v vm.VM) (job.VMSpec, error) {
-	memory, err := job.ParseSize(j.Manifest.Resources.Memory)
-	if err != nil {
-		return job.VMSpec{}, err
-	}
-	disk, err := job.ParseSize(j.Manifest.Resources.Disk)
-	if err != nil {
-		return job.VMSpec{}, err
-	}
-	const mib, gib = 1 << 20, 1 << 30
-	var lease time.Duration
+	spec, err := job.SpecOf(j.Manifest)
+	spec.Node, spec.Name, spec.Job, spec.Owner = v.Node, v.Name, v.Job, v.Owner
 	switch {
-	case j.Member != nil:
-		lease = e.memberLease()
-	case e.o.Lease > 0 && j.Manifest.Lifecycle == vm.Ephemeral:
-		lease = time.Duration(j.Manifest.Timeout)*time.Second + e.o.Lease
-	case e.o.Lease > 0 && j.Manifest.TTL > 0:
-		lease = time.Duration(j.Manifest.TTL)*time.Second + e.o.Lease
+	case e.o.Lease == 0:
+	case j.ForPool():
+		spec.Lease = e.o.Fleet.MemberLease()
+	case j.Manifest.Lifecycle == vm.Ephemeral:
+		spec.Lease = seconds(j.Manifest.Timeout) + e.o.Lease
+	case j.Manifest.TTL > 0:
+		spec.Lease = seconds(j.Manifest.TTL) + e.o.Lease
 	}
-	return job.VMSpec{
-		Lease: lease,
-		Node:  v.Node,
-		Name:  v.Name, Job: v.Job, Owner: v.Owner,
-		CPU:      j.Manifest.Resources.CPU,
-		MemoryMB: int((memory + mib - 1) / mib),
-		DiskGB:   int((disk + gib - 1) / gib),
-		Template: j.Manifest.VMTemplate,
-		OS:       j.Manifest.OS,
-		Network:  j.Manifest.Network,
-	}, nil
+	return spec, err
 }

@@ -81,8 +81,8 @@ func (e *Executor) launch(ctx context.Context, j job.Job, adopted bool) {
 		changed:  make(chan struct{}, 1), reported: make(chan struct{}, 1),
 		capture: capture.New(e.captures, j),
 	}
-	if j.Member != nil {
-		r.pool = j.Member.Pool
+	if j.ForPool() {
+		r.pool = j.VM.Member.Pool
 	}
 	e.runs[id] = r
 	e.work.Go(func() {
@@ -99,7 +99,7 @@ func (e *Executor) launch(ctx context.Context, j job.Job, adopted bool) {
 		e.changed(id)
 		e.poke()
 		if r.pool != "" {
-			signal(e.pools.wake)
+			e.o.Fleet.TendSoon()
 		}
 	})
 }

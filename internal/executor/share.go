@@ -99,8 +99,8 @@ func (e *Executor) sharedVM(ctx context.Context, j job.Job) (job.Job, error) {
 // takesJobs returns an error if the VM that m created does not accept jobs of others.
 func takesJobs(m job.Job, ref string) error {
 	switch {
-	case m.Member != nil:
-		return noVM(ref, "is a VM of pool "+m.Member.Pool+": only persistent VMs take others")
+	case m.ForPool():
+		return noVM(ref, "is a VM of pool "+m.VM.Member.Pool+": only persistent VMs take others")
 	case m.Manifest.Lifecycle != vm.Persistent:
 		return noVM(ref, "goes with its job: only persistent VMs take others")
 	case m.VM.State == vm.LeftAlone:

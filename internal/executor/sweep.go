@@ -12,7 +12,7 @@ func (e *Executor) sweep(ctx context.Context) {
 	tick := time.NewTicker(e.o.SweepInterval)
 	defer tick.Stop()
 	for {
-		if e.leads(ctx) {
+		if e.Leads(ctx) {
 			e.reapVMs(ctx)
 			e.dropOldJobs(ctx)
 		}

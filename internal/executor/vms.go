@@ -75,7 +75,7 @@ func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error)
 		return nil, err
 	}
 	j := job.Job{ID: "00000000-0000-7000-8000-000000000000", Principal: s.Principal.Owner(), Manifest: m}
-	j.VM = &vm.VM{Name: cmp.Or(m.VMName, vmName(j.ID)), Job: j.ID, Owner: e.o.Owner}
+	j.VM = &vm.VM{Name: cmp.Or(m.VMName, vm.DefaultName(j.ID)), Job: j.ID, Owner: e.o.Owner}
 	spec, err := e.vmSpec(j)
 	if err != nil {
 		return nil, err
@@ -222,7 +222,7 @@ func (e *Executor) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error
 	if m.VM.State == vm.LeftAlone {
 		return e.destroyLeftAlone(ctx, m)
 	}
-	if m.Member != nil {
+	if m.ForPool() {
 		return e.destroyMember(ctx, m)
 	}
 	if m.Manifest.Lifecycle != vm.Persistent {
@@ -250,10 +250,11 @@ func (e *Executor) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error
 // destroyMember is DestroyVM for a VM of a pool: one that no job has is given up, and the
 // pool makes another.
 func (e *Executor) destroyMember(ctx context.Context, m job.Job) (job.VMInfo, error) {
-	if m.Member.State == job.MemberClaimed {
-		return job.VMInfo{}, noVM(m.VM.Name, "goes with job "+m.Member.Claimer+": cancel that")
+	of := m.VM.Member
+	if of.State == vm.MemberClaimed {
+		return job.VMInfo{}, noVM(m.VM.Name, "goes with job "+of.Claimer+": cancel that")
 	}
-	if err := e.doom(ctx, m.ID, m.Member.State, "destroyed by request"); err != nil {
+	if err := e.o.Fleet.Doom(ctx, m.ID, of.State, "destroyed by request"); err != nil {
 		return job.VMInfo{}, err
 	}
 	return e.infoOf(ctx, m.ID)
@@ -288,7 +289,7 @@ func (e *Executor) discard(ctx context.Context, m job.Job, why string) error {
 
 // expire discards the persistent VMs that have expired and in which no job runs.
 func (e *Executor) expire(ctx context.Context) error {
-	if !e.leads(ctx) {
+	if !e.Leads(ctx) {
 		return nil
 	}
 	creators, err := e.o.VMs.Makers(ctx)

@@ -41,7 +41,7 @@ const (
 // status.
 func (e *Executor) ending(j job.Job) []job.Webhook {
 	o := e.o.Webhooks
-	if o == nil || j.Member != nil {
+	if o == nil || j.ForPool() {
 		return nil
 	}
 	var urls []string
@@ -77,7 +77,7 @@ func (e *Executor) notifyAll(ctx context.Context) {
 	}
 	for {
 		wait := webhookLook
-		if e.leads(ctx) {
+		if e.Leads(ctx) {
 			wait = e.notifyDue(ctx)
 		}
 		t := time.NewTimer(wait)

@@ -282,7 +282,7 @@ func TestWebhooks_PauseAfterAnAttemptThatHung(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRigHere(t, 1)
 		r.stop()
-		r.opts.CleanupInterval, r.opts.PoolInterval = 30*time.Second, time.Minute
+		r.opts.CleanupInterval, r.vms.PoolInterval = 30*time.Second, time.Minute
 		const hangs = 14 * time.Second
 		began := make(chan time.Time, 10)
 		r.opts.Webhooks = &executor.Webhooks{Installation: true, Send: func(context.Context, job.Webhook) job.WebhookResult {

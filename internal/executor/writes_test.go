@@ -11,6 +11,7 @@ import (
 	"linus/internal/job"
 	"linus/internal/providertest"
 	"linus/internal/store"
+	"linus/internal/vm"
 )
 
 // countedStore counts the changes that its callers wait for: each may be a commit.
@@ -87,8 +88,8 @@ func TestPool_MemberIsPreparedBeforeItIsWarm(t *testing.T) {
 	r.opts.Guest = g
 	r.restart()
 	r.newPool(1)
-	if m := <-g.seen; m.Member == nil || m.Member.State != job.MemberMaking {
-		t.Errorf("prepared first as %+v", m.Member)
+	if m := <-g.seen; m.VM.Member == nil || m.VM.Member.State != vm.MemberMaking {
+		t.Errorf("prepared first as %+v", m.VM.Member)
 	}
 	r.removePool()
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
+	"time"
 
 	"linus/internal/job"
 	"linus/internal/lock"
@@ -26,17 +27,44 @@ type Store interface {
 	UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]job.Event, error)) (vm.VM, error)
 	// Cordons returns the nodes that get no new VMs, by name.
 	Cordons(ctx context.Context) ([]string, error)
+	PoolStore
 }
 
-// Options of a Fleet. Store and Provider are required.
+// PoolStore stores pools.
+type PoolStore interface {
+	// Pools returns every pool, by name.
+	Pools(ctx context.Context) ([]job.Pool, error)
+	// InsertPool adds a pool, and reports whether there was none of that name.
+	InsertPool(ctx context.Context, p job.Pool) (bool, error)
+	// UpdatePool changes a pool in a transaction; job.ErrNotFound.
+	UpdatePool(ctx context.Context, name string, change func(*job.Pool)) (job.Pool, error)
+	// DeletePool removes a pool's row. Its members stay.
+	DeletePool(ctx context.Context, name string) error
+	// Members returns the VMs of all pools that are not known to be gone, oldest first. One
+	// that could not be made is among them until it is doomed.
+	Members(ctx context.Context) ([]vm.VM, error)
+}
+
+// Options of a Fleet. Store and Provider are required, and Engine and Guest where there are
+// pools.
 type Options struct {
 	Store    Store
 	Provider job.Provider
 	Engines  lock.Engines // that share the store; nil: none do
 	Placer   Placer       // chooses nodes for VMs; nil: the Provider has only one
+	Engine   Engine
+	Guest    Guest
 	Log      *slog.Logger // default: slog.Default()
 	// Changed is called after a VM has changed, with what was recorded. May be nil.
 	Changed func(ctx context.Context, id string, events []job.Event)
+	// Observer is called on what happens to pools. May be nil.
+	Observer job.Observer
+
+	Defaults job.Defaults // of pools
+	// Allow returns an error if a client may not have such VMs. Nil: all allowed.
+	Allow        func(job.Submission) error
+	PoolInterval time.Duration // between two rounds of tending the pools; 10 s
+	Lease        time.Duration // after a job's timeout, until the host destroys its VM without an engine; 0: never
 }
 
 // Fleet is the VMs of an installation. Its methods may be called from any goroutine.
@@ -46,6 +74,9 @@ type Fleet struct {
 	claims   *lock.Lock // held while an address and a host key are accepted for a VM
 	leaving  *lock.Lock // held while a VM that was left alone is destroyed or forgotten
 
+	pools      *pools
+	background sync.WaitGroup // of TendPools
+
 	mu    sync.Mutex
 	freed chan struct{} // closed when there may be more room for VMs
 }
@@ -53,11 +84,15 @@ type Fleet struct {
 // New returns a Fleet.
 func New(o Options) *Fleet {
 	o.Log = cmp.Or(o.Log, slog.Default())
+	o.PoolInterval = cmp.Or(o.PoolInterval, 10*time.Second)
+	if o.Observer == nil {
+		o.Observer = func(job.Happening) {}
+	}
 	if o.Changed == nil {
 		o.Changed = func(context.Context, string, []job.Event) {}
 	}
 	return &Fleet{
-		o: o, freed: make(chan struct{}),
+		o: o, freed: make(chan struct{}), pools: newPools(),
 		choosing: lock.New("choosing", true, o.Engines), claims: lock.New("claiming", false, o.Engines), leaving: lock.New("leaving", false, o.Engines),
 	}
 }
@@ -102,4 +137,15 @@ func (f *Fleet) Moved(ctx context.Context, id, node string) (told []job.Event, e
 		return told, nil
 	})
 	return told, err
+}
+
+func now() time.Time { return time.Now().UTC() }
+
+func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }

@@ -15,6 +15,7 @@ import (
 
 // rows is a store of VMs, and what was recorded of them.
 type rows struct {
+	fleet.PoolStore
 	vms  map[string]vm.VM
 	told []string
 }

@@ -209,7 +209,7 @@ func (g *Guest) place(j job.Job) place {
 }
 
 // atTop reports whether the job's place is the top place of its VM.
-func (g *Guest) atTop(j job.Job) bool { return j.VM != nil && (j.VM.Job == j.ID || j.VM.Lent) }
+func (g *Guest) atTop(j job.Job) bool { return j.VM != nil && j.VM.AllOf(j.ID) }
 
 // Stop stops the task's whole process tree.
 func (g *Guest) Stop(ctx context.Context, j job.Job, signal string) error {

@@ -45,6 +45,9 @@ func (g countedFromWarm) Warm(ctx context.Context, j job.Job) error {
 	return err
 }
 
+// engine is the executor that a fleet is made before.
+type engine struct{ *executor.Executor }
+
 // engine is an executor whose jobs run in the rig's VM.
 func (r *rig) engine(w *sshtest.Wire) *executor.Executor {
 	r.t.Helper()
@@ -54,12 +57,14 @@ func (r *rig) engine(w *sshtest.Wire) *executor.Executor {
 	}
 	r.t.Cleanup(func() { _ = s.Close() })
 	host := oneVM{providertest.NewFake(), r}
+	en := &engine{}
 	e := executor.New(executor.Options{
-		Stores: executor.StoresOf(s), Provider: host, Fleet: fleet.New(fleet.Options{Store: s, Provider: host}), Guest: countedFromWarm{r.Guest, w}, Runner: r.Guest, Owner: uuid.NewString(),
+		Stores: executor.StoresOf(s), Provider: host, Fleet: fleet.New(fleet.Options{Store: s, Provider: host, Engine: en}), Guest: countedFromWarm{r.Guest, w}, Runner: r.Guest, Owner: uuid.NewString(),
 		CallbackURL: func(context.Context) (string, error) { return nowhere, nil },
 		Defaults:    job.Defaults{VMTemplate: providertest.FakeTemplate, Timeout: 60, CPU: 1, Memory: "1G", Disk: "10G"},
 		MaxOutput:   1 << 20, Log: slog.New(slog.NewTextHandler(r.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
+	en.Executor = e
 	if err := e.Start(r.t.Context()); err != nil {
 		r.t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"linus/embed"
 	"linus/internal/job"
 	"linus/internal/sshtest"
+	"linus/internal/vm"
 )
 
 // wired puts a wire between the engine and the VM.
@@ -104,9 +105,10 @@ func TestWarm_IsForTheFirstJob(t *testing.T) {
 	if err := r.Warm(t.Context(), r.job()); err != nil {
 		t.Fatal(err)
 	}
-	lent := r.vm
-	lent.Lent = true
-	guest := job.Job{ID: uuid.NewString(), VM: &lent}
+	guest := job.Job{ID: uuid.NewString()}
+	claimed := r.vm
+	claimed.Member = &vm.Member{Claimer: guest.ID}
+	guest.VM = &claimed
 	if err := r.Push(t.Context(), guest, payload()); err != nil {
 		t.Fatal(err)
 	}

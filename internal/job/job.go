@@ -48,9 +48,6 @@ type Job struct {
 	// Engine is the engine that works on it, of several that share a database.
 	Engine string `json:"engine,omitempty"`
 
-	// Member is set for a job that makes a VM of a pool, and nil for all others.
-	Member *Member `json:"member,omitempty"`
-
 	// Attempt counts the runs before this one of a job that was lost; RetryOf is the
 	// last of them, and RetriedAs the job that runs this one again.
 	Attempt   int    `json:"attempt,omitempty"`
@@ -188,12 +185,14 @@ func (j Job) Ran() time.Duration {
 	return max(0, j.Outcome.At.Sub(j.StartedAt))
 }
 
-// Borrows reports whether the job has a VM that a pool's job made, for itself
-// alone.
-func (j Job) Borrows() bool { return !j.Shares() && j.VM != nil && j.VM.Job != j.ID }
+// Claims reports whether the job has a VM of a pool, for itself alone.
+func (j Job) Claims() bool { return !j.Shares() && j.VM != nil && j.VM.Job != j.ID }
 
 // Shares reports whether the job runs in a VM that another job created.
 func (j Job) Shares() bool { return j.Manifest.VM != "" }
+
+// ForPool reports whether the job makes a VM of a pool.
+func (j Job) ForPool() bool { return j.Manifest.Lifecycle == vm.Pooled }
 
 // Output returns the counts of one of the job's streams, Stdout or Stderr.
 func (j Job) Output(stream string) OutputInfo {

@@ -68,69 +68,16 @@ func (p Pool) HitRate() (float64, bool) {
 	return float64(p.Hits) / float64(max(1, asked)), asked > 0
 }
 
-// MemberState is the state of a pool's member.
-type MemberState string
-
-// The states. A member is being made (booted, or suspended), then idle (warm or
-// hibernated), then claimed by one job. One that nobody wants is doomed: it is
-// destroyed.
-const (
-	MemberMaking     MemberState = "making"
-	MemberWarm       MemberState = "warm"
-	MemberHibernated MemberState = "hibernated"
-	MemberClaimed    MemberState = "claimed"
-	MemberDoomed     MemberState = "doomed"
-)
-
-// MemberStates are all of them, in the order a member passes them.
-var MemberStates = []MemberState{MemberMaking, MemberWarm, MemberHibernated, MemberClaimed, MemberDoomed}
-
-// Idle reports whether a member can be claimed.
-func (s MemberState) Idle() bool { return s == MemberWarm || s == MemberHibernated }
-
-// Member is what the job that makes a pool's VM knows of it. The job's VM is the
-// member.
-type Member struct {
-	Pool       string      `json:"pool"`
-	Generation string      `json:"generation,omitempty"` // of the template and the host's settings it is made from
-	State      MemberState `json:"state"`
-	Since      time.Time   `json:"since"`                // in this state
-	ReadyAt    time.Time   `json:"ready_at,omitzero"`    // it could first be claimed
-	Claimer    string      `json:"claimer,omitempty"`    // the job that has it, or had it
-	Principal  string      `json:"principal,omitempty"`  // to which that job belongs
-	LeaseUntil time.Time   `json:"lease_until,omitzero"` // no job may rely on it for longer; zero: the host never ends it
-	Why        string      `json:"why,omitempty"`        // why it is doomed
-}
-
-// Become moves the member to a state, and notes when.
-func (m *Member) Become(s MemberState, at time.Time) {
-	if m.State != s {
-		m.State, m.Since = s, at
-	}
-}
-
 // PoolInfo is a pool and its members.
 type PoolInfo struct {
 	Pool
 
-	State   string       `json:"state"` // one line for people: ready, filling, paused: ..., stopped: ...
-	Members []MemberInfo `json:"members,omitempty"`
-}
-
-// MemberInfo is a member as it is shown.
-type MemberInfo struct {
-	VM         vm.VM       `json:"vm"`
-	State      MemberState `json:"state"`
-	Since      time.Time   `json:"since"`
-	CreatedAt  time.Time   `json:"created_at"`
-	Maker      string      `json:"maker"` // the job that makes it
-	Claimer    string      `json:"claimer,omitempty"`
-	Generation string      `json:"generation,omitempty"`
-	Why        string      `json:"why,omitempty"`
+	State   string          `json:"state"` // one line for people: ready, filling, paused: ..., stopped: ...
+	Members []vm.MemberInfo `json:"members,omitempty"`
 }
 
 // Count returns the number of members in a state.
-func (p PoolInfo) Count(s MemberState) int {
+func (p PoolInfo) Count(s vm.MemberState) int {
 	n := 0
 	for _, m := range p.Members {
 		if m.State == s {

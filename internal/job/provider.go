@@ -29,6 +29,28 @@ type VMSpec struct {
 	Lease time.Duration
 }
 
+// SpecOf returns what the VM of a manifest with every default is made by, but for its
+// identity, its node and its lease.
+func SpecOf(m Manifest) (VMSpec, error) {
+	memory, err := ParseSize(m.Resources.Memory)
+	if err != nil {
+		return VMSpec{}, err
+	}
+	disk, err := ParseSize(m.Resources.Disk)
+	if err != nil {
+		return VMSpec{}, err
+	}
+	const mib, gib = 1 << 20, 1 << 30
+	return VMSpec{
+		CPU:      m.Resources.CPU,
+		MemoryMB: int((memory + mib - 1) / mib),
+		DiskGB:   int((disk + gib - 1) / gib),
+		Template: m.VMTemplate,
+		OS:       m.OS,
+		Network:  m.Network,
+	}, nil
+}
+
 // Progress is one step of a provider's work as it happens.
 type Progress struct {
 	Step  string // the step's name, e.g. "create_vm"; empty if this reports something else

@@ -10,14 +10,15 @@ import (
 // The whole life of a job's VM, every pair decided by hand: a row is the state now, a
 // column the one that may follow (x). none is a job without a VM.
 const vmLife = `
-              none intended created destroyed released left_alone forgotten
-none          .    x        x       .         .        .          .
-intended      .    .        x       x         .        x          .
-created       x    .        .       x         x        x          .
-destroyed     .    .        .       .         .        x          .
-released      .    .        .       .         .        .          .
-left_alone    .    .        .       x         .        .          x
-forgotten     .    .        .       .         .        .          .
+              none reserved intended created destroyed released left_alone forgotten
+none          .    x        x        x       .         .        .          .
+reserved      .    .        x        .       x         .        .          .
+intended      .    .        .        x       x         .        x          .
+created       x    .        .        .       x         x        x          .
+destroyed     .    .        .        .       .         .        x          .
+released      .    .        .        .       .         .        .          .
+left_alone    .    .        .        .       x         .        .          x
+forgotten     .    .        .        .       .         .        .          .
 `
 
 func TestVMState_EveryPairIsDecided(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"strings"
+
+	"linus/internal/vm"
 )
 
 // Action is something a text for people asks them to do, for which each face
@@ -128,7 +130,7 @@ func (w Words) pool(p PoolInfo) PoolInfo {
 		failure.Error = w.In(failure.Error)
 		p.Failure = &failure
 	}
-	p.Members = each(p.Members, func(m MemberInfo) MemberInfo {
+	p.Members = each(p.Members, func(m vm.MemberInfo) vm.MemberInfo {
 		m.Why = w.In(m.Why)
 		return m
 	})

@@ -99,7 +99,7 @@ func (c *copying) all(ctx context.Context) error {
 
 // vms copies the VMs, some at a time.
 func (c *copying) vms(ctx context.Context) error {
-	const columns = "id, state, doc"
+	const columns = "id, state, member, doc"
 	for last := ""; ; {
 		rows, err := query(ctx, c.source.read, scanValues(columns), `SELECT `+columns+` FROM vms WHERE id > ? ORDER BY id LIMIT 1000`, last)
 		if err == nil && len(rows) == 0 {

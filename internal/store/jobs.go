@@ -35,7 +35,7 @@ type document struct {
 func encode(j job.Job) (string, error) {
 	d := document{Job: j}
 	if j.VM != nil {
-		d.Hold = &heldAs{State: j.VM.State, Source: j.VM.Source, Lent: j.VM.Lent}
+		d.Hold = &heldAs{State: j.VM.State, Source: j.VM.Source}
 	}
 	doc, err := json.Marshal(d)
 	return string(doc), err
@@ -95,6 +95,7 @@ func (s *Store) newUpdate(id string, change func(*job.Job) (job.Record, error)) 
 // run makes the change in a transaction.
 func (u *updating) run(ctx context.Context, tx *tx) error {
 	u.refused = nil
+	u.s.lockVM(tx, u.id)
 	found, err := jobRows(ctx, tx, "", `jobs.id = ?`+u.s.dialect.lock("jobs"), u.id)
 	if err != nil {
 		return err
@@ -106,7 +107,7 @@ func (u *updating) run(ctx context.Context, tx *tx) error {
 	status, state, manifest, stdout, stderr, engine, principal := j.Status, j.VMState(), j.Manifest, j.Stdout, j.Stderr, j.Engine, j.Principal
 	written, had := columns(j), j.VM
 	if had != nil {
-		v := *had
+		v := had.Clone()
 		had = &v
 	}
 	decided, err := json.Marshal(j.Outcome)
@@ -236,7 +237,7 @@ func columns(j job.Job) []any {
 		reason = j.Outcome.Reason
 	}
 	return []any{
-		string(j.Status), truth(j.Done()), truth(waits(j)), memberColumn(j), v.Job, string(v.State),
+		string(j.Status), truth(j.Done()), truth(waits(j)), forPool(j), v.Job, string(v.State),
 		timeColumn(j.CompletedAt), string(reason), timeColumn(j.StartedAt),
 	}
 }
@@ -249,9 +250,12 @@ func timeColumn(t time.Time) string {
 	return timeText(t)
 }
 
+// forPool is the column of a job that makes a VM of a pool: nothing for all others.
+func forPool(j job.Job) sql.NullString { return sql.NullString{Valid: j.ForPool()} }
+
 // waits reports whether a job waits for a slot.
 func waits(j job.Job) bool {
-	return j.Status == job.Pending && j.Outcome == nil && !j.Shares() && j.Member == nil
+	return j.Status == job.Pending && j.Outcome == nil && !j.Shares() && !j.ForPool()
 }
 
 // truth is a column's value: 0 or 1.

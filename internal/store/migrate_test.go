@@ -329,6 +329,7 @@ const life9 = `
 36 vm success exit_status left_alone unwanted doomed
 37 vm success exit_status destroyed unwanted doomed
 38 vm failed provision_failed destroyed making
+39 vm pending - reserved making
 `
 
 // holds9 checks that a store has what the fixture has.
@@ -361,7 +362,8 @@ func holds9(t *testing.T, s *Store) {
 				t.Errorf("job %d: VM %+v", n, v)
 			}
 		}
-		if m := j.Member; m != nil {
+		if j.ForPool() {
+			m := j.VM.Member
 			words = append(words, string(m.State))
 			if m.Claimer != "" {
 				words = append(words, "by", number(m.Claimer))
@@ -404,15 +406,27 @@ func holds9(t *testing.T, s *Store) {
 		}
 	}
 	for what, got := range map[string][2]string{
-		"in progress":   {"02 03 04 11 12 14 30 34 35", ids(s.InProgress(t.Context()))},
+		"in progress":   {"02 03 04 11 12 14 30 34 35 39", ids(s.InProgress(t.Context()))},
 		"with a VM":     {"02 03 04 10 14 15 20 30 31 32 33 35 36", ids(s.Makers(t.Context()))},
-		"members":       {"30 31 32 33 35 38", ids(s.Members(t.Context()))},
 		"of the client": {"01", ids(s.OfClient(t.Context(), "", "mcp:claude-code"))},
 	} {
 		if got[0] != got[1] {
 			t.Errorf("jobs %s: %s, want %s", what, got[1], got[0])
 		}
 	}
+
+	var members []string
+	all, err := s.Members(t.Context())
+	for _, m := range all {
+		members = append(members, number(m.Job))
+		if want := map[string]string{"38": "create VM: no space"}[number(m.Job)]; m.Member.Failed != want || m.Name == "" || m.Owner == "" {
+			t.Errorf("pool's VM %+v, %+v", m, m.Member)
+		}
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	diff(t, []string{"30", "31", "32", "33", "35", "38", "39"}, members)
 
 	m, err := s.Manifest(t.Context(), id9(1))
 	if err != nil || m.Task != "make test" || m.Resources.Memory != "2G" {

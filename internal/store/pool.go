@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // Pools returns every pool, by name.
@@ -92,7 +92,7 @@ func missing(found []job.Pool) error {
 	return nil
 }
 
-// DeletePool removes a pool's row. Its members are jobs, and stay.
+// DeletePool removes a pool's row. Its members stay.
 func (s *Store) DeletePool(ctx context.Context, name string) error {
 	err := s.transaction(ctx, func(tx *tx) error {
 		tx.tell(job.NoticePools, "")
@@ -105,40 +105,33 @@ func (s *Store) DeletePool(ctx context.Context, name string) error {
 	return nil
 }
 
-// Members returns the jobs that make, or have made, a member of any pool that is
-// not known to be gone, oldest first. A member that could not be made is among
-// them until it is doomed.
-func (s *Store) Members(ctx context.Context) ([]job.Job, error) {
-	jobs, err := s.jobs(ctx, s.read, `jobs.member <> '' ORDER BY jobs.id`)
-	if err != nil {
-		return nil, fmt.Errorf("read the pools' members: %w", err)
-	}
-	return jobs, nil
+// Members returns the VMs of all pools that are not known to be gone, oldest first. One
+// that could not be made is among them until it is doomed.
+func (s *Store) Members(ctx context.Context) ([]vm.VM, error) {
+	return vms(ctx, s.read, `member <> '' ORDER BY id`)
 }
 
 // Claim gives a job a member of a pool, in one transaction; see executor.PoolStore.
 // choose must not call the store.
-func (s *Store) Claim(ctx context.Context, id, pool string, choose func(j *job.Job, idle []job.Job) (at int, events []job.Event)) (j, maker job.Job, claimed bool, err error) {
+func (s *Store) Claim(ctx context.Context, id, pool string, choose func(j *job.Job, idle []vm.VM) (at int, events []job.Event)) (j job.Job, claimed bool, err error) {
 	err = s.transaction(ctx, func(tx *tx) error {
 		var err error
-		lock := s.dialect.lock("jobs")
-		if j, err = s.one(ctx, tx, `jobs.id = ?`+lock, id); err != nil {
+		if j, err = s.one(ctx, tx, `jobs.id = ?`+s.dialect.lock("jobs"), id); err != nil {
 			return err
 		}
-		idle, err := s.jobs(ctx, tx, `jobs.member <> '' AND jobs.member IN (?, ?) ORDER BY jobs.id`+lock, string(job.MemberWarm), string(job.MemberHibernated))
+		idle, err := vms(ctx, tx, `member <> '' AND member IN (?, ?) ORDER BY id`+s.dialect.lock("vms"), string(vm.MemberWarm), string(vm.MemberHibernated))
 		if err != nil {
 			return err
 		}
-		idle = slices.DeleteFunc(idle, func(m job.Job) bool { return m.Member.Pool != pool })
-		status, vm := j.Status, j.VMState()
+		idle = slices.DeleteFunc(idle, func(v vm.VM) bool { return v.Member.Pool != pool })
+		status, state := j.Status, j.VMState()
 		at, events := choose(&j, idle)
-		claimed = at >= 0
-		if claimed {
-			maker = idle[at]
-			if err := follows(status, vm, j); err != nil {
+		if claimed = at >= 0; claimed {
+			if err := follows(status, state, j); err != nil {
 				return err
 			}
-			if err := errors.Join(updateRow(tx, nil, maker, job.Record{}), updateRow(tx, nil, j, job.Record{Events: events})); err != nil {
+			tx.tell(job.NoticeChanged, idle[at].Job)
+			if err := errors.Join(writeVM(tx, idle[at]), updateRow(tx, nil, j, job.Record{Events: events})); err != nil {
 				return err
 			}
 		}
@@ -156,19 +149,7 @@ func (s *Store) Claim(ctx context.Context, id, pool string, choose func(j *job.J
 		return err
 	})
 	if err != nil {
-		return job.Job{}, job.Job{}, false, fmt.Errorf("claim a VM of pool %s in %s: %w", pool, s.name, err)
+		return job.Job{}, false, fmt.Errorf("claim a VM of pool %s in %s: %w", pool, s.name, err)
 	}
-	return j, maker, claimed, nil
-}
-
-// memberColumn is what jobs.member says of a job. A member that is being made is
-// never gone before somebody has learned why.
-func memberColumn(j job.Job) sql.NullString {
-	switch {
-	case j.Member == nil:
-		return sql.NullString{}
-	case j.Member.State != job.MemberMaking && j.Done() && !j.KeepsVM():
-		return sql.NullString{Valid: true}
-	}
-	return sql.NullString{String: string(j.Member.State), Valid: true}
+	return j, claimed, nil
 }

@@ -16,13 +16,13 @@ import (
 )
 
 // member is the job of a pool's VM in a state.
-func member(t *testing.T, s *Store, pool string, state job.MemberState) job.Job {
+func member(t *testing.T, s *Store, pool string, state vm.MemberState) job.Job {
 	t.Helper()
 	id := uuid.Must(uuid.NewV7()).String()
 	j, _, err := s.Insert(t.Context(), job.Job{
 		ID: id, Kind: job.KindVM, Status: job.Success, CreatedAt: time.Now().UTC(), Manifest: job.Manifest{Task: "true", Lifecycle: vm.Pooled},
-		Outcome: &job.Outcome{Status: job.Success}, Member: &job.Member{Pool: pool, State: state},
-		VM: &vm.VM{ID: 100, Job: id, State: vm.Created},
+		Outcome: &job.Outcome{Status: job.Success},
+		VM:      &vm.VM{ID: 100, Job: id, State: vm.Created, Member: &vm.Member{Pool: pool, State: state}},
 	}, "", job.Limits{})
 	if err != nil {
 		t.Fatal(err)
@@ -31,13 +31,13 @@ func member(t *testing.T, s *Store, pool string, state job.MemberState) job.Job 
 }
 
 // firstIdle claims the oldest idle member.
-func firstIdle(j *job.Job, idle []job.Job) (int, []job.Event) {
+func firstIdle(j *job.Job, idle []vm.VM) (int, []job.Event) {
 	if len(idle) == 0 {
 		return -1, nil
 	}
-	vm := *idle[0].VM
-	j.VM = &vm
-	idle[0].Member.State, idle[0].Member.Claimer = job.MemberClaimed, j.ID
+	v := idle[0]
+	j.VM = &v
+	idle[0].Member.State, idle[0].Member.Claimer = vm.MemberClaimed, j.ID
 	return 0, []job.Event{{Kind: job.EventProgress, Text: "claimed"}}
 }
 
@@ -73,9 +73,9 @@ func TestPools_AreRows(t *testing.T) {
 
 func TestMembers_AreThoseNotGone(t *testing.T) {
 	s, ctx := newStore(t), t.Context()
-	warm := member(t, s, "p", job.MemberWarm)
+	warm := member(t, s, "p", vm.MemberWarm)
 	insert(t, s, newJob("true"))
-	failed := member(t, s, "p", job.MemberMaking)
+	failed := member(t, s, "p", vm.MemberMaking)
 	gone := func(j *job.Job) ([]job.Event, error) {
 		j.VM.State = vm.Destroyed
 		return nil, nil
@@ -89,7 +89,7 @@ func TestMembers_AreThoseNotGone(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, m := range all {
-			ids = append(ids, m.ID)
+			ids = append(ids, m.Job)
 		}
 		return ids
 	}
@@ -97,7 +97,7 @@ func TestMembers_AreThoseNotGone(t *testing.T) {
 		t.Errorf("one that could not be made is to be learned of: %s", diff)
 	}
 	if _, err := s.Update(ctx, failed.ID, func(j *job.Job) (job.Record, error) {
-		j.Member.State = job.MemberDoomed
+		j.VM.Member.State = vm.MemberDoomed
 		return job.Record{}, nil
 	}); err != nil {
 		t.Fatal(err)
@@ -122,9 +122,9 @@ func TestClaim_GivesAMemberToOneJob(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 5 {
-		member(t, s, "p", job.MemberWarm)
-		member(t, s, "other", job.MemberWarm)
-		member(t, s, "p", job.MemberMaking)
+		member(t, s, "p", vm.MemberWarm)
+		member(t, s, "other", vm.MemberWarm)
+		member(t, s, "p", vm.MemberMaking)
 	}
 	var (
 		mu    sync.Mutex
@@ -134,20 +134,20 @@ func TestClaim_GivesAMemberToOneJob(t *testing.T) {
 	for range 30 {
 		j := insert(t, s, newJob("true"))
 		work.Go(func() {
-			claimer, maker, claimed, err := s.Claim(context.WithoutCancel(ctx), j.ID, "p", firstIdle)
+			claimer, claimed, err := s.Claim(context.WithoutCancel(ctx), j.ID, "p", firstIdle)
 			if err != nil {
 				t.Error(err)
 			}
 			if !claimed {
 				return
 			}
-			stored, err := s.Job(ctx, maker.ID)
-			if err != nil || stored.Member.Claimer != j.ID || claimer.VM.Job != maker.ID {
+			stored, err := s.VM(ctx, claimer.VM.Job)
+			if err != nil || stored.Member.Claimer != j.ID {
 				t.Errorf("%+v, %+v, %v", stored.Member, claimer.VM, err)
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			given[maker.ID]++
+			given[stored.Job]++
 		})
 	}
 	work.Wait()
@@ -165,11 +165,11 @@ func TestClaim_GivesAMemberToOneJob(t *testing.T) {
 // Neither half of a claim may be written without the other.
 func TestClaim_IsWholeOrNotAtAll(t *testing.T) {
 	s, ctx := newStore(t), t.Context()
-	m := member(t, s, "p", job.MemberWarm)
+	m := member(t, s, "p", vm.MemberWarm)
 	j := newJob("true")
 	j.Status = job.Running
 	insert(t, s, j)
-	_, _, claimed, err := s.Claim(ctx, j.ID, "p", func(j *job.Job, idle []job.Job) (int, []job.Event) {
+	_, claimed, err := s.Claim(ctx, j.ID, "p", func(j *job.Job, idle []vm.VM) (int, []job.Event) {
 		at, events := firstIdle(j, idle)
 		j.Status = job.Pending // not allowed
 		return at, events
@@ -177,9 +177,9 @@ func TestClaim_IsWholeOrNotAtAll(t *testing.T) {
 	if !errors.Is(err, ErrForbidden) || claimed {
 		t.Errorf("%v, %v", claimed, err)
 	}
-	stored, err := s.Job(ctx, m.ID)
+	stored, err := s.VM(ctx, m.ID)
 	claimer, err2 := s.Job(ctx, j.ID)
-	if err != nil || err2 != nil || stored.Member.State != job.MemberWarm || claimer.VM != nil {
+	if err != nil || err2 != nil || stored.Member.State != vm.MemberWarm || claimer.VM != nil {
 		t.Error(fmt.Sprintf("%+v, %+v", stored.Member, claimer.VM), err, err2)
 	}
 }

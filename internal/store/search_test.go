@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // idOf makes the ID of a job that was submitted at a time.
@@ -52,7 +53,7 @@ func TestList_SearchesAndFilters(t *testing.T) {
 		"other":   ended(t, s, at(5), task("build 100 doned")),
 	}
 	member := newJob("make a VM of pool x")
-	member.Member = &job.Member{Pool: "x", State: job.MemberWarm}
+	member.Manifest.Lifecycle = vm.Pooled
 	insert(t, s, member)
 	tests := []struct {
 		name   string
@@ -170,7 +171,7 @@ func TestActivity_CountsByTheHour(t *testing.T) {
 	ended(t, s, now.Add(-23*time.Hour), func(j *job.Job) { j.Principal = "alice" })
 	ended(t, s, now.Add(-24*time.Hour), because(job.ReasonLost)) // too long ago
 	member := newJob("make a VM of pool x")
-	member.ID, member.CreatedAt, member.Member = idOf(now), now, &job.Member{Pool: "x", State: job.MemberWarm}
+	member.ID, member.CreatedAt, member.Manifest.Lifecycle = idOf(now), now, vm.Pooled
 	insert(t, s, member)
 
 	a, err := s.Activity(t.Context(), "", now)

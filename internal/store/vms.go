@@ -15,7 +15,6 @@ import (
 type heldAs struct {
 	State  vm.State  `json:"state,omitempty"` // another's VM's, to the job
 	Source vm.Source `json:"source,omitempty"`
-	Lent   bool      `json:"lent,omitempty"`
 }
 
 // heldVM returns the VM of a job as the VM's row and the job's document have it; nil: it
@@ -28,7 +27,7 @@ func heldVM(id string, doc sql.NullString, h *heldAs) (*vm.VM, error) {
 	if err != nil {
 		return nil, err
 	}
-	v.Source, v.Lent = h.Source, h.Lent
+	v.Source = h.Source
 	if v.Job != id {
 		v.State = h.State
 	}
@@ -38,13 +37,14 @@ func heldVM(id string, doc sql.NullString, h *heldAs) (*vm.VM, error) {
 // machine is the document of a VM's row.
 type machine struct {
 	vm.VM
-	As vm.Made `json:"made"`
+	As vm.Made    `json:"made"`
+	Of *vm.Member `json:"member,omitempty"`
 }
 
 func decodeVM(doc string) (vm.VM, error) {
 	var m machine
 	err := json.Unmarshal([]byte(doc), &m)
-	m.Made = m.As
+	m.Made, m.VM.Member = m.As, m.Of
 	return m.VM, err
 }
 
@@ -54,25 +54,45 @@ func updateVM(tx *tx, was *vm.VM, j job.Job) error {
 	if j.VM == nil || j.VM.Job != j.ID || was != nil && reflect.DeepEqual(*was, *j.VM) {
 		return nil
 	}
-	v := *j.VM
-	v.Source, v.Lent = "", false
-	doc, err := json.Marshal(machine{v, v.Made})
+	return writeVM(tx, *j.VM)
+}
+
+// lockVM keeps others from changing the VM that a job has made until the transaction ends:
+// they, too, write all of its row.
+func (s *Store) lockVM(tx *tx, id string) {
+	if lock := s.dialect.lock("vms"); lock != "" {
+		tx.post(`SELECT 1 FROM vms WHERE id = ?`+lock, id)
+	}
+}
+
+func writeVM(tx *tx, v vm.VM) error {
+	v.Source = ""
+	doc, err := json.Marshal(machine{v, v.Made, v.Member})
 	if err != nil {
 		return err
 	}
-	tx.post(`INSERT INTO vms (id, state, doc) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET state = excluded.state, doc = excluded.doc`,
-		v.Job, string(v.State), string(doc))
+	tx.post(`INSERT INTO vms (id, state, member, doc) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET state = excluded.state, member = excluded.member, doc = excluded.doc`,
+		v.Job, string(v.State), memberColumn(v), string(doc))
 	return nil
+}
+
+// memberColumn is what vms.member says of a VM; empty: it is no pool's, or not any more. One
+// that is being made is its pool's until that has learned why it could not be.
+func memberColumn(v vm.VM) string {
+	if v.Member == nil || v.Member.State != vm.MemberMaking && v.State.Settled() {
+		return ""
+	}
+	return string(v.Member.State)
 }
 
 // VMs returns the VMs that are intended, created or left alone, oldest first.
 func (s *Store) VMs(ctx context.Context) ([]vm.VM, error) {
-	return s.vms(ctx, there+` ORDER BY id`)
+	return vms(ctx, s.read, there+` ORDER BY id`)
 }
 
 // VM returns the VM with the ID in its marker; job.ErrNotFound.
 func (s *Store) VM(ctx context.Context, id string) (vm.VM, error) {
-	found, err := s.vms(ctx, `id = ?`, id)
+	found, err := vms(ctx, s.read, `id = ?`, id)
 	if err != nil {
 		return vm.VM{}, err
 	}
@@ -82,7 +102,7 @@ func (s *Store) VM(ctx context.Context, id string) (vm.VM, error) {
 	return found[0], nil
 }
 
-func (s *Store) vms(ctx context.Context, where string, args ...any) ([]vm.VM, error) {
+func vms(ctx context.Context, q querier, where string, args ...any) ([]vm.VM, error) {
 	read := func(row scanner) (vm.VM, error) {
 		var doc string
 		if err := row.Scan(&doc); err != nil {
@@ -90,7 +110,7 @@ func (s *Store) vms(ctx context.Context, where string, args ...any) ([]vm.VM, er
 		}
 		return decodeVM(doc)
 	}
-	found, err := query(ctx, s.read, read, `SELECT doc FROM vms WHERE `+where, args...)
+	found, err := query(ctx, q, read, `SELECT doc FROM vms WHERE `+where, args...)
 	if err != nil {
 		return nil, fmt.Errorf("read VMs: %w", err)
 	}

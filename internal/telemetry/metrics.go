@@ -35,8 +35,8 @@ type Jobs interface {
 	InProgress(ctx context.Context) ([]job.Job, error)
 	// VMs returns the jobs whose own VM is intended, created or left alone.
 	VMs(ctx context.Context) ([]vm.VM, error)
-	// Members returns the jobs that make VMs of pools, of those that are not gone.
-	Members(ctx context.Context) ([]job.Job, error)
+	// Members returns the VMs of pools that are not gone.
+	Members(ctx context.Context) ([]vm.VM, error)
 }
 
 // Metrics are the engine's numbers. Its methods may be called from any goroutine.
@@ -107,7 +107,7 @@ func (m *Metrics) Handler() http.Handler {
 func (m *Metrics) Observe(h job.Happening) {
 	switch h := h.(type) {
 	case job.Change:
-		if h.Job.Member == nil {
+		if !h.Job.ForPool() {
 			m.changed(h.Job, h.Events)
 		}
 	case job.PhaseEnd:
@@ -254,7 +254,7 @@ func (s *stored) Collect(to chan<- prometheus.Metric) {
 		queueAge = time.Since(since).Seconds()
 	}
 	for _, j := range begun {
-		if j.Member != nil {
+		if j.ForPool() {
 			continue
 		}
 		states[stateOf(j)]++
@@ -273,15 +273,15 @@ func (s *stored) Collect(to chan<- prometheus.Metric) {
 	for lifecycle, n := range vms {
 		gauge(s.vms, float64(n), lifecycle)
 	}
-	byPool := map[string]map[job.MemberState]int{}
+	byPool := map[string]map[vm.MemberState]int{}
 	for _, m := range members {
 		if byPool[m.Member.Pool] == nil {
-			byPool[m.Member.Pool] = map[job.MemberState]int{}
+			byPool[m.Member.Pool] = map[vm.MemberState]int{}
 		}
 		byPool[m.Member.Pool][m.Member.State]++
 	}
 	for pool, states := range byPool {
-		for _, state := range job.MemberStates {
+		for _, state := range vm.MemberStates {
 			gauge(s.members, float64(states[state]), pool, string(state))
 		}
 	}

@@ -25,13 +25,13 @@ var update = flag.Bool("update", false, "write the documents' table anew")
 
 // jobs are in a store.
 type jobs struct {
-	unfinished, members []job.Job
-	vms                 []vm.VM
-	err                 error
+	unfinished   []job.Job
+	members, vms []vm.VM
+	err          error
 }
 
-func (j jobs) VMs(context.Context) ([]vm.VM, error)       { return j.vms, j.err }
-func (j jobs) Members(context.Context) ([]job.Job, error) { return j.members, j.err }
+func (j jobs) VMs(context.Context) ([]vm.VM, error)     { return j.vms, j.err }
+func (j jobs) Members(context.Context) ([]vm.VM, error) { return j.members, j.err }
 
 func (j jobs) Queue(context.Context) (waiting int, since time.Time, err error) {
 	for _, of := range j.unfinished {

@@ -14,18 +14,18 @@ import (
 )
 
 func TestMetrics_OfPools(t *testing.T) {
-	member := func(pool string, state job.MemberState) job.Job {
-		return job.Job{Status: job.Success, Member: &job.Member{Pool: pool, State: state}}
+	member := func(pool string, state vm.MemberState) vm.VM {
+		return vm.VM{Member: &vm.Member{Pool: pool, State: state}}
 	}
 	m := NewMetrics("v1", jobs{
-		unfinished: []job.Job{{Status: job.Provisioning, Member: &job.Member{Pool: "p", State: job.MemberMaking}}},
-		members:    []job.Job{member("p", job.MemberWarm), member("p", job.MemberWarm), member("p", job.MemberClaimed), member("q", job.MemberMaking)},
+		unfinished: []job.Job{{Status: job.Provisioning, Manifest: job.Manifest{Lifecycle: vm.Pooled}}},
+		members:    []vm.VM{member("p", vm.MemberWarm), member("p", vm.MemberWarm), member("p", vm.MemberClaimed), member("q", vm.MemberMaking)},
 	}, slog.New(slog.DiscardHandler))
 	m.Observe(job.PoolEvent{Pool: "p", Kind: job.PoolHit, Took: 20 * time.Millisecond})
 	m.Observe(job.PoolEvent{Pool: "p", Kind: job.PoolMiss})
 	m.Observe(job.PoolEvent{Pool: "p", Kind: job.PoolFell})
 	m.Observe(job.PoolEvent{Pool: "q", Kind: job.PoolFailed})
-	m.Observe(job.Change{Job: job.Job{Status: job.Success, Outcome: &job.Outcome{}, Member: &job.Member{}}, Events: []job.Event{{Kind: job.EventStatus, Text: "success"}}})
+	m.Observe(job.Change{Job: job.Job{Status: job.Success, Outcome: &job.Outcome{}, Manifest: job.Manifest{Lifecycle: vm.Pooled}}, Events: []job.Event{{Kind: job.EventStatus, Text: "success"}}})
 	wantSamples(t, m, map[string]string{
 		`linus_jobs{state="provisioning"}`:                        "0", // a member's is nobody's job
 		`linus_pool_members{pool="p",state="warm"}`:               "2",

@@ -12,11 +12,12 @@ import (
 // State is the state of a VM of ours.
 type State string
 
-// A VM is intended (a row exists before it can), then created, then destroyed:
-// it was seen gone. One that was to be destroyed and is not proven ours is left
+// A pool's VM is reserved when the pool is to have one more. A VM is intended (a row exists
+// before it can, with its node), then created, then destroyed: it was seen gone. One that was to be destroyed and is not proven ours is left
 // alone, until it is seen gone or an operator forgets it. A job that shares
 // another's VM releases it after cleaning up.
 const (
+	Reserved  State = "reserved"
 	Intended  State = "intended"
 	Created   State = "created"
 	Destroyed State = "destroyed"
@@ -26,14 +27,15 @@ const (
 )
 
 // States lists every state. A job without a VM has none of them, the empty one.
-var States = []State{Intended, Created, Destroyed, Released, LeftAlone, Forgotten}
+var States = []State{Reserved, Intended, Created, Destroyed, Released, LeftAlone, Forgotten}
 
 // transitions is the whole life of a job's VM as data: from a state, the ones that may
 // follow. One that is another job's is entered when it is created already, and a pool's is
 // given back, by a job that then has none, when it does not answer. After a VM was destroyed
 // another that a create has left can be found, which is left alone.
 var transitions = map[State][]State{
-	"":        {Intended, Created},
+	"":        {Reserved, Intended, Created},
+	Reserved:  {Intended, Destroyed},
 	Intended:  {Created, Destroyed, LeftAlone},
 	Created:   {"", Destroyed, Released, LeftAlone},
 	Destroyed: {LeftAlone},
@@ -42,6 +44,17 @@ var transitions = map[State][]State{
 
 // CanBecome reports whether a job's VM may go from s to next.
 func (s State) CanBecome(next State) bool { return slices.Contains(transitions[s], next) }
+
+// Kept reports whether the VM exists and is to go on without the job that made it.
+func (v VM) Kept() bool {
+	return v.State == Created && !v.Unwanted && (v.Lifecycle == Persistent || v.Lifecycle == Pooled)
+}
+
+// AllOf reports whether a job has the VM for itself, with all of its directories: it has made
+// it, or claimed it of a pool.
+func (v VM) AllOf(job string) bool {
+	return v.Job == job || v.Member != nil && v.Member.Claimer == job
+}
 
 // Settled reports whether the VM's job is finished with it.
 func (s State) Settled() bool {
@@ -66,15 +79,26 @@ type VM struct {
 	Reason string `json:"reason,omitempty"` // why it is left alone
 	Remedy string `json:"remedy,omitempty"` // what an operator can do about it
 
-	// Lent says that a pool's VM is the job's alone, with all of its directories.
-	Lent bool `json:"lent,omitempty"`
-
 	Source Source `json:"source,omitempty"` // where the job's VM came from; empty: it is another job's
 
 	Status Status `json:"status,omitempty"` // what the host said when it was asked; not stored
 
-	Made `json:"-"` // stored beside the rest; zero where the host alone was asked
+	Made   `json:"-"` // stored beside the rest; zero where the host alone was asked
+	Member *Member    `json:"-"` // what its pool knows of it, stored beside the rest; nil: it is no pool's
 }
+
+// Clone returns a VM that shares nothing with v that changes.
+func (v VM) Clone() VM {
+	if v.Member != nil {
+		m := *v.Member
+		v.Member = &m
+	}
+	return v
+}
+
+// DefaultName returns the name of a VM that was given none: a DNS label. The end of an ID is
+// its random part.
+func DefaultName(id string) string { return "linus-job-" + id[len(id)-12:] }
 
 // Made is what a VM was made as, and for whom. It does not change.
 type Made struct {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // offersTime limits the look at what there is: without it a form has less to choose from.
@@ -84,7 +85,7 @@ func (v *formView) offer(o offers) {
 
 // poolText says what a pool has ready.
 func poolText(p job.PoolInfo) string {
-	ready := p.Count(job.MemberWarm) + p.Count(job.MemberHibernated)
+	ready := p.Count(vm.MemberWarm) + p.Count(vm.MemberHibernated)
 	return fmt.Sprintf("%s, %d CPU, %s, %s disk; %d ready", p.VMTemplate+p.OS, p.Resources.CPU, p.Resources.Memory, p.Resources.Disk, ready)
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // poolsPause is the time between two looks at the pools.
@@ -23,7 +24,7 @@ type poolRow struct{ job.PoolInfo }
 func (p poolRow) From() string { return p.VMTemplate + p.OS }
 
 // Ready is how many members of a kind are ready, and how many are wanted.
-func (p poolRow) Ready(state job.MemberState, wanted int) string {
+func (p poolRow) Ready(state vm.MemberState, wanted int) string {
 	return fmt.Sprintf("%d of %d", p.Count(state), wanted)
 }
 

@@ -35,9 +35,9 @@ func sample() *engine {
 				PoolSize: job.PoolSize{Warm: 2, Hibernated: 1}, Hits: 9, Misses: 1,
 			},
 			State: "paused: <b>jobs</b> wait, and go first",
-			Members: []job.MemberInfo{
-				{VM: vm.VM{ID: 106}, State: job.MemberWarm, Since: time.Now().Add(-time.Hour), Maker: doneID},
-				{VM: vm.VM{ID: 107}, State: job.MemberClaimed, Since: time.Now().Add(-time.Minute), Maker: doneID, Claimer: id},
+			Members: []vm.MemberInfo{
+				{VM: vm.VM{ID: 106}, State: vm.MemberWarm, Since: time.Now().Add(-time.Hour), Maker: doneID},
+				{VM: vm.VM{ID: 107}, State: vm.MemberClaimed, Since: time.Now().Add(-time.Minute), Maker: doneID, Claimer: id},
 			},
 		}},
 		files: map[string]string{

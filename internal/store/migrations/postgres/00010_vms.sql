@@ -11,22 +11,36 @@ END $$;
 -- VMs of ours. The row is there before the VM can exist, and as long as a job has it or has
 -- had it.
 CREATE TABLE vms (
-  id    TEXT COLLATE "C" PRIMARY KEY, -- UUID: the one in the VM's marker
-  state TEXT NOT NULL,    -- vm.State
-  doc   TEXT NOT NULL     -- vm.VM
+  id     TEXT COLLATE "C" PRIMARY KEY, -- UUID: the one in the VM's marker
+  state  TEXT NOT NULL,    -- vm.State
+  member TEXT NOT NULL,    -- of a pool's VM: vm.MemberState; '': it is no pool's, or not any more
+  doc    TEXT NOT NULL     -- vm.VM
 );
 CREATE INDEX vms_there ON vms (id) WHERE state IN ('intended', 'created', 'left_alone');
 
-INSERT INTO vms (id, state, doc)
-  SELECT id, vm_state, ((doc::jsonb -> 'vm') - 'source' - 'lent' || jsonb_build_object('made', jsonb_strip_nulls(jsonb_build_object(
+CREATE INDEX vms_members ON vms (id) WHERE member <> '';
+
+-- A pool's VM that has no node yet is reserved.
+UPDATE jobs SET vm_job = id, vm_state = 'reserved', doc = (doc::jsonb || jsonb_build_object('vm', jsonb_build_object('name', 'linus-job-' || right(id, 12), 'job', id,
+    'owner', (SELECT value FROM meta WHERE key = 'installation_id'), 'state', 'reserved', 'source', 'cold')))::text
+  WHERE member IS NOT NULL AND done = 0 AND vm_job = '';
+
+INSERT INTO vms (id, state, member, doc)
+  SELECT id, vm_state, coalesce(member, ''), ((doc::jsonb -> 'vm') - 'source' - 'lent' || jsonb_build_object('made', jsonb_strip_nulls(jsonb_build_object(
       'lifecycle', manifest::json -> 'lifecycle', 'template', manifest::json -> 'vmTemplate', 'os', manifest::json -> 'os',
       'resources', manifest::json -> 'resources', 'network', manifest::json -> 'network',
-      'principal', nullif(principal, ''), 'created_at', created_at))))::text
+      'principal', nullif(principal, ''), 'created_at', created_at)))
+      || CASE WHEN member IS NULL THEN '{}' ELSE jsonb_build_object('member', doc::jsonb -> 'member' || CASE
+        WHEN member = 'making' AND doc::jsonb #>> '{outcome,reason}' NOT IN ('cancelled', 'killed') AND doc::jsonb #>> '{outcome,error}' <> '' THEN jsonb_build_object('failed', doc::jsonb #> '{outcome,error}')
+        ELSE '{}' END) END)::text
     FROM jobs JOIN job_manifests ON job_id = id WHERE vm_job = id;
 
 DROP INDEX jobs_with_vm;
 ALTER TABLE jobs RENAME COLUMN vm_job TO vm_id;
 CREATE INDEX jobs_of_vm ON jobs (vm_id) WHERE vm_id <> '';
 UPDATE jobs SET doc = (doc::jsonb - 'vm' || jsonb_build_object('hold', jsonb_strip_nulls(jsonb_build_object(
-    'state', doc::jsonb #> '{vm,state}', 'source', doc::jsonb #> '{vm,source}', 'lent', doc::jsonb #> '{vm,lent}'))))::text
+    'state', doc::jsonb #> '{vm,state}', 'source', doc::jsonb #> '{vm,source}'))))::text
   WHERE vm_id <> '';
+
+DROP INDEX jobs_members;
+UPDATE jobs SET member = '', doc = (doc::jsonb - 'member')::text WHERE member IS NOT NULL;

@@ -2,23 +2,36 @@
 -- VMs of ours. The row is there before the VM can exist, and as long as a job has it or has
 -- had it.
 CREATE TABLE vms (
-  id    TEXT PRIMARY KEY, -- UUID: the one in the VM's marker
-  state TEXT NOT NULL,    -- vm.State
-  doc   TEXT NOT NULL     -- vm.VM
+  id     TEXT PRIMARY KEY, -- UUID: the one in the VM's marker
+  state  TEXT NOT NULL,    -- vm.State
+  member TEXT NOT NULL,    -- of a pool's VM: vm.MemberState; '': it is no pool's, or not any more
+  doc    TEXT NOT NULL     -- vm.VM
 ) STRICT;
 CREATE INDEX vms_there ON vms (id) WHERE state IN ('intended', 'created', 'left_alone');
 
-INSERT INTO vms (id, state, doc)
-  SELECT id, vm_state, json_set(json_remove(json_extract(doc, '$.vm'), '$.source', '$.lent'), '$.made', json_patch('{}', json_object(
+CREATE INDEX vms_members ON vms (id) WHERE member <> '';
+
+-- A pool's VM that has no node yet is reserved.
+UPDATE jobs SET vm_job = id, vm_state = 'reserved', doc = json_set(doc, '$.vm', json_object('name', 'linus-job-' || substr(id, -12), 'job', id,
+    'owner', (SELECT value FROM meta WHERE key = 'installation_id'), 'state', 'reserved', 'source', 'cold'))
+  WHERE member IS NOT NULL AND done = 0 AND vm_job = '';
+
+INSERT INTO vms (id, state, member, doc)
+  SELECT id, vm_state, coalesce(member, ''), json_patch(json_set(json_remove(json_extract(doc, '$.vm'), '$.source', '$.lent'), '$.made', json_patch('{}', json_object(
       'lifecycle', json_extract(manifest, '$.lifecycle'), 'template', json_extract(manifest, '$.vmTemplate'), 'os', json_extract(manifest, '$.os'),
       'resources', json(json_extract(manifest, '$.resources')), 'network', json(json_extract(manifest, '$.network')),
-      'principal', nullif(principal, ''), 'created_at', created_at)))
+      'principal', nullif(principal, ''), 'created_at', created_at))),
+      CASE WHEN member IS NULL THEN '{}' ELSE json_object('member', json_patch(json_extract(doc, '$.member'), CASE
+        WHEN member = 'making' AND json_extract(doc, '$.outcome.reason') NOT IN ('cancelled', 'killed') THEN json_object('failed', json_extract(doc, '$.outcome.error'))
+        ELSE '{}' END)) END)
     FROM jobs JOIN job_manifests ON job_id = id WHERE vm_job = id;
 
 DROP INDEX jobs_with_vm;
 ALTER TABLE jobs RENAME COLUMN vm_job TO vm_id;
 CREATE INDEX jobs_of_vm ON jobs (vm_id) WHERE vm_id <> '';
-UPDATE jobs SET doc = json_set(json_remove(doc, '$.vm'), '$.hold', json_patch(
-    json_object('state', json_extract(doc, '$.vm.state'), 'source', json_extract(doc, '$.vm.source')),
-    CASE WHEN json_extract(doc, '$.vm.lent') THEN '{"lent":true}' ELSE '{}' END))
+UPDATE jobs SET doc = json_set(json_remove(doc, '$.vm'), '$.hold',
+    json_object('state', json_extract(doc, '$.vm.state'), 'source', json_extract(doc, '$.vm.source')))
   WHERE vm_id <> '';
+
+DROP INDEX jobs_members;
+UPDATE jobs SET member = '', doc = json_remove(doc, '$.member') WHERE member IS NOT NULL;

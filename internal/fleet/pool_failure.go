@@ -1,4 +1,4 @@
-package executor
+package fleet
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 
 	"linus/internal/job"
 	"linus/internal/lazyregexp"
+	"linus/internal/vm"
 )
 
 // longestBackoff is how long a pool that fails again and again waits between two tries.
@@ -15,11 +16,11 @@ const longestBackoff = 10 * time.Minute
 
 // mayTry reports whether a pool that has failed has not stopped, and has waited, the
 // longer the more often it has failed in a row.
-func (e *Executor) mayTry(p job.Pool) bool {
+func (f *Fleet) mayTry(p job.Pool) bool {
 	if p.Failure == nil {
 		return true
 	}
-	wait := min(longestBackoff, e.o.PoolInterval<<min(p.Failure.Row, 10))
+	wait := min(longestBackoff, f.o.PoolInterval<<min(p.Failure.Row, 10))
 	return !p.Stopped() && now().After(p.Failure.At.Add(wait))
 }
 
@@ -27,46 +28,46 @@ func (e *Executor) mayTry(p job.Pool) bool {
 var anyNumber = lazyregexp.New(`[0-9a-f]{8,}|[0-9]+`)
 
 // noteFailure counts, once, that a member could not be made, or suspended.
-func (e *Executor) noteFailure(ctx context.Context, m job.Job, text string, suspending bool) {
+func (f *Fleet) noteFailure(ctx context.Context, m vm.VM, text string, suspending bool) {
 	counted := false
-	_, err := e.o.Pools.UpdatePool(ctx, m.Member.Pool, func(p *job.Pool) {
+	_, err := f.o.Store.UpdatePool(ctx, m.Member.Pool, func(p *job.Pool) {
 		last := job.PoolFailure{}
 		if p.Failure != nil {
 			last = *p.Failure
 		}
-		if counted = last.Maker != m.ID; !counted {
+		if counted = last.Maker != m.Job; !counted {
 			return
 		}
-		next := job.PoolFailure{Error: text, Count: 1, Row: last.Row + 1, Maker: m.ID, At: now(), Generation: m.Member.Generation, Suspending: suspending}
+		next := job.PoolFailure{Error: text, Count: 1, Row: last.Row + 1, Maker: m.Job, At: now(), Generation: m.Member.Generation, Suspending: suspending}
 		if anyNumber.ReplaceAllString(last.Error, "#") == anyNumber.ReplaceAllString(next.Error, "#") {
 			next.Count = last.Count + 1
 		}
 		p.Failure = &next
 	})
 	if err != nil && !errors.Is(err, job.ErrNotFound) && ctx.Err() == nil {
-		e.o.Log.Error("note a pool's failure failed", "pool", m.Member.Pool, "err", err)
+		f.o.Log.Error("note a pool's failure failed", "pool", m.Member.Pool, "err", err)
 	}
 	if counted && err == nil {
-		e.o.Log.Warn("a pool's member could not be made", "pool", m.Member.Pool, "job_id", m.ID, "err", text)
-		e.o.Observer(job.PoolEvent{Pool: m.Member.Pool, Kind: job.PoolFailed, Job: m.ID, Detail: text})
+		f.o.Log.Warn("a pool's member could not be made", "pool", m.Member.Pool, "job_id", m.Job, "err", text)
+		f.o.Observer(job.PoolEvent{Pool: m.Member.Pool, Kind: job.PoolFailed, Job: m.Job, Detail: text})
 	}
 }
 
 // forgive forgets a pool's failures once a member was made after them, or what members
 // are made from has changed. It returns the pool as it is then.
-func (e *Executor) forgive(ctx context.Context, p job.Pool, own []job.Job, generation string) job.Pool {
+func (f *Fleet) forgive(ctx context.Context, p job.Pool, own []vm.VM, generation string) job.Pool {
 	if p.Failure == nil {
 		return p
 	}
 	failed := *p.Failure
 	over := generation != "" && failed.Generation != generation ||
-		slices.ContainsFunc(own, func(m job.Job) bool {
-			return m.Member.ReadyAt.After(failed.At) && (!failed.Suspending || m.Member.State == job.MemberHibernated)
+		slices.ContainsFunc(own, func(m vm.VM) bool {
+			return m.Member.ReadyAt.After(failed.At) && (!failed.Suspending || m.Member.State == vm.MemberHibernated)
 		})
 	if !over {
 		return p
 	}
-	next, err := e.o.Pools.UpdatePool(ctx, p.Name, func(p *job.Pool) {
+	next, err := f.o.Store.UpdatePool(ctx, p.Name, func(p *job.Pool) {
 		if p.Failure != nil && p.Failure.Maker == failed.Maker {
 			p.Failure = nil
 		}

@@ -1,4 +1,4 @@
-package executor
+package fleet
 
 import (
 	"context"
@@ -9,25 +9,25 @@ import (
 	"linus/internal/vm"
 )
 
-// checkPools reports, for each pool, what it costs in memory and whether that fits beside
+// CheckPools reports, for each pool, what it costs in memory and whether that fits beside
 // the pools before it, and without any what a pool would cost.
-func (e *Executor) checkPools(ctx context.Context) []job.Check {
-	pools, err := e.Pools(ctx)
+func (f *Fleet) CheckPools(ctx context.Context) []job.Check {
+	pools, err := f.Pools(ctx)
 	if err == nil && len(pools) == 0 {
-		p := job.Pool{Name: "of 2 warm VMs like a job's by default", PoolSize: job.PoolSize{Warm: 2}}.WithDefaults(e.o.Defaults)
+		p := job.Pool{Name: "of 2 warm VMs like a job's by default", PoolSize: job.PoolSize{Warm: 2}}.WithDefaults(f.o.Defaults)
 		pools = []job.PoolInfo{{Pool: p}}
 	}
-	host, roomErr := e.o.Provider.Room(ctx, nil, nil)
-	begun := e.creating(ctx)
+	host, roomErr := f.o.Provider.Room(ctx, nil, nil)
+	begun := f.o.Engine.Creating(ctx)
 	host.FreeMB -= spokenFor(begun)
 	err = errors.Join(err, roomErr)
 	var checks []job.Check
 	switch {
 	case err != nil:
-	case e.o.Fleet.Spread():
-		checks, err = e.checkPoolsOfNodes(ctx, pools, host)
+	case f.Spread():
+		checks, err = f.checkPoolsOfNodes(ctx, pools, host)
 	default:
-		checks, err = e.checkPoolsOfHost(ctx, pools, host, begun)
+		checks, err = f.checkPoolsOfHost(ctx, pools, host, begun)
 	}
 	if err != nil {
 		checks = append(checks, job.Check{Name: "pools", Level: "warn", Text: err.Error(), Remedy: "jobs run all the same, each in a VM of its own"})
@@ -35,10 +35,10 @@ func (e *Executor) checkPools(ctx context.Context) []job.Check {
 	return checks
 }
 
-// checkPoolsOfHost is checkPools where there is one host; begun are the jobs whose VMs it
-// is to have soon.
-func (e *Executor) checkPoolsOfHost(ctx context.Context, pools []job.PoolInfo, host job.HostRoom, begun []job.Job) (checks []job.Check, err error) {
-	committed, err := e.committed(ctx, begun)
+// checkPoolsOfHost is CheckPools where there is one host; begun are the VMs that it is to
+// have soon.
+func (f *Fleet) checkPoolsOfHost(ctx context.Context, pools []job.PoolInfo, host job.HostRoom, begun []vm.Making) (checks []job.Check, err error) {
+	committed, err := f.committed(ctx, begun)
 	if err != nil {
 		return nil, err
 	}
@@ -66,16 +66,16 @@ func (e *Executor) checkPoolsOfHost(ctx context.Context, pools []job.PoolInfo, h
 	return checks, nil
 }
 
-// checkPoolsOfNodes is checkPools where VMs are spread over nodes; host is the one with the
+// checkPoolsOfNodes is CheckPools where VMs are spread over nodes; host is the one with the
 // most memory left. After an error the checks so far hold.
-func (e *Executor) checkPoolsOfNodes(ctx context.Context, pools []job.PoolInfo, host job.HostRoom) (checks []job.Check, err error) {
-	others, err := e.o.Fleet.Beside(ctx)
+func (f *Fleet) checkPoolsOfNodes(ctx context.Context, pools []job.PoolInfo, host job.HostRoom) (checks []job.Check, err error) {
+	others, err := f.Beside(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, p := range pools {
 		lasting, atOnce := lacking(p)
-		short, err := e.shortOfNodes(ctx, &others, p.Pool, lasting, atOnce)
+		short, err := f.shortOfNodes(ctx, &others, p.Pool, lasting, atOnce)
 		if err != nil {
 			return checks, err
 		}
@@ -110,12 +110,12 @@ func poolCheck(p job.PoolInfo, free, short, remedy string) job.Check {
 func lacking(p job.PoolInfo) (lasting, atOnce int) {
 	lasting = p.Warm
 	for _, m := range p.Members {
-		if m.State == job.MemberWarm || m.State == job.MemberMaking && m.VM.State != "" {
+		if m.State == vm.MemberWarm || m.State == vm.MemberMaking && m.VM.State != "" {
 			lasting--
 		}
 	}
 	atOnce = lasting
-	if p.Hibernated > p.Count(job.MemberHibernated) {
+	if p.Hibernated > p.Count(vm.MemberHibernated) {
 		atOnce++
 	}
 	return max(0, lasting), max(0, atOnce)
@@ -123,14 +123,14 @@ func lacking(p job.PoolInfo) (lasting, atOnce int) {
 
 // shortOfNodes returns why nodes cannot take all of a pool's next VMs beside the others;
 // empty: they can. Those that last are among the others from then on.
-func (e *Executor) shortOfNodes(ctx context.Context, others *job.Placement, p job.Pool, lasting, atOnce int) (string, error) {
-	spec, err := e.vmSpecOf(job.Job{Manifest: p.Maker()}, vm.VM{})
+func (f *Fleet) shortOfNodes(ctx context.Context, others *job.Placement, p job.Pool, lasting, atOnce int) (string, error) {
+	spec, err := job.SpecOf(p.Maker())
 	if err != nil {
 		return "", err
 	}
 	others.Spec = spec
 	for n := range atOnce {
-		at, err := e.o.Fleet.Place(ctx, *others)
+		at, err := f.Place(ctx, *others)
 		var full *job.NoRoomError
 		if errors.As(err, &full) {
 			return fmt.Sprintf("%d of its VMs find no room beside the others: %v", atOnce-n, full), nil

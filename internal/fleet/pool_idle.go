@@ -1,4 +1,4 @@
-package executor
+package fleet
 
 import (
 	"context"
@@ -17,39 +17,39 @@ import (
 // claim it. One that is stopped or gone is given up at once; one that runs, when it does
 // not answer again. One that is known by its address only is left to the job that claims
 // it: nobody logs in there before.
-func (e *Executor) ping(ctx context.Context, members []job.Job) {
+func (f *Fleet) ping(ctx context.Context, members []vm.VM) {
 	var asking sync.WaitGroup
 	for _, m := range members {
-		if m.Member.State != job.MemberWarm || m.VM.HostKey == "" || !e.pools.due(m.ID, 3*e.o.PoolInterval) {
+		if m.Member.State != vm.MemberWarm || m.HostKey == "" || !f.pools.due(m.Job, 3*f.o.PoolInterval) {
 			continue
 		}
 		asking.Go(func() {
 			timed, end := context.WithTimeoutCause(ctx, pingTime, fmt.Errorf("no answer within %s", pingTime))
 			defer end()
-			err := e.o.Guest.Ping(timed, m)
+			err := f.o.Guest.Ping(timed, maker(m))
 			if err == nil {
-				err = e.o.Guest.Warm(timed, m)
+				err = f.o.Guest.Warm(timed, maker(m))
 			}
-			if j, readErr := e.o.Jobs.Job(ctx, m.ID); readErr == nil && (j.Member.State == job.MemberDoomed || j.VM.State.Settled()) {
-				e.o.Guest.Forget(m) // it may have been forgotten while it was asked
+			if v, readErr := f.o.Store.VM(ctx, m.Job); readErr == nil && (v.Member.State == vm.MemberDoomed || v.State.Settled()) {
+				f.o.Guest.Forget(maker(m)) // it may have been forgotten while it was asked
 				return
 			}
-			silent := e.pools.answered(m.ID, err == nil)
+			silent := f.pools.answered(m.Job, err == nil)
 			if err == nil || ctx.Err() != nil {
 				return
 			}
-			status, asked := e.o.Provider.Status(ctx, *m.VM)
+			status, asked := f.o.Provider.Status(ctx, m)
 			switch {
 			case asked != nil: // the host does not answer either
 			case status == vm.Stopped || status == vm.Gone || status == vm.Unproven:
-				e.giveUp(ctx, m, "its VM is "+string(status)+" on the host, and not by us")
+				f.giveUp(ctx, m, "its VM is "+string(status)+" on the host, and not by us")
 			case silent >= pingsMissed:
-				e.giveUp(ctx, m, "it does not answer: "+err.Error())
+				f.giveUp(ctx, m, "it does not answer: "+err.Error())
 			}
 		})
 	}
 	asking.Wait()
-	e.pools.forget(members)
+	f.pools.forget(members)
 }
 
 // contact is how a warm member has answered.
@@ -81,21 +81,21 @@ func (p *pools) answered(maker string, well bool) int {
 }
 
 // forget drops what is known of members that are no more.
-func (p *pools) forget(members []job.Job) {
+func (p *pools) forget(members []vm.VM) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	maps.DeleteFunc(p.heard, func(maker string, _ contact) bool {
-		return !slices.ContainsFunc(members, func(m job.Job) bool { return m.ID == maker })
+		return !slices.ContainsFunc(members, func(m vm.VM) bool { return m.Job == maker })
 	})
 }
 
 // suspending returns how many of the members being made are being suspended.
-func (e *Executor) suspending(making []job.Job) int {
-	e.pools.mu.Lock()
-	defer e.pools.mu.Unlock()
+func (f *Fleet) suspending(making []vm.VM) int {
+	f.pools.mu.Lock()
+	defer f.pools.mu.Unlock()
 	n := 0
 	for _, m := range making {
-		if e.pools.busy[m.ID] {
+		if f.pools.busy[m.Job] {
 			n++
 		}
 	}
@@ -105,44 +105,44 @@ func (e *Executor) suspending(making []job.Job) int {
 // hibernate suspends a warm member in the background, and reports whether it began: a job
 // may have claimed it. Meanwhile it counts as being made: if this process ends, the next
 // one gives it up.
-func (e *Executor) hibernate(ctx context.Context, m job.Job) bool {
-	e.pools.mu.Lock()
-	e.pools.busy[m.ID] = true
-	e.pools.mu.Unlock()
-	if err := e.becomes(ctx, m, job.MemberWarm, job.MemberMaking); err != nil {
-		e.pools.mu.Lock()
-		delete(e.pools.busy, m.ID)
-		e.pools.mu.Unlock()
+func (f *Fleet) hibernate(ctx context.Context, m vm.VM) bool {
+	f.pools.mu.Lock()
+	f.pools.busy[m.Job] = true
+	f.pools.mu.Unlock()
+	if err := f.becomes(ctx, m, vm.MemberWarm, vm.MemberMaking); err != nil {
+		f.pools.mu.Lock()
+		delete(f.pools.busy, m.Job)
+		f.pools.mu.Unlock()
 		return false
 	}
-	e.work.Go(func() {
-		e.o.Guest.Forget(m)
-		err := e.o.Provider.SuspendVM(ctx, *m.VM)
+	f.background.Go(func() {
+		f.o.Guest.Forget(maker(m))
+		err := f.o.Provider.SuspendVM(ctx, m)
 		if err == nil {
-			err = ignoring(errChanged, e.becomes(ctx, m, job.MemberMaking, job.MemberHibernated))
+			err = ignoring(errChanged, f.becomes(ctx, m, vm.MemberMaking, vm.MemberHibernated))
 		}
 		if err != nil && ctx.Err() == nil {
-			e.noteFailure(ctx, m, err.Error(), true)
-			if err := e.doom(ctx, m.ID, job.MemberMaking, "it could not be suspended: "+err.Error()); err != nil {
-				e.o.Log.Error("give a pool's member up failed", "job_id", m.ID, "err", err)
+			f.noteFailure(ctx, m, err.Error(), true)
+			if err := f.Doom(ctx, m.Job, vm.MemberMaking, "it could not be suspended: "+err.Error()); err != nil {
+				f.o.Log.Error("give a pool's member up failed", "job_id", m.Job, "err", err)
 			}
 		}
-		e.pools.mu.Lock()
-		delete(e.pools.busy, m.ID)
-		e.pools.mu.Unlock()
-		signal(e.pools.wake)
+		f.pools.mu.Lock()
+		delete(f.pools.busy, m.Job)
+		f.pools.mu.Unlock()
+		signal(f.pools.wake)
 	})
 	return true
 }
 
 // becomes moves a member from one state to another; errChanged if it is not in the
 // first.
-func (e *Executor) becomes(ctx context.Context, m job.Job, from, to job.MemberState) error {
-	_, err := e.update(ctx, m.ID, func(j *job.Job) ([]job.Event, error) {
-		if j.Member.State != from {
+func (f *Fleet) becomes(ctx context.Context, m vm.VM, from, to vm.MemberState) error {
+	_, err := f.update(ctx, m.Job, func(v *vm.VM) ([]job.Event, error) {
+		if v.Member.State != from {
 			return nil, errChanged
 		}
-		j.Member.Become(to, now())
+		v.Member.Become(to, now())
 		return nil, nil
 	})
 	return err

@@ -1,4 +1,4 @@
-package executor
+package fleet
 
 import (
 	"cmp"
@@ -6,18 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // filling is the state of a pool whose members are being made.
 const filling = "filling"
-
-// poolClient is the client of the jobs that make the pools' VMs.
-const poolClient = "pool"
 
 // pools is what the engine knows of its pools besides their rows and their members'.
 type pools struct {
@@ -31,8 +28,8 @@ type pools struct {
 	roomAt  time.Time          // zero: the host has not been asked yet, or did not answer the last time
 	origins []job.Origin       // that room was read for
 	eased   time.Time          // roomAt of the reading for which an idle member was given up
-	busy    map[string]bool    // members being suspended, by their maker
-	heard   map[string]contact // of warm members, by their maker
+	busy    map[string]bool    // members being suspended
+	heard   map[string]contact // of warm members
 }
 
 func newPools() *pools {
@@ -42,15 +39,28 @@ func newPools() *pools {
 	}
 }
 
+// LoadPools reads the pools, which have changed, and has them tended.
+func (f *Fleet) LoadPools(ctx context.Context) error {
+	_, err := f.loadPools(ctx)
+	signal(f.pools.wake)
+	return err
+}
+
+// TendSoon has the pools tended: there is room, or something to do.
+func (f *Fleet) TendSoon() { signal(f.pools.wake) }
+
+// PoolsToTend reports whether there are pools that want members, or members.
+func (f *Fleet) PoolsToTend() bool { return f.pools.active() }
+
 // load reads the pools' rows.
-func (e *Executor) loadPools(ctx context.Context) ([]job.Pool, error) {
-	rows, err := e.o.Pools.Pools(ctx)
+func (f *Fleet) loadPools(ctx context.Context) ([]job.Pool, error) {
+	rows, err := f.o.Store.Pools(ctx)
 	if err != nil {
 		return nil, err
 	}
-	e.pools.mu.Lock()
-	defer e.pools.mu.Unlock()
-	e.pools.rows = rows
+	f.pools.mu.Lock()
+	defer f.pools.mu.Unlock()
+	f.pools.rows = rows
 	return rows, nil
 }
 
@@ -69,25 +79,25 @@ func (p *pools) generation(of job.Pool) string {
 }
 
 // Pools returns every pool with its members.
-func (e *Executor) Pools(ctx context.Context) ([]job.PoolInfo, error) {
-	rows, err := e.o.Pools.Pools(ctx) // not for e.pools: a tender may have read later ones by now
+func (f *Fleet) Pools(ctx context.Context) ([]job.PoolInfo, error) {
+	rows, err := f.o.Store.Pools(ctx) // not for f.pools: a tender may have read later ones by now
 	if err != nil || len(rows) == 0 {
 		return nil, err
 	}
-	members, err := e.o.Pools.Members(ctx)
+	members, err := f.o.Store.Members(ctx)
 	if err != nil {
 		return nil, err
 	}
 	infos := make([]job.PoolInfo, len(rows))
 	for i, row := range rows {
-		infos[i] = e.poolInfo(row, members)
+		infos[i] = f.poolInfo(row, members)
 	}
 	return infos, nil
 }
 
 // Pool returns one pool with its members.
-func (e *Executor) Pool(ctx context.Context, name string) (job.PoolInfo, error) {
-	all, err := e.Pools(ctx)
+func (f *Fleet) Pool(ctx context.Context, name string) (job.PoolInfo, error) {
+	all, err := f.Pools(ctx)
 	if err != nil {
 		return job.PoolInfo{}, err
 	}
@@ -102,33 +112,33 @@ func noPool(name string) error {
 	return &job.FieldError{Field: "pool", Problem: fmt.Sprintf("%q is not a pool", name), Remedy: string(job.ListPools) + " shows the pools there are"}
 }
 
-func (e *Executor) poolInfo(row job.Pool, members []job.Job) job.PoolInfo {
+func (f *Fleet) poolInfo(row job.Pool, members []vm.VM) job.PoolInfo {
 	info, full := job.PoolInfo{Pool: row}, ""
 	for _, m := range members {
 		if m.Member.Pool != row.Name {
 			continue
 		}
-		if m.Member.State == job.MemberMaking && m.Status == job.Pending && strings.HasPrefix(m.Progress, forNode) {
-			full = "paused: its next VM is " + m.Progress
+		if m.Member.State == vm.MemberMaking && m.Member.Waits != "" {
+			full = "paused: its next VM is " + m.Member.Waits
 		}
-		shown := job.MemberInfo{
+		shown := vm.MemberInfo{
 			State: m.Member.State, Since: m.Member.Since, CreatedAt: m.CreatedAt,
-			Maker: m.ID, Claimer: m.Member.Claimer, Generation: m.Member.Generation, Why: m.Member.Why,
+			Maker: m.Job, Claimer: m.Member.Claimer, Generation: m.Member.Generation, Why: m.Member.Why,
 		}
-		if m.VM != nil {
-			shown.VM = *m.VM
+		if m.State != vm.Reserved {
+			shown.VM = m
 		}
 		info.Members = append(info.Members, shown)
 	}
-	e.pools.mu.Lock()
-	defer e.pools.mu.Unlock()
+	f.pools.mu.Lock()
+	defer f.pools.mu.Unlock()
 	switch {
-	case info.Count(job.MemberWarm) >= row.Warm && info.Count(job.MemberHibernated) >= row.Hibernated:
+	case info.Count(vm.MemberWarm) >= row.Warm && info.Count(vm.MemberHibernated) >= row.Hibernated:
 		info.State = "ready"
 	case row.Stopped(): // what tending came to may be of an earlier row, or a later one
 		info.State = fmt.Sprintf("stopped after %d equal failures: %s; resize it to try again", row.Failure.Count, row.Failure.Error)
 	default:
-		info.State = cmp.Or(e.pools.states[row.Name], filling)
+		info.State = cmp.Or(f.pools.states[row.Name], filling)
 		if full != "" && info.State == filling {
 			info.State = full
 		}
@@ -137,39 +147,39 @@ func (e *Executor) poolInfo(row job.Pool, members []job.Job) job.PoolInfo {
 }
 
 // CreatePool adds a pool.
-func (e *Executor) CreatePool(ctx context.Context, p job.Pool) (job.PoolInfo, error) {
+func (f *Fleet) CreatePool(ctx context.Context, p job.Pool) (job.PoolInfo, error) {
 	if err := p.Validate(); err != nil {
 		return job.PoolInfo{}, err
 	}
-	p = p.WithDefaults(e.o.Defaults)
+	p = p.WithDefaults(f.o.Defaults)
 	if err := p.Validate(); err != nil {
 		return job.PoolInfo{}, fmt.Errorf("a configured default is wrong: %w", err)
 	}
-	if e.o.Allow != nil {
+	if f.o.Allow != nil {
 		by, _ := job.PrincipalFrom(ctx)
-		if err := e.o.Allow(job.Submission{Kind: job.KindVM, Client: job.ClientFrom(ctx), Principal: by, Manifest: p.Maker()}); err != nil {
+		if err := f.o.Allow(job.Submission{Kind: job.KindVM, Client: job.ClientFrom(ctx), Principal: by, Manifest: p.Maker()}); err != nil {
 			return job.PoolInfo{}, job.PoolError(err)
 		}
 	}
 	p.Hits, p.Misses, p.Failure = 0, 0, nil
 	p.CreatedAt = now()
 	p.AskedAt = p.CreatedAt
-	created, err := e.o.Pools.InsertPool(ctx, p)
+	created, err := f.o.Store.InsertPool(ctx, p)
 	if err != nil {
 		return job.PoolInfo{}, err
 	}
 	if !created {
 		return job.PoolInfo{}, &job.FieldError{Field: "pool.name", Problem: fmt.Sprintf("there is a pool %q", p.Name), Remedy: "resize that one, or choose another name"}
 	}
-	return e.poolChanged(ctx, job.PoolCreated, p)
+	return f.poolChanged(ctx, job.PoolCreated, p)
 }
 
 // ResizePool changes how many members a pool keeps. One that has stopped tries again.
-func (e *Executor) ResizePool(ctx context.Context, name string, size job.PoolSize) (job.PoolInfo, error) {
+func (f *Fleet) ResizePool(ctx context.Context, name string, size job.PoolSize) (job.PoolInfo, error) {
 	if err := size.Validate(); err != nil {
 		return job.PoolInfo{}, err
 	}
-	p, err := e.o.Pools.UpdatePool(ctx, name, func(p *job.Pool) {
+	p, err := f.o.Store.UpdatePool(ctx, name, func(p *job.Pool) {
 		size.MaxAge = cmp.Or(size.MaxAge, p.MaxAge)
 		p.PoolSize, p.Failure, p.AskedAt = size, nil, now()
 	})
@@ -179,35 +189,35 @@ func (e *Executor) ResizePool(ctx context.Context, name string, size job.PoolSiz
 	if err != nil {
 		return job.PoolInfo{}, err
 	}
-	return e.poolChanged(ctx, job.PoolResized, p)
+	return f.poolChanged(ctx, job.PoolResized, p)
 }
 
 // RemovePool removes a pool; tending destroys what is left of it.
-func (e *Executor) RemovePool(ctx context.Context, name string) (job.PoolInfo, error) {
-	info, err := e.Pool(ctx, name)
+func (f *Fleet) RemovePool(ctx context.Context, name string) (job.PoolInfo, error) {
+	info, err := f.Pool(ctx, name)
 	if err == nil {
-		err = e.o.Pools.DeletePool(ctx, name)
+		err = f.o.Store.DeletePool(ctx, name)
 	}
 	if err != nil {
 		return job.PoolInfo{}, err
 	}
 	info.State = "removed"
-	_, err = e.poolChanged(ctx, job.PoolRemoved, info.Pool)
+	_, err = f.poolChanged(ctx, job.PoolRemoved, info.Pool)
 	return info, err
 }
 
 // poolChanged notes that a client has changed a pool's row, and has it tended.
-func (e *Executor) poolChanged(ctx context.Context, kind job.PoolEventKind, p job.Pool) (job.PoolInfo, error) {
+func (f *Fleet) poolChanged(ctx context.Context, kind job.PoolEventKind, p job.Pool) (job.PoolInfo, error) {
 	detail := fmt.Sprintf("%d warm, %d hibernated of %s", p.Warm, p.Hibernated, p.Origin())
-	e.o.Observer(job.PoolEvent{Pool: p.Name, Kind: kind, By: job.CallerFrom(ctx), Detail: detail})
-	e.o.Log.Info("pool changed", "pool", p.Name, "change", kind, "client", job.ClientFrom(ctx))
-	e.pools.mu.Lock()
-	delete(e.pools.states, p.Name)
-	e.pools.mu.Unlock()
-	_, err := e.loadPools(ctx)
-	signal(e.pools.wake)
+	f.o.Observer(job.PoolEvent{Pool: p.Name, Kind: kind, By: job.CallerFrom(ctx), Detail: detail})
+	f.o.Log.Info("pool changed", "pool", p.Name, "change", kind, "client", job.ClientFrom(ctx))
+	f.pools.mu.Lock()
+	delete(f.pools.states, p.Name)
+	f.pools.mu.Unlock()
+	_, err := f.loadPools(ctx)
+	signal(f.pools.wake)
 	if err != nil || kind == job.PoolRemoved {
 		return job.PoolInfo{}, err
 	}
-	return e.Pool(ctx, p.Name)
+	return f.Pool(ctx, p.Name)
 }

@@ -1,4 +1,4 @@
-package executor
+package fleet
 
 import (
 	"context"
@@ -25,8 +25,8 @@ const (
 
 // readRoom returns what the host has left, as read within the last PoolInterval, and
 // looks at the members' proof and renews their leases when it reads.
-func (e *Executor) readRoom(ctx context.Context, rows []job.Pool, members []job.Job) room {
-	p := e.pools
+func (f *Fleet) readRoom(ctx context.Context, rows []job.Pool, members []vm.VM) room {
+	p := f.pools
 	p.mu.Lock()
 	known, read := room{HostRoom: p.room, known: true, at: p.roomAt}, p.origins
 	p.mu.Unlock()
@@ -37,17 +37,17 @@ func (e *Executor) readRoom(ctx context.Context, rows []job.Pool, members []job.
 		}
 	}
 	unread := slices.ContainsFunc(origins, func(o job.Origin) bool { return !slices.Contains(read, o) })
-	if time.Since(known.at) < e.o.PoolInterval && !unread {
+	if time.Since(known.at) < f.o.PoolInterval && !unread {
 		return known
 	}
 	var watched []job.Watched
 	for _, m := range members {
-		if renew := e.renewal(ctx, m); renew > 0 || m.KeepsVM() && m.Member.State.Idle() {
-			watched = append(watched, job.Watched{VM: *m.VM, Renew: renew})
+		if renew := f.renewal(ctx, m); renew > 0 || m.Kept() && m.Member.State.Idle() {
+			watched = append(watched, job.Watched{VM: m, Renew: renew})
 		}
 	}
 	asked := now()
-	next, err := e.o.Provider.Room(ctx, origins, watched)
+	next, err := f.o.Provider.Room(ctx, origins, watched)
 	p.mu.Lock()
 	if err != nil {
 		p.roomAt = time.Time{}
@@ -58,43 +58,43 @@ func (e *Executor) readRoom(ctx context.Context, rows []job.Pool, members []job.
 	p.mu.Unlock()
 	if err != nil {
 		if ctx.Err() == nil {
-			e.o.Log.Warn("read the host's room for pools failed", "err", err)
+			f.o.Log.Warn("read the host's room for pools failed", "err", err)
 		}
 		known.why = err.Error()
 		return known
 	}
 	for _, m := range members {
-		if why := next.Doubts[m.ID]; why != "" && m.Member.State.Idle() {
-			e.giveUp(ctx, m, "its VM is not proven ours any more: "+why)
+		if why := next.Doubts[m.Job]; why != "" && m.Member.State.Idle() {
+			f.giveUp(ctx, m, "its VM is not proven ours any more: "+why)
 		}
 	}
 	for _, w := range watched {
-		e.noteLease(ctx, w, next.Leases[w.VM.Job], asked)
+		f.noteLease(ctx, w, next.Leases[w.VM.Job], asked)
 	}
 	return known
 }
 
-// memberLease is the lease of a member that no job has; 0: never.
-func (e *Executor) memberLease() time.Duration {
-	if e.o.Lease == 0 {
+// MemberLease is the lease of a member that no job has; 0: never.
+func (f *Fleet) MemberLease() time.Duration {
+	if f.o.Lease == 0 {
 		return 0
 	}
-	return e.o.Lease + leaseMore
+	return f.o.Lease + leaseMore
 }
 
 // renewal returns the lease that a member is to be given now; 0 if it has enough.
-func (e *Executor) renewal(ctx context.Context, m job.Job) time.Duration {
-	lease := e.memberLease()
-	if lease == 0 || !m.KeepsVM() || m.Member.State == job.MemberDoomed {
+func (f *Fleet) renewal(ctx context.Context, m vm.VM) time.Duration {
+	lease := f.MemberLease()
+	if lease == 0 || !m.Kept() || m.Member.State == vm.MemberDoomed {
 		return 0
 	}
 	enough := now().Add(lease - leaseRenew)
-	if m.Member.State == job.MemberClaimed {
-		j, err := e.o.Jobs.Job(ctx, m.Member.Claimer)
-		if err != nil {
+	if m.Member.State == vm.MemberClaimed {
+		_, timeout, err := f.o.Engine.Holds(ctx, m.Member.Claimer, m)
+		if err != nil || timeout == 0 {
 			return 0
 		}
-		lease = seconds(j.Manifest.Timeout) + e.o.Lease
+		lease = timeout + f.o.Lease
 		enough = m.Member.Since.Add(lease)
 		lease += leaseMore
 	}
@@ -105,24 +105,24 @@ func (e *Executor) renewal(ctx context.Context, m job.Job) time.Duration {
 }
 
 // noteLease records what became of a lease that was to be renewed.
-func (e *Executor) noteLease(ctx context.Context, w job.Watched, state job.LeaseState, asked time.Time) {
+func (f *Fleet) noteLease(ctx context.Context, w job.Watched, state job.LeaseState, asked time.Time) {
 	switch state {
 	case job.LeaseRenewed:
-		_, err := e.update(ctx, w.VM.Job, func(j *job.Job) ([]job.Event, error) {
-			j.Member.LeaseUntil = asked.Add(w.Renew)
+		_, err := f.update(ctx, w.VM.Job, func(v *vm.VM) ([]job.Event, error) {
+			v.Member.LeaseUntil = asked.Add(w.Renew)
 			return nil, nil
 		})
 		if err != nil && ctx.Err() == nil {
-			e.o.Log.Error("record a member's lease failed", "job_id", w.VM.Job, "err", err)
+			f.o.Log.Error("record a member's lease failed", "job_id", w.VM.Job, "err", err)
 		}
 	case job.LeaseOver, job.LeaseGone:
-		m, err := e.o.Jobs.Job(ctx, w.VM.Job)
+		m, err := f.o.Store.VM(ctx, w.VM.Job)
 		if err != nil || !m.Member.State.Idle() {
 			return
 		}
-		status, err := e.o.Provider.Status(ctx, w.VM)
+		status, err := f.o.Provider.Status(ctx, w.VM)
 		if state == job.LeaseOver || err == nil && status == vm.Gone {
-			e.giveUp(ctx, m, "the host has ended it, or somebody there")
+			f.giveUp(ctx, m, "the host has ended it, or somebody there")
 		}
 	}
 }

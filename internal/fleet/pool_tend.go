@@ -1,0 +1,379 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/vm"
+)
+
+// How pools are tended. Pressure is PSI's some avg10 of the host's memory, in percent.
+const (
+	makersAtOnce   = 2                // members being made, of all pools: jobs create VMs too
+	pressurePauses = 10               // above it no member is made
+	pressureEases  = 20               // above it idle members are given up, one per reading
+	pingTime       = 10 * time.Second // for an idle member to answer
+	pingsMissed    = 2                // in a row, until a member that runs is given up
+)
+
+// TendPools keeps the pools as they are wanted until ctx ends. Each round compares what is
+// wanted with what there is, and can be repeated after an interruption at any instant.
+func (f *Fleet) TendPools(ctx context.Context) {
+	defer f.background.Wait()
+	tick := time.NewTicker(f.o.PoolInterval)
+	defer tick.Stop()
+	for {
+		if err := f.tend(ctx); err != nil && ctx.Err() == nil {
+			f.o.Log.Error("tend the pools failed", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-f.pools.wake:
+		}
+	}
+}
+
+// followPools is tend for an engine that does not lead: it only knows what it can give
+// to its jobs.
+func (f *Fleet) followPools(ctx context.Context) error {
+	rows, err := f.loadPools(ctx)
+	if err != nil || len(rows) == 0 {
+		return err
+	}
+	f.readRoom(ctx, rows, nil)
+	return nil
+}
+
+func (f *Fleet) tend(ctx context.Context) error {
+	if !f.o.Engine.Leads(ctx) {
+		return f.followPools(ctx)
+	}
+	all, err := f.o.Store.Members(ctx)
+	if err != nil {
+		return err
+	}
+	f.pools.mu.Lock()
+	f.pools.members = len(all)
+	f.pools.mu.Unlock()
+	members := slices.DeleteFunc(slices.Clone(all), func(m vm.VM) bool { return !f.reconcile(ctx, m) })
+	rows, err := f.loadPools(ctx) // with the failures that were just noted
+	if err != nil || len(rows)+len(all) == 0 {
+		return err
+	}
+	host := f.readRoom(ctx, rows, all)
+	if host.known {
+		f.ping(ctx, members)
+	}
+	for _, m := range members {
+		if !slices.ContainsFunc(rows, func(p job.Pool) bool { return p.Name == m.Member.Pool }) {
+			f.giveUp(ctx, m, "its pool was removed")
+		}
+	}
+	for _, p := range rows {
+		own := slices.DeleteFunc(slices.Clone(members), func(m vm.VM) bool { return m.Member.Pool != p.Name })
+		f.tendPool(ctx, p, own, host)
+	}
+	if host.known && host.Pressure > pressureEases {
+		f.ease(ctx, members, host)
+	}
+	return nil
+}
+
+// reconcile takes a member on whose state has a result by now, and reports whether the
+// pool still counts on it: it is being made, or idle.
+func (f *Fleet) reconcile(ctx context.Context, m vm.VM) bool {
+	switch m.Member.State {
+	case vm.MemberMaking:
+		f.pools.mu.Lock()
+		busy := f.pools.busy[m.Job]
+		f.pools.mu.Unlock()
+		switch {
+		case busy || !m.State.Settled() && m.Member.ReadyAt.IsZero():
+			return true
+		case m.Kept():
+			f.giveUp(ctx, m, "suspending it was interrupted")
+		default:
+			if m.Member.Failed != "" {
+				f.noteFailure(ctx, m, m.Member.Failed, false)
+			}
+			f.giveUp(ctx, m, "it could not be made")
+		}
+	case vm.MemberWarm, vm.MemberHibernated:
+		return true
+	case vm.MemberClaimed:
+		if held, _, err := f.o.Engine.Holds(ctx, m.Member.Claimer, m); err == nil && !held {
+			f.giveUp(ctx, m, "its job has ended")
+		}
+	case vm.MemberDoomed:
+		// Giving it up was interrupted, or its VM was ready in the middle of that.
+		if m.Kept() {
+			f.giveUp(ctx, m, m.Member.Why)
+		} else if !m.State.Settled() {
+			f.unmake(ctx, m.Job)
+		}
+	}
+	return false
+}
+
+// tendPool brings one pool nearer to what is wanted.
+func (f *Fleet) tendPool(ctx context.Context, p job.Pool, own []vm.VM, host room) {
+	generation := host.Generations[p.Origin()]
+	var warm, hibernated, making []vm.VM
+	for _, m := range own {
+		if why := outdated(p, m, generation); why != "" && m.Member.State.Idle() {
+			f.giveUp(ctx, m, why)
+			continue
+		}
+		switch m.Member.State {
+		case vm.MemberWarm:
+			warm = append(warm, m)
+		case vm.MemberHibernated:
+			hibernated = append(hibernated, m)
+		case vm.MemberMaking:
+			making = append(making, m)
+		}
+	}
+	p = f.forgive(ctx, p, own, generation)
+	want, asleep := p.PoolSize, p.IdleLimit > 0 && now().Sub(p.AskedAt) > seconds(p.IdleLimit)
+	if asleep {
+		want.Warm, want.Hibernated = 0, 0
+	}
+	if host.known && f.mayTry(p) && len(warm) > want.Warm && len(hibernated)+f.suspending(making) < want.Hibernated {
+		if f.hibernate(ctx, warm[0]) {
+			making = append(making, warm[0])
+		}
+		warm = warm[1:]
+	}
+	hibernated = f.shrink(ctx, hibernated, want.Hibernated)
+	warm = f.shrink(ctx, warm, want.Warm+want.Hibernated-len(hibernated))
+	making = f.shrink(ctx, making, max(0, want.Warm+want.Hibernated-len(warm)-len(hibernated)))
+	missing := want.Warm + want.Hibernated - len(warm) - len(hibernated) - len(making)
+	if p.Failure != nil {
+		missing = min(missing, max(0, 1-len(making))) // one, to see whether it can be made by now
+	}
+	begun := f.o.Engine.Making()
+	waiting := slices.DeleteFunc(slices.Clone(making), func(m vm.VM) bool {
+		return m.State != vm.Reserved || slices.ContainsFunc(begun, func(of vm.Making) bool { return of.ID == m.Job })
+	})
+
+	state := "ready"
+	switch {
+	case asleep:
+		state = "asleep: no job has asked for a while; the next one wakes it"
+	case missing+len(waiting) > 0:
+		if state = f.unready(ctx, p, host, generation); state == "" {
+			state = filling
+			f.refill(ctx, p, host, generation, missing, waiting)
+		}
+	case len(making) > 0:
+		state = filling
+	}
+	f.pools.mu.Lock()
+	defer f.pools.mu.Unlock()
+	f.pools.states[p.Name] = state
+}
+
+// outdated returns why an idle member is not to be given to a job any more; empty: it is.
+func outdated(p job.Pool, m vm.VM, generation string) string {
+	switch {
+	case generation != "" && m.Member.Generation != generation:
+		return p.Origin().String() + ", or a setting, has changed"
+	case now().Sub(m.CreatedAt) > seconds(p.MaxAge):
+		return "it is as old as a member may be"
+	case !m.Kept():
+		return "its VM is to be destroyed"
+	}
+	return ""
+}
+
+// shrink gives up the oldest members of a list that are more than wanted, and returns
+// the rest.
+func (f *Fleet) shrink(ctx context.Context, members []vm.VM, wanted int) []vm.VM {
+	for len(members) > wanted {
+		f.giveUp(ctx, members[0], "the pool keeps fewer")
+		members = members[1:]
+	}
+	return members
+}
+
+// unready returns why no member of a pool can be made now; empty: one can.
+func (f *Fleet) unready(ctx context.Context, p job.Pool, host room, generation string) string {
+	memory := job.SizeMB(p.Resources.Memory)
+	begun := f.o.Engine.Creating(ctx)
+	spoken := spokenFor(begun)
+	committed, err := f.committed(ctx, begun)
+	if err != nil {
+		return "paused: " + err.Error()
+	}
+	switch {
+	case !host.known:
+		return "paused: the host does not answer: " + host.why
+	case generation == "":
+		return "paused: " + p.Origin().String() + " is not on the host"
+	case !f.mayTry(p): // of one that has stopped, its row says so
+		return "waiting after a failure: " + p.Failure.Error
+	case f.o.Engine.JobsWait():
+		return "paused: jobs wait, and go first"
+	case host.Pressure > pressurePauses:
+		return fmt.Sprintf("paused: the host is short of memory (pressure %.0f %%)", host.Pressure)
+	case host.FreeMB-spoken-memory < host.ReserveMB():
+		return fmt.Sprintf("paused: a member takes %d MiB, and the host has %d MiB free, of which %d MiB stay free and %d MiB are for VMs being created",
+			memory, host.FreeMB, host.ReserveMB(), spoken)
+	case !f.Spread() && committed+memory > host.TotalMB-host.ReserveMB(): // else it is counted for each node
+		return fmt.Sprintf("paused: a member takes %d MiB, and of the host's %d MiB %d MiB are promised to VMs of linus and %d MiB stay free; make the pool smaller, or give its VMs less memory",
+			memory, host.TotalMB, committed, host.ReserveMB())
+	}
+	return ""
+}
+
+// committed returns the memory, in MiB, that VMs of ours may take, used or not, and those
+// that this engine is about to make; those that are hibernated take none. begun are those
+// of Engine.Creating, read before: one that has its node by now is among the VMs, too.
+func (f *Fleet) committed(ctx context.Context, begun []vm.Making) (int, error) {
+	vms, err := f.o.Store.VMs(ctx)
+	total := 0
+	for _, v := range vms {
+		begun = slices.DeleteFunc(begun, func(of vm.Making) bool { return of.ID == v.Job })
+		hibernated := v.Member != nil && v.Member.State == vm.MemberHibernated
+		if (v.State == vm.Intended || v.State == vm.Created) && !hibernated {
+			total += job.SizeMB(v.Resources.Memory)
+		}
+	}
+	for _, of := range begun {
+		total += of.MemoryMB
+	}
+	return total, err
+}
+
+// spokenFor returns the memory, in MiB, of VMs that are being created and may not have
+// taken it yet.
+func spokenFor(begun []vm.Making) int {
+	total := 0
+	for _, of := range begun {
+		if of.Begun {
+			total += of.MemoryMB
+		}
+	}
+	return total
+}
+
+// refill begins to make members, as long as one can be made, which the first can be: those
+// that are reserved, then new ones. A member is stored before anything of it can exist.
+func (f *Fleet) refill(ctx context.Context, p job.Pool, host room, generation string, missing int, waiting []vm.VM) {
+	for n := range len(waiting) + max(0, missing) {
+		if f.makesEnough(p.Name) || n > 0 && f.unready(ctx, p, host, generation) != "" {
+			return
+		}
+		if n < len(waiting) {
+			f.o.Engine.Make(ctx, waiting[n].Job)
+			continue
+		}
+		id, err := f.o.Engine.Reserve(ctx, p.Maker().WithDefaults(f.o.Defaults), vm.Member{Pool: p.Name, Generation: generation, State: vm.MemberMaking, Since: now()})
+		if err != nil {
+			if ctx.Err() == nil {
+				f.o.Log.Error("store a pool's new member failed", "pool", p.Name, "err", err)
+			}
+			return
+		}
+		f.o.Engine.Make(ctx, id)
+	}
+}
+
+// makesEnough reports whether no more of a pool's members are to be made now: one waits for
+// a node, or those of all pools that do not wait are enough.
+func (f *Fleet) makesEnough(pool string) bool {
+	n := 0
+	for _, of := range f.o.Engine.Making() {
+		switch {
+		case !of.Waits:
+			n++
+		case of.Pool == pool:
+			return true
+		}
+	}
+	return n >= makersAtOnce
+}
+
+// errChanged: a member is not in the state any more that a decision was based on.
+var errChanged = errors.New("the member's state has changed")
+
+// Doom has a member destroyed, if it is still in that state. The decision survives this
+// process. A member that is being made is stopped.
+func (f *Fleet) Doom(ctx context.Context, id string, state vm.MemberState, why string) error {
+	v, err := f.update(ctx, id, func(v *vm.VM) ([]job.Event, error) {
+		if v.Member == nil || v.Member.State != state {
+			return nil, errChanged
+		}
+		v.Member.Become(vm.MemberDoomed, now())
+		v.Member.Why = why
+		if v.Kept() {
+			v.Unwanted = true
+		}
+		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseDestroy, Text: "the pool gives it up: " + why}}, nil
+	})
+	if errors.Is(err, errChanged) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	f.o.Log.Info("pool gives a member up", "pool", v.Member.Pool, "job_id", id, "was", state, "why", why)
+	return f.o.Engine.Unmake(ctx, id)
+}
+
+// unmake is Engine.Unmake for a member that was given up before.
+func (f *Fleet) unmake(ctx context.Context, id string) {
+	if err := f.o.Engine.Unmake(ctx, id); err != nil && ctx.Err() == nil {
+		f.o.Log.Error("stop making a pool's member failed", "job_id", id, "err", err)
+	}
+}
+
+// giveUp is Doom for a member as it was just seen.
+func (f *Fleet) giveUp(ctx context.Context, m vm.VM, why string) {
+	if err := f.Doom(ctx, m.Job, m.Member.State, why); err != nil && ctx.Err() == nil {
+		f.o.Log.Error("give a pool's member up failed", "job_id", m.Job, "err", err)
+	}
+}
+
+// ease gives up the oldest warm member, once per reading of the host's pressure.
+func (f *Fleet) ease(ctx context.Context, members []vm.VM, host room) {
+	f.pools.mu.Lock()
+	done := f.pools.eased.Equal(host.at)
+	f.pools.eased = host.at
+	f.pools.mu.Unlock()
+	at := slices.IndexFunc(members, func(m vm.VM) bool { return m.Member.State == vm.MemberWarm })
+	if !done && at >= 0 {
+		f.giveUp(ctx, members[at], fmt.Sprintf("the host is short of memory (pressure %.0f %%)", host.Pressure))
+	}
+}
+
+// Offering returns the pools whose VMs are what a job asks for.
+func (f *Fleet) Offering(m job.Manifest) []job.Pool {
+	f.pools.mu.Lock()
+	defer f.pools.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(f.pools.rows), func(p job.Pool) bool { return !p.Offers(m) })
+}
+
+// Pick returns the index of the member that a job of this manifest gets, -1 for none: the
+// oldest warm one, or else the oldest hibernated one, that is what the pool's VMs are now.
+func (f *Fleet) Pick(p job.Pool, m job.Manifest, idle []vm.VM) int {
+	generation := f.pools.generation(p)
+	fits := func(v vm.VM, state vm.MemberState) bool {
+		return v.Member.State == state && v.Kept() && generation != "" && v.Member.Generation == generation &&
+			now().Sub(v.CreatedAt) < seconds(p.MaxAge) &&
+			(v.Member.LeaseUntil.IsZero() || v.Member.LeaseUntil.After(now().Add(seconds(m.Timeout)))) &&
+			(len(m.Secrets) == 0 || v.HostKey != "")
+	}
+	for _, state := range []vm.MemberState{vm.MemberWarm, vm.MemberHibernated} {
+		if at := slices.IndexFunc(idle, func(v vm.VM) bool { return fits(v, state) }); at >= 0 {
+			return at
+		}
+	}
+	return -1
+}

@@ -1,0 +1,66 @@
+package vm
+
+import "time"
+
+// MemberState is the state of a pool's VM, to the pool.
+type MemberState string
+
+// The states. A member is being made (booted, or suspended), then idle (warm or
+// hibernated), then claimed by one job. One that nobody wants is doomed: it is
+// destroyed.
+const (
+	MemberMaking     MemberState = "making"
+	MemberWarm       MemberState = "warm"
+	MemberHibernated MemberState = "hibernated"
+	MemberClaimed    MemberState = "claimed"
+	MemberDoomed     MemberState = "doomed"
+)
+
+// MemberStates are all of them, in the order a member passes them.
+var MemberStates = []MemberState{MemberMaking, MemberWarm, MemberHibernated, MemberClaimed, MemberDoomed}
+
+// Idle reports whether a member can be claimed.
+func (s MemberState) Idle() bool { return s == MemberWarm || s == MemberHibernated }
+
+// Member is what a pool knows of a VM that was made for it.
+type Member struct {
+	Pool       string      `json:"pool"`
+	Generation string      `json:"generation,omitempty"` // of the template and the host's settings it is made from
+	State      MemberState `json:"state"`
+	Since      time.Time   `json:"since"`                // in this state
+	ReadyAt    time.Time   `json:"ready_at,omitzero"`    // it could first be claimed
+	Claimer    string      `json:"claimer,omitempty"`    // the job that has it, or had it
+	Principal  string      `json:"principal,omitempty"`  // to which that job belongs
+	LeaseUntil time.Time   `json:"lease_until,omitzero"` // no job may rely on it for longer; zero: the host never ends it
+	Waits      string      `json:"waits,omitempty"`      // why it has no node yet; empty: it has one, or does not wait
+	Failed     string      `json:"failed,omitempty"`     // why it could not be made
+	Why        string      `json:"why,omitempty"`        // why it is doomed
+}
+
+// Become moves the member to a state, and notes when.
+func (m *Member) Become(s MemberState, at time.Time) {
+	if m.State != s {
+		m.State, m.Since = s, at
+	}
+}
+
+// MemberInfo is a member as it is shown.
+type MemberInfo struct {
+	VM         VM          `json:"vm"`
+	State      MemberState `json:"state"`
+	Since      time.Time   `json:"since"`
+	CreatedAt  time.Time   `json:"created_at"`
+	Maker      string      `json:"maker"` // the job that makes it
+	Claimer    string      `json:"claimer,omitempty"`
+	Generation string      `json:"generation,omitempty"`
+	Why        string      `json:"why,omitempty"`
+}
+
+// Making is a VM that an engine works on.
+type Making struct {
+	ID       string // in the VM's marker
+	Pool     string // empty: it is no pool's
+	Waits    bool   // for a node
+	MemoryMB int
+	Begun    bool // it may be there, and take its memory soon
+}
