@@ -112,12 +112,22 @@ lease_drop() { # <vmid> <job>
 
 # One timer per host runs the sweep while nobody of ours is there. Its units have files
 # and are enabled, so that after a reboot leases end, and network rules come back, though
-# no engine speaks to the host. Who announces a lease arms it.
+# no engine speaks to the host. Who announces a lease arms it: one at a time, for who looks
+# in the middle of that would stop what another has just started.
 lease_arm() { # lease_armed: yes or no
+  local -r lock=${LINUS_HOST_DIR:-/var/lib/linus}/timer.lock
   if [[ ${lease_armed:-no} == yes ]]; then
     return 0
   fi
   lease_write_sweep
+  if { exec 4>>"${lock}"; } 2>/dev/null; then
+    run_read 60 flock 4
+  fi
+  lease_arm_timer
+  { exec 4>&-; } 2>/dev/null
+}
+
+lease_arm_timer() { # lease_armed: yes or no
   lease_write_units
   lease_read_timer
   if [[ ${lease_written} == no || (${lease_armed} == yes && ${lease_enabled} == yes) ]]; then

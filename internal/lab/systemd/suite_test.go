@@ -180,7 +180,7 @@ func suite(t *testing.T, h host) {
 			await test -e a; await test -e b; kill -0 $(<a) $(<b) && echo there
 			systemctl kill --signal=KILL $u; await gone $(<a); await gone $(<b); await inactive $u; systemctl is-active $u`, "there\ninactive\n"},
 		{"what the main process leaves is ended, and killed when it does not end", `
-			systemd-run --quiet --collect --unit=$u-5 --wait --property=WorkingDirectory=$d --property=TimeoutStopSec=4 -- bash -c '(trap "touch told" TERM; touch ready; while :; do sleep 0.1; done) & echo $! >a; until [[ -e ready ]]; do sleep 0.05; done'
+			systemd-run --quiet --collect --unit=$u-5 --wait --property=WorkingDirectory=$d --property=TimeoutStopSec=4 -- bash -c '(trap ": >told" TERM; touch ready; while :; do sleep 0.1; done) & echo $! >a; until [[ -e ready ]]; do sleep 0.05; done'
 			gone $(<a); echo $?; ls told`, "0\ntold\n"},
 		{"KillMode=mixed tells the main process, and kills the rest", `
 			systemd-run --quiet --collect --unit=$u --property=WorkingDirectory=$d --property=KillMode=mixed -- bash -c '(trap "touch told" TERM; touch ready; while :; do sleep 0.1; done) & echo $! >a; trap "echo main >main; exit 0" TERM; while :; do sleep 0.1; done'

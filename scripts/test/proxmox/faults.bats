@@ -391,6 +391,38 @@ assert_vms_of_ours() { # <count>
   [[ -e ${LINUS_UNIT_DIR}/timers.target.wants/linus-sweep.timer ]]
 }
 
+somebody_waits() { # <lock>: by descriptor 4
+  local fd comm
+  for fd in /proc/[0-9]*/fd/4; do
+    if [[ ${fd} -ef $1 ]] && { read -r comm <"${fd%/fd/4}/comm"; } 2>/dev/null && [[ ${comm} == flock ]]; then
+      return 0
+    fi
+  done
+  return 1
+}
+
+# One that looks while another arms it would take it for one of other files, and stop it.
+@test "the timer is armed by one at a time" {
+  local -r lock=${LINUS_HOST_DIR}/timer.lock
+  local -i i
+  create_leased
+  systemctl disable --quiet --now linus-sweep.timer
+  exec 4>"${lock}"
+  flock 4
+  run_script list-vms 4>&- &
+  for ((i = 0; i < 300; i += 1)); do
+    if somebody_waits "${lock}"; then
+      break
+    fi
+    /bin/sleep 0.1
+  done
+  ((i < 300)) || fail 'nobody waits for who arms the timer'
+  assert_timer inactive
+  exec 4>&-
+  wait $!
+  assert_timer active
+}
+
 @test "a sweep ends two leases at most, and one sweep is at work at a time" {
   local -i n
   for n in 205 206 207; do
