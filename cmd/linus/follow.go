@@ -95,6 +95,7 @@ func (p *progress) show(e job.Event) {
 		}
 		p.phase = ""
 	case job.EventWarning:
+		p.gaveUp = p.gaveUp || e.Phase == job.PhaseDestroy
 		p.line("%s %s", p.colours.paint("warning:"), oneLine(e.Text, 400))
 	case job.EventNetwork:
 		if !p.quiet {

@@ -47,7 +47,7 @@ var arrows = map[string][]string{
 	"internal/config":    {"internal/job"},
 	"internal/control":   {"internal/job"},
 	"internal/egress":    {"internal/job"},
-	"internal/fleet":     {"internal/job", "internal/lock"},
+	"internal/fleet":     {"internal/job", "internal/lock", "internal/patience"},
 	"internal/executor":  {"internal/capture", "internal/job", "internal/lock", "internal/patience", "internal/secret"},
 	"internal/capture":   {"internal/claude", "internal/job", "internal/patience", "internal/secret"},
 	"internal/patience":  {"internal/job"},

@@ -110,6 +110,7 @@ func openEngine(ctx context.Context, o Options) (*engine, error) {
 		Store: st, Provider: work.Provider, Placer: e.backend.Placer, Log: log,
 		Changed: func(ctx context.Context, id string, events []job.Event) { e.VMChanged(ctx, id, events) },
 		Engine:  e, Guest: work.Guest, Observer: work.Observer, Defaults: work.Defaults, Allow: work.Allow, Lease: work.Lease,
+		CleanupInterval: work.CleanupInterval, Patience: work.HeartbeatThreshold,
 	}
 	if work.Engines != nil {
 		vms.Engines = work.Engines
@@ -190,7 +191,7 @@ func (e *engine) drain(asked, ctx context.Context, end func(error)) error {
 }
 
 // free reports whether the engine may end: every job is done, no operation on a VM is
-// in progress, and no VM will expire.
+// in progress, and no VM will expire or is to be destroyed.
 func (e *engine) free(ctx context.Context) bool {
 	waiting, _, err := e.store.Queue(ctx)
 	if err != nil || waiting > 0 || !e.Idle() {
@@ -201,7 +202,7 @@ func (e *engine) free(ctx context.Context) bool {
 		return false
 	}
 	vms, err := e.store.VMs(ctx)
-	return err == nil && !slices.ContainsFunc(vms, func(v vm.VM) bool { return !v.ExpiresAt.IsZero() })
+	return err == nil && !slices.ContainsFunc(vms, func(v vm.VM) bool { return !v.ExpiresAt.IsZero() || v.Doomed() })
 }
 
 // close stops the engine. Tasks in VMs go on.

@@ -16,8 +16,10 @@ import (
 func TestFree_CountsWhatIsStored(t *testing.T) {
 	const id = "01a200c7-9a69-7646-bc13-40e55ff07307"
 	v := func(expires time.Time) *vm.VM {
-		return &vm.VM{ID: 100, Name: "dev", Job: id, State: vm.Created, ExpiresAt: expires}
+		return &vm.VM{ID: 100, Name: "dev", Job: id, State: vm.Created, Kept: true, ExpiresAt: expires}
 	}
+	unwanted := v(time.Time{})
+	unwanted.Unwanted = true
 	for _, tt := range []struct {
 		name string
 		job  *job.Job
@@ -26,6 +28,7 @@ func TestFree_CountsWhatIsStored(t *testing.T) {
 		{"nothing", nil, true},
 		{"an unfinished job", &job.Job{ID: id, Kind: job.KindTask, Status: job.Running}, false},
 		{"a persistent VM", &job.Job{ID: id, Kind: job.KindVM, Status: job.Success, Manifest: job.Manifest{Lifecycle: vm.Persistent}, VM: v(time.Time{})}, true},
+		{"a persistent VM that nobody wants", &job.Job{ID: id, Kind: job.KindVM, Status: job.Success, Manifest: job.Manifest{Lifecycle: vm.Persistent}, VM: unwanted}, false},
 		{"a persistent VM that will expire", &job.Job{ID: id, Kind: job.KindVM, Status: job.Success, Manifest: job.Manifest{Lifecycle: vm.Persistent}, VM: v(time.Now().Add(time.Hour))}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

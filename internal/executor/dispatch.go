@@ -31,7 +31,7 @@ func (e *Executor) dispatch(ctx context.Context) {
 	defer e.work.Wait()
 	e.work.Go(func() { e.sweep(ctx) })
 	e.work.Go(func() { e.notifyAll(ctx) })
-	e.work.Go(func() { e.o.Fleet.TendPools(ctx) })
+	e.work.Go(func() { e.o.Fleet.Tend(ctx) })
 	e.work.Go(func() { e.watchTokens(ctx) })
 	tick := time.NewTicker(e.o.CleanupInterval)
 	defer tick.Stop()

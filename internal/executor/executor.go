@@ -230,7 +230,7 @@ func (e *Executor) spawn(work func(running context.Context)) error {
 func (e *Executor) Idle() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.queue.empty() && len(e.runs) == 0 && e.leftover == 0 && e.expiring == 0 && !e.access.busy() && !e.o.Fleet.PoolsToTend() && !e.undelivered.Load()
+	return e.queue.empty() && len(e.runs) == 0 && e.leftover == 0 && e.expiring == 0 && !e.access.busy() && !e.o.Fleet.Busy() && !e.undelivered.Load()
 }
 
 func become(j *job.Job, next job.Status) []job.Event {

@@ -124,7 +124,7 @@ func (r *rig) restart() {
 	r.t.Helper()
 	vms := r.vms
 	vms.Provider, vms.Engine, vms.Guest, vms.Log = r.opts.Provider, r, r.opts.Guest, r.opts.Log
-	vms.Observer, vms.Defaults, vms.Allow, vms.Lease = r.opts.Observer, r.opts.Defaults, r.opts.Allow, r.opts.Lease
+	vms.Observer, vms.Defaults, vms.Allow, vms.Lease, vms.CleanupInterval, vms.Patience = r.opts.Observer, r.opts.Defaults, r.opts.Allow, r.opts.Lease, r.opts.CleanupInterval, r.opts.HeartbeatThreshold
 	vms.Changed = func(ctx context.Context, id string, events []job.Event) { r.VMChanged(ctx, id, events) }
 	if r.opts.Engines != nil {
 		vms.Engines = r.opts.Engines

@@ -81,7 +81,7 @@ func TestFiles_OfAPersistentVM(t *testing.T) {
 	if _, err := r.DestroyVM(admin, "dev"); err != nil {
 		t.Fatal(err)
 	}
-	r.wait(m.ID)
+	r.until(m.ID, func(j job.Job) bool { return j.VM.State == vm.Destroyed })
 	refusal(t, r.written(admin, m.ID), "is gone")
 }
 

@@ -232,7 +232,7 @@ func TestGuard_AJobEntersOnlyTheVMItWasSubmittedFor(t *testing.T) {
 	}
 	late, _, err := r.store.Insert(t.Context(), job.Job{ // bob had a VM of that name when he submitted it
 		ID: "019aa000-0000-7000-8000-000000000001", Kind: job.KindTask, Status: job.Pending, CreatedAt: time.Now(), Manifest: m,
-		Principal: "bob", Into: "019aa000-0000-7000-8000-000000000000",
+		Principal: "bob", SharedVM: "019aa000-0000-7000-8000-000000000000",
 	}, "", job.Limits{})
 	if err != nil {
 		t.Fatal(err)

@@ -57,5 +57,5 @@ func (e *Executor) needsKey(ctx context.Context, id string) bool {
 		return !errors.Is(err, job.ErrNotFound)
 	}
 	ended := j.VM == nil || j.VM.State == vm.Destroyed || j.VM.State == vm.Forgotten
-	return !ended || !j.Done()
+	return !ended || !j.Finished()
 }

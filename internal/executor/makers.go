@@ -43,7 +43,7 @@ func (e *Executor) Make(ctx context.Context, id string) {
 	}
 }
 
-// Unmake cancels the job that makes a VM, or has it destroy one that is unwanted.
+// Unmake cancels the job that makes a VM.
 func (e *Executor) Unmake(ctx context.Context, id string) error {
 	j, err := e.o.Jobs.Job(ctx, id)
 	if err == nil && j.Outcome == nil {
@@ -52,9 +52,31 @@ func (e *Executor) Unmake(ctx context.Context, id string) error {
 	if err != nil && !errors.Is(err, job.ErrCompleted) && !errors.Is(err, job.ErrNotFound) {
 		return err
 	}
-	signal(e.reopened)
-	return nil
+	return e.unwanted(ctx)
 }
+
+// unwanted has what is destroyed of which was just recorded that nobody wants it: by the fleet
+// here, or that of the engine that leads; by its job, if that has not ended.
+func (e *Executor) unwanted(ctx context.Context) error {
+	signal(e.reopened)
+	e.o.Fleet.DestroySoon()
+	if e.o.Engines == nil {
+		return nil
+	}
+	return e.o.Engines.Tell(ctx, job.Notice{Kind: job.NoticeFree})
+}
+
+// Ender returns who has ended the job that made a VM, or has asked for the VM's destruction.
+func (e *Executor) Ender(ctx context.Context, id string) job.Caller {
+	j, err := e.o.Jobs.Job(ctx, id)
+	if err != nil {
+		return job.Caller{}
+	}
+	return j.Ender()
+}
+
+// Destroyed drops the key of a VM that is gone.
+func (e *Executor) Destroyed(ctx context.Context, id string) { e.dropKey(ctx, id) }
 
 // Holds reports whether a job has a VM, and for how long it may run.
 func (e *Executor) Holds(ctx context.Context, id string, v vm.VM) (held bool, timeout time.Duration, err error) {
@@ -62,7 +84,7 @@ func (e *Executor) Holds(ctx context.Context, id string, v vm.VM) (held bool, ti
 	if errors.Is(err, job.ErrNotFound) {
 		return false, 0, nil
 	}
-	return !j.Done() && j.VM != nil && j.VM.Job == v.Job, seconds(j.Manifest.Timeout), err
+	return !j.Finished() && j.VM != nil && j.VM.Job == v.Job, seconds(j.Manifest.Timeout), err
 }
 
 // JobsWait reports whether a client's job waits for a slot.

@@ -41,6 +41,7 @@ func (e *Executor) notice(ctx context.Context, n job.Notice) error {
 		e.poke()
 	case job.NoticeFree:
 		signal(e.reopened)
+		e.o.Fleet.DestroySoon()
 	case job.NoticeTokens:
 		signal(e.tokens.changed)
 	case job.NoticePools:

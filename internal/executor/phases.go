@@ -54,7 +54,7 @@ func (e *Executor) runJob(ctx, jobCtx context.Context, r *run) (done bool) {
 	case job.Own(err):
 		log.Error("read a job failed", "err", err)
 		return false
-	case err == nil && j.Done():
+	case err == nil && j.Finished():
 		return true // it was not when it was adopted: its last run was just ending
 	case err == nil && j.Outcome == nil:
 		phases := working
@@ -357,11 +357,14 @@ func (e *Executor) destroy(ctx context.Context, r *run, j job.Job) error {
 	if j.Shares() {
 		return e.release(ctx, r, j)
 	}
-	if j.ForPool() && j.KeepsVM() {
-		return nil // its connections are for the job that claims it
+	if !j.ForPool() || !j.KeepsVM() { // else its connections are for the job that claims it
+		e.o.Guest.Forget(j)
 	}
-	e.o.Guest.Forget(j)
 	if j.KeepsVM() {
+		r.later(func(j *job.Job) ([]job.Event, error) {
+			j.VM.Kept = j.KeepsVM() // else somebody does not want it any more, and it is destroyed when the job is adopted
+			return nil, nil
+		})
 		return nil
 	}
 	if j.VM.State == vm.Reserved { // nothing of it can exist

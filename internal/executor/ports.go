@@ -90,6 +90,9 @@ type Runner interface {
 // Fleet is the life of VMs; see package fleet. VMs are meant by the ID in their marker,
 // which is that of the job that made them.
 type Fleet interface {
+	// Make makes a VM, and returns it as it is recorded; what was begun before is gone on
+	// with. unmade: the host refused before it changed anything.
+	Make(ctx context.Context, o job.VMOrder) (v vm.VM, unmade bool, err error)
 	// Remove destroys a VM; nil: it is gone. removed: there was one.
 	Remove(ctx context.Context, v vm.VM) (removed bool, err error)
 	// Settle records what came of destroying a VM: it is gone, or left alone where err is a
@@ -116,9 +119,6 @@ type Fleet interface {
 	// Spread reports whether VMs are spread over nodes, which the methods that follow are for;
 	// Fits may be called without, too.
 	Spread() bool
-	// Choose chooses the node for a new VM and has record called, which records that the VM
-	// is to be there; *job.NoRoomError if no node can take it now.
-	Choose(ctx context.Context, spec job.VMSpec, record func(job.Placed) error) error
 	// Beside returns what a node is chosen by, but for the VM itself; Place returns the node
 	// for one that is only planned.
 	Beside(ctx context.Context) (job.Placement, error)
@@ -132,11 +132,16 @@ type Fleet interface {
 	// there that should not be; -1: the host was not seen whole.
 	Sweep(ctx context.Context) (leaked int)
 	job.Pools
-	// TendPools keeps the pools as they are wanted until ctx ends; LoadPools reads them again,
-	// when they have changed. PoolsToTend reports whether there are any.
-	TendPools(ctx context.Context)
+	// Tend keeps the pools as they are wanted, and destroys what nobody wants any more, until
+	// ctx ends. Busy reports whether there is any of that, Destroying whether that is under way
+	// here.
+	Tend(ctx context.Context)
+	Busy() bool
+	Destroying() bool
+	// DestroySoon has VMs destroyed of which was just recorded that nobody wants them.
+	DestroySoon()
+	// LoadPools reads the pools again, when they have changed.
 	LoadPools(ctx context.Context) error
-	PoolsToTend() bool
 	// TendSoon has the pools tended: there is room, or something to do.
 	TendSoon()
 	// CheckPools reports what pools cost, and whether they fit.

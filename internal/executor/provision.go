@@ -1,13 +1,11 @@
 package executor
 
 import (
+	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"linus/internal/job"
-	"linus/internal/patience"
 	"linus/internal/vm"
 )
 
@@ -29,7 +27,7 @@ func (e *Executor) provision(ctx context.Context, r *run, j job.Job) error {
 		return nil // push says whether the job may go there at all
 	}
 	if !j.Shares() && j.VM.Source == vm.Cold {
-		e.progress(ctx, r, job.Progress{Step: "connect", Text: "connecting to the VM"}, nil)
+		book{e, r}.Tell(ctx, job.Progress{Step: "connect", Text: "connecting to the VM"})
 	}
 	timed, end := context.WithTimeout(ctx, warmPatience)
 	defer end()
@@ -39,9 +37,7 @@ func (e *Executor) provision(ctx context.Context, r *run, j job.Job) error {
 	return nil
 }
 
-// obtain creates the job's VM, or finds the one it shares or gets from a pool. The row
-// says that a VM is intended before one can exist, and has its ID as soon as that is
-// reserved.
+// obtain creates the job's VM, or finds the one it shares or gets from a pool.
 func (e *Executor) obtain(ctx context.Context, r *run, j job.Job) error {
 	if j.Shares() {
 		return e.join(ctx, r, j)
@@ -56,178 +52,27 @@ func (e *Executor) obtain(ctx context.Context, r *run, j job.Job) error {
 	if err != nil {
 		return err
 	}
-	key, err := e.loginKey(j)
-	if err != nil {
+	order := job.VMOrder{Planned: e.planned(j), Adopted: r.adopted, TTL: seconds(j.Manifest.TTL), Book: book{e, r}}
+	if order.Spec, err = e.vmSpecOf(j, order.Planned); err != nil {
 		return err
 	}
-	j, err = e.intend(ctx, r, j)
-	if err != nil || j.VM.State == vm.Created {
+	if order.Spec.PublicKey, err = e.loginKey(j); err != nil {
 		return err
 	}
-	spec, err := e.vmSpec(j)
-	if err != nil {
-		return err
-	}
-	spec.PublicKey = key
-	v, err := e.createVM(ctx, r, spec)
-	if err != nil {
-		return e.unnamed(ctx, j, err)
-	}
-	v.State, v.Source, v.Made = vm.Created, vm.Cold, j.VM.Made
-	if j.Manifest.TTL > 0 {
-		v.ExpiresAt = now().Add(time.Duration(j.Manifest.TTL) * time.Second)
-	}
-	return e.o.Fleet.Accept(ctx, r.id, v, func(ctx context.Context) error {
-		_, err := e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
-			v.Unwanted = j.Outcome != nil && j.Manifest.Lifecycle != vm.Ephemeral // the job was ended meanwhile: nobody wants the VM
-			v.Member = j.VM.Member
-			j.VM = &v
-			return nil, nil
-		})
-		return err
-	})
+	_, r.unmade, err = e.o.Fleet.Make(ctx, order)
+	j.VM = &order.Planned
+	return e.unnamed(ctx, j, err)
 }
 
-// createTries is how often the creation of a job's VM is begun: a host may restart in
-// the middle of it, and again.
-const createTries = 5
-
-// createVM creates the VM of a run's job and records the provider's progress. Where an
-// earlier attempt is in the way, it removes what that left and begins again.
-func (e *Executor) createVM(ctx context.Context, r *run, spec job.VMSpec) (vm.VM, error) {
-	recorded, err := e.recordedSteps(ctx, r)
-	if err != nil {
-		return vm.VM{}, err
+// planned returns the VM of the job's own, as it is or as it is to be.
+func (e *Executor) planned(j job.Job) vm.VM {
+	if j.VM != nil {
+		return *j.VM
 	}
-	for tries := 1; ; tries++ {
-		v, err := e.o.Provider.Create(ctx, spec, func(p job.Progress) { e.progress(ctx, r, p, recorded) })
-		var host *job.HostError
-		r.unmade = errors.As(err, &host) && host.NoVM && v.ID == 0 && tries == 1 && !r.adopted
-		if tries == createTries || !begunBefore(err) {
-			return v, err
-		}
-		removed, clearErr := e.removeAttempt(ctx, r.id)
-		switch {
-		case clearErr != nil:
-			return vm.VM{}, clearErr
-		case !removed && job.IsClass(err, job.HostExists): // it is somebody else's
-			return v, err
-		}
-		e.o.Log.Warn("the VM's creation is begun again", "job_id", r.id, "attempt", tries+1, "err", err)
-		recorded = nil
-	}
+	return vm.VM{Name: cmp.Or(j.Manifest.VMName, vm.DefaultName(j.ID)), Job: j.ID, Owner: e.o.Owner, Source: vm.Cold, Made: madeAs(j)}
 }
 
-// removeAttempt removes what an earlier attempt to create a job's VM may have left
-// without recording it, and reports whether there was something. What is not the job's
-// stays.
-func (e *Executor) removeAttempt(ctx context.Context, id string) (removed bool, err error) {
-	j, err := e.o.Jobs.Job(ctx, id)
-	if err != nil {
-		return false, err
-	}
-	if removed, err = e.clear(ctx, j); err != nil {
-		return false, fmt.Errorf("remove what an earlier attempt left: %w", err)
-	}
-	// The ID is of what is gone. Until the next one is told, the VM is found by its marker.
-	_, err = e.update(ctx, id, func(j *job.Job) ([]job.Event, error) {
-		j.VM.ID = 0
-		return nil, nil
-	})
-	return removed, err
-}
-
-// begunBefore reports whether a create failed because of what an earlier one has left,
-// or because its host was restarted, and may succeed once that is removed.
-func begunBefore(err error) bool {
-	return job.IsClass(err, job.HostExists) || job.IsClass(err, job.HostInterrupted)
-}
-
-// clear removes what a create has left; it waits for nodes that are away.
-func (e *Executor) clear(ctx context.Context, j job.Job) (removed bool, err error) {
-	timed, end := context.WithTimeout(ctx, e.o.HeartbeatThreshold)
-	defer end()
-	_ = patience.Retry(timed, func() error {
-		removed, err = e.o.Fleet.Remove(ctx, *j.VM)
-		if job.IsClass(err, job.HostUnreachable) || job.IsClass(err, job.HostOffline) {
-			return err
-		}
-		return nil
-	})
-	return removed, err
-}
-
-// recordedSteps returns the steps and warnings of the job's create that are already
-// recorded, by kind, phase and text: a create that is joined reports all of them again.
-func (e *Executor) recordedSteps(ctx context.Context, r *run) (map[job.Event]bool, error) {
-	if !r.adopted {
-		return nil, nil
-	}
-	events, err := e.o.Jobs.Events(ctx, r.id, 0)
-	recorded := map[job.Event]bool{}
-	for _, event := range events {
-		recorded[job.Event{Kind: event.Kind, Phase: event.Phase, Text: event.Text}] = true
-	}
-	return recorded, err
-}
-
-// progress records a provider's steps and warnings that are not recorded yet, and the
-// VM's ID at once when there is one.
-func (e *Executor) progress(ctx context.Context, r *run, p job.Progress, recorded map[job.Event]bool) {
-	ctx = context.WithoutCancel(ctx)
-	at := now()
-	change := func(j *job.Job) ([]job.Event, error) {
-		if p.VMID != 0 {
-			j.VM.ID = p.VMID
-		}
-		var event job.Event
-		switch {
-		case p.Warning != "":
-			event = job.Event{Kind: job.EventWarning, Phase: job.PhaseProvision, Text: p.Warning}
-		case p.Step != "":
-			j.Progress = p.Text
-			if p.Of > 0 {
-				j.Progress = fmt.Sprintf("%d/%d %s", p.N, p.Of, p.Text)
-			}
-			event = job.Event{Kind: job.EventProgress, Phase: p.Step, Text: p.Text}
-		default:
-			return nil, nil
-		}
-		if recorded[event] {
-			return nil, nil
-		}
-		event.At = at
-		return []job.Event{event}, nil
-	}
-	if p.VMID == 0 {
-		e.step(ctx, r, change)
-	} else if _, err := e.update(ctx, r.id, change); err != nil {
-		e.o.Log.Error("record progress failed", "job_id", r.id, "err", err)
-	}
-}
-
-// step records a change soon, together with others that come until then.
-func (e *Executor) step(ctx context.Context, r *run, c change) {
-	e.mu.Lock()
-	r.steps = append(r.steps, c)
-	first := len(r.steps) == 1
-	e.mu.Unlock()
-	if !first {
-		return // it goes with the first one
-	}
-	var steps []change
-	e.updateSoon(ctx, r.id, func(j *job.Job) (all []job.Event, err error) {
-		e.mu.Lock()
-		steps, r.steps = append(steps, r.steps...), nil // after a commit that failed there may be more
-		e.mu.Unlock()
-		return allOf(steps, j)
-	})
-}
-
-// vmSpec returns what a job's own VM is made by.
-func (e *Executor) vmSpec(j job.Job) (job.VMSpec, error) { return e.vmSpecOf(j, *j.VM) }
-
-// vmSpecOf is vmSpec for a VM that the job does not have yet.
+// vmSpecOf returns what a VM of the job's own is made by.
 func (e *Executor) vmSpecOf(j job.Job, v vm.VM) (job.VMSpec, error) {
 	spec, err := job.SpecOf(j.Manifest)
 	spec.Node, spec.Name, spec.Job, spec.Owner = v.Node, v.Name, v.Job, v.Owner

@@ -86,7 +86,7 @@ func (e *Executor) creator(ctx context.Context, ref string) (job.Job, error) {
 // sharedVM returns the creator of the VM that j was submitted to run in: another VM that
 // has its name or ID by now may be another principal's.
 func (e *Executor) sharedVM(ctx context.Context, j job.Job) (job.Job, error) {
-	m, err := e.o.Jobs.Job(ctx, j.Into)
+	m, err := e.o.Jobs.Job(ctx, j.SharedVM)
 	if errors.Is(err, job.ErrNotFound) || err == nil && (m.VM == nil || m.VM.State == vm.Destroyed || m.VM.State == vm.Forgotten) {
 		return m, noVM(j.Manifest.VM, "is no longer the VM that this job was submitted for")
 	}
@@ -157,7 +157,7 @@ func sharers(begun []job.Job, m job.Job) []string {
 	var ids []string
 	for _, j := range begun {
 		inside := j.VM != nil && j.VM.Job == m.ID && (j.Kind != job.KindVM || j.Outcome == nil)
-		waits := j.VM == nil && j.Shares() && j.Into == m.ID
+		waits := j.VM == nil && j.SharedVM == m.ID
 		if (inside || waits) && !j.Status.Terminal() { // one that only cleans up does not count
 			ids = append(ids, j.ID)
 		}

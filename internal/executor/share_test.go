@@ -269,7 +269,7 @@ func TestJoin_OneMoreThanAVMTakesFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	more, _, err := r.store.Insert(t.Context(), job.Job{
-		ID: "019aa000-0000-7000-8000-000000000000", Kind: job.KindTask, Status: job.Pending, CreatedAt: time.Now(), Manifest: row, Into: dev.ID,
+		ID: "019aa000-0000-7000-8000-000000000000", Kind: job.KindTask, Status: job.Pending, CreatedAt: time.Now(), Manifest: row, SharedVM: dev.ID,
 	}, "", job.Limits{})
 	if err != nil {
 		t.Fatal(err)

@@ -32,7 +32,7 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 	if err != nil {
 		return job.Job{}, err
 	}
-	owner, into := s.Principal.Owner(), ""
+	owner, shared := s.Principal.Owner(), ""
 	key := scopedKey(owner, s.IdempotencyKey)
 	if m.VM != "" || e.o.Admit != nil { // others decide nothing, and can be stored side by side
 		d, err := e.access.decide(ctx)
@@ -43,7 +43,7 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 		if first, err := e.o.Jobs.Submitted(ctx, key); !errors.Is(err, job.ErrNotFound) {
 			return sameSubmission(first, digest, err)
 		}
-		if into, err = e.enterable(ctx, d, s, m); err != nil {
+		if shared, err = e.enterable(ctx, d, s, m); err != nil {
 			return job.Job{}, err
 		}
 		if err := e.admit(ctx, s, m); err != nil {
@@ -59,7 +59,7 @@ func (e *Executor) Submit(ctx context.Context, s job.Submission) (job.Job, error
 	if err != nil {
 		return job.Job{}, fmt.Errorf("create a job ID: %w", err)
 	}
-	j := job.Job{ID: id.String(), Kind: s.Kind, Client: s.Client, Principal: owner, TokenID: s.Principal.Token, Into: into, Manifest: m, Status: job.Pending, CreatedAt: now(), Submission: digest}
+	j := job.Job{ID: id.String(), Kind: s.Kind, Client: s.Client, Principal: owner, TokenID: s.Principal.Token, SharedVM: shared, Manifest: m, Status: job.Pending, CreatedAt: now(), Submission: digest}
 	j, created, err := e.o.Jobs.Insert(ctx, j, key, s.Principal.Limits)
 	var over *job.FieldError
 	if errors.As(err, &over) {

@@ -76,7 +76,7 @@ func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error)
 	}
 	j := job.Job{ID: "00000000-0000-7000-8000-000000000000", Principal: s.Principal.Owner(), Manifest: m}
 	j.VM = &vm.VM{Name: cmp.Or(m.VMName, vm.DefaultName(j.ID)), Job: j.ID, Owner: e.o.Owner}
-	spec, err := e.vmSpec(j)
+	spec, err := e.vmSpecOf(j, *j.VM)
 	if err != nil {
 		return nil, err
 	}
@@ -260,8 +260,7 @@ func (e *Executor) destroyMember(ctx context.Context, m job.Job) (job.VMInfo, er
 	return e.infoOf(ctx, m.ID)
 }
 
-// discard marks a persistent VM for destruction: its job, which was done, becomes
-// unfinished again. It returns a *job.FieldError if jobs run in the VM.
+// discard marks a persistent VM for destruction. It returns a *job.FieldError if jobs run in the VM.
 func (e *Executor) discard(ctx context.Context, m job.Job, why string) error {
 	d, err := e.access.decide(ctx)
 	if err != nil {
@@ -283,8 +282,7 @@ func (e *Executor) discard(ctx context.Context, m job.Job, why string) error {
 		return err
 	}
 	e.o.Log.Info("VM is to be destroyed", "job_id", m.ID, "why", why)
-	signal(e.reopened)
-	return nil
+	return e.unwanted(ctx)
 }
 
 // expire discards the persistent VMs that have expired and in which no job runs.

@@ -8,12 +8,17 @@ import (
 	"linus/internal/vm"
 )
 
-// Engine is what pools need of the engine that makes their VMs, and runs jobs in them.
+// Engine is what the fleet needs of the engine that runs jobs in its VMs, and makes those of
+// pools.
 type Engine interface {
 	// Leads reports whether this engine, of those that share the store, tends the pools.
 	Leads(ctx context.Context) bool
 	// JobsWait reports whether a client's job waits for a slot.
 	JobsWait() bool
+	// Ender returns who has asked for a VM's destruction, or for whom it is done; Destroyed
+	// drops what the engine has for a VM that is gone.
+	Ender(ctx context.Context, id string) job.Caller
+	Destroyed(ctx context.Context, id string)
 	// Holds reports whether a job has a VM, and for how long it may run.
 	Holds(ctx context.Context, id string, v vm.VM) (held bool, timeout time.Duration, err error)
 	// Creating returns the VMs that this engine makes, or is about to: for jobs, too.
@@ -25,8 +30,7 @@ type Engine interface {
 	Reserve(ctx context.Context, m job.Manifest, of vm.Member) (id string, err error)
 	// Make begins to make a VM that is stored, unless another engine does.
 	Make(ctx context.Context, id string)
-	// Unmake ends the making of a VM, and has what there is of it destroyed. One that was
-	// made is destroyed if it is unwanted.
+	// Unmake ends the making of a VM, and has what there is of it destroyed.
 	Unmake(ctx context.Context, id string) error
 }
 

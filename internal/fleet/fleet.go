@@ -45,8 +45,7 @@ type PoolStore interface {
 	Members(ctx context.Context) ([]vm.VM, error)
 }
 
-// Options of a Fleet. Store and Provider are required, and Engine and Guest where there are
-// pools.
+// Options of a Fleet. Store and Provider are required, and Engine and Guest for Tend.
 type Options struct {
 	Store    Store
 	Provider job.Provider
@@ -64,7 +63,10 @@ type Options struct {
 	// Allow returns an error if a client may not have such VMs. Nil: all allowed.
 	Allow        func(job.Submission) error
 	PoolInterval time.Duration // between two rounds of tending the pools; 10 s
-	Lease        time.Duration // after a job's timeout, until the host destroys its VM without an engine; 0: never
+	// CleanupInterval is between two attempts to destroy what could not be destroyed; 30 s.
+	CleanupInterval time.Duration
+	Patience        time.Duration // with hosts that cannot be reached while a VM is made; 2 min
+	Lease           time.Duration // after a job's timeout, until the host destroys its VM without an engine; 0: never
 }
 
 // Fleet is the VMs of an installation. Its methods may be called from any goroutine.
@@ -75,7 +77,8 @@ type Fleet struct {
 	leaving  *lock.Lock // held while a VM that was left alone is destroyed or forgotten
 
 	pools      *pools
-	background sync.WaitGroup // of TendPools
+	unwanted   unwanted
+	background sync.WaitGroup // of Tend
 
 	mu    sync.Mutex
 	freed chan struct{} // closed when there may be more room for VMs
@@ -85,6 +88,8 @@ type Fleet struct {
 func New(o Options) *Fleet {
 	o.Log = cmp.Or(o.Log, slog.Default())
 	o.PoolInterval = cmp.Or(o.PoolInterval, 10*time.Second)
+	o.Patience = cmp.Or(o.Patience, 2*time.Minute)
+	o.CleanupInterval = cmp.Or(o.CleanupInterval, 30*time.Second)
 	if o.Observer == nil {
 		o.Observer = func(job.Happening) {}
 	}
@@ -92,7 +97,7 @@ func New(o Options) *Fleet {
 		o.Changed = func(context.Context, string, []job.Event) {}
 	}
 	return &Fleet{
-		o: o, freed: make(chan struct{}), pools: newPools(),
+		o: o, freed: make(chan struct{}), pools: newPools(), unwanted: unwanted{wake: make(chan struct{}, 1), here: map[string]bool{}},
 		choosing: lock.New("choosing", true, o.Engines), claims: lock.New("claiming", false, o.Engines), leaving: lock.New("leaving", false, o.Engines),
 	}
 }

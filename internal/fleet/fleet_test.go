@@ -6,7 +6,9 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"linus/internal/fleet"
 	"linus/internal/job"
@@ -16,11 +18,14 @@ import (
 // rows is a store of VMs, and what was recorded of them.
 type rows struct {
 	fleet.PoolStore
+	mu   sync.Mutex
 	vms  map[string]vm.VM
 	told []string
 }
 
 func (r *rows) VMs(context.Context) ([]vm.VM, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	var there []vm.VM
 	for _, id := range slices.Sorted(maps.Keys(r.vms)) {
 		if v := r.vms[id]; v.State == vm.Intended || v.State == vm.Created || v.State == vm.LeftAlone {
@@ -31,6 +36,8 @@ func (r *rows) VMs(context.Context) ([]vm.VM, error) {
 }
 
 func (r *rows) VM(_ context.Context, id string) (vm.VM, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	v, known := r.vms[id]
 	if !known {
 		return v, job.ErrNotFound
@@ -47,6 +54,8 @@ func (r *rows) UpdateVM(ctx context.Context, id string, change func(*vm.VM) ([]j
 	if err != nil {
 		return v, err
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, e := range events {
 		r.told = append(r.told, e.Text)
 	}
@@ -238,5 +247,65 @@ func TestSettle_LeavesAlone(t *testing.T) {
 	}
 	if err := f.DestroyLeftAlone(t.Context(), "a"); err != nil || len(h.destroyed) != 1 {
 		t.Errorf("it is the operator's now: %v, destroyed %v", err, h.destroyed)
+	}
+}
+
+// idleEngine leads, or does not, and has nothing to do.
+type idleEngine struct {
+	fleet.Engine
+	leads bool
+	gone  chan string
+}
+
+func (e idleEngine) Leads(context.Context) bool             { return e.leads }
+func (idleEngine) Ender(context.Context, string) job.Caller { return job.Caller{Client: "cli"} }
+func (e idleEngine) Destroyed(_ context.Context, id string) { e.gone <- id }
+func (r *rows) Pools(context.Context) ([]job.Pool, error)   { return nil, nil }
+func (r *rows) Members(context.Context) ([]vm.VM, error)    { return nil, nil }
+
+type idleGuest struct{ fleet.Guest }
+
+func (idleGuest) Forget(job.Job) {}
+
+// Nobody but the job that made a VM destroys it before that has ended, and of engines one does.
+func TestTend_DestroysWhatNobodyWants(t *testing.T) {
+	t.Parallel()
+	made := func(id int, unwanted, kept bool) vm.VM {
+		return vm.VM{Job: string(rune('a' + id)), ID: id, State: vm.Created, Unwanted: unwanted, Kept: kept}
+	}
+	for _, leads := range []bool{true, false} {
+		h := &host{}
+		r := &rows{vms: map[string]vm.VM{}}
+		for _, v := range []vm.VM{made(1, true, true), made(2, false, true), made(3, true, false)} {
+			r.vms[v.Job] = v
+		}
+		e := idleEngine{leads: leads, gone: make(chan string, 3)}
+		f := fleet.New(fleet.Options{Store: r, Provider: h, Engine: e, Guest: idleGuest{}})
+		ctx, end := context.WithTimeout(t.Context(), time.Minute)
+		f.DestroySoon()
+		if !f.Busy() {
+			t.Error("there is something to destroy")
+		}
+		over := make(chan struct{})
+		go func() {
+			defer close(over)
+			f.Tend(ctx)
+		}()
+		if leads {
+			if id := <-e.gone; id != "b" {
+				t.Errorf("%s is gone", id)
+			}
+		}
+		for f.Busy() && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		end()
+		<-over
+		if want := map[bool][]int{true: {1}}[leads]; !slices.Equal(h.destroyed, want) {
+			t.Errorf("leads %v: destroyed %v, want %v", leads, h.destroyed, want)
+		}
+		if leads && (r.vms["b"].State != vm.Destroyed || !slices.Equal(r.told, []string{"VM 1 is destroyed"})) {
+			t.Errorf("%+v, told %v", r.vms["b"], r.told)
+		}
 	}
 }

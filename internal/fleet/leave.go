@@ -45,7 +45,10 @@ func (f *Fleet) Settle(ctx context.Context, id string, err error) error {
 func gone(v *vm.VM) []job.Event {
 	was := v.State
 	v.State, v.Reason, v.Remedy = vm.Destroyed, "", ""
-	if was == vm.LeftAlone {
+	switch {
+	case was == vm.Created && v.Kept:
+		return []job.Event{destroyed(*v)}
+	case was == vm.LeftAlone:
 		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseDestroy, Text: fmt.Sprintf("VM %d, which was left alone, is gone", v.ID)}}
 	}
 	return nil

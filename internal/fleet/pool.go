@@ -49,9 +49,6 @@ func (f *Fleet) LoadPools(ctx context.Context) error {
 // TendSoon has the pools tended: there is room, or something to do.
 func (f *Fleet) TendSoon() { signal(f.pools.wake) }
 
-// PoolsToTend reports whether there are pools that want members, or members.
-func (f *Fleet) PoolsToTend() bool { return f.pools.active() }
-
 // load reads the pools' rows.
 func (f *Fleet) loadPools(ctx context.Context) ([]job.Pool, error) {
 	rows, err := f.o.Store.Pools(ctx)

@@ -42,7 +42,7 @@ func (f *Fleet) readRoom(ctx context.Context, rows []job.Pool, members []vm.VM) 
 	}
 	var watched []job.Watched
 	for _, m := range members {
-		if renew := f.renewal(ctx, m); renew > 0 || m.Kept() && m.Member.State.Idle() {
+		if renew := f.renewal(ctx, m); renew > 0 || m.Stays() && m.Member.State.Idle() {
 			watched = append(watched, job.Watched{VM: m, Renew: renew})
 		}
 	}
@@ -85,7 +85,7 @@ func (f *Fleet) MemberLease() time.Duration {
 // renewal returns the lease that a member is to be given now; 0 if it has enough.
 func (f *Fleet) renewal(ctx context.Context, m vm.VM) time.Duration {
 	lease := f.MemberLease()
-	if lease == 0 || !m.Kept() || m.Member.State == vm.MemberDoomed {
+	if lease == 0 || !m.Stays() || m.Member.State == vm.MemberDoomed {
 		return 0
 	}
 	enough := now().Add(lease - leaseRenew)

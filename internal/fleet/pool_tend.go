@@ -20,10 +20,9 @@ const (
 	pingsMissed    = 2                // in a row, until a member that runs is given up
 )
 
-// TendPools keeps the pools as they are wanted until ctx ends. Each round compares what is
+// tendPools keeps the pools as they are wanted until ctx ends. Each round compares what is
 // wanted with what there is, and can be repeated after an interruption at any instant.
-func (f *Fleet) TendPools(ctx context.Context) {
-	defer f.background.Wait()
+func (f *Fleet) tendPools(ctx context.Context) {
 	tick := time.NewTicker(f.o.PoolInterval)
 	defer tick.Stop()
 	for {
@@ -96,7 +95,7 @@ func (f *Fleet) reconcile(ctx context.Context, m vm.VM) bool {
 		switch {
 		case busy || !m.State.Settled() && m.Member.ReadyAt.IsZero():
 			return true
-		case m.Kept():
+		case m.Stays():
 			f.giveUp(ctx, m, "suspending it was interrupted")
 		default:
 			if m.Member.Failed != "" {
@@ -112,7 +111,7 @@ func (f *Fleet) reconcile(ctx context.Context, m vm.VM) bool {
 		}
 	case vm.MemberDoomed:
 		// Giving it up was interrupted, or its VM was ready in the middle of that.
-		if m.Kept() {
+		if m.Stays() {
 			f.giveUp(ctx, m, m.Member.Why)
 		} else if !m.State.Settled() {
 			f.unmake(ctx, m.Job)
@@ -186,7 +185,7 @@ func outdated(p job.Pool, m vm.VM, generation string) string {
 		return p.Origin().String() + ", or a setting, has changed"
 	case now().Sub(m.CreatedAt) > seconds(p.MaxAge):
 		return "it is as old as a member may be"
-	case !m.Kept():
+	case !m.Stays():
 		return "its VM is to be destroyed"
 	}
 	return ""
@@ -312,7 +311,7 @@ func (f *Fleet) Doom(ctx context.Context, id string, state vm.MemberState, why s
 		}
 		v.Member.Become(vm.MemberDoomed, now())
 		v.Member.Why = why
-		if v.Kept() {
+		if v.Stays() {
 			v.Unwanted = true
 		}
 		return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseDestroy, Text: "the pool gives it up: " + why}}, nil
@@ -324,6 +323,7 @@ func (f *Fleet) Doom(ctx context.Context, id string, state vm.MemberState, why s
 		return err
 	}
 	f.o.Log.Info("pool gives a member up", "pool", v.Member.Pool, "job_id", id, "was", state, "why", why)
+	f.DestroySoon()
 	return f.o.Engine.Unmake(ctx, id)
 }
 
@@ -365,7 +365,7 @@ func (f *Fleet) Offering(m job.Manifest) []job.Pool {
 func (f *Fleet) Pick(p job.Pool, m job.Manifest, idle []vm.VM) int {
 	generation := f.pools.generation(p)
 	fits := func(v vm.VM, state vm.MemberState) bool {
-		return v.Member.State == state && v.Kept() && generation != "" && v.Member.Generation == generation &&
+		return v.Member.State == state && v.Stays() && generation != "" && v.Member.Generation == generation &&
 			now().Sub(v.CreatedAt) < seconds(p.MaxAge) &&
 			(v.Member.LeaseUntil.IsZero() || v.Member.LeaseUntil.After(now().Add(seconds(m.Timeout)))) &&
 			(len(m.Secrets) == 0 || v.HostKey != "")

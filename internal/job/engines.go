@@ -50,7 +50,7 @@ const (
 	NoticeTaken   NoticeKind = "taken"   // an engine has taken a job
 	NoticeChanged NoticeKind = "changed" // a job has changed
 	NoticeSlot    NoticeKind = "slot"    // a slot of the installation's is free
-	NoticeFree    NoticeKind = "free"    // jobs that had begun have no engine
+	NoticeFree    NoticeKind = "free"    // jobs that had begun have no engine, or VMs are not wanted any more
 	NoticeTokens  NoticeKind = "tokens"  // tokens were revoked
 	NoticePools   NoticeKind = "pools"   // pools or their members have changed
 	NoticeHeard   NoticeKind = "heard"   // a job's runner has reported, at another engine than the job's

@@ -39,9 +39,9 @@ type Job struct {
 	EndedToken  string `json:"ended_token,omitempty"` // the ID of the token it showed; empty: none
 	SkipCollect bool   `json:"collect_cut,omitempty"` // a caller asked to skip collecting the rest of its output and artifacts
 
-	// Into is the ID of the job that made the VM in which this one is to run, even if
+	// SharedVM is the ID, in its marker, of the VM in which it is to run beside others, even if
 	// another VM has that VM's name by now.
-	Into string `json:"into,omitempty"`
+	SharedVM string `json:"shared_vm,omitempty"`
 
 	VM *vm.VM `json:"vm,omitempty"` // set before the VM can exist (intent), kept after it is gone
 
@@ -143,8 +143,12 @@ func CheckKey(key string) error {
 
 // Done reports whether nothing more will happen: the status is terminal and the
 // VM, if it was to be destroyed, is gone or left alone.
-func (j Job) Done() bool {
-	return j.Status.Terminal() && (j.VM == nil || j.VM.State.Settled() || j.KeepsVM())
+func (j Job) Done() bool { return j.Finished() && (j.VM == nil || !j.VM.Doomed()) }
+
+// Finished reports whether nothing is left to do for the job itself: the VM that it has made may
+// go on without it, until somebody has it destroyed.
+func (j Job) Finished() bool {
+	return j.Status.Terminal() && (j.VM == nil || j.VM.State.Settled() || j.VM.Kept && j.VM.Job == j.ID)
 }
 
 // EndBy records who ends it.

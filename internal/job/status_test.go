@@ -171,15 +171,23 @@ func TestDone(t *testing.T) {
 		{"ended, VM there", Success, v(vm.Created), vm.Ephemeral, false},
 		{"ended, VM gone", Timeout, v(vm.Destroyed), vm.Ephemeral, true},
 		{"persistent, running", Running, v(vm.Created), vm.Persistent, false},
-		{"persistent, ended, VM stays", Success, v(vm.Created), vm.Persistent, true},
+		{"persistent, ended, VM goes on", Success, &vm.VM{State: vm.Created, Kept: true}, vm.Persistent, true},
+		{"ended, VM of another that goes on", Success, &vm.VM{Job: "another", State: vm.Created, Kept: true}, vm.Ephemeral, false},
+		{"persistent, just ended", Success, v(vm.Created), vm.Persistent, false},
 		{"persistent, ended, VM was never made", Failed, v(vm.Intended), vm.Persistent, false},
 		{"persistent, VM gone", Success, v(vm.Destroyed), vm.Persistent, true},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			j := Job{Status: tt.status, VM: tt.vm, Manifest: Manifest{Lifecycle: tt.lifecycle}}
-			if got := j.Done(); got != tt.want {
-				t.Errorf("done %v", got)
+			if got := j.Done(); got != tt.want || got != j.Finished() {
+				t.Errorf("done %v, finished %v", got, j.Finished())
+			}
+			if j.VM != nil && j.VM.Kept && tt.want {
+				j.VM.Unwanted = true
+				if j.Done() || !j.Finished() {
+					t.Error("while its VM is destroyed, something happens, which is not the job's")
+				}
 			}
 		})
 	}

@@ -144,7 +144,7 @@ func (s *Store) Take(ctx context.Context, id string) (j job.Job, taken bool, err
 		if j, err = s.one(ctx, tx, `jobs.id = ?`+s.dialect.lock("jobs"), id); err != nil {
 			return err
 		}
-		if j.Done() || j.Engine != "" && j.Engine != engine {
+		if j.Finished() || j.Engine != "" && j.Engine != engine {
 			return nil
 		}
 		slot := !j.Shares() && !j.ForPool() && j.Outcome == nil

@@ -198,7 +198,7 @@ func updateRow(tx *tx, before []any, j job.Job, record job.Record) error {
 	tx.changed(j, record.Events)
 	now := columns(j)
 	switch {
-	case j.Done(): // nobody works on it any more
+	case j.Finished(): // nobody works on it any more
 		kept := j.Stdout.Held + j.Stderr.Held
 		for _, a := range j.Artifacts {
 			kept += a.Size
@@ -237,7 +237,7 @@ func columns(j job.Job) []any {
 		reason = j.Outcome.Reason
 	}
 	return []any{
-		string(j.Status), truth(j.Done()), truth(waits(j)), forPool(j), v.Job, string(v.State),
+		string(j.Status), truth(j.Finished()), truth(waits(j)), forPool(j), v.Job, string(v.State),
 		timeColumn(j.CompletedAt), string(reason), timeColumn(j.StartedAt),
 	}
 }

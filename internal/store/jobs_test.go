@@ -499,7 +499,7 @@ func TestBegunAndWaiting_AreWhatIsNotDone(t *testing.T) {
 		state(job.Running, vm.Persistent, &vm.VM{State: vm.Created}),
 		state(job.Success, vm.Ephemeral, &vm.VM{State: vm.Created}),
 		state(job.Failed, vm.Ephemeral, &vm.VM{State: vm.Intended}))
-	state(job.Success, vm.Persistent, &vm.VM{State: vm.Created})
+	state(job.Success, vm.Persistent, &vm.VM{State: vm.Created, Kept: true})
 	state(job.Timeout, vm.Ephemeral, &vm.VM{State: vm.Destroyed})
 	state(job.Success, vm.Ephemeral, &vm.VM{State: vm.LeftAlone})
 	state(job.Success, vm.Persistent, &vm.VM{State: vm.Forgotten})

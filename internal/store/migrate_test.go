@@ -355,6 +355,9 @@ func holds9(t *testing.T, s *Store) {
 			if v.Job != j.ID {
 				words = append(words, "of", number(v.Job))
 			}
+			if j.Shares() && j.SharedVM != v.Job {
+				t.Errorf("job %d is to run in VM %q, and is in that of job %s", n, j.SharedVM, v.Job)
+			}
 			if v.Unwanted {
 				words = append(words, "unwanted")
 			}

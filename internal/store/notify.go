@@ -32,12 +32,12 @@ func (t *tx) pass(n job.Notice) {
 func (t *tx) changed(j job.Job, events []job.Event) {
 	status := slices.ContainsFunc(events, func(e job.Event) bool { return e.Kind == job.EventStatus })
 	switch {
-	case status || j.Done() || j.Engine != t.engine:
+	case status || j.Finished() || j.Engine != t.engine:
 		t.tell(job.NoticeChanged, j.ID)
 	case len(events) > 0 && t.engine != "":
 		t.soon = append(t.soon, j.ID)
 	}
-	if j.Done() {
+	if j.Finished() {
 		t.tell(job.NoticeSlot, "")
 	}
 }

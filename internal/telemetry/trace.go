@@ -128,8 +128,7 @@ func (t *Tracer) phaseEnded(r job.PhaseEnd) {
 		span.SetStatus(codes.Error, r.Err.Error())
 	}
 	span.End()
-	// A persistent VM is destroyed long after its job, which has been exported.
-	if r.Phase == job.PhaseDestroy && r.Result == job.PhaseOK && (r.Job.VM == nil || !r.Job.VM.Unwanted) {
+	if r.Phase == job.PhaseDestroy && r.Result == job.PhaseOK {
 		t.job(r.Job)
 	}
 }

@@ -45,16 +45,22 @@ var transitions = map[State][]State{
 // CanBecome reports whether a job's VM may go from s to next.
 func (s State) CanBecome(next State) bool { return slices.Contains(transitions[s], next) }
 
-// Kept reports whether the VM exists and is to go on without the job that made it.
-func (v VM) Kept() bool {
+// Stays reports whether the VM exists and is to go on without the job that made it.
+func (v VM) Stays() bool {
 	return v.State == Created && !v.Unwanted && (v.Lifecycle == Persistent || v.Lifecycle == Pooled)
 }
+
+// Doomed reports whether the VM is the fleet's to destroy: nobody wants it any more.
+func (v VM) Doomed() bool { return v.State == Created && v.Kept && v.Unwanted }
 
 // AllOf reports whether a job has the VM for itself, with all of its directories: it has made
 // it, or claimed it of a pool.
 func (v VM) AllOf(job string) bool {
 	return v.Job == job || v.Member != nil && v.Member.Claimer == job
 }
+
+// Planned reports whether no VM can exist yet.
+func (s State) Planned() bool { return s == "" || s == Reserved }
 
 // Settled reports whether the VM's job is finished with it.
 func (s State) Settled() bool {
@@ -82,6 +88,10 @@ type VM struct {
 	Source Source `json:"source,omitempty"` // where the job's VM came from; empty: it is another job's
 
 	Status Status `json:"status,omitempty"` // what the host said when it was asked; not stored
+
+	// Kept says that it goes on without the job that made it, which has ended: it is the
+	// fleet's to destroy.
+	Kept bool `json:"kept,omitempty"`
 
 	Made   `json:"-"` // stored beside the rest; zero where the host alone was asked
 	Member *Member    `json:"-"` // what its pool knows of it, stored beside the rest; nil: it is no pool's

@@ -29,7 +29,7 @@ INSERT INTO vms (id, state, member, doc)
   SELECT id, vm_state, coalesce(member, ''), ((doc::jsonb -> 'vm') - 'source' - 'lent' || jsonb_build_object('made', jsonb_strip_nulls(jsonb_build_object(
       'lifecycle', manifest::json -> 'lifecycle', 'template', manifest::json -> 'vmTemplate', 'os', manifest::json -> 'os',
       'resources', manifest::json -> 'resources', 'network', manifest::json -> 'network',
-      'principal', nullif(principal, ''), 'created_at', created_at)))
+      'principal', nullif(principal, ''), 'created_at', created_at)), 'kept', done = 1 AND vm_state = 'created')
       || CASE WHEN member IS NULL THEN '{}' ELSE jsonb_build_object('member', doc::jsonb -> 'member' || CASE
         WHEN member = 'making' AND doc::jsonb #>> '{outcome,reason}' NOT IN ('cancelled', 'killed') AND doc::jsonb #>> '{outcome,error}' <> '' THEN jsonb_build_object('failed', doc::jsonb #> '{outcome,error}')
         ELSE '{}' END) END)::text
@@ -44,3 +44,4 @@ UPDATE jobs SET doc = (doc::jsonb - 'vm' || jsonb_build_object('hold', jsonb_str
 
 DROP INDEX jobs_members;
 UPDATE jobs SET member = '', doc = (doc::jsonb - 'member')::text WHERE member IS NOT NULL;
+UPDATE jobs SET doc = (doc::jsonb - 'into' || jsonb_build_object('shared_vm', doc::jsonb -> 'into'))::text WHERE doc::jsonb -> 'into' IS NOT NULL;

@@ -20,7 +20,7 @@ INSERT INTO vms (id, state, member, doc)
   SELECT id, vm_state, coalesce(member, ''), json_patch(json_set(json_remove(json_extract(doc, '$.vm'), '$.source', '$.lent'), '$.made', json_patch('{}', json_object(
       'lifecycle', json_extract(manifest, '$.lifecycle'), 'template', json_extract(manifest, '$.vmTemplate'), 'os', json_extract(manifest, '$.os'),
       'resources', json(json_extract(manifest, '$.resources')), 'network', json(json_extract(manifest, '$.network')),
-      'principal', nullif(principal, ''), 'created_at', created_at))),
+      'principal', nullif(principal, ''), 'created_at', created_at)), '$.kept', json(CASE WHEN done = 1 AND vm_state = 'created' THEN 'true' ELSE 'null' END)),
       CASE WHEN member IS NULL THEN '{}' ELSE json_object('member', json_patch(json_extract(doc, '$.member'), CASE
         WHEN member = 'making' AND json_extract(doc, '$.outcome.reason') NOT IN ('cancelled', 'killed') THEN json_object('failed', json_extract(doc, '$.outcome.error'))
         ELSE '{}' END)) END)
@@ -35,3 +35,4 @@ UPDATE jobs SET doc = json_set(json_remove(doc, '$.vm'), '$.hold',
 
 DROP INDEX jobs_members;
 UPDATE jobs SET member = '', doc = json_remove(doc, '$.member') WHERE member IS NOT NULL;
+UPDATE jobs SET doc = json_set(json_remove(doc, '$.into'), '$.shared_vm', json_extract(doc, '$.into')) WHERE json_extract(doc, '$.into') IS NOT NULL;

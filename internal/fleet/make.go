@@ -1,0 +1,195 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"linus/internal/job"
+	"linus/internal/patience"
+	"linus/internal/vm"
+)
+
+// Make makes a VM, and returns it as it is recorded. Its row says that it is intended, and
+// on which node, before it can exist, and has its ID as soon as that is reserved. What was
+// begun before is gone on with. unmade: the host refused before it changed anything.
+func (f *Fleet) Make(ctx context.Context, o job.VMOrder) (v vm.VM, unmade bool, err error) {
+	if v, err = f.intend(ctx, o); err != nil || v.State == vm.Created {
+		return v, false, err
+	}
+	o.Spec.Node = v.Node
+	made, unmade, err := f.create(ctx, o, v.Job)
+	if err != nil {
+		return v, unmade, err
+	}
+	err = f.Accept(ctx, v.Job, made, func(ctx context.Context) error {
+		_, err := o.Book.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
+			made.State, made.Source, made.Made, made.Member = vm.Created, vm.Cold, v.Made, v.Member
+			if o.TTL > 0 {
+				made.ExpiresAt = now().Add(o.TTL)
+			}
+			*v = made
+			return nil, nil
+		})
+		return err
+	})
+	return made, false, err
+}
+
+// placeAgain is the time between two attempts to find a node for a VM, unless room
+// was made before; reachAgain that between two to reach the hosts.
+const (
+	placeAgain = 10 * time.Second
+	reachAgain = time.Second
+)
+
+// intend records that a VM is to be, and on which node, before it can exist. One that no
+// node can take now waits for that. Hosts that cannot be reached are given up Patience after
+// the first attempt: what was waited before, for others that choose, does not count.
+func (f *Fleet) intend(ctx context.Context, o job.VMOrder) (vm.VM, error) {
+	var away time.Time // since when the hosts have not been reached
+	for {
+		room := f.Room()
+		v, err := f.tryIntend(ctx, o)
+		var full *job.NoRoomError
+		pause := placeAgain
+		switch {
+		case errors.As(err, &full) && !full.Never():
+			away = time.Time{}
+			if err := o.Book.Wait(ctx, full); err != nil {
+				return v, err
+			}
+		case job.IsClass(err, job.HostUnreachable) && (away.IsZero() || time.Since(away) < f.o.Patience):
+			if away.IsZero() {
+				away = time.Now()
+			}
+			pause = reachAgain
+		default:
+			_ = o.Book.Wait(ctx, nil) // writes nothing
+			return v, err
+		}
+		again := time.NewTimer(pause)
+		select {
+		case <-room:
+		case <-again.C:
+		case <-ctx.Done():
+		}
+		again.Stop()
+		if ctx.Err() != nil {
+			return v, context.Cause(ctx)
+		}
+	}
+}
+
+func (f *Fleet) tryIntend(ctx context.Context, o job.VMOrder) (v vm.VM, err error) {
+	record := func(at job.Placed) error {
+		v, err = o.Book.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
+			if !v.State.Planned() {
+				return nil, nil
+			}
+			member := v.Member
+			*v = o.Planned
+			if v.State, v.Node, v.Member = vm.Intended, at.Node, member; member != nil {
+				v.Member.Waits = ""
+			}
+			if at.Node == "" {
+				return nil, nil
+			}
+			return []job.Event{{Kind: job.EventProgress, Phase: job.PhaseProvision, Text: "on node " + at.Node + ": " + at.Why}}, nil
+		})
+		return err
+	}
+	if !f.Spread() || !o.Planned.State.Planned() {
+		return v, record(job.Placed{})
+	}
+	err = f.Choose(ctx, o.Spec, record)
+	return v, err
+}
+
+// createTries is how often the creation of a VM is begun: a host may restart in the middle
+// of it, and again.
+const createTries = 5
+
+// create creates a VM and records the provider's progress. Where an earlier attempt is in
+// the way, it removes what that left and begins again.
+func (f *Fleet) create(ctx context.Context, o job.VMOrder, id string) (v vm.VM, unmade bool, err error) {
+	told := map[job.Event]bool{}
+	if o.Adopted { // a create that is joined reports all of its steps again
+		if told, err = o.Book.Told(ctx); err != nil {
+			return v, false, err
+		}
+	}
+	for tries := 1; ; tries++ {
+		v, err = f.o.Provider.Create(ctx, o.Spec, func(p job.Progress) { f.tell(ctx, o, p, told) })
+		var host *job.HostError
+		unmade = errors.As(err, &host) && host.NoVM && v.ID == 0 && tries == 1 && !o.Adopted
+		if tries == createTries || !begunBefore(err) {
+			return v, unmade, err
+		}
+		removed, clearErr := f.removeAttempt(ctx, o, id)
+		switch {
+		case clearErr != nil:
+			return vm.VM{}, false, clearErr
+		case !removed && job.IsClass(err, job.HostExists): // it is somebody else's
+			return v, unmade, err
+		}
+		f.o.Log.Warn("the VM's creation is begun again", "job_id", id, "attempt", tries+1, "err", err)
+		told = nil
+	}
+}
+
+// tell records a step that is not recorded yet, and the VM's ID at once when there is one.
+func (f *Fleet) tell(ctx context.Context, o job.VMOrder, p job.Progress, told map[job.Event]bool) {
+	ctx = context.WithoutCancel(ctx)
+	if p.VMID != 0 {
+		_, err := o.Book.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
+			v.ID = p.VMID
+			return nil, nil
+		})
+		if err != nil {
+			f.o.Log.Error("record a VM's ID failed", "job_id", o.Planned.Job, "err", err)
+		}
+	}
+	if event := p.Event(); event != (job.Event{}) && !told[event] {
+		o.Book.Tell(ctx, p)
+	}
+}
+
+// removeAttempt removes what an earlier attempt to create a VM may have left without
+// recording it, and reports whether there was something. What is not the job's stays.
+func (f *Fleet) removeAttempt(ctx context.Context, o job.VMOrder, id string) (removed bool, err error) {
+	v, err := f.o.Store.VM(ctx, id)
+	if err != nil {
+		return false, err
+	}
+	if removed, err = f.clear(ctx, v); err != nil {
+		return false, fmt.Errorf("remove what an earlier attempt left: %w", err)
+	}
+	// The ID is of what is gone. Until the next one is told, the VM is found by its marker.
+	_, err = o.Book.Change(ctx, func(v *vm.VM) ([]job.Event, error) {
+		v.ID = 0
+		return nil, nil
+	})
+	return removed, err
+}
+
+// begunBefore reports whether a create failed because of what an earlier one has left,
+// or because its host was restarted, and may succeed once that is removed.
+func begunBefore(err error) bool {
+	return job.IsClass(err, job.HostExists) || job.IsClass(err, job.HostInterrupted)
+}
+
+// clear removes what a create has left; it waits for nodes that are away.
+func (f *Fleet) clear(ctx context.Context, v vm.VM) (removed bool, err error) {
+	timed, end := context.WithTimeout(ctx, f.o.Patience)
+	defer end()
+	_ = patience.Retry(timed, func() error {
+		removed, err = f.Remove(ctx, v)
+		if job.IsClass(err, job.HostUnreachable) || job.IsClass(err, job.HostOffline) {
+			return err
+		}
+		return nil
+	})
+	return removed, err
+}
