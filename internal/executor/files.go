@@ -146,7 +146,7 @@ func (e *Executor) inside(ctx context.Context, v vm.VM, work func(context.Contex
 // is one whose files can be worked on, and nothing is being done to it. What the caller may
 // not see does not exist.
 func (e *Executor) fileVM(ctx context.Context, ref string) (vm.VM, error) {
-	maker, err := e.creator(ctx, ref)
+	v, err := e.find(ctx, ref)
 	if err != nil {
 		j, noJob := e.o.Jobs.Job(ctx, ref)
 		switch {
@@ -161,34 +161,34 @@ func (e *Executor) fileVM(ctx context.Context, ref string) (vm.VM, error) {
 		case j.VM.Job != j.ID && j.Outcome != nil:
 			return vm.VM{}, noVM(ref, "is a job that has ended")
 		}
-		if maker, err = e.o.Jobs.Job(ctx, j.VM.Job); err != nil {
+		if v, err = e.o.VMs.VM(ctx, j.VM.Job); err != nil {
 			return vm.VM{}, err
 		}
 	}
-	holder := maker // the job that the VM goes with
-	if m := maker.VM.Member; m != nil {
+	holder := v.Job // that the VM goes with
+	if m := v.Member; m != nil {
 		if m.State != vm.MemberClaimed {
 			return vm.VM{}, noVM(ref, "is a VM of pool "+m.Pool+" that no job has")
 		}
-		if holder, err = e.o.Jobs.Job(ctx, m.Claimer); err != nil {
-			return vm.VM{}, err
-		}
+		holder = m.Claimer
 	}
+	j, err := e.o.Jobs.Job(ctx, holder)
 	switch {
-	case maker.VM.State == vm.LeftAlone:
-		err = noVM(ref, "is left alone: "+maker.VM.Reason)
-	case maker.VM.State == vm.Intended:
-		err = noVM(ref, "is not ready yet: its job is "+string(maker.Status))
-	case maker.VM.State != vm.Created:
+	case err != nil:
+	case v.State == vm.LeftAlone:
+		err = noVM(ref, "is left alone: "+v.Reason)
+	case v.State == vm.Intended:
+		err = noVM(ref, "is not ready yet: its job is "+string(j.Status))
+	case v.State != vm.Created:
 		err = noVM(ref, "is gone")
-	case maker.VM.Unwanted:
+	case v.Unwanted:
 		err = noVM(ref, "is being destroyed")
-	case holder.Manifest.Lifecycle != vm.Persistent && holder.Outcome != nil:
-		err = noVM(ref, "goes with job "+holder.ID+", which has ended")
+	case j.Manifest.Lifecycle != vm.Persistent && j.Outcome != nil:
+		err = noVM(ref, "goes with job "+j.ID+", which has ended")
 	default:
-		err = e.access.free(ctx, *maker.VM)
+		err = e.access.free(ctx, v)
 	}
-	return *maker.VM, err
+	return v, err
 }
 
 // mayWrite returns the policy's error.

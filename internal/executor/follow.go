@@ -193,10 +193,10 @@ func unconfirmed(j job.Job) string {
 
 // vmStatus asks the host for the status of a VM that does not respond over SSH. Unknown
 // proves nothing.
-func (e *Executor) vmStatus(ctx context.Context, j job.Job) vm.Status {
-	status, err := e.o.Provider.Status(ctx, *j.VM)
+func (e *Executor) vmStatus(ctx context.Context, v vm.VM) vm.Status {
+	status, err := e.o.Provider.Status(ctx, v)
 	if err != nil {
-		e.o.Log.Debug("the host does not report the VM's status", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
+		e.o.Log.Debug("the host does not report the VM's status", "job_id", v.Job, "vm_id", v.ID, "err", err)
 		return vm.Unknown
 	}
 	return status

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"linus/internal/job"
+	"linus/internal/vm"
 )
 
 // guard decides, for every verb of the engine, whether the principal in the context may call
@@ -77,7 +78,7 @@ func (g *guard) may(ctx context.Context, v *job.Verb, ref string) error {
 		}
 		return err
 	case job.OfVM:
-		_, err := g.e.creator(ctx, ref)
+		_, err := g.e.find(ctx, ref)
 		return err
 	case job.OfFile: // fileVM finds the VM
 		return nil
@@ -100,13 +101,13 @@ func whose(ctx context.Context, asked string) string {
 	return "somebody else" // no principal's name has a space
 }
 
-// ownerOfVM returns the owner of the VM that m created, as of job.Job: a pool's VM to
-// the job that has claimed it.
-func ownerOfVM(m job.Job) string {
-	if of := m.VM.Member; of != nil && of.Claimer != "" {
-		return of.Principal
+// ownerOf returns the owner of a VM, as of job.Job: a pool's VM belongs to the job that has
+// claimed it.
+func ownerOf(v vm.VM) string {
+	if v.Member != nil && v.Member.Claimer != "" {
+		return v.Member.Principal
 	}
-	return m.Principal
+	return v.Principal
 }
 
 // visible reports whether the caller may see what belongs to owner. What the engine does

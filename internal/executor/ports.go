@@ -252,8 +252,8 @@ type QueueStore interface {
 type VMStore interface {
 	// VMs returns the VMs that are intended, created or left alone, oldest first.
 	VMs(ctx context.Context) ([]vm.VM, error)
-	// Makers returns the jobs that have made them.
-	Makers(ctx context.Context) ([]job.Job, error)
+	// VM returns the one with the ID in its marker, in any state; job.ErrNotFound.
+	VM(ctx context.Context, id string) (vm.VM, error)
 }
 
 // PoolStore gives the VMs of pools to jobs.

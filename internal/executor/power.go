@@ -68,7 +68,7 @@ func (e *Executor) RevertVM(ctx context.Context, ref, name string) (job.VMInfo, 
 // a revert is worse than none. done names it in one word. Meanwhile other work and new
 // jobs are kept out of the VM. If alone is set, the work does not begin while jobs run.
 func (e *Executor) runExclusive(ctx context.Context, ref, done string, alone bool, work func(context.Context, vm.VM) error) (job.VMInfo, error) {
-	m, finished, err := e.reserve(ctx, ref, done, alone)
+	v, finished, err := e.reserve(ctx, ref, done, alone)
 	if err != nil {
 		return job.VMInfo{}, err
 	}
@@ -78,7 +78,7 @@ func (e *Executor) runExclusive(ctx context.Context, ref, done string, alone boo
 		if p, ok := job.PrincipalFrom(ctx); ok {
 			running = job.WithPrincipal(running, p)
 		}
-		err := work(running, *m.VM)
+		err := work(running, v)
 		finished()
 		ended <- err
 	})
@@ -86,32 +86,32 @@ func (e *Executor) runExclusive(ctx context.Context, ref, done string, alone boo
 		finished()
 		return job.VMInfo{}, err
 	}
-	e.o.Log.Info("work on a VM", "vm_id", m.VM.ID, "job_id", m.ID, "work", done)
+	e.o.Log.Info("work on a VM", "vm_id", v.ID, "job_id", v.Job, "work", done)
 	select {
 	case err := <-ended:
 		if err != nil {
 			return job.VMInfo{}, err
 		}
-		return e.VM(ctx, strconv.Itoa(m.VM.ID))
+		return e.VM(ctx, strconv.Itoa(v.ID))
 	case <-ctx.Done():
 		return job.VMInfo{}, fmt.Errorf("the work on the VM goes on: %w", context.Cause(ctx))
 	}
 }
 
 // reserve reserves a persistent VM for work on it, until finished is called.
-func (e *Executor) reserve(ctx context.Context, ref, done string, alone bool) (m job.Job, finished func(), err error) {
+func (e *Executor) reserve(ctx context.Context, ref, done string, alone bool) (v vm.VM, finished func(), err error) {
 	d, err := e.access.decide(ctx)
 	if err != nil {
-		return m, nil, err
+		return v, nil, err
 	}
 	defer d.end()
-	m, err = e.openVM(ctx, d, ref)
+	v, err = e.openVM(ctx, d, ref)
 	if err == nil && alone {
-		err = e.idle(ctx, d, m, done)
+		err = e.idle(ctx, d, v, done)
 	}
 	if err != nil {
-		return m, nil, err
+		return v, nil, err
 	}
-	finished, err = d.begin(ctx, m.ID, done)
-	return m, finished, err
+	finished, err = d.begin(ctx, v.Job, done)
+	return v, finished, err
 }

@@ -31,11 +31,11 @@ func (e *Executor) join(ctx context.Context, r *run, j job.Job) error {
 	}
 	others := sharers(begun, kept)
 	if len(others) > maxShared { // itself included
-		return fmt.Errorf("VM %d runs %d jobs already, which is the limit; wait for one to end", kept.VM.ID, len(others)-1)
+		return fmt.Errorf("VM %d runs %d jobs already, which is the limit; wait for one to end", kept.ID, len(others)-1)
 	}
 	_, err = e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
-		vm := *kept.VM
-		j.VM = &vm
+		v := kept
+		j.VM = &v
 		return become(j, job.Provisioning), nil
 	})
 	return err
@@ -44,8 +44,8 @@ func (e *Executor) join(ctx context.Context, r *run, j job.Job) error {
 // release cleans up after a job in a persistent VM and releases the VM. A VM that is
 // gone or does not respond delays nothing.
 func (e *Executor) release(ctx context.Context, r *run, j job.Job) error {
-	maker, err := e.o.Jobs.Job(ctx, j.VM.Job)
-	if err == nil && maker.VM != nil && maker.VM.State == vm.Created && j.Outcome.Reason != job.ReasonLost {
+	v, err := e.o.VMs.VM(ctx, j.VM.Job)
+	if err == nil && v.State == vm.Created && j.Outcome.Reason != job.ReasonLost {
 		timed, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		if err := e.o.Runner.Clean(timed, j); err != nil {
@@ -68,62 +68,62 @@ func noVM(ref, problem string) error {
 	return &job.FieldError{Field: "vm", Problem: fmt.Sprintf("%q %s", ref, problem), Remedy: string(job.ListVMs) + " shows the VMs there are"}
 }
 
-// creator returns the job that created a VM, by its own ID or the VM's name or ID, if the
-// caller may see it. A VM that is left alone comes last: its ID may belong to another by now.
-func (e *Executor) creator(ctx context.Context, ref string) (job.Job, error) {
-	creators, err := e.o.VMs.Makers(ctx)
+// find returns a VM by its name or ID, or by that in its marker, if the caller may see it.
+// One that is left alone comes last: its ID may belong to another by now.
+func (e *Executor) find(ctx context.Context, ref string) (vm.VM, error) {
+	vms, err := e.o.VMs.VMs(ctx)
 	if err != nil {
-		return job.Job{}, err
+		return vm.VM{}, err
 	}
-	creators = slices.DeleteFunc(creators, func(m job.Job) bool { return m.ID != ref && !named(*m.VM, ref) || !visible(ctx, ownerOfVM(m)) })
-	if len(creators) == 0 {
-		return job.Job{}, noVM(ref, "is not a VM of ours")
+	vms = slices.DeleteFunc(vms, func(v vm.VM) bool { return v.Job != ref && !named(v, ref) || !visible(ctx, ownerOf(v)) })
+	if len(vms) == 0 {
+		return vm.VM{}, noVM(ref, "is not a VM of ours")
 	}
-	at := slices.IndexFunc(creators, func(m job.Job) bool { return m.VM.State != vm.LeftAlone })
-	return creators[max(0, at)], nil
+	at := slices.IndexFunc(vms, func(v vm.VM) bool { return v.State != vm.LeftAlone })
+	return vms[max(0, at)], nil
 }
 
-// sharedVM returns the creator of the VM that j was submitted to run in: another VM that
-// has its name or ID by now may be another principal's.
-func (e *Executor) sharedVM(ctx context.Context, j job.Job) (job.Job, error) {
-	m, err := e.o.Jobs.Job(ctx, j.SharedVM)
-	if errors.Is(err, job.ErrNotFound) || err == nil && (m.VM == nil || m.VM.State == vm.Destroyed || m.VM.State == vm.Forgotten) {
-		return m, noVM(j.Manifest.VM, "is no longer the VM that this job was submitted for")
+// sharedVM returns the VM that j was submitted to run in: another VM that has its name or
+// ID by now may be another principal's.
+func (e *Executor) sharedVM(ctx context.Context, j job.Job) (vm.VM, error) {
+	v, err := e.o.VMs.VM(ctx, j.SharedVM)
+	if errors.Is(err, job.ErrNotFound) || err == nil && (v.State == vm.Destroyed || v.State == vm.Forgotten) {
+		return v, noVM(j.Manifest.VM, "is no longer the VM that this job was submitted for")
 	}
 	if err != nil {
-		return m, err
+		return v, err
 	}
-	return m, takesJobs(m, j.Manifest.VM)
+	return v, takesJobs(v, j.Manifest.VM)
 }
 
-// takesJobs returns an error if the VM that m created does not accept jobs of others.
-func takesJobs(m job.Job, ref string) error {
+// takesJobs returns an error if a VM does not accept jobs of others.
+func takesJobs(v vm.VM, ref string) error {
 	switch {
-	case m.ForPool():
-		return noVM(ref, "is a VM of pool "+m.VM.Member.Pool+": only persistent VMs take others")
-	case m.Manifest.Lifecycle != vm.Persistent:
+	case v.Member != nil:
+		return noVM(ref, "is a VM of pool "+v.Member.Pool+": only persistent VMs take others")
+	case v.Lifecycle != vm.Persistent:
 		return noVM(ref, "goes with its job: only persistent VMs take others")
-	case m.VM.State == vm.LeftAlone:
-		return noVM(ref, "is left alone: "+m.VM.Reason)
-	case m.VM.Unwanted:
+	case v.State == vm.LeftAlone:
+		return noVM(ref, "is left alone: "+v.Reason)
+	case v.Unwanted:
 		return noVM(ref, "is being destroyed")
-	case m.VM.State != vm.Created:
-		return noVM(ref, "is not ready yet: it is "+string(m.Status))
+	case v.State != vm.Created:
+		return noVM(ref, "is not ready yet: it is "+string(vm.Provisioning))
 	}
 	return nil
 }
 
-// openVM returns the creator of a persistent VM that accepts jobs and on which no work is
-// in progress. The caller holds the decision until it has entered the VM or begun work on it.
-func (e *Executor) openVM(ctx context.Context, d decision, ref string) (job.Job, error) {
-	m, err := e.creator(ctx, ref)
+// openVM returns a persistent VM that accepts jobs and on which no work is in progress. The
+// caller holds the decision until it has entered the VM or begun work on it.
+func (e *Executor) openVM(ctx context.Context, d decision, ref string) (vm.VM, error) {
+	v, err := e.find(ctx, ref)
 	if err == nil {
-		err = takesJobs(m, ref)
+		err = takesJobs(v, ref)
 	}
 	if err != nil {
-		return m, err
+		return v, err
 	}
-	return m, d.a.free(ctx, *m.VM)
+	return v, d.a.free(ctx, v)
 }
 
 // free returns an error if work on the VM is in progress.
@@ -135,29 +135,28 @@ func (a *access) free(ctx context.Context, v vm.VM) error {
 	return err
 }
 
-// idle returns an error if jobs run in the VM that m created. done is what was to be
-// done to it.
-func (e *Executor) idle(ctx context.Context, _ decision, m job.Job, done string) error {
+// idle returns an error if jobs run in a VM. done is what was to be done to it.
+func (e *Executor) idle(ctx context.Context, _ decision, v vm.VM, done string) error {
 	begun, err := e.o.Jobs.InProgress(ctx)
 	if err != nil {
 		return err
 	}
-	if jobs := sharers(begun, m); len(jobs) > 0 {
+	if jobs := sharers(begun, v); len(jobs) > 0 {
 		return &job.FieldError{
-			Field: "vm", Problem: fmt.Sprintf("VM %d cannot be %s: jobs run in it: %s", m.VM.ID, done, strings.Join(jobs, ", ")),
+			Field: "vm", Problem: fmt.Sprintf("VM %d cannot be %s: jobs run in it: %s", v.ID, done, strings.Join(jobs, ", ")),
 			Remedy: "wait for them, or cancel them first",
 		}
 	}
 	return nil
 }
 
-// sharers returns the IDs of the unfinished jobs that are in the VM that m created or
-// wait for it, including m itself while it runs a task there or creates the VM.
-func sharers(begun []job.Job, m job.Job) []string {
+// sharers returns the IDs of the unfinished jobs that are in a VM or wait for it, including
+// the one that creates it.
+func sharers(begun []job.Job, v vm.VM) []string {
 	var ids []string
 	for _, j := range begun {
-		inside := j.VM != nil && j.VM.Job == m.ID && (j.Kind != job.KindVM || j.Outcome == nil)
-		waits := j.VM == nil && j.SharedVM == m.ID
+		inside := j.VM != nil && j.VM.Job == v.Job && (j.Kind != job.KindVM || j.Outcome == nil)
+		waits := j.VM == nil && j.SharedVM == v.Job
 		if (inside || waits) && !j.Status.Terminal() { // one that only cleans up does not count
 			ids = append(ids, j.ID)
 		}

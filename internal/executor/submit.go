@@ -100,10 +100,10 @@ func sameSubmission(first job.Job, digest string, err error) (job.Job, error) {
 	}
 }
 
-// enterable returns the maker of the VM that the manifest names, empty if it names none;
+// enterable returns the ID, in its marker, of the VM that the manifest names, empty if it names none;
 // an error if that VM does not accept the job, or is on a network that its client may
 // not use.
-func (e *Executor) enterable(ctx context.Context, d decision, s job.Submission, m job.Manifest) (maker string, err error) {
+func (e *Executor) enterable(ctx context.Context, d decision, s job.Submission, m job.Manifest) (id string, err error) {
 	if m.VM == "" {
 		return "", nil
 	}
@@ -112,9 +112,9 @@ func (e *Executor) enterable(ctx context.Context, d decision, s job.Submission, 
 		return "", err
 	}
 	if e.o.Allow != nil {
-		there := job.Manifest{Network: vm.Network{Bridge: kept.Manifest.Network.Bridge, VLAN: kept.Manifest.Network.VLAN}}
+		there := job.Manifest{Network: vm.Network{Bridge: kept.Network.Bridge, VLAN: kept.Network.VLAN}}
 		if err := e.o.Allow(job.Submission{Kind: job.KindVM, Client: s.Client, Principal: s.Principal, Manifest: there}); err != nil {
-			return "", fmt.Errorf("vm: %q is on a network that this client may not choose: %w", kept.VM.Name, err)
+			return "", fmt.Errorf("vm: %q is on a network that this client may not choose: %w", kept.Name, err)
 		}
 	}
 	begun, err := e.o.Jobs.InProgress(ctx)
@@ -123,15 +123,15 @@ func (e *Executor) enterable(ctx context.Context, d decision, s job.Submission, 
 	}
 	if jobs := sharers(begun, kept); len(jobs) >= maxShared {
 		return "", &job.FieldError{
-			Field: "vm", Problem: fmt.Sprintf("%q has %d jobs, which is the limit", kept.VM.Name, len(jobs)),
+			Field: "vm", Problem: fmt.Sprintf("%q has %d jobs, which is the limit", kept.Name, len(jobs)),
 			Remedy: "wait for one to end, or use another VM",
 		}
 	}
 	secrets, err := e.secrets(s.Principal.Owner(), m)
 	if err == nil && len(secrets) > 0 {
-		err = pinned(*kept.VM)
+		err = pinned(kept)
 	}
-	return kept.ID, err
+	return kept.Job, err
 }
 
 // admit returns an error if the client may not have one more job, of this manifest.

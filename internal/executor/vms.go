@@ -100,40 +100,40 @@ func (e *Executor) Plan(ctx context.Context, s job.Submission) ([]string, error)
 // VMs returns every VM of ours that the caller may see, oldest first, with its status on the host; unknown if
 // the host does not respond.
 func (e *Executor) VMs(ctx context.Context) ([]job.VMInfo, error) {
-	creators, err := e.o.VMs.Makers(ctx)
+	vms, err := e.o.VMs.VMs(ctx)
 	if err != nil {
 		return nil, err
 	}
-	creators = slices.DeleteFunc(creators, func(m job.Job) bool { return !visible(ctx, ownerOfVM(m)) })
-	if len(creators) == 0 {
+	vms = slices.DeleteFunc(vms, func(v vm.VM) bool { return !visible(ctx, ownerOf(v)) })
+	if len(vms) == 0 {
 		return nil, nil
 	}
-	statuses, asked := e.statuses(ctx, creators...)
+	statuses, asked := e.statuses(ctx, vms...)
 	begun, err := e.o.Jobs.InProgress(ctx)
 	if err != nil {
 		return nil, err
 	}
-	infos := make([]job.VMInfo, len(creators))
-	for i, m := range creators {
-		infos[i] = vmInfo(m, begun, statuses, asked)
+	infos := make([]job.VMInfo, len(vms))
+	for i, v := range vms {
+		infos[i] = vmInfo(v, begun, statuses, asked)
 	}
 	return infos, nil
 }
 
 // VM returns one VM, by name or ID.
 func (e *Executor) VM(ctx context.Context, ref string) (job.VMInfo, error) {
-	m, err := e.creator(ctx, ref)
+	v, err := e.find(ctx, ref)
 	if err != nil {
 		return job.VMInfo{}, err
 	}
-	statuses, asked := e.statuses(ctx, m)
-	return e.oneInfo(ctx, m, statuses, asked)
+	statuses, asked := e.statuses(ctx, v)
+	return e.oneInfo(ctx, v, statuses, asked)
 }
 
-// statuses asks the host for the status of the VMs that these jobs created, and returns
-// them by job; false if the host could not be asked. A persistent VM missing in the
-// host's list is asked for by its ID: it may be there without its marker.
-func (e *Executor) statuses(ctx context.Context, creators ...job.Job) (map[string]vm.Status, bool) {
+// statuses asks the host for the status of VMs, and returns them by the ID in their marker;
+// false if the host could not be asked. One that stays and is missing in the host's list is
+// asked for by its ID: it may be there without its marker.
+func (e *Executor) statuses(ctx context.Context, of ...vm.VM) (map[string]vm.Status, bool) {
 	vms, err := e.o.Provider.List(ctx)
 	statuses := map[string]vm.Status{}
 	for _, v := range vms {
@@ -143,25 +143,25 @@ func (e *Executor) statuses(ctx context.Context, creators ...job.Job) (map[strin
 		e.o.Log.Warn("list VMs on the host failed", "err", err)
 		return statuses, false
 	}
-	missing := slices.DeleteFunc(slices.Clone(creators), func(m job.Job) bool {
-		_, there := statuses[m.ID]
-		return there || !m.KeepsVM()
+	missing := slices.DeleteFunc(slices.Clone(of), func(v vm.VM) bool {
+		_, there := statuses[v.Job]
+		return there || !v.Stays()
 	})
 	var (
 		asking sync.WaitGroup
 		turn   = make(chan struct{}, statusesAtOnce)
 		found  = make([]vm.Status, len(missing))
 	)
-	for i, m := range missing {
+	for i, v := range missing {
 		asking.Go(func() {
 			turn <- struct{}{}
 			defer func() { <-turn }()
-			found[i] = e.vmStatus(ctx, m)
+			found[i] = e.vmStatus(ctx, v)
 		})
 	}
 	asking.Wait()
-	for i, m := range missing {
-		statuses[m.ID] = found[i]
+	for i, v := range missing {
+		statuses[v.Job] = found[i]
 	}
 	return statuses, true
 }
@@ -170,31 +170,31 @@ func (e *Executor) statuses(ctx context.Context, creators ...job.Job) (map[strin
 const statusesAtOnce = 4
 
 // oneInfo is vmInfo for a single VM.
-func (e *Executor) oneInfo(ctx context.Context, m job.Job, statuses map[string]vm.Status, asked bool) (job.VMInfo, error) {
+func (e *Executor) oneInfo(ctx context.Context, v vm.VM, statuses map[string]vm.Status, asked bool) (job.VMInfo, error) {
 	begun, err := e.o.Jobs.InProgress(ctx)
 	if err != nil {
 		return job.VMInfo{}, err
 	}
-	return vmInfo(m, begun, statuses, asked), nil
+	return vmInfo(v, begun, statuses, asked), nil
 }
 
-// vmInfo describes the VM that job m created. asked: the host has reported all
-// statuses.
-func vmInfo(m job.Job, begun []job.Job, statuses map[string]vm.Status, asked bool) job.VMInfo {
+// vmInfo describes a VM. begun are the unfinished jobs, and with asked the host has reported
+// all statuses.
+func vmInfo(v vm.VM, begun []job.Job, statuses map[string]vm.Status, asked bool) job.VMInfo {
 	info := job.VMInfo{
-		VM: *m.VM, Lifecycle: m.Manifest.Lifecycle, Resources: m.Manifest.Resources, Network: m.Manifest.Network,
-		Source: cmp.Or(m.Manifest.VMTemplate, m.Manifest.OS), CreatedAt: m.CreatedAt,
-		Jobs: sharers(begun, m), Principal: ownerOfVM(m),
+		VM: v, Lifecycle: v.Lifecycle, Resources: v.Resources, Network: v.Network,
+		Source: cmp.Or(v.Template, v.OS), CreatedAt: v.CreatedAt, Jobs: sharers(begun, v), Principal: ownerOf(v),
 	}
-	status, there := statuses[m.ID]
+	ending := slices.ContainsFunc(begun, func(j job.Job) bool { return j.ID == v.Job && j.Outcome != nil }) && !v.Stays()
+	status, there := statuses[v.Job]
 	switch {
-	case m.VM.State == vm.Intended && m.Outcome == nil:
+	case v.State == vm.Intended && !ending:
 		info.Status = vm.Provisioning
-	case m.VM.State == vm.LeftAlone || m.VM.State == vm.Forgotten:
+	case v.State == vm.LeftAlone || v.State == vm.Forgotten:
 		info.Status = vm.Unproven
-	case m.VM.State == vm.Destroyed:
+	case v.State == vm.Destroyed:
 		info.Status = vm.Gone
-	case m.VM.Unwanted || m.Outcome != nil && !m.KeepsVM():
+	case v.Unwanted || ending:
 		info.Status = vm.Destroying
 	case there:
 		info.Status = status
@@ -215,62 +215,63 @@ func vmInfo(m job.Job, begun []job.Job, statuses map[string]vm.Status, asked boo
 // hangs must not prevent it. It returns once that is decided. The decision survives
 // this process: destroying is retried until the VM is gone.
 func (e *Executor) DestroyVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	m, err := e.creator(ctx, ref)
+	v, err := e.find(ctx, ref)
 	if err != nil {
 		return job.VMInfo{}, err
 	}
-	if m.VM.State == vm.LeftAlone {
-		return e.destroyLeftAlone(ctx, m)
+	if v.State == vm.LeftAlone {
+		return e.destroyLeftAlone(ctx, v.Job)
 	}
-	if m.ForPool() {
-		return e.destroyMember(ctx, m)
+	if v.Member != nil {
+		return e.destroyMember(ctx, v)
 	}
-	if m.Manifest.Lifecycle != vm.Persistent {
-		return job.VMInfo{}, noVM(ref, "goes with job "+m.ID+": cancel that")
+	if v.Lifecycle != vm.Persistent {
+		return job.VMInfo{}, noVM(ref, "goes with job "+v.Job+": cancel that")
 	}
-	if m.VM.State == vm.Intended || m.Kind == job.KindVM && m.Outcome == nil {
-		if err := e.Cancel(ctx, m.ID); err != nil && !errors.Is(err, job.ErrCompleted) {
+	m, err := e.o.Jobs.Job(ctx, v.Job)
+	if err != nil {
+		return job.VMInfo{}, err
+	}
+	if v.State == vm.Intended || m.Kind == job.KindVM && m.Outcome == nil {
+		if err := e.Cancel(ctx, v.Job); err != nil && !errors.Is(err, job.ErrCompleted) {
 			return job.VMInfo{}, err
 		}
-		if m, err = e.o.Jobs.Job(ctx, m.ID); err != nil {
-			return job.VMInfo{}, err
-		}
-	}
-	if m.KeepsVM() {
-		if err := e.discard(ctx, m, "destroyed by request"); err != nil {
-			return job.VMInfo{}, err
-		}
-		if m, err = e.o.Jobs.Job(ctx, m.ID); err != nil {
+		if v, err = e.o.VMs.VM(ctx, v.Job); err != nil {
 			return job.VMInfo{}, err
 		}
 	}
-	return e.oneInfo(ctx, m, nil, false)
+	if v.Stays() {
+		if err := e.discard(ctx, v, "destroyed by request"); err != nil {
+			return job.VMInfo{}, err
+		}
+	}
+	return e.infoOf(ctx, v.Job)
 }
 
 // destroyMember is DestroyVM for a VM of a pool: one that no job has is given up, and the
 // pool makes another.
-func (e *Executor) destroyMember(ctx context.Context, m job.Job) (job.VMInfo, error) {
-	of := m.VM.Member
-	if of.State == vm.MemberClaimed {
-		return job.VMInfo{}, noVM(m.VM.Name, "goes with job "+of.Claimer+": cancel that")
+func (e *Executor) destroyMember(ctx context.Context, v vm.VM) (job.VMInfo, error) {
+	if v.Member.State == vm.MemberClaimed {
+		return job.VMInfo{}, noVM(v.Name, "goes with job "+v.Member.Claimer+": cancel that")
 	}
-	if err := e.o.Fleet.Doom(ctx, m.ID, of.State, "destroyed by request"); err != nil {
+	if err := e.o.Fleet.Doom(ctx, v.Job, v.Member.State, "destroyed by request"); err != nil {
 		return job.VMInfo{}, err
 	}
-	return e.infoOf(ctx, m.ID)
+	return e.infoOf(ctx, v.Job)
 }
 
-// discard marks a persistent VM for destruction. It returns a *job.FieldError if jobs run in the VM.
-func (e *Executor) discard(ctx context.Context, m job.Job, why string) error {
+// discard marks a persistent VM for destruction. It returns a *job.FieldError if jobs run
+// in the VM.
+func (e *Executor) discard(ctx context.Context, v vm.VM, why string) error {
 	d, err := e.access.decide(ctx)
 	if err != nil {
 		return err
 	}
 	defer d.end()
-	if err := e.idle(ctx, d, m, "destroyed"); err != nil {
+	if err := e.idle(ctx, d, v, "destroyed"); err != nil {
 		return err
 	}
-	_, err = e.update(ctx, m.ID, func(j *job.Job) ([]job.Event, error) {
+	_, err = e.update(ctx, v.Job, func(j *job.Job) ([]job.Event, error) {
 		if j.VM.Unwanted {
 			return nil, nil
 		}
@@ -281,7 +282,7 @@ func (e *Executor) discard(ctx context.Context, m job.Job, why string) error {
 	if err != nil {
 		return err
 	}
-	e.o.Log.Info("VM is to be destroyed", "job_id", m.ID, "why", why)
+	e.o.Log.Info("VM is to be destroyed", "job_id", v.Job, "why", why)
 	return e.unwanted(ctx)
 }
 
@@ -290,7 +291,7 @@ func (e *Executor) expire(ctx context.Context) error {
 	if !e.Leads(ctx) {
 		return nil
 	}
-	creators, err := e.o.VMs.Makers(ctx)
+	vms, err := e.o.VMs.VMs(ctx)
 	if err != nil {
 		return err
 	}
@@ -300,16 +301,16 @@ func (e *Executor) expire(ctx context.Context) error {
 		defer e.mu.Unlock()
 		e.expiring = expiring
 	}()
-	for _, m := range creators {
-		if m.VM.ExpiresAt.IsZero() || !m.KeepsVM() {
+	for _, v := range vms {
+		if v.ExpiresAt.IsZero() || !v.Stays() {
 			continue
 		}
 		expiring++
-		if !m.Status.Terminal() || now().Before(m.VM.ExpiresAt) {
+		if !v.Kept || now().Before(v.ExpiresAt) {
 			continue
 		}
 		var busy *job.FieldError
-		if err := e.discard(ctx, m, "destroyed: its ttl has expired"); err != nil && !errors.As(err, &busy) {
+		if err := e.discard(ctx, v, "destroyed: its ttl has expired"); err != nil && !errors.As(err, &busy) {
 			return err
 		}
 	}
@@ -318,31 +319,31 @@ func (e *Executor) expire(ctx context.Context) error {
 
 // destroyLeftAlone is DestroyVM for a VM that is left alone. When it returns, the VM
 // is destroyed, or the host has refused.
-func (e *Executor) destroyLeftAlone(ctx context.Context, m job.Job) (job.VMInfo, error) {
-	if err := e.o.Fleet.DestroyLeftAlone(ctx, m.ID); err != nil {
+func (e *Executor) destroyLeftAlone(ctx context.Context, id string) (job.VMInfo, error) {
+	if err := e.o.Fleet.DestroyLeftAlone(ctx, id); err != nil {
 		return job.VMInfo{}, err
 	}
-	return e.infoOf(ctx, m.ID)
+	return e.infoOf(ctx, id)
 }
 
 // ForgetVM stops tracking a VM that is left alone. The VM is not touched; it is no
 // longer listed, and the operator's from now on.
 func (e *Executor) ForgetVM(ctx context.Context, ref string) (job.VMInfo, error) {
-	m, err := e.creator(ctx, ref)
+	v, err := e.find(ctx, ref)
 	if err != nil {
 		return job.VMInfo{}, err
 	}
-	if err := e.o.Fleet.Forget(ctx, m.ID); err != nil {
+	if err := e.o.Fleet.Forget(ctx, v.Job); err != nil {
 		return job.VMInfo{}, err
 	}
-	return e.infoOf(context.WithoutCancel(ctx), m.ID)
+	return e.infoOf(context.WithoutCancel(ctx), v.Job)
 }
 
-// infoOf is oneInfo for the VM that a job has made, as it is now.
+// infoOf is oneInfo for the VM with an ID in its marker, as it is now.
 func (e *Executor) infoOf(ctx context.Context, id string) (job.VMInfo, error) {
-	m, err := e.o.Jobs.Job(ctx, id)
+	v, err := e.o.VMs.VM(ctx, id)
 	if err != nil {
 		return job.VMInfo{}, err
 	}
-	return e.oneInfo(ctx, m, nil, false)
+	return e.oneInfo(ctx, v, nil, false)
 }

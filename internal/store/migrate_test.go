@@ -398,6 +398,11 @@ func holds9(t *testing.T, s *Store) {
 	if err != nil {
 		t.Error(err)
 	}
+	var there []string
+	for _, v := range vms {
+		there = append(there, number(v.Job))
+	}
+	diff(t, strings.Fields("02 03 04 10 14 15 20 30 31 32 33 35 36"), there)
 	for _, v := range vms { // as what the job that made it has asked for
 		j, err := s.Job(t.Context(), v.Job)
 		made := vm.Made{
@@ -410,7 +415,6 @@ func holds9(t *testing.T, s *Store) {
 	}
 	for what, got := range map[string][2]string{
 		"in progress":   {"02 03 04 11 12 14 30 34 35 39", ids(s.InProgress(t.Context()))},
-		"with a VM":     {"02 03 04 10 14 15 20 30 31 32 33 35 36", ids(s.Makers(t.Context()))},
 		"of the client": {"01", ids(s.OfClient(t.Context(), "", "mcp:claude-code"))},
 	} {
 		if got[0] != got[1] {

@@ -85,15 +85,6 @@ func (s *Store) OfClient(ctx context.Context, owner, client string) ([]job.Job, 
 	return jobs, nil
 }
 
-// Makers returns the jobs whose own VM is intended, created or left alone, oldest first.
-func (s *Store) Makers(ctx context.Context) ([]job.Job, error) {
-	jobs, err := s.jobs(ctx, s.read, `jobs.id IN (SELECT id FROM vms WHERE `+there+`) ORDER BY jobs.id`)
-	if err != nil {
-		return nil, fmt.Errorf("read jobs with a VM: %w", err)
-	}
-	return jobs, nil
-}
-
 // stillOpen is the condition of the indexes on jobs that take something: they are not Done, or
 // their VM is kept or left alone.
 const stillOpen = `(jobs.done = 0 OR jobs.vm_state IN ('created', 'left_alone'))`
