@@ -9,14 +9,6 @@ import (
 	"linus/internal/vm"
 )
 
-// madeAs returns what a job's own VM is made as.
-func madeAs(j job.Job) vm.Made {
-	return vm.Made{
-		Lifecycle: j.Manifest.Lifecycle, Template: j.Manifest.VMTemplate, OS: j.Manifest.OS, Resources: j.Manifest.Resources,
-		Network: j.Manifest.Network, Principal: j.Principal, CreatedAt: j.CreatedAt,
-	}
-}
-
 // fits returns an error if it is known that no node can ever take the VM of a
 // submission.
 func (e *Executor) fits(ctx context.Context, m job.Manifest) error {

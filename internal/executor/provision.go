@@ -1,8 +1,8 @@
 package executor
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	"linus/internal/job"
@@ -16,7 +16,7 @@ const warmPatience = 10 * time.Second
 // provision gets the job a VM, and prepares that for its task, or for that of the job that
 // will claim it from a pool.
 func (e *Executor) provision(ctx context.Context, r *run, j job.Job) error {
-	if err := e.obtain(ctx, r, j); err != nil {
+	if err := e.acquire(ctx, r, j); err != nil {
 		return err
 	}
 	j, err := e.o.Jobs.Job(ctx, r.id)
@@ -37,53 +37,31 @@ func (e *Executor) provision(ctx context.Context, r *run, j job.Job) error {
 	return nil
 }
 
-// obtain creates the job's VM, or finds the one it shares or gets from a pool.
-func (e *Executor) obtain(ctx context.Context, r *run, j job.Job) error {
-	if j.Shares() {
-		return e.join(ctx, r, j)
+// source is where a job may get a VM. has: the job has one; else the next source is asked,
+// with the job as it is then.
+type source func(e *Executor, ctx context.Context, r *run, j job.Job) (_ job.Job, has bool, err error)
+
+// sources are asked in this order: the VM that the job has already, the one that it names, a
+// pool's, a new one. Each may be asked again after it was interrupted at any instant.
+var sources = []source{(*Executor).holding, (*Executor).named, (*Executor).pooled, (*Executor).made}
+
+// acquire gets the job a VM.
+func (e *Executor) acquire(ctx context.Context, r *run, j job.Job) (err error) {
+	for _, from := range sources {
+		var has bool
+		if j, has, err = from(e, ctx, r, j); err != nil || has {
+			return err
+		}
 	}
-	j, has, err := e.fromPool(ctx, r, j)
-	if has {
-		return nil
-	}
-	if err == nil && j.VM == nil {
-		err = e.freeName(ctx, j)
-	}
-	if err != nil {
-		return err
-	}
-	order := job.VMOrder{Planned: e.planned(j), Adopted: r.adopted, TTL: seconds(j.Manifest.TTL), Book: book{e, r}}
-	if order.Spec, err = e.vmSpecOf(j, order.Planned); err != nil {
-		return err
-	}
-	if order.Spec.PublicKey, err = e.loginKey(j); err != nil {
-		return err
-	}
-	_, r.unmade, err = e.o.Fleet.Make(ctx, order)
-	j.VM = &order.Planned
-	return e.unnamed(ctx, j, err)
+	return errNoSource
 }
 
-// planned returns the VM of the job's own, as it is or as it is to be.
-func (e *Executor) planned(j job.Job) vm.VM {
-	if j.VM != nil {
-		return *j.VM
-	}
-	return vm.VM{Name: cmp.Or(j.Manifest.VMName, vm.DefaultName(j.ID)), Job: j.ID, Owner: e.o.Owner, Source: vm.Cold, Made: madeAs(j)}
-}
+// errNoSource is never seen: the last source makes a VM, or fails.
+var errNoSource = errors.New("no source has a VM for this job")
 
-// vmSpecOf returns what a VM of the job's own is made by.
-func (e *Executor) vmSpecOf(j job.Job, v vm.VM) (job.VMSpec, error) {
-	spec, err := job.SpecOf(j.Manifest)
-	spec.Node, spec.Name, spec.Job, spec.Owner = v.Node, v.Name, v.Job, v.Owner
-	switch {
-	case e.o.Lease == 0:
-	case j.ForPool():
-		spec.Lease = e.o.Fleet.MemberLease()
-	case j.Manifest.Lifecycle == vm.Ephemeral:
-		spec.Lease = seconds(j.Manifest.Timeout) + e.o.Lease
-	case j.Manifest.TTL > 0:
-		spec.Lease = seconds(j.Manifest.TTL) + e.o.Lease
-	}
-	return spec, err
+// holding is the source of what the job has already, from an interrupted run: a VM of its own,
+// one that it shares, or one of a pool in which its task has begun.
+func (e *Executor) holding(_ context.Context, _ *run, j job.Job) (job.Job, bool, error) {
+	has := j.VM != nil && (j.Shares() || j.VM.Job == j.ID && j.VM.State == vm.Created || j.Claims() && !j.StartedAt.IsZero())
+	return j, has, nil
 }

@@ -2,7 +2,6 @@ package executor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -15,31 +14,6 @@ import (
 
 // maxShared bounds the jobs that run in one VM at a time or wait for it.
 const maxShared = 16
-
-// join records in the job the VM it shares.
-func (e *Executor) join(ctx context.Context, r *run, j job.Job) error {
-	if j.VM != nil {
-		return nil
-	}
-	kept, err := e.sharedVM(ctx, j)
-	if err != nil {
-		return err
-	}
-	begun, err := e.o.Jobs.InProgress(ctx)
-	if err != nil {
-		return err
-	}
-	others := sharers(begun, kept)
-	if len(others) > maxShared { // itself included
-		return fmt.Errorf("VM %d runs %d jobs already, which is the limit; wait for one to end", kept.ID, len(others)-1)
-	}
-	_, err = e.update(ctx, r.id, func(j *job.Job) ([]job.Event, error) {
-		v := kept
-		j.VM = &v
-		return become(j, job.Provisioning), nil
-	})
-	return err
-}
 
 // release cleans up after a job in a persistent VM and releases the VM. A VM that is
 // gone or does not respond delays nothing.
@@ -75,25 +49,12 @@ func (e *Executor) find(ctx context.Context, ref string) (vm.VM, error) {
 	if err != nil {
 		return vm.VM{}, err
 	}
-	vms = slices.DeleteFunc(vms, func(v vm.VM) bool { return v.Job != ref && !named(v, ref) || !visible(ctx, ownerOf(v)) })
+	vms = slices.DeleteFunc(vms, func(v vm.VM) bool { return v.Job != ref && !hasName(v, ref) || !visible(ctx, ownerOf(v)) })
 	if len(vms) == 0 {
 		return vm.VM{}, noVM(ref, "is not a VM of ours")
 	}
 	at := slices.IndexFunc(vms, func(v vm.VM) bool { return v.State != vm.LeftAlone })
 	return vms[max(0, at)], nil
-}
-
-// sharedVM returns the VM that j was submitted to run in: another VM that has its name or
-// ID by now may be another principal's.
-func (e *Executor) sharedVM(ctx context.Context, j job.Job) (vm.VM, error) {
-	v, err := e.o.VMs.VM(ctx, j.SharedVM)
-	if errors.Is(err, job.ErrNotFound) || err == nil && (v.State == vm.Destroyed || v.State == vm.Forgotten) {
-		return v, noVM(j.Manifest.VM, "is no longer the VM that this job was submitted for")
-	}
-	if err != nil {
-		return v, err
-	}
-	return v, takesJobs(v, j.Manifest.VM)
 }
 
 // takesJobs returns an error if a VM does not accept jobs of others.
@@ -164,8 +125,8 @@ func sharers(begun []job.Job, v vm.VM) []string {
 	return ids
 }
 
-// named reports whether ref is the VM's name or ID.
-func named(v vm.VM, ref string) bool {
+// hasName reports whether ref is the VM's name or ID.
+func hasName(v vm.VM, ref string) bool {
 	id, _ := strconv.Atoi(ref)
 	return strings.EqualFold(v.Name, ref) || id != 0 && v.ID == id
 }

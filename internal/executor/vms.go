@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 
 	"linus/internal/job"
@@ -26,42 +25,6 @@ func (e *Executor) ready(ctx context.Context, r *run, _ job.Job) error {
 		return events, nil
 	})
 	return err
-}
-
-// freeName refuses a second VM of the same name. The host does too, but not while the
-// first is still being created.
-func (e *Executor) freeName(ctx context.Context, j job.Job) error {
-	if j.Manifest.VMName == "" {
-		return nil
-	}
-	vms, err := e.o.VMs.VMs(ctx)
-	if err != nil {
-		return err
-	}
-	for _, v := range vms {
-		if v.Job != j.ID && strings.EqualFold(v.Name, j.Manifest.VMName) {
-			if v.Principal != j.Principal {
-				return nameTaken(j.Manifest.VMName)
-			}
-			return fmt.Errorf("VM already exists: %q is VM %d, made by job %s; choose another name, or run in it with manifest.vm", v.Name, v.ID, v.Job)
-		}
-	}
-	return nil
-}
-
-// nameTaken says no more of the VM than that: it is not the caller's.
-func nameTaken(name string) error {
-	return &job.FieldError{Field: "manifest.vmName", Problem: fmt.Sprintf("VM already exists: the name %q is taken", name), Remedy: "choose another"}
-}
-
-// unnamed returns the host's error for a job's VM without what it says of another's VM that
-// has the name.
-func (e *Executor) unnamed(ctx context.Context, j job.Job, err error) error {
-	if p, ok := job.PrincipalFrom(ctx); !job.IsClass(err, job.HostExists) || j.Principal == "" || ok && p.Admin() {
-		return err
-	}
-	e.o.Log.InfoContext(ctx, "the name of a VM is taken", "job_id", j.ID, "err", err)
-	return nameTaken(cmp.Or(j.Manifest.VMName, j.VM.Name))
 }
 
 // noKey is a placeholder where no VM is created; nobody has its private key.

@@ -13,13 +13,10 @@ import (
 // resumeTime bounds how long a hibernated member may take to be back.
 const resumeTime = time.Minute
 
-// fromPool gives a job a member of a pool, and reports whether it has one that responds.
-// If not, it creates its own VM: the job is returned as it is then. A job that has a
-// member already, from an interrupted run, keeps it if it still responds.
-func (e *Executor) fromPool(ctx context.Context, r *run, j job.Job) (_ job.Job, has bool, err error) {
-	if j.Claims() && !j.StartedAt.IsZero() {
-		return j, true, nil
-	}
+// pooled is the source of pools: it gives a job a member that responds. The job is returned
+// as it is then. One that has a member already, from an interrupted run, keeps it if it still
+// responds.
+func (e *Executor) pooled(ctx context.Context, r *run, j job.Job) (_ job.Job, has bool, err error) {
 	began := time.Now()
 	for {
 		if j.VM == nil {
